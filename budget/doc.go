@@ -1,0 +1,2 @@
+// Package budget: see docs/design.md.
+package budget

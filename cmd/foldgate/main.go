@@ -1,0 +1,4 @@
+// Command foldgate is an MCP gateway: see README.md.
+package main
+
+func main() {}

@@ -1,0 +1,2 @@
+// Package folding: see docs/design.md.
+package folding

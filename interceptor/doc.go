@@ -1,0 +1,2 @@
+// Package interceptor: see docs/design.md.
+package interceptor

@@ -1,0 +1,2 @@
+// Package scrub: see docs/design.md.
+package scrub

@@ -1,0 +1,2 @@
+// Package trace: see docs/design.md.
+package trace

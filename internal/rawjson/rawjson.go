@@ -1,0 +1,307 @@
+// Package rawjson reads and edits JSON as bytes.
+//
+// foldgate forwards what it has no reason to change byte for byte, so it never
+// decodes a message into Go values and encodes it again: numbers would lose
+// precision, keys their order and lone surrogates their value. Instead this
+// package finds the byte range of a value ([Get], [Members], [Elements]) and
+// splices a new value in its place ([Set], [Delete]).
+//
+// All functions expect syntactically valid JSON; call [Valid] once on foreign
+// bytes. On invalid input they report "not found" and never panic. Nesting is
+// handled without recursion, so depth costs nothing. Nothing here keeps state;
+// all functions are safe for concurrent use. Returned slices alias the input.
+package rawjson
+
+import (
+	"bytes"
+	"encoding/json"
+)
+
+// Kind is the type of a JSON value, named by its first byte.
+type Kind byte
+
+// The kinds of JSON values. Number stands for every first byte of a number.
+const (
+	Invalid Kind = 0
+	Object  Kind = '{'
+	Array   Kind = '['
+	String  Kind = '"'
+	Number  Kind = '0'
+	True    Kind = 't'
+	False   Kind = 'f'
+	Null    Kind = 'n'
+)
+
+// KindOf returns the kind of the value that v starts with, white space skipped.
+func KindOf(v []byte) Kind {
+	i := space(v, 0)
+	if i >= len(v) {
+		return Invalid
+	}
+	switch c := v[i]; {
+	case c == '{' || c == '[' || c == '"' || c == 't' || c == 'f' || c == 'n':
+		return Kind(c)
+	case c == '-' || (c >= '0' && c <= '9'):
+		return Number
+	}
+	return Invalid
+}
+
+// space returns the index of the first byte at or after i that is not JSON white space.
+func space(b []byte, i int) int {
+	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
+		i++
+	}
+	return i
+}
+
+// stringEnd returns the index after the string literal that starts at i, or -1.
+func stringEnd(b []byte, i int) int {
+	for i++; ; {
+		n := bytes.IndexByte(b[i:], '"')
+		if n < 0 {
+			return -1
+		}
+		j := i + n
+		esc := 0
+		for k := j - 1; k >= i && b[k] == '\\'; k-- {
+			esc++
+		}
+		i = j + 1
+		if esc%2 == 0 {
+			return i
+		}
+	}
+}
+
+// skip returns the index after the value that starts at i (no leading white space), or -1.
+func skip(b []byte, i int) int {
+	if i >= len(b) {
+		return -1
+	}
+	switch b[i] {
+	case '"':
+		return stringEnd(b, i)
+	case '{', '[':
+		depth := 0
+		for i < len(b) {
+			switch b[i] {
+			case '{', '[':
+				depth++
+			case '}', ']':
+				if depth--; depth == 0 {
+					return i + 1
+				}
+			case '"':
+				if i = stringEnd(b, i); i < 0 {
+					return -1
+				}
+				continue
+			}
+			i++
+		}
+		return -1
+	case '}', ']', ',', ':':
+		return -1
+	}
+	for i < len(b) {
+		switch b[i] {
+		case ',', '}', ']', ' ', '\n', '\r', '\t', ':':
+			return i
+		}
+		i++
+	}
+	return i
+}
+
+// Member is one key/value pair of an object, as byte ranges of the input.
+type Member struct {
+	// Key is the key's string literal, quotes and escapes included.
+	Key []byte
+	// Value is the value without surrounding white space.
+	Value []byte
+	// Start and End delimit the pair in the input: Start is the first byte of
+	// the key, End the byte after the value.
+	Start, End int
+}
+
+// Name returns the key, unquoted.
+func (m Member) Name() string { return Unquote(m.Key) }
+
+// Is reports whether the key's name is name. It allocates only for escaped keys.
+func (m Member) Is(name string) bool {
+	k := m.Key
+	if len(k) < 2 {
+		return false
+	}
+	if bytes.IndexByte(k, '\\') < 0 {
+		return string(k[1:len(k)-1]) == name
+	}
+	return Unquote(k) == name
+}
+
+// Members calls yield for every member of obj in order, duplicates included,
+// until yield returns false. It reports whether obj is an object that was read
+// to its end (or to where yield stopped).
+func Members(obj []byte, yield func(Member) bool) bool {
+	i := space(obj, 0)
+	if i >= len(obj) || obj[i] != '{' {
+		return false
+	}
+	i = space(obj, i+1)
+	if i < len(obj) && obj[i] == '}' {
+		return true
+	}
+	for i < len(obj) {
+		if obj[i] != '"' {
+			return false
+		}
+		ke := stringEnd(obj, i)
+		if ke < 0 {
+			return false
+		}
+		v := space(obj, ke)
+		if v >= len(obj) || obj[v] != ':' {
+			return false
+		}
+		v = space(obj, v+1)
+		ve := skip(obj, v)
+		if ve < 0 {
+			return false
+		}
+		if !yield(Member{Key: obj[i:ke], Value: obj[v:ve], Start: i, End: ve}) {
+			return true
+		}
+		i = space(obj, ve)
+		if i >= len(obj) {
+			return false
+		}
+		if obj[i] == '}' {
+			return true
+		}
+		if obj[i] != ',' {
+			return false
+		}
+		i = space(obj, i+1)
+	}
+	return false
+}
+
+// Elements calls yield for every element of arr in order until yield returns
+// false. It reports whether arr is an array that was read to its end (or to
+// where yield stopped).
+func Elements(arr []byte, yield func(value []byte) bool) bool {
+	i := space(arr, 0)
+	if i >= len(arr) || arr[i] != '[' {
+		return false
+	}
+	i = space(arr, i+1)
+	if i < len(arr) && arr[i] == ']' {
+		return true
+	}
+	for i < len(arr) {
+		e := skip(arr, i)
+		if e < 0 {
+			return false
+		}
+		if !yield(arr[i:e]) {
+			return true
+		}
+		i = space(arr, e)
+		if i >= len(arr) {
+			return false
+		}
+		if arr[i] == ']' {
+			return true
+		}
+		if arr[i] != ',' {
+			return false
+		}
+		i = space(arr, i+1)
+	}
+	return false
+}
+
+// Get returns the value at path, following object members. Where a key occurs
+// more than once the last one counts, as in encoding/json and JSON.parse. A
+// path of no keys returns the value itself, trimmed.
+func Get(v []byte, path ...string) (value []byte, ok bool) {
+	value = Trim(v)
+	for _, name := range path {
+		var found []byte
+		Members(value, func(m Member) bool {
+			if m.Is(name) {
+				found = m.Value
+			}
+			return true
+		})
+		if found == nil {
+			return nil, false
+		}
+		value = found
+	}
+	return value, len(value) > 0
+}
+
+// GetString returns the string at path, unquoted; ok is false where there is
+// no value or it is not a string.
+func GetString(v []byte, path ...string) (s string, ok bool) {
+	raw, ok := Get(v, path...)
+	if !ok || KindOf(raw) != String {
+		return "", false
+	}
+	return Unquote(raw), true
+}
+
+// Trim returns v without surrounding JSON white space.
+func Trim(v []byte) []byte {
+	return bytes.Trim(v, " \t\r\n")
+}
+
+// Unquote returns the value of a string literal, or "" if lit is not one. Lone
+// surrogates become U+FFFD, as in encoding/json: use the result to compare or
+// to read, and the literal itself to forward.
+func Unquote(lit []byte) string {
+	if len(lit) < 2 || lit[0] != '"' || lit[len(lit)-1] != '"' {
+		return ""
+	}
+	if body := lit[1 : len(lit)-1]; bytes.IndexByte(body, '\\') < 0 {
+		return string(body)
+	}
+	var s string
+	if json.Unmarshal(lit, &s) != nil {
+		return ""
+	}
+	return s
+}
+
+// Valid reports whether b is exactly one JSON value, at most maxDepth deep.
+// It is the check for foreign bytes that the rest of the package relies on.
+func Valid(b []byte, maxDepth int) bool {
+	if Depth(b) > maxDepth {
+		return false
+	}
+	return json.Valid(b)
+}
+
+// Depth returns how deep arrays and objects in b nest: 0 for a scalar.
+func Depth(b []byte) int {
+	depth, deepest := 0, 0
+	for i := 0; i < len(b); {
+		switch b[i] {
+		case '{', '[':
+			if depth++; depth > deepest {
+				deepest = depth
+			}
+		case '}', ']':
+			depth--
+		case '"':
+			if i = stringEnd(b, i); i < 0 {
+				return deepest
+			}
+			continue
+		}
+		i++
+	}
+	return deepest
+}

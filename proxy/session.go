@@ -1,0 +1,2 @@
+package proxy
+type session struct{}
