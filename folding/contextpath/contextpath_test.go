@@ -1,0 +1,215 @@
+package contextpath
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+type vectors struct {
+	ADR struct {
+		PathOps []struct {
+			Path, Root string
+			Parent     *string
+			Nested     bool
+			Depth      int
+		} `json:"path_ops"`
+		Ancestor []struct {
+			Ancestor, Descendant string
+			Want                 bool
+		}
+		Messages []struct{ ID, Context string }
+		Tree     []struct {
+			Context string
+			Want    []string
+		}
+		Children []struct {
+			Context string
+			Want    []string
+		}
+		Main, Roots []string
+	}
+	Validate []struct {
+		In         json.RawMessage
+		Want       string
+		OK         bool
+		Depth      int
+		Err        string
+		Deprecated []string
+	} `json:"context_validate"`
+}
+
+func load(t *testing.T) (v vectors) {
+	t.Helper()
+	data, err := os.ReadFile("testdata/envelope.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(data, &v); err != nil {
+		t.Fatal(err)
+	}
+	if len(v.ADR.PathOps) == 0 || len(v.Validate) == 0 || len(v.ADR.Tree) == 0 {
+		t.Fatal("vectors are empty")
+	}
+	return v
+}
+
+func TestVectorsPathOps(t *testing.T) {
+	v := load(t)
+	for _, c := range v.ADR.PathOps {
+		p, err := Parse(c.Path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := ""
+		if c.Parent != nil {
+			want = *c.Parent
+		}
+		if string(p.Root()) != c.Root || string(p.Parent()) != want || p.Nested() != c.Nested || p.Depth() != c.Depth {
+			t.Errorf("%s: root %q parent %q nested %v depth %d, want %+v", p, p.Root(), p.Parent(), p.Nested(), p.Depth(), c)
+		}
+	}
+	for _, c := range v.ADR.Ancestor {
+		if got := Path(c.Ancestor).IsAncestor(Path(c.Descendant)); got != c.Want {
+			t.Errorf("%q.IsAncestor(%q) = %v, want %v", c.Ancestor, c.Descendant, got, c.Want)
+		}
+	}
+}
+
+func TestVectorsFilters(t *testing.T) {
+	v := load(t)
+	pick := func(keep func(Path) bool) []string {
+		ids := []string{}
+		for _, m := range v.ADR.Messages {
+			if keep(Path(m.Context)) {
+				ids = append(ids, m.ID)
+			}
+		}
+		return ids
+	}
+	for _, c := range v.ADR.Tree {
+		got := pick(func(p Path) bool { return p.InTree(Path(c.Context)) })
+		if d := cmp.Diff(c.Want, got); d != "" {
+			t.Errorf("tree of %s: %s", c.Context, d)
+		}
+	}
+	for _, c := range v.ADR.Children {
+		got := pick(func(p Path) bool { return p.IsChild(Path(c.Context)) })
+		if d := cmp.Diff(c.Want, got); d != "" {
+			t.Errorf("children of %s: %s", c.Context, d)
+		}
+	}
+	if d := cmp.Diff(v.ADR.Main, pick(func(p Path) bool { return p == Main })); d != "" {
+		t.Errorf("main: %s", d)
+	}
+	if d := cmp.Diff(v.ADR.Roots, pick(func(p Path) bool { return p.Depth() == 1 })); d != "" {
+		t.Errorf("roots: %s", d)
+	}
+}
+
+func TestVectorsDecode(t *testing.T) {
+	for _, c := range load(t).Validate {
+		p, deprecated, err := Decode(c.In)
+		var e *Error
+		switch {
+		case !c.OK:
+			if !errors.As(err, &e) || e.Code != c.Err {
+				t.Errorf("Decode(%s) = %v, want code %s", c.In, err, c.Err)
+			}
+			continue
+		case err != nil:
+			t.Errorf("Decode(%s): %v", c.In, err)
+		case string(p) != c.Want:
+			t.Errorf("Decode(%s) = %q, want %q", c.In, p, c.Want)
+		case c.Depth != 0 && p.Depth() != c.Depth:
+			t.Errorf("Decode(%s) has depth %d, want %d", c.In, p.Depth(), c.Depth)
+		}
+		if d := cmp.Diff(c.Deprecated, deprecated); d != "" {
+			t.Errorf("Decode(%s) deprecated: %s", c.In, d)
+		}
+	}
+}
+
+func TestDecodeObjectFaults(t *testing.T) {
+	for in, code := range map[string]string{
+		`{}`:                              CodeType,
+		`{"id":""}`:                       CodeType,
+		`{"id":7}`:                        CodeType,
+		`{"id":"a","parent":7}`:           CodeType,
+		`{"id":"../a"}`:                   CodeSyntax,
+		`{"id":"a","parent":"b/"}`:        CodeSyntax,
+		`{"id":"e/f","parent":"a/b/c/d"}`: CodeTooDeep,
+		`true`:                            CodeType,
+		`{`:                               CodeType,
+	} {
+		_, _, err := Decode(json.RawMessage(in))
+		var e *Error
+		if !errors.As(err, &e) || e.Code != code {
+			t.Errorf("Decode(%s) = %v, want code %s", in, err, code)
+		}
+	}
+}
+
+func TestJoinStaysBelow(t *testing.T) {
+	base := Path("br_1/br_2/br_3")
+	for sub, want := range map[string]string{
+		"": "br_1/br_2/br_3", "x": "br_1/br_2/br_3/x", "x/y": "br_1/br_2/br_3/x/y",
+	} {
+		if got, err := base.Join(sub); err != nil || string(got) != want {
+			t.Errorf("Join(%q) = %q, %v, want %q", sub, got, err, want)
+		}
+	}
+	for _, sub := range []string{"/br_9", "..", "../br_9", "x/", "x/y/z", "x y", strings.Repeat("a", 250)} {
+		if got, err := base.Join(sub); err == nil {
+			t.Errorf("Join(%q) = %q, want an error", sub, got)
+		}
+	}
+	if got, err := Main.Join("own/sub"); err != nil || got != "own/sub" {
+		t.Errorf("Main.Join = %q, %v", got, err)
+	}
+}
+
+func TestAncestorsAndLeaf(t *testing.T) {
+	if d := cmp.Diff([]Path{"a", "a/b"}, Path("a/b/c").Ancestors()); d != "" {
+		t.Error(d)
+	}
+	if Path("a").Ancestors() != nil || Main.Ancestors() != nil {
+		t.Error("a root and main have no ancestors")
+	}
+	if Path("a/b").Leaf() != "b" || Path("a").Leaf() != "a" || Main.Leaf() != "" {
+		t.Error("wrong leaf")
+	}
+	if Main.InTree(Main) || Path("a").InTree(Main) || Main.IsAncestor("a") {
+		t.Error("main is the absence of a context, it has no tree")
+	}
+}
+
+// FuzzParse: what Parse accepts is within the limits, is rebuilt by joining its
+// parts, and stays in its parent's tree.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"", "a", "a/b", "a/b/c/d/e/f", "/", "a//b", "ä", "a\x00"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		p, err := Parse(s)
+		if err != nil {
+			return
+		}
+		if len(p) > MaxBytes || p.Depth() > MaxDepth {
+			t.Fatalf("Parse(%q) breaks a limit", s)
+		}
+		if p == Main {
+			return
+		}
+		if q, err := p.Parent().Join(p.Leaf()); err != nil || q != p {
+			t.Fatalf("%q: parent joined with leaf = %q, %v", p, q, err)
+		}
+		if !p.InTree(p.Root()) || len(p.Ancestors()) != p.Depth()-1 {
+			t.Fatalf("%q is not in its root's tree", p)
+		}
+	})
+}
