@@ -1,0 +1,166 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"unicode"
+	"unicode/utf8"
+)
+
+// place is a resolved path. r is nil for the directory above several roots.
+type place struct {
+	r   *root
+	rel string // slash-separated, clean, local; "." for the root itself
+}
+
+// resolve finds the root that p lies in. It only looks at the text of p: what
+// is there, and whether a link leads out, is decided when it is opened.
+func (s *Server) resolve(p string) (place, error) {
+	if strings.ContainsRune(p, 0) {
+		return place{}, fmt.Errorf("path %s contains a NUL byte", display(p))
+	}
+	if filepath.IsAbs(p) {
+		for _, r := range s.roots {
+			for _, dir := range r.dirs {
+				if rel, err := filepath.Rel(dir, p); err == nil && filepath.IsLocal(rel) {
+					return place{r, filepath.ToSlash(rel)}, nil
+				}
+			}
+		}
+		return place{}, fmt.Errorf("path %s is outside of what may be read: use a path relative to %s", display(p), s.rootNames())
+	}
+	rel := path.Clean(filepath.ToSlash(p))
+	if !filepath.IsLocal(rel) {
+		return place{}, fmt.Errorf("path %s leads out of what may be read: use a path relative to %s", display(p), s.rootNames())
+	}
+	if len(s.roots) == 1 {
+		return place{s.roots[0], rel}, nil
+	}
+	if rel == "." {
+		return place{nil, "."}, nil
+	}
+	first, rest, _ := strings.Cut(rel, "/")
+	for _, r := range s.roots {
+		if r.name == first {
+			return place{r, path.Clean(rest)}, nil
+		}
+	}
+	return place{}, fmt.Errorf("path %s is in no root: start it with one of %s", display(p), s.rootNames())
+}
+
+// rootNames describes the roots for an error.
+func (s *Server) rootNames() string {
+	if len(s.roots) == 1 {
+		return `the root, which is "."`
+	}
+	var names []string
+	for _, r := range s.roots {
+		names = append(names, display(r.name)+"/")
+	}
+	return "the roots " + strings.Join(names, ", ")
+}
+
+// show is the inverse of resolve: the path as results carry it.
+func (s *Server) show(p place) string {
+	switch {
+	case p.r == nil:
+		return "."
+	case len(s.roots) == 1:
+		return display(p.rel)
+	}
+	return display(path.Join(p.r.name, p.rel))
+}
+
+// open opens a directory or a regular file for reading. The caller closes it.
+func (s *Server) open(p place) (*os.File, fs.FileInfo, error) {
+	// A pipe blocks whoever opens it until it has a writer, unless O_NONBLOCK.
+	f, err := p.r.fs.OpenFile(p.rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, s.explain(p, err)
+	}
+	info, err := f.Stat()
+	if err == nil && !info.IsDir() && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is neither a regular file nor a directory: only these can be read", s.show(p))
+	} else if err != nil {
+		err = s.explain(p, err)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, nil, err
+	}
+	return f, info, nil
+}
+
+// openFile opens a regular file.
+func (s *Server) openFile(p place) (*os.File, error) {
+	if p.r == nil {
+		return nil, errors.New(". is a directory: use list_directory")
+	}
+	f, info, err := s.open(p)
+	if err != nil {
+		return nil, err
+	}
+	if info.IsDir() {
+		_ = f.Close()
+		return nil, fmt.Errorf("%s is a directory: use list_directory", s.show(p))
+	}
+	return f, nil
+}
+
+// openDir opens a directory.
+func (s *Server) openDir(p place) (*os.File, error) {
+	f, info, err := s.open(p)
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		_ = f.Close()
+		return nil, fmt.Errorf("%s is a file, not a directory: use read_file", s.show(p))
+	}
+	return f, nil
+}
+
+// explain turns an error of the file system into one that says what to do.
+func (s *Server) explain(p place, err error) error {
+	name := s.show(p)
+	var errno syscall.Errno
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR):
+		return fmt.Errorf("%s does not exist: list_directory shows what does, search_files finds files by name", name)
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%s may not be read: permission denied", name)
+	case errors.Is(err, syscall.ENXIO): // a socket
+		return fmt.Errorf("%s is neither a regular file nor a directory: only these can be read", name)
+	case errors.Is(err, fs.ErrClosed):
+		return errors.New("the file server is shutting down")
+	case !errors.As(err, &errno):
+		// What os.Root itself refuses carries no error number.
+		return fmt.Errorf("%s is or passes a symbolic link that leads out of the root, and may not be read", name)
+	}
+	return fmt.Errorf("%s: %w", name, cause(err))
+}
+
+// cause strips the operation and the absolute path from err.
+func cause(err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
+}
+
+// display returns a name as it is, or quoted where it would break the line or
+// is not UTF-8.
+func display(name string) string {
+	if !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
+		return strconv.Quote(name)
+	}
+	return name
+}
