@@ -1,0 +1,166 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// probeTimeout is how long an upstream may stay silent on server/discover
+// before it is taken for one that does not know the modern era.
+const probeTimeout = 2 * time.Second
+
+// opening is a link on which nothing is negotiated yet.
+type opening interface {
+	link
+	// settle says which revision is in force from here on. It is called before
+	// the handshake with a provisional value and after it with the final one.
+	settle(linkInfo)
+	// start begins whatever only an initialized link does.
+	start()
+}
+
+// rpcError is a JSON-RPC error object as a Go error.
+type rpcError struct {
+	code int64
+	raw  json.RawMessage
+}
+
+func newRPCError(raw json.RawMessage) *rpcError {
+	e := &rpcError{raw: raw}
+	if code, ok := rawjson.Get(raw, "code"); ok {
+		_ = json.Unmarshal(code, &e.code) // anything but an integer counts as 0
+	}
+	return e
+}
+
+func (e *rpcError) Error() string {
+	msg, _ := rawjson.GetString(e.raw, "message")
+	return fmt.Sprintf("error %d: %.200q", e.code, msg)
+}
+
+// negotiate opens a link with dial and agrees on a protocol revision. dial is
+// called a second time where the first link may be confused by the probe of
+// the modern era: a child process that went silent or died of it.
+func negotiate(ctx context.Context, cfg *linkConfig, dial func() (opening, error)) (link, error) {
+	l, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Initialize != nil {
+		err = initialize(ctx, l, cfg.Initialize)
+		if refusesLegacy(err) {
+			err = discover(ctx, l)
+		}
+	} else if err = discover(ctx, l); err != nil && ctx.Err() == nil && !unreachable(err) {
+		cfg.Log.Debug("no modern era, falling back to initialize", "because", err)
+		if !refusesModern(err) {
+			_ = l.close() // a close of ours reports nothing we could act on
+			if l, err = dial(); err != nil {
+				return nil, err
+			}
+		}
+		err = initialize(ctx, l, ownInitialize())
+	}
+	if err != nil {
+		_ = l.close()
+		return nil, err
+	}
+	l.start()
+	return l, nil
+}
+
+// discover performs the modern handshake: one request that any server of that
+// era answers. It fails with errors of call, *rpcError, or where the upstream
+// speaks no modern revision that foldgate knows.
+func discover(ctx context.Context, l opening) error {
+	l.settle(linkInfo{Version: versionModern})
+	probe, cancel := context.WithTimeoutCause(ctx, probeTimeout,
+		fmt.Errorf("no answer to %s within %v", methodDiscover, probeTimeout))
+	defer cancel()
+	m, err := l.call(probe, &linkCall{Method: methodDiscover, Params: newOwnMeta(versionModern).complete(nil)})
+	if err != nil {
+		return fmt.Errorf("%s: %w", methodDiscover, err)
+	}
+	if m.Error != nil {
+		return fmt.Errorf("%s: %w", methodDiscover, newRPCError(m.Error))
+	}
+	if !listsVersion(m.Result, "supportedVersions", versionModern) {
+		return fmt.Errorf("%s: upstream does not list %s", methodDiscover, versionModern)
+	}
+	l.settle(linkInfo{Version: versionModern, Result: m.Result})
+	return nil
+}
+
+// listsVersion reports whether the array obj[key] holds version.
+func listsVersion(obj json.RawMessage, key, version string) bool {
+	list, _ := rawjson.Get(obj, key)
+	found := false
+	rawjson.Elements(list, func(v []byte) bool {
+		found = rawjson.Unquote(v) == version
+		return !found
+	})
+	return found
+}
+
+// initialize performs the legacy handshake with exactly these params.
+func initialize(ctx context.Context, l opening, params json.RawMessage) error {
+	l.settle(linkInfo{})
+	m, err := l.call(ctx, &linkCall{Method: methodInitialize, Params: params})
+	if err != nil {
+		return fmt.Errorf("%s: %w", methodInitialize, err)
+	}
+	if m.Error != nil {
+		return fmt.Errorf("%s: %w", methodInitialize, newRPCError(m.Error))
+	}
+	version, ok := rawjson.GetString(m.Result, "protocolVersion")
+	if !ok || version == "" {
+		return fmt.Errorf("%s: upstream names no protocolVersion", methodInitialize)
+	}
+	l.settle(linkInfo{Version: version, Result: m.Result})
+	if err := l.notify(ctx, methodInitialized, nil); err != nil {
+		return fmt.Errorf("%s: %w", methodInitialized, err)
+	}
+	return nil
+}
+
+// ownInitialize returns the params with which foldgate speaks for itself. It
+// offers no capabilities: without a host there is nobody to ask.
+func ownInitialize() json.RawMessage {
+	return rawjson.Marshal(struct {
+		ProtocolVersion string          `json:"protocolVersion"`
+		Capabilities    struct{}        `json:"capabilities"`
+		ClientInfo      json.RawMessage `json:"clientInfo"`
+	}{ProtocolVersion: versionLegacy, ClientInfo: clientInfo()})
+}
+
+// refusesLegacy reports whether err is how an upstream of the modern era only
+// answers initialize.
+func refusesLegacy(err error) bool {
+	var e *rpcError
+	return errors.As(err, &e) && (e.code == codeUnsupportedVersion || e.code == codeMethodNotFound)
+}
+
+// refusesModern reports whether err is an orderly refusal of server/discover,
+// after which initialize may follow on the same link.
+func refusesModern(err error) bool {
+	var e *rpcError
+	if errors.As(err, &e) {
+		switch e.code {
+		case codeMethodNotFound, codeInvalidParams, codeInvalidRequest, codeUnsupportedVersion:
+			return true
+		}
+	}
+	return false
+}
+
+// unreachable reports whether err says that there is no upstream to talk to,
+// so that another attempt in another era is pointless.
+func unreachable(err error) bool {
+	var d *dialError
+	return errors.As(err, &d)
+}
