@@ -1,0 +1,86 @@
+package folding
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Limits of texts, in characters (runes), after cleaning.
+const (
+	maxDescription = 500
+	maxPrompt      = 10_000
+	maxMessage     = 50_000
+	maxSessionID   = 255 // bytes
+)
+
+// clean removes from s what a reader cannot see but a model or terminal can:
+// control characters other than newline and tab, bidirectional overrides,
+// zero-width and tag characters, and invalid UTF-8. Joiners stay: emoji and
+// several scripts need them.
+func clean(s string) string {
+	if !strings.ContainsFunc(s, invisible) && utf8.ValidString(s) {
+		return s
+	}
+	return strings.Map(func(r rune) rune {
+		if invisible(r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, "\uFFFD"))
+}
+
+// invisible reports whether clean removes r.
+func invisible(r rune) bool {
+	switch {
+	case r == '\n', r == '\t':
+		return false
+	case r < 0x7f:
+		return r < 0x20
+	case r == '\u200c', r == '\u200d': // joiners
+		return false
+	case r >= 0xE0000 && r <= 0xE0FFF: // tags, supplementary variation selectors
+		return true
+	case r == '\u2028', r == '\u2029': // line and paragraph separator
+		return true
+	}
+	return unicode.Is(unicode.Cc, r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Co, r) && r >= 0xF0000
+}
+
+// cleanText cleans s and holds it to max characters.
+func cleanText(field, s string, max int) (string, error) {
+	s = clean(s)
+	if n := utf8.RuneCountInString(s); n > max {
+		return "", fail(ErrInvalidInput, "%s has %d characters, the limit is %d: shorten it", field, n, max)
+	}
+	return s, nil
+}
+
+// checkSessionID accepts what the protocol allows in a session id: visible
+// ASCII.
+func checkSessionID(id string) error {
+	if len(id) > maxSessionID {
+		return fail(ErrInvalidInput, "session_id has %d bytes, the limit is %d", len(id), maxSessionID)
+	}
+	for i := range len(id) {
+		if id[i] <= 0x20 || id[i] >= 0x7f {
+			return fail(ErrInvalidInput, "session_id may hold visible ASCII characters only; leave it out to use the connection's session")
+		}
+	}
+	return nil
+}
+
+// cut shortens s to at most max runes, saying so with an ellipsis.
+func cut(s string, max int) string {
+	if utf8.RuneCountInString(s) <= max {
+		return s
+	}
+	n := 0
+	for i := range s {
+		if n == max-1 {
+			return s[:i] + "…"
+		}
+		n++
+	}
+	return s
+}

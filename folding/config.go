@@ -1,0 +1,102 @@
+package folding
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Forms of Config.SessionValidation.
+const (
+	// ValidationPermissive lets every connection of a principal use all of the
+	// principal's branches, so that a subagent may have its own connection.
+	ValidationPermissive = "permissive"
+	// ValidationStrict binds a branch to the session that created it.
+	ValidationStrict = "strict"
+)
+
+// Config limits branches. Budgets are in tokens.
+type Config struct {
+	// DefaultBudget is what a branch gets that asks for none, MaxBudget what
+	// it gets that asks for more.
+	DefaultBudget int `yaml:"default_budget"`
+	MaxBudget     int `yaml:"max_budget"`
+	// MaxDepth is the deepest branch allowed. The session itself is 0, its
+	// first branch 1.
+	MaxDepth int `yaml:"max_depth"`
+	// DefaultTimeoutSeconds and MaxTimeoutSeconds work like the budgets.
+	DefaultTimeoutSeconds int `yaml:"default_timeout_seconds"`
+	MaxTimeoutSeconds     int `yaml:"max_timeout_seconds"`
+	// MaxConcurrentPerSession and MaxConcurrentPerInstance bound the branches
+	// that are open at one time.
+	MaxConcurrentPerSession  int `yaml:"max_concurrent_per_session"`
+	MaxConcurrentPerInstance int `yaml:"max_concurrent_per_instance"`
+	// MaxBranchesPerMinute is the rate at which one session may create
+	// branches, and how many it may create at once after a pause.
+	MaxBranchesPerMinute int `yaml:"max_branches_per_minute"`
+	// SessionCleanupSeconds bounds EndSession and Close.
+	SessionCleanupSeconds int `yaml:"session_cleanup_seconds"`
+	// Retention is how long a finished branch can be asked for. After that it
+	// is archived: its figures are kept, its texts are not, its id is unknown.
+	Retention time.Duration `yaml:"retention"`
+	// RequireSessionID refuses a creation without a session_id argument.
+	RequireSessionID bool `yaml:"require_session_id"`
+	// SessionValidation is ValidationPermissive or ValidationStrict.
+	SessionValidation string `yaml:"session_validation"`
+}
+
+// DefaultConfig returns the limits that apply where nothing is configured.
+func DefaultConfig() Config {
+	return Config{
+		DefaultBudget:            8192,
+		MaxBudget:                32768,
+		MaxDepth:                 3,
+		DefaultTimeoutSeconds:    300,
+		MaxTimeoutSeconds:        600,
+		MaxConcurrentPerSession:  10,
+		MaxConcurrentPerInstance: 100,
+		MaxBranchesPerMinute:     5,
+		SessionCleanupSeconds:    30,
+		Retention:                24 * time.Hour,
+		SessionValidation:        ValidationPermissive,
+	}
+}
+
+// maxDepthLimit is what a context path can hold.
+const maxDepthLimit = 5
+
+// maxSeconds keeps deadlines well inside what a time.Duration holds.
+const maxSeconds = 365 * 24 * 3600
+
+// Validate returns every impossible value, each named by its key.
+func (c Config) Validate() error {
+	var faults []error
+	within := func(key string, v, low, high int) {
+		if v < low || v > high {
+			faults = append(faults, fmt.Errorf("folding.%s: %d is not between %d and %d", key, v, low, high))
+		}
+	}
+	const many = 1 << 30
+	within("default_budget", c.DefaultBudget, 1, many)
+	within("max_budget", c.MaxBudget, 1, many)
+	within("max_depth", c.MaxDepth, 1, maxDepthLimit)
+	within("default_timeout_seconds", c.DefaultTimeoutSeconds, 1, maxSeconds)
+	within("max_timeout_seconds", c.MaxTimeoutSeconds, 1, maxSeconds)
+	within("max_concurrent_per_session", c.MaxConcurrentPerSession, 1, many)
+	within("max_concurrent_per_instance", c.MaxConcurrentPerInstance, 1, many)
+	within("max_branches_per_minute", c.MaxBranchesPerMinute, 1, many)
+	within("session_cleanup_seconds", c.SessionCleanupSeconds, 1, maxSeconds)
+	if c.DefaultBudget > c.MaxBudget {
+		faults = append(faults, fmt.Errorf("folding.default_budget: %d is over folding.max_budget, %d", c.DefaultBudget, c.MaxBudget))
+	}
+	if c.DefaultTimeoutSeconds > c.MaxTimeoutSeconds {
+		faults = append(faults, fmt.Errorf("folding.default_timeout_seconds: %d is over folding.max_timeout_seconds, %d", c.DefaultTimeoutSeconds, c.MaxTimeoutSeconds))
+	}
+	if c.Retention < time.Minute {
+		faults = append(faults, fmt.Errorf("folding.retention: %v is under a minute", c.Retention))
+	}
+	if c.SessionValidation != ValidationPermissive && c.SessionValidation != ValidationStrict {
+		faults = append(faults, fmt.Errorf("folding.session_validation: %q is neither %s nor %s", c.SessionValidation, ValidationPermissive, ValidationStrict))
+	}
+	return errors.Join(faults...)
+}

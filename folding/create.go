@@ -1,0 +1,265 @@
+package folding
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/foldgate/foldgate/budget"
+)
+
+// CreateRequest asks for a branch.
+type CreateRequest struct {
+	// SessionID overrides the caller's session. With neither, one is made up.
+	SessionID string
+	// ParentID names the branch to nest below; "" makes a first-level branch.
+	ParentID string
+	// Description is required, at most 500 characters; Prompt at most 10,000.
+	Description, Prompt string
+	// Budget in tokens and TimeoutSeconds: 0 means the default, more than the
+	// maximum means the maximum. A branch never outlives its parent.
+	Budget, TimeoutSeconds int
+}
+
+// draft is a request whose texts and figures have been checked.
+type draft struct {
+	CreateRequest
+	cost    int // tokens of the texts
+	timeout time.Duration
+	minted  bool // SessionID was made up
+	limits  sessionKey
+}
+
+// Create opens a branch and charges it with its description and prompt. All
+// limits are checked and taken in one critical section. The branch is durable
+// and active when Create returns.
+func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) (Branch, error) {
+	d, err := m.draft(ctx, caller, req)
+	if err != nil {
+		return Branch{}, err
+	}
+	id, err := uuid.NewRandom()
+	if err != nil {
+		return Branch{}, fmt.Errorf("make a branch id: %w", err)
+	}
+	ledger, err := budget.NewLedger(d.Budget, d.cost)
+	if err != nil {
+		return Branch{}, err
+	}
+	m.mu.Lock()
+	now := m.tick()
+	parent, err := m.admit(caller, &d, now)
+	if err != nil {
+		m.unlock()
+		return Branch{}, err
+	}
+	if d.ParentID != "" && parent == nil {
+		m.unlock()
+		return Branch{}, m.gone(ctx, caller, d.ParentID)
+	}
+	b := m.open(caller, d, "br_"+id.String(), parent, ledger, now)
+	stored := m.w.put(OpInsert, b.stored())
+	m.emit(EventCreated, now, b.snapshot(), nil)
+	m.unlock()
+	return m.activate(b, stored.wait())
+}
+
+// draft checks what can be checked without the lock.
+func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (draft, error) {
+	d := draft{CreateRequest: req}
+	var err error
+	if d.Description, err = cleanText("description", req.Description, maxDescription); err != nil {
+		return d, err
+	}
+	if strings.TrimSpace(d.Description) == "" {
+		return d, fail(ErrInvalidInput, "description is missing: say in a few words what the branch will do")
+	}
+	if d.Prompt, err = cleanText("prompt", req.Prompt, maxPrompt); err != nil {
+		return d, err
+	}
+	if req.Budget < 0 || req.TimeoutSeconds < 0 {
+		return d, fail(ErrInvalidInput, "budget and timeout_seconds can't be negative: leave them out for %d tokens and %d s",
+			m.cfg.DefaultBudget, m.cfg.DefaultTimeoutSeconds)
+	}
+	d.Budget = capped(req.Budget, m.cfg.DefaultBudget, m.cfg.MaxBudget)
+	d.timeout = time.Duration(capped(req.TimeoutSeconds, m.cfg.DefaultTimeoutSeconds, m.cfg.MaxTimeoutSeconds)) * time.Second
+	if err := m.pickSession(caller, &d); err != nil {
+		return d, err
+	}
+	if d.Description, err = m.scrub(ctx, d.Description); err != nil {
+		return d, err
+	}
+	if d.Prompt, err = m.scrub(ctx, d.Prompt); err != nil {
+		return d, err
+	}
+	text := d.Description
+	if d.Prompt != "" {
+		text += "\n" + d.Prompt
+	}
+	if d.cost = m.opts.Count(text); d.cost >= d.Budget {
+		return d, fail(ErrInvalidInput, "description and prompt take %d tokens of a budget of %d: shorten them or ask for a larger budget (up to %d)",
+			d.cost, d.Budget, m.cfg.MaxBudget)
+	}
+	return d, nil
+}
+
+// pickSession decides which session the branch belongs to, except that a
+// parent's session goes first (see admit).
+func (m *Manager) pickSession(caller Caller, d *draft) error {
+	if d.SessionID == "" && m.cfg.RequireSessionID {
+		return fail(ErrInvalidInput, "session_id is missing: it is required here")
+	}
+	if err := checkSessionID(d.SessionID); err != nil {
+		return err
+	}
+	if d.ParentID != "" {
+		return nil
+	}
+	if d.SessionID == "" {
+		d.SessionID = caller.Session
+	}
+	if d.SessionID == "" {
+		id, err := uuid.NewRandom()
+		if err != nil {
+			return fmt.Errorf("make a session id: %w", err)
+		}
+		d.SessionID, d.minted = "ses_"+id.String(), true
+	}
+	if !m.opts.Sessions.ValidSession(caller, d.SessionID) {
+		return fail(ErrForbidden, "this session may not be used from here: leave out session_id, or use a connection that keeps a session")
+	}
+	return nil
+}
+
+// admit checks the limits and takes from the rate. It returns the parent, nil
+// where none was named or it is not active. m.mu is held.
+func (m *Manager) admit(caller Caller, d *draft, now time.Time) (*branch, error) {
+	if m.closed {
+		return nil, fail(ErrClosed, "foldgate is shutting down: no branch can be created")
+	}
+	var parent *branch
+	d.limits = sessionKey{caller.Principal, d.SessionID}
+	if d.minted {
+		d.limits.session = "" // callers without a session share one set of limits
+	}
+	if d.ParentID != "" {
+		if parent = m.own(caller, d.ParentID); parent == nil {
+			return nil, nil
+		}
+		if d.SessionID != "" && d.SessionID != parent.Session {
+			return nil, fail(ErrInvalidInput, "session_id is not that of the parent branch: leave it out")
+		}
+		d.SessionID = parent.Session
+		d.limits = parent.limits
+		if parent.Depth >= m.cfg.MaxDepth {
+			return nil, fail(ErrMaxDepthExceeded, "branch %s is at depth %d, the deepest allowed: do the work in it, or create the branch below a shallower one",
+				parent.ID, parent.Depth)
+		}
+	}
+	q := m.quota(d.limits)
+	if q.open >= m.cfg.MaxConcurrentPerSession {
+		return nil, failAfter(ErrTooManyBranches, m.untilFree(now, func(b *branch) bool { return b.limits == d.limits }),
+			"this session has %d branches open, the most allowed: return one with branch_return first", q.open)
+	}
+	if len(m.live) >= m.cfg.MaxConcurrentPerInstance {
+		return nil, failAfter(ErrInstanceFull, m.untilFree(now, func(*branch) bool { return true }),
+			"foldgate has %d branches open, the most allowed: try again later", len(m.live))
+	}
+	q.bucket.refill(now, m.cfg.MaxBranchesPerMinute)
+	if wait := q.bucket.wait(m.cfg.MaxBranchesPerMinute); wait > 0 {
+		return nil, failAfter(ErrRateLimited, wait, "this session may create %d branches a minute: try again in %d s",
+			m.cfg.MaxBranchesPerMinute, Seconds(wait))
+	}
+	q.bucket.take()
+	return parent, nil
+}
+
+// untilFree returns when the next of the branches that count ends at the latest. m.mu is held.
+func (m *Manager) untilFree(now time.Time, counts func(*branch) bool) time.Duration {
+	var wait time.Duration
+	for _, b := range m.live {
+		if left := b.ExpiresAt.Sub(now); counts(b) && (wait == 0 || left < wait) {
+			wait = left
+		}
+	}
+	return wait
+}
+
+// open makes the branch that was admitted. m.mu is held.
+func (m *Manager) open(caller Caller, d draft, id string, parent *branch, ledger *budget.Ledger, now time.Time) *branch {
+	rec := Branch{
+		ID: id, Principal: caller.Principal, Session: d.SessionID, Origin: caller.Session,
+		Context: id, Depth: 1, Description: d.Description, Prompt: d.Prompt,
+		Status: StatusCreated, BudgetUsed: d.cost, BudgetTotal: d.Budget,
+		CreatedAt: now, ExpiresAt: now.Add(d.timeout),
+	}
+	if parent != nil {
+		rec.ParentID, rec.Depth = parent.ID, parent.Depth+1
+		rec.Context = parent.Context + "/" + id
+		if parent.ExpiresAt.Before(rec.ExpiresAt) {
+			rec.ExpiresAt = parent.ExpiresAt
+		}
+	}
+	return m.add(rec, ledger, parent, d.limits)
+}
+
+// stored returns b as it is written: the repository knows no created branches,
+// since being written is what makes them active.
+func (b *branch) stored() Branch {
+	out := b.snapshot()
+	out.Status = StatusActive
+	return out
+}
+
+// activate makes a branch active that is durable now, or takes it back.
+func (m *Manager) activate(b *branch, stored error) (Branch, error) {
+	m.mu.Lock()
+	now := m.tick()
+	if b.Status.Terminal() { // ended while it was being written
+		defer m.unlock()
+		return Branch{}, b.ended()
+	}
+	if stored != nil {
+		m.finish(b, outcome{status: StatusFailed, reason: ReasonStorageFailed}, now)
+		m.unlock()
+		return Branch{}, failWith(ErrStorage, stored, "the branch could not be stored: %v", stored)
+	}
+	b.Status = StatusActive
+	m.settle(b, now)
+	out := b.snapshot()
+	m.unlock()
+	return out, nil
+}
+
+// capped applies a default and a maximum.
+func capped(v, fallback, most int) int {
+	if v == 0 {
+		v = fallback
+	}
+	return min(v, most)
+}
+
+// Seconds rounds a wait up to whole seconds, as retry_after_seconds has it.
+func Seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
+
+// scrub calls Options.Scrub and fails closed: an error, a panic or a text that
+// is no longer valid all withhold it.
+func (m *Manager) scrub(ctx context.Context, text string) (out string, err error) {
+	if text == "" {
+		return "", nil
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			m.log.Error("scrubber panicked", "panic", fmt.Sprint(r))
+			out, err = "", fail(ErrScrubbingFailed, "the text could not be checked for secrets and was withheld: nothing was changed, try again")
+		}
+	}()
+	out, err = m.opts.Scrub(ctx, text)
+	if err != nil {
+		return "", failWith(ErrScrubbingFailed, err, "the text could not be checked for secrets and was withheld: nothing was changed, try again")
+	}
+	return out, nil
+}

@@ -1,0 +1,304 @@
+package folding
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/foldgate/foldgate/budget"
+)
+
+// Options are what a [Manager] needs of others. Count and Scrub are required.
+type Options struct {
+	// Repository keeps the branches; nil means [NewMemory]. The Manager closes
+	// it.
+	Repository Repository
+	// Count returns the tokens of a text.
+	Count func(string) int
+	// Scrub removes secrets. Where it returns an error or panics, the text it
+	// was given goes nowhere.
+	Scrub func(context.Context, string) (string, error)
+	// Sessions overrides Config.SessionValidation.
+	Sessions SessionValidator
+	// Now is the clock; nil means time.Now. Deadlines are compared with it on
+	// every operation; a timer of package time only makes sure that a branch
+	// nobody touches ends too.
+	Now func() time.Time
+	// OnEvent is told what happens to branches, outside all locks, one event
+	// at a time, in order. The operation that caused an event returns after it
+	// was delivered. OnEvent must not call methods of the Manager that change
+	// a branch.
+	OnEvent func(Event)
+	// Log gets what no caller can be told; nil means none.
+	Log *slog.Logger
+}
+
+// Manager keeps the branches of one process. All methods are safe for
+// concurrent use. Make one with [Open].
+type Manager struct {
+	cfg  Config
+	opts Options
+	log  *slog.Logger
+	w    *writer
+
+	wake chan struct{} // tells the reaper of an earlier deadline
+	quit chan struct{} // ends the reaper
+	done chan struct{} // closed when the reaper has ended
+
+	publishing sync.Mutex // held while events are delivered
+	lateReturn sync.Mutex // held while a late return looks and writes
+
+	mu       sync.Mutex // guards what follows
+	closed   bool
+	seq      uint64
+	live     map[string]*branch // created or active
+	sessions map[sessionKey]map[*branch]struct{}
+	quotas   map[sessionKey]*quota
+	next     time.Time // no live branch is due before; zero if none lives
+	events   []Event
+}
+
+// branch is a live branch. Its fields are guarded by Manager.mu.
+type branch struct {
+	Branch   // BudgetUsed is stale: see snapshot
+	seq      uint64
+	parent   *branch
+	children map[*branch]struct{}
+	calls    map[*Call]struct{}
+	ledger   *budget.Ledger
+	limits   sessionKey // whose quota it counts against
+	// partial counts calls that took all that was left and have not said yet
+	// how much of it they need; settled is closed when one does.
+	partial int
+	settled chan struct{}
+}
+
+// quota is what one session has used of its limits.
+type quota struct {
+	open   int
+	bucket bucket
+}
+
+// Open loads what was active when the process last ended and starts the
+// Manager. Such branches go on until their deadline; those that passed it
+// meanwhile end now; calls that were in flight are counted as lost. Close the
+// Manager to release it.
+func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if opts.Count == nil {
+		return nil, errors.New("folding: Options.Count is missing: budgets need a counter")
+	}
+	if opts.Scrub == nil {
+		return nil, failWith(ErrScrubbingFailed, nil, "folding: Options.Scrub is missing: nothing may return unscrubbed")
+	}
+	if opts.Repository == nil {
+		opts.Repository = NewMemory()
+	}
+	if opts.Now == nil {
+		opts.Now = time.Now
+	}
+	if opts.Log == nil {
+		opts.Log = slog.New(slog.DiscardHandler)
+	}
+	if opts.Sessions == nil {
+		opts.Sessions = Permissive{}
+		if cfg.SessionValidation == ValidationStrict {
+			opts.Sessions = Strict{}
+		}
+	}
+	active, err := opts.Repository.Active(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("load active branches: %w", err)
+	}
+	m := &Manager{
+		cfg: cfg, opts: opts, log: opts.Log,
+		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
+		live:     map[string]*branch{},
+		sessions: map[sessionKey]map[*branch]struct{}{},
+		quotas:   map[sessionKey]*quota{},
+	}
+	m.w = newWriter(opts.Repository, opts.Log)
+	m.mu.Lock()
+	m.recover(active)
+	m.unlock()
+	go m.reap()
+	return m, nil
+}
+
+// recover takes over the branches of an earlier process. m.mu is held.
+func (m *Manager) recover(active []Branch) {
+	now := m.now()
+	slices.SortStableFunc(active, func(a, b Branch) int { return cmp.Compare(a.Depth, b.Depth) })
+	for _, rec := range active {
+		ledger, err := budget.NewLedger(rec.BudgetTotal, rec.BudgetUsed)
+		if err != nil {
+			m.log.Error("stored branch has an impossible budget; it is closed", "branch_id", rec.ID, "error", err)
+			ledger, _ = budget.NewLedger(max(rec.BudgetTotal, 1), max(rec.BudgetTotal, 1))
+		}
+		rec.Activity.Lost += rec.Activity.InFlight
+		rec.Activity.InFlight = 0
+		rec.Status = StatusActive
+		b := m.add(rec, ledger, m.live[rec.ParentID], sessionKey{rec.Principal, rec.Session})
+		m.save(b)
+		m.emit(EventRecovered, now, b.snapshot(), nil)
+		switch {
+		case rec.ParentID != "" && b.parent == nil:
+			m.finish(b, outcome{status: StatusFailed, reason: ReasonParentEnded}, now)
+		case ledger.Balance().Exhausted():
+			m.exhaust(b, now)
+		}
+	}
+	m.expire(now)
+}
+
+// Close ends all branches with ReasonShutdown, writes what is left and closes
+// the repository. ctx and Config.SessionCleanupSeconds bound it; an error says
+// that something may not have been stored. Later operations fail with
+// ErrClosed. Close is idempotent.
+func (m *Manager) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, m.cleanupTime())
+	defer cancel()
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return nil
+	}
+	now := m.tick()
+	m.closed = true
+	m.finishAll(m.live, outcome{status: StatusFailed, reason: ReasonShutdown}, now)
+	m.unlock()
+	close(m.quit)
+	<-m.done
+	stopped := make(chan struct{})
+	go func() {
+		m.w.close()
+		close(stopped)
+	}()
+	select {
+	case <-stopped:
+		return m.opts.Repository.Close()
+	case <-ctx.Done():
+		return failWith(ErrStorage, ctx.Err(), "the repository did not take the last changes in time")
+	}
+}
+
+func (m *Manager) cleanupTime() time.Duration {
+	return time.Duration(m.cfg.SessionCleanupSeconds) * time.Second
+}
+
+// now returns the time as it is stored.
+func (m *Manager) now() time.Time { return m.opts.Now().UTC().Truncate(time.Microsecond) }
+
+// tick ends what is due and returns the time. m.mu is held. Every operation
+// begins with it, so that none sees a branch past its deadline.
+func (m *Manager) tick() time.Time {
+	now := m.now()
+	m.expire(now)
+	return now
+}
+
+// add makes rec a live branch. m.mu is held.
+func (m *Manager) add(rec Branch, ledger *budget.Ledger, parent *branch, limits sessionKey) *branch {
+	q := m.quota(limits)
+	q.open++
+	m.seq++
+	b := &branch{
+		Branch: rec, seq: m.seq, parent: parent, ledger: ledger, limits: limits,
+		children: map[*branch]struct{}{}, calls: map[*Call]struct{}{}, settled: make(chan struct{}),
+	}
+	m.live[b.ID] = b
+	if parent != nil {
+		parent.children[b] = struct{}{}
+	}
+	for _, key := range b.keys() {
+		if m.sessions[key] == nil {
+			m.sessions[key] = map[*branch]struct{}{}
+		}
+		m.sessions[key][b] = struct{}{}
+	}
+	if m.next.IsZero() || b.ExpiresAt.Before(m.next) {
+		m.next = b.ExpiresAt
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
+	}
+	return b
+}
+
+// quota returns the quota of a session. m.mu is held.
+func (m *Manager) quota(key sessionKey) *quota {
+	q := m.quotas[key]
+	if q == nil {
+		q = &quota{}
+		m.quotas[key] = q
+	}
+	return q
+}
+
+// remove undoes add. m.mu is held.
+func (m *Manager) remove(b *branch) {
+	delete(m.live, b.ID)
+	if b.parent != nil {
+		delete(b.parent.children, b)
+	}
+	for _, key := range b.keys() {
+		delete(m.sessions[key], b)
+		if len(m.sessions[key]) == 0 {
+			delete(m.sessions, key)
+		}
+	}
+	m.quota(b.limits).open--
+	if len(m.live) == 0 {
+		m.next = time.Time{}
+	}
+}
+
+// keys returns the sessions that b is found under.
+func (b *branch) keys() []sessionKey {
+	keys := []sessionKey{{b.Principal, b.Session}}
+	if b.Origin != "" && b.Origin != b.Session {
+		keys = append(keys, sessionKey{b.Principal, b.Origin})
+	}
+	return keys
+}
+
+// snapshot returns the branch as it is now. Manager.mu is held.
+func (b *branch) snapshot() Branch {
+	out := b.Branch
+	if !out.Status.Terminal() {
+		out.BudgetUsed = b.ledger.Balance().Used
+		out.Activity.InFlight = len(b.calls)
+	}
+	out.Activity = out.Activity.clone()
+	return out
+}
+
+// save writes what the branch has used and done. m.mu is held.
+func (m *Manager) save(b *branch) *batch { return m.w.put(OpProgress, b.snapshot()) }
+
+// inOrder returns branches deepest first, then oldest first.
+func inOrder(set map[*branch]struct{}) []*branch {
+	list := make([]*branch, 0, len(set))
+	for b := range set {
+		list = append(list, b)
+	}
+	slices.SortFunc(list, func(a, b *branch) int {
+		return cmp.Or(cmp.Compare(b.Depth, a.Depth), cmp.Compare(a.seq, b.seq))
+	})
+	return list
+}
+
+func sortByAge(list []Branch) {
+	slices.SortFunc(list, func(a, b Branch) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), strings.Compare(a.ID, b.ID))
+	})
+}
