@@ -1,0 +1,266 @@
+package scrub
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// maxPair is the length up to which a value is also examined together with its
+// key. What is longer is no secret that only its key gives away.
+const maxPair = 4096
+
+// JSON removes secrets from all strings and keys of a JSON value, as
+// [Scrubber.Text] does from each of them, and besides
+//
+//   - examines "key": "value" together where the value is short,
+//   - examines the text blocks of one content array joined without a separator,
+//     as a model reads them,
+//   - examines and encodes again what is in a base64 "blob" of text.
+//
+// Only the string tokens with a secret change; all other bytes stay. Where
+// there is none, clean is raw itself. Where two keys of an object get the same
+// replacement, the second ends in #2. On an error, which includes JSON that is
+// cut or badly nested, raw must be withheld; clean is then nil.
+func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []Finding, err error) {
+	defer func() {
+		if e := recover(); e != nil {
+			clean, found, err = nil, nil, fault(e)
+		}
+	}()
+	d := &document{s: s, raw: raw, lim: newLimit(ctx, s.timeout)}
+	walkErr := rawjson.Walk(raw, func(t rawjson.Token) bool {
+		err = d.token(t)
+		return err == nil
+	})
+	if err == nil && walkErr != nil {
+		err = fmt.Errorf("scrub: %w", walkErr)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(d.dirty) == 0 {
+		return raw, d.findings(), nil
+	}
+	return d.rewrite(), d.findings(), nil
+}
+
+// A document is one JSON value on its way through the scrubber.
+type document struct {
+	s     *Scrubber
+	raw   []byte
+	lim   *limit
+	stack []frame
+	dirty []*stringToken // those with a secret, in no order
+	found []placed
+	text  []byte // reused for decoded strings
+}
+
+// placed is a finding in the string that starts at byte at.
+type placed struct {
+	Finding
+	at int
+}
+
+// A stringToken is one string literal of the document, quotes included.
+type stringToken struct {
+	start, end int
+	isKey      bool
+	object     int // start of the object, for a key
+	marks      []mark
+	blob       string // replaces the whole string if not ""
+}
+
+// A frame is an object or array around the position.
+type frame struct {
+	start   int
+	array   bool
+	content bool           // an array that is the value of a "content"
+	blocks  []*stringToken // of such an array
+	key     *stringToken   // of an object: the member that is being read
+	name    string         // the key, decoded
+	isText  bool           // of an object: "type" is "text"
+	text    *stringToken   // of an object: its "text"
+	blob    *stringToken   // of an object: its "blob"
+	mime    string         // of an object: its "mimeType"
+}
+
+func (d *document) token(t rawjson.Token) error {
+	switch t.Event {
+	case rawjson.ObjectStart, rawjson.ArrayStart:
+		f := frame{start: t.Start, array: t.Event == rawjson.ArrayStart}
+		if up := d.top(); up != nil && f.array && !up.array && up.name == "content" {
+			f.content = true
+		}
+		d.stack = append(d.stack, f)
+	case rawjson.ObjectEnd, rawjson.ArrayEnd:
+		f := d.stack[len(d.stack)-1]
+		d.stack = d.stack[:len(d.stack)-1]
+		return d.leave(&f)
+	case rawjson.KeyToken:
+		f := d.top()
+		f.key = &stringToken{start: t.Start, end: t.End, isKey: true, object: f.start}
+		f.name = string(d.decode(f.key))
+		return d.scan(f.key, f.name)
+	case rawjson.StringToken:
+		return d.value(&stringToken{start: t.Start, end: t.End})
+	}
+	return nil
+}
+
+func (d *document) top() *frame {
+	if len(d.stack) == 0 {
+		return nil
+	}
+	return &d.stack[len(d.stack)-1]
+}
+
+// value examines a string that is not a key.
+func (d *document) value(t *stringToken) error {
+	text := string(d.decode(t))
+	f := d.top()
+	if f == nil || f.array {
+		return d.scan(t, text)
+	}
+	switch f.name {
+	case "type":
+		f.isText = text == "text"
+	case "text":
+		f.text = t
+	case "mimeType":
+		f.mime = text
+	case "blob":
+		f.blob = t // its mimeType may come later
+		return nil
+	}
+	if err := d.scan(t, text); err != nil {
+		return err
+	}
+	if len(text) > maxPair {
+		return nil
+	}
+	return d.joined([]*stringToken{f.key, t}, []string{`"`, f.name, `": "`, text, "\"\n"})
+}
+
+// leave examines what is complete at the end of an object or array.
+func (d *document) leave(f *frame) error {
+	if f.array {
+		if len(f.blocks) < 2 {
+			return nil
+		}
+		parts := make([]string, 0, 2*len(f.blocks))
+		for _, b := range f.blocks {
+			parts = append(parts, "", string(d.decode(b)))
+		}
+		return d.joined(f.blocks, parts)
+	}
+	if up := d.top(); up != nil && up.content && f.isText && f.text != nil {
+		up.blocks = append(up.blocks, f.text)
+	}
+	if f.blob != nil {
+		return d.scanBlob(f)
+	}
+	return nil
+}
+
+// scan examines the decoded text of t.
+func (d *document) scan(t *stringToken, text string) error {
+	marks, found, err := d.s.examine(text, d.lim)
+	if err != nil {
+		return err
+	}
+	d.mark(t, marks)
+	for _, f := range found {
+		d.found = append(d.found, placed{f, t.start})
+	}
+	return nil
+}
+
+func (d *document) mark(t *stringToken, marks []mark) {
+	if len(marks) == 0 {
+		return
+	}
+	if len(t.marks) == 0 {
+		d.dirty = append(d.dirty, t)
+	}
+	t.marks = append(t.marks, marks...)
+}
+
+// joined examines the concatenation of parts, where every second one is the
+// text of a token. What was known before is not reported again.
+func (d *document) joined(tokens []*stringToken, parts []string) error {
+	text := strings.Join(parts, "")
+	marks, _, err := d.s.examine(text, d.lim)
+	if err != nil {
+		return err
+	}
+	for _, m := range merge(marks) {
+		at, reported := 0, false
+		for i, t := range tokens {
+			at += len(parts[2*i])
+			size := len(parts[2*i+1])
+			lo, hi := max(m.start-at, 0), min(m.end-at, size)
+			if at += size; lo >= hi {
+				continue
+			}
+			if !covered(t.marks, span{lo, hi}) {
+				if !reported {
+					reported = true
+					line := 1 + strings.Count(parts[2*i+1][:lo], "\n")
+					d.found = append(d.found, placed{Finding{Rule: m.rule, Line: line}, t.start})
+				}
+				d.mark(t, []mark{{span{lo, hi}, m.rule}})
+			}
+		}
+	}
+	return nil
+}
+
+// covered reports whether s lies within the marks.
+func covered(marks []mark, s span) bool {
+	for _, m := range merge(slices.Clone(marks)) {
+		if m.start <= s.start && s.end <= m.end {
+			return true
+		}
+	}
+	return false
+}
+
+// scanBlob examines the text in a base64 blob, or the blob as it stands if
+// there is no text in it.
+func (d *document) scanBlob(f *frame) error {
+	encoded := string(d.decode(f.blob))
+	text, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil || !textual(f.mime) && !utf8.Valid(text) {
+		return d.scan(f.blob, encoded)
+	}
+	marks, found, err := d.s.examine(string(text), d.lim)
+	if err != nil || len(marks) == 0 {
+		return err
+	}
+	d.dirty = append(d.dirty, f.blob)
+	f.blob.blob = base64.StdEncoding.EncodeToString([]byte(redact(string(text), marks)))
+	for _, x := range found {
+		d.found = append(d.found, placed{x, f.blob.start})
+	}
+	return nil
+}
+
+// textual reports whether a media type is one of text.
+func textual(mime string) bool {
+	mime, _, _ = strings.Cut(strings.ToLower(mime), ";")
+	kind, sub, _ := strings.Cut(strings.TrimSpace(mime), "/")
+	if kind == "text" || strings.HasSuffix(sub, "+json") || strings.HasSuffix(sub, "+xml") || strings.HasSuffix(sub, "+yaml") {
+		return true
+	}
+	return kind == "application" && slices.Contains([]string{
+		"json", "xml", "yaml", "x-yaml", "toml", "javascript", "x-javascript", "ecmascript", "typescript",
+		"sql", "graphql", "x-sh", "x-shellscript", "x-httpd-php", "x-ndjson", "jsonl", "x-pem-file",
+		"x-www-form-urlencoded", "pkcs8", "x-env",
+	}, sub)
+}

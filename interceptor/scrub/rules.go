@@ -1,0 +1,306 @@
+package scrub
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"regexp/syntax"
+	"strings"
+	"sync"
+
+	"github.com/pelletier/go-toml/v2"
+	"github.com/zricethezav/gitleaks/v8/config"
+)
+
+// ownRules are the rules that gitleaks lacks, in its own format.
+//
+//go:embed own.toml
+var ownRules string
+
+// maxExtend is how many files a chain of extend.path may have, as in gitleaks.
+const maxExtend = 2
+
+// A ruleFile is a gitleaks configuration. gitleaks' own loader is not used: it
+// keeps state in package variables (a second file with extend in one process
+// is loaded differently) and panics on a wrong expression.
+type ruleFile struct {
+	Extend struct {
+		Path          string
+		URL           string
+		UseDefault    bool
+		DisabledRules []string
+	}
+	Rules      []ruleEntry
+	AllowList  *allowEntry
+	Allowlists []*allowEntry
+}
+
+type ruleEntry struct {
+	ID          string
+	Path        string
+	Regex       string
+	SecretGroup int
+	Entropy     float64
+	Keywords    []string
+	AllowList   *allowEntry
+	Allowlists  []*allowEntry
+	Required    []required
+	SkipReport  bool
+}
+
+type allowEntry struct {
+	TargetRules []string
+	Condition   string
+	Commits     []string
+	Paths       []string
+	RegexTarget string
+	Regexes     []string
+	StopWords   []string
+}
+
+// required is a rule that must have a finding near a finding of its owner.
+type required struct {
+	ID            string
+	WithinLines   *int
+	WithinColumns *int
+}
+
+// A rule finds one kind of secret.
+type rule struct {
+	id       string
+	expr     string  // "" for a rule that looks at paths only
+	path     string  // expression for a file's path; a text has none
+	group    int     // of the secret; 0 stands for the first group that is not empty
+	entropy  float64 // the secret's must be higher; 0 asks for none
+	keywords []string
+	allow    []*allowlist
+	required []required
+	silent   bool // only ever required by another rule
+	own      bool // ours, not gitleaks' or the user's
+	generic  bool // gives way to a more exact rule
+
+	tree   *syntax.Regexp // of expr, parsed and not simplified
+	regexp func() *regexp.Regexp
+}
+
+// A ruleSet is all rules and the allow-lists that hold for all of them.
+type ruleSet struct {
+	rules []*rule
+	byID  map[string]*rule
+	allow []*allowlist
+
+	targeted []targetedAllow
+	disabled map[string]bool
+}
+
+type targetedAllow struct {
+	rules []string
+	list  *allowlist
+}
+
+// loadRules returns gitleaks' default rules, ours, and those of the file at
+// path if it is not "". A rule of the file with the id of a default rule
+// changes that one, as extend does in gitleaks.
+func loadRules(path string) (*ruleSet, error) {
+	set := &ruleSet{byID: map[string]*rule{}, disabled: map[string]bool{}}
+	if path != "" {
+		if err := set.loadFile(path, 0); err != nil {
+			return nil, err
+		}
+	}
+	for _, base := range []struct {
+		name, text string
+		own        bool
+	}{{"gitleaks' default rules", config.DefaultConfig, false}, {"foldgate's rules", ownRules, true}} {
+		if err := set.load(base.name, []byte(base.text), base.own); err != nil {
+			return nil, err
+		}
+	}
+	return set, set.finish()
+}
+
+func (s *ruleSet) loadFile(path string, depth int) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("rules: %w", err)
+	}
+	if err := s.load(path, b, false); err != nil {
+		return err
+	}
+	var f ruleFile
+	if err := toml.Unmarshal(b, &f); err != nil {
+		return fmt.Errorf("rules %s: %w", path, err)
+	}
+	for _, id := range f.Extend.DisabledRules {
+		s.disabled[id] = true
+	}
+	if f.Extend.URL != "" {
+		return fmt.Errorf("rules %s: extend.url is not supported: download the file and name it in extend.path", path)
+	}
+	if f.Extend.Path == "" {
+		return nil
+	}
+	if f.Extend.UseDefault {
+		return fmt.Errorf("rules %s: extend.path and extend.useDefault are both set: the default rules always apply, remove useDefault", path)
+	}
+	if depth == maxExtend {
+		return fmt.Errorf("rules %s: extend.path is nested more than %d deep", path, maxExtend)
+	}
+	next := f.Extend.Path
+	if !filepath.IsAbs(next) {
+		next = filepath.Join(filepath.Dir(path), next)
+	}
+	return s.loadFile(next, depth+1)
+}
+
+// load adds the rules of one configuration, named name in errors, below those
+// that were loaded before it.
+func (s *ruleSet) load(name string, text []byte, own bool) error {
+	var f ruleFile
+	if err := toml.Unmarshal(text, &f); err != nil {
+		return fmt.Errorf("rules %s: %w", name, err)
+	}
+	if f.AllowList != nil {
+		f.Allowlists = append(f.Allowlists, f.AllowList)
+	}
+	for _, a := range f.Allowlists {
+		list, err := newAllowlist(a)
+		if err != nil {
+			return fmt.Errorf("rules %s: allow-list: %w", name, err)
+		}
+		if len(a.TargetRules) > 0 {
+			s.targeted = append(s.targeted, targetedAllow{a.TargetRules, list})
+		} else {
+			s.allow = append(s.allow, list)
+		}
+	}
+	for i := range f.Rules {
+		r, err := newRule(&f.Rules[i])
+		if err != nil {
+			return fmt.Errorf("rules %s: rule %q: %w", name, f.Rules[i].ID, err)
+		}
+		r.own = own
+		s.add(r)
+	}
+	return nil
+}
+
+// add adds a base rule. What a rule of the same id said before wins over it.
+func (s *ruleSet) add(base *rule) {
+	r := s.byID[base.id]
+	if r == nil {
+		if !s.disabled[base.id] {
+			s.byID[base.id] = base
+			s.rules = append(s.rules, base)
+		}
+		return
+	}
+	if s.disabled[base.id] {
+		return
+	}
+	if r.entropy == 0 {
+		r.entropy = base.entropy
+	}
+	if r.group == 0 {
+		r.group = base.group
+	}
+	if r.expr == "" {
+		r.expr, r.tree, r.regexp = base.expr, base.tree, base.regexp
+	}
+	if r.path == "" {
+		r.path = base.path
+	}
+	r.keywords = append(base.keywords[:len(base.keywords):len(base.keywords)], r.keywords...)
+	r.allow = append(base.allow[:len(base.allow):len(base.allow)], r.allow...)
+	r.required, r.silent = base.required, base.silent
+}
+
+// finish checks what can only be checked once all rules are known, and drops
+// the rules that never find anything in a text without a path.
+func (s *ruleSet) finish() error {
+	for _, t := range s.targeted {
+		for _, id := range t.rules {
+			r := s.byID[id]
+			if r == nil {
+				return fmt.Errorf("rules: allow-list for rule %q: there is no such rule", id)
+			}
+			r.allow = append(r.allow, t.list)
+		}
+	}
+	var active []*rule
+	for _, r := range s.rules {
+		for _, q := range r.required {
+			if s.byID[q.ID] == nil {
+				return fmt.Errorf("rules: rule %q requires %q: there is no such rule", r.id, q.ID)
+			}
+		}
+		if r.expr == "" && r.path == "" {
+			return fmt.Errorf("rules: rule %q has neither regex nor path", r.id)
+		}
+		if r.tree != nil && r.group > r.tree.MaxCap() {
+			return fmt.Errorf("rules: rule %q: secretGroup %d, but its regex has %d groups", r.id, r.group, r.tree.MaxCap())
+		}
+		if r.expr == "" {
+			continue
+		}
+		if r.path != "" {
+			if path, err := regexp.Compile(r.path); err != nil || !path.MatchString("") {
+				continue
+			}
+		}
+		active = append(active, r)
+	}
+	s.rules = active
+	return nil
+}
+
+func newRule(e *ruleEntry) (*rule, error) {
+	if strings.TrimSpace(e.ID) == "" {
+		return nil, errors.New("has no id")
+	}
+	r := &rule{
+		id: e.ID, expr: e.Regex, path: e.Path, group: e.SecretGroup, entropy: e.Entropy,
+		required: e.Required, silent: e.SkipReport,
+		generic: strings.Contains(strings.ToLower(e.ID), "generic"),
+	}
+	for _, k := range e.Keywords {
+		r.keywords = append(r.keywords, strings.ToLower(k))
+	}
+	if e.Path != "" {
+		if _, err := syntax.Parse(e.Path, syntax.Perl); err != nil {
+			return nil, fmt.Errorf("path: %w", err)
+		}
+	}
+	if e.Regex != "" {
+		tree, err := syntax.Parse(e.Regex, syntax.Perl)
+		if err != nil {
+			return nil, fmt.Errorf("regex: %w", err)
+		}
+		r.tree, r.regexp = tree, lazyRegexp(e.Regex)
+	}
+	for _, q := range e.Required {
+		if q.ID == "" {
+			return nil, errors.New("requires a rule without an id")
+		}
+	}
+	if e.AllowList != nil {
+		e.Allowlists = append(e.Allowlists, e.AllowList)
+	}
+	for _, a := range e.Allowlists {
+		list, err := newAllowlist(a)
+		if err != nil {
+			return nil, fmt.Errorf("allow-list: %w", err)
+		}
+		r.allow = append(r.allow, list)
+	}
+	return r, nil
+}
+
+// lazyRegexp compiles expr, which must have been parsed before, on first use:
+// most rules never match, and compiling all of them costs most of the start-up.
+func lazyRegexp(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}

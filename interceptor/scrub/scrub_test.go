@@ -1,0 +1,207 @@
+package scrub
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// token returns prefix and n random letters and digits, the same for the same
+// seed. Tests make their secrets at run time, so that no scanner of secrets
+// finds one in this file.
+func token(seed uint64, prefix string, n int) string {
+	const chars = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+	rnd := rand.New(rand.NewPCG(seed, 1))
+	b := []byte(prefix)
+	for range n {
+		b = append(b, chars[rnd.IntN(len(chars))])
+	}
+	return string(b)
+}
+
+func github(seed uint64) string { return token(seed, "gh"+"p_", 36) }
+
+const githubMark = "[REDACTED:github-pat]"
+
+func newScrubber(t testing.TB, opts Options) *Scrubber {
+	t.Helper()
+	s, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestText(t *testing.T) {
+	s := newScrubber(t, Options{})
+	pat := github(1)
+	uuid := "0b8d1f7e-52f3-4b1c-9f7a-3d2e1c0b9a8f"
+	tests := []struct{ name, in, want string }{
+		{"clean", "nothing to see here\n", "nothing to see here\n"},
+		{"empty", "", ""},
+		{"one", "use " + pat + " now", "use " + githubMark + " now"},
+		{"two", pat + "\n" + github(2), githubMark + "\n" + githubMark},
+		{"allow comment", "x = " + pat + " # gitleaks:allow", "x = " + githubMark + " # gitleaks:allow"},
+		{"branch id", "auth_key = br_" + uuid, "auth_key = br_" + uuid},
+		{"session id", `{"session_token": "ses_` + uuid + `"}`, `{"session_token": "ses_` + uuid + `"}`},
+		{"context id", "access_key=ctx_1735650000_a1b2c3d4 ", "access_key=ctx_1735650000_a1b2c3d4 "},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, found, err := s.Text(context.Background(), tt.in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got != tt.want {
+				t.Errorf("Text(%q) = %q, want %q", tt.in, got, tt.want)
+			}
+			if (len(found) > 0) != (got != tt.in) {
+				t.Errorf("Text(%q): findings %v, changed %v", tt.in, found, got != tt.in)
+			}
+		})
+	}
+}
+
+func TestTextLines(t *testing.T) {
+	s := newScrubber(t, Options{})
+	_, found, err := s.Text(context.Background(), "a\nb "+github(1)+"\nc\n"+github(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Finding{{Rule: "github-pat", Line: 2}, {Rule: "github-pat", Line: 4}}
+	if d := cmp.Diff(want, found); d != "" {
+		t.Errorf("findings differ (-want +got):\n%s", d)
+	}
+}
+
+func TestJSON(t *testing.T) {
+	s := newScrubber(t, Options{})
+	pat := github(3)
+	half := len(pat) / 2
+	b64 := base64.StdEncoding.EncodeToString
+	tests := []struct{ name, in, want, where string }{
+		{"value", `{"a":[1.0,"x ` + pat + `"]}`, `{"a":[1.0,"x ` + githubMark + `"]}`, "$.a[1]"},
+		{"key", `{"` + pat + `":1}`, `{"` + githubMark + `":1}`, `$["[REDACTED]"]`},
+		{"equal keys", `{"` + pat + `":1,"` + github(4) + `":2}`, `{"` + githubMark + `":1,"` + githubMark[:len(githubMark)] + `#2":2}`, `$["[REDACTED]"]`},
+		{"escapes stay", `{"\u0061":"\u00e9\n` + pat + `\ud83d\ude00\/"}`, `{"\u0061":"\u00e9\n` + githubMark + `\ud83d\ude00\/"}`, "$.a"},
+		{"escaped secret", `["\u0067` + pat[1:] + `"]`, `["` + githubMark + `"]`, "$[0]"},
+		{"top", `"` + pat + `"`, `"` + githubMark + `"`, "$"},
+		{"split", `{"content":[{"type":"text","text":"a ` + pat[:half] + `"},{"text":"` + pat[half:] + ` b","type":"text"}]}`,
+			`{"content":[{"type":"text","text":"a ` + githubMark + `"},{"text":"` + githubMark + ` b","type":"text"}]}`, "$.content[0].text"},
+		{"with its key", `{"api_key": "` + token(5, "", 32) + `"}`, `{"api_key": "[REDACTED:generic-api-key]"}`, "$.api_key"},
+		{"blob", `{"mimeType":"text/plain","blob":"` + b64([]byte("k "+pat)) + `"}`,
+			`{"mimeType":"text/plain","blob":"` + b64([]byte("k "+githubMark)) + `"}`, "$.blob"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, found, err := s.JSON(context.Background(), []byte(tt.in))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if string(got) != tt.want {
+				t.Errorf("JSON(%s)\n got %s\nwant %s", tt.in, got, tt.want)
+			}
+			if len(found) == 0 || found[0].Where != tt.where {
+				t.Errorf("JSON(%s): findings %v, want the first at %s", tt.in, found, tt.where)
+			}
+		})
+	}
+}
+
+func TestJSONCleanIsTheSameSlice(t *testing.T) {
+	s := newScrubber(t, Options{})
+	in := []byte(` {"a" : [1e400, "\ud800", {"b":"hello"}], "a":null} `)
+	got, found, err := s.JSON(context.Background(), in)
+	if err != nil || len(found) > 0 || &got[0] != &in[0] || len(got) != len(in) {
+		t.Errorf("JSON(%s) = %s, %v, %v, want the same slice", in, got, found, err)
+	}
+}
+
+func TestJSONWithholdsWhatIsBroken(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, in := range []string{``, `{`, `{"a":"`, `{"a"}`, `[1,]`, `{} x`} {
+		if got, _, err := s.JSON(context.Background(), []byte(in)); err == nil || got != nil {
+			t.Errorf("JSON(%q) = %q, %v, want an error", in, got, err)
+		}
+	}
+}
+
+func TestEndOfContextAndTime(t *testing.T) {
+	s := newScrubber(t, Options{Timeout: time.Nanosecond})
+	if got, _, err := s.Text(context.Background(), "a key"); !errors.Is(err, ErrTimeLimit) || got != "" {
+		t.Errorf("Text = %q, %v, want %v", got, err, ErrTimeLimit)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	s = newScrubber(t, Options{})
+	if got, _, err := s.JSON(ctx, []byte(`["a key"]`)); !errors.Is(err, context.Canceled) || got != nil {
+		t.Errorf("JSON = %q, %v, want %v", got, err, context.Canceled)
+	}
+}
+
+func TestUserRules(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write("base.toml", `
+[[rules]]
+id = "badge"
+regex = '''badge-([0-9]{4})'''
+keywords = ["badge-"]
+`)
+	s := newScrubber(t, Options{Rules: write("user.toml", `
+[extend]
+path = "base.toml"
+disabledRules = ["github-pat"]
+[[allowlists]]
+regexes = ['''^9+$''']
+[[allowlists]]
+targetRules = ["badge"]
+stopwords = ["1234"]
+`)})
+	in := "badge-4711 badge-9999 badge-1234 " + github(6)
+	want := "badge-[REDACTED:badge] badge-9999 badge-1234 " + github(6)
+	if got, _, err := s.Text(context.Background(), in); err != nil || got != want {
+		t.Errorf("Text(%q) = %q, %v, want %q", in, got, err, want)
+	}
+	for name, text := range map[string]string{
+		"syntax":     `[[rules`,
+		"expression": "[[rules]]\nid='x'\nregex='('",
+		"no id":      "[[rules]]\nregex='x'",
+		"empty":      "[[rules]]\nid='x'",
+		"group":      "[[rules]]\nid='x'\nregex='x'\nsecretGroup=1",
+		"required":   "[[rules]]\nid='x'\nregex='x'\n[[rules.required]]\nid='nope'",
+		"target":     "[[allowlists]]\ntargetRules=['nope']\nstopwords=['x']",
+		"allow":      "[[allowlists]]\ndescription='nothing'",
+		"condition":  "[[allowlists]]\ncondition='xor'\nstopwords=['x']",
+		"url":        "[extend]\nurl='https://example.com/x.toml'",
+		"missing":    "[extend]\npath='missing.toml'",
+	} {
+		if _, err := New(Options{Rules: write("bad.toml", text)}); err == nil {
+			t.Errorf("New with rules %q (%s) succeeds, want an error", text, name)
+		}
+	}
+}
+
+func TestJSONStaysValid(t *testing.T) {
+	s := newScrubber(t, Options{})
+	in := []byte(`{"x":"\"` + github(7) + `\\","` + github(8) + `":{"` + github(9) + `":[]}}`)
+	got, _, err := s.JSON(context.Background(), in)
+	if err != nil || !json.Valid(got) || strings.Contains(string(got), "gh"+"p_") {
+		t.Errorf("JSON(%s) = %s, %v", in, got, err)
+	}
+}

@@ -1,0 +1,204 @@
+package scrub
+
+import (
+	"math"
+	"sort"
+	"strings"
+)
+
+// A span is a range of bytes of a text.
+type span struct{ start, end int }
+
+// A hit is a secret that a rule found.
+type hit struct {
+	rule   *rule
+	match  span // what the whole expression matched, without line breaks around it
+	secret span // the group that holds the secret; empty if it did not take part
+	line   span // gitleaks' notion of the match's line
+	at     location
+}
+
+// A location counts lines from 0 and columns from 1, with gitleaks' habit of
+// counting a line break as the first byte of the line that it begins.
+type location struct{ startLine, endLine, startColumn, endColumn int }
+
+// A site is one text under examination, with what is found out about it only
+// when a rule matches.
+type site struct {
+	text     string
+	set      *ruleSet
+	scanned  bool  // newlines is valid
+	newlines []int // positions of the line breaks
+	verdicts map[verdict]bool
+}
+
+// A verdict is what an allow-list says about a line.
+type verdict struct {
+	list *allowlist
+	line span
+}
+
+// inspect decides whether the match of r at m is a secret. It follows
+// gitleaks step by step; all steps only ever reject, so the cheap ones go first.
+func (t *site) inspect(r *rule, m span) (hit, bool) {
+	match := t.text[m.start:m.end]
+	// gitleaks trims line breaks off the match and places it as if only its
+	// end had moved. The match is located as gitleaks does, but what is
+	// redacted is where the text really is.
+	lead := len(match) - len(strings.TrimLeft(match, "\n"))
+	match = strings.Trim(match, "\n")
+	h := hit{rule: r, match: span{m.start + lead, m.start + lead + len(match)}}
+	h.secret = secretOf(r, match)
+	h.secret.start += h.match.start
+	h.secret.end += h.match.start
+	if r.entropy != 0 && entropy(t.text[h.secret.start:h.secret.end]) <= r.entropy {
+		return h, false
+	}
+	h.locate(t, span{m.start, m.start + len(match)})
+	for _, lists := range [2][]*allowlist{r.allow, t.set.allow} {
+		for _, a := range lists {
+			if a.allows(t, &h) {
+				return h, false
+			}
+		}
+	}
+	return h, true
+}
+
+// secretOf returns where in match the secret is. The expression runs again on
+// the match alone, as in gitleaks, so that $ and \b may match differently.
+func secretOf(r *rule, match string) span {
+	all := span{0, len(match)}
+	if r.tree.MaxCap() == 0 {
+		return all
+	}
+	groups := r.regexp().FindStringSubmatchIndex(match)
+	if groups == nil {
+		return all
+	}
+	if r.group > 0 {
+		if g := groups[2*r.group:]; g[0] >= 0 {
+			return span{g[0], g[1]}
+		}
+		return span{}
+	}
+	for i := 2; i < len(groups); i += 2 {
+		if groups[i] < groups[i+1] {
+			return span{groups[i], groups[i+1]}
+		}
+	}
+	return all
+}
+
+// locate finds line and columns of the match as gitleaks places it.
+func (h *hit) locate(t *site, m span) {
+	nl := t.lineBreaks()
+	// The n-th line ends at the n-th line break and, but for the first one,
+	// starts with the one before.
+	begin := func(n int) int {
+		if n == 0 {
+			return 0
+		}
+		return nl[n-1]
+	}
+	first := sort.Search(len(nl), func(i int) bool { return nl[i] > m.start })
+	last := sort.SearchInts(nl, m.end)
+	if last < len(nl) && begin(last) < m.end {
+		h.at.endLine, h.at.endColumn = last, m.end-begin(last)
+	}
+	if first < len(nl) {
+		h.at.startLine, h.at.startColumn = first, m.start-begin(first)+1
+		if h.at.endColumn == 0 || last < first {
+			h.at.endLine = first
+		}
+		h.line = span{begin(first), nl[h.at.endLine]}
+	} else {
+		// After the last line break gitleaks takes the line from the
+		// beginning of the text.
+		prev := begin(len(nl))
+		h.at = location{len(nl), len(nl), m.start - prev + 1, m.end - prev}
+		h.line = span{0, len(t.text)}
+		if i := strings.IndexAny(t.text[m.end:], "\r\n"); i >= 0 {
+			h.line.end = m.end + i
+		}
+	}
+	h.line.end = max(h.line.end, m.end)
+}
+
+// lineBreaks returns the positions of all line breaks. As in gitleaks a text
+// without any has one at its end.
+func (t *site) lineBreaks() []int {
+	if t.scanned {
+		return t.newlines
+	}
+	t.scanned = true
+	t.newlines = t.newlines[:0]
+	for at := 0; ; at++ {
+		i := strings.IndexByte(t.text[at:], '\n')
+		if i < 0 {
+			break
+		}
+		at += i
+		t.newlines = append(t.newlines, at)
+	}
+	if len(t.newlines) == 0 {
+		t.newlines = append(t.newlines, len(t.text))
+	}
+	return t.newlines
+}
+
+// lineMatches reports whether the expressions of a match in line. A line may
+// be the whole text and hold thousands of matches, so verdicts are kept.
+func (t *site) lineMatches(a *allowlist, line span) bool {
+	if a.free {
+		whole := verdict{a, span{0, len(t.text)}}
+		if !t.verdict(whole) {
+			return false
+		}
+	}
+	return t.verdict(verdict{a, line})
+}
+
+func (t *site) verdict(v verdict) bool {
+	yes, known := t.verdicts[v]
+	if !known {
+		if t.verdicts == nil {
+			t.verdicts = map[verdict]bool{}
+		}
+		yes = v.line.start < v.line.end && v.list.expr().MatchString(t.text[v.line.start:v.line.end])
+		t.verdicts[v] = yes
+	}
+	return yes
+}
+
+// entropy returns the Shannon entropy of s in bits a character. As in gitleaks
+// characters are counted and divided by the number of bytes.
+func entropy(s string) float64 {
+	var counts [128]int
+	var others map[rune]int
+	for _, c := range s {
+		if c < 128 {
+			counts[c]++
+			continue
+		}
+		if others == nil {
+			others = map[rune]int{}
+		}
+		others[c]++
+	}
+	var e float64
+	inv := 1 / float64(len(s))
+	add := func(n int) {
+		f := float64(n) * inv
+		e -= f * math.Log2(f)
+	}
+	for _, n := range counts {
+		if n > 0 {
+			add(n)
+		}
+	}
+	for _, n := range others {
+		add(n)
+	}
+	return e
+}

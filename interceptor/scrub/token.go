@@ -1,0 +1,234 @@
+package scrub
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// decode returns the value of a string token. The result is valid until the
+// next call.
+func (d *document) decode(t *stringToken) []byte {
+	body := d.raw[t.start+1 : t.end-1]
+	if bytes.IndexByte(body, '\\') < 0 {
+		return body
+	}
+	d.text = d.text[:0]
+	for len(body) > 0 {
+		n := bytes.IndexByte(body, '\\')
+		if n < 0 {
+			n = len(body)
+		}
+		d.text = append(d.text, body[:n]...)
+		if body = body[n:]; len(body) > 0 {
+			r, size := escape(body)
+			d.text = utf8.AppendRune(d.text, r)
+			body = body[size:]
+		}
+	}
+	return d.text
+}
+
+// escape returns the character of the escape sequence that b starts with, and
+// the sequence's length. A lone surrogate is U+FFFD.
+func escape(b []byte) (r rune, size int) {
+	if len(b) < 2 {
+		return '\\', 1
+	}
+	switch c := b[1]; c {
+	case 'b':
+		return '\b', 2
+	case 'f':
+		return '\f', 2
+	case 'n':
+		return '\n', 2
+	case 'r':
+		return '\r', 2
+	case 't':
+		return '\t', 2
+	case 'u':
+		r, ok := hex4(b[2:])
+		if !ok {
+			return 'u', 2
+		}
+		if !utf16.IsSurrogate(r) {
+			return r, 6
+		}
+		if len(b) >= 12 && b[6] == '\\' && b[7] == 'u' {
+			if low, ok := hex4(b[8:]); ok {
+				if r = utf16.DecodeRune(r, low); r != utf8.RuneError {
+					return r, 12
+				}
+			}
+		}
+		return utf8.RuneError, 6
+	default:
+		return rune(c), 2
+	}
+}
+
+func hex4(b []byte) (rune, bool) {
+	if len(b) < 4 {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(string(b[:4]), 16, 16)
+	return rune(n), err == nil
+}
+
+// rewrite returns the document with the marked parts of its strings replaced.
+func (d *document) rewrite() []byte {
+	slices.SortFunc(d.dirty, func(a, b *stringToken) int { return cmp.Compare(a.start, b.start) })
+	type name struct {
+		object int
+		key    string
+	}
+	keys := map[name]int{}
+	out := make([]byte, 0, len(d.raw)+64*len(d.dirty))
+	at := 0
+	for _, t := range d.dirty {
+		out = append(out, d.raw[at:t.start]...)
+		at = t.end
+		if t.blob != "" {
+			out = rawjson.AppendQuote(out, t.blob)
+			continue
+		}
+		from := len(out)
+		out = d.appendRedacted(out, t)
+		if t.isKey {
+			n := name{t.object, string(out[from:])}
+			if keys[n]++; keys[n] > 1 {
+				out = append(out[:len(out)-1], '#')
+				out = strconv.AppendInt(out, int64(keys[n]), 10)
+				out = append(out, '"')
+			}
+		}
+	}
+	return append(out, d.raw[at:]...)
+}
+
+// appendRedacted appends the literal of t with its marks replaced. A mark that
+// covers a part of an escape sequence takes all of it.
+func (d *document) appendRedacted(dst []byte, t *stringToken) []byte {
+	body := d.raw[t.start+1 : t.end-1]
+	dst = append(dst, '"')
+	i, pos := 0, 0 // in the literal and in the decoded text
+	step := func() int {
+		if body[i] != '\\' {
+			return 1
+		}
+		r, size := escape(body[i:])
+		pos += utf8.RuneLen(r) - 1
+		return size
+	}
+	for _, m := range merge(t.marks) {
+		from, to := i, i
+		for i < len(body) && pos < m.start {
+			i += step()
+			if pos++; pos <= m.start {
+				to = i
+			}
+		}
+		dst = append(dst, body[from:to]...)
+		for i < len(body) && pos < m.end {
+			i += step()
+			pos++
+		}
+		quoted := rawjson.Quote(replacement(m.rule))
+		dst = append(dst, quoted[1:len(quoted)-1]...)
+	}
+	dst = append(dst, body[i:]...)
+	return append(dst, '"')
+}
+
+// maxWhere bounds the length of a finding's path.
+const maxWhere = 200
+
+// findings returns what was found, in the order of the document, each with the
+// path of its string. The path of a key is that of its value.
+func (d *document) findings() []Finding {
+	if len(d.found) == 0 {
+		return nil
+	}
+	slices.SortStableFunc(d.found, func(a, b placed) int { return cmp.Compare(a.at, b.at) })
+	out := make([]Finding, 0, len(d.found))
+	secret := map[int]bool{}
+	for _, t := range d.dirty {
+		secret[t.start] = t.isKey
+	}
+	next := 0
+	var path []step
+	_ = rawjson.Walk(d.raw, func(t rawjson.Token) bool {
+		switch t.Event {
+		case rawjson.ObjectStart, rawjson.ArrayStart:
+			advance(path)
+			path = append(path, step{array: t.Event == rawjson.ArrayStart, index: -1})
+		case rawjson.ObjectEnd, rawjson.ArrayEnd:
+			path = path[:len(path)-1]
+		case rawjson.KeyToken:
+			s := &path[len(path)-1]
+			s.key, s.hidden = d.raw[t.Start:t.End], secret[t.Start]
+		default:
+			advance(path)
+		}
+		for ; next < len(d.found) && d.found[next].at == t.Start; next++ {
+			f := d.found[next].Finding
+			f.Where = where(path)
+			out = append(out, f)
+		}
+		return next < len(d.found)
+	})
+	return out
+}
+
+// A step is one level of a path.
+type step struct {
+	array  bool
+	index  int
+	key    []byte // literal
+	hidden bool   // the key holds a secret
+}
+
+// advance counts an element if path ends in an array.
+func advance(path []step) {
+	if n := len(path); n > 0 && path[n-1].array {
+		path[n-1].index++
+	}
+}
+
+func where(path []step) string {
+	var b strings.Builder
+	b.WriteByte('$')
+	for _, s := range path {
+		switch name := rawjson.Unquote(s.key); {
+		case b.Len() > maxWhere:
+			b.WriteString("…")
+			return b.String()
+		case s.array:
+			b.WriteString("[" + strconv.Itoa(s.index) + "]")
+		case s.hidden:
+			b.WriteString(`["[REDACTED]"]`)
+		case plain(name):
+			b.WriteString("." + name)
+		default:
+			b.WriteString("[" + strconv.Quote(name[:min(len(name), maxWhere)]) + "]")
+		}
+	}
+	return b.String()
+}
+
+// plain reports whether a key can stand behind a dot.
+func plain(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		if c != '_' && c != '$' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') {
+			return false
+		}
+	}
+	return name != "" && len(name) <= maxWhere
+}
