@@ -1,0 +1,131 @@
+package trace
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// hashPrefix names the hash in prev and hash; genesis is the prev of record 1.
+const (
+	hashPrefix = "sha256:"
+	hashLen    = len(hashPrefix) + 2*sha256.Size
+	genesis    = hashPrefix + "0000000000000000000000000000000000000000000000000000000000000000"
+	hashMember = `,"hash":"`
+	lineTail   = len(hashMember) + hashLen + len("\"}\n") // from the hash member to the end of the line
+)
+
+// appendEnvelope appends the record's line up to and without the chain fields.
+func appendEnvelope(b []byte, r *Record) ([]byte, error) {
+	b = append(b, `{"protocol":`...)
+	b = rawjson.AppendQuote(b, r.Protocol)
+	b = append(b, `,"id":`...)
+	b = rawjson.AppendQuote(b, r.ID)
+	b = append(b, `,"ts":`...)
+	b = rawjson.AppendQuote(b, r.TS)
+	b = append(b, `,"from":`...)
+	b = rawjson.AppendQuote(b, r.From)
+	b = appendStrings(b, `,"to":`, r.To)
+	b = append(b, `,"kind":`...)
+	b = rawjson.AppendQuote(b, r.Kind)
+	b = appendStrings(b, `,"correlationId":`, r.CorrelationID)
+	if r.Context != "" {
+		b = append(b, `,"context":`...)
+		b = rawjson.AppendQuote(b, r.Context)
+	}
+	if len(r.Payload) > 0 {
+		b = append(b, `,"payload":`...)
+		b = append(b, r.Payload...)
+	}
+	if r.Audit != nil {
+		audit, err := marshalAudit(r.Audit)
+		if err != nil {
+			return nil, fmt.Errorf("audit of %s: %w", r.ID, err)
+		}
+		if len(audit) > len("{}") {
+			b = append(b, `,"audit":`...)
+			b = append(b, audit...)
+		}
+	}
+	return b, nil
+}
+
+func marshalAudit(a *Audit) ([]byte, error) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(a); err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(buf.Bytes(), "\n"), nil
+}
+
+func appendStrings(b []byte, key string, values []string) []byte {
+	if len(values) == 0 {
+		return b
+	}
+	b = append(b, key...)
+	for i, v := range values {
+		sep := byte(',')
+		if i == 0 {
+			sep = '['
+		}
+		b = append(b, sep)
+		b = rawjson.AppendQuote(b, v)
+	}
+	return append(b, ']')
+}
+
+// appendChain appends envelope, seq, prev and hash as one finished line to dst
+// and returns it with the hash. The hash covers the line without its hash
+// member and newline.
+func appendChain(dst, envelope []byte, seq uint64, prev string) (line []byte, hash string) {
+	start := len(dst)
+	dst = append(dst, envelope...)
+	dst = append(dst, `,"seq":`...)
+	dst = strconv.AppendUint(dst, seq, 10)
+	dst = append(dst, `,"prev":"`...)
+	dst = append(dst, prev...)
+	dst = append(dst, `"}`...)
+	sum := sha256.Sum256(dst[start:])
+	dst = append(dst[:len(dst)-1], hashMember...)
+	dst = append(dst, hashPrefix...)
+	dst = hex.AppendEncode(dst, sum[:])
+	hash = string(dst[len(dst)-hashLen:])
+	return append(dst, "\"}\n"...), hash
+}
+
+// lineHash returns the hash that a finished line claims and the one its bytes
+// have. ok is false where the line does not end in a hash member.
+func lineHash(line []byte) (claimed, actual string, ok bool) {
+	line = bytes.TrimSuffix(line, []byte("\n"))
+	at := len(line) - (lineTail - 1)
+	if at <= 0 || string(line[at:at+len(hashMember)]) != hashMember || line[len(line)-1] != '}' || line[len(line)-2] != '"' {
+		return "", "", false
+	}
+	claimed = string(line[at+len(hashMember) : len(line)-2])
+	h := sha256.New()
+	h.Write(line[:at])
+	h.Write([]byte("}"))
+	return claimed, hashPrefix + hex.EncodeToString(h.Sum(nil)), true
+}
+
+// ParseRecord reads one line of a journal. It checks the form, not the chain.
+func ParseRecord(line []byte) (*Record, error) {
+	r := new(Record)
+	if err := json.Unmarshal(line, r); err != nil {
+		return nil, fmt.Errorf("record: %w", err)
+	}
+	switch {
+	case r.Protocol != Protocol:
+		return nil, fmt.Errorf("record: protocol %.40q is not %s", r.Protocol, Protocol)
+	case r.ID == "" || r.Kind == "" || r.Seq == 0:
+		return nil, fmt.Errorf("record: id, kind or seq is missing")
+	}
+	return r, nil
+}

@@ -1,0 +1,173 @@
+package trace
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// IDs is an unordered set of ids that a message correlates to, kept in the
+// order in which they were first seen. nil and empty both mean none.
+type IDs []string
+
+// Limits of a correlation list.
+const (
+	MaxIDs     = 64
+	MaxIDBytes = 255
+)
+
+// Mode says how string correlations of foreign messages are treated.
+type Mode string
+
+// The modes: a string counts as one id and a deprecation, or is refused.
+const (
+	Transition Mode = "transition"
+	Strict     Mode = "strict"
+)
+
+// Deprecations reported for foreign correlations.
+const (
+	DeprecatedString    = "correlation_string"
+	DeprecatedSnakeCase = "correlation_snake_case"
+)
+
+// The codes of [CorrelationError].
+const (
+	CodeCorrelationType     = "correlation_type"
+	CodeCorrelationEmpty    = "correlation_empty_element"
+	CodeCorrelationRejected = "correlation_string_rejected"
+	CodeCorrelationTooMany  = "correlation_too_many"
+	CodeCorrelationTooLong  = "correlation_too_long"
+)
+
+// CorrelationError says why a value is not a correlation list.
+type CorrelationError struct {
+	Code   string
+	Remedy string
+}
+
+// Error gives the remedy; the value is foreign and not repeated.
+func (e *CorrelationError) Error() string { return "correlation id: " + e.Remedy }
+
+// Equal reports whether both hold the same ids in any order.
+func (a IDs) Equal(b IDs) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for _, id := range a {
+		if !slices.Contains(b, id) {
+			return false
+		}
+	}
+	return true
+}
+
+// Single returns the first id, or "". A message may correlate to several:
+// resolve all of them unless one is all you can show.
+func (a IDs) Single() string {
+	if len(a) == 0 {
+		return ""
+	}
+	return a[0]
+}
+
+// Union returns a followed by the ids of b that it lacks. Neither is changed.
+func (a IDs) Union(b IDs) IDs {
+	out := slices.Clone(a)
+	for _, id := range b {
+		if !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// UnmarshalJSON reads a correlation list as [DecodeIDs] does in transition mode.
+func (a *IDs) UnmarshalJSON(data []byte) error {
+	ids, _, err := DecodeIDs(data, Transition)
+	*a = ids
+	return err
+}
+
+// DecodeIDs reads the JSON value of a correlation field. Absent (nil) and null
+// give nil; an array gives its ids without repetitions; a string gives itself
+// and a deprecation, or an error in mode [Strict]. At most [MaxIDs] ids of
+// [MaxIDBytes] bytes are taken. Errors are [*CorrelationError].
+func DecodeIDs(value json.RawMessage, mode Mode) (ids IDs, deprecated []string, err error) {
+	value = rawjson.Trim(value)
+	if len(value) == 0 {
+		return nil, nil, nil
+	}
+	switch rawjson.KindOf(value) {
+	case rawjson.Null:
+		return nil, nil, nil
+	case rawjson.String:
+		if mode == Strict {
+			return nil, nil, &CorrelationError{CodeCorrelationRejected, "send an array of strings instead of a string"}
+		}
+		ids, deprecated = IDs{}, []string{DeprecatedString}
+		if s := rawjson.Unquote(value); s != "" {
+			ids, err = ids.add(s)
+		}
+		return ids, deprecated, err
+	case rawjson.Array:
+		ids = IDs{}
+		whole := rawjson.Elements(value, func(e []byte) bool {
+			if rawjson.KindOf(e) != rawjson.String {
+				err = &CorrelationError{CodeCorrelationType, "send an array of strings, nothing else in it"}
+				return false
+			}
+			ids, err = ids.add(rawjson.Unquote(e))
+			return err == nil
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		if whole {
+			return ids, nil, nil
+		}
+	}
+	return nil, nil, &CorrelationError{CodeCorrelationType, "send an array of strings"}
+}
+
+func (a IDs) add(id string) (IDs, error) {
+	switch {
+	case id == "":
+		return nil, &CorrelationError{CodeCorrelationEmpty, "an id in the array is empty; leave it out"}
+	case len(id) > MaxIDBytes:
+		return nil, &CorrelationError{CodeCorrelationTooLong, fmt.Sprintf("an id has %d bytes; at most %d are allowed", len(id), MaxIDBytes)}
+	case slices.Contains(a, id):
+		return a, nil
+	case len(a) == MaxIDs:
+		return nil, &CorrelationError{CodeCorrelationTooMany, fmt.Sprintf("more than %d ids", MaxIDs)}
+	}
+	return append(a, id), nil
+}
+
+// DecodeCorrelation reads the correlation of a whole foreign envelope: the
+// field correlationId, its later name correlation_id, or the union of both.
+func DecodeCorrelation(envelope json.RawMessage, mode Mode) (ids IDs, deprecated []string, err error) {
+	camel, _ := rawjson.Get(envelope, "correlationId")
+	if ids, deprecated, err = DecodeIDs(camel, mode); err != nil {
+		return nil, nil, err
+	}
+	if snake, ok := rawjson.Get(envelope, "correlation_id"); ok {
+		more, dep, err := DecodeIDs(snake, mode)
+		if err != nil {
+			return nil, nil, err
+		}
+		if ids != nil {
+			more = ids.Union(more)
+		}
+		if len(more) > MaxIDs {
+			return nil, nil, &CorrelationError{CodeCorrelationTooMany, fmt.Sprintf("more than %d ids", MaxIDs)}
+		}
+		ids = more
+		deprecated = append(deprecated, DeprecatedSnakeCase)
+		deprecated = append(deprecated, dep...)
+	}
+	slices.Sort(deprecated)
+	return ids, slices.Compact(deprecated), nil
+}

@@ -1,0 +1,188 @@
+package trace
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// open opens a journal that is closed at the end of the test.
+func open(t *testing.T, dir string, o Options) *Journal {
+	t.Helper()
+	j, err := Open(dir, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := j.Close(); err != nil && !errors.Is(err, ErrClosed) {
+			t.Error(err)
+		}
+	})
+	return j
+}
+
+func add(t *testing.T, j *Journal, rs ...*Record) {
+	t.Helper()
+	for _, r := range rs {
+		if err := j.Append(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func query(t *testing.T, dir string, f Filter) []*Record {
+	t.Helper()
+	rs := []*Record{}
+	if err := Query(dir, f, func(r *Record) bool { rs = append(rs, r); return true }); err != nil {
+		t.Fatal(err)
+	}
+	return rs
+}
+
+func ids(rs []*Record) []string {
+	out := []string{}
+	for _, r := range rs {
+		out = append(out, r.ID)
+	}
+	return out
+}
+
+func TestAppendThenQueryGivesTheSameRecord(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "trace")
+	j := open(t, dir, Options{})
+	want := &Record{From: "host:<h>#s", To: []string{"upstream:files"}, Kind: "mcp/request:tools/call",
+		CorrelationID: IDs{"a", "b", "a"}, Context: "br_1/br_2",
+		Payload: []byte(`{"jsonrpc":"2.0","id":9007199254740993,"x":"é<\u2028"}`),
+		Audit: &Audit{Session: "s", Tokens: &Tokens{Counter: "o200k_base", In: 3}, MS: 1.5, Late: true,
+			Scrub: []Finding{{Rule: "github-pat", Count: 1}}, Hops: &Hops{Host: []byte("42")}}}
+	add(t, j, want)
+	got := query(t, dir, Filter{})
+	if d := cmp.Diff([]*Record{want}, got); d != "" {
+		t.Error(d)
+	}
+	if want.Seq != 2 || len(want.CorrelationID) != 2 || !strings.HasPrefix(want.ID, "env_") {
+		t.Errorf("record = %+v, want seq 2 (after the journal's own first record), 2 correlations, an id", want)
+	}
+	if all := query(t, dir, Filter{Journal: true}); len(all) != 2 || all[0].Kind != KindJournal || all[1].Prev != all[0].Hash || all[0].Prev != genesis {
+		t.Errorf("journal = %v, want its own first record, then the chain", all)
+	}
+}
+
+func TestConcurrentAppendsFormOneChain(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{RotateBytes: 20 << 10})
+	var wg sync.WaitGroup
+	for w := range 8 {
+		wg.Go(func() {
+			for i := range 100 {
+				if err := j.Append(&Record{From: "f", Kind: "k", Context: fmt.Sprintf("w%d", w), Payload: fmt.Appendf(nil, "%d", i)}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	next := map[string]int{}
+	prev, seq := genesis, uint64(0)
+	for _, r := range query(t, dir, Filter{Journal: true}) {
+		if r.Prev != prev || r.Seq != seq+1 {
+			t.Fatalf("record %d does not continue the chain", r.Seq)
+		}
+		prev, seq = r.Hash, r.Seq
+		if r.Context != "" {
+			if string(r.Payload) != fmt.Sprint(next[r.Context]) {
+				t.Fatalf("%s: payload %s, want %d: each caller's records keep their order", r.Context, r.Payload, next[r.Context])
+			}
+			next[r.Context]++
+		}
+	}
+	for w, n := range next {
+		if n != 100 {
+			t.Errorf("%s has %d records, want 100", w, n)
+		}
+	}
+	if names, _ := segments(dir); len(names) < 3 {
+		t.Errorf("%d files, want rotation", len(names))
+	}
+}
+
+func TestOnlyOneWriter(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{})
+	_, err := Open(dir, Options{})
+	if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), fmt.Sprint(os.Getpid())) {
+		t.Errorf("second Open = %v, want ErrInUse naming the process", err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	open(t, dir, Options{})
+}
+
+func TestModes(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "trace")
+	j := open(t, dir, Options{})
+	add(t, j, &Record{Kind: "k"})
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if fi, _ := os.Stat(dir); fi.Mode().Perm() != 0o700 {
+		t.Errorf("directory is %v, want 0700", fi.Mode().Perm())
+	}
+	entries, _ := os.ReadDir(dir)
+	if len(entries) != 3 {
+		t.Errorf("%d files, want journal, head and lock", len(entries))
+	}
+	for _, e := range entries {
+		if fi, _ := e.Info(); fi.Mode().Perm() != 0o600 {
+			t.Errorf("%s is %v, want 0600", e.Name(), fi.Mode().Perm())
+		}
+	}
+}
+
+func TestAppendRefusesWhatIsNoRecord(t *testing.T) {
+	j := open(t, t.TempDir(), Options{})
+	for _, r := range []*Record{{}, {Kind: "k", Context: "../x"}, {Kind: "k", Context: "a\nb"}} {
+		if err := j.Append(r); err == nil {
+			t.Errorf("Append(%+v) = nil, want an error", r)
+		}
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Append(&Record{Kind: "k"}); !errors.Is(err, ErrClosed) {
+		t.Errorf("Append after Close = %v", err)
+	}
+}
+
+func TestPayloadsCannotBreakTheLine(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{MaxPayload: 1000})
+	shared := &Audit{Session: "s"}
+	add(t, j,
+		&Record{Kind: "k", Payload: []byte("{\n \"a\": 1}"), Audit: shared},
+		&Record{Kind: "k", Payload: []byte("not json\n{}"), Audit: shared},
+		&Record{Kind: "k", Payload: []byte(`"` + strings.Repeat("x", 2000) + `"`), Audit: shared})
+	rs := query(t, dir, Filter{})
+	if len(rs) != 3 {
+		t.Fatalf("%d records, want 3", len(rs))
+	}
+	if string(rs[0].Payload) != `{"a":1}` || rs[0].Audit.Truncated {
+		t.Errorf("payload = %s", rs[0].Payload)
+	}
+	if string(rs[1].Payload) != `"not json\n{}"` || !rs[1].Audit.Truncated {
+		t.Errorf("payload = %s", rs[1].Payload)
+	}
+	if !strings.Contains(string(rs[2].Payload), `"bytes":2002`) || !rs[2].Audit.Truncated {
+		t.Errorf("payload = %s", rs[2].Payload)
+	}
+	if shared.Truncated {
+		t.Error("the caller's Audit was changed")
+	}
+}

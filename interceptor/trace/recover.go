@@ -1,0 +1,233 @@
+package trace
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+)
+
+// recover brings the journal to where it may be continued: it repairs a torn
+// last line, compares the tail with the head file, and notes what is missing.
+// It never makes a gap invisible: missing records keep their numbers.
+func (j *Journal) recover() error {
+	names, err := segments(j.dir)
+	if err != nil {
+		return err
+	}
+	h, err := readHead(j.dir)
+	if err != nil {
+		// An unreadable anchor must not stop the gateway for ever, nor vanish.
+		j.log.Error("trace head is unreadable and will be replaced", "dir", j.dir, "error", err)
+		h = nil
+	}
+	if h != nil {
+		names = j.dropRetired(names, h.First)
+	}
+	var events []Event
+	j.hash = genesis
+	for len(names) > 0 && j.file == nil {
+		name := names[len(names)-1]
+		e, err := j.reopen(name)
+		if err != nil {
+			return err
+		}
+		events = append(events, e...)
+		if j.file == nil { // nothing whole in it: the crash came while it was begun
+			names = names[:len(names)-1]
+		}
+	}
+	events = append(events, j.compare(h)...)
+	if err := j.setFirst(names, h); err != nil {
+		return err
+	}
+	if j.file == nil {
+		var predecessor *Anchor
+		if h != nil {
+			predecessor = &h.Anchor
+		}
+		if err := j.begin(predecessor); err != nil {
+			return fmt.Errorf("trace journal: %w", err)
+		}
+		if j.first.Seq == 0 {
+			seq, _ := segmentFirst(j.name)
+			j.first = FirstRef{File: j.name, Seq: seq, Prev: genesis}
+		}
+	}
+	for _, e := range events {
+		j.log.Warn("trace journal: "+e.Event, "dir", j.dir, "file", e.File, "bytes", e.Bytes, "expected", e.Expected, "found", e.Found)
+		if err := j.note(e); err != nil {
+			return fmt.Errorf("trace journal: %w", err)
+		}
+	}
+	j.repairs = events
+	j.retain()
+	return j.writeHeadAt(j.headNow())
+}
+
+// reopen opens a segment for appending after repairing its end. It leaves
+// j.file nil, and removes the file, if there is no whole line in it.
+func (j *Journal) reopen(name string) ([]Event, error) {
+	path := filepath.Join(j.dir, name)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0)
+	if err != nil {
+		return nil, fmt.Errorf("trace journal: %w", err)
+	}
+	t, err := readTail(f)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("trace journal %s: %w", name, err)
+	}
+	var events []Event
+	if len(t.torn) > 0 {
+		e := Event{Event: EventRepaired, File: name, Bytes: int64(len(t.torn))}
+		if t.complete {
+			_, err = f.Write([]byte("\n"))
+			e.Bytes = 0
+			t.size++
+		} else {
+			sum := sha256.Sum256(t.torn)
+			e.SHA256 = hex.EncodeToString(sum[:])
+			err = f.Truncate(t.size)
+		}
+		if err == nil {
+			err = f.Sync()
+		}
+		if err != nil {
+			f.Close()
+			return nil, fmt.Errorf("trace journal %s: repairing the end: %w", name, err)
+		}
+		events = append(events, e)
+	}
+	if t.last == nil {
+		f.Close()
+		if t.size > 0 {
+			return nil, fmt.Errorf("trace journal %s holds no whole record; move the file away to go on without it", name)
+		}
+		return events, os.Remove(path)
+	}
+	j.file, j.name, j.size = f, name, t.size
+	j.seq, j.hash = t.last.Seq, t.last.Hash
+	if t.damaged {
+		events = append(events, Event{Event: EventDamaged, File: name, Found: &Anchor{name, j.seq, j.hash}})
+	}
+	return events, nil
+}
+
+// compare looks whether the records that the head anchors are there. Where
+// they are not it continues after the anchor, so that the gap stays visible.
+func (j *Journal) compare(h *head) []Event {
+	found := Anchor{File: j.name, Seq: j.seq, Hash: j.hash}
+	switch {
+	case h == nil && j.seq > 0:
+		return []Event{{Event: EventNoHead, Found: &found}}
+	case h == nil, h.Seq < j.seq, h.Seq == j.seq && h.Hash == j.hash:
+		return nil
+	}
+	j.seq, j.hash = h.Seq, h.Hash
+	return []Event{{Event: EventGap, Expected: &h.Anchor, Found: &found}}
+}
+
+// setFirst finds the oldest file that must exist.
+func (j *Journal) setFirst(names []string, h *head) error {
+	if h != nil {
+		j.first = h.First
+		return nil
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	r, err := firstRecord(filepath.Join(j.dir, names[0]))
+	if err != nil {
+		return fmt.Errorf("trace journal %s: %w", names[0], err)
+	}
+	j.first = FirstRef{File: names[0], Seq: r.Seq, Prev: r.Prev}
+	return nil
+}
+
+// dropRetired removes files that retention had given up when the process ended.
+func (j *Journal) dropRetired(names []string, first FirstRef) []string {
+	for len(names) > 0 {
+		if seq, _ := segmentFirst(names[0]); seq >= first.Seq {
+			break
+		}
+		j.removeSegment(names[0])
+		names = names[1:]
+	}
+	return names
+}
+
+// tail is the end of a segment.
+type tail struct {
+	last     *Record // the last whole line whose hash is right, nil if none
+	damaged  bool    // a whole line follows last that is not what it claims
+	size     int64   // up to and with the last newline
+	torn     []byte  // what follows it
+	complete bool    // torn is a right record that lacks only its newline
+}
+
+// readTail reads backwards until it has found the last right record.
+func readTail(f *os.File) (t tail, err error) {
+	fi, err := f.Stat()
+	if err != nil {
+		return t, err
+	}
+	var buf []byte
+	start := fi.Size()
+	for step := int64(64 << 10); ; step *= 2 {
+		n := min(step, start)
+		chunk := make([]byte, n, n+int64(len(buf)))
+		if _, err := f.ReadAt(chunk, start-n); err != nil && !errors.Is(err, io.EOF) {
+			return t, err
+		}
+		buf = append(chunk, buf...)
+		start -= n
+		if t = tailOf(buf, start); t.last != nil || start == 0 {
+			return t, nil
+		}
+	}
+}
+
+// tailOf analyses buf, the end of a file from offset start on.
+func tailOf(buf []byte, start int64) (t tail) {
+	end := bytes.LastIndexByte(buf, '\n') + 1
+	t.torn = buf[end:]
+	t.size = start + int64(end)
+	if start > 0 && end == 0 {
+		return t
+	}
+	if r := rightRecord(t.torn); r != nil {
+		t.last, t.complete = r, true
+		t.size = start + int64(len(buf))
+		return t
+	}
+	for end > 0 {
+		from := bytes.LastIndexByte(buf[:end-1], '\n') + 1
+		if from == 0 && start > 0 {
+			return t // its beginning is not in buf
+		}
+		if t.last = rightRecord(buf[from : end-1]); t.last != nil {
+			return t
+		}
+		t.damaged = true
+		end = from
+	}
+	return t
+}
+
+// rightRecord returns the record in line if it is one and its hash is right.
+func rightRecord(line []byte) *Record {
+	claimed, actual, ok := lineHash(line)
+	if !ok || claimed != actual {
+		return nil
+	}
+	r, err := ParseRecord(line)
+	if err != nil || r.Hash != claimed {
+		return nil
+	}
+	return r
+}

@@ -1,0 +1,87 @@
+package trace
+
+import (
+	"os"
+	"path/filepath"
+)
+
+// retain removes the oldest files beyond what is to be kept: it notes in the
+// chain which files go, moves the head's anchor to the oldest that stays, and
+// only then removes them, so that a crash in between leaves a provable journal.
+// A failure is logged; too much kept is no reason to refuse a call. The caller
+// holds io or is Open.
+func (j *Journal) retain() {
+	if j.opt.Retain == (Retention{}) {
+		return
+	}
+	names, err := segments(j.dir)
+	if err != nil {
+		j.log.Error("trace retention", "dir", j.dir, "error", err)
+		return
+	}
+	gone := j.retired(names)
+	if gone == 0 {
+		return
+	}
+	var removed []Anchor
+	for _, name := range names[:gone] {
+		a := Anchor{File: name}
+		if f, err := os.Open(filepath.Join(j.dir, name)); err == nil {
+			if t, err := readTail(f); err == nil && t.last != nil {
+				a.Seq, a.Hash = t.last.Seq, t.last.Hash
+			}
+			f.Close()
+		}
+		removed = append(removed, a)
+	}
+	r, err := firstRecord(filepath.Join(j.dir, names[gone]))
+	if err != nil {
+		j.log.Error("trace retention", "file", names[gone], "error", err)
+		return
+	}
+	was := j.first
+	j.first = FirstRef{File: names[gone], Seq: r.Seq, Prev: r.Prev}
+	if err := j.note(Event{Event: EventRetention, Removed: removed, First: &j.first}); err == nil {
+		err = j.writeHeadAt(j.headNow())
+	}
+	if err != nil {
+		j.first = was
+		j.log.Error("trace retention", "dir", j.dir, "error", err)
+		return
+	}
+	for _, name := range names[:gone] {
+		j.removeSegment(name)
+	}
+}
+
+// retired returns how many of the oldest files are beyond the bounds.
+func (j *Journal) retired(names []string) int {
+	var total int64
+	keepFrom := 0
+	now := j.opt.Now()
+	for i := len(names) - 1; i >= 0; i-- {
+		fi, err := os.Stat(filepath.Join(j.dir, names[i]))
+		if err != nil {
+			continue
+		}
+		total += fi.Size()
+		b := j.opt.Retain
+		if i < len(names)-1 && (b.Files > 0 && len(names)-i > b.Files ||
+			b.Bytes > 0 && total > b.Bytes ||
+			b.Age > 0 && now.Sub(fi.ModTime()) > b.Age) {
+			keepFrom = i + 1
+			break
+		}
+	}
+	return keepFrom
+}
+
+func (j *Journal) removeSegment(name string) {
+	path := filepath.Join(j.dir, name)
+	if err := os.Remove(path); err != nil {
+		j.log.Error("trace retention", "file", name, "error", err)
+		return
+	}
+	os.Remove(path + indexSuffix) // there may be none
+	j.log.Info("trace file removed by retention", "file", name)
+}
