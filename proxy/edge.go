@@ -1,0 +1,136 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// This file holds what the two edges share: the rules of the modern era's
+// _meta, the framing of a message as one line, and a guard against panics.
+// serveStdio (edge_stdio.go) and httpEdge (edge_http.go) are the edges.
+
+// supportedVersions lists every revision spoken with hosts, newest first.
+var supportedVersions = []string{versionModern, versionLegacy, "2025-06-18", "2025-03-26", "2024-11-05"}
+
+const (
+	// versionPriming is the first revision whose hosts understand an SSE event
+	// with an id and no data.
+	versionPriming = "2025-11-25"
+	// versionBatch is the only revision in which a body may be a batch.
+	versionBatch = "2025-03-26"
+)
+
+// requestMeta holds the members of _meta that decide the era of a request; the
+// slices are nil where a member is absent.
+type requestMeta struct {
+	version, capabilities, clientInfo json.RawMessage
+}
+
+// readMeta finds the reserved members of params._meta.
+func readMeta(params json.RawMessage) requestMeta {
+	var m requestMeta
+	meta, ok := rawjson.Get(params, "_meta")
+	if !ok {
+		return m
+	}
+	rawjson.Members(meta, func(f rawjson.Member) bool {
+		switch {
+		case f.Is(metaProtocolVersion):
+			m.version = f.Value
+		case f.Is(metaClientCapabilities):
+			m.capabilities = f.Value
+		case f.Is(metaClientInfo):
+			m.clientInfo = f.Value
+		}
+		return true
+	})
+	return m
+}
+
+// modern reports whether a request with this _meta belongs to the era without
+// sessions, whatever version it names.
+func (m requestMeta) modern() bool { return m.version != nil }
+
+// check applies the rules for the reserved members of a modern request.
+func (m requestMeta) check() *rpcError {
+	if rawjson.KindOf(m.version) != rawjson.String {
+		return badMeta(metaProtocolVersion, "a string")
+	}
+	if v := rawjson.Unquote(m.version); v != versionModern {
+		return unsupportedVersion(v)
+	}
+	if rawjson.KindOf(m.capabilities) != rawjson.Object {
+		return badMeta(metaClientCapabilities, "an object")
+	}
+	if m.clientInfo != nil && rawjson.KindOf(m.clientInfo) != rawjson.Object {
+		return badMeta(metaClientInfo, "an object")
+	}
+	return nil
+}
+
+func badMeta(key, want string) *rpcError {
+	return &rpcError{Code: codeInvalidParams, Message: fmt.Sprintf("params._meta[%q] must be %s", key, want)}
+}
+
+// oneLine returns msg without line breaks, as both framings need it. In valid
+// JSON a raw line break stands between tokens only, so a space says the same.
+func oneLine(msg []byte) []byte {
+	if bytes.IndexByte(msg, '\n') < 0 && bytes.IndexByte(msg, '\r') < 0 {
+		return msg
+	}
+	msg = bytes.Clone(msg)
+	for i, c := range msg {
+		if c == '\n' || c == '\r' {
+			msg[i] = ' '
+		}
+	}
+	return msg
+}
+
+// parseFault says what the sender of an unreadable message is told.
+func parseFault(err error) *rpcError {
+	if isNotJSON(err) {
+		return &rpcError{Code: codeParse, Message: err.Error()}
+	}
+	return &rpcError{Code: codeInvalidRequest, Message: err.Error()}
+}
+
+// serveGuarded calls c.serve and turns a panic into an internal error, so that
+// one broken call never takes the other sessions down.
+func serveGuarded(ctx context.Context, c core, ex *exchange, log *slog.Logger) (r reply) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("panic while serving a request", "method", ex.Msg.Method, "panic", p, "stack", string(debug.Stack()))
+			r = reply{Error: (&rpcError{Code: codeInternal, Message: "internal error"}).JSON()}
+		}
+	}()
+	return c.serve(ctx, ex)
+}
+
+// guard runs f and logs a panic of it under what.
+func guard(log *slog.Logger, what string, f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error("panic", "in", what, "panic", p, "stack", string(debug.Stack()))
+		}
+	}()
+	f()
+}
+
+// silent reports whether the host must not get an answer.
+func (r reply) silent() bool { return r.Result == nil && r.Error == nil }
+
+// encode renders r as the response to the request with the given id.
+func (r reply) encode(id json.RawMessage) []byte {
+	m := Message{ID: id, Result: r.Result}
+	if r.Error != nil {
+		m.Result, m.Error = nil, r.Error
+	}
+	return oneLine(m.Encode())
+}

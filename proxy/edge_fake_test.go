@@ -1,0 +1,104 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+// fakeCore is a core whose behaviour is a func per call of the seam. It checks
+// that no exchange outlives its session unseen: open and closed are counted.
+type fakeCore struct {
+	onServe  func(ctx context.Context, ex *exchange) reply
+	onNotify func(s *session, m Message)
+
+	mu       sync.Mutex
+	peers    []peer
+	sessions []*session
+	notified []string
+	answers  chan Message
+	closed   []string // reasons
+
+	serving atomic.Int64
+}
+
+func newFakeCore(serve func(ctx context.Context, ex *exchange) reply) *fakeCore {
+	if serve == nil {
+		serve = echo
+	}
+	return &fakeCore{onServe: serve, answers: make(chan Message, 1024)}
+}
+
+// echo answers with the method and the params of the request.
+func echo(_ context.Context, ex *exchange) reply {
+	if ex.Msg.Method == "initialize" {
+		return reply{Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"fake","version":"1"}}`)}
+	}
+	params := ex.Msg.Params
+	if params == nil {
+		params = json.RawMessage("null")
+	}
+	return reply{Result: json.RawMessage(fmt.Sprintf(`{"method":%q,"params":%s}`, ex.Msg.Method, params))}
+}
+
+func (c *fakeCore) open(p peer) *session {
+	s := new(session)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.peers = append(c.peers, p)
+	c.sessions = append(c.sessions, s)
+	return s
+}
+
+func (c *fakeCore) serve(ctx context.Context, ex *exchange) reply {
+	c.serving.Add(1)
+	defer c.serving.Add(-1)
+	return c.onServe(ctx, ex)
+}
+
+func (c *fakeCore) notify(s *session, m Message) {
+	if c.onNotify != nil {
+		c.onNotify(s, m)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.notified = append(c.notified, m.Method)
+}
+
+func (c *fakeCore) answer(_ *session, m Message) { c.answers <- m }
+
+func (c *fakeCore) closeSession(_ *session, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = append(c.closed, reason)
+}
+
+// counts returns how many sessions were opened and closed.
+func (c *fakeCore) counts() (opened, closed int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.peers), len(c.closed)
+}
+
+// lastPeer returns the peer of the session opened last.
+func (c *fakeCore) lastPeer() peer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.peers[len(c.peers)-1]
+}
+
+// testLog sends what an edge logs to the test's own log.
+func testLog(t testing.TB) *slog.Logger {
+	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+type testWriter struct{ t testing.TB }
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Logf("%s", b)
+	return len(b), nil
+}
