@@ -1,0 +1,298 @@
+package folding
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// migrations make the schema, each step once, in order; user_version counts
+// them. A step that has been released is never changed.
+var migrations = []string{`
+	CREATE TABLE branches (
+		id           TEXT PRIMARY KEY,
+		parent_id    TEXT NOT NULL,
+		principal    TEXT NOT NULL,
+		session      TEXT NOT NULL,
+		origin       TEXT NOT NULL,
+		context      TEXT NOT NULL,
+		depth        INTEGER NOT NULL,
+		description  TEXT NOT NULL,
+		prompt       TEXT NOT NULL,
+		status       TEXT NOT NULL,
+		reason       TEXT NOT NULL DEFAULT '',
+		error        TEXT NOT NULL DEFAULT '',
+		digest       TEXT NOT NULL DEFAULT '',
+		message      TEXT NOT NULL DEFAULT '',
+		late         INTEGER NOT NULL DEFAULT 0,
+		budget_used  INTEGER NOT NULL,
+		budget_total INTEGER NOT NULL,
+		activity     TEXT NOT NULL,              -- JSON of Activity
+		created_at   INTEGER NOT NULL,           -- microseconds since 1970
+		expires_at   INTEGER NOT NULL,
+		completed_at INTEGER NOT NULL DEFAULT 0  -- 0 while it lives
+	);
+	CREATE INDEX branches_active ON branches (created_at) WHERE status = 'active';
+	CREATE INDEX branches_ended ON branches (completed_at, id) WHERE completed_at > 0;
+	CREATE TABLE branch_archive (
+		id           TEXT PRIMARY KEY,
+		parent_id    TEXT NOT NULL,
+		principal    TEXT NOT NULL,
+		session      TEXT NOT NULL,
+		context      TEXT NOT NULL,
+		depth        INTEGER NOT NULL,
+		status       TEXT NOT NULL,
+		reason       TEXT NOT NULL,
+		budget_used  INTEGER NOT NULL,
+		budget_total INTEGER NOT NULL,
+		created_at   INTEGER NOT NULL,
+		completed_at INTEGER NOT NULL
+	);
+	CREATE INDEX branch_archive_age ON branch_archive (completed_at);
+`}
+
+// applicationID marks a file as foldgate's: "fold".
+const applicationID = 0x666f6c64
+
+// lockWait is how long an open waits for another process to let go.
+const lockWait = time.Second
+
+// database is the SQLite [Repository].
+type database struct {
+	path string
+	db   *sql.DB // readers
+	lock *sql.DB // holds path.lock while the database is open
+
+	write sync.Mutex // held for a transaction
+	conn  *sql.Conn  // the one connection that writes
+	stmts [numStatements]*sql.Stmt
+
+	commits    int // since the last checkpoint; guarded by write
+	checkpoint chan struct{}
+	quit, done chan struct{}
+}
+
+// OpenSQLite opens or creates the database at path, in a directory that is
+// created for its owner only. One process may have it open at a time. What
+// Apply has written survives the death of the process; of a power failure or
+// a crash of the operating system it may lose the last moments, never the
+// consistency.
+//
+// The error says what is wrong with the file and what to do: it is damaged,
+// not a database, not foldgate's, newer than this program, or in use.
+func OpenSQLite(path string) (_ Repository, err error) {
+	path, err = filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("state database: %w", err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("state database: %w", err)
+	}
+	// SQLite gives its side files the permissions of the database.
+	for _, name := range []string{path, path + ".lock"} {
+		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("state database: %w", err)
+		}
+		f.Close()
+	}
+	d := &database{path: path, checkpoint: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
+	defer func() {
+		if err != nil {
+			d.release()
+			err = diagnose(path, err)
+		}
+	}()
+	if d.lock, err = lockFile(path + ".lock"); err != nil {
+		return nil, err
+	}
+	ctx := context.Background()
+	if err = check(ctx, path); err != nil {
+		return nil, err
+	}
+	if d.db, err = sql.Open("sqlite", dsn(path, settings...)); err != nil {
+		return nil, err
+	}
+	if d.conn, err = d.db.Conn(ctx); err != nil {
+		return nil, err
+	}
+	if err = d.migrate(ctx); err != nil {
+		return nil, err
+	}
+	if err = d.prepare(ctx); err != nil {
+		return nil, err
+	}
+	go d.checkpoints()
+	return d, nil
+}
+
+// settings are those of every connection to the database.
+var settings = []string{
+	"journal_mode(WAL)",
+	"synchronous(NORMAL)",
+	"wal_autocheckpoint(0)", // see checkpoints
+	"journal_size_limit(8388608)",
+	"trusted_schema(OFF)",
+}
+
+// dsn names a file and the settings of its connections.
+func dsn(path string, pragmas ...string) string {
+	path = "/" + strings.TrimPrefix(filepath.ToSlash(path), "/") // a drive letter gets a slash
+	wait := fmt.Sprintf("busy_timeout(%d)", lockWait.Milliseconds())
+	query := url.Values{"_pragma": append([]string{wait}, pragmas...)}
+	return (&url.URL{Scheme: "file", Path: path, RawQuery: query.Encode()}).String()
+}
+
+// lockFile holds an exclusive lock on a file of its own, so that readers and
+// the writer can share the database while a second process can't have it. The
+// lock ends with the process, however that ends.
+func lockFile(path string) (*sql.DB, error) {
+	db, err := sql.Open("sqlite", dsn(path, "journal_mode(MEMORY)"))
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(1)
+	if _, err := db.Exec("BEGIN EXCLUSIVE"); err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// check refuses a file that is damaged or not ours. It uses a connection
+// without our settings, since those change a file.
+func check(ctx context.Context, path string) error {
+	db, err := sql.Open("sqlite", dsn(path))
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	var id, version, tables int
+	const query = "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) FROM pragma_application_id, pragma_user_version"
+	if err := db.QueryRowContext(ctx, query).Scan(&id, &version, &tables); err != nil {
+		return err
+	}
+	if tables > 0 && id != applicationID {
+		return errors.New("it is the database of another program: name another state_dir")
+	}
+	if version > len(migrations) {
+		return fmt.Errorf("it has schema %d and this foldgate knows %d: it was written by a newer foldgate, use that", version, len(migrations))
+	}
+	var verdict string
+	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
+		return err
+	}
+	if verdict != "ok" {
+		return fmt.Errorf("%w: %s", errDamaged, verdict)
+	}
+	return nil
+}
+
+// migrate brings the schema up to date, each step in a transaction.
+func (d *database) migrate(ctx context.Context) error {
+	var version int
+	if err := d.conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+		return err
+	}
+	for i := version; i < len(migrations); i++ {
+		tx, err := d.conn.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		step := fmt.Sprintf("PRAGMA application_id = %d; %s; PRAGMA user_version = %d", applicationID, migrations[i], i+1)
+		if _, err = tx.ExecContext(ctx, step); err == nil {
+			err = tx.Commit()
+		} else {
+			tx.Rollback()
+		}
+		if err != nil {
+			return fmt.Errorf("schema %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+var errDamaged = errors.New("damaged")
+
+// diagnose says what an error of SQLite means for whoever starts foldgate.
+func diagnose(path string, err error) error {
+	code := 0
+	if e, ok := errors.AsType[*sqlite.Error](err); ok {
+		code = e.Code() & 0xff // without the extended part
+	}
+	switch {
+	case errors.Is(err, errDamaged), code == sqlite3.SQLITE_CORRUPT, code == sqlite3.SQLITE_NOTADB:
+		return fmt.Errorf("state database %s is damaged or not a database: restore it from a backup, or move it and its -wal file away to start without branches: %w", path, err)
+	case code == sqlite3.SQLITE_BUSY, code == sqlite3.SQLITE_LOCKED:
+		return fmt.Errorf("state database %s is in use by another process: stop that one, or name another state_dir: %w", path, err)
+	}
+	return fmt.Errorf("state database %s: %w", path, err)
+}
+
+// checkpointAfter is how many transactions the log holds before it is moved
+// into the database.
+const checkpointAfter = 1000
+
+// checkpoints moves the log into the database beside the writer, since that
+// waits for the disk. The log can start over only when nothing is left in it,
+// which under steady writing is never so: hence a second, short one with the
+// writer held.
+func (d *database) checkpoints() {
+	defer close(d.done)
+	for {
+		select {
+		case <-d.quit:
+			return
+		case <-d.checkpoint:
+		}
+		// A failed checkpoint loses nothing: the log grows until one succeeds.
+		if _, err := d.db.Exec("PRAGMA wal_checkpoint(PASSIVE)"); err != nil {
+			continue
+		}
+		d.write.Lock()
+		if _, err := d.conn.ExecContext(context.Background(), "PRAGMA wal_checkpoint(RESTART)"); err == nil {
+			d.commits = 0
+		}
+		d.write.Unlock()
+	}
+}
+
+// Close moves the log into the database and lets go of the files.
+func (d *database) Close() error {
+	close(d.quit)
+	<-d.done
+	return d.release()
+}
+
+// release closes what is open.
+func (d *database) release() error {
+	var errs []error
+	if d.conn != nil {
+		for _, s := range d.stmts {
+			if s != nil {
+				errs = append(errs, s.Close())
+			}
+		}
+		errs = append(errs, d.conn.Close())
+	}
+	if d.db != nil {
+		errs = append(errs, d.db.Close())
+	}
+	if d.lock != nil {
+		errs = append(errs, d.lock.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("state database %s: %w", d.path, err)
+	}
+	return nil
+}

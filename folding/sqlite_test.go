@@ -1,0 +1,206 @@
+package folding_test
+
+import (
+	"database/sql"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/foldgate/foldgate/folding"
+)
+
+func openDB(t testing.TB, path string) folding.Repository {
+	t.Helper()
+	repo, err := folding.OpenSQLite(path)
+	if err != nil {
+		t.Fatalf("OpenSQLite: %v", err)
+	}
+	return repo
+}
+
+func sample(id string, created time.Time) folding.Branch {
+	return folding.Branch{
+		ID: id, ParentID: "br_p", Principal: "alice", Session: "s", Origin: "o", Context: "br_p/" + id, Depth: 2,
+		Description: "déscription\n'quoted'", Prompt: "prompt\x00with nul", Status: folding.StatusActive,
+		BudgetUsed: 7, BudgetTotal: 100, CreatedAt: created, ExpiresAt: created.Add(time.Minute),
+		Activity: folding.Activity{Calls: 2, Failed: 1, InFlight: 1, Tools: []folding.ToolCount{{Tool: "grep", Calls: 2}}, LastError: "no \"such\" file"},
+	}
+}
+
+// Both repositories must do the same.
+func TestRepositories(t *testing.T) {
+	for name, open := range map[string]func() folding.Repository{
+		"memory": folding.NewMemory,
+		"sqlite": func() folding.Repository { return openDB(t, filepath.Join(t.TempDir(), "a b?c", "s.db")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			repo := open()
+			t0 := time.Date(2026, 1, 2, 3, 4, 5, 678901000, time.UTC)
+			a, b := sample("br_a", t0.Add(time.Second)), sample("br_b", t0)
+			apply := func(changes ...folding.Change) {
+				t.Helper()
+				if err := repo.Apply(ctx, changes); err != nil {
+					t.Fatalf("Apply: %v", err)
+				}
+			}
+			apply(folding.Change{Op: folding.OpInsert, Branch: a}, folding.Change{Op: folding.OpInsert, Branch: b})
+			got, err := repo.Active(ctx)
+			if diff := cmp.Diff([]folding.Branch{b, a}, got); diff != "" || err != nil {
+				t.Errorf("Active, error %v (-want +got):\n%s", err, diff)
+			}
+			a.BudgetUsed, a.Activity.Calls = 50, 3
+			apply(folding.Change{Op: folding.OpProgress, Branch: a})
+			b.Status, b.Reason, b.Error, b.Digest = folding.StatusTimeout, "timeout", "timeout after 1m0s", "nothing"
+			b.CompletedAt, b.BudgetUsed = b.ExpiresAt, 60
+			apply(folding.Change{Op: folding.OpFinish, Branch: b})
+			b.Message, b.Late = "sorry", true
+			apply(folding.Change{Op: folding.OpLate, Branch: b})
+			for _, want := range []folding.Branch{a, b} {
+				got, ok, err := repo.Get(ctx, want.ID)
+				if diff := cmp.Diff(want, got); diff != "" || !ok || err != nil {
+					t.Errorf("Get(%s) = %v, %v (-want +got):\n%s", want.ID, ok, err, diff)
+				}
+			}
+			if n, err := repo.Archive(ctx, b.CompletedAt, 10); n != 0 || err != nil {
+				t.Errorf("Archive before the end = %d, %v; want 0", n, err)
+			}
+			if n, err := repo.Archive(ctx, b.CompletedAt.Add(time.Hour), 10); n != 1 || err != nil {
+				t.Errorf("Archive = %d, %v; want 1", n, err)
+			}
+			if _, ok, err := repo.Get(ctx, "br_b"); ok || err != nil {
+				t.Errorf("Get of an archived branch = %v, %v; want false", ok, err)
+			}
+			if _, ok, err := repo.Get(ctx, "br_a"); !ok || err != nil {
+				t.Errorf("Get of an active branch after Archive = %v, %v; want true", ok, err)
+			}
+			if err := repo.Close(); err != nil {
+				t.Errorf("Close: %v", err)
+			}
+		})
+	}
+}
+
+func TestSQLiteIsPrivate(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	repo := openDB(t, filepath.Join(dir, "s.db"))
+	defer repo.Close()
+	if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpInsert, Branch: sample("br_a", time.Now())}}); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) < 3 {
+		t.Fatalf("files = %v, %v; want the database, its log and its lock", entries, err)
+	}
+	for _, e := range append(entries, nil) {
+		name, want := dir, os.FileMode(0o700)
+		if e != nil {
+			name, want = filepath.Join(dir, e.Name()), 0o600
+		}
+		if info, err := os.Stat(name); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: mode %v, %v; want %v", name, info.Mode().Perm(), err, want)
+		}
+	}
+}
+
+func TestSQLiteRefusesWithAReason(t *testing.T) {
+	healthy := func(t *testing.T, path string) {
+		repo := openDB(t, path)
+		for i := range 50 {
+			if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpInsert, Branch: sample("br_"+strings.Repeat("x", i), time.Now())}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := repo.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec := func(t *testing.T, path, query string) {
+		db, err := sql.Open("sqlite", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close()
+		if _, err := db.Exec(query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tests := []struct {
+		name, want string
+		spoil      func(t *testing.T, path string)
+	}{
+		{"not a database", "damaged or not a database", func(t *testing.T, path string) {
+			if err := os.WriteFile(path, []byte(strings.Repeat("this is a text file\n", 100)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"damaged page", "damaged or not a database", func(t *testing.T, path string) {
+			healthy(t, path)
+			raw, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := 4096; i < len(raw); i += 4096 {
+				copy(raw[i:], "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")
+			}
+			if err := os.WriteFile(path, raw, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"cut short", "damaged or not a database", func(t *testing.T, path string) {
+			healthy(t, path)
+			if err := os.Truncate(path, 3*4096); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"another program's", "another program", func(t *testing.T, path string) {
+			exec(t, path, "CREATE TABLE cats (name TEXT)")
+		}},
+		{"newer", "newer foldgate", func(t *testing.T, path string) {
+			healthy(t, path)
+			exec(t, path, "PRAGMA user_version = 99")
+		}},
+		{"in use", "in use by another process", func(t *testing.T, path string) {
+			repo := openDB(t, path)
+			t.Cleanup(func() { repo.Close() })
+		}},
+		{"locked by a reader of the file", "in use by another process", func(t *testing.T, path string) {
+			healthy(t, path)
+			db, err := sql.Open("sqlite", path+"?_pragma=locking_mode(EXCLUSIVE)")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { db.Close() })
+			if _, err := db.Exec("BEGIN EXCLUSIVE"); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		{"a directory", "is a directory", func(t *testing.T, path string) {
+			if err := os.Mkdir(path, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), "s.db")
+			tt.spoil(t, path)
+			before, _ := os.ReadFile(path)
+			repo, err := folding.OpenSQLite(path)
+			if err == nil {
+				repo.Close()
+				t.Fatal("OpenSQLite succeeded")
+			}
+			if !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("error = %q, want one with %q", err, tt.want)
+			}
+			if after, _ := os.ReadFile(path); string(before) != string(after) {
+				t.Error("the refused file was changed")
+			}
+		})
+	}
+}
