@@ -78,9 +78,9 @@ func badMeta(key, want string) *rpcError {
 	return &rpcError{Code: codeInvalidParams, Message: fmt.Sprintf("params._meta[%q] must be %s", key, want)}
 }
 
-// oneLine returns msg without line breaks, as both framings need it. In valid
+// singleLine returns msg without line breaks, as both framings need it. In valid
 // JSON a raw line break stands between tokens only, so a space says the same.
-func oneLine(msg []byte) []byte {
+func singleLine(msg []byte) []byte {
 	if bytes.IndexByte(msg, '\n') < 0 && bytes.IndexByte(msg, '\r') < 0 {
 		return msg
 	}
@@ -132,5 +132,5 @@ func (r reply) encode(id json.RawMessage) []byte {
 	if r.Error != nil {
 		m.Result, m.Error = nil, r.Error
 	}
-	return oneLine(m.Encode())
+	return singleLine(m.Encode())
 }

@@ -91,8 +91,8 @@ func (c *fakeCore) lastPeer() peer {
 	return c.peers[len(c.peers)-1]
 }
 
-// testLog sends what an edge logs to the test's own log.
-func testLog(t testing.TB) *slog.Logger {
+// edgeLog sends what an edge logs to the test's own log.
+func edgeLog(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 

@@ -24,7 +24,7 @@ const modernMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-
 func stdioLines(t *testing.T, c core, input string) []string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := serveStdio(t.Context(), c, strings.NewReader(input), &out, testLog(t)); err != nil {
+	if err := serveStdio(t.Context(), c, strings.NewReader(input), &out, edgeLog(t)); err != nil {
 		t.Fatalf("serveStdio = %v, want nil at the end of the input", err)
 	}
 	text := strings.TrimSuffix(out.String(), "\n")
@@ -173,7 +173,7 @@ func TestStdioContextEnds(t *testing.T) {
 	inR, inW := io.Pipe()
 	defer inW.Close()
 	done := make(chan error, 1)
-	go func() { done <- serveStdio(ctx, newFakeCore(nil), inR, io.Discard, testLog(t)) }()
+	go func() { done <- serveStdio(ctx, newFakeCore(nil), inR, io.Discard, edgeLog(t)) }()
 	stop := errors.New("stop")
 	cancel(stop)
 	if err := <-done; !errors.Is(err, stop) {
@@ -240,7 +240,7 @@ func TestStdioOutputFails(t *testing.T) {
 	outR.CloseWithError(errors.New("gone"))
 	go fmt.Fprintln(inW, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
 	c := newFakeCore(nil)
-	if err := serveStdio(t.Context(), c, inR, outW, testLog(t)); err == nil || !strings.Contains(err.Error(), "gone") {
+	if err := serveStdio(t.Context(), c, inR, outW, edgeLog(t)); err == nil || !strings.Contains(err.Error(), "gone") {
 		t.Errorf("serveStdio = %v, want the fault of the writer", err)
 	}
 	if opened, closed := c.counts(); opened != 1 || closed != 1 {
@@ -303,7 +303,7 @@ func stdioPipe(t *testing.T, c core) (in io.Writer, out *bufio.Reader, stop func
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	done := make(chan error, 1)
-	go func() { done <- serveStdio(t.Context(), c, inR, outW, testLog(t)) }()
+	go func() { done <- serveStdio(t.Context(), c, inR, outW, edgeLog(t)) }()
 	return inW, bufio.NewReader(outR), func() {
 		inW.Close()
 		if err := <-done; err != nil {

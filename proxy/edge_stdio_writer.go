@@ -98,7 +98,7 @@ func (w *lineWriter) offer(msg []byte) error {
 	if len(w.pending) > w.limit {
 		return errSlowHost
 	}
-	return w.add(oneLine(msg))
+	return w.add(singleLine(msg))
 }
 
 // add appends to the queue; w.mu is held.

@@ -24,21 +24,21 @@ type opening interface {
 	start()
 }
 
-// rpcError is a JSON-RPC error object as a Go error.
-type rpcError struct {
+// answerError is a JSON-RPC error object as a Go error.
+type answerError struct {
 	code int64
 	raw  json.RawMessage
 }
 
-func newRPCError(raw json.RawMessage) *rpcError {
-	e := &rpcError{raw: raw}
+func newAnswerError(raw json.RawMessage) *answerError {
+	e := &answerError{raw: raw}
 	if code, ok := rawjson.Get(raw, "code"); ok {
 		_ = json.Unmarshal(code, &e.code) // anything but an integer counts as 0
 	}
 	return e
 }
 
-func (e *rpcError) Error() string {
+func (e *answerError) Error() string {
 	msg, _ := rawjson.GetString(e.raw, "message")
 	return fmt.Sprintf("error %d: %.200q", e.code, msg)
 }
@@ -75,7 +75,7 @@ func negotiate(ctx context.Context, cfg *linkConfig, dial func() (opening, error
 }
 
 // discover performs the modern handshake: one request that any server of that
-// era answers. It fails with errors of call, *rpcError, or where the upstream
+// era answers. It fails with errors of call, *answerError, or where the upstream
 // speaks no modern revision that foldgate knows.
 func discover(ctx context.Context, l opening) error {
 	l.settle(linkInfo{Version: versionModern})
@@ -87,7 +87,7 @@ func discover(ctx context.Context, l opening) error {
 		return fmt.Errorf("%s: %w", methodDiscover, err)
 	}
 	if m.Error != nil {
-		return fmt.Errorf("%s: %w", methodDiscover, newRPCError(m.Error))
+		return fmt.Errorf("%s: %w", methodDiscover, newAnswerError(m.Error))
 	}
 	if !listsVersion(m.Result, "supportedVersions", versionModern) {
 		return fmt.Errorf("%s: upstream does not list %s", methodDiscover, versionModern)
@@ -115,7 +115,7 @@ func initialize(ctx context.Context, l opening, params json.RawMessage) error {
 		return fmt.Errorf("%s: %w", methodInitialize, err)
 	}
 	if m.Error != nil {
-		return fmt.Errorf("%s: %w", methodInitialize, newRPCError(m.Error))
+		return fmt.Errorf("%s: %w", methodInitialize, newAnswerError(m.Error))
 	}
 	version, ok := rawjson.GetString(m.Result, "protocolVersion")
 	if !ok || version == "" {
@@ -141,14 +141,14 @@ func ownInitialize() json.RawMessage {
 // refusesLegacy reports whether err is how an upstream of the modern era only
 // answers initialize.
 func refusesLegacy(err error) bool {
-	var e *rpcError
+	var e *answerError
 	return errors.As(err, &e) && (e.code == codeUnsupportedVersion || e.code == codeMethodNotFound)
 }
 
 // refusesModern reports whether err is an orderly refusal of server/discover,
 // after which initialize may follow on the same link.
 func refusesModern(err error) bool {
-	var e *rpcError
+	var e *answerError
 	if errors.As(err, &e) {
 		switch e.code {
 		case codeMethodNotFound, codeInvalidParams, codeInvalidRequest, codeUnsupportedVersion:
