@@ -30,7 +30,8 @@ type CallOutcome struct {
 
 // Begin registers a call in an active branch. It fails like Resolve; the
 // caller is not checked again. The call's context ends with ctx and, with an
-// [*EndedError] as its cause, with the branch.
+// [*EndedError] as its cause, with the branch. From its first charge on, a
+// call that is under way when the process dies is counted as lost.
 func (m *Manager) Begin(ctx context.Context, branchID string) (*Call, error) {
 	m.mu.Lock()
 	m.tick()
@@ -42,7 +43,7 @@ func (m *Manager) Begin(ctx context.Context, branchID string) (*Call, error) {
 	c := &Call{m: m, b: b}
 	c.ctx, c.cancel = context.WithCancelCause(ctx)
 	b.calls[c] = struct{}{}
-	m.save(b)
+	m.w.putQuietly(OpProgress, b.snapshot()) // written with the first charge
 	m.unlock()
 	return c, nil
 }
@@ -101,7 +102,7 @@ func (c *Call) Charge(n int) error {
 }
 
 // Take books up to n tokens and returns how many there were: what may be
-// delivered. Zero with a nil error means that the budget is used up: call
+// delivered, also where the branch ends meanwhile. Zero with a nil error means that the budget is used up: call
 // Exhaust. Fewer than n means that all that was left is the caller's, to be
 // filled or given back with Refund. A nil error means that the charge is
 // durable. If the branch has ended, nothing is booked and the error is an
@@ -133,7 +134,7 @@ func (c *Call) Take(n int) (granted int, err error) {
 		now = m.tick()
 	}
 	granted = b.ledger.Take(n)
-	if granted < n && !c.partial {
+	if 0 < granted && granted < n && !c.partial {
 		c.partial = true
 		b.partial++
 	}
@@ -150,10 +151,6 @@ func (c *Call) book(n int, now time.Time) error {
 	c.booked += n
 	if b.partial == 0 && b.ledger.Warn() {
 		m.emit(EventWarned, now, b.snapshot(), nil)
-	}
-	if n == 0 {
-		m.unlock()
-		return nil
 	}
 	stored := m.save(b)
 	m.unlock()

@@ -32,8 +32,8 @@ type Options struct {
 	Now func() time.Time
 	// OnEvent is told what happens to branches, outside all locks, one event
 	// at a time, in order. The operation that caused an event returns after it
-	// was delivered. OnEvent must not call methods of the Manager that change
-	// a branch.
+	// was delivered. OnEvent must not call the Manager, which may be waiting
+	// for it.
 	OnEvent func(Event)
 	// Log gets what no caller can be told; nil means none.
 	Log *slog.Logger

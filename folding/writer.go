@@ -63,18 +63,23 @@ func newWriter(repo Repository, log *slog.Logger) *writer {
 // put adds a change to the next transaction. The order of puts is the order
 // of writes: call it under the lock that orders the changes themselves.
 func (w *writer) put(op Op, b Branch) *batch {
-	w.mu.Lock()
-	t := w.next
-	t.changes = append(t.changes, Change{op, b})
-	if op == OpFinish {
-		w.ended[b.ID] = b
-	}
-	w.mu.Unlock()
+	t := w.putQuietly(op, b)
 	select {
 	case w.wake <- struct{}{}:
 	default:
 	}
 	return t
+}
+
+// putQuietly is put for a change that can wait until the next one.
+func (w *writer) putQuietly(op Op, b Branch) *batch {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.next.changes = append(w.next.changes, Change{op, b})
+	if op == OpFinish {
+		w.ended[b.ID] = b
+	}
+	return w.next
 }
 
 // pending returns a finished branch that is not in the repository yet.

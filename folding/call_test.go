@@ -1,0 +1,327 @@
+package folding_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/foldgate/foldgate/folding"
+)
+
+// 64 calls race for the last tokens; not one token more than the budget goes
+// out, whatever they do with it.
+func TestParallelTakesNeverExceedTheBudget(t *testing.T) {
+	for _, mode := range []string{"deliver", "refund half", "exhaust on zero"} {
+		t.Run(mode, func(t *testing.T) {
+			m, rec := open(t, roomy(), folding.Options{})
+			b := create(t, m, alice, folding.CreateRequest{Budget: 1001}) // the description takes 1
+			var delivered atomic.Int64
+			var wg sync.WaitGroup
+			for i := range 64 {
+				wg.Go(func() {
+					c, err := m.Begin(ctx, b.ID)
+					if err != nil {
+						return
+					}
+					defer c.End(folding.CallOutcome{Tool: "t"})
+					n, err := c.Take(10 + i)
+					if err != nil {
+						return
+					}
+					switch mode {
+					case "refund half":
+						c.Refund(n / 2)
+						n -= n / 2
+					case "exhaust on zero":
+						if n == 0 {
+							c.Exhaust(ctx)
+						}
+					}
+					delivered.Add(int64(n))
+				})
+			}
+			wg.Wait()
+			got := status(t, m, alice, b.ID)
+			if sum := delivered.Load() + 1; sum > 1001 || mode != "refund half" && int64(got.BudgetUsed) != sum || int64(got.BudgetUsed) < sum {
+				t.Errorf("delivered %d, charged %d of %d", sum, got.BudgetUsed, got.BudgetTotal)
+			}
+			// 64 calls ask for 2,656: whoever gets nothing ends the branch.
+			if mode != "refund half" && (got.Status != folding.StatusFailed || got.Reason != folding.ReasonBudgetExhausted) {
+				t.Errorf("status = %s, %s", got.Status, got.Reason)
+			}
+			warned := 0
+			for _, k := range rec.kinds(b.ID) {
+				if k == folding.EventWarned {
+					warned++
+				}
+			}
+			if mode != "refund half" && warned > 1 {
+				t.Errorf("%d warnings for one crossing", warned)
+			}
+		})
+	}
+}
+
+// The last token is delivered; the branch ends when the call is over.
+func TestBudgetUsedToTheLastToken(t *testing.T) {
+	m, rec := open(t, roomy(), folding.Options{})
+	b := create(t, m, alice, folding.CreateRequest{Budget: 101})
+	c := begin(t, m, b.ID)
+	if n, err := c.Take(100); n != 100 || err != nil {
+		t.Fatal(n, err)
+	}
+	if c.Context().Err() != nil {
+		t.Error("the call was cancelled before its result was delivered")
+	}
+	c.End(folding.CallOutcome{Tool: "read_file"})
+	got := status(t, m, alice, b.ID)
+	if got.Reason != folding.ReasonBudgetExhausted || got.BudgetUsed != 101 || got.Error != "budget exhausted" {
+		t.Errorf("after the last token: %s, %q, used %d", got.Reason, got.Error, got.BudgetUsed)
+	}
+	if want := "101 of 101 tokens used; 1 call (read_file 1)"; got.Digest != want {
+		t.Errorf("Digest = %q, want %q", got.Digest, want)
+	}
+	wantKinds(t, rec, b.ID, folding.EventCreated, folding.EventWarned, folding.EventExhausted, folding.EventEnded)
+}
+
+func TestResultLargerThanTheRest(t *testing.T) {
+	m, rec := open(t, roomy(), folding.Options{})
+	b := create(t, m, alice, folding.CreateRequest{Budget: 101})
+	c := begin(t, m, b.ID)
+	n, err := c.Take(5000)
+	if n != 100 || err != nil {
+		t.Fatalf("Take(5000) with 100 left = %d, %v; want 100", n, err)
+	}
+	wantKinds(t, rec, b.ID, folding.EventCreated) // no warning while the rest may come back
+	c.Refund(70)
+	c.Refund(1000) // no more than was booked: 30 are left of it
+	if got := c.Remaining(); got != 100 {
+		t.Errorf("Remaining = %d, want 100", got)
+	}
+	c.End(folding.CallOutcome{})
+	if got := status(t, m, alice, b.ID); got.Status != folding.StatusActive || got.BudgetUsed != 1 {
+		t.Errorf("after the refund: %s, used %d; want active, 1", got.Status, got.BudgetUsed)
+	}
+}
+
+// A call that finds nothing because another holds the rest for a moment waits
+// for it instead of ending the branch.
+func TestTakeWaitsForARefund(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := open(t, roomy(), folding.Options{})
+		b := create(t, m, alice, folding.CreateRequest{Budget: 101})
+		big, small := begin(t, m, b.ID), begin(t, m, b.ID)
+		if n, _ := big.Take(5000); n != 100 {
+			t.Fatalf("big Take = %d, want 100", n)
+		}
+		got := make(chan int, 1)
+		go func() {
+			n, err := small.Take(20)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- n
+		}()
+		synctest.Wait()
+		select {
+		case n := <-got:
+			t.Fatalf("small Take = %d while the rest was held", n)
+		default:
+		}
+		big.Refund(50)
+		if n := <-got; n != 20 {
+			t.Errorf("small Take = %d, want 20", n)
+		}
+		big.End(folding.CallOutcome{})
+		small.End(folding.CallOutcome{})
+		if s := status(t, m, alice, b.ID); s.BudgetUsed != 71 || s.Status != folding.StatusActive {
+			t.Errorf("used %d, %s; want 71, active", s.BudgetUsed, s.Status)
+		}
+	})
+}
+
+// Two calls that hold and ask again must not wait for each other, and the end
+// of the branch or of the call wakes whoever waits.
+func TestWaitingTakesAlwaysEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _ := open(t, roomy(), folding.Options{})
+		b := create(t, m, alice, folding.CreateRequest{Budget: 101})
+		x, y := begin(t, m, b.ID), begin(t, m, b.ID)
+		x.Take(60)
+		if n, _ := y.Take(50); n != 40 { // y holds the rest
+			t.Fatalf("Take = %d, want 40", n)
+		}
+		if n, err := y.Take(5); n != 0 || err != nil {
+			t.Errorf("second Take of the holder = %d, %v; want 0", n, err)
+		}
+		host, cancel := context.WithCancel(ctx)
+		z, err := m.Begin(host, b.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		errs := make(chan error, 2)
+		go func() { _, err := z.Take(5); errs <- err }()
+		synctest.Wait()
+		cancel()
+		wantErr(t, "Take of a cancelled call", <-errs, context.Canceled)
+		go func() { _, err := x.Take(5); errs <- err }()
+		synctest.Wait()
+		if _, err := m.Return(ctx, alice, b.ID, ""); err != nil {
+			t.Fatal(err)
+		}
+		wantErr(t, "Take of a call whose branch ended", <-errs, folding.ErrNotActive)
+	})
+}
+
+func TestCallAfterItsEnd(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{})
+	b := create(t, m, alice, folding.CreateRequest{})
+	c := begin(t, m, b.ID)
+	c.End(folding.CallOutcome{Tool: "t"})
+	c.End(folding.CallOutcome{Tool: "t"})
+	if c.Context().Err() == nil {
+		t.Error("the context outlives the call")
+	}
+	if _, err := c.Take(1); err == nil {
+		t.Error("Take after End succeeded")
+	}
+	if err := c.Charge(1); err == nil {
+		t.Error("Charge after End succeeded")
+	}
+	c.Refund(1)
+	c.Exhaust(ctx)
+	if got := status(t, m, alice, b.ID); got.Activity.Calls != 1 || got.BudgetUsed != 1 || got.Status != folding.StatusActive {
+		t.Errorf("after a late use: %+v", got)
+	}
+	d := begin(t, m, b.ID)
+	for name, f := range map[string]func() error{
+		"Charge": func() error { return d.Charge(-1) },
+		"Take":   func() error { _, err := d.Take(-1); return err },
+	} {
+		wantErr(t, name+"(-1)", f(), folding.ErrInvalidInput)
+	}
+	d.Refund(-1)
+	if got := d.Branch().BudgetUsed; got != 1 {
+		t.Errorf("used after negative amounts = %d, want 1", got)
+	}
+	d.End(folding.CallOutcome{})
+}
+
+// A return message is charged to the parent branch.
+func TestReturnChargesTheParent(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{})
+	p := create(t, m, alice, folding.CreateRequest{Budget: 11})
+	c := create(t, m, alice, folding.CreateRequest{ParentID: p.ID})
+	call := begin(t, m, c.ID)
+	if _, err := call.Take(500); err != nil {
+		t.Fatal(err)
+	}
+	call.End(folding.CallOutcome{})
+	if got := status(t, m, alice, p.ID).BudgetUsed; got != 1 {
+		t.Errorf("parent used %d while the child works, want 1: budgets are independent", got)
+	}
+	r, err := m.Return(ctx, alice, c.ID, "one two three")
+	if err != nil || r.MessageTokens != 3 || r.Granted != 3 {
+		t.Errorf("Return = %+v, %v", r, err)
+	}
+	if got := status(t, m, alice, p.ID).BudgetUsed; got != 4 {
+		t.Errorf("parent used %d after the return, want 4", got)
+	}
+	d := create(t, m, alice, folding.CreateRequest{ParentID: p.ID})
+	r, err = m.Return(ctx, alice, d.ID, strings.Repeat("word ", 50))
+	if err != nil || r.MessageTokens != 50 || r.Granted != 7 {
+		t.Errorf("Return into 7 tokens = %+v, %v", r, err)
+	}
+	if got := status(t, m, alice, p.ID); got.Reason != folding.ReasonBudgetExhausted || got.BudgetUsed != 11 {
+		t.Errorf("parent after a message that did not fit: %s, used %d", got.Reason, got.BudgetUsed)
+	}
+}
+
+func TestReturnScrubsBeforeItCloses(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{})
+	p := create(t, m, alice, folding.CreateRequest{})
+	c := create(t, m, alice, folding.CreateRequest{ParentID: p.ID})
+	for _, msg := range []string{"unscrubbable", "panic!"} {
+		r, err := m.Return(ctx, alice, p.ID, msg)
+		wantErr(t, "Return of "+msg, err, folding.ErrScrubbingFailed)
+		if r.Message != "" || folding.StatusCode(err) != 500 || strings.Contains(err.Error(), msg) {
+			t.Errorf("Return of %s leaks: %+v, %v", msg, r, err)
+		}
+		for _, id := range []string{p.ID, c.ID} {
+			if got := status(t, m, alice, id); got.Status != folding.StatusActive {
+				t.Errorf("%s after a failed scrub: %s, want active", id, got.Status)
+			}
+		}
+	}
+	_, err := m.Return(ctx, alice, p.ID, strings.Repeat("é", 50_001))
+	wantErr(t, "Return of 50,001 characters", err, folding.ErrInvalidInput)
+	if _, err := m.Return(ctx, alice, p.ID, strings.Repeat("é", 50_000)); err != nil {
+		t.Errorf("Return of 50,000 characters: %v", err)
+	}
+}
+
+func TestOpenNeedsAScrubberAndACounter(t *testing.T) {
+	_, err := folding.Open(ctx, folding.DefaultConfig(), folding.Options{Count: words})
+	wantErr(t, "Open without a scrubber", err, folding.ErrScrubbingFailed)
+	if _, err := folding.Open(ctx, folding.DefaultConfig(), folding.Options{Scrub: redact}); err == nil {
+		t.Error("Open without a counter succeeded")
+	}
+	if _, err := folding.Open(ctx, folding.Config{}, folding.Options{Count: words, Scrub: redact}); err == nil {
+		t.Error("Open without limits succeeded")
+	}
+}
+
+func TestDigest(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{})
+	b := create(t, m, alice, folding.CreateRequest{})
+	for _, o := range []folding.CallOutcome{
+		{Tool: "grep"}, {Tool: "read_file"}, {Tool: "grep", Err: "first"}, {},
+		{Tool: "read_file", Err: "open a\u202e: password hunter2 " + strings.Repeat("x", 300)},
+		{Tool: "a"}, {Tool: "b"}, {Tool: "c"}, {Tool: "d"}, {Tool: "e"}, {Tool: "f"}, {Tool: "g"}, {Tool: "h"},
+	} {
+		begin(t, m, b.ID).End(o)
+	}
+	if err := m.EndSession(ctx, alice, ""); err != nil {
+		t.Fatal(err)
+	}
+	got := status(t, m, alice, b.ID).Digest
+	head := "1 of 8192 tokens used; 13 calls (grep 2, read_file 2, a 1, b 1, c 1, d 1, e 1, f 1), 2 failed; last error: open a: password [REDACTED] x"
+	if !strings.HasPrefix(got, head) || !strings.HasSuffix(got, "x…") || len([]rune(got)) > 400 {
+		t.Errorf("Digest = %q,\nwant %q…", got, head)
+	}
+	_, err := m.Resolve(alice, b.ID)
+	var ended *folding.EndedError
+	if !errors.As(err, &ended) || ended.Digest != got || !strings.Contains(err.Error(), got) {
+		t.Errorf("Resolve = %v, want an EndedError with the digest", err)
+	}
+}
+
+func TestDigestWithholdsWhatCannotBeScrubbed(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{})
+	b := create(t, m, alice, folding.CreateRequest{})
+	c := begin(t, m, b.ID)
+	c.End(folding.CallOutcome{Tool: "t", Err: "unscrubbable secret"})
+	if got := status(t, m, alice, b.ID).Activity.LastError; got != "(withheld: it could not be scrubbed)" {
+		t.Errorf("LastError = %q", got)
+	}
+}
+
+// A handler that panics takes neither the operation nor other events with it.
+func TestEventHandlerMayPanic(t *testing.T) {
+	n := 0
+	m, _ := open(t, roomy(), folding.Options{OnEvent: func(e folding.Event) {
+		n++
+		panic("handler bug")
+	}})
+	b := create(t, m, alice, folding.CreateRequest{})
+	if _, err := m.Return(ctx, alice, b.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	if n != 2 {
+		t.Errorf("%d events delivered before Return came back, want 2", n)
+	}
+}

@@ -1,0 +1,301 @@
+package folding_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/folding"
+)
+
+func TestCreateValidates(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{Count: func(s string) int { return len(s) }})
+	tests := []struct {
+		name string
+		req  folding.CreateRequest
+		want string // in the message; "" for success
+	}{
+		{"no description", folding.CreateRequest{}, "description is missing"},
+		{"blank description", folding.CreateRequest{Description: " \n\t"}, "description is missing"},
+		{"only invisible", folding.CreateRequest{Description: "\u200b\u202e\x00"}, "description is missing"},
+		{"500 characters of two bytes", folding.CreateRequest{Description: strings.Repeat("é", 500)}, ""},
+		{"501 characters", folding.CreateRequest{Description: strings.Repeat("é", 501)}, "501 characters, the limit is 500"},
+		{"controls do not count", folding.CreateRequest{Description: strings.Repeat("e", 500) + "\x1b\x00"}, ""},
+		{"10,000 in the prompt", folding.CreateRequest{Description: "d", Prompt: strings.Repeat("é", 10_000), Budget: 1 << 20}, ""},
+		{"10,001 in the prompt", folding.CreateRequest{Description: "d", Prompt: strings.Repeat("é", 10_001)}, "prompt has 10001 characters"},
+		{"negative budget", folding.CreateRequest{Description: "d", Budget: -1}, "can't be negative"},
+		{"negative timeout", folding.CreateRequest{Description: "d", TimeoutSeconds: -1}, "can't be negative"},
+		{"budget taken up by the texts", folding.CreateRequest{Description: "12345678", Budget: 8}, "take 8 tokens of a budget of 8"},
+		{"budget just larger", folding.CreateRequest{Description: "12345678", Budget: 9}, ""},
+		{"session id with a space", folding.CreateRequest{Description: "d", SessionID: "a b"}, "visible ASCII"},
+		{"session id too long", folding.CreateRequest{Description: "d", SessionID: strings.Repeat("a", 256)}, "256 bytes"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			_, err := m.Create(ctx, alice, tt.req)
+			if tt.want == "" {
+				if err != nil {
+					t.Errorf("Create: %v", err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Error(), tt.want) || !errors.Is(err, folding.ErrInvalidInput) || folding.StatusCode(err) != 400 {
+				t.Errorf("Create = %v (%d), want invalid input with %q", err, folding.StatusCode(err), tt.want)
+			}
+		})
+	}
+}
+
+func TestCreateAppliesDefaultsAndCaps(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{})
+	tests := []struct{ budget, seconds, wantBudget, wantSeconds int }{
+		{0, 0, 8192, 300},
+		{1000, 10, 1000, 10},
+		{32768, 600, 32768, 600},
+		{99999, 9999, 32768, 600},
+	}
+	for _, tt := range tests {
+		b := create(t, m, alice, folding.CreateRequest{Budget: tt.budget, TimeoutSeconds: tt.seconds})
+		if got := int(b.ExpiresAt.Sub(b.CreatedAt) / time.Second); b.BudgetTotal != tt.wantBudget || got != tt.wantSeconds {
+			t.Errorf("asked %d, %d s: got %d, %d s; want %d, %d s", tt.budget, tt.seconds, b.BudgetTotal, got, tt.wantBudget, tt.wantSeconds)
+		}
+	}
+}
+
+func TestTextsAreCleanedAndScrubbed(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{})
+	b := create(t, m, alice, folding.CreateRequest{
+		Description: "a\x00b\x1b[31m\u202edcba \U000E0041\U000E0042", Prompt: "use hunter2\r\nnext\tline \u200d",
+	})
+	if b.Description != "ab[31mdcba " || b.Prompt != "use [REDACTED]\nnext\tline \u200d" {
+		t.Errorf("description %q, prompt %q", b.Description, b.Prompt)
+	}
+	_, err := m.Create(ctx, alice, folding.CreateRequest{Description: "unscrubbable"})
+	wantErr(t, "Create with a failing scrubber", err, folding.ErrScrubbingFailed)
+}
+
+func TestDepth(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{})
+	parent := ""
+	for depth := 1; depth <= 3; depth++ {
+		b := create(t, m, alice, folding.CreateRequest{ParentID: parent})
+		if b.Depth != depth {
+			t.Errorf("depth = %d, want %d", b.Depth, depth)
+		}
+		parent = b.ID
+	}
+	_, err := m.Create(ctx, alice, folding.CreateRequest{Description: "d", ParentID: parent})
+	wantErr(t, "Create at depth 4", err, folding.ErrMaxDepthExceeded)
+	if folding.StatusCode(err) != 400 || folding.Code(err) != "max_depth_exceeded" {
+		t.Errorf("Create at depth 4: %d %s", folding.StatusCode(err), folding.Code(err))
+	}
+}
+
+// Without a parent's name branches never nest, whoever creates them.
+func TestSiblingsByDefault(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{})
+	for range 3 {
+		if b := create(t, m, alice, folding.CreateRequest{}); b.Depth != 1 || b.ParentID != "" {
+			t.Errorf("depth %d below %q, want a first-level branch", b.Depth, b.ParentID)
+		}
+	}
+}
+
+func TestChildEndsWithItsParentAtTheLatest(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{})
+	p := create(t, m, alice, folding.CreateRequest{TimeoutSeconds: 30})
+	c := create(t, m, alice, folding.CreateRequest{ParentID: p.ID, TimeoutSeconds: 300})
+	if !c.ExpiresAt.Equal(p.ExpiresAt) {
+		t.Errorf("child expires at %v, parent at %v; want the same", c.ExpiresAt, p.ExpiresAt)
+	}
+}
+
+func TestParentMustBeActive(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{})
+	p := create(t, m, alice, folding.CreateRequest{})
+	if _, err := m.Return(ctx, alice, p.ID, ""); err != nil {
+		t.Fatal(err)
+	}
+	_, err := m.Create(ctx, alice, folding.CreateRequest{Description: "d", ParentID: p.ID})
+	wantErr(t, "Create below a returned branch", err, folding.ErrNotActive)
+	_, err = m.Create(ctx, alice, folding.CreateRequest{Description: "d", ParentID: "br_nonsense"})
+	wantErr(t, "Create below an unknown branch", err, folding.ErrNotFound)
+	q := create(t, m, alice, folding.CreateRequest{})
+	_, err = m.Create(ctx, bob, folding.CreateRequest{Description: "d", ParentID: q.ID})
+	wantErr(t, "Create below another's branch", err, folding.ErrNotFound)
+	_, err = m.Create(ctx, alice, folding.CreateRequest{Description: "d", ParentID: q.ID, SessionID: "other"})
+	wantErr(t, "Create below a branch of another session", err, folding.ErrInvalidInput)
+}
+
+// Each limit holds exactly when 64 creations race for it.
+func TestLimitsUnderParallelCreates(t *testing.T) {
+	tests := []struct {
+		name string
+		set  func(*folding.Config)
+		ok   int
+		err  error
+		code string
+	}{
+		{"session", func(c *folding.Config) { c.MaxConcurrentPerSession = 10 }, 10, folding.ErrTooManyBranches, "too_many_branches"},
+		{"instance", func(c *folding.Config) { c.MaxConcurrentPerInstance = 7 }, 7, folding.ErrInstanceFull, "instance_full"},
+		{"rate", func(c *folding.Config) { c.MaxBranchesPerMinute = 5 }, 5, folding.ErrRateLimited, "rate_limited"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			cfg := roomy()
+			tt.set(&cfg)
+			m, _ := open(t, cfg, folding.Options{Now: newManual().now})
+			var ok atomic.Int32
+			var wg sync.WaitGroup
+			for range 64 {
+				wg.Go(func() {
+					_, err := m.Create(ctx, alice, folding.CreateRequest{Description: "d"})
+					switch {
+					case err == nil:
+						ok.Add(1)
+					case !errors.Is(err, tt.err) || folding.StatusCode(err) != 429 || folding.Code(err) != tt.code || folding.RetryAfter(err) <= 0:
+						t.Errorf("Create = %v (%d %s, retry after %v)", err, folding.StatusCode(err), folding.Code(err), folding.RetryAfter(err))
+					}
+				})
+			}
+			wg.Wait()
+			if got := int(ok.Load()); got != tt.ok {
+				t.Errorf("%d creations passed, want %d", got, tt.ok)
+			}
+		})
+	}
+}
+
+func TestLimitsAreFreedByReturns(t *testing.T) {
+	cfg := roomy()
+	cfg.MaxConcurrentPerSession, cfg.MaxConcurrentPerInstance = 2, 3
+	m, _ := open(t, cfg, folding.Options{})
+	refused := func(c folding.Caller, want error) {
+		t.Helper()
+		_, err := m.Create(ctx, c, folding.CreateRequest{Description: "d"})
+		wantErr(t, "Create over the limit", err, want)
+	}
+	first := create(t, m, alice, folding.CreateRequest{})
+	create(t, m, alice, folding.CreateRequest{ParentID: first.ID})
+	refused(alice, folding.ErrTooManyBranches)
+	create(t, m, bob, folding.CreateRequest{}) // same session id, other principal
+	refused(bob, folding.ErrInstanceFull)
+	if _, err := m.Return(ctx, alice, first.ID, ""); err != nil { // takes its child with it
+		t.Fatal(err)
+	}
+	create(t, m, alice, folding.CreateRequest{})
+	create(t, m, alice, folding.CreateRequest{})
+	refused(alice, folding.ErrTooManyBranches)
+}
+
+func TestCreationRate(t *testing.T) {
+	clock := newManual()
+	cfg := roomy()
+	cfg.MaxBranchesPerMinute = 5
+	m, _ := open(t, cfg, folding.Options{Now: clock.now})
+	try := func(c folding.Caller) error {
+		b, err := m.Create(ctx, c, folding.CreateRequest{Description: "d"})
+		if err == nil {
+			_, err = m.Return(ctx, c, b.ID, "")
+		}
+		return err
+	}
+	for i := range 5 {
+		if err := try(alice); err != nil {
+			t.Fatalf("creation %d: %v", i+1, err)
+		}
+	}
+	err := try(alice)
+	wantErr(t, "6th creation", err, folding.ErrRateLimited)
+	if got := folding.RetryAfter(err); got != 12*time.Second {
+		t.Errorf("retry after %v, want 12s: a fifth of a minute", got)
+	}
+	if err := try(bob); err != nil {
+		t.Errorf("another session: %v", err)
+	}
+	clock.advance(11 * time.Second)
+	wantErr(t, "creation after 11 s", try(alice), folding.ErrRateLimited)
+	clock.advance(time.Second)
+	if err := try(alice); err != nil {
+		t.Errorf("creation after 12 s: %v", err)
+	}
+	wantErr(t, "next creation", try(alice), folding.ErrRateLimited)
+	clock.advance(-time.Hour) // a clock set back gives nothing and takes nothing
+	wantErr(t, "creation on a clock set back", try(alice), folding.ErrRateLimited)
+	clock.advance(2 * time.Hour)
+	for i := range 5 {
+		if err := try(alice); err != nil {
+			t.Errorf("creation %d after a pause: %v", i+1, err)
+		}
+	}
+	wantErr(t, "6th creation after a pause", try(alice), folding.ErrRateLimited)
+}
+
+// A caller without a session gets a new one each time; its limits are those
+// of all such callers of the principal.
+func TestCallersWithoutSessionShareLimits(t *testing.T) {
+	cfg := roomy()
+	cfg.MaxBranchesPerMinute = 5
+	m, _ := open(t, cfg, folding.Options{Now: newManual().now})
+	modern := folding.Caller{Principal: "alice"}
+	seen := map[string]bool{}
+	for range 5 {
+		b := create(t, m, modern, folding.CreateRequest{})
+		if !strings.HasPrefix(b.Session, "ses_") || seen[b.Session] {
+			t.Errorf("session %q: want a new ses_ each time", b.Session)
+		}
+		seen[b.Session] = true
+	}
+	_, err := m.Create(ctx, modern, folding.CreateRequest{Description: "d"})
+	wantErr(t, "6th creation without a session", err, folding.ErrRateLimited)
+}
+
+func TestConfigValidate(t *testing.T) {
+	if err := folding.DefaultConfig().Validate(); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	bad := folding.Config{DefaultBudget: 10, MaxBudget: 5, MaxDepth: 6, DefaultTimeoutSeconds: -1, SessionValidation: "lax"}
+	err := bad.Validate()
+	for _, key := range []string{"default_budget", "max_depth", "default_timeout_seconds", "max_timeout_seconds", "max_concurrent_per_session",
+		"max_concurrent_per_instance", "max_branches_per_minute", "session_cleanup_seconds", "retention", "session_validation"} {
+		if err == nil || !strings.Contains(err.Error(), "folding."+key+":") {
+			t.Errorf("Validate() does not name folding.%s: %v", key, err)
+		}
+	}
+}
+
+func TestSeconds(t *testing.T) {
+	for d, want := range map[time.Duration]int{0: 0, 1: 1, time.Second: 1, time.Second + 1: 2, 11900 * time.Millisecond: 12} {
+		if got := folding.Seconds(d); got != want {
+			t.Errorf("Seconds(%v) = %d, want %d", d, got, want)
+		}
+	}
+}
+
+func TestErrorsHaveCodes(t *testing.T) {
+	tests := []struct {
+		err    error
+		status int
+		code   string
+	}{
+		{nil, 0, ""},
+		{folding.ErrInvalidInput, 400, "invalid_input"},
+		{folding.ErrForbidden, 403, "forbidden"},
+		{folding.ErrNotFound, 404, "branch_not_found"},
+		{folding.ErrNotActive, 409, "branch_not_active"},
+		{&folding.EndedError{}, 409, "branch_not_active"},
+		{folding.ErrBudgetExhausted, 409, "budget_exhausted"},
+		{folding.ErrScrubbingFailed, 500, "scrubbing_failed"},
+		{fmt.Errorf("call: %w", folding.ErrRateLimited), 429, "rate_limited"},
+		{errors.New("else"), 500, "internal_error"},
+	}
+	for _, tt := range tests {
+		if s, c := folding.StatusCode(tt.err), folding.Code(tt.err); s != tt.status || c != tt.code {
+			t.Errorf("%v: %d %q, want %d %q", tt.err, s, c, tt.status, tt.code)
+		}
+	}
+}
