@@ -233,7 +233,7 @@ func (j *Journal) begin(predecessor *Anchor) error {
 
 // place and setPlace save and restore where the journal stands.
 type place struct {
-	file *os.File
+	file segmentFile
 	name string
 	size int64
 	seq  uint64
@@ -313,7 +313,7 @@ func (j *Journal) flush() {
 
 // inPlace tells whether the open file is still the one at path: another
 // program may have moved or removed it, and then records would be lost unseen.
-func inPlace(f *os.File, path string) error {
+func inPlace(f segmentFile, path string) error {
 	open, err := f.Stat()
 	if err != nil {
 		return err

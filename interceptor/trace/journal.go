@@ -77,7 +77,7 @@ type Journal struct {
 	closed bool
 
 	io     sync.Mutex // held while writing; guards the fields below
-	file   *os.File
+	file   segmentFile
 	name   string // of file
 	size   int64  // of what is committed in file
 	seq    uint64 // last committed
@@ -98,6 +98,14 @@ type Journal struct {
 	done  chan struct{} // closed when the flusher has ended
 
 	repairs []Event
+}
+
+// segmentFile is what the journal needs of an *os.File; tests put a full disk in its place.
+type segmentFile interface {
+	io.WriteCloser
+	Sync() error
+	Truncate(size int64) error
+	Stat() (os.FileInfo, error)
 }
 
 // pending is a record on its way into the journal.

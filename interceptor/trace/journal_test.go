@@ -186,3 +186,9 @@ func TestPayloadsCannotBreakTheLine(t *testing.T) {
 		t.Error("the caller's Audit was changed")
 	}
 }
+
+// flushNow does at once what the flusher does later.
+func (j *Journal) flushNow() error {
+	j.flush()
+	return j.Err()
+}

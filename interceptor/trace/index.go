@@ -1,0 +1,3 @@
+package trace
+
+func checkIndex(string) error { return nil }

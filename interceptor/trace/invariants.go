@@ -1,0 +1,165 @@
+package trace
+
+import (
+	"encoding/json"
+	"fmt"
+	"hash/maphash"
+	"sort"
+	"strings"
+
+	"github.com/foldgate/foldgate/folding/contextpath"
+)
+
+// invariants checks what records must agree on with each other. Ids are kept
+// as 64-bit hashes with a random seed: about 20 bytes a record.
+type invariants struct {
+	seed     maphash.Seed
+	ids      map[uint64]uint32 // id to the number of its context, and whether it is a request
+	contexts map[string]uint32
+	branches map[contextpath.Path]*branchState
+	opened   map[contextpath.Path]struct{} // those of branches that are not closed
+	partial  bool // older records were removed: what they held cannot be missed
+}
+
+const requestBit = 1 << 31
+
+type branchState struct {
+	seq     uint64 // of its push
+	closed  bool
+	charged int // sum of what was delivered and charged to it
+	counter string
+}
+
+func newInvariants() *invariants {
+	return &invariants{seed: maphash.MakeSeed(), ids: map[uint64]uint32{},
+		contexts: map[string]uint32{}, branches: map[contextpath.Path]*branchState{},
+		opened: map[contextpath.Path]struct{}{}}
+}
+
+func (v *invariants) key(id string) uint64 { return maphash.String(v.seed, id) }
+
+func (v *invariants) contextNumber(ctx string) uint32 {
+	n, ok := v.contexts[ctx]
+	if !ok {
+		n = uint32(len(v.contexts)) // #nosec G115: one per distinct context
+		v.contexts[ctx] = n
+	}
+	return n
+}
+
+func isRequest(kind string) bool {
+	return strings.HasPrefix(kind, "mcp/request") || strings.HasPrefix(kind, "mcp/proposal")
+}
+
+// check looks at the next record and reports what it breaks.
+func (v *invariants) check(r *Record, fault func(code, format string, args ...any)) {
+	if err := contextpath.Validate(r.Context); err != nil {
+		fault(FaultContext, "record %d: %v", r.Seq, err)
+		return
+	}
+	kind := CanonicalKind(r.Kind)
+	if strings.HasPrefix(kind, "mcp/response") && !v.answers(r) && !v.partial {
+		fault(FaultOrphan, "record %d is a response, but none of its correlations is an earlier request in context %q", r.Seq, r.Context)
+	}
+	mark := v.contextNumber(r.Context)
+	if isRequest(kind) {
+		mark |= requestBit
+	}
+	key := v.key(r.ID)
+	if _, dup := v.ids[key]; dup {
+		fault(FaultDuplicateID, "record %d: id %s was used before", r.Seq, r.ID)
+	}
+	v.ids[key] = mark
+	if r.Context != "" {
+		v.branch(r, kind, fault)
+	}
+}
+
+// answers reports whether r correlates to an earlier request in its context.
+func (v *invariants) answers(r *Record) bool {
+	want := v.contextNumber(r.Context) | requestBit
+	for _, id := range r.CorrelationID {
+		if mark, ok := v.ids[v.key(id)]; ok && mark == want {
+			return true
+		}
+	}
+	return false
+}
+
+// branch follows a context that was opened by a push. Contexts without one
+// live by use and end by silence: nothing is required of them.
+func (v *invariants) branch(r *Record, kind string, fault func(code, format string, args ...any)) {
+	p := contextpath.Path(r.Context)
+	b := v.branches[p]
+	switch kind {
+	case KindPush:
+		if b != nil {
+			fault(FaultPushTwice, "record %d opens branch %s, which record %d has opened", r.Seq, p, b.seq)
+			return
+		}
+		v.branches[p] = &branchState{seq: r.Seq}
+		v.opened[p] = struct{}{}
+		return
+	case KindPop:
+		v.pop(r, p, b, fault)
+		return
+	}
+	if b == nil {
+		return
+	}
+	late := r.Audit != nil && r.Audit.Late
+	if b.closed && !late && (isRequest(kind) || kind == KindReflection || kind == KindConclusion) {
+		fault(FaultClosed, "record %d (%s) is in branch %s, which is closed, and is not marked late", r.Seq, r.Kind, p)
+	}
+	if t := tokensOf(r); t != nil && t.Used > 0 && !late {
+		b.charged += t.Delivered
+		b.counter = t.Counter
+	}
+}
+
+func (v *invariants) pop(r *Record, p contextpath.Path, b *branchState, fault func(code, format string, args ...any)) {
+	switch {
+	case b == nil && !v.partial:
+		fault(FaultPopUnopened, "record %d closes branch %s, which was not opened", r.Seq, p)
+		return
+	case b == nil:
+		return
+	case b.closed:
+		fault(FaultPopTwice, "record %d closes branch %s again", r.Seq, p)
+		return
+	}
+	for q := range v.opened {
+		if p.IsAncestor(q) {
+			fault(FaultPopOrder, "record %d closes branch %s before its child %s", r.Seq, p, q)
+		}
+	}
+	b.closed = true
+	delete(v.opened, p)
+	if t := tokensOf(r); t != nil && t.Used > 0 && t.Counter == b.counter && t.Used < b.charged {
+		fault(FaultTokens, "record %d: branch %s ends with %d tokens, but %d were delivered in it", r.Seq, p, t.Used, b.charged)
+	}
+}
+
+func tokensOf(r *Record) *Tokens {
+	if r.Audit == nil {
+		return nil
+	}
+	return r.Audit.Tokens
+}
+
+// open describes the branches that were opened and not closed.
+func (v *invariants) open() []string {
+	var out []string
+	for p := range v.opened {
+		out = append(out, fmt.Sprintf("branch %s, opened by record %d, is not closed", p, v.branches[p].seq))
+	}
+	sort.Strings(out)
+	return out
+}
+
+func decodeEvent(r *Record) (e Event, err error) {
+	if err = json.Unmarshal(r.Payload, &e); err != nil {
+		err = fmt.Errorf("journal event: %w", err)
+	}
+	return e, err
+}

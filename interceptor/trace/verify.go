@@ -1,0 +1,340 @@
+package trace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Report is the outcome of [Verify].
+type Report struct {
+	Files   int    `json:"files"`
+	Records uint64 `json:"records"`
+	Bytes   int64  `json:"bytes"`
+	First   Anchor `json:"first"` // the oldest record there is
+	Last    Anchor `json:"last"`
+	// Faults are what is wrong, in the order of the journal, at most
+	// MaxFaults of them; Total counts all.
+	Faults []Fault `json:"faults,omitempty"`
+	Total  int     `json:"faults_total"`
+	// Notes are what an auditor should know and is no fault: repairs,
+	// retention, branches still open, a line being written.
+	Notes []Fault `json:"notes,omitempty"`
+}
+
+// MaxFaults bounds [Report.Faults] and [Report.Notes].
+const MaxFaults = 100
+
+// OK reports whether nothing is wrong.
+func (r Report) OK() bool { return r.Total == 0 }
+
+// Fault is one finding and its place.
+type Fault struct {
+	File string `json:"file,omitempty"`
+	Line int    `json:"line,omitempty"` // from 1; 0 where the fault is not in a line
+	Seq  uint64 `json:"seq,omitempty"`
+	Code string `json:"code"` // one of the Fault constants
+	Text string `json:"text"`
+}
+
+// String is "file:line: text (code)".
+func (f Fault) String() string {
+	where := f.File
+	if f.Line > 0 {
+		where = fmt.Sprintf("%s:%d", f.File, f.Line)
+	}
+	if where != "" {
+		where += ": "
+	}
+	return fmt.Sprintf("%s%s (%s)", where, f.Text, f.Code)
+}
+
+// Codes of [Fault]. Those of the chain first, then those of the invariants.
+const (
+	FaultHeadMissing    = "head_missing"    // there are records but no anchor
+	FaultHeadUnreadable = "head_unreadable" // the anchor is damaged
+	FaultFileMissing    = "file_missing"    // the oldest file that must exist does not
+	FaultUnreadable     = "unreadable"      // an input/output error or an endless line
+	FaultTorn           = "torn"            // a file but the last ends in the middle of a line
+	FaultFormat         = "format"          // a line is no record
+	FaultHash           = "hash"            // a line is not what its hash says: it was changed
+	FaultSeq            = "seq"             // records are missing, repeated or out of order
+	FaultPrev           = "prev"            // a line does not continue the one before
+	FaultHead           = "head"            // the anchored record is another one
+	FaultTail           = "tail"            // the anchored record is not there: the end was cut off
+	FaultAnchor         = "anchor"          // the record an auditor holds is not there or another one
+	FaultIndex          = "index"           // an index file is not the one its journal file gives
+	FaultSecret         = "secret"          // a scrub rule still finds something
+
+	FaultDuplicateID = "duplicate_id"
+	FaultContext     = "context"         // a context is not a valid path
+	FaultOrphan      = "orphan_response" // no earlier request in the same context
+	FaultPushTwice   = "push_twice"      // a branch was opened again
+	FaultPopUnopened = "pop_unopened"    // a branch was closed that was not opened
+	FaultPopTwice    = "pop_twice"       // a branch was closed again
+	FaultPopOrder    = "pop_order"       // a branch was closed before its child
+	FaultClosed      = "closed_branch"   // a message in a closed branch that is not marked late
+	FaultTokens      = "tokens_disagree" // a branch's total is less than what it was charged
+)
+
+// Codes of [Report.Notes].
+const (
+	NoteEvent   = "journal_event" // a repair, a gap, retention
+	NoteWriting = "writing"       // the last line is incomplete: being written, or torn by a crash
+	NoteOpen    = "open_branch"
+)
+
+// VerifyOptions add to what [Verify] checks.
+type VerifyOptions struct {
+	// Anchor, if its Seq is not 0, is a record that must be there with that
+	// hash, such as a head that was copied elsewhere.
+	Anchor Anchor
+	// Detect, if set, returns the rules that find a secret in a line.
+	Detect func(line []byte) []string
+}
+
+// Verify reads the whole journal in dir and checks the chain, the anchor and
+// the invariants of the records. It may run beside the writer. An error means
+// that it could not look; what it finds is in the report.
+func Verify(dir string) (Report, error) {
+	return VerifyWith(context.Background(), dir, VerifyOptions{})
+}
+
+// VerifyWith is [Verify] with more to check. It stops early with ctx's error.
+func VerifyWith(ctx context.Context, dir string, o VerifyOptions) (Report, error) {
+	for {
+		h, headErr := readHead(dir) // before the files, so that what it anchors must be there
+		if headErr != nil && errors.Is(headErr, fs.ErrPermission) {
+			return Report{}, headErr
+		}
+		v := &verifier{dir: dir, opt: o, head: h, headErr: headErr, inv: newInvariants()}
+		err := v.run(ctx)
+		if err != nil || v.report.OK() || h == nil {
+			return v.report, err
+		}
+		// Retention may have removed files while they were read: look again.
+		if now, err := readHead(dir); err != nil || now == nil || now.First == h.First {
+			return v.report, nil
+		}
+	}
+}
+
+type verifier struct {
+	dir     string
+	opt     VerifyOptions
+	head    *head
+	headErr error
+	report  Report
+	inv     *invariants
+
+	file     string
+	line     int
+	started  bool
+	at       uint64 // seq of the line being checked, 0 if unknown
+	seq      uint64 // of the line before
+	hashes   [2]string
+	anchored bool // the head's record was passed
+	copied   bool // the auditor's record was passed
+}
+
+func (v *verifier) fault(code, format string, args ...any) {
+	v.report.Total++
+	if len(v.report.Faults) < MaxFaults {
+		v.report.Faults = append(v.report.Faults, Fault{v.file, v.line, v.at, code, fmt.Sprintf(format, args...)})
+	}
+}
+
+func (v *verifier) note(code, format string, args ...any) {
+	if len(v.report.Notes) < MaxFaults {
+		v.report.Notes = append(v.report.Notes, Fault{v.file, v.line, v.at, code, fmt.Sprintf(format, args...)})
+	}
+}
+
+func (v *verifier) run(ctx context.Context) error {
+	names, err := segments(v.dir)
+	if err != nil {
+		return err
+	}
+	v.file = headName
+	switch {
+	case v.headErr != nil:
+		v.fault(FaultHeadUnreadable, "%v; nothing anchors the end", v.headErr)
+	case v.head == nil && len(names) > 0:
+		v.fault(FaultHeadMissing, "there is no head file; nothing anchors the beginning and the end")
+	case v.head != nil:
+		names = v.checkFirst(names)
+	}
+	for i, name := range names {
+		if err := v.checkFile(ctx, name, i == len(names)-1); err != nil {
+			return err
+		}
+	}
+	v.checkEnd()
+	for _, text := range v.inv.open() {
+		v.note(NoteOpen, "%s", text)
+	}
+	return nil
+}
+
+// checkFirst leaves out files that retention has given up, and sets what the
+// first record must continue.
+func (v *verifier) checkFirst(names []string) []string {
+	first := v.head.First
+	for len(names) > 0 {
+		if seq, _ := segmentFirst(names[0]); seq >= first.Seq {
+			break
+		}
+		v.note(NoteEvent, "%s is no longer part of the journal", names[0])
+		names = names[1:]
+	}
+	if len(names) == 0 || names[0] != first.File {
+		v.file = first.File
+		v.fault(FaultFileMissing, "the oldest file of the journal is missing")
+	}
+	v.started, v.seq, v.hashes = true, first.Seq-1, [2]string{first.Prev, first.Prev}
+	v.inv.partial = first.Seq > 1
+	return names
+}
+
+func (v *verifier) checkFile(ctx context.Context, name string, last bool) error {
+	f, err := os.Open(filepath.Join(v.dir, name))
+	if err != nil {
+		return fmt.Errorf("trace file: %w", err)
+	}
+	defer f.Close()
+	v.file, v.line = name, 0
+	v.report.Files++
+	err = scanLines(f, 0, func(line []byte, at int64, whole bool) bool {
+		v.line++
+		if !whole {
+			if last {
+				v.note(NoteWriting, "the last line is incomplete: it is being written, or a crash has torn it and the next start repairs it")
+			} else {
+				v.fault(FaultTorn, "the file ends in the middle of a line")
+			}
+			return false
+		}
+		v.report.Bytes += int64(len(line)) + 1
+		v.checkLine(line)
+		return v.line%4096 != 0 || ctx.Err() == nil
+	})
+	if err != nil {
+		v.fault(FaultUnreadable, "%v", err)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	v.line, v.at = 0, 0
+	if err := checkIndex(filepath.Join(v.dir, name)); err != nil {
+		v.fault(FaultIndex, "%v", err)
+	}
+	return nil
+}
+
+func (v *verifier) checkLine(line []byte) {
+	v.at = 0
+	claimed, actual, ok := lineHash(line)
+	r, err := ParseRecord(line)
+	if err != nil || !ok {
+		if err == nil {
+			err = errors.New("it does not end in a hash")
+		}
+		v.fault(FaultFormat, "not a record: %v", err)
+		// The next line tells whether one record or more are gone.
+		v.seq++
+		v.hashes = [2]string{}
+		return
+	}
+	v.report.Records++
+	v.at = r.Seq
+	if claimed != actual || r.Hash != claimed {
+		v.fault(FaultHash, "record %d was changed: its hash is %s, its bytes have %s", r.Seq, claimed, actual)
+	}
+	v.checkPlace(r)
+	v.seq, v.hashes, v.started = r.Seq, [2]string{claimed, actual}, true
+	place := Anchor{File: v.file, Seq: r.Seq, Hash: r.Hash}
+	if v.report.First.Seq == 0 {
+		v.report.First = place
+	}
+	v.report.Last = place
+	v.checkAnchors(r, actual)
+	if r.Kind == KindJournal {
+		v.checkEvent(r)
+	}
+	if v.opt.Detect != nil {
+		for _, rule := range v.opt.Detect(line) {
+			v.fault(FaultSecret, "record %d: rule %s finds a secret in it", r.Seq, rule)
+		}
+	}
+	v.inv.check(r, v.fault)
+}
+
+// checkPlace compares a record's seq and prev with the line before. After a
+// changed line either of its hashes may be the one that was continued.
+func (v *verifier) checkPlace(r *Record) {
+	if !v.started {
+		return
+	}
+	want := v.seq + 1
+	switch {
+	case r.Seq > want+1:
+		v.fault(FaultSeq, "records %d to %d are missing before this line, which is record %d", want, r.Seq-1, r.Seq)
+	case r.Seq == want+1:
+		v.fault(FaultSeq, "record %d is missing before this line, which is record %d", want, r.Seq)
+	case r.Seq < want:
+		v.fault(FaultSeq, "record %d is repeated or out of order: record %d belongs here", r.Seq, want)
+	case v.hashes[0] != "" && r.Prev != v.hashes[0] && r.Prev != v.hashes[1]:
+		v.fault(FaultPrev, "record %d does not continue the one before: its prev is %s, the hash before is %s", r.Seq, r.Prev, v.hashes[0])
+	}
+}
+
+func (v *verifier) checkAnchors(r *Record, actual string) {
+	if v.head != nil && r.Seq == v.head.Seq {
+		v.anchored = true
+		if actual != v.head.Hash {
+			v.fault(FaultHead, "record %d is not the one that %s anchors: it has %s, the anchor %s", r.Seq, headName, actual, v.head.Hash)
+		}
+	}
+	if a := v.opt.Anchor; a.Seq != 0 && r.Seq == a.Seq {
+		v.copied = true
+		if actual != a.Hash {
+			v.fault(FaultAnchor, "record %d is not the one you hold: it has %s, yours %s", r.Seq, actual, a.Hash)
+		}
+	}
+}
+
+func (v *verifier) checkEvent(r *Record) {
+	e, err := decodeEvent(r)
+	switch {
+	case err != nil:
+		v.fault(FaultFormat, "record %d: %v", r.Seq, err)
+	case e.Event == EventRepaired && e.SHA256 != "":
+		v.note(NoteEvent, "record %d: after a crash %d bytes of an unfinished line were cut off %s", r.Seq, e.Bytes, e.File)
+	case e.Event == EventGap && e.Expected != nil && e.Found != nil:
+		v.note(NoteEvent, "record %d: at start, records %d to %d were not there", r.Seq, e.Found.Seq+1, e.Expected.Seq)
+	case e.Event == EventRetention && e.First != nil:
+		v.note(NoteEvent, "record %d: retention removed %d files, what is before record %d", r.Seq, len(e.Removed), e.First.Seq)
+	case e.Event != EventBegin:
+		v.note(NoteEvent, "record %d: %s", r.Seq, e.Event)
+	}
+}
+
+func (v *verifier) checkEnd() {
+	v.line = 0
+	if v.report.Last.File != "" {
+		v.file = v.report.Last.File
+	}
+	if v.head != nil && !v.anchored {
+		if v.seq < v.head.Seq {
+			v.fault(FaultTail, "the end is cut off: the last record is %d, %s anchors record %d with %s", v.seq, headName, v.head.Seq, v.head.Hash)
+		} else {
+			v.fault(FaultHead, "record %d, which %s anchors, is not there", v.head.Seq, headName)
+		}
+	}
+	if a := v.opt.Anchor; a.Seq != 0 && !v.copied {
+		v.fault(FaultAnchor, "record %d, which you hold, is not there", a.Seq)
+	}
+}

@@ -1,0 +1,363 @@
+package trace
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// call appends a request and its response in ctx and returns the request.
+func call(t *testing.T, j *Journal, ctx string) *Record {
+	t.Helper()
+	req := &Record{From: "host:h", To: []string{"upstream:u"}, Kind: "mcp/request:tools/call", Context: ctx, Payload: []byte(`{"id":1}`)}
+	add(t, j, req)
+	add(t, j, &Record{From: "upstream:u", To: []string{"host:h"}, Kind: "mcp/response:tools/call", Context: ctx, CorrelationID: IDs{req.ID}})
+	return req
+}
+
+// sample writes a closed journal of one file with n calls: 1+2n records.
+func sample(t *testing.T, n int) (dir, file string) {
+	t.Helper()
+	dir = t.TempDir()
+	j := open(t, dir, Options{})
+	for i := range n {
+		call(t, j, fmt.Sprintf("c%d", i%3))
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return dir, filepath.Join(dir, segmentName(1))
+}
+
+func verify(t *testing.T, dir string) Report {
+	t.Helper()
+	r, err := Verify(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func edit(t *testing.T, file string, change func([][]byte) [][]byte) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bytes.SplitAfter(data, []byte("\n"))
+	lines = change(lines[:len(lines)-1])
+	if err := os.WriteFile(file, bytes.Join(lines, nil), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestVerifyAcceptsWhatWasWritten(t *testing.T) {
+	dir, _ := sample(t, 10)
+	r := verify(t, dir)
+	if !r.OK() || r.Records != 21 || r.Last.Seq != 21 || r.First.Seq != 1 {
+		t.Errorf("report = %+v, want 21 records and no faults", r)
+	}
+}
+
+// TestTamper changes a sound journal in one way each and wants the first fault
+// to name the place.
+func TestTamper(t *testing.T) {
+	other, _ := sample(t, 10)
+	foreign, err := os.ReadFile(filepath.Join(other, segmentName(1)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreignLines := bytes.SplitAfter(foreign, []byte("\n"))
+	for _, c := range []struct {
+		name   string
+		change func([][]byte) [][]byte
+		line   int
+		code   string
+	}{
+		{"drop a line", func(l [][]byte) [][]byte { return slices.Delete(l, 6, 7) }, 7, FaultSeq},
+		{"drop three lines", func(l [][]byte) [][]byte { return slices.Delete(l, 6, 9) }, 7, FaultSeq},
+		{"drop the first line", func(l [][]byte) [][]byte { return l[1:] }, 1, FaultSeq},
+		{"swap two", func(l [][]byte) [][]byte { l[4], l[5] = l[5], l[4]; return l }, 5, FaultSeq},
+		{"repeat a line", func(l [][]byte) [][]byte { return slices.Insert(l, 5, l[4]) }, 6, FaultSeq},
+		{"cut the tail at a line border", func(l [][]byte) [][]byte { return l[:18] }, 0, FaultTail},
+		{"cut everything", func([][]byte) [][]byte { return nil }, 0, FaultTail},
+		{"splice a line of another journal", func(l [][]byte) [][]byte { l[9] = foreignLines[9]; return l }, 10, FaultPrev},
+		{"splice the tail of another journal", func(l [][]byte) [][]byte { return append(l[:15:15], foreignLines[15:21]...) }, 16, FaultPrev},
+		{"another journal as a whole", func([][]byte) [][]byte { return foreignLines[:21] }, 21, FaultHead},
+		{"a line of something else", func(l [][]byte) [][]byte { l[2] = []byte("{}\n"); return l }, 3, FaultFormat},
+		{"change and rehash one line", func(l [][]byte) [][]byte {
+			r, _ := ParseRecord(l[7])
+			r.From = "someone"
+			env, _ := appendEnvelope(nil, r)
+			l[7], _ = appendChain(nil, env, r.Seq, r.Prev)
+			return l
+		}, 9, FaultPrev},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, file := sample(t, 10)
+			edit(t, file, c.change)
+			r := verify(t, dir)
+			if r.OK() {
+				t.Fatal("nothing found")
+			}
+			if f := r.Faults[0]; f.Line != c.line || f.Code != c.code || f.File != filepath.Base(file) && c.line > 0 {
+				t.Errorf("first fault = %s, want line %d, code %s", f, c.line, c.code)
+			}
+		})
+	}
+}
+
+// TestTamperEveryByte flips each byte of a journal and wants a fault at its line.
+func TestTamperEveryByte(t *testing.T) {
+	dir, file := sample(t, 2)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range data {
+		bad := bytes.Clone(data)
+		bad[i] ^= 1
+		if err := os.WriteFile(file, bad, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := verify(t, dir)
+		line := bytes.Count(data[:i], []byte("\n")) + 1
+		if r.OK() || r.Faults[0].Line != line && (i != len(data)-1 || r.Faults[0].Code != FaultTail) {
+			t.Fatalf("byte %d (%q) of line %d flipped: faults %v", i, data[i], line, r.Faults)
+		}
+	}
+}
+
+func TestTamperFiles(t *testing.T) {
+	build := func(t *testing.T) (string, []string) {
+		dir := t.TempDir()
+		j := open(t, dir, Options{RotateBytes: 4000})
+		for range 20 {
+			call(t, j, "")
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		names, _ := segments(dir)
+		if len(names) < 4 {
+			t.Fatalf("%d files, want more", len(names))
+		}
+		if r := verify(t, dir); !r.OK() {
+			t.Fatal(r.Faults)
+		}
+		return dir, names
+	}
+	for _, c := range []struct {
+		name string
+		do   func(dir string, names []string) error
+		file func(names []string) string
+		line int
+		code string
+	}{
+		{"remove the first file", func(d string, n []string) error { return os.Remove(filepath.Join(d, n[0])) },
+			func(n []string) string { return n[0] }, 0, FaultFileMissing},
+		{"remove a middle file", func(d string, n []string) error { return os.Remove(filepath.Join(d, n[1])) },
+			func(n []string) string { return n[2] }, 1, FaultSeq},
+		{"remove the last file", func(d string, n []string) error { return os.Remove(filepath.Join(d, n[len(n)-1])) },
+			func(n []string) string { return n[len(n)-2] }, 0, FaultTail},
+		{"remove the head", func(d string, n []string) error { return os.Remove(filepath.Join(d, headName)) },
+			func([]string) string { return headName }, 0, FaultHeadMissing},
+		{"damage the head", func(d string, n []string) error { return os.WriteFile(filepath.Join(d, headName), []byte("{}"), 0o600) },
+			func([]string) string { return headName }, 0, FaultHeadUnreadable},
+		{"cut a middle file within a line", func(d string, n []string) error {
+			fi, err := os.Stat(filepath.Join(d, n[1]))
+			if err != nil {
+				return err
+			}
+			return os.Truncate(filepath.Join(d, n[1]), fi.Size()-10)
+		}, func(n []string) string { return n[1] }, 0, FaultTorn},
+		{"remove all journal files", func(d string, n []string) error {
+			for _, name := range n {
+				if err := os.Remove(filepath.Join(d, name)); err != nil {
+					return err
+				}
+			}
+			return nil
+		}, func(n []string) string { return n[0] }, 0, FaultFileMissing},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, names := build(t)
+			if err := c.do(dir, names); err != nil {
+				t.Fatal(err)
+			}
+			r := verify(t, dir)
+			if r.OK() {
+				t.Fatal("nothing found")
+			}
+			f := r.Faults[0]
+			if f.File != c.file(names) || f.Code != c.code || c.line > 0 && f.Line != c.line {
+				t.Errorf("first fault = %s, want %s line %d code %s", f, c.file(names), c.line, c.code)
+			}
+		})
+	}
+}
+
+// TestGapIsNeverHealed: after the tail was cut, the next start goes on, and the
+// missing records stay missing for every later verify.
+func TestGapIsNeverHealed(t *testing.T) {
+	dir, file := sample(t, 5)
+	edit(t, file, func(l [][]byte) [][]byte { return l[:6] })
+	j := open(t, dir, Options{})
+	if rs := j.Repairs(); len(rs) != 1 || rs[0].Event != EventGap {
+		t.Fatalf("Repairs() = %+v, want a gap", rs)
+	}
+	call(t, j, "x")
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := verify(t, dir)
+	if r.OK() || r.Faults[0].Line != 7 || r.Faults[0].Code != FaultSeq || !strings.Contains(r.Faults[0].Text, "records 7 to 11 are missing") {
+		t.Errorf("faults = %v, want records 7 to 11 missing before line 7", r.Faults)
+	}
+	if r.Total != 1 {
+		t.Errorf("faults = %v, want only one: what follows the gap is sound", r.Faults)
+	}
+}
+
+func TestVerifyAgainstACopiedHead(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{})
+	call(t, j, "")
+	held := j.Head()
+	call(t, j, "")
+	for _, c := range []struct {
+		anchor Anchor
+		ok     bool
+	}{
+		{held, true},
+		{Anchor{Seq: held.Seq, Hash: genesis}, false},
+		{Anchor{Seq: 999, Hash: held.Hash}, false},
+	} {
+		if err := j.flushNow(); err != nil {
+			t.Fatal(err)
+		}
+		r, err := VerifyWith(t.Context(), dir, VerifyOptions{Anchor: c.anchor})
+		if err != nil || r.OK() != c.ok {
+			t.Errorf("anchor %+v: ok %v, %v, want %v", c.anchor, r.OK(), err, c.ok)
+		}
+	}
+}
+
+func TestVerifyDetectsSecrets(t *testing.T) {
+	dir, file := sample(t, 2)
+	r, err := VerifyWith(t.Context(), dir, VerifyOptions{Detect: func(line []byte) []string {
+		if bytes.Contains(line, []byte(`"seq":3,`)) {
+			return []string{"some-rule"}
+		}
+		return nil
+	}})
+	if err != nil || r.Total != 1 || r.Faults[0].Line != 3 || r.Faults[0].Code != FaultSecret || r.Faults[0].Seq != 3 {
+		t.Errorf("%s: %+v, %v", file, r.Faults, err)
+	}
+}
+
+func TestInvariants(t *testing.T) {
+	late := &Audit{Late: true}
+	used := func(delivered, total int) *Audit {
+		return &Audit{Tokens: &Tokens{Counter: "o200k_base", Delivered: delivered, Used: total}}
+	}
+	push := func(ctx string) *Record { return &Record{Kind: KindPush, Context: ctx} }
+	pop := func(ctx string) *Record { return &Record{Kind: KindPop, Context: ctx} }
+	req := func(ctx string) *Record { return &Record{ID: "q" + ctx, Kind: "mcp/request:tools/call", Context: ctx} }
+	resp := func(ctx string, to ...string) *Record {
+		return &Record{Kind: "mcp/response:tools/call", Context: ctx, CorrelationID: to}
+	}
+	for _, c := range []struct {
+		name string
+		rs   []*Record
+		want string
+	}{
+		{"a whole branch", []*Record{push("a"), req("a"), resp("a", "qa"), push("a/b"), pop("a/b"), pop("a")}, ""},
+		{"a response that answers two", []*Record{req("a"), req(""), resp("", "qa", "q")}, ""},
+		{"a free context needs no push", []*Record{{Kind: KindReflection, Context: "reason-1"}}, ""},
+		{"response in flight at the pop", []*Record{push("a"), req("a"), pop("a"), resp("a", "qa")}, ""},
+		{"late call", []*Record{push("a"), pop("a"), {ID: "qa", Kind: "mcp/request:x", Context: "a", Audit: late}}, ""},
+		{"response to nothing", []*Record{resp("", "nothing")}, FaultOrphan},
+		{"response in another context", []*Record{req("a"), resp("b", "qa")}, FaultOrphan},
+		{"response that correlates to its context instead of its request", []*Record{push("a"), req("a"), resp("a", "a")}, FaultOrphan},
+		{"response before its request", []*Record{resp("a", "qa"), req("a")}, FaultOrphan},
+		{"pushed twice", []*Record{push("a"), push("a")}, FaultPushTwice},
+		{"popped unopened", []*Record{pop("a")}, FaultPopUnopened},
+		{"popped twice", []*Record{push("a"), pop("a"), pop("a")}, FaultPopTwice},
+		{"parent popped first", []*Record{push("a"), push("a/b"), pop("a")}, FaultPopOrder},
+		{"call in a closed branch", []*Record{push("a"), pop("a"), req("a")}, FaultClosed},
+		{"id twice", []*Record{req("a"), req("a")}, FaultDuplicateID},
+		{"branch total too small", []*Record{push("a"), req("a"), {Kind: "mcp/response:x", Context: "a", CorrelationID: IDs{"qa"}, Audit: used(50, 50)},
+			{Kind: KindPop, Context: "a", Audit: used(0, 40)}}, FaultTokens},
+		{"branch total right", []*Record{push("a"), req("a"), {Kind: "mcp/response:x", Context: "a", CorrelationID: IDs{"qa"}, Audit: used(50, 70)},
+			{Kind: KindPop, Context: "a", Audit: used(0, 70)}}, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := t.TempDir()
+			j := open(t, dir, Options{})
+			add(t, j, c.rs...)
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
+			r := verify(t, dir)
+			switch {
+			case c.want == "" && !r.OK():
+				t.Errorf("faults = %v, want none", r.Faults)
+			case c.want != "" && (r.Total != 1 || r.Faults[0].Code != c.want || r.Faults[0].Line == 0):
+				t.Errorf("faults = %v, want one %s with its line", r.Faults, c.want)
+			}
+		})
+	}
+}
+
+func TestVerifyNotesOpenBranches(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{})
+	add(t, j, &Record{Kind: KindPush, Context: "br_1"})
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := verify(t, dir)
+	if !r.OK() || len(r.Notes) != 1 || r.Notes[0].Code != NoteOpen {
+		t.Errorf("report = %+v, want one note of an open branch", r)
+	}
+}
+
+// FuzzParseRecord: what ParseRecord accepts is written again as a line that is
+// one record with a right hash and the same content.
+func FuzzParseRecord(f *testing.F) {
+	r := &Record{Protocol: Protocol, ID: "env_1", TS: "2026-01-01T00:00:00.000000Z", From: "a", Kind: "k", CorrelationID: IDs{"x"}, Payload: []byte(`{"a":1}`), Audit: &Audit{Session: "s"}}
+	env, err := appendEnvelope(nil, r)
+	if err != nil {
+		f.Fatal(err)
+	}
+	line, _ := appendChain(nil, env, 1, genesis)
+	f.Add(line)
+	f.Add([]byte(`{"protocol":"foldgate/trace.v1","id":"a","kind":"k","seq":1,"correlationId":"s"}`))
+	f.Add([]byte("{}"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		lineHash(data)
+		r, err := ParseRecord(data)
+		if err != nil {
+			return
+		}
+		env, err := appendEnvelope(nil, r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var payload bytes.Buffer
+		if len(r.Payload) > 0 && json.Compact(&payload, r.Payload) != nil {
+			t.Fatalf("payload %q is not JSON", r.Payload)
+		}
+		line, hash := appendChain(nil, env, r.Seq, genesis)
+		back := rightRecord(bytes.TrimSuffix(line, []byte("\n")))
+		if back == nil || back.Hash != hash || back.ID != r.ID || !back.CorrelationID.Equal(r.CorrelationID) {
+			t.Fatalf("%q is written as %q", data, line)
+		}
+	})
+}
