@@ -24,19 +24,15 @@ func NewCounter(name string) (*Counter, error) {
 	if err != nil {
 		return nil, err
 	}
-	v, err := loadVocabulary(e.vocabulary)
-	if err != nil {
-		return nil, err
-	}
-	return &Counter{encoding: e.name, scale: 1, vocab: v}, nil
+	return &Counter{encoding: e.name, scale: 1, vocab: loadVocabulary(e.vocabulary)}, nil
 }
 
 // WithScale returns a counter whose every count is c's encoding's count times
 // scale, rounded up, for models whose tokenizer is not public. The scale
-// replaces one set before; it must be a finite number above 0 and at most 100.
+// replaces one set before; it must be from 0.01 to 100.
 func (c *Counter) WithScale(scale float64) (*Counter, error) {
-	if !(scale > 0 && scale <= 100) {
-		return nil, fmt.Errorf("token scale %v: use a number above 0 and at most 100", scale)
+	if !(scale >= 0.01 && scale <= 100) {
+		return nil, fmt.Errorf("token scale %v: use a number from 0.01 to 100", scale)
 	}
 	scaled := *c
 	scaled.scale = scale
@@ -53,43 +49,45 @@ func (c *Counter) Name() string {
 }
 
 // Count returns the number of tokens in text.
-func (c *Counter) Count(text string) int {
-	return c.scaled(c.vocab.count(text))
-}
+func (c *Counter) Count(text string) int { return c.CountBytes(bytesOf(text)) }
 
 // CountBytes returns the number of tokens in b, which it does not keep.
 func (c *Counter) CountBytes(b []byte) int {
-	return c.Count(string(b))
+	return c.scaled(c.tokens(b, math.MaxInt))
 }
 
 // Exceeds reports whether text has more than n tokens. It reads no more of the
 // text than it needs to know.
 func (c *Counter) Exceeds(text string, n int) bool {
-	return c.Count(text) > n
+	limit := c.unscaled(n)
+	if limit >= mostTokens*len(text) {
+		return false
+	}
+	if len(text) <= streamBuffer {
+		return c.tokens(bytesOf(text), limit) > limit
+	}
+	s := newStream(c, c.vocab.worker(), limit)
+	s.WriteString(text)
+	return s.Close() != nil
 }
 
-// Truncate returns the start of text, cut at a rune boundary, that has at most
-// n tokens, and its count: tokens == Count(kept) <= n.
-func (c *Counter) Truncate(text string, n int) (kept string, tokens int) {
-	if total := c.Count(text); total <= n {
-		return text, total
+// mostTokens is the most tokens that a byte can have: one that is not part of a
+// character counts as U+FFFD, of three bytes.
+const mostTokens = 3
+
+// tokens returns the number of tokens of the encoding in b, or some number above
+// limit if it is above limit.
+func (c *Counter) tokens(b []byte, limit int) int {
+	w := c.vocab.worker()
+	if utf8.Valid(b) {
+		tokens, _ := w.count(b, len(b), limit)
+		c.vocab.release(w)
+		return tokens
 	}
-	lo, hi := 0, len(text)
-	for lo < hi {
-		mid := (lo + hi + 1) / 2
-		for mid < len(text) && !utf8.RuneStart(text[mid]) {
-			mid++
-		}
-		if mid > hi {
-			break
-		}
-		if t := c.Count(text[:mid]); t <= n {
-			lo, tokens = mid, t
-		} else {
-			hi = mid - 1
-		}
-	}
-	return text[:lo], tokens
+	s := newStream(c, w, limit)
+	s.Write(b)
+	s.Close()
+	return s.tokens
 }
 
 // scaled returns the count to report for a number of tokens of the encoding.
@@ -98,4 +96,24 @@ func (c *Counter) scaled(tokens int) int {
 		return tokens
 	}
 	return int(math.Ceil(float64(tokens) * c.scale))
+}
+
+// unscaled returns the largest number of tokens of the encoding for which the
+// count to report is at most n, or -1.
+func (c *Counter) unscaled(n int) int {
+	if n < 0 {
+		return -1
+	}
+	const endless = 1 << 50 // no text has as many tokens
+	if c.scale == 1 || n >= endless {
+		return n
+	}
+	tokens := int(float64(n) / c.scale)
+	for c.scaled(tokens) > n {
+		tokens--
+	}
+	for c.scaled(tokens+1) <= n {
+		tokens++
+	}
+	return tokens
 }

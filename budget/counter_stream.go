@@ -3,64 +3,193 @@ package budget
 import (
 	"errors"
 	"math"
+	"unicode/utf8"
+	"unsafe"
 )
 
-// ErrLimit is what writing to a Stream returns once its limit is exceeded.
+// ErrLimit is what writing to a Stream returns once the text is known to have
+// more tokens than its limit.
 var ErrLimit = errors.New("text exceeds the token limit")
 
 // errClosed is what writing to a closed Stream returns.
 var errClosed = errors.New("write to a closed token stream")
 
+// streamBuffer is how much text a stream holds to find where pieces end. A piece
+// of at least half of it is counted by a long.
+const streamBuffer = 64 << 10
+
 // A Stream counts text that arrives in parts, cut anywhere, as Count does for
-// the whole. It is an io.WriteCloser and serves one goroutine at a time.
+// the whole, in memory that does not grow with the text. It is an
+// io.WriteCloser and an io.StringWriter, and serves one goroutine at a time.
 type Stream struct {
 	counter *Counter
-	limit   int
-	tokens  int
-	buf     []byte
-	closed  bool
+	worker  *worker // nil when closed
+	limit   int     // in tokens of the encoding
+	tokens  int     // of the pieces that are counted
+	text    []byte  // valid UTF-8, not counted yet
+	long    *long   // the piece that text goes on, if it is a long one
+	cut     []byte  // a character that has not arrived entirely
+	cutRoom [utf8.UTFMax]byte
 }
 
 // Stream returns a stream without a limit.
 func (c *Counter) Stream() *Stream {
-	return &Stream{counter: c, limit: math.MaxInt}
+	return newStream(c, c.vocab.worker(), math.MaxInt)
+}
+
+func newStream(c *Counter, w *worker, limit int) *Stream {
+	if w.text == nil {
+		w.text = make([]byte, 0, w.v.buffer)
+	}
+	return &Stream{counter: c, worker: w, limit: limit, text: w.text[:0]}
 }
 
 // SetLimit makes Write and Close return ErrLimit as soon as it is certain that
 // the text has more than n tokens.
-func (s *Stream) SetLimit(n int) { s.limit = n }
+func (s *Stream) SetLimit(n int) { s.limit = s.counter.unscaled(n) }
 
-// Write counts p, which it does not keep.
+// Tokens returns the count of the text: exact after Close, and until then, or if
+// the limit is exceeded, a number that the count is not below.
+func (s *Stream) Tokens() int {
+	tokens := s.tokens
+	if s.long != nil {
+		tokens += s.long.atLeast()
+	}
+	return s.counter.scaled(tokens)
+}
+
+// Write counts p, which it does not keep. It fails with ErrLimit if the limit is
+// exceeded, and after Close.
 func (s *Stream) Write(p []byte) (int, error) {
-	if s.closed {
+	if s.worker == nil {
 		return 0, errClosed
 	}
-	s.buf = append(s.buf, p...)
-	return len(p), nil
-}
-
-// WriteString counts p.
-func (s *Stream) WriteString(p string) (int, error) {
-	if s.closed {
-		return 0, errClosed
+	for rest := p; ; {
+		if s.exceeded() {
+			return len(p) - len(rest), ErrLimit
+		}
+		if len(rest) == 0 {
+			return len(p), nil
+		}
+		rest = rest[s.take(rest):]
+		if cap(s.text)-len(s.text) < 2*utf8.UTFMax {
+			s.drain(false)
+		}
 	}
-	s.buf = append(s.buf, p...)
-	return len(p), nil
 }
 
-// Close ends the text and makes Tokens the count of all of it.
+// WriteString counts p as Write does.
+func (s *Stream) WriteString(p string) (int, error) { return s.Write(bytesOf(p)) }
+
+// Close ends the text and makes Tokens its count. It fails with ErrLimit if the
+// limit is exceeded. Closing again does nothing.
 func (s *Stream) Close() error {
-	if s.closed {
+	if s.worker == nil {
 		return nil
 	}
-	s.closed = true
-	s.tokens = s.counter.CountBytes(s.buf)
-	if s.tokens > s.limit {
+	if !s.exceeded() {
+		for range s.cut {
+			s.text = utf8.AppendRune(s.text, utf8.RuneError)
+		}
+		s.drain(true)
+	}
+	s.counter.vocab.release(s.worker)
+	exceeded := s.exceeded()
+	if s.long != nil {
+		s.tokens += s.long.atLeast()
+	}
+	s.worker, s.text, s.long = nil, nil, nil
+	if exceeded {
 		return ErrLimit
 	}
 	return nil
 }
 
-// Tokens returns the count of the text: exact after Close, and until then a
-// number that it will not go below.
-func (s *Stream) Tokens() int { return s.tokens }
+func (s *Stream) exceeded() bool {
+	return s.tokens > s.limit || s.long != nil && s.tokens+s.long.atLeast() > s.limit
+}
+
+// take moves the start of p to the text and returns how much. Each byte that is
+// not part of a character becomes U+FFFD, as when Go converts a string to runes.
+// The text must have room for two characters.
+func (s *Stream) take(p []byte) int {
+	if len(s.cut) > 0 {
+		s.cut = append(s.cut, p[0])
+		for len(s.cut) > 0 && utf8.FullRune(s.cut) {
+			r, w := utf8.DecodeRune(s.cut)
+			s.text = utf8.AppendRune(s.text, r)
+			s.cut = append(s.cut[:0], s.cut[w:]...)
+			if cap(s.text)-len(s.text) < 2*utf8.UTFMax {
+				s.drain(false)
+			}
+		}
+		return 1
+	}
+	p = p[:min(len(p), cap(s.text)-len(s.text))]
+	whole := p[:wholeCharacters(p)]
+	if len(whole) == 0 {
+		s.cut = append(s.cutRoom[:0], p...)
+		return len(p)
+	}
+	if utf8.Valid(whole) {
+		s.text = append(s.text, whole...)
+		return len(whole)
+	}
+	taken := 0
+	for taken < len(whole) && cap(s.text)-len(s.text) >= utf8.UTFMax {
+		r, w := utf8.DecodeRune(whole[taken:])
+		s.text = utf8.AppendRune(s.text, r)
+		taken += w
+	}
+	return taken
+}
+
+// wholeCharacters returns the length of b without a last character of which
+// bytes are missing.
+func wholeCharacters(b []byte) int {
+	for i := len(b) - 1; i >= 0 && i > len(b)-utf8.UTFMax; i-- {
+		if utf8.RuneStart(b[i]) {
+			if !utf8.FullRune(b[i:]) {
+				return i
+			}
+			break
+		}
+	}
+	return len(b)
+}
+
+// drain counts the pieces whose end is certain; all of them if the text is final.
+func (s *Stream) drain(final bool) {
+	for {
+		if s.long != nil {
+			n, done := s.long.step(s.text, final)
+			s.drop(n)
+			if !done {
+				return
+			}
+			s.tokens += s.long.tokens
+			s.long = nil
+		}
+		bound := len(s.text)
+		if !final {
+			bound = s.counter.vocab.grammar.certain(s.text)
+		}
+		tokens, end := s.worker.count(s.text, bound, s.limit-s.tokens)
+		s.tokens += tokens
+		s.drop(end)
+		if final || len(s.text) < cap(s.text)/2 || s.tokens > s.limit {
+			return
+		}
+		s.long = s.worker.newLong(s.text)
+	}
+}
+
+// drop removes the first n bytes of the text.
+func (s *Stream) drop(n int) {
+	s.text = s.text[:copy(s.text, s.text[n:])]
+}
+
+// bytesOf returns the bytes of text, which must not be changed.
+func bytesOf(text string) []byte {
+	return unsafe.Slice(unsafe.StringData(text), len(text))
+}

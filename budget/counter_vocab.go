@@ -1,36 +1,206 @@
 package budget
 
 import (
-	"fmt"
+	_ "embed"
+	"math/bits"
+	"runtime"
 	"sync"
-
-	"github.com/pkoukk/tiktoken-go"
-	loader "github.com/pkoukk/tiktoken-go-loader"
+	"unicode/utf8"
 )
 
-// A vocabulary counts with the tables of one encoding.
-type vocabulary struct {
-	bpe *tiktoken.Tiktoken
+//go:generate go test -run ^TestTables$ -update .
+
+// A vocabulary file holds, for each rank, the two tokens whose merge makes the
+// token of that rank, in 5 bytes: 18 bits of the left one's rank, 18 of the
+// right one's. A single byte has its value on the left and noRank on the right;
+// a rank that is not in use has noRank on both sides.
+var (
+	//go:embed vocabulary/o200k_base.splits
+	o200kSplits string
+	//go:embed vocabulary/cl100k_base.splits
+	cl100kSplits string
+	//go:embed vocabulary/p50k_base.splits
+	p50kSplits string
+)
+
+const (
+	splitBytes = 5
+	rankBits   = 18
+	noRank     = 1<<rankBits - 1 // ranks above every token
+	r50kSize   = 50256           // r50k_base is that much of p50k_base
+)
+
+// loadVocabulary returns the vocabulary of an encoding, built on first use.
+func loadVocabulary(name string) *vocabulary {
+	switch name {
+	case "o200k_base":
+		return loadO200k()
+	case "cl100k_base":
+		return loadCL100k()
+	case "p50k_base":
+		return loadP50k()
+	case "r50k_base":
+		return loadR50k()
+	}
+	panic("budget: no vocabulary " + name)
 }
 
 var (
-	vocabularies sync.Map // name to *vocabulary
-	setLoader    = sync.OnceFunc(func() { tiktoken.SetBpeLoader(loader.NewOfflineLoader()) })
+	loadO200k  = sync.OnceValue(func() *vocabulary { return newVocabulary(o200kSplits, grammar{nextO200k, longO200k, capitals}) })
+	loadCL100k = sync.OnceValue(func() *vocabulary { return newVocabulary(cl100kSplits, grammar{nextCL100k, longCL100k, 0}) })
+	loadP50k   = sync.OnceValue(func() *vocabulary { return newVocabulary(p50kSplits, grammar{nextGPT2, longGPT2, 0}) })
+	loadR50k   = sync.OnceValue(func() *vocabulary {
+		return newVocabulary(p50kSplits[:splitBytes*r50kSize], grammar{nextGPT2, longGPT2, 0})
+	})
 )
 
-func loadVocabulary(name string) (*vocabulary, error) {
-	if v, ok := vocabularies.Load(name); ok {
-		return v.(*vocabulary), nil
-	}
-	setLoader()
-	bpe, err := tiktoken.GetEncoding(name)
-	if err != nil {
-		return nil, fmt.Errorf("encoding %s: %w", name, err)
-	}
-	v, _ := vocabularies.LoadOrStore(name, &vocabulary{bpe})
-	return v.(*vocabulary), nil
+// A vocabulary counts the tokens of one encoding. It never changes.
+//
+// Byte pair encoding merges, again and again, the leftmost of the adjacent pairs
+// whose joined bytes have the lowest rank. In the published vocabularies every
+// token is built by one last merge, always the same, of two tokens of lower rank
+// (the tests hold this). So adjacent tokens merge only where they are just that
+// pair, and a table from pairs of ranks to ranks, without any bytes, is enough.
+type vocabulary struct {
+	grammar   grammar
+	byteRank  [256]uint32
+	bytePairs []uint32 // rank of the pair of two bytes' ranks, first<<8 | second
+	pairs     []uint64 // open addressing: left, right and merged rank in 18 bits each
+	shift     uint     // of a hash, to an index in pairs
+	filter    []uint64 // a bit for each slot in four that some key hashes to
+	units     units
+	longest   int // bytes of the longest token
+	idle      chan *worker
+	buffer    int // of a stream, in bytes
+	window    int // of a run, in bytes
 }
 
-func (v *vocabulary) count(text string) int {
-	return len(v.bpe.EncodeOrdinary(text))
+// newVocabulary builds the tables from the content of a vocabulary file.
+func newVocabulary(splits string, g grammar) *vocabulary {
+	fillClasses()
+	size := len(splits) / splitBytes
+	log := bits.Len(uint(2*size - 1))
+	v := &vocabulary{
+		grammar:   g,
+		buffer:    streamBuffer,
+		window:    windowSize,
+		bytePairs: make([]uint32, 1<<16),
+		pairs:     make([]uint64, 1<<log),
+		shift:     uint(64 - log),
+		filter:    make([]uint64, 1<<(log+filterExtra-6)),
+		idle:      make(chan *worker, runtime.GOMAXPROCS(0)),
+	}
+	for i := range v.bytePairs {
+		v.bytePairs[i] = noRank
+	}
+	v.units.init()
+	tokens := make([]tokenBytes, size)
+	for rank := range size {
+		left, right := split(splits, rank)
+		switch {
+		case right != noRank:
+			t := join(tokens[left], tokens[right])
+			tokens[rank] = t
+			v.longest = max(v.longest, int(t.length))
+			v.addPair(left, right, uint32(rank))
+			if left|right < 256 {
+				v.bytePairs[left<<8|right] = uint32(rank)
+			}
+			v.units.add(tokens[left], tokens[right], t, uint32(rank))
+		case left != noRank:
+			v.byteRank[left] = uint32(rank)
+			tokens[rank] = tokenBytes{length: 1, head: left, tail: left}
+		}
+	}
+	return v
+}
+
+// split returns the two parts of a token.
+func split(splits string, rank int) (left, right uint32) {
+	s := splits[splitBytes*rank:][:splitBytes]
+	v := uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32
+	return uint32(v & noRank), uint32(v >> rankBits & noRank)
+}
+
+// filterExtra is how many more bits of a hash the filter sees than the table.
+const filterExtra = 2
+
+func hashPair(key uint64) uint64 { return key * 0x9e3779b97f4a7c15 }
+
+func (v *vocabulary) addPair(left, right, merged uint32) {
+	key := uint64(left)<<rankBits | uint64(right)
+	h := hashPair(key)
+	bit := h >> (v.shift - filterExtra)
+	v.filter[bit/64] |= 1 << (bit % 64)
+	i := h >> v.shift
+	for v.pairs[i] != 0 {
+		i = (i + 1) & uint64(len(v.pairs)-1)
+	}
+	v.pairs[i] = key<<rankBits | uint64(merged)
+}
+
+// pair returns the rank of the token that left and right merge to, or noRank.
+func (v *vocabulary) pair(left, right uint32) uint32 {
+	if left|right < 256 {
+		return v.bytePairs[left<<8|right]
+	}
+	key := uint64(left)<<rankBits | uint64(right)
+	h := hashPair(key)
+	bit := h >> ((v.shift - filterExtra) & 63)
+	if v.filter[bit/64]>>(bit%64)&1 == 0 {
+		return noRank
+	}
+	return v.probe(key, h>>(v.shift&63))
+}
+
+// probe looks key up in the table, from slot i on.
+func (v *vocabulary) probe(key, i uint64) uint32 {
+	for {
+		e := v.pairs[i]
+		if e == 0 {
+			return noRank
+		}
+		if e>>rankBits == key {
+			return uint32(e & noRank)
+		}
+		i = (i + 1) & uint64(len(v.pairs)-1)
+	}
+}
+
+// tokenBytes is what the tables need to know of the bytes of a token: the first
+// four and the last four, the first byte lowest.
+type tokenBytes struct {
+	length     uint32
+	head, tail uint32
+}
+
+func join(l, r tokenBytes) tokenBytes {
+	t := tokenBytes{length: l.length + r.length, head: l.head, tail: r.tail}
+	if l.length < 4 {
+		t.head |= r.head << (8 * l.length)
+	}
+	if r.length < 4 {
+		// The last bytes of l come before those of r.
+		if l.length+r.length <= 4 {
+			t.tail = l.tail | r.tail<<(8*l.length)
+		} else {
+			have := min(l.length, 4)
+			t.tail = l.tail>>(8*(have+r.length-4)) | r.tail<<(8*(4-r.length))
+		}
+	}
+	return t
+}
+
+// first returns the first character of a token and whether it is complete.
+func (t tokenBytes) first() (rune, bool) {
+	b := [4]byte{byte(t.head), byte(t.head >> 8), byte(t.head >> 16), byte(t.head >> 24)}
+	r, n := utf8.DecodeRune(b[:min(t.length, 4)])
+	return r, n > 1 || r < utf8.RuneSelf
+}
+
+// last returns the last character of a token and whether it is complete.
+func (t tokenBytes) last() (rune, bool) {
+	b := [4]byte{byte(t.tail), byte(t.tail >> 8), byte(t.tail >> 16), byte(t.tail >> 24)}
+	r, n := utf8.DecodeLastRune(b[:min(t.length, 4)])
+	return r, n > 1 || r < utf8.RuneSelf
 }

@@ -1,0 +1,127 @@
+package budget
+
+import (
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/pkoukk/tiktoken-go"
+)
+
+var testEncodings = []string{"o200k_base", "cl100k_base", "p50k_base", "r50k_base"}
+
+// corpusBytes is the size of the differential corpus: 3 MB, or the number of
+// megabytes in BUDGET_CORPUS_MB.
+func corpusBytes() int {
+	if mb, err := strconv.Atoi(os.Getenv("BUDGET_CORPUS_MB")); err == nil {
+		return mb << 20
+	}
+	return 3 << 20
+}
+
+// shrink returns a small part of text that is still counted differently.
+func shrink(c *Counter, enc *tiktoken.Tiktoken, text string) string {
+	differs := func(s string) bool { return c.Count(s) != len(enc.EncodeOrdinary(s)) }
+	for step := len(text) / 2; step > 0; step /= 2 {
+		for i := 0; i+step <= len(text); {
+			if shorter := text[:i] + text[i+step:]; differs(shorter) {
+				text = shorter
+			} else {
+				i += step
+			}
+		}
+	}
+	return text
+}
+
+func check(t *testing.T, c *Counter, enc *tiktoken.Tiktoken, text string) {
+	t.Helper()
+	got, want := c.Count(text), len(enc.EncodeOrdinary(text))
+	if got != want {
+		s := shrink(c, enc, text)
+		t.Fatalf("%s: Count(%q) = %d, want %d", c.Name(), s, c.Count(s), len(enc.EncodeOrdinary(s)))
+	}
+}
+
+// TestCorpus compares with tiktoken-go on every kind of text, 4 KB at a time.
+func TestCorpus(t *testing.T) {
+	const chunk = 4 << 10
+	for _, name := range testEncodings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, enc := mustCounter(t, name), oracle(t, name)
+			total := 0
+			size := corpusBytes() / len(testEncodings) / len(corpora)
+			for seed, kind := range corpora {
+				text := kind.text(uint64(seed), size)
+				for len(text) > 0 {
+					n := min(chunk, len(text))
+					check(t, c, enc, text[:n])
+					text = text[n:]
+					total += n
+				}
+			}
+			t.Logf("%d bytes in %d kinds of text, no difference", total, len(corpora))
+		})
+	}
+}
+
+// TestCodePoints puts every code point in contexts where its class decides.
+func TestCodePoints(t *testing.T) {
+	step := rune(1)
+	if os.Getenv("BUDGET_CORPUS_MB") == "" {
+		step = 7 // the ordinary test takes one in seven, but all below U+0800
+	}
+	for _, name := range testEncodings[:3] {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, enc := mustCounter(t, name), oracle(t, name)
+			for r := rune(0); r <= utf8.MaxRune; {
+				text := ""
+				for range 8 {
+					s := string(r)
+					text += "a" + s + "B" + s + s + "c 1" + s + "2 " + s + "\n" + s + " " + s + "'s!" + s + "/\n AB" + s + "CD" + s + ".\n"
+					if r++; r > 0x800 {
+						r += step - 1
+					}
+				}
+				check(t, c, enc, text)
+			}
+		})
+	}
+}
+
+func FuzzCount(f *testing.F) {
+	rng := rand.New(rand.NewPCG(7, 7))
+	for range 50 {
+		f.Add(adversarial(rng, 60))
+	}
+	counters := map[*Counter]*tiktoken.Tiktoken{}
+	for _, name := range testEncodings {
+		counters[mustCounter(f, name)] = oracle(f, name)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 2000 {
+			t.Skip("the oracle is quadratic")
+		}
+		for c, enc := range counters {
+			check(t, c, enc, text)
+		}
+	})
+}
+
+// TestAdversarial compares on random texts from an alphabet that reaches every rule.
+func TestAdversarial(t *testing.T) {
+	for i, name := range testEncodings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, enc := mustCounter(t, name), oracle(t, name)
+			rng := rand.New(rand.NewPCG(uint64(i), 3))
+			for range corpusBytes() >> 10 {
+				check(t, c, enc, adversarial(rng, 80))
+			}
+		})
+	}
+}

@@ -1,0 +1,142 @@
+package budget
+
+import "math"
+
+// mergeFew merges tokens in place, for at most 64 of them, and returns how many
+// are left. It looks for the lowest pair from the start each time, which is
+// fastest for few.
+func (v *vocabulary) mergeFew(tokens []uint32) int {
+	var ranks [64]uint32 // of tokens i and i+1, shifted, with i in the low bits
+	n := len(tokens)
+	for i := range n - 1 {
+		ranks[i] = v.pair(tokens[i], tokens[i+1])
+	}
+	for n > 1 {
+		best := uint32(math.MaxUint32)
+		for i, r := range ranks[:n-1] {
+			best = min(best, r<<6|uint32(i))
+		}
+		merged, i := best>>6, int(best&63)
+		if merged == noRank {
+			break
+		}
+		n--
+		tokens[i] = merged
+		copy(tokens[i+1:n], tokens[i+2:])
+		copy(ranks[i:n-1], ranks[i+1:n])
+		if i < n-1 {
+			ranks[i] = v.pair(merged, tokens[i+1])
+		}
+		if i > 0 {
+			ranks[i-1] = v.pair(tokens[i-1], merged)
+		}
+	}
+	return n
+}
+
+// groupSize is how many pairs of a window share one entry of its upper level.
+const groupSize = 16
+
+// noKey is the key of a pair that does not merge.
+const noKey = math.MaxUint64
+
+// A window merges one stretch of text of up to its size in bytes. To find the
+// lowest pair it keeps the lowest of each group of pairs.
+type window struct {
+	tokens []uint32
+	starts []int32 // where the tokens begin
+	next   []int32 // index of the token after, or the number of tokens
+	prev   []int32
+	keys   []uint64 // rank of a token's pair with the next one, then its index
+	lowest []uint64 // of each groupSize keys
+}
+
+func newWindow(size int) *window {
+	return &window{
+		tokens: make([]uint32, size),
+		starts: make([]int32, size),
+		next:   make([]int32, size+1),
+		prev:   make([]int32, size+1),
+		keys:   make([]uint64, size+groupSize),
+		lowest: make([]uint64, size/groupSize+1),
+	}
+}
+
+// merge merges text and returns how many tokens it has; the first of them are
+// then those of w.tokens, beginning at w.starts.
+func (w *window) merge(v *vocabulary, text []byte) int {
+	n := v.start(text, w.tokens, w.starts)
+	groups := w.link(v, n)
+	for {
+		best := uint64(noKey)
+		for _, k := range w.lowest[:groups] {
+			best = min(best, k)
+		}
+		if best == noKey {
+			break
+		}
+		i, merged := int(uint32(best)), uint32(best>>32)
+		j := int(w.next[i])
+		k := int(w.next[j])
+		w.tokens[i] = merged
+		w.next[i], w.prev[k] = int32(k), int32(i)
+		w.keys[j] = noKey
+		w.keys[i] = noKey
+		if k < n {
+			w.keys[i] = key(v.pair(merged, w.tokens[k]), i)
+		}
+		if i > 0 {
+			h := int(w.prev[i])
+			w.keys[h] = key(v.pair(w.tokens[h], merged), h)
+			if h/groupSize != i/groupSize {
+				w.lower(h / groupSize)
+			}
+		}
+		w.lower(i / groupSize)
+		if j/groupSize != i/groupSize {
+			w.lower(j / groupSize)
+		}
+	}
+	left := 0
+	for i := 0; i < n; i = int(w.next[i]) {
+		w.tokens[left], w.starts[left] = w.tokens[i], w.starts[i]
+		left++
+	}
+	return left
+}
+
+// link prepares the n tokens for merging and returns the number of groups.
+func (w *window) link(v *vocabulary, n int) (groups int) {
+	for i := range n {
+		w.next[i], w.prev[i+1] = int32(i+1), int32(i)
+		w.keys[i] = noKey
+		if i+1 < n {
+			w.keys[i] = key(v.pair(w.tokens[i], w.tokens[i+1]), i)
+		}
+	}
+	groups = (n + groupSize - 1) / groupSize
+	for i := n; i < groups*groupSize; i++ {
+		w.keys[i] = noKey
+	}
+	for g := range groups {
+		w.lower(g)
+	}
+	return groups
+}
+
+// lower finds the lowest key of a group anew.
+func (w *window) lower(group int) {
+	k := (*[groupSize]uint64)(w.keys[group*groupSize:])
+	a, b := min(k[0], k[1]), min(k[2], k[3])
+	a, b = min(a, k[4], k[5]), min(b, k[6], k[7])
+	a, b = min(a, k[8], k[9]), min(b, k[10], k[11])
+	a, b = min(a, k[12], k[13]), min(b, k[14], k[15])
+	w.lowest[group] = min(a, b)
+}
+
+func key(rank uint32, i int) uint64 {
+	if rank == noRank {
+		return noKey
+	}
+	return uint64(rank)<<32 | uint64(i)
+}

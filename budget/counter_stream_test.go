@@ -1,0 +1,195 @@
+package budget
+
+import (
+	"errors"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+// smallCounter returns a counter with windows and stream buffers so small that
+// ordinary text takes every path made for long pieces.
+func smallCounter(name string, window, buffer int) *Counter {
+	v := map[string]func() *vocabulary{"o200k_base": loadO200k, "cl100k_base": loadCL100k, "p50k_base": loadP50k, "r50k_base": loadR50k}[name]()
+	small := *v
+	small.window, small.buffer, small.idle = window, buffer, make(chan *worker, 1)
+	return &Counter{encoding: name, scale: 1, vocab: &small}
+}
+
+// streamed counts text in parts of random size.
+func streamed(c *Counter, rng *rand.Rand, text string) int {
+	s := c.Stream()
+	for rest := text; rest != ""; {
+		n := min(1+rng.IntN(60), len(rest))
+		s.WriteString(rest[:n])
+		rest = rest[n:]
+	}
+	s.Close()
+	return s.Tokens()
+}
+
+// stretched returns adversarial text with runs that are long for a small stream.
+func stretched(rng *rand.Rand) string {
+	var b strings.Builder
+	runs := [...][]string{
+		{"A", "B", "É"}, {"A", "a"}, {"A", "中", "B"}, {"中", "文"}, {"A", "A", "A", "\u0301"}, {"a", "b", "中"}, {" ", "  "}, {" ", "\n", "\t"},
+		{" ", "\r", "\u3000"}, {"!", "-", "\u0301"}, {"/", "\n", "\r"}, {"1", "2"}, {"\xff", "\xe4\xb8"}, {"'", "s"}, {"👩", "\u200d", "\ufe0f"},
+	}
+	for range 1 + rng.IntN(6) {
+		b.WriteString(alphabet[rng.IntN(len(alphabet))])
+		run := runs[rng.IntN(len(runs))]
+		for range rng.IntN(150) {
+			b.WriteString(run[rng.IntN(len(run))])
+		}
+		b.WriteString(alphabet[rng.IntN(len(alphabet))])
+	}
+	return b.String()
+}
+
+// TestStreamEqualsCount compares a stream, in large and in tiny buffers, with Count.
+func TestStreamEqualsCount(t *testing.T) {
+	for i, name := range testEncodings {
+		rng := rand.New(rand.NewPCG(uint64(i), 5))
+		whole := mustCounter(t, name)
+		counters := []*Counter{whole, smallCounter(name, windowSize, 64), smallCounter(name, 128, 32), smallCounter(name, 512, 256)}
+		for range 4000 {
+			text := stretched(rng)
+			want := whole.Count(text)
+			for _, c := range counters {
+				if got := streamed(c, rng, text); got != want {
+					t.Fatalf("%s: stream with window %d and buffer %d of %q = %d, Count = %d", name, c.vocab.window, c.vocab.buffer, text, got, want)
+				}
+			}
+		}
+	}
+}
+
+// TestStretchedEqualsOracle compares Count with tiktoken-go on the same kind of text.
+func TestStretchedEqualsOracle(t *testing.T) {
+	for i, name := range testEncodings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rng := rand.New(rand.NewPCG(uint64(i), 6))
+			enc := oracle(t, name)
+			for _, c := range []*Counter{mustCounter(t, name), smallCounter(name, 128, 64)} {
+				for range 1500 {
+					check(t, c, enc, stretched(rng))
+				}
+			}
+		})
+	}
+}
+
+func TestStreamLimit(t *testing.T) {
+	c := mustCounter(t, "o200k_base")
+	for _, text := range []string{
+		strings.Repeat("one line of text\n", 40_000), strings.Repeat("a", 1<<20), strings.Repeat("ab中", 1<<18), strings.Repeat(" ", 1<<20) + "x",
+		strings.Repeat("\xff", 1<<20),
+	} {
+		total := c.Count(text)
+		for _, limit := range []int{0, 1, 1000, total - 1, total, total + 1} {
+			s := c.Stream()
+			s.SetLimit(limit)
+			r := strings.NewReader(text)
+			_, err := io.Copy(s, struct{ io.Reader }{r})
+			if err == nil {
+				err = s.Close()
+			} else {
+				s.Close()
+			}
+			if got, want := errors.Is(err, ErrLimit), total > limit; got != want || err != nil && !got {
+				t.Errorf("limit %d, text of %d tokens: error %v", limit, total, err)
+			}
+			if tokens := s.Tokens(); err != nil && (tokens <= limit || tokens > total) {
+				t.Errorf("limit %d, text of %d tokens: stopped at %d", limit, total, tokens)
+			}
+			if limit <= 1000 && total > 100_000 && r.Len() < len(text)/2 {
+				t.Errorf("limit %d, text of %d tokens: read all but %d of %d bytes", limit, total, r.Len(), len(text))
+			}
+			if got, want := c.Exceeds(text, limit), total > limit; got != want {
+				t.Errorf("Exceeds(%d tokens, %d) = %v, want %v", total, limit, got, want)
+			}
+		}
+	}
+}
+
+func TestStreamClosed(t *testing.T) {
+	s := mustCounter(t, "gpt-4o").Stream()
+	s.WriteString("hello wor")
+	s.WriteString("ld\xe4")
+	for range 2 {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := s.Tokens(), mustCounter(t, "gpt-4o").Count("hello world\xe4"); got != want {
+		t.Errorf("Tokens() = %d, want %d", got, want)
+	}
+	if _, err := s.Write([]byte("x")); err == nil {
+		t.Error("Write after Close succeeded, want an error")
+	}
+}
+
+func TestTruncate(t *testing.T) {
+	for i, name := range testEncodings {
+		rng := rand.New(rand.NewPCG(uint64(i), 8))
+		plain := mustCounter(t, name)
+		scaled, err := plain.WithScale(1.3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		slack := 0
+		for _, c := range []*Counter{plain, scaled, smallCounter(name, 128, 64)} {
+			for k := range 3000 {
+				text := stretched(rng)
+				if k%2 == 0 {
+					text = adversarial(rng, 60)
+				}
+				total := c.Count(text)
+				n := rng.IntN(total+3) - 1
+				kept, tokens := c.Truncate(text, n)
+				switch {
+				case !strings.HasPrefix(text, kept), tokens != c.Count(kept), tokens > max(n, 0):
+					t.Fatalf("%s: Truncate(%q, %d) = %q, %d; Count(kept) = %d", c.Name(), text, n, kept, tokens, c.Count(kept))
+				case total <= n && kept != text:
+					t.Fatalf("%s: Truncate(%q, %d) = %q, want all of it", c.Name(), text, n, kept)
+				case len(kept) < len(text) && utf8.ValidString(text) && !utf8.RuneStart(text[len(kept)]):
+					t.Fatalf("%s: Truncate(%q, %d) = %q: cut inside a character", c.Name(), text, n, kept)
+				}
+				slack = max(slack, min(n, total)-tokens)
+			}
+		}
+		if slack > 20 {
+			t.Errorf("%s: a truncated text stayed %d tokens below the limit", name, slack)
+		}
+	}
+}
+
+func TestExceeds(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 9))
+	for _, name := range testEncodings {
+		plain := mustCounter(t, name)
+		for _, scale := range []float64{1, 0.01, 0.37, 1.15, 100} {
+			c, err := plain.WithScale(scale)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 300 {
+				text := adversarial(rng, 40)
+				total := c.Count(text)
+				for _, n := range []int{-1, 0, total - 1, total, total + 1, 1 << 60} {
+					if got := c.Exceeds(text, n); got != (total > n) {
+						t.Fatalf("%s: Exceeds(%q, %d) = %v with %d tokens", c.Name(), text, n, got, total)
+					}
+				}
+			}
+		}
+	}
+	for _, scale := range []float64{0, -1, 0.009, 101} {
+		if _, err := mustCounter(t, "gpt-4o").WithScale(scale); err == nil {
+			t.Errorf("WithScale(%v) succeeded, want an error", scale)
+		}
+	}
+}
