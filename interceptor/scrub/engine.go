@@ -1,30 +1,169 @@
 package scrub
 
 import (
+	"fmt"
+	"math"
+	"runtime"
+	"slices"
 	"strings"
+	"sync"
 )
 
-// An engine finds what gitleaks' detector finds.
+// An engine finds what gitleaks' detector finds. What it holds does not change
+// after newEngine, but for the free scratches.
 type engine struct {
-	set *ruleSet
+	set      *ruleSet
+	matcher  *matcher
+	literals []use // by literal of the matcher
+	plans    [][]*plan
+	numPlans int
+	always   []int // rules that no keyword of the matcher switches on
+
+	mu   sync.Mutex
+	free []*scratch
+}
+
+// A use is what a literal means.
+type use struct {
+	enables []int // rules of which it is a keyword
+	anchors []int // plans of which it is an anchor
+}
+
+// A scratch is the memory of one examination at a time.
+type scratch struct {
+	dfas    []*dfa    // by plan
+	hits    [][]int32 // by plan: places of its anchor
+	touched []int     // plans with hits
+	enabled []bool    // by rule
+	active  []int     // the enabled rules
+	scans   []int     // plans whose dfa ran
+	seen    []bool    // by literal
+	heard   []int     // the seen literals
+	buf     [2][]byte
+}
+
+func newEngine(set *ruleSet) (*engine, error) {
+	e := &engine{set: set, plans: make([][]*plan, len(set.rules))}
+	index := map[string]int{}
+	var texts []string
+	at := func(literal string) *use {
+		n, ok := index[literal]
+		if !ok {
+			n = len(texts)
+			index[literal] = n
+			texts = append(texts, literal)
+			e.literals = append(e.literals, use{})
+		}
+		return &e.literals[n]
+	}
+	for i, r := range set.rules {
+		if len(r.keywords) == 0 || slices.ContainsFunc(r.keywords, odd) {
+			e.always = append(e.always, i)
+		} else {
+			for _, k := range r.keywords {
+				u := at(k)
+				u.enables = append(u.enables, i)
+			}
+		}
+		e.plans[i] = newPlans(r.tree)
+		for _, p := range e.plans[i] {
+			p.id = e.numPlans
+			e.numPlans++
+			if p.anchor == nil {
+				continue
+			}
+			for _, l := range p.anchor.literals {
+				u := at(l)
+				u.anchors = append(u.anchors, p.id)
+			}
+		}
+		r.index = i
+	}
+	var err error
+	if e.matcher, err = newMatcher(texts); err != nil {
+		return nil, err
+	}
+	return e, nil
+}
+
+// odd reports whether keyword is not for the matcher: too short, or with
+// letters that it does not fold.
+func odd(keyword string) bool { return len(keyword) < minLiteral || !ascii(keyword) }
+
+func (e *engine) acquire() *scratch {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if n := len(e.free); n > 0 {
+		s := e.free[n-1]
+		e.free = e.free[:n-1]
+		return s
+	}
+	return &scratch{
+		dfas:    make([]*dfa, e.numPlans),
+		hits:    make([][]int32, e.numPlans),
+		enabled: make([]bool, len(e.set.rules)),
+		seen:    make([]bool, len(e.literals)),
+	}
+}
+
+// release gives s back. A scratch that saw a panic is not given back.
+func (e *engine) release(s *scratch) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.free) < runtime.GOMAXPROCS(0) {
+		e.free = append(e.free, s)
+	}
+}
+
+// reset empties s after a text.
+func (s *scratch) reset() {
+	for _, p := range s.touched {
+		s.hits[p] = s.hits[p][:0]
+	}
+	for _, p := range s.scans {
+		s.dfas[p].forget()
+	}
+	for _, r := range s.active {
+		s.enabled[r] = false
+	}
+	for _, l := range s.heard {
+		s.seen[l] = false
+	}
+	s.touched, s.scans, s.active, s.heard = s.touched[:0], s.scans[:0], s.active[:0], s.heard[:0]
 }
 
 // find returns the findings in text, before a generic one gives way to a more
-// exact one.
-func (e *engine) find(text string, lim *limit) ([]hit, error) {
+// exact one, in the order of the rules.
+func (e *engine) find(text string, s *scratch, lim *limit) ([]hit, error) {
+	if len(text) > math.MaxInt32/2 {
+		return nil, fmt.Errorf("scrub: text of %d bytes: at most %d are examined at once", len(text), math.MaxInt32/2)
+	}
+	defer s.reset()
+	if err := e.look(text, s, lim); err != nil {
+		return nil, err
+	}
+	for _, r := range e.always {
+		if e.set.rules[r].enabled(text) {
+			s.active = append(s.active, r)
+		}
+	}
+	if len(s.active) == 0 {
+		return nil, nil
+	}
+	slices.Sort(s.active)
 	t := &site{text: text, set: e.set}
-	lower := strings.ToLower(text)
 	var hits []hit
-	for _, r := range e.set.rules {
-		if r.silent || !r.enabled(lower) {
+	for _, i := range s.active {
+		r := e.set.rules[i]
+		if r.silent {
 			continue
 		}
-		found, err := e.findRule(t, r, lim)
+		found, err := e.findRule(t, r, s, lim)
 		if err != nil {
 			return nil, err
 		}
 		if len(found) > 0 && len(r.required) > 0 {
-			if found, err = e.companions(t, found, lim); err != nil {
+			if found, err = e.companions(t, found, s, lim); err != nil {
 				return nil, err
 			}
 		}
@@ -33,47 +172,97 @@ func (e *engine) find(text string, lim *limit) ([]hit, error) {
 	return hits, nil
 }
 
-// enabled reports whether one of the rule's keywords is in the text.
-func (r *rule) enabled(lower string) bool {
-	for _, k := range r.keywords {
-		if strings.Contains(lower, k) {
-			return true
+// look notes which rules are switched on and where the anchors are.
+func (e *engine) look(text string, s *scratch, lim *limit) error {
+	keyword := func(l, _ int) {
+		if s.seen[l] {
+			return
+		}
+		s.seen[l] = true
+		s.heard = append(s.heard, l)
+		for _, r := range e.literals[l].enables {
+			if !s.enabled[r] {
+				s.enabled[r] = true
+				s.active = append(s.active, r)
+			}
 		}
 	}
-	return len(r.keywords) == 0
+	place := func(l, at int) {
+		for _, p := range e.literals[l].anchors {
+			if len(s.hits[p]) == 0 {
+				s.touched = append(s.touched, p)
+			}
+			s.hits[p] = append(s.hits[p], int32(at))
+		}
+	}
+	if !folds(text) {
+		return e.matcher.each(text, lim, func(l, at int) {
+			keyword(l, at)
+			place(l, at)
+		})
+	}
+	// A few letters of the text are ASCII letters without case. Keywords and
+	// expressions do not even agree on which.
+	if err := e.matcher.each(strings.ToLower(text), lim, keyword); err != nil {
+		return err
+	}
+	folded, from := fold(text)
+	return e.matcher.each(folded, lim, func(l, at int) { place(l, int(from[at])) })
 }
 
-func (e *engine) findRule(t *site, r *rule, lim *limit) ([]hit, error) {
-	if err := lim.check(); err != nil {
-		return nil, err
-	}
-	var hits []hit
-	for _, m := range r.regexp().FindAllStringIndex(t.text, -1) {
-		if h, ok := t.inspect(r, span{m[0], m[1]}); ok {
-			hits = append(hits, h)
+// folds reports whether text holds a letter that is an ASCII letter in lower
+// case (U+0130, U+212A) or without case (U+017F, U+212A).
+func folds(text string) bool {
+	return !ascii(text) && (strings.Contains(text, "\u212a") || strings.Contains(text, "\u017f") || strings.Contains(text, "\u0130"))
+}
+
+// fold returns text with U+212A and U+017F as k and s, and for each of its
+// bytes the place in text.
+func fold(text string) (folded string, from []int32) {
+	var b strings.Builder
+	b.Grow(len(text))
+	from = make([]int32, 0, len(text))
+	for i, r := range text {
+		c, ok := foldASCII(r)
+		if !ok || r < 0x80 {
+			size := runeSize(text, i)
+			b.WriteString(text[i : i+size])
+			for k := range size {
+				from = append(from, int32(i+k))
+			}
+			continue
 		}
+		b.WriteByte(c)
+		from = append(from, int32(i))
 	}
-	return hits, nil
+	return b.String(), from
+}
+
+// enabled reports whether a rule that the matcher cannot switch on is on.
+func (r *rule) enabled(text string) bool {
+	if len(r.keywords) == 0 {
+		return true
+	}
+	lower := strings.ToLower(text)
+	return slices.ContainsFunc(r.keywords, func(k string) bool { return strings.Contains(lower, k) })
 }
 
 // companions returns those of found, all of one rule, that have a finding of
 // every rule it requires near them.
-func (e *engine) companions(t *site, found []hit, lim *limit) ([]hit, error) {
+func (e *engine) companions(t *site, found []hit, s *scratch, lim *limit) ([]hit, error) {
 	for _, q := range found[0].rule.required {
-		near, err := e.findRule(t, e.set.byID[q.ID], lim)
+		r := e.set.byID[q.ID]
+		if r.tree == nil || r.index < 0 {
+			return nil, nil // looks at paths, and a text has none
+		}
+		near, err := e.findRule(t, r, s, lim)
 		if err != nil {
 			return nil, err
 		}
-		var kept []hit
-		for i := range found {
-			for k := range near {
-				if q.holds(found[i].at, near[k].at) {
-					kept = append(kept, found[i])
-					break
-				}
-			}
-		}
-		if found = kept; len(found) == 0 {
+		found = slices.DeleteFunc(found, func(h hit) bool {
+			return !slices.ContainsFunc(near, func(n hit) bool { return q.holds(h.at, n.at) })
+		})
+		if len(found) == 0 {
 			return nil, nil
 		}
 	}
@@ -99,17 +288,12 @@ func exact(text string, hits []hit) []hit {
 			better[h.at.startLine] = append(better[h.at.startLine], text[h.secret.start:h.secret.end])
 		}
 	}
-	var out []hit
-next:
-	for _, h := range hits {
-		if h.rule.generic {
-			for _, s := range better[h.at.startLine] {
-				if strings.Contains(s, text[h.secret.start:h.secret.end]) {
-					continue next
-				}
-			}
-		}
-		out = append(out, h)
+	if len(better) == 0 {
+		return hits
 	}
-	return out
+	return slices.DeleteFunc(slices.Clone(hits), func(h hit) bool {
+		return h.rule.generic && slices.ContainsFunc(better[h.at.startLine], func(s string) bool {
+			return strings.Contains(s, text[h.secret.start:h.secret.end])
+		})
+	})
 }

@@ -33,7 +33,7 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 			clean, found, err = nil, nil, fault(e)
 		}
 	}()
-	d := &document{s: s, raw: raw, lim: newLimit(ctx, s.timeout)}
+	d := &document{job: s.begin(ctx), raw: raw}
 	walkErr := rawjson.Walk(raw, func(t rawjson.Token) bool {
 		err = d.token(t)
 		return err == nil
@@ -44,6 +44,7 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 	if err != nil {
 		return nil, nil, err
 	}
+	d.job.end()
 	if len(d.dirty) == 0 {
 		return raw, d.findings(), nil
 	}
@@ -52,9 +53,8 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 
 // A document is one JSON value on its way through the scrubber.
 type document struct {
-	s     *Scrubber
+	job   *job
 	raw   []byte
-	lim   *limit
 	stack []frame
 	dirty []*stringToken // those with a secret, in no order
 	found []placed
@@ -170,7 +170,7 @@ func (d *document) leave(f *frame) error {
 
 // scan examines the decoded text of t.
 func (d *document) scan(t *stringToken, text string) error {
-	marks, found, err := d.s.examine(text, d.lim)
+	marks, found, err := d.job.examine(text)
 	if err != nil {
 		return err
 	}
@@ -195,7 +195,7 @@ func (d *document) mark(t *stringToken, marks []mark) {
 // text of a token. What was known before is not reported again.
 func (d *document) joined(tokens []*stringToken, parts []string) error {
 	text := strings.Join(parts, "")
-	marks, _, err := d.s.examine(text, d.lim)
+	marks, _, err := d.job.examine(text)
 	if err != nil {
 		return err
 	}
@@ -239,7 +239,7 @@ func (d *document) scanBlob(f *frame) error {
 	if err != nil || !textual(f.mime) && !utf8.Valid(text) {
 		return d.scan(f.blob, encoded)
 	}
-	marks, found, err := d.s.examine(string(text), d.lim)
+	marks, found, err := d.job.examine(string(text))
 	if err != nil || len(marks) == 0 {
 		return err
 	}

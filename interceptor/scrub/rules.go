@@ -82,6 +82,7 @@ type rule struct {
 	own      bool // ours, not gitleaks' or the user's
 	generic  bool // gives way to a more exact rule
 
+	index  int            // in the active rules, -1 for those that are not
 	tree   *syntax.Regexp // of expr, parsed and not simplified
 	regexp func() *regexp.Regexp
 }
@@ -262,7 +263,7 @@ func newRule(e *ruleEntry) (*rule, error) {
 		return nil, errors.New("has no id")
 	}
 	r := &rule{
-		id: e.ID, expr: e.Regex, path: e.Path, group: e.SecretGroup, entropy: e.Entropy,
+		index: -1, id: e.ID, expr: e.Regex, path: e.Path, group: e.SecretGroup, entropy: e.Entropy,
 		required: e.Required, silent: e.SkipReport,
 		generic: strings.Contains(strings.ToLower(e.ID), "generic"),
 	}

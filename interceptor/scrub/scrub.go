@@ -42,7 +42,11 @@ func New(opts Options) (*Scrubber, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scrub: %w", err)
 	}
-	return &Scrubber{engine: &engine{set: set}, timeout: opts.Timeout}, nil
+	e, err := newEngine(set)
+	if err != nil {
+		return nil, fmt.Errorf("scrub: %w", err)
+	}
+	return &Scrubber{engine: e, timeout: opts.Timeout}, nil
 }
 
 // Rules returns how many rules look at a text.
@@ -58,10 +62,12 @@ func (s *Scrubber) Text(ctx context.Context, text string) (clean string, found [
 			clean, found, err = "", nil, fault(e)
 		}
 	}()
-	marks, found, err := s.examine(text, newLimit(ctx, s.timeout))
+	j := s.begin(ctx)
+	marks, found, err := j.examine(text)
 	if err != nil {
 		return "", nil, err
 	}
+	j.end()
 	return redact(text, marks), found, nil
 }
 
@@ -75,9 +81,27 @@ type mark struct {
 	rule string
 }
 
+// A job is the examination of one text or message.
+type job struct {
+	engine  *engine
+	scratch *scratch
+	limit   *limit
+}
+
+func (s *Scrubber) begin(ctx context.Context) *job {
+	return &job{s.engine, s.engine.acquire(), newLimit(ctx, s.timeout)}
+}
+
+// end gives the memory of a job back. After an error or a panic nobody knows
+// what state it is in; it is left to the garbage collector.
+func (j *job) end() { j.engine.release(j.scratch) }
+
 // examine returns what is to be redacted in text and what is to be reported.
-func (s *Scrubber) examine(text string, lim *limit) ([]mark, []Finding, error) {
-	hits, err := s.engine.find(text, lim)
+func (j *job) examine(text string) ([]mark, []Finding, error) {
+	if err := j.limit.check(); err != nil {
+		return nil, nil, err
+	}
+	hits, err := j.engine.find(text, j.scratch, j.limit)
 	if err != nil || len(hits) == 0 {
 		return nil, nil, err
 	}

@@ -1,0 +1,101 @@
+package scrub
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// source returns about size bytes of the standard library's source, which is
+// dense with the keywords of rules and has hardly a secret.
+func source(b testing.TB, size int) string {
+	b.Helper()
+	var text strings.Builder
+	for _, dir := range []string{"crypto", "net", "cmd/go"} {
+		_ = filepath.WalkDir(filepath.Join(runtime.GOROOT(), "src", dir), func(path string, e os.DirEntry, err error) error {
+			if err == nil && !e.IsDir() && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") && text.Len() < size {
+				src, _ := os.ReadFile(path)
+				text.Write(src)
+			}
+			return nil
+		})
+	}
+	if text.Len() < size/2 {
+		b.Skip("the source of the standard library is not here")
+	}
+	return text.String()[:min(size, text.Len())]
+}
+
+// prose returns text without a keyword.
+func prose(size int) string {
+	const p = "It was a bright cold day in April, and the clocks were striking thirteen; a man with his chin in his " +
+		"breast slipped through the glass doors, though not quickly enough to stop a swirl of gritty dust.\n"
+	return strings.Repeat(p, size/len(p)+1)[:size]
+}
+
+// answers returns JSON such as an API gives, dense with tokens and keys.
+func answers(size int) string {
+	const p = `{"id":4711,"node_id":"MDEwOlJlcG9zaXRvcnkx","name":"auth-service","keys_url":"https://api.example.com/repos/x/keys{/key_id}",` +
+		`"owner":{"login":"octo","token_count":3,"access":"read","api":"v3"},"private":false,"pushed_at":"2026-01-02T03:04:05Z",` +
+		`"description":"Issues tokens and checks secrets for the API gateway","permissions":{"admin":false,"key":true}},` + "\n"
+	return "[" + strings.Repeat(p, size/len(p)) + "{}]"
+}
+
+func benchText(b *testing.B, text string, run func(string)) {
+	b.SetBytes(int64(len(text)))
+	b.ReportAllocs()
+	run(text)
+	for b.Loop() {
+		run(text)
+	}
+}
+
+func BenchmarkText(b *testing.B) {
+	s, d := newScrubber(b, Options{}), reference(b)
+	scrub := func(text string) {
+		if _, _, err := s.Text(context.Background(), text); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		name, text string
+	}{
+		{"source", source(b, 2<<20)},
+		{"answers", answers(1 << 20)},
+		{"prose", prose(2 << 20)},
+		{"small", "A short result of a tool, with one key and two tokens in it.\n"},
+		{"hostile/key", strings.Repeat("key ", 1<<17)},
+		{"hostile/key_", strings.Repeat("key_", 1<<17)},
+		{"hostile/key=a", strings.Repeat("key=a ", 1<<16)},
+		{"hostile/begin", strings.Repeat("-----BEGIN PRIVATE KEY----- ", 1<<14)},
+		{"hostile/curl-H", strings.Repeat("curl -H ", 1<<16)},
+		{"hostile/curl-u", strings.Repeat(`curl -u "`, 1<<16)},
+		{"hostile/minified", strings.Repeat(`{"key":"A1b2C3d4E5f6G7h8","x":1},`, 1<<14)},
+	} {
+		b.Run(c.name+"/foldgate", func(b *testing.B) { benchText(b, c.text, scrub) })
+		if os.Getenv("FOLDGATE_BENCH_GITLEAKS") != "" && !strings.Contains(c.name, "minified") {
+			b.Run(c.name+"/gitleaks", func(b *testing.B) { benchText(b, c.text, func(text string) { d.DetectString(text) }) })
+		}
+	}
+}
+
+func BenchmarkJSON(b *testing.B) {
+	s := newScrubber(b, Options{})
+	text := answers(1 << 20)
+	b.Run("answers", func(b *testing.B) {
+		benchText(b, text, func(text string) {
+			if _, _, err := s.JSON(context.Background(), []byte(text)); err != nil {
+				b.Fatal(err)
+			}
+		})
+	})
+}
+
+func BenchmarkNew(b *testing.B) {
+	for b.Loop() {
+		newScrubber(b, Options{})
+	}
+}

@@ -1,0 +1,166 @@
+package scrub
+
+import (
+	"slices"
+	"unicode/utf8"
+)
+
+// findRule returns the findings of r in the text of t, for which look has run.
+func (e *engine) findRule(t *site, r *rule, s *scratch, lim *limit) ([]hit, error) {
+	var hits []hit
+	add := func(m span) {
+		if h, ok := t.inspect(r, m); ok {
+			hits = append(hits, h)
+		}
+	}
+	cursors := make([]cursor, 0, 4)
+	for _, p := range e.plans[r.index] {
+		c := cursor{plan: p, hits: s.hits[p.id]}
+		if p.anchor != nil && len(c.hits) == 0 {
+			continue
+		}
+		if c.dfa = s.dfa(p); c.dfa == nil {
+			cursors = nil
+			break
+		}
+		if !slices.IsSorted(c.hits) {
+			slices.Sort(c.hits)
+		}
+		cursors = append(cursors, c)
+	}
+	if cursors == nil || e.plans[r.index] == nil {
+		for _, m := range r.regexp().FindAllStringIndex(t.text, -1) {
+			add(span{m[0], m[1]})
+		}
+		return hits, lim.check()
+	}
+	for p := 0; ; {
+		var first *cursor
+		for i := range cursors {
+			c := &cursors[i]
+			if err := c.seek(t.text, p, lim); err != nil {
+				return nil, err
+			}
+			if c.found && (first == nil || c.match.start < first.match.start) {
+				first = c
+			}
+		}
+		if first == nil {
+			return hits, nil
+		}
+		add(first.match)
+		p = first.match.end
+	}
+}
+
+// dfa returns the automaton of p, or nil if it has none.
+func (s *scratch) dfa(p *plan) *dfa {
+	if s.dfas[p.id] == nil {
+		prog := p.program()
+		if prog == nil {
+			return nil
+		}
+		s.dfas[p.id] = newDFA(prog)
+	}
+	s.scans = append(s.scans, p.id)
+	return s.dfas[p.id]
+}
+
+// A cursor walks the matches of one plan.
+type cursor struct {
+	plan  *plan
+	dfa   *dfa
+	hits  []int32
+	hit   int // index of the next hit
+	next  int // no start before it is left to try
+	tries int
+
+	found bool
+	tail  int // where the tail of the match starts
+	match span
+}
+
+// seek finds the leftmost match that starts at or after p.
+func (c *cursor) seek(text string, p int, lim *limit) error {
+	for {
+		if c.found && c.tail >= p {
+			c.match.start = c.plan.reach(text, c.tail, p)
+			return nil
+		}
+		c.found = false
+		s := c.start(text, max(p, c.next))
+		if s < 0 {
+			return nil
+		}
+		c.next = s + 1
+		if c.tries++; c.tries%stride == 0 {
+			if err := lim.check(); err != nil {
+				return err
+			}
+		}
+		if inside(text, s) {
+			continue
+		}
+		end, err := c.dfa.end(text, s, lim)
+		if err != nil {
+			return err
+		}
+		c.found, c.tail, c.match.end = end >= 0, s, end
+	}
+}
+
+// start returns the first possible start at or after s, or -1.
+func (c *cursor) start(text string, s int) int {
+	a := c.plan.anchor
+	if a == nil {
+		first := c.dfa.firsts()
+		for ; s < len(text); s++ {
+			if first[text[s]] {
+				return s
+			}
+		}
+		return -1
+	}
+	for ; c.hit < len(c.hits); c.hit++ {
+		at := int(c.hits[c.hit])
+		if s = max(s, at-a.hi); s <= at-a.lo {
+			return s
+		}
+	}
+	return -1
+}
+
+// inside reports whether byte i is in the middle of a rune, where no match
+// can start.
+func inside(text string, i int) bool {
+	if utf8.RuneStart(text[i]) {
+		return false
+	}
+	for k := i - 1; k >= 0 && k > i-utf8.UTFMax; k-- {
+		if utf8.RuneStart(text[k]) {
+			return k+runeSize(text, k) > i
+		}
+	}
+	return false
+}
+
+func runeSize(text string, i int) int {
+	_, size := utf8.DecodeRuneInString(text[i:])
+	return size
+}
+
+// ascii reports whether s is plain ASCII.
+func ascii(s string) bool {
+	for len(s) >= 8 {
+		if (uint32(s[0])|uint32(s[1])|uint32(s[2])|uint32(s[3])|uint32(s[4])|uint32(s[5])|uint32(s[6])|uint32(s[7]))&0x80 != 0 {
+			return false
+		}
+		s = s[8:]
+	}
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,259 @@
+package scrub
+
+import (
+	"encoding/binary"
+	"regexp/syntax"
+	"unicode/utf8"
+)
+
+const (
+	// maxTable bounds the transitions of an automaton; then it starts anew.
+	maxTable = 1 << 16
+	// stride is how often a run notes where it is, and checks the time.
+	stride = 512
+
+	dead = 1 // the state from which nothing matches
+)
+
+// A dfa runs a program from a given start and returns the end that the
+// standard library prefers there. It is built while it runs.
+//
+// A state is the list of threads of the standard library's machine, in order
+// of priority, before assertions are decided; the next class decides them. Its
+// transition says whether a thread matches before that class, which cuts the
+// threads after it. So program and priorities are those of the standard
+// library, and the results are too.
+//
+// A state at a position determines all that follows. Each run leaves a note
+// every stride bytes of what came of it, and a later run that arrives in the
+// same state at the same place takes that for an answer. So runs from many
+// starts, none of which matches before the end of the text, cost the time of
+// few. A dfa serves one text at a time.
+type dfa struct {
+	p      *program
+	trans  []int32 // state*classes + class: next state<<1 | match before; 0 for not yet known
+	list   [][]uint32
+	kind   []uint8
+	index  map[string]int32
+	begin  [kindEdge + 1]int32
+	first  *[256]bool
+	notes  map[place]int32 // end of the match from there, or -1
+	passed []place         // by this run
+
+	seen  []uint32 // sparse set of instructions, by generation
+	added []uint32
+	gen   uint32
+	next  []uint32
+	key   []byte
+}
+
+// A place is a state at a position.
+type place struct{ at, state int32 }
+
+func newDFA(p *program) *dfa {
+	d := &dfa{p: p, notes: map[place]int32{}, seen: make([]uint32, len(p.inst)), added: make([]uint32, len(p.inst))}
+	d.clear()
+	return d
+}
+
+// clear forgets all states.
+func (d *dfa) clear() {
+	d.index = map[string]int32{}
+	d.list, d.kind = [][]uint32{nil, nil}, []uint8{0, 0}
+	d.trans = make([]int32, 2*d.p.classes, 16*d.p.classes)
+	for i := d.p.classes; i < len(d.trans); i++ {
+		d.trans[i] = dead << 1
+	}
+	d.begin = [kindEdge + 1]int32{}
+	d.forget()
+}
+
+// forget drops the notes, which hold for one text.
+func (d *dfa) forget() {
+	if len(d.notes) > 0 {
+		clear(d.notes)
+	}
+	d.passed = d.passed[:0]
+}
+
+// end returns where the preferred match that starts at from ends, or -1.
+func (d *dfa) end(text string, from int, lim *limit) (int, error) {
+	kind := uint8(0)
+	if d.p.looks {
+		kind = kindBefore(text, from)
+	}
+	state := d.begin[kind]
+	if state == 0 {
+		state = d.state([]uint32{d.p.start}, kind)
+		d.begin[kind] = state
+	}
+	end := -1
+	d.passed = d.passed[:0]
+	for i := from; ; {
+		stop := min(i-i%stride+stride, len(text))
+		var t int32
+		for i < stop {
+			class, size := uint8(0), 1
+			if c := text[i]; c < utf8.RuneSelf {
+				class = d.p.ascii[c]
+			} else {
+				var r rune
+				r, size = utf8.DecodeRuneInString(text[i:])
+				class = d.p.classOf(r)
+			}
+			if t = d.trans[int(state)*d.p.classes+int(class)]; t == 0 {
+				t = d.step(state, class)
+			}
+			if t&1 != 0 {
+				end = i
+			}
+			if state = t >> 1; state == dead {
+				d.note(end)
+				return end, nil
+			}
+			i += size
+		}
+		if i >= len(text) {
+			if t = d.trans[int(state)*d.p.classes+d.p.classes-1]; t == 0 {
+				t = d.step(state, uint8(d.p.classes-1))
+			}
+			if t&1 != 0 {
+				end = len(text)
+			}
+			d.note(end)
+			return end, nil
+		}
+		here := place{int32(i), state}
+		if known, ok := d.notes[here]; ok {
+			if known >= 0 {
+				end = int(known)
+			}
+			d.note(end)
+			return end, nil
+		}
+		d.passed = append(d.passed, here)
+		if err := lim.check(); err != nil {
+			return -1, err
+		}
+	}
+}
+
+// note writes down the end of this run for all places that it passed.
+func (d *dfa) note(end int) {
+	for _, p := range d.passed {
+		if end >= int(p.at) {
+			d.notes[p] = int32(end)
+		} else {
+			d.notes[p] = -1
+		}
+	}
+}
+
+// firsts returns the bytes with which a match may start.
+func (d *dfa) firsts() *[256]bool {
+	if d.first != nil {
+		return d.first
+	}
+	d.first = new([256]bool)
+	for class := range d.p.classes - 1 {
+		d.gen++
+		d.next = d.next[:0]
+		if matches := d.follow(d.p.start, uint8(class), ^syntax.EmptyOp(0)); !matches && len(d.next) == 0 {
+			continue
+		}
+		for c := range utf8.RuneSelf {
+			d.first[c] = d.first[c] || d.p.ascii[c] == uint8(class)
+		}
+		for i, b := range d.p.bounds {
+			if b >= utf8.RuneSelf && d.p.class[i] == uint8(class) {
+				for c := utf8.RuneSelf; c < 256; c++ {
+					d.first[c] = true
+				}
+			}
+		}
+	}
+	return d.first
+}
+
+// step computes the transition of a state.
+func (d *dfa) step(state int32, class uint8) int32 {
+	p := d.p
+	ops := assertions(d.kind[state], p.kind[class])
+	d.gen++
+	d.next = d.next[:0]
+	match := int32(0)
+	for _, pc := range d.list[state] {
+		if d.follow(pc, class, ops) {
+			match = 1
+			break
+		}
+	}
+	to := int32(dead)
+	if len(d.next) > 0 {
+		kind := uint8(0)
+		if p.looks {
+			kind = p.kind[class]
+		}
+		if len(d.trans) >= maxTable {
+			d.clear()
+			return d.state(d.next, kind)<<1 | match
+		}
+		to = d.state(d.next, kind)
+	}
+	t := to<<1 | match
+	d.trans[int(state)*p.classes+int(class)] = t
+	return t
+}
+
+// follow walks a thread through all that reads nothing. It adds to next where
+// the class takes it, in order of priority, and reports whether it matches.
+func (d *dfa) follow(pc uint32, class uint8, ops syntax.EmptyOp) bool {
+	for {
+		if d.seen[pc] == d.gen {
+			return false
+		}
+		d.seen[pc] = d.gen
+		in := &d.p.inst[pc]
+		switch in.Op {
+		case syntax.InstAlt, syntax.InstAltMatch:
+			if d.follow(in.Out, class, ops) {
+				return true
+			}
+			pc = in.Arg
+		case syntax.InstNop, syntax.InstCapture:
+			pc = in.Out
+		case syntax.InstEmptyWidth:
+			if syntax.EmptyOp(in.Arg)&^ops != 0 {
+				return false
+			}
+			pc = in.Out
+		case syntax.InstMatch:
+			return true
+		case syntax.InstFail:
+			return false
+		default:
+			if d.p.takes[d.p.set[pc]][class] && d.added[in.Out] != d.gen {
+				d.added[in.Out] = d.gen
+				d.next = append(d.next, in.Out)
+			}
+			return false
+		}
+	}
+}
+
+// state returns the number of the state with these threads.
+func (d *dfa) state(list []uint32, kind uint8) int32 {
+	d.key = append(d.key[:0], kind)
+	for _, pc := range list {
+		d.key = binary.LittleEndian.AppendUint32(d.key, pc)
+	}
+	if n, ok := d.index[string(d.key)]; ok {
+		return n
+	}
+	n := int32(len(d.list))
+	d.index[string(d.key)] = n
+	d.list = append(d.list, append([]uint32(nil), list...))
+	d.kind = append(d.kind, kind)
+	d.trans = append(d.trans, make([]int32, d.p.classes)...)
+	return n
+}

@@ -1,0 +1,158 @@
+package scrub
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"regexp/syntax"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/rs/zerolog"
+	"github.com/zricethezav/gitleaks/v8/detect"
+)
+
+// reference is gitleaks' own detector with its default rules.
+func reference(t testing.TB) *detect.Detector {
+	t.Helper()
+	zerolog.SetGlobalLevel(zerolog.Disabled)
+	d, err := detect.NewDetectorDefaultConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d.IgnoreGitleaksAllow = true
+	return d
+}
+
+// A report is all that both detectors say about a finding.
+type report struct {
+	rule, match, secret                        string
+	startLine, endLine, startColumn, endColumn int
+}
+
+func (r report) compare(o report) int {
+	return cmp.Or(cmp.Compare(r.startLine, o.startLine), cmp.Compare(r.startColumn, o.startColumn),
+		cmp.Compare(r.rule, o.rule), cmp.Compare(r.secret, o.secret), cmp.Compare(r.match, o.match))
+}
+
+func theirs(d *detect.Detector, text string) []report {
+	var out []report
+	for _, f := range d.DetectString(text) {
+		out = append(out, report{f.RuleID, f.Match, f.Secret, f.StartLine, f.EndLine, f.StartColumn, f.EndColumn})
+	}
+	slices.SortFunc(out, report.compare)
+	return out
+}
+
+func ours(t testing.TB, s *Scrubber, text string) []report {
+	t.Helper()
+	j := s.begin(context.Background())
+	hits, err := j.engine.find(text, j.scratch, j.limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.end()
+	var out []report
+	for _, h := range exact(text, hits) {
+		if !h.rule.own {
+			out = append(out, report{
+				h.rule.id, text[h.match.start:h.match.end], text[h.secret.start:h.secret.end],
+				h.at.startLine, h.at.endLine, h.at.startColumn, h.at.endColumn,
+			})
+		}
+	}
+	slices.SortFunc(out, report.compare)
+	return out
+}
+
+// defaultTrees returns the expressions of gitleaks' rules.
+func defaultTrees(s *Scrubber) []*syntax.Regexp {
+	var trees []*syntax.Regexp
+	for _, r := range s.engine.set.rules {
+		if !r.own {
+			trees = append(trees, r.tree)
+		}
+	}
+	return trees
+}
+
+// TestSameFindingsAsGitleaks compares with gitleaks' detector. The texts hold
+// samples of all its rules. FOLDGATE_SCRUB_MB sets how much is compared, and
+// FOLDGATE_SCRUB_SEED where it starts.
+func TestSameFindingsAsGitleaks(t *testing.T) {
+	size, seed := 300_000, uint64(1)
+	if mb, err := strconv.ParseFloat(os.Getenv("FOLDGATE_SCRUB_MB"), 64); err == nil {
+		size = int(mb * 1e6)
+	}
+	if n, err := strconv.ParseUint(os.Getenv("FOLDGATE_SCRUB_SEED"), 10, 64); err == nil {
+		seed = n
+	}
+	s, d := newScrubber(t, Options{}), reference(t)
+	trees := defaultTrees(s)
+	seen := map[string]int{}
+	total, findings := 0, 0
+	for n := seed; total < size; n++ {
+		sam := newSampler(n)
+		some := trees
+		if k := sam.IntN(3); k > 0 {
+			some = nil
+			for range 3 * k {
+				some = append(some, trees[sam.IntN(len(trees))])
+			}
+		}
+		text := sam.text(some, 1+sam.IntN(12000))
+		total += len(text)
+		findings += compareOne(t, s, d, text, seen, fmt.Sprintf("seed %d", n))
+	}
+	t.Logf("%d bytes, %d findings of %d rules, 0 differences", total, findings, len(seen))
+}
+
+// compareOne fails where the findings in text differ, and returns their number.
+func compareOne(t *testing.T, s *Scrubber, d *detect.Detector, text string, seen map[string]int, name string) int {
+	t.Helper()
+	want, got := theirs(d, text), ours(t, s, text)
+	if !slices.Equal(got, want) {
+		for i := 0; i < max(len(got), len(want)); i++ {
+			switch {
+			case i >= len(got):
+				t.Fatalf("%s: gitleaks finds also %+v", name, want[i])
+			case i >= len(want):
+				t.Fatalf("%s: gitleaks does not find %+v", name, got[i])
+			case got[i] != want[i]:
+				t.Fatalf("%s: finding %d of %d/%d is\n%+v, gitleaks has\n%+v", name, i, len(got), len(want), got[i], want[i])
+			}
+		}
+	}
+	for _, r := range want {
+		seen[r.rule]++
+	}
+	return len(want)
+}
+
+// TestEveryDefaultRule compares each rule alone, at the start, in the middle
+// and at the end of a text and around multiples of the automaton's stride.
+func TestEveryDefaultRule(t *testing.T) {
+	s, d := newScrubber(t, Options{}), reference(t)
+	seen := map[string]int{}
+	for i, r := range s.engine.set.rules {
+		if r.own {
+			continue
+		}
+		sam := newSampler(uint64(i))
+		for n := 0; n < 40 && (n < 2 || seen[r.id] < 3); n++ {
+			x := " " + sam.of(r.tree) + " "
+			pad := ""
+			for len(pad) < sam.IntN(2*stride) {
+				pad += "lorem ipsum\n"
+			}
+			for _, text := range []string{x[1:] + pad, pad + x + pad, pad + x[:len(x)-1], r.keywords[0] + "\n" + x} {
+				compareOne(t, s, d, text, seen, r.id)
+			}
+		}
+		if seen[r.id] == 0 {
+			t.Errorf("rule %s: no sample of it was found by gitleaks", r.id)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package scrub
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// TestMatcher compares the places of literals with those that a naive search
+// finds, in short texts over a small alphabet.
+func TestMatcher(t *testing.T) {
+	literals := []string{"ab", "abc", "bca", "a-", "-a@", "cabab", "aaaaaaaa", "@`["}
+	m, err := newMatcher(literals)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	const alphabet = "abcABC-@`[\x00\r"
+	for range 20000 {
+		b := make([]byte, rnd.IntN(40))
+		for i := range b {
+			b[i] = alphabet[rnd.IntN(len(alphabet))]
+		}
+		text := string(b)
+		got := make([][]int, len(literals))
+		err := m.each(text, newLimit(context.Background(), 0), func(l, at int) { got[l] = append(got[l], at) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := make([][]int, len(literals))
+		for l, lit := range literals {
+			for i := 0; i+len(lit) <= len(text); i++ {
+				if strings.ToLower(text[i:i+len(lit)]) == lit {
+					want[l] = append(want[l], i)
+				}
+			}
+			if !slices.IsSorted(got[l]) {
+				t.Fatalf("places of %q in %q are not in order: %v", lit, text, got[l])
+			}
+		}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Fatalf("places in %q differ (-want +got):\n%s", text, d)
+		}
+	}
+}
