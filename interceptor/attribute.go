@@ -1,0 +1,90 @@
+package interceptor
+
+import (
+	"context"
+	"errors"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/contextpath"
+)
+
+// Rung is the evidence by which a call was put into its branch, strongest first.
+type Rung string
+
+// The rungs of the attribution ladder. The first that applies is used; a call
+// is never guessed into a branch.
+const (
+	// RungArgument: the branch_id argument that foldgate added to the tool's schema.
+	RungArgument Rung = "argument"
+	// RungMeta: _meta["io.github.foldgate/branch_id"].
+	RungMeta Rung = "meta"
+	// RungURL: the endpoint /b/<branch_id>/mcp.
+	RungURL Rung = "url"
+	// RungSession: the one active leaf branch of the legacy session.
+	RungSession Rung = "session"
+	// RungCause: the branch of the call that caused this request.
+	RungCause Rung = "cause"
+	// RungMain: no branch.
+	RungMain Rung = "main"
+)
+
+// Locate fills in which branch c belongs to. It has no effect beyond c, so
+// that Trace can record the context before anything happens; a handle that
+// names no usable branch is remembered and refused by Attribute.
+func Locate(m *folding.Manager, c *Call) {
+	if c.located {
+		return
+	}
+	c.located = true
+	caller := folding.Caller{Principal: c.Principal, Session: c.Session}
+	switch {
+	case c.Branch != nil: // the causing call's branch
+		c.Rung = RungCause
+	case c.Handle != "":
+		b, err := m.Resolve(caller, c.Handle)
+		c.Rung, c.locateErr = c.HandleRung, err
+		if err == nil || (errors.Is(err, folding.ErrNotActive) && b.ID != "") {
+			c.Branch = &b
+		}
+	case c.Implicit:
+		b, leaves := m.ActiveLeaf(caller)
+		switch {
+		case leaves == 1:
+			c.Branch, c.Rung = &b, RungSession
+		case leaves > 1:
+			c.Ambiguous = true
+		}
+	}
+	if c.Branch == nil {
+		if c.Rung == "" {
+			c.Rung = RungMain
+		}
+	} else {
+		c.Context = string(c.Branch.Context)
+	}
+	if c.SubContext != "" {
+		p, err := contextpath.Path(c.Context).Join(c.SubContext)
+		if err != nil && c.locateErr == nil {
+			c.locateErr = &Refusal{Reason: "invalid", Code: "invalid_context", Status: 400, Message: err.Error(), Err: err}
+		} else if err == nil {
+			c.Context = string(p)
+		}
+	}
+}
+
+// Attribute refuses a call whose handle names no branch that the caller may
+// use. The finding itself is done by [Locate].
+func Attribute(m *folding.Manager) Middleware {
+	return func(next Handler) Handler {
+		return func(ctx context.Context, c *Call) (*Result, error) {
+			Locate(m, c)
+			ended := c.Control && errors.Is(c.locateErr, folding.ErrNotActive) // its agent may still return from it
+			if c.locateErr != nil && !ended {
+				r := FoldingRefusal(c.locateErr)
+				c.Decision = r.Reason
+				return nil, r
+			}
+			return next(ctx, c)
+		}
+	}
+}

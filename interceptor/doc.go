@@ -1,2 +1,0 @@
-// Package interceptor: see docs/design.md.
-package interceptor

@@ -1,0 +1,200 @@
+// Package interceptor is the chain that every message passes: who made it,
+// which branch it belongs to, what it costs, what must not be seen.
+//
+// A [Middleware] wraps a [Handler]; [Chain] puts them together, the first
+// listed outermost. What one layer learns it writes into the [Call], where the
+// layers outside it can read it: the trace, outermost, records what all the
+// others decided. The order is fixed in package proxy (chain.go), because it is
+// a security property: nothing outside Scrub ever holds an unscrubbed result.
+//
+// The middlewares know nothing of wire formats beyond the parameters and
+// results of MCP methods, and nothing of transports.
+package interceptor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor/scrub"
+)
+
+// Direction says which way a request travels.
+type Direction int
+
+const (
+	// FromHost is a request of the agent's host: its result flows to a model.
+	FromHost Direction = iota
+	// FromUpstream is a request of an upstream server (sampling, elicitation,
+	// roots): its parameters flow to a model or a person.
+	FromUpstream
+	// Internal is a request that foldgate itself makes, to fill its catalog.
+	Internal
+)
+
+// Call is one request on its way through the chain. It is used by one
+// goroutine at a time; each layer documents the fields that it sets.
+type Call struct {
+	// Set by the gateway before the chain starts.
+
+	Direction Direction
+	// Session and Principal say on whose behalf; From and To name the two ends
+	// for the trace ("host:claude-code", "upstream:files", "foldgate").
+	Session, Principal string
+	From, To           string
+	// Revision is the protocol revision the host speaks.
+	Revision string
+	// ID is the request's JSON-RPC id as the sender wrote it.
+	ID json.RawMessage
+	// Server is the upstream's key, "" for foldgate itself; Method the JSON-RPC
+	// method; Name the tool, prompt or URI as the upstream knows it.
+	Server, Method, Name string
+	// Params are the parameters as the sender wrote them.
+	Params json.RawMessage
+	// Forward are the parameters to send on; middlewares may replace them.
+	Forward json.RawMessage
+	// Arguments are what the agent wrote as tool arguments, without the
+	// injected branch_id: the part of Params that is charged.
+	Arguments json.RawMessage
+	// Handle names the branch explicitly; HandleRung says how.
+	Handle     string
+	HandleRung Rung
+	// Implicit allows the session's one active leaf branch to be used.
+	Implicit bool
+	// SubContext is a context path the host added below the branch's own.
+	SubContext string
+	// Control marks a call that is never refused or charged for budget.
+	Control bool
+	// Metered marks a call whose result a model reads, so that it is counted.
+	Metered bool
+	// Correlates are ids of earlier trace records that caused this call.
+	Correlates []string
+	// Traceparent is the W3C trace context that came with the call.
+	Traceparent string
+
+	// Set by Attribute (see Locate).
+
+	Branch    *folding.Branch
+	Context   string
+	Rung      Rung
+	Ambiguous bool
+	locateErr error
+	located   bool
+
+	// Set by Trace.
+
+	// Record is the id of the request's trace record.
+	Record string
+
+	// Set by Meter.
+
+	Tokens Usage
+	flight *folding.Call
+
+	// Set by Scrub.
+
+	Findings         []scrub.Finding
+	ArgumentFindings []scrub.Finding
+	scrubbedParams   json.RawMessage
+	paramsScrubbed   bool
+
+	// Set by whichever layer decides it.
+
+	// Decision is "" while allowed, else why the call was refused: one of the
+	// reasons of package trace.
+	Decision string
+	// Late: the result came after the branch had ended. Truncated: it was cut
+	// to the budget. Folded: it was replaced by a preview.
+	Late, Truncated, Folded bool
+	// Clean marks a result that was scrubbed before it was stored.
+	Clean bool
+}
+
+// Usage is what a call cost, in tokens of the configured counter.
+type Usage struct {
+	// In counts the arguments, Out the upstream's result, Delivered what the
+	// host received of it.
+	In, Out, Delivered int
+	// BranchUsed and BranchBudget are the branch's state after the call; both
+	// 0 in main.
+	BranchUsed, BranchBudget int
+}
+
+// Result is what a request came to: a result, or an error object.
+type Result struct {
+	// Body is the JSON-RPC result.
+	Body json.RawMessage
+	// Error is the JSON-RPC error object; exactly one of the two is set.
+	Error json.RawMessage
+}
+
+// Handler answers a call. Exactly one of result and error is nil.
+//
+// An error object of the upstream is a Result, not an error. An error is
+// foldgate's own: a [*Refusal], or a fault that the edge reports.
+type Handler func(ctx context.Context, c *Call) (*Result, error)
+
+// Middleware wraps a handler. It calls next at most once.
+type Middleware func(next Handler) Handler
+
+// Chain returns h wrapped in mw: Chain(h, a, b) runs a, then b, then h.
+func Chain(h Handler, mw ...Middleware) Handler {
+	for i := len(mw) - 1; i >= 0; i-- {
+		h = mw[i](h)
+	}
+	return h
+}
+
+// Refusal is a call that foldgate refuses or ends in a way that the model must
+// read: the edge turns it into a tool result with isError (for tools/call) or
+// an error object (for other methods).
+type Refusal struct {
+	// Reason is the trace's word for it, e.g. "resource_limit" or "policy".
+	Reason string
+	// Code and Status name the fault for programs, e.g. "branch_not_found", 404.
+	Code   string
+	Status int
+	// Message says what happened and what to do next.
+	Message string
+	// RetryAfter is in seconds, 0 where it does not apply.
+	RetryAfter int
+	// Err is the cause, for errors.Is; may be nil.
+	Err error
+}
+
+func (r *Refusal) Error() string { return fmt.Sprintf("%s: %s", r.Code, r.Message) }
+
+// Unwrap returns the cause.
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// FoldingRefusal turns an error of package folding into the [Refusal] that a
+// model reads.
+func FoldingRefusal(err error) *Refusal {
+	var r *Refusal
+	if errors.As(err, &r) {
+		return r
+	}
+	reason := "invalid"
+	switch {
+	case errors.Is(err, folding.ErrRateLimited), errors.Is(err, folding.ErrTooManyBranches),
+		errors.Is(err, folding.ErrInstanceFull), errors.Is(err, folding.ErrBudgetExhausted):
+		reason = "resource_limit"
+	case errors.Is(err, folding.ErrScrubbingFailed):
+		reason = "unsafe"
+	}
+	var ended *folding.EndedError
+	if errors.As(err, &ended) {
+		switch ended.Reason {
+		case folding.ReasonTimeout:
+			reason = "timeout"
+		case folding.ReasonBudgetExhausted:
+			reason = "resource_limit"
+		}
+	}
+	return &Refusal{
+		Reason: reason, Code: folding.Code(err), Status: folding.StatusCode(err), Message: err.Error(),
+		RetryAfter: folding.Seconds(folding.RetryAfter(err)), Err: err,
+	}
+}

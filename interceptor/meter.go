@@ -1,0 +1,161 @@
+package interceptor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// Meter counts every metered call and holds a branch to its budget: the
+// arguments are charged before the call has an effect, and of the result no
+// more is delivered than the branch has left. A result that Fold could not
+// make fit is cut with a notice, and the branch ends as exhausted.
+//
+// It is installed outside Fold and Scrub, because what counts is what the host
+// receives. It runs the rest of the chain under the branch's own context, so
+// that a branch that ends takes its calls with it.
+func Meter(m *folding.Manager, g Gauge) Middleware {
+	return func(next Handler) Handler {
+		return func(ctx context.Context, c *Call) (*Result, error) {
+			if !c.Metered {
+				return next(ctx, c)
+			}
+			c.Tokens.In = g.Arguments(c.Arguments)
+			if c.Branch == nil || c.Control {
+				res, err := next(ctx, c)
+				if res != nil {
+					c.Tokens.Out = max(c.Tokens.Out, g.Result(res))
+					c.Tokens.Delivered = g.Result(res)
+				}
+				return res, err
+			}
+			return meterBranch(ctx, c, m, g, next)
+		}
+	}
+}
+
+// meterBranch runs a call that is charged to c.Branch.
+func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next Handler) (res *Result, err error) {
+	fl, err := m.Begin(ctx, c.Branch.ID)
+	if err != nil {
+		return nil, refuse(c, err)
+	}
+	c.flight = fl
+	outcome := folding.CallOutcome{Tool: c.Name}
+	defer func() {
+		if err != nil {
+			outcome.Err = err.Error()
+		}
+		b := fl.Branch()
+		c.Tokens.BranchUsed, c.Tokens.BranchBudget = b.BudgetUsed, b.BudgetTotal
+		fl.End(outcome)
+	}()
+	if err := fl.Charge(c.Tokens.In); err != nil {
+		return nil, refuse(c, err)
+	}
+	res, err = next(fl.Context(), c)
+	if err != nil {
+		var ended *folding.EndedError
+		if errors.As(context.Cause(fl.Context()), &ended) {
+			c.Late = true
+			return nil, refuse(c, ended)
+		}
+		return nil, err
+	}
+	want := g.Result(res)
+	c.Tokens.Out = max(c.Tokens.Out, want)
+	if failed, _ := rawjson.Get(res.Body, "isError"); res.Error != nil || string(failed) == "true" {
+		outcome.Err = "the tool answered with an error"
+	}
+	granted, err := fl.Take(want)
+	if err != nil { // ended meanwhile: nothing charged, nothing delivered
+		c.Late = true
+		return nil, refuse(c, err)
+	}
+	if granted < want {
+		cut, kept := cutResult(g, res, granted, c.Branch)
+		fl.Refund(granted - kept)
+		c.Truncated, c.Decision = true, "resource_limit"
+		c.Tokens.Delivered = kept
+		fl.Exhaust(ctx)
+		if cut == nil {
+			return nil, refuse(c, fmt.Errorf("%w: the result of %s needs %d tokens and branch %s has %d left; return a summary to the parent and open a new branch with a larger budget",
+				folding.ErrBudgetExhausted, c.Name, want, c.Branch.ID, granted))
+		}
+		return cut, nil
+	}
+	c.Tokens.Delivered = want
+	return res, nil
+}
+
+// refuse notes the decision on the call and returns what the model reads.
+func refuse(c *Call, err error) error {
+	r := FoldingRefusal(err)
+	c.Decision = r.Reason
+	return r
+}
+
+// cutResult returns res as one text block of at most budget tokens, a notice
+// included, and what it costs. nil means that not even the notice fits.
+func cutResult(g Gauge, res *Result, budget int, b *folding.Branch) (*Result, int) {
+	notice := fmt.Sprintf("\n[cut by foldgate: branch budget of %d tokens exhausted]", b.BudgetTotal)
+	room := budget - g.Counter.Count(notice)
+	if room <= 0 {
+		return nil, 0
+	}
+	text := resultText(res)
+	for room > 0 {
+		kept, _ := g.Counter.Truncate(text, room)
+		out := kept + notice
+		if n := g.Counter.Count(out); n <= budget {
+			body := append([]byte(`{"content":[{"type":"text","text":`), rawjson.Quote(out)...)
+			body = append(body, `}]`...)
+			if failed, _ := rawjson.Get(res.Body, "isError"); string(failed) == "true" || res.Error != nil {
+				body = append(body, `,"isError":true`...)
+			}
+			return &Result{Body: append(body, '}')}, n
+		}
+		room-- // the two halves merged into other tokens at the seam
+	}
+	return nil, 0
+}
+
+// resultText returns what a model would read of res as one text.
+func resultText(res *Result) string {
+	if res.Error != nil {
+		msg, _ := rawjson.GetString(res.Error, "message")
+		return msg
+	}
+	var out []byte
+	add := func(v []byte) {
+		if len(out) > 0 {
+			out = append(out, '\n')
+		}
+		out = append(out, v...)
+	}
+	each := func(v []byte) bool {
+		if inner, ok := rawjson.Get(v, "resource"); ok {
+			v = inner
+		}
+		if text, ok := rawjson.GetString(v, "text"); ok {
+			add([]byte(text))
+		} else if kind, _ := rawjson.GetString(v, "type"); kind == "image" || kind == "audio" {
+			add([]byte("[" + kind + " left out]"))
+		} else {
+			add(rawjson.Compact(v))
+		}
+		return true
+	}
+	for _, key := range []string{"content", "contents", "messages"} {
+		if v, ok := rawjson.Get(res.Body, key); ok {
+			rawjson.Elements(v, each)
+		}
+	}
+	if structured, ok := rawjson.Get(res.Body, "structuredContent"); ok && len(structured) > len(out) {
+		return string(rawjson.Compact(structured))
+	}
+	return string(out)
+}

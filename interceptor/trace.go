@@ -1,0 +1,199 @@
+package interceptor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// Recorder writes the trace records of calls, notifications and branch events.
+// It is safe for concurrent use.
+type Recorder struct {
+	Journal *trace.Journal
+	Scrub   *scrub.Scrubber
+	// Payload says whether payloads are stored (scrubbed) or left out.
+	Payload bool
+	// Refuse makes a journal that can't be written refuse calls before they
+	// have an effect; otherwise the fault is only logged.
+	Refuse bool
+	// Counter is the name of the token counter, for the records.
+	Counter string
+	Log     *slog.Logger
+}
+
+// ErrTrace marks a call that was refused because its record could not be written.
+var ErrTrace = errors.New("the trace can't be written")
+
+// Append writes one record. Where the policy is to go on without a trace, a
+// fault is logged and nil returned.
+func (r *Recorder) Append(rec *trace.Record) error {
+	if !r.Payload {
+		rec.Payload = nil
+	}
+	err := r.Journal.Append(rec)
+	if err == nil {
+		return nil
+	}
+	if r.Refuse {
+		return fmt.Errorf("%w: %w", ErrTrace, err)
+	}
+	r.Log.Error("trace record lost", "kind", rec.Kind, "err", err)
+	return nil
+}
+
+// Trace records every call: the request before it has any effect, the response
+// after whatever happened. It is the outermost layer, so refusals and panics
+// are recorded like everything else. locate finds the call's branch first,
+// without effects, because the request record carries its context.
+func Trace(r *Recorder, locate func(*Call)) Middleware {
+	return func(next Handler) Handler {
+		return func(ctx context.Context, c *Call) (*Result, error) {
+			start := time.Now()
+			locate(c)
+			c.Record = trace.NewID()
+			if err := r.Append(r.request(ctx, c)); err != nil {
+				c.Decision = "trace"
+				return nil, &Refusal{Reason: "trace", Code: "trace_unavailable", Status: 500, Err: err,
+					Message: "the call was not made because its trace record could not be written; the operator must free space or repair the state directory"}
+			}
+			res, err := next(ctx, c)
+			rec := r.response(ctx, c, res, err, time.Since(start))
+			if aerr := r.Append(rec); aerr != nil {
+				r.Log.Error("response record lost: the call had already been made", "method", c.Method, "server", c.Server, "err", aerr)
+			}
+			return res, err
+		}
+	}
+}
+
+// request returns the record of the request.
+func (r *Recorder) request(ctx context.Context, c *Call) *trace.Record {
+	rec := &trace.Record{
+		ID: c.Record, From: c.From, To: []string{c.To}, Kind: trace.KindRequest + c.Method,
+		CorrelationID: c.Correlates, Context: c.Context, Audit: r.audit(c),
+	}
+	if r.Payload {
+		msg := append([]byte(`{"jsonrpc":"2.0","id":`), orNull(c.ID)...)
+		msg = rawjson.AppendQuote(append(msg, `,"method":`...), c.Method)
+		if params := cleanParams(ctx, r.Scrub, c); params != nil {
+			msg = append(append(msg, `,"params":`...), params...)
+		}
+		rec.Payload = append(msg, '}')
+	}
+	rec.Audit.Bytes = int64(len(c.Params))
+	return rec
+}
+
+// response returns the record of what came back, or of the refusal.
+func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error, took time.Duration) *trace.Record {
+	a := r.audit(c)
+	a.MS = float64(took.Microseconds()) / 1000
+	rec := &trace.Record{
+		From: c.To, To: []string{c.From}, Kind: trace.KindResponse + c.Method,
+		CorrelationID: []string{c.Record}, Context: c.Context, Audit: a,
+	}
+	var body []byte
+	switch {
+	case err != nil:
+		body = append([]byte(`,"error":`), rawjson.Marshal(map[string]string{"message": r.text(ctx, err)})...)
+		a.IsError = true
+	case res.Error != nil:
+		body = append([]byte(`,"error":`), res.Error...)
+		a.Bytes, a.IsError = int64(len(res.Error)), true
+	default:
+		body = append([]byte(`,"result":`), res.Body...)
+		a.Bytes = int64(len(res.Body))
+		failed, _ := rawjson.Get(res.Body, "isError")
+		a.IsError = string(failed) == "true"
+	}
+	if r.Payload {
+		msg := append([]byte(`{"jsonrpc":"2.0","id":`), orNull(c.ID)...)
+		rec.Payload = append(append(msg, body...), '}')
+	}
+	return rec
+}
+
+// text is an error's text as the trace may store it: it can quote what an agent
+// wrote.
+func (r *Recorder) text(ctx context.Context, err error) string {
+	clean, _, serr := r.Scrub.Text(context.WithoutCancel(ctx), err.Error())
+	if serr != nil {
+		return "withheld: could not be checked for secrets"
+	}
+	return clean
+}
+
+// audit fills the audit block from what the layers noted on the call.
+func (r *Recorder) audit(c *Call) *trace.Audit {
+	a := &trace.Audit{
+		Session: c.Session, Principal: c.Principal, Server: c.Server, Method: c.Method, Era: c.Revision,
+		Rung: string(c.Rung), Traceparent: c.Traceparent,
+		Late: c.Late, Ambiguous: c.Ambiguous, OverBudget: c.Decision == "resource_limit",
+	}
+	if c.Method == "tools/call" {
+		a.Tool = c.Name
+	}
+	if c.Decision != "" {
+		a.Decision = &trace.Decision{Result: trace.Blocked, Reason: c.Decision}
+		if c.Truncated || c.Folded {
+			a.Decision.Result = trace.Allowed
+		}
+	}
+	if c.Tokens != (Usage{}) {
+		a.Tokens = &trace.Tokens{
+			Counter: r.Counter, In: c.Tokens.In, Out: c.Tokens.Out, Delivered: c.Tokens.Delivered,
+			Used: c.Tokens.BranchUsed, Budget: c.Tokens.BranchBudget,
+		}
+	}
+	a.Scrub = findings(c.Findings, c.ArgumentFindings)
+	return a
+}
+
+// findings sums scrub findings by rule and place.
+func findings(lists ...[]scrub.Finding) []trace.Finding {
+	var out []trace.Finding
+	for _, list := range lists {
+	next:
+		for _, f := range list {
+			for i := range out {
+				if out[i].Rule == f.Rule && out[i].Field == f.Where {
+					out[i].Count++
+					continue next
+				}
+			}
+			out = append(out, trace.Finding{Rule: f.Rule, Field: f.Where, Count: 1})
+		}
+	}
+	return out
+}
+
+// Notification records a message that expects no answer. params must be
+// scrubbed already.
+func (r *Recorder) Notification(from, to, session, context_ string, correlates []string, method string, params json.RawMessage) error {
+	rec := &trace.Record{
+		From: from, To: []string{to}, Kind: trace.KindNotification + method, CorrelationID: correlates, Context: context_,
+		Audit: &trace.Audit{Session: session, Method: method, Bytes: int64(len(params))},
+	}
+	if r.Payload {
+		msg := rawjson.AppendQuote([]byte(`{"jsonrpc":"2.0","method":`), method)
+		if params != nil {
+			msg = append(append(msg, `,"params":`...), params...)
+		}
+		rec.Payload = append(msg, '}')
+	}
+	return r.Append(rec)
+}
+
+func orNull(id json.RawMessage) []byte {
+	if id == nil {
+		return []byte("null")
+	}
+	return id
+}
