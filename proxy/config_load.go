@@ -1,0 +1,234 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+)
+
+// ConfigError is a configuration that can't be used, with every fault found.
+type ConfigError struct {
+	// File is the path as given, or "the built-in configuration".
+	File   string
+	Faults []Fault
+}
+
+func (e *ConfigError) Error() string {
+	lines := make([]string, len(e.Faults))
+	for i, f := range e.Faults {
+		lines[i] = e.File + ": " + f.Error()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// DefaultFile is where [Find] looks when no file is named.
+const DefaultFile = "foldgate.yaml"
+
+// Find returns the configuration that file names. With file "" it is
+// ./foldgate.yaml if that exists, else the built-in defaults.
+func Find(file string) (Config, error) {
+	if file != "" {
+		return Load(file)
+	}
+	if _, err := os.Stat(DefaultFile); err == nil {
+		return Load(DefaultFile)
+	} else if !errors.Is(err, os.ErrNotExist) {
+		return Config{}, err
+	}
+	c := DefaultConfig()
+	dir, err := os.Getwd()
+	c.Dir = dir
+	return c, err
+}
+
+// Load reads a YAML file over the defaults. Unknown keys, duplicate keys,
+// unset ${VARIABLES} and impossible values are faults of a [*ConfigError],
+// each with its key and line.
+func Load(file string) (Config, error) {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return Config{}, &ConfigError{File: file, Faults: []Fault{{Key: "file", Msg: err.Error()}}}
+	}
+	c, faults := parseConfig(data, os.LookupEnv)
+	abs, err := filepath.Abs(file)
+	if err != nil {
+		return Config{}, err
+	}
+	c.Dir = filepath.Dir(abs)
+	if len(faults) > 0 {
+		return c, &ConfigError{File: file, Faults: faults}
+	}
+	return c, nil
+}
+
+// parseConfig decodes and checks one file's text.
+func parseConfig(data []byte, env func(string) (string, bool)) (Config, []Fault) {
+	c := DefaultConfig()
+	file, err := parser.ParseBytes(data, 0)
+	if err != nil {
+		return c, []Fault{yamlFault(err)}
+	}
+	if len(file.Docs) > 1 {
+		return c, []Fault{{Key: "file", Line: line(file.Docs[1]), Msg: "holds more than one YAML document"}}
+	}
+	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
+		return c, nil // an empty file is the defaults
+	}
+	body := file.Docs[0].Body
+	lines := map[string]int{}
+	faults := expand(body, "", env, lines)
+	if len(faults) > 0 {
+		return c, faults
+	}
+	if _, given := lines["upstreams"]; given {
+		c.Upstreams, c.order = nil, nil
+	}
+	if err := yaml.NodeToValue(body, &c, yaml.Strict()); err != nil {
+		return c, []Fault{yamlFault(err)}
+	}
+	if c.order == nil {
+		c.order = mappingKeys(body, "upstreams")
+	}
+	faults = c.Validate()
+	for i := range faults {
+		for key := faults[i].Key; key != "" && faults[i].Line == 0; key = parentKey(key) {
+			faults[i].Line = lines[key]
+		}
+	}
+	return c, faults
+}
+
+var variable = regexp.MustCompile(`\$\$|\$\{([^}]*)\}`)
+
+// expand replaces ${NAME} in every string value below n ($$ stands for $) and
+// notes the line of every key.
+func expand(n ast.Node, key string, env func(string) (string, bool), lines map[string]int) (faults []Fault) {
+	if n == nil {
+		return nil
+	}
+	if _, seen := lines[key]; !seen && key != "" {
+		lines[key] = line(n)
+	}
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		for _, v := range n.Values {
+			faults = append(faults, expand(v, key, env, lines)...)
+		}
+	case *ast.MappingValueNode:
+		at := join(key, n.Key.String())
+		lines[at] = line(n.Key)
+		faults = append(faults, expand(n.Value, at, env, lines)...)
+	case *ast.SequenceNode:
+		for i, v := range n.Values {
+			faults = append(faults, expand(v, fmt.Sprintf("%s[%d]", key, i), env, lines)...)
+		}
+	case *ast.TagNode:
+		return expand(n.Value, key, env, lines)
+	case *ast.AnchorNode:
+		return expand(n.Value, key, env, lines)
+	case *ast.StringNode:
+		n.Value = variable.ReplaceAllStringFunc(n.Value, func(m string) string {
+			if m == "$$" {
+				return "$"
+			}
+			name := m[2 : len(m)-1]
+			v, ok := env(name)
+			if !ok {
+				faults = append(faults, Fault{Key: key, Line: line(n), Msg: fmt.Sprintf("the environment variable %s is not set (write $${%s} for the text itself)", name, name)})
+			}
+			return v
+		})
+	}
+	return faults
+}
+
+func join(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "." + b
+}
+
+// parentKey cuts the last step off a key: "a.b[0]" → "a.b" → "a" → "".
+func parentKey(key string) string {
+	return key[:max(strings.LastIndexAny(key, ".["), 0)]
+}
+
+func line(n ast.Node) int {
+	if t := n.GetToken(); t != nil && t.Position != nil {
+		return t.Position.Line
+	}
+	return 0
+}
+
+// mappingKeys returns the keys of the mapping called name, in order.
+func mappingKeys(body ast.Node, name string) (keys []string) {
+	var values []*ast.MappingValueNode
+	switch n := body.(type) {
+	case *ast.MappingNode:
+		values = n.Values
+	case *ast.MappingValueNode:
+		values = []*ast.MappingValueNode{n}
+	}
+	for _, v := range values {
+		if v.Key.String() != name {
+			continue
+		}
+		switch inner := v.Value.(type) {
+		case *ast.MappingNode:
+			for _, e := range inner.Values {
+				keys = append(keys, strings.Trim(e.Key.String(), `"'`))
+			}
+		case *ast.MappingValueNode:
+			keys = append(keys, strings.Trim(inner.Key.String(), `"'`))
+		}
+	}
+	return keys
+}
+
+// yamlFault turns an error of the YAML library into a fault with its line.
+func yamlFault(err error) Fault {
+	var ye yaml.Error
+	if errors.As(err, &ye) {
+		f := Fault{Key: "syntax", Msg: ye.GetMessage()}
+		if t := ye.GetToken(); t != nil {
+			f.Line = t.Position.Line
+			if f.Msg != "" && t.Value != "" {
+				f.Key = t.Value
+			}
+		}
+		return f
+	}
+	return Fault{Key: "syntax", Msg: err.Error()}
+}
+
+func (t ToolsConfig) validate(at string, bad func(string, string, ...any)) {
+	for name, globs := range map[string][]string{"allow": t.Allow, "deny": t.Deny} {
+		for _, g := range globs {
+			if !doublestar.ValidatePattern(g) {
+				bad(at+"."+name, "%q is not a valid glob", g)
+			}
+		}
+	}
+}
+
+// shows reports whether the upstream's own tool name is to be shown.
+func (t ToolsConfig) shows(name string) bool {
+	match := func(globs []string) bool {
+		for _, g := range globs {
+			if ok, _ := doublestar.Match(g, name); ok {
+				return true
+			}
+		}
+		return false
+	}
+	return (len(t.Allow) == 0 || match(t.Allow)) && !match(t.Deny)
+}
