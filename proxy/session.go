@@ -1,2 +1,248 @@
 package proxy
-type session struct{}
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"sync"
+	"sync/atomic"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// session is one host session: a legacy connection with all it holds open, or
+// the short life of one modern HTTP request.
+type session struct {
+	peer
+	gw     *Gateway
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	nextID atomic.Int64 // ids of requests to the host
+
+	mu         sync.Mutex
+	initialize json.RawMessage // the host's initialize params; nil before it
+	revision   string          // negotiated by initialize
+	client     string          // the host's name for the trace
+	flights    map[string]*inbound
+	asks       map[string]*ask
+	slots      map[string]*slot           // own upstream links, by upstream key
+	views      map[string]*view           // lists that differ from the shared ones
+	subs       map[string]map[string]bool // subscribed URIs, by upstream key
+	logLevel   json.RawMessage            // params of the last logging/setLevel
+	tasks      map[string]string          // taskId to upstream key
+	pending    map[string]bool            // list_changed about to be sent
+	closed     bool
+}
+
+// inbound is one request of the host that is being served.
+type inbound struct {
+	ex     *exchange
+	s      *session
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	// call is what the chain knows of it, set once the route is known; to is
+	// the upstream that it was sent to. Guarded by s.mu.
+	call *interceptor.Call
+	to   string
+	// parked is the parked call that this round belongs to; guarded by s.mu.
+	parked *parked
+	// modern says that the host speaks 2026-07-28 in this request.
+	modern bool
+}
+
+// Causes for which a flight or a session ends.
+var (
+	errCancelledByHost = errors.New("cancelled by the host")
+	errSessionClosed   = errors.New("the host's session ended")
+)
+
+// cancelReason carries the host's own words to the upstream.
+type cancelReason struct{ text string }
+
+func (c *cancelReason) Error() string        { return c.text }
+func (c *cancelReason) Is(target error) bool { return target == errCancelledByHost }
+
+func (g *Gateway) open(p peer) *session {
+	if p.Principal == "" {
+		p.Principal = "local"
+	}
+	ctx, cancel := context.WithCancelCause(g.ctx)
+	s := &session{
+		peer: p, gw: g, ctx: ctx, cancel: cancel, client: "unknown",
+		flights: map[string]*inbound{}, asks: map[string]*ask{}, slots: map[string]*slot{}, views: map[string]*view{},
+		subs: map[string]map[string]bool{}, tasks: map[string]string{},
+	}
+	if !p.Modern || p.Transport == "stdio" {
+		g.sessions.add(s)
+	}
+	return s
+}
+
+// closeSession ends s: its calls are cancelled, its branches force-returned,
+// its upstream links closed.
+func (g *Gateway) closeSession(s *session, reason string) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.closed = true
+	slots := s.slots
+	s.slots = map[string]*slot{}
+	began := s.initialize != nil
+	s.mu.Unlock()
+	s.cancel(errSessionClosed)
+	g.sessions.remove(s)
+	if began && s.ID != "" {
+		g.endBranches(s, reason)
+	}
+	for _, sl := range slots {
+		g.background(func() { sl.close() })
+	}
+}
+
+// begin registers a request in flight. It fails where the id is already in use.
+func (s *session) begin(ctx context.Context, ex *exchange) (*inbound, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	fl := &inbound{ex: ex, s: s, ctx: ctx, cancel: cancel}
+	stop := context.AfterFunc(s.ctx, func() { cancel(errSessionClosed) })
+	context.AfterFunc(ctx, func() { stop() })
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := string(ex.Msg.ID)
+	if _, taken := s.flights[key]; taken {
+		cancel(nil)
+		return nil, &rpcError{Code: codeInvalidRequest, Message: "id " + key + " is already in use by a request in flight"}
+	}
+	s.flights[key] = fl
+	return fl, nil
+}
+
+// end forgets a flight.
+func (s *session) end(fl *inbound) {
+	s.mu.Lock()
+	delete(s.flights, string(fl.ex.Msg.ID))
+	s.mu.Unlock()
+	fl.cancel(nil)
+}
+
+// host names the host for the trace.
+func (s *session) host() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ID == "" {
+		return "host:" + s.client
+	}
+	return "host:" + s.client + "#" + s.ID
+}
+
+// notify takes a notification of the host.
+func (g *Gateway) notify(s *session, m Message) {
+	g.recordHostNotification(s, m)
+	switch m.Method {
+	case "notifications/initialized":
+		// Each link sent its own when it was opened.
+	case "notifications/cancelled":
+		s.cancelFlight(m.Params)
+	default:
+		for _, l := range s.openLinks() {
+			g.background(func() { _ = l.notify(s.ctx, m.Method, stripOurMeta(m.Params)) })
+		}
+	}
+}
+
+// cancelFlight ends the request that a notifications/cancelled names. Some
+// hosts cancel calls that are long finished: those are ignored.
+func (s *session) cancelFlight(params json.RawMessage) {
+	id, ok := rawjson.Get(params, "requestId")
+	if !ok {
+		return
+	}
+	reason, _ := rawjson.GetString(params, "reason")
+	if reason == "" {
+		reason = errCancelledByHost.Error()
+	}
+	s.mu.Lock()
+	fl := s.flights[string(id)]
+	s.mu.Unlock()
+	if fl != nil {
+		fl.cancel(&cancelReason{reason})
+	}
+}
+
+// openLinks returns the links that s has open now.
+func (s *session) openLinks() []link {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []link
+	for _, sl := range s.slots {
+		if l := sl.peek(); l != nil {
+			out = append(out, l)
+		}
+	}
+	return out
+}
+
+// toHost delivers a message to the host: on the stream of the request that
+// caused it, else on any other open one of the session.
+func (s *session) toHost(fl *inbound, msg []byte) error {
+	if fl != nil && fl.ex.Emit != nil {
+		if err := fl.ex.Emit(msg); err == nil {
+			return nil
+		}
+	}
+	if s.Push == nil {
+		return errSessionClosed
+	}
+	return s.Push(msg)
+}
+
+// anyFlight returns a request in flight of s that goes to upstream key: the
+// best guess for a message that an upstream sent without saying on whose
+// behalf. nil where there is none.
+func (s *session) anyFlight(key string) *inbound {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var any *inbound
+	for _, fl := range s.flights {
+		if fl.to == key {
+			if any != nil {
+				return fl // several: any stream of this session will do
+			}
+			any = fl
+		}
+	}
+	return any
+}
+
+// register is the set of live legacy sessions. Its zero value is ready.
+type register struct {
+	mu  sync.Mutex
+	all map[*session]struct{}
+}
+
+func (r *register) add(s *session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.all == nil {
+		r.all = map[*session]struct{}{}
+	}
+	r.all[s] = struct{}{}
+}
+
+func (r *register) remove(s *session) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.all, s)
+}
+
+func (r *register) list() []*session {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	out := make([]*session, 0, len(r.all))
+	for s := range r.all {
+		out = append(out, s)
+	}
+	return out
+}

@@ -1,0 +1,143 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// ask is a request of an upstream that a host is to answer: sampling,
+// elicitation, roots, or one that foldgate does not know.
+type ask struct {
+	id       string // under which the host knows it
+	from     link
+	upstream json.RawMessage // its id on the upstream's link
+	answered chan Message    // capacity 1
+	cancel   context.CancelCauseFunc
+}
+
+// ask forwards a request of an upstream to the host of s, on the stream of the
+// request that caused it (fl, nil if unknown), and its answer back.
+func (g *Gateway) ask(s *session, fl *inbound, u *upstream, l link, m Message) {
+	if m.Method == "ping" {
+		g.background(func() { g.decline(l, m) })
+		return
+	}
+	if fl != nil && fl.modern {
+		fl.park(u, l, m) // the modern era has no requests to hosts
+		return
+	}
+	g.background(func() {
+		res, err := g.askHost(s, fl, u, l, m)
+		answer := Message{ID: m.ID}
+		if err != nil {
+			answer.Error = errorObject(&rpcError{Code: codeInternal, Message: err.Error()})
+		} else {
+			answer.Result, answer.Error = res.Body, res.Error
+		}
+		if err := l.reply(s.ctx, answer); err != nil {
+			u.log.Debug("answer could not be delivered to the upstream", "method", m.Method, "err", err)
+		}
+	})
+}
+
+// askHost runs one request of an upstream down the chain and to the host.
+func (g *Gateway) askHost(s *session, fl *inbound, u *upstream, l link, m Message) (*interceptor.Result, error) {
+	c := &interceptor.Call{
+		Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + u.key, To: s.host(),
+		ID: m.ID, Server: u.key, Method: m.Method, Params: m.Params, Forward: m.Params,
+	}
+	ctx := s.ctx
+	if fl != nil {
+		ctx = fl.ctx
+		if cause := fl.getCall(); cause != nil {
+			c.Revision, c.Branch, c.Correlates = cause.Revision, cause.Branch, []string{cause.Record}
+		}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	a := &ask{id: strconv.FormatInt(s.nextID.Add(1), 10), from: l, upstream: m.ID, answered: make(chan Message, 1), cancel: cancel}
+	return g.through(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		s.mu.Lock()
+		s.asks[a.id] = a
+		s.mu.Unlock()
+		defer func() {
+			s.mu.Lock()
+			delete(s.asks, a.id)
+			s.mu.Unlock()
+		}()
+		out := Message{ID: json.RawMessage(a.id), Method: m.Method, Params: c.Forward, Extra: m.Extra}
+		if err := s.toHost(fl, out.Encode()); err != nil {
+			return nil, fmt.Errorf("the host can't be reached for %s: %w", m.Method, err)
+		}
+		select {
+		case r := <-a.answered:
+			return resultOf(r), nil
+		case <-ctx.Done():
+			reason := context.Cause(ctx).Error()
+			_ = s.toHost(fl, Message{Method: "notifications/cancelled", Params: rawjson.Marshal(
+				map[string]any{"requestId": json.RawMessage(a.id), "reason": reason})}.Encode())
+			return nil, context.Cause(ctx)
+		}
+	})
+}
+
+// answer takes the host's response to an ask. One that answers nothing is
+// dropped: a late answer to a cancelled request.
+func (g *Gateway) answer(s *session, m Message) {
+	s.mu.Lock()
+	a := s.asks[string(m.ID)]
+	if a == nil { // some hosts answer a number with a string
+		a = s.asks[rawjson.Unquote(m.ID)]
+	}
+	s.mu.Unlock()
+	if a == nil {
+		g.log.Debug("response to no request of ours", "id", string(m.ID))
+		return
+	}
+	select {
+	case a.answered <- m:
+	default:
+	}
+}
+
+// cancelAsk ends the ask that an upstream no longer wants answered.
+func (s *session) cancelAsk(l link, params json.RawMessage) {
+	id, _ := rawjson.Get(params, "requestId")
+	reason, _ := rawjson.GetString(params, "reason")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, a := range s.asks {
+		if a.from == l && string(a.upstream) == string(id) {
+			a.cancel(&cancelReason{reason})
+		}
+	}
+}
+
+// answerShared takes a request that a shared upstream sent without saying for
+// which call: the newest call that may ask its host gets it.
+func (g *Gateway) answerShared(u *upstream, m Message) {
+	l := u.shared.peek()
+	if l == nil {
+		return
+	}
+	if p := g.parking.newest(u); p != nil && m.Method != "ping" {
+		p.ask(g, l, m)
+		return
+	}
+	g.decline(l, m)
+}
+
+// decline answers a request of an upstream that has no host to go to. A ping
+// is about the connection, so foldgate answers it.
+func (g *Gateway) decline(l link, m Message) {
+	out := Message{ID: m.ID, Result: json.RawMessage(`{}`)}
+	if m.Method != "ping" {
+		out = Message{ID: m.ID, Error: errorObject(&rpcError{Code: codeMethodNotFound, Message: "no host is waiting on this connection for " + m.Method})}
+	}
+	_ = l.reply(g.ctx, out)
+}

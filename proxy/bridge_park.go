@@ -1,0 +1,313 @@
+package proxy
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// A modern host on a legacy upstream. The upstream may ask its client
+// something in the middle of a call; the modern era has no requests to hosts,
+// but lets a call end with input_required and be made again with the answers.
+// So the upstream's call is parked while the host gathers them, and the
+// requestState that the host must repeat is the parking ticket.
+
+// ticketPrefix marks a requestState of foldgate's own.
+const ticketPrefix = "foldgate-parked:"
+
+// parkLimit is how long a parked call waits for the host to come back.
+const parkLimit = 10 * time.Minute
+
+// gatherDelay lets several questions of one call travel together.
+const gatherDelay = 5 * time.Millisecond
+
+// parking is the set of parked calls. Its zero value is ready to use.
+type parking struct {
+	mu  sync.Mutex
+	all map[string]*parked
+}
+
+// parked is a call to a legacy upstream that a modern host makes in rounds.
+type parked struct {
+	ticket, principal, method, name string
+	up                              *upstream
+	first                           string // trace record of the first round
+	cancel                          context.CancelCauseFunc
+	expiry                          *time.Timer
+	done                            chan struct{} // closed when the upstream has answered
+	asked                           chan struct{} // capacity 1: there are new questions
+
+	mu      sync.Mutex
+	current *inbound // the round that is being served; nil between rounds
+	result  Message
+	err     error
+	next    int
+	open    map[string]question
+}
+
+// question is a request of the upstream that the host has not answered yet.
+type question struct {
+	l link
+	m Message
+}
+
+// sendParked sends c to a legacy upstream on behalf of a modern host.
+func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream, l link) (*interceptor.Result, error) {
+	var p *parked
+	if ticket, ok := rawjson.GetString(c.Params, "requestState"); ok {
+		if p = g.parking.find(ticket, c); p == nil {
+			return nil, &interceptor.Refusal{Reason: "invalid", Code: "request_state_unknown", Status: 404,
+				Message: "this requestState is unknown or expired; make the call again without requestState and inputResponses"}
+		}
+		c.Correlates = append(c.Correlates, p.first)
+		p.resume(g.ctx, fl, c.Forward)
+	} else {
+		p = g.park(fl, c, u, l)
+	}
+	for {
+		select {
+		case <-p.done:
+		case <-p.asked:
+			select { // a few more may be on their way
+			case <-p.done:
+			case <-time.After(gatherDelay):
+			}
+		case <-ctx.Done():
+			p.cancel(context.Cause(ctx))
+			g.parking.remove(p)
+			return nil, context.Cause(ctx)
+		}
+		select {
+		case <-p.done:
+			g.parking.remove(p)
+			if p.err != nil {
+				return nil, callFault(ctx, u, c, p.err)
+			}
+			return toModern(c.Method, resultOf(p.result)), nil
+		default:
+		}
+		if res := p.inputRequired(); res != nil {
+			return res, nil
+		}
+	}
+}
+
+// park starts a call and keeps it.
+func (g *Gateway) park(fl *inbound, c *interceptor.Call, u *upstream, l link) *parked {
+	ctx, cancel := context.WithCancelCause(g.ctx)
+	p := &parked{
+		ticket: ticketPrefix + rand.Text(), principal: c.Principal, method: c.Method, name: c.Name, up: u, first: c.Record,
+		cancel: cancel, done: make(chan struct{}), asked: make(chan struct{}, 1), current: fl, open: map[string]question{},
+	}
+	p.expiry = time.AfterFunc(parkLimit, func() {
+		cancel(fmt.Errorf("the host did not come back with the input within %s", parkLimit))
+		g.parking.remove(p)
+	})
+	g.parking.add(p)
+	fl.setParked(p)
+	call := fl.linkCall(g, c, u, l, stripReserved(c.Forward))
+	call.Event = func(m Message) { p.event(g, l, m) }
+	g.background(func() {
+		defer cancel(nil)
+		p.result, p.err = l.call(ctx, call)
+		close(p.done)
+	})
+	return p
+}
+
+// event takes what the upstream sends during the call.
+func (p *parked) event(g *Gateway, l link, m Message) {
+	if m.IsRequest() {
+		p.ask(g, l, m)
+		return
+	}
+	p.mu.Lock()
+	fl := p.current
+	p.mu.Unlock()
+	if fl != nil {
+		g.fromCall(fl, p.up, l, m)
+	}
+}
+
+// ask keeps a question for the host, or declines it where the host can't.
+func (p *parked) ask(g *Gateway, l link, m Message) {
+	p.mu.Lock()
+	fl := p.current
+	p.mu.Unlock()
+	if fl != nil && !hostCan(fl.ex.Msg.Params, m.Method) {
+		g.background(func() {
+			_ = l.reply(g.ctx, Message{ID: m.ID, Error: errorObject(&rpcError{Code: codeMethodNotFound, Message: "the host does not support " + m.Method})})
+		})
+		return
+	}
+	p.mu.Lock()
+	p.next++
+	p.open[fmt.Sprintf("r%d", p.next)] = question{l, m}
+	p.mu.Unlock()
+	select {
+	case p.asked <- struct{}{}:
+	default:
+	}
+}
+
+// hostCan reports whether a modern request declares the capability that an
+// upstream's request needs.
+func hostCan(params json.RawMessage, method string) bool {
+	need := map[string]string{"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}[method]
+	if need == "" {
+		return false
+	}
+	_, ok := rawjson.Get(params, "_meta", metaClientCapabilities, need)
+	return ok
+}
+
+// inputRequired ends a round with the open questions; nil if there are none.
+func (p *parked) inputRequired() *interceptor.Result {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.open) == 0 {
+		return nil
+	}
+	p.current = nil
+	out := []byte(`{"resultType":"input_required","inputRequests":{`)
+	for i, key := range slices.Sorted(maps.Keys(p.open)) {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		q := p.open[key]
+		out = append(rawjson.AppendQuote(out, key), `:{"method":`...)
+		out = rawjson.AppendQuote(out, q.m.Method)
+		if q.m.Params != nil {
+			out = append(append(out, `,"params":`...), q.m.Params...)
+		}
+		out = append(out, '}')
+	}
+	out = append(out, `},"requestState":`...)
+	out = rawjson.AppendQuote(out, p.ticket)
+	return &interceptor.Result{Body: append(out, '}')}
+}
+
+// resume starts a further round: the host's answers go to the upstream.
+func (p *parked) resume(ctx context.Context, fl *inbound, params json.RawMessage) {
+	fl.setParked(p)
+	responses, _ := rawjson.Get(params, "inputResponses")
+	p.mu.Lock()
+	p.current = fl
+	type pair struct {
+		q question
+		r json.RawMessage
+	}
+	var pairs []pair
+	rawjson.Members(responses, func(m rawjson.Member) bool {
+		if q, ok := p.open[m.Name()]; ok {
+			delete(p.open, m.Name())
+			pairs = append(pairs, pair{q, m.Value})
+		}
+		return true
+	})
+	left := len(p.open)
+	p.mu.Unlock()
+	for _, x := range pairs {
+		_ = x.q.l.reply(ctx, Message{ID: x.q.m.ID, Result: x.r})
+	}
+	if left > 0 {
+		select { // ask again for what is missing
+		case p.asked <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (fl *inbound) setParked(p *parked) {
+	fl.s.mu.Lock()
+	fl.parked = p
+	fl.s.mu.Unlock()
+}
+
+// park gives an upstream's request to the parked call of this flight.
+func (fl *inbound) park(u *upstream, l link, m Message) {
+	fl.s.mu.Lock()
+	p := fl.parked
+	fl.s.mu.Unlock()
+	if p != nil {
+		p.ask(fl.s.gw, l, m)
+		return
+	}
+	u.log.Warn("request of an upstream of the modern era ignored", "method", m.Method)
+}
+
+func (k *parking) add(p *parked) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.all == nil {
+		k.all = map[string]*parked{}
+	}
+	k.all[p.ticket] = p
+}
+
+// find returns the call that a ticket belongs to: same principal, same call.
+func (k *parking) find(ticket string, c *interceptor.Call) *parked {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if p := k.all[ticket]; p != nil && p.principal == c.Principal && p.method == c.Method && p.name == c.Name {
+		return p
+	}
+	return nil
+}
+
+// newest returns a parked call to u, to which a question without a call of its
+// own may belong.
+func (k *parking) newest(u *upstream) (found *parked) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.all {
+		p.mu.Lock()
+		serving := p.current != nil
+		p.mu.Unlock()
+		if p.up == u && (found == nil || serving) {
+			found = p
+		}
+	}
+	return found
+}
+
+func (k *parking) remove(p *parked) {
+	p.expiry.Stop()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.all, p.ticket)
+}
+
+// close ends all parked calls.
+func (k *parking) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.all {
+		p.expiry.Stop()
+		p.cancel(errSessionClosed)
+	}
+	k.all = nil
+}
+
+// toModern gives a legacy result what the modern era demands of it.
+func toModern(method string, res *interceptor.Result) *interceptor.Result {
+	if res.Error != nil {
+		return res
+	}
+	body := res.Body
+	if _, ok := rawjson.Get(body, "resultType"); !ok && rawjson.KindOf(body) == rawjson.Object {
+		body = rawjson.Set(body, []byte(`"complete"`), "resultType")
+	}
+	if method == "resources/read" {
+		body = rawjson.Set(rawjson.Set(body, []byte("0"), "ttlMs"), []byte(`"private"`), "cacheScope")
+	}
+	return &interceptor.Result{Body: body}
+}

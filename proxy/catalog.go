@@ -1,0 +1,196 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// listKind is one of the protocol's lists.
+type listKind int
+
+const (
+	listTools listKind = iota
+	listPrompts
+	listResources
+	listTemplates
+	listKinds // their number
+)
+
+// kinds says for each list its method, the field that holds the items, the
+// field that names an item, and the capability that offers it.
+var kinds = [listKinds]struct{ method, field, id, capability, changed string }{
+	listTools:     {"tools/list", "tools", "name", "tools", "notifications/tools/list_changed"},
+	listPrompts:   {"prompts/list", "prompts", "name", "prompts", "notifications/prompts/list_changed"},
+	listResources: {"resources/list", "resources", "uri", "resources", "notifications/resources/list_changed"},
+	listTemplates: {"resources/templates/list", "resourceTemplates", "uriTemplate", "resources", "notifications/resources/list_changed"},
+}
+
+// listing is one list of one upstream, complete and scrubbed. It never changes.
+type listing struct {
+	items []json.RawMessage
+	// rest are the members of the result beside the items and the cursor.
+	rest []rawjson.Member
+	// record is the trace record of the response that it came from.
+	record string
+}
+
+// view is the lists of one upstream as seen over one link. Its zero value is
+// ready to use.
+type view struct {
+	mu    sync.Mutex
+	lists [listKinds]*listing
+	// epoch counts invalidations, so that a list fetched before a change is
+	// not kept after it.
+	epoch [listKinds]int
+	// busy is closed when the fetch under way is over.
+	busy [listKinds]chan struct{}
+}
+
+// get returns a list, fetching it once for all who ask at the same time.
+func (v *view) get(ctx context.Context, k listKind, fetch func(context.Context) (*listing, error)) (*listing, error) {
+	for {
+		v.mu.Lock()
+		if l := v.lists[k]; l != nil {
+			v.mu.Unlock()
+			return l, nil
+		}
+		if wait := v.busy[k]; wait != nil {
+			v.mu.Unlock()
+			select {
+			case <-wait:
+				continue
+			case <-ctx.Done():
+				return nil, context.Cause(ctx)
+			}
+		}
+		done, epoch := make(chan struct{}), v.epoch[k]
+		v.busy[k] = done
+		v.mu.Unlock()
+		l, err := fetch(ctx)
+		v.mu.Lock()
+		if err == nil && v.epoch[k] == epoch {
+			v.lists[k] = l
+		}
+		v.busy[k] = nil
+		v.mu.Unlock()
+		close(done)
+		return l, err
+	}
+}
+
+// forget drops the lists that a change touched.
+func (v *view) forget(ks ...listKind) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, k := range ks {
+		v.lists[k] = nil
+		v.epoch[k]++
+	}
+}
+
+// changedKinds returns the lists that a list_changed notification is about.
+func changedKinds(method string) (ks []listKind) {
+	for k := range listKinds {
+		if kinds[k].changed == method {
+			ks = append(ks, k)
+		}
+	}
+	return ks
+}
+
+// listOf returns one list of one upstream as s sees it: its own view if the
+// upstream told this session of a change, else the one that all share.
+func (g *Gateway) listOf(ctx context.Context, s *session, u *upstream, k listKind, modern bool, causes []string) (*listing, error) {
+	s.mu.Lock()
+	v := s.views[u.key]
+	s.mu.Unlock()
+	if v == nil {
+		v = &u.lists
+	}
+	return v.get(ctx, k, func(ctx context.Context) (*listing, error) {
+		l := s.own(u)
+		if l == nil {
+			l = u.shared.peek()
+		}
+		if l == nil {
+			// stdio has one session: its own link serves the catalog too.
+			var err error
+			if l, err = s.linkFor(ctx, u, modern || s.Transport != "stdio"); err != nil {
+				return nil, err
+			}
+		}
+		if capability := u.capability(kinds[k].capability); capability == nil {
+			return &listing{}, nil
+		}
+		return g.fetch(ctx, s, u, l, k, causes)
+	})
+}
+
+// maxPages bounds what a server that never stops paging can cost.
+const maxPages = 1000
+
+// fetch reads all pages of a list over l. Each page is a call of foldgate's
+// own, recorded and scrubbed like any other.
+func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream, l link, k listKind, causes []string) (*listing, error) {
+	out := &listing{}
+	var seen []string
+	params := json.RawMessage(`{}`)
+	for range maxPages {
+		c := &interceptor.Call{
+			Direction: interceptor.Internal, Session: s.ID, Principal: s.Principal, From: "foldgate", To: "upstream:" + u.key,
+			Revision: l.info().Version, Server: u.key, Method: kinds[k].method, Params: params, Forward: params, Correlates: causes,
+		}
+		res, err := g.through(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+			m, err := l.call(ctx, &linkCall{Method: c.Method, Params: c.Forward})
+			return resultOf(m), err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if res.Error != nil {
+			if code, _ := rawjson.Get(res.Error, "code"); string(code) == "-32601" && k == listTemplates {
+				return out, nil // many servers have resources and no templates
+			}
+			return nil, fmt.Errorf("upstream %s: %s: %s", u.key, kinds[k].method, res.Error)
+		}
+		out.record = c.Record
+		cursor := out.add(res.Body, k)
+		if cursor == "" {
+			return out, nil
+		}
+		if slices.Contains(seen, cursor) {
+			u.log.Warn("upstream repeats a cursor; its list is cut there", "method", kinds[k].method)
+			return out, nil
+		}
+		seen = append(seen, cursor)
+		params = rawjson.Marshal(map[string]string{"cursor": cursor})
+	}
+	u.log.Warn("upstream's list has too many pages; it is cut", "method", kinds[k].method, "pages", maxPages)
+	return out, nil
+}
+
+// add takes one page into l and returns the cursor of the next.
+func (l *listing) add(page []byte, k listKind) (cursor string) {
+	first := l.rest == nil
+	rawjson.Members(page, func(m rawjson.Member) bool {
+		switch {
+		case m.Is(kinds[k].field):
+			rawjson.Elements(m.Value, func(v []byte) bool { l.items = append(l.items, v); return true })
+		case m.Is("nextCursor"):
+			cursor = rawjson.Unquote(m.Value)
+		case first:
+			l.rest = append(l.rest, m)
+		}
+		return true
+	})
+	if l.rest == nil {
+		l.rest = []rawjson.Member{}
+	}
+	return cursor
+}

@@ -1,0 +1,24 @@
+package proxy
+
+import (
+	"context"
+
+	"github.com/foldgate/foldgate/interceptor"
+)
+
+// newChain writes the order of the interceptors, outermost first. The order is
+// a security property and can't be configured.
+func newChain(g *Gateway) func(context.Context, *interceptor.Call, interceptor.Handler) (*interceptor.Result, error) {
+	locate := func(c *interceptor.Call) { interceptor.Locate(g.branches, c) }
+	gauge := interceptor.Gauge{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}
+	order := []interceptor.Middleware{
+		interceptor.Trace(g.recorder, locate),            // outermost: a record before any effect, one after whatever happened
+		interceptor.Recover(g.log),                       // inside Trace, so that a panic is recorded as an error
+		interceptor.Attribute(g.branches),                // before Meter, which charges the branch
+		interceptor.Meter(g.branches, gauge),             // outside Scrub: charges what the host gets to read
+		interceptor.Scrub(g.scrubber, g.cfg.scrubPolicy), // innermost: nothing outside it holds an unscrubbed result
+	}
+	return func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error) {
+		return interceptor.Chain(h, order...)(ctx, c)
+	}
+}

@@ -1,0 +1,125 @@
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/foldgate/foldgate/interceptor/scrub"
+)
+
+// Report is what [Check] found.
+type Report struct {
+	Upstreams []UpstreamReport
+	// Own are foldgate's own tools.
+	Own []ToolReport
+	// Clashes are names that two upstreams offer.
+	Clashes []string
+	// Tokens is what a host pays for all tool definitions, by Counter.
+	Tokens  int
+	Counter string
+}
+
+// UpstreamReport is one upstream's part of a [Report].
+type UpstreamReport struct {
+	Name, Version      string
+	Tools              []ToolReport
+	Prompts, Resources int
+	// Err is why the upstream can't be used; nil if it can.
+	Err error
+}
+
+// ToolReport is one tool as hosts see it.
+type ToolReport struct {
+	Name   string
+	Tokens int
+	// Full is the name before it was shortened to 64 characters.
+	Full      string
+	Shortened bool
+	// Injected says that foldgate could add branch_id to the tool's schema.
+	Injected bool
+	// Own marks foldgate's own tools.
+	Own bool
+}
+
+// Failed returns how many upstreams can't be used.
+func (r Report) Failed() (n int) {
+	for _, u := range r.Upstreams {
+		if u.Err != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// RulesFile returns the path of the user's own scrubbing rules, "" for none.
+func (c Config) RulesFile() string { return c.path(c.Scrub.Rules) }
+
+// Check connects every upstream of cfg and lists what hosts would see. It
+// keeps its state in a temporary directory, so that a running gateway is not
+// disturbed. The error is about the configuration; upstreams that can't be
+// reached are part of the report.
+func Check(ctx context.Context, cfg Config, log *slog.Logger) (Report, error) {
+	if faults := cfg.Validate(); len(faults) > 0 {
+		return Report{}, &ConfigError{File: "configuration", Faults: faults}
+	}
+	if _, err := scrub.New(scrub.Options{Rules: cfg.RulesFile()}); err != nil {
+		return Report{}, &ConfigError{File: "configuration", Faults: []Fault{{Key: "scrub.rules", Msg: err.Error()}}}
+	}
+	tmp, err := os.MkdirTemp("", "foldgate-check-")
+	if err != nil {
+		return Report{}, err
+	}
+	defer os.RemoveAll(tmp)
+	cfg.StateDir = filepath.Join(tmp, "state")
+	g, err := New(cfg, log)
+	if err != nil {
+		return Report{}, err
+	}
+	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
+	g.Warm(ctx)
+	s := g.open(peer{Transport: "http", Modern: true})
+	defer g.closeSession(s, "check is done")
+	menus := [listKinds]*menu{}
+	for k := range listKinds {
+		menus[k] = g.menu(ctx, s, k, true, nil)
+	}
+	return g.report(menus), nil
+}
+
+// report sums the merged lists up.
+func (g *Gateway) report(menus [listKinds]*menu) Report {
+	r := Report{Counter: g.counter.Name(), Clashes: menus[listTools].clashes}
+	at := map[string]int{}
+	for i, u := range g.ups {
+		said, _ := u.about()
+		_, fault := u.status()
+		if fault == nil {
+			fault = menus[listTools].missing[u.key]
+		}
+		r.Upstreams = append(r.Upstreams, UpstreamReport{Name: u.key, Version: said.Version, Err: fault})
+		at[u.key] = i
+	}
+	for _, shown := range menus[listTools].order {
+		e := menus[listTools].entries[shown]
+		t := ToolReport{Name: shown, Injected: e.injected, Own: e.up == nil, Tokens: g.counter.CountBytes(e.shown)}
+		r.Tokens += t.Tokens
+		if e.up == nil {
+			r.Own = append(r.Own, t)
+			continue
+		}
+		if full := fullName(e.up.prefix, e.own); full != shown {
+			t.Full, t.Shortened = full, true
+		}
+		u := &r.Upstreams[at[e.up.key]]
+		u.Tools = append(u.Tools, t)
+	}
+	for _, e := range menus[listPrompts].entries {
+		r.Upstreams[at[e.up.key]].Prompts++
+	}
+	for _, e := range menus[listResources].entries {
+		r.Upstreams[at[e.up.key]].Resources++
+	}
+	return r
+}

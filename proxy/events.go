@@ -1,0 +1,233 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// This file takes what upstreams send of their own accord. All functions are
+// called from a link's reader, in order, and do not block on hosts.
+
+// fromCall takes a message that an upstream sent on behalf of a host's request.
+func (g *Gateway) fromCall(fl *inbound, u *upstream, l link, m Message) {
+	if m.IsRequest() {
+		g.ask(fl.s, fl, u, l, m)
+		return
+	}
+	if changedKinds(m.Method) != nil {
+		g.listChanged(fl.s, u, m.Method)
+		return
+	}
+	if m.Method == "notifications/cancelled" {
+		fl.s.cancelAsk(l, m.Params)
+		return
+	}
+	g.relay(fl.s, fl, u, m)
+}
+
+// fromOwn takes a message of a session's own link that belongs to no known
+// call: any stream of that session will do.
+func (s *session) fromOwn(u *upstream, m Message) {
+	g := s.gw
+	fl := s.anyFlight(u.key)
+	switch {
+	case m.IsRequest():
+		l := s.own(u)
+		if l == nil { // during its first moments: wait for the slot to know it
+			g.background(func() {
+				if l, err := s.linkFor(s.ctx, u, false); err == nil {
+					g.ask(s, s.anyFlight(u.key), u, l, m)
+				}
+			})
+			return
+		}
+		g.ask(s, fl, u, l, m)
+	case changedKinds(m.Method) != nil:
+		g.listChanged(s, u, m.Method)
+	case m.Method == "notifications/cancelled":
+		s.cancelAsk(s.own(u), m.Params)
+	default:
+		g.relay(s, fl, u, m)
+	}
+}
+
+// fromShared takes a message of a shared link that belongs to no known call.
+func (g *Gateway) fromShared(u *upstream, m Message) {
+	switch {
+	case m.IsRequest():
+		g.background(func() { g.answerShared(u, m) })
+	case changedKinds(m.Method) != nil:
+		g.listChanged(nil, u, m.Method)
+	case m.Method == "notifications/resources/updated":
+		g.listens.updated(g, u, m)
+	default:
+		// Logging of a server that several hosts share is nobody's in particular.
+		u.log.Debug("notification without a call", "method", m.Method)
+	}
+}
+
+// relay scrubs and records a notification and hands it to the host.
+func (g *Gateway) relay(s *session, fl *inbound, u *upstream, m Message) {
+	params, ok := g.clean(s.ctx, u, m.Method, m.Params)
+	if !ok {
+		return
+	}
+	var causes []string
+	context_ := ""
+	if fl != nil {
+		if c := fl.getCall(); c != nil {
+			causes, context_ = []string{c.Record}, c.Context
+		}
+	}
+	if err := g.recorder.Notification("upstream:"+u.key, s.host(), s.ID, context_, causes, m.Method, params); err != nil {
+		g.log.Error("notification withheld", "method", m.Method, "err", err)
+		return
+	}
+	m.Params = params
+	if err := s.toHost(fl, m.Encode()); err != nil {
+		g.log.Debug("notification could not be delivered", "method", m.Method, "err", err)
+	}
+}
+
+// clean scrubs parameters that flow to a host; ok is false where they must be
+// withheld.
+func (g *Gateway) clean(ctx context.Context, u *upstream, method string, params json.RawMessage) (json.RawMessage, bool) {
+	policy := g.cfg.scrubPolicy(u.key).Results
+	if len(params) == 0 || policy == interceptor.Off {
+		return params, true
+	}
+	clean, found, err := g.scrubber.JSON(ctx, params)
+	if err != nil || (policy == interceptor.Block && len(found) > 0) {
+		u.log.Warn("notification withheld: it could not be checked for secrets, or holds one", "method", method)
+		return nil, false
+	}
+	return clean, true
+}
+
+// listChanged drops the lists that changed and tells the hosts. s is the
+// session whose own link said so, nil for a shared link.
+func (g *Gateway) listChanged(s *session, u *upstream, method string) {
+	ks := changedKinds(method)
+	u.lists.forget(ks...)
+	if s != nil {
+		s.mu.Lock()
+		v := s.views[u.key]
+		if v == nil && s.Transport != "stdio" {
+			v = &view{}
+			s.views[u.key] = v
+		}
+		s.mu.Unlock()
+		if v != nil {
+			v.forget(ks...)
+		}
+		s.pushChange(method)
+	} else {
+		for _, other := range g.sessions.list() {
+			if other.own(u) == nil { // those with a link of their own are told over it
+				other.pushChange(method)
+			}
+		}
+	}
+	g.listens.changed(g, method)
+}
+
+// changeDelay gathers bursts of list_changed into one message a list.
+const changeDelay = 20 * time.Millisecond
+
+// pushChange tells the host that a list changed, once for a burst.
+func (s *session) pushChange(method string) {
+	s.mu.Lock()
+	if s.closed || s.initialize == nil || s.pending[method] {
+		s.mu.Unlock()
+		return
+	}
+	if s.pending == nil {
+		s.pending = map[string]bool{}
+	}
+	s.pending[method] = true
+	s.mu.Unlock()
+	s.gw.background(func() {
+		select {
+		case <-time.After(changeDelay):
+		case <-s.ctx.Done():
+			return
+		}
+		s.mu.Lock()
+		delete(s.pending, method)
+		s.mu.Unlock()
+		if err := s.gw.recorder.Notification("foldgate", s.host(), s.ID, "", nil, method, nil); err != nil {
+			return
+		}
+		_ = s.toHost(nil, Message{Method: method}.Encode())
+	})
+}
+
+// ownUp prepares a session's own link: what the host had set up on the last
+// one is made again.
+func (s *session) ownUp(u *upstream, l link, again bool) {
+	s.mu.Lock()
+	level := s.logLevel
+	var uris []string
+	for uri := range s.subs[u.key] {
+		uris = append(uris, uri)
+	}
+	s.mu.Unlock()
+	if level != nil && u.capability("logging") != nil {
+		_, _ = l.call(s.ctx, &linkCall{Method: "logging/setLevel", Params: level})
+	}
+	if !again {
+		return
+	}
+	for _, uri := range uris {
+		if _, err := l.call(s.ctx, &linkCall{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})}); err != nil {
+			u.log.Warn("subscription could not be made again", "uri", uri, "err", err)
+		}
+	}
+	s.gw.allChanged(s, u)
+}
+
+// sharedUp prepares a shared link. After a restart the lists may have changed.
+func (g *Gateway) sharedUp(u *upstream, l link, again bool) {
+	if l.info().Modern() && u.cfg.Builtin == "" {
+		g.background(func() { g.watchLists(u, l) })
+	}
+	u.mu.Lock()
+	late := u.late
+	u.late = false
+	u.mu.Unlock()
+	if again || late {
+		g.allChanged(nil, u)
+	}
+	g.listens.again(g, u, l)
+}
+
+// allChanged announces a change of every list that u offers.
+func (g *Gateway) allChanged(s *session, u *upstream) {
+	for _, k := range []listKind{listTools, listPrompts, listResources} {
+		if u.capability(kinds[k].capability) != nil {
+			g.listChanged(s, u, kinds[k].changed)
+		}
+	}
+}
+
+// recordHostNotification puts a host's notification into the trace.
+func (g *Gateway) recordHostNotification(s *session, m Message) {
+	params, _, err := g.scrubber.JSON(s.ctx, orEmpty(m.Params))
+	if err != nil || m.Params == nil {
+		params = nil
+	}
+	if err := g.recorder.Notification(s.host(), "foldgate", s.ID, "", nil, m.Method, params); err != nil {
+		g.log.Error("notification not recorded", "method", m.Method, "err", err)
+	}
+}
+
+func orEmpty(params json.RawMessage) json.RawMessage {
+	if params == nil {
+		return json.RawMessage(`{}`)
+	}
+	return params
+}

@@ -1,0 +1,165 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/interceptor/trace"
+)
+
+// Gateway stands between hosts and upstreams. Make one with [New], let it
+// [Gateway.Run], end it with [Gateway.Close]. All methods are safe for
+// concurrent use.
+type Gateway struct {
+	cfg    Config
+	log    *slog.Logger
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // everything that background started
+
+	counter  *budget.Counter
+	scrubber *scrub.Scrubber
+	journal  *trace.Journal
+	recorder *interceptor.Recorder
+	branches *folding.Manager
+	// through runs a call down the chain of interceptors to h.
+	through func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error)
+
+	ups      []*upstream // in the configuration's order
+	byKey    map[string]*upstream
+	known    *knownInfo
+	menus    menus
+	sessions register
+	listens  listeners
+	parking  parking
+	threads  threads
+}
+
+// New makes a gateway from a valid configuration. It opens the state
+// directory and loads the scrubbing rules, but starts no upstream.
+func New(cfg Config, log *slog.Logger) (*Gateway, error) {
+	if faults := cfg.Validate(); len(faults) > 0 {
+		return nil, &ConfigError{File: "configuration", Faults: faults}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream{}}
+	if err := g.openEngines(); err != nil {
+		cancel()
+		return nil, errors.Join(err, g.closeEngines(ctx))
+	}
+	g.known = openKnown(filepath.Join(cfg.path(cfg.StateDir), "upstreams.json"), log)
+	for _, key := range cfg.keys() {
+		u := newUpstream(g, key, cfg.Upstreams[key])
+		g.known.get(u)
+		g.ups = append(g.ups, u)
+		g.byKey[key] = u
+	}
+	g.through = newChain(g)
+	return g, nil
+}
+
+// openEngines makes everything that stands below the chain.
+func (g *Gateway) openEngines() error {
+	state := g.cfg.path(g.cfg.StateDir)
+	if err := os.MkdirAll(state, 0o700); err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	var err error
+	if g.counter, err = budget.NewCounter(g.cfg.Budget.Encoding); err != nil {
+		return fmt.Errorf("budget.encoding: %w", err)
+	}
+	if g.counter, err = g.counter.WithScale(g.cfg.Budget.Scale); err != nil {
+		return fmt.Errorf("budget.scale: %w", err)
+	}
+	if g.scrubber, err = scrub.New(scrub.Options{Rules: g.cfg.path(g.cfg.Scrub.Rules), Timeout: time.Duration(g.cfg.Scrub.TimeoutMS) * time.Millisecond}); err != nil {
+		return fmt.Errorf("scrub.rules: %w", err)
+	}
+	t := g.cfg.Trace
+	if g.journal, err = trace.Open(filepath.Join(state, "trace"), trace.Options{
+		Sync: t.Sync, Interval: time.Duration(t.SyncIntervalMS) * time.Millisecond,
+		RotateBytes: int64(t.RotateMB) << 20, Retain: trace.Retention{Files: t.RetainFiles}, Log: g.log,
+	}); err != nil {
+		return fmt.Errorf("trace: %w", err)
+	}
+	g.recorder = &interceptor.Recorder{
+		Journal: g.journal, Scrub: g.scrubber, Payload: t.Payload == "scrubbed", Refuse: t.OnError == "refuse",
+		Counter: g.counter.Name(), Log: g.log,
+	}
+	repo, err := folding.OpenSQLite(filepath.Join(state, "foldgate.db"))
+	if err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	g.branches, err = folding.Open(g.ctx, g.cfg.Folding, folding.Options{
+		Repository: repo, Count: g.counter.Count, OnEvent: g.branchEvent, Log: g.log,
+		Scrub: func(ctx context.Context, text string) (string, error) {
+			clean, _, err := g.scrubber.Text(ctx, text)
+			return clean, err
+		},
+	})
+	return err
+}
+
+// background runs f in a goroutine that Close waits for.
+func (g *Gateway) background(f func()) {
+	g.wg.Add(1)
+	go func() {
+		defer g.wg.Done()
+		f()
+	}()
+}
+
+// Warm connects every upstream, so that readiness can be told and the first
+// list is quick. It returns when each is up or has failed, or ctx is done.
+func (g *Gateway) Warm(ctx context.Context) {
+	var wg sync.WaitGroup
+	for _, u := range g.ups {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_, _ = u.shared.get(ctx) // the fault is kept in u's status
+		}()
+	}
+	wg.Wait()
+}
+
+// Close ends all sessions, force-returns their branches, ends the upstreams
+// and their process groups, and closes the state. ctx bounds the whole.
+func (g *Gateway) Close(ctx context.Context) error {
+	for _, s := range g.sessions.list() {
+		g.closeSession(s, "shutdown")
+	}
+	g.parking.close()
+	g.cancel()
+	for _, u := range g.ups {
+		u.shared.close()
+	}
+	done := make(chan struct{})
+	go func() { g.wg.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		g.log.Warn("shutdown did not finish in time")
+	}
+	return g.closeEngines(ctx)
+}
+
+func (g *Gateway) closeEngines(ctx context.Context) error {
+	var errs []error
+	if g.branches != nil {
+		errs = append(errs, g.branches.Close(ctx))
+	}
+	if g.journal != nil {
+		errs = append(errs, g.journal.Close())
+	}
+	return errors.Join(errs...)
+}

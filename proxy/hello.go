@@ -1,0 +1,218 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// legacyVersions are the revisions that foldgate agrees to in initialize.
+var legacyVersions = []string{"2024-11-05", "2025-03-26", "2025-06-18", versionLegacy}
+
+// answerInitialize serves initialize: what foldgate and the upstreams together
+// can do. Upstreams whose answer is known from before are not started for it.
+func (g *Gateway) answerInitialize(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
+	s := fl.s
+	s.mu.Lock()
+	if s.initialize != nil {
+		s.mu.Unlock()
+		return nil, &rpcError{Code: codeInvalidRequest, Message: "initialize was already called on this connection"}
+	}
+	s.initialize = bytes.Clone(c.Forward)
+	s.revision = versionLegacy
+	if v, ok := rawjson.GetString(c.Params, "protocolVersion"); ok && slices.Contains(legacyVersions, v) {
+		s.revision = v
+	}
+	if name, ok := rawjson.GetString(c.Params, "clientInfo", "name"); ok && name != "" {
+		s.client = name
+	}
+	revision := s.revision
+	s.mu.Unlock()
+	g.acquaint(ctx, s, false)
+	out := append([]byte(`{"protocolVersion":`), rawjson.Quote(revision)...)
+	out = append(append(out, `,"capabilities":`...), g.capabilities(false)...)
+	out = append(append(out, `,"serverInfo":`...), serverInfo()...)
+	out = append(append(out, `,"instructions":`...), rawjson.Quote(g.instructions())...)
+	return &interceptor.Result{Body: append(out, '}')}, nil
+}
+
+// answerDiscover serves server/discover of the modern era.
+func (g *Gateway) answerDiscover(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
+	g.acquaint(ctx, fl.s, true)
+	out := append([]byte(`{"resultType":"complete","supportedVersions":`), rawjson.Marshal([]string{versionModern})...)
+	out = append(append(out, `,"capabilities":`...), g.capabilities(true)...)
+	out = append(append(out, `,"instructions":`...), rawjson.Quote(g.instructions())...)
+	out = append(append(out, `,"ttlMs":0,"cacheScope":"public","_meta":{"`+metaServerInfo+`":`...), serverInfo()...)
+	return &interceptor.Result{Body: append(out, '}', '}')}, nil
+}
+
+// helloWait bounds how long a first initialize waits for upstreams that
+// foldgate has never met.
+const helloWait = 5 * time.Second
+
+// acquaint makes sure that foldgate knows what each upstream offers, starting
+// only those that it has never met under their present configuration.
+func (g *Gateway) acquaint(ctx context.Context, s *session, modern bool) {
+	ctx, cancel := context.WithTimeout(ctx, helloWait)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, u := range g.ups {
+		if _, known := u.about(); known {
+			continue
+		}
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			if _, err := s.linkFor(ctx, u, modern || s.Transport != "stdio"); err != nil {
+				u.setLate()
+			}
+		}()
+	}
+	wg.Wait()
+}
+
+// setLate notes that a host was answered without u.
+func (u *upstream) setLate() {
+	u.mu.Lock()
+	u.late = true
+	u.mu.Unlock()
+}
+
+// perHop are capabilities that foldgate states itself.
+var perHop = []string{"tools", "prompts", "resources", "logging", "completions"}
+
+// capabilities returns the union of what the upstreams offer. Lists can always
+// change, since an upstream may come and go.
+func (g *Gateway) capabilities(modern bool) []byte {
+	out := []byte(`{"tools":{"listChanged":true}}`)
+	add := func(name, value string) { out = rawjson.Set(out, []byte(value), name) }
+	has := func(name string) bool {
+		return slices.ContainsFunc(g.ups, func(u *upstream) bool { return u.capability(name) != nil })
+	}
+	if has("prompts") {
+		add("prompts", `{"listChanged":true}`)
+	}
+	if has("resources") {
+		value := `{"listChanged":true}`
+		if slices.ContainsFunc(g.ups, func(u *upstream) bool {
+			v, _ := rawjson.Get(u.capability("resources"), "subscribe")
+			return string(v) == "true"
+		}) {
+			value = `{"subscribe":true,"listChanged":true}`
+		}
+		add("resources", value)
+	}
+	for _, name := range []string{"logging", "completions"} {
+		if has(name) {
+			add(name, `{}`)
+		}
+	}
+	for _, u := range g.ups {
+		said, _ := u.about()
+		caps, _ := rawjson.Get(said.Result, "capabilities")
+		rawjson.Members(caps, func(m rawjson.Member) bool {
+			if name := m.Name(); !slices.Contains(perHop, name) {
+				out = mergeMember(out, name, m.Value)
+			}
+			return true
+		})
+	}
+	return out
+}
+
+// mergeMember adds value under name; of two objects it keeps the members of
+// both, the first's where they clash.
+func mergeMember(obj []byte, name string, value []byte) []byte {
+	have, ok := rawjson.Get(obj, name)
+	if !ok {
+		return rawjson.Set(obj, value, name)
+	}
+	if rawjson.KindOf(have) == rawjson.Object && rawjson.KindOf(value) == rawjson.Object {
+		rawjson.Members(value, func(m rawjson.Member) bool {
+			if _, taken := rawjson.Get(have, m.Name()); !taken {
+				have = rawjson.Set(have, m.Value, m.Name())
+			}
+			return true
+		})
+		return rawjson.Set(obj, have, name)
+	}
+	return obj
+}
+
+// instructions tell the model when to branch, then what each upstream says of
+// itself under its name.
+func (g *Gateway) instructions() string {
+	text := ownInstructions
+	for _, u := range g.ups {
+		said, _ := u.about()
+		own, _ := rawjson.GetString(said.Result, "instructions")
+		if own == "" {
+			continue
+		}
+		clean, _, err := g.scrubber.Text(g.ctx, own)
+		if err != nil {
+			continue // withheld: it can't be checked
+		}
+		text += "\n\n# " + u.key + "\n" + clean
+	}
+	return text
+}
+
+// answerList serves the lists.
+func (g *Gateway) answerList(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
+	for k := range listKinds {
+		if kinds[k].method != c.Method {
+			continue
+		}
+		if cursor, ok := rawjson.GetString(c.Params, "cursor"); ok {
+			return nil, &rpcError{Code: codeInvalidParams, Message: "cursor " + cursor + " is not foldgate's: its lists have one page"}
+		}
+		m := g.menu(ctx, fl.s, k, fl.modern, []string{c.Record})
+		for key := range m.missing {
+			g.byKey[key].setLate()
+		}
+		c.Clean = true // each listing was scrubbed when it was fetched
+		for _, l := range m.from {
+			if l != nil && l.record != "" {
+				c.Correlates = append(c.Correlates, l.record)
+			}
+		}
+		if fl.modern {
+			return &interceptor.Result{Body: m.modern}, nil
+		}
+		return &interceptor.Result{Body: m.legacy}, nil
+	}
+	return nil, &rpcError{Code: codeMethodNotFound, Message: "Method not found: " + c.Method}
+}
+
+// setLevel serves logging/setLevel: it is for every upstream that the session
+// uses, and for those it will use later.
+func (g *Gateway) setLevel(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
+	s := fl.s
+	s.mu.Lock()
+	s.logLevel = bytes.Clone(c.Forward)
+	s.mu.Unlock()
+	for _, u := range g.ups {
+		if u.capability("logging") == nil {
+			continue
+		}
+		if _, err := s.linkFor(ctx, u, fl.modern); err != nil {
+			continue // told again when it comes up
+		}
+		l := s.own(u)
+		if l == nil || l.info().Modern() {
+			continue
+		}
+		m, err := l.call(ctx, &linkCall{Method: c.Method, Params: c.Forward})
+		if err == nil && m.Error != nil {
+			return resultOf(m), nil
+		}
+	}
+	return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil
+}

@@ -1,0 +1,235 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// menu is one merged list as a host sees it, and the way back from the names
+// shown to their owners. It never changes.
+type menu struct {
+	// legacy and modern are the list result in the forms of the two eras.
+	legacy, modern json.RawMessage
+	entries        map[string]entry
+	order          []string // the shown names, as listed
+	// clashes are the names that two upstreams offer; the first keeps it.
+	clashes []string
+	// missing are the upstreams that could not be asked.
+	missing map[string]error
+	// from are the listings it was made of, in the order of the upstreams.
+	from []*listing
+}
+
+// entry is who owns a shown name.
+type entry struct {
+	up  *upstream // nil for foldgate's own tools
+	own string    // the name as the upstream knows it
+	// injected: foldgate added branch_id to the tool's schema, so it must be
+	// taken out of the arguments again.
+	injected bool
+	// shown is the item as hosts see it, raw as the upstream sent it.
+	shown, raw json.RawMessage
+}
+
+// menus keeps the last merged lists. Its zero value is ready to use.
+type menus struct {
+	mu   sync.Mutex
+	last [listKinds]*menu
+}
+
+// listWait bounds how long a list waits for an upstream that is starting; what
+// comes later is announced with list_changed.
+const listWait = 10 * time.Second
+
+// menu returns the merged list that s sees. It is made anew only when one of
+// the lists that it is made of has changed.
+func (g *Gateway) menu(ctx context.Context, s *session, k listKind, modern bool, causes []string) *menu {
+	ctx, cancel := context.WithTimeout(ctx, listWait)
+	defer cancel()
+	from := make([]*listing, len(g.ups))
+	errs := make([]error, len(g.ups))
+	var wg sync.WaitGroup
+	for i, u := range g.ups {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			from[i], errs[i] = g.listOf(ctx, s, u, k, modern, causes)
+		}()
+	}
+	wg.Wait()
+	missing := map[string]error{}
+	for i, err := range errs {
+		if err != nil {
+			missing[g.ups[i].key] = err
+		}
+	}
+	g.menus.mu.Lock()
+	defer g.menus.mu.Unlock()
+	if m := g.menus.last[k]; m != nil && slices.Equal(m.from, from) {
+		return m
+	}
+	m := g.merge(k, from)
+	m.missing = missing
+	for _, name := range m.clashes {
+		g.log.Warn("two upstreams offer the same name; the first keeps it", "list", kinds[k].method, "name", name)
+	}
+	g.menus.last[k] = m
+	return m
+}
+
+// merge puts the listings of all upstreams together.
+func (g *Gateway) merge(k listKind, from []*listing) *menu {
+	m := &menu{entries: map[string]entry{}, from: from}
+	var items [][]byte
+	if k == listTools {
+		for _, t := range ownTools {
+			items = append(items, t.definition)
+			m.entries[t.name] = entry{own: t.name, raw: t.definition, shown: t.definition}
+			m.order = append(m.order, t.name)
+		}
+	}
+	for i, l := range from {
+		if l == nil {
+			continue
+		}
+		u := g.ups[i]
+		for _, raw := range l.items {
+			own, ok := rawjson.GetString(raw, kinds[k].id)
+			if !ok || (k == listTools && !u.cfg.Tools.shows(own)) {
+				continue
+			}
+			e := entry{up: u, own: own, raw: raw}
+			shown, out := own, []byte(raw)
+			if k == listTools || k == listPrompts {
+				if shown = shownName(u.prefix, own); shown != own {
+					out = rawjson.Set(out, rawjson.Quote(shown), "name")
+				}
+			}
+			if k == listTools {
+				out, e.injected = injectBranch(out)
+			}
+			if _, taken := m.entries[shown]; taken {
+				m.clashes = append(m.clashes, shown)
+				continue
+			}
+			e.shown = out
+			m.entries[shown] = e
+			m.order = append(m.order, shown)
+			items = append(items, out)
+		}
+	}
+	m.render(k, items)
+	return m
+}
+
+// render writes the list result in the forms of both eras.
+func (m *menu) render(k listKind, items [][]byte) {
+	out := append([]byte(`{"`+kinds[k].field+`":[`), bytes.Join(items, []byte(","))...)
+	out = append(out, ']')
+	scope, ttl, sole := "public", -1, soleListing(m.from)
+	for _, l := range m.from {
+		if l == nil {
+			ttl = 0 // an upstream is missing: ask again
+			continue
+		}
+		own := 0
+		for _, r := range l.rest {
+			switch {
+			case r.Is("cacheScope") && rawjson.Unquote(r.Value) == "private":
+				scope = "private"
+			case r.Is("ttlMs"):
+				own, _ = strconv.Atoi(string(r.Value))
+			}
+		}
+		if ttl < 0 || own < ttl {
+			ttl = own
+		}
+	}
+	if sole != nil {
+		for _, r := range sole.rest {
+			switch r.Name() {
+			case "cacheScope", "ttlMs", "resultType":
+			default:
+				out = append(append(append(append(out, ','), r.Key...), ':'), r.Value...)
+			}
+		}
+	}
+	m.legacy = append(bytes.Clone(out), '}')
+	out = append(out, `,"resultType":"complete","ttlMs":`...)
+	out = strconv.AppendInt(out, int64(max(ttl, 0)), 10)
+	m.modern = append(append(append(out, `,"cacheScope":"`...), scope...), `"}`...)
+}
+
+// soleListing returns the one listing where there is just one upstream: then
+// the members beside the items are its own to say.
+func soleListing(from []*listing) *listing {
+	if len(from) == 1 {
+		return from[0]
+	}
+	return nil
+}
+
+// maxName is the longest tool name that every known host accepts.
+const maxName = 64
+
+// shownName returns the name under which an upstream's tool or prompt is
+// listed. One that would be too long is shortened to its beginning and a hash
+// of the whole, so that it is the same every time and still tells what it is.
+func shownName(prefix, own string) string {
+	name := fullName(prefix, own)
+	if len(name) <= maxName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return name[:maxName-9] + "_" + hex.EncodeToString(sum[:4])
+}
+
+// fullName is the name before it is shortened.
+func fullName(prefix, own string) string {
+	if prefix == "" {
+		return own
+	}
+	return prefix + "__" + own
+}
+
+// branchArgument is the property that foldgate adds to the schema of every
+// proxied tool. Its text is paid for on every tool, so it is short.
+const branchArgument = "branch_id"
+
+var branchProperty = []byte(`{"type":"string","description":"Branch to charge; from branch_create"}`)
+
+// injectBranch adds the optional branch_id to a tool's input schema. It leaves
+// alone what has a property of that name, and schemas to which a property
+// can't be added without a chance of changing their meaning.
+func injectBranch(tool []byte) (out []byte, injected bool) {
+	schema, ok := rawjson.Get(tool, "inputSchema")
+	if !ok || rawjson.KindOf(schema) != rawjson.Object {
+		return tool, false
+	}
+	fits := true
+	rawjson.Members(schema, func(m rawjson.Member) bool {
+		switch m.Name() {
+		case "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "propertyNames", "maxProperties", "const", "enum":
+			fits = false
+		case "properties":
+			fits = fits && rawjson.KindOf(m.Value) == rawjson.Object
+			if _, has := rawjson.Get(m.Value, branchArgument); has {
+				fits = false
+			}
+		}
+		return fits
+	})
+	if !fits {
+		return tool, false
+	}
+	return rawjson.Set(tool, branchProperty, "inputSchema", "properties", branchArgument), true
+}

@@ -1,0 +1,240 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// Keys that a host may set in _meta for foldgate; they are never forwarded.
+const (
+	metaPrefix      = "io.github.foldgate/"
+	metaBranchID    = metaPrefix + "branch_id"
+	metaContext     = metaPrefix + "context"
+	metaCorrelation = metaPrefix + "correlationId"
+)
+
+// serve answers one request of a host.
+func (g *Gateway) serve(ctx context.Context, ex *exchange) reply {
+	s := ex.Session
+	fl, err := s.begin(ctx, ex)
+	if err != nil {
+		return reply{Error: errorObject(err)}
+	}
+	defer s.end(fl)
+	fl.modern = isModern(s, ex.Msg)
+	res, err := g.route(fl)
+	if cause := context.Cause(fl.ctx); err != nil && errors.Is(cause, errCancelledByHost) {
+		return reply{} // the host no longer waits
+	}
+	if err != nil {
+		return refusalReply(ex.Msg.Method, fl.modern, err)
+	}
+	return reply{Result: res.Body, Error: res.Error}
+}
+
+// isModern reports whether the host speaks the modern era in this request: on
+// stdio one connection may speak either, and the request says which.
+func isModern(s *session, m Message) bool {
+	if s.Modern {
+		return true
+	}
+	v, ok := rawjson.GetString(m.Params, "_meta", metaProtocolVersion)
+	return (ok && v >= versionModern) || m.Method == "server/discover"
+}
+
+// route sends a request to whoever answers it, down the chain.
+func (g *Gateway) route(fl *inbound) (*interceptor.Result, error) {
+	m := fl.ex.Msg
+	c, err := g.newCall(fl)
+	if err != nil {
+		return nil, err
+	}
+	switch m.Method {
+	case "initialize":
+		return g.local(fl, c, g.answerInitialize)
+	case "server/discover":
+		return g.local(fl, c, g.answerDiscover)
+	case "ping":
+		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
+			return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil
+		})
+	case "tools/list", "prompts/list", "resources/list", "resources/templates/list":
+		return g.local(fl, c, g.answerList)
+	case "tools/call":
+		return g.callTool(fl, c)
+	case "prompts/get":
+		return g.getPrompt(fl, c)
+	case "resources/read", "resources/subscribe", "resources/unsubscribe":
+		return g.resource(fl, c)
+	case "completion/complete":
+		return g.complete(fl, c)
+	case "logging/setLevel":
+		return g.local(fl, c, g.setLevel)
+	case "subscriptions/listen":
+		return g.local(fl, c, g.listen)
+	}
+	return g.other(fl, c)
+}
+
+// answer is a handler of foldgate's own.
+type answer func(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error)
+
+// local runs a request that foldgate answers itself down the chain.
+func (g *Gateway) local(fl *inbound, c *interceptor.Call, a answer) (*interceptor.Result, error) {
+	fl.setCall(c)
+	return g.through(fl.ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		return a(ctx, fl, c)
+	})
+}
+
+// newCall describes a host's request to the chain.
+func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
+	s, m := fl.s, fl.ex.Msg
+	c := &interceptor.Call{
+		Direction: interceptor.FromHost, Session: s.ID, Principal: s.Principal, From: s.host(), To: "foldgate",
+		Revision: s.speaks(fl), ID: m.ID, Method: m.Method, Params: m.Params, Forward: stripOurMeta(m.Params),
+		Implicit: g.cfg.Attribution.Implicit == "legacy" && (!fl.modern || s.Transport == "stdio"),
+	}
+	if k := rawjson.KindOf(m.Params); m.Params != nil && k != rawjson.Object {
+		return nil, &rpcError{Code: codeInvalidParams, Message: "params must be an object"}
+	}
+	meta, _ := rawjson.Get(m.Params, "_meta")
+	if id, ok := rawjson.GetString(meta, metaBranchID); ok && id != "" {
+		c.Handle, c.HandleRung = id, interceptor.RungMeta
+	} else if fl.ex.BranchID != "" {
+		c.Handle, c.HandleRung = fl.ex.BranchID, interceptor.RungURL
+	}
+	c.SubContext, _ = rawjson.GetString(meta, metaContext)
+	c.Traceparent, _ = rawjson.GetString(meta, "traceparent")
+	if raw, ok := rawjson.Get(meta, metaCorrelation); ok {
+		ids, err := correlates(raw)
+		if err != nil {
+			return nil, &rpcError{Code: codeInvalidParams, Message: fmt.Sprintf("_meta[%q]: %v", metaCorrelation, err)}
+		}
+		c.Correlates = ids
+	}
+	return c, nil
+}
+
+// speaks returns the revision of the host in this request.
+func (s *session) speaks(fl *inbound) string {
+	if v, ok := rawjson.GetString(fl.ex.Msg.Params, "_meta", metaProtocolVersion); ok && fl.modern {
+		return v
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.revision
+}
+
+func (fl *inbound) setCall(c *interceptor.Call) {
+	fl.s.mu.Lock()
+	fl.call = c
+	fl.s.mu.Unlock()
+}
+
+// getCall returns what the chain knows of the flight; nil before it is known.
+func (fl *inbound) getCall() *interceptor.Call {
+	fl.s.mu.Lock()
+	defer fl.s.mu.Unlock()
+	return fl.call
+}
+
+// stripOurMeta returns params without the _meta keys that are foldgate's own.
+func stripOurMeta(params json.RawMessage) json.RawMessage {
+	return dropMeta(params, func(key string) bool { return strings.HasPrefix(key, metaPrefix) })
+}
+
+// stripReserved returns params without the protocol's per-hop _meta keys, for
+// an upstream of the legacy era.
+func stripReserved(params json.RawMessage) json.RawMessage {
+	return dropMeta(params, func(key string) bool {
+		switch key {
+		case metaProtocolVersion, metaClientInfo, metaClientCapabilities, metaLogLevel:
+			return true
+		}
+		return false
+	})
+}
+
+// dropMeta removes the members of params._meta for which drop holds, and
+// _meta itself if nothing else was in it.
+func dropMeta(params json.RawMessage, drop func(string) bool) json.RawMessage {
+	meta, ok := rawjson.Get(params, "_meta")
+	if !ok {
+		return params
+	}
+	kept := rawjson.DeleteFunc(meta, func(m rawjson.Member) bool { return drop(m.Name()) })
+	switch {
+	case len(kept) == len(meta):
+		return params
+	case string(kept) == "{}":
+		return rawjson.Delete(params, "_meta")
+	}
+	return rawjson.Set(params, kept, "_meta")
+}
+
+// refusalReply is what a host reads when foldgate refuses or fails a request:
+// a tool result that the model can act on, or a JSON-RPC error. It is the one
+// place that decides this.
+func refusalReply(method string, modern bool, err error) reply {
+	var rpc *rpcError
+	if errors.As(err, &rpc) {
+		return reply{Error: errorObject(rpc)}
+	}
+	var ref *interceptor.Refusal
+	if !errors.As(err, &ref) {
+		ref = &interceptor.Refusal{Code: "upstream_failed", Status: 502, Message: err.Error()}
+	}
+	if method != "tools/call" {
+		return reply{Error: errorObject(&rpcError{Code: codeInternal, Message: ref.Message, Data: faultJSON(ref)})}
+	}
+	return reply{Result: toolError(ref, modern)}
+}
+
+// errorObject is the JSON-RPC error object of any error.
+func errorObject(err error) json.RawMessage {
+	var rpc *rpcError
+	if !errors.As(err, &rpc) {
+		rpc = &rpcError{Code: codeInternal, Message: err.Error()}
+	}
+	return rpc.JSON()
+}
+
+// faultJSON is a refusal for programs: code, status, message, retry_after_seconds.
+func faultJSON(r *interceptor.Refusal) json.RawMessage {
+	out := append([]byte(`{"code":`), rawjson.Quote(r.Code)...)
+	out = fmt.Appendf(out, `,"status":%d,"message":`, r.Status)
+	out = rawjson.AppendQuote(out, r.Message)
+	if r.RetryAfter > 0 {
+		out = fmt.Appendf(out, `,"retry_after_seconds":%d`, r.RetryAfter)
+	}
+	return append(out, '}')
+}
+
+// toolError is a refusal as a tool result. The text carries everything: some
+// hosts drop structured content from failed results.
+func toolError(r *interceptor.Refusal, modern bool) json.RawMessage {
+	body := append([]byte(`{"error":`), faultJSON(r)...)
+	body = append(body, '}')
+	return toolResult(body, true, modern)
+}
+
+// toolResult is a tool result whose text and structured content are the same
+// compact JSON, because hosts show one of the two.
+func toolResult(body json.RawMessage, isError, modern bool) json.RawMessage {
+	out := append([]byte(`{"content":[{"type":"text","text":`), rawjson.Quote(string(body))...)
+	out = append(append(out, `}],"structuredContent":`...), body...)
+	if isError {
+		out = append(out, `,"isError":true`...)
+	}
+	if modern {
+		out = append(out, `,"resultType":"complete"`...)
+	}
+	return append(out, '}')
+}

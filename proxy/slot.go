@@ -1,0 +1,176 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// errUpstreamDown marks calls that were not even tried.
+var errUpstreamDown = errors.New("the upstream is down")
+
+// Back-off between attempts to reach an upstream that failed.
+const (
+	backoffFirst = 500 * time.Millisecond
+	backoffMax   = 30 * time.Second
+	// A link that lived this long is reopened at once when it dies.
+	steadyAfter = 5 * time.Second
+)
+
+// slot holds one supervised link: it is opened when first needed, and again
+// when it died, with back-off and jitter while that fails.
+type slot struct {
+	name string
+	// dial opens the link; up is called after each success, again says that
+	// it is not the first.
+	dial    func(ctx context.Context) (link, error)
+	up      func(l link, again bool)
+	timeout time.Duration
+	ctx     context.Context // ends with whoever owns the slot
+
+	mu      sync.Mutex
+	cur     link
+	since   time.Time
+	opened  bool          // was up at least once
+	dialing chan struct{} // closed when the attempt under way is over
+	err     error         // of the last attempt
+	fails   int
+	retryAt time.Time
+	closed  bool
+}
+
+// peek returns the live link, or nil.
+func (s *slot) peek() link {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cur == nil || isDone(s.cur) {
+		return nil
+	}
+	return s.cur
+}
+
+// get returns the live link, opening it if need be. The attempt goes on when
+// ctx ends, for the next one who asks.
+func (s *slot) get(ctx context.Context) (link, error) {
+	for {
+		s.mu.Lock()
+		switch {
+		case s.closed:
+			s.mu.Unlock()
+			return nil, fmt.Errorf("upstream %s: %w", s.name, errSessionClosed)
+		case s.cur != nil && !isDone(s.cur):
+			l := s.cur
+			s.mu.Unlock()
+			return l, nil
+		case s.cur != nil: // it died
+			if time.Since(s.since) < steadyAfter {
+				s.failed(linkFault(s.cur))
+			}
+			s.cur = nil
+			s.mu.Unlock()
+			continue
+		case s.dialing == nil && time.Now().Before(s.retryAt) && s.fails > 1:
+			err := fmt.Errorf("upstream %s: %w; next attempt in %s: %w", s.name, errUpstreamDown, time.Until(s.retryAt).Round(100*time.Millisecond), s.err)
+			s.mu.Unlock()
+			return nil, err
+		case s.dialing == nil:
+			s.dialing = make(chan struct{})
+			go s.attempt()
+		}
+		wait := s.dialing
+		s.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, fmt.Errorf("upstream %s: not ready yet: %w", s.name, context.Cause(ctx))
+		}
+		s.mu.Lock()
+		err := s.err
+		s.mu.Unlock()
+		if err != nil {
+			return nil, fmt.Errorf("upstream %s: %w", s.name, err)
+		}
+	}
+}
+
+// attempt dials once. It runs in a goroutine that close waits for, through
+// the dialing channel.
+func (s *slot) attempt() {
+	ctx, cancel := context.WithTimeout(s.ctx, s.timeout)
+	defer cancel()
+	l, err := s.dial(ctx)
+	s.mu.Lock()
+	again := s.opened
+	switch {
+	case err != nil:
+		s.failed(err)
+	case s.closed:
+		err = errSessionClosed
+	default:
+		s.cur, s.since, s.err, s.fails, s.opened = l, time.Now(), nil, 0, true
+	}
+	done := s.dialing
+	closed := s.closed
+	s.mu.Unlock()
+	if l != nil && closed {
+		_ = l.close()
+	} else if err == nil && s.up != nil {
+		s.up(l, again)
+	}
+	s.mu.Lock()
+	s.dialing = nil
+	s.mu.Unlock()
+	close(done)
+}
+
+// failed notes a failure; the caller holds mu.
+func (s *slot) failed(err error) {
+	s.err = err
+	s.fails++
+	wait := min(backoffFirst<<min(s.fails-1, 10), backoffMax)
+	s.retryAt = time.Now().Add(wait/2 + rand.N(wait/2))
+}
+
+// state returns what readiness reports: the live link's info, or the error.
+func (s *slot) state() (info linkInfo, up bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cur != nil && !isDone(s.cur) {
+		return s.cur.info(), true, nil
+	}
+	return linkInfo{}, false, s.err
+}
+
+// close ends the link, and waits for an attempt under way.
+func (s *slot) close() {
+	s.mu.Lock()
+	s.closed = true
+	l, wait := s.cur, s.dialing
+	s.cur = nil
+	s.mu.Unlock()
+	if l != nil {
+		_ = l.close()
+	}
+	if wait != nil {
+		<-wait
+	}
+}
+
+func isDone(l link) bool {
+	select {
+	case <-l.done():
+		return true
+	default:
+		return false
+	}
+}
+
+func linkFault(l link) error {
+	if err := l.err(); err != nil {
+		return err
+	}
+	return errUpstreamDown
+}

@@ -1,0 +1,245 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// ownInstructions tell the model when to branch. They are paid for in every
+// session, so they state one rule and the three steps.
+const ownInstructions = "foldgate isolates subtasks. When a task needs more than two reads or searches, open a branch: " +
+	"branch_create, pass its branch_id to every call you make for the subtask (or hand it to a subagent), then branch_return with a short summary of the findings. " +
+	"A branch has a token budget and a timeout; secrets in results are replaced by [REDACTED:rule]."
+
+// foldTool is one of foldgate's own tools.
+type foldTool struct {
+	name       string
+	definition json.RawMessage
+	call       answer
+}
+
+// alwaysLoad asks hosts that load tools on demand to show these from the start.
+const alwaysLoad = `"_meta":{"anthropic/alwaysLoad":true}`
+
+// ownTools are listed to every host, whatever the state of its branches.
+var ownTools = []*foldTool{
+	{name: "branch_create", call: branchCreate, definition: json.RawMessage(`{"name":"branch_create","title":"Open a branch",` +
+		`"description":"Open an isolated branch for a subtask. Pass the returned branch_id to the calls made for it; they are charged to its token budget. End it with branch_return.",` +
+		`"inputSchema":{"type":"object","properties":{` +
+		`"description":{"type":"string","description":"What the branch will do","maxLength":500},` +
+		`"prompt":{"type":"string","description":"Detailed instructions","maxLength":10000},` +
+		`"budget":{"type":"number","description":"Token budget"},` +
+		`"timeout_seconds":{"type":"number"},` +
+		`"parent_branch_id":{"type":"string","description":"Branch to nest in"},` +
+		`"session_id":{"type":"string"}},"required":["description"],"additionalProperties":false},` +
+		`"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":false,"openWorldHint":false},` + alwaysLoad + `}`)},
+	{name: "branch_return", call: branchReturn, definition: json.RawMessage(`{"name":"branch_return","title":"Return from a branch",` +
+		`"description":"End a branch and hand its result to the parent. Branches opened inside it are closed first.",` +
+		`"inputSchema":{"type":"object","properties":{` +
+		`"branch_id":{"type":"string"},` +
+		`"message":{"type":"string","description":"Short summary of the findings","maxLength":50000}},"required":["branch_id","message"],"additionalProperties":false},` +
+		`"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":false,"openWorldHint":false},` + alwaysLoad + `}`)},
+	{name: "branch_status", call: branchStatus, definition: json.RawMessage(`{"name":"branch_status","title":"Branch status",` +
+		`"description":"State and budget of a branch, or of the session's active branch.",` +
+		`"inputSchema":{"type":"object","properties":{` +
+		`"branch_id":{"type":"string"},"session_id":{"type":"string"}},"additionalProperties":false},` +
+		`"annotations":{"readOnlyHint":true,"openWorldHint":false},` + alwaysLoad + `}`)},
+}
+
+// ownTool returns the own tool called name, or nil.
+func ownTool(name string) *foldTool {
+	for _, t := range ownTools {
+		if t.name == name {
+			return t
+		}
+	}
+	return nil
+}
+
+// arguments decodes the arguments of an own tool strictly.
+func arguments(c *interceptor.Call, into any) error {
+	raw := c.Arguments
+	if len(raw) == 0 {
+		raw = json.RawMessage(`{}`)
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(into)
+	if err == nil {
+		if _, extra := dec.Token(); !errors.Is(extra, io.EOF) {
+			err = errors.New("more than one value")
+		}
+	}
+	if err != nil {
+		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Err: err,
+			Message: fmt.Sprintf("the arguments of %s are not as its schema says: %v", c.Name, err)}
+	}
+	return nil
+}
+
+// whole is a JSON number that must be an integer: models write 8192.0 too.
+type whole int
+
+func (w *whole) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
+	var f float64
+	if err := json.Unmarshal(b, &f); err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<40 {
+		return fmt.Errorf("%s is not a whole number", b)
+	}
+	*w = whole(f)
+	return nil
+}
+
+// refused records why an own tool said no.
+func refused(c *interceptor.Call, err error) error {
+	r := interceptor.FoldingRefusal(err)
+	c.Decision = r.Reason
+	return r
+}
+
+func (fl *inbound) caller(c *interceptor.Call) folding.Caller {
+	return folding.Caller{Principal: c.Principal, Session: c.Session}
+}
+
+// branchCreate serves branch_create.
+func branchCreate(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
+	var in struct {
+		SessionID      string `json:"session_id"`
+		ParentBranchID string `json:"parent_branch_id"`
+		Description    string `json:"description"`
+		Prompt         string `json:"prompt"`
+		Budget         whole  `json:"budget"`
+		TimeoutSeconds whole  `json:"timeout_seconds"`
+	}
+	if err := arguments(c, &in); err != nil {
+		return nil, err
+	}
+	if in.ParentBranchID == "" {
+		in.ParentBranchID = c.Handle // rungs 1 to 3 name a parent, the session's active branch does not
+	}
+	g := fl.s.gw
+	b, err := g.branches.Create(ctx, fl.caller(c), folding.CreateRequest{
+		SessionID: in.SessionID, ParentID: in.ParentBranchID, Description: in.Description, Prompt: in.Prompt,
+		Budget: int(in.Budget), TimeoutSeconds: int(in.TimeoutSeconds),
+	})
+	if err != nil {
+		return nil, refused(c, err)
+	}
+	g.pushed(c, b)
+	out := struct {
+		BranchID        string `json:"branch_id"`
+		BudgetAllocated int    `json:"budget_allocated"`
+		Depth           int    `json:"depth"`
+		SessionID       string `json:"session_id,omitempty"`
+		Context         string `json:"context,omitempty"`
+		ExpiresAt       string `json:"expires_at"`
+	}{BranchID: b.ID, BudgetAllocated: b.BudgetTotal, Depth: b.Depth, ExpiresAt: stamp(b.ExpiresAt)}
+	if b.Session != c.Session { // the model can't know the connection's own id, nor does it need it
+		out.SessionID = b.Session
+	}
+	if b.Context != b.ID { // the context of a first-level branch is its id
+		out.Context = b.Context
+	}
+	return &interceptor.Result{Body: toolResult(rawjson.Marshal(out), false, fl.modern)}, nil
+}
+
+// branchReturn serves branch_return.
+func branchReturn(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
+	var in struct {
+		BranchID string `json:"branch_id"`
+		Message  string `json:"message"`
+	}
+	if err := arguments(c, &in); err != nil {
+		return nil, err
+	}
+	g := fl.s.gw
+	g.returning(c, in.BranchID)
+	ret, err := g.branches.Return(ctx, fl.caller(c), in.BranchID, in.Message)
+	if err != nil {
+		return nil, refused(c, err)
+	}
+	out := struct {
+		Success    bool   `json:"success"`
+		TokensUsed int    `json:"tokens_used"`
+		Message    string `json:"message"`
+		Late       bool   `json:"late,omitempty"`
+		Status     string `json:"status,omitempty"`
+		Reason     string `json:"reason,omitempty"`
+	}{Success: true, TokensUsed: ret.Branch.BudgetUsed, Message: ret.Message}
+	if ret.Granted < ret.MessageTokens {
+		out.Message, _ = g.counter.Truncate(ret.Message, ret.Granted)
+		c.Truncated = true
+	}
+	if ret.Late {
+		out.Success, out.Late, out.Status, out.Reason = false, true, string(ret.Branch.Status), ret.Branch.Reason
+		c.Late = true
+	}
+	return &interceptor.Result{Body: toolResult(rawjson.Marshal(out), false, fl.modern)}, nil
+}
+
+// branchStatus serves branch_status.
+func branchStatus(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
+	var in struct {
+		BranchID  string `json:"branch_id"`
+		SessionID string `json:"session_id"`
+	}
+	if err := arguments(c, &in); err != nil {
+		return nil, err
+	}
+	if in.BranchID == "" && in.SessionID == "" {
+		in.BranchID, in.SessionID = c.Handle, c.Session
+		if in.BranchID == "" && in.SessionID == "" {
+			return nil, refused(c, fmt.Errorf("%w: give branch_id, or the session_id that branch_create returned", folding.ErrInvalidInput))
+		}
+	}
+	b, found, err := fl.s.gw.branches.Status(ctx, fl.caller(c), folding.StatusRequest{BranchID: in.BranchID, SessionID: in.SessionID})
+	if err != nil {
+		return nil, refused(c, err)
+	}
+	if !found {
+		return &interceptor.Result{Body: toolResult(json.RawMessage(`{"branch_id":null,"status":"No active branch found"}`), false, fl.modern)}, nil
+	}
+	out := struct {
+		BranchID    string `json:"branch_id"`
+		SessionID   string `json:"session_id"`
+		Status      string `json:"status"`
+		Depth       int    `json:"depth"`
+		BudgetUsed  int    `json:"budget_used"`
+		BudgetTotal int    `json:"budget_total"`
+		Description string `json:"description"`
+		Context     string `json:"context"`
+		CreatedAt   string `json:"created_at"`
+		ExpiresAt   string `json:"expires_at,omitempty"`
+		CompletedAt string `json:"completed_at,omitempty"`
+		Reason      string `json:"reason,omitempty"`
+		Error       string `json:"error,omitempty"`
+		Digest      string `json:"digest,omitempty"`
+		Message     string `json:"message,omitempty"`
+	}{
+		BranchID: b.ID, SessionID: b.Session, Status: string(b.Status), Depth: b.Depth, BudgetUsed: b.BudgetUsed, BudgetTotal: b.BudgetTotal,
+		Description: b.Description, Context: b.Context, CreatedAt: stamp(b.CreatedAt), Reason: b.Reason, Error: b.Error, Digest: b.Digest,
+	}
+	if b.Status.Terminal() {
+		out.CompletedAt = stamp(b.CompletedAt)
+	} else {
+		out.ExpiresAt = stamp(b.ExpiresAt)
+	}
+	if b.Late { // nobody else has seen it
+		out.Message = b.Message
+	}
+	return &interceptor.Result{Body: toolResult(rawjson.Marshal(out), false, fl.modern)}, nil
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
