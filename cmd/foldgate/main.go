@@ -1,4 +1,122 @@
-// Command foldgate is an MCP gateway: see README.md.
+// Command foldgate is an MCP gateway: one server for an agent host, any number
+// of upstream servers behind it. See README.md, or foldgate --help.
 package main
 
-func main() {}
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/foldgate/foldgate/proxy"
+)
+
+// Exit codes.
+const (
+	exitFailed = 1 // it was tried and went wrong
+	exitUsage  = 2 // the command line or the configuration is wrong
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
+
+// usageError marks an error as the caller's: exit code 2.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// errSilent is a failure that was already reported.
+var errSilent = errors.New("")
+
+// run is main without the process: it returns the exit code.
+func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+	root := newRoot()
+	root.SetArgs(args)
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	if !errors.Is(err, errSilent) {
+		fmt.Fprintf(errOut, "foldgate: %v\n", err)
+	}
+	var usage usageError
+	var config *proxy.ConfigError
+	if errors.As(err, &usage) || errors.As(err, &config) {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// app is what all subcommands share.
+type app struct {
+	config  string
+	logFile string
+	verbose bool
+}
+
+func newRoot() *cobra.Command {
+	a := &app{}
+	root := &cobra.Command{
+		Use:   "foldgate",
+		Short: "An MCP gateway that folds, budgets, scrubs and records",
+		Long: `foldgate stands between an agent host and its MCP servers. The host configures
+foldgate as its single server; behind it stand any number of upstream servers.
+
+It lets the agent fold subtasks into branches with a token budget, takes secrets
+out of everything that flows back to the model, and records every message in a
+tamper-evident trace. What it has no reason to change passes byte for byte.
+
+Start with:   foldgate run --config config.example.yaml
+Then check:   foldgate check --config config.example.yaml`,
+		SilenceUsage: true, SilenceErrors: true,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.PersistentFlags().StringVarP(&a.config, "config", "c", "", "configuration file (default ./foldgate.yaml if it exists, else built-in defaults)")
+	root.PersistentFlags().StringVar(&a.logFile, "log-file", "", "write the log to this file instead of standard error")
+	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log more")
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w\nRun '%s --help' for the flags there are", err, cmd.CommandPath())}
+	})
+	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newCount(a), newScrub(a), newVersion())
+	for _, c := range root.Commands() {
+		if args := c.Args; args != nil {
+			c.Args = func(cmd *cobra.Command, got []string) error {
+				if err := args(cmd, got); err != nil {
+					return usageError{fmt.Errorf("%w\nRun '%s --help' for what it takes", err, cmd.CommandPath())}
+				}
+				return nil
+			}
+		}
+	}
+	return root
+}
+
+// logger returns the log, and what closes it.
+func (a *app) logger(errOut io.Writer) (*slog.Logger, func(), error) {
+	level := slog.LevelInfo
+	if a.verbose {
+		level = slog.LevelDebug
+	}
+	w, done := errOut, func() {}
+	if a.logFile != "" {
+		f, err := os.OpenFile(a.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, nil, usageError{fmt.Errorf("--log-file: %w", err)}
+		}
+		w, done = f, func() { _ = f.Close() }
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), done, nil
+}

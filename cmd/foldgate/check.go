@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/foldgate/foldgate/proxy"
+)
+
+func newCheck(a *app) *cobra.Command {
+	var wait time.Duration
+	cmd := &cobra.Command{
+		Use:   "check",
+		Short: "Check the configuration and connect every upstream",
+		Long: `Validate the configuration, connect every upstream, and print the tools that a
+host would see with what their definitions cost in tokens. Exit code 2 means that
+the configuration is wrong, 1 that an upstream can't be reached. It changes
+nothing: no state directory is written.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := proxy.Find(a.config)
+			if err != nil {
+				return err
+			}
+			log := slog.New(slog.DiscardHandler)
+			if a.verbose || a.logFile != "" {
+				l, done, err := a.logger(cmd.ErrOrStderr())
+				if err != nil {
+					return err
+				}
+				defer done()
+				log = l
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), wait)
+			defer cancel()
+			report, err := proxy.Check(ctx, cfg, log)
+			if err != nil {
+				return err
+			}
+			printReport(cmd.OutOrStdout(), report)
+			if n := report.Failed(); n > 0 {
+				return fmt.Errorf("%d of %d upstreams can't be reached", n, len(report.Upstreams))
+			}
+			return nil
+		},
+	}
+	cmd.Flags().DurationVar(&wait, "wait", time.Minute, "how long to wait for the upstreams")
+	return cmd
+}
+
+// printReport prints a table an upstream, then the sum.
+func printReport(w io.Writer, r proxy.Report) {
+	for _, u := range r.Upstreams {
+		if u.Err != nil {
+			fmt.Fprintf(w, "%s: FAILED: %v\n\n", u.Name, u.Err)
+			continue
+		}
+		fmt.Fprintf(w, "%s: ok, protocol %s, %d tools, %d prompts, %d resources\n", u.Name, u.Version, len(u.Tools), u.Prompts, u.Resources)
+		printTools(w, u.Tools)
+	}
+	fmt.Fprintf(w, "foldgate: %d tools of its own\n", len(r.Own))
+	printTools(w, r.Own)
+	for _, c := range r.Clashes {
+		fmt.Fprintf(w, "warning: %s is offered by two upstreams; the first keeps the name\n", c)
+	}
+	fmt.Fprintf(w, "A host pays %d tokens (%s) for all tool definitions.\n", r.Tokens, r.Counter)
+}
+
+func printTools(w io.Writer, tools []proxy.ToolReport) {
+	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, t := range tools {
+		note := ""
+		if t.Shortened {
+			note = "  (shortened from " + t.Full + ")"
+		}
+		if !t.Injected && !t.Own {
+			note += "  (takes no branch_id: use _meta or the branch's URL)"
+		}
+		fmt.Fprintf(tab, "  %s\t%d tokens%s\n", t.Name, t.Tokens, note)
+	}
+	_ = tab.Flush()
+	fmt.Fprintln(w)
+}

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/foldgate/foldgate/proxy"
+)
+
+func newRun(a *app) *cobra.Command {
+	var listen string
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Run the gateway",
+		Long: `Run the gateway. With an address, from --listen or from the configuration, it
+serves streamable HTTP on /mcp (and /b/<branch_id>/mcp, /healthz, /readyz).
+Without one it serves the host that started it on standard input and output.
+
+It stops on SIGINT and SIGTERM: open branches are returned to their parents,
+upstream servers and their children end with it.`,
+		Example: `  foldgate run --config foldgate.yaml
+  foldgate run --listen 127.0.0.1:8787
+  claude mcp add foldgate -- foldgate run --config /path/to/foldgate.yaml`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := proxy.Find(a.config)
+			if err != nil {
+				return err
+			}
+			if cmd.Flags().Changed("listen") {
+				cfg.Listen = listen
+			}
+			return a.serve(cmd.Context(), cfg, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	cmd.Flags().StringVarP(&listen, "listen", "l", "", "serve HTTP on this host:port")
+	return cmd
+}
+
+// closeWait bounds the end: branches, upstreams and state.
+const closeWait = 40 * time.Second
+
+// serve runs a gateway until ctx is done or its host leaves.
+func (a *app) serve(ctx context.Context, cfg proxy.Config, in io.Reader, out, errOut io.Writer) (err error) {
+	log, done, err := a.logger(errOut)
+	if err != nil {
+		return err
+	}
+	defer done()
+	g, err := proxy.New(cfg, log)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		stop, cancel := context.WithTimeout(context.Background(), closeWait)
+		defer cancel()
+		err = errors.Join(err, g.Close(stop))
+	}()
+	if cfg.Listen == "" {
+		return g.RunStdio(ctx, in, out)
+	}
+	return usageError{errors.New("listen: this build serves standard input and output only")}
+}
