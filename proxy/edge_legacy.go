@@ -1,0 +1,313 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// postLegacy serves one message of a revision with sessions.
+func (e *httpEdge) postLegacy(w http.ResponseWriter, r *http.Request, m Message, branch string) {
+	if m.Method == methodInitialize && m.IsRequest() {
+		e.initialize(w, r, m, branch)
+		return
+	}
+	l, ok := e.legacyOf(w, r, m.ID)
+	if !ok {
+		return
+	}
+	defer l.release()
+	if !m.IsRequest() {
+		e.accept(l.core, m)
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	if !e.enter() {
+		refuseShutdown(w, m.ID)
+		return
+	}
+	s, c := l.newStream(1)
+	l.mu.Lock()
+	l.busy++ // the exchange may outlive the request
+	l.mu.Unlock()
+	go l.run(s, m, endToEnd(r.Header), branch)
+	sse, replies, ok := e.await(r.Context(), s, c)
+	e.respond(w, r, l, s, c, sse, replies, ok, false)
+}
+
+// initialize opens a session and sends its id with the reply. The session stays
+// only if the core takes it.
+func (e *httpEdge) initialize(w http.ResponseWriter, r *http.Request, m Message, branch string) {
+	if !e.enter() {
+		refuseShutdown(w, m.ID)
+		return
+	}
+	l, fault := e.openLegacy(e.opts.Principal(r))
+	if fault != nil {
+		e.leave()
+		w.Header().Set("Retry-After", "60")
+		refuse(w, http.StatusServiceUnavailable, m.ID, fault)
+		return
+	}
+	s, c := l.newStream(1)
+	l.mu.Lock()
+	l.busy++
+	l.mu.Unlock()
+	go l.run(s, m, endToEnd(r.Header), branch)
+	sse, replies, ok := e.await(r.Context(), s, c)
+	l.mu.Lock()
+	open := !l.closed
+	l.mu.Unlock()
+	if open {
+		w.Header().Set(headerSession, l.id)
+	}
+	e.respond(w, r, l, s, c, sse, replies, ok, false)
+}
+
+// run serves one request of the session; a host that leaves does not end it.
+func (l *legacySession) run(s *stream, m Message, h http.Header, branch string) {
+	e := l.edge
+	defer e.leave()
+	defer l.release()
+	ex := &exchange{Session: l.core, Msg: m, Header: h, BranchID: branch, Emit: func(msg []byte) error {
+		err := s.emit(msg)
+		if err == errStreamLost {
+			return l.push(msg) // the call goes on, so its messages take another way
+		}
+		return err
+	}}
+	r := serveGuarded(l.ctx, e.core, ex, e.log)
+	if m.Method == methodInitialize {
+		if v, ok := rawjson.GetString(r.Result, "protocolVersion"); ok {
+			l.mu.Lock()
+			l.version = v
+			l.mu.Unlock()
+		}
+		if r.Result == nil {
+			e.closeLegacy(l, "initialize failed")
+		}
+	}
+	var msg []byte
+	if !r.silent() {
+		msg = r.encode(m.ID)
+	}
+	if s.finish(msg) {
+		l.endStream(s)
+	}
+}
+
+// accept hands a notification or a response to the core.
+func (e *httpEdge) accept(s *session, m Message) {
+	guard(e.log, "a message of the host", func() {
+		if m.IsNotification() {
+			e.core.notify(s, m)
+		} else {
+			e.core.answer(s, m)
+		}
+	})
+}
+
+// postBatch serves an array of messages, which revision 2025-03-26 allows.
+func (e *httpEdge) postBatch(w http.ResponseWriter, r *http.Request, body []byte, branch string) {
+	bad := func(code int, text string) {
+		refuse(w, http.StatusBadRequest, nil, &rpcError{Code: code, Message: text})
+	}
+	if !rawjson.Valid(body, maxDepth) {
+		bad(codeParse, "not valid JSON")
+		return
+	}
+	l, ok := e.legacyOf(w, r, nil)
+	if !ok {
+		return
+	}
+	defer l.release()
+	l.mu.Lock()
+	version := l.version
+	l.mu.Unlock()
+	if version > versionBatch {
+		bad(codeInvalidRequest, fmt.Sprintf("protocol version %s has no batches; send each message by itself", version))
+		return
+	}
+	var requests []Message
+	var faults [][]byte
+	n := 0
+	rawjson.Elements(body, func(v []byte) bool {
+		n++
+		m, err := ParseMessage(v)
+		switch {
+		case err != nil:
+			faults = append(faults, parseFault(err).response(idOf(m)))
+		case m.Method == methodInitialize:
+			faults = append(faults, (&rpcError{Code: codeInvalidRequest, Message: "initialize must not be in a batch"}).response(m.ID))
+		case m.IsRequest():
+			requests = append(requests, m)
+		default:
+			e.accept(l.core, m)
+		}
+		return true
+	})
+	switch {
+	case n == 0:
+		bad(codeInvalidRequest, "empty batch")
+	case len(requests)+len(faults) == 0:
+		w.WriteHeader(http.StatusAccepted)
+	default:
+		e.serveBatch(w, r, l, requests, faults, branch)
+	}
+}
+
+func (e *httpEdge) serveBatch(w http.ResponseWriter, r *http.Request, l *legacySession, requests []Message, faults [][]byte, branch string) {
+	s, c := l.newStream(len(requests) + len(faults))
+	for _, f := range faults {
+		if s.finish(f) {
+			l.endStream(s)
+		}
+	}
+	for _, m := range requests {
+		if !e.enter() {
+			if s.finish((&rpcError{Code: codeInternal, Message: errShutdown.Error()}).response(m.ID)) {
+				l.endStream(s)
+			}
+			continue
+		}
+		l.mu.Lock()
+		l.busy++
+		l.mu.Unlock()
+		go l.run(s, m, endToEnd(r.Header), branch)
+	}
+	sse, replies, ok := e.await(r.Context(), s, c)
+	e.respond(w, r, l, s, c, sse, replies, ok, true)
+}
+
+// await waits for what decides the form of the answer: the replies (sse false),
+// an event or a long silence (sse true). ok is false where the host left first.
+func (e *httpEdge) await(ctx context.Context, s *stream, c *streamConn) (sse bool, replies [][]byte, ok bool) {
+	t := e.timers.Get().(*time.Timer)
+	t.Reset(e.opts.SSEAfter)
+	defer func() { t.Stop(); e.timers.Put(t) }()
+	force := false
+	for {
+		if sse, replies, ok = s.begin(force); ok {
+			return sse, replies, true
+		}
+		select {
+		case <-c.wake:
+		case <-t.C:
+			force = true
+		case <-ctx.Done():
+			return false, nil, false
+		}
+	}
+}
+
+// respond answers a POST of a legacy session in the form that await found.
+func (e *httpEdge) respond(w http.ResponseWriter, r *http.Request, l *legacySession, s *stream, c *streamConn, sse bool, replies [][]byte, ok, batch bool) {
+	defer s.detach(c)
+	switch {
+	case !ok: // nobody reads
+	case sse:
+		sw := e.sseWriter(w, s.id, true)
+		if sw.start(l.primes(), 0) == nil {
+			e.pump(r.Context(), sw, s, c, nil)
+		}
+	case len(replies) == 0: // cancelled, so no response: hosts take an empty stream best
+		_ = e.sseWriter(w, 0, false).start(false, 0)
+	case batch:
+		e.sendJSON(w, http.StatusOK, append(append([]byte{'['}, bytes.Join(replies, []byte{','})...), ']'))
+	default:
+		e.sendJSON(w, http.StatusOK, replies[0])
+	}
+}
+
+// primes reports whether the host understands an event without data.
+func (l *legacySession) primes() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.version >= versionPriming
+}
+
+func (e *httpEdge) sseWriter(w http.ResponseWriter, stream uint64, ids bool) *sseWriter {
+	return &sseWriter{w: w, rc: http.NewResponseController(w), timeout: e.opts.IOTimeout, ids: ids, stream: stream}
+}
+
+// sendJSON writes a reply of any size, each piece under a deadline.
+func (e *httpEdge) sendJSON(w http.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	h["Content-Type"] = typeJSON
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	w.WriteHeader(status)
+	_ = writeChunked(w, http.NewResponseController(w), e.opts.IOTimeout, body) // the host is gone
+}
+
+// get opens the session's own stream, or resumes the stream that Last-Event-ID
+// names.
+func (e *httpEdge) get(w http.ResponseWriter, r *http.Request) {
+	if !accepts(r.Header["Accept"], "text/event-stream") {
+		refuse(w, http.StatusNotAcceptable, nil, &rpcError{Code: codeInvalidRequest, Message: "Accept must hold text/event-stream"})
+		return
+	}
+	l, ok := e.legacyOf(w, r, nil)
+	if !ok {
+		return
+	}
+	defer l.release()
+	s, from, ok := l.std, (*uint64)(nil), true
+	if last := r.Header.Get(headerLastEvent); last != "" {
+		s, from, ok = l.resumed(last)
+	}
+	var c *streamConn
+	if ok {
+		c, ok = s.attach(from)
+	}
+	if !ok {
+		status, text := http.StatusConflict, "this session has a GET stream already"
+		if r.Header.Get(headerLastEvent) != "" {
+			status, text = http.StatusBadRequest, "Last-Event-ID names no event that can be resumed from"
+		}
+		refuse(w, status, nil, &rpcError{Code: codeInvalidRequest, Message: text})
+		return
+	}
+	defer s.detach(c)
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(l.ctx, cancel)()
+	sw := e.sseWriter(w, s.id, true)
+	if sw.start(l.primes(), s.last()) == nil {
+		e.pump(ctx, sw, s, c, e.drain)
+	}
+}
+
+// resumed finds the stream and the number in an event id of ours.
+func (l *legacySession) resumed(id string) (*stream, *uint64, bool) {
+	streamID, number, _ := strings.Cut(id, "-")
+	sid, err1 := strconv.ParseUint(streamID, 10, 64)
+	n, err2 := strconv.ParseUint(number, 10, 64)
+	if err1 != nil || err2 != nil {
+		return nil, nil, false
+	}
+	s := l.find(sid)
+	return s, &n, s != nil
+}
+
+// delete ends a session at the host's wish.
+func (e *httpEdge) delete(w http.ResponseWriter, r *http.Request) {
+	l, ok := e.legacyOf(w, r, nil)
+	if !ok {
+		return
+	}
+	defer l.release()
+	e.closeLegacy(l, "ended by the host")
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func refuseShutdown(w http.ResponseWriter, id json.RawMessage) {
+	w.Header().Set("Retry-After", "1")
+	refuse(w, http.StatusServiceUnavailable, id, &rpcError{Code: codeInternal, Message: errShutdown.Error()})
+}
