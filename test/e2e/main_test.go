@@ -1,0 +1,245 @@
+//go:build e2e
+
+// Package e2e drives the real binary: as a host on stdio and on HTTP in both
+// eras of the protocol, in front of upstreams of its own and from npm. What a
+// client is owed is read off the wire, by a client that knows nothing of the
+// product's code.
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+	"github.com/foldgate/foldgate/test/testbin"
+)
+
+// Paths of the programs under test, set once by TestMain.
+var foldgateBin, fakeupBin string
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	dir, err := os.MkdirTemp("", "foldgate-e2e-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if os.Getenv("GORACE") == "" {
+		// By default a program with the race detector sleeps for a second when it ends.
+		_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
+	}
+	if foldgateBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/cmd/foldgate"); err == nil {
+		fakeupBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/test/fakeup")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// testTimeout bounds one conversation with the binary.
+const testTimeout = 60 * time.Second
+
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// gateway is one configuration and what a run of the binary on it left behind.
+type gateway struct {
+	t      *testing.T
+	dir    string // of the configuration
+	config string
+	log    buffer // standard error of all runs
+	ends   []func()
+}
+
+// newGateway writes config, with state_dir first, and returns the gateway.
+func newGateway(t *testing.T, config string) *gateway {
+	t.Helper()
+	dir := t.TempDir()
+	g := &gateway{t: t, dir: dir, config: filepath.Join(dir, "foldgate.yaml")}
+	write(t, g.config, "state_dir: state\n"+config)
+	t.Cleanup(func() {
+		g.stop()
+		if t.Failed() {
+			t.Logf("log of foldgate:\n%s", g.log.String())
+		}
+	})
+	return g
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// command is the binary with the gateway's configuration.
+func (g *gateway) command(args ...string) *exec.Cmd {
+	cmd := exec.Command(foldgateBin, append(args, "--config", g.config)...)
+	cmd.Dir = g.dir
+	cmd.Stderr = &g.log
+	return cmd
+}
+
+// output runs a subcommand to its end and returns its standard output.
+func (g *gateway) output(args ...string) string {
+	g.t.Helper()
+	out, err := g.command(args...).Output()
+	if err != nil {
+		g.t.Fatalf("foldgate %s: %v\n%s%s", strings.Join(args, " "), err, out, g.log.String())
+	}
+	return string(out)
+}
+
+// stdio runs the gateway as a host does that configures a command.
+func (g *gateway) stdio(era mcpclient.Era) *mcpclient.Client {
+	g.t.Helper()
+	c, err := mcpclient.Stdio(g.command("run"), era)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.closes(c)
+	return c
+}
+
+// stop ends every connection and process of the gateway, newest first.
+func (g *gateway) stop() {
+	for len(g.ends) > 0 {
+		end := g.ends[len(g.ends)-1]
+		g.ends = g.ends[:len(g.ends)-1]
+		end()
+	}
+}
+
+// closes ends the client with the gateway, and holds both sides to a clean end.
+func (g *gateway) closes(c *mcpclient.Client) {
+	g.ends = append(g.ends, func() {
+		if err := c.Close(); err != nil {
+			g.t.Errorf("closing the connection: %v", err)
+		}
+		for _, fault := range c.Faults() {
+			g.t.Errorf("protocol: %s", fault)
+		}
+	})
+}
+
+var listening = regexp.MustCompile(`http://127\.0\.0\.1:\d+/mcp`)
+
+// http runs the gateway on a port of its own and returns its URL. It ends with
+// the gateway, by SIGTERM, and must then exit with status 0.
+func (g *gateway) http() string {
+	g.t.Helper()
+	cmd := g.command("run", "--listen", "127.0.0.1:0")
+	out := &buffer{}
+	cmd.Stdout = out
+	if err := cmd.Start(); err != nil {
+		g.t.Fatal(err)
+	}
+	exited := make(chan error, 1)
+	go func() { exited <- cmd.Wait() }()
+	g.ends = append(g.ends, func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case err := <-exited:
+			if err != nil {
+				g.t.Errorf("foldgate after SIGTERM: %v", err)
+			}
+		case <-time.After(30 * time.Second):
+			_ = cmd.Process.Kill()
+			<-exited
+			g.t.Error("foldgate did not end within 30 s of SIGTERM")
+		}
+	})
+	deadline := time.After(30 * time.Second)
+	for {
+		if url := listening.FindString(g.log.String() + out.String()); url != "" {
+			return url
+		}
+		select {
+		case <-g.log.changed():
+		case <-out.changed():
+		case err := <-exited:
+			exited <- err
+			g.t.Fatalf("foldgate run ended: %v", err)
+		case <-deadline:
+			g.t.Fatal("foldgate run printed no URL within 30 s")
+		}
+	}
+}
+
+// connect returns a started client of the given kind: "stdio" or "http".
+func (g *gateway) connect(ctx context.Context, transport string, era mcpclient.Era) *mcpclient.Client {
+	g.t.Helper()
+	var c *mcpclient.Client
+	if transport == "stdio" {
+		c = g.stdio(era)
+	} else {
+		c = mcpclient.HTTP(g.http(), era)
+		g.closes(c)
+	}
+	if _, err := c.Start(ctx); err != nil {
+		g.t.Fatalf("start over %s, %s: %v", transport, era, err)
+	}
+	return c
+}
+
+// everyHost runs f once for each way in which a host reaches the gateway.
+func everyHost(t *testing.T, f func(t *testing.T, transport string, era mcpclient.Era)) {
+	for _, transport := range []string{"stdio", "http"} {
+		for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+			t.Run(transport+"-"+string(era), func(t *testing.T) { f(t, transport, era) })
+		}
+	}
+}
+
+// buffer is a bytes.Buffer for one writer and several readers.
+type buffer struct {
+	mu   sync.Mutex
+	b    bytes.Buffer
+	wake chan struct{}
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.wake != nil {
+		close(b.wake)
+		b.wake = nil
+	}
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// changed returns a channel that is closed with the next write.
+func (b *buffer) changed() <-chan struct{} {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.wake == nil {
+		b.wake = make(chan struct{})
+	}
+	return b.wake
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+// arguments are what the tools take.
+type arguments struct {
+	Result json.RawMessage // raw: the result, byte for byte
+	Error  json.RawMessage // raw: or the error object
+	Text   string          // text, noise, stderr: what to say
+	Bytes  int             // huge: length of the text
+	Count  int             // progress: how many
+	MS     int             // slow: for how long
+	Params json.RawMessage // elicit, sample, log, unknown: params of the message
+}
+
+// toolNames lists the tools; each is one case of tool.
+var toolNames = []string{
+	"echo",         // the params as received, as text and as structuredContent
+	"raw",          // exactly the given result or error
+	"text",         // one text block
+	"progress",     // count progress notifications, then a result
+	"log",          // a log notification with the given params, then a result
+	"elicit",       // asks the host; the result is its answer
+	"sample",       // the same with sampling
+	"roots",        // the same with roots/list
+	"unknown",      // an unknown notification and an unknown request; the result is the answer
+	"slow",         // a result after ms, none if cancelled
+	"crash",        // the process exits with status 3 in the middle of the call
+	"noise",        // text as a line on stdout that is no message, then a result
+	"stderr",       // text on stderr, then a result
+	"huge",         // a text block of so many bytes
+	"list_changed", // lists one tool more or less, says so out of the call's stream
+	"touch",        // says that resource fake://a was updated
+	"pid",          // the process id
+}
+
+func (s *server) toolList() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var b strings.Builder
+	names := toolNames
+	if s.extra {
+		names = append(names[:len(names):len(names)], "extra")
+	}
+	for i, name := range names {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, `{"name":%q,"description":"test tool","inputSchema":{"type":"object","properties":{"n":{"type":"number","maximum":9007199254740993}},"x-future":1.0},"future":{"z":1,"a":2}}`, name)
+	}
+	return `"tools":[` + b.String() + `]`
+}
+
+func (c *call) text(text string) string {
+	return c.done(`"content":[{"type":"text","text":`+string(quote(text))+`}]`, false)
+}
+
+// tool runs one tool.
+func (c *call) tool(ctx context.Context, p params) (result, errObject string) {
+	var a arguments
+	_ = json.Unmarshal(p.Arguments, &a)
+	switch p.Name {
+	case "echo":
+		return c.done(`"content":[{"type":"text","text":`+string(quote(string(c.m.Params)))+`}],"structuredContent":`+string(c.m.Params), false), ""
+	case "raw":
+		return string(a.Result), string(a.Error)
+	case "progress":
+		for i := 1; i <= a.Count && len(p.Meta.ProgressToken) > 0; i++ {
+			c.notify("notifications/progress", fmt.Sprintf(`{"progressToken":%s,"progress":%d,"total":%d,"message":"","future":1.0}`, p.Meta.ProgressToken, i, a.Count))
+		}
+	case "log":
+		c.notify("notifications/message", string(a.Params))
+	case "elicit":
+		return c.question(ctx, p, "elicitation/create", a.Params), ""
+	case "sample":
+		return c.question(ctx, p, "sampling/createMessage", a.Params), ""
+	case "roots":
+		return c.question(ctx, p, "roots/list", json.RawMessage(`{}`)), ""
+	case "unknown":
+		c.notify("notifications/x/custom", string(a.Params))
+		if !c.isNew {
+			return c.text(c.ask(ctx, "x/custom", string(a.Params))), ""
+		}
+	case "slow":
+		select {
+		case <-ctx.Done():
+			c.s.write(quote("slow ended: " + context.Cause(ctx).Error()))
+			return "", ""
+		case <-time.After(time.Duration(a.MS) * time.Millisecond):
+		}
+	case "huge":
+		return c.text(strings.Repeat("word ", a.Bytes/5)), ""
+	case "touch":
+		c.out("notifications/resources/updated", `{"uri":"fake://a"}`)
+	case "pid":
+		return c.text(fmt.Sprint(os.Getpid())), ""
+	default:
+		return c.misbehave(p.Name, a)
+	}
+	return c.text(p.Name + " " + a.Text), ""
+}
+
+// misbehave runs the tools that act on the process or its streams.
+func (c *call) misbehave(name string, a arguments) (result, errObject string) {
+	switch name {
+	case "text", "extra":
+		return c.text(a.Text), ""
+	case "crash":
+		os.Exit(3)
+	case "noise":
+		if c.rawLine != nil {
+			c.rawLine(a.Text)
+		}
+	case "stderr":
+		fmt.Fprintln(os.Stderr, a.Text)
+	case "list_changed":
+		c.s.mu.Lock()
+		c.s.extra = !c.s.extra
+		c.s.mu.Unlock()
+		c.out("notifications/tools/list_changed", `{}`)
+	default:
+		return "", fmt.Sprintf(`{"code":-32602,"message":"unknown tool: %s"}`, name)
+	}
+	return c.text(name + " done"), ""
+}
+
+// out sends a notification that belongs to no call, on the call's stream if
+// the session has no other.
+func (c *call) out(method, params string) {
+	msg := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q,"params":%s}`, method, params)
+	if c.sess.push != nil {
+		c.sess.push(msg)
+		return
+	}
+	c.emit(msg)
+}
+
+// question asks the host for something: by a request in the legacy era, by a
+// result that asks for input in the modern one.
+func (c *call) question(ctx context.Context, p params, method string, ask json.RawMessage) string {
+	if len(ask) == 0 {
+		ask = json.RawMessage(`{}`)
+	}
+	switch {
+	case !c.isNew:
+		return c.text(c.ask(ctx, method, string(ask)))
+	case p.InputResponses != nil:
+		return c.text(p.RequestState + " " + string(p.InputResponses))
+	}
+	return fmt.Sprintf(`{"resultType":"input_required","inputRequests":{"q":{"method":%q,"params":%s}},"requestState":"state-1"}`, method, ask)
+}
