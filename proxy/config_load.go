@@ -70,21 +70,32 @@ func Load(file string) (Config, error) {
 }
 
 // parseConfig decodes and checks one file's text.
-func parseConfig(data []byte, env func(string) (string, bool)) (Config, []Fault) {
-	c := DefaultConfig()
+func parseConfig(data []byte, env func(string) (string, bool)) (c Config, faults []Fault) {
+	c = DefaultConfig()
+	defer func() { // the YAML library gives up on some malformed files this way
+		if p := recover(); p != nil {
+			faults = []Fault{{Key: "syntax", Msg: fmt.Sprintf("malformed YAML: %v", p)}}
+		}
+	}()
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
 		return c, []Fault{yamlFault(err)}
 	}
-	if len(file.Docs) > 1 {
-		return c, []Fault{{Key: "file", Line: line(file.Docs[1]), Msg: "holds more than one YAML document"}}
+	var body ast.Node
+	for _, doc := range file.Docs {
+		switch {
+		case doc.Body == nil:
+		case body != nil:
+			return c, []Fault{{Key: "file", Line: line(doc.Body), Msg: "holds more than one YAML document"}}
+		default:
+			body = doc.Body
+		}
 	}
-	if len(file.Docs) == 0 || file.Docs[0].Body == nil {
+	if body == nil {
 		return c, nil // an empty file is the defaults
 	}
-	body := file.Docs[0].Body
 	lines := map[string]int{}
-	faults := expand(body, "", env, lines)
+	faults = expand(body, "", env, lines)
 	if len(faults) > 0 {
 		return c, faults
 	}

@@ -70,10 +70,6 @@ func New(cfg Config, log *slog.Logger) (*Gateway, error) {
 
 // openEngines makes everything that stands below the chain.
 func (g *Gateway) openEngines() error {
-	state := g.cfg.path(g.cfg.StateDir)
-	if err := os.MkdirAll(state, 0o700); err != nil {
-		return fmt.Errorf("state_dir: %w", err)
-	}
 	var err error
 	if g.counter, err = budget.NewCounter(g.cfg.Budget.Encoding); err != nil {
 		return fmt.Errorf("budget.encoding: %w", err)
@@ -84,15 +80,12 @@ func (g *Gateway) openEngines() error {
 	if g.scrubber, err = scrub.New(scrub.Options{Rules: g.cfg.path(g.cfg.Scrub.Rules), Timeout: time.Duration(g.cfg.Scrub.TimeoutMS) * time.Millisecond}); err != nil {
 		return fmt.Errorf("scrub.rules: %w", err)
 	}
-	t := g.cfg.Trace
-	if g.journal, err = trace.Open(filepath.Join(state, "trace"), trace.Options{
-		Sync: t.Sync, Interval: time.Duration(t.SyncIntervalMS) * time.Millisecond,
-		RotateBytes: int64(t.RotateMB) << 20, Retain: trace.Retention{Files: t.RetainFiles}, Log: g.log,
-	}); err != nil {
-		return fmt.Errorf("trace: %w", err)
+	state, err := g.openState()
+	if err != nil {
+		return err
 	}
 	g.recorder = &interceptor.Recorder{
-		Journal: g.journal, Scrub: g.scrubber, Payload: t.Payload == "scrubbed", Refuse: t.OnError == "refuse",
+		Journal: g.journal, Scrub: g.scrubber, Payload: g.cfg.Trace.Payload == "scrubbed", Refuse: g.cfg.Trace.OnError == "refuse",
 		Counter: g.counter.Name(), Log: g.log,
 	}
 	repo, err := folding.OpenSQLite(filepath.Join(state, "foldgate.db"))
@@ -107,6 +100,45 @@ func (g *Gateway) openEngines() error {
 		},
 	})
 	return err
+}
+
+// openState opens the journal, and with it takes hold of a state directory,
+// which it returns. Hosts start a stdio server as often as they like, so a
+// second process on the same configuration gets a directory of its own below
+// the first; a second HTTP server is a mistake and is told so.
+func (g *Gateway) openState() (dir string, err error) {
+	t := g.cfg.Trace
+	for n := 1; n <= maxInstances; n++ {
+		dir = InstanceDir(g.cfg.path(g.cfg.StateDir), n)
+		if err = os.MkdirAll(dir, 0o700); err != nil {
+			return "", fmt.Errorf("state_dir: %w", err)
+		}
+		g.journal, err = trace.Open(filepath.Join(dir, "trace"), trace.Options{
+			Sync: t.Sync, Interval: time.Duration(t.SyncIntervalMS) * time.Millisecond,
+			RotateBytes: int64(t.RotateMB) << 20, Retain: trace.Retention{Files: t.RetainFiles}, Log: g.log,
+		})
+		if !errors.Is(err, trace.ErrInUse) || g.cfg.Listen != "" {
+			break
+		}
+		g.journal = nil
+	}
+	if err != nil {
+		g.journal = nil
+		return "", fmt.Errorf("trace: %w", err)
+	}
+	return dir, nil
+}
+
+// maxInstances bounds how many processes may share one configuration.
+const maxInstances = 64
+
+// InstanceDir returns the state directory of the n-th process, from 1, that
+// runs on the same configuration at the same time.
+func InstanceDir(stateDir string, n int) string {
+	if n == 1 {
+		return stateDir
+	}
+	return filepath.Join(stateDir, fmt.Sprintf("instance-%d", n))
 }
 
 // background runs f in a goroutine that Close waits for.

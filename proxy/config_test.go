@@ -1,0 +1,129 @@
+package proxy
+
+import (
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func noEnv(string) (string, bool) { return "", false }
+
+func parseFaults(t *testing.T, text string) []Fault {
+	t.Helper()
+	_, faults := parseConfig([]byte(text), func(k string) (string, bool) {
+		return "value of " + k, k == "SET"
+	})
+	return faults
+}
+
+func TestExampleShowsEveryKey(t *testing.T) {
+	data, err := os.ReadFile("../config.example.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, faults := parseConfig(data, noEnv)
+	if len(faults) > 0 {
+		t.Fatalf("config.example.yaml: %v", faults)
+	}
+	text := string(data)
+	var walk func(v reflect.Type, path string)
+	walk = func(v reflect.Type, path string) {
+		for i := range v.NumField() {
+			f := v.Field(i)
+			key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+			if key == "" || key == "-" {
+				continue
+			}
+			if !strings.Contains(text, key+":") {
+				t.Errorf("config.example.yaml does not show %s%s", path, key)
+			}
+			ft := f.Type
+			for ft.Kind() == reflect.Pointer || ft.Kind() == reflect.Map {
+				ft = ft.Elem()
+			}
+			if ft.Kind() == reflect.Struct {
+				walk(ft, path+key+".")
+			}
+		}
+	}
+	walk(reflect.TypeFor[Config](), "")
+
+	// What the example shows beside the comments are the defaults.
+	d := DefaultConfig()
+	d.Listen, d.AllowedOrigins = "127.0.0.1:8787", []string{}
+	c.Upstreams, d.Upstreams = nil, nil
+	if diff := cmp.Diff(d, c, cmp.AllowUnexported(Config{})); diff != "" {
+		t.Errorf("config.example.yaml is not the defaults (-default +example):\n%s", diff)
+	}
+}
+
+func TestConfigFaults(t *testing.T) {
+	tests := []struct {
+		name, text string
+		want       []Fault // Msg is a part of the message
+	}{
+		{"unknown key", "folding:\n  max_depht: 3\n", []Fault{{"max_depht", 2, "unknown field"}}},
+		{"unknown top level key", "lisen: x\n", []Fault{{"lisen", 1, "unknown field"}}},
+		{"duplicate key", "state_dir: a\nstate_dir: b\n", []Fault{{"state_dir", 2, "already defined"}}},
+		{"unset variable", "upstreams:\n  a:\n    url: http://x/${NOPE}\n", []Fault{{"upstreams.a.url", 3, "NOPE is not set"}}},
+		{"two prefixes", "upstreams:\n  a: {command: [x], prefix: p}\n  b: {command: [y], prefix: p}\n", []Fault{{"upstreams.b.prefix", 3, `also the prefix of upstream "a"`}}},
+		{"two kinds", "upstreams:\n  a: {command: [x], url: http://h/}\n", []Fault{{"upstreams.a", 2, "exactly one of"}}},
+		{"no kind", "upstreams:\n  a: {prefix: p}\n", []Fault{{"upstreams.a", 2, "exactly one of"}}},
+		{"empty upstream", "upstreams:\n  a:\n", []Fault{{"upstreams.a", 2, "is empty"}}},
+		{"bad url", "upstreams:\n  a: {url: ftp://x}\n", []Fault{{"upstreams.a.url", 2, "not an http"}}},
+		{"not loopback", "listen: 0.0.0.0:80\n", []Fault{{"listen", 1, "not a loopback address"}}},
+		{"no port", "listen: localhost\n", []Fault{{"listen", 1, "not host:port"}}},
+		{"bad choice", "trace: {payload: full}\n", []Fault{{"trace.payload", 1, `"full" is not one of`}}},
+		{"bad type", "folding:\n  max_depth: many\n", []Fault{{"many", 2, "cannot unmarshal"}}},
+		{"impossible value", "folding:\n  max_depth: 9\n", []Fault{{"folding", 1, "max_depth"}}},
+		{"unknown encoding", "budget: {encoding: o300k}\n", []Fault{{"budget.encoding", 1, "o200k_base"}}},
+		{"malformed", "upstreams: [\n", []Fault{{"", 0, ""}}},
+		{"two faults at once", "trace: {payload: full, sync: now}\n", []Fault{{"trace.payload", 1, ""}, {"trace.sync", 1, ""}}},
+		{"bad glob", "upstreams:\n  a: {command: [x], tools: {deny: [\"[\"]}}\n", []Fault{{"upstreams.a.tools.deny", 2, "not a valid glob"}}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			got := parseFaults(t, tt.text)
+			if len(got) != len(tt.want) {
+				t.Fatalf("faults = %v, want %d", got, len(tt.want))
+			}
+			for i, w := range tt.want {
+				g := got[i]
+				if (w.Key != "" && g.Key != w.Key) || (w.Line != 0 && g.Line != w.Line) || !strings.Contains(g.Msg, w.Msg) {
+					t.Errorf("fault %d = %+v, want %+v", i, g, w)
+				}
+			}
+		})
+	}
+}
+
+func TestConfigExpandsAndKeepsOrder(t *testing.T) {
+	c, faults := parseConfig([]byte("upstreams:\n  zeta: {url: \"http://h/${SET}\"}\n  alpha: {command: [sh, -c, \"echo $$HOME\"]}\n"),
+		func(k string) (string, bool) { return "v", k == "SET" })
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	if diff := cmp.Diff([]string{"zeta", "alpha"}, c.keys()); diff != "" {
+		t.Errorf("keys() (-want +got):\n%s", diff)
+	}
+	if got := c.Upstreams["zeta"].URL; got != "http://h/v" {
+		t.Errorf("url = %q, want the variable's value", got)
+	}
+	if got := c.Upstreams["alpha"].Command[2]; got != "echo $HOME" {
+		t.Errorf("command = %q, want $$ as one dollar sign", got)
+	}
+}
+
+func FuzzParseConfig(f *testing.F) {
+	f.Add([]byte("listen: 127.0.0.1:1\nupstreams:\n  a: {command: [x]}\n"))
+	f.Add([]byte("folding: {max_depth: !!str 3}\n---\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		c, faults := parseConfig(data, noEnv) // must not panic
+		if len(faults) == 0 && len(c.Validate()) != 0 {
+			t.Errorf("parseConfig(%q) found nothing, Validate does", data)
+		}
+	})
+}

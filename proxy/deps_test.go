@@ -1,0 +1,84 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/foldgate/foldgate/"
+
+// arrows says which packages of ours a package may import. It is the
+// architecture: change it on purpose, never to fix a build.
+//
+//	cmd > proxy > interceptor > folding > budget
+var arrows = map[string][]string{
+	"internal/rawjson":    {},
+	"budget":              {},
+	"folding/contextpath": {"internal/rawjson"},
+	"folding":             {"budget", "folding/contextpath", "internal/rawjson"},
+	"interceptor/scrub":   {"internal/rawjson"},
+	"interceptor/trace":   {"folding/contextpath", "internal/rawjson"},
+	"interceptor":         {"budget", "folding", "folding/contextpath", "interceptor/scrub", "interceptor/trace", "internal/rawjson"},
+	"proxy/files":         {"internal/rawjson"},
+	"proxy":               {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/scrub", "interceptor/trace", "internal/rawjson", "proxy/files"},
+	"cmd/foldgate":        {"budget", "interceptor/scrub", "interceptor/trace", "proxy"},
+}
+
+// only says which package alone may import something foreign.
+var only = map[string]string{
+	"github.com/modelcontextprotocol/go-sdk": "proxy",
+	"github.com/goccy/go-yaml":               "proxy",
+	"github.com/spf13/cobra":                 "cmd/foldgate",
+	"github.com/zricethezav/gitleaks":        "interceptor/scrub",
+	"modernc.org/sqlite":                     "folding",
+}
+
+func TestArrows(t *testing.T) {
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", module+"...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	seen := map[string]bool{}
+	dec := json.NewDecoder(bytes.NewReader(out))
+	for {
+		var p struct {
+			ImportPath string
+			Imports    []string
+		}
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimPrefix(p.ImportPath, module)
+		if strings.HasPrefix(name, "test/") || strings.HasSuffix(name, "/gen") {
+			continue // programs for tests and go generate
+		}
+		allowed, known := arrows[name]
+		if !known {
+			t.Errorf("package %s is not in the picture: give it its arrows here and in docs/design.md", name)
+		}
+		seen[name] = true
+		for _, imp := range p.Imports {
+			if ours, ok := strings.CutPrefix(imp, module); ok && !slices.Contains(allowed, ours) {
+				t.Errorf("%s imports %s, which the arrows don't allow", name, ours)
+			}
+			for foreign, home := range only {
+				if strings.HasPrefix(imp, foreign) && name != home {
+					t.Errorf("%s imports %s, which is %s's alone", name, imp, home)
+				}
+			}
+		}
+	}
+	for name := range arrows {
+		if !seen[name] {
+			t.Errorf("package %s is in the picture but not in the module", name)
+		}
+	}
+}

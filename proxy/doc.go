@@ -1,0 +1,45 @@
+// Package proxy is the gateway: the only package that knows MCP's wire formats,
+// its transports and the configuration's YAML.
+//
+//	cfg, err := proxy.Find("foldgate.yaml")
+//	g, err := proxy.New(cfg, log)
+//	defer g.Close(ctx)
+//	err = g.RunStdio(ctx, os.Stdin, os.Stdout) // or g.RunHTTP
+//
+// # The picture
+//
+//	host ── edge ──┐                               ┌── link ── upstream (child process)
+//	               ├── session ── chain ── route ──┤
+//	host ── edge ──┘                 │             └── link ── upstream (HTTP)
+//	                      Trace, Recover, Attribute,
+//	                      Meter, Fold, Scrub
+//
+// A message is bytes from end to end. [Message] names the ranges of a JSON-RPC
+// message; a copy is read where a decision needs it, and bytes are spliced only
+// where something must change. Nothing is decoded and encoded again, so what
+// foldgate does not know passes as well as what it does.
+//
+// # The story of one call
+//
+//  1. An edge (edge*.go) reads a request and makes an exchange of it: the
+//     message, the session, and a way to send messages ahead of the reply.
+//  2. serve (serve.go) enters it as in flight, and route finds who answers:
+//     foldgate itself (hello.go, tools.go), or an upstream by the name of the
+//     tool, prompt or resource (dispatch.go, by the merged lists of menu.go).
+//  3. The request becomes an interceptor.Call and goes down the chain
+//     (chain.go): recorded, put into its branch, charged, and on the way back
+//     scrubbed, folded, charged and recorded again.
+//  4. At the end of the chain, send picks the link: the session's own in the
+//     legacy era, the shared one in the modern (upstream.go; slot.go opens it,
+//     and again when it died). Where the host and the upstream speak different
+//     eras, bridge_park.go or bridge_rounds.go translate.
+//  5. The link (link*.go) gives the request an id of its own, writes it, and
+//     matches the response. What the upstream sends meanwhile goes through
+//     events.go and ask.go to the stream of the very request that caused it.
+//
+// # Who owns what
+//
+// Edges know no upstream, links no host; seam.go is all that they and the core
+// know of each other. A session owns its flights, its questions to the host and
+// its links; the gateway owns the upstreams, the shared links and the catalog.
+package proxy
