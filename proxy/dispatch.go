@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"time"
 
@@ -32,7 +31,7 @@ func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 			return nil, g.unknownTool(name)
 		})
 	}
-	c.Name = e.own
+	c.Name, fl.params = e.own, e.params
 	if e.own != name {
 		c.Forward = rawjson.Set(c.Forward, rawjson.Quote(e.own), "name")
 	}
@@ -280,24 +279,9 @@ func (g *Gateway) send(ctx context.Context, fl *inbound, c *interceptor.Call, u 
 // linkCall describes c to the link l.
 func (fl *inbound) linkCall(g *Gateway, c *interceptor.Call, u *upstream, l link, params json.RawMessage) *linkCall {
 	return &linkCall{
-		Method: c.Method, Params: params, Extra: fl.ex.Msg.Extra, Header: forwardHeader(fl.ex.Header, c), HostID: fl.ex.Msg.ID,
+		Method: c.Method, Params: params, Extra: fl.ex.Msg.Extra, Header: bindHeaders(forwardHeader(fl.ex.Header), fl.params, c.Arguments), HostID: fl.ex.Msg.ID,
 		Event: func(m Message) { g.fromCall(fl, u, l, m) },
 	}
-}
-
-// forwardHeader keeps the end-to-end MCP headers; the link writes those that
-// repeat the body.
-func forwardHeader(h http.Header, c *interceptor.Call) http.Header {
-	var out http.Header
-	for k, v := range h {
-		if strings.HasPrefix(k, "Mcp-Param-") {
-			if out == nil {
-				out = http.Header{}
-			}
-			out[k] = v
-		}
-	}
-	return out
 }
 
 func resultOf(m Message) *interceptor.Result {

@@ -199,9 +199,7 @@ func (ls *listeners) again(g *Gateway, u *upstream, l link) {
 
 // ownerOf looks a resource up in the last merged list, without asking anyone.
 func ownerOf(g *Gateway, uri string) (*upstream, bool) {
-	g.menus.mu.Lock()
-	defer g.menus.mu.Unlock()
-	if m := g.menus.last[listResources]; m != nil {
+	if m := g.menus.latest(listResources); m != nil {
 		e, ok := m.entries[uri]
 		return e.up, ok
 	}

@@ -36,6 +36,7 @@ type entry struct {
 	// injected: foldgate added branch_id to the tool's schema, so it must be
 	// taken out of the arguments again.
 	injected bool
+	params   []paramHeader // of a tool
 	// shown is the item as hosts see it, raw as the upstream sent it.
 	shown, raw json.RawMessage
 }
@@ -44,6 +45,13 @@ type entry struct {
 type menus struct {
 	mu   sync.Mutex
 	last [listKinds]*menu
+}
+
+// latest returns the last merged list without asking anyone; nil if there is none.
+func (ms *menus) latest(k listKind) *menu {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	return ms.last[k]
 }
 
 // listWait bounds how long a list waits for an upstream that is starting; what
@@ -115,6 +123,7 @@ func (g *Gateway) merge(k listKind, from []*listing) *menu {
 				}
 			}
 			if k == listTools {
+				e.params = paramHeaders(raw)
 				out, e.injected = injectBranch(out)
 			}
 			if _, taken := m.entries[shown]; taken {

@@ -47,6 +47,8 @@ type inbound struct {
 	to   string
 	// parked is the parked call that this round belongs to; guarded by s.mu.
 	parked *parked
+	// params are the header bindings of the tool that is called.
+	params []paramHeader
 	// modern says that the host speaks 2026-07-28 in this request.
 	modern bool
 }

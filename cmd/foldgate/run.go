@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"net"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -63,5 +65,20 @@ func (a *app) serve(ctx context.Context, cfg proxy.Config, in io.Reader, out, er
 	if cfg.Listen == "" {
 		return g.RunStdio(ctx, in, out)
 	}
-	return usageError{errors.New("listen: this build serves standard input and output only")}
+	return g.RunHTTP(ctx, func(addr net.Addr) { greet(out, "http://"+addr.String()+"/mcp") })
+}
+
+// greet tells a person what to do with the endpoint.
+func greet(w io.Writer, url string) {
+	fmt.Fprintf(w, `foldgate listens on %[1]s
+
+Add it to your agent host:
+  Claude Code  claude mcp add --transport http foldgate %[1]s
+  VS Code      code --add-mcp '{"name":"foldgate","type":"http","url":"%[1]s"}'
+  Cursor       ~/.cursor/mcp.json      {"mcpServers":{"foldgate":{"url":"%[1]s"}}}
+  Codex        codex mcp add foldgate --url %[1]s
+  opencode     opencode.json           {"mcp":{"foldgate":{"type":"remote","url":"%[1]s"}}}
+
+Press Ctrl-C to stop.
+`, url)
 }
