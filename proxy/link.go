@@ -59,6 +59,8 @@ func openLink(ctx context.Context, cfg linkConfig) (link, error) {
 	switch {
 	case len(cfg.Command) > 0:
 		l, err = negotiate(ctx, &cfg, func() (opening, error) { return startStdio(&cfg) })
+	case cfg.URL != "":
+		l, err = openHTTP(ctx, &cfg)
 	default:
 		err = errors.New("no command and no URL: set one of them")
 	}

@@ -49,6 +49,8 @@ func childConfig(t testing.TB, mode string) linkConfig {
 	}
 }
 
+var quiet = slog.New(slog.DiscardHandler)
+
 // testLog logs to t while the test runs.
 func testLog(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -90,8 +92,8 @@ func checkGoroutines(t testing.TB) {
 	})
 }
 
-// tool calls a tool of the fake server.
-func tool(ctx context.Context, l link, name string, event func(Message)) (Message, error) {
+// callTool calls a tool of the fake server.
+func callTool(ctx context.Context, l link, name string, event func(Message)) (Message, error) {
 	p := json.RawMessage(`{"name":` + strconv.Quote(name) + `,"_meta":{"progressToken":"tok-` + name + `"}}`)
 	return l.call(ctx, &linkCall{Method: "tools/call", Params: p, Event: event})
 }

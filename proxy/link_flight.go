@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"strconv"
 	"sync"
@@ -16,6 +17,9 @@ type flight struct {
 	// token is the host's progress token, nil where it asked for none.
 	token json.RawMessage
 	done  chan outcome // capacity 1
+	// abort, if there is one, ends the wait on the call's own stream when the
+	// outcome comes from elsewhere.
+	abort context.CancelCauseFunc
 
 	mu   sync.Mutex // held while Event runs, so that none runs after call returned
 	over bool       // no more events
@@ -58,8 +62,8 @@ func newFlights(cfg *linkConfig) *flights {
 
 // begin enters a call and returns it with the params to send: the host's own,
 // but for a progress token that had to be made unique.
-func (t *flights) begin(c *linkCall) (*flight, json.RawMessage, error) {
-	f := &flight{call: c, done: make(chan outcome, 1)}
+func (t *flights) begin(c *linkCall, abort context.CancelCauseFunc) (*flight, json.RawMessage, error) {
+	f := &flight{call: c, done: make(chan outcome, 1), abort: abort}
 	params := c.Params
 	// Looking for the token means reading all arguments; most calls have none.
 	if bytes.Contains(params, []byte("progressToken")) {
@@ -129,14 +133,23 @@ func (t *flights) end(f *flight) bool {
 	return got != nil
 }
 
-// resolve ends the call with this id. known is false for an id never used.
-func (t *flights) resolve(id int64, o outcome) (known bool) {
+// resolve ends the call with this id, on whose stream own the outcome came if
+// that is known. It returns false for an id never used.
+func (t *flights) resolve(id int64, o outcome, own *flight) (known bool) {
 	f, late := t.take(id)
 	if f == nil {
 		return late
 	}
-	f.done <- o
+	f.finish(o, own)
 	return true
+}
+
+// finish delivers the outcome of a call that is out of the table.
+func (f *flight) finish(o outcome, own *flight) {
+	f.done <- o
+	if f.abort != nil && f != own {
+		f.abort(o.err)
+	}
 }
 
 // fail ends all calls with err, and every later one. The first err counts.
@@ -149,7 +162,7 @@ func (t *flights) fail(err error) {
 	t.open, t.tokens = map[int64]*flight{}, map[string]*flight{}
 	t.mu.Unlock()
 	for _, f := range open {
-		f.done <- outcome{err: err}
+		f.finish(outcome{err: err}, nil)
 	}
 }
 

@@ -45,40 +45,44 @@ func newFrameReader(r io.Reader, max int) *frameReader {
 // comes first, then the error.
 func (r *frameReader) next() (frame, error) {
 	line, err := r.br.ReadSlice('\n')
-	if err == nil || (err != bufio.ErrBufferFull && len(line) > 0) {
-		line = bytes.TrimRight(line, "\r\n")
-		if len(line) <= r.max {
-			return frame{data: line, borrowed: true, size: len(line)}, nil
-		}
-		return frame{data: line[:r.max], borrowed: true, size: len(line), tail: lastBytes(nil, line)}, nil
-	}
 	if err != bufio.ErrBufferFull {
-		return frame{}, err
+		if len(line) == 0 {
+			return frame{}, err
+		}
+		if len(line) <= r.max {
+			return frame{data: bytes.TrimRight(line, "\r\n"), borrowed: true, size: len(line)}, nil
+		}
 	}
-	buf := append(make([]byte, 0, 4*frameBuffer), line...)
-	size := len(line)
-	var tail []byte
+	b := bounded{max: r.max}
+	b.add(line)
 	for err == bufio.ErrBufferFull {
 		line, err = r.br.ReadSlice('\n')
-		size += len(line)
-		switch {
-		case tail != nil:
-			tail = lastBytes(tail, line)
-		case size <= r.max+2: // a line end of two bytes does not count
-			buf = append(buf, line...)
-		default:
-			tail = lastBytes(lastBytes(nil, buf), line)
-			buf = bytes.Clone(buf[:min(len(buf), frameEdge)])
-		}
+		b.add(line)
 	}
-	if tail == nil {
-		if buf = bytes.TrimRight(buf, "\r\n"); len(buf) <= r.max {
-			return frame{data: buf, size: len(buf)}, nil
-		}
-		tail = lastBytes(nil, buf)
-		buf = buf[:min(r.max, frameEdge)]
+	return frame{data: bytes.TrimRight(b.head, "\r\n"), size: b.size, tail: b.tail}, nil
+}
+
+// bounded gathers bytes, of which it keeps all as long as they are at most
+// max, and from then on only both ends.
+type bounded struct {
+	max  int
+	head []byte
+	tail []byte // nil as long as head holds all
+	size int
+}
+
+func (b *bounded) add(p []byte) {
+	b.size += len(p)
+	switch {
+	case b.tail != nil:
+		b.tail = lastBytes(b.tail, p)
+	case b.size <= b.max:
+		b.head = append(b.head, p...)
+	default:
+		all := append(b.head, p...)
+		b.head = bytes.Clone(all[:min(len(all), frameEdge, b.max)])
+		b.tail = lastBytes(nil, all)
 	}
-	return frame{data: buf, size: size, tail: bytes.TrimRight(tail, "\r\n")}, nil
 }
 
 // lastBytes returns the last frameEdge bytes of tail followed by more, as a
@@ -141,9 +145,9 @@ func badMessage(raw []byte, err error) error {
 	return fmt.Errorf("%w: %w", errUnreadable, err)
 }
 
-// errorReply encodes an error response.
-func errorReply(id []byte, code int, message string) []byte {
+// errorMessage returns an error response.
+func errorMessage(id []byte, code int, message string) Message {
 	e := append([]byte(`{"code":`), strconv.Itoa(code)...)
 	e = append(rawjson.AppendQuote(append(e, `,"message":`...), message), '}')
-	return Message{ID: id, Error: e}.Encode()
+	return Message{ID: id, Error: e}
 }

@@ -53,8 +53,8 @@ func negotiate(ctx context.Context, cfg *linkConfig, dial func() (opening, error
 	}
 	if cfg.Initialize != nil {
 		err = initialize(ctx, l, cfg.Initialize)
-		if refusesLegacy(err) {
-			err = discover(ctx, l)
+		if refusesLegacy(err) && discover(ctx, l) == nil {
+			err = nil
 		}
 	} else if err = discover(ctx, l); err != nil && ctx.Err() == nil && !unreachable(err) {
 		cfg.Log.Debug("no modern era, falling back to initialize", "because", err)
@@ -138,11 +138,18 @@ func ownInitialize() json.RawMessage {
 	}{ProtocolVersion: versionLegacy, ClientInfo: clientInfo()})
 }
 
-// refusesLegacy reports whether err is how an upstream of the modern era only
-// answers initialize.
+// refusesLegacy reports whether err may be how an upstream of the modern era
+// only answers initialize: it knows no such revision, no such method, or misses
+// what a modern request must carry.
 func refusesLegacy(err error) bool {
 	var e *answerError
-	return errors.As(err, &e) && (e.code == codeUnsupportedVersion || e.code == codeMethodNotFound)
+	if errors.As(err, &e) {
+		switch e.code {
+		case codeUnsupportedVersion, codeMethodNotFound, codeInvalidParams, codeHeaderMismatch:
+			return true
+		}
+	}
+	return false
 }
 
 // refusesModern reports whether err is an orderly refusal of server/discover,

@@ -27,7 +27,7 @@ func (t *flights) route(m Message, own *flight, modern bool) {
 		id, _ := rawjson.Get(m.Params, "requestId")
 		reason, _ := rawjson.GetString(m.Params, "reason")
 		if f := t.get(ownID(id)); f != nil && f.call.Method == methodListen {
-			t.resolve(f.id, outcome{err: fmt.Errorf("%w: %q", errListenEnded, reason)})
+			t.resolve(f.id, outcome{err: fmt.Errorf("%w: %q", errListenEnded, reason)}, nil)
 		}
 		return
 	case modern:

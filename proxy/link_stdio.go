@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -33,14 +34,15 @@ func startStdio(cfg *linkConfig) (*stdioLink, error) {
 		return nil, &dialError{err}
 	}
 	l := &stdioLink{
-		duplex:  newDuplex(cfg),
 		child:   ch,
 		out:     newOutbox(cfg.MaxMessage),
 		closing: make(chan struct{}),
 		dead:    make(chan struct{}),
 		gone:    make(chan struct{}),
 	}
-	l.send = l.out.put
+	l.incoming.init(cfg, l.sendRefusal)
+	l.send = func(_ context.Context, build func([]byte) []byte) error { return l.out.put(build) }
+	l.async = func(send func()) { send() } // the outbox never blocks
 	go l.supervise()
 	return l, nil
 }
@@ -133,9 +135,9 @@ func (l *stdioLink) read() {
 			}
 			return
 		case f.tail != nil:
-			l.unreadable(f.data, f.tail, tooLarge(f.size, l.cfg.MaxMessage))
+			l.unreadable(f.data, f.tail, tooLarge(f.size, l.cfg.MaxMessage), nil)
 		default:
-			l.receive(f.data, f.borrowed)
+			l.receive(f.data, f.borrowed, nil)
 		}
 	}
 }

@@ -48,7 +48,7 @@ func TestStdioNegotiate(t *testing.T) {
 			if tt.mode == "legacy" && tt.initialize != nil && string(got) != string(host) {
 				t.Errorf("upstream got params %s, want %s", got, host)
 			}
-			m, err := tool(t.Context(), l, "seen", nil)
+			m, err := callTool(t.Context(), l, "seen", nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -129,10 +129,10 @@ func TestStdioBadMessages(t *testing.T) {
 		var wg sync.WaitGroup
 		started := make(chan struct{})
 		wg.Go(func() {
-			tool(ctx, l, "hang", func(Message) { close(started) })
+			callTool(ctx, l, "hang", func(Message) { close(started) })
 		})
 		<-started
-		m, err := tool(t.Context(), l, tt.tool, nil)
+		m, err := callTool(t.Context(), l, tt.tool, nil)
 		if !errors.Is(err, tt.want) {
 			t.Errorf("%s: error %v, want %v", tt.tool, err, tt.want)
 		}
@@ -142,7 +142,7 @@ func TestStdioBadMessages(t *testing.T) {
 		cancel()
 		wg.Wait()
 	}
-	if m, err := tool(t.Context(), l, "big-request:3000000", nil); err != nil || !strings.Contains(string(m.Result), "-32600") {
+	if m, err := callTool(t.Context(), l, "big-request:3000000", nil); err != nil || !strings.Contains(string(m.Result), "-32600") {
 		t.Errorf("too large a request was answered %s, %v; want a refusal", m.Result, err)
 	}
 }
@@ -200,7 +200,7 @@ func TestStdioServerRequests(t *testing.T) {
 	})
 	for range 64 {
 		wg.Go(func() {
-			m, err := tool(t.Context(), l, "elicit", nil)
+			m, err := callTool(t.Context(), l, "elicit", nil)
 			if err != nil || !strings.HasPrefix(string(m.Result), `{"answer":{"got": {"of":`) {
 				t.Errorf("elicit: %s, %v", m.Result, err)
 			}
@@ -216,16 +216,16 @@ func TestStdioCancel(t *testing.T) {
 	l := open(t, cfg)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New(`user "pressed" stop`)
-	_, err := tool(ctx, l, "hang", func(Message) { cancel(stop) })
+	_, err := callTool(ctx, l, "hang", func(Message) { cancel(stop) })
 	if err != stop {
 		t.Errorf("call = %v, want the cause %v", err, stop)
 	}
 	ctx, cancel = context.WithCancelCause(t.Context())
 	go cancel(stop)
-	if _, err := tool(ctx, l, "late:2", func(Message) { t.Error("event after the cancellation") }); err != stop {
+	if _, err := callTool(ctx, l, "late:2", func(Message) { t.Error("event after the cancellation") }); err != stop {
 		t.Errorf("call = %v, want the cause %v", err, stop)
 	}
-	m, err := tool(t.Context(), l, "seen", nil)
+	m, err := callTool(t.Context(), l, "seen", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func TestStdioDeath(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l := open(t, childConfig(t, "legacy"))
 			start := time.Now()
-			_, err := tool(t.Context(), l, name, nil)
+			_, err := callTool(t.Context(), l, name, nil)
 			if !errors.Is(err, errLinkClosed) || !strings.Contains(err.Error(), want) {
 				t.Errorf("call = %v, want %q", err, want)
 			}
@@ -270,7 +270,7 @@ func TestStdioDeath(t *testing.T) {
 				t.Errorf("call failed after %v, want at once", d)
 			}
 			<-l.done()
-			if _, err2 := tool(t.Context(), l, "any", nil); err2 == nil || err2.Error() != l.err().Error() {
+			if _, err2 := callTool(t.Context(), l, "any", nil); err2 == nil || err2.Error() != l.err().Error() {
 				t.Errorf("next call = %v, err() = %v", err2, l.err())
 			}
 		})
@@ -279,7 +279,7 @@ func TestStdioDeath(t *testing.T) {
 		l := open(t, childConfig(t, "legacy"))
 		pid := childPID(t, l)
 		start := time.Now()
-		_, err := tool(t.Context(), l, "hang", func(Message) { syscall.Kill(pid, syscall.SIGKILL) })
+		_, err := callTool(t.Context(), l, "hang", func(Message) { syscall.Kill(pid, syscall.SIGKILL) })
 		if !errors.Is(err, errLinkClosed) || !strings.Contains(err.Error(), "signal: killed") {
 			t.Errorf("call = %v", err)
 		}
@@ -289,14 +289,14 @@ func TestStdioDeath(t *testing.T) {
 	})
 	t.Run("last words", func(t *testing.T) {
 		l := open(t, childConfig(t, "legacy"))
-		if _, err := tool(t.Context(), l, "last-words", nil); err != nil {
+		if _, err := callTool(t.Context(), l, "last-words", nil); err != nil {
 			t.Errorf("call = %v, want the answer given before the exit", err)
 		}
 		<-l.done()
 	})
 	t.Run("close", func(t *testing.T) {
 		l := open(t, childConfig(t, "legacy"))
-		_, err := tool(t.Context(), l, "hang", func(Message) { go l.close() })
+		_, err := callTool(t.Context(), l, "hang", func(Message) { go l.close() })
 		if !errors.Is(err, errLinkClosed) {
 			t.Errorf("call = %v, want %v", err, errLinkClosed)
 		}
@@ -331,7 +331,7 @@ func TestStdioNoOrphans(t *testing.T) {
 				cfg := childConfig(t, mode)
 				cfg.Command = []string{"sh", "-c", `"$0" "$1"; true`, cfg.Command[0], cfg.Command[1]}
 				l := open(t, cfg)
-				m, err := tool(t.Context(), l, "grandchild", nil)
+				m, err := callTool(t.Context(), l, "grandchild", nil)
 				if err != nil {
 					t.Fatal(err)
 				}
