@@ -31,6 +31,9 @@ func (j *Journal) Append(r *Record) error {
 	if err != nil {
 		return err
 	}
+	if len(envelope) > maxLine-lineTail-128 {
+		return fmt.Errorf("trace record of %d bytes: at most %d can be written", len(envelope), maxLine-lineTail-128)
+	}
 	p := &pending{r: r, envelope: envelope}
 	j.mu.Lock()
 	if j.closed {

@@ -1,3 +1,232 @@
 package trace
 
-func checkIndex(string) error { return nil }
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+)
+
+// An index narrows a query to the lines that may match; the lines themselves
+// decide. It covers a range of one journal file and has, column by column: the
+// offsets of the lines, their times and flags; for each text column a number a
+// line and the dictionary of those numbers; and three sorted tables, from the
+// hash of an id to its line, and from the hash of a correlation and of a
+// JSON-RPC id to the lines that have it. It is kept beside the journal file, and may be deleted.
+
+// The text columns.
+const (
+	colContext = iota
+	colKind
+	colSession
+	colPrincipal
+	colServer
+	colTool
+	colFrom
+	colTo // all receivers, joined by NUL
+	numCols
+)
+
+// The tables.
+const (
+	tableIDs          = "ids"
+	tableCorrelations = "correlations"
+	tableRPC          = "rpc"
+)
+
+const (
+	indexMagic = "fgtidx1\n"
+	entryBytes = 12 // of a table: hash, row
+)
+
+// indexHeader precedes the sections, as JSON after the magic and its length.
+type indexHeader struct {
+	From     int64            `json:"from"` // the range of the journal file, in bytes
+	To       int64            `json:"to"`
+	Rows     int              `json:"rows"`
+	MinTime  int64            `json:"min_time"` // in microseconds since 1970
+	MaxTime  int64            `json:"max_time"`
+	LastHash string           `json:"last_hash"` // of the last line
+	Sections map[string]int64 `json:"sections"`  // name to length, in the order of sectionNames
+}
+
+// index reads an encoded index of any size piece by piece.
+type index struct {
+	indexHeader
+	r     io.ReaderAt
+	start map[string]int64
+}
+
+func dictName(col int) string { return fmt.Sprintf("dict%d", col) }
+func colName(col int) string  { return fmt.Sprintf("col%d", col) }
+
+var sectionNames = sync.OnceValue(func() []string {
+	names := []string{"offsets", "times", "flags"}
+	for c := range numCols {
+		names = append(names, colName(c), dictName(c))
+	}
+	return append(names, tableIDs, tableCorrelations, tableRPC)
+})
+
+// openIndex reads the header of an encoded index of size bytes.
+func openIndex(r io.ReaderAt, size int64) (*index, error) {
+	var fixed [len(indexMagic) + 4]byte
+	if _, err := r.ReadAt(fixed[:], 0); err != nil || string(fixed[:len(indexMagic)]) != indexMagic {
+		return nil, errors.New("not an index")
+	}
+	n := int64(binary.LittleEndian.Uint32(fixed[len(indexMagic):]))
+	if n > size {
+		return nil, errors.New("index header is too long")
+	}
+	head := make([]byte, n)
+	if _, err := r.ReadAt(head, int64(len(fixed))); err != nil {
+		return nil, fmt.Errorf("index header: %w", err)
+	}
+	x := &index{r: r, start: map[string]int64{}}
+	if err := json.Unmarshal(head, &x.indexHeader); err != nil {
+		return nil, fmt.Errorf("index header: %w", err)
+	}
+	at := int64(len(fixed)) + n
+	for _, name := range sectionNames() {
+		length, ok := x.Sections[name]
+		if !ok || length < 0 || length > size-at {
+			return nil, fmt.Errorf("index section %s is missing or cut", name)
+		}
+		x.start[name] = at
+		at += length
+	}
+	if at != size || x.Rows < 0 || int64(x.Rows)*8 != x.Sections["times"] || x.Sections["offsets"] != int64(x.Rows)*4 || x.Sections["flags"] != int64(x.Rows)*2 {
+		return nil, errors.New("index has a wrong length")
+	}
+	return x, nil
+}
+
+func (x *index) section(name string) ([]byte, error) {
+	b := make([]byte, x.Sections[name])
+	if _, err := x.r.ReadAt(b, x.start[name]); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("index section %s: %w", name, err)
+	}
+	return b, nil
+}
+
+// dict returns the values of a text column; a line has the number of one.
+func (x *index) dict(col int) ([]string, error) {
+	b, err := x.section(dictName(col))
+	if err != nil {
+		return nil, err
+	}
+	text := string(b)
+	var values []string
+	for len(text) > 0 {
+		n, w := binary.Uvarint(b)
+		if w <= 0 || n > uint64(len(b)-w) { // #nosec G115: w <= len(b)
+			return nil, errors.New("index dictionary is damaged")
+		}
+		end := w + int(n) // #nosec G115: n <= len(b)
+		values = append(values, text[w:end])
+		text, b = text[end:], b[end:]
+	}
+	return values, nil
+}
+
+// lookup returns the rows of a table that have key's hash, in order. Other
+// keys may have the same hash.
+func (x *index) lookup(table, key string) ([]uint32, error) {
+	want, start := hash64(key), x.start[table]
+	n := int(x.Sections[table] / entryBytes)
+	var failed error
+	entry := func(i int) (hash uint64, row uint32) {
+		var b [entryBytes]byte
+		if _, err := x.r.ReadAt(b[:], start+int64(i)*entryBytes); err != nil && !errors.Is(err, io.EOF) {
+			failed = err
+		}
+		return binary.LittleEndian.Uint64(b[:]), binary.LittleEndian.Uint32(b[8:])
+	}
+	i := sort.Search(n, func(i int) bool { h, _ := entry(i); return h >= want })
+	var rows []uint32
+	for ; i < n && failed == nil; i++ {
+		h, row := entry(i)
+		if h != want {
+			break
+		}
+		if len(rows) == 0 || rows[len(rows)-1] != row {
+			rows = append(rows, row)
+		}
+	}
+	return rows, failed
+}
+
+// offset returns where row's line begins and where it ends, newline included.
+func (x *index) offset(row uint32) (from, to int64, err error) {
+	var b [8]byte
+	last := int(row) == x.Rows-1
+	want := b[:]
+	if last {
+		want = b[:4]
+	}
+	if int(row) >= x.Rows {
+		return 0, 0, errors.New("index row is out of range")
+	}
+	if _, err := x.r.ReadAt(want, x.start["offsets"]+int64(row)*4); err != nil && !errors.Is(err, io.EOF) {
+		return 0, 0, err
+	}
+	from, to = int64(binary.LittleEndian.Uint32(b[:])), x.To
+	if !last {
+		to = int64(binary.LittleEndian.Uint32(b[4:]))
+	}
+	if from < 0 || to <= from || to-from > maxLine {
+		return 0, 0, errors.New("index offsets are damaged")
+	}
+	return from, to, nil
+}
+
+// hash64 is FNV-1a: stable between processes. Whoever forges collisions only
+// makes a lookup read more lines.
+func hash64(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := 0; i < len(s); i++ {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return h
+}
+
+// micros reads a time stamp; 0 if it is not one.
+func micros(ts string) int64 {
+	t, err := time.Parse(time.RFC3339Nano, ts)
+	if err != nil {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+// checkIndex compares a journal file's index with what the file gives. No
+// index is fine.
+func checkIndex(path string) error {
+	name := path + indexSuffix
+	data, err := os.ReadFile(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("its index: %w", err)
+	}
+	x, err := openIndex(bytes.NewReader(data), int64(len(data)))
+	if err == nil {
+		var again []byte
+		again, err = buildIndex(path, x.From, x.To)
+		if err == nil && !bytes.Equal(again, data) {
+			err = errors.New("it differs from what the file gives")
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("its index %s: %w; delete it, it is rebuilt", name[strings.LastIndexByte(name, os.PathSeparator)+1:], err)
+	}
+	return nil
+}

@@ -18,7 +18,7 @@ type invariants struct {
 	contexts map[string]uint32
 	branches map[contextpath.Path]*branchState
 	opened   map[contextpath.Path]struct{} // those of branches that are not closed
-	partial  bool // older records were removed: what they held cannot be missed
+	partial  bool                          // older records were removed: what they held cannot be missed
 }
 
 const requestBit = 1 << 31

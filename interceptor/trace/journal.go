@@ -24,6 +24,7 @@ const (
 	DefaultInterval    = 100 * time.Millisecond
 	DefaultRotateBytes = 256 << 20
 	DefaultMaxPayload  = 1 << 20
+	MaxRotateBytes     = 2 << 30
 )
 
 // Options configure a [Journal]. The zero value is the default.
@@ -36,7 +37,8 @@ type Options struct {
 	// Interval is how long SyncInterval waits, and how far the head file may be
 	// behind in every mode. 0 is DefaultInterval.
 	Interval time.Duration
-	// RotateBytes is the size at which a new file is begun; 0 is DefaultRotateBytes.
+	// RotateBytes is the size at which a new file is begun, at most
+	// MaxRotateBytes; 0 is DefaultRotateBytes.
 	RotateBytes int64
 	// Retain bounds what is kept; the zero value keeps everything.
 	Retain Retention
@@ -133,6 +135,9 @@ func Open(dir string, o Options) (*Journal, error) {
 	}
 	if o.RotateBytes <= 0 {
 		o.RotateBytes = DefaultRotateBytes
+	}
+	if o.RotateBytes > MaxRotateBytes {
+		return nil, fmt.Errorf("trace rotation at %d bytes: use at most %d", o.RotateBytes, int64(MaxRotateBytes))
 	}
 	if o.MaxPayload == 0 {
 		o.MaxPayload = DefaultMaxPayload

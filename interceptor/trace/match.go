@@ -98,7 +98,7 @@ func flagsOf(r *Record) (bits uint16) {
 		if d.Reason != "" {
 			bits |= flagDecision
 		}
-		if d.Reason == "resource_limit" || d.Reason == "budget_exhausted" {
+		if budgetReason(d.Reason) {
 			bits |= flagOverBudget
 		}
 	}
@@ -111,6 +111,10 @@ func flagsOf(r *Record) (bits uint16) {
 		}
 	}
 	return bits
+}
+
+func budgetReason(reason string) bool {
+	return reason == "resource_limit" || reason == "budget_exhausted"
 }
 
 // wantFlags returns the flags that a record must have to be selected.
