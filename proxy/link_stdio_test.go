@@ -20,8 +20,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var sdkChildren = map[string]func(){}
-
 func TestStdioNegotiate(t *testing.T) {
 	host := json.RawMessage(`{"protocolVersion":"2025-06-18","capabilities":{"z":1.0,"a":[]},"clientInfo":{"name":"h"}}`)
 	for _, tt := range []struct {
