@@ -121,6 +121,7 @@ func scrubError(ctx context.Context, s *scrub.Scrubber, err error) error {
 	if err == nil {
 		return nil
 	}
+	ctx = context.WithoutCancel(ctx) // the end of the call is often the error
 	clean, found, serr := s.Text(ctx, err.Error())
 	switch {
 	case serr != nil:

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"log/slog"
 	"slices"
 	"strconv"
 	"sync"
@@ -43,8 +44,22 @@ type entry struct {
 
 // menus keeps the last merged lists. Its zero value is ready to use.
 type menus struct {
-	mu   sync.Mutex
-	last [listKinds]*menu
+	mu     sync.Mutex
+	last   [listKinds]*menu
+	warned map[string]bool // clashes that the log has already
+}
+
+// warn logs clashes, each once. The caller holds mu.
+func (ms *menus) warn(log *slog.Logger, k listKind, clashes []string) {
+	if ms.warned == nil {
+		ms.warned = map[string]bool{}
+	}
+	for _, name := range clashes {
+		if key := kinds[k].method + " " + name; !ms.warned[key] {
+			ms.warned[key] = true
+			log.Warn("two upstreams offer the same name; the first keeps it", "list", kinds[k].method, "name", name)
+		}
+	}
 }
 
 // latest returns the last merged list without asking anyone; nil if there is none.
@@ -87,9 +102,7 @@ func (g *Gateway) menu(ctx context.Context, s *session, k listKind, modern bool,
 	}
 	m := g.merge(k, from)
 	m.missing = missing
-	for _, name := range m.clashes {
-		g.log.Warn("two upstreams offer the same name; the first keeps it", "list", kinds[k].method, "name", name)
-	}
+	g.menus.warn(g.log, k, m.clashes)
 	g.menus.last[k] = m
 	return m
 }

@@ -89,7 +89,7 @@ func (u *upstream) dial(ctx context.Context, initialize json.RawMessage, shared 
 	}
 	return openLink(ctx, linkConfig{
 		Name: u.key, Command: u.cfg.Command, Env: env, Dir: u.gw.cfg.path(u.cfg.Cwd), URL: u.cfg.URL, Headers: header,
-		Initialize: initialize, Shared: shared, Handle: handle, MaxMessage: maxMessage, Log: u.log,
+		Initialize: initialize, Shared: shared, Handle: handle, MaxMessage: maxMessage, Log: u.gw.log,
 	})
 }
 
