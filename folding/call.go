@@ -94,7 +94,9 @@ func (c *Call) Charge(n int) error {
 	if err := b.ledger.Charge(n); err != nil {
 		left := b.ledger.Balance()
 		m.exhaust(b, now)
+		stored := m.w.barrier()
 		m.unlock()
+		_ = stored.wait() // the writer logs what it could not store and tries again
 		return failWith(ErrBudgetExhausted, err, "the call takes %d tokens, branch %s has %d of %d left: it has ended; return to its parent with what you have",
 			n, b.ID, left.Remaining(), left.Total)
 	}
@@ -206,8 +208,7 @@ func (c *Call) Exhaust(ctx context.Context) {
 	m.exhaust(c.b, now)
 	stored := m.w.barrier()
 	m.unlock()
-	// An end that is not stored is logged and tried again by the writer.
-	_ = stored.waitFor(ctx)
+	_ = stored.waitFor(ctx) // the writer logs what it could not store and tries again
 }
 
 // End releases the call and adds its outcome to the branch's digest. Where

@@ -54,12 +54,8 @@ func (m *Manager) finish(b *branch, o outcome, now time.Time) []string {
 }
 
 // finishAll ends a set of branches, deepest first. m.mu is held.
-func (m *Manager) finishAll(set map[string]*branch, o outcome, now time.Time) {
-	list := make(map[*branch]struct{}, len(set))
-	for _, b := range set {
-		list[b] = struct{}{}
-	}
-	for _, b := range inOrder(list) {
+func (m *Manager) finishAll(set map[*branch]struct{}, o outcome, now time.Time) {
+	for _, b := range inOrder(set) {
 		if !b.Status.Terminal() {
 			m.finish(b, o, now)
 		}
@@ -93,10 +89,10 @@ func (m *Manager) expire(now time.Time) {
 	if m.next.IsZero() || now.Before(m.next) {
 		return
 	}
-	due := map[string]*branch{}
-	for id, b := range m.live {
+	due := map[*branch]struct{}{}
+	for _, b := range m.live {
 		if !now.Before(b.ExpiresAt) {
-			due[id] = b
+			due[b] = struct{}{}
 		}
 	}
 	m.finishAll(due, outcome{status: StatusTimeout, reason: ReasonTimeout}, now)
@@ -122,17 +118,15 @@ func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) 
 	defer cancel()
 	m.mu.Lock()
 	now := m.tick()
-	set := map[string]*branch{}
-	for b := range m.sessions[sessionKey{caller.Principal, caller.Session}] {
-		set[b.ID] = b
-	}
+	set := m.sessions[sessionKey{caller.Principal, caller.Session}]
+	ending := len(set) > 0 // finishing empties the set
 	o := outcome{status: StatusFailed, reason: ReasonSessionEnded}
 	if reason = cut(clean(reason), maxLastError); reason != "" {
 		o.detail = explain(o.reason, Branch{}) + ": " + reason
 	}
 	m.finishAll(set, o, now)
 	var last *batch
-	if len(set) > 0 {
+	if ending {
 		last = m.w.barrier()
 	}
 	m.unlock()

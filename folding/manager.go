@@ -149,14 +149,17 @@ func (m *Manager) recover(active []Branch) {
 		b := m.add(rec, ledger, m.live[rec.ParentID], sessionKey{rec.Principal, rec.Session})
 		m.save(b)
 		m.emit(EventRecovered, now, b.snapshot(), nil)
+	}
+	m.expire(now)
+	for _, b := range inOrder(m.all()) {
 		switch {
-		case rec.ParentID != "" && b.parent == nil:
+		case b.Status.Terminal():
+		case b.ParentID != "" && b.parent == nil:
 			m.finish(b, outcome{status: StatusFailed, reason: ReasonParentEnded}, now)
-		case ledger.Balance().Exhausted():
+		case b.ledger.Balance().Exhausted():
 			m.exhaust(b, now)
 		}
 	}
-	m.expire(now)
 }
 
 // Close ends all branches with ReasonShutdown, writes what is left and closes
@@ -173,7 +176,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	}
 	now := m.tick()
 	m.closed = true
-	m.finishAll(m.live, outcome{status: StatusFailed, reason: ReasonShutdown}, now)
+	m.finishAll(m.all(), outcome{status: StatusFailed, reason: ReasonShutdown}, now)
 	m.unlock()
 	close(m.quit)
 	<-m.done
@@ -232,6 +235,15 @@ func (m *Manager) add(rec Branch, ledger *budget.Ledger, parent *branch, limits 
 		}
 	}
 	return b
+}
+
+// all returns the live branches. m.mu is held.
+func (m *Manager) all() map[*branch]struct{} {
+	set := make(map[*branch]struct{}, len(m.live))
+	for _, b := range m.live {
+		set[b] = struct{}{}
+	}
+	return set
 }
 
 // quota returns the quota of a session. m.mu is held.
