@@ -234,13 +234,19 @@ func (c *Call) End(o CallOutcome) {
 	c.over = true
 	delete(b.calls, c)
 	c.unhold()
+	var stored *batch
 	if !b.Status.Terminal() {
 		b.Activity.record(o)
 		m.save(b)
-		m.settle(b, now)
+		if m.settle(b, now); b.Status.Terminal() {
+			stored = m.w.barrier()
+		}
 	}
 	m.unlock()
 	c.cancel(context.Canceled)
+	if stored != nil {
+		_ = stored.wait() // the writer logs what it could not store and tries again
+	}
 }
 
 // usable returns why the call can't be charged any more. m.mu is held.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/foldgate/foldgate/folding/contextpath"
 )
 
 // Forms of Config.SessionValidation.
@@ -63,7 +65,7 @@ func DefaultConfig() Config {
 }
 
 // maxDepthLimit is what a context path can hold.
-const maxDepthLimit = 5
+const maxDepthLimit = contextpath.MaxDepth
 
 // maxSeconds keeps deadlines well inside what a time.Duration holds.
 const maxSeconds = 365 * 24 * 3600

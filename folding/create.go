@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/folding/contextpath"
 )
 
 // CreateRequest asks for a branch.
@@ -30,7 +31,9 @@ type draft struct {
 	cost    int // tokens of the texts
 	timeout time.Duration
 	minted  bool // SessionID was made up
-	limits  sessionKey
+	id      string
+	context contextpath.Path
+	limits  sessionKey // whose limits it counts against
 }
 
 // Create opens a branch and charges it with its description and prompt. All
@@ -40,10 +43,6 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 	d, err := m.draft(ctx, caller, req)
 	if err != nil {
 		return Branch{}, err
-	}
-	id, err := uuid.NewRandom()
-	if err != nil {
-		return Branch{}, fmt.Errorf("make a branch id: %w", err)
 	}
 	ledger, err := budget.NewLedger(d.Budget, d.cost)
 	if err != nil {
@@ -60,7 +59,7 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 		m.unlock()
 		return Branch{}, m.gone(ctx, caller, d.ParentID)
 	}
-	b := m.open(caller, d, "br_"+id.String(), parent, ledger, now)
+	b := m.open(caller, d, parent, ledger, now)
 	stored := m.w.put(OpInsert, b.stored())
 	m.emit(EventCreated, now, b.snapshot(), nil)
 	m.unlock()
@@ -69,8 +68,11 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 
 // draft checks what can be checked without the lock.
 func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (draft, error) {
-	d := draft{CreateRequest: req}
-	var err error
+	id, err := uuid.NewRandom()
+	if err != nil {
+		return draft{}, fmt.Errorf("make a branch id: %w", err)
+	}
+	d := draft{CreateRequest: req, id: "br_" + id.String()}
 	if d.Description, err = cleanText("description", req.Description, maxDescription); err != nil {
 		return d, err
 	}
@@ -136,11 +138,10 @@ func (m *Manager) pickSession(caller Caller, d *draft) error {
 
 // admit checks the limits and takes from the rate. It returns the parent, nil
 // where none was named or it is not active. m.mu is held.
-func (m *Manager) admit(caller Caller, d *draft, now time.Time) (*branch, error) {
+func (m *Manager) admit(caller Caller, d *draft, now time.Time) (parent *branch, err error) {
 	if m.closed {
 		return nil, fail(ErrClosed, "foldgate is shutting down: no branch can be created")
 	}
-	var parent *branch
 	d.limits = sessionKey{caller.Principal, d.SessionID}
 	if d.minted {
 		d.limits.session = "" // callers without a session share one set of limits
@@ -154,10 +155,14 @@ func (m *Manager) admit(caller Caller, d *draft, now time.Time) (*branch, error)
 		}
 		d.SessionID = parent.Session
 		d.limits = parent.limits
+		d.context = contextpath.Path(parent.Context)
 		if parent.Depth >= m.cfg.MaxDepth {
 			return nil, fail(ErrMaxDepthExceeded, "branch %s is at depth %d, the deepest allowed: do the work in it, or create the branch below a shallower one",
 				parent.ID, parent.Depth)
 		}
+	}
+	if d.context, err = d.context.Join(d.id); err != nil {
+		return nil, failWith(ErrInvalidInput, err, "the branch has no place in the tree: %v", err)
 	}
 	q := m.quota(d.limits)
 	if q.open >= m.cfg.MaxConcurrentPerSession {
@@ -189,16 +194,15 @@ func (m *Manager) untilFree(now time.Time, counts func(*branch) bool) time.Durat
 }
 
 // open makes the branch that was admitted. m.mu is held.
-func (m *Manager) open(caller Caller, d draft, id string, parent *branch, ledger *budget.Ledger, now time.Time) *branch {
+func (m *Manager) open(caller Caller, d draft, parent *branch, ledger *budget.Ledger, now time.Time) *branch {
 	rec := Branch{
-		ID: id, Principal: caller.Principal, Session: d.SessionID, Origin: caller.Session,
-		Context: id, Depth: 1, Description: d.Description, Prompt: d.Prompt,
+		ID: d.id, Principal: caller.Principal, Session: d.SessionID, Origin: caller.Session,
+		Context: string(d.context), Depth: 1, Description: d.Description, Prompt: d.Prompt,
 		Status: StatusCreated, BudgetUsed: d.cost, BudgetTotal: d.Budget,
 		CreatedAt: now, ExpiresAt: now.Add(d.timeout),
 	}
 	if parent != nil {
 		rec.ParentID, rec.Depth = parent.ID, parent.Depth+1
-		rec.Context = parent.Context + "/" + id
 		if parent.ExpiresAt.Before(rec.ExpiresAt) {
 			rec.ExpiresAt = parent.ExpiresAt
 		}

@@ -17,7 +17,7 @@ import (
 // Options are what a [Manager] needs of others. Count and Scrub are required.
 type Options struct {
 	// Repository keeps the branches; nil means [NewMemory]. The Manager closes
-	// it.
+	// it once Open has succeeded.
 	Repository Repository
 	// Count returns the tokens of a text.
 	Count func(string) int
@@ -128,7 +128,12 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 	m.w = newWriter(opts.Repository, opts.Log)
 	m.mu.Lock()
 	m.recover(active)
+	stored := m.w.barrier()
 	m.unlock()
+	if err := stored.wait(); err != nil {
+		m.w.close()
+		return nil, fmt.Errorf("take over active branches: %w", err)
+	}
 	go m.reap()
 	return m, nil
 }

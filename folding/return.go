@@ -88,9 +88,10 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Re
 		m.unlock()
 		return Returned{}, fail(ErrClosed, "foldgate is shutting down: the message was not kept")
 	}
-	stored := m.w.put(OpLate, b)
+	m.w.put(OpLate, b)
 	m.emit(EventLate, now, b, nil)
 	r.Granted = m.chargeParent(b, r.MessageTokens)
+	stored := m.w.barrier()
 	m.unlock()
 	if err := stored.wait(); err != nil {
 		return Returned{}, failWith(ErrStorage, err, "the message could not be stored: %v", err)
