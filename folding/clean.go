@@ -1,6 +1,8 @@
 package folding
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -83,4 +85,23 @@ func cut(s string, max int) string {
 		n++
 	}
 	return s
+}
+
+// scrub calls Options.Scrub and fails closed: an error, a panic or a text that
+// is no longer valid all withhold it.
+func (m *Manager) scrub(ctx context.Context, text string) (out string, err error) {
+	if text == "" {
+		return "", nil
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			m.log.Error("scrubber panicked", "panic", fmt.Sprint(r))
+			out, err = "", fail(ErrScrubbingFailed, "the text could not be checked for secrets and was withheld: nothing was changed, try again")
+		}
+	}()
+	out, err = m.opts.Scrub(ctx, text)
+	if err != nil {
+		return "", failWith(ErrScrubbingFailed, err, "the text could not be checked for secrets and was withheld: nothing was changed, try again")
+	}
+	return out, nil
 }

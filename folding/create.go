@@ -50,14 +50,21 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 	}
 	m.mu.Lock()
 	now := m.tick()
-	parent, err := m.admit(caller, &d, now)
+	if m.closed {
+		m.unlock()
+		return Branch{}, fail(ErrClosed, "foldgate is shutting down: no branch can be created")
+	}
+	parent, err := m.place(caller, &d)
+	if err == nil && d.ParentID != "" && parent == nil {
+		m.unlock()
+		return Branch{}, m.gone(ctx, caller, d.ParentID)
+	}
+	if err == nil {
+		err = m.admit(d.limits, now)
+	}
 	if err != nil {
 		m.unlock()
 		return Branch{}, err
-	}
-	if d.ParentID != "" && parent == nil {
-		m.unlock()
-		return Branch{}, m.gone(ctx, caller, d.ParentID)
 	}
 	b := m.open(caller, d, parent, ledger, now)
 	stored := m.w.put(OpInsert, b.stored())
@@ -109,7 +116,7 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 }
 
 // pickSession decides which session the branch belongs to, except that a
-// parent's session goes first (see admit).
+// parent's session goes first (see place).
 func (m *Manager) pickSession(caller Caller, d *draft) error {
 	if d.SessionID == "" && m.cfg.RequireSessionID {
 		return fail(ErrInvalidInput, "session_id is missing: it is required here")
@@ -136,12 +143,9 @@ func (m *Manager) pickSession(caller Caller, d *draft) error {
 	return nil
 }
 
-// admit checks the limits and takes from the rate. It returns the parent, nil
-// where none was named or it is not active. m.mu is held.
-func (m *Manager) admit(caller Caller, d *draft, now time.Time) (parent *branch, err error) {
-	if m.closed {
-		return nil, fail(ErrClosed, "foldgate is shutting down: no branch can be created")
-	}
+// place finds the branch's place in the tree. It returns the parent, nil where
+// none was named or it is not active. m.mu is held.
+func (m *Manager) place(caller Caller, d *draft) (parent *branch, err error) {
 	d.limits = sessionKey{caller.Principal, d.SessionID}
 	if d.minted {
 		d.limits.session = "" // callers without a session share one set of limits
@@ -164,33 +168,7 @@ func (m *Manager) admit(caller Caller, d *draft, now time.Time) (parent *branch,
 	if d.context, err = d.context.Join(d.id); err != nil {
 		return nil, failWith(ErrInvalidInput, err, "the branch has no place in the tree: %v", err)
 	}
-	q := m.quota(d.limits)
-	if q.open >= m.cfg.MaxConcurrentPerSession {
-		return nil, failAfter(ErrTooManyBranches, m.untilFree(now, func(b *branch) bool { return b.limits == d.limits }),
-			"this session has %d branches open, the most allowed: return one with branch_return first", q.open)
-	}
-	if len(m.live) >= m.cfg.MaxConcurrentPerInstance {
-		return nil, failAfter(ErrInstanceFull, m.untilFree(now, func(*branch) bool { return true }),
-			"foldgate has %d branches open, the most allowed: try again later", len(m.live))
-	}
-	q.bucket.refill(now, m.cfg.MaxBranchesPerMinute)
-	if wait := q.bucket.wait(m.cfg.MaxBranchesPerMinute); wait > 0 {
-		return nil, failAfter(ErrRateLimited, wait, "this session may create %d branches a minute: try again in %d s",
-			m.cfg.MaxBranchesPerMinute, Seconds(wait))
-	}
-	q.bucket.take()
 	return parent, nil
-}
-
-// untilFree returns when the next of the branches that count ends at the latest. m.mu is held.
-func (m *Manager) untilFree(now time.Time, counts func(*branch) bool) time.Duration {
-	var wait time.Duration
-	for _, b := range m.live {
-		if left := b.ExpiresAt.Sub(now); counts(b) && (wait == 0 || left < wait) {
-			wait = left
-		}
-	}
-	return wait
 }
 
 // open makes the branch that was admitted. m.mu is held.
@@ -244,26 +222,4 @@ func capped(v, fallback, most int) int {
 		v = fallback
 	}
 	return min(v, most)
-}
-
-// Seconds rounds a wait up to whole seconds, as retry_after_seconds has it.
-func Seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
-
-// scrub calls Options.Scrub and fails closed: an error, a panic or a text that
-// is no longer valid all withhold it.
-func (m *Manager) scrub(ctx context.Context, text string) (out string, err error) {
-	if text == "" {
-		return "", nil
-	}
-	defer func() {
-		if r := recover(); r != nil {
-			m.log.Error("scrubber panicked", "panic", fmt.Sprint(r))
-			out, err = "", fail(ErrScrubbingFailed, "the text could not be checked for secrets and was withheld: nothing was changed, try again")
-		}
-	}()
-	out, err = m.opts.Scrub(ctx, text)
-	if err != nil {
-		return "", failWith(ErrScrubbingFailed, err, "the text could not be checked for secrets and was withheld: nothing was changed, try again")
-	}
-	return out, nil
 }

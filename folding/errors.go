@@ -142,6 +142,9 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
+// Seconds rounds a wait up to whole seconds, as retry_after_seconds has it.
+func Seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
+
 func kindOf(err error) *kind {
 	if k, ok := errors.AsType[*kind](err); ok {
 		return k
