@@ -39,7 +39,9 @@ type draft struct {
 // Create opens a branch and charges it with its description and prompt. All
 // limits are checked and taken in one critical section. The branch is durable
 // and active when Create returns.
-func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) (Branch, error) {
+func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) (out Branch, err error) {
+	ctx, done := m.telemetry.span(ctx, "folding.branch.create", caller.Session)
+	defer func() { done(out, err) }()
 	d, err := m.draft(ctx, caller, req)
 	if err != nil {
 		return Branch{}, err

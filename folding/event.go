@@ -39,9 +39,7 @@ type Event struct {
 
 // emit queues an event. m.mu is held.
 func (m *Manager) emit(kind EventKind, now time.Time, b Branch, children []string) {
-	if m.opts.OnEvent != nil {
-		m.events = append(m.events, Event{Kind: kind, Time: now, Branch: b, Children: children})
-	}
+	m.events = append(m.events, Event{Kind: kind, Time: now, Branch: b, Children: children})
 }
 
 // unlock releases m.mu and delivers what was queued under it. When it returns
@@ -74,5 +72,8 @@ func (m *Manager) deliver(e Event) {
 			m.log.Error("event handler panicked", "event", e.Kind, "branch_id", e.Branch.ID, "panic", fmt.Sprint(r))
 		}
 	}()
-	m.opts.OnEvent(e)
+	m.telemetry.observe(e)
+	if m.opts.OnEvent != nil {
+		m.opts.OnEvent(e)
+	}
 }

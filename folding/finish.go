@@ -110,10 +110,12 @@ func (m *Manager) expire(now time.Time) {
 // reason says which, for the digest. It returns when the ends are durable, or
 // after Config.SessionCleanupSeconds with an error: the branches have ended
 // all the same.
-func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) error {
+func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) (err error) {
 	if caller.Session == "" {
 		return nil
 	}
+	ctx, done := m.telemetry.span(ctx, "folding.session.cleanup", caller.Session)
+	defer func() { done(Branch{}, err) }()
 	ctx, cancel := context.WithTimeout(ctx, m.cleanupTime())
 	defer cancel()
 	m.mu.Lock()

@@ -10,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/foldgate/foldgate/budget"
 )
 
@@ -34,6 +37,9 @@ type Options struct {
 	// was delivered. OnEvent must not call the Manager, which may be waiting
 	// for it.
 	OnEvent func(Event)
+	// Meters and Traces take metrics and spans; nil means none.
+	Meters metric.MeterProvider
+	Traces trace.TracerProvider
 	// Log gets what no caller can be told; nil means none.
 	Log *slog.Logger
 }
@@ -45,6 +51,8 @@ type Manager struct {
 	opts Options
 	log  *slog.Logger
 	w    *writer
+
+	telemetry *telemetry
 
 	wake chan struct{} // tells the reaper of an earlier deadline
 	quit chan struct{} // ends the reaper
@@ -92,12 +100,16 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 			opts.Sessions = Strict{}
 		}
 	}
+	telemetry, err := newTelemetry(opts.Meters, opts.Traces)
+	if err != nil {
+		return nil, fmt.Errorf("folding metrics: %w", err)
+	}
 	active, err := opts.Repository.Active(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("load active branches: %w", err)
 	}
 	m := &Manager{
-		cfg: cfg, opts: opts, log: opts.Log,
+		cfg: cfg, opts: opts, log: opts.Log, telemetry: telemetry,
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 		live:     map[string]*branch{},
 		sessions: map[sessionKey]map[*branch]struct{}{},

@@ -27,8 +27,10 @@ type Returned struct {
 // anything is closed: if that fails, nothing has happened. Then the branch's
 // children end, deepest first, then the branch. A message that comes after a
 // forced end is kept, once. A second return fails with an [*EndedError].
-func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message string) (Returned, error) {
-	message, err := cleanText("message", message, maxMessage)
+func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message string) (r Returned, err error) {
+	ctx, done := m.telemetry.span(ctx, "folding.branch.return", caller.Session)
+	defer func() { done(r.Branch, err) }()
+	message, err = cleanText("message", message, maxMessage)
 	if err != nil {
 		return Returned{}, err
 	}
@@ -44,7 +46,7 @@ func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message s
 	if message, err = m.scrub(ctx, message); err != nil {
 		return Returned{}, err
 	}
-	r := Returned{Message: message, MessageTokens: m.opts.Count(message)}
+	r = Returned{Message: message, MessageTokens: m.opts.Count(message)}
 
 	m.mu.Lock()
 	now := m.tick()
