@@ -80,7 +80,7 @@ func addLabels(o []metric.AddOption) string {
 	set := metric.NewAddConfig(o).Attributes()
 	var out []string
 	for _, kv := range set.ToSlice() {
-		out = append(out, fmt.Sprintf("%s=%s", kv.Key, kv.Value.Emit()))
+		out = append(out, fmt.Sprintf("%s=%s", kv.Key, kv.Value.String()))
 	}
 	return strings.Join(out, ",")
 }
