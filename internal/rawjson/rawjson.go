@@ -275,15 +275,6 @@ func Unquote(lit []byte) string {
 	return s
 }
 
-// Valid reports whether b is exactly one JSON value, at most maxDepth deep.
-// It is the check for foreign bytes that the rest of the package relies on.
-func Valid(b []byte, maxDepth int) bool {
-	if Depth(b) > maxDepth {
-		return false
-	}
-	return json.Valid(b)
-}
-
 // Depth returns how deep arrays and objects in b nest: 0 for a scalar.
 func Depth(b []byte) int {
 	depth, deepest := 0, 0

@@ -1,0 +1,71 @@
+package rawjson
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+var validSeeds = []string{
+	``, ` `, `null`, ` true `, `false`, `nul`, `truex`, `0`, `-0`, `01`, `-`, `1.`, `.5`, `1e`, `1e+`, `1E-07`, `-1.5e300`, `1 2`,
+	`""`, `"a`, `"\"`, `"\\"`, `"\u12aF"`, `"\u12ag"`, `"\u12"`, `"\ud83d"`, `"\x"`, "\"\x1f\"", "\"\x7f\xff\x80\"", `"12345678\n12345678"`, "\"1234567\x01\"", `"12345678`, "\"\xa2\xdc\xa0\xe2\"",
+	`[]`, `[ ]`, `[,]`, `[1,]`, `[1 ,2]`, `[1 2]`, `]`, `[}`, `[[],[[]]]`, `[`, `[1`, `[1,`,
+	`{}`, `{ }`, `{,}`, `{"a"}`, `{"a":}`, `{"a":1,}`, `{"a" : 1 , "b":[{}]}`, `{1:2}`, `{]`, `{"a":1`, `{"a":1]`, `[1}`, "\n{\"a\"\t:\r1}\n", `{} {}`,
+}
+
+func checkValid(t *testing.T, in string) {
+	t.Helper()
+	if got, want := Valid([]byte(in), 10000), json.Valid([]byte(in)); got != want {
+		t.Errorf("Valid(%q) = %v, json.Valid says %v", in, got, want)
+	}
+}
+
+func TestValid(t *testing.T) {
+	for _, in := range validSeeds {
+		checkValid(t, in)
+		checkValid(t, `{"k":[`+in+`]}`)
+		for _, cut := range []int{1, len(in) / 2} {
+			if len(in) > cut {
+				checkValid(t, in[:len(in)-cut])
+			}
+		}
+	}
+}
+
+func TestValidDepth(t *testing.T) {
+	for _, n := range []int{1, 63, 64, 65, 2000, 2047, 2048, 2049, 5000} {
+		for _, in := range []string{
+			strings.Repeat("[", n) + strings.Repeat("]", n),
+			strings.Repeat(`{"a":`, n) + "1" + strings.Repeat("}", n),
+			strings.Repeat(`[{"a":`, (n+1)/2)[:(n/2)*6+n%2] + "1" + strings.Repeat("}]", (n+1)/2)[n%2:],
+		} {
+			if !Valid([]byte(in), n) || Valid([]byte(in), n-1) {
+				t.Errorf("%d levels of %.12s: Valid to %d is %v, to %d is %v", n, in, n, Valid([]byte(in), n), n-1, Valid([]byte(in), n-1))
+			}
+		}
+	}
+}
+
+// FuzzValid: Valid agrees with encoding/json within the depth, for all bytes.
+func FuzzValid(f *testing.F) {
+	for _, in := range validSeeds {
+		f.Add(in, 3)
+	}
+	f.Fuzz(func(t *testing.T, in string, depth int) {
+		checkValid(t, in)
+		if depth >= 0 && json.Valid([]byte(in)) && Valid([]byte(in), depth) != (Depth([]byte(in)) <= depth) {
+			t.Errorf("Valid(%q, %d) = %v, Depth = %d", in, depth, Valid([]byte(in), depth), Depth([]byte(in)))
+		}
+	})
+}
+
+func BenchmarkValid(b *testing.B) {
+	text := strings.Repeat(`the \"quick\" brown fox jumps over the lazy dog, `, 80)
+	in := []byte(`{"jsonrpc":"2.0","id":1234,"result":{"content":[{"type":"text","text":"` + text + `"}],"isError":false}}`)
+	b.SetBytes(int64(len(in)))
+	for b.Loop() {
+		if !Valid(in, 2000) {
+			b.Fatal("not valid")
+		}
+	}
+}
