@@ -123,3 +123,6 @@ func (g *Gateway) report(menus [listKinds]*menu) Report {
 	}
 	return r
 }
+
+// StatePath returns the state directory as an absolute path.
+func (c Config) StatePath() string { return c.path(c.StateDir) }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -53,7 +54,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	}
 	var usage usageError
 	var config *proxy.ConfigError
-	if errors.As(err, &usage) || errors.As(err, &config) {
+	if errors.As(err, &usage) || errors.As(err, &config) || strings.HasPrefix(err.Error(), "unknown command") {
 		return exitUsage
 	}
 	return exitFailed

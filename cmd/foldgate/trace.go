@@ -1,9 +1,281 @@
 package main
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
 	"github.com/spf13/cobra"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/proxy"
 )
 
+// traceFlags are what all trace commands share.
+type traceFlags struct {
+	app      *app
+	dir      string
+	instance int
+	filter   trace.Filter
+	since    string
+	until    string
+	format   string
+	follow   bool
+	json     bool
+}
+
 func newTrace(a *app) *cobra.Command {
-	return &cobra.Command{Use: "trace", Short: "Query the trace"}
+	t := &traceFlags{app: a}
+	cmd := &cobra.Command{
+		Use:   "trace",
+		Short: "Query the trace, and verify it",
+		Long: `Query the trace that the gateway writes to <state_dir>/trace: one record for
+each request, response, notification and event in a branch's life. All filters
+are views and combine; without any, everything is printed. A gateway may be
+running meanwhile.`,
+		Example: `  foldgate trace --context br_1f0c... --tree
+  foldgate trace --kind 'mcp/request:tools/call' --server files --since 1h
+  foldgate trace --chain env_0198... --format jsonl
+  foldgate trace --follow
+  foldgate trace verify`,
+		Args: cobra.NoArgs,
+		RunE: t.query,
+	}
+	cmd.PersistentFlags().StringVar(&t.dir, "dir", "", "trace directory (default <state_dir>/trace)")
+	cmd.PersistentFlags().IntVar(&t.instance, "instance", 1, "which of several gateways on one configuration: <state_dir>/instance-N from the second on")
+	t.filterFlags(cmd)
+	cmd.Flags().StringVar(&t.format, "format", trace.FormatTable, "one of "+strings.Join(trace.Formats(), ", "))
+	cmd.Flags().BoolVarP(&t.follow, "follow", "f", false, "print what is there, then each new record, until interrupted")
+	cmd.AddCommand(t.contexts(), t.show(), t.stats(), t.verify())
+	return cmd
+}
+
+// filterFlags binds every field of trace.Filter to a flag of its name.
+func (t *traceFlags) filterFlags(cmd *cobra.Command) {
+	f, fl := &t.filter, cmd.Flags()
+	fl.StringVar(&f.Context, "context", "", "records in this context path")
+	fl.BoolVar(&f.Tree, "tree", false, "with --context or --workflow: and in all below it")
+	fl.BoolVar(&f.Children, "children", false, "with --context or --workflow: one level below it instead")
+	fl.BoolVar(&f.Ancestors, "ancestors", false, "with --context: above it instead")
+	fl.BoolVar(&f.Main, "main", false, "records in no context")
+	fl.BoolVar(&f.Roots, "roots", false, "records in contexts of one level")
+	fl.IntVar(&f.Depth, "depth", 0, "records in contexts of so many levels")
+	fl.StringVar(&f.Type, "type", "", "records in contexts of this type: br, ctx, reason, ...")
+	fl.BoolVar(&f.Conclusions, "conclusions", false, "the conclusions of contexts")
+	fl.StringVar(&f.ID, "id", "", "the record with this envelope id")
+	fl.StringVar(&f.Correlates, "correlates", "", "records that correlate to this envelope id or context; rpc:42 for a JSON-RPC id")
+	fl.StringVar(&f.Chain, "chain", "", "what leads to and follows from this envelope id")
+	fl.BoolVar(&f.Orphans, "orphans", false, "records that correlate to something that is not there")
+	fl.StringVar(&f.Workflow, "workflow", "", "records of this workflow")
+	fl.StringSliceVar(&f.Evidence, "evidence", nil, "with --workflow: how the link was found")
+	fl.StringVar(&f.Session, "session", "", "records of this session")
+	fl.StringVar(&f.Principal, "principal", "", "records of this principal")
+	fl.StringVar(&f.From, "from", "", "records from this end (host:..., upstream:..., foldgate)")
+	fl.StringVar(&f.To, "to", "", "records to this end")
+	fl.StringSliceVar(&f.Servers, "server", nil, "records of these upstreams")
+	fl.StringSliceVar(&f.Tools, "tool", nil, "records of these tools")
+	fl.StringSliceVar(&f.Kinds, "kind", nil, "records of these kinds, globs: mcp/request, context/*, conclusion")
+	fl.StringVar(&t.since, "since", "", "from this time on: RFC 3339, or an age such as 90m or 2d")
+	fl.StringVar(&t.until, "until", "", "before this time")
+	fl.BoolVar(&f.Blocked, "blocked", false, "refused by foldgate")
+	fl.StringVar(&f.Reason, "reason", "", "refused for this reason: resource_limit, timeout, policy, unsafe, invalid, upstream")
+	fl.BoolVar(&f.Scrubbed, "scrubbed", false, "with scrub findings")
+	fl.BoolVar(&f.OverBudget, "over-budget", false, "where a budget refused, cut or ended something")
+	fl.BoolVar(&f.Ambiguous, "ambiguous", false, "where the branch was not certain")
+	fl.BoolVar(&f.Deprecated, "deprecated", false, "that came in a deprecated form")
+	fl.BoolVar(&f.Late, "late", false, "that came after their branch had ended")
+	fl.BoolVar(&f.Errors, "errors", false, "with an error result")
+	fl.BoolVar(&f.Journal, "journal", false, "include the journal's records about itself")
+	fl.IntVar(&f.Limit, "limit", 0, "at most so many")
+	fl.BoolVar(&f.NoIndex, "no-index", false, "read the files, not the index beside them")
+}
+
+// directory returns the trace directory, and finishes the filter.
+func (t *traceFlags) directory() (string, error) {
+	now := time.Now()
+	var err error
+	if t.since != "" {
+		if t.filter.Since, err = trace.ParseTime(t.since, now); err != nil {
+			return "", usageError{fmt.Errorf("--since: %w", err)}
+		}
+	}
+	if t.until != "" {
+		if t.filter.Until, err = trace.ParseTime(t.until, now); err != nil {
+			return "", usageError{fmt.Errorf("--until: %w", err)}
+		}
+	}
+	dir := t.dir
+	if dir == "" {
+		cfg, err := proxy.Find(t.app.config)
+		if err != nil {
+			return "", err
+		}
+		dir = filepath.Join(proxy.InstanceDir(cfg.StatePath(), t.instance), "trace")
+	}
+	switch _, err := os.ReadDir(dir); {
+	case errors.Is(err, os.ErrNotExist):
+		return "", fmt.Errorf("there is no trace in %s: run the gateway first, or name the directory with --dir", dir)
+	case errors.Is(err, os.ErrPermission):
+		return "", fmt.Errorf("the trace in %s is not readable for you: it belongs to the user who runs the gateway", dir)
+	case err != nil:
+		return "", err
+	}
+	return dir, nil
+}
+
+// asUsage gives a fault of the command line its exit code.
+func asUsage(err error) error {
+	var u *trace.UsageError
+	if errors.As(err, &u) {
+		return usageError{err}
+	}
+	return err
+}
+
+func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
+	dir, err := t.directory()
+	if err != nil {
+		return err
+	}
+	if !t.follow {
+		return asUsage(trace.Print(cmd.OutOrStdout(), dir, t.filter, t.format))
+	}
+	if t.format == trace.FormatTree || t.format == trace.FormatOTLP {
+		return usageError{fmt.Errorf("--format %s needs all records and can't follow; use table, jsonl or mew", t.format)}
+	}
+	if err := trace.CheckFormat(t.format); err != nil {
+		return usageError{err}
+	}
+	var followed error
+	records := iter.Seq[*trace.Record](func(yield func(*trace.Record) bool) {
+		followed = trace.Follow(cmd.Context(), dir, t.filter, yield)
+	})
+	err = trace.Write(cmd.OutOrStdout(), t.format, records)
+	return asUsage(errors.Join(followed, err))
+}
+
+func (t *traceFlags) contexts() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "contexts", Short: "List the contexts with their state, calls and tokens", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := t.directory()
+			if err != nil {
+				return err
+			}
+			nodes, err := trace.Contexts(dir, t.filter)
+			if err != nil {
+				return asUsage(err)
+			}
+			if t.json {
+				return writeJSON(cmd.OutOrStdout(), nodes)
+			}
+			return trace.WriteContexts(cmd.OutOrStdout(), nodes)
+		},
+	}
+	t.filterFlags(cmd)
+	cmd.Flags().BoolVar(&t.json, "json", false, "print JSON")
+	return cmd
+}
+
+func (t *traceFlags) stats() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "stats", Short: "Sum up calls and tokens by branch, tool, server and principal", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := t.directory()
+			if err != nil {
+				return err
+			}
+			stats, err := trace.Summarize(dir, t.filter)
+			if err != nil {
+				return asUsage(err)
+			}
+			if t.json {
+				return writeJSON(cmd.OutOrStdout(), stats)
+			}
+			return stats.Write(cmd.OutOrStdout())
+		},
+	}
+	t.filterFlags(cmd)
+	cmd.Flags().BoolVar(&t.json, "json", false, "print JSON")
+	return cmd
+}
+
+func (t *traceFlags) show() *cobra.Command {
+	return &cobra.Command{
+		Use: "show ID", Short: "Show one message with what led to it and what followed", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			dir, err := t.directory()
+			if err != nil {
+				return err
+			}
+			g, err := trace.Show(dir, args[0])
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], asUsage(err))
+			}
+			return g.Write(cmd.OutOrStdout())
+		},
+	}
+}
+
+func (t *traceFlags) verify() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "verify",
+		Short: "Check the hash chain and the invariants of the records",
+		Long: `Read the whole journal and check that no line was changed, dropped, swapped or
+added, that the files follow one another to the anchored head, and that the
+records make sense together: every response has its request, every branch is
+closed once, children before parents. The first bad line is named; exit code 1.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := t.directory()
+			if err != nil {
+				return err
+			}
+			report, err := trace.VerifyWith(cmd.Context(), dir, trace.VerifyOptions{})
+			if err != nil {
+				return err
+			}
+			if t.json {
+				err = writeJSON(cmd.OutOrStdout(), report)
+			} else {
+				printVerify(cmd.OutOrStdout(), report)
+			}
+			if err == nil && !report.OK() {
+				err = errSilent
+			}
+			return err
+		},
+	}
+	cmd.Flags().BoolVar(&t.json, "json", false, "print JSON")
+	return cmd
+}
+
+// printVerify prints a line for each fault and note, then the sum.
+func printVerify(w io.Writer, r trace.Report) {
+	for _, f := range r.Faults {
+		fmt.Fprintln(w, "FAULT", f)
+	}
+	if more := r.Total - len(r.Faults); more > 0 {
+		fmt.Fprintf(w, "... and %d more faults\n", more)
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintln(w, "note ", n)
+	}
+	verdict := "ok"
+	if !r.OK() {
+		verdict = fmt.Sprintf("%d faults", r.Total)
+	}
+	fmt.Fprintf(w, "%d records in %d files, seq %d to %d: %s\nhead %s\n", r.Records, r.Files, r.First.Seq, r.Last.Seq, verdict, r.Last.Hash)
+}
+
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }
