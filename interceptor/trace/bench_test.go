@@ -2,7 +2,11 @@ package trace
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
 	"testing"
+	"time"
 )
 
 // benchRecord is like a real call's: half a kilobyte of payload.
@@ -49,4 +53,116 @@ func BenchmarkAppend(b *testing.B) {
 			})
 		}
 	}
+}
+
+// lines is how many records the query benchmarks ask; 10 million by hand:
+//
+//	FOLDGATE_BENCH_LINES=10000000 go test ./interceptor/trace -run '^$' -bench Query -benchtime 3x -timeout 1h
+func lines(b *testing.B) int {
+	n := 1_000_000
+	if s := os.Getenv("FOLDGATE_BENCH_LINES"); s != "" {
+		var err error
+		if n, err = strconv.Atoi(s); err != nil {
+			b.Fatal(err)
+		}
+	}
+	return n
+}
+
+// benchJournal writes calls in pairs, 20 to a branch, 5 branches to a session.
+func benchJournal(b *testing.B, dir string, n int) (middle *Record) {
+	j, err := Open(dir, Options{Sync: SyncNever})
+	if err != nil {
+		b.Fatal(err)
+	}
+	for i := range n / 2 {
+		req := benchRecord(i)
+		req.Context = fmt.Sprintf("br_%08d-2c5b-4f4e-9d3e-0b8c5a6c1c11", i/20)
+		req.Audit.Session = fmt.Sprintf("ses_%08d", i/100)
+		req.Audit.Tool = fmt.Sprintf("tool_%d", i%50)
+		req.Payload = nil
+		audit := *req.Audit
+		audit.MS, audit.Late, audit.IsError = 12.5, i%100_000 == 7, i%1000 == 3
+		resp := &Record{From: "upstream:files", To: []string{req.From}, Kind: "mcp/response:tools/call", Context: req.Context, Audit: &audit}
+		if err := j.Append(req); err != nil {
+			b.Fatal(err)
+		}
+		resp.CorrelationID = IDs{req.ID}
+		if err := j.Append(resp); err != nil {
+			b.Fatal(err)
+		}
+		if i == n/4 {
+			middle = req
+		}
+	}
+	if err := j.Close(); err != nil {
+		b.Fatal(err)
+	}
+	return middle
+}
+
+// BenchmarkQuery asks a journal of a million lines.
+func BenchmarkQuery(b *testing.B) {
+	dir, n := b.TempDir(), lines(b)
+	middle := benchJournal(b, dir, n)
+	count := func(b *testing.B, f Filter) (hits int) {
+		if err := Query(dir, f, func(*Record) bool { hits++; return true }); err != nil {
+			b.Fatal(err)
+		}
+		return hits
+	}
+	b.Run("first, building the indexes", func(b *testing.B) {
+		for b.Loop() {
+			b.StopTimer()
+			if names, err := filepath.Glob(filepath.Join(dir, "*"+indexSuffix)); err == nil {
+				for _, name := range names {
+					os.Remove(name)
+				}
+			}
+			b.StartTimer()
+			count(b, Filter{ID: middle.ID})
+		}
+	})
+	at, err := time.Parse(time.RFC3339Nano, middle.TS)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		f    Filter
+	}{
+		{"id", Filter{ID: middle.ID}},
+		{"correlates", Filter{Correlates: middle.ID}},
+		{"chain", Filter{Chain: middle.ID}},
+		{"context", Filter{Context: middle.Context}},
+		{"tree", Filter{Context: middle.Context, Tree: true}},
+		{"session", Filter{Session: middle.Audit.Session}},
+		{"tool and errors", Filter{Tools: []string{"tool_3"}, Errors: true}},
+		{"late", Filter{Late: true}},
+		{"time window of 10 ms", Filter{Since: at, Until: at.Add(10 * time.Millisecond)}},
+		{"orphans", Filter{Orphans: true}},
+		{"context, no index", Filter{Context: middle.Context, NoIndex: true}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			hits := 0
+			for b.Loop() {
+				hits = count(b, c.f)
+			}
+			b.ReportMetric(float64(hits), "hits")
+		})
+	}
+	b.Run("contexts", func(b *testing.B) {
+		for b.Loop() {
+			if _, err := Contexts(dir, Filter{Session: middle.Audit.Session}); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
+	b.Run("verify", func(b *testing.B) {
+		for b.Loop() {
+			if r, err := Verify(dir); err != nil || !r.OK() {
+				b.Fatal(r.Faults, err)
+			}
+		}
+	})
 }

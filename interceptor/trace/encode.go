@@ -114,18 +114,3 @@ func lineHash(line []byte) (claimed, actual string, ok bool) {
 	h.Write([]byte("}"))
 	return claimed, hashPrefix + hex.EncodeToString(h.Sum(nil)), true
 }
-
-// ParseRecord reads one line of a journal. It checks the form, not the chain.
-func ParseRecord(line []byte) (*Record, error) {
-	r := new(Record)
-	if err := json.Unmarshal(line, r); err != nil {
-		return nil, fmt.Errorf("record: %w", err)
-	}
-	switch {
-	case r.Protocol != Protocol:
-		return nil, fmt.Errorf("record: protocol %.40q is not %s", r.Protocol, Protocol)
-	case r.ID == "" || r.Kind == "" || r.Seq == 0:
-		return nil, fmt.Errorf("record: id, kind or seq is missing")
-	}
-	return r, nil
-}

@@ -95,7 +95,7 @@ func (at *position) read(dir string, f Filter, yield func(*Record) bool) (more b
 				return false
 			}
 			at.offset = start + int64(len(line)) + 1
-			if r, err := ParseRecord(line); err == nil && f.matchRecord(r) {
+			if r, _, err := readRecord(line); err == nil && f.matchRecord(r) {
 				more = yield(r)
 			}
 			return more

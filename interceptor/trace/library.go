@@ -169,7 +169,7 @@ func (s *shelf) record(x *index, row uint32) (*Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	r, err := ParseRecord(line)
+	r, _, err := readRecord(line)
 	if err != nil {
 		return nil, nil //nolint:nilerr // Verify names such lines
 	}

@@ -97,7 +97,7 @@ func scanFile(path string, yield func(*Record) bool) error {
 		if !whole {
 			return false
 		}
-		r, err := ParseRecord(line)
+		r, _, err := readRecord(line)
 		return err != nil || yield(r)
 	})
 }

@@ -221,12 +221,8 @@ func tailOf(buf []byte, start int64) (t tail) {
 
 // rightRecord returns the record in line if it is one and its hash is right.
 func rightRecord(line []byte) *Record {
-	claimed, actual, ok := lineHash(line)
-	if !ok || claimed != actual {
-		return nil
-	}
-	r, err := ParseRecord(line)
-	if err != nil || r.Hash != claimed {
+	r, ok, err := readRecord(line)
+	if err != nil || !ok {
 		return nil
 	}
 	return r
