@@ -24,7 +24,7 @@ func writeRow(w io.Writer, r *Record) error {
 		a = &Audit{}
 	}
 	_, err := fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf(rowFormat, strconv.FormatUint(r.Seq, 10), shortTime(r.TS), clean(r.Kind),
-		shortContext(r.Context), clean(target(a)), tokenText(a.Tokens), msText(a.MS), clean(r.ID), flagText(r)), " \n"))
+		shortContext(r.Context), target(a), tokenText(a.Tokens), msText(a.MS), clean(r.ID), flagText(r)), " \n"))
 	return err
 }
 
@@ -34,7 +34,7 @@ func summary(r *Record) string {
 	if a == nil {
 		a = &Audit{}
 	}
-	parts := []string{fmt.Sprintf("#%d", r.Seq), shortTime(r.TS), clean(r.Kind), clean(target(a))}
+	parts := []string{fmt.Sprintf("#%d", r.Seq), shortTime(r.TS), clean(r.Kind), target(a)}
 	if r.Context != "" {
 		parts = append(parts, "in "+shortContext(r.Context))
 	}
@@ -50,8 +50,9 @@ func summary(r *Record) string {
 
 func shortTime(ts string) string { return clean(ts[:min(len(ts), columnTime)]) }
 
+// target is the server and tool, safe for a terminal.
 func target(a *Audit) string {
-	return strings.TrimSpace(a.Server + " " + a.Tool)
+	return strings.TrimSpace(clean(a.Server) + " " + clean(a.Tool))
 }
 
 // tokenText is "in>delivered", with what the upstream sent where that is more.
