@@ -35,6 +35,11 @@ func TestLinkChild(t *testing.T) {
 		run()
 		os.Exit(0)
 	}
+	if mode == "gateway" { // that gets killed
+		l := open(t, childConfig(t, "stubborn"))
+		fmt.Println(childPID(t, l))
+		select {}
+	}
 	s := &fakeServer{mode: mode, out: os.Stdout, replies: map[string]chan Message{}}
 	os.Exit(s.serve(os.Stdin))
 }

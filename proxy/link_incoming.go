@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"fmt"
+	"log/slog"
 	"sync/atomic"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -15,6 +16,7 @@ type incoming struct {
 	refuse  func(Message) // sends an error response; must not block
 	state   atomic.Pointer[linkInfo]
 	meta    *ownMeta // for modern requests
+	noise   noise
 }
 
 // init prepares an incoming in place: it must not be copied.
@@ -85,7 +87,7 @@ func (in *incoming) respond(m Message, own *flight) {
 		id = in.suspect(own)
 	}
 	if id == 0 || !in.flights.resolve(id, outcome{msg: m}, own) {
-		in.cfg.Log.Warn("response to no request of ours dropped", "id", clip(m.ID))
+		in.warn("response to no request of ours dropped", "id", clip(m.ID))
 	}
 }
 
@@ -112,14 +114,18 @@ func (in *incoming) unreadable(head, tail []byte, err error, own *flight) {
 	}
 	switch {
 	case f.method != "" && f.id != nil:
-		in.cfg.Log.Warn("request of upstream refused", "method", f.method, "because", err)
+		in.warn("request of upstream refused", "method", f.method, "because", err)
 		in.refuse(errorMessage(f.id, codeInvalidRequest, err.Error()))
 	case f.method != "":
-		in.cfg.Log.Warn("notification of upstream dropped", "method", f.method, "because", err)
+		in.warn("notification of upstream dropped", "method", f.method, "because", err)
 	case id != 0 && in.flights.resolve(id, outcome{err: err}, own):
 	default:
-		in.cfg.Log.Warn("not a message, skipped", "line", clip(head), "because", err)
+		in.warn("not a message, skipped", "line", clip(head), "because", err)
 	}
+}
+
+func (in *incoming) warn(msg string, args ...any) {
+	in.noise.log(in.cfg.Log, slog.LevelWarn, msg, args...)
 }
 
 // clip shortens foreign bytes for the log.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -47,6 +48,8 @@ func (e *answerError) Error() string {
 // called a second time where the first link may be confused by the probe of
 // the modern era: a child process that went silent or died of it.
 func negotiate(ctx context.Context, cfg *linkConfig, dial func() (opening, error)) (link, error) {
+	var aside sync.WaitGroup
+	defer aside.Wait()
 	l, err := dial()
 	if err != nil {
 		return nil, err
@@ -59,7 +62,8 @@ func negotiate(ctx context.Context, cfg *linkConfig, dial func() (opening, error
 	} else if err = discover(ctx, l); err != nil && ctx.Err() == nil && !unreachable(err) {
 		cfg.Log.Debug("no modern era, falling back to initialize", "because", err)
 		if !refusesModern(err) {
-			_ = l.close() // a close of ours reports nothing we could act on
+			silent := l
+			aside.Go(func() { _ = silent.close() }) // it may take its time to end
 			if l, err = dial(); err != nil {
 				return nil, err
 			}

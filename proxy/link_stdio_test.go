@@ -8,12 +8,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
+	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -350,6 +354,82 @@ func TestStdioNoOrphans(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A child does not outlive a gateway that is killed, even if it does not care
+// for the end of its stdin.
+func TestStdioGatewayKilled(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux tells a child of its parent's death")
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestLinkChild$")
+	cmd.Env = append(os.Environ(), envChild+"=gateway")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	if _, err := fmt.Fscan(out, &pid); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	if !gone(pid) {
+		t.Errorf("process %d is still there", pid)
+		syscall.Kill(pid, syscall.SIGKILL)
+	}
+}
+
+// Links opened and closed leave no file behind.
+func TestStdioFiles(t *testing.T) {
+	count := func() int {
+		fds, err := os.ReadDir("/dev/fd")
+		if err != nil {
+			t.Skip(err)
+		}
+		return len(fds)
+	}
+	cfg := childConfig(t, "legacy")
+	cfg.Initialize = ownInitialize()
+	before := 0
+	for i := range 12 {
+		l := open(t, cfg)
+		callTool(t.Context(), l, "any", nil)
+		l.close()
+		if i == 2 { // what the runtime keeps is there by now
+			before = count()
+		}
+	}
+	if after := count(); after > before {
+		t.Errorf("%d files are open, %d before", after, before)
+	}
+}
+
+func TestNoiseIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var got bytes.Buffer
+		log := slog.New(slog.NewTextHandler(&got, nil))
+		logLines(strings.NewReader(strings.Repeat("x\n", 1000)+strings.Repeat("long", 5000)), log)
+		if n := strings.Count(got.String(), "msg=stderr"); n != noiseRate {
+			t.Errorf("%d lines logged, want %d", n, noiseRate)
+		}
+		if !strings.Contains(got.String(), "lines=951") {
+			t.Errorf("log does not tell what it dropped: %s", got.String())
+		}
+		got.Reset()
+		var n noise
+		for range noiseRate + 7 {
+			n.log(log, slog.LevelWarn, "noise")
+		}
+		<-time.After(time.Second)
+		n.log(log, slog.LevelWarn, "noise")
+		if !strings.Contains(got.String(), "lines=7") || strings.Count(got.String(), "msg=noise") != noiseRate+1 {
+			t.Errorf("log after a second: %s", got.String())
+		}
+	})
 }
 
 // gone waits up to 2 s for the process to end; its new parent may take a
