@@ -55,16 +55,23 @@ func target(a *Audit) string {
 	return strings.TrimSpace(clean(a.Server) + " " + clean(a.Tool))
 }
 
-// tokenText is "in>delivered", with what the upstream sent where that is more.
+// tokenText is "in>delivered", with "/sent" where the upstream sent more, or
+// "=used/budget" for the state of a branch.
 func tokenText(t *Tokens) string {
 	if t == nil {
 		return ""
 	}
+	number := func(n int) string {
+		if n == 0 {
+			return ""
+		}
+		return strconv.Itoa(n)
+	}
 	switch {
 	case t.Out > t.Delivered:
-		return fmt.Sprintf("%d>%d/%d", t.In, t.Delivered, t.Out)
+		return fmt.Sprintf("%s>%d/%d", number(t.In), t.Delivered, t.Out)
 	case t.In > 0 || t.Delivered > 0:
-		return fmt.Sprintf("%d>%d", t.In, t.Delivered)
+		return number(t.In) + ">" + number(t.Delivered)
 	case t.Used > 0 || t.Budget > 0:
 		return fmt.Sprintf("=%d/%d", t.Used, t.Budget)
 	}

@@ -115,7 +115,7 @@ func TestTree(t *testing.T) {
 br_aaaaaaaaaaaaaaaaaaaa
   #3 context/push <- #2
   #4 reflection <- #3
-  #6 mcp/request:tools/call files read_file 7>0 tokens
+  #6 mcp/request:tools/call files read_file 7> tokens
   #7 mcp/response:tools/call files ?[31mevil? 5>100/900 tokens 12.3 ms error,folded,scrubbed <- #6
   #13 conclusion <- #3 #12
   #14 context/pop files =5000/8192 tokens <- #3
