@@ -25,10 +25,15 @@ func Formats() []string {
 	return []string{FormatTable, FormatTree, FormatJSONL, FormatMEW, FormatOTLP}
 }
 
-// Write renders records to w. Table, jsonl and mew are written as records come,
+// Write renders records to w. Table, jsonl and mew reach w record by record,
 // so that they serve [Follow] too; tree and otlp need all of them first. An
 // unknown format is a [*UsageError].
 func Write(w io.Writer, format string, records iter.Seq[*Record]) error {
+	return write(w, format, records, true)
+}
+
+// write flushes after each record where somebody waits for it.
+func write(w io.Writer, format string, records iter.Seq[*Record], each bool) error {
 	switch format {
 	case FormatTree:
 		return writeTree(w, records)
@@ -47,6 +52,12 @@ func Write(w io.Writer, format string, records iter.Seq[*Record]) error {
 		if err := line(bw, r); err != nil {
 			return err
 		}
+		if !each {
+			continue
+		}
+		if err := bw.Flush(); err != nil {
+			return err
+		}
 	}
 	return bw.Flush()
 }
@@ -57,9 +68,9 @@ func Print(w io.Writer, dir string, f Filter, format string) error {
 		return err
 	}
 	var failed error
-	err := Write(w, format, func(yield func(*Record) bool) {
+	err := write(w, format, func(yield func(*Record) bool) {
 		failed = Query(dir, f, yield)
-	})
+	}, false)
 	if failed != nil {
 		return failed
 	}

@@ -200,6 +200,24 @@ func TestOTLP(t *testing.T) {
 	}
 }
 
+// TestWriteDoesNotHoldBack: who follows sees each record when it comes.
+func TestWriteDoesNotHoldBack(t *testing.T) {
+	for _, format := range []string{FormatTable, FormatJSONL, FormatMEW} {
+		var b bytes.Buffer
+		err := Write(&b, format, func(yield func(*Record) bool) {
+			for i := range 3 {
+				yield(&Record{ID: "an-id", TS: "2026", Kind: "k", Hash: genesis, Prev: genesis})
+				if n := strings.Count(b.String(), "an-id"); n != i+1 {
+					t.Errorf("%s: %d records written after %d", format, n, i+1)
+				}
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestUnknownFormat(t *testing.T) {
 	var u *UsageError
 	if err := Print(&bytes.Buffer{}, t.TempDir(), Filter{}, "xml"); !errors.As(err, &u) || u.Field != "format" {
