@@ -45,7 +45,7 @@ func (g *Gateway) answerInitialize(ctx context.Context, fl *inbound, c *intercep
 // answerDiscover serves server/discover of the modern era.
 func (g *Gateway) answerDiscover(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
 	g.acquaint(ctx, fl.s, true)
-	out := append([]byte(`{"resultType":"complete","supportedVersions":`), rawjson.Marshal([]string{versionModern})...)
+	out := append([]byte(`{"resultType":"complete","supportedVersions":`), rawjson.Marshal(supportedVersions)...)
 	out = append(append(out, `,"capabilities":`...), g.capabilities(true)...)
 	out = append(append(out, `,"instructions":`...), rawjson.Quote(g.instructions())...)
 	out = append(append(out, `,"ttlMs":0,"cacheScope":"public","_meta":{"`+metaServerInfo+`":`...), serverInfo()...)

@@ -55,6 +55,11 @@ func (g *Gateway) route(fl *inbound) (*interceptor.Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	if fl.modern && legacyOnly[m.Method] {
+		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
+			return nil, &rpcError{Code: codeMethodNotFound, Message: "Method not found: " + m.Method + " is not part of revision " + versionModern}
+		})
+	}
 	switch m.Method {
 	case "initialize":
 		return g.local(fl, c, g.answerInitialize)
@@ -80,6 +85,11 @@ func (g *Gateway) route(fl *inbound) (*interceptor.Result, error) {
 		return g.local(fl, c, g.listen)
 	}
 	return g.other(fl, c)
+}
+
+// legacyOnly are the methods that revision 2026-07-28 removed.
+var legacyOnly = map[string]bool{
+	"initialize": true, "ping": true, "logging/setLevel": true, "resources/subscribe": true, "resources/unsubscribe": true,
 }
 
 // answer is a handler of foldgate's own.
