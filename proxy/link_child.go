@@ -40,7 +40,7 @@ type child struct {
 // stderr, close quiet, and call stop.
 func startChild(cfg *linkConfig) (*child, error) {
 	cmd := exec.Command(cfg.Command[0], cfg.Command[1:]...)
-	cmd.Env = append(os.Environ(), cfg.Env...)
+	cmd.Env = append([]string{}, cfg.Env...) // nil would mean ours
 	cmd.Dir = cfg.Dir
 	c := &child{
 		cmd:    cmd,

@@ -49,7 +49,7 @@ func childConfig(t testing.TB, mode string) linkConfig {
 	return linkConfig{
 		Name:    "fake",
 		Command: []string{os.Args[0], "-test.run=^TestLinkChild$"},
-		Env:     []string{envChild + "=" + mode, "GORACE=atexit_sleep_ms=0"},
+		Env:     []string{envChild + "=" + mode, "GORACE=atexit_sleep_ms=0", "PATH=" + os.Getenv("PATH")},
 		Log:     testLog(t),
 	}
 }
@@ -267,6 +267,8 @@ func (s *fakeServer) tool(name string, m Message) {
 			panic(err)
 		}
 		s.say(`{"jsonrpc":"2.0","id":%s,"result":%d}`, m.ID, cmd.Process.Pid)
+	case "env":
+		s.say(`{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, rawjson.Marshal(os.Environ()))
 	case "seen":
 		s.mu.Lock()
 		seen := rawjson.Marshal(s.seen)

@@ -395,8 +395,7 @@ func TestHTTPKeepAlive(t *testing.T) {
 }
 
 func TestHTTPRedirect(t *testing.T) {
-	var target *fakeHTTP
-	target = newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m Message) bool {
+	target := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m Message) bool {
 		if r.URL.Path == "/old" {
 			http.Redirect(w, r, "/mcp", http.StatusPermanentRedirect)
 		}

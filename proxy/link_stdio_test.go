@@ -76,6 +76,15 @@ func TestStdioOpenFails(t *testing.T) {
 	}
 }
 
+func TestStdioEnvironment(t *testing.T) {
+	t.Setenv("FOLDGATE_TEST_SECRET", "of somebody else")
+	cfg := childConfig(t, "legacy")
+	m, err := callTool(t.Context(), open(t, cfg), "env", nil)
+	if want := string(rawjson.Marshal(cfg.Env)); err != nil || string(m.Result) != want {
+		t.Errorf("child's environment is %s, %v; want %s", m.Result, err, want)
+	}
+}
+
 func TestModernMeta(t *testing.T) {
 	l := open(t, childConfig(t, "modern"))
 	own := `"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":` + string(clientInfo())

@@ -108,8 +108,9 @@ type core interface {
 type linkConfig struct {
 	// Name is the upstream's key in the configuration.
 	Name string
-	// Command starts a child process that speaks MCP on stdio; Env are
-	// additional variables (KEY=value), Dir its working directory.
+	// Command starts a child process that speaks MCP on stdio; Env is its whole
+	// environment (KEY=value), for foldgate's own may hold secrets of others;
+	// Dir is its working directory.
 	Command []string
 	Env     []string
 	Dir     string
