@@ -116,6 +116,9 @@ func cutResult(g Gauge, res *Result, budget int, b *folding.Branch) (*Result, in
 			if failed, _ := rawjson.Get(res.Body, "isError"); string(failed) == "true" || res.Error != nil {
 				body = append(body, `,"isError":true`...)
 			}
+			if kind, ok := rawjson.Get(res.Body, "resultType"); ok { // the modern era demands it
+				body = append(append(body, `,"resultType":`...), kind...)
+			}
 			return &Result{Body: append(body, '}')}, n
 		}
 		room-- // the two halves merged into other tokens at the seam

@@ -40,6 +40,8 @@ type Config struct {
 	Dir string `yaml:"-"`
 	// order lists the upstreams' keys as the file does; the catalog keeps it.
 	order []string
+	// lines says where the file has each key.
+	lines map[string]int
 }
 
 // UpstreamConfig says how to reach one upstream: exactly one of Builtin,

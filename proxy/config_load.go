@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -63,6 +64,9 @@ func Load(file string) (Config, error) {
 		return Config{}, err
 	}
 	c.Dir = filepath.Dir(abs)
+	if len(faults) == 0 {
+		faults = c.located(c.missing())
+	}
 	if len(faults) > 0 {
 		return c, &ConfigError{File: file, Faults: faults}
 	}
@@ -108,13 +112,48 @@ func parseConfig(data []byte, env func(string) (string, bool)) (c Config, faults
 	if c.order == nil {
 		c.order = mappingKeys(body, "upstreams")
 	}
-	faults = c.Validate()
+	c.lines = lines
+	return c, c.located(c.Validate())
+}
+
+// located adds to each fault the line of its key, or of the nearest key above.
+func (c Config) located(faults []Fault) []Fault {
 	for i := range faults {
 		for key := faults[i].Key; key != "" && faults[i].Line == 0; key = parentKey(key) {
-			faults[i].Line = lines[key]
+			faults[i].Line = c.lines[key]
 		}
 	}
-	return c, faults
+	return faults
+}
+
+// missing returns a fault for every program and directory that c names and
+// that is not there. They are looked for when the file is read, so that a
+// typing error is told at once and not when the agent needs the tool.
+func (c Config) missing() (faults []Fault) {
+	for _, key := range c.keys() {
+		u, at := c.Upstreams[key], "upstreams."+key
+		for i, root := range u.Roots {
+			if info, err := os.Stat(c.path(root)); err != nil || !info.IsDir() {
+				faults = append(faults, Fault{Key: fmt.Sprintf("%s.roots[%d]", at, i), Msg: fmt.Sprintf("%q is not a directory", c.path(root))})
+			}
+		}
+		if u.Cwd != "" {
+			if info, err := os.Stat(c.path(u.Cwd)); err != nil || !info.IsDir() {
+				faults = append(faults, Fault{Key: at + ".cwd", Msg: fmt.Sprintf("%q is not a directory", c.path(u.Cwd))})
+			}
+		}
+		if len(u.Command) == 0 {
+			continue
+		}
+		program := u.Command[0]
+		if strings.ContainsRune(program, filepath.Separator) && !filepath.IsAbs(program) {
+			program = filepath.Join(c.path(u.Cwd), program) // relative to where it will run
+		}
+		if _, err := exec.LookPath(program); err != nil {
+			faults = append(faults, Fault{Key: at + ".command", Msg: fmt.Sprintf("%q can't be run: %v; install it, or name its path", u.Command[0], errors.Unwrap(err))})
+		}
+	}
+	return faults
 }
 
 var variable = regexp.MustCompile(`\$\$|\$\{([^}]*)\}`)

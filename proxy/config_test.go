@@ -54,7 +54,7 @@ func TestExampleShowsEveryKey(t *testing.T) {
 	// What the example shows beside the comments are the defaults.
 	d := DefaultConfig()
 	d.Listen, d.AllowedOrigins = "127.0.0.1:8787", []string{}
-	c.Upstreams, d.Upstreams = nil, nil
+	c.Upstreams, d.Upstreams, c.lines = nil, nil, nil
 	if diff := cmp.Diff(d, c, cmp.AllowUnexported(Config{})); diff != "" {
 		t.Errorf("config.example.yaml is not the defaults (-default +example):\n%s", diff)
 	}

@@ -139,6 +139,12 @@ func asUsage(err error) error {
 }
 
 func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
+	if err := trace.CheckFormat(t.format); err != nil {
+		return usageError{err}
+	}
+	if err := t.filter.Validate(); err != nil {
+		return asUsage(err)
+	}
 	dir, err := t.directory()
 	if err != nil {
 		return err
@@ -148,9 +154,6 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 	}
 	if t.format == trace.FormatTree || t.format == trace.FormatOTLP {
 		return usageError{fmt.Errorf("--format %s needs all records and can't follow; use table, jsonl or mew", t.format)}
-	}
-	if err := trace.CheckFormat(t.format); err != nil {
-		return usageError{err}
 	}
 	var followed error
 	records := iter.Seq[*trace.Record](func(yield func(*trace.Record) bool) {
