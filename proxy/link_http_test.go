@@ -408,3 +408,36 @@ func TestHTTPRedirect(t *testing.T) {
 		t.Errorf("call over a redirect within the host: %v", err)
 	}
 }
+
+func BenchmarkHTTPCall(b *testing.B) {
+	for _, stream := range []bool{false, true} {
+		b.Run(fmt.Sprintf("stream=%v", stream), func(b *testing.B) {
+			body := strings.Repeat("x", 4<<10)
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				in, _ := io.ReadAll(r.Body)
+				m, _ := ParseMessage(in)
+				switch {
+				case r.Method != http.MethodPost:
+					w.WriteHeader(http.StatusMethodNotAllowed)
+				case m.Method == methodInitialize:
+					answerWith(w, m, `{"protocolVersion":"2025-06-18"}`)
+				case !m.IsRequest():
+					w.WriteHeader(http.StatusAccepted)
+				case stream:
+					events(w, `data: {"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":"`+body+`"}`)
+				default:
+					answerWith(w, m, `"`+body+`"`)
+				}
+			}))
+			defer srv.Close()
+			l := open(b, linkConfig{Name: "bench", URL: srv.URL, Initialize: ownInitialize()})
+			defer l.close()
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := l.call(b.Context(), &linkCall{Method: "tools/call", Params: json.RawMessage(`{"name":"x"}`)}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

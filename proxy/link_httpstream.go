@@ -198,3 +198,39 @@ func (l *httpLink) listen() {
 		}
 	}
 }
+
+// end makes the link dead; reason is nil for a plain close.
+func (l *httpLink) end(reason error) {
+	if l.die(reason) {
+		l.flights.fail(l.deathReason())
+	}
+}
+
+func (l *httpLink) close() error {
+	l.end(nil)
+	if s := l.session.Swap(nil); s != nil && l.err() == nil {
+		l.deleteSession(*s)
+	}
+	l.wait()
+	l.client.CloseIdleConnections()
+	return nil
+}
+
+// deleteSession tells the upstream that its session is over. Upstreams may
+// refuse, and one that does not answer soon has lost its chance.
+func (l *httpLink) deleteSession(id string) {
+	ctx, cancel := context.WithTimeout(context.Background(), deleteTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodDelete, l.cfg.URL, nil)
+	if err != nil {
+		return
+	}
+	l.setHeaders(req.Header)
+	req.Header.Set(headerSession, id)
+	resp, err := doHTTP(l.client, req)
+	if err != nil {
+		l.cfg.Log.Debug("session not deleted", "err", err)
+		return
+	}
+	resp.Body.Close()
+}
