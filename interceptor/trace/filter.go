@@ -107,17 +107,17 @@ func (f Filter) Validate() error {
 	based := f.Context != "" || f.Workflow != ""
 	switch {
 	case shapes > 1:
-		return usage("tree", "only one of --tree, --children and --ancestors makes sense")
+		return usage("tree", "use only one of tree, children and ancestors")
 	case shapes > 0 && !based:
-		return usage("tree", "--tree, --children and --ancestors need --context or --workflow")
+		return usage("tree", "tree, children and ancestors need --context or --workflow")
 	case f.Main && f.Roots:
-		return usage("main", "--main and --roots exclude each other")
+		return usage("main", "cannot be combined with --roots")
 	case f.Main && (f.Context != "" || f.Depth > 0 || f.Type != ""):
-		return usage("main", "--main has no context; leave out --context, --depth and --type")
+		return usage("main", "main has no context; leave out --context, --depth and --type")
 	case f.Roots && shapes > 0:
-		return usage("roots", "--roots cannot be combined with --tree, --children or --ancestors")
+		return usage("roots", "cannot be combined with --tree, --children or --ancestors")
 	case f.Roots && f.Context != "":
-		return usage("roots", "--roots lists all roots; leave out --context")
+		return usage("roots", "roots are first-level contexts; leave out --context")
 	case f.Depth < 0 || f.Depth > contextpath.MaxDepth:
 		return usage("depth", "%d is not a depth; use 1 to %d", f.Depth, contextpath.MaxDepth)
 	case !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until):

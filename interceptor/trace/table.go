@@ -38,9 +38,7 @@ func summary(r *Record) string {
 	if r.Context != "" {
 		parts = append(parts, "in "+shortContext(r.Context))
 	}
-	if t := tokenText(a.Tokens); t != "" {
-		parts = append(parts, t+" tokens")
-	}
+	parts = append(parts, tokenWords(a.Tokens))
 	if a.MS > 0 {
 		parts = append(parts, msText(a.MS)+" ms")
 	}
@@ -76,6 +74,26 @@ func tokenText(t *Tokens) string {
 		return fmt.Sprintf("=%d/%d", t.Used, t.Budget)
 	}
 	return ""
+}
+
+// tokenWords says what tokenText says where there is room for words.
+func tokenWords(t *Tokens) string {
+	if t == nil {
+		return ""
+	}
+	var out []string
+	if t.In > 0 {
+		out = append(out, fmt.Sprintf("%d tokens in", t.In))
+	}
+	switch {
+	case t.Out > t.Delivered:
+		out = append(out, fmt.Sprintf("%d of %d tokens delivered", t.Delivered, t.Out))
+	case t.Delivered > 0:
+		out = append(out, fmt.Sprintf("%d tokens delivered", t.Delivered))
+	case t.In == 0 && (t.Used > 0 || t.Budget > 0):
+		out = append(out, fmt.Sprintf("%d of %d tokens used", t.Used, t.Budget))
+	}
+	return strings.Join(out, ", ")
 }
 
 func msText(ms float64) string {

@@ -3,6 +3,7 @@ package trace
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -64,8 +65,8 @@ func write(w io.Writer, format string, records iter.Seq[*Record], each bool) err
 
 // Print renders what f selects from the journal in dir.
 func Print(w io.Writer, dir string, f Filter, format string) error {
-	if err := CheckFormat(format); err != nil {
-		return err
+	if err := errors.Join(CheckFormat(format), f.Validate()); err != nil {
+		return err // before the first line is out
 	}
 	var failed error
 	err := write(w, format, func(yield func(*Record) bool) {

@@ -115,10 +115,10 @@ func TestTree(t *testing.T) {
 br_aaaaaaaaaaaaaaaaaaaa
   #3 context/push <- #2
   #4 reflection <- #3
-  #6 mcp/request:tools/call files read_file 7> tokens
-  #7 mcp/response:tools/call files ?[31mevil? 5>100/900 tokens 12.3 ms error,folded,scrubbed <- #6
+  #6 mcp/request:tools/call files read_file 7 tokens in
+  #7 mcp/response:tools/call files ?[31mevil? 5 tokens in, 100 of 900 tokens delivered 12.3 ms error,folded,scrubbed <- #6
   #13 conclusion <- #3 #12
-  #14 context/pop files =5000/8192 tokens <- #3
+  #14 context/pop files 5000 of 8192 tokens used <- #3
   br_aaaaaaaaaaaaaaaaaaaa/br_b
     #8 context/push
     #9 mcp/request:tools/call files read_file
@@ -222,6 +222,10 @@ func TestUnknownFormat(t *testing.T) {
 	var u *UsageError
 	if err := Print(&bytes.Buffer{}, t.TempDir(), Filter{}, "xml"); !errors.As(err, &u) || u.Field != "format" {
 		t.Errorf("Print = %v, want a UsageError", err)
+	}
+	var b bytes.Buffer
+	if err := Print(&b, t.TempDir(), Filter{Tree: true}, FormatTable); !errors.As(err, &u) || b.Len() > 0 {
+		t.Errorf("Print = %v after %q, want a UsageError before any output", err, b.String())
 	}
 }
 
