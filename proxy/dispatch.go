@@ -242,8 +242,18 @@ func (g *Gateway) forward(fl *inbound, c *interceptor.Call, u *upstream) (*inter
 	})
 }
 
-// send is the end of the chain: the request leaves for the upstream.
+// send is the end of the chain: the request leaves for the upstream. An
+// upstream that forgot the session did nothing, so it is asked once more, in a
+// new one.
 func (g *Gateway) send(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
+	res, err := g.sendOnce(ctx, fl, c, u)
+	if errors.Is(err, errSessionGone) && ctx.Err() == nil {
+		return g.sendOnce(ctx, fl, c, u)
+	}
+	return res, err
+}
+
+func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
 	l, err := fl.s.linkFor(ctx, u, fl.modern)
 	if err != nil {
 		return nil, upstreamDown(ctx, u, err)

@@ -179,7 +179,8 @@ func (s *session) ownUp(u *upstream, l link, again bool) {
 	if level != nil && u.capability("logging") != nil {
 		_, _ = l.call(s.ctx, &linkCall{Method: "logging/setLevel", Params: level})
 	}
-	if !again {
+	late := u.tookLate()
+	if !again && !late {
 		return
 	}
 	for _, uri := range uris {
@@ -195,14 +196,19 @@ func (g *Gateway) sharedUp(u *upstream, l link, again bool) {
 	if l.info().Modern() && u.cfg.Builtin == "" {
 		g.background(func() { g.watchLists(u, l) })
 	}
-	u.mu.Lock()
-	late := u.late
-	u.late = false
-	u.mu.Unlock()
-	if again || late {
+	if late := u.tookLate(); again || late {
 		g.allChanged(nil, u)
 	}
 	g.listens.again(g, u, l)
+}
+
+// tookLate reports, once, that hosts were answered without u.
+func (u *upstream) tookLate() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	late := u.late
+	u.late = false
+	return late
 }
 
 // allChanged announces a change of every list that u offers.

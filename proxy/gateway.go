@@ -80,6 +80,7 @@ func (g *Gateway) openEngines() error {
 	if g.scrubber, err = scrub.New(scrub.Options{Rules: g.cfg.path(g.cfg.Scrub.Rules), Timeout: time.Duration(g.cfg.Scrub.TimeoutMS) * time.Millisecond}); err != nil {
 		return fmt.Errorf("scrub.rules: %w", err)
 	}
+	g.log = slog.New(scrubLog{g.log.Handler(), g.scrubber}) // from here on: nothing was logged before
 	state, err := g.openState()
 	if err != nil {
 		return err

@@ -33,7 +33,7 @@ func (g *Gateway) ready() (ok bool, body []byte) {
 		s, fault := u.status()
 		st := state{State: s}
 		if fault != nil {
-			st.Error = fault.Error()
+			st.Error = scrubLog{s: g.scrubber}.text(fault.Error())
 			out.Status = "degraded"
 		}
 		out.Upstreams[u.key] = st
