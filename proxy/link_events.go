@@ -41,7 +41,7 @@ type eventReader struct {
 
 const (
 	sseBuffer    = 4 << 10 // net/http buffers as well
-	sseMaxField  = 16 // the longest field name that means anything has 5 bytes
+	sseMaxField  = 16      // the longest field name that means anything has 5 bytes
 	sseMaxValue  = 4 << 10
 	sseMaxRetry  = 5 * time.Minute
 	sseByteOrder = "\xef\xbb\xbf"
