@@ -6,7 +6,7 @@ TOOL   = $(GO) tool -modfile=.ci/go.mod
 FUZZTIME ?= 10s
 
 .NOTPARALLEL:
-.PHONY: build test deps fmt vet lint tidy unit e2e conformance fuzz bench clean
+.PHONY: build test deps fmt vet lint tidy unit e2e fuzz bench clean
 
 build: ## the binary, in bin/
 	$(GO) build -trimpath -o bin/foldgate ./cmd/foldgate

@@ -1,0 +1,87 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// On stdio, standard output carries nothing but protocol, whatever an upstream
+// writes to its own. The client is strict: a line that is no message, or a
+// response to nothing, fails the test.
+func TestStdoutPurity(t *testing.T) {
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			ctx := testContext(t)
+			g := newGateway(t, fakeConfig(recordFile(t), "  noisy: {command: [sh, -c, 'echo Starting up...; echo; echo \"{}\"; printf \"\\\\000\\\\377\\\\n\"; exec \"$0\"', "+fakeupBin+"]}\n"))
+			c := g.connect(ctx, "stdio", era)
+			call(t, c, ctx, "tools/list", `{}`)
+			for _, noise := range []string{
+				`npm warn deprecated`, `{"jsonrpc":"2.0"}`, `{"jsonrpc":"2.0","id":77,"result":{}}`, `[]`, `{`, `null`, `\u0000`,
+				strings.Repeat("x", 100000),
+			} {
+				args := `{"text":` + jsonText(t, noise) + `}`
+				if got := text(t, c, ctx, "fake__noise", args); !strings.Contains(got, "noise") {
+					t.Errorf("after the noise %.60q: %q", noise, got)
+				}
+			}
+			if got := text(t, c, ctx, "noisy__pid", `{}`); got == "" {
+				t.Error("the upstream that starts with noise does not answer")
+			}
+			text(t, c, ctx, "fake__stderr", `{"text":"a word on stderr"}`)
+			until(t, "the child's stderr is in the log", func() bool { return strings.Contains(g.log.String(), "a word on stderr") })
+		})
+	}
+}
+
+// Garbage from the host gets an error or nothing, and the connection goes on.
+func TestGarbageFromTheHost(t *testing.T) {
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	cmd := g.command("run")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+	for _, line := range []string{"", "garbage", "{", `{"jsonrpc":"1.0","id":5,"method":"ping"}`, `[]`, `{"jsonrpc":"2.0","id":{},"method":"ping"}`, strings.Repeat("[", 100000)} {
+		fmt.Fprintln(in, line)
+	}
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":"last","method":"ping"}`)
+	_ = in.Close()
+	answered := map[string]bool{}
+	sc := bufio.NewScanner(out)
+	sc.Buffer(nil, 1<<20)
+	for sc.Scan() {
+		m, err := mcpclient.Parse(sc.Bytes())
+		if err != nil {
+			t.Errorf("stdout: %v", err)
+		}
+		answered[string(m.ID)] = m.Result != nil
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("foldgate run: %v", exitText(err))
+	}
+	if !answered["1"] || !answered[`"last"`] {
+		t.Errorf("answered %v, want 1 and \"last\"", answered)
+	}
+}
+
+func exitText(err error) string {
+	if e, ok := err.(*exec.ExitError); ok {
+		return e.String()
+	}
+	return err.Error()
+}
