@@ -15,20 +15,22 @@ import (
 // others open.
 func withHistory(b *testing.B, finished, active int) *folding.Manager {
 	b.Helper()
-	m, _ := open(b, roomy(), folding.Options{
+	cfg := roomy()
+	cfg.MaxBudget = 1 << 40
+	m, _ := open(b, cfg, folding.Options{
 		Repository: openDB(b, filepath.Join(b.TempDir(), "state.db")),
 		OnEvent:    func(folding.Event) {},
 	})
+	const workers = 50 // at once, to share transactions
 	var wg sync.WaitGroup
-	for w := range 50 { // at once, to share transactions
+	for range workers {
 		wg.Go(func() {
-			for range finished / 50 {
+			for range finished / workers {
 				br := create(b, m, alice, folding.CreateRequest{Prompt: "look at everything there is"})
 				if _, err := m.Return(ctx, alice, br.ID, "this is what there was"); err != nil {
 					b.Error(err)
 				}
 			}
-			_ = w
 		})
 	}
 	wg.Wait()
@@ -69,22 +71,20 @@ func BenchmarkCreateReturn(b *testing.B) {
 	}
 }
 
-// One call: begun, arguments charged, result taken, ended.
+// One call: begun, arguments charged, result taken, ended. Both charges wait
+// until they are durable; calls at the same time share transactions.
 func BenchmarkCall(b *testing.B) {
 	for _, parallel := range []int{1, 16, 64} {
 		b.Run(fmt.Sprintf("parallel=%d", parallel), func(b *testing.B) {
-			m := withHistory(b, 1000, 100)
-			cfg := folding.CreateRequest{Budget: 32768}
-			var mu sync.Mutex
-			var took []time.Duration
+			m := withHistory(b, 1000, 90)
+			took := make([][]time.Duration, parallel)
 			work := make(chan struct{})
 			var wg sync.WaitGroup
-			for range parallel {
+			for i := range parallel {
+				br := create(b, m, alice, folding.CreateRequest{Budget: 1 << 40})
 				wg.Go(func() {
 					for range work {
 						start := time.Now()
-						br := create(b, m, alice, cfg)
-						mid := time.Now()
 						c := begin(b, m, br.ID)
 						if err := c.Charge(10); err != nil {
 							b.Error(err)
@@ -93,14 +93,7 @@ func BenchmarkCall(b *testing.B) {
 							b.Error(err)
 						}
 						c.End(folding.CallOutcome{Tool: "read_file"})
-						d := time.Since(mid)
-						_ = start
-						mu.Lock()
-						took = append(took, d)
-						mu.Unlock()
-						if _, err := m.Return(ctx, alice, br.ID, ""); err != nil {
-							b.Error(err)
-						}
+						took[i] = append(took[i], time.Since(start))
 					}
 				})
 			}
@@ -110,7 +103,48 @@ func BenchmarkCall(b *testing.B) {
 			}
 			close(work)
 			wg.Wait()
-			percentiles(b, took)
+			percentiles(b, slices.Concat(took...))
+		})
+	}
+}
+
+// What the call path asks before it knows the branch.
+func BenchmarkResolve(b *testing.B) {
+	m := withHistory(b, 1000, 100)
+	br := create(b, m, alice, folding.CreateRequest{})
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := m.Resolve(alice, br.ID); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// A start on a database with history: the check of the file is most of it.
+func BenchmarkOpen(b *testing.B) {
+	for _, finished := range []int{0, 10_000, 100_000} {
+		b.Run(fmt.Sprintf("finished=%d", finished), func(b *testing.B) {
+			path := filepath.Join(b.TempDir(), "state.db")
+			repo := openDB(b, path)
+			for i := 0; i < finished; i += 1000 {
+				var changes []folding.Change
+				for j := range 1000 {
+					br := sample(fmt.Sprintf("br_%08d", i+j), time.Now())
+					br.Status, br.CompletedAt = folding.StatusCompleted, time.Now()
+					changes = append(changes, folding.Change{Op: folding.OpInsert, Branch: br})
+				}
+				if err := repo.Apply(ctx, changes); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := repo.Close(); err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				if err := openDB(b, path).Close(); err != nil {
+					b.Fatal(err)
+				}
+			}
 		})
 	}
 }

@@ -57,6 +57,11 @@ func TestLifeOfABranch(t *testing.T) {
 	}
 	_, err = m.Begin(ctx, b.ID)
 	wantErr(t, "Begin after return", err, folding.ErrNotActive)
+	ended, err := m.Resolve(alice, b.ID)
+	wantErr(t, "Resolve after return", err, folding.ErrNotActive)
+	if ended.ID != b.ID || ended.Status != folding.StatusCompleted {
+		t.Errorf("Resolve after return = %+v, want the branch as it ended", ended)
+	}
 }
 
 func TestReturnEndsChildrenFirst(t *testing.T) {

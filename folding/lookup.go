@@ -43,8 +43,8 @@ func (m *Manager) Status(ctx context.Context, caller Caller, req StatusRequest) 
 
 // Resolve returns the active branch that a call names. It fails with
 // ErrNotFound for an id that is unknown, archived or not the caller's, in the
-// same words, and with an [*EndedError] for a branch of the caller's that has
-// ended.
+// same words. For a branch of the caller's that has ended it returns the branch
+// and an [*EndedError].
 func (m *Manager) Resolve(caller Caller, branchID string) (Branch, error) {
 	b, ok, err := m.find(context.Background(), caller, branchID)
 	switch {
@@ -53,7 +53,7 @@ func (m *Manager) Resolve(caller Caller, branchID string) (Branch, error) {
 	case !ok:
 		return Branch{}, notFound(branchID)
 	case b.Status.Terminal():
-		return Branch{}, b.ended()
+		return b, b.ended()
 	}
 	return b, nil
 }
