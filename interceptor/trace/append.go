@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,6 +13,10 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
+// maxPayloadDepth leaves room for the record around the payload: encoding/json
+// reads at most 10,000 levels.
+const maxPayloadDepth = 9_900
+
 // Append adds r to the journal. It sets Protocol, Seq, Prev and Hash, and ID
 // and TS where they are empty; r must not be used by others until it returns.
 // After nil the record is with the operating system, in mode always on the
@@ -21,13 +24,13 @@ import (
 // chain is not set: the caller refuses what the record stands for before it
 // has an effect. Concurrent calls share writes and syncs.
 //
-// A payload that is not JSON is stored as a JSON string of its bytes, and one
+// A payload that is not JSON, or nested deeper than JSON readers go, is stored as a JSON string of its bytes, and one
 // above [Options.MaxPayload] as its size and SHA-256; both set Audit.Truncated.
 func (j *Journal) Append(r *Record) error {
 	if err := j.prepare(r); err != nil {
 		return err
 	}
-	envelope, err := appendEnvelope(make([]byte, 0, 512+len(r.Payload)), r)
+	envelope, err := appendEnvelope(make([]byte, 0, 1024+len(r.Payload)), r)
 	if err != nil {
 		return err
 	}
@@ -81,7 +84,7 @@ func (j *Journal) prepare(r *Record) error {
 		markTruncated(r)
 		return nil
 	}
-	if !json.Valid(r.Payload) {
+	if !rawjson.Valid(r.Payload, maxPayloadDepth) {
 		r.Payload = rawjson.Quote(string(r.Payload))
 		markTruncated(r)
 	} else if bytes.IndexByte(r.Payload, '\n') >= 0 || bytes.IndexByte(r.Payload, '\r') >= 0 {

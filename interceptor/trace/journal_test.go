@@ -173,6 +173,11 @@ func TestPayloadsCannotBreakTheLine(t *testing.T) {
 	if len(rs) != 3 {
 		t.Fatalf("%d records, want 3", len(rs))
 	}
+	deep := open(t, t.TempDir(), Options{})
+	add(t, deep, &Record{ID: "deep", Kind: "k", Payload: []byte(strings.Repeat("[", 9_990) + strings.Repeat("]", 9_990))})
+	if rs := query(t, deep.dir, Filter{ID: "deep"}); len(rs) != 1 || rs[0].Payload[0] != '"' || !rs[0].Audit.Truncated {
+		t.Errorf("a payload that no reader takes: %d records, want it as a string", len(rs))
+	}
 	if string(rs[0].Payload) != `{"a":1}` || rs[0].Audit.Truncated {
 		t.Errorf("payload = %s", rs[0].Payload)
 	}
