@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // fakeCore is a core whose behaviour is a func per call of the seam. It checks
@@ -42,7 +44,7 @@ func echo(_ context.Context, ex *exchange) reply {
 	if params == nil {
 		params = json.RawMessage("null")
 	}
-	return reply{Result: json.RawMessage(fmt.Sprintf(`{"method":%q,"params":%s}`, ex.Msg.Method, params))}
+	return reply{Result: json.RawMessage(fmt.Sprintf(`{"method":%s,"params":%s}`, rawjson.Quote(ex.Msg.Method), params))}
 }
 
 func (c *fakeCore) open(p peer) *session {

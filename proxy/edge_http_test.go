@@ -336,11 +336,11 @@ func TestHealthAndReady(t *testing.T) {
 }
 
 func TestHTTPPanicIsContained(t *testing.T) {
-	c := newFakeCore(func(_ context.Context, ex *exchange) reply {
+	c := newFakeCore(func(ctx context.Context, ex *exchange) reply {
 		if ex.Msg.Method == "boom" {
 			panic("boom")
 		}
-		return echo(nil, ex)
+		return echo(ctx, ex)
 	})
 	_, url := startEdge(t, c, httpOptions{Log: slog.New(slog.DiscardHandler)})
 	id := openHost(t, url)

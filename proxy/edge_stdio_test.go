@@ -184,11 +184,11 @@ func TestStdioContextEnds(t *testing.T) {
 func TestStdioPanicIsContained(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	var out bytes.Buffer
-	c := newFakeCore(func(_ context.Context, ex *exchange) reply {
+	c := newFakeCore(func(ctx context.Context, ex *exchange) reply {
 		if ex.Msg.Method == "boom" {
 			panic("boom")
 		}
-		return echo(nil, ex)
+		return echo(ctx, ex)
 	})
 	c.onNotify = func(*session, Message) { panic("notify") }
 	in := `{"jsonrpc":"2.0","id":1,"method":"boom"}` + "\n" + `{"jsonrpc":"2.0","method":"n"}`
