@@ -35,6 +35,7 @@ type Gateway struct {
 	// through runs a call down the chain of interceptors to h.
 	through func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error)
 
+	openLink func(context.Context, linkConfig) (link, error)
 	ups      []*upstream // in the configuration's order
 	byKey    map[string]*upstream
 	known    *knownInfo
@@ -52,12 +53,12 @@ func New(cfg Config, log *slog.Logger) (*Gateway, error) {
 		return nil, &ConfigError{File: "configuration", Faults: faults}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream{}}
+	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream{}, openLink: openLink}
 	if err := g.openEngines(); err != nil {
 		cancel()
 		return nil, errors.Join(err, g.closeEngines(ctx))
 	}
-	g.known = openKnown(filepath.Join(cfg.path(cfg.StateDir), "upstreams.json"), log)
+	g.known = openKnown(filepath.Join(cfg.path(cfg.StateDir), "upstreams.json"), g.log)
 	for _, key := range cfg.keys() {
 		u := newUpstream(g, key, cfg.Upstreams[key])
 		g.known.get(u)

@@ -87,7 +87,7 @@ func (u *upstream) dial(ctx context.Context, initialize json.RawMessage, shared 
 	for k, v := range u.cfg.Headers {
 		header.Set(k, v)
 	}
-	return openLink(ctx, linkConfig{
+	return u.gw.openLink(ctx, linkConfig{
 		Name: u.key, Command: u.cfg.Command, Env: env, Dir: u.gw.cfg.path(u.cfg.Cwd), URL: u.cfg.URL, Headers: header,
 		Initialize: initialize, Shared: shared, Handle: handle, MaxMessage: maxMessage, Log: u.gw.log,
 	})

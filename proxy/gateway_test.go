@@ -1,0 +1,327 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// fakeLink is an upstream inside the test: a func answers its requests.
+type fakeLink struct {
+	cfg     linkConfig
+	version string
+	caps    string
+	serve   func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error)
+	gone    chan struct{}
+	once    sync.Once
+	fault   error
+
+	mu       sync.Mutex
+	calls    []*linkCall
+	notes    []string
+	replies  []Message
+	replied  chan Message
+	instance int
+}
+
+func (l *fakeLink) info() linkInfo {
+	return linkInfo{Version: l.version, Result: json.RawMessage(`{"capabilities":` + l.caps + `,"instructions":"Be kind."}`)}
+}
+
+func (l *fakeLink) call(ctx context.Context, c *linkCall) (Message, error) {
+	l.mu.Lock()
+	l.calls = append(l.calls, c)
+	l.mu.Unlock()
+	if isDone(l) {
+		return Message{}, fmt.Errorf("fake: %w", errLinkClosed)
+	}
+	return l.serve(ctx, l, c)
+}
+
+func (l *fakeLink) notify(_ context.Context, method string, _ json.RawMessage) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.notes = append(l.notes, method)
+	return nil
+}
+
+func (l *fakeLink) reply(_ context.Context, m Message) error {
+	l.replied <- m
+	return nil
+}
+
+func (l *fakeLink) done() <-chan struct{} { return l.gone }
+func (l *fakeLink) err() error            { return l.fault }
+func (l *fakeLink) close() error          { l.once.Do(func() { close(l.gone) }); return nil }
+
+// die ends the link as a crash does.
+func (l *fakeLink) die() {
+	l.fault = errLinkClosed
+	_ = l.close()
+}
+
+// sent returns the params of the calls of one method.
+func (l *fakeLink) sent(method string) (out []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.calls {
+		if c.Method == method {
+			out = append(out, string(c.Params))
+		}
+	}
+	return out
+}
+
+// fakeUpstream says how to make links to one upstream.
+type fakeUpstream struct {
+	version, caps string
+	serve         func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error)
+}
+
+// rig is a gateway on fake upstreams, and one host session.
+type rig struct {
+	t     *testing.T
+	g     *Gateway
+	s     *session
+	mu    sync.Mutex
+	links map[string][]*fakeLink
+	push  chan Message
+	ids   atomic.Int64
+}
+
+// newRig makes a gateway on fakes; the host speaks the modern era if modern.
+func newRig(t *testing.T, modern bool, ups map[string]fakeUpstream) *rig {
+	t.Helper()
+	r := &rig{t: t, links: map[string][]*fakeLink{}, push: make(chan Message, 100)}
+	cfg := DefaultConfig()
+	cfg.StateDir, cfg.Dir = t.TempDir(), t.TempDir()
+	cfg.Upstreams, cfg.order = map[string]*UpstreamConfig{}, nil
+	for key := range ups {
+		cfg.Upstreams[key] = &UpstreamConfig{Command: []string{"fake"}}
+	}
+	g, err := New(cfg, edgeLog(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.openLink = func(_ context.Context, c linkConfig) (link, error) {
+		f := ups[c.Name]
+		l := &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), replied: make(chan Message, 10)}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		l.instance = len(r.links[c.Name])
+		r.links[c.Name] = append(r.links[c.Name], l)
+		return l, nil
+	}
+	r.g = g
+	p := peer{ID: "ses_test", Transport: "stdio", Modern: false, Push: func(msg []byte) error {
+		m, err := ParseMessage(msg)
+		if err == nil {
+			r.push <- m
+		}
+		return err
+	}}
+	if modern {
+		p = peer{Transport: "http", Modern: true}
+	}
+	r.s = g.open(p)
+	t.Cleanup(func() {
+		g.closeSession(r.s, "test over")
+		if err := g.Close(context.Background()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	})
+	return r
+}
+
+// initialize greets as a legacy host.
+func (r *rig) initialize() {
+	r.t.Helper()
+	r.ok("initialize", `{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"elicitation":{}},"clientInfo":{"name":"rig","version":"1"}}`)
+}
+
+// last returns the newest link to an upstream.
+func (r *rig) last(key string) *fakeLink {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	ls := r.links[key]
+	if len(ls) == 0 {
+		r.t.Fatalf("no link to %s was opened", key)
+	}
+	return ls[len(ls)-1]
+}
+
+// exchange sends one request; events go to the push channel too.
+func (r *rig) exchange(ctx context.Context, method, params string) reply {
+	id := fmt.Sprintf("%d", 1000+r.ids.Add(1))
+	return r.exchangeID(ctx, id, method, params)
+}
+
+func (r *rig) exchangeID(ctx context.Context, id, method, params string) reply {
+	m := Message{ID: json.RawMessage(id), Method: method, Params: json.RawMessage(params)}
+	m.Raw = m.Encode()
+	return r.g.serve(ctx, &exchange{Session: r.s, Msg: m, Emit: func(msg []byte) error {
+		em, err := ParseMessage(msg)
+		if err == nil {
+			r.push <- em
+		}
+		return err
+	}})
+}
+
+// ok sends a request that must succeed and returns its result.
+func (r *rig) ok(method, params string) string {
+	r.t.Helper()
+	rep := r.exchange(context.Background(), method, params)
+	if rep.Error != nil || rep.Result == nil {
+		r.t.Fatalf("%s(%s) = error %s", method, params, rep.Error)
+	}
+	return string(rep.Result)
+}
+
+// tool calls a tool and returns the result.
+func (r *rig) tool(name, args string) string {
+	r.t.Helper()
+	return r.ok("tools/call", `{"name":"`+name+`","arguments":`+args+`}`)
+}
+
+func result(s string) (Message, error) { return Message{Result: json.RawMessage(s)}, nil }
+
+// echoUpstream lists one tool and answers calls with what it was sent.
+func echoUpstream(version string) fakeUpstream {
+	return fakeUpstream{version: version, caps: `{"tools":{"listChanged":true}}`, serve: func(_ context.Context, _ *fakeLink, c *linkCall) (Message, error) {
+		switch c.Method {
+		case "tools/list":
+			return result(`{"tools":[{"name":"echo","inputSchema":{"type":"object","properties":{"x":{}}}},{"name":"own","inputSchema":{"type":"object","properties":{"branch_id":{"type":"string"}}}}]}`)
+		case "tools/call":
+			return result(`{"content":[{"type":"text","text":` + string(rawjson.Quote(string(c.Params))) + `}]}`)
+		}
+		return Message{Error: json.RawMessage(`{"code":-32601,"message":"no"}`)}, nil
+	}}
+}
+
+func TestCallIsRoutedAndStripped(t *testing.T) {
+	r := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")})
+	r.initialize()
+	created := r.tool("branch_create", `{"description":"d"}`)
+	id, _ := rawjson.GetString([]byte(created), "structuredContent", "branch_id")
+	r.ok("tools/call", `{"name":"up__echo","arguments":{"x":1.0,"branch_id":"`+id+`"},"_meta":{"k":1,"io.github.foldgate/context":"sub"},"future":null}`)
+	r.tool("up__own", `{"branch_id":"theirs"}`)
+	r.tool("up__echo", `{"x":2,"branch_id":""}`)
+	want := []string{
+		`{"name":"echo","arguments":{"x":1.0},"_meta":{"k":1},"future":null}`,
+		`{"name":"own","arguments":{"branch_id":"theirs"}}`,
+		`{"name":"echo","arguments":{"x":2}}`,
+	}
+	got := r.last("up").sent("tools/call")
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("forwarded params =\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+func TestUnknownBranchForwardsNothing(t *testing.T) {
+	r := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")})
+	r.initialize()
+	got := r.tool("up__echo", `{"branch_id":"br_00000000-0000-4000-8000-000000000000"}`)
+	if code, _ := rawjson.GetString([]byte(got), "structuredContent", "error", "code"); code != "branch_not_found" {
+		t.Errorf("result = %s, want branch_not_found", got)
+	}
+	if sent := r.last("up").sent("tools/call"); len(sent) != 0 {
+		t.Errorf("forwarded %v, want nothing", sent)
+	}
+}
+
+func TestHostCancelsACall(t *testing.T) {
+	started := make(chan struct{})
+	cause := make(chan error, 1)
+	up := echoUpstream("2025-11-25")
+	list := up.serve
+	up.serve = func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error) {
+		if c.Method != "tools/call" {
+			return list(ctx, l, c)
+		}
+		close(started)
+		<-ctx.Done()
+		cause <- context.Cause(ctx)
+		return Message{}, context.Cause(ctx)
+	}
+	r := newRig(t, false, map[string]fakeUpstream{"up": up})
+	r.initialize()
+	done := make(chan reply)
+	go func() { done <- r.exchangeID(context.Background(), `"c1"`, "tools/call", `{"name":"up__echo","arguments":{}}`) }()
+	<-started
+	r.g.notify(r.s, Message{Method: "notifications/cancelled", Params: json.RawMessage(`{"requestId":"c1","reason":"user pressed stop"}`)})
+	if rep := <-done; rep.Result != nil || rep.Error != nil {
+		t.Errorf("reply = %s %s, want none", rep.Result, rep.Error)
+	}
+	if got := (<-cause).Error(); got != "user pressed stop" {
+		t.Errorf("cause = %q, want the host's reason", got)
+	}
+}
+
+func TestCrashedUpstreamComesBack(t *testing.T) {
+	crash := true
+	up := echoUpstream("2025-11-25")
+	up.caps = `{"tools":{"listChanged":true},"resources":{"subscribe":true}}`
+	serve := up.serve
+	up.serve = func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error) {
+		switch {
+		case c.Method == "tools/call" && crash:
+			crash = false
+			l.die()
+			return Message{}, fmt.Errorf("exit status 9: %w", errLinkClosed)
+		case c.Method == "resources/list":
+			return result(`{"resources":[{"uri":"mem://a","name":"a"}]}`)
+		case strings.HasPrefix(c.Method, "resources/"):
+			return result(`{}`)
+		}
+		return serve(ctx, l, c)
+	}
+	r := newRig(t, false, map[string]fakeUpstream{"up": up})
+	r.initialize()
+	r.ok("resources/subscribe", `{"uri":"mem://a"}`)
+	got := r.tool("up__echo", `{}`)
+	if code, _ := rawjson.GetString([]byte(got), "structuredContent", "error", "code"); code != "upstream_crashed" {
+		t.Errorf("first call = %s, want upstream_crashed", got)
+	}
+	if got := r.tool("up__echo", `{"x":1}`); !strings.Contains(got, `\"x\":1`) {
+		t.Errorf("second call in the same session = %s", got)
+	}
+	if subs := r.last("up").sent("resources/subscribe"); len(subs) != 1 || r.last("up").instance == 0 {
+		t.Errorf("subscriptions on the new link = %v, want the one of the host", subs)
+	}
+	if m := <-r.push; !strings.HasSuffix(m.Method, "list_changed") {
+		t.Errorf("host was told %s, want a list_changed", m.Method)
+	}
+}
+
+func TestListChangeReachesTheHostOnce(t *testing.T) {
+	n := 0
+	up := echoUpstream("2025-11-25")
+	up.serve = func(_ context.Context, _ *fakeLink, c *linkCall) (Message, error) {
+		n++
+		return result(fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{"type":"object"}}]}`, n))
+	}
+	r := newRig(t, false, map[string]fakeUpstream{"up": up})
+	r.initialize()
+	if got := r.ok("tools/list", `{}`); !strings.Contains(got, `"up__t1"`) {
+		t.Fatalf("first list = %s", got)
+	}
+	for range 10 {
+		r.last("up").cfg.Handle(Message{Method: "notifications/tools/list_changed"})
+	}
+	if m := <-r.push; m.Method != "notifications/tools/list_changed" {
+		t.Errorf("host was told %s", m.Method)
+	}
+	if got := r.ok("tools/list", `{}`); !strings.Contains(got, `"up__t2"`) {
+		t.Errorf("list after the change = %s", got)
+	}
+	if len(r.push) != 0 {
+		t.Errorf("%d more messages to the host, want the burst to be one", len(r.push))
+	}
+}
