@@ -253,7 +253,9 @@ func TestHostCancelsACall(t *testing.T) {
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
 	r.initialize()
 	done := make(chan reply)
-	go func() { done <- r.exchangeID(context.Background(), `"c1"`, "tools/call", `{"name":"up__echo","arguments":{}}`) }()
+	go func() {
+		done <- r.exchangeID(context.Background(), `"c1"`, "tools/call", `{"name":"up__echo","arguments":{}}`)
+	}()
 	<-started
 	r.g.notify(r.s, Message{Method: "notifications/cancelled", Params: json.RawMessage(`{"requestId":"c1","reason":"user pressed stop"}`)})
 	if rep := <-done; rep.Result != nil || rep.Error != nil {
