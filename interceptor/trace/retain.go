@@ -41,7 +41,8 @@ func (j *Journal) retain() {
 	}
 	was := j.first
 	j.first = FirstRef{File: names[gone], Seq: r.Seq, Prev: r.Prev}
-	if err := j.note(Event{Event: EventRetention, Removed: removed, First: &j.first}); err == nil {
+	err = j.note(Event{Event: EventRetention, Removed: removed, First: &j.first})
+	if err == nil {
 		err = j.writeHeadAt(j.headNow())
 	}
 	if err != nil {

@@ -1,0 +1,137 @@
+package trace
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+func TestRetentionKeepsTheChainProvable(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{RotateBytes: 4000, Retain: Retention{Files: 3}})
+	for range 60 {
+		call(t, j, "")
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	names, _ := segments(dir)
+	if len(names) != 3 {
+		t.Fatalf("%d files, want 3", len(names))
+	}
+	r := verify(t, dir)
+	if !r.OK() || r.First.Seq == 1 {
+		t.Fatalf("report = %+v, want a sound journal that begins later", r)
+	}
+	if err := os.Remove(filepath.Join(dir, names[0])); err != nil {
+		t.Fatal(err)
+	}
+	if r := verify(t, dir); r.OK() || r.Faults[0].Code != FaultFileMissing {
+		t.Errorf("faults = %v, want the oldest file missing", r.Faults)
+	}
+	if evs := query(t, dir, Filter{Kinds: []string{KindJournal}}); len(evs) == 0 {
+		t.Error("retention left no record")
+	}
+}
+
+// TestRetentionCrash: the anchor was moved, the files not yet removed.
+func TestRetentionCrash(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{RotateBytes: 4000})
+	for range 30 {
+		call(t, j, "")
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	names, _ := segments(dir)
+	h, err := readHead(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := firstRecord(filepath.Join(dir, names[2]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.First = FirstRef{File: names[2], Seq: r.Seq, Prev: r.Prev}
+	if err := writeHead(dir, h, false); err != nil {
+		t.Fatal(err)
+	}
+	if r := verify(t, dir); !r.OK() {
+		t.Errorf("faults = %v before the next start", r.Faults)
+	}
+	open(t, dir, Options{RotateBytes: 4000})
+	if now, _ := segments(dir); now[0] != names[2] {
+		t.Errorf("the oldest file is %s, want %s", now[0], names[2])
+	}
+}
+
+func TestRetentionBounds(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		retain Retention
+		age    time.Duration
+		few    bool
+	}{
+		{"bytes", Retention{Bytes: 9000}, 0, true},
+		{"many bytes", Retention{Bytes: 1 << 30}, 0, false},
+		{"age, young", Retention{Age: time.Hour}, 0, false},
+		{"age, old", Retention{Age: time.Hour}, 2 * time.Hour, true},
+	} {
+		dir := t.TempDir()
+		j := open(t, dir, Options{RotateBytes: 4000, Retain: c.retain, Now: func() time.Time { return time.Now().Add(c.age) }})
+		for range 40 {
+			call(t, j, "")
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if names, _ := segments(dir); (len(names) <= 3) != c.few {
+			t.Errorf("%s: %d files, want few: %v", c.name, len(names), c.few)
+		}
+		if r := verify(t, dir); !r.OK() {
+			t.Errorf("%s: %v", c.name, r.Faults)
+		}
+	}
+}
+
+// TestRetentionKeepsFilesWhoseAnchorCannotMove: if the head cannot be replaced,
+// removing files would look like tampering.
+func TestRetentionKeepsFilesWhoseAnchorCannotMove(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{RotateBytes: 4000, Interval: time.Hour})
+	for range 30 {
+		call(t, j, "")
+	}
+	before, err := segments(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocked := filepath.Join(dir, headName+".tmp") // a directory where the new head is written
+	if err := os.Mkdir(blocked, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	j.io.Lock()
+	j.opt.Retain = Retention{Files: 2}
+	j.retain()
+	j.io.Unlock()
+	if now, _ := segments(dir); len(now) != len(before) {
+		t.Errorf("%d files, want %d still", len(now), len(before))
+	}
+	if err := os.Remove(blocked); err != nil {
+		t.Fatal(err)
+	}
+	j.io.Lock()
+	j.retain()
+	j.io.Unlock()
+	if now, _ := segments(dir); len(now) != 2 {
+		t.Errorf("%d files, want 2 once the head can be written", len(now))
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r := verify(t, dir); !r.OK() {
+		t.Error(r.Faults)
+	}
+}
