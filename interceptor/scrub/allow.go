@@ -22,8 +22,10 @@ type allowlist struct {
 	needsPath bool // has checks on paths or commits, which a text never passes
 	target    int
 	expr      func() *regexp.Regexp // nil for none
-	free      bool                  // what expr matches, it matches in any longer text
+	anywhere  *plan                 // of expr after any text
+	inLine    *plan                 // of expr, where places in a line can be known beforehand
 	stopWords []string              // in lower case
+	stops     *matcher              // for stopWords; nil if they are few
 }
 
 func newAllowlist(e *allowEntry) (*allowlist, error) {
@@ -60,53 +62,73 @@ func newAllowlist(e *allowEntry) (*allowlist, error) {
 		if err != nil {
 			return nil, err
 		}
-		a.expr, a.free = lazyRegexp(joined), !looksAround(tree)
+		a.expr, a.anywhere = lazyRegexp(joined), newPlan(anyText(tree))
+		if p := newPlan(tree); a.target == targetLine && p.anchor != nil && p.anchor.hi == 0 && !looksAround(tree) {
+			a.inLine = p
+		}
 	}
 	for _, w := range e.StopWords {
 		a.stopWords = append(a.stopWords, strings.ToLower(w))
 	}
+	if len(a.stopWords) > 8 && !slices.ContainsFunc(a.stopWords, odd) {
+		var err error
+		if a.stops, err = newMatcher(a.stopWords); err != nil {
+			return nil, err
+		}
+	}
 	return a, nil
 }
 
-// allows reports whether the finding h in t is on the list.
-func (a *allowlist) allows(t *site, h *hit) bool {
-	if a.all && a.needsPath {
-		return false
-	}
-	switch {
-	case a.all && a.expr != nil && !a.matches(t, h):
-		return false
-	case a.all:
-		return len(a.stopWords) == 0 || a.stops(t, h)
-	}
-	return a.stops(t, h) || a.matches(t, h)
+// anyText returns the expression (?s:.*?)(?:x).
+func anyText(x *syntax.Regexp) *syntax.Regexp {
+	all := &syntax.Regexp{Op: syntax.OpStar, Flags: syntax.NonGreedy, Sub: []*syntax.Regexp{{Op: syntax.OpAnyChar}}}
+	return &syntax.Regexp{Op: syntax.OpConcat, Sub: []*syntax.Regexp{all, x}}
 }
 
-func (a *allowlist) stops(t *site, h *hit) bool {
+// allows reports whether the finding h in t is on the list.
+func (a *allowlist) allows(t *site, h *hit) (bool, error) {
+	if a.all && a.needsPath {
+		return false, nil
+	}
+	if a.all && a.expr != nil && len(a.stopWords) > 0 {
+		if yes, err := a.stopped(t, h); !yes || err != nil {
+			return false, err
+		}
+		return a.matches(t, h)
+	}
+	if yes, err := a.stopped(t, h); yes || err != nil {
+		return yes, err
+	}
+	return a.matches(t, h)
+}
+
+// stopped reports whether the secret contains a stop word.
+func (a *allowlist) stopped(t *site, h *hit) (bool, error) {
 	if len(a.stopWords) == 0 || h.secret.start == h.secret.end {
-		return false
+		return false, nil
 	}
 	s := strings.ToLower(t.text[h.secret.start:h.secret.end])
-	for _, w := range a.stopWords {
-		if strings.Contains(s, w) {
-			return true
-		}
+	if a.stops == nil {
+		return slices.ContainsFunc(a.stopWords, func(w string) bool { return strings.Contains(s, w) }), nil
 	}
-	return false
+	found := false
+	err := a.stops.each(s, t.limit, func(int, int) { found = true })
+	return found, err
 }
 
-func (a *allowlist) matches(t *site, h *hit) bool {
-	if a.expr == nil {
-		return false
+// matches reports whether an expression matches what the list looks at.
+func (a *allowlist) matches(t *site, h *hit) (bool, error) {
+	switch {
+	case a.expr == nil:
+		return false, nil
+	case a.target == targetLine && a.inLine != nil && t.scratch.dfa(a.inLine) != nil:
+		return t.inLine(a.inLine, h.line)
+	case a.target == targetLine:
+		return t.verdict(a, h.line)
+	case a.target == targetMatch:
+		return t.holds(a, h.match)
 	}
-	at := h.secret
-	switch a.target {
-	case targetMatch:
-		at = h.match
-	case targetLine:
-		return t.lineMatches(a, h.line)
-	}
-	return at.start < at.end && a.expr().MatchString(t.text[at.start:at.end])
+	return t.holds(a, h.secret)
 }
 
 // looksAround reports whether whether x matches depends on what is around it.

@@ -6,12 +6,15 @@ import (
 )
 
 // findRule returns the findings of r in the text of t, for which look has run.
-func (e *engine) findRule(t *site, r *rule, s *scratch, lim *limit) ([]hit, error) {
+func (e *engine) findRule(t *site, r *rule) ([]hit, error) {
+	s, lim := t.scratch, t.limit
 	var hits []hit
-	add := func(m span) {
-		if h, ok := t.inspect(r, m); ok {
+	add := func(m span) error {
+		h, ok, err := t.inspect(r, m)
+		if ok {
 			hits = append(hits, h)
 		}
+		return err
 	}
 	cursors := make([]cursor, 0, 4)
 	for _, p := range e.plans[r.index] {
@@ -30,7 +33,9 @@ func (e *engine) findRule(t *site, r *rule, s *scratch, lim *limit) ([]hit, erro
 	}
 	if cursors == nil || e.plans[r.index] == nil {
 		for _, m := range r.regexp().FindAllStringIndex(t.text, -1) {
-			add(span{m[0], m[1]})
+			if err := add(span{m[0], m[1]}); err != nil {
+				return nil, err
+			}
 		}
 		return hits, lim.check()
 	}
@@ -48,7 +53,9 @@ func (e *engine) findRule(t *site, r *rule, s *scratch, lim *limit) ([]hit, erro
 		if first == nil {
 			return hits, nil
 		}
-		add(first.match)
+		if err := add(first.match); err != nil {
+			return nil, err
+		}
 		p = first.match.end
 	}
 }
@@ -61,9 +68,14 @@ func (s *scratch) dfa(p *plan) *dfa {
 			return nil
 		}
 		s.dfas[p.id] = newDFA(prog)
+		s.dfas[p.id].soon = p.first
 	}
-	s.scans = append(s.scans, p.id)
-	return s.dfas[p.id]
+	d := s.dfas[p.id]
+	if !d.used {
+		d.used = true
+		s.scans = append(s.scans, p.id)
+	}
+	return d
 }
 
 // A cursor walks the matches of one plan.

@@ -37,6 +37,8 @@ type dfa struct {
 	index  map[string]int32
 	begin  [kindEdge + 1]int32
 	first  *[256]bool
+	soon   bool            // stop at the first end
+	used   bool            // in the present text
 	notes  map[place]int32 // end of the match from there, or -1
 	passed []place         // by this run
 
@@ -104,10 +106,12 @@ func (d *dfa) end(text string, from int, lim *limit) (int, error) {
 			if t = d.trans[int(state)*d.p.classes+int(class)]; t == 0 {
 				t = d.step(state, class)
 			}
-			if t&1 != 0 {
-				end = i
+			if state = t >> 1; t&1 != 0 {
+				if end = i; d.soon {
+					state = dead
+				}
 			}
-			if state = t >> 1; state == dead {
+			if state == dead {
 				d.note(end)
 				return end, nil
 			}

@@ -56,6 +56,30 @@ func newEngine(set *ruleSet) (*engine, error) {
 		}
 		return &e.literals[n]
 	}
+	register := func(p *plan, anchored bool) {
+		if p.id >= 0 {
+			return // of an allow-list of several rules
+		}
+		p.id = e.numPlans
+		e.numPlans++
+		if p.anchor == nil || !anchored {
+			return
+		}
+		for _, l := range p.anchor.literals {
+			u := at(l)
+			u.anchors = append(u.anchors, p.id)
+		}
+	}
+	allow := func(a *allowlist) {
+		if a.anywhere != nil {
+			a.anywhere.first = true
+			register(a.anywhere, false)
+		}
+		if a.inLine != nil {
+			a.inLine.first = true
+			register(a.inLine, true)
+		}
+	}
 	for i, r := range set.rules {
 		if len(r.keywords) == 0 || slices.ContainsFunc(r.keywords, odd) {
 			e.always = append(e.always, i)
@@ -67,17 +91,15 @@ func newEngine(set *ruleSet) (*engine, error) {
 		}
 		e.plans[i] = newPlans(r.tree)
 		for _, p := range e.plans[i] {
-			p.id = e.numPlans
-			e.numPlans++
-			if p.anchor == nil {
-				continue
-			}
-			for _, l := range p.anchor.literals {
-				u := at(l)
-				u.anchors = append(u.anchors, p.id)
-			}
+			register(p, true)
+		}
+		for _, a := range r.allow {
+			allow(a)
 		}
 		r.index = i
+	}
+	for _, a := range set.allow {
+		allow(a)
 	}
 	var err error
 	if e.matcher, err = newMatcher(texts); err != nil {
@@ -122,6 +144,7 @@ func (s *scratch) reset() {
 	}
 	for _, p := range s.scans {
 		s.dfas[p].forget()
+		s.dfas[p].used = false
 	}
 	for _, r := range s.active {
 		s.enabled[r] = false
@@ -151,19 +174,19 @@ func (e *engine) find(text string, s *scratch, lim *limit) ([]hit, error) {
 		return nil, nil
 	}
 	slices.Sort(s.active)
-	t := &site{text: text, set: e.set}
+	t := &site{text: text, set: e.set, scratch: s, limit: lim}
 	var hits []hit
 	for _, i := range s.active {
 		r := e.set.rules[i]
 		if r.silent {
 			continue
 		}
-		found, err := e.findRule(t, r, s, lim)
+		found, err := e.findRule(t, r)
 		if err != nil {
 			return nil, err
 		}
 		if len(found) > 0 && len(r.required) > 0 {
-			if found, err = e.companions(t, found, s, lim); err != nil {
+			if found, err = e.companions(t, found); err != nil {
 				return nil, err
 			}
 		}
@@ -249,13 +272,13 @@ func (r *rule) enabled(text string) bool {
 
 // companions returns those of found, all of one rule, that have a finding of
 // every rule it requires near them.
-func (e *engine) companions(t *site, found []hit, s *scratch, lim *limit) ([]hit, error) {
+func (e *engine) companions(t *site, found []hit) ([]hit, error) {
 	for _, q := range found[0].rule.required {
 		r := e.set.byID[q.ID]
 		if r.tree == nil || r.index < 0 {
 			return nil, nil // looks at paths, and a text has none
 		}
-		near, err := e.findRule(t, r, s, lim)
+		near, err := e.findRule(t, r)
 		if err != nil {
 			return nil, err
 		}

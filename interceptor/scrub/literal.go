@@ -60,6 +60,10 @@ func findAnchor(x *syntax.Regexp) *anchor {
 		return nil
 	}
 	switch x.Op {
+	case syntax.OpLiteral:
+		if set, ok := literal(x.Rune[:min(len(x.Rune), maxLiteral)]); ok {
+			return &anchor{literals: set}
+		}
 	case syntax.OpCapture, syntax.OpPlus:
 		return findAnchor(x.Sub[0])
 	case syntax.OpRepeat:

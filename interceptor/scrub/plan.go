@@ -28,7 +28,8 @@ type plan struct {
 	anchor  *anchor // of the tail; nil for none
 	tail    *syntax.Regexp
 	program func() *program // of the tail; nil if it does not fit an automaton
-	id      int             // index of what it has in a scratch
+	first   bool            // any end will do, not the preferred one
+	id      int             // index of what it has in a scratch; -1 for none yet
 }
 
 // A class is a set of runes and how many of them a lazy run may have.
@@ -80,20 +81,25 @@ func newPlans(tree *syntax.Regexp) []*plan {
 	var plans []*plan
 	for _, b := range branches {
 		prefix, tail := lazyPrefix(b)
-		p := &plan{prefix: prefix, tail: tail, anchor: findAnchor(tail)}
+		p := newPlan(tail)
+		p.prefix = prefix
 		if least, _ := lengths(tail); p.anchor == nil || least == 0 {
-			p = &plan{tail: b, anchor: findAnchor(b)}
+			p = newPlan(b)
 		}
-		p.program = sync.OnceValue(func() *program {
-			prog, ok := newProgram(p.tail)
-			if !ok {
-				return nil
-			}
-			return prog
-		})
 		plans = append(plans, p)
 	}
 	return plans
+}
+
+// newPlan returns the plan of an expression without a lazy run.
+func newPlan(tail *syntax.Regexp) *plan {
+	return &plan{id: -1, tail: tail, anchor: findAnchor(tail), program: sync.OnceValue(func() *program {
+		prog, ok := newProgram(tail)
+		if !ok {
+			return nil
+		}
+		return prog
+	})}
 }
 
 // bare returns x without the groups around it.

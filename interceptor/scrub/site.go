@@ -2,6 +2,7 @@ package scrub
 
 import (
 	"math"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -27,9 +28,12 @@ type location struct{ startLine, endLine, startColumn, endColumn int }
 type site struct {
 	text     string
 	set      *ruleSet
+	scratch  *scratch
+	limit    *limit
 	scanned  bool  // newlines is valid
 	newlines []int // positions of the line breaks
 	verdicts map[verdict]bool
+	ends     map[*plan][]int32 // by place of the plan's anchor; see inLine
 }
 
 // A verdict is what an allow-list says about a line.
@@ -40,7 +44,7 @@ type verdict struct {
 
 // inspect decides whether the match of r at m is a secret. It follows
 // gitleaks step by step; all steps only ever reject, so the cheap ones go first.
-func (t *site) inspect(r *rule, m span) (hit, bool) {
+func (t *site) inspect(r *rule, m span) (hit, bool, error) {
 	match := t.text[m.start:m.end]
 	// gitleaks trims line breaks off the match and places it as if only its
 	// end had moved. The match is located as gitleaks does, but what is
@@ -52,17 +56,17 @@ func (t *site) inspect(r *rule, m span) (hit, bool) {
 	h.secret.start += h.match.start
 	h.secret.end += h.match.start
 	if r.entropy != 0 && entropy(t.text[h.secret.start:h.secret.end]) <= r.entropy {
-		return h, false
+		return h, false, nil
 	}
 	h.locate(t, span{m.start, m.start + len(match)})
 	for _, lists := range [2][]*allowlist{r.allow, t.set.allow} {
 		for _, a := range lists {
-			if a.allows(t, &h) {
-				return h, false
+			if yes, err := a.allows(t, &h); yes || err != nil {
+				return h, false, err
 			}
 		}
 	}
-	return h, true
+	return h, true, nil
 }
 
 // secretOf returns where in match the secret is. The expression runs again on
@@ -147,28 +151,67 @@ func (t *site) lineBreaks() []int {
 	return t.newlines
 }
 
-// lineMatches reports whether the expressions of a match in line. A line may
-// be the whole text and hold thousands of matches, so verdicts are kept.
-func (t *site) lineMatches(a *allowlist, line span) bool {
-	if a.free {
-		whole := verdict{a, span{0, len(t.text)}}
-		if !t.verdict(whole) {
-			return false
-		}
+// holds reports whether an expression of a matches in part, taken alone.
+func (t *site) holds(a *allowlist, part span) (bool, error) {
+	text := t.text[part.start:part.end]
+	if text == "" {
+		return false, nil
 	}
-	return t.verdict(verdict{a, line})
+	d := t.scratch.dfa(a.anywhere)
+	if d == nil {
+		return a.expr().MatchString(text), nil
+	}
+	d.forget()
+	end, err := d.end(text, 0, t.limit)
+	return end >= 0, err
 }
 
-func (t *site) verdict(v verdict) bool {
+// verdict is holds for a line. Many findings may share a long one, so what
+// came of it is kept.
+func (t *site) verdict(a *allowlist, line span) (bool, error) {
+	v := verdict{a, line}
 	yes, known := t.verdicts[v]
 	if !known {
+		var err error
+		if yes, err = t.holds(a, line); err != nil {
+			return false, err
+		}
 		if t.verdicts == nil {
 			t.verdicts = map[verdict]bool{}
 		}
-		yes = v.line.start < v.line.end && v.list.expr().MatchString(t.text[v.line.start:v.line.end])
 		t.verdicts[v] = yes
 	}
-	return yes
+	return yes, nil
+}
+
+// inLine reports whether p, which does not look around, matches in line.
+// Lines may be long, many and overlap, so for each place of p's anchor the
+// first end of a match there or at a later place is computed once.
+func (t *site) inLine(p *plan, line span) (bool, error) {
+	places := t.scratch.hits[p.id]
+	ends, known := t.ends[p]
+	if !known {
+		slices.Sort(places)
+		d := t.scratch.dfa(p)
+		ends = make([]int32, len(places)+1)
+		ends[len(places)] = math.MaxInt32
+		for i := len(places) - 1; i >= 0; i-- {
+			ends[i] = ends[i+1]
+			end, err := d.end(t.text, int(places[i]), t.limit)
+			if err != nil {
+				return false, err
+			}
+			if end >= 0 {
+				ends[i] = min(ends[i], int32(end))
+			}
+		}
+		if t.ends == nil {
+			t.ends = map[*plan][]int32{}
+		}
+		t.ends[p] = ends
+	}
+	first, _ := slices.BinarySearch(places, int32(line.start))
+	return int(ends[first]) <= line.end, nil
 }
 
 // entropy returns the Shannon entropy of s in bits a character. As in gitleaks
