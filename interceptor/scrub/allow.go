@@ -118,6 +118,9 @@ func (a *allowlist) stopped(t *site, h *hit) (bool, error) {
 
 // matches reports whether an expression matches what the list looks at.
 func (a *allowlist) matches(t *site, h *hit) (bool, error) {
+	if a.target == targetLine {
+		h.locate(t)
+	}
 	switch {
 	case a.expr == nil:
 		return false, nil

@@ -83,6 +83,7 @@ type cursor struct {
 	plan  *plan
 	dfa   *dfa
 	hits  []int32
+	base  int // of the text in the one that hits are of
 	hit   int // index of the next hit
 	next  int // no start before it is left to try
 	tries int
@@ -134,7 +135,7 @@ func (c *cursor) start(text string, s int) int {
 		return -1
 	}
 	for ; c.hit < len(c.hits); c.hit++ {
-		at := int(c.hits[c.hit])
+		at := int(c.hits[c.hit]) - c.base
 		if s = max(s, at-a.hi); s <= at-a.lo {
 			return s
 		}

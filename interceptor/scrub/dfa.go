@@ -39,6 +39,7 @@ type dfa struct {
 	first  *[256]bool
 	soon   bool            // stop at the first end
 	used   bool            // in the present text
+	alone  bool            // runs in another text: take and leave no notes
 	notes  map[place]int32 // end of the match from there, or -1
 	passed []place         // by this run
 
@@ -126,6 +127,12 @@ func (d *dfa) end(text string, from int, lim *limit) (int, error) {
 			}
 			d.note(end)
 			return end, nil
+		}
+		if d.alone {
+			if err := lim.check(); err != nil {
+				return -1, err
+			}
+			continue
 		}
 		here := place{int32(i), state}
 		if known, ok := d.notes[here]; ok {

@@ -31,6 +31,7 @@ type use struct {
 
 // A scratch is the memory of one examination at a time.
 type scratch struct {
+	plans   [][]*plan // the engine's
 	dfas    []*dfa    // by plan
 	hits    [][]int32 // by plan: places of its anchor
 	touched []int     // plans with hits
@@ -39,7 +40,8 @@ type scratch struct {
 	scans   []int     // plans whose dfa ran
 	seen    []bool    // by literal
 	heard   []int     // the seen literals
-	buf     [2][]byte
+	lines   []int32   // see site.lineBreaks
+	walk    walker
 }
 
 func newEngine(set *ruleSet) (*engine, error) {
@@ -121,6 +123,7 @@ func (e *engine) acquire() *scratch {
 		return s
 	}
 	return &scratch{
+		plans:   e.plans,
 		dfas:    make([]*dfa, e.numPlans),
 		hits:    make([][]int32, e.numPlans),
 		enabled: make([]bool, len(e.set.rules)),

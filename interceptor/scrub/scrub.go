@@ -168,6 +168,7 @@ func redact(text string, marks []mark) string {
 		return text
 	}
 	var b strings.Builder
+	b.Grow(len(text) + 64)
 	at := 0
 	for _, m := range merge(marks) {
 		b.WriteString(text[at:m.start])

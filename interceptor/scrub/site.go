@@ -15,8 +15,10 @@ type hit struct {
 	rule   *rule
 	match  span // what the whole expression matched, without line breaks around it
 	secret span // the group that holds the secret; empty if it did not take part
-	line   span // gitleaks' notion of the match's line
+	placed span // where gitleaks has the match
 	at     location
+	line   span // gitleaks' notion of the match's line
+	found  bool // at and line are known
 }
 
 // A location counts lines from 0 and columns from 1, with gitleaks' habit of
@@ -30,8 +32,7 @@ type site struct {
 	set      *ruleSet
 	scratch  *scratch
 	limit    *limit
-	scanned  bool  // newlines is valid
-	newlines []int // positions of the line breaks
+	scanned  bool // the scratch knows the line breaks
 	verdicts map[verdict]bool
 	ends     map[*plan][]int32 // by place of the plan's anchor; see inLine
 }
@@ -52,13 +53,15 @@ func (t *site) inspect(r *rule, m span) (hit, bool, error) {
 	lead := len(match) - len(strings.TrimLeft(match, "\n"))
 	match = strings.Trim(match, "\n")
 	h := hit{rule: r, match: span{m.start + lead, m.start + lead + len(match)}}
-	h.secret = secretOf(r, match)
-	h.secret.start += h.match.start
-	h.secret.end += h.match.start
+	secret, err := t.secretOf(r, h.match)
+	if err != nil {
+		return h, false, err
+	}
+	h.secret = span{secret.start + h.match.start, secret.end + h.match.start}
 	if r.entropy != 0 && entropy(t.text[h.secret.start:h.secret.end]) <= r.entropy {
 		return h, false, nil
 	}
-	h.locate(t, span{m.start, m.start + len(match)})
+	h.placed = span{m.start, m.start + len(match)}
 	for _, lists := range [2][]*allowlist{r.allow, t.set.allow} {
 		for _, a := range lists {
 			if yes, err := a.allows(t, &h); yes || err != nil {
@@ -66,47 +69,27 @@ func (t *site) inspect(r *rule, m span) (hit, bool, error) {
 			}
 		}
 	}
+	h.locate(t)
 	return h, true, nil
 }
 
-// secretOf returns where in match the secret is. The expression runs again on
-// the match alone, as in gitleaks, so that $ and \b may match differently.
-func secretOf(r *rule, match string) span {
-	all := span{0, len(match)}
-	if r.tree.MaxCap() == 0 {
-		return all
-	}
-	groups := r.regexp().FindStringSubmatchIndex(match)
-	if groups == nil {
-		return all
-	}
-	if r.group > 0 {
-		if g := groups[2*r.group:]; g[0] >= 0 {
-			return span{g[0], g[1]}
-		}
-		return span{}
-	}
-	for i := 2; i < len(groups); i += 2 {
-		if groups[i] < groups[i+1] {
-			return span{groups[i], groups[i+1]}
-		}
-	}
-	return all
-}
-
 // locate finds line and columns of the match as gitleaks places it.
-func (h *hit) locate(t *site, m span) {
-	nl := t.lineBreaks()
+func (h *hit) locate(t *site) {
+	if h.found {
+		return
+	}
+	h.found = true
+	m, nl := h.placed, t.lineBreaks()
 	// The n-th line ends at the n-th line break and, but for the first one,
 	// starts with the one before.
 	begin := func(n int) int {
 		if n == 0 {
 			return 0
 		}
-		return nl[n-1]
+		return int(nl[n-1])
 	}
-	first := sort.Search(len(nl), func(i int) bool { return nl[i] > m.start })
-	last := sort.SearchInts(nl, m.end)
+	first := sort.Search(len(nl), func(i int) bool { return int(nl[i]) > m.start })
+	last := sort.Search(len(nl), func(i int) bool { return int(nl[i]) >= m.end })
 	if last < len(nl) && begin(last) < m.end {
 		h.at.endLine, h.at.endColumn = last, m.end-begin(last)
 	}
@@ -115,7 +98,7 @@ func (h *hit) locate(t *site, m span) {
 		if h.at.endColumn == 0 || last < first {
 			h.at.endLine = first
 		}
-		h.line = span{begin(first), nl[h.at.endLine]}
+		h.line = span{begin(first), int(nl[h.at.endLine])}
 	} else {
 		// After the last line break gitleaks takes the line from the
 		// beginning of the text.
@@ -131,24 +114,25 @@ func (h *hit) locate(t *site, m span) {
 
 // lineBreaks returns the positions of all line breaks. As in gitleaks a text
 // without any has one at its end.
-func (t *site) lineBreaks() []int {
+func (t *site) lineBreaks() []int32 {
 	if t.scanned {
-		return t.newlines
+		return t.scratch.lines
 	}
 	t.scanned = true
-	t.newlines = t.newlines[:0]
+	lines := t.scratch.lines[:0]
 	for at := 0; ; at++ {
 		i := strings.IndexByte(t.text[at:], '\n')
 		if i < 0 {
 			break
 		}
 		at += i
-		t.newlines = append(t.newlines, at)
+		lines = append(lines, int32(at))
 	}
-	if len(t.newlines) == 0 {
-		t.newlines = append(t.newlines, len(t.text))
+	if len(lines) == 0 {
+		lines = append(lines, int32(len(t.text)))
 	}
-	return t.newlines
+	t.scratch.lines = lines
+	return lines
 }
 
 // holds reports whether an expression of a matches in part, taken alone.
