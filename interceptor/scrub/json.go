@@ -208,7 +208,7 @@ func (d *document) joined(tokens []*stringToken, parts []string) error {
 			if at += size; lo >= hi {
 				continue
 			}
-			if !covered(t.marks, span{lo, hi}) {
+			if !covered(merge(slices.Clone(t.marks)), span{lo, hi}) {
 				if !reported {
 					reported = true
 					line := 1 + strings.Count(parts[2*i+1][:lo], "\n")
@@ -219,16 +219,6 @@ func (d *document) joined(tokens []*stringToken, parts []string) error {
 		}
 	}
 	return nil
-}
-
-// covered reports whether s lies within the marks.
-func covered(marks []mark, s span) bool {
-	for _, m := range merge(slices.Clone(marks)) {
-		if m.start <= s.start && s.end <= m.end {
-			return true
-		}
-	}
-	return false
 }
 
 // scanBlob examines the text in a base64 blob, or the blob as it stands if

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 )
@@ -16,12 +17,17 @@ type Options struct {
 	Rules string
 	// Timeout bounds the time for one text or message; 0 for no bound.
 	Timeout time.Duration
+	// Exact redacts all that the rules find. Otherwise the checksums of lock
+	// files, which generic rules take for keys, are left alone: h1:… of Go and
+	// sha512-… of package managers.
+	Exact bool
 }
 
 // A Scrubber finds and removes secrets. It is safe for concurrent use.
 type Scrubber struct {
 	engine  *engine
 	timeout time.Duration
+	exact   bool
 }
 
 // A Finding says where a secret was. It never holds the secret.
@@ -46,7 +52,7 @@ func New(opts Options) (*Scrubber, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scrub: %w", err)
 	}
-	return &Scrubber{engine: e, timeout: opts.Timeout}, nil
+	return &Scrubber{engine: e, timeout: opts.Timeout, exact: opts.Exact}, nil
 }
 
 // Rules returns how many rules look at a text.
@@ -86,10 +92,11 @@ type job struct {
 	engine  *engine
 	scratch *scratch
 	limit   *limit
+	exact   bool // Options.Exact
 }
 
 func (s *Scrubber) begin(ctx context.Context) *job {
-	return &job{s.engine, s.engine.acquire(), newLimit(ctx, s.timeout)}
+	return &job{s.engine, s.engine.acquire(), newLimit(ctx, s.timeout), s.exact}
 }
 
 // end gives the memory of a job back. After an error or a panic nobody knows
@@ -101,23 +108,80 @@ func (j *job) examine(text string) ([]mark, []Finding, error) {
 	if err := j.limit.check(); err != nil {
 		return nil, nil, err
 	}
-	hits, err := j.engine.find(text, j.scratch, j.limit)
-	if err != nil || len(hits) == 0 {
+	hits, err := j.secrets(text)
+	if err != nil {
 		return nil, nil, err
 	}
-	hits = slices.DeleteFunc(hits, func(h hit) bool { return len(carve(text, h.redacted())) == 0 })
 	var marks []mark
-	for _, h := range hits {
-		for _, part := range carve(text, h.redacted()) {
-			marks = append(marks, mark{part, h.rule.id})
+	var found []Finding
+	for i := range hits {
+		for _, part := range carve(text, hits[i].redacted()) {
+			marks = append(marks, mark{part, hits[i].rule.id})
 		}
 	}
-	var found []Finding
 	for _, h := range exact(text, hits) {
 		found = append(found, Finding{Rule: h.rule.id, Line: h.at.startLine + 1})
 	}
+	var hidden []mark
+	if err := j.decode(text, span{0, len(text)}, 1, func(m mark) { hidden = append(hidden, m) }); err != nil {
+		return nil, nil, err
+	}
+	if len(hidden) > 0 {
+		known := merge(slices.Clone(marks))
+		line, at := 1, 0
+		for _, m := range merge(hidden) {
+			if covered(known, m.span) {
+				continue
+			}
+			line += strings.Count(text[at:m.start], "\n")
+			at = m.start
+			marks = append(marks, m)
+			found = append(found, Finding{Rule: m.rule, Line: line})
+		}
+	}
 	sortFindings(found)
 	return marks, found, nil
+}
+
+// secrets returns the hits in text that are neither foldgate's ids nor excepted.
+func (j *job) secrets(text string) ([]hit, error) {
+	hits, err := j.engine.find(text, j.scratch, j.limit)
+	if err != nil || len(hits) == 0 {
+		return nil, err
+	}
+	return slices.DeleteFunc(hits, func(h hit) bool {
+		return len(carve(text, h.redacted())) == 0 || !j.exact && isChecksum(text, &h)
+	}), nil
+}
+
+// decode calls emit with the marks for the secrets that text, within a part of
+// it, holds in other encodings, at the given depth of decoding.
+func (j *job) decode(text string, within span, depth int, emit func(mark)) error {
+	var err error
+	look := func(d decoded) bool {
+		var hits []hit
+		if hits, err = j.secrets(d.text); err != nil {
+			return false
+		}
+		put := func(m mark) {
+			if d.touched(m.span) {
+				emit(mark{d.origin(m.span), m.rule})
+			}
+		}
+		for i := range hits {
+			for _, part := range carve(d.text, hits[i].redacted()) {
+				put(mark{part, hits[i].rule.id})
+			}
+		}
+		if depth < maxDepth {
+			err = j.decode(d.text, d.fresh, depth+1, put)
+		}
+		return err == nil
+	}
+	if runs(text, within, look) {
+		escapes(text, within, look)
+	}
+	return err
 }
 
 // redacted returns the range of the text that must not be shown.
@@ -160,6 +224,12 @@ func merge(marks []mark) []mark {
 		out = append(out, m)
 	}
 	return out
+}
+
+// covered reports whether s lies within one of the marks, which are merged.
+func covered(marks []mark, s span) bool {
+	n := sort.Search(len(marks), func(n int) bool { return marks[n].end >= s.end })
+	return n < len(marks) && marks[n].start <= s.start
 }
 
 // redact returns text with the marked ranges replaced.

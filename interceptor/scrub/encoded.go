@@ -1,0 +1,242 @@
+package scrub
+
+import (
+	"encoding/binary"
+	"strings"
+	"unsafe"
+)
+
+const (
+	// maxDepth is how often what was decoded is decoded again.
+	maxDepth = 3
+	// minDecoded is the least number of printable bytes in a row that are
+	// taken for decoded text: what 16 characters of base64 hold.
+	minDecoded = 12
+	// Of the text around an encoded run so much is examined with it, as the
+	// name before a value decides whether it is a secret.
+	before, after = 64, 16
+
+	high8 = 0x8080808080808080
+	// plus8 is eight times '+', the least byte of the alphabets.
+	plus8 = 0x2b2b2b2b2b2b2b2b
+)
+
+// Classes of bytes in encoded runs.
+const (
+	inBase64 = 1 << iota
+	inHex
+)
+
+var alphabet = func() (t [256]uint8) {
+	for c := range 256 {
+		switch {
+		case c >= '0' && c <= '9', c >= 'a' && c <= 'f', c >= 'A' && c <= 'F':
+			t[c] = inBase64 | inHex
+		case c >= 'g' && c <= 'z', c >= 'G' && c <= 'Z', c == '+', c == '/', c == '-', c == '_':
+			t[c] = inBase64
+		}
+	}
+	return t
+}()
+
+// digits holds the value of a byte as a base64 digit, of both alphabets, and
+// above it as a hexadecimal digit.
+var digits = func() (t [256]struct{ base64, hex uint8 }) {
+	const std = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+	for i := range std {
+		t[std[i]].base64 = uint8(i)
+	}
+	t['-'].base64, t['_'].base64 = 62, 63
+	for i := range 16 {
+		t["0123456789abcdef"[i]].hex = uint8(i)
+		t["0123456789ABCDEF"[i]].hex = uint8(i)
+	}
+	return t
+}()
+
+// A decoded text is what a part of another one says in another encoding.
+type decoded struct {
+	text  string
+	fresh span // the part of text that was decoded; the rest is around it
+	// origin maps a range of text to the range of the encoded text to redact.
+	origin func(span) span
+	// touched reports whether a range of text holds what was decoded.
+	touched func(span) bool
+}
+
+// runs calls yield with every decoded base64 or hexadecimal run in text that
+// overlaps within, until it returns false.
+func runs(text string, within span, yield func(decoded) bool) bool {
+	b := unsafe.Slice(unsafe.StringData(text), len(text))
+	for i := within.start; i+16 <= len(b) && i < within.end; {
+		// Whatever run of 16 starts in the next 8 bytes holds all of those
+		// after them.
+		if w := binary.LittleEndian.Uint64(b[i+8:]); (w-plus8)&^w&high8 != 0 || w&high8 != 0 {
+			i += 8
+			continue
+		}
+		at := i + 15
+		for at > i && alphabet[b[at-1]] != 0 {
+			at--
+		}
+		if at > i+8 || alphabet[b[i+15]] == 0 {
+			i = max(at, i+8)
+			continue
+		}
+		for at > 0 && at > i-16 && alphabet[b[at-1]] != 0 {
+			at--
+		}
+		end := runEnd(b, i+8)
+		if end-at >= 16 && !decodeRun(text, span{at, end}, yield) {
+			return false
+		}
+		i = end
+	}
+	return true
+}
+
+// runEnd returns the end of the run that byte i is in. A run goes on after a
+// line break if its line is as long as encoders make them.
+func runEnd(b []byte, i int) int {
+	line := i
+	for {
+		for i < len(b) && alphabet[b[i]] != 0 {
+			i++
+		}
+		next := i
+		if next < len(b) && b[next] == '\r' {
+			next++
+		}
+		if i-line < 40 || next >= len(b) || b[next] != '\n' {
+			return i
+		}
+		for next++; next < len(b) && (b[next] == ' ' || b[next] == '\t'); next++ {
+		}
+		if next >= len(b) || alphabet[b[next]] == 0 {
+			return i
+		}
+		line, i = next, next
+	}
+}
+
+// decodeRun yields the printable texts that a run encodes. A run may begin
+// with something else, such as a path, so all alignments are tried.
+func decodeRun(text string, run span, yield func(decoded) bool) bool {
+	hex := true
+	for i := run.start; i < run.end && hex; i++ {
+		hex = alphabet[text[i]]&inHex != 0 || alphabet[text[i]] == 0
+	}
+	if hex {
+		for skip := range 2 {
+			if !stretches(text, run, skip, 2, yield) {
+				return false
+			}
+		}
+	}
+	for skip := range 4 {
+		if !stretches(text, run, skip, 4, yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// stretches decodes a run after skip digits, in groups of n digits, and yields
+// what is printable for long enough.
+func stretches(text string, run span, skip, n int, yield func(decoded) bool) bool {
+	var buf [256]byte
+	out := buf[:0]
+	from, group, bits := 0, 0, uint32(0) // of the stretch; digits read; their value
+	first := run.start                   // of the group
+	flush := func(end int) bool {
+		if len(out) < minDecoded {
+			out = out[:0]
+			return true
+		}
+		d := around(text, span{from, end}, string(out))
+		out = out[:0]
+		return yield(d)
+	}
+	for i := run.start; i < run.end; i++ {
+		c := text[i]
+		if alphabet[c] == 0 {
+			continue // a line break in a wrapped run
+		}
+		if skip > 0 {
+			skip--
+			continue
+		}
+		if group == 0 {
+			first = i
+		}
+		if n == 4 {
+			bits = bits<<6 | uint32(digits[c].base64)
+		} else {
+			bits = bits<<4 | uint32(digits[c].hex)
+		}
+		if group++; group < n {
+			continue
+		}
+		group = 0
+		if texty[byte(bits)] && (n == 2 || texty[byte(bits>>8)] && texty[byte(bits>>16)]) {
+			if len(out) == 0 {
+				from = first
+			}
+			if n == 4 {
+				out = append(out, byte(bits>>16), byte(bits>>8))
+			}
+			out = append(out, byte(bits))
+			bits = 0
+			continue
+		}
+		bits = 0
+		if !flush(first) {
+			return false
+		}
+	}
+	// The digits that are left, and padding.
+	end := run.end
+	if n == 4 && group > 1 && len(out) > 0 {
+		bits <<= 6 * (4 - group)
+		for k := range group - 1 {
+			if c := byte(bits >> (16 - 8*k)); texty[c] {
+				out = append(out, c)
+			}
+		}
+	}
+	for end < len(text) && text[end] == '=' && end < run.end+2 {
+		end++
+	}
+	return flush(end)
+}
+
+// printable reports whether c is printable ASCII or white space.
+func printable(c byte) bool { return c >= ' ' && c < 0x7f || c >= '\t' && c <= '\r' }
+
+// texty holds the bytes of decoded text: printable ASCII, and those of the
+// usual invisible characters.
+var texty = func() (t [256]bool) {
+	for c := range 256 {
+		t[c] = printable(byte(c))
+	}
+	for _, c := range []byte("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff") {
+		t[c] = true
+	}
+	return t
+}()
+
+// around returns plain, which part of text encodes, with the text around it.
+func around(text string, part span, plain string) decoded {
+	pre := text[max(0, part.start-before):part.start]
+	if i := strings.LastIndexByte(pre, '\n'); i >= 0 {
+		pre = pre[i+1:]
+	}
+	post := text[part.end:min(len(text), part.end+after)]
+	fresh := span{len(pre), len(pre) + len(plain)}
+	return decoded{
+		text:    pre + plain + post,
+		fresh:   fresh,
+		origin:  func(span) span { return part },
+		touched: func(s span) bool { return s.start < fresh.end && s.end > fresh.start },
+	}
+}

@@ -1,0 +1,113 @@
+package scrub
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// encodings are the ways in which a secret may be hidden.
+var encodings = []struct {
+	name   string
+	encode func(string) string
+}{
+	{"base64", func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }},
+	{"base64 url", func(s string) string { return base64.RawURLEncoding.EncodeToString([]byte(s)) }},
+	{"hex", func(s string) string { return hex.EncodeToString([]byte(s)) }},
+	{"upper hex", func(s string) string { return strings.ToUpper(hex.EncodeToString([]byte(s))) }},
+	{"percent", func(s string) string { return each(s, "%%%02X") }},
+	{"unicode escapes", func(s string) string { return each(s, `\u%04x`) }},
+	{"hex escapes", func(s string) string { return each(s, `\x%02x`) }},
+	{"zero width", func(s string) string { return strings.Join(strings.Split(s, ""), "\u200b") }},
+	{"soft hyphen", func(s string) string { return s[:9] + "\u00ad" + s[9:] }},
+	{"one percent", func(s string) string { return s[:4] + fmt.Sprintf("%%%02x", s[4]) + s[5:] }},
+	{"wrapped base64", func(s string) string {
+		b := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("lorem ipsum dolor\n", 5) + s))
+		var out strings.Builder
+		for len(b) > 76 {
+			out.WriteString(b[:76] + "\n")
+			b = b[76:]
+		}
+		return out.String() + b
+	}},
+}
+
+// each formats every byte of s, or every character for an escape of those.
+func each(s, format string) string {
+	var b strings.Builder
+	if strings.Contains(format, "u") {
+		for _, r := range s {
+			fmt.Fprintf(&b, format, r)
+		}
+		return b.String()
+	}
+	for i := range len(s) {
+		fmt.Fprintf(&b, format, s[i])
+	}
+	return b.String()
+}
+
+func TestEncodedSecrets(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for i, outer := range encodings {
+		for k, inner := range encodings {
+			pat := github(uint64(100 + i*50 + k))
+			hidden := outer.encode("a " + inner.encode(pat) + " b")
+			for _, in := range []string{hidden, "see " + hidden + " there", "x: \"" + hidden + "\"\n"} {
+				got, found, err := s.Text(context.Background(), in)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if strings.Contains(got, hidden) || len(found) == 0 {
+					t.Errorf("%s in %s: Text(%.200q) = %.200q, %v", inner.name, outer.name, in, got, found)
+				}
+			}
+		}
+	}
+}
+
+func TestEncodedAfterAPath(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for n := range 8 {
+		hidden := base64.RawStdEncoding.EncodeToString([]byte("the token is " + github(uint64(n))))
+		in := "/" + strings.Repeat("x", n) + "/" + hidden
+		if got, _, err := s.Text(context.Background(), in); err != nil || strings.Contains(got, hidden[24:]) {
+			t.Errorf("Text(%q) = %q, %v", in, got, err)
+		}
+	}
+}
+
+func TestJSONInJSON(t *testing.T) {
+	s := newScrubber(t, Options{})
+	secret := token(31, "", 24) + "Zq7"
+	v := any(map[string]string{"api_key": secret})
+	for depth := range 4 {
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, found, err := s.JSON(context.Background(), b)
+		if err != nil || strings.Contains(string(got), secret) || len(found) == 0 || !json.Valid(got) {
+			t.Errorf("depth %d: JSON(%s) = %s, %v, %v", depth, b, got, found, err)
+		}
+		v = map[string]any{"text": string(b)}
+	}
+}
+
+func TestDecodingKeepsTheRest(t *testing.T) {
+	s := newScrubber(t, Options{})
+	pat := github(41)
+	for in, want := range map[string]string{
+		"a%20b " + pat[:5] + "%" + fmt.Sprintf("%02x", pat[5]) + pat[6:] + " c%20d": "a%20b " + githubMark + " c%20d",
+		"x\u200by " + pat[:7] + "\u200b" + pat[7:] + " \u200bz":                     "x\u200by " + githubMark + " \u200bz",
+		`{\"a\":\"b\",\"k\":\"` + pat + `\"}`:                                       `{\"a\":\"b\",\"k\":\"` + githubMark + `\"}`,
+	} {
+		if got, _, err := s.Text(context.Background(), in); err != nil || got != want {
+			t.Errorf("Text(%q)\n got %q, %v\nwant %q", in, got, err, want)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package scrub
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+// TestOwnRules shows what foldgate's rules find: SECRET stands for the secret.
+func TestOwnRules(t *testing.T) {
+	s := newScrubber(t, Options{})
+	word, long := token(11, "", 12)+"7", token(12, "", 40)
+	pem := "-----BEGIN EC PRIVATE" + " KEY-----"
+	lines := token(13, "", 64) + `\n` + token(14, "", 64) + `\n` + token(15, "", 20)
+	tests := []struct{ rule, in, secret string }{
+		{"connection-string", "DATABASE_URL=postgres://app:SECRET@db.internal:5432/app", word},
+		{"connection-string", "mongodb+srv://app:SECRET@cluster0.example.net/?w=1", word},
+		{"connection-string", "redis://:SECRET@cache:6379/0", word},
+		{"connection-string", "amqps://u:SECRET@mq/vhost", word},
+		{"connection-string", `{"dsn":"mysql://root:SECRET@127.0.0.1/x"}`, word},
+		{"url-password", "git clone https://bot:SECRET@git.example.com/x.git", word},
+		{"authorization-header", "Authorization: Basic SECRET", "dXNlcjpo" + token(16, "", 8)},
+		{"authorization-header", `"Authorization": "Bearer SECRET"`, word},
+		{"authorization-header", `-H 'authorization: token SECRET'`, word},
+		{"bearer-token", "sent Bearer SECRET to the server", long},
+		{"cookie", "Cookie: SECRET", "theme=dark; session=" + long},
+		{"cookie", "Set-Cookie: SECRET; Path=/; HttpOnly", "sid=" + long},
+		{"cloud-credentials", `"SecretAccessKey" : "SECRET"`, token(17, "aZ9/", 36)},
+		{"cloud-credentials", "x ya29.", ""},
+		{"cloud-credentials", "found SECRET", "ya" + "29." + long},
+		{"private-key-cut", pem + `SECRET...`, `\n` + lines},
+		{"private-jwk", `{"kty":"EC","crv":"P-256","d":"SECRET"}`, token(18, "", 43)},
+		{"password-field", `{"user":"x","db_password":"SECRET"}`, "hunter2!x"},
+		{"password-field", `{\"password\":\"SECRET\"}`, "hunter2!x"},
+		{"password-attribute", "Server=db;User Id=sa;Password=SECRET;", "hunter2!x"},
+		{"password-attribute", "PGPASSWORD=SECRET psql", "hunter2!x"},
+		{"netrc", "machine example.com login bot password SECRET", "hunter2!x"},
+	}
+	for _, tt := range tests {
+		in := strings.ReplaceAll(tt.in, "SECRET", tt.secret)
+		got, found, err := s.Text(context.Background(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tt.secret == "" {
+			if got != in {
+				t.Errorf("Text(%q) = %q, want it unchanged", in, got)
+			}
+			continue
+		}
+		if strings.Contains(got, tt.secret) || len(found) == 0 {
+			t.Errorf("Text(%q) = %q, findings %v: the secret is still there", in, got, found)
+		}
+		own := false
+		for _, h := range hitsOf(t, s, in) {
+			own = own || h.rule.id == tt.rule && in[h.secret.start:h.secret.end] == tt.secret
+		}
+		if !own {
+			t.Errorf("rule %s does not find %q in %q", tt.rule, tt.secret, in)
+		}
+	}
+}
+
+func hitsOf(t testing.TB, s *Scrubber, text string) []hit {
+	t.Helper()
+	j := s.begin(context.Background())
+	defer j.end()
+	hits, err := j.engine.find(text, j.scratch, j.limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return hits
+}
+
+// TestOrdinaryText: what is no secret stays, however much it looks like one.
+func TestOrdinaryText(t *testing.T) {
+	s := newScrubber(t, Options{})
+	sum := token(21, "", 43)
+	for _, in := range []string{
+		"postgres://user:password@localhost/db and postgres://user:${PASSWORD}@localhost/db",
+		"https://example.com:8080/path@2x.png https://user:<token>@example.com https://x:$TOKEN@example.com",
+		"Authorization: Bearer $TOKEN", "Authorization: Bearer <token>", "Authorization: Bearer {token}", "Authorization: Basic realm",
+		"the bearer authentication-scheme-of-the-web is described in RFC 6750",
+		"cookie: the cookie must be set before the session starts, see document.cookie = value",
+		`"password": "The password of the user"`, `"password":"string"`, `{"password":"${DB_PASSWORD}","type":"password"}`,
+		"password=; pwd=$PWD; cd /tmp", "-----BEGIN PUBLIC KEY-----\n" + token(22, "", 64),
+		"golang.org/x/oauth2 v0.30.0 h1:" + sum + "=\ngolang.org/x/oauth2 v0.30.0/go.mod h1:" + sum + "=\n",
+		`"integrity": "sha512-` + token(23, "", 86) + `=="`,
+		"commit 0123456789abcdef0123456789abcdef01234567", "id 0b8d1f7e-52f3-4b1c-9f7a-3d2e1c0b9a8f",
+		"family \U0001f468\u200d\U0001f469\u200d\U0001f467 and क\u094d\u200dष", "50%25 of a%20b",
+		"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
+	} {
+		got, found, err := s.Text(context.Background(), in)
+		if err != nil || got != in || len(found) > 0 {
+			t.Errorf("Text(%q) = %q, %v, %v, want it unchanged", in, got, found, err)
+		}
+	}
+}
+
+// TestExact: with Options.Exact checksums are redacted as gitleaks would.
+func TestExact(t *testing.T) {
+	s := newScrubber(t, Options{Exact: true})
+	in := "golang.org/x/oauth2 v0.30.0 h1:" + token(21, "", 43) + "=\n"
+	if got, _, err := s.Text(context.Background(), in); err != nil || got == in {
+		t.Errorf("Text(%q) = %q, %v, want the sum redacted", in, got, err)
+	}
+}
+
+// TestSourceStays: in the source of the standard library our rules, exceptions
+// and decoding add nothing to what gitleaks finds.
+func TestSourceStays(t *testing.T) {
+	root := filepath.Join(runtime.GOROOT(), "src")
+	if _, err := os.Stat(root); err != nil {
+		t.Skip("the source of the standard library is not here")
+	}
+	s := newScrubber(t, Options{})
+	for _, dir := range []string{"net/http", "net/url", "crypto/tls", "database/sql", "cmd/go/internal/auth", "encoding/json", "mime"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, e os.DirEntry, err error) error {
+			if err != nil || e.IsDir() || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testdata") {
+				return err
+			}
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return err
+			}
+			text := string(b)
+			_, found, err := s.Text(context.Background(), text)
+			for _, f := range found {
+				known := false
+				for _, h := range exact(text, hitsOf(t, s, text)) {
+					known = known || !h.rule.own && h.rule.id == f.Rule
+				}
+				if !known {
+					t.Errorf("%s:%d: %s finds something", path, f.Line, f.Rule)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
