@@ -1,8 +1,10 @@
 package scrub
 
 import (
+	"encoding/binary"
 	"slices"
 	"unicode/utf8"
+	"unsafe"
 )
 
 // findRule returns the findings of r in the text of t, for which look has run.
@@ -164,16 +166,17 @@ func runeSize(text string, i int) int {
 
 // ascii reports whether s is plain ASCII.
 func ascii(s string) bool {
-	for len(s) >= 8 {
-		if (uint32(s[0])|uint32(s[1])|uint32(s[2])|uint32(s[3])|uint32(s[4])|uint32(s[5])|uint32(s[6])|uint32(s[7]))&0x80 != 0 {
-			return false
-		}
-		s = s[8:]
-	}
-	for i := range len(s) {
-		if s[i] >= utf8.RuneSelf {
+	b := unsafe.Slice(unsafe.StringData(s), len(s))
+	var w uint64
+	for ; len(b) >= 32; b = b[32:] {
+		w = binary.LittleEndian.Uint64(b) | binary.LittleEndian.Uint64(b[8:]) |
+			binary.LittleEndian.Uint64(b[16:]) | binary.LittleEndian.Uint64(b[24:])
+		if w&high8 != 0 {
 			return false
 		}
 	}
-	return true
+	for _, c := range b {
+		w |= uint64(c)
+	}
+	return w&high8 == 0
 }

@@ -67,6 +67,21 @@ type decoded struct {
 // runs calls yield with every decoded base64 or hexadecimal run in text that
 // overlaps within, until it returns false.
 func runs(text string, within span, yield func(decoded) bool) bool {
+	for at := within.start; ; {
+		run, ok := nextRun(text, span{at, within.end})
+		if !ok {
+			return true
+		}
+		if !decodeRun(text, run, yield) {
+			return false
+		}
+		at = run.end
+	}
+}
+
+// nextRun returns the first run of at least 16 characters in text that
+// overlaps within.
+func nextRun(text string, within span) (span, bool) {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
 	for i := within.start; i+16 <= len(b) && i < within.end; {
 		// Whatever run of 16 starts in the next 8 bytes holds all of those
@@ -87,12 +102,12 @@ func runs(text string, within span, yield func(decoded) bool) bool {
 			at--
 		}
 		end := runEnd(b, i+8)
-		if end-at >= 16 && !decodeRun(text, span{at, end}, yield) {
-			return false
+		if end-at >= 16 {
+			return span{at, end}, true
 		}
 		i = end
 	}
-	return true
+	return span{}, false
 }
 
 // runEnd returns the end of the run that byte i is in. A run goes on after a

@@ -33,7 +33,10 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 			clean, found, err = nil, nil, fault(e)
 		}
 	}()
-	d := &document{job: s.begin(ctx), raw: raw}
+	d := &document{job: s.begin(ctx), raw: raw, dirty: map[int]*stringToken{}}
+	if d.survey, err = d.job.survey(view(raw)); err != nil {
+		return nil, nil, err
+	}
 	walkErr := rawjson.Walk(raw, func(t rawjson.Token) bool {
 		err = d.token(t)
 		return err == nil
@@ -53,12 +56,12 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 
 // A document is one JSON value on its way through the scrubber.
 type document struct {
-	job   *job
-	raw   []byte
-	stack []frame
-	dirty []*stringToken // those with a secret, in no order
-	found []placed
-	text  []byte // reused for decoded strings
+	job    *job
+	raw    []byte
+	survey *survey
+	stack  []frame
+	dirty  map[int]*stringToken // those with a secret, by where they start
+	found  []placed
 }
 
 // placed is a finding in the string that starts at byte at.
@@ -67,27 +70,30 @@ type placed struct {
 	at int
 }
 
-// A stringToken is one string literal of the document, quotes included.
+// A quoted is a string literal of the document, quotes included.
+type quoted struct{ start, end int }
+
+// A stringToken is a literal with a secret.
 type stringToken struct {
-	start, end int
-	isKey      bool
-	object     int // start of the object, for a key
-	marks      []mark
-	blob       string // replaces the whole string if not ""
+	quoted
+	object int // start of the object, for a key; else -1
+	marks  []mark
+	blob   string // replaces the whole string if not ""
 }
 
-// A frame is an object or array around the position.
+// A frame is an object or array around the position. The quoted of an object
+// are those of some of its members, none where end is 0.
 type frame struct {
 	start   int
 	array   bool
-	content bool           // an array that is the value of a "content"
-	blocks  []*stringToken // of such an array
-	key     *stringToken   // of an object: the member that is being read
-	name    string         // the key, decoded
-	isText  bool           // of an object: "type" is "text"
-	text    *stringToken   // of an object: its "text"
-	blob    *stringToken   // of an object: its "blob"
-	mime    string         // of an object: its "mimeType"
+	content bool     // an array that is the value of a "content"
+	blocks  []quoted // of such an array
+	key     quoted   // of an object: the member that is being read
+	name    string   // the key, decoded
+	isText  bool     // of an object: "type" is "text"
+	text    quoted   // of an object: its "text"
+	blob    quoted   // of an object: its "blob"
+	mime    string   // of an object: its "mimeType"
 }
 
 func (d *document) token(t rawjson.Token) error {
@@ -104,11 +110,11 @@ func (d *document) token(t rawjson.Token) error {
 		return d.leave(&f)
 	case rawjson.KeyToken:
 		f := d.top()
-		f.key = &stringToken{start: t.Start, end: t.End, isKey: true, object: f.start}
-		f.name = string(d.decode(f.key))
+		f.key = quoted{t.Start, t.End}
+		f.name = d.decode(f.key)
 		return d.scan(f.key, f.name)
 	case rawjson.StringToken:
-		return d.value(&stringToken{start: t.Start, end: t.End})
+		return d.value(quoted{t.Start, t.End})
 	}
 	return nil
 }
@@ -121,8 +127,8 @@ func (d *document) top() *frame {
 }
 
 // value examines a string that is not a key.
-func (d *document) value(t *stringToken) error {
-	text := string(d.decode(t))
+func (d *document) value(t quoted) error {
+	text := d.decode(t)
 	f := d.top()
 	if f == nil || f.array {
 		return d.scan(t, text)
@@ -141,10 +147,10 @@ func (d *document) value(t *stringToken) error {
 	if err := d.scan(t, text); err != nil {
 		return err
 	}
-	if len(text) > maxPair {
+	if len(text) > maxPair || !d.survey.hot(f.key) {
 		return nil
 	}
-	return d.joined([]*stringToken{f.key, t}, []string{`"`, f.name, `": "`, text, "\"\n"})
+	return d.joined([]quoted{f.key, t}, []string{`"`, f.name, `": "`, text, "\"\n"})
 }
 
 // leave examines what is complete at the end of an object or array.
@@ -155,45 +161,54 @@ func (d *document) leave(f *frame) error {
 		}
 		parts := make([]string, 0, 2*len(f.blocks))
 		for _, b := range f.blocks {
-			parts = append(parts, "", string(d.decode(b)))
+			parts = append(parts, "", d.decode(b))
 		}
 		return d.joined(f.blocks, parts)
 	}
-	if up := d.top(); up != nil && up.content && f.isText && f.text != nil {
+	if up := d.top(); up != nil && up.content && f.isText && f.text.end > 0 {
 		up.blocks = append(up.blocks, f.text)
 	}
-	if f.blob != nil {
+	if f.blob.end > 0 {
 		return d.scanBlob(f)
 	}
 	return nil
 }
 
 // scan examines the decoded text of t.
-func (d *document) scan(t *stringToken, text string) error {
+func (d *document) scan(t quoted, text string) error {
+	if !d.survey.hot(t) {
+		return nil
+	}
 	marks, found, err := d.job.examine(text)
 	if err != nil {
 		return err
 	}
-	d.mark(t, marks)
+	if len(marks) > 0 {
+		d.mark(t, marks...)
+	}
 	for _, f := range found {
 		d.found = append(d.found, placed{f, t.start})
 	}
 	return nil
 }
 
-func (d *document) mark(t *stringToken, marks []mark) {
-	if len(marks) == 0 {
-		return
+// mark notes what is to be redacted in t.
+func (d *document) mark(t quoted, marks ...mark) *stringToken {
+	token := d.dirty[t.start]
+	if token == nil {
+		token = &stringToken{quoted: t, object: -1}
+		if f := d.top(); f != nil && f.key == t {
+			token.object = f.start
+		}
+		d.dirty[t.start] = token
 	}
-	if len(t.marks) == 0 {
-		d.dirty = append(d.dirty, t)
-	}
-	t.marks = append(t.marks, marks...)
+	token.marks = append(token.marks, marks...)
+	return token
 }
 
 // joined examines the concatenation of parts, where every second one is the
 // text of a token. What was known before is not reported again.
-func (d *document) joined(tokens []*stringToken, parts []string) error {
+func (d *document) joined(tokens []quoted, parts []string) error {
 	text := strings.Join(parts, "")
 	marks, _, err := d.job.examine(text)
 	if err != nil {
@@ -208,13 +223,17 @@ func (d *document) joined(tokens []*stringToken, parts []string) error {
 			if at += size; lo >= hi {
 				continue
 			}
-			if !covered(merge(slices.Clone(t.marks)), span{lo, hi}) {
+			var known []mark
+			if token := d.dirty[t.start]; token != nil {
+				known = merge(slices.Clone(token.marks))
+			}
+			if !covered(known, span{lo, hi}) {
 				if !reported {
 					reported = true
 					line := 1 + strings.Count(parts[2*i+1][:lo], "\n")
 					d.found = append(d.found, placed{Finding{Rule: m.rule, Line: line}, t.start})
 				}
-				d.mark(t, []mark{{span{lo, hi}, m.rule}})
+				d.mark(t, mark{span{lo, hi}, m.rule})
 			}
 		}
 	}
@@ -224,7 +243,7 @@ func (d *document) joined(tokens []*stringToken, parts []string) error {
 // scanBlob examines the text in a base64 blob, or the blob as it stands if
 // there is no text in it.
 func (d *document) scanBlob(f *frame) error {
-	encoded := string(d.decode(f.blob))
+	encoded := d.decode(f.blob)
 	text, err := base64.StdEncoding.DecodeString(encoded)
 	if err != nil || !textual(f.mime) && !utf8.Valid(text) {
 		return d.scan(f.blob, encoded)
@@ -233,8 +252,7 @@ func (d *document) scanBlob(f *frame) error {
 	if err != nil || len(marks) == 0 {
 		return err
 	}
-	d.dirty = append(d.dirty, f.blob)
-	f.blob.blob = base64.StdEncoding.EncodeToString([]byte(redact(string(text), marks)))
+	d.mark(f.blob).blob = base64.StdEncoding.EncodeToString([]byte(redact(string(text), marks)))
 	for _, x := range found {
 		d.found = append(d.found, placed{x, f.blob.start})
 	}

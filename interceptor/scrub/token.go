@@ -3,36 +3,40 @@ package scrub
 import (
 	"bytes"
 	"cmp"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// decode returns the value of a string token. The result is valid until the
-// next call.
-func (d *document) decode(t *stringToken) []byte {
+// view returns b as a string without a copy. b must not change while it is used.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
+
+// decode returns the value of a string literal.
+func (d *document) decode(t quoted) string {
 	body := d.raw[t.start+1 : t.end-1]
 	if bytes.IndexByte(body, '\\') < 0 {
-		return body
+		return view(body)
 	}
-	d.text = d.text[:0]
+	out := make([]byte, 0, len(body))
 	for len(body) > 0 {
 		n := bytes.IndexByte(body, '\\')
 		if n < 0 {
 			n = len(body)
 		}
-		d.text = append(d.text, body[:n]...)
+		out = append(out, body[:n]...)
 		if body = body[n:]; len(body) > 0 {
 			r, size := escape(body)
-			d.text = utf8.AppendRune(d.text, r)
+			out = utf8.AppendRune(out, r)
 			body = body[size:]
 		}
 	}
-	return d.text
+	return view(out)
 }
 
 // escape returns the character of the escape sequence that b starts with, and
@@ -83,7 +87,6 @@ func hex4(b []byte) (rune, bool) {
 
 // rewrite returns the document with the marked parts of its strings replaced.
 func (d *document) rewrite() []byte {
-	slices.SortFunc(d.dirty, func(a, b *stringToken) int { return cmp.Compare(a.start, b.start) })
 	type name struct {
 		object int
 		key    string
@@ -91,7 +94,8 @@ func (d *document) rewrite() []byte {
 	keys := map[name]int{}
 	out := make([]byte, 0, len(d.raw)+64*len(d.dirty))
 	at := 0
-	for _, t := range d.dirty {
+	for _, start := range slices.Sorted(maps.Keys(d.dirty)) {
+		t := d.dirty[start]
 		out = append(out, d.raw[at:t.start]...)
 		at = t.end
 		if t.blob != "" {
@@ -100,7 +104,7 @@ func (d *document) rewrite() []byte {
 		}
 		from := len(out)
 		out = d.appendRedacted(out, t)
-		if t.isKey {
+		if t.object >= 0 {
 			n := name{t.object, string(out[from:])}
 			if keys[n]++; keys[n] > 1 {
 				out = append(out[:len(out)-1], '#')
@@ -157,10 +161,6 @@ func (d *document) findings() []Finding {
 	}
 	slices.SortStableFunc(d.found, func(a, b placed) int { return cmp.Compare(a.at, b.at) })
 	out := make([]Finding, 0, len(d.found))
-	secret := map[int]bool{}
-	for _, t := range d.dirty {
-		secret[t.start] = t.isKey
-	}
 	next := 0
 	var path []step
 	_ = rawjson.Walk(d.raw, func(t rawjson.Token) bool {
@@ -172,7 +172,7 @@ func (d *document) findings() []Finding {
 			path = path[:len(path)-1]
 		case rawjson.KeyToken:
 			s := &path[len(path)-1]
-			s.key, s.hidden = d.raw[t.Start:t.End], secret[t.Start]
+			s.key, s.hidden = d.raw[t.Start:t.End], d.dirty[t.Start] != nil
 		default:
 			advance(path)
 		}
