@@ -111,9 +111,7 @@ func (a *allowlist) stopped(t *site, h *hit) (bool, error) {
 	if a.stops == nil {
 		return slices.ContainsFunc(a.stopWords, func(w string) bool { return strings.Contains(s, w) }), nil
 	}
-	found := false
-	err := a.stops.each(s, t.limit, func(int, int) { found = true })
-	return found, err
+	return a.stops.any(s), nil
 }
 
 // matches reports whether an expression matches what the list looks at.

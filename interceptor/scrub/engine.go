@@ -17,6 +17,7 @@ type engine struct {
 	literals []use // by literal of the matcher
 	plans    [][]*plan
 	numPlans int
+	shortest int   // no match of a rule has fewer bytes
 	always   []int // rules that no keyword of the matcher switches on
 
 	mu   sync.Mutex
@@ -40,7 +41,8 @@ type scratch struct {
 	scans   []int     // plans whose dfa ran
 	seen    []bool    // by literal
 	heard   []int     // the seen literals
-	lines   []int32   // see site.lineBreaks
+	found   []sighting
+	lines   []int32 // see site.lineBreaks
 	walk    walker
 }
 
@@ -90,6 +92,9 @@ func newEngine(set *ruleSet) (*engine, error) {
 				u := at(k)
 				u.enables = append(u.enables, i)
 			}
+		}
+		if least, _ := lengths(r.tree); i == 0 || least < e.shortest {
+			e.shortest = least
 		}
 		e.plans[i] = newPlans(r.tree)
 		for _, p := range e.plans[i] {
@@ -164,6 +169,9 @@ func (e *engine) find(text string, s *scratch, lim *limit) ([]hit, error) {
 	if len(text) > math.MaxInt32/2 {
 		return nil, fmt.Errorf("scrub: text of %d bytes: at most %d are examined at once", len(text), math.MaxInt32/2)
 	}
+	if len(text) < e.shortest {
+		return nil, nil
+	}
 	defer s.reset()
 	if err := e.look(text, s, lim); err != nil {
 		return nil, err
@@ -200,40 +208,59 @@ func (e *engine) find(text string, s *scratch, lim *limit) ([]hit, error) {
 
 // look notes which rules are switched on and where the anchors are.
 func (e *engine) look(text string, s *scratch, lim *limit) error {
-	keyword := func(l, _ int) {
-		if s.seen[l] {
-			return
-		}
-		s.seen[l] = true
-		s.heard = append(s.heard, l)
-		for _, r := range e.literals[l].enables {
-			if !s.enabled[r] {
-				s.enabled[r] = true
-				s.active = append(s.active, r)
-			}
-		}
-	}
-	place := func(l, at int) {
-		for _, p := range e.literals[l].anchors {
-			if len(s.hits[p]) == 0 {
-				s.touched = append(s.touched, p)
-			}
-			s.hits[p] = append(s.hits[p], int32(at))
-		}
-	}
 	if !folds(text) {
-		return e.matcher.each(text, lim, func(l, at int) {
-			keyword(l, at)
-			place(l, at)
-		})
+		return e.sight(text, s, lim, true, true, nil)
 	}
 	// A few letters of the text are ASCII letters without case. Keywords and
 	// expressions do not even agree on which.
-	if err := e.matcher.each(strings.ToLower(text), lim, keyword); err != nil {
+	if err := e.sight(strings.ToLower(text), s, lim, true, false, nil); err != nil {
 		return err
 	}
 	folded, from := fold(text)
-	return e.matcher.each(folded, lim, func(l, at int) { place(l, int(from[at])) })
+	return e.sight(folded, s, lim, false, true, from)
+}
+
+// sight notes the keywords, the anchors or both that are in text. The place
+// that is noted for byte i is from[i], or i where from is nil.
+func (e *engine) sight(text string, s *scratch, lim *limit, keywords, anchors bool, from []int32) error {
+	for at := 0; at < len(text); {
+		if at > 0 {
+			if err := lim.check(); err != nil {
+				return err
+			}
+		}
+		at, s.found = e.matcher.look(text, at, s.found[:0])
+		for _, f := range s.found {
+			if keywords && !s.seen[f.literal] {
+				e.enable(int(f.literal), s)
+			}
+			if !anchors {
+				continue
+			}
+			if from != nil {
+				f.at = from[f.at]
+			}
+			for _, p := range e.literals[f.literal].anchors {
+				if len(s.hits[p]) == 0 {
+					s.touched = append(s.touched, p)
+				}
+				s.hits[p] = append(s.hits[p], f.at)
+			}
+		}
+	}
+	return nil
+}
+
+// enable switches on the rules of which a literal is a keyword.
+func (e *engine) enable(literal int, s *scratch) {
+	s.seen[literal] = true
+	s.heard = append(s.heard, literal)
+	for _, r := range e.literals[literal].enables {
+		if !s.enabled[r] {
+			s.enabled[r] = true
+			s.active = append(s.active, r)
+		}
+	}
 }
 
 // folds reports whether text holds a letter that is an ASCII letter in lower

@@ -93,31 +93,33 @@ func rarest(l string) int {
 	return at
 }
 
-// each calls hit with every place of a literal in text. Places of one literal
-// come in ascending order. It stops at the first error of lim.
-func (m *matcher) each(text string, lim *limit, hit func(literal, at int)) error {
-	const block = 1 << 16
+// A sighting is a literal at a place of a text.
+type sighting struct{ literal, at int32 }
+
+// blockSize is how much of a text a matcher looks at in one go.
+const blockSize = 1 << 16
+
+// look appends to found the literals around the next block of text from byte i
+// on, and returns where the block ends: at len(text) for the last one. Places
+// of one literal come in ascending order.
+func (m *matcher) look(text string, i int, found []sighting) (int, []sighting) {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
-	i := 0
-	for end := 0; i+8 <= len(b); {
-		if end = min(i+block, len(b)-7); i > 0 {
-			if err := lim.check(); err != nil {
-				return err
-			}
+	end := min(i+blockSize, len(b)-7)
+	for ; i < end; i += 4 {
+		w := binary.LittleEndian.Uint64(b[i:]) | lower8
+		h0 := uint32(w&0xFFFFFF) * hashMul >> (32 - hashBits)
+		h1 := uint32(w>>8&0xFFFFFF) * hashMul >> (32 - hashBits)
+		h2 := uint32(w>>16&0xFFFFFF) * hashMul >> (32 - hashBits)
+		h3 := uint32(w>>24&0xFFFFFF) * hashMul >> (32 - hashBits)
+		set := m.bitmap[h0>>6]>>(h0&63)&1 | m.bitmap[h1>>6]>>(h1&63)&1<<1 |
+			m.bitmap[h2>>6]>>(h2&63)&1<<2 | m.bitmap[h3>>6]>>(h3&63)&1<<3
+		for ; set != 0; set &= set - 1 {
+			k := bits.TrailingZeros64(set)
+			found = m.verify(text, i+k, hash(w>>(8*k)), found)
 		}
-		for ; i < end; i += 4 {
-			w := binary.LittleEndian.Uint64(b[i:]) | lower8
-			h0 := uint32(w&0xFFFFFF) * hashMul >> (32 - hashBits)
-			h1 := uint32(w>>8&0xFFFFFF) * hashMul >> (32 - hashBits)
-			h2 := uint32(w>>16&0xFFFFFF) * hashMul >> (32 - hashBits)
-			h3 := uint32(w>>24&0xFFFFFF) * hashMul >> (32 - hashBits)
-			set := m.bitmap[h0>>6]>>(h0&63)&1 | m.bitmap[h1>>6]>>(h1&63)&1<<1 |
-				m.bitmap[h2>>6]>>(h2&63)&1<<2 | m.bitmap[h3>>6]>>(h3&63)&1<<3
-			for ; set != 0; set &= set - 1 {
-				k := bits.TrailingZeros64(set)
-				m.verify(text, i+k, hash(w>>(8*k)), hit)
-			}
-		}
+	}
+	if i+8 <= len(b) {
+		return i, found
 	}
 	for ; i < len(text); i++ {
 		var w uint64
@@ -125,21 +127,31 @@ func (m *matcher) each(text string, lim *limit, hit func(literal, at int)) error
 			w = w<<8 | uint64(text[i+k])
 		}
 		if h := hash(w); m.bitmap[h>>6]>>(h&63)&1 != 0 {
-			m.verify(text, i, h, hit)
+			found = m.verify(text, i, h, found)
 		}
 	}
-	return nil
+	return i, found
 }
 
-// verify calls hit with the literals that have hash h at byte i of text.
-func (m *matcher) verify(text string, i int, h uint32, hit func(literal, at int)) {
+// any reports whether text holds a literal.
+func (m *matcher) any(text string) bool {
+	var found []sighting
+	for at := 0; at < len(text) && len(found) == 0; {
+		at, found = m.look(text, at, found)
+	}
+	return len(found) > 0
+}
+
+// verify appends the literals that have hash h at byte i of text.
+func (m *matcher) verify(text string, i int, h uint32, found []sighting) []sighting {
 	for e := m.first[h]; e != 0; {
 		x := &m.entries[e-1]
 		if l, at := m.texts[x.literal], i-x.offset; at >= 0 && at+len(l) <= len(text) && equalFold(text[at:at+len(l)], l) {
-			hit(x.literal, at)
+			found = append(found, sighting{int32(x.literal), int32(at)})
 		}
 		e = x.next
 	}
+	return found
 }
 
 // equalFold reports whether s, of the length of lower, is lower but for the

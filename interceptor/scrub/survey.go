@@ -21,11 +21,14 @@ func (j *job) survey(raw string) (*survey, error) {
 		return s, nil
 	}
 	s.blocks = make([]uint64, len(raw)>>(blockBits+6)+1)
-	err := j.engine.matcher.each(raw, j.limit, func(l, at int) {
-		s.add(at, at+len(j.engine.matcher.texts[l]))
-	})
-	if err != nil {
-		return nil, err
+	for at := 0; at < len(raw); {
+		if err := j.limit.check(); err != nil {
+			return nil, err
+		}
+		at, j.scratch.found = j.engine.matcher.look(raw, at, j.scratch.found[:0])
+		for _, f := range j.scratch.found {
+			s.add(int(f.at), int(f.at)+len(j.engine.matcher.texts[f.literal]))
+		}
 	}
 	for at := 0; ; {
 		run, ok := nextRun(raw, span{at, len(raw)})
