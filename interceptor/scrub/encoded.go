@@ -135,19 +135,40 @@ func runEnd(b []byte, i int) int {
 }
 
 // decodeRun yields the printable texts that a run encodes. A run may begin
-// with something else, such as a path, so all alignments are tried.
+// with something else, such as a path, so all alignments are tried. The next
+// line may be something else too, so the lines are decoded each by itself and
+// together. Hexadecimal lines are not joined.
 func decodeRun(text string, run span, yield func(decoded) bool) bool {
-	hex := true
-	for i := run.start; i < run.end && hex; i++ {
-		hex = alphabet[text[i]]&inHex != 0 || alphabet[text[i]] == 0
-	}
-	if hex {
-		for skip := range 2 {
-			if !stretches(text, run, skip, 2, yield) {
+	for at := run.start; at < run.end; {
+		end := at
+		for end < run.end && alphabet[text[end]]&inHex != 0 {
+			end++
+		}
+		for skip := 0; skip < 2 && end-at >= 2*minDecoded; skip++ {
+			if !stretches(text, span{at, end}, skip, 2, yield) {
 				return false
 			}
 		}
+		at = end + 1
 	}
+	for at, lines := run.start, 0; at < run.end; lines++ {
+		line := span{at, run.end}
+		if i := strings.IndexByte(text[at:run.end], '\n'); i >= 0 {
+			line.end = at + i
+		}
+		at = line.end + 1
+		if line.end < run.end && text[line.end-1] == '\r' {
+			line.end--
+		}
+		if !aligned(text, line, yield) || lines == 1 && !aligned(text, run, yield) {
+			return false
+		}
+	}
+	return true
+}
+
+// aligned decodes a run of base64 in all alignments.
+func aligned(text string, run span, yield func(decoded) bool) bool {
 	for skip := range 4 {
 		if !stretches(text, run, skip, 4, yield) {
 			return false

@@ -34,6 +34,9 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 		}
 	}()
 	d := &document{job: s.begin(ctx), raw: raw, dirty: map[int]*stringToken{}}
+	if err = d.job.limit.check(); err != nil {
+		return nil, nil, err
+	}
 	if d.survey, err = d.job.survey(view(raw)); err != nil {
 		return nil, nil, err
 	}
@@ -176,7 +179,7 @@ func (d *document) leave(f *frame) error {
 
 // scan examines the decoded text of t.
 func (d *document) scan(t quoted, text string) error {
-	if !d.survey.hot(t) {
+	if len(text) < d.job.engine.shortest || !d.survey.hot(t) {
 		return nil
 	}
 	marks, found, err := d.job.examine(text)

@@ -122,25 +122,43 @@ func (j *job) examine(text string) ([]mark, []Finding, error) {
 	for _, h := range exact(text, hits) {
 		found = append(found, Finding{Rule: h.rule.id, Line: h.at.startLine + 1})
 	}
-	var hidden []mark
-	if err := j.decode(text, span{0, len(text)}, 1, func(m mark) { hidden = append(hidden, m) }); err != nil {
-		return nil, nil, err
-	}
-	if len(hidden) > 0 {
-		known := merge(slices.Clone(marks))
-		line, at := 1, 0
-		for _, m := range merge(hidden) {
-			if covered(known, m.span) {
-				continue
-			}
-			line += strings.Count(text[at:m.start], "\n")
-			at = m.start
-			marks = append(marks, m)
-			found = append(found, Finding{Rule: m.rule, Line: line})
+	if mayDecode(text) {
+		if marks, found, err = j.encoded(text, marks, found); err != nil {
+			return nil, nil, err
 		}
 	}
 	sortFindings(found)
 	return marks, found, nil
+}
+
+// encoded adds what text holds in other encodings to marks and found.
+func (j *job) encoded(text string, marks []mark, found []Finding) ([]mark, []Finding, error) {
+	var hidden []mark
+	err := j.decode(text, span{0, len(text)}, 1, func(m mark) { hidden = append(hidden, m) })
+	if err != nil || len(hidden) == 0 {
+		return marks, found, err
+	}
+	known := merge(slices.Clone(marks))
+	line, at := 1, 0
+	for _, m := range merge(hidden) {
+		if covered(known, m.span) {
+			continue
+		}
+		line += strings.Count(text[at:m.start], "\n")
+		at = m.start
+		marks = append(marks, m)
+		found = append(found, Finding{Rule: m.rule, Line: line})
+	}
+	return marks, found, nil
+}
+
+// mayDecode reports whether text may hold something in another encoding.
+func mayDecode(text string) bool {
+	if strings.IndexByte(text, '%') >= 0 || strings.IndexByte(text, '\\') >= 0 || !ascii(text) {
+		return true
+	}
+	_, ok := nextRun(text, span{0, len(text)})
+	return ok
 }
 
 // secrets returns the hits in text that are neither foldgate's ids nor excepted.
