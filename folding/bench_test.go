@@ -16,7 +16,7 @@ import (
 func withHistory(b *testing.B, finished, active int) *folding.Manager {
 	b.Helper()
 	cfg := roomy()
-	cfg.MaxBudget = 1 << 40
+	cfg.MaxBudget = 1 << 30
 	m, _ := open(b, cfg, folding.Options{
 		Repository: openDB(b, filepath.Join(b.TempDir(), "state.db")),
 		OnEvent:    func(folding.Event) {},
@@ -81,7 +81,7 @@ func BenchmarkCall(b *testing.B) {
 			work := make(chan struct{})
 			var wg sync.WaitGroup
 			for i := range parallel {
-				br := create(b, m, alice, folding.CreateRequest{Budget: 1 << 40})
+				br := create(b, m, alice, folding.CreateRequest{Budget: 1 << 30})
 				wg.Go(func() {
 					for range work {
 						start := time.Now()

@@ -117,12 +117,7 @@ func (d *database) Apply(ctx context.Context, changes []Change) (err error) {
 	if _, err := d.stmts[stmtCommit].ExecContext(ctx); err != nil {
 		return err
 	}
-	if d.commits++; d.commits >= checkpointAfter {
-		select {
-		case d.checkpoint <- struct{}{}:
-		default:
-		}
-	}
+	d.written()
 	return nil
 }
 

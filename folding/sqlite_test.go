@@ -204,3 +204,47 @@ func TestSQLiteRefusesWithAReason(t *testing.T) {
 		})
 	}
 }
+
+// The log does not grow without bound, and what is written while it is moved
+// is not lost.
+func TestSQLiteCheckpoints(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.db")
+	repo := openDB(t, path)
+	b := sample("br_a", time.Now().UTC().Truncate(time.Microsecond))
+	if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpInsert, Branch: b}}); err != nil {
+		t.Fatal(err)
+	}
+	salt := func() string { // changes when the log starts over
+		f, err := os.Open(path + "-wal")
+		if err != nil {
+			return ""
+		}
+		defer f.Close()
+		header := make([]byte, 32)
+		if _, err := f.ReadAt(header, 0); err != nil {
+			return ""
+		}
+		return string(header[16:24])
+	}
+	first, n := salt(), 0
+	for salt() == first {
+		if n++; n > 50_000 {
+			t.Fatal("the log never started over")
+		}
+		b.BudgetUsed = n
+		if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpProgress, Branch: b}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := repo.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path + "-wal"); err == nil {
+		t.Error("the log is left behind")
+	}
+	again := openDB(t, path)
+	defer again.Close()
+	if got, ok, err := again.Get(ctx, "br_a"); !ok || err != nil || got.BudgetUsed != n {
+		t.Errorf("after the log was moved: used %d, %v, %v; want %d", got.BudgetUsed, ok, err, n)
+	}
+}
