@@ -77,7 +77,7 @@ type database struct {
 	conn  *sql.Conn  // the one connection that writes
 	stmts [numStatements]*sql.Stmt
 
-	commits    int // since the last checkpoint; guarded by write
+	commits    int // since a checkpoint was asked for; guarded by write
 	checkpoint chan struct{}
 	quit, done chan struct{}
 }

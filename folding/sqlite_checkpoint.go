@@ -10,16 +10,16 @@ const (
 	// checkpointAfter is how many transactions the log takes before it is
 	// moved into the database.
 	checkpointAfter = 1000
-	// restartAfter is how many it takes at most before it starts over: some
-	// 20 to 40 MB under steady charging.
-	restartAfter = 4 * checkpointAfter
+	// restartAfter is how many pages the log holds at most, more or less,
+	// before it starts over: 32 MB.
+	restartAfter = 8192
 )
 
 // written counts a transaction and asks for a checkpoint when one is due.
 // d.write is held.
 func (d *database) written() {
-	d.commits++
-	if d.commits%checkpointAfter == 0 {
+	if d.commits++; d.commits >= checkpointAfter {
+		d.commits = 0
 		select {
 		case d.checkpoint <- struct{}{}:
 		default:
@@ -39,15 +39,13 @@ func (d *database) checkpoints() {
 		case <-d.checkpoint:
 		}
 		// A failed checkpoint loses nothing: the log grows until one succeeds.
-		var busy, log, moved int
+		var busy, log, moved int // pages
 		err := d.db.QueryRow("PRAGMA wal_checkpoint(PASSIVE)").Scan(&busy, &log, &moved)
+		if err != nil || log < restartAfter {
+			continue
+		}
 		d.write.Lock()
-		if err == nil && moved < log && d.commits >= restartAfter {
-			err = d.conn.QueryRowContext(context.Background(), "PRAGMA wal_checkpoint(RESTART)").Scan(&busy, &log, &moved)
-		}
-		if err == nil && moved == log {
-			d.commits = 0
-		}
+		_, _ = d.conn.ExecContext(context.Background(), "PRAGMA wal_checkpoint(RESTART)")
 		d.write.Unlock()
 	}
 }
