@@ -125,12 +125,12 @@ func (b *builder) encode() ([]byte, error) {
 	return out, nil
 }
 
-// saveIndex puts an index beside its journal file, whole or not at all. Who
-// may only read the directory goes on without.
-func saveIndex(path string, data []byte) {
+// saveIndex puts an index beside its journal file, whole or not at all, and
+// reports whether it did. Who may only read the directory goes on without.
+func saveIndex(path string, data []byte) bool {
 	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp*") // 0600
 	if err != nil {
-		return
+		return false
 	}
 	_, err = tmp.Write(data)
 	if cerr := tmp.Close(); err == nil {
@@ -142,4 +142,5 @@ func saveIndex(path string, data []byte) {
 	if err != nil {
 		os.Remove(tmp.Name())
 	}
+	return err == nil
 }

@@ -18,6 +18,7 @@ type invariants struct {
 	contexts map[string]uint32
 	branches map[contextpath.Path]*branchState
 	opened   map[contextpath.Path]struct{} // those of branches that are not closed
+	tardy    map[uint64]struct{}           // requests made in a closed branch, by id
 	partial  bool                          // older records were removed: what they held cannot be missed
 }
 
@@ -33,7 +34,7 @@ type branchState struct {
 func newInvariants() *invariants {
 	return &invariants{seed: maphash.MakeSeed(), ids: map[uint64]uint32{},
 		contexts: map[string]uint32{}, branches: map[contextpath.Path]*branchState{},
-		opened: map[contextpath.Path]struct{}{}}
+		opened: map[contextpath.Path]struct{}{}, tardy: map[uint64]struct{}{}}
 }
 
 func (v *invariants) key(id string) uint64 { return maphash.String(v.seed, id) }
@@ -108,12 +109,38 @@ func (v *invariants) branch(r *Record, kind string, fault func(code, format stri
 		return
 	}
 	late := r.Audit != nil && r.Audit.Late
-	if b.closed && !late && (isRequest(kind) || kind == KindReflection || kind == KindConclusion) {
-		fault(FaultClosed, "record %d (%s) is in branch %s, which is closed, and is not marked late", r.Seq, r.Kind, p)
+	if b.closed && !late {
+		v.tooLate(r, kind, p, fault)
 	}
 	if t := tokensOf(r); t != nil && t.Used > 0 && !late {
 		b.charged += t.Delivered
 		b.counter = t.Counter
+	}
+}
+
+// tooLate judges what is in a closed branch and not marked late. A call may
+// come too late and be refused; that one succeeds is the fault. The branch
+// tools speak about a branch and may.
+func (v *invariants) tooLate(r *Record, kind string, p contextpath.Path, fault func(code, format string, args ...any)) {
+	switch {
+	case kind == KindReflection || kind == KindConclusion:
+		fault(FaultClosed, "record %d (%s) is in branch %s, which is closed, and is not marked late", r.Seq, r.Kind, p)
+	case isRequest(kind):
+		v.tardy[v.key(r.ID)] = struct{}{}
+	case strings.HasPrefix(kind, "mcp/response"):
+		a := r.Audit
+		if a == nil {
+			a = &Audit{}
+		}
+		if a.IsError || a.Decision != nil && a.Decision.Result == Blocked || strings.HasPrefix(a.Tool, "branch_") {
+			return
+		}
+		for _, id := range r.CorrelationID {
+			if _, is := v.tardy[v.key(id)]; is {
+				fault(FaultClosed, "record %d answers a call that was made in branch %s after it was closed, and is neither refused nor marked late", r.Seq, p)
+				return
+			}
+		}
 	}
 }
 

@@ -96,8 +96,8 @@ func (s *shelf) openIndexes(path string, sealed bool) error {
 	if err != nil {
 		return err
 	}
-	if save {
-		saveIndex(path, data)
+	if save && saveIndex(path, data) && s.openOnDisk(path) > 0 {
+		return nil // the copy in memory is not needed
 	}
 	x, err := openIndex(bytes.NewReader(data), int64(len(data)))
 	if err != nil {

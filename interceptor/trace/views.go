@@ -91,7 +91,7 @@ func Contexts(dir string, f Filter) ([]Node, error) {
 			n.State = "open"
 		case KindPop:
 			n.State = "closed"
-			n.Reason, _ = rawjson.GetString(r.Payload, "reason")
+			n.Reason = popReason(r)
 		}
 		return true
 	})
@@ -109,6 +109,16 @@ func Contexts(dir string, f Filter) ([]Node, error) {
 		return 0
 	})
 	return out, err
+}
+
+// popReason is why a branch was closed: in the payload or, where payloads are
+// not stored, in the decision.
+func popReason(r *Record) string {
+	reason, ok := rawjson.GetString(r.Payload, "reason")
+	if !ok && r.Audit != nil && r.Audit.Decision != nil {
+		reason = r.Audit.Decision.Reason
+	}
+	return reason
 }
 
 // WriteContexts renders contexts as a table.
