@@ -108,7 +108,7 @@ func (c *cursor) seek(text string, p int, lim *limit) error {
 			return nil
 		}
 		c.next = s + 1
-		if c.tries++; c.tries%stride == 0 {
+		if c.tries++; c.tries%(stride*patience) == 0 {
 			if err := lim.check(); err != nil {
 				return err
 			}

@@ -9,8 +9,10 @@ import (
 const (
 	// maxTable bounds the transitions of an automaton; then it starts anew.
 	maxTable = 1 << 16
-	// stride is how often a run notes where it is, and checks the time.
-	stride = 512
+	// stride is after how many bytes a run notes where it is.
+	stride = 64
+	// patience is after how many strides or tries the time is checked.
+	patience = 16
 
 	dead = 1 // the state from which nothing matches
 )
@@ -30,18 +32,19 @@ const (
 // starts, none of which matches before the end of the text, cost the time of
 // few. A dfa serves one text at a time.
 type dfa struct {
-	p      *program
-	trans  []int32 // state*classes + class: next state<<1 | match before; 0 for not yet known
-	list   [][]uint32
-	kind   []uint8
-	index  map[string]int32
-	begin  [kindEdge + 1]int32
-	first  *[256]bool
-	soon   bool            // stop at the first end
-	used   bool            // in the present text
-	alone  bool            // runs in another text: take and leave no notes
-	notes  map[place]int32 // end of the match from there, or -1
-	passed []place         // by this run
+	p       *program
+	trans   []int32 // state*classes + class: next state<<1 | match before; 0 for not yet known
+	list    [][]uint32
+	kind    []uint8
+	index   map[string]int32
+	begin   [kindEdge + 1]int32
+	first   *[256]bool
+	soon    bool            // stop at the first end
+	used    bool            // in the present text
+	alone   bool            // runs in another text: take and leave no notes
+	notes   map[place]int32 // end of the match from there, or -1
+	passed  []place         // by this run
+	strides int
 
 	seen  []uint32 // sparse set of instructions, by generation
 	added []uint32
@@ -128,10 +131,12 @@ func (d *dfa) end(text string, from int, lim *limit) (int, error) {
 			d.note(end)
 			return end, nil
 		}
-		if d.alone {
+		if d.strides++; d.strides%patience == 0 {
 			if err := lim.check(); err != nil {
 				return -1, err
 			}
+		}
+		if d.alone {
 			continue
 		}
 		here := place{int32(i), state}
@@ -143,9 +148,6 @@ func (d *dfa) end(text string, from int, lim *limit) (int, error) {
 			return end, nil
 		}
 		d.passed = append(d.passed, here)
-		if err := lim.check(); err != nil {
-			return -1, err
-		}
 	}
 }
 

@@ -15,6 +15,7 @@ type limit struct {
 	ctx      context.Context
 	deadline time.Time // zero for none
 	timeout  time.Duration
+	checks   int64 // how often it was asked: the work that was done, roughly
 }
 
 func newLimit(ctx context.Context, timeout time.Duration) *limit {
@@ -26,6 +27,7 @@ func newLimit(ctx context.Context, timeout time.Duration) *limit {
 }
 
 func (l *limit) check() error {
+	l.checks++
 	if err := l.ctx.Err(); err != nil {
 		return fmt.Errorf("scrub: %w", err)
 	}

@@ -1,0 +1,90 @@
+package scrub
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestConcurrentUse: several at once get what one alone gets.
+func TestConcurrentUse(t *testing.T) {
+	s := newScrubber(t, Options{})
+	sam := newSampler(3)
+	trees := defaultTrees(s)
+	var texts, want []string
+	for range 12 {
+		text := sam.text(trees, 2000)
+		clean, _, err := s.Text(context.Background(), text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		texts, want = append(texts, text), append(want, clean)
+	}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for i, text := range texts {
+				if got, _, err := s.Text(context.Background(), text); err != nil || got != want[i] {
+					t.Errorf("Text(%q) = %q, %v, want %q", text, got, err, want[i])
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// TestPanicWithholds: a fault of the engine is an error, and tells no text.
+func TestPanicWithholds(t *testing.T) {
+	s := newScrubber(t, Options{})
+	s.engine.plans = nil // whatever looks at a plan now panics
+	text := "key = " + token(51, "", 30)
+	got, found, err := s.Text(context.Background(), text)
+	if err == nil || got != "" || found != nil || strings.Contains(err.Error(), text) {
+		t.Errorf("Text = %q, %v, %v, want an error", got, found, err)
+	}
+	if got, found, err := s.JSON(context.Background(), []byte(`["`+text+`"]`)); err == nil || got != nil || found != nil {
+		t.Errorf("JSON = %q, %v, %v, want an error", got, found, err)
+	}
+}
+
+// TestTimeLimitInsideARule: a single rule on a single text is stopped too.
+func TestTimeLimitInsideARule(t *testing.T) {
+	s := newScrubber(t, Options{Timeout: time.Millisecond})
+	text := strings.Repeat("curl -H x\n", 1<<18)
+	start := time.Now()
+	_, _, err := s.Text(context.Background(), text)
+	if !errors.Is(err, ErrTimeLimit) {
+		t.Errorf("Text = %v after %v, want %v", err, time.Since(start), ErrTimeLimit)
+	}
+}
+
+// TestHostileTextIsLinear: texts on which an expression starts everywhere and
+// ends nowhere cost twice as much when they are twice as long. Steps of the
+// automata are counted, as time on a busy machine says little.
+func TestHostileTextIsLinear(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for name, unit := range map[string]string{
+		"curl header": "curl -H ", "curl user": `curl -u "`, "curl lines": "curl x\n", "begin": "-----BEGIN PRIVATE KEY----- ",
+		"keys": "key ", "keys joined": "key_", "assignments": "key=a ", "jwt": "eyJhbGciOiJIUzI1NiJ9eyJhbGciOiJIUzI1NiJ9.",
+		"op": "ops_eyJ", "slack": "xapp-1-A", "sourcegraph": "sourcegraph 0123456789abcdef0123456789abcdef ",
+		"minified": `{"key":"A1b2C3d4E5f6G7h8","x":1},`, "import": "import { key } ", "cookie": "cookie: a=b; ",
+		"url": "https://a:", "escapes": `\"`, "percent": "%41", "zero width": "\u200b", "base64": "QUJDREVGR0hJSktMTU5PUA== ",
+		"kubernetes": "kind: secret data: ", "carriage returns": "key=A1b2C3d4E5f6\r", "kelvin": "\u212aey=",
+	} {
+		steps := func(n int) int64 {
+			j := s.begin(context.Background())
+			if _, _, err := j.examine(strings.Repeat(unit, n/len(unit))); err != nil {
+				t.Fatal(err)
+			}
+			j.end()
+			return j.limit.checks
+		}
+		small, large := steps(1<<15), steps(1<<17)
+		if large > 5*small+1000 {
+			t.Errorf("%s: %d checks of the limit for 32 KB, %d for 128 KB", name, small, large)
+		}
+	}
+}
