@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // source returns about size bytes of the standard library's source, which is
@@ -100,14 +102,18 @@ func BenchmarkText(b *testing.B) {
 
 func BenchmarkJSON(b *testing.B) {
 	s := newScrubber(b, Options{})
-	text := answers(1 << 20)
-	b.Run("answers", func(b *testing.B) {
-		benchText(b, text, func(text string) {
-			if _, _, err := s.JSON(context.Background(), []byte(text)); err != nil {
-				b.Fatal(err)
-			}
+	for _, c := range []struct{ name, text string }{
+		{"result of source", `{"content":[{"type":"text","text":` + string(rawjson.Quote(source(b, 1<<20))) + `}],"isError":false}`},
+		{"answers", answers(1 << 20)},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			benchText(b, c.text, func(text string) {
+				if _, _, err := s.JSON(context.Background(), []byte(text)); err != nil {
+					b.Fatal(err)
+				}
+			})
 		})
-	})
+	}
 }
 
 func BenchmarkNew(b *testing.B) {

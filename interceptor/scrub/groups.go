@@ -19,7 +19,7 @@ const (
 func (t *site) secretOf(r *rule, m span) (span, error) {
 	match := t.text[m.start:m.end]
 	all := span{0, len(match)}
-	if r.tree.MaxCap() == 0 {
+	if r.groups == 0 {
 		return all, nil
 	}
 	groups, ok, err := t.groups(r, m)
@@ -79,7 +79,7 @@ func (t *site) groups(r *rule, m span) ([]int, bool, error) {
 			return nil, false, err
 		}
 		if end >= 0 {
-			return t.scratch.walk.groups(d.p, text, s, r.tree.MaxCap()), true, nil
+			return t.scratch.walk.groups(d.p, text, s, r.groups), true, nil
 		}
 	}
 	return nil, false, nil

@@ -84,6 +84,7 @@ type rule struct {
 
 	index  int            // in the active rules, -1 for those that are not
 	tree   *syntax.Regexp // of expr, parsed and not simplified
+	groups int            // of expr
 	regexp func() *regexp.Regexp
 }
 
@@ -209,7 +210,7 @@ func (s *ruleSet) add(base *rule) {
 		r.group = base.group
 	}
 	if r.expr == "" {
-		r.expr, r.tree, r.regexp = base.expr, base.tree, base.regexp
+		r.expr, r.tree, r.groups, r.regexp = base.expr, base.tree, base.groups, base.regexp
 	}
 	if r.path == "" {
 		r.path = base.path
@@ -241,8 +242,8 @@ func (s *ruleSet) finish() error {
 		if r.expr == "" && r.path == "" {
 			return fmt.Errorf("rules: rule %q has neither regex nor path", r.id)
 		}
-		if r.tree != nil && r.group > r.tree.MaxCap() {
-			return fmt.Errorf("rules: rule %q: secretGroup %d, but its regex has %d groups", r.id, r.group, r.tree.MaxCap())
+		if r.tree != nil && r.group > r.groups {
+			return fmt.Errorf("rules: rule %q: secretGroup %d, but its regex has %d groups", r.id, r.group, r.groups)
 		}
 		if r.expr == "" {
 			continue
@@ -280,7 +281,7 @@ func newRule(e *ruleEntry) (*rule, error) {
 		if err != nil {
 			return nil, fmt.Errorf("regex: %w", err)
 		}
-		r.tree, r.regexp = tree, lazyRegexp(e.Regex)
+		r.tree, r.groups, r.regexp = tree, tree.MaxCap(), lazyRegexp(e.Regex)
 	}
 	for _, q := range e.Required {
 		if q.ID == "" {
