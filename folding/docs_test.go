@@ -1,0 +1,46 @@
+package folding
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// The page for agents and platform teams knows every error, reason and limit.
+func TestDocs(t *testing.T) {
+	raw, err := os.ReadFile("../docs/folding.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(raw)
+	var want []string
+	for _, err := range []error{ErrInvalidInput, ErrMaxDepthExceeded, ErrForbidden, ErrNotFound, ErrNotActive, ErrBudgetExhausted,
+		ErrRateLimited, ErrTooManyBranches, ErrInstanceFull, ErrScrubbingFailed, ErrStorage, ErrClosed} {
+		want = append(want, fmt.Sprintf("| `%s` | %d |", Code(err), StatusCode(err)))
+	}
+	for _, reason := range []string{ReasonTimeout, ReasonBudgetExhausted, ReasonParentReturning, ReasonParentEnded, ReasonSessionEnded, ReasonShutdown, ReasonStorageFailed} {
+		want = append(want, "`"+reason+"`")
+	}
+	c := DefaultConfig()
+	want = append(want,
+		fmt.Sprintf("default_budget: %d ", c.DefaultBudget),
+		fmt.Sprintf("max_budget: %d ", c.MaxBudget),
+		fmt.Sprintf("max_depth: %d ", c.MaxDepth),
+		fmt.Sprintf("default_timeout_seconds: %d\n", c.DefaultTimeoutSeconds),
+		fmt.Sprintf("max_timeout_seconds: %d ", c.MaxTimeoutSeconds),
+		fmt.Sprintf("max_concurrent_per_session: %d\n", c.MaxConcurrentPerSession),
+		fmt.Sprintf("max_concurrent_per_instance: %d\n", c.MaxConcurrentPerInstance),
+		fmt.Sprintf("max_branches_per_minute: %d ", c.MaxBranchesPerMinute),
+		fmt.Sprintf("session_cleanup_seconds: %d\n", c.SessionCleanupSeconds),
+		fmt.Sprintf("retention: %.0fh ", c.Retention.Hours()),
+		fmt.Sprintf("require_session_id: %v\n", c.RequireSessionID),
+		fmt.Sprintf("session_validation: %s ", c.SessionValidation),
+		"| `description` | 500 characters |", "| `prompt` | 10,000 characters |", "| `message` | 50,000 characters |", "255 bytes",
+	)
+	for _, s := range want {
+		if !strings.Contains(page, s) {
+			t.Errorf("docs/folding.md lacks %q", s)
+		}
+	}
+}
