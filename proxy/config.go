@@ -1,16 +1,11 @@
 package proxy
 
 import (
-	"fmt"
 	"maps"
-	"net"
-	"net/url"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strings"
 
-	"github.com/foldgate/foldgate/budget"
+	"github.com/bmatcuk/doublestar/v4"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 )
@@ -146,157 +141,6 @@ func DefaultConfig() Config {
 	}
 }
 
-// Fault is one thing wrong with a configuration.
-type Fault struct {
-	// Key is the path of the value, e.g. "folding.max_depth".
-	Key string
-	// Line is where the file says it; 0 if the file does not.
-	Line int
-	Msg  string
-}
-
-func (f Fault) Error() string {
-	if f.Line > 0 {
-		return fmt.Sprintf("line %d: %s: %s", f.Line, f.Key, f.Msg)
-	}
-	return f.Key + ": " + f.Msg
-}
-
-var upstreamKey = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
-var prefixForm = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,48}$`)
-
-// Validate returns every fault of c, in the order of the keys. A configuration
-// without faults can be run.
-func (c Config) Validate() []Fault {
-	var faults []Fault
-	bad := func(key, format string, args ...any) {
-		faults = append(faults, Fault{Key: key, Msg: fmt.Sprintf(format, args...)})
-	}
-	oneOf := func(key, value string, allowed ...string) {
-		if !slices.Contains(allowed, value) {
-			bad(key, "%q is not one of %s", value, strings.Join(allowed, ", "))
-		}
-	}
-	c.validateListen(bad)
-	if c.StateDir == "" {
-		bad("state_dir", "is empty: name a directory")
-	}
-	c.validateUpstreams(bad, oneOf)
-	oneOf("attribution.implicit", c.Attribution.Implicit, "legacy", "off")
-	if err := c.Folding.Validate(); err != nil {
-		bad("folding", "%v", err)
-	}
-	if _, err := budget.NewCounter(c.Budget.Encoding); err != nil {
-		bad("budget.encoding", "%v", err)
-	}
-	if c.Budget.Scale <= 0 || c.Budget.Scale > 10 {
-		bad("budget.scale", "%v is not in (0, 10]", c.Budget.Scale)
-	}
-	if c.Budget.ImageTokens < 0 {
-		bad("budget.image_tokens", "%d is negative", c.Budget.ImageTokens)
-	}
-	oneOf("scrub.results", c.Scrub.Results, "redact", "block", "off")
-	oneOf("scrub.arguments", c.Scrub.Arguments, "report", "redact", "block", "off")
-	if c.Scrub.TimeoutMS < 1 {
-		bad("scrub.timeout_ms", "%d is not positive", c.Scrub.TimeoutMS)
-	}
-	oneOf("trace.payload", c.Trace.Payload, "scrubbed", "none")
-	oneOf("trace.on_error", c.Trace.OnError, "refuse", "warn")
-	oneOf("trace.sync", c.Trace.Sync, "always", "interval", "never")
-	if c.Trace.SyncIntervalMS < 1 {
-		bad("trace.sync_interval_ms", "%d is not positive", c.Trace.SyncIntervalMS)
-	}
-	if c.Trace.RotateMB < 1 {
-		bad("trace.rotate_mb", "%d is not positive", c.Trace.RotateMB)
-	}
-	if c.Trace.RetainFiles < 0 {
-		bad("trace.retain_files", "%d is negative (0 keeps all)", c.Trace.RetainFiles)
-	}
-	return faults
-}
-
-func (c Config) validateListen(bad func(string, string, ...any)) {
-	if c.Listen == "" {
-		return
-	}
-	host, port, err := net.SplitHostPort(c.Listen)
-	if err != nil {
-		bad("listen", "%q is not host:port", c.Listen)
-		return
-	}
-	if _, err := net.LookupPort("tcp", port); err != nil {
-		bad("listen", "%q has no valid port", c.Listen)
-	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		bad("listen", "%q is not a loopback address, and foldgate has no authentication yet that would make another one safe; use 127.0.0.1:%s and put an authenticating reverse proxy in front", c.Listen, port)
-	}
-}
-
-func (c Config) validateUpstreams(bad func(string, string, ...any), oneOf func(string, string, ...string)) {
-	prefixes := map[string]string{}
-	for _, key := range c.keys() {
-		u, at := c.Upstreams[key], "upstreams."+key
-		if !upstreamKey.MatchString(key) {
-			bad(at, "the key must be 1 to 64 letters, digits, '_', '-' or '.'")
-		}
-		if u == nil {
-			bad(at, "is empty: give it builtin, command or url")
-			continue
-		}
-		kinds := 0
-		for _, set := range []bool{u.Builtin != "", len(u.Command) > 0, u.URL != ""} {
-			if set {
-				kinds++
-			}
-		}
-		if kinds != 1 {
-			bad(at, "needs exactly one of builtin, command and url, and has %d", kinds)
-		}
-		u.validateKind(at, bad)
-		prefix := u.prefix(key)
-		if !prefixForm.MatchString(prefix) {
-			bad(at+".prefix", "%q must be at most 48 letters, digits, '_', '-' or '.'", prefix)
-		}
-		if other, taken := prefixes[prefix]; taken && prefix != "" {
-			bad(at+".prefix", "%q is also the prefix of upstream %q: give one of them another", prefix, other)
-		}
-		prefixes[prefix] = key
-		if u.TimeoutSeconds < 0 || u.ConnectSeconds < 0 {
-			bad(at, "timeout_seconds and connect_seconds must not be negative")
-		}
-		if u.Scrub.Results != "" {
-			oneOf(at+".scrub.results", u.Scrub.Results, "redact", "block", "off")
-		}
-		if u.Scrub.Arguments != "" {
-			oneOf(at+".scrub.arguments", u.Scrub.Arguments, "report", "redact", "block", "off")
-		}
-		u.Tools.validate(at+".tools", bad)
-	}
-}
-
-func (u *UpstreamConfig) validateKind(at string, bad func(string, string, ...any)) {
-	switch {
-	case u.Builtin != "" && u.Builtin != "files":
-		bad(at+".builtin", "%q is not a built-in server; the only one is \"files\"", u.Builtin)
-	case u.Builtin == "files" && len(u.Roots) == 0:
-		bad(at+".roots", "is empty: name the directories that may be read")
-	case u.Builtin == "" && len(u.Roots) > 0:
-		bad(at+".roots", "belongs to builtin: files only")
-	case len(u.Command) > 0 && u.Command[0] == "":
-		bad(at+".command", "the program's name is empty")
-	case u.URL != "":
-		if p, err := url.Parse(u.URL); err != nil || p.Host == "" || (p.Scheme != "http" && p.Scheme != "https") {
-			bad(at+".url", "%q is not an http or https URL", u.URL)
-		}
-	}
-	if len(u.Command) == 0 && (len(u.Env) > 0 || u.Cwd != "") {
-		bad(at, "env and cwd belong to command only")
-	}
-	if u.URL == "" && len(u.Headers) > 0 {
-		bad(at+".headers", "belong to url only")
-	}
-}
-
 // keys returns the upstreams' keys in the file's order.
 func (c Config) keys() []string {
 	if len(c.order) == len(c.Upstreams) {
@@ -333,4 +177,17 @@ func (c Config) scrubPolicy(server string) interceptor.ScrubPolicy {
 		}
 	}
 	return p
+}
+
+// shows reports whether the upstream's own tool name is to be shown.
+func (t ToolsConfig) shows(name string) bool {
+	match := func(globs []string) bool {
+		for _, g := range globs {
+			if ok, _ := doublestar.Match(g, name); ok {
+				return true
+			}
+		}
+		return false
+	}
+	return (len(t.Allow) == 0 || match(t.Allow)) && !match(t.Deny)
 }

@@ -9,7 +9,6 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/bmatcuk/doublestar/v4"
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
@@ -258,27 +257,4 @@ func yamlFault(err error) Fault {
 		return f
 	}
 	return Fault{Key: "syntax", Msg: err.Error()}
-}
-
-func (t ToolsConfig) validate(at string, bad func(string, string, ...any)) {
-	for name, globs := range map[string][]string{"allow": t.Allow, "deny": t.Deny} {
-		for _, g := range globs {
-			if !doublestar.ValidatePattern(g) {
-				bad(at+"."+name, "%q is not a valid glob", g)
-			}
-		}
-	}
-}
-
-// shows reports whether the upstream's own tool name is to be shown.
-func (t ToolsConfig) shows(name string) bool {
-	match := func(globs []string) bool {
-		for _, g := range globs {
-			if ok, _ := doublestar.Match(g, name); ok {
-				return true
-			}
-		}
-		return false
-	}
-	return (len(t.Allow) == 0 || match(t.Allow)) && !match(t.Deny)
 }
