@@ -6,7 +6,6 @@ import (
 	"context"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -21,7 +20,7 @@ func source(b testing.TB, size int) string {
 	b.Helper()
 	var text strings.Builder
 	for _, dir := range []string{"crypto", "net", "cmd/go"} {
-		_ = filepath.WalkDir(filepath.Join(runtime.GOROOT(), "src", dir), func(path string, e os.DirEntry, err error) error {
+		_ = filepath.WalkDir(filepath.Join(standardLibrary(b), dir), func(path string, e os.DirEntry, err error) error {
 			if err == nil && !e.IsDir() && strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") && text.Len() < size {
 				src, _ := os.ReadFile(path)
 				text.Write(src)

@@ -37,7 +37,7 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 	if err = d.job.limit.check(); err != nil {
 		return nil, nil, err
 	}
-	if d.survey, err = d.job.survey(view(raw)); err != nil {
+	if d.survey, err = d.job.survey(raw); err != nil {
 		return nil, nil, err
 	}
 	walkErr := rawjson.Walk(raw, func(t rawjson.Token) bool {

@@ -2,8 +2,12 @@ package scrub
 
 import (
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"regexp/syntax"
 	"strings"
+	"testing"
 	"unicode"
 )
 
@@ -122,4 +126,19 @@ func (s sampler) text(trees []*syntax.Regexp, size int) string {
 		out += "\n"
 	}
 	return out
+}
+
+// standardLibrary returns where the source of the standard library is, and
+// skips the test if it is not here.
+func standardLibrary(t testing.TB) string {
+	t.Helper()
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	root := filepath.Join(strings.TrimSpace(string(out)), "src")
+	if err == nil {
+		_, err = os.Stat(root)
+	}
+	if err != nil {
+		t.Skipf("the source of the standard library is not here: %v", err)
+	}
+	return root
 }
