@@ -66,19 +66,41 @@ func classAt(b []byte, i int) (set uint, width int) {
 		return 0, 0
 	}
 	if c := b[i]; c < utf8.RuneSelf {
-		return 1 << classes[c], 1
+		return 1 << (classes[c] & 7), 1
 	}
-	r, w := utf8.DecodeRune(b[i:])
-	return 1 << classes[r], w
+	r, w := decode(b[i:])
+	return 1 << (classes[r] & 7), w
 }
 
 // skip returns the end of the run of characters of b from i on that are in set.
 func skip(b []byte, i int, set uint) int {
-	for {
-		s, w := classAt(b, i)
-		if s&set == 0 {
-			return i
+	for i < len(b) {
+		if c := b[i]; c < utf8.RuneSelf {
+			if set>>(classes[c]&7)&1 == 0 {
+				break
+			}
+			i++
+			continue
+		}
+		r, w := decode(b[i:])
+		if set>>(classes[r]&7)&1 == 0 {
+			break
 		}
 		i += w
 	}
+	return i
+}
+
+// decode returns the first character of b, valid UTF-8 that does not begin with
+// ASCII, and its width.
+func decode(b []byte) (rune, int) {
+	switch c := b[0]; {
+	case c < 0xe0:
+		return rune(c&0x1f)<<6 | rune(b[1]&0x3f), 2
+	case c < 0xf0:
+		_ = b[2]
+		return rune(c&0x0f)<<12 | rune(b[1]&0x3f)<<6 | rune(b[2]&0x3f), 3
+	}
+	_ = b[3]
+	return rune(b[0]&0x07)<<18 | rune(b[1]&0x3f)<<12 | rune(b[2]&0x3f)<<6 | rune(b[3]&0x3f), 4
 }

@@ -3,8 +3,11 @@ package budget
 import (
 	"encoding/base64"
 	"fmt"
+	"go/build"
+	"math"
 	"math/rand/v2"
-	"slices"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -12,15 +15,19 @@ import (
 	"unicode/utf8"
 )
 
-// A lexicon draws words of a script. They are tokens of o200k_base, the frequent
-// ones more often, so that texts have about the variety of real ones.
+// A lexicon draws words of a script. They are the tokens of o200k_base that are
+// written in it, drawn by Zipf's law with the lower ranks as the frequent words,
+// so that texts have about the variety of real ones.
 type lexicon struct {
 	rng   *rand.Rand
 	words map[string][]string
 }
 
+var ascii = &unicode.RangeTable{R16: []unicode.Range16{{Lo: 'A', Hi: 'Z', Stride: 1}, {Lo: 'a', Hi: 'z', Stride: 1}}}
+
 var scripts = map[string]*unicode.RangeTable{
-	"latin": unicode.Latin, "han": unicode.Han, "kana": unicode.Hiragana, "katakana": unicode.Katakana,
+	"english": ascii,
+	"latin":   unicode.Latin, "han": unicode.Han, "kana": unicode.Hiragana, "katakana": unicode.Katakana,
 	"hangul": unicode.Hangul, "cyrillic": unicode.Cyrillic, "arabic": unicode.Arabic, "devanagari": unicode.Devanagari,
 	"greek": unicode.Greek, "hebrew": unicode.Hebrew, "thai": unicode.Thai, "tamil": unicode.Tamil, "georgian": unicode.Georgian,
 }
@@ -39,17 +46,11 @@ var tokenWords = sync.OnceValue(func() map[string][]string {
 			continue
 		}
 		for name, table := range scripts {
-			if strings.IndexFunc(word, func(r rune) bool { return !unicode.Is(table, r) && !unicode.Is(unicode.M, r) }) < 0 {
+			first, _ := utf8.DecodeRuneInString(word)
+			if unicode.Is(table, first) && strings.IndexFunc(word, func(r rune) bool { return !unicode.In(r, table, unicode.M) }) < 0 {
 				words[name] = append(words[name], word)
 			}
 		}
-	}
-	for name := range words {
-		slices.Sort(words[name])
-		words[name] = slices.Compact(words[name])
-		rand.New(rand.NewPCG(1, 1)).Shuffle(len(words[name]), func(i, j int) {
-			words[name][i], words[name][j] = words[name][j], words[name][i]
-		})
 	}
 	return words
 })
@@ -61,15 +62,14 @@ func newLexicon(seed uint64) *lexicon {
 // word draws a word of a script.
 func (l *lexicon) word(script string) string {
 	w := l.words[script]
-	u := l.rng.Float64()
-	return w[int(u*u*u*float64(len(w)))]
+	return w[int(math.Pow(float64(len(w)), l.rng.Float64()))-1]
 }
 
 // ident draws an identifier of one to three words.
 func (l *lexicon) ident() string {
-	id := strings.ToLower(l.word("latin"))
+	id := strings.ToLower(l.word("english"))
 	for range l.rng.IntN(3) {
-		w := strings.ToLower(l.word("latin"))
+		w := strings.ToLower(l.word("english"))
 		id += strings.ToUpper(w[:1]) + w[1:]
 	}
 	return id
@@ -101,25 +101,25 @@ var corpora = []corpus{
 	{"log", func(l *lexicon, b *strings.Builder) {
 		fmt.Fprintf(b, "2026-03-%02dT%02d:%02d:%02d.%06dZ %s [%s] %s: %s id=%08x took=%dms\n", 1+l.rng.IntN(28), l.rng.IntN(24),
 			l.rng.IntN(60), l.rng.IntN(60), l.rng.IntN(1e6), []string{"INFO", "WARN", "ERROR", "DEBUG"}[l.rng.IntN(4)], l.ident(), l.ident(),
-			l.sentence("latin", " ", ""), l.rng.Uint32(), l.rng.IntN(5000))
+			l.sentence("english", " ", ""), l.rng.Uint32(), l.rng.IntN(5000))
 	}},
 	{"json", addJSON},
 	{"markdown", func(l *lexicon, b *strings.Builder) {
 		fmt.Fprintf(b, "## %s\n\n%s %s\n\n- **%s**: `%s` %s\n- [%s](https://example.com/%s/%s)\n\n```sh\n$ %s --%s=%d\n```\n\n| a | %s |\n|---|---|\n",
-			l.sentence("latin", " ", ""), l.sentence("latin", " ", "."), l.sentence("latin", " ", "!"), l.word("latin"), l.ident(),
-			l.sentence("latin", " ", "."), l.word("latin"), l.ident(), l.ident(), l.ident(), l.word("latin"), l.rng.IntN(100), l.word("latin"))
+			l.sentence("english", " ", ""), l.sentence("english", " ", "."), l.sentence("english", " ", "!"), l.word("english"), l.ident(),
+			l.sentence("english", " ", "."), l.word("english"), l.ident(), l.ident(), l.ident(), l.word("english"), l.rng.IntN(100), l.word("english"))
 	}},
 	{"html", func(l *lexicon, b *strings.Builder) {
 		fmt.Fprintf(b, "    <div class=\"%s %s\" id=\"%s-%d\">\n      <p>%s</p>\n      <a href=\"/%s/%s?q=%d&amp;x=%s\">%s</a>\n    </div>\n",
-			l.ident(), l.ident(), l.ident(), l.rng.IntN(1000), l.sentence("latin", " ", "."), l.ident(), l.ident(), l.rng.IntN(1000), l.ident(), l.word("latin"))
+			l.ident(), l.ident(), l.ident(), l.rng.IntN(1000), l.sentence("english", " ", "."), l.ident(), l.ident(), l.rng.IntN(1000), l.ident(), l.word("english"))
 	}},
 	{"csv", func(l *lexicon, b *strings.Builder) {
-		fmt.Fprintf(b, "%d,%s,\"%s\",%.2f,%s,%04d-%02d-%02d,true\n", l.rng.IntN(1e6), l.word("latin"), l.sentence("latin", " ", ""),
+		fmt.Fprintf(b, "%d,%s,\"%s\",%.2f,%s,%04d-%02d-%02d,true\n", l.rng.IntN(1e6), l.word("english"), l.sentence("english", " ", ""),
 			l.rng.Float64()*1e4, l.ident(), 1990+l.rng.IntN(40), 1+l.rng.IntN(12), 1+l.rng.IntN(28))
 	}},
 	{"minified", func(l *lexicon, b *strings.Builder) {
 		fmt.Fprintf(b, "function %s(e,t){return e.%s&&t(%d)?null:(n=e[%d],!%s.%s(\"%s\"))};var %s=%s||{};", l.ident(), l.ident(), l.rng.IntN(1000),
-			l.rng.IntN(10), l.ident(), l.ident(), l.word("latin"), l.ident(), l.ident())
+			l.rng.IntN(10), l.ident(), l.ident(), l.word("english"), l.ident(), l.ident())
 	}},
 	{"base64", func(l *lexicon, b *strings.Builder) {
 		raw := make([]byte, 57)
@@ -133,30 +133,32 @@ var corpora = []corpus{
 		b.WriteString(l.word("han") + l.word("kana") + l.word("katakana") + l.word("kana") + []string{"", "、", "。\n"}[l.rng.IntN(3)])
 	}},
 	{"korean", func(l *lexicon, b *strings.Builder) { b.WriteString(l.sentence("hangul", " ", ".\n")) }},
+	{"european", func(l *lexicon, b *strings.Builder) { b.WriteString(l.sentence("latin", " ", ".\n")) }},
 	{"russian", func(l *lexicon, b *strings.Builder) { b.WriteString(l.sentence("cyrillic", " ", ".\n")) }},
 	{"arabic", func(l *lexicon, b *strings.Builder) { b.WriteString(l.sentence("arabic", " ", ".\n")) }},
 	{"hindi", func(l *lexicon, b *strings.Builder) { b.WriteString(l.sentence("devanagari", " ", "।\n")) }},
 	{"other", func(l *lexicon, b *strings.Builder) {
 		b.WriteString(l.sentence([]string{"greek", "hebrew", "thai", "tamil", "georgian"}[l.rng.IntN(5)], " ", ";\n"))
 	}},
+	{"go tree", func(l *lexicon, b *strings.Builder) { b.WriteString("x") }},
 	{"adversarial", func(l *lexicon, b *strings.Builder) { b.WriteString(adversarial(l.rng, 40)) }},
 }
 
 func addSource(l *lexicon, b *strings.Builder) {
-	fmt.Fprintf(b, "// %s %s\nfunc (%s *%s) %s(ctx context.Context, %s string) error {\n", l.ident(), l.sentence("latin", " ", "."),
-		l.word("latin")[:1], l.ident(), l.ident(), l.ident())
+	fmt.Fprintf(b, "// %s %s\nfunc (%s *%s) %s(ctx context.Context, %s string) error {\n", l.ident(), l.sentence("english", " ", "."),
+		l.word("english")[:1], l.ident(), l.ident(), l.ident())
 	for range 1 + l.rng.IntN(6) {
 		tabs := strings.Repeat("\t", 1+l.rng.IntN(4))
 		switch l.rng.IntN(4) {
 		case 0:
 			fmt.Fprintf(b, "%sif err := %s.%s(%s, %d); err != nil {\n%s\treturn fmt.Errorf(\"%s: %%w\", err)\n%s}\n",
-				tabs, l.ident(), l.ident(), l.ident(), l.rng.IntN(1000), tabs, l.sentence("latin", " ", ""), tabs)
+				tabs, l.ident(), l.ident(), l.ident(), l.rng.IntN(1000), tabs, l.sentence("english", " ", ""), tabs)
 		case 1:
 			fmt.Fprintf(b, "%sfor _, %s := range %s {\n%s\t%s[%d] += %s\n%s}\n", tabs, l.ident(), l.ident(), tabs, l.ident(), l.rng.IntN(64), l.ident(), tabs)
 		case 2:
-			fmt.Fprintf(b, "%s%s := &%s{%s: 0x%x, %s: %q}\n", tabs, l.ident(), l.ident(), l.ident(), l.rng.IntN(1<<20), l.ident(), l.word("latin"))
+			fmt.Fprintf(b, "%s%s := &%s{%s: 0x%x, %s: %q}\n", tabs, l.ident(), l.ident(), l.ident(), l.rng.IntN(1<<20), l.ident(), l.word("english"))
 		default:
-			fmt.Fprintf(b, "%s// %s\n", tabs, l.sentence("latin", " ", "."))
+			fmt.Fprintf(b, "%s// %s\n", tabs, l.sentence("english", " ", "."))
 		}
 	}
 	b.WriteString("}\n\n")
@@ -164,12 +166,25 @@ func addSource(l *lexicon, b *strings.Builder) {
 
 func addJSON(l *lexicon, b *strings.Builder) {
 	fmt.Fprintf(b, "{\"%s\":%d,\"%s\":\"%s\",\"%s\":[%d,%d,null,true],\"%s\":{\"%s\":\"%s\\n%s\",\"%s\":%v}}\n", l.ident(), l.rng.IntN(1e9), l.ident(),
-		l.sentence("latin", " ", "."), l.ident(), l.rng.IntN(100), l.rng.IntN(100), l.ident(), l.ident(), l.word("latin"), l.word("cyrillic"),
+		l.sentence("english", " ", "."), l.ident(), l.rng.IntN(100), l.rng.IntN(100), l.ident(), l.ident(), l.word("english"), l.word("cyrillic"),
 		l.ident(), l.rng.Float64())
 	if l.rng.IntN(4) == 0 {
-		fmt.Fprintf(b, "{\n  \"%s\": \"%s\",\n    \"%s\": [\n      %d\n    ]\n}\n", l.ident(), l.word("latin"), l.ident(), l.rng.IntN(1000))
+		fmt.Fprintf(b, "{\n  \"%s\": \"%s\",\n    \"%s\": [\n      %d\n    ]\n}\n", l.ident(), l.word("english"), l.ident(), l.rng.IntN(1000))
 	}
 }
+
+// goTree is real source text, where the Go tree is at hand.
+var goTree = sync.OnceValue(func() string {
+	files, _ := filepath.Glob(filepath.Join(build.Default.GOROOT, "src", "net", "http", "*.go"))
+	var b strings.Builder
+	for _, f := range files {
+		text, err := os.ReadFile(f)
+		if err == nil {
+			b.Write(text)
+		}
+	}
+	return b.String()
+})
 
 // text returns about size bytes of one kind.
 func (c corpus) text(seed uint64, size int) string {

@@ -12,6 +12,7 @@ type grammar struct {
 	// reach are the classes of characters that decide, from any distance, where
 	// a piece before them ends; white space is always of that kind.
 	reach uint
+	ascii asciiWords
 }
 
 // A shape describes pieces that may have any length: a start of some bytes, then

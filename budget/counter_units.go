@@ -69,42 +69,68 @@ func (u *units) bridged(before, after rune, last, first byte) bool {
 	return u.has(bridgeAfter(before, first)) || u.has(bridgeBefore(last, after)) || u.has(bridgeBytes(last, first))
 }
 
-// start fills tokens with those to start merging the piece from, and starts with
-// where each begins, and returns how many they are. Both must have room for
-// len(piece).
-func (v *vocabulary) start(piece []byte, tokens []uint32, starts []int32) int {
-	n := 0
-	open := false // the seam before the character at i is bridged
-	for i := 0; i < len(piece); {
-		c := piece[i]
-		if c < utf8.RuneSelf {
-			tokens[n], starts[n] = v.byteRank[c], int32(i)
-			n++
-			i++
-			if i < len(piece) && piece[i] >= utf8.RuneSelf {
-				r, _ := utf8.DecodeRune(piece[i:])
-				open = v.units.bridged(rune(c), r, c, piece[i])
-			}
-			continue
-		}
-		r, w := utf8.DecodeRune(piece[i:])
-		end := i + w
-		before := open
-		open = false
-		if end < len(piece) {
-			next, _ := utf8.DecodeRune(piece[end:])
-			open = v.units.bridged(r, next, piece[end-1], piece[end])
-		}
-		if !before && !open && r < 1<<16 && v.units.ranks[r] != noRank {
-			tokens[n], starts[n] = v.units.ranks[r], int32(i)
-			n++
-			i = end
-			continue
-		}
+// start fills tokens with those to start merging text from, and starts with where
+// each begins, and returns how many they are. Both must have room for len(text).
+// The text may begin and end within a character.
+func (v *vocabulary) start(text []byte, tokens []uint32, starts []int32) int {
+	n, i := 0, 0
+	bytes := func(end int) {
 		for ; i < end; i++ {
-			tokens[n], starts[n] = v.byteRank[piece[i]], int32(i)
+			tokens[n], starts[n] = v.byteRank[text[i]], int32(i)
 			n++
 		}
 	}
+	for i < len(text) && text[i]&0xc0 == 0x80 {
+		bytes(i + 1)
+	}
+	before := i > 0 // the seam before the character at i may be bridged
+	for i < len(text) {
+		c := text[i]
+		if c < utf8.RuneSelf {
+			before = i+1 < len(text) && text[i+1] >= utf8.RuneSelf && v.bridgedAt(rune(c), text, i+1)
+			bytes(i + 1)
+			continue
+		}
+		end := i + width(c)
+		if end > len(text) {
+			bytes(len(text))
+			break
+		}
+		r, _ := decode(text[i:])
+		after := end < len(text) && v.bridgedAt(r, text, end)
+		if !before && !after && r < 1<<16 && v.units.ranks[r] != noRank {
+			tokens[n], starts[n] = v.units.ranks[r], int32(i)
+			n++
+			i = end
+		} else {
+			bytes(end)
+		}
+		before = after
+	}
 	return n
+}
+
+// bridgedAt reports whether the seam between the character before and the one of
+// text at i may be bridged.
+func (v *vocabulary) bridgedAt(before rune, text []byte, i int) bool {
+	c := text[i]
+	after := rune(c)
+	if c >= utf8.RuneSelf {
+		if i+width(c) > len(text) {
+			return true
+		}
+		after, _ = decode(text[i:])
+	}
+	return v.units.bridged(before, after, text[i-1], c)
+}
+
+// width returns the length of a character that begins with c, not ASCII.
+func width(c byte) int {
+	switch {
+	case c < 0xe0:
+		return 2
+	case c < 0xf0:
+		return 3
+	}
+	return 4
 }

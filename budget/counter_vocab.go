@@ -46,11 +46,11 @@ func loadVocabulary(name string) *vocabulary {
 }
 
 var (
-	loadO200k  = sync.OnceValue(func() *vocabulary { return newVocabulary(o200kSplits, grammar{nextO200k, longO200k, capitals}) })
-	loadCL100k = sync.OnceValue(func() *vocabulary { return newVocabulary(cl100kSplits, grammar{nextCL100k, longCL100k, 0}) })
-	loadP50k   = sync.OnceValue(func() *vocabulary { return newVocabulary(p50kSplits, grammar{nextGPT2, longGPT2, 0}) })
+	loadO200k  = sync.OnceValue(func() *vocabulary { return newVocabulary(o200kSplits, grammarO200k()) })
+	loadCL100k = sync.OnceValue(func() *vocabulary { return newVocabulary(cl100kSplits, grammarCL100k()) })
+	loadP50k   = sync.OnceValue(func() *vocabulary { return newVocabulary(p50kSplits, grammarGPT2()) })
 	loadR50k   = sync.OnceValue(func() *vocabulary {
-		return newVocabulary(p50kSplits[:splitBytes*r50kSize], grammar{nextGPT2, longGPT2, 0})
+		return newVocabulary(p50kSplits[:splitBytes*r50kSize], grammarGPT2())
 	})
 )
 

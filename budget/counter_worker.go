@@ -6,7 +6,7 @@ const (
 	fewTokens  = 40 // most tokens that mergeFew is faster for
 	shortPiece = 15 // longest piece that a shortEntry holds
 	longPiece  = 62 // longest piece that a longEntry holds
-	shortBits  = 15
+	shortBits  = 16
 	longBits   = 11
 )
 
@@ -55,9 +55,21 @@ func (v *vocabulary) release(w *worker) {
 // counted, in how many bytes. If they are more than limit it may have counted
 // only some of the tokens of the last piece.
 func (w *worker) count(b []byte, bound, limit int) (tokens, end int) {
-	next := w.v.grammar.next
+	g := &w.v.grammar
 	for end < len(b) && tokens <= limit {
-		i := next(b, end)
+		if i := end + 16; i < bound {
+			if n, low, high := g.ascii.word((*[17]byte)(b[end:])); n > 0 {
+				e := w.short(low, high|uint64(n)<<60)
+				t := e.match(low, high|uint64(n)<<60)
+				if t == 0 {
+					t = w.remember(e, low, high|uint64(n)<<60, b[end:end+n])
+				}
+				tokens += t
+				end += n
+				continue
+			}
+		}
+		i := g.next(b, end)
 		if i > bound {
 			break
 		}
@@ -94,12 +106,30 @@ func (w *worker) shortTokens(b []byte, i, n int) int {
 		high &= 1<<(8*uint(n-8)) - 1
 	}
 	high |= uint64(n) << 60
+	e := w.short(low, high)
+	if tokens := e.match(low, high); tokens > 0 {
+		return tokens
+	}
+	return w.remember(e, low, high, b[i:i+n])
+}
+
+// short returns the entry where a piece of the key low, high may be.
+func (w *worker) short(low, high uint64) *shortEntry {
 	h := (low ^ high*0xff51afd7ed558ccd) * 0x9e3779b97f4a7c15
-	e := &w.shorts[(h^h>>32)>>7&(1<<shortBits-1)]
+	return &w.shorts[(h^h>>32)>>7&(1<<shortBits-1)]
+}
+
+// match returns the number of tokens of a piece if e is about it, else 0.
+func (e *shortEntry) match(low, high uint64) int {
 	if e.low == low && e.high&^(0xf<<56) == high {
 		return int(e.high >> 56 & 0xf)
 	}
-	tokens := w.merge(b[i : i+n])
+	return 0
+}
+
+// remember counts a piece and makes e about it.
+func (w *worker) remember(e *shortEntry, low, high uint64, piece []byte) int {
+	tokens := w.merge(piece)
 	e.low, e.high = low, high|uint64(tokens)<<56
 	return tokens
 }
