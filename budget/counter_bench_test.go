@@ -1,12 +1,15 @@
 package budget
 
 import (
+	"os"
+	"os/exec"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// cpuTime returns the CPU time that the process has used.
+// cpuTime returns the CPU time that the process has used. Benchmarks report it
+// because it depends less than wall time on what else the machine does.
 func cpuTime() time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -15,25 +18,124 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// A sample is a text to measure with.
+type sample struct{ kind, text string }
+
+func samples(size int) []sample {
+	list := []sample{{"mixed", mixed(size)}}
+	if text := goTree(); text != "" {
+		list = append(list, sample{"go tree", text[:min(size, len(text))]})
+	}
+	for seed, c := range corpora {
+		list = append(list, sample{c.kind, c.text(uint64(seed), size)})
+	}
+	return list
+}
+
+// megabytesPerSecond runs count until b is content and returns the throughput by CPU time.
+func megabytesPerSecond(b *testing.B, text string, count func(string)) float64 {
+	count(text)
+	n, start := 0, cpuTime()
+	for b.Loop() {
+		count(text)
+		n++
+	}
+	return float64(n*len(text)) / 1e6 / (cpuTime() - start).Seconds()
+}
+
+// BenchmarkCount measures the throughput of Count and of tiktoken-go on the same
+// texts, in megabytes for each second of CPU time, and how many times faster the
+// one is. The memory of pieces is warm, as it is in a gateway after its first calls.
 func BenchmarkCount(b *testing.B) {
 	for _, name := range testEncodings[:2] {
-		c := mustCounter(b, name)
-		for seed, kind := range corpora {
-			text := kind.text(uint64(seed), 1<<20)
-			if kind.kind == "go tree" {
-				text = goTree()
-			}
-			b.Run(name+"/"+kind.kind, func(b *testing.B) {
+		c, enc := mustCounter(b, name), oracle(b, name)
+		for _, s := range samples(1 << 20) {
+			var slow, fast float64
+			b.Run(name+"/"+s.kind+"/tiktoken-go", func(b *testing.B) {
+				text := s.text[:min(len(s.text), 64<<10)]
+				slow = megabytesPerSecond(b, text, func(t string) { enc.EncodeOrdinary(t) })
+				b.ReportMetric(slow, "MB/cpu-s")
+			})
+			b.Run(name+"/"+s.kind+"/foldgate", func(b *testing.B) {
 				b.ReportAllocs()
-				c.Count(text)
-				n, start := 0, cpuTime()
-				for b.Loop() {
-					c.Count(text)
-					n++
+				fast = megabytesPerSecond(b, s.text, func(t string) { c.Count(t) })
+				b.ReportMetric(fast, "MB/cpu-s")
+				if slow > 0 {
+					b.ReportMetric(fast/slow, "times")
 				}
-				b.ReportMetric(float64(n*len(text))/1e6/(cpuTime()-start).Seconds(), "MB/cpu-s")
-				b.ReportMetric(float64(len(text))/float64(c.Count(text)), "bytes/token")
 			})
 		}
 	}
+}
+
+// BenchmarkHostile measures a megabyte of each hostile input, in milliseconds of CPU time.
+func BenchmarkHostile(b *testing.B) {
+	for _, name := range testEncodings[:2] {
+		c := mustCounter(b, name)
+		for _, h := range hostiles {
+			text := h.text(1 << 20)
+			b.Run(name+"/"+h.name, func(b *testing.B) {
+				mbps := megabytesPerSecond(b, text, func(t string) { c.Count(t) })
+				b.ReportMetric(float64(len(text))/1e3/mbps, "cpu-ms")
+			})
+		}
+	}
+}
+
+// BenchmarkBuild measures making the tables of an encoding, which happens once.
+func BenchmarkBuild(b *testing.B) {
+	for name, splits := range map[string]string{"o200k_base": o200kSplits, "cl100k_base": cl100kSplits, "p50k_base": p50kSplits} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				newVocabulary(splits, grammarO200k())
+			}
+		})
+	}
+}
+
+// BenchmarkStart measures a process from its start to its first count, beside the
+// same process without it. The process is the test binary itself.
+func BenchmarkStart(b *testing.B) {
+	for _, name := range []string{"", "cl100k_base", "o200k_base"} {
+		b.Run("count="+name, func(b *testing.B) {
+			for b.Loop() {
+				cmd := exec.Command(os.Args[0])
+				cmd.Env = append(os.Environ(), "BUDGET_START="+name+".")
+				if out, err := cmd.CombinedOutput(); err != nil {
+					b.Fatalf("%v: %s", err, out)
+				}
+			}
+		})
+	}
+}
+
+// TestMain is the process that BenchmarkStart starts.
+func TestMain(m *testing.M) {
+	name, ok := os.LookupEnv("BUDGET_START")
+	if !ok {
+		os.Exit(m.Run())
+	}
+	if name == "." {
+		return
+	}
+	c, err := NewCounter(name[:len(name)-1])
+	if err != nil || c.Count("hello world") != 2 {
+		os.Exit(1)
+	}
+}
+
+// BenchmarkStream measures a stream of a text in parts of 32 KB.
+func BenchmarkStream(b *testing.B) {
+	c := mustCounter(b, "o200k_base")
+	text := []byte(mixed(4 << 20))
+	b.ReportAllocs()
+	b.ReportMetric(megabytesPerSecond(b, string(text), func(string) {
+		s := c.Stream()
+		for rest := text; len(rest) > 0; {
+			n := min(32<<10, len(rest))
+			s.Write(rest[:n])
+			rest = rest[n:]
+		}
+		s.Close()
+	}), "MB/cpu-s")
 }

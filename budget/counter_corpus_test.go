@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -140,7 +141,6 @@ var corpora = []corpus{
 	{"other", func(l *lexicon, b *strings.Builder) {
 		b.WriteString(l.sentence([]string{"greek", "hebrew", "thai", "tamil", "georgian"}[l.rng.IntN(5)], " ", ";\n"))
 	}},
-	{"go tree", func(l *lexicon, b *strings.Builder) { b.WriteString("x") }},
 	{"adversarial", func(l *lexicon, b *strings.Builder) { b.WriteString(adversarial(l.rng, 40)) }},
 }
 
@@ -185,6 +185,22 @@ var goTree = sync.OnceValue(func() string {
 	}
 	return b.String()
 })
+
+// mixedKinds are what tools return, in equal parts.
+var mixedKinds = []string{"source", "log", "json", "markdown", "html", "csv", "chinese", "russian", "base64"}
+
+// mixed returns about size bytes of the mixed kinds, a few kilobytes of each in turn.
+func mixed(size int) string {
+	var b strings.Builder
+	for seed := uint64(1); b.Len() < size; seed++ {
+		for _, c := range corpora {
+			if slices.Contains(mixedKinds, c.kind) {
+				b.WriteString(c.text(seed, 4<<10))
+			}
+		}
+	}
+	return b.String()
+}
 
 // text returns about size bytes of one kind.
 func (c corpus) text(seed uint64, size int) string {

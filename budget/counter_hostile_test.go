@@ -1,0 +1,149 @@
+package budget
+
+import (
+	"encoding/base64"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+)
+
+// A hostile input is made to be slow to count. The pattern of the name says how.
+type hostile struct {
+	name string
+	unit func(l *lexicon) string // repeated, each time anew
+}
+
+func repeat(s string) func(*lexicon) string { return func(*lexicon) string { return s } }
+
+// runesFrom draws n of count code points from first on.
+func runesFrom(l *lexicon, first rune, count, n int) string {
+	var b strings.Builder
+	for range n {
+		b.WriteRune(first + rune(l.rng.IntN(count)))
+	}
+	return b.String()
+}
+
+var hostiles = []hostile{
+	{"one letter", repeat("a")},
+	{"one capital", repeat("A")},
+	{"two letters", repeat("ab")},
+	{"capital and small", repeat("aB")},
+	{"spaces", repeat(" ")},
+	{"spaces then a word", func(l *lexicon) string { return strings.Repeat(" ", 1000) + "x" }},
+	{"newlines", repeat("\n")},
+	{"blanks and newlines", repeat(" \n")},
+	{"newline then blanks", repeat("\n" + strings.Repeat(" ", 4000))},
+	{"tabs", repeat("\t")},
+	{"one digit", repeat("7")},
+	{"random digits", func(l *lexicon) string { return runesFrom(l, '0', 10, 100) }},
+	{"one sign", repeat("=")},
+	{"signs", repeat("-=")},
+	{"slashes and newlines", repeat("/\n")},
+	{"apostrophes", repeat("'s")},
+	{"random letters", func(l *lexicon) string { return runesFrom(l, 'a', 26, 100) }},
+	{"random capitals", func(l *lexicon) string { return runesFrom(l, 'A', 26, 100) }},
+	{"random ASCII", func(l *lexicon) string { return runesFrom(l, 0, 128, 100) }},
+	{"random signs", func(l *lexicon) string { return runesFrom(l, '!', 15, 100) }},
+	{"random Cyrillic", func(l *lexicon) string { return runesFrom(l, 0x430, 32, 100) }},
+	{"random Chinese", func(l *lexicon) string { return runesFrom(l, 0x4e00, 20000, 100) }},
+	{"random Hangul", func(l *lexicon) string { return runesFrom(l, 0xac00, 11172, 100) }},
+	{"random Hindi", func(l *lexicon) string { return runesFrom(l, 0x900, 128, 100) }},
+	{"random code points", func(l *lexicon) string { return runesFrom(l, 0, 0x30000, 100) }},
+	{"random bytes", func(l *lexicon) string {
+		b := make([]byte, 100)
+		for i := range b {
+			b[i] = byte(l.rng.Uint32())
+		}
+		return string(b)
+	}},
+	{"bytes of no character", repeat("\xff")},
+	{"cut characters", repeat("\xe4\xb8")},
+	{"joined English", func(l *lexicon) string { return strings.ToLower(l.word("english")) }},
+	{"joined Russian", func(l *lexicon) string { return strings.ToLower(l.word("cyrillic")) }},
+	{"joined Chinese", func(l *lexicon) string { return l.word("han") }},
+	{"joined Hindi", func(l *lexicon) string { return l.word("devanagari") }},
+	{"joined Thai", func(l *lexicon) string { return l.word("thai") }},
+	{"Chinese then capitals", func(l *lexicon) string { return l.word("han") + strings.Repeat("A", 4000) }},
+	{"scripts in turn", repeat("aбγ中あ한")},
+	{"marks", repeat("a\u0301")},
+	{"marks alone", repeat("\u0301")},
+	{"marks and capitals", repeat("\u0301ABC")},
+	{"emoji", repeat("👩‍👩‍👧‍👦")},
+	{"emoji and joiners", repeat("😀\u200d")},
+	{"base64", func(l *lexicon) string {
+		b := make([]byte, 300)
+		for i := range b {
+			b[i] = byte(l.rng.Uint32())
+		}
+		return base64.StdEncoding.EncodeToString(b)
+	}},
+	{"hexadecimal", func(l *lexicon) string { return strings.ToLower(runesFrom(l, 'A', 6, 3) + runesFrom(l, '0', 10, 5)) }},
+	{"Fibonacci word", func(*lexicon) string {
+		a, b := "a", "ab"
+		for len(b) < 100_000 {
+			a, b = b, b+a
+		}
+		return b
+	}},
+}
+
+// text returns size bytes.
+func (h hostile) text(size int) string {
+	l := newLexicon(11)
+	var b strings.Builder
+	for b.Len() < size {
+		b.WriteString(h.unit(l))
+	}
+	return b.String()[:size]
+}
+
+// TestHostileCounts compares with tiktoken-go on the start of each hostile input,
+// as far as its quadratic time allows, through Count and through a small stream.
+func TestHostileCounts(t *testing.T) {
+	for _, name := range testEncodings {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, enc := mustCounter(t, name), oracle(t, name)
+			small := smallCounter(name, 128, 64)
+			for _, h := range hostiles {
+				text := h.text(5000)
+				want := len(enc.EncodeOrdinary(text))
+				if got := c.Count(text); got != want {
+					t.Errorf("%s: Count = %d, want %d", h.name, got, want)
+				}
+				if got := streamed(small, rand.New(rand.NewPCG(1, 1)), text); got != want {
+					t.Errorf("%s: small stream = %d, want %d", h.name, got, want)
+				}
+			}
+		})
+	}
+}
+
+// TestHostileTime holds that no megabyte takes as long as one that is counted in
+// quadratic time: that would be minutes. BenchmarkHostile tells the time.
+func TestHostileTime(t *testing.T) {
+	most := 300 * time.Millisecond
+	if raceEnabled {
+		most *= 10
+	}
+	measure := func(c *Counter, text string) time.Duration {
+		best := time.Hour
+		for range 3 {
+			start := cpuTime()
+			c.Count(text)
+			best = min(best, cpuTime()-start)
+		}
+		return best
+	}
+	for _, name := range testEncodings[:2] {
+		c := mustCounter(t, name)
+		for _, h := range hostiles {
+			text := h.text(1 << 20)
+			if got := measure(c, text); got > most {
+				t.Errorf("%s: 1 MB of %s took %v, want at most %v", name, h.name, got, most)
+			}
+		}
+	}
+}
