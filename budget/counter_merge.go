@@ -1,37 +1,52 @@
 package budget
 
-import "math"
+import (
+	"math"
+	"math/bits"
+)
 
 // mergeFew merges tokens in place, for at most 64 of them, and returns how many
 // are left. It looks for the lowest pair from the start each time, which is
 // fastest for few.
 func (v *vocabulary) mergeFew(tokens []uint32) int {
-	var ranks [64]uint32 // of tokens i and i+1, shifted, with i in the low bits
+	var keys [64]uint32 // rank of a token's pair with the next one, then its index
 	n := len(tokens)
+	const none = math.MaxUint32
 	for i := range n - 1 {
-		ranks[i] = v.pair(tokens[i], tokens[i+1])
+		keys[i] = v.pair(tokens[i], tokens[i+1])<<6 | uint32(i)
 	}
-	for n > 1 {
-		best := uint32(math.MaxUint32)
-		for i, r := range ranks[:n-1] {
-			best = min(best, r<<6|uint32(i))
+	keys[(n-1)&63] = none
+	for i := n; i < (n+3)&^3; i++ {
+		keys[i&63] = none
+	}
+	left := uint64(1)<<uint(n) - 1 // a bit for each token that is left
+	for {
+		a, b := uint32(none), uint32(none)
+		for i := 0; i < n; i += 4 {
+			k := (*[4]uint32)(keys[i:])
+			a, b = min(a, k[0], k[1]), min(b, k[2], k[3])
 		}
-		merged, i := best>>6, int(best&63)
-		if merged == noRank {
-			break
+		best := min(a, b)
+		merged, i := best>>6, best&63
+		if merged >= noRank {
+			return bits.OnesCount64(left)
 		}
-		n--
+		// The token after goes, and i pairs with the one after that.
+		after := left >> i >> 1
+		skip := uint32(bits.TrailingZeros64(after)) + 1
+		left &^= 1 << ((i + skip) & 63)
+		keys[(i+skip)&63] = none
 		tokens[i] = merged
-		copy(tokens[i+1:n], tokens[i+2:])
-		copy(ranks[i:n-1], ranks[i+1:n])
-		if i < n-1 {
-			ranks[i] = v.pair(merged, tokens[i+1])
+		keys[i] = none
+		if after &= after - 1; after != 0 {
+			next := i + uint32(bits.TrailingZeros64(after)) + 1
+			keys[i] = v.pair(merged, tokens[next&63])<<6 | i
 		}
-		if i > 0 {
-			ranks[i-1] = v.pair(tokens[i-1], merged)
+		if before := left & (1<<i - 1); before != 0 {
+			prev := uint32(bits.Len64(before)) - 1
+			keys[prev] = v.pair(tokens[prev&63], merged)<<6 | prev
 		}
 	}
-	return n
 }
 
 // groupSize is how many pairs of a window share one entry of its upper level.

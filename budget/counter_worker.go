@@ -6,7 +6,7 @@ const (
 	fewTokens  = 40 // most tokens that mergeFew is faster for
 	shortPiece = 15 // longest piece that a shortEntry holds
 	longPiece  = 62 // longest piece that a longEntry holds
-	shortBits  = 16
+	shortBits  = 15
 	longBits   = 11
 )
 
@@ -14,7 +14,7 @@ const (
 // memory of what pieces counted, since text repeats itself.
 type worker struct {
 	v      *vocabulary
-	shorts [1 << shortBits]shortEntry
+	shorts [1 << shortBits][2]shortEntry
 	longs  [1 << longBits]longEntry
 	tokens [longPiece + 2]uint32
 	starts [longPiece + 2]int32
@@ -59,12 +59,7 @@ func (w *worker) count(b []byte, bound, limit int) (tokens, end int) {
 	for end < len(b) && tokens <= limit {
 		if i := end + 16; i < bound {
 			if n, low, high := g.ascii.word((*[17]byte)(b[end:])); n > 0 {
-				e := w.short(low, high|uint64(n)<<60)
-				t := e.match(low, high|uint64(n)<<60)
-				if t == 0 {
-					t = w.remember(e, low, high|uint64(n)<<60, b[end:end+n])
-				}
-				tokens += t
+				tokens += w.short(low, high|uint64(n)<<60, b[end:end+n])
 				end += n
 				continue
 			}
@@ -82,6 +77,13 @@ func (w *worker) count(b []byte, bound, limit int) (tokens, end int) {
 // pieceTokens counts the piece from i to end, until it has more than limit tokens.
 func (w *worker) pieceTokens(b []byte, i, end, limit int) int {
 	switch n := end - i; {
+	case n == 1:
+		return 1
+	case n == 2:
+		if w.v.pair(w.v.byteRank[b[i]], w.v.byteRank[b[i+1]]) == noRank {
+			return 2
+		}
+		return 1
 	case n <= shortPiece:
 		return w.shortTokens(b, i, n)
 	case n <= longPiece:
@@ -106,32 +108,23 @@ func (w *worker) shortTokens(b []byte, i, n int) int {
 		high &= 1<<(8*uint(n-8)) - 1
 	}
 	high |= uint64(n) << 60
-	e := w.short(low, high)
-	if tokens := e.match(low, high); tokens > 0 {
-		return tokens
-	}
-	return w.remember(e, low, high, b[i:i+n])
+	return w.short(low, high, b[i:i+n])
 }
 
-// short returns the entry where a piece of the key low, high may be.
-func (w *worker) short(low, high uint64) *shortEntry {
+// short counts a piece of at most shortPiece bytes, with the key low, high. Two
+// entries are for pieces of the same hash, the one used later first.
+func (w *worker) short(low, high uint64, piece []byte) int {
 	h := (low ^ high*0xff51afd7ed558ccd) * 0x9e3779b97f4a7c15
-	return &w.shorts[(h^h>>32)>>7&(1<<shortBits-1)]
-}
-
-// match returns the number of tokens of a piece if e is about it, else 0.
-func (e *shortEntry) match(low, high uint64) int {
-	if e.low == low && e.high&^(0xf<<56) == high {
-		return int(e.high >> 56 & 0xf)
+	e := &w.shorts[(h^h>>32)>>7&(1<<shortBits-1)]
+	if e[0].low == low && e[0].high&^(0xf<<56) == high {
+		return int(e[0].high >> 56 & 0xf)
 	}
-	return 0
-}
-
-// remember counts a piece and makes e about it.
-func (w *worker) remember(e *shortEntry, low, high uint64, piece []byte) int {
-	tokens := w.merge(piece)
-	e.low, e.high = low, high|uint64(tokens)<<56
-	return tokens
+	found := e[1]
+	if found.low != low || found.high&^(0xf<<56) != high {
+		found = shortEntry{low, high | uint64(w.merge(piece))<<56}
+	}
+	e[0], e[1] = found, e[0]
+	return int(found.high >> 56 & 0xf)
 }
 
 // runTokens counts a piece of any length, until it has more than limit tokens.
