@@ -63,12 +63,7 @@ func (c *Counter) Exceeds(text string, n int) bool {
 	if limit >= mostTokens*len(text) {
 		return false
 	}
-	if len(text) <= streamBuffer {
-		return c.tokens(bytesOf(text), limit) > limit
-	}
-	s := newStream(c, c.vocab.worker(), limit)
-	s.WriteString(text)
-	return s.Close() != nil
+	return c.tokens(bytesOf(text), limit) > limit
 }
 
 // mostTokens is the most tokens that a byte can have: one that is not part of a
@@ -79,14 +74,16 @@ const mostTokens = 3
 // limit if it is above limit.
 func (c *Counter) tokens(b []byte, limit int) int {
 	w := c.vocab.worker()
-	if utf8.Valid(b) {
+	defer c.vocab.release(w)
+	// Where a limit may be met early, a stream spares looking at all of b first.
+	if unlimited := limit >= len(b); (unlimited || len(b) <= streamBuffer) && utf8.Valid(b) {
 		tokens, _ := w.count(b, len(b), limit)
-		c.vocab.release(w)
 		return tokens
 	}
-	s := newStream(c, w, limit)
+	s := &w.stream
+	s.begin(c, w, limit)
 	s.Write(b)
-	s.Close()
+	s.end()
 	return s.tokens
 }
 

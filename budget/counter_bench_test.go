@@ -86,9 +86,12 @@ func BenchmarkHostile(b *testing.B) {
 func BenchmarkBuild(b *testing.B) {
 	for name, splits := range map[string]string{"o200k_base": o200kSplits, "cl100k_base": cl100kSplits, "p50k_base": p50kSplits} {
 		b.Run(name, func(b *testing.B) {
+			n, start := 0, cpuTime()
 			for b.Loop() {
 				newVocabulary(splits, grammarO200k())
+				n++
 			}
+			b.ReportMetric((cpuTime()-start).Seconds()*1e3/float64(n), "cpu-ms")
 		})
 	}
 }
@@ -98,13 +101,18 @@ func BenchmarkBuild(b *testing.B) {
 func BenchmarkStart(b *testing.B) {
 	for _, name := range []string{"", "cl100k_base", "o200k_base"} {
 		b.Run("count="+name, func(b *testing.B) {
+			var cpu time.Duration
+			n := 0
 			for b.Loop() {
 				cmd := exec.Command(os.Args[0])
 				cmd.Env = append(os.Environ(), "BUDGET_START="+name+".")
 				if out, err := cmd.CombinedOutput(); err != nil {
 					b.Fatalf("%v: %s", err, out)
 				}
+				cpu += cmd.ProcessState.SystemTime() + cmd.ProcessState.UserTime()
+				n++
 			}
+			b.ReportMetric(cpu.Seconds()*1e3/float64(n), "cpu-ms")
 		})
 	}
 }

@@ -16,9 +16,12 @@ import (
 	"unicode/utf8"
 )
 
+const vocabularySize = 20_000
+
 // A lexicon draws words of a script. They are the tokens of o200k_base that are
-// written in it, drawn by Zipf's law with the lower ranks as the frequent words,
-// so that texts have about the variety of real ones.
+// written in it, drawn by Zipf's law with the lower ranks as the frequent words
+// and no more than vocabularySize of them, which is still more variety than
+// source text has.
 type lexicon struct {
 	rng   *rand.Rand
 	words map[string][]string
@@ -63,6 +66,7 @@ func newLexicon(seed uint64) *lexicon {
 // word draws a word of a script.
 func (l *lexicon) word(script string) string {
 	w := l.words[script]
+	w = w[:min(len(w), vocabularySize)]
 	return w[int(math.Pow(float64(len(w)), l.rng.Float64()))-1]
 }
 

@@ -12,13 +12,21 @@ import (
 
 var testEncodings = []string{"o200k_base", "cl100k_base", "p50k_base", "r50k_base"}
 
-// corpusBytes is the size of the differential corpus: 3 MB, or the number of
+// corpusBytes is the size of the differential corpus: 2 MB, or the number of
 // megabytes in BUDGET_CORPUS_MB.
 func corpusBytes() int {
 	if mb, err := strconv.Atoi(os.Getenv("BUDGET_CORPUS_MB")); err == nil {
 		return mb << 20
 	}
-	return 3 << 20
+	return trials(2 << 20)
+}
+
+// trials is n, or less where the race detector runs along.
+func trials(n int) int {
+	if raceEnabled {
+		return n / 20
+	}
+	return n
 }
 
 // shrink returns a small part of text that is still counted differently.
@@ -73,6 +81,9 @@ func TestCodePoints(t *testing.T) {
 	step := rune(1)
 	if os.Getenv("BUDGET_CORPUS_MB") == "" {
 		step = 7 // the ordinary test takes one in seven, but all below U+0800
+		if raceEnabled {
+			step = 97
+		}
 	}
 	for _, name := range testEncodings[:3] {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +94,7 @@ func TestCodePoints(t *testing.T) {
 				for range 8 {
 					s := string(r)
 					text += "a" + s + "B" + s + s + "c 1" + s + "2 " + s + "\n" + s + " " + s + "'s!" + s + "/\n AB" + s + "CD" + s + ".\n"
-					if r++; r > 0x800 {
+					if r++; r > 0x800 || raceEnabled {
 						r += step - 1
 					}
 				}

@@ -34,14 +34,17 @@ type Stream struct {
 
 // Stream returns a stream without a limit.
 func (c *Counter) Stream() *Stream {
-	return newStream(c, c.vocab.worker(), math.MaxInt)
+	s := new(Stream)
+	s.begin(c, c.vocab.worker(), math.MaxInt)
+	return s
 }
 
-func newStream(c *Counter, w *worker, limit int) *Stream {
+// begin makes s an empty stream that uses w.
+func (s *Stream) begin(c *Counter, w *worker, limit int) {
 	if w.text == nil {
 		w.text = make([]byte, 0, w.v.buffer)
 	}
-	return &Stream{counter: c, worker: w, limit: limit, text: w.text[:0]}
+	*s = Stream{counter: c, worker: w, limit: limit, text: w.text[:0]}
 }
 
 // SetLimit makes Write and Close return ErrLimit as soon as it is certain that
@@ -87,22 +90,27 @@ func (s *Stream) Close() error {
 	if s.worker == nil {
 		return nil
 	}
+	w := s.worker
+	s.end()
+	s.counter.vocab.release(w)
+	if s.exceeded() {
+		return ErrLimit
+	}
+	return nil
+}
+
+// end counts what is left and leaves the worker to the caller.
+func (s *Stream) end() {
 	if !s.exceeded() {
 		for range s.cut {
 			s.text = utf8.AppendRune(s.text, utf8.RuneError)
 		}
 		s.drain(true)
 	}
-	s.counter.vocab.release(s.worker)
-	exceeded := s.exceeded()
 	if s.long != nil {
 		s.tokens += s.long.atLeast()
 	}
 	s.worker, s.text, s.long = nil, nil, nil
-	if exceeded {
-		return ErrLimit
-	}
-	return nil
 }
 
 func (s *Stream) exceeded() bool {

@@ -54,7 +54,7 @@ func TestStreamEqualsCount(t *testing.T) {
 		rng := rand.New(rand.NewPCG(uint64(i), 5))
 		whole := mustCounter(t, name)
 		counters := []*Counter{whole, smallCounter(name, windowSize, 64), smallCounter(name, 128, 32), smallCounter(name, 512, 256)}
-		for range 4000 {
+		for range trials(2000) {
 			text := stretched(rng)
 			want := whole.Count(text)
 			for _, c := range counters {
@@ -74,7 +74,7 @@ func TestStretchedEqualsOracle(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(i), 6))
 			enc := oracle(t, name)
 			for _, c := range []*Counter{mustCounter(t, name), smallCounter(name, 128, 64)} {
-				for range 1500 {
+				for range trials(1000) {
 					check(t, c, enc, stretched(rng))
 				}
 			}
@@ -142,7 +142,7 @@ func TestTruncate(t *testing.T) {
 		}
 		slack := 0
 		for _, c := range []*Counter{plain, scaled, smallCounter(name, 128, 64)} {
-			for k := range 3000 {
+			for k := range trials(2000) {
 				text := stretched(rng)
 				if k%2 == 0 {
 					text = adversarial(rng, 60)
@@ -176,7 +176,7 @@ func TestExceeds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for range 300 {
+			for range trials(300) {
 				text := adversarial(rng, 40)
 				total := c.Count(text)
 				for _, n := range []int{-1, 0, total - 1, total, total + 1, 1 << 60} {

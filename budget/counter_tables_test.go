@@ -5,7 +5,9 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"sync"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/pkoukk/tiktoken-go"
 	loader "github.com/pkoukk/tiktoken-go-loader"
@@ -23,15 +25,25 @@ func published(tb testing.TB, name string) map[string]int {
 	return ranks
 }
 
+var oracles = struct {
+	sync.Mutex
+	made map[string]*tiktoken.Tiktoken
+}{made: map[string]*tiktoken.Tiktoken{}}
+
 // oracle returns tiktoken-go for an encoding.
 func oracle(tb testing.TB, name string) *tiktoken.Tiktoken {
 	tb.Helper()
-	tiktoken.SetBpeLoader(loader.NewOfflineLoader())
-	enc, err := tiktoken.GetEncoding(name)
-	if err != nil {
-		tb.Fatal(err)
+	oracles.Lock()
+	defer oracles.Unlock()
+	if oracles.made[name] == nil {
+		tiktoken.SetBpeLoader(loader.NewOfflineLoader())
+		enc, err := tiktoken.GetEncoding(name)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		oracles.made[name] = enc
 	}
-	return enc
+	return oracles.made[name]
 }
 
 // splits computes the content of a vocabulary file. It is also the proof of
@@ -44,7 +56,10 @@ func splits(ranks map[string]int) ([]byte, error) {
 	}
 	file := bytes.Repeat([]byte{0xff}, splitBytes*size)
 	for token, rank := range ranks {
-		left, right := len(token), noRank
+		if len(token) > longestToken {
+			return nil, fmt.Errorf("token %d %q has %d bytes, more than %d", rank, token, len(token), longestToken)
+		}
+		left, right, flags := 0, noRank, uint64(0)
 		if len(token) == 1 {
 			left = int(token[0])
 		} else {
@@ -56,17 +71,19 @@ func splits(ranks map[string]int) ([]byte, error) {
 			if len(parts[0]) > 1 && left >= rank || len(parts[1]) > 1 && right >= rank {
 				return nil, fmt.Errorf("token %d %q: its parts %d and %d rank no lower", rank, token, left, right)
 			}
+			if r, w := utf8.DecodeRuneInString(token); w == len(token) && w > 1 && r < 1<<16 {
+				flags |= isChar
+			}
+			if bridge([]byte(parts[0]), []byte(parts[1])) {
+				flags |= isBridge
+			}
 		}
-		putSplit(file[splitBytes*rank:], left, right)
+		v := uint64(left) | uint64(right)<<rankBits | flags
+		for i := range splitBytes {
+			file[splitBytes*rank+i] = byte(v >> (8 * i))
+		}
 	}
 	return file, nil
-}
-
-func putSplit(b []byte, left, right int) {
-	v := uint64(left) | uint64(right)<<18
-	for i := range splitBytes {
-		b[i] = byte(v >> (8 * i))
-	}
 }
 
 // byteParts merges text with the tokens that rank below limit.

@@ -4,13 +4,14 @@ import "unicode/utf8"
 
 // Truncate returns the start of text that has at most n tokens, and its count:
 // tokens == Count(kept) <= n. It cuts at a rune boundary, as late as it finds
-// one; n below 0 is taken as 0. A text that fits is returned whole.
+// one; n below 0 is taken as 0. A text that fits is returned whole. Only where it
+// cuts text that is not valid UTF-8 does it allocate, in proportion to n.
 func (c *Counter) Truncate(text string, n int) (kept string, tokens int) {
 	limit := max(c.unscaled(n), 0)
 	// A longer text than head does not fit, even if all of it are longest tokens.
 	head := text
-	if limit < len(text)/c.vocab.longest {
-		head = text[:wholeCharacters(bytesOf(text[:(limit+1)*c.vocab.longest]))]
+	if limit < len(text)/longestToken {
+		head = text[:wholeCharacters(bytesOf(text[:(limit+1)*longestToken]))]
 	}
 	if len(head) == len(text) {
 		if tokens := c.tokens(bytesOf(text), limit); tokens <= limit {
@@ -37,7 +38,7 @@ func (c *Counter) cut(text string, n int) int {
 	if utf8.ValidString(text) {
 		return w.cut(bytesOf(text), n)
 	}
-	valid := make([]byte, 0, len(text)+utf8.UTFMax)
+	valid := make([]byte, 0, mostTokens*len(text))
 	for _, r := range text {
 		valid = utf8.AppendRune(valid, r)
 	}

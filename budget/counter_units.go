@@ -9,41 +9,63 @@ import "unicode/utf8"
 // something beyond it; the pairs of neighbours where one of them might arise are
 // in a set, which may say yes too often but never no wrongly.
 type units struct {
-	ranks   []uint32 // rank of a code point of the basic plane, or noRank
+	// chars has for a code point of the basic plane its rank, or noRank, and
+	// whether it is in some key of bridges as the character before or after.
+	chars [1 << 16]uint32
+	// bridges is a set of hashes.
 	bridges [1 << 11]uint64
+	// lasts and firsts are the bytes that stand in keys of two bytes.
+	lasts, firsts uint64
 }
 
-func (u *units) init() {
-	u.ranks = make([]uint32, 1<<16)
-	for i := range u.ranks {
-		u.ranks[i] = noRank
+const (
+	bridgesAfter  = 1 << 30
+	bridgesBefore = 1 << 31
+)
+
+func newUnits() *units {
+	u := new(units)
+	for i := range u.chars {
+		u.chars[i] = noRank
 	}
+	return u
 }
 
-// add notes what the token t of left and right means for the units.
-func (u *units) add(left, right, t tokenBytes, rank uint32) {
-	if r, whole := t.first(); whole && int(t.length) == utf8.RuneLen(r) && r < 1<<16 {
-		u.ranks[r] = rank
-	}
-	// The merge that first joins two characters is one of these: its right part
-	// begins a character, and one of the two parts has only some of the bytes of
-	// the character next to the seam.
-	if right.head&0xc0 == 0x80 {
-		return
-	}
-	before, beforeWhole := left.last()
-	after, afterWhole := right.first()
-	if beforeWhole && afterWhole {
-		return
-	}
-	lastByte, firstByte := byte(left.tail>>(8*(min(left.length, 4)-1))), byte(right.head)
+// addChar notes that a character is a token.
+func (u *units) addChar(char []byte, rank uint32) {
+	r, _ := utf8.DecodeRune(char)
+	u.chars[r] = u.chars[r]&^noRank | rank
+}
+
+// bridge reports whether the merge of two tokens is one that units has to know
+// of: one that first joins two characters, so that the right part begins one,
+// where one of the parts has only some of the bytes of the character at the seam.
+func bridge(left, right []byte) bool {
+	return utf8.RuneStart(right[0]) && !(endsWhole(left) && utf8.FullRune(right))
+}
+
+// endsWhole reports whether the last character of b is complete.
+func endsWhole(b []byte) bool {
+	r, w := utf8.DecodeLastRune(b)
+	return r != utf8.RuneError || w > 1
+}
+
+// addBridge notes such a merge.
+func (u *units) addBridge(left, right []byte) {
+	before, _ := utf8.DecodeLastRune(left)
+	after, _ := utf8.DecodeRune(right)
+	last, first := left[len(left)-1], right[0]
 	switch {
-	case beforeWhole:
-		u.set(bridgeAfter(before, firstByte))
-	case afterWhole:
-		u.set(bridgeBefore(lastByte, after))
+	case endsWhole(left):
+		u.set(bridgeAfter(before, first))
+		u.chars[before&0xffff] |= bridgesAfter
+	case utf8.FullRune(right):
+		u.set(bridgeBefore(last, after))
+		u.chars[after&0xffff] |= bridgesBefore
 	default:
-		u.set(bridgeBytes(lastByte, firstByte))
+		u.set(bridgeBytes(last, first))
+		u.lasts |= 1 << (last & 63)
+		u.firsts |= 1 << (first & 63)
 	}
 }
 
@@ -66,7 +88,11 @@ func (u *units) has(hash uint32) bool { return u.bridges[hash>>21]>>(hash>>15&63
 // bridged reports whether a token might join parts of the two adjacent
 // characters, whose bytes next to the seam are last and first.
 func (u *units) bridged(before, after rune, last, first byte) bool {
-	return u.has(bridgeAfter(before, first)) || u.has(bridgeBefore(last, after)) || u.has(bridgeBytes(last, first))
+	bytes := u.lasts>>(last&63)&(u.firsts>>(first&63))&1 != 0
+	if u.chars[before&0xffff]&bridgesAfter|u.chars[after&0xffff]&bridgesBefore == 0 && !bytes {
+		return false
+	}
+	return u.has(bridgeAfter(before, first)) || u.has(bridgeBefore(last, after)) || bytes && u.has(bridgeBytes(last, first))
 }
 
 // start fills tokens with those to start merging text from, and starts with where
@@ -98,8 +124,8 @@ func (v *vocabulary) start(text []byte, tokens []uint32, starts []int32) int {
 		}
 		r, _ := decode(text[i:])
 		after := end < len(text) && v.bridgedAt(r, text, end)
-		if !before && !after && r < 1<<16 && v.units.ranks[r] != noRank {
-			tokens[n], starts[n] = v.units.ranks[r], int32(i)
+		if rank := v.units.chars[r&0xffff] & noRank; !before && !after && rank != noRank && r < 1<<16 {
+			tokens[n], starts[n] = rank, int32(i)
 			n++
 			i = end
 		} else {

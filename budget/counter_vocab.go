@@ -5,15 +5,14 @@ import (
 	"math/bits"
 	"runtime"
 	"sync"
-	"unicode/utf8"
 )
 
 //go:generate go test -run ^TestTables$ -update .
 
 // A vocabulary file holds, for each rank, the two tokens whose merge makes the
 // token of that rank, in 5 bytes: 18 bits of the left one's rank, 18 of the
-// right one's. A single byte has its value on the left and noRank on the right;
-// a rank that is not in use has noRank on both sides.
+// right one's, and the two flags. A single byte has its value on the left and
+// noRank on the right; a rank that is not in use has noRank on both sides.
 var (
 	//go:embed vocabulary/o200k_base.splits
 	o200kSplits string
@@ -27,7 +26,11 @@ const (
 	splitBytes = 5
 	rankBits   = 18
 	noRank     = 1<<rankBits - 1 // ranks above every token
+	isChar     = 1 << 36         // flag of a token that is one character, not ASCII, of the basic plane
+	isBridge   = 1 << 37         // flag of a token that units has to know of
 	r50kSize   = 50256           // r50k_base is that much of p50k_base
+
+	longestToken = 128 // bytes
 )
 
 // loadVocabulary returns the vocabulary of an encoding, built on first use.
@@ -68,8 +71,7 @@ type vocabulary struct {
 	pairs     []uint64 // open addressing: left, right and merged rank in 18 bits each
 	shift     uint     // of a hash, to an index in pairs
 	filter    []uint64 // a bit for each slot in four that some key hashes to
-	units     units
-	longest   int // bytes of the longest token
+	units     *units
 	idle      chan *worker
 	buffer    int // of a stream, in bytes
 	window    int // of a run, in bytes
@@ -84,6 +86,7 @@ func newVocabulary(splits string, g grammar) *vocabulary {
 		grammar:   g,
 		buffer:    streamBuffer,
 		window:    windowSize,
+		units:     newUnits(),
 		bytePairs: make([]uint32, 1<<16),
 		pairs:     make([]uint64, 1<<log),
 		shift:     uint(64 - log),
@@ -93,33 +96,45 @@ func newVocabulary(splits string, g grammar) *vocabulary {
 	for i := range v.bytePairs {
 		v.bytePairs[i] = noRank
 	}
-	v.units.init()
-	tokens := make([]tokenBytes, size)
 	for rank := range size {
-		left, right := split(splits, rank)
+		left, right, flags := split(splits, rank)
 		switch {
 		case right != noRank:
-			t := join(tokens[left], tokens[right])
-			tokens[rank] = t
-			v.longest = max(v.longest, int(t.length))
 			v.addPair(left, right, uint32(rank))
 			if left|right < 256 {
 				v.bytePairs[left<<8|right] = uint32(rank)
 			}
-			v.units.add(tokens[left], tokens[right], t, uint32(rank))
 		case left != noRank:
 			v.byteRank[left] = uint32(rank)
-			tokens[rank] = tokenBytes{length: 1, head: left, tail: left}
+		}
+		if flags&isChar != 0 {
+			v.units.addChar(appendToken(nil, splits, rank), uint32(rank))
+		}
+		if flags&isBridge != 0 {
+			v.units.addBridge(appendToken(nil, splits, int(left)), appendToken(nil, splits, int(right)))
 		}
 	}
 	return v
 }
 
-// split returns the two parts of a token.
-func split(splits string, rank int) (left, right uint32) {
+// split returns the two parts of a token, and its flags.
+func split(splits string, rank int) (left, right uint32, flags uint64) {
 	s := splits[splitBytes*rank:][:splitBytes]
 	v := uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32
-	return uint32(v & noRank), uint32(v >> rankBits & noRank)
+	left, right = uint32(v&noRank), uint32(v>>rankBits&noRank)
+	if right != noRank {
+		flags = v & (isChar | isBridge)
+	}
+	return left, right, flags
+}
+
+// appendToken appends the bytes of a token to b.
+func appendToken(b []byte, splits string, rank int) []byte {
+	left, right, _ := split(splits, rank)
+	if right == noRank {
+		return append(b, byte(left))
+	}
+	return appendToken(appendToken(b, splits, int(left)), splits, int(right))
 }
 
 // filterExtra is how many more bits of a hash the filter sees than the table.
@@ -165,42 +180,4 @@ func (v *vocabulary) probe(key, i uint64) uint32 {
 		}
 		i = (i + 1) & uint64(len(v.pairs)-1)
 	}
-}
-
-// tokenBytes is what the tables need to know of the bytes of a token: the first
-// four and the last four, the first byte lowest.
-type tokenBytes struct {
-	length     uint32
-	head, tail uint32
-}
-
-func join(l, r tokenBytes) tokenBytes {
-	t := tokenBytes{length: l.length + r.length, head: l.head, tail: r.tail}
-	if l.length < 4 {
-		t.head |= r.head << (8 * l.length)
-	}
-	if r.length < 4 {
-		// The last bytes of l come before those of r.
-		if l.length+r.length <= 4 {
-			t.tail = l.tail | r.tail<<(8*l.length)
-		} else {
-			have := min(l.length, 4)
-			t.tail = l.tail>>(8*(have+r.length-4)) | r.tail<<(8*(4-r.length))
-		}
-	}
-	return t
-}
-
-// first returns the first character of a token and whether it is complete.
-func (t tokenBytes) first() (rune, bool) {
-	b := [4]byte{byte(t.head), byte(t.head >> 8), byte(t.head >> 16), byte(t.head >> 24)}
-	r, n := utf8.DecodeRune(b[:min(t.length, 4)])
-	return r, n > 1 || r < utf8.RuneSelf
-}
-
-// last returns the last character of a token and whether it is complete.
-func (t tokenBytes) last() (rune, bool) {
-	b := [4]byte{byte(t.tail), byte(t.tail >> 8), byte(t.tail >> 16), byte(t.tail >> 24)}
-	r, n := utf8.DecodeLastRune(b[:min(t.length, 4)])
-	return r, n > 1 || r < utf8.RuneSelf
 }

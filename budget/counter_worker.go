@@ -1,6 +1,9 @@
 package budget
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"unicode/utf8"
+)
 
 const (
 	fewTokens  = 40 // most tokens that mergeFew is faster for
@@ -21,6 +24,7 @@ type worker struct {
 	run    *run
 	text   []byte // of a stream
 	long   *long  // of a stream
+	stream Stream // for text that is not counted at once
 }
 
 // A shortEntry holds up to 15 bytes of a piece, and in its top byte their number
@@ -164,7 +168,15 @@ func (w *worker) longTokens(piece []byte) int {
 
 // merge counts a piece of at most longPiece bytes.
 func (w *worker) merge(piece []byte) int {
-	n := w.v.start(piece, w.tokens[:], w.starts[:])
+	var all byte
+	for i, c := range piece {
+		all |= c
+		w.tokens[i] = w.v.byteRank[c]
+	}
+	n := len(piece)
+	if all >= utf8.RuneSelf {
+		n = w.v.start(piece, w.tokens[:], w.starts[:])
+	}
 	if n > fewTokens {
 		return w.run.current.merge(w.v, piece)
 	}
