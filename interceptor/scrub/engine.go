@@ -1,6 +1,7 @@
 package scrub
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"runtime"
@@ -335,18 +336,21 @@ func (q *required) holds(a, b location) bool {
 // secret of a more exact rule on the same line: gitleaks reports only those.
 // All hits are redacted all the same.
 func exact(text string, hits []hit) []hit {
-	better := map[int][]string{}
+	// The secrets of a line in one string: a line may be the whole text, and
+	// looking through thousands one by one for thousands takes too long.
+	const between = "\xff\x00\xff" // no generic secret holds it
+	better := map[int][]byte{}
 	for _, h := range hits {
 		if !h.rule.generic && !h.rule.own {
-			better[h.at.startLine] = append(better[h.at.startLine], text[h.secret.start:h.secret.end])
+			line := append(better[h.at.startLine], text[h.secret.start:h.secret.end]...)
+			better[h.at.startLine] = append(line, between...)
 		}
 	}
 	if len(better) == 0 {
 		return hits
 	}
 	return slices.DeleteFunc(slices.Clone(hits), func(h hit) bool {
-		return h.rule.generic && slices.ContainsFunc(better[h.at.startLine], func(s string) bool {
-			return strings.Contains(s, text[h.secret.start:h.secret.end])
-		})
+		line := better[h.at.startLine]
+		return h.rule.generic && line != nil && bytes.Contains(line, []byte(text[h.secret.start:h.secret.end]))
 	})
 }

@@ -217,6 +217,12 @@ func (d *document) joined(tokens []quoted, parts []string) error {
 	if err != nil {
 		return err
 	}
+	known := make([][]mark, len(tokens))
+	for i, t := range tokens {
+		if token := d.dirty[t.start]; token != nil {
+			known[i] = merge(slices.Clone(token.marks))
+		}
+	}
 	for _, m := range merge(marks) {
 		at, reported := 0, false
 		for i, t := range tokens {
@@ -226,11 +232,7 @@ func (d *document) joined(tokens []quoted, parts []string) error {
 			if at += size; lo >= hi {
 				continue
 			}
-			var known []mark
-			if token := d.dirty[t.start]; token != nil {
-				known = merge(slices.Clone(token.marks))
-			}
-			if !covered(known, span{lo, hi}) {
+			if !covered(known[i], span{lo, hi}) {
 				if !reported {
 					reported = true
 					line := 1 + strings.Count(parts[2*i+1][:lo], "\n")
