@@ -121,6 +121,7 @@ func (g *Gateway) popped(e folding.Event, reason string) {
 	}
 	rec := g.follow(b, trace.KindPop, payload)
 	rec.Audit.OverBudget = b.Reason == folding.ReasonBudgetExhausted
+	rec.Audit.Decision = &trace.Decision{Result: trace.Allowed, Reason: reason} // also where payloads are not stored
 	rec.Audit.Tokens = &trace.Tokens{Counter: g.counter.Name(), Used: b.BudgetUsed, Budget: b.BudgetTotal, Freed: b.BudgetUsed - g.counter.Count(b.Message)}
 	g.append(rec)
 	for _, child := range e.Children {

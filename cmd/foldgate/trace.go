@@ -226,57 +226,6 @@ func (t *traceFlags) show() *cobra.Command {
 	}
 }
 
-func (t *traceFlags) verify() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "verify",
-		Short: "Check the hash chain and the invariants of the records",
-		Long: `Read the whole journal and check that no line was changed, dropped, swapped or
-added, that the files follow one another to the anchored head, and that the
-records make sense together: every response has its request, every branch is
-closed once, children before parents. The first bad line is named; exit code 1.`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := t.directory()
-			if err != nil {
-				return err
-			}
-			report, err := trace.VerifyWith(cmd.Context(), dir, trace.VerifyOptions{})
-			if err != nil {
-				return err
-			}
-			if t.json {
-				err = writeJSON(cmd.OutOrStdout(), report)
-			} else {
-				printVerify(cmd.OutOrStdout(), report)
-			}
-			if err == nil && !report.OK() {
-				err = errSilent
-			}
-			return err
-		},
-	}
-	cmd.Flags().BoolVar(&t.json, "json", false, "print JSON")
-	return cmd
-}
-
-// printVerify prints a line for each fault and note, then the sum.
-func printVerify(w io.Writer, r trace.Report) {
-	for _, f := range r.Faults {
-		fmt.Fprintln(w, "FAULT", f)
-	}
-	if more := r.Total - len(r.Faults); more > 0 {
-		fmt.Fprintf(w, "... and %d more faults\n", more)
-	}
-	for _, n := range r.Notes {
-		fmt.Fprintln(w, "note ", n)
-	}
-	verdict := "ok"
-	if !r.OK() {
-		verdict = fmt.Sprintf("%d faults", r.Total)
-	}
-	fmt.Fprintf(w, "%d records in %d files, seq %d to %d: %s\nhead %s\n", r.Records, r.Files, r.First.Seq, r.Last.Seq, verdict, r.Last.Hash)
-}
-
 func writeJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
