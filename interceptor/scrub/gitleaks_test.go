@@ -82,7 +82,7 @@ func defaultTrees(s *Scrubber) []*syntax.Regexp {
 // samples of all its rules. FOLDGATE_SCRUB_MB sets how much is compared, and
 // FOLDGATE_SCRUB_SEED where it starts.
 func TestSameFindingsAsGitleaks(t *testing.T) {
-	size, seed := 120_000, uint64(1)
+	size, seed := 50_000, uint64(1)
 	if mb, err := strconv.ParseFloat(os.Getenv("FOLDGATE_SCRUB_MB"), 64); err == nil {
 		size = int(mb * 1e6)
 	}
