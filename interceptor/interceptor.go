@@ -99,6 +99,7 @@ type Call struct {
 	ArgumentFindings []scrub.Finding
 	scrubbedParams   json.RawMessage
 	paramsScrubbed   bool
+	resultScrubbed   bool // nothing is left in the result that was found
 
 	// Set by whichever layer decides it.
 

@@ -94,6 +94,7 @@ func scrubResult(ctx context.Context, s *scrub.Scrubber, c *Call, res *Result, a
 		return nil, withhold(c, "result of "+c.Method, err)
 	}
 	c.Findings = append(c.Findings, found...)
+	c.resultScrubbed = len(found) == 0 || a != Report
 	if len(found) == 0 || a == Report {
 		return res, nil
 	}

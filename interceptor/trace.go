@@ -105,19 +105,36 @@ func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error
 		body = append([]byte(`,"error":`), rawjson.Marshal(map[string]string{"message": r.text(ctx, err)})...)
 		a.IsError = true
 	case res.Error != nil:
-		body = append([]byte(`,"error":`), res.Error...)
+		body = append([]byte(`,"error":`), r.stored(ctx, c, res.Error)...)
 		a.Bytes, a.IsError = int64(len(res.Error)), true
 	default:
-		body = append([]byte(`,"result":`), res.Body...)
+		body = append([]byte(`,"result":`), r.stored(ctx, c, res.Body)...)
 		a.Bytes = int64(len(res.Body))
 		failed, _ := rawjson.Get(res.Body, "isError")
 		a.IsError = string(failed) == "true"
 	}
+	a.Scrub = findings(c.Findings, c.ArgumentFindings)
 	if r.Payload {
 		msg := append([]byte(`{"jsonrpc":"2.0","id":`), orNull(c.ID)...)
 		rec.Payload = append(append(msg, body...), '}')
 	}
 	return rec
+}
+
+// stored returns a result as the trace may store it: without secrets, also
+// where the policy lets them pass to the host.
+func (r *Recorder) stored(ctx context.Context, c *Call, raw json.RawMessage) json.RawMessage {
+	if !r.Payload || c.resultScrubbed || c.Clean {
+		return raw
+	}
+	clean, found, err := r.Scrub.JSON(context.WithoutCancel(ctx), raw)
+	if err != nil {
+		return json.RawMessage(`"withheld: could not be checked for secrets"`)
+	}
+	if len(c.Findings) == 0 {
+		c.Findings = found
+	}
+	return clean
 }
 
 // text is an error's text as the trace may store it: it can quote what an agent

@@ -83,7 +83,14 @@ func (g *Gateway) relay(s *session, fl *inbound, u *upstream, m Message) {
 			causes, context_ = []string{c.Record}, c.Context
 		}
 	}
-	if err := g.recorder.Notification("upstream:"+u.key, s.host(), s.ID, context_, causes, m.Method, params); err != nil {
+	stored := params
+	if g.cfg.scrubPolicy(u.key).Results == interceptor.Off { // the host may see it, the disk may not
+		var err error
+		if stored, _, err = g.scrubber.JSON(s.ctx, orEmpty(params)); err != nil {
+			stored = nil
+		}
+	}
+	if err := g.recorder.Notification("upstream:"+u.key, s.host(), s.ID, context_, causes, m.Method, stored); err != nil {
 		g.log.Error("notification withheld", "method", m.Method, "err", err)
 		return
 	}
