@@ -72,6 +72,7 @@ func (a *asciiWords) word(b *[17]byte) (n int, low, high uint64) {
 
 // asciiPrefixes returns the prefixes of words among the classes of set, but not except.
 func asciiPrefixes(set uint, except byte) (prefix [256]uint8) {
+	fillClasses()
 	for c := range byte(0x80) {
 		if set>>classes[c]&1 != 0 && c != except {
 			prefix[c] = 8

@@ -1,8 +1,10 @@
 package budget
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -96,39 +98,64 @@ func BenchmarkBuild(b *testing.B) {
 	}
 }
 
+// startText is counted by the process that firstCount starts. Each encoding
+// counts it differently.
+const startText = "func (c *Cat) Sit() {\n\treturn c.n==1234567 // it's «ok», Привет, 世界!\n\n}\nAB1cd don't\t\tX\n"
+
+// firstCount starts this test binary as a process whose first count is that of
+// startText; it makes none for the encoding "". It returns what the process writes.
+func firstCount(tb testing.TB, name string) (out string, cpu time.Duration) {
+	tb.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "BUDGET_START="+name+".")
+	b, err := cmd.Output()
+	if err != nil {
+		tb.Fatalf("process that counts first in %q: %v", name, err)
+	}
+	return string(b), cmd.ProcessState.SystemTime() + cmd.ProcessState.UserTime()
+}
+
+// TestMain is also the process that firstCount starts.
+func TestMain(m *testing.M) {
+	name, ok := os.LookupEnv("BUDGET_START")
+	if !ok {
+		os.Exit(m.Run())
+	}
+	if name = strings.TrimSuffix(name, "."); name == "" {
+		return
+	}
+	c, err := NewCounter(name)
+	if err != nil {
+		os.Exit(1)
+	}
+	fmt.Print(c.Count(startText))
+}
+
+// TestFirstCount holds that the first counter of a process is right, which
+// depends on the order in which the tables are made.
+func TestFirstCount(t *testing.T) {
+	for _, name := range testEncodings {
+		got, _ := firstCount(t, name)
+		if want := fmt.Sprint(len(oracle(t, name).EncodeOrdinary(startText))); got != want {
+			t.Errorf("%s: first Count of a process = %s, want %s", name, got, want)
+		}
+	}
+}
+
 // BenchmarkStart measures a process from its start to its first count, beside the
-// same process without it. The process is the test binary itself.
+// same process without it.
 func BenchmarkStart(b *testing.B) {
 	for _, name := range []string{"", "cl100k_base", "o200k_base"} {
 		b.Run("count="+name, func(b *testing.B) {
 			var cpu time.Duration
 			n := 0
 			for b.Loop() {
-				cmd := exec.Command(os.Args[0])
-				cmd.Env = append(os.Environ(), "BUDGET_START="+name+".")
-				if out, err := cmd.CombinedOutput(); err != nil {
-					b.Fatalf("%v: %s", err, out)
-				}
-				cpu += cmd.ProcessState.SystemTime() + cmd.ProcessState.UserTime()
+				_, used := firstCount(b, name)
+				cpu += used
 				n++
 			}
 			b.ReportMetric(cpu.Seconds()*1e3/float64(n), "cpu-ms")
 		})
-	}
-}
-
-// TestMain is the process that BenchmarkStart starts.
-func TestMain(m *testing.M) {
-	name, ok := os.LookupEnv("BUDGET_START")
-	if !ok {
-		os.Exit(m.Run())
-	}
-	if name == "." {
-		return
-	}
-	c, err := NewCounter(name[:len(name)-1])
-	if err != nil || c.Count("hello world") != 2 {
-		os.Exit(1)
 	}
 }
 
