@@ -25,7 +25,6 @@ type fakeLink struct {
 	mu       sync.Mutex
 	calls    []*linkCall
 	notes    []string
-	replies  []Message
 	replied  chan Message
 	instance int
 }

@@ -134,16 +134,6 @@ func (s *slot) failed(err error) {
 	s.retryAt = time.Now().Add(wait/2 + rand.N(wait/2))
 }
 
-// state returns what readiness reports: the live link's info, or the error.
-func (s *slot) state() (info linkInfo, up bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cur != nil && !isDone(s.cur) {
-		return s.cur.info(), true, nil
-	}
-	return linkInfo{}, false, s.err
-}
-
 // close ends the link, and waits for an attempt under way.
 func (s *slot) close() {
 	s.mu.Lock()
