@@ -1,0 +1,187 @@
+package preview_test
+
+import (
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/foldgate/foldgate/interceptor/preview"
+	"github.com/foldgate/foldgate/interceptor/preview/previewtest"
+)
+
+// quarter is a counter for tests: a token is four bytes, begun ones count.
+func quarter(s string) int { return (len(s) + 3) / 4 }
+
+const handle = "res_0123456789abcdefghjkmnpqrs"
+
+func TestKinds(t *testing.T) {
+	for _, f := range previewtest.Fixtures() {
+		if got := preview.Of(f.Text); string(got) != f.Kind {
+			t.Errorf("Of(%s) = %s, want %s", f.Name, got, f.Kind)
+		}
+	}
+	for text, want := range map[string]preview.Kind{
+		"":                             preview.Plain,
+		"one line":                     preview.Plain,
+		"[1,2,":                        preview.Plain,
+		"{}":                           preview.JSON,
+		"a,b,c\n1,2,3\n":               preview.Plain, // too short to be sure
+		"a,b,c\n1,2,3\n1,2,3\n4,5,6\n": preview.Table,
+		"<p>hi</p>":                    preview.HTML,
+		"<tag> is not a page":          preview.Plain,
+	} {
+		if got := preview.Of(text); got != want {
+			t.Errorf("Of(%q) = %s, want %s", text, got, want)
+		}
+	}
+}
+
+// Every preview keeps its budget, names the handle, and says how much is left
+// out; a larger budget never makes it say less than the head line.
+func TestPreviewKeepsItsBudget(t *testing.T) {
+	for _, f := range previewtest.Fixtures() {
+		total := quarter(f.Text)
+		for _, budget := range []int{5, 20, 40, 80, 200, 400, 1000} {
+			p, ok := preview.Make(preview.Source{Text: f.Text, Tokens: total, Handle: handle}, budget, quarter)
+			if !ok {
+				if budget > 20 {
+					t.Errorf("Make(%s, %d): nothing, want a preview", f.Name, budget)
+				}
+				continue
+			}
+			if n := quarter(p.Text); n > budget || n != p.Tokens || n >= total {
+				t.Errorf("Make(%s, %d) = %d tokens, reported %d, of %d", f.Name, budget, n, p.Tokens, total)
+			}
+			if !strings.Contains(p.Text, handle) || !strings.HasPrefix(p.Text, "[Folded") {
+				t.Errorf("Make(%s, %d) does not name its handle: %q", f.Name, budget, p.Text)
+			}
+			again, _ := preview.Make(preview.Source{Text: f.Text, Tokens: total, Handle: handle}, budget, quarter)
+			if d := cmp.Diff(p, again); d != "" {
+				t.Errorf("Make(%s, %d) differs from run to run:\n%s", f.Name, budget, d)
+			}
+		}
+	}
+}
+
+// What a reader looks for first is in the preview of 400 tokens.
+func TestPreviewShows(t *testing.T) {
+	for name, want := range map[string][]string{
+		"access.log":    {"/api/checkout", "×"},
+		"app.log":       {"disk /var/lib/fold is full", "card expired", "×"},
+		"sales.csv":     {"98765.5", "region: ", "north ×", "900 rows"},
+		"issues.json":   {"total_count:number", "items:[140 × {", ".items[0]: "},
+		"events.ndjson": {"[300 × {", "user:{id:number, plan:string}"},
+		"git-log.txt":   {"parser: read numbers exactly"},
+		"change.diff":   {"internal/part4/file9.go +", "14 changed files"},
+		"build.txt":     {"202:", "undefined: NewLedger", "Error 1"},
+		"go-test.txt":   {"--- FAIL: TestLedgerRefund"},
+		"docs.md":       {"1: # Widget API", "## "},
+		"store.go":      {"type Store struct", "func (s *Store) Part0(", "func newStore()"},
+		"worker.py":     {"class Worker0", "class Worker19"},
+		"notes.html":    {"Release notes", "## Version 4.0"},
+		"grep.txt":      {"matches in 27 files", "(13 in this file)"},
+	} {
+		text := fixture(t, name)
+		p, _ := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 400, quarter)
+		for _, w := range want {
+			if !strings.Contains(p.Text, w) {
+				t.Errorf("preview of %s lacks %q:\n%s", name, w, p.Text)
+			}
+		}
+	}
+}
+
+func fixture(t *testing.T, name string) string {
+	for _, f := range previewtest.Fixtures() {
+		if f.Name == name {
+			return f.Text
+		}
+	}
+	t.Fatalf("no fixture %s", name)
+	return ""
+}
+
+// The line numbers of an excerpt are those of the text.
+func TestLineNumbers(t *testing.T) {
+	for _, name := range []string{"app.log", "docs.md", "store.go", "prose.txt", "grep.txt", "sales.csv"} {
+		text := fixture(t, name)
+		lines := strings.Split(text, "\n")
+		p, _ := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 400, quarter)
+		seen := 0
+		for _, l := range strings.Split(p.Text, "\n")[1:] {
+			number, rest, ok := strings.Cut(l, ":")
+			n := 0
+			for _, c := range number {
+				if c < '0' || c > '9' {
+					ok = false
+				}
+				n = n*10 + int(c-'0')
+			}
+			if !ok {
+				continue // a column of a table
+			}
+			if _, after, has := strings.Cut(rest, ") "); has && strings.HasPrefix(rest, " (") {
+				rest = after
+			}
+			seen++
+			if n < 1 || n > len(lines) || !strings.HasPrefix(lines[n-1], strings.TrimPrefix(strings.Split(rest, "…(+")[0], " ")) {
+				t.Errorf("%s: %q is not line %d", name, rest, n)
+			}
+		}
+		if seen < 3 {
+			t.Errorf("%s: %d numbered lines, want some", name, seen)
+		}
+	}
+}
+
+// A few giant lines are shown by their first and last characters.
+func TestGiantLine(t *testing.T) {
+	text := "start " + strings.Repeat("x1 ", 40_000) + "the end"
+	p, ok := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 200, quarter)
+	if !ok || !strings.Contains(p.Text, "start x1") || !strings.HasSuffix(p.Text, "the end") {
+		t.Errorf("Make(giant line) = %q", p.Text)
+	}
+}
+
+// FuzzMake: a preview of any text is valid UTF-8, within its budget, smaller
+// than the text, and deterministic.
+func FuzzMake(f *testing.F) {
+	for _, fx := range previewtest.Fixtures() {
+		f.Add(fx.Text[:min(len(fx.Text), 3000)], 200)
+		f.Add(fx.Text[:min(len(fx.Text), 700)], 60)
+	}
+	f.Add("{\"a\":[1,2,{\"b\":\"\\ud800\"}]}", 50)
+	f.Add("diff --git \n@@ @@\n+++\n---", 90)
+	f.Add("a\tb\n\"\n\t\n\t\n\t", 90)
+	f.Add("\xff\xfe: \n 1:2:3", 100)
+	f.Fuzz(func(t *testing.T, text string, budget int) {
+		src := preview.Source{Text: text, Tokens: quarter(text), Handle: handle}
+		p, ok := preview.Make(src, budget, quarter)
+		if !ok {
+			return
+		}
+		if !utf8.ValidString(p.Text) {
+			t.Errorf("not UTF-8: %q", p.Text)
+		}
+		if n := quarter(p.Text); n > budget || n >= src.Tokens || n != p.Tokens {
+			t.Errorf("%d tokens, reported %d, of %d, budget %d", n, p.Tokens, src.Tokens, budget)
+		}
+		if again, _ := preview.Make(src, budget, quarter); again != p {
+			t.Error("not deterministic")
+		}
+	})
+}
+
+func BenchmarkMake(b *testing.B) {
+	for _, f := range previewtest.Fixtures() {
+		src := preview.Source{Text: f.Text, Tokens: quarter(f.Text), Handle: handle}
+		b.Run(f.Name, func(b *testing.B) {
+			b.SetBytes(int64(len(f.Text)))
+			for b.Loop() {
+				preview.Make(src, 400, quarter)
+			}
+		})
+	}
+}
