@@ -1,0 +1,329 @@
+package folding
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// ResultsConfig limits the store of results.
+type ResultsConfig struct {
+	// Quota is the most bytes of results kept; over it the oldest go.
+	Quota int64
+	// TTL is how long a result is kept.
+	TTL time.Duration
+	// Now is the clock; nil means time.Now.
+	Now func() time.Time
+}
+
+// StoredResult is a scrubbed result that was too large to deliver.
+type StoredResult struct {
+	// Handle names it: "res_" and 26 characters that nobody can guess.
+	Handle string
+	// Principal and Session are whose call it answers; Context is the path of
+	// the branch the call was made in, "" for main.
+	Principal, Session, Context string
+	// Server and Tool made it; Server is "" for foldgate itself.
+	Server, Tool string
+	// Kind is what the preview took it for; Text what a model would have read.
+	Kind, Text string
+	// Structured is the structured content as JSON, "" where Text says the same.
+	Structured string
+	// Tokens is what the whole counts, Delivered what was delivered of it.
+	Tokens, Delivered int
+	CreatedAt         time.Time
+}
+
+// Branch returns the id of the branch the result belongs to, "" for main.
+func (r StoredResult) Branch() string { return r.Context[strings.LastIndexByte(r.Context, '/')+1:] }
+
+// Sentinels for errors.Is.
+var (
+	// ErrResultUnknown is a handle that never was, or is someone else's (404):
+	// one answer for both.
+	ErrResultUnknown error = &kind{"result_not_found", http.StatusNotFound, "stored result not found"}
+	// ErrResultGone is a result of one's own that is no longer kept (404).
+	ErrResultGone error = &kind{"result_evicted", http.StatusNotFound, "stored result no longer kept"}
+	// ErrResultTooLarge is a result over the whole quota; it is not stored.
+	ErrResultTooLarge = errors.New("result is larger than results.quota_mb")
+)
+
+// Results keeps folded results in a database of their own, beside that of the
+// branches: large writes must not hold up the small ones that every charge
+// waits for. It is safe for concurrent use. Whoever opens it holds the state
+// directory already; a second process can't.
+type Results struct {
+	cfg ResultsConfig
+	db  *sql.DB
+
+	write sync.Mutex // held for a transaction
+}
+
+// resultMigrations make the schema of the results, as migrations do that of
+// the branches.
+var resultMigrations = []string{`
+	CREATE TABLE results (
+		id         INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of age
+		handle     TEXT NOT NULL UNIQUE,
+		principal  TEXT NOT NULL,
+		session    TEXT NOT NULL,
+		context    TEXT NOT NULL,
+		server     TEXT NOT NULL,
+		tool       TEXT NOT NULL,
+		kind       TEXT NOT NULL,
+		text       TEXT NOT NULL,
+		structured TEXT NOT NULL,
+		bytes      INTEGER NOT NULL,
+		tokens     INTEGER NOT NULL,
+		delivered  INTEGER NOT NULL,
+		created_at INTEGER NOT NULL -- microseconds since 1970
+	);
+	CREATE INDEX results_context ON results (principal, context);
+	CREATE TABLE gone (
+		id        INTEGER PRIMARY KEY AUTOINCREMENT,
+		handle    TEXT NOT NULL UNIQUE,
+		principal TEXT NOT NULL,
+		session   TEXT NOT NULL,
+		context   TEXT NOT NULL,
+		tool      TEXT NOT NULL,
+		why       TEXT NOT NULL, -- quota or age
+		at        INTEGER NOT NULL
+	);
+	CREATE TABLE size (bytes INTEGER NOT NULL);
+	INSERT INTO size VALUES (0);
+`}
+
+// goneKept is how many evicted handles are remembered, to say so.
+const goneKept = 10_000
+
+// OpenResults opens or creates the store at path.
+func OpenResults(path string, cfg ResultsConfig) (*Results, error) {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return nil, fmt.Errorf("result store: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) // SQLite's own mode is wider
+	if err != nil {
+		return nil, fmt.Errorf("result store: %w", err)
+	}
+	f.Close()
+	db, err := sql.Open("sqlite", dsn(path, "journal_mode(WAL)", "synchronous(NORMAL)", "journal_size_limit(8388608)", "trusted_schema(OFF)"))
+	if err != nil {
+		return nil, fmt.Errorf("result store: %w", err)
+	}
+	r := &Results{cfg: cfg, db: db}
+	if err := r.migrate(context.Background()); err != nil {
+		db.Close()
+		return nil, fmt.Errorf("result store %s: %w (move the file away to start with an empty store)", path, err)
+	}
+	return r, nil
+}
+
+func (r *Results) migrate(ctx context.Context) error {
+	var version int
+	if err := r.db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+		return err
+	}
+	if version > len(resultMigrations) {
+		return fmt.Errorf("it has schema %d and this foldgate knows %d: it was written by a newer foldgate, use that", version, len(resultMigrations))
+	}
+	for i := version; i < len(resultMigrations); i++ {
+		step := fmt.Sprintf("%s; PRAGMA user_version = %d", resultMigrations[i], i+1)
+		if err := r.update(ctx, func(tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, step)
+			return err
+		}); err != nil {
+			return fmt.Errorf("schema %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// Close releases the store.
+func (r *Results) Close() error { return r.db.Close() }
+
+// update runs f in a transaction, one at a time.
+func (r *Results) update(ctx context.Context, f func(*sql.Tx) error) error {
+	r.write.Lock()
+	defer r.write.Unlock()
+	tx, err := r.db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := f(tx); err != nil {
+		return errors.Join(err, tx.Rollback())
+	}
+	return tx.Commit()
+}
+
+var handleForm = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
+
+// NewHandle returns a new handle of 128 random bits.
+func NewHandle() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails: the runtime ends the process instead
+	return "res_" + handleForm.EncodeToString(b[:])
+}
+
+// IsHandle reports whether s could be a handle.
+func IsHandle(s string) bool {
+	rest, ok := strings.CutPrefix(s, "res_")
+	if !ok || len(rest) != 26 {
+		return false
+	}
+	_, err := handleForm.DecodeString(rest)
+	return err == nil
+}
+
+// Put keeps a result under its handle. It is durable when Put returns. Results
+// over the quota or past their time go first, the oldest before all.
+func (r *Results) Put(ctx context.Context, s StoredResult) error {
+	size := int64(len(s.Text) + len(s.Structured))
+	if size > r.cfg.Quota {
+		return ErrResultTooLarge
+	}
+	err := r.update(ctx, func(tx *sql.Tx) error {
+		if err := r.evict(ctx, tx, size); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, `INSERT INTO results (handle, principal, session, context, server, tool, kind, text, structured, bytes, tokens, delivered, created_at)
+			VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`, s.Handle, s.Principal, s.Session, s.Context, s.Server, s.Tool, s.Kind, s.Text, s.Structured,
+			size, s.Tokens, s.Delivered, r.cfg.Now().UnixMicro()); err != nil {
+			return err
+		}
+		_, err := tx.ExecContext(ctx, "UPDATE size SET bytes = bytes + ?", size)
+		return err
+	})
+	if err != nil {
+		return failWith(ErrStorage, err, "the result could not be stored: %v", err)
+	}
+	return nil
+}
+
+// evict makes room for size bytes.
+func (r *Results) evict(ctx context.Context, tx *sql.Tx, size int64) error {
+	now := r.cfg.Now()
+	var total int64
+	if err := tx.QueryRowContext(ctx, "SELECT bytes FROM size").Scan(&total); err != nil {
+		return err
+	}
+	for {
+		var id, bytes, created int64
+		err := tx.QueryRowContext(ctx, "SELECT id, bytes, created_at FROM results ORDER BY id LIMIT 1").Scan(&id, &bytes, &created)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		why := "quota"
+		switch {
+		case now.Sub(time.UnixMicro(created)) > r.cfg.TTL:
+			why = "age"
+		case total+size <= r.cfg.Quota:
+			return nil
+		}
+		total -= bytes
+		for _, step := range []string{
+			"INSERT INTO gone (handle, principal, session, context, tool, why, at) SELECT handle, principal, session, context, tool, ?2, ?3 FROM results WHERE id = ?1",
+			"DELETE FROM results WHERE id = ?1",
+			"UPDATE size SET bytes = ?4",
+			"DELETE FROM gone WHERE id <= (SELECT max(id) FROM gone) - ?5",
+		} {
+			if _, err := tx.ExecContext(ctx, step, id, why, now.UnixMicro(), total, goneKept); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// Get returns a result to a caller who stands at the context path at: in the
+// branch the result belongs to, in one above it or in one below. A handle of
+// somebody else is unknown; one that was evicted says so.
+func (r *Results) Get(ctx context.Context, caller Caller, strict bool, at, handle string) (StoredResult, error) {
+	s, err := r.Find(ctx, caller, strict, handle)
+	if err != nil {
+		return StoredResult{}, err
+	}
+	if !onOneLine(at, s.Context) {
+		return StoredResult{}, unknownResult(handle)
+	}
+	return s, nil
+}
+
+// Find is Get without regard to branches: for finding out which branch a
+// result belongs to. strict binds a result to the session it was made in.
+func (r *Results) Find(ctx context.Context, caller Caller, strict bool, handle string) (StoredResult, error) {
+	if !IsHandle(handle) {
+		return StoredResult{}, unknownResult(handle)
+	}
+	s := StoredResult{Handle: handle}
+	var created int64
+	err := r.db.QueryRowContext(ctx, `SELECT principal, session, context, server, tool, kind, text, structured, tokens, delivered, created_at
+		FROM results WHERE handle = ?`, handle).Scan(&s.Principal, &s.Session, &s.Context, &s.Server, &s.Tool, &s.Kind, &s.Text, &s.Structured,
+		&s.Tokens, &s.Delivered, &created)
+	if errors.Is(err, sql.ErrNoRows) {
+		return StoredResult{}, r.gone(ctx, caller, strict, handle)
+	} else if err != nil {
+		return StoredResult{}, failWith(ErrStorage, err, "stored result %s could not be read: %v", handle, err)
+	}
+	s.CreatedAt = time.UnixMicro(created).UTC()
+	switch {
+	case s.Principal != caller.Principal, strict && s.Session != caller.Session:
+		return StoredResult{}, unknownResult(handle)
+	case r.cfg.Now().Sub(s.CreatedAt) > r.cfg.TTL:
+		return StoredResult{}, goneResult(handle, s.Tool, "age")
+	}
+	return s, nil
+}
+
+// gone says why there is no such result.
+func (r *Results) gone(ctx context.Context, caller Caller, strict bool, handle string) error {
+	var principal, session, tool, why string
+	err := r.db.QueryRowContext(ctx, "SELECT principal, session, tool, why FROM gone WHERE handle = ?", handle).Scan(&principal, &session, &tool, &why)
+	switch {
+	case errors.Is(err, sql.ErrNoRows), err == nil && principal != caller.Principal, err == nil && strict && session != caller.Session:
+		return unknownResult(handle)
+	case err != nil:
+		return failWith(ErrStorage, err, "stored result %s could not be looked up: %v", handle, err)
+	}
+	return goneResult(handle, tool, why)
+}
+
+func unknownResult(handle string) error {
+	return fail(ErrResultUnknown, "no stored result %q: use the handle that a folded result names", cut(clean(handle), 64))
+}
+
+func goneResult(handle, tool, why string) error {
+	limit := map[string]string{"quota": "the store was full (results.quota_mb)", "age": "it was too old (results.ttl_hours)"}[why]
+	return fail(ErrResultGone, "stored result %s was evicted: %s; call %s again", handle, limit, tool)
+}
+
+// onOneLine reports whether one of two context paths is the other or above it.
+func onOneLine(a, b string) bool {
+	if len(a) > len(b) {
+		a, b = b, a
+	}
+	return a == "" || a == b || strings.HasPrefix(b, a+"/")
+}
+
+// Saved returns how many results of a context and those below it are kept, and
+// the tokens that were not delivered because of it.
+func (r *Results) Saved(ctx context.Context, principal, path string) (results, tokens int, err error) {
+	err = r.db.QueryRowContext(ctx, `SELECT count(*), coalesce(sum(tokens - delivered), 0) FROM results
+		WHERE principal = ?1 AND (context = ?2 OR (context > ?2 || '/' AND context < ?2 || '0'))`, principal, path).Scan(&results, &tokens)
+	if err != nil {
+		return 0, 0, failWith(ErrStorage, err, "stored results could not be counted: %v", err)
+	}
+	return results, tokens, nil
+}
