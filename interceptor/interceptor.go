@@ -90,8 +90,10 @@ type Call struct {
 
 	// Set by Meter.
 
-	Tokens Usage
-	flight *folding.Call
+	Tokens  Usage
+	flight  *folding.Call
+	gauged  *Result // what measure counted last
+	counted int
 
 	// Set by Scrub.
 
@@ -111,6 +113,35 @@ type Call struct {
 	Late, Truncated, Folded bool
 	// Clean marks a result that was scrubbed before it was stored.
 	Clean bool
+
+	// Brief is set before the chain starts by who reads the result itself and
+	// not through a model: a folded result then has the shortest preview.
+	Brief bool
+
+	// Set by Fold.
+
+	// Fold is the handle of the stored result and Saved the tokens that were
+	// not delivered; Whole, with Brief, is the scrubbed result before folding.
+	Fold   string
+	Saved  int
+	Whole  *Result
+	shrink func(budget int) *Result // folds to a budget; nil where there is nothing to fold
+}
+
+// Left returns what the call's branch has left, in tokens; ok is false in main.
+func (c *Call) Left() (tokens int, ok bool) {
+	if c.flight == nil {
+		return 0, false
+	}
+	return c.flight.Remaining(), true
+}
+
+// measure is g.Result, counting a result that several layers ask for once.
+func (c *Call) measure(g Gauge, r *Result) int {
+	if c.gauged != r {
+		c.gauged, c.counted = r, g.Result(r)
+	}
+	return c.counted
 }
 
 // Usage is what a call cost, in tokens of the configured counter.

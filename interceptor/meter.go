@@ -27,8 +27,8 @@ func Meter(m *folding.Manager, g Gauge) Middleware {
 			if c.Branch == nil || c.Control {
 				res, err := next(ctx, c)
 				if res != nil {
-					c.Tokens.Out = max(c.Tokens.Out, g.Result(res))
-					c.Tokens.Delivered = g.Result(res)
+					c.Tokens.Delivered = c.measure(g, res)
+					c.Tokens.Out = max(c.Tokens.Out, c.Tokens.Delivered)
 				}
 				return res, err
 			}
@@ -65,7 +65,7 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next
 		}
 		return nil, err
 	}
-	want := g.Result(res)
+	want := c.measure(g, res)
 	c.Tokens.Out = max(c.Tokens.Out, want)
 	if failed, _ := rawjson.Get(res.Body, "isError"); res.Error != nil || string(failed) == "true" {
 		outcome.Err = "the tool answered with an error"
@@ -74,6 +74,13 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next
 	if err != nil { // ended meanwhile: nothing charged, nothing delivered
 		c.Late = true
 		return nil, refuse(c, err)
+	}
+	if granted < want && c.shrink != nil { // another call took the rest meanwhile
+		if small := c.shrink(granted); small != nil {
+			c.Tokens.Delivered = c.measure(g, small)
+			fl.Refund(granted - c.Tokens.Delivered)
+			return small, nil
+		}
 	}
 	if granted < want {
 		cut, kept := cutResult(g, res, granted, c.Branch)

@@ -169,6 +169,9 @@ func (r *Recorder) audit(c *Call) *trace.Audit {
 			Used: c.Tokens.BranchUsed, Budget: c.Tokens.BranchBudget,
 		}
 	}
+	if c.Fold != "" {
+		a.Fold = &trace.Fold{Handle: c.Fold, Saved: c.Saved}
+	}
 	a.Scrub = findings(c.Findings, c.ArgumentFindings)
 	return a
 }

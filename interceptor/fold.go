@@ -1,0 +1,151 @@
+package interceptor
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor/preview"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// FoldPolicy says which results of tools are folded.
+type FoldPolicy struct {
+	// MainThreshold is the largest result delivered in main, in tokens;
+	// BranchFraction that of a branch, as a part of its budget.
+	MainThreshold  int
+	BranchFraction float64
+	// PreviewTokens is how large a preview may be.
+	PreviewTokens int
+	// Rule is what applies to one tool beyond that.
+	Rule func(server, tool string) FoldRule
+}
+
+// FoldRule is the policy for one tool.
+type FoldRule struct {
+	// Off delivers the tool's results whole: where they don't fit the budget
+	// they are cut. Threshold replaces both others where it is not 0.
+	Off       bool
+	Threshold int
+}
+
+const (
+	// errorThreshold: what went wrong is read whole up to this size.
+	errorThreshold = 2000
+	// briefTokens is the size of a preview that nobody reads.
+	briefTokens = 64
+	// reserve is what a preview leaves of a branch, so that its agent can
+	// still read and return something.
+	reserve = 256
+)
+
+// Fold keeps a result of a tool that is too large for its place in the store
+// and delivers a preview: over a threshold, and always where the result would
+// not fit what its branch has left. Images and audio pass as they are; so does
+// everything that is not a result of tools/call. It is installed inside Meter,
+// which charges what is delivered, and outside Scrub, so that only scrubbed
+// text reaches the disk.
+//
+// If a result can't be stored it is delivered whole: nothing is ever lost to
+// folding.
+func Fold(store *folding.Results, g Gauge, p FoldPolicy, log *slog.Logger) Middleware {
+	f := &folder{store, g, p, log}
+	return func(next Handler) Handler {
+		return func(ctx context.Context, c *Call) (*Result, error) {
+			res, err := next(ctx, c)
+			if err != nil || res.Error != nil || c.Method != "tools/call" || c.Server == "" || !c.Metered {
+				return res, err
+			}
+			rule := p.Rule(c.Server, c.Name)
+			if rule.Off && !c.Brief {
+				return res, nil
+			}
+			return f.apply(ctx, c, res, rule), nil
+		}
+	}
+}
+
+type folder struct {
+	store *folding.Results
+	gauge Gauge
+	p     FoldPolicy
+	log   *slog.Logger
+}
+
+// apply returns what is delivered for res.
+func (f *folder) apply(ctx context.Context, c *Call, res *Result, rule FoldRule) *Result {
+	n := c.measure(f.gauge, res)
+	c.Tokens.Out = n
+	left, inBranch := c.Left()
+	most := f.p.PreviewTokens
+	if inBranch {
+		most = min(most, max(left-reserve, left/2))
+	}
+	if c.Brief {
+		most = min(most, briefTokens)
+		c.Whole = res
+	}
+	limit := f.threshold(c, res, rule)
+	if inBranch && n > left {
+		limit = left // folding is the only way to deliver anything
+	}
+	if n > limit {
+		if small := f.fold(ctx, c, res, most); small != nil {
+			return small
+		}
+	}
+	// Others of the branch may have taken what was left by the time Meter books.
+	c.shrink = func(budget int) *Result { return f.fold(ctx, c, res, min(budget, f.p.PreviewTokens)) }
+	return res
+}
+
+// threshold is the largest result that is delivered whole.
+func (f *folder) threshold(c *Call, res *Result, rule FoldRule) int {
+	limit := f.p.MainThreshold
+	if c.Branch != nil {
+		limit = int(f.p.BranchFraction * float64(c.Branch.BudgetTotal))
+	}
+	if rule.Threshold > 0 {
+		limit = rule.Threshold
+	}
+	if c.Brief {
+		limit = min(limit, 4*briefTokens)
+	}
+	if failed, _ := rawjson.Get(res.Body, "isError"); string(failed) == "true" {
+		limit = max(limit, errorThreshold)
+	}
+	return limit
+}
+
+// fold stores res and returns it with a preview of at most budget tokens in
+// the place of its text; nil where that can't be done or saves nothing.
+func (f *folder) fold(ctx context.Context, c *Call, res *Result, budget int) *Result {
+	parts := splitResult(res.Body)
+	if parts.text == "" {
+		return nil
+	}
+	handle := folding.NewHandle()
+	kept := f.gauge.list(parts.kept)
+	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Tokens.Out - kept, Handle: handle}, budget-kept, f.gauge.Counter.Count)
+	if !ok {
+		return nil
+	}
+	out := parts.with(p.Text, handle, c.Tokens.Out)
+	stored := folding.StoredResult{
+		Handle: handle, Principal: c.Principal, Session: c.Session, Server: c.Server, Tool: c.Name, Kind: string(p.Kind),
+		Text: parts.text, Structured: string(parts.structured), Tokens: c.Tokens.Out, Delivered: c.measure(f.gauge, out),
+	}
+	if c.Branch != nil {
+		stored.Context = c.Branch.Context
+	}
+	// The result is there: that its caller is gone is no reason to lose it.
+	if err := f.store.Put(context.WithoutCancel(ctx), stored); err != nil {
+		if !errors.Is(err, folding.ErrResultTooLarge) {
+			f.log.Error("result not folded", "server", c.Server, "tool", c.Name, "err", err)
+		}
+		return nil
+	}
+	c.Folded, c.Fold, c.Saved = true, handle, stored.Tokens-stored.Delivered
+	return out
+}
