@@ -1,0 +1,213 @@
+package folding
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// resultStore opens a store whose clock the test moves.
+func resultStore(t *testing.T, path string, quota int64) (*Results, *time.Time) {
+	t.Helper()
+	now := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
+	r, err := OpenResults(path, ResultsConfig{Quota: quota, TTL: 24 * time.Hour, Now: func() time.Time { return now }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	return r, &now
+}
+
+var owner = Caller{Principal: "ada", Session: "s1"}
+
+// keep stores n bytes in a context and returns the handle.
+func keep(t *testing.T, r *Results, context_ string, n int) string {
+	t.Helper()
+	s := StoredResult{
+		Handle: NewHandle(), Principal: "ada", Session: "s1", Context: context_, Server: "files", Tool: "read_file",
+		Kind: "text", Text: strings.Repeat("x", n), Tokens: n, Delivered: 10,
+	}
+	if err := r.Put(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	return s.Handle
+}
+
+func TestStoredResultSurvivesRestart(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "results.db")
+	r, now := resultStore(t, path, 1<<20)
+	want := StoredResult{
+		Handle: NewHandle(), Principal: "ada", Session: "s1", Context: "br_a/br_b", Server: "db", Tool: "query", Kind: "JSON",
+		Text: "line\x00 \xff one\n", Structured: `{"a":1.0}`, Tokens: 900, Delivered: 40,
+	}
+	if err := r.Put(t.Context(), want); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	want.CreatedAt = *now
+	r, _ = resultStore(t, path, 1<<20)
+	got, err := r.Get(t.Context(), owner, false, "br_a/br_b", want.Handle)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("after a restart the result differs (-want +got):\n%s", d)
+	}
+	if got.Branch() != "br_b" {
+		t.Errorf("Branch() = %q, want br_b", got.Branch())
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode of the store = %v, %v; want 0600", info.Mode().Perm(), err)
+	}
+}
+
+func TestWhoMayReadAResult(t *testing.T) {
+	r, _ := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1<<20)
+	handle := keep(t, r, "br_a/br_b", 100)
+	for _, tc := range []struct {
+		name   string
+		caller Caller
+		strict bool
+		at     string
+		want   error
+	}{
+		{"its branch", owner, true, "br_a/br_b", nil},
+		{"the parent", owner, false, "br_a", nil},
+		{"main", owner, false, "", nil},
+		{"a branch below", owner, false, "br_a/br_b/br_c", nil},
+		{"a sibling", owner, false, "br_a/br_x", ErrResultUnknown},
+		{"a branch with a longer name", owner, false, "br_a/br_bb", ErrResultUnknown},
+		{"another session", Caller{"ada", "s2"}, false, "", nil},
+		{"another session, strictly", Caller{"ada", "s2"}, true, "", ErrResultUnknown},
+		{"another principal", Caller{"bob", "s1"}, false, "br_a/br_b", ErrResultUnknown},
+	} {
+		_, err := r.Get(t.Context(), tc.caller, tc.strict, tc.at, handle)
+		if !errors.Is(err, tc.want) || (tc.want == nil) != (err == nil) {
+			t.Errorf("Get as %s = %v, want %v", tc.name, err, tc.want)
+		}
+	}
+	// Foreign, unknown and malformed handles get the same words.
+	_, foreign := r.Get(t.Context(), Caller{Principal: "bob"}, false, "", handle)
+	other := NewHandle()
+	_, unknown := r.Get(t.Context(), owner, false, "", other)
+	if got, want := strings.ReplaceAll(foreign.Error(), handle, "H"), strings.ReplaceAll(unknown.Error(), other, "H"); got != want {
+		t.Errorf("a foreign handle says %q, an unknown one %q", got, want)
+	}
+	for _, h := range []string{"", "res_", "res_'; DROP TABLE results", handle + "x", strings.ToUpper(handle)} {
+		if _, err := r.Get(t.Context(), owner, false, "", h); !errors.Is(err, ErrResultUnknown) {
+			t.Errorf("Get(%q) = %v, want unknown", h, err)
+		}
+	}
+}
+
+func TestQuotaEvictsTheOldest(t *testing.T) {
+	r, _ := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1000)
+	var handles []string
+	for range 5 {
+		handles = append(handles, keep(t, r, "", 300))
+	}
+	for i, h := range handles {
+		_, err := r.Get(t.Context(), owner, false, "", h)
+		if i < 2 && (!errors.Is(err, ErrResultGone) || !strings.Contains(err.Error(), "quota_mb") || !strings.Contains(err.Error(), "read_file")) {
+			t.Errorf("result %d of 5: %v, want evicted by quota, with the tool to call again", i, err)
+		}
+		if i >= 2 && err != nil {
+			t.Errorf("result %d of 5: %v, want it kept", i, err)
+		}
+	}
+	if _, err := r.Get(t.Context(), Caller{Principal: "bob"}, false, "", handles[0]); !errors.Is(err, ErrResultUnknown) {
+		t.Errorf("an evicted result of somebody else: %v, want unknown", err)
+	}
+	err := r.Put(t.Context(), StoredResult{Handle: NewHandle(), Text: strings.Repeat("x", 1001)})
+	if !errors.Is(err, ErrResultTooLarge) {
+		t.Errorf("Put over the quota = %v, want ErrResultTooLarge", err)
+	}
+	if _, err := r.Get(t.Context(), owner, false, "", handles[4]); err != nil {
+		t.Errorf("a refused result evicted another: %v", err)
+	}
+}
+
+func TestOldResultsGo(t *testing.T) {
+	r, now := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1000)
+	old := keep(t, r, "", 100)
+	*now = now.Add(25 * time.Hour)
+	for _, when := range []string{"before", "after"} {
+		if _, err := r.Get(t.Context(), owner, false, "", old); !errors.Is(err, ErrResultGone) || !strings.Contains(err.Error(), "ttl_hours") {
+			t.Errorf("an old result %s the next Put: %v, want gone by age", when, err)
+		}
+		keep(t, r, "", 100)
+	}
+	if n, _, err := r.Saved(t.Context(), "ada", ""); n != 2 || err != nil {
+		t.Errorf("%d results kept, %v; want the 2 new ones", n, err)
+	}
+}
+
+func TestSavedSumsABranch(t *testing.T) {
+	r, _ := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1<<20)
+	keep(t, r, "br_a", 100)
+	keep(t, r, "br_a/br_b", 200)
+	keep(t, r, "br_ab", 400)
+	if n, tokens, err := r.Saved(t.Context(), "ada", "br_a"); n != 2 || tokens != 280 || err != nil {
+		t.Errorf("Saved(br_a) = %d, %d, %v; want 2, 280", n, tokens, err)
+	}
+	if n, _, _ := r.Saved(t.Context(), "bob", "br_a"); n != 0 {
+		t.Errorf("Saved as somebody else = %d, want 0", n)
+	}
+}
+
+func TestResultsConcurrently(t *testing.T) {
+	r, _ := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 5000)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 20 {
+				h := keep(t, r, "", 400)
+				if _, err := r.Get(context.Background(), owner, false, "", h); err != nil && !errors.Is(err, ErrResultGone) {
+					t.Errorf("Get after Put: %v", err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	var kept, sum int64
+	if err := r.db.QueryRow("SELECT count(*), (SELECT bytes FROM size) FROM results").Scan(&kept, &sum); err != nil {
+		t.Fatal(err)
+	}
+	if kept != 12 || sum != 4800 {
+		t.Errorf("%d results, %d bytes; want the 12 newest, 4800 bytes", kept, sum)
+	}
+}
+
+func TestNewerResultStoreIsRefused(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "results.db")
+	r, _ := resultStore(t, path, 100)
+	if _, err := r.db.Exec(fmt.Sprintf("PRAGMA user_version = %d", len(resultMigrations)+1)); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	if _, err := OpenResults(path, ResultsConfig{}); err == nil || !strings.Contains(err.Error(), "newer foldgate") {
+		t.Errorf("OpenResults of a newer store = %v, want a refusal that says so", err)
+	}
+}
+
+func TestHandles(t *testing.T) {
+	seen := map[string]bool{}
+	for range 1000 {
+		h := NewHandle()
+		if !IsHandle(h) || len(h) != 30 || seen[h] {
+			t.Fatalf("NewHandle() = %q", h)
+		}
+		seen[h] = true
+	}
+}
