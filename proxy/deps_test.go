@@ -18,16 +18,18 @@ const module = "github.com/foldgate/foldgate/"
 //
 //	cmd > proxy > interceptor > folding > budget
 var arrows = map[string][]string{
-	"internal/rawjson":    {},
-	"budget":              {},
-	"folding/contextpath": {"internal/rawjson"},
-	"folding":             {"budget", "folding/contextpath", "internal/rawjson"},
-	"interceptor/scrub":   {"internal/rawjson"},
-	"interceptor/trace":   {"folding/contextpath", "internal/rawjson"},
-	"interceptor":         {"budget", "folding", "folding/contextpath", "interceptor/scrub", "interceptor/trace", "internal/rawjson"},
-	"proxy/files":         {"internal/rawjson"},
-	"proxy":               {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/scrub", "interceptor/trace", "internal/rawjson", "proxy/files"},
-	"cmd/foldgate":        {"budget", "interceptor/scrub", "interceptor/trace", "proxy"},
+	"internal/rawjson":                {},
+	"budget":                          {},
+	"folding/contextpath":             {"internal/rawjson"},
+	"folding":                         {"budget", "folding/contextpath", "internal/rawjson"},
+	"interceptor/scrub":               {"internal/rawjson"},
+	"interceptor/trace":               {"folding/contextpath", "internal/rawjson"},
+	"interceptor/preview":             {"internal/rawjson"},
+	"interceptor/preview/previewtest": {}, // for tests
+	"interceptor":                     {"budget", "folding", "folding/contextpath", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "internal/rawjson"},
+	"proxy/files":                     {"internal/rawjson"},
+	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/scrub", "interceptor/trace", "internal/rawjson", "proxy/files"},
+	"cmd/foldgate":                    {"budget", "interceptor/scrub", "interceptor/trace", "proxy"},
 }
 
 // only says which package alone may import something foreign.
