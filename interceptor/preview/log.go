@@ -119,7 +119,7 @@ func makeLog(d *doc, b *body) string {
 	e.tail(4, room/4)
 	kinds := 0
 	for _, f := range faults {
-		if e.full() || b.left < room/10 {
+		if e.full() {
 			break
 		}
 		note := ""
@@ -131,9 +131,11 @@ func makeLog(d *doc, b *body) string {
 		}
 		if e.take(f.line, note) {
 			kinds++
-			if f.severity > 1 && f.times == 1 { // what follows tends to say why
-				e.take(f.line+1, "")
-			}
+		}
+	}
+	for _, f := range faults[:kinds] { // what follows tends to say why
+		if f.severity > 1 && f.times == 1 && !e.full() && b.left > room/8 {
+			e.take(f.line+1, "")
 		}
 	}
 	e.misses = 0
