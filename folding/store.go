@@ -327,3 +327,22 @@ func (r *Results) Saved(ctx context.Context, principal, path string) (results, t
 	}
 	return results, tokens, nil
 }
+
+// Place returns the context path of a result, to find out which branch a read
+// of it is made in. See [Results.Find] for strict and the errors.
+func (r *Results) Place(ctx context.Context, caller Caller, strict bool, handle string) (string, error) {
+	if !IsHandle(handle) {
+		return "", unknownResult(handle)
+	}
+	var principal, session, path string
+	err := r.db.QueryRowContext(ctx, "SELECT principal, session, context FROM results WHERE handle = ?", handle).Scan(&principal, &session, &path)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return "", r.gone(ctx, caller, strict, handle)
+	case err != nil:
+		return "", failWith(ErrStorage, err, "stored result %s could not be looked up: %v", handle, err)
+	case principal != caller.Principal, strict && session != caller.Session:
+		return "", unknownResult(handle)
+	}
+	return path, nil
+}

@@ -211,3 +211,62 @@ func TestHandles(t *testing.T) {
 		seen[h] = true
 	}
 }
+
+func TestSearchText(t *testing.T) {
+	var b strings.Builder
+	for i := range 200 {
+		fmt.Fprintf(&b, "line %d tells of storage and its costs\n", i+1)
+		if i == 149 {
+			b.WriteString("The limiter refuses requests over 250 a minute.\n")
+		}
+	}
+	text := b.String()
+	for _, tc := range []struct {
+		query, want string
+		line        int
+	}{
+		{"limiting request", "refuses requests", 151}, // by stem
+		{"limi", "refuses requests", 151},             // by beginning
+		{"250/minute?", "refuses requests", 151},      // signs say nothing
+		{`"; DROP (limiter) NOT * ^`, "refuses requests", 151},
+	} {
+		hits, err := SearchText(t.Context(), text, tc.query, 3)
+		if err != nil || len(hits) == 0 {
+			t.Errorf("SearchText(%q) = %v, %v", tc.query, hits, err)
+			continue
+		}
+		h := hits[0]
+		if h.From > tc.line || h.To < tc.line || !strings.Contains(h.Lines, fmt.Sprintf("%d: The limiter %s", tc.line, tc.want)) {
+			t.Errorf("SearchText(%q): first hit %+v, want line %d", tc.query, h, tc.line)
+		}
+	}
+	if hits, err := SearchText(t.Context(), text, "zebra", 3); len(hits) != 0 || err != nil {
+		t.Errorf("SearchText(zebra) = %v, %v; want nothing", hits, err)
+	}
+	if _, err := SearchText(t.Context(), text, "?!", 3); !errors.Is(err, ErrInvalidInput) {
+		t.Errorf("SearchText of no words: %v", err)
+	}
+	hits, err := SearchText(t.Context(), strings.Repeat("filler ", 3000)+"needle "+strings.Repeat("filler ", 3000), "needle", 3)
+	if err != nil || len(hits) != 1 || !strings.Contains(hits[0].Lines, "needle") || len(hits[0].Lines) > hitLine+40 {
+		t.Errorf("SearchText in one long line = %+v, %v", hits, err)
+	}
+}
+
+// FuzzSearchText: no query is a fault of the index, and the passages of any
+// text together are the text.
+func FuzzSearchText(f *testing.F) {
+	f.Add("some text\nof two lines", `a"b* OR NEAR(c)`)
+	f.Add("\x00\xff\n", "ß 漢字 x1")
+	f.Fuzz(func(t *testing.T, text, query string) {
+		if _, err := SearchText(t.Context(), text, query, 3); err != nil && !errors.Is(err, ErrInvalidInput) {
+			t.Errorf("SearchText(%q): %v", query, err)
+		}
+		for rest := text; rest != ""; {
+			p := passage(rest)
+			if p == "" || !strings.HasPrefix(rest, p) {
+				t.Fatalf("passage(%q) = %q", rest, p)
+			}
+			rest = rest[len(p):]
+		}
+	})
+}
