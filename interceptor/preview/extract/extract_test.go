@@ -1,0 +1,214 @@
+package extract
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const ten = "one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\nten\n"
+
+func TestLines(t *testing.T) {
+	for spec, want := range map[string]string{
+		"2-3": "two\nthree", "9-": "nine\nten", "-2": "nine\nten", "4": "four", " 1 - 2 ": "one\ntwo", "10-99": "ten", "-99": strings.TrimSuffix(ten, "\n"),
+	} {
+		if got, err := Lines(ten, spec); got != want || err != nil {
+			t.Errorf("Lines(%q) = %q, %v; want %q", spec, got, err, want)
+		}
+	}
+	for _, spec := range []string{"", "-", "0-3", "3-2", "a-b", "1-2-3", "11-12", "-0", "99999999999999999999"} {
+		var e *Error
+		if got, err := Lines(ten, spec); !errors.As(err, &e) || e.Field != "lines" {
+			t.Errorf("Lines(%q) = %q, %v; want an error of lines", spec, got, err)
+		}
+	}
+	if got, _ := Lines("", "1"); got != "" {
+		t.Errorf("Lines of an empty text = %q", got)
+	}
+}
+
+func TestGrep(t *testing.T) {
+	long := strings.Repeat("ä", 1000) + "needle" + strings.Repeat("b", 1000)
+	for _, tc := range []struct {
+		name, text string
+		p          Pattern
+		want       string
+	}{
+		{"plain", ten, Pattern{Expr: "^t"}, "2:two\n3:three\n10:ten"},
+		{"context", ten, Pattern{Expr: "five|nine", Context: 1}, "4-four\n5:five\n6-six\n--\n8-eight\n9:nine\n10-ten"},
+		{"contexts that touch", ten, Pattern{Expr: "four|six", Context: 1}, "3-three\n4:four\n5-five\n6:six\n7-seven"},
+		{"neighbours", ten, Pattern{Expr: "four|five", Context: 1}, "3-three\n4:four\n5:five\n6-six"},
+		{"a range", ten, Pattern{Expr: "e", Lines: "9-"}, "9:nine\n10:ten"},
+		{"no match", ten, Pattern{Expr: "zzz", Lines: "2-5"}, "[no match in lines 2-5]"},
+		{"a long line", "x\n" + long, Pattern{Expr: "needle"}, "2:…(byte 1840) " + strings.Repeat("ä", 80) + "needle" + strings.Repeat("b", 160) + "…"},
+	} {
+		got, err := Grep(t.Context(), tc.text, tc.p)
+		if err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+		} else if d := cmp.Diff(tc.want, got); d != "" {
+			t.Errorf("%s (-want +got):\n%s", tc.name, d)
+		}
+	}
+	if _, err := Grep(t.Context(), ten, Pattern{Expr: "("}); err == nil || !strings.Contains(err.Error(), "RE2") {
+		t.Errorf("a wrong expression: %v", err)
+	}
+	many, err := Grep(t.Context(), strings.Repeat("x\n", maxMatches+5), Pattern{Expr: "x"})
+	if err != nil || !strings.HasSuffix(many, `go on with lines "2001-"]`) {
+		t.Errorf("too many matches end with %q, %v", many[len(many)-60:], err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := Grep(ctx, strings.Repeat("x\n", 5000), Pattern{Expr: "y"}); err == nil {
+		t.Error("Grep went on after its context ended")
+	}
+}
+
+func TestJQ(t *testing.T) {
+	for _, tc := range []struct{ text, program, want string }{
+		{`{"a":[1,2,{"b":"x<y"}]}`, ".a[2].b", "x<y"},
+		{`{"n":12345678901234567890}`, ".n", "12345678901234567890"},
+		{`{"f":1.5}`, "[.f,1]", "[1.5,1]"},
+		{"{\"i\":1}\n{\"i\":2}\n", "map(.i)|add", "3"},
+		{`[1,2]`, ".[]", "1\n2"},
+		{`{}`, "empty", "[jq: no output]"},
+		{`{}`, "env|length", "0"},
+		{`"s"`, ".", "s"},
+	} {
+		v, err := Value(tc.text)
+		if err != nil {
+			t.Errorf("Value(%s): %v", tc.text, err)
+			continue
+		}
+		if got, err := JQ(t.Context(), v, tc.program); got != tc.want || err != nil {
+			t.Errorf("JQ(%s, %s) = %q, %v; want %q", tc.text, tc.program, got, err, tc.want)
+		}
+	}
+	for _, text := range []string{"", "no json", `{"a":`} {
+		if _, err := Value(text); err == nil {
+			t.Errorf("Value(%q): no error", text)
+		}
+	}
+	for _, program := range []string{".[", "nosuchfunction", ".a.b", `import "m" as m; .`, "error(\"x\")", "input"} {
+		if got, err := JQ(t.Context(), []any{1}, program); err == nil {
+			t.Errorf("JQ(%s) = %q, want an error", program, got)
+		}
+	}
+}
+
+// Programs without end are ended: by time, by memory.
+func TestJQIsBounded(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes time and memory")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	if _, err := JQ(ctx, nil, "def f: f; f"); err == nil || !strings.Contains(err.Error(), "too long") {
+		t.Errorf("an endless program: %v, want it ended by time", err)
+	}
+	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Second)
+	defer cancel()
+	if _, err := JQ(ctx, nil, `[range(1e9) | [.]]`); err == nil || !strings.Contains(err.Error(), "memory") {
+		t.Errorf("a greedy program: %v, want it ended by memory", err)
+	}
+	if _, err := JQ(ctx, nil, `range(1e9)|"some text that is written out"`); err == nil || !strings.Contains(err.Error(), "output") {
+		t.Errorf("a talkative program: %v, want it ended by its output", err)
+	}
+}
+
+// byBytes is a counter whose tokens are four bytes.
+func byBytes(s string, n int) (string, int) {
+	if len(s) <= 4*n {
+		return s, (len(s) + 3) / 4
+	}
+	end := 4 * n
+	for end > 0 && s[end]&0xc0 == 0x80 {
+		end--
+	}
+	return s[:end], (end + 3) / 4
+}
+
+func pages(t *testing.T, text string, size int) []Page {
+	t.Helper()
+	var out []Page
+	for n := 1; ; n++ {
+		p, err := PageOf(text, n, size, byBytes)
+		if err != nil {
+			t.Fatalf("PageOf(%d): %v", n, err)
+		}
+		out = append(out, p)
+		if !p.More {
+			return out
+		}
+	}
+}
+
+func TestPages(t *testing.T) {
+	all := pages(t, ten, 5)
+	var text string
+	for i, p := range all {
+		text += p.Text
+		if rest := strings.TrimPrefix(ten, text); p.RestLines != strings.Count(rest, "\n") {
+			t.Errorf("page %d says %d more lines, want %d", i+1, p.RestLines, strings.Count(rest, "\n"))
+		}
+		if !strings.HasSuffix(p.Text, "\n") {
+			t.Errorf("page %d ends inside a line: %q", i+1, p.Text)
+		}
+	}
+	if text != ten {
+		t.Errorf("the pages together are %q", text)
+	}
+	if _, err := PageOf(ten, len(all)+1, 5, byBytes); err == nil || !strings.Contains(err.Error(), "pages") {
+		t.Errorf("a page too many: %v", err)
+	}
+}
+
+// FuzzPages: the pages of any text together are the text, and none but a page
+// of one character is larger than asked.
+func FuzzPages(f *testing.F) {
+	f.Add(ten, 3)
+	f.Add("ä€😀 no line end", 1)
+	f.Add(strings.Repeat("x", 100)+"\n", 7)
+	f.Add("\xff\xfe\x80", 1)
+	f.Fuzz(func(t *testing.T, text string, size int) {
+		size = 1 + (size&0xff+0x100)%64
+		var got strings.Builder
+		for _, p := range pages(t, text[:min(len(text), 4000)], size) {
+			if n := (len(p.Text) + 3) / 4; n > size && len([]rune(p.Text)) > 1 {
+				t.Errorf("a page of %d tokens, asked for %d", n, size)
+			}
+			got.WriteString(p.Text)
+		}
+		if got.String() != text[:min(len(text), 4000)] {
+			t.Error("the pages together are not the text")
+		}
+	})
+}
+
+// FuzzGrep: every line shown as a match is that line of the text.
+func FuzzGrep(f *testing.F) {
+	f.Add(ten, "e", 1)
+	f.Add("a\r\nb\n\n", "^$", 0)
+	f.Fuzz(func(t *testing.T, text, expr string, around int) {
+		got, err := Grep(t.Context(), text, Pattern{Expr: expr, Context: around & 3})
+		if err != nil || strings.HasPrefix(got, "[no match") {
+			return
+		}
+		lines := split(text)
+		for _, l := range strings.Split(got, "\n") {
+			n := 0
+			for len(l) > 0 && l[0] >= '0' && l[0] <= '9' {
+				n, l = n*10+int(l[0]-'0'), l[1:]
+			}
+			if n == 0 || strings.Contains(text, "…") {
+				continue
+			}
+			if n > len(lines) || (!strings.Contains(l, "…") && l[1:] != lines[n-1]) {
+				t.Errorf("Grep(%q) shows %q as line %d", expr, l, n)
+			}
+		}
+	})
+}
