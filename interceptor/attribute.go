@@ -18,6 +18,8 @@ const (
 	RungArgument Rung = "argument"
 	// RungMeta: _meta["io.github.foldgate/branch_id"].
 	RungMeta Rung = "meta"
+	// RungResult: the active branch of the stored result that is read.
+	RungResult Rung = "result"
 	// RungURL: the endpoint /b/<branch_id>/mcp.
 	RungURL Rung = "url"
 	// RungSession: the one active leaf branch of the legacy session.

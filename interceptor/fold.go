@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/preview"
@@ -77,28 +78,25 @@ type folder struct {
 func (f *folder) apply(ctx context.Context, c *Call, res *Result, rule FoldRule) *Result {
 	n := c.measure(f.gauge, res)
 	c.Tokens.Out = n
-	left, inBranch := c.Left()
-	most := f.p.PreviewTokens
-	if inBranch {
-		most = min(most, max(left-reserve, left/2))
-	}
 	if c.Brief {
-		most = min(most, briefTokens)
 		c.Whole = res
 	}
-	limit := f.threshold(c, res, rule)
-	if inBranch && n > left {
-		limit = left // folding is the only way to deliver anything
+	limit, room := f.threshold(c, res, rule), math.MaxInt
+	if left, ok := c.Left(); ok {
+		limit, room = min(limit, left), sparing(left) // over left, folding is the only way to deliver anything
 	}
 	if n > limit {
-		if small := f.fold(ctx, c, res, most); small != nil {
+		if small := f.fold(ctx, c, res, room); small != nil {
 			return small
 		}
 	}
 	// Others of the branch may have taken what was left by the time Meter books.
-	c.shrink = func(budget int) *Result { return f.fold(ctx, c, res, min(budget, f.p.PreviewTokens)) }
+	c.Shrink = func(budget int) *Result { return f.fold(ctx, c, res, sparing(budget)) }
 	return res
 }
+
+// sparing is how much of what is left a preview may take.
+func sparing(left int) int { return max(left-reserve, left/2) }
 
 // threshold is the largest result that is delivered whole.
 func (f *folder) threshold(c *Call, res *Result, rule FoldRule) int {
@@ -118,16 +116,20 @@ func (f *folder) threshold(c *Call, res *Result, rule FoldRule) int {
 	return limit
 }
 
-// fold stores res and returns it with a preview of at most budget tokens in
-// the place of its text; nil where that can't be done or saves nothing.
-func (f *folder) fold(ctx context.Context, c *Call, res *Result, budget int) *Result {
+// fold stores res and returns it with a preview in the place of its text, in
+// at most room tokens; nil where that can't be done or saves nothing.
+func (f *folder) fold(ctx context.Context, c *Call, res *Result, room int) *Result {
 	parts := splitResult(res.Body)
 	if parts.text == "" {
 		return nil
 	}
 	handle := folding.NewHandle()
 	kept := f.gauge.list(parts.kept)
-	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Tokens.Out - kept, Handle: handle}, budget-kept, f.gauge.Counter.Count)
+	size := f.p.PreviewTokens
+	if c.Brief {
+		size = briefTokens
+	}
+	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Tokens.Out - kept, Handle: handle}, min(size, room-kept), f.gauge.Counter.Count)
 	if !ok {
 		return nil
 	}

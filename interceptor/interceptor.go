@@ -122,10 +122,13 @@ type Call struct {
 
 	// Fold is the handle of the stored result and Saved the tokens that were
 	// not delivered; Whole, with Brief, is the scrubbed result before folding.
-	Fold   string
-	Saved  int
-	Whole  *Result
-	shrink func(budget int) *Result // folds to a budget; nil where there is nothing to fold
+	Fold  string
+	Saved int
+	Whole *Result
+	// Shrink returns the result in at most budget tokens, or nil. Meter uses it
+	// where less is granted than the result needs. Set by Fold, and by tools of
+	// foldgate's own that can say the same in less.
+	Shrink func(budget int) *Result
 }
 
 // Left returns what the call's branch has left, in tokens; ok is false in main.

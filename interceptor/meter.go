@@ -75,8 +75,8 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next
 		c.Late = true
 		return nil, refuse(c, err)
 	}
-	if granted < want && c.shrink != nil { // another call took the rest meanwhile
-		if small := c.shrink(granted); small != nil {
+	if granted < want && c.Shrink != nil { // another call took the rest meanwhile
+		if small := c.Shrink(granted); small != nil {
 			c.Tokens.Delivered = c.measure(g, small)
 			fl.Refund(granted - c.Tokens.Delivered)
 			return small, nil

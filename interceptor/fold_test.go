@@ -1,0 +1,297 @@
+package interceptor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor/preview/previewtest"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// foldBench is a chain of Meter and Fold over a tool that answers as told.
+type foldBench struct {
+	t      *testing.T
+	m      *folding.Manager
+	store  *folding.Results
+	gauge  Gauge
+	policy FoldPolicy
+}
+
+var me = folding.Caller{Principal: "ada", Session: "s1"}
+
+func newFoldBench(t *testing.T) *foldBench {
+	t.Helper()
+	counter, err := budget.NewCounter("o200k_base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := folding.DefaultConfig()
+	cfg.MaxBranchesPerMinute = 1000
+	m, err := folding.Open(t.Context(), cfg, folding.Options{Count: counter.Count, Scrub: func(_ context.Context, s string) (string, error) { return s, nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store, err := folding.OpenResults(filepath.Join(t.TempDir(), "results.db"), folding.ResultsConfig{Quota: 8 << 20, TTL: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = m.Close(context.Background()); _ = store.Close() })
+	return &foldBench{t, m, store, Gauge{counter, 1600}, FoldPolicy{
+		MainThreshold: 8000, BranchFraction: 0.125, PreviewTokens: 400, Rule: func(string, string) FoldRule { return FoldRule{} },
+	}}
+}
+
+// branch opens a branch with a budget.
+func (f *foldBench) branch(tokens int) *folding.Branch {
+	f.t.Helper()
+	b, err := f.m.Create(f.t.Context(), me, folding.CreateRequest{Description: "d", Budget: tokens})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return &b
+}
+
+// call runs a tool that answers body, in b or in main.
+func (f *foldBench) call(b *folding.Branch, body string) (*Call, *Result, error) {
+	c := &Call{Principal: me.Principal, Session: me.Session, Server: "db", Method: "tools/call", Name: "query", Metered: true, Branch: b}
+	h := Chain(func(context.Context, *Call) (*Result, error) { return &Result{Body: json.RawMessage(body)}, nil },
+		Meter(f.m, f.gauge), Fold(f.store, f.gauge, f.policy, slog.New(slog.DiscardHandler)))
+	res, err := h(f.t.Context(), c)
+	return c, res, err
+}
+
+func textBody(text string) string {
+	return `{"content":[{"type":"text","text":` + string(rawjson.Quote(text)) + `}]}`
+}
+
+func shownText(t *testing.T, res *Result) string {
+	t.Helper()
+	content, _ := rawjson.Get(res.Body, "content")
+	var all []string
+	rawjson.Elements(content, func(b []byte) bool {
+		s, _ := rawjson.GetString(b, "text")
+		all = append(all, s)
+		return true
+	})
+	return strings.Join(all, "\n")
+}
+
+// words returns a text of n tokens, in lines of ten.
+func words(n int) string { return strings.Repeat(strings.Repeat(" word", 9)+"\n", n/10) }
+
+func TestFoldThresholds(t *testing.T) {
+	f := newFoldBench(t)
+	for _, tc := range []struct {
+		name   string
+		budget int // 0 is main
+		tokens int
+		rule   FoldRule
+		failed bool
+		folded bool
+	}{
+		{"main, small", 0, 7900, FoldRule{}, false, false},
+		{"main, large", 0, 8100, FoldRule{}, false, true},
+		{"main, lower threshold", 0, 2100, FoldRule{Threshold: 2000}, false, true},
+		{"main, off", 0, 20000, FoldRule{Off: true}, false, false},
+		{"branch, small", 8192, 1000, FoldRule{}, false, false},
+		{"branch, over its part", 8192, 1100, FoldRule{}, false, true},
+		{"branch, an error is read whole", 8192, 1900, FoldRule{}, true, false},
+		{"branch, a large error", 8192, 2100, FoldRule{}, true, true},
+		{"branch, higher threshold", 8192, 3000, FoldRule{Threshold: 4000}, false, false},
+		{"branch, it would not fit", 1000, 1200, FoldRule{Threshold: 4000}, false, true},
+		{"branch, an error that would not fit", 1000, 1200, FoldRule{}, true, true},
+	} {
+		var b *folding.Branch
+		if tc.budget > 0 {
+			b = f.branch(tc.budget)
+		}
+		f.policy.Rule = func(string, string) FoldRule { return tc.rule }
+		body := textBody(words(tc.tokens))
+		if tc.failed {
+			body = string(rawjson.Set([]byte(body), []byte("true"), "isError"))
+		}
+		c, res, err := f.call(b, body)
+		if err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+			continue
+		}
+		if c.Folded != tc.folded {
+			t.Errorf("%s: folded = %v, want %v", tc.name, c.Folded, tc.folded)
+		}
+		if !tc.folded {
+			if string(res.Body) != body {
+				t.Errorf("%s: a result that is not folded was changed", tc.name)
+			}
+			continue
+		}
+		if c.Tokens.Delivered > 400 || c.Tokens.Out-c.Saved != c.Tokens.Delivered || !strings.Contains(shownText(t, res), c.Fold) {
+			t.Errorf("%s: delivered %d of %d, saved %d: %s", tc.name, c.Tokens.Delivered, c.Tokens.Out, c.Saved, shownText(t, res))
+		}
+		if failed, _ := rawjson.Get(res.Body, "isError"); (string(failed) == "true") != tc.failed {
+			t.Errorf("%s: isError = %s", tc.name, failed)
+		}
+		if b != nil && c.Tokens.BranchUsed != b.BudgetUsed+c.Tokens.In+c.Tokens.Delivered {
+			t.Errorf("%s: the branch was charged %d, delivered were %d", tc.name, c.Tokens.BranchUsed, c.Tokens.Delivered)
+		}
+		got, err := f.store.Get(t.Context(), me, false, c.Context, c.Fold)
+		if err != nil || got.Text != words(tc.tokens) {
+			t.Errorf("%s: the store has %d bytes, %v", tc.name, len(got.Text), err)
+		}
+	}
+}
+
+// Members beside the text survive; structured content is stored, not shown.
+func TestFoldKeepsTheRest(t *testing.T) {
+	f := newFoldBench(t)
+	f.policy.MainThreshold = 500
+	big := words(1000)
+	image := `{"type":"image","data":"aGk=","mimeType":"image/png"}`
+	link := `{"type":"resource_link","uri":"file:///a","name":"a"}`
+	body := `{"_meta":{"x":1.0},"content":[` + image + `,{"type":"text","text":` + string(rawjson.Quote(big)) + `},` + link +
+		`,{"type":"resource","resource":{"uri":"mem://r","text":"inner text"}}],"structuredContent":{"rows":[1,2]},"resultType":"complete"}`
+	c, res, err := f.call(nil, body)
+	if err != nil || !c.Folded {
+		t.Fatalf("folded = %v, %v", c.Folded, err)
+	}
+	content, _ := rawjson.Get(res.Body, "content")
+	var kinds []string
+	rawjson.Elements(content, func(b []byte) bool {
+		kind, _ := rawjson.GetString(b, "type")
+		kinds = append(kinds, kind)
+		if kind == "image" && string(b) != image || kind == "resource_link" && string(b) != link {
+			t.Errorf("block changed: %s", b)
+		}
+		return true
+	})
+	if d := cmp.Diff([]string{"text", "image", "resource_link"}, kinds); d != "" {
+		t.Errorf("blocks differ (-want +got):\n%s", d)
+	}
+	if _, has := rawjson.Get(res.Body, "structuredContent"); has {
+		t.Error("a folded result still has structuredContent")
+	}
+	if x, _ := rawjson.Get(res.Body, "_meta", "x"); string(x) != "1.0" {
+		t.Errorf("_meta.x = %s, want 1.0", x)
+	}
+	if kind, _ := rawjson.GetString(res.Body, "resultType"); kind != "complete" {
+		t.Errorf("resultType = %q", kind)
+	}
+	if h, _ := rawjson.GetString(res.Body, "_meta", foldMeta, "handle"); h != c.Fold {
+		t.Errorf("_meta names handle %q, want %q", h, c.Fold)
+	}
+	got, err := f.store.Get(t.Context(), me, false, "", c.Fold)
+	if err != nil || got.Text != big+"[resource mem://r]\ninner text" || got.Structured != `{"rows":[1,2]}` {
+		t.Errorf("stored text ends %q, structured %q, %v", got.Text[max(0, len(got.Text)-60):], got.Structured, err)
+	}
+}
+
+// Where the structured content is what is large, it is what is previewed, and
+// a short text beside it is delivered whole.
+func TestFoldStructured(t *testing.T) {
+	f := newFoldBench(t)
+	f.policy.MainThreshold = 500
+	rows := `{"rows":[` + strings.TrimSuffix(strings.Repeat(`{"id":12345,"name":"some name"},`, 200), ",") + `]}`
+	for _, text := range []string{"", "200 rows", rows} {
+		body := `{"content":[{"type":"text","text":` + string(rawjson.Quote(text)) + `}],"structuredContent":` + rows + `}`
+		c, res, err := f.call(nil, body)
+		if err != nil || !c.Folded {
+			t.Fatalf("text %.20q: folded = %v, %v", text, c.Folded, err)
+		}
+		shown := shownText(t, res)
+		if !strings.Contains(shown, "rows:[200 × {id:number, name:string}]") || !strings.Contains(shown, strings.TrimSuffix(text, rows)) {
+			t.Errorf("text %.20q: preview is %s", text, shown)
+		}
+		got, err := f.store.Get(t.Context(), me, false, "", c.Fold)
+		if err != nil || got.Text != rows || got.Structured != "" {
+			t.Errorf("text %.20q: stored %.40q and %.40q, %v", text, got.Text, got.Structured, err)
+		}
+	}
+}
+
+// What can't be folded is delivered whole in main: images, and anything while
+// the store is out of order.
+func TestFoldLosesNothing(t *testing.T) {
+	f := newFoldBench(t)
+	f.policy.MainThreshold = 500
+	body := `{"content":[{"type":"image","data":"aGk=","mimeType":"image/png"}]}`
+	if c, res, err := f.call(nil, body); err != nil || c.Folded || string(res.Body) != body {
+		t.Errorf("an image: folded = %v, %v", c.Folded, err)
+	}
+	_ = f.store.Close()
+	body = textBody(words(1000))
+	if c, res, err := f.call(nil, body); err != nil || c.Folded || string(res.Body) != body {
+		t.Errorf("with a closed store: folded = %v, %v", c.Folded, err)
+	}
+	c, res, err := f.call(f.branch(800), body)
+	if err != nil || !c.Truncated || f.gauge.Result(res) > 800 {
+		t.Errorf("with a closed store, over the budget: truncated = %v, %v", c.Truncated, err)
+	}
+}
+
+// Calls of one branch race for what is left: none is delivered more than it is
+// granted, none ends the branch as long as a preview fits, and the books add up.
+func TestFoldUnderContention(t *testing.T) {
+	f := newFoldBench(t)
+	f.policy.Rule = func(string, string) FoldRule { return FoldRule{Threshold: 5000} }
+	b := f.branch(8000)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	delivered, folded := b.BudgetUsed, 0
+	for range 6 {
+		wg.Go(func() {
+			c, _, err := f.call(b, textBody(words(1900)))
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				t.Errorf("a call failed: %v", err)
+				return
+			}
+			delivered += c.Tokens.Delivered + c.Tokens.In
+			if c.Folded {
+				folded++
+			}
+			if c.Truncated {
+				t.Errorf("a result was cut at %d tokens, want a preview", c.Tokens.Delivered)
+			}
+		})
+	}
+	wg.Wait()
+	now, _, err := f.m.Status(t.Context(), me, folding.StatusRequest{BranchID: b.ID})
+	if err != nil || now.BudgetUsed != delivered || now.Status != folding.StatusActive || folded != 2 {
+		t.Errorf("%d folded, %d delivered; the branch is %s with %d used, %v", folded, delivered, now.Status, now.BudgetUsed, err)
+	}
+}
+
+// The saving on the generated fixtures, in tokens of o200k_base.
+func TestFoldSaving(t *testing.T) {
+	f := newFoldBench(t)
+	raw, shown := 0, 0
+	for _, fx := range previewtest.Fixtures() {
+		f.policy.MainThreshold = 1
+		c, res, err := f.call(nil, textBody(fx.Text))
+		if err != nil || !c.Folded {
+			t.Fatalf("%s: folded = %v, %v", fx.Name, c.Folded, err)
+		}
+		n := f.gauge.Result(res)
+		if n > f.policy.PreviewTokens || n >= c.Tokens.Out {
+			t.Errorf("%s: preview of %d tokens for %d", fx.Name, n, c.Tokens.Out)
+		}
+		raw, shown = raw+c.Tokens.Out, shown+n
+		t.Log(fmt.Sprintf("%-14s %-9s %6d -> %4d", fx.Name, fx.Kind, c.Tokens.Out, n))
+	}
+	saved := 100 - 100*float64(shown)/float64(raw)
+	t.Logf("%d fixtures, %d -> %d tokens: %.1f %% not delivered", len(previewtest.Fixtures()), raw, shown, saved)
+	if saved < 90 {
+		t.Errorf("previews save %.1f %%, want 90 %% at least", saved)
+	}
+}
