@@ -10,13 +10,13 @@ import (
 // a security property and can't be configured.
 func newChain(g *Gateway) func(context.Context, *interceptor.Call, interceptor.Handler) (*interceptor.Result, error) {
 	locate := func(c *interceptor.Call) { interceptor.Locate(g.branches, c) }
-	gauge := interceptor.Gauge{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}
 	order := []interceptor.Middleware{
-		interceptor.Trace(g.recorder, locate),            // outermost: a record before any effect, one after whatever happened
-		interceptor.Recover(g.log),                       // inside Trace, so that a panic is recorded as an error
-		interceptor.Attribute(g.branches),                // before Meter, which charges the branch
-		interceptor.Meter(g.branches, gauge),             // outside Scrub: charges what the host gets to read
-		interceptor.Scrub(g.scrubber, g.cfg.scrubPolicy), // innermost: nothing outside it holds an unscrubbed result
+		interceptor.Trace(g.recorder, locate),                       // outermost: a record before any effect, one after whatever happened
+		interceptor.Recover(g.log),                                  // inside Trace, so that a panic is recorded as an error
+		interceptor.Attribute(g.branches),                           // before Meter, which charges the branch
+		interceptor.Meter(g.branches, g.gauge),                      // outside Fold: charges what the host gets to read
+		interceptor.Fold(g.results, g.gauge, g.foldPolicy(), g.log), // outside Scrub: only scrubbed text is stored and shown
+		interceptor.Scrub(g.scrubber, g.cfg.scrubPolicy),            // innermost: nothing outside it holds an unscrubbed result
 	}
 	return func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error) {
 		return interceptor.Chain(h, order...)(ctx, c)

@@ -27,6 +27,7 @@ type Config struct {
 	Attribution AttributionConfig          `yaml:"attribution"`
 	// Folding holds the limits of branches; see docs/folding.md.
 	Folding folding.Config `yaml:"folding"`
+	Results ResultsConfig  `yaml:"results"`
 	Budget  BudgetConfig   `yaml:"budget"`
 	Scrub   ScrubConfig    `yaml:"scrub"`
 	Trace   TraceConfig    `yaml:"trace"`
@@ -134,6 +135,7 @@ func DefaultConfig() Config {
 		Upstreams:   map[string]*UpstreamConfig{"files": {Builtin: "files", Roots: []string{"."}}},
 		Attribution: AttributionConfig{Implicit: "legacy"},
 		Folding:     folding.DefaultConfig(),
+		Results:     defaultResults(),
 		Budget:      BudgetConfig{Encoding: "o200k_base", Scale: 1, ImageTokens: 1600},
 		Scrub:       ScrubConfig{Results: "redact", Arguments: "report", TimeoutMS: 5000},
 		Trace:       TraceConfig{Payload: "scrubbed", OnError: "refuse", Sync: "interval", SyncIntervalMS: 100, RotateMB: 256},

@@ -52,6 +52,7 @@ func (c Config) Validate() []Fault {
 	if err := c.Folding.Validate(); err != nil {
 		bad("folding", "%v", err)
 	}
+	c.Results.validate(bad, oneOf)
 	if _, err := budget.NewCounter(c.Budget.Encoding); err != nil {
 		bad("budget.encoding", "%v", err)
 	}

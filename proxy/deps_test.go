@@ -25,10 +25,11 @@ var arrows = map[string][]string{
 	"interceptor/scrub":               {"internal/rawjson"},
 	"interceptor/trace":               {"folding/contextpath", "internal/rawjson"},
 	"interceptor/preview":             {"internal/rawjson"},
+	"interceptor/preview/extract":     {},
 	"interceptor/preview/previewtest": {}, // for tests
 	"interceptor":                     {"budget", "folding", "folding/contextpath", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "internal/rawjson"},
 	"proxy/files":                     {"internal/rawjson"},
-	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/scrub", "interceptor/trace", "internal/rawjson", "proxy/files"},
+	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "internal/rawjson", "proxy/files"},
 	"cmd/foldgate":                    {"budget", "interceptor/scrub", "interceptor/trace", "proxy"},
 }
 
@@ -36,6 +37,7 @@ var arrows = map[string][]string{
 var only = map[string]string{
 	"github.com/modelcontextprotocol/go-sdk": "proxy",
 	"github.com/goccy/go-yaml":               "proxy",
+	"github.com/itchyny/gojq":                "interceptor/preview/extract",
 	"github.com/spf13/cobra":                 "cmd/foldgate",
 	"github.com/zricethezav/gitleaks":        "interceptor/scrub",
 	"modernc.org/sqlite":                     "folding",

@@ -22,7 +22,10 @@ func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 	c.Name = name
 	c.Arguments, _ = rawjson.Get(c.Params, "arguments")
 	if t := ownTool(name); t != nil {
-		c.Control = true
+		c.Control = t.place == nil
+		if t.place != nil {
+			t.place(fl, c)
+		}
 		return g.local(fl, c, t.call)
 	}
 	e, ok := g.findTool(fl, name)

@@ -32,6 +32,8 @@ type Gateway struct {
 	journal  *trace.Journal
 	recorder *interceptor.Recorder
 	branches *folding.Manager
+	results  *folding.Results
+	gauge    interceptor.Gauge
 	// through runs a call down the chain of interceptors to h.
 	through func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error)
 
@@ -89,6 +91,10 @@ func (g *Gateway) openEngines() error {
 	g.recorder = &interceptor.Recorder{
 		Journal: g.journal, Scrub: g.scrubber, Payload: g.cfg.Trace.Payload == "scrubbed", Refuse: g.cfg.Trace.OnError == "refuse",
 		Counter: g.counter.Name(), Log: g.log,
+	}
+	g.gauge = interceptor.Gauge{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}
+	if g.results, err = folding.OpenResults(filepath.Join(state, "results.db"), g.cfg.Results.limits()); err != nil {
+		return fmt.Errorf("state_dir: %w", err)
 	}
 	repo, err := folding.OpenSQLite(filepath.Join(state, "foldgate.db"))
 	if err != nil {
@@ -191,6 +197,9 @@ func (g *Gateway) closeEngines(ctx context.Context) error {
 	var errs []error
 	if g.branches != nil {
 		errs = append(errs, g.branches.Close(ctx))
+	}
+	if g.results != nil {
+		errs = append(errs, g.results.Close())
 	}
 	if g.journal != nil {
 		errs = append(errs, g.journal.Close())

@@ -138,6 +138,9 @@ func (g *Gateway) merge(k listKind, from []*listing) *menu {
 			if k == listTools {
 				e.params = paramHeaders(raw)
 				out, e.injected = injectBranch(out)
+				if !g.cfg.Results.rule(shown).Off { // a folded result has no structured content, and some hosts insist
+					out = rawjson.Delete(out, "outputSchema")
+				}
 			}
 			if _, taken := m.entries[shown]; taken {
 				m.clashes = append(m.clashes, shown)

@@ -26,6 +26,9 @@ type foldTool struct {
 	name       string
 	definition json.RawMessage
 	call       answer
+	// place finds the branch that pays for a call; nil for the tools that
+	// manage branches, which are never charged or refused for budget.
+	place func(fl *inbound, c *interceptor.Call)
 }
 
 // alwaysLoad asks hosts that load tools on demand to show these from the start.
@@ -53,6 +56,16 @@ var ownTools = []*foldTool{
 		`"description":"State and budget of a branch, or of the session's active branch.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"branch_id":{"type":"string"},"session_id":{"type":"string"}},"additionalProperties":false},` +
+		`"annotations":{"readOnlyHint":true,"openWorldHint":false},` + alwaysLoad + `}`)},
+	{name: "branch_read", call: branchRead, place: placeRead, definition: json.RawMessage(`{"name":"branch_read","title":"Read a folded result",` +
+		`"description":"Read part of a result that was folded, by its handle: lines, regex matches, jq output, ranked search hits, or page by page.",` +
+		`"inputSchema":{"type":"object","properties":{` +
+		`"handle":{"type":"string"},` +
+		`"lines":{"type":"string","description":"120-140, 120- or -50; also limits grep"},` +
+		`"grep":{"type":"string","description":"RE2"},` +
+		`"context":{"type":"number","description":"Lines around a match"},` +
+		`"jq":{"type":"string"},"search":{"type":"string"},"page":{"type":"number"},"max_tokens":{"type":"number"},` +
+		`"branch_id":{"type":"string"}},"required":["handle"],"additionalProperties":false},` +
 		`"annotations":{"readOnlyHint":true,"openWorldHint":false},` + alwaysLoad + `}`)},
 }
 
@@ -104,7 +117,10 @@ func (w *whole) UnmarshalJSON(b []byte) error {
 
 // refused records why an own tool said no.
 func refused(c *interceptor.Call, err error) error {
-	r := interceptor.FoldingRefusal(err)
+	r := badQuestion(err)
+	if r == nil {
+		r = interceptor.FoldingRefusal(err)
+	}
 	c.Decision = r.Reason
 	return r
 }

@@ -1,0 +1,108 @@
+package proxy
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/bmatcuk/doublestar/v4"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+)
+
+// ResultsConfig is about results too large for their place; see
+// docs/results.md.
+type ResultsConfig struct {
+	// MainThreshold is the largest result delivered whole in main, in tokens.
+	MainThreshold int `yaml:"main_threshold"`
+	// BranchFraction is the part of its budget that one result may take of a
+	// branch.
+	BranchFraction float64 `yaml:"branch_fraction"`
+	// PreviewTokens is how large a preview may be.
+	PreviewTokens int `yaml:"preview_tokens"`
+	// QuotaMB bounds the stored results; over it the oldest are evicted.
+	QuotaMB int `yaml:"quota_mb"`
+	// TTLHours is how long a stored result is kept.
+	TTLHours int `yaml:"ttl_hours"`
+	// Tools are rules for single tools, by glob on the names that hosts see.
+	// Of several that fit the longest glob counts.
+	Tools map[string]FoldRuleConfig `yaml:"tools"`
+}
+
+// FoldRuleConfig is the policy for the results of some tools.
+type FoldRuleConfig struct {
+	// Fold is on or off; empty means on.
+	Fold string `yaml:"fold"`
+	// Threshold replaces main_threshold and branch_fraction, in tokens; 0
+	// leaves them.
+	Threshold int `yaml:"threshold"`
+}
+
+func defaultResults() ResultsConfig {
+	return ResultsConfig{
+		MainThreshold: 8000, BranchFraction: 0.125, PreviewTokens: 400, QuotaMB: 256, TTLHours: 24,
+		Tools: map[string]FoldRuleConfig{},
+	}
+}
+
+func (r ResultsConfig) validate(bad func(string, string, ...any), oneOf func(string, string, ...string)) {
+	if r.MainThreshold < 1 {
+		bad("results.main_threshold", "%d is not positive; to fold nothing use tools: {\"**\": {fold: off}}", r.MainThreshold)
+	}
+	if !(r.BranchFraction > 0 && r.BranchFraction <= 1) {
+		bad("results.branch_fraction", "%v is not in (0, 1]", r.BranchFraction)
+	}
+	if r.PreviewTokens < 100 || r.PreviewTokens > r.MainThreshold {
+		bad("results.preview_tokens", "%d is not between 100 and results.main_threshold, %d", r.PreviewTokens, r.MainThreshold)
+	}
+	if r.QuotaMB < 1 {
+		bad("results.quota_mb", "%d is not positive", r.QuotaMB)
+	}
+	if r.TTLHours < 1 {
+		bad("results.ttl_hours", "%d is not positive", r.TTLHours)
+	}
+	for _, glob := range slices.Sorted(maps.Keys(r.Tools)) {
+		at := "results.tools." + glob
+		if !doublestar.ValidatePattern(glob) {
+			bad(at, "is not a valid glob")
+		}
+		if fold := r.Tools[glob].Fold; fold != "" {
+			oneOf(at+".fold", fold, "on", "off")
+		}
+		if r.Tools[glob].Threshold < 0 {
+			bad(at+".threshold", "%d is negative (0 leaves the defaults)", r.Tools[glob].Threshold)
+		}
+	}
+}
+
+// rule returns what applies to the tool that hosts see as name.
+func (r ResultsConfig) rule(name string) interceptor.FoldRule {
+	best, found := "", false
+	for glob := range r.Tools {
+		if ok, _ := doublestar.Match(glob, name); ok && (!found || len(glob) > len(best) || (len(glob) == len(best) && glob < best)) {
+			best, found = glob, true
+		}
+	}
+	t := r.Tools[best]
+	return interceptor.FoldRule{Off: found && t.Fold == "off", Threshold: t.Threshold}
+}
+
+// limits returns what the store of results is opened with.
+func (r ResultsConfig) limits() folding.ResultsConfig {
+	return folding.ResultsConfig{Quota: int64(r.QuotaMB) << 20, TTL: time.Duration(r.TTLHours) * time.Hour}
+}
+
+// foldPolicy is the policy for the chain.
+func (g *Gateway) foldPolicy() interceptor.FoldPolicy {
+	r := g.cfg.Results
+	return interceptor.FoldPolicy{
+		MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens,
+		Rule: func(server, tool string) interceptor.FoldRule {
+			if u := g.byKey[server]; u != nil {
+				tool = shownName(u.prefix, tool)
+			}
+			return r.rule(tool)
+		},
+	}
+}

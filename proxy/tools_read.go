@@ -1,0 +1,231 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// Limits of one branch_read.
+const (
+	readTokens  = 2000            // a page, where the call does not say
+	leastTokens = 100             // the smallest page
+	readTime    = 5 * time.Second // regular expressions, jq, search
+	searchHits  = 8
+	noteTokens  = 40 // kept free for the line that names the next page
+)
+
+// readQuestion are the arguments of branch_read.
+type readQuestion struct {
+	Handle    string `json:"handle"`
+	BranchID  string `json:"branch_id"`
+	Lines     string `json:"lines"`
+	Grep      string `json:"grep"`
+	Context   whole  `json:"context"`
+	JQ        string `json:"jq"`
+	Search    string `json:"search"`
+	Page      whole  `json:"page"`
+	MaxTokens whole  `json:"max_tokens"`
+}
+
+// placeRead finds the branch that pays for a branch_read: the one it names,
+// else the one that the result belongs to while that is active, so that
+// leaving the id out is no way around a budget.
+func placeRead(fl *inbound, c *interceptor.Call) {
+	if id, ok := rawjson.GetString(c.Arguments, branchArgument); ok && id != "" {
+		c.Handle, c.HandleRung = id, interceptor.RungArgument
+		return
+	}
+	handle, _ := rawjson.GetString(c.Arguments, "handle")
+	if c.Handle != "" || handle == "" {
+		return
+	}
+	g := fl.s.gw
+	path, err := g.results.Place(fl.ctx, fl.caller(c), g.strict(), handle)
+	if err != nil || path == "" {
+		return // branchRead says why
+	}
+	id := path[strings.LastIndexByte(path, '/')+1:]
+	if _, err := g.branches.Resolve(fl.caller(c), id); err == nil {
+		c.Handle, c.HandleRung = id, interceptor.RungResult
+	}
+}
+
+// strict reports whether sessions of one principal are kept apart.
+func (g *Gateway) strict() bool {
+	return g.cfg.Folding.SessionValidation == folding.ValidationStrict
+}
+
+// branchRead serves branch_read.
+func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
+	var in readQuestion
+	if err := arguments(c, &in); err != nil {
+		return nil, err
+	}
+	if err := in.check(); err != nil {
+		return nil, refused(c, err)
+	}
+	g := fl.s.gw
+	stored, err := g.results.Get(ctx, fl.caller(c), g.strict(), c.Context, in.Handle)
+	if err != nil {
+		return nil, refused(c, err)
+	}
+	if err := g.mayRead(stored); err != nil {
+		return nil, refused(c, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	out, err := in.answer(ctx, stored)
+	if err != nil {
+		return nil, refused(c, err)
+	}
+	size := int(in.MaxTokens)
+	if left, ok := c.Left(); ok {
+		size = max(min(size, left), 1)
+	}
+	page := func(size int) (*interceptor.Result, error) { return g.readPage(fl, out, int(in.Page), size) }
+	res, err := page(size)
+	if err != nil {
+		return nil, refused(c, err)
+	}
+	c.Shrink = func(budget int) *interceptor.Result {
+		small, err := page(budget)
+		if err != nil {
+			return nil
+		}
+		return small
+	}
+	return res, nil
+}
+
+// check fills in what was left out, and refuses what makes no sense together.
+func (in *readQuestion) check() error {
+	asked := 0
+	for _, set := range []bool{in.Grep != "", in.JQ != "", in.Search != ""} {
+		if set {
+			asked++
+		}
+	}
+	switch {
+	case in.Handle == "":
+		return &extract.Error{Field: "handle", Text: "is missing: give the handle that a folded result names"}
+	case asked > 1:
+		return &extract.Error{Field: "grep, jq, search", Text: "use one of them at a time"}
+	case in.Lines != "" && (in.JQ != "" || in.Search != ""):
+		return &extract.Error{Field: "lines", Text: "goes with grep or alone"}
+	case in.Page < 0 || in.MaxTokens < 0 || in.Context < 0:
+		return &extract.Error{Field: "page, max_tokens, context", Text: "must not be negative"}
+	}
+	in.Page = max(in.Page, 1)
+	if in.MaxTokens == 0 {
+		in.MaxTokens = readTokens
+	}
+	in.MaxTokens = max(in.MaxTokens, leastTokens)
+	return nil
+}
+
+// answer is what the question comes to, whole.
+func (in *readQuestion) answer(ctx context.Context, s folding.StoredResult) (string, error) {
+	switch {
+	case in.Grep != "":
+		return extract.Grep(ctx, s.Text, extract.Pattern{Expr: in.Grep, Context: int(in.Context), Lines: in.Lines})
+	case in.Lines != "":
+		return extract.Lines(s.Text, in.Lines)
+	case in.JQ != "":
+		text := s.Text
+		if s.Structured != "" {
+			text = s.Structured
+		}
+		v, err := extract.Value(text)
+		if err != nil {
+			return "", err
+		}
+		return extract.JQ(ctx, v, in.JQ)
+	case in.Search != "":
+		hits, err := folding.SearchText(ctx, s.Text, in.Search, searchHits)
+		if err != nil {
+			return "", err
+		}
+		if len(hits) == 0 {
+			return "[no passage has these words]", nil
+		}
+		parts := make([]string, len(hits))
+		for i, h := range hits {
+			parts[i] = fmt.Sprintf("[lines %d-%d]\n%s", h.From, h.To, h.Lines)
+		}
+		return strings.Join(parts, "\n"), nil
+	}
+	return s.Text, nil
+}
+
+// readPage returns page n of an answer, of at most size tokens, with a line
+// that names the next.
+func (g *Gateway) readPage(fl *inbound, out string, n, size int) (*interceptor.Result, error) {
+	if n == 1 && !g.counter.Exceeds(out, size) {
+		return &interceptor.Result{Body: plainResult(out, fl.modern)}, nil
+	}
+	room := size - noteTokens
+	if room < 1 {
+		return nil, &interceptor.Refusal{Reason: "resource_limit", Code: "budget_exhausted", Status: 409,
+			Message: fmt.Sprintf("the branch has %d tokens left, too few for a page; return its findings with branch_return", size)}
+	}
+	p, err := extract.PageOf(out, n, room, g.counter.Truncate)
+	if err != nil {
+		return nil, err
+	}
+	text := strings.TrimSuffix(p.Text, "\n")
+	switch {
+	case p.More:
+		text += fmt.Sprintf("\n[page %d; %s more: repeat with page %d, max_tokens %d]", n, lineCount(p.RestLines), n+1, size)
+	case n > 1:
+		text += fmt.Sprintf("\n[page %d, the last]", n)
+	}
+	return &interceptor.Result{Body: plainResult(text, fl.modern)}, nil
+}
+
+func lineCount(n int) string {
+	if n == 1 {
+		return "1 line"
+	}
+	return fmt.Sprintf("%d lines", n)
+}
+
+// plainResult is a tool result that is read as a text. It has no structured
+// content: escaping a text in JSON only costs tokens.
+func plainResult(text string, modern bool) []byte {
+	out := append([]byte(`{"content":[{"type":"text","text":`), rawjson.Quote(text)...)
+	out = append(out, `}]`...)
+	if modern {
+		out = append(out, `,"resultType":"complete"`...)
+	}
+	return append(out, '}')
+}
+
+// mayRead checks that the tool that made a result may still be called: who
+// lost the right to call it has no right to what it said.
+func (g *Gateway) mayRead(s folding.StoredResult) error {
+	if s.Server == "" {
+		return nil
+	}
+	if u := g.byKey[s.Server]; u != nil && u.cfg.Tools.shows(s.Tool) {
+		return nil
+	}
+	return &interceptor.Refusal{Reason: "policy", Code: "forbidden", Status: 403,
+		Message: fmt.Sprintf("the result was made by %s of %s, which the configuration no longer allows", s.Tool, s.Server)}
+}
+
+// badQuestion turns an error of package extract into what a model reads.
+func badQuestion(err error) *interceptor.Refusal {
+	var e *extract.Error
+	if !errors.As(err, &e) {
+		return nil
+	}
+	return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Message: e.Error(), Err: err}
+}
