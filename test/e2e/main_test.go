@@ -189,16 +189,21 @@ func (g *gateway) http() string {
 // connect returns a started client of the given kind: "stdio" or "http".
 func (g *gateway) connect(ctx context.Context, transport string, era mcpclient.Era) *mcpclient.Client {
 	g.t.Helper()
-	var c *mcpclient.Client
-	if transport == "stdio" {
-		c = g.stdio(era)
-	} else {
-		c = mcpclient.HTTP(g.http(), era)
-		g.closes(c)
-	}
+	c := g.unstarted(transport, era)
 	if _, err := c.Start(ctx); err != nil {
 		g.t.Fatalf("start over %s, %s: %v", transport, era, err)
 	}
+	return c
+}
+
+// unstarted returns a client that has yet to say what it can do.
+func (g *gateway) unstarted(transport string, era mcpclient.Era) *mcpclient.Client {
+	g.t.Helper()
+	if transport == "stdio" {
+		return g.stdio(era)
+	}
+	c := mcpclient.HTTP(g.http(), era)
+	g.closes(c)
 	return c
 }
 

@@ -28,10 +28,14 @@ func main() {
 	log.SetPrefix("fakeup: ")
 	era := flag.String("era", "legacy", "legacy, modern or both")
 	addr := flag.String("http", "", "serve streamable HTTP at this loopback address")
+	leak := flag.String("leak", "", "a text that turns up in instructions, descriptions, resources and on stderr")
 	record := flag.String("record", "", "append every message received to this file")
 	flag.Parse()
 
-	s := &server{legacy: *era != "modern", modern: *era != "legacy"}
+	s := &server{legacy: *era != "modern", modern: *era != "legacy", leak: *leak}
+	if s.leak != "" {
+		log.Printf("configured with %s", s.leak)
+	}
 	if *record != "" {
 		f, err := os.OpenFile(*record, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 		if err != nil {
@@ -52,6 +56,7 @@ func main() {
 
 type server struct {
 	legacy, modern bool
+	leak           string
 
 	mu     sync.Mutex // guards record and extra
 	record *os.File

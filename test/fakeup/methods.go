@@ -43,12 +43,12 @@ func (c *call) dispatch(ctx context.Context) (result, errObject string) {
 		if !c.s.legacy {
 			return "", `{"code":-32022,"message":"unsupported protocol version","data":{"supported":["` + modernVersion + `"]}}`
 		}
-		return `{"protocolVersion":"` + legacyVersion + `","capabilities":` + capabilities + `,"serverInfo":` + serverInfo + `,"instructions":"fakeup obeys","future":[1.0]}`, ""
+		return `{"protocolVersion":"` + legacyVersion + `","capabilities":` + capabilities + `,"serverInfo":` + serverInfo + `,"instructions":` + string(quote("fakeup obeys"+c.s.leak)) + `,"future":[1.0]}`, ""
 	case "server/discover":
 		if !c.s.modern {
 			return "", `{"code":-32601,"message":"method not found"}`
 		}
-		return c.done(`"supportedVersions":["`+modernVersion+`"],"capabilities":`+capabilities+`,"instructions":"fakeup obeys"`, true), ""
+		return c.done(`"supportedVersions":["`+modernVersion+`"],"capabilities":`+capabilities+`,"instructions":`+string(quote("fakeup obeys"+c.s.leak)), true), ""
 	case "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe":
 		return `{}`, ""
 	case "tools/list":
@@ -60,7 +60,7 @@ func (c *call) dispatch(ctx context.Context) (result, errObject string) {
 	case "resources/templates/list":
 		return c.done(`"resourceTemplates":[{"uriTemplate":"fake://{id}","name":"t"}]`, true), ""
 	case "resources/read":
-		return c.done(fmt.Sprintf(`"contents":[{"uri":%q,"mimeType":"text/plain","text":"content of %s"}]`, p.URI, p.URI), true), ""
+		return c.done(fmt.Sprintf(`"contents":[{"uri":%q,"mimeType":"text/plain","text":%s}]`, p.URI, quote("content of "+p.URI+c.s.leak)), true), ""
 	case "prompts/list":
 		return c.done(promptList, true), ""
 	case "prompts/get":

@@ -13,7 +13,7 @@ import (
 type arguments struct {
 	Result json.RawMessage // raw: the result, byte for byte
 	Error  json.RawMessage // raw: or the error object
-	Text   string          // text, noise, stderr: what to say
+	Text   string          // text, noise, stderr, progress: what to say
 	Bytes  int             // huge: length of the text
 	Count  int             // progress: how many
 	MS     int             // slow: for how long
@@ -53,7 +53,7 @@ func (s *server) toolList() string {
 		if i > 0 {
 			b.WriteByte(',')
 		}
-		fmt.Fprintf(&b, `{"name":%q,"description":"test tool","inputSchema":{"type":"object","properties":{"n":{"type":"number","maximum":9007199254740993}},"x-future":1.0},"future":{"z":1,"a":2}}`, name)
+		fmt.Fprintf(&b, `{"name":%q,"description":%s,"inputSchema":{"type":"object","properties":{"n":{"type":"number","maximum":9007199254740993}},"x-future":1.0},"future":{"z":1,"a":2}}`, name, quote("test tool"+s.leak))
 	}
 	return `"tools":[` + b.String() + `]`
 }
@@ -73,7 +73,7 @@ func (c *call) tool(ctx context.Context, p params) (result, errObject string) {
 		return string(a.Result), string(a.Error)
 	case "progress":
 		for i := 1; i <= a.Count && len(p.Meta.ProgressToken) > 0; i++ {
-			c.notify("notifications/progress", fmt.Sprintf(`{"progressToken":%s,"progress":%d,"total":%d,"message":"","future":1.0}`, p.Meta.ProgressToken, i, a.Count))
+			c.notify("notifications/progress", fmt.Sprintf(`{"progressToken":%s,"progress":%d,"total":%d,"message":%s,"future":1.0}`, p.Meta.ProgressToken, i, a.Count, quote(a.Text)))
 		}
 	case "log":
 		c.notify("notifications/message", string(a.Params))

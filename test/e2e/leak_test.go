@@ -1,0 +1,154 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/test/fixtures"
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// exits are the places from which a secret of an upstream could reach a model.
+// Each is a call whose answer, or what comes on the way, holds the secret
+// there. docs/security.md lists the same places.
+func exits(secret string, era mcpclient.Era) []struct{ place, method, params string } {
+	raw := func(result string) string {
+		if era == mcpclient.Modern {
+			result = `{"resultType":"complete",` + result[1:]
+		}
+		return `{"name":"fake__raw","arguments":{"result":` + result + `}}`
+	}
+	half := len(secret) / 2
+	blob := base64.StdEncoding.EncodeToString([]byte("token = " + secret + "\n"))
+	return []struct{ place, method, params string }{
+		{"text block", "tools/call", raw(`{"content":[{"type":"text","text":"a ` + secret + ` b"}]}`)},
+		{"split over two text blocks", "tools/call", raw(`{"content":[{"type":"text","text":"a ` + secret[:half] + `"},{"type":"text","text":"` + secret[half:] + ` b"}]}`)},
+		{"text with escapes", "tools/call", raw(`{"content":[{"type":"text","text":"\u0022` + strings.ReplaceAll(secret, "g", `\u0067`) + `"}]}`)},
+		{"structured content", "tools/call", raw(`{"content":[],"structuredContent":{"a":[{"b":"` + secret + `"}]}}`)},
+		{"key of structured content", "tools/call", raw(`{"content":[],"structuredContent":{"` + secret + `":1}}`)},
+		{"embedded resource", "tools/call", raw(`{"content":[{"type":"resource","resource":{"uri":"a:b","text":"` + secret + `"}}]}`)},
+		{"embedded blob of text", "tools/call", raw(`{"content":[{"type":"resource","resource":{"uri":"a:b","mimeType":"text/plain","blob":"` + blob + `"}}]}`)},
+		{"resource link", "tools/call", raw(`{"content":[{"type":"resource_link","uri":"https://h/?t=` + secret + `","name":"` + secret + `","description":"` + secret + `"}]}`)},
+		{"_meta of a result", "tools/call", raw(`{"content":[],"_meta":{"x/y":"` + secret + `"}}`)},
+		{"unknown member of a result", "tools/call", raw(`{"content":[],"future":["` + secret + `"]}`)},
+		{"tool error", "tools/call", raw(`{"isError":true,"content":[{"type":"text","text":"no access with ` + secret + `"}]}`)},
+		{"error message and data", "tools/call", `{"name":"fake__raw","arguments":{"error":{"code":-32000,"message":"bad ` + secret + `","data":{"t":"` + secret + `"}}}}`},
+		{"base64 in text", "tools/call", raw(`{"content":[{"type":"text","text":"` + blob + `"}]}`)},
+		{"progress", "tools/call", `{"name":"fake__progress","arguments":{"count":1,"text":"` + secret + `"},"_meta":{"progressToken":"p1"}}`},
+		{"logging", "tools/call", `{"name":"fake__log","arguments":{"params":{"level":"error","data":{"t":"` + secret + `"}}}}`},
+		{"elicitation", "tools/call", `{"name":"fake__elicit","arguments":{"params":{"message":"use ` + secret + `?","requestedSchema":{"type":"object","properties":{}}}}}`},
+		{"sampling", "tools/call", `{"name":"fake__sample","arguments":{"params":{"messages":[{"role":"user","content":{"type":"text","text":"` + secret + `"}}],"maxTokens":1}}}`},
+		{"unknown messages", "tools/call", `{"name":"fake__unknown","arguments":{"params":{"t":"` + secret + `"}}}`},
+		{"unknown method", "x/leak", `{"t":"` + secret + `"}`},
+		{"prompt", "prompts/get", `{"name":"fake__greet","arguments":{"t":"` + secret + `"}}`},
+		{"resource read", "resources/read", `{"uri":"fake://a"}`},
+		{"tool descriptions", "tools/list", `{}`},
+		{"prompt list", "prompts/list", `{}`},
+		{"resource list", "resources/list", `{}`},
+		{"branch description and prompt", "tools/call", `{"name":"branch_create","arguments":{"description":"use ` + secret + `","prompt":"with ` + secret + `"}}`},
+		{"branch status", "tools/call", `{"name":"branch_status","arguments":{"session_id":"` + "x" + `"}}`},
+		{"what the upstream prints", "tools/call", `{"name":"fake__stderr","arguments":{"text":"starting with ` + secret + `"}}`},
+	}
+}
+
+// quiet are the exits at which the host normally sees nothing of the secret.
+var quiet = map[string]bool{"prompt list": true, "resource list": true, "branch description and prompt": true, "branch status": true, "what the upstream prints": true}
+
+// quietModern are those at which it may see nothing in the modern era: on stdio
+// such messages do not say whose call they belong to.
+var quietModern = map[string]bool{"logging": true, "unknown messages": true}
+
+// TestNothingLeaks walks every exit towards a model and looks for the secret in
+// everything that the host received, in the log and in every file on disk.
+func TestNothingLeaks(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		secret := fixtures.Secret()
+		g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, both, -record, %q, -leak, %q]}\n", fakeupBin, recordFile(t), " "+secret))
+		c := g.unstarted(transport, era)
+		c.Capabilities = `{"elicitation":{},"sampling":{},"roots":{}}`
+		c.Handle = func(m mcpclient.Message) (json.RawMessage, json.RawMessage) {
+			return json.RawMessage(`{"action":"decline"}`), nil
+		}
+		if _, err := c.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range exits(secret, era) {
+			before := len(c.Received())
+			if _, err := c.Call(ctx, e.method, e.params); err != nil {
+				t.Errorf("%s: %v", e.place, err)
+				continue
+			}
+			came := c.Received()[before:]
+			if !quiet[e.place] && !(era == mcpclient.Modern && quietModern[e.place]) && !bytes.Contains(bytes.Join(came, nil), []byte("[REDACTED:")) && !bytes.Contains(bytes.Join(came, nil), []byte("UkVEQUNURUQ6")) {
+				t.Errorf("%s: nothing was redacted, so nothing was tried: %.500s", e.place, came)
+			}
+			for _, msg := range came {
+				if at := holds(msg, secret); at != "" {
+					t.Errorf("%s: the host received the secret (%s): %.300s", e.place, at, msg)
+				}
+			}
+		}
+		b := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"return it"}`))
+		tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b.BranchID, "message": "the token is " + secret}))
+		for _, msg := range c.Received() { // instructions came with the start
+			if at := holds(msg, secret); at != "" {
+				t.Errorf("the host received the secret (%s): %.300s", at, msg)
+			}
+		}
+		g.stop()
+		if at := holds([]byte(g.log.String()), secret); at != "" {
+			t.Errorf("the log holds the secret (%s)", at)
+		}
+		files := 0
+		err := filepath.WalkDir(filepath.Join(g.dir, "state"), func(path string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			files++
+			data, err := os.ReadFile(path)
+			if at := holds(data, secret); at != "" {
+				t.Errorf("%s holds the secret (%s)", filepath.Base(path), at)
+			}
+			return err
+		})
+		if err != nil || files < 3 {
+			t.Errorf("looked at %d files of the state directory, %v; want the journal, the database and more", files, err)
+		}
+	})
+}
+
+// holds says in which form data has the secret, "" if in none.
+func holds(data []byte, secret string) string {
+	if bytes.Contains(data, []byte(secret)) {
+		return "as it is"
+	}
+	var plain bytes.Buffer
+	for _, part := range bytes.Split(data, []byte(`\u0067`)) {
+		plain.Write(part)
+		plain.WriteByte('g')
+	}
+	if bytes.Contains(plain.Bytes(), []byte(secret)) {
+		return "escaped"
+	}
+	half := secret[len(secret)/2:]
+	if bytes.Contains(data, []byte(half)) {
+		return "its second half"
+	}
+	for shift := range 3 { // base64 at each alignment
+		enc := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("x", shift) + secret))
+		if inner := enc[4 : len(enc)-4]; bytes.Contains(data, []byte(inner)) {
+			return "as base64"
+		}
+	}
+	return ""
+}
