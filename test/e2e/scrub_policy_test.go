@@ -1,0 +1,110 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/test/fixtures"
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// What happens to a secret is decided by the configuration, per server and
+// direction.
+func TestScrubPolicies(t *testing.T) {
+	secret := fixtures.Secret()
+	tests := []struct {
+		name, config         string
+		host, upstream, disk bool // who may see the secret
+		code                 string
+	}{
+		{"defaults", "scrub: {}", false, true, false, ""},
+		{"arguments redacted", "scrub: {arguments: redact}", false, false, false, ""},
+		{"arguments blocked", "scrub: {arguments: block}", false, false, false, "secret_in_arguments"},
+		{"results blocked", "scrub: {results: block}", false, true, false, "secret_in_result"},
+		{"results off", "scrub: {results: off}", true, true, false, ""},
+		{"both off", "scrub: {results: off, arguments: off}", true, true, false, ""},
+		{"no payload", "scrub: {results: off}\ntrace: {payload: none}", true, true, false, ""},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := testContext(t)
+			file := recordFile(t)
+			g := newGateway(t, fakeConfig(file, tt.config+"\n"))
+			c := g.connect(ctx, "stdio", mcpclient.Legacy)
+			m, err := c.Call(ctx, "tools/call", `{"name":"fake__echo","arguments":{"text":"`+secret+`"}}`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := strings.Contains(string(m.Result), secret); got != tt.host {
+				t.Errorf("host sees the secret: %t, want %t: %.300s", got, tt.host, m.Result)
+			}
+			if tt.code != "" && !strings.Contains(string(m.Result), `"code":"`+tt.code+`"`) {
+				t.Errorf("result = %.300s, want %s", m.Result, tt.code)
+			}
+			if got := strings.Contains(strings.Join(recorded(t, file), "\n"), secret); got != tt.upstream {
+				t.Errorf("upstream sees the secret: %t, want %t", got, tt.upstream)
+			}
+			g.stop()
+			if trace := g.output("trace", "--format", "jsonl"); strings.Contains(trace, secret) != tt.disk {
+				t.Errorf("the trace holds the secret: %t, want %t", !tt.disk, tt.disk)
+			}
+		})
+	}
+}
+
+// One server's policy is its own.
+func TestScrubPolicyOfOneUpstream(t *testing.T) {
+	ctx := testContext(t)
+	secret := fixtures.Secret()
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  open: {command: [%[1]q], scrub: {results: off}}\n  shut: {command: [%[1]q]}\n", fakeupBin))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	for name, want := range map[string]bool{"open": true, "shut": false} {
+		m := tool(t, c, ctx, name+"__text", `{"text":"`+secret+`"}`)
+		if got := strings.Contains(string(m.Result), secret); got != want {
+			t.Errorf("%s: host sees the secret: %t, want %t", name, got, want)
+		}
+	}
+}
+
+// A message that can't be examined in time is withheld, and the session goes on.
+func TestScrubFailsClosed(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), "scrub: {timeout_ms: 1}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	hostile := jsonText(t, map[string]any{"text": strings.Repeat("key_=a curl -H ", 200_000)})
+	m, err := c.Call(ctx, "tools/call", `{"name":"fake__text","arguments":`+hostile+`}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(m.Result), `"code":"scrub_failed"`) {
+		t.Errorf("result = %.300s, want scrub_failed", m.Result)
+	}
+	if m := tool(t, c, ctx, "fake__text", `{"text":"fine"}`); !strings.Contains(string(m.Result), "fine") {
+		t.Errorf("next call = %.300s", m.Result)
+	}
+	if n := strings.Count(g.output("trace", "--blocked", "--reason", "unsafe", "--format", "jsonl"), "\n"); n == 0 {
+		t.Error("the refusal is not in the trace")
+	}
+}
+
+// What agents read all day stays as it is.
+func TestOrdinaryOutputStays(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	for _, text := range []string{
+		"github.com/foo/auth-token v1.2.3 h1:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU=\n",
+		`"integrity": "sha512-z4PhNX7vuL3xVChQ1m2AB9Yg5AULVxXcg/SpIdNs6c5H0NE8XYXysP+DGNKHfuwvY7kxvUdBeoGlODJ6+SfaPg=="`,
+		"commit 2fd4e1c67a2d28fced849ee1bb76e7391b93eb12\nAuthor: A <a@example.com>\n",
+		"br_1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed ses_1b9d6bcd-bbfd-4b2d-9b5d-ab8dfbbd4bed",
+		"gitleaks:allow is only text; password = os.environ['PASSWORD']",
+	} {
+		m := tool(t, c, ctx, "fake__text", jsonText(t, map[string]any{"text": text}))
+		if want := `{"content":[{"type":"text","text":` + jsonText(t, text) + `}]}`; string(m.Result) != want {
+			t.Errorf("result = %s, want %s", m.Result, want)
+		}
+	}
+}
