@@ -3,7 +3,6 @@ package interceptor
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"path/filepath"
 	"strings"
@@ -287,7 +286,7 @@ func TestFoldSaving(t *testing.T) {
 			t.Errorf("%s: preview of %d tokens for %d", fx.Name, n, c.Tokens.Out)
 		}
 		raw, shown = raw+c.Tokens.Out, shown+n
-		t.Log(fmt.Sprintf("%-14s %-9s %6d -> %4d", fx.Name, fx.Kind, c.Tokens.Out, n))
+		t.Logf("%-14s %-9s %6d -> %4d", fx.Name, fx.Kind, c.Tokens.Out, n)
 	}
 	saved := 100 - 100*float64(shown)/float64(raw)
 	t.Logf("%d fixtures, %d -> %d tokens: %.1f %% not delivered", len(previewtest.Fixtures()), raw, shown, saved)
