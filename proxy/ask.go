@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -17,6 +18,7 @@ type ask struct {
 	from     link
 	upstream json.RawMessage // its id on the upstream's link
 	answered chan Message    // capacity 1
+	extra    []byte          // members beside the host's answer
 	cancel   context.CancelCauseFunc
 }
 
@@ -32,8 +34,11 @@ func (g *Gateway) ask(s *session, fl *inbound, u *upstream, l link, m Message) {
 		return
 	}
 	g.background(func() {
-		res, err := g.askHost(s, fl, u, l, m)
-		answer := Message{ID: m.ID}
+		res, extra, err := g.askHost(s, fl, u, l, m)
+		if w := (*withdrawn)(nil); errors.As(err, &w) {
+			return // nobody waits for the answer
+		}
+		answer := Message{ID: m.ID, Extra: extra}
 		if err != nil {
 			answer.Error = errorObject(&rpcError{Code: codeInternal, Message: err.Error()})
 		} else {
@@ -45,8 +50,9 @@ func (g *Gateway) ask(s *session, fl *inbound, u *upstream, l link, m Message) {
 	})
 }
 
-// askHost runs one request of an upstream down the chain and to the host.
-func (g *Gateway) askHost(s *session, fl *inbound, u *upstream, l link, m Message) (*interceptor.Result, error) {
+// askHost runs one request of an upstream down the chain and to the host. It
+// returns the answer and what stands beside it.
+func (g *Gateway) askHost(s *session, fl *inbound, u *upstream, l link, m Message) (*interceptor.Result, []byte, error) {
 	c := &interceptor.Call{
 		Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + u.key, To: s.host(),
 		ID: m.ID, Server: u.key, Method: m.Method, Params: m.Params, Forward: m.Params,
@@ -61,7 +67,7 @@ func (g *Gateway) askHost(s *session, fl *inbound, u *upstream, l link, m Messag
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	a := &ask{id: strconv.FormatInt(s.nextID.Add(1), 10), from: l, upstream: m.ID, answered: make(chan Message, 1), cancel: cancel}
-	return g.through(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	res, err := g.through(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		s.mu.Lock()
 		s.asks[a.id] = a
 		s.mu.Unlock()
@@ -70,21 +76,32 @@ func (g *Gateway) askHost(s *session, fl *inbound, u *upstream, l link, m Messag
 			delete(s.asks, a.id)
 			s.mu.Unlock()
 		}()
-		out := Message{ID: json.RawMessage(a.id), Method: m.Method, Params: c.Forward, Extra: m.Extra}
+		out := Message{ID: json.RawMessage(a.id), Method: m.Method, Params: c.Forward, Extra: g.cleanExtra(ctx, u, m)}
 		if err := s.toHost(fl, out.Encode()); err != nil {
 			return nil, fmt.Errorf("the host can't be reached for %s: %w", m.Method, err)
 		}
 		select {
 		case r := <-a.answered:
+			a.extra = r.Extra
 			return resultOf(r), nil
 		case <-ctx.Done():
-			reason := context.Cause(ctx).Error()
-			_ = s.toHost(fl, Message{Method: "notifications/cancelled", Params: rawjson.Marshal(
-				map[string]any{"requestId": json.RawMessage(a.id), "reason": reason})}.Encode())
+			_ = s.toHost(fl, Message{Method: methodCancelled, Params: a.cancelled(context.Cause(ctx))}.Encode())
 			return nil, context.Cause(ctx)
 		}
 	})
+	return res, a.extra, err
 }
+
+// cancelled are the params with which the host is told that a is over.
+func (a *ask) cancelled(cause error) json.RawMessage {
+	out := append([]byte(`{"requestId":`), a.id...)
+	return append(rawjson.AppendQuote(append(out, `,"reason":`...), cause.Error()), '}')
+}
+
+// withdrawn is the cause for which an ask ends that the upstream took back.
+type withdrawn struct{ reason string }
+
+func (w *withdrawn) Error() string { return w.reason }
 
 // answer takes the host's response to an ask. One that answers nothing is
 // dropped: a late answer to a cancelled request.
@@ -113,19 +130,19 @@ func (s *session) cancelAsk(l link, params json.RawMessage) {
 	defer s.mu.Unlock()
 	for _, a := range s.asks {
 		if a.from == l && string(a.upstream) == string(id) {
-			a.cancel(&cancelReason{reason})
+			a.cancel(&withdrawn{reason})
 		}
 	}
 }
 
 // answerShared takes a request that a shared upstream sent without saying for
-// which call: the newest call that may ask its host gets it.
+// which call; see parking.suited.
 func (g *Gateway) answerShared(u *upstream, m Message) {
 	l := u.shared.peek()
 	if l == nil {
 		return
 	}
-	if p := g.parking.newest(u); p != nil && m.Method != "ping" {
+	if p := g.parking.suited(u, m); p != nil {
 		p.ask(g, l, m)
 		return
 	}

@@ -31,13 +31,15 @@ const gatherDelay = 5 * time.Millisecond
 
 // parking is the set of parked calls. Its zero value is ready to use.
 type parking struct {
-	mu  sync.Mutex
-	all map[string]*parked
+	mu   sync.Mutex
+	all  map[string]*parked
+	last int // number of the newest
 }
 
 // parked is a call to a legacy upstream that a modern host makes in rounds.
 type parked struct {
 	ticket, principal, method, name string
+	number                          int // counts up; set by add
 	up                              *upstream
 	first                           string // trace record of the first round
 	cancel                          context.CancelCauseFunc
@@ -70,6 +72,7 @@ func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Ca
 		c.Correlates = append(c.Correlates, p.first)
 		p.resume(g.ctx, fl, c.Forward)
 	} else {
+		g.raiseLevel(ctx, u, l, fl)
 		p = g.park(fl, c, u, l)
 	}
 	for {
@@ -91,6 +94,7 @@ func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Ca
 			if p.err != nil {
 				return nil, callFault(ctx, u, c, p.err)
 			}
+			fl.extra = g.cleanExtra(ctx, u, p.result)
 			return toModern(c.Method, resultOf(p.result)), nil
 		default:
 		}
@@ -132,7 +136,7 @@ func (p *parked) event(g *Gateway, l link, m Message) {
 	p.mu.Lock()
 	fl := p.current
 	p.mu.Unlock()
-	if fl != nil {
+	if fl != nil && wantsLog(fl, m) {
 		g.fromCall(fl, p.up, l, m)
 	}
 }
@@ -142,7 +146,7 @@ func (p *parked) ask(g *Gateway, l link, m Message) {
 	p.mu.Lock()
 	fl := p.current
 	p.mu.Unlock()
-	if fl != nil && !hostCan(fl.ex.Msg.Params, m.Method) {
+	if fl != nil && !hostCan(fl.ex.Msg.Params, m) {
 		g.background(func() {
 			_ = l.reply(g.ctx, Message{ID: m.ID, Error: errorObject(&rpcError{Code: codeMethodNotFound, Message: "the host does not support " + m.Method})})
 		})
@@ -160,12 +164,15 @@ func (p *parked) ask(g *Gateway, l link, m Message) {
 
 // hostCan reports whether a modern request declares the capability that an
 // upstream's request needs.
-func hostCan(params json.RawMessage, method string) bool {
-	need := map[string]string{"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}[method]
+func hostCan(params json.RawMessage, m Message) bool {
+	need := map[string]string{"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}[m.Method]
 	if need == "" {
 		return false
 	}
-	_, ok := rawjson.Get(params, "_meta", metaClientCapabilities, need)
+	has, ok := rawjson.Get(params, "_meta", metaClientCapabilities, need)
+	if mode, _ := rawjson.GetString(m.Params, "mode"); ok && mode == "url" {
+		_, ok = rawjson.Get(has, "url")
+	}
 	return ok
 }
 
@@ -250,6 +257,8 @@ func (k *parking) add(p *parked) {
 	if k.all == nil {
 		k.all = map[string]*parked{}
 	}
+	k.last++
+	p.number = k.last
 	k.all[p.ticket] = p
 }
 
@@ -263,17 +272,21 @@ func (k *parking) find(ticket string, c *interceptor.Call) *parked {
 	return nil
 }
 
-// newest returns a parked call to u, to which a question without a call of its
-// own may belong.
-func (k *parking) newest(u *upstream) (found *parked) {
+// suited returns the parked call to u that gets the question m, which came
+// without saying for which call: of those whose host can answer it now the one
+// with the fewest questions open, the oldest first. The answer goes back to the
+// question all the same, whichever call carried it.
+func (k *parking) suited(u *upstream, m Message) (found *parked) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	fewest := 0
 	for _, p := range k.all {
 		p.mu.Lock()
-		serving := p.current != nil
+		fits := p.up == u && p.current != nil && hostCan(p.current.ex.Msg.Params, m)
+		open := len(p.open)
 		p.mu.Unlock()
-		if p.up == u && (found == nil || serving) {
-			found = p
+		if fits && (found == nil || open < fewest || (open == fewest && p.number < found.number)) {
+			found, fewest = p, open
 		}
 	}
 	return found

@@ -21,7 +21,7 @@ const maxRounds = 16
 func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream, l link) (*interceptor.Result, error) {
 	switch c.Method {
 	case "resources/subscribe", "resources/unsubscribe":
-		g.listens.follow(g, fl.s, u, l, c.Name, c.Method == "resources/subscribe")
+		g.listens.follow(g, fl.s, u, c.Name, c.Method == "resources/subscribe")
 		return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil
 	}
 	params := fl.s.modernMeta(c.Forward)
@@ -32,6 +32,7 @@ func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Ca
 		}
 		kind, _ := rawjson.GetString(m.Result, "resultType")
 		if m.Error != nil || kind != "input_required" {
+			fl.extra = g.cleanExtra(ctx, u, m)
 			return toLegacy(resultOf(m)), nil
 		}
 		answers, err := g.askAll(ctx, fl, u, m.Result)
@@ -69,7 +70,7 @@ func (g *Gateway) askAll(ctx context.Context, fl *inbound, u *upstream, result [
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			res, err := g.askHost(fl.s, fl, u, nil, m)
+			res, _, err := g.askHost(fl.s, fl, u, nil, m)
 			if err == nil && res.Error != nil {
 				text, _ := rawjson.GetString(res.Error, "message")
 				err = fmt.Errorf("the host declined %s: %s", m.Method, text)

@@ -63,10 +63,10 @@ func (b *builtin) call(ctx context.Context, c *linkCall) (Message, error) {
 	return Message{Error: errorObject(&rpcError{Code: codeMethodNotFound, Message: "Method not found: " + c.Method})}, nil
 }
 
-func (b *builtin) notify(context.Context, string, json.RawMessage) error { return nil }
-func (b *builtin) reply(context.Context, Message) error                  { return nil }
-func (b *builtin) done() <-chan struct{}                                 { return b.gone }
-func (b *builtin) err() error                                            { return nil }
+func (b *builtin) notify(context.Context, Message) error { return nil }
+func (b *builtin) reply(context.Context, Message) error  { return nil }
+func (b *builtin) done() <-chan struct{}                 { return b.gone }
+func (b *builtin) err() error                            { return nil }
 
 func (b *builtin) close() (err error) {
 	b.once.Do(func() {

@@ -84,6 +84,13 @@ func (v *view) get(ctx context.Context, k listKind, fetch func(context.Context) 
 	}
 }
 
+// peek returns a list without fetching it; nil if it is not at hand.
+func (v *view) peek(k listKind) *listing {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.lists[k]
+}
+
 // forget drops the lists that a change touched.
 func (v *view) forget(ks ...listKind) {
 	v.mu.Lock()
@@ -120,6 +127,9 @@ func (g *Gateway) listOf(ctx context.Context, s *session, u *upstream, k listKin
 		}
 		if l == nil {
 			// stdio has one session: its own link serves the catalog too.
+			if err := s.slow(u, modern || s.Transport != "stdio"); err != nil {
+				return nil, err
+			}
 			var err error
 			if l, err = s.linkFor(ctx, u, modern || s.Transport != "stdio"); err != nil {
 				return nil, err

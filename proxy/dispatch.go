@@ -53,6 +53,9 @@ func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 // findTool looks a tool up in the list that the host sees. A name that is not
 // there may belong to an upstream that was down when the list was made.
 func (g *Gateway) findTool(fl *inbound, name string) (entry, bool) {
+	if e, ok := g.current(fl.s, listTools, name); ok {
+		return e, true
+	}
 	m := g.menu(fl.ctx, fl.s, listTools, fl.modern, nil)
 	if e, ok := m.entries[name]; ok {
 		return e, true
@@ -80,7 +83,7 @@ func (g *Gateway) unknownTool(name string) error {
 func (g *Gateway) getPrompt(fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
 	name, _ := rawjson.GetString(c.Params, "name")
 	c.Metered, c.Name = true, name
-	e, ok := g.menu(fl.ctx, fl.s, listPrompts, fl.modern, nil).entries[name]
+	e, ok := g.lookup(fl, listPrompts, name)
 	if !ok {
 		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
 			return nil, &rpcError{Code: codeInvalidParams, Message: "Unknown prompt: " + name}
@@ -124,7 +127,7 @@ func notFound(modern bool, uri string) *rpcError {
 // owners returns who may have a resource: the one that lists it, the one whose
 // template fits, else everyone with resources, to be asked in turn.
 func (g *Gateway) owners(fl *inbound, uri string) []*upstream {
-	if e, ok := g.menu(fl.ctx, fl.s, listResources, fl.modern, nil).entries[uri]; ok {
+	if e, ok := g.lookup(fl, listResources, uri); ok {
 		return []*upstream{e.up}
 	}
 	templates := g.menu(fl.ctx, fl.s, listTemplates, fl.modern, nil)
@@ -185,8 +188,7 @@ func (g *Gateway) firstThatKnows(fl *inbound, c *interceptor.Call, owners []*ups
 func (g *Gateway) complete(fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
 	if uri, ok := rawjson.GetString(c.Params, "ref", "uri"); ok {
 		c.Name = uri
-		e, ok := g.menu(fl.ctx, fl.s, listTemplates, fl.modern, nil).entries[uri]
-		if ok {
+		if e, ok := g.lookup(fl, listTemplates, uri); ok {
 			return g.forward(fl, c, e.up)
 		}
 		if owners := g.owners(fl, uri); len(owners) > 0 {
@@ -194,7 +196,7 @@ func (g *Gateway) complete(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 		}
 	}
 	name, _ := rawjson.GetString(c.Params, "ref", "name")
-	if e, ok := g.menu(fl.ctx, fl.s, listPrompts, fl.modern, nil).entries[name]; ok {
+	if e, ok := g.lookup(fl, listPrompts, name); ok {
 		c.Name = e.own
 		if e.own != name {
 			c.Forward = rawjson.Set(c.Forward, rawjson.Quote(e.own), "ref", "name")
@@ -273,6 +275,9 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 		})
 		defer cancel()
 	}
+	if fl.modern {
+		defer u.enter(fl)()
+	}
 	switch {
 	case fl.modern && !l.info().Modern():
 		return g.sendParked(ctx, fl, c, u, l)
@@ -286,6 +291,7 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 	if _, task := rawjson.Get(c.Params, "task"); task || strings.HasPrefix(c.Method, "tasks/") {
 		fl.s.noteTask(m.Result, u)
 	}
+	fl.extra = g.cleanExtra(ctx, u, m)
 	return resultOf(m), nil
 }
 

@@ -128,7 +128,7 @@ func (r reply) silent() bool { return r.Result == nil && r.Error == nil }
 
 // encode renders r as the response to the request with the given id.
 func (r reply) encode(id json.RawMessage) []byte {
-	m := Message{ID: id, Result: r.Result}
+	m := Message{ID: id, Result: r.Result, Extra: r.Extra}
 	if r.Error != nil {
 		m.Result, m.Error = nil, r.Error
 	}

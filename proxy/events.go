@@ -65,7 +65,11 @@ func (g *Gateway) fromShared(u *upstream, m Message) {
 	case m.Method == "notifications/resources/updated":
 		g.listens.updated(g, u, m)
 	default:
-		// Logging of a server that several hosts share is nobody's in particular.
+		if fl := u.whose(m); fl != nil {
+			g.relay(fl.s, fl, u, m)
+			return
+		}
+		// Of a server that several hosts share it is nobody's in particular.
 		u.log.Debug("notification without a call", "method", m.Method)
 	}
 }
@@ -76,6 +80,7 @@ func (g *Gateway) relay(s *session, fl *inbound, u *upstream, m Message) {
 	if !ok {
 		return
 	}
+	m.Extra = g.cleanExtra(s.ctx, u, m)
 	var causes []string
 	context_ := ""
 	if fl != nil {
@@ -113,6 +118,46 @@ func (g *Gateway) clean(ctx context.Context, u *upstream, method string, params 
 		return nil, false
 	}
 	return clean, true
+}
+
+// cleanExtra returns the members beside the params, result or error of a message
+// that flows to a host, scrubbed; nil where they must be withheld.
+func (g *Gateway) cleanExtra(ctx context.Context, u *upstream, m Message) []byte {
+	if len(m.Extra) == 0 {
+		return nil
+	}
+	obj, ok := g.clean(ctx, u, m.Method, append(append([]byte{'{'}, m.Extra[1:]...), '}'))
+	if !ok || len(obj) <= 2 {
+		return nil
+	}
+	return append([]byte{','}, obj[1:len(obj)-1]...)
+}
+
+// outward returns the params and the extra members of a host's message as
+// policy lets them go to u; nil params where it must not go.
+func (g *Gateway) outward(ctx context.Context, u *upstream, m Message) (params json.RawMessage, extra []byte) {
+	policy := g.cfg.scrubPolicy(u.key).Arguments
+	if policy != interceptor.Redact && policy != interceptor.Block {
+		return m.Params, m.Extra
+	}
+	// One object of both, so that one look decides.
+	all := append(append([]byte(`{"params":`), orEmpty(m.Params)...), m.Extra...)
+	clean, found, err := g.scrubber.JSON(ctx, append(all, '}'))
+	if err != nil || (policy == interceptor.Block && len(found) > 0) {
+		u.log.Warn("notification of the host withheld: it could not be checked for secrets, or holds one", "method", m.Method)
+		return nil, nil
+	}
+	if len(found) == 0 {
+		return m.Params, m.Extra
+	}
+	params, _ = rawjson.Get(clean, "params")
+	rawjson.Members(clean, func(f rawjson.Member) bool {
+		if !f.Is("params") {
+			extra = append(append(extra, ','), clean[f.Start:f.End]...)
+		}
+		return true
+	})
+	return params, extra
 }
 
 // listChanged drops the lists that changed and tells the hosts. s is the
@@ -183,9 +228,13 @@ func (s *session) ownUp(u *upstream, l link, again bool) {
 		uris = append(uris, uri)
 	}
 	s.mu.Unlock()
-	if level != nil && u.capability("logging") != nil {
+	if level != nil && !l.info().Modern() && u.capability("logging") != nil {
 		_, _ = l.call(s.ctx, &linkCall{Method: "logging/setLevel", Params: level})
 	}
+	if l.info().Modern() {
+		s.gw.background(func() { s.gw.watchLists(s, u, l) })
+	}
+	s.gw.background(func() { s.revive(u, l) })
 	late := u.tookLate()
 	if !again && !late {
 		return
@@ -198,15 +247,34 @@ func (s *session) ownUp(u *upstream, l link, again bool) {
 	s.gw.allChanged(s, u)
 }
 
+// revive opens a session's own link again as soon as it dies, if the host waits
+// for updates over it. Otherwise the next call does.
+func (s *session) revive(u *upstream, l link) {
+	<-l.done()
+	for fails := 0; s.ctx.Err() == nil; fails++ {
+		s.mu.Lock()
+		wanted := len(s.subs[u.key]) > 0
+		s.mu.Unlock()
+		if !wanted {
+			return
+		}
+		if _, err := s.linkFor(s.ctx, u, false); err == nil {
+			return
+		}
+		if pause(s.ctx, min(backoffFirst<<min(fails, 10), backoffMax)) != nil {
+			return
+		}
+	}
+}
+
 // sharedUp prepares a shared link. After a restart the lists may have changed.
 func (g *Gateway) sharedUp(u *upstream, l link, again bool) {
 	if l.info().Modern() && u.cfg.Builtin == "" {
-		g.background(func() { g.watchLists(u, l) })
+		g.background(func() { g.watchLists(nil, u, l) })
 	}
 	if late := u.tookLate(); again || late {
 		g.allChanged(nil, u)
 	}
-	g.listens.again(g, u, l)
 }
 
 // tookLate reports, once, that hosts were answered without u.

@@ -43,10 +43,10 @@ func (l *fakeLink) call(ctx context.Context, c *linkCall) (Message, error) {
 	return l.serve(ctx, l, c)
 }
 
-func (l *fakeLink) notify(_ context.Context, method string, _ json.RawMessage) error {
+func (l *fakeLink) notify(_ context.Context, m Message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.notes = append(l.notes, method)
+	l.notes = append(l.notes, m.Method)
 	return nil
 }
 

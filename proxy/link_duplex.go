@@ -53,7 +53,7 @@ func (d *duplex) call(ctx context.Context, c *linkCall) (Message, error) {
 	cause := context.Cause(ctx)
 	if c.Method != methodInitialize { // which must not be cancelled
 		d.async(func() {
-			_ = d.notify(context.WithoutCancel(ctx), methodCancelled, cancelParams(f.id, cause)) // nobody waits for it
+			_ = d.notify(context.WithoutCancel(ctx), Message{Method: methodCancelled, Params: cancelParams(f.id, cause)}) // nobody waits for it
 		})
 	}
 	return Message{}, cause
@@ -65,8 +65,8 @@ func cancelParams(id int64, cause error) json.RawMessage {
 	return append(rawjson.AppendQuote(append(p, `,"reason":`...), cause.Error()), '}')
 }
 
-func (d *duplex) notify(ctx context.Context, method string, params json.RawMessage) error {
-	return d.send(ctx, func(b []byte) []byte { return appendRequest(b, nil, method, params, nil) })
+func (d *duplex) notify(ctx context.Context, m Message) error {
+	return d.send(ctx, func(b []byte) []byte { return appendRequest(b, nil, m.Method, m.Params, m.Extra) })
 }
 
 func (d *duplex) reply(ctx context.Context, m Message) error {

@@ -78,7 +78,7 @@ func (l *httpLink) call(ctx context.Context, c *linkCall) (Message, error) {
 	// The modern era cancels by closing the stream, which has happened.
 	if !l.info().Modern() && c.Method != methodInitialize {
 		l.aside(func(ctx context.Context) error {
-			return l.notify(ctx, methodCancelled, cancelParams(f.id, cause))
+			return l.notify(ctx, Message{Method: methodCancelled, Params: cancelParams(f.id, cause)})
 		})
 	}
 	return Message{}, cause
@@ -175,8 +175,8 @@ func (l *httpLink) setHeaders(h http.Header) {
 	}
 }
 
-func (l *httpLink) notify(ctx context.Context, method string, params json.RawMessage) error {
-	return l.sendOnly(ctx, appendRequest(nil, nil, method, params, nil), method, params)
+func (l *httpLink) notify(ctx context.Context, m Message) error {
+	return l.sendOnly(ctx, appendRequest(nil, nil, m.Method, m.Params, m.Extra), m.Method, m.Params)
 }
 
 func (l *httpLink) reply(ctx context.Context, m Message) error {

@@ -126,20 +126,19 @@ func initialize(ctx context.Context, l opening, params json.RawMessage) error {
 		return fmt.Errorf("%s: upstream names no protocolVersion", methodInitialize)
 	}
 	l.settle(linkInfo{Version: version, Result: m.Result})
-	if err := l.notify(ctx, methodInitialized, nil); err != nil {
+	if err := l.notify(ctx, Message{Method: methodInitialized}); err != nil {
 		return fmt.Errorf("%s: %w", methodInitialized, err)
 	}
 	return nil
 }
 
 // ownInitialize returns the params with which foldgate speaks for itself. It
-// offers no capabilities: without a host there is nobody to ask.
+// offers all that a host may have, since hosts of the modern era say what they
+// have with each request: what one lacks is refused when it is asked for.
 func ownInitialize() json.RawMessage {
-	return rawjson.Marshal(struct {
-		ProtocolVersion string          `json:"protocolVersion"`
-		Capabilities    struct{}        `json:"capabilities"`
-		ClientInfo      json.RawMessage `json:"clientInfo"`
-	}{ProtocolVersion: versionLegacy, ClientInfo: clientInfo()})
+	out := append([]byte(`{"protocolVersion":`), rawjson.Quote(versionLegacy)...)
+	out = append(out, `,"capabilities":{"elicitation":{"form":{},"url":{}},"sampling":{"context":{},"tools":{}},"roots":{}},"clientInfo":`...)
+	return append(append(out, clientInfo()...), '}')
 }
 
 // refusesLegacy reports whether err may be how an upstream of the modern era

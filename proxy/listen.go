@@ -26,6 +26,7 @@ type listener struct {
 	send func(method string, params json.RawMessage)
 	up   *upstream // for follow: the upstream whose updates are meant; nil for all
 	s    *session
+	stop func() // for follow: ends it
 }
 
 // Members of the notifications object of subscriptions/listen.
@@ -64,70 +65,11 @@ func (g *Gateway) listen(ctx context.Context, fl *inbound, c *interceptor.Call) 
 	ln.send("notifications/subscriptions/acknowledged", rawjson.Set([]byte(`{}`), agreed, "notifications"))
 	for _, uri := range ln.uris {
 		if owners := g.owners(fl, uri); len(owners) > 0 {
-			g.background(func() { g.watchResource(ctx, owners[0], uri, ln) })
+			g.background(func() { g.watchResource(ctx, owners[0], owners[0].shared.get, uri, ln) })
 		}
 	}
 	<-ctx.Done()
 	return nil, context.Cause(ctx)
-}
-
-// watchResource asks an upstream for updates of one resource, for as long as
-// ctx lasts, again whenever its link was replaced.
-func (g *Gateway) watchResource(ctx context.Context, u *upstream, uri string, ln *listener) {
-	for ctx.Err() == nil {
-		l, err := u.shared.get(ctx)
-		if err != nil {
-			return // listeners.again starts over when it comes up
-		}
-		if l.info().Modern() {
-			params := rawjson.Marshal(map[string]any{"notifications": map[string]any{"resourceSubscriptions": []string{uri}}})
-			_, err = l.call(ctx, &linkCall{Method: "subscriptions/listen", Params: params, Event: func(m Message) {
-				if m.Method == "notifications/resources/updated" {
-					g.listens.deliver(g, u, m, ln)
-				}
-			}})
-		} else {
-			_, err = l.call(ctx, &linkCall{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})})
-		}
-		if err != nil || !l.info().Modern() {
-			return
-		}
-	}
-}
-
-// watchLists keeps a listen of foldgate's own open on a modern upstream, so
-// that the catalog follows its changes.
-func (g *Gateway) watchLists(u *upstream, l link) {
-	flags := map[string]bool{}
-	for flag, method := range listenFlags {
-		ks := changedKinds(method)
-		if v, _ := rawjson.Get(u.capability(kinds[ks[0]].capability), "listChanged"); string(v) == "true" {
-			flags[flag] = true
-		}
-	}
-	if len(flags) == 0 {
-		return
-	}
-	params := rawjson.Marshal(map[string]any{"notifications": flags})
-	ctx, cancel := context.WithCancel(g.ctx)
-	defer cancel()
-	stop := make(chan struct{})
-	defer close(stop)
-	g.background(func() {
-		select {
-		case <-l.done():
-			cancel()
-		case <-stop:
-		}
-	})
-	_, err := l.call(ctx, &linkCall{Method: "subscriptions/listen", Params: params, Event: func(m Message) {
-		if changedKinds(m.Method) != nil {
-			g.listChanged(nil, u, m.Method)
-		}
-	}})
-	if err != nil && ctx.Err() == nil {
-		u.log.Debug("list changes can't be followed", "err", err)
-	}
 }
 
 // changed tells all who asked that a list changed.
@@ -157,53 +99,30 @@ func (ls *listeners) deliver(g *Gateway, u *upstream, m Message, ln *listener) {
 }
 
 // follow makes a legacy host's subscription on a modern upstream, or ends it.
-func (ls *listeners) follow(g *Gateway, s *session, u *upstream, l link, uri string, on bool) {
+func (ls *listeners) follow(g *Gateway, s *session, u *upstream, uri string, on bool) {
 	for _, ln := range ls.list() {
 		if ln.s == s && ln.up == u && slices.Contains(ln.uris, uri) {
 			if on {
 				return
 			}
 			ls.remove(ln)
+			ln.stop()
 		}
 	}
 	if !on {
 		return
 	}
-	ln := &listener{s: s, up: u, uris: []string{uri}, send: func(method string, params json.RawMessage) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	ln := &listener{s: s, up: u, uris: []string{uri}, stop: cancel, send: func(method string, params json.RawMessage) {
 		params = dropMeta(params, func(key string) bool { return key == metaSubscriptionID })
 		g.relay(s, nil, u, Message{Method: method, Params: params})
 	}}
 	ls.add(ln)
 	g.background(func() {
-		ctx, cancel := context.WithCancel(s.ctx)
+		defer ls.remove(ln)
 		defer cancel()
-		g.watchResource(ctx, u, uri, ln)
+		g.watchResource(ctx, u, func(ctx context.Context) (link, error) { return s.linkFor(ctx, u, false) }, uri, ln)
 	})
-}
-
-// again renews the subscriptions at an upstream whose shared link is new.
-func (ls *listeners) again(g *Gateway, u *upstream, l link) {
-	if l.info().Modern() {
-		return // watchResource opens its own stream anew
-	}
-	for _, ln := range ls.list() {
-		for _, uri := range ln.uris {
-			if e, ok := ownerOf(g, uri); ok && e == u {
-				g.background(func() {
-					_, _ = l.call(g.ctx, &linkCall{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})})
-				})
-			}
-		}
-	}
-}
-
-// ownerOf looks a resource up in the last merged list, without asking anyone.
-func ownerOf(g *Gateway, uri string) (*upstream, bool) {
-	if m := g.menus.latest(listResources); m != nil {
-		e, ok := m.entries[uri]
-		return e.up, ok
-	}
-	return nil, false
 }
 
 func (ls *listeners) add(ln *listener) {

@@ -107,6 +107,35 @@ func (g *Gateway) menu(ctx context.Context, s *session, k listKind, modern bool,
 	return m
 }
 
+// lookup finds who owns a name that s sees.
+func (g *Gateway) lookup(fl *inbound, k listKind, name string) (entry, bool) {
+	if e, ok := g.current(fl.s, k, name); ok {
+		return e, true
+	}
+	e, ok := g.menu(fl.ctx, fl.s, k, fl.modern, nil).entries[name]
+	return e, ok
+}
+
+// current finds a name in the last merged list, if its owner still says what it
+// said then. So a call never waits for upstreams that are not its own.
+func (g *Gateway) current(s *session, k listKind, name string) (entry, bool) {
+	m := g.menus.latest(k)
+	if m == nil {
+		return entry{}, false
+	}
+	e, ok := m.entries[name]
+	if !ok || e.up == nil {
+		return e, ok
+	}
+	s.mu.Lock()
+	v := s.views[e.up.key]
+	s.mu.Unlock()
+	if v == nil {
+		v = &e.up.lists
+	}
+	return e, m.from[slices.Index(g.ups, e.up)] == v.peek(k)
+}
+
 // merge puts the listings of all upstreams together.
 func (g *Gateway) merge(k listKind, from []*listing) *menu {
 	m := &menu{entries: map[string]entry{}, from: from}

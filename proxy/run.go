@@ -9,7 +9,7 @@ import (
 
 // shutdownWait bounds how long a stop may take: branches are force-returned,
 // streams ended, upstreams closed.
-const shutdownWait = 30 * time.Second
+const shutdownWait = 10 * time.Second
 
 // RunStdio serves one host on in and out until it leaves or ctx is done. out
 // carries nothing but protocol.

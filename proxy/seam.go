@@ -81,6 +81,8 @@ type exchange struct {
 // host cancelled the request and must not get an answer.
 type reply struct {
 	Result, Error json.RawMessage
+	// Extra are unknown top-level members, as in Message.Extra.
+	Extra []byte
 }
 
 // core is what an edge needs of the gateway.
@@ -173,9 +175,10 @@ type link interface {
 	// of ctx as its reason, or a closed stream in the modern era on HTTP) and
 	// the cause is returned. A dead link returns errLinkClosed, wrapped.
 	call(ctx context.Context, c *linkCall) (Message, error)
-	// notify sends a notification.
-	notify(ctx context.Context, method string, params json.RawMessage) error
-	// reply answers a request of the upstream; m has ID and Result or Error.
+	// notify sends a notification: the Method, Params and Extra of m.
+	notify(ctx context.Context, m Message) error
+	// reply answers a request of the upstream; m has ID, Result or Error, and
+	// perhaps Extra.
 	reply(ctx context.Context, m Message) error
 	// done is closed when the link is dead, for whatever reason.
 	done() <-chan struct{}

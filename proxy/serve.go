@@ -35,7 +35,7 @@ func (g *Gateway) serve(ctx context.Context, ex *exchange) reply {
 	if err != nil {
 		return refusalReply(ex.Msg.Method, fl.modern, err)
 	}
-	return reply{Result: res.Body, Error: res.Error}
+	return reply{Result: res.Body, Error: res.Error, Extra: fl.extra}
 }
 
 // isModern reports whether the host speaks the modern era in this request: on

@@ -32,6 +32,7 @@ type session struct {
 	logLevel   json.RawMessage            // params of the last logging/setLevel
 	tasks      map[string]string          // taskId to upstream key
 	pending    map[string]bool            // list_changed about to be sent
+	queue      []func()                   // see inOrder; the first is running
 	closed     bool
 }
 
@@ -51,6 +52,9 @@ type inbound struct {
 	params []paramHeader
 	// modern says that the host speaks 2026-07-28 in this request.
 	modern bool
+	// extra are the unknown members beside the upstream's result, scrubbed;
+	// set by who serves the request, before the reply.
+	extra []byte
 }
 
 // Causes for which a flight or a session ends.
@@ -148,9 +152,22 @@ func (g *Gateway) notify(s *session, m Message) {
 	case "notifications/cancelled":
 		s.cancelFlight(m.Params)
 	default:
-		for _, l := range s.openLinks() {
-			g.background(func() { _ = l.notify(s.ctx, m.Method, stripOurMeta(m.Params)) })
-		}
+		m.Params = stripOurMeta(m.Params)
+		s.inOrder(func() {
+			for u, l := range s.openLinks() {
+				out := m
+				if out.Params, out.Extra = g.outward(s.ctx, u, m); out.Params == nil && m.Params != nil {
+					continue
+				}
+				// Not s.ctx: a modern session is over with its notification.
+				ctx, cancel := context.WithTimeout(g.ctx, asideTimeout)
+				err := l.notify(ctx, out)
+				cancel()
+				if err != nil {
+					u.log.Debug("notification lost", "method", m.Method, "err", err)
+				}
+			}
+		})
 	}
 }
 
@@ -173,14 +190,44 @@ func (s *session) cancelFlight(params json.RawMessage) {
 	}
 }
 
-// openLinks returns the links that s has open now.
-func (s *session) openLinks() []link {
+// inOrder runs f in the background, after everything given to it before.
+func (s *session) inOrder(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []link
-	for _, sl := range s.slots {
-		if l := sl.peek(); l != nil {
-			out = append(out, l)
+	s.queue = append(s.queue, f)
+	if len(s.queue) > 1 {
+		return // somebody is at it
+	}
+	s.gw.background(func() {
+		for {
+			s.mu.Lock()
+			f := s.queue[0]
+			s.mu.Unlock()
+			f()
+			s.mu.Lock()
+			s.queue = s.queue[1:]
+			done := len(s.queue) == 0
+			s.mu.Unlock()
+			if done {
+				return
+			}
+		}
+	})
+}
+
+// openLinks returns the links over which s reaches upstreams now.
+func (s *session) openLinks() map[*upstream]link {
+	out := map[*upstream]link{}
+	s.mu.Lock()
+	legacy := s.initialize != nil
+	s.mu.Unlock()
+	for _, u := range s.gw.ups {
+		l := s.own(u)
+		if l == nil && !legacy {
+			l = u.shared.peek()
+		}
+		if l != nil {
+			out[u] = l
 		}
 	}
 	return out

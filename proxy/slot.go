@@ -36,6 +36,7 @@ type slot struct {
 	since   time.Time
 	opened  bool          // was up at least once
 	dialing chan struct{} // closed when the attempt under way is over
+	begun   time.Time     // when the attempt under way began
 	err     error         // of the last attempt
 	fails   int
 	retryAt time.Time
@@ -77,8 +78,7 @@ func (s *slot) get(ctx context.Context) (link, error) {
 			s.mu.Unlock()
 			return nil, err
 		case s.dialing == nil:
-			s.dialing = make(chan struct{})
-			go s.attempt()
+			s.start()
 		}
 		wait := s.dialing
 		s.mu.Unlock()
@@ -94,6 +94,31 @@ func (s *slot) get(ctx context.Context) (link, error) {
 			return nil, fmt.Errorf("upstream %s: %w", s.name, err)
 		}
 	}
+}
+
+// start begins an attempt; the caller holds mu.
+func (s *slot) start() {
+	s.dialing, s.begun = make(chan struct{}), time.Now()
+	go s.attempt()
+}
+
+// slow returns an error where get would likely wait in vain: the last attempt
+// failed, or the one under way has taken long already. It sees to it that there
+// is an attempt all the same, for the next who asks.
+func (s *slot) slow() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed || (s.cur != nil && !isDone(s.cur)):
+		return nil
+	case s.dialing != nil && time.Since(s.begun) > listWait:
+		return fmt.Errorf("upstream %s: starting since %s", s.name, time.Since(s.begun).Round(time.Second))
+	case s.err == nil || s.cur != nil:
+		return nil
+	case s.dialing == nil && time.Now().After(s.retryAt):
+		s.start()
+	}
+	return fmt.Errorf("upstream %s: %w: %w", s.name, errUpstreamDown, s.err)
 }
 
 // attempt dials once. It runs in a goroutine that close waits for, through

@@ -33,6 +33,11 @@ type upstream struct {
 	fault error
 	// late: a list was answered without u, so its coming up is a change.
 	late bool
+	// serving are the modern requests at u over its shared link.
+	serving map[*inbound]struct{}
+	// toldLevel is the legacy link that was told to log from level on.
+	toldLevel link
+	level     int
 }
 
 // Defaults of an upstream's limits.
@@ -162,6 +167,20 @@ func (s *session) linkFor(ctx context.Context, u *upstream, modern bool) (link, 
 		return nil, errSessionClosed
 	}
 	return sl.get(ctx)
+}
+
+// slow is the slot's: whether s would likely wait in vain for u.
+func (s *session) slow(u *upstream, modern bool) error {
+	sl := u.shared
+	if !modern && u.cfg.Builtin == "" {
+		s.mu.Lock()
+		sl = s.slots[u.key]
+		s.mu.Unlock()
+	}
+	if sl == nil {
+		return nil
+	}
+	return sl.slow()
 }
 
 // own returns s's own live link to u, or nil.

@@ -1,0 +1,93 @@
+package proxy
+
+import (
+	"context"
+	"slices"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// Logging across the eras. A legacy upstream has one log level for a whole
+// connection; a modern host names one with each request, or wants no log at
+// all. So the shared connection is told the lowest level that any request
+// asked for, and each request gets what it asked for.
+
+// logLevels are the protocol's, the least severe first.
+var logLevels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
+
+// askedLevel returns the level that a modern request asks for, as an index of
+// logLevels; -1 if it wants no log.
+func askedLevel(fl *inbound) int {
+	level, ok := rawjson.GetString(fl.ex.Msg.Params, "_meta", metaLogLevel)
+	if !ok {
+		return -1
+	}
+	return max(slices.Index(logLevels, level), 0) // of an unknown level: all
+}
+
+// wantsLog reports whether the modern request fl may get the message m of a
+// legacy upstream: anything but log messages it did not ask for.
+func wantsLog(fl *inbound, m Message) bool {
+	if m.Method != "notifications/message" {
+		return true
+	}
+	asked := askedLevel(fl)
+	level, _ := rawjson.GetString(m.Params, "level")
+	is := slices.Index(logLevels, level)
+	return asked >= 0 && (is < 0 || is >= asked)
+}
+
+// raiseLevel makes the legacy upstream behind the shared link l log what fl
+// asks for.
+func (g *Gateway) raiseLevel(ctx context.Context, u *upstream, l link, fl *inbound) {
+	asked := askedLevel(fl)
+	if asked < 0 || u.capability("logging") == nil {
+		return
+	}
+	u.mu.Lock()
+	told := u.toldLevel == l && u.level <= asked
+	if !told {
+		u.toldLevel, u.level = l, asked
+	}
+	u.mu.Unlock()
+	if told {
+		return
+	}
+	m, err := l.call(ctx, &linkCall{Method: "logging/setLevel", Params: rawjson.Marshal(map[string]string{"level": logLevels[asked]})})
+	if err != nil || m.Error != nil {
+		u.log.Debug("log level not set", "err", err, "error", string(m.Error))
+	}
+}
+
+// enter notes that fl is at u over its shared link, until leave is called.
+func (u *upstream) enter(fl *inbound) (leave func()) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.serving == nil {
+		u.serving = map[*inbound]struct{}{}
+	}
+	u.serving[fl] = struct{}{}
+	return func() {
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		delete(u.serving, fl)
+	}
+}
+
+// whose returns the request that a notification on the shared link of u must be
+// about, though it does not say so: the only one that may get it, or one of
+// several of the same session. nil where that can't be told.
+func (u *upstream) whose(m Message) (found *inbound) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for fl := range u.serving {
+		if !wantsLog(fl, m) {
+			continue
+		}
+		if found != nil && found.s != fl.s {
+			return nil
+		}
+		found = fl
+	}
+	return found
+}

@@ -1,0 +1,138 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// This file keeps foldgate's own subscriptions at upstreams: streams break and
+// upstreams restart, and what a host once asked for holds all the same.
+
+// watchMax bounds the pause before a subscription is made again.
+const watchMax = 30 * time.Second
+
+// watchResource asks u for updates of one resource on behalf of ln, for as long
+// as ctx lasts, over whatever link get returns. After a break ln is told that
+// the resource may have changed, since nobody knows.
+func (g *Gateway) watchResource(ctx context.Context, u *upstream, get func(context.Context) (link, error), uri string, ln *listener) {
+	missed := func() {
+		g.listens.deliver(g, u, Message{Method: "notifications/resources/updated", Params: rawjson.Marshal(map[string]string{"uri": uri})}, ln)
+	}
+	g.insist(ctx, u, "updates of "+uri, missed, func(ctx context.Context, up func()) (goOn bool, err error) {
+		l, err := get(ctx)
+		if err != nil {
+			return true, err
+		}
+		if !l.info().Modern() {
+			return g.subscribe(ctx, l, uri, up)
+		}
+		want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}})
+		return listenAt(ctx, l, want, up, func(m Message) {
+			if m.Method == "notifications/resources/updated" {
+				g.listens.deliver(g, u, m, ln)
+			}
+		})
+	})
+}
+
+// watchLists keeps a listen of foldgate's own open on the modern link l, so
+// that the catalog follows the changes of u. s is the session whose own link it
+// is, nil for a shared one. It ends with the link.
+func (g *Gateway) watchLists(s *session, u *upstream, l link) {
+	flags := map[string]bool{}
+	for flag, method := range listenFlags {
+		ks := changedKinds(method)
+		if v, _ := rawjson.Get(u.capability(kinds[ks[0]].capability), "listChanged"); string(v) == "true" {
+			flags[flag] = true
+		}
+	}
+	if len(flags) == 0 {
+		return
+	}
+	ctx, cancel := context.WithCancel(g.ctx)
+	defer cancel()
+	g.background(func() {
+		select {
+		case <-l.done():
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	missed := func() { g.allChanged(s, u) }
+	g.insist(ctx, u, "list changes", missed, func(ctx context.Context, up func()) (bool, error) {
+		return listenAt(ctx, l, rawjson.Marshal(flags), up, func(m Message) {
+			if changedKinds(m.Method) != nil {
+				g.listChanged(s, u, m.Method)
+			}
+		})
+	})
+}
+
+// insist runs try until ctx ends or try gives up, with a pause in between that
+// grows while it brings nothing. try calls up when the subscription stands;
+// from the second time on, missed is called then.
+func (g *Gateway) insist(ctx context.Context, u *upstream, what string, missed func(), try func(ctx context.Context, up func()) (goOn bool, err error)) {
+	stood := false
+	for fails := 0; ctx.Err() == nil; fails++ {
+		goOn, err := try(ctx, func() {
+			if stood {
+				missed()
+			}
+			stood, fails = true, 0
+		})
+		if ctx.Err() != nil {
+			return
+		}
+		u.log.Debug("subscription ended", "to", what, "err", err)
+		if !goOn || pause(ctx, min(backoffFirst<<min(fails, 10), watchMax)) != nil {
+			return
+		}
+	}
+}
+
+// listenAt holds one subscriptions/listen open. goOn is false where the
+// upstream refuses.
+func listenAt(ctx context.Context, l link, want json.RawMessage, up func(), event func(Message)) (goOn bool, err error) {
+	params := append(append([]byte(`{"notifications":`), want...), '}')
+	m, err := l.call(ctx, &linkCall{Method: methodListen, Params: params, Event: func(m Message) {
+		if m.Method == "notifications/subscriptions/acknowledged" {
+			up()
+			return
+		}
+		event(m)
+	}})
+	if err == nil && m.Error != nil {
+		return false, newAnswerError(m.Error)
+	}
+	return true, err
+}
+
+// subscribe holds a legacy subscription until the link dies or ctx ends. The
+// updates come to linkConfig.Handle.
+func (g *Gateway) subscribe(ctx context.Context, l link, uri string, up func()) (goOn bool, err error) {
+	params := rawjson.Marshal(map[string]string{"uri": uri})
+	m, err := l.call(ctx, &linkCall{Method: "resources/subscribe", Params: params})
+	if err == nil && m.Error != nil {
+		return false, newAnswerError(m.Error)
+	}
+	if err != nil {
+		return true, err
+	}
+	up()
+	select {
+	case <-l.done():
+		return true, l.err()
+	case <-ctx.Done():
+	}
+	wanted := slices.ContainsFunc(g.listens.list(), func(ln *listener) bool { return slices.Contains(ln.uris, uri) })
+	if !wanted && g.ctx.Err() == nil {
+		ctx, cancel := context.WithTimeout(g.ctx, asideTimeout)
+		defer cancel()
+		_, err = l.call(ctx, &linkCall{Method: "resources/unsubscribe", Params: params})
+	}
+	return false, err
+}
