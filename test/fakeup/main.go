@@ -2,10 +2,12 @@
 // is told, also what no decent server does.
 //
 //	fakeup [-era legacy|modern|both] [-http 127.0.0.1:0] [-record FILE]
+//	fakeup -dial 127.0.0.1:PORT
 //
 // Without -http it speaks on stdio. With it, it prints the URL it listens at on
 // its first line of standard output. -record appends every message it receives
 // to FILE, one a line, as it came: a test reads there what crossed the wire.
+// With -dial the test itself is the server, see dial.go.
 //
 // Its tools are its script, see tools.go. Methods that begin with "x/" are
 // answered with what was sent; other unknown methods get -32601.
@@ -30,7 +32,14 @@ func main() {
 	addr := flag.String("http", "", "serve streamable HTTP at this loopback address")
 	leak := flag.String("leak", "", "a text that turns up in instructions, descriptions, resources and on stderr")
 	record := flag.String("record", "", "append every message received to this file")
+	test := flag.String("dial", "", "be the wire to a test that listens at this address")
 	flag.Parse()
+	if *test != "" {
+		if err := dial(*test); err != nil {
+			log.Fatal(err)
+		}
+		return
+	}
 
 	s := &server{legacy: *era != "modern", modern: *era != "legacy", leak: *leak}
 	if s.leak != "" {

@@ -1,0 +1,22 @@
+package main
+
+import (
+	"io"
+	"net"
+	"os"
+)
+
+// dial makes this process a wire: what comes on standard input goes to the
+// test that listens at addr, and what the test says goes to standard output. So
+// a test can play a stdio server itself, byte by byte. It ends when either side
+// does.
+func dial(addr string) error {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	ends := make(chan error, 2)
+	go func() { _, err := io.Copy(conn, os.Stdin); ends <- err }()
+	go func() { _, err := io.Copy(os.Stdout, conn); ends <- err }()
+	return <-ends
+}
