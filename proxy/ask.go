@@ -19,12 +19,16 @@ type ask struct {
 	upstream json.RawMessage // its id on the upstream's link
 	answered chan Message    // capacity 1
 	extra    []byte          // members beside the host's answer
+	guess    bool            // it may belong to any call at from's upstream
+	server   string          // that upstream's key
 	cancel   context.CancelCauseFunc
 }
 
 // ask forwards a request of an upstream to the host of s, on the stream of the
-// request that caused it (fl, nil if unknown), and its answer back.
-func (g *Gateway) ask(s *session, fl *inbound, u *upstream, l link, m Message) {
+// request that caused it (fl, nil if unknown), and its answer back. guess says
+// that fl is only likely: it lends its stream, and its end is not the end of the
+// question.
+func (g *Gateway) ask(s *session, fl *inbound, guess bool, u *upstream, l link, m Message) {
 	if m.Method == "ping" {
 		g.background(func() { g.decline(l, m) })
 		return
@@ -34,7 +38,7 @@ func (g *Gateway) ask(s *session, fl *inbound, u *upstream, l link, m Message) {
 		return
 	}
 	g.background(func() {
-		res, extra, err := g.askHost(s, fl, u, l, m)
+		res, extra, err := g.askHost(s, fl, guess, u, l, m)
 		if w := (*withdrawn)(nil); errors.As(err, &w) {
 			return // nobody waits for the answer
 		}
@@ -52,21 +56,23 @@ func (g *Gateway) ask(s *session, fl *inbound, u *upstream, l link, m Message) {
 
 // askHost runs one request of an upstream down the chain and to the host. It
 // returns the answer and what stands beside it.
-func (g *Gateway) askHost(s *session, fl *inbound, u *upstream, l link, m Message) (*interceptor.Result, []byte, error) {
+func (g *Gateway) askHost(s *session, fl *inbound, guess bool, u *upstream, l link, m Message) (*interceptor.Result, []byte, error) {
 	c := &interceptor.Call{
 		Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + u.key, To: s.host(),
 		ID: m.ID, Server: u.key, Method: m.Method, Params: m.Params, Forward: m.Params,
 	}
 	ctx := s.ctx
 	if fl != nil {
-		ctx = fl.ctx
+		if !guess {
+			ctx = fl.ctx
+		}
 		if cause := fl.getCall(); cause != nil {
 			c.Revision, c.Branch, c.Correlates = cause.Revision, cause.Branch, []string{cause.Record}
 		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	a := &ask{id: strconv.FormatInt(s.nextID.Add(1), 10), from: l, upstream: m.ID, answered: make(chan Message, 1), cancel: cancel}
+	a := &ask{id: strconv.FormatInt(s.nextID.Add(1), 10), from: l, upstream: m.ID, answered: make(chan Message, 1), cancel: cancel, guess: guess, server: u.key}
 	res, err := g.through(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		s.mu.Lock()
 		s.asks[a.id] = a
@@ -84,12 +90,39 @@ func (g *Gateway) askHost(s *session, fl *inbound, u *upstream, l link, m Messag
 		case r := <-a.answered:
 			a.extra = r.Extra
 			return resultOf(r), nil
+		case <-died(l):
+			cancel(errLinkClosed)
+			_ = s.toHost(fl, Message{Method: methodCancelled, Params: a.cancelled(errLinkClosed)}.Encode())
+			return nil, errLinkClosed
 		case <-ctx.Done():
 			_ = s.toHost(fl, Message{Method: methodCancelled, Params: a.cancelled(context.Cause(ctx))}.Encode())
 			return nil, context.Cause(ctx)
 		}
 	})
 	return res, a.extra, err
+}
+
+// died is closed when l is dead; a question without a link lasts.
+func died(l link) <-chan struct{} {
+	if l == nil {
+		return nil
+	}
+	return l.done()
+}
+
+// endGuesses ends the questions of an upstream at which no call is left that
+// they could belong to. The caller holds s.mu.
+func (s *session) endGuesses(server string) {
+	for _, fl := range s.flights {
+		if fl.to == server {
+			return
+		}
+	}
+	for _, a := range s.asks {
+		if a.guess && a.server == server {
+			a.cancel(errors.New("the call that asked is over"))
+		}
+	}
 }
 
 // cancelled are the params with which the host is told that a is over.
@@ -137,13 +170,9 @@ func (s *session) cancelAsk(l link, params json.RawMessage) {
 
 // answerShared takes a request that a shared upstream sent without saying for
 // which call; see parking.suited.
-func (g *Gateway) answerShared(u *upstream, m Message) {
-	l := u.shared.peek()
-	if l == nil {
-		return
-	}
+func (g *Gateway) answerShared(u *upstream, l link, m Message) {
 	if p := g.parking.suited(u, m); p != nil {
-		p.ask(g, l, m)
+		p.ask(g, question{l: l, m: m, guess: true})
 		return
 	}
 	g.decline(l, m)

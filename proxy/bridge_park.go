@@ -49,6 +49,7 @@ type parked struct {
 
 	mu      sync.Mutex
 	current *inbound // the round that is being served; nil between rounds
+	latest  *inbound // the newest round
 	result  Message
 	err     error
 	next    int
@@ -59,6 +60,8 @@ type parked struct {
 type question struct {
 	l link
 	m Message
+	// guess: it came without saying for which call.
+	guess bool
 }
 
 // sendParked sends c to a legacy upstream on behalf of a modern host.
@@ -85,12 +88,12 @@ func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Ca
 			}
 		case <-ctx.Done():
 			p.cancel(context.Cause(ctx))
-			g.parking.remove(p)
+			g.unpark(p)
 			return nil, context.Cause(ctx)
 		}
 		select {
 		case <-p.done:
-			g.parking.remove(p)
+			g.unpark(p)
 			if p.err != nil {
 				return nil, callFault(ctx, u, c, p.err)
 			}
@@ -109,11 +112,11 @@ func (g *Gateway) park(fl *inbound, c *interceptor.Call, u *upstream, l link) *p
 	ctx, cancel := context.WithCancelCause(g.ctx)
 	p := &parked{
 		ticket: ticketPrefix + rand.Text(), principal: c.Principal, method: c.Method, name: c.Name, up: u, first: c.Record,
-		cancel: cancel, done: make(chan struct{}), asked: make(chan struct{}, 1), current: fl, open: map[string]question{},
+		cancel: cancel, done: make(chan struct{}), asked: make(chan struct{}, 1), current: fl, latest: fl, open: map[string]question{},
 	}
 	p.expiry = time.AfterFunc(parkLimit, func() {
 		cancel(fmt.Errorf("the host did not come back with the input within %s", parkLimit))
-		g.parking.remove(p)
+		g.unpark(p)
 	})
 	g.parking.add(p)
 	fl.setParked(p)
@@ -130,7 +133,7 @@ func (g *Gateway) park(fl *inbound, c *interceptor.Call, u *upstream, l link) *p
 // event takes what the upstream sends during the call.
 func (p *parked) event(g *Gateway, l link, m Message) {
 	if m.IsRequest() {
-		p.ask(g, l, m)
+		p.ask(g, question{l: l, m: m})
 		return
 	}
 	p.mu.Lock()
@@ -142,20 +145,20 @@ func (p *parked) event(g *Gateway, l link, m Message) {
 }
 
 // ask keeps a question for the host, or declines it where the host can't.
-func (p *parked) ask(g *Gateway, l link, m Message) {
+func (p *parked) ask(g *Gateway, q question) {
 	p.mu.Lock()
-	fl := p.current
+	can := hostCan(p.latest.ex.Msg.Params, q.m)
+	if can {
+		p.next++
+		p.open[fmt.Sprintf("r%d", p.next)] = q
+	}
 	p.mu.Unlock()
-	if fl != nil && !hostCan(fl.ex.Msg.Params, m) {
+	if !can {
 		g.background(func() {
-			_ = l.reply(g.ctx, Message{ID: m.ID, Error: errorObject(&rpcError{Code: codeMethodNotFound, Message: "the host does not support " + m.Method})})
+			_ = q.l.reply(g.ctx, Message{ID: q.m.ID, Error: errorObject(&rpcError{Code: codeMethodNotFound, Message: "the host does not support " + q.m.Method})})
 		})
 		return
 	}
-	p.mu.Lock()
-	p.next++
-	p.open[fmt.Sprintf("r%d", p.next)] = question{l, m}
-	p.mu.Unlock()
 	select {
 	case p.asked <- struct{}{}:
 	default:
@@ -207,7 +210,7 @@ func (p *parked) resume(ctx context.Context, fl *inbound, params json.RawMessage
 	fl.setParked(p)
 	responses, _ := rawjson.Get(params, "inputResponses")
 	p.mu.Lock()
-	p.current = fl
+	p.current, p.latest = fl, fl
 	type pair struct {
 		q question
 		r json.RawMessage
@@ -245,7 +248,7 @@ func (fl *inbound) park(u *upstream, l link, m Message) {
 	p := fl.parked
 	fl.s.mu.Unlock()
 	if p != nil {
-		p.ask(fl.s.gw, l, m)
+		p.ask(fl.s.gw, question{l: l, m: m})
 		return
 	}
 	u.log.Warn("request of an upstream of the modern era ignored", "method", m.Method)
@@ -273,23 +276,41 @@ func (k *parking) find(ticket string, c *interceptor.Call) *parked {
 }
 
 // suited returns the parked call to u that gets the question m, which came
-// without saying for which call: of those whose host can answer it now the one
-// with the fewest questions open, the oldest first. The answer goes back to the
-// question all the same, whichever call carried it.
+// without saying for which call: of those whose host can answer, first the ones
+// that are being served, then the one with the fewest questions open, then the
+// oldest. The answer goes back to the question, whichever call carried it.
 func (k *parking) suited(u *upstream, m Message) (found *parked) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	fewest := 0
+	least := [3]int{}
 	for _, p := range k.all {
 		p.mu.Lock()
-		fits := p.up == u && p.current != nil && hostCan(p.current.ex.Msg.Params, m)
-		open := len(p.open)
+		fits := p.up == u && hostCan(p.latest.ex.Msg.Params, m)
+		rank := [3]int{0, len(p.open), p.number}
+		if p.current == nil {
+			rank[0] = 1
+		}
 		p.mu.Unlock()
-		if fits && (found == nil || open < fewest || (open == fewest && p.number < found.number)) {
-			found, fewest = p, open
+		if fits && (found == nil || slices.Compare(rank[:], least[:]) < 0) {
+			found, least = p, rank
 		}
 	}
 	return found
+}
+
+// unpark forgets a call that is over. Questions that it carried for others find
+// another call; those of its own need no answer any more.
+func (g *Gateway) unpark(p *parked) {
+	g.parking.remove(p)
+	p.mu.Lock()
+	open := p.open
+	p.open = map[string]question{}
+	p.mu.Unlock()
+	for _, q := range open {
+		if q.guess {
+			g.background(func() { g.answerShared(p.up, q.l, q.m) })
+		}
+	}
 }
 
 func (k *parking) remove(p *parked) {

@@ -70,7 +70,7 @@ func (g *Gateway) askAll(ctx context.Context, fl *inbound, u *upstream, result [
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			res, _, err := g.askHost(fl.s, fl, u, nil, m)
+			res, _, err := g.askHost(fl.s, fl, false, u, nil, m)
 			if err == nil && res.Error != nil {
 				text, _ := rawjson.GetString(res.Error, "message")
 				err = fmt.Errorf("the host declined %s: %s", m.Method, text)

@@ -15,7 +15,7 @@ import (
 // fromCall takes a message that an upstream sent on behalf of a host's request.
 func (g *Gateway) fromCall(fl *inbound, u *upstream, l link, m Message) {
 	if m.IsRequest() {
-		g.ask(fl.s, fl, u, l, m)
+		g.ask(fl.s, fl, false, u, l, m)
 		return
 	}
 	if changedKinds(m.Method) != nil {
@@ -40,12 +40,12 @@ func (s *session) fromOwn(u *upstream, m Message) {
 		if l == nil { // during its first moments: wait for the slot to know it
 			g.background(func() {
 				if l, err := s.linkFor(s.ctx, u, false); err == nil {
-					g.ask(s, s.anyFlight(u.key), u, l, m)
+					g.ask(s, s.anyFlight(u.key), true, u, l, m)
 				}
 			})
 			return
 		}
-		g.ask(s, fl, u, l, m)
+		g.ask(s, fl, true, u, l, m)
 	case changedKinds(m.Method) != nil:
 		g.listChanged(s, u, m.Method)
 	case m.Method == "notifications/cancelled":
@@ -59,7 +59,11 @@ func (s *session) fromOwn(u *upstream, m Message) {
 func (g *Gateway) fromShared(u *upstream, m Message) {
 	switch {
 	case m.IsRequest():
-		g.background(func() { g.answerShared(u, m) })
+		g.background(func() {
+			if l := u.shared.peek(); l != nil {
+				g.answerShared(u, l, m)
+			}
+		})
 	case changedKinds(m.Method) != nil:
 		g.listChanged(nil, u, m.Method)
 	case m.Method == "notifications/resources/updated":

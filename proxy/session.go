@@ -129,6 +129,9 @@ func (s *session) begin(ctx context.Context, ex *exchange) (*inbound, error) {
 func (s *session) end(fl *inbound) {
 	s.mu.Lock()
 	delete(s.flights, string(fl.ex.Msg.ID))
+	if fl.to != "" {
+		s.endGuesses(fl.to)
+	}
 	s.mu.Unlock()
 	fl.cancel(nil)
 }
