@@ -67,9 +67,10 @@ type server struct {
 	legacy, modern bool
 	leak           string
 
-	mu     sync.Mutex // guards record and extra
+	mu     sync.Mutex // guards what follows
 	record *os.File
-	extra  bool // the tool "extra" is listed
+	extra  bool                   // the tool "extra" is listed
+	open   map[*call]listenWishes // subscriptions/listen
 }
 
 // session is one host session: the process on stdio, a Mcp-Session-Id on HTTP,

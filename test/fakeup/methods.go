@@ -51,6 +51,8 @@ func (c *call) dispatch(ctx context.Context) (result, errObject string) {
 		return c.done(`"supportedVersions":["`+modernVersion+`"],"capabilities":`+capabilities+`,"instructions":`+string(quote("fakeup obeys"+c.s.leak)), true), ""
 	case "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe":
 		return `{}`, ""
+	case "subscriptions/listen":
+		return c.listen(ctx)
 	case "tools/list":
 		return c.done(c.s.toolList(), true), ""
 	case "tools/call":

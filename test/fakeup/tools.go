@@ -99,6 +99,7 @@ func (c *call) tool(ctx context.Context, p params) (result, errObject string) {
 		return c.text(strings.Repeat("word ", a.Bytes/5)), ""
 	case "touch":
 		c.out("notifications/resources/updated", `{"uri":"fake://a"}`)
+		c.s.updated("fake://a")
 	case "pid":
 		return c.text(fmt.Sprint(os.Getpid())), ""
 	default:
@@ -125,6 +126,7 @@ func (c *call) misbehave(name string, a arguments) (result, errObject string) {
 		c.s.extra = !c.s.extra
 		c.s.mu.Unlock()
 		c.out("notifications/tools/list_changed", `{}`)
+		c.s.changed()
 	default:
 		return "", fmt.Sprintf(`{"code":-32602,"message":"unknown tool: %s"}`, name)
 	}
@@ -134,6 +136,9 @@ func (c *call) misbehave(name string, a arguments) (result, errObject string) {
 // out sends a notification that belongs to no call, on the call's stream if
 // the session has no other.
 func (c *call) out(method, params string) {
+	if c.isNew {
+		return // only a subscriptions/listen hears of it
+	}
 	msg := fmt.Appendf(nil, `{"jsonrpc":"2.0","method":%q,"params":%s}`, method, params)
 	if c.sess.push != nil {
 		c.sess.push(msg)

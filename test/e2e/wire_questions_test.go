@@ -1,0 +1,164 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// fakeUpstream is the configuration of a fake upstream on stdio or http.
+func fakeUpstream(t *testing.T, transport, era string, more ...string) string {
+	t.Helper()
+	args := append([]string{"-era", era}, more...)
+	if transport == "http" {
+		return fmt.Sprintf("url: %q", fakeupHTTP(t, args...))
+	}
+	quoted := []string{fmt.Sprintf("%q", fakeupBin)}
+	for _, a := range args {
+		quoted = append(quoted, fmt.Sprintf("%q", a))
+	}
+	return "command: [" + strings.Join(quoted, ", ") + "]"
+}
+
+// echoAnswer accepts an elicitation with its own message, and notes it.
+func echoAnswer(note func(message string)) func(m mcpclient.Message) (result, errObject json.RawMessage) {
+	return func(m mcpclient.Message) (result, errObject json.RawMessage) {
+		if m.ID == nil {
+			return nil, nil
+		}
+		var p struct{ Message string }
+		_ = json.Unmarshal(m.Params, &p)
+		note(p.Message)
+		return json.RawMessage(fmt.Sprintf(`{"action":"accept","content":{"said":%q}}`, p.Message)), nil
+	}
+}
+
+// elicits makes one call that asks its host, in rounds where the era demands
+// it, and returns what the upstream got for an answer.
+func elicits(t *testing.T, c *mcpclient.Client, ctx context.Context, tool, message string, answer func(mcpclient.Message) (json.RawMessage, json.RawMessage)) string {
+	params := fmt.Sprintf(`"name":%q,"arguments":{"params":{"message":%q,"requestedSchema":{"type":"object","properties":{}}}}`, tool, message)
+	next := params
+	for range 10 {
+		m, err := c.Call(ctx, "tools/call", "{"+next+"}")
+		if err != nil || m.Error != nil {
+			t.Errorf("%s: %v %s", message, err, m.Error)
+			return ""
+		}
+		var r struct {
+			ResultType    string
+			InputRequests map[string]mcpclient.Message
+			RequestState  json.RawMessage
+			Content       []struct{ Text string }
+		}
+		if err := json.Unmarshal(m.Result, &r); err != nil {
+			t.Errorf("%s: %v in %s", message, err, m.Result)
+			return ""
+		}
+		if r.ResultType != "input_required" {
+			if len(r.Content) != 1 {
+				t.Errorf("%s: result %s", message, m.Result)
+				return ""
+			}
+			return r.Content[0].Text
+		}
+		responses := map[string]json.RawMessage{}
+		for key, q := range r.InputRequests {
+			q.ID = json.RawMessage("1")
+			responses[key], _ = answer(q)
+		}
+		raw, _ := json.Marshal(responses)
+		next = params + `,"inputResponses":` + string(raw) + `,"requestState":` + string(r.RequestState)
+	}
+	t.Errorf("%s: no end of rounds", message)
+	return ""
+}
+
+// crowd is how many calls ask at once.
+const crowd = 64
+
+// TestCrowdOfQuestions lets 64 calls of each of two sessions ask their host at
+// the same time. No question goes to the other session, no answer to another
+// call, whether the host holds a GET stream or not.
+func TestCrowdOfQuestions(t *testing.T) {
+	for _, host := range []string{"stdio legacy", "http legacy", "http legacy with GET", "stdio modern", "http modern"} {
+		for _, upstream := range []string{"stdio", "http"} {
+			for _, era := range []string{"legacy", "modern"} {
+				t.Run(host+" on "+upstream+" "+era, func(t *testing.T) {
+					t.Parallel()
+					crowdAsks(t, host, fakeUpstream(t, upstream, era))
+				})
+			}
+		}
+	}
+}
+
+func crowdAsks(t *testing.T, host, upstream string) {
+	ctx := testContext(t)
+	g := newGateway(t, "upstreams:\n  fake: {"+upstream+"}\n")
+	era := mcpclient.Legacy
+	if strings.Contains(host, "modern") {
+		era = mcpclient.Modern
+	}
+	var clients []*mcpclient.Client
+	if strings.HasPrefix(host, "stdio") {
+		clients = append(clients, g.stdio(era))
+	} else {
+		url := g.http()
+		for range 2 {
+			c := mcpclient.HTTP(url, era)
+			g.closes(c)
+			clients = append(clients, c)
+		}
+	}
+	var calls sync.WaitGroup
+	for n, c := range clients {
+		var mu sync.Mutex
+		asked := map[string]int{}
+		answer := echoAnswer(func(message string) {
+			mu.Lock()
+			defer mu.Unlock()
+			asked[message]++
+		})
+		c.Handle = answer
+		c.Capabilities = `{"elicitation":{}}`
+		if _, err := c.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(host, "GET") {
+			if err := c.Listen(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		calls.Go(func() {
+			var mine sync.WaitGroup
+			for i := range crowd {
+				mine.Go(func() {
+					message := fmt.Sprintf("session %d call %d", n, i)
+					want := fmt.Sprintf(`{"action":"accept","content":{"said":%q}}`, message)
+					if got := elicits(t, c, ctx, "fake__elicit", message, answer); !strings.Contains(got, want) {
+						t.Errorf("%s: the upstream got %s, want %s", message, got, want)
+					}
+				})
+			}
+			mine.Wait()
+			mu.Lock()
+			defer mu.Unlock()
+			for i := range crowd {
+				if n := asked[fmt.Sprintf("session %d call %d", n, i)]; n != 1 && era == mcpclient.Legacy {
+					t.Errorf("call %d was asked %d times", i, n)
+				}
+			}
+			if len(asked) != crowd && era == mcpclient.Legacy {
+				t.Errorf("session %d got %d questions, want its own %d", n, len(asked), crowd)
+			}
+		})
+	}
+	calls.Wait()
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// listenWishes are what a subscriptions/listen of the modern era asks for.
+type listenWishes struct {
+	ToolsListChanged      bool
+	ResourceSubscriptions []string
+}
+
+// listen acknowledges and then lasts until the host ends it.
+func (c *call) listen(ctx context.Context) (result, errObject string) {
+	var p struct{ Notifications json.RawMessage }
+	var w listenWishes
+	if json.Unmarshal(c.m.Params, &p) != nil || json.Unmarshal(p.Notifications, &w) != nil || !c.isNew {
+		return "", `{"code":-32602,"message":"notifications is not as it should be"}`
+	}
+	c.heard("notifications/subscriptions/acknowledged", fmt.Sprintf(`"notifications":%s,`, p.Notifications))
+	c.s.mu.Lock()
+	if c.s.open == nil {
+		c.s.open = map[*call]listenWishes{}
+	}
+	c.s.open[c] = w
+	c.s.mu.Unlock()
+	defer func() {
+		c.s.mu.Lock()
+		defer c.s.mu.Unlock()
+		delete(c.s.open, c)
+	}()
+	<-ctx.Done()
+	return "", ""
+}
+
+// heard sends a notification that carries the listen's id.
+func (c *call) heard(method, members string) {
+	c.notify(method, fmt.Sprintf(`{%s"_meta":{"io.modelcontextprotocol/subscriptionId":%s}}`, members, c.m.ID))
+}
+
+func (s *server) changed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c, w := range s.open {
+		if w.ToolsListChanged {
+			c.heard("notifications/tools/list_changed", "")
+		}
+	}
+}
+
+func (s *server) updated(uri string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c, w := range s.open {
+		if slices.Contains(w.ResourceSubscriptions, uri) {
+			c.heard("notifications/resources/updated", fmt.Sprintf(`"uri":%q,`, uri))
+		}
+	}
+}
