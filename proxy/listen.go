@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"sync"
 
@@ -69,7 +70,13 @@ func (g *Gateway) listen(ctx context.Context, fl *inbound, c *interceptor.Call) 
 		}
 	}
 	<-ctx.Done()
-	return nil, context.Cause(ctx)
+	cause := context.Cause(ctx)
+	if fl.s.Transport == "stdio" && !errors.Is(cause, errCancelledByHost) {
+		// On a stream of its own the end of the stream says it.
+		end := append(append([]byte(`{"requestId":`), id...), `,"reason":`...)
+		_ = fl.ex.Emit(Message{Method: methodCancelled, Params: append(rawjson.AppendQuote(end, cause.Error()), '}')}.Encode())
+	}
+	return nil, cause
 }
 
 // changed tells all who asked that a list changed.

@@ -32,6 +32,9 @@ func (g *Gateway) serve(ctx context.Context, ex *exchange) reply {
 	if cause := context.Cause(fl.ctx); err != nil && errors.Is(cause, errCancelledByHost) {
 		return reply{} // the host no longer waits
 	}
+	if ex.Msg.Method == methodListen && fl.ctx.Err() != nil {
+		return reply{} // it ends with its stream, not with an answer
+	}
 	if err != nil {
 		return refusalReply(ex.Msg.Method, fl.modern, err)
 	}

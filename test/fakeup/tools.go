@@ -15,7 +15,7 @@ type arguments struct {
 	Error  json.RawMessage // raw: or the error object
 	Text   string          // text, noise, stderr, progress: what to say
 	Bytes  int             // huge: length of the text
-	Count  int             // progress: how many
+	Count  int             // progress, deep: how many
 	MS     int             // slow: for how long
 	Params json.RawMessage // elicit, sample, log, unknown: params of the message
 }
@@ -36,6 +36,7 @@ var toolNames = []string{
 	"noise",        // text as a line on stdout that is no message, then a result
 	"stderr",       // text on stderr, then a result
 	"huge",         // a text block of so many bytes
+	"deep",         // structured content of count levels
 	"list_changed", // lists one tool more or less, says so out of the call's stream
 	"touch",        // says that resource fake://a was updated
 	"pid",          // the process id
@@ -95,6 +96,8 @@ func (c *call) tool(ctx context.Context, p params) (result, errObject string) {
 			return "", ""
 		case <-time.After(time.Duration(a.MS) * time.Millisecond):
 		}
+	case "deep":
+		return c.done(`"content":[],"structuredContent":`+strings.Repeat("[", a.Count)+strings.Repeat("]", a.Count), false), ""
 	case "huge":
 		return c.text(strings.Repeat("word ", a.Bytes/5)), ""
 	case "touch":

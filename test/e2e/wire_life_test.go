@@ -1,0 +1,237 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+func gone(pid int) bool {
+	_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
+	return os.IsNotExist(err)
+}
+
+func pidOf(t *testing.T, c *mcpclient.Client, ctx context.Context, tool string) int {
+	t.Helper()
+	pid, err := strconv.Atoi(text(t, c, ctx, tool, `{}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// TestKilledUpstream: kill -9 in the middle of a call, behind a shell that has
+// more children. The call fails within a second, nothing of the process group
+// is left, not even a zombie; the next call in the same session succeeds; the
+// host's subscription is made again and it hears that the lists may differ.
+func TestKilledUpstream(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		file := recordFile(t)
+		g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [sh, -c, 'sleep 1000 & %s -era both -record %s; true']}\n", fakeupBin, file))
+		var c *mcpclient.Client
+		if transport == "stdio" {
+			c = g.stdio(era)
+		} else {
+			c = mcpclient.HTTP(g.http(), era)
+			g.closes(c)
+		}
+		var heard noted
+		c.Handle = heard.handle(nil)
+		if _, err := c.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		method := "resources/subscribe"
+		if era == mcpclient.Modern {
+			method = "subscriptions/listen"
+			listens(t, c, `{"toolsListChanged":true,"resourceSubscriptions":["fake://a"]}`)
+		} else {
+			if transport == "http" {
+				if err := c.Listen(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			call(t, c, ctx, method, `{"uri":"fake://a"}`)
+		}
+		subscribed := func() int { return strings.Count(strings.Join(recordedMethod(t, file, method), "\n"), "fake://a") }
+		until(t, "the subscription reaches the upstream", func() bool { return subscribed() >= 1 })
+		before := subscribed()
+		pid := pidOf(t, c, ctx, "fake__pid")
+		group, err := syscall.Getpgid(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, wait, err := c.Send(ctx, "tools/call", `{"name":"fake__slow","arguments":{"ms":50000}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the upstream has the call", func() bool {
+			return strings.Contains(strings.Join(recordedMethod(t, file, "tools/call"), "\n"), `"slow"`)
+		})
+		start := time.Now()
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		m, err := wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(start); took > time.Second || !parseResult(t, m).IsError || !strings.Contains(string(m.Result), "upstream_crashed") {
+			t.Errorf("after %v: %s", took, m.Result)
+		}
+		if next := pidOf(t, c, ctx, "fake__pid"); next == pid {
+			t.Errorf("the next call came from the dead process %d", pid)
+		}
+		until(t, "the group is gone", func() bool { return syscall.Kill(-group, 0) == syscall.ESRCH })
+		until(t, "the process is no zombie", func() bool { return gone(pid) })
+		until(t, "the subscription is made again", func() bool { return subscribed() > before })
+		until(t, "list_changed arrives", func() bool { return heard.has("notifications/tools/list_changed") >= 1 })
+		text(t, c, ctx, "fake__touch", `{}`)
+		until(t, "updates arrive again", func() bool { return heard.has("resources/updated") >= 1 })
+	})
+}
+
+// TestSubscriptionOutlivesIdleCrash: nobody calls, but the host waits.
+func TestSubscriptionOutlivesIdleCrash(t *testing.T) {
+	ctx := testContext(t)
+	file := recordFile(t)
+	g := newGateway(t, fakeConfig(file, ""))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	call(t, c, ctx, "resources/subscribe", `{"uri":"fake://a"}`)
+	if err := syscall.Kill(pidOf(t, c, ctx, "fake__pid"), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the subscription is made again without a call", func() bool {
+		return len(recordedMethod(t, file, "resources/subscribe")) == 2
+	})
+}
+
+// TestForgottenSession: an HTTP upstream that answers 404 for its session is
+// greeted anew, within the same host session, and the call goes through.
+func TestForgottenSession(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		file := recordFile(t)
+		target, err := url.Parse(fakeupHTTP(t, "-record", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		target.Path = ""
+		var epoch atomic.Int64
+		proxy := httputil.NewSingleHostReverseProxy(target)
+		proxy.FlushInterval = -1
+		proxy.ModifyResponse = func(r *http.Response) error {
+			if id := r.Header.Get("Mcp-Session-Id"); id != "" {
+				r.Header.Set("Mcp-Session-Id", fmt.Sprintf("%d.%s", epoch.Load(), id))
+			}
+			return nil
+		}
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if n, id, ok := strings.Cut(r.Header.Get("Mcp-Session-Id"), "."); ok {
+				if n != fmt.Sprint(epoch.Load()) {
+					http.NotFound(w, r)
+					return
+				}
+				r.Header.Set("Mcp-Session-Id", id)
+			}
+			proxy.ServeHTTP(w, r)
+		}))
+		t.Cleanup(func() { srv.CloseClientConnections(); srv.Close() })
+		g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {url: %q}\n", srv.URL+"/mcp"))
+		c := g.connect(ctx, transport, era)
+		if era == mcpclient.Legacy {
+			call(t, c, ctx, "resources/subscribe", `{"uri":"fake://a"}`)
+		}
+		text(t, c, ctx, "fake__text", `{"text":"one"}`)
+		epoch.Add(1)
+		if got := text(t, c, ctx, "fake__text", `{"text":"two"}`); got != "two" {
+			t.Errorf("after the upstream forgot the session: %q", got)
+		}
+		if era == mcpclient.Legacy {
+			until(t, "the subscription is made again", func() bool { return len(recordedMethod(t, file, "resources/subscribe")) == 2 })
+		}
+	})
+}
+
+// TestHangingUpstreams: one upstream answers nothing, one hangs in a call, one
+// can't be started; the fourth serves as if it were alone.
+func TestHangingUpstreams(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		g := newGateway(t, fmt.Sprintf(`upstreams:
+  mute: {command: [sleep, "1000"]}
+  gone: {url: "http://127.0.0.1:1/mcp"}
+  slow: {command: [%q], timeout_seconds: 1}
+  fake: {command: [%q]}
+`, fakeupBin, fakeupBin))
+		c := g.connect(ctx, transport, era)
+		_, wait, err := c.Send(ctx, "tools/call", `{"name":"slow__slow","arguments":{"ms":50000}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text(t, c, ctx, "fake__text", `{"text":"first"}`) // the first waits for the lists
+		start := time.Now()
+		for range 10 {
+			text(t, c, ctx, "fake__text", `{"text":"x"}`)
+		}
+		if took := time.Since(start); took > 3*time.Second {
+			t.Errorf("ten calls beside hanging upstreams took %v", took)
+		}
+		m, err := wait()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := string(m.Result); !strings.Contains(r, "upstream_timeout") || !strings.Contains(r, "timeout_seconds") {
+			t.Errorf("the hanging call = %s, want upstream_timeout and the setting to change", r)
+		}
+		if got := text(t, c, ctx, "slow__text", `{"text":"after"}`); got != "after" {
+			t.Errorf("after the timeout the upstream says %q", got)
+		}
+		m = tool(t, c, ctx, "gone__x", `{}`)
+		if r := string(m.Result); !strings.Contains(r, "upstream_unavailable") {
+			t.Errorf("a tool of an upstream that is down = %s", r)
+		}
+	})
+}
+
+// TestMonstrousMessages: a frame beyond the limit and nesting beyond it fail
+// the call they belong to, at most; the session goes on.
+func TestMonstrousMessages(t *testing.T) {
+	for _, upstream := range []string{"stdio", "http"} {
+		t.Run(upstream, func(t *testing.T) {
+			ctx := testContext(t)
+			g := newGateway(t, "upstreams:\n  fake: {"+fakeUpstream(t, upstream, "legacy")+"}\n")
+			c := g.connect(ctx, "stdio", mcpclient.Legacy)
+			pid := pidOf(t, c, ctx, "fake__pid")
+			m := tool(t, c, ctx, "fake__huge", fmt.Sprintf(`{"bytes":%d}`, 65<<20))
+			if r := string(m.Result); len(r) > 10000 || !strings.Contains(r, "error") {
+				t.Errorf("65 MiB = %.300s", r)
+			}
+			deep := strings.Repeat("[", 1000) + strings.Repeat("]", 1000)
+			if m := tool(t, c, ctx, "fake__raw", `{"result":{"content":[],"structuredContent":`+deep+`}}`); !strings.Contains(string(m.Result), deep) {
+				t.Errorf("1,000 levels = %.300s", m.Result)
+			}
+			m, err := c.Call(ctx, "tools/call", `{"name":"fake__deep","arguments":{"count":5000}}`)
+			if err != nil || m.Error == nil && !parseResult(t, m).IsError {
+				t.Errorf("5,000 levels = %.300s %.300s, %v", m.Result, m.Error, err)
+			}
+			if next := pidOf(t, c, ctx, "fake__pid"); next != pid {
+				t.Errorf("the upstream was restarted: %d, then %d", pid, next)
+			}
+		})
+	}
+}
