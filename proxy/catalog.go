@@ -111,16 +111,20 @@ func changedKinds(method string) (ks []listKind) {
 	return ks
 }
 
-// listOf returns one list of one upstream as s sees it: its own view if the
-// upstream told this session of a change, else the one that all share.
-func (g *Gateway) listOf(ctx context.Context, s *session, u *upstream, k listKind, modern bool, causes []string) (*listing, error) {
+// view returns the lists of u as s sees them: its own if the upstream told this
+// session of a change, else those that all share.
+func (s *session) view(u *upstream) *view {
 	s.mu.Lock()
-	v := s.views[u.key]
-	s.mu.Unlock()
-	if v == nil {
-		v = &u.lists
+	defer s.mu.Unlock()
+	if v := s.views[u.key]; v != nil {
+		return v
 	}
-	return v.get(ctx, k, func(ctx context.Context) (*listing, error) {
+	return &u.lists
+}
+
+// listOf returns one list of one upstream as s sees it.
+func (g *Gateway) listOf(ctx context.Context, s *session, u *upstream, k listKind, modern bool, causes []string) (*listing, error) {
+	return s.view(u).get(ctx, k, func(ctx context.Context) (*listing, error) {
 		l := s.own(u)
 		if l == nil {
 			l = u.shared.peek()

@@ -53,16 +53,12 @@ func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 // findTool looks a tool up in the list that the host sees. A name that is not
 // there may belong to an upstream that was down when the list was made.
 func (g *Gateway) findTool(fl *inbound, name string) (entry, bool) {
-	if e, ok := g.current(fl.s, listTools, name); ok {
-		return e, true
-	}
-	m := g.menu(fl.ctx, fl.s, listTools, fl.modern, nil)
-	if e, ok := m.entries[name]; ok {
+	if e, ok := g.lookup(fl, listTools, name); ok {
 		return e, true
 	}
 	for _, u := range g.ups {
 		own, ok := strings.CutPrefix(name, u.prefix+"__")
-		if m.missing[u.key] != nil && ok && u.prefix != "" && u.cfg.Tools.shows(own) {
+		if ok && u.prefix != "" && fl.s.view(u).peek(listTools) == nil && u.cfg.Tools.shows(own) {
 			return entry{up: u, own: own, injected: true}, true
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -112,8 +113,37 @@ func (g *Gateway) lookup(fl *inbound, k listKind, name string) (entry, bool) {
 	if e, ok := g.current(fl.s, k, name); ok {
 		return e, true
 	}
+	if u := g.byPrefix(name); u != nil && (k == listTools || k == listPrompts) {
+		ctx, cancel := context.WithTimeout(fl.ctx, listWait)
+		defer cancel()
+		l, err := g.listOf(ctx, fl.s, u, k, fl.modern, nil)
+		if err != nil {
+			return entry{}, false
+		}
+		for _, raw := range l.items {
+			if shown, e, ok := u.entry(k, raw); ok && shown == name {
+				return e, true
+			}
+		}
+		return entry{}, false
+	}
 	e, ok := g.menu(fl.ctx, fl.s, k, fl.modern, nil).entries[name]
 	return e, ok
+}
+
+// byPrefix returns the only upstream whose names may look like this one; nil
+// where there are several, or none.
+func (g *Gateway) byPrefix(name string) (found *upstream) {
+	for _, u := range g.ups {
+		if u.prefix != "" && !strings.HasPrefix(name, u.prefix+"__") {
+			continue
+		}
+		if found != nil || u.prefix == "" {
+			return nil
+		}
+		found = u
+	}
+	return found
 }
 
 // current finds a name in the last merged list, if its owner still says what it
@@ -127,13 +157,7 @@ func (g *Gateway) current(s *session, k listKind, name string) (entry, bool) {
 	if !ok || e.up == nil {
 		return e, ok
 	}
-	s.mu.Lock()
-	v := s.views[e.up.key]
-	s.mu.Unlock()
-	if v == nil {
-		v = &e.up.lists
-	}
-	return e, m.from[slices.Index(g.ups, e.up)] == v.peek(k)
+	return e, m.from[slices.Index(g.ups, e.up)] == s.view(e.up).peek(k)
 }
 
 // merge puts the listings of all upstreams together.
@@ -153,36 +177,45 @@ func (g *Gateway) merge(k listKind, from []*listing) *menu {
 		}
 		u := g.ups[i]
 		for _, raw := range l.items {
-			own, ok := rawjson.GetString(raw, kinds[k].id)
-			if !ok || (k == listTools && !u.cfg.Tools.shows(own)) {
+			shown, e, ok := u.entry(k, raw)
+			if !ok {
 				continue
-			}
-			e := entry{up: u, own: own, raw: raw}
-			shown, out := own, []byte(raw)
-			if k == listTools || k == listPrompts {
-				if shown = shownName(u.prefix, own); shown != own {
-					out = rawjson.Set(out, rawjson.Quote(shown), "name")
-				}
-			}
-			if k == listTools {
-				e.params = paramHeaders(raw)
-				out, e.injected = injectBranch(out)
-				if !g.cfg.Results.rule(shown).Off { // a folded result has no structured content, and some hosts insist
-					out = rawjson.Delete(out, "outputSchema")
-				}
 			}
 			if _, taken := m.entries[shown]; taken {
 				m.clashes = append(m.clashes, shown)
 				continue
 			}
-			e.shown = out
 			m.entries[shown] = e
 			m.order = append(m.order, shown)
-			items = append(items, out)
+			items = append(items, e.shown)
 		}
 	}
 	m.render(k, items)
 	return m
+}
+
+// entry makes an entry of an item of u's list; ok is false for one that is not
+// shown.
+func (u *upstream) entry(k listKind, raw json.RawMessage) (shown string, e entry, ok bool) {
+	own, ok := rawjson.GetString(raw, kinds[k].id)
+	if !ok || (k == listTools && !u.cfg.Tools.shows(own)) {
+		return "", entry{}, false
+	}
+	e = entry{up: u, own: own, raw: raw, shown: raw}
+	shown = own
+	if k == listTools || k == listPrompts {
+		if shown = shownName(u.prefix, own); shown != own {
+			e.shown = rawjson.Set(e.shown, rawjson.Quote(shown), "name")
+		}
+	}
+	if k == listTools {
+		e.params = paramHeaders(raw)
+		e.shown, e.injected = injectBranch(e.shown)
+		if !u.gw.cfg.Results.rule(shown).Off { // a folded result has no structured content, and some hosts insist
+			e.shown = rawjson.Delete(e.shown, "outputSchema")
+		}
+	}
+	return shown, e, true
 }
 
 // render writes the list result in the forms of both eras.
