@@ -34,8 +34,6 @@ type FoldRule struct {
 const (
 	// errorThreshold: what went wrong is read whole up to this size.
 	errorThreshold = 2000
-	// briefTokens is the size of a preview that nobody reads.
-	briefTokens = 64
 	// reserve is what a preview leaves of a branch, so that its agent can
 	// still read and return something.
 	reserve = 256
@@ -58,8 +56,11 @@ func Fold(store *folding.Results, g Gauge, p FoldPolicy, log *slog.Logger) Middl
 			if err != nil || res.Error != nil || c.Method != "tools/call" || c.Server == "" || !c.Metered {
 				return res, err
 			}
+			if c.Batch != "" {
+				return f.applyBatch(c, res), nil
+			}
 			rule := p.Rule(c.Server, c.Name)
-			if rule.Off && !c.Brief {
+			if rule.Off {
 				return res, nil
 			}
 			return f.apply(ctx, c, res, rule), nil
@@ -78,9 +79,6 @@ type folder struct {
 func (f *folder) apply(ctx context.Context, c *Call, res *Result, rule FoldRule) *Result {
 	n := c.measure(f.gauge, res)
 	c.Tokens.Out = n
-	if c.Brief {
-		c.Whole = res
-	}
 	limit, room := f.threshold(c, res, rule), math.MaxInt
 	if left, ok := c.Left(); ok {
 		limit, room = min(limit, left), sparing(left) // over left, folding is the only way to deliver anything
@@ -107,9 +105,6 @@ func (f *folder) threshold(c *Call, res *Result, rule FoldRule) int {
 	if rule.Threshold > 0 {
 		limit = rule.Threshold
 	}
-	if c.Brief {
-		limit = min(limit, 4*briefTokens)
-	}
 	if failed, _ := rawjson.Get(res.Body, "isError"); string(failed) == "true" {
 		limit = max(limit, errorThreshold)
 	}
@@ -125,11 +120,7 @@ func (f *folder) fold(ctx context.Context, c *Call, res *Result, room int) *Resu
 	}
 	handle := folding.NewHandle()
 	kept := f.gauge.list(parts.kept)
-	size := f.p.PreviewTokens
-	if c.Brief {
-		size = briefTokens
-	}
-	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Tokens.Out - kept, Handle: handle}, min(size, room-kept), f.gauge.Counter.Count)
+	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Tokens.Out - kept, Handle: handle}, min(f.p.PreviewTokens, room-kept), f.gauge.Counter.Count)
 	if !ok {
 		return nil
 	}

@@ -114,14 +114,14 @@ type Call struct {
 	// Clean marks a result that was scrubbed before it was stored.
 	Clean bool
 
-	// Brief is set before the chain starts by who reads the result itself and
-	// not through a model: a folded result then has the shortest preview.
-	Brief bool
+	// Batch is set before the chain starts by a batch that reads the result
+	// itself, and not through a model: the handle under which it keeps it.
+	Batch string
 
 	// Set by Fold.
 
 	// Fold is the handle of the stored result and Saved the tokens that were
-	// not delivered; Whole, with Brief, is the scrubbed result before folding.
+	// not delivered; Whole, in a batch, is the scrubbed result before folding.
 	Fold  string
 	Saved int
 	Whole *Result

@@ -144,3 +144,15 @@ func watch(ctx context.Context) (_ context.Context, stop func()) {
 	}()
 	return ctx, func() { cancel(nil); <-done }
 }
+
+// CheckJQ reports what is wrong with a program, without running it.
+func CheckJQ(program string) error {
+	query, err := gojq.Parse(program)
+	if err == nil {
+		_, err = gojq.Compile(query)
+	}
+	if err != nil {
+		return wrong("jq", "%v", err)
+	}
+	return nil
+}

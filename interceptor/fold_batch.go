@@ -1,0 +1,43 @@
+package interceptor
+
+import (
+	"fmt"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// batchTokens is the largest result of a batch that is delivered to it as it
+// is. What is larger costs its branch one line.
+const batchTokens = 48
+
+// applyBatch hands the whole result to the batch that made the call, and
+// delivers no more than a line: no model reads it.
+func (f *folder) applyBatch(c *Call, res *Result) *Result {
+	c.Whole = res
+	n := c.measure(f.gauge, res)
+	c.Tokens.Out = n
+	if n <= batchTokens {
+		return res
+	}
+	body := append([]byte(`{"content":[{"type":"text","text":`), rawjson.Quote(fmt.Sprintf("[%d tokens kept for the batch]", n))...)
+	body = append(body, `}]`...)
+	for _, key := range []string{"isError", "resultType"} {
+		if v, ok := rawjson.Get(res.Body, key); ok {
+			body = append(append(body, `,"`+key+`":`...), v...)
+		}
+	}
+	out := &Result{Body: append(body, '}')}
+	c.Folded, c.Fold, c.Saved = true, c.Batch, n-c.measure(f.gauge, out)
+	return out
+}
+
+// Text returns what a model would read of a result of tools/call as one text,
+// and its structured content as JSON where the text does not say the same.
+func (r *Result) Text() (text, structured string) {
+	if r.Error != nil {
+		msg, _ := rawjson.GetString(r.Error, "message")
+		return msg, ""
+	}
+	p := splitResult(r.Body)
+	return p.text, string(p.structured)
+}
