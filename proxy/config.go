@@ -28,6 +28,7 @@ type Config struct {
 	// Folding holds the limits of branches; see docs/folding.md.
 	Folding folding.Config `yaml:"folding"`
 	Results ResultsConfig  `yaml:"results"`
+	Run     RunConfig      `yaml:"run"`
 	Budget  BudgetConfig   `yaml:"budget"`
 	Scrub   ScrubConfig    `yaml:"scrub"`
 	Trace   TraceConfig    `yaml:"trace"`
@@ -136,6 +137,7 @@ func DefaultConfig() Config {
 		Attribution: AttributionConfig{Implicit: "legacy"},
 		Folding:     folding.DefaultConfig(),
 		Results:     defaultResults(),
+		Run:         RunConfig{Allow: []string{}, MaxCalls: 50},
 		Budget:      BudgetConfig{Encoding: "o200k_base", Scale: 1, ImageTokens: 1600},
 		Scrub:       ScrubConfig{Results: "redact", Arguments: "report", TimeoutMS: 5000},
 		Trace:       TraceConfig{Payload: "scrubbed", OnError: "refuse", Sync: "interval", SyncIntervalMS: 100, RotateMB: 256},

@@ -106,3 +106,31 @@ func (g *Gateway) foldPolicy() interceptor.FoldPolicy {
 		},
 	}
 }
+
+// RunConfig limits branch_run.
+type RunConfig struct {
+	// Allow are globs on the names that hosts see: tools that a batch may call
+	// although they do not say that they only read.
+	Allow []string `yaml:"allow"`
+	// MaxCalls is the most calls of one batch.
+	MaxCalls int `yaml:"max_calls"`
+}
+
+func (r RunConfig) validate(bad func(string, string, ...any)) {
+	for _, glob := range r.Allow {
+		if !doublestar.ValidatePattern(glob) {
+			bad("run.allow", "%q is not a valid glob", glob)
+		}
+	}
+	if r.MaxCalls < 1 || r.MaxCalls > 1000 {
+		bad("run.max_calls", "%d is not between 1 and 1000", r.MaxCalls)
+	}
+}
+
+// allows reports whether the configuration names a tool for batches.
+func (r RunConfig) allows(shown string) bool {
+	return slices.ContainsFunc(r.Allow, func(glob string) bool {
+		ok, _ := doublestar.Match(glob, shown)
+		return ok
+	})
+}

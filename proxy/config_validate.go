@@ -53,6 +53,7 @@ func (c Config) Validate() []Fault {
 		bad("folding", "%v", err)
 	}
 	c.Results.validate(bad, oneOf)
+	c.Run.validate(bad)
 	if _, err := budget.NewCounter(c.Budget.Encoding); err != nil {
 		bad("budget.encoding", "%v", err)
 	}

@@ -29,7 +29,7 @@ var arrows = map[string][]string{
 	"interceptor/preview/previewtest": {}, // for tests
 	"interceptor":                     {"budget", "folding", "folding/contextpath", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "internal/rawjson"},
 	"proxy/files":                     {"internal/rawjson"},
-	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "internal/rawjson", "proxy/files"},
+	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "internal/rawjson", "proxy/files"},
 	"cmd/foldgate":                    {"budget", "interceptor/scrub", "interceptor/trace", "proxy"},
 }
 

@@ -26,7 +26,7 @@ func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 		if t.place != nil {
 			t.place(fl, c)
 		}
-		return g.local(fl, c, t.call)
+		return g.local(fl, c, t.answer())
 	}
 	e, ok := g.findTool(fl, name)
 	if !ok {

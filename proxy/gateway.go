@@ -33,6 +33,7 @@ type Gateway struct {
 	recorder *interceptor.Recorder
 	branches *folding.Manager
 	results  *folding.Results
+	batches  batches
 	gauge    interceptor.Gauge
 	// through runs a call down the chain of interceptors to h.
 	through func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error)

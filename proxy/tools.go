@@ -19,13 +19,12 @@ import (
 // session, so they state one rule and the three steps.
 const ownInstructions = "foldgate isolates subtasks. When a task needs more than two reads or searches, open a branch: " +
 	"branch_create, pass its branch_id to every call you make for the subtask (or hand it to a subagent), then branch_return with a short summary of the findings. " +
-	"A branch has a token budget and a timeout; secrets in results are replaced by [REDACTED:rule]."
+	"For many similar calls use branch_run. Large results arrive as previews; branch_read shows the rest. Secrets are replaced by [REDACTED:rule]."
 
 // foldTool is one of foldgate's own tools.
 type foldTool struct {
 	name       string
 	definition json.RawMessage
-	call       answer
 	// place finds the branch that pays for a call; nil for the tools that
 	// manage branches, which are never charged or refused for budget.
 	place func(fl *inbound, c *interceptor.Call)
@@ -36,8 +35,8 @@ const alwaysLoad = `"_meta":{"anthropic/alwaysLoad":true}`
 
 // ownTools are listed to every host, whatever the state of its branches.
 var ownTools = []*foldTool{
-	{name: "branch_create", call: branchCreate, definition: json.RawMessage(`{"name":"branch_create","title":"Open a branch",` +
-		`"description":"Open an isolated branch for a subtask. Pass the returned branch_id to the calls made for it; they are charged to its token budget. End it with branch_return.",` +
+	{name: "branch_create", definition: json.RawMessage(`{"name":"branch_create",` +
+		`"description":"Open an isolated branch for a subtask. Pass its branch_id to the calls made for it, which its token budget pays. End it with branch_return.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"description":{"type":"string","description":"What the branch will do","maxLength":500},` +
 		`"prompt":{"type":"string","description":"Detailed instructions","maxLength":10000},` +
@@ -45,28 +44,53 @@ var ownTools = []*foldTool{
 		`"timeout_seconds":{"type":"number"},` +
 		`"parent_branch_id":{"type":"string","description":"Branch to nest in"},` +
 		`"session_id":{"type":"string"}},"required":["description"],"additionalProperties":false},` +
-		`"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":false,"openWorldHint":false},` + alwaysLoad + `}`)},
-	{name: "branch_return", call: branchReturn, definition: json.RawMessage(`{"name":"branch_return","title":"Return from a branch",` +
+		`"annotations":{"destructiveHint":false,"openWorldHint":false},` + alwaysLoad + `}`)},
+	{name: "branch_return", definition: json.RawMessage(`{"name":"branch_return",` +
 		`"description":"End a branch and hand its result to the parent. Branches opened inside it are closed first.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"branch_id":{"type":"string"},` +
 		`"message":{"type":"string","description":"Short summary of the findings","maxLength":50000}},"required":["branch_id","message"],"additionalProperties":false},` +
-		`"annotations":{"readOnlyHint":false,"destructiveHint":false,"idempotentHint":false,"openWorldHint":false},` + alwaysLoad + `}`)},
-	{name: "branch_status", call: branchStatus, definition: json.RawMessage(`{"name":"branch_status","title":"Branch status",` +
+		`"annotations":{"destructiveHint":false,"openWorldHint":false},` + alwaysLoad + `}`)},
+	{name: "branch_status", definition: json.RawMessage(`{"name":"branch_status",` +
 		`"description":"State and budget of a branch, or of the session's active branch.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"branch_id":{"type":"string"},"session_id":{"type":"string"}},"additionalProperties":false},` +
 		`"annotations":{"readOnlyHint":true,"openWorldHint":false},` + alwaysLoad + `}`)},
-	{name: "branch_read", call: branchRead, place: placeRead, definition: json.RawMessage(`{"name":"branch_read","title":"Read a folded result",` +
-		`"description":"Read part of a result that was folded, by its handle: lines, regex matches, jq output, ranked search hits, or page by page.",` +
+	{name: "branch_read", place: placeRead, definition: json.RawMessage(`{"name":"branch_read",` +
+		`"description":"Read part of a folded result by its handle: lines, grep (with context lines), jq, ranked search, or page by page.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"handle":{"type":"string"},` +
 		`"lines":{"type":"string","description":"120-140, 120- or -50; also limits grep"},` +
 		`"grep":{"type":"string","description":"RE2"},` +
-		`"context":{"type":"number","description":"Lines around a match"},` +
+		`"context":{"type":"number"},` +
 		`"jq":{"type":"string"},"search":{"type":"string"},"page":{"type":"number"},"max_tokens":{"type":"number"},` +
 		`"branch_id":{"type":"string"}},"required":["handle"],"additionalProperties":false},` +
 		`"annotations":{"readOnlyHint":true,"openWorldHint":false},` + alwaysLoad + `}`)},
+	{name: "branch_run", place: placeRun, definition: json.RawMessage(`{"name":"branch_run",` +
+		`"description":"Make many read-only calls at once and get only what grep or jq lets through. Give tool and each (its arguments, one object a call), or steps.",` +
+		`"inputSchema":{"type":"object","properties":{` +
+		`"tool":{"type":"string"},"each":{"type":"array","items":{"type":"object"}},` +
+		`"steps":{"type":"array","items":{"type":"object","properties":{"tool":{"type":"string"},"arguments":{"type":"object"}}}},` +
+		`"grep":{"type":"string"},"jq":{"type":"string","description":"Input: [{step,tool,arguments,result|error}]"},` +
+		`"max_tokens":{"type":"number"},"parallel":{"type":"number"},` +
+		`"description":{"type":"string"},"branch_id":{"type":"string"}},"additionalProperties":false},` +
+		`"annotations":{"readOnlyHint":true},` + alwaysLoad + `}`)},
+}
+
+// answer returns what serves the tool. It is no field of ownTools: a batch calls
+// tools, which are found in a list that has these.
+func (t *foldTool) answer() answer {
+	switch t.name {
+	case "branch_create":
+		return branchCreate
+	case "branch_return":
+		return branchReturn
+	case "branch_status":
+		return branchStatus
+	case "branch_read":
+		return branchRead
+	}
+	return branchRun
 }
 
 // ownTool returns the own tool called name, or nil.

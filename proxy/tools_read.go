@@ -19,7 +19,7 @@ const (
 	leastTokens = 100             // the smallest page
 	readTime    = 5 * time.Second // regular expressions, jq, search
 	searchHits  = 8
-	noteTokens  = 40 // kept free for the line that names the next page
+	noteTokens  = 60 // kept free for the line that names the next page
 )
 
 // readQuestion are the arguments of branch_read.
@@ -73,6 +73,11 @@ func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interce
 		return nil, refused(c, err)
 	}
 	g := fl.s.gw
+	if b := g.batches.get(c.Principal, in.Handle); b != nil {
+		if res, err := b.awaitStored(ctx, fl, c); res != nil || err != nil {
+			return res, err
+		}
+	}
 	stored, err := g.results.Get(ctx, fl.caller(c), g.strict(), c.Context, in.Handle)
 	if err != nil {
 		return nil, refused(c, err)
@@ -90,7 +95,7 @@ func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interce
 	if left, ok := c.Left(); ok {
 		size = max(min(size, left), 1)
 	}
-	page := func(size int) (*interceptor.Result, error) { return g.readPage(fl, out, int(in.Page), size) }
+	page := func(size int) (*interceptor.Result, error) { return g.page(fl, out, "", int(in.Page), size) }
 	res, err := page(size)
 	if err != nil {
 		return nil, refused(c, err)
@@ -165,9 +170,9 @@ func (in *readQuestion) answer(ctx context.Context, s folding.StoredResult) (str
 	return s.Text, nil
 }
 
-// readPage returns page n of an answer, of at most size tokens, with a line
-// that names the next.
-func (g *Gateway) readPage(fl *inbound, out string, n, size int) (*interceptor.Result, error) {
+// page returns page n of a text, of at most size tokens, with a line that
+// names the next: by handle, or as a repetition of the call where that is "".
+func (g *Gateway) page(fl *inbound, out, handle string, n, size int) (*interceptor.Result, error) {
 	if n == 1 && !g.counter.Exceeds(out, size) {
 		return &interceptor.Result{Body: plainResult(out, fl.modern)}, nil
 	}
@@ -182,6 +187,8 @@ func (g *Gateway) readPage(fl *inbound, out string, n, size int) (*interceptor.R
 	}
 	text := strings.TrimSuffix(p.Text, "\n")
 	switch {
+	case p.More && handle != "":
+		text += fmt.Sprintf("\n[page %d; %s more: branch_read {\"handle\":\"%s\",\"page\":%d,\"max_tokens\":%d}]", n, lineCount(p.RestLines), handle, n+1, size)
 	case p.More:
 		text += fmt.Sprintf("\n[page %d; %s more: repeat with page %d, max_tokens %d]", n, lineCount(p.RestLines), n+1, size)
 	case n > 1:
@@ -211,14 +218,21 @@ func plainResult(text string, modern bool) []byte {
 // mayRead checks that the tool that made a result may still be called: who
 // lost the right to call it has no right to what it said.
 func (g *Gateway) mayRead(s folding.StoredResult) error {
-	if s.Server == "" {
-		return nil
+	makers := [][2]string{{s.Server, s.Tool}}
+	if s.Server == "" { // a batch, of several tools
+		makers = nil
+		for _, m := range strings.Fields(s.Tool) {
+			server, tool, _ := strings.Cut(m, "/")
+			makers = append(makers, [2]string{server, tool})
+		}
 	}
-	if u := g.byKey[s.Server]; u != nil && u.cfg.Tools.shows(s.Tool) {
-		return nil
+	for _, m := range makers {
+		if u := g.byKey[m[0]]; u == nil || !u.cfg.Tools.shows(m[1]) {
+			return &interceptor.Refusal{Reason: "policy", Code: "forbidden", Status: 403,
+				Message: fmt.Sprintf("the result was made by %s of %s, which the configuration no longer allows", m[1], m[0])}
+		}
 	}
-	return &interceptor.Refusal{Reason: "policy", Code: "forbidden", Status: 403,
-		Message: fmt.Sprintf("the result was made by %s of %s, which the configuration no longer allows", s.Tool, s.Server)}
+	return nil
 }
 
 // badQuestion turns an error of package extract into what a model reads.

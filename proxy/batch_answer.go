@@ -1,0 +1,229 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor/preview"
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+const (
+	filterTime  = 10 * time.Second // of grep or jq over all results
+	maxFault    = 200              // characters of one call's error
+	shownFaults = 5
+	stepPreview = 150 // tokens of one result's preview, where nothing filters
+)
+
+// answerKept is how long the answer of a finished batch can be fetched.
+const answerKept = 10 * time.Minute
+
+// expire forgets a finished batch after a while: by then its host has read the
+// answer or lost interest.
+func (bs *batches) expire(b *batch) {
+	time.AfterFunc(answerKept, func() { bs.remove(b) })
+}
+
+// compose stores the results together and makes the answer: one line about
+// the batch, what the filter let through, and the calls that failed.
+func (b *batch) compose(ctx context.Context, session string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, filterTime)
+	defer cancel()
+	tokens := 0
+	for _, r := range b.results {
+		tokens += r.tokens
+	}
+	out, err := b.filter(ctx)
+	if err != nil {
+		out = fmt.Sprintf("[the filter failed, the calls were made: %v]", err)
+	}
+	head := fmt.Sprintf("[batch: %d calls, %d failed, %d tokens read", len(b.results), b.failed(), tokens)
+	if b.store(ctx, session, tokens) {
+		head += fmt.Sprintf("; all of it: branch_read {\"handle\":\"%s\"}", b.rest)
+	}
+	parts := []string{head + "]"}
+	if out != "" {
+		parts = append(parts, out)
+	}
+	if faults := b.faults(); faults != "" {
+		parts = append(parts, faults)
+	}
+	// Parts of texts that were clean each may form a secret together.
+	clean, _, err := b.g.scrubber.Text(ctx, strings.Join(parts, "\n"))
+	return clean, err
+}
+
+// filter applies grep or jq; without either it shows a short preview of each.
+func (b *batch) filter(ctx context.Context) (string, error) {
+	switch {
+	case b.in.JQ != "":
+		v, err := extract.Value(string(b.document()))
+		if err != nil {
+			return "", err
+		}
+		if len(b.results) == 1 { // Value takes one value as itself
+			v = []any{v}
+		}
+		return extract.JQ(ctx, v, b.in.JQ)
+	case b.in.Grep != "":
+		return b.grep(ctx)
+	}
+	var out []string
+	for i, r := range b.results {
+		if r.fault != "" {
+			continue
+		}
+		text := r.text
+		if p, ok := preview.Make(preview.Source{Text: text, Tokens: r.tokens, Handle: b.rest}, stepPreview, b.g.counter.Count); ok && r.tokens > stepPreview {
+			_, text, _ = strings.Cut(p.Text, "\n") // its first line would name the handle again
+		}
+		out = append(out, b.title(i)+"\n"+strings.TrimSuffix(text, "\n"))
+	}
+	return strings.Join(out, "\n"), nil
+}
+
+// grep shows the matching lines of each result that has any.
+func (b *batch) grep(ctx context.Context) (string, error) {
+	var out []string
+	for i, r := range b.results {
+		if r.fault != "" {
+			continue
+		}
+		found, err := extract.Grep(ctx, r.text, extract.Pattern{Expr: b.in.Grep})
+		if err != nil {
+			return "", err
+		}
+		if !strings.HasPrefix(found, "[no match") {
+			out = append(out, b.title(i)+"\n"+found)
+		}
+	}
+	if out == nil {
+		return "[no match in any result]", nil
+	}
+	return strings.Join(out, "\n"), nil
+}
+
+// title names a call in an answer: by its arguments where the tool is the same
+// for all.
+func (b *batch) title(i int) string {
+	st := b.in.Steps[i]
+	args := string(rawjson.Compact(st.Arguments))
+	var only []string
+	rawjson.Members(st.Arguments, func(m rawjson.Member) bool {
+		only = append(only, rawjson.Unquote(m.Value))
+		return true
+	})
+	if len(only) == 1 && only[0] != "" {
+		args = only[0]
+	}
+	if b.in.Tool == "" {
+		args = st.Tool + " " + args
+	}
+	return fmt.Sprintf("#%d %s", i+1, clipText(args, 120))
+}
+
+// faults lists the calls that failed, alike ones once.
+func (b *batch) faults() string {
+	var order []string
+	who := map[string][]string{}
+	for i, r := range b.results {
+		if r.fault == "" {
+			continue
+		}
+		text := clipText(strings.Join(strings.Fields(r.fault), " "), maxFault)
+		if who[text] == nil {
+			order = append(order, text)
+		}
+		who[text] = append(who[text], fmt.Sprintf("#%d", i+1))
+	}
+	var out []string
+	for i, text := range order {
+		if i == shownFaults {
+			out = append(out, fmt.Sprintf("[%d more kinds of failure]", len(order)-i))
+			break
+		}
+		out = append(out, fmt.Sprintf("[failed %s: %s]", strings.Join(who[text], " "), text))
+	}
+	return strings.Join(out, "\n")
+}
+
+func clipText(s string, max int) string {
+	if r := []rune(s); len(r) > max {
+		return string(r[:max]) + "…"
+	}
+	return s
+}
+
+// document is all results as lines of JSON, as jq sees them: an array of
+// {step, tool, arguments, result | error}, result being JSON where it is.
+func (b *batch) document() []byte {
+	var out []byte
+	for i, r := range b.results {
+		st := b.in.Steps[i]
+		out = fmt.Appendf(out, `{"step":%d,"tool":`, i+1)
+		out = append(append(rawjson.AppendQuote(out, st.Tool), `,"arguments":`...), rawjson.Compact(st.Arguments)...)
+		switch {
+		case r.fault != "":
+			out = rawjson.AppendQuote(append(out, `,"error":`...), r.fault)
+		case r.structured != "":
+			out = append(append(out, `,"result":`...), r.structured...)
+		case rawjson.KindOf([]byte(r.text)) != rawjson.String && rawjson.Valid([]byte(r.text), maxDepth):
+			out = append(append(out, `,"result":`...), rawjson.Compact([]byte(r.text))...)
+		default:
+			out = rawjson.AppendQuote(append(out, `,"result":`...), r.text)
+		}
+		out = append(out, '}', '\n')
+	}
+	return out
+}
+
+// store keeps all results under one handle; false where that failed.
+func (b *batch) store(ctx context.Context, session string, tokens int) bool {
+	var text strings.Builder
+	var made []string
+	for i, r := range b.results {
+		if i > 0 {
+			text.WriteByte('\n')
+		}
+		text.WriteString(b.title(i) + "\n" + r.text)
+		if r.fault != "" {
+			text.WriteString("error: " + r.fault)
+		}
+		if by := r.server + "/" + r.tool; r.server != "" && !slices.Contains(made, by) {
+			made = append(made, by)
+		}
+	}
+	b.made = strings.Join(made, " ")
+	structured := "[" + strings.ReplaceAll(strings.TrimSpace(string(b.document())), "\n", ",") + "]"
+	err := b.g.results.Put(ctx, folding.StoredResult{
+		Handle: b.rest, Principal: b.principal, Session: session, Context: b.branch.Context, Tool: b.made,
+		Kind: "batch", Text: text.String(), Structured: structured, Tokens: tokens,
+	})
+	if err != nil {
+		b.g.log.Error("results of a batch not stored", "err", err)
+	}
+	return err == nil
+}
+
+// keepAnswer stores the answer, once, so that its pages can be read.
+func (b *batch) keepAnswer(session string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.kept {
+		return true
+	}
+	err := b.g.results.Put(b.g.ctx, folding.StoredResult{
+		Handle: b.handle, Principal: b.principal, Session: session, Context: b.branch.Context, Tool: b.made,
+		Kind: "answer", Text: b.answer, Tokens: b.g.counter.Count(b.answer),
+	})
+	if err != nil {
+		b.g.log.Error("answer of a batch not stored", "err", err)
+	}
+	b.kept = err == nil
+	return b.kept
+}

@@ -1,0 +1,116 @@
+package proxy
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/interceptor"
+)
+
+func counter(t *testing.T) *budget.Counter {
+	t.Helper()
+	c, err := budget.NewCounter("o200k_base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Every session pays for the own tools and the instructions.
+func TestOwnToolsAreSmall(t *testing.T) {
+	c, all := counter(t), [][]byte{}
+	for _, tool := range ownTools {
+		if !json.Valid(tool.definition) {
+			t.Errorf("the definition of %s is not JSON: %s", tool.name, tool.definition)
+		}
+		var d struct {
+			Name        string
+			InputSchema struct{ Type string }
+			Meta        map[string]any `json:"_meta"`
+		}
+		if err := json.Unmarshal(tool.definition, &d); err != nil || d.Name != tool.name || d.InputSchema.Type != "object" || d.Meta["anthropic/alwaysLoad"] != true {
+			t.Errorf("the definition of %s: %v, %+v", tool.name, err, d)
+		}
+		n := c.CountBytes(tool.definition)
+		t.Logf("%s: %d tokens", tool.name, n)
+		all = append(all, tool.definition)
+	}
+	together := c.CountBytes(bytes.Join(all, []byte(",")))
+	t.Logf("together: %d tokens, instructions %d", together, c.Count(ownInstructions))
+	if together >= 700 {
+		t.Errorf("the definitions have %d tokens, want under 700", together)
+	}
+	if n := c.Count(ownInstructions); n > 120 {
+		t.Errorf("the instructions have %d tokens, want 120 at most", n)
+	}
+}
+
+// A host that gives a call up after a minute is told in time that the batch
+// goes on, and how to wait.
+func TestBatchThatTakesLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &Gateway{counter: counter(t)}
+		b := &batch{g: g, handle: "res_x", done: make(chan struct{}), in: runQuestion{Steps: make([]runStep, 3)}, finished: 2}
+		fl := &inbound{ex: &exchange{}, s: &session{gw: g}}
+		start := time.Now()
+		res, err := b.await(t.Context(), fl, &interceptor.Call{}, 1000)
+		if err != nil || time.Since(start) != answerWithin {
+			t.Fatalf("await = %v after %v, want an answer after %v", err, time.Since(start), answerWithin)
+		}
+		for _, want := range []string{"batch running", "2 of 3", "branch_read", "res_x"} {
+			if !strings.Contains(string(res.Body), want) {
+				t.Errorf("the answer lacks %q: %s", want, res.Body)
+			}
+		}
+		if !b.detached {
+			t.Error("the batch does not know that its host waits no longer")
+		}
+		time.AfterFunc(10*time.Second, func() {
+			b.answer = "the answer"
+			close(b.done)
+		})
+		res, err = b.await(t.Context(), fl, &interceptor.Call{}, 1000)
+		if err != nil || !strings.Contains(string(res.Body), "the answer") || time.Since(start) != answerWithin+10*time.Second {
+			t.Errorf("await = %v, %v, want the answer as soon as it is there", res, err)
+		}
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errCancelledByHost)
+		b.done = make(chan struct{})
+		if _, err := b.await(ctx, fl, &interceptor.Call{}, 1000); err != errCancelledByHost {
+			t.Errorf("await of a host that cancels = %v", err)
+		}
+	})
+}
+
+func TestRunQuestions(t *testing.T) {
+	for _, tc := range []struct{ args, want string }{
+		{`{}`, "steps: is missing"},
+		{`{"tool":"a"}`, "each: "},
+		{`{"each":[{}]}`, "each: "},
+		{`{"tool":"a","each":[{}],"steps":[{"tool":"b"}]}`, "steps: give either"},
+		{`{"tool":"a","each":[1]}`, "are no object"},
+		{`{"tool":"a","each":[{},{},{}]}`, "the limit is 2"},
+		{`{"tool":"a","each":[{}],"grep":"("}`, "grep: "},
+		{`{"tool":"a","each":[{}],"jq":".["}`, "jq: "},
+		{`{"tool":"a","each":[{}],"jq":".","grep":"a"}`, "use one of them"},
+		{`{"tool":"a","each":[{}],"parallel":-1}`, "negative"},
+	} {
+		var in runQuestion
+		if err := json.Unmarshal([]byte(tc.args), &in); err != nil {
+			t.Fatal(err)
+		}
+		if err := in.check(2); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("check(%s) = %v, want %q", tc.args, err, tc.want)
+		}
+	}
+	in := runQuestion{Tool: "a", Each: []json.RawMessage{[]byte(`{"x":1}`), nil}, Parallel: 99}
+	if err := in.check(2); err != nil || len(in.Steps) != 2 || string(in.Steps[1].Arguments) != "{}" || in.Parallel != maxAtOnce || in.MaxTokens != answerTokens {
+		t.Errorf("check filled in %+v, %v", in, err)
+	}
+}
