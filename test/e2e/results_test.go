@@ -1,0 +1,414 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor/preview/previewtest"
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// resultFiles writes the fixtures of package previewtest, to be read as files.
+func resultFiles(t *testing.T) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	for _, f := range previewtest.Fixtures() {
+		write(t, filepath.Join(dir, f.Name), f.Text)
+	}
+	return dir
+}
+
+func filesConfig(dir, more string) string {
+	return fmt.Sprintf("upstreams:\n  files: {builtin: files, roots: [%q]}\n%s", dir, more)
+}
+
+// said is the text of a result.
+func said(t *testing.T, m mcpclient.Message) string {
+	t.Helper()
+	var out []string
+	for _, c := range parseResult(t, m).Content {
+		out = append(out, c.Text)
+	}
+	return strings.Join(out, "\n")
+}
+
+var handleForm = regexp.MustCompile(`res_[0-9a-z]{26}`)
+
+func handleIn(t *testing.T, text string) string {
+	t.Helper()
+	h := handleForm.FindString(text)
+	if h == "" {
+		t.Fatalf("no handle in %.300q", text)
+	}
+	return h
+}
+
+func readFile(t *testing.T, c *mcpclient.Client, ctx context.Context, name, branch string) mcpclient.Message {
+	t.Helper()
+	args := map[string]any{"path": name}
+	if branch != "" {
+		args["branch_id"] = branch
+	}
+	return tool(t, c, ctx, "files__read_file", jsonText(t, args))
+}
+
+func readPart(t *testing.T, c *mcpclient.Client, ctx context.Context, args map[string]any) mcpclient.Message {
+	t.Helper()
+	return tool(t, c, ctx, "branch_read", jsonText(t, args))
+}
+
+// The facts that 44 questions ask for are in the preview, or one branch_read
+// away. With the arguments of the reads counted, most of the tokens are saved.
+func TestAnswerRecall(t *testing.T) {
+	ctx := testContext(t)
+	dir := resultFiles(t)
+	g := newGateway(t, filesConfig(dir, "results: {main_threshold: 1000}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	questions, shown, oneRead, lost := 0, 0, 0, 0
+	raw, previews, reads, writes := 0, 0, 0, 0
+	for _, f := range previewtest.Fixtures() {
+		m := readFile(t, c, ctx, f.Name, "")
+		text := said(t, m)
+		raw, previews = raw+tokens(t, f.Text), previews+resultTokens(t, m)
+		for _, q := range f.Questions {
+			questions++
+			if strings.Contains(text, q.Fact) {
+				shown++
+				continue
+			}
+			q.Read["handle"] = handleIn(t, text)
+			answer := readPart(t, c, ctx, q.Read)
+			reads, writes = reads+resultTokens(t, answer), writes+tokens(t, jsonText(t, q.Read))
+			if strings.Contains(said(t, answer), q.Fact) {
+				oneRead++
+				continue
+			}
+			lost++
+			t.Errorf("%s: %s %q is neither in the preview nor in %.400s", f.Name, q.Ask, q.Fact, said(t, answer))
+		}
+	}
+	t.Logf("%d questions: %d answered by the preview, %d by one branch_read, %d lost", questions, shown, oneRead, lost)
+	all := previews + reads + writes
+	t.Logf("%d tokens raw; previews %d (%.1f %% saved); with the reads' results %d and arguments %d: %d (%.1f %% saved)",
+		raw, previews, 100-100*float64(previews)/float64(raw), reads, writes, all, 100-100*float64(all)/float64(raw))
+	if questions < 40 {
+		t.Errorf("%d questions, want 40 at least", questions)
+	}
+	if all*10 > raw*2 {
+		t.Errorf("%d of %d tokens delivered with all questions answered, want under 20 %%", all, raw)
+	}
+}
+
+// What a page of a text leaves out the next pages bring: nothing is lost.
+func TestPagesAreTheText(t *testing.T) {
+	ctx := testContext(t)
+	dir := resultFiles(t)
+	g := newGateway(t, filesConfig(dir, "results: {main_threshold: 1000}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	for _, name := range []string{"issues.json", "app.log"} {
+		h := handleIn(t, said(t, readFile(t, c, ctx, name, "")))
+		var got strings.Builder
+		next := regexp.MustCompile(`\n\[page \d+(?:; .* more: repeat with page (\d+), max_tokens 1500|, the last)\]$`)
+		for page := "1"; page != ""; {
+			m := readPart(t, c, ctx, map[string]any{"handle": h, "page": json.RawMessage(page), "max_tokens": 1500})
+			if n := resultTokens(t, m); n > 1500 {
+				t.Fatalf("%s: page %s has %d tokens", name, page, n)
+			}
+			text := said(t, m)
+			at := next.FindStringSubmatchIndex(text)
+			if at == nil {
+				t.Fatalf("%s: page %s ends without a word: %.200q", name, page, text[max(0, len(text)-200):])
+			}
+			got.WriteString(text[:at[0]])
+			if name == "app.log" { // a page that ends with a line shows the line end as the start of the note
+				got.WriteString("\n")
+			}
+			if page = ""; at[2] >= 0 {
+				page = text[at[2]:at[3]]
+			}
+		}
+		want, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.TrimSpace(got.String()) != strings.TrimSpace(string(want)) {
+			t.Errorf("%s: the pages together are not the file", name)
+		}
+	}
+}
+
+// Ten files of 110,000 tokens are read in a branch of the default budget; the
+// reads of what was folded are charged to it, and its parent can go on reading
+// after the return, also after a restart. Nobody else can.
+func TestFoldedResults(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		dir := resultFiles(t)
+		g := newGateway(t, filesConfig(dir, ""))
+		c := g.connect(ctx, transport, era)
+		call(t, c, ctx, "tools/list", `{}`)
+		m := tool(t, c, ctx, "branch_create", `{"description":"find the fault"}`)
+		b := own[created](t, m)
+		if n := tokens(t, parseResult(t, m).Content[0].Text); n >= 100 {
+			t.Errorf("the result of branch_create has %d tokens, want under 100", n)
+		}
+		used, handle := tokens(t, "find the fault"), ""
+		for _, f := range previewtest.Fixtures()[:10] {
+			m := readFile(t, c, ctx, f.Name, b.BranchID)
+			used += resultTokens(t, m) + tokens(t, jsonText(t, map[string]any{"path": f.Name}))
+			if f.Name == "app.log" {
+				handle = handleIn(t, said(t, m))
+			}
+		}
+		// Without a branch_id the read is the result's branch's.
+		args := map[string]any{"handle": handle, "grep": "card expired"}
+		m = readPart(t, c, ctx, args)
+		if !strings.Contains(said(t, m), "378:") {
+			t.Errorf("branch_read = %s", m.Result)
+		}
+		used += resultTokens(t, m) + tokens(t, jsonText(t, args))
+		s := statusOf(t, c, ctx, b.BranchID)
+		if s.Status != "active" || s.BudgetUsed != used || s.BudgetUsed > 8192 {
+			t.Errorf("the branch is %s with %d used, an independent count gives %d", s.Status, s.BudgetUsed, used)
+		}
+		other := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"another"}`))
+		if f := refused(t, readPart(t, c, ctx, map[string]any{"handle": handle, "lines": "1-2", "branch_id": other.BranchID})); f.Error.Code != "result_not_found" {
+			t.Errorf("a read from a sibling branch = %+v, want it unknown", f)
+		}
+		own[returned](t, tool(t, c, ctx, "branch_return", fmt.Sprintf(`{"branch_id":%q,"message":"card expired"}`, b.BranchID)))
+		own[returned](t, tool(t, c, ctx, "branch_return", fmt.Sprintf(`{"branch_id":%q,"message":"nothing"}`, other.BranchID)))
+		g.stop()
+		c = g.connect(ctx, transport, era)
+		m = readPart(t, c, ctx, map[string]any{"handle": handle, "lines": "378"})
+		if !strings.HasSuffix(said(t, m), "card expired") {
+			t.Errorf("after the return and a restart branch_read = %s", m.Result)
+		}
+		for _, h := range []string{"res_00000000000000000000000000", "nonsense"} {
+			if f := refused(t, readPart(t, c, ctx, map[string]any{"handle": h})); f.Error.Code != "result_not_found" || f.Error.Status != 404 {
+				t.Errorf("branch_read of %s = %+v", h, f)
+			}
+		}
+	})
+}
+
+// A store over its quota evicts the oldest and says so.
+func TestEviction(t *testing.T) {
+	ctx := testContext(t)
+	dir := t.TempDir()
+	for i := range 6 {
+		write(t, filepath.Join(dir, fmt.Sprint(i)), strings.Repeat(fmt.Sprintf("line of file %d\n", i), 15_000))
+	}
+	g := newGateway(t, filesConfig(dir, "results: {quota_mb: 1}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	var handles []string
+	for i := range 6 {
+		handles = append(handles, handleIn(t, said(t, readFile(t, c, ctx, fmt.Sprint(i), ""))))
+	}
+	f := refused(t, readPart(t, c, ctx, map[string]any{"handle": handles[0], "lines": "1"}))
+	if f.Error.Code != "result_evicted" || !strings.Contains(f.Error.Message, "quota_mb") || !strings.Contains(f.Error.Message, "read_file") {
+		t.Errorf("the oldest handle = %+v, want that it was evicted, why, and what to call", f)
+	}
+	if got := said(t, readPart(t, c, ctx, map[string]any{"handle": handles[5], "lines": "1"})); got != "line of file 5" {
+		t.Errorf("the newest handle = %q", got)
+	}
+}
+
+// Off-switch and thresholds by tool; a tool that may fold lists no outputSchema.
+func TestFoldRules(t *testing.T) {
+	ctx := testContext(t)
+	config := fakeConfig(recordFile(t), "results:\n  tools: {\"fake__*\": {threshold: 500}, \"fake__huge\": {fold: off}}\n")
+	g := newGateway(t, config)
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	if n := resultTokens(t, tool(t, c, ctx, "fake__huge", `{"bytes":100000}`)); n < 20000 {
+		t.Errorf("with fold: off %d tokens arrive, want all", n)
+	}
+	rows := `{"rows":[` + strings.TrimSuffix(strings.Repeat(`{"id":1},`, 400), ",") + `]}`
+	for _, body := range []string{
+		`{"content":[{"type":"text","text":"400 rows"}],"structuredContent":` + rows + `,"_meta":{"a":1.0}}`,
+		`{"content":[{"type":"image","data":"aGk=","mimeType":"image/png"},{"type":"text","text":` + jsonText(t, rows) + `}]}`,
+	} {
+		m := tool(t, c, ctx, "fake__raw", `{"result":`+body+`}`)
+		r := parseResult(t, m)
+		if r.StructuredContent != nil || !strings.Contains(said(t, m), "rows:[400 × {id:number}]") {
+			t.Errorf("folded: %s", m.Result)
+		}
+		if strings.Contains(body, "image") != strings.Contains(string(m.Result), `{"type":"image","data":"aGk=","mimeType":"image/png"}`) {
+			t.Errorf("the image did not pass: %s", m.Result)
+		}
+		h := handleIn(t, said(t, m))
+		if got := said(t, readPart(t, c, ctx, map[string]any{"handle": h, "jq": ".rows|length"})); got != "400" {
+			t.Errorf("jq on the stored result = %q, want 400", got)
+		}
+	}
+	// An error is read whole up to 2,000 tokens.
+	long := jsonText(t, strings.Repeat("reason ", 1500))
+	if m := tool(t, c, ctx, "fake__raw", `{"result":{"content":[{"type":"text","text":`+long+`}],"isError":true}}`); strings.Contains(said(t, m), "[Folded") {
+		t.Errorf("an error of 1,500 tokens was folded: %.200s", said(t, m))
+	}
+}
+
+// A secret never reaches the store, nor what is read of it.
+func TestStoredResultsAreScrubbed(t *testing.T) {
+	ctx := testContext(t)
+	secret := "ghp_" + "0aB1cD2eF3gH4iJ5kL6mN7oP8qR9sT0uV1wX"
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "a.txt"), strings.Repeat("some line of text\n", 3000)+"token = "+secret+"\n")
+	g := newGateway(t, filesConfig(dir, ""))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	h := handleIn(t, said(t, readFile(t, c, ctx, "a.txt", "")))
+	if got := said(t, readPart(t, c, ctx, map[string]any{"handle": h, "grep": "token"})); !strings.Contains(got, "[REDACTED:") {
+		t.Errorf("grep for the secret's line = %q", got)
+	}
+	all := c.Received()
+	g.stop()
+	g.keepsSecret(secret, all)
+}
+
+// One call reads ten files and brings back what matters of them.
+func TestBatch(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		dir := resultFiles(t)
+		g := newGateway(t, filesConfig(dir, ""))
+		c := g.connect(ctx, transport, era)
+		call(t, c, ctx, "tools/list", `{}`)
+		var each []map[string]string
+		raw := 0
+		for _, f := range previewtest.Fixtures()[:10] {
+			each = append(each, map[string]string{"path": f.Name})
+			raw += tokens(t, f.Text)
+		}
+		each[9]["path"] = "absent"
+		args := jsonText(t, map[string]any{"tool": "files__read_file", "each": each, "grep": "FATAL|Out of memory|checkout"})
+		m := tool(t, c, ctx, "branch_run", args)
+		text := said(t, m)
+		for _, want := range []string{"10 calls, 1 failed", "#2 app.log", "501:", "#3 syslog", "223:", "#1 access.log", "434:", "[failed #10: "} {
+			if !strings.Contains(text, want) {
+				t.Errorf("the answer lacks %q:\n%s", want, text)
+			}
+		}
+		n := resultTokens(t, m)
+		t.Logf("%d tokens of files; the answer has %d, with the arguments %d", raw, n, n+tokens(t, args))
+		if n+tokens(t, args) > 500 {
+			t.Errorf("the batch cost its caller %d tokens, want under 500", n+tokens(t, args))
+		}
+		h := handleIn(t, text)
+		if got := said(t, readPart(t, c, ctx, map[string]any{"handle": h, "jq": `[.[]|select(.error)|.step]`})); got != "[10]" {
+			t.Errorf("jq over all results = %q, want [10]", got)
+		}
+		if got := said(t, readPart(t, c, ctx, map[string]any{"handle": h, "grep": "card expired"})); !strings.Contains(got, "ord-7731") {
+			t.Errorf("grep over all results = %q", got)
+		}
+		// In a branch of the caller's own it is charged to that.
+		b := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"batch"}`))
+		in := jsonText(t, map[string]any{"tool": "files__read_file", "each": each[:3], "jq": "length", "branch_id": b.BranchID})
+		if got := said(t, tool(t, c, ctx, "branch_run", in)); !strings.HasSuffix(got, "\n3") {
+			t.Errorf("a batch in a branch = %q", got)
+		}
+		if s := statusOf(t, c, ctx, b.BranchID); s.Status != "active" || s.BudgetUsed < 50 || s.BudgetUsed > 400 {
+			t.Errorf("after a batch the branch is %+v", s)
+		}
+		g.stop()
+		g.batchIsTraced(10)
+	})
+}
+
+// batchIsTraced checks that each call of a batch has its two records, in the
+// batch's own context, and names the branch_run as its cause.
+func (g *gateway) batchIsTraced(calls int) {
+	g.t.Helper()
+	var run string
+	under := map[string]int{}
+	for _, r := range g.trace("--kind", "mcp/request:tools/call") {
+		var p struct{ Params struct{ Name string } }
+		if err := json.Unmarshal(r.Payload, &p); err != nil {
+			g.t.Fatal(err)
+		}
+		if p.Params.Name == "branch_run" && run == "" {
+			run = r.ID
+		}
+		for _, id := range r.CorrelationID {
+			if id == run && p.Params.Name == "read_file" {
+				under[r.Context]++
+			}
+		}
+	}
+	if len(under) != 1 {
+		g.t.Fatalf("the batch's calls are in the contexts %v, want one", under)
+	}
+	for context, n := range under {
+		if n != calls || !strings.HasPrefix(context, "br_") {
+			g.t.Errorf("%d calls in %q correlate to the batch, want %d in its branch", n, context, calls)
+		}
+	}
+}
+
+// A batch calls no tool that may change something, unless it is configured.
+func TestBatchOnlyReads(t *testing.T) {
+	ctx := testContext(t)
+	file := recordFile(t)
+	for _, allowed := range []bool{false, true} {
+		more := ""
+		if allowed {
+			more = "run: {allow: [\"fake__t*\"]}\n"
+		}
+		g := newGateway(t, fakeConfig(file, more))
+		c := g.connect(ctx, "stdio", mcpclient.Legacy)
+		before := len(recordedMethod(t, file, "tools/call"))
+		text := said(t, tool(t, c, ctx, "branch_run", `{"tool":"fake__text","each":[{"text":"one"},{"text":"two"}]}`))
+		made := len(recordedMethod(t, file, "tools/call")) - before
+		if allowed != (made == 2) || allowed != strings.Contains(text, "two\n") && allowed != strings.HasSuffix(text, "two") {
+			t.Errorf("allowed %v: %d calls were made: %s", allowed, made, text)
+		}
+		if !allowed && !strings.Contains(text, "run.allow") {
+			t.Errorf("the refusal does not say what to do: %s", text)
+		}
+		g.stop()
+	}
+}
+
+// A long batch sends progress every 5 s, and a host that cancels it cancels
+// its calls.
+func TestBatchProgressAndCancel(t *testing.T) {
+	ctx := testContext(t)
+	file := recordFile(t)
+	g := newGateway(t, fakeConfig(file, "run: {allow: [\"**\"]}\n"))
+	c := g.stdio(mcpclient.Legacy)
+	var progress atomic.Int32
+	c.Handle = func(m mcpclient.Message) (json.RawMessage, json.RawMessage) {
+		if m.Method == "notifications/progress" && strings.Contains(string(m.Params), `"progressToken":"p1"`) {
+			progress.Add(1)
+		}
+		return nil, nil
+	}
+	if _, err := c.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	m := call(t, c, ctx, "tools/call", `{"name":"branch_run","arguments":{"tool":"fake__slow","each":[{"ms":5500},{"ms":10}],"parallel":1},"_meta":{"progressToken":"p1"}}`)
+	if !strings.Contains(said(t, m), "2 calls, 0 failed") || progress.Load() != 1 {
+		t.Errorf("after %d progress notifications, want 1: %s", progress.Load(), m.Result)
+	}
+	id, _, err := c.Send(ctx, "tools/call", `{"name":"branch_run","arguments":{"tool":"fake__slow","each":[{"ms":50000},{"ms":50001}]}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the batch's calls are under way", func() bool { return len(recordedMethod(t, file, "tools/call")) == 4 })
+	start := time.Now()
+	if err := c.Cancel(ctx, id, "enough"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "both calls are cancelled at the upstream", func() bool {
+		return strings.Count(strings.Join(recorded(t, file), "\n"), "slow ended") == 2
+	})
+	t.Logf("the calls were cancelled within %v", time.Since(start))
+}
