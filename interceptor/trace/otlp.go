@@ -2,7 +2,6 @@ package trace
 
 import (
 	"bufio"
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -108,8 +107,8 @@ func (o *otlpWriter) add(key string, start, last *Record) {
 	} else {
 		s.Name = strings.TrimSpace(methodOf(start) + " " + a.Tool)
 	}
-	if s.ParentID == "" && in != contextpath.Main {
-		s.ParentID = spanID("branch:" + string(in))
+	if branch := BranchOf(string(in)); s.ParentID == "" && branch != "" {
+		s.ParentID = spanID("branch:" + branch)
 	}
 	s.Attributes = otlpAttributes(start, a)
 	for _, id := range start.CorrelationID {
@@ -137,32 +136,23 @@ func (o *otlpWriter) flush() {
 	o.batch = o.batch[:0]
 }
 
-// traceOf returns the trace id and the host's parent span; without a valid
-// traceparent the trace id is made of the session, or of the root context.
+// traceOf returns the trace id and the host's parent span, which is "" without
+// a valid traceparent.
 func traceOf(r *Record) (trace, parent string) {
-	session := ""
-	if r.Audit != nil {
-		parts := strings.Split(r.Audit.Traceparent, "-")
-		if len(parts) >= 4 && isHex(parts[1], 32) && isHex(parts[2], 16) {
-			return parts[1], parts[2]
-		}
-		session = r.Audit.Principal + "\x00" + r.Audit.Session
+	a := r.Audit
+	if a == nil {
+		a = &Audit{}
 	}
-	if root := contextpath.Path(r.Context).Root(); root != contextpath.Main {
-		session = string(root)
+	if tp, ok := ParseTraceparent(a.Traceparent); ok {
+		return hex.EncodeToString(tp.Trace[:]), hex.EncodeToString(tp.Parent[:])
 	}
-	sum := sha256.Sum256([]byte("trace:" + session))
-	return hex.EncodeToString(sum[:16]), ""
-}
-
-func isHex(s string, n int) bool {
-	_, err := hex.DecodeString(s)
-	return err == nil && len(s) == n && strings.Trim(s, "0") != ""
+	id := TraceID(r.ID, a.Principal, a.Session, r.Context)
+	return hex.EncodeToString(id[:]), ""
 }
 
 func spanID(key string) string {
-	sum := sha256.Sum256([]byte("span:" + key))
-	return hex.EncodeToString(sum[:8])
+	id := SpanID(key)
+	return hex.EncodeToString(id[:])
 }
 
 func nanos(ts string) string { return strconv.FormatInt(micros(ts)*1000, 10) }

@@ -1,0 +1,96 @@
+package trace
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"strings"
+
+	"github.com/foldgate/foldgate/folding/contextpath"
+)
+
+// The ids of spans are derived from the journal's own, so that the spans that
+// are exported live and those that `foldgate trace --format otlp` makes of the
+// journal later are the same, and so that an upstream can be told its parent
+// without any exporter running.
+
+// SpanID returns the span id of a call, by the id of its request's record.
+func SpanID(record string) [8]byte {
+	sum := sha256.Sum256([]byte("span:" + record))
+	return [8]byte(sum[:8])
+}
+
+// BranchSpanID returns the span id of a branch, by its context path.
+func BranchSpanID(context string) [8]byte { return SpanID("branch:" + context) }
+
+// BranchOf returns the part of a context path that foldgate's branches make,
+// without the sub-context that a host may have added below.
+func BranchOf(context string) string {
+	p := contextpath.Path(context)
+	for p != contextpath.Main && !strings.HasPrefix(p.Leaf(), "br_") {
+		p = p.Parent()
+	}
+	return string(p)
+}
+
+// TraceID returns the trace id of a call or branch that no traceparent puts
+// into a trace: one trace for each tree of branches, else one for each session,
+// else one for the call alone.
+func TraceID(record, principal, session, context string) [16]byte {
+	key := record
+	if root := contextpath.Path(context).Root(); root != contextpath.Main {
+		key = string(root)
+	} else if session != "" {
+		key = principal + "\x00" + session
+	}
+	sum := sha256.Sum256([]byte("trace:" + key))
+	return [16]byte(sum[:16])
+}
+
+// Traceparent is a W3C trace context, version 00 (Trace Context, section 3.2).
+type Traceparent struct {
+	Trace  [16]byte
+	Parent [8]byte
+	Flags  byte // 1: the parent was sampled
+}
+
+// ParseTraceparent reads a traceparent. Later versions are read as their first
+// four fields, as the standard asks; ok is false for anything that it forbids.
+func ParseTraceparent(s string) (tp Traceparent, ok bool) {
+	const size = 2 + 1 + 32 + 1 + 16 + 1 + 2
+	if len(s) < size || s[2] != '-' || s[35] != '-' || s[52] != '-' {
+		return tp, false
+	}
+	var version, flags [1]byte
+	if !lowerHex(version[:], s[:2]) || version[0] == 0xff || !lowerHex(tp.Trace[:], s[3:35]) ||
+		!lowerHex(tp.Parent[:], s[36:52]) || !lowerHex(flags[:], s[53:55]) {
+		return Traceparent{}, false
+	}
+	if len(s) > size && (version[0] == 0 || s[size] != '-') {
+		return Traceparent{}, false
+	}
+	if tp.Trace == [16]byte{} || tp.Parent == [8]byte{} {
+		return Traceparent{}, false
+	}
+	tp.Flags = flags[0]
+	return tp, true
+}
+
+// lowerHex decodes s, which must be lower case, into dst.
+func lowerHex(dst []byte, s string) bool {
+	for i := range len(s) {
+		if s[i] >= 'A' && s[i] <= 'F' {
+			return false
+		}
+	}
+	_, err := hex.Decode(dst, []byte(s))
+	return err == nil
+}
+
+// String is the traceparent as it is sent on, with the flags that version 00
+// knows.
+func (tp Traceparent) String() string {
+	out := make([]byte, 0, 55)
+	out = append(hex.AppendEncode(append(out, "00-"...), tp.Trace[:]), '-')
+	out = append(hex.AppendEncode(out, tp.Parent[:]), '-')
+	return string(hex.AppendEncode(out, []byte{tp.Flags & 0x03}))
+}
