@@ -17,6 +17,8 @@ import (
 	"errors"
 	"fmt"
 
+	oteltrace "go.opentelemetry.io/otel/trace"
+
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/scrub"
 )
@@ -44,8 +46,9 @@ type Call struct {
 	// for the trace ("host:claude-code", "upstream:files", "foldgate").
 	Session, Principal string
 	From, To           string
-	// Revision is the protocol revision the host speaks.
-	Revision string
+	// Revision is the protocol revision the host speaks; Transport is "pipe" or
+	// "tcp", "" where no host is involved.
+	Revision, Transport string
 	// ID is the request's JSON-RPC id as the sender wrote it.
 	ID json.RawMessage
 	// Server is the upstream's key, "" for foldgate itself; Method the JSON-RPC
@@ -71,7 +74,8 @@ type Call struct {
 	Metered bool
 	// Correlates are ids of earlier trace records that caused this call.
 	Correlates []string
-	// Traceparent is the W3C trace context that came with the call.
+	// Traceparent is the W3C trace context of what caused the call: the host's,
+	// or that of a branch or call of ours.
 	Traceparent string
 
 	// Set by Attribute (see Locate).
@@ -85,8 +89,13 @@ type Call struct {
 
 	// Set by Trace.
 
-	// Record is the id of the request's trace record.
+	// Record is the id of the request's trace record. Set by Telemetry where
+	// that is installed.
 	Record string
+
+	// Set by Telemetry: the call's own span, and that of its last request.
+
+	span, sent oteltrace.SpanContext
 
 	// Set by Meter.
 

@@ -57,7 +57,9 @@ func Trace(r *Recorder, locate func(*Call)) Middleware {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			start := time.Now()
 			locate(c)
-			c.Record = trace.NewID()
+			if c.Record == "" {
+				c.Record = trace.NewID()
+			}
 			if err := r.Append(r.request(ctx, c)); err != nil {
 				c.Decision = "trace"
 				return nil, &Refusal{Reason: "trace", Code: "trace_unavailable", Status: 500, Err: err,

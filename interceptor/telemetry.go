@@ -1,0 +1,263 @@
+package interceptor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strconv"
+	"sync"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	oteltrace "go.opentelemetry.io/otel/trace"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// telemetryScope names this package to OpenTelemetry.
+const telemetryScope = "github.com/foldgate/foldgate"
+
+// Telemetry turns calls and branches into OpenTelemetry spans and metrics. It
+// is installed only where somebody listens: without it the chain is the same
+// as if this file did not exist. It is safe for concurrent use.
+//
+// Spans carry ids and figures, never contents. Sessions, principals and
+// branches are attributes of spans and never labels of metrics.
+type Telemetry struct {
+	tracer oteltrace.Tracer // nil: metrics only
+	*instruments
+	tools toolLabels
+
+	mu       sync.Mutex
+	branches map[string]oteltrace.Span // of active branches, by context path
+}
+
+// NewTelemetry makes the instruments. Either provider may be nil. ownTool says
+// which tools are foldgate's own.
+//
+// The spans have the ids that the journal's OTLP export derives only if the
+// provider of traces was made with [SpanIDs].
+func NewTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider, ownTool func(string) bool) (*Telemetry, error) {
+	in, err := newInstruments(meters)
+	if err != nil {
+		return nil, err
+	}
+	t := &Telemetry{instruments: in, tools: toolLabels{own: ownTool}, branches: map[string]oteltrace.Span{}}
+	if traces != nil {
+		t.tracer = traces.Tracer(telemetryScope)
+	}
+	return t, nil
+}
+
+// Calls observes every call as a whole. It is installed outside Trace, so that
+// it sees what the trace itself costs and refuses; locate is that of Trace.
+func (t *Telemetry) Calls(locate func(*Call)) Middleware {
+	return func(next Handler) Handler {
+		return func(ctx context.Context, c *Call) (*Result, error) {
+			start := time.Now()
+			locate(c)
+			c.Record = trace.NewID()
+			ctx, span := t.startCall(ctx, c, start)
+			busy := metric.WithAttributes(methodKey.String(methodLabel(c.Method)), serverKey.String(serverName(c)))
+			t.inFlight.Add(ctx, 1, busy)
+			done := false
+			defer func() { // also where a panic passes
+				t.inFlight.Add(ctx, -1, busy)
+				if span != nil && !done {
+					span.SetStatus(codes.Error, "")
+					span.End()
+				}
+			}()
+			res, err := next(ctx, c)
+			done = true
+			kind := errorType(res, err)
+			t.countCall(ctx, c, err, kind, time.Since(start))
+			if span != nil {
+				endCall(span, c, err, kind)
+			}
+			return res, err
+		}
+	}
+}
+
+// startCall starts the span of c. It has the id that the journal's export
+// derives, and its parent is the one that the journal records.
+func (t *Telemetry) startCall(ctx context.Context, c *Call, start time.Time) (context.Context, oteltrace.Span) {
+	if t.tracer == nil {
+		return ctx, nil
+	}
+	if own := oteltrace.SpanContextFromContext(ctx); c.Traceparent == "" && c.Direction == Internal && own.IsValid() {
+		c.Traceparent = traceparent(own)
+	}
+	var want wantedIDs
+	want.span = trace.SpanID(c.Record)
+	options := []oteltrace.SpanStartOption{oteltrace.WithTimestamp(start), oteltrace.WithSpanKind(oteltrace.SpanKindServer)}
+	if c.Direction == Internal {
+		options[1] = oteltrace.WithSpanKind(oteltrace.SpanKindClient)
+	}
+	if tp, ok := trace.ParseTraceparent(c.Traceparent); ok {
+		state, _ := rawjson.GetString(c.Params, "_meta", "tracestate")
+		ctx = remote(ctx, tp, state)
+		if c.Branch != nil && tp.Parent != trace.BranchSpanID(c.Branch.Context) {
+			options = append(options, oteltrace.WithLinks(oteltrace.Link{SpanContext: t.branch(c.Branch.Context)}))
+		}
+	} else if c.Branch != nil {
+		ctx = oteltrace.ContextWithRemoteSpanContext(ctx, t.branch(c.Branch.Context))
+	} else {
+		want.trace = trace.TraceID(c.Record, c.Principal, c.Session, c.Context)
+		options = append(options, oteltrace.WithNewRoot())
+	}
+	options = append(options, oteltrace.WithAttributes(callAttributes(c)...))
+	// The context that Start returns holds the wanted ids, which are for this
+	// span only.
+	_, span := t.tracer.Start(want.in(ctx), spanName(c), options...)
+	for _, id := range c.Correlates {
+		span.AddLink(oteltrace.Link{SpanContext: span.SpanContext().WithSpanID(trace.SpanID(id)).WithRemote(true)})
+	}
+	c.span = span.SpanContext()
+	return oteltrace.ContextWithSpan(ctx, span), span
+}
+
+// spanName is "tools/call echo" for tools, else the method.
+func spanName(c *Call) string {
+	if c.Method == "tools/call" && c.Name != "" {
+		return c.Method + " " + c.Name
+	}
+	return c.Method
+}
+
+// callAttributes are known when a call starts. Names as in the semantic
+// conventions for MCP, and under foldgate what these do not know.
+func callAttributes(c *Call) []attribute.KeyValue {
+	out := make([]attribute.KeyValue, 0, 16)
+	text := func(key attribute.Key, value string) {
+		if value != "" {
+			out = append(out, key.String(value))
+		}
+	}
+	text("foldgate.envelope.id", c.Record)
+	text(methodKey, c.Method)
+	switch c.Method {
+	case "tools/call":
+		text("gen_ai.operation.name", "execute_tool")
+		text(toolKey, c.Name)
+	case "prompts/get":
+		text("gen_ai.prompt.name", c.Name)
+	}
+	text("jsonrpc.request.id", requestID(c.ID))
+	text("mcp.session.id", c.Session)
+	text("mcp.protocol.version", c.Revision)
+	text("network.transport", c.Transport)
+	text(serverKey, c.Server)
+	text("foldgate.principal", c.Principal)
+	text("foldgate.context", c.Context)
+	text("foldgate.attribution", string(c.Rung))
+	return out
+}
+
+// requestID is a JSON-RPC id as the semantic conventions want it: a string.
+func requestID(id json.RawMessage) string {
+	if rawjson.KindOf(id) == rawjson.String {
+		return rawjson.Unquote(id)
+	}
+	return string(id)
+}
+
+// endCall adds what the layers found out, and ends the span.
+func endCall(span oteltrace.Span, c *Call, err error, kind string) {
+	defer span.End()
+	if !span.IsRecording() {
+		return
+	}
+	if c.Metered {
+		span.SetAttributes(attribute.Int("foldgate.tokens.in", c.Tokens.In), attribute.Int("foldgate.tokens.out", c.Tokens.Out),
+			attribute.Int("foldgate.tokens.delivered", c.Tokens.Delivered))
+	}
+	if n := len(c.Findings) + len(c.ArgumentFindings); n > 0 {
+		span.SetAttributes(attribute.Int("foldgate.scrub.findings", n))
+	}
+	for _, flag := range []struct {
+		key attribute.Key
+		on  bool
+	}{{"foldgate.late", c.Late}, {"foldgate.truncated", c.Truncated}, {"foldgate.folded", c.Folded}, {"foldgate.ambiguous", c.Ambiguous}} {
+		if flag.on {
+			span.SetAttributes(flag.key.Bool(true))
+		}
+	}
+	if reason := refusal(c, err); reason != "" {
+		span.SetAttributes(attribute.String("foldgate.blocked", reason))
+	}
+	setError(span, c.Method, kind, err)
+}
+
+// setError marks a span as failed, without the error's text: it can quote what
+// an agent or a server wrote.
+func setError(span oteltrace.Span, method, kind string, err error) {
+	if kind == "" {
+		return
+	}
+	var r *Refusal
+	if errors.As(err, &r) {
+		span.SetAttributes(attribute.String("foldgate.error.code", r.Code))
+		if method == "tools/call" { // what the host reads is a tool result
+			kind = toolError
+		}
+	}
+	if _, numeric := strconv.Atoi(kind); numeric == nil {
+		span.SetAttributes(attribute.String("rpc.response.status_code", kind))
+	}
+	span.SetAttributes(errorKey.String(kind))
+	span.SetStatus(codes.Error, "")
+}
+
+// Upstream observes one request that c makes of an upstream: transport is
+// "pipe" or "tcp", or "" for one inside foldgate. Call end with what came back.
+func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision string) (_ context.Context, end func(*Result, error)) {
+	start := time.Now()
+	var span oteltrace.Span
+	if t.tracer != nil {
+		kind := oteltrace.SpanKindClient
+		if transport == "" {
+			kind = oteltrace.SpanKindInternal
+		}
+		attrs := []attribute.KeyValue{methodKey.String(c.Method), serverKey.String(c.Server), attribute.String("mcp.protocol.version", revision)}
+		if transport != "" {
+			attrs = append(attrs, attribute.String("network.transport", transport))
+		}
+		if c.Method == "tools/call" {
+			attrs = append(attrs, toolKey.String(c.Name), attribute.String("gen_ai.operation.name", "execute_tool"))
+		}
+		ctx, span = t.tracer.Start(ctx, spanName(c), oteltrace.WithSpanKind(kind), oteltrace.WithAttributes(attrs...))
+		c.sent = span.SpanContext()
+	}
+	return ctx, func(res *Result, err error) {
+		kind := errorType(res, err)
+		t.countUpstream(ctx, c, transport, err, kind, time.Since(start))
+		if span != nil {
+			setError(span, "", kind, err)
+			span.End()
+		}
+	}
+}
+
+// Outgoing is the traceparent for what c causes: the request sent on, requests
+// of foldgate's own, questions to the host. Its parent is c's span, also where
+// no telemetry runs and only the journal knows that span. It is "" where c
+// came without one and no telemetry runs.
+func (c *Call) Outgoing() string {
+	switch {
+	case c.sent.IsValid():
+		return traceparent(c.sent)
+	case c.span.IsValid():
+		return traceparent(c.span)
+	}
+	tp, ok := trace.ParseTraceparent(c.Traceparent)
+	if !ok {
+		return ""
+	}
+	tp.Parent = trace.SpanID(c.Record)
+	return tp.String()
+}

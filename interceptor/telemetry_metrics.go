@@ -1,0 +1,124 @@
+package interceptor
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/metric/noop"
+
+	"github.com/foldgate/foldgate/interceptor/scrub"
+)
+
+// instruments are the metrics of calls. docs/telemetry.md lists them for those
+// who build dashboards.
+type instruments struct {
+	calls, refusals, tokens, saved, reduced, findings metric.Int64Counter
+	inFlight                                          metric.Int64UpDownCounter
+	serverTime, clientTime, layerTime                 metric.Float64Histogram
+}
+
+func newInstruments(meters metric.MeterProvider) (*instruments, error) {
+	if meters == nil {
+		meters = noop.NewMeterProvider()
+	}
+	m := meters.Meter(telemetryScope)
+	var faults []error
+	counter := func(name, unit, what string) metric.Int64Counter {
+		c, err := m.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(what))
+		faults = append(faults, err)
+		return c
+	}
+	seconds := func(name, what string, bounds ...float64) metric.Float64Histogram {
+		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(what), metric.WithExplicitBucketBoundaries(bounds...))
+		faults = append(faults, err)
+		return h
+	}
+	// The bounds that the semantic conventions for MCP advise.
+	operation := []float64{0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300}
+	in := &instruments{
+		calls:      counter("foldgate.calls", "{call}", "Calls by what became of them."),
+		refusals:   counter("foldgate.refusals", "{call}", "Calls that foldgate itself refused or cut, by reason; resource_limit is a budget or another limit."),
+		tokens:     counter("foldgate.tokens", "{token}", "Tokens of arguments (in), of results as they came (out) and as the host got them (delivered)."),
+		saved:      counter("foldgate.tokens.saved", "{token}", "Tokens of results that were folded or truncated instead of delivered."),
+		reduced:    counter("foldgate.results.reduced", "{result}", "Results that were folded or truncated."),
+		findings:   counter("foldgate.scrub.findings", "{finding}", "Secrets found, by rule and place."),
+		serverTime: seconds("mcp.server.operation.duration", "How long hosts waited for foldgate.", operation...),
+		clientTime: seconds("mcp.client.operation.duration", "How long foldgate waited for upstreams.", operation...),
+		layerTime: seconds("foldgate.layer.duration", "What each layer of the chain took itself.",
+			0.00001, 0.0001, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
+	}
+	var err error
+	in.inFlight, err = m.Int64UpDownCounter("foldgate.calls.in_flight", metric.WithUnit("{call}"), metric.WithDescription("Calls under way."))
+	return in, errors.Join(append(faults, err)...)
+}
+
+// countCall counts a call that has ended.
+func (t *Telemetry) countCall(ctx context.Context, c *Call, err error, kind string, took time.Duration) {
+	base := make([]attribute.KeyValue, 0, 8)
+	base = append(base, methodKey.String(methodLabel(c.Method)), serverKey.String(serverName(c)))
+	if tool := t.tools.label(c, err); tool != "" {
+		base = append(base, toolKey.String(tool))
+	}
+	with := func(more ...attribute.KeyValue) metric.MeasurementOption {
+		return metric.WithAttributes(append(base[:len(base):len(base)], more...)...)
+	}
+	t.calls.Add(ctx, 1, with(outcomeKey.String(outcome(c, err, kind))))
+	if c.Direction == FromHost {
+		t.serverTime.Record(ctx, took.Seconds(), with(durationLabels(c.Transport, kind)...))
+	}
+	if reason := refusal(c, err); reason != "" {
+		t.refusals.Add(ctx, 1, with(reasonKey.String(reason)))
+	}
+	for _, n := range []struct {
+		direction string
+		tokens    int
+	}{{"in", c.Tokens.In}, {"out", c.Tokens.Out}, {"delivered", c.Tokens.Delivered}} {
+		if n.tokens > 0 {
+			t.tokens.Add(ctx, int64(n.tokens), with(attribute.String("foldgate.direction", n.direction)))
+		}
+	}
+	if c.Folded || c.Truncated {
+		how := with(attribute.String("foldgate.how", map[bool]string{true: "folded", false: "truncated"}[c.Folded]))
+		t.reduced.Add(ctx, 1, how)
+		if saved := c.Tokens.Out - c.Tokens.Delivered; saved > 0 {
+			t.saved.Add(ctx, int64(saved), how)
+		}
+	}
+	t.countFindings(ctx, serverName(c), "result", c.Findings)
+	t.countFindings(ctx, serverName(c), "arguments", c.ArgumentFindings)
+}
+
+func (t *Telemetry) countFindings(ctx context.Context, server, place string, found []scrub.Finding) {
+	for _, f := range found {
+		t.findings.Add(ctx, 1, metric.WithAttributes(attribute.String("foldgate.rule", f.Rule),
+			attribute.String("foldgate.place", place), serverKey.String(server)))
+	}
+}
+
+// countUpstream counts one request to an upstream.
+func (t *Telemetry) countUpstream(ctx context.Context, c *Call, transport string, err error, kind string, took time.Duration) {
+	labels := append(durationLabels(transport, kind), methodKey.String(methodLabel(c.Method)), serverKey.String(serverName(c)))
+	if tool := t.tools.label(c, err); tool != "" {
+		labels = append(labels, toolKey.String(tool))
+	}
+	t.clientTime.Record(ctx, took.Seconds(), metric.WithAttributes(labels...))
+}
+
+// durationLabels are those that the semantic conventions add to durations.
+func durationLabels(transport, kind string) []attribute.KeyValue {
+	var out []attribute.KeyValue
+	if transport != "" {
+		out = append(out, attribute.String("network.transport", transport))
+	}
+	if kind != "" {
+		out = append(out, errorKey.String(kind))
+	}
+	return out
+}
+
+func layerSet(name, phase string) attribute.Set {
+	return attribute.NewSet(attribute.String("foldgate.layer", name), attribute.String("foldgate.phase", phase))
+}
