@@ -68,6 +68,7 @@ func (g *Gateway) askHost(s *session, fl *inbound, guess bool, u *upstream, l li
 		}
 		if cause := fl.getCall(); cause != nil {
 			c.Revision, c.Branch, c.Correlates = cause.Revision, cause.Branch, []string{cause.Record}
+			c.Traceparent = cause.Outgoing()
 		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -161,7 +161,7 @@ func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream, l link, k 
 			Revision: l.info().Version, Server: u.key, Method: kinds[k].method, Params: params, Forward: params, Correlates: causes,
 		}
 		res, err := g.through(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-			m, err := l.call(ctx, &linkCall{Method: c.Method, Params: c.Forward})
+			m, err := l.call(ctx, &linkCall{Method: c.Method, Params: withTraceparent(c.Forward, c.Outgoing())})
 			return resultOf(m), err
 		})
 		if err != nil {

@@ -9,15 +9,18 @@ import (
 // newChain writes the order of the interceptors, outermost first. The order is
 // a security property and can't be configured.
 func newChain(g *Gateway) func(context.Context, *interceptor.Call, interceptor.Handler) (*interceptor.Result, error) {
-	locate := func(c *interceptor.Call) { interceptor.Locate(g.branches, c) }
-	order := []interceptor.Middleware{
-		interceptor.Trace(g.recorder, locate),                       // outermost: a record before any effect, one after whatever happened
-		interceptor.Recover(g.log),                                  // inside Trace, so that a panic is recorded as an error
-		interceptor.Attribute(g.branches),                           // before Meter, which charges the branch
-		interceptor.Meter(g.branches, g.gauge),                      // outside Fold: charges what the host gets to read
-		interceptor.Fold(g.results, g.gauge, g.foldPolicy(), g.log), // outside Scrub: only scrubbed text is stored and shown
-		interceptor.Scrub(g.scrubber, g.cfg.scrubPolicy),            // innermost: nothing outside it holds an unscrubbed result
+	locate := func(c *interceptor.Call) {
+		interceptor.Locate(g.branches, c)
+		g.inherit(c)
 	}
+	order := g.observed(locate, // outside all others, where telemetry is on
+		layer{"trace", interceptor.Trace(g.recorder, locate)},                      // outermost: a record before any effect, one after whatever happened
+		layer{"recover", interceptor.Recover(g.log)},                               // inside Trace, so that a panic is recorded as an error
+		layer{"attribute", interceptor.Attribute(g.branches)},                      // before Meter, which charges the branch
+		layer{"meter", interceptor.Meter(g.branches, g.gauge)},                     // outside Fold: charges what the host gets to read
+		layer{"fold", interceptor.Fold(g.results, g.gauge, g.foldPolicy(), g.log)}, // outside Scrub: only scrubbed text is stored and shown
+		layer{"scrub", interceptor.Scrub(g.scrubber, g.cfg.scrubPolicy)},           // innermost: nothing outside it holds an unscrubbed result
+	)
 	return func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error) {
 		return interceptor.Chain(h, order...)(ctx, c)
 	}

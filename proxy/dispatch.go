@@ -25,6 +25,8 @@ func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 		c.Control = t.place == nil
 		if t.place != nil {
 			t.place(fl, c)
+		} else if id, ok := rawjson.GetString(c.Arguments, branchArgument); ok {
+			g.joinBranch(c, id)
 		}
 		return g.local(fl, c, t.answer())
 	}
@@ -247,9 +249,9 @@ func (g *Gateway) forward(fl *inbound, c *interceptor.Call, u *upstream) (*inter
 // upstream that forgot the session did nothing, so it is asked once more, in a
 // new one.
 func (g *Gateway) send(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
-	res, err := g.sendOnce(ctx, fl, c, u)
+	res, err := g.sendUp(ctx, fl, c, u)
 	if errors.Is(err, errSessionGone) && ctx.Err() == nil {
-		return g.sendOnce(ctx, fl, c, u)
+		return g.sendUp(ctx, fl, c, u)
 	}
 	return res, err
 }
@@ -274,6 +276,7 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 	if fl.modern {
 		defer u.enter(fl)()
 	}
+	c.Forward = withTraceparent(c.Forward, c.Outgoing())
 	switch {
 	case fl.modern && !l.info().Modern():
 		return g.sendParked(ctx, fl, c, u, l)

@@ -10,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/metric"
+	oteltrace "go.opentelemetry.io/otel/trace"
+
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
@@ -35,6 +38,11 @@ type Gateway struct {
 	results  *folding.Results
 	batches  batches
 	gauge    interceptor.Gauge
+
+	traces    oteltrace.TracerProvider // nil: no spans
+	meters    metric.MeterProvider     // nil: no metrics
+	telemetry *interceptor.Telemetry   // nil: off
+	watching  metric.Registration      // nil: no metrics
 	// through runs a call down the chain of interceptors to h.
 	through func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error)
 
@@ -51,12 +59,15 @@ type Gateway struct {
 
 // New makes a gateway from a valid configuration. It opens the state
 // directory and loads the scrubbing rules, but starts no upstream.
-func New(cfg Config, log *slog.Logger) (*Gateway, error) {
+func New(cfg Config, log *slog.Logger, options ...Option) (*Gateway, error) {
 	if faults := cfg.Validate(); len(faults) > 0 {
 		return nil, &ConfigError{File: "configuration", Faults: faults}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream{}, openLink: openLink}
+	for _, o := range options {
+		o(g)
+	}
 	if err := g.openEngines(); err != nil {
 		cancel()
 		return nil, errors.Join(err, g.closeEngines(ctx))
@@ -69,6 +80,10 @@ func New(cfg Config, log *slog.Logger) (*Gateway, error) {
 		g.byKey[key] = u
 	}
 	g.through = newChain(g)
+	if err := g.watchState(); err != nil {
+		cancel()
+		return nil, errors.Join(fmt.Errorf("telemetry: %w", err), g.closeEngines(ctx))
+	}
 	return g, nil
 }
 
@@ -93,6 +108,9 @@ func (g *Gateway) openEngines() error {
 		Journal: g.journal, Scrub: g.scrubber, Payload: g.cfg.Trace.Payload == "scrubbed", Refuse: g.cfg.Trace.OnError == "refuse",
 		Counter: g.counter.Name(), Log: g.log,
 	}
+	if err := g.openTelemetry(); err != nil {
+		return fmt.Errorf("telemetry: %w", err)
+	}
 	g.gauge = interceptor.Gauge{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}
 	if g.results, err = folding.OpenResults(filepath.Join(state, "results.db"), g.cfg.Results.limits()); err != nil {
 		return fmt.Errorf("state_dir: %w", err)
@@ -102,7 +120,7 @@ func (g *Gateway) openEngines() error {
 		return fmt.Errorf("state_dir: %w", err)
 	}
 	g.branches, err = folding.Open(g.ctx, g.cfg.Folding, folding.Options{
-		Repository: repo, Count: g.counter.Count, OnEvent: g.branchEvent, Log: g.log,
+		Repository: repo, Count: g.counter.Count, OnEvent: g.branchEvent, Log: g.log, Meters: g.meters, Traces: g.traces,
 		Scrub: func(ctx context.Context, text string) (string, error) {
 			clean, _, err := g.scrubber.Text(ctx, text)
 			return clean, err
@@ -196,6 +214,9 @@ func (g *Gateway) Close(ctx context.Context) error {
 
 func (g *Gateway) closeEngines(ctx context.Context) error {
 	var errs []error
+	if g.watching != nil {
+		errs = append(errs, g.watching.Unregister())
+	}
 	if g.branches != nil {
 		errs = append(errs, g.branches.Close(ctx))
 	}

@@ -85,7 +85,7 @@ type fakeUpstream struct {
 
 // rig is a gateway on fake upstreams, and one host session.
 type rig struct {
-	t     *testing.T
+	t     testing.TB
 	g     *Gateway
 	s     *session
 	mu    sync.Mutex
@@ -95,7 +95,7 @@ type rig struct {
 }
 
 // newRig makes a gateway on fakes; the host speaks the modern era if modern.
-func newRig(t *testing.T, modern bool, ups map[string]fakeUpstream) *rig {
+func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...Option) *rig {
 	t.Helper()
 	r := &rig{t: t, links: map[string][]*fakeLink{}, push: make(chan Message, 100)}
 	cfg := DefaultConfig()
@@ -104,7 +104,7 @@ func newRig(t *testing.T, modern bool, ups map[string]fakeUpstream) *rig {
 	for key := range ups {
 		cfg.Upstreams[key] = &UpstreamConfig{Command: []string{"fake"}}
 	}
-	g, err := New(cfg, edgeLog(t))
+	g, err := New(cfg, edgeLog(t), options...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -111,7 +111,7 @@ func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 	s, m := fl.s, fl.ex.Msg
 	c := &interceptor.Call{
 		Direction: interceptor.FromHost, Session: s.ID, Principal: s.Principal, From: s.host(), To: "foldgate",
-		Revision: s.speaks(fl), ID: m.ID, Method: m.Method, Params: m.Params, Forward: stripOurMeta(m.Params),
+		Revision: s.speaks(fl), Transport: s.network(), ID: m.ID, Method: m.Method, Params: m.Params, Forward: stripOurMeta(m.Params),
 		Implicit: g.cfg.Attribution.Implicit == "legacy" && (!fl.modern || s.Transport == "stdio"),
 	}
 	if k := rawjson.KindOf(m.Params); m.Params != nil && k != rawjson.Object {

@@ -22,6 +22,9 @@ type threads struct {
 // thread is what the later records of a branch correlate to.
 type thread struct {
 	push, returning, conclusion string
+	// traceparent is that of what happens in the branch, where it is in a trace
+	// of its host's.
+	traceparent string
 }
 
 // of returns the thread of a branch, making it where it is not known: a branch
@@ -53,6 +56,8 @@ func (g *Gateway) pushed(c *interceptor.Call, b folding.Branch) {
 		"timeout_seconds": int(b.ExpiresAt.Sub(b.CreatedAt) / time.Second),
 	})
 	rec.CorrelationID = trace.IDs{c.Record}
+	rec.Audit.Traceparent = g.threads.trace(b, c)
+	g.openSpan(b, rec.Audit.Traceparent, c)
 	g.append(rec)
 	th := g.threads.of(b.ID)
 	g.threads.mu.Lock()
@@ -79,6 +84,7 @@ func (g *Gateway) returning(c *interceptor.Call, branch string) {
 // branchEvent turns what happens to branches into records. The manager calls
 // it outside its locks, one event at a time.
 func (g *Gateway) branchEvent(e folding.Event) {
+	g.spanEvent(e)
 	b := e.Branch
 	switch e.Kind {
 	case folding.EventWarned, folding.EventExhausted:

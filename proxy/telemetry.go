@@ -1,0 +1,221 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	oteltrace "go.opentelemetry.io/otel/trace"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// Option changes how a [Gateway] is made.
+type Option func(*Gateway)
+
+// WithTelemetry sends spans and metrics to the providers, either of which may
+// be nil. They must outlive the gateway: the last spans end with [Gateway.Close].
+func WithTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider) Option {
+	return func(g *Gateway) { g.traces, g.meters = traces, meters }
+}
+
+// SpanIDs is the id generator that the provider of traces must have, so that
+// spans carry the ids that `foldgate trace --format otlp` gives them.
+func SpanIDs() sdktrace.IDGenerator { return interceptor.SpanIDs() }
+
+// openTelemetry makes the instruments if anybody listens; else g.telemetry
+// stays nil and nothing of it is on the way of a call.
+func (g *Gateway) openTelemetry() (err error) {
+	if g.traces == nil && g.meters == nil {
+		return nil
+	}
+	g.telemetry, err = interceptor.NewTelemetry(g.traces, g.meters, func(tool string) bool { return ownTool(tool) != nil })
+	return err
+}
+
+// watchState reports what is not a matter of calls: sessions, upstreams, the
+// journal.
+func (g *Gateway) watchState() error {
+	if g.meters == nil {
+		return nil
+	}
+	m := g.meters.Meter("github.com/foldgate/foldgate")
+	sessions, err := m.Int64ObservableGauge("foldgate.sessions.active", metric.WithUnit("{session}"),
+		metric.WithDescription("Host sessions that are open. The modern era has none on HTTP."))
+	if err != nil {
+		return err
+	}
+	up, err := m.Int64ObservableGauge("foldgate.upstream.up", metric.WithUnit("{upstream}"),
+		metric.WithDescription("0 for an upstream that could not be reached, 1 for one that could; none for one not yet tried."))
+	if err != nil {
+		return err
+	}
+	journal, err := m.Int64ObservableGauge("foldgate.trace.failing", metric.WithUnit("{journal}"),
+		metric.WithDescription("1 while the trace can't be written."))
+	if err != nil {
+		return err
+	}
+	g.watching, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+		o.ObserveInt64(sessions, int64(len(g.sessions.list())))
+		for _, u := range g.ups {
+			state, _ := u.status()
+			if state != "idle" {
+				o.ObserveInt64(up, map[string]int64{"ready": 1}[state], metric.WithAttributes(attribute.String("foldgate.server", u.key)))
+			}
+		}
+		failing := int64(0)
+		if g.journal.Err() != nil {
+			failing = 1
+		}
+		o.ObserveInt64(journal, failing)
+		return nil
+	}, sessions, up, journal)
+	return err
+}
+
+// layer is one interceptor of the chain under the name that telemetry shows.
+type layer struct {
+	name string
+	mw   interceptor.Middleware
+}
+
+// observed returns the middlewares of the layers, measured where somebody
+// listens.
+func (g *Gateway) observed(locate func(*interceptor.Call), layers ...layer) []interceptor.Middleware {
+	var order []interceptor.Middleware
+	if g.telemetry != nil {
+		order = append(order, g.telemetry.Calls(locate))
+	}
+	for _, l := range layers {
+		if g.telemetry != nil {
+			l.mw = g.telemetry.Layer(l.name, l.mw)
+		}
+		order = append(order, l.mw)
+	}
+	return order
+}
+
+// network is how a host is reached, in the words of the semantic conventions.
+func (p peer) network() string {
+	if p.Transport == "stdio" {
+		return "pipe"
+	}
+	return "tcp"
+}
+
+// network is how an upstream is reached; "" for one inside foldgate.
+func (u *upstream) network() string {
+	switch {
+	case u.cfg.Builtin != "":
+		return ""
+	case u.cfg.URL != "":
+		return "tcp"
+	}
+	return "pipe"
+}
+
+// JSONRPCCode is the error's code for telemetry.
+func (e *rpcError) JSONRPCCode() string { return strconv.Itoa(e.Code) }
+
+// sendUp is sendOnce under a span of its own.
+func (g *Gateway) sendUp(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
+	if g.telemetry == nil {
+		return g.sendOnce(ctx, fl, c, u)
+	}
+	said, _ := u.about()
+	ctx, end := g.telemetry.Upstream(ctx, c, u.network(), said.Version)
+	res, err := g.sendOnce(ctx, fl, c, u)
+	end(res, err)
+	return res, err
+}
+
+// withTraceparent returns params with traceparent in _meta, and everything
+// else as it is: tracestate and baggage are the host's. Without a traceparent
+// it returns params.
+func withTraceparent(params json.RawMessage, traceparent string) json.RawMessage {
+	if traceparent == "" {
+		return params
+	}
+	return rawjson.Set(params, rawjson.Quote(traceparent), "_meta", "traceparent")
+}
+
+// inherit gives a call without a traceparent that of its branch, where the
+// branch was opened by a call that had one: the host's trace goes on.
+func (g *Gateway) inherit(c *interceptor.Call) {
+	if c.Traceparent == "" && c.Branch != nil {
+		c.Traceparent = g.threads.traceparent(c.Branch.ID)
+	}
+}
+
+// joinBranch puts a call that names a branch in its arguments, as branch_return
+// does, into the branch's trace if it came without one.
+func (g *Gateway) joinBranch(c *interceptor.Call, id string) {
+	if c.Traceparent != "" || id == "" {
+		return
+	}
+	if c.Traceparent = g.threads.traceparent(id); c.Traceparent != "" || g.telemetry == nil {
+		return
+	}
+	b, err := g.branches.Resolve(folding.Caller{Principal: c.Principal, Session: c.Session}, id)
+	if err == nil {
+		c.Traceparent = g.telemetry.BranchTraceparent(b.Context)
+	}
+}
+
+// openSpan starts the span of a branch that c opened. parent is what the
+// journal records as its traceparent.
+func (g *Gateway) openSpan(b folding.Branch, parent string, c *interceptor.Call) {
+	if g.telemetry == nil {
+		return
+	}
+	g.telemetry.BranchOpened(b, parent, c)
+	if _, err := g.branches.Resolve(folding.Caller{Principal: b.Principal, Session: b.Session}, b.ID); err != nil {
+		g.telemetry.BranchEnded(b) // it was closed before its span was there
+	}
+}
+
+// spanEvent follows the life of branches that are not opened by a call here.
+func (g *Gateway) spanEvent(e folding.Event) {
+	if g.telemetry == nil {
+		return
+	}
+	switch e.Kind {
+	case folding.EventRecovered:
+		g.telemetry.BranchOpened(e.Branch, "", nil)
+	case folding.EventConcluded, folding.EventEnded:
+		g.telemetry.BranchEnded(e.Branch)
+	}
+}
+
+// traceparent is that of what happens in a branch which a host's trace reaches;
+// "" for any other.
+func (t *threads) traceparent(branch string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if th := t.all[branch]; th != nil {
+		return th.traceparent
+	}
+	return ""
+}
+
+// trace puts a new branch into a trace: that of its parent branch, else that
+// of the host where c came with one. It returns the branch's own parent.
+func (t *threads) trace(b folding.Branch, c *interceptor.Call) (parent string) {
+	if parent = t.traceparent(b.ParentID); parent == "" && b.ParentID == "" && c.Traceparent != "" {
+		parent = c.Outgoing()
+	}
+	if tp, ok := trace.ParseTraceparent(parent); ok {
+		tp.Parent = trace.BranchSpanID(b.Context)
+		th := t.of(b.ID)
+		t.mu.Lock()
+		th.traceparent = tp.String()
+		t.mu.Unlock()
+	}
+	return parent
+}
