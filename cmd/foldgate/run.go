@@ -22,6 +22,9 @@ func newRun(a *app) *cobra.Command {
 serves streamable HTTP on /mcp (and /b/<branch_id>/mcp, /healthz, /readyz).
 Without one it serves the host that started it on standard input and output.
 
+OpenTelemetry spans and metrics go where the OTEL_* variables say; without them
+there are none. See docs/telemetry.md.
+
 It stops on SIGINT and SIGTERM: open branches are returned to their parents,
 upstream servers and their children end with it.`,
 		Example: `  foldgate run --config foldgate.yaml
@@ -53,7 +56,9 @@ func (a *app) serve(ctx context.Context, cfg proxy.Config, in io.Reader, out, er
 		return err
 	}
 	defer done()
-	g, err := proxy.New(cfg, log)
+	telemetry, flush := startTelemetry(ctx, errOut, log)
+	defer flush()
+	g, err := proxy.New(cfg, log, telemetry...)
 	if err != nil {
 		return err
 	}
