@@ -217,9 +217,10 @@ func (b *batch) keepAnswer(session string) bool {
 	if b.kept {
 		return true
 	}
+	size := b.g.counter.Count(b.answer)
 	err := b.g.results.Put(b.g.ctx, folding.StoredResult{
 		Handle: b.handle, Principal: b.principal, Session: session, Context: b.branch.Context, Tool: b.made,
-		Kind: "answer", Text: b.answer, Tokens: b.g.counter.Count(b.answer),
+		Kind: "answer", Text: b.answer, Tokens: size, Delivered: size,
 	})
 	if err != nil {
 		b.g.log.Error("answer of a batch not stored", "err", err)

@@ -267,6 +267,7 @@ func branchStatus(ctx context.Context, fl *inbound, c *interceptor.Call) (*inter
 		Error       string `json:"error,omitempty"`
 		Digest      string `json:"digest,omitempty"`
 		Message     string `json:"message,omitempty"`
+		Folded      string `json:"folded,omitempty"`
 	}{
 		BranchID: b.ID, SessionID: b.Session, Status: string(b.Status), Depth: b.Depth, BudgetUsed: b.BudgetUsed, BudgetTotal: b.BudgetTotal,
 		Description: b.Description, Context: b.Context, CreatedAt: stamp(b.CreatedAt), Reason: b.Reason, Error: b.Error, Digest: b.Digest,
@@ -276,6 +277,7 @@ func branchStatus(ctx context.Context, fl *inbound, c *interceptor.Call) (*inter
 	} else {
 		out.ExpiresAt = stamp(b.ExpiresAt)
 	}
+	out.Folded = fl.s.gw.savedLine(ctx, b)
 	if b.Late { // nobody else has seen it
 		out.Message = b.Message
 	}

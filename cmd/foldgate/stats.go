@@ -1,0 +1,211 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/proxy"
+)
+
+func newStats(a *app) *cobra.Command {
+	var since string
+	var asJSON bool
+	var top int
+	cmd := &cobra.Command{
+		Use:   "stats",
+		Short: "Show what folding saved",
+		Long: `Sum up the tokens of all tool calls in the trace: what tools returned, what was
+delivered of it, what was stored instead and read back later; by tool, by branch
+and by day. Each column says whether it was measured, that is counted on the
+text itself when the call was made, or computed from measured figures. The trace
+is all it knows: what trace.retain_files has removed is not in the sums.`,
+		Example: "  foldgate stats\n  foldgate stats --since 7d --json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := proxy.Find(a.config)
+			if err != nil {
+				return err
+			}
+			filter := trace.Filter{Kinds: []string{trace.KindResponse + "tools/call"}}
+			if since != "" {
+				if filter.Since, err = trace.ParseTime(since, time.Now()); err != nil {
+					return usageError{fmt.Errorf("--since: %w", err)}
+				}
+			}
+			s, err := sumUp(cfg.StatePath(), filter)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return writeJSON(cmd.OutOrStdout(), s)
+			}
+			s.write(cmd.OutOrStdout(), top)
+			return nil
+		},
+	}
+	cmd.Flags().StringVar(&since, "since", "", "from this time on: RFC 3339, or an age such as 90m or 2d")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with all rows")
+	cmd.Flags().IntVar(&top, "top", 10, "rows of each table")
+	return cmd
+}
+
+// figures are sums of tokens. Delivered and the others are counted when a call
+// is made; Saved is their difference where results were folded.
+type figures struct {
+	Name      string `json:"name,omitempty"`
+	Calls     int    `json:"calls"`
+	Results   int    `json:"results"`   // what tools returned
+	Delivered int    `json:"delivered"` // what hosts got of it
+	Folded    int    `json:"folded"`    // calls whose result was stored
+	Stored    int    `json:"stored"`    // tokens of those results
+	ReadBack  int    `json:"read_back"` // delivered by branch_read
+	Saved     int    `json:"saved"`     // not delivered, less what was read back
+}
+
+// labels say of each figure how it came about.
+var labels = map[string]string{
+	"calls": "measured", "results": "measured", "delivered": "measured", "folded": "measured", "stored": "measured", "read_back": "measured",
+	"saved": "computed: tokens of folded results less their previews, less read_back",
+}
+
+func (f *figures) add(r *trace.Record) {
+	f.Calls++
+	a := r.Audit
+	if a.Tokens != nil {
+		f.Results += a.Tokens.Out
+		f.Delivered += a.Tokens.Delivered
+		if a.Tool == "branch_read" && a.Server == "" {
+			f.ReadBack += a.Tokens.Delivered
+			f.Saved -= a.Tokens.Delivered
+		}
+	}
+	if a.Fold != nil {
+		f.Folded++
+		f.Saved += a.Fold.Saved
+		if a.Tokens != nil {
+			f.Stored += a.Tokens.Out
+		}
+	}
+}
+
+// savings is what stats prints.
+type savings struct {
+	Counters []string          `json:"counters"`
+	From     string            `json:"from,omitempty"`
+	To       string            `json:"to,omitempty"`
+	Labels   map[string]string `json:"labels"`
+	Total    figures           `json:"total"`
+	Tools    []*figures        `json:"tools"`
+	Branches []*figures        `json:"branches"`
+	Days     []*figures        `json:"days"`
+}
+
+// sumUp reads the traces of all instances of a state directory.
+func sumUp(stateDir string, filter trace.Filter) (*savings, error) {
+	s := &savings{Labels: labels, Counters: []string{}, Tools: []*figures{}, Branches: []*figures{}, Days: []*figures{}}
+	tools, branches, days := map[string]*figures{}, map[string]*figures{}, map[string]*figures{}
+	in := func(m map[string]*figures, name string) *figures {
+		if m[name] == nil {
+			m[name] = &figures{Name: name}
+		}
+		return m[name]
+	}
+	found := false
+	for n := 1; ; n++ {
+		dir := filepath.Join(proxy.InstanceDir(stateDir, n), "trace")
+		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
+			break
+		}
+		found = true
+		if err := trace.Query(dir, filter, func(r *trace.Record) bool {
+			if r.Audit == nil || r.Audit.Tool == "" {
+				return true
+			}
+			s.see(r)
+			s.Total.add(r)
+			in(tools, strings.TrimPrefix(r.Audit.Server+"/"+r.Audit.Tool, "/")).add(r)
+			in(branches, cmp.Or(r.Context, "main")).add(r)
+			in(days, r.TS[:min(len(r.TS), len(time.DateOnly))]).add(r)
+			return true
+		}); err != nil {
+			return nil, err
+		}
+	}
+	if !found {
+		return nil, fmt.Errorf("no trace in %s: run the gateway first, or name its configuration with --config", stateDir)
+	}
+	s.Tools, s.Branches, s.Days = ordered(tools, bySaved), ordered(branches, bySaved), ordered(days, byName)
+	return s, nil
+}
+
+// see notes when a call was made and how it was counted.
+func (s *savings) see(r *trace.Record) {
+	if s.From == "" || r.TS < s.From {
+		s.From = r.TS
+	}
+	s.To = max(s.To, r.TS)
+	if t := r.Audit.Tokens; t != nil && t.Counter != "" && !slices.Contains(s.Counters, t.Counter) {
+		s.Counters = append(s.Counters, t.Counter)
+	}
+}
+
+func bySaved(a, b *figures) int {
+	return cmp.Or(cmp.Compare(b.Saved, a.Saved), cmp.Compare(b.Delivered, a.Delivered), cmp.Compare(a.Name, b.Name))
+}
+
+func byName(a, b *figures) int { return cmp.Compare(a.Name, b.Name) }
+
+func ordered(m map[string]*figures, order func(a, b *figures) int) []*figures {
+	out := make([]*figures, 0, len(m))
+	for _, f := range m {
+		out = append(out, f)
+	}
+	slices.SortFunc(out, order)
+	return out
+}
+
+// write prints the tables for people.
+func (s *savings) write(w io.Writer, top int) {
+	t := s.Total
+	fmt.Fprintf(w, "%d calls, %d tokens returned by tools, %d delivered; %d results folded, %d tokens saved", t.Calls, t.Results, t.Delivered, t.Folded, t.Saved)
+	if t.Results > 0 {
+		fmt.Fprintf(w, " (%.1f %%)", 100*float64(t.Saved)/float64(t.Results))
+	}
+	fmt.Fprintln(w)
+	if len(s.Counters) > 1 {
+		fmt.Fprintf(w, "warning: counted with %s, so the sums mix units\n", strings.Join(s.Counters, " and "))
+	}
+	for _, table := range []struct {
+		name string
+		rows []*figures
+	}{{"TOOL", s.Tools}, {"BRANCH", s.Branches}, {"DAY", s.Days}} {
+		fmt.Fprintln(w)
+		tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+		fmt.Fprintf(tab, "CALLS\tRESULTS\tDELIVERED\tSTORED\tREAD BACK\tSAVED\t  %s\n", table.name)
+		fmt.Fprint(tab, "measured\tmeasured\tmeasured\tmeasured\tmeasured\tcomputed\t  \n")
+		rows := table.rows
+		if table.name == "DAY" {
+			rows = rows[max(len(rows)-top, 0):]
+		} else {
+			rows = rows[:min(len(rows), top)]
+		}
+		for _, f := range rows {
+			fmt.Fprintf(tab, "%d\t%d\t%d\t%d\t%d\t%d\t  %s\n", f.Calls, f.Results, f.Delivered, f.Stored, f.ReadBack, f.Saved, f.Name)
+		}
+		_ = tab.Flush()
+		if more := len(table.rows) - len(rows); more > 0 {
+			fmt.Fprintf(w, "(%d more; --top shows them)\n", more)
+		}
+	}
+}
