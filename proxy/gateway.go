@@ -42,7 +42,6 @@ type Gateway struct {
 	traces    oteltrace.TracerProvider // nil: no spans
 	meters    metric.MeterProvider     // nil: no metrics
 	telemetry *interceptor.Telemetry   // nil: off
-	watching  metric.Registration      // nil: no metrics
 	// through runs a call down the chain of interceptors to h.
 	through func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error)
 
@@ -214,9 +213,6 @@ func (g *Gateway) Close(ctx context.Context) error {
 
 func (g *Gateway) closeEngines(ctx context.Context) error {
 	var errs []error
-	if g.watching != nil {
-		errs = append(errs, g.watching.Unregister())
-	}
 	if g.branches != nil {
 		errs = append(errs, g.branches.Close(ctx))
 	}

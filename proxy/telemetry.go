@@ -20,7 +20,8 @@ import (
 type Option func(*Gateway)
 
 // WithTelemetry sends spans and metrics to the providers, either of which may
-// be nil. They must outlive the gateway: the last spans end with [Gateway.Close].
+// be nil. They are for this gateway alone and must outlive it: the last spans
+// end with [Gateway.Close], and its state is read until the meters are shut down.
 func WithTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider) Option {
 	return func(g *Gateway) { g.traces, g.meters = traces, meters }
 }
@@ -61,7 +62,7 @@ func (g *Gateway) watchState() error {
 	if err != nil {
 		return err
 	}
-	g.watching, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+	_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		o.ObserveInt64(sessions, int64(len(g.sessions.list())))
 		for _, u := range g.ups {
 			state, _ := u.status()
