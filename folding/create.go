@@ -23,6 +23,8 @@ type CreateRequest struct {
 	// Budget in tokens and TimeoutSeconds: 0 means the default, more than the
 	// maximum means the maximum. A branch never outlives its parent.
 	Budget, TimeoutSeconds int
+	// Cause is passed on in the Event of the creation.
+	Cause string
 }
 
 // draft is a request whose texts and figures have been checked.
@@ -30,7 +32,6 @@ type draft struct {
 	CreateRequest
 	cost    int // tokens of the texts
 	timeout time.Duration
-	minted  bool // SessionID was made up
 	id      string
 	context contextpath.Path
 	limits  sessionKey // whose limits it counts against
@@ -46,7 +47,10 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 	if err != nil {
 		return Branch{}, err
 	}
-	ledger, err := budget.NewLedger(d.Budget, d.cost)
+	ledger, err := budget.NewLedger(d.Budget, 0)
+	if err == nil {
+		err = ledger.Charge(d.cost) // and warn if that is most of it
+	}
 	if err != nil {
 		return Branch{}, err
 	}
@@ -71,6 +75,7 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 	b := m.open(caller, d, parent, ledger, now)
 	stored := m.w.put(OpInsert, b.stored())
 	m.emit(EventCreated, now, b.snapshot(), nil)
+	m.events[len(m.events)-1].Cause = d.Cause
 	m.unlock()
 	return m.activate(b, stored.wait())
 }
@@ -137,7 +142,7 @@ func (m *Manager) pickSession(caller Caller, d *draft) error {
 		if err != nil {
 			return fmt.Errorf("make a session id: %w", err)
 		}
-		d.SessionID, d.minted = "ses_"+id.String(), true
+		d.SessionID = "ses_" + id.String()
 	}
 	if !m.opts.Sessions.ValidSession(caller, d.SessionID) {
 		return fail(ErrForbidden, "this session may not be used from here: leave out session_id, or use a connection that keeps a session")
@@ -148,10 +153,9 @@ func (m *Manager) pickSession(caller Caller, d *draft) error {
 // place finds the branch's place in the tree. It returns the parent, nil where
 // none was named or it is not active. m.mu is held.
 func (m *Manager) place(caller Caller, d *draft) (parent *branch, err error) {
-	d.limits = sessionKey{caller.Principal, d.SessionID}
-	if d.minted {
-		d.limits.session = "" // callers without a session share one set of limits
-	}
+	// The connection's session, not the argument: a session id that a caller
+	// makes up buys nothing. Callers without one share one set of limits.
+	d.limits = sessionKey{caller.Principal, caller.Session}
 	if d.ParentID != "" {
 		if parent = m.own(caller, d.ParentID); parent == nil {
 			return nil, nil

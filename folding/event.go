@@ -10,6 +10,8 @@ type EventKind string
 
 // The kinds of events, in the order in which one branch can meet them.
 const (
+	// EventCreated: the branch has its place and is being stored. If that
+	// fails, EventEnded follows.
 	EventCreated EventKind = "created"
 	// EventRecovered: the branch was active when the process died and goes on.
 	EventRecovered EventKind = "recovered"
@@ -35,6 +37,8 @@ type Event struct {
 	// Children are the ids of the branches that this end closed on its way,
 	// in the order of their ends.
 	Children []string
+	// Cause is, on EventCreated, CreateRequest.Cause.
+	Cause string
 }
 
 // emit queues an event. m.mu is held.

@@ -254,6 +254,45 @@ func TestCallersWithoutSessionShareLimits(t *testing.T) {
 	wantErr(t, "6th creation without a session", err, folding.ErrRateLimited)
 }
 
+// A session id that a caller makes up for each creation buys nothing: the
+// limits are those of its connection, or of its principal where it has none.
+func TestInventedSessionsShareLimits(t *testing.T) {
+	for _, c := range []folding.Caller{alice, {Principal: "alice"}} {
+		for _, tt := range []struct {
+			set  func(*folding.Config)
+			want error
+		}{
+			{func(cfg *folding.Config) { cfg.MaxBranchesPerMinute = 5 }, folding.ErrRateLimited},
+			{func(cfg *folding.Config) { cfg.MaxConcurrentPerSession = 5 }, folding.ErrTooManyBranches},
+		} {
+			cfg := roomy()
+			tt.set(&cfg)
+			m, _ := open(t, cfg, folding.Options{Now: newManual().now})
+			for i := range 5 {
+				b := create(t, m, c, folding.CreateRequest{SessionID: fmt.Sprint("made-up-", i)})
+				if b.Session != fmt.Sprint("made-up-", i) {
+					t.Errorf("session %q, want the one that was asked for", b.Session)
+				}
+			}
+			_, err := m.Create(ctx, c, folding.CreateRequest{Description: "d", SessionID: "made-up-6"})
+			wantErr(t, fmt.Sprintf("6th creation of %+v", c), err, tt.want)
+			create(t, m, folding.Caller{Principal: "alice", Session: "s9"}, folding.CreateRequest{})
+			create(t, m, bob, folding.CreateRequest{SessionID: "made-up-1"})
+		}
+	}
+}
+
+// The event of a creation carries what its caller said caused it, and comes
+// before every other of the branch, also where the branch ends at once.
+func TestCauseOfCreation(t *testing.T) {
+	m, rec := open(t, roomy(), folding.Options{})
+	b := create(t, m, alice, folding.CreateRequest{Description: "a b c d e f g h", Budget: 10, Cause: "env_1"})
+	wantKinds(t, rec, b.ID, folding.EventCreated, folding.EventWarned)
+	if got := rec.events[0].Cause; got != "env_1" {
+		t.Errorf("cause %q, want env_1", got)
+	}
+}
+
 func TestConfigValidate(t *testing.T) {
 	if err := folding.DefaultConfig().Validate(); err != nil {
 		t.Errorf("the defaults: %v", err)

@@ -141,7 +141,11 @@ func (m *Manager) recover(active []Branch) {
 		rec.Activity.Lost += rec.Activity.InFlight
 		rec.Activity.InFlight = 0
 		rec.Status = StatusActive
-		b := m.add(rec, ledger, m.live[rec.ParentID], sessionKey{rec.Principal, rec.Session})
+		parent, limits := m.live[rec.ParentID], sessionKey{rec.Principal, rec.Origin}
+		if parent != nil {
+			limits = parent.limits
+		}
+		b := m.add(rec, ledger, parent, limits)
 		m.save(b)
 		m.emit(EventRecovered, now, b.snapshot(), nil)
 	}
