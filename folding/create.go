@@ -24,7 +24,7 @@ type CreateRequest struct {
 	// maximum means the maximum. A branch never outlives its parent.
 	Budget, TimeoutSeconds int
 	// Cause is passed on in the Event of the creation.
-	Cause string
+	Cause any
 }
 
 // draft is a request whose texts and figures have been checked.

@@ -38,7 +38,7 @@ type Event struct {
 	// in the order of their ends.
 	Children []string
 	// Cause is, on EventCreated, CreateRequest.Cause.
-	Cause string
+	Cause any
 }
 
 // emit queues an event. m.mu is held.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -68,7 +69,9 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next
 	want := c.measure(g, res)
 	c.Tokens.Out = max(c.Tokens.Out, want)
 	if failed, _ := rawjson.Get(res.Body, "isError"); res.Error != nil || string(failed) == "true" {
-		outcome.Err = "the tool answered with an error"
+		if outcome.Err = strings.TrimSpace(resultText(res)); outcome.Err == "" {
+			outcome.Err = "the tool answered with an error and no text"
+		}
 	}
 	granted, err := fl.Take(want)
 	if err != nil { // ended meanwhile: nothing charged, nothing delivered

@@ -136,12 +136,11 @@ func (b *batch) open(ctx context.Context, c *interceptor.Call) error {
 	if text == "" {
 		text = fmt.Sprintf("batch of %d calls", len(b.in.Steps))
 	}
-	br, err := b.g.branches.Create(ctx, b.caller(), folding.CreateRequest{SessionID: b.caller().Session, Description: text})
+	br, err := b.g.branches.Create(ctx, b.caller(), folding.CreateRequest{SessionID: b.caller().Session, Description: text, Cause: c})
 	if err != nil {
 		return err
 	}
 	b.branch, b.own = br, true
-	b.g.pushed(c, br)
 	return nil
 }
 

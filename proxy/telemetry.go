@@ -176,9 +176,6 @@ func (g *Gateway) openSpan(b folding.Branch, parent string, c *interceptor.Call)
 		return
 	}
 	g.telemetry.BranchOpened(b, parent, c)
-	if _, err := g.branches.Resolve(folding.Caller{Principal: b.Principal, Session: b.Session}, b.ID); err != nil {
-		g.telemetry.BranchEnded(b) // it was closed before its span was there
-	}
 }
 
 // spanEvent follows the life of branches that are not opened by a call here.
@@ -199,24 +196,22 @@ func (g *Gateway) spanEvent(e folding.Event) {
 func (t *threads) traceparent(branch string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if th := t.all[branch]; th != nil {
+	if th := t.open[branch]; th != nil {
 		return th.traceparent
 	}
 	return ""
 }
 
 // trace puts a new branch into a trace: that of its parent branch, else that
-// of the host where c came with one. It returns the branch's own parent.
-func (t *threads) trace(b folding.Branch, c *interceptor.Call) (parent string) {
+// of the host where c came with one. It returns the branch's own parent, and
+// the traceparent of what happens in it.
+func (t *threads) trace(b folding.Branch, c *interceptor.Call) (parent, inside string) {
 	if parent = t.traceparent(b.ParentID); parent == "" && b.ParentID == "" && c.Traceparent != "" {
 		parent = c.Outgoing()
 	}
 	if tp, ok := trace.ParseTraceparent(parent); ok {
 		tp.Parent = trace.BranchSpanID(b.Context)
-		th := t.of(b.ID)
-		t.mu.Lock()
-		th.traceparent = tp.String()
-		t.mu.Unlock()
+		inside = tp.String()
 	}
-	return parent
+	return parent, inside
 }

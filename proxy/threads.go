@@ -13,72 +13,97 @@ import (
 )
 
 // threads ties the records of a branch's life together: its push, its status
-// records, its conclusion and its pop. Its zero value is ready to use.
+// records, its conclusion and its pop. It knows open branches only. Its zero
+// value is ready to use.
 type threads struct {
-	mu  sync.Mutex
-	all map[string]*thread
+	mu        sync.Mutex
+	open      map[string]*thread
+	returning map[string]string // branch to the record of the call that returns it
 }
 
-// thread is what the later records of a branch correlate to.
+// thread is what the later records of an open branch correlate to.
 type thread struct {
-	push, returning, conclusion string
+	push        string
+	conclusions []string // of its children that returned
 	// traceparent is that of what happens in the branch, where it is in a trace
 	// of its host's.
 	traceparent string
 }
 
-// of returns the thread of a branch, making it where it is not known: a branch
-// that was opened before a restart.
-func (t *threads) of(branch string) *thread {
+// begin notes an open branch.
+func (t *threads) begin(branch string, th thread) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.all == nil {
-		t.all = map[string]*thread{}
+	if t.open == nil {
+		t.open = map[string]*thread{}
 	}
-	th := t.all[branch]
-	if th == nil {
-		th = &thread{}
-		t.all[branch] = th
-	}
-	return th
+	t.open[branch] = &th
 }
 
-func (t *threads) drop(branch string) {
+// knows reports whether a branch is open and its push recorded.
+func (t *threads) knows(branch string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	delete(t.all, branch)
+	return t.open[branch] != nil
 }
 
-// pushed records that a branch was opened by the call c.
-func (g *Gateway) pushed(c *interceptor.Call, b folding.Branch) {
-	rec := branchRecord(b, trace.KindPush, map[string]any{
-		"branch_id": b.ID, "parent": b.ParentID, "description": b.Description, "budget": b.BudgetTotal,
-		"timeout_seconds": int(b.ExpiresAt.Sub(b.CreatedAt) / time.Second),
-	})
-	rec.CorrelationID = trace.IDs{c.Record}
-	rec.Audit.Traceparent = g.threads.trace(b, c)
-	g.openSpan(b, rec.Audit.Traceparent, c)
-	g.append(rec)
-	th := g.threads.of(b.ID)
-	g.threads.mu.Lock()
-	th.push = rec.ID
-	g.threads.mu.Unlock()
-	if b.Prompt != "" {
-		thought := branchRecord(b, trace.KindReflection, map[string]any{"thought": b.Prompt})
-		thought.CorrelationID = trace.IDs{rec.ID}
-		g.append(thought)
+// end forgets a branch.
+func (t *threads) end(branch string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.open, branch)
+}
+
+// concluded notes for its parent that a branch returned.
+func (t *threads) concluded(parent, record string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if th := t.open[parent]; th != nil {
+		th.conclusions = append(th.conclusions, record)
 	}
 }
 
-// returning notes which call returns a branch, before its end is recorded.
-func (g *Gateway) returning(c *interceptor.Call, branch string) {
-	if _, err := g.branches.Resolve(folding.Caller{Principal: c.Principal, Session: c.Session}, branch); err != nil {
-		return
+// causes returns what a record of a branch correlates to: its push, or where
+// that is not known its id; for an end also the call that returns it, and for
+// a conclusion those of its children.
+func (t *threads) causes(branch, kind string) trace.IDs {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ids := trace.IDs{branch}
+	th := t.open[branch]
+	if th != nil {
+		ids[0] = th.push
 	}
-	th := g.threads.of(branch)
-	g.threads.mu.Lock()
-	th.returning = c.Record
-	g.threads.mu.Unlock()
+	if call := t.returning[branch]; call != "" && kind != trace.KindStatus {
+		ids = append(ids, call)
+	}
+	if th != nil && kind == trace.KindConclusion {
+		ids = append(ids, th.conclusions...)
+	}
+	return ids
+}
+
+// returns notes the call c as the one that returns a branch until done is
+// called. Of a branch that is not the caller's it notes nothing.
+func (g *Gateway) returns(c *interceptor.Call, branch string) (done func()) {
+	b, _ := g.branches.Resolve(folding.Caller{Principal: c.Principal, Session: c.Session}, branch)
+	if b.ID == "" {
+		return func() {}
+	}
+	t := &g.threads
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.returning == nil {
+		t.returning = map[string]string{}
+	}
+	t.returning[b.ID] = c.Record
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.returning[b.ID] == c.Record {
+			delete(t.returning, b.ID)
+		}
+	}
 }
 
 // branchEvent turns what happens to branches into records. The manager calls
@@ -87,40 +112,71 @@ func (g *Gateway) branchEvent(e folding.Event) {
 	g.spanEvent(e)
 	b := e.Branch
 	switch e.Kind {
-	case folding.EventWarned, folding.EventExhausted:
-		state := map[folding.EventKind]string{folding.EventWarned: "near_limit", folding.EventExhausted: "exhausted"}[e.Kind]
-		rec := g.follow(b, trace.KindStatus, map[string]any{
-			"tokens": b.BudgetUsed, "max_tokens": b.BudgetTotal, "messages_in_context": b.Activity.Calls, "status": state,
-		})
-		rec.Audit.OverBudget = e.Kind == folding.EventExhausted
+	case folding.EventCreated:
+		cause, _ := e.Cause.(*interceptor.Call)
+		g.pushed(b, cause)
+	case folding.EventRecovered:
+		if !g.threads.knows(b.ID) { // its push was not recorded
+			g.pushed(b, nil)
+		}
+		rec := g.status(b, "recovered")
+		rec.Audit.Lost = b.Activity.Lost > 0
+		g.append(rec)
+	case folding.EventWarned:
+		g.append(g.status(b, "near_limit"))
+	case folding.EventExhausted:
+		rec := g.status(b, "exhausted")
+		rec.Audit.OverBudget = true
 		g.append(rec)
 	case folding.EventConcluded, folding.EventLate:
 		rec := g.follow(b, trace.KindConclusion, map[string]any{"decision": b.Message})
 		rec.Audit.Late = e.Kind == folding.EventLate
-		g.threads.mu.Lock()
-		for _, child := range e.Children {
-			if th := g.threads.all[child]; th != nil && th.conclusion != "" {
-				rec.CorrelationID = append(rec.CorrelationID, th.conclusion)
-			}
-		}
-		g.threads.mu.Unlock()
 		g.append(rec)
-		if e.Kind == folding.EventLate {
-			return
+		if e.Kind == folding.EventConcluded {
+			g.threads.concluded(b.ParentID, rec.ID)
+			g.popped(b, reasonReturned)
 		}
-		th := g.threads.of(b.ID)
-		g.threads.mu.Lock()
-		th.conclusion = rec.ID
-		g.threads.mu.Unlock()
-		g.popped(e, "returned")
 	case folding.EventEnded:
-		g.popped(e, b.Reason)
+		g.popped(b, b.Reason)
 	}
 }
 
+// reasonReturned is the reason of the pop of a branch that its agent returned.
+const reasonReturned = "returned"
+
+// pushed records that a branch was opened, by the call cause; nil for one that
+// a process opened which died before it could record it.
+func (g *Gateway) pushed(b folding.Branch, cause *interceptor.Call) {
+	rec := branchRecord(b, trace.KindPush, map[string]any{
+		"branch_id": b.ID, "parent": b.ParentID, "description": b.Description, "budget": b.BudgetTotal,
+		"timeout_seconds": int(b.ExpiresAt.Sub(b.CreatedAt) / time.Second),
+	})
+	th := thread{push: rec.ID}
+	if cause != nil {
+		rec.CorrelationID = trace.IDs{cause.Record}
+		rec.Audit.Traceparent, th.traceparent = g.threads.trace(b, cause)
+		g.openSpan(b, rec.Audit.Traceparent, cause)
+	}
+	g.threads.begin(b.ID, th)
+	g.append(rec)
+	if b.Prompt != "" {
+		g.append(g.follow(b, trace.KindReflection, map[string]any{"thought": b.Prompt}))
+	}
+}
+
+// status is a record of how much of its budget a branch has used.
+func (g *Gateway) status(b folding.Branch, state string) *trace.Record {
+	payload := map[string]any{
+		"tokens": b.BudgetUsed, "max_tokens": b.BudgetTotal, "messages_in_context": b.Activity.Calls, "status": state,
+	}
+	if b.Activity.Lost > 0 {
+		payload["lost_calls"] = b.Activity.Lost
+	}
+	return g.follow(b, trace.KindStatus, payload)
+}
+
 // popped records that a branch was closed.
-func (g *Gateway) popped(e folding.Event, reason string) {
-	b := e.Branch
+func (g *Gateway) popped(b folding.Branch, reason string) {
 	payload := map[string]any{"reason": reason, "status": b.Status, "freed_messages": b.Activity.Calls, "freed_tokens": b.BudgetUsed}
 	if b.Digest != "" {
 		payload["digest"] = b.Digest
@@ -130,29 +186,14 @@ func (g *Gateway) popped(e folding.Event, reason string) {
 	rec.Audit.Decision = &trace.Decision{Result: trace.Allowed, Reason: reason} // also where payloads are not stored
 	rec.Audit.Tokens = &trace.Tokens{Counter: g.counter.Name(), Used: b.BudgetUsed, Budget: b.BudgetTotal, Freed: b.BudgetUsed - g.counter.Count(b.Message)}
 	g.append(rec)
-	for _, child := range e.Children {
-		g.threads.drop(child)
-	}
-	if b.ParentID == "" {
-		g.threads.drop(b.ID)
-	}
+	g.threads.end(b.ID)
 }
 
-// follow makes a record that correlates to the branch's push, and to the call
-// that returns it.
+// follow makes a record that correlates to what came before it in the
+// branch's life.
 func (g *Gateway) follow(b folding.Branch, kind string, payload map[string]any) *trace.Record {
 	rec := branchRecord(b, kind, payload)
-	th := g.threads.of(b.ID)
-	g.threads.mu.Lock()
-	defer g.threads.mu.Unlock()
-	push := th.push
-	if push == "" {
-		push = b.ID // opened before a restart: the context names it
-	}
-	rec.CorrelationID = trace.IDs{push}
-	if th.returning != "" && kind != trace.KindStatus {
-		rec.CorrelationID = append(rec.CorrelationID, th.returning)
-	}
+	rec.CorrelationID = g.threads.causes(b.ID, kind)
 	return rec
 }
 

@@ -172,12 +172,11 @@ func branchCreate(ctx context.Context, fl *inbound, c *interceptor.Call) (*inter
 	g := fl.s.gw
 	b, err := g.branches.Create(ctx, fl.caller(c), folding.CreateRequest{
 		SessionID: in.SessionID, ParentID: in.ParentBranchID, Description: in.Description, Prompt: in.Prompt,
-		Budget: int(in.Budget), TimeoutSeconds: int(in.TimeoutSeconds),
+		Budget: int(in.Budget), TimeoutSeconds: int(in.TimeoutSeconds), Cause: c,
 	})
 	if err != nil {
 		return nil, refused(c, err)
 	}
-	g.pushed(c, b)
 	out := struct {
 		BranchID        string `json:"branch_id"`
 		BudgetAllocated int    `json:"budget_allocated"`
@@ -205,7 +204,7 @@ func branchReturn(ctx context.Context, fl *inbound, c *interceptor.Call) (*inter
 		return nil, err
 	}
 	g := fl.s.gw
-	g.returning(c, in.BranchID)
+	defer g.returns(c, in.BranchID)()
 	ret, err := g.branches.Return(ctx, fl.caller(c), in.BranchID, in.Message)
 	if err != nil {
 		return nil, refused(c, err)
