@@ -100,6 +100,10 @@ type Journal struct {
 	done  chan struct{} // closed when the flusher has ended
 
 	repairs []Event
+	// interrupted says that who had it open before did not close it; from and
+	// to are when that one opened it and the time of its last record.
+	interrupted bool
+	from, to    time.Time
 }
 
 // segmentFile is what the journal needs of an *os.File; tests put a full disk in its place.
@@ -188,6 +192,9 @@ func (j *Journal) takeLock() error {
 		return fmt.Errorf("%w: %s is locked by process %s; stop it or set another state_dir",
 			ErrInUse, path, strings.TrimSpace(string(owner[:n])))
 	}
+	if fi, err := f.Stat(); err == nil {
+		j.interrupted, j.from = fi.Size() > 0, fi.ModTime()
+	}
 	if err := f.Truncate(0); err == nil {
 		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid()) // only names the holder; the lock itself is the kernel's
 	}
@@ -197,6 +204,11 @@ func (j *Journal) takeLock() error {
 
 // Repairs returns what Open had to repair or note, oldest first.
 func (j *Journal) Repairs() []Event { return j.repairs }
+
+// Interrupted reports whether the process that had the journal open before
+// died without closing it: what it had begun is not recorded as ended. from is
+// when it opened the journal, to the time of its last record.
+func (j *Journal) Interrupted() (from, to time.Time, ok bool) { return j.from, j.to, j.interrupted }
 
 // Head returns the last committed record's place. An auditor who keeps a copy
 // elsewhere can prove later that nothing before it was changed; see [VerifyAnchored].
@@ -245,6 +257,9 @@ func (j *Journal) Close() error {
 	}
 	if err == nil {
 		err = j.writeHeadAt(j.headNow())
+	}
+	if err == nil {
+		err = j.lock.Truncate(0) // nobody holds it, and nothing was interrupted
 	}
 	for _, c := range []io.Closer{j.file, j.lock} {
 		if cerr := c.Close(); err == nil {

@@ -70,7 +70,10 @@ func queryFiles(dir string, f Filter, yield func(*Record) bool) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range names {
+	for i, name := range names {
+		if i+1 < len(names) && f.endsBefore(filepath.Join(dir, names[i+1])) {
+			continue
+		}
 		more := true
 		err := scanFile(filepath.Join(dir, name), func(r *Record) bool {
 			more = !f.matchRecord(r) || yield(r)
@@ -84,6 +87,16 @@ func queryFiles(dir string, f Filter, yield func(*Record) bool) error {
 		}
 	}
 	return nil
+}
+
+// endsBefore reports whether all records before a file are too old: its first
+// record is.
+func (f *Filter) endsBefore(next string) bool {
+	if f.Since.IsZero() {
+		return false
+	}
+	r, err := firstRecord(next)
+	return err == nil && micros(r.TS) < f.Since.UnixMicro()
 }
 
 // scanFile yields the records of one file.

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"time"
 )
 
 // recover brings the journal to where it may be continued: it repairs a torn
@@ -111,7 +112,7 @@ func (j *Journal) reopen(name string) ([]Event, error) {
 		return events, os.Remove(path)
 	}
 	j.file, j.name, j.size = f, name, t.size
-	j.seq, j.hash = t.last.Seq, t.last.Hash
+	j.seq, j.hash, j.to = t.last.Seq, t.last.Hash, time.UnixMicro(micros(t.last.TS))
 	if t.damaged {
 		events = append(events, Event{Event: EventDamaged, File: name, Found: &Anchor{name, j.seq, j.hash}})
 	}

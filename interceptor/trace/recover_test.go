@@ -122,3 +122,54 @@ func TestDamagedLastLineIsKept(t *testing.T) {
 		t.Errorf("faults = %v, want the hash of line 7", r.Faults)
 	}
 }
+
+// TestInterrupted tells a process that died from one that closed its journal.
+func TestInterrupted(t *testing.T) {
+	dir := t.TempDir()
+	want := func(j *Journal, want bool) {
+		t.Helper()
+		from, to, ok := j.Interrupted()
+		if ok != want || ok && (from.IsZero() || to.Before(from.Add(-time.Second))) {
+			t.Errorf("Interrupted() = %v, %v, %v; want %v", from, to, ok, want)
+		}
+	}
+	j := open(t, dir, Options{})
+	want(j, false)
+	add(t, j, &Record{Kind: "a"})
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	j = open(t, dir, Options{})
+	want(j, false)
+	add(t, j, &Record{Kind: "b"})
+	lock, err := os.ReadFile(filepath.Join(dir, lockName))
+	if err != nil || len(lock) == 0 {
+		t.Fatalf("lock = %q, %v: want the process id", lock, err)
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, lockName), lock, 0o600); err != nil { // as it was before Close
+		t.Fatal(err)
+	}
+	want(open(t, dir, Options{}), true)
+}
+
+// TestSinceWithoutIndex passes over files that are too old, and no others.
+func TestSinceWithoutIndex(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{RotateBytes: 2000})
+	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for i := range 40 {
+		add(t, j, &Record{Kind: "a", TS: start.Add(time.Duration(i) * time.Second).Format(TimeFormat)})
+	}
+	if names, err := segments(dir); err != nil || len(names) < 4 {
+		t.Fatalf("%d files, %v: want several", len(names), err)
+	}
+	for i := range 41 {
+		got := query(t, dir, Filter{Since: start.Add(time.Duration(i) * time.Second), NoIndex: true, Kinds: []string{"a"}})
+		if len(got) != 40-i {
+			t.Errorf("since %d s: %d records, want %d", i, len(got), 40-i)
+		}
+	}
+}
