@@ -118,6 +118,18 @@ func (g *Gateway) openEngines() error {
 	if err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
+	if err := g.openBranches(repo, filepath.Join(state, "trace")); err != nil {
+		return errors.Join(err, repo.Close())
+	}
+	return nil
+}
+
+// openBranches takes over the branches in repo, after what the trace in dir
+// says of them.
+func (g *Gateway) openBranches(repo folding.Repository, dir string) (err error) {
+	if err = g.reconcile(g.ctx, repo, dir); err != nil {
+		return err
+	}
 	g.branches, err = folding.Open(g.ctx, g.cfg.Folding, folding.Options{
 		Repository: repo, Count: g.counter.Count, OnEvent: g.branchEvent, Log: g.log, Meters: g.meters, Traces: g.traces,
 		Scrub: func(ctx context.Context, text string) (string, error) {

@@ -132,6 +132,17 @@ type record struct {
 	Context       string
 	Payload       json.RawMessage
 	Seq           int
+	Audit         struct {
+		Session, Principal string
+		Decision           struct{ Result, Reason string }
+		Tokens             struct {
+			Used   int `json:"branch_used"`
+			Budget int `json:"branch_budget"`
+		}
+		IsError bool `json:"is_error"`
+		Late    bool
+		Lost    bool
+	}
 }
 
 // trace queries the trace with the command line, and checks its chain.
