@@ -15,9 +15,10 @@ import (
 // refusal is the JSON that a failure of foldgate itself carries.
 type refusal struct {
 	Error struct {
-		Code    string
-		Status  int
-		Message string
+		Code       string
+		Status     int
+		Message    string
+		RetryAfter int `json:"retry_after_seconds"`
 	}
 }
 
