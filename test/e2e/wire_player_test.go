@@ -26,6 +26,9 @@ type player struct {
 	config string // of the upstream, for foldgate.yaml
 	got    chan string
 
+	// script, if set, answers requests before auto does; "" leaves them to it.
+	script func(m mcpclient.Message) (result string)
+
 	mu      sync.Mutex
 	auto    map[string]string // method to result
 	own     map[string]bool   // methods that the test plays
@@ -89,10 +92,15 @@ func (p *player) take(raw string, say, unasked func(string)) {
 		return
 	}
 	p.mu.Lock()
+	p.unasked = unasked
 	result, known := p.auto[m.Method]
 	known = known && !p.own[m.Method]
+	if p.script != nil && m.ID != nil && m.Method != "" {
+		if r := p.script(m); r != "" {
+			result, known = r, true
+		}
+	}
 	if !known && m.Method != "" {
-		p.unasked = unasked
 		if m.ID != nil {
 			p.answer[string(m.ID)], p.latest = say, say
 		}

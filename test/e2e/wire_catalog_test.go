@@ -1,0 +1,225 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// hello is what a played legacy upstream says of itself.
+func hello(instructions string) map[string]string {
+	return map[string]string{
+		"notifications/initialized": "", "server/discover": `{"code":-32601,"message":"Method not found"}`,
+		"initialize":               `{"protocolVersion":"2025-11-25","capabilities":{"tools":{"listChanged":true},"resources":{},"prompts":{}},"serverInfo":{"name":"p","version":"1"},"instructions":` + string(mustJSON(instructions)) + `}`,
+		"tools/list":               `{"tools":[]}`,
+		"prompts/list":             `{"prompts":[]}`,
+		"resources/list":           `{"resources":[]}`,
+		"resources/templates/list": `{"resourceTemplates":[]}`,
+	}
+}
+
+func mustJSON(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// names returns one member of each item of a list, but for foldgate's own tools.
+func names(t *testing.T, c *mcpclient.Client, method, field, member string) (out []string) {
+	t.Helper()
+	var r map[string]json.RawMessage
+	if err := json.Unmarshal(call(t, c, testContext(t), method, `{}`).Result, &r); err != nil {
+		t.Fatal(err)
+	}
+	var list []map[string]any
+	if err := json.Unmarshal(r[field], &list); err != nil {
+		t.Fatal(err)
+	}
+	for _, item := range list {
+		if name := item[member].(string); !strings.HasPrefix(name, "branch_") {
+			out = append(out, name)
+		}
+	}
+	return out
+}
+
+func toolItem(name string) string {
+	return fmt.Sprintf(`{"name":%q,"inputSchema":{"type":"object"}}`, name)
+}
+
+// TestCatalog: many pages, two upstreams, names that clash, are too long, are
+// denied; in the order of the configuration, the same for every host.
+func TestCatalog(t *testing.T) {
+	long := strings.Repeat("long_", 20)
+	first, second := newPlayer(t, "stdio", mcpclient.Legacy, hello("First things first.")), newPlayer(t, "http", mcpclient.Legacy, hello("Second thoughts."))
+	first.script = func(m mcpclient.Message) string {
+		switch m.Method {
+		case "tools/list": // 30 pages, with a cursor that is not of the simplest
+			var p struct{ Cursor string }
+			_ = json.Unmarshal(m.Params, &p)
+			n := 0
+			fmt.Sscanf(p.Cursor, "\ud7ff \"%d\"", &n)
+			next := fmt.Sprintf(`,"nextCursor":%s`, mustJSON(fmt.Sprintf("\ud7ff \"%d\"", n+1)))
+			if n == 29 {
+				next = ""
+			}
+			return fmt.Sprintf(`{"tools":[%s]%s}`, toolItem(fmt.Sprintf("page%02d", n)), next)
+		case "resources/list":
+			return `{"resources":[{"uri":"mem://both","name":"first"},{"uri":"mem://1","name":"1"}]}`
+		case "prompts/list":
+			return `{"prompts":[{"name":"same","description":"first"}]}`
+		case "resources/read":
+			return `{"contents":[],"from":"first"}`
+		}
+		return ""
+	}
+	second.script = func(m mcpclient.Message) string {
+		switch m.Method {
+		case "tools/list":
+			return fmt.Sprintf(`{"tools":[%s,%s,%s,%s]}`, toolItem("page03"), toolItem(long), toolItem("secret_drop"), toolItem("other"))
+		case "tools/call":
+			var p struct{ Name string }
+			_ = json.Unmarshal(m.Params, &p)
+			return fmt.Sprintf(`{"content":[{"type":"text","text":%q}]}`, p.Name)
+		case "resources/list":
+			return `{"resources":[{"uri":"mem://both","name":"second"},{"uri":"mem://2","name":"2"}]}`
+		case "prompts/list":
+			return `{"prompts":[{"name":"same","description":"second"}]}`
+		}
+		return ""
+	}
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  zz: {prefix: \"\", %s}\n  aa: {prefix: \"\", tools: {deny: [secret_*, \"{ba,ob}*\"]}, %s}\n", first.config, second.config))
+	url := g.http()
+	var want, wantTools []string
+	for n := range 30 {
+		wantTools = append(wantTools, fmt.Sprintf("page%02d", n))
+	}
+	short := regexp.MustCompile(`^long_[a-z_]+[0-9a-f]{8}$`)
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		c := mcpclient.HTTP(url, era)
+		g.closes(c)
+		start, err := c.Start(testContext(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s := string(start); !regexp.MustCompile(`# zz\\nFirst things first\.\\n\\n# aa\\nSecond thoughts\.`).MatchString(s) {
+			t.Errorf("%s: instructions are not under their names in order: %s", era, s)
+		}
+		tools := names(t, c, "tools/list", "tools", "name")
+		if i := slices.IndexFunc(tools, short.MatchString); i < 0 || len(tools[i]) > 64 {
+			t.Fatalf("%s: the long name is not shortened: %v", era, tools)
+		} else if got := text(t, c, testContext(t), tools[i], `{}`); got != long {
+			t.Errorf("%s: %s reaches %q", era, tools[i], got)
+		} else if diff := cmp.Diff(append(slices.Clone(wantTools), tools[i], "other"), tools); diff != "" {
+			t.Errorf("%s: tools (-want +got):\n%s", era, diff)
+		}
+		if want == nil {
+			want = tools
+		} else if diff := cmp.Diff(want, tools); diff != "" {
+			t.Errorf("the eras see different lists:\n%s", diff)
+		}
+		if m, err := c.Call(testContext(t), "tools/call", `{"name":"secret_drop","arguments":{}}`); err != nil || !strings.Contains(string(m.Error), "Unknown tool") {
+			t.Errorf("%s: a denied tool = %s %s, %v", era, m.Result, m.Error, err)
+		}
+		if diff := cmp.Diff([]string{"mem://both", "mem://1", "mem://2"}, names(t, c, "resources/list", "resources", "uri")); diff != "" {
+			t.Errorf("%s: resources:\n%s", era, diff)
+		}
+		if m := call(t, c, testContext(t), "resources/read", `{"uri":"mem://both"}`); !strings.Contains(string(m.Result), `"from":"first"`) {
+			t.Errorf("%s: the resource that both have = %s, want the first's, as listed", era, m.Result)
+		}
+		if diff := cmp.Diff([]string{"same"}, names(t, c, "prompts/list", "prompts", "name")); diff != "" {
+			t.Errorf("%s: prompts:\n%s", era, diff)
+		}
+	}
+	if log := g.log.String(); strings.Count(log, "two upstreams offer the same name") != 3 {
+		t.Error("each of the three names that clash should be in the log once")
+	}
+	check := g.output("check")
+	for _, what := range []string{long, "page03"} {
+		if !strings.Contains(check, what) {
+			t.Errorf("check does not show %s:\n%s", what, check)
+		}
+	}
+}
+
+// TestListChangesAreGathered: a burst of changes at two upstreams becomes few
+// notifications, and each list is read anew once it is asked for.
+func TestListChangesAreGathered(t *testing.T) {
+	for _, transport := range []string{"stdio", "http"} {
+		t.Run(transport, func(t *testing.T) {
+			ctx := testContext(t)
+			p := newPlayer(t, transport, mcpclient.Legacy, hello(""))
+			g := newGateway(t, "upstreams:\n  up: {"+p.config+"}\n")
+			c := g.connect(ctx, "stdio", mcpclient.Legacy)
+			var heard noted
+			c.Handle = heard.handle(nil)
+			if got := names(t, c, "tools/list", "tools", "name"); len(got) != 0 {
+				t.Fatalf("tools = %v", got)
+			}
+			p.script = nil
+			p.play("tools/call", true)
+			_, wait, err := c.Send(ctx, "tools/call", `{"name":"up__none","arguments":{}}`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m, err := wait(); err != nil || !strings.Contains(string(m.Error), "Unknown tool") {
+				t.Fatalf("a tool that is not there = %s %v", m.Error, err)
+			}
+			p.mu.Lock()
+			p.auto["tools/list"] = `{"tools":[` + toolItem("new") + `]}`
+			p.mu.Unlock()
+			for range 100 {
+				p.say(`{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}`, true)
+			}
+			until(t, "list_changed arrives", func() bool { return heard.has("tools/list_changed") > 0 })
+			if got := names(t, c, "tools/list", "tools", "name"); !slices.Equal(got, []string{"up__new"}) {
+				t.Errorf("tools after the change = %v", got)
+			}
+			if n := heard.has("tools/list_changed"); n > 5 {
+				t.Errorf("100 changes at once became %d notifications", n)
+			}
+		})
+	}
+}
+
+// TestDefinitionsSurvive: definitions that typed proxies drop, break or refuse
+// are listed as they came (losses 4 to 6), but for what foldgate adds.
+func TestDefinitionsSurvive(t *testing.T) {
+	_, auto := conversations(t, "legacy")
+	for _, transport := range []string{"stdio", "http"} {
+		t.Run(transport, func(t *testing.T) {
+			p := newPlayer(t, transport, mcpclient.Legacy, auto)
+			g := newGateway(t, "results: {tools: {\"*\": {fold: off}}}\nupstreams:\n  up: {prefix: \"\", "+p.config+"}\n")
+			c := g.connect(testContext(t), "stdio", mcpclient.Legacy)
+			for _, method := range []string{"prompts/list", "resources/list", "resources/templates/list"} {
+				if got := string(call(t, c, testContext(t), method, `{}`).Result); got != auto[method] {
+					t.Errorf("%s:\n%s\nwant\n%s", method, got, auto[method])
+				}
+			}
+			got := string(call(t, c, testContext(t), "tools/list", `{}`).Result)
+			added := regexp.MustCompile(`\{"name":"t","inputSchema":\{"type":"object","properties":\{("branch_id":\{[^{}]*\})`).FindStringSubmatch(got)
+			if added == nil {
+				t.Fatalf("no branch_id in %s", got)
+			}
+			want := strings.NewReplacer(
+				`{"name":"t","inputSchema":{"type":"object"}}`, `{"name":"t","inputSchema":{"type":"object","properties":{`+added[1]+`}}}`,
+				`"x-new":1.0}}`, `"x-new":1.0},`+added[1]+`}`,
+				`\u0000"}}`, `\u0000"},`+added[1]+`}`,
+			).Replace(strings.TrimPrefix(auto["tools/list"], `{"tools":[`))
+			if !strings.HasSuffix(got, want) {
+				t.Errorf("tools/list:\n%s\nwant at its end\n%s", got, want)
+			}
+		})
+	}
+}
