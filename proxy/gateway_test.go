@@ -27,6 +27,11 @@ type fakeLink struct {
 	notes    []string
 	replied  chan Message
 	instance int
+
+	forgetful bool // keeps no calls
+
+	asked   atomic.Int64 // ids of questions
+	waiting sync.Map     // question id to chan Message; the rest goes to replied
 }
 
 func (l *fakeLink) info() linkInfo {
@@ -35,7 +40,9 @@ func (l *fakeLink) info() linkInfo {
 
 func (l *fakeLink) call(ctx context.Context, c *linkCall) (Message, error) {
 	l.mu.Lock()
-	l.calls = append(l.calls, c)
+	if !l.forgetful {
+		l.calls = append(l.calls, c)
+	}
 	l.mu.Unlock()
 	if isDone(l) {
 		return Message{}, fmt.Errorf("fake: %w", errLinkClosed)
@@ -51,6 +58,10 @@ func (l *fakeLink) notify(_ context.Context, m Message) error {
 }
 
 func (l *fakeLink) reply(_ context.Context, m Message) error {
+	if ch, ok := l.waiting.Load(string(m.ID)); ok {
+		ch.(chan Message) <- m
+		return nil
+	}
 	l.replied <- m
 	return nil
 }

@@ -200,6 +200,9 @@ func (h *playedHTTP) stream(w http.ResponseWriter, r *http.Request, out <-chan s
 	for {
 		select {
 		case msg := <-out:
+			if msg == "" { // hang up
+				return
+			}
 			sendEvent(w, &mu, msg)
 			var m mcpclient.Message
 			if json.Unmarshal([]byte(msg), &m) == nil && m.Method == "" && id != "" && string(m.ID) == id {

@@ -1,0 +1,121 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// TestBrokenListenStreams: a modern upstream's streams break, twice; foldgate
+// opens them again, and the hosts of both eras that wait hear that something
+// may have changed meanwhile.
+func TestBrokenListenStreams(t *testing.T) {
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			ctx := testContext(t)
+			const cached = `"resultType":"complete","ttlMs":0,"cacheScope":"public",`
+			p := newPlayer(t, "http", mcpclient.Modern, map[string]string{
+				"server/discover":          `{` + cached + `"supportedVersions":["2026-07-28"],"capabilities":{"tools":{"listChanged":true},"resources":{"subscribe":true}}}`,
+				"initialize":               `{"code":-32601,"message":"Method not found"}`,
+				"tools/list":               `{` + cached + `"tools":[]}`,
+				"resources/list":           `{` + cached + `"resources":[{"uri":"mem://a","name":"a"}]}`,
+				"resources/templates/list": `{` + cached + `"resourceTemplates":[]}`,
+			})
+			g := newGateway(t, "upstreams:\n  up: {"+p.config+"}\n")
+			c := g.connect(ctx, "http", era)
+			var heard noted
+			c.Handle = heard.handle(nil)
+			if era == mcpclient.Modern {
+				listens(t, c, `{"toolsListChanged":true,"resourceSubscriptions":["mem://a"]}`)
+			} else {
+				if err := c.Listen(); err != nil {
+					t.Fatal(err)
+				}
+				call(t, c, ctx, "resources/subscribe", `{"uri":"mem://a"}`)
+			}
+			for round := range 3 {
+				// A legacy host has a link of its own beside the catalog's, and
+				// hears of lists there.
+				held := map[mcpclient.Era]int{mcpclient.Legacy: 3, mcpclient.Modern: 2}[era]
+				var resource, lists heldListen
+				var all []heldListen
+				for range held {
+					l := acknowledge(t, p)
+					all = append(all, l)
+					if strings.Contains(l.want, `"resourceSubscriptions":["mem://a"]`) {
+						resource = l
+					} else if strings.Contains(l.want, `"toolsListChanged":true`) {
+						lists = l
+					}
+				}
+				if resource.p == nil || lists.p == nil {
+					t.Fatalf("foldgate listens for %v", all)
+				}
+				// A round after the first begins with what may have been missed.
+				before, changes := heard.has("resources/updated"), heard.has("tools/list_changed")
+				if round > 0 {
+					until(t, "the host hears what it may have missed", func() bool {
+						return heard.has("resources/updated") >= 2*round && heard.has("tools/list_changed") >= 2*round
+					})
+					before, changes = 2*round, 2*round
+				}
+				resource.say("notifications/resources/updated", `"uri":"mem://a","n":9007199254740993,`)
+				for _, l := range all {
+					if l != resource {
+						l.say("notifications/tools/list_changed", "")
+					}
+				}
+				until(t, "the news arrive", func() bool {
+					return heard.has("resources/updated") > before && heard.has("tools/list_changed") > changes
+				})
+				for _, l := range all {
+					l.hangUp()
+				}
+			}
+			if n := heard.has(`resources/updated \{"uri":"mem://a","n":9007199254740993`); n != 3 {
+				t.Errorf("%d updates with what the upstream said, want 3", n)
+			}
+		})
+	}
+}
+
+// heldListen is a subscriptions/listen that foldgate holds at a player.
+type heldListen struct {
+	p        *player
+	id, want string
+}
+
+// acknowledge takes the next subscriptions/listen.
+func acknowledge(t *testing.T, p *player) heldListen {
+	t.Helper()
+	select {
+	case raw := <-p.got:
+		m, err := mcpclient.Parse([]byte(raw))
+		if err != nil || m.Method != "subscriptions/listen" {
+			t.Fatalf("the upstream got %s, want subscriptions/listen", raw)
+		}
+		l := heldListen{p, string(m.ID), string(m.Params)}
+		l.say("notifications/subscriptions/acknowledged", `"notifications":{},`)
+		return l
+	case <-time.After(20 * time.Second):
+		t.Fatal("no subscriptions/listen within 20 s")
+	}
+	return heldListen{}
+}
+
+func (l heldListen) say(method, members string) {
+	l.stream()(fmt.Sprintf(`{"jsonrpc":"2.0","method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/subscriptionId":%s}}}`, method, members, l.id))
+}
+
+func (l heldListen) hangUp() { l.stream()("") }
+
+func (l heldListen) stream() func(string) {
+	l.p.mu.Lock()
+	defer l.p.mu.Unlock()
+	return l.p.answer[l.id]
+}
