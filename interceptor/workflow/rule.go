@@ -1,0 +1,247 @@
+package workflow
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/foldgate/foldgate/folding/contextpath"
+)
+
+// Role is what a tool does in a workflow.
+type Role string
+
+// The roles of tools.
+const (
+	RoleOpen   Role = "open"   // starts a workflow
+	RoleLink   Role = "link"   // adds a step to it
+	RoleStatus Role = "status" // asks about a step
+	RoleClose  Role = "close"  // ends the workflow
+)
+
+// Evidence is how a call was found to belong to its workflow.
+type Evidence string
+
+// The kinds of evidence, strongest first.
+const (
+	Explicit Evidence = "explicit" // the call gave the handle
+	Native   Evidence = "native"   // the call gave an id of the server's own
+	Join     Evidence = "join"     // the call names a value that an earlier result held
+	Session  Evidence = "session"  // the last workflow opened in the session
+	None     Evidence = "none"     // nothing said so
+)
+
+// Spec is one workflow as it is configured.
+type Spec struct {
+	Name string
+	// TTL is how long a workflow lives without use.
+	TTL time.Duration
+	// Tools are the tools that take part.
+	Tools []ToolSpec
+	// Remint makes an unknown handle count as none given; otherwise the call is
+	// refused.
+	Remint bool
+	// Require refuses link, status and close calls that belong to no workflow.
+	Require bool
+	// Preserve lets an open tool take a handle that is not foldgate's, such as an
+	// A2A contextId: it becomes the workflow's alias and is answered back.
+	Preserve bool
+	// Evidence lists what is looked at, in order.
+	Evidence []Evidence
+}
+
+// ToolSpec is one tool's part in a workflow.
+type ToolSpec struct {
+	Role         Role
+	Server, Tool string
+	// Step names the steps that a link tool adds; "" is the tool's name.
+	Step string
+	// Capture are JSONPaths into the result of an open tool, by the name of the
+	// join that uses their values. They see {"arguments", "structuredContent",
+	// "content", "isError"}.
+	Capture map[string]string
+	// Join are JSONPaths into {"arguments"}.
+	Join map[string]string
+	// StepKey are JSONPaths into {"arguments"}; a call with the same values is
+	// the same step again.
+	StepKey []string
+}
+
+// Rules are compiled [Spec]s. They never change.
+type Rules struct {
+	flows []*flow
+	tools map[toolKey]*Rule
+}
+
+type toolKey struct{ server, tool string }
+
+type flow struct {
+	Spec
+	openers []*Rule
+}
+
+// Rule is one tool's compiled rule.
+type Rule struct {
+	ToolSpec
+	flow    *flow
+	capture map[string]path
+	join    map[string]path
+	key     []path
+	// At is the rule's place in its configuration: the role's list and index.
+	At string
+}
+
+// Workflow returns the name of the workflow that the rule belongs to.
+func (r *Rule) Workflow() string { return r.flow.Name }
+
+// TTL returns how long the rule's workflows live without use.
+func (r *Rule) TTL() time.Duration { return r.flow.TTL }
+
+// Openers returns the rules of the tools that open the rule's workflow.
+func (r *Rule) Openers() []*Rule { return r.flow.openers }
+
+// Fault is one thing wrong with a [Spec].
+type Fault struct {
+	// Spec is the index of the spec; At the place in it, such as "link[0].join.ids".
+	Spec int
+	At   string
+	Msg  string
+}
+
+// MaxSteps is how many differently named link steps a workflow can have: each
+// may be one level deeper than the one before.
+const MaxSteps = contextpath.MaxDepth - 1
+
+// Compile checks specs and makes them ready for use. It returns every fault.
+func Compile(specs []Spec) (*Rules, []Fault) {
+	c := compiler{rules: &Rules{tools: map[toolKey]*Rule{}}}
+	names := map[string]bool{}
+	for i, s := range specs {
+		c.spec = i
+		if s.Name == "" || len(s.Name) > 64 || contextpath.Validate(s.Name) != nil || strings.Contains(s.Name, "/") {
+			c.bad("name", "%q must be 1 to 64 letters, digits, '-' or '_'", s.Name)
+		}
+		if names[s.Name] {
+			c.bad("name", "%q is the name of an earlier workflow too", s.Name)
+		}
+		names[s.Name] = true
+		c.compile(s)
+	}
+	return c.rules, c.faults
+}
+
+type compiler struct {
+	rules  *Rules
+	faults []Fault
+	spec   int
+}
+
+func (c *compiler) bad(at, format string, args ...any) {
+	c.faults = append(c.faults, Fault{Spec: c.spec, At: at, Msg: fmt.Sprintf(format, args...)})
+}
+
+func (c *compiler) compile(s Spec) {
+	f := &flow{Spec: s}
+	c.rules.flows = append(c.rules.flows, f)
+	if s.TTL < time.Minute {
+		c.bad("ttl", "%s is less than a minute", s.TTL)
+	}
+	for i, e := range s.Evidence {
+		switch e {
+		case Explicit, Native, Join, Session:
+		default:
+			c.bad("fallback", "%q is not one of explicit, native, join, session", e)
+		}
+		if slices.Contains(s.Evidence[:i], e) {
+			c.bad("fallback", "%q is listed twice", e)
+		}
+	}
+	count := map[Role]int{}
+	var steps []string
+	for _, t := range s.Tools {
+		r := c.rule(f, t, count[t.Role])
+		count[t.Role]++
+		switch {
+		case t.Role == RoleOpen:
+			f.openers = append(f.openers, r)
+		case t.Role == RoleLink && !slices.Contains(steps, r.Step):
+			steps = append(steps, r.Step)
+		}
+	}
+	if len(f.openers) == 0 {
+		c.bad("open", "is empty: name the tool that starts the workflow")
+	}
+	if len(steps) > MaxSteps {
+		c.bad("link", "%d differently named steps; at most %d are possible, because a path has at most %d levels", len(steps), MaxSteps, contextpath.MaxDepth)
+	}
+}
+
+// rule compiles the i-th rule of its role.
+func (c *compiler) rule(f *flow, t ToolSpec, i int) *Rule {
+	r := &Rule{ToolSpec: t, flow: f, At: fmt.Sprintf("%s[%d]", t.Role, i), join: map[string]path{}, capture: map[string]path{}}
+	if r.Step == "" {
+		r.Step = t.Tool
+	}
+	k := toolKey{t.Server, t.Tool}
+	if other := c.rules.tools[k]; other != nil {
+		c.bad(r.At+".tool", "%s.%s is also in %s of workflow %q: a tool has one rule", t.Server, t.Tool, other.At, other.flow.Name)
+	}
+	c.rules.tools[k] = r
+	compile := func(at, expr string) (p path) {
+		p, err := compilePath(expr)
+		if err != nil {
+			c.bad(r.At+"."+at, "%v", err)
+		}
+		return p
+	}
+	for name, expr := range t.Capture {
+		r.capture[name] = compile("capture."+name, expr)
+	}
+	captured := map[string]bool{}
+	for _, t := range f.Tools {
+		for name := range t.Capture {
+			captured[name] = true
+		}
+	}
+	for name, expr := range t.Join {
+		r.join[name] = compile("join."+name, expr)
+		if !captured[name] {
+			c.bad(r.At+".join."+name, "no open rule of the workflow captures %q", name)
+		}
+	}
+	for i, expr := range t.StepKey {
+		r.key = append(r.key, compile(fmt.Sprintf("step_key[%d]", i), expr))
+	}
+	if t.Role != RoleOpen && len(t.Capture) > 0 {
+		c.bad(r.At+".capture", "belongs to open rules only")
+	}
+	if t.Role == RoleOpen && len(t.Join) > 0 {
+		c.bad(r.At+".join", "does not belong to open rules: they start a workflow unless a handle is given")
+	}
+	if t.Role != RoleLink && len(t.StepKey) > 0 {
+		c.bad(r.At+".step_key", "belongs to link rules only")
+	}
+	return r
+}
+
+// Find returns the rule of a server's tool; nil where none names it, or r is nil.
+func (r *Rules) Find(server, tool string) *Rule {
+	if r == nil {
+		return nil
+	}
+	return r.tools[toolKey{server, tool}]
+}
+
+// Each calls yield for every rule, in the order of the configuration, with the
+// index of its spec.
+func (r *Rules) Each(yield func(spec int, rule *Rule)) {
+	if r == nil {
+		return
+	}
+	for i, f := range r.flows {
+		for _, t := range f.Tools {
+			yield(i, r.tools[toolKey{t.Server, t.Tool}])
+		}
+	}
+}
