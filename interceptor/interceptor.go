@@ -77,6 +77,8 @@ type Call struct {
 	// Traceparent is the W3C trace context of what caused the call: the host's,
 	// or that of a branch or call of ours.
 	Traceparent string
+	// Flow is the call's part in a workflow; nil for a tool that no rule names.
+	Flow *Flow
 
 	// Set by Attribute (see Locate).
 
@@ -204,6 +206,9 @@ type Refusal struct {
 	Message string
 	// RetryAfter is in seconds, 0 where it does not apply.
 	RetryAfter int
+	// ContextID is the handle of the workflow that the call belongs to, with
+	// which it can be tried again; "" for none.
+	ContextID string
 	// Err is the cause, for errors.Is; may be nil.
 	Err error
 }

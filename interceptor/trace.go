@@ -50,13 +50,13 @@ func (r *Recorder) Append(rec *trace.Record) error {
 
 // Trace records every call: the request before it has any effect, the response
 // after whatever happened. It is the outermost layer, so refusals and panics
-// are recorded like everything else. locate finds the call's branch first,
-// without effects, because the request record carries its context.
-func Trace(r *Recorder, locate func(*Call)) Middleware {
+// are recorded like everything else. locate finds the call's branch and its
+// workflow first, without effects, because the request record carries them.
+func Trace(r *Recorder, locate func(context.Context, *Call)) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			start := time.Now()
-			locate(c)
+			locate(ctx, c)
 			if c.Record == "" {
 				c.Record = trace.NewID()
 			}
@@ -154,7 +154,7 @@ func (r *Recorder) audit(c *Call) *trace.Audit {
 	a := &trace.Audit{
 		Session: c.Session, Principal: c.Principal, Server: c.Server, Method: c.Method, Era: c.Revision,
 		Rung: string(c.Rung), Traceparent: c.Traceparent,
-		Late: c.Late, Ambiguous: c.Ambiguous, OverBudget: c.Decision == "resource_limit",
+		Late: c.Late, Ambiguous: c.Ambiguous, OverBudget: c.Decision == "resource_limit", Workflow: c.Flow.audit(),
 	}
 	if c.Method == "tools/call" {
 		a.Tool = c.Name

@@ -14,6 +14,9 @@ const (
 	KindStatus       = "context/status"
 	KindReflection   = "reflection"
 	KindConclusion   = "conclusion"
+	KindFlowStart    = "workflow/start"
+	KindFlowProceed  = "workflow/proceed"
+	KindFlowComplete = "workflow/complete"
 	KindWarning      = "system/warning"
 	KindPresence     = "system/presence"
 )
