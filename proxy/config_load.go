@@ -145,7 +145,7 @@ func (c Config) missing() (faults []Fault) {
 			continue
 		}
 		program := u.Command[0]
-		if strings.ContainsRune(program, filepath.Separator) && !filepath.IsAbs(program) {
+		if u.Cwd != "" && strings.ContainsRune(program, filepath.Separator) && !filepath.IsAbs(program) {
 			program = filepath.Join(c.path(u.Cwd), program) // relative to where it will run
 		}
 		if _, err := exec.LookPath(program); err != nil {
