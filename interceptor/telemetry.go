@@ -54,11 +54,11 @@ func NewTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider, 
 
 // Calls observes every call as a whole. It is installed outside Trace, so that
 // it sees what the trace itself costs and refuses; locate is that of Trace.
-func (t *Telemetry) Calls(locate func(*Call)) Middleware {
+func (t *Telemetry) Calls(locate func(context.Context, *Call)) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			start := time.Now()
-			locate(c)
+			locate(ctx, c)
 			c.Record = trace.NewID()
 			ctx, span := t.startCall(ctx, c, start)
 			busy := metric.WithAttributes(methodKey.String(methodLabel(c.Method)), serverKey.String(serverName(c)))

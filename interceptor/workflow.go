@@ -84,12 +84,13 @@ func (w *Workflows) Locate(ctx context.Context, c *Call) {
 // Middleware keeps workflows: the step exists before the call leaves, its
 // outcome is noted after, and the result carries the handle. It is installed
 // outside Scrub, so that handles are added to clean results and captured values
-// hold no secret, and inside Meter, because what it adds is delivered.
+// hold no secret, and inside Meter, because what it adds is delivered. It is nil
+// where there are no workflows.
 func (w *Workflows) Middleware() Middleware {
+	if w == nil {
+		return nil
+	}
 	return func(next Handler) Handler {
-		if w == nil {
-			return next
-		}
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			if c.Flow == nil {
 				return next(ctx, c)

@@ -16,6 +16,8 @@ type Report struct {
 	Own []ToolReport
 	// Clashes are names that two upstreams offer.
 	Clashes []string
+	// Unmatched are rules of workflows that name a tool which hosts do not see.
+	Unmatched []Fault
 	// Tokens is what a host pays for all tool definitions, by Counter.
 	Tokens  int
 	Counter string
@@ -90,7 +92,7 @@ func Check(ctx context.Context, cfg Config, log *slog.Logger) (Report, error) {
 
 // report sums the merged lists up.
 func (g *Gateway) report(menus [listKinds]*menu) Report {
-	r := Report{Counter: g.counter.Name(), Clashes: menus[listTools].clashes}
+	r := Report{Counter: g.counter.Name(), Clashes: menus[listTools].clashes, Unmatched: g.unmatched(menus[listTools])}
 	at := map[string]int{}
 	for i, u := range g.ups {
 		said, _ := u.about()

@@ -32,6 +32,8 @@ type Config struct {
 	Budget  BudgetConfig   `yaml:"budget"`
 	Scrub   ScrubConfig    `yaml:"scrub"`
 	Trace   TraceConfig    `yaml:"trace"`
+	// Workflows tie calls of several tools together; see docs/workflows.md.
+	Workflows []WorkflowConfig `yaml:"workflows"`
 
 	// Dir is the directory that relative paths are relative to.
 	Dir string `yaml:"-"`

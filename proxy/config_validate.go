@@ -80,7 +80,8 @@ func (c Config) Validate() []Fault {
 	if c.Trace.RetainFiles < 0 {
 		bad("trace.retain_files", "%d is negative (0 keeps all)", c.Trace.RetainFiles)
 	}
-	return faults
+	_, bads := c.compileFlows()
+	return append(faults, bads...)
 }
 
 func (c Config) validateListen(bad func(string, string, ...any)) {

@@ -49,6 +49,9 @@ func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 		c.Arguments = rawjson.Delete(c.Arguments, branchArgument)
 		c.Forward = rawjson.Set(c.Forward, c.Arguments, "arguments")
 	}
+	if e.flow != nil {
+		e.flow.enter(c)
+	}
 	return g.forward(fl, c, e.up)
 }
 

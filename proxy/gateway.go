@@ -54,6 +54,7 @@ type Gateway struct {
 	listens  listeners
 	parking  parking
 	threads  threads
+	flows    *flows // nil without workflows
 }
 
 // New makes a gateway from a valid configuration. It opens the state
@@ -121,7 +122,7 @@ func (g *Gateway) openEngines() error {
 	if err := g.openBranches(repo, filepath.Join(state, "trace")); err != nil {
 		return errors.Join(err, repo.Close())
 	}
-	return nil
+	return g.openFlows()
 }
 
 // openBranches takes over the branches in repo, after what the trace in dir
@@ -230,6 +231,9 @@ func (g *Gateway) closeEngines(ctx context.Context) error {
 	}
 	if g.results != nil {
 		errs = append(errs, g.results.Close())
+	}
+	if g.flows != nil {
+		errs = append(errs, g.flows.store.Close())
 	}
 	if g.journal != nil {
 		errs = append(errs, g.journal.Close())

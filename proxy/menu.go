@@ -39,6 +39,7 @@ type entry struct {
 	// taken out of the arguments again.
 	injected bool
 	params   []paramHeader // of a tool
+	flow     *flowEntry    // of a tool that a workflow's rule names
 	// shown is the item as hosts see it, raw as the upstream sent it.
 	shown, raw json.RawMessage
 }
@@ -59,6 +60,19 @@ func (ms *menus) warn(log *slog.Logger, k listKind, clashes []string) {
 		if key := kinds[k].method + " " + name; !ms.warned[key] {
 			ms.warned[key] = true
 			log.Warn("two upstreams offer the same name; the first keeps it", "list", kinds[k].method, "name", name)
+		}
+	}
+}
+
+// warnRules logs rules that name no tool, each once. The caller holds mu.
+func (ms *menus) warnRules(log *slog.Logger, faults []Fault) {
+	for _, f := range faults {
+		if !ms.warned[f.Key] {
+			if ms.warned == nil {
+				ms.warned = map[string]bool{}
+			}
+			ms.warned[f.Key] = true
+			log.Warn("a workflow's rule names a tool that there is not", "rule", f.Key, "fault", f.Msg)
 		}
 	}
 }
@@ -104,6 +118,9 @@ func (g *Gateway) menu(ctx context.Context, s *session, k listKind, modern bool,
 	m := g.merge(k, from)
 	m.missing = missing
 	g.menus.warn(g.log, k, m.clashes)
+	if k == listTools {
+		g.menus.warnRules(g.log, g.unmatched(m))
+	}
 	g.menus.last[k] = m
 	return m
 }
@@ -211,6 +228,7 @@ func (u *upstream) entry(k listKind, raw json.RawMessage) (shown string, e entry
 	if k == listTools {
 		e.params = paramHeaders(raw)
 		e.shown, e.injected = injectBranch(e.shown)
+		e.shown, e.flow = u.gw.injectFlow(e.shown, u, own)
 		if !u.gw.cfg.Results.rule(shown).Off { // a folded result has no structured content, and some hosts insist
 			e.shown = rawjson.Delete(e.shown, "outputSchema")
 		}

@@ -235,7 +235,11 @@ func faultJSON(r *interceptor.Refusal) json.RawMessage {
 func toolError(r *interceptor.Refusal, modern bool) json.RawMessage {
 	body := append([]byte(`{"error":`), faultJSON(r)...)
 	body = append(body, '}')
-	return toolResult(body, true, modern)
+	if r.ContextID == "" {
+		return toolResult(body, true, modern)
+	}
+	id := rawjson.Quote(r.ContextID)
+	return rawjson.Set(toolResult(rawjson.Set(body, id, "context_id"), true, modern), id, "_meta", interceptor.MetaContextID)
 }
 
 // toolResult is a tool result whose text and structured content are the same

@@ -88,12 +88,15 @@ type layer struct {
 
 // observed returns the middlewares of the layers, measured where somebody
 // listens.
-func (g *Gateway) observed(locate func(*interceptor.Call), layers ...layer) []interceptor.Middleware {
+func (g *Gateway) observed(locate func(context.Context, *interceptor.Call), layers ...layer) []interceptor.Middleware {
 	var order []interceptor.Middleware
 	if g.telemetry != nil {
 		order = append(order, g.telemetry.Calls(locate))
 	}
 	for _, l := range layers {
+		if l.mw == nil { // not configured
+			continue
+		}
 		if g.telemetry != nil {
 			l.mw = g.telemetry.Layer(l.name, l.mw)
 		}

@@ -20,8 +20,8 @@ func newCheck(a *app) *cobra.Command {
 		Short: "Check the configuration and connect every upstream",
 		Long: `Validate the configuration, connect every upstream, and print the tools that a
 host would see with what their definitions cost in tokens. Exit code 2 means that
-the configuration is wrong, 1 that an upstream can't be reached. It changes
-nothing: no state directory is written.`,
+the configuration is wrong, 1 that an upstream can't be reached or that a rule of
+a workflow names a tool that no upstream shows. It changes nothing: no state directory is written.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := proxy.Find(a.config)
@@ -47,6 +47,9 @@ nothing: no state directory is written.`,
 			if n := report.Failed(); n > 0 {
 				return fmt.Errorf("%d of %d upstreams can't be reached", n, len(report.Upstreams))
 			}
+			if n := len(report.Unmatched); n > 0 {
+				return fmt.Errorf("%d rules of workflows name a tool that there is not", n)
+			}
 			return nil
 		},
 	}
@@ -68,6 +71,9 @@ func printReport(w io.Writer, r proxy.Report) {
 	printTools(w, r.Own)
 	for _, c := range r.Clashes {
 		fmt.Fprintf(w, "warning: %s is offered by two upstreams; the first keeps the name\n", c)
+	}
+	for _, f := range r.Unmatched {
+		fmt.Fprintln(w, "warning:", f.Error())
 	}
 	fmt.Fprintf(w, "A host pays %d tokens (%s) for all tool definitions.\n", r.Tokens, r.Counter)
 }
