@@ -76,6 +76,9 @@ func blockText(b []byte) (text string, ok bool) {
 	kind, _ := rawjson.GetString(b, "type")
 	switch kind {
 	case "text":
+		if isHandle(b) {
+			return "", false
+		}
 		return rawjson.GetString(b, "text")
 	case "resource":
 		uri, _ := rawjson.GetString(b, "resource", "uri")

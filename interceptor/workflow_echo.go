@@ -30,7 +30,7 @@ func (f *Flow) echo(res *Result, err error) (*Result, error) {
 	failed, _ := rawjson.Get(body, "isError")
 	announce := f.Rule.Role == workflow.RoleOpen || f.Rule.Role == workflow.RoleLink || string(failed) == "true"
 	if f.Echo.Content && announce && kind != "input_required" {
-		body = appendText(body, handleText(f.Echo.Argument, id))
+		body = appendHandle(body, f.Echo.Argument, id)
 	}
 	if f.Echo.Meta {
 		body = rawjson.Set(body, rawjson.Quote(id), "_meta", MetaContextID)
@@ -60,10 +60,20 @@ func handleText(argument, id string) string {
 	return argument + "=" + id + " — handle for this workflow. Tools that declare an optional " + argument + " parameter accept this value."
 }
 
-// appendText adds a text block to a result's content.
-func appendText(body json.RawMessage, text string) json.RawMessage {
-	block := append([]byte(`{"type":"text","text":`), rawjson.Quote(text)...)
-	block = append(block, '}')
+// maxHandleBlock bounds what passes as a handle, in bytes.
+const maxHandleBlock = 512
+
+// isHandle reports whether a block of content is the one that carries a
+// workflow's handle: folding leaves it, because it is needed for the next call.
+func isHandle(block []byte) bool {
+	_, marked := rawjson.Get(block, "_meta", MetaContextID)
+	return marked && len(block) <= maxHandleBlock
+}
+
+// appendHandle adds the text block that carries the handle to a result's content.
+func appendHandle(body json.RawMessage, argument, id string) json.RawMessage {
+	block := append([]byte(`{"type":"text","text":`), rawjson.Quote(handleText(argument, id))...)
+	block = rawjson.Set(append(block, '}'), rawjson.Quote(id), "_meta", MetaContextID)
 	content, ok := rawjson.Get(body, "content")
 	if ok && rawjson.KindOf(content) != rawjson.Array {
 		return body

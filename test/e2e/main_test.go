@@ -25,7 +25,7 @@ import (
 )
 
 // Paths of the programs under test, set once by TestMain.
-var foldgateBin, fakeupBin string
+var foldgateBin, fakeupBin, signalsBin string
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
@@ -44,6 +44,9 @@ func run(m *testing.M) int {
 	}
 	if foldgateBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/cmd/foldgate"); err == nil {
 		fakeupBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/test/fakeup")
+	}
+	if err == nil {
+		signalsBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/test/signals")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
