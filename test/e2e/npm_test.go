@@ -108,7 +108,7 @@ func TestNPM(t *testing.T) {
 	bin := node(t)
 	filesystem := []string{bin, module(t, filesystemJS), dir}
 	everything := []string{bin, module(t, everythingJS), "stdio"}
-	config := fmt.Sprintf("upstreams:\n  fs: {command: %s}\n  every: {command: %s}\n  remote: {url: %q}\n",
+	config := fmt.Sprintf("upstreams:\n  fs: {command: %s}\n  every: {command: %s}\n  remote: {url: %q}\n"+wholeResults,
 		jsonText(t, filesystem), jsonText(t, everything), everythingHTTP(t))
 	g := newGateway(t, config)
 	url := []string{g.http(), "--transport", "http"}
@@ -175,13 +175,17 @@ func TestNPM(t *testing.T) {
 	}
 }
 
+// wholeResults turns folding off, so that results and output schemas can be
+// compared with the server's own.
+const wholeResults = "results: {tools: {\"*\": {fold: off}}}\n"
+
 // The main job through servers that we did not write.
 func TestNPMBranch(t *testing.T) {
 	dir := t.TempDir()
 	for i := range 3 {
 		write(t, filepath.Join(dir, fmt.Sprint(i, ".txt")), strings.Repeat(fmt.Sprintf("line of file %d\n", i), 200))
 	}
-	g := newGateway(t, fmt.Sprintf("upstreams:\n  fs: {command: %s}\n", jsonText(t, []string{node(t), module(t, filesystemJS), dir})))
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  fs: {command: %s}\n"+wholeResults, jsonText(t, []string{node(t), module(t, filesystemJS), dir})))
 	ctx := testContext(t)
 	c := g.connect(ctx, "http", mcpclient.Legacy)
 	call(t, c, ctx, "tools/list", `{}`)

@@ -72,9 +72,9 @@ func TestScrubPolicyOfOneUpstream(t *testing.T) {
 // A message that can't be examined in time is withheld, and the session goes on.
 func TestScrubFailsClosed(t *testing.T) {
 	ctx := testContext(t)
-	g := newGateway(t, fakeConfig(recordFile(t), "scrub: {timeout_ms: 1}\n"))
+	g := newGateway(t, fakeConfig(recordFile(t), "scrub: {timeout_ms: 50}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
-	hostile := jsonText(t, map[string]any{"text": strings.Repeat("key_=a curl -H ", 200_000)})
+	hostile := jsonText(t, map[string]any{"text": strings.Repeat("key_=a curl -H ", 400_000)})
 	m, err := c.Call(ctx, "tools/call", `{"name":"fake__text","arguments":`+hostile+`}`)
 	if err != nil {
 		t.Fatal(err)
