@@ -17,8 +17,6 @@ import (
 	"errors"
 	"fmt"
 
-	oteltrace "go.opentelemetry.io/otel/trace"
-
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/scrub"
 )
@@ -95,9 +93,9 @@ type Call struct {
 	// that is installed.
 	Record string
 
-	// Set by Telemetry: the call's own span, and that of its last request.
+	// Set by Telemetry.
 
-	span, sent oteltrace.SpanContext
+	spans *callSpans
 
 	// Set by Meter.
 

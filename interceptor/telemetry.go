@@ -52,6 +52,9 @@ func NewTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider, 
 	return t, nil
 }
 
+// callSpans are the span of a call and that of its last request to an upstream.
+type callSpans struct{ own, sent oteltrace.SpanContext }
+
 // Calls observes every call as a whole. It is installed outside Trace, so that
 // it sees what the trace itself costs and refuses; locate is that of Trace.
 func (t *Telemetry) Calls(locate func(context.Context, *Call)) Middleware {
@@ -117,7 +120,7 @@ func (t *Telemetry) startCall(ctx context.Context, c *Call, start time.Time) (co
 	for _, id := range c.Correlates {
 		span.AddLink(oteltrace.Link{SpanContext: span.SpanContext().WithSpanID(trace.SpanID(id)).WithRemote(true)})
 	}
-	c.span = span.SpanContext()
+	c.spans = &callSpans{own: span.SpanContext()}
 	return oteltrace.ContextWithSpan(ctx, span), span
 }
 
@@ -231,7 +234,9 @@ func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision s
 			attrs = append(attrs, toolKey.String(c.Name), attribute.String("gen_ai.operation.name", "execute_tool"))
 		}
 		ctx, span = t.tracer.Start(ctx, spanName(c), oteltrace.WithSpanKind(kind), oteltrace.WithAttributes(attrs...))
-		c.sent = span.SpanContext()
+		if c.spans != nil {
+			c.spans.sent = span.SpanContext()
+		}
 	}
 	return ctx, func(res *Result, err error) {
 		kind := errorType(res, err)
@@ -248,11 +253,11 @@ func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision s
 // no telemetry runs and only the journal knows that span. It is "" where c
 // came without one and no telemetry runs.
 func (c *Call) Outgoing() string {
-	switch {
-	case c.sent.IsValid():
-		return traceparent(c.sent)
-	case c.span.IsValid():
-		return traceparent(c.span)
+	if s := c.spans; s != nil {
+		if s.sent.IsValid() {
+			return traceparent(s.sent)
+		}
+		return traceparent(s.own)
 	}
 	tp, ok := trace.ParseTraceparent(c.Traceparent)
 	if !ok {
