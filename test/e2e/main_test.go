@@ -71,6 +71,7 @@ type gateway struct {
 	config string
 	log    buffer // standard error of all runs
 	ends   []func()
+	pid    int // of the newest run on HTTP
 }
 
 // newGateway writes config, with state_dir first, and returns the gateway.
@@ -157,6 +158,7 @@ func (g *gateway) http() string {
 	if err := cmd.Start(); err != nil {
 		g.t.Fatal(err)
 	}
+	g.pid = cmd.Process.Pid
 	exited := make(chan error, 1)
 	go func() { exited <- cmd.Wait() }()
 	g.ends = append(g.ends, func() {
