@@ -123,7 +123,11 @@ func OpenResults(path string, cfg ResultsConfig) (*Results, error) {
 		return nil, fmt.Errorf("result store: %w", err)
 	}
 	r := &Results{cfg: cfg, db: db}
-	if err := r.migrate(context.Background()); err != nil {
+	ctx := context.Background()
+	if err = r.migrate(ctx); err == nil { // what grew too old meanwhile goes, and what a lower quota has no room for
+		err = r.update(ctx, func(tx *sql.Tx) error { return r.evict(ctx, tx, 0) })
+	}
+	if err != nil {
 		db.Close()
 		return nil, fmt.Errorf("result store %s: %w (move the file away to start with an empty store)", path, err)
 	}

@@ -153,6 +153,20 @@ func TestOldResultsGo(t *testing.T) {
 	}
 }
 
+func TestOpenEvicts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "results.db")
+	r, _ := resultStore(t, path, 1000)
+	first, second := keep(t, r, "", 300), keep(t, r, "", 300)
+	r.Close()
+	r, _ = resultStore(t, path, 500)
+	if _, err := r.Get(t.Context(), owner, false, "", first); !errors.Is(err, ErrResultGone) {
+		t.Errorf("with a lower quota the older result: %v, want it gone", err)
+	}
+	if _, err := r.Get(t.Context(), owner, false, "", second); err != nil {
+		t.Errorf("with a lower quota the newer result: %v", err)
+	}
+}
+
 func TestSavedSumsABranch(t *testing.T) {
 	r, _ := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1<<20)
 	keep(t, r, "br_a", 100)

@@ -294,3 +294,30 @@ func TestFoldSaving(t *testing.T) {
 		t.Errorf("previews save %.1f %%, want 90 %% at least", saved)
 	}
 }
+
+func BenchmarkFold(b *testing.B) {
+	counter, err := budget.NewCounter("o200k_base")
+	if err != nil {
+		b.Fatal(err)
+	}
+	store, err := folding.OpenResults(filepath.Join(b.TempDir(), "results.db"), folding.ResultsConfig{Quota: 64 << 20, TTL: time.Hour})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer store.Close()
+	policy := FoldPolicy{MainThreshold: 1, BranchFraction: 1, PreviewTokens: 400, Rule: func(string, string) FoldRule { return FoldRule{} }}
+	for _, f := range previewtest.Fixtures() {
+		body := json.RawMessage(textBody(f.Text))
+		h := Chain(func(context.Context, *Call) (*Result, error) { return &Result{Body: body}, nil },
+			Fold(store, Gauge{counter, 1600}, policy, slog.New(slog.DiscardHandler)))
+		b.Run(f.Name, func(b *testing.B) {
+			b.SetBytes(int64(len(f.Text)))
+			for b.Loop() {
+				c := &Call{Principal: "p", Server: "s", Method: "tools/call", Name: "t", Metered: true}
+				if _, err := h(b.Context(), c); err != nil || !c.Folded {
+					b.Fatal(err, c.Folded)
+				}
+			}
+		})
+	}
+}

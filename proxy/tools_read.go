@@ -78,7 +78,11 @@ func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interce
 			return res, err
 		}
 	}
-	stored, err := g.results.Get(ctx, fl.caller(c), g.strict(), c.Context, in.Handle)
+	at := "" // not c.Context, to which the host may have added a path of its own
+	if c.Branch != nil {
+		at = c.Branch.Context
+	}
+	stored, err := g.results.Get(ctx, fl.caller(c), g.strict(), at, in.Handle)
 	if err != nil {
 		return nil, refused(c, err)
 	}

@@ -33,10 +33,10 @@ func (e *excerpt) take(i int, note string) bool {
 	if _, has := e.shown[i]; has || i < 0 || i >= len(e.d.lines) {
 		return has
 	}
-	text := fmt.Sprintf("%d:%s %s", i+1, note, clip(strings.TrimRight(e.d.lines[i], " \t"), e.width))
 	if strings.TrimSpace(e.d.lines[i]) == "" {
 		return true // says nothing; the numbers show it is there
 	}
+	text := fmt.Sprintf("%d:%s %s", i+1, note, clip(strings.TrimRight(e.d.lines[i], " \t"), e.width))
 	n := e.b.count(text + "\n")
 	if n > e.b.left {
 		e.misses++
