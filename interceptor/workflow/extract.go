@@ -25,6 +25,15 @@ func compilePath(s string) (path, error) {
 	if err != nil {
 		return path{}, fmt.Errorf("%q is not a JSONPath: %w", s, err)
 	}
+	descents := 0
+	for _, part := range x {
+		if _, deep := part.(jp.Descent); deep {
+			descents++
+		}
+	}
+	if descents > 1 {
+		return path{}, fmt.Errorf("%q has more than one \"..\", which takes too long on deep documents; name the members between", s)
+	}
 	return path{x}, nil
 }
 
