@@ -133,9 +133,9 @@ type record struct {
 	Payload       json.RawMessage
 	Seq           int
 	Audit         struct {
-		Session, Principal string
-		Decision           struct{ Result, Reason string }
-		Tokens             struct {
+		Session, Principal, Tool string
+		Decision                 struct{ Result, Reason string }
+		Tokens                   struct {
 			Used   int `json:"branch_used"`
 			Budget int `json:"branch_budget"`
 		}

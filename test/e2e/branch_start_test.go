@@ -1,0 +1,128 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+func jsonField(t *testing.T, raw json.RawMessage, key string) json.RawMessage {
+	t.Helper()
+	var m map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &m); err != nil {
+		t.Fatalf("%s: %v", raw, err)
+	}
+	return m[key]
+}
+
+// A database that can't be used refuses the start with status 1 and the
+// remedy, and is left as it is; put right, its branches are there again.
+func TestUnusableDatabase(t *testing.T) {
+	for _, tt := range []struct {
+		name  string
+		spoil func(t *testing.T, db string, raw []byte) []byte
+		says  []string
+	}{
+		{"damaged", func(_ *testing.T, _ string, raw []byte) []byte {
+			for i := 4096; i < len(raw); i++ {
+				raw[i] = 0xa5
+			}
+			return raw
+		}, []string{"damaged", "restore"}},
+		{"not a database", func(_ *testing.T, _ string, raw []byte) []byte {
+			return []byte(strings.Repeat("this is a text file\n", 400))
+		}, []string{"not a database", "move"}},
+		{"cut off", func(_ *testing.T, _ string, raw []byte) []byte { return raw[:len(raw)/2] }, []string{"damaged", "restore"}},
+		{"newer", func(_ *testing.T, _ string, raw []byte) []byte { raw[63] = 99; return raw }, []string{"schema 99", "newer foldgate"}},
+		{"of another program", func(_ *testing.T, _ string, raw []byte) []byte { raw[68] ^= 0xff; return raw }, []string{"another program", "state_dir"}},
+		{"locked", func(t *testing.T, db string, raw []byte) []byte {
+			f, err := os.OpenFile(db+".lock", os.O_RDWR, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = f.Close() })
+			// The bytes that SQLite locks in a file.
+			if err := syscall.FcntlFlock(f.Fd(), syscall.F_SETLK, &syscall.Flock_t{Type: syscall.F_WRLCK, Start: 1 << 30, Len: 512}); err != nil {
+				t.Fatal(err)
+			}
+			return raw
+		}, []string{"in use by another process", "stop that one"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			ctx := testContext(t)
+			g := newGateway(t, fakeConfig(recordFile(t), ""))
+			c := g.connect(ctx, "stdio", mcpclient.Legacy)
+			b := create(t, c, ctx, map[string]any{}).BranchID
+			own[returned](t, tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b, "message": "done"})))
+			g.stop()
+			db := filepath.Join(g.dir, "state", "foldgate.db")
+			good, err := os.ReadFile(db)
+			if err != nil {
+				t.Fatal(err)
+			}
+			bad := tt.spoil(t, db, bytes.Clone(good))
+			if err := os.WriteFile(db, bad, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.Command(foldgateBin, "run", "--config", g.config)
+			var stdout, stderr strings.Builder
+			cmd.Stdout, cmd.Stderr = &stdout, &stderr
+			err = cmd.Run()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != 1 || stdout.Len() > 0 {
+				t.Errorf("foldgate run: %v, want status 1; stdout %q", err, stdout.String())
+			}
+			for _, word := range append(tt.says, "foldgate.db") {
+				if !strings.Contains(stderr.String(), word) {
+					t.Errorf("stderr %q lacks %q", stderr.String(), word)
+				}
+			}
+			if now, err := os.ReadFile(db); err != nil || !bytes.Equal(now, bad) {
+				t.Errorf("the file was changed, %v", err)
+			}
+			t.Logf("%s", strings.TrimSpace(stderr.String()))
+			if tt.name == "locked" {
+				return
+			}
+			write(t, db, string(good))
+			c = g.connect(ctx, "stdio", mcpclient.Legacy)
+			if s := statusOf(t, c, ctx, b); s.Status != "completed" {
+				t.Errorf("the branch is %+v once the file is restored", s)
+			}
+		})
+	}
+}
+
+// A host may start the same configuration twice on stdio: the second process
+// works in a directory of its own. A second HTTP server is a mistake.
+func TestSecondProcess(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	first, second := g.connect(ctx, "stdio", mcpclient.Legacy), g.connect(ctx, "stdio", mcpclient.Legacy)
+	for _, c := range []*mcpclient.Client{first, second} {
+		call(t, c, ctx, "tools/list", `{}`)
+		b := create(t, c, ctx, map[string]any{}).BranchID
+		tool(t, c, ctx, "fake__text", jsonText(t, map[string]any{"text": "hello", "branch_id": b}))
+		if s := statusOf(t, c, ctx, b); s.Status != "active" || s.BudgetUsed <= tokens(t, "work") {
+			t.Errorf("branch_status = %+v", s)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(g.dir, "state", "instance-2", "foldgate.db")); err != nil {
+		t.Error(err)
+	}
+	out, err := exec.Command(foldgateBin, "run", "--config", g.config, "--listen", "127.0.0.1:0").CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "in use by another process") {
+		t.Errorf("an HTTP server on the same state_dir: %v, %s", err, out)
+	}
+}
