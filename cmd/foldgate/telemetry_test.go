@@ -1,0 +1,117 @@
+package main
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	collecttrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
+	"google.golang.org/grpc"
+
+	"github.com/foldgate/foldgate/proxy"
+)
+
+// clearOTEL takes the variables of the test's own environment away.
+func clearOTEL(t *testing.T) {
+	for _, kv := range os.Environ() {
+		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "OTEL_") {
+			t.Setenv(name, "")
+		}
+	}
+}
+
+func TestSignalWanted(t *testing.T) {
+	for _, c := range []struct {
+		env             string // of space-separated assignments
+		traces, metrics bool
+	}{
+		{"", false, false},
+		{"OTEL_SERVICE_NAME=x OTEL_EXPORTER_OTLP_PROTOCOL=grpc", false, false},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://h", true, true},
+		{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=http://h", true, false},
+		{"OTEL_METRICS_EXPORTER=prometheus", false, true},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://h OTEL_TRACES_EXPORTER=none", false, true},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://h OTEL_SDK_DISABLED=True", false, false},
+		{"OTEL_EXPORTER_OTLP_ENDPOINT=http://h OTEL_SDK_DISABLED=no", true, true},
+	} {
+		t.Run(c.env, func(t *testing.T) {
+			clearOTEL(t)
+			for _, kv := range strings.Fields(c.env) {
+				name, value, _ := strings.Cut(kv, "=")
+				t.Setenv(name, value)
+			}
+			if traces, metrics := signalWanted("TRACES"), signalWanted("METRICS"); traces != c.traces || metrics != c.metrics {
+				t.Errorf("wanted traces %v, metrics %v; want %v, %v", traces, metrics, c.traces, c.metrics)
+			}
+		})
+	}
+}
+
+func TestNoTelemetryNoGoroutine(t *testing.T) {
+	clearOTEL(t)
+	before := runtime.NumGoroutine()
+	options, flush := startTelemetry(t.Context(), io.Discard, slog.New(slog.DiscardHandler))
+	if after := runtime.NumGoroutine(); len(options) != 0 || after != before {
+		t.Errorf("%d options and %d goroutines more, want none", len(options), after-before)
+	}
+	flush()
+}
+
+// spanServer is a collector on gRPC.
+type spanServer struct {
+	collecttrace.UnimplementedTraceServiceServer
+	mu    sync.Mutex
+	names []string
+}
+
+func (s *spanServer) Export(_ context.Context, m *collecttrace.ExportTraceServiceRequest) (*collecttrace.ExportTraceServiceResponse, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, rs := range m.ResourceSpans {
+		for _, ss := range rs.ScopeSpans {
+			for _, span := range ss.Spans {
+				s.names = append(s.names, span.Name)
+			}
+		}
+	}
+	return &collecttrace.ExportTraceServiceResponse{}, nil
+}
+
+// A gateway that serves one ping exports its span over gRPC.
+func TestExportOverGRPC(t *testing.T) {
+	clearOTEL(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	collector, server := &spanServer{}, grpc.NewServer()
+	collecttrace.RegisterTraceServiceServer(server, collector)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ln) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-served; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://"+ln.Addr().String())
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
+	cfg := proxy.DefaultConfig()
+	cfg.StateDir, cfg.Dir = t.TempDir(), t.TempDir()
+	var out strings.Builder
+	in := strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"ping"}` + "\n")
+	if err := new(app).serve(t.Context(), cfg, in, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	collector.mu.Lock()
+	defer collector.mu.Unlock()
+	if len(collector.names) != 1 || collector.names[0] != "ping" || !strings.Contains(out.String(), `"result":{}`) {
+		t.Errorf("the collector got %v, the host %s; want the span of one ping and its answer", collector.names, out.String())
+	}
+}
