@@ -37,7 +37,8 @@ type player struct {
 	unasked func(string) // the stream for what belongs to no request
 }
 
-// newPlayer returns a legacy or modern upstream on stdio or http.
+// newPlayer returns a legacy or modern upstream on stdio or http, or a legacy
+// one on sse, the HTTP transport before streamable HTTP.
 func newPlayer(t *testing.T, transport string, era mcpclient.Era, auto map[string]string) *player {
 	t.Helper()
 	p := &player{t: t, got: make(chan string, 1000), auto: auto, own: map[string]bool{}, answer: map[string]func(string){}}
@@ -45,6 +46,12 @@ func newPlayer(t *testing.T, transport string, era mcpclient.Era, auto map[strin
 		srv := httptest.NewServer(&playedHTTP{p: p, modern: era == mcpclient.Modern, over: t.Context().Done()})
 		t.Cleanup(srv.Close)
 		p.config = fmt.Sprintf("url: %q", srv.URL+"/mcp")
+		return p
+	}
+	if transport == "sse" {
+		srv := httptest.NewServer(&playedSSE{p: p, over: t.Context().Done()})
+		t.Cleanup(srv.Close)
+		p.config = fmt.Sprintf("url: %q", srv.URL+"/sse")
 		return p
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -221,4 +228,43 @@ func sendEvent(w http.ResponseWriter, mu *sync.Mutex, msg string) {
 	defer mu.Unlock()
 	_, _ = fmt.Fprintf(w, "data: %s\n\n", msg)
 	_ = http.NewResponseController(w).Flush()
+}
+
+// playedSSE is a player on HTTP+SSE of 2024-11-05: one event stream down, which
+// begins with the address for what goes up.
+type playedSSE struct {
+	p    *player
+	over <-chan struct{}
+	out  sync.Map // session to chan string
+}
+
+func (h *playedSSE) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodPost {
+		ch, ok := h.out.Load(r.URL.Query().Get("session"))
+		raw, err := io.ReadAll(r.Body)
+		if !ok || err != nil {
+			http.NotFound(w, r) // so too for one that tries streamable HTTP
+			return
+		}
+		say := func(msg string) { ch.(chan string) <- msg }
+		h.p.take(string(raw), say, say)
+		w.WriteHeader(http.StatusAccepted)
+		return
+	}
+	session, out := rand.Text(), make(chan string, 1000)
+	h.out.Store(session, out)
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = fmt.Fprintf(w, "event: endpoint\ndata: /message?session=%s\n\n", session)
+	_ = http.NewResponseController(w).Flush()
+	var mu sync.Mutex
+	for {
+		select {
+		case msg := <-out:
+			sendEvent(w, &mu, msg)
+		case <-r.Context().Done():
+			return
+		case <-h.over:
+			return
+		}
+	}
 }

@@ -1,0 +1,56 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// TestGreeting: what a host says of itself reaches the upstream word for word
+// (loss 14), and what an upstream can do that nobody knows reaches the host.
+func TestGreeting(t *testing.T) {
+	for _, transport := range []string{"stdio", "http"} {
+		for _, upstream := range []string{"stdio", "http"} {
+			t.Run(transport+" host on "+upstream, func(t *testing.T) {
+				file := recordFile(t)
+				g := newGateway(t, "upstreams:\n  fake: {"+fakeUpstream(t, upstream, "legacy", "-record", file)+"}\n")
+				var h *rawHost
+				if transport == "stdio" {
+					h = rawStdio(t, g.command("run"), mcpclient.Legacy)
+				} else {
+					h = rawHTTP(t, g.http(), mcpclient.Legacy)
+				}
+				const params = `{"future":[1.0],"capabilities":{"tasks":{"list":{}},"futureCap":{"n":9007199254740993},"experimental":{},"roots":{"listChanged":false}},"protocolVersion":"2025-06-18","clientInfo":{"name":"raw \ud83d","version":"","icons":[],"x":null},"_meta":{"k":1.0}}`
+				h.write(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":` + params + `}`)
+				answer := receive(t, h)
+				for _, want := range []string{`"futureCap":{"n":1.0}`, `"protocolVersion":"2025-06-18"`, "fakeup obeys", `"subscribe":true`, `"completions":{}`, `"logging":{}`} {
+					if !strings.Contains(answer, want) {
+						t.Errorf("the host is not told %s: %s", want, answer)
+					}
+				}
+				h.write(`{"jsonrpc":"2.0","method":"notifications/initialized"}`)
+				h.write(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"fake__pid","arguments":{}}}`)
+				receive(t, h)
+				want := `"method":"initialize","params":` + params + `}`
+				if got := strings.Join(recordedMethod(t, file, "initialize"), "\n"); !strings.Contains(got, want) {
+					t.Errorf("the upstream got\n%s\nwant\n%s", got, want)
+				}
+			})
+		}
+	}
+}
+
+func receive(t *testing.T, h *rawHost) string {
+	t.Helper()
+	select {
+	case msg := <-h.got:
+		return msg
+	case <-time.After(20 * time.Second):
+		t.Fatal("no answer within 20 s")
+	}
+	return ""
+}
