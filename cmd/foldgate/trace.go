@@ -73,7 +73,9 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 	fl.StringVar(&f.Chain, "chain", "", "what leads to and follows from this envelope id")
 	fl.BoolVar(&f.Orphans, "orphans", false, "records that correlate to something that is not there")
 	fl.StringVar(&f.Workflow, "workflow", "", "records of this workflow")
-	fl.StringSliceVar(&f.Evidence, "evidence", nil, "with --workflow: how the link was found")
+	fl.StringVar(&f.A2AContext, "a2a-context", "", "records of the workflow with this A2A contextId")
+	fl.StringVar(&f.A2ATask, "a2a-task", "", "records of the step with this A2A taskId")
+	fl.StringSliceVar(&f.Evidence, "evidence", nil, "where a call was linked to its workflow like this: explicit, native, join, session, none")
 	fl.StringVar(&f.Session, "session", "", "records of this session")
 	fl.StringVar(&f.Principal, "principal", "", "records of this principal")
 	fl.StringVar(&f.From, "from", "", "records from this end (host:..., upstream:..., foldgate)")
@@ -152,7 +154,7 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 	if !t.follow {
 		return asUsage(trace.Print(cmd.OutOrStdout(), dir, t.filter, t.format))
 	}
-	if t.format == trace.FormatTree || t.format == trace.FormatOTLP {
+	if t.format == trace.FormatTree || t.format == trace.FormatOTLP || t.format == trace.FormatA2A {
 		return usageError{fmt.Errorf("--format %s needs all records and can't follow; use table, jsonl or mew", t.format)}
 	}
 	var followed error

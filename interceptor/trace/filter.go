@@ -44,6 +44,9 @@ type Filter struct {
 	// apply to it if Context is not set. Evidence is how the link was found.
 	Workflow string
 	Evidence []string
+	// A2AContext and A2ATask are the ids by which the A2A protocol knows a
+	// workflow and a step of it.
+	A2AContext, A2ATask string
 
 	Session, Principal, From, To string
 	Servers, Tools               []string

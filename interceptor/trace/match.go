@@ -122,7 +122,7 @@ func (f *Filter) wantFlags() (bits uint16) {
 	for bit, set := range map[uint16]bool{
 		flagBlocked: f.Blocked, flagScrubbed: f.Scrubbed, flagOverBudget: f.OverBudget, flagAmbiguous: f.Ambiguous,
 		flagDeprecated: f.Deprecated, flagLate: f.Late, flagError: f.Errors, flagDecision: f.Reason != "",
-		flagWorkflow: f.Workflow != "" || len(f.Evidence) > 0, flagCorrelates: f.Orphans,
+		flagWorkflow: f.Workflow != "" || len(f.Evidence) > 0 || f.A2AContext != "" || f.A2ATask != "", flagCorrelates: f.Orphans,
 	} {
 		if set {
 			bits |= bit
@@ -161,6 +161,11 @@ func (f *Filter) matchRest(r *Record) bool {
 }
 
 func (f *Filter) matchWorkflow(a *Audit) bool {
+	for key, want := range map[string]string{"contextId": f.A2AContext, "taskId": f.A2ATask} {
+		if got, _ := rawjson.GetString(a.Workflow, "a2a", key); want != "" && got != want {
+			return false
+		}
+	}
 	if f.Workflow == "" && len(f.Evidence) == 0 {
 		return true
 	}

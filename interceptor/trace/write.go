@@ -19,15 +19,16 @@ const (
 	FormatJSONL = "jsonl" // the records as in the journal
 	FormatMEW   = "mew"   // envelopes of mew/v0.4, without what is ours
 	FormatOTLP  = "otlp"  // OpenTelemetry spans, as OTLP JSON lines
+	FormatA2A   = "a2a"   // the steps of workflows as tasks of the A2A protocol 1.0
 )
 
 // Formats lists what [Write] takes.
 func Formats() []string {
-	return []string{FormatTable, FormatTree, FormatJSONL, FormatMEW, FormatOTLP}
+	return []string{FormatTable, FormatTree, FormatJSONL, FormatMEW, FormatOTLP, FormatA2A}
 }
 
 // Write renders records to w. Table, jsonl and mew reach w record by record,
-// so that they serve [Follow] too; tree and otlp need all of them first. An
+// so that they serve [Follow] too; tree, otlp and a2a need all of them first. An
 // unknown format is a [*UsageError].
 func Write(w io.Writer, format string, records iter.Seq[*Record]) error {
 	return write(w, format, records, true)
@@ -40,6 +41,8 @@ func write(w io.Writer, format string, records iter.Seq[*Record], each bool) err
 		return writeTree(w, records)
 	case FormatOTLP:
 		return writeOTLP(w, records)
+	case FormatA2A:
+		return writeA2A(w, records)
 	}
 	line, err := lineFormat(format)
 	if err != nil {

@@ -1,0 +1,162 @@
+package trace
+
+import (
+	"encoding/json"
+	"io"
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// The JSON form of tasks in the A2A protocol 1.0 (specification/a2a.proto,
+// ListTasksResponse). A step of a workflow is a task, its workflow the task's
+// context, a call's envelope id the id of a message, its result an artifact.
+type a2aTasks struct {
+	Tasks         []*a2aTask `json:"tasks"`
+	NextPageToken string     `json:"nextPageToken"` // always "": there is one page
+	PageSize      int        `json:"pageSize"`
+	TotalSize     int        `json:"totalSize"`
+}
+
+type a2aTask struct {
+	ID        string            `json:"id"`
+	ContextID string            `json:"contextId"`
+	Status    a2aStatus         `json:"status"`
+	Artifacts []a2aArtifact     `json:"artifacts,omitempty"`
+	History   []a2aMessage      `json:"history,omitempty"`
+	Metadata  map[string]string `json:"metadata,omitempty"`
+}
+
+type a2aStatus struct {
+	State     string      `json:"state"`
+	Message   *a2aMessage `json:"message,omitempty"`
+	Timestamp string      `json:"timestamp"`
+}
+
+type a2aMessage struct {
+	MessageID        string    `json:"messageId"`
+	ContextID        string    `json:"contextId"`
+	TaskID           string    `json:"taskId"`
+	Role             string    `json:"role"`
+	Parts            []a2aPart `json:"parts"`
+	ReferenceTaskIDs []string  `json:"referenceTaskIds,omitempty"`
+}
+
+type a2aArtifact struct {
+	ArtifactID string    `json:"artifactId"`
+	Name       string    `json:"name,omitempty"`
+	Parts      []a2aPart `json:"parts"`
+}
+
+// a2aPart is a text or data; exactly one is set.
+type a2aPart struct {
+	Text string          `json:"text,omitempty"`
+	Data json.RawMessage `json:"data,omitempty"`
+}
+
+// a2aStates are the task states by a step's status.
+var a2aStates = map[string]string{
+	"working": "TASK_STATE_WORKING", "completed": "TASK_STATE_COMPLETED", "failed": "TASK_STATE_FAILED", "canceled": "TASK_STATE_CANCELED",
+	"rejected": "TASK_STATE_REJECTED", "input_required": "TASK_STATE_INPUT_REQUIRED",
+}
+
+// writeA2A renders the steps among records as the answer to a ListTasks, in
+// the order in which they began. Records of no step are left out.
+func writeA2A(w io.Writer, records iter.Seq[*Record]) error {
+	out := a2aTasks{Tasks: []*a2aTask{}}
+	byID := map[string]*a2aTask{}
+	caused := map[string]string{} // task ids by envelope id
+	for r := range records {
+		if r.Audit == nil {
+			continue
+		}
+		id, _ := rawjson.GetString(r.Audit.Workflow, "a2a", "taskId")
+		kind := CanonicalKind(r.Kind)
+		if id == "" || kind != KindRequest+"tools/call" && kind != KindResponse+"tools/call" {
+			continue
+		}
+		t := byID[id]
+		if t == nil {
+			t = &a2aTask{ID: id, Metadata: map[string]string{}}
+			t.ContextID, _ = rawjson.GetString(r.Audit.Workflow, "a2a", "contextId")
+			for _, key := range []string{"name", "path", "step"} {
+				t.Metadata["io.github.foldgate/"+key], _ = rawjson.GetString(r.Audit.Workflow, key)
+			}
+			byID[id] = t
+			out.Tasks = append(out.Tasks, t)
+		}
+		caused[r.ID] = id
+		if strings.HasPrefix(kind, KindRequest) {
+			t.request(r, caused)
+		} else {
+			t.response(r)
+		}
+	}
+	out.PageSize, out.TotalSize = len(out.Tasks), len(out.Tasks)
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(out)
+}
+
+// set takes over the state that a record tells.
+func (t *a2aTask) set(r *Record) {
+	status, _ := rawjson.GetString(r.Audit.Workflow, "status")
+	t.Status = a2aStatus{State: a2aStates[status], Timestamp: r.TS}
+	if t.Status.State == "" {
+		t.Status.State = "TASK_STATE_UNSPECIFIED"
+	}
+}
+
+// request adds a call to the task's history.
+func (t *a2aTask) request(r *Record, caused map[string]string) {
+	t.set(r)
+	m := a2aMessage{MessageID: r.ID, ContextID: t.ContextID, TaskID: t.ID, Role: "ROLE_USER"}
+	data := rawjson.Set([]byte(`{}`), rawjson.Quote(r.Audit.Tool), "tool")
+	if args, ok := rawjson.Get(r.Payload, "params", "arguments"); ok {
+		data = rawjson.Set(data, args, "arguments")
+	}
+	m.Parts = []a2aPart{{Data: data}}
+	for _, id := range r.CorrelationID {
+		if ref := caused[id]; ref != "" && ref != t.ID && !slices.Contains(m.ReferenceTaskIDs, ref) {
+			m.ReferenceTaskIDs = append(m.ReferenceTaskIDs, ref)
+		}
+	}
+	t.History = append(t.History, m)
+}
+
+// response adds a result to the task's artifacts, or the error to its status.
+func (t *a2aTask) response(r *Record) {
+	t.set(r)
+	parts := resultParts(r.Payload)
+	if r.Audit.IsError {
+		t.Status.Message = &a2aMessage{MessageID: r.ID, ContextID: t.ContextID, TaskID: t.ID, Role: "ROLE_AGENT", Parts: parts}
+		return
+	}
+	t.Artifacts = append(t.Artifacts, a2aArtifact{ArtifactID: r.ID, Name: r.Audit.Tool, Parts: parts})
+}
+
+// resultParts is what a result holds: its structured content, else its blocks.
+func resultParts(payload json.RawMessage) (parts []a2aPart) {
+	if text, ok := rawjson.GetString(payload, "error", "message"); ok {
+		return []a2aPart{{Text: text}}
+	}
+	if structured, ok := rawjson.Get(payload, "result", "structuredContent"); ok {
+		return []a2aPart{{Data: structured}}
+	}
+	content, _ := rawjson.Get(payload, "result", "content")
+	rawjson.Elements(content, func(b []byte) bool {
+		if text, ok := rawjson.GetString(b, "text"); ok && text != "" {
+			parts = append(parts, a2aPart{Text: text})
+		} else {
+			parts = append(parts, a2aPart{Data: b})
+		}
+		return true
+	})
+	if parts == nil { // the journal keeps no payloads
+		parts = []a2aPart{{Data: json.RawMessage(`{}`)}}
+	}
+	return parts
+}
