@@ -467,3 +467,75 @@ func TestWorkflowCheck(t *testing.T) {
 		t.Errorf("check of a bad file: %s", msg)
 	}
 }
+
+// A host's own contextId is kept as it is, and finds the workflow's tasks in
+// the form of the A2A protocol.
+func TestWorkflowA2A(t *testing.T) {
+	const id = "7b0e7e3c-0c1f-4f3e-9f2a-5b8f6c1d2e3f"
+	ctx := testContext(t)
+	g := newGateway(t, signalsConfig(recordFile(t), "    foreign_ids: preserve\n"))
+	c := g.connect(ctx, "http", mcpclient.Modern)
+	first := flow(t, c, ctx, "get_signals", map[string]string{"signal_spec": "alpha", "context_id": id})
+	if first.handle() != id || first.inText() != id || first.inStructured() != id {
+		t.Errorf("discovery = %+v, want the host's own id back", first)
+	}
+	step := opened(t, c, ctx, "activate_signal", map[string]string{"signals_agent_segment_id": "sig_alpha", "context_id": id})
+	failed := opened(t, c, ctx, "activate_signal", map[string]string{"signals_agent_segment_id": "sig_broken", "context_id": id})
+	g.stop()
+	var list struct {
+		Tasks []struct {
+			ID, ContextID string
+			Status        struct{ State string }
+			History       []struct{ ReferenceTaskIDs []string }
+		}
+	}
+	if err := json.Unmarshal([]byte(g.output("trace", "--a2a-context", id, "--format", "a2a")), &list); err != nil {
+		t.Fatal(err)
+	}
+	got := []string{}
+	for _, task := range list.Tasks {
+		got = append(got, task.ID+" "+task.ContextID+" "+task.Status.State)
+	}
+	root := list.Tasks[0].ID
+	want := []string{root + " " + id + " TASK_STATE_COMPLETED", step + " " + id + " TASK_STATE_COMPLETED", failed + " " + id + " TASK_STATE_FAILED"}
+	if !slices.Equal(got, want) || !contextID.MatchString(root) || !slices.Equal(list.Tasks[1].History[0].ReferenceTaskIDs, []string{root}) {
+		t.Errorf("tasks = %v, want %v, the second referring to the first", got, want)
+	}
+	if n := len(g.flows("--a2a-task", step)); n != 3 {
+		t.Errorf("%d records of the step, want request, proceed and response", n)
+	}
+}
+
+// The same through a client that is not ours, in both eras, across restarts of
+// the gateway: each call of the Inspector is a connection of its own.
+func TestWorkflowInspector(t *testing.T) {
+	for _, era := range []string{"legacy", "modern"} {
+		t.Run(era, func(t *testing.T) {
+			file := recordFile(t)
+			g := newGateway(t, signalsConfig(file, ""))
+			call := func(name string, args ...string) flowResult {
+				t.Helper()
+				request := []string{"--method", "tools/call", "--tool-name", "signals__" + name}
+				for _, a := range args {
+					request = append(request, "--tool-arg", a)
+				}
+				var r struct{ Result flowResult }
+				out := inspector(t, []string{g.http(), "--transport", "http", "--protocol-era", era}, request...)
+				g.stop()
+				if err := json.Unmarshal(out, &r); err != nil {
+					t.Fatalf("%s: %v", out, err)
+				}
+				return r.Result
+			}
+			a := call("get_signals", "signal_spec=luxury").inStructured()
+			b := call("activate_signal", "signals_agent_segment_id=sig_luxury", "platform=dsp", "context_id="+a).inStructured()
+			s := call("check_signal_status", "signals_agent_segment_id=sig_luxury", "context_id="+a).inStructured()
+			if !contextID.MatchString(a) || !contextID.MatchString(b) || a == b || s != b {
+				t.Fatalf("handles = %q, %q, %q, want a workflow, a step and that step", a, b, s)
+			}
+			if n := len(responses(g.flows("--workflow", a+"/"+b, "--evidence", "explicit"))); n != 2 {
+				t.Errorf("%d calls at the step, want 2", n)
+			}
+		})
+	}
+}
