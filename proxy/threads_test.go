@@ -1,0 +1,198 @@
+package proxy
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor/trace"
+)
+
+var local = folding.Caller{Principal: "local", Session: "s1"}
+
+// openAt makes a gateway without upstreams on a state directory.
+func openAt(t *testing.T, dir string) *Gateway {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.StateDir, cfg.Upstreams, cfg.order = dir, map[string]*UpstreamConfig{"files": {Builtin: "files", Roots: []string{dir}}}, nil
+	g, err := New(cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = g.Close(context.Background()) }) // closed before, where it matters
+	return g
+}
+
+func openBranch(t *testing.T, g *Gateway, parent string) folding.Branch {
+	t.Helper()
+	b, err := g.branches.Create(t.Context(), local, folding.CreateRequest{Description: "work", ParentID: parent})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func endBranch(t *testing.T, g *Gateway, b folding.Branch) {
+	t.Helper()
+	if _, err := g.branches.Return(t.Context(), local, b.ID, "done"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// However branches end, nothing of them is kept.
+func TestThreadsForget(t *testing.T) {
+	g := openAt(t, t.TempDir())
+	parent := openBranch(t, g, "")
+	endBranch(t, g, openBranch(t, g, parent.ID)) // by itself
+	openBranch(t, g, openBranch(t, g, parent.ID).ID)
+	endBranch(t, g, parent) // with children
+	forced := openBranch(t, g, "")
+	if err := g.branches.EndSession(t.Context(), local, "test"); err != nil {
+		t.Fatal(err)
+	}
+	endBranch(t, g, forced) // late
+	if n := len(g.threads.open) + len(g.threads.returning); n > 0 {
+		t.Errorf("%d entries are left", n)
+	}
+}
+
+// A parent's conclusion correlates to its push and to its children's.
+func TestConclusionsCorrelate(t *testing.T) {
+	dir := t.TempDir()
+	g := openAt(t, dir)
+	parent := openBranch(t, g, "")
+	for range 2 {
+		endBranch(t, g, openBranch(t, g, parent.ID))
+	}
+	endBranch(t, g, parent)
+	var push string
+	var children []string
+	err := trace.Query(filepath.Join(dir, "trace"), trace.Filter{}, func(r *trace.Record) bool {
+		switch {
+		case r.Kind == trace.KindPush && r.Context == parent.ID:
+			push = r.ID
+		case r.Kind == trace.KindConclusion && r.Context != parent.ID:
+			children = append(children, r.ID)
+		case r.Kind == trace.KindConclusion:
+			if want := append([]string{push}, children...); !slices.Equal(r.CorrelationID, want) || len(want) != 3 {
+				t.Errorf("conclusion correlates to %v, want %v", r.CorrelationID, want)
+			}
+		}
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// stateParts are the files of a state directory that a process can die between.
+var stateParts = map[string][]string{
+	"books": {"foldgate.db", "foldgate.db-wal"},
+	"trace": {"trace/trace-000000000000001.jsonl", "trace/lock"},
+}
+
+// snapshot copies a part of a state directory as a process that is killed now
+// would leave it.
+func snapshot(t *testing.T, part, from, to string) {
+	t.Helper()
+	for _, name := range stateParts[part] {
+		raw, err := os.ReadFile(filepath.Join(from, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(filepath.Join(to, "trace"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(to, name), raw, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A process that dies between writing the books and the trace leaves one
+// behind the other. The next process brings them together: each push has one
+// pop in the end, and the books say how it was.
+func TestTraceAndBooksAgree(t *testing.T) {
+	for _, old := range []string{"books", "trace"} {
+		t.Run(old+" behind", func(t *testing.T) {
+			dir, image := t.TempDir(), t.TempDir()
+			g := openAt(t, dir)
+			parent := openBranch(t, g, "")
+			child := openBranch(t, g, parent.ID)
+			stays := openBranch(t, g, "")
+			snapshot(t, old, dir, image)
+			endBranch(t, g, parent) // and its child
+			added := openBranch(t, g, "")
+			for part := range stateParts {
+				if part != old {
+					snapshot(t, part, dir, image)
+				}
+			}
+
+			g = openAt(t, image)
+			status := func(b folding.Branch) folding.Branch {
+				t.Helper()
+				got, _, err := g.branches.Status(t.Context(), local, folding.StatusRequest{BranchID: b.ID})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return got
+			}
+			for _, b := range []folding.Branch{parent, child} {
+				if got := status(b); !got.Status.Terminal() {
+					t.Errorf("branch at depth %d is %s after the restart; its end was written", b.Depth, got.Status)
+				}
+			}
+			if got := status(stays); got.Status != folding.StatusActive {
+				t.Errorf("the branch that goes on is %s", got.Status)
+			}
+			switch got := status(added); {
+			case old == "trace" && got.Status != folding.StatusActive:
+				t.Errorf("the branch that was stored and not recorded is %q", got.Status)
+			case old == "books" && got.ID != "":
+				t.Errorf("the branch that was recorded and not stored is %+v", got)
+			}
+			if old == "books" { // the return was not answered: the agent repeats it
+				r, err := g.branches.Return(t.Context(), local, parent.ID, "again")
+				if err != nil || !r.Late || r.Message != "again" {
+					t.Errorf("repeated return = %+v, %v", r, err)
+				}
+			}
+			if err := g.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			report, err := trace.Verify(filepath.Join(image, "trace"))
+			if err != nil || !report.OK() {
+				t.Errorf("Verify: %v, %+v", err, report.Faults)
+			}
+			for _, n := range report.Notes {
+				if strings.Contains(n.String(), "is not closed") {
+					t.Error(n)
+				}
+			}
+			pushes, pops := map[string]int{}, map[string]int{}
+			err = trace.Query(filepath.Join(image, "trace"), trace.Filter{}, func(r *trace.Record) bool {
+				switch r.Kind {
+				case trace.KindPush:
+					pushes[r.Context]++
+				case trace.KindPop:
+					pops[r.Context]++
+				}
+				return true
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, b := range []folding.Branch{parent, child, stays, added} {
+				if pushes[b.Context] != 1 || pops[b.Context] != 1 {
+					t.Errorf("%s has %d pushes and %d pops, want one of each", b.Context, pushes[b.Context], pops[b.Context])
+				}
+			}
+		})
+	}
+}
