@@ -63,6 +63,11 @@ func Value(text string) (any, error) {
 // and modules are out of a program's reach. It ends with ctx, and when it
 // makes the process grow beyond bounds.
 func JQ(ctx context.Context, v any, program string) (string, error) {
+	return jq(ctx, v, program, maxJQGrowth)
+}
+
+// jq is JQ with its own bound for the growth of the process.
+func jq(ctx context.Context, v any, program string, growth uint64) (string, error) {
 	query, err := gojq.Parse(program)
 	if err != nil {
 		return "", wrong("jq", "%v", err)
@@ -71,7 +76,7 @@ func JQ(ctx context.Context, v any, program string) (string, error) {
 	if err != nil {
 		return "", wrong("jq", "%v", err)
 	}
-	ctx, stop := watch(ctx)
+	ctx, stop := watch(ctx, growth)
 	defer stop()
 	var out bytes.Buffer
 	iter := code.RunWithContext(ctx, v)
@@ -114,17 +119,17 @@ func JQ(ctx context.Context, v any, program string) (string, error) {
 
 func trimEnd(b *bytes.Buffer) string { return strings.TrimSuffix(b.String(), "\n") }
 
-// watch returns a context that ends when the heap has grown by maxJQGrowth.
+// watch returns a context that ends when the heap has grown by so many bytes.
 // Others share the heap, so this is a guard against the absurd, not an
 // account. stop waits for the watcher.
-func watch(ctx context.Context) (_ context.Context, stop func()) {
+func watch(ctx context.Context, growth uint64) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	heap := func() uint64 {
 		metrics.Read(sample)
 		return sample[0].Value.Uint64()
 	}
-	limit := heap() + maxJQGrowth
+	limit := heap() + growth
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
