@@ -19,7 +19,8 @@ const (
 	leastTokens = 100             // the smallest page
 	readTime    = 5 * time.Second // regular expressions, jq, search
 	searchHits  = 8
-	noteTokens  = 60 // kept free for the line that names the next page
+	readReserve = 256 // what a read leaves of a branch
+	noteTokens  = 60  // kept free for the line that names the next page
 )
 
 // readQuestion are the arguments of branch_read.
@@ -95,10 +96,7 @@ func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interce
 	if err != nil {
 		return nil, refused(c, err)
 	}
-	size := int(in.MaxTokens)
-	if left, ok := c.Left(); ok {
-		size = max(min(size, left), 1)
-	}
+	size := g.pageSize(c, int(in.MaxTokens))
 	page := func(size int) (*interceptor.Result, error) { return g.page(fl, out, "", int(in.Page), size) }
 	res, err := page(size)
 	if err != nil {
@@ -172,6 +170,17 @@ func (in *readQuestion) answer(ctx context.Context, s folding.StoredResult) (str
 		return strings.Join(parts, "\n"), nil
 	}
 	return s.Text, nil
+}
+
+// pageSize is how much of what was asked for may be delivered: no more than a
+// result of any tool, and not all that the branch has left: its agent must
+// still be able to return.
+func (g *Gateway) pageSize(c *interceptor.Call, asked int) int {
+	size := min(asked, max(g.cfg.Results.MainThreshold, leastTokens))
+	if left, ok := c.Left(); ok {
+		size = min(size, max(left-readReserve, left/2))
+	}
+	return max(size, 1)
 }
 
 // page returns page n of a text, of at most size tokens, with a line that

@@ -175,10 +175,7 @@ func (b *batch) deliver(fl *inbound, c *interceptor.Call, maxTokens int) (*inter
 		return nil, refused(c, b.err)
 	}
 	g := fl.s.gw
-	size := maxTokens
-	if left, ok := c.Left(); ok {
-		size = max(min(size, left), 1)
-	}
+	size := g.pageSize(c, maxTokens)
 	if g.counter.Exceeds(b.answer, size) && !b.keepAnswer(c.Session) {
 		return nil, refused(c, fmt.Errorf("%w: the answer of the batch does not fit and could not be stored; filter with grep or jq", folding.ErrStorage))
 	}

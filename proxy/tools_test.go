@@ -55,7 +55,7 @@ func TestOwnToolsAreSmall(t *testing.T) {
 // goes on, and how to wait.
 func TestBatchThatTakesLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &Gateway{counter: counter(t)}
+		g := &Gateway{counter: counter(t), cfg: DefaultConfig()}
 		b := &batch{g: g, handle: "res_x", done: make(chan struct{}), in: runQuestion{Steps: make([]runStep, 3)}, finished: 2}
 		fl := &inbound{ex: &exchange{}, s: &session{gw: g}}
 		start := time.Now()

@@ -109,6 +109,22 @@ func TestAnswerRecall(t *testing.T) {
 	}
 }
 
+// Nobody gets more at once than a result may have, whatever is asked for.
+func TestReadsAreBounded(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, filesConfig(resultFiles(t), "results: {main_threshold: 3000}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	h := handleIn(t, said(t, readFile(t, c, ctx, "access.log", "")))
+	if n := resultTokens(t, readPart(t, c, ctx, map[string]any{"handle": h, "max_tokens": 1_000_000})); n > 3000 || n < 2500 {
+		t.Errorf("a read of all has %d tokens, want nearly 3000", n)
+	}
+	b := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"small","budget":600}`))
+	m := readPart(t, c, ctx, map[string]any{"handle": h, "branch_id": b.BranchID})
+	if s := statusOf(t, c, ctx, b.BranchID); resultTokens(t, m) > 600 || s.BudgetUsed > 600 {
+		t.Errorf("a read in a branch of 600 tokens has %d; %+v", resultTokens(t, m), s)
+	}
+}
+
 // What a page of a text leaves out the next pages bring: nothing is lost.
 func TestPagesAreTheText(t *testing.T) {
 	ctx := testContext(t)

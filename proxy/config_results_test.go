@@ -1,0 +1,84 @@
+package proxy
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+)
+
+func TestFoldRuleOfATool(t *testing.T) {
+	c, faults := parseConfig([]byte(`
+results:
+  tools:
+    "**": {threshold: 100}
+    files__*: {threshold: 2000}
+    files__read_*: {fold: off}
+    files__read_b*: {fold: "on", threshold: 7}
+`), noEnv)
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	for name, want := range map[string]interceptor.FoldRule{
+		"db__query":        {Threshold: 100},
+		"files__grep":      {Threshold: 2000},
+		"files__read_file": {Off: true},
+		"files__read_blob": {Threshold: 7},
+	} {
+		if d := cmp.Diff(want, c.Results.rule(name)); d != "" {
+			t.Errorf("rule(%s) (-want +got):\n%s", name, d)
+		}
+	}
+	if d := cmp.Diff(interceptor.FoldRule{}, defaultResults().rule("any__tool")); d != "" {
+		t.Errorf("without rules (-want +got):\n%s", d)
+	}
+}
+
+func TestResultsFaults(t *testing.T) {
+	for text, want := range map[string]string{
+		"results: {main_threshold: 0}":           "results.main_threshold",
+		"results: {branch_fraction: 1.5}":        "results.branch_fraction",
+		"results: {branch_fraction: .nan}":       "results.branch_fraction",
+		"results: {preview_tokens: 99}":          "results.preview_tokens",
+		"results: {main_threshold: 300}":         "results.preview_tokens",
+		"results: {quota_mb: 0}":                 "results.quota_mb",
+		"results: {ttl_hours: 0}":                "results.ttl_hours",
+		`results: {tools: {"[": {fold: off}}}`:   "results.tools.[",
+		"results: {tools: {a: {fold: maybe}}}":   "results.tools.a.fold",
+		"results: {tools: {a: {threshold: -1}}}": "results.tools.a.threshold",
+		"results: {tools: {a: {treshold: 1}}}":   "treshold",
+		`run: {allow: ["["]}`:                    "run.allow",
+		"run: {max_calls: 0}":                    "run.max_calls",
+	} {
+		faults := parseFaults(t, text)
+		if len(faults) == 0 || faults[0].Line != 1 || !strings.Contains(faults[0].Key, want) {
+			t.Errorf("%s: faults %v, want one of %s in line 1", text, faults, want)
+		}
+	}
+}
+
+// A result whose tool the configuration no longer shows can't be read; of a
+// batch every tool must be shown.
+func TestMayRead(t *testing.T) {
+	c := DefaultConfig()
+	c.Upstreams["files"].Tools.Deny = []string{"grep"}
+	g := &Gateway{byKey: map[string]*upstream{"files": {key: "files", cfg: c.Upstreams["files"]}}}
+	for _, tc := range []struct {
+		server, tool string
+		ok           bool
+	}{
+		{"files", "read_file", true},
+		{"files", "grep", false},
+		{"gone", "read_file", false},
+		{"", "files/read_file", true},
+		{"", "files/read_file files/grep", false},
+		{"", "", true}, // a batch of which no call was made
+	} {
+		if err := g.mayRead(folding.StoredResult{Server: tc.server, Tool: tc.tool}); (err == nil) != tc.ok {
+			t.Errorf("mayRead(%s, %s) = %v, want ok %v", tc.server, tc.tool, err, tc.ok)
+		}
+	}
+}
