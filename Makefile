@@ -45,8 +45,8 @@ e2e: deps ## the binary against real clients and servers
 fuzz: ## every fuzz target for FUZZTIME
 	@.ci/fuzz $(FUZZTIME)
 
-bench: ## every benchmark, with allocations
-	$(GO) test -run '^$$' -bench . -benchmem ./...
+bench: deps ## what the gateway adds to a call, beside other forwarders; some minutes
+	$(GO) run ./test/bench $(BENCH)
 
 clean:
 	rm -rf bin test/npm/node_modules

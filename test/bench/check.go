@@ -1,0 +1,122 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// check makes sure that the foldgate about to be measured does its work: that
+// it counts, scrubs and traces. A gateway that does nothing is fast.
+func check(s *server) error {
+	l, err := openLane(s, scenario{host: "http", upstream: "stdio", clients: 1, size: 4096, branch: true})
+	if err != nil {
+		return err
+	}
+	c, err := l.dial()
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	for _, f := range []func(*lane, caller) error{checkCount, checkScrub, checkTrace} {
+		if err := f(l, c); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkCount compares what a branch is charged with a count of our own.
+func checkCount(l *lane, c caller) error {
+	before, err := used(l, c)
+	if err != nil {
+		return err
+	}
+	answer, err := c.call(l.id(), "tools/call", "text", l.args)
+	if err != nil {
+		return err
+	}
+	counter, err := budget.NewCounter("o200k_base")
+	if err != nil {
+		return err
+	}
+	content, _ := rawjson.Get(answer, "result", "content")
+	want := 0
+	rawjson.Elements(content, func(block []byte) bool {
+		text, _ := rawjson.GetString(block, "text")
+		want += counter.Count(text)
+		return true
+	})
+	want += counter.Count(fmt.Sprintf(`{"size":%d}`, l.sc.size))
+	after, err := used(l, c)
+	if err != nil {
+		return err
+	}
+	if after-before != want || want < 100 {
+		return fmt.Errorf("foldgate does not count: a call of %d tokens changed budget_used by %d", want, after-before)
+	}
+	return nil
+}
+
+func used(l *lane, c caller) (int, error) {
+	_, id, _ := strings.Cut(l.args, `"branch_id":`)
+	answer, err := c.call(l.id(), "tools/call", "branch_status", `{"branch_id":`+id)
+	if err != nil {
+		return 0, err
+	}
+	raw, _ := rawjson.Get(answer, "result", "structuredContent", "budget_used")
+	n, err := strconv.Atoi(string(raw))
+	if err != nil {
+		return 0, fmt.Errorf("branch_status says no budget_used: %.500s", answer)
+	}
+	return n, nil
+}
+
+// checkScrub plants a fake credential.
+func checkScrub(l *lane, c caller) error {
+	answer, err := c.call(l.id(), "tools/call", "leak", "{}")
+	if err != nil {
+		return err
+	}
+	if bytes.Contains(answer, []byte(leaked)) || !bytes.Contains(answer, []byte("[REDACTED:")) {
+		return fmt.Errorf("foldgate does not scrub: %.300s", answer)
+	}
+	return nil
+}
+
+// checkTrace expects two records a call, payload included.
+func checkTrace(l *lane, c caller) error {
+	const calls = 10
+	before := records(l.s)
+	for range calls {
+		if err := l.call(c); err != nil {
+			return err
+		}
+	}
+	if n := records(l.s) - before; n != 2*calls {
+		return fmt.Errorf("foldgate does not trace: %d calls left %d records", calls, n)
+	}
+	return nil
+}
+
+// records counts the lines about tools/call that carry a payload.
+func records(s *server) (n int) {
+	files, _ := filepath.Glob(filepath.Join(filepath.Dir(s.config), "state", "trace", "*.jsonl"))
+	for _, f := range files {
+		raw, _ := os.ReadFile(f)
+		for line := range bytes.Lines(raw) {
+			kind, _ := rawjson.GetString(line, "kind")
+			payload, ok := rawjson.Get(line, "payload")
+			if ok && len(payload) > 20 && strings.HasSuffix(kind, "tools/call") {
+				n++
+			}
+		}
+	}
+	return n
+}

@@ -1,0 +1,204 @@
+// Command bench measures what foldgate adds to a call, against the server
+// itself and against other forwarders, over real connections.
+//
+//	make bench                       # all of it, some minutes
+//	go run ./test/bench -short       # the main cases, under a minute
+//	go run ./test/bench -growth      # cost against branches, sessions, upstreams, records
+//	go run ./test/bench -only '16 clients, 4 KB' -peers=false
+//
+// Targets take turns in one run, round by round, in the opposite order in odd
+// rounds, because a machine that other work shares gives only ratios that hold:
+// a ratio is the median of the rounds' own. Before anything is measured the
+// program makes sure that foldgate counts, scrubs and traces, and exits with
+// status 2 if it does not. Everything listens on loopback and ends with the
+// program.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func main() {
+	if len(os.Args) > 2 && os.Args[1] == "upstream" {
+		if err := runUpstream(os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, "upstream:", err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(run())
+}
+
+// plan is what the flags ask for.
+type plan struct {
+	rounds       int
+	warm, window time.Duration
+	scenarios    []scenario
+	peers        bool
+}
+
+func run() int {
+	short := flag.Bool("short", false, "the main cases without the peers from npm, in under a minute")
+	growth := flag.Bool("growth", false, "cost per call against branches, sessions, upstreams and records, instead of the comparison")
+	only := flag.String("only", "", "run the scenarios whose name fits this regular expression")
+	rounds := flag.Int("rounds", 0, "rounds (default 5, with -short 3)")
+	window := flag.Duration("window", 0, "time of one target in one round (default 800ms, with -short 500ms)")
+	peers := flag.Bool("peers", true, "measure mcp-proxy and supergateway too; needs make deps")
+	flag.Parse()
+	filter, err := regexp.Compile(*only)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench: -only:", err)
+		return 1
+	}
+	p := plan{rounds: 5, warm: 200 * time.Millisecond, window: 800 * time.Millisecond, peers: *peers && !*short, scenarios: full}
+	if *short {
+		p.rounds, p.warm, p.window, p.scenarios = 3, 100*time.Millisecond, 500*time.Millisecond, brief
+	}
+	if *rounds > 0 {
+		p.rounds = *rounds
+	}
+	if *window > 0 {
+		p.window = *window
+	}
+	p.scenarios = slices.DeleteFunc(slices.Clone(p.scenarios), func(sc scenario) bool { return !filter.MatchString(sc.String()) })
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	dir, err := os.MkdirTemp("", "foldgate-bench-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	r := &rig{ctx: ctx, dir: dir}
+	defer r.close()
+	if err := r.build(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		return 1
+	}
+	if status := r.prove(); status != 0 {
+		return status
+	}
+	if err = r.startUp(); err == nil && *growth {
+		err = r.growth()
+	} else if err == nil {
+		err = r.compare(p)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		return 1
+	}
+	return 0
+}
+
+// prove runs check on a foldgate with the settings that are measured.
+func (r *rig) prove() int {
+	s, err := r.runFoldgate("proof", r.leanStdio(), rotated)
+	if err == nil {
+		err = check(s)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench: nothing was measured:", err)
+		return 2
+	}
+	fmt.Println("foldgate counts, scrubs and traces: checked on a branch, a planted credential and the journal.")
+	return 0
+}
+
+// full is every scenario, brief those of -short.
+var full = []scenario{
+	{host: "http", upstream: "stdio", clients: 1, size: 100},
+	{host: "http", upstream: "stdio", clients: 16, size: 100},
+	{host: "http", upstream: "stdio", clients: 1, size: 4 << 10},
+	{host: "http", upstream: "stdio", clients: 16, size: 4 << 10},
+	{host: "http", upstream: "stdio", clients: 64, size: 4 << 10},
+	{host: "http", upstream: "stdio", clients: 16, size: 64 << 10},
+	{host: "http", upstream: "stdio", clients: 1, size: 1 << 20},
+	{host: "http", upstream: "stdio", clients: 16, size: 100, modern: true},
+	{host: "http", upstream: "stdio", clients: 16, size: 4 << 10, modern: true},
+	{host: "http", upstream: "stdio", clients: 16, size: 4 << 10, branch: true},
+	{host: "http", upstream: "http", clients: 16, size: 4 << 10},
+	{host: "stdio", upstream: "stdio", clients: 1, size: 4 << 10},
+	{host: "stdio", upstream: "stdio", clients: 16, size: 4 << 10},
+}
+
+var brief = []scenario{full[1], full[2], full[3], full[8]}
+
+// compare measures all targets in all scenarios.
+func (r *rig) compare(p plan) error {
+	all := targets(p.peers)
+	if !p.peers {
+		fmt.Println("mcp-proxy and supergateway are left out; a full run with -peers has them.")
+	}
+	fmt.Printf("%d rounds of %s a target; ratios are medians of the rounds' own, with the least and the most.\n", p.rounds, p.window)
+	running := make([]*server, len(all))
+	for _, sc := range p.scenarios {
+		results := make([]result, len(all))
+		lanes := make([]*lane, len(all))
+		for i, t := range all {
+			results[i] = result{target: t.name, skipped: t.fits(sc)}
+			if results[i].skipped != "" {
+				continue
+			}
+			var err error
+			if running[i] == nil {
+				running[i], err = t.start(r)
+			}
+			if err == nil {
+				lanes[i], err = openLane(running[i], sc)
+			}
+			if err != nil {
+				if !t.peer {
+					return fmt.Errorf("%s: %w", t.name, err)
+				}
+				results[i].skipped = firstLine(err.Error())
+			}
+		}
+		if err := turns(r.ctx, p, lanes, results); err != nil {
+			return err
+		}
+		table(os.Stdout, sc, slices.DeleteFunc(results, func(r result) bool { return r.skipped == "-" }))
+	}
+	return nil
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return line
+}
+
+// turns runs the rounds of one scenario.
+func turns(ctx context.Context, p plan, lanes []*lane, results []result) error {
+	for round := range p.rounds {
+		order := make([]int, len(lanes))
+		for i := range order {
+			order[i] = i
+		}
+		if round%2 == 1 {
+			slices.Reverse(order)
+		}
+		for _, i := range order {
+			if lanes[i] == nil {
+				continue
+			}
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			s, err := lanes[i].window(p.warm, p.window)
+			if err != nil {
+				return err
+			}
+			results[i].samples = append(results[i].samples, s)
+		}
+	}
+	return nil
+}
