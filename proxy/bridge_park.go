@@ -139,9 +139,17 @@ func (p *parked) event(g *Gateway, l link, m Message) {
 	p.mu.Lock()
 	fl := p.current
 	p.mu.Unlock()
-	if fl != nil && wantsLog(fl, m) {
-		g.fromCall(fl, p.up, l, m)
+	if fl == nil || !wantsLog(fl, m) {
+		return
 	}
+	if m.Method == methodProgress { // of the first round; this one may have another token, or none
+		token, ok := rawjson.Get(fl.ex.Msg.Params, "_meta", "progressToken")
+		if !ok {
+			return
+		}
+		m = m.withParams(rawjson.Set(m.Params, token, "progressToken"))
+	}
+	g.fromCall(fl, p.up, l, m)
 }
 
 // ask keeps a question for the host, or declines it where the host can't.

@@ -143,3 +143,31 @@ func TestLegacyUpstreamAsksLegacyHost(t *testing.T) {
 		t.Errorf("result = %s, want the answer under the upstream's own id", got)
 	}
 }
+
+// Each round of a parked call may have a progress token of its own.
+func TestParkedProgressHasTheRoundsToken(t *testing.T) {
+	up := echoUpstream("2025-11-25")
+	list := up.serve
+	up.serve = func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error) {
+		if c.Method != "tools/call" {
+			return list(ctx, l, c)
+		}
+		tick := Message{Method: "notifications/progress", Params: json.RawMessage(`{"progressToken":"first","progress":1.0}`)}
+		c.Event(tick)
+		c.Event(Message{ID: json.RawMessage(`7`), Method: "elicitation/create"})
+		<-l.replied
+		c.Event(tick)
+		return result(`{"content":[]}`)
+	}
+	r := newRig(t, true, map[string]fakeUpstream{"up": up})
+	call := func(more, token string) string {
+		return r.ok("tools/call", `{"name":"up__echo","arguments":{}`+more+`,`+strings.TrimSuffix(elicitMeta, "}")+`,"progressToken":"`+token+`"}}`)
+	}
+	state, _ := rawjson.Get([]byte(call("", "first")), "requestState")
+	call(`,"inputResponses":{"r1":{"action":"decline"}},"requestState":`+string(state), "second")
+	for _, want := range []string{"first", "second"} {
+		if got := string((<-r.push).Params); got != `{"progressToken":"`+want+`","progress":1.0}` {
+			t.Errorf("progress = %s, want the token %s", got, want)
+		}
+	}
+}

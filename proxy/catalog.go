@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -48,40 +49,66 @@ type view struct {
 	// epoch counts invalidations, so that a list fetched before a change is
 	// not kept after it.
 	epoch [listKinds]int
-	// busy is closed when the fetch under way is over.
-	busy [listKinds]chan struct{}
+	busy  [listKinds]*fetching // the fetch under way
 }
 
-// get returns a list, fetching it once for all who ask at the same time.
-func (v *view) get(ctx context.Context, k listKind, fetch func(context.Context) (*listing, error)) (*listing, error) {
-	for {
+// fetching is one reading of a list, which goes on when those who asked for it
+// no longer wait.
+type fetching struct {
+	begun time.Time
+	done  chan struct{}
+	l     *listing
+	err   error
+	stale bool // a change came meanwhile
+}
+
+// get returns a list, fetching it once for all who ask at the same time. Nobody
+// waits for a fetch that takes longer than listWait.
+func (v *view) get(ctx context.Context, g *Gateway, k listKind, fetch func(context.Context) (*listing, error)) (*listing, error) {
+	for first := true; ; first = false {
 		v.mu.Lock()
 		if l := v.lists[k]; l != nil {
 			v.mu.Unlock()
 			return l, nil
 		}
-		if wait := v.busy[k]; wait != nil {
-			v.mu.Unlock()
-			select {
-			case <-wait:
-				continue
-			case <-ctx.Done():
-				return nil, context.Cause(ctx)
-			}
+		f := v.busy[k]
+		if f == nil {
+			f = &fetching{begun: time.Now(), done: make(chan struct{})}
+			v.busy[k] = f
+			epoch := v.epoch[k]
+			g.background(func() { v.run(g, k, f, epoch, fetch) })
 		}
-		done, epoch := make(chan struct{}), v.epoch[k]
-		v.busy[k] = done
 		v.mu.Unlock()
-		l, err := fetch(ctx)
-		v.mu.Lock()
-		if err == nil && v.epoch[k] == epoch {
-			v.lists[k] = l
+		if first && time.Since(f.begun) > listWait {
+			return nil, fmt.Errorf("%s is not answered since %s", kinds[k].method, time.Since(f.begun).Round(time.Second))
 		}
-		v.busy[k] = nil
-		v.mu.Unlock()
-		close(done)
-		return l, err
+		select {
+		case <-f.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+		if f.err != nil || !f.stale {
+			return f.l, f.err
+		}
 	}
+}
+
+// fetchLimit bounds the reading of a list.
+const fetchLimit = 2 * time.Minute
+
+// run fetches a list and keeps it, unless it changed meanwhile.
+func (v *view) run(g *Gateway, k listKind, f *fetching, epoch int, fetch func(context.Context) (*listing, error)) {
+	ctx, cancel := context.WithTimeout(g.ctx, fetchLimit)
+	defer cancel()
+	f.l, f.err = fetch(ctx)
+	v.mu.Lock()
+	f.stale = v.epoch[k] != epoch
+	if f.err == nil && !f.stale {
+		v.lists[k] = f.l
+	}
+	v.busy[k] = nil
+	v.mu.Unlock()
+	close(f.done)
 }
 
 // peek returns a list without fetching it; nil if it is not at hand.
@@ -124,26 +151,39 @@ func (s *session) view(u *upstream) *view {
 
 // listOf returns one list of one upstream as s sees it.
 func (g *Gateway) listOf(ctx context.Context, s *session, u *upstream, k listKind, modern bool, causes []string) (*listing, error) {
-	return s.view(u).get(ctx, k, func(ctx context.Context) (*listing, error) {
-		l := s.own(u)
-		if l == nil {
-			l = u.shared.peek()
-		}
-		if l == nil {
-			// stdio has one session: its own link serves the catalog too.
-			if err := s.slow(u, modern || s.Transport != "stdio"); err != nil {
-				return nil, err
+	return s.view(u).get(ctx, g, k, func(ctx context.Context) (*listing, error) {
+		begun := time.Now()
+		l, err := g.list(ctx, s, u, k, modern, causes)
+		if err == nil && time.Since(begun) > listWait { // hosts were answered without it
+			for _, other := range g.sessions.list() {
+				other.pushChange(kinds[k].changed)
 			}
-			var err error
-			if l, err = s.linkFor(ctx, u, modern || s.Transport != "stdio"); err != nil {
-				return nil, err
-			}
+			g.listens.changed(g, kinds[k].changed)
 		}
-		if capability := u.capability(kinds[k].capability); capability == nil {
-			return &listing{}, nil
-		}
-		return g.fetch(ctx, s, u, l, k, causes)
+		return l, err
 	})
+}
+
+// list reads a list over whatever link s has to u.
+func (g *Gateway) list(ctx context.Context, s *session, u *upstream, k listKind, modern bool, causes []string) (*listing, error) {
+	l := s.own(u)
+	if l == nil {
+		l = u.shared.peek()
+	}
+	if l == nil {
+		// stdio has one session: its own link serves the catalog too.
+		if err := s.slow(u, modern || s.Transport != "stdio"); err != nil {
+			return nil, err
+		}
+		var err error
+		if l, err = s.linkFor(ctx, u, modern || s.Transport != "stdio"); err != nil {
+			return nil, err
+		}
+	}
+	if capability := u.capability(kinds[k].capability); capability == nil {
+		return &listing{}, nil
+	}
+	return g.fetch(ctx, s, u, l, k, causes)
 }
 
 // maxPages bounds what a server that never stops paging can cost.

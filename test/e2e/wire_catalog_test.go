@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -191,6 +192,47 @@ func TestListChangesAreGathered(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLateList: an upstream that is slow to list its tools holds up the first
+// list for a while and no later one; its tools are announced when they come.
+func TestLateList(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		t.Parallel()
+		ctx := testContext(t)
+		p := newPlayer(t, "stdio", mcpclient.Legacy, hello(""))
+		p.play("tools/list", true)
+		g := newGateway(t, fakeConfig(recordFile(t), "  late: {"+p.config+"}\n"))
+		c := g.connect(ctx, transport, era)
+		var heard noted
+		c.Handle = heard.handle(nil)
+		if era == mcpclient.Modern {
+			listens(t, c, `{"toolsListChanged":true}`)
+		} else if transport == "http" {
+			if err := c.Listen(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		names(t, c, "tools/list", "tools", "name")
+		start := time.Now()
+		if got := names(t, c, "tools/list", "tools", "name"); !slices.Contains(got, "fake__echo") || slices.Contains(got, "late__t") {
+			t.Errorf("tools = %v", got)
+		}
+		text(t, c, ctx, "fake__text", `{"text":"x"}`)
+		if took := time.Since(start); took > 2*time.Second {
+			t.Errorf("a list and a call beside the late upstream took %v", took)
+		}
+		asked, err := mcpclient.Parse([]byte(<-p.got))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before := heard.has("tools/list_changed")
+		p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"tools":[%s]}}`, asked.ID, toolItem("t")), false)
+		until(t, "list_changed arrives", func() bool { return heard.has("tools/list_changed") > before })
+		if got := names(t, c, "tools/list", "tools", "name"); !slices.Contains(got, "late__t") {
+			t.Errorf("tools after all = %v", got)
+		}
+	})
 }
 
 // TestDefinitionsSurvive: definitions that typed proxies drop, break or refuse

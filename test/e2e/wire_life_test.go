@@ -174,7 +174,7 @@ func TestHangingUpstreams(t *testing.T) {
 		ctx := testContext(t)
 		g := newGateway(t, fmt.Sprintf(`upstreams:
   mute: {command: [sleep, "1000"]}
-  gone: {url: "http://127.0.0.1:1/mcp"}
+  gone: {url: "http://127.0.0.1:1/none"}
   slow: {command: [%q], timeout_seconds: 1}
   fake: {command: [%q]}
 `, fakeupBin, fakeupBin))
