@@ -2,7 +2,10 @@ package folding
 
 import (
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -41,6 +44,37 @@ func TestDocs(t *testing.T) {
 	for _, s := range want {
 		if !strings.Contains(page, s) {
 			t.Errorf("docs/folding.md lacks %q", s)
+		}
+	}
+}
+
+// Every test that the page names as evidence exists.
+func TestDocsNameTests(t *testing.T) {
+	page, err := os.ReadFile("../docs/folding.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests strings.Builder
+	for _, dir := range []string{".", "../proxy", "../test/e2e"} {
+		err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			tests.Write(text)
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := regexp.MustCompile("`((?:Test|Benchmark)[A-Za-z0-9]+)`").FindAllStringSubmatch(string(page), -1)
+	if len(names) < 40 {
+		t.Errorf("the page names %d tests, want the evidence of every requirement", len(names))
+	}
+	for _, m := range names {
+		if !strings.Contains(tests.String(), "\nfunc "+m[1]+"(") {
+			t.Errorf("docs/folding.md names %s, which does not exist", m[1])
 		}
 	}
 }
