@@ -76,6 +76,20 @@ func TestA2A(t *testing.T) {
 	}
 }
 
+func TestStepText(t *testing.T) {
+	for in, want := range map[string]string{
+		`{"step":"activation","attempt":2,"evidence":"join"}`:     "activation#2:join",
+		`{"step":"activation","attempt":1,"evidence":"explicit"}`: "activation#1",
+		`{"step":"find","attempt":1,"evidence":"none"}`:           "find#1",
+		`{"name":"w","role":"link"}`:                              "no-workflow",
+		"{\"step\":\"a\\u001b[2J\"}":                              "a?[2J",
+	} {
+		if got := flagText(&Record{Audit: &Audit{Workflow: json.RawMessage(in)}}); got != want {
+			t.Errorf("%s = %q, want %q", in, got, want)
+		}
+	}
+}
+
 func TestA2AFilters(t *testing.T) {
 	r := flowRecord("q1", "mcp/request:tools/call", "t1", "working", `{}`)
 	for _, tc := range []struct {

@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 const (
@@ -139,7 +140,26 @@ func flagText(r *Record) string {
 	if a.Decision != nil && a.Decision.Reason != "" {
 		out = append(out, clean(a.Decision.Reason))
 	}
+	if len(a.Workflow) > 0 {
+		out = append(out, stepText(a.Workflow))
+	}
 	return strings.Join(out, ",")
+}
+
+// stepText is a step of a workflow in short, such as activation#2:join; the
+// evidence is left out where the call itself gave the handle.
+func stepText(workflow []byte) string {
+	step, _ := rawjson.GetString(workflow, "step")
+	if step == "" {
+		return "no-workflow"
+	}
+	if n, ok := rawjson.Get(workflow, "attempt"); ok {
+		step += "#" + string(n)
+	}
+	if evidence, _ := rawjson.GetString(workflow, "evidence"); evidence != "explicit" && evidence != "none" && evidence != "" {
+		step += ":" + evidence
+	}
+	return clean(step)
 }
 
 // clean makes foreign text safe for a terminal: what is not printable becomes '?'.
