@@ -1,0 +1,40 @@
+package workflow
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// BenchmarkCall measures what a workflow adds to a call: a link step that is
+// tried again, from its plan to its end, beside a thousand other workflows.
+func BenchmarkCall(b *testing.B) {
+	rules, _ := Compile([]Spec{spec(nil)})
+	store, err := OpenStore(filepath.Join(b.TempDir(), "workflows.db"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer store.Close()
+	e := NewEngine(store, time.Now)
+	call := func(tool, handle, args, result string) string {
+		r := Request{Rule: rules.Find("up", tool), Principal: "local", Session: "s", Handle: handle, Arguments: json.RawMessage(args)}
+		s, err := e.Plan(b.Context(), r)
+		if err == nil {
+			if err = e.Begin(b.Context(), s, "req", "rec"); err == nil {
+				err = e.End(b.Context(), s, Outcome{Status: Completed, Result: json.RawMessage(result)})
+			}
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		return s.ID
+	}
+	id := ""
+	for range 1000 {
+		id = call("find", "", `{}`, `{"structuredContent":{"ids":["a","b","c"]}}`)
+	}
+	for b.Loop() {
+		call("use", id, `{"id":"a","platform":"p"}`, `{}`)
+	}
+}
