@@ -29,13 +29,6 @@ const parkLimit = 10 * time.Minute
 // gatherDelay lets several questions of one call travel together.
 const gatherDelay = 5 * time.Millisecond
 
-// parking is the set of parked calls. Its zero value is ready to use.
-type parking struct {
-	mu   sync.Mutex
-	all  map[string]*parked
-	last int // number of the newest
-}
-
 // parked is a call to a legacy upstream that a modern host makes in rounds.
 type parked struct {
 	ticket, principal, method, name string
@@ -260,83 +253,6 @@ func (fl *inbound) park(u *upstream, l link, m Message) {
 		return
 	}
 	u.log.Warn("request of an upstream of the modern era ignored", "method", m.Method)
-}
-
-func (k *parking) add(p *parked) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.all == nil {
-		k.all = map[string]*parked{}
-	}
-	k.last++
-	p.number = k.last
-	k.all[p.ticket] = p
-}
-
-// find returns the call that a ticket belongs to: same principal, same call.
-func (k *parking) find(ticket string, c *interceptor.Call) *parked {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if p := k.all[ticket]; p != nil && p.principal == c.Principal && p.method == c.Method && p.name == c.Name {
-		return p
-	}
-	return nil
-}
-
-// suited returns the parked call to u that gets the question m, which came
-// without saying for which call: of those whose host can answer, first the ones
-// that are being served, then the one with the fewest questions open, then the
-// oldest. The answer goes back to the question, whichever call carried it.
-func (k *parking) suited(u *upstream, m Message) (found *parked) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	least := [3]int{}
-	for _, p := range k.all {
-		p.mu.Lock()
-		fits := p.up == u && hostCan(p.latest.ex.Msg.Params, m)
-		rank := [3]int{0, len(p.open), p.number}
-		if p.current == nil {
-			rank[0] = 1
-		}
-		p.mu.Unlock()
-		if fits && (found == nil || slices.Compare(rank[:], least[:]) < 0) {
-			found, least = p, rank
-		}
-	}
-	return found
-}
-
-// unpark forgets a call that is over. Questions that it carried for others find
-// another call; those of its own need no answer any more.
-func (g *Gateway) unpark(p *parked) {
-	g.parking.remove(p)
-	p.mu.Lock()
-	open := p.open
-	p.open = map[string]question{}
-	p.mu.Unlock()
-	for _, q := range open {
-		if q.guess {
-			g.background(func() { g.answerShared(p.up, q.l, q.m) })
-		}
-	}
-}
-
-func (k *parking) remove(p *parked) {
-	p.expiry.Stop()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	delete(k.all, p.ticket)
-}
-
-// close ends all parked calls.
-func (k *parking) close() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, p := range k.all {
-		p.expiry.Stop()
-		p.cancel(errSessionClosed)
-	}
-	k.all = nil
 }
 
 // toModern gives a legacy result what the modern era demands of it.

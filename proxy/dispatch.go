@@ -2,11 +2,8 @@ package proxy
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -237,122 +234,4 @@ func (g *Gateway) other(fl *inbound, c *interceptor.Call) (*interceptor.Result, 
 		return g.forward(fl, c, able[0])
 	}
 	return g.firstThatKnows(fl, c, able)
-}
-
-// forward runs c down the chain and on to u.
-func (g *Gateway) forward(fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
-	c.Server, c.To = u.key, "upstream:"+u.key
-	fl.setCall(c)
-	return g.through(fl.ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-		return g.send(ctx, fl, c, u)
-	})
-}
-
-// send is the end of the chain: the request leaves for the upstream. An
-// upstream that forgot the session did nothing, so it is asked once more, in a
-// new one.
-func (g *Gateway) send(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
-	res, err := g.sendUp(ctx, fl, c, u)
-	if errors.Is(err, errSessionGone) && ctx.Err() == nil {
-		return g.sendUp(ctx, fl, c, u)
-	}
-	return res, err
-}
-
-func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
-	l, err := fl.s.linkFor(ctx, u, fl.modern)
-	if err != nil {
-		return nil, upstreamDown(ctx, u, err)
-	}
-	fl.s.mu.Lock()
-	fl.to = u.key
-	fl.s.mu.Unlock()
-	if u.cfg.TimeoutSeconds > 0 {
-		limit := time.Duration(u.cfg.TimeoutSeconds) * time.Second
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, limit, &interceptor.Refusal{
-			Reason: "timeout", Code: "upstream_timeout", Status: 504,
-			Message: fmt.Sprintf("%s did not answer within %s (timeout_seconds of upstream %s) and was cancelled; ask for less, or have the limit raised", c.Name, limit, u.key),
-		})
-		defer cancel()
-	}
-	if fl.modern {
-		defer u.enter(fl)()
-	}
-	c.Forward = withTraceparent(c.Forward, c.Outgoing())
-	switch {
-	case fl.modern && !l.info().Modern():
-		return g.sendParked(ctx, fl, c, u, l)
-	case !fl.modern && l.info().Modern():
-		return g.sendRounds(ctx, fl, c, u, l)
-	}
-	m, err := l.call(ctx, fl.linkCall(g, c, u, l, c.Forward))
-	if err != nil {
-		return nil, callFault(ctx, u, c, err)
-	}
-	if _, task := rawjson.Get(c.Params, "task"); task || strings.HasPrefix(c.Method, "tasks/") {
-		fl.s.noteTask(m.Result, u)
-	}
-	fl.extra = g.cleanExtra(ctx, u, m)
-	return resultOf(m), nil
-}
-
-// linkCall describes c to the link l.
-func (fl *inbound) linkCall(g *Gateway, c *interceptor.Call, u *upstream, l link, params json.RawMessage) *linkCall {
-	return &linkCall{
-		Method: c.Method, Params: params, Extra: fl.ex.Msg.Extra, Header: bindHeaders(forwardHeader(fl.ex.Header), fl.params, c.Arguments), HostID: fl.ex.Msg.ID,
-		Event: func(m Message) { g.fromCall(fl, u, l, m) },
-	}
-}
-
-func resultOf(m Message) *interceptor.Result {
-	return &interceptor.Result{Body: m.Result, Error: m.Error}
-}
-
-// upstreamDown is a call that never left.
-func upstreamDown(ctx context.Context, u *upstream, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_unavailable", Status: 502, Err: err,
-		Message: fmt.Sprintf("%v. Nothing was sent; try again in a few seconds, or go on without the tools of %s", err, u.key)}
-}
-
-// callFault is a call that left and did not come back.
-func callFault(ctx context.Context, u *upstream, c *interceptor.Call, err error) error {
-	if cause := context.Cause(ctx); cause != nil {
-		return cause
-	}
-	if errors.Is(err, errLinkClosed) || errors.Is(err, errSessionGone) {
-		return &interceptor.Refusal{Reason: "upstream", Code: "upstream_crashed", Status: 502, Err: err,
-			Message: fmt.Sprintf("upstream %s ended while it handled %s: %v. The call may have had an effect; the upstream is started again with the next call", u.key, c.Name, err)}
-	}
-	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_failed", Status: 502, Err: err, Message: fmt.Sprintf("upstream %s: %v", u.key, err)}
-}
-
-// noteTask remembers which upstream minted a task, to route tasks/* to it.
-func (s *session) noteTask(result []byte, u *upstream) {
-	id, ok := rawjson.GetString(result, "task", "taskId")
-	if !ok {
-		if id, ok = rawjson.GetString(result, "taskId"); !ok {
-			return
-		}
-	}
-	s.mu.Lock()
-	s.tasks[id] = u.key
-	s.mu.Unlock()
-}
-
-// noteSubscription keeps what must be made again when the upstream restarts.
-func (s *session) noteSubscription(u *upstream, uri string, on bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if on {
-		if s.subs[u.key] == nil {
-			s.subs[u.key] = map[string]bool{}
-		}
-		s.subs[u.key][uri] = true
-	} else {
-		delete(s.subs[u.key], uri)
-	}
 }

@@ -29,10 +29,11 @@
 //  3. The request becomes an interceptor.Call and goes down the chain
 //     (chain.go): recorded, put into its branch, charged, and on the way back
 //     scrubbed, folded, charged and recorded again.
-//  4. At the end of the chain, send picks the link: the session's own in the
-//     legacy era, the shared one in the modern (upstream.go; slot.go opens it,
-//     and again when it died). Where the host and the upstream speak different
-//     eras, bridge_park.go or bridge_rounds.go translate.
+//  4. At the end of the chain, send (send.go) picks the link: the session's own
+//     in the legacy era, the shared one in the modern (upstream.go; slot.go opens
+//     it, and again when it died; reopen.go and watch.go restore what hung on
+//     it). Where the host and the upstream speak different eras, bridge_park.go,
+//     bridge_rounds.go and bridge_log.go translate.
 //  5. The link (link*.go) gives the request an id of its own, writes it, and
 //     matches the response. What the upstream sends meanwhile goes through
 //     events.go and ask.go to the stream of the very request that caused it.

@@ -1,0 +1,88 @@
+package proxy
+
+import (
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// This file restores, over a link that is new, what hosts had set up over the
+// one before it. watch.go does the same for subscriptions at modern upstreams.
+
+// ownUp prepares a session's own link: what the host had set up on the last
+// one is made again.
+func (s *session) ownUp(u *upstream, l link, again bool) {
+	s.mu.Lock()
+	level := s.logLevel
+	var uris []string
+	for uri := range s.subs[u.key] {
+		uris = append(uris, uri)
+	}
+	s.mu.Unlock()
+	if level != nil && !l.info().Modern() && u.capability("logging") != nil {
+		_, _ = l.call(s.ctx, &linkCall{Method: "logging/setLevel", Params: level})
+	}
+	if l.info().Modern() {
+		s.gw.background(func() { s.gw.watchLists(s, u, l) })
+	}
+	s.gw.background(func() { s.revive(u, l) })
+	late := u.tookLate()
+	if !again && !late {
+		return
+	}
+	for _, uri := range uris {
+		if l.info().Modern() {
+			break // watchResource sees to it
+		}
+		if _, err := l.call(s.ctx, &linkCall{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})}); err != nil {
+			u.log.Warn("subscription could not be made again", "uri", uri, "err", err)
+		}
+	}
+	s.gw.allChanged(s, u)
+}
+
+// revive opens a session's own link again as soon as it dies, if the host waits
+// for updates over it. Otherwise the next call does.
+func (s *session) revive(u *upstream, l link) {
+	<-l.done()
+	for fails := 0; s.ctx.Err() == nil; fails++ {
+		s.mu.Lock()
+		wanted := len(s.subs[u.key]) > 0
+		s.mu.Unlock()
+		if !wanted {
+			return
+		}
+		if _, err := s.linkFor(s.ctx, u, false); err == nil {
+			return
+		}
+		if pause(s.ctx, min(backoffFirst<<min(fails, 10), backoffMax)) != nil {
+			return
+		}
+	}
+}
+
+// sharedUp prepares a shared link. After a restart the lists may have changed.
+func (g *Gateway) sharedUp(u *upstream, l link, again bool) {
+	if l.info().Modern() && u.cfg.Builtin == "" {
+		g.background(func() { g.watchLists(nil, u, l) })
+	}
+	if late := u.tookLate(); again || late {
+		g.allChanged(nil, u)
+	}
+}
+
+// tookLate reports, once, that hosts were answered without u.
+func (u *upstream) tookLate() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	late := u.late
+	u.late = false
+	return late
+}
+
+// allChanged announces a change of every list that u offers.
+func (g *Gateway) allChanged(s *session, u *upstream) {
+	for _, k := range []listKind{listTools, listPrompts, listResources} {
+		if u.capability(kinds[k].capability) != nil {
+			g.listChanged(s, u, kinds[k].changed)
+		}
+	}
+}
