@@ -129,7 +129,7 @@ func TestReadsAreBounded(t *testing.T) {
 func TestPagesAreTheText(t *testing.T) {
 	ctx := testContext(t)
 	dir := resultFiles(t)
-	g := newGateway(t, filesConfig(dir, "results: {main_threshold: 1000}\n"))
+	g := newGateway(t, filesConfig(dir, "results: {main_threshold: 1500}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
 	for _, name := range []string{"issues.json", "app.log"} {
 		h := handleIn(t, said(t, readFile(t, c, ctx, name, "")))
