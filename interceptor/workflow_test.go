@@ -1,0 +1,142 @@
+package interceptor
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/interceptor/workflow"
+)
+
+const flowID = "ctx_1735650000_a1b2c3d4"
+
+// flowOf is a call's part in a workflow as a role, at a step called flowID.
+func flowOf(role workflow.Role, e Echo) *Flow {
+	return &Flow{Rule: &workflow.Rule{ToolSpec: workflow.ToolSpec{Role: role}}, Echo: e, step: &workflow.Step{ID: flowID, Root: flowID}}
+}
+
+func TestEcho(t *testing.T) {
+	const meta = `"_meta":{"io.github.foldgate/context_id":"` + flowID + `"}`
+	const block = `{"type":"text","text":"context_id=` + flowID + ` — handle for this workflow. Tools that declare an optional context_id parameter accept this value.",` + meta + `}`
+	all := Echo{Argument: "context_id", Key: "context_id", Content: true, Meta: true}
+	for name, tc := range map[string]struct {
+		role     workflow.Role
+		echo     Echo
+		in, want string
+	}{
+		"everywhere": {workflow.RoleOpen, all, `{"content":[],"structuredContent":{"a":1.0}}`,
+			`{"content":[` + block + `],"structuredContent":{"a":1.0,"context_id":"` + flowID + `"},` + meta + `}`},
+		"after the server's text": {workflow.RoleLink, Echo{Argument: "context_id", Content: true}, `{"content":[{"type":"text","text":"x"}]}`,
+			`{"content":[{"type":"text","text":"x"},` + block + `]}`},
+		"no content": {workflow.RoleOpen, Echo{Argument: "context_id", Content: true}, `{"isError":false}`, `{"isError":false,"content":[` + block + `]}`},
+		"a status has no text": {workflow.RoleStatus, all, `{"content":[],"structuredContent":{}}`,
+			`{"content":[],"structuredContent":{"context_id":"` + flowID + `"},` + meta + `}`},
+		"but a failed one": {workflow.RoleStatus, Echo{Argument: "context_id", Content: true}, `{"content":[],"isError":true}`,
+			`{"content":[` + block + `],"isError":true}`},
+		"beside the server's own": {workflow.RoleStatus, Echo{Argument: "context_id", Key: "_context"}, `{"structuredContent":{"context_id":"theirs"}}`,
+			`{"structuredContent":{"context_id":"theirs","_context":{"context_id":"` + flowID + `"}}}`},
+		"never over the server's": {workflow.RoleStatus, Echo{Argument: "context_id", Key: "context_id"}, `{"structuredContent":{"context_id":"theirs"}}`,
+			`{"structuredContent":{"context_id":"theirs"}}`},
+		"not into an array": {workflow.RoleStatus, Echo{Argument: "context_id", Key: "context_id"}, `{"structuredContent":[1]}`, `{"structuredContent":[1]}`},
+		"not into a question": {workflow.RoleOpen, all, `{"resultType":"input_required","inputRequests":{}}`,
+			`{"resultType":"input_required","inputRequests":{},` + meta + `}`},
+		"nowhere":       {workflow.RoleOpen, Echo{Argument: "context_id"}, `{"content":[]}`, `{"content":[]}`},
+		"no object":     {workflow.RoleOpen, all, `null`, `null`},
+		"other content": {workflow.RoleOpen, Echo{Argument: "context_id", Content: true}, `{"content":"text"}`, `{"content":"text"}`},
+		"keeps _meta": {workflow.RoleStatus, Echo{Argument: "context_id", Meta: true}, `{"_meta":{"x":1}}`,
+			`{"_meta":{"x":1,"io.github.foldgate/context_id":"` + flowID + `"}}`},
+	} {
+		res, err := flowOf(tc.role, tc.echo).echo(&Result{Body: json.RawMessage(tc.in)}, nil)
+		if err != nil || string(res.Body) != tc.want {
+			t.Errorf("%s: %s, %v\nwant %s", name, res.Body, err, tc.want)
+		}
+	}
+}
+
+func TestEchoErrors(t *testing.T) {
+	f := flowOf(workflow.RoleOpen, Echo{Argument: "context_id", Content: true, Meta: true})
+	refusal := &Refusal{Code: "upstream_timeout"}
+	var got *Refusal
+	if _, err := f.echo(nil, refusal); !errors.As(err, &got) || got.ContextID != flowID || refusal.ContextID != "" {
+		t.Errorf("refusal = %+v, want a copy with the handle", got)
+	}
+	withheld := &scrubbedError{text: "withheld", err: refusal}
+	if _, err := f.echo(nil, withheld); err != error(withheld) {
+		t.Errorf("a withheld error became %v", err)
+	}
+	object := &Result{Error: json.RawMessage(`{"code":1}`)}
+	if res, err := f.echo(object, nil); res != object || err != nil {
+		t.Errorf("an error object became %s, %v", res.Error, err)
+	}
+	f.step = &workflow.Step{}
+	if res, _ := f.echo(&Result{Body: json.RawMessage(`{}`)}, nil); string(res.Body) != `{}` {
+		t.Errorf("a call of no workflow got %s", res.Body)
+	}
+}
+
+func TestStatusOf(t *testing.T) {
+	gone, cancel := context.WithCancel(t.Context())
+	cancel()
+	for want, tc := range map[string]struct {
+		ctx  context.Context
+		body string
+		err  error
+	}{
+		"completed":      {t.Context(), `{"content":[]}`, nil},
+		"failed":         {t.Context(), `{"isError":true}`, nil},
+		"input_required": {t.Context(), `{"resultType":"input_required"}`, nil},
+		"rejected":       {t.Context(), "", &Refusal{Reason: "unsafe"}},
+		"canceled":       {gone, "", context.Canceled},
+	} {
+		var res *Result
+		if tc.err == nil {
+			res = &Result{Body: json.RawMessage(tc.body)}
+		}
+		if got := statusOf(tc.ctx, res, tc.err); got != want {
+			t.Errorf("%s, %v = %s, want %s", tc.body, tc.err, got, want)
+		}
+	}
+	if got := statusOf(t.Context(), &Result{Error: json.RawMessage(`{}`)}, nil); got != "failed" {
+		t.Errorf("an error object = %s", got)
+	}
+	if got := statusOf(t.Context(), nil, &folding.EndedError{}); got != "canceled" {
+		t.Errorf("the end of the branch = %s", got)
+	}
+	if got := statusOf(t.Context(), nil, &Refusal{Reason: "timeout"}); got != "failed" {
+		t.Errorf("a timeout = %s", got)
+	}
+}
+
+// A block that carries a handle outlives folding; what only looks like one does
+// not keep its text from being folded.
+func TestHandleBlock(t *testing.T) {
+	body := appendHandle(json.RawMessage(`{"content":[{"type":"text","text":"long"}]}`), "context_id", flowID)
+	p := splitResult(body)
+	if p.text != "long" || !strings.Contains(string(p.kept), flowID) {
+		t.Errorf("text %q, kept %s; want the handle kept", p.text, p.kept)
+	}
+	if isHandle([]byte(`{"type":"text","text":"` + strings.Repeat("x", maxHandleBlock) + `","_meta":{"` + MetaContextID + `":"x"}}`)) {
+		t.Error("a long text passes as a handle")
+	}
+}
+
+// Handles are not taken for secrets, wherever a result repeats them.
+func TestHandlesAreNotSecrets(t *testing.T) {
+	s, err := scrub.New(scrub.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 300 {
+		id := workflow.NewID(time.Now())
+		for _, text := range []string{handleText("context_id", id), `{"context_id":"` + id + `"}`, "workflow " + id + "/" + id} {
+			if _, found, err := s.Text(t.Context(), text); err != nil || len(found) > 0 {
+				t.Fatalf("%s: %v, %v", text, found, err)
+			}
+		}
+	}
+}
