@@ -539,3 +539,44 @@ func TestWorkflowInspector(t *testing.T) {
 		})
 	}
 }
+
+// A call that the server ends with a question, and that the host makes again
+// with the answer, is one step (revision 2026-07-28), whether the server asks
+// in that form or foldgate translates.
+func TestWorkflowRounds(t *testing.T) {
+	for _, era := range []string{"legacy", "modern"} {
+		t.Run(era, func(t *testing.T) {
+			ctx := testContext(t)
+			g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, %s]}\nworkflows:\n  - {name: asks, open: [{tool: fake.elicit}]}\n", fakeupBin, era))
+			c := mcpclient.HTTP(g.http(), mcpclient.Modern)
+			g.closes(c)
+			c.Capabilities = `{"elicitation":{"form":{}}}`
+			if _, err := c.Start(ctx); err != nil {
+				t.Fatal(err)
+			}
+			const params = `{"name":"fake__elicit","arguments":{"params":{"mode":"form","message":"sure?","requestedSchema":{"type":"object","properties":{}}}}`
+			first := call(t, c, ctx, "tools/call", params+`}`)
+			var r struct {
+				ResultType, RequestState string
+				InputRequests            map[string]json.RawMessage
+			}
+			if err := json.Unmarshal(first.Result, &r); err != nil || r.ResultType != "input_required" || r.RequestState == "" {
+				t.Fatalf("first round = %s", first.Result)
+			}
+			answers := map[string]json.RawMessage{}
+			for id := range r.InputRequests {
+				answers[id] = json.RawMessage(`{"action":"accept","content":{}}`)
+			}
+			second := call(t, c, ctx, "tools/call", fmt.Sprintf(`%s,"requestState":%q,"inputResponses":%s}`, params, r.RequestState, jsonText(t, answers)))
+			g.stop()
+			rounds := responses(g.flows("--tool", "elicit"))
+			if len(rounds) != 2 {
+				t.Fatalf("%d responses, want 2; the second is %s", len(rounds), second.Result)
+			}
+			one, two := rounds[0].Audit.Workflow, rounds[1].Audit.Workflow
+			if one.Status != "input_required" || two.Status != "completed" || one.Path != two.Path || one.Path == "" || two.Evidence != "native" {
+				t.Errorf("rounds = %+v, %+v, want one step that needs input and then is completed", one, two)
+			}
+		})
+	}
+}
