@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"strconv"
-	"unicode/utf8"
 )
 
 // A Counter counts the tokens of texts in one encoding. Its counts are those of
@@ -76,7 +75,7 @@ func (c *Counter) tokens(b []byte, limit int) int {
 	w := c.vocab.worker()
 	defer c.vocab.release(w)
 	// Where a limit may be met early, a stream spares looking at all of b first.
-	if unlimited := limit >= len(b); (unlimited || len(b) <= streamBuffer) && utf8.Valid(b) {
+	if unlimited := limit >= len(b); (unlimited || len(b) <= streamBuffer) && valid(b) {
 		tokens, _ := w.count(b, len(b), limit)
 		return tokens
 	}
