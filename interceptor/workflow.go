@@ -74,8 +74,8 @@ func (w *Workflows) Locate(ctx context.Context, c *Call) {
 	})
 	if f.err == nil {
 		for _, id := range []string{f.step.Opened, f.step.Started} {
-			if id != "" {
-				c.Correlates = append(c.Correlates[:len(c.Correlates):len(c.Correlates)], id)
+			if id != "" && len(c.Correlates) < trace.MaxIDs { // the host's own come first
+				c.Correlates = trace.IDs(c.Correlates).Union(trace.IDs{id})
 			}
 		}
 	}

@@ -253,11 +253,15 @@ func (b *batch) call(fl *inbound, st runStep, session string) (*interceptor.Call
 	params := json.RawMessage(append(append(append([]byte(`{"name":`), rawjson.Quote(e.own)...), `,"arguments":`...), append(slices.Clone(args), '}')...))
 	fl.ex.Msg.Params, fl.params = params, e.params
 	branch := b.branch
-	return &interceptor.Call{
+	c := &interceptor.Call{
 		Direction: interceptor.FromHost, Session: session, Principal: b.principal, From: "foldgate", Revision: fl.s.speaks(fl),
 		ID: fl.ex.Msg.ID, Method: "tools/call", Name: e.own, Params: params, Forward: params, Arguments: args, Metered: true,
 		Branch: &branch, Correlates: []string{b.cause}, Traceparent: b.traceparent, Batch: b.rest,
-	}, e, nil
+	}
+	if e.flow != nil {
+		e.flow.enter(c)
+	}
+	return c, e, nil
 }
 
 // mayBatch reports whether a tool may be called in a batch: hosts ask their

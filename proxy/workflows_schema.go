@@ -52,6 +52,13 @@ func (g *Gateway) injectFlow(tool []byte, u *upstream, own string) ([]byte, *flo
 	return tool, e
 }
 
+// unlistedFlow is the part of a tool whose schemas are not known, because its
+// server is down: a handle is read, and left where it is.
+func (g *Gateway) unlistedFlow(u *upstream, own string) *flowEntry {
+	_, e := g.injectFlow(nil, u, own)
+	return e
+}
+
 // extensible reports whether an optional property can be added to a schema
 // without a chance of changing what else it means.
 func extensible(schema []byte) bool {
