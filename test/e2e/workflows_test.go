@@ -580,3 +580,22 @@ func TestWorkflowRounds(t *testing.T) {
 		})
 	}
 }
+
+// The calls of a batch belong to workflows like any other.
+func TestWorkflowBatch(t *testing.T) {
+	ctx, file := testContext(t), recordFile(t)
+	g := newGateway(t, "run: {allow: [\"signals__*\"]}\n"+signalsConfig(file, ""))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	a := opened(t, c, ctx, "get_signals", map[string]string{"signal_spec": "alpha"})
+	args := fmt.Sprintf(`{"tool":"signals__activate_signal","each":[{"signals_agent_segment_id":"sig_alpha","platform":"dsp","context_id":%q},{"signals_agent_segment_id":"sig_alpha","platform":"ssp","context_id":%q}]}`, a, a)
+	if m := tool(t, c, ctx, "branch_run", args); parseResult(t, m).IsError {
+		t.Errorf("branch_run = %s", m.Result)
+	}
+	if got := calls(t, file, "activate_signal"); len(got) != 2 || strings.Contains(strings.Join(got, ""), "context_id") {
+		t.Errorf("the server received %v, want two calls without context_id", got)
+	}
+	g.stop()
+	if n := len(responses(g.flows("--workflow", a, "--children", "--evidence", "explicit"))); n != 2 {
+		t.Errorf("%d steps in the workflow, want 2", n)
+	}
+}
