@@ -1,0 +1,108 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/test/llmstub"
+)
+
+// codex is its command line. It knows nothing of the stub's model, and so
+// offers each tool by itself rather than in its code mode.
+type codex struct{}
+
+// Its packages hold the program, below the name of its target.
+var codexTargets = map[string]string{
+	"linux/amd64": "codex-linux-x64/vendor/x86_64-unknown-linux-musl", "linux/arm64": "codex-linux-arm64/vendor/aarch64-unknown-linux-musl",
+	"darwin/amd64": "codex-darwin-x64/vendor/x86_64-apple-darwin", "darwin/arm64": "codex-darwin-arm64/vendor/aarch64-apple-darwin",
+}
+
+func (codex) use(server, tool, arguments string) llmstub.Call {
+	return llmstub.Call{Namespace: "mcp__" + server, Name: tool, Arguments: arguments}
+}
+
+func (codex) delegate(prompt func(llmstub.Request) string) []llmstub.Turn {
+	return []llmstub.Turn{
+		func(r llmstub.Request) (llmstub.Reply, error) {
+			return llmstub.Reply{Calls: []llmstub.Call{{Namespace: "multi_agent_v1", Name: "spawn_agent", Arguments: compactJSON(map[string]string{"message": prompt(r)})}}}, nil
+		},
+		func(r llmstub.Request) (llmstub.Reply, error) {
+			results := r.Results()
+			id := threadForm.FindString(results[len(results)-1])
+			return llmstub.Reply{Calls: []llmstub.Call{{Namespace: "multi_agent_v1", Name: "wait_agent", Arguments: compactJSON(map[string]any{"targets": []string{id}})}}}, nil
+		},
+	}
+}
+
+// note: Codex says a second time what a subagent answered, when it has ended.
+func (codex) note(m llmstub.Message) bool {
+	return m.Role == "user" && strings.HasPrefix(m.Text, "<subagent_notification>")
+}
+
+// handedLimit: none. Codex shows its model the answer twice and the subagent's
+// id four times; with a branch's id beside them the growth is over 350.
+func (codex) handedLimit() int { return 0 }
+
+func (codex) overHTTP() bool { return true }
+
+// attributed: Codex names the thread of each call, a subagent's is another.
+func (codex) attributed(t *testing.T, threads map[string][]string) {
+	seen := map[string]bool{}
+	for _, ids := range threads {
+		for _, id := range ids {
+			seen[id] = true
+		}
+	}
+	if len(threads) != 3 || len(seen) != 3 {
+		t.Errorf("thread ids by branch: %v, want one in main, another in each of the two branches", threads)
+	}
+}
+
+func (codex) run(t *testing.T, r *hostRun) {
+	dir := filepath.Join(r.home, ".codex")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, `model = "model"
+model_provider = "stub"
+approval_policy = "never"
+sandbox_mode = "read-only"
+check_for_update_on_startup = false
+web_search = "disabled"
+
+[model_providers.stub]
+name = "stub"
+base_url = %q
+wire_api = "responses"
+request_max_retries = 0
+stream_max_retries = 0
+
+[analytics]
+enabled = false
+
+[features]
+plugins = false
+apps = false
+`, r.stub.URL())
+	for name, s := range r.servers {
+		fmt.Fprintf(&b, "\n[mcp_servers.%s]\ndefault_tools_approval_mode = \"approve\"\n", name)
+		if s.url != "" {
+			fmt.Fprintf(&b, "url = %q\n", s.url)
+		} else {
+			fmt.Fprintf(&b, "command = %q\nargs = %s\n", s.command[0], jsonText(t, s.command[1:]))
+		}
+	}
+	write(t, filepath.Join(dir, "config.toml"), b.String())
+	bin := module(t, "@openai/"+platform(t, codexTargets)+"/bin/codex")
+	r.command(t, bin, []string{"exec", "--json", "--skip-git-repo-check", "--ephemeral", "find why more payments fail"})
+}
+
+func TestCodex(t *testing.T) {
+	testHost(t, codex{}, codex{})
+}
