@@ -48,6 +48,8 @@ func (codex) note(m llmstub.Message) bool {
 // id four times; with a branch's id beside them the growth is over 350.
 func (codex) handedLimit() int { return 0 }
 
+func (codex) half(_, structured string) string { return structured }
+
 func (codex) overHTTP() bool { return true }
 
 // attributed: Codex names the thread of each call, a subagent's is another.

@@ -124,6 +124,8 @@ func foldedJobs(h host) []job {
 	jobs := []job{
 		{name: "small", turns: []llmstub.Turn{once(h.use("foldgate", readTool, `{"path":"note.txt"}`))}},
 		{name: "error", turns: []llmstub.Turn{once(h.use("foldgate", readTool, `{"path":"absent.txt"}`))}},
+		{name: "two halves", turns: []llmstub.Turn{once(h.use("foldgate", "fake__raw", `{"result":{"content":[{"type":"text","text":"one"}],"structuredContent":{"other":2}}}`))}},
+		{name: "two halves of an error", turns: []llmstub.Turn{once(h.use("foldgate", "fake__raw", `{"result":{"content":[{"type":"text","text":"one"}],"structuredContent":{"other":2},"isError":true}}`))}},
 		{name: "P1 subagent", limit: 350, turns: h.delegate(func(llmstub.Request) string { return ownTask + " " + question })},
 		{name: "P1 subagent, handed a branch", limit: h.handedLimit(), turns: append([]llmstub.Turn{createBranch(h)},
 			h.delegate(func(r llmstub.Request) string { return handedTask + branchOf(r) + ". " + question })...)},
@@ -172,16 +174,14 @@ func testHost(t *testing.T, folded, plain host) {
 		g := r.behindGateway(t, folded.overHTTP())
 		folded.run(t, r)
 		main, begin, _ := r.growth(t, folded, jobs)
-		results := func(job string) string {
-			at := begin[job]
-			return strings.TrimPrefix(reads(main[at+1].Messages...), reads(main[at].Messages...))
-		}
 		for job, want := range map[string]string{
 			"small": "a note of 17 bytes", "error": "ENOENT", "P1 batch": "docs/incidents.md",
 			"P3 attempt without a match": "no match", "P3 attempt that fails": "ENOENT",
 			"P2 task 1": research[0].want, "P2 task 4": research[3].want,
+			"two halves": folded.half("one", `{"other":2}`), "two halves of an error": folded.half("one", `{"other":2}`),
 		} {
-			if got := results(job); !strings.Contains(got, want) {
+			answers := main[begin[job]+1].Results()
+			if got := answers[len(answers)-1]; !strings.Contains(got, want) {
 				t.Errorf("%s: the model does not read %q, but\n%s", job, want, got)
 			}
 		}

@@ -36,6 +36,8 @@ func (opencode) handedLimit() int                           { return 350 }
 func (opencode) overHTTP() bool                             { return false }
 func (opencode) attributed(*testing.T, map[string][]string) {} // it names no threads
 
+func (opencode) half(text, _ string) string { return text }
+
 func (o opencode) run(t *testing.T, r *hostRun) {
 	mcp := map[string]any{}
 	for name, s := range r.servers {

@@ -36,6 +36,8 @@ type host interface {
 	// overHTTP reports whether foldgate is to be run by itself: a host whose
 	// subagents start their own MCP servers has to share one.
 	overHTTP() bool
+	// half is the one of a result's two halves that its model reads.
+	half(text, structured string) string
 	// attributed checks the thread ids of calls, by branch.
 	attributed(t *testing.T, threads map[string][]string)
 }
@@ -232,8 +234,8 @@ func filesystemCommand(t *testing.T, dir string) []string {
 // configuration as its only MCP server.
 func (r *hostRun) behindGateway(t *testing.T, http bool) *gateway {
 	t.Helper()
-	g := newGateway(t, fmt.Sprintf("upstreams:\n  fs: {command: %s, cwd: %q, prefix: \"\"}\nresults: {main_threshold: 1000}\n",
-		jsonText(t, filesystemCommand(t, r.work)), r.work))
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  fs: {command: %s, cwd: %q, prefix: \"\"}\n  fake: {command: [%q, -era, both]}\nresults: {main_threshold: 1000}\n",
+		jsonText(t, filesystemCommand(t, r.work)), r.work, fakeupBin))
 	if http {
 		r.servers["foldgate"] = mcpServer{url: g.http()}
 		return g
