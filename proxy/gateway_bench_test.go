@@ -1,0 +1,171 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// costLink is an upstream that costs nothing: every call has the same result.
+type costLink struct {
+	version string
+	tools   int
+	result  json.RawMessage
+	gone    chan struct{}
+	once    sync.Once
+}
+
+func (l *costLink) info() linkInfo {
+	return linkInfo{Version: l.version, Result: json.RawMessage(`{"capabilities":{"tools":{}}}`)}
+}
+
+func (l *costLink) call(_ context.Context, c *linkCall) (Message, error) {
+	if c.Method == "tools/list" {
+		out := []byte(`{"tools":[{"name":"echo","inputSchema":{"type":"object","properties":{"message":{"type":"string"}}}}`)
+		for i := 1; i < l.tools; i++ {
+			out = fmt.Appendf(out, `,{"name":"more_%d","inputSchema":{"type":"object"}}`, i)
+		}
+		return Message{Result: append(out, `]}`...)}, nil
+	}
+	return Message{Result: l.result}, nil
+}
+
+func (l *costLink) notify(context.Context, Message) error { return nil }
+func (l *costLink) reply(context.Context, Message) error  { return nil }
+func (l *costLink) done() <-chan struct{}                 { return l.gone }
+func (l *costLink) err() error                            { return nil }
+func (l *costLink) close() error                          { l.once.Do(func() { close(l.gone) }); return nil }
+
+// costText is ordinary output, full of the words that secrets stand next to.
+func costText(n int) string {
+	const line = "if token == nil { return errors.New(no secret for 4711) } // api_key, see the password file of user 93\n"
+	return strings.Repeat(line, n/len(line)+1)[:n]
+}
+
+// costGateway is a whole gateway, from the HTTP edge to a link that costs
+// nothing, and a func that serves one call of it.
+func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int) func() {
+	cfg := DefaultConfig()
+	cfg.StateDir, cfg.Dir = tb.TempDir(), tb.TempDir()
+	cfg.Results.Tools = map[string]FoldRuleConfig{"**": {Fold: "off"}}
+	cfg.Folding.DefaultBudget, cfg.Folding.MaxBudget = 1<<30, 1<<30
+	cfg.Upstreams, cfg.order = map[string]*UpstreamConfig{}, nil
+	for i := range upstreams {
+		cfg.Upstreams[fmt.Sprintf("up%d", i)] = &UpstreamConfig{Command: []string{"none"}}
+	}
+	g, err := New(cfg, edgeLog(tb))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	version := versionLegacy
+	if modern {
+		version = versionModern
+	}
+	result := json.RawMessage(`{"content":[{"type":"text","text":` + string(rawjson.Quote(costText(size))) + `}]}`)
+	g.openLink = func(context.Context, linkConfig) (link, error) {
+		return &costLink{version: version, tools: tools, gone: make(chan struct{}), result: result}, nil
+	}
+	e := newHTTPEdge(g, httpOptions{CheckParams: g.checkParams})
+	tb.Cleanup(func() {
+		_ = e.Shutdown(context.Background())
+		_ = g.Close(context.Background())
+	})
+	h := &costHost{tb: tb, e: e, modern: modern}
+	if !modern {
+		h.session = h.once("initialize", `"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"cost","version":"1"}`).Header().Get(headerSession)
+	}
+	args := `{"message":"hello"}`
+	if branch {
+		res := h.once("tools/call", `"name":"branch_create","arguments":{"description":"cost"}`).Body.Bytes()
+		id, ok := rawjson.GetString(res, "result", "structuredContent", "branch_id")
+		if !ok {
+			tb.Fatalf("branch_create: %s", res)
+		}
+		args = `{"message":"hello","branch_id":"` + id + `"}`
+	}
+	return h.caller(`"name":"up0__echo","arguments":`+args, size)
+}
+
+// costHost is a host without a network.
+type costHost struct {
+	tb      testing.TB
+	e       *httpEdge
+	modern  bool
+	session string
+}
+
+func (h *costHost) message(method, params string) (body string, header []string) {
+	if !h.modern {
+		return `{"jsonrpc":"2.0","id":17,"method":"` + method + `","params":{` + params + `}}`, []string{headerSession, h.session}
+	}
+	name, _ := rawjson.GetString([]byte("{"+params+"}"), "name")
+	return `{"jsonrpc":"2.0","id":17,"method":"` + method + `","params":{` + params + `,` + modernMeta + `}}`,
+		[]string{headerVersion, versionModern, headerMethod, method, headerName, name}
+}
+
+func (h *costHost) once(method, params string) *httptest.ResponseRecorder {
+	body, header := h.message(method, params)
+	rec := httptest.NewRecorder()
+	h.e.ServeHTTP(rec, hostRequest(h.tb, "POST", localURL, body, header...))
+	return rec
+}
+
+// caller returns a func that makes the same call each time.
+func (h *costHost) caller(params string, size int) func() {
+	text, header := h.message("tools/call", params)
+	r := hostRequest(h.tb, "POST", localURL, text, header...)
+	body := strings.NewReader(text)
+	r.Body, r.ContentLength = io.NopCloser(body), int64(len(text))
+	w := &nullWriter{h: map[string][]string{}}
+	return func() {
+		body.Reset(text)
+		clear(w.h)
+		w.n = 0
+		if h.e.ServeHTTP(w, r); w.status != 200 || w.n < size {
+			h.tb.Fatalf("status %d, %d bytes: %s", w.status, w.n, h.once("tools/call", params).Body)
+		}
+	}
+}
+
+// BenchmarkGateway is one call through everything but the network and the
+// upstream's own connection.
+func BenchmarkGateway(b *testing.B) {
+	for _, size := range []int{100, 4 << 10, 64 << 10, 1 << 20} {
+		for _, c := range []struct {
+			name           string
+			modern, branch bool
+		}{{"legacy", false, false}, {"modern", true, false}, {"branch", false, true}} {
+			b.Run(fmt.Sprintf("%s/%d", c.name, size), func(b *testing.B) {
+				call := costGateway(b, c.modern, c.branch, size, 1, 1)
+				call()
+				b.ReportAllocs()
+				b.SetBytes(int64(size))
+				for b.Loop() {
+					call()
+				}
+			})
+		}
+	}
+}
+
+// BenchmarkGatewayUpstreams shows that a call does not cost more with more
+// upstreams behind the gateway, each with 50 tools.
+func BenchmarkGatewayUpstreams(b *testing.B) {
+	for _, n := range []int{1, 10, 100} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			call := costGateway(b, false, false, 100, n, 50)
+			call()
+			b.ReportAllocs()
+			for b.Loop() {
+				call()
+			}
+		})
+	}
+}
