@@ -47,18 +47,18 @@ func ParseMessage(raw []byte) (Message, error) {
 	m := Message{Raw: raw}
 	version := ""
 	ok := rawjson.Members(raw, func(f rawjson.Member) bool {
-		switch f.Name() {
-		case "jsonrpc":
+		switch {
+		case f.Is("jsonrpc"):
 			version = rawjson.Unquote(f.Value)
-		case "id":
+		case f.Is("id"):
 			m.ID = f.Value
-		case "method":
+		case f.Is("method"):
 			m.Method = rawjson.Unquote(f.Value)
-		case "params":
+		case f.Is("params"):
 			m.Params = f.Value
-		case "result":
+		case f.Is("result"):
 			m.Result = f.Value
-		case "error":
+		case f.Is("error"):
 			m.Error = f.Value
 		default:
 			m.Extra = append(m.Extra, ',')

@@ -14,7 +14,6 @@ package rawjson
 
 import (
 	"bytes"
-	"encoding/json"
 )
 
 // Kind is the type of a JSON value, named by its first byte.
@@ -256,23 +255,6 @@ func GetString(v []byte, path ...string) (s string, ok bool) {
 // Trim returns v without surrounding JSON white space.
 func Trim(v []byte) []byte {
 	return bytes.Trim(v, " \t\r\n")
-}
-
-// Unquote returns the value of a string literal, or "" if lit is not one. Lone
-// surrogates become U+FFFD, as in encoding/json: use the result to compare or
-// to read, and the literal itself to forward.
-func Unquote(lit []byte) string {
-	if len(lit) < 2 || lit[0] != '"' || lit[len(lit)-1] != '"' {
-		return ""
-	}
-	if body := lit[1 : len(lit)-1]; bytes.IndexByte(body, '\\') < 0 {
-		return string(body)
-	}
-	var s string
-	if json.Unmarshal(lit, &s) != nil {
-		return ""
-	}
-	return s
 }
 
 // Depth returns how deep arrays and objects in b nest: 0 for a scalar.

@@ -1,0 +1,41 @@
+package rawjson
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+var literals = []string{
+	`""`, `"a"`, `"\n"`, `"a\"b\\c\/d\b\f\r\t"`, `"\u00e9\uD83D\uDE00"`, `"\ud800"`, `"\ud800\ud800x"`, `"\udc00\ud83d\ude00"`, `"\ud83d\n"`,
+	`"\`, `"\"`, `"\u12"`, `"\u123g"`, `"\x"`, `"a\n"b"`, "\"\\n\x01\"", "\"\\n\xff\xe2\x82\"", `"` + strings.Repeat(`line\n`, 50) + `"`, `x`, ``, `"`,
+}
+
+// Property: a literal with an escape is read as encoding/json reads it, and
+// what encoding/json refuses is "".
+func FuzzUnquote(f *testing.F) {
+	for _, s := range literals {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, lit []byte) {
+		if len(lit) == 0 || lit[0] != '"' || !strings.Contains(string(lit), `\`) || lit[len(lit)-1] != '"' {
+			return // white space around it, or nothing to unescape
+		}
+		var want string
+		if json.Unmarshal(lit, &want) != nil {
+			want = ""
+		}
+		if got := Unquote(lit); got != want {
+			t.Errorf("Unquote(%q) = %q, want %q", lit, got, want)
+		}
+	})
+}
+
+func BenchmarkUnquote(b *testing.B) {
+	lit := Quote(strings.Repeat("if token == nil { return errors.New(\"no secret\") }\n", 80))
+	b.SetBytes(int64(len(lit)))
+	b.ReportAllocs()
+	for b.Loop() {
+		Unquote(lit)
+	}
+}
