@@ -75,6 +75,9 @@ type Call struct {
 	// Traceparent is the W3C trace context of what caused the call: the host's,
 	// or that of a branch or call of ours.
 	Traceparent string
+	// Answer is who answers the call, at the end of the chain; so the chain is
+	// put together once and not for every call.
+	Answer Handler
 	// Flow is the call's part in a workflow; nil for a tool that no rule names.
 	Flow *Flow
 

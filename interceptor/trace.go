@@ -101,24 +101,26 @@ func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error
 		From: c.To, To: []string{c.From}, Kind: trace.KindResponse + c.Method,
 		CorrelationID: []string{c.Record}, Context: c.Context, Audit: a,
 	}
-	var body []byte
+	var member string
+	var body json.RawMessage
 	switch {
 	case err != nil:
-		body = append([]byte(`,"error":`), rawjson.Marshal(map[string]string{"message": r.text(ctx, err)})...)
+		member, body = `,"error":`, append(rawjson.AppendQuote([]byte(`{"message":`), r.text(ctx, err)), '}')
 		a.IsError = true
 	case res.Error != nil:
-		body = append([]byte(`,"error":`), r.stored(ctx, c, res.Error)...)
+		member, body = `,"error":`, r.stored(ctx, c, res.Error)
 		a.Bytes, a.IsError = int64(len(res.Error)), true
 	default:
-		body = append([]byte(`,"result":`), r.stored(ctx, c, res.Body)...)
+		member, body = `,"result":`, r.stored(ctx, c, res.Body)
 		a.Bytes = int64(len(res.Body))
 		failed, _ := rawjson.Get(res.Body, "isError")
 		a.IsError = string(failed) == "true"
 	}
 	a.Scrub = findings(c.Findings, c.ArgumentFindings)
 	if r.Payload {
-		msg := append([]byte(`{"jsonrpc":"2.0","id":`), orNull(c.ID)...)
-		rec.Payload = append(append(msg, body...), '}')
+		msg := append(make([]byte, 0, 64+len(c.ID)+len(body)), `{"jsonrpc":"2.0","id":`...)
+		msg = append(append(append(msg, orNull(c.ID)...), member...), body...)
+		rec.Payload = append(msg, '}')
 	}
 	return rec
 }

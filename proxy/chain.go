@@ -23,7 +23,9 @@ func newChain(g *Gateway) func(context.Context, *interceptor.Call, interceptor.H
 		layer{"workflow", g.flows.middle().Middleware()},                           // outside Scrub: handles are added to clean results; inside Fold, which leaves them
 		layer{"scrub", interceptor.Scrub(g.scrubber, g.cfg.scrubPolicy)},           // innermost: nothing outside it holds an unscrubbed result
 	)
+	run := interceptor.Chain(func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) { return c.Answer(ctx, c) }, order...)
 	return func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error) {
-		return interceptor.Chain(h, order...)(ctx, c)
+		c.Answer = h
+		return run(ctx, c)
 	}
 }
