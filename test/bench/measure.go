@@ -91,6 +91,9 @@ func openLane(s *server, sc scenario) (*lane, error) {
 			return nil, fmt.Errorf("initialized: %w", err)
 		}
 	}
+	if _, err := c.call(l.id(), "tools/list", "", ""); err != nil { // as hosts do before they call
+		return nil, fmt.Errorf("tools/list: %w", err)
+	}
 	if sc.branch && s.config != "" { // the others have no branches: for them the load is the same without
 		id, err := l.openBranch(c)
 		if err != nil {
