@@ -52,8 +52,8 @@ func (codex) half(_, structured string) string { return structured }
 
 func (codex) overHTTP() bool { return true }
 
-// attributed: Codex names the thread of each call, a subagent's is another.
-func (codex) attributed(t *testing.T, threads map[string][]string) {
+// check: Codex names the thread of each call, a subagent's is another.
+func (codex) check(t *testing.T, _ *hostRun, threads map[string][]string) {
 	seen := map[string]bool{}
 	for _, ids := range threads {
 		for _, id := range ids {
@@ -102,7 +102,7 @@ apps = false
 	}
 	write(t, filepath.Join(dir, "config.toml"), b.String())
 	bin := module(t, "@openai/"+platform(t, codexTargets)+"/bin/codex")
-	r.command(t, bin, []string{"exec", "--json", "--skip-git-repo-check", "--ephemeral", "find why more payments fail"})
+	r.command(t, bin, []string{"exec", "--strict-config", "--json", "--skip-git-repo-check", "--ephemeral", "find why more payments fail"})
 }
 
 func TestCodex(t *testing.T) {

@@ -199,7 +199,7 @@ func testHost(t *testing.T, folded, plain host) {
 			t.Error("the model is not told of branch_id")
 		}
 		g.stop()
-		folded.attributed(t, r.charged(t, g))
+		folded.check(t, r, r.charged(t, g))
 	})
 	t.Run("plain", func(t *testing.T) {
 		jobs := plainJobs(plain)

@@ -5,6 +5,8 @@ package e2e
 import (
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/foldgate/foldgate/test/llmstub"
@@ -31,10 +33,21 @@ func (o opencode) delegate(prompt func(llmstub.Request) string) []llmstub.Turn {
 	}}
 }
 
-func (opencode) note(llmstub.Message) bool                  { return false }
-func (opencode) handedLimit() int                           { return 350 }
-func (opencode) overHTTP() bool                             { return false }
-func (opencode) attributed(*testing.T, map[string][]string) {} // it names no threads
+func (opencode) note(llmstub.Message) bool { return false }
+func (opencode) handedLimit() int          { return 350 }
+func (opencode) overHTTP() bool            { return false }
+
+// check: a subagent by the definition in docs/hosts has foldgate's tools only,
+// and opencode names no threads.
+func (opencode) check(t *testing.T, r *hostRun, threads map[string][]string) {
+	if len(threads) > 0 {
+		t.Errorf("thread ids by branch: %v, want none", threads)
+	}
+	offered := r.stub.Requests("scout")[0].Tools
+	if i := slices.IndexFunc(offered, func(name string) bool { return !strings.HasPrefix(name, "foldgate_") }); i >= 0 || len(offered) == 0 {
+		t.Errorf("the subagent is offered %q, want foldgate's tools only", offered)
+	}
+}
 
 func (opencode) half(text, _ string) string { return text }
 

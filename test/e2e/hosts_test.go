@@ -38,8 +38,9 @@ type host interface {
 	overHTTP() bool
 	// half is the one of a result's two halves that its model reads.
 	half(text, structured string) string
-	// attributed checks the thread ids of calls, by branch.
-	attributed(t *testing.T, threads map[string][]string)
+	// check holds the host to what docs/hosts.md says of it alone. Threads are
+	// the ids that it gave the threads of its calls, by branch.
+	check(t *testing.T, r *hostRun, threads map[string][]string)
 }
 
 // mcpServer is what a host is told of an MCP server: a command or a URL.
