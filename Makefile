@@ -40,7 +40,7 @@ unit:
 
 e2e: deps ## the binary against real clients and servers
 	@echo "== end-to-end tests"
-	@$(GO) test -race -tags e2e -timeout 12m -count 1 -p 1 -v ./test/...
+	@$(GO) test -race -tags e2e -timeout 25m -count 1 -p 1 -v ./test/...
 
 fuzz: ## every fuzz target for FUZZTIME
 	@.ci/fuzz $(FUZZTIME)

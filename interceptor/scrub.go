@@ -124,21 +124,20 @@ func scrubError(ctx context.Context, s *scrub.Scrubber, err error) error {
 	}
 	ctx = context.WithoutCancel(ctx) // the end of the call is often the error
 	clean, found, serr := s.Text(ctx, err.Error())
-	switch {
-	case serr != nil:
-		return &scrubbedError{text: "the error message could not be checked for secrets and was withheld", err: err}
-	case len(found) > 0:
-		var r *Refusal
-		if errors.As(err, &r) {
-			cleaned := *r
-			cleaned.Message, _, serr = s.Text(ctx, r.Message)
-			if serr == nil {
-				return &cleaned
-			}
-		}
+	if serr != nil {
+		clean = "the error message could not be checked for secrets and was withheld"
+	} else if len(found) == 0 {
+		return err
+	}
+	var r *Refusal
+	if !errors.As(err, &r) {
 		return &scrubbedError{text: clean, err: err}
 	}
-	return err
+	safe := *r // its message is what the host reads
+	if safe.Message, _, serr = s.Text(ctx, r.Message); serr != nil {
+		safe.Message = clean
+	}
+	return &safe
 }
 
 // scrubbedError shows a cleaned text and keeps the cause for errors.Is.

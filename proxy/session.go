@@ -157,7 +157,7 @@ func (g *Gateway) notify(s *session, m Message) {
 	default:
 		m.Params = stripOurMeta(m.Params)
 		s.inOrder(func() {
-			for u, l := range s.openLinks() {
+			for u, l := range s.targets(m.Method) {
 				out := m
 				if out.Params, out.Extra = g.outward(s.ctx, u, m); out.Params == nil && m.Params != nil {
 					continue
@@ -172,6 +172,25 @@ func (g *Gateway) notify(s *session, m Message) {
 			}
 		})
 	}
+}
+
+// targets returns the links that a notification of the host goes to: those
+// that are open. One that foldgate does not know may be all that its upstream
+// waits for, so for that a session that has none yet opens them.
+func (s *session) targets(method string) map[*upstream]link {
+	links := s.openLinks()
+	if len(links) > 0 || method == "notifications/roots/list_changed" || method == "notifications/progress" {
+		return links
+	}
+	for _, u := range s.gw.ups {
+		if u.cfg.Builtin != "" {
+			continue
+		}
+		if l, err := s.linkFor(s.ctx, u, s.Modern); err == nil {
+			links[u] = l
+		}
+	}
+	return links
 }
 
 // cancelFlight ends the request that a notifications/cancelled names. Some

@@ -105,6 +105,10 @@ folding: {max_branches_per_minute: 1000000, max_concurrent_per_session: 1000000,
 			t.Errorf("a call in branch %s after the restart: %s", b.id, m.Result)
 		}
 		r := own[returned](t, tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b.id, "message": "done"})))
+		if r.Late && r.Status == "timeout" { // its deadline came between the two calls
+			b.ended = true
+			continue
+		}
 		if !r.Success || r.Late {
 			t.Errorf("branch_return after the restart = %+v", r)
 		}
@@ -215,6 +219,7 @@ func (v *victims) check(t *testing.T, ctx context.Context, g *gateway, c *mcpcli
 		if b.ended {
 			continue
 		}
+		asked := time.Now()
 		s := statusOf(t, c, ctx, b.id)
 		seen := 0
 		for _, text := range b.texts {
@@ -225,8 +230,8 @@ func (v *victims) check(t *testing.T, ctx context.Context, g *gateway, c *mcpcli
 			t.Errorf("branch %s: clients saw %d tokens, %d of %d are booked", b.id, seen, s.BudgetUsed, s.BudgetTotal)
 		case b.returned && s.Status != "completed":
 			t.Errorf("branch %s had returned and is %s (%s)", b.id, s.Status, s.Reason)
-		case s.Status == "active" && time.Now().After(b.expires.Add(time.Second)): // expires_at has whole seconds
-			t.Errorf("branch %s is active at %v, its deadline was %v", b.id, time.Now(), b.expires)
+		case s.Status == "active" && asked.After(b.expires.Add(time.Second)): // expires_at has whole seconds
+			t.Errorf("branch %s is active at %v, its deadline was %v", b.id, asked, b.expires)
 		}
 		b.ended = s.Status != "active" // and checked
 	}
