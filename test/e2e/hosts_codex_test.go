@@ -16,6 +16,17 @@ import (
 // offers each tool by itself rather than in its code mode.
 type codex struct{}
 
+// codeMode is Codex with a model that it knows: one whose only tool is exec,
+// which runs programs that call the others.
+type codeMode struct{ codex }
+
+func (codeMode) use(server, tool, arguments string) llmstub.Call {
+	program := fmt.Sprintf("const r = await tools.mcp__%s__%s(%s); text(r.content[0].text)", server, tool, arguments)
+	return llmstub.Call{Namespace: "functions", Name: "exec", Input: program}
+}
+
+func (codeMode) run(t *testing.T, r *hostRun) { runCodex(t, r, "gpt-6-sol") }
+
 // Its packages hold the program, below the name of its target.
 var codexTargets = map[string]string{
 	"linux/amd64": "codex-linux-x64/vendor/x86_64-unknown-linux-musl", "linux/arm64": "codex-linux-arm64/vendor/aarch64-unknown-linux-musl",
@@ -65,13 +76,15 @@ func (codex) check(t *testing.T, _ *hostRun, threads map[string][]string) {
 	}
 }
 
-func (codex) run(t *testing.T, r *hostRun) {
+func (codex) run(t *testing.T, r *hostRun) { runCodex(t, r, "model") }
+
+func runCodex(t *testing.T, r *hostRun, model string) {
 	dir := filepath.Join(r.home, ".codex")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, `model = "model"
+	fmt.Fprintf(&b, `model = %q
 model_provider = "stub"
 approval_policy = "never"
 sandbox_mode = "read-only"
@@ -91,7 +104,7 @@ enabled = false
 [features]
 plugins = false
 apps = false
-`, r.stub.URL())
+`, model, r.stub.URL())
 	for name, s := range r.servers {
 		fmt.Fprintf(&b, "\n[mcp_servers.%s]\ndefault_tools_approval_mode = \"approve\"\n", name)
 		if s.url != "" {
@@ -107,4 +120,32 @@ apps = false
 
 func TestCodex(t *testing.T) {
 	testHost(t, codex{}, codex{})
+}
+
+// In code mode the model's programs call foldgate; what they print is what
+// grows the context. The program around a call and the words around its output
+// are Codex's own, about 20 tokens more than of a plain call.
+func TestCodexCodeMode(t *testing.T) {
+	var jobs []job
+	for _, j := range foldedJobs(codeMode{}) {
+		if strings.HasPrefix(j.name, "P1 batch") || strings.HasPrefix(j.name, "P2") || strings.HasPrefix(j.name, "P3") {
+			j.limit = max(j.limit, 140)
+			jobs = append(jobs, j)
+		}
+	}
+	r := newHostRun(t, mainAgent(jobs))
+	g := r.behindGateway(t, true)
+	codeMode{}.run(t, r)
+	main, begin, _ := r.growth(t, codeMode{}, jobs)
+	answers := main[begin["P1 batch"]+1].Results()
+	if got := answers[len(answers)-1]; !strings.Contains(got, "docs/incidents.md") {
+		t.Errorf("the answer of the batch is %s", got)
+	}
+	lines := r.fixtureLines(t)
+	for i, q := range main {
+		if n, first := shows(q, lines); n > 0 {
+			t.Errorf("request %d shows %d lines of the files, the first is %q", i, n, first)
+		}
+	}
+	g.stop()
 }

@@ -116,7 +116,7 @@ var research = []struct{ file, jq, want string }{
 	{"logs/access.log", `.[0].result.content|[scan("\" 502 ")]|length`, ""},
 	{"data/orders.csv", `.[0].result.content|[scan("returned\n")]|length`, ""},
 	{"api/openapi.json", `.[0].result.content|fromjson.info|[.title,.version]`, "2.4.0"},
-	{"src/scan.go", `.[0].result.content|[scan("\nfunc \\(s \\*Scanner\\)")]|length`, ""},
+	{"src/scan.go", `.[0].result.content|[scan("\nfunc ")]|length`, ""},
 }
 
 // foldedJobs are what the main agent does with foldgate.
@@ -144,7 +144,7 @@ func foldedJobs(h host) []job {
 			batch(h, map[string]any{"tool": readTool, "each": each("docs/runbook.md", "docs/incidents.md"), "grep": "idempotency"}),
 		}},
 		job{name: "P3 attempt that fails", limit: 120, turns: []llmstub.Turn{
-			batch(h, map[string]any{"tool": readTool, "each": each("src/payments.go")}),
+			batch(h, map[string]any{"tool": readTool, "each": each("src/pay.go")}),
 		}},
 		job{name: "P1 inline, previews", limit: 4500, turns: readAll(h, "foldgate", nil)})
 }
@@ -162,7 +162,7 @@ func plainJobs(h host) []job {
 		jobs = append(jobs, job{name: fmt.Sprintf("P2 task %d", i+1), turns: read(q.file)})
 	}
 	return append(jobs, job{name: "P3 attempt without a match", turns: read("docs/runbook.md", "docs/incidents.md")},
-		job{name: "P3 attempt that fails", turns: read("src/payments.go")})
+		job{name: "P3 attempt that fails", turns: read("src/pay.go")})
 }
 
 // testHost drives a host through all jobs, with foldgate and without. The two
