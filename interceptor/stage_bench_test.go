@@ -1,0 +1,94 @@
+package interceptor
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/interceptor/trace"
+)
+
+// stages returns the layers of the chain, each alone, and all of them as
+// package proxy puts them together; and a branch.
+func stages(b *testing.B) (names []string, layers map[string][]Middleware, branch string) {
+	must := func(err error) {
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	counter, err := budget.NewCounter("o200k_base")
+	must(err)
+	s, err := scrub.New(scrub.Options{Timeout: 5 * time.Second})
+	must(err)
+	j, err := trace.Open(filepath.Join(b.TempDir(), "trace"), trace.Options{})
+	must(err)
+	cfg := folding.DefaultConfig()
+	cfg.DefaultBudget, cfg.MaxBudget = 1<<30, 1<<30
+	repo, err := folding.OpenSQLite(filepath.Join(b.TempDir(), "foldgate.db"))
+	must(err)
+	m, err := folding.Open(b.Context(), cfg, folding.Options{Repository: repo, Count: counter.Count, Scrub: func(_ context.Context, s string) (string, error) { return s, nil }})
+	must(err)
+	store, err := folding.OpenResults(filepath.Join(b.TempDir(), "results.db"), folding.ResultsConfig{Quota: 8 << 20, TTL: time.Hour})
+	must(err)
+	b.Cleanup(func() { _ = m.Close(context.Background()); _ = store.Close(); _ = j.Close() })
+	br, err := m.Create(b.Context(), me, folding.CreateRequest{Description: "d"})
+	must(err)
+
+	log, gauge := slog.New(slog.DiscardHandler), Gauge{counter, 1600}
+	locate := Attribute(m)
+	meter := Meter(m, gauge)
+	fold := Fold(store, gauge, FoldPolicy{MainThreshold: 1 << 30, BranchFraction: 1, PreviewTokens: 400, Rule: func(string, string) FoldRule { return FoldRule{} }}, log)
+	clean := Scrub(s, func(string) ScrubPolicy { return ScrubPolicy{Results: Redact, Arguments: Report} })
+	record := func(payload bool) Middleware {
+		return Trace(&Recorder{Journal: j, Scrub: s, Payload: payload, Refuse: true, Counter: "o200k_base", Log: log}, func(_ context.Context, c *Call) {
+			Locate(m, c)
+			c.resultScrubbed = true // what Scrub says further in
+		})
+	}
+	return []string{"attribute", "meter", "scrub", "trace", "trace without payload", "whole"}, map[string][]Middleware{
+		"attribute": {locate}, "meter": {locate, meter}, "scrub": {clean}, "trace": {record(true)}, "trace without payload": {record(false)},
+		"whole": {record(true), Recover(log), locate, meter, fold, clean},
+	}, br.ID
+}
+
+// BenchmarkStage is what one layer of the chain costs a call, in main and in a
+// branch, by the size of the result. Meter includes finding the branch.
+func BenchmarkStage(b *testing.B) {
+	const line = "if token == nil { return errors.New(no secret for 4711) } // api_key, see the password file of user 93\n"
+	names, layers, branch := stages(b)
+	params := json.RawMessage(`{"name":"query","arguments":{"size":4096}}`)
+	for _, name := range names {
+		for _, size := range []int{100, 4096} {
+			for _, handle := range []string{"", branch} {
+				if handle != "" && (name == "scrub" || strings.HasPrefix(name, "trace")) {
+					continue // a branch is nothing to them
+				}
+				where := "main"
+				if handle != "" {
+					where = "branch"
+				}
+				res := &Result{Body: json.RawMessage(textBody(strings.Repeat(line, size/len(line)+1)[:size]))}
+				h := Chain(func(context.Context, *Call) (*Result, error) { return res, nil }, layers[name]...)
+				b.Run(fmt.Sprintf("%s/%s/%d", name, where, size), func(b *testing.B) {
+					b.ReportAllocs()
+					for b.Loop() {
+						c := &Call{Principal: me.Principal, Session: me.Session, Server: "db", Method: "tools/call", Name: "query", Metered: true,
+							From: "host:bench", To: "upstream:db", ID: json.RawMessage("17"), Handle: handle, HandleRung: RungArgument,
+							Params: params, Forward: params, Arguments: params[26 : len(params)-1]}
+						if _, err := h(b.Context(), c); err != nil {
+							b.Fatal(err)
+						}
+					}
+				})
+			}
+		}
+	}
+}
