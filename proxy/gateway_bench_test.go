@@ -170,3 +170,24 @@ func BenchmarkGatewayUpstreams(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkJSONCopy decodes and encodes the results of BenchmarkGateway once
+// with encoding/json: the yardstick for large ones.
+func BenchmarkJSONCopy(b *testing.B) {
+	for _, size := range []int{4 << 10, 1 << 20} {
+		b.Run(fmt.Sprint(size), func(b *testing.B) {
+			raw := []byte(`{"content":[{"type":"text","text":` + string(rawjson.Quote(costText(size))) + `}]}`)
+			b.ReportAllocs()
+			b.SetBytes(int64(size))
+			for b.Loop() {
+				var v any
+				if err := json.Unmarshal(raw, &v); err != nil {
+					b.Fatal(err)
+				}
+				if _, err := json.Marshal(v); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
