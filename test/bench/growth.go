@@ -155,7 +155,7 @@ func growUpstream(s *server, n int) error {
 
 // growJournal measures again and again while one journal grows.
 func (r *rig) growJournal() error {
-	s, err := r.runFoldgate("grow-journal", r.leanStdio(), "trace: {rotate_mb: 100000}\n")
+	s, err := r.runFoldgate("grow-journal", r.leanStdio(), "trace: {rotate_mb: 2048}\n")
 	if err != nil {
 		return err
 	}

@@ -255,7 +255,8 @@ func targets(peers bool) []target {
 		}},
 		only("stdiostdio", target{name: "direct", start: func(r *rig) (*server, error) { return r.stdio("direct", "", false, r.self, "upstream", "stdio") }}),
 		fold("foldgate", rotated),
-		fold("foldgate, scrub off", rotated+"scrub: {results: \"off\", arguments: \"off\"}\n"),
+		fold("foldgate, scrub off", rotated+"scrub: {results: \"off\", arguments: \"off\"}\n"), // the trace scans still: no secret is stored
+		fold("foldgate, scan off", "scrub: {results: \"off\", arguments: \"off\"}\ntrace: {payload: none, rotate_mb: 64, retain_files: 2}\n"),
 		fold("foldgate, payload none", "trace: {payload: none, rotate_mb: 64, retain_files: 2}\n"),
 		only("httphttp", target{name: "foldgate", start: func(r *rig) (*server, error) {
 			up, err := r.start("lean", "", r.dir, nil, r.self, "upstream", "http")
