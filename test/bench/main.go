@@ -51,7 +51,7 @@ func run() int {
 	growth := flag.Bool("growth", false, "cost per call against branches, sessions, upstreams and records, instead of the comparison")
 	only := flag.String("only", "", "run the scenarios whose name fits this regular expression")
 	rounds := flag.Int("rounds", 0, "rounds (default 5, with -short 3)")
-	window := flag.Duration("window", 0, "time of one target in one round (default 800ms, with -short 500ms)")
+	window := flag.Duration("window", 0, "time of one target in one round (default 800ms, with -short 350ms)")
 	peers := flag.Bool("peers", true, "measure mcp-proxy and supergateway too; needs make deps")
 	flag.Parse()
 	filter, err := regexp.Compile(*only)
@@ -61,7 +61,7 @@ func run() int {
 	}
 	p := plan{rounds: 5, warm: 200 * time.Millisecond, window: 800 * time.Millisecond, peers: *peers && !*short, scenarios: full}
 	if *short {
-		p.rounds, p.warm, p.window, p.scenarios = 3, 100*time.Millisecond, 500*time.Millisecond, brief
+		p.rounds, p.warm, p.window, p.scenarios = 3, 100*time.Millisecond, 350*time.Millisecond, brief
 	}
 	if *rounds > 0 {
 		p.rounds = *rounds
