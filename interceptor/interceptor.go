@@ -72,6 +72,8 @@ type Call struct {
 	Metered bool
 	// Correlates are ids of earlier trace records that caused this call.
 	Correlates []string
+	// Deprecated are codes of deprecated forms in the message.
+	Deprecated []string
 	// Traceparent is the W3C trace context of what caused the call: the host's,
 	// or that of a branch or call of ours.
 	Traceparent string

@@ -157,6 +157,7 @@ func (r *Recorder) audit(c *Call) *trace.Audit {
 		Session: c.Session, Principal: c.Principal, Server: c.Server, Method: c.Method, Era: c.Revision,
 		Rung: string(c.Rung), Traceparent: c.Traceparent,
 		Late: c.Late, Ambiguous: c.Ambiguous, OverBudget: c.Decision == "resource_limit", Workflow: c.Flow.audit(),
+		Deprecated: c.Deprecated,
 	}
 	if c.Method == "tools/call" {
 		a.Tool = c.Name

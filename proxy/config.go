@@ -120,6 +120,10 @@ type TraceConfig struct {
 	Payload string `yaml:"payload"`
 	// OnError is refuse or warn.
 	OnError string `yaml:"on_error"`
+	// Correlation says what becomes of a correlationId that is a string, the
+	// form before arrays: transition takes it and counts it as deprecated,
+	// strict refuses the call.
+	Correlation string `yaml:"correlation"`
 	// Sync is always, interval or never.
 	Sync string `yaml:"sync"`
 	// SyncIntervalMS is the interval of sync: interval.
@@ -142,7 +146,7 @@ func DefaultConfig() Config {
 		Run:         RunConfig{Allow: []string{}, MaxCalls: 50},
 		Budget:      BudgetConfig{Encoding: "o200k_base", Scale: 1, ImageTokens: 1600},
 		Scrub:       ScrubConfig{Results: "redact", Arguments: "report", TimeoutMS: 5000},
-		Trace:       TraceConfig{Payload: "scrubbed", OnError: "refuse", Sync: "interval", SyncIntervalMS: 100, RotateMB: 256},
+		Trace:       TraceConfig{Payload: "scrubbed", OnError: "refuse", Correlation: "transition", Sync: "interval", SyncIntervalMS: 100, RotateMB: 256},
 		order:       []string{"files"},
 	}
 }

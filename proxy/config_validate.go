@@ -70,6 +70,7 @@ func (c Config) Validate() []Fault {
 	}
 	oneOf("trace.payload", c.Trace.Payload, "scrubbed", "none")
 	oneOf("trace.on_error", c.Trace.OnError, "refuse", "warn")
+	oneOf("trace.correlation", c.Trace.Correlation, "transition", "strict")
 	oneOf("trace.sync", c.Trace.Sync, "always", "interval", "never")
 	if c.Trace.SyncIntervalMS < 1 {
 		bad("trace.sync_interval_ms", "%d is not positive", c.Trace.SyncIntervalMS)

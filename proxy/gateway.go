@@ -45,16 +45,17 @@ type Gateway struct {
 	// through runs a call down the chain of interceptors to h.
 	through func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error)
 
-	openLink func(context.Context, linkConfig) (link, error)
-	ups      []*upstream // in the configuration's order
-	byKey    map[string]*upstream
-	known    *knownInfo
-	menus    menus
-	sessions register
-	listens  listeners
-	parking  parking
-	threads  threads
-	flows    *flows // nil without workflows
+	openLink     func(context.Context, linkConfig) (link, error)
+	ups          []*upstream // in the configuration's order
+	byKey        map[string]*upstream
+	known        *knownInfo
+	menus        menus
+	sessions     register
+	listens      listeners
+	parking      parking
+	deprecations deprecations
+	threads      threads
+	flows        *flows // nil without workflows
 }
 
 // New makes a gateway from a valid configuration. It opens the state

@@ -17,6 +17,8 @@ const (
 	metaBranchID    = metaPrefix + "branch_id"
 	metaContext     = metaPrefix + "context"
 	metaCorrelation = metaPrefix + "correlationId"
+	// metaCorrelationAlias is its later name.
+	metaCorrelationAlias = metaPrefix + "correlation_id"
 )
 
 // serve answers one request of a host.
@@ -125,12 +127,8 @@ func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 	}
 	c.SubContext, _ = rawjson.GetString(meta, metaContext)
 	c.Traceparent, _ = rawjson.GetString(meta, "traceparent")
-	if raw, ok := rawjson.Get(meta, metaCorrelation); ok {
-		ids, err := correlates(raw)
-		if err != nil {
-			return nil, &rpcError{Code: codeInvalidParams, Message: fmt.Sprintf("_meta[%q]: %v", metaCorrelation, err)}
-		}
-		c.Correlates = ids
+	if err := g.correlate(c, meta); err != nil {
+		return nil, &rpcError{Code: codeInvalidParams, Message: fmt.Sprintf("_meta[%q]: %v", metaCorrelation, err)}
 	}
 	return c, nil
 }

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"encoding/json"
 	"sync"
 	"time"
 
@@ -217,10 +216,4 @@ func (g *Gateway) endBranches(s *session, reason string) {
 	if err := g.branches.EndSession(context.WithoutCancel(s.ctx), folding.Caller{Principal: s.Principal, Session: s.ID}, reason); err != nil {
 		g.log.Error("branches of an ended session", "session", s.ID, "err", err)
 	}
-}
-
-// correlates reads the correlation ids that a host gives with a call.
-func correlates(raw json.RawMessage) ([]string, error) {
-	ids, _, err := trace.DecodeIDs(raw, trace.Transition)
-	return ids, err
 }

@@ -1,0 +1,62 @@
+package proxy
+
+import (
+	"sync"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// correlate reads the correlation ids that a host gives with a call, under
+// either name of the field. The deprecated form, a string, is taken or refused
+// as trace.correlation says.
+func (g *Gateway) correlate(c *interceptor.Call, meta []byte) error {
+	ids, has := rawjson.Get(meta, metaCorrelation)
+	later, hasLater := rawjson.Get(meta, metaCorrelationAlias)
+	if !has && !hasLater {
+		return nil
+	}
+	envelope := []byte(`{}`)
+	if has {
+		envelope = rawjson.Set(envelope, ids, "correlationId")
+	}
+	if hasLater {
+		envelope = rawjson.Set(envelope, later, "correlation_id")
+	}
+	var err error
+	c.Correlates, c.Deprecated, err = trace.DecodeCorrelation(envelope, trace.Mode(g.cfg.Trace.Correlation))
+	for _, code := range c.Deprecated {
+		g.deprecations.note(g, code)
+	}
+	return err
+}
+
+// deprecations counts the deprecated forms that hosts used. Its zero value is
+// ready to use.
+type deprecations struct {
+	mu   sync.Mutex
+	seen map[string]int
+}
+
+// note counts one use. The first, tenth, hundredth, … is recorded and logged,
+// so that a busy host does not flood the trace.
+func (d *deprecations) note(g *Gateway, code string) {
+	d.mu.Lock()
+	if d.seen == nil {
+		d.seen = map[string]int{}
+	}
+	d.seen[code]++
+	n := d.seen[code]
+	d.mu.Unlock()
+	for m := n; m > 1; m /= 10 {
+		if m%10 != 0 {
+			return
+		}
+	}
+	g.log.Warn("a host uses a deprecated form", "code", code, "count", n)
+	g.append(&trace.Record{
+		From: "foldgate", To: []string{"host"}, Kind: trace.KindWarning,
+		Payload: rawjson.Marshal(map[string]any{"code": code, "count": n}), Audit: &trace.Audit{Deprecated: []string{code}},
+	})
+}
