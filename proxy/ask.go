@@ -139,7 +139,7 @@ func (w *withdrawn) Error() string { return w.reason }
 
 // answer takes the host's response to an ask. One that answers nothing is
 // dropped: a late answer to a cancelled request.
-func (g *Gateway) answer(s *session, m Message) {
+func (s *session) answer(m Message) {
 	s.mu.Lock()
 	a := s.asks[string(m.ID)]
 	if a == nil { // some hosts answer a number with a string
@@ -147,7 +147,7 @@ func (g *Gateway) answer(s *session, m Message) {
 	}
 	s.mu.Unlock()
 	if a == nil {
-		g.log.Debug("response to no request of ours", "id", string(m.ID))
+		s.gw.log.Debug("response to no request of ours", "id", string(m.ID))
 		return
 	}
 	select {

@@ -118,7 +118,7 @@ func (g *Gateway) startBatch(ctx context.Context, fl *inbound, c *interceptor.Ca
 		return nil, err
 	}
 	if fl.s.Modern && fl.s.Transport != "stdio" { // such a session ends with its request
-		b.s, b.ephemeral = g.open(peer{Principal: c.Principal, Transport: fl.s.Transport, Modern: true}), true
+		b.s, b.ephemeral = g.newSession(peer{Principal: c.Principal, Transport: fl.s.Transport, Modern: true}), true
 	}
 	run, cancel := context.WithCancelCause(b.s.ctx)
 	b.cancel = cancel
@@ -177,7 +177,7 @@ func (b *batch) run(ctx context.Context, session string) {
 		b.keepAnswer(session)
 	}
 	if b.ephemeral {
-		b.g.closeSession(b.s, "the batch is over")
+		b.s.close("the batch is over")
 	}
 }
 
@@ -215,7 +215,7 @@ func (b *batch) step(ctx context.Context, i int, session string) {
 	}
 	st := b.in.Steps[i]
 	fl := &inbound{
-		ex: &exchange{Session: b.s, Msg: Message{ID: rawjson.Quote(fmt.Sprintf("%s/%d", b.handle, i+1)), Method: "tools/call"}, Emit: b.emit},
+		ex: &exchange{Msg: Message{ID: rawjson.Quote(fmt.Sprintf("%s/%d", b.handle, i+1)), Method: "tools/call"}, Emit: b.emit},
 		s:  b.s, modern: b.modern,
 	}
 	fl.ctx, fl.cancel = context.WithCancelCause(ctx)

@@ -81,8 +81,8 @@ func Check(ctx context.Context, cfg Config, log *slog.Logger) (Report, error) {
 	}
 	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
 	g.Warm(ctx)
-	s := g.open(peer{Transport: "http", Modern: true})
-	defer g.closeSession(s, "check is done")
+	s := g.newSession(peer{Transport: "http", Modern: true})
+	defer s.close("check is done")
 	menus := [listKinds]*menu{}
 	for k := range listKinds {
 		menus[k] = g.menu(ctx, s, k, true, nil)

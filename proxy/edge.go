@@ -103,14 +103,14 @@ func parseFault(err error) *rpcError {
 
 // serveGuarded calls c.serve and turns a panic into an internal error, so that
 // one broken call never takes the other sessions down.
-func serveGuarded(ctx context.Context, c core, ex *exchange, log *slog.Logger) (r reply) {
+func serveGuarded(ctx context.Context, s hostSession, ex *exchange, log *slog.Logger) (r reply) {
 	defer func() {
 		if p := recover(); p != nil {
 			log.Error("panic while serving a request", "method", ex.Msg.Method, "panic", p, "stack", string(debug.Stack()))
 			r = reply{Error: (&rpcError{Code: codeInternal, Message: "internal error"}).JSON()}
 		}
 	}()
-	return c.serve(ctx, ex)
+	return s.serve(ctx, ex)
 }
 
 // guard runs f and logs a panic of it under what.

@@ -16,11 +16,10 @@ import (
 // that no exchange outlives its session unseen: open and closed are counted.
 type fakeCore struct {
 	onServe  func(ctx context.Context, ex *exchange) reply
-	onNotify func(s *session, m Message)
+	onNotify func(m Message)
 
 	mu       sync.Mutex
 	peers    []peer
-	sessions []*session
 	notified []string
 	answers  chan Message
 	closed   []string // reasons
@@ -47,33 +46,34 @@ func echo(_ context.Context, ex *exchange) reply {
 	return reply{Result: json.RawMessage(fmt.Sprintf(`{"method":%s,"params":%s}`, rawjson.Quote(ex.Msg.Method), params))}
 }
 
-func (c *fakeCore) open(p peer) *session {
-	s := new(session)
+func (c *fakeCore) open(p peer) hostSession {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.peers = append(c.peers, p)
-	c.sessions = append(c.sessions, s)
-	return s
+	return &fakeSession{c}
 }
 
-func (c *fakeCore) serve(ctx context.Context, ex *exchange) reply {
+// fakeSession is a session of a fakeCore.
+type fakeSession struct{ *fakeCore }
+
+func (c *fakeSession) serve(ctx context.Context, ex *exchange) reply {
 	c.serving.Add(1)
 	defer c.serving.Add(-1)
 	return c.onServe(ctx, ex)
 }
 
-func (c *fakeCore) notify(s *session, m Message) {
+func (c *fakeSession) notify(m Message) {
 	if c.onNotify != nil {
-		c.onNotify(s, m)
+		c.onNotify(m)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.notified = append(c.notified, m.Method)
 }
 
-func (c *fakeCore) answer(_ *session, m Message) { c.answers <- m }
+func (c *fakeSession) answer(m Message) { c.answers <- m }
 
-func (c *fakeCore) closeSession(_ *session, reason string) {
+func (c *fakeSession) close(reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = append(c.closed, reason)

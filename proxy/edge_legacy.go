@@ -76,14 +76,14 @@ func (l *legacySession) run(s *stream, m Message, h http.Header, branch string) 
 	e := l.edge
 	defer e.leave()
 	defer l.release()
-	ex := &exchange{Session: l.core, Msg: m, Header: h, BranchID: branch, Emit: func(msg []byte) error {
+	ex := &exchange{Msg: m, Header: h, BranchID: branch, Emit: func(msg []byte) error {
 		err := s.emit(msg)
 		if err == errStreamLost {
 			return l.push(msg) // the call goes on, so its messages take another way
 		}
 		return err
 	}}
-	r := serveGuarded(l.ctx, e.core, ex, e.log)
+	r := serveGuarded(l.ctx, l.core, ex, e.log)
 	if m.Method == methodInitialize {
 		if v, ok := rawjson.GetString(r.Result, "protocolVersion"); ok {
 			l.mu.Lock()
@@ -104,12 +104,12 @@ func (l *legacySession) run(s *stream, m Message, h http.Header, branch string) 
 }
 
 // accept hands a notification or a response to the core.
-func (e *httpEdge) accept(s *session, m Message) {
+func (e *httpEdge) accept(s hostSession, m Message) {
 	guard(e.log, "a message of the host", func() {
 		if m.IsNotification() {
-			e.core.notify(s, m)
+			s.notify(m)
 		} else {
-			e.core.answer(s, m)
+			s.answer(m)
 		}
 	})
 }

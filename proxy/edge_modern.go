@@ -44,8 +44,8 @@ func (e *httpEdge) postModern(w http.ResponseWriter, r *http.Request, m Message,
 	e.serveModern(w, r, m, p, branch)
 }
 
-func (e *httpEdge) closeCore(s *session, reason string) {
-	guard(e.log, "closing a session", func() { e.core.closeSession(s, reason) })
+func (e *httpEdge) closeCore(s hostSession, reason string) {
+	guard(e.log, "closing a session", func() { s.close(reason) })
 }
 
 func (e *httpEdge) serveModern(w http.ResponseWriter, r *http.Request, m Message, p peer, branch string) {
@@ -61,8 +61,8 @@ func (e *httpEdge) serveModern(w http.ResponseWriter, r *http.Request, m Message
 	status := http.StatusOK // written before finish, read after
 	go func() {
 		defer e.leave()
-		ex := &exchange{Session: s, Msg: m, Header: endToEnd(r.Header), BranchID: branch, Emit: st.emit}
-		rep := serveGuarded(ctx, e.core, ex, e.log)
+		ex := &exchange{Msg: m, Header: endToEnd(r.Header), BranchID: branch, Emit: st.emit}
+		rep := serveGuarded(ctx, s, ex, e.log)
 		var msg []byte
 		if !rep.silent() {
 			msg = rep.encode(m.ID)

@@ -24,7 +24,7 @@ type legacySession struct {
 	id        string
 	principal string
 	edge      *httpEdge
-	core      *session
+	core      hostSession
 	ctx       context.Context // of the session's exchanges
 	cancel    context.CancelCauseFunc
 	std       *stream // the GET stream
@@ -149,7 +149,7 @@ func (e *httpEdge) closeLegacy(l *legacySession, reason string) {
 	delete(e.sessions, l.id)
 	e.mu.Unlock()
 	l.cancel(errors.New(reason))
-	guard(e.log, "closing a session", func() { e.core.closeSession(l.core, reason) })
+	guard(e.log, "closing a session", func() { l.core.close(reason) })
 }
 
 // newStream registers the stream of a POST with so many requests.

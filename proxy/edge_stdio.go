@@ -41,7 +41,7 @@ type stdioEdge struct {
 	sessionID string
 
 	// Owned by the reader until it is done.
-	legacy, modern *session
+	legacy, modern hostSession
 }
 
 // serveStdio speaks newline-delimited JSON-RPC with the host on in and out, in
@@ -79,9 +79,9 @@ func serveStdio(ctx context.Context, c core, in io.Reader, out io.Writer, log *s
 	e.out.hurry()
 	gate.Lock() // from here on the reader handles nothing more
 	e.inFlight.Wait()
-	for _, s := range []*session{e.legacy, e.modern} {
+	for _, s := range []hostSession{e.legacy, e.modern} {
 		if s != nil {
-			guard(log, "closing the session", func() { c.closeSession(s, reason) })
+			guard(log, "closing the session", func() { s.close(reason) })
 		}
 	}
 	e.out.close(stdioGrace)
@@ -193,7 +193,7 @@ func (e *stdioEdge) dispatch(m Message) {
 	case m.IsNotification():
 		e.notification(m)
 	case e.legacy != nil:
-		guard(e.log, "an answer of the host", func() { e.core.answer(e.legacy, m) })
+		guard(e.log, "an answer of the host", func() { e.legacy.answer(m) })
 	default:
 		e.log.Debug("dropped a response: nothing was asked on this connection")
 	}
@@ -213,7 +213,7 @@ func (e *stdioEdge) request(m Message) {
 		e.refuse(m.ID, &rpcError{Code: codeInternal, Message: fmt.Sprintf("%d requests are in flight, wait for a reply first", stdioMaxInFlight)})
 		return
 	}
-	var s *session
+	var s hostSession
 	probe := m.Method == "server/discover" && e.legacy == nil && e.modern == nil
 	if probe {
 		s = e.core.open(e.peer(meta.modern()))
@@ -224,12 +224,12 @@ func (e *stdioEdge) request(m Message) {
 	go func() {
 		defer e.inFlight.Done()
 		defer func() { <-e.slots }()
-		ex := &exchange{Session: s, Msg: m, Emit: e.out.offer}
-		if r := serveGuarded(e.ctx, e.core, ex, e.log); !r.silent() {
+		ex := &exchange{Msg: m, Emit: e.out.offer}
+		if r := serveGuarded(e.ctx, s, ex, e.log); !r.silent() {
 			_ = e.out.write(r.encode(m.ID)) // a failed writer ends the connection
 		}
 		if probe {
-			guard(e.log, "closing a probe", func() { e.core.closeSession(s, "probe answered") })
+			guard(e.log, "closing a probe", func() { s.close("probe answered") })
 		}
 	}()
 }
@@ -237,24 +237,24 @@ func (e *stdioEdge) request(m Message) {
 // notification goes to the session it can concern. A notification does not say
 // its era, so a cancellation goes to both sessions where there are two.
 func (e *stdioEdge) notification(m Message) {
-	to := []*session{e.legacy, e.modern}
+	to := []hostSession{e.legacy, e.modern}
 	switch {
 	case readMeta(m.Params).modern():
-		to = []*session{e.session(true)}
+		to = []hostSession{e.session(true)}
 	case e.legacy == nil && e.modern == nil:
-		to = []*session{e.session(false)}
+		to = []hostSession{e.session(false)}
 	case e.legacy != nil && m.Method != "notifications/cancelled":
-		to = []*session{e.legacy}
+		to = []hostSession{e.legacy}
 	}
 	for _, s := range to {
 		if s != nil {
-			guard(e.log, "a notification of the host", func() { e.core.notify(s, m) })
+			guard(e.log, "a notification of the host", func() { s.notify(m) })
 		}
 	}
 }
 
 // session returns the connection's session of the era, opened on first use.
-func (e *stdioEdge) session(modern bool) *session {
+func (e *stdioEdge) session(modern bool) hostSession {
 	at := &e.legacy
 	if modern {
 		at = &e.modern

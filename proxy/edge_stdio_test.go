@@ -190,7 +190,7 @@ func TestStdioPanicIsContained(t *testing.T) {
 		}
 		return echo(ctx, ex)
 	})
-	c.onNotify = func(*session, Message) { panic("notify") }
+	c.onNotify = func(Message) { panic("notify") }
 	in := `{"jsonrpc":"2.0","id":1,"method":"boom"}` + "\n" + `{"jsonrpc":"2.0","method":"n"}`
 	if err := serveStdio(t.Context(), c, strings.NewReader(in), &out, quiet); err != nil {
 		t.Fatal(err)

@@ -208,7 +208,7 @@ func (g *Gateway) Warm(ctx context.Context) {
 // and their process groups, and closes the state. ctx bounds the whole.
 func (g *Gateway) Close(ctx context.Context) error {
 	for _, s := range g.sessions.list() {
-		g.closeSession(s, "shutdown")
+		s.close("shutdown")
 	}
 	g.parking.close()
 	g.cancel()

@@ -139,9 +139,9 @@ func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...O
 	if modern {
 		p = peer{Transport: "http", Modern: true}
 	}
-	r.s = g.open(p)
+	r.s = g.newSession(p)
 	t.Cleanup(func() {
-		g.closeSession(r.s, "test over")
+		r.s.close("test over")
 		if err := g.Close(context.Background()); err != nil {
 			t.Errorf("Close: %v", err)
 		}
@@ -175,7 +175,7 @@ func (r *rig) exchange(ctx context.Context, method, params string) reply {
 func (r *rig) exchangeID(ctx context.Context, id, method, params string) reply {
 	m := Message{ID: json.RawMessage(id), Method: method, Params: json.RawMessage(params)}
 	m.Raw = m.Encode()
-	return r.g.serve(ctx, &exchange{Session: r.s, Msg: m, Emit: func(msg []byte) error {
+	return r.s.serve(ctx, &exchange{Msg: m, Emit: func(msg []byte) error {
 		em, err := ParseMessage(msg)
 		if err == nil {
 			r.push <- em
@@ -267,7 +267,7 @@ func TestHostCancelsACall(t *testing.T) {
 		done <- r.exchangeID(context.Background(), `"c1"`, "tools/call", `{"name":"up__echo","arguments":{}}`)
 	}()
 	<-started
-	r.g.notify(r.s, Message{Method: "notifications/cancelled", Params: json.RawMessage(`{"requestId":"c1","reason":"user pressed stop"}`)})
+	r.s.notify(Message{Method: "notifications/cancelled", Params: json.RawMessage(`{"requestId":"c1","reason":"user pressed stop"}`)})
 	if rep := <-done; rep.Result != nil || rep.Error != nil {
 		t.Errorf("reply = %s %s, want none", rep.Result, rep.Error)
 	}

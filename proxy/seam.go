@@ -64,8 +64,7 @@ type peer struct {
 
 // exchange is one request of a host, from its arrival to its reply.
 type exchange struct {
-	Session *session
-	Msg     Message
+	Msg Message
 	// Header holds the end-to-end MCP headers of an HTTP request (Mcp-Param-*,
 	// Mcp-Name, Mcp-Method); nil on stdio.
 	Header http.Header
@@ -89,19 +88,24 @@ type reply struct {
 type core interface {
 	// open starts a host session. An edge opens one per legacy connection (at
 	// initialize on HTTP, at start on stdio) and one per modern HTTP request.
-	open(p peer) *session
+	open(p peer) hostSession
+}
+
+// hostSession is one session of a host, as an edge sees it.
+type hostSession interface {
 	// serve answers one request. It returns when the reply is there or ctx is
 	// done: an edge cancels ctx when a modern host closes the stream, and when
 	// a stdio host goes away. notifications/cancelled is the core's business.
 	serve(ctx context.Context, ex *exchange) reply
 	// notify takes a notification. Order matters: call it from the reader, not
 	// from a goroutine of its own. It does not block.
-	notify(s *session, m Message)
+	notify(m Message)
 	// answer takes the host's response to a request that the core sent with
 	// Emit or Push. It does not block.
-	answer(s *session, m Message)
-	// closeSession ends a host session with everything that hangs on it.
-	closeSession(s *session, reason string)
+	answer(m Message)
+	// close ends the session with everything that hangs on it; reason is for
+	// the log and the trace.
+	close(reason string)
 }
 
 // ---- upstream side ------------------------------------------------------

@@ -22,8 +22,8 @@ const (
 )
 
 // serve answers one request of a host.
-func (g *Gateway) serve(ctx context.Context, ex *exchange) reply {
-	s := ex.Session
+func (s *session) serve(ctx context.Context, ex *exchange) reply {
+	g := s.gw
 	fl, err := s.begin(ctx, ex)
 	if err != nil {
 		return reply{Error: errorObject(err)}

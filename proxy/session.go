@@ -69,7 +69,10 @@ type cancelReason struct{ text string }
 func (c *cancelReason) Error() string        { return c.text }
 func (c *cancelReason) Is(target error) bool { return target == errCancelledByHost }
 
-func (g *Gateway) open(p peer) *session {
+func (g *Gateway) open(p peer) hostSession { return g.newSession(p) }
+
+// newSession starts a session of a host, or one of foldgate's own.
+func (g *Gateway) newSession(p peer) *session {
 	if p.Principal == "" {
 		p.Principal = "local"
 	}
@@ -85,9 +88,10 @@ func (g *Gateway) open(p peer) *session {
 	return s
 }
 
-// closeSession ends s: its calls are cancelled, its branches force-returned,
-// its upstream links closed.
-func (g *Gateway) closeSession(s *session, reason string) {
+// close ends s: its calls are cancelled, its branches force-returned, its
+// upstream links closed.
+func (s *session) close(reason string) {
+	g := s.gw
 	s.mu.Lock()
 	if s.closed {
 		s.mu.Unlock()
@@ -147,7 +151,8 @@ func (s *session) host() string {
 }
 
 // notify takes a notification of the host.
-func (g *Gateway) notify(s *session, m Message) {
+func (s *session) notify(m Message) {
+	g := s.gw
 	g.recordHostNotification(s, m)
 	switch m.Method {
 	case "notifications/initialized":
