@@ -18,6 +18,7 @@ const module = "github.com/foldgate/foldgate/"
 //
 //	cmd > proxy > interceptor > folding > budget
 var arrows = map[string][]string{
+	"internal/jitter":                 {},
 	"internal/rawjson":                {},
 	"budget":                          {},
 	"folding/contextpath":             {"internal/rawjson"},
@@ -30,7 +31,7 @@ var arrows = map[string][]string{
 	"interceptor/workflow":            {"folding/contextpath", "internal/rawjson"},
 	"interceptor":                     {"budget", "folding", "folding/contextpath", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson"},
 	"proxy/files":                     {"internal/rawjson"},
-	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson", "proxy/files"},
+	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/jitter", "internal/rawjson", "proxy/files"},
 	"cmd/foldgate":                    {"budget", "interceptor/scrub", "interceptor/trace", "proxy"},
 }
 

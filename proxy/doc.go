@@ -40,7 +40,8 @@
 //
 // # Who owns what
 //
-// Edges know no upstream, links no host; seam.go is all that they and the core
-// know of each other. A session owns its flights, its questions to the host and
-// its links; the gateway owns the upstreams, the shared links and the catalog.
+// Edges know no upstream, links no host; edge_core.go is all that edges and the
+// core know of each other, link_config.go all that links and the core do. A
+// session owns its flights, its questions to the host and its links; the gateway
+// owns the upstreams, the shared links and the catalog.
 package proxy

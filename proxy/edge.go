@@ -15,9 +15,6 @@ import (
 // _meta, the framing of a message as one line, and a guard against panics.
 // serveStdio (edge_stdio.go) and httpEdge (edge_http.go) are the edges.
 
-// supportedVersions lists every revision spoken with hosts, newest first.
-var supportedVersions = []string{versionModern, versionLegacy, "2025-06-18", "2025-03-26", "2024-11-05"}
-
 const (
 	// versionPriming is the first revision whose hosts understand an SSE event
 	// with an id and no data.

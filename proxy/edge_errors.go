@@ -1,71 +1,9 @@
 package proxy
 
 import (
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
-	"strconv"
-
-	"github.com/foldgate/foldgate/internal/rawjson"
 )
-
-// rpcError is a JSON-RPC error object that foldgate answers with itself. The
-// errors of upstreams are never decoded into one: they pass as bytes.
-type rpcError struct {
-	Code    int
-	Message string
-	// Data is the raw value of the data member; nil leaves it out.
-	Data json.RawMessage
-}
-
-// Error makes *rpcError an error, for logs.
-func (e *rpcError) Error() string { return fmt.Sprintf("%s (%d)", e.Message, e.Code) }
-
-// JSON renders the error object, as it stands in reply.Error.
-func (e *rpcError) JSON() json.RawMessage {
-	b := make([]byte, 0, 32+len(e.Message)+len(e.Data))
-	b = strconv.AppendInt(append(b, `{"code":`...), int64(e.Code), 10)
-	b = rawjson.AppendQuote(append(b, `,"message":`...), e.Message)
-	if e.Data != nil {
-		b = append(append(b, `,"data":`...), e.Data...)
-	}
-	return append(b, '}')
-}
-
-// response renders a whole response for the request with the given id; nil
-// stands for a request whose id could not be read.
-func (e *rpcError) response(id json.RawMessage) []byte {
-	if id == nil {
-		id = json.RawMessage("null")
-	}
-	return Message{ID: id, Error: e.JSON()}.Encode()
-}
-
-// unsupportedVersion refuses a protocol revision and lists the ones to try.
-func unsupportedVersion(requested string) *rpcError {
-	return &rpcError{
-		Code:    codeUnsupportedVersion,
-		Message: fmt.Sprintf("protocol version %q is not supported", requested),
-		Data: rawjson.Marshal(struct {
-			Supported []string `json:"supported"`
-			Requested string   `json:"requested"`
-		}{supportedVersions, requested}),
-	}
-}
-
-// errorCode reads the code of a raw error object; 0 where there is none.
-func errorCode(raw json.RawMessage) int {
-	v, ok := rawjson.Get(raw, "code")
-	if !ok {
-		return 0
-	}
-	code, err := strconv.Atoi(string(v))
-	if err != nil {
-		return 0
-	}
-	return code
-}
 
 // statusOf is the HTTP status under which the modern era sends an error of this
 // code, as long as the status line is still to be written.

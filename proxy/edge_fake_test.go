@@ -12,7 +12,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// fakeCore is a core whose behaviour is a func per call of the seam. It checks
+// fakeCore is a core whose behaviour is a func per call of an edge. It checks
 // that no exchange outlives its session unseen: open and closed are counted.
 type fakeCore struct {
 	onServe  func(ctx context.Context, ex *exchange) reply

@@ -14,16 +14,6 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// Headers of the streamable HTTP transport, in canonical form.
-const (
-	headerSession   = "Mcp-Session-Id"
-	headerVersion   = "Mcp-Protocol-Version"
-	headerMethod    = "Mcp-Method"
-	headerName      = "Mcp-Name"
-	headerParam     = "Mcp-Param-" // a prefix
-	headerLastEvent = "Last-Event-Id"
-)
-
 // httpOptions tune an httpEdge; the zero value is a sound configuration.
 type httpOptions struct {
 	Log *slog.Logger

@@ -31,13 +31,6 @@ var (
 const (
 	// defaultMaxMessage bounds a message where linkConfig.MaxMessage is 0.
 	defaultMaxMessage = 64 << 20
-
-	methodInitialize  = "initialize"
-	methodInitialized = "notifications/initialized"
-	methodDiscover    = "server/discover"
-	methodCancelled   = "notifications/cancelled"
-	methodProgress    = "notifications/progress"
-	methodListen      = "subscriptions/listen"
 )
 
 // openLink connects to the upstream that cfg names and negotiates a protocol

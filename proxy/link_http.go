@@ -217,7 +217,7 @@ func (l *httpLink) deathReason() error {
 // aside sends something behind the back of a caller that does not wait for it.
 func (l *httpLink) aside(send func(context.Context) error) {
 	l.spawn(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), asideTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), sendTimeout)
 		defer cancel()
 		if err := send(ctx); err != nil {
 			l.cfg.Log.Debug("message to upstream lost", "err", err)

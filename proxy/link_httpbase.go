@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"mime"
 	"net"
 	"net/http"
@@ -20,7 +19,7 @@ import (
 const (
 	mediaJSON      = "application/json"
 	mediaEvents    = "text/event-stream"
-	asideTimeout   = 5 * time.Second // for what goes on behind a caller's back
+	sendTimeout    = 5 * time.Second // for what goes on behind a caller's back
 	deleteTimeout  = 2 * time.Second
 	maxRedirects   = 5
 	maxErrorBody   = 64 << 10
@@ -215,16 +214,4 @@ func (m *mortal) context(parent context.Context) (context.Context, context.Cance
 		cancel(errLinkClosed)
 	}
 	return ctx, func() { cancel(nil) }
-}
-
-// pause waits for between half of d and d, or until ctx ends.
-func pause(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d/2 + rand.N(d/2+1))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
 }

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/foldgate/foldgate/internal/jitter"
 )
 
 const (
@@ -69,7 +71,7 @@ func (l *httpLink) readStream(ctx context.Context, f *flight, body io.ReadCloser
 // brought nothing.
 func (l *httpLink) resume(ctx context.Context, pos position, empty int) (io.ReadCloser, int, error) {
 	for ; empty < resumeAttempts; empty++ {
-		if err := pause(ctx, pos.wait(empty)); err != nil {
+		if err := jitter.Wait(ctx, pos.wait(empty)); err != nil {
 			return nil, empty, err
 		}
 		resp, err := l.get(ctx, pos.id)
@@ -193,7 +195,7 @@ func (l *httpLink) listen() {
 			return
 		}
 		l.cfg.Log.Debug("GET stream ended", "err", err)
-		if pause(ctx, pos.wait(failures)) != nil {
+		if jitter.Wait(ctx, pos.wait(failures)) != nil {
 			return
 		}
 	}

@@ -25,25 +25,6 @@ type opening interface {
 	start()
 }
 
-// answerError is a JSON-RPC error object as a Go error.
-type answerError struct {
-	code int64
-	raw  json.RawMessage
-}
-
-func newAnswerError(raw json.RawMessage) *answerError {
-	e := &answerError{raw: raw}
-	if code, ok := rawjson.Get(raw, "code"); ok {
-		_ = json.Unmarshal(code, &e.code) // anything but an integer counts as 0
-	}
-	return e
-}
-
-func (e *answerError) Error() string {
-	msg, _ := rawjson.GetString(e.raw, "message")
-	return fmt.Sprintf("error %d: %.200q", e.code, msg)
-}
-
 // negotiate opens a link with dial and agrees on a protocol revision. dial is
 // called a second time where the first link may be confused by the probe of
 // the modern era: a child process that went silent or died of it.

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -76,11 +75,4 @@ func (t *flights) subscription(m *Message) *flight {
 		*m = m.withParams(rawjson.Set(m.Params, f.call.HostID, "_meta", metaSubscriptionID))
 	}
 	return f
-}
-
-// withParams returns m with other params, Raw included.
-func (m Message) withParams(params json.RawMessage) Message {
-	m.Params = params
-	m.Raw = m.Encode()
-	return m
 }

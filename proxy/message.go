@@ -116,3 +116,10 @@ func (m Message) Encode() []byte {
 	out = append(out, m.Extra...)
 	return append(out, '}')
 }
+
+// withParams returns m with other params, Raw included.
+func (m Message) withParams(params json.RawMessage) Message {
+	m.Params = params
+	m.Raw = m.Encode()
+	return m
+}

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"github.com/foldgate/foldgate/internal/jitter"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -53,7 +54,7 @@ func (s *session) revive(u *upstream, l link) {
 		if _, err := s.linkFor(s.ctx, u, false); err == nil {
 			return
 		}
-		if pause(s.ctx, min(backoffFirst<<min(fails, 10), backoffMax)) != nil {
+		if jitter.Wait(s.ctx, min(backoffFirst<<min(fails, 10), backoffMax)) != nil {
 			return
 		}
 	}

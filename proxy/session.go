@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -56,6 +57,9 @@ type inbound struct {
 	// set by who serves the request, before the reply.
 	extra []byte
 }
+
+// asideTimeout bounds what goes on behind a host's back.
+const asideTimeout = 5 * time.Second
 
 // Causes for which a flight or a session ends.
 var (

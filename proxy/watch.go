@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/foldgate/foldgate/internal/jitter"
+
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -88,7 +90,7 @@ func (g *Gateway) insist(ctx context.Context, u *upstream, what string, missed f
 			return
 		}
 		u.log.Debug("subscription ended", "to", what, "err", err)
-		if !goOn || pause(ctx, min(backoffFirst<<min(fails, 10), watchMax)) != nil {
+		if !goOn || jitter.Wait(ctx, min(backoffFirst<<min(fails, 10), watchMax)) != nil {
 			return
 		}
 	}
