@@ -95,12 +95,5 @@ func (c *fakeCore) lastPeer() peer {
 
 // edgeLog sends what an edge logs to the test's own log.
 func edgeLog(t testing.TB) *slog.Logger {
-	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelWarn}))
-}
-
-type testWriter struct{ t testing.TB }
-
-func (w testWriter) Write(b []byte) (int, error) {
-	w.t.Logf("%s", b)
-	return len(b), nil
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }

@@ -20,7 +20,7 @@ import (
 func startEdge(t testing.TB, c core, opts httpOptions) (*httpEdge, string) {
 	t.Helper()
 	if opts.Log == nil {
-		opts.Log = testLog(t)
+		opts.Log = edgeLog(t)
 	}
 	e := newHTTPEdge(c, opts)
 	srv := httptest.NewServer(e.handler())

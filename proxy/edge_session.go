@@ -92,6 +92,13 @@ func (e *httpEdge) allSessions() []*legacySession {
 	return all
 }
 
+// openSessions returns how many sessions with an id there are.
+func (e *httpEdge) openSessions() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.sessions)
+}
+
 // legacyOf finds the session that a request names and holds it until release.
 // It answers the request itself where there is none: 400 without an id, 404 for
 // one that is unknown, ended, or another principal's, which must look the same.

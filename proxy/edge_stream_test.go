@@ -372,7 +372,7 @@ func (c *fakeConn) text() string {
 func bubble(t *testing.T, opts httpOptions, f func(t *testing.T, g *gate, e *httpEdge)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		opts.Log = testLog(t)
+		opts.Log = edgeLog(t)
 		g := newGate()
 		e := newHTTPEdge(g, opts)
 		f(t, g, e)
@@ -530,7 +530,7 @@ func TestHostNeverReads(t *testing.T) {
 func TestShutdownDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
-		e := newHTTPEdge(g, httpOptions{Log: testLog(t)})
+		e := newHTTPEdge(g, httpOptions{Log: edgeLog(t)})
 		id := openIn(t, e)
 		_, get := serveIn(t, e, hostRequest(t, "GET", localURL, "", headerSession, id))
 		finishes, w1 := serveIn(t, e, hostRequest(t, "POST", localURL, waitCall, headerSession, id))
@@ -570,7 +570,7 @@ func TestServeHTTPLifecycle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newHTTPEdge(newFakeCore(nil), httpOptions{Log: testLog(t)})
+	e := newHTTPEdge(newFakeCore(nil), httpOptions{Log: edgeLog(t)})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- serveHTTP(ctx, ln, e, e.handler(), time.Second) }()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
@@ -60,7 +61,7 @@ func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int)
 	for i := range upstreams {
 		cfg.Upstreams[fmt.Sprintf("up%d", i)] = &UpstreamConfig{Command: []string{"none"}}
 	}
-	g, err := New(cfg, edgeLog(tb))
+	g, err := New(cfg, warnings(tb))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -94,6 +95,8 @@ func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int)
 	return h.caller(`"name":"up0__echo","arguments":`+args, size)
 }
 
+const costMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
+
 // costHost is a host without a network.
 type costHost struct {
 	tb      testing.TB
@@ -107,24 +110,51 @@ func (h *costHost) message(method, params string) (body string, header []string)
 		return `{"jsonrpc":"2.0","id":17,"method":"` + method + `","params":{` + params + `}}`, []string{headerSession, h.session}
 	}
 	name, _ := rawjson.GetString([]byte("{"+params+"}"), "name")
-	return `{"jsonrpc":"2.0","id":17,"method":"` + method + `","params":{` + params + `,` + modernMeta + `}}`,
+	return `{"jsonrpc":"2.0","id":17,"method":"` + method + `","params":{` + params + `,` + costMeta + `}}`,
 		[]string{headerVersion, versionModern, headerMethod, method, headerName, name}
+}
+
+func (h *costHost) request(body string, header []string) *http.Request {
+	r := httptest.NewRequestWithContext(h.tb.Context(), http.MethodPost, "http://127.0.0.1/mcp", strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	for i := 0; i < len(header); i += 2 {
+		if header[i+1] != "" {
+			r.Header.Set(header[i], header[i+1])
+		}
+	}
+	return r
+}
+
+// costWriter takes a reply and forgets it.
+type costWriter struct {
+	h      http.Header
+	status int
+	n      int
+}
+
+func (w *costWriter) Header() http.Header { return w.h }
+func (w *costWriter) WriteHeader(s int)   { w.status = s }
+
+func (w *costWriter) Write(b []byte) (int, error) {
+	w.n += len(b)
+	return len(b), nil
 }
 
 func (h *costHost) once(method, params string) *httptest.ResponseRecorder {
 	body, header := h.message(method, params)
 	rec := httptest.NewRecorder()
-	h.e.ServeHTTP(rec, hostRequest(h.tb, "POST", localURL, body, header...))
+	h.e.ServeHTTP(rec, h.request(body, header))
 	return rec
 }
 
 // caller returns a func that makes the same call each time.
 func (h *costHost) caller(params string, size int) func() {
 	text, header := h.message("tools/call", params)
-	r := hostRequest(h.tb, "POST", localURL, text, header...)
+	r := h.request(text, header)
 	body := strings.NewReader(text)
 	r.Body, r.ContentLength = io.NopCloser(body), int64(len(text))
-	w := &nullWriter{h: map[string][]string{}}
+	w := &costWriter{h: http.Header{}}
 	return func() {
 		body.Reset(text)
 		clear(w.h)

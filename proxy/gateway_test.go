@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -115,7 +116,7 @@ func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...O
 	for key := range ups {
 		cfg.Upstreams[key] = &UpstreamConfig{Command: []string{"fake"}}
 	}
-	g, err := New(cfg, edgeLog(t), options...)
+	g, err := New(cfg, warnings(t), options...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -336,4 +337,9 @@ func TestListChangeReachesTheHostOnce(t *testing.T) {
 	if len(r.push) != 0 {
 		t.Errorf("%d more messages to the host, want the burst to be one", len(r.push))
 	}
+}
+
+// warnings sends what is logged as a warning or worse to the test's own log.
+func warnings(t testing.TB) *slog.Logger {
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -14,6 +15,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 var soak = flag.Int("soak", 500, "sessions that TestSoak opens and closes in each era")
@@ -28,7 +31,7 @@ func TestSoak(t *testing.T) {
 		f := ups[c.Name]
 		return &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), forgetful: true}, nil
 	}
-	edge := newHTTPEdge(r.g, httpOptions{Log: edgeLog(t), MaxBody: maxMessage})
+	edge := newHTTPEdge(r.g, httpOptions{Log: warnings(t), MaxBody: maxMessage})
 	srv := httptest.NewServer(edge.handler())
 	t.Cleanup(func() {
 		_ = edge.Shutdown(context.Background())
@@ -48,7 +51,7 @@ func TestSoak(t *testing.T) {
 	if gotHeap > heap+4<<20 {
 		t.Errorf("the heap grew from %d to %d KiB", heap>>10, gotHeap>>10)
 	}
-	if n := len(r.g.sessions.list()) + len(edge.allSessions()) + len(r.g.listens.list()); n != 0 {
+	if n := len(r.g.sessions.list()) + edge.openSessions() + len(r.g.listens.list()); n != 0 {
 		t.Errorf("%d sessions and listeners are left", n)
 	}
 	r.g.parking.mu.Lock()
@@ -190,7 +193,7 @@ func (s *soaker) request(ctx context.Context, session, body string) *http.Reques
 		req.Header.Set(headerSession, session)
 	}
 	m, _ := ParseMessage([]byte(body))
-	if readMeta(m.Params).modern() {
+	if _, modern := rawjson.Get(m.Params, "_meta", metaProtocolVersion); modern {
 		req.Header.Set(headerVersion, versionModern)
 		req.Header.Set(headerMethod, m.Method)
 		if m.Method == "tools/call" {
@@ -215,17 +218,15 @@ func (s *soaker) post(session, body string, ask func(id string)) (found string) 
 		s.t.Errorf("%s: %s %s", body, res.Status, text)
 		return found
 	}
-	if res.Header.Get("Content-Type") == mediaEvents {
-		r := newEventReader(res.Body, maxMessage)
-		for {
-			ev, err := r.next()
-			if err != nil {
-				return found
-			}
-			if m, err := ParseMessage(ev.data.head); err == nil && m.IsRequest() && ask != nil {
+	if res.Header.Get("Content-Type") == "text/event-stream" {
+		lines := bufio.NewScanner(res.Body)
+		for lines.Scan() {
+			data, _ := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
+			if m, err := ParseMessage(data); err == nil && m.IsRequest() && ask != nil {
 				ask(string(m.ID))
 			}
 		}
+		return found
 	}
 	text, _ := io.ReadAll(res.Body)
 	var out struct {
