@@ -12,10 +12,10 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	if err != nil {
 		return err
 	}
-	edge := newHTTPEdge(g, httpOptions{
+	e := newHTTPEdge(g, httpOptions{
 		Log: g.log, MaxBody: maxMessage, AllowedOrigins: g.cfg.AllowedOrigins, Ready: g.ready, CheckParams: g.checkParams,
 	})
 	ready(ln.Addr())
 	g.background(func() { g.Warm(g.ctx) })
-	return serveHTTP(ctx, ln, edge, edge.handler(), shutdownWait)
+	return serveHTTP(ctx, ln, e, e.handler(), shutdownWait)
 }

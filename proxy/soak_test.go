@@ -31,10 +31,10 @@ func TestSoak(t *testing.T) {
 		f := ups[c.Name]
 		return &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), forgetful: true}, nil
 	}
-	edge := newHTTPEdge(r.g, httpOptions{Log: warnings(t), MaxBody: maxMessage})
-	srv := httptest.NewServer(edge.handler())
+	e := newHTTPEdge(r.g, httpOptions{Log: warnings(t), MaxBody: maxMessage})
+	srv := httptest.NewServer(e.handler())
 	t.Cleanup(func() {
-		_ = edge.Shutdown(context.Background())
+		_ = e.Shutdown(context.Background())
 		srv.Close()
 	})
 	s := &soaker{t: t, url: srv.URL + "/mcp", client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}}
@@ -51,7 +51,7 @@ func TestSoak(t *testing.T) {
 	if gotHeap > heap+4<<20 {
 		t.Errorf("the heap grew from %d to %d KiB", heap>>10, gotHeap>>10)
 	}
-	if n := len(r.g.sessions.list()) + edge.openSessions() + len(r.g.listens.list()); n != 0 {
+	if n := len(r.g.sessions.list()) + e.openSessions() + len(r.g.listens.list()); n != 0 {
 		t.Errorf("%d sessions and listeners are left", n)
 	}
 	r.g.parking.mu.Lock()
