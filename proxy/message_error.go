@@ -20,6 +20,9 @@ type rpcError struct {
 // Error makes *rpcError an error, for logs.
 func (e *rpcError) Error() string { return fmt.Sprintf("%s (%d)", e.Message, e.Code) }
 
+// JSONRPCCode is the error's code for telemetry.
+func (e *rpcError) JSONRPCCode() string { return strconv.Itoa(e.Code) }
+
 // JSON renders the error object, as it stands in reply.Error.
 func (e *rpcError) JSON() json.RawMessage {
 	b := make([]byte, 0, 32+len(e.Message)+len(e.Data))

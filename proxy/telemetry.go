@@ -3,7 +3,6 @@ package proxy
 import (
 	"context"
 	"encoding/json"
-	"strconv"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -106,8 +105,8 @@ func (g *Gateway) observed(locate func(context.Context, *interceptor.Call), laye
 }
 
 // network is how a host is reached, in the words of the semantic conventions.
-func (p peer) network() string {
-	if p.Transport == "stdio" {
+func (s *session) network() string {
+	if s.Transport == "stdio" {
 		return "pipe"
 	}
 	return "tcp"
@@ -123,9 +122,6 @@ func (u *upstream) network() string {
 	}
 	return "pipe"
 }
-
-// JSONRPCCode is the error's code for telemetry.
-func (e *rpcError) JSONRPCCode() string { return strconv.Itoa(e.Code) }
 
 // sendUp is sendOnce under a span of its own.
 func (g *Gateway) sendUp(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
