@@ -4,6 +4,7 @@
 //	make bench                       # all of it, some minutes
 //	go run ./test/bench -short       # the main cases, under a minute
 //	go run ./test/bench -growth      # cost against branches, sessions, upstreams, records
+//	go run ./test/bench -soak 1h     # memory, files and state while mixed calls go on
 //	go run ./test/bench -only '16 clients, 4 KB' -peers=false
 //
 // Targets take turns in one run, round by round, in the opposite order in odd
@@ -52,6 +53,11 @@ func run() int {
 	only := flag.String("only", "", "run the scenarios whose name fits this regular expression")
 	rounds := flag.Int("rounds", 0, "rounds (default 5, with -short 3)")
 	window := flag.Duration("window", 0, "time of one target in one round (default 800ms, with -short 350ms)")
+	soak := soakPlan{}
+	flag.DurationVar(&soak.length, "soak", 0, "load one foldgate for so long with mixed calls instead of the comparison; status 1 if a call fails or memory or open files grow")
+	flag.DurationVar(&soak.every, "every", time.Minute, "with -soak: time from sample to sample")
+	flag.IntVar(&soak.rate, "rate", 300, "with -soak: calls a second")
+	flag.Float64Var(&soak.bound, "bound", 8, "with -soak: MB by which the line fitted to resident memory may rise from the end of the warm-up (a sixth of the time) to the end")
 	peers := flag.Bool("peers", true, "measure mcp-proxy and supergateway too; needs make deps")
 	flag.Parse()
 	filter, err := regexp.Compile(*only)
@@ -88,10 +94,17 @@ func run() int {
 	if status := r.prove(); status != 0 {
 		return status
 	}
-	if err = r.startUp(); err == nil && *growth {
-		err = r.growth()
-	} else if err == nil {
-		err = r.compare(p)
+	switch {
+	case soak.length > 0:
+		err = r.soak(soak)
+	case *growth:
+		if err = r.startUp(); err == nil {
+			err = r.growth()
+		}
+	default:
+		if err = r.startUp(); err == nil {
+			err = r.compare(p)
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

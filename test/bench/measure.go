@@ -216,7 +216,7 @@ func median[T int64 | float64 | time.Duration](values []T) T {
 	return v[len(v)/2]
 }
 
-func pick[T any](s []sample, f func(sample) T) []T {
+func pick[S, T any](s []S, f func(S) T) []T {
 	out := make([]T, len(s))
 	for i := range s {
 		out[i] = f(s[i])

@@ -41,12 +41,17 @@ func cpuOf(pid int) time.Duration {
 
 // rssOf returns the resident memory of process pid in bytes.
 func rssOf(pid int) int64 {
+	kb, _ := strconv.ParseInt(statusOf(pid, "VmRSS:"), 10, 64)
+	return kb << 10
+}
+
+// statusOf returns a value of /proc/PID/status, "" where there is none.
+func statusOf(pid int, key string) string {
 	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	_, rest, _ := bytes.Cut(raw, []byte("VmRSS:"))
+	_, rest, _ := bytes.Cut(raw, []byte(key))
 	fields := strings.Fields(string(rest))
 	if len(fields) == 0 {
-		return 0
+		return ""
 	}
-	kb, _ := strconv.ParseInt(fields[0], 10, 64)
-	return kb << 10
+	return fields[0]
 }
