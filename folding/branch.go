@@ -37,10 +37,16 @@ const (
 
 // Caller is who asks: an authenticated principal ("local" without
 // authentication) on a connection. Session is the connection's session id, ""
-// where the protocol has none.
+// where the protocol has none. Thread is the conversation on that connection,
+// by the name that its host gave it, "" where it names none: it says which of
+// the connection's branches are meant where none is named, and permits nothing.
 type Caller struct {
-	Principal, Session string
+	Principal, Session, Thread string
 }
+
+// key is the session or, where there are any, the thread that the caller's
+// branches are found under.
+func (c Caller) key() sessionKey { return sessionKey{c.Principal, c.Session, c.Thread} }
 
 // Branch is a branch at one moment. It is a copy: changing it changes nothing.
 type Branch struct {

@@ -23,8 +23,19 @@ type CreateRequest struct {
 	// Budget in tokens and TimeoutSeconds: 0 means the default, more than the
 	// maximum means the maximum. A branch never outlives its parent.
 	Budget, TimeoutSeconds int
+	// Errand marks a branch that one call opens for itself and ends with. It
+	// counts against the open branches of Session, which need not be its own,
+	// and not against the rate: there is one for each such call.
+	Errand *Errand
 	// Cause is passed on in the Event of the creation.
 	Cause any
+}
+
+// Errand says on whose behalf a branch is opened; see [CreateRequest].
+type Errand struct {
+	// Session is the session whose limits count, "" where the connection that
+	// the call came on keeps none.
+	Session string
 }
 
 // draft is a request whose texts and figures have been checked.
@@ -66,7 +77,7 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 		return Branch{}, m.gone(ctx, caller, d.ParentID)
 	}
 	if err == nil {
-		err = m.admit(d.limits, now)
+		err = m.admit(d.limits, now, d.Errand == nil)
 	}
 	if err != nil {
 		m.unlock()
@@ -155,7 +166,10 @@ func (m *Manager) pickSession(caller Caller, d *draft) error {
 func (m *Manager) place(caller Caller, d *draft) (parent *branch, err error) {
 	// The connection's session, not the argument: a session id that a caller
 	// makes up buys nothing. Callers without one share one set of limits.
-	d.limits = sessionKey{caller.Principal, caller.Session}
+	d.limits = sessionKey{principal: caller.Principal, session: caller.Session}
+	if d.Errand != nil {
+		d.limits.session = d.Errand.Session
+	}
 	if d.ParentID != "" {
 		if parent = m.own(caller, d.ParentID); parent == nil {
 			return nil, nil
@@ -191,7 +205,7 @@ func (m *Manager) open(caller Caller, d draft, parent *branch, ledger *budget.Le
 			rec.ExpiresAt = parent.ExpiresAt
 		}
 	}
-	return m.add(rec, ledger, parent, d.limits)
+	return m.add(rec, ledger, parent, d.limits, caller.Thread)
 }
 
 // stored returns b as it is written: the repository knows no created branches,

@@ -120,7 +120,8 @@ func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) 
 	defer cancel()
 	m.mu.Lock()
 	now := m.tick()
-	set := m.sessions[sessionKey{caller.Principal, caller.Session}]
+	m.leave(caller)
+	set := m.sessions[sessionKey{principal: caller.Principal, session: caller.Session}]
 	ending := len(set) > 0 // finishing empties the set
 	o := outcome{status: StatusFailed, reason: ReasonSessionEnded}
 	if reason = cut(clean(reason), maxLastError); reason != "" {

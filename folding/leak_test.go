@@ -20,11 +20,12 @@ func TestNothingIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range 200 {
-			c := Caller{Principal: "alice", Session: fmt.Sprint("s", i)}
+			c := Caller{Principal: "alice", Session: fmt.Sprint("s", i), Thread: "t"}
 			b, err := m.Create(context.Background(), c, CreateRequest{Description: "d", TimeoutSeconds: 5})
 			if err != nil {
 				t.Fatal(err)
 			}
+			m.Join(Caller{Principal: "alice", Session: "other", Thread: "t"}, b.ID)
 			call, err := m.Begin(context.Background(), b.ID)
 			if err != nil {
 				t.Fatal(err)
@@ -49,9 +50,9 @@ func TestNothingIsKept(t *testing.T) {
 		synctest.Wait()
 		m.mu.Lock()
 		m.w.mu.Lock()
-		if len(m.live)+len(m.sessions)+len(m.quotas)+len(m.events)+len(m.w.ended)+len(m.w.next.changes) > 0 || !m.next.IsZero() {
-			t.Errorf("kept: %d branches, %d sessions, %d quotas, %d events, %d ends, %d changes, next deadline %v",
-				len(m.live), len(m.sessions), len(m.quotas), len(m.events), len(m.w.ended), len(m.w.next.changes), m.next)
+		if len(m.live)+len(m.sessions)+len(m.joined)+len(m.quotas)+len(m.events)+len(m.w.ended)+len(m.w.next.changes) > 0 || !m.next.IsZero() {
+			t.Errorf("kept: %d branches, %d sessions, %d joined, %d quotas, %d events, %d ends, %d changes, next deadline %v",
+				len(m.live), len(m.sessions), len(m.joined), len(m.quotas), len(m.events), len(m.w.ended), len(m.w.next.changes), m.next)
 		}
 		m.w.mu.Unlock()
 		m.mu.Unlock()

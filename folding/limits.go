@@ -18,8 +18,9 @@ func (m *Manager) quota(key sessionKey) *quota {
 	return q
 }
 
-// admit checks a session's limits and takes from its rate. m.mu is held.
-func (m *Manager) admit(key sessionKey, now time.Time) error {
+// admit checks a session's limits and, for a branch that is rated, takes from
+// its rate. m.mu is held.
+func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
 	q := m.quota(key)
 	if q.open >= m.cfg.MaxConcurrentPerSession {
 		return failAfter(ErrTooManyBranches, m.untilFree(now, func(b *branch) bool { return b.limits == key }),
@@ -28,6 +29,9 @@ func (m *Manager) admit(key sessionKey, now time.Time) error {
 	if len(m.live) >= m.cfg.MaxConcurrentPerInstance {
 		return failAfter(ErrInstanceFull, m.untilFree(now, func(*branch) bool { return true }),
 			"foldgate has %d branches open, the most allowed: try again later", len(m.live))
+	}
+	if !rated {
+		return nil
 	}
 	q.bucket.refill(now, m.cfg.MaxBranchesPerMinute)
 	if wait := q.bucket.wait(m.cfg.MaxBranchesPerMinute); wait > 0 {

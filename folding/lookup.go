@@ -8,7 +8,7 @@ import (
 )
 
 // StatusRequest names a branch, or a session whose active branch is meant. A
-// request with neither means the caller's session.
+// request with neither means the caller's thread, or session without one.
 type StatusRequest struct {
 	BranchID, SessionID string
 }
@@ -24,20 +24,20 @@ func (m *Manager) Status(ctx context.Context, caller Caller, req StatusRequest) 
 		}
 		return b, ok, err
 	}
-	session := req.SessionID
-	if session == "" {
-		session = caller.Session
+	key := caller.key()
+	if req.SessionID != "" {
+		key = sessionKey{principal: caller.Principal, session: req.SessionID}
 	}
-	if session == "" {
+	if key.session == "" {
 		return Branch{}, false, fail(ErrInvalidInput, "branch_id or session_id is missing: name the branch to look at")
 	}
-	if err := checkSessionID(session); err != nil {
+	if err := checkSessionID(key.session); err != nil {
 		return Branch{}, false, err
 	}
-	if !m.opts.Sessions.ValidSession(caller, session) {
+	if !m.opts.Sessions.ValidSession(caller, key.session) {
 		return Branch{}, false, nil
 	}
-	b, n := m.leaves(sessionKey{caller.Principal, session})
+	b, n := m.leaves(key)
 	return b, n > 0, nil
 }
 
@@ -60,12 +60,14 @@ func (m *Manager) Resolve(caller Caller, branchID string) (Branch, error) {
 
 // ActiveLeaf returns the newest active branch of the caller's session that has
 // no active children, and how many such branches there are: with more than
-// one, which of them a call belongs to is anyone's guess.
+// one, which of them a call belongs to is anyone's guess. Of a caller with a
+// thread they are the branches that were created in it; where there is none,
+// the one that it has joined, with children or without.
 func (m *Manager) ActiveLeaf(caller Caller) (b Branch, leaves int) {
 	if caller.Session == "" {
 		return Branch{}, 0
 	}
-	return m.leaves(sessionKey{caller.Principal, caller.Session})
+	return m.leaves(caller.key())
 }
 
 func (m *Manager) leaves(key sessionKey) (Branch, int) {
@@ -84,7 +86,10 @@ func (m *Manager) leaves(key sessionKey) (Branch, int) {
 		}
 	}
 	if newest == nil {
-		return Branch{}, 0
+		if newest = m.joined[key]; newest == nil || newest.Status != StatusActive {
+			return Branch{}, 0
+		}
+		n = 1
 	}
 	return newest.snapshot(), n
 }

@@ -66,6 +66,7 @@ type Manager struct {
 	seq      uint64
 	live     map[string]*branch // created or active
 	sessions map[sessionKey]map[*branch]struct{}
+	joined   map[sessionKey]*branch // what threads were handed, see Join
 	quotas   map[sessionKey]*quota
 	next     time.Time // no live branch is due before; zero if none lives
 	events   []Event
@@ -113,6 +114,7 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 		live:     map[string]*branch{},
 		sessions: map[sessionKey]map[*branch]struct{}{},
+		joined:   map[sessionKey]*branch{},
 		quotas:   map[sessionKey]*quota{},
 	}
 	m.w = newWriter(opts.Repository, opts.Log)
@@ -141,11 +143,11 @@ func (m *Manager) recover(active []Branch) {
 		rec.Activity.Lost += rec.Activity.InFlight
 		rec.Activity.InFlight = 0
 		rec.Status = StatusActive
-		parent, limits := m.live[rec.ParentID], sessionKey{rec.Principal, rec.Origin}
+		parent, limits := m.live[rec.ParentID], sessionKey{principal: rec.Principal, session: rec.Origin}
 		if parent != nil {
 			limits = parent.limits
 		}
-		b := m.add(rec, ledger, parent, limits)
+		b := m.add(rec, ledger, parent, limits, "") // its connection ended with that process
 		m.save(b)
 		m.emit(EventRecovered, now, b.snapshot(), nil)
 	}

@@ -24,8 +24,9 @@ func (Strict) ValidSession(c Caller, session string) bool {
 	return c.Session != "" && c.Session == session
 }
 
-// sessionKey is a session of one principal; sessions of the same name of two
-// principals have nothing in common.
+// sessionKey is a session of one principal, or a thread of one: sessions of the
+// same name of two principals have nothing in common, nor have threads of the
+// same name on two connections. thread is "" for the session as a whole.
 type sessionKey struct {
-	principal, session string
+	principal, session, thread string
 }

@@ -88,9 +88,9 @@ func TestWhoMayReadAResult(t *testing.T) {
 		{"a branch below", owner, false, "br_a/br_b/br_c", nil},
 		{"a sibling", owner, false, "br_a/br_x", ErrResultUnknown},
 		{"a branch with a longer name", owner, false, "br_a/br_bb", ErrResultUnknown},
-		{"another session", Caller{"ada", "s2"}, false, "", nil},
-		{"another session, strictly", Caller{"ada", "s2"}, true, "", ErrResultUnknown},
-		{"another principal", Caller{"bob", "s1"}, false, "br_a/br_b", ErrResultUnknown},
+		{"another session", Caller{Principal: "ada", Session: "s2"}, false, "", nil},
+		{"another session, strictly", Caller{Principal: "ada", Session: "s2"}, true, "", ErrResultUnknown},
+		{"another principal", Caller{Principal: "bob", Session: "s1"}, false, "br_a/br_b", ErrResultUnknown},
 	} {
 		_, err := r.Get(t.Context(), tc.caller, tc.strict, tc.at, handle)
 		if !errors.Is(err, tc.want) || (tc.want == nil) != (err == nil) {

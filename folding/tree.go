@@ -17,7 +17,9 @@ type branch struct {
 	children map[*branch]struct{}
 	calls    map[*Call]struct{}
 	ledger   *budget.Ledger
-	limits   sessionKey // whose quota it counts against
+	limits   sessionKey   // whose quota it counts against
+	thread   string       // of its host's in which it was created; "" for none
+	joined   []sessionKey // the threads that were handed it, see Join
 	// partial counts calls that took all that was left and have not said yet
 	// how much of it they need; settled is closed when one does.
 	partial int
@@ -25,12 +27,12 @@ type branch struct {
 }
 
 // add makes rec a live branch. m.mu is held.
-func (m *Manager) add(rec Branch, ledger *budget.Ledger, parent *branch, limits sessionKey) *branch {
+func (m *Manager) add(rec Branch, ledger *budget.Ledger, parent *branch, limits sessionKey, thread string) *branch {
 	q := m.quota(limits)
 	q.open++
 	m.seq++
 	b := &branch{
-		Branch: rec, seq: m.seq, parent: parent, ledger: ledger, limits: limits,
+		Branch: rec, seq: m.seq, parent: parent, ledger: ledger, limits: limits, thread: thread,
 		children: map[*branch]struct{}{}, calls: map[*Call]struct{}{}, settled: make(chan struct{}),
 	}
 	m.live[b.ID] = b
@@ -74,6 +76,9 @@ func (m *Manager) remove(b *branch) {
 			delete(m.sessions, key)
 		}
 	}
+	for _, key := range b.joined {
+		delete(m.joined, key)
+	}
 	m.quota(b.limits).open--
 	if len(m.live) == 0 {
 		m.next = time.Time{}
@@ -82,9 +87,12 @@ func (m *Manager) remove(b *branch) {
 
 // keys returns the sessions that b is found under.
 func (b *branch) keys() []sessionKey {
-	keys := []sessionKey{{b.Principal, b.Session}}
+	keys := []sessionKey{{principal: b.Principal, session: b.Session}}
 	if b.Origin != "" && b.Origin != b.Session {
-		keys = append(keys, sessionKey{b.Principal, b.Origin})
+		keys = append(keys, sessionKey{principal: b.Principal, session: b.Origin})
+	}
+	if b.Origin != "" && b.thread != "" {
+		keys = append(keys, sessionKey{b.Principal, b.Origin, b.thread})
 	}
 	return keys
 }

@@ -22,13 +22,20 @@ const (
 	RungResult Rung = "result"
 	// RungURL: the endpoint /b/<branch_id>/mcp.
 	RungURL Rung = "url"
-	// RungSession: the one active leaf branch of the legacy session.
+	// RungThread: the one active leaf branch that the host's thread opened, or
+	// the branch that a thread which works for another was handed.
+	RungThread Rung = "thread"
+	// RungSession: the one active leaf branch of the legacy session, where the
+	// host names no thread.
 	RungSession Rung = "session"
 	// RungCause: the branch of the call that caused this request.
 	RungCause Rung = "cause"
 	// RungMain: no branch.
 	RungMain Rung = "main"
 )
+
+// named reports whether the agent or its host named the branch.
+func (r Rung) named() bool { return r == RungArgument || r == RungMeta || r == RungURL }
 
 // Locate fills in which branch c belongs to. It has no effect beyond c, so
 // that Trace can record the context before anything happens; a handle that
@@ -38,7 +45,7 @@ func Locate(m *folding.Manager, c *Call) {
 		return
 	}
 	c.located = true
-	caller := folding.Caller{Principal: c.Principal, Session: c.Session}
+	caller := c.Caller()
 	switch {
 	case c.Branch != nil: // the causing call's branch
 		c.Rung = RungCause
@@ -52,7 +59,9 @@ func Locate(m *folding.Manager, c *Call) {
 		b, leaves := m.ActiveLeaf(caller)
 		switch {
 		case leaves == 1:
-			c.Branch, c.Rung = &b, RungSession
+			if c.Branch, c.Rung = &b, RungSession; c.Thread != "" {
+				c.Rung = RungThread
+			}
 		case leaves > 1:
 			c.Ambiguous = true
 		}
@@ -75,7 +84,9 @@ func Locate(m *folding.Manager, c *Call) {
 }
 
 // Attribute refuses a call whose handle names no branch that the caller may
-// use. The finding itself is done by [Locate].
+// use. The finding itself is done by [Locate]. A thread that works for another
+// and makes a call in a branch that it names is taken to have been handed it:
+// it need not name it again.
 func Attribute(m *folding.Manager) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
@@ -85,6 +96,9 @@ func Attribute(m *folding.Manager) Middleware {
 				r := FoldingRefusal(c.locateErr)
 				c.Decision = r.Reason
 				return nil, r
+			}
+			if c.Spawned && c.Implicit && !c.Control && c.Branch != nil && c.Rung.named() {
+				m.Join(c.Caller(), c.Branch.ID)
 			}
 			return next(ctx, c)
 		}

@@ -62,8 +62,13 @@ type Call struct {
 	// Handle names the branch explicitly; HandleRung says how.
 	Handle     string
 	HandleRung Rung
-	// Implicit allows the session's one active leaf branch to be used.
+	// Implicit allows the one active leaf branch of the session, or of the
+	// thread, to be used.
 	Implicit bool
+	// Thread is the conversation on the connection that the host says the call
+	// belongs to, "" for none; Spawned says that another thread started it.
+	Thread  string
+	Spawned bool
 	// SubContext is a context path the host added below the branch's own.
 	SubContext string
 	// Control marks a call that is never refused or charged for budget.
@@ -143,6 +148,11 @@ type Call struct {
 	// where less is granted than the result needs. Set by Fold, and by tools of
 	// foldgate's own that can say the same in less.
 	Shrink func(budget int) *Result
+}
+
+// Caller is on whose behalf the call is made.
+func (c *Call) Caller() folding.Caller {
+	return folding.Caller{Principal: c.Principal, Session: c.Session, Thread: c.Thread}
 }
 
 // Left returns what the call's branch has left, in tokens; ok is false in main.

@@ -155,7 +155,7 @@ func (r *Recorder) text(ctx context.Context, err error) string {
 func (r *Recorder) audit(c *Call) *trace.Audit {
 	a := &trace.Audit{
 		Session: c.Session, Principal: c.Principal, Server: c.Server, Method: c.Method, Era: c.Revision,
-		Rung: string(c.Rung), Traceparent: c.Traceparent,
+		Rung: string(c.Rung), Thread: c.Thread, Traceparent: c.Traceparent,
 		Late: c.Late, Ambiguous: c.Ambiguous, OverBudget: c.Decision == "resource_limit", Workflow: c.Flow.audit(),
 		Deprecated: c.Deprecated,
 	}

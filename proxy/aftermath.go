@@ -176,7 +176,7 @@ func lostCall(req *trace.Record) *trace.Record {
 	if req.Audit != nil {
 		audit = trace.Audit{
 			Session: req.Audit.Session, Principal: req.Audit.Principal, Server: req.Audit.Server, Tool: req.Audit.Tool,
-			Method: req.Audit.Method, Era: req.Audit.Era, Rung: req.Audit.Rung, Traceparent: req.Audit.Traceparent,
+			Method: req.Audit.Method, Era: req.Audit.Era, Rung: req.Audit.Rung, Thread: req.Audit.Thread, Traceparent: req.Audit.Traceparent,
 		}
 	}
 	audit.Lost, audit.IsError = true, true

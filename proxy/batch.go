@@ -129,14 +129,15 @@ func (g *Gateway) startBatch(ctx context.Context, fl *inbound, c *interceptor.Ca
 	return b, nil
 }
 
-// open opens a branch for the batch. It counts as a session of its own, so
-// that calls which other tools make meanwhile are not taken to be in it.
+// open opens a branch for the batch. It is in a session of its own, so that
+// calls which other tools make meanwhile are not taken to be in it; it counts
+// against the open branches of its caller's.
 func (b *batch) open(ctx context.Context, c *interceptor.Call) error {
 	text := b.in.Description
 	if text == "" {
 		text = fmt.Sprintf("batch of %d calls", len(b.in.Steps))
 	}
-	br, err := b.g.branches.Create(ctx, b.caller(), folding.CreateRequest{SessionID: b.caller().Session, Description: text, Cause: c})
+	br, err := b.g.branches.Create(ctx, b.caller(), folding.CreateRequest{SessionID: b.caller().Session, Description: text, Cause: c, Errand: &folding.Errand{Session: c.Session}})
 	if err != nil {
 		return err
 	}

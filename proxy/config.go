@@ -82,7 +82,7 @@ type ToolsConfig struct {
 }
 
 // AttributionConfig: Implicit "legacy" puts a call without a handle into the
-// one active leaf branch of its session; "off" leaves it in main.
+// one active leaf branch of its session or thread; "off" leaves it in main.
 type AttributionConfig struct {
 	Implicit string `yaml:"implicit"`
 }

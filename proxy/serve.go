@@ -125,6 +125,7 @@ func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 	} else if fl.ex.BranchID != "" {
 		c.Handle, c.HandleRung = fl.ex.BranchID, interceptor.RungURL
 	}
+	c.Thread, c.Spawned = hostThread(meta)
 	c.SubContext, _ = rawjson.GetString(meta, metaContext)
 	c.Traceparent, _ = rawjson.GetString(meta, "traceparent")
 	if err := g.correlate(c, meta); err != nil {

@@ -150,7 +150,7 @@ func refused(c *interceptor.Call, err error) error {
 }
 
 func (fl *inbound) caller(c *interceptor.Call) folding.Caller {
-	return folding.Caller{Principal: c.Principal, Session: c.Session}
+	return c.Caller()
 }
 
 // branchCreate serves branch_create.
@@ -239,8 +239,7 @@ func branchStatus(ctx context.Context, fl *inbound, c *interceptor.Call) (*inter
 		return nil, err
 	}
 	if in.BranchID == "" && in.SessionID == "" {
-		in.BranchID, in.SessionID = c.Handle, c.Session
-		if in.BranchID == "" && in.SessionID == "" {
+		if in.BranchID = c.Handle; in.BranchID == "" && c.Session == "" {
 			return nil, refused(c, fmt.Errorf("%w: give branch_id, or the session_id that branch_create returned", folding.ErrInvalidInput))
 		}
 	}

@@ -40,8 +40,9 @@ type Audit struct {
 	Server    string `json:"server,omitempty"` // the upstream's key in the configuration
 	Tool      string `json:"tool,omitempty"`   // as the upstream calls it; set on responses too
 	Method    string `json:"method,omitempty"`
-	Era       string `json:"era,omitempty"`  // protocol revision of the host's side
-	Rung      string `json:"rung,omitempty"` // how the branch was found: argument, meta, url, implicit, main
+	Era       string `json:"era,omitempty"`    // protocol revision of the host's side
+	Rung      string `json:"rung,omitempty"`   // how the branch was found: argument, meta, result, url, thread, session, cause, main
+	Thread    string `json:"thread,omitempty"` // of the host's that made the call, where it names them
 	Hops      *Hops  `json:"hops,omitempty"`
 
 	Decision *Decision `json:"decision,omitempty"`

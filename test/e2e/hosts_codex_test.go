@@ -59,6 +59,10 @@ func (codex) note(m llmstub.Message) bool {
 // id four times; with a branch's id beside them the growth is over 350.
 func (codex) handedLimit() int { return 0 }
 
+// named: its threads are told apart, so that a branch that was handed over is
+// named once, and one's own never.
+func (codex) named() (handed, own int) { return 1, 0 }
+
 func (codex) half(_, structured string) string { return structured }
 
 func (codex) overHTTP() bool { return true }

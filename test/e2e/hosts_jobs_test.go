@@ -41,13 +41,14 @@ func branchOf(r llmstub.Request) string {
 	return all[len(all)-1]
 }
 
-// readAll reads the ten files, one a turn, in the branch if there is one.
-func readAll(h host, server string, branch func(llmstub.Request) string) []llmstub.Turn {
+// readAll reads the ten files, one a turn. The first named of them name their
+// branch.
+func readAll(h host, server string, named int, branch func(llmstub.Request) string) []llmstub.Turn {
 	var turns []llmstub.Turn
-	for _, name := range fixtures.Names {
+	for i, name := range fixtures.Names {
 		turns = append(turns, func(r llmstub.Request) (llmstub.Reply, error) {
 			arguments := fmt.Sprintf(`{"path":%q}`, name)
-			if branch != nil {
+			if i < named {
 				arguments = fmt.Sprintf(`{"path":%q,"branch_id":%q}`, name, branch(r))
 			}
 			return llmstub.Reply{Calls: []llmstub.Call{h.use(server, readTool, arguments)}}, nil
@@ -57,15 +58,18 @@ func readAll(h host, server string, branch func(llmstub.Request) string) []llmst
 }
 
 // scouts are the subagents: one that is handed a branch in its prompt, and one
-// that opens its own. Both read the ten files in it, return it and answer.
+// that opens its own. Both read the ten files in it, return it and answer. They
+// name their branch as often as they must.
 func scouts(h host) []llmstub.Agent {
-	turns := append(readAll(h, "foldgate", branchOf),
-		func(r llmstub.Request) (llmstub.Reply, error) {
-			return llmstub.Reply{Calls: []llmstub.Call{h.use("foldgate", "branch_return", fmt.Sprintf(`{"branch_id":%q,"message":%q}`, branchOf(r), hostAnswer))}}, nil
-		}, llmstub.Say(hostAnswer))
+	handed, own := h.named()
+	end := []llmstub.Turn{func(r llmstub.Request) (llmstub.Reply, error) {
+		return llmstub.Reply{Calls: []llmstub.Call{h.use("foldgate", "branch_return", fmt.Sprintf(`{"branch_id":%q,"message":%q}`, branchOf(r), hostAnswer))}}, nil
+	}, llmstub.Say(hostAnswer)}
+	told := append(readAll(h, "foldgate", handed, branchOf), end...)
+	alone := append(append([]llmstub.Turn{createBranch(h)}, readAll(h, "foldgate", own, branchOf)...), end...)
 	return []llmstub.Agent{
-		{Name: "handed", Match: isTold(handedTask), Play: llmstub.Script(turns...)},
-		{Name: "scout", Match: isTold(ownTask), Play: llmstub.Script(append([]llmstub.Turn{createBranch(h)}, turns...)...)},
+		{Name: "handed", Match: isTold(handedTask), Play: llmstub.Script(told...)},
+		{Name: "scout", Match: isTold(ownTask), Play: llmstub.Script(alone...)},
 	}
 }
 
@@ -146,7 +150,7 @@ func foldedJobs(h host) []job {
 		job{name: "P3 attempt that fails", limit: 120, turns: []llmstub.Turn{
 			batch(h, map[string]any{"tool": readTool, "each": each("src/pay.go")}),
 		}},
-		job{name: "P1 inline, previews", limit: 4500, turns: readAll(h, "foldgate", nil)})
+		job{name: "P1 inline, previews", limit: 4500, turns: readAll(h, "foldgate", 0, nil)})
 }
 
 // plainJobs are the same without foldgate.
@@ -157,7 +161,7 @@ func plainJobs(h host) []job {
 		}
 		return turns
 	}
-	jobs := []job{{name: "P1 inline", turns: readAll(h, "fs", nil)}}
+	jobs := []job{{name: "P1 inline", turns: readAll(h, "fs", 0, nil)}}
 	for i, q := range research {
 		jobs = append(jobs, job{name: fmt.Sprintf("P2 task %d", i+1), turns: read(q.file)})
 	}
@@ -199,7 +203,7 @@ func testHost(t *testing.T, folded, plain host) {
 			t.Error("the model is not told of branch_id")
 		}
 		g.stop()
-		folded.check(t, r, r.charged(t, g))
+		folded.check(t, r, r.charged(t, folded, g))
 	})
 	t.Run("plain", func(t *testing.T) {
 		jobs := plainJobs(plain)
@@ -242,9 +246,9 @@ func (r *hostRun) isolated(t *testing.T, main []llmstub.Request) {
 // charged checks that the subagents' calls were made in their branches. It
 // returns the ids that the host gave its threads, of the main agent's calls
 // ("") and of those in each branch.
-func (r *hostRun) charged(t *testing.T, g *gateway) map[string][]string {
+func (r *hostRun) charged(t *testing.T, h host, g *gateway) map[string][]string {
 	t.Helper()
-	reads, threads := map[string]int{}, map[string][]string{}
+	reads, named, threads := map[string]int{}, map[string]int{}, map[string][]string{}
 	for _, rec := range g.trace("--kind", "mcp/request:tools/call") {
 		var p struct {
 			Params struct {
@@ -259,14 +263,21 @@ func (r *hostRun) charged(t *testing.T, g *gateway) map[string][]string {
 			continue
 		}
 		reads[rec.Context]++
+		if rec.Audit.Rung == "argument" {
+			named[rec.Context]++
+		}
+		if id := p.Params.Meta.ThreadID; id != rec.Audit.Thread {
+			t.Errorf("a call of the thread %q is recorded as one of %q", id, rec.Audit.Thread)
+		}
 		if id := p.Params.Meta.ThreadID; id != "" && !slices.Contains(threads[rec.Context], id) {
 			threads[rec.Context] = append(threads[rec.Context], id)
 		}
 	}
-	for _, name := range []string{"handed", "scout"} {
+	handed, own := h.named()
+	for name, want := range map[string]int{"handed": handed, "scout": own} {
 		asked := r.stub.Requests(name)
-		if branch := branchOf(asked[len(asked)-1]); reads[branch] != len(fixtures.Names) {
-			t.Errorf("%d reads are in the branch %s of the subagent %s, want %d", reads[branch], branch, name, len(fixtures.Names))
+		if branch := branchOf(asked[len(asked)-1]); reads[branch] != len(fixtures.Names) || named[branch] != want {
+			t.Errorf("%d reads are in the branch %s of the subagent %s, %d name it; want %d and %d", reads[branch], branch, name, named[branch], len(fixtures.Names), want)
 		}
 	}
 	return threads

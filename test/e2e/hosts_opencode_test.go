@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/foldgate/foldgate/test/fixtures"
 	"github.com/foldgate/foldgate/test/llmstub"
 	"github.com/foldgate/foldgate/test/testbin"
 )
@@ -35,7 +36,10 @@ func (o opencode) delegate(prompt func(llmstub.Request) string) []llmstub.Turn {
 
 func (opencode) note(llmstub.Message) bool { return false }
 func (opencode) handedLimit() int          { return 350 }
-func (opencode) overHTTP() bool            { return false }
+func (opencode) named() (handed, own int) {
+	return len(fixtures.Names), len(fixtures.Names)
+}
+func (opencode) overHTTP() bool { return false }
 
 // check: a subagent by the definition in docs/hosts has foldgate's tools only,
 // and opencode names no threads.

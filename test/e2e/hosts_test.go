@@ -33,6 +33,9 @@ type host interface {
 	note(llmstub.Message) bool
 	// handedLimit is what a subagent may cost that is handed a branch.
 	handedLimit() int
+	// named is how many of its reads must name their branch: of a subagent that
+	// was handed it, and of one that opened it.
+	named() (handed, own int)
 	// overHTTP reports whether foldgate is to be run by itself: a host whose
 	// subagents start their own MCP servers has to share one.
 	overHTTP() bool

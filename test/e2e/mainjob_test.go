@@ -140,6 +140,8 @@ type record struct {
 			Budget int `json:"branch_budget"`
 		}
 		IsError bool `json:"is_error"`
+		Rung    string
+		Thread  string
 		Late    bool
 		Lost    bool
 	}
