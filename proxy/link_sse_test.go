@@ -8,16 +8,21 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
 // newFakeSSE serves HTTP+SSE as of 2024-11-05. endpoint is what it announces.
 func newFakeSSE(t *testing.T, endpoint string) *httptest.Server {
-	out := make(chan string, 10)
+	// Of the newest stream: an ended one may still be here, and must not take
+	// what is meant for its successor.
+	var newest atomic.Pointer[chan string]
 	down := make(chan struct{})
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case r.Method == http.MethodGet && r.URL.Path == "/sse":
+			out := make(chan string, 10)
+			newest.Store(&out)
 			events(w, "event: endpoint\ndata: "+endpoint)
 			for {
 				select {
@@ -32,6 +37,7 @@ func newFakeSSE(t *testing.T, endpoint string) *httptest.Server {
 		case r.Method == http.MethodPost && r.URL.Path == "/messages":
 			body, _ := io.ReadAll(r.Body)
 			m, _ := ParseMessage(body)
+			out := *newest.Load()
 			w.WriteHeader(http.StatusAccepted)
 			switch m.Method {
 			case methodInitialize:

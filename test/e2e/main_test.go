@@ -146,7 +146,7 @@ func (g *gateway) closes(c *mcpclient.Client) {
 	})
 }
 
-var listening = regexp.MustCompile(`http://127\.0\.0\.1:\d+/mcp`)
+var listening = regexp.MustCompile(`foldgate listens on (http://127\.0\.0\.1:\d+/mcp)\n`)
 
 // http runs the gateway on a port of its own and returns its URL. It ends with
 // the gateway, by SIGTERM, and must then exit with status 0.
@@ -176,12 +176,12 @@ func (g *gateway) http() string {
 	})
 	deadline := time.After(30 * time.Second)
 	for {
-		if url := listening.FindString(g.log.String() + out.String()); url != "" {
-			return url
+		changed := out.changed() // before the look, or what comes between goes unseen
+		if said := listening.FindStringSubmatch(out.String()); said != nil {
+			return said[1]
 		}
 		select {
-		case <-g.log.changed():
-		case <-out.changed():
+		case <-changed:
 		case err := <-exited:
 			exited <- err
 			g.t.Fatalf("foldgate run ended: %v", err)

@@ -105,11 +105,12 @@ func everythingHTTP(t *testing.T) string {
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 	deadline := time.After(30 * time.Second)
 	for {
+		changed := log.changed()
 		if m := boundTo.FindStringSubmatch(log.String()); m != nil {
 			return "http://127.0.0.1:" + m[1] + "/mcp"
 		}
 		select {
-		case <-log.changed():
+		case <-changed:
 		case <-deadline:
 			t.Fatalf("server-everything did not listen within 30 s:\n%s", log.String())
 		}

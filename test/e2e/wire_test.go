@@ -196,10 +196,12 @@ func TestNotificationsAndCancellation(t *testing.T) {
 func TestUpstreamCrash(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
-		g := newGateway(t, fakeConfig(recordFile(t), "  other: {command: ["+fakeupBin+"]}\n"))
+		file := recordFile(t)
+		g := newGateway(t, fakeConfig(file, "  other: {command: ["+fakeupBin+"]}\n"))
 		c := g.connect(ctx, transport, era)
 		call(t, c, ctx, "tools/list", `{}`)
 		fastest := time.Hour
+		slow := func() int { return strings.Count(strings.Join(recordedMethod(t, file, "tools/call"), "\n"), `"slow"`) }
 		for _, how := range []string{"exit", "kill -9", "kill -9"} {
 			pid, err := strconv.Atoi(text(t, c, ctx, "fake__pid", `{}`))
 			if err != nil {
@@ -210,13 +212,13 @@ func TestUpstreamCrash(t *testing.T) {
 			if how == "kill -9" {
 				name, args = "fake__slow", `{"ms":50000}`
 			}
+			before := slow()
 			_, wait, err := c.Send(ctx, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, name, args))
 			if err != nil {
 				t.Fatal(err)
 			}
 			if how == "kill -9" {
-				// The call must be at the upstream before the kill; another call behind it shows that it is.
-				text(t, c, ctx, "fake__pid", `{}`)
+				until(t, "the call is at the upstream", func() bool { return slow() > before })
 				start = time.Now()
 				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 					t.Fatal(err)
