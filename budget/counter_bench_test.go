@@ -2,6 +2,7 @@ package budget
 
 import (
 	"fmt"
+	"math/bits"
 	"os"
 	"os/exec"
 	"strings"
@@ -134,13 +135,19 @@ func TestMain(m *testing.M) {
 // ends returns where the pieces of text end, as the counter finds them at full speed.
 func ends(c *Counter, text string) (ends []int) {
 	g := &c.vocab.grammar
-	b := bytesOf(text + strings.Repeat(" ", 17))
-	for i := 0; i < len(text); ends = append(ends, i) {
-		if n, _, _ := g.ascii.word((*[17]byte)(b[i:])); n > 0 {
-			i += n
-		} else {
-			i = g.next(b, i)
+	b := bytesOf(text + strings.Repeat(" ", blockSize))
+	for i := 0; i < len(text); {
+		var k block
+		k.load(b[i:], blockSize)
+		starts := k.certain(g.split(&k))
+		for starts &= starts - 1; starts != 0; starts &= starts - 1 {
+			ends = append(ends, i+bits.TrailingZeros64(starts))
 		}
+		if len(ends) > 0 {
+			i = max(i, ends[len(ends)-1])
+		}
+		i = g.next(b, i)
+		ends = append(ends, i)
 	}
 	return ends
 }

@@ -12,8 +12,13 @@ type grammar struct {
 	// reach are the classes of characters that decide, from any distance, where
 	// a piece before them ends; white space is always of that kind.
 	reach uint
-	ascii asciiWords
+	// split is next for a block of ASCII at once.
+	split splitter
 }
+
+func grammarO200k() grammar  { return grammar{nextO200k, longO200k, capitals, splitO200k} }
+func grammarCL100k() grammar { return grammar{nextCL100k, longCL100k, 0, splitCL100k} }
+func grammarGPT2() grammar   { return grammar{nextGPT2, longGPT2, 0, splitGPT2} }
 
 // A shape describes pieces that may have any length: a start of some bytes, then
 // characters of the classes in set, then a tail.

@@ -14,10 +14,10 @@ func valid(b []byte) bool {
 		x := binary.LittleEndian.Uint64(b)
 		c := uint32(x)
 		switch {
-		case x&high == 0:
+		case x&highs == 0:
 			b = b[8:]
 		case c&0x80 == 0:
-			b = b[bits.TrailingZeros64(x&high)/8:]
+			b = b[bits.TrailingZeros64(x&highs)/8:]
 		case c&0xc0e0 == 0x80c0:
 			if c&0x1e == 0 { // what fits in a byte
 				return false

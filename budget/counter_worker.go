@@ -2,6 +2,7 @@ package budget
 
 import (
 	"encoding/binary"
+	"math/bits"
 	"unicode/utf8"
 )
 
@@ -9,8 +10,10 @@ const (
 	fewTokens  = 40 // most tokens that mergeFew is faster for
 	shortPiece = 15 // longest piece that a shortEntry holds
 	longPiece  = 62 // longest piece that a longEntry holds
-	shortBits  = 15
-	longBits   = 11
+
+	blockRoom = blockSize + 16 // what is read of a text for a block
+	shortBits = 15
+	longBits  = 11
 )
 
 // A worker is what one goroutine needs to count: room to merge, and a bounded
@@ -22,9 +25,11 @@ type worker struct {
 	tokens [longPiece + 2]uint32
 	starts [longPiece + 2]int32
 	run    *run
-	text   []byte // of a stream
-	long   *long  // of a stream
-	stream Stream // for text that is not counted at once
+	block  block
+	last   [2 * blockRoom]byte // the end of a text, with zeros after it
+	text   []byte              // of a stream
+	long   *long               // of a stream
+	stream Stream              // for text that is not counted at once
 }
 
 // A shortEntry holds up to 15 bytes of a piece, and in its top byte their number
@@ -61,10 +66,11 @@ func (v *vocabulary) release(w *worker) {
 func (w *worker) count(b []byte, bound, limit int) (tokens, end int) {
 	g := &w.v.grammar
 	for end < len(b) && tokens <= limit {
-		if i := end + 16; i < bound {
-			if n, low, high := g.ascii.word((*[17]byte)(b[end:])); n > 0 {
-				tokens += w.short(low, high|uint64(n)<<60, b[end:end+n])
-				end += n
+		if ahead := b[end:]; len(ahead) >= 8 && binary.LittleEndian.Uint64(ahead)&highs == 0 {
+			t, n, cut := w.countBlock(ahead, bound-end)
+			tokens += t
+			end += n
+			if !cut {
 				continue
 			}
 		}
@@ -77,6 +83,59 @@ func (w *worker) count(b []byte, bound, limit int) (tokens, end int) {
 	}
 	return tokens, end
 }
+
+// countBlock counts the pieces of the block at the start of b that are certain
+// and end at bound or before, in n bytes. If it was cut, the next piece is not
+// one for a block.
+func (w *worker) countBlock(b []byte, bound int) (tokens, n int, cut bool) {
+	k, size := &w.block, uint(blockSize)
+	text := b
+	if len(b) < blockRoom {
+		text = w.last[:]
+		copied := copy(text, b)
+		clear(text[copied:])
+		size = uint(min(copied, blockSize))
+	}
+	k.load(text, size)
+	starts := k.certain(w.v.grammar.split(k))
+	if bound < blockSize {
+		starts &= 2<<uint(bound) - 1
+	}
+	n = bits.Len64(starts) - 1
+
+	// Pieces of one byte are one token. Count the others.
+	long := starts &^ (starts >> 1) &^ (1 << uint(n))
+	tokens = bits.OnesCount64(starts) - 1 - bits.OnesCount64(long)
+	for ; long != 0; long &= long - 1 {
+		i := uint(bits.TrailingZeros64(long)) & (blockSize - 1)
+		length := uint(bits.TrailingZeros64(starts>>i>>1)) + 1
+		if length > shortPiece {
+			tokens += w.longTokens(b[i : i+length])
+			continue
+		}
+		key := (*[16]byte)(text[i:])
+		low := binary.LittleEndian.Uint64(key[:]) & masks[length].low
+		high := binary.LittleEndian.Uint64(key[8:])&masks[length].high | uint64(length)<<60
+		e := &w.shorts[shortHash(low, high)]
+		if e[0].low == low && e[0].high&^(0xf<<56) == high {
+			tokens += int(e[0].high >> 56 & 0xf)
+			continue
+		}
+		tokens += w.short(low, high, b[i:i+length])
+	}
+	return tokens, n, k.cut < size || n == 0 || len(b) <= blockSize
+}
+
+// masks has the bytes of a piece in its first eight bytes and in the eight after.
+var masks = func() (m [16]struct{ low, high uint64 }) {
+	for i := range m {
+		m[i].low = 1<<(8*uint(i)) - 1
+		if i > 8 {
+			m[i].high = 1<<(8*uint(i-8)) - 1
+		}
+	}
+	return m
+}()
 
 // pieceTokens counts the piece from i to end, until it has more than limit tokens.
 func (w *worker) pieceTokens(b []byte, i, end, limit int) int {
@@ -115,11 +174,16 @@ func (w *worker) shortTokens(b []byte, i, n int) int {
 	return w.short(low, high, b[i:i+n])
 }
 
+// shortHash returns the index of the entries for a short piece.
+func shortHash(low, high uint64) uint64 {
+	h := (low ^ high*0xff51afd7ed558ccd) * 0x9e3779b97f4a7c15
+	return (h ^ h>>32) >> 7 & (1<<shortBits - 1)
+}
+
 // short counts a piece of at most shortPiece bytes, with the key low, high. Two
 // entries are for pieces of the same hash, the one used later first.
 func (w *worker) short(low, high uint64, piece []byte) int {
-	h := (low ^ high*0xff51afd7ed558ccd) * 0x9e3779b97f4a7c15
-	e := &w.shorts[(h^h>>32)>>7&(1<<shortBits-1)]
+	e := &w.shorts[shortHash(low, high)]
 	if e[0].low == low && e[0].high&^(0xf<<56) == high {
 		return int(e[0].high >> 56 & 0xf)
 	}
