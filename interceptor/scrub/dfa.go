@@ -13,8 +13,6 @@ const (
 	stride = 64
 	// patience is after how many strides or tries the time is checked.
 	patience = 16
-
-	dead = 1 // the state from which nothing matches
 )
 
 // A dfa runs a program from a given start and returns the end that the
@@ -32,10 +30,13 @@ const (
 // starts, none of which matches before the end of the text, cost the time of
 // few. A dfa serves one text at a time.
 type dfa struct {
-	p       *program
-	trans   []int32 // state*classes + class: next state<<1 | match before; 0 for not yet known
-	list    [][]uint32
-	kind    []uint8
+	p *program
+	// trans holds, at state + class, the next state if nothing matches before
+	// the class, 0 if that is not yet known, and else, negative, what [told]
+	// takes apart. States are multiples of the number of classes.
+	trans   []int32
+	list    [][]uint32 // by state / classes
+	kind    []uint8    // likewise
 	index   map[string]int32
 	begin   [kindEdge + 1]int32
 	first   *[256]bool
@@ -44,6 +45,7 @@ type dfa struct {
 	alone   bool            // runs in another text: take and leave no notes
 	notes   map[place]int32 // end of the match from there, or -1
 	passed  []place         // by this run
+	far     bool            // a run in the present text went far enough to take notes
 	strides int
 
 	seen  []uint32 // sparse set of instructions, by generation
@@ -62,13 +64,34 @@ func newDFA(p *program) *dfa {
 	return d
 }
 
+// dead returns the state from which nothing matches. No state is 0.
+func (d *dfa) dead() int32 { return int32(d.p.classes) }
+
+// tell returns a transition to state, and told what it says.
+func (d *dfa) tell(state int32, match bool) int32 {
+	switch {
+	case match:
+		return -(state<<1 | 1)
+	case state == d.dead():
+		return -(state << 1)
+	}
+	return state
+}
+
+func told(t int32) (state int32, match bool) {
+	if t > 0 {
+		return t, false
+	}
+	return -t >> 1, t&1 != 0
+}
+
 // clear forgets all states.
 func (d *dfa) clear() {
 	d.index = map[string]int32{}
 	d.list, d.kind = [][]uint32{nil, nil}, []uint8{0, 0}
 	d.trans = make([]int32, 2*d.p.classes, 16*d.p.classes)
 	for i := d.p.classes; i < len(d.trans); i++ {
-		d.trans[i] = dead << 1
+		d.trans[i] = d.tell(d.dead(), false)
 	}
 	d.begin = [kindEdge + 1]int32{}
 	d.forget()
@@ -79,55 +102,31 @@ func (d *dfa) forget() {
 	if len(d.notes) > 0 {
 		clear(d.notes)
 	}
-	d.passed = d.passed[:0]
+	d.passed, d.far = d.passed[:0], false
 }
 
 // end returns where the preferred match that starts at from ends, or -1.
 func (d *dfa) end(text string, from int, lim *limit) (int, error) {
-	kind := uint8(0)
-	if d.p.looks {
-		kind = kindBefore(text, from)
-	}
-	state := d.begin[kind]
-	if state == 0 {
-		state = d.state([]uint32{d.p.start}, kind)
-		d.begin[kind] = state
-	}
+	state := d.start(text, from)
 	end := -1
 	d.passed = d.passed[:0]
-	for i := from; ; {
-		stop := min(i-i%stride+stride, len(text))
-		var t int32
-		for i < stop {
-			class, size := uint8(0), 1
-			if c := text[i]; c < utf8.RuneSelf {
-				class = d.p.ascii[c]
-			} else {
-				var r rune
-				r, size = utf8.DecodeRuneInString(text[i:])
-				class = d.p.classOf(r)
-			}
-			if t = d.trans[int(state)*d.p.classes+int(class)]; t == 0 {
-				t = d.step(state, class)
-			}
-			if state = t >> 1; t&1 != 0 {
-				if end = i; d.soon {
-					state = dead
-				}
-			}
-			if state == dead {
-				d.note(end)
-				return end, nil
-			}
-			i += size
-		}
-		if i >= len(text) {
-			if t = d.trans[int(state)*d.p.classes+d.p.classes-1]; t == 0 {
+	stop := from - from%stride + stride
+	if !d.far {
+		stop += stride // most runs end before, and a note costs more than the steps
+	}
+	for i := from; ; stop += stride {
+		i, state, end = d.run(text, i, min(stop, len(text)), state, end)
+		if state != d.dead() && i >= len(text) {
+			t := d.trans[int(state)+d.p.classes-1]
+			if t == 0 {
 				t = d.step(state, uint8(d.p.classes-1))
 			}
-			if t&1 != 0 {
+			if _, match := told(t); match {
 				end = len(text)
 			}
+			state = d.dead()
+		}
+		if state == d.dead() {
 			d.note(end)
 			return end, nil
 		}
@@ -139,6 +138,7 @@ func (d *dfa) end(text string, from int, lim *limit) (int, error) {
 		if d.alone {
 			continue
 		}
+		d.far = true
 		here := place{int32(i), state}
 		if known, ok := d.notes[here]; ok {
 			if known >= 0 {
@@ -149,6 +149,59 @@ func (d *dfa) end(text string, from int, lim *limit) (int, error) {
 		}
 		d.passed = append(d.passed, here)
 	}
+}
+
+// start returns the state in which a run from a place begins.
+func (d *dfa) start(text string, from int) int32 {
+	kind := uint8(0)
+	if d.p.looks {
+		kind = kindBefore(text, from)
+	}
+	if d.begin[kind] == 0 {
+		d.begin[kind] = d.state([]uint32{d.p.start}, kind)
+	}
+	return d.begin[kind]
+}
+
+// run goes on from byte i in a state to stop, or a little further in a rune. It
+// returns where it got, the state there and the end of the last match that it
+// met, or end if it met none.
+func (d *dfa) run(text string, i, stop int, state int32, end int) (int, int32, int) {
+	p, trans := d.p, d.trans
+	for i < stop {
+		c := text[i]
+		if c < utf8.RuneSelf {
+			if t := trans[int(state)+int(p.ascii[c])]; t > 0 {
+				state = t
+				i++
+				continue
+			}
+		}
+		class, size := uint8(0), 1
+		if c < utf8.RuneSelf {
+			class = p.ascii[c]
+		} else {
+			var r rune
+			r, size = utf8.DecodeRuneInString(text[i:])
+			class = p.classOf(r)
+		}
+		t := trans[int(state)+int(class)]
+		if t == 0 {
+			t = d.step(state, class)
+			trans = d.trans
+		}
+		var match bool
+		if state, match = told(t); match {
+			if end = i; d.soon {
+				state = d.dead()
+			}
+		}
+		if state == d.dead() {
+			return i, state, end
+		}
+		i += size
+	}
+	return i, state, end
 }
 
 // note writes down the end of this run for all places that it passed.
@@ -191,17 +244,17 @@ func (d *dfa) firsts() *[256]bool {
 // step computes the transition of a state.
 func (d *dfa) step(state int32, class uint8) int32 {
 	p := d.p
-	ops := assertions(d.kind[state], p.kind[class])
+	n := int(state) / p.classes
+	ops := assertions(d.kind[n], p.kind[class])
 	d.gen++
 	d.next = d.next[:0]
-	match := int32(0)
-	for _, pc := range d.list[state] {
-		if d.follow(pc, class, ops) {
-			match = 1
+	match := false
+	for _, pc := range d.list[n] {
+		if match = d.follow(pc, class, ops); match {
 			break
 		}
 	}
-	to := int32(dead)
+	to := d.dead()
 	if len(d.next) > 0 {
 		kind := uint8(0)
 		if p.looks {
@@ -209,12 +262,12 @@ func (d *dfa) step(state int32, class uint8) int32 {
 		}
 		if len(d.trans) >= maxTable {
 			d.clear()
-			return d.state(d.next, kind)<<1 | match
+			return d.tell(d.state(d.next, kind), match)
 		}
 		to = d.state(d.next, kind)
 	}
-	t := to<<1 | match
-	d.trans[int(state)*p.classes+int(class)] = t
+	t := d.tell(to, match)
+	d.trans[int(state)+int(class)] = t
 	return t
 }
 
@@ -254,7 +307,7 @@ func (d *dfa) follow(pc uint32, class uint8, ops syntax.EmptyOp) bool {
 	}
 }
 
-// state returns the number of the state with these threads.
+// state returns the state with these threads.
 func (d *dfa) state(list []uint32, kind uint8) int32 {
 	d.key = append(d.key[:0], kind)
 	for _, pc := range list {
@@ -263,7 +316,7 @@ func (d *dfa) state(list []uint32, kind uint8) int32 {
 	if n, ok := d.index[string(d.key)]; ok {
 		return n
 	}
-	n := int32(len(d.list))
+	n := int32(len(d.trans))
 	d.index[string(d.key)] = n
 	d.list = append(d.list, append([]uint32(nil), list...))
 	d.kind = append(d.kind, kind)
