@@ -28,6 +28,9 @@ func (e *engine) findRule(t *site, r *rule) ([]hit, error) {
 			cursors = nil
 			break
 		}
+		if p.gate != nil {
+			c.rest, c.pivot = s.dfa(p.gate.rest), -1
+		}
 		if !slices.IsSorted(c.hits) {
 			slices.Sort(c.hits)
 		}
@@ -90,6 +93,12 @@ type cursor struct {
 	next  int // no start before it is left to try
 	tries int
 
+	// Of the plan's gate; see passes.
+	rest    *dfa // nil for no gate
+	skipped int  // bytes from the last place on to here are in skip
+	pivot   int  // where the rest was last tried,
+	open    bool // and whether it matches there
+
 	found bool
 	tail  int // where the tail of the match starts
 	match span
@@ -115,6 +124,14 @@ func (c *cursor) seek(text string, p int, lim *limit) error {
 		}
 		if inside(text, s) {
 			continue
+		}
+		if c.rest != nil {
+			if open, err := c.passes(text, s, lim); err != nil || !open {
+				if err != nil {
+					return err
+				}
+				continue
+			}
 		}
 		end, err := c.dfa.end(text, s, lim)
 		if err != nil {

@@ -100,6 +100,9 @@ func newEngine(set *ruleSet) (*engine, error) {
 		e.plans[i] = newPlans(r.tree)
 		for _, p := range e.plans[i] {
 			register(p, true)
+			if p.gate != nil {
+				register(p.gate.rest, false)
+			}
 		}
 		for _, a := range r.allow {
 			allow(a)

@@ -26,6 +26,7 @@ import (
 type plan struct {
 	prefix  []class // lazy runs before the tail, from left to right
 	anchor  *anchor // of the tail; nil for none
+	gate    *gate   // of the tail; nil for none
 	tail    *syntax.Regexp
 	program func() *program // of the tail; nil if it does not fit an automaton
 	first   bool            // any end will do, not the preferred one
@@ -86,6 +87,7 @@ func newPlans(tree *syntax.Regexp) []*plan {
 		if least, _ := lengths(tail); p.anchor == nil || least == 0 {
 			p = newPlan(b)
 		}
+		p.gate = newGate(p.tail)
 		plans = append(plans, p)
 	}
 	return plans
@@ -93,7 +95,14 @@ func newPlans(tree *syntax.Regexp) []*plan {
 
 // newPlan returns the plan of an expression without a lazy run.
 func newPlan(tail *syntax.Regexp) *plan {
-	return &plan{id: -1, tail: tail, anchor: findAnchor(tail), program: sync.OnceValue(func() *program {
+	p := unanchored(tail)
+	p.anchor = findAnchor(tail)
+	return p
+}
+
+// unanchored returns a plan for which every position is a start.
+func unanchored(tail *syntax.Regexp) *plan {
+	return &plan{id: -1, tail: tail, program: sync.OnceValue(func() *program {
 		prog, ok := newProgram(tail)
 		if !ok {
 			return nil
