@@ -3,15 +3,17 @@ package scrub
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"math"
-	"math/bits"
+	"slices"
 	"unsafe"
 )
 
 const (
-	hashBits = 15
-	// hashMul spreads three letters over the hash.
-	hashMul = 0x9E3779B1
+	hashBits = 16
+	// hashMul spreads the low three bytes of a word over the hash; what is
+	// above them is multiplied out of it.
+	hashMul = 0x9E3779B1 << 8 & math.MaxUint32
 	lower8  = 0x2020202020202020
 )
 
@@ -20,55 +22,71 @@ const (
 // compared with the literals that hold these three bytes.
 type matcher struct {
 	bitmap  [1 << hashBits / 64]uint64
-	first   [1 << hashBits]uint16 // index+1 in entries of the first with this hash
+	first   [1 << hashBits / 2]uint16 // by hash/2: index+1 of its first entry
 	entries []entry
 	texts   []string
 }
 
-// An entry is a literal at one of its threes.
+// An entry is a literal at one of its threes. Its first eight bytes are
+// compared at once: with the bits of fold set, which are those that make
+// letters lower-case, and those of mask kept, the text must be value.
 type entry struct {
-	literal int
-	offset  int // of the three bytes in the literal
-	next    uint16
+	value, fold, mask uint64
+	literal           int32
+	offset            int32 // of the three bytes in the literal
+	size              int32 // of the literal
+	more              bool  // the next entry is of the same hash
 }
 
 // newMatcher returns a matcher for literals, which are in lower case and of at
 // least two bytes. It fails where there are more than it can hold.
 func newMatcher(literals []string) (*matcher, error) {
 	m := &matcher{texts: literals}
+	buckets := map[uint32][]entry{}
+	add := func(e entry, three uint64) {
+		h := hash(three)
+		m.bitmap[h>>6] |= 1 << (h & 63)
+		if !slices.Contains(buckets[h/2], e) {
+			buckets[h/2] = append(buckets[h/2], e)
+		}
+	}
 	for i, l := range literals {
+		e := entry{literal: int32(i), size: int32(len(l))}
+		for k := range min(len(l), 8) {
+			e.value |= uint64(l[k]) << (8 * k)
+			e.mask |= 0xff << (8 * k)
+			if l[k] >= 'a' && l[k] <= 'z' {
+				e.fold |= 0x20 << (8 * k)
+			}
+		}
 		if len(l) < 3 {
-			// Any byte may follow, also in its folded form.
+			// Any byte may follow.
 			for c := range 256 {
-				m.add(i, 0, hash(uint64(l[0])|uint64(l[1])<<8|uint64(c)<<16))
+				add(e, e.value|uint64(c)<<16)
 			}
 			continue
 		}
 		at := rarest(l)
-		m.add(i, at, hash(uint64(l[at])|uint64(l[at+1])<<8|uint64(l[at+2])<<16))
+		e.offset = int32(at)
+		add(e, uint64(l[at])|uint64(l[at+1])<<8|uint64(l[at+2])<<16)
 	}
-	if len(m.entries) > math.MaxUint16 {
+	for _, h := range slices.Sorted(maps.Keys(buckets)) {
+		bucket := buckets[h]
+		m.first[h] = uint16(len(m.entries) + 1)
+		for k := range bucket {
+			bucket[k].more = k+1 < len(bucket)
+		}
+		m.entries = append(m.entries, bucket...)
+	}
+	if len(m.entries) >= math.MaxUint16 {
 		return nil, fmt.Errorf("rules: %d keywords and literals are too many: leave out those of one or two letters", len(literals))
 	}
 	return m, nil
 }
 
-func (m *matcher) add(literal, offset int, h uint32) {
-	for e := m.first[h]; e != 0; e = m.entries[e-1].next {
-		if x := m.entries[e-1]; x.literal == literal && x.offset == offset {
-			return
-		}
-	}
-	m.entries = append(m.entries, entry{literal, offset, m.first[h]})
-	m.first[h] = uint16(len(m.entries))
-	m.bitmap[h>>6] |= 1 << (h & 63)
-}
-
 // hash of the low three bytes of w, letters of either case alike. (Some other
 // bytes become alike too; literals are compared in the end.)
-func hash(w uint64) uint32 {
-	return uint32((w|lower8)&0xFFFFFF) * hashMul >> (32 - hashBits)
-}
+func hash(w uint64) uint32 { return uint32(w|lower8) * hashMul >> (32 - hashBits) }
 
 // common holds, by letter, how common it is in text, in rough steps.
 const common = "82459336712547741779423131"
@@ -107,30 +125,44 @@ func (m *matcher) look(text string, i int, found []sighting) (int, []sighting) {
 	end := min(i+blockSize, len(b)-7)
 	for ; i < end; i += 4 {
 		w := binary.LittleEndian.Uint64(b[i:]) | lower8
-		h0 := uint32(w&0xFFFFFF) * hashMul >> (32 - hashBits)
-		h1 := uint32(w>>8&0xFFFFFF) * hashMul >> (32 - hashBits)
-		h2 := uint32(w>>16&0xFFFFFF) * hashMul >> (32 - hashBits)
-		h3 := uint32(w>>24&0xFFFFFF) * hashMul >> (32 - hashBits)
-		set := m.bitmap[h0>>6]>>(h0&63)&1 | m.bitmap[h1>>6]>>(h1&63)&1<<1 |
-			m.bitmap[h2>>6]>>(h2&63)&1<<2 | m.bitmap[h3>>6]>>(h3&63)&1<<3
-		for ; set != 0; set &= set - 1 {
-			k := bits.TrailingZeros64(set)
-			found = m.verify(text, i+k, hash(w>>(8*k)), found)
+		h0 := uint32(w) * hashMul >> (32 - hashBits)
+		h1 := uint32(w>>8) * hashMul >> (32 - hashBits)
+		h2 := uint32(w>>16) * hashMul >> (32 - hashBits)
+		h3 := uint32(w>>24) * hashMul >> (32 - hashBits)
+		if m.bitmap[h0>>6]&(1<<(h0&63)) != 0 {
+			found = m.verify(b, i, h0, found)
+		}
+		if m.bitmap[h1>>6]&(1<<(h1&63)) != 0 {
+			found = m.verify(b, i+1, h1, found)
+		}
+		if m.bitmap[h2>>6]&(1<<(h2&63)) != 0 {
+			found = m.verify(b, i+2, h2, found)
+		}
+		if m.bitmap[h3>>6]&(1<<(h3&63)) != 0 {
+			found = m.verify(b, i+3, h3, found)
 		}
 	}
 	if i+8 <= len(b) {
 		return i, found
 	}
-	for ; i < len(text); i++ {
-		var w uint64
-		for k := min(3, len(text)-i) - 1; k >= 0; k-- {
-			w = w<<8 | uint64(text[i+k])
-		}
-		if h := hash(w); m.bitmap[h>>6]>>(h&63)&1 != 0 {
-			found = m.verify(text, i, h, found)
+	for ; i < len(b); i++ {
+		if h := hash(word(b, i)); m.bitmap[h>>6]&(1<<(h&63)) != 0 {
+			found = m.verify(b, i, h, found)
 		}
 	}
 	return i, found
+}
+
+// word returns the eight bytes of b from i on; zeros follow its end.
+func word(b []byte, i int) uint64 {
+	if i+8 <= len(b) {
+		return binary.LittleEndian.Uint64(b[i:])
+	}
+	var w uint64
+	for k := len(b) - 1; k >= i; k-- {
+		w = w<<8 | uint64(b[k])
+	}
+	return w
 }
 
 // any reports whether text holds a literal.
@@ -142,23 +174,27 @@ func (m *matcher) any(text string) bool {
 	return len(found) > 0
 }
 
-// verify appends the literals that have hash h at byte i of text.
-func (m *matcher) verify(text string, i int, h uint32, found []sighting) []sighting {
-	for e := m.first[h]; e != 0; {
-		x := &m.entries[e-1]
-		if l, at := m.texts[x.literal], i-x.offset; at >= 0 && at+len(l) <= len(text) && equalFold(text[at:at+len(l)], l) {
-			found = append(found, sighting{int32(x.literal), int32(at)})
+// verify appends the literals that have a three of hash h at byte i of b.
+func (m *matcher) verify(b []byte, i int, h uint32, found []sighting) []sighting {
+	for k := int(m.first[h/2]) - 1; k >= 0; k++ {
+		x := &m.entries[k]
+		at := i - int(x.offset)
+		if at >= 0 && at+int(x.size) <= len(b) && (word(b, at)|x.fold)&x.mask == x.value &&
+			(x.size <= 8 || equalFold(b[at+8:], m.texts[x.literal][8:])) {
+			found = append(found, sighting{x.literal, int32(at)})
 		}
-		e = x.next
+		if !x.more {
+			break
+		}
 	}
 	return found
 }
 
-// equalFold reports whether s, of the length of lower, is lower but for the
-// case of ASCII letters.
-func equalFold(s, lower string) bool {
+// equalFold reports whether b begins with lower, but for the case of ASCII
+// letters.
+func equalFold(b []byte, lower string) bool {
 	for i := range len(lower) {
-		c := s[i]
+		c := b[i]
 		if c >= 'A' && c <= 'Z' {
 			c |= 0x20
 		}
