@@ -21,13 +21,17 @@ type engine struct {
 	shortest int   // no match of a rule has fewer bytes
 	always   []int // rules that no keyword of the matcher switches on
 
+	// All keywords, for texts in which keywords and anchors are sought apart.
+	keywords *matcher
+	enables  []int // by literal of keywords: the rule it switches on
+
 	mu   sync.Mutex
 	free []*scratch
 }
 
 // A use is what a literal means.
 type use struct {
-	enables []int // rules of which it is a keyword
+	enables []int // rules that it switches on
 	anchors []int // plans of which it is an anchor
 }
 
@@ -40,8 +44,6 @@ type scratch struct {
 	enabled []bool    // by rule
 	active  []int     // the enabled rules
 	scans   []int     // plans whose dfa ran
-	seen    []bool    // by literal
-	heard   []int     // the seen literals
 	found   []sighting
 	lines   []int32 // see site.lineBreaks
 	walk    walker
@@ -50,7 +52,7 @@ type scratch struct {
 func newEngine(set *ruleSet) (*engine, error) {
 	e := &engine{set: set, plans: make([][]*plan, len(set.rules))}
 	index := map[string]int{}
-	var texts []string
+	var texts, keywords []string
 	at := func(literal string) *use {
 		n, ok := index[literal]
 		if !ok {
@@ -70,7 +72,7 @@ func newEngine(set *ruleSet) (*engine, error) {
 		if p.anchor == nil || !anchored {
 			return
 		}
-		for _, l := range p.anchor.literals {
+		for _, l := range p.anchor.sights() {
 			u := at(l)
 			u.anchors = append(u.anchors, p.id)
 		}
@@ -86,14 +88,7 @@ func newEngine(set *ruleSet) (*engine, error) {
 		}
 	}
 	for i, r := range set.rules {
-		if len(r.keywords) == 0 || slices.ContainsFunc(r.keywords, odd) {
-			e.always = append(e.always, i)
-		} else {
-			for _, k := range r.keywords {
-				u := at(k)
-				u.enables = append(u.enables, i)
-			}
-		}
+		r.index = i
 		if least, _ := lengths(r.tree); i == 0 || least < e.shortest {
 			e.shortest = least
 		}
@@ -107,7 +102,18 @@ func newEngine(set *ruleSet) (*engine, error) {
 		for _, a := range r.allow {
 			allow(a)
 		}
-		r.index = i
+		if len(r.keywords) == 0 || slices.ContainsFunc(r.keywords, odd) {
+			e.always = append(e.always, i)
+			continue
+		}
+		for _, k := range e.switches(r) {
+			u := at(k)
+			u.enables = append(u.enables, i)
+		}
+		for _, k := range r.keywords {
+			keywords = append(keywords, k)
+			e.enables = append(e.enables, i)
+		}
 	}
 	for _, a := range set.allow {
 		allow(a)
@@ -116,7 +122,30 @@ func newEngine(set *ruleSet) (*engine, error) {
 	if e.matcher, err = newMatcher(texts); err != nil {
 		return nil, err
 	}
-	return e, nil
+	e.keywords, err = newMatcher(keywords)
+	return e, err
+}
+
+// switches returns the literals one of which is in every text that r is
+// switched on by and matches in: its keywords, or its anchors if each of them
+// holds a keyword. A keyword of two letters is nearly everywhere.
+func (e *engine) switches(r *rule) []string {
+	var anchors []string
+	for _, p := range e.plans[r.index] {
+		if p.anchor == nil {
+			return r.keywords
+		}
+		for _, l := range p.anchor.sights() {
+			if !slices.ContainsFunc(r.keywords, func(k string) bool { return strings.Contains(l, k) }) {
+				return r.keywords
+			}
+			anchors = append(anchors, l)
+		}
+	}
+	if anchors == nil {
+		return r.keywords
+	}
+	return anchors
 }
 
 // odd reports whether keyword is not for the matcher: too short, or with
@@ -136,7 +165,6 @@ func (e *engine) acquire() *scratch {
 		dfas:    make([]*dfa, e.numPlans),
 		hits:    make([][]int32, e.numPlans),
 		enabled: make([]bool, len(e.set.rules)),
-		seen:    make([]bool, len(e.literals)),
 	}
 }
 
@@ -161,10 +189,7 @@ func (s *scratch) reset() {
 	for _, r := range s.active {
 		s.enabled[r] = false
 	}
-	for _, l := range s.heard {
-		s.seen[l] = false
-	}
-	s.touched, s.scans, s.active, s.heard = s.touched[:0], s.scans[:0], s.active[:0], s.heard[:0]
+	s.touched, s.scans, s.active = s.touched[:0], s.scans[:0], s.active[:0]
 }
 
 // find returns the findings in text, before a generic one gives way to a more
@@ -213,20 +238,21 @@ func (e *engine) find(text string, s *scratch, lim *limit) ([]hit, error) {
 // look notes which rules are switched on and where the anchors are.
 func (e *engine) look(text string, s *scratch, lim *limit) error {
 	if !folds(text) {
-		return e.sight(text, s, lim, true, true, nil)
+		return e.sight(text, s, lim, nil)
 	}
 	// A few letters of the text are ASCII letters without case. Keywords and
 	// expressions do not even agree on which.
-	if err := e.sight(strings.ToLower(text), s, lim, true, false, nil); err != nil {
+	if err := e.switchOn(strings.ToLower(text), s, lim); err != nil {
 		return err
 	}
 	folded, from := fold(text)
-	return e.sight(folded, s, lim, false, true, from)
+	return e.sight(folded, s, lim, from)
 }
 
-// sight notes the keywords, the anchors or both that are in text. The place
-// that is noted for byte i is from[i], or i where from is nil.
-func (e *engine) sight(text string, s *scratch, lim *limit, keywords, anchors bool, from []int32) error {
+// sight notes the anchors that are in text and switches on the rules of which
+// there is a sign. With a from, no rules are switched on, and byte from[i] is
+// noted for byte i.
+func (e *engine) sight(text string, s *scratch, lim *limit, from []int32) error {
 	for at := 0; at < len(text); {
 		if at > 0 {
 			if err := lim.check(); err != nil {
@@ -235,16 +261,15 @@ func (e *engine) sight(text string, s *scratch, lim *limit, keywords, anchors bo
 		}
 		at, s.found = e.matcher.look(text, at, s.found[:0])
 		for _, f := range s.found {
-			if keywords && !s.seen[f.literal] {
-				e.enable(int(f.literal), s)
-			}
-			if !anchors {
-				continue
-			}
+			u := &e.literals[f.literal]
 			if from != nil {
 				f.at = from[f.at]
+			} else {
+				for _, r := range u.enables {
+					s.enable(r)
+				}
 			}
-			for _, p := range e.literals[f.literal].anchors {
+			for _, p := range u.anchors {
 				if len(s.hits[p]) == 0 {
 					s.touched = append(s.touched, p)
 				}
@@ -255,15 +280,25 @@ func (e *engine) sight(text string, s *scratch, lim *limit, keywords, anchors bo
 	return nil
 }
 
-// enable switches on the rules of which a literal is a keyword.
-func (e *engine) enable(literal int, s *scratch) {
-	s.seen[literal] = true
-	s.heard = append(s.heard, literal)
-	for _, r := range e.literals[literal].enables {
-		if !s.enabled[r] {
-			s.enabled[r] = true
-			s.active = append(s.active, r)
+// switchOn switches on the rules that have a keyword in text.
+func (e *engine) switchOn(text string, s *scratch, lim *limit) error {
+	for at := 0; at < len(text); {
+		if err := lim.check(); err != nil {
+			return err
 		}
+		at, s.found = e.keywords.look(text, at, s.found[:0])
+		for _, f := range s.found {
+			s.enable(e.enables[f.literal])
+		}
+	}
+	return nil
+}
+
+// enable switches a rule on.
+func (s *scratch) enable(rule int) {
+	if !s.enabled[rule] {
+		s.enabled[rule] = true
+		s.active = append(s.active, rule)
 	}
 }
 

@@ -1,10 +1,6 @@
 package scrub
 
-import (
-	"regexp/syntax"
-	"unicode"
-	"unicode/utf8"
-)
+import "regexp/syntax"
 
 // A gate is what must come after a place so that an expression may match from
 // there. It turns most places away at the cost of a glance: after a keyword,
@@ -80,107 +76,4 @@ func (c *cursor) passes(text string, s int, lim *limit) (bool, error) {
 		c.pivot, c.open = i, end >= 0
 	}
 	return c.open, nil
-}
-
-// A byteSet is a set of bytes of UTF-8 text. It has either all bytes that are
-// not ASCII or none of them.
-type byteSet [256]bool
-
-// addAll adds the bytes that matches of x may consist of.
-func (b *byteSet) addAll(x *syntax.Regexp) {
-	switch x.Op {
-	case syntax.OpLiteral:
-		for _, r := range x.Rune {
-			b.addLetter(r, x.Flags)
-		}
-	case syntax.OpCharClass, syntax.OpAnyChar, syntax.OpAnyCharNotNL:
-		b.addFirst(x)
-	default:
-		for _, s := range x.Sub {
-			b.addAll(s)
-		}
-	}
-}
-
-// addFirst adds the bytes that matches of x may begin with, and reports whether
-// x may match nothing.
-func (b *byteSet) addFirst(x *syntax.Regexp) (empty bool) {
-	switch x.Op {
-	case syntax.OpNoMatch:
-		return false
-	case syntax.OpLiteral:
-		if len(x.Rune) == 0 {
-			return true
-		}
-		b.addLetter(x.Rune[0], x.Flags)
-		return false
-	case syntax.OpCharClass:
-		for i := 0; i+1 < len(x.Rune); i += 2 {
-			b.addRange(x.Rune[i], x.Rune[i+1])
-		}
-		return false
-	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
-		b.addRange(0, unicode.MaxRune)
-		return false
-	case syntax.OpConcat:
-		for _, s := range x.Sub {
-			if !b.addFirst(s) {
-				return false
-			}
-		}
-		return true
-	case syntax.OpAlternate:
-		for _, s := range x.Sub {
-			empty = b.addFirst(s) || empty
-		}
-		return empty
-	case syntax.OpCapture, syntax.OpPlus:
-		return b.addFirst(x.Sub[0])
-	case syntax.OpStar, syntax.OpQuest:
-		b.addFirst(x.Sub[0])
-		return true
-	case syntax.OpRepeat:
-		return b.addFirst(x.Sub[0]) || x.Min == 0
-	}
-	return true // assertions and the empty match
-}
-
-// addLetter adds a rune of a literal.
-func (b *byteSet) addLetter(r rune, flags syntax.Flags) {
-	b.addRange(r, r)
-	if flags&syntax.FoldCase == 0 {
-		return
-	}
-	for f := unicode.SimpleFold(r); f != r; f = unicode.SimpleFold(f) {
-		b.addRange(f, f)
-	}
-}
-
-func (b *byteSet) addRange(lo, hi rune) {
-	for r := lo; r <= min(hi, utf8.RuneSelf-1); r++ {
-		b[r] = true
-	}
-	for c := utf8.RuneSelf; c < len(b) && hi >= utf8.RuneSelf; c++ {
-		b[c] = true
-	}
-}
-
-func (b *byteSet) size() int {
-	n := 0
-	for _, has := range b {
-		if has {
-			n++
-		}
-	}
-	return n
-}
-
-// meets reports whether b and o have a byte in common.
-func (b *byteSet) meets(o *byteSet) bool {
-	for c := range b {
-		if b[c] && o[c] {
-			return true
-		}
-	}
-	return false
 }
