@@ -1,6 +1,9 @@
 package scrub
 
-import "regexp/syntax"
+import (
+	"math"
+	"regexp/syntax"
+)
 
 // A gate is what must come after a place so that an expression may match from
 // there. It turns most places away at the cost of a glance: after a keyword,
@@ -16,7 +19,7 @@ import "regexp/syntax"
 // expression matches nothing from s on. Where none does, it is tried.
 type gate struct {
 	skip, pivot byteSet
-	least, most int
+	least, most int   // most is math.MaxInt for no limit
 	rest        *plan // of t: any match will do
 }
 
@@ -29,10 +32,13 @@ func newGate(x *syntax.Regexp) *gate {
 	subs := sequence(x, nil)
 	g := &gate{}
 	for n, s := range subs {
-		if n > 0 {
+		if g.least > 0 {
 			rest := &syntax.Regexp{Op: syntax.OpConcat, Flags: x.Flags, Sub: subs[n:]}
 			g.pivot = byteSet{}
 			if empty := g.pivot.addFirst(rest); !empty && g.pivot.size() <= maxPivots && !g.skip.meets(&g.pivot) {
+				if g.most >= unlimited {
+					g.most = math.MaxInt
+				}
 				g.rest = unanchored(rest)
 				g.rest.first = true
 				return g
@@ -60,7 +66,10 @@ func sequence(x *syntax.Regexp, subs []*syntax.Regexp) []*syntax.Regexp {
 // ascending order.
 func (c *cursor) passes(text string, s int, lim *limit) (bool, error) {
 	g := c.plan.gate
-	i, end := max(s, c.skipped), min(s+g.most+1, len(text))
+	i, end := max(s, c.skipped), len(text)
+	if g.most < end-s {
+		end = s + g.most + 1
+	}
 	for i < end && g.skip[text[i]] {
 		i++
 	}
