@@ -4,6 +4,8 @@ package scrub
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -47,6 +49,35 @@ func answers(size int) string {
 		`"owner":{"login":"octo","token_count":3,"access":"read","api":"v3"},"private":false,"pushed_at":"2026-01-02T03:04:05Z",` +
 		`"description":"Issues tokens and checks secrets for the API gateway","permissions":{"admin":false,"key":true}},` + "\n"
 	return "[" + strings.Repeat(p, size/len(p)) + "{}]"
+}
+
+// dense returns lines of 62 bytes that are different from each other and full
+// of the words that secrets stand next to, as the load of test/bench is.
+func dense(size int) string {
+	words := []string{"token", "secret", "password", "api_key", "client_key", "auth", "credential", "access"}
+	r := rand.New(rand.NewPCG(1, 2))
+	word := func() string { return words[r.IntN(len(words))] }
+	var b strings.Builder
+	for b.Len() < size {
+		w, line := word(), ""
+		switch r.IntN(4) {
+		case 0:
+			line = fmt.Sprintf("if %s == nil { return errors.New(no %s for %d) }", w, w, r.IntN(1e6))
+		case 1:
+			line = fmt.Sprintf("%s := config.Lookup(%s, %d) // see the %s file", w, word(), r.IntN(1e6), w)
+		case 2:
+			line = fmt.Sprintf("level=info msg=checked %s count=%d of=%d ok", w, r.IntN(1e4), r.IntN(1e6))
+		default:
+			line = fmt.Sprintf("the %s of user %d was rotated %d days ago", w, r.IntN(1e6), r.IntN(900))
+		}
+		fmt.Fprintf(&b, "%-62.62s\n", line)
+	}
+	return b.String()[:size]
+}
+
+// result returns text as the result of a tool.
+func result(text string) string {
+	return `{"content":[{"type":"text","text":` + string(rawjson.Quote(text)) + `}],"isError":false}`
 }
 
 func benchText(b *testing.B, text string, run func(string)) {
@@ -102,7 +133,9 @@ func BenchmarkText(b *testing.B) {
 func BenchmarkJSON(b *testing.B) {
 	s := newScrubber(b, Options{})
 	for _, c := range []struct{ name, text string }{
-		{"result of source", `{"content":[{"type":"text","text":` + string(rawjson.Quote(source(b, 1<<20))) + `}],"isError":false}`},
+		{"result of source", result(source(b, 1<<20))},
+		{"result of 100 B", result(dense(100))},
+		{"result of 4 KB", result(dense(4096))},
 		{"answers", answers(1 << 20)},
 	} {
 		b.Run(c.name, func(b *testing.B) {
