@@ -6,6 +6,7 @@
 //	go run ./test/bench -growth      # cost against branches, sessions, upstreams, records
 //	go run ./test/bench -soak 1h     # memory, files and state while mixed calls go on
 //	go run ./test/bench -only '16 clients, 4 KB' -peers=false
+//	go run ./test/bench -peers=false -targets '^foldgate' -against /path/of/another/foldgate
 //
 // Targets take turns in one run, round by round, in the opposite order in odd
 // rounds, because a machine that other work shares gives only ratios that hold:
@@ -45,12 +46,15 @@ type plan struct {
 	warm, window time.Duration
 	scenarios    []scenario
 	peers        bool
+	targets      *regexp.Regexp
 }
 
 func run() int {
 	short := flag.Bool("short", false, "the main cases without the peers from npm, in under a minute")
 	growth := flag.Bool("growth", false, "cost per call against branches, sessions, upstreams and records, instead of the comparison")
 	only := flag.String("only", "", "run the scenarios whose name fits this regular expression")
+	names := flag.String("targets", "", "measure the targets whose name fits this regular expression")
+	against := flag.String("against", "", "measure this foldgate binary too, in turn with the one built from here")
 	rounds := flag.Int("rounds", 0, "rounds (default 5, with -short 3)")
 	window := flag.Duration("window", 0, "time of one target in one round (default 800ms, with -short 350ms)")
 	soak := soakPlan{}
@@ -65,7 +69,12 @@ func run() int {
 		fmt.Fprintln(os.Stderr, "bench: -only:", err)
 		return 1
 	}
-	p := plan{rounds: 5, warm: 200 * time.Millisecond, window: 800 * time.Millisecond, peers: *peers && !*short, scenarios: full}
+	which, err := regexp.Compile(*names)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench: -targets:", err)
+		return 1
+	}
+	p := plan{targets: which, rounds: 5, warm: 200 * time.Millisecond, window: 800 * time.Millisecond, peers: *peers && !*short, scenarios: full}
 	if *short {
 		p.rounds, p.warm, p.window, p.scenarios = 3, 100*time.Millisecond, 350*time.Millisecond, brief
 	}
@@ -85,7 +94,7 @@ func run() int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	r := &rig{ctx: ctx, dir: dir}
+	r := &rig{ctx: ctx, dir: dir, against: *against}
 	defer r.close()
 	if err := r.build(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -148,7 +157,7 @@ var brief = []scenario{full[1], full[2], full[3], full[8]}
 
 // compare measures all targets in all scenarios.
 func (r *rig) compare(p plan) error {
-	all := targets(p.peers)
+	all := slices.DeleteFunc(targets(p.peers, r.against), func(t target) bool { return !p.targets.MatchString(t.name) })
 	if !p.peers {
 		fmt.Println("mcp-proxy and supergateway are left out; a full run with -peers has them.")
 	}

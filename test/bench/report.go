@@ -27,6 +27,10 @@ func table(w io.Writer, sc scenario, results []result) {
 			float64(median(pick(r.samples, func(s sample) int64 { return s.rss })))/(1<<20),
 			ratio(r.samples, direct, rateOf), ratio(r.samples, mini, rateOf), ratio(r.samples, mini, cpuPerCall))
 	}
+	if old := find(results, againstName); old != nil {
+		now := find(results, "foldgate")
+		fmt.Fprintf(w, "\nfoldgate ÷ %s: calls/s %s, CPU a call %s\n", againstName, ratio(now, old, rateOf), ratio(now, old, cpuPerCall))
+	}
 }
 
 func rateOf(s sample) float64     { return s.rate }

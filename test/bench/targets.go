@@ -24,6 +24,7 @@ type rig struct {
 	self     string // this program: the upstream
 	foldgate string
 	mini     string
+	against  string // another foldgate, "" for none
 	servers  []*server
 }
 
@@ -161,11 +162,15 @@ const rotated = "trace: {rotate_mb: 64, retain_files: 2}\n"
 
 // runFoldgate starts a foldgate that serves HTTP.
 func (r *rig) runFoldgate(name, upstreams, more string) (*server, error) {
+	return r.runBinary(r.foldgate, name, upstreams, more)
+}
+
+func (r *rig) runBinary(binary, name, upstreams, more string) (*server, error) {
 	file, err := r.configure(name, upstreams, more)
 	if err != nil {
 		return nil, err
 	}
-	s, err := r.start(name, "", filepath.Dir(file), nil, r.foldgate, "run", "--listen", "127.0.0.1:0", "--config", file)
+	s, err := r.start(name, "", filepath.Dir(file), nil, binary, "run", "--listen", "127.0.0.1:0", "--config", file)
 	if s != nil {
 		s.config = file
 	}
@@ -216,9 +221,12 @@ func forwards(sc scenario) string {
 	return ""
 }
 
+// againstName is the target that -against adds.
+const againstName = "foldgate, against"
+
 // targets in the order in which they take turns. direct and mini are what the
 // ratios refer to.
-func targets(peers bool) []target {
+func targets(peers bool, against string) []target {
 	fold := func(name, more string) target {
 		return target{name: name, start: func(r *rig) (*server, error) { return r.runFoldgate(name, r.leanStdio(), more) }, fits: func(sc scenario) string {
 			if sc.host == "stdio" || sc.upstream == "http" {
@@ -274,6 +282,13 @@ func targets(peers bool) []target {
 		}}),
 		mini("mini", false), mini("mini, JSON", false, "-json"),
 		mini("mini", true, "-stateless"), mini("mini, JSON", true, "-stateless", "-json"), // the go-sdk serves the modern era only so
+	}
+	if against != "" {
+		old := fold(againstName, rotated)
+		old.start = func(r *rig) (*server, error) {
+			return r.runBinary(r.against, "foldgate-against", r.leanStdio(), rotated)
+		}
+		all = append(all, old)
 	}
 	if !peers {
 		return all
