@@ -51,6 +51,7 @@ const closeWait = 40 * time.Second
 
 // serve runs a gateway until ctx is done or its host leaves.
 func (a *app) serve(ctx context.Context, cfg proxy.Config, in io.Reader, out, errOut io.Writer) (err error) {
+	collectLess()
 	log, done, err := a.logger(errOut)
 	if err != nil {
 		return err
