@@ -15,6 +15,9 @@ type Options struct {
 	// Rules is the path of a gitleaks configuration in TOML whose rules and
 	// allow-lists are added to the default ones; "" for none.
 	Rules string
+	// Known are secrets that are known as they are, such as the tokens of hosts:
+	// two bytes of ASCII or more each. They are redacted as foldgate-token.
+	Known []string
 	// Timeout bounds the time for one text or message; 0 for no bound.
 	Timeout time.Duration
 	// Exact redacts all that the rules find. Otherwise the checksums of lock
@@ -44,7 +47,7 @@ type Finding struct {
 
 // New returns a Scrubber with the rules of opts. It fails if they do not load.
 func New(opts Options) (*Scrubber, error) {
-	set, err := loadRules(opts.Rules)
+	set, err := loadRules(opts.Rules, opts.Known)
 	if err != nil {
 		return nil, fmt.Errorf("scrub: %w", err)
 	}
@@ -115,7 +118,7 @@ func (j *job) examine(text string) ([]mark, []Finding, error) {
 	var marks []mark
 	var found []Finding
 	for i := range hits {
-		for _, part := range carve(text, hits[i].redacted()) {
+		for _, part := range hits[i].parts(text) {
 			marks = append(marks, mark{part, hits[i].rule.id})
 		}
 	}
@@ -168,7 +171,7 @@ func (j *job) secrets(text string) ([]hit, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(hits, func(h hit) bool {
-		return len(carve(text, h.redacted())) == 0 || !j.exact && isChecksum(text, &h)
+		return len(h.parts(text)) == 0 || !j.exact && isChecksum(text, &h)
 	}), nil
 }
 
@@ -187,7 +190,7 @@ func (j *job) decode(text string, within span, depth int, emit func(mark)) error
 			}
 		}
 		for i := range hits {
-			for _, part := range carve(d.text, hits[i].redacted()) {
+			for _, part := range hits[i].parts(d.text) {
 				put(mark{part, hits[i].rule.id})
 			}
 		}
@@ -208,6 +211,14 @@ func (h *hit) redacted() span {
 		return h.secret
 	}
 	return h.match
+}
+
+// parts returns the ranges of the text that must not be shown.
+func (h *hit) parts(text string) []span {
+	if h.rule.certain {
+		return []span{h.match}
+	}
+	return carve(text, h.redacted())
 }
 
 func sortFindings(f []Finding) {

@@ -62,6 +62,10 @@ func (t *site) inspect(r *rule, m span) (hit, bool, error) {
 		return h, false, nil
 	}
 	h.placed = span{m.start, m.start + len(match)}
+	if r.certain {
+		h.locate(t)
+		return h, true, nil
+	}
 	for _, lists := range [2][]*allowlist{r.allow, t.set.allow} {
 		for _, a := range lists {
 			if yes, err := a.allows(t, &h); yes || err != nil {
