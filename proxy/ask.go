@@ -171,8 +171,8 @@ func (s *session) cancelAsk(l link, params json.RawMessage) {
 
 // answerShared takes a request that a shared upstream sent without saying for
 // which call; see parking.suited.
-func (g *Gateway) answerShared(u *upstream, l link, m Message) {
-	if p := g.parking.suited(u, m); p != nil {
+func (g *Gateway) answerShared(st *seat, l link, m Message) {
+	if p := g.parking.suited(st, m); p != nil {
 		p.ask(g, question{l: l, m: m, guess: true})
 		return
 	}

@@ -44,12 +44,13 @@ func (g *Gateway) raiseLevel(ctx context.Context, u *upstream, l link, fl *inbou
 	if asked < 0 || u.capability("logging") == nil {
 		return
 	}
-	u.mu.Lock()
-	told := u.toldLevel == l && u.level <= asked
+	st := fl.s.seat(u)
+	st.mu.Lock()
+	told := st.toldLevel == l && st.level <= asked
 	if !told {
-		u.toldLevel, u.level = l, asked
+		st.toldLevel, st.level = l, asked
 	}
-	u.mu.Unlock()
+	st.mu.Unlock()
 	if told {
 		return
 	}
@@ -59,28 +60,28 @@ func (g *Gateway) raiseLevel(ctx context.Context, u *upstream, l link, fl *inbou
 	}
 }
 
-// enter notes that fl is at u over its shared link, until leave is called.
-func (u *upstream) enter(fl *inbound) (leave func()) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.serving == nil {
-		u.serving = map[*inbound]struct{}{}
+// enter notes that fl is at the upstream over the shared link, until leave is called.
+func (st *seat) enter(fl *inbound) (leave func()) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.serving == nil {
+		st.serving = map[*inbound]struct{}{}
 	}
-	u.serving[fl] = struct{}{}
+	st.serving[fl] = struct{}{}
 	return func() {
-		u.mu.Lock()
-		defer u.mu.Unlock()
-		delete(u.serving, fl)
+		st.mu.Lock()
+		defer st.mu.Unlock()
+		delete(st.serving, fl)
 	}
 }
 
-// whose returns the request that a notification on the shared link of u must be
+// whose returns the request that a notification on the shared link must be
 // about, though it does not say so: the only one that may get it, or one of
 // several of the same session. nil where that can't be told.
-func (u *upstream) whose(m Message) (found *inbound) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	for fl := range u.serving {
+func (st *seat) whose(m Message) (found *inbound) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for fl := range st.serving {
 		if !wantsLog(fl, m) {
 			continue
 		}

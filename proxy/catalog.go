@@ -139,14 +139,14 @@ func changedKinds(method string) (ks []listKind) {
 }
 
 // view returns the lists of u as s sees them: its own if the upstream told this
-// session of a change, else those that all share.
+// session of a change, else those that all hosts of its principal share.
 func (s *session) view(u *upstream) *view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if v := s.views[u.key]; v != nil {
 		return v
 	}
-	return &u.lists
+	return &s.seat(u).lists
 }
 
 // listOf returns one list of one upstream as s sees it.
@@ -155,10 +155,10 @@ func (g *Gateway) listOf(ctx context.Context, s *session, u *upstream, k listKin
 		begun := time.Now()
 		l, err := g.list(ctx, s, u, k, modern, causes)
 		if err == nil && time.Since(begun) > listWait { // hosts were answered without it
-			for _, other := range g.sessions.list() {
+			for _, other := range g.sessions.of(s.Principal) {
 				other.pushChange(kinds[k].changed)
 			}
-			g.listens.changed(g, kinds[k].changed)
+			g.listens.changed(s.Principal, kinds[k].changed)
 		}
 		return l, err
 	})
@@ -168,7 +168,7 @@ func (g *Gateway) listOf(ctx context.Context, s *session, u *upstream, k listKin
 func (g *Gateway) list(ctx context.Context, s *session, u *upstream, k listKind, modern bool, causes []string) (*listing, error) {
 	l := s.own(u)
 	if l == nil {
-		l = u.shared.peek()
+		l = s.seat(u).shared.peek()
 	}
 	if l == nil {
 		// stdio has one session: its own link serves the catalog too.

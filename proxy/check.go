@@ -12,6 +12,8 @@ import (
 // Report is what [Check] found.
 type Report struct {
 	Upstreams []UpstreamReport
+	// Principals are the names of those who may use the HTTP edge.
+	Principals []string
 	// Own are foldgate's own tools.
 	Own []ToolReport
 	// Clashes are names that two upstreams offer.
@@ -81,7 +83,7 @@ func Check(ctx context.Context, cfg Config, log *slog.Logger) (Report, error) {
 	}
 	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
 	g.Warm(ctx)
-	s := g.newSession(peer{Transport: "http", Modern: true})
+	s := g.newSession(peer{Principal: g.anyone(), Transport: "http", Modern: true})
 	defer s.close("check is done")
 	menus := [listKinds]*menu{}
 	for k := range listKinds {
@@ -92,7 +94,7 @@ func Check(ctx context.Context, cfg Config, log *slog.Logger) (Report, error) {
 
 // report sums the merged lists up.
 func (g *Gateway) report(menus [listKinds]*menu) Report {
-	r := Report{Counter: g.counter.Name(), Clashes: menus[listTools].clashes, Unmatched: g.unmatched(menus[listTools])}
+	r := Report{Principals: g.cfg.PrincipalNames(), Counter: g.counter.Name(), Clashes: menus[listTools].clashes, Unmatched: g.unmatched(menus[listTools])}
 	at := map[string]int{}
 	for i, u := range g.ups {
 		said, _ := u.about()

@@ -14,8 +14,17 @@ import (
 // [DefaultConfig]. config.example.yaml shows every key.
 type Config struct {
 	// Listen is the address of the HTTP edge, host:port; "" means stdio.
-	// Without authentication only loopback addresses are accepted.
+	// Without principals only loopback addresses are accepted.
 	Listen string `yaml:"listen"`
+	// TLS makes the HTTP edge speak HTTPS.
+	TLS TLSConfig `yaml:"tls"`
+	// Principals says who may use the HTTP edge, by name. Empty: everybody
+	// who reaches it, as "local", which is also who a host on stdio is.
+	Principals map[string]*PrincipalConfig `yaml:"principals"`
+	// AllowedHosts are names, beside the loopback ones, under which the HTTP edge
+	// answers, for a reverse proxy in front. If there are any, they are also the
+	// only ones on an address that other machines can reach.
+	AllowedHosts []string `yaml:"allowed_hosts"`
 	// AllowedOrigins are the browser origins (scheme://host[:port]) that may
 	// call the HTTP edge, beside pages of the same loopback host.
 	AllowedOrigins []string `yaml:"allowed_origins"`

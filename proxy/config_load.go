@@ -82,7 +82,7 @@ func parseConfig(data []byte, env func(string) (string, bool)) (c Config, faults
 	}()
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
-		return c, []Fault{yamlFault(err)}
+		return c, []Fault{yamlFault(err, nil)}
 	}
 	var body ast.Node
 	for _, doc := range file.Docs {
@@ -106,7 +106,7 @@ func parseConfig(data []byte, env func(string) (string, bool)) (c Config, faults
 		c.Upstreams, c.order = nil, nil
 	}
 	if err := yaml.NodeToValue(body, &c, yaml.Strict()); err != nil {
-		return c, []Fault{yamlFault(err)}
+		return c, []Fault{yamlFault(err, lines)}
 	}
 	if c.order == nil {
 		c.order = mappingKeys(body, "upstreams")
@@ -129,6 +129,11 @@ func (c Config) located(faults []Fault) []Fault {
 // that is not there. They are looked for when the file is read, so that a
 // typing error is told at once and not when the agent needs the tool.
 func (c Config) missing() (faults []Fault) {
+	if c.Secure() {
+		if _, err := c.certificate(); err != nil {
+			faults = append(faults, Fault{Key: "tls", Msg: err.Error()})
+		}
+	}
 	for _, key := range c.keys() {
 		u, at := c.Upstreams[key], "upstreams."+key
 		for i, root := range u.Roots {
@@ -243,15 +248,26 @@ func mappingKeys(body ast.Node, name string) (keys []string) {
 	return keys
 }
 
-// yamlFault turns an error of the YAML library into a fault with its line.
-func yamlFault(err error) Fault {
+// yamlFault turns an error of the YAML library into a fault with its line. Where
+// the library points at a value, the fault names the key: a value may be a secret.
+func yamlFault(err error, lines map[string]int) Fault {
 	var ye yaml.Error
 	if errors.As(err, &ye) {
 		f := Fault{Key: "syntax", Msg: ye.GetMessage()}
 		if t := ye.GetToken(); t != nil {
 			f.Line = t.Position.Line
-			if f.Msg != "" && t.Value != "" {
+			if strings.Contains(f.Msg, "already defined") {
 				f.Key = t.Value
+			}
+			for key, at := range lines {
+				switch {
+				case at != f.Line:
+				case key[len(parentKey(key)):] == t.Value, strings.HasSuffix(key, "."+t.Value):
+					f.Key = t.Value
+					return f
+				case f.Key == "syntax" || len(key) > len(f.Key) || len(key) == len(f.Key) && key > f.Key:
+					f.Key = key
+				}
 			}
 		}
 		return f

@@ -53,7 +53,7 @@ func TestExampleShowsEveryKey(t *testing.T) {
 
 	// What the example shows beside the comments are the defaults.
 	d := DefaultConfig()
-	d.Listen, d.AllowedOrigins = "127.0.0.1:8787", []string{}
+	d.Listen, d.AllowedOrigins, d.AllowedHosts, d.Principals = "127.0.0.1:8787", []string{}, []string{}, map[string]*PrincipalConfig{}
 	c.Upstreams, d.Upstreams, c.lines = nil, nil, nil
 	if diff := cmp.Diff(d, c, cmp.AllowUnexported(Config{})); diff != "" {
 		t.Errorf("config.example.yaml is not the defaults (-default +example):\n%s", diff)
@@ -77,7 +77,7 @@ func TestConfigFaults(t *testing.T) {
 		{"not loopback", "listen: 0.0.0.0:80\n", []Fault{{"listen", 1, "not a loopback address"}}},
 		{"no port", "listen: localhost\n", []Fault{{"listen", 1, "not host:port"}}},
 		{"bad choice", "trace: {payload: full}\n", []Fault{{"trace.payload", 1, `"full" is not one of`}}},
-		{"bad type", "folding:\n  max_depth: many\n", []Fault{{"many", 2, "cannot unmarshal"}}},
+		{"bad type", "folding:\n  max_depth: many\n", []Fault{{"folding.max_depth", 2, "cannot unmarshal"}}},
 		{"impossible value", "folding:\n  max_depth: 9\n", []Fault{{"folding", 1, "max_depth"}}},
 		{"unknown encoding", "budget: {encoding: o300k}\n", []Fault{{"budget.encoding", 1, "o200k_base"}}},
 		{"malformed", "upstreams: [\n", []Fault{{"", 0, ""}}},

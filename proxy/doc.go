@@ -30,7 +30,7 @@
 //     (chain.go): recorded, put into its branch, charged, and on the way back
 //     scrubbed, folded, charged and recorded again.
 //  4. At the end of the chain, send (send.go) picks the link: the session's own
-//     in the legacy era, the shared one in the modern (upstream.go; slot.go opens
+//     in the legacy era, its principal's in the modern (seat.go; slot.go opens
 //     it, and again when it died; reopen.go and watch.go restore what hung on
 //     it). Where the host and the upstream speak different eras, bridge_park.go,
 //     bridge_rounds.go and bridge_log.go translate.
@@ -42,6 +42,6 @@
 //
 // Edges know no upstream, links no host; edge_core.go is all that edges and the
 // core know of each other, link_config.go all that links and the core do. A
-// session owns its flights, its questions to the host and its links; the gateway
-// owns the upstreams, the shared links and the catalog.
+// session owns its flights, its questions to the host and its links; an upstream
+// owns its seats, one for each principal, with their shared link and their lists.
 package proxy

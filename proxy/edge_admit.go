@@ -88,7 +88,7 @@ func sameHost(origin *url.URL, host string) bool {
 
 func allowOrigin(h http.Header, r *http.Request, origin string) {
 	h.Set("Access-Control-Allow-Origin", origin)
-	h.Set("Access-Control-Expose-Headers", headerSession)
+	h.Set("Access-Control-Expose-Headers", headerSession+", WWW-Authenticate")
 	h.Add("Vary", "Origin")
 	if r.Method == http.MethodOptions {
 		h.Set("Access-Control-Allow-Methods", allowLegacy)

@@ -38,11 +38,11 @@ type httpOptions struct {
 	// AllowedOrigins are origins (scheme://host[:port]) of web pages that may
 	// use the endpoint from a browser.
 	AllowedHosts, AllowedOrigins []string
-	// Principal names who sent a request that was let in; nil: always "local".
-	Principal func(*http.Request) string
+	// Tokens says who may use the endpoint; empty: everybody, as "local".
+	Tokens tokenList
 	// CheckParams checks the Mcp-Param-* headers of a modern request against
-	// the schema of what it calls; nil: no check.
-	CheckParams func(method string, params json.RawMessage, h http.Header) *rpcError
+	// the schema of what it calls, as principal sees it; nil: no check.
+	CheckParams func(principal, method string, params json.RawMessage, h http.Header) *rpcError
 	// Ready says what /readyz answers; nil: always ready.
 	Ready func() (ok bool, body []byte)
 }
@@ -69,9 +69,6 @@ func (o httpOptions) withDefaults() httpOptions {
 	}
 	if o.MaxSessions <= 0 {
 		o.MaxSessions = 10_000
-	}
-	if o.Principal == nil {
-		o.Principal = func(*http.Request) string { return "local" }
 	}
 	return o
 }
@@ -127,30 +124,42 @@ func (e *httpEdge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !e.admit(w, r) {
 		return
 	}
+	if r.Method == http.MethodOptions { // a browser asks before it has a token to send
+		w.Header().Set("Allow", allowLegacy)
+		w.WriteHeader(http.StatusNoContent)
+		return
+	}
+	principal, given, ok := e.opts.Tokens.authenticate(r.Header)
+	if !ok {
+		unauthorized(w, given)
+		return
+	}
+	from := sender{principal, branch}
 	modern := r.Header.Get(headerVersion) >= versionModern
 	switch {
 	case r.Method == http.MethodPost:
-		e.post(w, r, branch)
-	case modern && r.Method != http.MethodOptions:
+		e.post(w, r, from)
+	case modern:
 		w.Header().Set("Allow", "POST")
 		refuse(w, http.StatusMethodNotAllowed, nil, &rpcError{Code: codeInvalidRequest, Message: "this protocol version has POST only"})
 	case r.Method == http.MethodGet:
-		e.get(w, r)
+		e.get(w, r, from)
 	case r.Method == http.MethodDelete:
-		e.delete(w, r)
-	case r.Method == http.MethodOptions:
-		w.Header().Set("Allow", allowLegacy)
-		w.WriteHeader(http.StatusNoContent)
+		e.delete(w, r, from)
 	default:
 		w.Header().Set("Allow", allowLegacy)
 		refuse(w, http.StatusMethodNotAllowed, nil, &rpcError{Code: codeInvalidRequest, Message: "method " + r.Method + " is not one of " + allowLegacy})
 	}
 }
 
+// sender is what the head of a request says: who sends it, and the branch that
+// its URL names, or "".
+type sender struct{ principal, branch string }
+
 const allowLegacy = "GET, POST, DELETE, OPTIONS"
 
 // post reads one body and hands it to the era that it belongs to.
-func (e *httpEdge) post(w http.ResponseWriter, r *http.Request, branch string) {
+func (e *httpEdge) post(w http.ResponseWriter, r *http.Request, from sender) {
 	if !acceptsPost(w, r) {
 		return
 	}
@@ -160,7 +169,7 @@ func (e *httpEdge) post(w http.ResponseWriter, r *http.Request, branch string) {
 	}
 	version := r.Header.Get(headerVersion)
 	if k := rawjson.KindOf(body); k == rawjson.Array && version < versionModern {
-		e.postBatch(w, r, body, branch)
+		e.postBatch(w, r, body, from)
 		return
 	}
 	m, err := ParseMessage(body)
@@ -170,14 +179,14 @@ func (e *httpEdge) post(w http.ResponseWriter, r *http.Request, branch string) {
 	}
 	meta := readMeta(m.Params)
 	if version >= versionModern || meta.modern() {
-		e.postModern(w, r, m, meta, branch)
+		e.postModern(w, r, m, meta, from)
 		return
 	}
 	if version != "" && !known(version) {
 		refuse(w, http.StatusBadRequest, m.ID, unsupportedVersion(version))
 		return
 	}
-	e.postLegacy(w, r, m, branch)
+	e.postLegacy(w, r, m, from)
 }
 
 func known(version string) bool {

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bufio"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -255,11 +256,15 @@ func TestLegacyInitializeRefused(t *testing.T) {
 }
 
 func TestLegacyPrincipal(t *testing.T) {
-	_, url := startEdge(t, newFakeCore(nil), httpOptions{Principal: func(r *http.Request) string { return r.Header.Get("X-User") }})
-	_, _, h := hostAnswer(t, hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`, "X-User", "alice"))
+	c := newFakeCore(nil)
+	_, url := startEdge(t, c, httpOptions{Tokens: tokenList{{"alice", sha256.Sum256([]byte("token-a"))}, {"bob", sha256.Sum256([]byte("token-b"))}}})
+	_, _, h := hostAnswer(t, hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`, "Authorization", "Bearer token-a"))
 	id := h.Get(headerSession)
-	for user, want := range map[string]int{"alice": 200, "bob": 404} {
-		if status, _, _ := hostAnswer(t, hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, headerSession, id, "X-User", user)); status != want {
+	if p := c.lastPeer(); p.Principal != "alice" {
+		t.Errorf("principal = %q, want alice", p.Principal)
+	}
+	for user, want := range map[string]int{"Bearer token-a": 200, "bearer  token-a ": 200, "Bearer token-b": 404, "Bearer token-c": 401, "": 401} {
+		if status, _, _ := hostAnswer(t, hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, headerSession, id, "Authorization", user)); status != want {
 			t.Errorf("%s on alice's session = %d, want %d", user, status, want)
 		}
 	}

@@ -14,12 +14,12 @@ import (
 )
 
 // postLegacy serves one message of a revision with sessions.
-func (e *httpEdge) postLegacy(w http.ResponseWriter, r *http.Request, m Message, branch string) {
+func (e *httpEdge) postLegacy(w http.ResponseWriter, r *http.Request, m Message, from sender) {
 	if m.Method == methodInitialize && m.IsRequest() {
-		e.initialize(w, r, m, branch)
+		e.initialize(w, r, m, from)
 		return
 	}
-	l, ok := e.legacyOf(w, r, m.ID)
+	l, ok := e.legacyOf(w, r, from, m.ID)
 	if !ok {
 		return
 	}
@@ -37,19 +37,19 @@ func (e *httpEdge) postLegacy(w http.ResponseWriter, r *http.Request, m Message,
 	l.mu.Lock()
 	l.busy++ // the exchange may outlive the request
 	l.mu.Unlock()
-	go l.run(s, m, endToEnd(r.Header), branch)
+	go l.run(s, m, endToEnd(r.Header), from.branch)
 	sse, replies, ok := e.await(r.Context(), s, c)
 	e.respond(w, r, l, s, c, sse, replies, ok, false)
 }
 
 // initialize opens a session and sends its id with the reply. The session stays
 // only if the core takes it.
-func (e *httpEdge) initialize(w http.ResponseWriter, r *http.Request, m Message, branch string) {
+func (e *httpEdge) initialize(w http.ResponseWriter, r *http.Request, m Message, from sender) {
 	if !e.enter() {
 		refuseShutdown(w, m.ID)
 		return
 	}
-	l, fault := e.openLegacy(e.opts.Principal(r))
+	l, fault := e.openLegacy(from.principal)
 	if fault != nil {
 		e.leave()
 		w.Header().Set("Retry-After", "60")
@@ -60,7 +60,7 @@ func (e *httpEdge) initialize(w http.ResponseWriter, r *http.Request, m Message,
 	l.mu.Lock()
 	l.busy++
 	l.mu.Unlock()
-	go l.run(s, m, endToEnd(r.Header), branch)
+	go l.run(s, m, endToEnd(r.Header), from.branch)
 	sse, replies, ok := e.await(r.Context(), s, c)
 	l.mu.Lock()
 	open := !l.closed
@@ -115,7 +115,7 @@ func (e *httpEdge) accept(s hostSession, m Message) {
 }
 
 // postBatch serves an array of messages, which revision 2025-03-26 allows.
-func (e *httpEdge) postBatch(w http.ResponseWriter, r *http.Request, body []byte, branch string) {
+func (e *httpEdge) postBatch(w http.ResponseWriter, r *http.Request, body []byte, from sender) {
 	bad := func(code int, text string) {
 		refuse(w, http.StatusBadRequest, nil, &rpcError{Code: code, Message: text})
 	}
@@ -123,7 +123,7 @@ func (e *httpEdge) postBatch(w http.ResponseWriter, r *http.Request, body []byte
 		bad(codeParse, "not valid JSON")
 		return
 	}
-	l, ok := e.legacyOf(w, r, nil)
+	l, ok := e.legacyOf(w, r, from, nil)
 	if !ok {
 		return
 	}
@@ -159,11 +159,11 @@ func (e *httpEdge) postBatch(w http.ResponseWriter, r *http.Request, body []byte
 	case len(requests)+len(faults) == 0:
 		w.WriteHeader(http.StatusAccepted)
 	default:
-		e.serveBatch(w, r, l, requests, faults, branch)
+		e.serveBatch(w, r, l, requests, faults, from)
 	}
 }
 
-func (e *httpEdge) serveBatch(w http.ResponseWriter, r *http.Request, l *legacySession, requests []Message, faults [][]byte, branch string) {
+func (e *httpEdge) serveBatch(w http.ResponseWriter, r *http.Request, l *legacySession, requests []Message, faults [][]byte, from sender) {
 	s, c := l.newStream(len(requests) + len(faults))
 	for _, f := range faults {
 		if s.finish(f) {
@@ -180,7 +180,7 @@ func (e *httpEdge) serveBatch(w http.ResponseWriter, r *http.Request, l *legacyS
 		l.mu.Lock()
 		l.busy++
 		l.mu.Unlock()
-		go l.run(s, m, endToEnd(r.Header), branch)
+		go l.run(s, m, endToEnd(r.Header), from.branch)
 	}
 	sse, replies, ok := e.await(r.Context(), s, c)
 	e.respond(w, r, l, s, c, sse, replies, ok, true)
@@ -248,23 +248,23 @@ func (e *httpEdge) sendJSON(w http.ResponseWriter, status int, body []byte) {
 
 // get opens the session's own stream, or resumes the stream that Last-Event-ID
 // names.
-func (e *httpEdge) get(w http.ResponseWriter, r *http.Request) {
+func (e *httpEdge) get(w http.ResponseWriter, r *http.Request, from sender) {
 	if !accepts(r.Header["Accept"], "text/event-stream") {
 		refuse(w, http.StatusNotAcceptable, nil, &rpcError{Code: codeInvalidRequest, Message: "Accept must hold text/event-stream"})
 		return
 	}
-	l, ok := e.legacyOf(w, r, nil)
+	l, ok := e.legacyOf(w, r, from, nil)
 	if !ok {
 		return
 	}
 	defer l.release()
-	s, from, ok := l.std, (*uint64)(nil), true
+	s, after, ok := l.std, (*uint64)(nil), true
 	if last := r.Header.Get(headerLastEvent); last != "" {
-		s, from, ok = l.resumed(last)
+		s, after, ok = l.resumed(last)
 	}
 	var c *streamConn
 	if ok {
-		c, ok = s.attach(from)
+		c, ok = s.attach(after)
 	}
 	if !ok {
 		status, text := http.StatusConflict, "this session has a GET stream already"
@@ -297,8 +297,8 @@ func (l *legacySession) resumed(id string) (*stream, *uint64, bool) {
 }
 
 // delete ends a session at the host's wish.
-func (e *httpEdge) delete(w http.ResponseWriter, r *http.Request) {
-	l, ok := e.legacyOf(w, r, nil)
+func (e *httpEdge) delete(w http.ResponseWriter, r *http.Request, from sender) {
+	l, ok := e.legacyOf(w, r, from, nil)
 	if !ok {
 		return
 	}

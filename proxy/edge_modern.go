@@ -15,12 +15,12 @@ var errNoStream = errors.New("a modern host hears of this only on subscriptions/
 
 // postModern serves one message of the era without sessions: the request is its
 // own session, and the connection is its life.
-func (e *httpEdge) postModern(w http.ResponseWriter, r *http.Request, m Message, meta requestMeta, branch string) {
+func (e *httpEdge) postModern(w http.ResponseWriter, r *http.Request, m Message, meta requestMeta, from sender) {
 	if m.IsResponse() {
 		refuse(w, http.StatusBadRequest, nil, &rpcError{Code: codeInvalidRequest, Message: "this protocol version has no requests to answer"})
 		return
 	}
-	if fault := e.checkModern(r.Header, m, meta); fault != nil {
+	if fault := e.checkModern(from.principal, r.Header, m, meta); fault != nil {
 		status := statusOf(fault.Code)
 		if status == http.StatusOK {
 			status = http.StatusBadRequest
@@ -32,7 +32,7 @@ func (e *httpEdge) postModern(w http.ResponseWriter, r *http.Request, m Message,
 		refuseShutdown(w, m.ID)
 		return
 	}
-	p := peer{Principal: e.opts.Principal(r), Transport: "http", Modern: true, Push: func([]byte) error { return errNoStream }}
+	p := peer{Principal: from.principal, Transport: "http", Modern: true, Push: func([]byte) error { return errNoStream }}
 	if m.IsNotification() {
 		defer e.leave()
 		s := e.core.open(p)
@@ -41,7 +41,7 @@ func (e *httpEdge) postModern(w http.ResponseWriter, r *http.Request, m Message,
 		w.WriteHeader(http.StatusAccepted)
 		return
 	}
-	e.serveModern(w, r, m, p, branch)
+	e.serveModern(w, r, m, p, from.branch)
 }
 
 func (e *httpEdge) closeCore(s hostSession, reason string) {
@@ -106,7 +106,7 @@ func (e *httpEdge) respondModern(w http.ResponseWriter, r *http.Request, st *str
 
 // checkModern applies the rules for headers and _meta, the most telling first:
 // what is missing, what contradicts the body, what is not supported.
-func (e *httpEdge) checkModern(h http.Header, m Message, meta requestMeta) *rpcError {
+func (e *httpEdge) checkModern(principal string, h http.Header, m Message, meta requestMeta) *rpcError {
 	version, fault := single(h, headerVersion)
 	if fault != nil {
 		return fault
@@ -128,7 +128,7 @@ func (e *httpEdge) checkModern(h http.Header, m Message, meta requestMeta) *rpcE
 		return fault
 	}
 	if e.opts.CheckParams != nil {
-		return e.opts.CheckParams(m.Method, m.Params, h)
+		return e.opts.CheckParams(principal, m.Method, m.Params, h)
 	}
 	return nil
 }

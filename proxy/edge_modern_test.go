@@ -27,7 +27,7 @@ func TestModernRules(t *testing.T) {
 		}
 		return echo(ctx, ex)
 	})
-	_, url := startEdge(t, c, httpOptions{CheckParams: func(_ string, _ json.RawMessage, h http.Header) *rpcError {
+	_, url := startEdge(t, c, httpOptions{CheckParams: func(_, _ string, _ json.RawMessage, h http.Header) *rpcError {
 		if h.Get("Mcp-Param-Bad") != "" {
 			return &rpcError{Code: codeHeaderMismatch, Message: "bad param"}
 		}

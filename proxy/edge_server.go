@@ -20,7 +20,8 @@ const (
 )
 
 // handler returns the whole URL space: the MCP endpoints, /healthz (200 while
-// the process lives) and /readyz (200 or 503, with the body of opts.Ready).
+// the process lives) and /readyz (200 or 503, with the body of opts.Ready for
+// those who may use the endpoint).
 func (e *httpEdge) handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", e)
@@ -34,7 +35,13 @@ func (e *httpEdge) handler() http.Handler {
 		}
 		status, ok, body := http.StatusOK, true, []byte(`{"status":"ready"}`)
 		if e.opts.Ready != nil {
-			ok, body = e.opts.Ready()
+			var whole []byte
+			ok, whole = e.opts.Ready()
+			if _, _, known := e.opts.Tokens.authenticate(r.Header); known {
+				body = whole
+			} else if !ok {
+				body = []byte(`{"status":"unready"}`)
+			}
 		}
 		if !ok {
 			status = http.StatusServiceUnavailable

@@ -102,7 +102,7 @@ func (e *httpEdge) openSessions() int {
 // legacyOf finds the session that a request names and holds it until release.
 // It answers the request itself where there is none: 400 without an id, 404 for
 // one that is unknown, ended, or another principal's, which must look the same.
-func (e *httpEdge) legacyOf(w http.ResponseWriter, r *http.Request, id []byte) (*legacySession, bool) {
+func (e *httpEdge) legacyOf(w http.ResponseWriter, r *http.Request, from sender, id []byte) (*legacySession, bool) {
 	name := r.Header.Get(headerSession)
 	if name == "" {
 		refuse(w, http.StatusBadRequest, id, &rpcError{Code: codeInvalidRequest, Message: "the Mcp-Session-Id header is missing; send initialize first"})
@@ -111,7 +111,7 @@ func (e *httpEdge) legacyOf(w http.ResponseWriter, r *http.Request, id []byte) (
 	e.mu.Lock()
 	l := e.sessions[name]
 	e.mu.Unlock()
-	if l == nil || l.principal != e.opts.Principal(r) || !l.hold() {
+	if l == nil || l.principal != from.principal || !l.hold() {
 		refuse(w, http.StatusNotFound, id, &rpcError{Code: codeInvalidRequest, Message: "no such session; send initialize again"})
 		return nil, false
 	}

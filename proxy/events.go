@@ -19,7 +19,7 @@ func (g *Gateway) fromCall(fl *inbound, u *upstream, l link, m Message) {
 		return
 	}
 	if changedKinds(m.Method) != nil {
-		g.listChanged(fl.s, u, m.Method)
+		g.listChanged(fl.s.seat(u), fl.s, m.Method)
 		return
 	}
 	if m.Method == "notifications/cancelled" {
@@ -47,7 +47,7 @@ func (s *session) fromOwn(u *upstream, m Message) {
 		}
 		g.ask(s, fl, true, u, l, m)
 	case changedKinds(m.Method) != nil:
-		g.listChanged(s, u, m.Method)
+		g.listChanged(s.seat(u), s, m.Method)
 	case m.Method == "notifications/cancelled":
 		s.cancelAsk(s.own(u), m.Params)
 	default:
@@ -56,24 +56,25 @@ func (s *session) fromOwn(u *upstream, m Message) {
 }
 
 // fromShared takes a message of a shared link that belongs to no known call.
-func (g *Gateway) fromShared(u *upstream, m Message) {
+func (g *Gateway) fromShared(st *seat, m Message) {
+	u := st.up
 	switch {
 	case m.IsRequest():
 		g.background(func() {
-			if l := u.shared.peek(); l != nil {
-				g.answerShared(u, l, m)
+			if l := st.shared.peek(); l != nil {
+				g.answerShared(st, l, m)
 			}
 		})
 	case changedKinds(m.Method) != nil:
-		g.listChanged(nil, u, m.Method)
+		g.listChanged(st, nil, m.Method)
 	case m.Method == "notifications/resources/updated":
-		g.listens.updated(g, u, m)
+		g.listens.updated(g, st, m)
 	default:
-		if fl := u.whose(m); fl != nil {
+		if fl := st.whose(m); fl != nil {
 			g.relay(fl.s, fl, u, m)
 			return
 		}
-		// Of a server that several hosts share it is nobody's in particular.
+		// Of a link that several hosts share it is nobody's in particular.
 		u.log.Debug("notification without a call", "method", m.Method)
 	}
 }
@@ -164,11 +165,13 @@ func (g *Gateway) outward(ctx context.Context, u *upstream, m Message) (params j
 	return params, extra
 }
 
-// listChanged drops the lists that changed and tells the hosts. s is the
-// session whose own link said so, nil for a shared link.
-func (g *Gateway) listChanged(s *session, u *upstream, method string) {
-	ks := changedKinds(method)
-	u.lists.forget(ks...)
+// listChanged drops the lists that changed and tells the hosts of the seat's
+// principal. s is the session whose own link said so, nil for a shared link.
+func (g *Gateway) listChanged(st *seat, s *session, method string) {
+	ks, u := changedKinds(method), st.up
+	for _, any := range u.everySeat() { // the others may have no link open to be told over
+		any.lists.forget(ks...)
+	}
 	if s != nil {
 		s.mu.Lock()
 		v := s.views[u.key]
@@ -182,13 +185,13 @@ func (g *Gateway) listChanged(s *session, u *upstream, method string) {
 		}
 		s.pushChange(method)
 	} else {
-		for _, other := range g.sessions.list() {
+		for _, other := range g.sessions.of(st.principal) {
 			if other.own(u) == nil { // those with a link of their own are told over it
 				other.pushChange(method)
 			}
 		}
 	}
-	g.listens.changed(g, method)
+	g.listens.changed(st.principal, method)
 }
 
 // changeDelay gathers bursts of list_changed into one message a list.

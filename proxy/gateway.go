@@ -97,7 +97,7 @@ func (g *Gateway) openEngines() error {
 	if g.counter, err = g.counter.WithScale(g.cfg.Budget.Scale); err != nil {
 		return fmt.Errorf("budget.scale: %w", err)
 	}
-	if g.scrubber, err = scrub.New(scrub.Options{Rules: g.cfg.path(g.cfg.Scrub.Rules), Timeout: time.Duration(g.cfg.Scrub.TimeoutMS) * time.Millisecond}); err != nil {
+	if g.scrubber, err = scrub.New(scrub.Options{Rules: g.cfg.RulesFile(), Known: g.cfg.tokens(), Timeout: time.Duration(g.cfg.Scrub.TimeoutMS) * time.Millisecond}); err != nil {
 		return fmt.Errorf("scrub.rules: %w", err)
 	}
 	g.log = slog.New(scrubLog{g.log.Handler(), g.scrubber}) // from here on: nothing was logged before
@@ -198,7 +198,7 @@ func (g *Gateway) Warm(ctx context.Context) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			_, _ = u.shared.get(ctx) // the fault is kept in u's status
+			_, _ = u.seat(g.anyone()).shared.get(ctx) // the fault is kept in u's status
 		}()
 	}
 	wg.Wait()
@@ -213,7 +213,9 @@ func (g *Gateway) Close(ctx context.Context) error {
 	g.parking.close()
 	g.cancel()
 	for _, u := range g.ups {
-		u.shared.close()
+		for _, st := range u.everySeat() {
+			st.shared.close()
+		}
 	}
 	done := make(chan struct{})
 	go func() { g.wg.Wait(); close(done) }()

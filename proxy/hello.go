@@ -45,10 +45,14 @@ func (g *Gateway) answerInitialize(ctx context.Context, fl *inbound, c *intercep
 // answerDiscover serves server/discover of the modern era.
 func (g *Gateway) answerDiscover(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
 	g.acquaint(ctx, fl.s, true)
+	scope := "public"
+	if len(g.cfg.Principals) > 0 { // what somebody may see who has a token
+		scope = "private"
+	}
 	out := append([]byte(`{"resultType":"complete","supportedVersions":`), rawjson.Marshal(supportedVersions)...)
 	out = append(append(out, `,"capabilities":`...), g.capabilities(true)...)
 	out = append(append(out, `,"instructions":`...), rawjson.Quote(g.instructions())...)
-	out = append(append(out, `,"ttlMs":0,"cacheScope":"public","_meta":{"`+metaServerInfo+`":`...), serverInfo()...)
+	out = append(append(out, `,"ttlMs":0,"cacheScope":"`+scope+`","_meta":{"`+metaServerInfo+`":`...), serverInfo()...)
 	return &interceptor.Result{Body: append(out, '}', '}')}, nil
 }
 
@@ -70,18 +74,11 @@ func (g *Gateway) acquaint(ctx context.Context, s *session, modern bool) {
 		go func() {
 			defer wg.Done()
 			if _, err := s.linkFor(ctx, u, modern || s.Transport != "stdio"); err != nil {
-				u.setLate()
+				s.seat(u).setLate()
 			}
 		}()
 	}
 	wg.Wait()
-}
-
-// setLate notes that a host was answered without u.
-func (u *upstream) setLate() {
-	u.mu.Lock()
-	u.late = true
-	u.mu.Unlock()
 }
 
 // perHop are capabilities that foldgate states itself.
@@ -175,7 +172,7 @@ func (g *Gateway) answerList(ctx context.Context, fl *inbound, c *interceptor.Ca
 		}
 		m := g.menu(ctx, fl.s, k, fl.modern, []string{c.Record})
 		for key := range m.missing {
-			g.byKey[key].setLate()
+			fl.s.seat(g.byKey[key]).setLate()
 		}
 		c.Clean = true // each listing was scrubbed when it was fetched
 		for _, l := range m.from {

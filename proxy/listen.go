@@ -61,12 +61,17 @@ func (g *Gateway) listen(ctx context.Context, fl *inbound, c *interceptor.Call) 
 		}
 		return true
 	})
+	if len(ln.methods) > 0 { // changes are told over the principal's link
+		for _, u := range g.ups {
+			g.background(func() { _, _ = fl.s.seat(u).shared.get(ctx) })
+		}
+	}
 	g.listens.add(ln)
 	defer g.listens.remove(ln)
 	ln.send("notifications/subscriptions/acknowledged", rawjson.Set([]byte(`{}`), agreed, "notifications"))
 	for _, uri := range ln.uris {
 		if owners := g.owners(fl, uri); len(owners) > 0 {
-			g.background(func() { g.watchResource(ctx, owners[0], owners[0].shared.get, uri, ln) })
+			g.background(func() { g.watchResource(ctx, owners[0], fl.s.seat(owners[0]).shared.get, uri, ln) })
 		}
 	}
 	<-ctx.Done()
@@ -79,21 +84,22 @@ func (g *Gateway) listen(ctx context.Context, fl *inbound, c *interceptor.Call) 
 	return nil, cause
 }
 
-// changed tells all who asked that a list changed.
-func (ls *listeners) changed(g *Gateway, method string) {
+// changed tells those hosts of a principal who asked that a list changed.
+func (ls *listeners) changed(principal, method string) {
 	for _, ln := range ls.list() {
-		if slices.Contains(ln.methods, method) {
+		if ln.s.Principal == principal && slices.Contains(ln.methods, method) {
 			ln.send(method, nil)
 		}
 	}
 }
 
-// updated tells all who asked that a resource changed.
-func (ls *listeners) updated(g *Gateway, u *upstream, m Message) {
+// updated tells those hosts of the seat's principal who asked that a resource
+// changed.
+func (ls *listeners) updated(g *Gateway, st *seat, m Message) {
 	uri, _ := rawjson.GetString(m.Params, "uri")
 	for _, ln := range ls.list() {
-		if slices.Contains(ln.uris, uri) && (ln.up == nil || ln.up == u) {
-			ls.deliver(g, u, m, ln)
+		if slices.Contains(ln.uris, uri) && ln.s.Principal == st.principal && (ln.up == nil || ln.up == st.up) {
+			ls.deliver(g, st.up, m, ln)
 		}
 	}
 }

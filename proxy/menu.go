@@ -45,8 +45,8 @@ type entry struct {
 // menus keeps the last merged lists. Its zero value is ready to use.
 type menus struct {
 	mu     sync.Mutex
-	last   [listKinds]*menu
-	warned map[string]bool // clashes that the log has already
+	last   map[string]*[listKinds]*menu // by principal
+	warned map[string]bool              // clashes that the log has already
 }
 
 // warn logs clashes, each once. The caller holds mu.
@@ -75,11 +75,23 @@ func (ms *menus) warnRules(log *slog.Logger, faults []Fault) {
 	}
 }
 
-// latest returns the last merged list without asking anyone; nil if there is none.
-func (ms *menus) latest(k listKind) *menu {
+// latest returns the last merged list of a principal without asking anyone; nil
+// if there is none.
+func (ms *menus) latest(principal string, k listKind) *menu {
 	ms.mu.Lock()
 	defer ms.mu.Unlock()
-	return ms.last[k]
+	return ms.of(principal)[k]
+}
+
+// of returns the last merged lists of a principal. The caller holds mu.
+func (ms *menus) of(principal string) *[listKinds]*menu {
+	if ms.last[principal] == nil {
+		if ms.last == nil {
+			ms.last = map[string]*[listKinds]*menu{}
+		}
+		ms.last[principal] = &[listKinds]*menu{}
+	}
+	return ms.last[principal]
 }
 
 // listWait bounds how long a list waits for an upstream that is starting; what
@@ -110,7 +122,8 @@ func (g *Gateway) menu(ctx context.Context, s *session, k listKind, modern bool,
 	}
 	g.menus.mu.Lock()
 	defer g.menus.mu.Unlock()
-	if m := g.menus.last[k]; m != nil && slices.Equal(m.from, from) {
+	last := g.menus.of(s.Principal)
+	if m := last[k]; m != nil && slices.Equal(m.from, from) {
 		return m
 	}
 	m := g.merge(k, from)
@@ -119,7 +132,7 @@ func (g *Gateway) menu(ctx context.Context, s *session, k listKind, modern bool,
 	if k == listTools {
 		g.menus.warnRules(g.log, g.unmatched(m))
 	}
-	g.menus.last[k] = m
+	last[k] = m
 	return m
 }
 
@@ -164,7 +177,7 @@ func (g *Gateway) byPrefix(name string) (found *upstream) {
 // current finds a name in the last merged list, if its owner still says what it
 // said then. So a call never waits for upstreams that are not its own.
 func (g *Gateway) current(s *session, k listKind, name string) (entry, bool) {
-	m := g.menus.latest(k)
+	m := g.menus.latest(s.Principal, k)
 	if m == nil {
 		return entry{}, false
 	}
@@ -205,7 +218,7 @@ func (g *Gateway) merge(k listKind, from []*listing) *menu {
 			items = append(items, e.shown)
 		}
 	}
-	m.render(k, items)
+	m.render(k, items, len(g.cfg.Principals) > 0)
 	return m
 }
 
@@ -234,11 +247,15 @@ func (u *upstream) entry(k listKind, raw json.RawMessage) (shown string, e entry
 	return shown, e, true
 }
 
-// render writes the list result in the forms of both eras.
-func (m *menu) render(k listKind, items [][]byte) {
+// render writes the list result in the forms of both eras. private says that
+// the list may be no other principal's.
+func (m *menu) render(k listKind, items [][]byte, private bool) {
 	out := append([]byte(`{"`+kinds[k].field+`":[`), bytes.Join(items, []byte(","))...)
 	out = append(out, ']')
 	scope, ttl, sole := "public", -1, soleListing(m.from)
+	if private {
+		scope = "private"
+	}
 	for _, l := range m.from {
 		if l == nil {
 			ttl = 0 // an upstream is missing: ask again

@@ -72,12 +72,12 @@ func primitive(raw []byte) (string, bool) {
 
 // checkParams refuses a modern tools/call whose Mcp-Param headers do not say
 // what its arguments say.
-func (g *Gateway) checkParams(method string, params json.RawMessage, h http.Header) *rpcError {
+func (g *Gateway) checkParams(principal, method string, params json.RawMessage, h http.Header) *rpcError {
 	if method != "tools/call" {
 		return nil
 	}
 	name, _ := rawjson.GetString(params, "name")
-	m := g.menus.latest(listTools)
+	m := g.menus.latest(principal, listTools)
 	if m == nil {
 		return nil // no list was ever asked for, so no host knows of a binding
 	}

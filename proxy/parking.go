@@ -35,17 +35,17 @@ func (k *parking) find(ticket string, c *interceptor.Call) *parked {
 	return nil
 }
 
-// suited returns the parked call to u that gets the question m, which came
+// suited returns the parked call of the seat that gets the question m, which came
 // without saying for which call: of those whose host can answer, first the ones
 // that are being served, then the one with the fewest questions open, then the
 // oldest. The answer goes back to the question, whichever call carried it.
-func (k *parking) suited(u *upstream, m Message) (found *parked) {
+func (k *parking) suited(st *seat, m Message) (found *parked) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	least := [3]int{}
 	for _, p := range k.all {
 		p.mu.Lock()
-		fits := p.up == u && hostCan(p.latest.ex.Msg.Params, m)
+		fits := p.up == st.up && p.principal == st.principal && hostCan(p.latest.ex.Msg.Params, m)
 		rank := [3]int{0, len(p.open), p.number}
 		if p.current == nil {
 			rank[0] = 1
@@ -68,7 +68,7 @@ func (g *Gateway) unpark(p *parked) {
 	p.mu.Unlock()
 	for _, q := range open {
 		if q.guess {
-			g.background(func() { g.answerShared(p.up, q.l, q.m) })
+			g.background(func() { g.answerShared(p.up.seat(p.principal), q.l, q.m) })
 		}
 	}
 }

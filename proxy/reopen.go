@@ -22,10 +22,10 @@ func (s *session) ownUp(u *upstream, l link, again bool) {
 		_, _ = l.call(s.ctx, &linkCall{Method: "logging/setLevel", Params: level})
 	}
 	if l.info().Modern() {
-		s.gw.background(func() { s.gw.watchLists(s, u, l) })
+		s.gw.background(func() { s.gw.watchLists(s.seat(u), s, l) })
 	}
 	s.gw.background(func() { s.revive(u, l) })
-	late := u.tookLate()
+	late := s.seat(u).tookLate()
 	if !again && !late {
 		return
 	}
@@ -37,7 +37,7 @@ func (s *session) ownUp(u *upstream, l link, again bool) {
 			u.log.Warn("subscription could not be made again", "uri", uri, "err", err)
 		}
 	}
-	s.gw.allChanged(s, u)
+	s.gw.allChanged(s.seat(u), s)
 }
 
 // revive opens a session's own link again as soon as it dies, if the host waits
@@ -61,29 +61,20 @@ func (s *session) revive(u *upstream, l link) {
 }
 
 // sharedUp prepares a shared link. After a restart the lists may have changed.
-func (g *Gateway) sharedUp(u *upstream, l link, again bool) {
-	if l.info().Modern() && u.cfg.Builtin == "" {
-		g.background(func() { g.watchLists(nil, u, l) })
+func (g *Gateway) sharedUp(st *seat, l link, again bool) {
+	if l.info().Modern() && st.up.cfg.Builtin == "" {
+		g.background(func() { g.watchLists(st, nil, l) })
 	}
-	if late := u.tookLate(); again || late {
-		g.allChanged(nil, u)
+	if late := st.tookLate(); again || late {
+		g.allChanged(st, nil)
 	}
 }
 
-// tookLate reports, once, that hosts were answered without u.
-func (u *upstream) tookLate() bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	late := u.late
-	u.late = false
-	return late
-}
-
-// allChanged announces a change of every list that u offers.
-func (g *Gateway) allChanged(s *session, u *upstream) {
+// allChanged announces a change of every list that the upstream offers.
+func (g *Gateway) allChanged(st *seat, s *session) {
 	for _, k := range []listKind{listTools, listPrompts, listResources} {
-		if u.capability(kinds[k].capability) != nil {
-			g.listChanged(s, u, kinds[k].changed)
+		if st.up.capability(kinds[k].capability) != nil {
+			g.listChanged(st, s, kinds[k].changed)
 		}
 	}
 }

@@ -2,6 +2,9 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
 	"net"
 )
 
@@ -12,10 +15,22 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	if err != nil {
 		return err
 	}
+	addr := ln.Addr()
+	if g.cfg.Secure() {
+		cert, err := g.cfg.certificate()
+		if err != nil {
+			return errors.Join(fmt.Errorf("tls: %w", err), ln.Close())
+		}
+		// HTTP/1.1 only: the edge's limits on slow readers are limits on connections.
+		ln = tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+	} else if g.cfg.exposed() {
+		g.log.Warn("other machines can reach this address, and tokens and results cross the network as plain text: set tls, or let a proxy that speaks TLS stand in front of a loopback address", "listen", g.cfg.Listen)
+	}
 	e := newHTTPEdge(g, httpOptions{
-		Log: g.log, MaxBody: maxMessage, AllowedOrigins: g.cfg.AllowedOrigins, Ready: g.ready, CheckParams: g.checkParams,
+		Log: g.log, MaxBody: maxMessage, AllowedHosts: g.cfg.AllowedHosts, AllowedOrigins: g.cfg.AllowedOrigins, Tokens: g.cfg.tokenList(),
+		Ready: g.ready, CheckParams: g.checkParams,
 	})
-	ready(ln.Addr())
+	ready(addr)
 	g.background(func() { g.Warm(g.ctx) })
 	return serveHTTP(ctx, ln, e, e.handler(), shutdownWait)
 }

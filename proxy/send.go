@@ -53,7 +53,7 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 		defer cancel()
 	}
 	if fl.modern {
-		defer u.enter(fl)()
+		defer fl.s.seat(u).enter(fl)()
 	}
 	c.Forward = withTraceparent(c.Forward, c.Outgoing())
 	switch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -78,7 +79,7 @@ func (g *Gateway) open(p peer) hostSession { return g.newSession(p) }
 // newSession starts a session of a host, or one of foldgate's own.
 func (g *Gateway) newSession(p peer) *session {
 	if p.Principal == "" {
-		p.Principal = "local"
+		p.Principal = localPrincipal
 	}
 	ctx, cancel := context.WithCancelCause(g.ctx)
 	s := &session{
@@ -255,7 +256,7 @@ func (s *session) openLinks() map[*upstream]link {
 	for _, u := range s.gw.ups {
 		l := s.own(u)
 		if l == nil && !legacy {
-			l = u.shared.peek()
+			l = s.seat(u).shared.peek()
 		}
 		if l != nil {
 			out[u] = l
@@ -315,6 +316,11 @@ func (r *register) remove(s *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.all, s)
+}
+
+// of returns the sessions of a principal.
+func (r *register) of(principal string) []*session {
+	return slices.DeleteFunc(r.list(), func(s *session) bool { return s.Principal != principal })
 }
 
 func (r *register) list() []*session {

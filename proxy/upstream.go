@@ -20,24 +20,13 @@ type upstream struct {
 	cfg         *UpstreamConfig
 	gw          *Gateway
 	log         *slog.Logger
-	// shared is the link used by modern hosts, which have no sessions, and to
-	// fill the catalog where no session link is at hand.
-	shared *slot
-	// lists is the catalog as seen by everyone.
-	lists view
 
-	mu sync.Mutex
+	mu    sync.Mutex
+	seats map[string]*seat // by principal
 	// said is what the upstream last said of itself; kept across restarts.
 	said linkInfo
 	// fault is why the last attempt to reach it failed; nil when it is up.
 	fault error
-	// late: a list was answered without u, so its coming up is a change.
-	late bool
-	// serving are the modern requests at u over its shared link.
-	serving map[*inbound]struct{}
-	// toldLevel is the legacy link that was told to log from level on.
-	toldLevel link
-	level     int
 }
 
 // Defaults of an upstream's limits.
@@ -48,11 +37,7 @@ const (
 )
 
 func newUpstream(g *Gateway, key string, cfg *UpstreamConfig) *upstream {
-	u := &upstream{key: key, prefix: cfg.prefix(key), cfg: cfg, gw: g, log: g.log.With("upstream", key)}
-	u.shared = u.slot(g.ctx, func(ctx context.Context) (link, error) {
-		return u.dial(ctx, nil, true, func(m Message) { g.fromShared(u, m) })
-	}, func(l link, again bool) { g.sharedUp(u, l, again) })
-	return u
+	return &upstream{key: key, prefix: cfg.prefix(key), cfg: cfg, gw: g, log: g.log.With("upstream", key)}
 }
 
 // slot returns a supervised place for a link to u.
@@ -148,10 +133,10 @@ func (u *upstream) status() (state string, fault error) {
 }
 
 // linkFor returns the link over which s reaches u: its own in the legacy era,
-// the shared one in the modern era and for servers that live inside foldgate.
+// its principal's in the modern era and for servers that live inside foldgate.
 func (s *session) linkFor(ctx context.Context, u *upstream, modern bool) (link, error) {
 	if modern || u.cfg.Builtin != "" {
-		return u.shared.get(ctx)
+		return s.seat(u).shared.get(ctx)
 	}
 	s.mu.Lock()
 	sl := s.slots[u.key]
@@ -171,7 +156,7 @@ func (s *session) linkFor(ctx context.Context, u *upstream, modern bool) (link, 
 
 // slow is the slot's: whether s would likely wait in vain for u.
 func (s *session) slow(u *upstream, modern bool) error {
-	sl := u.shared
+	sl := s.seat(u).shared
 	if !modern && u.cfg.Builtin == "" {
 		s.mu.Lock()
 		sl = s.slots[u.key]

@@ -30,7 +30,7 @@ func (g *Gateway) watchResource(ctx context.Context, u *upstream, get func(conte
 			return true, err
 		}
 		if !l.info().Modern() {
-			return g.subscribe(ctx, l, uri, up)
+			return g.subscribe(ctx, ln.s.Principal, l, uri, up)
 		}
 		want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}})
 		return listenAt(ctx, l, want, up, func(m Message) {
@@ -42,9 +42,10 @@ func (g *Gateway) watchResource(ctx context.Context, u *upstream, get func(conte
 }
 
 // watchLists keeps a listen of foldgate's own open on the modern link l, so
-// that the catalog follows the changes of u. s is the session whose own link it
+// that the catalog follows the changes of the upstream. s is the session whose own link it
 // is, nil for a shared one. It ends with the link.
-func (g *Gateway) watchLists(s *session, u *upstream, l link) {
+func (g *Gateway) watchLists(st *seat, s *session, l link) {
+	u := st.up
 	flags := map[string]bool{}
 	for flag, method := range listenFlags {
 		ks := changedKinds(method)
@@ -64,11 +65,11 @@ func (g *Gateway) watchLists(s *session, u *upstream, l link) {
 		case <-ctx.Done():
 		}
 	})
-	missed := func() { g.allChanged(s, u) }
+	missed := func() { g.allChanged(st, s) }
 	g.insist(ctx, u, "list changes", missed, func(ctx context.Context, up func()) (bool, error) {
 		return listenAt(ctx, l, rawjson.Marshal(flags), up, func(m Message) {
 			if changedKinds(m.Method) != nil {
-				g.listChanged(s, u, m.Method)
+				g.listChanged(st, s, m.Method)
 			}
 		})
 	})
@@ -115,7 +116,7 @@ func listenAt(ctx context.Context, l link, want json.RawMessage, up func(), even
 
 // subscribe holds a legacy subscription until the link dies or ctx ends. The
 // updates come to linkConfig.Handle.
-func (g *Gateway) subscribe(ctx context.Context, l link, uri string, up func()) (goOn bool, err error) {
+func (g *Gateway) subscribe(ctx context.Context, principal string, l link, uri string, up func()) (goOn bool, err error) {
 	params := rawjson.Marshal(map[string]string{"uri": uri})
 	m, err := l.call(ctx, &linkCall{Method: "resources/subscribe", Params: params})
 	if err == nil && m.Error != nil {
@@ -130,7 +131,7 @@ func (g *Gateway) subscribe(ctx context.Context, l link, uri string, up func()) 
 		return true, l.err()
 	case <-ctx.Done():
 	}
-	wanted := slices.ContainsFunc(g.listens.list(), func(ln *listener) bool { return slices.Contains(ln.uris, uri) })
+	wanted := slices.ContainsFunc(g.listens.list(), func(ln *listener) bool { return ln.s.Principal == principal && slices.Contains(ln.uris, uri) })
 	if !wanted && g.ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(g.ctx, asideTimeout)
 		defer cancel()

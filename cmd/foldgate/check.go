@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -74,6 +75,9 @@ func printReport(w io.Writer, r proxy.Report) {
 	}
 	for _, f := range r.Unmatched {
 		fmt.Fprintln(w, "warning:", f.Error())
+	}
+	if len(r.Principals) > 0 {
+		fmt.Fprintf(w, "principals: %s\n", strings.Join(r.Principals, ", "))
 	}
 	fmt.Fprintf(w, "A host pays %d tokens (%s) for all tool definitions.\n", r.Tokens, r.Counter)
 }

@@ -71,11 +71,31 @@ func (a *app) serve(ctx context.Context, cfg proxy.Config, in io.Reader, out, er
 	if cfg.Listen == "" {
 		return g.RunStdio(ctx, in, out)
 	}
-	return g.RunHTTP(ctx, func(addr net.Addr) { greet(out, "http://"+addr.String()+"/mcp") })
+	scheme := "http://"
+	if cfg.Secure() {
+		scheme = "https://"
+	}
+	return g.RunHTTP(ctx, func(addr net.Addr) { greet(out, scheme+addr.String()+"/mcp", len(cfg.Principals) > 0) })
 }
 
-// greet tells a person what to do with the endpoint.
-func greet(w io.Writer, url string) {
+// greet tells a person what to do with the endpoint. tokens says that hosts must
+// send one.
+func greet(w io.Writer, url string, tokens bool) {
+	if tokens {
+		fmt.Fprintf(w, `foldgate listens on %[1]s
+
+Each host sends the token of a principal. With it in FOLDGATE_TOKEN:
+  Claude Code  claude mcp add --transport http foldgate %[1]s --header "Authorization: Bearer $FOLDGATE_TOKEN"
+  VS Code      .vscode/mcp.json        {"inputs":[{"type":"promptString","id":"foldgate","description":"foldgate's token","password":true}],
+                                        "servers":{"foldgate":{"type":"http","url":"%[1]s","headers":{"Authorization":"Bearer ${input:foldgate}"}}}}
+  Cursor       ~/.cursor/mcp.json      {"mcpServers":{"foldgate":{"url":"%[1]s","headers":{"Authorization":"Bearer ${env:FOLDGATE_TOKEN}"}}}}
+  Codex        codex mcp add foldgate --url %[1]s --bearer-token-env-var FOLDGATE_TOKEN
+  opencode     opencode.json           {"mcp":{"foldgate":{"type":"remote","url":"%[1]s","oauth":false,"headers":{"Authorization":"Bearer {env:FOLDGATE_TOKEN}"}}}}
+
+Press Ctrl-C to stop.
+`, url)
+		return
+	}
 	fmt.Fprintf(w, `foldgate listens on %[1]s
 
 Add it to your agent host:

@@ -1,0 +1,91 @@
+package proxy
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestPrincipalFaults(t *testing.T) {
+	const long = "0123456789abcdef-SECRET" // long enough
+	sum := sha256.Sum256([]byte(long))
+	digest := hex.EncodeToString(sum[:])
+	for _, tt := range []struct {
+		name, text string
+		want       []Fault
+	}{
+		{"token", "principals:\n  alice: {token: " + long + "}\n", nil},
+		{"digest", "principals:\n  alice:\n    token_sha256: " + digest + "\n", nil},
+		{"exposed", "listen: 0.0.0.0:80\nprincipals:\n  a: {token: " + long + "}\n", nil},
+		{"every address", "listen: :80\nprincipals:\n  a: {token: " + long + "}\n", nil},
+		{"nobody", "listen: :80\nprincipals: {}\n", []Fault{{"listen", 1, "without principals"}}},
+		{"short", "principals:\n  a: {token: SECRET-tooshort}\n", []Fault{{"principals.a.token", 2, "fewer than 16"}}},
+		{"huge", "principals:\n  a: {token: " + strings.Repeat("x", 4097) + "}\n", []Fault{{"principals.a.token", 2, "more than 4096"}}},
+		{"space", "principals:\n  a: {token: \"SECRET with spaces in it\"}\n", []Fault{{"principals.a.token", 2, "characters that a bearer token can't have"}}},
+		{"empty", "principals:\n  a:\n", []Fault{{"principals.a", 2, "has no token"}}},
+		{"empty token", "principals:\n  a: {token: \"\"}\n", []Fault{{"principals.a", 2, "has no token"}}},
+		{"both", "principals:\n  a: {token: " + long + ", token_sha256: " + digest + "}\n", []Fault{{"principals.a", 2, "has both"}}},
+		{"no digest", "principals:\n  a: {token_sha256: " + digest[2:] + "}\n", []Fault{{"principals.a.token_sha256", 2, "not 64 hexadecimal"}}},
+		{"shared", "principals:\n  a: {token: " + long + "}\n  b: {token_sha256: " + digest + "}\n", []Fault{{"principals.b", 3, "same token as a"}}},
+		{"name", "principals:\n  a/b: {token: " + long + "}\n", []Fault{{"principals.a/b", 2, "the name must be"}}},
+		{"unset", "principals:\n  a: {token: \"${NOPE}\"}\n", []Fault{{"principals.a.token", 2, "NOPE is not set"}}},
+		{"not a mapping", "principals:\n  a: " + long + "\n", []Fault{{"principals.a", 2, ""}}},
+		{"a list", "principals:\n  a: {token: [" + long + "]}\n", []Fault{{"", 2, ""}}},
+		{"unclosed", "principals:\n  a: {token: \"" + long + "}\n", []Fault{{"syntax", 2, ""}}},
+		{"half of tls", "tls: {cert: a.pem}\n", []Fault{{"tls", 1, "both cert and key"}}},
+		{"host with port", "allowed_hosts: [\"mcp.example.com:443\"]\n", []Fault{{"allowed_hosts[0]", 1, "without scheme and port"}}},
+		{"host as URL", "allowed_hosts: [\"https://mcp.example.com\"]\n", []Fault{{"allowed_hosts[0]", 1, "without scheme and port"}}},
+		{"hosts", "allowed_hosts: [mcp.example.com, \"::1\", 10.0.0.7]\n", nil},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			got := parseFaults(t, tt.text)
+			if len(got) != len(tt.want) {
+				t.Fatalf("faults = %v, want %v", got, tt.want)
+			}
+			for i, w := range tt.want {
+				if g := got[i]; (w.Key != "" && g.Key != w.Key) || g.Line != w.Line || !strings.Contains(g.Msg, w.Msg) {
+					t.Errorf("fault %d = %+v, want %+v", i, g, w)
+				}
+			}
+			if strings.Contains(fmt.Sprint(got), "SECRET") {
+				t.Errorf("faults quote the token: %v", got)
+			}
+		})
+	}
+}
+
+// A token in the configuration can't be printed by accident.
+func TestSecretIsNotPrinted(t *testing.T) {
+	c := Config{Principals: map[string]*PrincipalConfig{"a": {Token: "0123456789abcdef"}}}
+	asJSON, err := json.Marshal(c.Principals)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, out := range []string{
+		fmt.Sprintf("%v", *c.Principals["a"]), fmt.Sprintf("%+v", *c.Principals["a"]), fmt.Sprintf("%#v", *c.Principals["a"]), c.Principals["a"].Token.String(), string(asJSON),
+	} {
+		if strings.Contains(out, "0123") {
+			t.Errorf("printed: %s", out)
+		}
+	}
+	if diff := cmp.Diff([]string{"0123456789abcdef"}, c.tokens()); diff != "" {
+		t.Errorf("tokens() (-want +got):\n%s", diff)
+	}
+}
+
+func TestTokenOwner(t *testing.T) {
+	digest := sha256.Sum256([]byte("token-of-ci-0123"))
+	c := Config{Principals: map[string]*PrincipalConfig{
+		"alice": {Token: "token-of-alice-01"}, "ci": {TokenSHA256: strings.ToUpper(hex.EncodeToString(digest[:]))},
+	}}
+	for token, want := range map[string]string{"token-of-alice-01": "alice", "token-of-ci-0123": "ci", "token-of-alice-0": "", "": "", "TOKEN-OF-ALICE-01": "", hex.EncodeToString(digest[:]): ""} {
+		if got, ok := c.tokenList().owner(token); got != want || ok != (want != "") {
+			t.Errorf("owner(%q) = %q, %t, want %q", token, got, ok, want)
+		}
+	}
+}

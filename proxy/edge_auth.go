@@ -1,0 +1,80 @@
+package proxy
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"crypto/tls"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+// tokenList knows who may use the HTTP edge by the digests of their tokens. It
+// never changes. An empty one lets everybody in.
+type tokenList []tokenEntry
+
+type tokenEntry struct {
+	principal string
+	digest    [sha256.Size]byte
+}
+
+// tokenList returns the principals of a valid configuration.
+func (c Config) tokenList() tokenList {
+	var l tokenList
+	for _, name := range c.PrincipalNames() {
+		sum, _ := c.Principals[name].digest()
+		l = append(l, tokenEntry{name, sum})
+	}
+	return l
+}
+
+// owner returns whose token it is. Every entry is compared, and all of it, so
+// that the time it takes tells nothing of a token.
+func (l tokenList) owner(token string) (principal string, ok bool) {
+	sum := sha256.Sum256([]byte(token))
+	for i := range l {
+		if subtle.ConstantTimeCompare(sum[:], l[i].digest[:]) == 1 {
+			principal, ok = l[i].principal, true
+		}
+	}
+	return principal, ok
+}
+
+// authenticate returns the principal of a request by its bearer token; given
+// says that it has one, or what is meant to be one.
+func (l tokenList) authenticate(h http.Header) (principal string, given, ok bool) {
+	if len(l) == 0 {
+		return localPrincipal, false, true
+	}
+	values := h["Authorization"]
+	if len(values) != 1 { // of two, intermediaries and servers may read different ones
+		return "", len(values) > 0, false
+	}
+	scheme, token, _ := strings.Cut(values[0], " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return "", true, false
+	}
+	principal, ok = l.owner(strings.Trim(token, " "))
+	return principal, true, ok
+}
+
+// unauthorized answers a request that nobody is known for. The body is JSON-RPC,
+// for hosts that show it, and says what a person has to do.
+func unauthorized(w http.ResponseWriter, given bool) {
+	challenge, text := `Bearer realm="foldgate"`, "no token: send the header Authorization: Bearer <token>, with a token from the principals of foldgate's configuration"
+	if given {
+		challenge += `, error="invalid_token", error_description="the token is not one of foldgate's principals"`
+		text = "the Authorization header holds no token of a principal of foldgate's configuration; check the host's headers setting, or ask the operator for a new token"
+	}
+	w.Header().Set("WWW-Authenticate", challenge)
+	refuse(w, http.StatusUnauthorized, nil, &rpcError{Code: codeInvalidRequest, Message: "401 Unauthorized: " + text})
+}
+
+// certificate loads what the HTTP edge shows of itself.
+func (c Config) certificate() (tls.Certificate, error) {
+	cert, err := tls.LoadX509KeyPair(c.path(c.TLS.Cert), c.path(c.TLS.Key))
+	if err != nil {
+		return cert, fmt.Errorf("certificate %s with key %s: %w", c.TLS.Cert, c.TLS.Key, err)
+	}
+	return cert, nil
+}
