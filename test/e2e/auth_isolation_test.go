@@ -1,0 +1,210 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// refusedAlike makes the same call with a known and with an unknown value and
+// demands the same answer, but for the value itself.
+func refusedAlike(t *testing.T, c *mcpclient.Client, ctx context.Context, name, args, known, unknown string) {
+	t.Helper()
+	answer := func(value string) string {
+		m, err := c.Call(ctx, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, name, strings.ReplaceAll(args, "ID", value)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.ReplaceAll(string(m.Result)+string(m.Error), value, "ID")
+	}
+	theirs, nobodys := answer(known), answer(unknown)
+	if theirs != nobodys {
+		t.Errorf("%s %s: of another's id bob reads %s, of an unknown one %s", name, args, theirs, nobodys)
+	}
+	if !strings.Contains(theirs, `"isError":true`) && !strings.Contains(theirs, "No active branch found") {
+		t.Errorf("%s %s by bob = %s, want a refusal", name, args, theirs)
+	}
+}
+
+const (
+	unknownResult  = "res_00000000000000000000000000"
+	unknownContext = "ctx_1795236303_aaaaaaaaaaaaaaaaaaaaaaaaaa"
+)
+
+// Of what alice has, bob learns nothing, not even that it is there: her
+// branches, session, results, batches and workflows (vector W6).
+func TestPrincipalsAreAlone(t *testing.T) {
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			ctx, file := testContext(t), recordFile(t)
+			g := newGateway(t, principals()+strings.Replace(signalsConfig(file, ""), "results: {tools: {\"signals__*\": {fold: off}}}",
+				fmt.Sprintf("  fake: {command: [%q, -era, both]}\nresults: {main_threshold: 500}\nrun: {allow: [\"fake__*\"]}", fakeupBin), 1))
+			url := g.http()
+			alice, bob := g.as(t, url, era, "alice"), g.as(t, url, era, "bob")
+			b := own[created](t, tool(t, alice, ctx, "branch_create", `{"description":"hers"}`))
+			result := handleIn(t, said(t, tool(t, alice, ctx, "fake__huge", `{"bytes":40000}`)))
+			batch := handleIn(t, said(t, tool(t, alice, ctx, "branch_run", `{"tool":"fake__text","each":[{"text":"one"},{"text":"two"}]}`)))
+			flowID := opened(t, alice, ctx, "get_signals", map[string]string{"signal_spec": "luxury"})
+			step := opened(t, alice, ctx, "activate_signal", map[string]string{"signals_agent_segment_id": "sig_luxury", "platform": "dsp", "context_id": flowID})
+
+			session := b.SessionID
+			if session == "" { // her connection's own
+				session = alice.Session()
+			}
+			used := statusOf(t, alice, ctx, b.BranchID).BudgetUsed
+			for _, name := range []string{"branch_status", "branch_create", "branch_return", "fake__echo"} {
+				args := map[string]string{
+					"branch_status": `{"branch_id":"ID"}`, "branch_create": `{"description":"below hers","parent_branch_id":"ID"}`,
+					"branch_return": `{"branch_id":"ID","message":"mine now"}`, "fake__echo": `{"branch_id":"ID"}`,
+				}[name]
+				refusedAlike(t, bob, ctx, name, args, b.BranchID, unknownBranch)
+			}
+			refusedAlike(t, bob, ctx, "branch_status", `{"session_id":"ID"}`, session, "ses_00000000-0000-4000-8000-000000000000")
+			for _, handle := range []string{result, batch} {
+				refusedAlike(t, bob, ctx, "branch_read", `{"handle":"ID"}`, handle, unknownResult)
+				refusedAlike(t, bob, ctx, "branch_read", `{"handle":"ID","grep":"word"}`, handle, unknownResult)
+			}
+			before := len(recorded(t, file))
+			for _, handle := range []string{flowID, step} {
+				for name, args := range map[string]string{
+					"get_signals": `{"signal_spec":"any","context_id":"ID"}`, "activate_signal": `{"signals_agent_segment_id":"sig_luxury","context_id":"ID"}`,
+					"check_signal_status": `{"signals_agent_segment_id":"sig_luxury","context_id":"ID"}`, "end_campaign": `{"context_id":"ID"}`,
+				} {
+					refusedAlike(t, bob, ctx, "signals__"+name, args, handle, unknownContext)
+				}
+			}
+			if after := len(recorded(t, file)); after != before {
+				t.Errorf("%d calls with alice's handles reached the server", after-before)
+			}
+			// What her results held leads bob nowhere, and her session's last workflow neither.
+			if r := flow(t, bob, ctx, "activate_signal", map[string]string{"signals_agent_segment_id": "sig_luxury"}); r.handle() != "" {
+				t.Errorf("a value of alice's results leads bob to %s", r.handle())
+			}
+			// A branch of bob's in a session that he names like hers is in another session.
+			mine := own[created](t, tool(t, bob, ctx, "branch_create", fmt.Sprintf(`{"description":"his","session_id":%q}`, session)))
+			if mine.Depth != 1 || strings.Contains(mine.path(), b.BranchID) {
+				t.Errorf("bob's branch in the session that he named = %+v", mine)
+			}
+			if s := statusOf(t, alice, ctx, b.BranchID); s.Status != "active" || s.BudgetUsed != used {
+				t.Errorf("alice's branch after all that = %+v, want it untouched", s)
+			}
+			// And she still reaches all of it, from any connection of hers.
+			again := g.as(t, url, era, "alice")
+			if r := flow(t, again, ctx, "check_signal_status", map[string]string{"signals_agent_segment_id": "sig_luxury", "context_id": flowID}); r.handle() != step {
+				t.Errorf("alice on another connection = %+v, want step %s", r, step)
+			}
+			if text := said(t, readPart(t, again, ctx, map[string]any{"handle": result, "grep": "word"})); !strings.Contains(text, "word") {
+				t.Errorf("alice reads of her result %.200q", text)
+			}
+			own[returned](t, tool(t, again, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b.BranchID, "message": "done"})))
+			g.stop()
+			for _, r := range g.flows("--principal", "bob", "--evidence", "join,session,explicit,native") {
+				t.Errorf("a record of bob's is in a workflow: %s %+v", r.Kind, r.Audit.Workflow)
+			}
+		})
+	}
+}
+
+// An upstream keeps what it likes for a connection, so principals share none:
+// no process, no list, no notification and no question.
+func TestPrincipalsShareNoLink(t *testing.T) {
+	for _, upstream := range []string{"legacy", "modern"} {
+		for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+			t.Run(string(era)+" on "+upstream, func(t *testing.T) {
+				ctx := testContext(t)
+				g := newGateway(t, principals()+"upstreams:\n  fake: {"+fakeUpstream(t, "stdio", upstream)+"}\n")
+				url := g.http()
+				var hers, his noted
+				alice, bob := mcpclient.HTTP(url, era, "Authorization", "Bearer "+tokenOf["alice"]), mcpclient.HTTP(url, era, "Authorization", "Bearer "+tokenOf["bob"])
+				for c, heard := range map[*mcpclient.Client]*noted{alice: &hers, bob: &his} {
+					c.Capabilities = `{"elicitation":{}}`
+					c.Handle = heard.handle(echoAnswer(func(string) {}))
+					if _, err := c.Start(ctx); err != nil {
+						t.Fatal(err)
+					}
+					g.closes(c)
+					call(t, c, ctx, "tools/list", `{}`)
+					if era == mcpclient.Modern {
+						listens(t, c, `{"toolsListChanged":true,"resourceSubscriptions":["fake://a"]}`)
+						until(t, "listen is acknowledged", func() bool { return heard.has("acknowledged") == 1 })
+					} else {
+						if err := c.Listen(); err != nil {
+							t.Fatal(err)
+						}
+						call(t, c, ctx, "resources/subscribe", `{"uri":"fake://a"}`)
+					}
+				}
+				a, b := text(t, alice, ctx, "fake__pid", `{}`), text(t, bob, ctx, "fake__pid", `{}`)
+				if a == b {
+					t.Errorf("alice and bob share the process %s", a)
+				}
+				if era == mcpclient.Modern {
+					if again := text(t, g.as(t, url, era, "alice"), ctx, "fake__pid", `{}`); again != a {
+						t.Errorf("two hosts of alice have the processes %s and %s, want one", a, again)
+					}
+				}
+				until(t, "alice hears of her changes", func() bool { // foldgate's own subscription may be a moment late
+					tool(t, alice, ctx, "fake__touch", `{}`)
+					tool(t, alice, ctx, "fake__list_changed", `{}`)
+					return hers.has("resources/updated") > 0 && hers.has("tools/list_changed") > 0
+				})
+				call(t, alice, ctx, "tools/call", `{"name":"fake__progress","arguments":{"count":3,"text":"hers"},"_meta":{"progressToken":"same"}}`)
+				tool(t, bob, ctx, "fake__echo", `{}`) // what was on its way to bob has arrived
+				if n := his.has("updated|list_changed|progress|hers"); n > 0 {
+					t.Errorf("bob heard %v", his.list)
+				}
+				// The tool that alice's upstream has made is not in bob's list.
+				for !strings.Contains(string(call(t, alice, ctx, "tools/list", `{}`).Result), `"fake__extra"`) {
+					tool(t, alice, ctx, "fake__list_changed", `{}`)
+				}
+				if list := string(call(t, bob, ctx, "tools/list", `{}`).Result); strings.Contains(list, "fake__extra") {
+					t.Errorf("bob's list has what alice's upstream made")
+				} else if era == mcpclient.Modern && !strings.Contains(list, `"cacheScope":"private"`) {
+					t.Errorf("a list that depends on the token may be cached for all: %.100s", list)
+				}
+			})
+		}
+	}
+}
+
+// The ticket of a question that waits for alice's answer is worth nothing in
+// bob's hands, and her question stays hers.
+func TestParkedQuestionOfAnother(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, principals()+"upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "legacy")+"}\n")
+	url := g.http()
+	alice, bob := g.as(t, url, mcpclient.Modern, "alice"), g.as(t, url, mcpclient.Modern, "bob")
+	const ask = `"name":"fake__elicit","arguments":{"params":{"message":"who?","requestedSchema":{"type":"object","properties":{}}}}`
+	m := call(t, alice, ctx, "tools/call", "{"+ask+"}")
+	var r struct {
+		InputRequests map[string]json.RawMessage
+		RequestState  string
+	}
+	if err := json.Unmarshal(m.Result, &r); err != nil || len(r.InputRequests) != 1 || r.RequestState == "" {
+		t.Fatalf("elicit = %s, want one question", m.Result)
+	}
+	answers := func(state string) string {
+		for key := range r.InputRequests {
+			return fmt.Sprintf(`{%s,"inputResponses":{%q:{"action":"accept","content":{"said":"me"}}},"requestState":%q}`, ask, key, state)
+		}
+		return ""
+	}
+	theirs := call(t, bob, ctx, "tools/call", answers(r.RequestState))
+	nobodys := call(t, bob, ctx, "tools/call", answers("foldgate-parked:NOBODYS"))
+	if f := refused(t, theirs); f.Error.Code != "request_state_unknown" || string(theirs.Result) != string(nobodys.Result) {
+		t.Errorf("bob's answer to alice's question = %s, to none %s", theirs.Result, nobodys.Result)
+	}
+	if got := said(t, call(t, alice, ctx, "tools/call", answers(r.RequestState))); !strings.Contains(got, `"said":"me"`) {
+		t.Errorf("alice's own answer = %s", got)
+	}
+	if status, _, body := answered(t, http.DefaultClient, "GET", url, "", http.Header{"Authorization": {"Bearer " + tokenOf["bob"]}, "Last-Event-Id": {"1-1"}}); status != 400 {
+		t.Errorf("resuming a stream without a session = %d %s", status, body)
+	}
+}
