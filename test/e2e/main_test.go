@@ -146,7 +146,7 @@ func (g *gateway) closes(c *mcpclient.Client) {
 	})
 }
 
-var listening = regexp.MustCompile(`foldgate listens on (http://127\.0\.0\.1:\d+/mcp)\n`)
+var listening = regexp.MustCompile(`foldgate listens on (https?://127\.0\.0\.1:\d+/mcp)\n`)
 
 // http runs the gateway on a port of its own and returns its URL. It ends with
 // the gateway, by SIGTERM, and must then exit with status 0.
