@@ -30,32 +30,52 @@ func (bs *batches) expire(b *batch) {
 }
 
 // compose stores the results together and makes the answer: one line about
-// the batch, what the filter let through, and the calls that failed.
+// the batch, what the filter let through, and the calls that failed. Of a batch
+// in which all failed alike that is all: there is nothing to read on in.
 func (b *batch) compose(ctx context.Context, session string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, filterTime)
 	defer cancel()
-	tokens := 0
-	for _, r := range b.results {
-		tokens += r.tokens
-	}
+	none := b.failed() == len(b.results)
+	faults, whole := b.faults()
 	out, err := b.filter(ctx)
-	if err != nil {
+	switch {
+	case none && (err != nil || out == "null"): // a program for results, and there are none
+		out = ""
+	case err != nil:
 		out = fmt.Sprintf("[the filter failed, the calls were made: %v]", err)
 	}
-	head := fmt.Sprintf("[batch: %d calls, %d failed, %d tokens read", len(b.results), b.failed(), tokens)
-	if b.store(ctx, session, tokens) {
-		head += fmt.Sprintf("; all of it: branch_read {\"handle\":\"%s\"}", b.rest)
+	var parts []string
+	if !none || !whole || out != "" { // else the faults are all there is
+		parts = append(parts, b.head(ctx, session))
 	}
-	parts := []string{head + "]"}
-	if out != "" {
-		parts = append(parts, out)
-	}
-	if faults := b.faults(); faults != "" {
-		parts = append(parts, faults)
+	for _, part := range []string{out, faults} {
+		if part != "" {
+			parts = append(parts, part)
+		}
 	}
 	// Parts of texts that were clean each may form a secret together.
 	clean, _, err := b.g.scrubber.Text(ctx, strings.Join(parts, "\n"))
 	return clean, err
+}
+
+// head stores the results and says in a line what was done and where they are.
+func (b *batch) head(ctx context.Context, session string) string {
+	tokens := 0
+	for _, r := range b.results {
+		tokens += r.tokens
+	}
+	head := "[1 call"
+	if n := len(b.results); n > 1 {
+		head = fmt.Sprintf("[%d calls", n)
+	}
+	if n := b.failed(); n > 0 {
+		head += fmt.Sprintf(", %d failed", n)
+	}
+	head += fmt.Sprintf(", %d tokens read", tokens)
+	if b.store(ctx, session, tokens) {
+		head += "; all of it: branch_read " + b.rest
+	}
+	return head + "]"
 }
 
 // filter applies grep or jq; without either it shows a short preview of each.
@@ -102,7 +122,7 @@ func (b *batch) grep(ctx context.Context) (string, error) {
 			out = append(out, b.title(i)+"\n"+found)
 		}
 	}
-	if out == nil {
+	if out == nil && b.failed() < len(b.results) {
 		return "[no match in any result]", nil
 	}
 	return strings.Join(out, "\n"), nil
@@ -127,15 +147,20 @@ func (b *batch) title(i int) string {
 	return fmt.Sprintf("#%d %s", i+1, clipText(args, 120))
 }
 
-// faults lists the calls that failed, alike ones once.
-func (b *batch) faults() string {
+// faults lists the calls that failed, alike ones once. whole is false where
+// the list leaves something out.
+func (b *batch) faults() (list string, whole bool) {
+	whole = true
 	var order []string
 	who := map[string][]string{}
 	for i, r := range b.results {
 		if r.fault == "" {
 			continue
 		}
-		text := clipText(strings.Join(strings.Fields(r.fault), " "), maxFault)
+		text := strings.Join(strings.Fields(r.fault), " ")
+		if short := clipText(text, maxFault); short != text {
+			text, whole = short, false
+		}
 		if who[text] == nil {
 			order = append(order, text)
 		}
@@ -144,12 +169,21 @@ func (b *batch) faults() string {
 	var out []string
 	for i, text := range order {
 		if i == shownFaults {
-			out = append(out, fmt.Sprintf("[%d more kinds of failure]", len(order)-i))
+			out, whole = append(out, fmt.Sprintf("[%d more kinds of failure]", len(order)-i)), false
 			break
 		}
-		out = append(out, fmt.Sprintf("[failed %s: %s]", strings.Join(who[text], " "), text))
+		which := " " + strings.Join(who[text], " ")
+		switch len(who[text]) {
+		case 1:
+			if len(b.results) == 1 {
+				which = ""
+			}
+		case len(b.results):
+			which = fmt.Sprintf(" in all %d calls", len(b.results))
+		}
+		out = append(out, fmt.Sprintf("[failed%s: %s]", which, text))
 	}
-	return strings.Join(out, "\n")
+	return strings.Join(out, "\n"), whole
 }
 
 func clipText(s string, max int) string {

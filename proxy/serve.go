@@ -19,6 +19,8 @@ const (
 	metaCorrelation = metaPrefix + "correlationId"
 	// metaCorrelationAlias is its later name.
 	metaCorrelationAlias = metaPrefix + "correlation_id"
+	// metaExpires is one that foldgate sets: when the branch just made ends at the latest.
+	metaExpires = metaPrefix + "expires_at"
 )
 
 // serve answers one request of a host.

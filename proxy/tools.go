@@ -183,15 +183,16 @@ func branchCreate(ctx context.Context, fl *inbound, c *interceptor.Call) (*inter
 		Depth           int    `json:"depth"`
 		SessionID       string `json:"session_id,omitempty"`
 		Context         string `json:"context,omitempty"`
-		ExpiresAt       string `json:"expires_at"`
-	}{BranchID: b.ID, BudgetAllocated: b.BudgetTotal, Depth: b.Depth, ExpiresAt: stamp(b.ExpiresAt)}
+	}{BranchID: b.ID, BudgetAllocated: b.BudgetTotal, Depth: b.Depth}
 	if b.Session != c.Session { // the model can't know the connection's own id, nor does it need it
 		out.SessionID = b.Session
 	}
 	if b.Context != b.ID { // the context of a first-level branch is its id
 		out.Context = b.Context
 	}
-	return &interceptor.Result{Body: toolResult(rawjson.Marshal(out), false, fl.modern)}, nil
+	// A model has no clock, and branch_status says it; programs read _meta.
+	body := rawjson.Set(toolResult(rawjson.Marshal(out), false, fl.modern), rawjson.Quote(stamp(b.ExpiresAt)), "_meta", metaExpires)
+	return &interceptor.Result{Body: body}, nil
 }
 
 // branchReturn serves branch_return.

@@ -162,17 +162,39 @@ func (r *hostRun) growth(t *testing.T, h host, jobs []job) (main []llmstub.Reque
 		before, after := spoken(h, main[at]), spoken(h, main[at+len(j.turns)])
 		at += len(j.turns)
 		n := tokens(t, after) - tokens(t, before)
+		calls, results := shares(t, h, main[at].Messages[len(main[at-len(j.turns)].Messages):])
 		if strings.HasPrefix(j.name, "P1 subagent") && len(notes) > 0 {
 			n += tokens(t, notes[0])
 			after, notes = after+notes[0], notes[1:]
 		}
 		grown[j.name] = n
-		t.Logf("%-28s %6d tokens", j.name, n)
+		t.Logf("%-28s %6d tokens: calls of MCP tools %d, their results as shown %d, the host's own %d", j.name, n, calls, results, n-calls-results)
 		if j.limit > 0 && n > j.limit {
 			t.Errorf("%s cost the main context %d tokens, want %d at most; it grew by\n%s", j.name, n, j.limit, after[len(before):])
 		}
 	}
 	return main, begin, grown
+}
+
+// shares are the parts of new messages that are calls of tools of MCP servers,
+// and results of such calls with what the host puts around them. The rest is
+// what the host says and does itself.
+func shares(t *testing.T, h host, messages []llmstub.Message) (calls, results int) {
+	t.Helper()
+	served := map[string]bool{}
+	for _, m := range messages {
+		switch {
+		case h.note(m):
+		case m.Role == "tool" && served[m.CallID]:
+			results += tokens(t, reads(m))
+		case len(m.Calls) > 0 && (strings.Contains(reads(m), readTool) || strings.Contains(reads(m), "foldgate")):
+			calls += tokens(t, reads(m))
+			for _, c := range m.Calls {
+				served[c.ID] = true
+			}
+		}
+	}
+	return calls, results
 }
 
 // spoken is what a model reads of its context, without the notes of its host.
