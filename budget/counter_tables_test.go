@@ -55,7 +55,15 @@ func splits(ranks map[string]int) ([]byte, error) {
 		size = max(size, r+1)
 	}
 	file := bytes.Repeat([]byte{0xff}, splitBytes*size)
+	ordered := make([]string, size)
 	for token, rank := range ranks {
+		ordered[rank] = token
+	}
+	joined := map[[2]rune]bool{}
+	for rank, token := range ordered {
+		if token == "" {
+			continue
+		}
 		if len(token) > longestToken {
 			return nil, fmt.Errorf("token %d %q has %d bytes, more than %d", rank, token, len(token), longestToken)
 		}
@@ -76,6 +84,9 @@ func splits(ranks map[string]int) ([]byte, error) {
 			}
 			if bridge([]byte(parts[0]), []byte(parts[1])) {
 				flags |= isBridge
+			} else if s, ok := seam([]byte(parts[0]), []byte(parts[1])); ok && !joined[s] {
+				joined[s] = true
+				flags |= isSeam
 			}
 		}
 		v := uint64(left) | uint64(right)<<rankBits | flags

@@ -14,6 +14,8 @@ type units struct {
 	chars [1 << 16]uint32
 	// bridges is a set of hashes.
 	bridges [1 << 11]uint64
+	// seams is a set of hashes of two wide characters that some token joins.
+	seams [1 << seamBits / 64]uint64
 	// lasts and firsts are the bytes that stand in keys of two bytes.
 	lasts, firsts uint64
 }

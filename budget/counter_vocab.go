@@ -11,7 +11,7 @@ import (
 
 // A vocabulary file holds, for each rank, the two tokens whose merge makes the
 // token of that rank, in 5 bytes: 18 bits of the left one's rank, 18 of the
-// right one's, and the two flags. A single byte has its value on the left and
+// right one's, and the flags. A single byte has its value on the left and
 // noRank on the right; a rank that is not in use has noRank on both sides.
 var (
 	//go:embed vocabulary/o200k_base.splits
@@ -28,6 +28,7 @@ const (
 	noRank     = 1<<rankBits - 1 // ranks above every token
 	isChar     = 1 << 36         // flag of a token that is one character, not ASCII, of the basic plane
 	isBridge   = 1 << 37         // flag of a token that units has to know of
+	isSeam     = 1 << 38         // flag of a token that is the first to join two wide characters
 	r50kSize   = 50256           // r50k_base is that much of p50k_base
 
 	longestToken = 128 // bytes
@@ -96,6 +97,7 @@ func newVocabulary(splits string, g grammar) *vocabulary {
 	for i := range v.bytePairs {
 		v.bytePairs[i] = noRank
 	}
+	var room [2 * longestToken]byte
 	for rank := range size {
 		left, right, flags := split(splits, rank)
 		switch {
@@ -113,6 +115,9 @@ func newVocabulary(splits string, g grammar) *vocabulary {
 		if flags&isBridge != 0 {
 			v.units.addBridge(appendToken(nil, splits, int(left)), appendToken(nil, splits, int(right)))
 		}
+		if flags&isSeam != 0 {
+			v.units.addSeam(appendToken(room[:0], splits, int(left)), appendToken(room[longestToken:longestToken], splits, int(right)))
+		}
 	}
 	return v
 }
@@ -123,7 +128,7 @@ func split(splits string, rank int) (left, right uint32, flags uint64) {
 	v := uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 | uint64(s[4])<<32
 	left, right = uint32(v&noRank), uint32(v>>rankBits&noRank)
 	if right != noRank {
-		flags = v & (isChar | isBridge)
+		flags = v & (isChar | isBridge | isSeam)
 	}
 	return left, right, flags
 }

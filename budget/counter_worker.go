@@ -149,10 +149,18 @@ func (w *worker) pieceTokens(b []byte, i, end, limit int) int {
 		return 1
 	case n <= shortPiece:
 		return w.shortTokens(b, i, n)
-	case n <= longPiece:
-		return w.longTokens(b[i:end])
+	case isWide(b[end-3]):
+		return w.wideTokens(b[i:end], limit)
 	}
-	return w.runTokens(b[i:end], limit)
+	return w.partTokens(b[i:end], limit)
+}
+
+// partTokens counts text that merges on its own, of more than shortPiece bytes.
+func (w *worker) partTokens(part []byte, limit int) int {
+	if len(part) <= longPiece {
+		return w.longTokens(part)
+	}
+	return w.runTokens(part, limit)
 }
 
 // shortTokens counts the piece of n <= shortPiece bytes at i.
