@@ -82,14 +82,7 @@ func (b *batch) head(ctx context.Context, session string) string {
 func (b *batch) filter(ctx context.Context) (string, error) {
 	switch {
 	case b.in.JQ != "":
-		v, err := extract.Value(string(b.document()))
-		if err != nil {
-			return "", err
-		}
-		if len(b.results) == 1 { // Value takes one value as itself
-			v = []any{v}
-		}
-		return extract.JQ(ctx, v, b.in.JQ)
+		return b.g.programs.JQ(ctx, b.document(), b.in.JQ)
 	case b.in.Grep != "":
 		return b.grep(ctx)
 	}
@@ -193,11 +186,14 @@ func clipText(s string, max int) string {
 	return s
 }
 
-// document is all results as lines of JSON, as jq sees them: an array of
+// document is all results as JSON, as jq sees them: an array of
 // {step, tool, arguments, result | error}, result being JSON where it is.
-func (b *batch) document() []byte {
-	var out []byte
+func (b *batch) document() string {
+	out := []byte{'['}
 	for i, r := range b.results {
+		if i > 0 {
+			out = append(out, ',')
+		}
 		st := b.in.Steps[i]
 		out = fmt.Appendf(out, `{"step":%d,"tool":`, i+1)
 		out = append(append(rawjson.AppendQuote(out, st.Tool), `,"arguments":`...), rawjson.Compact(st.Arguments)...)
@@ -211,9 +207,9 @@ func (b *batch) document() []byte {
 		default:
 			out = rawjson.AppendQuote(append(out, `,"result":`...), r.text)
 		}
-		out = append(out, '}', '\n')
+		out = append(out, '}')
 	}
-	return out
+	return string(append(out, ']'))
 }
 
 // store keeps all results under one handle; false where that failed.
@@ -233,10 +229,9 @@ func (b *batch) store(ctx context.Context, session string, tokens int) bool {
 		}
 	}
 	b.made = strings.Join(made, " ")
-	structured := "[" + strings.ReplaceAll(strings.TrimSpace(string(b.document())), "\n", ",") + "]"
 	err := b.g.results.Put(ctx, folding.StoredResult{
 		Handle: b.rest, Principal: b.principal, Session: session, Context: b.branch.Context, Tool: b.made,
-		Kind: "batch", Text: text.String(), Structured: structured, Tokens: tokens,
+		Kind: "batch", Text: text.String(), Structured: b.document(), Tokens: tokens,
 	})
 	if err != nil {
 		b.g.log.Error("results of a batch not stored", "err", err)

@@ -32,7 +32,7 @@ var arrows = map[string][]string{
 	"interceptor":                     {"budget", "folding", "folding/contextpath", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson"},
 	"proxy/files":                     {"internal/rawjson"},
 	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/jitter", "internal/rawjson", "proxy/files"},
-	"cmd/foldgate":                    {"budget", "interceptor/scrub", "interceptor/trace", "proxy"},
+	"cmd/foldgate":                    {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "proxy"},
 }
 
 // only says which packages alone may import something foreign.

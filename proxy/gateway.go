@@ -16,6 +16,7 @@ import (
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
@@ -37,6 +38,7 @@ type Gateway struct {
 	branches *folding.Manager
 	results  *folding.Results
 	batches  batches
+	programs *extract.Programs
 	gauge    interceptor.Gauge
 
 	traces    oteltrace.TracerProvider // nil: no spans
@@ -65,7 +67,7 @@ func New(cfg Config, log *slog.Logger, options ...Option) (*Gateway, error) {
 		return nil, &ConfigError{File: "configuration", Faults: faults}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream{}, openLink: openLink}
+	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream{}, openLink: openLink, programs: extract.NewPrograms()}
 	for _, o := range options {
 		o(g)
 	}

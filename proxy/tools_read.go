@@ -92,7 +92,7 @@ func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interce
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	out, err := in.answer(ctx, stored)
+	out, err := in.answer(ctx, g.programs, stored)
 	if err != nil {
 		return nil, refused(c, err)
 	}
@@ -139,7 +139,7 @@ func (in *readQuestion) check() error {
 }
 
 // answer is what the question comes to, whole.
-func (in *readQuestion) answer(ctx context.Context, s folding.StoredResult) (string, error) {
+func (in *readQuestion) answer(ctx context.Context, p *extract.Programs, s folding.StoredResult) (string, error) {
 	switch {
 	case in.Grep != "":
 		return extract.Grep(ctx, s.Text, extract.Pattern{Expr: in.Grep, Context: int(in.Context), Lines: in.Lines})
@@ -150,11 +150,7 @@ func (in *readQuestion) answer(ctx context.Context, s folding.StoredResult) (str
 		if s.Structured != "" {
 			text = s.Structured
 		}
-		v, err := extract.Value(text)
-		if err != nil {
-			return "", err
-		}
-		return extract.JQ(ctx, v, in.JQ)
+		return p.JQ(ctx, text, in.JQ)
 	case in.Search != "":
 		hits, err := folding.SearchText(ctx, s.Text, in.Search, searchHits)
 		if err != nil {

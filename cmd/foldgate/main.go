@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/proxy"
 )
 
@@ -25,6 +26,7 @@ const (
 )
 
 func main() {
+	extract.Child()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))

@@ -9,9 +9,12 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
 )
 
 func TestMain(m *testing.M) {
+	extract.Child()
 	testscript.Main(m, map[string]func(){
 		"foldgate": func() {
 			os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))

@@ -439,6 +439,45 @@ func TestBatchProgressAndCancel(t *testing.T) {
 	t.Logf("the calls were cancelled within %v", time.Since(start))
 }
 
+// A jq program takes neither the gateway's memory nor its time, whatever it
+// does with one step.
+func TestJQIsOutOfProcess(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	c := g.dial(ctx, g.http(), mcpclient.Legacy)
+	text := jsonText(t, `{"text":"`+strings.Repeat("a", 2_000_000)+`"}`)
+	h := handleIn(t, said(t, tool(t, c, ctx, "fake__raw", `{"result":{"content":[{"type":"text","text":`+text+`}]}}`)))
+	if got := said(t, readPart(t, c, ctx, map[string]any{"handle": h, "jq": ".text|length"})); got != "2000000" {
+		t.Errorf("the length is %s", got)
+	}
+	before := peakMemory(t, g.pid)
+	for program, want := range map[string]string{`[range(1e9)|tostring*100000]`: "memory", `.text|[scan("a")]|length`: "too long", `env|length`: "0"} {
+		m := readPart(t, c, ctx, map[string]any{"handle": h, "jq": program})
+		if !strings.Contains(said(t, m), want) {
+			t.Errorf("%s: %s, want %s", program, said(t, m), want)
+		}
+	}
+	if grown := peakMemory(t, g.pid) - before; grown > 128<<10 {
+		t.Errorf("the gateway's peak grew by %d KiB", grown)
+	}
+}
+
+// peakMemory is the most that a process has held, in KiB; 0 where the system
+// does not say.
+func peakMemory(t *testing.T, pid int) (kib int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	if _, line, ok := strings.Cut(string(text), "VmHWM:"); ok {
+		if _, err := fmt.Sscan(line, &kib); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return kib
+}
+
 // A batch of which nothing came back says why, and no more; one that has more
 // to say than fits names where it is.
 func TestBatchFails(t *testing.T) {

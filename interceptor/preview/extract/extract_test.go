@@ -3,6 +3,7 @@ package extract
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -67,7 +68,16 @@ func TestGrep(t *testing.T) {
 	}
 }
 
+func TestMain(m *testing.M) {
+	Child()
+	if os.Getenv("GORACE") == "" {
+		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // of the children, too
+	}
+	os.Exit(m.Run())
+}
+
 func TestJQ(t *testing.T) {
+	programs := NewPrograms()
 	for _, tc := range []struct{ text, program, want string }{
 		{`{"a":[1,2,{"b":"x<y"}]}`, ".a[2].b", "x<y"},
 		{`{"n":12345678901234567890}`, ".n", "12345678901234567890"},
@@ -78,41 +88,76 @@ func TestJQ(t *testing.T) {
 		{`{}`, "env|length", "0"},
 		{`"s"`, ".", "s"},
 	} {
-		v, err := Value(tc.text)
-		if err != nil {
-			t.Errorf("Value(%s): %v", tc.text, err)
-			continue
-		}
-		if got, err := JQ(t.Context(), v, tc.program); got != tc.want || err != nil {
+		if got, err := programs.JQ(t.Context(), tc.text, tc.program); got != tc.want || err != nil {
 			t.Errorf("JQ(%s, %s) = %q, %v; want %q", tc.text, tc.program, got, err, tc.want)
 		}
 	}
 	for _, text := range []string{"", "no json", `{"a":`} {
-		if _, err := Value(text); err == nil {
-			t.Errorf("Value(%q): no error", text)
+		var e *Error
+		if _, err := programs.JQ(t.Context(), text, "."); !errors.As(err, &e) || e.Field != "jq" {
+			t.Errorf("JQ(%q): %v, want an error of the caller's", text, err)
 		}
 	}
 	for _, program := range []string{".[", "nosuchfunction", ".a.b", `import "m" as m; .`, "error(\"x\")", "input"} {
-		if got, err := JQ(t.Context(), []any{1}, program); err == nil {
+		if got, err := programs.JQ(t.Context(), "[1]", program); err == nil {
 			t.Errorf("JQ(%s) = %q, want an error", program, got)
 		}
 	}
 }
 
+func jsonString(s string) string { return `"` + s + `"` }
+
+// More programs than may run at a time wait for one another, no longer than
+// their time.
+func TestJQWaits(t *testing.T) {
+	programs := NewPrograms()
+	for range jqAtOnce {
+		programs.slots <- struct{}{}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := programs.JQ(ctx, "1", "."); err == nil || !strings.Contains(err.Error(), "others") {
+		t.Errorf("with all places taken: %v", err)
+	}
+	<-programs.slots
+	if got, err := programs.JQ(t.Context(), "1", "."); got != "1" || err != nil {
+		t.Errorf("with a place free: %q, %v", got, err)
+	}
+	if len(programs.slots) != jqAtOnce-1 {
+		t.Errorf("%d places are taken", len(programs.slots))
+	}
+}
+
 // Programs without end are ended: by time, by memory.
 func TestJQIsBounded(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
-	if _, err := JQ(ctx, nil, "def f: f; f"); err == nil || !strings.Contains(err.Error(), "too long") {
-		t.Errorf("an endless program: %v, want it ended by time", err)
-	}
-	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Second)
-	defer cancel()
-	if _, err := jq(ctx, nil, `[range(1e9) | [.]]`, 64<<20); err == nil || !strings.Contains(err.Error(), "memory") {
-		t.Errorf("a greedy program: %v, want it ended by memory", err)
-	}
-	if _, err := JQ(ctx, nil, `range(1e9)|"some text that is written out"`); err == nil || !strings.Contains(err.Error(), "output") {
-		t.Errorf("a talkative program: %v, want it ended by its output", err)
+	programs := NewPrograms()
+	many := jsonString(strings.Repeat("a", 2_000_000))
+	for _, tc := range []struct {
+		name, text, program, want string
+		time                      time.Duration
+		hard                      bool // one step that only the system can refuse
+	}{
+		{"endless", "1", "def f: f; f", "too long", 300 * time.Millisecond, false},
+		{"one endless step", many, `[scan("a")]|length`, "too long", 500 * time.Millisecond, false},
+		{"greedy", "1", `[range(1e9)|tostring*100000]`, "memory", 50 * time.Second, false},
+		{"greedy in one step", "1", `("x" * 2000000000)|length`, "memory", 50 * time.Second, true},
+		{"a long array", "[]", `.[500000000] = 1|length`, "memory", 50 * time.Second, true},
+		{"talkative", "1", `range(1e9)|"some text that is written out"`, "output", 50 * time.Second, false},
+		{"a large text", jsonString(strings.Repeat("a", maxJQInput)), ".", "limit", 50 * time.Second, false},
+		{"a large program", "1", strings.Repeat(" ", maxJQProgram) + "1", "limit", 50 * time.Second, false},
+	} {
+		if tc.hard && !memoryIsLimited {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), tc.time)
+		start := time.Now()
+		got, err := programs.JQ(ctx, tc.text, tc.program)
+		var e *Error
+		if !errors.As(err, &e) || !strings.Contains(e.Text, tc.want) {
+			t.Errorf("%s: %.100q, %v; want it refused for %q", tc.name, got, err, tc.want)
+		}
+		t.Logf("%s: refused after %v", tc.name, time.Since(start).Round(time.Millisecond))
+		cancel()
 	}
 }
 

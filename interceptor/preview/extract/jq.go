@@ -3,155 +3,125 @@ package extract
 import (
 	"bytes"
 	"context"
-	"encoding/json"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"runtime/metrics"
+	"os"
+	"os/exec"
+	"runtime"
 	"strings"
 	"time"
 
 	"github.com/itchyny/gojq"
 )
 
+// Bounds of a jq program. One step of one can take any time and memory, and
+// can't be interrupted, so that each runs in a process of its own.
 const (
 	// maxJQInput is the largest text read as JSON, in bytes: in memory it is
 	// some ten times that.
-	maxJQInput = 32 << 20
+	maxJQInput = 16 << 20
+	// maxJQProgram bounds the program itself.
+	maxJQProgram = 64 << 10
 	// maxJQOutput bounds what a program may write.
 	maxJQOutput = 8 << 20
-	// maxJQGrowth is by how much the process may grow while a program runs.
-	maxJQGrowth = 512 << 20
-	// watchEvery is how often that is looked at.
-	watchEvery = 5 * time.Millisecond
+	// maxJQGrowth is by how much its process may grow until the program is
+	// ended; maxJQMemory is where the system refuses it more, on Linux.
+	maxJQGrowth = 384 << 20
+	maxJQMemory = 640 << 20
+	// jqAtOnce is how many may run at a time.
+	jqAtOnce = 2
 )
 
-// errGrowth ends a program that takes too much memory.
-var errGrowth = errors.New("took too much memory")
+// childName is the name, as its first argument, of a process that runs one
+// program.
+const childName = "foldgate-jq"
 
-// Value reads a text as JSON for [JQ]. Several values, such as lines of JSON,
-// become one array.
-func Value(text string) (any, error) {
-	if len(text) > maxJQInput {
-		return nil, wrong("jq", "the text has %d bytes, the limit is %d: use grep, search or page", len(text), maxJQInput)
+// The first byte of what such a process writes.
+const (
+	childOutput = '+' // the outputs follow
+	childFault  = '-' // what is wrong with the question follows
+)
+
+// Programs runs jq programs, some at a time. Make one with [NewPrograms].
+type Programs struct{ slots chan struct{} }
+
+// NewPrograms returns what runs programs. The process that uses it must call
+// [Child] when it starts.
+func NewPrograms() *Programs { return &Programs{make(chan struct{}, jqAtOnce)} }
+
+// JQ runs a program on a text of JSON, of which several values, such as lines
+// of JSON, are one array. It returns the outputs, one a line: strings as they
+// are, all else as compact JSON. The environment, files and modules are out of
+// a program's reach. It ends with ctx.
+func (p *Programs) JQ(ctx context.Context, text, program string) (string, error) {
+	switch {
+	case len(text) > maxJQInput:
+		return "", wrong("jq", "the text has %d bytes, the limit is %d: use grep, search or page", len(text), maxJQInput)
+	case len(program) > maxJQProgram:
+		return "", wrong("jq", "the program has %d bytes, the limit is %d", len(program), maxJQProgram)
 	}
-	dec := json.NewDecoder(strings.NewReader(text))
-	dec.UseNumber() // large integers keep their digits
-	var all []any
-	for {
-		var v any
-		err := dec.Decode(&v)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return nil, wrong("jq", "the text is not JSON (%v): use grep, search or lines", err)
-		}
-		all = append(all, v)
+	select {
+	case p.slots <- struct{}{}:
+		defer func() { <-p.slots }()
+	case <-ctx.Done():
+		return "", wrong("jq", "others took too long: try again, or use grep")
 	}
-	switch len(all) {
-	case 0:
-		return nil, wrong("jq", "the text is empty")
-	case 1:
-		return all[0], nil
-	}
-	return all, nil
+	return runChild(ctx, text, program)
 }
 
-// JQ runs a program on a value made by [Value] and returns its outputs, one a
-// line: strings as they are, all else as compact JSON. The environment, files
-// and modules are out of a program's reach. It ends with ctx, and when it
-// makes the process grow beyond bounds.
-func JQ(ctx context.Context, v any, program string) (string, error) {
-	return jq(ctx, v, program, maxJQGrowth)
+// runChild has a process of its own run the program.
+func runChild(ctx context.Context, text, program string) (string, error) {
+	self := "/proc/self/exe" // also where the file was replaced meanwhile
+	if runtime.GOOS != "linux" {
+		var err error
+		if self, err = os.Executable(); err != nil {
+			return "", fmt.Errorf("jq: %w", err)
+		}
+	}
+	cmd := exec.CommandContext(ctx, self)
+	cmd.Args = []string{childName}
+	cmd.Env = []string{"GORACE=" + os.Getenv("GORACE")} // and no secrets
+	cmd.WaitDelay = time.Second
+	head := binary.BigEndian.AppendUint32(nil, uint32(len(program)))
+	cmd.Stdin = io.MultiReader(bytes.NewReader(head), strings.NewReader(program), strings.NewReader(text))
+	out, fault := &opening{most: maxJQOutput + 1<<10}, &opening{most: 4 << 10}
+	cmd.Stdout, cmd.Stderr = out, fault
+	err := cmd.Run()
+	said := out.b.String()
+	var exit *exec.ExitError
+	switch {
+	case ctx.Err() != nil:
+		return "", wrong("jq", "the program took too long and was ended: filter earlier, or ask for less")
+	case err == nil && strings.HasPrefix(said, string(childOutput)):
+		return said[1:], nil
+	case err == nil && strings.HasPrefix(said, string(childFault)):
+		return "", wrong("jq", "%s", said[1:])
+	case errors.As(err, &exit) && memoryIsLimited && !strings.HasPrefix(fault.b.String(), "panic: "):
+		return "", wrong("jq", "%s", tooMuch) // the runtime has several ways to fail then
+	}
+	return "", fmt.Errorf("jq: its process ended with %v: %.200s", err, fault.b.String())
 }
 
-// jq is JQ with its own bound for the growth of the process.
-func jq(ctx context.Context, v any, program string, growth uint64) (string, error) {
-	query, err := gojq.Parse(program)
-	if err != nil {
-		return "", wrong("jq", "%v", err)
-	}
-	code, err := gojq.Compile(query)
-	if err != nil {
-		return "", wrong("jq", "%v", err)
-	}
-	ctx, stop := watch(ctx, growth)
-	defer stop()
-	var out bytes.Buffer
-	iter := code.RunWithContext(ctx, v)
-	for {
-		v, ok := iter.Next()
-		if !ok {
-			break
-		}
-		if err, failed := v.(error); failed {
-			var halt *gojq.HaltError
-			switch cause := context.Cause(ctx); {
-			case cause != nil && errors.Is(cause, errGrowth):
-				return "", wrong("jq", "the program %v and was ended: filter before you collect", errGrowth)
-			case cause != nil:
-				return "", wrong("jq", "the program took too long and was ended: filter earlier, or ask for less")
-			case errors.As(err, &halt) && halt.Value() == nil:
-				return trimEnd(&out), nil
-			}
-			return "", wrong("jq", "%v (the first outputs were: %s)", err, clip(trimEnd(&out), 200))
-		}
-		if s, isText := v.(string); isText {
-			out.WriteString(s)
-		} else {
-			b, err := gojq.Marshal(v)
-			if err != nil {
-				return "", wrong("jq", "%v", err)
-			}
-			out.Write(b)
-		}
-		out.WriteByte('\n')
-		if out.Len() > maxJQOutput {
-			return "", wrong("jq", "the output is over %d bytes: select less", maxJQOutput)
-		}
-	}
-	if out.Len() == 0 {
-		return "[jq: no output]", nil
-	}
-	return trimEnd(&out), nil
+const tooMuch = "the program took too much memory and was ended: filter before you collect"
+
+// opening keeps the start of what is written to it.
+type opening struct {
+	b    bytes.Buffer
+	most int
 }
 
-func trimEnd(b *bytes.Buffer) string { return strings.TrimSuffix(b.String(), "\n") }
-
-// watch returns a context that ends when the heap has grown by so many bytes.
-// Others share the heap, so this is a guard against the absurd, not an
-// account. stop waits for the watcher.
-func watch(ctx context.Context, growth uint64) (_ context.Context, stop func()) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
-	heap := func() uint64 {
-		metrics.Read(sample)
-		return sample[0].Value.Uint64()
-	}
-	limit := heap() + growth
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		tick := time.NewTicker(watchEvery)
-		defer tick.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-				if n := heap(); n > limit {
-					cancel(fmt.Errorf("%w: %d bytes", errGrowth, n))
-					return
-				}
-			}
-		}
-	}()
-	return ctx, func() { cancel(nil); <-done }
+func (h *opening) Write(p []byte) (int, error) {
+	h.b.Write(p[:min(len(p), max(h.most-h.b.Len(), 0))])
+	return len(p), nil
 }
 
 // CheckJQ reports what is wrong with a program, without running it.
 func CheckJQ(program string) error {
+	if len(program) > maxJQProgram {
+		return wrong("jq", "the program has %d bytes, the limit is %d", len(program), maxJQProgram)
+	}
 	query, err := gojq.Parse(program)
 	if err == nil {
 		_, err = gojq.Compile(query)
