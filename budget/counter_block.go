@@ -1,7 +1,6 @@
 package budget
 
 import (
-	"encoding/binary"
 	"math/bits"
 )
 
@@ -25,65 +24,61 @@ type block struct {
 	space      uint64 // ' ' alone
 	newline    uint64 // \r and \n
 	white      uint64 // all white space
-	apostrophe bool   // whether there is one
-	cut        uint   // the end of what is ASCII, or less
+	apostrophe uint64
+	cut        uint // the end of what is ASCII, or less
 }
 
-const (
-	each  = 0x0101010101010101 // eight bytes of the same value
-	highs = 0x80 * each        // the high bits of eight bytes
-)
-
-// between returns the high bits of the bytes of x that are from lo to hi, all ASCII.
-func between(x uint64, lo, hi byte) uint64 {
-	return (x + each*uint64(0x80-lo)) &^ (x + each*uint64(0x7f-hi)) & highs
-}
-
-// equal returns the high bits of the bytes of x that are c, all ASCII.
-func equal(x uint64, c byte) uint64 {
-	return (highs - (x ^ each*uint64(c))) & highs
-}
-
-// gather moves the high bits of eight bytes to the lowest eight bits.
-func gather(x uint64) uint64 {
-	const toTop = 1 | 1<<7 | 1<<14 | 1<<21 | 1<<28 | 1<<35 | 1<<42 | 1<<49
-	return x * toTop >> 56
-}
+// marks has, for each value of a byte, a bit for each set of a block that it is
+// in: bit 0 for the first, bit 8 for the second and so on. So the sum of the
+// marks of eight bytes, each shifted by its position, has in each of its bytes
+// eight positions of one set.
+var marks = func() (m [256]uint64) {
+	for i := range m {
+		c := byte(i)
+		for set, in := range [8]bool{
+			c|0x20 >= 'a' && c|0x20 <= 'z', c >= 'a' && c <= 'z', c >= '0' && c <= '9', c == ' ',
+			c == '\n' || c == '\r', c == ' ' || c >= '\t' && c <= '\r', c == '\'', c >= 0x80,
+		} {
+			if in {
+				m[i] |= 1 << (8 * set)
+			}
+		}
+	}
+	return m
+}()
 
 // load fills k from text, which has at least blockSize bytes, of which the first
 // n count.
 func (k *block) load(text []byte, n uint) {
-	var letter, small, digit, space, newline, white, quote, all uint64
-	b := (*[blockSize]byte)(text)
-	for i := 0; i < blockSize; i += 8 {
-		x := binary.LittleEndian.Uint64(b[i&(blockSize-8):])
-		all |= x
-		x &^= highs
-		alpha := between(x|0x20*each, 'a', 'z')
-		blank := equal(x, ' ')
-		line := equal(x, '\n') | equal(x, '\r')
-		quote |= equal(x, '\'')
-		letter |= gather(alpha) << i
-		small |= gather(alpha&(x<<2)) << i // 0x20, moved to the high bit
-		digit |= gather(between(x, '0', '9')) << i
-		space |= gather(blank) << i
-		newline |= gather(line) << i
-		white |= gather(blank|between(x, '\t', '\r')) << i
+	var sets [8]uint64
+	for i := range sets {
+		b := (*[8]byte)(text[8*i:])
+		odd := marks[b[1]] + marks[b[3]]<<2 + marks[b[5]]<<4 + marks[b[7]]<<6
+		sets[i] = marks[b[0]] + marks[b[2]]<<2 + marks[b[4]]<<4 + marks[b[6]]<<6 + odd<<1
 	}
-	*k = block{text, letter, small, digit, space, newline, white, quote != 0, n}
-	if all&highs != 0 {
-		k.cutAt(k.find(func(c byte) bool { return c >= 0x80 }))
-	}
+	// Byte i of word j has to become byte j of word i: exchange the halves of words
+	// that are four apart, then the quarters, then the bytes.
+	const halves, quarters, bytes = 0x00000000ffffffff, 0x0000ffff0000ffff, 0x00ff00ff00ff00ff
+	a, e := exchange(sets[0], sets[4], 32, halves)
+	b, f := exchange(sets[1], sets[5], 32, halves)
+	c, g := exchange(sets[2], sets[6], 32, halves)
+	d, h := exchange(sets[3], sets[7], 32, halves)
+	a, c = exchange(a, c, 16, quarters)
+	b, d = exchange(b, d, 16, quarters)
+	e, g = exchange(e, g, 16, quarters)
+	f, h = exchange(f, h, 16, quarters)
+	k.text, k.cut = text, n
+	k.letter, k.small = exchange(a, b, 8, bytes)
+	k.digit, k.space = exchange(c, d, 8, bytes)
+	k.newline, k.white = exchange(e, f, 8, bytes)
+	k.apostrophe, h = exchange(g, h, 8, bytes)
+	k.cutAt(h)
 }
 
-// find returns the positions of the bytes that is holds of.
-func (k *block) find(is func(byte) bool) (set uint64) {
-	for i, c := range k.text[:blockSize] {
-		if is(c) {
-			set |= 1 << i
-		}
-	}
-	return set
+// exchange puts the parts of b that low selects above those of a, and the others of
+// a below those of b; n is how far apart they are.
+func exchange(a, b uint64, n uint, low uint64) (uint64, uint64) {
+	return a&low | b&low<<n, a>>n&low | b&^low
 }
 
 // cutAt cuts the block at the first of the positions in set.
@@ -117,7 +112,7 @@ func splitO200k(k *block) uint64 {
 			}
 		}
 	}
-	if k.apostrophe {
+	if k.apostrophe != 0 {
 		k.cutContraction(k.letter<<1, 0)
 	}
 	return starts
@@ -127,7 +122,7 @@ func splitO200k(k *block) uint64 {
 // capitals do not start a word.
 func splitCL100k(k *block) uint64 {
 	starts, _ := k.pieces(0)
-	if k.apostrophe {
+	if k.apostrophe != 0 {
 		k.cutContraction(starts, 1)
 	}
 	return starts
@@ -138,7 +133,7 @@ func splitGPT2(k *block) uint64 {
 	sign := ^(k.letter | k.digit | k.white)
 	first := k.letter&^(k.letter<<1) | k.digit&^(k.digit<<1) | sign&^(sign<<1)
 	starts := first&^(k.space<<1) | k.white&^(k.white<<1) | k.white&^(k.white>>1)
-	if k.apostrophe {
+	if k.apostrophe != 0 {
 		k.cutContraction(starts, 1)
 	}
 	return starts
@@ -147,8 +142,7 @@ func splitGPT2(k *block) uint64 {
 // cutContraction cuts the block after more bytes of the first contraction whose
 // apostrophe is in set.
 func (k *block) cutContraction(set uint64, more uint) {
-	set &= k.find(func(c byte) bool { return c == '\'' })
-	for ; set != 0; set &= set - 1 {
+	for set &= k.apostrophe; set != 0; set &= set - 1 {
 		i := bits.TrailingZeros64(set)
 		if contraction(k.text, i) > i {
 			k.cut = min(k.cut, uint(i)+more)

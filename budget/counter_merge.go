@@ -5,6 +5,23 @@ import (
 	"math/bits"
 )
 
+// mergeThree returns how many tokens are left of the three of three bytes.
+func (v *vocabulary) mergeThree(a, b, c uint32) int {
+	left, right := v.bytePairs[a<<8|b], v.bytePairs[b<<8|c]
+	switch {
+	case left&right == noRank:
+		return 3
+	case left <= right: // of equal ranks the first merges
+		a, b = left, c
+	default:
+		b = right
+	}
+	if v.pair(a, b) == noRank {
+		return 2
+	}
+	return 1
+}
+
 // mergeFew merges tokens in place, for at most 64 of them, and returns how many
 // are left. It looks for the lowest pair from the start each time, which is
 // fastest for few.

@@ -68,10 +68,11 @@ var (
 type vocabulary struct {
 	grammar   grammar
 	byteRank  [256]uint32
-	bytePairs []uint32 // rank of the pair of two bytes' ranks, first<<8 | second
-	pairs     []uint64 // open addressing: left, right and merged rank in 18 bits each
-	shift     uint     // of a hash, to an index in pairs
-	filter    []uint64 // a bit for each slot in four that some key hashes to
+	joined    [128][2]uint64 // a bit for each two bytes of ASCII that are a token
+	bytePairs []uint32       // rank of the pair of two bytes' ranks, first<<8 | second
+	pairs     []uint64       // open addressing: left, right and merged rank in 18 bits each
+	shift     uint           // of a hash, to an index in pairs
+	filter    []uint64       // a bit for each slot in four that some key hashes to
 	units     *units
 	idle      chan *worker
 	buffer    int // of a stream, in bytes
@@ -105,6 +106,10 @@ func newVocabulary(splits string, g grammar) *vocabulary {
 			v.addPair(left, right, uint32(rank))
 			if left|right < 256 {
 				v.bytePairs[left<<8|right] = uint32(rank)
+				var room [2]byte
+				if b := appendToken(room[:0], splits, rank); b[0]|b[1] < 0x80 {
+					v.joined[b[0]][b[1]>>6] |= 1 << (b[1] & 63)
+				}
 			}
 		case left != noRank:
 			v.byteRank[left] = uint32(rank)

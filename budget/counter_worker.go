@@ -16,6 +16,9 @@ const (
 	longBits  = 11
 )
 
+// highs are the high bits of eight bytes.
+const highs = 0x8080808080808080
+
 // A worker is what one goroutine needs to count: room to merge, and a bounded
 // memory of what pieces counted, since text repeats itself.
 type worker struct {
@@ -103,9 +106,15 @@ func (w *worker) countBlock(b []byte, bound int) (tokens, n int, cut bool) {
 	}
 	n = bits.Len64(starts) - 1
 
-	// Pieces of one byte are one token. Count the others.
+	// Pieces of one byte are one token, pieces of two are one or two.
 	long := starts &^ (starts >> 1) &^ (1 << uint(n))
-	tokens = bits.OnesCount64(starts) - 1 - bits.OnesCount64(long)
+	two := long & (starts >> 2)
+	long &^= two
+	tokens = bits.OnesCount64(starts) - 1 - bits.OnesCount64(long) + bits.OnesCount64(two)
+	for ; two != 0; two &= two - 1 {
+		i := bits.TrailingZeros64(two) & (blockSize - 1)
+		tokens -= int(w.v.joined[text[i]&0x7f][text[i+1]>>6&1] >> (text[i+1] & 63) & 1)
+	}
 	for ; long != 0; long &= long - 1 {
 		i := uint(bits.TrailingZeros64(long)) & (blockSize - 1)
 		length := uint(bits.TrailingZeros64(starts>>i>>1)) + 1
@@ -197,7 +206,15 @@ func (w *worker) short(low, high uint64, piece []byte) int {
 	}
 	found := e[1]
 	if found.low != low || found.high&^(0xf<<56) != high {
-		found = shortEntry{low, high | uint64(w.merge(piece))<<56}
+		// A new piece takes the place of the one used earlier. It has to come a
+		// second time before it displaces the other.
+		tokens := w.merge(piece)
+		place := 0
+		if e[0].high != 0 {
+			place = 1
+		}
+		e[place] = shortEntry{low, high | uint64(tokens)<<56}
+		return tokens
 	}
 	e[0], e[1] = found, e[0]
 	return int(found.high >> 56 & 0xf)
@@ -246,6 +263,9 @@ func (w *worker) merge(piece []byte) int {
 		w.tokens[i] = w.v.byteRank[c]
 	}
 	n := len(piece)
+	if n == 3 && all < utf8.RuneSelf {
+		return w.v.mergeThree(w.tokens[0], w.tokens[1], w.tokens[2])
+	}
 	if all >= utf8.RuneSelf {
 		n = w.v.start(piece, w.tokens[:], w.starts[:])
 	}
