@@ -47,6 +47,23 @@ type scratch struct {
 	found   []sighting
 	lines   []int32 // see site.lineBreaks
 	walk    walker
+
+	// Of a document.
+	stack   []frame
+	hot     []uint64 // see survey
+	decoded []byte   // the string that is being examined
+	joined  []byte   // what document.joined examines
+}
+
+// maxKept is how many elements of its memory a scratch keeps for the next text.
+const maxKept = 1 << 16
+
+// keep returns b if it is not too large to be kept.
+func keep[T any](b []T) []T {
+	if cap(b) > maxKept {
+		return nil
+	}
+	return b
 }
 
 func newEngine(set *ruleSet) (*engine, error) {

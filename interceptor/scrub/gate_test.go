@@ -41,11 +41,11 @@ func gateAt(t *testing.T, s *Scrubber, p *plan, text string) (matches, turned in
 		if inside(text, i) {
 			continue
 		}
-		open, err := c.passes(text, i, j.limit)
+		open, err := c.passes(text, i, &j.limit)
 		if err != nil {
 			t.Fatal(err)
 		}
-		end, err := c.dfa.end(text, i, j.limit)
+		end, err := c.dfa.end(text, i, &j.limit)
 		switch {
 		case err != nil:
 			t.Fatal(err)

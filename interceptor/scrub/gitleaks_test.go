@@ -49,7 +49,7 @@ func theirs(d *detect.Detector, text string) []report {
 func ours(t testing.TB, s *Scrubber, text string) []report {
 	t.Helper()
 	j := s.begin(context.Background())
-	hits, err := j.engine.find(text, j.scratch, j.limit)
+	hits, err := j.engine.find(text, j.scratch, &j.limit)
 	if err != nil {
 		t.Fatal(err)
 	}

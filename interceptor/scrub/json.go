@@ -33,11 +33,12 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 			clean, found, err = nil, nil, fault(e)
 		}
 	}()
-	d := &document{job: s.begin(ctx), raw: raw, dirty: map[int]*stringToken{}}
+	d := &document{job: s.begin(ctx), raw: raw}
 	if err = d.job.limit.check(); err != nil {
 		return nil, nil, err
 	}
-	if d.survey, err = d.job.survey(raw); err != nil {
+	d.stack = d.job.scratch.stack[:0]
+	if err = d.survey.look(&d.job, raw); err != nil {
 		return nil, nil, err
 	}
 	walkErr := rawjson.Walk(raw, func(t rawjson.Token) bool {
@@ -50,6 +51,8 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 	if err != nil {
 		return nil, nil, err
 	}
+	d.job.scratch.stack = keep(d.stack)
+	d.job.scratch.hot = keep(d.survey.hot)
 	d.job.end()
 	if len(d.dirty) == 0 {
 		return raw, d.findings(), nil
@@ -59,11 +62,11 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 
 // A document is one JSON value on its way through the scrubber.
 type document struct {
-	job    *job
+	job    job
 	raw    []byte
-	survey *survey
+	survey survey
 	stack  []frame
-	dirty  map[int]*stringToken // those with a secret, by where they start
+	dirty  map[int]*stringToken // those with a secret, by where they start; nil for none
 	found  []placed
 }
 
@@ -108,9 +111,11 @@ func (d *document) token(t rawjson.Token) error {
 		}
 		d.stack = append(d.stack, f)
 	case rawjson.ObjectEnd, rawjson.ArrayEnd:
-		f := d.stack[len(d.stack)-1]
+		f := d.top()
 		d.stack = d.stack[:len(d.stack)-1]
-		return d.leave(&f)
+		err := d.leave(f)
+		*f = frame{} // it holds parts of the document
+		return err
 	case rawjson.KeyToken:
 		f := d.top()
 		f.key = quoted{t.Start, t.End}
@@ -131,7 +136,7 @@ func (d *document) top() *frame {
 
 // value examines a string that is not a key.
 func (d *document) value(t quoted) error {
-	text := d.decode(t)
+	text := d.decodeIn(&d.job.scratch.decoded, t)
 	f := d.top()
 	if f == nil || f.array {
 		return d.scan(t, text)
@@ -142,7 +147,7 @@ func (d *document) value(t quoted) error {
 	case "text":
 		f.text = t
 	case "mimeType":
-		f.mime = text
+		f.mime = strings.Clone(text)
 	case "blob":
 		f.blob = t // its mimeType may come later
 		return nil
@@ -150,7 +155,7 @@ func (d *document) value(t quoted) error {
 	if err := d.scan(t, text); err != nil {
 		return err
 	}
-	if len(text) > maxPair || !d.survey.hot(f.key) {
+	if len(text) > maxPair || !d.survey.isHot(f.key) {
 		return nil
 	}
 	return d.joined([]quoted{f.key, t}, []string{`"`, f.name, `": "`, text, "\"\n"})
@@ -179,7 +184,7 @@ func (d *document) leave(f *frame) error {
 
 // scan examines the decoded text of t.
 func (d *document) scan(t quoted, text string) error {
-	if len(text) < d.job.engine.shortest || !d.survey.hot(t) {
+	if len(text) < d.job.engine.shortest || !d.survey.isHot(t) {
 		return nil
 	}
 	marks, found, err := d.job.examine(text)
@@ -203,6 +208,9 @@ func (d *document) mark(t quoted, marks ...mark) *stringToken {
 		if f := d.top(); f != nil && f.key == t {
 			token.object = f.start
 		}
+		if d.dirty == nil {
+			d.dirty = map[int]*stringToken{}
+		}
 		d.dirty[t.start] = token
 	}
 	token.marks = append(token.marks, marks...)
@@ -212,8 +220,12 @@ func (d *document) mark(t quoted, marks ...mark) *stringToken {
 // joined examines the concatenation of parts, where every second one is the
 // text of a token. What was known before is not reported again.
 func (d *document) joined(tokens []quoted, parts []string) error {
-	text := strings.Join(parts, "")
-	marks, _, err := d.job.examine(text)
+	b := d.job.scratch.joined[:0]
+	for _, p := range parts {
+		b = append(b, p...)
+	}
+	d.job.scratch.joined = keep(b)
+	marks, _, err := d.job.examine(view(b))
 	if err != nil {
 		return err
 	}

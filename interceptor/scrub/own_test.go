@@ -67,7 +67,7 @@ func hitsOf(t testing.TB, s *Scrubber, text string) []hit {
 	t.Helper()
 	j := s.begin(context.Background())
 	defer j.end()
-	hits, err := j.engine.find(text, j.scratch, j.limit)
+	hits, err := j.engine.find(text, j.scratch, &j.limit)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,6 +72,9 @@ func (s *Scrubber) Text(ctx context.Context, text string) (clean string, found [
 		}
 	}()
 	j := s.begin(ctx)
+	if err := j.limit.check(); err != nil {
+		return "", nil, err
+	}
 	marks, found, err := j.examine(text)
 	if err != nil {
 		return "", nil, err
@@ -94,12 +97,12 @@ type mark struct {
 type job struct {
 	engine  *engine
 	scratch *scratch
-	limit   *limit
+	limit   limit
 	exact   bool // Options.Exact
 }
 
-func (s *Scrubber) begin(ctx context.Context) *job {
-	return &job{s.engine, s.engine.acquire(), newLimit(ctx, s.timeout), s.exact}
+func (s *Scrubber) begin(ctx context.Context) job {
+	return job{s.engine, s.engine.acquire(), limit{ctx: ctx, timeout: s.timeout}, s.exact}
 }
 
 // end gives the memory of a job back. After an error or a panic nobody knows
@@ -108,7 +111,7 @@ func (j *job) end() { j.engine.release(j.scratch) }
 
 // examine returns what is to be redacted in text and what is to be reported.
 func (j *job) examine(text string) ([]mark, []Finding, error) {
-	if err := j.limit.check(); err != nil {
+	if err := j.limit.spend(len(text)); err != nil {
 		return nil, nil, err
 	}
 	hits, err := j.secrets(text)
@@ -166,7 +169,7 @@ func mayDecode(text string) bool {
 
 // secrets returns the hits in text that are neither foldgate's ids nor excepted.
 func (j *job) secrets(text string) ([]hit, error) {
-	hits, err := j.engine.find(text, j.scratch, j.limit)
+	hits, err := j.engine.find(text, j.scratch, &j.limit)
 	if err != nil || len(hits) == 0 {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package scrub
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -10,47 +11,53 @@ import (
 // an examination could stop at. Most strings of most documents have not, and
 // examining each by itself costs more than all of them at once.
 type survey struct {
-	raw    string
-	all    bool     // nothing can be ruled out
-	ascii  bool     // the document is
-	blocks []uint64 // a bit for every 16 bytes
+	raw   string
+	all   bool     // nothing can be ruled out
+	ascii bool     // the document is
+	hot   []uint64 // a bit for every byte
 }
 
-const (
-	blockBits = 4
-	// long is the length from which on a string is examined in any case.
-	long = 2048
-)
+// long is the length from which on a string is examined in any case.
+const long = 2048
 
-// survey looks through raw.
-func (j *job) survey(raw []byte) (*survey, error) {
-	s := &survey{raw: view(raw), all: len(j.engine.always) > 0 || len(raw) < 256, ascii: ascii(view(raw))}
+// look looks through raw.
+func (s *survey) look(j *job, raw []byte) error {
+	*s = survey{raw: view(raw), all: len(j.engine.always) > 0, ascii: ascii(view(raw))}
 	if s.all {
-		return s, nil
+		return nil
 	}
-	s.blocks = make([]uint64, len(raw)>>(blockBits+6)+1)
+	size := len(raw)/64 + 1
+	s.hot = slices.Grow(j.scratch.hot[:0], size)[:size]
+	clear(s.hot)
 	from := 0
-	var err error
-	// Where it is wrong is found by the walk that comes after.
-	_ = rawjson.Walk(raw, func(t rawjson.Token) bool {
-		if t.End-t.Start >= long {
-			err = j.surveyPart(s, span{from, t.Start})
-			from = t.End
+	if len(raw) >= long {
+		var err error
+		// Where it is wrong is found by the walk that comes after.
+		_ = rawjson.Walk(raw, func(t rawjson.Token) bool {
+			if t.End-t.Start >= long {
+				err = s.part(j, span{from, t.Start})
+				from = t.End
+			}
+			return err == nil
+		})
+		if err != nil {
+			return err
 		}
-		return err == nil
-	})
-	if err != nil {
-		return nil, err
 	}
-	return s, j.surveyPart(s, span{from, len(raw)})
+	return s.part(j, span{from, len(raw)})
 }
 
-// surveyPart looks through a part of the document.
-func (j *job) surveyPart(s *survey, part span) error {
+// part looks through a part of the document.
+func (s *survey) part(j *job, part span) error {
 	text := s.raw[part.start:part.end]
+	if err := j.limit.spend(len(text)); err != nil {
+		return err
+	}
 	for at := 0; at < len(text); {
-		if err := j.limit.check(); err != nil {
-			return err
+		if at > 0 {
+			if err := j.limit.check(); err != nil {
+				return err
+			}
 		}
 		at, j.scratch.found = j.engine.matcher.look(text, at, j.scratch.found[:0])
 		for _, f := range j.scratch.found {
@@ -76,21 +83,32 @@ func (j *job) surveyPart(s *survey, part span) error {
 	}
 }
 
+// wordOf returns the word of s.hot that byte start is in, the bits of it for the
+// bytes from start to end, and the first byte that is not in it.
+func wordOf(start, end int) (word int, mask uint64, next int) {
+	next = min(end, (start|63)+1)
+	return start >> 6, ^uint64(0) >> (64 - (next - start)) << (start & 63), next
+}
+
 func (s *survey) add(start, end int) {
-	for b := start >> blockBits; b <= (end-1)>>blockBits; b++ {
-		s.blocks[b>>6] |= 1 << (b & 63)
+	for start < end {
+		word, mask, next := wordOf(start, end)
+		s.hot[word] |= mask
+		start = next
 	}
 }
 
-// hot reports whether a string has to be examined.
-func (s *survey) hot(t quoted) bool {
+// isHot reports whether a string has to be examined.
+func (s *survey) isHot(t quoted) bool {
 	if s.all || t.end-t.start >= long {
 		return true
 	}
-	for b := t.start >> blockBits; b <= (t.end-1)>>blockBits; b++ {
-		if s.blocks[b>>6]>>(b&63)&1 != 0 {
+	for start := t.start; start < t.end; {
+		word, mask, next := wordOf(start, t.end)
+		if s.hot[word]&mask != 0 {
 			return true
 		}
+		start = next
 	}
 	body := s.raw[t.start:t.end]
 	return strings.IndexByte(body, '\\') >= 0 || !s.ascii && !ascii(body)

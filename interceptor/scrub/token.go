@@ -19,11 +19,17 @@ func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 // decode returns the value of a string literal.
 func (d *document) decode(t quoted) string {
+	var own []byte
+	return d.decodeIn(&own, t)
+}
+
+// decodeIn returns the value of a string literal, for as long as buf holds it.
+func (d *document) decodeIn(buf *[]byte, t quoted) string {
 	body := d.raw[t.start+1 : t.end-1]
 	if bytes.IndexByte(body, '\\') < 0 {
 		return view(body)
 	}
-	out := make([]byte, 0, len(body))
+	out := slices.Grow((*buf)[:0], len(body))
 	for len(body) > 0 {
 		n := bytes.IndexByte(body, '\\')
 		if n < 0 {
@@ -36,6 +42,7 @@ func (d *document) decode(t quoted) string {
 			body = body[size:]
 		}
 	}
+	*buf = keep(out)
 	return view(out)
 }
 
