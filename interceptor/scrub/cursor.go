@@ -113,7 +113,7 @@ func (c *cursor) seek(text string, p int, lim *limit) error {
 		}
 		c.found = false
 		s := c.start(text, max(p, c.next))
-		if s < 0 {
+		if s < 0 || s+c.plan.least > len(text) {
 			return nil
 		}
 		c.next = s + 1

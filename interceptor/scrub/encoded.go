@@ -2,6 +2,7 @@ package scrub
 
 import (
 	"encoding/binary"
+	"sort"
 	"strings"
 	"unsafe"
 )
@@ -58,10 +59,41 @@ var digits = func() (t [256]struct{ base64, hex uint8 }) {
 type decoded struct {
 	text  string
 	fresh span // the part of text that was decoded; the rest is around it
-	// origin maps a range of text to the range of the encoded text to redact.
-	origin func(span) span
-	// touched reports whether a range of text holds what was decoded.
-	touched func(span) bool
+	part  span // the encoded text that text stands for
+	edits []edit
+	at    []span // by edit: where in text its replacement is; none for a run
+}
+
+// origin maps a range of text to the range of the encoded text to redact.
+func (d *decoded) origin(s span) span {
+	if d.at == nil {
+		return d.part // of a run the whole is redacted
+	}
+	return span{d.back(s.start, false), d.back(s.end, true)}
+}
+
+// touched reports whether a range of text holds what was decoded.
+func (d *decoded) touched(s span) bool {
+	if d.at == nil {
+		return s.start < d.fresh.end && s.end > d.fresh.start
+	}
+	n := sort.Search(len(d.at), func(n int) bool { return d.at[n].end >= s.start })
+	return n < len(d.at) && d.at[n].start <= s.end
+}
+
+// back returns where byte i of text comes from: where the edit that it is in
+// starts or, if up, ends.
+func (d *decoded) back(i int, up bool) int {
+	n := sort.Search(len(d.at), func(n int) bool { return d.at[n].end > i }) // edits before i
+	switch {
+	case n < len(d.at) && i > d.at[n].start && up:
+		return d.edits[n].end
+	case n < len(d.at) && i > d.at[n].start:
+		return d.edits[n].start
+	case n == 0:
+		return d.part.start + i
+	}
+	return d.edits[n-1].end + i - d.at[n-1].end
 }
 
 // runs calls yield with every decoded base64 or hexadecimal run in text that
@@ -189,7 +221,7 @@ func stretches(text string, run span, skip, n int, yield func(decoded) bool) boo
 			out = out[:0]
 			return true
 		}
-		d := around(text, span{from, end}, string(out))
+		d := around(text, span{from, end}, out)
 		out = out[:0]
 		return yield(d)
 	}
@@ -262,17 +294,13 @@ var texty = func() (t [256]bool) {
 }()
 
 // around returns plain, which part of text encodes, with the text around it.
-func around(text string, part span, plain string) decoded {
+func around(text string, part span, plain []byte) decoded {
 	pre := text[max(0, part.start-before):part.start]
 	if i := strings.LastIndexByte(pre, '\n'); i >= 0 {
 		pre = pre[i+1:]
 	}
 	post := text[part.end:min(len(text), part.end+after)]
-	fresh := span{len(pre), len(pre) + len(plain)}
-	return decoded{
-		text:    pre + plain + post,
-		fresh:   fresh,
-		origin:  func(span) span { return part },
-		touched: func(s span) bool { return s.start < fresh.end && s.end > fresh.start },
-	}
+	b := make([]byte, 0, len(pre)+len(plain)+len(post))
+	b = append(append(append(b, pre...), plain...), post...)
+	return decoded{text: view(b), fresh: span{len(pre), len(pre) + len(plain)}, part: part}
 }

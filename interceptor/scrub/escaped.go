@@ -3,7 +3,6 @@ package scrub
 import (
 	"cmp"
 	"slices"
-	"sort"
 	"strings"
 	"unicode/utf8"
 )
@@ -169,28 +168,5 @@ func apply(text string, part span, edits []edit) decoded {
 		pos = e.end
 	}
 	b.WriteString(text[pos:part.end])
-	back := func(i int, up bool) int {
-		n := sort.Search(len(at), func(n int) bool { return at[n].end > i }) // edits before i
-		if n < len(at) && i > at[n].start {
-			if up {
-				return edits[n].end
-			}
-			return edits[n].start
-		}
-		if n == 0 {
-			return part.start + i
-		}
-		return edits[n-1].end + i - at[n-1].end
-	}
-	return decoded{
-		text:  b.String(),
-		fresh: span{0, b.Len()},
-		origin: func(s span) span {
-			return span{back(s.start, false), back(s.end, true)}
-		},
-		touched: func(s span) bool {
-			n := sort.Search(len(at), func(n int) bool { return at[n].end >= s.start })
-			return n < len(at) && at[n].start <= s.end
-		},
-	}
+	return decoded{text: b.String(), fresh: span{0, b.Len()}, part: part, edits: edits, at: at}
 }

@@ -226,7 +226,7 @@ func (d *document) joined(tokens []quoted, parts []string) error {
 	}
 	d.job.scratch.joined = keep(b)
 	marks, _, err := d.job.examine(view(b))
-	if err != nil {
+	if err != nil || len(marks) == 0 {
 		return err
 	}
 	known := make([][]mark, len(tokens))

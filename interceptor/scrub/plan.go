@@ -29,6 +29,7 @@ type plan struct {
 	gate    *gate   // of the tail; nil for none
 	tail    *syntax.Regexp
 	program func() *program // of the tail; nil if it does not fit an automaton
+	least   int             // bytes of a match of the tail
 	first   bool            // any end will do, not the preferred one
 	id      int             // index of what it has in a scratch; -1 for none yet
 }
@@ -102,7 +103,8 @@ func newPlan(tail *syntax.Regexp) *plan {
 
 // unanchored returns a plan for which every position is a start.
 func unanchored(tail *syntax.Regexp) *plan {
-	return &plan{id: -1, tail: tail, program: sync.OnceValue(func() *program {
+	least, _ := lengths(tail)
+	return &plan{id: -1, tail: tail, least: least, program: sync.OnceValue(func() *program {
 		prog, ok := newProgram(tail)
 		if !ok {
 			return nil

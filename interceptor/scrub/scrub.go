@@ -118,13 +118,8 @@ func (j *job) examine(text string) ([]mark, []Finding, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	var marks []mark
+	marks := appendMarks(nil, text, hits)
 	var found []Finding
-	for i := range hits {
-		for _, part := range hits[i].parts(text) {
-			marks = append(marks, mark{part, hits[i].rule.id})
-		}
-	}
 	for _, h := range exact(text, hits) {
 		found = append(found, Finding{Rule: h.rule.id, Line: h.at.startLine + 1})
 	}
@@ -139,8 +134,7 @@ func (j *job) examine(text string) ([]mark, []Finding, error) {
 
 // encoded adds what text holds in other encodings to marks and found.
 func (j *job) encoded(text string, marks []mark, found []Finding) ([]mark, []Finding, error) {
-	var hidden []mark
-	err := j.decode(text, span{0, len(text)}, 1, func(m mark) { hidden = append(hidden, m) })
+	hidden, err := j.decode(text, span{0, len(text)}, 1)
 	if err != nil || len(hidden) == 0 {
 		return marks, found, err
 	}
@@ -178,34 +172,48 @@ func (j *job) secrets(text string) ([]hit, error) {
 	}), nil
 }
 
-// decode calls emit with the marks for the secrets that text, within a part of
-// it, holds in other encodings, at the given depth of decoding.
-func (j *job) decode(text string, within span, depth int, emit func(mark)) error {
+// decode returns the marks for the secrets that text, within a part of it,
+// holds in other encodings, at the given depth of decoding.
+func (j *job) decode(text string, within span, depth int) ([]mark, error) {
+	var marks []mark
 	var err error
 	look := func(d decoded) bool {
-		var hits []hit
-		if hits, err = j.secrets(d.text); err != nil {
+		var inner []mark
+		if inner, err = j.inner(&d, depth); err != nil {
 			return false
 		}
-		put := func(m mark) {
+		for _, m := range inner {
 			if d.touched(m.span) {
-				emit(mark{d.origin(m.span), m.rule})
+				marks = append(marks, mark{d.origin(m.span), m.rule})
 			}
 		}
-		for i := range hits {
-			for _, part := range hits[i].parts(d.text) {
-				put(mark{part, hits[i].rule.id})
-			}
-		}
-		if depth < maxDepth {
-			err = j.decode(d.text, d.fresh, depth+1, put)
-		}
-		return err == nil
+		return true
 	}
 	if runs(text, within, look) {
 		escapes(text, within, look)
 	}
-	return err
+	return marks, err
+}
+
+// inner returns the marks for the secrets in what was decoded.
+func (j *job) inner(d *decoded, depth int) ([]mark, error) {
+	hits, err := j.secrets(d.text)
+	marks := appendMarks(nil, d.text, hits)
+	if err != nil || depth == maxDepth {
+		return marks, err
+	}
+	deeper, err := j.decode(d.text, d.fresh, depth+1)
+	return append(marks, deeper...), err
+}
+
+// appendMarks appends the marks for hits in text.
+func appendMarks(marks []mark, text string, hits []hit) []mark {
+	for i := range hits {
+		for _, part := range hits[i].parts(text) {
+			marks = append(marks, mark{part, hits[i].rule.id})
+		}
+	}
+	return marks
 }
 
 // redacted returns the range of the text that must not be shown.
