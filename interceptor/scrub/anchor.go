@@ -30,21 +30,20 @@ func (a *anchor) better(b *anchor) bool {
 }
 
 func (a *anchor) worth() int {
-	shortest := maxLiteral
-	for _, l := range a.literals {
-		shortest = min(shortest, len(l))
-	}
-	return 8*min(shortest, 8) - 4*bits.Len(uint(len(a.literals))) - (a.hi - a.lo)
+	return 8*min(shortest(a.literals), 8) - 4*bits.Len(uint(len(a.literals))) - (a.hi - a.lo)
 }
 
 // usable reports whether the literals are long enough and near enough.
 func (a *anchor) usable() bool {
-	for _, l := range a.literals {
-		if len(l) < minLiteral {
-			return false
-		}
+	return len(a.literals) > 0 && shortest(a.literals) >= minLiteral && a.hi-a.lo <= maxSlack
+}
+
+func shortest(literals []string) int {
+	n := maxLiteral
+	for _, l := range literals {
+		n = min(n, len(l))
 	}
-	return len(a.literals) > 0 && a.hi-a.lo <= maxSlack
+	return n
 }
 
 // sights returns the literals to look for.
@@ -137,8 +136,8 @@ func concatAnchor(subs []*syntax.Regexp) *anchor {
 			}
 			try(&anchor{literals: run, longer: lengthen(run, subs[i+k+1:])}, lo, hi)
 		}
-		shortest, longest := lengths(x)
-		lo, hi = min(lo+shortest, unlimited), min(hi+longest, unlimited)
+		least, most := lengths(x)
+		lo, hi = min(lo+least, unlimited), min(hi+most, unlimited)
 	}
 	return best
 }
@@ -147,7 +146,7 @@ func concatAnchor(subs []*syntax.Regexp) *anchor {
 // which the elements after the run may begin; nil if there are too many.
 func lengthen(run []string, next []*syntax.Regexp) []string {
 	var letters [utf8.RuneSelf]bool
-	if ok := addLetters(&letters, next); !ok {
+	if n := shortest(run); n < minLiteral || n >= longEnough || !addLetters(&letters, next) {
 		return nil
 	}
 	var longer []string
@@ -173,11 +172,11 @@ func lengthen(run []string, next []*syntax.Regexp) []string {
 // be none.
 func addLetters(set *[utf8.RuneSelf]bool, elements []*syntax.Regexp) bool {
 	for _, x := range elements {
-		switch shortest, longest := lengths(x); {
-		case longest == 0: // an assertion
+		switch least, most := lengths(x); {
+		case most == 0: // an assertion
 		case !addFirstLetters(set, x):
 			return false
-		case shortest > 0:
+		case least > 0:
 			return true
 		}
 	}
