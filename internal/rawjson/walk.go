@@ -28,87 +28,113 @@ type Token struct {
 // and fails where brackets, separators or the ends of strings are wrong. What
 // is inside strings and scalars is not checked; see [Valid].
 func Walk(b []byte, visit func(Token) bool) error {
-	var open []byte  // '{' and '[' around the position
-	wantKey := false // in an object: is the next string a key?
-	i := space(b, 0)
-	for {
-		if i >= len(b) {
-			return fmt.Errorf("json: ends at byte %d inside a value", i)
+	w := walker{b: b, visit: visit}
+	for i := 0; ; {
+		var ended bool
+		if i, ended = w.token(space(b, i)); ended && i >= 0 {
+			i = w.next(space(b, i))
 		}
-		t := Token{Start: i, End: i + 1}
-		switch c := b[i]; {
-		case c == '{' || c == '[':
-			t.Event = ObjectStart
-			if c == '[' {
-				t.Event = ArrayStart
-			}
-			if wantKey {
-				return wrong(b, i)
-			}
-			if !visit(t) {
-				return nil
-			}
-			i = space(b, i+1)
-			open = append(open, c)
-			wantKey = c == '{'
-			if i < len(b) && b[i] == c+2 { // an empty one: ']' is '['+2, '}' is '{'+2
-				break
-			}
-			continue
-		case c == '"':
-			t.Event = StringToken
-			if t.End = stringEnd(b, i); t.End < 0 {
-				return fmt.Errorf("json: string at byte %d has no end", i)
-			}
-			if wantKey {
-				t.Event = KeyToken
-			}
-			if !visit(t) {
-				return nil
-			}
-			i = space(b, t.End)
-			if wantKey {
-				if i >= len(b) || b[i] != ':' {
-					return wrong(b, i)
-				}
-				i, wantKey = space(b, i+1), false
-				continue
-			}
-		case wantKey:
-			return wrong(b, i)
-		default:
-			t.Event = ScalarToken
-			if t.End = skip(b, i); t.End <= i {
-				return wrong(b, i)
-			}
-			if !visit(t) {
-				return nil
-			}
-			i = space(b, t.End)
+		if i < 0 {
+			return w.err
 		}
-		for len(open) > 0 && i < len(b) && b[i] == open[len(open)-1]+2 {
-			t := Token{Event: ObjectEnd, Start: i, End: i + 1}
-			if b[i] == ']' {
-				t.Event = ArrayEnd
-			}
-			if !visit(t) {
-				return nil
-			}
-			open = open[:len(open)-1]
-			i = space(b, i+1)
-		}
-		if len(open) == 0 {
-			if i < len(b) {
-				return wrong(b, i)
-			}
-			return nil
-		}
-		if i >= len(b) || b[i] != ',' {
-			return wrong(b, i)
-		}
-		i = space(b, i+1)
-		wantKey = open[len(open)-1] == '{'
 	}
+}
+
+// A walker is where a walk is in the nesting.
+type walker struct {
+	b       []byte
+	visit   func(Token) bool
+	open    []byte // '{' and '[' around the position
+	wantKey bool   // in an object: is the next string a key?
+	err     error
+}
+
+// token visits the token at byte i and returns the index after it, or -1 if
+// the walk is over, and whether a value may have ended there.
+func (w *walker) token(i int) (after int, ended bool) {
+	if i >= len(w.b) {
+		return w.fail(i), false
+	}
+	t := Token{ScalarToken, i, i + 1}
+	switch c := w.b[i]; {
+	case c == '"':
+		return w.str(i)
+	case w.wantKey:
+		return w.fail(i), false
+	case c == '{' || c == '[':
+		t.Event = ObjectStart
+		if c == '[' {
+			t.Event = ArrayStart
+		}
+		if !w.visit(t) {
+			return -1, false
+		}
+		w.open = append(w.open, c)
+		w.wantKey = c == '{'
+		i = space(w.b, i+1)
+		return i, i < len(w.b) && w.b[i] == c+2 // an empty one: ']' is '['+2, '}' is '{'+2
+	}
+	if t.End = skip(w.b, i); t.End <= i {
+		return w.fail(i), false
+	}
+	if !w.visit(t) {
+		return -1, false
+	}
+	return t.End, true
+}
+
+// str is token for a string, or for a key with the colon after it.
+func (w *walker) str(i int) (after int, ended bool) {
+	t := Token{StringToken, i, stringEnd(w.b, i)}
+	if t.End < 0 {
+		w.err = fmt.Errorf("json: string at byte %d has no end", i)
+		return -1, false
+	}
+	if w.wantKey {
+		t.Event = KeyToken
+	}
+	if !w.visit(t) {
+		return -1, false
+	}
+	if !w.wantKey {
+		return t.End, true
+	}
+	w.wantKey = false
+	if i = space(w.b, t.End); i >= len(w.b) || w.b[i] != ':' {
+		return w.fail(i), false
+	}
+	return i + 1, false
+}
+
+// next visits the brackets that close at byte i, where a value has ended, and
+// returns the index after the comma that follows, or -1 if the walk is over.
+func (w *walker) next(i int) int {
+	for n := len(w.open); n > 0 && i < len(w.b) && w.b[i] == w.open[n-1]+2; n-- {
+		t := Token{ObjectEnd, i, i + 1}
+		if w.b[i] == ']' {
+			t.Event = ArrayEnd
+		}
+		if !w.visit(t) {
+			return -1
+		}
+		w.open = w.open[:n-1]
+		i = space(w.b, i+1)
+	}
+	switch n := len(w.open); {
+	case n == 0 && i == len(w.b):
+		return -1
+	case n == 0 || i >= len(w.b) || w.b[i] != ',':
+		return w.fail(i)
+	default:
+		w.wantKey = w.open[n-1] == '{'
+		return i + 1
+	}
+}
+
+// fail notes that what is at byte i cannot stand there, and returns -1.
+func (w *walker) fail(i int) int {
+	w.err = wrong(w.b, i)
+	return -1
 }
 
 // wrong is the error for a byte that cannot stand where it does.
