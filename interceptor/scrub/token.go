@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"unicode/utf16"
 	"unicode/utf8"
 	"unsafe"
 
@@ -47,49 +46,16 @@ func (d *document) decodeIn(buf *[]byte, t quoted) string {
 }
 
 // escape returns the character of the escape sequence that b starts with, and
-// the sequence's length. A lone surrogate is U+FFFD.
+// the sequence's length. Of a broken one the backslash is left out: whoever
+// reads the string may read the rest.
 func escape(b []byte) (r rune, size int) {
+	if r, size = rawjson.Unescape(b); size > 0 {
+		return r, size
+	}
 	if len(b) < 2 {
 		return '\\', 1
 	}
-	switch c := b[1]; c {
-	case 'b':
-		return '\b', 2
-	case 'f':
-		return '\f', 2
-	case 'n':
-		return '\n', 2
-	case 'r':
-		return '\r', 2
-	case 't':
-		return '\t', 2
-	case 'u':
-		r, ok := hex4(b[2:])
-		if !ok {
-			return 'u', 2
-		}
-		if !utf16.IsSurrogate(r) {
-			return r, 6
-		}
-		if len(b) >= 12 && b[6] == '\\' && b[7] == 'u' {
-			if low, ok := hex4(b[8:]); ok {
-				if r = utf16.DecodeRune(r, low); r != utf8.RuneError {
-					return r, 12
-				}
-			}
-		}
-		return utf8.RuneError, 6
-	default:
-		return rune(c), 2
-	}
-}
-
-func hex4(b []byte) (rune, bool) {
-	if len(b) < 4 {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(string(b[:4]), 16, 16)
-	return rune(n), err == nil
+	return rune(b[1]), 2
 }
 
 // rewrite returns the document with the marked parts of its strings replaced.

@@ -31,7 +31,7 @@ func Unquote(lit []byte) string {
 		if i == len(body) {
 			break
 		}
-		r, n := unescape(body[i:])
+		r, n := Unescape(body[i:])
 		if n == 0 {
 			return "" // no escape, or a quote or control character, which must be one
 		}
@@ -46,9 +46,10 @@ func Unquote(lit []byte) string {
 	return out.String()
 }
 
-// unescape returns what the escape at the start of s stands for, and its
-// length; 0 if it is none.
-func unescape(s []byte) (r rune, n int) {
+// Unescape returns what the escape sequence at the start of s stands for, and
+// its length; 0 if there is none, as in a string that [Valid] refuses. A lone
+// surrogate stands for U+FFFD.
+func Unescape(s []byte) (r rune, n int) {
 	if len(s) < 2 || s[0] != '\\' {
 		return 0, 0
 	}
