@@ -65,24 +65,6 @@ func (e *engine) findRule(t *site, r *rule) ([]hit, error) {
 	}
 }
 
-// dfa returns the automaton of p, or nil if it has none.
-func (s *scratch) dfa(p *plan) *dfa {
-	if s.dfas[p.id] == nil {
-		prog := p.program()
-		if prog == nil {
-			return nil
-		}
-		s.dfas[p.id] = newDFA(prog)
-		s.dfas[p.id].soon = p.first
-	}
-	d := s.dfas[p.id]
-	if !d.used {
-		d.used = true
-		s.scans = append(s.scans, p.id)
-	}
-	return d
-}
-
 // A cursor walks the matches of one plan.
 type cursor struct {
 	plan  *plan

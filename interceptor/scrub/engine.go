@@ -1,10 +1,7 @@
 package scrub
 
 import (
-	"bytes"
-	"fmt"
 	"math"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -35,112 +32,97 @@ type use struct {
 	anchors []int // plans of which it is an anchor
 }
 
-// A scratch is the memory of one examination at a time.
-type scratch struct {
-	plans   [][]*plan // the engine's
-	dfas    []*dfa    // by plan
-	hits    [][]int32 // by plan: places of its anchor
-	touched []int     // plans with hits
-	enabled []bool    // by rule
-	active  []int     // the enabled rules
-	scans   []int     // plans whose dfa ran
-	found   []sighting
-	lines   []int32 // see site.lineBreaks
-	walk    walker
-
-	// Of a document.
-	stack   []frame
-	hot     []uint64 // see survey
-	decoded []byte   // the string that is being examined
-	joined  []byte   // what document.joined examines
-}
-
-// maxKept is how many elements of its memory a scratch keeps for the next text.
-const maxKept = 1 << 16
-
-// keep returns b if it is not too large to be kept.
-func keep[T any](b []T) []T {
-	if cap(b) > maxKept {
-		return nil
-	}
-	return b
-}
-
 func newEngine(set *ruleSet) (*engine, error) {
-	e := &engine{set: set, plans: make([][]*plan, len(set.rules))}
-	index := map[string]int{}
-	var texts, keywords []string
-	at := func(literal string) *use {
-		n, ok := index[literal]
-		if !ok {
-			n = len(texts)
-			index[literal] = n
-			texts = append(texts, literal)
-			e.literals = append(e.literals, use{})
-		}
-		return &e.literals[n]
-	}
-	register := func(p *plan, anchored bool) {
-		if p.id >= 0 {
-			return // of an allow-list of several rules
-		}
-		p.id = e.numPlans
-		e.numPlans++
-		if p.anchor == nil || !anchored {
-			return
-		}
-		for _, l := range p.anchor.sights() {
-			u := at(l)
-			u.anchors = append(u.anchors, p.id)
-		}
-	}
-	allow := func(a *allowlist) {
-		if a.anywhere != nil {
-			a.anywhere.first = true
-			register(a.anywhere, false)
-		}
-		if a.inLine != nil {
-			a.inLine.first = true
-			register(a.inLine, true)
-		}
-	}
+	e := &engine{set: set, plans: make([][]*plan, len(set.rules)), shortest: math.MaxInt}
+	b := builder{engine: e, index: map[string]int{}}
 	for i, r := range set.rules {
-		r.index = i
-		if least, _ := lengths(r.tree); i == 0 || least < e.shortest {
-			e.shortest = least
-		}
-		e.plans[i] = newPlans(r.tree)
-		for _, p := range e.plans[i] {
-			register(p, true)
-			if p.gate != nil {
-				register(p.gate.rest, false)
-			}
-		}
-		for _, a := range r.allow {
-			allow(a)
-		}
-		if len(r.keywords) == 0 || slices.ContainsFunc(r.keywords, odd) {
-			e.always = append(e.always, i)
-			continue
-		}
-		for _, k := range e.switches(r) {
-			u := at(k)
-			u.enables = append(u.enables, i)
-		}
-		for _, k := range r.keywords {
-			keywords = append(keywords, k)
-			e.enables = append(e.enables, i)
-		}
+		b.addRule(i, r)
 	}
 	for _, a := range set.allow {
-		allow(a)
+		b.addAllowlist(a)
 	}
 	var err error
-	if e.matcher, err = newMatcher(texts); err != nil {
+	if e.matcher, err = newMatcher(b.texts); err != nil {
 		return nil, err
 	}
-	e.keywords, err = newMatcher(keywords)
+	e.keywords, err = newMatcher(b.words)
 	return e, err
+}
+
+// A builder fills an engine.
+type builder struct {
+	*engine
+	texts []string // by literal
+	index map[string]int
+	words []string // all keywords
+}
+
+// use returns the use of a literal.
+func (b *builder) use(literal string) *use {
+	n, ok := b.index[literal]
+	if !ok {
+		n = len(b.texts)
+		b.index[literal] = n
+		b.texts = append(b.texts, literal)
+		b.literals = append(b.literals, use{})
+	}
+	return &b.literals[n]
+}
+
+// addPlan gives p its number and, if it is to be found by them, looks for its
+// anchors.
+func (b *builder) addPlan(p *plan, anchored bool) {
+	if p.id >= 0 {
+		return // of an allow-list of several rules
+	}
+	p.id = b.numPlans
+	b.numPlans++
+	if p.anchor == nil || !anchored {
+		return
+	}
+	for _, l := range p.anchor.sights() {
+		u := b.use(l)
+		u.anchors = append(u.anchors, p.id)
+	}
+}
+
+func (b *builder) addAllowlist(a *allowlist) {
+	if a.anywhere != nil {
+		a.anywhere.first = true
+		b.addPlan(a.anywhere, false)
+	}
+	if a.inLine != nil {
+		a.inLine.first = true
+		b.addPlan(a.inLine, true)
+	}
+}
+
+func (b *builder) addRule(i int, r *rule) {
+	r.index = i
+	least, _ := lengths(r.tree)
+	b.shortest = min(b.shortest, least)
+	b.plans[i] = newPlans(r.tree)
+	for _, p := range b.plans[i] {
+		b.addPlan(p, true)
+		if p.gate != nil {
+			b.addPlan(p.gate.rest, false)
+		}
+	}
+	for _, a := range r.allow {
+		b.addAllowlist(a)
+	}
+	if len(r.keywords) == 0 || slices.ContainsFunc(r.keywords, odd) {
+		b.always = append(b.always, i)
+		return
+	}
+	for _, k := range b.switches(r) {
+		u := b.use(k)
+		u.enables = append(u.enables, i)
+	}
+	for _, k := range r.keywords {
+		b.words = append(b.words, k)
+		b.enables = append(b.enables, i)
+	}
 }
 
 // switches returns the literals one of which is in every text that r is
@@ -168,244 +150,3 @@ func (e *engine) switches(r *rule) []string {
 // odd reports whether keyword is not for the matcher: too short, or with
 // letters that it does not fold.
 func odd(keyword string) bool { return len(keyword) < minLiteral || !ascii(keyword) }
-
-func (e *engine) acquire() *scratch {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if n := len(e.free); n > 0 {
-		s := e.free[n-1]
-		e.free = e.free[:n-1]
-		return s
-	}
-	return &scratch{
-		plans:   e.plans,
-		dfas:    make([]*dfa, e.numPlans),
-		hits:    make([][]int32, e.numPlans),
-		enabled: make([]bool, len(e.set.rules)),
-	}
-}
-
-// release gives s back. A scratch that saw a panic is not given back.
-func (e *engine) release(s *scratch) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if len(e.free) < runtime.GOMAXPROCS(0) {
-		e.free = append(e.free, s)
-	}
-}
-
-// reset empties s after a text.
-func (s *scratch) reset() {
-	for _, p := range s.touched {
-		s.hits[p] = s.hits[p][:0]
-	}
-	for _, p := range s.scans {
-		s.dfas[p].forget()
-		s.dfas[p].used = false
-	}
-	for _, r := range s.active {
-		s.enabled[r] = false
-	}
-	s.touched, s.scans, s.active = s.touched[:0], s.scans[:0], s.active[:0]
-}
-
-// find returns the findings in text, before a generic one gives way to a more
-// exact one, in the order of the rules.
-func (e *engine) find(text string, s *scratch, lim *limit) ([]hit, error) {
-	if len(text) > math.MaxInt32/2 {
-		return nil, fmt.Errorf("scrub: text of %d bytes: at most %d are examined at once", len(text), math.MaxInt32/2)
-	}
-	if len(text) < e.shortest {
-		return nil, nil
-	}
-	defer s.reset()
-	if err := e.look(text, s, lim); err != nil {
-		return nil, err
-	}
-	for _, r := range e.always {
-		if e.set.rules[r].enabled(text) {
-			s.active = append(s.active, r)
-		}
-	}
-	if len(s.active) == 0 {
-		return nil, nil
-	}
-	slices.Sort(s.active)
-	t := &site{text: text, set: e.set, scratch: s, limit: lim}
-	var hits []hit
-	for _, i := range s.active {
-		r := e.set.rules[i]
-		if r.silent {
-			continue
-		}
-		found, err := e.findRule(t, r)
-		if err != nil {
-			return nil, err
-		}
-		if len(found) > 0 && len(r.required) > 0 {
-			if found, err = e.companions(t, found); err != nil {
-				return nil, err
-			}
-		}
-		hits = append(hits, found...)
-	}
-	return hits, nil
-}
-
-// look notes which rules are switched on and where the anchors are.
-func (e *engine) look(text string, s *scratch, lim *limit) error {
-	if !folds(text) {
-		return e.sight(text, s, lim, nil)
-	}
-	// A few letters of the text are ASCII letters without case. Keywords and
-	// expressions do not even agree on which.
-	if err := e.switchOn(strings.ToLower(text), s, lim); err != nil {
-		return err
-	}
-	folded, from := fold(text)
-	return e.sight(folded, s, lim, from)
-}
-
-// sight notes the anchors that are in text and switches on the rules of which
-// there is a sign. With a from, no rules are switched on, and byte from[i] is
-// noted for byte i.
-func (e *engine) sight(text string, s *scratch, lim *limit, from []int32) error {
-	for at := 0; at < len(text); {
-		if at > 0 {
-			if err := lim.check(); err != nil {
-				return err
-			}
-		}
-		at, s.found = e.matcher.look(text, at, s.found[:0])
-		for _, f := range s.found {
-			u := &e.literals[f.literal]
-			if from != nil {
-				f.at = from[f.at]
-			} else {
-				for _, r := range u.enables {
-					s.enable(r)
-				}
-			}
-			for _, p := range u.anchors {
-				if len(s.hits[p]) == 0 {
-					s.touched = append(s.touched, p)
-				}
-				s.hits[p] = append(s.hits[p], f.at)
-			}
-		}
-	}
-	return nil
-}
-
-// switchOn switches on the rules that have a keyword in text.
-func (e *engine) switchOn(text string, s *scratch, lim *limit) error {
-	for at := 0; at < len(text); {
-		if err := lim.check(); err != nil {
-			return err
-		}
-		at, s.found = e.keywords.look(text, at, s.found[:0])
-		for _, f := range s.found {
-			s.enable(e.enables[f.literal])
-		}
-	}
-	return nil
-}
-
-// enable switches a rule on.
-func (s *scratch) enable(rule int) {
-	if !s.enabled[rule] {
-		s.enabled[rule] = true
-		s.active = append(s.active, rule)
-	}
-}
-
-// folds reports whether text holds a letter that is an ASCII letter in lower
-// case (U+0130, U+212A) or without case (U+017F, U+212A).
-func folds(text string) bool {
-	return !ascii(text) && (strings.Contains(text, "\u212a") || strings.Contains(text, "\u017f") || strings.Contains(text, "\u0130"))
-}
-
-// fold returns text with U+212A and U+017F as k and s, and for each of its
-// bytes the place in text.
-func fold(text string) (folded string, from []int32) {
-	var b strings.Builder
-	b.Grow(len(text))
-	from = make([]int32, 0, len(text))
-	for i, r := range text {
-		c, ok := foldASCII(r)
-		if !ok || r < 0x80 {
-			size := runeSize(text, i)
-			b.WriteString(text[i : i+size])
-			for k := range size {
-				from = append(from, int32(i+k))
-			}
-			continue
-		}
-		b.WriteByte(c)
-		from = append(from, int32(i))
-	}
-	return b.String(), from
-}
-
-// enabled reports whether a rule that the matcher cannot switch on is on.
-func (r *rule) enabled(text string) bool {
-	if len(r.keywords) == 0 {
-		return true
-	}
-	lower := strings.ToLower(text)
-	return slices.ContainsFunc(r.keywords, func(k string) bool { return strings.Contains(lower, k) })
-}
-
-// companions returns those of found, all of one rule, that have a finding of
-// every rule it requires near them.
-func (e *engine) companions(t *site, found []hit) ([]hit, error) {
-	for _, q := range found[0].rule.required {
-		r := e.set.byID[q.ID]
-		if r.tree == nil || r.index < 0 {
-			return nil, nil // looks at paths, and a text has none
-		}
-		near, err := e.findRule(t, r)
-		if err != nil {
-			return nil, err
-		}
-		found = slices.DeleteFunc(found, func(h hit) bool {
-			return !slices.ContainsFunc(near, func(n hit) bool { return q.holds(h.at, n.at) })
-		})
-		if len(found) == 0 {
-			return nil, nil
-		}
-	}
-	return found, nil
-}
-
-// holds reports whether two findings are near enough to each other.
-func (q *required) holds(a, b location) bool {
-	if q.WithinLines != nil && max(a.startLine-b.startLine, b.startLine-a.startLine) > *q.WithinLines {
-		return false
-	}
-	return q.WithinColumns == nil ||
-		max(a.startColumn-b.startColumn, b.startColumn-a.startColumn) <= *q.WithinColumns
-}
-
-// exact returns the hits without the generic ones whose secret is part of the
-// secret of a more exact rule on the same line: gitleaks reports only those.
-// All hits are redacted all the same.
-func exact(text string, hits []hit) []hit {
-	// The secrets of a line in one string: a line may be the whole text, and
-	// looking through thousands one by one for thousands takes too long.
-	const between = "\xff\x00\xff" // no generic secret holds it
-	better := map[int][]byte{}
-	for _, h := range hits {
-		if !h.rule.generic && !h.rule.own {
-			line := append(better[h.at.startLine], text[h.secret.start:h.secret.end]...)
-			better[h.at.startLine] = append(line, between...)
-		}
-	}
-	if len(better) == 0 {
-		return hits
-	}
-	return slices.DeleteFunc(slices.Clone(hits), func(h hit) bool {
-		line := better[h.at.startLine]
-		return h.rule.generic && line != nil && bytes.Contains(line, []byte(text[h.secret.start:h.secret.end]))
-	})
-}
