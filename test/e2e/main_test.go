@@ -8,6 +8,7 @@ package e2e
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -67,6 +68,7 @@ func testContext(t *testing.T) context.Context {
 // gateway is one configuration and what a run of the binary on it left behind.
 type gateway struct {
 	t      *testing.T
+	bin    string // the binary; "" is foldgateBin
 	dir    string // of the configuration
 	config string
 	log    buffer // standard error of all runs
@@ -98,7 +100,7 @@ func write(t *testing.T, file, text string) {
 
 // command is the binary with the gateway's configuration.
 func (g *gateway) command(args ...string) *exec.Cmd {
-	cmd := exec.Command(foldgateBin, append(args, "--config", g.config)...)
+	cmd := exec.Command(cmp.Or(g.bin, foldgateBin), append(args, "--config", g.config)...)
 	cmd.Dir = g.dir
 	cmd.Stderr = &g.log
 	return cmd

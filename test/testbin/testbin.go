@@ -22,18 +22,20 @@ func Root() (string, error) {
 }
 
 // Build builds a main package into dir, with the race detector if the test
-// has it, and returns the program's path. Flags go to go build.
+// has it, and returns the program's path. Flags go to go build; -race=false
+// leaves the detector out.
 func Build(dir, pkg string, flags ...string) (string, error) {
 	root, err := Root()
 	if err != nil {
 		return "", err
 	}
 	bin := filepath.Join(dir, path.Base(pkg))
-	args := append([]string{"build", "-o", bin}, flags...)
+	args := []string{"build", "-o", bin}
 	if raceEnabled {
 		args = append(args, "-race")
 	}
-	cmd := exec.Command("go", append(args, pkg)...)
+	args = append(append(args, flags...), pkg)
+	cmd := exec.Command("go", args...)
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
