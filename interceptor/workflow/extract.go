@@ -6,36 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
+	"strconv"
 	"strings"
-
-	"github.com/ohler55/ojg/jp"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
-
-// path is a compiled JSONPath (RFC 9535).
-type path struct{ expr jp.Expr }
-
-func compilePath(s string) (path, error) {
-	if !strings.HasPrefix(s, "$") {
-		return path{}, fmt.Errorf("%q is not a JSONPath: it begins with $", s)
-	}
-	x, err := jp.ParseString(s)
-	if err != nil {
-		return path{}, fmt.Errorf("%q is not a JSONPath: %w", s, err)
-	}
-	descents := 0
-	for _, part := range x {
-		if _, deep := part.(jp.Descent); deep {
-			descents++
-		}
-	}
-	if descents > 1 {
-		return path{}, fmt.Errorf("%q has more than one \"..\", which takes too long on deep documents; name the members between", s)
-	}
-	return path{x}, nil
-}
 
 // Bounds on what a foreign document can cost.
 const (
@@ -86,7 +61,7 @@ func appendMember(obj []byte, name string, value []byte) []byte {
 	return append(append(rawjson.AppendQuote(obj, name), ':'), value...)
 }
 
-// decode closes the object and decodes it, keeping the digits of numbers.
+// decode closes the object and decodes it. The digits of numbers are kept.
 func decode(obj []byte) document {
 	if len(obj) > maxDocument {
 		return nil
@@ -97,26 +72,30 @@ func decode(obj []byte) document {
 	if dec.Decode(&v) != nil {
 		return nil
 	}
-	return v
+	return numbers(v)
 }
 
-// values returns the hashes of the scalars that p selects, sorted, each once.
-// Null and the empty string name nothing and are left out.
-func (p path) values(d document) []string {
-	if d == nil || p.expr == nil {
-		return nil
-	}
-	var out []string
-	for i, v := range p.expr.Get(d) {
-		if i == maxValues {
-			break
+// numbers replaces numbers by what filters can compare, where that is written
+// with the same digits.
+func numbers(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for k, e := range v {
+			v[k] = numbers(e)
 		}
-		if s, err := scalar(v); err == nil && s != "" && len(s) <= maxValue {
-			out = append(out, hash(s))
+	case []any:
+		for i, e := range v {
+			v[i] = numbers(e)
+		}
+	case json.Number:
+		if n, err := v.Int64(); err == nil && strconv.FormatInt(n, 10) == v.String() {
+			return n
+		}
+		if f, err := v.Float64(); err == nil && strconv.FormatFloat(f, 'f', -1, 64) == v.String() {
+			return f
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out)
+	return v
 }
 
 // key returns a hash of everything that the paths select; "" without paths.
@@ -143,6 +122,8 @@ func scalar(v any) (string, error) {
 		return v, nil
 	case json.Number:
 		return v.String(), nil
+	case float64:
+		return strconv.FormatFloat(v, 'f', -1, 64), nil
 	case map[string]any, []any:
 		return "", errNotScalar
 	}

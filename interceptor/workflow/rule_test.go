@@ -134,6 +134,58 @@ func FuzzValidID(f *testing.F) {
 	})
 }
 
+// A path that could take longer than in proportion to the document is refused,
+// and the fault says what to write.
+func TestPathTooDear(t *testing.T) {
+	for _, tt := range []struct{ path, says string }{
+		{"$..a..b", `more than one ".."`},
+		{"$.a[?(@.id == $.b[*].id)]", "name members of the element"},
+		{"$.a[?($..id == @.id)]", "name members of the element"},
+		{"$..[?(@..a == 1)]", "name members of the element"},
+		{"$.a[?(@.b[?(@ == 1)])]", "name members of the element"},
+		{"$.a[?(count(@.*) > 2)]", "name members of the element"},
+		{"$.a[?(@.x == 1 && !(@.y == 2 || @..z))]", "name members of the element"},
+		{"$.a[?match(@.a, @.b)]", "=~ /expression/"},
+		{"$.a[?match(@.a, 'x.*')]", "=~ /expression/"},
+		{"$.a[?(@.a =~ 'x.*')]", "=~ /expression/"},
+		{"$['a','a','a','a']['b','b','b','b']['c','c','c','c']['d','d']", "multiply to 128"},
+		{"$.a[1::9223372036854775807]", "an index"},
+		{"$.a[-9223372036854775807:]", "an index"},
+		{"$.a[9223372036854775807]", "an index"},
+		{"$." + strings.Repeat("a.", 600) + "a", "more than 1000"},
+		{"a", "begins with $"},
+		{"$[", "not a JSONPath"},
+	} {
+		if _, err := compilePath(tt.path); err == nil || !strings.Contains(err.Error(), tt.says) {
+			t.Errorf("compilePath(%.60q) = %v, want it to say %s", tt.path, err, tt.says)
+		}
+	}
+}
+
+// What people write selects what they mean.
+func TestPathSelects(t *testing.T) {
+	doc := resultDocument(json.RawMessage(`{"a":[{"id":1,"k":"x1"},{"id":"two","k":"y"},{"id":3}],"b":{"id":4}}`), nil)
+	for p, want := range map[string][]string{
+		"$.arguments.a[*].id": {"1", "two", "3"}, "$..id": {"1", "two", "3", "4"}, "$.arguments.a[0,2].id": {"1", "3"}, "$.arguments.a[-1:].id": {"3"},
+		"$.arguments.a[0:2].id": {"1", "two"}, "$.arguments['a','b'].id": {"4"}, "$.arguments.a[?(@.k =~ /^x/)].id": {"1"}, "$.arguments.a[?@.k].id": {"1", "two"},
+		"$.arguments.a[?(@.id == 'two' || @.id == 3)].id": {"two", "3"}, "$..[?(@.k == 'y')].id": {"two"}, "$.none": nil,
+	} {
+		x, err := compilePath(p)
+		if err != nil {
+			t.Errorf("compilePath(%q) = %v", p, err)
+			continue
+		}
+		var hashes []string
+		for _, v := range want {
+			hashes = append(hashes, hash(v))
+		}
+		slices.Sort(hashes)
+		if got := x.values(doc); !slices.Equal(got, hashes) {
+			t.Errorf("values(%q) = %v, want those of %v", p, got, want)
+		}
+	}
+}
+
 // Any path is compiled or refused, and what is compiled selects scalars of any
 // document, at most so many, without a panic.
 func FuzzPath(f *testing.F) {
