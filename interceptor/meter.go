@@ -105,31 +105,58 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next
 func refuse(c *Call, err error) error {
 	r := FoldingRefusal(err)
 	c.Decision = r.Reason
+	if id := c.Flow.handle(); id != "" {
+		shown := *r
+		shown.ContextID = id
+		r = &shown
+	}
 	return r
 }
 
 // cutResult returns res as one text block of at most budget tokens, a notice
-// included, and what it costs. nil means that not even the notice fits.
+// included, and what it costs. The handle of a workflow is needed for the next
+// call, so it is kept where it fits beside the notice. nil means that not even
+// the notice fits.
 func cutResult(g Gauge, res *Result, budget int, b *folding.Branch) (*Result, int) {
 	notice := fmt.Sprintf("\n[cut by foldgate: branch budget of %d tokens exhausted]", b.BudgetTotal)
 	room := budget - g.Counter.Count(notice)
 	if room <= 0 {
 		return nil, 0
 	}
+	res, handle := takeHandle(res)
+	if n := g.Result(&Result{Body: contentOf(handle)}); handle != nil && n < room {
+		if cut, kept := cutText(g, res, budget-n, notice, handle); cut != nil {
+			return cut, kept + n
+		}
+	}
+	return cutText(g, res, budget, notice, nil)
+}
+
+// cutText is cutResult for a result whose handle, if any, is paid for.
+func cutText(g Gauge, res *Result, budget int, notice string, handle []byte) (*Result, int) {
+	room := budget - g.Counter.Count(notice)
 	text := resultText(res)
 	for room > 0 {
 		kept, _ := g.Counter.Truncate(text, room)
 		out := kept + notice
 		if n := g.Counter.Count(out); n <= budget {
 			body := append([]byte(`{"content":[{"type":"text","text":`), rawjson.Quote(out)...)
-			body = append(body, `}]`...)
+			body = append(body, '}')
+			if handle != nil {
+				body = append(append(body, ','), handle...)
+			}
+			body = append(body, ']')
 			if failed, _ := rawjson.Get(res.Body, "isError"); string(failed) == "true" || res.Error != nil {
 				body = append(body, `,"isError":true`...)
 			}
 			if kind, ok := rawjson.Get(res.Body, "resultType"); ok { // the modern era demands it
 				body = append(append(body, `,"resultType":`...), kind...)
 			}
-			return &Result{Body: append(body, '}')}, n
+			body = append(body, '}')
+			if id, ok := rawjson.Get(res.Body, "_meta", MetaContextID); ok {
+				body = rawjson.Set(body, id, "_meta", MetaContextID)
+			}
+			return &Result{Body: body}, n
 		}
 		room-- // the two halves merged into other tokens at the seam
 	}

@@ -25,8 +25,17 @@ type Flow struct {
 	// Opener is the name under which hosts know the tool that starts the workflow.
 	Opener string
 
-	step *workflow.Step
-	err  error
+	step  *workflow.Step
+	err   error
+	begun bool // the step exists
+}
+
+// handle returns the handle of the call's step, "" where it has none yet.
+func (f *Flow) handle() string {
+	if f == nil || !f.begun || f.Echo == (Echo{Argument: f.Echo.Argument}) {
+		return ""
+	}
+	return f.step.Handle()
 }
 
 // Echo says where a result carries the handle. The zero value leaves results
@@ -113,6 +122,7 @@ func (w *Workflows) call(ctx context.Context, c *Call, next Handler) (*Result, e
 	if err := w.Engine.Begin(ctx, f.step, c.Record, record); err != nil {
 		return nil, w.refuse(c, err)
 	}
+	f.begun = true
 	w.began(c, record)
 	res, err := next(ctx, c)
 	native, status := "", statusOf(ctx, res, err)

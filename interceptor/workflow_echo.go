@@ -1,6 +1,7 @@
 package interceptor
 
 import (
+	"bytes"
 	"encoding/json"
 
 	"github.com/foldgate/foldgate/interceptor/workflow"
@@ -68,6 +69,31 @@ const maxHandleBlock = 512
 func isHandle(block []byte) bool {
 	_, marked := rawjson.Get(block, "_meta", MetaContextID)
 	return marked && len(block) <= maxHandleBlock
+}
+
+// takeHandle takes the block that carries the handle out of a result; nil where
+// there is none.
+func takeHandle(res *Result) (rest *Result, handle []byte) {
+	content, _ := rawjson.Get(res.Body, "content")
+	var blocks [][]byte
+	rawjson.Elements(content, func(v []byte) bool {
+		if handle == nil && isHandle(v) {
+			handle = v
+		} else {
+			blocks = append(blocks, v)
+		}
+		return true
+	})
+	if handle == nil {
+		return res, nil
+	}
+	list := append(append([]byte{'['}, bytes.Join(blocks, []byte{','})...), ']')
+	return &Result{Body: rawjson.Set(res.Body, list, "content")}, handle
+}
+
+// contentOf is a result with one block.
+func contentOf(block []byte) json.RawMessage {
+	return append(append([]byte(`{"content":[`), block...), `]}`...)
 }
 
 // appendHandle adds the text block that carries the handle to a result's content.

@@ -8,9 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 const flowID = "ctx_1735650000_a1b2c3d4"
@@ -137,6 +139,38 @@ func TestHandlesAreNotSecrets(t *testing.T) {
 			if _, found, err := s.Text(t.Context(), text); err != nil || len(found) > 0 {
 				t.Fatalf("%s: %v, %v", text, found, err)
 			}
+		}
+	}
+}
+
+// A result that is cut at a budget keeps the handle, which the retry needs, and
+// costs no more than the budget.
+func TestCutKeepsHandle(t *testing.T) {
+	counter, err := budget.NewCounter("o200k_base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := Gauge{Counter: counter}
+	body := appendHandle(json.RawMessage(`{"content":[{"type":"text","text":"`+strings.Repeat("many words ", 500)+`"}],"structuredContent":{"context_id":"`+flowID+`"},"resultType":"complete"}`), "context_id", flowID)
+	res := &Result{Body: rawjson.Set(body, rawjson.Quote(flowID), "_meta", MetaContextID)}
+	b := &folding.Branch{BudgetTotal: 1000}
+	both := counter.Count("\n[cut by foldgate: branch budget of 1000 tokens exhausted]") + counter.Count(handleText("context_id", flowID))
+	for limit := range 200 {
+		cut, kept := cutResult(g, res, limit, b)
+		if cut == nil {
+			if limit > 20 {
+				t.Errorf("limit %d: nothing fits", limit)
+			}
+			continue
+		}
+		if n := g.Result(cut); n != kept || n > limit || !rawjson.Valid(cut.Body, 64) {
+			t.Errorf("limit %d: costs %d, said to be %d: %s", limit, n, kept, cut.Body)
+		}
+		if id, _ := rawjson.GetString(cut.Body, "_meta", MetaContextID); id != flowID || !strings.Contains(string(cut.Body), "cut by foldgate") {
+			t.Errorf("limit %d: %s", limit, cut.Body)
+		}
+		if _, handle := takeHandle(cut); (handle != nil) != (limit > both) {
+			t.Errorf("limit %d: handle %s in %s", limit, handle, cut.Body)
 		}
 	}
 }
