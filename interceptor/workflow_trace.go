@@ -86,12 +86,21 @@ func (w *Workflows) completed(ctx context.Context, c *Call) {
 	w.append(rec)
 }
 
-// sweep ends the workflows that expired, and records it.
-func (w *Workflows) sweep(ctx context.Context) {
+// Sweep ends all workflows that expired, and records it.
+func (w *Workflows) Sweep(ctx context.Context) {
+	for w.sweep(ctx) && ctx.Err() == nil {
+	}
+}
+
+// sweep ends a few workflows that expired, and records it; it reports whether
+// there were any.
+func (w *Workflows) sweep(ctx context.Context) bool {
 	all, err := w.Engine.Sweep(ctx)
 	if err != nil {
-		w.Log.Error("expired workflows are still kept", "err", err)
-		return
+		if ctx.Err() == nil {
+			w.Log.Error("expired workflows are still kept", "err", err)
+		}
+		return false
 	}
 	for _, ended := range all {
 		w.append(&trace.Record{
@@ -103,6 +112,7 @@ func (w *Workflows) sweep(ctx context.Context) {
 			},
 		})
 	}
+	return len(all) > 0
 }
 
 // fanIn is what the end of a workflow correlates to, as far as a record can.

@@ -11,6 +11,7 @@ import (
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -58,6 +59,9 @@ func (g *Gateway) reconcile(ctx context.Context, repo folding.Repository, dir st
 		return fmt.Errorf("trace: reading what the last process left: %w", err)
 	}
 	for _, call := range a.calls {
+		if id := stepOf(call); id != "" {
+			g.lostSteps = append(g.lostSteps, id)
+		}
 		g.append(lostCall(call))
 	}
 	alive := map[string]bool{}
@@ -169,6 +173,19 @@ func readAftermath(dir string, since time.Time) (*aftermath, error) {
 	return a, err
 }
 
+// stepOf returns the step of a workflow that a request was at, "" where it was
+// at none.
+func stepOf(req *trace.Record) string {
+	if req.Audit == nil {
+		return ""
+	}
+	if status, _ := rawjson.GetString(req.Audit.Workflow, "status"); status != workflow.Working {
+		return "" // none, or it asked about one
+	}
+	id, _ := rawjson.GetString(req.Audit.Workflow, "context_id")
+	return id
+}
+
 // lostCall is the response record of a request that was in flight when the
 // process died.
 func lostCall(req *trace.Record) *trace.Record {
@@ -178,6 +195,9 @@ func lostCall(req *trace.Record) *trace.Record {
 			Session: req.Audit.Session, Principal: req.Audit.Principal, Server: req.Audit.Server, Tool: req.Audit.Tool,
 			Method: req.Audit.Method, Era: req.Audit.Era, Rung: req.Audit.Rung, Thread: req.Audit.Thread, Traceparent: req.Audit.Traceparent,
 		}
+	}
+	if stepOf(req) != "" {
+		audit.Workflow = rawjson.Set(req.Audit.Workflow, rawjson.Quote(workflow.Interrupted), "status")
 	}
 	audit.Lost, audit.IsError = true, true
 	rec := &trace.Record{

@@ -57,7 +57,8 @@ type Gateway struct {
 	parking      parking
 	deprecations deprecations
 	threads      threads
-	flows        *flows // nil without workflows
+	flows        *flows   // nil without workflows
+	lostSteps    []string // of workflows, that the last process was at when it died
 }
 
 // New makes a gateway from a valid configuration. It opens the state
@@ -86,6 +87,9 @@ func New(cfg Config, log *slog.Logger, options ...Option) (*Gateway, error) {
 	if err := g.watchState(); err != nil {
 		cancel()
 		return nil, errors.Join(fmt.Errorf("telemetry: %w", err), g.closeEngines(ctx))
+	}
+	if g.flows != nil {
+		g.background(func() { g.flows.sweep(g.ctx) })
 	}
 	return g, nil
 }

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -164,31 +163,6 @@ func (c Config) splitTool(name string) (server, tool string, ok bool) {
 		return "", name, false
 	}
 	return server, tool, true
-}
-
-// openFlows makes the workflow layer. Its store is shared by all processes on
-// the state directory: a handle is good at each of them.
-func (g *Gateway) openFlows() error {
-	if len(g.cfg.Workflows) == 0 {
-		return nil
-	}
-	f, _ := g.cfg.compileFlows() // New has validated it
-	store, err := workflow.OpenStore(filepath.Join(g.cfg.path(g.cfg.StateDir), "workflows.db"))
-	if err != nil {
-		return fmt.Errorf("state_dir: %w", err)
-	}
-	f.store = store
-	f.layer = &interceptor.Workflows{Engine: workflow.NewEngine(store, time.Now), Recorder: g.recorder, Log: g.log}
-	g.flows = f
-	return nil
-}
-
-// middle returns the layer of the chain; nil, which does nothing, without workflows.
-func (f *flows) middle() *interceptor.Workflows {
-	if f == nil {
-		return nil
-	}
-	return f.layer
 }
 
 // ownership says whose the parameter for the handle is.

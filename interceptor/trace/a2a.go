@@ -60,6 +60,7 @@ type a2aPart struct {
 var a2aStates = map[string]string{
 	"working": "TASK_STATE_WORKING", "completed": "TASK_STATE_COMPLETED", "failed": "TASK_STATE_FAILED", "canceled": "TASK_STATE_CANCELED",
 	"rejected": "TASK_STATE_REJECTED", "input_required": "TASK_STATE_INPUT_REQUIRED",
+	"interrupted": "TASK_STATE_UNSPECIFIED", // the protocol's word for a state that is not known
 }
 
 // writeA2A renders the steps among records as the answer to a ListTasks, in

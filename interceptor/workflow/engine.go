@@ -19,6 +19,9 @@ const (
 	Canceled      = "canceled"
 	Rejected      = "rejected"
 	InputRequired = "input_required"
+	// Interrupted is a step whose process died during its last call: nobody
+	// knows whether the call had an effect.
+	Interrupted = "interrupted"
 )
 
 // Errors of [Engine.Plan] that callers branch on.
@@ -227,6 +230,19 @@ func (e *Engine) Begin(ctx context.Context, s *Step, request, record string) err
 			}
 		}
 		return touch(ctx, tx, s.Root, now, r.Rule.TTL())
+	})
+}
+
+// Interrupt notes that the process which was at the given steps has died. A
+// step that another process has brought to an end since stays as it is.
+func (e *Engine) Interrupt(ctx context.Context, ids []string) error {
+	return e.store.update(ctx, func(tx *sql.Tx) error {
+		for _, id := range ids {
+			if _, err := tx.ExecContext(ctx, "UPDATE nodes SET status = ? WHERE id = ? AND status = ?", Interrupted, id, Working); err != nil {
+				return err
+			}
+		}
+		return nil
 	})
 }
 

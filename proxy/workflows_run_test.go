@@ -1,0 +1,86 @@
+package proxy
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/workflow"
+)
+
+// openWorkflows opens n workflows as calls of up.find do.
+func openWorkflows(t *testing.T, g *Gateway, n int) {
+	t.Helper()
+	for range n {
+		e := g.flows.layer.Engine
+		s, err := e.Plan(t.Context(), workflow.Request{Rule: g.flows.rules.Find("up", "find"), Principal: localPrincipal, Session: "s"})
+		if err == nil {
+			err = e.Begin(t.Context(), s, "env_request", "env_start")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// completions returns the reasons of the ends of workflows in the trace.
+func completions(t *testing.T, g *Gateway) (reasons []string) {
+	t.Helper()
+	err := trace.Query(filepath.Join(g.cfg.StateDir, "trace"), trace.Filter{Kinds: []string{trace.KindFlowComplete}}, func(r *trace.Record) bool {
+		reasons = append(reasons, fmt.Sprint(string(r.Payload)))
+		return true
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return reasons
+}
+
+// A workflow that nobody uses ends when its time is over, without a call that
+// would notice, and at the start of a process that finds it expired.
+func TestWorkflowsExpireByThemselves(t *testing.T) {
+	cfg := flowConfig(func(w *WorkflowConfig) { w.TTL = time.Hour })
+	cfg.StateDir = t.TempDir()
+	const many = 70 // more than one sweep takes
+	start := func(t *testing.T) *Gateway {
+		g, err := New(cfg, warnings(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	stop := func(t *testing.T, g *Gateway) {
+		if err := g.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		g := start(t)
+		openWorkflows(t, g, many)
+		time.Sleep(59 * time.Minute)
+		synctest.Wait()
+		if n := len(completions(t, g)); n > 0 {
+			t.Errorf("%d workflows ended before their time", n)
+		}
+		time.Sleep(2*sweepEvery + time.Second)
+		synctest.Wait()
+		ended := completions(t, g)
+		if len(ended) != many || !strings.Contains(ended[0], `"reason":"expired"`) {
+			t.Errorf("%d workflows ended, want %d expired: %.200v", len(ended), many, ended)
+		}
+		openWorkflows(t, g, 1)
+		stop(t, g)
+		time.Sleep(2 * time.Hour) // nobody is there
+
+		g = start(t)
+		synctest.Wait()
+		if n := len(completions(t, g)); n != many+1 {
+			t.Errorf("%d workflows ended after the start, want %d", n, many+1)
+		}
+		stop(t, g)
+	})
+}
