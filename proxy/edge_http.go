@@ -83,7 +83,6 @@ type httpEdge struct {
 	ctx    context.Context // of everything served; ends in Shutdown
 	cancel context.CancelCauseFunc
 	drain  chan struct{} // closed when Shutdown begins: idle streams end
-	timers sync.Pool     // *time.Timer, stopped
 	sweep  chan struct{} // closed when the sweeper is over
 	ended  chan struct{} // closed when Shutdown is over
 
@@ -105,11 +104,6 @@ func newHTTPEdge(c core, opts httpOptions) *httpEdge {
 	}
 	e.log = e.opts.Log
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())
-	e.timers.New = func() any {
-		t := time.NewTimer(time.Hour)
-		t.Stop()
-		return t
-	}
 	go e.sweepLoop()
 	return e
 }

@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -34,12 +32,7 @@ func (e *httpEdge) postLegacy(w http.ResponseWriter, r *http.Request, m Message,
 		return
 	}
 	s, c := l.newStream(1)
-	l.mu.Lock()
-	l.busy++ // the exchange may outlive the request
-	l.mu.Unlock()
-	go l.run(s, m, endToEnd(r.Header), from.branch)
-	sse, replies, ok := e.await(r.Context(), s, c)
-	e.respond(w, r, l, s, c, sse, replies, ok, false)
+	e.attend(r.Context(), s, c, e.opts.SSEAfter, func() { l.run(s, m, endToEnd(r.Header), from.branch) }, func() { e.respond(w, r, l, s, c, false) })
 }
 
 // initialize opens a session and sends its id with the reply. The session stays
@@ -56,26 +49,28 @@ func (e *httpEdge) initialize(w http.ResponseWriter, r *http.Request, m Message,
 		refuse(w, http.StatusServiceUnavailable, m.ID, fault)
 		return
 	}
-	s, c := l.newStream(1)
-	l.mu.Lock()
-	l.busy++
-	l.mu.Unlock()
-	go l.run(s, m, endToEnd(r.Header), from.branch)
-	sse, replies, ok := e.await(r.Context(), s, c)
-	l.mu.Lock()
-	open := !l.closed
-	l.mu.Unlock()
-	if open {
-		w.Header().Set(headerSession, l.id)
+	if !l.hold() {
+		e.leave()
+		refuseShutdown(w, m.ID)
+		return
 	}
-	e.respond(w, r, l, s, c, sse, replies, ok, false)
+	defer l.release()
+	s, c := l.newStream(1)
+	e.attend(r.Context(), s, c, e.opts.SSEAfter, func() { l.run(s, m, endToEnd(r.Header), from.branch) }, func() {
+		l.mu.Lock()
+		open := !l.closed
+		l.mu.Unlock()
+		if open {
+			w.Header().Set(headerSession, l.id)
+		}
+		e.respond(w, r, l, s, c, false)
+	})
 }
 
 // run serves one request of the session; a host that leaves does not end it.
 func (l *legacySession) run(s *stream, m Message, h http.Header, branch string) {
 	e := l.edge
 	defer e.leave()
-	defer l.release()
 	ex := &exchange{Msg: m, Header: h, BranchID: branch, Emit: func(msg []byte) error {
 		err := s.emit(msg)
 		if err == errStreamLost {
@@ -114,104 +109,13 @@ func (e *httpEdge) accept(s hostSession, m Message) {
 	})
 }
 
-// postBatch serves an array of messages, which revision 2025-03-26 allows.
-func (e *httpEdge) postBatch(w http.ResponseWriter, r *http.Request, body []byte, from sender) {
-	bad := func(code int, text string) {
-		refuse(w, http.StatusBadRequest, nil, &rpcError{Code: code, Message: text})
-	}
-	if !rawjson.Valid(body, maxDepth) {
-		bad(codeParse, "not valid JSON")
-		return
-	}
-	l, ok := e.legacyOf(w, r, from, nil)
-	if !ok {
-		return
-	}
-	defer l.release()
-	l.mu.Lock()
-	version := l.version
-	l.mu.Unlock()
-	if version > versionBatch {
-		bad(codeInvalidRequest, fmt.Sprintf("protocol version %s has no batches; send each message by itself", version))
-		return
-	}
-	var requests []Message
-	var faults [][]byte
-	n := 0
-	rawjson.Elements(body, func(v []byte) bool {
-		n++
-		m, err := ParseMessage(v)
-		switch {
-		case err != nil:
-			faults = append(faults, parseFault(err).response(idOf(m)))
-		case m.Method == methodInitialize:
-			faults = append(faults, (&rpcError{Code: codeInvalidRequest, Message: "initialize must not be in a batch"}).response(m.ID))
-		case m.IsRequest():
-			requests = append(requests, m)
-		default:
-			e.accept(l.core, m)
-		}
-		return true
-	})
-	switch {
-	case n == 0:
-		bad(codeInvalidRequest, "empty batch")
-	case len(requests)+len(faults) == 0:
-		w.WriteHeader(http.StatusAccepted)
-	default:
-		e.serveBatch(w, r, l, requests, faults, from)
-	}
-}
-
-func (e *httpEdge) serveBatch(w http.ResponseWriter, r *http.Request, l *legacySession, requests []Message, faults [][]byte, from sender) {
-	s, c := l.newStream(len(requests) + len(faults))
-	for _, f := range faults {
-		if s.finish(f) {
-			l.endStream(s)
-		}
-	}
-	for _, m := range requests {
-		if !e.enter() {
-			if s.finish((&rpcError{Code: codeInternal, Message: errShutdown.Error()}).response(m.ID)) {
-				l.endStream(s)
-			}
-			continue
-		}
-		l.mu.Lock()
-		l.busy++
-		l.mu.Unlock()
-		go l.run(s, m, endToEnd(r.Header), from.branch)
-	}
-	sse, replies, ok := e.await(r.Context(), s, c)
-	e.respond(w, r, l, s, c, sse, replies, ok, true)
-}
-
-// await waits for what decides the form of the answer: the replies (sse false),
-// an event or a long silence (sse true). ok is false where the host left first.
-func (e *httpEdge) await(ctx context.Context, s *stream, c *streamConn) (sse bool, replies [][]byte, ok bool) {
-	t := e.timers.Get().(*time.Timer)
-	t.Reset(e.opts.SSEAfter)
-	defer func() { t.Stop(); e.timers.Put(t) }()
-	force := false
-	for {
-		if sse, replies, ok = s.begin(force); ok {
-			return sse, replies, true
-		}
-		select {
-		case <-c.wake:
-		case <-t.C:
-			force = true
-		case <-ctx.Done():
-			return false, nil, false
-		}
-	}
-}
-
-// respond answers a POST of a legacy session in the form that await found.
-func (e *httpEdge) respond(w http.ResponseWriter, r *http.Request, l *legacySession, s *stream, c *streamConn, sse bool, replies [][]byte, ok, batch bool) {
+// respond answers a POST of a legacy session with what its stream has now.
+func (e *httpEdge) respond(w http.ResponseWriter, r *http.Request, l *legacySession, s *stream, c *streamConn, batch bool) {
 	defer s.detach(c)
-	switch {
-	case !ok: // nobody reads
+	if r.Context().Err() != nil {
+		return // nobody reads
+	}
+	switch sse, replies := s.begin(); {
 	case sse:
 		sw := e.sseWriter(w, s.id, true)
 		if sw.start(l.primes(), 0) == nil {

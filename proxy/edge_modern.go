@@ -59,7 +59,11 @@ func (e *httpEdge) serveModern(w http.ResponseWriter, r *http.Request, m Message
 	}
 	s := e.core.open(p)
 	status := http.StatusOK // written before finish, read after
-	go func() {
+	wait := e.opts.SSEAfter
+	if listen {
+		wait = 0
+	}
+	e.attend(r.Context(), st, c, wait, func() {
 		defer e.leave()
 		ex := &exchange{Msg: m, Header: endToEnd(r.Header), BranchID: branch, Emit: st.emit}
 		rep := serveGuarded(ctx, s, ex, e.log)
@@ -72,22 +76,18 @@ func (e *httpEdge) serveModern(w http.ResponseWriter, r *http.Request, m Message
 		}
 		e.closeCore(s, "request answered")
 		st.finish(msg)
-	}()
-	e.respondModern(w, r, st, c, listen, &status)
-	cancel(errHostGone) // no-op once the reply is there
-	<-st.over
+	}, func() {
+		e.respondModern(w, r, st, c, listen, &status)
+		cancel(errHostGone) // no-op once the reply is there
+	})
 }
 
 func (e *httpEdge) respondModern(w http.ResponseWriter, r *http.Request, st *stream, c *streamConn, listen bool, status *int) {
 	defer st.detach(c)
-	sse, replies, ok := true, [][]byte(nil), true
-	if listen {
-		sse, replies, ok = st.begin(true)
-	} else {
-		sse, replies, ok = e.await(r.Context(), st, c)
+	if r.Context().Err() != nil {
+		return // nobody reads
 	}
-	switch {
-	case !ok:
+	switch sse, replies := st.begin(); {
 	case sse:
 		sw := e.sseWriter(w, 0, false)
 		if sw.start(false, 0) == nil {

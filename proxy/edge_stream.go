@@ -45,6 +45,8 @@ type stream struct {
 type streamConn struct {
 	wake chan struct{} // capacity 1: there is something to look at
 	lost bool          // another connection took the stream over; under stream.mu
+
+	early func() // starts the answer before its time; nil once it has begun; under stream.mu
 }
 
 func (c *streamConn) signal() {
@@ -87,6 +89,7 @@ func (s *stream) add(msg []byte) {
 	s.queued += len(msg)
 	if s.conn != nil {
 		s.conn.signal()
+		s.hurryLocked()
 	}
 }
 
@@ -112,24 +115,20 @@ func (s *stream) finish(msg []byte) bool {
 	return true
 }
 
-// begin decides how the POST is answered: with an event stream if an event is
-// there or force is set, else with the replies if all of them are there, else
-// not yet (false, nil, false).
-func (s *stream) begin(force bool) (sse bool, replies [][]byte, ok bool) {
+// begin decides how the POST is answered: with the replies if all of them are
+// there and nothing comes before them, else with an event stream.
+func (s *stream) begin() (sse bool, replies [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.events) == 0 && s.pending == 0 {
-		return false, s.replies, true
-	}
-	if len(s.events) == 0 && !force {
-		return false, nil, false
+		return false, s.replies
 	}
 	s.sse = true
 	for _, r := range s.replies { // of a batch; the events go first, they are older or independent
 		s.add(r)
 	}
 	s.replies = nil
-	return true, nil, true
+	return true, nil
 }
 
 // next returns the events that wait, with the number of the first, and whether

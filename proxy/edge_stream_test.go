@@ -206,7 +206,6 @@ func TestLegacyDisconnectIsNoCancel(t *testing.T) {
 		conn, wait := serveIn(t, e, hostRequest(t, "POST", localURL, waitCall, headerSession, id).WithContext(ctx))
 		ex := <-g.started
 		leave()
-		wait()
 		synctest.Wait()
 		if n := g.serving.Load(); n != 1 || conn.code() != 0 {
 			t.Fatalf("%d calls running, answer %d, want 1 running and no answer", n, conn.code())
@@ -219,6 +218,10 @@ func TestLegacyDisconnectIsNoCancel(t *testing.T) {
 			t.Errorf("GET stream = %q, want what the call sent", get.text())
 		}
 		g.release <- doneReply
+		wait()
+		if conn.code() != 0 {
+			t.Errorf("answer %d to a host that left", conn.code())
+		}
 	})
 }
 
