@@ -237,7 +237,7 @@ func (c *Call) End(o CallOutcome) {
 	var stored *batch
 	if !b.Status.Terminal() {
 		b.Activity.record(o)
-		m.save(b)
+		m.w.putSoon(OpProgress, b.snapshot())
 		if m.settle(b, now); b.Status.Terminal() {
 			stored = m.w.barrier()
 		}

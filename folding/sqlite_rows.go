@@ -99,6 +99,13 @@ func scan(row interface{ Scan(...any) error }) (Branch, error) {
 func (d *database) Apply(ctx context.Context, changes []Change) (err error) {
 	d.write.Lock()
 	defer d.write.Unlock()
+	if len(changes) == 1 { // a statement by itself is a transaction
+		if err := d.apply(ctx, changes[0]); err != nil {
+			return diagnose(d.path, fmt.Errorf("branch %s: %w", changes[0].Branch.ID, err))
+		}
+		d.written()
+		return nil
+	}
 	if _, err := d.stmts[stmtBegin].ExecContext(ctx); err != nil {
 		return diagnose(d.path, err)
 	}

@@ -3,6 +3,7 @@ package folding
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -10,6 +11,9 @@ import (
 // retryAfter is how long the writer waits before it repeats an end that the
 // repository refused.
 const retryAfter = time.Second
+
+// soon is how long a change may wait that nobody waits for.
+const soon = 20 * time.Millisecond
 
 // writer is the only one that changes the repository's active branches. It
 // gathers what is put while a transaction runs and writes it in the next, so
@@ -21,8 +25,11 @@ type writer struct {
 	quit chan struct{}
 	done chan struct{}
 
+	later *time.Timer // wakes
+
 	mu    sync.Mutex // guards what follows
 	next  *batch
+	armed bool              // later is running
 	ended map[string]Branch // finished branches that are not durable yet
 }
 
@@ -56,19 +63,37 @@ func newWriter(repo Repository, log *slog.Logger) *writer {
 		repo: repo, log: log, next: newBatch(), ended: map[string]Branch{},
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
+	w.later = time.AfterFunc(time.Hour, w.signal)
+	w.later.Stop()
 	go w.run()
 	return w
+}
+
+func (w *writer) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
 }
 
 // put adds a change to the next transaction. The order of puts is the order
 // of writes: call it under the lock that orders the changes themselves.
 func (w *writer) put(op Op, b Branch) *batch {
 	t := w.putQuietly(op, b)
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.signal()
 	return t
+}
+
+// putSoon is put for a change that nobody waits for: it goes with the next that
+// somebody does, or after a moment.
+func (w *writer) putSoon(op Op, b Branch) {
+	w.putQuietly(op, b)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.armed {
+		w.armed = true
+		w.later.Reset(soon)
+	}
 }
 
 // putQuietly is put for a change that can wait until the next one.
@@ -106,6 +131,7 @@ func (w *writer) run() {
 		}
 		select {
 		case <-w.wake:
+			runtime.Gosched() // whoever is about to put a change joins this transaction
 			again = w.flush(again)
 		case <-later:
 			again = w.flush(again)
@@ -126,6 +152,10 @@ func (w *writer) flush(again []Change) []Change {
 	w.mu.Lock()
 	t := w.next
 	w.next = newBatch()
+	if w.armed {
+		w.armed = false
+		w.later.Stop()
+	}
 	w.mu.Unlock()
 	changes := compact(append(again, t.changes...))
 	if len(changes) > 0 {
@@ -175,9 +205,6 @@ func compact(changes []Change) []Change {
 func (w *writer) barrier() *batch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
+	w.signal()
 	return w.next
 }
