@@ -19,6 +19,7 @@ import (
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
 // Direction says which way a request travels.
@@ -144,6 +145,8 @@ type Call struct {
 	Fold  string
 	Saved int
 	Whole *Result
+	// Read is the stored result that a branch_read read, nil where it was refused.
+	Read *trace.Read
 	// Shrink returns the result in at most budget tokens, or nil. Meter uses it
 	// where less is granted than the result needs. Set by Fold, and by tools of
 	// foldgate's own that can say the same in less.

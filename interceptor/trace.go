@@ -177,6 +177,7 @@ func (r *Recorder) audit(c *Call) *trace.Audit {
 	if c.Fold != "" {
 		a.Fold = &trace.Fold{Handle: c.Fold, Saved: c.Saved}
 	}
+	a.Read = c.Read
 	a.Scrub = findings(c.Findings, c.ArgumentFindings)
 	return a
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -102,6 +103,7 @@ func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interce
 	if err != nil {
 		return nil, refused(c, err)
 	}
+	c.Read = readOf(stored)
 	c.Shrink = func(budget int) *interceptor.Result {
 		small, err := page(budget)
 		if err != nil {
@@ -222,6 +224,18 @@ func plainResult(text string, modern bool) []byte {
 		out = append(out, `,"resultType":"complete"`...)
 	}
 	return append(out, '}')
+}
+
+// readOf says for the trace whose result was read.
+func readOf(s folding.StoredResult) *trace.Read {
+	r := &trace.Read{Handle: s.Handle, Server: s.Server, Tool: s.Tool, Context: s.Context}
+	if s.Server == "" { // a batch
+		var one bool
+		if r.Server, r.Tool, one = strings.Cut(s.Tool, "/"); !one || strings.Contains(r.Tool, " ") {
+			r.Server, r.Tool = "", "branch_run"
+		}
+	}
+	return r
 }
 
 // mayRead checks that the tool that made a result may still be called: who

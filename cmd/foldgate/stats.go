@@ -27,9 +27,11 @@ func newStats(a *app) *cobra.Command {
 		Short: "Show what folding saved",
 		Long: `Sum up the tokens of all tool calls in the trace: what tools returned, what was
 delivered of it, what was stored instead and read back later; by tool, by branch
-and by day. Each column says whether it was measured, that is counted on the
-text itself when the call was made, or computed from measured figures. The trace
-is all it knows: what trace.retain_files has removed is not in the sums.`,
+and by day. What was read back counts where it had been saved: at the tool and
+in the branch of the stored result. Each column says whether it was measured,
+that is counted on the text itself when the call was made, or computed from
+measured figures. The trace is all it knows: what trace.retain_files has removed
+is not in the sums.`,
 		Example: "  foldgate stats\n  foldgate stats --since 7d --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -69,7 +71,7 @@ type figures struct {
 	Delivered int    `json:"delivered"` // what hosts got of it
 	Folded    int    `json:"folded"`    // calls whose result was stored
 	Stored    int    `json:"stored"`    // tokens of those results
-	ReadBack  int    `json:"read_back"` // delivered by branch_read
+	ReadBack  int    `json:"read_back"` // delivered by branch_read, of what was stored here
 	Saved     int    `json:"saved"`     // not delivered, less what was read back
 }
 
@@ -85,10 +87,6 @@ func (f *figures) add(r *trace.Record) {
 	if a.Tokens != nil {
 		f.Results += a.Tokens.Out
 		f.Delivered += a.Tokens.Delivered
-		if a.Tool == "branch_read" && a.Server == "" {
-			f.ReadBack += a.Tokens.Delivered
-			f.Saved -= a.Tokens.Delivered
-		}
 	}
 	if a.Fold != nil {
 		f.Folded++
@@ -97,6 +95,12 @@ func (f *figures) add(r *trace.Record) {
 			f.Stored += a.Tokens.Out
 		}
 	}
+}
+
+// readBack takes off what was delivered of stored results later.
+func (f *figures) readBack(tokens int) {
+	f.ReadBack += tokens
+	f.Saved -= tokens
 }
 
 // savings is what stats prints.
@@ -133,10 +137,19 @@ func sumUp(stateDir string, filter trace.Filter) (*savings, error) {
 				return true
 			}
 			s.see(r)
-			s.Total.add(r)
-			in(tools, strings.TrimPrefix(r.Audit.Server+"/"+r.Audit.Tool, "/")).add(r)
-			in(branches, cmp.Or(r.Context, "main")).add(r)
-			in(days, r.TS[:min(len(r.TS), len(time.DateOnly))]).add(r)
+			tool, branch, day := toolRow(r.Audit.Server, r.Audit.Tool), cmp.Or(r.Context, "main"), r.TS[:min(len(r.TS), len(time.DateOnly))]
+			for _, f := range []*figures{&s.Total, in(tools, tool), in(branches, branch), in(days, day)} {
+				f.add(r)
+			}
+			if t := r.Audit.Tokens; t != nil && r.Audit.Server == "" && r.Audit.Tool == "branch_read" {
+				// It belongs to what saved it. Traces of earlier versions don't say what that was.
+				if read := r.Audit.Read; read != nil {
+					tool, branch = toolRow(read.Server, read.Tool), cmp.Or(read.Context, "main")
+				}
+				for _, f := range []*figures{&s.Total, in(tools, tool), in(branches, branch), in(days, day)} {
+					f.readBack(t.Delivered)
+				}
+			}
 			return true
 		}); err != nil {
 			return nil, err
@@ -148,6 +161,9 @@ func sumUp(stateDir string, filter trace.Filter) (*savings, error) {
 	s.Tools, s.Branches, s.Days = ordered(tools, bySaved), ordered(branches, bySaved), ordered(days, byName)
 	return s, nil
 }
+
+// toolRow names the row of a tool.
+func toolRow(server, tool string) string { return strings.TrimPrefix(server+"/"+tool, "/") }
 
 // see notes when a call was made and how it was counted.
 func (s *savings) see(r *trace.Record) {

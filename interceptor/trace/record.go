@@ -49,6 +49,7 @@ type Audit struct {
 	Tokens   *Tokens   `json:"tokens,omitempty"`
 	Scrub    []Finding `json:"scrub,omitempty"`
 	Fold     *Fold     `json:"fold,omitempty"`
+	Read     *Read     `json:"read,omitempty"`
 
 	Traceparent string          `json:"traceparent,omitempty"`
 	Workflow    json.RawMessage `json:"workflow,omitempty"` // {"context_id","path","evidence",...}; read by the workflow filters
@@ -105,6 +106,14 @@ type Finding struct {
 type Fold struct {
 	Handle string `json:"handle"`          // of the stored result
 	Saved  int    `json:"saved,omitempty"` // tokens not delivered
+}
+
+// Read tells that a part of a stored result was delivered.
+type Read struct {
+	Handle  string `json:"handle"`            // of the stored result
+	Server  string `json:"server,omitempty"`  // and Tool made it; "" for a batch of several tools
+	Tool    string `json:"tool,omitempty"`    // branch_run then
+	Context string `json:"context,omitempty"` // of the branch in which it was made
 }
 
 // NewID returns a new envelope id: "env_" and a UUIDv7, which sorts by time.
