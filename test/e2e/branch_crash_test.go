@@ -17,7 +17,7 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-var kills = flag.Int("kills", 12, "how often TestKilledGateway kills the binary")
+var kills = flag.Int("kills", 12, "how often TestKilledGateway kills the binary; TestKilledWhileStoring half as often")
 
 // victimBranch is what the clients of a process that is killed know of a branch.
 type victimBranch struct {
