@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
 )
@@ -16,13 +17,21 @@ type Report struct {
 	Principals []string
 	// Own are foldgate's own tools.
 	Own []ToolReport
-	// Clashes are names that two upstreams offer.
-	Clashes []string
+	// Clashes are names of tools and prompts that two upstreams offer.
+	Clashes []Clash
 	// Unmatched are rules of workflows that name a tool which hosts do not see.
 	Unmatched []Fault
 	// Tokens is what a host pays for all tool definitions, by Counter.
 	Tokens  int
 	Counter string
+}
+
+// Clash is a name that two upstreams offer, so that the second's can't be
+// reached.
+type Clash struct {
+	Name string
+	// First and Second are the upstreams' keys; First may be "foldgate".
+	First, Second string
 }
 
 // UpstreamReport is one upstream's part of a [Report].
@@ -94,7 +103,7 @@ func Check(ctx context.Context, cfg Config, log *slog.Logger) (Report, error) {
 
 // report sums the merged lists up.
 func (g *Gateway) report(menus [listKinds]*menu) Report {
-	r := Report{Principals: g.cfg.PrincipalNames(), Counter: g.counter.Name(), Clashes: menus[listTools].clashes, Unmatched: g.unmatched(menus[listTools])}
+	r := Report{Principals: g.cfg.PrincipalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(menus[listTools].clashes, menus[listPrompts].clashes), Unmatched: g.unmatched(menus[listTools])}
 	at := map[string]int{}
 	for i, u := range g.ups {
 		said, _ := u.about()

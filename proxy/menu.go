@@ -22,7 +22,7 @@ type menu struct {
 	entries        map[string]entry
 	order          []string // the shown names, as listed
 	// clashes are the names that two upstreams offer; the first keeps it.
-	clashes []string
+	clashes []Clash
 	// missing are the upstreams that could not be asked.
 	missing map[string]error
 	// from are the listings it was made of, in the order of the upstreams.
@@ -50,14 +50,14 @@ type menus struct {
 }
 
 // warn logs clashes, each once. The caller holds mu.
-func (ms *menus) warn(log *slog.Logger, k listKind, clashes []string) {
+func (ms *menus) warn(log *slog.Logger, k listKind, clashes []Clash) {
 	if ms.warned == nil {
 		ms.warned = map[string]bool{}
 	}
-	for _, name := range clashes {
-		if key := kinds[k].method + " " + name; !ms.warned[key] {
+	for _, c := range clashes {
+		if key := kinds[k].method + " " + c.Name; !ms.warned[key] {
 			ms.warned[key] = true
-			log.Warn("two upstreams offer the same name; the first keeps it", "list", kinds[k].method, "name", name)
+			log.Warn("two upstreams offer the same name; the first keeps it", "list", kinds[k].method, "name", c.Name, "first", c.First, "second", c.Second)
 		}
 	}
 }
@@ -209,8 +209,12 @@ func (g *Gateway) merge(k listKind, from []*listing) *menu {
 			if !ok {
 				continue
 			}
-			if _, taken := m.entries[shown]; taken {
-				m.clashes = append(m.clashes, shown)
+			if first, taken := m.entries[shown]; taken {
+				c := Clash{Name: shown, First: "foldgate", Second: u.key}
+				if first.up != nil {
+					c.First = first.up.key
+				}
+				m.clashes = append(m.clashes, c)
 				continue
 			}
 			m.entries[shown] = e

@@ -21,8 +21,9 @@ func newCheck(a *app) *cobra.Command {
 		Short: "Check the configuration and connect every upstream",
 		Long: `Validate the configuration, connect every upstream, and print the tools that a
 host would see with what their definitions cost in tokens. Exit code 2 means that
-the configuration is wrong, 1 that an upstream can't be reached or that a rule of
-a workflow names a tool that no upstream shows. It changes nothing: no state directory is written.`,
+the configuration is wrong, 1 that an upstream can't be reached, that two of them
+offer the same name, or that a rule of a workflow names a tool that no upstream
+shows. It changes nothing: no state directory is written.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := proxy.Find(a.config)
@@ -48,6 +49,9 @@ a workflow names a tool that no upstream shows. It changes nothing: no state dir
 			if n := report.Failed(); n > 0 {
 				return fmt.Errorf("%d of %d upstreams can't be reached", n, len(report.Upstreams))
 			}
+			if n := len(report.Clashes); n > 0 {
+				return fmt.Errorf("%d names are offered by two upstreams", n)
+			}
 			if n := len(report.Unmatched); n > 0 {
 				return fmt.Errorf("%d rules of workflows name a tool that there is not", n)
 			}
@@ -71,7 +75,7 @@ func printReport(w io.Writer, r proxy.Report) {
 	fmt.Fprintf(w, "foldgate: %d tools of its own\n", len(r.Own))
 	printTools(w, r.Own)
 	for _, c := range r.Clashes {
-		fmt.Fprintf(w, "warning: %s is offered by two upstreams; the first keeps the name\n", c)
+		fmt.Fprintf(w, "clash: %s is offered by %s and by %s, and only the first can be reached: give %[3]s a prefix of its own, or hide the tool with upstreams.%[3]s.tools.deny\n", c.Name, c.First, c.Second)
 	}
 	for _, f := range r.Unmatched {
 		fmt.Fprintln(w, "warning:", f.Error())

@@ -146,8 +146,13 @@ func TestCatalog(t *testing.T) {
 	if log := g.log.String(); strings.Count(log, "two upstreams offer the same name") != 3 {
 		t.Error("each of the three names that clash should be in the log once")
 	}
-	check := g.output("check")
-	for _, what := range []string{long, "page03"} {
+	cmd := g.command("check")
+	out, err := cmd.Output()
+	if err == nil || cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("check with names that clash: %v, want exit code 1", err)
+	}
+	check := string(out)
+	for _, what := range []string{long, "page03", "clash: same is offered by zz and by aa"} {
 		if !strings.Contains(check, what) {
 			t.Errorf("check does not show %s:\n%s", what, check)
 		}
