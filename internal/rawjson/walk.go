@@ -28,11 +28,11 @@ type Token struct {
 // and fails where brackets, separators or the ends of strings are wrong. What
 // is inside strings and scalars is not checked; see [Valid].
 func Walk(b []byte, visit func(Token) bool) error {
-	w := walker{b: b, visit: visit}
+	w := walker{b: b}
 	for i := 0; ; {
 		var ended bool
-		if i, ended = w.token(space(b, i)); ended && i >= 0 {
-			i = w.next(space(b, i))
+		if i, ended = w.token(space(b, i), visit); ended && i >= 0 {
+			i = w.next(space(b, i), visit)
 		}
 		if i < 0 {
 			return w.err
@@ -40,10 +40,10 @@ func Walk(b []byte, visit func(Token) bool) error {
 	}
 }
 
-// A walker is where a walk is in the nesting.
+// A walker is where a walk is in the nesting. It does not hold the function
+// that visits: what that captures would have to be allocated.
 type walker struct {
 	b       []byte
-	visit   func(Token) bool
 	open    []byte // '{' and '[' around the position
 	wantKey bool   // in an object: is the next string a key?
 	err     error
@@ -51,14 +51,14 @@ type walker struct {
 
 // token visits the token at byte i and returns the index after it, or -1 if
 // the walk is over, and whether a value may have ended there.
-func (w *walker) token(i int) (after int, ended bool) {
+func (w *walker) token(i int, visit func(Token) bool) (after int, ended bool) {
 	if i >= len(w.b) {
 		return w.fail(i), false
 	}
 	t := Token{ScalarToken, i, i + 1}
 	switch c := w.b[i]; {
 	case c == '"':
-		return w.str(i)
+		return w.str(i, visit)
 	case w.wantKey:
 		return w.fail(i), false
 	case c == '{' || c == '[':
@@ -66,7 +66,7 @@ func (w *walker) token(i int) (after int, ended bool) {
 		if c == '[' {
 			t.Event = ArrayStart
 		}
-		if !w.visit(t) {
+		if !visit(t) {
 			return -1, false
 		}
 		w.open = append(w.open, c)
@@ -77,14 +77,14 @@ func (w *walker) token(i int) (after int, ended bool) {
 	if t.End = skip(w.b, i); t.End <= i {
 		return w.fail(i), false
 	}
-	if !w.visit(t) {
+	if !visit(t) {
 		return -1, false
 	}
 	return t.End, true
 }
 
 // str is token for a string, or for a key with the colon after it.
-func (w *walker) str(i int) (after int, ended bool) {
+func (w *walker) str(i int, visit func(Token) bool) (after int, ended bool) {
 	t := Token{StringToken, i, stringEnd(w.b, i)}
 	if t.End < 0 {
 		w.err = fmt.Errorf("json: string at byte %d has no end", i)
@@ -93,7 +93,7 @@ func (w *walker) str(i int) (after int, ended bool) {
 	if w.wantKey {
 		t.Event = KeyToken
 	}
-	if !w.visit(t) {
+	if !visit(t) {
 		return -1, false
 	}
 	if !w.wantKey {
@@ -108,13 +108,13 @@ func (w *walker) str(i int) (after int, ended bool) {
 
 // next visits the brackets that close at byte i, where a value has ended, and
 // returns the index after the comma that follows, or -1 if the walk is over.
-func (w *walker) next(i int) int {
+func (w *walker) next(i int, visit func(Token) bool) int {
 	for n := len(w.open); n > 0 && i < len(w.b) && w.b[i] == w.open[n-1]+2; n-- {
 		t := Token{ObjectEnd, i, i + 1}
 		if w.b[i] == ']' {
 			t.Event = ArrayEnd
 		}
-		if !w.visit(t) {
+		if !visit(t) {
 			return -1
 		}
 		w.open = w.open[:n-1]
