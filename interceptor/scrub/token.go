@@ -95,26 +95,30 @@ func (d *document) appendRedacted(dst []byte, t *stringToken) []byte {
 	body := d.raw[t.start+1 : t.end-1]
 	dst = append(dst, '"')
 	i, pos := 0, 0 // in the literal and in the decoded text
-	step := func() int {
-		if body[i] != '\\' {
-			return 1
+	// step goes on by an escape sequence, or to the next one, but not beyond limit.
+	step := func(limit int) {
+		if body[i] == '\\' {
+			r, size := escape(body[i:])
+			i, pos = i+size, pos+utf8.RuneLen(r)
+			return
 		}
-		r, size := escape(body[i:])
-		pos += utf8.RuneLen(r) - 1
-		return size
+		n := bytes.IndexByte(body[i:], '\\')
+		if n < 0 {
+			n = len(body) - i
+		}
+		n = min(n, limit-pos)
+		i, pos = i+n, pos+n
 	}
 	for _, m := range merge(t.marks) {
 		from, to := i, i
 		for i < len(body) && pos < m.start {
-			i += step()
-			if pos++; pos <= m.start {
+			if step(m.start); pos <= m.start {
 				to = i
 			}
 		}
 		dst = append(dst, body[from:to]...)
 		for i < len(body) && pos < m.end {
-			i += step()
-			pos++
+			step(m.end)
 		}
 		quoted := rawjson.Quote(replacement(m.rule))
 		dst = append(dst, quoted[1:len(quoted)-1]...)
