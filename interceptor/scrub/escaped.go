@@ -141,7 +141,9 @@ func appendInvisible(edits []edit, text string, within span) []edit {
 	}
 	for i := within.start; i < within.end; {
 		if text[i] < utf8.RuneSelf {
-			i++
+			if i++; i+8 <= within.end && ascii(text[i:i+8]) {
+				i += 8
+			}
 			continue
 		}
 		r, size := utf8.DecodeRuneInString(text[i:])
