@@ -162,7 +162,7 @@ func decodeRun(text string, run span, yield func(decoded) bool) bool {
 			end++
 		}
 		for skip := 0; skip < 2 && end-at >= 2*minDecoded; skip++ {
-			if !stretches(text, span{at, end}, skip, 2, yield) {
+			if plausible(text, span{at, end}, skip, 2) && !stretches(text, span{at, end}, skip, 2, yield) {
 				return false
 			}
 		}
@@ -177,17 +177,17 @@ func decodeRun(text string, run span, yield func(decoded) bool) bool {
 		if line.end < run.end && text[line.end-1] == '\r' {
 			line.end--
 		}
-		if !aligned(text, line, yield) || lines == 1 && !aligned(text, run, yield) {
+		if !aligned(text, line, false, yield) || lines == 1 && !aligned(text, run, true, yield) {
 			return false
 		}
 	}
 	return true
 }
 
-// aligned decodes a run of base64 in all alignments.
-func aligned(text string, run span, yield func(decoded) bool) bool {
+// aligned decodes a run of base64, perhaps a wrapped one, in all alignments.
+func aligned(text string, run span, wrapped bool, yield func(decoded) bool) bool {
 	for skip := range 4 {
-		if !stretches(text, run, skip, 4, yield) {
+		if (wrapped || plausible(text, run, skip, 4)) && !stretches(text, run, skip, 4, yield) {
 			return false
 		}
 	}

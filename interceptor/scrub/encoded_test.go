@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 )
@@ -109,5 +110,44 @@ func TestDecodingKeepsTheRest(t *testing.T) {
 		if got, _, err := s.Text(context.Background(), in); err != nil || got != want {
 			t.Errorf("Text(%q)\n got %q, %v\nwant %q", in, got, err, want)
 		}
+	}
+}
+
+// TestPlausibleLosesNothing: where something can be decoded, that is plausible.
+func TestPlausibleLosesNothing(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(5, 6))
+	const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"
+	found, ruledOut := 0, 0
+	for range 100000 {
+		random := func(from string, n int) string {
+			b := make([]byte, n)
+			for i := range b {
+				b[i] = from[rnd.IntN(len(from))]
+			}
+			return string(b)
+		}
+		hexadecimal := rnd.IntN(2) == 0
+		alphabet, encode, n := digits, base64.RawStdEncoding.EncodeToString, 4
+		if hexadecimal {
+			alphabet, encode, n = digits[52:62]+"abcdefABCDEF", hex.EncodeToString, 2
+		}
+		run := random(alphabet, rnd.IntN(40)) + encode([]byte(random("plain text 123", rnd.IntN(40)))) + random(alphabet, rnd.IntN(40))
+		text := random(" \t", rnd.IntN(3)) + run
+		for skip := range n {
+			yields := 0
+			whole := span{0, len(text)}
+			stretches(text, whole, skip, n, func(decoded) bool { yields++; return true })
+			switch plausible := plausible(text, whole, skip, n); {
+			case yields > 0 && !plausible:
+				t.Fatalf("plausible(%q, %d, %d) = false, but %d texts are decoded", text, skip, n, yields)
+			case yields > 0:
+				found++
+			case !plausible:
+				ruledOut++
+			}
+		}
+	}
+	if found < 10000 || ruledOut < 10000 {
+		t.Errorf("%d runs decoded and %d ruled out, want more of both", found, ruledOut)
 	}
 }

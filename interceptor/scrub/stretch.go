@@ -2,6 +2,35 @@ package scrub
 
 import "strings"
 
+// plausible reports whether stretches may find something in a run that is one
+// line. What it finds has minDecoded bytes, 3 in a group of 4 digits and 1 in
+// one of 2, so that of each so many groups in a row it holds the last one, too.
+func plausible(text string, run span, skip, n int) bool {
+	every := minDecoded
+	if n == 4 {
+		every /= 3
+	}
+	for run.start < run.end && alphabet[text[run.start]] == 0 {
+		run.start++ // blanks before a line of a wrapped run
+	}
+	for i := run.start + skip + (every-1)*n; i+n <= run.end; i += every * n {
+		if n == 2 {
+			if texty[digits[text[i]].hex<<4|digits[text[i+1]].hex] {
+				return true
+			}
+			continue
+		}
+		var bits uint32
+		for _, c := range []byte(text[i : i+4]) {
+			bits = bits<<6 | uint32(digits[c].base64)
+		}
+		if texty[byte(bits)] && texty[byte(bits>>8)] && texty[byte(bits>>16)] {
+			return true
+		}
+	}
+	return false
+}
+
 // stretches decodes a run after skip digits, in groups of n digits, and yields
 // what is printable for long enough.
 func stretches(text string, run span, skip, n int, yield func(decoded) bool) bool {
