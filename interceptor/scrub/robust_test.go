@@ -72,6 +72,7 @@ func TestHostileTextIsLinear(t *testing.T) {
 		"op": "ops_eyJ", "slack": "xapp-1-A", "sourcegraph": "sourcegraph 0123456789abcdef0123456789abcdef ",
 		"minified": `{"key":"A1b2C3d4E5f6G7h8","x":1},`, "import": "import { key } ", "cookie": "cookie: a=b; ",
 		"url": "https://a:", "escapes": `\"`, "percent": "%41", "zero width": "\u200b", "base64": "QUJDREVGR0hJSktMTU5PUA== ",
+		"jwt without an end": "eyA", "signs": "token: ", "names": "api_key_auth_",
 		"kubernetes": "kind: secret data: ", "carriage returns": "key=A1b2C3d4E5f6\r", "kelvin": "\u212aey=",
 	} {
 		steps := func(n int) int64 {
