@@ -75,14 +75,16 @@ func classAt(b []byte, i int) (set uint, width int) {
 // skip returns the end of the run of characters of b from i on that are in set.
 func skip(b []byte, i int, set uint) int {
 	for i < len(b) {
-		if c := b[i]; c < utf8.RuneSelf {
-			if set>>(classes[c]&7)&1 == 0 {
-				break
-			}
-			i++
-			continue
+		r, w := rune(b[i]), 1
+		switch { // as decode does, but without a call
+		case r < utf8.RuneSelf:
+		case r < 0xe0:
+			r, w = r&0x1f<<6|rune(b[i+1]&0x3f), 2
+		case r < 0xf0:
+			r, w = r&0x0f<<12|rune(b[i+1]&0x3f)<<6|rune(b[i+2]&0x3f), 3
+		default:
+			r, w = decode(b[i:])
 		}
-		r, w := decode(b[i:])
 		if set>>(classes[r]&7)&1 == 0 {
 			break
 		}

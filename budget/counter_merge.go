@@ -16,7 +16,7 @@ func (v *vocabulary) mergeThree(a, b, c uint32) int {
 	default:
 		b = right
 	}
-	if v.pair(a, b) == noRank {
+	if v.longPair(a, b) == noRank {
 		return 2
 	}
 	return 1
@@ -57,11 +57,11 @@ func (v *vocabulary) mergeFew(tokens []uint32) int {
 		keys[i] = none
 		if after &= after - 1; after != 0 {
 			next := i + uint32(bits.TrailingZeros64(after)) + 1
-			keys[i] = v.pair(merged, tokens[next&63])<<6 | i
+			keys[i] = v.longPair(merged, tokens[next&63])<<6 | i
 		}
 		if before := left & (1<<i - 1); before != 0 {
 			prev := uint32(bits.Len64(before)) - 1
-			keys[prev] = v.pair(tokens[prev&63], merged)<<6 | prev
+			keys[prev] = v.longPair(tokens[prev&63], merged)<<6 | prev
 		}
 	}
 }

@@ -55,6 +55,7 @@ func wordO200k(b []byte, i int, set uint, w int) int {
 		}
 		end += w
 		if s&caseless != 0 {
+			end = skip(b, end, caseless)
 			last = end
 		}
 	}

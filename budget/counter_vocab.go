@@ -169,18 +169,23 @@ func (v *vocabulary) pair(left, right uint32) uint32 {
 	if left|right < 256 {
 		return v.bytePairs[left<<8|right]
 	}
+	return v.longPair(left, right)
+}
+
+// longPair is pair for tokens that are not both single bytes.
+func (v *vocabulary) longPair(left, right uint32) uint32 {
 	key := uint64(left)<<rankBits | uint64(right)
 	h := hashPair(key)
 	bit := h >> ((v.shift - filterExtra) & 63)
 	if v.filter[bit/64]>>(bit%64)&1 == 0 {
 		return noRank
 	}
-	return v.probe(key, h>>(v.shift&63))
+	return v.probe(key, h)
 }
 
-// probe looks key up in the table, from slot i on.
-func (v *vocabulary) probe(key, i uint64) uint32 {
-	for {
+// probe looks key, of hash h, up in the table.
+func (v *vocabulary) probe(key, h uint64) uint32 {
+	for i := h >> (v.shift & 63); ; {
 		e := v.pairs[i]
 		if e == 0 {
 			return noRank

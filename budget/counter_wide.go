@@ -34,13 +34,6 @@ func (u *units) addSeam(left, right []byte) {
 	u.seams[h/64] |= 1 << (h % 64)
 }
 
-// apart reports whether no merge joins any bytes of the adjacent wide characters
-// before and after, of which after starts with first, and last is the byte before.
-func (u *units) apart(before, after rune, last, first byte) bool {
-	h := seamHash(before, after)
-	return u.seams[h/64]>>(h%64)&1 == 0 && !u.bridged(before, after, last, first)
-}
-
 // wideTokens counts a piece of which the last character is wide, until it has
 // more than limit tokens.
 func (w *worker) wideTokens(piece []byte, limit int) (tokens int) {
@@ -57,8 +50,9 @@ func (w *worker) wideTokens(piece []byte, limit int) (tokens int) {
 			}
 			continue
 		}
-		after, _ := decode(piece[i:])
-		if before != 0 && u.apart(before, after, piece[i-1], c) {
+		after := rune(c&0x0f)<<12 | rune(piece[i+1]&0x3f)<<6 | rune(piece[i+2]&0x3f)
+		if h := seamHash(before, after); before != 0 && u.seams[h/64]>>(h%64)&1 == 0 && !u.bridged(before, after, piece[i-1], c) {
+			// No merge joins any bytes of the two.
 			if i-start == 3 && u.chars[before]&noRank != noRank {
 				tokens++
 			} else {
