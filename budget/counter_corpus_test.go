@@ -194,9 +194,12 @@ var goTree = sync.OnceValue(func() string {
 var mixedKinds = []string{"source", "log", "json", "markdown", "html", "csv", "chinese", "russian", "base64"}
 
 // mixed returns about size bytes of the mixed kinds, a few kilobytes of each in turn.
-func mixed(size int) string {
+func mixed(size int) string { return mixedFrom(1, size) }
+
+// mixedFrom is mixed with other seeds, from the given one on.
+func mixedFrom(seed uint64, size int) string {
 	var b strings.Builder
-	for seed := uint64(1); b.Len() < size; seed++ {
+	for ; b.Len() < size; seed++ {
 		for _, c := range corpora {
 			if slices.Contains(mixedKinds, c.kind) {
 				b.WriteString(c.text(seed, 4<<10))

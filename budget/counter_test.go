@@ -2,10 +2,12 @@ package budget
 
 import (
 	"os/exec"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
+	"weak"
 )
 
 func mustCounter(tb testing.TB, name string) *Counter {
@@ -83,6 +85,20 @@ func TestAllocations(t *testing.T) {
 				t.Errorf("%s, %s: %v allocations for %d bytes, %v for %d", name, kind, few, len(texts[0]), many, len(texts[1]))
 			}
 		}
+	}
+}
+
+// TestKeepsNothing holds that a text can be freed once it is counted.
+func TestKeepsNothing(t *testing.T) {
+	c := mustCounter(t, "gpt-4o")
+	text := []byte(mixed(1))
+	text = text[:len(text):len(text)]
+	kept := weak.Make(&text[0])
+	c.CountBytes(text)
+	text = nil
+	runtime.GC()
+	if kept.Value() != nil {
+		t.Error("the text that was counted last is still in memory")
 	}
 }
 

@@ -7,13 +7,8 @@ import (
 )
 
 const (
-	fewTokens  = 40 // most tokens that mergeFew is faster for
-	shortPiece = 15 // longest piece that a shortEntry holds
-	longPiece  = 62 // longest piece that a longEntry holds
-
+	fewTokens = 40             // most tokens that mergeFew is faster for
 	blockRoom = blockSize + 16 // what is read of a text for a block
-	shortBits = 15
-	longBits  = 11
 )
 
 // highs are the high bits of eight bytes.
@@ -35,16 +30,6 @@ type worker struct {
 	stream Stream              // for text that is not counted at once
 }
 
-// A shortEntry holds up to 15 bytes of a piece, and in its top byte their number
-// and the number of tokens, which is no larger.
-type shortEntry struct{ low, high uint64 }
-
-// A longEntry holds a piece of up to 62 bytes and the number of its tokens.
-type longEntry struct {
-	length, tokens uint8
-	text           [longPiece]byte
-}
-
 // worker returns a worker for the caller alone, who gives it back by release.
 func (v *vocabulary) worker() *worker {
 	select {
@@ -56,6 +41,7 @@ func (v *vocabulary) worker() *worker {
 }
 
 func (v *vocabulary) release(w *worker) {
+	w.block.text = nil // not to keep what was counted
 	select {
 	case v.idle <- w:
 	default:
@@ -135,17 +121,6 @@ func (w *worker) countBlock(b []byte, bound int) (tokens, n int, cut bool) {
 	return tokens, n, k.cut < size || n == 0 || len(b) <= blockSize
 }
 
-// masks has the bytes of a piece in its first eight bytes and in the eight after.
-var masks = func() (m [16]struct{ low, high uint64 }) {
-	for i := range m {
-		m[i].low = 1<<(8*uint(i)) - 1
-		if i > 8 {
-			m[i].high = 1<<(8*uint(i-8)) - 1
-		}
-	}
-	return m
-}()
-
 // pieceTokens counts the piece from i to end, until it has more than limit tokens.
 func (w *worker) pieceTokens(b []byte, i, end, limit int) int {
 	switch n := end - i; {
@@ -172,54 +147,6 @@ func (w *worker) partTokens(part []byte, limit int) int {
 	return w.runTokens(part, limit)
 }
 
-// shortTokens counts the piece of n <= shortPiece bytes at i.
-func (w *worker) shortTokens(b []byte, i, n int) int {
-	var low, high uint64
-	if i+16 <= len(b) {
-		low, high = binary.LittleEndian.Uint64(b[i:]), binary.LittleEndian.Uint64(b[i+8:])
-	} else {
-		var last [16]byte
-		copy(last[:], b[i:])
-		low, high = binary.LittleEndian.Uint64(last[:]), binary.LittleEndian.Uint64(last[8:])
-	}
-	if n <= 8 {
-		low, high = low&(1<<(8*uint(n))-1), 0
-	} else {
-		high &= 1<<(8*uint(n-8)) - 1
-	}
-	high |= uint64(n) << 60
-	return w.short(low, high, b[i:i+n])
-}
-
-// shortHash returns the index of the entries for a short piece.
-func shortHash(low, high uint64) uint64 {
-	h := (low ^ high*0xff51afd7ed558ccd) * 0x9e3779b97f4a7c15
-	return (h ^ h>>32) >> 7 & (1<<shortBits - 1)
-}
-
-// short counts a piece of at most shortPiece bytes, with the key low, high. Two
-// entries are for pieces of the same hash, the one used later first.
-func (w *worker) short(low, high uint64, piece []byte) int {
-	e := &w.shorts[shortHash(low, high)]
-	if e[0].low == low && e[0].high&^(0xf<<56) == high {
-		return int(e[0].high >> 56 & 0xf)
-	}
-	found := e[1]
-	if found.low != low || found.high&^(0xf<<56) != high {
-		// A new piece takes the place of the one used earlier. It has to come a
-		// second time before it displaces the other.
-		tokens := w.merge(piece)
-		place := 0
-		if e[0].high != 0 {
-			place = 1
-		}
-		e[place] = shortEntry{low, high | uint64(tokens)<<56}
-		return tokens
-	}
-	e[0], e[1] = found, e[0]
-	return int(found.high >> 56 & 0xf)
-}
-
 // runTokens counts a piece of any length, until it has more than limit tokens.
 func (w *worker) runTokens(piece []byte, limit int) int {
 	const part = 4 << 10
@@ -233,26 +160,6 @@ func (w *worker) runTokens(piece []byte, limit int) int {
 	}
 	w.run.write(piece)
 	return w.run.finish()
-}
-
-// longTokens counts a piece of more than shortPiece and at most longPiece bytes.
-func (w *worker) longTokens(piece []byte) int {
-	h := uint64(len(piece))
-	for rest := piece; ; rest = rest[8:] {
-		if len(rest) <= 8 {
-			h = (h ^ binary.LittleEndian.Uint64(piece[len(piece)-8:])) * 0x9e3779b97f4a7c15
-			break
-		}
-		h = (h ^ binary.LittleEndian.Uint64(rest)) * 0x9e3779b97f4a7c15
-		h ^= h >> 32
-	}
-	e := &w.longs[h>>(64-longBits)]
-	if int(e.length) == len(piece) && string(e.text[:len(piece)]) == string(piece) {
-		return int(e.tokens)
-	}
-	e.length = uint8(copy(e.text[:], piece))
-	e.tokens = uint8(w.merge(piece))
-	return int(e.tokens)
 }
 
 // merge counts a piece of at most longPiece bytes.
