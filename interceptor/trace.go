@@ -82,9 +82,10 @@ func (r *Recorder) request(ctx context.Context, c *Call) *trace.Record {
 		CorrelationID: c.Correlates, Context: c.Context, Audit: r.audit(c),
 	}
 	if r.Payload {
-		msg := append([]byte(`{"jsonrpc":"2.0","id":`), orNull(c.ID)...)
-		msg = rawjson.AppendQuote(append(msg, `,"method":`...), c.Method)
-		if params := cleanParams(ctx, r.Scrub, c); params != nil {
+		params := cleanParams(ctx, r.Scrub, c)
+		msg := append(make([]byte, 0, 64+len(c.ID)+len(c.Method)+len(params)), `{"jsonrpc":"2.0","id":`...)
+		msg = rawjson.AppendQuote(append(append(msg, orNull(c.ID)...), `,"method":`...), c.Method)
+		if params != nil {
 			msg = append(append(msg, `,"params":`...), params...)
 		}
 		rec.Payload = append(msg, '}')

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"sync"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -13,6 +14,12 @@ import (
 // maxPayloadDepth leaves room for the record around the payload: encoding/json
 // reads at most 10,000 levels.
 const maxPayloadDepth = 9_900
+
+// envelopes are buffers of records on their way; the journal copies them into
+// its own before Append returns. Large ones are not kept.
+var envelopes = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b }}
+
+const maxPooled = 64 << 10
 
 // Append adds r to the journal. It sets Protocol, Seq, Prev and Hash, and ID
 // and TS where they are empty; r must not be used by others until it returns.
@@ -27,10 +34,17 @@ func (j *Journal) Append(r *Record) error {
 	if err := j.prepare(r); err != nil {
 		return err
 	}
-	envelope, err := appendEnvelope(make([]byte, 0, 1024+len(r.Payload)), r)
+	buf := envelopes.Get().(*[]byte)
+	defer func() {
+		if cap(*buf) <= maxPooled {
+			envelopes.Put(buf)
+		}
+	}()
+	envelope, err := appendEnvelope((*buf)[:0], r)
 	if err != nil {
 		return err
 	}
+	*buf = envelope
 	if len(envelope) > maxLine-lineTail-128 {
 		return fmt.Errorf("trace record of %d bytes: at most %d can be written", len(envelope), maxLine-lineTail-128)
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"strconv"
 
@@ -43,26 +42,16 @@ func appendEnvelope(b []byte, r *Record) ([]byte, error) {
 		b = append(b, r.Payload...)
 	}
 	if r.Audit != nil {
-		audit, err := marshalAudit(r.Audit)
+		const key, empty = `,"audit":`, "{}"
+		with, err := appendAudit(append(b, key...), r.Audit)
 		if err != nil {
 			return nil, fmt.Errorf("audit of %s: %w", r.ID, err)
 		}
-		if len(audit) > len("{}") {
-			b = append(b, `,"audit":`...)
-			b = append(b, audit...)
+		if len(with)-len(b) > len(key)+len(empty) {
+			b = with
 		}
 	}
 	return b, nil
-}
-
-func marshalAudit(a *Audit) ([]byte, error) {
-	var buf bytes.Buffer
-	enc := json.NewEncoder(&buf)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(a); err != nil {
-		return nil, err
-	}
-	return bytes.TrimRight(buf.Bytes(), "\n"), nil
 }
 
 func appendStrings(b []byte, key string, values []string) []byte {

@@ -1,0 +1,49 @@
+package trace
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"reflect"
+	"testing"
+)
+
+// appendAudit writes what encoding/json writes, for every member alone, for all
+// of them together, and for values that need care.
+func TestAppendAudit(t *testing.T) {
+	whole := Audit{
+		Session: "ses_1", Principal: "a\"b\\c", Server: "<files>", Tool: "t\u2028\x01", Method: "tools/call", Era: "2025-11-25", Rung: "argument",
+		Thread: "t1", Hops: &Hops{Host: json.RawMessage(`1`), Upstream: json.RawMessage(`"x"`)},
+		Decision: &Decision{Result: Allowed, Reason: "a<b"}, Tokens: &Tokens{"o200k_base", 1, 2, 3, 4, 5, 6},
+		Scrub: []Finding{{Rule: "r", Field: "f", Count: 2}}, Fold: &Fold{Handle: "res_1", Saved: 7}, Traceparent: "00-1-2-01",
+		Workflow: json.RawMessage(`{ "context_id" : "<1>" }`), MS: 0.125, Bytes: 1 << 40,
+		IsError: true, Late: true, Ambiguous: true, Truncated: true, OverBudget: true, Lost: true, Deprecated: []string{"d"},
+	}
+	cases := []Audit{{}, whole, {MS: 1e-7}, {MS: 1e21}, {MS: 12345.678}, {MS: -1}, {Tokens: &Tokens{}}, {Scrub: []Finding{}}, {Bytes: -1}, {Workflow: json.RawMessage(`null`)}}
+	v := reflect.ValueOf(whole)
+	for i := range v.NumField() {
+		if v.Field(i).IsZero() {
+			t.Errorf("the case with every member lacks %s", v.Type().Field(i).Name)
+		}
+		var one Audit
+		reflect.ValueOf(&one).Elem().Field(i).Set(v.Field(i))
+		cases = append(cases, one)
+	}
+	for _, a := range cases {
+		var want bytes.Buffer
+		enc := json.NewEncoder(&want)
+		enc.SetEscapeHTML(false)
+		if err := enc.Encode(a); err != nil {
+			t.Fatal(err)
+		}
+		got, err := appendAudit([]byte("x"), &a)
+		if err != nil || string(got) != "x"+string(bytes.TrimSpace(want.Bytes())) {
+			t.Errorf("appendAudit(%+v) = %s, %v, want x%s", a, got, err, want.Bytes())
+		}
+	}
+	for _, a := range []Audit{{MS: math.NaN()}, {MS: math.Inf(1)}, {Workflow: json.RawMessage(`{`)}} {
+		if got, err := appendAudit(nil, &a); err == nil {
+			t.Errorf("appendAudit(%+v) = %s, want an error", a, got)
+		}
+	}
+}
