@@ -42,7 +42,7 @@ const (
 // Fold keeps a result of a tool that is too large for its place in the store
 // and delivers a preview: over a threshold, and always where the result would
 // not fit what its branch has left. Images and audio pass as they are; so does
-// everything that is not a result of tools/call. It is installed inside Meter,
+// everything that is not a tool's result. It is installed inside Meter,
 // which charges what is delivered, and outside Scrub, so that only scrubbed
 // text reaches the disk.
 //
@@ -53,7 +53,7 @@ func Fold(store *folding.Results, g Gauge, p FoldPolicy, log *slog.Logger) Middl
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			res, err := next(ctx, c)
-			if err != nil || res.Error != nil || c.Method != "tools/call" || c.Server == "" || !c.Metered {
+			if err != nil || res.Error != nil || !c.ofTool() || c.Server == "" || !c.Metered {
 				return res, err
 			}
 			if c.Batch != "" {

@@ -158,6 +158,11 @@ func (c *Call) Caller() folding.Caller {
 	return folding.Caller{Principal: c.Principal, Session: c.Session, Thread: c.Thread}
 }
 
+// ofTool reports whether the call's result is a tool's.
+func (c *Call) ofTool() bool {
+	return c.Method == "tools/call" || (c.Method == MethodTaskResult && c.Name != "")
+}
+
 // Left returns what the call's branch has left, in tokens; ok is false in main.
 func (c *Call) Left() (tokens int, ok bool) {
 	if c.flight == nil {
@@ -197,6 +202,10 @@ type Result struct {
 // An error object of the upstream is a Result, not an error. An error is
 // foldgate's own: a [*Refusal], or a fault that the edge reports.
 type Handler func(ctx context.Context, c *Call) (*Result, error)
+
+// MethodTaskResult fetches the result of a tools/call that became a task; Name
+// is the tool then, "" where that is not known.
+const MethodTaskResult = "tasks/result"
 
 // Middleware wraps a handler. It calls next at most once.
 type Middleware func(next Handler) Handler

@@ -86,7 +86,11 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next
 		}
 	}
 	if granted < want {
-		cut, kept := cutResult(g, res, granted, c.Branch)
+		var cut *Result
+		kept := 0
+		if c.ofTool() { // a resource or a prompt in another form is of no use to its host
+			cut, kept = cutResult(g, res, granted, c.Branch)
+		}
 		fl.Refund(granted - kept)
 		c.Truncated, c.Decision = true, "resource_limit"
 		c.Tokens.Delivered = kept

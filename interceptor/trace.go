@@ -160,7 +160,7 @@ func (r *Recorder) audit(c *Call) *trace.Audit {
 		Late: c.Late, Ambiguous: c.Ambiguous, OverBudget: c.Decision == "resource_limit", Workflow: c.Flow.audit(),
 		Deprecated: c.Deprecated,
 	}
-	if c.Method == "tools/call" {
+	if c.ofTool() {
 		a.Tool = c.Name
 	}
 	if c.Decision != "" {

@@ -213,10 +213,15 @@ func (g *Gateway) other(fl *inbound, c *interceptor.Call) (*interceptor.Result, 
 	owners := g.ups
 	if id, ok := rawjson.GetString(c.Params, "taskId"); ok {
 		fl.s.mu.Lock()
-		u := g.byKey[fl.s.tasks[id]]
+		t := fl.s.tasks[id]
 		fl.s.mu.Unlock()
-		if u != nil {
+		if u := g.byKey[t.upstream]; u != nil {
 			owners = []*upstream{u}
+		}
+		if c.Method == interceptor.MethodTaskResult { // a tool's result, only later
+			if c.Name, c.Metered = t.tool, true; c.Handle == "" && t.branch != "" {
+				c.Handle, c.HandleRung = t.branch, interceptor.RungCause
+			}
 		}
 	}
 	var able []*upstream

@@ -67,7 +67,7 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 		return nil, callFault(ctx, u, c, err)
 	}
 	if _, task := rawjson.Get(c.Params, "task"); task || strings.HasPrefix(c.Method, "tasks/") {
-		fl.s.noteTask(m.Result, u)
+		fl.s.noteTask(m.Result, u, c)
 	}
 	fl.extra = g.cleanExtra(ctx, u, m)
 	return resultOf(m), nil
@@ -106,8 +106,16 @@ func callFault(ctx context.Context, u *upstream, c *interceptor.Call, err error)
 	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_failed", Status: 502, Err: err, Message: fmt.Sprintf("upstream %s: %v", u.key, err)}
 }
 
-// noteTask remembers which upstream minted a task, to route tasks/* to it.
-func (s *session) noteTask(result []byte, u *upstream) {
+// task is what tasks/* need to know of the call that became one.
+type task struct {
+	upstream string // its key
+	tool     string
+	branch   string // id of the branch that pays for the result; "" in main
+}
+
+// noteTask remembers which upstream minted a task, to route tasks/* to it, and
+// by which call c.
+func (s *session) noteTask(result []byte, u *upstream, c *interceptor.Call) {
 	id, ok := rawjson.GetString(result, "task", "taskId")
 	if !ok {
 		if id, ok = rawjson.GetString(result, "taskId"); !ok {
@@ -115,7 +123,13 @@ func (s *session) noteTask(result []byte, u *upstream) {
 		}
 	}
 	s.mu.Lock()
-	s.tasks[id] = u.key
+	t := s.tasks[id]
+	if t.upstream = u.key; c.Method == "tools/call" {
+		if t.tool = c.Name; c.Branch != nil {
+			t.branch = c.Branch.ID
+		}
+	}
+	s.tasks[id] = t
 	s.mu.Unlock()
 }
 

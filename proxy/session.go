@@ -32,7 +32,7 @@ type session struct {
 	views      map[string]*view           // lists that differ from the shared ones
 	subs       map[string]map[string]bool // subscribed URIs, by upstream key
 	logLevel   json.RawMessage            // params of the last logging/setLevel
-	tasks      map[string]string          // taskId to upstream key
+	tasks      map[string]task            // by taskId
 	pending    map[string]bool            // list_changed about to be sent
 	queue      []func()                   // see inOrder; the first is running
 	closed     bool
@@ -85,7 +85,7 @@ func (g *Gateway) newSession(p peer) *session {
 	s := &session{
 		peer: p, gw: g, ctx: ctx, cancel: cancel, client: "unknown",
 		flights: map[string]*inbound{}, asks: map[string]*ask{}, slots: map[string]*slot{}, views: map[string]*view{},
-		subs: map[string]map[string]bool{}, tasks: map[string]string{},
+		subs: map[string]map[string]bool{}, tasks: map[string]task{},
 	}
 	if !p.Modern || p.Transport == "stdio" {
 		g.sessions.add(s)

@@ -39,7 +39,7 @@ is not in the sums.`,
 			if err != nil {
 				return err
 			}
-			filter := trace.Filter{Kinds: []string{trace.KindResponse + "tools/call"}}
+			filter := trace.Filter{Kinds: []string{trace.KindResponse + "tools/call", trace.KindResponse + "tasks/result"}}
 			if since != "" {
 				if filter.Since, err = trace.ParseTime(since, time.Now()); err != nil {
 					return usageError{fmt.Errorf("--since: %w", err)}

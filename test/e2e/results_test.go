@@ -503,3 +503,61 @@ func TestBatchFails(t *testing.T) {
 		}
 	}
 }
+
+// The result of a call that became a task folds as it would have at once, and
+// the branch of the call pays for it. A resource is never given in part.
+func TestResultsOfTasks(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	call(t, c, ctx, "tools/list", `{}`)
+	start := func(id, more string) {
+		call(t, c, ctx, "tools/call", `{"name":"fake__raw","task":{},"arguments":{"result":{"task":{"taskId":"`+id+`","status":"working"}}`+more+`}}`)
+	}
+	start("t1", "")
+	h := handleIn(t, said(t, call(t, c, ctx, "tasks/result", `{"taskId":"t1"}`)))
+	if got := said(t, readPart(t, c, ctx, map[string]any{"handle": h, "lines": "4000"})); got != "a row of the task's result" {
+		t.Errorf("the last line of the stored result is %q", got)
+	}
+	b := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"d","budget":2000}`)).BranchID
+	start("t2", `,"branch_id":"`+b+`"`)
+	before := statusOf(t, c, ctx, b).BudgetUsed
+	m := call(t, c, ctx, "tasks/result", `{"taskId":"t2"}`)
+	if used := statusOf(t, c, ctx, b).BudgetUsed - before; used != resultTokens(t, m) || !strings.Contains(said(t, m), "[Folded") {
+		t.Errorf("the branch was charged %d tokens for a preview of %d: %.100s", used, resultTokens(t, m), said(t, m))
+	}
+	own[returned](t, tool(t, c, ctx, "branch_return", `{"branch_id":"`+b+`","message":""}`))
+	if m, err := c.Call(ctx, "tasks/result", `{"taskId":"t2"}`); err != nil || !strings.Contains(string(m.Error), "branch_not_active") {
+		t.Errorf("after the return: %s%.100s, %v", m.Error, m.Result, err)
+	}
+	small := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"d","budget":4}`)).BranchID
+	if m, err := c.Call(ctx, "resources/read", `{"uri":"fake://a","_meta":{"io.github.foldgate/branch_id":"`+small+`"}}`); err != nil || !strings.Contains(string(m.Error), "budget_exhausted") {
+		t.Errorf("a resource larger than its branch: %s%s, %v", m.Error, m.Result, err)
+	}
+	g.stop()
+	if out := g.output("stats"); !strings.Contains(out, "2 results folded") {
+		t.Errorf("stats:\n%s", out)
+	}
+}
+
+// The branch that a batch opens for itself counts among its session's.
+func TestBatchesCount(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, filesConfig(resultFiles(t), "folding: {max_concurrent_per_session: 2, max_branches_per_minute: 2}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	call(t, c, ctx, "tools/list", `{}`)
+	const run = `{"tool":"files__read_file","each":[{"path":"app.log"}],"grep":"FATAL"`
+	for range 4 { // not against the rate
+		if m := tool(t, c, ctx, "branch_run", run+`}`); parseResult(t, m).IsError {
+			t.Errorf("a batch alone: %s", said(t, m))
+		}
+	}
+	b := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"d"}`)).BranchID
+	create(t, c, ctx, map[string]any{}) // two, so that the batch is in neither
+	if f := refused(t, tool(t, c, ctx, "branch_run", run+`}`)); f.Error.Code != "too_many_branches" {
+		t.Errorf("a batch beside two branches: %+v", f)
+	}
+	if m := tool(t, c, ctx, "branch_run", run+`,"branch_id":"`+b+`"}`); parseResult(t, m).IsError {
+		t.Errorf("a batch in the branch: %s", said(t, m))
+	}
+}

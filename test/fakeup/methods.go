@@ -57,6 +57,8 @@ func (c *call) dispatch(ctx context.Context) (result, errObject string) {
 		return c.done(c.s.toolList(), true), ""
 	case "tools/call":
 		return c.tool(ctx, p)
+	case "tasks/result":
+		return c.done(`"content":[{"type":"text","text":`+string(quote(strings.Repeat("a row of the task's result\n", 4000)))+`}]`, false), ""
 	case "resources/list":
 		return c.done(resourceList, true), ""
 	case "resources/templates/list":
