@@ -113,7 +113,7 @@ apps = false
 	for name, s := range r.servers {
 		fmt.Fprintf(&b, "\n[mcp_servers.%s]\ndefault_tools_approval_mode = \"approve\"\n", name)
 		if s.url != "" {
-			fmt.Fprintf(&b, "url = %q\n", s.url)
+			fmt.Fprintf(&b, "url = %q\nbearer_token_env_var = %q\n", s.url, hostToken)
 		} else {
 			fmt.Fprintf(&b, "command = %q\nargs = %s\n", s.command[0], jsonText(t, s.command[1:]))
 		}

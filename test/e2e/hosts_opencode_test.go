@@ -90,6 +90,20 @@ func (o opencode) run(t *testing.T, r *hostRun) {
 		"OPENCODE_DISABLE_DEFAULT_PLUGINS=1", "OPENCODE_DISABLE_SHARE=1")
 }
 
+// opencode reaches a foldgate that wants a token as docs/hosts.md says.
+func TestOpencodeToken(t *testing.T) {
+	r := newHostRun(t)
+	g := newGateway(t, principals()+fakeConfig(recordFile(t), ""))
+	write(t, filepath.Join(r.work, "opencode.json"), jsonText(t, map[string]any{"autoupdate": false, "mcp": map[string]any{"foldgate": map[string]any{
+		"type": "remote", "url": g.http(), "oauth": false, "headers": map[string]string{"Authorization": "Bearer {env:" + hostToken + "}"},
+	}}}))
+	r.command(t, module(t, platform(t, opencodePackages)+"/bin/opencode"), []string{"mcp", "list"}, "OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1")
+	g.stop()
+	if list := g.output("trace", "--principal", "alice", "--kind", "mcp/response:tools/list", "--format", "jsonl"); list == "" {
+		t.Errorf("opencode did not get the tools as alice:\n%s", g.output("trace"))
+	}
+}
+
 // opencode, once as it speaks to Anthropic and once as it speaks to servers
 // that are compatible with OpenAI's.
 func TestOpencode(t *testing.T) {

@@ -96,7 +96,7 @@ func (r *hostRun) command(t *testing.T, bin string, args []string, env ...string
 	defer cancel()
 	cmd := exec.CommandContext(ctx, bin, args...)
 	cmd.Dir = r.work
-	cmd.Env = append(env, "PATH="+os.Getenv("PATH"), "GORACE="+os.Getenv("GORACE"), "HOME="+r.home,
+	cmd.Env = append(env, hostToken+"="+tokenOf["alice"], "PATH="+os.Getenv("PATH"), "GORACE="+os.Getenv("GORACE"), "HOME="+r.home,
 		"XDG_CONFIG_HOME="+filepath.Join(r.home, "config"), "XDG_DATA_HOME="+filepath.Join(r.home, "data"),
 		"XDG_CACHE_HOME="+filepath.Join(r.home, "cache"), "XDG_STATE_HOME="+filepath.Join(r.home, "state"),
 		// Whatever would leave this machine fails at once.
@@ -256,11 +256,18 @@ func filesystemCommand(t *testing.T, dir string) []string {
 	return []string{node(t), module(t, filesystemJS), dir}
 }
 
+// hostToken is the variable from which a host takes its token.
+const hostToken = "FOLDGATE_TOKEN"
+
 // behindGateway puts foldgate, with the file server behind it, into the host's
 // configuration as its only MCP server.
 func (r *hostRun) behindGateway(t *testing.T, http bool) *gateway {
 	t.Helper()
-	g := newGateway(t, fmt.Sprintf("upstreams:\n  fs: {command: %s, cwd: %q, prefix: \"\"}\n  fake: {command: [%q, -era, both]}\nresults: {main_threshold: 1000}\n",
+	who := ""
+	if http { // over HTTP hosts have a token, like those of people who share a foldgate
+		who = principals()
+	}
+	g := newGateway(t, who+fmt.Sprintf("upstreams:\n  fs: {command: %s, cwd: %q, prefix: \"\"}\n  fake: {command: [%q, -era, both]}\nresults: {main_threshold: 1000}\n",
 		jsonText(t, filesystemCommand(t, r.work)), r.work, fakeupBin))
 	if http {
 		r.servers["foldgate"] = mcpServer{url: g.http()}
