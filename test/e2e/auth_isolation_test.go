@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/foldgate/foldgate/test/mcpclient"
@@ -207,4 +208,25 @@ func TestParkedQuestionOfAnother(t *testing.T) {
 	if status, _, body := answered(t, http.DefaultClient, "GET", url, "", http.Header{"Authorization": {"Bearer " + tokenOf["bob"]}, "Last-Event-Id": {"1-1"}}); status != 400 {
 		t.Errorf("resuming a stream without a session = %d %s", status, body)
 	}
+}
+
+// A stdio server of the legacy era does not say for which call it asks. Whatever
+// is guessed, no question goes to another principal.
+func TestQuestionsStayWithTheirPrincipal(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, principals()+"upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "legacy")+"}\n")
+	url := g.http()
+	var all sync.WaitGroup
+	for who := range tokenOf {
+		c := g.as(t, url, mcpclient.Modern, who)
+		answer := echoAnswer(func(message string) {
+			if !strings.HasPrefix(message, who) {
+				t.Errorf("%s was asked %q", who, message)
+			}
+		})
+		for i := range 32 {
+			all.Go(func() { elicits(t, c, ctx, "fake__elicit", fmt.Sprintf("%s call %d", who, i), answer) })
+		}
+	}
+	all.Wait()
 }
