@@ -44,6 +44,7 @@ type inbound struct {
 	s      *session
 	ctx    context.Context
 	cancel context.CancelCauseFunc
+	leave  func() bool // ends the watch over the session's own end
 	// call is what the chain knows of it, set once the route is known; to is
 	// the upstream that it was sent to. Guarded by s.mu.
 	call *interceptor.Call
@@ -117,12 +118,10 @@ func (s *session) close(reason string) {
 	}
 }
 
-// begin registers a request in flight. It fails where the id is already in use.
+// begin registers a request in flight, until end. It fails where the id is already in use.
 func (s *session) begin(ctx context.Context, ex *exchange) (*inbound, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	fl := &inbound{ex: ex, s: s, ctx: ctx, cancel: cancel}
-	stop := context.AfterFunc(s.ctx, func() { cancel(errSessionClosed) })
-	context.AfterFunc(ctx, func() { stop() })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := string(ex.Msg.ID)
@@ -130,6 +129,7 @@ func (s *session) begin(ctx context.Context, ex *exchange) (*inbound, error) {
 		cancel(nil)
 		return nil, &rpcError{Code: codeInvalidRequest, Message: "id " + key + " is already in use by a request in flight"}
 	}
+	fl.leave = context.AfterFunc(s.ctx, func() { cancel(errSessionClosed) })
 	s.flights[key] = fl
 	return fl, nil
 }
@@ -142,6 +142,7 @@ func (s *session) end(fl *inbound) {
 		s.endGuesses(fl.to)
 	}
 	s.mu.Unlock()
+	fl.leave()
 	fl.cancel(nil)
 }
 
