@@ -25,6 +25,7 @@ const (
 	maxErrorBody   = 64 << 10
 	drainTimeout   = time.Second
 	maxIdlePerHost = 64
+	ioBuffer       = 16 << 10 // of a connection, each way: most messages are one system call
 )
 
 // statusError is an HTTP response that is neither success nor JSON-RPC.
@@ -46,6 +47,7 @@ func (e *statusError) Error() string {
 func newHTTPClient() *http.Client {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConns, t.MaxIdleConnsPerHost = 0, maxIdlePerHost
+	t.ReadBufferSize, t.WriteBufferSize = ioBuffer, ioBuffer
 	return &http.Client{
 		Transport: t,
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
