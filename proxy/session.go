@@ -4,13 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // session is one host session: a legacy connection with all it holds open, or
@@ -156,98 +154,6 @@ func (s *session) host() string {
 	return "host:" + s.client + "#" + s.ID
 }
 
-// notify takes a notification of the host.
-func (s *session) notify(m Message) {
-	g := s.gw
-	g.recordHostNotification(s, m)
-	switch m.Method {
-	case "notifications/initialized":
-		// Each link sent its own when it was opened.
-	case "notifications/cancelled":
-		s.cancelFlight(m.Params)
-	default:
-		m.Params = stripOurMeta(m.Params)
-		s.inOrder(func() {
-			for u, l := range s.targets(m.Method) {
-				out := m
-				if out.Params, out.Extra = g.outward(s.ctx, u, m); out.Params == nil && m.Params != nil {
-					continue
-				}
-				// Not s.ctx: a modern session is over with its notification.
-				ctx, cancel := context.WithTimeout(g.ctx, asideTimeout)
-				err := l.notify(ctx, out)
-				cancel()
-				if err != nil {
-					u.log.Debug("notification lost", "method", m.Method, "err", err)
-				}
-			}
-		})
-	}
-}
-
-// targets returns the links that a notification of the host goes to: those
-// that are open. One that foldgate does not know may be all that its upstream
-// waits for, so for that a session that has none yet opens them.
-func (s *session) targets(method string) map[*upstream]link {
-	links := s.openLinks()
-	if len(links) > 0 || method == "notifications/roots/list_changed" || method == "notifications/progress" {
-		return links
-	}
-	for _, u := range s.gw.ups {
-		if u.cfg.Builtin != "" {
-			continue
-		}
-		if l, err := s.linkFor(s.ctx, u, s.Modern); err == nil {
-			links[u] = l
-		}
-	}
-	return links
-}
-
-// cancelFlight ends the request that a notifications/cancelled names. Some
-// hosts cancel calls that are long finished: those are ignored.
-func (s *session) cancelFlight(params json.RawMessage) {
-	id, ok := rawjson.Get(params, "requestId")
-	if !ok {
-		return
-	}
-	reason, _ := rawjson.GetString(params, "reason")
-	if reason == "" {
-		reason = errCancelledByHost.Error()
-	}
-	s.mu.Lock()
-	fl := s.flights[string(id)]
-	s.mu.Unlock()
-	if fl != nil {
-		fl.cancel(&cancelReason{reason})
-	}
-}
-
-// inOrder runs f in the background, after everything given to it before.
-func (s *session) inOrder(f func()) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.queue = append(s.queue, f)
-	if len(s.queue) > 1 {
-		return // somebody is at it
-	}
-	s.gw.background(func() {
-		for {
-			s.mu.Lock()
-			f := s.queue[0]
-			s.mu.Unlock()
-			f()
-			s.mu.Lock()
-			s.queue = s.queue[1:]
-			done := len(s.queue) == 0
-			s.mu.Unlock()
-			if done {
-				return
-			}
-		}
-	})
-}
-
 // openLinks returns the links over which s reaches upstreams now.
 func (s *session) openLinks() map[*upstream]link {
 	out := map[*upstream]link{}
@@ -296,40 +202,4 @@ func (s *session) anyFlight(key string) *inbound {
 		}
 	}
 	return any
-}
-
-// register is the set of live legacy sessions. Its zero value is ready.
-type register struct {
-	mu  sync.Mutex
-	all map[*session]struct{}
-}
-
-func (r *register) add(s *session) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.all == nil {
-		r.all = map[*session]struct{}{}
-	}
-	r.all[s] = struct{}{}
-}
-
-func (r *register) remove(s *session) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.all, s)
-}
-
-// of returns the sessions of a principal.
-func (r *register) of(principal string) []*session {
-	return slices.DeleteFunc(r.list(), func(s *session) bool { return s.Principal != principal })
-}
-
-func (r *register) list() []*session {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	out := make([]*session, 0, len(r.all))
-	for s := range r.all {
-		out = append(out, s)
-	}
-	return out
 }

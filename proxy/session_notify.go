@@ -1,0 +1,100 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// notify takes a notification of the host.
+func (s *session) notify(m Message) {
+	g := s.gw
+	g.recordHostNotification(s, m)
+	switch m.Method {
+	case "notifications/initialized":
+		// Each link sent its own when it was opened.
+	case "notifications/cancelled":
+		s.cancelFlight(m.Params)
+	default:
+		m.Params = stripOurMeta(m.Params)
+		s.inOrder(func() {
+			for u, l := range s.targets(m.Method) {
+				out := m
+				if out.Params, out.Extra = g.outward(s.ctx, u, m); out.Params == nil && m.Params != nil {
+					continue
+				}
+				// Not s.ctx: a modern session is over with its notification.
+				ctx, cancel := context.WithTimeout(g.ctx, asideTimeout)
+				err := l.notify(ctx, out)
+				cancel()
+				if err != nil {
+					u.log.Debug("notification lost", "method", m.Method, "err", err)
+				}
+			}
+		})
+	}
+}
+
+// targets returns the links that a notification of the host goes to: those
+// that are open. One that foldgate does not know may be all that its upstream
+// waits for, so for that a session that has none yet opens them.
+func (s *session) targets(method string) map[*upstream]link {
+	links := s.openLinks()
+	if len(links) > 0 || method == "notifications/roots/list_changed" || method == "notifications/progress" {
+		return links
+	}
+	for _, u := range s.gw.ups {
+		if u.cfg.Builtin != "" {
+			continue
+		}
+		if l, err := s.linkFor(s.ctx, u, s.Modern); err == nil {
+			links[u] = l
+		}
+	}
+	return links
+}
+
+// cancelFlight ends the request that a notifications/cancelled names. Some
+// hosts cancel calls that are long finished: those are ignored.
+func (s *session) cancelFlight(params json.RawMessage) {
+	id, ok := rawjson.Get(params, "requestId")
+	if !ok {
+		return
+	}
+	reason, _ := rawjson.GetString(params, "reason")
+	if reason == "" {
+		reason = errCancelledByHost.Error()
+	}
+	s.mu.Lock()
+	fl := s.flights[string(id)]
+	s.mu.Unlock()
+	if fl != nil {
+		fl.cancel(&cancelReason{reason})
+	}
+}
+
+// inOrder runs f in the background, after everything given to it before.
+func (s *session) inOrder(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.queue = append(s.queue, f)
+	if len(s.queue) > 1 {
+		return // somebody is at it
+	}
+	s.gw.background(func() {
+		for {
+			s.mu.Lock()
+			f := s.queue[0]
+			s.mu.Unlock()
+			f()
+			s.mu.Lock()
+			s.queue = s.queue[1:]
+			done := len(s.queue) == 0
+			s.mu.Unlock()
+			if done {
+				return
+			}
+		}
+	})
+}
