@@ -44,6 +44,9 @@ func appendAudit(b []byte, a *Audit) ([]byte, error) {
 	if a.Fold != nil {
 		o.any(`"fold":`, a.Fold)
 	}
+	if a.Read != nil {
+		o.any(`"read":`, a.Read)
+	}
 	o.text(`"traceparent":`, a.Traceparent)
 	if len(a.Workflow) > 0 {
 		o.any(`"workflow":`, a.Workflow)
