@@ -94,19 +94,31 @@ func TestSameFindingsAsGitleaks(t *testing.T) {
 	seen := map[string]int{}
 	total, findings := 0, 0
 	for n := seed; total < size; n++ {
-		sam := newSampler(n)
-		some := trees
-		if k := sam.IntN(3); k > 0 {
-			some = nil
-			for range 3 * k {
-				some = append(some, trees[sam.IntN(len(trees))])
-			}
-		}
-		text := sam.text(some, 1+sam.IntN(12000))
+		text := mixture(trees, n)
 		total += len(text)
 		findings += compareOne(t, s, d, text, seen, fmt.Sprintf("seed %d", n))
 	}
 	t.Logf("%d bytes, %d findings of %d rules, 0 differences", total, findings, len(seen))
+}
+
+// mixture returns the text of a seed, of samples of some of the expressions.
+func mixture(trees []*syntax.Regexp, seed uint64) string {
+	sam := newSampler(seed)
+	some := trees
+	if k := sam.IntN(3); k > 0 {
+		some = nil
+		for range 3 * k {
+			some = append(some, trees[sam.IntN(len(trees))])
+		}
+	}
+	return sam.text(some, 1+sam.IntN(12000))
+}
+
+// TestMatchThatDoesNotMatchAlone: what an expression matches in a text it may
+// not match alone. Then the places of anchors behind it are not tried.
+func TestMatchThatDoesNotMatchAlone(t *testing.T) {
+	s, d := newScrubber(t, Options{}), reference(t)
+	compareOne(t, s, d, mixture(defaultTrees(s), 2313), map[string]int{}, "seed 2313")
 }
 
 // compareOne fails where the findings in text differ, and returns their number.

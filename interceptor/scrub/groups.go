@@ -67,7 +67,7 @@ func (t *site) groups(r *rule, m span) ([]int, bool, error) {
 	defer func() { d.alone = false }()
 	for range maxStarts {
 		s := c.start(text, c.next)
-		if s < 0 {
+		if s < 0 || s+p.least > len(text) { // hits go on behind the match
 			return nil, true, nil
 		}
 		c.next = s + 1
