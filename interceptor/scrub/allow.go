@@ -122,14 +122,21 @@ func (a *allowlist) matches(t *site, h *hit) (bool, error) {
 	switch {
 	case a.expr == nil:
 		return false, nil
-	case a.target == targetLine && a.inLine != nil && t.scratch.dfa(a.inLine) != nil:
-		return t.inLine(a.inLine, h.line)
 	case a.target == targetLine:
-		return t.verdict(a, h.line)
+		yes, err := a.matchesLine(t, h)
+		t.scratch.excused = t.scratch.excused || yes && h.open
+		return yes, err
 	case a.target == targetMatch:
 		return t.holds(a, h.match)
 	}
 	return t.holds(a, h.secret)
+}
+
+func (a *allowlist) matchesLine(t *site, h *hit) (bool, error) {
+	if a.inLine != nil && t.scratch.dfa(a.inLine) != nil {
+		return t.inLine(a.inLine, h.line)
+	}
+	return t.verdict(a, h.line)
 }
 
 // looksAround reports whether whether x matches depends on what is around it.

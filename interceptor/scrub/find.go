@@ -11,6 +11,7 @@ import (
 // find returns the findings in text, before a generic one gives way to a more
 // exact one, in the order of the rules.
 func (e *engine) find(text string, s *scratch, lim *limit) ([]hit, error) {
+	s.excused = false
 	if len(text) > math.MaxInt32/2 {
 		return nil, fmt.Errorf("scrub: text of %d bytes: at most %d are examined at once", len(text), math.MaxInt32/2)
 	}

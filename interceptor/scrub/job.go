@@ -34,20 +34,20 @@ func (j *job) examine(text string) ([]mark, []Finding, error) {
 		found = append(found, Finding{Rule: h.rule.id, Line: h.at.startLine + 1})
 	}
 	if mayDecode(text) {
-		if marks, found, err = j.encoded(text, marks, found); err != nil {
+		hidden, err := j.decode(text, span{0, len(text)}, 1)
+		if err != nil {
 			return nil, nil, err
+		}
+		if len(hidden) > 0 {
+			marks, found = reveal(text, hidden, marks, found)
 		}
 	}
 	sortFindings(found)
 	return marks, found, nil
 }
 
-// encoded adds what text holds in other encodings to marks and found.
-func (j *job) encoded(text string, marks []mark, found []Finding) ([]mark, []Finding, error) {
-	hidden, err := j.decode(text, span{0, len(text)}, 1)
-	if err != nil || len(hidden) == 0 {
-		return marks, found, err
-	}
+// reveal adds hidden marks to marks and found, but for what is known.
+func reveal(text string, hidden, marks []mark, found []Finding) ([]mark, []Finding) {
 	known := merge(slices.Clone(marks))
 	line, at := 1, 0
 	for _, m := range merge(hidden) {
@@ -59,7 +59,7 @@ func (j *job) encoded(text string, marks []mark, found []Finding) ([]mark, []Fin
 		marks = append(marks, m)
 		found = append(found, Finding{Rule: m.rule, Line: line})
 	}
-	return marks, found, nil
+	return marks, found
 }
 
 // mayDecode reports whether text may hold something in another encoding.
@@ -77,12 +77,41 @@ func (j *job) secrets(text string) ([]hit, error) {
 		return nil, err
 	}
 	hits, err := j.engine.find(text, j.scratch, &j.limit)
+	if err == nil && j.scratch.excused {
+		hits, err = j.excused(text, hits)
+	}
 	if err != nil || len(hits) == 0 {
 		return nil, err
 	}
 	return slices.DeleteFunc(hits, func(h hit) bool {
 		return len(h.parts(text)) == 0 || !j.exact && isChecksum(text, &h)
 	}), nil
+}
+
+// excused adds to the hits in text those in its last line that are excepted
+// for something in another line. What comes after the last line break is for
+// gitleaks in one line with everything before it; with a line break more it is
+// not.
+func (j *job) excused(text string, hits []hit) ([]hit, error) {
+	more, err := j.engine.find(text+"\n", j.scratch, &j.limit)
+	if err != nil {
+		return nil, err
+	}
+	type place struct {
+		rule  *rule
+		start int
+	}
+	known := map[place]bool{}
+	for i := range hits {
+		known[place{hits[i].rule, hits[i].match.start}] = true
+	}
+	for _, h := range more {
+		h.match.end, h.secret.end = min(h.match.end, len(text)), min(h.secret.end, len(text))
+		if !known[place{h.rule, h.match.start}] {
+			hits = append(hits, h)
+		}
+	}
+	return hits, nil
 }
 
 // decode returns the marks for the secrets that text, within a part of it,

@@ -14,6 +14,7 @@ type scratch struct {
 	found   []sighting
 	lines   []int32 // see site.lineBreaks
 	walk    walker
+	excused bool // a finding was let through for what is in the whole text; see job.excused
 
 	// Of a document.
 	stack   []frame

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/internal/rawjson"
+
 	"github.com/google/go-cmp/cmp"
 )
 
@@ -203,5 +205,30 @@ func TestJSONStaysValid(t *testing.T) {
 	got, _, err := s.JSON(context.Background(), in)
 	if err != nil || !json.Valid(got) || strings.Contains(string(got), "gh"+"p_") {
 		t.Errorf("JSON(%s) = %s, %v", in, got, err)
+	}
+}
+
+// TestLastLine: gitleaks excepts keys in a line with a mount, and takes the
+// last line, if nothing ends it, for all lines.
+func TestLastLine(t *testing.T) {
+	s := newScrubber(t, Options{})
+	const before = "RUN --mount=type=secret,id=a b\n"
+	key := token(61, "", 24)
+	for _, text := range []string{before + `api_key = "KEY"`, before + `api_key = "KEY"` + "\n", before + "x\napi_key = KEY"} {
+		want := strings.ReplaceAll(text, "KEY", "[REDACTED:generic-api-key]")
+		text = strings.ReplaceAll(text, "KEY", key)
+		got, found, err := s.Text(context.Background(), text)
+		if err != nil || got != want || len(found) != 1 || found[0].Line != strings.Count(text[:strings.Index(text, key)], "\n")+1 {
+			t.Errorf("Text(%q) = %q, %v, %v, want %q", text, got, found, err, want)
+		}
+		doc, found, err := s.JSON(context.Background(), []byte(`{"content":[{"type":"text","text":`+string(rawjson.Quote(text))+`}]}`))
+		if err != nil || len(found) != 1 || strings.Contains(string(doc), key) {
+			t.Errorf("JSON with %q = %s, %v, %v", text, doc, found, err)
+		}
+	}
+	// In its own line the exception holds.
+	text := "x\n--mount=type=secret,api_key=" + key
+	if got, _, err := s.Text(context.Background(), text); err != nil || got != text {
+		t.Errorf("Text(%q) = %q, %v, want it as it is", text, got, err)
 	}
 }

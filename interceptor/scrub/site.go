@@ -19,6 +19,7 @@ type hit struct {
 	at     location
 	line   span // gitleaks' notion of the match's line
 	found  bool // at and line are known
+	open   bool // line is the whole text, as it is for gitleaks after the last line break
 }
 
 // A location counts lines from 0 and columns from 1, with gitleaks' habit of
@@ -108,7 +109,7 @@ func (h *hit) locate(t *site) {
 		// beginning of the text.
 		prev := begin(len(nl))
 		h.at = location{len(nl), len(nl), m.start - prev + 1, m.end - prev}
-		h.line = span{0, len(t.text)}
+		h.line, h.open = span{0, len(t.text)}, true
 		if i := strings.IndexAny(t.text[m.end:], "\r\n"); i >= 0 {
 			h.line.end = m.end + i
 		}
