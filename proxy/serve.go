@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -161,6 +162,10 @@ func (fl *inbound) getCall() *interceptor.Call {
 
 // stripOurMeta returns params without the _meta keys that are foldgate's own.
 func stripOurMeta(params json.RawMessage) json.RawMessage {
+	meta, ok := rawjson.Get(params, "_meta")
+	if !ok || !bytes.Contains(meta, []byte(metaPrefix)) && bytes.IndexByte(meta, '\\') < 0 { // a key may be spelled with escapes
+		return params
+	}
 	return dropMeta(params, func(key string) bool { return strings.HasPrefix(key, metaPrefix) })
 }
 

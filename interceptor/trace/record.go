@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"encoding/hex"
 	"encoding/json"
 
 	"github.com/google/uuid"
@@ -123,5 +124,15 @@ func NewID() string {
 	if err != nil { // the system's random source is gone; uuid.NewV7 has no other failure
 		panic(err)
 	}
-	return "env_" + id.String()
+	text := [40]byte{'e', 'n', 'v', '_'}
+	at := 4
+	for i, n := range [...]int{4, 2, 2, 2, 6} { // bytes of the five groups
+		if i > 0 {
+			text[at] = '-'
+			at++
+		}
+		at += hex.Encode(text[at:], id[:n])
+		copy(id[:], id[n:])
+	}
+	return string(text[:])
 }
