@@ -162,7 +162,7 @@ func (g *Gateway) joinBranch(c *interceptor.Call, id string) {
 	if c.Traceparent = g.threads.traceparent(id); c.Traceparent != "" || g.telemetry == nil {
 		return
 	}
-	b, err := g.branches.Resolve(folding.Caller{Principal: c.Principal, Session: c.Session}, id)
+	b, err := g.branches.Resolve(c.Caller(), id)
 	if err == nil {
 		c.Traceparent = g.telemetry.BranchTraceparent(b.Context)
 	}

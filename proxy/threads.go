@@ -85,7 +85,7 @@ func (t *threads) causes(branch, kind string) trace.IDs {
 // returns notes the call c as the one that returns a branch until done is
 // called. Of a branch that is not the caller's it notes nothing.
 func (g *Gateway) returns(c *interceptor.Call, branch string) (done func()) {
-	b, _ := g.branches.Resolve(folding.Caller{Principal: c.Principal, Session: c.Session}, branch)
+	b, _ := g.branches.Resolve(c.Caller(), branch)
 	if b.ID == "" {
 		return func() {}
 	}
