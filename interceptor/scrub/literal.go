@@ -2,6 +2,7 @@ package scrub
 
 import (
 	"regexp/syntax"
+	"slices"
 	"unicode"
 	"unicode/utf8"
 )
@@ -130,27 +131,26 @@ func product(a, b []string) []string {
 	if len(a)*len(b) > maxLiterals {
 		return nil
 	}
-	var out []string
+	out := make([]string, 0, len(a)*len(b))
 	for _, x := range a {
 		for _, y := range b {
 			if len(x)+len(y) > maxLiteral {
 				return nil
 			}
-			out = union(out, []string{x + y})
+			if xy := x + y; !slices.Contains(out, xy) {
+				out = append(out, xy)
+			}
 		}
 	}
 	return out
 }
 
 func union(a, b []string) []string {
-next:
+	a = slices.Clip(a)
 	for _, y := range b {
-		for _, x := range a {
-			if x == y {
-				continue next
-			}
+		if !slices.Contains(a, y) {
+			a = append(a, y)
 		}
-		a = append(a[:len(a):len(a)], y)
 	}
 	return a
 }
