@@ -34,12 +34,12 @@ func VerifyWith(ctx context.Context, dir string, o VerifyOptions) (Report, error
 		}
 		v := &verifier{dir: dir, opt: o, head: h, headErr: headErr, inv: newInvariants()}
 		err := v.run(ctx)
-		if err != nil || v.report.OK() || h == nil {
+		if h == nil || err == nil && v.report.OK() || err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return v.report, err
 		}
-		// Retention may have removed files while they were read: look again.
-		if now, err := readHead(dir); err != nil || now == nil || now.First == h.First {
-			return v.report, nil
+		// Retention may have removed files before or while they were read: look again.
+		if now, headErr := readHead(dir); headErr != nil || now == nil || now.First == h.First {
+			return v.report, err
 		}
 	}
 }
