@@ -1,180 +1,135 @@
 package main
 
 import (
-	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
-	"sync"
-	"syscall"
-	"time"
 
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
-// rig holds the programs under test and the processes that run.
-type rig struct {
-	ctx      context.Context
-	dir      string // of everything this run writes
-	self     string // this program: the upstream
-	foldgate string
-	mini     string
-	against  string // another foldgate, "" for none
-	servers  []*server
+// target is something to be measured.
+type target struct {
+	name  string
+	start func(r *rig) (*server, error)
+	// fits says whether the target can do what a scenario asks; why not, else "".
+	// "-" leaves the target out of the table.
+	fits func(sc scenario) string
+	// peer marks a program of others: if it fails it is skipped.
+	peer bool
 }
 
-// server is one process that answers calls.
-type server struct {
-	name     string
-	pid      int
-	endpoint string // "" on stdio
-	p        *pipe
-	config   string // of a foldgate
-	cmd      *exec.Cmd
-	exited   chan struct{}
-	log      *tail
-}
-
-// tail keeps the end of what a process said, for when it fails.
-type tail struct {
-	mu   sync.Mutex
-	buf  []byte
-	more chan struct{}
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.buf = append(t.buf, p...)
-	if len(t.buf) > 1<<16 {
-		t.buf = bytes.Clone(t.buf[len(t.buf)-1<<15:])
+func forwards(sc scenario) string {
+	if sc.host == "stdio" || sc.upstream == "http" {
+		return "stands between HTTP hosts and stdio servers only"
 	}
-	select {
-	case t.more <- struct{}{}:
-	default:
-	}
-	return len(p), nil
+	return ""
 }
 
-func (t *tail) find(re *regexp.Regexp) string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(re.Find(t.buf))
-}
+// againstName is the target that -against adds.
+const againstName = "foldgate, against"
 
-var endpointForm = regexp.MustCompile(`http://127\.0\.0\.1:\d+/mcp`)
-
-// start runs a process that serves HTTP. endpoint is where, or "" if it says so itself.
-func (r *rig) start(name, endpoint, dir string, env []string, command ...string) (*server, error) {
-	cmd := exec.CommandContext(r.ctx, command[0], command[1:]...)
-	cmd.Env, cmd.Dir = append(os.Environ(), env...), dir
-	out := &tail{more: make(chan struct{}, 1)}
-	cmd.Stdout, cmd.Stderr = out, out
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	s := &server{name: name, pid: cmd.Process.Pid, endpoint: endpoint, cmd: cmd, exited: make(chan struct{}), log: out}
-	go func() { _ = cmd.Wait(); close(s.exited) }()
-	r.servers = append(r.servers, s)
-	deadline := time.After(30 * time.Second)
-	for {
-		if endpoint == "" {
-			s.endpoint = out.find(endpointForm)
+// not leaves a target out of the scenarios for which f holds.
+func not(f func(sc scenario) bool, t target) target {
+	t.fits = func(sc scenario) string {
+		if f(sc) {
+			return "-"
 		}
-		if s.endpoint != "" && answersHTTP(s.endpoint) {
-			return s, nil
-		}
-		select {
-		case <-s.exited:
-			return nil, fmt.Errorf("%s ended: %s", name, out.buf)
-		case <-deadline:
-			return nil, fmt.Errorf("%s does not answer: %s", name, out.find(regexp.MustCompile(`(?s).*`)))
-		case <-out.more:
-		case <-time.After(50 * time.Millisecond):
-		}
+		return ""
+	}
+	return t
+}
+
+// only is a target for one pair of transports, such as "stdiostdio".
+func only(want string, t target) target {
+	return not(func(sc scenario) bool { return sc.host+sc.upstream != want }, t)
+}
+
+// targets in the order in which they take turns. direct and mini are what the
+// ratios refer to.
+func targets(peers bool, against string) []target {
+	all := []target{
+		not(func(sc scenario) bool { return sc.host == "stdio" }, target{name: "direct", start: func(r *rig) (*server, error) {
+			return r.start("direct", "", r.dir, nil, r.self, "upstream", "http")
+		}}),
+		only("stdiostdio", target{name: "direct", start: func(r *rig) (*server, error) { return r.stdio("direct", "", false, r.self, "upstream", "stdio") }}),
+	}
+	all = append(all, foldgates()...)
+	all = append(all, minis()...)
+	if against != "" {
+		all = append(all, only("httpstdio", target{name: againstName, start: func(r *rig) (*server, error) {
+			return r.runBinary(r.against, "foldgate-against", r.leanStdio(), rotated)
+		}}))
+	}
+	if peers {
+		all = append(all, forwarders()...)
+	}
+	return all
+}
+
+// foldgates are foldgate with everything on, with parts of it off, and on other transports.
+func foldgates() []target {
+	fold := func(name, more string) target {
+		return only("httpstdio", target{name: name, start: func(r *rig) (*server, error) { return r.runFoldgate(name, r.leanStdio(), more) }})
+	}
+	return []target{
+		fold("foldgate", rotated),
+		fold("foldgate, scrub off", rotated+"scrub: {results: \"off\", arguments: \"off\"}\n"), // the trace scans still: no secret is stored
+		fold("foldgate, scan off", "scrub: {results: \"off\", arguments: \"off\"}\ntrace: {payload: none, rotate_mb: 64, retain_files: 2}\n"),
+		fold("foldgate, payload none", "trace: {payload: none, rotate_mb: 64, retain_files: 2}\n"),
+		only("httphttp", target{name: "foldgate", start: func(r *rig) (*server, error) {
+			up, err := r.start("lean", "", r.dir, nil, r.self, "upstream", "http")
+			if err != nil {
+				return nil, err
+			}
+			return r.runFoldgate("foldgate-http", fmt.Sprintf("  lean: {url: %q, prefix: \"\"}\n", up.endpoint), rotated)
+		}}),
+		only("stdiostdio", target{name: "foldgate", start: func(r *rig) (*server, error) {
+			file, err := r.configure("foldgate-stdio", r.leanStdio(), rotated)
+			if err != nil {
+				return nil, err
+			}
+			return r.stdio("foldgate", file, false, r.foldgate, "run", "--config", file)
+		}}),
 	}
 }
 
-// close ends the process, and its group where it leaves children behind.
-func (s *server) close() {
-	if s.p != nil {
-		_ = s.p.in.Close()
-		<-s.p.ended
-		_ = s.p.cmd.Wait()
-		return
+// minis are the go-sdk's smallest forwarder in its forms. It serves the modern era only without sessions.
+func minis() []target {
+	mini := func(name string, modern bool, args ...string) target {
+		return target{name: name, start: func(r *rig) (*server, error) {
+			return r.start(name, "", r.dir, nil, append(append([]string{r.mini}, args...), r.self, "upstream", "stdio")...)
+		}, fits: func(sc scenario) string {
+			if sc.modern != modern {
+				return "-"
+			}
+			return forwards(sc)
+		}}
 	}
-	_ = s.cmd.Process.Signal(syscall.SIGTERM)
-	select {
-	case <-s.exited:
-	case <-time.After(10 * time.Second):
-	}
-	_ = syscall.Kill(-s.pid, syscall.SIGKILL)
-	<-s.exited
-}
-
-func (r *rig) close() {
-	for _, s := range r.servers {
-		s.close()
+	return []target{
+		mini("mini", false), mini("mini, JSON", false, "-json"),
+		mini("mini", true, "-stateless"), mini("mini, JSON", true, "-stateless", "-json"),
 	}
 }
 
-// stdio starts a server that speaks to its parent.
-func (r *rig) stdio(name, config string, modern bool, command ...string) (*server, error) {
-	p, err := startPipe(r.ctx, modern, command...)
-	if err != nil {
-		return nil, err
+// forwarders are those from npm.
+func forwarders() []target {
+	return []target{
+		{name: "mcp-proxy", peer: true, fits: forwards, start: func(r *rig) (*server, error) {
+			return r.peer("mcp-proxy", "mcp-proxy/dist/bin/mcp-proxy.mjs", func(port string) []string {
+				return []string{"--host", "127.0.0.1", "--port", port, "--server", "stream", "--", r.self, "upstream", "stdio"}
+			})
+		}},
+		{name: "supergateway", peer: true, start: func(r *rig) (*server, error) {
+			return r.peer("supergateway", "supergateway/dist/index.js", func(port string) []string {
+				return []string{"--stdio", r.self + " upstream stdio", "--outputTransport", "streamableHttp", "--stateful", "--port", port, "--logLevel", "none"}
+			})
+		}, fits: func(sc scenario) string {
+			if sc.modern {
+				return "speaks no " + modernVersion
+			}
+			return forwards(sc)
+		}},
 	}
-	s := &server{name: name, pid: p.cmd.Process.Pid, p: p, config: config}
-	r.servers = append(r.servers, s)
-	return s, nil
-}
-
-// settings of a foldgate that let a load through: branches that last and have
-// room, results delivered whole whatever their size.
-const foldgateConfig = `state_dir: state
-folding: {default_budget: 1073741824, max_budget: 1073741824, default_timeout_seconds: 3600, max_timeout_seconds: 3600,
-  max_concurrent_per_session: 100000, max_concurrent_per_instance: 100000, max_branches_per_minute: 1000000}
-results: {tools: {"**": {fold: off}}}
-`
-
-// configure writes the configuration of one foldgate.
-func (r *rig) configure(name, upstreams, more string) (string, error) {
-	dir := filepath.Join(r.dir, "gateways", name)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return "", err
-	}
-	file := filepath.Join(dir, "foldgate.yaml")
-	return file, os.WriteFile(file, []byte(foldgateConfig+"upstreams:\n"+upstreams+more), 0o600)
-}
-
-func (r *rig) leanStdio() string {
-	return fmt.Sprintf("  lean: {command: [%q, upstream, stdio], prefix: \"\"}\n", r.self)
-}
-
-// rotated bounds what a run leaves on the disk while it lasts.
-const rotated = "trace: {rotate_mb: 64, retain_files: 2}\n"
-
-// runFoldgate starts a foldgate that serves HTTP.
-func (r *rig) runFoldgate(name, upstreams, more string) (*server, error) {
-	return r.runBinary(r.foldgate, name, upstreams, more)
-}
-
-func (r *rig) runBinary(binary, name, upstreams, more string) (*server, error) {
-	file, err := r.configure(name, upstreams, more)
-	if err != nil {
-		return nil, err
-	}
-	s, err := r.start(name, "", filepath.Dir(file), nil, binary, "run", "--listen", "127.0.0.1:0", "--config", file)
-	if s != nil {
-		s.config = file
-	}
-	return s, err
 }
 
 // peer starts a forwarder from npm in front of the lean upstream.
@@ -201,128 +156,4 @@ func (r *rig) peer(name, script string, args func(port string) []string) (*serve
 	}
 	return r.start(name, "http://127.0.0.1:"+port+"/mcp", r.dir, []string{"NODE_ENV=production"},
 		append([]string{node, "-r", loopback, file}, args(port)...)...)
-}
-
-// target is something to be measured.
-type target struct {
-	name  string
-	start func(r *rig) (*server, error)
-	// fits says whether the target can do what a scenario asks; why not, else "".
-	// "-" leaves the target out of the table.
-	fits func(sc scenario) string
-	// peer marks a program of others: if it fails it is skipped.
-	peer bool
-}
-
-func forwards(sc scenario) string {
-	if sc.host == "stdio" || sc.upstream == "http" {
-		return "stands between HTTP hosts and stdio servers only"
-	}
-	return ""
-}
-
-// againstName is the target that -against adds.
-const againstName = "foldgate, against"
-
-// targets in the order in which they take turns. direct and mini are what the
-// ratios refer to.
-func targets(peers bool, against string) []target {
-	fold := func(name, more string) target {
-		return target{name: name, start: func(r *rig) (*server, error) { return r.runFoldgate(name, r.leanStdio(), more) }, fits: func(sc scenario) string {
-			if sc.host == "stdio" || sc.upstream == "http" {
-				return "-"
-			}
-			return ""
-		}}
-	}
-	mini := func(name string, modern bool, args ...string) target {
-		return target{name: name, start: func(r *rig) (*server, error) {
-			return r.start(name, "", r.dir, nil, append(append([]string{r.mini}, args...), r.self, "upstream", "stdio")...)
-		}, fits: func(sc scenario) string {
-			if sc.modern != modern {
-				return "-"
-			}
-			return forwards(sc)
-		}}
-	}
-	only := func(want string, t target) target {
-		t.fits = func(sc scenario) string {
-			if sc.host+sc.upstream != want {
-				return "-"
-			}
-			return ""
-		}
-		return t
-	}
-	all := []target{
-		{name: "direct", start: func(r *rig) (*server, error) { return r.start("direct", "", r.dir, nil, r.self, "upstream", "http") }, fits: func(sc scenario) string {
-			if sc.host == "stdio" {
-				return "-"
-			}
-			return ""
-		}},
-		only("stdiostdio", target{name: "direct", start: func(r *rig) (*server, error) { return r.stdio("direct", "", false, r.self, "upstream", "stdio") }}),
-		fold("foldgate", rotated),
-		fold("foldgate, scrub off", rotated+"scrub: {results: \"off\", arguments: \"off\"}\n"), // the trace scans still: no secret is stored
-		fold("foldgate, scan off", "scrub: {results: \"off\", arguments: \"off\"}\ntrace: {payload: none, rotate_mb: 64, retain_files: 2}\n"),
-		fold("foldgate, payload none", "trace: {payload: none, rotate_mb: 64, retain_files: 2}\n"),
-		only("httphttp", target{name: "foldgate", start: func(r *rig) (*server, error) {
-			up, err := r.start("lean", "", r.dir, nil, r.self, "upstream", "http")
-			if err != nil {
-				return nil, err
-			}
-			return r.runFoldgate("foldgate-http", fmt.Sprintf("  lean: {url: %q, prefix: \"\"}\n", up.endpoint), rotated)
-		}}),
-		only("stdiostdio", target{name: "foldgate", start: func(r *rig) (*server, error) {
-			file, err := r.configure("foldgate-stdio", r.leanStdio(), rotated)
-			if err != nil {
-				return nil, err
-			}
-			return r.stdio("foldgate", file, false, r.foldgate, "run", "--config", file)
-		}}),
-		mini("mini", false), mini("mini, JSON", false, "-json"),
-		mini("mini", true, "-stateless"), mini("mini, JSON", true, "-stateless", "-json"), // the go-sdk serves the modern era only so
-	}
-	if against != "" {
-		old := fold(againstName, rotated)
-		old.start = func(r *rig) (*server, error) {
-			return r.runBinary(r.against, "foldgate-against", r.leanStdio(), rotated)
-		}
-		all = append(all, old)
-	}
-	if !peers {
-		return all
-	}
-	return append(all,
-		target{name: "mcp-proxy", peer: true, fits: forwards, start: func(r *rig) (*server, error) {
-			return r.peer("mcp-proxy", "mcp-proxy/dist/bin/mcp-proxy.mjs", func(port string) []string {
-				return []string{"--host", "127.0.0.1", "--port", port, "--server", "stream", "--", r.self, "upstream", "stdio"}
-			})
-		}},
-		target{name: "supergateway", peer: true, start: func(r *rig) (*server, error) {
-			return r.peer("supergateway", "supergateway/dist/index.js", func(port string) []string {
-				return []string{"--stdio", r.self + " upstream stdio", "--outputTransport", "streamableHttp", "--stateful", "--port", port, "--logLevel", "none"}
-			})
-		}, fits: func(sc scenario) string {
-			if sc.modern {
-				return "speaks no " + modernVersion
-			}
-			return forwards(sc)
-		}})
-}
-
-// build makes the programs under test.
-func (r *rig) build() (err error) {
-	r.foldgate, err = testbin.Build(r.dir, "github.com/foldgate/foldgate/cmd/foldgate", "-trimpath", "-ldflags", "-s -w")
-	if err == nil {
-		r.mini, err = testbin.Build(r.dir, "github.com/foldgate/foldgate/test/bench/mini")
-	}
-	if err != nil {
-		return err
-	}
-	r.self, err = os.Executable()
-	if err != nil {
-		return errors.New("this program can't find itself: build it with make bench")
-	}
-	return nil
 }
