@@ -10,7 +10,7 @@ func TestGatewayAllocations(t *testing.T) {
 		name           string
 		modern, branch bool
 		limit          float64
-	}{{"legacy", false, false, 95}, {"modern", true, false, 130}, {"branch", false, true, 155}} {
+	}{{"legacy", false, false, 90}, {"modern", true, false, 122}, {"branch", false, true, 150}} {
 		t.Run(c.name, func(t *testing.T) {
 			small := allocations(costGateway(t, c.modern, c.branch, 100, 1, 1))
 			large := allocations(costGateway(t, c.modern, c.branch, 4096, 1, 1))
