@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"fmt"
 	"log/slog"
@@ -12,10 +13,6 @@ import (
 	"slices"
 	"strings"
 )
-
-// localPrincipal is who everybody is where nobody has to say who they are: on
-// stdio, and on HTTP without principals.
-const localPrincipal = "local"
 
 // PrincipalConfig is somebody who may use the HTTP edge: exactly one of Token
 // and TokenSHA256 is set.
@@ -155,3 +152,22 @@ func (c Config) exposed() bool {
 
 // Secure reports whether the HTTP edge speaks TLS.
 func (c Config) Secure() bool { return c.TLS.Cert != "" }
+
+// tokenList returns the principals of a valid configuration.
+func (c Config) tokenList() tokenList {
+	var l tokenList
+	for _, name := range c.PrincipalNames() {
+		sum, _ := c.Principals[name].digest()
+		l = append(l, tokenEntry{name, sum})
+	}
+	return l
+}
+
+// certificate loads what the HTTP edge shows of itself.
+func (c Config) certificate() (tls.Certificate, error) {
+	cert, err := tls.LoadX509KeyPair(c.path(c.TLS.Cert), c.path(c.TLS.Key))
+	if err != nil {
+		return cert, fmt.Errorf("certificate %s with key %s: %w", c.TLS.Cert, c.TLS.Key, err)
+	}
+	return cert, nil
+}

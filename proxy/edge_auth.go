@@ -3,8 +3,6 @@ package proxy
 import (
 	"crypto/sha256"
 	"crypto/subtle"
-	"crypto/tls"
-	"fmt"
 	"net/http"
 	"strings"
 )
@@ -13,19 +11,10 @@ import (
 // never changes. An empty one lets everybody in.
 type tokenList []tokenEntry
 
+// tokenEntry says whose token it is that has a digest.
 type tokenEntry struct {
-	principal string
-	digest    [sha256.Size]byte
-}
-
-// tokenList returns the principals of a valid configuration.
-func (c Config) tokenList() tokenList {
-	var l tokenList
-	for _, name := range c.PrincipalNames() {
-		sum, _ := c.Principals[name].digest()
-		l = append(l, tokenEntry{name, sum})
-	}
-	return l
+	Principal string
+	Digest    [sha256.Size]byte
 }
 
 // owner returns whose token it is. Every entry is compared, and all of it, so
@@ -33,8 +22,8 @@ func (c Config) tokenList() tokenList {
 func (l tokenList) owner(token string) (principal string, ok bool) {
 	sum := sha256.Sum256([]byte(token))
 	for i := range l {
-		if subtle.ConstantTimeCompare(sum[:], l[i].digest[:]) == 1 {
-			principal, ok = l[i].principal, true
+		if subtle.ConstantTimeCompare(sum[:], l[i].Digest[:]) == 1 {
+			principal, ok = l[i].Principal, true
 		}
 	}
 	return principal, ok
@@ -68,13 +57,4 @@ func unauthorized(w http.ResponseWriter, given bool) {
 	}
 	w.Header().Set("WWW-Authenticate", challenge)
 	refuse(w, http.StatusUnauthorized, nil, &rpcError{Code: codeInvalidRequest, Message: "401 Unauthorized: " + text})
-}
-
-// certificate loads what the HTTP edge shows of itself.
-func (c Config) certificate() (tls.Certificate, error) {
-	cert, err := tls.LoadX509KeyPair(c.path(c.TLS.Cert), c.path(c.TLS.Key))
-	if err != nil {
-		return cert, fmt.Errorf("certificate %s with key %s: %w", c.TLS.Cert, c.TLS.Key, err)
-	}
-	return cert, nil
 }

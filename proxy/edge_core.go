@@ -6,6 +6,10 @@ import (
 	"net/http"
 )
 
+// localPrincipal is who everybody is where nobody has to say who they are: on
+// stdio, and on HTTP without principals.
+const localPrincipal = "local"
+
 // peer is what an edge knows about a host session when it opens one.
 type peer struct {
 	// ID is the legacy Mcp-Session-Id, or an id made for a stdio connection.
