@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -15,12 +18,12 @@ import (
 // elicitation, roots, or one that foldgate does not know.
 type ask struct {
 	id       string // under which the host knows it
-	from     link
-	upstream json.RawMessage // its id on the upstream's link
-	answered chan Message    // capacity 1
-	extra    []byte          // members beside the host's answer
-	guess    bool            // it may belong to any call at from's upstream
-	server   string          // that upstream's key
+	from     link.Link
+	upstream json.RawMessage   // its id on the upstream's link
+	answered chan wire.Message // capacity 1
+	extra    []byte            // members beside the host's answer
+	guess    bool              // it may belong to any call at from's upstream
+	server   string            // that upstream's key
 	cancel   context.CancelCauseFunc
 }
 
@@ -28,7 +31,7 @@ type ask struct {
 // request that caused it (fl, nil if unknown), and its answer back. guess says
 // that fl is only likely: it lends its stream, and its end is not the end of the
 // question.
-func (g *Gateway) ask(s *session, fl *inbound, guess bool, u *upstream, l link, m Message) {
+func (g *Gateway) ask(s *session, fl *inbound, guess bool, u *upstream, l link.Link, m wire.Message) {
 	if m.Method == "ping" {
 		g.background(func() { g.decline(l, m) })
 		return
@@ -42,13 +45,13 @@ func (g *Gateway) ask(s *session, fl *inbound, guess bool, u *upstream, l link, 
 		if w := (*withdrawn)(nil); errors.As(err, &w) {
 			return // nobody waits for the answer
 		}
-		answer := Message{ID: m.ID, Extra: extra}
+		answer := wire.Message{ID: m.ID, Extra: extra}
 		if err != nil {
-			answer.Error = errorObject(&rpcError{Code: codeInternal, Message: err.Error()})
+			answer.Error = errorObject(&wire.Error{Code: wire.CodeInternal, Message: err.Error()})
 		} else {
 			answer.Result, answer.Error = res.Body, res.Error
 		}
-		if err := l.reply(s.ctx, answer); err != nil {
+		if err := l.Reply(s.ctx, answer); err != nil {
 			u.log.Debug("answer could not be delivered to the upstream", "method", m.Method, "err", err)
 		}
 	})
@@ -56,7 +59,7 @@ func (g *Gateway) ask(s *session, fl *inbound, guess bool, u *upstream, l link, 
 
 // askHost runs one request of an upstream down the chain and to the host. It
 // returns the answer and what stands beside it.
-func (g *Gateway) askHost(s *session, fl *inbound, guess bool, u *upstream, l link, m Message) (*interceptor.Result, []byte, error) {
+func (g *Gateway) askHost(s *session, fl *inbound, guess bool, u *upstream, l link.Link, m wire.Message) (*interceptor.Result, []byte, error) {
 	c := &interceptor.Call{
 		Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + u.key, To: s.host(),
 		ID: m.ID, Server: u.key, Method: m.Method, Params: m.Params, Forward: m.Params,
@@ -73,7 +76,7 @@ func (g *Gateway) askHost(s *session, fl *inbound, guess bool, u *upstream, l li
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	a := &ask{id: strconv.FormatInt(s.nextID.Add(1), 10), from: l, upstream: m.ID, answered: make(chan Message, 1), cancel: cancel, guess: guess, server: u.key}
+	a := &ask{id: strconv.FormatInt(s.nextID.Add(1), 10), from: l, upstream: m.ID, answered: make(chan wire.Message, 1), cancel: cancel, guess: guess, server: u.key}
 	res, err := g.through(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		s.mu.Lock()
 		s.asks[a.id] = a
@@ -83,7 +86,7 @@ func (g *Gateway) askHost(s *session, fl *inbound, guess bool, u *upstream, l li
 			delete(s.asks, a.id)
 			s.mu.Unlock()
 		}()
-		out := Message{ID: json.RawMessage(a.id), Method: m.Method, Params: c.Forward, Extra: g.cleanExtra(ctx, u, m)}
+		out := wire.Message{ID: json.RawMessage(a.id), Method: m.Method, Params: c.Forward, Extra: g.cleanExtra(ctx, u, m)}
 		if err := s.toHost(fl, out.Encode()); err != nil {
 			return nil, fmt.Errorf("the host can't be reached for %s: %w", m.Method, err)
 		}
@@ -92,11 +95,11 @@ func (g *Gateway) askHost(s *session, fl *inbound, guess bool, u *upstream, l li
 			a.extra = r.Extra
 			return resultOf(r), nil
 		case <-died(l):
-			cancel(errLinkClosed)
-			_ = s.toHost(fl, Message{Method: methodCancelled, Params: a.cancelled(errLinkClosed)}.Encode())
-			return nil, errLinkClosed
+			cancel(link.ErrClosed)
+			_ = s.toHost(fl, wire.Message{Method: wire.MethodCancelled, Params: a.cancelled(link.ErrClosed)}.Encode())
+			return nil, link.ErrClosed
 		case <-ctx.Done():
-			_ = s.toHost(fl, Message{Method: methodCancelled, Params: a.cancelled(context.Cause(ctx))}.Encode())
+			_ = s.toHost(fl, wire.Message{Method: wire.MethodCancelled, Params: a.cancelled(context.Cause(ctx))}.Encode())
 			return nil, context.Cause(ctx)
 		}
 	})
@@ -104,11 +107,11 @@ func (g *Gateway) askHost(s *session, fl *inbound, guess bool, u *upstream, l li
 }
 
 // died is closed when l is dead; a question without a link lasts.
-func died(l link) <-chan struct{} {
+func died(l link.Link) <-chan struct{} {
 	if l == nil {
 		return nil
 	}
-	return l.done()
+	return l.Done()
 }
 
 // endGuesses ends the questions of an upstream at which no call is left that
@@ -137,9 +140,9 @@ type withdrawn struct{ reason string }
 
 func (w *withdrawn) Error() string { return w.reason }
 
-// answer takes the host's response to an ask. One that answers nothing is
+// Answer takes the host's response to an ask. One that answers nothing is
 // dropped: a late answer to a cancelled request.
-func (s *session) answer(m Message) {
+func (s *session) Answer(m wire.Message) {
 	s.mu.Lock()
 	a := s.asks[string(m.ID)]
 	if a == nil { // some hosts answer a number with a string
@@ -157,7 +160,7 @@ func (s *session) answer(m Message) {
 }
 
 // cancelAsk ends the ask that an upstream no longer wants answered.
-func (s *session) cancelAsk(l link, params json.RawMessage) {
+func (s *session) cancelAsk(l link.Link, params json.RawMessage) {
 	id, _ := rawjson.Get(params, "requestId")
 	reason, _ := rawjson.GetString(params, "reason")
 	s.mu.Lock()
@@ -171,7 +174,7 @@ func (s *session) cancelAsk(l link, params json.RawMessage) {
 
 // answerShared takes a request that a shared upstream sent without saying for
 // which call; see parking.suited.
-func (g *Gateway) answerShared(st *seat, l link, m Message) {
+func (g *Gateway) answerShared(st *seat, l link.Link, m wire.Message) {
 	if p := g.parking.suited(st, m); p != nil {
 		p.ask(g, question{l: l, m: m, guess: true})
 		return
@@ -181,10 +184,10 @@ func (g *Gateway) answerShared(st *seat, l link, m Message) {
 
 // decline answers a request of an upstream that has no host to go to. A ping
 // is about the connection, so foldgate answers it.
-func (g *Gateway) decline(l link, m Message) {
-	out := Message{ID: m.ID, Result: json.RawMessage(`{}`)}
+func (g *Gateway) decline(l link.Link, m wire.Message) {
+	out := wire.Message{ID: m.ID, Result: json.RawMessage(`{}`)}
 	if m.Method != "ping" {
-		out = Message{ID: m.ID, Error: errorObject(&rpcError{Code: codeMethodNotFound, Message: "no host is waiting on this connection for " + m.Method})}
+		out = wire.Message{ID: m.ID, Error: errorObject(&wire.Error{Code: wire.CodeMethodNotFound, Message: "no host is waiting on this connection for " + m.Method})}
 	}
-	_ = l.reply(g.ctx, out)
+	_ = l.Reply(g.ctx, out)
 }

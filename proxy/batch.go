@@ -9,6 +9,9 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -118,7 +121,7 @@ func (g *Gateway) startBatch(ctx context.Context, fl *inbound, c *interceptor.Ca
 		return nil, err
 	}
 	if fl.s.Modern && fl.s.Transport != "stdio" { // such a session ends with its request
-		b.s, b.ephemeral = g.newSession(peer{Principal: c.Principal, Transport: fl.s.Transport, Modern: true}), true
+		b.s, b.ephemeral = g.newSession(edge.Peer{Principal: c.Principal, Transport: fl.s.Transport, Modern: true}), true
 	}
 	run, cancel := context.WithCancelCause(b.s.ctx)
 	b.cancel = cancel
@@ -178,7 +181,7 @@ func (b *batch) run(ctx context.Context, session string) {
 		b.keepAnswer(session)
 	}
 	if b.ephemeral {
-		b.s.close("the batch is over")
+		b.s.Close("the batch is over")
 	}
 }
 
@@ -216,7 +219,7 @@ func (b *batch) step(ctx context.Context, i int, session string) {
 	}
 	st := b.in.Steps[i]
 	fl := &inbound{
-		ex: &exchange{Msg: Message{ID: rawjson.Quote(fmt.Sprintf("%s/%d", b.handle, i+1)), Method: "tools/call"}, Emit: b.emit},
+		ex: &edge.Exchange{Msg: wire.Message{ID: rawjson.Quote(fmt.Sprintf("%s/%d", b.handle, i+1)), Method: "tools/call"}, Emit: b.emit},
 		s:  b.s, modern: b.modern,
 	}
 	fl.ctx, fl.cancel = context.WithCancelCause(ctx)

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/preview"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
@@ -202,7 +204,7 @@ func (b *batch) document() string {
 			out = rawjson.AppendQuote(append(out, `,"error":`...), r.fault)
 		case r.structured != "":
 			out = append(append(out, `,"result":`...), r.structured...)
-		case rawjson.KindOf([]byte(r.text)) != rawjson.String && rawjson.Valid([]byte(r.text), maxDepth):
+		case rawjson.KindOf([]byte(r.text)) != rawjson.String && rawjson.Valid([]byte(r.text), wire.MaxDepth):
 			out = append(append(out, `,"result":`...), rawjson.Compact([]byte(r.text))...)
 		default:
 			out = rawjson.AppendQuote(append(out, `,"result":`...), r.text)

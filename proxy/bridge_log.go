@@ -4,6 +4,9 @@ import (
 	"context"
 	"slices"
 
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -18,7 +21,7 @@ var logLevels = []string{"debug", "info", "notice", "warning", "error", "critica
 // askedLevel returns the level that a modern request asks for, as an index of
 // logLevels; -1 if it wants no log.
 func askedLevel(fl *inbound) int {
-	level, ok := rawjson.GetString(fl.ex.Msg.Params, "_meta", metaLogLevel)
+	level, ok := rawjson.GetString(fl.ex.Msg.Params, "_meta", wire.MetaLogLevel)
 	if !ok {
 		return -1
 	}
@@ -27,7 +30,7 @@ func askedLevel(fl *inbound) int {
 
 // wantsLog reports whether the modern request fl may get the message m of a
 // legacy upstream: anything but log messages it did not ask for.
-func wantsLog(fl *inbound, m Message) bool {
+func wantsLog(fl *inbound, m wire.Message) bool {
 	if m.Method != "notifications/message" {
 		return true
 	}
@@ -39,7 +42,7 @@ func wantsLog(fl *inbound, m Message) bool {
 
 // raiseLevel makes the legacy upstream behind the shared link l log what fl
 // asks for.
-func (g *Gateway) raiseLevel(ctx context.Context, u *upstream, l link, fl *inbound) {
+func (g *Gateway) raiseLevel(ctx context.Context, u *upstream, l link.Link, fl *inbound) {
 	asked := askedLevel(fl)
 	if asked < 0 || u.capability("logging") == nil {
 		return
@@ -54,7 +57,7 @@ func (g *Gateway) raiseLevel(ctx context.Context, u *upstream, l link, fl *inbou
 	if told {
 		return
 	}
-	m, err := l.call(ctx, &linkCall{Method: "logging/setLevel", Params: rawjson.Marshal(map[string]string{"level": logLevels[asked]})})
+	m, err := l.Call(ctx, &link.Call{Method: "logging/setLevel", Params: rawjson.Marshal(map[string]string{"level": logLevels[asked]})})
 	if err != nil || m.Error != nil {
 		u.log.Debug("log level not set", "err", err, "error", string(m.Error))
 	}
@@ -78,7 +81,7 @@ func (st *seat) enter(fl *inbound) (leave func()) {
 // whose returns the request that a notification on the shared link must be
 // about, though it does not say so: the only one that may get it, or one of
 // several of the same session. nil where that can't be told.
-func (st *seat) whose(m Message) (found *inbound) {
+func (st *seat) whose(m wire.Message) (found *inbound) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for fl := range st.serving {

@@ -10,6 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -43,7 +46,7 @@ type parked struct {
 	mu      sync.Mutex
 	current *inbound // the round that is being served; nil between rounds
 	latest  *inbound // the newest round
-	result  Message
+	result  wire.Message
 	err     error
 	next    int
 	open    map[string]question
@@ -51,14 +54,14 @@ type parked struct {
 
 // question is a request of the upstream that the host has not answered yet.
 type question struct {
-	l link
-	m Message
+	l link.Link
+	m wire.Message
 	// guess: it came without saying for which call.
 	guess bool
 }
 
 // sendParked sends c to a legacy upstream on behalf of a modern host.
-func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream, l link) (*interceptor.Result, error) {
+func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream, l link.Link) (*interceptor.Result, error) {
 	var p *parked
 	if ticket, ok := rawjson.GetString(c.Params, "requestState"); ok {
 		if p = g.parking.find(ticket, c); p == nil {
@@ -101,7 +104,7 @@ func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Ca
 }
 
 // park starts a call and keeps it.
-func (g *Gateway) park(fl *inbound, c *interceptor.Call, u *upstream, l link) *parked {
+func (g *Gateway) park(fl *inbound, c *interceptor.Call, u *upstream, l link.Link) *parked {
 	ctx, cancel := context.WithCancelCause(g.ctx)
 	p := &parked{
 		ticket: ticketPrefix + rand.Text(), principal: c.Principal, method: c.Method, name: c.Name, up: u, first: c.Record,
@@ -114,17 +117,17 @@ func (g *Gateway) park(fl *inbound, c *interceptor.Call, u *upstream, l link) *p
 	g.parking.add(p)
 	fl.setParked(p)
 	call := fl.linkCall(g, c, u, l, stripReserved(c.Forward))
-	call.Event = func(m Message) { p.event(g, l, m) }
+	call.Event = func(m wire.Message) { p.event(g, l, m) }
 	g.background(func() {
 		defer cancel(nil)
-		p.result, p.err = l.call(ctx, call)
+		p.result, p.err = l.Call(ctx, call)
 		close(p.done)
 	})
 	return p
 }
 
 // event takes what the upstream sends during the call.
-func (p *parked) event(g *Gateway, l link, m Message) {
+func (p *parked) event(g *Gateway, l link.Link, m wire.Message) {
 	if m.IsRequest() {
 		p.ask(g, question{l: l, m: m})
 		return
@@ -135,12 +138,12 @@ func (p *parked) event(g *Gateway, l link, m Message) {
 	if fl == nil || !wantsLog(fl, m) {
 		return
 	}
-	if m.Method == methodProgress { // of the first round; this one may have another token, or none
+	if m.Method == wire.MethodProgress { // of the first round; this one may have another token, or none
 		token, ok := rawjson.Get(fl.ex.Msg.Params, "_meta", "progressToken")
 		if !ok {
 			return
 		}
-		m = m.withParams(rawjson.Set(m.Params, token, "progressToken"))
+		m = m.WithParams(rawjson.Set(m.Params, token, "progressToken"))
 	}
 	g.fromCall(fl, p.up, l, m)
 }
@@ -156,7 +159,7 @@ func (p *parked) ask(g *Gateway, q question) {
 	p.mu.Unlock()
 	if !can {
 		g.background(func() {
-			_ = q.l.reply(g.ctx, Message{ID: q.m.ID, Error: errorObject(&rpcError{Code: codeMethodNotFound, Message: "the host does not support " + q.m.Method})})
+			_ = q.l.Reply(g.ctx, wire.Message{ID: q.m.ID, Error: errorObject(&wire.Error{Code: wire.CodeMethodNotFound, Message: "the host does not support " + q.m.Method})})
 		})
 		return
 	}
@@ -168,12 +171,12 @@ func (p *parked) ask(g *Gateway, q question) {
 
 // hostCan reports whether a modern request declares the capability that an
 // upstream's request needs.
-func hostCan(params json.RawMessage, m Message) bool {
+func hostCan(params json.RawMessage, m wire.Message) bool {
 	need := map[string]string{"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}[m.Method]
 	if need == "" {
 		return false
 	}
-	has, ok := rawjson.Get(params, "_meta", metaClientCapabilities, need)
+	has, ok := rawjson.Get(params, "_meta", wire.MetaClientCapabilities, need)
 	if mode, _ := rawjson.GetString(m.Params, "mode"); ok && mode == "url" {
 		_, ok = rawjson.Get(has, "url")
 	}
@@ -227,7 +230,7 @@ func (p *parked) resume(ctx context.Context, fl *inbound, params json.RawMessage
 	left := len(p.open)
 	p.mu.Unlock()
 	for _, x := range pairs {
-		_ = x.q.l.reply(ctx, Message{ID: x.q.m.ID, Result: x.r})
+		_ = x.q.l.Reply(ctx, wire.Message{ID: x.q.m.ID, Result: x.r})
 	}
 	if left > 0 {
 		select { // ask again for what is missing
@@ -244,7 +247,7 @@ func (fl *inbound) setParked(p *parked) {
 }
 
 // park gives an upstream's request to the parked call of this flight.
-func (fl *inbound) park(u *upstream, l link, m Message) {
+func (fl *inbound) park(u *upstream, l link.Link, m wire.Message) {
 	fl.s.mu.Lock()
 	p := fl.parked
 	fl.s.mu.Unlock()

@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -18,7 +21,7 @@ import (
 const maxRounds = 16
 
 // sendRounds sends c to a modern upstream on behalf of a legacy host.
-func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream, l link) (*interceptor.Result, error) {
+func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream, l link.Link) (*interceptor.Result, error) {
 	switch c.Method {
 	case "resources/subscribe", "resources/unsubscribe":
 		g.listens.follow(g, fl.s, u, c.Name, c.Method == "resources/subscribe")
@@ -26,7 +29,7 @@ func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Ca
 	}
 	params := fl.s.modernMeta(c.Forward)
 	for range maxRounds {
-		m, err := l.call(ctx, fl.linkCall(g, c, u, l, params))
+		m, err := l.Call(ctx, fl.linkCall(g, c, u, l, params))
 		if err != nil {
 			return nil, callFault(ctx, u, c, err)
 		}
@@ -55,12 +58,12 @@ func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Ca
 func (g *Gateway) askAll(ctx context.Context, fl *inbound, u *upstream, result []byte) ([]byte, error) {
 	requests, _ := rawjson.Get(result, "inputRequests")
 	var keys [][]byte
-	var asks []Message
+	var asks []wire.Message
 	rawjson.Members(requests, func(m rawjson.Member) bool {
 		method, _ := rawjson.GetString(m.Value, "method")
 		params, _ := rawjson.Get(m.Value, "params")
 		keys = append(keys, m.Key)
-		asks = append(asks, Message{ID: m.Key, Method: method, Params: params})
+		asks = append(asks, wire.Message{ID: m.Key, Method: method, Params: params})
 		return true
 	})
 	answers := make([]json.RawMessage, len(asks))
@@ -100,17 +103,17 @@ func (s *session) modernMeta(params json.RawMessage) json.RawMessage {
 	s.mu.Lock()
 	initialize, level := s.initialize, s.logLevel
 	s.mu.Unlock()
-	params = rawjson.Set(orEmpty(params), rawjson.Quote(versionModern), "_meta", metaProtocolVersion)
+	params = rawjson.Set(orEmpty(params), rawjson.Quote(wire.VersionModern), "_meta", wire.MetaProtocolVersion)
 	if info, ok := rawjson.Get(initialize, "clientInfo"); ok {
-		params = rawjson.Set(params, info, "_meta", metaClientInfo)
+		params = rawjson.Set(params, info, "_meta", wire.MetaClientInfo)
 	}
 	caps, ok := rawjson.Get(initialize, "capabilities")
 	if !ok {
 		caps = []byte("{}")
 	}
-	params = rawjson.Set(params, caps, "_meta", metaClientCapabilities)
+	params = rawjson.Set(params, caps, "_meta", wire.MetaClientCapabilities)
 	if l, ok := rawjson.Get(level, "level"); ok {
-		params = rawjson.Set(params, l, "_meta", metaLogLevel)
+		params = rawjson.Set(params, l, "_meta", wire.MetaLogLevel)
 	}
 	return params
 }

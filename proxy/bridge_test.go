@@ -6,6 +6,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -15,13 +18,13 @@ const elicitMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-
 func TestParkedCallIsResumed(t *testing.T) {
 	up := echoUpstream("2025-11-25")
 	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error) {
+	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
 		if c.Method != "tools/call" {
 			return list(ctx, l, c)
 		}
-		c.Event(Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"name?"}`)})
+		c.Event(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"name?"}`)})
 		first := <-l.replied
-		c.Event(Message{ID: json.RawMessage(`8`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"age?"}`)})
+		c.Event(wire.Message{ID: json.RawMessage(`8`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"age?"}`)})
 		second := <-l.replied
 		return result(`{"content":[{"type":"text","text":` + string(rawjson.Quote(string(first.Result)+string(second.Result))) + `}]}`)
 	}
@@ -71,11 +74,11 @@ func mustText(t *testing.T, content []byte) []byte {
 func TestParkedCallDeclinesWhatTheHostLacks(t *testing.T) {
 	up := echoUpstream("2025-11-25")
 	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error) {
+	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
 		if c.Method != "tools/call" {
 			return list(ctx, l, c)
 		}
-		c.Event(Message{ID: json.RawMessage(`7`), Method: "sampling/createMessage"})
+		c.Event(wire.Message{ID: json.RawMessage(`7`), Method: "sampling/createMessage"})
 		return result(`{"content":[],"said":` + string((<-l.replied).Error) + `}`)
 	}
 	r := newRig(t, true, map[string]fakeUpstream{"up": up})
@@ -89,7 +92,7 @@ func TestParkedCallDeclinesWhatTheHostLacks(t *testing.T) {
 func TestRoundsAskTheLegacyHost(t *testing.T) {
 	up := echoUpstream("2026-07-28")
 	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error) {
+	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
 		if c.Method != "tools/call" {
 			return list(ctx, l, c)
 		}
@@ -106,7 +109,7 @@ func TestRoundsAskTheLegacyHost(t *testing.T) {
 	if asked.Method != "elicitation/create" || asked.ID == nil {
 		t.Fatalf("host was sent %+v, want an elicitation", asked)
 	}
-	r.s.answer(Message{ID: asked.ID, Result: json.RawMessage(`{"action":"accept","content":{"v":12345678901234567890}}`)})
+	r.s.Answer(wire.Message{ID: asked.ID, Result: json.RawMessage(`{"action":"accept","content":{"v":12345678901234567890}}`)})
 	got := <-done
 	if answer, _ := rawjson.Get([]byte(got), "answer", "content", "v"); string(answer) != "12345678901234567890" {
 		t.Errorf("result = %s, want the host's answer to the digit", got)
@@ -125,11 +128,11 @@ func TestRoundsAskTheLegacyHost(t *testing.T) {
 func TestLegacyUpstreamAsksLegacyHost(t *testing.T) {
 	up := echoUpstream("2025-11-25")
 	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error) {
+	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
 		if c.Method != "tools/call" {
 			return list(ctx, l, c)
 		}
-		c.Event(Message{ID: json.RawMessage(`"u1"`), Method: "roots/list"})
+		c.Event(wire.Message{ID: json.RawMessage(`"u1"`), Method: "roots/list"})
 		answer := <-l.replied
 		return result(`{"content":[],"id":` + string(answer.ID) + `,"roots":` + string(answer.Result) + `}`)
 	}
@@ -138,7 +141,7 @@ func TestLegacyUpstreamAsksLegacyHost(t *testing.T) {
 	done := make(chan string)
 	go func() { done <- r.tool("up__echo", `{}`) }()
 	asked := <-r.push
-	r.s.answer(Message{ID: asked.ID, Result: json.RawMessage(`{"roots":[]}`)})
+	r.s.Answer(wire.Message{ID: asked.ID, Result: json.RawMessage(`{"roots":[]}`)})
 	if got := <-done; !strings.Contains(got, `"id":"u1","roots":{"roots":[]}`) {
 		t.Errorf("result = %s, want the answer under the upstream's own id", got)
 	}
@@ -148,13 +151,13 @@ func TestLegacyUpstreamAsksLegacyHost(t *testing.T) {
 func TestParkedProgressHasTheRoundsToken(t *testing.T) {
 	up := echoUpstream("2025-11-25")
 	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error) {
+	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
 		if c.Method != "tools/call" {
 			return list(ctx, l, c)
 		}
-		tick := Message{Method: "notifications/progress", Params: json.RawMessage(`{"progressToken":"first","progress":1.0}`)}
+		tick := wire.Message{Method: "notifications/progress", Params: json.RawMessage(`{"progressToken":"first","progress":1.0}`)}
 		c.Event(tick)
-		c.Event(Message{ID: json.RawMessage(`7`), Method: "elicitation/create"})
+		c.Event(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create"})
 		<-l.replied
 		c.Event(tick)
 		return result(`{"content":[]}`)

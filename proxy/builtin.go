@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/files"
 )
@@ -20,7 +23,7 @@ type builtin struct {
 }
 
 // openBuiltin opens the server that u names.
-func openBuiltin(c Config, u *UpstreamConfig) (link, error) {
+func openBuiltin(c Config, u *UpstreamConfig) (link.Link, error) {
 	roots := make([]string, len(u.Roots))
 	for i, r := range u.Roots {
 		roots[i] = c.path(r)
@@ -32,19 +35,19 @@ func openBuiltin(c Config, u *UpstreamConfig) (link, error) {
 	return &builtin{server: server, gone: make(chan struct{})}, nil
 }
 
-func (b *builtin) info() linkInfo {
-	return linkInfo{Version: versionLegacy, Result: json.RawMessage(`{"capabilities":{"tools":{}}}`)}
+func (b *builtin) Info() link.Info {
+	return link.Info{Version: wire.VersionLegacy, Result: json.RawMessage(`{"capabilities":{"tools":{}}}`)}
 }
 
-func (b *builtin) call(ctx context.Context, c *linkCall) (Message, error) {
+func (b *builtin) Call(ctx context.Context, c *link.Call) (wire.Message, error) {
 	select {
 	case <-b.gone:
-		return Message{}, errLinkClosed
+		return wire.Message{}, link.ErrClosed
 	default:
 	}
 	switch c.Method {
 	case "tools/list":
-		return Message{Result: append(append([]byte(`{"tools":`), b.server.Tools()...), '}')}, nil
+		return wire.Message{Result: append(append([]byte(`{"tools":`), b.server.Tools()...), '}')}, nil
 	case "tools/call":
 		name, _ := rawjson.GetString(c.Params, "name")
 		args, ok := rawjson.Get(c.Params, "arguments")
@@ -53,22 +56,22 @@ func (b *builtin) call(ctx context.Context, c *linkCall) (Message, error) {
 		}
 		res, err := b.server.Call(ctx, name, args)
 		if cause := context.Cause(ctx); cause != nil {
-			return Message{}, cause
+			return wire.Message{}, cause
 		}
 		if errors.Is(err, files.ErrUnknownTool) {
-			return Message{Error: errorObject(&rpcError{Code: codeInvalidParams, Message: err.Error()})}, nil
+			return wire.Message{Error: errorObject(&wire.Error{Code: wire.CodeInvalidParams, Message: err.Error()})}, nil
 		}
-		return Message{Result: res}, err
+		return wire.Message{Result: res}, err
 	}
-	return Message{Error: errorObject(&rpcError{Code: codeMethodNotFound, Message: "Method not found: " + c.Method})}, nil
+	return wire.Message{Error: errorObject(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + c.Method})}, nil
 }
 
-func (b *builtin) notify(context.Context, Message) error { return nil }
-func (b *builtin) reply(context.Context, Message) error  { return nil }
-func (b *builtin) done() <-chan struct{}                 { return b.gone }
-func (b *builtin) err() error                            { return nil }
+func (b *builtin) Notify(context.Context, wire.Message) error { return nil }
+func (b *builtin) Reply(context.Context, wire.Message) error  { return nil }
+func (b *builtin) Done() <-chan struct{}                      { return b.gone }
+func (b *builtin) Err() error                                 { return nil }
 
-func (b *builtin) close() (err error) {
+func (b *builtin) Close() (err error) {
 	b.once.Do(func() {
 		close(b.gone)
 		err = b.server.Close()

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/link"
+
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -191,17 +193,17 @@ const maxPages = 1000
 
 // fetch reads all pages of a list over l. Each page is a call of foldgate's
 // own, recorded and scrubbed like any other.
-func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream, l link, k listKind, causes []string) (*listing, error) {
+func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream, l link.Link, k listKind, causes []string) (*listing, error) {
 	out := &listing{}
 	var seen []string
 	params := json.RawMessage(`{}`)
 	for range maxPages {
 		c := &interceptor.Call{
 			Direction: interceptor.Internal, Session: s.ID, Principal: s.Principal, From: "foldgate", To: "upstream:" + u.key,
-			Revision: l.info().Version, Server: u.key, Method: kinds[k].method, Params: params, Forward: params, Correlates: causes,
+			Revision: l.Info().Version, Server: u.key, Method: kinds[k].method, Params: params, Forward: params, Correlates: causes,
 		}
 		res, err := g.through(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-			m, err := l.call(ctx, &linkCall{Method: c.Method, Params: withTraceparent(c.Forward, c.Outgoing())})
+			m, err := l.Call(ctx, &link.Call{Method: c.Method, Params: withTraceparent(c.Forward, c.Outgoing())})
 			return resultOf(m), err
 		})
 		if err != nil {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/foldgate/foldgate/proxy/edge"
+
 	"github.com/foldgate/foldgate/interceptor/scrub"
 )
 
@@ -92,8 +94,8 @@ func Check(ctx context.Context, cfg Config, log *slog.Logger) (Report, error) {
 	}
 	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
 	g.Warm(ctx)
-	s := g.newSession(peer{Principal: g.anyone(), Transport: "http", Modern: true})
-	defer s.close("check is done")
+	s := g.newSession(edge.Peer{Principal: g.anyone(), Transport: "http", Modern: true})
+	defer s.Close("check is done")
 	menus := [listKinds]*menu{}
 	for k := range listKinds {
 		menus[k] = g.menu(ctx, s, k, true, nil)

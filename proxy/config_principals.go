@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/foldgate/foldgate/proxy/edge"
 )
 
 // PrincipalConfig is somebody who may use the HTTP edge: exactly one of Token
@@ -120,7 +122,7 @@ func (c Config) validateListen(bad func(string, string, ...any)) {
 		bad("tls", "needs both cert and key, and has one of them")
 	}
 	for i, h := range c.AllowedHosts {
-		if h == "" || strings.ContainsAny(h, "/ ") || hostName(h) != strings.Trim(h, "[]") {
+		if h == "" || strings.ContainsAny(h, "/ ") || edge.HostName(h) != strings.Trim(h, "[]") {
 			bad(fmt.Sprintf("allowed_hosts[%d]", i), "%q is not a host name: give it without scheme and port", h)
 		}
 	}
@@ -153,12 +155,12 @@ func (c Config) exposed() bool {
 // Secure reports whether the HTTP edge speaks TLS.
 func (c Config) Secure() bool { return c.TLS.Cert != "" }
 
-// tokenList returns the principals of a valid configuration.
-func (c Config) tokenList() tokenList {
-	var l tokenList
+// edge.Tokens returns the principals of a valid configuration.
+func (c Config) tokenList() edge.Tokens {
+	var l edge.Tokens
 	for _, name := range c.PrincipalNames() {
 		sum, _ := c.Principals[name].digest()
-		l = append(l, tokenEntry{name, sum})
+		l = append(l, edge.Token{Principal: name, Digest: sum})
 	}
 	return l
 }

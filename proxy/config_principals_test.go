@@ -84,7 +84,7 @@ func TestTokenOwner(t *testing.T) {
 		"alice": {Token: "token-of-alice-01"}, "ci": {TokenSHA256: strings.ToUpper(hex.EncodeToString(digest[:]))},
 	}}
 	for token, want := range map[string]string{"token-of-alice-01": "alice", "token-of-ci-0123": "ci", "token-of-alice-0": "", "": "", "TOKEN-OF-ALICE-01": "", hex.EncodeToString(digest[:]): ""} {
-		if got, ok := c.tokenList().owner(token); got != want || ok != (want != "") {
+		if got, ok := c.tokenList().Owner(token); got != want || ok != (want != "") {
 			t.Errorf("owner(%q) = %q, %t, want %q", token, got, ok, want)
 		}
 	}

@@ -31,7 +31,10 @@ var arrows = map[string][]string{
 	"interceptor/workflow":            {"folding/contextpath", "internal/rawjson"},
 	"interceptor":                     {"budget", "folding", "folding/contextpath", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson"},
 	"proxy/files":                     {"internal/rawjson"},
-	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/jitter", "internal/rawjson", "proxy/files"},
+	"proxy/wire":                      {"internal/rawjson"},
+	"proxy/edge":                      {"internal/rawjson", "proxy/wire"},
+	"proxy/link":                      {"internal/jitter", "internal/rawjson", "proxy/wire"},
+	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/jitter", "internal/rawjson", "proxy/edge", "proxy/files", "proxy/link", "proxy/wire"},
 	"cmd/foldgate":                    {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "proxy"},
 }
 

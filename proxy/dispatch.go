@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -13,7 +15,7 @@ import (
 func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
 	name, ok := rawjson.GetString(c.Params, "name")
 	if !ok {
-		return nil, &rpcError{Code: codeInvalidParams, Message: "tools/call needs params.name, a string"}
+		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "tools/call needs params.name, a string"}
 	}
 	c.Metered = true
 	c.Name = name
@@ -41,7 +43,7 @@ func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 		if handle := rawjson.Unquote(id); handle != "" {
 			c.Handle, c.HandleRung = handle, interceptor.RungArgument
 		} else if k := rawjson.KindOf(id); k != rawjson.String && k != rawjson.Null {
-			return nil, &rpcError{Code: codeInvalidParams, Message: fmt.Sprintf("arguments.branch_id is %s; it must be a string from branch_create", id)}
+			return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("arguments.branch_id is %s; it must be a string from branch_create", id)}
 		}
 		c.Arguments = rawjson.Delete(c.Arguments, branchArgument)
 		c.Forward = rawjson.Set(c.Forward, c.Arguments, "arguments")
@@ -74,7 +76,7 @@ func (g *Gateway) unknownTool(name string) error {
 			down += fmt.Sprintf("; upstream %s is down: %v", u.key, fault)
 		}
 	}
-	return &rpcError{Code: codeInvalidParams, Message: fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s)", name, down)}
+	return &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s)", name, down)}
 }
 
 // getPrompt serves prompts/get.
@@ -84,7 +86,7 @@ func (g *Gateway) getPrompt(fl *inbound, c *interceptor.Call) (*interceptor.Resu
 	e, ok := g.lookup(fl, listPrompts, name)
 	if !ok {
 		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
-			return nil, &rpcError{Code: codeInvalidParams, Message: "Unknown prompt: " + name}
+			return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "Unknown prompt: " + name}
 		})
 	}
 	c.Name = e.own
@@ -114,12 +116,12 @@ func (g *Gateway) resource(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 }
 
 // notFound is the protocol's answer for a URI that nobody has.
-func notFound(modern bool, uri string) *rpcError {
+func notFound(modern bool, uri string) *wire.Error {
 	code := -32002
 	if modern {
-		code = codeInvalidParams
+		code = wire.CodeInvalidParams
 	}
-	return &rpcError{Code: code, Message: "Resource not found: " + uri, Data: rawjson.Marshal(map[string]string{"uri": uri})}
+	return &wire.Error{Code: code, Message: "Resource not found: " + uri, Data: rawjson.Marshal(map[string]string{"uri": uri})}
 }
 
 // owners returns who may have a resource: the one that lists it, the one whose
@@ -202,7 +204,7 @@ func (g *Gateway) complete(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 		return g.forward(fl, c, e.up)
 	}
 	return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
-		return nil, &rpcError{Code: codeInvalidParams, Message: "params.ref names no prompt or resource template that there is"}
+		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "params.ref names no prompt or resource template that there is"}
 	})
 }
 
@@ -233,7 +235,7 @@ func (g *Gateway) other(fl *inbound, c *interceptor.Call) (*interceptor.Result, 
 	switch len(able) {
 	case 0:
 		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
-			return nil, &rpcError{Code: codeMethodNotFound, Message: "Method not found: " + c.Method}
+			return nil, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + c.Method}
 		})
 	case 1:
 		return g.forward(fl, c, able[0])

@@ -1,5 +1,6 @@
-// Package proxy is the gateway: the only package that knows MCP's wire formats,
-// its transports and the configuration's YAML.
+// Package proxy is the gateway: with its packages edge, link and wire the only
+// one that knows MCP's wire formats and its transports, and the only one that
+// knows the configuration's YAML.
 //
 //	cfg, err := proxy.Find("foldgate.yaml")
 //	g, err := proxy.New(cfg, log)
@@ -14,14 +15,14 @@
 //	                      Trace, Recover, Attribute,
 //	                      Meter, Fold, Scrub
 //
-// A message is bytes from end to end. [Message] names the ranges of a JSON-RPC
+// A message is bytes from end to end. A [wire.Message] names the ranges of a JSON-RPC
 // message; a copy is read where a decision needs it, and bytes are spliced only
 // where something must change. Nothing is decoded and encoded again, so what
 // foldgate does not know passes as well as what it does.
 //
 // # The story of one call
 //
-//  1. An edge (edge*.go) reads a request and makes an exchange of it: the
+//  1. An edge (package edge) reads a request and makes an exchange of it: the
 //     message, the session, and a way to send messages ahead of the reply.
 //  2. serve (serve.go) enters it as in flight, and route finds who answers:
 //     foldgate itself (hello.go, tools.go), or an upstream by the name of the
@@ -34,14 +35,14 @@
 //     it, and again when it died; reopen.go and watch.go restore what hung on
 //     it). Where the host and the upstream speak different eras, bridge_park.go,
 //     bridge_rounds.go and bridge_log.go translate.
-//  5. The link (link*.go) gives the request an id of its own, writes it, and
+//  5. The link (package link) gives the request an id of its own, writes it, and
 //     matches the response. What the upstream sends meanwhile goes through
 //     events.go and ask.go to the stream of the very request that caused it.
 //
 // # Who owns what
 //
-// Edges know no upstream, links no host; edge_core.go is all that edges and the
-// core know of each other, link_config.go all that links and the core do. A
-// session owns its flights, its questions to the host and its links; an upstream
-// owns its seats, one for each principal, with their shared link and their lists.
+// Edges know no upstream, links no host; [edge.Core] is all that edges know of
+// the gateway, [link.Link] all that it knows of links. A session owns its
+// flights, its questions to the host and its links; an upstream owns its seats,
+// one for each principal, with their shared link and their lists.
 package proxy

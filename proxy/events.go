@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -13,7 +16,7 @@ import (
 // called from a link's reader, in order, and do not block on hosts.
 
 // fromCall takes a message that an upstream sent on behalf of a host's request.
-func (g *Gateway) fromCall(fl *inbound, u *upstream, l link, m Message) {
+func (g *Gateway) fromCall(fl *inbound, u *upstream, l link.Link, m wire.Message) {
 	if m.IsRequest() {
 		g.ask(fl.s, fl, false, u, l, m)
 		return
@@ -31,7 +34,7 @@ func (g *Gateway) fromCall(fl *inbound, u *upstream, l link, m Message) {
 
 // fromOwn takes a message of a session's own link that belongs to no known
 // call: any stream of that session will do.
-func (s *session) fromOwn(u *upstream, m Message) {
+func (s *session) fromOwn(u *upstream, m wire.Message) {
 	g := s.gw
 	fl := s.anyFlight(u.key)
 	switch {
@@ -56,7 +59,7 @@ func (s *session) fromOwn(u *upstream, m Message) {
 }
 
 // fromShared takes a message of a shared link that belongs to no known call.
-func (g *Gateway) fromShared(st *seat, m Message) {
+func (g *Gateway) fromShared(st *seat, m wire.Message) {
 	u := st.up
 	switch {
 	case m.IsRequest():
@@ -80,7 +83,7 @@ func (g *Gateway) fromShared(st *seat, m Message) {
 }
 
 // relay scrubs and records a notification and hands it to the host.
-func (g *Gateway) relay(s *session, fl *inbound, u *upstream, m Message) {
+func (g *Gateway) relay(s *session, fl *inbound, u *upstream, m wire.Message) {
 	params, ok := g.clean(s.ctx, u, m.Method, m.Params)
 	if !ok {
 		return
@@ -127,7 +130,7 @@ func (g *Gateway) clean(ctx context.Context, u *upstream, method string, params 
 
 // cleanExtra returns the members beside the params, result or error of a message
 // that flows to a host, scrubbed; nil where they must be withheld.
-func (g *Gateway) cleanExtra(ctx context.Context, u *upstream, m Message) []byte {
+func (g *Gateway) cleanExtra(ctx context.Context, u *upstream, m wire.Message) []byte {
 	if len(m.Extra) == 0 {
 		return nil
 	}
@@ -140,7 +143,7 @@ func (g *Gateway) cleanExtra(ctx context.Context, u *upstream, m Message) []byte
 
 // outward returns the params and the extra members of a host's message as
 // policy lets them go to u; nil params where it must not go.
-func (g *Gateway) outward(ctx context.Context, u *upstream, m Message) (params json.RawMessage, extra []byte) {
+func (g *Gateway) outward(ctx context.Context, u *upstream, m wire.Message) (params json.RawMessage, extra []byte) {
 	policy := g.cfg.scrubPolicy(u.key).Arguments
 	if policy != interceptor.Redact && policy != interceptor.Block {
 		return m.Params, m.Extra
@@ -221,12 +224,12 @@ func (s *session) pushChange(method string) {
 		if err := s.gw.recorder.Notification("foldgate", s.host(), s.ID, "", nil, method, nil); err != nil {
 			return
 		}
-		_ = s.toHost(nil, Message{Method: method}.Encode())
+		_ = s.toHost(nil, wire.Message{Method: method}.Encode())
 	})
 }
 
 // recordHostNotification puts a host's notification into the trace.
-func (g *Gateway) recordHostNotification(s *session, m Message) {
+func (g *Gateway) recordHostNotification(s *session, m wire.Message) {
 	params, _, err := g.scrubber.JSON(s.ctx, orEmpty(m.Params))
 	if err != nil || m.Params == nil {
 		params = nil

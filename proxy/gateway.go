@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/link"
+
 	"go.opentelemetry.io/otel/metric"
 	oteltrace "go.opentelemetry.io/otel/trace"
 
@@ -47,7 +49,7 @@ type Gateway struct {
 	// through runs a call down the chain of interceptors to h.
 	through func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error)
 
-	openLink     func(context.Context, linkConfig) (link, error)
+	openLink     func(context.Context, link.Config) (link.Link, error)
 	ups          []*upstream // in the configuration's order
 	byKey        map[string]*upstream
 	known        *knownInfo
@@ -68,7 +70,7 @@ func New(cfg Config, log *slog.Logger, options ...Option) (*Gateway, error) {
 		return nil, &ConfigError{File: "configuration", Faults: faults}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream{}, openLink: openLink, programs: extract.NewPrograms()}
+	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream{}, openLink: link.Open, programs: extract.NewPrograms()}
 	for _, o := range options {
 		o(g)
 	}
@@ -214,7 +216,7 @@ func (g *Gateway) Warm(ctx context.Context) {
 // and their process groups, and closes the state. ctx bounds the whole.
 func (g *Gateway) Close(ctx context.Context) error {
 	for _, s := range g.sessions.list() {
-		s.close("shutdown")
+		s.Close("shutdown")
 	}
 	g.parking.close()
 	g.cancel()

@@ -12,6 +12,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -24,26 +28,26 @@ type costLink struct {
 	once    sync.Once
 }
 
-func (l *costLink) info() linkInfo {
-	return linkInfo{Version: l.version, Result: json.RawMessage(`{"capabilities":{"tools":{}}}`)}
+func (l *costLink) Info() link.Info {
+	return link.Info{Version: l.version, Result: json.RawMessage(`{"capabilities":{"tools":{}}}`)}
 }
 
-func (l *costLink) call(_ context.Context, c *linkCall) (Message, error) {
+func (l *costLink) Call(_ context.Context, c *link.Call) (wire.Message, error) {
 	if c.Method == "tools/list" {
 		out := []byte(`{"tools":[{"name":"echo","inputSchema":{"type":"object","properties":{"message":{"type":"string"}}}}`)
 		for i := 1; i < l.tools; i++ {
 			out = fmt.Appendf(out, `,{"name":"more_%d","inputSchema":{"type":"object"}}`, i)
 		}
-		return Message{Result: append(out, `]}`...)}, nil
+		return wire.Message{Result: append(out, `]}`...)}, nil
 	}
-	return Message{Result: l.result}, nil
+	return wire.Message{Result: l.result}, nil
 }
 
-func (l *costLink) notify(context.Context, Message) error { return nil }
-func (l *costLink) reply(context.Context, Message) error  { return nil }
-func (l *costLink) done() <-chan struct{}                 { return l.gone }
-func (l *costLink) err() error                            { return nil }
-func (l *costLink) close() error                          { l.once.Do(func() { close(l.gone) }); return nil }
+func (l *costLink) Notify(context.Context, wire.Message) error { return nil }
+func (l *costLink) Reply(context.Context, wire.Message) error  { return nil }
+func (l *costLink) Done() <-chan struct{}                      { return l.gone }
+func (l *costLink) Err() error                                 { return nil }
+func (l *costLink) Close() error                               { l.once.Do(func() { close(l.gone) }); return nil }
 
 // costText is ordinary output, full of the words that secrets stand next to.
 func costText(n int) string {
@@ -69,22 +73,22 @@ func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	version := versionLegacy
+	version := wire.VersionLegacy
 	if modern {
-		version = versionModern
+		version = wire.VersionModern
 	}
 	result := json.RawMessage(`{"content":[{"type":"text","text":` + string(rawjson.Quote(costText(size))) + `}]}`)
-	g.openLink = func(context.Context, linkConfig) (link, error) {
+	g.openLink = func(context.Context, link.Config) (link.Link, error) {
 		return &costLink{version: version, tools: tools, gone: make(chan struct{}), result: result}, nil
 	}
-	e := newHTTPEdge(g, httpOptions{CheckParams: g.checkParams})
+	e := edge.NewHTTP(g, edge.HTTPOptions{CheckParams: g.checkParams})
 	tb.Cleanup(func() {
 		_ = e.Shutdown(context.Background())
 		_ = g.Close(context.Background())
 	})
 	h := &costHost{tb: tb, e: e, modern: modern}
 	if !modern {
-		h.session = h.once("initialize", `"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"cost","version":"1"}`).Header().Get(headerSession)
+		h.session = h.once("initialize", `"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"cost","version":"1"}`).Header().Get(wire.HeaderSession)
 	}
 	h.once("tools/list", `"_meta":{}`) // as hosts do before they call
 	args := `{"message":"hello"}`
@@ -104,18 +108,18 @@ const costMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28
 // costHost is a host without a network.
 type costHost struct {
 	tb      testing.TB
-	e       *httpEdge
+	e       *edge.HTTP
 	modern  bool
 	session string
 }
 
 func (h *costHost) message(method, params string) (body string, header []string) {
 	if !h.modern {
-		return `{"jsonrpc":"2.0","id":17,"method":"` + method + `","params":{` + params + `}}`, []string{headerSession, h.session}
+		return `{"jsonrpc":"2.0","id":17,"method":"` + method + `","params":{` + params + `}}`, []string{wire.HeaderSession, h.session}
 	}
 	name, _ := rawjson.GetString([]byte("{"+params+"}"), "name")
 	return `{"jsonrpc":"2.0","id":17,"method":"` + method + `","params":{` + params + `,` + costMeta + `}}`,
-		[]string{headerVersion, versionModern, headerMethod, method, headerName, name}
+		[]string{wire.HeaderVersion, wire.VersionModern, wire.HeaderMethod, method, wire.HeaderName, name}
 }
 
 func (h *costHost) request(body string, header []string) *http.Request {

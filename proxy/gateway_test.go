@@ -10,23 +10,27 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // fakeLink is an upstream inside the test: a func answers its requests.
 type fakeLink struct {
-	cfg     linkConfig
+	cfg     link.Config
 	version string
 	caps    string
-	serve   func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error)
+	serve   func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error)
 	gone    chan struct{}
 	once    sync.Once
 	fault   error
 
 	mu       sync.Mutex
-	calls    []*linkCall
+	calls    []*link.Call
 	notes    []string
-	replied  chan Message
+	replied  chan wire.Message
 	instance int
 
 	forgetful bool // keeps no calls
@@ -35,46 +39,46 @@ type fakeLink struct {
 	waiting sync.Map     // question id to chan Message; the rest goes to replied
 }
 
-func (l *fakeLink) info() linkInfo {
-	return linkInfo{Version: l.version, Result: json.RawMessage(`{"capabilities":` + l.caps + `,"instructions":"Be kind."}`)}
+func (l *fakeLink) Info() link.Info {
+	return link.Info{Version: l.version, Result: json.RawMessage(`{"capabilities":` + l.caps + `,"instructions":"Be kind."}`)}
 }
 
-func (l *fakeLink) call(ctx context.Context, c *linkCall) (Message, error) {
+func (l *fakeLink) Call(ctx context.Context, c *link.Call) (wire.Message, error) {
 	l.mu.Lock()
 	if !l.forgetful {
 		l.calls = append(l.calls, c)
 	}
 	l.mu.Unlock()
 	if isDone(l) {
-		return Message{}, fmt.Errorf("fake: %w", errLinkClosed)
+		return wire.Message{}, fmt.Errorf("fake: %w", link.ErrClosed)
 	}
 	return l.serve(ctx, l, c)
 }
 
-func (l *fakeLink) notify(_ context.Context, m Message) error {
+func (l *fakeLink) Notify(_ context.Context, m wire.Message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.notes = append(l.notes, m.Method)
 	return nil
 }
 
-func (l *fakeLink) reply(_ context.Context, m Message) error {
+func (l *fakeLink) Reply(_ context.Context, m wire.Message) error {
 	if ch, ok := l.waiting.Load(string(m.ID)); ok {
-		ch.(chan Message) <- m
+		ch.(chan wire.Message) <- m
 		return nil
 	}
 	l.replied <- m
 	return nil
 }
 
-func (l *fakeLink) done() <-chan struct{} { return l.gone }
-func (l *fakeLink) err() error            { return l.fault }
-func (l *fakeLink) close() error          { l.once.Do(func() { close(l.gone) }); return nil }
+func (l *fakeLink) Done() <-chan struct{} { return l.gone }
+func (l *fakeLink) Err() error            { return l.fault }
+func (l *fakeLink) Close() error          { l.once.Do(func() { close(l.gone) }); return nil }
 
 // die ends the link as a crash does.
 func (l *fakeLink) die() {
-	l.fault = errLinkClosed
-	_ = l.close()
+	l.fault = link.ErrClosed
+	_ = l.Close()
 }
 
 // sent returns the params of the calls of one method.
@@ -92,7 +96,7 @@ func (l *fakeLink) sent(method string) (out []string) {
 // fakeUpstream says how to make links to one upstream.
 type fakeUpstream struct {
 	version, caps string
-	serve         func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error)
+	serve         func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error)
 }
 
 // rig is a gateway on fake upstreams, and one host session.
@@ -102,14 +106,14 @@ type rig struct {
 	s     *session
 	mu    sync.Mutex
 	links map[string][]*fakeLink
-	push  chan Message
+	push  chan wire.Message
 	ids   atomic.Int64
 }
 
 // newRig makes a gateway on fakes; the host speaks the modern era if modern.
 func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...Option) *rig {
 	t.Helper()
-	r := &rig{t: t, links: map[string][]*fakeLink{}, push: make(chan Message, 100)}
+	r := &rig{t: t, links: map[string][]*fakeLink{}, push: make(chan wire.Message, 100)}
 	cfg := DefaultConfig()
 	cfg.StateDir, cfg.Dir = t.TempDir(), t.TempDir()
 	cfg.Upstreams, cfg.order = map[string]*UpstreamConfig{}, nil
@@ -120,9 +124,9 @@ func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...O
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.openLink = func(_ context.Context, c linkConfig) (link, error) {
+	g.openLink = func(_ context.Context, c link.Config) (link.Link, error) {
 		f := ups[c.Name]
-		l := &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), replied: make(chan Message, 10)}
+		l := &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), replied: make(chan wire.Message, 10)}
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		l.instance = len(r.links[c.Name])
@@ -130,19 +134,19 @@ func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...O
 		return l, nil
 	}
 	r.g = g
-	p := peer{ID: "ses_test", Transport: "stdio", Modern: false, Push: func(msg []byte) error {
-		m, err := ParseMessage(msg)
+	p := edge.Peer{ID: "ses_test", Transport: "stdio", Modern: false, Push: func(msg []byte) error {
+		m, err := wire.ParseMessage(msg)
 		if err == nil {
 			r.push <- m
 		}
 		return err
 	}}
 	if modern {
-		p = peer{Transport: "http", Modern: true}
+		p = edge.Peer{Transport: "http", Modern: true}
 	}
 	r.s = g.newSession(p)
 	t.Cleanup(func() {
-		r.s.close("test over")
+		r.s.Close("test over")
 		if err := g.Close(context.Background()); err != nil {
 			t.Errorf("Close: %v", err)
 		}
@@ -168,16 +172,16 @@ func (r *rig) last(key string) *fakeLink {
 }
 
 // exchange sends one request; events go to the push channel too.
-func (r *rig) exchange(ctx context.Context, method, params string) reply {
+func (r *rig) exchange(ctx context.Context, method, params string) edge.Reply {
 	id := fmt.Sprintf("%d", 1000+r.ids.Add(1))
 	return r.exchangeID(ctx, id, method, params)
 }
 
-func (r *rig) exchangeID(ctx context.Context, id, method, params string) reply {
-	m := Message{ID: json.RawMessage(id), Method: method, Params: json.RawMessage(params)}
+func (r *rig) exchangeID(ctx context.Context, id, method, params string) edge.Reply {
+	m := wire.Message{ID: json.RawMessage(id), Method: method, Params: json.RawMessage(params)}
 	m.Raw = m.Encode()
-	return r.s.serve(ctx, &exchange{Msg: m, Emit: func(msg []byte) error {
-		em, err := ParseMessage(msg)
+	return r.s.Serve(ctx, &edge.Exchange{Msg: m, Emit: func(msg []byte) error {
+		em, err := wire.ParseMessage(msg)
 		if err == nil {
 			r.push <- em
 		}
@@ -201,18 +205,18 @@ func (r *rig) tool(name, args string) string {
 	return r.ok("tools/call", `{"name":"`+name+`","arguments":`+args+`}`)
 }
 
-func result(s string) (Message, error) { return Message{Result: json.RawMessage(s)}, nil }
+func result(s string) (wire.Message, error) { return wire.Message{Result: json.RawMessage(s)}, nil }
 
 // echoUpstream lists one tool and answers calls with what it was sent.
 func echoUpstream(version string) fakeUpstream {
-	return fakeUpstream{version: version, caps: `{"tools":{"listChanged":true}}`, serve: func(_ context.Context, _ *fakeLink, c *linkCall) (Message, error) {
+	return fakeUpstream{version: version, caps: `{"tools":{"listChanged":true}}`, serve: func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
 		switch c.Method {
 		case "tools/list":
 			return result(`{"tools":[{"name":"echo","inputSchema":{"type":"object","properties":{"x":{}}}},{"name":"own","inputSchema":{"type":"object","properties":{"branch_id":{"type":"string"}}}}]}`)
 		case "tools/call":
 			return result(`{"content":[{"type":"text","text":` + string(rawjson.Quote(string(c.Params))) + `}]}`)
 		}
-		return Message{Error: json.RawMessage(`{"code":-32601,"message":"no"}`)}, nil
+		return wire.Message{Error: json.RawMessage(`{"code":-32601,"message":"no"}`)}, nil
 	}}
 }
 
@@ -252,23 +256,23 @@ func TestHostCancelsACall(t *testing.T) {
 	cause := make(chan error, 1)
 	up := echoUpstream("2025-11-25")
 	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error) {
+	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
 		if c.Method != "tools/call" {
 			return list(ctx, l, c)
 		}
 		close(started)
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
-		return Message{}, context.Cause(ctx)
+		return wire.Message{}, context.Cause(ctx)
 	}
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
 	r.initialize()
-	done := make(chan reply)
+	done := make(chan edge.Reply)
 	go func() {
 		done <- r.exchangeID(context.Background(), `"c1"`, "tools/call", `{"name":"up__echo","arguments":{}}`)
 	}()
 	<-started
-	r.s.notify(Message{Method: "notifications/cancelled", Params: json.RawMessage(`{"requestId":"c1","reason":"user pressed stop"}`)})
+	r.s.Notify(wire.Message{Method: "notifications/cancelled", Params: json.RawMessage(`{"requestId":"c1","reason":"user pressed stop"}`)})
 	if rep := <-done; rep.Result != nil || rep.Error != nil {
 		t.Errorf("reply = %s %s, want none", rep.Result, rep.Error)
 	}
@@ -282,12 +286,12 @@ func TestCrashedUpstreamComesBack(t *testing.T) {
 	up := echoUpstream("2025-11-25")
 	up.caps = `{"tools":{"listChanged":true},"resources":{"subscribe":true}}`
 	serve := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error) {
+	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
 		switch {
 		case c.Method == "tools/call" && crash:
 			crash = false
 			l.die()
-			return Message{}, fmt.Errorf("exit status 9: %w", errLinkClosed)
+			return wire.Message{}, fmt.Errorf("exit status 9: %w", link.ErrClosed)
 		case c.Method == "resources/list":
 			return result(`{"resources":[{"uri":"mem://a","name":"a"}]}`)
 		case strings.HasPrefix(c.Method, "resources/"):
@@ -316,7 +320,7 @@ func TestCrashedUpstreamComesBack(t *testing.T) {
 func TestListChangeReachesTheHostOnce(t *testing.T) {
 	n := 0
 	up := echoUpstream("2025-11-25")
-	up.serve = func(_ context.Context, _ *fakeLink, c *linkCall) (Message, error) {
+	up.serve = func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
 		n++
 		return result(fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{"type":"object"}}]}`, n))
 	}
@@ -326,7 +330,7 @@ func TestListChangeReachesTheHostOnce(t *testing.T) {
 		t.Fatalf("first list = %s", got)
 	}
 	for range 10 {
-		r.last("up").cfg.Handle(Message{Method: "notifications/tools/list_changed"})
+		r.last("up").cfg.Handle(wire.Message{Method: "notifications/tools/list_changed"})
 	}
 	if m := <-r.push; m.Method != "notifications/tools/list_changed" {
 		t.Errorf("host was told %s", m.Method)

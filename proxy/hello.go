@@ -8,12 +8,15 @@ import (
 	"sync"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // legacyVersions are the revisions that foldgate agrees to in initialize.
-var legacyVersions = []string{"2024-11-05", "2025-03-26", "2025-06-18", versionLegacy}
+var legacyVersions = []string{"2024-11-05", "2025-03-26", "2025-06-18", wire.VersionLegacy}
 
 // answerInitialize serves initialize: what foldgate and the upstreams together
 // can do. Upstreams whose answer is known from before are not started for it.
@@ -22,10 +25,10 @@ func (g *Gateway) answerInitialize(ctx context.Context, fl *inbound, c *intercep
 	s.mu.Lock()
 	if s.initialize != nil {
 		s.mu.Unlock()
-		return nil, &rpcError{Code: codeInvalidRequest, Message: "initialize was already called on this connection"}
+		return nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "initialize was already called on this connection"}
 	}
 	s.initialize = bytes.Clone(c.Forward)
-	s.revision = versionLegacy
+	s.revision = wire.VersionLegacy
 	if v, ok := rawjson.GetString(c.Params, "protocolVersion"); ok && slices.Contains(legacyVersions, v) {
 		s.revision = v
 	}
@@ -49,10 +52,10 @@ func (g *Gateway) answerDiscover(ctx context.Context, fl *inbound, c *intercepto
 	if len(g.cfg.Principals) > 0 { // what somebody may see who has a token
 		scope = "private"
 	}
-	out := append([]byte(`{"resultType":"complete","supportedVersions":`), rawjson.Marshal(supportedVersions)...)
+	out := append([]byte(`{"resultType":"complete","supportedVersions":`), rawjson.Marshal(wire.Versions)...)
 	out = append(append(out, `,"capabilities":`...), g.capabilities(true)...)
 	out = append(append(out, `,"instructions":`...), rawjson.Quote(g.instructions())...)
-	out = append(append(out, `,"ttlMs":0,"cacheScope":"`+scope+`","_meta":{"`+metaServerInfo+`":`...), serverInfo()...)
+	out = append(append(out, `,"ttlMs":0,"cacheScope":"`+scope+`","_meta":{"`+wire.MetaServerInfo+`":`...), serverInfo()...)
 	return &interceptor.Result{Body: append(out, '}', '}')}, nil
 }
 
@@ -168,7 +171,7 @@ func (g *Gateway) answerList(ctx context.Context, fl *inbound, c *interceptor.Ca
 			continue
 		}
 		if cursor, ok := rawjson.GetString(c.Params, "cursor"); ok {
-			return nil, &rpcError{Code: codeInvalidParams, Message: "cursor " + cursor + " is not foldgate's: its lists have one page"}
+			return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "cursor " + cursor + " is not foldgate's: its lists have one page"}
 		}
 		m := g.menu(ctx, fl.s, k, fl.modern, []string{c.Record})
 		for key := range m.missing {
@@ -185,7 +188,7 @@ func (g *Gateway) answerList(ctx context.Context, fl *inbound, c *interceptor.Ca
 		}
 		return &interceptor.Result{Body: m.legacy}, nil
 	}
-	return nil, &rpcError{Code: codeMethodNotFound, Message: "Method not found: " + c.Method}
+	return nil, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + c.Method}
 }
 
 // setLevel serves logging/setLevel: it is for every upstream that the session
@@ -203,10 +206,10 @@ func (g *Gateway) setLevel(ctx context.Context, fl *inbound, c *interceptor.Call
 			continue // told again when it comes up
 		}
 		l := s.own(u)
-		if l == nil || l.info().Modern() {
+		if l == nil || l.Info().Modern() {
 			continue
 		}
-		m, err := l.call(ctx, &linkCall{Method: c.Method, Params: c.Forward})
+		m, err := l.Call(ctx, &link.Call{Method: c.Method, Params: c.Forward})
 		if err == nil && m.Error != nil {
 			return resultOf(m), nil
 		}

@@ -9,6 +9,8 @@ import (
 	"os"
 	"sync"
 
+	"github.com/foldgate/foldgate/proxy/link"
+
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -52,7 +54,7 @@ func (k *knownInfo) get(u *upstream) {
 	k.mu.Unlock()
 	if ok && e.Config == configHash(u.cfg) {
 		u.mu.Lock()
-		u.said = linkInfo{Version: e.Version, Result: e.Result}
+		u.said = link.Info{Version: e.Version, Result: e.Result}
 		u.mu.Unlock()
 	}
 }

@@ -7,6 +7,9 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -43,11 +46,11 @@ func (g *Gateway) listen(ctx context.Context, fl *inbound, c *interceptor.Call) 
 	want, _ := rawjson.Get(c.Params, "notifications")
 	id := fl.ex.Msg.ID
 	ln := &listener{s: fl.s, send: func(method string, params json.RawMessage) {
-		params = rawjson.Set(orEmpty(params), id, "_meta", metaSubscriptionID)
+		params = rawjson.Set(orEmpty(params), id, "_meta", wire.MetaSubscriptionID)
 		if err := g.recorder.Notification("foldgate", fl.s.host(), fl.s.ID, "", []string{c.Record}, method, params); err != nil {
 			return
 		}
-		_ = fl.ex.Emit(Message{Method: method, Params: params}.Encode())
+		_ = fl.ex.Emit(wire.Message{Method: method, Params: params}.Encode())
 	}}
 	agreed := []byte(`{}`)
 	rawjson.Members(want, func(m rawjson.Member) bool {
@@ -79,7 +82,7 @@ func (g *Gateway) listen(ctx context.Context, fl *inbound, c *interceptor.Call) 
 	if fl.s.Transport == "stdio" && !errors.Is(cause, errCancelledByHost) {
 		// On a stream of its own the end of the stream says it.
 		end := append(append([]byte(`{"requestId":`), id...), `,"reason":`...)
-		_ = fl.ex.Emit(Message{Method: methodCancelled, Params: append(rawjson.AppendQuote(end, cause.Error()), '}')}.Encode())
+		_ = fl.ex.Emit(wire.Message{Method: wire.MethodCancelled, Params: append(rawjson.AppendQuote(end, cause.Error()), '}')}.Encode())
 	}
 	return nil, cause
 }
@@ -95,7 +98,7 @@ func (ls *listeners) changed(principal, method string) {
 
 // updated tells those hosts of the seat's principal who asked that a resource
 // changed.
-func (ls *listeners) updated(g *Gateway, st *seat, m Message) {
+func (ls *listeners) updated(g *Gateway, st *seat, m wire.Message) {
 	uri, _ := rawjson.GetString(m.Params, "uri")
 	for _, ln := range ls.list() {
 		if slices.Contains(ln.uris, uri) && ln.s.Principal == st.principal && (ln.up == nil || ln.up == st.up) {
@@ -105,7 +108,7 @@ func (ls *listeners) updated(g *Gateway, st *seat, m Message) {
 }
 
 // deliver scrubs an update and hands it to one listener.
-func (ls *listeners) deliver(g *Gateway, u *upstream, m Message, ln *listener) {
+func (ls *listeners) deliver(g *Gateway, u *upstream, m wire.Message, ln *listener) {
 	if params, ok := g.clean(g.ctx, u, m.Method, m.Params); ok {
 		ln.send(m.Method, params)
 	}
@@ -127,14 +130,14 @@ func (ls *listeners) follow(g *Gateway, s *session, u *upstream, uri string, on 
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	ln := &listener{s: s, up: u, uris: []string{uri}, stop: cancel, send: func(method string, params json.RawMessage) {
-		params = dropMeta(params, func(key string) bool { return key == metaSubscriptionID })
-		g.relay(s, nil, u, Message{Method: method, Params: params})
+		params = dropMeta(params, func(key string) bool { return key == wire.MetaSubscriptionID })
+		g.relay(s, nil, u, wire.Message{Method: method, Params: params})
 	}}
 	ls.add(ln)
 	g.background(func() {
 		defer ls.remove(ln)
 		defer cancel()
-		g.watchResource(ctx, u, func(ctx context.Context) (link, error) { return s.linkFor(ctx, u, false) }, uri, ln)
+		g.watchResource(ctx, u, func(ctx context.Context) (link.Link, error) { return s.linkFor(ctx, u, false) }, uri, ln)
 	})
 }
 

@@ -8,6 +8,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -35,7 +38,7 @@ func paramHeaders(tool []byte) []paramHeader {
 }
 
 func collectHeaders(schema []byte, path []string, out []paramHeader) []paramHeader {
-	if len(path) > maxDepth {
+	if len(path) > wire.MaxDepth {
 		return out
 	}
 	props, _ := rawjson.Get(schema, "properties")
@@ -72,7 +75,7 @@ func primitive(raw []byte) (string, bool) {
 
 // checkParams refuses a modern tools/call whose Mcp-Param headers do not say
 // what its arguments say.
-func (g *Gateway) checkParams(principal, method string, params json.RawMessage, h http.Header) *rpcError {
+func (g *Gateway) checkParams(principal, method string, params json.RawMessage, h http.Header) *wire.Error {
 	if method != "tools/call" {
 		return nil
 	}
@@ -81,8 +84,8 @@ func (g *Gateway) checkParams(principal, method string, params json.RawMessage, 
 	if m == nil {
 		return nil // no list was ever asked for, so no host knows of a binding
 	}
-	mismatch := func(header, problem string) *rpcError {
-		return &rpcError{Code: codeHeaderMismatch, Message: "header " + header + " " + problem}
+	mismatch := func(header, problem string) *wire.Error {
+		return &wire.Error{Code: wire.CodeHeaderMismatch, Message: "header " + header + " " + problem}
 	}
 	for _, b := range m.entries[name].params {
 		header := paramPrefix + b.name
@@ -100,7 +103,7 @@ func (g *Gateway) checkParams(principal, method string, params json.RawMessage, 
 		case !given:
 			continue
 		}
-		got, ok := decodeHeader(values[0])
+		got, ok := edge.DecodeHeader(values[0])
 		if !ok || len(values) > 1 {
 			return mismatch(header, "is not one well-formed value")
 		}

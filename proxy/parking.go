@@ -4,6 +4,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/interceptor"
 )
 
@@ -39,7 +41,7 @@ func (k *parking) find(ticket string, c *interceptor.Call) *parked {
 // without saying for which call: of those whose host can answer, first the ones
 // that are being served, then the one with the fewest questions open, then the
 // oldest. The answer goes back to the question, whichever call carried it.
-func (k *parking) suited(st *seat, m Message) (found *parked) {
+func (k *parking) suited(st *seat, m wire.Message) (found *parked) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	least := [3]int{}

@@ -3,6 +3,7 @@ package proxy
 import (
 	"github.com/foldgate/foldgate/internal/jitter"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/link"
 )
 
 // This file restores, over a link that is new, what hosts had set up over the
@@ -10,7 +11,7 @@ import (
 
 // ownUp prepares a session's own link: what the host had set up on the last
 // one is made again.
-func (s *session) ownUp(u *upstream, l link, again bool) {
+func (s *session) ownUp(u *upstream, l link.Link, again bool) {
 	s.mu.Lock()
 	level := s.logLevel
 	var uris []string
@@ -18,10 +19,10 @@ func (s *session) ownUp(u *upstream, l link, again bool) {
 		uris = append(uris, uri)
 	}
 	s.mu.Unlock()
-	if level != nil && !l.info().Modern() && u.capability("logging") != nil {
-		_, _ = l.call(s.ctx, &linkCall{Method: "logging/setLevel", Params: level})
+	if level != nil && !l.Info().Modern() && u.capability("logging") != nil {
+		_, _ = l.Call(s.ctx, &link.Call{Method: "logging/setLevel", Params: level})
 	}
-	if l.info().Modern() {
+	if l.Info().Modern() {
 		s.gw.background(func() { s.gw.watchLists(s.seat(u), s, l) })
 	}
 	s.gw.background(func() { s.revive(u, l) })
@@ -30,10 +31,10 @@ func (s *session) ownUp(u *upstream, l link, again bool) {
 		return
 	}
 	for _, uri := range uris {
-		if l.info().Modern() {
+		if l.Info().Modern() {
 			break // watchResource sees to it
 		}
-		if _, err := l.call(s.ctx, &linkCall{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})}); err != nil {
+		if _, err := l.Call(s.ctx, &link.Call{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})}); err != nil {
 			u.log.Warn("subscription could not be made again", "uri", uri, "err", err)
 		}
 	}
@@ -42,8 +43,8 @@ func (s *session) ownUp(u *upstream, l link, again bool) {
 
 // revive opens a session's own link again as soon as it dies, if the host waits
 // for updates over it. Otherwise the next call does.
-func (s *session) revive(u *upstream, l link) {
-	<-l.done()
+func (s *session) revive(u *upstream, l link.Link) {
+	<-l.Done()
 	for fails := 0; s.ctx.Err() == nil; fails++ {
 		s.mu.Lock()
 		wanted := len(s.subs[u.key]) > 0
@@ -61,8 +62,8 @@ func (s *session) revive(u *upstream, l link) {
 }
 
 // sharedUp prepares a shared link. After a restart the lists may have changed.
-func (g *Gateway) sharedUp(st *seat, l link, again bool) {
-	if l.info().Modern() && st.up.cfg.Builtin == "" {
+func (g *Gateway) sharedUp(st *seat, l link.Link, again bool) {
+	if l.Info().Modern() && st.up.cfg.Builtin == "" {
 		g.background(func() { g.watchLists(st, nil, l) })
 	}
 	if late := st.tookLate(); again || late {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"io"
 	"time"
+
+	"github.com/foldgate/foldgate/proxy/edge"
 )
 
 // shutdownWait bounds how long a stop may take: branches are force-returned,
@@ -14,7 +16,7 @@ const shutdownWait = 10 * time.Second
 // RunStdio serves one host on in and out until it leaves or ctx is done. out
 // carries nothing but protocol.
 func (g *Gateway) RunStdio(ctx context.Context, in io.Reader, out io.Writer) error {
-	return serveStdio(ctx, g, in, out, g.log)
+	return edge.ServeStdio(ctx, g, in, out, g.log)
 }
 
 // ready is what /readyz says. One upstream that is down does not make the

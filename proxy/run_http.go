@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+
+	"github.com/foldgate/foldgate/proxy/edge"
 )
 
 // RunHTTP serves hosts on the configured address until ctx is done, then lets
 // calls in flight finish. ready is told the address once it is listened on.
 func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
-	ln, err := listenHTTP(ctx, g.cfg.Listen)
+	ln, err := edge.Listen(ctx, g.cfg.Listen)
 	if err != nil {
 		return err
 	}
@@ -26,11 +28,11 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	} else if g.cfg.exposed() {
 		g.log.Warn("other machines can reach this address, and tokens and results cross the network as plain text: set tls, or let a proxy that speaks TLS stand in front of a loopback address", "listen", g.cfg.Listen)
 	}
-	e := newHTTPEdge(g, httpOptions{
+	e := edge.NewHTTP(g, edge.HTTPOptions{
 		Log: g.log, MaxBody: maxMessage, AllowedHosts: g.cfg.AllowedHosts, AllowedOrigins: g.cfg.AllowedOrigins, Tokens: g.cfg.tokenList(),
 		Ready: g.ready, CheckParams: g.checkParams,
 	})
 	ready(addr)
 	g.background(func() { g.Warm(g.ctx) })
-	return serveHTTP(ctx, ln, e, e.handler(), shutdownWait)
+	return edge.Serve(ctx, ln, e, e.Handler(), shutdownWait)
 }

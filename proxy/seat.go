@@ -3,6 +3,10 @@ package proxy
 import (
 	"context"
 	"sync"
+
+	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // seat is what one principal has of an upstream: the link that its modern hosts
@@ -23,7 +27,7 @@ type seat struct {
 	// serving are the modern requests at the upstream over the shared link.
 	serving map[*inbound]struct{}
 	// toldLevel is the legacy link that was told to log from level on.
-	toldLevel link
+	toldLevel link.Link
 	level     int
 }
 
@@ -35,9 +39,9 @@ func (u *upstream) seat(principal string) *seat {
 		return st
 	}
 	st := &seat{up: u, principal: principal}
-	st.shared = u.slot(u.gw.ctx, func(ctx context.Context) (link, error) {
-		return u.dial(ctx, nil, true, func(m Message) { u.gw.fromShared(st, m) })
-	}, func(l link, again bool) { u.gw.sharedUp(st, l, again) })
+	st.shared = u.slot(u.gw.ctx, func(ctx context.Context) (link.Link, error) {
+		return u.dial(ctx, nil, true, func(m wire.Message) { u.gw.fromShared(st, m) })
+	}, func(l link.Link, again bool) { u.gw.sharedUp(st, l, again) })
 	if u.seats == nil {
 		u.seats = map[string]*seat{}
 	}
@@ -65,7 +69,7 @@ func (g *Gateway) anyone() string {
 	if names := g.cfg.PrincipalNames(); len(names) > 0 {
 		return names[0]
 	}
-	return localPrincipal
+	return edge.LocalPrincipal
 }
 
 // setLate notes that a host was answered without the upstream.

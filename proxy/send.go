@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -29,7 +32,7 @@ func (g *Gateway) forward(fl *inbound, c *interceptor.Call, u *upstream) (*inter
 // new one.
 func (g *Gateway) send(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
 	res, err := g.sendUp(ctx, fl, c, u)
-	if errors.Is(err, errSessionGone) && ctx.Err() == nil {
+	if errors.Is(err, link.ErrSessionGone) && ctx.Err() == nil {
 		return g.sendUp(ctx, fl, c, u)
 	}
 	return res, err
@@ -57,12 +60,12 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 	}
 	c.Forward = withTraceparent(c.Forward, c.Outgoing())
 	switch {
-	case fl.modern && !l.info().Modern():
+	case fl.modern && !l.Info().Modern():
 		return g.sendParked(ctx, fl, c, u, l)
-	case !fl.modern && l.info().Modern():
+	case !fl.modern && l.Info().Modern():
 		return g.sendRounds(ctx, fl, c, u, l)
 	}
-	m, err := l.call(ctx, fl.linkCall(g, c, u, l, c.Forward))
+	m, err := l.Call(ctx, fl.linkCall(g, c, u, l, c.Forward))
 	if err != nil {
 		return nil, callFault(ctx, u, c, err)
 	}
@@ -73,15 +76,15 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 	return resultOf(m), nil
 }
 
-// linkCall describes c to the link l.
-func (fl *inbound) linkCall(g *Gateway, c *interceptor.Call, u *upstream, l link, params json.RawMessage) *linkCall {
-	return &linkCall{
+// link.Call describes c to the link l.
+func (fl *inbound) linkCall(g *Gateway, c *interceptor.Call, u *upstream, l link.Link, params json.RawMessage) *link.Call {
+	return &link.Call{
 		Method: c.Method, Params: params, Extra: fl.ex.Msg.Extra, Header: bindHeaders(forwardHeader(fl.ex.Header), fl.params, c.Arguments), HostID: fl.ex.Msg.ID,
-		Event: func(m Message) { g.fromCall(fl, u, l, m) },
+		Event: func(m wire.Message) { g.fromCall(fl, u, l, m) },
 	}
 }
 
-func resultOf(m Message) *interceptor.Result {
+func resultOf(m wire.Message) *interceptor.Result {
 	return &interceptor.Result{Body: m.Result, Error: m.Error}
 }
 
@@ -99,7 +102,7 @@ func callFault(ctx context.Context, u *upstream, c *interceptor.Call, err error)
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
-	if errors.Is(err, errLinkClosed) || errors.Is(err, errSessionGone) {
+	if errors.Is(err, link.ErrClosed) || errors.Is(err, link.ErrSessionGone) {
 		return &interceptor.Refusal{Reason: "upstream", Code: "upstream_crashed", Status: 502, Err: err,
 			Message: fmt.Sprintf("upstream %s ended while it handled %s: %v. The call may have had an effect; the upstream is started again with the next call", u.key, c.Name, err)}
 	}

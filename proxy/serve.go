@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -24,36 +27,36 @@ const (
 	metaExpires = metaPrefix + "expires_at"
 )
 
-// serve answers one request of a host.
-func (s *session) serve(ctx context.Context, ex *exchange) reply {
+// Serve answers one request of a host.
+func (s *session) Serve(ctx context.Context, ex *edge.Exchange) edge.Reply {
 	g := s.gw
 	fl, err := s.begin(ctx, ex)
 	if err != nil {
-		return reply{Error: errorObject(err)}
+		return edge.Reply{Error: errorObject(err)}
 	}
 	defer s.end(fl)
 	fl.modern = isModern(s, ex.Msg)
 	res, err := g.route(fl)
 	if cause := context.Cause(fl.ctx); err != nil && errors.Is(cause, errCancelledByHost) {
-		return reply{} // the host no longer waits
+		return edge.Reply{} // the host no longer waits
 	}
-	if ex.Msg.Method == methodListen && fl.ctx.Err() != nil {
-		return reply{} // it ends with its stream, not with an answer
+	if ex.Msg.Method == wire.MethodListen && fl.ctx.Err() != nil {
+		return edge.Reply{} // it ends with its stream, not with an answer
 	}
 	if err != nil {
 		return refusalReply(ex.Msg.Method, fl.modern, err)
 	}
-	return reply{Result: res.Body, Error: res.Error, Extra: fl.extra}
+	return edge.Reply{Result: res.Body, Error: res.Error, Extra: fl.extra}
 }
 
 // isModern reports whether the host speaks the modern era in this request: on
 // stdio one connection may speak either, and the request says which.
-func isModern(s *session, m Message) bool {
+func isModern(s *session, m wire.Message) bool {
 	if s.Modern {
 		return true
 	}
-	v, ok := rawjson.GetString(m.Params, "_meta", metaProtocolVersion)
-	return (ok && v >= versionModern) || m.Method == "server/discover"
+	v, ok := rawjson.GetString(m.Params, "_meta", wire.MetaProtocolVersion)
+	return (ok && v >= wire.VersionModern) || m.Method == "server/discover"
 }
 
 // route sends a request to whoever answers it, down the chain.
@@ -65,7 +68,7 @@ func (g *Gateway) route(fl *inbound) (*interceptor.Result, error) {
 	}
 	if fl.modern && legacyOnly[m.Method] {
 		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
-			return nil, &rpcError{Code: codeMethodNotFound, Message: "Method not found: " + m.Method + " is not part of revision " + versionModern}
+			return nil, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + m.Method + " is not part of revision " + wire.VersionModern}
 		})
 	}
 	switch m.Method {
@@ -120,7 +123,7 @@ func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 		Implicit: g.cfg.Attribution.Implicit == "legacy" && (!fl.modern || s.Transport == "stdio"),
 	}
 	if k := rawjson.KindOf(m.Params); m.Params != nil && k != rawjson.Object {
-		return nil, &rpcError{Code: codeInvalidParams, Message: "params must be an object"}
+		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "params must be an object"}
 	}
 	meta, _ := rawjson.Get(m.Params, "_meta")
 	if id, ok := rawjson.GetString(meta, metaBranchID); ok && id != "" {
@@ -132,14 +135,14 @@ func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 	c.SubContext, _ = rawjson.GetString(meta, metaContext)
 	c.Traceparent, _ = rawjson.GetString(meta, "traceparent")
 	if err := g.correlate(c, meta); err != nil {
-		return nil, &rpcError{Code: codeInvalidParams, Message: fmt.Sprintf("_meta[%q]: %v", metaCorrelation, err)}
+		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("_meta[%q]: %v", metaCorrelation, err)}
 	}
 	return c, nil
 }
 
 // speaks returns the revision of the host in this request.
 func (s *session) speaks(fl *inbound) string {
-	if v, ok := rawjson.GetString(fl.ex.Msg.Params, "_meta", metaProtocolVersion); ok && fl.modern {
+	if v, ok := rawjson.GetString(fl.ex.Msg.Params, "_meta", wire.MetaProtocolVersion); ok && fl.modern {
 		return v
 	}
 	s.mu.Lock()
@@ -174,7 +177,7 @@ func stripOurMeta(params json.RawMessage) json.RawMessage {
 func stripReserved(params json.RawMessage) json.RawMessage {
 	return dropMeta(params, func(key string) bool {
 		switch key {
-		case metaProtocolVersion, metaClientInfo, metaClientCapabilities, metaLogLevel:
+		case wire.MetaProtocolVersion, wire.MetaClientInfo, wire.MetaClientCapabilities, wire.MetaLogLevel:
 			return true
 		}
 		return false
@@ -201,26 +204,26 @@ func dropMeta(params json.RawMessage, drop func(string) bool) json.RawMessage {
 // refusalReply is what a host reads when foldgate refuses or fails a request:
 // a tool result that the model can act on, or a JSON-RPC error. It is the one
 // place that decides this.
-func refusalReply(method string, modern bool, err error) reply {
-	var rpc *rpcError
+func refusalReply(method string, modern bool, err error) edge.Reply {
+	var rpc *wire.Error
 	if errors.As(err, &rpc) {
-		return reply{Error: errorObject(rpc)}
+		return edge.Reply{Error: errorObject(rpc)}
 	}
 	var ref *interceptor.Refusal
 	if !errors.As(err, &ref) {
 		ref = &interceptor.Refusal{Code: "upstream_failed", Status: 502, Message: err.Error()}
 	}
 	if method != "tools/call" {
-		return reply{Error: errorObject(&rpcError{Code: codeInternal, Message: ref.Message, Data: faultJSON(ref)})}
+		return edge.Reply{Error: errorObject(&wire.Error{Code: wire.CodeInternal, Message: ref.Message, Data: faultJSON(ref)})}
 	}
-	return reply{Result: toolError(ref, modern)}
+	return edge.Reply{Result: toolError(ref, modern)}
 }
 
 // errorObject is the JSON-RPC error object of any error.
 func errorObject(err error) json.RawMessage {
-	var rpc *rpcError
+	var rpc *wire.Error
 	if !errors.As(err, &rpc) {
-		rpc = &rpcError{Code: codeInternal, Message: err.Error()}
+		rpc = &wire.Error{Code: wire.CodeInternal, Message: err.Error()}
 	}
 	return rpc.JSON()
 }

@@ -8,13 +8,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/interceptor"
 )
 
 // session is one host session: a legacy connection with all it holds open, or
 // the short life of one modern HTTP request.
 type session struct {
-	peer
+	edge.Peer
 	gw     *Gateway
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -38,7 +42,7 @@ type session struct {
 
 // inbound is one request of the host that is being served.
 type inbound struct {
-	ex     *exchange
+	ex     *edge.Exchange
 	s      *session
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -73,16 +77,16 @@ type cancelReason struct{ text string }
 func (c *cancelReason) Error() string        { return c.text }
 func (c *cancelReason) Is(target error) bool { return target == errCancelledByHost }
 
-func (g *Gateway) open(p peer) hostSession { return g.newSession(p) }
+func (g *Gateway) Open(p edge.Peer) edge.Session { return g.newSession(p) }
 
 // newSession starts a session of a host, or one of foldgate's own.
-func (g *Gateway) newSession(p peer) *session {
+func (g *Gateway) newSession(p edge.Peer) *session {
 	if p.Principal == "" {
-		p.Principal = localPrincipal
+		p.Principal = edge.LocalPrincipal
 	}
 	ctx, cancel := context.WithCancelCause(g.ctx)
 	s := &session{
-		peer: p, gw: g, ctx: ctx, cancel: cancel, client: "unknown",
+		Peer: p, gw: g, ctx: ctx, cancel: cancel, client: "unknown",
 		flights: map[string]*inbound{}, asks: map[string]*ask{}, slots: map[string]*slot{}, views: map[string]*view{},
 		subs: map[string]map[string]bool{}, tasks: map[string]task{},
 	}
@@ -92,9 +96,9 @@ func (g *Gateway) newSession(p peer) *session {
 	return s
 }
 
-// close ends s: its calls are cancelled, its branches force-returned, its
+// Close ends s: its calls are cancelled, its branches force-returned, its
 // upstream links closed.
-func (s *session) close(reason string) {
+func (s *session) Close(reason string) {
 	g := s.gw
 	s.mu.Lock()
 	if s.closed {
@@ -117,7 +121,7 @@ func (s *session) close(reason string) {
 }
 
 // begin registers a request in flight, until end. It fails where the id is already in use.
-func (s *session) begin(ctx context.Context, ex *exchange) (*inbound, error) {
+func (s *session) begin(ctx context.Context, ex *edge.Exchange) (*inbound, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	fl := &inbound{ex: ex, s: s, ctx: ctx, cancel: cancel}
 	s.mu.Lock()
@@ -125,7 +129,7 @@ func (s *session) begin(ctx context.Context, ex *exchange) (*inbound, error) {
 	key := string(ex.Msg.ID)
 	if _, taken := s.flights[key]; taken {
 		cancel(nil)
-		return nil, &rpcError{Code: codeInvalidRequest, Message: "id " + key + " is already in use by a request in flight"}
+		return nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "id " + key + " is already in use by a request in flight"}
 	}
 	fl.leave = context.AfterFunc(s.ctx, func() { cancel(errSessionClosed) })
 	s.flights[key] = fl
@@ -155,8 +159,8 @@ func (s *session) host() string {
 }
 
 // openLinks returns the links over which s reaches upstreams now.
-func (s *session) openLinks() map[*upstream]link {
-	out := map[*upstream]link{}
+func (s *session) openLinks() map[*upstream]link.Link {
+	out := map[*upstream]link.Link{}
 	s.mu.Lock()
 	legacy := s.initialize != nil
 	s.mu.Unlock()

@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// notify takes a notification of the host.
-func (s *session) notify(m Message) {
+// Notify takes a notification of the host.
+func (s *session) Notify(m wire.Message) {
 	g := s.gw
 	g.recordHostNotification(s, m)
 	switch m.Method {
@@ -26,7 +29,7 @@ func (s *session) notify(m Message) {
 				}
 				// Not s.ctx: a modern session is over with its notification.
 				ctx, cancel := context.WithTimeout(g.ctx, asideTimeout)
-				err := l.notify(ctx, out)
+				err := l.Notify(ctx, out)
 				cancel()
 				if err != nil {
 					u.log.Debug("notification lost", "method", m.Method, "err", err)
@@ -39,7 +42,7 @@ func (s *session) notify(m Message) {
 // targets returns the links that a notification of the host goes to: those
 // that are open. One that foldgate does not know may be all that its upstream
 // waits for, so for that a session that has none yet opens them.
-func (s *session) targets(method string) map[*upstream]link {
+func (s *session) targets(method string) map[*upstream]link.Link {
 	links := s.openLinks()
 	if len(links) > 0 || method == "notifications/roots/list_changed" || method == "notifications/progress" {
 		return links

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/foldgate/foldgate/proxy/link"
 )
 
 // errUpstreamDown marks calls that were not even tried.
@@ -26,13 +28,13 @@ type slot struct {
 	name string
 	// dial opens the link; up is called after each success, again says that
 	// it is not the first.
-	dial    func(ctx context.Context) (link, error)
-	up      func(l link, again bool)
+	dial    func(ctx context.Context) (link.Link, error)
+	up      func(l link.Link, again bool)
 	timeout time.Duration
 	ctx     context.Context // ends with whoever owns the slot
 
 	mu      sync.Mutex
-	cur     link
+	cur     link.Link
 	since   time.Time
 	opened  bool          // was up at least once
 	dialing chan struct{} // closed when the attempt under way is over
@@ -44,7 +46,7 @@ type slot struct {
 }
 
 // peek returns the live link, or nil.
-func (s *slot) peek() link {
+func (s *slot) peek() link.Link {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cur == nil || isDone(s.cur) {
@@ -55,7 +57,7 @@ func (s *slot) peek() link {
 
 // get returns the live link, opening it if need be. The attempt goes on when
 // ctx ends, for the next one who asks.
-func (s *slot) get(ctx context.Context) (link, error) {
+func (s *slot) get(ctx context.Context) (link.Link, error) {
 	for {
 		s.mu.Lock()
 		switch {
@@ -141,7 +143,7 @@ func (s *slot) attempt() {
 	closed := s.closed
 	s.mu.Unlock()
 	if l != nil && closed {
-		_ = l.close()
+		_ = l.Close()
 	} else if err == nil && s.up != nil {
 		s.up(l, again)
 	}
@@ -167,24 +169,24 @@ func (s *slot) close() {
 	s.cur = nil
 	s.mu.Unlock()
 	if l != nil {
-		_ = l.close()
+		_ = l.Close()
 	}
 	if wait != nil {
 		<-wait
 	}
 }
 
-func isDone(l link) bool {
+func isDone(l link.Link) bool {
 	select {
-	case <-l.done():
+	case <-l.Done():
 		return true
 	default:
 		return false
 	}
 }
 
-func linkFault(l link) error {
-	if err := l.err(); err != nil {
+func linkFault(l link.Link) error {
+	if err := l.Err(); err != nil {
 		return err
 	}
 	return errUpstreamDown

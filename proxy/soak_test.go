@@ -16,6 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -27,12 +31,12 @@ var soak = flag.Int("soak", 500, "sessions that TestSoak opens and closes in eac
 func TestSoak(t *testing.T) {
 	ups := map[string]fakeUpstream{"old": soakUpstream("2025-11-25"), "new": soakUpstream("2026-07-28")}
 	r := newRig(t, true, ups)
-	r.g.openLink = func(_ context.Context, c linkConfig) (link, error) {
+	r.g.openLink = func(_ context.Context, c link.Config) (link.Link, error) {
 		f := ups[c.Name]
 		return &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), forgetful: true}, nil
 	}
-	e := newHTTPEdge(r.g, httpOptions{Log: warnings(t), MaxBody: maxMessage})
-	srv := httptest.NewServer(e.handler())
+	e := edge.NewHTTP(r.g, edge.HTTPOptions{Log: warnings(t), MaxBody: maxMessage})
+	srv := httptest.NewServer(e.Handler())
 	t.Cleanup(func() {
 		_ = e.Shutdown(context.Background())
 		srv.Close()
@@ -51,7 +55,7 @@ func TestSoak(t *testing.T) {
 	if gotHeap > heap+4<<20 {
 		t.Errorf("the heap grew from %d to %d KiB", heap>>10, gotHeap>>10)
 	}
-	if n := len(r.g.sessions.list()) + e.openSessions() + len(r.g.listens.list()); n != 0 {
+	if n := len(r.g.sessions.list()) + e.OpenSessions() + len(r.g.listens.list()); n != 0 {
 		t.Errorf("%d sessions and listeners are left", n)
 	}
 	r.g.parking.mu.Lock()
@@ -66,29 +70,29 @@ func soakUpstream(version string) fakeUpstream {
 	up := echoUpstream(version)
 	up.caps = `{"tools":{},"resources":{"subscribe":true}}`
 	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *linkCall) (Message, error) {
+	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
 		switch {
 		case strings.HasPrefix(c.Method, "resources/list"), strings.HasPrefix(c.Method, "resources/templates"):
 			return result(`{"resources":[{"uri":"mem://` + version + `","name":"r"}]}`)
 		case c.Method == "resources/subscribe":
 			return result(`{}`)
-		case c.Method == methodListen:
-			c.Event(Message{Method: "notifications/subscriptions/acknowledged"})
+		case c.Method == wire.MethodListen:
+			c.Event(wire.Message{Method: "notifications/subscriptions/acknowledged"})
 			<-ctx.Done()
-			return Message{}, context.Cause(ctx)
+			return wire.Message{}, context.Cause(ctx)
 		case c.Method != "tools/call":
 			return list(ctx, l, c)
-		case l.info().Modern() && !bytes.Contains(c.Params, []byte("inputResponses")):
+		case l.Info().Modern() && !bytes.Contains(c.Params, []byte("inputResponses")):
 			return result(`{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{}}}}`)
-		case !l.info().Modern():
+		case !l.Info().Modern():
 			id := json.RawMessage(fmt.Sprint(l.asked.Add(1)))
-			l.waiting.Store(string(id), make(chan Message, 1))
-			c.Event(Message{ID: id, Method: "elicitation/create", Params: json.RawMessage(`{}`)})
+			l.waiting.Store(string(id), make(chan wire.Message, 1))
+			c.Event(wire.Message{ID: id, Method: "elicitation/create", Params: json.RawMessage(`{}`)})
 			ch, _ := l.waiting.Load(string(id))
 			select {
-			case <-ch.(chan Message):
+			case <-ch.(chan wire.Message):
 			case <-ctx.Done():
-				return Message{}, context.Cause(ctx)
+				return wire.Message{}, context.Cause(ctx)
 			}
 			l.waiting.Delete(string(id))
 		}
@@ -153,7 +157,7 @@ func (s *soaker) legacy(i int) {
 		s.t.Error(err)
 		return
 	}
-	req.Header.Set(headerSession, id)
+	req.Header.Set(wire.HeaderSession, id)
 	res, err := s.client.Do(req)
 	if err != nil {
 		s.t.Error(err)
@@ -190,14 +194,14 @@ func (s *soaker) request(ctx context.Context, session, body string) *http.Reques
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set("Accept", "application/json, text/event-stream")
 	if session != "" {
-		req.Header.Set(headerSession, session)
+		req.Header.Set(wire.HeaderSession, session)
 	}
-	m, _ := ParseMessage([]byte(body))
-	if _, modern := rawjson.Get(m.Params, "_meta", metaProtocolVersion); modern {
-		req.Header.Set(headerVersion, versionModern)
-		req.Header.Set(headerMethod, m.Method)
+	m, _ := wire.ParseMessage([]byte(body))
+	if _, modern := rawjson.Get(m.Params, "_meta", wire.MetaProtocolVersion); modern {
+		req.Header.Set(wire.HeaderVersion, wire.VersionModern)
+		req.Header.Set(wire.HeaderMethod, m.Method)
 		if m.Method == "tools/call" {
-			req.Header.Set(headerName, "old__echo")
+			req.Header.Set(wire.HeaderName, "old__echo")
 		}
 	}
 	return req
@@ -212,7 +216,7 @@ func (s *soaker) post(session, body string, ask func(id string)) (found string) 
 		return ""
 	}
 	defer res.Body.Close()
-	found = res.Header.Get(headerSession)
+	found = res.Header.Get(wire.HeaderSession)
 	if res.StatusCode/100 != 2 {
 		text, _ := io.ReadAll(res.Body)
 		s.t.Errorf("%s: %s %s", body, res.Status, text)
@@ -222,7 +226,7 @@ func (s *soaker) post(session, body string, ask func(id string)) (found string) 
 		lines := bufio.NewScanner(res.Body)
 		for lines.Scan() {
 			data, _ := bytes.CutPrefix(lines.Bytes(), []byte("data: "))
-			if m, err := ParseMessage(data); err == nil && m.IsRequest() && ask != nil {
+			if m, err := wire.ParseMessage(data); err == nil && m.IsRequest() && ask != nil {
 				ask(string(m.ID))
 			}
 		}

@@ -10,6 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"go.opentelemetry.io/otel/attribute"
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
@@ -239,7 +242,7 @@ func TestMetricsOfCalls(t *testing.T) {
 	l := newSink()
 	up := echoUpstream("2025-11-25")
 	serve := up.serve
-	up.serve = func(ctx context.Context, fl *fakeLink, c *linkCall) (Message, error) {
+	up.serve = func(ctx context.Context, fl *fakeLink, c *link.Call) (wire.Message, error) {
 		if strings.Contains(string(c.Params), `"fail"`) {
 			return result(`{"content":[{"type":"text","text":"no"}],"isError":true}`)
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
@@ -165,7 +167,7 @@ func (fl *inbound) report(c *interceptor.Call, done, total int) {
 	if err := g.recorder.Notification("foldgate", fl.s.host(), fl.s.ID, c.Context, []string{c.Record}, "notifications/progress", params); err != nil {
 		return
 	}
-	_ = fl.ex.Emit(Message{Method: "notifications/progress", Params: params}.Encode()) // a host that is gone needs no progress
+	_ = fl.ex.Emit(wire.Message{Method: "notifications/progress", Params: params}.Encode()) // a host that is gone needs no progress
 }
 
 // deliver returns a page of the finished batch's answer. One that does not fit

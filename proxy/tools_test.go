@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/edge"
+
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/interceptor"
 )
@@ -57,7 +59,7 @@ func TestBatchThatTakesLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &Gateway{counter: counter(t), cfg: DefaultConfig()}
 		b := &batch{g: g, handle: "res_x", done: make(chan struct{}), in: runQuestion{Steps: make([]runStep, 3)}, finished: 2}
-		fl := &inbound{ex: &exchange{}, s: &session{gw: g}}
+		fl := &inbound{ex: &edge.Exchange{}, s: &session{gw: g}}
 		start := time.Now()
 		res, err := b.await(t.Context(), fl, &interceptor.Call{}, 1000)
 		if err != nil || time.Since(start) != answerWithin {

@@ -11,6 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -24,7 +27,7 @@ type upstream struct {
 	mu    sync.Mutex
 	seats map[string]*seat // by principal
 	// said is what the upstream last said of itself; kept across restarts.
-	said linkInfo
+	said link.Info
 	// fault is why the last attempt to reach it failed; nil when it is up.
 	fault error
 }
@@ -41,17 +44,17 @@ func newUpstream(g *Gateway, key string, cfg *UpstreamConfig) *upstream {
 }
 
 // slot returns a supervised place for a link to u.
-func (u *upstream) slot(ctx context.Context, dial func(context.Context) (link, error), up func(link, bool)) *slot {
+func (u *upstream) slot(ctx context.Context, dial func(context.Context) (link.Link, error), up func(link.Link, bool)) *slot {
 	timeout := time.Duration(u.cfg.ConnectSeconds) * time.Second
 	if timeout == 0 {
 		timeout = defaultConnect
 	}
-	return &slot{name: u.key, timeout: timeout, ctx: ctx, up: up, dial: func(ctx context.Context) (link, error) {
+	return &slot{name: u.key, timeout: timeout, ctx: ctx, up: up, dial: func(ctx context.Context) (link.Link, error) {
 		l, err := dial(ctx)
 		u.mu.Lock()
 		u.fault = err
 		if err == nil {
-			u.said = l.info()
+			u.said = l.Info()
 		}
 		u.mu.Unlock()
 		if err != nil {
@@ -65,7 +68,7 @@ func (u *upstream) slot(ctx context.Context, dial func(context.Context) (link, e
 
 // dial opens one link. initialize holds a legacy host's own params, nil for
 // foldgate's; handle takes what belongs to no call.
-func (u *upstream) dial(ctx context.Context, initialize json.RawMessage, shared bool, handle func(Message)) (link, error) {
+func (u *upstream) dial(ctx context.Context, initialize json.RawMessage, shared bool, handle func(wire.Message)) (link.Link, error) {
 	if u.cfg.Builtin != "" {
 		return openBuiltin(u.gw.cfg, u.cfg)
 	}
@@ -77,7 +80,7 @@ func (u *upstream) dial(ctx context.Context, initialize json.RawMessage, shared 
 	for k, v := range u.cfg.Headers {
 		header.Set(k, v)
 	}
-	return u.gw.openLink(ctx, linkConfig{
+	return u.gw.openLink(ctx, link.Config{
 		Name: u.key, Command: u.cfg.Command, Env: env, Dir: u.gw.cfg.path(u.cfg.Cwd), URL: u.cfg.URL, Headers: header,
 		Initialize: initialize, Shared: shared, Handle: handle, MaxMessage: maxMessage, Log: u.gw.log,
 	})
@@ -103,7 +106,7 @@ func childEnv() []string {
 }
 
 // about returns what u last said of itself; ok is false if it never did.
-func (u *upstream) about() (linkInfo, bool) {
+func (u *upstream) about() (link.Info, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.said, u.said.Version != ""
@@ -134,7 +137,7 @@ func (u *upstream) status() (state string, fault error) {
 
 // linkFor returns the link over which s reaches u: its own in the legacy era,
 // its principal's in the modern era and for servers that live inside foldgate.
-func (s *session) linkFor(ctx context.Context, u *upstream, modern bool) (link, error) {
+func (s *session) linkFor(ctx context.Context, u *upstream, modern bool) (link.Link, error) {
 	if modern || u.cfg.Builtin != "" {
 		return s.seat(u).shared.get(ctx)
 	}
@@ -142,9 +145,9 @@ func (s *session) linkFor(ctx context.Context, u *upstream, modern bool) (link, 
 	sl := s.slots[u.key]
 	if sl == nil && !s.closed {
 		initialize := s.initialize
-		sl = u.slot(s.ctx, func(ctx context.Context) (link, error) {
-			return u.dial(ctx, initialize, false, func(m Message) { s.fromOwn(u, m) })
-		}, func(l link, again bool) { s.ownUp(u, l, again) })
+		sl = u.slot(s.ctx, func(ctx context.Context) (link.Link, error) {
+			return u.dial(ctx, initialize, false, func(m wire.Message) { s.fromOwn(u, m) })
+		}, func(l link.Link, again bool) { s.ownUp(u, l, again) })
 		s.slots[u.key] = sl
 	}
 	s.mu.Unlock()
@@ -169,7 +172,7 @@ func (s *session) slow(u *upstream, modern bool) error {
 }
 
 // own returns s's own live link to u, or nil.
-func (s *session) own(u *upstream) link {
+func (s *session) own(u *upstream) link.Link {
 	s.mu.Lock()
 	sl := s.slots[u.key]
 	s.mu.Unlock()

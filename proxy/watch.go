@@ -6,6 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+
 	"github.com/foldgate/foldgate/internal/jitter"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -20,20 +23,20 @@ const watchMax = 30 * time.Second
 // watchResource asks u for updates of one resource on behalf of ln, for as long
 // as ctx lasts, over whatever link get returns. After a break ln is told that
 // the resource may have changed, since nobody knows.
-func (g *Gateway) watchResource(ctx context.Context, u *upstream, get func(context.Context) (link, error), uri string, ln *listener) {
+func (g *Gateway) watchResource(ctx context.Context, u *upstream, get func(context.Context) (link.Link, error), uri string, ln *listener) {
 	missed := func() {
-		g.listens.deliver(g, u, Message{Method: "notifications/resources/updated", Params: rawjson.Marshal(map[string]string{"uri": uri})}, ln)
+		g.listens.deliver(g, u, wire.Message{Method: "notifications/resources/updated", Params: rawjson.Marshal(map[string]string{"uri": uri})}, ln)
 	}
 	g.insist(ctx, u, "updates of "+uri, missed, func(ctx context.Context, up func()) (goOn bool, err error) {
 		l, err := get(ctx)
 		if err != nil {
 			return true, err
 		}
-		if !l.info().Modern() {
+		if !l.Info().Modern() {
 			return g.subscribe(ctx, ln.s.Principal, l, uri, up)
 		}
 		want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}})
-		return listenAt(ctx, l, want, up, func(m Message) {
+		return listenAt(ctx, l, want, up, func(m wire.Message) {
 			if m.Method == "notifications/resources/updated" {
 				g.listens.deliver(g, u, m, ln)
 			}
@@ -44,7 +47,7 @@ func (g *Gateway) watchResource(ctx context.Context, u *upstream, get func(conte
 // watchLists keeps a listen of foldgate's own open on the modern link l, so
 // that the catalog follows the changes of the upstream. s is the session whose own link it
 // is, nil for a shared one. It ends with the link.
-func (g *Gateway) watchLists(st *seat, s *session, l link) {
+func (g *Gateway) watchLists(st *seat, s *session, l link.Link) {
 	u := st.up
 	flags := map[string]bool{}
 	for flag, method := range listenFlags {
@@ -60,14 +63,14 @@ func (g *Gateway) watchLists(st *seat, s *session, l link) {
 	defer cancel()
 	g.background(func() {
 		select {
-		case <-l.done():
+		case <-l.Done():
 			cancel()
 		case <-ctx.Done():
 		}
 	})
 	missed := func() { g.allChanged(st, s) }
 	g.insist(ctx, u, "list changes", missed, func(ctx context.Context, up func()) (bool, error) {
-		return listenAt(ctx, l, rawjson.Marshal(flags), up, func(m Message) {
+		return listenAt(ctx, l, rawjson.Marshal(flags), up, func(m wire.Message) {
 			if changedKinds(m.Method) != nil {
 				g.listChanged(st, s, m.Method)
 			}
@@ -99,9 +102,9 @@ func (g *Gateway) insist(ctx context.Context, u *upstream, what string, missed f
 
 // listenAt holds one subscriptions/listen open. goOn is false where the
 // upstream refuses.
-func listenAt(ctx context.Context, l link, want json.RawMessage, up func(), event func(Message)) (goOn bool, err error) {
+func listenAt(ctx context.Context, l link.Link, want json.RawMessage, up func(), event func(wire.Message)) (goOn bool, err error) {
 	params := append(append([]byte(`{"notifications":`), want...), '}')
-	m, err := l.call(ctx, &linkCall{Method: methodListen, Params: params, Event: func(m Message) {
+	m, err := l.Call(ctx, &link.Call{Method: wire.MethodListen, Params: params, Event: func(m wire.Message) {
 		if m.Method == "notifications/subscriptions/acknowledged" {
 			up()
 			return
@@ -109,33 +112,33 @@ func listenAt(ctx context.Context, l link, want json.RawMessage, up func(), even
 		event(m)
 	}})
 	if err == nil && m.Error != nil {
-		return false, newAnswerError(m.Error)
+		return false, wire.NewAnswerError(m.Error)
 	}
 	return true, err
 }
 
 // subscribe holds a legacy subscription until the link dies or ctx ends. The
-// updates come to linkConfig.Handle.
-func (g *Gateway) subscribe(ctx context.Context, principal string, l link, uri string, up func()) (goOn bool, err error) {
+// updates come to link.Config.Handle.
+func (g *Gateway) subscribe(ctx context.Context, principal string, l link.Link, uri string, up func()) (goOn bool, err error) {
 	params := rawjson.Marshal(map[string]string{"uri": uri})
-	m, err := l.call(ctx, &linkCall{Method: "resources/subscribe", Params: params})
+	m, err := l.Call(ctx, &link.Call{Method: "resources/subscribe", Params: params})
 	if err == nil && m.Error != nil {
-		return false, newAnswerError(m.Error)
+		return false, wire.NewAnswerError(m.Error)
 	}
 	if err != nil {
 		return true, err
 	}
 	up()
 	select {
-	case <-l.done():
-		return true, l.err()
+	case <-l.Done():
+		return true, l.Err()
 	case <-ctx.Done():
 	}
 	wanted := slices.ContainsFunc(g.listens.list(), func(ln *listener) bool { return ln.s.Principal == principal && slices.Contains(ln.uris, uri) })
 	if !wanted && g.ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(g.ctx, asideTimeout)
 		defer cancel()
-		_, err = l.call(ctx, &linkCall{Method: "resources/unsubscribe", Params: params})
+		_, err = l.Call(ctx, &link.Call{Method: "resources/unsubscribe", Params: params})
 	}
 	return false, err
 }

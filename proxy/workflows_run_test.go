@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/edge"
+
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/workflow"
 )
@@ -17,7 +19,7 @@ func openWorkflows(t *testing.T, g *Gateway, n int) {
 	t.Helper()
 	for range n {
 		e := g.flows.layer.Engine
-		s, err := e.Plan(t.Context(), workflow.Request{Rule: g.flows.rules.Find("up", "find"), Principal: localPrincipal, Session: "s"})
+		s, err := e.Plan(t.Context(), workflow.Request{Rule: g.flows.rules.Find("up", "find"), Principal: edge.LocalPrincipal, Session: "s"})
 		if err == nil {
 			err = e.Begin(t.Context(), s, "env_request", "env_start")
 		}

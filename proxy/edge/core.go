@@ -1,0 +1,77 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// LocalPrincipal is who everybody is where nobody has to say who they are: on
+// stdio, and on HTTP without principals.
+const LocalPrincipal = "local"
+
+// Peer is what an edge knows about a host session when it opens one.
+type Peer struct {
+	// ID is the legacy Mcp-Session-Id, or an id made for a stdio connection.
+	// "" for a modern request: that era has no sessions.
+	ID string
+	// Principal is who the host authenticated as; "local" without authentication.
+	Principal string
+	// Transport is "stdio" or "http".
+	Transport string
+	// Modern says that this is the ephemeral session of one modern request on
+	// HTTP, or a stdio connection that spoke the modern era.
+	Modern bool
+	// Push delivers a message that belongs to no exchange: a list_changed, a
+	// request of an upstream whose call is unknown. It must not block; it
+	// returns an error where the host can't be reached.
+	Push func(msg []byte) error
+}
+
+// Exchange is one request of a host, from its arrival to its reply.
+type Exchange struct {
+	Msg wire.Message
+	// Header holds the end-to-end MCP headers of an HTTP request (Mcp-Param-*,
+	// Mcp-Name, Mcp-Method); nil on stdio.
+	Header http.Header
+	// BranchID is the branch named by the URL /b/<branch_id>/mcp, or "".
+	BranchID string
+	// Emit puts a message on this exchange's own stream, ahead of its reply:
+	// progress, logging, requests that the call caused. It must not block; an
+	// error means that the stream is gone.
+	Emit func(msg []byte) error
+}
+
+// Reply answers an exchange: a result, an error object, or neither where the
+// host cancelled the request and must not get an answer.
+type Reply struct {
+	Result, Error json.RawMessage
+	// Extra are unknown top-level members, as in Message.Extra.
+	Extra []byte
+}
+
+// Core is what an edge needs of the gateway.
+type Core interface {
+	// Open starts a host session. An edge opens one per legacy connection (at
+	// initialize on HTTP, at start on stdio) and one per modern HTTP request.
+	Open(p Peer) Session
+}
+
+// Session is one session of a host, as an edge sees it.
+type Session interface {
+	// Serve answers one request. It returns when the reply is there or ctx is
+	// done: an edge cancels ctx when a modern host closes the stream, and when
+	// a stdio host goes away. notifications/cancelled is the core's business.
+	Serve(ctx context.Context, ex *Exchange) Reply
+	// Notify takes a notification. Order matters: call it from the reader, not
+	// from a goroutine of its own. It does not block.
+	Notify(m wire.Message)
+	// Answer takes the host's response to a request that the core sent with
+	// Emit or Push. It does not block.
+	Answer(m wire.Message)
+	// Close ends the session with everything that hangs on it; reason is for
+	// the log and the trace.
+	Close(reason string)
+}

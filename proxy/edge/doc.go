@@ -1,0 +1,15 @@
+// Package edge is the side of the gateway that hosts see: MCP over standard
+// input and output ([ServeStdio]) and over streamable HTTP ([HTTP]), in the era
+// with sessions and in the one without, side by side on one endpoint.
+//
+// An edge reads messages, finds the session that each belongs to, hands requests
+// to it and writes the replies. What a request means it does not know: that is
+// the business of the [Core] behind it, which it asks for a [Session] per host.
+//
+//	stdio.go, stdio_writer.go   a connection on standard input and output
+//	http.go, admit.go           what every HTTP request goes through
+//	legacy.go, session.go       revisions up to 2025-11-25: Mcp-Session-Id, GET streams, resumption
+//	modern.go                   revision 2026-07-28: every request stands alone
+//	stream.go, sse.go           replies that become event streams
+//	server.go                   listening, /readyz, shutting down
+package edge

@@ -1,0 +1,101 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/foldgate/foldgate/proxy/wire"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// fakeCore is a core whose behaviour is a func per call of an edge. It checks
+// that no exchange outlives its session unseen: open and closed are counted.
+type fakeCore struct {
+	onServe  func(ctx context.Context, ex *Exchange) Reply
+	onNotify func(m wire.Message)
+
+	mu       sync.Mutex
+	peers    []Peer
+	notified []string
+	answers  chan wire.Message
+	closed   []string // reasons
+
+	serving atomic.Int64
+}
+
+func newFakeCore(serve func(ctx context.Context, ex *Exchange) Reply) *fakeCore {
+	if serve == nil {
+		serve = echo
+	}
+	return &fakeCore{onServe: serve, answers: make(chan wire.Message, 1024)}
+}
+
+// echo answers with the method and the params of the request.
+func echo(_ context.Context, ex *Exchange) Reply {
+	if ex.Msg.Method == "initialize" {
+		return Reply{Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"fake","version":"1"}}`)}
+	}
+	params := ex.Msg.Params
+	if params == nil {
+		params = json.RawMessage("null")
+	}
+	return Reply{Result: json.RawMessage(fmt.Sprintf(`{"method":%s,"params":%s}`, rawjson.Quote(ex.Msg.Method), params))}
+}
+
+func (c *fakeCore) Open(p Peer) Session {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.peers = append(c.peers, p)
+	return &fakeSession{c}
+}
+
+// fakeSession is a session of a fakeCore.
+type fakeSession struct{ *fakeCore }
+
+func (c *fakeSession) Serve(ctx context.Context, ex *Exchange) Reply {
+	c.serving.Add(1)
+	defer c.serving.Add(-1)
+	return c.onServe(ctx, ex)
+}
+
+func (c *fakeSession) Notify(m wire.Message) {
+	if c.onNotify != nil {
+		c.onNotify(m)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.notified = append(c.notified, m.Method)
+}
+
+func (c *fakeSession) Answer(m wire.Message) { c.answers <- m }
+
+func (c *fakeSession) Close(reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = append(c.closed, reason)
+}
+
+// counts returns how many sessions were opened and closed.
+func (c *fakeCore) counts() (opened, closed int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.peers), len(c.closed)
+}
+
+// lastPeer returns the peer of the session opened last.
+func (c *fakeCore) lastPeer() Peer {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.peers[len(c.peers)-1]
+}
+
+// edgeLog sends what an edge logs to the test's own log.
+func edgeLog(t testing.TB) *slog.Logger {
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+}

@@ -1,0 +1,366 @@
+package edge
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/foldgate/foldgate/proxy/wire"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const modernMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
+
+// stdioLines serves input with c and returns what was written, line by line.
+func stdioLines(t *testing.T, c Core, input string) []string {
+	t.Helper()
+	var out bytes.Buffer
+	if err := ServeStdio(t.Context(), c, strings.NewReader(input), &out, edgeLog(t)); err != nil {
+		t.Fatalf("serveStdio = %v, want nil at the end of the input", err)
+	}
+	text := strings.TrimSuffix(out.String(), "\n")
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, "\n")
+}
+
+func TestStdioAnswers(t *testing.T) {
+	for _, tc := range []struct {
+		name, in, want string // want "" is silence
+		opened         int
+	}{
+		{"legacy", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, `{"jsonrpc":"2.0","id":1,"result":{"method":"ping","params":null}}`, 1},
+		{"string id kept", `{"jsonrpc":"2.0","id":"a\u0062","method":"ping"}`, `{"jsonrpc":"2.0","id":"a\u0062","result":{"method":"ping","params":null}}`, 1},
+		{"big id kept", `{"jsonrpc":"2.0","id":9007199254740993,"method":"x/y"}`, `{"jsonrpc":"2.0","id":9007199254740993,"result":{"method":"x/y","params":null}}`, 1},
+		{"modern", `{"jsonrpc":"2.0","id":1,"method":"m","params":{` + modernMeta + `}}`, `{"jsonrpc":"2.0","id":1,"result":{"method":"m","params":{` + modernMeta + `}}}`, 1},
+		{"unsupported version", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2031-01-01"}}}`,
+			`{"jsonrpc":"2.0","id":1,"error":{"code":-32022,"message":"protocol version \"2031-01-01\" is not supported","data":{"supported":["2026-07-28","2025-11-25","2025-06-18","2025-03-26","2024-11-05"],"requested":"2031-01-01"}}}`, 0},
+		{"missing capabilities", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`,
+			`{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"params._meta[\"io.modelcontextprotocol/clientCapabilities\"] must be an object"}}`, 0},
+		{"not JSON", `{"jsonrpc":`, `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"not valid JSON"}}`, 0},
+		{"not JSON-RPC", `{"id":7,"method":"x"}`, `{"jsonrpc":"2.0","id":7,"error":{"code":-32600,"message":"not a JSON-RPC 2.0 message: jsonrpc is \"\", want \"2.0\""}}`, 0},
+		{"bad id", `{"jsonrpc":"2.0","id":true,"method":"x"}`, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"not a JSON-RPC 2.0 message: id must be a string or a number"}}`, 0},
+		{"scalar", `17`, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"not a JSON-RPC 2.0 message: not an object"}}`, 0},
+		{"empty batch", `[]`, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"empty batch"}}`, 0},
+		{"notification", `{"jsonrpc":"2.0","method":"notifications/x"}`, "", 1},
+		{"stray response", `{"jsonrpc":"2.0","id":1,"result":{}}`, "", 0},
+		{"blank lines", "\n  \r\n\t", "", 0},
+		{"no line end, CR", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\r", `{"jsonrpc":"2.0","id":1,"result":{"method":"ping","params":null}}`, 1},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newFakeCore(nil)
+			got := strings.Join(stdioLines(t, c, tc.in), "\n")
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("answer to %s (-want +got):\n%s", tc.in, diff)
+			}
+			if opened, closed := c.counts(); opened != tc.opened || closed != tc.opened {
+				t.Errorf("sessions opened, closed = %d, %d, want %d of each", opened, closed, tc.opened)
+			}
+		})
+	}
+}
+
+func TestStdioBatchIsAnsweredSingly(t *testing.T) {
+	got := stdioLines(t, newFakeCore(nil), `[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0","method":"notifications/b"},3,{"jsonrpc":"2.0","id":2,"method":"c"}]`)
+	if len(got) != 3 {
+		t.Errorf("batch of two requests and one fault got %d lines, want 3: %q", len(got), got)
+	}
+}
+
+// A probe and then the legacy handshake on one connection is what dual-era
+// hosts do: the probe's session is over before the real one.
+func TestStdioProbeLeavesNothing(t *testing.T) {
+	c := newFakeCore(nil)
+	in, out, stop := stdioPipe(t, c)
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{`+modernMeta+`}}`)
+	readLineOf(t, out)
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":2,"method":"initialize","params":{}}`)
+	readLineOf(t, out)
+	if p := c.lastPeer(); p.Modern {
+		t.Errorf("session after initialize: Modern = true, want false")
+	}
+	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":3,"method":"tools/list","params":{`+modernMeta+`}}`)
+	readLineOf(t, out)
+	if p := c.lastPeer(); !p.Modern {
+		t.Errorf("session of a modern request beside a legacy one: Modern = false, want true")
+	}
+	stop()
+	if opened, closed := c.counts(); opened != 3 || closed != 3 {
+		t.Errorf("sessions opened, closed = %d, %d, want 3, 3", opened, closed)
+	}
+}
+
+func TestStdioOrderOfNotifications(t *testing.T) {
+	var in strings.Builder
+	var want []string
+	for i := range 200 {
+		name := fmt.Sprintf("notifications/n%d", i)
+		want = append(want, name)
+		fmt.Fprintf(&in, "{\"jsonrpc\":\"2.0\",\"method\":%q}\n", name)
+	}
+	c := newFakeCore(nil)
+	stdioLines(t, c, in.String())
+	if diff := cmp.Diff(want, c.notified); diff != "" {
+		t.Errorf("notifications (-want +got):\n%s", diff)
+	}
+}
+
+// 64 calls that each ask the host and wait for its answer, on one connection.
+func TestStdioElicitations(t *testing.T) {
+	const n = 64
+	asked := newAsker()
+	c := newFakeCore(asked.serve)
+	in, out, stop := stdioPipe(t, c)
+	go asked.route(c.answers)
+	for i := range n {
+		fmt.Fprintf(in, "{\"jsonrpc\":\"2.0\",\"id\":%d,\"method\":\"tools/call\"}\n", i)
+	}
+	for done := 0; done < n; {
+		m, err := wire.ParseMessage([]byte(readLineOf(t, out)))
+		if err != nil {
+			t.Fatalf("ParseMessage: %v", err)
+		}
+		if m.IsRequest() {
+			fmt.Fprintf(in, "{\"jsonrpc\":\"2.0\",\"id\":%s,\"result\":{\"for\":%s}}\n", m.ID, m.ID)
+			continue
+		}
+		if want := fmt.Sprintf(`{"for":"ask-%s"}`, m.ID); string(m.Result) != want {
+			t.Errorf("call %s = %s, want %s", m.ID, m.Result, want)
+		}
+		done++
+	}
+	close(c.answers)
+	stop()
+}
+
+func TestStdioEndOfInputCancels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var cause error
+		c := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+			<-ctx.Done()
+			cause = context.Cause(ctx)
+			return Reply{}
+		})
+		start := time.Now()
+		got := stdioLines(t, c, `{"jsonrpc":"2.0","id":1,"method":"slow"}`)
+		if len(got) != 0 {
+			t.Errorf("output = %q, want none for a cancelled exchange", got)
+		}
+		if d := time.Since(start); d != stdioGrace {
+			t.Errorf("cancelled after %v, want %v", d, stdioGrace)
+		}
+		if cause == nil || cause.Error() != "the host closed the connection" {
+			t.Errorf("cause = %v", cause)
+		}
+		if c.serving.Load() != 0 {
+			t.Error("serveStdio returned while an exchange was running")
+		}
+	})
+}
+
+func TestStdioContextEnds(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	inR, inW := io.Pipe()
+	defer inW.Close()
+	done := make(chan error, 1)
+	go func() { done <- ServeStdio(ctx, newFakeCore(nil), inR, io.Discard, edgeLog(t)) }()
+	stop := errors.New("stop")
+	cancel(stop)
+	if err := <-done; !errors.Is(err, stop) {
+		t.Errorf("serveStdio = %v, want the cause %v", err, stop)
+	}
+}
+
+func TestStdioPanicIsContained(t *testing.T) {
+	quiet := slog.New(slog.DiscardHandler)
+	var out bytes.Buffer
+	c := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+		if ex.Msg.Method == "boom" {
+			panic("boom")
+		}
+		return echo(ctx, ex)
+	})
+	c.onNotify = func(wire.Message) { panic("notify") }
+	in := `{"jsonrpc":"2.0","id":1,"method":"boom"}` + "\n" + `{"jsonrpc":"2.0","method":"n"}`
+	if err := ServeStdio(t.Context(), c, strings.NewReader(in), &out, quiet); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"jsonrpc":"2.0","id":1,"error":{"code":-32603,"message":"internal error"}}` + "\n"
+	if out.String() != want {
+		t.Errorf("output = %s, want %s", out.String(), want)
+	}
+}
+
+// A host that never reads: the writer hangs, what the core sends must not, and
+// the connection still ends.
+func TestStdioHostNeverReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		outR, outW := io.Pipe()
+		w := newLineWriter(outW, 100)
+		var err error
+		sent := 0
+		for ; err == nil && sent < 1000; sent++ {
+			err = w.offer([]byte("0123456789"))
+			synctest.Wait() // until the writer hangs with the first line
+		}
+		if !errors.Is(err, errSlowHost) || sent > 20 {
+			t.Errorf("offer = %v after %d lines, want %v within 20", err, sent, errSlowHost)
+		}
+		blocked := make(chan error, 1)
+		go func() { blocked <- w.write([]byte("x")) }()
+		synctest.Wait()
+		w.hurry()
+		if err := <-blocked; !errors.Is(err, errSlowHost) {
+			t.Errorf("write after hurry = %v, want %v", err, errSlowHost)
+		}
+		start := time.Now()
+		w.close(time.Second)
+		if d := time.Since(start); d != time.Second {
+			t.Errorf("close took %v, want the whole grace", d)
+		}
+		outR.Close()
+		<-w.done
+	})
+}
+
+func TestStdioOutputFails(t *testing.T) {
+	inR, inW := io.Pipe()
+	defer inW.Close()
+	outR, outW := io.Pipe()
+	outR.CloseWithError(errors.New("gone"))
+	go fmt.Fprintln(inW, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
+	c := newFakeCore(nil)
+	if err := ServeStdio(t.Context(), c, inR, outW, edgeLog(t)); err == nil || !strings.Contains(err.Error(), "gone") {
+		t.Errorf("serveStdio = %v, want the fault of the writer", err)
+	}
+	if opened, closed := c.counts(); opened != 1 || closed != 1 {
+		t.Errorf("sessions opened, closed = %d, %d, want 1, 1", opened, closed)
+	}
+}
+
+func TestStdioLineLimit(t *testing.T) {
+	r := bufio.NewReaderSize(strings.NewReader(strings.Repeat("a", 100)+"\nshort\n"+strings.Repeat("b", 64)+"\nlast"), 16)
+	for i, want := range []struct {
+		line string
+		err  error
+	}{{"", errLineTooLong}, {"short", nil}, {strings.Repeat("b", 64), nil}, {"last", io.EOF}, {"", io.EOF}} {
+		line, err := readLine(r, 64)
+		if string(line) != want.line || err != want.err {
+			t.Errorf("readLine %d = %q, %v, want %q, %v", i, line, err, want.line, want.err)
+		}
+	}
+}
+
+// Property: whatever the host sends, every line written is one valid JSON-RPC
+// message, every request is answered once, and nothing panics.
+func FuzzStdio(f *testing.F) {
+	for _, s := range []string{`{"jsonrpc":"2.0","id":1,"method":"a"}`, "[1,2]\n{}", `{"jsonrpc":"2.0","id":null,"error":{}}`,
+		"{\"jsonrpc\":\"2.0\",\n\"id\":1}", `{"jsonrpc":"2.0","id":1,"method":"m","params":{"_meta":3}}`, "\x00\xff\n[[[[", `{"jsonrpc":"2.0","id":1,"method":"m","params":{` + modernMeta + `}}`} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		var out bytes.Buffer
+		c := newFakeCore(nil)
+		if err := ServeStdio(t.Context(), c, bytes.NewReader(in), &out, slog.New(slog.DiscardHandler)); err != nil {
+			t.Fatalf("serveStdio = %v", err)
+		}
+		answered := 0
+		for line := range bytes.Lines(out.Bytes()) {
+			m, err := wire.ParseMessage(line)
+			if err != nil || !m.IsResponse() {
+				t.Fatalf("wrote %q: %v", line, err)
+			}
+			answered++
+		}
+		messages := 0
+		for line := range bytes.Lines(in) {
+			if line = bytes.TrimSpace(line); len(line) == 0 || line[0] == '[' {
+				continue
+			}
+			if m, err := wire.ParseMessage(line); err != nil || m.IsRequest() {
+				messages++
+			}
+		}
+		if answered < messages {
+			t.Fatalf("%d answers to %d messages that need one", answered, messages)
+		}
+	})
+}
+
+// stdioPipe starts a connection and returns its two ends; stop ends it cleanly.
+func stdioPipe(t *testing.T, c Core) (in io.Writer, out *bufio.Reader, stop func()) {
+	t.Helper()
+	inR, inW := io.Pipe()
+	outR, outW := io.Pipe()
+	done := make(chan error, 1)
+	go func() { done <- ServeStdio(t.Context(), c, inR, outW, edgeLog(t)) }()
+	return inW, bufio.NewReader(outR), func() {
+		inW.Close()
+		if err := <-done; err != nil {
+			t.Errorf("serveStdio = %v", err)
+		}
+	}
+}
+
+func readLineOf(t *testing.T, r *bufio.Reader) string {
+	t.Helper()
+	line, err := r.ReadString('\n')
+	if err != nil {
+		t.Fatalf("reading a line: %v", err)
+	}
+	return line
+}
+
+// asker is a core's serve that asks the host about every call, with the request
+// id "ask-<id of the call>", and returns the host's answer as the result.
+type asker struct {
+	mu      sync.Mutex
+	waiting map[string]chan wire.Message
+}
+
+func newAsker() *asker { return &asker{waiting: map[string]chan wire.Message{}} }
+
+func (a *asker) serve(ctx context.Context, ex *Exchange) Reply {
+	if ex.Msg.Method == "initialize" {
+		return echo(ctx, ex)
+	}
+	id := fmt.Sprintf(`"ask-%s"`, ex.Msg.ID)
+	ch := make(chan wire.Message, 1)
+	a.mu.Lock()
+	a.waiting[id] = ch
+	a.mu.Unlock()
+	ask := wire.Message{ID: json.RawMessage(id), Method: "elicitation/create", Params: json.RawMessage(`{}`)}
+	if err := ex.Emit(ask.Encode()); err != nil {
+		return Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: err.Error()}).JSON()}
+	}
+	select {
+	case m := <-ch:
+		return Reply{Result: m.Result}
+	case <-ctx.Done():
+		return Reply{}
+	}
+}
+
+// route hands the answers to the calls that wait for them.
+func (a *asker) route(answers <-chan wire.Message) {
+	for m := range answers {
+		a.mu.Lock()
+		ch := a.waiting[string(m.ID)]
+		a.mu.Unlock()
+		if ch != nil {
+			ch <- m
+		}
+	}
+}

@@ -1,0 +1,595 @@
+package edge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// 64 calls that each ask the host, on 64 POSTs and with no GET stream: each
+// question comes on the stream of its own call.
+func TestLegacyElicitations(t *testing.T) {
+	const n = 64
+	asked := newAsker()
+	c := newFakeCore(asked.serve)
+	_, url := startEdge(t, c, HTTPOptions{})
+	go asked.route(c.answers)
+	session := openHost(t, url)
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() {
+			resp, err := http.DefaultClient.Do(hostRequest(t, "POST", url, fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call"}`, i), wire.HeaderSession, session))
+			if err != nil {
+				t.Errorf("call %d: %v", i, err)
+				return
+			}
+			defer resp.Body.Close()
+			for s := newSSEReader(t, resp); ; {
+				ev, ok := s.next()
+				if !ok {
+					t.Errorf("call %d: the stream ended without a reply", i)
+					return
+				}
+				if ev.data == "" { // priming
+					continue
+				}
+				m, err := wire.ParseMessage([]byte(ev.data))
+				if err != nil {
+					t.Errorf("call %d: event %q: %v", i, ev.data, err)
+					return
+				}
+				if m.IsResponse() {
+					if want := fmt.Sprintf(`{"for":"ask-%d"}`, i); string(m.Result) != want {
+						t.Errorf("call %d = %s, want %s", i, m.Result, want)
+					}
+					return
+				}
+				if want := fmt.Sprintf(`"ask-%d"`, i); string(m.ID) != want {
+					t.Errorf("call %d was asked %s, want %s", i, m.ID, want)
+				}
+				answer, err := http.DefaultClient.Do(hostRequest(t, "POST", url, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":{"for":%s}}`, m.ID, m.ID), wire.HeaderSession, session))
+				if err != nil {
+					t.Errorf("answer %d: %v", i, err)
+					return
+				}
+				answer.Body.Close()
+			}
+		})
+	}
+	wg.Wait()
+	close(c.answers)
+}
+
+// gate is a core whose calls wait until the test lets them go.
+type gate struct {
+	*fakeCore
+	started chan *Exchange
+	release chan Reply
+}
+
+func newGate() *gate {
+	g := &gate{started: make(chan *Exchange, 16), release: make(chan Reply, 16)}
+	g.fakeCore = newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+		if ex.Msg.Method != "wait" {
+			return echo(ctx, ex)
+		}
+		g.started <- ex
+		select {
+		case r := <-g.release:
+			return r
+		case <-ctx.Done():
+			return Reply{}
+		}
+	})
+	return g
+}
+
+const waitCall = `{"jsonrpc":"2.0","id":7,"method":"wait"}`
+
+var doneReply = Reply{Result: json.RawMessage(`"done"`)}
+
+const doneText = `{"jsonrpc":"2.0","id":7,"result":"done"}`
+
+// later sends a request whose answer the caller reads when it comes.
+func later(t *testing.T, r *http.Request) <-chan *http.Response {
+	ch := make(chan *http.Response, 1)
+	go func() {
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil && r.Context().Err() == nil {
+			t.Errorf("%s %s: %v", r.Method, r.URL, err)
+		}
+		ch <- resp
+	}()
+	return ch
+}
+
+// A plain reply while another call of the session has its stream open.
+func TestLegacyPlainReplyBesideStream(t *testing.T) {
+	g := newGate()
+	_, url := startEdge(t, g, HTTPOptions{})
+	id := openHost(t, url)
+	first := later(t, hostRequest(t, "POST", url, waitCall, wire.HeaderSession, id))
+	ex := <-g.started
+	if err := ex.Emit([]byte(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create"}`)); err != nil {
+		t.Fatal(err)
+	}
+	if _, body, h := hostAnswer(t, hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":8,"method":"ping"}`, wire.HeaderSession, id)); h.Get("Content-Type") != "application/json" {
+		t.Errorf("second call = %s %s, want plain JSON", h.Get("Content-Type"), body)
+	}
+	g.release <- doneReply
+	resp := <-first
+	defer resp.Body.Close()
+	s := newSSEReader(t, resp)
+	if ev := s.want(""); ev.id != "2-0" || ev.retry == "" {
+		t.Errorf("priming event = %+v, want id 2-0 and a retry", ev)
+	}
+	if ev := s.want(`{"jsonrpc":"2.0","id":"q","method":"elicitation/create"}`); ev.id != "2-1" {
+		t.Errorf("first event id = %q, want 2-1", ev.id)
+	}
+	s.want(doneText)
+	if ev, ok := s.next(); ok {
+		t.Errorf("event after the reply: %+v", ev)
+	}
+}
+
+func TestLegacyResume(t *testing.T) {
+	g := newGate()
+	e, url := startEdge(t, g, HTTPOptions{})
+	id := openHost(t, url)
+	ctx, leave := context.WithCancel(t.Context())
+	first := later(t, hostRequest(t, "POST", url, waitCall, wire.HeaderSession, id).WithContext(ctx))
+	ex := <-g.started
+	_ = ex.Emit([]byte(`{"n":1}`))
+	resp := <-first
+	s := newSSEReader(t, resp)
+	prime := s.want("")
+	one := s.want(`{"n":1}`)
+	leave() // the connection breaks, the call goes on
+	resp.Body.Close()
+
+	if err := ex.Emit([]byte(`{"n":2}`)); err != nil {
+		t.Fatalf("Emit while nobody is connected = %v, want it kept", err)
+	}
+	resume := func(last string) *sseReader {
+		return newSSEReader(t, hostDo(t, hostRequest(t, "GET", url, "", wire.HeaderSession, id, wire.HeaderLastEvent, last)))
+	}
+	s = resume(one.id)
+	s.want("")
+	s.want(`{"n":2}`)
+	_ = ex.Emit([]byte(`{"n":3}`))
+	s.want(`{"n":3}`)
+	took := resume(one.id) // the host noticed a broken connection before we did
+	took.want("")
+	took.want(`{"n":2}`)
+	took.want(`{"n":3}`)
+	if ev, ok := s.next(); ok {
+		t.Errorf("the connection that was taken over got %+v, want its end", ev)
+	}
+	g.release <- doneReply
+	took.want(doneText)
+	if _, ok := took.next(); ok {
+		t.Error("the stream goes on after the reply")
+	}
+	again := resume(prime.id) // the reply was lost on the way
+	again.want("")
+	for _, want := range []string{`{"n":1}`, `{"n":2}`, `{"n":3}`, doneText} {
+		again.want(want)
+	}
+	for _, bad := range []string{"2-99", "77-0", "x", "2", "-1", "2-18446744073709551615"} {
+		if status, _, _ := hostAnswer(t, hostRequest(t, "GET", url, "", wire.HeaderSession, id, wire.HeaderLastEvent, bad)); status != 400 {
+			t.Errorf("Last-Event-ID %q = %d, want 400", bad, status)
+		}
+	}
+	l := e.allSessions()[0]
+	l.mu.Lock()
+	l.ended[0].at = time.Now().Add(-e.opts.EventTTL)
+	l.mu.Unlock()
+	if status, _, _ := hostAnswer(t, hostRequest(t, "GET", url, "", wire.HeaderSession, id, wire.HeaderLastEvent, prime.id)); status != 400 {
+		t.Errorf("resuming after the time to live = %d, want 400", status)
+	}
+}
+
+// A legacy host that leaves before anything was sent: the call goes on, and what
+// it sends waits for the GET stream.
+func TestLegacyDisconnectIsNoCancel(t *testing.T) {
+	bubble(t, HTTPOptions{}, func(t *testing.T, g *gate, e *HTTP) {
+		id := openIn(t, e)
+		ctx, leave := context.WithCancel(t.Context())
+		conn, wait := serveIn(t, e, hostRequest(t, "POST", localURL, waitCall, wire.HeaderSession, id).WithContext(ctx))
+		ex := <-g.started
+		leave()
+		synctest.Wait()
+		if n := g.serving.Load(); n != 1 || conn.code() != 0 {
+			t.Fatalf("%d calls running, answer %d, want 1 running and no answer", n, conn.code())
+		}
+		if err := ex.Emit([]byte(`{"n":1}`)); err != nil {
+			t.Errorf("Emit after the host left = %v", err)
+		}
+		get, _ := serveIn(t, e, hostRequest(t, "GET", localURL, "", wire.HeaderSession, id))
+		if !strings.Contains(get.text(), `{"n":1}`) {
+			t.Errorf("GET stream = %q, want what the call sent", get.text())
+		}
+		g.release <- doneReply
+		wait()
+		if conn.code() != 0 {
+			t.Errorf("answer %d to a host that left", conn.code())
+		}
+	})
+}
+
+func TestLegacyGetStream(t *testing.T) {
+	g := newGate()
+	_, url := startEdge(t, g, HTTPOptions{})
+	id := openHost(t, url)
+	push := g.lastPeer().Push
+	_ = push([]byte(`{"n":1}`)) // kept until a GET stream comes
+	_ = push([]byte("{\"n\":\r\n2}"))
+	ctx, leave := context.WithCancel(t.Context())
+	resp := hostDo(t, hostRequest(t, "GET", url, "", wire.HeaderSession, id).WithContext(ctx))
+	s := newSSEReader(t, resp)
+	if ev := s.want(""); ev.id != "0-0" {
+		t.Errorf("priming id = %q, want 0-0", ev.id)
+	}
+	s.want(`{"n":1}`)
+	last := s.want(`{"n":  2}`)
+	if status, _, _ := hostAnswer(t, hostRequest(t, "GET", url, "", wire.HeaderSession, id)); status != 409 {
+		t.Errorf("second GET = %d, want 409", status)
+	}
+	post := later(t, hostRequest(t, "POST", url, waitCall, wire.HeaderSession, id))
+	<-g.started
+	_ = push([]byte(`{"n":3}`)) // the GET stream comes before an open POST
+	s.want(`{"n":3}`)
+	g.release <- doneReply
+	if r := <-post; r.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("POST beside a GET stream = %s, want plain JSON", r.Header.Get("Content-Type"))
+	} else {
+		r.Body.Close()
+	}
+	leave()
+	resp = hostDo(t, hostRequest(t, "GET", url, "", wire.HeaderSession, id, wire.HeaderLastEvent, last.id))
+	s = newSSEReader(t, resp)
+	s.want("")
+	s.want(`{"n":3}`)
+	if status, _, _ := hostAnswer(t, hostRequest(t, "DELETE", url, "", wire.HeaderSession, id)); status != 204 {
+		t.Errorf("DELETE = %d", status)
+	}
+	if ev, ok := s.next(); ok {
+		t.Errorf("after DELETE: %+v, want the end of the stream", ev)
+	}
+	if err := push([]byte("{}")); !errors.Is(err, errHostSessionClosed) {
+		t.Errorf("Push after DELETE = %v, want %v", err, errHostSessionClosed)
+	}
+}
+
+// Without a GET stream a message of no call takes a POST that waits.
+func TestLegacyPushOnPost(t *testing.T) {
+	g := newGate()
+	_, url := startEdge(t, g, HTTPOptions{})
+	id := openHost(t, url)
+	push := g.lastPeer().Push
+	post := later(t, hostRequest(t, "POST", url, waitCall, wire.HeaderSession, id))
+	<-g.started
+	if err := push([]byte(`{"jsonrpc":"2.0","id":"r","method":"roots/list"}`)); err != nil {
+		t.Fatal(err)
+	}
+	resp := <-post
+	defer resp.Body.Close()
+	s := newSSEReader(t, resp)
+	s.want("")
+	s.want(`{"jsonrpc":"2.0","id":"r","method":"roots/list"}`)
+	g.release <- doneReply
+	s.want(doneText)
+}
+
+func TestParkDropsOldestNotification(t *testing.T) {
+	s := &stream{resume: true, limit: 100}
+	big := func(head string) []byte { return []byte(head + strings.Repeat(" ", 60) + "}") }
+	for _, head := range []string{`{"id":1`, `{"method":"a"`, `{"method":"b"`} {
+		if _, err := s.park(big(head)); (err != nil) != (head == "never") {
+			t.Fatalf("park(%s) = %v", head, err)
+		}
+	}
+	if got := len(s.events); got != 2 {
+		t.Fatalf("%d events wait, want the request and the newer notification", got)
+	}
+	if dropped, err := s.park(big(`{"id":2`)); err != nil || !strings.HasPrefix(string(dropped), `{"method":"b"`) {
+		t.Errorf("park of a request dropped %q, %v, want the notification", dropped, err)
+	}
+	if _, err := s.park(big(`{"id":3`)); !errors.Is(err, errSlowHost) {
+		t.Errorf("park beside requests only = %v, want %v", err, errSlowHost)
+	}
+}
+
+// fakeConn is a ResponseWriter on the clock of a synctest bubble: no network, so
+// that time stands still unless everybody waits.
+type fakeConn struct {
+	mu      sync.Mutex
+	header  http.Header // the handler's
+	status  int
+	sent    http.Header // as they were at WriteHeader
+	body    strings.Builder
+	blocked chan struct{} // Write waits for it if not nil, as on a full socket
+	until   time.Time     // write deadline
+}
+
+func (c *fakeConn) Header() http.Header {
+	if c.header == nil {
+		c.header = http.Header{}
+	}
+	return c.header
+}
+
+func (c *fakeConn) WriteHeader(status int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.status, c.sent = status, c.Header().Clone()
+}
+
+func (c *fakeConn) Flush() {}
+
+// head returns the status and the headers that were sent; 0 before that.
+func (c *fakeConn) head() (int, http.Header) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.status, c.sent
+}
+
+func (c *fakeConn) code() int {
+	status, _ := c.head()
+	return status
+}
+
+func (c *fakeConn) SetWriteDeadline(t time.Time) error {
+	c.until = t
+	return nil
+}
+
+func (c *fakeConn) Write(b []byte) (int, error) {
+	if c.blocked != nil {
+		select {
+		case <-c.blocked:
+		case <-time.After(time.Until(c.until)):
+			return 0, errors.New("write deadline passed")
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.body.Write(b)
+}
+
+func (c *fakeConn) text() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.body.String()
+}
+
+// bubble runs f with an edge inside a synctest bubble, and shuts it down.
+func bubble(t *testing.T, opts HTTPOptions, f func(t *testing.T, g *gate, e *HTTP)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		opts.Log = edgeLog(t)
+		g := newGate()
+		e := NewHTTP(g, opts)
+		f(t, g, e)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_ = e.Shutdown(ctx)
+		if opened, closed := g.counts(); opened != closed {
+			t.Errorf("sessions opened, closed = %d, %d, want the same", opened, closed)
+		}
+	})
+}
+
+const localURL = "http://127.0.0.1/mcp"
+
+// serveIn runs one request of the edge in the bubble; wait returns when the
+// handler does.
+func serveIn(t *testing.T, e *HTTP, r *http.Request) (c *fakeConn, wait func()) {
+	c = &fakeConn{}
+	done := make(chan struct{})
+	go func() { defer close(done); e.ServeHTTP(c, r) }()
+	synctest.Wait()
+	return c, func() { <-done }
+}
+
+func openIn(t *testing.T, e *HTTP) string {
+	c, wait := serveIn(t, e, hostRequest(t, "POST", localURL, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`))
+	wait()
+	_, h := c.head()
+	return h.Get(wire.HeaderSession)
+}
+
+func TestSilentCallBecomesStream(t *testing.T) {
+	bubble(t, HTTPOptions{}, func(t *testing.T, g *gate, e *HTTP) {
+		for _, r := range []*http.Request{
+			hostRequest(t, "POST", localURL, waitCall, wire.HeaderSession, openIn(t, e)),
+			modernRequest(t, localURL, "wait", ""),
+		} {
+			c, wait := serveIn(t, e, r)
+			<-g.started
+			time.Sleep(5*time.Second - 1)
+			synctest.Wait()
+			if c.code() != 0 {
+				t.Fatal("the answer began before 5 s")
+			}
+			time.Sleep(time.Nanosecond)
+			synctest.Wait()
+			if _, h := c.head(); h.Get("Content-Type") != "text/event-stream" {
+				t.Fatalf("after 5 s: %v, want an event stream", h)
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if n := strings.Count(c.text(), ": keep-alive\n\n"); n != 4 {
+				t.Errorf("%d keep-alive comments in a minute, want 4", n)
+			}
+			g.release <- doneReply
+			wait()
+			if !strings.Contains(c.text(), `"result":"done"`) {
+				t.Errorf("stream = %q, want the reply in it", c.text())
+			}
+		}
+	})
+}
+
+func TestIdleSessions(t *testing.T) {
+	bubble(t, HTTPOptions{SessionIdle: 10 * time.Minute}, func(t *testing.T, _ *gate, e *HTTP) {
+		idle, listening := openIn(t, e), openIn(t, e)
+		ctx, leave := context.WithCancel(t.Context())
+		_, wait := serveIn(t, e, hostRequest(t, "GET", localURL, "", wire.HeaderSession, listening).WithContext(ctx))
+		time.Sleep(9 * time.Minute)
+		status := func(id string) int {
+			c, wait := serveIn(t, e, hostRequest(t, "POST", localURL, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, wire.HeaderSession, id))
+			wait()
+			return c.code()
+		}
+		if got := status(idle); got != 200 {
+			t.Errorf("after 9 min: %d, want 200", got)
+		}
+		time.Sleep(9 * time.Minute)
+		if got := status(idle); got != 200 {
+			t.Errorf("9 min after use: %d, want 200", got)
+		}
+		time.Sleep(12 * time.Minute)
+		if got := status(idle); got != 404 {
+			t.Errorf("12 min after use: %d, want 404", got)
+		}
+		if got := status(listening); got != 200 {
+			t.Errorf("with an open GET stream: %d, want 200", got)
+		}
+		leave()
+		wait()
+		time.Sleep(12 * time.Minute)
+		if got := status(listening); got != 404 {
+			t.Errorf("12 min after the GET stream: %d, want 404", got)
+		}
+	})
+}
+
+func TestSessionCap(t *testing.T) {
+	bubble(t, HTTPOptions{MaxSessions: 2}, func(t *testing.T, _ *gate, e *HTTP) {
+		first := openIn(t, e)
+		openIn(t, e)
+		if id := openIn(t, e); id != "" {
+			t.Errorf("third session = %q, want a refusal while the others are fresh", id)
+		}
+		time.Sleep(2 * time.Minute)
+		if id := openIn(t, e); id == "" {
+			t.Error("no session after two idle minutes, want the oldest displaced")
+		}
+		if len(e.allSessions()) != 2 {
+			t.Errorf("%d sessions, want 2 (first was %s)", len(e.allSessions()), first)
+		}
+	})
+}
+
+// A host that never reads its stream: Emit refuses at the bound and never
+// blocks, the write gives up at its deadline, the reply is kept to be resumed.
+func TestHostNeverReads(t *testing.T) {
+	for _, era := range []string{"legacy", "modern"} {
+		t.Run(era, func(t *testing.T) {
+			bubble(t, HTTPOptions{MaxQueue: 1000}, func(t *testing.T, g *gate, e *HTTP) {
+				r := modernRequest(t, localURL, "wait", "")
+				if era == "legacy" {
+					r = hostRequest(t, "POST", localURL, waitCall, wire.HeaderSession, openIn(t, e))
+				}
+				conn := &fakeConn{blocked: make(chan struct{})}
+				done := make(chan struct{})
+				go func() { defer close(done); e.ServeHTTP(conn, r) }()
+				ex := <-g.started
+				start := time.Now()
+				var err error
+				for range 100 {
+					if err = ex.Emit([]byte(strings.Repeat("x", 100))); err != nil {
+						break
+					}
+					synctest.Wait()
+				}
+				if !errors.Is(err, errSlowHost) || time.Since(start) != 0 {
+					t.Errorf("Emit = %v after %v, want %v at once", err, time.Since(start), errSlowHost)
+				}
+				if era == "legacy" {
+					g.release <- doneReply
+				}
+				<-done // modern: the call is cancelled when the write gives up
+				if d := time.Since(start); d != e.opts.IOTimeout {
+					t.Errorf("gave up after %v, want %v", d, e.opts.IOTimeout)
+				}
+				if n := g.serving.Load(); n != 0 {
+					t.Errorf("%d calls are left", n)
+				}
+			})
+		})
+	}
+}
+
+func TestShutdownDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate()
+		e := NewHTTP(g, HTTPOptions{Log: edgeLog(t)})
+		id := openIn(t, e)
+		_, get := serveIn(t, e, hostRequest(t, "GET", localURL, "", wire.HeaderSession, id))
+		finishes, w1 := serveIn(t, e, hostRequest(t, "POST", localURL, waitCall, wire.HeaderSession, id))
+		cancelled, w2 := serveIn(t, e, hostRequest(t, "POST", localURL, waitCall, wire.HeaderSession, id))
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		done := make(chan error, 1)
+		start := time.Now()
+		go func() { done <- e.Shutdown(ctx) }()
+		get() // ends at once
+		if d := time.Since(start); d != 0 {
+			t.Errorf("the GET stream ended after %v, want at once", d)
+		}
+		late, w3 := serveIn(t, e, hostRequest(t, "POST", localURL, waitCall, wire.HeaderSession, id))
+		w3()
+		if late.code() != http.StatusServiceUnavailable {
+			t.Errorf("a call during shutdown = %d, want 503", late.code())
+		}
+		g.release <- doneReply
+		synctest.Wait()
+		if err := <-done; !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Shutdown = %v, want the deadline for the call that hangs", err)
+		}
+		w1()
+		w2()
+		if !strings.Contains(finishes.text()+cancelled.text(), `"result":"done"`) {
+			t.Error("the call that finished in time has no reply")
+		}
+		if opened, closed := g.counts(); opened != closed || g.serving.Load() != 0 {
+			t.Errorf("sessions %d, %d, calls %d left", opened, closed, g.serving.Load())
+		}
+	})
+}
+
+func TestServeHTTPLifecycle(t *testing.T) {
+	ln, err := Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := NewHTTP(newFakeCore(nil), HTTPOptions{Log: edgeLog(t)})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, ln, e, e.Handler(), time.Second) }()
+	url := "http://" + ln.Addr().String() + "/mcp"
+	id := openHost(t, url)
+	resp := hostDo(t, hostRequest(t, "GET", url, "", wire.HeaderSession, id))
+	stop()
+	if _, err := io.ReadAll(resp.Body); err != nil {
+		t.Errorf("the GET stream broke instead of ending: %v", err)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("serveHTTP = %v", err)
+	}
+	if _, err := Listen(t.Context(), "127.0.0.1:99999"); err == nil {
+		t.Error("listenHTTP on a port that does not exist: no error")
+	}
+}

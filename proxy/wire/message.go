@@ -1,0 +1,125 @@
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// MaxDepth is how deep a message may nest. encoding/json stops at 10,000;
+// no real message comes near 2,000, and every reader of ours is iterative.
+const MaxDepth = 2000
+
+// Message is one JSON-RPC 2.0 message. Its fields are byte ranges of Raw, so
+// that what nobody changes is forwarded as it came.
+type Message struct {
+	// ID is the id's literal (string or number), nil for a notification.
+	ID json.RawMessage
+	// Method is "" for a response.
+	Method string
+	// Params is nil where the message has none.
+	Params json.RawMessage
+	// Result and Error: a response has exactly one.
+	Result, Error json.RawMessage
+	// Extra holds top-level members that JSON-RPC does not know, each with a
+	// leading comma, to be forwarded with the rest.
+	Extra []byte
+	// Raw is the whole message.
+	Raw []byte
+}
+
+// Faults of a message that is not JSON-RPC 2.0.
+var (
+	ErrNotJSON    = errors.New("not valid JSON")
+	errNotMessage = errors.New("not a JSON-RPC 2.0 message")
+)
+
+// ParseMessage splits raw into its members. The message keeps raw: the caller
+// must not change it afterwards. The error is ErrNotJSON or errNotMessage,
+// wrapped with what is wrong.
+func ParseMessage(raw []byte) (Message, error) {
+	raw = rawjson.Trim(raw)
+	if !rawjson.Valid(raw, MaxDepth) {
+		return Message{}, ErrNotJSON
+	}
+	m := Message{Raw: raw}
+	version := ""
+	ok := rawjson.Members(raw, func(f rawjson.Member) bool {
+		switch {
+		case f.Is("jsonrpc"):
+			version = rawjson.Unquote(f.Value)
+		case f.Is("id"):
+			m.ID = f.Value
+		case f.Is("method"):
+			m.Method = rawjson.Unquote(f.Value)
+		case f.Is("params"):
+			m.Params = f.Value
+		case f.Is("result"):
+			m.Result = f.Value
+		case f.Is("error"):
+			m.Error = f.Value
+		default:
+			m.Extra = append(m.Extra, ',')
+			m.Extra = append(m.Extra, raw[f.Start:f.End]...)
+		}
+		return true
+	})
+	switch {
+	case !ok:
+		return m, fmt.Errorf("%w: not an object", errNotMessage)
+	case version != "2.0":
+		return m, fmt.Errorf("%w: jsonrpc is %q, want \"2.0\"", errNotMessage, version)
+	case m.ID != nil && rawjson.KindOf(m.ID) != rawjson.String && rawjson.KindOf(m.ID) != rawjson.Number:
+		// An error response to an unreadable request carries a null id.
+		if rawjson.KindOf(m.ID) != rawjson.Null || m.Error == nil {
+			return m, fmt.Errorf("%w: id must be a string or a number", errNotMessage)
+		}
+	case m.Method == "" && m.ID == nil:
+		return m, fmt.Errorf("%w: neither method nor id", errNotMessage)
+	case m.Method == "" && (m.Result == nil) == (m.Error == nil):
+		return m, fmt.Errorf("%w: a response has either result or error", errNotMessage)
+	}
+	return m, nil
+}
+
+// IsRequest reports whether m expects a response.
+func (m Message) IsRequest() bool { return m.Method != "" && m.ID != nil }
+
+// IsNotification reports whether m is a notification.
+func (m Message) IsNotification() bool { return m.Method != "" && m.ID == nil }
+
+// IsResponse reports whether m answers a request.
+func (m Message) IsResponse() bool { return m.Method == "" }
+
+// Encode returns m as one line of JSON, built from its fields and not from
+// Raw: set ID, Params, Result or Error first to change them.
+func (m Message) Encode() []byte {
+	out := make([]byte, 0, 48+len(m.ID)+len(m.Method)+len(m.Params)+len(m.Result)+len(m.Error)+len(m.Extra))
+	out = append(out, `{"jsonrpc":"2.0"`...)
+	if m.ID != nil {
+		out = append(append(out, `,"id":`...), m.ID...)
+	}
+	if m.Method != "" {
+		out = rawjson.AppendQuote(append(out, `,"method":`...), m.Method)
+	}
+	if m.Params != nil {
+		out = append(append(out, `,"params":`...), m.Params...)
+	}
+	if m.Result != nil {
+		out = append(append(out, `,"result":`...), m.Result...)
+	}
+	if m.Error != nil {
+		out = append(append(out, `,"error":`...), m.Error...)
+	}
+	out = append(out, m.Extra...)
+	return append(out, '}')
+}
+
+// WithParams returns m with other params, Raw included.
+func (m Message) WithParams(params json.RawMessage) Message {
+	m.Params = params
+	m.Raw = m.Encode()
+	return m
+}

@@ -1,0 +1,112 @@
+package wire
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestParseMessage(t *testing.T) {
+	for _, tc := range []struct {
+		name, raw string
+		kind      string // request, notification, response, or the words of the error
+	}{
+		{"request", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, "request"},
+		{"blanks around", " \t{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\r\n", "request"},
+		{"string id", `{"jsonrpc":"2.0","id":"a","method":"ping"}`, "request"},
+		{"huge id", `{"jsonrpc":"2.0","id":12345678901234567890123,"method":"ping"}`, "request"},
+		{"escaped keys", `{"jsonr\u0070c":"2.0","\u0069d":1,"method":"p\u0069ng"}`, "request"},
+		{"notification", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "notification"},
+		{"result", `{"jsonrpc":"2.0","id":1,"result":null}`, "response"},
+		{"error", `{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"}}`, "response"},
+		{"error for an unreadable request", `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}`, "response"},
+		{"not JSON", `{"jsonrpc":"2.0","id":1,`, "not valid JSON"},
+		{"two values", `{"jsonrpc":"2.0","id":1,"method":"a"}{}`, "not valid JSON"},
+		{"nothing", ``, "not valid JSON"},
+		{"too deep", `{"jsonrpc":"2.0","id":1,"method":"a","params":` + strings.Repeat("[", MaxDepth) + strings.Repeat("]", MaxDepth) + `}`, "not valid JSON"},
+		{"array", `[]`, "not an object"},
+		{"no version", `{"id":1,"method":"ping"}`, `jsonrpc is ""`},
+		{"version 1", `{"jsonrpc":"1.0","id":1,"method":"ping"}`, `jsonrpc is "1.0"`},
+		{"null id", `{"jsonrpc":"2.0","id":null,"method":"ping"}`, "id must be"},
+		{"boolean id", `{"jsonrpc":"2.0","id":true,"method":"ping"}`, "id must be"},
+		{"neither", `{"jsonrpc":"2.0"}`, "neither method nor id"},
+		{"result and error", `{"jsonrpc":"2.0","id":1,"result":1,"error":{}}`, "either result or error"},
+		{"neither result nor error", `{"jsonrpc":"2.0","id":1}`, "either result or error"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			m, err := ParseMessage([]byte(tc.raw))
+			got := "response"
+			switch {
+			case err != nil:
+				got = err.Error()
+			case m.IsRequest():
+				got = "request"
+			case m.IsNotification():
+				got = "notification"
+			}
+			if !strings.Contains(got, tc.kind) {
+				t.Errorf("ParseMessage = %q, want %q", got, tc.kind)
+			}
+			if err != nil && !errors.Is(err, ErrNotJSON) && !errors.Is(err, errNotMessage) {
+				t.Errorf("error %v is neither errNotJSON nor errNotMessage", err)
+			}
+		})
+	}
+}
+
+// TestEncodeKeeps: what a message says is what it said, down to the spelling of
+// numbers, and members that nobody knows go along.
+func TestEncodeKeeps(t *testing.T) {
+	const raw = `{"x":{"deep":[1.0e2]},"jsonrpc":"2.0","id":1.50,"method":"a\/b","params":{"n":12345678901234567890,"n":1},"y":"\ud800"}`
+	const want = `{"jsonrpc":"2.0","id":1.50,"method":"a/b","params":{"n":12345678901234567890,"n":1},"x":{"deep":[1.0e2]},"y":"\ud800"}`
+	m, err := ParseMessage([]byte(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := string(m.Encode()); got != want {
+		t.Errorf("Encode\n got %s\nwant %s", got, want)
+	}
+	changed := m.WithParams(json.RawMessage(`{}`))
+	if got, want := string(changed.Raw), strings.Replace(want, `{"n":12345678901234567890,"n":1}`, `{}`, 1); got != want {
+		t.Errorf("withParams\n got %s\nwant %s", got, want)
+	}
+	if string(m.Params) != `{"n":12345678901234567890,"n":1}` {
+		t.Errorf("withParams changed the message it was called on: %s", m.Params)
+	}
+}
+
+// FuzzMessage: a message that is read can be written and read again, and says
+// the same.
+func FuzzMessage(f *testing.F) {
+	for _, s := range []string{
+		`{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":[1,2]},"z":1}`,
+		`{"jsonrpc":"2.0","id":"x","result":{"a":"\u0000\ud83d\ude00"}}`,
+		`{"jsonrpc":"2.0","id":null,"error":{"code":1}}`,
+		`{"jsonrpc":"2.0","method":"\ud800","id":1,"id":2}`,
+		`[{"jsonrpc":"2.0"}]`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		m, err := ParseMessage(raw)
+		if err != nil {
+			return
+		}
+		out := m.Encode()
+		if !json.Valid(out) {
+			t.Fatalf("%q was written as %q, which is not JSON", raw, out)
+		}
+		again, err := ParseMessage(out)
+		if err != nil {
+			t.Fatalf("%q was written as %q, which is not a message: %v", raw, out, err)
+		}
+		// JSON is UTF-8: what is not is written as U+FFFD in the one place that
+		// is decoded, the method.
+		if string(again.ID) != string(m.ID) || (again.Method != m.Method && utf8.ValidString(m.Method)) || string(again.Params) != string(m.Params) ||
+			string(again.Result) != string(m.Result) || string(again.Error) != string(m.Error) || string(again.Extra) != string(m.Extra) {
+			t.Fatalf("%q was read again as %+v, want %+v", raw, again, m)
+		}
+	})
+}

@@ -1,0 +1,58 @@
+package wire
+
+// This file holds the words of the Model Context Protocol that edges, core and
+// links share: revisions, methods, reserved keys of _meta, headers, error codes.
+
+// Protocol revisions. Revisions are dates, so they compare as strings.
+const (
+	// VersionModern is the first revision without sessions: every request
+	// carries its version and capabilities in _meta.
+	VersionModern = "2026-07-28"
+	// VersionLegacy is the newest revision that starts with initialize.
+	VersionLegacy = "2025-11-25"
+)
+
+// Versions lists every revision spoken with hosts, newest first.
+var Versions = []string{VersionModern, VersionLegacy, "2025-06-18", "2025-03-26", "2024-11-05"}
+
+// Methods that foldgate knows by name on both sides.
+const (
+	MethodInitialize  = "initialize"
+	MethodInitialized = "notifications/initialized"
+	MethodDiscover    = "server/discover"
+	MethodCancelled   = "notifications/cancelled"
+	MethodProgress    = "notifications/progress"
+	MethodListen      = "subscriptions/listen"
+)
+
+// Keys of _meta that the protocol reserves. They are owned per hop.
+const (
+	MetaProtocolVersion    = "io.modelcontextprotocol/protocolVersion"
+	MetaClientInfo         = "io.modelcontextprotocol/clientInfo"
+	MetaClientCapabilities = "io.modelcontextprotocol/clientCapabilities"
+	MetaLogLevel           = "io.modelcontextprotocol/logLevel"
+	MetaServerInfo         = "io.modelcontextprotocol/serverInfo"
+	MetaSubscriptionID     = "io.modelcontextprotocol/subscriptionId"
+)
+
+// JSON-RPC and MCP error codes that foldgate itself answers with.
+const (
+	CodeParse              = -32700
+	CodeInvalidRequest     = -32600
+	CodeMethodNotFound     = -32601
+	CodeInvalidParams      = -32602
+	CodeInternal           = -32603
+	CodeHeaderMismatch     = -32020
+	CodeMissingCapability  = -32021
+	CodeUnsupportedVersion = -32022
+)
+
+// Headers of the streamable HTTP transport, in canonical form.
+const (
+	HeaderSession   = "Mcp-Session-Id"
+	HeaderVersion   = "Mcp-Protocol-Version"
+	HeaderMethod    = "Mcp-Method"
+	HeaderName      = "Mcp-Name"
+	HeaderParam     = "Mcp-Param-" // a prefix
+	HeaderLastEvent = "Last-Event-Id"
+)
