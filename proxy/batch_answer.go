@@ -7,12 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/preview"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 const (

@@ -4,10 +4,9 @@ import (
 	"context"
 	"slices"
 
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
-
-	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // Logging across the eras. A legacy upstream has one log level for a whole

@@ -10,11 +10,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/link"
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // A modern host on a legacy upstream. The upstream may ask its client

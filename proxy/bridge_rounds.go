@@ -6,11 +6,10 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/foldgate/foldgate/proxy/link"
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // A legacy host on a modern upstream. The upstream ends a call with

@@ -8,10 +8,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/link"
-
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/link"
 )
 
 // listKind is one of the protocol's lists.

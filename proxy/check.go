@@ -7,9 +7,8 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/foldgate/foldgate/proxy/edge"
-
 	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/proxy/edge"
 )
 
 // Report is what [Check] found.

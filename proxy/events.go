@@ -5,11 +5,10 @@ import (
 	"encoding/json"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/link"
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // This file takes what upstreams send of their own accord. All functions are

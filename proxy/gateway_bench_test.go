@@ -12,11 +12,10 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
-
-	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // costLink is an upstream that costs nothing: every call has the same result.

@@ -10,11 +10,10 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
-
-	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // fakeLink is an upstream inside the test: a func answers its requests.

@@ -9,9 +9,8 @@ import (
 	"os"
 	"sync"
 
-	"github.com/foldgate/foldgate/proxy/link"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/link"
 )
 
 // knownInfo remembers across restarts what each upstream said of itself, so

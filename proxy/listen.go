@@ -7,11 +7,10 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/foldgate/foldgate/proxy/link"
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // listeners are the hosts that wait for changes: subscriptions/listen streams

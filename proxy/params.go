@@ -8,10 +8,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/wire"
-
-	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // A tool's schema may ask that an argument also travels as an HTTP header

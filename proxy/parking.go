@@ -4,9 +4,8 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // parking is the set of parked calls. Its zero value is ready to use.

@@ -8,11 +8,10 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/foldgate/foldgate/proxy/edge"
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // Keys that a host may set in _meta for foldgate; they are never forwarded.

@@ -8,11 +8,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
-
-	"github.com/foldgate/foldgate/interceptor"
 )
 
 // session is one host session: a legacy connection with all it holds open, or

@@ -4,10 +4,9 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
-
-	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // Notify takes a notification of the host.

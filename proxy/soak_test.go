@@ -16,11 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
-
-	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 var soak = flag.Int("soak", 500, "sessions that TestSoak opens and closes in each era")

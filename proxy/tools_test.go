@@ -9,10 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/edge"
-
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/edge"
 )
 
 func counter(t *testing.T) *budget.Counter {

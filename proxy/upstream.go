@@ -11,10 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
-
-	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // upstream is one configured server: how to reach it, and what is known of it.

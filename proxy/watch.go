@@ -6,10 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/foldgate/foldgate/internal/jitter"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
-
-	"github.com/foldgate/foldgate/internal/jitter"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 )

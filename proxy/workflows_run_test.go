@@ -8,10 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/edge"
-
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/proxy/edge"
 )
 
 // openWorkflows opens n workflows as calls of up.find do.

@@ -5,9 +5,8 @@ import (
 	"net/http"
 	"sync"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // postBatch serves an array of messages, which revision 2025-03-26 allows.

@@ -8,9 +8,8 @@ import (
 	"log/slog"
 	"runtime/debug"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // This file holds what the two edges share: the rules of the modern era's

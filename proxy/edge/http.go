@@ -11,9 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // HTTPOptions tune an HTTP; the zero value is a sound configuration.

@@ -8,9 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // postLegacy serves one message of a revision with sessions.

@@ -8,9 +8,8 @@ import (
 	"net/http"
 	"strings"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 var errNoStream = errors.New("a modern host hears of this only on subscriptions/listen")

@@ -18,9 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // envChild makes the test binary behave as an MCP server on stdio. Its value

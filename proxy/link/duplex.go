@@ -5,9 +5,8 @@ import (
 	"encoding/json"
 	"strconv"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // duplex is what links have in common whose messages all travel on one stream

@@ -7,9 +7,8 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // flight is one call under way.

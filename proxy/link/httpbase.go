@@ -13,9 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 const (

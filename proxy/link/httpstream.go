@@ -8,9 +8,8 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/jitter"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 const (

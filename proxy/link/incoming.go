@@ -6,9 +6,8 @@ import (
 	"log/slog"
 	"sync/atomic"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // incoming is what all links do with what the upstream sends.

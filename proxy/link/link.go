@@ -9,9 +9,8 @@ import (
 	"log/slog"
 	"runtime/debug"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // Ways in which a link or a call on it fails. Callers tell them apart with

@@ -8,9 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // probeTimeout is how long an upstream may stay silent on server/discover

@@ -3,9 +3,8 @@ package link
 import (
 	"fmt"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // route hands a request or notification of the upstream to the call that it

@@ -14,9 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 

@@ -20,9 +20,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 	"github.com/google/go-cmp/cmp"
 )
 
