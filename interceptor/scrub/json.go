@@ -11,7 +11,8 @@ import (
 // JSON removes secrets from all strings and keys of a JSON value, as
 // [Scrubber.Text] does from each of them, and besides
 //
-//   - examines "key": "value" together where the value is short,
+//   - examines "key": "value" together where the value is short and the key
+//     holds a literal that a rule looks for,
 //   - examines the text blocks of one content array joined without a separator,
 //     as a model reads them,
 //   - examines and encodes again what is in a base64 "blob" of text.
