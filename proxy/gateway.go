@@ -46,6 +46,7 @@ type Gateway struct {
 	traces    oteltrace.TracerProvider // nil: no spans
 	meters    metric.MeterProvider     // nil: no metrics
 	telemetry *interceptor.Telemetry   // nil: off
+	without   []string                 // layers that the chain is made without
 	// through runs a call down the chain of interceptors to h.
 	through func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error)
 
@@ -85,10 +86,14 @@ func New(cfg Config, log *slog.Logger, options ...Option) (*Gateway, error) {
 		g.ups = append(g.ups, u)
 		g.byKey[key] = u
 	}
-	g.through = newChain(g)
-	if err := g.watchState(); err != nil {
+	var err error
+	if g.through, err = newChain(g); err == nil {
+		err = g.watchState()
+	}
+	if err != nil {
+		err = errors.Join(err, g.closeEngines(ctx)) // before cancel: the state is closed in order
 		cancel()
-		return nil, errors.Join(fmt.Errorf("telemetry: %w", err), g.closeEngines(ctx))
+		return nil, err
 	}
 	if g.flows != nil {
 		g.background(func() { g.flows.sweep(g.ctx) })

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
@@ -41,7 +42,12 @@ func (g *Gateway) openTelemetry() (err error) {
 
 // watchState reports what is not a matter of calls: sessions, upstreams, the
 // journal.
-func (g *Gateway) watchState() error {
+func (g *Gateway) watchState() (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("telemetry: %w", err)
+		}
+	}()
 	if g.meters == nil {
 		return nil
 	}
@@ -93,7 +99,7 @@ func (g *Gateway) observed(locate func(context.Context, *interceptor.Call), laye
 		order = append(order, g.telemetry.Calls(locate))
 	}
 	for _, l := range layers {
-		if l.mw == nil { // not configured
+		if l.mw == nil { // not configured, or left out
 			continue
 		}
 		if g.telemetry != nil {
