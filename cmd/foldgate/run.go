@@ -59,7 +59,7 @@ func (a *app) serve(ctx context.Context, cfg proxy.Config, in io.Reader, out, er
 	defer done()
 	telemetry, flush := startTelemetry(ctx, errOut, log)
 	defer flush()
-	g, err := proxy.New(cfg, log, telemetry...)
+	g, err := proxy.New(cfg, log, append(telemetry, leftOut(log)...)...)
 	if err != nil {
 		return err
 	}

@@ -14,6 +14,9 @@ func newVersion() *cobra.Command {
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintf(cmd.OutOrStdout(), "foldgate %s %s/%s %s\n", proxy.Version(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+			if err == nil && withoutLayers != "" {
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "built without %s, for benchmarks only\n", withoutLayers)
+			}
 			return err
 		},
 	}
