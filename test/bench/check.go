@@ -12,9 +12,19 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// check makes sure that the foldgate about to be measured does its work: that
-// it counts, scrubs and traces. A gateway that does nothing is fast.
-func check(s *server) error {
+// parts is what a foldgate is expected to do.
+type parts struct {
+	counts, scrubs, traces bool
+	payload                bool // in the records
+}
+
+// whole is foldgate as it is.
+var whole = parts{counts: true, scrubs: true, traces: true, payload: true}
+
+// check makes sure that the foldgate about to be measured does its work, that
+// it counts, scrubs and traces, and that one with a part left out does all but
+// that. A gateway that does nothing is fast.
+func check(s *server, p parts) error {
 	l, err := openLane(s, scenario{host: "http", upstream: "stdio", clients: 1, size: 4096, branch: true})
 	if err != nil {
 		return err
@@ -24,8 +34,8 @@ func check(s *server) error {
 		return err
 	}
 	defer c.close()
-	for _, f := range []func(*lane, caller) error{checkCount, checkScrub, checkTrace} {
-		if err := f(l, c); err != nil {
+	for _, f := range []func(*lane, caller, parts) error{checkCount, checkScrub, checkTrace} {
+		if err := f(l, c, p); err != nil {
 			return err
 		}
 	}
@@ -33,7 +43,7 @@ func check(s *server) error {
 }
 
 // checkCount compares what a branch is charged with a count of our own.
-func checkCount(l *lane, c caller) error {
+func checkCount(l *lane, c caller, p parts) error {
 	before, err := used(l, c)
 	if err != nil {
 		return err
@@ -58,6 +68,12 @@ func checkCount(l *lane, c caller) error {
 	if err != nil {
 		return err
 	}
+	if !p.counts {
+		if after != before {
+			return fmt.Errorf("foldgate counts, which was left out: budget_used changed by %d", after-before)
+		}
+		return nil
+	}
 	if after-before != want || want < 100 {
 		return fmt.Errorf("foldgate does not count: a call of %d tokens changed budget_used by %d", want, after-before)
 	}
@@ -79,10 +95,16 @@ func used(l *lane, c caller) (int, error) {
 }
 
 // checkScrub plants a fake credential.
-func checkScrub(l *lane, c caller) error {
+func checkScrub(l *lane, c caller, p parts) error {
 	answer, err := c.call(l.id(), "tools/call", "leak", "{}")
 	if err != nil {
 		return err
+	}
+	if !p.scrubs {
+		if !bytes.Contains(answer, []byte(leaked)) {
+			return fmt.Errorf("foldgate scrubs, which was left out: %.300s", answer)
+		}
+		return nil
 	}
 	if bytes.Contains(answer, []byte(leaked)) || !bytes.Contains(answer, []byte("[REDACTED:")) {
 		return fmt.Errorf("foldgate does not scrub: %.300s", answer)
@@ -90,33 +112,48 @@ func checkScrub(l *lane, c caller) error {
 	return nil
 }
 
-// checkTrace expects two records a call, payload included.
-func checkTrace(l *lane, c caller) error {
+// checkTrace expects two records a call, with a payload or all without; where
+// the trace is left out, none about any call so far.
+func checkTrace(l *lane, c caller, p parts) error {
 	const calls = 10
-	before := records(l.s)
+	before, beforeFull := records(l.s)
 	for range calls {
 		if err := l.call(c); err != nil {
 			return err
 		}
 	}
-	if n := records(l.s) - before; n != 2*calls {
-		return fmt.Errorf("foldgate does not trace: %d calls left %d records", calls, n)
+	n, full := records(l.s)
+	if !p.traces {
+		if n != 0 {
+			return fmt.Errorf("foldgate traces, which was left out: %d records", n)
+		}
+		return nil
+	}
+	want := 0
+	if p.payload {
+		want = 2 * calls
+	}
+	if n-before != 2*calls || full-beforeFull != want {
+		return fmt.Errorf("foldgate does not trace: %d calls left %d records, %d with a payload", calls, n-before, full-beforeFull)
 	}
 	return nil
 }
 
-// records counts the lines about tools/call that carry a payload.
-func records(s *server) (n int) {
+// records counts the lines about tools/call, and those of them that carry a payload.
+func records(s *server) (n, full int) {
 	files, _ := filepath.Glob(filepath.Join(filepath.Dir(s.config), "state", "trace", "*.jsonl"))
 	for _, f := range files {
 		raw, _ := os.ReadFile(f)
 		for line := range bytes.Lines(raw) {
 			kind, _ := rawjson.GetString(line, "kind")
-			payload, ok := rawjson.Get(line, "payload")
-			if ok && len(payload) > 20 && strings.HasSuffix(kind, "tools/call") {
-				n++
+			if !strings.HasSuffix(kind, "tools/call") {
+				continue
+			}
+			n++
+			if payload, ok := rawjson.Get(line, "payload"); ok && len(payload) > 20 {
+				full++
 			}
 		}
 	}
-	return n
+	return n, full
 }

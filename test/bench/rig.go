@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -159,6 +160,9 @@ func (r *rig) leanStdio() string {
 // rotated bounds what a run leaves on the disk while it lasts.
 const rotated = "trace: {rotate_mb: 64, retain_files: 2}\n"
 
+// bare leaves the payloads out of the records as well.
+const bare = "trace: {payload: none, rotate_mb: 64, retain_files: 2}\n"
+
 // runFoldgate starts a foldgate that serves HTTP.
 func (r *rig) runFoldgate(name, upstreams, more string) (*server, error) {
 	return r.runBinary(r.foldgate, name, upstreams, more)
@@ -176,9 +180,35 @@ func (r *rig) runBinary(binary, name, upstreams, more string) (*server, error) {
 	return s, err
 }
 
+// runWithout builds a foldgate without one layer, makes sure that it does p and
+// starts it. No setting does that, only the linker.
+func (r *rig) runWithout(layer, name, more string, p parts) (*server, error) {
+	dir := filepath.Join(r.dir, "without-"+layer)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	binary, err := testbin.Build(dir, foldgatePackage, "-trimpath", "-ldflags", "-s -w -X main.withoutLayers="+layer)
+	if err != nil {
+		return nil, err
+	}
+	proof, err := r.runBinary(binary, name+", proof", r.leanStdio(), more)
+	if err != nil {
+		return nil, err
+	}
+	err = check(proof, p)
+	proof.close()
+	r.servers = slices.DeleteFunc(r.servers, func(s *server) bool { return s == proof })
+	if err != nil {
+		return nil, err
+	}
+	return r.runBinary(binary, name, r.leanStdio(), more)
+}
+
+const foldgatePackage = "github.com/foldgate/foldgate/cmd/foldgate"
+
 // build makes the programs under test.
 func (r *rig) build() (err error) {
-	r.foldgate, err = testbin.Build(r.dir, "github.com/foldgate/foldgate/cmd/foldgate", "-trimpath", "-ldflags", "-s -w")
+	r.foldgate, err = testbin.Build(r.dir, foldgatePackage, "-trimpath", "-ldflags", "-s -w")
 	if err == nil {
 		r.mini, err = testbin.Build(r.dir, "github.com/foldgate/foldgate/test/bench/mini")
 	}

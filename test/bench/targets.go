@@ -71,11 +71,15 @@ func foldgates() []target {
 	fold := func(name, more string) target {
 		return only("httpstdio", target{name: name, start: func(r *rig) (*server, error) { return r.runFoldgate(name, r.leanStdio(), more) }})
 	}
+	less := func(name, layer, more string, p parts) target {
+		return only("httpstdio", target{name: name, start: func(r *rig) (*server, error) { return r.runWithout(layer, name, more, p) }})
+	}
 	return []target{
 		fold("foldgate", rotated),
-		fold("foldgate, scrub off", rotated+"scrub: {results: \"off\", arguments: \"off\"}\n"), // the trace scans still: no secret is stored
-		fold("foldgate, scan off", "scrub: {results: \"off\", arguments: \"off\"}\ntrace: {payload: none, rotate_mb: 64, retain_files: 2}\n"),
-		fold("foldgate, payload none", "trace: {payload: none, rotate_mb: 64, retain_files: 2}\n"),
+		less("foldgate, counting off", "meter", rotated, parts{scrubs: true, traces: true, payload: true}),
+		less("foldgate, tracing off", "trace", rotated, parts{counts: true, scrubs: true}),
+		fold("foldgate, payload none", bare),
+		less("foldgate, payload none, scrubbing off", "scrub", bare, parts{counts: true, traces: true}), // the trace would scan what it stores
 		only("httphttp", target{name: "foldgate", start: func(r *rig) (*server, error) {
 			up, err := r.start("lean", "", r.dir, nil, r.self, "upstream", "http")
 			if err != nil {
