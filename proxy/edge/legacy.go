@@ -125,9 +125,9 @@ func (e *HTTP) respond(w http.ResponseWriter, r *http.Request, l *legacySession,
 	case len(replies) == 0: // cancelled, so no response: hosts take an empty stream best
 		_ = e.sseWriter(w, 0, false).start(false, 0)
 	case batch:
-		e.sendJSON(w, http.StatusOK, append(append([]byte{'['}, bytes.Join(replies, []byte{','})...), ']'))
+		e.sendJSON(w, r, http.StatusOK, append(append([]byte{'['}, bytes.Join(replies, []byte{','})...), ']'))
 	default:
-		e.sendJSON(w, http.StatusOK, replies[0])
+		e.sendJSON(w, r, http.StatusOK, replies[0])
 	}
 }
 
@@ -142,13 +142,24 @@ func (e *HTTP) sseWriter(w http.ResponseWriter, stream uint64, ids bool) *sseWri
 	return &sseWriter{w: w, rc: http.NewResponseController(w), timeout: e.opts.IOTimeout, ids: ids, stream: stream}
 }
 
-// sendJSON writes a reply of any size, each piece under a deadline.
-func (e *HTTP) sendJSON(w http.ResponseWriter, status int, body []byte) {
+// sendJSON writes a reply of any size, each piece under a deadline, and head
+// and body at once if it can.
+func (e *HTTP) sendJSON(w http.ResponseWriter, r *http.Request, status int, body []byte) {
 	h := w.Header()
 	h["Content-Type"] = typeJSON
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
-	_ = writeChunked(w, http.NewResponseController(w), e.opts.IOTimeout, body) // the host is gone
+	rc := http.NewResponseController(w)
+	g := gatherOf(r)
+	if g == nil || len(body) < gatherFrom {
+		_ = writeChunked(w, rc, e.opts.IOTimeout, body) // the host is gone
+		return
+	}
+	g.hold()
+	defer g.release()
+	if writeChunked(w, rc, e.opts.IOTimeout, body) == nil {
+		_ = rc.Flush() // net/http's buffer; what cannot flush does so after the release
+	}
 }
 
 // get opens the session's own stream, or resumes the stream that Last-Event-ID

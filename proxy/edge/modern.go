@@ -101,7 +101,7 @@ func (e *HTTP) respondModern(w http.ResponseWriter, r *http.Request, st *stream,
 	case len(replies) == 0: // nobody waits for a response: an empty stream
 		_ = e.sseWriter(w, 0, false).start(false, 0)
 	default:
-		e.sendJSON(w, *status, replies[0])
+		e.sendJSON(w, r, *status, replies[0])
 	}
 }
 
