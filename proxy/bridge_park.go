@@ -49,6 +49,7 @@ type parked struct {
 	err     error
 	next    int
 	open    map[string]question
+	over    bool // takes no more questions
 }
 
 // question is a request of the upstream that the host has not answered yet.
@@ -147,9 +148,15 @@ func (p *parked) event(g *Gateway, l link.Link, m wire.Message) {
 	g.fromCall(fl, p.up, l, m)
 }
 
-// ask keeps a question for the host, or declines it where the host can't.
+// ask keeps a question for the host, or declines it where the host can't. One
+// that came for another call and finds this one over goes on to a third.
 func (p *parked) ask(g *Gateway, q question) {
 	p.mu.Lock()
+	if p.over {
+		p.mu.Unlock()
+		p.passOn(g, q)
+		return
+	}
 	can := hostCan(p.latest.ex.Msg.Params, q.m)
 	if can {
 		p.next++

@@ -65,12 +65,18 @@ func (g *Gateway) unpark(p *parked) {
 	g.parking.remove(p)
 	p.mu.Lock()
 	open := p.open
-	p.open = map[string]question{}
+	p.open, p.over = map[string]question{}, true
 	p.mu.Unlock()
 	for _, q := range open {
-		if q.guess {
-			g.background(func() { g.answerShared(p.up.seat(p.principal), q.l, q.m) })
-		}
+		p.passOn(g, q)
+	}
+}
+
+// passOn finds another call for a question that p, which is not parked any
+// more, carried for one.
+func (p *parked) passOn(g *Gateway, q question) {
+	if q.guess {
+		g.background(func() { g.answerShared(p.up.seat(p.principal), q.l, q.m) })
 	}
 }
 
