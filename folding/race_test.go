@@ -2,6 +2,7 @@ package folding_test
 
 import (
 	"errors"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -19,7 +20,7 @@ func TestOneEnd(t *testing.T) {
 	cfg.MaxConcurrentPerInstance = 3 // a double decrement would let more in
 	m, rec := open(t, cfg, folding.Options{Now: clock.now})
 	wins := map[string]int{}
-	for range 400 {
+	for round := range 400 {
 		p := create(t, m, alice, folding.CreateRequest{Budget: 100})
 		b := create(t, m, alice, folding.CreateRequest{ParentID: p.ID, Budget: 100})
 		late := begin(t, m, b.ID) // in flight throughout
@@ -27,8 +28,19 @@ func TestOneEnd(t *testing.T) {
 		var returned, charged atomic.Bool
 		start := make(chan struct{})
 		var wg sync.WaitGroup
+		racers, favoured := 0, round%6
 		race := func(f func()) {
-			wg.Go(func() { <-start; f() })
+			behind := racers != favoured // each has a head start in turn, or one may always win
+			racers++
+			wg.Go(func() {
+				<-start
+				for range 8 {
+					if behind {
+						runtime.Gosched()
+					}
+				}
+				f()
+			})
 		}
 		race(func() {
 			r, err := m.Return(ctx, alice, b.ID, "done")
