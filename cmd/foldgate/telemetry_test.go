@@ -56,12 +56,24 @@ func TestSignalWanted(t *testing.T) {
 
 func TestNoTelemetryNoGoroutine(t *testing.T) {
 	clearOTEL(t)
-	before := runtime.NumGoroutine()
+	before := ownGoroutines(t)
 	options, flush := startTelemetry(t.Context(), io.Discard, slog.New(slog.DiscardHandler))
-	if after := runtime.NumGoroutine(); len(options) != 0 || after != before {
+	if after := ownGoroutines(t); len(options) != 0 || after != before {
 		t.Errorf("%d options and %d goroutines more, want none", len(options), after-before)
 	}
 	flush()
+}
+
+// ownGoroutines counts the goroutines that the caller's started, and not those
+// of earlier tests, which may end at any time.
+func ownGoroutines(t *testing.T) int {
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	id, _, ok := strings.Cut(strings.TrimPrefix(string(stacks), "goroutine "), " ") // the first is the caller's
+	if !ok {
+		t.Fatalf("no goroutine id in %.80q", stacks)
+	}
+	return strings.Count(string(stacks), " in goroutine "+id+"\n")
 }
 
 // spanServer is a collector on gRPC.
