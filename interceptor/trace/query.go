@@ -1,6 +1,8 @@
 package trace
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 )
@@ -79,7 +81,7 @@ func queryFiles(dir string, f Filter, yield func(*Record) bool) error {
 			more = !f.matchRecord(r) || yield(r)
 			return more
 		})
-		if err != nil && !os.IsNotExist(err) { // retention may remove a file under us
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // retention may remove a file under us
 			return err
 		}
 		if !more {

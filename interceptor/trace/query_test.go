@@ -1,7 +1,9 @@
 package trace
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -237,7 +239,7 @@ func TestGlob(t *testing.T) {
 
 func TestQueryOfNoDirectory(t *testing.T) {
 	err := Query(filepath.Join(t.TempDir(), "none"), Filter{}, func(*Record) bool { return true })
-	if !os.IsNotExist(err) && (err == nil || !strings.Contains(err.Error(), "no such file")) {
+	if !errors.Is(err, fs.ErrNotExist) && (err == nil || !strings.Contains(err.Error(), "no such file")) {
 		t.Errorf("Query = %v, want a clear error", err)
 	}
 	if os.Geteuid() == 0 {

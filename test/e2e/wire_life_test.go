@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -22,7 +23,7 @@ import (
 
 func gone(pid int) bool {
 	_, err := os.Stat(fmt.Sprintf("/proc/%d", pid))
-	return os.IsNotExist(err)
+	return errors.Is(err, os.ErrNotExist)
 }
 
 func pidOf(t *testing.T, c *mcpclient.Client, ctx context.Context, tool string) int {
