@@ -19,6 +19,7 @@ func TestMain(m *testing.M) {
 		"foldgate": func() {
 			os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 		},
+		"paces": printPaces,
 	})
 }
 
