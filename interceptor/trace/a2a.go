@@ -74,7 +74,7 @@ func writeA2A(w io.Writer, records iter.Seq[*Record]) error {
 			continue
 		}
 		id, _ := rawjson.GetString(r.Audit.Workflow, "a2a", "taskId")
-		kind := CanonicalKind(r.Kind)
+		kind := canonicalKind(r.Kind)
 		if id == "" || kind != KindRequest+"tools/call" && kind != KindResponse+"tools/call" {
 			continue
 		}

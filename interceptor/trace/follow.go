@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// FollowInterval is how often [Follow] looks for new records.
-const FollowInterval = 200 * time.Millisecond
+// followInterval is how often [Follow] looks for new records.
+const followInterval = 200 * time.Millisecond
 
 // Follow yields the records that f selects, first those that are there, then
 // each new one, until ctx ends or yield returns false; it then returns nil.
@@ -36,7 +36,7 @@ func Follow(ctx context.Context, dir string, f Filter, yield func(*Record) bool)
 	if err != nil || !more {
 		return err
 	}
-	tick := time.NewTicker(FollowInterval)
+	tick := time.NewTicker(followInterval)
 	defer tick.Stop()
 	for {
 		select {

@@ -16,12 +16,12 @@ import (
 // ErrNotFound says that the journal has no record with an id.
 var ErrNotFound = errors.New("no such record in the journal")
 
-// MaxChain bounds how many records a chain may have; beyond it the answer is
-// cut and says so with [ErrChainTooLong].
-const MaxChain = 100_000
+// maxChain bounds how many records a chain may have; a longer one is refused
+// with errChainTooLong.
+const maxChain = 100_000
 
-// ErrChainTooLong says that a chain has more than MaxChain records.
-var ErrChainTooLong = fmt.Errorf("the chain has more than %d records; narrow it with --context or --session, or ask for a later message", MaxChain)
+// errChainTooLong says that a chain has more than maxChain records.
+var errChainTooLong = fmt.Errorf("the chain has more than %d records; narrow it with --context or --session, or ask for a later message", maxChain)
 
 // find returns the record with an id, nil if there is none.
 func (lib library) find(id string) (*Record, error) {
@@ -51,8 +51,8 @@ func (lib library) chain(id string) ([]*Record, error) {
 			return nil, err
 		}
 		seen[id] = r // nil too: it is looked for once
-		if len(seen) > MaxChain {
-			return nil, ErrChainTooLong
+		if len(seen) > maxChain {
+			return nil, errChainTooLong
 		}
 		if r != nil {
 			todo = append(todo, r.CorrelationID...)

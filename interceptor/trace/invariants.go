@@ -58,7 +58,7 @@ func (v *invariants) check(r *Record, fault func(code, format string, args ...an
 		fault(FaultContext, "record %d: %v", r.Seq, err)
 		return
 	}
-	kind := CanonicalKind(r.Kind)
+	kind := canonicalKind(r.Kind)
 	if strings.HasPrefix(kind, "mcp/response") && !v.answers(r) && !v.partial {
 		fault(FaultOrphan, "record %d is a response, but none of its correlations is an earlier request in context %q", r.Seq, r.Context)
 	}

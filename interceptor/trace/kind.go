@@ -21,10 +21,10 @@ const (
 	KindPresence     = "system/presence"
 )
 
-// CanonicalKind returns the name this package writes for a kind in any of the
+// canonicalKind returns the name this package writes for a kind in any of the
 // forms it understands: mcp.request is mcp/request, reasoning/thought is
 // reflection, reasoning/conclusion is conclusion. What follows a colon is kept.
-func CanonicalKind(kind string) string {
+func canonicalKind(kind string) string {
 	head, method, has := strings.Cut(kind, ":")
 	if strings.IndexByte(head, '.') >= 0 {
 		head = strings.ReplaceAll(head, ".", "/")

@@ -49,14 +49,14 @@ func contextType(p contextpath.Path) string {
 }
 
 func (f *Filter) matchKind(kind string) bool {
-	k := CanonicalKind(kind)
+	k := canonicalKind(kind)
 	if f.Conclusions && k != KindConclusion {
 		return false
 	}
 	if len(f.Kinds) == 0 {
 		return k != KindJournal || f.Journal || f.ID != "" || f.Chain != ""
 	}
-	return slices.ContainsFunc(f.Kinds, func(p string) bool { return matchKind(CanonicalKind(p), k) })
+	return slices.ContainsFunc(f.Kinds, func(p string) bool { return matchKind(canonicalKind(p), k) })
 }
 
 func matchAny(patterns []string, s string) bool {

@@ -64,7 +64,7 @@ func writeOTLP(w io.Writer, records iter.Seq[*Record]) error {
 	o := &otlpWriter{w: bufio.NewWriter(w), open: map[string]*Record{}}
 	var order []string
 	for r := range records {
-		kind := CanonicalKind(r.Kind)
+		kind := canonicalKind(r.Kind)
 		switch {
 		case strings.HasPrefix(kind, "mcp/request"):
 			o.open[r.ID] = r
@@ -107,7 +107,7 @@ func (o *otlpWriter) add(key string, start, last *Record) {
 	} else {
 		s.Name = strings.TrimSpace(methodOf(start) + " " + a.Tool)
 	}
-	if branch := BranchOf(string(in)); s.ParentID == "" && branch != "" {
+	if branch := branchOf(string(in)); s.ParentID == "" && branch != "" {
 		s.ParentID = spanID("branch:" + branch)
 	}
 	s.Attributes = otlpAttributes(start, a)

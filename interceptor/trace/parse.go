@@ -9,8 +9,8 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// ParseRecord reads one line of a journal. It checks the form, not the chain.
-func ParseRecord(line []byte) (*Record, error) {
+// parseRecord reads one line of a journal. It checks the form, not the chain.
+func parseRecord(line []byte) (*Record, error) {
 	r := new(Record)
 	if err := json.Unmarshal(line, r); err != nil {
 		return nil, fmt.Errorf("record: %w", err)
@@ -42,7 +42,7 @@ func readRecord(line []byte) (r *Record, ok bool, err error) {
 			return r, true, nil
 		}
 	}
-	r, err = ParseRecord(line)
+	r, err = parseRecord(line)
 	return r, false, err
 }
 

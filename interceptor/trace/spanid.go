@@ -22,9 +22,9 @@ func SpanID(record string) [8]byte {
 // BranchSpanID returns the span id of a branch, by its context path.
 func BranchSpanID(context string) [8]byte { return SpanID("branch:" + context) }
 
-// BranchOf returns the part of a context path that foldgate's branches make,
+// branchOf returns the part of a context path that foldgate's branches make,
 // without the sub-context that a host may have added below.
-func BranchOf(context string) string {
+func branchOf(context string) string {
 	p := contextpath.Path(context)
 	for p != contextpath.Main && !strings.HasPrefix(p.Leaf(), "br_") {
 		p = p.Parent()

@@ -91,7 +91,7 @@ func TestTamper(t *testing.T) {
 		{"another journal as a whole", func([][]byte) [][]byte { return foreignLines[:21] }, 21, FaultHead},
 		{"a line of something else", func(l [][]byte) [][]byte { l[2] = []byte("{}\n"); return l }, 3, FaultFormat},
 		{"change and rehash one line", func(l [][]byte) [][]byte {
-			r, _ := ParseRecord(l[7])
+			r, _ := parseRecord(l[7])
 			r.From = "someone"
 			env, _ := appendEnvelope(nil, r)
 			l[7], _ = appendChain(nil, env, r.Seq, r.Prev)
@@ -333,7 +333,7 @@ func TestVerifyNotesOpenBranches(t *testing.T) {
 	}
 }
 
-// FuzzParseRecord: what ParseRecord accepts is written again as a line that is
+// FuzzParseRecord: what parseRecord accepts is written again as a line that is
 // one record with a right hash and the same content.
 func FuzzParseRecord(f *testing.F) {
 	r := &Record{Protocol: Protocol, ID: "env_1", TS: "2026-01-01T00:00:00.000000Z", From: "a", Kind: "k", CorrelationID: IDs{"x"}, Payload: []byte(`{"a":1}`), Audit: &Audit{Session: "s"}}
@@ -347,7 +347,7 @@ func FuzzParseRecord(f *testing.F) {
 	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		lineHash(data)
-		r, err := ParseRecord(data)
+		r, err := parseRecord(data)
 		if err != nil {
 			return
 		}

@@ -37,7 +37,7 @@ type Counts struct {
 
 func (c *Counts) add(r *Record) {
 	c.Records++
-	if CanonicalKind(r.Kind) == KindRequest+"tools/call" {
+	if canonicalKind(r.Kind) == KindRequest+"tools/call" {
 		c.Calls++
 	}
 	a := r.Audit
@@ -86,7 +86,7 @@ func Contexts(dir string, f Filter) ([]Node, error) {
 		}
 		n.Last = r.TS
 		n.Counts.add(r)
-		switch CanonicalKind(r.Kind) {
+		switch canonicalKind(r.Kind) {
 		case KindPush:
 			n.State = "open"
 		case KindPop:
@@ -188,7 +188,7 @@ func Summarize(dir string, f Filter) (Stats, error) {
 				s.Counters = append(s.Counters, t.Counter)
 			}
 			s.SavedMeasured += max(0, t.Out-t.Delivered)
-			if CanonicalKind(r.Kind) == KindPop {
+			if canonicalKind(r.Kind) == KindPop {
 				s.SavedComputed += t.Freed
 			}
 		}

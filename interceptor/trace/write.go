@@ -134,7 +134,7 @@ type mewEnvelope struct {
 }
 
 func writeMEW(w io.Writer, r *Record) error {
-	kind, method, _ := strings.Cut(CanonicalKind(r.Kind), ":")
+	kind, method, _ := strings.Cut(canonicalKind(r.Kind), ":")
 	switch kind {
 	case KindReflection:
 		kind = "reasoning/thought"
