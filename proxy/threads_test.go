@@ -166,7 +166,7 @@ func TestTraceAndBooksAgree(t *testing.T) {
 			if err := g.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			report, err := trace.Verify(filepath.Join(image, "trace"))
+			report, err := trace.Verify(t.Context(), filepath.Join(image, "trace"), trace.VerifyOptions{})
 			if err != nil || !report.OK() {
 				t.Errorf("Verify: %v, %+v", err, report.Faults)
 			}

@@ -39,7 +39,7 @@ closed once, children before parents. The first bad line is named; exit code 1.`
 					return err
 				}
 			}
-			report, err := trace.VerifyWith(cmd.Context(), dir, opts)
+			report, err := trace.Verify(cmd.Context(), dir, opts)
 			if err != nil {
 				return err
 			}

@@ -185,7 +185,7 @@ func BenchmarkQuery(b *testing.B) {
 		start := cpuTime()
 		defer func() { cpu(b, start) }()
 		for b.Loop() {
-			if r, err := Verify(dir); err != nil || !r.OK() {
+			if r, err := Verify(b.Context(), dir, VerifyOptions{}); err != nil || !r.OK() {
 				b.Fatal(r.Faults, err)
 			}
 		}

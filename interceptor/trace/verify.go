@@ -18,15 +18,11 @@ type VerifyOptions struct {
 	Detect func(line []byte) []string
 }
 
-// Verify reads the whole journal in dir and checks the chain, the anchor and
-// the invariants of the records. It may run beside the writer. An error means
-// that it could not look; what it finds is in the report.
-func Verify(dir string) (Report, error) {
-	return VerifyWith(context.Background(), dir, VerifyOptions{})
-}
-
-// VerifyWith is [Verify] with more to check. It stops early with ctx's error.
-func VerifyWith(ctx context.Context, dir string, o VerifyOptions) (Report, error) {
+// Verify reads the whole journal in dir and checks the chain, the anchor, the
+// invariants of the records and what the options add. It may run beside the
+// writer. An error means that it could not look, or ctx's that it stopped
+// early; what it finds is in the report.
+func Verify(ctx context.Context, dir string, o VerifyOptions) (Report, error) {
 	for {
 		h, headErr := readHead(dir) // before the files, so that what it anchors must be there
 		if headErr != nil && errors.Is(headErr, fs.ErrPermission) {

@@ -36,7 +36,7 @@ func sample(t *testing.T, n int) (dir, file string) {
 
 func verify(t *testing.T, dir string) Report {
 	t.Helper()
-	r, err := Verify(dir)
+	r, err := Verify(t.Context(), dir, VerifyOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func TestVerifyAgainstACopiedHead(t *testing.T) {
 		if err := j.flushNow(); err != nil {
 			t.Fatal(err)
 		}
-		r, err := VerifyWith(t.Context(), dir, VerifyOptions{Anchor: c.anchor})
+		r, err := Verify(t.Context(), dir, VerifyOptions{Anchor: c.anchor})
 		if err != nil || r.OK() != c.ok {
 			t.Errorf("anchor %+v: ok %v, %v, want %v", c.anchor, r.OK(), err, c.ok)
 		}
@@ -250,7 +250,7 @@ func TestVerifyAgainstACopiedHead(t *testing.T) {
 
 func TestVerifyDetectsSecrets(t *testing.T) {
 	dir, file := sample(t, 2)
-	r, err := VerifyWith(t.Context(), dir, VerifyOptions{Detect: func(line []byte) []string {
+	r, err := Verify(t.Context(), dir, VerifyOptions{Detect: func(line []byte) []string {
 		if bytes.Contains(line, []byte(`"seq":3,`)) {
 			return []string{"some-rule"}
 		}
