@@ -51,28 +51,6 @@ type CorrelationError struct {
 // Error gives the remedy; the value is foreign and not repeated.
 func (e *CorrelationError) Error() string { return "correlation id: " + e.Remedy }
 
-// Equal reports whether both hold the same ids in any order.
-func (a IDs) Equal(b IDs) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for _, id := range a {
-		if !slices.Contains(b, id) {
-			return false
-		}
-	}
-	return true
-}
-
-// Single returns the first id, or "". A message may correlate to several:
-// resolve all of them unless one is all you can show.
-func (a IDs) Single() string {
-	if len(a) == 0 {
-		return ""
-	}
-	return a[0]
-}
-
 // Union returns a followed by the ids of b that it lacks. Neither is changed.
 func (a IDs) Union(b IDs) IDs {
 	out := slices.Clone(a)

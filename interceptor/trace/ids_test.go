@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -58,7 +59,7 @@ func TestVectorsCorrelation(t *testing.T) {
 		}
 		got, deprecated, err := DecodeIDs(in, c.Mode)
 		check(t, c, got, deprecated, err)
-		if c.EqualTo != nil && !got.Equal(c.EqualTo) {
+		if c.EqualTo != nil && !cmp.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(c.EqualTo))) {
 			t.Errorf("%s: not equal to %v", c.In, c.EqualTo)
 		}
 	}

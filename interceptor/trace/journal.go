@@ -99,7 +99,6 @@ type Journal struct {
 	stop  chan struct{}
 	done  chan struct{} // closed when the flusher has ended
 
-	repairs []Event
 	// interrupted says that who had it open before did not close it; from and
 	// to are when that one opened it and the time of its last record.
 	interrupted bool
@@ -202,21 +201,10 @@ func (j *Journal) takeLock() error {
 	return nil
 }
 
-// Repairs returns what Open had to repair or note, oldest first.
-func (j *Journal) Repairs() []Event { return j.repairs }
-
 // Interrupted reports whether the process that had the journal open before
 // died without closing it: what it had begun is not recorded as ended. from is
 // when it opened the journal, to the time of its last record.
 func (j *Journal) Interrupted() (from, to time.Time, ok bool) { return j.from, j.to, j.interrupted }
-
-// Head returns the last committed record's place. An auditor who keeps a copy
-// elsewhere can prove later that nothing before it was changed; see [VerifyAnchored].
-func (j *Journal) Head() Anchor {
-	j.io.Lock()
-	defer j.io.Unlock()
-	return Anchor{File: j.name, Seq: j.seq, Hash: j.hash}
-}
 
 // Err returns nil while the journal accepts records, else why the last write
 // failed. A full disk heals with the next successful Append; a failed sync or

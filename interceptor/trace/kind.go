@@ -18,7 +18,6 @@ const (
 	KindFlowProceed  = "workflow/proceed"
 	KindFlowComplete = "workflow/complete"
 	KindWarning      = "system/warning"
-	KindPresence     = "system/presence"
 )
 
 // canonicalKind returns the name this package writes for a kind in any of the

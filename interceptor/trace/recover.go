@@ -65,7 +65,6 @@ func (j *Journal) recover() error {
 			return fmt.Errorf("trace journal: %w", err)
 		}
 	}
-	j.repairs = events
 	j.retain()
 	return j.writeHeadAt(j.headNow())
 }

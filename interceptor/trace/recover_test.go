@@ -2,6 +2,7 @@ package trace
 
 import (
 	"bytes"
+	"encoding/json"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -33,6 +34,22 @@ func crash(t *testing.T, dir string, size int64) string {
 	return to
 }
 
+// repairs returns what the journal's own records say was repaired or noted.
+func repairs(t *testing.T, dir string) []Event {
+	t.Helper()
+	var out []Event
+	for _, r := range query(t, dir, Filter{Kinds: []string{KindJournal}}) {
+		var e Event
+		if err := json.Unmarshal(r.Payload, &e); err != nil {
+			t.Fatal(err)
+		}
+		if e.Event != EventBegin {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
 // TestCrashAtAnyOffset cuts the last write of a journal at every offset, opens
 // it again and wants: whole records kept, a torn one cut off and reported, the
 // chain continued, and verify content.
@@ -58,8 +75,8 @@ func TestCrashAtAnyOffset(t *testing.T) {
 			t.Fatalf("cut at %d: %v", size, err)
 		}
 		torn := whole[size-1] != '\n'
-		if torn != (len(j.Repairs()) == 1 && j.Repairs()[0].Event == EventRepaired) {
-			t.Fatalf("cut at %d: repairs %+v, torn %v", size, j.Repairs(), torn)
+		if rs := repairs(t, at); torn != (len(rs) == 1 && rs[0].Event == EventRepaired) {
+			t.Fatalf("cut at %d: repairs %+v, torn %v", size, rs, torn)
 		}
 		if borderMissing {
 			lines++
@@ -102,9 +119,9 @@ func TestLostHeadIsNoted(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, headName)); err != nil {
 		t.Fatal(err)
 	}
-	j := open(t, dir, Options{})
-	if rs := j.Repairs(); len(rs) != 1 || rs[0].Event != EventNoHead || rs[0].Found.Seq != 7 {
-		t.Errorf("Repairs() = %+v, want no_head after record 7", rs)
+	open(t, dir, Options{})
+	if rs := repairs(t, dir); len(rs) != 1 || rs[0].Event != EventNoHead || rs[0].Found.Seq != 7 {
+		t.Errorf("repairs = %+v, want no_head after record 7", rs)
 	}
 }
 
@@ -112,8 +129,8 @@ func TestDamagedLastLineIsKept(t *testing.T) {
 	dir, file := sample(t, 3)
 	edit(t, file, func(l [][]byte) [][]byte { l[6][40] ^= 1; return l })
 	j := open(t, dir, Options{})
-	if len(j.Repairs()) == 0 || j.Repairs()[0].Event != EventDamaged {
-		t.Errorf("Repairs() = %+v, want damaged", j.Repairs())
+	if rs := repairs(t, dir); len(rs) == 0 || rs[0].Event != EventDamaged {
+		t.Errorf("repairs = %+v, want damaged", rs)
 	}
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
