@@ -52,7 +52,7 @@ func (e *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, fr
 	case n == 0:
 		bad(wire.CodeInvalidRequest, "empty batch")
 	case len(requests)+len(faults) == 0:
-		w.WriteHeader(http.StatusAccepted)
+		e.taken(w)
 	default:
 		e.serveBatch(w, r, l, requests, faults, from)
 	}

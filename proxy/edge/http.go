@@ -32,7 +32,7 @@ type HTTPOptions struct {
 	MaxSessions int
 	// EventTTL is how long an ended stream can still be resumed (5 min).
 	EventTTL time.Duration
-	// IOTimeout is the longest that a body, or 256 KiB of a reply, may take (30 s).
+	// IOTimeout is the longest that a request, or 256 KiB of a reply, may take (30 s).
 	IOTimeout time.Duration
 	// AllowedHosts are Host names accepted beside the loopback ones; if there
 	// are any, they are also the only ones accepted on other addresses.
@@ -215,14 +215,14 @@ func (e *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
 	} else { // a length is only a promise: memory grows with what arrives
 		body, err = io.ReadAll(io.LimitReader(r.Body, e.opts.MaxBody+1))
 	}
-	_ = rc.SetReadDeadline(time.Time{})
-	switch {
+	switch { // where something is left to read the deadline stays: net/http reads on before it answers
 	case err != nil:
 		refuse(w, http.StatusBadRequest, nil, &wire.Error{Code: wire.CodeParse, Message: "the body did not arrive: " + err.Error()})
 		return nil, false
 	case int64(len(body)) > e.opts.MaxBody:
 		return tooLarge()
 	}
+	_ = rc.SetReadDeadline(time.Time{})
 	return body, true
 }
 
@@ -277,6 +277,13 @@ func (e *HTTP) Shutdown(ctx context.Context) error {
 		e.closeLegacy(l, errShutdown.Error())
 	}
 	return err
+}
+
+// taken answers a message that gets no reply. Taking it may have been slow, so
+// its answer has all the time again.
+func (e *HTTP) taken(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(e.opts.IOTimeout)) // not supported by test recorders
+	w.WriteHeader(http.StatusAccepted)
 }
 
 // refuse answers a request with an error of the edge's own.

@@ -25,7 +25,7 @@ func (e *HTTP) postLegacy(w http.ResponseWriter, r *http.Request, m wire.Message
 	defer l.release()
 	if !m.IsRequest() {
 		e.accept(l.core, m)
-		w.WriteHeader(http.StatusAccepted)
+		e.taken(w)
 		return
 	}
 	if !e.enter() {

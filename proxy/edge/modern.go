@@ -39,7 +39,7 @@ func (e *HTTP) postModern(w http.ResponseWriter, r *http.Request, m wire.Message
 		s := e.core.Open(p)
 		e.accept(s, m)
 		e.closeCore(s, "notification taken")
-		w.WriteHeader(http.StatusAccepted)
+		e.taken(w)
 		return
 	}
 	e.serveModern(w, r, m, p, from.branch)

@@ -71,9 +71,14 @@ func Serve(ctx context.Context, ln net.Listener, e *HTTP, h http.Handler, grace 
 		Handler:           h,
 		ConnContext:       withGather,
 		ReadHeaderTimeout: httpReadHeader,
-		IdleTimeout:       httpKeepAlive,
-		MaxHeaderBytes:    httpMaxHeader,
-		ErrorLog:          slog.NewLogLogger(e.log.Handler(), slog.LevelDebug),
+		// Of a body that nobody asks for, too, and of what is not written under a
+		// deadline of its own: else whoever sends half a request, or does not read,
+		// holds a connection for good, with a token or without.
+		ReadTimeout:    e.opts.IOTimeout,
+		WriteTimeout:   2 * e.opts.IOTimeout, // from the head on: the body may take one
+		IdleTimeout:    httpKeepAlive,
+		MaxHeaderBytes: httpMaxHeader,
+		ErrorLog:       slog.NewLogLogger(e.log.Handler(), slog.LevelDebug),
 	}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(ln) }()
