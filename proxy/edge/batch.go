@@ -9,6 +9,10 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
+// batchMax bounds the messages of a batch: its requests run side by side, and
+// each message that is none is answered at a multiple of its length.
+const batchMax = 1000
+
 // postBatch serves an array of messages, which revision 2025-03-26 allows.
 func (e *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, from sender) {
 	bad := func(code int, text string) {
@@ -30,11 +34,15 @@ func (e *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, fr
 		bad(wire.CodeInvalidRequest, fmt.Sprintf("protocol version %s has no batches; send each message by itself", version))
 		return
 	}
+	n := 0
+	rawjson.Elements(body, func([]byte) bool { n++; return n <= batchMax })
+	if n > batchMax {
+		bad(wire.CodeInvalidRequest, fmt.Sprintf("a batch of more than %d messages; send several", batchMax))
+		return
+	}
 	var requests []wire.Message
 	var faults [][]byte
-	n := 0
 	rawjson.Elements(body, func(v []byte) bool {
-		n++
 		m, err := wire.ParseMessage(v)
 		switch {
 		case err != nil:

@@ -311,6 +311,8 @@ func TestBatch(t *testing.T) {
 		{"initialize inside", `[{"jsonrpc":"2.0","id":1,"method":"initialize"}]`, old, 200, 1},
 		{"empty", `[]`, old, 400, 0},
 		{"not JSON", `[{]`, old, 400, 0},
+		{"as many as there may be", "[1" + strings.Repeat(",1", batchMax-1) + "]", old, 200, batchMax},
+		{"one more", "[1" + strings.Repeat(",1", batchMax) + "]", old, 400, 0},
 		{"removed later", `[{"jsonrpc":"2.0","id":1,"method":"a"}]`, current, 400, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
