@@ -101,8 +101,8 @@ var modelNames = []modelName{
 	{"gpt-2", "gpt2"},
 }
 
-// Encodings returns the encoding names that NewCounter knows, sorted.
-func Encodings() []string {
+// encodings returns the encoding names that NewCounter knows, sorted.
+func encodings() []string {
 	names := make([]string, 0, len(encodingNames))
 	for _, e := range encodingNames {
 		names = append(names, e.name)
@@ -111,9 +111,9 @@ func Encodings() []string {
 	return names
 }
 
-// Models returns the model names that NewCounter knows, sorted. A name that
+// models returns the model names that NewCounter knows, sorted. A name that
 // ends in "*" stands for every model that starts with what precedes it.
-func Models() []string {
+func models() []string {
 	names := make([]string, 0, len(modelNames))
 	for _, m := range modelNames {
 		names = append(names, m.pattern)
@@ -141,5 +141,5 @@ func resolve(name string) (encodingName, error) {
 		}
 	}
 	return encodingName{}, fmt.Errorf("unknown encoding or model %q: use one of the encodings %s, or one of the models %s",
-		name, strings.Join(Encodings(), ", "), strings.Join(Models(), ", "))
+		name, strings.Join(encodings(), ", "), strings.Join(models(), ", "))
 }

@@ -7,9 +7,9 @@ import (
 	"unsafe"
 )
 
-// ErrLimit is what writing to a Stream returns once the text is known to have
+// errLimit is what writing to a stream returns once the text is known to have
 // more tokens than its limit.
-var ErrLimit = errors.New("text exceeds the token limit")
+var errLimit = errors.New("text exceeds the token limit")
 
 // errClosed is what writing to a closed Stream returns.
 var errClosed = errors.New("write to a closed token stream")
@@ -20,11 +20,11 @@ const streamBuffer = 64 << 10
 
 // A Stream counts text that arrives in parts, cut anywhere, as Count does for
 // the whole, in memory that does not grow with the text. It is an
-// io.WriteCloser and an io.StringWriter, and serves one goroutine at a time.
+// io.WriteCloser, and serves one goroutine at a time.
 type Stream struct {
 	counter *Counter
 	worker  *worker // nil when closed
-	limit   int     // in tokens of the encoding
+	limit   int     // in tokens of the encoding; Counter.Exceeds sets it
 	tokens  int     // of the pieces that are counted
 	text    []byte  // valid UTF-8, not counted yet
 	long    *long   // the piece that text goes on, if it is a long one
@@ -32,7 +32,7 @@ type Stream struct {
 	cutRoom [utf8.UTFMax]byte
 }
 
-// Stream returns a stream without a limit.
+// Stream returns an empty stream.
 func (c *Counter) Stream() *Stream {
 	s := new(Stream)
 	s.begin(c, c.vocab.worker(), math.MaxInt)
@@ -47,12 +47,8 @@ func (s *Stream) begin(c *Counter, w *worker, limit int) {
 	*s = Stream{counter: c, worker: w, limit: limit, text: w.text[:0]}
 }
 
-// SetLimit makes Write and Close return ErrLimit as soon as it is certain that
-// the text has more than n tokens.
-func (s *Stream) SetLimit(n int) { s.limit = s.counter.unscaled(n) }
-
-// Tokens returns the count of the text: exact after Close, and until then, or if
-// the limit is exceeded, a number that the count is not below.
+// Tokens returns the count of the text: exact after Close, and until then a
+// number that the count is not below.
 func (s *Stream) Tokens() int {
 	tokens := s.tokens
 	if s.long != nil {
@@ -61,15 +57,14 @@ func (s *Stream) Tokens() int {
 	return s.counter.scaled(tokens)
 }
 
-// Write counts p, which it does not keep. It fails with ErrLimit if the limit is
-// exceeded, and after Close.
+// Write counts p, which it does not keep. It fails after Close.
 func (s *Stream) Write(p []byte) (int, error) {
 	if s.worker == nil {
 		return 0, errClosed
 	}
 	for rest := p; ; {
 		if s.exceeded() {
-			return len(p) - len(rest), ErrLimit
+			return len(p) - len(rest), errLimit
 		}
 		if len(rest) == 0 {
 			return len(p), nil
@@ -81,11 +76,7 @@ func (s *Stream) Write(p []byte) (int, error) {
 	}
 }
 
-// WriteString counts p as Write does.
-func (s *Stream) WriteString(p string) (int, error) { return s.Write(bytesOf(p)) }
-
-// Close ends the text and makes Tokens its count. It fails with ErrLimit if the
-// limit is exceeded. Closing again does nothing.
+// Close ends the text and makes Tokens its count. Closing again does nothing.
 func (s *Stream) Close() error {
 	if s.worker == nil {
 		return nil
@@ -94,7 +85,7 @@ func (s *Stream) Close() error {
 	s.end()
 	s.counter.vocab.release(w)
 	if s.exceeded() {
-		return ErrLimit
+		return errLimit
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ func streamed(c *Counter, rng *rand.Rand, text string) int {
 	s := c.Stream()
 	for rest := text; rest != ""; {
 		n := min(1+rng.IntN(60), len(rest))
-		s.WriteString(rest[:n])
+		s.Write(bytesOf(rest[:n]))
 		rest = rest[n:]
 	}
 	s.Close()
@@ -91,7 +91,7 @@ func TestStreamLimit(t *testing.T) {
 		total := c.Count(text)
 		for _, limit := range []int{0, 1, 1000, total - 1, total, total + 1} {
 			s := c.Stream()
-			s.SetLimit(limit)
+			s.limit = c.unscaled(limit)
 			r := strings.NewReader(text)
 			_, err := io.Copy(s, struct{ io.Reader }{r})
 			if err == nil {
@@ -99,7 +99,7 @@ func TestStreamLimit(t *testing.T) {
 			} else {
 				s.Close()
 			}
-			if got, want := errors.Is(err, ErrLimit), total > limit; got != want || err != nil && !got {
+			if got, want := errors.Is(err, errLimit), total > limit; got != want || err != nil && !got {
 				t.Errorf("limit %d, text of %d tokens: error %v", limit, total, err)
 			}
 			if tokens := s.Tokens(); err != nil && (tokens <= limit || tokens > total) {
@@ -117,8 +117,8 @@ func TestStreamLimit(t *testing.T) {
 
 func TestStreamClosed(t *testing.T) {
 	s := mustCounter(t, "gpt-4o").Stream()
-	s.WriteString("hello wor")
-	s.WriteString("ld\xe4")
+	s.Write([]byte("hello wor"))
+	s.Write([]byte("ld\xe4"))
 	for range 2 {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)

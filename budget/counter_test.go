@@ -45,7 +45,7 @@ func TestNewCounter(t *testing.T) {
 			t.Errorf("NewCounter(%q) succeeded, want an error", name)
 			continue
 		}
-		for _, known := range slices.Concat(Encodings(), Models()) {
+		for _, known := range slices.Concat(encodings(), models()) {
 			if !strings.Contains(err.Error(), known) {
 				t.Errorf("NewCounter(%q): error does not list %q", name, known)
 			}
@@ -66,7 +66,7 @@ func TestAllocations(t *testing.T) {
 		"Truncate":   func(text string) { c.Truncate(text, 200) },
 		"Stream": func(text string) {
 			s := c.Stream()
-			s.WriteString(text)
+			s.Write(bytesOf(text))
 			s.Close()
 		},
 	}
