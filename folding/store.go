@@ -43,9 +43,6 @@ type StoredResult struct {
 	CreatedAt         time.Time
 }
 
-// Branch returns the id of the branch the result belongs to, "" for main.
-func (r StoredResult) Branch() string { return r.Context[strings.LastIndexByte(r.Context, '/')+1:] }
-
 // Sentinels for errors.Is.
 var (
 	// ErrResultUnknown is a handle that never was, or is someone else's (404):
@@ -180,8 +177,8 @@ func NewHandle() string {
 	return "res_" + handleForm.EncodeToString(b[:])
 }
 
-// IsHandle reports whether s could be a handle.
-func IsHandle(s string) bool {
+// isHandle reports whether s could be a handle.
+func isHandle(s string) bool {
 	rest, ok := strings.CutPrefix(s, "res_")
 	if !ok || len(rest) != 26 {
 		return false
@@ -252,10 +249,11 @@ func (r *Results) evict(ctx context.Context, tx *sql.Tx, size int64) error {
 }
 
 // Get returns a result to a caller who stands at the context path at: in the
-// branch the result belongs to, in one above it or in one below. A handle of
-// somebody else is unknown; one that was evicted says so.
+// branch the result belongs to, in one above it or in one below. strict binds a
+// result to the session it was made in. A handle of somebody else is unknown;
+// one that was evicted says so.
 func (r *Results) Get(ctx context.Context, caller Caller, strict bool, at, handle string) (StoredResult, error) {
-	s, err := r.Find(ctx, caller, strict, handle)
+	s, err := r.find(ctx, caller, strict, handle)
 	if err != nil {
 		return StoredResult{}, err
 	}
@@ -265,10 +263,9 @@ func (r *Results) Get(ctx context.Context, caller Caller, strict bool, at, handl
 	return s, nil
 }
 
-// Find is Get without regard to branches: for finding out which branch a
-// result belongs to. strict binds a result to the session it was made in.
-func (r *Results) Find(ctx context.Context, caller Caller, strict bool, handle string) (StoredResult, error) {
-	if !IsHandle(handle) {
+// find is Get without regard to branches.
+func (r *Results) find(ctx context.Context, caller Caller, strict bool, handle string) (StoredResult, error) {
+	if !isHandle(handle) {
 		return StoredResult{}, unknownResult(handle)
 	}
 	s := StoredResult{Handle: handle}
@@ -333,9 +330,9 @@ func (r *Results) Saved(ctx context.Context, principal, path string) (results, t
 }
 
 // Place returns the context path of a result, to find out which branch a read
-// of it is made in. See [Results.Find] for strict and the errors.
+// of it is made in. See [Results.Get] for strict and the errors.
 func (r *Results) Place(ctx context.Context, caller Caller, strict bool, handle string) (string, error) {
-	if !IsHandle(handle) {
+	if !isHandle(handle) {
 		return "", unknownResult(handle)
 	}
 	var principal, session, path string
