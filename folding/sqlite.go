@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,54 +14,6 @@ import (
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 )
-
-// migrations make the schema, each step once, in order; user_version counts
-// them. A step that has been released is never changed.
-var migrations = []string{`
-	CREATE TABLE branches (
-		id           TEXT PRIMARY KEY,
-		parent_id    TEXT NOT NULL,
-		principal    TEXT NOT NULL,
-		session      TEXT NOT NULL,
-		origin       TEXT NOT NULL,
-		context      TEXT NOT NULL,
-		depth        INTEGER NOT NULL,
-		description  TEXT NOT NULL,
-		prompt       TEXT NOT NULL,
-		status       TEXT NOT NULL,
-		reason       TEXT NOT NULL DEFAULT '',
-		error        TEXT NOT NULL DEFAULT '',
-		digest       TEXT NOT NULL DEFAULT '',
-		message      TEXT NOT NULL DEFAULT '',
-		late         INTEGER NOT NULL DEFAULT 0,
-		budget_used  INTEGER NOT NULL,
-		budget_total INTEGER NOT NULL,
-		activity     TEXT NOT NULL,              -- JSON of Activity
-		created_at   INTEGER NOT NULL,           -- microseconds since 1970
-		expires_at   INTEGER NOT NULL,
-		completed_at INTEGER NOT NULL DEFAULT 0  -- 0 while it lives
-	);
-	CREATE INDEX branches_active ON branches (created_at) WHERE status = 'active';
-	CREATE INDEX branches_ended ON branches (completed_at, id) WHERE completed_at > 0;
-	CREATE TABLE branch_archive (
-		id           TEXT PRIMARY KEY,
-		parent_id    TEXT NOT NULL,
-		principal    TEXT NOT NULL,
-		session      TEXT NOT NULL,
-		context      TEXT NOT NULL,
-		depth        INTEGER NOT NULL,
-		status       TEXT NOT NULL,
-		reason       TEXT NOT NULL,
-		budget_used  INTEGER NOT NULL,
-		budget_total INTEGER NOT NULL,
-		created_at   INTEGER NOT NULL,
-		completed_at INTEGER NOT NULL
-	);
-	CREATE INDEX branch_archive_age ON branch_archive (completed_at);
-`}
-
-// applicationID marks a file as foldgate's: "fold".
-const applicationID = 0x666f6c64
 
 // lockWait is how long an open waits for another process to let go.
 const lockWait = time.Second
@@ -95,16 +46,8 @@ func OpenSQLite(path string) (_ Repository, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("state database: %w", err)
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	if err := privateFiles(path, path+".lock"); err != nil {
 		return nil, fmt.Errorf("state database: %w", err)
-	}
-	// SQLite gives its side files the permissions of the database.
-	for _, name := range []string{path, path + ".lock"} {
-		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
-			return nil, fmt.Errorf("state database: %w", err)
-		}
-		f.Close()
 	}
 	d := &database{path: path, checkpoint: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
 	defer func() {
@@ -126,7 +69,7 @@ func OpenSQLite(path string) (_ Repository, err error) {
 	if d.conn, err = d.db.Conn(ctx); err != nil {
 		return nil, err
 	}
-	if err = d.migrate(ctx); err != nil {
+	if err = migrate(ctx, d.conn, applicationID, migrations); err != nil {
 		return nil, err
 	}
 	if err = d.prepare(ctx); err != nil {
@@ -185,8 +128,8 @@ func check(ctx context.Context, path string) error {
 	if tables > 0 && id != applicationID {
 		return errors.New("it is the database of another program: name another state_dir")
 	}
-	if version > len(migrations) {
-		return fmt.Errorf("it has schema %d and this foldgate knows %d: it was written by a newer foldgate, use that", version, len(migrations))
+	if err := notNewer(version, migrations); err != nil {
+		return err
 	}
 	var verdict string
 	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
@@ -194,30 +137,6 @@ func check(ctx context.Context, path string) error {
 	}
 	if verdict != "ok" {
 		return fmt.Errorf("%w: %s", errDamaged, verdict)
-	}
-	return nil
-}
-
-// migrate brings the schema up to date, each step in a transaction.
-func (d *database) migrate(ctx context.Context) error {
-	var version int
-	if err := d.conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
-		return err
-	}
-	for i := version; i < len(migrations); i++ {
-		tx, err := d.conn.BeginTx(ctx, nil)
-		if err != nil {
-			return err
-		}
-		step := fmt.Sprintf("PRAGMA application_id = %d; %s; PRAGMA user_version = %d", applicationID, migrations[i], i+1)
-		if _, err = tx.ExecContext(ctx, step); err == nil {
-			err = tx.Commit()
-		} else {
-			tx.Rollback()
-		}
-		if err != nil {
-			return fmt.Errorf("schema %d: %w", i+1, err)
-		}
 	}
 	return nil
 }

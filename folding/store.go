@@ -8,8 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -65,40 +63,6 @@ type Results struct {
 	write sync.Mutex // held for a transaction
 }
 
-// resultMigrations make the schema of the results, as migrations do that of
-// the branches.
-var resultMigrations = []string{`
-	CREATE TABLE results (
-		id         INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of age
-		handle     TEXT NOT NULL UNIQUE,
-		principal  TEXT NOT NULL,
-		session    TEXT NOT NULL,
-		context    TEXT NOT NULL,
-		server     TEXT NOT NULL,
-		tool       TEXT NOT NULL,
-		kind       TEXT NOT NULL,
-		text       TEXT NOT NULL,
-		structured TEXT NOT NULL,
-		bytes      INTEGER NOT NULL,
-		tokens     INTEGER NOT NULL,
-		delivered  INTEGER NOT NULL,
-		created_at INTEGER NOT NULL -- microseconds since 1970
-	);
-	CREATE INDEX results_context ON results (principal, context);
-	CREATE TABLE gone (
-		id        INTEGER PRIMARY KEY AUTOINCREMENT,
-		handle    TEXT NOT NULL UNIQUE,
-		principal TEXT NOT NULL,
-		session   TEXT NOT NULL,
-		context   TEXT NOT NULL,
-		tool      TEXT NOT NULL,
-		why       TEXT NOT NULL, -- quota or age
-		at        INTEGER NOT NULL
-	);
-	CREATE TABLE size (bytes INTEGER NOT NULL);
-	INSERT INTO size VALUES (0);
-`}
-
 // goneKept is how many evicted handles are remembered, to say so.
 const goneKept = 10_000
 
@@ -107,21 +71,16 @@ func OpenResults(path string, cfg ResultsConfig) (*Results, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+	if err := privateFiles(path); err != nil {
 		return nil, fmt.Errorf("result store: %w", err)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600) // SQLite's own mode is wider
-	if err != nil {
-		return nil, fmt.Errorf("result store: %w", err)
-	}
-	f.Close()
 	db, err := sql.Open("sqlite", dsn(path, "journal_mode(WAL)", "synchronous(NORMAL)", "journal_size_limit(8388608)", "trusted_schema(OFF)"))
 	if err != nil {
 		return nil, fmt.Errorf("result store: %w", err)
 	}
 	r := &Results{cfg: cfg, db: db}
 	ctx := context.Background()
-	if err = r.migrate(ctx); err == nil { // what grew too old meanwhile goes, and what a lower quota has no room for
+	if err = migrate(ctx, db, 0, resultMigrations); err == nil { // what grew too old meanwhile goes, and what a lower quota has no room for
 		err = r.update(ctx, func(tx *sql.Tx) error { return r.evict(ctx, tx, 0) })
 	}
 	if err != nil {
@@ -129,26 +88,6 @@ func OpenResults(path string, cfg ResultsConfig) (*Results, error) {
 		return nil, fmt.Errorf("result store %s: %w (move the file away to start with an empty store)", path, err)
 	}
 	return r, nil
-}
-
-func (r *Results) migrate(ctx context.Context) error {
-	var version int
-	if err := r.db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
-		return err
-	}
-	if version > len(resultMigrations) {
-		return fmt.Errorf("it has schema %d and this foldgate knows %d: it was written by a newer foldgate, use that", version, len(resultMigrations))
-	}
-	for i := version; i < len(resultMigrations); i++ {
-		step := fmt.Sprintf("%s; PRAGMA user_version = %d", resultMigrations[i], i+1)
-		if err := r.update(ctx, func(tx *sql.Tx) error {
-			_, err := tx.ExecContext(ctx, step)
-			return err
-		}); err != nil {
-			return fmt.Errorf("schema %d: %w", i+1, err)
-		}
-	}
-	return nil
 }
 
 // Close releases the store.

@@ -1,0 +1,146 @@
+package folding
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// migrations make the schema of the branches, each step once, in order;
+// user_version counts them. A step that has been released is never changed.
+var migrations = []string{`
+	CREATE TABLE branches (
+		id           TEXT PRIMARY KEY,
+		parent_id    TEXT NOT NULL,
+		principal    TEXT NOT NULL,
+		session      TEXT NOT NULL,
+		origin       TEXT NOT NULL,
+		context      TEXT NOT NULL,
+		depth        INTEGER NOT NULL,
+		description  TEXT NOT NULL,
+		prompt       TEXT NOT NULL,
+		status       TEXT NOT NULL,
+		reason       TEXT NOT NULL DEFAULT '',
+		error        TEXT NOT NULL DEFAULT '',
+		digest       TEXT NOT NULL DEFAULT '',
+		message      TEXT NOT NULL DEFAULT '',
+		late         INTEGER NOT NULL DEFAULT 0,
+		budget_used  INTEGER NOT NULL,
+		budget_total INTEGER NOT NULL,
+		activity     TEXT NOT NULL,              -- JSON of Activity
+		created_at   INTEGER NOT NULL,           -- microseconds since 1970
+		expires_at   INTEGER NOT NULL,
+		completed_at INTEGER NOT NULL DEFAULT 0  -- 0 while it lives
+	);
+	CREATE INDEX branches_active ON branches (created_at) WHERE status = 'active';
+	CREATE INDEX branches_ended ON branches (completed_at, id) WHERE completed_at > 0;
+	CREATE TABLE branch_archive (
+		id           TEXT PRIMARY KEY,
+		parent_id    TEXT NOT NULL,
+		principal    TEXT NOT NULL,
+		session      TEXT NOT NULL,
+		context      TEXT NOT NULL,
+		depth        INTEGER NOT NULL,
+		status       TEXT NOT NULL,
+		reason       TEXT NOT NULL,
+		budget_used  INTEGER NOT NULL,
+		budget_total INTEGER NOT NULL,
+		created_at   INTEGER NOT NULL,
+		completed_at INTEGER NOT NULL
+	);
+	CREATE INDEX branch_archive_age ON branch_archive (completed_at);
+`}
+
+// applicationID marks the database of the branches as foldgate's: "fold".
+const applicationID = 0x666f6c64
+
+// resultMigrations make that of the results.
+var resultMigrations = []string{`
+	CREATE TABLE results (
+		id         INTEGER PRIMARY KEY AUTOINCREMENT, -- the order of age
+		handle     TEXT NOT NULL UNIQUE,
+		principal  TEXT NOT NULL,
+		session    TEXT NOT NULL,
+		context    TEXT NOT NULL,
+		server     TEXT NOT NULL,
+		tool       TEXT NOT NULL,
+		kind       TEXT NOT NULL,
+		text       TEXT NOT NULL,
+		structured TEXT NOT NULL,
+		bytes      INTEGER NOT NULL,
+		tokens     INTEGER NOT NULL,
+		delivered  INTEGER NOT NULL,
+		created_at INTEGER NOT NULL -- microseconds since 1970
+	);
+	CREATE INDEX results_context ON results (principal, context);
+	CREATE TABLE gone (
+		id        INTEGER PRIMARY KEY AUTOINCREMENT,
+		handle    TEXT NOT NULL UNIQUE,
+		principal TEXT NOT NULL,
+		session   TEXT NOT NULL,
+		context   TEXT NOT NULL,
+		tool      TEXT NOT NULL,
+		why       TEXT NOT NULL, -- quota or age
+		at        INTEGER NOT NULL
+	);
+	CREATE TABLE size (bytes INTEGER NOT NULL);
+	INSERT INTO size VALUES (0);
+`}
+
+// migrate brings a schema up to date, each step in a transaction, and marks the
+// file with id; 0 is no mark.
+func migrate(ctx context.Context, db interface {
+	QueryRowContext(context.Context, string, ...any) *sql.Row
+	BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error)
+}, id int, steps []string) error {
+	var version int
+	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
+		return err
+	}
+	if err := notNewer(version, steps); err != nil {
+		return err
+	}
+	for i := version; i < len(steps); i++ {
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		step := fmt.Sprintf("PRAGMA application_id = %d; %s; PRAGMA user_version = %d", id, steps[i], i+1)
+		if _, err = tx.ExecContext(ctx, step); err == nil {
+			err = tx.Commit()
+		} else {
+			tx.Rollback()
+		}
+		if err != nil {
+			return fmt.Errorf("schema %d: %w", i+1, err)
+		}
+	}
+	return nil
+}
+
+// notNewer refuses a schema of which only a later foldgate has all steps.
+func notNewer(version int, steps []string) error {
+	if version > len(steps) {
+		return fmt.Errorf("it has schema %d and this foldgate knows %d: it was written by a newer foldgate, use that", version, len(steps))
+	}
+	return nil
+}
+
+// privateFiles makes sure that files are there and, where they are new, for
+// their owner only, as is a directory that they need. SQLite's own mode is
+// wider; its side files get that of the database.
+func privateFiles(paths ...string) error {
+	for _, path := range paths {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return err
+		}
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return err
+		}
+		f.Close()
+	}
+	return nil
+}
