@@ -1,11 +1,13 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 
@@ -55,7 +57,7 @@ func Find(file string) (Config, error) {
 func Load(file string) (Config, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return Config{}, &ConfigError{File: file, Faults: []Fault{{Key: "file", Msg: err.Error()}}}
+		return Config{}, &ConfigError{File: file, Faults: []Fault{{Msg: unread(err)}}}
 	}
 	c, faults := parseConfig(data, os.LookupEnv)
 	abs, err := filepath.Abs(file)
@@ -70,6 +72,18 @@ func Load(file string) (Config, error) {
 		return c, &ConfigError{File: file, Faults: faults}
 	}
 	return c, nil
+}
+
+// unread says why a file could not be read, without its name.
+func unread(err error) string {
+	if errors.Is(err, os.ErrNotExist) {
+		return "there is no such file"
+	}
+	var p *os.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	return err.Error()
 }
 
 // parseConfig decodes and checks one file's text.
@@ -99,6 +113,9 @@ func parseConfig(data []byte, env func(string) (string, bool)) (c Config, faults
 	}
 	lines := map[string]int{}
 	faults = expand(body, "", env, lines)
+	if len(faults) == 0 {
+		faults = misshaped(body, reflect.TypeFor[Config](), "")
+	}
 	if len(faults) > 0 {
 		return c, faults
 	}
@@ -253,7 +270,7 @@ func mappingKeys(body ast.Node, name string) (keys []string) {
 func yamlFault(err error, lines map[string]int) Fault {
 	var ye yaml.Error
 	if errors.As(err, &ye) {
-		f := Fault{Key: "syntax", Msg: ye.GetMessage()}
+		f := Fault{Key: "syntax", Msg: cmp.Or(mistyped(err), ye.GetMessage())}
 		if t := ye.GetToken(); t != nil {
 			f.Line = t.Position.Line
 			if strings.Contains(f.Msg, "already defined") {

@@ -131,7 +131,7 @@ func (c Config) validateListen(bad func(string, string, ...any)) {
 	}
 	_, port, err := net.SplitHostPort(c.Listen)
 	if err != nil {
-		bad("listen", "%q is not host:port", c.Listen)
+		bad("listen", "%q is not host:port, such as 127.0.0.1:8787", c.Listen)
 		return
 	}
 	if _, err := net.LookupPort("tcp", port); err != nil {
@@ -155,7 +155,8 @@ func (c Config) exposed() bool {
 // Secure reports whether the HTTP edge speaks TLS.
 func (c Config) Secure() bool { return c.TLS.Cert != "" }
 
-// edge.Tokens returns the principals of a valid configuration.
+// tokenList returns the principals of a valid configuration, as the edge knows
+// them.
 func (c Config) tokenList() edge.Tokens {
 	var l edge.Tokens
 	for _, name := range c.PrincipalNames() {

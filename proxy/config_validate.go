@@ -13,18 +13,23 @@ import (
 
 // Fault is one thing wrong with a configuration.
 type Fault struct {
-	// Key is the path of the value, e.g. "folding.max_depth".
+	// Key is the path of the value, e.g. "folding.max_depth"; "" for the file.
 	Key string
 	// Line is where the file says it; 0 if the file does not.
 	Line int
-	Msg  string
+	// Msg says what is wrong and how to put it right, never a secret.
+	Msg string
 }
 
 func (f Fault) Error() string {
-	if f.Line > 0 {
-		return fmt.Sprintf("line %d: %s: %s", f.Line, f.Key, f.Msg)
+	s := f.Msg
+	if f.Key != "" {
+		s = f.Key + ": " + s
 	}
-	return f.Key + ": " + f.Msg
+	if f.Line > 0 {
+		s = fmt.Sprintf("line %d: %s", f.Line, s)
+	}
+	return s
 }
 
 var upstreamKey = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
@@ -50,7 +55,10 @@ func (c Config) Validate() []Fault {
 	c.validateUpstreams(bad, oneOf)
 	oneOf("attribution.implicit", c.Attribution.Implicit, "legacy", "off")
 	if err := c.Folding.Validate(); err != nil {
-		bad("folding", "%v", err)
+		for fault := range strings.Lines(err.Error()) { // each begins with its key
+			key, msg, _ := strings.Cut(strings.TrimSpace(fault), ": ")
+			bad(key, "%s", msg)
+		}
 	}
 	c.Results.validate(bad, oneOf)
 	c.Run.validate(bad)
