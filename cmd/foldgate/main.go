@@ -81,8 +81,10 @@ It lets the agent fold subtasks into branches with a token budget, takes secrets
 out of everything that flows back to the model, and records every message in a
 tamper-evident trace. What it has no reason to change passes byte for byte.
 
-Start with:   foldgate run --config config.example.yaml
-Then check:   foldgate check --config config.example.yaml`,
+To try it, without any configuration, on the files below this directory:
+  foldgate run --listen 127.0.0.1:8787
+Then give it a configuration (config.example.yaml shows every key), and check it:
+  foldgate check --config foldgate.yaml`,
 		SilenceUsage: true, SilenceErrors: true,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -94,17 +96,24 @@ Then check:   foldgate check --config config.example.yaml`,
 		return usageError{fmt.Errorf("%w\nRun '%s --help' for the flags there are", err, cmd.CommandPath())}
 	})
 	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newCount(a), newScrub(a), newVersion())
-	for _, c := range root.Commands() {
-		if args := c.Args; args != nil {
-			c.Args = func(cmd *cobra.Command, got []string) error {
-				if err := args(cmd, got); err != nil {
-					return usageError{fmt.Errorf("%w\nRun '%s --help' for what it takes", err, cmd.CommandPath())}
-				}
-				return nil
+	checkArgs(root)
+	return root
+}
+
+// checkArgs makes wrong arguments of cmd and all commands below it usage errors
+// that say where to look.
+func checkArgs(cmd *cobra.Command) {
+	if args := cmd.Args; args != nil {
+		cmd.Args = func(cmd *cobra.Command, got []string) error {
+			if err := args(cmd, got); err != nil {
+				return usageError{fmt.Errorf("%w\nRun '%s --help' for what it takes", err, cmd.CommandPath())}
 			}
+			return nil
 		}
 	}
-	return root
+	for _, c := range cmd.Commands() {
+		checkArgs(c)
+	}
 }
 
 // logger returns the log, and what closes it.
