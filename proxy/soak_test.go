@@ -22,6 +22,9 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
+// soakers is how many sessions are open at once.
+const soakers = 4
+
 var soak = flag.Int("soak", 500, "sessions that TestSoak opens and closes in each era")
 
 // TestSoak opens and closes sessions of both eras, with a call, a question to
@@ -34,7 +37,7 @@ func TestSoak(t *testing.T) {
 		f := ups[c.Name]
 		return &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), forgetful: true}, nil
 	}
-	e := edge.NewHTTP(r.g, edge.HTTPOptions{Log: warnings(t), MaxBody: maxMessage})
+	e := edge.NewHTTP(r.g, edge.HTTPOptions{Log: warnings(t), MaxBody: maxMessage, MaxSessions: soakers}) // one that is left has the place of the next
 	srv := httptest.NewServer(e.Handler())
 	t.Cleanup(func() {
 		_ = e.Shutdown(context.Background())
@@ -54,7 +57,7 @@ func TestSoak(t *testing.T) {
 	if gotHeap > heap+4<<20 {
 		t.Errorf("the heap grew from %d to %d KiB", heap>>10, gotHeap>>10)
 	}
-	if n := len(r.g.sessions.list()) + e.OpenSessions() + len(r.g.listens.list()); n != 0 {
+	if n := len(r.g.sessions.list()) + len(r.g.listens.list()); n != 0 {
 		t.Errorf("%d sessions and listeners are left", n)
 	}
 	r.g.parking.mu.Lock()
@@ -108,18 +111,18 @@ type soaker struct {
 }
 
 func (s *soaker) many(n int) {
-	work := make(chan int)
+	work := make(chan struct{})
 	var wg sync.WaitGroup
-	for range 4 {
+	for range soakers {
 		wg.Go(func() {
-			for i := range work {
-				s.legacy(i)
-				s.modern(i)
+			for range work {
+				s.legacy()
+				s.modern()
 			}
 		})
 	}
-	for i := range n {
-		work <- i
+	for range n {
+		work <- struct{}{}
 	}
 	close(work)
 	wg.Wait()
@@ -141,8 +144,8 @@ func (s *soaker) settle(want int) (goroutines int, heap uint64) {
 	return goroutines, m.HeapAlloc
 }
 
-// legacy is the whole life of a session with an id, one of two without an end.
-func (s *soaker) legacy(i int) {
+// legacy is the whole life of a session with an id.
+func (s *soaker) legacy() {
 	id := s.post("", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{"elicitation":{}},"clientInfo":{"name":"soak","version":"1"}}}`, nil)
 	for _, up := range []string{"old", "new"} {
 		s.post(id, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"`+up+`__echo","arguments":{}}}`, func(ask string) {
@@ -167,7 +170,7 @@ func (s *soaker) legacy(i int) {
 
 // modern makes a call in two rounds, another that is left after the first, and
 // a listen that is left too.
-func (s *soaker) modern(i int) {
+func (s *soaker) modern() {
 	const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}`
 	state := s.post("", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"old__echo","arguments":{},`+meta+`}}`, nil)
 	s.post("", `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"old__echo","arguments":{},"requestState":"`+state+`","inputResponses":{"r1":{"action":"decline"}},`+meta+`}}`, nil)

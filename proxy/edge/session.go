@@ -94,13 +94,6 @@ func (e *HTTP) allSessions() []*legacySession {
 	return all
 }
 
-// OpenSessions returns how many sessions with an id there are.
-func (e *HTTP) OpenSessions() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.sessions)
-}
-
 // legacyOf finds the session that a request names and holds it until release.
 // It answers the request itself where there is none: 400 without an id, 404 for
 // one that is unknown, ended, or another principal's, which must look the same.
