@@ -92,7 +92,7 @@ func Check(ctx context.Context, cfg Config, log *slog.Logger) (Report, error) {
 		return Report{}, err
 	}
 	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
-	g.Warm(ctx)
+	g.warm(ctx)
 	s := g.newSession(edge.Peer{Principal: g.anyone(), Transport: "http", Modern: true})
 	defer s.Close("check is done")
 	menus := [listKinds]*menu{}
@@ -104,7 +104,7 @@ func Check(ctx context.Context, cfg Config, log *slog.Logger) (Report, error) {
 
 // report sums the merged lists up.
 func (g *Gateway) report(menus [listKinds]*menu) Report {
-	r := Report{Principals: g.cfg.PrincipalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(menus[listTools].clashes, menus[listPrompts].clashes), Unmatched: g.unmatched(menus[listTools])}
+	r := Report{Principals: g.cfg.principalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(menus[listTools].clashes, menus[listPrompts].clashes), Unmatched: g.unmatched(menus[listTools])}
 	at := map[string]int{}
 	for i, u := range g.ups {
 		said, _ := u.about()

@@ -31,8 +31,8 @@ func (e *ConfigError) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// DefaultFile is where [Find] looks when no file is named.
-const DefaultFile = "foldgate.yaml"
+// defaultFile is where [Find] looks when no file is named.
+const defaultFile = "foldgate.yaml"
 
 // Find returns the configuration that file names. With file "" it is
 // ./foldgate.yaml if that exists, else the built-in defaults.
@@ -40,8 +40,8 @@ func Find(file string) (Config, error) {
 	if file != "" {
 		return Load(file)
 	}
-	if _, err := os.Stat(DefaultFile); err == nil {
-		return Load(DefaultFile)
+	if _, err := os.Stat(defaultFile); err == nil {
+		return Load(defaultFile)
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return Config{}, err
 	}

@@ -58,8 +58,8 @@ var (
 	tokenForm     = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`) // RFC 6750, b64token
 )
 
-// PrincipalNames returns the names of the configured principals, sorted.
-func (c Config) PrincipalNames() []string { return slices.Sorted(maps.Keys(c.Principals)) }
+// principalNames returns the names of the configured principals, sorted.
+func (c Config) principalNames() []string { return slices.Sorted(maps.Keys(c.Principals)) }
 
 // digest is the SHA-256 of the principal's token; ok is false where the
 // configuration has none that can be used.
@@ -85,7 +85,7 @@ func (c Config) tokens() (tokens []string) {
 // validatePrincipals never puts a token, or a part of one, into a fault.
 func (c Config) validatePrincipals(bad func(string, string, ...any)) {
 	owner := map[[sha256.Size]byte]string{}
-	for _, name := range c.PrincipalNames() {
+	for _, name := range c.principalNames() {
 		p, at := c.Principals[name], "principals."+name
 		if !principalName.MatchString(name) {
 			bad(at, "the name must be 1 to 64 letters, digits, '_', '-', '.' or '@'")
@@ -159,7 +159,7 @@ func (c Config) Secure() bool { return c.TLS.Cert != "" }
 // them.
 func (c Config) tokenList() edge.Tokens {
 	var l edge.Tokens
-	for _, name := range c.PrincipalNames() {
+	for _, name := range c.principalNames() {
 		sum, _ := c.Principals[name].digest()
 		l = append(l, edge.Token{Principal: name, Digest: sum})
 	}

@@ -203,9 +203,9 @@ func (g *Gateway) background(f func()) {
 	}()
 }
 
-// Warm connects every upstream, so that readiness can be told and the first
+// warm connects every upstream, so that readiness can be told and the first
 // list is quick. It returns when each is up or has failed, or ctx is done.
-func (g *Gateway) Warm(ctx context.Context) {
+func (g *Gateway) warm(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, u := range g.ups {
 		wg.Add(1)

@@ -33,6 +33,6 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 		Ready: g.ready, CheckParams: g.checkParams,
 	})
 	ready(addr)
-	g.background(func() { g.Warm(g.ctx) })
+	g.background(func() { g.warm(g.ctx) })
 	return edge.Serve(ctx, ln, e, e.Handler(), shutdownWait)
 }
