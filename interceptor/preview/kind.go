@@ -46,9 +46,6 @@ func newDoc(text string) *doc {
 	return d
 }
 
-// Of returns the kind of a text.
-func Of(text string) Kind { return newDoc(text).kind() }
-
 // sampled is how many lines decide about the kind.
 const sampled = 400
 

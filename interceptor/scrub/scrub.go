@@ -57,9 +57,6 @@ func New(opts Options) (*Scrubber, error) {
 	return &Scrubber{engine: e, timeout: opts.Timeout, exact: opts.Exact}, nil
 }
 
-// Rules returns how many rules look at a text.
-func (s *Scrubber) Rules() int { return len(s.engine.set.rules) }
-
 // Text returns text with every secret replaced by [REDACTED:rule], and what
 // was found. Text without a secret is returned as it is. On an error (a fault
 // of the engine, [ErrTimeLimit], the end of ctx) nothing is known about the

@@ -38,9 +38,9 @@ func wrong(field, format string, args ...any) error {
 // none.
 func split(text string) []string { return strings.Split(strings.TrimSuffix(text, "\n"), "\n") }
 
-// Range reads "a-b", "a-" (to the end), "-b" (the last b lines) or "a", for a
-// text of total lines, and returns the first and last line meant.
-func Range(spec string, total int) (from, to int, err error) {
+// lineRange reads the range of [Lines] for a text of total lines, and returns
+// the first and last line meant.
+func lineRange(spec string, total int) (from, to int, err error) {
 	bad := func() (int, int, error) {
 		return 0, 0, wrong("lines", "%q is not a range: write \"120-140\", \"120-\" to the end, or \"-50\" for the last 50 (the text has %d lines)", clip(spec, 40), total)
 	}
@@ -71,10 +71,11 @@ func Range(spec string, total int) (from, to int, err error) {
 	return first, min(last, total), nil
 }
 
-// Lines returns a range of lines as they are.
+// Lines returns a range of lines as they are: "a-b", "a-" (to the end), "-b" (the
+// last b lines) or "a".
 func Lines(text, spec string) (string, error) {
 	lines := split(text)
-	from, to, err := Range(spec, len(lines))
+	from, to, err := lineRange(spec, len(lines))
 	if err != nil {
 		return "", err
 	}
@@ -87,7 +88,7 @@ type Pattern struct {
 	Expr string
 	// Context is how many lines around a match are shown.
 	Context int
-	// Lines restricts the search to a range; see [Range]. "" is the whole text.
+	// Lines restricts the search to a range; see [Lines]. "" is the whole text.
 	Lines string
 }
 
@@ -113,7 +114,7 @@ func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 	lines := split(text)
 	from, to := 1, len(lines)
 	if p.Lines != "" {
-		if from, to, err = Range(p.Lines, len(lines)); err != nil {
+		if from, to, err = lineRange(p.Lines, len(lines)); err != nil {
 			return "", err
 		}
 	}
