@@ -22,11 +22,6 @@ const (
 	hostAnswer = "The rise of failed payments comes from stock reservations that expire before capture: logs/service.jsonl and docs/incidents.md name it. Orders are not lost, they wait in the outbox (docs/runbook.md)."
 )
 
-// once is a turn of one call.
-func once(c llmstub.Call) llmstub.Turn {
-	return func(llmstub.Request) (llmstub.Reply, error) { return llmstub.Reply{Calls: []llmstub.Call{c}}, nil }
-}
-
 var (
 	branchForm = regexp.MustCompile(`br_[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 	threadForm = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
@@ -74,7 +69,7 @@ func scouts(h host) []llmstub.Agent {
 }
 
 func createBranch(h host) llmstub.Turn {
-	return once(h.use("foldgate", "branch_create", `{"description":"find why more payments fail"}`))
+	return llmstub.Use(h.use("foldgate", "branch_create", `{"description":"find why more payments fail"}`))
 }
 
 // isTold matches the context of a subagent by its prompt.
@@ -91,7 +86,7 @@ func isTold(task string) func(llmstub.Request) bool {
 
 // batch is a turn that uses branch_run.
 func batch(h host, arguments map[string]any) llmstub.Turn {
-	return once(h.use("foldgate", "branch_run", compactJSON(arguments)))
+	return llmstub.Use(h.use("foldgate", "branch_run", compactJSON(arguments)))
 }
 
 // compactJSON is what a model writes: no escapes that JSON does not need.
@@ -126,10 +121,10 @@ var research = []struct{ file, jq, want string }{
 // foldedJobs are what the main agent does with foldgate.
 func foldedJobs(h host) []job {
 	jobs := []job{
-		{name: "small", turns: []llmstub.Turn{once(h.use("foldgate", readTool, `{"path":"note.txt"}`))}},
-		{name: "error", turns: []llmstub.Turn{once(h.use("foldgate", readTool, `{"path":"absent.txt"}`))}},
-		{name: "two halves", turns: []llmstub.Turn{once(h.use("foldgate", "fake__raw", `{"result":{"content":[{"type":"text","text":"one"}],"structuredContent":{"other":2}}}`))}},
-		{name: "two halves of an error", turns: []llmstub.Turn{once(h.use("foldgate", "fake__raw", `{"result":{"content":[{"type":"text","text":"one"}],"structuredContent":{"other":2},"isError":true}}`))}},
+		{name: "small", turns: []llmstub.Turn{llmstub.Use(h.use("foldgate", readTool, `{"path":"note.txt"}`))}},
+		{name: "error", turns: []llmstub.Turn{llmstub.Use(h.use("foldgate", readTool, `{"path":"absent.txt"}`))}},
+		{name: "two halves", turns: []llmstub.Turn{llmstub.Use(h.use("foldgate", "fake__raw", `{"result":{"content":[{"type":"text","text":"one"}],"structuredContent":{"other":2}}}`))}},
+		{name: "two halves of an error", turns: []llmstub.Turn{llmstub.Use(h.use("foldgate", "fake__raw", `{"result":{"content":[{"type":"text","text":"one"}],"structuredContent":{"other":2},"isError":true}}`))}},
 		{name: "P1 subagent", limit: 350, turns: h.delegate(func(llmstub.Request) string { return ownTask + " " + question })},
 		{name: "P1 subagent, handed a branch", limit: h.handedLimit(), turns: append([]llmstub.Turn{createBranch(h)},
 			h.delegate(func(r llmstub.Request) string { return handedTask + branchOf(r) + ". " + question })...)},
@@ -157,7 +152,7 @@ func foldedJobs(h host) []job {
 func plainJobs(h host) []job {
 	read := func(paths ...string) (turns []llmstub.Turn) {
 		for _, p := range paths {
-			turns = append(turns, once(h.use("fs", readTool, fmt.Sprintf(`{"path":%q}`, p))))
+			turns = append(turns, llmstub.Use(h.use("fs", readTool, fmt.Sprintf(`{"path":%q}`, p))))
 		}
 		return turns
 	}

@@ -8,7 +8,7 @@
 //
 //	s, err := llmstub.Start(
 //		llmstub.Agent{Name: "main", Play: llmstub.Script(
-//			llmstub.Use("read_file", `{"path":"a.txt"}`),
+//			llmstub.Use(llmstub.Call{Name: "read_file", Arguments: `{"path":"a.txt"}`}),
 //			llmstub.Say("done"),
 //		)},
 //	)
@@ -77,11 +77,9 @@ func Say(text string) Turn {
 	return func(Request) (Reply, error) { return Reply{Text: text}, nil }
 }
 
-// Use is a turn that calls one tool; arguments is a JSON object.
-func Use(name, arguments string) Turn {
-	return func(Request) (Reply, error) {
-		return Reply{Calls: []Call{{Name: name, Arguments: arguments}}}, nil
-	}
+// Use is a turn of one call.
+func Use(c Call) Turn {
+	return func(Request) (Reply, error) { return Reply{Calls: []Call{c}}, nil }
 }
 
 // Server is a running stub. Its methods may be called concurrently.
