@@ -12,17 +12,24 @@ type mark struct {
 	rule string
 }
 
-// appendMarks appends the marks for hits in text.
+// appendMarks appends the marks for hits in text, those of generic rules last:
+// of two rules for one range merge takes the first.
 func appendMarks(marks []mark, text string, hits []hit) []mark {
-	for i := range hits {
-		for _, part := range hits[i].parts(text) {
-			marks = append(marks, mark{part, hits[i].rule.id})
+	for _, generic := range []bool{false, true} {
+		for i := range hits {
+			if hits[i].rule.generic != generic {
+				continue
+			}
+			for _, part := range hits[i].parts(text) {
+				marks = append(marks, mark{part, hits[i].rule.id})
+			}
 		}
 	}
 	return marks
 }
 
-// merge sorts marks and joins those that overlap under the rule of the longest.
+// merge sorts marks and joins those that overlap under the rule of the longest,
+// of equals the first.
 func merge(marks []mark) []mark {
 	slices.SortStableFunc(marks, func(a, b mark) int {
 		if a.start != b.start {

@@ -100,6 +100,7 @@ func TestJSON(t *testing.T) {
 		{"split", `{"content":[{"type":"text","text":"a ` + pat[:half] + `"},{"text":"` + pat[half:] + ` b","type":"text"}]}`,
 			`{"content":[{"type":"text","text":"a ` + githubMark + `"},{"text":"` + githubMark + ` b","type":"text"}]}`, "$.content[0].text"},
 		{"with its key", `{"api_key": "` + token(5, "", 32) + `"}`, `{"api_key": "[REDACTED:generic-api-key]"}`, "$.api_key"},
+		{"found by two rules", `["TOKEN=` + pat + `"]`, `["TOKEN=` + githubMark + `"]`, "$[0]"},
 		{"blob", `{"mimeType":"text/plain","blob":"` + b64([]byte("k "+pat)) + `"}`,
 			`{"mimeType":"text/plain","blob":"` + b64([]byte("k "+githubMark)) + `"}`, "$.blob"},
 	}
