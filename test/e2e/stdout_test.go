@@ -5,7 +5,6 @@ package e2e
 import (
 	"bufio"
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -44,17 +43,7 @@ func TestStdoutPurity(t *testing.T) {
 func TestGarbageFromTheHost(t *testing.T) {
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	cmd := g.command("run")
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	in, out := startPiped(t, cmd)
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
 	for _, line := range []string{"", "garbage", "{", `{"jsonrpc":"1.0","id":5,"method":"ping"}`, `[]`, `{"jsonrpc":"2.0","id":{},"method":"ping"}`, strings.Repeat("[", 100000)} {
 		fmt.Fprintln(in, line)
@@ -72,16 +61,9 @@ func TestGarbageFromTheHost(t *testing.T) {
 		answered[string(m.ID)] = m.Result != nil
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("foldgate run: %v", exitText(err))
+		t.Errorf("foldgate run: %v", err)
 	}
 	if !answered["1"] || !answered[`"last"`] {
 		t.Errorf("answered %v, want 1 and \"last\"", answered)
 	}
-}
-
-func exitText(err error) string {
-	if e, ok := err.(*exec.ExitError); ok {
-		return e.String()
-	}
-	return err.Error()
 }

@@ -54,13 +54,7 @@ func TestEras(t *testing.T) {
 			t.Run("on "+upstream, func(t *testing.T) {
 				ctx := testContext(t)
 				g := newGateway(t, "upstreams:\n  old: {"+fakeUpstream(t, upstream, "legacy")+"}\n  new: {"+fakeUpstream(t, upstream, "modern")+"}\n")
-				var c *mcpclient.Client
-				if transport == "stdio" {
-					c = g.stdio(era)
-				} else {
-					c = mcpclient.HTTP(g.http(), era)
-					g.closes(c)
-				}
+				c := g.unstarted(transport, era)
 				var heard noted
 				answer := echoAnswer(func(string) {})
 				c.Handle, c.Capabilities = heard.handle(answer), `{"elicitation":{}}`

@@ -29,21 +29,27 @@ type rawHost struct {
 	session string // Mcp-Session-Id
 }
 
-// rawStdio starts a gateway as a child.
-func rawStdio(t *testing.T, cmd *exec.Cmd, era mcpclient.Era) *rawHost {
+// startPiped starts cmd and returns the ends of its standard input and output.
+func startPiped(t *testing.T, cmd *exec.Cmd) (in io.WriteCloser, out io.Reader) {
 	t.Helper()
-	h := &rawHost{t: t, era: era, got: make(chan string, 1000)}
-	in, err := cmd.StdinPipe()
-	if err != nil {
+	var err error
+	if in, err = cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
+	if out, err = cmd.StdoutPipe(); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	return in, out
+}
+
+// rawStdio starts a gateway as a child.
+func rawStdio(t *testing.T, cmd *exec.Cmd, era mcpclient.Era) *rawHost {
+	t.Helper()
+	h := &rawHost{t: t, era: era, got: make(chan string, 1000)}
+	in, out := startPiped(t, cmd)
 	h.write = func(msg string) {
 		if _, err := io.WriteString(in, msg+"\n"); err != nil {
 			t.Error(err)

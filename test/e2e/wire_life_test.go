@@ -44,13 +44,7 @@ func TestKilledUpstream(t *testing.T) {
 		ctx := testContext(t)
 		file := recordFile(t)
 		g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [sh, -c, 'sleep 1000 & %s -era both -record %s; true']}\n", fakeupBin, file))
-		var c *mcpclient.Client
-		if transport == "stdio" {
-			c = g.stdio(era)
-		} else {
-			c = mcpclient.HTTP(g.http(), era)
-			g.closes(c)
-		}
+		c := g.unstarted(transport, era)
 		var heard noted
 		c.Handle = heard.handle(nil)
 		if _, err := c.Start(ctx); err != nil {

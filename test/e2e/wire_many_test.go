@@ -18,13 +18,7 @@ func TestManyQuestionsAtOnce(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			ctx := testContext(t)
 			g := newGateway(t, fakeConfig(recordFile(t), ""))
-			var c *mcpclient.Client
-			if transport == "stdio" {
-				c = g.stdio(mcpclient.Legacy)
-			} else {
-				c = mcpclient.HTTP(g.http(), mcpclient.Legacy)
-				g.closes(c)
-			}
+			c := g.unstarted(transport, mcpclient.Legacy)
 			c.Capabilities = `{"elicitation":{}}`
 			c.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
 				var p struct{ Message string }

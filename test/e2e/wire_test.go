@@ -113,13 +113,7 @@ func TestQuestionsToTheHost(t *testing.T) {
 		t.Run(transport, func(t *testing.T) {
 			ctx := testContext(t)
 			g := newGateway(t, fakeConfig(recordFile(t), ""))
-			var c *mcpclient.Client
-			if transport == "stdio" {
-				c = g.stdio(mcpclient.Legacy)
-			} else {
-				c = mcpclient.HTTP(g.http(), mcpclient.Legacy)
-				g.closes(c)
-			}
+			c := g.unstarted(transport, mcpclient.Legacy)
 			c.Capabilities = `{"elicitation":{},"sampling":{},"roots":{}}`
 			const answer = `{"action":"accept","content":{"n":9007199254740993},"future":"\ud83d"}`
 			var mu sync.Mutex

@@ -92,8 +92,7 @@ func TestWorkflowRounds(t *testing.T) {
 		t.Run(era, func(t *testing.T) {
 			ctx := testContext(t)
 			g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, %s]}\nworkflows:\n  - {name: asks, open: [{tool: fake.elicit}]}\n", fakeupBin, era))
-			c := mcpclient.HTTP(g.http(), mcpclient.Modern)
-			g.closes(c)
+			c := g.unstarted("http", mcpclient.Modern)
 			c.Capabilities = `{"elicitation":{"form":{}}}`
 			if _, err := c.Start(ctx); err != nil {
 				t.Fatal(err)
