@@ -15,18 +15,13 @@ const elicitMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-
 
 // A modern host calls a tool of a legacy upstream that elicits twice.
 func TestParkedCallIsResumed(t *testing.T) {
-	up := echoUpstream("2025-11-25")
-	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
-		if c.Method != "tools/call" {
-			return list(ctx, l, c)
-		}
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
 		c.Event(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"name?"}`)})
 		first := <-l.replied
 		c.Event(wire.Message{ID: json.RawMessage(`8`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"age?"}`)})
 		second := <-l.replied
 		return result(`{"content":[{"type":"text","text":` + string(rawjson.Quote(string(first.Result)+string(second.Result))) + `}]}`)
-	}
+	})
 	r := newRig(t, true, map[string]fakeUpstream{"up": up})
 	one := r.ok("tools/call", `{"name":"up__echo","arguments":{},`+elicitMeta+`}`)
 	kind, _ := rawjson.GetString([]byte(one), "resultType")
@@ -71,15 +66,10 @@ func mustText(t *testing.T, content []byte) []byte {
 
 // A host that can't elicit is not asked: the upstream is told at once.
 func TestParkedCallDeclinesWhatTheHostLacks(t *testing.T) {
-	up := echoUpstream("2025-11-25")
-	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
-		if c.Method != "tools/call" {
-			return list(ctx, l, c)
-		}
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
 		c.Event(wire.Message{ID: json.RawMessage(`7`), Method: "sampling/createMessage"})
 		return result(`{"content":[],"said":` + string((<-l.replied).Error) + `}`)
-	}
+	})
 	r := newRig(t, true, map[string]fakeUpstream{"up": up})
 	got := r.ok("tools/call", `{"name":"up__echo","arguments":{},`+elicitMeta+`}`)
 	if code, _ := rawjson.Get([]byte(got), "said", "code"); string(code) != "-32601" {
@@ -89,17 +79,12 @@ func TestParkedCallDeclinesWhatTheHostLacks(t *testing.T) {
 
 // A legacy host calls a tool of a modern upstream that needs input.
 func TestRoundsAskTheLegacyHost(t *testing.T) {
-	up := echoUpstream("2026-07-28")
-	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
-		if c.Method != "tools/call" {
-			return list(ctx, l, c)
-		}
+	up := echoUpstream("2026-07-28").onCall(func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
 		if answer, ok := rawjson.Get(c.Params, "inputResponses", "q"); ok {
 			return result(`{"resultType":"complete","content":[],"answer":` + string(answer) + `}`)
 		}
 		return result(`{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"ok?"}}},"requestState":"s1"}`)
-	}
+	})
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
 	r.initialize()
 	done := make(chan string)
@@ -125,16 +110,11 @@ func TestRoundsAskTheLegacyHost(t *testing.T) {
 // An upstream of the legacy era asks its host in the middle of a call, and
 // changes its mind about a second question.
 func TestLegacyUpstreamAsksLegacyHost(t *testing.T) {
-	up := echoUpstream("2025-11-25")
-	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
-		if c.Method != "tools/call" {
-			return list(ctx, l, c)
-		}
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
 		c.Event(wire.Message{ID: json.RawMessage(`"u1"`), Method: "roots/list"})
 		answer := <-l.replied
 		return result(`{"content":[],"id":` + string(answer.ID) + `,"roots":` + string(answer.Result) + `}`)
-	}
+	})
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
 	r.initialize()
 	done := make(chan string)
@@ -148,19 +128,14 @@ func TestLegacyUpstreamAsksLegacyHost(t *testing.T) {
 
 // Each round of a parked call may have a progress token of its own.
 func TestParkedProgressHasTheRoundsToken(t *testing.T) {
-	up := echoUpstream("2025-11-25")
-	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
-		if c.Method != "tools/call" {
-			return list(ctx, l, c)
-		}
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
 		tick := wire.Message{Method: "notifications/progress", Params: json.RawMessage(`{"progressToken":"first","progress":1.0}`)}
 		c.Event(tick)
 		c.Event(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create"})
 		<-l.replied
 		c.Event(tick)
 		return result(`{"content":[]}`)
-	}
+	})
 	r := newRig(t, true, map[string]fakeUpstream{"up": up})
 	call := func(more, token string) string {
 		return r.ok("tools/call", `{"name":"up__echo","arguments":{}`+more+`,`+strings.TrimSuffix(elicitMeta, "}")+`,"progressToken":"`+token+`"}}`)

@@ -219,6 +219,18 @@ func echoUpstream(version string) fakeUpstream {
 	}}
 }
 
+// onCall is f with calls of tools answered by serve.
+func (f fakeUpstream) onCall(serve func(context.Context, *fakeLink, *link.Call) (wire.Message, error)) fakeUpstream {
+	rest := f.serve
+	f.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+		if c.Method == "tools/call" {
+			return serve(ctx, l, c)
+		}
+		return rest(ctx, l, c)
+	}
+	return f
+}
+
 func TestCallIsRoutedAndStripped(t *testing.T) {
 	r := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")})
 	r.initialize()
@@ -253,17 +265,12 @@ func TestUnknownBranchForwardsNothing(t *testing.T) {
 func TestHostCancelsACall(t *testing.T) {
 	started := make(chan struct{})
 	cause := make(chan error, 1)
-	up := echoUpstream("2025-11-25")
-	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
-		if c.Method != "tools/call" {
-			return list(ctx, l, c)
-		}
+	up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, _ *fakeLink, _ *link.Call) (wire.Message, error) {
 		close(started)
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
 		return wire.Message{}, context.Cause(ctx)
-	}
+	})
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
 	r.initialize()
 	done := make(chan edge.Reply)
