@@ -25,11 +25,7 @@ var whole = parts{counts: true, scrubs: true, traces: true, payload: true}
 // it counts, scrubs and traces, and that one with a part left out does all but
 // that. A gateway that does nothing is fast.
 func check(s *server, p parts) error {
-	l, err := openLane(s, scenario{host: "http", upstream: "stdio", clients: 1, size: 4096, branch: true})
-	if err != nil {
-		return err
-	}
-	c, err := l.dial()
+	l, c, err := openCaller(s, scenario{host: "http", upstream: "stdio", clients: 1, size: 4096, branch: true})
 	if err != nil {
 		return err
 	}

@@ -42,11 +42,7 @@ func (r *rig) growBranches() error {
 	defer s.close()
 	sc := growthLoad
 	sc.branch = true
-	l, err := openLane(s, sc)
-	if err != nil {
-		return err
-	}
-	c, err := l.dial()
+	l, c, err := openCaller(s, sc)
 	if err != nil {
 		return err
 	}
@@ -86,11 +82,9 @@ func (r *rig) growSessions() error {
 	open, base := 1, rssOf(s.pid)
 	for _, n := range []int{1, 1000, 5000} {
 		for ; open < n; open++ {
-			idle, err := openLane(s, growthLoad)
-			if err != nil {
+			if _, err := openLane(s, growthLoad); err != nil {
 				return err
 			}
-			_ = idle
 		}
 		grown := float64(rssOf(s.pid)-base) / 1024
 		m, err := l.window(growthWindow/4, growthWindow)
@@ -128,11 +122,7 @@ func (r *rig) growUpstreams() error {
 }
 
 func growUpstream(s *server, n int) error {
-	l, err := openLane(s, growthLoad)
-	if err != nil {
-		return err
-	}
-	c, err := l.dial()
+	l, c, err := openCaller(s, growthLoad)
 	if err != nil {
 		return err
 	}

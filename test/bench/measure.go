@@ -104,6 +104,16 @@ func openLane(s *server, sc scenario) (*lane, error) {
 	return l, nil
 }
 
+// openCaller opens a lane and one caller in it.
+func openCaller(s *server, sc scenario) (*lane, caller, error) {
+	l, err := openLane(s, sc)
+	if err != nil {
+		return nil, nil, err
+	}
+	c, err := l.dial()
+	return l, c, err
+}
+
 func (l *lane) id() int { return int(l.nextID.Add(1)) }
 
 func (l *lane) openBranch(c caller) (string, error) {

@@ -116,11 +116,7 @@ func (c *soakClient) inBranch() error {
 
 // ownSession opens a session, with a server process of its own, and ends it.
 func (c *soakClient) ownSession() error {
-	lane, err := openLane(c.load.s, c.lane.sc)
-	if err != nil {
-		return err
-	}
-	conn, err := lane.dial()
+	lane, conn, err := openCaller(c.load.s, c.lane.sc)
 	if err != nil {
 		return err
 	}
