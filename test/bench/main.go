@@ -41,7 +41,7 @@ func main() {
 	os.Exit(run())
 }
 
-// plan is what the flags ask for.
+// plan is what the comparison does.
 type plan struct {
 	rounds       int
 	warm, window time.Duration
@@ -50,30 +50,36 @@ type plan struct {
 	targets      *regexp.Regexp
 }
 
-func run() int {
+// options are what the flags ask for.
+type options struct {
+	plan    plan
+	growth  bool
+	soak    soakPlan
+	against string
+}
+
+func parseFlags() (options, error) {
+	o := options{}
 	short := flag.Bool("short", false, "the main cases without the peers from npm, in under a minute")
-	growth := flag.Bool("growth", false, "cost per call against branches, sessions, upstreams and records, instead of the comparison")
+	flag.BoolVar(&o.growth, "growth", false, "cost per call against branches, sessions, upstreams and records, instead of the comparison")
 	only := flag.String("only", "", "run the scenarios whose name fits this regular expression")
 	names := flag.String("targets", "", "measure the targets whose name fits this regular expression")
-	against := flag.String("against", "", "measure this foldgate binary too, in turn with the one built from here")
+	flag.StringVar(&o.against, "against", "", "measure this foldgate binary too, in turn with the one built from here")
 	rounds := flag.Int("rounds", 0, "rounds (default 5, with -short 3)")
 	window := flag.Duration("window", 0, "time of one target in one round (default 800ms, with -short 350ms)")
-	soak := soakPlan{}
-	flag.DurationVar(&soak.length, "soak", 0, "load one foldgate for so long with mixed calls instead of the comparison; status 1 if a call fails or memory or open files grow")
-	flag.DurationVar(&soak.every, "every", time.Minute, "with -soak: time from sample to sample")
-	flag.IntVar(&soak.rate, "rate", 300, "with -soak: calls a second")
-	flag.Float64Var(&soak.bound, "bound", 8, "with -soak: MB by which the line fitted to resident memory may rise from the end of the warm-up (a sixth of the time) to the end")
+	flag.DurationVar(&o.soak.length, "soak", 0, "load one foldgate for so long with mixed calls instead of the comparison; status 1 if a call fails or memory or open files grow")
+	flag.DurationVar(&o.soak.every, "every", time.Minute, "with -soak: time from sample to sample")
+	flag.IntVar(&o.soak.rate, "rate", 300, "with -soak: calls a second")
+	flag.Float64Var(&o.soak.bound, "bound", 8, "with -soak: MB by which the line fitted to resident memory may rise from the end of the warm-up (a sixth of the time) to the end")
 	peers := flag.Bool("peers", true, "measure mcp-proxy and supergateway too; needs make deps")
 	flag.Parse()
 	filter, err := regexp.Compile(*only)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench: -only:", err)
-		return 1
+		return o, fmt.Errorf("-only: %w", err)
 	}
 	which, err := regexp.Compile(*names)
 	if err != nil {
-		fmt.Fprintln(os.Stderr, "bench: -targets:", err)
-		return 1
+		return o, fmt.Errorf("-targets: %w", err)
 	}
 	p := plan{targets: which, rounds: 5, warm: 200 * time.Millisecond, window: 800 * time.Millisecond, peers: *peers && !*short, scenarios: full}
 	if *short {
@@ -86,7 +92,17 @@ func run() int {
 		p.window = *window
 	}
 	p.scenarios = slices.DeleteFunc(slices.Clone(p.scenarios), func(sc scenario) bool { return !filter.MatchString(sc.String()) })
+	o.plan = p
+	return o, nil
+}
 
+// run returns the status to exit with.
+func run() int {
+	o, err := parseFlags()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		return 1
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	dir, err := os.MkdirTemp("", "foldgate-bench-")
@@ -95,7 +111,7 @@ func run() int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	r := &rig{ctx: ctx, dir: dir, against: *against}
+	r := &rig{ctx: ctx, dir: dir, against: o.against}
 	defer r.close()
 	if err := r.build(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -104,23 +120,24 @@ func run() int {
 	if status := r.prove(); status != 0 {
 		return status
 	}
-	switch {
-	case soak.length > 0:
-		err = r.soak(soak)
-	case *growth:
-		if err = r.startUp(); err == nil {
-			err = r.growth()
-		}
-	default:
-		if err = r.startUp(); err == nil {
-			err = r.compare(p)
-		}
-	}
-	if err != nil {
+	if err := r.measure(o); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		return 1
 	}
 	return 0
+}
+
+func (r *rig) measure(o options) error {
+	if o.soak.length > 0 {
+		return r.soak(o.soak)
+	}
+	if err := r.startUp(); err != nil {
+		return err
+	}
+	if o.growth {
+		return r.growth()
+	}
+	return r.compare(o.plan)
 }
 
 // prove runs check on a foldgate with the settings that are measured.
