@@ -125,14 +125,7 @@ func (l *httpLink) readEvents(body io.Reader, own *flight, pos *position) (event
 			return events, false, err
 		}
 		events++
-		switch {
-		case ev.name != "" && ev.name != "message":
-		case ev.data.tail != nil:
-			l.unreadable(ev.data.head, ev.data.tail, tooLarge(ev.data.size, l.cfg.MaxMessage), own)
-		default:
-			oneLine(ev.data.head)
-			l.receive(ev.data.head, false, own)
-		}
+		l.take(ev, own)
 		if own != nil && l.flights.get(own.id) == nil {
 			return events, true, nil
 		}

@@ -62,6 +62,18 @@ func (in *incoming) receive(raw []byte, borrowed bool, own *flight) {
 	}
 }
 
+// take receives the message of an event, if it carries one.
+func (in *incoming) take(ev streamEvent, own *flight) {
+	switch {
+	case ev.name != "" && ev.name != "message":
+	case ev.data.tail != nil:
+		in.unreadable(ev.data.head, ev.data.tail, tooLarge(ev.data.size, in.cfg.MaxMessage), own)
+	default:
+		oneLine(ev.data.head)
+		in.receive(ev.data.head, false, own)
+	}
+}
+
 // batch takes an array of messages, which 2025-03-26 allows.
 func (in *incoming) batch(raw []byte, own *flight) bool {
 	if !rawjson.Valid(raw, wire.MaxDepth+1) {

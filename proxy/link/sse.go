@@ -166,17 +166,11 @@ func (l *sseLink) post(ctx context.Context, build func([]byte) []byte) error {
 func (l *sseLink) read(events *eventReader) {
 	for {
 		ev, err := events.next()
-		switch {
-		case err != nil:
+		if err != nil {
 			l.end(fmt.Errorf("%w: event stream: %w", ErrClosed, err))
 			return
-		case ev.name != "" && ev.name != "message":
-		case ev.data.tail != nil:
-			l.unreadable(ev.data.head, ev.data.tail, tooLarge(ev.data.size, l.cfg.MaxMessage), nil)
-		default:
-			oneLine(ev.data.head)
-			l.receive(ev.data.head, false, nil)
 		}
+		l.take(ev, nil)
 	}
 }
 
