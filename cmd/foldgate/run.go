@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"time"
 
+	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/proxy"
@@ -69,6 +71,9 @@ func (a *app) serve(ctx context.Context, cfg proxy.Config, in io.Reader, out, er
 		err = errors.Join(err, g.Close(stop))
 	}()
 	if cfg.Listen == "" {
+		if f, ok := in.(*os.File); ok && isatty.IsTerminal(f.Fd()) {
+			fmt.Fprintln(errOut, "foldgate waits for a host on standard input. Hosts start it themselves: see docs/hosts.md. To serve HTTP: foldgate run --listen 127.0.0.1:8787")
+		}
 		return g.RunStdio(ctx, in, out)
 	}
 	scheme := "http://"
