@@ -168,6 +168,9 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 func (t *traceFlags) contexts() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "contexts", Short: "List the contexts with their state, calls and tokens", Args: cobra.NoArgs,
+		Long: `List the contexts of the records that the filters select: main, every branch by
+its path, and parents that only paths imply; each with how it ended, its calls
+and its tokens.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, err := t.directory()
 			if err != nil {
@@ -214,6 +217,9 @@ func (t *traceFlags) stats() *cobra.Command {
 func (t *traceFlags) show() *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Short: "Show one message with what led to it and what followed", Args: cobra.ExactArgs(1),
+		Long: `Show the record with this envelope id, the records that led to it, and those
+that followed from it. Ids are in the output of foldgate trace: env_...`,
+		Example: "  foldgate trace show env_0198...",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			dir, err := t.directory()
 			if err != nil {
