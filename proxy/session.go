@@ -35,7 +35,8 @@ type session struct {
 	logLevel   json.RawMessage            // params of the last logging/setLevel
 	tasks      map[string]task            // by taskId
 	pending    map[string]bool            // list_changed about to be sent
-	queue      []func()                   // see inOrder; the first is running
+	queue      []aside                    // see inOrder; the first is running
+	queued     int                        // what queue takes
 	closed     bool
 }
 
