@@ -24,9 +24,10 @@ type batch struct {
 	// handle is the answer's, rest that of all results together.
 	handle, rest string
 	principal    string
-	branch       folding.Branch
-	own          bool   // the branch was opened for the batch
-	cause        string // the trace record of the branch_run
+	session      string         // of the caller; "" for a modern one that names none
+	branch       folding.Branch // set with mu held, before the calls begin
+	own          bool           // the branch was opened for the batch
+	cause        string         // the trace record of the branch_run
 	traceparent  string
 	s            *session
 	ephemeral    bool // s was opened for the batch
@@ -66,20 +67,29 @@ const (
 	maxBatchBytes = 64 << 20
 )
 
-func (bs *batches) add(b *batch) error {
+// add enters a batch that begins. Where there are several principals, shared,
+// none has more than half of the places.
+func (bs *batches) add(b *batch, shared bool) error {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
-	running := 0
+	running, own := 0, 0
 	for _, other := range bs.all {
 		select {
 		case <-other.done:
 		default:
 			running++
+			if other.principal == b.principal {
+				own++
+			}
 		}
 	}
-	if running >= maxBatches {
+	most := maxBatches
+	if shared && own >= maxBatches/2 {
+		most = maxBatches / 2
+	}
+	if running >= most {
 		return &interceptor.Refusal{Reason: "resource_limit", Code: "too_many_batches", Status: 429, RetryAfter: 5,
-			Message: fmt.Sprintf("%d batches are under way, the most there can be: wait for one of them", maxBatches)}
+			Message: fmt.Sprintf("%d batches are under way, the most there can be: wait for one of them", most)}
 	}
 	if bs.all == nil {
 		bs.all = map[string]*batch{}
@@ -88,13 +98,16 @@ func (bs *batches) add(b *batch) error {
 	return nil
 }
 
-func (bs *batches) get(principal, handle string) *batch {
+// get returns the caller's batch with that handle, nil for another's; strict
+// binds it to the session that it was started in, as a stored result.
+func (bs *batches) get(caller folding.Caller, strict bool, handle string) *batch {
 	bs.mu.Lock()
 	defer bs.mu.Unlock()
-	if b := bs.all[handle]; b != nil && b.principal == principal {
-		return b
+	b := bs.all[handle]
+	if b == nil || b.principal != caller.Principal || strict && b.session != caller.Session {
+		return nil
 	}
-	return nil
+	return b
 }
 
 func (bs *batches) remove(b *batch) {
@@ -107,14 +120,14 @@ func (bs *batches) remove(b *batch) {
 // the host's request is over: the session, the branch and b.cancel end them.
 func (g *Gateway) startBatch(ctx context.Context, fl *inbound, c *interceptor.Call, in runQuestion) (*batch, error) {
 	b := &batch{
-		g: g, in: in, handle: folding.NewHandle(), rest: folding.NewHandle(), principal: c.Principal, cause: c.Record, traceparent: c.Traceparent,
+		g: g, in: in, handle: folding.NewHandle(), rest: folding.NewHandle(), principal: c.Principal, session: c.Session, cause: c.Record, traceparent: c.Traceparent,
 		s: fl.s, modern: fl.modern, emit: fl.ex.Emit, done: make(chan struct{}), results: make([]stepResult, len(in.Steps)),
 	}
-	if err := g.batches.add(b); err != nil {
+	if err := g.batches.add(b, len(g.cfg.Principals) > 1); err != nil {
 		return nil, err
 	}
 	if c.Branch != nil {
-		b.branch = *c.Branch
+		b.setBranch(*c.Branch, false)
 	} else if err := b.open(ctx, c); err != nil {
 		g.batches.remove(b)
 		return nil, err
@@ -126,7 +139,7 @@ func (g *Gateway) startBatch(ctx context.Context, fl *inbound, c *interceptor.Ca
 	b.cancel = cancel
 	g.background(func() {
 		defer cancel(nil)
-		b.run(run, c.Session)
+		b.run(run)
 	})
 	return b, nil
 }
@@ -143,8 +156,25 @@ func (b *batch) open(ctx context.Context, c *interceptor.Call) error {
 	if err != nil {
 		return err
 	}
-	b.branch, b.own = br, true
+	b.setBranch(br, true)
 	return nil
+}
+
+func (b *batch) setBranch(br folding.Branch, own bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.branch, b.own = br, own
+}
+
+// place returns the context path of the branch that pays for the answer, "" where
+// the batch has one of its own, which ends with it.
+func (b *batch) place() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.own {
+		return ""
+	}
+	return b.branch.Context
 }
 
 func (b *batch) caller() folding.Caller {
@@ -152,7 +182,7 @@ func (b *batch) caller() folding.Caller {
 }
 
 // run makes the calls, then the answer, and ends the branch.
-func (b *batch) run(ctx context.Context, session string) {
+func (b *batch) run(ctx context.Context) {
 	defer b.g.batches.expire(b)
 	defer close(b.done)
 	var wg sync.WaitGroup
@@ -161,14 +191,14 @@ func (b *batch) run(ctx context.Context, session string) {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			b.step(ctx, i, session)
+			b.step(ctx, i)
 			b.mu.Lock()
 			b.finished++
 			b.mu.Unlock()
 		})
 	}
 	wg.Wait()
-	b.answer, b.err = b.compose(context.WithoutCancel(ctx), session)
+	b.answer, b.err = b.compose(context.WithoutCancel(ctx))
 	if b.own {
 		b.end(ctx)
 	}
@@ -177,7 +207,7 @@ func (b *batch) run(ctx context.Context, session string) {
 	detached := b.detached
 	b.mu.Unlock()
 	if detached && b.err == nil {
-		b.keepAnswer(session)
+		b.keepAnswer()
 	}
 	if b.ephemeral {
 		b.s.Close("the batch is over")
@@ -210,7 +240,7 @@ func (b *batch) failed() (n int) {
 }
 
 // step makes call i and notes what it came to.
-func (b *batch) step(ctx context.Context, i int, session string) {
+func (b *batch) step(ctx context.Context, i int) {
 	r := &b.results[i]
 	if err := context.Cause(ctx); err != nil {
 		r.fault = "not called: " + err.Error()
@@ -223,7 +253,7 @@ func (b *batch) step(ctx context.Context, i int, session string) {
 	}
 	fl.ctx, fl.cancel = context.WithCancelCause(ctx)
 	defer fl.cancel(nil)
-	c, e, err := b.call(fl, st, session)
+	c, e, err := b.call(fl, st)
 	if err != nil {
 		r.fault = err.Error()
 		return
@@ -238,7 +268,7 @@ func (b *batch) step(ctx context.Context, i int, session string) {
 }
 
 // call describes one call of the batch to the chain.
-func (b *batch) call(fl *inbound, st runStep, session string) (*interceptor.Call, entry, error) {
+func (b *batch) call(fl *inbound, st runStep) (*interceptor.Call, entry, error) {
 	e, ok := b.g.findTool(fl, st.Tool)
 	if !ok {
 		return nil, entry{}, b.g.unknownTool(st.Tool)
@@ -257,7 +287,7 @@ func (b *batch) call(fl *inbound, st runStep, session string) (*interceptor.Call
 	fl.ex.Msg.Params, fl.params = params, e.params
 	branch := b.branch
 	c := &interceptor.Call{
-		Direction: interceptor.FromHost, Session: session, Principal: b.principal, From: "foldgate", Revision: fl.s.speaks(fl),
+		Direction: interceptor.FromHost, Session: b.session, Principal: b.principal, From: "foldgate", Revision: fl.s.speaks(fl),
 		ID: fl.ex.Msg.ID, Method: "tools/call", Name: e.own, Params: params, Forward: params, Arguments: args, Metered: true,
 		Branch: &branch, Correlates: []string{b.cause}, Traceparent: b.traceparent, Batch: b.rest,
 	}

@@ -33,7 +33,7 @@ func (bs *batches) expire(b *batch) {
 // compose stores the results together and makes the answer: one line about
 // the batch, what the filter let through, and the calls that failed. Of a batch
 // in which all failed alike that is all: there is nothing to read on in.
-func (b *batch) compose(ctx context.Context, session string) (string, error) {
+func (b *batch) compose(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, filterTime)
 	defer cancel()
 	none := b.failed() == len(b.results)
@@ -47,7 +47,7 @@ func (b *batch) compose(ctx context.Context, session string) (string, error) {
 	}
 	var parts []string
 	if !none || !whole || out != "" { // else the faults are all there is
-		parts = append(parts, b.head(ctx, session))
+		parts = append(parts, b.head(ctx))
 	}
 	for _, part := range []string{out, faults} {
 		if part != "" {
@@ -60,7 +60,7 @@ func (b *batch) compose(ctx context.Context, session string) (string, error) {
 }
 
 // head stores the results and says in a line what was done and where they are.
-func (b *batch) head(ctx context.Context, session string) string {
+func (b *batch) head(ctx context.Context) string {
 	tokens := 0
 	for _, r := range b.results {
 		tokens += r.tokens
@@ -73,7 +73,7 @@ func (b *batch) head(ctx context.Context, session string) string {
 		head += fmt.Sprintf(", %d failed", n)
 	}
 	head += fmt.Sprintf(", %d tokens read", tokens)
-	if b.store(ctx, session, tokens) {
+	if b.store(ctx, tokens) {
 		head += "; all of it: branch_read " + b.rest
 	}
 	return head + "]"
@@ -83,7 +83,7 @@ func (b *batch) head(ctx context.Context, session string) string {
 func (b *batch) filter(ctx context.Context) (string, error) {
 	switch {
 	case b.in.JQ != "":
-		return b.g.programs.JQ(ctx, b.document(), b.in.JQ)
+		return b.g.programs.JQ(ctx, b.principal, b.document(), b.in.JQ)
 	case b.in.Grep != "":
 		return b.grep(ctx)
 	}
@@ -214,7 +214,7 @@ func (b *batch) document() string {
 }
 
 // store keeps all results under one handle; false where that failed.
-func (b *batch) store(ctx context.Context, session string, tokens int) bool {
+func (b *batch) store(ctx context.Context, tokens int) bool {
 	var text strings.Builder
 	var made []string
 	for i, r := range b.results {
@@ -231,7 +231,7 @@ func (b *batch) store(ctx context.Context, session string, tokens int) bool {
 	}
 	b.made = strings.Join(made, " ")
 	err := b.g.results.Put(ctx, folding.StoredResult{
-		Handle: b.rest, Principal: b.principal, Session: session, Context: b.branch.Context, Tool: b.made,
+		Handle: b.rest, Principal: b.principal, Session: b.session, Context: b.branch.Context, Tool: b.made,
 		Kind: "batch", Text: text.String(), Structured: b.document(), Tokens: tokens,
 	})
 	if err != nil {
@@ -241,7 +241,7 @@ func (b *batch) store(ctx context.Context, session string, tokens int) bool {
 }
 
 // keepAnswer stores the answer, once, so that its pages can be read.
-func (b *batch) keepAnswer(session string) bool {
+func (b *batch) keepAnswer() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.kept {
@@ -249,7 +249,7 @@ func (b *batch) keepAnswer(session string) bool {
 	}
 	size := b.g.counter.Count(b.answer)
 	err := b.g.results.Put(b.g.ctx, folding.StoredResult{
-		Handle: b.handle, Principal: b.principal, Session: session, Context: b.branch.Context, Tool: b.made,
+		Handle: b.handle, Principal: b.principal, Session: b.session, Context: b.branch.Context, Tool: b.made,
 		Kind: "answer", Text: b.answer, Tokens: size, Delivered: size,
 	})
 	if err != nil {

@@ -71,7 +71,7 @@ func New(cfg Config, log *slog.Logger, options ...Option) (*Gateway, error) {
 		return nil, &ConfigError{File: "configuration", Faults: faults}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream{}, openLink: link.Open, programs: extract.NewPrograms()}
+	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream{}, openLink: link.Open, programs: extract.NewPrograms(len(cfg.Principals))}
 	for _, o := range options {
 		o(g)
 	}

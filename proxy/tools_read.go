@@ -50,9 +50,14 @@ func placeRead(fl *inbound, c *interceptor.Call) {
 		return
 	}
 	g := fl.s.gw
-	path, err := g.results.Place(fl.ctx, fl.caller(c), g.strict(), handle)
-	if err != nil || path == "" {
-		return // branchRead says why
+	path := ""
+	if b := g.batches.get(fl.caller(c), g.strict(), handle); b != nil { // not stored yet
+		path = b.place()
+	} else {
+		path, _ = g.results.Place(fl.ctx, fl.caller(c), g.strict(), handle) // branchRead says what is wrong
+	}
+	if path == "" {
+		return
 	}
 	id := path[strings.LastIndexByte(path, '/')+1:]
 	if _, err := g.branches.Resolve(fl.caller(c), id); err == nil {
@@ -75,7 +80,7 @@ func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interce
 		return nil, refused(c, err)
 	}
 	g := fl.s.gw
-	if b := g.batches.get(c.Principal, in.Handle); b != nil {
+	if b := g.batches.get(fl.caller(c), g.strict(), in.Handle); b != nil {
 		if res, err := b.awaitStored(ctx, fl, c); res != nil || err != nil {
 			return res, err
 		}
@@ -93,7 +98,7 @@ func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interce
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	out, err := in.answer(ctx, g.programs, stored)
+	out, err := in.answer(ctx, g.programs, c.Principal, stored)
 	if err != nil {
 		return nil, refused(c, err)
 	}
@@ -140,8 +145,8 @@ func (in *readQuestion) check() error {
 	return nil
 }
 
-// answer is what the question comes to, whole.
-func (in *readQuestion) answer(ctx context.Context, p *extract.Programs, s folding.StoredResult) (string, error) {
+// answer is what the question of a principal comes to, whole.
+func (in *readQuestion) answer(ctx context.Context, p *extract.Programs, principal string, s folding.StoredResult) (string, error) {
 	switch {
 	case in.Grep != "":
 		return extract.Grep(ctx, s.Text, extract.Pattern{Expr: in.Grep, Context: int(in.Context), Lines: in.Lines})
@@ -152,7 +157,7 @@ func (in *readQuestion) answer(ctx context.Context, p *extract.Programs, s foldi
 		if s.Structured != "" {
 			text = s.Structured
 		}
-		return p.JQ(ctx, text, in.JQ)
+		return p.JQ(ctx, principal, text, in.JQ)
 	case in.Search != "":
 		hits, err := folding.SearchText(ctx, s.Text, in.Search, searchHits)
 		if err != nil {

@@ -177,12 +177,12 @@ func (b *batch) deliver(fl *inbound, c *interceptor.Call, maxTokens int) (*inter
 	}
 	g := fl.s.gw
 	size := g.pageSize(c, maxTokens)
-	if g.counter.Exceeds(b.answer, size) && !b.keepAnswer(c.Session) {
+	if g.counter.Exceeds(b.answer, size) && !b.keepAnswer() {
 		return nil, refused(c, fmt.Errorf("%w: the answer of the batch does not fit and could not be stored; filter with grep or jq", folding.ErrStorage))
 	}
 	page := func(size int) (*interceptor.Result, error) { return g.page(fl, b.answer, b.handle, 1, size) }
 	c.Shrink = func(budget int) *interceptor.Result {
-		if !b.keepAnswer(c.Session) {
+		if !b.keepAnswer() {
 			return nil
 		}
 		small, err := page(budget)
@@ -210,7 +210,7 @@ func (b *batch) awaitStored(ctx context.Context, fl *inbound, c *interceptor.Cal
 	if b.err != nil {
 		return nil, refused(c, b.err)
 	}
-	b.keepAnswer(c.Session)
+	b.keepAnswer()
 	c.Shrink = nil
 	return nil, nil
 }

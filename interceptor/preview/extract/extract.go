@@ -3,7 +3,7 @@
 //
 //	part, err := extract.Lines(text, "120-140")
 //	part, err = extract.Grep(ctx, text, extract.Pattern{Expr: "ERROR", Context: 2})
-//	part, err = extract.NewPrograms().JQ(ctx, text, ".items[].title")
+//	part, err = extract.NewPrograms(1).JQ(ctx, caller, text, ".items[].title")
 //	page := extract.PageOf(part, 1, 2000, counter.Truncate)
 //
 // Lines are numbered from 1. Regular expressions are RE2 and take linear time;

@@ -77,7 +77,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestJQ(t *testing.T) {
-	programs := NewPrograms()
+	programs := NewPrograms(1)
 	for _, tc := range []struct{ text, program, want string }{
 		{`{"a":[1,2,{"b":"x<y"}]}`, ".a[2].b", "x<y"},
 		{`{"n":12345678901234567890}`, ".n", "12345678901234567890"},
@@ -88,18 +88,18 @@ func TestJQ(t *testing.T) {
 		{`{}`, "env|length", "0"},
 		{`"s"`, ".", "s"},
 	} {
-		if got, err := programs.JQ(t.Context(), tc.text, tc.program); got != tc.want || err != nil {
+		if got, err := programs.JQ(t.Context(), "me", tc.text, tc.program); got != tc.want || err != nil {
 			t.Errorf("JQ(%s, %s) = %q, %v; want %q", tc.text, tc.program, got, err, tc.want)
 		}
 	}
 	for _, text := range []string{"", "no json", `{"a":`} {
 		var e *Error
-		if _, err := programs.JQ(t.Context(), text, "."); !errors.As(err, &e) || e.Field != "jq" {
+		if _, err := programs.JQ(t.Context(), "me", text, "."); !errors.As(err, &e) || e.Field != "jq" {
 			t.Errorf("JQ(%q): %v, want an error of the caller's", text, err)
 		}
 	}
 	for _, program := range []string{".[", "nosuchfunction", ".a.b", `import "m" as m; .`, "error(\"x\")", "input"} {
-		if got, err := programs.JQ(t.Context(), "[1]", program); err == nil {
+		if got, err := programs.JQ(t.Context(), "me", "[1]", program); err == nil {
 			t.Errorf("JQ(%s) = %q, want an error", program, got)
 		}
 	}
@@ -107,20 +107,42 @@ func TestJQ(t *testing.T) {
 
 func jsonString(s string) string { return `"` + s + `"` }
 
+// Of several callers, one that has more to ask than there is time for leaves the
+// others a place, and a single one has them all.
+func TestJQPlacesAreShared(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for callers, places := range map[int]int{0: jqAtOnce, 1: jqAtOnce, 2: jqAtOnce - 1, 9: jqAtOnce - 1} {
+		programs := NewPrograms(callers)
+		for range places { // as a program that runs does
+			programs.of("greedy") <- struct{}{}
+			programs.slots <- struct{}{}
+		}
+		if _, err := programs.JQ(over, "greedy", "1", "."); err == nil || !strings.Contains(err.Error(), "others") {
+			t.Errorf("of %d callers one has more than %d places: %v", callers, places, err)
+		}
+		if callers > 1 {
+			if got, err := programs.JQ(t.Context(), "other", "1", "."); got != "1" || err != nil {
+				t.Errorf("of %d callers the second reads %q, %v", callers, got, err)
+			}
+		}
+	}
+}
+
 // More programs than may run at a time wait for one another, no longer than
 // their time.
 func TestJQWaits(t *testing.T) {
-	programs := NewPrograms()
+	programs := NewPrograms(1)
 	for range jqAtOnce {
 		programs.slots <- struct{}{}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := programs.JQ(ctx, "1", "."); err == nil || !strings.Contains(err.Error(), "others") {
+	if _, err := programs.JQ(ctx, "me", "1", "."); err == nil || !strings.Contains(err.Error(), "others") {
 		t.Errorf("with all places taken: %v", err)
 	}
 	<-programs.slots
-	if got, err := programs.JQ(t.Context(), "1", "."); got != "1" || err != nil {
+	if got, err := programs.JQ(t.Context(), "me", "1", "."); got != "1" || err != nil {
 		t.Errorf("with a place free: %q, %v", got, err)
 	}
 	if len(programs.slots) != jqAtOnce-1 {
@@ -130,7 +152,7 @@ func TestJQWaits(t *testing.T) {
 
 // Programs without end are ended: by time, by memory.
 func TestJQIsBounded(t *testing.T) {
-	programs := NewPrograms()
+	programs := NewPrograms(1)
 	many := jsonString(strings.Repeat("a", 2_000_000))
 	for _, tc := range []struct {
 		name, text, program, want string
@@ -151,7 +173,7 @@ func TestJQIsBounded(t *testing.T) {
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), tc.time)
 		start := time.Now()
-		got, err := programs.JQ(ctx, tc.text, tc.program)
+		got, err := programs.JQ(ctx, "me", tc.text, tc.program)
 		var e *Error
 		if !errors.As(err, &e) || !strings.Contains(e.Text, tc.want) {
 			t.Errorf("%s: %.100q, %v; want it refused for %q", tc.name, got, err, tc.want)

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/itchyny/gojq"
@@ -45,28 +46,54 @@ const (
 )
 
 // Programs runs jq programs, some at a time. Make one with [NewPrograms].
-type Programs struct{ slots chan struct{} }
+type Programs struct {
+	slots chan struct{}
+	each  int // how many slots one caller may have
 
-// NewPrograms returns what runs programs. The process that uses it must call
-// [Child] when it starts.
-func NewPrograms() *Programs { return &Programs{make(chan struct{}, jqAtOnce)} }
+	mu  sync.Mutex
+	own map[string]chan struct{} // the slots of each caller
+}
+
+// NewPrograms returns what runs programs for so many callers: where there are
+// several, none of them takes the last slot from the others. The process that
+// uses it must call [Child] when it starts.
+func NewPrograms(callers int) *Programs {
+	p := &Programs{slots: make(chan struct{}, jqAtOnce), each: jqAtOnce, own: map[string]chan struct{}{}}
+	if callers > 1 {
+		p.each = jqAtOnce - 1
+	}
+	return p
+}
+
+// of returns the slots of one caller, of whom there are few.
+func (p *Programs) of(caller string) chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.own[caller] == nil {
+		p.own[caller] = make(chan struct{}, p.each)
+	}
+	return p.own[caller]
+}
 
 // JQ runs a program on a text of JSON, of which several values, such as lines
 // of JSON, are one array. It returns the outputs, one a line: strings as they
 // are, all else as compact JSON. The environment, files and modules are out of
-// a program's reach. It ends with ctx.
-func (p *Programs) JQ(ctx context.Context, text, program string) (string, error) {
+// a program's reach. It ends with ctx. A caller waits for slots of its own first, so
+// that of each no more than a few stand in the line that all share.
+func (p *Programs) JQ(ctx context.Context, caller, text, program string) (string, error) {
 	switch {
 	case len(text) > maxJQInput:
 		return "", wrong("jq", "the text has %d bytes, the limit is %d: use grep, search or page", len(text), maxJQInput)
 	case len(program) > maxJQProgram:
 		return "", wrong("jq", "the program has %d bytes, the limit is %d", len(program), maxJQProgram)
 	}
-	select {
-	case p.slots <- struct{}{}:
-		defer func() { <-p.slots }()
-	case <-ctx.Done():
-		return "", wrong("jq", "others took too long: try again, or use grep")
+	for _, slots := range []chan struct{}{p.of(caller), p.slots} {
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+		case <-ctx.Done():
+			return "", wrong("jq", "others took too long: try again, or use grep")
+		}
 	}
 	return runChild(ctx, text, program)
 }

@@ -1,0 +1,149 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// heldUpstream has a tool that answers no call before goOn is closed.
+func heldUpstream(goOn <-chan struct{}) fakeUpstream {
+	return fakeUpstream{version: "2025-11-25", caps: `{"tools":{}}`, serve: func(ctx context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+		if c.Method == "tools/list" {
+			return result(`{"tools":[{"name":"read","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}`)
+		}
+		select {
+		case <-goOn:
+		case <-ctx.Done():
+			return wire.Message{}, context.Cause(ctx)
+		}
+		return result(`{"content":[{"type":"text","text":"what alice read"}]}`)
+	}}
+}
+
+// hostOf opens a session of a principal; it returns how to call a tool in it.
+func (r *rig) hostOf(principal, id string, modern bool) func(name, args string) string {
+	s := r.g.newSession(edge.Peer{ID: id, Principal: principal, Transport: "http", Modern: modern})
+	r.t.Cleanup(func() { s.Close("test over") })
+	n := 0
+	return func(name, args string) string {
+		n++
+		m := wire.Message{ID: json.RawMessage(fmt.Sprint(n)), Method: "tools/call", Params: json.RawMessage(`{"name":"` + name + `","arguments":` + args + `}`)}
+		m.Raw = m.Encode()
+		rep := s.Serve(context.Background(), &edge.Exchange{Msg: m})
+		return string(rep.Result) + string(rep.Error)
+	}
+}
+
+// running waits for the one batch and returns it.
+func (r *rig) running() *batch {
+	for {
+		r.g.batches.mu.Lock()
+		for _, b := range r.g.batches.all {
+			r.g.batches.mu.Unlock()
+			return b
+		}
+		r.g.batches.mu.Unlock()
+		runtime.Gosched()
+	}
+}
+
+// A batch that still runs is nobody else's: neither the handle of its answer nor
+// what it has done shows, and asking for it changes nothing for its owner. With
+// strict sessions that holds for the principal's other sessions, too.
+func TestRunningBatchIsItsOwners(t *testing.T) {
+	for _, strict := range []bool{false, true} {
+		t.Run(fmt.Sprint("strict ", strict), func(t *testing.T) {
+			goOn := make(chan struct{})
+			r := newRig(t, false, map[string]fakeUpstream{"up": heldUpstream(goOn)})
+			if strict {
+				r.g.cfg.Folding.SessionValidation = folding.ValidationStrict
+			}
+			alice, elsewhere, bob := r.hostOf("alice", "ses_a", false), r.hostOf("alice", "ses_b", false), r.hostOf("bob", "ses_c", false)
+			answer := make(chan string, 1)
+			go func() { answer <- alice("branch_run", `{"tool":"up__read","each":[{},{}]}`) }()
+			b := r.running()
+			none := folding.NewHandle()
+			others := map[string]func(string, string) string{"bob": bob}
+			if strict {
+				others["another session"] = elsewhere
+			}
+			unknown := func(when string) {
+				t.Helper()
+				for who, other := range others {
+					theirs, nobodys := other("branch_read", `{"handle":"`+b.handle+`"}`), other("branch_read", `{"handle":"`+none+`"}`)
+					if !strings.Contains(theirs, "result_not_found") || strings.ReplaceAll(theirs, b.handle, none) != nobodys {
+						t.Errorf("%s, %s reads %s, of an unknown handle %s", when, who, theirs, nobodys)
+					}
+				}
+			}
+			unknown("while it runs")
+			b.mu.Lock()
+			b.detached = true // as after the time that hosts wait
+			b.mu.Unlock()
+			close(goOn)
+			<-b.done
+			if got := <-answer; !strings.Contains(got, "what alice read") {
+				t.Fatalf("alice reads %s", got)
+			}
+			unknown("when it is over")
+			if got := alice("branch_read", `{"handle":"`+b.handle+`"}`); !strings.Contains(got, "what alice read") {
+				t.Errorf("alice reads of the answer kept for her %s", got)
+			}
+		})
+	}
+}
+
+// A batch in a branch is paid by it, also where its answer is fetched later by
+// somebody who does not say so.
+func TestRunningBatchIsPaidByItsBranch(t *testing.T) {
+	goOn := make(chan struct{})
+	r := newRig(t, true, map[string]fakeUpstream{"up": heldUpstream(goOn)})
+	host := r.hostOf("local", "", true)
+	id, _ := rawjson.GetString([]byte(host("branch_create", `{"description":"d","session_id":"ses_x"}`)), "structuredContent", "branch_id")
+	done := make(chan string, 1)
+	go func() { done <- host("branch_run", `{"tool":"up__read","each":[{}],"branch_id":"`+id+`"}`) }()
+	b := r.running()
+	for b.place() == "" {
+		runtime.Gosched()
+	}
+	c := &interceptor.Call{Principal: "local", Arguments: json.RawMessage(`{"handle":"` + b.handle + `"}`)}
+	placeRead(&inbound{s: r.s, ctx: t.Context(), ex: &edge.Exchange{}}, c)
+	if c.Handle != id || c.HandleRung != interceptor.RungResult {
+		t.Errorf("the answer is paid by %q (%s), want the branch %s", c.Handle, c.HandleRung, id)
+	}
+	close(goOn)
+	if got := <-done; !strings.Contains(got, "what alice read") {
+		t.Errorf("the answer = %s", got)
+	}
+}
+
+// Where there are several principals none has more than half of the batches.
+func TestBatchPlacesAreShared(t *testing.T) {
+	fill := func(bs *batches, principal string, shared bool) (n int) {
+		for bs.add(&batch{handle: folding.NewHandle(), principal: principal, done: make(chan struct{})}, shared) == nil {
+			n++
+		}
+		return n
+	}
+	var alone, several batches
+	if n := fill(&alone, "local", false); n != maxBatches {
+		t.Errorf("one principal has %d batches, want %d", n, maxBatches)
+	}
+	if a, b := fill(&several, "alice", true), fill(&several, "bob", true); a != maxBatches/2 || b != maxBatches/2 {
+		t.Errorf("two principals have %d and %d batches, want half each", a, b)
+	}
+	if n := fill(&several, "carol", true); n != 0 {
+		t.Errorf("a third has %d more", n)
+	}
+}
