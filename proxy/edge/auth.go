@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -17,6 +18,11 @@ type Tokens []Token
 type Token struct {
 	Principal string
 	Digest    [sha256.Size]byte
+}
+
+// several reports whether there is more than one principal.
+func (l Tokens) several() bool {
+	return slices.ContainsFunc(l, func(t Token) bool { return t.Principal != l[0].Principal })
 }
 
 // Owner returns whose token it is. Every entry is compared, and all of it, so

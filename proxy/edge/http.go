@@ -27,7 +27,8 @@ type HTTPOptions struct {
 	// lives (15 s).
 	SSEAfter, KeepAlive time.Duration
 	// SessionIdle ends a legacy session with no request, no open stream and no
-	// message for so long (30 min); MaxSessions is how many there may be (10,000).
+	// message for so long (30 min); MaxSessions is how many there may be (10,000),
+	// half of them of one principal where there are several.
 	SessionIdle time.Duration
 	MaxSessions int
 	// EventTTL is how long an ended stream can still be resumed (5 min).
@@ -89,9 +90,10 @@ type HTTP struct {
 
 	mu       sync.Mutex
 	sessions map[string]*legacySession
-	active   int           // exchanges running
-	closing  bool          // nothing new is taken
-	idle     chan struct{} // closed when closing and active is 0
+	held     map[string]int // sessions by principal
+	active   int            // exchanges running
+	closing  bool           // nothing new is taken
+	idle     chan struct{}  // closed when closing and active is 0
 }
 
 var errShutdown = errors.New("foldgate is shutting down")
@@ -101,7 +103,7 @@ var errShutdown = errors.New("foldgate is shutting down")
 func NewHTTP(c Core, opts HTTPOptions) *HTTP {
 	e := &HTTP{
 		core: c, opts: opts.withDefaults(), drain: make(chan struct{}), idle: make(chan struct{}),
-		sweep: make(chan struct{}), ended: make(chan struct{}), sessions: make(map[string]*legacySession),
+		sweep: make(chan struct{}), ended: make(chan struct{}), sessions: make(map[string]*legacySession), held: make(map[string]int),
 	}
 	e.log = e.opts.Log
 	e.ctx, e.cancel = context.WithCancelCause(context.Background())

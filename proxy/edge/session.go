@@ -49,31 +49,48 @@ type endedStream struct {
 // openLegacy makes a session for an initialize. It is in the table at once, but
 // nobody knows its id before the reply is sent.
 func (e *HTTP) openLegacy(principal string) (*legacySession, *wire.Error) {
+	if fault := e.makeRoom(principal); fault != nil {
+		return nil, fault
+	}
 	l := &legacySession{
 		id: "ses_" + uuid.NewString(), principal: principal, edge: e, used: time.Now(),
 		open: make(map[uint64]*stream), std: &stream{resume: true, limit: e.opts.MaxQueue},
 	}
 	l.ctx, l.cancel = context.WithCancelCause(e.ctx)
-	e.mu.Lock()
-	full := len(e.sessions) >= e.opts.MaxSessions
-	e.mu.Unlock()
-	if full && !e.evict() {
-		return nil, &wire.Error{Code: wire.CodeInternal, Message: fmt.Sprintf("all %d sessions are in use; end one or try again later", e.opts.MaxSessions)}
-	}
 	l.core = e.core.Open(Peer{ID: l.id, Principal: principal, Transport: "http", Push: l.push})
 	e.mu.Lock()
 	e.sessions[l.id] = l
+	e.held[principal]++
 	e.mu.Unlock()
 	return l, nil
 }
 
+// makeRoom sees to it that a principal may have one session more. Where there
+// are several principals none has more than half of all, so that it displaces
+// its own sessions before it comes near those of others.
+func (e *HTTP) makeRoom(principal string) *wire.Error {
+	e.mu.Lock()
+	all, own := len(e.sessions), e.held[principal]
+	e.mu.Unlock()
+	most, whose := e.opts.MaxSessions, ""
+	if half := max(most/2, 1); e.opts.Tokens.several() && own >= half {
+		most, whose = half, principal
+	} else if all < most {
+		return nil
+	}
+	if e.evict(whose) {
+		return nil
+	}
+	return &wire.Error{Code: wire.CodeInternal, Message: fmt.Sprintf("all %d sessions are in use; end one or try again later", most)}
+}
+
 // evict closes the session that was idle longest, if that is a minute at least:
-// some hosts open one per call and never end it.
-func (e *HTTP) evict() bool {
+// some hosts open one per call and never end it. With an owner it is one of theirs.
+func (e *HTTP) evict(owner string) bool {
 	var oldest *legacySession
 	since := time.Now().Add(-time.Minute)
 	for _, l := range e.allSessions() {
-		if idle, at := l.idleSince(); idle && at.Before(since) {
+		if idle, at := l.idleSince(); idle && at.Before(since) && (owner == "" || l.principal == owner) {
 			oldest, since = l, at
 		}
 	}
@@ -149,6 +166,9 @@ func (e *HTTP) closeLegacy(l *legacySession, reason string) {
 	}
 	e.mu.Lock()
 	delete(e.sessions, l.id)
+	if e.held[l.principal]--; e.held[l.principal] == 0 {
+		delete(e.held, l.principal)
+	}
 	e.mu.Unlock()
 	l.cancel(errors.New(reason))
 	guard(e.log, "closing a session", func() { l.core.Close(reason) })

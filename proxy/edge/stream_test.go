@@ -2,6 +2,7 @@ package edge
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -488,6 +489,42 @@ func TestSessionCap(t *testing.T) {
 		}
 		if len(e.allSessions()) != 2 {
 			t.Errorf("%d sessions, want 2 (first was %s)", len(e.allSessions()), first)
+		}
+	})
+}
+
+// Of several principals one that opens session after session displaces its own,
+// and not those of the others.
+func TestSessionCapOfOnePrincipal(t *testing.T) {
+	tokens := Tokens{{Principal: "alice", Digest: sha256.Sum256([]byte("a"))}, {Principal: "bob", Digest: sha256.Sum256([]byte("b"))}}
+	bubble(t, HTTPOptions{MaxSessions: 6, Tokens: tokens}, func(t *testing.T, _ *gate, e *HTTP) {
+		open := func(token string) string {
+			r := hostRequest(t, "POST", "http://localhost/mcp", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`, "Authorization", "Bearer "+token)
+			c, wait := serveIn(t, e, r)
+			wait()
+			_, h := c.head()
+			return h.Get(wire.HeaderSession)
+		}
+		hers := open("a")
+		time.Sleep(time.Minute)
+		for range 3 {
+			if open("b") == "" {
+				t.Fatal("no session within bob's half")
+			}
+		}
+		if id := open("b"); id != "" {
+			t.Errorf("beyond his half bob has %q, want a refusal while his sessions are fresh", id)
+		}
+		for range 10 {
+			time.Sleep(2 * time.Minute)
+			if open("b") == "" {
+				t.Error("no session for bob after idle minutes, want one of his displaced")
+			}
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.sessions[hers] == nil || e.held["bob"] != 3 || e.held["alice"] != 1 {
+			t.Errorf("the sessions are %v, want that of alice and three of bob", e.held)
 		}
 	})
 }
