@@ -21,15 +21,6 @@ const (
 	stepPreview = 150 // tokens of one result's preview, where nothing filters
 )
 
-// answerKept is how long the answer of a finished batch can be fetched.
-const answerKept = 10 * time.Minute
-
-// expire forgets a finished batch after a while: by then its host has read the
-// answer or lost interest.
-func (bs *batches) expire(b *batch) {
-	time.AfterFunc(answerKept, func() { bs.remove(b) })
-}
-
 // compose stores the results together and makes the answer: one line about
 // the batch, what the filter let through, and the calls that failed. Of a batch
 // in which all failed alike that is all: there is nothing to read on in.
