@@ -17,7 +17,7 @@ const (
 	warnDenominator = 5
 )
 
-// Balance is a budget at one moment, in tokens.
+// Balance is a budget at one moment, in tokens: Used of Total.
 type Balance struct {
 	Used, Total int
 }

@@ -40,6 +40,7 @@ const (
 type Call struct {
 	// Set by the gateway before the chain starts.
 
+	// Direction is FromHost, FromUpstream or Internal.
 	Direction Direction
 	// Session and Principal say on whose behalf; From and To name the two ends
 	// for the trace ("host:claude-code", "upstream:files", "foldgate").
@@ -89,8 +90,15 @@ type Call struct {
 	// Flow is the call's part in a workflow; nil for a tool that no rule names.
 	Flow *Flow
 
+	// Batch is the handle under which a batch keeps the result, which it reads
+	// itself; "" for a result that a model reads.
+	Batch string
+
 	// Set by Attribute (see Locate).
 
+	// Branch is the branch that the call is in, nil for main; Context its path,
+	// with SubContext below it. Rung says how it was found. Ambiguous: more than
+	// one was possible, so the call is in main.
 	Branch    *folding.Branch
 	Context   string
 	Rung      Rung
@@ -100,8 +108,8 @@ type Call struct {
 
 	// Set by Trace.
 
-	// Record is the id of the request's trace record. Set by Telemetry where
-	// that is installed.
+	// Record is the id of the request's trace record. Telemetry, outside of
+	// Trace, chooses it where that is installed.
 	Record string
 
 	// Set by Telemetry.
@@ -110,6 +118,7 @@ type Call struct {
 
 	// Set by Meter.
 
+	// Tokens is what the call cost; Fold sets Tokens.Out.
 	Tokens  Usage
 	flight  *folding.Call
 	gauged  *Result // what measure counted last
@@ -117,6 +126,8 @@ type Call struct {
 
 	// Set by Scrub.
 
+	// Findings are what was found in the result, ArgumentFindings what was found
+	// in the parameters.
 	Findings         []scrub.Finding
 	ArgumentFindings []scrub.Finding
 	scrubbedParams   json.RawMessage
@@ -129,14 +140,11 @@ type Call struct {
 	// reasons of package trace.
 	Decision string
 	// Late: the result came after the branch had ended. Truncated: it was cut
-	// to the budget. Folded: it was replaced by a preview.
+	// to the budget (over-budget in the trace, whose own "truncated" is about a
+	// payload). Folded: it was replaced by a preview.
 	Late, Truncated, Folded bool
 	// Clean marks a result that was scrubbed before it was stored.
 	Clean bool
-
-	// Batch is set before the chain starts by a batch that reads the result
-	// itself, and not through a model: the handle under which it keeps it.
-	Batch string
 
 	// Set by Fold.
 
@@ -145,11 +153,16 @@ type Call struct {
 	Fold  string
 	Saved int
 	Whole *Result
+
+	// Set by tools of foldgate's own.
+
 	// Read is the stored result that a branch_read read, nil where it was refused.
 	Read *trace.Read
+
+	// Set by Fold, and by tools of foldgate's own that can say the same in less.
+
 	// Shrink returns the result in at most budget tokens, or nil. Meter uses it
-	// where less is granted than the result needs. Set by Fold, and by tools of
-	// foldgate's own that can say the same in less.
+	// where less is granted than the result needs.
 	Shrink func(budget int) *Result
 }
 
@@ -238,6 +251,7 @@ type Refusal struct {
 	Err error
 }
 
+// Error is for logs: the code and the message.
 func (r *Refusal) Error() string { return fmt.Sprintf("%s: %s", r.Code, r.Message) }
 
 // Unwrap returns the cause.

@@ -16,6 +16,7 @@ import (
 // Recorder writes the trace records of calls, notifications and branch events.
 // It is safe for concurrent use.
 type Recorder struct {
+	// Journal takes the records; Scrub takes the secrets out of them.
 	Journal *trace.Journal
 	Scrub   *scrub.Scrubber
 	// Payload says whether payloads are stored (scrubbed) or left out.
@@ -201,11 +202,11 @@ func findings(lists ...[]scrub.Finding) []trace.Finding {
 	return out
 }
 
-// Notification records a message that expects no answer. params must be
-// scrubbed already.
-func (r *Recorder) Notification(from, to, session, context_ string, correlates []string, method string, params json.RawMessage) error {
+// Notification records a message that expects no answer, in the context path, ""
+// for main. params must be scrubbed already.
+func (r *Recorder) Notification(from, to, session, path string, correlates []string, method string, params json.RawMessage) error {
 	rec := &trace.Record{
-		From: from, To: []string{to}, Kind: trace.KindNotification + method, CorrelationID: correlates, Context: context_,
+		From: from, To: []string{to}, Kind: trace.KindNotification + method, CorrelationID: correlates, Context: path,
 		Audit: &trace.Audit{Session: session, Method: method, Bytes: int64(len(params))},
 	}
 	if r.Payload {

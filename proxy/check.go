@@ -13,6 +13,7 @@ import (
 
 // Report is what [Check] found.
 type Report struct {
+	// Upstreams are in the configuration's order.
 	Upstreams []UpstreamReport
 	// Principals are the names of those who may use the HTTP edge.
 	Principals []string
@@ -30,6 +31,7 @@ type Report struct {
 // Clash is a name that two upstreams offer, so that the second's can't be
 // reached.
 type Clash struct {
+	// Name is the name as hosts would see it.
 	Name string
 	// First and Second are the upstreams' keys; First may be "foldgate".
 	First, Second string
@@ -37,8 +39,11 @@ type Clash struct {
 
 // UpstreamReport is one upstream's part of a [Report].
 type UpstreamReport struct {
-	Name, Version      string
-	Tools              []ToolReport
+	// Name is the upstream's key, Version the protocol revision it speaks.
+	Name, Version string
+	// Tools are those that hosts see.
+	Tools []ToolReport
+	// Prompts and Resources are how many it has.
 	Prompts, Resources int
 	// Err is why the upstream can't be used; nil if it can.
 	Err error
@@ -46,9 +51,10 @@ type UpstreamReport struct {
 
 // ToolReport is one tool as hosts see it.
 type ToolReport struct {
+	// Name is the tool's for hosts, Tokens what its definition costs them.
 	Name   string
 	Tokens int
-	// Full is the name before it was shortened to 64 characters.
+	// Full is the name before it was Shortened to 64 characters.
 	Full      string
 	Shortened bool
 	// Injected says that foldgate could add branch_id to the tool's schema.

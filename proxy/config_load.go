@@ -23,6 +23,7 @@ type ConfigError struct {
 	Faults []Fault
 }
 
+// Error lists the faults, a line each, behind the file's name.
 func (e *ConfigError) Error() string {
 	lines := make([]string, len(e.Faults))
 	for i, f := range e.Faults {

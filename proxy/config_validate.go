@@ -21,6 +21,7 @@ type Fault struct {
 	Msg string
 }
 
+// Error names the line and the key where they are known.
 func (f Fault) Error() string {
 	s := f.Msg
 	if f.Key != "" {

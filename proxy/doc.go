@@ -12,8 +12,8 @@
 //	host ── edge ──┐                               ┌── link ── upstream (child process)
 //	               ├── session ── chain ── route ──┤
 //	host ── edge ──┘                 │             └── link ── upstream (HTTP)
-//	                      Trace, Recover, Attribute,
-//	                      Meter, Fold, Scrub
+//	                   Trace, Recover, Attribute, Meter,
+//	                       Fold, Workflow, Scrub
 //
 // A message is bytes from end to end. A [wire.Message] names the ranges of a JSON-RPC
 // message; a copy is read where a decision needs it, and bytes are spliced only

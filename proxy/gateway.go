@@ -23,8 +23,8 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
-// Gateway stands between hosts and upstreams. Make one with [New], let it
-// [Gateway.Run], end it with [Gateway.Close]. All methods are safe for
+// Gateway stands between hosts and upstreams. Make one with [New], serve with
+// [Gateway.RunStdio] or [Gateway.RunHTTP], end it with [Gateway.Close]. All methods are safe for
 // concurrent use.
 type Gateway struct {
 	cfg    Config

@@ -30,13 +30,15 @@ func (g *Gateway) forward(fl *inbound, c *interceptor.Call, u *upstream) (*inter
 // upstream that forgot the session did nothing, so it is asked once more, in a
 // new one.
 func (g *Gateway) send(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
-	res, err := g.sendUp(ctx, fl, c, u)
+	res, err := g.sendObserved(ctx, fl, c, u)
 	if errors.Is(err, link.ErrSessionGone) && ctx.Err() == nil {
-		return g.sendUp(ctx, fl, c, u)
+		return g.sendObserved(ctx, fl, c, u)
 	}
 	return res, err
 }
 
+// sendOnce puts the request on the link that it belongs to, in the upstream's
+// era, and waits for the response.
 func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
 	l, err := fl.s.linkFor(ctx, u, fl.modern)
 	if err != nil {
@@ -75,7 +77,7 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 	return resultOf(m), nil
 }
 
-// link.Call describes c to the link l.
+// linkCall describes c to the link l.
 func (fl *inbound) linkCall(g *Gateway, c *interceptor.Call, u *upstream, l link.Link, params json.RawMessage) *link.Call {
 	return &link.Call{
 		Method: c.Method, Params: params, Extra: fl.ex.Msg.Extra, Header: bindHeaders(forwardHeader(fl.ex.Header), fl.params, c.Arguments), HostID: fl.ex.Msg.ID,

@@ -77,6 +77,7 @@ type cancelReason struct{ text string }
 func (c *cancelReason) Error() string        { return c.text }
 func (c *cancelReason) Is(target error) bool { return target == errCancelledByHost }
 
+// Open starts a session of a host; with it Gateway is an [edge.Core].
 func (g *Gateway) Open(p edge.Peer) edge.Session { return g.newSession(p) }
 
 // newSession starts a session of a host, or one of foldgate's own.

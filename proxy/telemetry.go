@@ -129,8 +129,8 @@ func (u *upstream) network() string {
 	return "pipe"
 }
 
-// sendUp is sendOnce under a span of its own.
-func (g *Gateway) sendUp(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
+// sendObserved is sendOnce under a span of its own, where telemetry is on.
+func (g *Gateway) sendObserved(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
 	if g.telemetry == nil {
 		return g.sendOnce(ctx, fl, c, u)
 	}

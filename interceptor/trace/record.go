@@ -23,10 +23,10 @@ type Record struct {
 	TS            string          `json:"ts"`       // set by Append where empty, in TimeFormat
 	From          string          `json:"from"`     // from the transport only, never from a message
 	To            []string        `json:"to,omitempty"`
-	Kind          string          `json:"kind"`
-	CorrelationID IDs             `json:"correlationId,omitempty"`
-	Context       string          `json:"context,omitempty"` // a context path; "" is main
-	Payload       json.RawMessage `json:"payload,omitempty"` // scrubbed, or absent
+	Kind          string          `json:"kind"`                    // one of the Kind constants, or one of their prefixes and a method
+	CorrelationID IDs             `json:"correlationId,omitempty"` // what this one answers or follows from
+	Context       string          `json:"context,omitempty"`       // a context path; "" is main
+	Payload       json.RawMessage `json:"payload,omitempty"`       // scrubbed, or absent
 	Audit         *Audit          `json:"audit,omitempty"`
 	Seq           uint64          `json:"seq"`  // set by Append: 1, 2, 3, ... over all files
 	Prev          string          `json:"prev"` // set by Append: the hash of the record before
@@ -36,10 +36,10 @@ type Record struct {
 // Audit is what foldgate knows about a message beyond its envelope. Zero
 // fields are left out of the journal.
 type Audit struct {
-	Session   string `json:"session,omitempty"`
-	Principal string `json:"principal,omitempty"`
-	Server    string `json:"server,omitempty"` // the upstream's key in the configuration
-	Tool      string `json:"tool,omitempty"`   // as the upstream calls it; set on responses too
+	Session   string `json:"session,omitempty"`   // the host's
+	Principal string `json:"principal,omitempty"` // on whose behalf
+	Server    string `json:"server,omitempty"`    // the upstream's key in the configuration
+	Tool      string `json:"tool,omitempty"`      // as the upstream calls it; set on responses too
 	Method    string `json:"method,omitempty"`
 	Era       string `json:"era,omitempty"`    // protocol revision of the host's side
 	Rung      string `json:"rung,omitempty"`   // how the branch was found: argument, meta, result, url, thread, session, cause, main
@@ -92,15 +92,15 @@ type Tokens struct {
 	Out       int    `json:"out,omitempty"`       // result, as the upstream sent it
 	Delivered int    `json:"delivered,omitempty"` // result, as the host got it
 	Used      int    `json:"branch_used,omitempty"`
-	Budget    int    `json:"branch_budget,omitempty"`
-	Freed     int    `json:"freed,omitempty"` // on context/pop: branch tokens minus what the parent reads
+	Budget    int    `json:"branch_budget,omitempty"` // of which Used is gone
+	Freed     int    `json:"freed,omitempty"`         // on context/pop: branch tokens minus what the parent reads
 }
 
 // Finding counts what one scrub rule found in a message; never the secret itself.
 type Finding struct {
 	Rule  string `json:"rule"`
-	Field string `json:"field,omitempty"`
-	Count int    `json:"count,omitempty"`
+	Field string `json:"field,omitempty"` // JSON path of the string it was in
+	Count int    `json:"count,omitempty"` // at least 1
 }
 
 // Fold tells that a result was stored and replaced by a preview.

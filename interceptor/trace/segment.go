@@ -27,15 +27,15 @@ const KindJournal = "system/journal"
 
 // Event is the payload of a [KindJournal] record.
 type Event struct {
-	Event       string    `json:"event"` // one of the Event constants
-	Predecessor *Anchor   `json:"predecessor,omitempty"`
-	Removed     []Anchor  `json:"removed,omitempty"` // by retention: each file's last record
-	File        string    `json:"file,omitempty"`
-	Bytes       int64     `json:"bytes,omitempty"`  // torn bytes cut off
-	SHA256      string    `json:"sha256,omitempty"` // of the bytes cut off
-	Expected    *Anchor   `json:"expected,omitempty"`
-	Found       *Anchor   `json:"found,omitempty"`
-	First       *FirstRef `json:"first,omitempty"`
+	Event       string    `json:"event"`                 // one of the Event constants
+	Predecessor *Anchor   `json:"predecessor,omitempty"` // the last record of the file before
+	Removed     []Anchor  `json:"removed,omitempty"`     // by retention: each file's last record
+	File        string    `json:"file,omitempty"`        // that was repaired or is damaged
+	Bytes       int64     `json:"bytes,omitempty"`       // torn bytes cut off
+	SHA256      string    `json:"sha256,omitempty"`      // of the bytes cut off
+	Expected    *Anchor   `json:"expected,omitempty"`    // the last record by the head file
+	Found       *Anchor   `json:"found,omitempty"`       // the last record that is there
+	First       *FirstRef `json:"first,omitempty"`       // the oldest file after retention
 }
 
 // Values of [Event.Event].

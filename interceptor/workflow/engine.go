@@ -46,6 +46,7 @@ func NewEngine(store *Store, now func() time.Time) *Engine {
 
 // Request is what [Engine.Plan] needs to know of a call.
 type Request struct {
+	// Rule is the tool's. Principal and Session say on whose behalf.
 	Rule               *Rule
 	Principal, Session string
 	// Handle is the handle that the call gives for foldgate, Native the one that
@@ -64,11 +65,11 @@ type Step struct {
 	ID, Path, Root string
 	// Foreign is the id by which the host knows the workflow, where it is not Root.
 	Foreign   string
-	Name      string // of the step
-	Attempt   int
-	Status    string
-	Evidence  Evidence
-	Ambiguous bool // the evidence fits other workflows or steps too
+	Name      string   // of the step
+	Attempt   int      // from 1: how often the step was tried
+	Status    string   // one of the constants from Working on
+	Evidence  Evidence // what the link to the workflow rests on
+	Ambiguous bool     // the evidence fits other workflows or steps too
 	// New: the step did not exist before this call.
 	New bool
 	// Opened and Started are the trace records of the call that opened the

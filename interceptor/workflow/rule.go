@@ -34,6 +34,7 @@ const (
 
 // Spec is one workflow as it is configured.
 type Spec struct {
+	// Name is the workflow's, one of its own.
 	Name string
 	// TTL is how long a workflow lives without use.
 	TTL time.Duration
@@ -53,6 +54,8 @@ type Spec struct {
 
 // ToolSpec is one tool's part in a workflow.
 type ToolSpec struct {
+	// Role is what a call of the tool does; Server and Tool name it as upstream
+	// and configuration do.
 	Role         Role
 	Server, Tool string
 	// Step names the steps that a link tool adds; "" is the tool's name.

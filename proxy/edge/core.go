@@ -32,6 +32,7 @@ type Peer struct {
 
 // Exchange is one request of a host, from its arrival to its reply.
 type Exchange struct {
+	// Msg is the request, with the host's id.
 	Msg wire.Message
 	// Header holds the end-to-end MCP headers of an HTTP request (Mcp-Param-*,
 	// Mcp-Name, Mcp-Method); nil on stdio.

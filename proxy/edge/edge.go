@@ -99,7 +99,7 @@ func parseFault(err error) *wire.Error {
 	return &wire.Error{Code: wire.CodeInvalidRequest, Message: err.Error()}
 }
 
-// serveGuarded calls c.serve and turns a panic into an internal error, so that
+// serveGuarded calls s.Serve and turns a panic into an internal error, so that
 // one broken call never takes the other sessions down.
 func serveGuarded(ctx context.Context, s Session, ex *Exchange, log *slog.Logger) (r Reply) {
 	defer func() {

@@ -40,6 +40,7 @@ type Config struct {
 
 // Call is one request on its way to an upstream.
 type Call struct {
+	// Method and Params are the request's, Params as they go out.
 	Method string
 	Params json.RawMessage
 	// Extra are unknown top-level members, as in Message.Extra.

@@ -8,6 +8,7 @@
 // a call is cancelled. It knows no hosts, and dies rather than to repair itself:
 // whoever opened it opens another.
 //
+//	config.go                              what a link is told, and what a call is
 //	link.go, negotiate.go                  opening, and agreeing on a revision
 //	flight.go, route.go, incoming.go       calls in flight, and whose a message is
 //	stdio.go, child*.go, noise.go          child processes

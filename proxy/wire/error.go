@@ -68,12 +68,15 @@ func ErrorCode(raw json.RawMessage) int {
 	return code
 }
 
-// AnswerError is a JSON-RPC error object as a Go error.
+// AnswerError is an upstream's JSON-RPC error object as a Go error, for requests
+// of foldgate's own.
 type AnswerError struct {
+	// Code is the object's code, 0 where it has none.
 	Code int64
 	raw  json.RawMessage
 }
 
+// NewAnswerError reads the code of raw, which it keeps.
 func NewAnswerError(raw json.RawMessage) *AnswerError {
 	e := &AnswerError{raw: raw}
 	if code, ok := rawjson.Get(raw, "code"); ok {
@@ -82,6 +85,7 @@ func NewAnswerError(raw json.RawMessage) *AnswerError {
 	return e
 }
 
+// Error gives the code and the first 200 characters of the message.
 func (e *AnswerError) Error() string {
 	msg, _ := rawjson.GetString(e.raw, "message")
 	return fmt.Sprintf("error %d: %.200q", e.Code, msg)

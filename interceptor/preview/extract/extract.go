@@ -25,9 +25,11 @@ import (
 type Error struct {
 	// Field is the argument at fault: lines, grep, jq, search or page.
 	Field string
-	Text  string
+	// Text says what is wrong and what to write instead.
+	Text string
 }
 
+// Error names the argument.
 func (e *Error) Error() string { return e.Field + ": " + e.Text }
 
 func wrong(field, format string, args ...any) error {
