@@ -98,3 +98,33 @@ func (c *fakeCore) lastPeer() Peer {
 func edgeLog(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
+
+// gate is a core whose calls wait until the test lets them go.
+type gate struct {
+	*fakeCore
+	started chan *Exchange
+	release chan Reply
+}
+
+func newGate() *gate {
+	g := &gate{started: make(chan *Exchange, 16), release: make(chan Reply, 16)}
+	g.fakeCore = newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+		if ex.Msg.Method != "wait" {
+			return echo(ctx, ex)
+		}
+		g.started <- ex
+		select {
+		case r := <-g.release:
+			return r
+		case <-ctx.Done():
+			return Reply{}
+		}
+	})
+	return g
+}
+
+const waitCall = `{"jsonrpc":"2.0","id":7,"method":"wait"}`
+
+var doneReply = Reply{Result: json.RawMessage(`"done"`)}
+
+const doneText = `{"jsonrpc":"2.0","id":7,"result":"done"}`

@@ -1,0 +1,97 @@
+package edge
+
+import (
+	"context"
+	"crypto/sha256"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+func TestIdleSessions(t *testing.T) {
+	bubble(t, HTTPOptions{SessionIdle: 10 * time.Minute}, func(t *testing.T, _ *gate, e *HTTP) {
+		idle, listening := openIn(t, e), openIn(t, e)
+		ctx, leave := context.WithCancel(t.Context())
+		_, wait := serveIn(t, e, hostRequest(t, "GET", localURL, "", wire.HeaderSession, listening).WithContext(ctx))
+		time.Sleep(9 * time.Minute)
+		status := func(id string) int {
+			c, wait := serveIn(t, e, hostRequest(t, "POST", localURL, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, wire.HeaderSession, id))
+			wait()
+			return c.code()
+		}
+		if got := status(idle); got != 200 {
+			t.Errorf("after 9 min: %d, want 200", got)
+		}
+		time.Sleep(9 * time.Minute)
+		if got := status(idle); got != 200 {
+			t.Errorf("9 min after use: %d, want 200", got)
+		}
+		time.Sleep(12 * time.Minute)
+		if got := status(idle); got != 404 {
+			t.Errorf("12 min after use: %d, want 404", got)
+		}
+		if got := status(listening); got != 200 {
+			t.Errorf("with an open GET stream: %d, want 200", got)
+		}
+		leave()
+		wait()
+		time.Sleep(12 * time.Minute)
+		if got := status(listening); got != 404 {
+			t.Errorf("12 min after the GET stream: %d, want 404", got)
+		}
+	})
+}
+
+func TestSessionCap(t *testing.T) {
+	bubble(t, HTTPOptions{MaxSessions: 2}, func(t *testing.T, _ *gate, e *HTTP) {
+		first := openIn(t, e)
+		openIn(t, e)
+		if id := openIn(t, e); id != "" {
+			t.Errorf("third session = %q, want a refusal while the others are fresh", id)
+		}
+		time.Sleep(2 * time.Minute)
+		if id := openIn(t, e); id == "" {
+			t.Error("no session after two idle minutes, want the oldest displaced")
+		}
+		if len(e.allSessions()) != 2 {
+			t.Errorf("%d sessions, want 2 (first was %s)", len(e.allSessions()), first)
+		}
+	})
+}
+
+// Of several principals one that opens session after session displaces its own,
+// and not those of the others.
+func TestSessionCapOfOnePrincipal(t *testing.T) {
+	tokens := Tokens{{Principal: "alice", Digest: sha256.Sum256([]byte("a"))}, {Principal: "bob", Digest: sha256.Sum256([]byte("b"))}}
+	bubble(t, HTTPOptions{MaxSessions: 6, Tokens: tokens}, func(t *testing.T, _ *gate, e *HTTP) {
+		open := func(token string) string {
+			r := hostRequest(t, "POST", "http://localhost/mcp", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`, "Authorization", "Bearer "+token)
+			c, wait := serveIn(t, e, r)
+			wait()
+			_, h := c.head()
+			return h.Get(wire.HeaderSession)
+		}
+		hers := open("a")
+		time.Sleep(time.Minute)
+		for range 3 {
+			if open("b") == "" {
+				t.Fatal("no session within bob's half")
+			}
+		}
+		if id := open("b"); id != "" {
+			t.Errorf("beyond his half bob has %q, want a refusal while his sessions are fresh", id)
+		}
+		for range 10 {
+			time.Sleep(2 * time.Minute)
+			if open("b") == "" {
+				t.Error("no session for bob after idle minutes, want one of his displaced")
+			}
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if e.sessions[hers] == nil || e.held["bob"] != 3 || e.held["alice"] != 1 {
+			t.Errorf("the sessions are %v, want that of alice and three of bob", e.held)
+		}
+	})
+}
