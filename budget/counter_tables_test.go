@@ -97,6 +97,13 @@ func splits(ranks map[string]int) ([]byte, error) {
 	return file, nil
 }
 
+// bridge reports whether the merge of two tokens is one that units has to know
+// of: one that first joins two characters, so that the right part begins one,
+// where one of the parts has only some of the bytes of the character at the seam.
+func bridge(left, right []byte) bool {
+	return utf8.RuneStart(right[0]) && !(endsWhole(left) && utf8.FullRune(right))
+}
+
 // byteParts merges text with the tokens that rank below limit.
 func byteParts(text string, ranks map[string]int, limit int) []string {
 	var parts []string

@@ -39,20 +39,8 @@ func (u *units) addChar(char []byte, rank uint32) {
 	u.chars[r] = u.chars[r]&^noRank | rank
 }
 
-// bridge reports whether the merge of two tokens is one that units has to know
-// of: one that first joins two characters, so that the right part begins one,
-// where one of the parts has only some of the bytes of the character at the seam.
-func bridge(left, right []byte) bool {
-	return utf8.RuneStart(right[0]) && !(endsWhole(left) && utf8.FullRune(right))
-}
-
-// endsWhole reports whether the last character of b is complete.
-func endsWhole(b []byte) bool {
-	r, w := utf8.DecodeLastRune(b)
-	return r != utf8.RuneError || w > 1
-}
-
-// addBridge notes such a merge.
+// addBridge notes the merge of two tokens that first joins two characters, where
+// one of the parts has only some of the bytes of the character at the seam.
 func (u *units) addBridge(left, right []byte) {
 	before, _ := utf8.DecodeLastRune(left)
 	after, _ := utf8.DecodeRune(right)
@@ -69,6 +57,12 @@ func (u *units) addBridge(left, right []byte) {
 		u.lasts |= 1 << (last & 63)
 		u.firsts |= 1 << (first & 63)
 	}
+}
+
+// endsWhole reports whether the last character of b is complete.
+func endsWhole(b []byte) bool {
+	r, w := utf8.DecodeLastRune(b)
+	return r != utf8.RuneError || w > 1
 }
 
 func bridgeAfter(before rune, first byte) uint32 {
