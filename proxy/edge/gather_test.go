@@ -64,13 +64,7 @@ func startGathered(t *testing.T, c Core, secure bool, wrap func(http.Handler) ht
 	} else {
 		srv.Start()
 	}
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = e.Shutdown(ctx)
-		srv.CloseClientConnections()
-		srv.Close()
-	})
+	closeEdge(t, e, srv)
 	return srv.URL + "/mcp", srv.Client(), l
 }
 

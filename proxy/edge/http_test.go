@@ -27,6 +27,12 @@ func startEdge(t testing.TB, c Core, opts HTTPOptions) (*HTTP, string) {
 	}
 	e := NewHTTP(c, opts)
 	srv := httptest.NewServer(e.Handler())
+	closeEdge(t, e, srv)
+	return e, srv.URL + "/mcp"
+}
+
+// closeEdge ends e and what serves it with the test.
+func closeEdge(t testing.TB, e *HTTP, srv *httptest.Server) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -34,7 +40,6 @@ func startEdge(t testing.TB, c Core, opts HTTPOptions) (*HTTP, string) {
 		srv.CloseClientConnections()
 		srv.Close()
 	})
-	return e, srv.URL + "/mcp"
 }
 
 // hostRequest builds a request as a host would send it; headers are key, value, ….
