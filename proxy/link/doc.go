@@ -12,7 +12,7 @@
 //	link.go, negotiate.go                  opening, and agreeing on a revision
 //	flight.go, route.go, incoming.go       calls in flight, and whose a message is
 //	stdio.go, child*.go, noise.go          child processes
-//	duplex.go, frame.go, outbox.go         lines in both directions
+//	duplex.go, frame.go, outbox*.go        lines in both directions
 //	http.go, httpbase.go, httpstream.go    streamable HTTP
 //	sse.go, events.go                      HTTP+SSE, and event streams
 package link

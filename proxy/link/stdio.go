@@ -33,7 +33,7 @@ func startStdio(cfg *Config) (*stdioLink, error) {
 	}
 	l := &stdioLink{
 		child:   ch,
-		out:     newOutbox(cfg.MaxMessage),
+		out:     newOutbox(cfg.MaxMessage, tryWriter(ch.stdin)),
 		closing: make(chan struct{}),
 		dead:    make(chan struct{}),
 		gone:    make(chan struct{}),
