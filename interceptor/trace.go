@@ -32,13 +32,14 @@ type Recorder struct {
 // ErrTrace marks a call that was refused because its record could not be written.
 var ErrTrace = errors.New("the trace can't be written")
 
-// Append writes one record. Where the policy is to go on without a trace, a
+// Append writes one record, with the payload in pieces if there are any; see
+// [trace.Journal.Append]. Where the policy is to go on without a trace, a
 // fault is logged and nil returned.
-func (r *Recorder) Append(rec *trace.Record) error {
+func (r *Recorder) Append(rec *trace.Record, payload ...[]byte) error {
 	if !r.Payload {
-		rec.Payload = nil
+		rec.Payload, payload = nil, nil
 	}
-	err := r.Journal.Append(rec)
+	err := r.Journal.Append(rec, payload...)
 	if err == nil {
 		return nil
 	}
@@ -61,14 +62,13 @@ func Trace(r *Recorder, locate func(context.Context, *Call)) Middleware {
 			if c.Record == "" {
 				c.Record = trace.NewID()
 			}
-			if err := r.Append(r.request(ctx, c)); err != nil {
+			if err := r.request(ctx, c); err != nil {
 				c.Decision = "trace"
 				return nil, &Refusal{Reason: "trace", Code: "trace_unavailable", Status: 500, Err: err,
 					Message: "the call was not made because its trace record could not be written; the operator must free space or repair the state directory"}
 			}
 			res, err := next(ctx, c)
-			rec := r.response(ctx, c, res, err, time.Since(start))
-			if aerr := r.Append(rec); aerr != nil {
+			if aerr := r.response(ctx, c, res, err, time.Since(start)); aerr != nil {
 				r.Log.Error("response record lost: the call had already been made", "method", c.Method, "server", c.Server, "err", aerr)
 			}
 			return res, err
@@ -76,27 +76,29 @@ func Trace(r *Recorder, locate func(context.Context, *Call)) Middleware {
 	}
 }
 
-// request returns the record of the request.
-func (r *Recorder) request(ctx context.Context, c *Call) *trace.Record {
+// request records the request.
+func (r *Recorder) request(ctx context.Context, c *Call) error {
 	rec := &trace.Record{
 		ID: c.Record, From: c.From, To: []string{c.To}, Kind: trace.KindRequest + c.Method,
 		CorrelationID: c.Correlates, Context: c.Context, Audit: r.audit(c),
 	}
-	if r.Payload {
-		params := cleanParams(ctx, r.Scrub, c)
-		msg := append(make([]byte, 0, 64+len(c.ID)+len(c.Method)+len(params)), `{"jsonrpc":"2.0","id":`...)
-		msg = rawjson.AppendQuote(append(append(msg, orNull(c.ID)...), `,"method":`...), c.Method)
-		if params != nil {
-			msg = append(append(msg, `,"params":`...), params...)
-		}
-		rec.Payload = append(msg, '}')
-	}
 	rec.Audit.Bytes = int64(len(c.Params))
-	return rec
+	if !r.Payload {
+		return r.Append(rec)
+	}
+	member, params := []byte(`,"params":`), cleanParams(ctx, r.Scrub, c)
+	if params == nil {
+		member = nil
+	}
+	var method [64]byte
+	return r.Append(rec, rpcHead, orNull(c.ID), methodMember, rawjson.AppendQuote(method[:0], c.Method), member, params, closing)
 }
 
-// response returns the record of what came back, or of the refusal.
-func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error, took time.Duration) *trace.Record {
+// What the JSON-RPC messages in payloads have in common.
+var rpcHead, methodMember, closing = []byte(`{"jsonrpc":"2.0","id":`), []byte(`,"method":`), []byte(`}`)
+
+// response records what came back, or the refusal.
+func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error, took time.Duration) error {
 	a := r.audit(c)
 	a.MS = float64(took.Microseconds()) / 1000
 	rec := &trace.Record{
@@ -119,12 +121,7 @@ func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error
 		a.IsError = string(failed) == "true"
 	}
 	a.Scrub = findings(c.Findings, c.ArgumentFindings)
-	if r.Payload {
-		msg := append(make([]byte, 0, 64+len(c.ID)+len(body)), `{"jsonrpc":"2.0","id":`...)
-		msg = append(append(append(msg, orNull(c.ID)...), member...), body...)
-		rec.Payload = append(msg, '}')
-	}
-	return rec
+	return r.Append(rec, rpcHead, orNull(c.ID), []byte(member), body, closing)
 }
 
 // stored returns a result as the trace may store it: without secrets, also

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
@@ -19,7 +20,7 @@ const maxPayloadDepth = 9_900
 // its own before Append returns. Large ones are not kept.
 var envelopes = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b }}
 
-const maxPooled = 64 << 10
+const maxPooled = 1 << 20
 
 // Append adds r to the journal. It sets Protocol, Seq, Prev and Hash, and ID
 // and TS where they are empty; r must not be used by others until it returns.
@@ -28,9 +29,12 @@ const maxPooled = 64 << 10
 // chain is not set: the caller refuses what the record stands for before it
 // has an effect. Concurrent calls share writes and syncs.
 //
+// Where payload is given, its pieces together are the record's payload, and not
+// r.Payload: so a message needs no memory of its own to be put together in.
+//
 // A payload that is not JSON, or nested deeper than JSON readers go, is stored as a JSON string of its bytes, and one
 // above [Options.MaxPayload] as its size and SHA-256; both set Audit.Truncated.
-func (j *Journal) Append(r *Record) error {
+func (j *Journal) Append(r *Record, payload ...[]byte) error {
 	if err := j.prepare(r); err != nil {
 		return err
 	}
@@ -40,7 +44,7 @@ func (j *Journal) Append(r *Record) error {
 			envelopes.Put(buf)
 		}
 	}()
-	envelope, err := appendEnvelope((*buf)[:0], r)
+	envelope, err := j.envelope((*buf)[:0], r, payload)
 	if err != nil {
 		return err
 	}
@@ -85,23 +89,47 @@ func (j *Journal) prepare(r *Record) error {
 	if len(r.CorrelationID) > 1 {
 		r.CorrelationID = IDs(nil).Union(r.CorrelationID)
 	}
-	if len(r.Payload) == 0 {
-		return nil
-	}
-	if j.opt.MaxPayload > 0 && len(r.Payload) > j.opt.MaxPayload {
-		sum := sha256.Sum256(r.Payload)
-		r.Payload = rawjson.Marshal(map[string]any{
-			"omitted": "payload exceeds the journal's limit", "bytes": len(r.Payload), "sha256": hex.EncodeToString(sum[:])})
-		markTruncated(r)
-		return nil
-	}
-	if !rawjson.Valid(r.Payload, maxPayloadDepth) {
-		r.Payload = rawjson.Quote(string(r.Payload))
-		markTruncated(r)
-	} else if bytes.IndexByte(r.Payload, '\n') >= 0 || bytes.IndexByte(r.Payload, '\r') >= 0 {
-		r.Payload = rawjson.Compact(r.Payload)
-	}
 	return nil
+}
+
+// envelope appends the line of r up to the chain fields, with a payload that
+// readers can take.
+func (j *Journal) envelope(b []byte, r *Record, payload [][]byte) ([]byte, error) {
+	if payload == nil {
+		payload = [][]byte{r.Payload}
+	}
+	return appendTail(j.appendPayload(appendHead(b, r), r, payload), r)
+}
+
+// appendPayload appends the payload's member; what it replaces it notes in r.
+func (j *Journal) appendPayload(b []byte, r *Record, pieces [][]byte) []byte {
+	size := 0
+	for _, p := range pieces {
+		size += len(p)
+	}
+	if size == 0 {
+		return b
+	}
+	b = append(slices.Grow(b, size+1024), payloadKey...)
+	start := len(b)
+	if j.opt.MaxPayload > 0 && size > j.opt.MaxPayload {
+		sum := sha256.Sum256(bytes.Join(pieces, nil))
+		markTruncated(r)
+		return append(b, rawjson.Marshal(map[string]any{
+			"omitted": "payload exceeds the journal's limit", "bytes": size, "sha256": hex.EncodeToString(sum[:])})...)
+	}
+	for _, p := range pieces {
+		b = append(b, p...)
+	}
+	payload := b[start:]
+	switch {
+	case !rawjson.Valid(payload, maxPayloadDepth):
+		markTruncated(r)
+		return append(b[:start], rawjson.Quote(string(payload))...)
+	case bytes.IndexByte(payload, '\n') >= 0 || bytes.IndexByte(payload, '\r') >= 0:
+		return append(b[:start], rawjson.Compact(payload)...)
+	}
+	return b
 }
 
 // markTruncated sets the flag on a copy: the caller may share one Audit between records.

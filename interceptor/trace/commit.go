@@ -167,7 +167,7 @@ func (j *Journal) note(e Event) error {
 	if err := j.prepare(r); err != nil {
 		return err
 	}
-	envelope, err := appendEnvelope(nil, r)
+	envelope, err := j.envelope(nil, r, nil)
 	if err != nil {
 		return err
 	}

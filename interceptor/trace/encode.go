@@ -19,8 +19,19 @@ const (
 	lineTail   = len(hashMember) + hashLen + len("\"}\n") // from the hash member to the end of the line
 )
 
+const payloadKey = `,"payload":`
+
 // appendEnvelope appends the record's line up to and without the chain fields.
 func appendEnvelope(b []byte, r *Record) ([]byte, error) {
+	b = appendHead(b, r)
+	if len(r.Payload) > 0 {
+		b = append(append(b, payloadKey...), r.Payload...)
+	}
+	return appendTail(b, r)
+}
+
+// appendHead appends what comes before the payload.
+func appendHead(b []byte, r *Record) []byte {
 	b = append(b, `{"protocol":`...)
 	b = rawjson.AppendQuote(b, r.Protocol)
 	b = append(b, `,"id":`...)
@@ -37,10 +48,11 @@ func appendEnvelope(b []byte, r *Record) ([]byte, error) {
 		b = append(b, `,"context":`...)
 		b = rawjson.AppendQuote(b, r.Context)
 	}
-	if len(r.Payload) > 0 {
-		b = append(b, `,"payload":`...)
-		b = append(b, r.Payload...)
-	}
+	return b
+}
+
+// appendTail appends what comes between the payload and the chain fields.
+func appendTail(b []byte, r *Record) ([]byte, error) {
 	if r.Audit != nil {
 		const key, empty = `,"audit":`, "{}"
 		with, err := appendAudit(append(b, key...), r.Audit)

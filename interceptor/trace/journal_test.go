@@ -192,6 +192,34 @@ func TestPayloadsCannotBreakTheLine(t *testing.T) {
 	}
 }
 
+// A payload in pieces is stored as if it had been put together before.
+func TestPayloadInPieces(t *testing.T) {
+	j := open(t, t.TempDir(), Options{MaxPayload: 100})
+	for i, payload := range []string{`{"a":[1,"b"]}`, "{\n \"a\": 1 }", `{"a":`, `"` + strings.Repeat("x", 200) + `"`, ""} {
+		whole := &Record{From: "a", Kind: "test/whole", Payload: []byte(payload)}
+		if err := j.Append(whole); err != nil {
+			t.Fatal(err)
+		}
+		at := len(payload) / 3
+		pieces := &Record{From: "a", Kind: "test/pieces", Payload: []byte(`"not this"`)}
+		if err := j.Append(pieces, []byte(payload[:at]), nil, []byte(payload[at:])); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 && string(whole.Payload) != payload {
+			t.Errorf("Append changed the payload to %s", whole.Payload)
+		}
+	}
+	whole, pieces := query(t, j.dir, Filter{Kinds: []string{"test/whole"}}), query(t, j.dir, Filter{Kinds: []string{"test/pieces"}})
+	if len(whole) != 5 || len(pieces) != 5 {
+		t.Fatalf("%d and %d records, want 5 of each", len(whole), len(pieces))
+	}
+	for i := range whole {
+		if w, p := whole[i], pieces[i]; string(w.Payload) != string(p.Payload) || (w.Audit != nil && w.Audit.Truncated) != (p.Audit != nil && p.Audit.Truncated) {
+			t.Errorf("payload %d is %s in pieces, %s whole", i, p.Payload, w.Payload)
+		}
+	}
+}
+
 // flushNow does at once what the flusher does later.
 func (j *Journal) flushNow() error {
 	j.flush()
