@@ -2,6 +2,7 @@ package interceptor
 
 import (
 	"encoding/json"
+	"sync"
 
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -69,16 +70,16 @@ func (g Gauge) block(b []byte) int {
 	case "image", "audio":
 		return g.ImageTokens
 	case "text":
-		if text, ok := rawjson.GetString(b, "text"); ok {
-			return g.Counter.Count(text)
+		if n, ok := g.text(b); ok {
+			return n
 		}
 	case "resource":
 		if res, ok := rawjson.Get(b, "resource"); ok {
 			return g.block(res)
 		}
 	case "": // resource contents: {uri, text | blob}
-		if text, ok := rawjson.GetString(b, "text"); ok {
-			return g.Counter.Count(text)
+		if n, ok := g.text(b); ok {
+			return n
 		}
 		if blob, ok := rawjson.Get(b, "blob"); ok {
 			if mime, _ := rawjson.GetString(b, "mimeType"); len(mime) >= 6 && mime[:6] == "image/" {
@@ -88,4 +89,25 @@ func (g Gauge) block(b []byte) int {
 		}
 	}
 	return g.Counter.CountBytes(rawjson.Compact(b))
+}
+
+// texts are buffers for what is counted. Large ones are not kept.
+var texts = sync.Pool{New: func() any { return new([]byte) }}
+
+const maxTextKept = 1 << 20
+
+// text counts the "text" of a block, if that is a string.
+func (g Gauge) text(b []byte) (n int, ok bool) {
+	lit, ok := rawjson.Get(b, "text")
+	if !ok || rawjson.KindOf(lit) != rawjson.String {
+		return 0, false
+	}
+	buf := texts.Get().(*[]byte)
+	text := rawjson.AppendUnquote((*buf)[:0], lit)
+	n = g.Counter.CountBytes(text)
+	if cap(text) <= maxTextKept {
+		*buf = text
+		texts.Put(buf)
+	}
+	return n, true
 }

@@ -28,6 +28,9 @@ func FuzzUnquote(f *testing.F) {
 		if got := Unquote(lit); got != want {
 			t.Errorf("Unquote(%q) = %q, want %q", lit, got, want)
 		}
+		if got := AppendUnquote([]byte("x"), lit); string(got) != "x"+want {
+			t.Errorf("AppendUnquote(x, %q) = %q, want x%q", lit, got, want)
+		}
 	})
 }
 
