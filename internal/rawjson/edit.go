@@ -42,13 +42,35 @@ func Marshal(v any) json.RawMessage {
 	return bytes.TrimRight(b.Bytes(), "\n")
 }
 
-// Compact returns v without insignificant white space; v itself if it is not valid.
+// Compact returns v without insignificant white space: a part of v itself where
+// there is none inside it, and all of v if it is not valid, or nests deeper
+// than encoding/json reads.
 func Compact(v []byte) []byte {
-	var b bytes.Buffer
-	if json.Compact(&b, v) != nil {
+	if !Valid(v, 10_000) {
 		return v
 	}
-	return b.Bytes()
+	v = Trim(v)
+	var out []byte
+	from := 0 // of what is not in out yet
+	for i := 0; i < len(v); {
+		switch v[i] {
+		case '"':
+			i = stringEnd(v, i)
+		case ' ', '\n', '\r', '\t':
+			if out == nil {
+				out = make([]byte, 0, len(v))
+			}
+			out = append(out, v[from:i]...)
+			i = space(v, i)
+			from = i
+		default:
+			i++
+		}
+	}
+	if out == nil {
+		return v
+	}
+	return append(out, v[from:]...)
 }
 
 // Set returns obj with the value at path replaced, or added as the last member
