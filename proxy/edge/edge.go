@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -124,11 +125,28 @@ func guard(log *slog.Logger, what string, f func()) {
 // silent reports whether the host must not get an answer.
 func (r Reply) silent() bool { return r.Result == nil && r.Error == nil }
 
-// encode renders r as the response to the request with the given id.
+// encode renders r as the response to the request with the given id. Who has
+// the only hold of it may give it to recycle.
 func (r Reply) encode(id json.RawMessage) []byte {
 	m := wire.Message{ID: id, Result: r.Result, Extra: r.Extra}
 	if r.Error != nil {
 		m.Result, m.Error = nil, r.Error
 	}
-	return singleLine(m.Encode())
+	var buf []byte
+	if b, ok := replyBuffers.Get().(*[]byte); ok {
+		buf = (*b)[:0]
+	}
+	return singleLine(m.Append(buf))
+}
+
+// replyBuffers are those of replies that were sent, as *[]byte.
+var replyBuffers sync.Pool
+
+// maxReplyKept is the size up to which the buffer of a reply is used again.
+const maxReplyKept = 2 << 20
+
+func recycle(msg []byte) {
+	if cap(msg) <= maxReplyKept {
+		replyBuffers.Put(&msg)
+	}
 }

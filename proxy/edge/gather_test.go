@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -12,6 +13,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -271,5 +273,49 @@ func TestServeGathers(t *testing.T) {
 	cancel()
 	if err := <-served; err != nil {
 		t.Error(err)
+	}
+}
+
+// A reply's memory is used again once it is sent, and only then: answers keep
+// their bytes, also while other hosts hang up in the middle of theirs.
+func TestRepliesKeepTheirBytes(t *testing.T) {
+	letter := func(n int) string { return string(rune('a' + n%26)) }
+	core := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+		r := sized(ctx, ex)
+		return Reply{Result: bytes.ReplaceAll(r.Result, []byte("x"), []byte(letter(len(r.Result)-2)))}
+	})
+	for _, http2 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("http2=%v", http2), func(t *testing.T) {
+			e := NewHTTP(core, HTTPOptions{Log: edgeLog(t)})
+			srv := httptest.NewUnstartedServer(e.Handler())
+			srv.Listener, srv.Config.ConnContext, srv.EnableHTTP2 = gatherListener{srv.Listener}, withGather, http2
+			if http2 {
+				srv.StartTLS()
+			} else {
+				srv.Start()
+			}
+			defer srv.Close()
+			var wg sync.WaitGroup
+			for worker := range 8 {
+				wg.Go(func() {
+					for i := range 100 {
+						n := 1 + (i*7919+worker*104729)%(20<<10)
+						r := sizedCall(t, srv.URL+"/mcp", n)
+						if i%5 == 0 { // leaves
+							ctx, cancel := context.WithTimeout(r.Context(), time.Duration(n%700)*time.Microsecond)
+							if resp, err := srv.Client().Do(r.WithContext(ctx)); err == nil {
+								resp.Body.Close()
+							}
+							cancel()
+							continue
+						}
+						if got, err := answerOf(srv.Client().Do(r)); err != nil || got != strings.Repeat(letter(n), n) {
+							t.Errorf("answer of %d bytes, %v: want %d times %s", len(got), err, n, letter(n))
+						}
+					}
+				})
+			}
+			wg.Wait()
+		})
 	}
 }

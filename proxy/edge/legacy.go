@@ -143,7 +143,7 @@ func (e *HTTP) sseWriter(w http.ResponseWriter, stream uint64, ids bool) *sseWri
 }
 
 // sendJSON writes a reply of any size, each piece under a deadline, and head
-// and body at once if it can.
+// and body at once if it can. It recycles body, which is the caller's alone.
 func (e *HTTP) sendJSON(w http.ResponseWriter, r *http.Request, status int, body []byte) {
 	h := w.Header()
 	h["Content-Type"] = typeJSON
@@ -152,13 +152,16 @@ func (e *HTTP) sendJSON(w http.ResponseWriter, r *http.Request, status int, body
 	rc := http.NewResponseController(w)
 	g := gatherOf(r)
 	if g == nil || len(body) < gatherFrom {
-		_ = writeChunked(w, rc, e.opts.IOTimeout, body) // the host is gone
-		return
+		if writeChunked(w, rc, e.opts.IOTimeout, body) == nil {
+			recycle(body)
+		}
+		return // after an error the host is gone, and HTTP/2 may still hold the body
 	}
 	g.hold()
 	defer g.release()
 	if writeChunked(w, rc, e.opts.IOTimeout, body) == nil {
 		_ = rc.Flush() // net/http's buffer; what cannot flush does so after the release
+		recycle(body)
 	}
 }
 

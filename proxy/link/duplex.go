@@ -78,7 +78,7 @@ func (d *duplex) Reply(ctx context.Context, m wire.Message) error {
 func appendReply(dst []byte, m wire.Message) []byte {
 	m.Method, m.Params = "", nil
 	start := len(dst)
-	dst = append(dst, m.Encode()...)
+	dst = m.Append(dst)
 	oneLine(dst[start:])
 	return dst
 }

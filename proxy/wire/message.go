@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -95,8 +96,11 @@ func (m Message) IsResponse() bool { return m.Method == "" }
 
 // Encode returns m as one line of JSON, built from its fields and not from
 // Raw: set ID, Params, Result or Error first to change them.
-func (m Message) Encode() []byte {
-	out := make([]byte, 0, 48+len(m.ID)+len(m.Method)+len(m.Params)+len(m.Result)+len(m.Error)+len(m.Extra))
+func (m Message) Encode() []byte { return m.Append(nil) }
+
+// Append appends what [Message.Encode] returns to out.
+func (m Message) Append(out []byte) []byte {
+	out = slices.Grow(out, 48+len(m.ID)+len(m.Method)+len(m.Params)+len(m.Result)+len(m.Error)+len(m.Extra))
 	out = append(out, `{"jsonrpc":"2.0"`...)
 	if m.ID != nil {
 		out = append(append(out, `,"id":`...), m.ID...)
