@@ -94,7 +94,7 @@ func (g Gauge) block(b []byte) int {
 // texts are buffers for what is counted. Large ones are not kept.
 var texts = sync.Pool{New: func() any { return new([]byte) }}
 
-const maxTextKept = 1 << 20
+const maxTextKept = 2 << 20
 
 // text counts the "text" of a block, if that is a string.
 func (g Gauge) text(b []byte) (n int, ok bool) {

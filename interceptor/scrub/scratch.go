@@ -1,6 +1,9 @@
 package scrub
 
-import "runtime"
+import (
+	"runtime"
+	"unsafe"
+)
 
 // A scratch is the memory of one examination at a time.
 type scratch struct {
@@ -23,12 +26,13 @@ type scratch struct {
 	joined  []byte   // what document.joined examines
 }
 
-// maxKept is how many elements of its memory a scratch keeps for the next text.
-const maxKept = 1 << 16
+// maxKept is how many bytes of each part of its memory a scratch keeps for the
+// next text.
+const maxKept = 2 << 20
 
 // keep returns b if it is not too large to be kept.
 func keep[T any](b []T) []T {
-	if cap(b) > maxKept {
+	if cap(b)*int(unsafe.Sizeof(*new(T))) > maxKept {
 		return nil
 	}
 	return b

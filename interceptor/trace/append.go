@@ -20,7 +20,7 @@ const maxPayloadDepth = 9_900
 // its own before Append returns. Large ones are not kept.
 var envelopes = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b }}
 
-const maxPooled = 1 << 20
+const maxPooled = 2 << 20
 
 // Append adds r to the journal. It sets Protocol, Seq, Prev and Hash, and ID
 // and TS where they are empty; r must not be used by others until it returns.
@@ -112,17 +112,16 @@ func (j *Journal) appendPayload(b []byte, r *Record, pieces [][]byte) []byte {
 	}
 	b = append(slices.Grow(b, size+1024), payloadKey...)
 	start := len(b)
-	if j.opt.MaxPayload > 0 && size > j.opt.MaxPayload {
-		sum := sha256.Sum256(bytes.Join(pieces, nil))
-		markTruncated(r)
-		return append(b, rawjson.Marshal(map[string]any{
-			"omitted": "payload exceeds the journal's limit", "bytes": size, "sha256": hex.EncodeToString(sum[:])})...)
-	}
 	for _, p := range pieces {
 		b = append(b, p...)
 	}
 	payload := b[start:]
 	switch {
+	case j.opt.MaxPayload > 0 && size > j.opt.MaxPayload:
+		markTruncated(r)
+		sum := sha256.Sum256(payload)
+		return append(b[:start], rawjson.Marshal(map[string]any{
+			"omitted": "payload exceeds the journal's limit", "bytes": size, "sha256": hex.EncodeToString(sum[:])})...)
 	case !rawjson.Valid(payload, maxPayloadDepth):
 		markTruncated(r)
 		return append(b[:start], rawjson.Quote(string(payload))...)
