@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -62,7 +63,9 @@ func (j *Journal) Append(r *Record, payload ...[]byte) error {
 	j.mu.Unlock()
 
 	// Whoever gets the lock first writes for all who wait; the others find
-	// their record done.
+	// their record done. Those about to append get their turn before that: a
+	// write costs more than a wait for them.
+	runtime.Gosched()
 	j.io.Lock()
 	defer j.io.Unlock()
 	if !p.done {
