@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -122,8 +123,14 @@ func (c Config) validateListen(bad func(string, string, ...any)) {
 		bad("tls", "needs both cert and key, and has one of them")
 	}
 	for i, h := range c.AllowedHosts {
-		if h == "" || strings.ContainsAny(h, "/ ") || edge.HostName(h) != strings.Trim(h, "[]") {
-			bad(fmt.Sprintf("allowed_hosts[%d]", i), "%q is not a host name: give it without scheme and port", h)
+		if h == "" || strings.ContainsAny(h, "/ *") || edge.HostName(h) != strings.Trim(h, "[]") {
+			bad(fmt.Sprintf("allowed_hosts[%d]", i), "%q is not a host name: give each in full, without scheme and port", h)
+		}
+	}
+	for i, o := range c.AllowedOrigins {
+		u, err := url.Parse(o)
+		if err != nil || u.Scheme == "" || u.Host == "" || !strings.EqualFold(u.Scheme+"://"+u.Host, strings.TrimSuffix(o, "/")) || strings.Contains(o, "*") {
+			bad(fmt.Sprintf("allowed_origins[%d]", i), "%q is not an origin: name each as scheme://host[:port], such as https://app.example.com", o)
 		}
 	}
 	if c.Listen == "" {

@@ -39,6 +39,11 @@ func TestPrincipalFaults(t *testing.T) {
 		{"unclosed", "principals:\n  a: {token: \"" + long + "}\n", []Fault{{"syntax", 2, ""}}},
 		{"half of tls", "tls: {cert: a.pem}\n", []Fault{{"tls", 1, "both cert and key"}}},
 		{"host with port", "allowed_hosts: [\"mcp.example.com:443\"]\n", []Fault{{"allowed_hosts[0]", 1, "without scheme and port"}}},
+		{"any host", "allowed_hosts: [\"*\"]\n", []Fault{{"allowed_hosts[0]", 1, "give each in full"}}},
+		{"any origin", "allowed_origins: [\"*\"]\n", []Fault{{"allowed_origins[0]", 1, "name each as scheme://host"}}},
+		{"origin by its host", "allowed_origins: [app.example.com, \"app.example.com:443\", \"null\"]\n", []Fault{{"allowed_origins[0]", 1, "scheme://host"}, {"allowed_origins[1]", 1, ""}, {"allowed_origins[2]", 1, ""}}},
+		{"origin with a path", "allowed_origins: [\"https://app.example.com/mcp\"]\n", []Fault{{"allowed_origins[0]", 1, "scheme://host"}}},
+		{"origins", "allowed_origins: [\"https://app.example.com\", \"http://localhost:6274/\", \"vscode-webview://abc\"]\n", nil},
 		{"host as URL", "allowed_hosts: [\"https://mcp.example.com\"]\n", []Fault{{"allowed_hosts[0]", 1, "without scheme and port"}}},
 		{"hosts", "allowed_hosts: [mcp.example.com, \"::1\", 10.0.0.7]\n", nil},
 	} {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"fmt"
 	"os"
 	"reflect"
 	"strings"
@@ -84,6 +85,7 @@ func TestConfigFaults(t *testing.T) {
 		{"no kind", "upstreams:\n  a: {prefix: p}\n", []Fault{{"upstreams.a", 2, "exactly one of"}}},
 		{"empty upstream", "upstreams:\n  a:\n", []Fault{{"upstreams.a", 2, "is empty"}}},
 		{"bad url", "upstreams:\n  a: {url: ftp://x}\n", []Fault{{"upstreams.a.url", 2, "not an http"}}},
+		{"bad header", "upstreams:\n  a:\n    url: http://h/\n    headers:\n      X Y: v\n      Z: \"SECRET\\n\"\n", []Fault{{"upstreams.a.headers.X Y", 5, "not the name"}, {"upstreams.a.headers.Z", 6, "its value has a line break"}}},
 		{"not loopback", "listen: 0.0.0.0:80\n", []Fault{{"listen", 1, "not a loopback address"}}},
 		{"no port", "listen: localhost\n", []Fault{{"listen", 1, "not host:port, such as 127.0.0.1:8787"}}},
 		{"bad choice", "trace: {payload: full}\n", []Fault{{"trace.payload", 1, `"full" is not one of`}}},
@@ -105,6 +107,9 @@ func TestConfigFaults(t *testing.T) {
 				if (w.Key != "" && g.Key != w.Key) || (w.Line != 0 && g.Line != w.Line) || !strings.Contains(g.Msg, w.Msg) {
 					t.Errorf("fault %d = %+v, want %+v", i, g, w)
 				}
+			}
+			if strings.Contains(fmt.Sprint(got), "SECRET") {
+				t.Errorf("faults quote a value that may be secret: %v", got)
 			}
 		})
 	}

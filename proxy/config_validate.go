@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"fmt"
+	"maps"
 	"net/url"
 	"regexp"
 	"slices"
@@ -34,6 +35,8 @@ func (f Fault) Error() string {
 }
 
 var upstreamKey = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$") // RFC 9110, token
+var headerValue = regexp.MustCompile(`^[^\x00-\x08\x0a-\x1f\x7f]*$`)
 var prefixForm = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,48}$`)
 
 // Validate returns every fault of c, in the order of the keys. A configuration
@@ -156,6 +159,14 @@ func (u *UpstreamConfig) validateKind(at string, bad func(string, string, ...any
 	}
 	if u.URL == "" && len(u.Headers) > 0 {
 		bad(at+".headers", "belong to url only")
+	}
+	for _, name := range slices.Sorted(maps.Keys(u.Headers)) { // the values may be secrets
+		switch {
+		case !headerName.MatchString(name):
+			bad(at+".headers."+name, "is not the name of a header")
+		case !headerValue.MatchString(u.Headers[name]):
+			bad(at+".headers."+name, "its value has a line break, or another character that a header can't have; is it a file's text, with the line break at its end?")
+		}
 	}
 }
 
