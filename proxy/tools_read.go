@@ -51,16 +51,16 @@ func placeRead(fl *inbound, c *interceptor.Call) {
 	}
 	g := fl.s.gw
 	path := ""
-	if b := g.batches.get(fl.caller(c), g.strict(), handle); b != nil { // not stored yet
+	if b := g.batches.get(c.Caller(), g.strict(), handle); b != nil { // not stored yet
 		path = b.place()
 	} else {
-		path, _ = g.results.Place(fl.ctx, fl.caller(c), g.strict(), handle) // branchRead says what is wrong
+		path, _ = g.results.Place(fl.ctx, c.Caller(), g.strict(), handle) // branchRead says what is wrong
 	}
 	if path == "" {
 		return
 	}
 	id := path[strings.LastIndexByte(path, '/')+1:]
-	if _, err := g.branches.Resolve(fl.caller(c), id); err == nil {
+	if _, err := g.branches.Resolve(c.Caller(), id); err == nil {
 		c.Handle, c.HandleRung = id, interceptor.RungResult
 	}
 }
@@ -80,7 +80,7 @@ func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interce
 		return nil, refused(c, err)
 	}
 	g := fl.s.gw
-	if b := g.batches.get(fl.caller(c), g.strict(), in.Handle); b != nil {
+	if b := g.batches.get(c.Caller(), g.strict(), in.Handle); b != nil {
 		if res, err := b.awaitStored(ctx, fl, c); res != nil || err != nil {
 			return res, err
 		}
@@ -89,7 +89,7 @@ func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interce
 	if c.Branch != nil {
 		at = c.Branch.Context
 	}
-	stored, err := g.results.Get(ctx, fl.caller(c), g.strict(), at, in.Handle)
+	stored, err := g.results.Get(ctx, c.Caller(), g.strict(), at, in.Handle)
 	if err != nil {
 		return nil, refused(c, err)
 	}

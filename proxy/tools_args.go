@@ -1,0 +1,89 @@
+package proxy
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// arguments decodes the arguments of an own tool strictly.
+func arguments(c *interceptor.Call, into any) error {
+	raw := c.Arguments
+	if len(raw) == 0 {
+		raw = json.RawMessage(`{}`)
+	}
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	err := dec.Decode(into)
+	if err == nil {
+		if _, extra := dec.Token(); !errors.Is(extra, io.EOF) {
+			err = errors.New("more than one value")
+		}
+	}
+	if err != nil {
+		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Err: err, Message: badArguments(c.Name, raw, err)}
+	}
+	return nil
+}
+
+// badArguments says which argument of an own tool is wrong, and what it takes.
+func badArguments(tool string, raw []byte, err error) string {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) && wrong.Field != "" {
+		return fmt.Sprintf("%s must be %s, not %s", wrong.Field, jsonType(wrong.Type), wrong.Value)
+	}
+	var takes []string
+	schema, _ := rawjson.Get(ownTool(tool).definition, "inputSchema", "properties")
+	rawjson.Members(schema, func(m rawjson.Member) bool {
+		takes = append(takes, m.Name())
+		return true
+	})
+	unknown := ""
+	rawjson.Members(raw, func(m rawjson.Member) bool {
+		if !slices.Contains(takes, m.Name()) {
+			unknown = m.Name()
+		}
+		return unknown == ""
+	})
+	if unknown != "" {
+		return fmt.Sprintf("%s takes no %q; its arguments are %s", tool, clipText(unknown, 64), strings.Join(takes, ", "))
+	}
+	return fmt.Sprintf("the arguments of %s are not as its schema says: %v", tool, err)
+}
+
+// jsonType names what of JSON a value of type t is made of.
+func jsonType(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a string"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Int:
+		return "a whole number"
+	}
+	return "an object"
+}
+
+// whole is a JSON number that must be an integer: models write 8192.0 too.
+type whole int
+
+func (w *whole) UnmarshalJSON(b []byte) error {
+	if string(b) == "null" {
+		return nil
+	}
+	var f float64
+	if err := json.Unmarshal(b, &f); err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<40 {
+		return &json.UnmarshalTypeError{Value: clipText(string(b), 64), Type: reflect.TypeFor[whole]()} // the decoder adds whose value it is
+	}
+	*w = whole(f)
+	return nil
+}
