@@ -73,36 +73,42 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next
 			outcome.Err = "the tool answered with an error and no text"
 		}
 	}
+	return c.deliver(ctx, fl, g, res, want)
+}
+
+// deliver charges res, which counts want, and returns what the branch can pay
+// of it.
+func (c *Call) deliver(ctx context.Context, fl *folding.Call, g Gauge, res *Result, want int) (*Result, error) {
 	granted, err := fl.Take(want)
 	if err != nil { // ended meanwhile: nothing charged, nothing delivered
 		c.Late = true
 		return nil, refuse(c, err)
 	}
-	if granted < want && c.Shrink != nil { // another call took the rest meanwhile
+	if granted == want {
+		c.Tokens.Delivered = want
+		return res, nil
+	}
+	if c.Shrink != nil { // another call took the rest meanwhile
 		if small := c.Shrink(granted); small != nil {
 			c.Tokens.Delivered = c.measure(g, small)
 			fl.Refund(granted - c.Tokens.Delivered)
 			return small, nil
 		}
 	}
-	if granted < want {
-		var cut *Result
-		kept := 0
-		if c.ofTool() { // a resource or a prompt in another form is of no use to its host
-			cut, kept = cutResult(g, res, granted, c.Branch)
-		}
-		fl.Refund(granted - kept)
-		c.Truncated, c.Decision = true, "resource_limit"
-		c.Tokens.Delivered = kept
-		fl.Exhaust(ctx)
-		if cut == nil {
-			return nil, refuse(c, fmt.Errorf("%w: the result of %s needs %d tokens and branch %s has %d left; return a summary to the parent and open a new branch with a larger budget",
-				folding.ErrBudgetExhausted, c.Name, want, c.Branch.ID, granted))
-		}
-		return cut, nil
+	var cut *Result
+	kept := 0
+	if c.ofTool() { // a resource or a prompt in another form is of no use to its host
+		cut, kept = cutResult(g, res, granted, c.Branch)
 	}
-	c.Tokens.Delivered = want
-	return res, nil
+	fl.Refund(granted - kept)
+	c.Truncated, c.Decision = true, "resource_limit"
+	c.Tokens.Delivered = kept
+	fl.Exhaust(ctx)
+	if cut == nil {
+		return nil, refuse(c, fmt.Errorf("%w: the result of %s needs %d tokens and branch %s has %d left; return a summary to the parent and open a new branch with a larger budget",
+			folding.ErrBudgetExhausted, c.Name, want, c.Branch.ID, granted))
+	}
+	return cut, nil
 }
 
 // refuse notes the decision on the call and returns what the model reads.
