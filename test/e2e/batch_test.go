@@ -1,0 +1,201 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor/preview/previewtest"
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// One call reads ten files and brings back what matters of them.
+func TestBatch(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		dir := resultFiles(t)
+		g := newGateway(t, filesConfig(dir, ""))
+		c := g.connect(ctx, transport, era)
+		call(t, c, ctx, "tools/list", `{}`)
+		var each []map[string]string
+		raw := 0
+		for _, f := range previewtest.Fixtures()[:10] {
+			each = append(each, map[string]string{"path": f.Name})
+			raw += tokens(t, f.Text)
+		}
+		each[9]["path"] = "absent"
+		args := jsonText(t, map[string]any{"tool": "files__read_file", "each": each, "grep": "FATAL|Out of memory|checkout"})
+		m := tool(t, c, ctx, "branch_run", args)
+		text := said(t, m)
+		for _, want := range []string{"10 calls, 1 failed", "#2 app.log", "501:", "#3 syslog", "223:", "#1 access.log", "434:", "[failed #10: "} {
+			if !strings.Contains(text, want) {
+				t.Errorf("the answer lacks %q:\n%s", want, text)
+			}
+		}
+		n := resultTokens(t, m)
+		t.Logf("%d tokens of files; the answer has %d, with the arguments %d", raw, n, n+tokens(t, args))
+		if n+tokens(t, args) > 500 {
+			t.Errorf("the batch cost its caller %d tokens, want under 500", n+tokens(t, args))
+		}
+		h := handleIn(t, text)
+		if got := said(t, readPart(t, c, ctx, map[string]any{"handle": h, "jq": `[.[]|select(.error)|.step]`})); got != "[10]" {
+			t.Errorf("jq over all results = %q, want [10]", got)
+		}
+		if got := said(t, readPart(t, c, ctx, map[string]any{"handle": h, "grep": "card expired"})); !strings.Contains(got, "ord-7731") {
+			t.Errorf("grep over all results = %q", got)
+		}
+		// In a branch of the caller's own it is charged to that.
+		b := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"batch"}`))
+		in := jsonText(t, map[string]any{"tool": "files__read_file", "each": each[:3], "jq": "length", "branch_id": b.BranchID})
+		if got := said(t, tool(t, c, ctx, "branch_run", in)); !strings.HasSuffix(got, "\n3") {
+			t.Errorf("a batch in a branch = %q", got)
+		}
+		if s := statusOf(t, c, ctx, b.BranchID); s.Status != "active" || s.BudgetUsed < 50 || s.BudgetUsed > 400 {
+			t.Errorf("after a batch the branch is %+v", s)
+		}
+		g.stop()
+		g.batchIsTraced(10)
+	})
+}
+
+// batchIsTraced checks that each call of a batch has its two records, in the
+// batch's own context, and names the branch_run as its cause.
+func (g *gateway) batchIsTraced(calls int) {
+	g.t.Helper()
+	var run string
+	under := map[string]int{}
+	for _, r := range g.trace("--kind", "mcp/request:tools/call") {
+		var p struct{ Params struct{ Name string } }
+		if err := json.Unmarshal(r.Payload, &p); err != nil {
+			g.t.Fatal(err)
+		}
+		if p.Params.Name == "branch_run" && run == "" {
+			run = r.ID
+		}
+		for _, id := range r.CorrelationID {
+			if id == run && p.Params.Name == "read_file" {
+				under[r.Context]++
+			}
+		}
+	}
+	if len(under) != 1 {
+		g.t.Fatalf("the batch's calls are in the contexts %v, want one", under)
+	}
+	for context, n := range under {
+		if n != calls || !strings.HasPrefix(context, "br_") {
+			g.t.Errorf("%d calls in %q correlate to the batch, want %d in its branch", n, context, calls)
+		}
+	}
+}
+
+// A batch calls no tool that may change something, unless it is configured.
+func TestBatchOnlyReads(t *testing.T) {
+	ctx := testContext(t)
+	file := recordFile(t)
+	for _, allowed := range []bool{false, true} {
+		more := ""
+		if allowed {
+			more = "run: {allow: [\"fake__t*\"]}\n"
+		}
+		g := newGateway(t, fakeConfig(file, more))
+		c := g.connect(ctx, "stdio", mcpclient.Legacy)
+		before := len(recordedMethod(t, file, "tools/call"))
+		text := said(t, tool(t, c, ctx, "branch_run", `{"tool":"fake__text","each":[{"text":"one"},{"text":"two"}]}`))
+		made := len(recordedMethod(t, file, "tools/call")) - before
+		if allowed != (made == 2) || allowed != strings.Contains(text, "two\n") && allowed != strings.HasSuffix(text, "two") {
+			t.Errorf("allowed %v: %d calls were made: %s", allowed, made, text)
+		}
+		if !allowed && !strings.Contains(text, "run.allow") {
+			t.Errorf("the refusal does not say what to do: %s", text)
+		}
+		g.stop()
+	}
+}
+
+// A long batch sends progress every 5 s, and a host that cancels it cancels
+// its calls.
+func TestBatchProgressAndCancel(t *testing.T) {
+	ctx := testContext(t)
+	file := recordFile(t)
+	g := newGateway(t, fakeConfig(file, "run: {allow: [\"**\"]}\n"))
+	c := g.stdio(mcpclient.Legacy)
+	var progress atomic.Int32
+	c.Handle = func(m mcpclient.Message) (json.RawMessage, json.RawMessage) {
+		if m.Method == "notifications/progress" && strings.Contains(string(m.Params), `"progressToken":"p1"`) {
+			progress.Add(1)
+		}
+		return nil, nil
+	}
+	if _, err := c.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	m := call(t, c, ctx, "tools/call", `{"name":"branch_run","arguments":{"tool":"fake__slow","each":[{"ms":5500},{"ms":10}],"parallel":1},"_meta":{"progressToken":"p1"}}`)
+	if !strings.Contains(said(t, m), "[2 calls, ") || progress.Load() != 1 {
+		t.Errorf("after %d progress notifications, want 1: %s", progress.Load(), m.Result)
+	}
+	id, _, err := c.Send(ctx, "tools/call", `{"name":"branch_run","arguments":{"tool":"fake__slow","each":[{"ms":50000},{"ms":50001}]}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the batch's calls are under way", func() bool { return len(recordedMethod(t, file, "tools/call")) == 4 })
+	start := time.Now()
+	if err := c.Cancel(ctx, id, "enough"); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "both calls are cancelled at the upstream", func() bool {
+		return strings.Count(strings.Join(recorded(t, file), "\n"), "slow ended") == 2
+	})
+	t.Logf("the calls were cancelled within %v", time.Since(start))
+}
+
+// A batch of which nothing came back says why, and no more; one that has more
+// to say than fits names where it is.
+func TestBatchFails(t *testing.T) {
+	ctx := testContext(t)
+	long := strings.Repeat("very ", 60) + "long"
+	g := newGateway(t, fakeConfig(recordFile(t), "run: {allow: [\"**\"]}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	failing := func(text string) string {
+		return `{"result":{"content":[{"type":"text","text":` + jsonText(t, text) + `}],"isError":true}}`
+	}
+	for _, tt := range []struct{ more, each, want string }{
+		{``, failing("gone"), "[failed: gone]"},
+		{`,"grep":"x"`, failing("gone"), "[failed: gone]"},
+		{`,"jq":".[0].result.content"`, failing("gone"), "[failed: gone]"},
+		{``, failing("gone") + "," + failing("gone"), "[failed in all 2 calls: gone]"},
+		{``, failing("gone") + "," + failing("lost"), "[failed #1: gone]\n[failed #2: lost]"},
+		{`,"jq":"[.[]|select(.error)|.step]"`, failing("gone"), "[1 call, 1 failed, 1 tokens read; all of it: branch_read res_]\n[1]\n[failed: gone]"},
+		{``, failing(long), "[1 call, 1 failed, 61 tokens read; all of it: branch_read res_]\n[failed: " + long[:200] + "…]"},
+	} {
+		got := said(t, tool(t, c, ctx, "branch_run", `{"tool":"fake__raw","each":[`+tt.each+`]`+tt.more+`}`))
+		if handleForm.ReplaceAllString(got, "res_") != tt.want {
+			t.Errorf("branch_run of %s%s = %q, want %q", tt.each, tt.more, got, tt.want)
+		}
+	}
+}
+
+// The branch that a batch opens for itself counts among its session's.
+func TestBatchesCount(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, filesConfig(resultFiles(t), "folding: {max_concurrent_per_session: 2, max_branches_per_minute: 2}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	call(t, c, ctx, "tools/list", `{}`)
+	const run = `{"tool":"files__read_file","each":[{"path":"app.log"}],"grep":"FATAL"`
+	for range 4 { // not against the rate
+		if m := tool(t, c, ctx, "branch_run", run+`}`); parseResult(t, m).IsError {
+			t.Errorf("a batch alone: %s", said(t, m))
+		}
+	}
+	b := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"d"}`)).BranchID
+	create(t, c, ctx, map[string]any{}) // two, so that the batch is in neither
+	if f := refused(t, tool(t, c, ctx, "branch_run", run+`}`)); f.Error.Code != "too_many_branches" {
+		t.Errorf("a batch beside two branches: %+v", f)
+	}
+	if m := tool(t, c, ctx, "branch_run", run+`,"branch_id":"`+b+`"}`); parseResult(t, m).IsError {
+		t.Errorf("a batch in the branch: %s", said(t, m))
+	}
+}
