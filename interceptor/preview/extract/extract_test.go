@@ -3,7 +3,9 @@ package extract
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -126,6 +128,30 @@ func TestJQPlacesAreShared(t *testing.T) {
 				t.Errorf("of %d callers the second reads %q, %v", callers, got, err)
 			}
 		}
+	}
+}
+
+// A program ends with the process that asked for it, also where that was killed:
+// all that is left of it then is the end of the input.
+func TestJQEndsWithItsAsker(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Args = []string{childName}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	const program = "def f: f; f"
+	if _, err := io.WriteString(in, "\x00\x00\x00"+string(rune(len(program)))+"\x00\x00\x00\x01"+program+"1"); err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	if _ = cmd.Wait(); ctx.Err() != nil || cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("the process = %v, %v; want its own end", cmd.ProcessState, ctx.Err())
 	}
 }
 

@@ -111,11 +111,9 @@ func runChild(ctx context.Context, text, program string) (string, error) {
 	cmd.Args = []string{childName}
 	cmd.Env = []string{"GORACE=" + os.Getenv("GORACE")} // and no secrets
 	cmd.WaitDelay = time.Second
-	head := binary.BigEndian.AppendUint32(nil, uint32(len(program)))
-	cmd.Stdin = io.MultiReader(bytes.NewReader(head), strings.NewReader(program), strings.NewReader(text))
 	out, fault := &opening{most: maxJQOutput + 1<<10}, &opening{most: 4 << 10}
 	cmd.Stdout, cmd.Stderr = out, fault
-	err := cmd.Run()
+	err := ask(cmd, text, program)
 	said := out.b.String()
 	var exit *exec.ExitError
 	switch {
@@ -129,6 +127,32 @@ func runChild(ctx context.Context, text, program string) (string, error) {
 		return "", wrong("jq", "%s", tooMuch) // the runtime has several ways to fail then
 	}
 	return "", fmt.Errorf("jq: its process ended with %v: %.200s", err, fault.b.String())
+}
+
+// ask runs cmd on a question. Its standard input stays open until it ends, so that
+// it ends with this process, however that ends.
+func ask(cmd *exec.Cmd, text, program string) error {
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		head := binary.BigEndian.AppendUint32(nil, uint32(len(program)))
+		head = binary.BigEndian.AppendUint32(head, uint32(len(text)))
+		for _, part := range []string{string(head), program, text} {
+			if _, err := io.WriteString(in, part); err != nil {
+				return // it has ended, and how says more
+			}
+		}
+	}()
+	err = cmd.Wait()
+	<-written
+	return err
 }
 
 const tooMuch = "the program took too much memory and was ended: filter before you collect"

@@ -24,30 +24,30 @@ const watchEvery = 5 * time.Millisecond
 // else, in main, and in TestMain of the tests.
 func Child() {
 	if len(os.Args) == 1 && os.Args[0] == childName {
-		os.Exit(serveChild(os.Stdin, os.Stdout))
+		os.Exit(serveChild(os.Stdin, os.Stdout, func() { os.Exit(1) }))
 	}
 }
 
 // serveChild reads the question, and writes the answer. It returns the exit code.
-func serveChild(in io.Reader, out io.Writer) int {
+// Where in ends before that, nobody waits for the answer: it calls left.
+func serveChild(in io.Reader, out io.Writer, left func()) int {
 	if err := limitMemory(maxJQMemory); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	question, err := io.ReadAll(io.LimitReader(in, 4+maxJQProgram+maxJQInput))
-	if err != nil || len(question) < 4 {
-		fmt.Fprintln(os.Stderr, "no question", err)
+	program, text, err := readQuestion(in)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "no question:", err)
 		return 1
 	}
-	n := 4 + int(binary.BigEndian.Uint32(question))
-	if n > len(question) {
-		fmt.Fprintln(os.Stderr, "half a question")
-		return 1
-	}
-	said, text := byte(childOutput), ""
-	v, err := value(question[n:])
+	go func() {
+		_, _ = io.Copy(io.Discard, in)
+		left()
+	}()
+	said, answer := byte(childOutput), ""
+	v, err := value(text)
 	if err == nil {
-		text, err = jq(context.Background(), v, string(question[4:n]), maxJQGrowth)
+		answer, err = jq(context.Background(), v, string(program), maxJQGrowth)
 	}
 	if err != nil {
 		var e *Error
@@ -55,12 +55,26 @@ func serveChild(in io.Reader, out io.Writer) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		said, text = childFault, e.Text
+		said, answer = childFault, e.Text
 	}
-	if _, err := io.WriteString(out, string(said)+text); err != nil {
+	if _, err := io.WriteString(out, string(said)+answer); err != nil {
 		return 1
 	}
 	return 0
+}
+
+// readQuestion reads a program and the text it is for, after the lengths of both.
+func readQuestion(in io.Reader) (program, text []byte, err error) {
+	var sizes [2]uint32
+	if err := binary.Read(in, binary.BigEndian, &sizes); err != nil {
+		return nil, nil, err
+	}
+	if sizes[0] > maxJQProgram || sizes[1] > maxJQInput {
+		return nil, nil, fmt.Errorf("%d bytes of a program and %d of a text", sizes[0], sizes[1])
+	}
+	both := make([]byte, sizes[0]+sizes[1])
+	_, err = io.ReadFull(in, both)
+	return both[:sizes[0]], both[sizes[0]:], err
 }
 
 // value reads a text as JSON. Several values become one array.
