@@ -87,6 +87,18 @@ var resultMigrations = []string{`
 	);
 	CREATE TABLE size (bytes INTEGER NOT NULL);
 	INSERT INTO size VALUES (0);
+`, `
+	CREATE TABLE savings (
+		id        INTEGER PRIMARY KEY, -- the order of the first results
+		principal TEXT NOT NULL,
+		context   TEXT NOT NULL,
+		results   INTEGER NOT NULL, -- that were folded, whether or not they are still kept
+		tokens    INTEGER NOT NULL, -- not delivered of them, less what was read back
+		UNIQUE (principal, context)
+	);
+	INSERT INTO savings (principal, context, results, tokens)
+		SELECT principal, context, count(*), sum(tokens - delivered) FROM results WHERE context != '' GROUP BY principal, context;
+	DROP INDEX results_context;
 `}
 
 // migrate brings a schema up to date, each step in a transaction, and marks the

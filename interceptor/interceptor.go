@@ -156,7 +156,8 @@ type Call struct {
 
 	// Set by tools of foldgate's own.
 
-	// Read is the stored result that a branch_read read, nil where it was refused.
+	// Read is the stored result of which the call delivers a part: what a
+	// branch_read reads, or a branch_run answers from. nil where there is none.
 	Read *trace.Read
 
 	// Set by Fold, and by tools of foldgate's own that can say the same in less.

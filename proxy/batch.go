@@ -36,6 +36,7 @@ type batch struct {
 	answer string
 	err    error
 	made   string // the tools that made the results, as upstream/tool
+	stored bool   // the results are, under rest
 
 	mu       sync.Mutex // guards what follows
 	finished int

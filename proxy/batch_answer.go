@@ -64,7 +64,7 @@ func (b *batch) head(ctx context.Context) string {
 		head += fmt.Sprintf(", %d failed", n)
 	}
 	head += fmt.Sprintf(", %d tokens read", tokens)
-	if b.store(ctx, tokens) {
+	if b.stored = b.store(ctx, tokens); b.stored {
 		head += "; all of it: branch_read " + b.rest
 	}
 	return head + "]"

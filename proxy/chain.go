@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -35,8 +36,27 @@ func newChain(g *Gateway) (func(context.Context, *interceptor.Call, interceptor.
 	run := interceptor.Chain(func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) { return c.Answer(ctx, c) }, order...)
 	return func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error) {
 		c.Answer = h
-		return run(ctx, c)
+		res, err := run(ctx, c)
+		g.bookSavings(ctx, c)
+		return res, err
 	}, nil
+}
+
+// bookSavings notes, for branch_status, what folding saved the branch of c, or
+// took back from that of a stored result that c read: what the record of c says,
+// and foldgate stats sums up.
+func (g *Gateway) bookSavings(ctx context.Context, c *interceptor.Call) {
+	ctx = context.WithoutCancel(ctx)
+	var err error
+	if c.Fold != "" && c.Branch != nil {
+		err = g.results.Save(ctx, c.Principal, c.Branch.Context, 1, c.Saved)
+	}
+	if c.Read != nil && c.Read.Context != "" && c.Tokens.Delivered > 0 {
+		err = errors.Join(err, g.results.Save(ctx, c.Principal, c.Read.Context, 0, -c.Tokens.Delivered))
+	}
+	if err != nil {
+		g.log.Warn("branch_status will not know what folding saved", "err", err)
+	}
 }
 
 // Without leaves layers out of the chain, by their names there, such as

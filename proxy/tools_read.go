@@ -272,14 +272,15 @@ func badQuestion(err error) *interceptor.Refusal {
 	return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Message: e.Error(), Err: err}
 }
 
-// savedLine says what folding saved a branch, as one line; "" for nothing.
+// savedLine says what folding saved a branch, less what was read back, as one
+// line; "" for nothing.
 func (g *Gateway) savedLine(ctx context.Context, b folding.Branch) string {
 	n, tokens, err := g.results.Saved(ctx, b.Principal, b.Context)
 	if err != nil {
-		g.log.Warn("stored results of a branch", "branch_id", b.ID, "err", err)
+		g.log.Warn("savings of a branch", "branch_id", b.ID, "err", err)
 	}
-	if n == 0 {
+	if n == 0 && tokens == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d results stored, %d tokens saved", n, tokens)
+	return fmt.Sprintf("%d results folded, %d tokens saved", n, tokens)
 }

@@ -195,6 +195,9 @@ func (b *batch) deliver(fl *inbound, c *interceptor.Call, maxTokens int) (*inter
 	if err != nil {
 		return nil, refused(c, err)
 	}
+	if b.stored {
+		c.Read = readOf(folding.StoredResult{Tool: b.made, Handle: b.rest, Context: b.branch.Context})
+	}
 	return res, nil
 }
 

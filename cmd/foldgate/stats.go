@@ -26,9 +26,10 @@ func newStats(a *app) *cobra.Command {
 		Use:   "stats",
 		Short: "Show what folding saved",
 		Long: `Sum up the tokens of all tool calls in the trace: what tools returned, what was
-delivered of it, what was stored instead and read back later; by tool, by branch
-and by day. What was read back counts where it had been saved: at the tool and
-in the branch of the stored result. Each column says whether it was measured,
+delivered of it, what was stored instead and read back later, by branch_read or
+as the answer of a branch_run; by tool, by branch and by day. What was read back
+counts where it had been saved: at the tool and in the branch of the stored
+result, whose branch_status says the same sum. Each column says whether it was measured,
 that is counted on the text itself when the call was made, or computed from
 measured figures. The trace is all it knows: what trace.retain_files has removed
 is not in the sums.`,
@@ -71,7 +72,7 @@ type figures struct {
 	Delivered int    `json:"delivered"` // what hosts got of it
 	Folded    int    `json:"folded"`    // calls whose result was stored
 	Stored    int    `json:"stored"`    // tokens of those results
-	ReadBack  int    `json:"read_back"` // delivered by branch_read, of what was stored here
+	ReadBack  int    `json:"read_back"` // delivered later of what was stored here: by branch_read, or as a batch's answer
 	Saved     int    `json:"saved"`     // not delivered, less what was read back
 }
 
@@ -137,15 +138,12 @@ func sumUp(stateDir string, filter trace.Filter) (*savings, error) {
 				return true
 			}
 			s.see(r)
-			tool, branch, day := toolRow(r.Audit.Server, r.Audit.Tool), cmp.Or(r.Context, "main"), r.TS[:min(len(r.TS), len(time.DateOnly))]
+			tool, branch, day := toolRow(r.Audit.Server, r.Audit.Tool), branchOf(r.Context), r.TS[:min(len(r.TS), len(time.DateOnly))]
 			for _, f := range []*figures{&s.Total, in(tools, tool), in(branches, branch), in(days, day)} {
 				f.add(r)
 			}
-			if t := r.Audit.Tokens; t != nil && r.Audit.Server == "" && r.Audit.Tool == "branch_read" {
-				// It belongs to what saved it. Traces of earlier versions don't say what that was.
-				if read := r.Audit.Read; read != nil {
-					tool, branch = toolRow(read.Server, read.Tool), cmp.Or(read.Context, "main")
-				}
+			if t, read := r.Audit.Tokens, r.Audit.Read; t != nil && read != nil { // it belongs to what saved it
+				tool, branch = toolRow(read.Server, read.Tool), branchOf(read.Context)
 				for _, f := range []*figures{&s.Total, in(tools, tool), in(branches, branch), in(days, day)} {
 					f.readBack(t.Delivered)
 				}
@@ -160,6 +158,19 @@ func sumUp(stateDir string, filter trace.Filter) (*savings, error) {
 	}
 	s.Tools, s.Branches, s.Days = ordered(tools, bySaved), ordered(branches, bySaved), ordered(days, byName)
 	return s, nil
+}
+
+// branchOf names the row of a context: its branch, without what a host added
+// below that.
+func branchOf(path string) string {
+	for path != "" {
+		i := strings.LastIndexByte(path, '/')
+		if strings.HasPrefix(path[i+1:], "br_") {
+			return path
+		}
+		path = path[:max(i, 0)]
+	}
+	return "main"
 }
 
 // toolRow names the row of a tool.

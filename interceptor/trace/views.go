@@ -151,7 +151,7 @@ type Stats struct {
 	Servers    map[string]Counts `json:"servers"`
 	Principals map[string]Counts `json:"principals"`
 	// SavedMeasured are tokens that were counted twice and differ: what
-	// upstreams sent less what was delivered.
+	// upstreams sent less what was delivered, then or later of what was stored.
 	SavedMeasured int `json:"saved_measured"`
 	// SavedComputed are tokens of closed branches less what their parents read
 	// of them. That the parent would have read all of it otherwise is an
@@ -188,6 +188,9 @@ func Summarize(dir string, f Filter) (Stats, error) {
 				s.Counters = append(s.Counters, t.Counter)
 			}
 			s.SavedMeasured += max(0, t.Out-t.Delivered)
+			if a.Read != nil {
+				s.SavedMeasured -= t.Delivered
+			}
 			if canonicalKind(r.Kind) == KindPop {
 				s.SavedComputed += t.Freed
 			}
@@ -222,7 +225,7 @@ func (s Stats) Write(w io.Writer) error {
 			row(group.title+" "+name, group.rows[k])
 		}
 	}
-	fmt.Fprintf(tw, "saved, measured (sent less delivered)\t%d tokens\n", s.SavedMeasured)
+	fmt.Fprintf(tw, "saved, measured (sent less delivered and read back)\t%d tokens\n", s.SavedMeasured)
 	fmt.Fprintf(tw, "saved, computed (branches less what parents read)\t%d tokens\n", s.SavedComputed)
 	if len(s.Counters) > 0 {
 		fmt.Fprintf(tw, "counted with\t%s\n", clean(strings.Join(s.Counters, ", ")))

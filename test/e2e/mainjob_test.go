@@ -120,6 +120,7 @@ type status struct {
 	Reason      string  `json:"reason"`
 	BudgetUsed  int     `json:"budget_used"`
 	BudgetTotal int     `json:"budget_total"`
+	Folded      string  `json:"folded"`
 }
 
 // record is what the tests read of a trace record.

@@ -5,6 +5,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/foldgate/foldgate/test/mcpclient"
@@ -18,8 +19,34 @@ type saved struct {
 	ReadBack                          int `json:"read_back"`
 }
 
-// What is read of a stored result is taken off where it was saved: at the tool
-// that made it and in the branch in which it was made.
+// savings are what foldgate stats --json prints.
+type savings struct {
+	Total                 saved
+	Tools, Branches, Days []saved
+}
+
+func statsOf(t *testing.T, g *gateway) (s savings) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(g.output("stats", "--json")), &s); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func rowOf(t *testing.T, rows []saved, name string) saved {
+	t.Helper()
+	for _, r := range rows {
+		if r.Name == name {
+			return r
+		}
+	}
+	t.Errorf("no row %s in %+v", name, rows)
+	return saved{}
+}
+
+// What is read of a stored result, and what a batch answers from its results, is
+// taken off where it was saved: at the tool that made it and in the branch in
+// which it was made.
 func TestStatsReadBack(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, filesConfig(resultFiles(t), "results: {main_threshold: 1000}\n"))
@@ -28,29 +55,17 @@ func TestStatsReadBack(t *testing.T) {
 	inBranch := handleIn(t, said(t, readFile(t, c, ctx, "app.log", b.BranchID)))
 	own[returned](t, tool(t, c, ctx, "branch_return", fmt.Sprintf(`{"branch_id":%q,"message":""}`, b.BranchID)))
 	inMain := handleIn(t, said(t, readFile(t, c, ctx, "issues.json", "")))
-	two := handleIn(t, said(t, tool(t, c, ctx, "branch_run", `{"steps":[{"tool":"files__read_file","arguments":{"path":"app.log"}},{"tool":"files__list_directory","arguments":{"path":"."}}],"grep":"FATAL"}`)))
-	one := handleIn(t, said(t, tool(t, c, ctx, "branch_run", `{"tool":"files__read_file","each":[{"path":"app.log"}],"grep":"FATAL"}`)))
+	batchOfTwo := tool(t, c, ctx, "branch_run", `{"steps":[{"tool":"files__read_file","arguments":{"path":"app.log"}},{"tool":"files__list_directory","arguments":{"path":"."}}],"grep":"FATAL"}`)
+	batchOfOne := tool(t, c, ctx, "branch_run", `{"tool":"files__read_file","each":[{"path":"app.log"}],"grep":"FATAL"}`)
+	two, one := handleIn(t, said(t, batchOfTwo)), handleIn(t, said(t, batchOfOne))
 	read := func(handle string) int {
 		return resultTokens(t, readPart(t, c, ctx, map[string]any{"handle": handle, "lines": "1-20"}))
 	}
-	readBranch, readMain, readTwo, readOne := read(inBranch), read(inMain), read(two), read(one)
+	readBranch, readMain := read(inBranch), read(inMain)
+	readTwo, readOne := read(two)+resultTokens(t, batchOfTwo), read(one)+resultTokens(t, batchOfOne)
 	g.stop()
-	var s struct {
-		Total                 saved
-		Tools, Branches, Days []saved
-	}
-	if err := json.Unmarshal([]byte(g.output("stats", "--json")), &s); err != nil {
-		t.Fatal(err)
-	}
-	row := func(rows []saved, name string) saved {
-		for _, r := range rows {
-			if r.Name == name {
-				return r
-			}
-		}
-		t.Errorf("no row %s in %+v", name, rows)
-		return saved{}
-	}
+	s := statsOf(t, g)
+	row := func(rows []saved, name string) saved { return rowOf(t, rows, name) }
 	all := readBranch + readMain + readTwo + readOne
 	for _, tc := range []struct {
 		what string
@@ -76,5 +91,52 @@ func TestStatsReadBack(t *testing.T) {
 		if sum != s.Total.Saved || sum <= 0 {
 			t.Errorf("%s saved %d together, want the total of %d", name, sum, s.Total.Saved)
 		}
+	}
+}
+
+// branch_status, foldgate stats and foldgate trace stats tell one story of what
+// folding saved: less what was read back, less what a batch answered, and each
+// branch for itself.
+func TestOneStoryOfSavings(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, filesConfig(resultFiles(t), "results: {main_threshold: 1000}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	b := create(t, c, ctx, map[string]any{})
+	log := handleIn(t, said(t, readFile(t, c, ctx, "app.log", b.BranchID)))
+	before := statusOf(t, c, ctx, b.BranchID).Folded
+	readPart(t, c, ctx, map[string]any{"handle": log, "lines": "1-20"}) // charged to the branch of the result
+	if after := statusOf(t, c, ctx, b.BranchID).Folded; before == "" || after == before {
+		t.Errorf("branch_status says %q before a read and %q after it, want less saved", before, after)
+	}
+	tool(t, c, ctx, "branch_run", jsonText(t, map[string]any{"tool": "files__read_file", "each": []any{map[string]any{"path": "issues.json"}, map[string]any{"path": "app.log"}}, "grep": "FATAL", "branch_id": b.BranchID}))
+	// A host's own sub-context is the branch's, a branch below is not.
+	call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"files__read_file","arguments":{"path":"issues.json","branch_id":%q},"_meta":{"io.github.foldgate/context":"analysis"}}`, b.BranchID))
+	below := create(t, c, ctx, map[string]any{"parent_branch_id": b.BranchID})
+	handleIn(t, said(t, readFile(t, c, ctx, "issues.json", below.BranchID)))
+	own[returned](t, tool(t, c, ctx, "branch_return", fmt.Sprintf(`{"branch_id":%q,"message":"done"}`, b.BranchID)))
+	readPart(t, c, ctx, map[string]any{"handle": log, "lines": "1-10"}) // in main, of the branch's result
+	says := map[string]string{b.BranchID: "", b.BranchID + "/" + below.BranchID: ""}
+	for path := range says {
+		says[path] = statusOf(t, c, ctx, path[strings.LastIndexByte(path, '/')+1:]).Folded
+	}
+	g.stop()
+	s := statsOf(t, g)
+	for path, said := range says {
+		r := rowOf(t, s.Branches, path)
+		if want := fmt.Sprintf("%d results folded, %d tokens saved", r.Folded, r.Saved); said != want || r.Saved <= 0 {
+			t.Errorf("branch_status of %s says %q, foldgate stats %q", path, said, want)
+		}
+	}
+	if r := rowOf(t, s.Branches, b.BranchID); r.Folded != 4 {
+		t.Errorf("%d results folded in the branch, want 4", r.Folded)
+	}
+	var story struct {
+		SavedMeasured int `json:"saved_measured"`
+	}
+	if err := json.Unmarshal([]byte(g.output("trace", "stats", "--json")), &story); err != nil {
+		t.Fatal(err)
+	}
+	if story.SavedMeasured != s.Total.Saved {
+		t.Errorf("trace stats measured %d tokens saved, stats %d", story.SavedMeasured, s.Total.Saved)
 	}
 }
