@@ -1,14 +1,12 @@
 package proxy
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -176,119 +174,4 @@ func (c Config) missing() (faults []Fault) {
 		}
 	}
 	return faults
-}
-
-var variable = regexp.MustCompile(`\$\$|\$\{([^}]*)\}`)
-
-// expand replaces ${NAME} in every string value below n ($$ stands for $) and
-// notes the line of every key.
-func expand(n ast.Node, key string, env func(string) (string, bool), lines map[string]int) (faults []Fault) {
-	if n == nil {
-		return nil
-	}
-	if _, seen := lines[key]; !seen && key != "" {
-		lines[key] = line(n)
-	}
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		for _, v := range n.Values {
-			faults = append(faults, expand(v, key, env, lines)...)
-		}
-	case *ast.MappingValueNode:
-		at := join(key, n.Key.String())
-		lines[at] = line(n.Key)
-		faults = append(faults, expand(n.Value, at, env, lines)...)
-	case *ast.SequenceNode:
-		for i, v := range n.Values {
-			faults = append(faults, expand(v, fmt.Sprintf("%s[%d]", key, i), env, lines)...)
-		}
-	case *ast.TagNode:
-		return expand(n.Value, key, env, lines)
-	case *ast.AnchorNode:
-		return expand(n.Value, key, env, lines)
-	case *ast.StringNode:
-		n.Value = variable.ReplaceAllStringFunc(n.Value, func(m string) string {
-			if m == "$$" {
-				return "$"
-			}
-			name := m[2 : len(m)-1]
-			v, ok := env(name)
-			if !ok {
-				faults = append(faults, Fault{Key: key, Line: line(n), Msg: fmt.Sprintf("the environment variable %s is not set (write $${%s} for the text itself)", name, name)})
-			}
-			return v
-		})
-	}
-	return faults
-}
-
-func join(a, b string) string {
-	if a == "" {
-		return b
-	}
-	return a + "." + b
-}
-
-// parentKey cuts the last step off a key: "a.b[0]" → "a.b" → "a" → "".
-func parentKey(key string) string {
-	return key[:max(strings.LastIndexAny(key, ".["), 0)]
-}
-
-func line(n ast.Node) int {
-	if t := n.GetToken(); t != nil && t.Position != nil {
-		return t.Position.Line
-	}
-	return 0
-}
-
-// mappingKeys returns the keys of the mapping called name, in order.
-func mappingKeys(body ast.Node, name string) (keys []string) {
-	var values []*ast.MappingValueNode
-	switch n := body.(type) {
-	case *ast.MappingNode:
-		values = n.Values
-	case *ast.MappingValueNode:
-		values = []*ast.MappingValueNode{n}
-	}
-	for _, v := range values {
-		if v.Key.String() != name {
-			continue
-		}
-		switch inner := v.Value.(type) {
-		case *ast.MappingNode:
-			for _, e := range inner.Values {
-				keys = append(keys, strings.Trim(e.Key.String(), `"'`))
-			}
-		case *ast.MappingValueNode:
-			keys = append(keys, strings.Trim(inner.Key.String(), `"'`))
-		}
-	}
-	return keys
-}
-
-// yamlFault turns an error of the YAML library into a fault with its line. Where
-// the library points at a value, the fault names the key: a value may be a secret.
-func yamlFault(err error, lines map[string]int) Fault {
-	var ye yaml.Error
-	if errors.As(err, &ye) {
-		f := Fault{Key: "syntax", Msg: cmp.Or(mistyped(err), ye.GetMessage())}
-		if t := ye.GetToken(); t != nil {
-			f.Line = t.Position.Line
-			if strings.Contains(f.Msg, "already defined") {
-				f.Key = t.Value
-			}
-			for key, at := range lines {
-				switch {
-				case at != f.Line:
-				case key[len(parentKey(key)):] == t.Value, strings.HasSuffix(key, "."+t.Value):
-					f.Key = t.Value
-					return f
-				case f.Key == "syntax" || len(key) > len(f.Key) || len(key) == len(f.Key) && key > f.Key:
-					f.Key = key
-				}
-			}
-		}
-		return f
-	}
-	return Fault{Key: "syntax", Msg: err.Error()}
 }

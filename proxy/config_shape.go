@@ -69,31 +69,6 @@ func misshapedFields(pairs []*ast.MappingValueNode, t reflect.Type, key string) 
 	return faults
 }
 
-// plain takes tags and anchors off a node.
-func plain(n ast.Node) ast.Node {
-	for {
-		switch v := n.(type) {
-		case *ast.TagNode:
-			n = v.Value
-		case *ast.AnchorNode:
-			n = v.Value
-		default:
-			return n
-		}
-	}
-}
-
-// mapping returns the pairs of a mapping; ok is false for other nodes.
-func mapping(n ast.Node) (pairs []*ast.MappingValueNode, ok bool) {
-	switch n := n.(type) {
-	case *ast.MappingNode:
-		return n.Values, true
-	case *ast.MappingValueNode:
-		return []*ast.MappingValueNode{n}, true
-	}
-	return nil, false
-}
-
 // fields returns the fields of a struct that a configuration file sets.
 func fields(t reflect.Type) (out []reflect.StructField) {
 	for i := range t.NumField() {
