@@ -207,6 +207,9 @@ func (r *rig) compare(p plan) error {
 			return err
 		}
 		table(os.Stdout, sc, slices.DeleteFunc(results, func(r result) bool { return r.skipped == "-" }))
+		if err := compareCopy(os.Stdout, sc, results); err != nil {
+			return err
+		}
 	}
 	return nil
 }

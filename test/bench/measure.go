@@ -55,6 +55,9 @@ type sample struct {
 	p50, p99 time.Duration
 	cpu      time.Duration // of the process alone, per call
 	rss      int64
+
+	counted       bool    // the process says what it allocates:
+	allocs, bytes float64 // per call
 }
 
 // lane is a target under one scenario: a session, in it the callers.
@@ -161,6 +164,7 @@ func (l *lane) window(warm, d time.Duration) (sample, error) {
 	if _, err := l.load(callers, warm); err != nil {
 		return sample{}, err
 	}
+	heap, counted := l.s.rig.allocated(l.s.pid)
 	before, start := cpuOf(l.s.pid), time.Now()
 	times, err := l.load(callers, d)
 	took := time.Since(start)
@@ -169,10 +173,15 @@ func (l *lane) window(warm, d time.Duration) (sample, error) {
 	}
 	n := len(times)
 	slices.Sort(times)
-	return sample{
+	out := sample{
 		rate: float64(n) / took.Seconds(), p50: times[n/2], p99: times[n*99/100],
 		cpu: (cpuOf(l.s.pid) - before) / time.Duration(n), rss: rssOf(l.s.pid),
-	}, nil
+	}
+	if after, ok := l.s.rig.allocated(l.s.pid); ok && counted {
+		out.counted = true
+		out.allocs, out.bytes = float64(after.Allocs-heap.Allocs)/float64(n), float64(after.Bytes-heap.Bytes)/float64(n)
+	}
+	return out, nil
 }
 
 // load calls from all callers at once until d is over, each at least once.

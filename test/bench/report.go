@@ -10,20 +10,22 @@ import (
 // table writes the rounds of one scenario as Markdown.
 func table(w io.Writer, sc scenario, results []result) {
 	fmt.Fprintf(w, "\n**%s**\n\n", sc)
-	fmt.Fprintln(w, "| target | calls/s (least to most) | p50 ms | p99 ms | CPU µs a call | RSS MB | calls/s ÷ direct | calls/s ÷ mini | CPU ÷ mini |")
-	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|")
+	fmt.Fprintln(w, "| target | calls/s (least to most) | p50 ms | p99 ms | CPU µs a call | allocations a call | KB a call | RSS MB | calls/s ÷ direct | calls/s ÷ mini | CPU ÷ mini |")
+	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|---|---|")
 	direct, mini := find(results, "direct"), find(results, "mini")
 	for _, r := range results {
 		if r.skipped != "" {
-			fmt.Fprintf(w, "| %s | skipped: %s | | | | | | | |\n", r.target, r.skipped)
+			fmt.Fprintf(w, "| %s | skipped: %s | | | | | | | | | |\n", r.target, r.skipped)
 			continue
 		}
 		rates := pick(r.samples, func(s sample) float64 { return s.rate })
-		fmt.Fprintf(w, "| %s | %.0f (%.0f to %.0f) | %s | %s | %.0f | %.0f | %s | %s | %s |\n", r.target,
+		fmt.Fprintf(w, "| %s | %.0f (%.0f to %.0f) | %s | %s | %.0f | %s | %s | %.0f | %s | %s | %s |\n", r.target,
 			median(rates), slices.Min(rates), slices.Max(rates),
 			ms(median(pick(r.samples, func(s sample) time.Duration { return s.p50 }))),
 			ms(median(pick(r.samples, func(s sample) time.Duration { return s.p99 }))),
 			micros(median(pick(r.samples, func(s sample) time.Duration { return s.cpu }))),
+			perCall(r.samples, "%.0f", func(s sample) float64 { return s.allocs }),
+			perCall(r.samples, "%.1f", func(s sample) float64 { return s.bytes / 1024 }),
 			float64(median(pick(r.samples, func(s sample) int64 { return s.rss })))/(1<<20),
 			ratio(r.samples, direct, rateOf), ratio(r.samples, mini, rateOf), ratio(r.samples, mini, cpuPerCall))
 	}

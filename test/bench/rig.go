@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/foldgate/foldgate/test/bench/probe"
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
@@ -30,6 +31,7 @@ type rig struct {
 
 // server is one process that answers calls.
 type server struct {
+	rig      *rig
 	name     string
 	pid      int
 	endpoint string // "" on stdio
@@ -79,7 +81,7 @@ func (r *rig) start(name, endpoint, dir string, env []string, command ...string)
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	s := &server{name: name, pid: cmd.Process.Pid, endpoint: endpoint, cmd: cmd, exited: make(chan struct{}), log: out}
+	s := &server{rig: r, name: name, pid: cmd.Process.Pid, endpoint: endpoint, cmd: cmd, exited: make(chan struct{}), log: out}
 	go func() { _ = cmd.Wait(); close(s.exited) }()
 	r.servers = append(r.servers, s)
 	deadline := time.After(30 * time.Second)
@@ -130,7 +132,7 @@ func (r *rig) stdio(name, config string, modern bool, command ...string) (*serve
 	if err != nil {
 		return nil, err
 	}
-	s := &server{name: name, pid: p.cmd.Process.Pid, p: p, config: config}
+	s := &server{rig: r, name: name, pid: p.cmd.Process.Pid, p: p, config: config}
 	r.servers = append(r.servers, s)
 	return s, nil
 }
@@ -180,14 +182,14 @@ func (r *rig) runBinary(binary, name, upstreams, more string) (*server, error) {
 	return s, err
 }
 
-// runWithout builds a foldgate without one layer, makes sure that it does p and
+// runWithout builds a foldgate without some layers, makes sure that it does p and
 // starts it. No setting does that, only the linker.
-func (r *rig) runWithout(layer, name, more string, p parts) (*server, error) {
-	dir := filepath.Join(r.dir, "without-"+layer)
+func (r *rig) runWithout(layers, name, more string, p parts) (*server, error) {
+	dir := filepath.Join(r.dir, "without-"+layers)
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	binary, err := testbin.Build(dir, foldgatePackage, "-trimpath", "-ldflags", "-s -w -X main.withoutLayers="+layer)
+	binary, err := r.buildFoldgate(dir, "-X main.withoutLayers="+layers)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +210,10 @@ const foldgatePackage = "github.com/foldgate/foldgate/cmd/foldgate"
 
 // build makes the programs under test.
 func (r *rig) build() (err error) {
-	r.foldgate, err = testbin.Build(r.dir, foldgatePackage, "-trimpath", "-ldflags", "-s -w")
+	if err := os.Setenv(probe.Dir, r.dir); err != nil { // for whatever is started
+		return err
+	}
+	r.foldgate, err = r.buildFoldgate(r.dir, "")
 	if err == nil {
 		r.mini, err = testbin.Build(r.dir, "github.com/foldgate/foldgate/test/bench/mini")
 	}

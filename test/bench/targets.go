@@ -80,6 +80,7 @@ func foldgates() []target {
 		less("foldgate, tracing off", "trace", rotated, parts{counts: true, scrubs: true}),
 		fold("foldgate, payload none", bare),
 		less("foldgate, payload none, scrubbing off", "scrub", bare, parts{counts: true, traces: true}), // the trace would scan what it stores
+		less("foldgate, all three off", "meter,trace,scrub", bare, parts{}),                             // the edge and the link
 		only("httphttp", target{name: "foldgate", start: func(r *rig) (*server, error) {
 			up, err := r.start("lean", "", r.dir, nil, r.self, "upstream", "http")
 			if err != nil {

@@ -16,6 +16,8 @@ import (
 	"os/exec"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	_ "github.com/foldgate/foldgate/test/bench/probe" // says what it allocates, where asked
 )
 
 func main() {

@@ -1,0 +1,68 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/foldgate/foldgate/test/bench/probe"
+	"github.com/foldgate/foldgate/test/testbin"
+)
+
+// allocated is what a Go process with the probe has allocated so far; ok is
+// false of any other, such as one from npm.
+func (r *rig) allocated(pid int) (got probe.Reading, ok bool) {
+	file := probe.File(r.dir, pid)
+	before, err := probe.Last(file)
+	if err != nil || syscall.Kill(pid, syscall.SIGUSR1) != nil {
+		return got, false
+	}
+	for range 2000 {
+		if got, err = probe.Last(file); err == nil && got.Count > before.Count {
+			return got, true
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return got, false
+}
+
+// overlay returns the flag for go build that adds the probe to foldgate.
+func (r *rig) overlay() (string, error) {
+	root, err := testbin.Root()
+	if err != nil {
+		return "", err
+	}
+	source, list := filepath.Join(r.dir, "probe.go"), filepath.Join(r.dir, "overlay.json")
+	err = os.WriteFile(source, []byte("package main\n\nimport _ \"github.com/foldgate/foldgate/test/bench/probe\"\n"), 0o600)
+	if err != nil {
+		return "", err
+	}
+	replace, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(root, "cmd", "foldgate", "bench_probe.go"): source}})
+	if err != nil {
+		return "", err
+	}
+	return "-overlay=" + list, os.WriteFile(list, replace, 0o600)
+}
+
+// buildFoldgate builds a foldgate into dir, with the probe, as it is released
+// but for what the linker is told.
+func (r *rig) buildFoldgate(dir, linker string) (string, error) {
+	overlay, err := r.overlay()
+	if err != nil {
+		return "", err
+	}
+	return testbin.Build(dir, foldgatePackage, "-trimpath", overlay, "-ldflags", "-s -w "+linker)
+}
+
+// perCall renders the median of what f gives, "" where nobody counted.
+func perCall(samples []sample, format string, f func(sample) float64) string {
+	for _, s := range samples {
+		if !s.counted {
+			return ""
+		}
+	}
+	return fmt.Sprintf(format, median(pick(samples, f)))
+}
