@@ -227,7 +227,9 @@ func (e *stdioEdge) request(m wire.Message) {
 		defer func() { <-e.slots }()
 		ex := &Exchange{Msg: m, Emit: e.out.offer}
 		if r := serveGuarded(e.ctx, s, ex, e.log); !r.silent() {
-			_ = e.out.write(r.encode(m.ID)) // a failed writer ends the connection
+			msg := r.encode(m.ID)
+			_ = e.out.write(msg) // a failed writer ends the connection
+			recycle(msg)         // which write has copied
 		}
 		if probe {
 			guard(e.log, "closing a probe", func() { s.Close("probe answered") })
