@@ -317,6 +317,12 @@ func TestJQIsOutOfProcess(t *testing.T) {
 			t.Errorf("%s: %s, want %s", program, said(t, m), want)
 		}
 	}
+	// An error is delivered whole and costs nothing, so it must not carry the result.
+	for _, program := range []string{"error", ".text|error", "halt_error", "error(tojson*3)"} {
+		if m := readPart(t, c, ctx, map[string]any{"handle": h, "jq": program}); len(m.Result) > 4000 {
+			t.Errorf("%s delivers %d bytes", program, len(m.Result))
+		}
+	}
 	if grown := peakMemory(t, g.pid) - before; grown > 128<<10 {
 		t.Errorf("the gateway's peak grew by %d KiB", grown)
 	}

@@ -32,8 +32,12 @@ type Error struct {
 // Error names the argument.
 func (e *Error) Error() string { return e.Field + ": " + e.Text }
 
+// maxFault bounds what is said of a question, in bytes. It is delivered whole and
+// costs nothing, and a jq program can put all it reads into its error.
+const maxFault = 500
+
 func wrong(field, format string, args ...any) error {
-	return &Error{field, fmt.Sprintf(format, args...)}
+	return &Error{field, clip(fmt.Sprintf(format, args...), maxFault)}
 }
 
 // split returns the lines of a text; an empty one after the last line end is

@@ -3,6 +3,7 @@ package extract
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -108,6 +109,21 @@ func TestJQ(t *testing.T) {
 }
 
 func jsonString(s string) string { return `"` + s + `"` }
+
+// No question gets more than a few words out of being wrong.
+func TestFaultsAreShort(t *testing.T) {
+	text := `["` + strings.Repeat("word ", 10_000) + `"]`
+	programs := NewPrograms(1)
+	for _, program := range []string{"error", "halt_error", "error(tojson*20)", ".[0]|fromjson", ".[0].x", `{} | has(` + jsonString(strings.Repeat("x", 20_000)) + `;1)`} {
+		_, err := programs.JQ(t.Context(), "me", text, program)
+		if err == nil || len(err.Error()) > maxFault+20 {
+			t.Errorf("JQ(%.40s) = an error of %d bytes, want at most %d", program, len(fmt.Sprint(err)), maxFault)
+		}
+	}
+	if _, err := Grep(t.Context(), "a", Pattern{Expr: strings.Repeat("(", 10_000)}); err == nil || len(err.Error()) > maxFault+20 {
+		t.Errorf("Grep = an error of %d bytes", len(fmt.Sprint(err)))
+	}
+}
 
 // Of several callers, one that has more to ask than there is time for leaves the
 // others a place, and a single one has them all.
