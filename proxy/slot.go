@@ -126,7 +126,7 @@ func (s *slot) slow() error {
 // attempt dials once. It runs in a goroutine that close waits for, through
 // the dialing channel.
 func (s *slot) attempt() {
-	ctx, cancel := context.WithTimeout(s.ctx, s.timeout)
+	ctx, cancel := context.WithTimeoutCause(s.ctx, s.timeout, fmt.Errorf("no answer within %s (connect_seconds)", s.timeout))
 	defer cancel()
 	l, err := s.dial(ctx)
 	s.mu.Lock()

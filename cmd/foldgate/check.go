@@ -39,7 +39,7 @@ shows. It changes nothing: no state directory is written.`,
 				defer done()
 				log = l
 			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), wait)
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), wait, fmt.Errorf("no answer within %s (--wait)", wait))
 			defer cancel()
 			report, err := proxy.Check(ctx, cfg, log)
 			if err != nil {
@@ -47,7 +47,7 @@ shows. It changes nothing: no state directory is written.`,
 			}
 			printReport(cmd.OutOrStdout(), report)
 			if n := report.Failed(); n > 0 {
-				return fmt.Errorf("%d of %d upstreams can't be reached", n, len(report.Upstreams))
+				return fmt.Errorf("%d of %d upstreams can't be reached%s", n, len(report.Upstreams), a.hint())
 			}
 			if n := len(report.Clashes); n > 0 {
 				return fmt.Errorf("%d names are offered by two upstreams", n)
@@ -60,6 +60,14 @@ shows. It changes nothing: no state directory is written.`,
 	}
 	cmd.Flags().DurationVar(&wait, "wait", time.Minute, "how long to wait for the upstreams")
 	return cmd
+}
+
+// hint says how to see what a server that does not start has to say.
+func (a *app) hint() string {
+	if a.verbose {
+		return ""
+	}
+	return "; -v shows what their programs print"
 }
 
 // printReport prints a table an upstream, then the sum.
