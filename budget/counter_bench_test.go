@@ -7,20 +7,11 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
-)
 
-// cpuTime returns the CPU time that the process has used. Benchmarks report it
-// because it depends less than wall time on what else the machine does.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
+	"github.com/foldgate/foldgate/internal/cputime"
+)
 
 // A sample is a kind of text to measure with.
 type sample struct {
@@ -43,12 +34,12 @@ func samples(size int) []sample {
 // megabytesPerSecond runs count until b is content and returns the throughput by CPU time.
 func megabytesPerSecond(b *testing.B, text string, count func(string)) float64 {
 	count(text)
-	n, start := 0, cpuTime()
+	n, start := 0, cputime.Process()
 	for b.Loop() {
 		count(text)
 		n++
 	}
-	return float64(n*len(text)) / 1e6 / (cpuTime() - start).Seconds()
+	return float64(n*len(text)) / 1e6 / (cputime.Process() - start).Seconds()
 }
 
 // unseenPerSecond is megabytesPerSecond with another text each time, drawn
@@ -60,9 +51,9 @@ func unseenPerSecond(b *testing.B, draw func(seed uint64, size int) string, coun
 		text := draw(seed, 1<<20)
 		runtime.GC() // what the drawing left behind, not while it counts
 		b.StartTimer()
-		start := cpuTime()
+		start := cputime.Process()
 		count(text)
-		used += cpuTime() - start
+		used += cputime.Process() - start
 		bytes += len(text)
 	}
 	return float64(bytes) / 1e6 / used.Seconds()
@@ -120,12 +111,12 @@ func BenchmarkHostile(b *testing.B) {
 func BenchmarkBuild(b *testing.B) {
 	for name, splits := range map[string]string{"o200k_base": o200kSplits, "cl100k_base": cl100kSplits, "p50k_base": p50kSplits} {
 		b.Run(name, func(b *testing.B) {
-			n, start := 0, cpuTime()
+			n, start := 0, cputime.Process()
 			for b.Loop() {
 				newVocabulary(splits, grammarO200k())
 				n++
 			}
-			b.ReportMetric((cpuTime()-start).Seconds()*1e3/float64(n), "cpu-ms")
+			b.ReportMetric((cputime.Process()-start).Seconds()*1e3/float64(n), "cpu-ms")
 		})
 	}
 }

@@ -9,10 +9,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
+	"github.com/foldgate/foldgate/internal/cputime"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -84,21 +83,12 @@ func benchText(b *testing.B, text string, run func(string)) {
 	b.SetBytes(int64(len(text)))
 	b.ReportAllocs()
 	run(text)
-	before := cpuTime()
+	before := cputime.Process()
 	for b.Loop() {
 		run(text)
 	}
 	// What a busy machine does not blur.
-	b.ReportMetric(float64(len(text))*float64(b.N)/1e6/(cpuTime()-before).Seconds(), "MB/cpu-s")
-}
-
-// cpuTime returns the processor time that this process has used.
-func cpuTime() time.Duration {
-	var u syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &u) != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	b.ReportMetric(float64(len(text))*float64(b.N)/1e6/(cputime.Process()-before).Seconds(), "MB/cpu-s")
 }
 
 func BenchmarkText(b *testing.B) {

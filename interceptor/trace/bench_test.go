@@ -7,9 +7,10 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/foldgate/foldgate/internal/cputime"
 )
 
 // benchRecord is like a real call's: half a kilobyte of payload.
@@ -31,7 +32,7 @@ func BenchmarkAppend(b *testing.B) {
 					b.Fatal(err)
 				}
 				b.ReportAllocs()
-				start := cpuTime()
+				start := cputime.Process()
 				b.SetParallelism(callers / 2)
 				if callers == 1 {
 					i := 0
@@ -63,15 +64,7 @@ func BenchmarkAppend(b *testing.B) {
 // cpu reports the processor time a round has used: unlike the clock it does
 // not count what else the machine does.
 func cpu(b *testing.B, start time.Duration) {
-	b.ReportMetric(float64((cpuTime()-start).Nanoseconds())/float64(b.N), "cpu-ns/op")
-}
-
-func cpuTime() time.Duration {
-	var r syscall.Rusage
-	if syscall.Getrusage(syscall.RUSAGE_SELF, &r) != nil {
-		return 0
-	}
-	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
+	b.ReportMetric(float64((cputime.Process()-start).Nanoseconds())/float64(b.N), "cpu-ns/op")
 }
 
 // lines is how many records the query benchmarks ask; 10 million by hand:
@@ -131,7 +124,7 @@ func BenchmarkQuery(b *testing.B) {
 		return hits
 	}
 	b.Run("first, building the indexes", func(b *testing.B) {
-		start := cpuTime()
+		start := cputime.Process()
 		defer func() { cpu(b, start) }()
 		for b.Loop() {
 			b.StopTimer()
@@ -166,7 +159,7 @@ func BenchmarkQuery(b *testing.B) {
 	} {
 		b.Run(c.name, func(b *testing.B) {
 			hits := 0
-			start := cpuTime()
+			start := cputime.Process()
 			for b.Loop() {
 				hits = count(b, c.f)
 			}
@@ -182,7 +175,7 @@ func BenchmarkQuery(b *testing.B) {
 		}
 	})
 	b.Run("verify", func(b *testing.B) {
-		start := cpuTime()
+		start := cputime.Process()
 		defer func() { cpu(b, start) }()
 		for b.Loop() {
 			if r, err := Verify(b.Context(), dir, VerifyOptions{}); err != nil || !r.OK() {
