@@ -6,12 +6,12 @@ TOOL   = $(GO) tool -modfile=.ci/go.mod
 FUZZTIME ?= 10s
 
 .NOTPARALLEL:
-.PHONY: build test deps fmt vet lint tidy unit e2e fuzz bench clean
+.PHONY: build test deps fmt vet lint tidy unit ratios e2e fuzz bench clean
 
 build: ## the binary, in bin/
 	$(GO) build -trimpath -o bin/foldgate ./cmd/foldgate
 
-test: deps fmt vet lint tidy unit e2e ## everything; under 15 minutes on two cores
+test: deps fmt vet lint tidy unit ratios e2e ## everything; under 15 minutes on two cores
 	@echo "make test: passed"
 
 deps: ## node packages by npm ci, a C compiler and node by apt-get where missing
@@ -37,6 +37,10 @@ tidy:
 unit:
 	@echo "== unit tests"
 	@$(GO) test -race -timeout 10m ./...
+
+ratios: ## speed, as ratios to other libraries in one run; the race detector would change them
+	@echo "== ratios"
+	@$(GO) test -count 1 -p 1 -run '^TestRatio' -v ./budget ./interceptor/scrub ./proxy
 
 e2e: deps ## the binary against real clients and servers
 	@echo "== end-to-end tests"

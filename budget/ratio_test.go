@@ -1,0 +1,27 @@
+//go:build linux && !race
+
+package budget
+
+import (
+	"testing"
+
+	"github.com/foldgate/foldgate/internal/cputime"
+)
+
+// The guard on the counter's speed: beside tiktoken-go, in one run, with room
+// for a machine that is busy. docs/performance.md says how many times it is.
+func TestRatioToTiktoken(t *testing.T) {
+	text := mixed(256 << 10)
+	for name, most := range map[string]float64{"o200k_base": 1. / 15, "cl100k_base": 1. / 12} {
+		c, enc := mustCounter(t, name), oracle(t, name)
+		r := cputime.Ratio(3, func() {
+			for range 10 {
+				c.Count(text)
+			}
+		}, func() { enc.EncodeOrdinary(text) }) / 10
+		if r > most {
+			t.Errorf("%s: counting takes 1/%.0f of tiktoken-go's time, want at most 1/%.0f", name, 1/r, 1/most)
+		}
+		t.Logf("%s: 1/%.0f of tiktoken-go's time", name, 1/r)
+	}
+}
