@@ -18,6 +18,7 @@ const module = "github.com/foldgate/foldgate/"
 //
 //	cmd > proxy > interceptor > folding > budget
 var arrows = map[string][]string{
+	"internal/cputime":                {}, // for benchmarks and tests
 	"internal/jitter":                 {},
 	"internal/rawjson":                {},
 	"budget":                          {},
