@@ -139,7 +139,7 @@ type TraceConfig struct {
 	SyncIntervalMS int `yaml:"sync_interval_ms"`
 	// RotateMB starts a new file when the current one is larger.
 	RotateMB int `yaml:"rotate_mb"`
-	// RetainFiles keeps that many rotated files; 0 keeps all.
+	// RetainFiles keeps that many files, with the one being written; 0 keeps all.
 	RetainFiles int `yaml:"retain_files"`
 }
 
