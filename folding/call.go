@@ -50,7 +50,7 @@ func (m *Manager) Begin(ctx context.Context, branchID string) (*Call, error) {
 
 // whyNot is gone without an owner.
 func (m *Manager) whyNot(ctx context.Context, id string) error {
-	if !wellFormed(id) {
+	if !IsBranchID(id) {
 		return notFound(id)
 	}
 	b, ok := m.w.pending(id)

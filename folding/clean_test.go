@@ -63,11 +63,11 @@ func FuzzWellFormed(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		if !wellFormed(s) {
+		if !IsBranchID(s) {
 			return
 		}
 		if len(s) != 39 || !strings.HasPrefix(s, "br_") || strings.Trim(s[3:], "0123456789abcdefABCDEF-") != "" {
-			t.Errorf("wellFormed(%q) = true", s)
+			t.Errorf("IsBranchID(%q) = true", s)
 		}
 	})
 }

@@ -118,7 +118,7 @@ func (m *Manager) mine(caller Caller, b Branch) bool {
 
 // find returns a branch of the caller's, active or finished.
 func (m *Manager) find(ctx context.Context, caller Caller, id string) (Branch, bool, error) {
-	if !wellFormed(id) {
+	if !IsBranchID(id) {
 		return Branch{}, false, nil
 	}
 	m.mu.Lock()
@@ -165,9 +165,8 @@ func notFound(id string) error {
 	return fail(ErrNotFound, "no branch %q: use the branch_id that branch_create returned, or create a branch", cut(clean(id), 64))
 }
 
-// wellFormed tells an id from anything else, so that only ids reach the
-// repository.
-func wellFormed(id string) bool {
+// IsBranchID reports whether id could be a branch's.
+func IsBranchID(id string) bool {
 	rest, ok := strings.CutPrefix(id, "br_")
 	return ok && len(rest) == 36 && uuid.Validate(rest) == nil
 }

@@ -3,6 +3,9 @@ package interceptor
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/contextpath"
@@ -74,13 +77,23 @@ func Locate(m *folding.Manager, c *Call) {
 		c.Context = string(c.Branch.Context)
 	}
 	if c.SubContext != "" {
-		p, err := contextpath.Path(c.Context).Join(c.SubContext)
+		p, err := below(c.Context, c.SubContext)
 		if err != nil && c.locateErr == nil {
 			c.locateErr = &Refusal{Reason: "invalid", Code: "invalid_context", Status: 400, Message: err.Error(), Err: err}
 		} else if err == nil {
 			c.Context = string(p)
 		}
 	}
+}
+
+// below is the context path at with what the host adds to it for the trace. It
+// must not name a branch: an auditor who asks for one asks for what was done in it.
+func below(at, sub string) (contextpath.Path, error) {
+	p, err := contextpath.Path(at).Join(sub)
+	if err == nil && slices.ContainsFunc(strings.Split(sub, "/"), folding.IsBranchID) {
+		err = fmt.Errorf("context %q names a branch; a call is put into one by its branch_id", sub)
+	}
+	return p, err
 }
 
 // Attribute refuses a call whose handle names no branch that the caller may

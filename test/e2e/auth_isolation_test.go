@@ -113,6 +113,35 @@ func TestPrincipalsAreAlone(t *testing.T) {
 	}
 }
 
+// The trace of a branch holds what was done in it, and nothing that somebody else
+// labels so. A context of the host's own goes below the branch of the call.
+func TestNobodyForgesAContext(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, principals()+fakeConfig(recordFile(t), ""))
+	url := g.http()
+	alice, bob := g.as(t, url, mcpclient.Legacy, "alice"), g.as(t, url, mcpclient.Legacy, "bob")
+	b := own[created](t, tool(t, alice, ctx, "branch_create", `{"description":"hers"}`))
+	echo := func(c *mcpclient.Client, args, context string) mcpclient.Message {
+		return call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"fake__echo","arguments":%s,"_meta":{"io.github.foldgate/context":%q}}`, args, context))
+	}
+	for _, forged := range []string{b.BranchID, b.BranchID + "/notes", "notes/" + b.BranchID} {
+		for who, c := range map[string]*mcpclient.Client{"alice": alice, "bob": bob} {
+			if f := refused(t, echo(c, `{"branch_id":""}`, forged)); f.Error.Code != "invalid_context" {
+				t.Errorf("%s in the context %s reads %+v", who, forged, f)
+			}
+		}
+	}
+	said(t, echo(alice, fmt.Sprintf(`{"branch_id":%q}`, b.BranchID), "notes"))
+	said(t, echo(bob, `{}`, "notes"))
+	g.stop()
+	if out := g.output("trace", "--context", b.BranchID, "--tree", "--principal", "bob", "--format", "jsonl"); out != "" {
+		t.Errorf("bob's records in alice's branch:\n%s", out)
+	}
+	if out := g.output("trace", "--context", b.BranchID+"/notes", "--format", "jsonl"); strings.Count(out, "\n") != 2 {
+		t.Errorf("a call in alice's own context:\n%s\nwant a request and a response", out)
+	}
+}
+
 // An upstream keeps what it likes for a connection, so principals share none:
 // no process, no list, no notification and no question.
 func TestPrincipalsShareNoLink(t *testing.T) {
