@@ -115,7 +115,7 @@ func NewHTTP(c Core, opts HTTPOptions) *HTTP {
 func (e *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	branch, ok := branchOf(r.URL.Path)
 	if !ok {
-		http.NotFound(w, r)
+		http.Error(w, "not found: MCP is served on /mcp, and in a branch on /b/<branch_id>/mcp", http.StatusNotFound)
 		return
 	}
 	if !e.admit(w, r) {

@@ -170,7 +170,7 @@ func TestHTTPRefusals(t *testing.T) {
 		{"HEAD", "HEAD", "", "", nil, 405, ""},
 		{"modern GET", "GET", "", "", []string{wire.HeaderVersion, wire.VersionModern}, 405, ""},
 		{"modern DELETE", "DELETE", "", "", []string{wire.HeaderVersion, wire.VersionModern}, 405, ""},
-		{"no such path", "POST", "/x", ping, nil, 404, ""},
+		{"no such path", "POST", "/x", ping, nil, 404, "MCP is served on /mcp"},
 		{"content type", "POST", "", ping, []string{"Content-Type", "text/plain"}, 415, ""},
 		{"content type with charset", "POST", "", ping, []string{"Content-Type", "Application/JSON; charset=utf-8"}, 400, "Mcp-Session-Id"},
 		{"accept", "POST", "", ping, []string{"Accept", "application/json"}, 406, ""},

@@ -110,6 +110,9 @@ func TestTokens(t *testing.T) {
 	if status, _, body := answered(t, http.DefaultClient, "GET", base+"/healthz", "", nil); status != 200 || body != `{"status":"ok"}` {
 		t.Errorf("/healthz = %d %s", status, body)
 	}
+	if status, _, body := answered(t, http.DefaultClient, "GET", base+"/", "", nil); status != 404 || !strings.Contains(body, "MCP is served on /mcp") {
+		t.Errorf("/ = %d %s, want where MCP is", status, body)
+	}
 	if status, _, body := answered(t, http.DefaultClient, "GET", base+"/readyz", "", nil); status != 200 || body != `{"status":"ready"}` {
 		t.Errorf("/readyz without a token = %d %s, want nothing of the upstreams", status, body)
 	}
