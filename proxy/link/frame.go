@@ -8,13 +8,15 @@ import (
 	"io"
 	"regexp"
 	"strconv"
+	"sync"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 const (
-	frameBuffer = 32 << 10 // per link; larger frames get a buffer of their own
+	frameBuffer = 32 << 10 // per link; larger frames are gathered in another
+	frameKept   = 2 << 20  // up to which that one is used again, by any link
 	frameEdge   = 4 << 10  // how much of either end of an oversized frame is kept
 )
 
@@ -36,7 +38,11 @@ type frame struct {
 type frameReader struct {
 	br  *bufio.Reader
 	max int
+	big *[]byte // of bigFrames: where the last frame was gathered; nil if br held it
 }
+
+// bigFrames are buffers of frames larger than frameBuffer.
+var bigFrames = sync.Pool{New: func() any { return new([]byte) }}
 
 func newFrameReader(r io.Reader, max int) *frameReader {
 	return &frameReader{br: bufio.NewReaderSize(r, frameBuffer), max: max}
@@ -45,6 +51,10 @@ func newFrameReader(r io.Reader, max int) *frameReader {
 // next returns the next line. At the end of the stream an unfinished line
 // comes first, then the error.
 func (r *frameReader) next() (frame, error) {
+	if r.big != nil {
+		bigFrames.Put(r.big)
+		r.big = nil
+	}
 	line, err := r.br.ReadSlice('\n')
 	if err != bufio.ErrBufferFull {
 		if len(line) == 0 {
@@ -54,13 +64,17 @@ func (r *frameReader) next() (frame, error) {
 			return frame{data: bytes.TrimRight(line, "\r\n"), borrowed: true, size: len(line)}, nil
 		}
 	}
-	b := bounded{max: r.max}
+	buf := bigFrames.Get().(*[]byte)
+	b := bounded{max: r.max, head: (*buf)[:0]}
 	b.add(line)
 	for err == bufio.ErrBufferFull {
 		line, err = r.br.ReadSlice('\n')
 		b.add(line)
 	}
-	return frame{data: bytes.TrimRight(b.head, "\r\n"), size: b.size, tail: b.tail}, nil
+	if b.tail == nil && cap(b.head) <= frameKept {
+		*buf, r.big = b.head, buf
+	}
+	return frame{data: bytes.TrimRight(b.head, "\r\n"), borrowed: r.big != nil, size: b.size, tail: b.tail}, nil
 }
 
 // bounded gathers bytes, of which it keeps all as long as they are at most
@@ -78,6 +92,9 @@ func (b *bounded) add(p []byte) {
 	case b.tail != nil:
 		b.tail = lastBytes(b.tail, p)
 	case b.size <= b.max:
+		if b.size > cap(b.head) { // append would grow by a quarter, and copy a large frame five times
+			b.head = append(make([]byte, 0, max(b.size, min(2*cap(b.head), b.max))), b.head...)
+		}
 		b.head = append(b.head, p...)
 	default:
 		all := append(b.head, p...)

@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -112,6 +114,30 @@ func TestModernMeta(t *testing.T) {
 		}
 		if string(m.Extra) != `,"ext":1` {
 			t.Errorf("Extra = %q", m.Extra)
+		}
+	}
+}
+
+// A result stays what it is when the memory that it arrived in is used again.
+func TestStdioResultsAreKept(t *testing.T) {
+	l := open(t, childConfig(t, "legacy"))
+	for _, sizes := range [][]string{{"big:20000", "big:10000"}, {"big:90000", "big:70000"}, {"big:900000", "big:40000", "big:1000000"}} {
+		var got, want []string
+		var results []wire.Message
+		for _, tool := range sizes {
+			m, err := callTool(t.Context(), l, tool, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			results = append(results, m)
+			n, _ := strconv.Atoi(strings.TrimPrefix(tool, "big:"))
+			want = append(want, `{"text":"`+strings.Repeat("x", n)+`"}`)
+		}
+		for _, m := range results {
+			got = append(got, string(m.Result))
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%v: the results changed after they had arrived", sizes)
 		}
 	}
 }
