@@ -93,7 +93,9 @@ func (c *Call) Charge(n int) error {
 	}
 	if err := b.ledger.Charge(n); err != nil {
 		left := b.ledger.Balance()
+		delete(b.calls, c) // it is not made, so the digest must not call it cancelled
 		m.exhaust(b, now)
+		c.cancel(&EndedError{BranchID: b.ID, Status: b.Status, Reason: b.Reason})
 		stored := m.w.barrier()
 		m.unlock()
 		_ = stored.wait() // the writer logs what it could not store and tries again
@@ -194,27 +196,27 @@ func (c *Call) Remaining() int {
 	return c.b.ledger.Balance().Remaining()
 }
 
-// Exhaust ends the branch because what it has left is of no use to the caller.
-// It returns when the end is durable, or with ctx. It does nothing to a branch
-// that has ended.
-func (c *Call) Exhaust(ctx context.Context) {
-	m := c.m
-	m.mu.Lock()
-	now := m.tick()
-	if c.b.Status.Terminal() || c.over {
-		m.unlock()
-		return
+// Exhaust is End, and ends the branch because what it has left is of no use to
+// the caller. It returns when the end is durable, or with ctx.
+func (c *Call) Exhaust(ctx context.Context, o CallOutcome) {
+	if stored := c.end(o, (*Manager).exhaust); stored != nil {
+		_ = stored.waitFor(ctx) // the writer logs what it could not store and tries again
 	}
-	m.exhaust(c.b, now)
-	stored := m.w.barrier()
-	m.unlock()
-	_ = stored.waitFor(ctx) // the writer logs what it could not store and tries again
 }
 
 // End releases the call and adds its outcome to the branch's digest. Where
 // nothing is left of the budget the branch ends. Only the first End counts;
 // after the end of the branch there is nothing to add.
 func (c *Call) End(o CallOutcome) {
+	if stored := c.end(o, (*Manager).settle); stored != nil {
+		_ = stored.wait() // the writer logs what it could not store and tries again
+	}
+}
+
+// end releases the call, unless that was done, adds its outcome and lets then
+// decide what becomes of the branch. It returns what stores the branch's end,
+// nil where it goes on or had ended before.
+func (c *Call) end(o CallOutcome, then func(*Manager, *branch, time.Time)) (stored *batch) {
 	m, b := c.m, c.b
 	o.Tool = cut(clean(o.Tool), maxToolName)
 	if o.Err != "" {
@@ -229,24 +231,21 @@ func (c *Call) End(o CallOutcome) {
 	now := m.tick()
 	if c.over {
 		m.unlock()
-		return
+		return nil
 	}
 	c.over = true
 	delete(b.calls, c)
 	c.unhold()
-	var stored *batch
 	if !b.Status.Terminal() {
 		b.Activity.record(o)
 		m.w.putSoon(OpProgress, b.snapshot())
-		if m.settle(b, now); b.Status.Terminal() {
+		if then(m, b, now); b.Status.Terminal() {
 			stored = m.w.barrier()
 		}
 	}
 	m.unlock()
 	c.cancel(context.Canceled)
-	if stored != nil {
-		_ = stored.wait() // the writer logs what it could not store and tries again
-	}
+	return stored
 }
 
 // usable returns why the call can't be charged any more. m.mu is held.

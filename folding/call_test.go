@@ -38,7 +38,7 @@ func TestParallelTakesNeverExceedTheBudget(t *testing.T) {
 						n -= n / 2
 					case "exhaust on zero":
 						if n == 0 {
-							c.Exhaust(ctx)
+							c.Exhaust(ctx, folding.CallOutcome{Tool: "t"})
 						}
 					}
 					delivered.Add(int64(n))
@@ -193,7 +193,7 @@ func TestCallAfterItsEnd(t *testing.T) {
 		t.Error("Charge after End succeeded")
 	}
 	c.Refund(1)
-	c.Exhaust(ctx)
+	c.Exhaust(ctx, folding.CallOutcome{Tool: "t"})
 	if got := status(t, m, alice, b.ID); got.Activity.Calls != 1 || got.BudgetUsed != 1 || got.Status != folding.StatusActive {
 		t.Errorf("after a late use: %+v", got)
 	}

@@ -142,4 +142,25 @@ func TestBudgetForcesReturn(t *testing.T) {
 	if got.Status != folding.StatusFailed || got.Reason != folding.ReasonBudgetExhausted || got.BudgetUsed != 85 {
 		t.Errorf("status = %s, %s, used %d; want failed, budget_exhausted, 85", got.Status, got.Reason, got.BudgetUsed)
 	}
+	if want := "85 of 100 tokens used; 0 calls"; got.Digest != want {
+		t.Errorf("Digest = %q, want %q", got.Digest, want)
+	}
+}
+
+// A call whose result takes the last tokens was made, and not cancelled.
+func TestExhaustCountsItsCall(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{})
+	b := create(t, m, alice, folding.CreateRequest{Budget: 100})
+	other, c := begin(t, m, b.ID), begin(t, m, b.ID)
+	if n, err := c.Take(200); n != 99 || err != nil {
+		t.Fatal(n, err)
+	}
+	c.Exhaust(ctx, folding.CallOutcome{Tool: "read_file"})
+	c.End(folding.CallOutcome{Tool: "read_file"})
+	if want := "100 of 100 tokens used; 1 call (read_file 1), 1 cancelled in flight"; status(t, m, alice, b.ID).Digest != want {
+		t.Errorf("Digest = %q, want %q", status(t, m, alice, b.ID).Digest, want)
+	}
+	if other.Context().Err() == nil || c.Context().Err() == nil {
+		t.Error("a call outlives its branch")
+	}
 }

@@ -297,10 +297,13 @@ func (x *model) exhaust() {
 	if !ok || x.rng.IntN(4) > 0 {
 		return
 	}
-	c.c.Exhaust(ctx)
+	c.c.Exhaust(ctx, folding.CallOutcome{Tool: "t"})
 	x.note("exhaust %s", c.b.id)
-	if !c.over && c.b.status == folding.StatusActive {
-		x.finish(c.b, folding.StatusFailed, folding.ReasonBudgetExhausted)
+	if !c.over {
+		c.over, c.partial = true, false
+		if c.b.status == folding.StatusActive {
+			x.finish(c.b, folding.StatusFailed, folding.ReasonBudgetExhausted)
+		}
 	}
 }
 

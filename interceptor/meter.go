@@ -73,12 +73,12 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next
 			outcome.Err = "the tool answered with an error and no text"
 		}
 	}
-	return c.deliver(ctx, fl, g, res, want)
+	return c.deliver(ctx, fl, g, res, want, outcome)
 }
 
 // deliver charges res, which counts want, and returns what the branch can pay
-// of it.
-func (c *Call) deliver(ctx context.Context, fl *folding.Call, g Gauge, res *Result, want int) (*Result, error) {
+// of it. Where that is not all, the call ends with o, and the branch with it.
+func (c *Call) deliver(ctx context.Context, fl *folding.Call, g Gauge, res *Result, want int, o folding.CallOutcome) (*Result, error) {
 	granted, err := fl.Take(want)
 	if err != nil { // ended meanwhile: nothing charged, nothing delivered
 		c.Late = true
@@ -103,7 +103,10 @@ func (c *Call) deliver(ctx context.Context, fl *folding.Call, g Gauge, res *Resu
 	fl.Refund(granted - kept)
 	c.Truncated, c.Decision = true, "resource_limit"
 	c.Tokens.Delivered = kept
-	fl.Exhaust(ctx)
+	if cut == nil {
+		o.Err = "the result did not fit"
+	}
+	fl.Exhaust(ctx, o)
 	if cut == nil {
 		return nil, refuse(c, fmt.Errorf("%w: the result of %s needs %d tokens and branch %s has %d left; return a summary to the parent and open a new branch with a larger budget",
 			folding.ErrBudgetExhausted, c.Name, want, c.Branch.ID, granted))

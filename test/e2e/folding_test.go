@@ -106,6 +106,12 @@ func TestOneResultOverBudget(t *testing.T) {
 		t.Errorf("a result of 80,000 tokens arrived with %d, status %+v; the budget is 1000", n, s)
 	}
 	t.Logf("%d tokens arrived, %d of %d used, %s %s", n, s.BudgetUsed, s.BudgetTotal, s.Status, s.Reason)
+
+	b = own[created](t, tool(t, c, ctx, "branch_create", `{"description":"one","budget":60}`)) // no room for a preview
+	m = tool(t, c, ctx, "fake__huge", fmt.Sprintf(`{"bytes":400000,"branch_id":%q}`, b.BranchID))
+	if s := statusOf(t, c, ctx, b.BranchID); !strings.Contains(said(t, m), "cut by foldgate") || s.Digest != fmt.Sprintf("%d of 60 tokens used; 1 call (huge 1)", s.BudgetUsed) {
+		t.Errorf("%.200q arrived, and the digest says %q; want the call that was cut counted as made", said(t, m), s.Digest)
+	}
 }
 
 // A branch past its time ends as timeout, and its call in flight is cancelled

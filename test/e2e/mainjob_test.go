@@ -121,6 +121,7 @@ type status struct {
 	BudgetUsed  int     `json:"budget_used"`
 	BudgetTotal int     `json:"budget_total"`
 	Folded      string  `json:"folded"`
+	Digest      string  `json:"digest"`
 }
 
 // record is what the tests read of a trace record.
