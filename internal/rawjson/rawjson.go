@@ -146,7 +146,11 @@ func GetString(v []byte, path ...string) (s string, ok bool) {
 
 // Trim returns v without surrounding JSON white space.
 func Trim(v []byte) []byte {
-	return bytes.Trim(v, " \t\r\n")
+	v = v[space(v, 0):]
+	for n := len(v); n > 0 && (v[n-1] == ' ' || v[n-1] == '\n' || v[n-1] == '\r' || v[n-1] == '\t'); n = len(v) {
+		v = v[:n-1]
+	}
+	return v
 }
 
 // Depth returns how deep arrays and objects in b nest: 0 for a scalar.
