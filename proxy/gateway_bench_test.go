@@ -89,7 +89,7 @@ func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int)
 	if !modern {
 		h.session = h.once("initialize", `"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"cost","version":"1"}`).Header().Get(wire.HeaderSession)
 	}
-	h.once("tools/list", `"_meta":{}`) // as hosts do before they call
+	h.once("tools/list", `"x":0`) // as hosts do before they call
 	args := `{"message":"hello"}`
 	if branch {
 		res := h.once("tools/call", `"name":"branch_create","arguments":{"description":"cost"}`).Body.Bytes()

@@ -62,8 +62,11 @@ func isModern(s *session, m wire.Message) bool {
 func (g *Gateway) route(fl *inbound) (*interceptor.Result, error) {
 	m := fl.ex.Msg
 	c, err := g.newCall(fl)
-	if err != nil {
+	if c == nil {
 		return nil, err
+	}
+	if err != nil { // to be seen in the trace
+		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) { return nil, err })
 	}
 	if fl.modern && legacyOnly[m.Method] {
 		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
@@ -113,7 +116,8 @@ func (g *Gateway) local(fl *inbound, c *interceptor.Call, a answer) (*intercepto
 	})
 }
 
-// newCall describes a host's request to the chain.
+// newCall describes a host's request to the chain. With a call and an error the
+// call is to be refused.
 func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 	s, m := fl.s, fl.ex.Msg
 	c := &interceptor.Call{
@@ -124,7 +128,10 @@ func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 	if k := rawjson.KindOf(m.Params); m.Params != nil && k != rawjson.Object {
 		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "params must be an object"}
 	}
-	meta, _ := rawjson.Get(m.Params, "_meta")
+	meta, twice := decisive(m)
+	if twice != nil {
+		return c, twice
+	}
 	if id, ok := rawjson.GetString(meta, metaBranchID); ok && id != "" {
 		c.Handle, c.HandleRung = id, interceptor.RungMeta
 	} else if fl.ex.BranchID != "" {
@@ -137,6 +144,49 @@ func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("_meta[%q]: %v", metaCorrelation, err)}
 	}
 	return c, nil
+}
+
+// decides are the members of params that say what a request is, by method; those
+// that are not here are decided by their _meta alone.
+var decides = map[string][]string{
+	"tools/call": {"_meta", "name", "arguments"}, "prompts/get": {"_meta", "name", "arguments"},
+	"resources/read": {"_meta", "uri"}, "resources/subscribe": {"_meta", "uri"}, "resources/unsubscribe": {"_meta", "uri"},
+	"completion/complete": {"_meta", "ref"},
+	"tasks/get":           {"_meta", "taskId"}, "tasks/result": {"_meta", "taskId"}, "tasks/update": {"_meta", "taskId"}, "tasks/cancel": {"_meta", "taskId"},
+}
+
+var metaDecides = []string{"_meta"}
+
+// decisive returns params._meta. It refuses params in which a member that decides
+// what the request is comes twice or in another spelling: of two, servers take the
+// first or the last, and those in Go also "Name" for "name", so that a server
+// could do what foldgate neither allowed nor recorded.
+func decisive(m wire.Message) (meta []byte, err error) {
+	names := decides[m.Method]
+	if names == nil {
+		names = metaDecides
+	}
+	var seen [3]bool
+	rawjson.Members(m.Params, func(f rawjson.Member) bool {
+		for i, name := range names {
+			if f.Is(name) && !seen[i] {
+				seen[i] = true
+				if i == 0 {
+					meta = f.Value
+				}
+				return true
+			}
+		}
+		own := f.Name()
+		for _, name := range names {
+			if strings.EqualFold(own, name) {
+				err = &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("params has %q twice or in two spellings (%q): servers differ in which they read", name, own)}
+				return false
+			}
+		}
+		return true
+	})
+	return meta, err
 }
 
 // speaks returns the revision of the host in this request.

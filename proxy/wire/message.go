@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -46,7 +47,7 @@ func ParseMessage(raw []byte) (Message, error) {
 		return Message{}, ErrNotJSON
 	}
 	m := Message{Raw: raw}
-	version := ""
+	version, odd := "", ""
 	ok := rawjson.Members(raw, func(f rawjson.Member) bool {
 		switch {
 		case f.Is("jsonrpc"):
@@ -62,6 +63,9 @@ func ParseMessage(raw []byte) (Message, error) {
 		case f.Is("error"):
 			m.Error = f.Value
 		default:
+			if respells(f) {
+				odd = f.Name()
+			}
 			m.Extra = append(m.Extra, ',')
 			m.Extra = append(m.Extra, raw[f.Start:f.End]...)
 		}
@@ -70,6 +74,8 @@ func ParseMessage(raw []byte) (Message, error) {
 	switch {
 	case !ok:
 		return m, fmt.Errorf("%w: not an object", errNotMessage)
+	case odd != "":
+		return m, fmt.Errorf("%w: %q is another spelling of a member of JSON-RPC's", errNotMessage, odd)
 	case version != "2.0":
 		return m, fmt.Errorf("%w: jsonrpc is %q, want \"2.0\"", errNotMessage, version)
 	case m.ID != nil && rawjson.KindOf(m.ID) != rawjson.String && rawjson.KindOf(m.ID) != rawjson.Number:
@@ -83,6 +89,13 @@ func ParseMessage(raw []byte) (Message, error) {
 		return m, fmt.Errorf("%w: a response has either result or error", errNotMessage)
 	}
 	return m, nil
+}
+
+// respells reports whether f is to some readers, such as Go's, a member of
+// JSON-RPC's: forwarded as unknown it would change what the message says.
+func respells(f rawjson.Member) bool {
+	name := f.Name()
+	return slices.ContainsFunc([]string{"jsonrpc", "id", "method", "params", "result", "error"}, func(own string) bool { return strings.EqualFold(name, own) })
 }
 
 // IsRequest reports whether m expects a response.

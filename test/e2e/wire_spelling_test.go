@@ -1,0 +1,61 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// Servers differ in which of two members they read, and some take "Name" for
+// "name". Whatever is forwarded must not be able to do what was not allowed, so a
+// call that says two things is refused, and the trace has it.
+func TestCallsThatSayTwoThings(t *testing.T) {
+	ctx, file := testContext(t), recordFile(t)
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake:\n    command: [%q, -era, both, -record, %q]\n    tools: {deny: [pid]}\n", fakeupBin, file))
+	url := g.http()
+	c := g.dial(ctx, url, mcpclient.Legacy)
+	tool(t, c, ctx, "fake__echo", `{}`)
+	before := len(recorded(t, file))
+	for _, params := range []string{
+		`{"name":"fake__echo","Name":"pid","arguments":{}}`,
+		`{"NAME":"pid","name":"fake__echo","arguments":{}}`,
+		`{"name":"pid","name":"fake__echo","arguments":{}}`,
+		`{"name":"fake__echo","na\u006de":"fake__echo","arguments":{}}`,
+		`{"name":"fake__echo","arguments":{},"argument\u017f":{"x":1}}`,
+		`{"name":"fake__echo","arguments":{"x":1},"arguments":{}}`,
+		`{"name":"fake__echo","arguments":{},"_meta":{},"_META":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}`,
+	} {
+		m, err := c.Call(ctx, "tools/call", params)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(m.Error), "-32602") || !strings.Contains(string(m.Error), "two spellings") {
+			t.Errorf("%s = %s %s, want a refusal", params, m.Result, m.Error)
+		}
+	}
+	if after := len(recorded(t, file)); after != before {
+		t.Errorf("%d of them reached the server", after-before)
+	}
+	for _, body := range []string{
+		`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"fake__echo","arguments":{}},"Params":{"name":"pid"}}`,
+		`{"jsonrpc":"2.0","id":7,"method":"x/harmless","Method":"tools/call","params":{"name":"pid"}}`,
+	} {
+		status, _, text := answered(t, http.DefaultClient, "POST", url, body, map[string][]string{"Mcp-Session-Id": {c.Session()}})
+		if status != 400 || !strings.Contains(text, "another spelling") {
+			t.Errorf("%s = %d %s, want a refusal", body, status, text)
+		}
+	}
+	// What decides nothing stays as it is.
+	if got := said(t, tool(t, c, ctx, "fake__echo", `{"name":1,"Name":2,"x":1,"x":2}`)); !strings.Contains(got, `{"name":1,"Name":2,"x":1,"x":2}`) {
+		t.Errorf("the arguments arrived as %s", got)
+	}
+	g.stop()
+	if n := strings.Count(g.output("trace", "--format", "jsonl"), "two spellings"); n != 7 {
+		t.Errorf("the trace has %d of the 7 refused calls", n)
+	}
+}
