@@ -1,5 +1,6 @@
 // Package folding keeps branches: isolated subtasks of an agent session, each
-// with a token budget, a deadline and exactly one end.
+// with a token budget, a deadline and exactly one end; and the results that were
+// too large for their place.
 //
 // A [Manager] is opened once per process on a [Repository]:
 //
@@ -30,4 +31,23 @@
 //
 // No operation sees a branch past its deadline, also where a timer is late
 // (a suspended machine): deadlines are compared with the clock first.
+//
+// # Results
+//
+// [Results] is the other thing that the package owns: a store of results that
+// were too large to deliver, in a database of its own, and of what that saved
+// each branch. A result belongs to a branch and is read by those on its line.
+//
+//	res, err := folding.OpenResults("state/results.db", folding.ResultsConfig{Quota: 256 << 20, TTL: 24 * time.Hour})
+//	err = res.Put(ctx, folding.StoredResult{Handle: folding.NewHandle(), Context: b.Context, Text: text})
+//	stored, err := res.Get(ctx, caller, false, b.Context, handle)
+//
+// # Where what is
+//
+//	create.go, call.go, return.go            an agent's life with a branch
+//	finish.go, reap.go, digest.go            how it ends, and what is left of it
+//	manager.go, tree.go, limits.go           what is open, under one lock
+//	session.go, thread.go, lookup.go         whose a branch is, and which is meant
+//	repository.go, writer.go, sqlite*.go     its place on disk
+//	store*.go                                the results
 package folding
