@@ -130,9 +130,6 @@ func (p Path) Depth() int {
 	return strings.Count(string(p), "/") + 1
 }
 
-// Nested reports whether p has a parent other than main.
-func (p Path) Nested() bool { return strings.IndexByte(string(p), '/') >= 0 }
-
 // IsAncestor reports whether p is strictly above q. Main is no path's
 // ancestor: it is the absence of a context, not the root of all of them.
 func (p Path) IsAncestor(q Path) bool {

@@ -69,8 +69,8 @@ func TestVectorsPathOps(t *testing.T) {
 		if c.Parent != nil {
 			want = *c.Parent
 		}
-		if string(p.Root()) != c.Root || string(p.Parent()) != want || p.Nested() != c.Nested || p.Depth() != c.Depth {
-			t.Errorf("%s: root %q parent %q nested %v depth %d, want %+v", p, p.Root(), p.Parent(), p.Nested(), p.Depth(), c)
+		if string(p.Root()) != c.Root || string(p.Parent()) != want || (p.Parent() != Main) != c.Nested || p.Depth() != c.Depth {
+			t.Errorf("%s: root %q parent %q nested %v depth %d, want %+v", p, p.Root(), p.Parent(), p.Parent() != Main, p.Depth(), c)
 		}
 	}
 	for _, c := range v.ADR.Ancestor {
