@@ -1,8 +1,10 @@
 package proxy
 
 import (
+	"fmt"
 	"sync"
 
+	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -30,6 +32,32 @@ func (g *Gateway) correlate(c *interceptor.Call, meta []byte) error {
 		g.deprecations.note(g, code)
 	}
 	return err
+}
+
+// subContext reads the context that a host puts a call in, below that of its
+// branch. The object form of an earlier draft is taken or refused as a string
+// correlation is.
+func (g *Gateway) subContext(c *interceptor.Call, meta []byte) error {
+	value, ok := rawjson.Get(meta, metaContext)
+	if !ok {
+		return nil
+	}
+	if rawjson.KindOf(value) == rawjson.String { // a bad path is refused, and recorded, where the branch is known
+		c.SubContext = rawjson.Unquote(value)
+		return nil
+	}
+	path, deprecated, err := contextpath.Decode(value)
+	if err == nil && len(deprecated) > 0 && trace.Mode(g.cfg.Trace.Correlation) == trace.Strict {
+		err = fmt.Errorf("an object is a form of an earlier draft, which trace.correlation: strict refuses; send the path as a string: %q", path)
+	}
+	if err != nil {
+		return err
+	}
+	c.SubContext, c.Deprecated = string(path), append(c.Deprecated, deprecated...)
+	for _, code := range deprecated {
+		g.deprecations.note(g, code)
+	}
+	return nil
 }
 
 // deprecations counts the deprecated forms that hosts used. Its zero value is

@@ -46,3 +46,27 @@ func TestCorrelate(t *testing.T) {
 		})
 	}
 }
+
+func TestSubContext(t *testing.T) {
+	for _, tt := range []struct{ name, mode, value, want, deprecated, err string }{
+		{"path", "strict", `"a/b"`, "a/b", "", ""},
+		{"null", "strict", `null`, "", "", ""},
+		{"object", "transition", `{"id":"b","parent":"a"}`, "a/b", "context_object", ""},
+		{"object, strict", "strict", `{"id":"b","parent":"a"}`, "", "", `send the path as a string: "a/b"`},
+		{"operation", "transition", `{"operation":"push","topic":"x"}`, "", "", "branch_create"},
+		{"number", "transition", `7`, "", "", "send a string"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, false, nil)
+			r.g.cfg.Trace.Correlation = tt.mode
+			c := &interceptor.Call{}
+			err := r.g.subContext(c, []byte(`{"io.github.foldgate/context":`+tt.value+`}`))
+			if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
+				t.Fatalf("subContext(%s) = %v, want an error with %q", tt.value, err, tt.err)
+			}
+			if got := strings.Join(c.Deprecated, " "); c.SubContext != tt.want || got != tt.deprecated {
+				t.Errorf("subContext(%s): %q, deprecated %q; want %q, %q", tt.value, c.SubContext, got, tt.want, tt.deprecated)
+			}
+		})
+	}
+}

@@ -138,10 +138,12 @@ func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 		c.Handle, c.HandleRung = fl.ex.BranchID, interceptor.RungURL
 	}
 	c.Thread, c.Spawned = hostThread(meta)
-	c.SubContext, _ = rawjson.GetString(meta, metaContext)
 	c.Traceparent, _ = rawjson.GetString(meta, "traceparent")
 	if err := g.correlate(c, meta); err != nil {
 		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("_meta[%q]: %v", metaCorrelation, err)}
+	}
+	if err := g.subContext(c, meta); err != nil {
+		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("_meta[%q]: %v", metaContext, err)}
 	}
 	return c, nil
 }

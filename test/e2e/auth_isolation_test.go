@@ -133,9 +133,13 @@ func TestNobodyForgesAContext(t *testing.T) {
 	}
 	said(t, echo(alice, fmt.Sprintf(`{"branch_id":%q}`, b.BranchID), "notes"))
 	said(t, echo(bob, `{}`, "notes"))
+	said(t, call(t, alice, ctx, "tools/call", `{"name":"fake__echo","arguments":{},"_meta":{"io.github.foldgate/context":{"id":"late","parent":"notes"}}}`))
 	g.stop()
 	if out := g.output("trace", "--context", b.BranchID, "--tree", "--principal", "bob", "--format", "jsonl"); out != "" {
 		t.Errorf("bob's records in alice's branch:\n%s", out)
+	}
+	if out := g.output("trace", "--context", b.BranchID+"/notes/late", "--deprecated", "--format", "jsonl"); strings.Count(out, `"deprecated":["context_object"]`) != 2 {
+		t.Errorf("a call in a context given as an object:\n%s\nwant a request and a response, marked", out)
 	}
 	if out := g.output("trace", "--context", b.BranchID+"/notes", "--format", "jsonl"); strings.Count(out, "\n") != 2 {
 		t.Errorf("a call in alice's own context:\n%s\nwant a request and a response", out)
