@@ -70,7 +70,7 @@ func (g *Gateway) reconcile(ctx context.Context, repo folding.Repository, dir st
 		if !popped {
 			alive[b.ID] = true
 			if push := a.open[b.ID]; push != nil {
-				g.threads.begin(b.ID, thread{push: push.ID, conclusions: a.conclusions[b.ID]})
+				g.lifelines.begin(b.ID, lifeline{push: push.ID, conclusions: a.conclusions[b.ID]})
 			}
 			continue
 		}
@@ -99,7 +99,7 @@ func (g *Gateway) closeLost(ctx context.Context, repo folding.Repository, a *aft
 				b.Session, b.Principal = push.Audit.Session, push.Audit.Principal
 			}
 		}
-		g.threads.begin(id, thread{push: push.ID})
+		g.lifelines.begin(id, lifeline{push: push.ID})
 		lost = append(lost, b)
 	}
 	slices.SortFunc(lost, func(x, y folding.Branch) int {

@@ -59,7 +59,7 @@ type Gateway struct {
 	listens      listeners
 	parking      parking
 	deprecations deprecations
-	threads      threads
+	lifelines    lifelines
 	flows        *flows   // nil without workflows
 	lostSteps    []string // of workflows, that the last process was at when it died
 }

@@ -155,7 +155,7 @@ func withTraceparent(params json.RawMessage, traceparent string) json.RawMessage
 // branch was opened by a call that had one: the host's trace goes on.
 func (g *Gateway) inherit(c *interceptor.Call) {
 	if c.Traceparent == "" && c.Branch != nil {
-		c.Traceparent = g.threads.traceparent(c.Branch.ID)
+		c.Traceparent = g.lifelines.traceparent(c.Branch.ID)
 	}
 }
 
@@ -165,7 +165,7 @@ func (g *Gateway) joinBranch(c *interceptor.Call, id string) {
 	if c.Traceparent != "" || id == "" {
 		return
 	}
-	if c.Traceparent = g.threads.traceparent(id); c.Traceparent != "" || g.telemetry == nil {
+	if c.Traceparent = g.lifelines.traceparent(id); c.Traceparent != "" || g.telemetry == nil {
 		return
 	}
 	b, err := g.branches.Resolve(c.Caller(), id)
@@ -198,7 +198,7 @@ func (g *Gateway) spanEvent(e folding.Event) {
 
 // traceparent is that of what happens in a branch which a host's trace reaches;
 // "" for any other.
-func (t *threads) traceparent(branch string) string {
+func (t *lifelines) traceparent(branch string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if th := t.open[branch]; th != nil {
@@ -210,7 +210,7 @@ func (t *threads) traceparent(branch string) string {
 // trace puts a new branch into a trace: that of its parent branch, else that
 // of the host where c came with one. It returns the branch's own parent, and
 // the traceparent of what happens in it.
-func (t *threads) trace(b folding.Branch, c *interceptor.Call) (parent, inside string) {
+func (t *lifelines) trace(b folding.Branch, c *interceptor.Call) (parent, inside string) {
 	if parent = t.traceparent(b.ParentID); parent == "" && b.ParentID == "" && c.Traceparent != "" {
 		parent = c.Outgoing()
 	}

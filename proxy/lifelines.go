@@ -11,17 +11,17 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// threads ties the records of a branch's life together: its push, its status
-// records, its conclusion and its pop. It knows open branches only. Its zero
+// lifelines tie the records of each branch's life together: its push, its status
+// records, its conclusion and its pop. They are those of open branches. The zero
 // value is ready to use.
-type threads struct {
+type lifelines struct {
 	mu        sync.Mutex
-	open      map[string]*thread
+	open      map[string]*lifeline
 	returning map[string]string // branch to the record of the call that returns it
 }
 
-// thread is what the later records of an open branch correlate to.
-type thread struct {
+// lifeline is what the later records of an open branch correlate to.
+type lifeline struct {
 	push        string
 	conclusions []string // of its children that returned
 	// traceparent is that of what happens in the branch, where it is in a trace
@@ -30,54 +30,54 @@ type thread struct {
 }
 
 // begin notes an open branch.
-func (t *threads) begin(branch string, th thread) {
+func (t *lifelines) begin(branch string, l lifeline) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.open == nil {
-		t.open = map[string]*thread{}
+		t.open = map[string]*lifeline{}
 	}
-	t.open[branch] = &th
+	t.open[branch] = &l
 }
 
 // knows reports whether a branch is open and its push recorded.
-func (t *threads) knows(branch string) bool {
+func (t *lifelines) knows(branch string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.open[branch] != nil
 }
 
 // end forgets a branch.
-func (t *threads) end(branch string) {
+func (t *lifelines) end(branch string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.open, branch)
 }
 
 // concluded notes for its parent that a branch returned.
-func (t *threads) concluded(parent, record string) {
+func (t *lifelines) concluded(parent, record string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if th := t.open[parent]; th != nil {
-		th.conclusions = append(th.conclusions, record)
+	if l := t.open[parent]; l != nil {
+		l.conclusions = append(l.conclusions, record)
 	}
 }
 
 // causes returns what a record of a branch correlates to: its push, or where
 // that is not known its id; for an end also the call that returns it, and for
 // a conclusion those of its children.
-func (t *threads) causes(branch, kind string) trace.IDs {
+func (t *lifelines) causes(branch, kind string) trace.IDs {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	ids := trace.IDs{branch}
-	th := t.open[branch]
-	if th != nil {
-		ids[0] = th.push
+	l := t.open[branch]
+	if l != nil {
+		ids[0] = l.push
 	}
 	if call := t.returning[branch]; call != "" && kind != trace.KindStatus {
 		ids = append(ids, call)
 	}
-	if th != nil && kind == trace.KindConclusion {
-		ids = append(ids, th.conclusions...)
+	if l != nil && kind == trace.KindConclusion {
+		ids = append(ids, l.conclusions...)
 	}
 	return ids
 }
@@ -89,7 +89,7 @@ func (g *Gateway) returns(c *interceptor.Call, branch string) (done func()) {
 	if b.ID == "" {
 		return func() {}
 	}
-	t := &g.threads
+	t := &g.lifelines
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.returning == nil {
@@ -115,7 +115,7 @@ func (g *Gateway) branchEvent(e folding.Event) {
 		cause, _ := e.Cause.(*interceptor.Call)
 		g.pushed(b, cause)
 	case folding.EventRecovered:
-		if !g.threads.knows(b.ID) { // its push was not recorded
+		if !g.lifelines.knows(b.ID) { // its push was not recorded
 			g.pushed(b, nil)
 		}
 		rec := g.status(b, "recovered")
@@ -132,7 +132,7 @@ func (g *Gateway) branchEvent(e folding.Event) {
 		rec.Audit.Late = e.Kind == folding.EventLate
 		g.append(rec)
 		if e.Kind == folding.EventConcluded {
-			g.threads.concluded(b.ParentID, rec.ID)
+			g.lifelines.concluded(b.ParentID, rec.ID)
 			g.popped(b, reasonReturned)
 		}
 	case folding.EventEnded:
@@ -150,13 +150,13 @@ func (g *Gateway) pushed(b folding.Branch, cause *interceptor.Call) {
 		"branch_id": b.ID, "parent": b.ParentID, "description": b.Description, "budget": b.BudgetTotal,
 		"timeout_seconds": int(b.ExpiresAt.Sub(b.CreatedAt) / time.Second),
 	})
-	th := thread{push: rec.ID}
+	l := lifeline{push: rec.ID}
 	if cause != nil {
 		rec.CorrelationID = trace.IDs{cause.Record}
-		rec.Audit.Traceparent, th.traceparent = g.threads.trace(b, cause)
+		rec.Audit.Traceparent, l.traceparent = g.lifelines.trace(b, cause)
 		g.openSpan(b, rec.Audit.Traceparent, cause)
 	}
-	g.threads.begin(b.ID, th)
+	g.lifelines.begin(b.ID, l)
 	g.append(rec)
 	if b.Prompt != "" {
 		g.append(g.follow(b, trace.KindReflection, map[string]any{"thought": b.Prompt}))
@@ -185,14 +185,14 @@ func (g *Gateway) popped(b folding.Branch, reason string) {
 	rec.Audit.Decision = &trace.Decision{Result: trace.Allowed, Reason: reason} // also where payloads are not stored
 	rec.Audit.Tokens = &trace.Tokens{Counter: g.counter.Name(), Used: b.BudgetUsed, Budget: b.BudgetTotal, Freed: b.BudgetUsed - g.counter.Count(b.Message)}
 	g.append(rec)
-	g.threads.end(b.ID)
+	g.lifelines.end(b.ID)
 }
 
 // follow makes a record that correlates to what came before it in the
 // branch's life.
 func (g *Gateway) follow(b folding.Branch, kind string, payload map[string]any) *trace.Record {
 	rec := branchRecord(b, kind, payload)
-	rec.CorrelationID = g.threads.causes(b.ID, kind)
+	rec.CorrelationID = g.lifelines.causes(b.ID, kind)
 	return rec
 }
 

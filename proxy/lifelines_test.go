@@ -56,7 +56,7 @@ func TestThreadsForget(t *testing.T) {
 		t.Fatal(err)
 	}
 	endBranch(t, g, forced) // late
-	if n := len(g.threads.open) + len(g.threads.returning); n > 0 {
+	if n := len(g.lifelines.open) + len(g.lifelines.returning); n > 0 {
 		t.Errorf("%d entries are left", n)
 	}
 }
