@@ -9,6 +9,16 @@
 //
 // The middlewares know nothing of wire formats beyond the parameters and
 // results of MCP methods, and nothing of transports.
+//
+//	telemetry*.go             spans and metrics, outside of all where they are on
+//	trace.go                  the records of a call
+//	recover.go                panics
+//	attribute.go              which branch a call is in
+//	meter.go, measure.go      what it costs
+//	fold*.go                  results too large for their place
+//	workflow*.go              which step of a workflow it is
+//	scrub.go                  secrets
+//	refusal.go                what a model reads where foldgate says no
 package interceptor
 
 import (

@@ -45,4 +45,19 @@
 // the gateway, [link.Link] all that it knows of links. A session owns its
 // flights, its questions to the host and its links; an upstream owns its seats,
 // one for each principal, with their shared link and their lists.
+//
+// # Where what is
+//
+//	gateway.go, run*.go, check.go              making, serving, checking a gateway
+//	config*.go                                 the configuration
+//	serve.go, dispatch.go, session*.go         requests and notifications of hosts
+//	hello.go, listen.go                        greetings, and hosts that wait for changes
+//	tools*.go, batch*.go                       foldgate's own tools; tools_run.go begins a batch
+//	menu*.go, catalog.go, names.go, params.go  the merged lists, and what they are made of
+//	upstream.go, seat.go, slot.go, known.go    upstreams, and the links to them
+//	send.go, bridge*.go, parking.go            calls to upstreams, in either era
+//	events.go, ask.go, reopen.go, watch.go     what upstreams send, and what is restored
+//	lifelines.go, aftermath.go, telemetry.go   records and spans of branches, also after a crash
+//	correlation.go, hostthread.go              what hosts say of a call in _meta
+//	workflows*.go                              the configuration's workflows
 package proxy
