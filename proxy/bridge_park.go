@@ -98,7 +98,14 @@ func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Ca
 		default:
 		}
 		if res := p.inputRequired(); res != nil {
-			return res, nil
+			if !g.parking.crowded(p.principal) {
+				return res, nil
+			}
+			err := &interceptor.Refusal{Reason: "resource_limit", Code: "too_many_questions", Status: 429, RetryAfter: int(parkLimit.Seconds()),
+				Message: fmt.Sprintf("%s asks for input, and %d calls wait for some already: answer those first; this one was cancelled", c.Name, maxWaiting)}
+			p.cancel(err)
+			g.unpark(p)
+			return nil, err
 		}
 	}
 }

@@ -36,6 +36,28 @@ func (k *parking) find(ticket string, c *interceptor.Call) *parked {
 	return nil
 }
 
+// maxWaiting is how many calls of one principal may wait for its hosts' input.
+const maxWaiting = 1000
+
+// crowded reports whether more calls of a principal wait for input than may: a
+// host that never comes back leaves each of its calls for as long as parkLimit.
+func (k *parking) crowded(principal string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	waiting := 0
+	for _, p := range k.all {
+		if p.principal != principal {
+			continue
+		}
+		p.mu.Lock()
+		if p.current == nil {
+			waiting++
+		}
+		p.mu.Unlock()
+	}
+	return waiting > maxWaiting
+}
+
 // suited returns the parked call of the seat that gets the question m, which came
 // without saying for which call: of those whose host can answer, first the ones
 // that are being served, then the one with the fewest questions open, then the

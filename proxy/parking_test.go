@@ -3,10 +3,13 @@ package proxy
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -45,4 +48,35 @@ func TestQuestionOutlivesItsCarrier(t *testing.T) {
 		t.Error("the call that is over has a question")
 	}
 	r.g.parking.remove(second)
+}
+
+// A host that is asked and never comes back doesn't gather calls without end;
+// another principal's are not counted.
+func TestQuestionsDoNotPileUp(t *testing.T) {
+	cancelled := make(chan error, 2)
+	up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+		c.Event(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
+		<-ctx.Done()
+		cancelled <- context.Cause(ctx)
+		return wire.Message{}, context.Cause(ctx)
+	})
+	r := newRig(t, true, map[string]fakeUpstream{"up": up})
+	for n := range maxWaiting {
+		r.g.parking.add(&parked{ticket: fmt.Sprint(n), principal: edge.LocalPrincipal, expiry: time.NewTimer(time.Hour), cancel: func(error) {}})
+	}
+	const ask = `{"name":"up__echo","arguments":{},` + elicitMeta + `}`
+	got := []byte(r.ok("tools/call", ask))
+	if code, _ := rawjson.GetString(got, "structuredContent", "error", "code"); code != "too_many_questions" {
+		t.Errorf("one question more = %s, want a refusal", got)
+	}
+	if err := <-cancelled; err == nil {
+		t.Error("the upstream still waits for its answer")
+	}
+	m := wire.Message{ID: json.RawMessage(`1`), Method: "tools/call", Params: json.RawMessage(ask)}
+	m.Raw = m.Encode()
+	other := r.g.newSession(edge.Peer{Principal: "other", Transport: "http", Modern: true})
+	defer other.Close("test over")
+	if kind, _ := rawjson.GetString(other.Serve(t.Context(), &edge.Exchange{Msg: m}).Result, "resultType"); kind != "input_required" {
+		t.Errorf("another principal's question ends with %q", kind)
+	}
 }
