@@ -98,8 +98,9 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 	fl.BoolVar(&f.NoIndex, "no-index", false, "read the files, not the index beside them")
 }
 
-// directory returns the trace directory, and finishes the filter.
-func (t *traceFlags) directory() (string, error) {
+// directory returns the trace directory, and finishes the filter. On standard
+// error it says where the configuration has more traces than this one.
+func (t *traceFlags) directory(cmd *cobra.Command) (string, error) {
 	now := time.Now()
 	var err error
 	if t.since != "" {
@@ -119,6 +120,9 @@ func (t *traceFlags) directory() (string, error) {
 			return "", err
 		}
 		dir = filepath.Join(proxy.InstanceDir(cfg.StatePath(), t.instance), "trace")
+		if _, err := os.Stat(filepath.Join(proxy.InstanceDir(cfg.StatePath(), 2), "trace")); err == nil && !cmd.Flags().Changed("instance") {
+			fmt.Fprintln(cmd.ErrOrStderr(), "foldgate: several gateways have run at once on this configuration; this is the trace of the first, --instance 2 has that of the next")
+		}
 	}
 	switch _, err := os.ReadDir(dir); {
 	case errors.Is(err, os.ErrNotExist):
@@ -147,7 +151,7 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 	if err := t.filter.Validate(); err != nil {
 		return asUsage(err)
 	}
-	dir, err := t.directory()
+	dir, err := t.directory(cmd)
 	if err != nil {
 		return err
 	}
@@ -172,7 +176,7 @@ func (t *traceFlags) contexts() *cobra.Command {
 its path, and parents that only paths imply; each with how it ended, its calls
 and its tokens.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := t.directory()
+			dir, err := t.directory(cmd)
 			if err != nil {
 				return err
 			}
@@ -195,7 +199,7 @@ func (t *traceFlags) stats() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "stats", Short: "Sum up calls and tokens by branch, tool, server and principal", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := t.directory()
+			dir, err := t.directory(cmd)
 			if err != nil {
 				return err
 			}
@@ -221,7 +225,7 @@ func (t *traceFlags) show() *cobra.Command {
 that followed from it. Ids are in the output of foldgate trace: env_...`,
 		Example: "  foldgate trace show env_0198...",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dir, err := t.directory()
+			dir, err := t.directory(cmd)
 			if err != nil {
 				return err
 			}

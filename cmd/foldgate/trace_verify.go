@@ -26,7 +26,7 @@ records make sense together: every response has its request, every branch is
 closed once, children before parents. The first bad line is named; exit code 1.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := t.directory()
+			dir, err := t.directory(cmd)
 			if err != nil {
 				return err
 			}
