@@ -150,3 +150,14 @@ func recycle(msg []byte) {
 		replyBuffers.Put(&msg)
 	}
 }
+
+// fit returns an encoded reply that is to be kept in memory of about its size:
+// bounds count lengths, and its buffer may have been a much larger reply's.
+func fit(msg []byte) []byte {
+	if cap(msg) <= 2*len(msg) {
+		return msg
+	}
+	own := bytes.Clone(msg)
+	recycle(msg)
+	return own
+}

@@ -93,17 +93,19 @@ func (s *stream) add(msg []byte) {
 	}
 }
 
-// finish hands in one reply; nil for a request that must not get an answer. It
-// reports whether that was the last one.
+// finish hands in one reply, which becomes the stream's; nil for a request that
+// must not get an answer. It reports whether that was the last one.
 func (s *stream) finish(msg []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if msg != nil {
-		if s.sse || len(s.events) > 0 {
-			s.add(msg)
-		} else {
-			s.replies = append(s.replies, msg)
-		}
+	switch {
+	case msg == nil:
+	case s.sse || len(s.events) > 0:
+		s.add(fit(msg))
+	case s.pending > 1: // it waits for others
+		s.replies = append(s.replies, fit(msg))
+	default:
+		s.replies = append(s.replies, msg)
 	}
 	if s.pending--; s.pending > 0 {
 		return false
@@ -125,7 +127,7 @@ func (s *stream) begin() (sse bool, replies [][]byte) {
 	}
 	s.sse = true
 	for _, r := range s.replies { // of a batch; the events go first, they are older or independent
-		s.add(r)
+		s.add(fit(r))
 	}
 	s.replies = nil
 	return true, nil

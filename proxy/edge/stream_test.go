@@ -278,6 +278,34 @@ func TestParkDropsOldestNotification(t *testing.T) {
 	}
 }
 
+// What a stream keeps counts by its length, so no reply is kept in memory that
+// was made for a larger one.
+func TestKeptRepliesFit(t *testing.T) {
+	for _, events := range []int{0, 1} {
+		for range 20 { // the race detector throws some away
+			recycle(make([]byte, maxReplyKept))
+		}
+		s, _ := newStream(1, 3, maxQueue, true)
+		for range events {
+			if err := s.emit([]byte(`{}`)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for range 2 {
+			s.finish(doneReply.encode([]byte("7")))
+		}
+		kept := append(s.events, s.replies...)
+		if len(kept) != events+2 {
+			t.Fatalf("%d messages are kept, want %d", len(kept), events+2)
+		}
+		for _, msg := range kept {
+			if cap(msg) > 1024 {
+				t.Errorf("after %d events a reply of %d bytes is kept in %d", events, len(msg), cap(msg))
+			}
+		}
+	}
+}
+
 func TestSilentCallBecomesStream(t *testing.T) {
 	bubble(t, HTTPOptions{}, func(t *testing.T, g *gate, e *HTTP) {
 		for _, r := range []*http.Request{
