@@ -8,7 +8,6 @@ import (
 	"io"
 	"math"
 	"reflect"
-	"slices"
 	"strings"
 
 	"github.com/foldgate/foldgate/interceptor"
@@ -41,23 +40,50 @@ func badArguments(tool string, raw []byte, err error) string {
 	if errors.As(err, &wrong) && wrong.Field != "" {
 		return fmt.Sprintf("%s must be %s, not %s", wrong.Field, jsonType(wrong.Type), wrong.Value)
 	}
+	schema, _ := rawjson.Get(ownTool(tool).definition, "inputSchema")
+	if u := unknownKey(tool, schema, raw); u != nil {
+		return fmt.Sprintf("%s takes no %q; its arguments are %s", u.of, clipText(u.key, 64), strings.Join(u.takes, ", "))
+	}
+	return fmt.Sprintf("the arguments of %s are not as its schema says: %v", tool, err)
+}
+
+// unknown is a key that a schema does not have, in the object named of.
+type unknown struct {
+	of, key string
+	takes   []string
+}
+
+// unknownKey returns the first key in value, which is named of, that schema has
+// no property for; nil where there is none.
+func unknownKey(of string, schema, value []byte) (found *unknown) {
+	if items, ok := rawjson.Get(schema, "items"); ok {
+		i := 0
+		rawjson.Elements(value, func(v []byte) bool {
+			found = unknownKey(fmt.Sprintf("%s[%d]", of, i), items, v)
+			i++
+			return found == nil
+		})
+		return found
+	}
+	properties, ok := rawjson.Get(schema, "properties")
+	if !ok {
+		return nil
+	}
 	var takes []string
-	schema, _ := rawjson.Get(ownTool(tool).definition, "inputSchema", "properties")
-	rawjson.Members(schema, func(m rawjson.Member) bool {
+	rawjson.Members(properties, func(m rawjson.Member) bool {
 		takes = append(takes, m.Name())
 		return true
 	})
-	unknown := ""
-	rawjson.Members(raw, func(m rawjson.Member) bool {
-		if !slices.Contains(takes, m.Name()) {
-			unknown = m.Name()
+	rawjson.Members(value, func(m rawjson.Member) bool {
+		name := m.Name()
+		if inner, ok := rawjson.Get(properties, name); ok {
+			found = unknownKey(name, inner, m.Value)
+		} else {
+			found = &unknown{of, name, takes}
 		}
-		return unknown == ""
+		return found == nil
 	})
-	if unknown != "" {
-		return fmt.Sprintf("%s takes no %q; its arguments are %s", tool, clipText(unknown, 64), strings.Join(takes, ", "))
-	}
-	return fmt.Sprintf("the arguments of %s are not as its schema says: %v", tool, err)
+	return found
 }
 
 // jsonType names what of JSON a value of type t is made of.

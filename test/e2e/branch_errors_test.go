@@ -56,6 +56,7 @@ func TestBranchErrors(t *testing.T) {
 		{"prompt too long", "branch_create", map[string]any{"description": "d", "prompt": long(10_001), "budget": 32768}, "invalid_input", 400, "10001 characters, the limit is 10000"},
 		{"description of the wrong type", "branch_create", map[string]any{"description": 7}, "invalid_input", 400, "description must be a string, not number"},
 		{"unknown argument", "branch_create", map[string]any{"description": "d", "colour": "red"}, "invalid_input", 400, `branch_create takes no "colour"; its arguments are description, prompt, budget, `},
+		{"unknown key of a call", "branch_run", map[string]any{"steps": []any{map[string]any{"tool": "files__read_file"}, map[string]any{"tol": "x"}}}, "invalid_input", 400, `steps[1] takes no "tol"; its arguments are tool, `},
 		{"negative budget", "branch_create", map[string]any{"description": "d", "budget": -1}, "invalid_input", 400, "budget"},
 		{"broken budget", "branch_create", map[string]any{"description": "d", "budget": 0.5}, "invalid_input", 400, "budget must be a whole number, not 0.5"},
 		{"budget as a text", "branch_create", map[string]any{"description": "d", "budget": "lots"}, "invalid_input", 400, `budget must be a whole number, not "lots"`},
