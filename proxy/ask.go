@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -31,15 +32,15 @@ type ask struct {
 // that fl is only likely: it lends its stream, and its end is not the end of the
 // question.
 func (g *Gateway) ask(s *session, fl *inbound, guess bool, u *upstream, l link.Link, m wire.Message) {
-	if m.Method == "ping" {
-		g.background(func() { g.decline(l, m) })
-		return
-	}
-	if fl != nil && fl.modern {
+	if fl != nil && fl.modern && m.Method != "ping" {
 		fl.park(u, l, m) // the modern era has no requests to hosts
 		return
 	}
-	g.background(func() {
+	g.answering(&s.answering, u, func() link.Link { return l }, m, func(l link.Link) {
+		if m.Method == "ping" {
+			g.decline(l, m)
+			return
+		}
 		res, extra, err := g.askHost(s, fl, guess, u, l, m)
 		if w := (*withdrawn)(nil); errors.As(err, &w) {
 			return // nobody waits for the answer
@@ -52,6 +53,35 @@ func (g *Gateway) ask(s *session, fl *inbound, guess bool, u *upstream, l link.L
 		}
 		if err := l.Reply(s.ctx, answer); err != nil {
 			u.log.Debug("answer could not be delivered to the upstream", "method", m.Method, "err", err)
+		}
+	})
+}
+
+// maxAnswering is how many requests of upstreams a session, or the modern hosts of
+// a principal at one upstream, may have under way.
+const maxAnswering = 1000
+
+// answering runs answer in the background, for a request m of an upstream. Of
+// more than maxAnswering those in excess are declined, and where the upstream does
+// not even take that, dropped: whoever asks without end must not fill the memory.
+//
+// at finds the link, which is not known to its slot in its first moments.
+func (g *Gateway) answering(n *atomic.Int64, u *upstream, at func() link.Link, m wire.Message, answer func(l link.Link)) {
+	count := n.Add(1)
+	if count > 2*maxAnswering {
+		n.Add(-1)
+		u.log.Debug("request of an upstream dropped: too many are under way", "method", m.Method)
+		return
+	}
+	g.background(func() {
+		defer n.Add(-1)
+		l := at()
+		switch {
+		case l == nil: // it has ended
+		case count > maxAnswering:
+			g.refuse(l, m, wire.CodeInternal, fmt.Sprintf("%d requests are under way: wait for their answers first", maxAnswering))
+		default:
+			answer(l)
 		}
 	})
 }
@@ -184,9 +214,14 @@ func (g *Gateway) answerShared(st *seat, l link.Link, m wire.Message) {
 // decline answers a request of an upstream that has no host to go to. A ping
 // is about the connection, so foldgate answers it.
 func (g *Gateway) decline(l link.Link, m wire.Message) {
-	out := wire.Message{ID: m.ID, Result: json.RawMessage(`{}`)}
-	if m.Method != "ping" {
-		out = wire.Message{ID: m.ID, Error: errorObject(&wire.Error{Code: wire.CodeMethodNotFound, Message: "no host is waiting on this connection for " + m.Method})}
+	if m.Method == "ping" {
+		_ = l.Reply(g.ctx, wire.Message{ID: m.ID, Result: json.RawMessage(`{}`)})
+		return
 	}
-	_ = l.Reply(g.ctx, out)
+	g.refuse(l, m, wire.CodeMethodNotFound, "no host is waiting on this connection for "+m.Method)
+}
+
+// refuse answers a request of an upstream with an error.
+func (g *Gateway) refuse(l link.Link, m wire.Message, code int, text string) {
+	_ = l.Reply(g.ctx, wire.Message{ID: m.ID, Error: errorObject(&wire.Error{Code: code, Message: text})})
 }

@@ -28,6 +28,9 @@ const ticketPrefix = "foldgate-parked:"
 // parkLimit is how long a parked call waits for the host to come back.
 const parkLimit = 10 * time.Minute
 
+// maxOpen is how many questions one call may have open at its host.
+const maxOpen = 100
+
 // gatherDelay lets several questions of one call travel together.
 const gatherDelay = 5 * time.Millisecond
 
@@ -164,16 +167,18 @@ func (p *parked) ask(g *Gateway, q question) {
 		p.passOn(g, q)
 		return
 	}
-	can := hostCan(p.latest.ex.Msg.Params, q.m)
+	can, why := hostCan(p.latest.ex.Msg.Params, q.m), "the host does not support "+q.m.Method
+	if can && len(p.open) >= maxOpen {
+		can, why = false, fmt.Sprintf("%d questions of this call wait for the host: no more", maxOpen)
+	}
 	if can {
 		p.next++
 		p.open[fmt.Sprintf("r%d", p.next)] = q
 	}
 	p.mu.Unlock()
 	if !can {
-		g.background(func() {
-			_ = q.l.Reply(g.ctx, wire.Message{ID: q.m.ID, Error: errorObject(&wire.Error{Code: wire.CodeMethodNotFound, Message: "the host does not support " + q.m.Method})})
-		})
+		at := func() link.Link { return q.l }
+		g.answering(&p.up.seat(p.principal).answering, p.up, at, q.m, func(l link.Link) { g.refuse(l, q.m, wire.CodeMethodNotFound, why) })
 		return
 	}
 	select {

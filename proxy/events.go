@@ -40,11 +40,8 @@ func (s *session) fromOwn(u *upstream, m wire.Message) {
 	case m.IsRequest():
 		l := s.own(u)
 		if l == nil { // during its first moments: wait for the slot to know it
-			g.background(func() {
-				if l, err := s.linkFor(s.ctx, u, false); err == nil {
-					g.ask(s, s.anyFlight(u.key), true, u, l, m)
-				}
-			})
+			opened := func() link.Link { l, _ := s.linkFor(s.ctx, u, false); return l }
+			g.answering(&s.answering, u, opened, m, func(l link.Link) { g.ask(s, s.anyFlight(u.key), true, u, l, m) })
 			return
 		}
 		g.ask(s, fl, true, u, l, m)
@@ -62,11 +59,7 @@ func (g *Gateway) fromShared(st *seat, m wire.Message) {
 	u := st.up
 	switch {
 	case m.IsRequest():
-		g.background(func() {
-			if l := st.shared.peek(); l != nil {
-				g.answerShared(st, l, m)
-			}
-		})
+		g.answering(&st.answering, u, st.shared.peek, m, func(l link.Link) { g.answerShared(st, l, m) })
 	case changedKinds(m.Method) != nil:
 		g.listChanged(st, nil, m.Method)
 	case m.Method == "notifications/resources/updated":

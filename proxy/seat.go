@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/link"
@@ -20,6 +21,9 @@ type seat struct {
 	shared *slot
 	// lists is the catalog as seen by every host of the principal.
 	lists view
+
+	// answering counts the requests of the shared link that are under way.
+	answering atomic.Int64
 
 	mu sync.Mutex
 	// late: a list was answered without the upstream, so its coming up is a change.

@@ -22,6 +22,8 @@ type session struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	nextID atomic.Int64 // ids of requests to the host
+	// answering counts the requests of its own upstreams that are under way.
+	answering atomic.Int64
 
 	mu         sync.Mutex
 	initialize json.RawMessage // the host's initialize params; nil before it

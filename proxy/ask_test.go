@@ -1,0 +1,78 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"testing"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// An upstream that asks without end fills neither memory nor the host: of its
+// questions only so many are under way.
+func TestQuestionsOfAnUpstreamAreBounded(t *testing.T) {
+	over := make(chan struct{})
+	t.Cleanup(func() { close(over) }) // after the gateway's end, which the host sees
+	r := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")})
+	r.initialize()
+	l := r.last("up")
+	go func() {
+		for { // the host reads, and answers nothing
+			select {
+			case <-r.push:
+			case <-l.replied:
+			case <-over:
+				return
+			}
+		}
+	}()
+	for i := range 3 * maxAnswering {
+		l.cfg.Handle(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "sampling/createMessage", Params: json.RawMessage(`{}`)})
+	}
+	for {
+		r.s.mu.Lock()
+		asked := len(r.s.asks)
+		r.s.mu.Unlock()
+		if int64(asked) != r.s.answering.Load() { // some are on their way, or being declined
+			runtime.Gosched()
+			continue
+		}
+		if asked != maxAnswering {
+			t.Errorf("%d questions wait for the host, want %d", asked, maxAnswering)
+		}
+		return
+	}
+}
+
+// Nor does one call of a modern host gather them.
+func TestQuestionsOfACallAreBounded(t *testing.T) {
+	const more = 20
+	refusals := make(chan string, more)
+	up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+		for i := range maxOpen + more {
+			c.Event(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
+		}
+		for range more {
+			refusals <- string((<-l.replied).Error)
+		}
+		<-ctx.Done()
+		return wire.Message{}, context.Cause(ctx)
+	})
+	r := newRig(t, true, map[string]fakeUpstream{"up": up})
+	got := r.ok("tools/call", `{"name":"up__echo","arguments":{},`+elicitMeta+`}`)
+	asked := 0
+	questions, _ := rawjson.Get([]byte(got), "inputRequests")
+	rawjson.Members(questions, func(rawjson.Member) bool { asked++; return true })
+	if asked == 0 || asked > maxOpen {
+		t.Errorf("the host is asked %d questions, want at most %d", asked, maxOpen)
+	}
+	for range more {
+		if text := <-refusals; text == "" {
+			t.Error("a question in excess is answered")
+		}
+	}
+}
