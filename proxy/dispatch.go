@@ -105,8 +105,10 @@ func (g *Gateway) resource(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 			return nil, notFound(fl.modern, uri)
 		})
 	}
-	if c.Method != "resources/read" {
-		fl.s.noteSubscription(owners[0], uri, c.Method == "resources/subscribe")
+	if c.Method != "resources/read" && !fl.s.noteSubscription(owners[0], uri, c.Method == "resources/subscribe") {
+		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
+			return nil, tooManySubscriptions()
+		})
 	}
 	if len(owners) == 1 {
 		return g.forward(fl, c, owners[0])

@@ -63,6 +63,9 @@ func (g *Gateway) listen(ctx context.Context, fl *inbound, c *interceptor.Call) 
 		}
 		return true
 	})
+	if len(ln.uris) > maxSubscriptions {
+		return nil, tooManySubscriptions()
+	}
 	if len(ln.methods) > 0 { // changes are told over the principal's link
 		for _, u := range g.ups {
 			g.background(func() { _, _ = fl.s.seat(u).shared.get(ctx) })

@@ -137,16 +137,32 @@ func (s *session) noteTask(result []byte, u *upstream, c *interceptor.Call) {
 	s.mu.Unlock()
 }
 
-// noteSubscription keeps what must be made again when the upstream restarts.
-func (s *session) noteSubscription(u *upstream, uri string, on bool) {
+// maxSubscriptions is how many resources one session, or one listen, may be told of.
+const maxSubscriptions = 1000
+
+func tooManySubscriptions() *wire.Error {
+	return &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("more than %d resources are subscribed to: end some first", maxSubscriptions)}
+}
+
+// noteSubscription keeps what must be made again when the upstream restarts; it
+// reports false where there are too many already.
+func (s *session) noteSubscription(u *upstream, uri string, on bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if on {
-		if s.subs[u.key] == nil {
-			s.subs[u.key] = map[string]bool{}
-		}
-		s.subs[u.key][uri] = true
-	} else {
+	if !on {
 		delete(s.subs[u.key], uri)
+		return true
 	}
+	n := 0
+	for _, uris := range s.subs {
+		n += len(uris)
+	}
+	if n >= maxSubscriptions && !s.subs[u.key][uri] {
+		return false
+	}
+	if s.subs[u.key] == nil {
+		s.subs[u.key] = map[string]bool{}
+	}
+	s.subs[u.key][uri] = true
+	return true
 }

@@ -1,0 +1,51 @@
+package proxy
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// What a host wants to be told of is watched for it, each resource by itself: one
+// message must not ask for any number.
+func TestSubscriptionsAreBounded(t *testing.T) {
+	up := echoUpstream("2025-11-25")
+	up.caps = `{"resources":{"subscribe":true}}`
+	up.serve = func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+		if c.Method == "resources/list" {
+			return result(`{"resources":[]}`)
+		}
+		return result(`{}`)
+	}
+	tooMany := func(e json.RawMessage) bool {
+		return strings.Contains(string(e), "-32602") && strings.Contains(string(e), "end some")
+	}
+
+	modern := newRig(t, true, map[string]fakeUpstream{"up": up})
+	uris := make([]string, maxSubscriptions+1)
+	for i := range uris {
+		uris[i] = fmt.Sprintf("mem://%d", i)
+	}
+	params := `{"notifications":{"resourceSubscriptions":` + string(rawjson.Marshal(uris)) + `},` + elicitMeta + `}`
+	if rep := modern.exchange(t.Context(), wire.MethodListen, params); !tooMany(rep.Error) {
+		t.Errorf("a listen for %d resources = %s", len(uris), rep.Error)
+	}
+
+	legacy := newRig(t, false, map[string]fakeUpstream{"up": up})
+	legacy.initialize()
+	for _, uri := range uris[1:] {
+		legacy.ok("resources/subscribe", `{"uri":"`+uri+`"}`)
+	}
+	if rep := legacy.exchange(t.Context(), "resources/subscribe", `{"uri":"`+uris[0]+`"}`); !tooMany(rep.Error) {
+		t.Errorf("subscription %d = %s %s", len(uris), rep.Result, rep.Error)
+	}
+	legacy.ok("resources/subscribe", `{"uri":"`+uris[1]+`"}`) // one that there is
+	legacy.ok("resources/unsubscribe", `{"uri":"`+uris[2]+`"}`)
+	legacy.ok("resources/subscribe", `{"uri":"`+uris[0]+`"}`)
+}
