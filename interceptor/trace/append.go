@@ -5,9 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -63,15 +63,41 @@ func (j *Journal) Append(r *Record, payload ...[]byte) error {
 	j.mu.Unlock()
 
 	// Whoever gets the lock first writes for all who wait; the others find
-	// their record done. Those about to append get their turn before that: a
-	// write costs more than a wait for them.
-	runtime.Gosched()
+	// their record done.
+	waited := j.giveWay()
 	j.io.Lock()
 	defer j.io.Unlock()
 	if !p.done {
-		j.drain()
+		j.weigh(waited, j.drain())
 	}
 	return p.err
+}
+
+// A write costs more than a wait for those about to append. But where the
+// processors are busy with something else, such as large results, the wait is
+// as long as the turns of all of that.
+const (
+	worthWaiting = 250 * time.Microsecond // for each record that shares the write
+	hurried      = 1024                   // records that don't wait after a wait that was not worth it
+)
+
+// giveWay lets those about to append have their turn, and returns how long
+// that took.
+func (j *Journal) giveWay() time.Duration {
+	if j.hurry.Load() > 0 {
+		j.hurry.Add(-1)
+		return 0
+	}
+	start := j.opt.Now()
+	j.yield()
+	return j.opt.Now().Sub(start)
+}
+
+// weigh judges a wait by how many records were written after it.
+func (j *Journal) weigh(waited time.Duration, records int) {
+	if waited > time.Duration(records)*worthWaiting {
+		j.hurry.Store(hurried)
+	}
 }
 
 // prepare fills in and checks what does not depend on the place in the chain.

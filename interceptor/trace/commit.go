@@ -8,8 +8,9 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// drain commits everything queued. The caller holds io.
-func (j *Journal) drain() {
+// drain commits everything queued, and returns how many records that was. The
+// caller holds io.
+func (j *Journal) drain() int {
 	j.mu.Lock()
 	q := j.queue
 	j.queue = j.spare[:0]
@@ -17,6 +18,7 @@ func (j *Journal) drain() {
 	j.commit(q)
 	clear(q)
 	j.spare = q
+	return len(q)
 }
 
 // commit stamps and writes q in order, in as few writes as the rotation

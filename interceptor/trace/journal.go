@@ -7,8 +7,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -89,6 +91,9 @@ type Journal struct {
 	buf    []byte
 	broken error // once set, nothing is written any more
 
+	yield func()       // runtime.Gosched
+	hurry atomic.Int32 // so many records don't yield
+
 	errMu   sync.Mutex // guards lastErr
 	lastErr error
 
@@ -148,7 +153,7 @@ func Open(dir string, o Options) (*Journal, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	j := &Journal{dir: dir, opt: o, log: o.Log,
+	j := &Journal{dir: dir, opt: o, log: o.Log, yield: runtime.Gosched,
 		dirty: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	if j.log == nil {
 		j.log = slog.New(slog.DiscardHandler)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -109,6 +110,30 @@ func TestConcurrentAppendsFormOneChain(t *testing.T) {
 	}
 	if names, _ := segments(dir); len(names) < 3 {
 		t.Errorf("%d files, want rotation", len(names))
+	}
+}
+
+// Who appends waits for others as long as that brings records, and no longer
+// where the processors are busy with something else.
+func TestAppendWaitsForOthers(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	j := open(t, t.TempDir(), Options{Now: func() time.Time { return now }})
+	waits, company := 0, 1
+	j.yield = func() {
+		waits++
+		now = now.Add(worthWaiting + 1) // too long for one record, not for two
+		for range company {
+			j.queue = append(j.queue, &pending{r: &Record{}, envelope: []byte(`{"kind":"of another"`)})
+		}
+	}
+	for i, c := range []struct{ company, appends, waits int }{{1, 10, 10}, {0, hurried + 1, 11}, {1, 10, 21}} {
+		company = c.company
+		for range c.appends {
+			add(t, j, &Record{Kind: "k"})
+		}
+		if waits != c.waits {
+			t.Errorf("step %d: %d waits, want %d", i, waits, c.waits)
+		}
 	}
 }
 
