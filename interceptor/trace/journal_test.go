@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -133,6 +134,52 @@ func TestAppendWaitsForOthers(t *testing.T) {
 		}
 		if waits != c.waits {
 			t.Errorf("step %d: %d waits, want %d", i, waits, c.waits)
+		}
+	}
+}
+
+// Of records that are appended while the journal is closed, those are in it
+// that Append said so of, each whole, up to the limit of payloads.
+func TestCloseBesideAppends(t *testing.T) {
+	const limit = 1000
+	for range 10 {
+		dir := t.TempDir()
+		j := open(t, dir, Options{RotateBytes: 20 << 10, MaxPayload: limit, Sync: SyncNever})
+		var appended atomic.Int64
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for i := 0; ; i++ {
+					size := limit - 2 + i%5
+					text := strings.Repeat("x", size-2)
+					r := &Record{Kind: "k", Audit: &Audit{Bytes: int64(size)}}
+					err := j.Append(r, []byte(`"`), []byte(text), []byte(`"`))
+					if err == ErrClosed {
+						return
+					}
+					if err != nil || r.Seq == 0 || r.Audit.Truncated != (size > limit) {
+						t.Errorf("payload of %d bytes: %v, %+v", size, err, r.Audit)
+					}
+					if appended.Add(1) == 100 {
+						if err := j.Close(); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			})
+		}
+		wg.Wait()
+		records := query(t, dir, Filter{Kinds: []string{"k"}})
+		if len(records) != int(appended.Load()) {
+			t.Errorf("%d records, want %d", len(records), appended.Load())
+		}
+		for _, r := range records {
+			if len(r.Payload) != int(r.Audit.Bytes) && !r.Audit.Truncated {
+				t.Errorf("payload of %d bytes has %d", r.Audit.Bytes, len(r.Payload))
+			}
+		}
+		if v, err := Verify(t.Context(), dir, VerifyOptions{}); err != nil || !v.OK() {
+			t.Errorf("Verify = %+v, %v", v, err)
 		}
 	}
 }
