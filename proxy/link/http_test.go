@@ -289,6 +289,32 @@ func TestHTTPBrokenStream(t *testing.T) {
 	}
 }
 
+// An answer that is no stream may hold more than the answer, or all but that.
+func TestHTTPWholeAnswers(t *testing.T) {
+	const note = `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`
+	for _, c := range []struct{ body, want string }{
+		{`{"jsonrpc":"2.0","id":"ID","result":1}`, "1"},
+		{`[` + note + `,{"jsonrpc":"2.0","id":ID,"result":1},{"jsonrpc":"2.0","id":ID,"result":2}]`, "1"},
+		{`{"jsonrpc":"2.0","id":999,"result":1}`, ""},
+		{note, ""},
+		{`[` + note + `]`, ""},
+		{`[]`, ""},
+		{``, ""},
+	} {
+		f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+			if m.Method == "tools/call" {
+				w.Header().Set("Content-Type", mediaJSON)
+				fmt.Fprint(w, strings.ReplaceAll(c.body, "ID", string(m.ID)))
+			}
+			return m.Method == "tools/call"
+		})
+		m, err := open(t, f.config(t)).Call(t.Context(), &Call{Method: "tools/call"})
+		if string(m.Result) != c.want || errors.Is(err, errUnreadable) != (c.want == "") {
+			t.Errorf("answer %s = %s, %v; want %q", c.body, m.Result, err, c.want)
+		}
+	}
+}
+
 func TestHTTPSessionGone(t *testing.T) {
 	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
 		if m.Method == "tools/call" {
