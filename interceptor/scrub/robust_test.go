@@ -36,6 +36,27 @@ func TestConcurrentUse(t *testing.T) {
 	wg.Wait()
 }
 
+// A large text leaves no more behind than what examining the next needs.
+func TestLargeTextIsForgotten(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, text := range []string{
+		strings.Repeat("\n", maxKept/4+1) + "aws_key = AKIAQYLPMN5HFIQR7XYA\n",
+		strings.Repeat("api_key ", maxKept/4+1),
+	} {
+		if _, _, err := s.Text(context.Background(), text); err != nil {
+			t.Fatal(err)
+		}
+		kept := s.engine.free[0]
+		most := cap(kept.lines)
+		for _, places := range kept.hits {
+			most = max(most, cap(places))
+		}
+		if most*4 > maxKept {
+			t.Errorf("after %d bytes like %q, %d are kept in one piece, want at most %d", len(text), text[:8], most*4, maxKept)
+		}
+	}
+}
+
 // TestPanicWithholds: a fault of the engine is an error, and tells no text.
 func TestPanicWithholds(t *testing.T) {
 	s := newScrubber(t, Options{})

@@ -66,8 +66,9 @@ func (e *engine) release(s *scratch) {
 // reset empties s after a text.
 func (s *scratch) reset() {
 	for _, p := range s.touched {
-		s.hits[p] = s.hits[p][:0]
+		s.hits[p] = keep(s.hits[p])[:0]
 	}
+	s.lines = keep(s.lines)
 	for _, p := range s.scans {
 		s.dfas[p].forget()
 		s.dfas[p].used = false
