@@ -188,7 +188,7 @@ func (l *legacySession) newStream(replies int) (*stream, *streamConn) {
 // resume if they can.
 func (l *legacySession) endStream(s *stream) {
 	s.mu.Lock()
-	keep := s.sse
+	keep := s.sse || len(s.events) > 0 // which the event stream is about to begin with
 	s.mu.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -167,6 +167,29 @@ func TestLegacyResume(t *testing.T) {
 	}
 }
 
+// A reply that follows an event at once can be resumed as others can.
+func TestLegacyResumeOfQuickReply(t *testing.T) {
+	c := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+		if ex.Msg.Method == "wait" {
+			_ = ex.Emit([]byte(`{"n":1}`))
+			return doneReply
+		}
+		return echo(ctx, ex)
+	})
+	_, url := startEdge(t, c, HTTPOptions{})
+	id := openHost(t, url)
+	for range 20 {
+		s := newSSEReader(t, hostDo(t, hostRequest(t, "POST", url, waitCall, wire.HeaderSession, id)))
+		prime := s.want("")
+		s.want(`{"n":1}`)
+		s.want(doneText)
+		s = newSSEReader(t, hostDo(t, hostRequest(t, "GET", url, "", wire.HeaderSession, id, wire.HeaderLastEvent, prime.id)))
+		s.want("")
+		s.want(`{"n":1}`)
+		s.want(doneText)
+	}
+}
+
 // A legacy host that leaves before anything was sent: the call goes on, and what
 // it sends waits for the GET stream.
 func TestLegacyDisconnectIsNoCancel(t *testing.T) {
