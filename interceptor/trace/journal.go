@@ -128,8 +128,8 @@ type pending struct {
 
 // Open opens the journal in dir, which it creates if needed, and takes its
 // lock; [ErrInUse] says that another process has it. A last line torn by a
-// crash is cut off, missing records are noted in the chain, both are logged
-// and returned by [Journal.Repairs].
+// crash is cut off, missing records are noted in the chain, both as records of
+// kind [KindJournal], and logged.
 func Open(dir string, o Options) (*Journal, error) {
 	switch o.Sync {
 	case "":

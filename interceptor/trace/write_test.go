@@ -21,7 +21,7 @@ func exploration(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	now := time.Date(2026, 8, 22, 10, 11, 12, 0, time.UTC)
-	j := open(t, dir, Options{Now: func() time.Time { now = now.Add(time.Millisecond); return now }})
+	j := open(t, dir, Options{Now: func() time.Time { now = now.Add(time.Millisecond); return now }, Interval: time.Hour})
 	const a, b = "br_aaaaaaaaaaaaaaaaaaaa", "br_aaaaaaaaaaaaaaaaaaaa/br_b"
 	au := func(tool string, t *Tokens) *Audit {
 		if t != nil {
