@@ -58,7 +58,7 @@ func FuzzClean(f *testing.F) {
 }
 
 // The only ids that reach the repository are ids.
-func FuzzWellFormed(f *testing.F) {
+func FuzzIsBranchID(f *testing.F) {
 	for _, s := range []string{"", "br_", "br_6ba7b810-9dad-11d1-80b4-00c04fd430c8", "br_{6ba7b810-9dad-11d1-80b4-00c04fd430}", "br_6ba7b8109dad11d180b400c04fd430c8"} {
 		f.Add(s)
 	}

@@ -77,7 +77,8 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next
 }
 
 // deliver charges res, which counts want, and returns what the branch can pay
-// of it. Where that is not all, the call ends with o, and the branch with it.
+// of it, made smaller if it can be. Where it is cut, the call ends with o, and
+// the branch with it.
 func (c *Call) deliver(ctx context.Context, fl *folding.Call, g Gauge, res *Result, want int, o folding.CallOutcome) (*Result, error) {
 	granted, err := fl.Take(want)
 	if err != nil { // ended meanwhile: nothing charged, nothing delivered
