@@ -1,0 +1,167 @@
+package extract
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestMain(m *testing.M) {
+	Child()
+	if os.Getenv("GORACE") == "" {
+		_ = os.Setenv("GORACE", "atexit_sleep_ms=0") // of the children, too
+	}
+	os.Exit(m.Run())
+}
+
+func TestJQ(t *testing.T) {
+	programs := NewPrograms(1)
+	for _, tc := range []struct{ text, program, want string }{
+		{`{"a":[1,2,{"b":"x<y"}]}`, ".a[2].b", "x<y"},
+		{`{"n":12345678901234567890}`, ".n", "12345678901234567890"},
+		{`{"f":1.5}`, "[.f,1]", "[1.5,1]"},
+		{"{\"i\":1}\n{\"i\":2}\n", "map(.i)|add", "3"},
+		{`[1,2]`, ".[]", "1\n2"},
+		{`{}`, "empty", "[jq: no output]"},
+		{`{}`, "env|length", "0"},
+		{`"s"`, ".", "s"},
+	} {
+		if got, err := programs.JQ(t.Context(), "me", tc.text, tc.program); got != tc.want || err != nil {
+			t.Errorf("JQ(%s, %s) = %q, %v; want %q", tc.text, tc.program, got, err, tc.want)
+		}
+	}
+	for _, text := range []string{"", "no json", `{"a":`} {
+		var e *Error
+		if _, err := programs.JQ(t.Context(), "me", text, "."); !errors.As(err, &e) || e.Field != "jq" {
+			t.Errorf("JQ(%q): %v, want an error of the caller's", text, err)
+		}
+	}
+	for _, program := range []string{".[", "nosuchfunction", ".a.b", `import "m" as m; .`, "error(\"x\")", "input"} {
+		if got, err := programs.JQ(t.Context(), "me", "[1]", program); err == nil {
+			t.Errorf("JQ(%s) = %q, want an error", program, got)
+		}
+	}
+}
+
+func jsonString(s string) string { return `"` + s + `"` }
+
+// No question gets more than a few words out of being wrong.
+func TestFaultsAreShort(t *testing.T) {
+	text := `["` + strings.Repeat("word ", 10_000) + `"]`
+	programs := NewPrograms(1)
+	for _, program := range []string{"error", "halt_error", "error(tojson*20)", ".[0]|fromjson", ".[0].x", `{} | has(` + jsonString(strings.Repeat("x", 20_000)) + `;1)`} {
+		_, err := programs.JQ(t.Context(), "me", text, program)
+		if err == nil || len(err.Error()) > maxFault+20 {
+			t.Errorf("JQ(%.40s) = an error of %d bytes, want at most %d", program, len(fmt.Sprint(err)), maxFault)
+		}
+	}
+	if _, err := Grep(t.Context(), "a", Pattern{Expr: strings.Repeat("(", 10_000)}); err == nil || len(err.Error()) > maxFault+20 {
+		t.Errorf("Grep = an error of %d bytes", len(fmt.Sprint(err)))
+	}
+}
+
+// Of several callers, one that has more to ask than there is time for leaves the
+// others a place, and a single one has them all.
+func TestJQPlacesAreShared(t *testing.T) {
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	for callers, places := range map[int]int{0: jqAtOnce, 1: jqAtOnce, 2: jqAtOnce - 1, 9: jqAtOnce - 1} {
+		programs := NewPrograms(callers)
+		for range places { // as a program that runs does
+			programs.of("greedy") <- struct{}{}
+			programs.slots <- struct{}{}
+		}
+		if _, err := programs.JQ(over, "greedy", "1", "."); err == nil || !strings.Contains(err.Error(), "others") {
+			t.Errorf("of %d callers one has more than %d places: %v", callers, places, err)
+		}
+		if callers > 1 {
+			if got, err := programs.JQ(t.Context(), "other", "1", "."); got != "1" || err != nil {
+				t.Errorf("of %d callers the second reads %q, %v", callers, got, err)
+			}
+		}
+	}
+}
+
+// A program ends with the process that asked for it, also where that was killed:
+// all that is left of it then is the end of the input.
+func TestJQEndsWithItsAsker(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Args = []string{childName}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	const program = "def f: f; f"
+	if _, err := io.WriteString(in, "\x00\x00\x00"+string(rune(len(program)))+"\x00\x00\x00\x01"+program+"1"); err != nil {
+		t.Fatal(err)
+	}
+	in.Close()
+	if _ = cmd.Wait(); ctx.Err() != nil || cmd.ProcessState.ExitCode() != 1 {
+		t.Errorf("the process = %v, %v; want its own end", cmd.ProcessState, ctx.Err())
+	}
+}
+
+// More programs than may run at a time wait for one another, no longer than
+// their time.
+func TestJQWaits(t *testing.T) {
+	programs := NewPrograms(1)
+	for range jqAtOnce {
+		programs.slots <- struct{}{}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := programs.JQ(ctx, "me", "1", "."); err == nil || !strings.Contains(err.Error(), "others") {
+		t.Errorf("with all places taken: %v", err)
+	}
+	<-programs.slots
+	if got, err := programs.JQ(t.Context(), "me", "1", "."); got != "1" || err != nil {
+		t.Errorf("with a place free: %q, %v", got, err)
+	}
+	if len(programs.slots) != jqAtOnce-1 {
+		t.Errorf("%d places are taken", len(programs.slots))
+	}
+}
+
+// Programs without end are ended: by time, by memory.
+func TestJQIsBounded(t *testing.T) {
+	programs := NewPrograms(1)
+	many := jsonString(strings.Repeat("a", 2_000_000))
+	for _, tc := range []struct {
+		name, text, program, want string
+		time                      time.Duration
+		hard                      bool // one step that only the system can refuse
+	}{
+		{"endless", "1", "def f: f; f", "too long", 300 * time.Millisecond, false},
+		{"one endless step", many, `[scan("a")]|length`, "too long", 500 * time.Millisecond, false},
+		{"greedy", "1", `[range(1e9)|tostring*100000]`, "memory", 50 * time.Second, false},
+		{"greedy in one step", "1", `("x" * 2000000000)|length`, "memory", 50 * time.Second, true},
+		{"a long array", "[]", `.[500000000] = 1|length`, "memory", 50 * time.Second, true},
+		{"talkative", "1", `range(1e9)|"some text that is written out"`, "output", 50 * time.Second, false},
+		{"a large text", jsonString(strings.Repeat("a", maxJQInput)), ".", "limit", 50 * time.Second, false},
+		{"a large program", "1", strings.Repeat(" ", maxJQProgram) + "1", "limit", 50 * time.Second, false},
+	} {
+		if tc.hard && !memoryIsLimited {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), tc.time)
+		start := time.Now()
+		got, err := programs.JQ(ctx, "me", tc.text, tc.program)
+		var e *Error
+		if !errors.As(err, &e) || !strings.Contains(e.Text, tc.want) {
+			t.Errorf("%s: %.100q, %v; want it refused for %q", tc.name, got, err, tc.want)
+		}
+		t.Logf("%s: refused after %v", tc.name, time.Since(start).Round(time.Millisecond))
+		cancel()
+	}
+}
