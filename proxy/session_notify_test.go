@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -25,10 +26,14 @@ func TestNotificationsDoNotPileUp(t *testing.T) {
 	var all sync.WaitGroup
 	var order []int
 	n := 0
-	for all.Add(1); n < 10*maxAside/size && r.s.inOrder(size, func() { defer all.Done(); order = append(order, len(order)) }); all.Add(1) {
-		n++
+	for ; n < 10*maxAside/size; n++ {
+		all.Add(1)
+		i := n
+		if !r.s.inOrder(size, func() { defer all.Done(); order = append(order, i) }) {
+			all.Done()
+			break
+		}
 	}
-	all.Done()
 	if n < maxAside/size-1 || n > maxAside/size {
 		t.Errorf("%d messages of 1 MiB wait, want %d MiB", n, maxAside>>20)
 	}
@@ -44,6 +49,9 @@ func TestNotificationsDoNotPileUp(t *testing.T) {
 	all.Add(1)
 	if !r.s.inOrder(size, all.Done) || len(order) != n {
 		t.Errorf("after %d of %d messages there is no room", len(order), n)
+	}
+	if !slices.IsSorted(order) {
+		t.Errorf("the messages went out in the order %v", order)
 	}
 	all.Wait()
 }
