@@ -144,3 +144,32 @@ func TestSlowNotification(t *testing.T) {
 		}
 	})
 }
+
+// A stream that a host only listens on has no end: the deadline of a request is
+// not that of its reply.
+func TestQuietStreamStays(t *testing.T) {
+	servePipes(t, newFakeCore(nil), HTTPOptions{}, func(t *testing.T, dial func() net.Conn) {
+		client := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(), nil }}}
+		defer client.CloseIdleConnections()
+		do := func(r *http.Request) *http.Response {
+			resp, err := client.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp
+		}
+		opened := do(hostRequest(t, "POST", "http://localhost/mcp", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25"}}`))
+		_, _ = io.Copy(io.Discard, opened.Body)
+		opened.Body.Close()
+		resp := do(hostRequest(t, "GET", "http://localhost/mcp", "", wire.HeaderSession, opened.Header.Get(wire.HeaderSession)))
+		ended := make(chan struct{})
+		go func() { defer close(ended); _, _ = io.Copy(io.Discard, resp.Body) }()
+		select {
+		case <-ended:
+			t.Error("the stream ended by itself")
+		case <-time.After(time.Hour):
+		}
+		resp.Body.Close()
+		<-ended
+	})
+}
