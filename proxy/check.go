@@ -54,7 +54,7 @@ type ToolReport struct {
 	// Name is the tool's for hosts, Tokens what its definition costs them.
 	Name   string
 	Tokens int
-	// Full is the name before it was Shortened to 64 characters.
+	// Full is the name before it was shortened to 64 characters.
 	Full      string
 	Shortened bool
 	// Injected says that foldgate could add branch_id to the tool's schema.

@@ -45,7 +45,7 @@ func endBranch(t *testing.T, g *Gateway, b folding.Branch) {
 }
 
 // However branches end, nothing of them is kept.
-func TestThreadsForget(t *testing.T) {
+func TestLifelinesForget(t *testing.T) {
 	g := openAt(t, t.TempDir())
 	parent := openBranch(t, g, "")
 	endBranch(t, g, openBranch(t, g, parent.ID)) // by itself

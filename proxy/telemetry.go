@@ -201,8 +201,8 @@ func (g *Gateway) spanEvent(e folding.Event) {
 func (t *lifelines) traceparent(branch string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if th := t.open[branch]; th != nil {
-		return th.traceparent
+	if l := t.open[branch]; l != nil {
+		return l.traceparent
 	}
 	return ""
 }
