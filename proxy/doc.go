@@ -51,6 +51,7 @@
 //	gateway.go, run*.go, check.go              making, serving, checking a gateway
 //	config*.go                                 the configuration
 //	serve.go, dispatch.go, session*.go         requests and notifications of hosts
+//	refusal.go                                 what hosts read of errors
 //	hello.go, listen.go                        greetings, and hosts that wait for changes
 //	tools*.go, batch*.go                       foldgate's own tools; tools_run.go begins a batch
 //	menu*.go, catalog.go, names.go, params.go  the merged lists, and what they are made of

@@ -9,9 +9,10 @@
 //	core.go, edge.go               what an edge needs of the gateway, and what both edges share
 //	stdio.go, stdio_writer.go      a connection on standard input and output
 //	http.go, admit.go, auth.go     what every HTTP request goes through
+//	errors.go                      how HTTP says no
 //	legacy.go, session.go          revisions up to 2025-11-25: Mcp-Session-Id, GET streams, resumption
 //	batch.go                       arrays of messages, which revision 2025-03-26 has
-//	modern.go, errors.go           revision 2026-07-28: every request stands alone
+//	modern.go                      revision 2026-07-28: every request stands alone
 //	attend.go, stream.go, sse.go   replies that become event streams
 //	server.go, gather.go           listening, /readyz, shutting down; replies in one write
 package edge

@@ -1,8 +1,10 @@
 package edge
 
 import (
+	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -21,3 +23,16 @@ func statusOf(code int) int {
 }
 
 func isNotJSON(err error) bool { return errors.Is(err, wire.ErrNotJSON) }
+
+// refuse answers a request with an error of the edge's own.
+func refuse(w http.ResponseWriter, status int, id json.RawMessage, fault *wire.Error) {
+	writeJSON(w, status, fault.Response(id))
+}
+
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	h["Content-Type"] = typeJSON
+	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the host is gone: nobody to tell
+}

@@ -287,16 +287,3 @@ func (e *HTTP) taken(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(e.opts.IOTimeout)) // not supported by test recorders
 	w.WriteHeader(http.StatusAccepted)
 }
-
-// refuse answers a request with an error of the edge's own.
-func refuse(w http.ResponseWriter, status int, id json.RawMessage, fault *wire.Error) {
-	writeJSON(w, status, fault.Response(id))
-}
-
-func writeJSON(w http.ResponseWriter, status int, body []byte) {
-	h := w.Header()
-	h["Content-Type"] = typeJSON
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
-	w.WriteHeader(status)
-	_, _ = w.Write(body) // the host is gone: nobody to tell
-}

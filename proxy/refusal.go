@@ -1,0 +1,76 @@
+package proxy
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// refusalReply is what a host reads when foldgate refuses or fails a request:
+// a tool result that the model can act on, or a JSON-RPC error. It is the one
+// place that decides this.
+func refusalReply(method string, modern bool, err error) edge.Reply {
+	var rpc *wire.Error
+	if errors.As(err, &rpc) {
+		return edge.Reply{Error: errorObject(rpc)}
+	}
+	var ref *interceptor.Refusal
+	if !errors.As(err, &ref) {
+		ref = &interceptor.Refusal{Code: "upstream_failed", Status: 502, Message: err.Error()}
+	}
+	if method != "tools/call" {
+		return edge.Reply{Error: errorObject(&wire.Error{Code: wire.CodeInternal, Message: ref.Message, Data: faultJSON(ref)})}
+	}
+	return edge.Reply{Result: toolError(ref, modern)}
+}
+
+// errorObject is the JSON-RPC error object of any error.
+func errorObject(err error) json.RawMessage {
+	var rpc *wire.Error
+	if !errors.As(err, &rpc) {
+		rpc = &wire.Error{Code: wire.CodeInternal, Message: err.Error()}
+	}
+	return rpc.JSON()
+}
+
+// faultJSON is a refusal for programs: code, status, message, retry_after_seconds.
+func faultJSON(r *interceptor.Refusal) json.RawMessage {
+	out := append([]byte(`{"code":`), rawjson.Quote(r.Code)...)
+	out = fmt.Appendf(out, `,"status":%d,"message":`, r.Status)
+	out = rawjson.AppendQuote(out, r.Message)
+	if r.RetryAfter > 0 {
+		out = fmt.Appendf(out, `,"retry_after_seconds":%d`, r.RetryAfter)
+	}
+	return append(out, '}')
+}
+
+// toolError is a refusal as a tool result. The text carries everything: some
+// hosts drop structured content from failed results.
+func toolError(r *interceptor.Refusal, modern bool) json.RawMessage {
+	body := append([]byte(`{"error":`), faultJSON(r)...)
+	body = append(body, '}')
+	if r.ContextID == "" {
+		return toolResult(body, true, modern)
+	}
+	id := rawjson.Quote(r.ContextID)
+	return rawjson.Set(toolResult(rawjson.Set(body, id, "context_id"), true, modern), id, "_meta", interceptor.MetaContextID)
+}
+
+// toolResult is a tool result whose text and structured content are the same
+// compact JSON, because hosts show one of the two.
+func toolResult(body json.RawMessage, isError, modern bool) json.RawMessage {
+	out := append([]byte(`{"content":[{"type":"text","text":`), rawjson.Quote(string(body))...)
+	out = append(append(out, `}],"structuredContent":`...), body...)
+	if isError {
+		out = append(out, `,"isError":true`...)
+	}
+	if modern {
+		out = append(out, `,"resultType":"complete"`...)
+	}
+	return append(out, '}')
+}
