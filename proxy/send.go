@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,8 +118,12 @@ type task struct {
 	branch   string // id of the branch that pays for the result; "" in main
 }
 
+// maxTasks is how many tasks a session remembers. Where it has forgotten one,
+// its upstream is found by asking each, and whoever asks pays.
+const maxTasks = 1000
+
 // noteTask remembers which upstream minted a task, to route tasks/* to it, and
-// by which call c.
+// by which call c; of too many it forgets the oldest.
 func (s *session) noteTask(result []byte, u *upstream, c *interceptor.Call) {
 	id, ok := rawjson.GetString(result, "task", "taskId")
 	if !ok {
@@ -127,14 +132,21 @@ func (s *session) noteTask(result []byte, u *upstream, c *interceptor.Call) {
 		}
 	}
 	s.mu.Lock()
-	t := s.tasks[id]
+	defer s.mu.Unlock()
+	t, known := s.tasks[id]
+	if !known {
+		if len(s.minted) == maxTasks {
+			delete(s.tasks, s.minted[0])
+			s.minted = slices.Delete(s.minted, 0, 1)
+		}
+		s.minted = append(s.minted, id)
+	}
 	if t.upstream = u.key; c.Method == "tools/call" {
 		if t.tool = c.Name; c.Branch != nil {
 			t.branch = c.Branch.ID
 		}
 	}
 	s.tasks[id] = t
-	s.mu.Unlock()
 }
 
 // maxSubscriptions is how many resources one session, or one listen, may be told of.

@@ -36,6 +36,7 @@ type session struct {
 	subs       map[string]map[string]bool // subscribed URIs, by upstream key
 	logLevel   json.RawMessage            // params of the last logging/setLevel
 	tasks      map[string]task            // by taskId
+	minted     []string                   // the keys of tasks, oldest first
 	pending    map[string]bool            // list_changed about to be sent
 	queue      []aside                    // see inOrder; the first is running
 	queued     int                        // what queue takes

@@ -1,0 +1,39 @@
+package proxy
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// Calls that become tasks don't fill the memory of a long session: of too many
+// the oldest are forgotten, and what is asked of them still finds an answer.
+func TestTasksAreBounded(t *testing.T) {
+	minted := 0
+	tasks := fakeUpstream{version: "2025-11-25", caps: `{"tools":{},"tasks":{}}`, serve: func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+		switch c.Method {
+		case "tools/list":
+			return result(`{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}`)
+		case "tools/call":
+			minted++
+			return result(fmt.Sprintf(`{"task":{"taskId":"t%d","status":"working"}}`, minted))
+		}
+		return result(`{"taskId":"t1","status":"working"}`)
+	}}
+	r := newRig(t, false, map[string]fakeUpstream{"up": tasks})
+	r.initialize()
+	for range maxTasks + 2 {
+		r.ok("tools/call", `{"name":"up__echo","arguments":{},"task":{}}`)
+	}
+	remembered := func(id string) bool { return r.s.tasks[id].upstream == "up" }
+	if n := len(r.s.tasks); n != maxTasks || remembered("t2") || !remembered("t3") || !remembered(fmt.Sprint("t", maxTasks+2)) {
+		t.Errorf("%d tasks are remembered, want the last %d", n, maxTasks)
+	}
+	r.ok("tasks/get", `{"taskId":"t1"}`) // and is remembered again
+	if n := len(r.s.tasks); n != maxTasks || remembered("t3") || !remembered("t1") || len(r.s.minted) != n {
+		t.Errorf("%d tasks are remembered of %d minted, want the last %d", n, len(r.s.minted), maxTasks)
+	}
+}
