@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,6 +11,18 @@ import (
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
+
+// cutOff makes a refusal of err where a request failed because its session, or
+// foldgate, came to its end: nobody's server is to blame.
+func cutOff(ctx context.Context, err error) error {
+	var ref *interceptor.Refusal
+	cause := context.Cause(ctx)
+	if cause == nil || !errors.Is(err, cause) || errors.As(err, &ref) {
+		return err
+	}
+	return &interceptor.Refusal{Code: "session_ended", Status: 503, Err: err,
+		Message: fmt.Sprintf("the request was cut off with its session (%v). It may have had an effect; ask again in another session", cause)}
+}
 
 // refusalReply is what a host reads when foldgate refuses or fails a request:
 // a tool result that the model can act on, or a JSON-RPC error. It is the one

@@ -43,7 +43,7 @@ func (s *session) Serve(ctx context.Context, ex *edge.Exchange) edge.Reply {
 		return edge.Reply{} // it ends with its stream, not with an answer
 	}
 	if err != nil {
-		return refusalReply(ex.Msg.Method, fl.modern, err)
+		return refusalReply(ex.Msg.Method, fl.modern, cutOff(fl.ctx, err))
 	}
 	return edge.Reply{Result: res.Body, Error: res.Error, Extra: fl.extra}
 }

@@ -5,6 +5,7 @@ package e2e
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -305,5 +306,32 @@ func TestLateReturn(t *testing.T) {
 	}
 	if late != 1 {
 		t.Errorf("the trace has %d late conclusions, want 1", late)
+	}
+}
+
+// A call that is cut off by the end of its session says so, and blames no server.
+func TestDeletedSessionSaysSo(t *testing.T) {
+	ctx, file := testContext(t), recordFile(t)
+	g := newGateway(t, fakeConfig(file, ""))
+	url := g.http()
+	c := mcpclient.HTTP(url, mcpclient.Legacy)
+	defer func() { _ = c.Close() }() // the session is gone
+	if _, err := c.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	_, wait, err := c.Send(ctx, "tools/call", `{"name":"fake__slow","arguments":{"ms":50000}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the upstream has the call", func() bool { return len(recordedMethod(t, file, "tools/call")) == 1 })
+	if status, _, text := answered(t, http.DefaultClient, "DELETE", url, "", http.Header{"Mcp-Session-Id": {c.Session()}}); status != http.StatusNoContent {
+		t.Fatalf("DELETE = %d %s", status, text)
+	}
+	m, err := wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f := refused(t, m); f.Error.Code != "session_ended" || !strings.Contains(f.Error.Message, "ended by the host") {
+		t.Errorf("the call that was cut off = %s", m.Result)
 	}
 }
