@@ -65,7 +65,7 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 
 // Serve serves h on ln until ctx is done, then lets calls in flight finish
 // for at most grace, ends the edge and every connection, and returns nil; or it
-// returns the listener's fault. h is e.handler(), or that behind middleware.
+// returns the listener's fault. h is e.Handler(), or that behind middleware.
 func Serve(ctx context.Context, ln net.Listener, e *HTTP, h http.Handler, grace time.Duration) error {
 	srv := &http.Server{
 		Handler:           h,
