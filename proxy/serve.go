@@ -140,10 +140,10 @@ func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 	c.Thread, c.Spawned = hostThread(meta)
 	c.Traceparent, _ = rawjson.GetString(meta, "traceparent")
 	if err := g.correlate(c, meta); err != nil {
-		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("_meta[%q]: %v", metaCorrelation, err)}
+		return c, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("_meta[%q]: %v", metaCorrelation, err)}
 	}
 	if err := g.subContext(c, meta); err != nil {
-		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("_meta[%q]: %v", metaContext, err)}
+		return c, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("_meta[%q]: %v", metaContext, err)}
 	}
 	return c, nil
 }

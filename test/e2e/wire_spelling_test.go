@@ -59,3 +59,30 @@ func TestCallsThatSayTwoThings(t *testing.T) {
 		t.Errorf("the trace has %d of the 7 refused calls", n)
 	}
 }
+
+// A call that is refused for what it says in _meta is in the trace as any other.
+func TestRefusedMetaIsTraced(t *testing.T) {
+	ctx, file := testContext(t), recordFile(t)
+	g := newGateway(t, fakeConfig(file, "trace: {correlation: strict}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	b := create(t, c, ctx, map[string]any{}).BranchID
+	for key, value := range map[string]string{"correlationId": `"one"`, "context": `{"id":"late"}`} {
+		m, err := c.Call(ctx, "tools/call", fmt.Sprintf(`{"name":"fake__echo","arguments":{},"_meta":{"io.github.foldgate/branch_id":%q,"io.github.foldgate/%s":%s}}`, b, key, value))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(m.Error), "-32602") || !strings.Contains(string(m.Error), key) {
+			t.Errorf("%s: %s = %s %s, want a refusal", key, value, m.Result, m.Error)
+		}
+	}
+	if n := len(recordedMethod(t, file, "tools/call")); n != 0 {
+		t.Errorf("%d of them reached the server", n)
+	}
+	if s := statusOf(t, c, ctx, b); s.Status != "active" {
+		t.Errorf("after them the branch is %+v", s)
+	}
+	g.stop()
+	if out := g.output("trace", "--context", b, "--format", "jsonl"); strings.Count(out, "-32602") != 2 {
+		t.Errorf("the trace of the branch has not both refused calls:\n%s", out)
+	}
+}
