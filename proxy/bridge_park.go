@@ -167,9 +167,9 @@ func (p *parked) ask(g *Gateway, q question) {
 		p.passOn(g, q)
 		return
 	}
-	can, why := hostCan(p.latest.ex.Msg.Params, q.m), "the host does not support "+q.m.Method
+	can, code, why := hostCan(p.latest.ex.Msg.Params, q.m), wire.CodeMethodNotFound, "the host does not support "+q.m.Method
 	if can && len(p.open) >= maxOpen {
-		can, why = false, fmt.Sprintf("%d questions of this call wait for the host: no more", maxOpen)
+		can, code, why = false, wire.CodeInternal, fmt.Sprintf("%d questions of this call are under way: wait for their answers first", maxOpen)
 	}
 	if can {
 		p.next++
@@ -178,7 +178,7 @@ func (p *parked) ask(g *Gateway, q question) {
 	p.mu.Unlock()
 	if !can {
 		at := func() link.Link { return q.l }
-		g.answering(&p.up.seat(p.principal).answering, p.up, at, q.m, func(l link.Link) { g.refuse(l, q.m, wire.CodeMethodNotFound, why) })
+		g.answering(&p.up.seat(p.principal).answering, p.up, at, q.m, func(l link.Link) { g.refuse(l, q.m, code, why) })
 		return
 	}
 	select {

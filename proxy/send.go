@@ -153,7 +153,7 @@ func (s *session) noteTask(result []byte, u *upstream, c *interceptor.Call) {
 const maxSubscriptions = 1000
 
 func tooManySubscriptions() *wire.Error {
-	return &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("more than %d resources are subscribed to: end some first", maxSubscriptions)}
+	return &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("at most %d resources can be subscribed to at once: end some first, or ask for fewer", maxSubscriptions)}
 }
 
 // noteSubscription keeps what must be made again when the upstream restarts; it
