@@ -105,15 +105,37 @@ func (g *Gateway) resource(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 			return nil, notFound(fl.modern, uri)
 		})
 	}
-	if c.Method != "resources/read" && !fl.s.noteSubscription(owners[0], uri, c.Method == "resources/subscribe") {
-		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
-			return nil, tooManySubscriptions()
-		})
+	switch c.Method {
+	case "resources/subscribe":
+		return g.subscribeHost(fl, c, uri, owners)
+	case "resources/unsubscribe":
+		fl.s.dropSubscription(owners[0], uri)
 	}
+	return g.toOwners(fl, c, owners)
+}
+
+// toOwners sends a request to the one that has what it names, if that is known.
+func (g *Gateway) toOwners(fl *inbound, c *interceptor.Call, owners []*upstream) (*interceptor.Result, error) {
 	if len(owners) == 1 {
 		return g.forward(fl, c, owners[0])
 	}
 	return g.firstThatKnows(fl, c, owners)
+}
+
+// subscribeHost serves resources/subscribe. What fails is not made again when the
+// upstream restarts.
+func (g *Gateway) subscribeHost(fl *inbound, c *interceptor.Call, uri string, owners []*upstream) (*interceptor.Result, error) {
+	fresh, ok := fl.s.noteSubscription(owners[0], uri) // before the call: the upstream may end right after it
+	if !ok {
+		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
+			return nil, tooManySubscriptions()
+		})
+	}
+	res, err := g.toOwners(fl, c, owners)
+	if fresh && (err != nil || res.Error != nil) {
+		fl.s.dropSubscription(owners[0], uri)
+	}
+	return res, err
 }
 
 // notFound is the protocol's answer for a URI that nobody has.

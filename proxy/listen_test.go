@@ -18,6 +18,9 @@ func TestSubscriptionsAreBounded(t *testing.T) {
 	up := echoUpstream("2025-11-25")
 	up.caps = `{"resources":{"subscribe":true}}`
 	up.serve = func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+		if uri, _ := rawjson.GetString(c.Params, "uri"); uri == "mem://none" {
+			return wire.Message{Error: json.RawMessage(`{"code":-32002,"message":"no such resource"}`)}, nil
+		}
 		if c.Method == "resources/list" {
 			return result(`{"resources":[]}`)
 		}
@@ -39,6 +42,11 @@ func TestSubscriptionsAreBounded(t *testing.T) {
 
 	legacy := newRig(t, false, map[string]fakeUpstream{"up": up})
 	legacy.initialize()
+	for range 2 { // takes no place
+		if rep := legacy.exchange(t.Context(), "resources/subscribe", `{"uri":"mem://none"}`); !strings.Contains(string(rep.Error), "no such resource") {
+			t.Errorf("a subscription to nothing = %s %s", rep.Result, rep.Error)
+		}
+	}
 	for _, uri := range uris[1:] {
 		legacy.ok("resources/subscribe", `{"uri":"`+uri+`"}`)
 	}

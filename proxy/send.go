@@ -156,25 +156,29 @@ func tooManySubscriptions() *wire.Error {
 	return &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("at most %d resources can be subscribed to at once: end some first, or ask for fewer", maxSubscriptions)}
 }
 
-// noteSubscription keeps what must be made again when the upstream restarts; it
-// reports false where there are too many already.
-func (s *session) noteSubscription(u *upstream, uri string, on bool) bool {
+// noteSubscription keeps what must be made again when the upstream restarts. It
+// reports whether there was none yet; ok is false where there are too many.
+func (s *session) noteSubscription(u *upstream, uri string) (fresh, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !on {
-		delete(s.subs[u.key], uri)
-		return true
-	}
 	n := 0
 	for _, uris := range s.subs {
 		n += len(uris)
 	}
-	if n >= maxSubscriptions && !s.subs[u.key][uri] {
-		return false
+	fresh = !s.subs[u.key][uri]
+	if fresh && n >= maxSubscriptions {
+		return false, false
 	}
 	if s.subs[u.key] == nil {
 		s.subs[u.key] = map[string]bool{}
 	}
 	s.subs[u.key][uri] = true
-	return true
+	return fresh, true
+}
+
+// dropSubscription forgets one that ended, or never began.
+func (s *session) dropSubscription(u *upstream, uri string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.subs[u.key], uri)
 }
