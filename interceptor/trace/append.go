@@ -75,27 +75,39 @@ func (j *Journal) Append(r *Record, payload ...[]byte) error {
 
 // A write costs more than a wait for those about to append. But where the
 // processors are busy with something else, such as large results, the wait is
-// as long as the turns of all of that.
+// as long as the turns of all of that; and where nobody else appends, it still
+// costs waking a thread to look for them.
 const (
 	worthWaiting = 250 * time.Microsecond // for each record that shares the write
-	hurried      = 1024                   // records that don't wait after a wait that was not worth it
+	lonely       = 16                     // waits in a row that brought nobody
+	hurried      = 1024                   // records that don't wait after waits that were not worth it
 )
 
 // giveWay lets those about to append have their turn, and returns how long
-// that took.
+// that took; -1 without a wait.
 func (j *Journal) giveWay() time.Duration {
 	if j.hurry.Load() > 0 {
 		j.hurry.Add(-1)
-		return 0
+		return -1
 	}
 	start := j.opt.Now()
 	j.yield()
 	return j.opt.Now().Sub(start)
 }
 
-// weigh judges a wait by how many records were written after it.
+// weigh judges a wait by how many records were written after it. The caller
+// holds io.
 func (j *Journal) weigh(waited time.Duration, records int) {
-	if waited > time.Duration(records)*worthWaiting {
+	switch {
+	case waited < 0:
+		return
+	case records > 1:
+		j.alone = 0
+	default:
+		j.alone++
+	}
+	if waited > time.Duration(records)*worthWaiting || j.alone >= lonely {
+		j.alone = 0
 		j.hurry.Store(hurried)
 	}
 }

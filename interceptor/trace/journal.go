@@ -88,6 +88,7 @@ type Journal struct {
 	hash   string
 	first  FirstRef
 	spare  []*pending
+	alone  int // waits in a row after which one record was written; see weigh
 	buf    []byte
 	broken error // once set, nothing is written any more
 

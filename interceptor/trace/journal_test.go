@@ -119,16 +119,29 @@ func TestConcurrentAppendsFormOneChain(t *testing.T) {
 func TestAppendWaitsForOthers(t *testing.T) {
 	now := time.Unix(1_700_000_000, 0)
 	j := open(t, t.TempDir(), Options{Now: func() time.Time { return now }, Interval: time.Hour}) // the flusher leaves the clock alone
-	waits, company := 0, 1
+	const long, short = worthWaiting + 1, worthWaiting - 1                                        // for one record; for two neither is too long
+	waits, company, takes := 0, 1, time.Duration(0)
 	j.yield = func() {
 		waits++
-		now = now.Add(worthWaiting + 1) // too long for one record, not for two
+		now = now.Add(takes)
 		for range company {
 			j.queue = append(j.queue, &pending{r: &Record{}, envelope: []byte(`{"kind":"of another"`)})
 		}
 	}
-	for i, c := range []struct{ company, appends, waits int }{{1, 10, 10}, {0, hurried + 1, 11}, {1, 10, 21}} {
-		company = c.company
+	for i, c := range []struct {
+		company, appends int
+		takes            time.Duration
+		waits            int // since the start
+	}{
+		{1, 10, long, 10},
+		{0, hurried + 1, long, 11}, // the first was in vain
+		{1, 10, long, 21},
+		{0, lonely - 1, short, 21 + lonely - 1},
+		{1, 1, short, 21 + lonely},
+		{0, lonely + hurried, short, 21 + 2*lonely}, // nobody comes
+		{1, 10, short, 31 + 2*lonely},
+	} {
+		company, takes = c.company, c.takes
 		for range c.appends {
 			add(t, j, &Record{Kind: "k"})
 		}
