@@ -20,7 +20,7 @@ type outbox struct {
 	buf    []byte // messages that nobody writes yet
 	rest   []byte // what is left of those before them
 	spare  []byte
-	failed error // of a write: the rest is thrown away
+	failed error // of a write: all after it is thrown away, for a line may be torn
 	closed bool
 	err    error // what put returns once closed
 }
@@ -41,6 +41,8 @@ func newOutbox(limit int, try func([]byte) (int, error)) *outbox {
 }
 
 // put appends one message, to which it adds the line end. It does not block.
+// After a write that failed it takes messages and throws them away: the link
+// learns of a broken pipe from stdout.
 func (o *outbox) put(build func([]byte) []byte) error {
 	o.mu.Lock()
 	switch {
@@ -48,6 +50,9 @@ func (o *outbox) put(build func([]byte) []byte) error {
 		err := o.err
 		o.mu.Unlock()
 		return err
+	case o.failed != nil:
+		o.mu.Unlock()
+		return nil
 	case len(o.buf) > o.limit:
 		n := len(o.buf)
 		o.mu.Unlock()
@@ -114,8 +119,7 @@ func (o *outbox) close(err error) {
 }
 
 // drain writes to w what is put and not written by who put it, until close,
-// then closes w. After an error of w it throws away the rest: the link learns
-// of a broken pipe from stdout.
+// then closes w.
 func (o *outbox) drain(w io.WriteCloser) {
 	defer w.Close()
 	for range o.wake {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -141,4 +142,36 @@ func TestOutboxBrokenPipe(t *testing.T) {
 	}
 	o.close(ErrClosed)
 	<-drained
+}
+
+// After a write that failed nothing more is written, also where the pipe would
+// take it: a message may have been cut in the middle.
+func TestOutboxStopsAtAFault(t *testing.T) {
+	w := &wholeWriter{}
+	broken := true
+	o := newOutbox(1<<20, func(p []byte) (int, error) {
+		if broken {
+			broken = false
+			n, _ := w.Write(p[:2])
+			return n, errors.New("the pipe is broken")
+		}
+		return w.Write(p)
+	})
+	drained := make(chan struct{})
+	go func() { o.drain(w); close(drained) }()
+	for range 3 {
+		if err := o.put(func(b []byte) []byte { return append(b, "hello"...) }); err != nil {
+			t.Fatal(err)
+		}
+		for owner := ownedByDrain; owner != ownedByNobody; runtime.Gosched() { // until drain has thrown away the rest
+			o.mu.Lock()
+			owner = o.owner
+			o.mu.Unlock()
+		}
+	}
+	o.close(ErrClosed)
+	<-drained
+	if got := w.got.String(); got != "he" {
+		t.Errorf("written: %q, want nothing after the torn message", got)
+	}
 }
