@@ -9,7 +9,7 @@ import (
 // It is the check for foreign bytes that the rest of the package relies on. As
 // encoding/json it takes any bytes from 0x20 up inside strings, UTF-8 or not.
 //
-// It reads b once and without recursion, a string eight bytes at a time; every
+// It reads b once and without recursion, a string 16 bytes at a time; every
 // message passes here, and json.Valid was a third of the cost of a call.
 func Valid(b []byte, maxDepth int) bool {
 	var open stack
@@ -214,17 +214,15 @@ func validEscape(b []byte, i int) int {
 }
 
 // plain returns the index of the first byte at or after i that is a quote, a
-// backslash or a control character, or len(b). It tests eight bytes at once:
-// x-k borrows into the high bit of a byte below k, and x^c is 0 where x is c.
-// A borrow may also mark bytes above a marked one, never the first.
+// backslash or a control character, or len(b). It tests 16 bytes at once: 8
+// are slower in long strings, and 32 in short ones.
 func plain(b []byte, i int) int {
-	const ones, high = 0x0101010101010101, 0x8080808080808080
-	for ; i+8 <= len(b); i += 8 {
-		x := binary.LittleEndian.Uint64(b[i:])
-		quote, slash := x^(ones*'"'), x^(ones*'\\')
-		hit := ((x - ones*0x20) &^ x) | ((quote - ones) &^ quote) | ((slash - ones) &^ slash)
-		if hit &= high; hit != 0 {
-			return i + bits.TrailingZeros64(hit)/8
+	for ; i+16 <= len(b); i += 16 {
+		two := b[i : i+16 : i+16]
+		if lo, hi := special(two), special(two[8:]); lo != 0 {
+			return i + bits.TrailingZeros64(lo)/8
+		} else if hi != 0 {
+			return i + 8 + bits.TrailingZeros64(hi)/8
 		}
 	}
 	for ; i < len(b); i++ {
@@ -233,4 +231,15 @@ func plain(b []byte, i int) int {
 		}
 	}
 	return len(b)
+}
+
+// special sets the high bit of each of the first eight bytes that is a quote, a
+// backslash or a control character: x-k borrows into the high bit of a byte
+// below k, x^c is 0 where x is c, and x^2 takes '"' to 0x20 and leaves control
+// characters below. A borrow may also mark bytes above a marked one, never the
+// first.
+func special(b []byte) uint64 {
+	const ones, high = 0x0101010101010101, 0x8080808080808080
+	x := binary.LittleEndian.Uint64(b)
+	return (((x ^ ones*2) - ones*0x21) | ((x ^ ones*'\\') - ones)) &^ x & high
 }

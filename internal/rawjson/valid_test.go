@@ -1,6 +1,7 @@
 package rawjson
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -41,6 +42,33 @@ func TestValidDepth(t *testing.T) {
 		} {
 			if !Valid([]byte(in), n) || Valid([]byte(in), n-1) {
 				t.Errorf("%d levels of %.12s: Valid to %d is %v, to %d is %v", n, in, n, Valid([]byte(in), n), n-1, Valid([]byte(in), n-1))
+			}
+		}
+	}
+}
+
+// TestPlain puts every byte at every place of a step, among bytes that a borrow
+// could mark.
+func TestPlain(t *testing.T) {
+	slow := func(b []byte, i int) int {
+		for i < len(b) && b[i] >= 0x20 && b[i] != '"' && b[i] != '\\' {
+			i++
+		}
+		return i
+	}
+	for _, around := range []byte{' ', '!', '#', '[', ']', 0x7f, 0x80, 0x9f, 0xa0, 0xa2, 0xdc, 0xff, '"', '\\', 0} {
+		for size := range 40 {
+			b := bytes.Repeat([]byte{around}, size)
+			for at := range b {
+				for c := range 256 {
+					b[at] = byte(c)
+					for _, from := range []int{0, 1, at} {
+						if got, want := plain(b, from), slow(b, from); got != want {
+							t.Fatalf("plain(%q, %d) = %d, want %d", b, from, got, want)
+						}
+					}
+				}
+				b[at] = around
 			}
 		}
 	}
