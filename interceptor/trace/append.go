@@ -17,11 +17,19 @@ import (
 // reads at most 10,000 levels.
 const maxPayloadDepth = 9_900
 
-// envelopes are buffers of records on their way; the journal copies them into
-// its own before Append returns. Large ones are not kept.
-var envelopes = sync.Pool{New: func() any { b := make([]byte, 0, 2048); return &b }}
+// pool keeps what records need on their way; buffers above maxPooled are not
+// kept.
+var pool = sync.Pool{New: func() any { return &pending{envelope: make([]byte, 0, 2048)} }}
 
 const maxPooled = 2 << 20
+
+// release gives p back; nothing may hold it any more.
+func (p *pending) release() {
+	if cap(p.envelope) <= maxPooled {
+		*p = pending{envelope: p.envelope[:0]}
+		pool.Put(p)
+	}
+}
 
 // Append adds r to the journal. It sets Protocol, Seq, Prev and Hash, and ID
 // and TS where they are empty; r must not be used by others until it returns.
@@ -39,21 +47,16 @@ func (j *Journal) Append(r *Record, payload ...[]byte) error {
 	if err := j.prepare(r); err != nil {
 		return err
 	}
-	buf := envelopes.Get().(*[]byte)
-	defer func() {
-		if cap(*buf) <= maxPooled {
-			envelopes.Put(buf)
-		}
-	}()
-	envelope, err := j.envelope((*buf)[:0], r, payload)
+	p := pool.Get().(*pending)
+	defer p.release()
+	envelope, err := j.envelope(p.envelope, r, payload)
 	if err != nil {
 		return err
 	}
-	*buf = envelope
+	p.r, p.envelope = r, envelope
 	if len(envelope) > maxLine-lineTail-128 {
 		return fmt.Errorf("trace record of %d bytes: at most %d can be written", len(envelope), maxLine-lineTail-128)
 	}
-	p := &pending{r: r, envelope: envelope}
 	j.mu.Lock()
 	if j.closed {
 		j.mu.Unlock()

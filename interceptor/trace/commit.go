@@ -55,18 +55,27 @@ func (j *Journal) commit(q []*pending) {
 // returns how many. On error none is written.
 func (j *Journal) writeSome(q []*pending) (int, error) {
 	buf, seq, hash := j.buf[:0], j.seq, j.hash
-	n := 0
+	n, alone := 0, len(q) == 1
 	for _, p := range q {
 		if n > 0 && j.size+int64(len(buf)+len(p.envelope)+lineTail+128) > j.opt.RotateBytes {
 			break
 		}
+		start := len(buf)
+		if alone {
+			buf = p.envelope // finished where it is
+		} else {
+			buf = append(buf, p.envelope...)
+		}
 		seq++
 		p.r.Seq, p.r.Prev = seq, hash
-		buf, hash = appendChain(buf, p.envelope, seq, hash)
+		buf, hash = appendChain(buf, start, seq, hash)
 		p.r.Hash = hash
 		n++
 	}
-	if cap(buf) <= 1<<20 {
+	switch {
+	case alone:
+		q[0].envelope = buf
+	case cap(buf) <= 1<<20:
 		j.buf = buf
 	}
 	if err := j.write(buf); err != nil {

@@ -82,23 +82,21 @@ func appendStrings(b []byte, key string, values []string) []byte {
 	return append(b, ']')
 }
 
-// appendChain appends envelope, seq, prev and hash as one finished line to dst
-// and returns it with the hash. The hash covers the line without its hash
-// member and newline.
-func appendChain(dst, envelope []byte, seq uint64, prev string) (line []byte, hash string) {
-	start := len(dst)
-	dst = append(dst, envelope...)
-	dst = append(dst, `,"seq":`...)
-	dst = strconv.AppendUint(dst, seq, 10)
-	dst = append(dst, `,"prev":"`...)
-	dst = append(dst, prev...)
-	dst = append(dst, `"}`...)
-	sum := sha256.Sum256(dst[start:])
-	dst = append(dst[:len(dst)-1], hashMember...)
-	dst = append(dst, hashPrefix...)
-	dst = hex.AppendEncode(dst, sum[:])
-	hash = string(dst[len(dst)-hashLen:])
-	return append(dst, "\"}\n"...), hash
+// appendChain makes the envelope that begins at b[start] a finished line, with
+// seq, prev and hash, and returns b with it and the hash. The hash covers the
+// line without its hash member and newline.
+func appendChain(b []byte, start int, seq uint64, prev string) (line []byte, hash string) {
+	b = append(b, `,"seq":`...)
+	b = strconv.AppendUint(b, seq, 10)
+	b = append(b, `,"prev":"`...)
+	b = append(b, prev...)
+	b = append(b, `"}`...)
+	sum := sha256.Sum256(b[start:])
+	b = append(b[:len(b)-1], hashMember...)
+	b = append(b, hashPrefix...)
+	b = hex.AppendEncode(b, sum[:])
+	hash = string(b[len(b)-hashLen:])
+	return append(b, "\"}\n"...), hash
 }
 
 // lineHash returns the hash that a finished line claims and the one its bytes

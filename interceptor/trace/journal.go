@@ -122,7 +122,7 @@ type segmentFile interface {
 // pending is a record on its way into the journal.
 type pending struct {
 	r        *Record
-	envelope []byte
+	envelope []byte // a finished line after it was written alone
 	done     bool
 	err      error
 }

@@ -94,7 +94,7 @@ func TestTamper(t *testing.T) {
 			r, _ := parseRecord(l[7])
 			r.From = "someone"
 			env, _ := appendEnvelope(nil, r)
-			l[7], _ = appendChain(nil, env, r.Seq, r.Prev)
+			l[7], _ = appendChain(env, 0, r.Seq, r.Prev)
 			return l
 		}, 9, FaultPrev},
 	} {
@@ -347,7 +347,7 @@ func FuzzParseRecord(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	line, _ := appendChain(nil, env, 1, genesis)
+	line, _ := appendChain(env, 0, 1, genesis)
 	f.Add(line)
 	f.Add([]byte(`{"protocol":"foldgate/trace.v1","id":"a","kind":"k","seq":1,"correlationId":"s"}`))
 	f.Add([]byte("{}"))
@@ -365,7 +365,7 @@ func FuzzParseRecord(f *testing.F) {
 		if len(r.Payload) > 0 && json.Compact(&payload, r.Payload) != nil {
 			t.Fatalf("payload %q is not JSON", r.Payload)
 		}
-		line, hash := appendChain(nil, env, r.Seq, genesis)
+		line, hash := appendChain(env, 0, r.Seq, genesis)
 		back := rightRecord(bytes.TrimSuffix(line, []byte("\n")))
 		if back == nil || back.Hash != hash || back.ID != r.ID || !slices.Equal(back.CorrelationID, r.CorrelationID) {
 			t.Fatalf("%q is written as %q", data, line)

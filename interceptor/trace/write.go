@@ -114,7 +114,7 @@ func writeJSON(w io.Writer, r *Record) error {
 	if err != nil {
 		return err
 	}
-	line, _ = appendChain(nil, line, r.Seq, r.Prev)
+	line, _ = appendChain(line, 0, r.Seq, r.Prev)
 	copy(line[len(line)-lineTail+len(hashMember):], r.Hash)
 	_, err = w.Write(line)
 	return err
