@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
@@ -78,11 +79,11 @@ func Trace(r *Recorder, locate func(context.Context, *Call)) Middleware {
 
 // request records the request.
 func (r *Recorder) request(ctx context.Context, c *Call) error {
-	rec := &trace.Record{
-		ID: c.Record, From: c.From, To: []string{c.To}, Kind: trace.KindRequest + c.Method,
-		CorrelationID: c.Correlates, Context: c.Context, Audit: r.audit(c),
-	}
-	rec.Audit.Bytes = int64(len(c.Params))
+	e := r.entry(c)
+	defer e.release()
+	rec := &e.rec
+	rec.ID, rec.Kind, rec.From, e.to[0], rec.CorrelationID = c.Record, trace.KindRequest+c.Method, c.From, c.To, c.Correlates
+	e.audit.Bytes = int64(len(c.Params))
 	if !r.Payload {
 		return r.Append(rec)
 	}
@@ -99,12 +100,12 @@ var rpcHead, methodMember, closing = []byte(`{"jsonrpc":"2.0","id":`), []byte(`,
 
 // response records what came back, or the refusal.
 func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error, took time.Duration) error {
-	a := r.audit(c)
+	e := r.entry(c)
+	defer e.release()
+	rec, a := &e.rec, &e.audit
+	rec.Kind, rec.From, e.to[0], e.answers[0] = trace.KindResponse+c.Method, c.To, c.From, c.Record
+	rec.CorrelationID = e.answers[:]
 	a.MS = float64(took.Microseconds()) / 1000
-	rec := &trace.Record{
-		From: c.To, To: []string{c.From}, Kind: trace.KindResponse + c.Method,
-		CorrelationID: []string{c.Record}, Context: c.Context, Audit: a,
-	}
 	var member string
 	var body json.RawMessage
 	switch {
@@ -150,9 +151,29 @@ func (r *Recorder) text(ctx context.Context, err error) string {
 	return clean
 }
 
-// audit fills the audit block from what the layers noted on the call.
-func (r *Recorder) audit(c *Call) *trace.Audit {
-	a := &trace.Audit{
+// An entry is a record and what it points to, in one piece.
+type entry struct {
+	rec         trace.Record
+	audit       trace.Audit
+	tokens      trace.Tokens
+	to, answers [1]string
+}
+
+// entries are for the next calls: the journal keeps nothing of a record.
+var entries = sync.Pool{New: func() any { return new(entry) }}
+
+func (e *entry) release() {
+	*e = entry{}
+	entries.Put(e)
+}
+
+// entry begins a record of c, with what the layers noted on it; release gives
+// it back.
+func (r *Recorder) entry(c *Call) *entry {
+	e := entries.Get().(*entry)
+	e.rec.To, e.rec.Context, e.rec.Audit = e.to[:], c.Context, &e.audit
+	a := &e.audit
+	*a = trace.Audit{
 		Session: c.Session, Principal: c.Principal, Server: c.Server, Method: c.Method, Era: c.Revision,
 		Rung: string(c.Rung), Thread: c.Thread, Traceparent: c.Traceparent,
 		Late: c.Late, Ambiguous: c.Ambiguous, OverBudget: c.Decision == "resource_limit", Workflow: c.Flow.audit(),
@@ -168,7 +189,8 @@ func (r *Recorder) audit(c *Call) *trace.Audit {
 		}
 	}
 	if c.Tokens != (Usage{}) {
-		a.Tokens = &trace.Tokens{
+		a.Tokens = &e.tokens
+		e.tokens = trace.Tokens{
 			Counter: r.Counter, In: c.Tokens.In, Out: c.Tokens.Out, Delivered: c.Tokens.Delivered,
 			Used: c.Tokens.BranchUsed, Budget: c.Tokens.BranchBudget,
 		}
@@ -178,7 +200,7 @@ func (r *Recorder) audit(c *Call) *trace.Audit {
 	}
 	a.Read = c.Read
 	a.Scrub = findings(c.Findings, c.ArgumentFindings)
-	return a
+	return e
 }
 
 // findings sums scrub findings by rule and place.
