@@ -14,11 +14,18 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// arguments decodes the arguments of an own tool strictly.
+// arguments decodes the arguments of an own tool strictly: names are spelled as
+// in its schema, which the decoder alone would not ask for. Who pays is found by
+// the names before that.
 func arguments(c *interceptor.Call, into any) error {
 	raw := c.Arguments
 	if len(raw) == 0 {
 		raw = json.RawMessage(`{}`)
+	}
+	schema, _ := rawjson.Get(ownTool(c.Name).definition, "inputSchema")
+	if u := unknownKey(c.Name, schema, raw); u != nil {
+		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400,
+			Message: fmt.Sprintf("%s takes no %q; its arguments are %s", u.of, clipText(u.key, 64), strings.Join(u.takes, ", "))}
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
@@ -29,20 +36,16 @@ func arguments(c *interceptor.Call, into any) error {
 		}
 	}
 	if err != nil {
-		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Err: err, Message: badArguments(c.Name, raw, err)}
+		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Err: err, Message: badArguments(c.Name, err)}
 	}
 	return nil
 }
 
 // badArguments says which argument of an own tool is wrong, and what it takes.
-func badArguments(tool string, raw []byte, err error) string {
+func badArguments(tool string, err error) string {
 	var wrong *json.UnmarshalTypeError
 	if errors.As(err, &wrong) && wrong.Field != "" {
 		return fmt.Sprintf("%s must be %s, not %s", wrong.Field, jsonType(wrong.Type), wrong.Value)
-	}
-	schema, _ := rawjson.Get(ownTool(tool).definition, "inputSchema")
-	if u := unknownKey(tool, schema, raw); u != nil {
-		return fmt.Sprintf("%s takes no %q; its arguments are %s", u.of, clipText(u.key, 64), strings.Join(u.takes, ", "))
 	}
 	return fmt.Sprintf("the arguments of %s are not as its schema says: %v", tool, err)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/edge"
 )
 
@@ -113,5 +114,25 @@ func TestRunQuestions(t *testing.T) {
 	in := runQuestion{Tool: "a", Each: []json.RawMessage{[]byte(`{"x":1}`), nil}, Parallel: 99}
 	if err := in.check(2); err != nil || len(in.Steps) != 2 || string(in.Steps[1].Arguments) != "{}" || in.Parallel != maxAtOnce || in.MaxTokens != answerTokens {
 		t.Errorf("check filled in %+v, %v", in, err)
+	}
+}
+
+// Who pays is found by the names of arguments, so that another spelling of one,
+// which a decoder would take as well, is no way around a budget.
+func TestArgumentsAsTheSchemaSpellsThem(t *testing.T) {
+	r := newRig(t, false, nil)
+	r.initialize()
+	for _, tc := range []struct{ tool, args, want string }{
+		{"branch_read", `{"Handle":"res_x"}`, `branch_read takes no "Handle"; its arguments are handle, lines`},
+		{"branch_read", `{"handle":"res_x","BRANCH_ID":"br_x"}`, `branch_read takes no "BRANCH_ID"`},
+		{"branch_run", `{"Branch_id":"br_x","tool":"a","each":[{"Tool":1}]}`, `branch_run takes no "Branch_id"`},
+		{"branch_run", `{"steps":[{"Tool":"a"}]}`, `steps[0] takes no "Tool"`},
+		{"branch_return", `{"Branch_ID":"br_x","message":"m"}`, `branch_return takes no "Branch_ID"`},
+		{"branch_create", `{"description":"d","parent_Branch_id":"br_x"}`, `branch_create takes no "parent_Branch_id"`},
+	} {
+		got, _ := rawjson.GetString([]byte(r.tool(tc.tool, tc.args)), "structuredContent", "error", "message")
+		if !strings.HasPrefix(got, tc.want) {
+			t.Errorf("%s %s = %q, want %q", tc.tool, tc.args, got, tc.want)
+		}
 	}
 }
