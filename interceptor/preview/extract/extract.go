@@ -15,7 +15,6 @@ package extract
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -111,12 +110,13 @@ const (
 
 // Grep returns the lines that match, with their numbers as "12:text", lines
 // around them as "11-text", and "--" between groups. No match is no error: it
-// says so. It ends with ctx.
+// says so. It ends with ctx, also within a line.
 func Grep(ctx context.Context, text string, p Pattern) (string, error) {
-	re, err := regexp.Compile(p.Expr)
+	m, err := newMatcher(ctx, p.Expr)
 	if err != nil {
-		return "", wrong("grep", "%v; the syntax is RE2: no look-around, no back-references", err)
+		return "", err
 	}
+	defer m.stop()
 	lines := split(text)
 	from, to := 1, len(lines)
 	if p.Lines != "" {
@@ -128,10 +128,10 @@ func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 	var out strings.Builder
 	matches, shown := 0, 0 // shown is the last line written
 	for n := from; n <= to; n++ {
-		if n%512 == 0 && ctx.Err() != nil {
+		at := m.find(lines[n-1])
+		if m.over() {
 			return "", wrong("grep", "took too long: narrow it with lines, or use a simpler expression")
 		}
-		at := re.FindStringIndex(lines[n-1])
 		if at == nil {
 			continue
 		}
@@ -148,7 +148,7 @@ func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 		}
 		fmt.Fprintf(&out, "%d:%s\n", n, window(lines[n-1], at))
 		shown = n
-		for i := n + 1; i <= min(n+context_, to) && !re.MatchString(lines[i-1]); i++ {
+		for i := n + 1; i <= min(n+context_, to) && m.find(lines[i-1]) == nil; i++ {
 			fmt.Fprintf(&out, "%d-%s\n", i, clip(lines[i-1], longLine))
 			shown = i
 		}

@@ -3,8 +3,10 @@ package extract
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -63,6 +65,35 @@ func TestGrep(t *testing.T) {
 	cancel()
 	if _, err := Grep(ctx, strings.Repeat("x\n", 5000), Pattern{Expr: "y"}); err == nil {
 		t.Error("Grep went on after its context ended")
+	}
+}
+
+// The time ends also within a line, however long one is and whatever is asked.
+func TestGrepEndsWithinALine(t *testing.T) {
+	giant := strings.Repeat("abcdefghij ", 1<<17)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	_, err := Grep(ctx, giant, Pattern{Expr: "(a?b?c?d?e?f?g?){60}z"})
+	if err == nil || !strings.Contains(err.Error(), "took too long") || time.Since(start) > 5*time.Second {
+		t.Errorf("Grep of a line of %d bytes = %v after %v", len(giant), err, time.Since(start))
+	}
+}
+
+// What is read rune by rune matches as what is not.
+func TestGrepByRunes(t *testing.T) {
+	line := "äxxyä\xff" + strings.Repeat("abcdefghij ", 50) + "ende"
+	for _, expr := range []string{"x{1,50}yä", "^ä(x|y|ä|.{40})+j", "(ij .{9}){3}.{20}ende$", "nowhere", "", `\bende\b`} {
+		m, err := newMatcher(t.Context(), expr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := m.find(line)
+		m.steps = maxStride + 1
+		if got := m.find(line); !slices.Equal(got, want) {
+			t.Errorf("%q is found at %v, want %v", expr, got, want)
+		}
+		m.stop()
 	}
 }
 
