@@ -45,6 +45,9 @@ func TestGrep(t *testing.T) {
 		{"neighbours", ten, Pattern{Expr: "four|five", Context: 1}, "3-three\n4:four\n5:five\n6-six"},
 		{"a range", ten, Pattern{Expr: "e", Lines: "9-"}, "9:nine\n10:ten"},
 		{"no match", ten, Pattern{Expr: "zzz", Lines: "2-5"}, "[no match in lines 2-5]"},
+		{"the end of lines of DOS", "a b\r\nb a\r\na\r", Pattern{Expr: "a$"}, "2:b a\r\n3:a\r"},
+		{"their last character", "a b\r\nb a\r\n", Pattern{Expr: `b\r$`}, "1:a b\r"},
+		{"an empty line of DOS", "a\r\n\r\nb\r\n", Pattern{Expr: "^$"}, "2:\r"},
 		{"a long line", "x\n" + long, Pattern{Expr: "needle"}, "2:…(byte 1840) " + strings.Repeat("ä", 80) + "needle" + strings.Repeat("b", 160) + "…"},
 	} {
 		got, err := Grep(t.Context(), tc.text, tc.p)

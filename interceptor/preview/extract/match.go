@@ -5,6 +5,7 @@ import (
 	"io"
 	"regexp"
 	"regexp/syntax"
+	"strings"
 	"sync/atomic"
 	"unicode/utf8"
 )
@@ -41,9 +42,19 @@ func newMatcher(ctx context.Context, expr string) (*matcher, error) {
 // over reports that the time is over; what was not found then says nothing.
 func (m *matcher) over() bool { return m.ended.Load() }
 
-// find returns where a line matches, nil for nowhere. A line that could take
-// long is read rune by rune, slower, so that the end of the time ends it.
+// find returns where a line matches, nil for nowhere. What ends in CR LF ends
+// before both, for those who ask for the end of a line.
 func (m *matcher) find(line string) []int {
+	at := m.within(line)
+	if bare, ok := strings.CutSuffix(line, "\r"); ok && at == nil {
+		return m.within(bare)
+	}
+	return at
+}
+
+// within is find in a line as it is. One that could take long is read rune by
+// rune, slower, so that the end of the time ends it.
+func (m *matcher) within(line string) []int {
 	if len(line) <= maxStride/max(m.steps, 1) {
 		return m.re.FindStringIndex(line)
 	}
