@@ -23,13 +23,15 @@ const (
 
 // compose stores the results together and makes the answer: one line about
 // the batch, what the filter let through, and the calls that failed. Of a batch
-// in which all failed alike that is all: there is nothing to read on in.
+// in which all failed alike that is all: there is nothing to read on in. Only
+// the filter ends with ctx: where it takes too long the results are kept.
 func (b *batch) compose(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, filterTime)
-	defer cancel()
 	none := b.failed() == len(b.results)
 	faults, whole := b.faults()
-	out, err := b.filter(ctx)
+	filtering, cancel := context.WithTimeout(ctx, filterTime)
+	out, err := b.filter(filtering)
+	cancel()
+	ctx = context.WithoutCancel(ctx)
 	switch {
 	case none && (err != nil || out == "null"): // a program for results, and there are none
 		out = ""

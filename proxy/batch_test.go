@@ -104,6 +104,26 @@ func TestRunningBatchIsItsOwners(t *testing.T) {
 	}
 }
 
+// A filter that takes too long takes nothing with it: the answer says so, and the
+// results can be read.
+func TestFilterThatTakesTooLong(t *testing.T) {
+	r := newRig(t, false, nil)
+	b := &batch{
+		g: r.g, rest: folding.NewHandle(), principal: "local", in: runQuestion{Grep: "read", Steps: []runStep{{Tool: "read", Arguments: json.RawMessage(`{}`)}}},
+		results: []stepResult{{text: "what was read", tokens: 3}},
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	got, err := b.compose(over)
+	if want := "[1 call, 3 tokens read; all of it: branch_read " + b.rest + "]\n[the filter failed, the calls were made: grep: took too long"; err != nil || !strings.HasPrefix(got, want) {
+		t.Errorf("the answer = %q, %v; want %q", got, err, want)
+	}
+	s, err := r.g.results.Get(t.Context(), folding.Caller{Principal: "local"}, false, "", b.rest)
+	if err != nil || !strings.Contains(s.Text, "what was read") {
+		t.Errorf("the results = %q, %v", s.Text, err)
+	}
+}
+
 // A batch in a branch is paid by it, also where its answer is fetched later by
 // somebody who does not say so.
 func TestRunningBatchIsPaidByItsBranch(t *testing.T) {
