@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -218,7 +219,7 @@ func (b *batch) store(ctx context.Context, tokens int) bool {
 		if r.fault != "" {
 			text.WriteString("error: " + r.fault)
 		}
-		if by := r.server + "/" + r.tool; r.server != "" && !slices.Contains(made, by) {
+		if by := madeBy(r.server, r.tool); r.server != "" && !slices.Contains(made, by) {
 			made = append(made, by)
 		}
 	}
@@ -231,6 +232,19 @@ func (b *batch) store(ctx context.Context, tokens int) bool {
 		b.g.log.Error("results of a batch not stored", "err", err)
 	}
 	return err == nil
+}
+
+// madeBy names the tool of a server among those that made a batch: some servers
+// have tools with spaces in their names.
+func madeBy(server, tool string) string { return server + "/" + url.PathEscape(tool) }
+
+// maker undoes madeBy.
+func maker(by string) (server, tool string) {
+	server, tool, _ = strings.Cut(by, "/")
+	if own, err := url.PathUnescape(tool); err == nil {
+		tool = own
+	}
+	return server, tool
 }
 
 // keepAnswer stores the answer, once, so that its pages can be read.

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/link"
@@ -121,6 +123,34 @@ func TestFilterThatTakesTooLong(t *testing.T) {
 	s, err := r.g.results.Get(t.Context(), folding.Caller{Principal: "local"}, false, "", b.rest)
 	if err != nil || !strings.Contains(s.Text, "what was read") {
 		t.Errorf("the results = %q, %v", s.Text, err)
+	}
+}
+
+// What a batch of tools with odd names brought can be read, and is booked to them.
+func TestBatchOfToolsWithOddNames(t *testing.T) {
+	const a, b = `two words/100%`, `tab\tand ü`
+	r := newRig(t, false, map[string]fakeUpstream{"up": {version: "2025-11-25", caps: `{"tools":{}}`, serve: func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+		if c.Method == "tools/list" {
+			return result(`{"tools":[{"name":"` + a + `","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}},{"name":"` + b + `","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}`)
+		}
+		return result(`{"content":[{"type":"text","text":"what was read"}]}`)
+	}}})
+	r.initialize()
+	r.ok("tools/list", `{}`)
+	for _, steps := range []string{`{"tool":"up__` + a + `"}`, `{"tool":"up__` + a + `"},{"tool":"up__` + b + `"}`} {
+		text := r.tool("branch_run", `{"steps":[`+steps+`]}`)
+		handle := regexp.MustCompile("res_[0-9a-z]{26}").FindString(text)
+		if got := r.tool("branch_read", `{"handle":"`+handle+`"}`); !strings.Contains(got, "what was read") {
+			t.Errorf("a batch of %s: %s; read on: %s", steps, text, got)
+		}
+	}
+	for made, want := range map[string]trace.Read{
+		madeBy("up", "two words/100%"): {Server: "up", Tool: "two words/100%"}, madeBy("up", "read_file"): {Server: "up", Tool: "read_file"},
+		madeBy("up", "a b") + " " + madeBy("up", "c"): {Tool: "branch_run"}, "": {Tool: "branch_run"},
+	} {
+		if got := readOf(folding.StoredResult{Tool: made}); got.Server != want.Server || got.Tool != want.Tool {
+			t.Errorf("what %q made is booked to %q of %q, want %q of %q", made, got.Tool, got.Server, want.Tool, want.Server)
+		}
 	}
 }
 

@@ -235,9 +235,9 @@ func plainResult(text string, modern bool) []byte {
 func readOf(s folding.StoredResult) *trace.Read {
 	r := &trace.Read{Handle: s.Handle, Server: s.Server, Tool: s.Tool, Context: s.Context}
 	if s.Server == "" { // a batch
-		var one bool
-		if r.Server, r.Tool, one = strings.Cut(s.Tool, "/"); !one || strings.Contains(r.Tool, " ") {
-			r.Server, r.Tool = "", "branch_run"
+		r.Tool = "branch_run"
+		if makers := strings.Fields(s.Tool); len(makers) == 1 {
+			r.Server, r.Tool = maker(makers[0])
 		}
 	}
 	return r
@@ -250,7 +250,7 @@ func (g *Gateway) mayRead(s folding.StoredResult) error {
 	if s.Server == "" { // a batch, of several tools
 		makers = nil
 		for _, m := range strings.Fields(s.Tool) {
-			server, tool, _ := strings.Cut(m, "/")
+			server, tool := maker(m)
 			makers = append(makers, [2]string{server, tool})
 		}
 	}
