@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"regexp"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
@@ -123,6 +125,35 @@ func TestFilterThatTakesTooLong(t *testing.T) {
 	s, err := r.g.results.Get(t.Context(), folding.Caller{Principal: "local"}, false, "", b.rest)
 	if err != nil || !strings.Contains(s.Text, "what was read") {
 		t.Errorf("the results = %q, %v", s.Text, err)
+	}
+}
+
+// An answer that can't be stored, as on a full disk, can be fetched when there is
+// room again; until then whoever asks is told what is wrong.
+func TestAnswerThatCannotBeStored(t *testing.T) {
+	r := newRig(t, false, nil)
+	r.initialize()
+	over := make(chan struct{})
+	close(over)
+	b := &batch{g: r.g, handle: folding.NewHandle(), principal: r.s.Principal, session: r.s.ID, answer: "what was read", detached: true, done: over}
+	if err := r.g.batches.add(b, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.g.results.Close(); err != nil {
+		t.Fatal(err)
+	}
+	read := func() string { return r.tool("branch_read", `{"handle":"`+b.handle+`"}`) }
+	if got := read(); !strings.Contains(got, "storage_failed") || !strings.Contains(got, "try again") {
+		t.Errorf("without a store: %s", got)
+	}
+	var err error
+	if r.g.results, err = folding.OpenResults(filepath.Join(t.TempDir(), "results.db"), folding.ResultsConfig{Quota: 1 << 20, TTL: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if got := read(); !strings.Contains(got, "what was read") {
+			t.Errorf("with a store: %s", got)
+		}
 	}
 }
 

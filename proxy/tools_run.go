@@ -127,9 +127,19 @@ func (in *runQuestion) checkFilter() error {
 	return nil
 }
 
-// await waits for the batch, telling the host how far it is, and returns its
-// answer, or that it goes on and how to wait for it.
+// await waits for the batch and returns its answer, or that it goes on and how to
+// wait for it.
 func (b *batch) await(ctx context.Context, fl *inbound, c *interceptor.Call, maxTokens int) (*interceptor.Result, error) {
+	if res, err := b.wait(ctx, fl, c); res != nil || err != nil {
+		return res, err
+	}
+	fl.s.gw.batches.remove(b)
+	return b.deliver(fl, c, maxTokens)
+}
+
+// wait waits for the batch, telling the host how far it is. It returns nothing
+// when it is over, and what to tell the host where that takes long.
+func (b *batch) wait(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
 	wait := time.NewTimer(answerWithin)
 	defer wait.Stop()
 	tick := time.NewTicker(progressEvery)
@@ -137,8 +147,7 @@ func (b *batch) await(ctx context.Context, fl *inbound, c *interceptor.Call, max
 	for {
 		select {
 		case <-b.done:
-			fl.s.gw.batches.remove(b)
-			return b.deliver(fl, c, maxTokens)
+			return nil, nil
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		case <-tick.C:
@@ -203,17 +212,18 @@ func (b *batch) deliver(fl *inbound, c *interceptor.Call, maxTokens int) (*inter
 
 // awaitStored waits for a batch that its host was told goes on. It returns
 // nothing when the answer can be read from the store, under the batch's handle.
+// An answer that can't be stored is kept for another try.
 func (b *batch) awaitStored(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
-	res, err := b.await(ctx, fl, c, answerTokens)
-	select {
-	case <-b.done:
-	default:
-		return res, err // still running, or the host gave up waiting
+	if res, err := b.wait(ctx, fl, c); res != nil || err != nil {
+		return res, err
 	}
 	if b.err != nil {
+		fl.s.gw.batches.remove(b)
 		return nil, refused(c, b.err)
 	}
-	b.keepAnswer()
-	c.Shrink = nil
+	if !b.keepAnswer() {
+		return nil, refused(c, fmt.Errorf("%w: the answer of the batch could not be stored; try again in a while", folding.ErrStorage))
+	}
+	fl.s.gw.batches.remove(b)
 	return nil, nil
 }
