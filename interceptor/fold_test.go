@@ -272,6 +272,30 @@ func TestFoldUnderContention(t *testing.T) {
 }
 
 // The saving on the generated fixtures, in tokens of o200k_base.
+// What a tool makes smaller is counted before it is delivered: a budget holds also
+// where that is still too large.
+func TestShrunkIsCounted(t *testing.T) {
+	f := newFoldBench(t)
+	for _, tc := range []struct {
+		name   string
+		shrunk int // tokens, about
+		cut    bool
+	}{{"fits", 100, false}, {"does not", 900, true}} {
+		b := f.branch(300)
+		c := &Call{Principal: me.Principal, Session: me.Session, Method: "tools/call", Name: "branch_read", Metered: true, Branch: b}
+		res, err := Meter(f.m, f.gauge)(func(_ context.Context, c *Call) (*Result, error) {
+			c.Shrink = func(int) *Result { return &Result{Body: json.RawMessage(textBody(words(tc.shrunk)))} }
+			return &Result{Body: json.RawMessage(textBody(words(1000)))}, nil
+		})(t.Context(), c)
+		if err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		if n := f.gauge.Result(res); n > 299 || n != c.Tokens.Delivered || c.Truncated != tc.cut {
+			t.Errorf("%s: %d tokens delivered, %d booked, cut %v; the branch had 299", tc.name, n, c.Tokens.Delivered, c.Truncated)
+		}
+	}
+}
+
 func TestFoldSaving(t *testing.T) {
 	f := newFoldBench(t)
 	raw, shown := 0, 0

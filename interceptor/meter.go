@@ -91,9 +91,11 @@ func (c *Call) deliver(ctx context.Context, fl *folding.Call, g Gauge, res *Resu
 	}
 	if c.Shrink != nil { // another call took the rest meanwhile
 		if small := c.Shrink(granted); small != nil {
-			c.Tokens.Delivered = c.measure(g, small)
-			fl.Refund(granted - c.Tokens.Delivered)
-			return small, nil
+			if n := c.measure(g, small); n <= granted {
+				c.Tokens.Delivered = n
+				fl.Refund(granted - n)
+				return small, nil
+			}
 		}
 	}
 	var cut *Result
