@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -17,11 +18,11 @@ import (
 // Limits of one branch_read.
 const (
 	readTokens  = 2000            // a page, where the call does not say
-	leastTokens = 100             // the smallest page
+	leastTokens = 100             // the smallest page, before scaling
 	readTime    = 5 * time.Second // regular expressions, jq, search
 	searchHits  = 8
 	readReserve = 256 // what a read leaves of a branch
-	noteTokens  = 60  // kept free for the line that names the next page
+	noteTokens  = 60  // kept free for the line that names the next page, before scaling
 )
 
 // readQuestion are the arguments of branch_read.
@@ -141,7 +142,6 @@ func (in *readQuestion) check() error {
 	if in.MaxTokens == 0 {
 		in.MaxTokens = readTokens
 	}
-	in.MaxTokens = max(in.MaxTokens, leastTokens)
 	return nil
 }
 
@@ -179,12 +179,16 @@ func (in *readQuestion) answer(ctx context.Context, p *extract.Programs, princip
 // result of any tool, and not all that the branch has left: its agent must
 // still be able to return.
 func (g *Gateway) pageSize(c *interceptor.Call, asked int) int {
-	size := min(asked, max(g.cfg.Results.MainThreshold, leastTokens))
+	least := g.scaled(leastTokens)
+	size := min(max(asked, least), max(g.cfg.Results.MainThreshold, least))
 	if left, ok := c.Left(); ok {
 		size = min(size, max(left-readReserve, left/2))
 	}
 	return max(size, 1)
 }
+
+// scaled is n tokens of the encoding as they are counted, but no fewer than n.
+func (g *Gateway) scaled(n int) int { return int(math.Ceil(float64(n) * max(g.cfg.Budget.Scale, 1))) }
 
 // page returns page n of a text, of at most size tokens, with a line that
 // names the next: by handle, or as a repetition of the call where that is "".
@@ -192,7 +196,7 @@ func (g *Gateway) page(fl *inbound, out, handle string, n, size int) (*intercept
 	if n == 1 && !g.counter.Exceeds(out, size) {
 		return &interceptor.Result{Body: plainResult(out, fl.modern)}, nil
 	}
-	room := size - noteTokens
+	room := size - g.scaled(noteTokens)
 	if room < 1 {
 		return nil, &interceptor.Refusal{Reason: "resource_limit", Code: "budget_exhausted", Status: 409,
 			Message: fmt.Sprintf("the branch has %d tokens left, too few for a page; return its findings with branch_return", size)}

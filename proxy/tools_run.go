@@ -106,7 +106,6 @@ func (in *runQuestion) check(maxCalls int) error {
 	if in.MaxTokens == 0 {
 		in.MaxTokens = answerTokens
 	}
-	in.MaxTokens = max(in.MaxTokens, leastTokens)
 	if in.Parallel == 0 {
 		in.Parallel = defaultAtOnce
 	}

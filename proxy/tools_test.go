@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/edge"
@@ -114,6 +115,35 @@ func TestRunQuestions(t *testing.T) {
 	in := runQuestion{Tool: "a", Each: []json.RawMessage{[]byte(`{"x":1}`), nil}, Parallel: 99}
 	if err := in.check(2); err != nil || len(in.Steps) != 2 || string(in.Steps[1].Arguments) != "{}" || in.Parallel != maxAtOnce || in.MaxTokens != answerTokens {
 		t.Errorf("check filled in %+v, %v", in, err)
+	}
+}
+
+// A page has at most the tokens asked for, its last line included, whatever a
+// token is taken for.
+func TestPagesKeepTheirSize(t *testing.T) {
+	text := strings.Repeat("a line of some words\n", 50_000)
+	for _, scale := range []float64{0.5, 1, 1.37, 3, 10} {
+		c, err := counter(t).WithScale(scale)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := DefaultConfig()
+		cfg.Budget.Scale = scale
+		g := &Gateway{counter: c, cfg: cfg}
+		for _, asked := range []int{1, 100, 350, 1000, 7000} {
+			for _, handle := range []string{"", folding.NewHandle()} {
+				for _, n := range []int{1, 2, 15} {
+					size := g.pageSize(&interceptor.Call{}, asked)
+					res, err := g.page(&inbound{}, text, handle, n, size)
+					if err != nil {
+						t.Fatalf("scale %v, page %d of %d tokens: %v", scale, n, asked, err)
+					}
+					if got := (interceptor.Gauge{Counter: c}).Result(res); got > size || size < asked {
+						t.Errorf("scale %v: page %d has %d tokens, asked for %d, want at most %d", scale, n, got, asked, size)
+					}
+				}
+			}
+		}
 	}
 }
 
