@@ -113,14 +113,14 @@ func (w *Workflows) call(ctx context.Context, c *Call, next Handler) (*Result, e
 	w.Locate(ctx, c)
 	f := c.Flow
 	if f.err != nil {
-		return nil, w.refuse(c, f.err)
+		return nil, w.refuse(ctx, c, f.err)
 	}
 	if f.Rule.Role == workflow.RoleOpen {
 		w.sweep(ctx)
 	}
 	record := trace.NewID()
 	if err := w.Engine.Begin(ctx, f.step, c.Record, record); err != nil {
-		return nil, w.refuse(c, err)
+		return nil, w.refuse(ctx, c, err)
 	}
 	f.begun = true
 	w.began(c, record)
@@ -141,8 +141,9 @@ func (w *Workflows) call(ctx context.Context, c *Call, next Handler) (*Result, e
 	return f.echo(res, err)
 }
 
-// refuse notes the decision on the call and returns what the model reads.
-func (w *Workflows) refuse(c *Call, err error) error {
+// refuse notes the decision on the call and returns what the model reads. Of a
+// call that is over it is why: the store can't be asked any more, but has no fault.
+func (w *Workflows) refuse(ctx context.Context, c *Call, err error) error {
 	f := c.Flow
 	r := &Refusal{Reason: "invalid", Code: "context_not_found", Status: 404, Err: err}
 	arg := f.Echo.Argument
@@ -157,6 +158,8 @@ func (w *Workflows) refuse(c *Call, err error) error {
 		r.Message = fmt.Sprintf("context %s is unknown or expired; call %s to start a new one", f.Handle, f.Opener)
 	case errors.Is(err, workflow.ErrUnknown):
 		r.Message = fmt.Sprintf("%s is not a handle that %s returned; pass one as it was returned, or leave it out", arg, f.Opener)
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
 	default:
 		w.Log.Error("workflow store", "err", err)
 		r.Reason, r.Code, r.Status = "workflow", "workflow_unavailable", 500

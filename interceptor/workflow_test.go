@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log/slog"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -116,6 +118,34 @@ func TestStatusOf(t *testing.T) {
 
 // A block that carries a handle outlives folding; what only looks like one does
 // not keep its text from being folded.
+// A call that is over before its step could be kept is refused for that, and not
+// as if the store had a fault.
+func TestStepOfACallThatIsOver(t *testing.T) {
+	store, err := workflow.OpenStore(filepath.Join(t.TempDir(), "workflows.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	rules, faults := workflow.Compile([]workflow.Spec{{Name: "w", TTL: time.Hour, Evidence: []workflow.Evidence{workflow.Explicit},
+		Tools: []workflow.ToolSpec{{Role: workflow.RoleOpen, Server: "s", Tool: "open"}}}})
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	var log strings.Builder
+	w := &Workflows{Engine: workflow.NewEngine(store, time.Now), Log: slog.New(slog.NewTextHandler(&log, nil))}
+	ended := &folding.EndedError{BranchID: "br_x"}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(ended)
+	c := &Call{Principal: "ada", Flow: &Flow{Rule: rules.Find("s", "open")}}
+	res, err := w.Middleware()(func(context.Context, *Call) (*Result, error) {
+		t.Error("the call was made")
+		return nil, nil
+	})(ctx, c)
+	if res != nil || err != error(ended) || c.Decision != "" || log.Len() > 0 {
+		t.Errorf("the call = %v, %v (%s), log %s; want %v", res, err, c.Decision, &log, ended)
+	}
+}
+
 func TestHandleBlock(t *testing.T) {
 	body := appendHandle(json.RawMessage(`{"content":[{"type":"text","text":"long"}]}`), "context_id", flowID)
 	p := splitResult(body)
