@@ -79,18 +79,26 @@ type folder struct {
 func (f *folder) apply(ctx context.Context, c *Call, res *Result, rule FoldRule) *Result {
 	n := c.measure(f.gauge, res)
 	c.Tokens.Out = n
-	limit, room := f.threshold(c, res, rule), math.MaxInt
-	if left, ok := c.Left(); ok {
-		limit, room = min(limit, left), sparing(left) // over left, folding is the only way to deliver anything
+	limit, left, room := f.threshold(c, res, rule), math.MaxInt, math.MaxInt
+	if here, ok := c.Left(); ok {
+		left, room = here, sparing(here) // over left, folding is the only way to deliver anything
 	}
-	if n > limit {
-		if small := f.fold(ctx, c, res, room); small != nil {
-			return small
+	if n > min(limit, left) {
+		if p := splitResult(res.Body); n > left || f.large(p, limit) {
+			if small := f.fold(ctx, c, p, room); small != nil {
+				return small
+			}
 		}
 	}
 	// Others of the branch may have taken what was left by the time Meter books.
-	c.Shrink = func(budget int) *Result { return f.fold(ctx, c, res, sparing(budget)) }
+	c.Shrink = func(budget int) *Result { return f.fold(ctx, c, splitResult(res.Body), sparing(budget)) }
 	return res
+}
+
+// large reports whether what can be folded of a result over limit is over it by
+// itself: the words beside an image are not folded for the image's sake.
+func (f *folder) large(p parts, limit int) bool {
+	return len(p.kept) <= len("[]") || p.structured != nil || f.gauge.Counter.Exceeds(p.text, limit)
 }
 
 // sparing is how much of what is left a preview may take.
@@ -111,10 +119,9 @@ func (f *folder) threshold(c *Call, res *Result, rule FoldRule) int {
 	return limit
 }
 
-// fold stores res and returns it with a preview in the place of its text, in
+// fold stores a result and returns it with a preview in the place of its text, in
 // at most room tokens; nil where that can't be done or saves nothing.
-func (f *folder) fold(ctx context.Context, c *Call, res *Result, room int) *Result {
-	parts := splitResult(res.Body)
+func (f *folder) fold(ctx context.Context, c *Call, parts parts, room int) *Result {
 	if parts.text == "" {
 		return nil
 	}

@@ -194,6 +194,25 @@ func TestFoldKeepsTheRest(t *testing.T) {
 	}
 }
 
+// An image counts as much as a long text, but it is not the words beside it that
+// are large: they are folded only where they are, or where nothing else fits.
+func TestFoldBesideAnImage(t *testing.T) {
+	f := newFoldBench(t)
+	for _, tc := range []struct {
+		name           string
+		budget, tokens int
+		folded         bool
+	}{
+		{"a caption", 8192, 100, false}, {"a long text", 8192, 1100, true}, {"what does not fit", 1950, 400, true}, {"one that fits", 1800, 100, false},
+	} {
+		body := `{"content":[{"type":"image","data":"aGk=","mimeType":"image/png"},` + strings.TrimPrefix(textBody(words(tc.tokens)), `{"content":[`)
+		c, res, err := f.call(f.branch(tc.budget), body)
+		if err != nil || c.Folded != tc.folded || !tc.folded && string(res.Body) != body {
+			t.Errorf("%s: folded = %v, %v; want %v", tc.name, c.Folded, err, tc.folded)
+		}
+	}
+}
+
 // Where the structured content is what is large, it is what is previewed, and
 // a short text beside it is delivered whole.
 func TestFoldStructured(t *testing.T) {
