@@ -290,7 +290,6 @@ func TestFoldUnderContention(t *testing.T) {
 	}
 }
 
-// The saving on the generated fixtures, in tokens of o200k_base.
 // What a tool makes smaller is counted before it is delivered: a budget holds also
 // where that is still too large.
 func TestShrunkIsCounted(t *testing.T) {
@@ -315,6 +314,7 @@ func TestShrunkIsCounted(t *testing.T) {
 	}
 }
 
+// The saving on the generated fixtures, in tokens of o200k_base.
 func TestFoldSaving(t *testing.T) {
 	f := newFoldBench(t)
 	raw, shown := 0, 0

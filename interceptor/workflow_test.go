@@ -116,8 +116,6 @@ func TestStatusOf(t *testing.T) {
 	}
 }
 
-// A block that carries a handle outlives folding; what only looks like one does
-// not keep its text from being folded.
 // A call that is over before its step could be kept is refused for that, and not
 // as if the store had a fault.
 func TestStepOfACallThatIsOver(t *testing.T) {
@@ -146,6 +144,8 @@ func TestStepOfACallThatIsOver(t *testing.T) {
 	}
 }
 
+// A block that carries a handle outlives folding; what only looks like one does
+// not keep its text from being folded.
 func TestHandleBlock(t *testing.T) {
 	body := appendHandle(json.RawMessage(`{"content":[{"type":"text","text":"long"}]}`), "context_id", flowID)
 	p := splitResult(body)
