@@ -21,13 +21,15 @@ type builtin struct {
 	gone   chan struct{}
 }
 
-// openBuiltin opens the server that u names.
+// openBuiltin opens the server that u names. The state directory often lies below
+// a root, and is not shown: the trace in it is the operator's, and has the calls
+// of every principal.
 func openBuiltin(c Config, u *UpstreamConfig) (link.Link, error) {
 	roots := make([]string, len(u.Roots))
 	for i, r := range u.Roots {
 		roots[i] = c.path(r)
 	}
-	server, err := files.New(roots)
+	server, err := files.New(roots, c.StatePath())
 	if err != nil {
 		return nil, fmt.Errorf("roots: %w", err)
 	}

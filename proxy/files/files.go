@@ -15,7 +15,9 @@
 // Every file is opened through an [os.Root]: a path with "..", an absolute
 // path and a symbolic link can't lead out of a root, also when a link changes
 // between a check and its use. Nothing is ever written. Only directories and
-// regular files are opened; devices, pipes and sockets are refused.
+// regular files are opened; devices, pipes and sockets are refused. What is
+// hidden, such as the gateway's own state, is neither listed nor searched nor
+// read, though it may lie below a root.
 //
 // # Paths
 //
@@ -39,6 +41,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 )
 
@@ -53,15 +56,17 @@ type Server struct {
 
 // root is one directory that may be read, with everything below it.
 type root struct {
-	name string   // first segment of paths where there are several roots
-	dirs []string // absolute paths of the root: as given and with links resolved
-	fs   *os.Root
+	name   string   // first segment of paths where there are several roots
+	dirs   []string // absolute paths of the root: as given and with links resolved
+	hidden []string // absolute paths of directories below it that are not shown
+	fs     *os.Root
 }
 
 // New opens the roots. It fails if there is none, or one is not a directory
 // that can be opened; the error names it. Relative roots are relative to the
-// working directory.
-func New(roots []string) (*Server, error) {
+// working directory. Directories that are hidden are not shown where they lie
+// below a root; a root in one of them is shown, since somebody asked for it.
+func New(roots []string, hidden ...string) (*Server, error) {
 	if len(roots) == 0 {
 		return nil, errors.New("files: no roots: name at least one directory")
 	}
@@ -78,6 +83,7 @@ func New(roots []string) (*Server, error) {
 			r.name = base + "-" + strconv.Itoa(n)
 		}
 		taken[r.name] = true
+		r.hide(hidden)
 		s.roots = append(s.roots, r)
 	}
 	return s, nil
@@ -103,6 +109,34 @@ func openRoot(dir string) (*root, error) {
 		r.name = "root"
 	}
 	return r, nil
+}
+
+// hide notes which of these directories lie below r.
+func (r *root) hide(dirs []string) {
+	for _, dir := range dirs {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			continue
+		}
+		paths := []string{abs}
+		if real, err := filepath.EvalSymlinks(abs); err == nil && real != abs {
+			paths = append(paths, real)
+		}
+		for _, p := range paths {
+			if slices.ContainsFunc(r.dirs, func(top string) bool { return below(top, p) != "" }) {
+				r.hidden = append(r.hidden, p)
+			}
+		}
+	}
+}
+
+// below returns the path from dir to p, slash-separated, "" where p is not below dir.
+func below(dir, p string) string {
+	rel, err := filepath.Rel(dir, p)
+	if err != nil || rel == "." || !filepath.IsLocal(rel) {
+		return ""
+	}
+	return filepath.ToSlash(rel)
 }
 
 // Close releases the roots. Calls that are under way, and later ones, answer

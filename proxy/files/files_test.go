@@ -165,6 +165,32 @@ func TestConfinement(t *testing.T) {
 
 // A link that changes between a lookup and an open must not let anything out:
 // the property is that no call ever returns the content from outside.
+func TestHidden(t *testing.T) {
+	dir := tree(t, map[string]string{
+		"a.txt": "needle", "state/trace/1.jsonl": "needle", "state2/b": "needle", "sub/state/c": "needle",
+		"link": "->state", "deep": "->state/trace",
+	})
+	s, err := New([]string{dir}, filepath.Join(dir, "state"), filepath.Join(dir, "not", "there"))
+	must(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	for _, path := range []string{"state", "state/trace", "state/trace/1.jsonl", "./sub/../state/trace/1.jsonl", "link/trace/1.jsonl", "deep/1.jsonl", "state/nope", filepath.Join(dir, "state", "trace", "1.jsonl")} {
+		for tool, member := range map[string]string{"read_file": "", "list_directory": "", "grep": `,"pattern":"needle"`, "search_files": `,"pattern":"*"`} {
+			got := call(t, s, tool, fmt.Sprintf(`{"path":%q%s}`, path, member))
+			if !strings.HasPrefix(got, "error: ") || !strings.Contains(got, "foldgate's own state") {
+				t.Errorf("%s of %s: %q, want a refusal", tool, path, got)
+			}
+		}
+	}
+	want(t, "list", call(t, s, "list_directory", `{}`), "a.txt 6\ndeep@\nlink@\nstate2/\nsub/")
+	want(t, "search", call(t, s, "search_files", `{"pattern":"**"}`), "a.txt\nstate2/b\nsub/state/c")
+	want(t, "grep", call(t, s, "grep", `{"pattern":"needle"}`), "a.txt\n1:needle\n\nstate2/b\n1:needle\n\nsub/state/c\n1:needle")
+	// A root that is hidden itself was asked for.
+	s, err = New([]string{filepath.Join(dir, "state", "trace")}, filepath.Join(dir, "state"))
+	must(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	want(t, "a root in it", call(t, s, "read_file", `{"path":"1.jsonl"}`), "needle")
+}
+
 func TestSymlinkRace(t *testing.T) {
 	outside := tree(t, map[string]string{"f": "OUTSIDE"})
 	dir := tree(t, map[string]string{"real/f": "inside", "d": "->real"})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 )
@@ -67,7 +68,7 @@ func describe(e fs.DirEntry) string {
 	return name
 }
 
-// readDir returns the entries of a directory, sorted by name.
+// readDir returns the entries of a directory that are shown, sorted by name.
 func (s *Server) readDir(ctx context.Context, p place) ([]fs.DirEntry, error) {
 	f, err := s.openDir(p)
 	if err != nil {
@@ -88,6 +89,7 @@ func (s *Server) readDir(ctx context.Context, p place) ([]fs.DirEntry, error) {
 			return nil, s.explain(p, err)
 		}
 	}
+	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return !p.r.lists(path.Join(p.rel, e.Name())) })
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, nil
 }

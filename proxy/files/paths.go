@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,9 +21,56 @@ type place struct {
 	rel string // slash-separated, clean, local; "." for the root itself
 }
 
-// resolve finds the root that p lies in. It only looks at the text of p: what
-// is there, and whether a link leads out, is decided when it is opened.
+// resolve finds the root that p lies in, and refuses what is hidden. Else it only
+// looks at the text of p: what is there, and whether a link leads out, is
+// decided when it is opened.
 func (s *Server) resolve(p string) (place, error) {
+	at, err := s.locate(p)
+	if err == nil && at.r != nil && at.r.hides(at.rel) {
+		return place{}, fmt.Errorf("%s is foldgate's own state and may not be read: branch_read reads stored results", s.show(at))
+	}
+	return at, err
+}
+
+// hides reports whether rel is a hidden directory or below one, by whatever
+// name or symbolic link.
+func (r *root) hides(rel string) bool {
+	if len(r.hidden) == 0 {
+		return false
+	}
+	full := filepath.Join(r.dirs[0], filepath.FromSlash(rel))
+	if real, err := filepath.EvalSymlinks(full); err == nil {
+		full = real
+	}
+	for dir := full; slices.ContainsFunc(r.dirs, func(top string) bool { return below(top, dir) != "" }); dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		for _, h := range r.hidden {
+			if dir == h {
+				return true
+			}
+			if other, fault := os.Stat(h); err == nil && fault == nil && os.SameFile(info, other) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// lists reports whether a listing or a walk shows rel. Both go down from what
+// was resolved, and follow no links, so the names suffice.
+func (r *root) lists(rel string) bool {
+	for _, h := range r.hidden {
+		for _, dir := range r.dirs {
+			if below(dir, h) == rel {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// locate is resolve by the text of p alone.
+func (s *Server) locate(p string) (place, error) {
 	if strings.ContainsRune(p, 0) {
 		return place{}, fmt.Errorf("path %s contains a NUL byte", display(p))
 	}

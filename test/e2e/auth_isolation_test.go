@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -110,6 +112,29 @@ func TestPrincipalsAreAlone(t *testing.T) {
 				t.Errorf("a record of bob's is in a workflow: %s %+v", r.Kind, r.Audit.Workflow)
 			}
 		})
+	}
+}
+
+// The state directory often lies below a root of the built-in file server, and
+// holds the calls of every principal. No tool of that server shows it.
+func TestFilesDoNotShowTheState(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, principals()+"upstreams:\n  files: {builtin: files, roots: [.]}\n")
+	write(t, filepath.Join(g.dir, "notes.txt"), "what alice looks for\n")
+	url := g.http()
+	alice, bob := g.as(t, url, mcpclient.Legacy, "alice"), g.as(t, url, mcpclient.Legacy, "bob")
+	said(t, tool(t, alice, ctx, "files__grep", `{"pattern":"alice looks"}`))
+	if journal, err := os.ReadFile(filepath.Join(g.dir, "state", "trace", "trace-000000000000001.jsonl")); err != nil || !strings.Contains(string(journal), "alice looks") {
+		t.Fatalf("her call is not in the trace (%v):\n%s", err, journal)
+	}
+	for name, args := range map[string]string{"files__list_directory": `{}`, "files__search_files": `{"pattern":"**"}`, "files__grep": `{"pattern":"alice looks"}`} {
+		if got := said(t, tool(t, bob, ctx, name, args)); strings.Contains(got, "state") {
+			t.Errorf("%s shows bob %s", name, got)
+		}
+	}
+	m := tool(t, bob, ctx, "files__read_file", `{"path":"state/trace/trace-000000000000001.jsonl"}`)
+	if got := string(m.Result); !strings.Contains(got, `"isError":true`) || !strings.Contains(got, "foldgate's own state") {
+		t.Errorf("of the trace bob reads %s", got)
 	}
 }
 
