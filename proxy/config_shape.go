@@ -31,7 +31,7 @@ func misshaped(n ast.Node, t reflect.Type, key string) (faults []Fault) {
 		return misshapedFields(pairs, t, key)
 	case t.Kind() == reflect.Map && isMapping:
 		for _, v := range pairs {
-			faults = append(faults, misshaped(v.Value, t.Elem(), join(key, v.Key.String()))...)
+			faults = append(faults, misshaped(v.Value, t.Elem(), join(key, keyName(v.Key)))...)
 		}
 	case t.Kind() == reflect.Slice && isList:
 		for i, v := range list.Values {
@@ -47,6 +47,12 @@ func misshaped(n ast.Node, t reflect.Type, key string) (faults []Fault) {
 		return bad("must be a list, such as [first, second]")
 	case isMapping, isList:
 		return bad("must be %s", single(t))
+	case t == reflect.TypeFor[time.Duration]():
+		if s, ok := n.(*ast.StringNode); ok {
+			if _, err := time.ParseDuration(s.Value); err != nil {
+				return bad("must be %s; there is no unit for days", single(t))
+			}
+		}
 	}
 	return faults
 }
@@ -55,7 +61,7 @@ func misshaped(n ast.Node, t reflect.Type, key string) (faults []Fault) {
 func misshapedFields(pairs []*ast.MappingValueNode, t reflect.Type, key string) (faults []Fault) {
 	names := fieldNames(t)
 	for _, v := range pairs {
-		name := strings.Trim(v.Key.String(), `"'`)
+		name := keyName(v.Key)
 		if v.Key.Type() == ast.MergeKeyType {
 			continue
 		}

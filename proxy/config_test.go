@@ -74,12 +74,18 @@ func TestConfigFaults(t *testing.T) {
 		{"list for a mapping", "upstreams:\n  - {command: [x]}\n", []Fault{{"upstreams", 2, "must hold keys"}}},
 		{"text for keys", "trace: off\n", []Fault{{"trace", 1, "must hold keys: payload, on_error, "}}},
 		{"number for a time", "folding: {retention: 24}\n", []Fault{{"folding.retention", 1, "must be a time with its unit, such as 90m or 24h"}}},
+		{"days", "folding:\n  retention: 1d\n", []Fault{{"folding.retention", 2, "such as 90m or 24h; there is no unit for days"}}},
+		{"days in a list", "workflows:\n  - name: w\n    ttl: 7d\n", []Fault{{"workflows[0].ttl", 3, "no unit for days"}}},
 		{"text for a number", "budget: {scale: much}\n", []Fault{{"budget.scale", 1, "must be a number"}}},
 		{"text for yes or no", "folding: {require_session_id: maybe}\n", []Fault{{"folding.require_session_id", 1, "must be true or false"}}},
 		{"too large", "folding: {max_depth: 99999999999999999999}\n", []Fault{{"folding.max_depth", 1, ""}}},
 		{"unknown top level key", "lisen: x\n", []Fault{{"lisen", 1, "no such key; use one of listen, "}}},
 		{"duplicate key", "state_dir: a\nstate_dir: b\n", []Fault{{"state_dir", 2, "already defined"}}},
 		{"unset variable", "upstreams:\n  a:\n    url: http://x/${NOPE}\n", []Fault{{"upstreams.a.url", 3, "NOPE is not set"}}},
+		{"unset variable in a block", "upstreams:\n  a:\n    url: >-\n      http://x/${NOPE}\n", []Fault{{"upstreams.a.url", 0, "NOPE is not set"}}},
+		{"open variable", "upstreams:\n  a: {url: http://x/, headers: {A: \"${NOPE SECRET\"}}\n", []Fault{{"upstreams.a.headers.A", 2, "has ${ without the }"}}},
+		{"variable with a default", "upstreams:\n  a: {url: \"http://x/${NOPE:-SECRET}\"}\n", []Fault{{"upstreams.a.url", 2, "there are no defaults here; set the variable and write ${NOPE}"}}},
+		{"quoted keys", "upstreams:\n  a: {command: [x]}\n  \"b\":\n    \"url\": ftp://x\n", []Fault{{"upstreams.b.url", 4, "not an http"}}},
 		{"two prefixes", "upstreams:\n  a: {command: [x], prefix: p}\n  b: {command: [y], prefix: p}\n", []Fault{{"upstreams.b.prefix", 3, `also the prefix of upstream "a"`}}},
 		{"two kinds", "upstreams:\n  a: {command: [x], url: http://h/}\n", []Fault{{"upstreams.a", 2, "exactly one of"}}},
 		{"no kind", "upstreams:\n  a: {prefix: p}\n", []Fault{{"upstreams.a", 2, "exactly one of"}}},
@@ -129,6 +135,11 @@ func TestConfigExpandsAndKeepsOrder(t *testing.T) {
 	}
 	if got := c.Upstreams["alpha"].Command[2]; got != "echo $HOME" {
 		t.Errorf("command = %q, want $$ as one dollar sign", got)
+	}
+	c, faults = parseConfig([]byte("upstreams:\n  a:\n    url: http://h/\n    headers:\n      A: >-\n        Bearer\n        ${SET}\n      B: |-\n        $${SET}\n"),
+		func(k string) (string, bool) { return "v", k == "SET" })
+	if diff := cmp.Diff(map[string]string{"A": "Bearer v", "B": "${SET}"}, c.Upstreams["a"].Headers); diff != "" || len(faults) > 0 {
+		t.Errorf("variables in blocks: %v (-want +got):\n%s", faults, diff)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 )
 
-var variable = regexp.MustCompile(`\$\$|\$\{([^}]*)\}`)
+var variable = regexp.MustCompile(`\$\$|\$\{[^}]*\}?`)
 
 // expand replaces ${NAME} in every string value below n ($$ stands for $) and
 // notes the line of every key.
@@ -28,7 +28,7 @@ func expand(n ast.Node, key string, env func(string) (string, bool), lines map[s
 			faults = append(faults, expand(v, key, env, lines)...)
 		}
 	case *ast.MappingValueNode:
-		at := join(key, n.Key.String())
+		at := join(key, keyName(n.Key))
 		lines[at] = line(n.Key)
 		faults = append(faults, expand(n.Value, at, env, lines)...)
 	case *ast.SequenceNode:
@@ -39,20 +39,36 @@ func expand(n ast.Node, key string, env func(string) (string, bool), lines map[s
 		return expand(n.Value, key, env, lines)
 	case *ast.AnchorNode:
 		return expand(n.Value, key, env, lines)
+	case *ast.LiteralNode: // a block, after | or >
+		return expand(n.Value, key, env, lines)
 	case *ast.StringNode:
 		n.Value = variable.ReplaceAllStringFunc(n.Value, func(m string) string {
-			if m == "$$" {
-				return "$"
-			}
-			name := m[2 : len(m)-1]
-			v, ok := env(name)
-			if !ok {
-				faults = append(faults, Fault{Key: key, Line: line(n), Msg: fmt.Sprintf("the environment variable %s is not set (write $${%s} for the text itself)", name, name)})
+			v, fault := substitute(m, env)
+			if fault != "" {
+				faults = append(faults, Fault{Key: key, Line: line(n), Msg: fault})
 			}
 			return v
 		})
 	}
 	return faults
+}
+
+// substitute returns what stands for one match of variable, or what is wrong with it.
+func substitute(m string, env func(string) (string, bool)) (value, fault string) {
+	if m == "$$" {
+		return "$", ""
+	}
+	name, closed := strings.CutSuffix(m[2:], "}")
+	if !closed { // what follows may be a secret
+		return "", "has ${ without the } that ends it (write $${ for the text itself)"
+	}
+	if v, ok := env(name); ok {
+		return v, ""
+	}
+	if name, _, extra := strings.Cut(name, ":"); extra {
+		return "", fmt.Sprintf("${%s:...} is more than the name of a variable: there are no defaults here; set the variable and write ${%[1]s}", name)
+	}
+	return "", fmt.Sprintf("the environment variable %s is not set (write $${%[1]s} for the text itself)", name)
 }
 
 func join(a, b string) string {
@@ -83,11 +99,14 @@ func mappingKeys(body ast.Node, name string) (keys []string) {
 		}
 		inner, _ := mapping(v.Value)
 		for _, e := range inner {
-			keys = append(keys, strings.Trim(e.Key.String(), `"'`))
+			keys = append(keys, keyName(e.Key))
 		}
 	}
 	return keys
 }
+
+// keyName returns a key without the quotes that it may be written in.
+func keyName(k ast.MapKeyNode) string { return strings.Trim(k.String(), `"'`) }
 
 // plain takes tags and anchors off a node.
 func plain(n ast.Node) ast.Node {
