@@ -26,6 +26,9 @@ offer the same name, or that a rule of a workflow names a tool that no upstream
 shows. It changes nothing: no state directory is written.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if wait <= 0 {
+				return usageError{fmt.Errorf("--wait: %s is no time to wait; use one such as 30s", wait)}
+			}
 			cfg, err := proxy.Find(a.config)
 			if err != nil {
 				return err

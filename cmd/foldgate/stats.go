@@ -36,6 +36,9 @@ is not in the sums.`,
 		Example: "  foldgate stats\n  foldgate stats --since 7d --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if top < 0 {
+				return usageError{fmt.Errorf("--top: %d is negative", top)}
+			}
 			cfg, err := proxy.Find(a.config)
 			if err != nil {
 				return err

@@ -41,7 +41,7 @@ func startTelemetry(ctx context.Context, console io.Writer, log *slog.Logger) (o
 	var meters metric.MeterProvider
 	if signalWanted("TRACES") {
 		if exporter, err := spanExporter(ctx, console); err != nil {
-			log.Error("no spans are exported: check the OTEL_* variables", "err", err)
+			log.Error("no spans are exported: check the OTEL_* variables", "OTEL_TRACES_EXPORTER", os.Getenv("OTEL_TRACES_EXPORTER"), "err", err)
 		} else {
 			p := sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithIDGenerator(proxy.SpanIDs()), sdktrace.WithResource(self))
 			tracers, ends = p, append(ends, p.Shutdown)
@@ -49,7 +49,7 @@ func startTelemetry(ctx context.Context, console io.Writer, log *slog.Logger) (o
 	}
 	if signalWanted("METRICS") {
 		if reader, err := metricReader(ctx, console); err != nil {
-			log.Error("no metrics are exported: check the OTEL_* variables", "err", err)
+			log.Error("no metrics are exported: check the OTEL_* variables", "OTEL_METRICS_EXPORTER", os.Getenv("OTEL_METRICS_EXPORTER"), "err", err)
 		} else {
 			p := sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader), sdkmetric.WithResource(self))
 			meters, ends = p, append(ends, p.Shutdown)

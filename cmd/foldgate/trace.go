@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -86,7 +87,7 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 	fl.StringVar(&t.since, "since", "", "from this time on: RFC 3339, or an age such as 90m or 2d")
 	fl.StringVar(&t.until, "until", "", "before this time")
 	fl.BoolVar(&f.Blocked, "blocked", false, "refused by foldgate")
-	fl.StringVar(&f.Reason, "reason", "", "refused for this reason: resource_limit, timeout, policy, unsafe, invalid, upstream")
+	fl.StringVar(&f.Reason, "reason", "", "refused for this reason: resource_limit, timeout, policy, unsafe, invalid, upstream, workflow, trace")
 	fl.BoolVar(&f.Scrubbed, "scrubbed", false, "with scrub findings")
 	fl.BoolVar(&f.OverBudget, "over-budget", false, "where a budget refused, cut or ended something")
 	fl.BoolVar(&f.Ambiguous, "ambiguous", false, "where the branch was not certain")
@@ -113,6 +114,9 @@ func (t *traceFlags) directory(cmd *cobra.Command) (string, error) {
 			return "", usageError{fmt.Errorf("--until: %w", err)}
 		}
 	}
+	if t.instance < 1 {
+		return "", usageError{fmt.Errorf("--instance: %d is no instance; the first is 1", t.instance)}
+	}
 	dir := t.dir
 	if dir == "" {
 		cfg, err := proxy.Find(t.app.config)
@@ -124,8 +128,11 @@ func (t *traceFlags) directory(cmd *cobra.Command) (string, error) {
 			fmt.Fprintln(cmd.ErrOrStderr(), "foldgate: several gateways have run at once on this configuration; this is the trace of the first, --instance 2 has that of the next")
 		}
 	}
-	switch _, err := os.ReadDir(dir); {
-	case errors.Is(err, os.ErrNotExist):
+	switch entries, err := os.ReadDir(dir); {
+	case errors.Is(err, os.ErrNotExist), err == nil && !slices.ContainsFunc(entries, ofJournal):
+		if _, err := os.Stat(filepath.Join(dir, "trace")); err == nil {
+			return "", fmt.Errorf("there is no trace in %s: name the directory trace below it with --dir", dir)
+		}
 		return "", fmt.Errorf("there is no trace in %s: run the gateway first, or name the directory with --dir", dir)
 	case errors.Is(err, os.ErrPermission):
 		return "", fmt.Errorf("the trace in %s is not readable for you: it belongs to the user who runs the gateway", dir)
@@ -133,6 +140,12 @@ func (t *traceFlags) directory(cmd *cobra.Command) (string, error) {
 		return "", err
 	}
 	return dir, nil
+}
+
+// ofJournal reports whether a file is one of a journal: of one that lost all
+// others, verify still has to tell.
+func ofJournal(e os.DirEntry) bool {
+	return e.Name() == "head.json" || strings.HasPrefix(e.Name(), "trace-")
 }
 
 // asUsage gives a fault of the command line its exit code.
@@ -231,7 +244,7 @@ that followed from it. Ids are in the output of foldgate trace: env_...`,
 			}
 			g, err := trace.Show(dir, args[0])
 			if err != nil {
-				return fmt.Errorf("%s: %w", args[0], asUsage(err))
+				return asUsage(err)
 			}
 			return g.Write(cmd.OutOrStdout())
 		},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -60,6 +61,10 @@ closed once, children before parents. The first bad line is named; exit code 1.`
 	return cmd
 }
 
+// wholeHash is how a hash is written. One that was cut fits no record, and must
+// not look as if somebody had changed one.
+var wholeHash = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+
 // parseAnchor reads SEQ:HASH, as verify prints them.
 func parseAnchor(s string) (a trace.Anchor, err error) {
 	if s == "" {
@@ -67,8 +72,8 @@ func parseAnchor(s string) (a trace.Anchor, err error) {
 	}
 	seq, hash, ok := strings.Cut(s, ":")
 	a.Hash = hash
-	if a.Seq, err = strconv.ParseUint(seq, 10, 64); err != nil || !ok || a.Seq == 0 || hash == "" {
-		return a, fmt.Errorf("--anchor: %q is not SEQ:HASH, such as 17:sha256:0a1b…", s)
+	if a.Seq, err = strconv.ParseUint(seq, 10, 64); err != nil || !ok || a.Seq == 0 || !wholeHash.MatchString(hash) {
+		return a, fmt.Errorf("--anchor: %q is not SEQ:HASH, such as 17:sha256: and 64 hexadecimal digits", s)
 	}
 	return a, nil
 }

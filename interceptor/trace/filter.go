@@ -3,6 +3,7 @@ package trace
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -125,11 +126,17 @@ func (f Filter) Validate() error {
 		return usage("depth", "%d is not a depth; use 1 to %d", f.Depth, contextpath.MaxDepth)
 	case !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until):
 		return usage("since", "%s is not before --until %s", f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339))
+	case slices.ContainsFunc(f.Evidence, func(e string) bool { return !slices.Contains(evidences, e) }):
+		return usage("evidence", "use any of %s", strings.Join(evidences, ", "))
 	case f.Limit < 0:
 		return usage("limit", "%d is negative", f.Limit)
 	}
 	return nil
 }
+
+// evidences is how a call can be linked to its workflow. They are few and fixed:
+// of an unknown one an empty answer would say that there was none of it.
+var evidences = []string{"explicit", "native", "join", "session", "none"}
 
 // ParseTime reads a moment for [Filter]: RFC 3339, a date, a date and time
 // (both local to now), or an age such as "90m" or "3d" before now.
