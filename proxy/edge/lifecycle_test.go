@@ -70,6 +70,14 @@ func TestServeHTTPLifecycle(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("Serve = %v", err)
 	}
+	taken, err := Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	if _, err := Listen(t.Context(), taken.Addr().String()); err == nil || !strings.Contains(err.Error(), "another program has this port") {
+		t.Errorf("Listen on a port that is taken: %v", err)
+	}
 	if _, err := Listen(t.Context(), "127.0.0.1:99999"); err == nil {
 		t.Error("Listen on a port that does not exist: no error")
 	}

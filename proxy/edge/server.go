@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"syscall"
 	"time"
 )
 
@@ -57,6 +58,9 @@ func (e *HTTP) Handler() http.Handler {
 func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("listening on %s: another program has this port: stop it, or choose another port", addr)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", addr, err)
 	}
