@@ -56,15 +56,21 @@ func branchCreate(ctx context.Context, fl *inbound, c *interceptor.Call) (*inter
 // branchReturn serves branch_return.
 func branchReturn(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
 	var in struct {
-		BranchID string `json:"branch_id"`
-		Message  string `json:"message"`
+		BranchID string  `json:"branch_id"`
+		Message  *string `json:"message"`
 	}
 	if err := arguments(c, &in); err != nil {
 		return nil, err
 	}
+	if in.BranchID == "" {
+		return nil, refused(c, fmt.Errorf("%w: branch_id is missing: give the one that branch_create returned", folding.ErrNotFound))
+	}
+	if in.Message == nil { // there is no second return that could bring it
+		return nil, refused(c, fmt.Errorf("%w: message is missing, and nothing was closed: sum up the findings, or give \"\" where there are none", folding.ErrInvalidInput))
+	}
 	g := fl.s.gw
 	defer g.returns(c, in.BranchID)()
-	ret, err := g.branches.Return(ctx, c.Caller(), in.BranchID, in.Message)
+	ret, err := g.branches.Return(ctx, c.Caller(), in.BranchID, *in.Message)
 	if err != nil {
 		return nil, refused(c, err)
 	}

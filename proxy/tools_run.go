@@ -93,11 +93,15 @@ func (in *runQuestion) check(maxCalls int) error {
 	case in.MaxTokens < 0 || in.Parallel < 0:
 		return &extract.Error{Field: "max_tokens, parallel", Text: "must not be negative"}
 	}
+	where := "steps"
+	if in.Tool != "" {
+		where = "each"
+	}
 	for i, s := range in.Steps {
 		if len(s.Arguments) == 0 {
 			in.Steps[i].Arguments = json.RawMessage(`{}`)
 		} else if rawjson.KindOf(s.Arguments) != rawjson.Object {
-			return &extract.Error{Field: "steps", Text: fmt.Sprintf("the arguments of call %d are no object", i+1)}
+			return &extract.Error{Field: where, Text: fmt.Sprintf("the arguments of call %d are no object: name each, such as {\"path\": \"a.txt\"}", i+1)}
 		}
 	}
 	if err := in.checkFilter(); err != nil {

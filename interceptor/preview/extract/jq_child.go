@@ -129,6 +129,9 @@ func jq(ctx context.Context, v any, program string, growth uint64) (string, erro
 			case errors.As(err, &halt) && halt.Value() == nil:
 				return trimEnd(&out), nil
 			}
+			if out.Len() == 0 {
+				return "", wrong("jq", "%v", err)
+			}
 			return "", wrong("jq", "%v (the first outputs were: %s)", err, clip(trimEnd(&out), 200))
 		}
 		if s, isText := v.(string); isText {

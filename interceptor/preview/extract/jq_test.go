@@ -45,6 +45,8 @@ func TestJQ(t *testing.T) {
 	for _, program := range []string{".[", "nosuchfunction", ".a.b", `import "m" as m; .`, "error(\"x\")", "input"} {
 		if got, err := programs.JQ(t.Context(), "me", "[1]", program); err == nil {
 			t.Errorf("JQ(%s) = %q, want an error", program, got)
+		} else if strings.Contains(err.Error(), "outputs") {
+			t.Errorf("JQ(%s): %v, and there were no outputs", program, err)
 		}
 	}
 }
