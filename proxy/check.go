@@ -23,6 +23,8 @@ type Report struct {
 	Clashes []Clash
 	// Unmatched are rules of workflows that name a tool which hosts do not see.
 	Unmatched []Fault
+	// Idle are globs on the names of tools that fit none.
+	Idle []Fault
 	// Tokens is what a host pays for all tool definitions, by Counter.
 	Tokens  int
 	Counter string
@@ -110,7 +112,7 @@ func Check(ctx context.Context, cfg Config, log *slog.Logger) (Report, error) {
 
 // report sums the merged lists up.
 func (g *Gateway) report(menus [listKinds]*menu) Report {
-	r := Report{Principals: g.cfg.principalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(menus[listTools].clashes, menus[listPrompts].clashes), Unmatched: g.unmatched(menus[listTools])}
+	r := Report{Principals: g.cfg.principalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(menus[listTools].clashes, menus[listPrompts].clashes), Unmatched: g.unmatched(menus[listTools]), Idle: g.idle(menus[listTools])}
 	at := map[string]int{}
 	for i, u := range g.ups {
 		said, _ := u.about()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -88,7 +89,7 @@ func printReport(w io.Writer, r proxy.Report) {
 	for _, c := range r.Clashes {
 		fmt.Fprintf(w, "clash: %s is offered by %s and by %s, and only the first can be reached: give %[3]s a prefix of its own, or hide the tool with upstreams.%[3]s.tools.deny\n", c.Name, c.First, c.Second)
 	}
-	for _, f := range r.Unmatched {
+	for _, f := range slices.Concat(r.Unmatched, r.Idle) {
 		fmt.Fprintln(w, "warning:", f.Error())
 	}
 	if len(r.Principals) > 0 {
