@@ -141,13 +141,18 @@ func (c Config) located(faults []Fault) []Fault {
 	return faults
 }
 
-// missing returns a fault for every program and directory that c names and
+// missing returns a fault for every program, file and directory that c names and
 // that is not there. They are looked for when the file is read, so that a
 // typing error is told at once and not when the agent needs the tool.
 func (c Config) missing() (faults []Fault) {
 	if c.Secure() {
 		if _, err := c.certificate(); err != nil {
 			faults = append(faults, Fault{Key: "tls", Msg: err.Error()})
+		}
+	}
+	if c.Scrub.Rules != "" {
+		if _, err := os.Stat(c.RulesFile()); err != nil {
+			faults = append(faults, Fault{Key: "scrub.rules", Msg: fmt.Sprintf("%q: %s", c.RulesFile(), unread(err))})
 		}
 	}
 	for _, key := range c.keys() {

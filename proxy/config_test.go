@@ -3,6 +3,7 @@ package proxy
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -140,6 +141,24 @@ func TestConfigExpandsAndKeepsOrder(t *testing.T) {
 		func(k string) (string, bool) { return "v", k == "SET" })
 	if diff := cmp.Diff(map[string]string{"A": "Bearer v", "B": "${SET}"}, c.Upstreams["a"].Headers); diff != "" || len(faults) > 0 {
 		t.Errorf("variables in blocks: %v (-want +got):\n%s", faults, diff)
+	}
+}
+
+// What the configuration names and is not there is told with its line.
+func TestLoadLooksForFiles(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "foldgate.yaml")
+	if err := os.WriteFile(file, []byte("upstreams:\n  a: {command: [no-such-program]}\n  f: {builtin: files, roots: [none]}\nscrub:\n  rules: none.toml\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Load(file)
+	for _, want := range []string{`line 2: upstreams.a.command: "no-such-program" can't be run`, "line 3: upstreams.f.roots[0]: ", fmt.Sprintf("line 5: scrub.rules: %q: there is no such file", filepath.Join(dir, "none.toml"))} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("Load = %v, want %s", err, want)
+		}
+	}
+	if err := writable(&os.PathError{Op: "mkdir", Path: "/x", Err: os.ErrPermission}); !strings.Contains(err.Error(), "set another") {
+		t.Errorf("a state directory of somebody else's: %v", err)
 	}
 }
 

@@ -164,7 +164,7 @@ func (g *Gateway) openState() (dir string, err error) {
 	for n := 1; n <= maxInstances; n++ {
 		dir = InstanceDir(g.cfg.path(g.cfg.StateDir), n)
 		if err = os.MkdirAll(dir, 0o700); err != nil {
-			return "", fmt.Errorf("state_dir: %w", err)
+			return "", fmt.Errorf("state_dir: %w", writable(err))
 		}
 		g.journal, err = trace.Open(filepath.Join(dir, "trace"), trace.Options{
 			Sync: t.Sync, Interval: time.Duration(t.SyncIntervalMS) * time.Millisecond,
@@ -177,9 +177,17 @@ func (g *Gateway) openState() (dir string, err error) {
 	}
 	if err != nil {
 		g.journal = nil
-		return "", fmt.Errorf("trace: %w", err)
+		return "", fmt.Errorf("trace: %w", writable(err))
 	}
 	return dir, nil
+}
+
+// writable adds what to do to an error of a state directory that is not foldgate's.
+func writable(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("%w; run foldgate as the user who owns state_dir, or set another", err)
+	}
+	return err
 }
 
 // maxInstances bounds how many processes may share one configuration.
