@@ -21,10 +21,10 @@ const (
 	RungArgument Rung = "argument"
 	// RungMeta: _meta["io.github.foldgate/branch_id"].
 	RungMeta Rung = "meta"
-	// RungResult: the active branch of the stored result that is read.
-	RungResult Rung = "result"
 	// RungURL: the endpoint /b/<branch_id>/mcp.
 	RungURL Rung = "url"
+	// RungResult: the active branch of the stored result that is read.
+	RungResult Rung = "result"
 	// RungThread: the one active leaf branch that the host's thread opened, or
 	// the branch that a thread which works for another was handed.
 	RungThread Rung = "thread"

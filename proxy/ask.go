@@ -99,8 +99,11 @@ func (g *Gateway) askHost(s *session, fl *inbound, guess bool, u *upstream, l li
 			ctx = fl.ctx
 		}
 		if cause := fl.getCall(); cause != nil {
-			c.Revision, c.Branch, c.Correlates = cause.Revision, cause.Branch, []string{cause.Record}
-			c.Traceparent = cause.Outgoing()
+			c.Revision = cause.Revision
+		}
+		var cause *interceptor.Call
+		if cause, c.Branch, c.Ambiguous = s.cause(fl, guess, u); cause != nil {
+			c.Correlates, c.Traceparent = []string{cause.Record}, cause.Outgoing()
 		}
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -28,7 +28,7 @@ func (g *Gateway) fromCall(fl *inbound, u *upstream, l link.Link, m wire.Message
 		fl.s.cancelAsk(l, m.Params)
 		return
 	}
-	g.relay(fl.s, fl, u, m)
+	g.relay(fl.s, fl, false, u, m)
 }
 
 // fromOwn takes a message of a session's own link that belongs to no known
@@ -50,7 +50,7 @@ func (s *session) fromOwn(u *upstream, m wire.Message) {
 	case m.Method == "notifications/cancelled":
 		s.cancelAsk(s.own(u), m.Params)
 	default:
-		g.relay(s, fl, u, m)
+		g.relay(s, fl, true, u, m)
 	}
 }
 
@@ -66,7 +66,7 @@ func (g *Gateway) fromShared(st *seat, m wire.Message) {
 		g.listens.updated(g, st, m)
 	default:
 		if fl := st.whose(m); fl != nil {
-			g.relay(fl.s, fl, u, m)
+			g.relay(fl.s, fl, true, u, m)
 			return
 		}
 		// Of a link that several hosts share it is nobody's in particular.
@@ -74,19 +74,20 @@ func (g *Gateway) fromShared(st *seat, m wire.Message) {
 	}
 }
 
-// relay scrubs and records a notification and hands it to the host.
-func (g *Gateway) relay(s *session, fl *inbound, u *upstream, m wire.Message) {
+// relay scrubs and records a notification and hands it to the host. guess says
+// that fl is only likely to have caused it.
+func (g *Gateway) relay(s *session, fl *inbound, guess bool, u *upstream, m wire.Message) {
 	params, ok := g.clean(s.ctx, u, m.Method, m.Params)
 	if !ok {
 		return
 	}
 	m.Extra = g.cleanExtra(s.ctx, u, m)
 	var causes []string
-	context_ := ""
-	if fl != nil {
-		if c := fl.getCall(); c != nil {
-			causes, context_ = []string{c.Record}, c.Context
-		}
+	var path string
+	if c, branch, _ := s.cause(fl, guess, u); c != nil {
+		causes, path = []string{c.Record}, c.Context
+	} else if branch != nil {
+		path = string(branch.Context)
 	}
 	stored := params
 	if g.cfg.scrubPolicy(u.key).Results == interceptor.Off { // the host may see it, the disk may not
@@ -95,7 +96,7 @@ func (g *Gateway) relay(s *session, fl *inbound, u *upstream, m wire.Message) {
 			stored = nil
 		}
 	}
-	if err := g.recorder.Notification("upstream:"+u.key, s.host(), s.ID, context_, causes, m.Method, stored); err != nil {
+	if err := g.recorder.Notification("upstream:"+u.key, s.host(), s.ID, path, causes, m.Method, stored); err != nil {
 		g.log.Error("notification withheld", "method", m.Method, "err", err)
 		return
 	}

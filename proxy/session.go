@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/link"
@@ -194,20 +195,46 @@ func (s *session) toHost(fl *inbound, msg []byte) error {
 	return s.Push(msg)
 }
 
-// anyFlight returns a request in flight of s that goes to upstream key: the
-// best guess for a message that an upstream sent without saying on whose
-// behalf. nil where there is none.
+// anyFlight returns a request in flight of s that goes to upstream key: it lends
+// its stream to what an upstream sends without saying on whose behalf, and is
+// what caused it only where it is alone; see cause. nil where there is none.
 func (s *session) anyFlight(key string) *inbound {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var any *inbound
 	for _, fl := range s.flights {
 		if fl.to == key {
-			if any != nil {
-				return fl // several: any stream of this session will do
-			}
-			any = fl
+			return fl
 		}
 	}
-	return any
+	return nil
+}
+
+// cause returns the call for which u sent something on the stream of fl, and its
+// branch. Where fl is a guess and other requests of s are at u, the call is not
+// known, and the branch only if it is that of all of them.
+func (s *session) cause(fl *inbound, guess bool, u *upstream) (c *interceptor.Call, branch *folding.Branch, ambiguous bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if fl == nil || fl.call == nil {
+		return nil, nil, false
+	}
+	c, branch = fl.call, fl.call.Branch
+	for _, other := range s.flights {
+		if !guess || other == fl || other.to != u.key || other.call == nil {
+			continue
+		}
+		c = nil
+		if branchID(other.call.Branch) != branchID(fl.call.Branch) {
+			branch, ambiguous = nil, true
+		}
+	}
+	return c, branch, ambiguous
+}
+
+// branchID is "" for main.
+func branchID(b *folding.Branch) string {
+	if b == nil {
+		return ""
+	}
+	return b.ID
 }

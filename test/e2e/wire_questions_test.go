@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
@@ -161,4 +163,62 @@ func crowdAsks(t *testing.T, host, upstream string) {
 		})
 	}
 	calls.Wait()
+}
+
+// A question on stdio does not say which call it is of. While calls of two
+// branches are at its server, it is in neither, and no call is named as its cause.
+func TestQuestionIsGuessedIntoNoBranch(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, "upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "legacy")+"}\n")
+	c := g.stdio(mcpclient.Legacy)
+	answer := echoAnswer(func(string) {})
+	c.Handle, c.Capabilities = answer, `{"elicitation":{}}`
+	if _, err := c.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	a, b := create(t, c, ctx, map[string]any{}), create(t, c, ctx, map[string]any{})
+	asks := func(in created) {
+		t.Helper()
+		said(t, tool(t, c, ctx, "fake__elicit", fmt.Sprintf(`{"branch_id":%q,"params":{"message":"?"}}`, in.BranchID)))
+	}
+	logs := func(in created) {
+		t.Helper()
+		said(t, tool(t, c, ctx, "fake__log", fmt.Sprintf(`{"branch_id":%q,"params":{"level":"info","data":"x"}}`, in.BranchID)))
+	}
+	asks(b)
+	logs(b)
+	var slow sync.WaitGroup
+	slow.Go(func() { // until its branch ends
+		_, _ = c.Call(ctx, "tools/call", fmt.Sprintf(`{"name":"fake__slow","arguments":{"branch_id":%q,"ms":600000}}`, a.BranchID))
+	})
+	for len(g.trace("--tool", "slow")) == 0 {
+		if ctx.Err() != nil {
+			t.Fatal("the slow call never began")
+		}
+	}
+	asks(a)
+	asks(b)
+	logs(b)
+	tool(t, c, ctx, "branch_return", fmt.Sprintf(`{"branch_id":%q,"message":""}`, a.BranchID))
+	slow.Wait()
+	asks(b)
+	g.stop()
+	want := []string{b.BranchID + " by 1", a.BranchID + " by 0", " by 0", b.BranchID + " by 1"}
+	var got []string
+	for _, r := range g.trace("--kind", "mcp/request:elicitation/create") {
+		got = append(got, fmt.Sprintf("%s by %d", r.Context, len(r.CorrelationID)))
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("branches of the questions, and their causes (-want +got):\n%s", diff)
+	}
+	if n := len(g.trace("--kind", "mcp/request:elicitation/create", "--ambiguous")); n != 1 {
+		t.Errorf("%d questions are ambiguous, want 1", n)
+	}
+	got = nil
+	for _, r := range g.trace("--kind", "mcp/notification:notifications/message") {
+		got = append(got, fmt.Sprintf("%s by %d", r.Context, len(r.CorrelationID)))
+	}
+	if diff := cmp.Diff([]string{b.BranchID + " by 1", " by 0"}, got); diff != "" {
+		t.Errorf("branches of the log messages, and their causes (-want +got):\n%s", diff)
+	}
 }
