@@ -33,7 +33,7 @@ type ask struct {
 // question.
 func (g *Gateway) ask(s *session, fl *inbound, guess bool, u *upstream, l link.Link, m wire.Message) {
 	if fl != nil && fl.modern && m.Method != "ping" {
-		fl.park(u, l, m) // the modern era has no requests to hosts
+		fl.askParked(u, l, m) // the modern era has no requests to hosts
 		return
 	}
 	g.answering(&s.answering, u, func() link.Link { return l }, m, func(l link.Link) {

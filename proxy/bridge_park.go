@@ -264,8 +264,8 @@ func (fl *inbound) setParked(p *parked) {
 	fl.s.mu.Unlock()
 }
 
-// park gives an upstream's request to the parked call of this flight.
-func (fl *inbound) park(u *upstream, l link.Link, m wire.Message) {
+// askParked gives an upstream's request to the parked call that fl is a round of.
+func (fl *inbound) askParked(u *upstream, l link.Link, m wire.Message) {
 	fl.s.mu.Lock()
 	p := fl.parked
 	fl.s.mu.Unlock()

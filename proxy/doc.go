@@ -46,6 +46,21 @@
 // flights, its questions to the host and its links; an upstream owns its seats,
 // one for each principal, with their shared link and their lists.
 //
+// # Words
+//
+//	inbound   a request of a host, in session.flights while it is served; a
+//	          flight of package link is a call that an upstream has to answer
+//	seat      what one principal has of an upstream
+//	slot      one supervised link: opened when needed, and again when it died
+//	view      the lists of one upstream over one link; a listing is one of them
+//	menu      a list as hosts see it, merged of all upstreams'
+//	parked    a call to a legacy upstream that a modern host makes in rounds
+//	ask       a request of an upstream that waits for a legacy host
+//	question  one that waits in a parked call for a modern host
+//
+// A host on stdio may speak both eras: then it has a session in each, of one ID.
+// inbound.modern is the era of the request at hand, and decides. The fields call, to and parked of an inbound are guarded by its session's mu.
+//
 // # Where what is
 //
 //	gateway.go, run*.go, check.go              making, serving, checking a gateway

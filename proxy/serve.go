@@ -48,8 +48,8 @@ func (s *session) Serve(ctx context.Context, ex *edge.Exchange) edge.Reply {
 	return edge.Reply{Result: res.Body, Error: res.Error, Extra: fl.extra}
 }
 
-// isModern reports whether the host speaks the modern era in this request: on
-// stdio one connection may speak either, and the request says which.
+// isModern reports whether the host speaks the modern era in this request. One
+// that asks what there is (server/discover) may not have said so yet.
 func isModern(s *session, m wire.Message) bool {
 	if s.Modern {
 		return true

@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// register is the set of live legacy sessions. Its zero value is ready.
+// register is the set of sessions that outlive a request: all but those of modern
+// requests on HTTP. Its zero value is ready.
 type register struct {
 	mu  sync.Mutex
 	all map[*session]struct{}

@@ -29,7 +29,7 @@ func branchOf(path string) (branch string, ok bool) {
 // edge where they fail. It adds the CORS headers of an allowed origin.
 func (e *HTTP) admit(w http.ResponseWriter, r *http.Request) bool {
 	if !e.hostAllowed(r) {
-		refuse(w, http.StatusForbidden, nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "Host " + r.Host + " is not served here; add it to the allowed hosts"})
+		refuse(w, http.StatusForbidden, nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "Host " + r.Host + " is not served here; add it to allowed_hosts"})
 		return false
 	}
 	origin := r.Header.Get("Origin")
@@ -42,7 +42,7 @@ func (e *HTTP) admit(w http.ResponseWriter, r *http.Request) bool {
 	}
 	u, err := url.Parse(origin)
 	if err != nil || u.Host == "" || len(r.Header["Origin"]) > 1 || !sameHost(u, r.Host) {
-		refuse(w, http.StatusForbidden, nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "Origin " + origin + " is not allowed here; add it to the allowed origins"})
+		refuse(w, http.StatusForbidden, nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "Origin " + origin + " is not allowed here; add it to allowed_origins"})
 		return false
 	}
 	return true

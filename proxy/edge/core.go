@@ -22,7 +22,8 @@ type Peer struct {
 	// Transport is "stdio" or "http".
 	Transport string
 	// Modern says that this is the ephemeral session of one modern request on
-	// HTTP, or a stdio connection that spoke the modern era.
+	// HTTP, or what a stdio connection says in the modern era: one that speaks
+	// both eras has two sessions, of one ID.
 	Modern bool
 	// Push delivers a message that belongs to no exchange: a list_changed, a
 	// request of an upstream whose call is unknown. It must not block; it
@@ -56,7 +57,8 @@ type Reply struct {
 // Core is what an edge needs of the gateway.
 type Core interface {
 	// Open starts a host session. An edge opens one per legacy connection (at
-	// initialize on HTTP, at start on stdio) and one per modern HTTP request.
+	// initialize on HTTP), one per modern HTTP request, and on stdio one for each
+	// era, when it is first spoken.
 	Open(p Peer) Session
 }
 

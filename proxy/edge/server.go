@@ -31,7 +31,7 @@ func (e *HTTP) Handler() http.Handler {
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) {
 		if !e.hostAllowed(r) { // it names upstreams
-			http.Error(w, "host not served here", http.StatusForbidden)
+			http.Error(w, "Host "+r.Host+" is not served here; add it to allowed_hosts", http.StatusForbidden)
 			return
 		}
 		status, ok, body := http.StatusOK, true, []byte(`{"status":"ready"}`)
