@@ -59,7 +59,8 @@
 //	question  one that waits in a parked call for a modern host
 //
 // A host on stdio may speak both eras: then it has a session in each, of one ID.
-// inbound.modern is the era of the request at hand, and decides. The fields call, to and parked of an inbound are guarded by its session's mu.
+// inbound.modern is the era of the request at hand, and decides. The fields
+// call, to and parked of an inbound are guarded by its session's mu.
 //
 // # Where what is
 //
