@@ -199,7 +199,7 @@ func (g *Gateway) page(fl *inbound, out, handle string, n, size int) (*intercept
 	room := size - g.scaled(noteTokens)
 	if room < 1 {
 		return nil, &interceptor.Refusal{Reason: "resource_limit", Code: "budget_exhausted", Status: 409,
-			Message: fmt.Sprintf("the branch has %d tokens left, too few for a page; return its findings with branch_return", size)}
+			Message: fmt.Sprintf("of what the branch has left a read may take %d tokens, too few for a page: ask for less with lines or grep, or return the findings with branch_return", size)}
 	}
 	p, err := extract.PageOf(out, n, room, g.counter.Truncate)
 	if err != nil {

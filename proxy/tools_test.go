@@ -91,6 +91,19 @@ func TestBatchThatTakesLong(t *testing.T) {
 	})
 }
 
+// Near the end of a branch a read that fits is delivered, and one that does not
+// is told what would: the branch has more left than a read may take.
+func TestReadNearTheEndOfABranch(t *testing.T) {
+	r := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")})
+	text := strings.Repeat("a line of words\n", 40)
+	if _, err := r.g.page(&inbound{}, text, "res_x", 1, 55); err == nil || !strings.Contains(err.Error(), "a read may take 55 tokens") || !strings.Contains(err.Error(), "lines or grep") {
+		t.Errorf("page of 55 tokens: %v", err)
+	}
+	if res, err := r.g.page(&inbound{}, text[:64], "res_x", 1, 55); err != nil || !strings.Contains(string(res.Body), "a line of words") {
+		t.Errorf("what fits 55 tokens: %v", err)
+	}
+}
+
 func TestRunQuestions(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{`{}`, "steps: is missing"},
