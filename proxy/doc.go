@@ -64,7 +64,7 @@
 //
 // # Where what is
 //
-//	gateway.go, run*.go, check.go              making, serving, checking a gateway
+//	gateway.go, run*.go, check*.go             making, serving, checking a gateway
 //	config*.go                                 the configuration
 //	serve.go, dispatch.go, session*.go         requests and notifications of hosts
 //	refusal.go                                 what hosts read of errors
