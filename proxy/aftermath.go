@@ -20,8 +20,10 @@ import (
 // can die between writing the one and the other; after [Gateway.reconcile] they
 // agree again: every request has its response, every push will get one pop.
 type aftermath struct {
-	// calls are the requests without a response, in order.
-	calls []*trace.Record
+	// calls are the requests without a response, in order; lostSteps are those of
+	// workflows whose calls a start that failed has ended already.
+	calls     []*trace.Record
+	lostSteps []string
 	// open are the pushes without a pop, closed the reasons of the pops, both
 	// by branch id.
 	open   map[string]*trace.Record
@@ -33,7 +35,8 @@ type aftermath struct {
 }
 
 // reconcile brings trace and books into agreement after a process that died.
-// It must run before the manager takes over the active branches.
+// It must run before the manager takes over the active branches. Whatever ends
+// this process before New has succeeded, the next start does it again.
 func (g *Gateway) reconcile(ctx context.Context, repo folding.Repository, dir string) error {
 	from, to, interrupted := g.journal.Interrupted()
 	if !interrupted {
@@ -46,7 +49,7 @@ func (g *Gateway) reconcile(ctx context.Context, repo folding.Repository, dir st
 	// Whatever was unfinished began after that process did, and no longer ago
 	// than a branch may live; what was taken over by it may be older.
 	since := to.Add(-time.Duration(g.cfg.Folding.MaxTimeoutSeconds)*time.Second - time.Minute)
-	if from.After(since) {
+	if from.After(since) && !from.After(to) { // else the clock was set back
 		since = from
 	}
 	for _, b := range active {
@@ -58,6 +61,7 @@ func (g *Gateway) reconcile(ctx context.Context, repo folding.Repository, dir st
 	if err != nil {
 		return fmt.Errorf("trace: reading what the last process left: %w", err)
 	}
+	g.lostSteps = a.lostSteps
 	for _, call := range a.calls {
 		if id := stepOf(call); id != "" {
 			g.lostSteps = append(g.lostSteps, id)
@@ -146,6 +150,11 @@ func readAftermath(dir string, since time.Time) (*aftermath, error) {
 			requests[r.ID] = r
 		case strings.HasPrefix(r.Kind, trace.KindResponse):
 			for _, cause := range r.CorrelationID {
+				if req := requests[cause]; req != nil && r.Audit != nil && r.Audit.Lost {
+					if id := stepOf(req); id != "" {
+						a.lostSteps = append(a.lostSteps, id)
+					}
+				}
 				delete(requests, cause)
 			}
 		case r.Kind == trace.KindPush:

@@ -95,6 +95,9 @@ func New(cfg Config, log *slog.Logger, options ...Option) (*Gateway, error) {
 		cancel()
 		return nil, err
 	}
+	if g.journal.Err() == nil { // else it could not be recorded
+		g.journal.Settle()
+	}
 	if g.flows != nil {
 		g.background(func() { g.flows.sweep(g.ctx) })
 	}

@@ -6,9 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -105,8 +103,8 @@ type Journal struct {
 	stop  chan struct{}
 	done  chan struct{} // closed when the flusher has ended
 
-	// interrupted says that who had it open before did not close it; from and
-	// to are when that one opened it and the time of its last record.
+	// interrupted says that who had it open before did not close it, and that
+	// Settle has not been called; see Interrupted for from and to.
 	interrupted bool
 	from, to    time.Time
 }
@@ -179,39 +177,6 @@ func Open(dir string, o Options) (*Journal, error) {
 	return j, nil
 }
 
-func (j *Journal) takeLock() error {
-	path := filepath.Join(j.dir, lockName)
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return fmt.Errorf("trace lock: %w", err)
-	}
-	got, err := lockFile(f)
-	if err != nil {
-		f.Close()
-		return fmt.Errorf("trace lock %s: %w", path, err)
-	}
-	if !got {
-		owner := make([]byte, 32)
-		n, _ := f.Read(owner)
-		f.Close()
-		return fmt.Errorf("%w: %s is locked by process %s; stop it or set another state_dir",
-			ErrInUse, path, strings.TrimSpace(string(owner[:n])))
-	}
-	if fi, err := f.Stat(); err == nil {
-		j.interrupted, j.from = fi.Size() > 0, fi.ModTime()
-	}
-	if err := f.Truncate(0); err == nil {
-		_, _ = fmt.Fprintf(f, "%d\n", os.Getpid()) // only names the holder; the lock itself is the kernel's
-	}
-	j.lock = f
-	return nil
-}
-
-// Interrupted reports whether the process that had the journal open before
-// died without closing it: what it had begun is not recorded as ended. from is
-// when it opened the journal, to the time of its last record.
-func (j *Journal) Interrupted() (from, to time.Time, ok bool) { return j.from, j.to, j.interrupted }
-
 // Err returns nil while the journal accepts records, else why the last write
 // failed. A full disk heals with the next successful Append; a failed sync or
 // a file that was taken away does not.
@@ -252,7 +217,7 @@ func (j *Journal) Close() error {
 	if err == nil {
 		err = j.writeHeadAt(j.headNow())
 	}
-	if err == nil {
+	if err == nil && !j.interrupted {
 		err = j.lock.Truncate(0) // nobody holds it, and nothing was interrupted
 	}
 	for _, c := range []io.Closer{j.file, j.lock} {

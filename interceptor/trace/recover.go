@@ -42,6 +42,9 @@ func (j *Journal) recover() error {
 			names = names[:len(names)-1]
 		}
 	}
+	if j.interrupted {
+		j.mark() // before the first record of this process
+	}
 	events = append(events, j.compare(h)...)
 	if err := j.setFirst(names, h); err != nil {
 		return err
@@ -111,7 +114,10 @@ func (j *Journal) reopen(name string) ([]Event, error) {
 		return events, os.Remove(path)
 	}
 	j.file, j.name, j.size = f, name, t.size
-	j.seq, j.hash, j.to = t.last.Seq, t.last.Hash, time.UnixMicro(micros(t.last.TS))
+	j.seq, j.hash = t.last.Seq, t.last.Hash
+	if j.to.IsZero() { // else a start that failed has added records
+		j.to = time.UnixMicro(micros(t.last.TS))
+	}
 	if t.damaged {
 		events = append(events, Event{Event: EventDamaged, File: name, Found: &Anchor{name, j.seq, j.hash}})
 	}

@@ -172,6 +172,99 @@ func TestInterrupted(t *testing.T) {
 	want(open(t, dir, Options{}), true)
 }
 
+// TestInterruptedUntilSettled: a start that fails, or is killed, hides nothing
+// from the next.
+func TestInterruptedUntilSettled(t *testing.T) {
+	dir := t.TempDir()
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	start := func() *Journal {
+		now = now.Add(time.Hour)
+		return open(t, dir, Options{Now: func() time.Time { return now }, Interval: time.Hour})
+	}
+	die := func(j *Journal) { // as after SIGKILL
+		t.Helper()
+		lock, err := os.ReadFile(filepath.Join(dir, lockName))
+		if err == nil {
+			err = j.Close()
+		}
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, lockName), lock, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(j *Journal, from, to time.Time) {
+		t.Helper()
+		if f, to2, ok := j.Interrupted(); !ok || !f.Equal(from) || !to2.Equal(to) {
+			t.Errorf("Interrupted() = %v, %v, %v; want %v, %v", f, to2, ok, from, to)
+		}
+	}
+	j := start()
+	from := now
+	now = now.Add(time.Minute)
+	add(t, j, &Record{Kind: "a"})
+	to := now
+	die(j)
+
+	j = start()
+	want(j, from, to)
+	add(t, j, &Record{Kind: "b"})
+	die(j)
+
+	j = start()
+	want(j, from, to)
+	if err := j.Close(); err != nil { // a start that failed in order
+		t.Fatal(err)
+	}
+
+	blocked := filepath.Join(dir, headName+".tmp") // a directory where the new head is written
+	if err := os.Mkdir(blocked, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(time.Hour)
+	if _, err := Open(dir, Options{}); err == nil {
+		t.Fatal("Open = nil, want an error: the head cannot be written")
+	}
+	if err := os.Remove(blocked); err != nil {
+		t.Fatal(err)
+	}
+
+	j = start()
+	want(j, from, to)
+	j.Settle()
+	from = now
+	add(t, j, &Record{Kind: "c"})
+	to = now
+	die(j)
+
+	j = start()
+	want(j, from, to)
+	j.Settle()
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, ok := start().Interrupted(); ok {
+		t.Error("interrupted after Settle and Close")
+	}
+}
+
+// TestLockOfAnOlderVersion has nothing but a process id.
+func TestLockOfAnOlderVersion(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, lockName)
+	began := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	if err := os.WriteFile(path, []byte("4711\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(path, began, began); err != nil {
+		t.Fatal(err)
+	}
+	if from, _, ok := open(t, dir, Options{}).Interrupted(); !ok || !from.Equal(began) {
+		t.Errorf("Interrupted() = %v, %v, want %v", from, ok, began)
+	}
+}
+
 // TestSinceWithoutIndex passes over files that are too old, and no others.
 func TestSinceWithoutIndex(t *testing.T) {
 	dir := t.TempDir()

@@ -3,7 +3,10 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -14,8 +17,14 @@ import (
 
 // A step whose call was under way when foldgate was killed is not "working" for
 // ever: the next process says that nobody knows what became of it, and the
-// retry goes on in the same workflow.
+// retry goes on in the same workflow. Starts in between that fail change nothing.
 func TestWorkflowKilled(t *testing.T) {
+	for _, unusable := range []string{"", "foldgate.db", "workflows.db"} {
+		t.Run(unusable, func(t *testing.T) { workflowKilled(t, unusable) })
+	}
+}
+
+func workflowKilled(t *testing.T, unusable string) {
 	ctx, file := testContext(t), recordFile(t)
 	g := newGateway(t, strings.Replace(signalsConfig(file, ""), "timeout_seconds: 2", "timeout_seconds: 600", 1))
 	cmd := g.command("run")
@@ -26,6 +35,7 @@ func TestWorkflowKilled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	create(t, c, ctx, map[string]any{})
 	a := opened(t, c, ctx, "get_signals", map[string]string{"signal_spec": "luxury"})
 	if _, _, err := c.Send(ctx, "tools/call", fmt.Sprintf(`{"name":"signals__get_signals","arguments":{"signal_spec":"hang","context_id":%q}}`, a)); err != nil {
 		t.Fatal(err)
@@ -35,6 +45,9 @@ func TestWorkflowKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	_ = c.Close() // it was killed: the error is the point
+	if unusable != "" {
+		g.startFails(filepath.Join(g.dir, "state", unusable))
+	}
 
 	c = g.connect(ctx, "stdio", mcpclient.Legacy)
 	lost := responses(g.flows("--workflow", a, "--tree"))
@@ -58,6 +71,23 @@ func TestWorkflowKilled(t *testing.T) {
 	all := responses(g.flows("--workflow", a, "--tree"))
 	if w := all[len(all)-1].Audit.Workflow; w.Status != "completed" || w.Attempt != 3 {
 		t.Errorf("the retry = %+v, want attempt 3, completed", w)
+	}
+	if out := g.output("trace", "verify"); !strings.Contains(out, ": ok") {
+		t.Errorf("trace verify: %s", out)
+	}
+}
+
+// startFails starts the binary while something else is in a file's place.
+func (g *gateway) startFails(file string) {
+	g.t.Helper()
+	if err := errors.Join(os.Rename(file, file+".away"), os.Mkdir(file, 0o700)); err != nil {
+		g.t.Fatal(err)
+	}
+	if err := g.command("run").Run(); err == nil {
+		g.t.Errorf("foldgate started without %s", file)
+	}
+	if err := errors.Join(os.Remove(file), os.Rename(file+".away", file)); err != nil {
+		g.t.Fatal(err)
 	}
 }
 
