@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -156,11 +157,16 @@ func (j *Journal) setFirst(names []string, h *head) error {
 }
 
 // dropRetired removes files that retention had given up when the process ended.
+// It believes the head only where the file that is to be the oldest bears it out.
 func (j *Journal) dropRetired(names []string, first FirstRef) []string {
-	for len(names) > 0 {
-		if seq, _ := segmentFirst(names[0]); seq >= first.Seq {
-			break
-		}
+	if !slices.Contains(names, first.File) || names[0] == first.File {
+		return names
+	}
+	if r, err := firstRecord(filepath.Join(j.dir, first.File)); err != nil || r.Seq != first.Seq || r.Prev != first.Prev {
+		j.log.Error("trace retention: files are kept, their successor is not the one that the head names", "dir", j.dir, "file", first.File)
+		return names
+	}
+	for names[0] != first.File {
 		j.removeSegment(names[0])
 		names = names[1:]
 	}

@@ -1,8 +1,11 @@
 package trace
 
 import (
+	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"testing"
 	"time"
 )
@@ -65,6 +68,60 @@ func TestRetentionCrash(t *testing.T) {
 	if now, _ := segments(dir); now[0] != names[2] {
 		t.Errorf("the oldest file is %s, want %s", now[0], names[2])
 	}
+}
+
+// TestDamagedHeadRemovesNothing: no digit of the head can make a start give up
+// files that retention has not.
+func TestDamagedHeadRemovesNothing(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{RotateBytes: 4000})
+	for range 30 {
+		call(t, j, "")
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	names, _ := segments(dir)
+	good, err := os.ReadFile(filepath.Join(dir, headName))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := fmt.Sprintf(`"first":{"file":%q,"seq":%d,`, names[2], must(segmentFirst(names[2])))
+	bad := [][]byte{regexp.MustCompile(`"first":\{"file":"[^"]*","seq":1,`).ReplaceAll(good, []byte(other))}
+	for i, c := range good {
+		if c < '0' || c > '9' {
+			continue
+		}
+		b := bytes.Clone(good)
+		b[i] = '0' + (c-'0'+8)%10
+		bad = append(bad, b)
+	}
+	for _, head := range bad {
+		to := t.TempDir()
+		if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(to, headName), head, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		j, err := Open(to, Options{RotateBytes: 4000})
+		if err != nil {
+			t.Fatalf("%s: %v", head, err)
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if now, _ := segments(to); len(now) < len(names) {
+			t.Fatalf("%d files of %d are left after a start with the head %s", len(now), len(names), head)
+		}
+	}
+}
+
+func must(n uint64, ok bool) uint64 {
+	if !ok {
+		panic("not a file of a journal")
+	}
+	return n
 }
 
 func TestRetentionBounds(t *testing.T) {

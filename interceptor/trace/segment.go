@@ -124,10 +124,18 @@ func readHead(dir string) (*head, error) {
 	if err := json.Unmarshal(data, h); err != nil {
 		return nil, fmt.Errorf("trace head %s: %w", headName, err)
 	}
-	if h.Protocol != headProtocol || h.Seq == 0 || len(h.Hash) != hashLen || h.First.Seq == 0 {
+	if h.Protocol != headProtocol || !h.agrees() {
 		return nil, fmt.Errorf("trace head %s: not a %s anchor", headName, headProtocol)
 	}
 	return h, nil
+}
+
+// agrees reports whether what h says can be true: files are given up by it.
+func (h *head) agrees() bool {
+	file, ok := segmentFirst(h.File)
+	first, ok2 := segmentFirst(h.First.File)
+	return ok && ok2 && first == h.First.Seq && first <= file && file <= h.Seq &&
+		len(h.Hash) == hashLen && len(h.First.Prev) == hashLen
 }
 
 // writeHead replaces the head file atomically. durable also waits for the disk.
