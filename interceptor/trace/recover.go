@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,7 +47,11 @@ func (j *Journal) recover() error {
 	if j.interrupted {
 		j.mark() // before the first record of this process
 	}
-	events = append(events, j.compare(h)...)
+	found, err := j.compare(h)
+	if err != nil {
+		return err
+	}
+	events = append(events, found...)
 	if err := j.setFirst(names, h); err != nil {
 		return err
 	}
@@ -127,16 +132,47 @@ func (j *Journal) reopen(name string) ([]Event, error) {
 
 // compare looks whether the records that the head anchors are there. Where
 // they are not it continues after the anchor, so that the gap stays visible.
-func (j *Journal) compare(h *head) []Event {
+func (j *Journal) compare(h *head) ([]Event, error) {
 	found := Anchor{File: j.name, Seq: j.seq, Hash: j.hash}
 	switch {
 	case h == nil && j.seq > 0:
-		return []Event{{Event: EventNoHead, Found: &found}}
-	case h == nil, h.Seq < j.seq, h.Seq == j.seq && h.Hash == j.hash:
-		return nil
+		return []Event{{Event: EventNoHead, Found: &found}}, nil
+	case h == nil, h.Seq == j.seq && h.Hash == j.hash:
+		return nil, nil
+	case h.Seq < j.seq:
+		ok, err := continues(filepath.Join(j.dir, h.File), h.Anchor)
+		if err != nil {
+			return nil, fmt.Errorf("trace journal %s: %w", h.File, err)
+		}
+		if ok {
+			return nil, nil
+		}
+		return []Event{{Event: EventRewritten, Expected: &h.Anchor, Found: &found}}, nil
 	}
 	j.seq, j.hash = h.Seq, h.Hash
-	return []Event{{Event: EventGap, Expected: &h.Anchor, Found: &found}}
+	return []Event{{Event: EventGap, Expected: &h.Anchor, Found: &found}}, nil
+}
+
+// continues reports whether the anchored record, or one that continues it, is
+// in the file at path.
+func continues(path string, a Anchor) (ok bool, err error) {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	hash := []byte(a.Hash)
+	err = scanLines(f, 0, func(line []byte, _ int64, whole bool) bool {
+		if whole && bytes.Contains(line[max(0, len(line)-2*lineTail):], hash) { // as its hash or its prev
+			r := rightRecord(line)
+			ok = r != nil && (r.Seq == a.Seq && r.Hash == a.Hash || r.Seq == a.Seq+1 && r.Prev == a.Hash)
+		}
+		return !ok
+	})
+	return ok, err
 }
 
 // setFirst finds the oldest file that must exist.

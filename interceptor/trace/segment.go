@@ -43,6 +43,7 @@ const (
 	EventBegin     = "begin"     // first record of a file; names the predecessor's last record
 	EventRepaired  = "repaired"  // a torn last line was cut off, or its newline restored
 	EventGap       = "gap"       // the head anchors records that are not there
+	EventRewritten = "rewritten" // the head anchors another record than the one in its place
 	EventDamaged   = "damaged"   // the last line is whole but not what its hash says
 	EventNoHead    = "no_head"   // records were there but no head file
 	EventRetention = "retention" // old files are about to be removed

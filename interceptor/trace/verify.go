@@ -239,6 +239,8 @@ func (v *verifier) checkEvent(r *Record) {
 		v.note(NoteEvent, "record %d: after a crash %d bytes of an unfinished line were cut off %s", r.Seq, e.Bytes, e.File)
 	case e.Event == EventGap && e.Expected != nil && e.Found != nil:
 		v.note(NoteEvent, "record %d: at start, records %d to %d were not there", r.Seq, e.Found.Seq+1, e.Expected.Seq)
+	case e.Event == EventRewritten && e.Expected != nil:
+		v.fault(FaultHead, "record %d: at start, record %d was not the one that %s anchored with %s", r.Seq, e.Expected.Seq, headName, e.Expected.Hash)
 	case e.Event == EventRetention && e.First != nil:
 		v.note(NoteEvent, "record %d: retention removed %d files, what is before record %d", r.Seq, len(e.Removed), e.First.Seq)
 	case e.Event != EventBegin:

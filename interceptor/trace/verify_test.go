@@ -224,6 +224,68 @@ func TestGapIsNeverHealed(t *testing.T) {
 	}
 }
 
+// TestRewrittenEndIsNeverHealed: the end was replaced by another, longer one
+// whose hashes fit. The next start moves the anchor; the fault stays.
+func TestRewrittenEndIsNeverHealed(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		lines int // that are kept
+		ok    bool
+	}{
+		{"record 9 on", 8, false},
+		{"the anchored record on", 10, false},
+		{"what follows the anchor", 11, true}, // the chain alone covers that
+		{"nothing", 13, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, file := sample(t, 6)
+			j := open(t, dir, Options{})
+			if err := j.Close(); err != nil {
+				t.Fatal(err)
+			}
+			h, err := readHead(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			edit(t, file, func(l [][]byte) [][]byte {
+				at, err := parseRecord(l[10])
+				if err != nil {
+					t.Fatal(err)
+				}
+				h.Seq, h.Hash = at.Seq, at.Hash // as if the process had been killed after two more records
+				before, err := parseRecord(l[c.lines-1])
+				if err != nil {
+					t.Fatal(err)
+				}
+				l, prev := l[:c.lines], before.Hash
+				for seq := before.Seq + 1; seq <= 20; seq++ {
+					env, err := appendEnvelope(nil, &Record{Protocol: Protocol, ID: NewID(), TS: before.TS, From: "someone", Kind: "k"})
+					if err != nil {
+						t.Fatal(err)
+					}
+					env, prev = appendChain(env, 0, seq, prev)
+					l = append(l, env)
+				}
+				return l
+			})
+			if err := writeHead(dir, h, false); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				j := open(t, dir, Options{})
+				call(t, j, "x")
+				if err := j.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := verify(t, dir)
+			if r.OK() != c.ok || !c.ok && (r.Total != 1 || r.Faults[0].Code != FaultHead || !strings.Contains(r.Faults[0].Text, "record 11 was not the one")) {
+				t.Errorf("faults = %v, want none: %v, else that record 11 was not the anchored one", r.Faults, c.ok)
+			}
+		})
+	}
+}
+
 func TestVerifyAgainstACopiedHead(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir, Options{})
