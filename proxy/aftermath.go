@@ -138,10 +138,10 @@ func endedAs(b folding.Branch, reason string) folding.Branch {
 func readAftermath(dir string, since time.Time) (*aftermath, error) {
 	a := &aftermath{open: map[string]*trace.Record{}, closed: map[string]string{}, conclusions: map[string][]string{}, concluded: map[string]bool{}}
 	requests := map[string]*trace.Record{}
-	filter := trace.Filter{Since: since, NoIndex: true, Kinds: []string{
+	filter := trace.Filter{Since: since, Kinds: []string{
 		"mcp/request", "mcp/response", trace.KindPush, trace.KindPop, trace.KindConclusion,
 	}}
-	err := trace.Query(dir, filter, func(r *trace.Record) bool {
+	err := trace.Recent(dir, filter, func(r *trace.Record) bool {
 		path := contextpath.Path(r.Context)
 		id := path.Leaf()
 		switch {

@@ -20,7 +20,7 @@ func Query(dir string, f Filter, yield func(*Record) bool) error {
 		yield = limited(f.Limit, yield)
 	}
 	if f.NoIndex && f.Chain == "" && !f.Orphans {
-		return queryFiles(dir, f, yield)
+		return queryFiles(dir, f, yield, false)
 	}
 	lib, err := openLibrary(dir)
 	if err != nil {
@@ -35,6 +35,16 @@ func Query(dir string, f Filter, yield func(*Record) bool) error {
 	}
 	_, err = lib.query(f, yield)
 	return err
+}
+
+// Recent is [Query] without an index, for what is near the end of a long journal:
+// it passes over the files whose successor begins before f.Since. What was
+// written there just before the clock was set back it does not see.
+func Recent(dir string, f Filter, yield func(*Record) bool) error {
+	if err := f.Validate(); err != nil {
+		return err
+	}
+	return queryFiles(dir, f, yield, true)
 }
 
 func limited(n int, yield func(*Record) bool) func(*Record) bool {
@@ -66,14 +76,15 @@ func (lib library) query(f Filter, yield func(*Record) bool) (more bool, err err
 	return true, nil
 }
 
-// queryFiles reads every line and trusts nothing else.
-func queryFiles(dir string, f Filter, yield func(*Record) bool) error {
+// queryFiles reads every line and trusts nothing else; recent passes over files
+// that should be too old.
+func queryFiles(dir string, f Filter, yield func(*Record) bool, recent bool) error {
 	names, err := segments(dir)
 	if err != nil {
 		return err
 	}
 	for i, name := range names {
-		if i+1 < len(names) && f.endsBefore(filepath.Join(dir, names[i+1])) {
+		if recent && i+1 < len(names) && f.endsBefore(filepath.Join(dir, names[i+1])) {
 			continue
 		}
 		more := true
@@ -91,8 +102,8 @@ func queryFiles(dir string, f Filter, yield func(*Record) bool) error {
 	return nil
 }
 
-// endsBefore reports whether all records before a file are too old: its first
-// record is.
+// endsBefore reports whether all records before a file are too old, as far as
+// clocks go forward: its first record is.
 func (f *Filter) endsBefore(next string) bool {
 	if f.Since.IsZero() {
 		return false

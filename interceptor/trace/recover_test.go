@@ -265,7 +265,8 @@ func TestLockOfAnOlderVersion(t *testing.T) {
 	}
 }
 
-// TestSinceWithoutIndex passes over files that are too old, and no others.
+// TestSinceWithoutIndex: Recent passes over files that are too old, and no others.
+// Where the clock was set back, --no-index still gives what the index gives.
 func TestSinceWithoutIndex(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir, Options{RotateBytes: 2000})
@@ -277,9 +278,20 @@ func TestSinceWithoutIndex(t *testing.T) {
 		t.Fatalf("%d files, %v: want several", len(names), err)
 	}
 	for i := range 41 {
-		got := query(t, dir, Filter{Since: start.Add(time.Duration(i) * time.Second), NoIndex: true, Kinds: []string{"a"}})
-		if len(got) != 40-i {
-			t.Errorf("since %d s: %d records, want %d", i, len(got), 40-i)
+		n := 0
+		if err := Recent(dir, Filter{Since: start.Add(time.Duration(i) * time.Second), Kinds: []string{"a"}}, func(*Record) bool { n++; return true }); err != nil || n != 40-i {
+			t.Errorf("since %d s: %d records, %v, want %d", i, n, err, 40-i)
+		}
+	}
+	for i := range 40 { // an hour back
+		add(t, j, &Record{Kind: "a", TS: start.Add(time.Duration(i)*time.Second - time.Hour).Format(TimeFormat)})
+	}
+	for i := range 41 {
+		f := Filter{Since: start.Add(time.Duration(i) * time.Second), Kinds: []string{"a"}}
+		with := len(query(t, dir, f))
+		f.NoIndex = true
+		if without := len(query(t, dir, f)); with != 40-i || without != with {
+			t.Errorf("since %d s: %d records with the index, %d without, want %d", i, with, without, 40-i)
 		}
 	}
 }
