@@ -60,8 +60,17 @@ type indexHeader struct {
 // index reads an encoded index of any size piece by piece.
 type index struct {
 	indexHeader
+	name  string // of the file, "" in memory
 	r     io.ReaderAt
 	start map[string]int64
+}
+
+// damaged says what to do about an index that was good enough to be opened.
+func (x *index) damaged(what error) error {
+	if x.name == "" {
+		return fmt.Errorf("the journal was changed while it was read (%w): ask again", what)
+	}
+	return fmt.Errorf("index %s is damaged (%w): delete it, it is rebuilt; --no-index does without", x.name, what)
 }
 
 func dictName(col int) string { return fmt.Sprintf("dict%d", col) }
@@ -102,7 +111,15 @@ func openIndex(r io.ReaderAt, size int64) (*index, error) {
 		x.start[name] = at
 		at += length
 	}
-	if at != size || x.Rows < 0 || int64(x.Rows)*8 != x.Sections["times"] || x.Sections["offsets"] != int64(x.Rows)*4 || x.Sections["flags"] != int64(x.Rows)*2 {
+	fits := at == size && x.Rows >= 0
+	width := map[string]int64{"times": 8, "offsets": 4, "flags": 2}
+	for c := range numCols {
+		width[colName(c)] = 4
+	}
+	for name, n := range width {
+		fits = fits && x.Sections[name] == int64(x.Rows)*n
+	}
+	if !fits {
 		return nil, errors.New("index has a wrong length")
 	}
 	return x, nil
@@ -111,7 +128,7 @@ func openIndex(r io.ReaderAt, size int64) (*index, error) {
 func (x *index) section(name string) ([]byte, error) {
 	b := make([]byte, x.Sections[name])
 	if _, err := x.r.ReadAt(b, x.start[name]); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("index section %s: %w", name, err)
+		return nil, x.damaged(fmt.Errorf("section %s: %w", name, err))
 	}
 	return b, nil
 }
@@ -127,7 +144,7 @@ func (x *index) dict(col int) ([]string, error) {
 	for len(text) > 0 {
 		n, w := binary.Uvarint(b)
 		if w <= 0 || n > uint64(len(b)-w) { // #nosec G115: w <= len(b)
-			return nil, errors.New("index dictionary is damaged")
+			return nil, x.damaged(errors.New("dictionary"))
 		}
 		end := w + int(n) // #nosec G115: n <= len(b)
 		values = append(values, text[w:end])
@@ -160,7 +177,10 @@ func (x *index) lookup(table, key string) ([]uint32, error) {
 			rows = append(rows, row)
 		}
 	}
-	return rows, failed
+	if failed != nil {
+		return nil, x.damaged(failed)
+	}
+	return rows, nil
 }
 
 // offset returns where row's line begins and where it ends, newline included.
@@ -172,17 +192,17 @@ func (x *index) offset(row uint32) (from, to int64, err error) {
 		want = b[:4]
 	}
 	if int(row) >= x.Rows {
-		return 0, 0, errors.New("index row is out of range")
+		return 0, 0, x.damaged(errors.New("row is out of range"))
 	}
 	if _, err := x.r.ReadAt(want, x.start["offsets"]+int64(row)*4); err != nil && !errors.Is(err, io.EOF) {
-		return 0, 0, err
+		return 0, 0, x.damaged(err)
 	}
 	from, to = int64(binary.LittleEndian.Uint32(b[:])), x.To
 	if !last {
 		to = int64(binary.LittleEndian.Uint32(b[4:]))
 	}
 	if from < 0 || to <= from || to-from > maxLine {
-		return 0, 0, errors.New("index offsets are damaged")
+		return 0, 0, x.damaged(errors.New("offsets"))
 	}
 	return from, to, nil
 }

@@ -1,15 +1,21 @@
 package trace
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // randomRecord draws from few values, so that filters hit.
@@ -227,5 +233,55 @@ func TestBadIndex(t *testing.T) {
 	}
 	if got := len(query(t, dir, Filter{Context: "a", NoIndex: true})); got != n {
 		t.Errorf("NoIndex: %d records, want %d", got, n)
+	}
+}
+
+// TestDamagedIndex: an index that opens and is damaged inside stops no query
+// but by an error that says what to do.
+func TestDamagedIndex(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{RotateBytes: 3000})
+	for i := range 10 {
+		add(t, j, &Record{From: "host:h", Kind: "mcp/request:tools/call", Context: "a", Payload: []byte(`{"id":1}`),
+			Audit: &Audit{Server: fmt.Sprint("s", i%2), Late: i%2 == 0}})
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	query(t, dir, Filter{})
+	name := segmentName(1) + indexSuffix
+	good, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := openIndex(bytes.NewReader(good), int64(len(good)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bad [][]byte
+	for i := 0; i < len(good); i += 3 {
+		b := bytes.Clone(good)
+		b[i] ^= 1 << (i % 8)
+		bad = append(bad, b)
+	}
+	for _, less := range []string{"offsets", "times", "flags", colName(colServer), colName(colFrom)} { // the next section has the rest
+		h := x.indexHeader
+		h.Sections = maps.Clone(h.Sections)
+		h.Sections[less] -= 2
+		h.Sections[sectionNames()[slices.Index(sectionNames(), less)+1]] += 2
+		head := rawjson.Marshal(h)
+		b := binary.LittleEndian.AppendUint32([]byte(indexMagic), uint32(len(head)))
+		bad = append(bad, append(append(b, head...), good[x.start["offsets"]:]...))
+	}
+	for _, b := range bad {
+		for _, f := range []Filter{{Servers: []string{"s1"}}, {From: "host:*", Late: true}, {Correlates: "rpc:1"}, {Orphans: true}} {
+			if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := Query(dir, f, func(*Record) bool { return true }); err != nil &&
+				(!strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "delete it")) {
+				t.Fatalf("%+v: %v, want the name of the index and what to do", f, err)
+			}
+		}
 	}
 }

@@ -116,6 +116,7 @@ func (s *shelf) openOnDisk(path string) (covered int64) {
 	}
 	if fi, err := f.Stat(); err == nil {
 		if x, err := openIndex(f, fi.Size()); err == nil && s.belongs(x) {
+			x.name = s.name + indexSuffix
 			s.onDisk, s.indexes = f, []*index{x}
 			return x.To
 		}
@@ -157,7 +158,7 @@ func (s *shelf) line(x *index, row uint32) ([]byte, error) {
 		n, err := s.file.ReadAt(s.window[:size], from)
 		s.window, s.at = s.window[:n], from
 		if int64(n) < to-from {
-			return nil, err
+			return nil, x.damaged(err)
 		}
 	}
 	return s.window[from-s.at : to-s.at-1], nil
