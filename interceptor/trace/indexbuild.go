@@ -128,7 +128,7 @@ func (b *builder) encode() ([]byte, error) {
 // saveIndex puts an index beside its journal file, whole or not at all, and
 // reports whether it did. Who may only read the directory goes on without.
 func saveIndex(path string, data []byte) bool {
-	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".tmp*") // 0600
+	tmp, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+indexTemp+"*") // 0600
 	if err != nil {
 		return false
 	}
@@ -141,6 +141,10 @@ func saveIndex(path string, data []byte) bool {
 	}
 	if err != nil {
 		os.Remove(tmp.Name())
+		return false
 	}
-	return err == nil
+	if _, err := os.Stat(path); err != nil { // retention was quicker, and does not come back for it
+		os.Remove(path + indexSuffix)
+	}
+	return true
 }

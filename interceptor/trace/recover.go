@@ -31,6 +31,7 @@ func (j *Journal) recover() error {
 	if h != nil {
 		names = j.dropRetired(names, h.First)
 	}
+	j.sweep()
 	var events []Event
 	j.hash = genesis
 	for len(names) > 0 && j.file == nil {

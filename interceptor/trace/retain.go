@@ -1,8 +1,11 @@
 package trace
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // retain removes the oldest files beyond what is to be kept: it notes in the
@@ -85,4 +88,19 @@ func (j *Journal) removeSegment(name string) {
 	}
 	os.Remove(path + indexSuffix) // there may be none
 	j.log.Info("trace file removed by retention", "file", name)
+}
+
+// sweep removes indexes, and what was to become one, of files that are gone:
+// retention or a query was killed in between. What stays only takes room.
+func (j *Journal) sweep() {
+	entries, _ := os.ReadDir(j.dir)
+	for _, e := range entries {
+		base, rest, _ := strings.Cut(e.Name(), segmentSuffix)
+		if _, ok := segmentFirst(base + segmentSuffix); !ok || rest != indexSuffix && !strings.HasPrefix(rest, indexTemp) {
+			continue
+		}
+		if _, err := os.Lstat(filepath.Join(j.dir, base+segmentSuffix)); errors.Is(err, fs.ErrNotExist) {
+			os.Remove(filepath.Join(j.dir, e.Name()))
+		}
+	}
 }

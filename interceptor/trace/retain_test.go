@@ -153,6 +153,42 @@ func TestRetentionBounds(t *testing.T) {
 	}
 }
 
+// TestIndexOfARemovedFile: an index that a query saves while retention removes
+// its file does not stay, nor does what was left before.
+func TestIndexOfARemovedFile(t *testing.T) {
+	dir, file := sample(t, 3)
+	data, err := buildIndex(file, 0, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := filepath.Join(dir, segmentName(900))
+	saveIndex(gone, data)
+	if _, err := os.Stat(gone + indexSuffix); err == nil {
+		t.Error("the index of a file that is gone was saved")
+	}
+	if !saveIndex(file, data) {
+		t.Error("the index was not saved")
+	}
+	keep := []string{file + indexSuffix, file + ".tmp1", filepath.Join(dir, "trace-1.jsonl.idx"), filepath.Join(dir, "notes.idx")}
+	drop := []string{gone + indexSuffix, gone + ".tmp1234"}
+	for _, path := range append(keep, drop...) {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open(t, dir, Options{})
+	for _, path := range keep {
+		if _, err := os.Stat(path); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, path := range drop {
+		if _, err := os.Stat(path); err == nil {
+			t.Errorf("%s is still there", path)
+		}
+	}
+}
+
 // TestRetentionKeepsFilesWhoseAnchorCannotMove: if the head cannot be replaced,
 // removing files would look like tampering.
 func TestRetentionKeepsFilesWhoseAnchorCannotMove(t *testing.T) {

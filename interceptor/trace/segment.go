@@ -17,6 +17,7 @@ const (
 	segmentPrefix = "trace-"
 	segmentSuffix = ".jsonl"
 	indexSuffix   = ".idx"
+	indexTemp     = ".tmp" // an index that is being written
 	headName      = "head.json"
 	lockName      = "lock"
 )
