@@ -40,11 +40,17 @@ func (j *Journal) commit(q []*pending) {
 				p.done, p.err = true, err
 			}
 			j.setErr(err)
+			j.wake()
 			return
 		}
 		q = q[n:]
 	}
 	j.setErr(nil)
+	j.wake()
+}
+
+// wake lets the flusher look at what was committed, or failed to be.
+func (j *Journal) wake() {
 	select {
 	case j.dirty <- struct{}{}:
 	default:
@@ -174,14 +180,18 @@ func (j *Journal) setPlace(p place) {
 
 // note writes a record about the journal itself. The caller holds io or is Open.
 func (j *Journal) note(e Event) error {
+	p, err := j.pendingNote(e)
+	if err == nil {
+		_, err = j.writeSome([]*pending{p})
+	}
+	return err
+}
+
+func (j *Journal) pendingNote(e Event) (*pending, error) {
 	r := &Record{From: "foldgate", Kind: KindJournal, Payload: rawjson.Marshal(e)}
 	if err := j.prepare(r); err != nil {
-		return err
+		return nil, err
 	}
 	envelope, err := j.envelope(nil, r, nil)
-	if err != nil {
-		return err
-	}
-	_, err = j.writeSome([]*pending{{r: r, envelope: envelope}})
-	return err
+	return &pending{r: r, envelope: envelope}, err
 }

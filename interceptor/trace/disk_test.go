@@ -74,6 +74,71 @@ func TestFullDiskRefusesAndHeals(t *testing.T) {
 	}
 }
 
+// TestHealsWithoutACall: where nobody calls because the journal has failed, it
+// must see for itself that there is room again.
+func TestHealsWithoutACall(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		fill func(j *Journal, dir string) (empty func() error)
+	}{
+		{"the file", func(j *Journal, _ string) func() error {
+			full := &fullDisk{segmentFile: j.file}
+			j.file = full
+			return func() error {
+				j.io.Lock()
+				defer j.io.Unlock()
+				full.room = 1 << 20
+				return nil
+			}
+		}},
+		{"the head", func(_ *Journal, dir string) func() error {
+			blocked := filepath.Join(dir, headName+".tmp") // a directory where the new head is written
+			if err := os.Mkdir(blocked, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			return func() error { return os.Remove(blocked) }
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir := t.TempDir()
+				j, err := Open(dir, Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				empty := c.fill(j, dir)
+				_ = j.Append(&Record{Kind: "k"}) // only the head's failure lets it through
+				time.Sleep(time.Minute)
+				synctest.Wait()
+				if j.Err() == nil {
+					t.Fatal("Err = nil, want that it is full")
+				}
+				if rs := repairs(t, dir); len(rs) != 0 {
+					t.Fatalf("%d records were written while it was full", len(rs))
+				}
+				if err := empty(); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(lookAgain + DefaultInterval + time.Millisecond)
+				synctest.Wait()
+				if err := j.Err(); err != nil {
+					t.Errorf("Err = %v, want nil: there is room again", err)
+				}
+				time.Sleep(time.Minute)
+				if rs := repairs(t, dir); len(rs) != 1 || rs[0].Event != EventResumed {
+					t.Errorf("events = %+v, want one that says resumed", rs)
+				}
+				if err := j.Close(); err != nil {
+					t.Fatal(err)
+				}
+				if r := verify(t, dir); !r.OK() {
+					t.Error(r.Faults)
+				}
+			})
+		})
+	}
+}
+
 func TestFailedSyncIsFinal(t *testing.T) {
 	j, err := Open(t.TempDir(), Options{Sync: SyncAlways})
 	if err != nil {

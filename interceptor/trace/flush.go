@@ -7,14 +7,24 @@ import (
 	"time"
 )
 
+// lookAgain is how often a journal that does not accept records is tried.
+const lookAgain = time.Second
+
 // flusher brings the disk and the head file up to date, Interval after the
 // first commit that made them late.
 func (j *Journal) flusher() {
 	defer close(j.done)
 	for {
+		var failing <-chan time.Time
+		if j.Err() != nil {
+			failing = time.After(lookAgain)
+		}
 		select {
 		case <-j.stop:
 			return
+		case <-failing:
+			j.resume()
+			continue
 		case <-j.dirty:
 		}
 		wait := time.NewTimer(j.opt.Interval)
@@ -56,6 +66,25 @@ func (j *Journal) flush() {
 	if err != nil {
 		j.setErr(fmt.Errorf("trace journal: %w", err))
 	}
+}
+
+// resume tries whether a journal that did not accept records does so again. Who
+// watches Err may send no call before it does.
+func (j *Journal) resume() {
+	j.io.Lock()
+	defer j.io.Unlock()
+	if j.broken != nil || j.Err() == nil {
+		return
+	}
+	err := j.writeHeadAt(j.headNow()) // first: it leaves no record each time it fails
+	if err == nil {
+		var p *pending
+		if p, err = j.pendingNote(Event{Event: EventResumed}); err == nil {
+			j.commit([]*pending{p})
+			return
+		}
+	}
+	j.setErr(fmt.Errorf("trace journal: %w", err))
 }
 
 // inPlace tells whether the open file is still the one at path: another

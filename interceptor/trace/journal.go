@@ -99,7 +99,7 @@ type Journal struct {
 	headMu  sync.Mutex // serialises head writes; guards headSeq
 	headSeq uint64
 
-	dirty chan struct{} // something was committed since the last flush
+	dirty chan struct{} // something was committed, or failed to be, since the last flush
 	stop  chan struct{}
 	done  chan struct{} // closed when the flusher has ended
 
@@ -178,8 +178,8 @@ func Open(dir string, o Options) (*Journal, error) {
 }
 
 // Err returns nil while the journal accepts records, else why the last write
-// failed. A full disk heals with the next successful Append; a failed sync or
-// a file that was taken away does not.
+// failed. A full disk heals with the next successful Append, or by itself soon
+// after there is room; a failed sync or a file that was taken away does not.
 func (j *Journal) Err() error {
 	j.errMu.Lock()
 	defer j.errMu.Unlock()

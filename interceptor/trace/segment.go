@@ -47,6 +47,7 @@ const (
 	EventRewritten = "rewritten" // the head anchors another record than the one in its place
 	EventDamaged   = "damaged"   // the last line is whole but not what its hash says
 	EventNoHead    = "no_head"   // records were there but no head file
+	EventResumed   = "resumed"   // records could not be written for a while
 	EventRetention = "retention" // old files are about to be removed
 )
 
