@@ -236,6 +236,23 @@ func TestBadIndex(t *testing.T) {
 	}
 }
 
+// TestRPCIDs: an id is found as the value in the message and by what a string
+// says, with the index and without.
+func TestRPCIDs(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{})
+	for _, id := range []string{`42`, `"42"`, `"\"42\""`, `"a\nb"`, `""`, `"\""`, `"\"x"`} {
+		add(t, j, &Record{Kind: "mcp/request:ping", Payload: []byte(`{"id":` + id + `}`)})
+	}
+	for ask, want := range map[string]int{`42`: 2, `"42"`: 2, `"\"42\""`: 1, "a\nb": 1, `"a\nb"`: 1, `""`: 1, ``: 1, `"`: 1, `"x`: 1, `x`: 0, `4`: 0} {
+		for _, without := range []bool{false, true} {
+			if got := len(query(t, dir, Filter{Correlates: "rpc:" + ask, NoIndex: without})); got != want {
+				t.Errorf("rpc:%s, without the index %v: %d records, want %d", ask, without, got, want)
+			}
+		}
+	}
+}
+
 // TestDamagedIndex: an index that opens and is damaged inside stops no query
 // but by an error that says what to do.
 func TestDamagedIndex(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"slices"
 	"strings"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // rows returns the rows of an index that may match f, in order: all that do,
@@ -18,7 +20,7 @@ func (f *Filter) rows(x *index) ([]uint32, error) {
 	case f.ID != "":
 		return x.lookup(tableIDs, f.ID)
 	case isRPC:
-		return x.lookup(tableRPC, rpc)
+		return x.lookupRPC(rpc)
 	case f.Correlates != "":
 		return x.lookup(tableCorrelations, f.Correlates)
 	}
@@ -47,6 +49,19 @@ func (f *Filter) rows(x *index) ([]uint32, error) {
 		}
 	}
 	return rows, nil
+}
+
+// lookupRPC finds an id as it is asked for: by what a string says, or as the JSON
+// value that stands in the message. The index has what strings say.
+func (x *index) lookupRPC(id string) ([]uint32, error) {
+	rows, err := x.lookup(tableRPC, id)
+	if err != nil || rawjson.KindOf([]byte(id)) != rawjson.String {
+		return rows, err
+	}
+	more, err := x.lookup(tableRPC, rawjson.Unquote([]byte(id)))
+	rows = append(rows, more...)
+	slices.Sort(rows)
+	return slices.Compact(rows), err
 }
 
 // columns returns the conditions on the text columns; nil is no condition.
