@@ -80,8 +80,20 @@ func (lib library) queryChain(f Filter, yield func(*Record) bool) error {
 	if err != nil {
 		return err
 	}
+	var contexts map[string]bool
+	if f.Orphans {
+		if contexts, err = lib.contexts(); err != nil {
+			return err
+		}
+	}
 	for _, r := range rs {
-		if f.matchRecord(r) && !yield(r) {
+		selected := f.matchRecord(r)
+		if selected && f.Orphans {
+			if selected, err = lib.isOrphan(r, contexts); err != nil {
+				return err
+			}
+		}
+		if selected && !yield(r) {
 			break
 		}
 	}

@@ -282,3 +282,16 @@ func TestFollow(t *testing.T) {
 		t.Error("following orphans is a usage error")
 	}
 }
+
+// TestOrphansOfAChain: both conditions must hold.
+func TestOrphansOfAChain(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, Options{})
+	req := call(t, j, "a")
+	orphan := &Record{Kind: "k", CorrelationID: IDs{req.ID, "env_nowhere"}}
+	other := &Record{Kind: "k", CorrelationID: IDs{"env_elsewhere"}}
+	add(t, j, orphan, other)
+	if got := ids(query(t, dir, Filter{Chain: req.ID, Orphans: true})); len(got) != 1 || got[0] != orphan.ID {
+		t.Errorf("orphans of the chain = %v, want %s alone", got, orphan.ID)
+	}
+}
