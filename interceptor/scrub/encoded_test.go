@@ -99,6 +99,33 @@ func TestJSONInJSON(t *testing.T) {
 	}
 }
 
+// TestAfterAnEscape: the letter of an escape is no part of the word after it.
+func TestAfterAnEscape(t *testing.T) {
+	s := newScrubber(t, Options{})
+	key := "AK" + "IAQYLPMN5HHHFPZAM2"
+	for _, in := range []string{
+		`{"out":"one\nKEY\ntwo"}`, `{"out":"one\tKEY\t"}`, `one\r\nKEY\r\n`, `"{\"out\":\"one\\nKEY\\n\"}"`, `one\\\\nKEY\\\\n`,
+		"\x1b[32mKEY \x1b[0m", `{"out":"\u001b[1;32mKEY \u001b[0m"}`, `\x1b[01;31m\x1b[KKEY`,
+	} {
+		in = strings.ReplaceAll(in, "KEY", key)
+		want := strings.ReplaceAll(in, key, "[REDACTED:aws-access-token]")
+		if got, _, err := s.Text(context.Background(), in); err != nil || got != want {
+			t.Errorf("Text(%q)\n got %q, %v\nwant %q", in, got, err, want)
+		}
+	}
+}
+
+// TestColored: a search that colors what it found splits words.
+func TestColored(t *testing.T) {
+	s := newScrubber(t, Options{})
+	pat := github(42)
+	in := "token: " + pat[:4] + "\x1b[01;31m\x1b[K" + pat[4:9] + "\x1b[m\x1b[K" + pat[9:] + " \x1b[1mend\x1b[0m \x1b[x \x1b["
+	want := "token: " + githubMark + " \x1b[1mend\x1b[0m \x1b[x \x1b["
+	if got, _, err := s.Text(context.Background(), in); err != nil || got != want {
+		t.Errorf("Text(%q)\n got %q, %v\nwant %q", in, got, err, want)
+	}
+}
+
 func TestDecodingKeepsTheRest(t *testing.T) {
 	s := newScrubber(t, Options{})
 	pat := github(41)

@@ -17,8 +17,8 @@ type edit struct {
 }
 
 // escapes calls yield with the parts of text, around within, that read
-// differently once %41, \u0041, \x41, \" and \/ are decoded and invisible
-// characters removed, until it returns false.
+// differently once %41, \u0041, \x41, \n, \" and \/ are decoded and invisible
+// characters and the colors of terminals removed, until it returns false.
 func escapes(text string, within span, yield func(decoded) bool) bool {
 	edits := appendEdits(nil, text, within)
 	for len(edits) > 0 {
@@ -54,7 +54,7 @@ func widen(text string, at, step int) int {
 }
 
 func appendEdits(edits []edit, text string, within span) []edit {
-	for _, special := range []byte{'%', '\\'} {
+	for _, special := range []byte{'%', '\\', esc} {
 		for at := within.start; at < within.end; at++ {
 			i := strings.IndexByte(text[at:within.end], special)
 			if i < 0 {
@@ -77,8 +77,11 @@ func appendEdits(edits []edit, text string, within span) []edit {
 // escapeAt returns the edit for the escape at byte i, if it stands for a
 // character that a secret may hold.
 func escapeAt(text string, i int) (edit, bool) {
-	if text[i] == '%' {
+	switch text[i] {
+	case '%':
 		return hexEscape(text, i, 1, 2)
+	case esc:
+		return colorAt(text, span{i, i + 1})
 	}
 	if i+1 >= len(text) {
 		return edit{}, false
@@ -86,18 +89,23 @@ func escapeAt(text string, i int) (edit, bool) {
 	switch c := text[i+1]; c {
 	case '"', '/', '\'':
 		return edit{span{i, i + 2}, string(c)}, true
+	case 'n', 'r', 't', 'f', 'b': // the letter is no part of the word that follows
+		return edit{span{i, i + 2}, blanks[c]}, true
 	case 'u', 'U':
 		return hexEscape(text, i, 2, 4)
 	case 'x', 'X':
 		return hexEscape(text, i, 2, 2)
 	case '\\':
 		// Two of them: JSON in JSON in JSON.
-		if i+2 < len(text) && strings.IndexByte(`"/u`, text[i+2]) >= 0 {
+		if i+2 < len(text) && strings.IndexByte(`"/unrtfb\`, text[i+2]) >= 0 {
 			return edit{span{i, i + 2}, `\`}, true
 		}
 	}
 	return edit{}, false
 }
+
+// blanks are the escapes of white space in JSON and its kin.
+var blanks = [256]string{'n': "\n", 'r': "\r", 't': "\t", 'f': " ", 'b': " "}
 
 // hexEscape reads n hexadecimal digits skip bytes after i.
 func hexEscape(text string, i, skip, n int) (edit, bool) {
@@ -113,6 +121,8 @@ func hexEscape(text string, i, skip, n int) (edit, bool) {
 	}
 	e := edit{span: span{i, i + skip + n}}
 	switch {
+	case v == esc:
+		return colorAt(text, e.span)
 	case v < utf8.RuneSelf:
 		e.with = string(rune(v))
 		return e, printable(byte(v))
@@ -122,6 +132,24 @@ func hexEscape(text string, i, skip, n int) (edit, bool) {
 	// A byte of a longer character, which may be an invisible one.
 	e.with = string([]byte{byte(v)})
 	return e, true
+}
+
+// esc begins the sequences by which terminals color text.
+const esc = 0x1b
+
+// colorAt returns the edit that removes the sequence of which start is the
+// first character, if it is one.
+func colorAt(text string, start span) (edit, bool) {
+	end := start.end
+	if end == len(text) || text[end] != '[' {
+		return edit{}, false
+	}
+	for end++; end < len(text) && (text[end] >= '0' && text[end] <= '9' || text[end] == ';' || text[end] == ':'); end++ {
+	}
+	if end == len(text) || text[end] != 'm' && text[end] != 'K' {
+		return edit{}, false
+	}
+	return edit{span{start.start, end + 1}, ""}, true
 }
 
 // invisible reports whether r is a character that shows nothing, so that a

@@ -64,7 +64,7 @@ func reveal(text string, hidden, marks []mark, found []Finding) ([]mark, []Findi
 
 // mayDecode reports whether text may hold something in another encoding.
 func mayDecode(text string) bool {
-	if strings.IndexByte(text, '%') >= 0 || strings.IndexByte(text, '\\') >= 0 || !ascii(text) {
+	if strings.IndexByte(text, '%') >= 0 || strings.IndexByte(text, '\\') >= 0 || strings.IndexByte(text, esc) >= 0 || !ascii(text) {
 		return true
 	}
 	_, ok := nextRun(text, span{0, len(text)})
