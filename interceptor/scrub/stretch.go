@@ -35,18 +35,9 @@ func plausible(text string, run span, skip, n int) bool {
 // what is printable for long enough.
 func stretches(text string, run span, skip, n int, yield func(decoded) bool) bool {
 	var buf [256]byte
-	out := buf[:0]
-	from, group, bits := 0, 0, uint32(0) // of the stretch; digits read; their value
-	first := run.start                   // of the group
-	flush := func(end int) bool {
-		if len(out) < minDecoded {
-			out = out[:0]
-			return true
-		}
-		d := around(text, span{from, end}, out)
-		out = out[:0]
-		return yield(d)
-	}
+	s := stretch{text: text, yield: yield, out: buf[:0]}
+	group, bits := 0, uint32(0) // digits read; their value
+	first := run.start          // of the group
 	for i := run.start; i < run.end; i++ {
 		c := text[i]
 		if alphabet[c] == 0 {
@@ -67,31 +58,81 @@ func stretches(text string, run span, skip, n int, yield func(decoded) bool) boo
 		if group++; group < n {
 			continue
 		}
-		group = 0
-		if texty[byte(bits)] && (n == 2 || texty[byte(bits>>8)] && texty[byte(bits>>16)]) {
-			if len(out) == 0 {
-				from = first
+		whole := texty[byte(bits)] && (n == 2 || texty[byte(bits>>8)] && texty[byte(bits>>16)])
+		switch {
+		case whole && n == 4:
+			if len(s.out) == 0 {
+				s.begin(first)
 			}
-			if n == 4 {
-				out = append(out, byte(bits>>16), byte(bits>>8))
+			s.out = append(s.out, byte(bits>>16), byte(bits>>8), byte(bits))
+		case whole:
+			if len(s.out) == 0 {
+				s.from = first
 			}
-			out = append(out, byte(bits))
-			bits = 0
-			continue
-		}
-		bits = 0
-		if !flush(first) {
+			s.out = append(s.out, byte(bits))
+		case n == 4 && !s.tear(bits, span{first, i + 1}), n == 2 && !s.flush(first):
 			return false
 		}
+		group, bits = 0, 0
 	}
-	if n == 4 && len(out) > 0 {
-		out = appendRest(out, bits, group)
+	if n == 4 && len(s.out) > 0 {
+		s.out = appendRest(s.out, bits, group)
 	}
 	end := run.end // and the padding
 	for end < len(text) && text[end] == '=' && end < run.end+2 {
 		end++
 	}
-	return flush(end)
+	return s.flush(end)
+}
+
+// A stretch is printable text in a run, as far as it is decoded. In binary data
+// a text begins and ends anywhere in a group of base64, so it has what the
+// groups around it hold of it.
+type stretch struct {
+	text  string
+	yield func(decoded) bool
+	out   []byte
+	from  int    // where in text it begins
+	lead  int    // bytes of out before its whole groups
+	torn  uint32 // value of the last group that is not printable as a whole
+	at    int    // where in text that is
+}
+
+// begin begins the stretch, whose first whole group is at byte first.
+func (s *stretch) begin(first int) {
+	s.from = first
+	if texty[byte(s.torn)] {
+		s.from = s.at
+		if texty[byte(s.torn>>8)] {
+			s.out = append(s.out, byte(s.torn>>8))
+		}
+		s.out = append(s.out, byte(s.torn))
+	}
+	s.lead = len(s.out)
+}
+
+// tear ends the stretch with a group of base64 that is not printable as a whole.
+func (s *stretch) tear(bits uint32, group span) bool {
+	s.torn, s.at = bits, group.start
+	if len(s.out) == 0 {
+		return true
+	}
+	end := group.start
+	if texty[byte(bits>>16)] {
+		end = group.end
+		s.out = append(s.out, byte(bits>>16))
+		if texty[byte(bits>>8)] {
+			s.out = append(s.out, byte(bits>>8))
+		}
+	}
+	return s.flush(end)
+}
+
+// flush yields the stretch, which ends before byte end, if it is long enough.
+func (s *stretch) flush(end int) bool {
+	out, lead := s.out, s.lead
+	s.out, s.lead = s.out[:0], 0
+	return len(out)-lead < minDecoded || s.yield(around(s.text, span{s.from, end}, out))
 }
 
 // appendRest appends what the last digits of base64 hold, which are n < 4.
