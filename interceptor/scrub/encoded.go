@@ -62,9 +62,13 @@ func (d *decoded) touched(s span) bool {
 	if d.at == nil {
 		return s.start < d.fresh.end && s.end > d.fresh.start
 	}
-	n := sort.Search(len(d.at), func(n int) bool { return d.at[n].end >= s.start })
-	return n < len(d.at) && d.at[n].start <= s.end
+	n := sort.Search(len(d.at), func(n int) bool { return d.at[n].end >= s.start-near })
+	return n < len(d.at) && d.at[n].start <= s.end+near
 }
+
+// near is how far an edit may be from what it revealed: of \\nTOKEN the first
+// gives \nTOKEN, and only the next one, of which nothing is in TOKEN, sets it off.
+const near = 12
 
 // back returns where byte i of text comes from: where the edit that it is in
 // starts or, if up, ends.

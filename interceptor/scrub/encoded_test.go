@@ -104,8 +104,8 @@ func TestAfterAnEscape(t *testing.T) {
 	s := newScrubber(t, Options{})
 	key := "AK" + "IAQYLPMN5HHHFPZAM2"
 	for _, in := range []string{
-		`{"out":"one\nKEY\ntwo"}`, `{"out":"one\tKEY\t"}`, `one\r\nKEY\r\n`, `"{\"out\":\"one\\nKEY\\n\"}"`, `one\\\\nKEY\\\\n`,
-		"\x1b[32mKEY \x1b[0m", `{"out":"\u001b[1;32mKEY \u001b[0m"}`, `\x1b[01;31m\x1b[KKEY`,
+		`{"out":"one\nKEY\ntwo"}`, `{"out":"one\tKEY\t"}`, `one\r\nKEY\r\n`, `"{\"out\":\"one\\nKEY\\n\"}"`, `one\\\\nKEY\\\\n`, `one\\\nKEY`, `one\\\\nKEY`,
+		"\x1b[32mKEY \x1b[0m", `{"out":"\u001b[1;32mKEY \u001b[0m"}`, `\x1b[01;31m\x1b[KKEY`, `\\\u001b[32mKEY`,
 	} {
 		in = strings.ReplaceAll(in, "KEY", key)
 		want := strings.ReplaceAll(in, key, "[REDACTED:aws-access-token]")
