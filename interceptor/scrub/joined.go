@@ -68,8 +68,8 @@ func (d *document) joined(tokens []quoted, parts []string) error {
 	return nil
 }
 
-// scanBlob examines the text in a base64 blob, or the blob as it stands if
-// there is no text in it.
+// scanBlob examines the text in a base64 blob, and the blob as it stands: a
+// token may read like base64, and what it is called says nothing.
 func (d *document) scanBlob(f *frame) error {
 	encoded := d.decode(f.blob)
 	text, err := base64.StdEncoding.DecodeString(encoded)
@@ -77,12 +77,28 @@ func (d *document) scanBlob(f *frame) error {
 		return d.scan(f.blob, encoded)
 	}
 	marks, found, err := d.job.examine(string(text))
-	if err != nil || len(marks) == 0 {
+	if err != nil {
 		return err
+	}
+	if len(marks) == 0 {
+		return d.plain(f.blob, encoded)
 	}
 	d.mark(f.blob).blob = base64.StdEncoding.EncodeToString([]byte(redact(string(text), marks)))
 	for _, x := range found {
 		d.found = append(d.found, placed{x, f.blob.start})
+	}
+	return nil
+}
+
+// plain examines the decoded text of t without decoding it further.
+func (d *document) plain(t quoted, text string) error {
+	hits, err := d.job.secrets(text)
+	if err != nil || len(hits) == 0 {
+		return err
+	}
+	d.mark(t, appendMarks(nil, text, hits)...)
+	for _, h := range exact(text, hits) {
+		d.found = append(d.found, placed{Finding{Rule: h.rule.id, Line: h.at.startLine + 1}, t.start})
 	}
 	return nil
 }

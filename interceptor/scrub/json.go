@@ -143,8 +143,11 @@ func (d *document) value(t quoted) error {
 	case "mimeType":
 		f.mime = strings.Clone(text)
 	case "blob":
-		f.blob = t // its mimeType may come later
-		return nil
+		earlier := f.blob
+		if f.blob = t; earlier.end > 0 { // there are two of them
+			return d.scan(earlier, d.decode(earlier))
+		}
+		return nil // its mimeType may come later
 	}
 	if err := d.scan(t, text); err != nil {
 		return err

@@ -103,6 +103,9 @@ func TestJSON(t *testing.T) {
 		{"found by two rules", `["TOKEN=` + pat + `"]`, `["TOKEN=` + githubMark + `"]`, "$[0]"},
 		{"blob", `{"mimeType":"text/plain","blob":"` + b64([]byte("k "+pat)) + `"}`,
 			`{"mimeType":"text/plain","blob":"` + b64([]byte("k "+githubMark)) + `"}`, "$.blob"},
+		{"token as a blob", `{"mimeType":"text/plain","blob":"AK` + `IAQYLPMN5HHHFPZAM2"}`,
+			`{"mimeType":"text/plain","blob":"[REDACTED:aws-access-token]"}`, "$.blob"},
+		{"two blobs", `{"blob":"` + pat + `","blob":"aGVsbG8="}`, `{"blob":"` + githubMark + `","blob":"aGVsbG8="}`, "$.blob"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
