@@ -21,7 +21,8 @@ type Call struct {
 
 // CallOutcome is what a finished call adds to its branch's digest.
 type CallOutcome struct {
-	// Tool is the tool's name, "" for other methods.
+	// Tool is the tool's name, or what another method names. It is cut to
+	// maxToolName characters and scrubbed.
 	Tool string
 	// Err is the text of a failure, "" for a success. It is cut to 200
 	// characters and scrubbed.
@@ -218,15 +219,7 @@ func (c *Call) End(o CallOutcome) {
 // nil where it goes on or had ended before.
 func (c *Call) end(o CallOutcome, then func(*Manager, *branch, time.Time)) (stored *batch) {
 	m, b := c.m, c.b
-	o.Tool = cut(clean(o.Tool), maxToolName)
-	if o.Err != "" {
-		// Scrub before cutting: half a secret is no longer recognised.
-		text, err := m.scrub(context.WithoutCancel(c.ctx), clean(o.Err))
-		if err != nil {
-			text = "(withheld: it could not be scrubbed)"
-		}
-		o.Err = cut(text, maxLastError)
-	}
+	o.Tool, o.Err = c.kept(o.Tool, maxToolName), c.kept(o.Err, maxLastError)
 	m.mu.Lock()
 	now := m.tick()
 	if c.over {
@@ -246,6 +239,19 @@ func (c *Call) end(o CallOutcome, then func(*Manager, *branch, time.Time)) (stor
 	m.unlock()
 	c.cancel(context.Canceled)
 	return stored
+}
+
+// kept is a text as the digest may keep it, of at most max characters.
+func (c *Call) kept(text string, max int) string {
+	if text == "" {
+		return ""
+	}
+	// Scrub before cutting: half a secret is no longer recognised.
+	out, err := c.m.scrub(context.WithoutCancel(c.ctx), clean(text))
+	if err != nil {
+		out = "(withheld: it could not be scrubbed)"
+	}
+	return cut(out, max)
 }
 
 // usable returns why the call can't be charged any more. m.mu is held.

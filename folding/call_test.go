@@ -310,6 +310,19 @@ func TestDigestWithholdsWhatCannotBeScrubbed(t *testing.T) {
 	}
 }
 
+// What a call names may be a URI, and that may hold a secret.
+func TestDigestScrubsWhatCallsName(t *testing.T) {
+	m, _ := open(t, roomy(), folding.Options{})
+	b := create(t, m, alice, folding.CreateRequest{})
+	for _, name := range []string{"https://example.com/?" + strings.Repeat("x", 40) + "hunter2", "unscrubbable"} {
+		begin(t, m, b.ID).End(folding.CallOutcome{Tool: name})
+	}
+	got := status(t, m, alice, b.ID).Activity.Tools
+	if len(got) != 2 || strings.Contains(got[0].Tool, "hun") || !strings.HasPrefix(got[0].Tool, "https://example.com/?xxx") || got[1].Tool != "(withheld: it could not be scrubbed)" {
+		t.Errorf("Tools = %+v", got)
+	}
+}
+
 // A handler that panics takes neither the operation nor other events with it.
 func TestEventHandlerMayPanic(t *testing.T) {
 	n := 0
