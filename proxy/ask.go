@@ -191,10 +191,12 @@ func (s *session) Answer(m wire.Message) {
 	}
 }
 
-// cancelAsk ends the ask that an upstream no longer wants answered.
-func (s *session) cancelAsk(l link.Link, params json.RawMessage) {
+// cancelAsk ends the ask that an upstream no longer wants answered. The host is
+// told the reason, unless that must be withheld.
+func (s *session) cancelAsk(u *upstream, l link.Link, params json.RawMessage) {
 	id, _ := rawjson.Get(params, "requestId")
-	reason, _ := rawjson.GetString(params, "reason")
+	clean, _ := s.gw.clean(s.ctx, u, wire.MethodCancelled, params)
+	reason, _ := rawjson.GetString(clean, "reason")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range s.asks {

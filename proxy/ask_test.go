@@ -77,3 +77,21 @@ func TestQuestionsOfACallAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// Why an upstream took a question back is for the host to read, without secrets.
+func TestReasonOfAWithdrawnQuestionIsScrubbed(t *testing.T) {
+	r := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")})
+	r.initialize()
+	l := r.last("up")
+	secret := "ghp" + "_aZ3kQ9xW2mN8vB5cR7tY1uP4sD6fG0hJ2kLq"
+	l.cfg.Handle(wire.Message{ID: json.RawMessage(`"q"`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
+	if m := <-r.push; m.Method != "elicitation/create" {
+		t.Fatalf("the host was told %s", m.Encode())
+	}
+	l.cfg.Handle(wire.Message{Method: wire.MethodCancelled, Params: json.RawMessage(`{"requestId":"q","reason":"no more: ` + secret + `"}`)})
+	m := <-r.push
+	reason, _ := rawjson.GetString(m.Params, "reason")
+	if m.Method != wire.MethodCancelled || reason != "no more: [REDACTED:github-pat]" {
+		t.Errorf("the host was told %s", m.Encode())
+	}
+}

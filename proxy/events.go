@@ -25,7 +25,7 @@ func (g *Gateway) fromCall(fl *inbound, u *upstream, l link.Link, m wire.Message
 		return
 	}
 	if m.Method == "notifications/cancelled" {
-		fl.s.cancelAsk(l, m.Params)
+		fl.s.cancelAsk(u, l, m.Params)
 		return
 	}
 	g.relay(fl.s, fl, false, u, m)
@@ -48,7 +48,7 @@ func (s *session) fromOwn(u *upstream, m wire.Message) {
 	case changedKinds(m.Method) != nil:
 		g.listChanged(s.seat(u), s, m.Method)
 	case m.Method == "notifications/cancelled":
-		s.cancelAsk(s.own(u), m.Params)
+		s.cancelAsk(u, s.own(u), m.Params)
 	default:
 		g.relay(s, fl, true, u, m)
 	}
