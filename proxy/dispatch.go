@@ -30,6 +30,7 @@ func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 	}
 	e, ok := g.findTool(fl, name)
 	if !ok {
+		c.Name = g.storable(fl.ctx, name)
 		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
 			return nil, g.unknownTool(name)
 		})
@@ -51,6 +52,15 @@ func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 		e.flow.enter(c)
 	}
 	return g.forward(fl, c, e.up)
+}
+
+// storable is a name that no list has, as the trace may keep it.
+func (g *Gateway) storable(ctx context.Context, name string) string {
+	clean, _, err := g.scrubber.Text(ctx, name)
+	if err != nil {
+		return "(withheld: could not be checked for secrets)"
+	}
+	return clean
 }
 
 // findTool looks a tool up in the list that the host sees. A name that is not

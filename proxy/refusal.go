@@ -42,6 +42,22 @@ func refusalReply(method string, modern bool, err error) edge.Reply {
 	return edge.Reply{Result: toolError(ref, modern)}
 }
 
+// readable takes the secrets out of a refusal: it may quote what an agent wrote,
+// and come from a layer that Scrub does not see.
+func (g *Gateway) readable(r edge.Reply) edge.Reply {
+	part := &r.Error
+	if r.Error == nil {
+		part = &r.Result
+	}
+	clean, _, err := g.scrubber.JSON(g.ctx, *part)
+	if err != nil {
+		return edge.Reply{Error: errorObject(&wire.Error{Code: wire.CodeInternal,
+			Message: "the request failed, and why could not be checked for secrets and was withheld; ask for less at a time, or raise scrub.timeout_ms"})}
+	}
+	*part = clean
+	return r
+}
+
 // errorObject is the JSON-RPC error object of any error.
 func errorObject(err error) json.RawMessage {
 	var rpc *wire.Error

@@ -31,7 +31,7 @@ func (s *session) Serve(ctx context.Context, ex *edge.Exchange) edge.Reply {
 	g := s.gw
 	fl, err := s.begin(ctx, ex)
 	if err != nil {
-		return edge.Reply{Error: errorObject(err)}
+		return g.readable(edge.Reply{Error: errorObject(err)})
 	}
 	defer s.end(fl)
 	fl.modern = isModern(s, ex.Msg)
@@ -43,7 +43,7 @@ func (s *session) Serve(ctx context.Context, ex *edge.Exchange) edge.Reply {
 		return edge.Reply{} // it ends with its stream, not with an answer
 	}
 	if err != nil {
-		return refusalReply(ex.Msg.Method, fl.modern, cutOff(fl.ctx, err))
+		return g.readable(refusalReply(ex.Msg.Method, fl.modern, cutOff(fl.ctx, err)))
 	}
 	return edge.Reply{Result: res.Body, Error: res.Error, Extra: fl.extra}
 }
