@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/edge"
 )
 
@@ -29,6 +31,7 @@ type batch struct {
 	ephemeral    bool // s was opened for the batch
 	modern       bool
 	emit         func([]byte) error
+	shown        []runStep // in.Steps without secrets: what is stored and answered
 	cancel       context.CancelCauseFunc
 	results      []stepResult // each is its step's, then run's
 
@@ -52,6 +55,7 @@ func (g *Gateway) startBatch(ctx context.Context, fl *inbound, c *interceptor.Ca
 		g: g, in: in, handle: folding.NewHandle(), rest: folding.NewHandle(), principal: c.Principal, session: c.Session, cause: c.Record, traceparent: c.Traceparent,
 		s: fl.s, modern: fl.modern, emit: fl.ex.Emit, done: make(chan struct{}), results: make([]stepResult, len(in.Steps)),
 	}
+	b.shown = g.cleanSteps(ctx, in.Steps)
 	if err := g.batches.add(b, len(g.cfg.Principals) > 1); err != nil {
 		return nil, err
 	}
@@ -71,6 +75,23 @@ func (g *Gateway) startBatch(ctx context.Context, fl *inbound, c *interceptor.Ca
 		b.run(run)
 	})
 	return b, nil
+}
+
+// cleanSteps returns steps as they may be stored. Where that can't be found out
+// their arguments are withheld.
+func (g *Gateway) cleanSteps(ctx context.Context, steps []runStep) []runStep {
+	clean, found, err := g.scrubber.JSON(ctx, rawjson.Marshal(steps))
+	if err == nil && len(found) == 0 {
+		return steps
+	}
+	shown := make([]runStep, len(steps))
+	if err == nil && json.Unmarshal(clean, &shown) == nil {
+		return shown
+	}
+	for i := range shown {
+		shown[i] = runStep{"withheld: could not be checked for secrets", json.RawMessage(`{}`)}
+	}
+	return shown
 }
 
 // open opens a branch for the batch. It is in a session of its own, so that

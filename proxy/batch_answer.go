@@ -119,7 +119,7 @@ func (b *batch) grep(ctx context.Context) (string, error) {
 // title names a call in an answer: by its arguments where the tool is the same
 // for all.
 func (b *batch) title(i int) string {
-	st := b.in.Steps[i]
+	st := b.shown[i]
 	args := string(rawjson.Compact(st.Arguments))
 	var only []string
 	rawjson.Members(st.Arguments, func(m rawjson.Member) bool {
@@ -189,7 +189,7 @@ func (b *batch) document() string {
 		if i > 0 {
 			out = append(out, ',')
 		}
-		st := b.in.Steps[i]
+		st := b.shown[i]
 		out = fmt.Appendf(out, `{"step":%d,"tool":`, i+1)
 		out = append(append(rawjson.AppendQuote(out, st.Tool), `,"arguments":`...), rawjson.Compact(st.Arguments)...)
 		switch {

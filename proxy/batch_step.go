@@ -39,8 +39,10 @@ func (b *batch) step(ctx context.Context, i int) {
 	fl.ctx, fl.cancel = context.WithCancelCause(ctx)
 	defer fl.cancel(nil)
 	c, e, err := b.call(fl, st)
-	if err != nil {
-		r.fault = err.Error()
+	if err != nil { // it names the tool
+		if r.fault, _, err = b.g.scrubber.Text(ctx, err.Error()); err != nil {
+			r.fault = "not called, and why could not be checked for secrets"
+		}
 		return
 	}
 	r.server, r.tool = e.up.key, e.own

@@ -28,6 +28,7 @@ func exits(secret string, era mcpclient.Era) []struct{ place, method, params str
 		return `{"name":"fake__raw","arguments":{"result":` + result + `}}`
 	}
 	half := len(secret) / 2
+	const tokenBlob = "AK" + "IAQYLPMN5HHHFPZAM2" // reads like base64
 	blob := base64.StdEncoding.EncodeToString([]byte("token = " + secret + "\n"))
 	return []struct{ place, method, params string }{
 		{"text block", "tools/call", raw(`{"content":[{"type":"text","text":"a ` + secret + ` b"}]}`)},
@@ -56,6 +57,12 @@ func exits(secret string, era mcpclient.Era) []struct{ place, method, params str
 		{"resource list", "resources/list", `{}`},
 		{"branch description and prompt", "tools/call", `{"name":"branch_create","arguments":{"description":"use ` + secret + `","prompt":"with ` + secret + `"}}`},
 		{"branch status", "tools/call", `{"name":"branch_status","arguments":{"session_id":"` + "x" + `"}}`},
+		{"unknown tool", "tools/call", `{"name":"nobody__` + secret + `","arguments":{}}`},
+		{"unknown prompt", "prompts/get", `{"name":"` + secret + `"}`},
+		{"unknown branch", "tools/call", `{"name":"fake__raw","arguments":{"branch_id":"` + secret + `"}}`},
+		{"unknown argument", "tools/call", `{"name":"branch_status","arguments":{"` + secret + `":1}}`},
+		{"blob that is a token", "tools/call", raw(`{"content":[],"structuredContent":{"a":{"blob":"` + tokenBlob + `","mimeType":"text/plain"},"b":{"blob":"` + secret + `","blob":""}}}`)},
+		{"batch", "tools/call", `{"name":"branch_run","arguments":{"steps":[{"tool":"fake__echo","arguments":{"text":"` + secret + `"}},{"tool":"nobody__` + secret + `","arguments":{}}],"jq":"."}}`},
 		{"what the upstream prints", "tools/call", `{"name":"fake__stderr","arguments":{"text":"starting with ` + secret + `"}}`},
 	}
 }
@@ -73,7 +80,7 @@ func TestNothingLeaks(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		secret := fixtures.Secret()
-		g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, both, -record, %q, -leak, %q]}\n", fakeupBin, recordFile(t), " "+secret))
+		g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, both, -record, %q, -leak, %q]}\n", fakeupBin, recordFile(t), " "+secret)+"run: {allow: [\"fake__*\"]}\n")
 		c := g.unstarted(transport, era)
 		c.Capabilities = `{"elicitation":{},"sampling":{},"roots":{}}`
 		c.Handle = func(m mcpclient.Message) (json.RawMessage, json.RawMessage) {
@@ -99,6 +106,13 @@ func TestNothingLeaks(t *testing.T) {
 			}
 		}
 		b := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"return it"}`))
+		inBranch := `,"_meta":{"io.github.foldgate/branch_id":"` + b.BranchID + `"}}`
+		for _, what := range []string{`{"uri":"nobody://x/?token=` + secret + `"` + inBranch, `{"uri":"fake://a"` + inBranch} {
+			call(t, c, ctx, "resources/read", what)
+		}
+		if s := statusOf(t, c, ctx, b.BranchID); s.BudgetUsed == 0 {
+			t.Error("the branch paid for nothing, so nothing was tried")
+		}
 		tool(t, c, ctx, "branch_return", jsonText(t, map[string]any{"branch_id": b.BranchID, "message": "the token is " + secret}))
 		for _, msg := range c.Received() { // instructions came with the start
 			if at := holds(msg, secret); at != "" {
