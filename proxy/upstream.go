@@ -81,7 +81,7 @@ func (u *upstream) dial(ctx context.Context, initialize json.RawMessage, shared 
 	}
 	return u.gw.openLink(ctx, link.Config{
 		Name: u.key, Command: u.cfg.Command, Env: env, Dir: u.gw.cfg.path(u.cfg.Cwd), URL: u.cfg.URL, Headers: header,
-		Initialize: initialize, Shared: shared, Handle: handle, MaxMessage: maxMessage, Log: u.gw.log,
+		Initialize: initialize, Shared: shared, Handle: handle, MaxMessage: maxMessage, Log: u.gw.log, Clean: scrubLog{s: u.gw.scrubber}.text,
 	})
 }
 

@@ -3,6 +3,7 @@ package link
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"net/http"
 
@@ -36,6 +37,31 @@ type Config struct {
 	// call it belongs to, not the link.
 	MaxMessage int
 	Log        *slog.Logger
+	// Clean takes the secrets out of a text of the upstream before it is cut for
+	// the log or an error: half a secret is no longer recognised. nil: as it is.
+	Clean func(string) string
+}
+
+// maxClean is how much of a text is cleaned of which less will be shown.
+const maxClean = 16 << 10
+
+// clip shortens foreign bytes for the log or an error.
+func (c *Config) clip(b []byte) string {
+	const most = 200
+	text := c.clean(b)
+	if len(text) > most || len(b) > maxClean {
+		return fmt.Sprintf("%q… (%d bytes)", text[:min(len(text), most)], len(b))
+	}
+	return fmt.Sprintf("%q", text)
+}
+
+// clean returns the beginning of b without secrets.
+func (c *Config) clean(b []byte) string {
+	text := string(b[:min(len(b), maxClean)])
+	if c.Clean == nil {
+		return text
+	}
+	return c.Clean(text)
 }
 
 // Call is one request on its way to an upstream.

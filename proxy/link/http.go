@@ -127,13 +127,13 @@ func (l *httpLink) readWhole(f *flight, resp *http.Response) error {
 			l.flights.resolve(f.id, outcome{msg: m}, f)
 			return nil
 		}
-		return newStatusError(resp, body)
+		return newStatusError(l.cfg, resp, body)
 	}
 	l.receive(body, false, f)
 	if l.flights.get(f.id) == nil { // as nearly always
 		return nil
 	}
-	return fmt.Errorf("%w: HTTP %d without an answer to %s: %s", errUnreadable, resp.StatusCode, f.call.Method, clip(body))
+	return fmt.Errorf("%w: HTTP %d without an answer to %s: %s", errUnreadable, resp.StatusCode, f.call.Method, l.cfg.clip(body))
 }
 
 // forgotten reports whether resp says that our session is unknown, which is
@@ -205,7 +205,7 @@ func (l *httpLink) sendOnly(ctx context.Context, body []byte, method string, par
 		resp.Body.Close()
 		return ErrSessionGone
 	}
-	if err := checkStatus(resp); err != nil {
+	if err := checkStatus(l.cfg, resp); err != nil {
 		return err
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // to use the connection again

@@ -80,21 +80,21 @@ func doHTTP(c *http.Client, req *http.Request) (*http.Response, error) {
 
 // checkStatus returns the error that a response outside 2xx means, which it
 // reads and closes; nil for 2xx, which stays open.
-func checkStatus(resp *http.Response) error {
+func checkStatus(cfg *Config, resp *http.Response) error {
 	if resp.StatusCode/100 == 2 {
 		return nil
 	}
 	defer resp.Body.Close()
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // what came is enough
-	return newStatusError(resp, body)
+	return newStatusError(cfg, resp, body)
 }
 
-func newStatusError(resp *http.Response, body []byte) *statusError {
+func newStatusError(cfg *Config, resp *http.Response, body []byte) *statusError {
 	e := &statusError{code: resp.StatusCode}
 	if to := resp.Header.Get("Location"); resp.StatusCode/100 == 3 {
-		e.text = fmt.Sprintf("redirects to %.200q: configure that URL if you trust it", to)
+		e.text = fmt.Sprintf("redirects to %.200q: configure that URL if you trust it", cfg.clean([]byte(to)))
 	} else if len(body) > 0 {
-		e.text = clip(body)
+		e.text = cfg.clip(body)
 	}
 	return e
 }

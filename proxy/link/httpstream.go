@@ -151,7 +151,7 @@ func (l *httpLink) get(ctx context.Context, id string) (*http.Response, error) {
 		resp.Body.Close()
 		return nil, ErrSessionGone
 	}
-	if err := checkStatus(resp); err != nil {
+	if err := checkStatus(l.cfg, resp); err != nil {
 		return nil, err
 	}
 	if contentType(resp.Header) != mediaEvents {

@@ -2,7 +2,6 @@ package link
 
 import (
 	"bytes"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 
@@ -100,7 +99,7 @@ func (in *incoming) respond(m wire.Message, own *flight) {
 		id = in.suspect(own)
 	}
 	if id == 0 || !in.flights.resolve(id, outcome{msg: m}, own) {
-		in.warn("response to no request of ours dropped", "id", clip(m.ID))
+		in.warn("response to no request of ours dropped", "id", in.cfg.clip(m.ID))
 	}
 }
 
@@ -133,19 +132,10 @@ func (in *incoming) unreadable(head, tail []byte, err error, own *flight) {
 		in.warn("notification of upstream dropped", "method", f.method, "because", err)
 	case id != 0 && in.flights.resolve(id, outcome{err: err}, own):
 	default:
-		in.warn("not a message, skipped", "line", clip(head), "because", err)
+		in.warn("not a message, skipped", "line", in.cfg.clip(head), "because", err)
 	}
 }
 
 func (in *incoming) warn(msg string, args ...any) {
 	in.noise.log(in.cfg.Log, slog.LevelWarn, msg, args...)
-}
-
-// clip shortens foreign bytes for the log.
-func clip(b []byte) string {
-	const most = 200
-	if len(b) > most {
-		return fmt.Sprintf("%q… (%d bytes)", b[:most], len(b))
-	}
-	return fmt.Sprintf("%q", b)
 }

@@ -45,20 +45,25 @@ func (n *noise) log(log *slog.Logger, level slog.Level, msg string, args ...any)
 }
 
 // logLines logs what a child says on stderr, line by line.
-func logLines(r io.Reader, log *slog.Logger) {
+func logLines(r io.Reader, cfg *Config) {
 	var n noise
-	br := bufio.NewReaderSize(r, noiseLine)
+	br := bufio.NewReaderSize(r, maxClean)
 	for rest := false; ; {
 		line, more, err := br.ReadLine()
 		if err != nil {
 			break
 		}
 		if !rest { // and not what follows of a line too long
-			n.log(log, slog.LevelInfo, "stderr", "line", string(line))
+			text := string(line)
+			if len(line) > noiseLine {
+				text = cfg.clean(line)
+				text = text[:min(len(text), noiseLine)]
+			}
+			n.log(cfg.Log, slog.LevelInfo, "stderr", "line", text)
 		}
 		rest = more
 	}
 	if n.dropped > 0 {
-		log.Warn("lines of upstream not logged", "lines", n.dropped)
+		cfg.Log.Warn("lines of upstream not logged", "lines", n.dropped)
 	}
 }

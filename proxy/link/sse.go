@@ -85,7 +85,7 @@ func (l *sseLink) connect(ctx context.Context) (io.ReadCloser, *eventReader, err
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := checkStatus(resp); err != nil {
+	if err := checkStatus(l.cfg, resp); err != nil {
 		return nil, nil, err
 	}
 	if contentType(resp.Header) != mediaEvents {
@@ -155,7 +155,7 @@ func (l *sseLink) post(ctx context.Context, build func([]byte) []byte) error {
 		l.end(ErrSessionGone)
 		return ErrSessionGone
 	}
-	if err := checkStatus(resp); err != nil {
+	if err := checkStatus(l.cfg, resp); err != nil {
 		return err
 	}
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // to use the connection again

@@ -76,7 +76,7 @@ func (l *stdioLink) supervise() {
 	var wg sync.WaitGroup
 	wg.Go(func() { defer close(l.child.quiet); l.read() })
 	wg.Go(func() { l.out.drain(l.child.stdin) })
-	wg.Go(func() { logLines(l.child.stderr, l.cfg.Log) })
+	wg.Go(func() { logLines(l.child.stderr, l.cfg) })
 
 	select {
 	case <-l.closing:
