@@ -20,6 +20,8 @@ func TestOwnRules(t *testing.T) {
 		{"connection-string", "redis://:SECRET@cache:6379/0", word},
 		{"connection-string", "amqps://u:SECRET@mq/vhost", word},
 		{"connection-string", `{"dsn":"mysql://root:SECRET@127.0.0.1/x"}`, word},
+		{"connection-string", "postgres://app:SECRET@db.internal/app", "p@ss" + word + "@" + word},
+		{"url-password", "https://bot:SECRET@git.example.com/x.git", word[:4] + "@" + word},
 		{"url-password", "git clone https://bot:SECRET@git.example.com/x.git", word},
 		{"authorization-header", "Authorization: Basic SECRET", "dXNlcjpo" + token(16, "", 8)},
 		{"authorization-header", `"Authorization": "Bearer SECRET"`, word},
