@@ -2,6 +2,7 @@ package interceptor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"math"
@@ -19,6 +20,9 @@ type FoldPolicy struct {
 	BranchFraction float64
 	// PreviewTokens is how large a preview may be.
 	PreviewTokens int
+	// Clean takes the secrets out of a result that the policy for scrubbing let
+	// through; nil leaves them in. What it fails on is not stored.
+	Clean func(context.Context, json.RawMessage) (json.RawMessage, error)
 	// Rule is what applies to one tool beyond that.
 	Rule func(server, tool string) FoldRule
 }
@@ -57,7 +61,7 @@ func Fold(store *folding.Results, g Gauge, p FoldPolicy, log *slog.Logger) Middl
 				return res, err
 			}
 			if c.Batch != "" {
-				return f.applyBatch(c, res), nil
+				return f.applyBatch(ctx, c, res), nil
 			}
 			rule := p.Rule(c.Server, c.Name)
 			if rule.Off {
@@ -84,14 +88,14 @@ func (f *folder) apply(ctx context.Context, c *Call, res *Result, rule FoldRule)
 		left, room = here, sparing(here) // over left, folding is the only way to deliver anything
 	}
 	if n > min(limit, left) {
-		if p := splitResult(res.Body); n > left || f.large(p, limit) {
-			if small := f.fold(ctx, c, p, room); small != nil {
+		if n > left || f.large(splitResult(res.Body), limit) {
+			if small := f.fold(ctx, c, res, room); small != nil {
 				return small
 			}
 		}
 	}
 	// Others of the branch may have taken what was left by the time Meter books.
-	c.Shrink = func(budget int) *Result { return f.fold(ctx, c, splitResult(res.Body), sparing(budget)) }
+	c.Shrink = func(budget int) *Result { return f.fold(ctx, c, res, sparing(budget)) }
 	return res
 }
 
@@ -103,6 +107,16 @@ func (f *folder) large(p parts, limit int) bool {
 
 // sparing is how much of what is left a preview may take.
 func sparing(left int) int { return max(left-reserve, left/2) }
+
+// storable returns res without the secrets that the policy let through: the host
+// may see them, the disk may not.
+func (f *folder) storable(ctx context.Context, c *Call, res *Result) (*Result, error) {
+	if c.resultScrubbed || f.p.Clean == nil || res.Error != nil {
+		return res, nil
+	}
+	clean, err := f.p.Clean(context.WithoutCancel(ctx), res.Body)
+	return &Result{Body: clean}, err
+}
 
 // threshold is the largest result that is delivered whole.
 func (f *folder) threshold(c *Call, res *Result, rule FoldRule) int {
@@ -121,7 +135,13 @@ func (f *folder) threshold(c *Call, res *Result, rule FoldRule) int {
 
 // fold stores a result and returns it with a preview in the place of its text, in
 // at most room tokens; nil where that can't be done or saves nothing.
-func (f *folder) fold(ctx context.Context, c *Call, parts parts, room int) *Result {
+func (f *folder) fold(ctx context.Context, c *Call, res *Result, room int) *Result {
+	res, err := f.storable(ctx, c, res)
+	if err != nil {
+		f.log.Error("result not folded: it could not be checked for secrets", "server", c.Server, "tool", c.Name)
+		return nil
+	}
+	parts := splitResult(res.Body)
 	if parts.text == "" {
 		return nil
 	}

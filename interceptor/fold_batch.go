@@ -1,6 +1,8 @@
 package interceptor
 
 import (
+	"context"
+	"encoding/json"
 	"fmt"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -12,8 +14,13 @@ const batchTokens = 48
 
 // applyBatch hands the whole result to the batch that made the call, and
 // delivers no more than a line: no model reads it.
-func (f *folder) applyBatch(c *Call, res *Result) *Result {
-	c.Whole = res
+func (f *folder) applyBatch(ctx context.Context, c *Call, res *Result) *Result {
+	whole, err := f.storable(ctx, c, res)
+	if err != nil {
+		whole = &Result{Body: json.RawMessage(`{"content":[{"type":"text","text":"the result could not be checked for secrets and was withheld"}],"isError":true}`)}
+		res = whole
+	}
+	c.Whole = whole
 	n := c.measure(f.gauge, res)
 	c.Tokens.Out = n
 	if n <= batchTokens {

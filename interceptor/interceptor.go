@@ -151,8 +151,9 @@ type Call struct {
 	// to the budget (over-budget in the trace, whose own "truncated" is about a
 	// payload). Folded: it was replaced by a preview.
 	Late, Truncated, Folded bool
-	// Clean marks a result that was scrubbed before it was stored.
-	Clean bool
+	// Clean marks a result that was scrubbed before it was stored; Open that by
+	// policy not all of it was, so that the trace looks again.
+	Clean, Open bool
 
 	// Set by Fold.
 

@@ -128,7 +128,7 @@ func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error
 // stored returns a result as the trace may store it: without secrets, also
 // where the policy lets them pass to the host.
 func (r *Recorder) stored(ctx context.Context, c *Call, raw json.RawMessage) json.RawMessage {
-	if !r.Payload || c.resultScrubbed || c.Clean {
+	if !r.Payload || c.resultScrubbed || c.Clean && !c.Open {
 		return raw
 	}
 	clean, found, err := r.Scrub.JSON(context.WithoutCancel(ctx), raw)

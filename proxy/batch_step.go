@@ -27,6 +27,8 @@ const maxBatchBytes = 64 << 20
 // step makes call i and notes what it came to.
 func (b *batch) step(ctx context.Context, i int) {
 	r := &b.results[i]
+	// It is stored, and may name a tool that no list has.
+	defer func() { r.fault = scrubLog{s: b.g.scrubber}.text(r.fault) }()
 	if err := context.Cause(ctx); err != nil {
 		r.fault = "not called: " + err.Error()
 		return
@@ -39,10 +41,8 @@ func (b *batch) step(ctx context.Context, i int) {
 	fl.ctx, fl.cancel = context.WithCancelCause(ctx)
 	defer fl.cancel(nil)
 	c, e, err := b.call(fl, st)
-	if err != nil { // it names the tool
-		if r.fault, _, err = b.g.scrubber.Text(ctx, err.Error()); err != nil {
-			r.fault = "not called, and why could not be checked for secrets"
-		}
+	if err != nil {
+		r.fault = err.Error()
 		return
 	}
 	r.server, r.tool = e.up.key, e.own

@@ -184,6 +184,16 @@ func (c Config) path(p string) string {
 	return filepath.Join(c.Dir, p)
 }
 
+// letsThrough reports whether secrets of some upstream reach the host.
+func (c Config) letsThrough() bool {
+	for key := range c.Upstreams {
+		if c.scrubPolicy(key).Results == interceptor.Off {
+			return true
+		}
+	}
+	return false
+}
+
 // scrubPolicy returns what applies to an upstream ("" is foldgate itself).
 func (c Config) scrubPolicy(server string) interceptor.ScrubPolicy {
 	p := interceptor.ScrubPolicy{Results: interceptor.Action(c.Scrub.Results), Arguments: interceptor.Action(c.Scrub.Arguments)}

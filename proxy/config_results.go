@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"context"
+	"encoding/json"
 	"maps"
 	"slices"
 	"time"
@@ -98,6 +100,10 @@ func (g *Gateway) foldPolicy() interceptor.FoldPolicy {
 	r := g.cfg.Results
 	return interceptor.FoldPolicy{
 		MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens,
+		Clean: func(ctx context.Context, raw json.RawMessage) (json.RawMessage, error) {
+			clean, _, err := g.scrubber.JSON(ctx, raw)
+			return clean, err
+		},
 		Rule: func(server, tool string) interceptor.FoldRule {
 			if u := g.byKey[server]; u != nil {
 				tool = shownName(u.prefix, tool)

@@ -176,7 +176,7 @@ func (g *Gateway) answerList(ctx context.Context, fl *inbound, c *interceptor.Ca
 		for key := range m.missing {
 			fl.s.seat(g.byKey[key]).setLate()
 		}
-		c.Clean = true // each listing was scrubbed when it was fetched
+		c.Clean, c.Open = true, g.cfg.letsThrough() // each listing was scrubbed when it was fetched
 		for _, l := range m.from {
 			if l != nil && l.record != "" {
 				c.Correlates = append(c.Correlates, l.record)

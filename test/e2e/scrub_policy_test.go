@@ -4,6 +4,9 @@ package e2e
 
 import (
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -66,6 +69,42 @@ func TestScrubPolicyOfOneUpstream(t *testing.T) {
 		if got := strings.Contains(string(m.Result), secret); got != want {
 			t.Errorf("%s: host sees the secret: %t, want %t", name, got, want)
 		}
+	}
+}
+
+// What the host may see by policy is not kept: neither in the trace, nor with
+// folded results and those of batches.
+func TestPolicyOffKeepsNoSecrets(t *testing.T) {
+	ctx := testContext(t)
+	secret := fixtures.Secret()
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -leak, %q], scrub: {results: off}}\nresults: {main_threshold: 500}\nrun: {allow: [\"fake__*\"]}\n", fakeupBin, " "+secret))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	for _, m := range []mcpclient.Message{
+		call(t, c, ctx, "tools/list", `{}`),
+		tool(t, c, ctx, "fake__text", `{"text":"short, with `+secret+`"}`),
+	} {
+		if !strings.Contains(string(m.Result), secret) {
+			t.Errorf("the host does not see the secret, though it may: %.300s", m.Result)
+		}
+	}
+	long := jsonText(t, map[string]any{"text": strings.Repeat("word after word\n", 300) + secret})
+	if m := tool(t, c, ctx, "fake__text", long); !strings.Contains(string(m.Result), "branch_read") {
+		t.Fatalf("not folded: %.300s", m.Result)
+	}
+	tool(t, c, ctx, "branch_run", `{"steps":[{"tool":"fake__text","arguments":{"text":"`+secret+`"}},{"tool":"fake__raw","arguments":{"error":{"code":-1,"message":"`+secret+`"}}}],"jq":"."}`)
+	g.stop()
+	err := filepath.WalkDir(filepath.Join(g.dir, "state"), func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		data, err := os.ReadFile(path)
+		if at := holds(data, secret); at != "" {
+			t.Errorf("%s holds the secret (%s)", filepath.Base(path), at)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
 
