@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -119,6 +120,9 @@ func (g *Gateway) report(menus [listKinds]*menu) Report {
 		_, fault := u.status()
 		if fault == nil {
 			fault = menus[listTools].missing[u.key]
+		}
+		if fault != nil { // it may quote the upstream, and a URL of the configuration
+			fault = errors.New(scrubLog{s: g.scrubber}.text(fault.Error()))
 		}
 		r.Upstreams = append(r.Upstreams, UpstreamReport{Name: u.key, Version: said.Version, Err: fault})
 		at[u.key] = i

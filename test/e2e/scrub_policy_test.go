@@ -108,6 +108,16 @@ func TestPolicyOffKeepsNoSecrets(t *testing.T) {
 	}
 }
 
+// What check says of a server that can't be reached names its URL.
+func TestCheckShowsNoSecrets(t *testing.T) {
+	secret := fixtures.Secret()
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  gone: {url: \"http://127.0.0.1:1/mcp?key=%s\"}\n", secret))
+	out, err := g.command("check").Output()
+	if err == nil || !strings.Contains(string(out), "gone: FAILED: ") || strings.Contains(string(out), secret) {
+		t.Errorf("check = %v, %s", err, out)
+	}
+}
+
 // A message that can't be examined in time is withheld, and the session goes on.
 func TestScrubFailsClosed(t *testing.T) {
 	ctx := testContext(t)
