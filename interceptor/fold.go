@@ -87,11 +87,9 @@ func (f *folder) apply(ctx context.Context, c *Call, res *Result, rule FoldRule)
 	if here, ok := c.Left(); ok {
 		left, room = here, sparing(here) // over left, folding is the only way to deliver anything
 	}
-	if n > min(limit, left) {
-		if n > left || f.large(splitResult(res.Body), limit) {
-			if small := f.fold(ctx, c, res, room); small != nil {
-				return small
-			}
+	if n > left || n > limit && f.large(splitResult(res.Body), limit) {
+		if small := f.fold(ctx, c, res, room); small != nil {
+			return small
 		}
 	}
 	// Others of the branch may have taken what was left by the time Meter books.
