@@ -44,7 +44,7 @@ func (r *rig) hostOf(principal, id string, modern bool) func(name, args string) 
 		n++
 		m := wire.Message{ID: json.RawMessage(fmt.Sprint(n)), Method: "tools/call", Params: json.RawMessage(`{"name":"` + name + `","arguments":` + args + `}`)}
 		m.Raw = m.Encode()
-		rep := s.Serve(context.Background(), &edge.Exchange{Msg: m})
+		rep := s.Begin(context.Background(), &edge.Exchange{Msg: m})()
 		return string(rep.Result) + string(rep.Error)
 	}
 }

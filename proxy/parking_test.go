@@ -76,7 +76,7 @@ func TestQuestionsDoNotPileUp(t *testing.T) {
 	m.Raw = m.Encode()
 	other := r.g.newSession(edge.Peer{Principal: "other", Transport: "http", Modern: true})
 	defer other.Close("test over")
-	if kind, _ := rawjson.GetString(other.Serve(t.Context(), &edge.Exchange{Msg: m}).Result, "resultType"); kind != "input_required" {
+	if kind, _ := rawjson.GetString(other.Begin(t.Context(), &edge.Exchange{Msg: m})().Result, "resultType"); kind != "input_required" {
 		t.Errorf("another principal's question ends with %q", kind)
 	}
 }

@@ -26,14 +26,21 @@ const (
 	metaExpires = metaPrefix + "expires_at"
 )
 
-// Serve answers one request of a host.
-func (s *session) Serve(ctx context.Context, ex *edge.Exchange) edge.Reply {
-	g := s.gw
+// Begin takes one request of a host: from here on it is in flight.
+func (s *session) Begin(ctx context.Context, ex *edge.Exchange) (serve func() edge.Reply) {
 	fl, err := s.begin(ctx, ex)
 	if err != nil {
-		return g.readable(edge.Reply{Error: errorObject(err)})
+		return func() edge.Reply { return s.gw.readable(edge.Reply{Error: errorObject(err)}) }
 	}
-	defer s.end(fl)
+	return func() edge.Reply {
+		defer s.end(fl)
+		return s.serve(fl)
+	}
+}
+
+// serve answers a request in flight.
+func (s *session) serve(fl *inbound) edge.Reply {
+	g, ex := s.gw, fl.ex
 	fl.modern = isModern(s, ex.Msg)
 	res, err := g.route(fl)
 	if cause := context.Cause(fl.ctx); err != nil && errors.Is(cause, errCancelledByHost) {

@@ -64,10 +64,13 @@ type Core interface {
 
 // Session is one session of a host, as an edge sees it.
 type Session interface {
-	// Serve answers one request. It returns when the reply is there or ctx is
-	// done: an edge cancels ctx when a modern host closes the stream, and when
-	// a stdio host goes away. notifications/cancelled is the core's business.
-	Serve(ctx context.Context, ex *Exchange) Reply
+	// Begin takes one request and returns what answers it, which the edge must
+	// call. It does not block: where messages come one after the other it is
+	// called from the reader, so that a cancellation finds the request before it.
+	// serve returns when the reply is there or ctx is done: an edge cancels ctx
+	// when a modern host closes the stream, and when a stdio host goes away.
+	// notifications/cancelled is the core's business.
+	Begin(ctx context.Context, ex *Exchange) (serve func() Reply)
 	// Notify takes a notification. Order matters: call it from the reader, not
 	// from a goroutine of its own. It does not block.
 	Notify(m wire.Message)

@@ -100,16 +100,36 @@ func parseFault(err error) *wire.Error {
 	return &wire.Error{Code: wire.CodeInvalidRequest, Message: err.Error()}
 }
 
-// serveGuarded calls s.Serve and turns a panic into an internal error, so that
-// one broken call never takes the other sessions down.
+// serveGuarded serves one request. A panic becomes an internal error, so that one
+// broken call never takes the other sessions down.
 func serveGuarded(ctx context.Context, s Session, ex *Exchange, log *slog.Logger) (r Reply) {
-	defer func() {
-		if p := recover(); p != nil {
-			log.Error("panic while serving a request", "method", ex.Msg.Method, "panic", p, "stack", string(debug.Stack()))
-			r = Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: "internal error"}).JSON()}
-		}
-	}()
-	return s.Serve(ctx, ex)
+	defer contain(ex, log, &r)
+	return s.Begin(ctx, ex)()
+}
+
+// beginGuarded begins a request, and what it returns serves it, both guarded.
+func beginGuarded(ctx context.Context, s Session, ex *Exchange, log *slog.Logger) (serve func() Reply) {
+	begun, broken := begin(ctx, s, ex, log)
+	if begun == nil {
+		return func() Reply { return broken }
+	}
+	return func() (r Reply) {
+		defer contain(ex, log, &r)
+		return begun()
+	}
+}
+
+func begin(ctx context.Context, s Session, ex *Exchange, log *slog.Logger) (begun func() Reply, broken Reply) {
+	defer contain(ex, log, &broken)
+	return s.Begin(ctx, ex), Reply{}
+}
+
+// contain is deferred where r is made: a panic there becomes an internal error.
+func contain(ex *Exchange, log *slog.Logger, r *Reply) {
+	if p := recover(); p != nil {
+		log.Error("panic while serving a request", "method", ex.Msg.Method, "panic", p, "stack", string(debug.Stack()))
+		*r = Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: "internal error"}).JSON()}
+	}
 }
 
 // guard runs f and logs a panic of it under what.

@@ -24,6 +24,7 @@ type fakeCore struct {
 	notified []string
 	answers  chan wire.Message
 	closed   []string // reasons
+	began    []string // ids
 
 	serving atomic.Int64
 }
@@ -57,10 +58,15 @@ func (c *fakeCore) Open(p Peer) Session {
 // fakeSession is a session of a fakeCore.
 type fakeSession struct{ *fakeCore }
 
-func (c *fakeSession) Serve(ctx context.Context, ex *Exchange) Reply {
-	c.serving.Add(1)
-	defer c.serving.Add(-1)
-	return c.onServe(ctx, ex)
+func (c *fakeSession) Begin(ctx context.Context, ex *Exchange) func() Reply {
+	c.mu.Lock()
+	c.began = append(c.began, string(ex.Msg.ID))
+	c.mu.Unlock()
+	return func() Reply {
+		c.serving.Add(1)
+		defer c.serving.Add(-1)
+		return c.onServe(ctx, ex)
+	}
 }
 
 func (c *fakeSession) Notify(m wire.Message) {

@@ -222,11 +222,11 @@ func (e *stdioEdge) request(m wire.Message) {
 		s = e.session(meta.modern())
 	}
 	e.inFlight.Add(1)
+	serve := beginGuarded(e.ctx, s, &Exchange{Msg: m, Emit: e.out.offer}, e.log)
 	go func() {
 		defer e.inFlight.Done()
 		defer func() { <-e.slots }()
-		ex := &Exchange{Msg: m, Emit: e.out.offer}
-		if r := serveGuarded(e.ctx, s, ex, e.log); !r.silent() {
+		if r := serve(); !r.silent() {
 			msg := r.encode(m.ID)
 			_ = e.out.write(msg) // a failed writer ends the connection
 			recycle(msg)         // which write has copied

@@ -117,6 +117,28 @@ func TestStdioOrderOfNotifications(t *testing.T) {
 	}
 }
 
+// A host may cancel a request at once: the core knows of the request by then.
+func TestStdioBeginsBeforeItReadsOn(t *testing.T) {
+	const n = 200
+	c := newFakeCore(nil)
+	cancelled := 0
+	c.onNotify = func(wire.Message) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if cancelled++; len(c.began) != cancelled {
+			t.Errorf("%d requests have begun when the %d. is cancelled", len(c.began), cancelled)
+		}
+	}
+	var in strings.Builder
+	for i := range n {
+		fmt.Fprintf(&in, `{"jsonrpc":"2.0","id":%d,"method":"slow"}`+"\n", i)
+		fmt.Fprintf(&in, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`+"\n", i)
+	}
+	if got := stdioLines(t, c, in.String()); len(got) != n || cancelled != n {
+		t.Errorf("%d replies and %d cancellations, want %d of each", len(got), cancelled, n)
+	}
+}
+
 // 64 calls that each ask the host and wait for its answer, on one connection.
 func TestStdioElicitations(t *testing.T) {
 	const n = 64
