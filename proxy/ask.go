@@ -24,7 +24,30 @@ type ask struct {
 	extra    []byte            // members beside the host's answer
 	guess    bool              // it may belong to any call at from's upstream
 	server   string            // that upstream's key
+	ctx      context.Context   // ends with what it was asked for, or when it is withdrawn
 	cancel   context.CancelCauseFunc
+}
+
+// newAsk notes a request of an upstream, until endAsk: it may be withdrawn before
+// it has reached the host. fl and guess are as for ask.
+func (s *session) newAsk(fl *inbound, guess bool, u *upstream, l link.Link, m wire.Message) *ask {
+	a := &ask{id: strconv.FormatInt(s.nextID.Add(1), 10), from: l, upstream: m.ID, answered: make(chan wire.Message, 1), guess: guess, server: u.key}
+	parent := s.ctx
+	if fl != nil && !guess {
+		parent = fl.ctx
+	}
+	a.ctx, a.cancel = context.WithCancelCause(parent)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.asks[a.id] = a
+	return a
+}
+
+func (s *session) endAsk(a *ask) {
+	s.mu.Lock()
+	delete(s.asks, a.id)
+	s.mu.Unlock()
+	a.cancel(nil)
 }
 
 // ask forwards a request of an upstream to the host of s, on the stream of the
@@ -36,49 +59,62 @@ func (g *Gateway) ask(s *session, fl *inbound, guess bool, u *upstream, l link.L
 		fl.askParked(u, l, m) // the modern era has no requests to hosts
 		return
 	}
-	g.answering(&s.answering, u, func() link.Link { return l }, m, func(l link.Link) {
+	g.answering(&s.answering, u, func() link.Link { return l }, m, func() func(link.Link) {
 		if m.Method == "ping" {
-			g.decline(l, m)
-			return
+			return func(l link.Link) { g.decline(l, m) }
 		}
-		res, extra, err := g.askHost(s, fl, guess, u, l, m)
-		if w := (*withdrawn)(nil); errors.As(err, &w) {
-			return // nobody waits for the answer
-		}
-		answer := wire.Message{ID: m.ID, Extra: extra}
-		if err != nil {
-			answer.Error = errorObject(&wire.Error{Code: wire.CodeInternal, Message: err.Error()})
-		} else {
-			answer.Result, answer.Error = res.Body, res.Error
-		}
-		if err := l.Reply(s.ctx, answer); err != nil {
-			u.log.Debug("answer could not be delivered to the upstream", "method", m.Method, "err", err)
+		a := s.newAsk(fl, guess, u, l, m)
+		return func(l link.Link) {
+			defer s.endAsk(a)
+			g.passAnswer(s, fl, a, u, m)
 		}
 	})
+}
+
+// passAnswer puts a to the host of s and hands the answer to the upstream.
+func (g *Gateway) passAnswer(s *session, fl *inbound, a *ask, u *upstream, m wire.Message) {
+	res, err := g.askHost(s, fl, a, u, m)
+	if w := (*withdrawn)(nil); errors.As(err, &w) {
+		return // nobody waits for the answer
+	}
+	answer := wire.Message{ID: m.ID, Extra: a.extra}
+	if err != nil {
+		answer.Error = errorObject(&wire.Error{Code: wire.CodeInternal, Message: err.Error()})
+	} else {
+		answer.Result, answer.Error = res.Body, res.Error
+	}
+	if err := a.from.Reply(s.ctx, answer); err != nil {
+		u.log.Debug("answer could not be delivered to the upstream", "method", m.Method, "err", err)
+	}
 }
 
 // maxAnswering is how many requests of upstreams a session, or the modern hosts of
 // a principal at one upstream, may have under way.
 const maxAnswering = 1000
 
-// answering runs answer in the background, for a request m of an upstream. Of
-// more than maxAnswering those in excess are declined, and where the upstream does
-// not even take that, dropped: whoever asks without end must not fill the memory.
+// answering calls begin for a request m of an upstream, and runs what it returns
+// in the background. Of more than maxAnswering those in excess are declined, and
+// where the upstream does not even take that, dropped: whoever asks without end
+// must not fill the memory.
 //
 // at finds the link, which is not known to its slot in its first moments.
-func (g *Gateway) answering(n *atomic.Int64, u *upstream, at func() link.Link, m wire.Message, answer func(l link.Link)) {
+func (g *Gateway) answering(n *atomic.Int64, u *upstream, at func() link.Link, m wire.Message, begin func() (answer func(l link.Link))) {
 	count := n.Add(1)
 	if count > 2*maxAnswering {
 		n.Add(-1)
 		u.log.Debug("request of an upstream dropped: too many are under way", "method", m.Method)
 		return
 	}
+	var answer func(link.Link)
+	if count <= maxAnswering {
+		answer = begin()
+	}
 	g.background(func() {
 		defer n.Add(-1)
 		l := at()
 		switch {
 		case l == nil: // it has ended
-		case count > maxAnswering:
+		case answer == nil:
 			g.refuse(l, m, wire.CodeInternal, fmt.Sprintf("%d requests are under way: wait for their answers first", maxAnswering))
 		default:
 			answer(l)
@@ -87,37 +123,25 @@ func (g *Gateway) answering(n *atomic.Int64, u *upstream, at func() link.Link, m
 }
 
 // askHost runs one request of an upstream down the chain and to the host. It
-// returns the answer and what stands beside it.
-func (g *Gateway) askHost(s *session, fl *inbound, guess bool, u *upstream, l link.Link, m wire.Message) (*interceptor.Result, []byte, error) {
+// returns the answer; what stands beside that is in a.extra.
+func (g *Gateway) askHost(s *session, fl *inbound, a *ask, u *upstream, m wire.Message) (*interceptor.Result, error) {
 	c := &interceptor.Call{
 		Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + u.key, To: s.host(),
 		ID: m.ID, Server: u.key, Method: m.Method, Params: m.Params, Forward: m.Params,
 	}
-	ctx := s.ctx
 	if fl != nil {
-		if !guess {
-			ctx = fl.ctx
-		}
 		if cause := fl.getCall(); cause != nil {
 			c.Revision = cause.Revision
 		}
 		var cause *interceptor.Call
-		if cause, c.Branch, c.Ambiguous = s.cause(fl, guess, u); cause != nil {
+		if cause, c.Branch, c.Ambiguous = s.cause(fl, a.guess, u); cause != nil {
 			c.Correlates, c.Traceparent = []string{cause.Record}, cause.Outgoing()
 		}
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	a := &ask{id: strconv.FormatInt(s.nextID.Add(1), 10), from: l, upstream: m.ID, answered: make(chan wire.Message, 1), cancel: cancel, guess: guess, server: u.key}
-	res, err := g.through(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-		s.mu.Lock()
-		s.asks[a.id] = a
-		s.mu.Unlock()
-		defer func() {
-			s.mu.Lock()
-			delete(s.asks, a.id)
-			s.mu.Unlock()
-		}()
+	return g.through(a.ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		if ctx.Err() != nil { // the host need not hear of it
+			return nil, context.Cause(ctx)
+		}
 		out := wire.Message{ID: json.RawMessage(a.id), Method: m.Method, Params: c.Forward, Extra: g.cleanExtra(ctx, u, m)}
 		if err := s.toHost(fl, out.Encode()); err != nil {
 			return nil, fmt.Errorf("the host can't be reached for %s: %w", m.Method, err)
@@ -126,8 +150,8 @@ func (g *Gateway) askHost(s *session, fl *inbound, guess bool, u *upstream, l li
 		case r := <-a.answered:
 			a.extra = r.Extra
 			return resultOf(r), nil
-		case <-died(l):
-			cancel(link.ErrClosed)
+		case <-died(a.from):
+			a.cancel(link.ErrClosed)
 			_ = s.toHost(fl, wire.Message{Method: wire.MethodCancelled, Params: a.cancelled(link.ErrClosed)}.Encode())
 			return nil, link.ErrClosed
 		case <-ctx.Done():
@@ -135,7 +159,6 @@ func (g *Gateway) askHost(s *session, fl *inbound, guess bool, u *upstream, l li
 			return nil, context.Cause(ctx)
 		}
 	})
-	return res, a.extra, err
 }
 
 // died is closed when l is dead; a question without a link lasts.
@@ -209,11 +232,18 @@ func (s *session) cancelAsk(u *upstream, l link.Link, params json.RawMessage) {
 // answerShared takes a request that a shared upstream sent without saying for
 // which call; see parking.suited.
 func (g *Gateway) answerShared(st *seat, l link.Link, m wire.Message) {
-	if p := g.parking.suited(st, m); p != nil {
-		p.ask(g, question{l: l, m: m, guess: true})
-		return
+	if !g.parkShared(st, l, m) {
+		g.decline(l, m)
 	}
-	g.decline(l, m)
+}
+
+// parkShared reports whether there was a call to give the request to.
+func (g *Gateway) parkShared(st *seat, l link.Link, m wire.Message) bool {
+	p := g.parking.suited(st, m)
+	if p != nil {
+		p.ask(g, question{l: l, m: m, guess: true})
+	}
+	return p != nil
 }
 
 // decline answers a request of an upstream that has no host to go to. A ping

@@ -142,6 +142,10 @@ func (p *parked) event(g *Gateway, l link.Link, m wire.Message) {
 		p.ask(g, question{l: l, m: m})
 		return
 	}
+	if m.Method == wire.MethodCancelled {
+		p.withdraw(l, m.Params)
+		return
+	}
 	p.mu.Lock()
 	fl := p.current
 	p.mu.Unlock()
@@ -178,7 +182,9 @@ func (p *parked) ask(g *Gateway, q question) {
 	p.mu.Unlock()
 	if !can {
 		at := func() link.Link { return q.l }
-		g.answering(&p.up.seat(p.principal).answering, p.up, at, q.m, func(l link.Link) { g.refuse(l, q.m, code, why) })
+		g.answering(&p.up.seat(p.principal).answering, p.up, at, q.m, func() func(link.Link) {
+			return func(l link.Link) { g.refuse(l, q.m, code, why) }
+		})
 		return
 	}
 	select {

@@ -72,7 +72,9 @@ func (g *Gateway) askAll(ctx context.Context, fl *inbound, u *upstream, result [
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			res, _, err := g.askHost(fl.s, fl, false, u, nil, m)
+			a := fl.s.newAsk(fl, false, u, nil, m)
+			defer fl.s.endAsk(a)
+			res, err := g.askHost(fl.s, fl, a, u, m)
 			if err == nil && res.Error != nil {
 				text, _ := rawjson.GetString(res.Error, "message")
 				err = fmt.Errorf("the host declined %s: %s", m.Method, text)

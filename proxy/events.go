@@ -41,7 +41,9 @@ func (s *session) fromOwn(u *upstream, m wire.Message) {
 		l := s.own(u)
 		if l == nil { // during its first moments: wait for the slot to know it
 			opened := func() link.Link { l, _ := s.linkFor(s.ctx, u, false); return l }
-			g.answering(&s.answering, u, opened, m, func(l link.Link) { g.ask(s, s.anyFlight(u.key), true, u, l, m) })
+			g.answering(&s.answering, u, opened, m, func() func(link.Link) {
+				return func(l link.Link) { g.ask(s, s.anyFlight(u.key), true, u, l, m) }
+			})
 			return
 		}
 		g.ask(s, fl, true, u, l, m)
@@ -59,7 +61,14 @@ func (g *Gateway) fromShared(st *seat, m wire.Message) {
 	u := st.up
 	switch {
 	case m.IsRequest():
-		g.answering(&st.answering, u, st.shared.peek, m, func(l link.Link) { g.answerShared(st, l, m) })
+		g.answering(&st.answering, u, st.shared.peek, m, func() func(link.Link) {
+			if l := st.shared.peek(); l != nil && g.parkShared(st, l, m) { // now: it may be withdrawn at once
+				return func(link.Link) {}
+			}
+			return func(l link.Link) { g.answerShared(st, l, m) }
+		})
+	case m.Method == wire.MethodCancelled: // of a question: no host knows its id
+		g.parking.withdraw(st, m.Params)
 	case changedKinds(m.Method) != nil:
 		g.listChanged(st, nil, m.Method)
 	case m.Method == "notifications/resources/updated":

@@ -1,10 +1,14 @@
 package proxy
 
 import (
+	"encoding/json"
+	"maps"
 	"slices"
 	"sync"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -79,6 +83,24 @@ func (k *parking) suited(st *seat, m wire.Message) (found *parked) {
 		}
 	}
 	return found
+}
+
+// withdraw drops the question that an upstream took back over the seat's link.
+func (k *parking) withdraw(st *seat, params json.RawMessage) {
+	l := st.shared.peek()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, p := range k.all {
+		p.withdraw(l, params)
+	}
+}
+
+// withdraw drops the question that l took back, if the host has not answered it.
+func (p *parked) withdraw(l link.Link, params json.RawMessage) {
+	id, _ := rawjson.Get(params, "requestId")
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.open, func(_ string, q question) bool { return q.l == l && string(q.m.ID) == string(id) })
 }
 
 // unpark forgets a call that is over. Questions that it carried for others find
