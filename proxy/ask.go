@@ -24,6 +24,7 @@ type ask struct {
 	extra    []byte            // members beside the host's answer
 	guess    bool              // it may belong to any call at from's upstream
 	server   string            // that upstream's key
+	way      departure         // to the host
 	ctx      context.Context   // ends with what it was asked for, or when it is withdrawn
 	cancel   context.CancelCauseFunc
 }
@@ -32,6 +33,9 @@ type ask struct {
 // it has reached the host. fl and guess are as for ask.
 func (s *session) newAsk(fl *inbound, guess bool, u *upstream, l link.Link, m wire.Message) *ask {
 	a := &ask{id: strconv.FormatInt(s.nextID.Add(1), 10), from: l, upstream: m.ID, answered: make(chan wire.Message, 1), guess: guess, server: u.key}
+	if p := s.passage(u); p != nil {
+		a.way = p.depart(s.gw)
+	}
 	parent := s.ctx
 	if fl != nil && !guess {
 		parent = fl.ctx
@@ -47,6 +51,7 @@ func (s *session) endAsk(a *ask) {
 	s.mu.Lock()
 	delete(s.asks, a.id)
 	s.mu.Unlock()
+	a.way.arrived()
 	a.cancel(nil)
 }
 
@@ -139,6 +144,7 @@ func (g *Gateway) askHost(s *session, fl *inbound, a *ask, u *upstream, m wire.M
 		}
 	}
 	return g.through(a.ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		a.way.wait(ctx)
 		if ctx.Err() != nil { // the host need not hear of it
 			return nil, context.Cause(ctx)
 		}
@@ -146,6 +152,7 @@ func (g *Gateway) askHost(s *session, fl *inbound, a *ask, u *upstream, m wire.M
 		if err := s.toHost(fl, out.Encode()); err != nil {
 			return nil, fmt.Errorf("the host can't be reached for %s: %w", m.Method, err)
 		}
+		a.way.arrived()
 		select {
 		case r := <-a.answered:
 			a.extra = r.Extra

@@ -40,6 +40,7 @@ func (b *batch) step(ctx context.Context, i int) {
 	}
 	fl.ctx, fl.cancel = context.WithCancelCause(ctx)
 	defer fl.cancel(nil)
+	defer fl.arrived()
 	c, e, err := b.call(fl, st)
 	if err != nil {
 		r.fault = err.Error()

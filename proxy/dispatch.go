@@ -204,6 +204,7 @@ func (g *Gateway) firstThatKnows(fl *inbound, c *interceptor.Call, owners []*ups
 	fl.setCall(c)
 	return g.through(fl.ctx, c, func(ctx context.Context, c *interceptor.Call) (res *interceptor.Result, err error) {
 		for _, u := range owners {
+			fl.arrived() // the last one's answer goes nowhere
 			c.Server, c.To = u.key, "upstream:"+u.key
 			res, err = g.send(ctx, fl, c, u)
 			if err != nil || res.Error == nil {

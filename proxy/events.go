@@ -28,7 +28,7 @@ func (g *Gateway) fromCall(fl *inbound, u *upstream, l link.Link, m wire.Message
 		fl.s.cancelAsk(u, l, m.Params)
 		return
 	}
-	g.relay(fl.s, fl, false, u, m)
+	fl.s.follow(u, len(m.Params), func() { g.relay(fl.s, fl, false, u, m) })
 }
 
 // fromOwn takes a message of a session's own link that belongs to no known
@@ -52,7 +52,7 @@ func (s *session) fromOwn(u *upstream, m wire.Message) {
 	case m.Method == "notifications/cancelled":
 		s.cancelAsk(u, s.own(u), m.Params)
 	default:
-		g.relay(s, fl, true, u, m)
+		s.follow(u, len(m.Params), func() { g.relay(s, fl, true, u, m) })
 	}
 }
 

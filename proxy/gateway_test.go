@@ -179,13 +179,17 @@ func (r *rig) exchange(ctx context.Context, method, params string) edge.Reply {
 func (r *rig) exchangeID(ctx context.Context, id, method, params string) edge.Reply {
 	m := wire.Message{ID: json.RawMessage(id), Method: method, Params: json.RawMessage(params)}
 	m.Raw = m.Encode()
-	return r.s.Begin(ctx, &edge.Exchange{Msg: m, Emit: func(msg []byte) error {
+	rep := r.s.Begin(ctx, &edge.Exchange{Msg: m, Emit: func(msg []byte) error {
 		em, err := wire.ParseMessage(msg)
 		if err == nil {
 			r.push <- em
 		}
 		return err
 	}})()
+	if rep.Sent != nil {
+		rep.Sent()
+	}
+	return rep
 }
 
 // ok sends a request that must succeed and returns its result.

@@ -67,7 +67,7 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 	case !fl.modern && l.Info().Modern():
 		return g.sendRounds(ctx, fl, c, u, l)
 	}
-	m, err := l.Call(ctx, fl.linkCall(g, c, u, l, c.Forward))
+	m, err := fl.callInTurn(ctx, u, l, fl.linkCall(g, c, u, l, c.Forward))
 	if err != nil {
 		return nil, callFault(ctx, u, c, err)
 	}

@@ -34,7 +34,15 @@ func (s *session) Begin(ctx context.Context, ex *edge.Exchange) (serve func() ed
 	}
 	return func() edge.Reply {
 		defer s.end(fl)
-		return s.serve(fl)
+		r := edge.Reply{}
+		defer func() {
+			if r.Sent == nil { // it came to a panic
+				fl.arrived()
+			}
+		}()
+		r = s.serve(fl)
+		r.Sent = fl.arrived
+		return r
 	}
 }
 

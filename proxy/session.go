@@ -39,9 +39,10 @@ type session struct {
 	tasks      map[string]task            // by taskId
 	minted     []string                   // the keys of tasks, oldest first
 	pending    map[string]bool            // list_changed about to be sent
-	queue      []aside                    // see inOrder; the first is running
-	queued     int                        // what queue takes
+	passages   map[string]*passage        // by upstream key
 	closed     bool
+
+	notes lane // notifications on their way to upstreams
 }
 
 // inbound is one request of the host that is being served.
@@ -61,6 +62,8 @@ type inbound struct {
 	params []paramHeader
 	// modern says that the host speaks 2026-07-28 in this request.
 	modern bool
+	// departures are the answers to it that are on their way to the host.
+	departures []departure
 	// extra are the unknown members beside the upstream's result, scrubbed;
 	// set by who serves the request, before the reply.
 	extra []byte
@@ -93,7 +96,7 @@ func (g *Gateway) newSession(p edge.Peer) *session {
 	s := &session{
 		Peer: p, gw: g, ctx: ctx, cancel: cancel, client: "unknown",
 		flights: map[string]*inbound{}, asks: map[string]*ask{}, slots: map[string]*slot{}, views: map[string]*view{},
-		subs: map[string]map[string]bool{}, tasks: map[string]task{},
+		subs: map[string]map[string]bool{}, tasks: map[string]task{}, passages: map[string]*passage{},
 	}
 	if !p.Modern || p.Transport == "stdio" {
 		g.sessions.add(s)

@@ -20,7 +20,7 @@ func (s *session) Notify(m wire.Message) {
 		s.cancelFlight(m.Params)
 	default:
 		m.Params = stripOurMeta(m.Params)
-		took := s.inOrder(len(m.Raw), func() {
+		took := s.notes.put(g, len(m.Raw), func() {
 			for u, l := range s.targets(m.Method) {
 				out := m
 				if out.Params, out.Extra = g.outward(s.ctx, u, m); out.Params == nil && m.Params != nil {
@@ -77,51 +77,4 @@ func (s *session) cancelFlight(params json.RawMessage) {
 	if fl != nil {
 		fl.cancel(&cancelReason{reason})
 	}
-}
-
-// What may wait for a session's upstreams: bytes of notifications, each with
-// what it costs to keep it.
-const (
-	maxAside  = 16 << 20
-	asideCost = 512
-)
-
-// aside is something to do behind a host's back, for a message of that many bytes.
-type aside struct {
-	do   func()
-	size int
-}
-
-// inOrder runs f in the background, after everything given to it before. It
-// reports false where too much waits already: upstreams may take long to open,
-// and hosts to stop. One message is never too much.
-func (s *session) inOrder(size int, f func()) bool {
-	size += asideCost
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.queue) > 0 && s.queued+size > maxAside {
-		return false
-	}
-	s.queue = append(s.queue, aside{f, size})
-	s.queued += size
-	if len(s.queue) > 1 {
-		return true // somebody is at it
-	}
-	s.gw.background(func() {
-		for {
-			s.mu.Lock()
-			f := s.queue[0]
-			s.mu.Unlock()
-			f.do()
-			s.mu.Lock()
-			s.queue[0] = aside{} // else its message lives as long as the array
-			s.queue, s.queued = s.queue[1:], s.queued-f.size
-			done := len(s.queue) == 0
-			s.mu.Unlock()
-			if done {
-				return
-			}
-		}
-	})
-	return true
 }

@@ -17,19 +17,19 @@ func TestNotificationsDoNotPileUp(t *testing.T) {
 	r.initialize()
 	const size = 1 << 20
 	waiting := func() int {
-		r.s.mu.Lock()
-		defer r.s.mu.Unlock()
-		return len(r.s.queue)
+		r.s.notes.mu.Lock()
+		defer r.s.notes.mu.Unlock()
+		return len(r.s.notes.all)
 	}
 	slow := make(chan struct{})
-	r.s.inOrder(0, func() { <-slow })
+	r.s.notes.put(r.g, 0, func() { <-slow })
 	var all sync.WaitGroup
 	var order []int
 	n := 0
 	for ; n < 10*maxAside/size; n++ {
 		all.Add(1)
 		i := n
-		if !r.s.inOrder(size, func() { defer all.Done(); order = append(order, i) }) {
+		if !r.s.notes.put(r.g, size, func() { defer all.Done(); order = append(order, i) }) {
 			all.Done()
 			break
 		}
@@ -47,7 +47,7 @@ func TestNotificationsDoNotPileUp(t *testing.T) {
 	close(slow)
 	all.Wait() // what waited is done, and has made room
 	all.Add(1)
-	if !r.s.inOrder(size, all.Done) || len(order) != n {
+	if !r.s.notes.put(r.g, size, all.Done) || len(order) != n {
 		t.Errorf("after %d of %d messages there is no room", len(order), n)
 	}
 	if !slices.IsSorted(order) {

@@ -52,6 +52,9 @@ type Reply struct {
 	Result, Error json.RawMessage
 	// Extra are unknown top-level members, as in Message.Extra.
 	Extra []byte
+	// Sent, if there is one, must be called when the reply is on its way, or
+	// nothing is to be sent: what must not overtake it waits for that.
+	Sent func()
 }
 
 // Core is what an edge needs of the gateway.

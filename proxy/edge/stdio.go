@@ -226,10 +226,14 @@ func (e *stdioEdge) request(m wire.Message) {
 	go func() {
 		defer e.inFlight.Done()
 		defer func() { <-e.slots }()
-		if r := serve(); !r.silent() {
+		r := serve()
+		if !r.silent() {
 			msg := r.encode(m.ID)
 			_ = e.out.write(msg) // a failed writer ends the connection
 			recycle(msg)         // which write has copied
+		}
+		if r.Sent != nil {
+			r.Sent()
 		}
 		if probe {
 			guard(e.log, "closing a probe", func() { s.Close("probe answered") })

@@ -81,6 +81,10 @@ type Call struct {
 	// included, in order and before Call returns. It must not block. nil: such
 	// messages go to Config.Handle.
 	Event func(wire.Message)
+	// Answered, if there is one, is called from the reader when the answer is
+	// there: after the messages before it, and before those that follow. It must
+	// not block.
+	Answered func()
 }
 
 // Info is what an upstream said of itself.

@@ -141,6 +141,9 @@ func (t *flights) resolve(id int64, o outcome, own *flight) (known bool) {
 	if f == nil {
 		return late
 	}
+	if f.call.Answered != nil && o.err == nil {
+		f.call.Answered()
+	}
 	f.finish(o, own)
 	return true
 }
