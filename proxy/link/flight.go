@@ -69,6 +69,9 @@ func (t *flights) begin(c *Call, abort context.CancelCauseFunc) (*flight, json.R
 	// Looking for the token means reading all arguments; most calls have none.
 	if bytes.Contains(params, []byte("progressToken")) {
 		f.token, _ = rawjson.Get(params, "_meta", "progressToken")
+		if rawjson.KindOf(f.token) == rawjson.Null { // asks for nothing, and must not be made to
+			f.token = nil
+		}
 	}
 	t.mu.Lock()
 	if t.dead != nil {

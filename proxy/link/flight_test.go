@@ -1,9 +1,25 @@
 package link
 
 import (
+	"encoding/json"
 	"errors"
 	"testing"
 )
+
+// Only what is a progress token gets one of ours: null asks for no progress.
+func TestNullIsNoProgressToken(t *testing.T) {
+	fs := newFlights(&Config{Shared: true})
+	for token, want := range map[string]string{`null`: `null`, `"a"`: `1`} {
+		fs.last = 0
+		_, params, err := fs.begin(&Call{Method: "m", Params: json.RawMessage(`{"_meta":{"progressToken":` + token + `}}`)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := `{"_meta":{"progressToken":` + want + `}}`; string(params) != want {
+			t.Errorf("params = %s, want %s", params, want)
+		}
+	}
+}
 
 // A call hears of its answer from whoever reads it, before the next message is read.
 func TestAnsweredIsCalledByTheReader(t *testing.T) {
