@@ -254,6 +254,29 @@ func TestCallIsRoutedAndStripped(t *testing.T) {
 	}
 }
 
+// Params that are null are none, as most servers have it.
+func TestNullParams(t *testing.T) {
+	up := echoUpstream("2025-11-25")
+	serve := up.serve
+	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+		if c.Method == "x/y" {
+			return result(`{}`)
+		}
+		return serve(ctx, l, c)
+	}
+	r := newRig(t, false, map[string]fakeUpstream{"up": up})
+	r.initialize()
+	for _, method := range []string{"ping", "tools/list", "x/y"} {
+		r.ok(method, "null")
+	}
+	if got := r.last("up").sent("x/y"); len(got) != 1 || got[0] != "" {
+		t.Errorf("forwarded params = %q, want none", got)
+	}
+	if rep := r.exchange(t.Context(), "x/y", "[]"); wire.ErrorCode(rep.Error) != wire.CodeInvalidParams {
+		t.Errorf("an array is answered with %s %s", rep.Result, rep.Error)
+	}
+}
+
 func TestUnknownBranchForwardsNothing(t *testing.T) {
 	r := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")})
 	r.initialize()

@@ -135,6 +135,9 @@ func (g *Gateway) local(fl *inbound, c *interceptor.Call, a answer) (*intercepto
 // call is to be refused.
 func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 	s, m := fl.s, fl.ex.Msg
+	if rawjson.KindOf(m.Params) == rawjson.Null { // some hosts write what they don't have
+		m.Params = nil
+	}
 	c := &interceptor.Call{
 		Direction: interceptor.FromHost, Session: s.ID, Principal: s.Principal, From: s.host(), To: "foldgate",
 		Revision: s.speaks(fl), Transport: s.network(), ID: m.ID, Method: m.Method, Params: m.Params, Forward: stripOurMeta(m.Params),
