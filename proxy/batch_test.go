@@ -116,6 +116,7 @@ func TestFilterThatTakesTooLong(t *testing.T) {
 		g: r.g, rest: folding.NewHandle(), principal: "local", in: runQuestion{Grep: "read", Steps: []runStep{{Tool: "read", Arguments: json.RawMessage(`{}`)}}},
 		results: []stepResult{{text: "what was read", tokens: 3}},
 	}
+	b.shown = b.in.Steps
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
 	got, err := b.compose(over)

@@ -269,7 +269,8 @@ func TestStdioCancel(t *testing.T) {
 	}
 	var seen []string
 	json.Unmarshal(m.Result, &seen)
-	if len(seen) != 3 || !strings.Contains(seen[1], `"reason":"user \"pressed\" stop"`) {
+	// The second call may have been cancelled before it was sent.
+	if len(seen) < 2 || len(seen) > 3 || !strings.Contains(seen[1], `"reason":"user \"pressed\" stop"`) {
 		t.Errorf("upstream saw %q, want the reason of the cancellation", seen)
 	}
 }
