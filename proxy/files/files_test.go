@@ -163,8 +163,7 @@ func TestConfinement(t *testing.T) {
 	want(t, "grep", call(t, s, "grep", `{"pattern":"OUTSIDE"}`), "(no match in 2 text files)")
 }
 
-// A link that changes between a lookup and an open must not let anything out:
-// the property is that no call ever returns the content from outside.
+// What is hidden is neither listed nor searched nor read, by whatever path.
 func TestHidden(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"a.txt": "needle", "state/trace/1.jsonl": "needle", "state2/b": "needle", "sub/state/c": "needle",
@@ -191,6 +190,8 @@ func TestHidden(t *testing.T) {
 	want(t, "a root in it", call(t, s, "read_file", `{"path":"1.jsonl"}`), "needle")
 }
 
+// A link that changes between a lookup and an open must not let anything out:
+// the property is that no call ever returns the content from outside.
 func TestSymlinkRace(t *testing.T) {
 	outside := tree(t, map[string]string{"f": "OUTSIDE"})
 	dir := tree(t, map[string]string{"real/f": "inside", "d": "->real"})
