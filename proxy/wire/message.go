@@ -71,6 +71,7 @@ func ParseMessage(raw []byte) (Message, error) {
 		}
 		return true
 	})
+	m.setAsideNull()
 	switch {
 	case !ok:
 		return m, fmt.Errorf("%w: not an object", errNotMessage)
@@ -89,6 +90,18 @@ func ParseMessage(raw []byte) (Message, error) {
 		return m, fmt.Errorf("%w: a response has either result or error", errNotMessage)
 	}
 	return m, nil
+}
+
+// setAsideNull makes a null result or error beside the other one extra: in
+// JSON-RPC 1.0 a response had both, and some servers still write them.
+func (m *Message) setAsideNull() {
+	switch {
+	case m.Result == nil || m.Error == nil:
+	case rawjson.KindOf(m.Error) == rawjson.Null:
+		m.Error, m.Extra = nil, append(m.Extra, `,"error":null`...)
+	case rawjson.KindOf(m.Result) == rawjson.Null:
+		m.Result, m.Extra = nil, append(m.Extra, `,"result":null`...)
+	}
 }
 
 // respells reports whether f is to some readers, such as Go's, a member of

@@ -3,10 +3,29 @@ package wire
 import (
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 	"testing"
 	"unicode/utf8"
 )
+
+// A response of JSON-RPC 1.0 has both members, of which one is null: that one is
+// passed on, and decides nothing.
+func TestNullBesideTheAnswer(t *testing.T) {
+	for _, tc := range []struct{ raw, result, err string }{
+		{`{"jsonrpc":"2.0","id":1,"error":null,"result":{"a":1}}`, `{"a":1}`, ""},
+		{`{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"},"result":null}`, "", `{"code":-1,"message":"no"}`},
+	} {
+		m, err := ParseMessage([]byte(tc.raw))
+		if err != nil || string(m.Result) != tc.result || string(m.Error) != tc.err {
+			t.Errorf("%s: result %s, error %s, %v; want %s and %s", tc.raw, m.Result, m.Error, err, tc.result, tc.err)
+		}
+		var in, out any
+		if json.Unmarshal([]byte(tc.raw), &in) != nil || json.Unmarshal(m.Encode(), &out) != nil || !reflect.DeepEqual(in, out) {
+			t.Errorf("%s goes on as %s", tc.raw, m.Encode())
+		}
+	}
+}
 
 func TestParseMessage(t *testing.T) {
 	for _, tc := range []struct {
@@ -21,6 +40,9 @@ func TestParseMessage(t *testing.T) {
 		{"notification", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "notification"},
 		{"result", `{"jsonrpc":"2.0","id":1,"result":null}`, "response"},
 		{"error", `{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no"}}`, "response"},
+		{"a null error", `{"jsonrpc":"2.0","id":1,"result":{},"error":null}`, "response"},
+		{"a null result", `{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":-1,"message":"no"}}`, "response"},
+		{"both null", `{"jsonrpc":"2.0","id":1,"result":null,"error":null}`, "response"},
 		{"error for an unreadable request", `{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"?"}}`, "response"},
 		{"not JSON", `{"jsonrpc":"2.0","id":1,`, "not valid JSON"},
 		{"another spelling", `{"jsonrpc":"2.0","id":1,"method":"ping","Method":"tools/call"}`, "another spelling"},
