@@ -5,8 +5,6 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/bmatcuk/doublestar/v4"
-
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -41,7 +39,7 @@ func (g *Gateway) idle(m *menu) (faults []Fault) {
 // unfit returns a fault of key for each glob that fits none of names.
 func unfit(key string, globs, names []string, why string) (faults []Fault) {
 	for _, glob := range globs {
-		if !slices.ContainsFunc(names, func(name string) bool { ok, _ := doublestar.Match(glob, name); return ok }) {
+		if !slices.ContainsFunc(names, func(name string) bool { return fits(glob, name) }) {
 			faults = append(faults, Fault{Key: key, Msg: fmt.Sprintf("%q %s", glob, why)})
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/bmatcuk/doublestar/v4"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 )
@@ -210,13 +209,5 @@ func (c Config) scrubPolicy(server string) interceptor.ScrubPolicy {
 
 // shows reports whether the upstream's own tool name is to be shown.
 func (t ToolsConfig) shows(name string) bool {
-	match := func(globs []string) bool {
-		for _, g := range globs {
-			if ok, _ := doublestar.Match(g, name); ok {
-				return true
-			}
-		}
-		return false
-	}
-	return (len(t.Allow) == 0 || match(t.Allow)) && !match(t.Deny)
+	return (len(t.Allow) == 0 || fitsAny(t.Allow, name)) && !fitsAny(t.Deny, name)
 }

@@ -82,7 +82,7 @@ func (r ResultsConfig) validate(bad func(string, string, ...any), oneOf func(str
 func (r ResultsConfig) rule(name string) interceptor.FoldRule {
 	best, found := "", false
 	for glob := range r.Tools {
-		if ok, _ := doublestar.Match(glob, name); ok && (!found || len(glob) > len(best) || (len(glob) == len(best) && glob < best)) {
+		if fits(glob, name) && (!found || len(glob) > len(best) || (len(glob) == len(best) && glob < best)) {
 			best, found = glob, true
 		}
 	}
@@ -135,8 +135,5 @@ func (r RunConfig) validate(bad func(string, string, ...any)) {
 
 // allows reports whether the configuration names a tool for batches.
 func (r RunConfig) allows(shown string) bool {
-	return slices.ContainsFunc(r.Allow, func(glob string) bool {
-		ok, _ := doublestar.Match(glob, shown)
-		return ok
-	})
+	return fitsAny(r.Allow, shown)
 }

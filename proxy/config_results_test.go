@@ -82,3 +82,24 @@ func TestMayRead(t *testing.T) {
 		}
 	}
 }
+
+// The name of a tool is no path: a server does not get it past a glob with a slash.
+func TestGlobsOnNamesWithSlashes(t *testing.T) {
+	const name = "files/delete/all"
+	for _, glob := range []string{"*", "**", "*delete*", "files/*", "files/*/a?l", "files?delete*", "files[/]delete/all", `files\/delete/*`, "{files,x}/*"} {
+		if (ToolsConfig{Deny: []string{glob}}).shows(name) {
+			t.Errorf("deny %q shows %s", glob, name)
+		}
+		if !(RunConfig{Allow: []string{glob}}).allows(name) {
+			t.Errorf("allow %q does not allow %s", glob, name)
+		}
+		if !(ResultsConfig{Tools: map[string]FoldRuleConfig{glob: {Fold: "off"}}}).rule(name).Off {
+			t.Errorf("the rule of %q is not for %s", glob, name)
+		}
+	}
+	for _, glob := range []string{"delete*", "files/", "files/delete", "files*x", "f/*"} {
+		if !(ToolsConfig{Deny: []string{glob}}).shows(name) {
+			t.Errorf("deny %q hides %s", glob, name)
+		}
+	}
+}
