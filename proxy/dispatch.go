@@ -150,6 +150,9 @@ func (g *Gateway) subscribeHost(fl *inbound, c *interceptor.Call, uri string, ow
 
 // notFound is the protocol's answer for a URI that nobody has.
 func notFound(modern bool, uri string) *wire.Error {
+	if uri == "" {
+		return &wire.Error{Code: wire.CodeInvalidParams, Message: "params.uri is missing: name the resource, as resources/list does"}
+	}
 	code := -32002
 	if modern {
 		code = wire.CodeInvalidParams

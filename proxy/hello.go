@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -193,6 +195,9 @@ func (g *Gateway) answerList(ctx context.Context, fl *inbound, c *interceptor.Ca
 // setLevel serves logging/setLevel: it is for every upstream that the session
 // uses, and for those it will use later.
 func (g *Gateway) setLevel(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
+	if level, _ := rawjson.GetString(c.Forward, "level"); !slices.Contains(logLevels, level) { // it would go into every later request
+		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("invalid log level %q: use %s", clipText(level, 64), strings.Join(logLevels, ", "))}
+	}
 	s := fl.s
 	s.mu.Lock()
 	s.logLevel = bytes.Clone(c.Forward)

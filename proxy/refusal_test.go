@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -46,4 +47,21 @@ func TestCutOffRequest(t *testing.T) {
 			}
 		}
 	}
+}
+
+// What foldgate answers itself says what is wrong with the params.
+func TestParamsThatSayNothing(t *testing.T) {
+	r := newRig(t, false, nil)
+	r.initialize()
+	for _, tc := range []struct{ method, params, want string }{
+		{"logging/setLevel", `{"level":"loud"}`, `invalid log level "loud": use debug, info, notice, warning, error, critical, alert, emergency`},
+		{"logging/setLevel", `{}`, `invalid log level ""`},
+		{"resources/read", `{}`, "params.uri is missing"},
+	} {
+		rep := r.exchange(t.Context(), tc.method, tc.params)
+		if text, _ := rawjson.GetString(rep.Error, "message"); wire.ErrorCode(rep.Error) != wire.CodeInvalidParams || !strings.HasPrefix(text, tc.want) {
+			t.Errorf("%s %s = %s, want %q", tc.method, tc.params, rep.Error, tc.want)
+		}
+	}
+	r.ok("logging/setLevel", `{"level":"notice"}`)
 }
