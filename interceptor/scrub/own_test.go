@@ -22,7 +22,7 @@ func TestOwnRules(t *testing.T) {
 		{"connection-string", `{"dsn":"mysql://root:SECRET@127.0.0.1/x"}`, word},
 		{"connection-string", "postgres://app:SECRET@db.internal/app", "p@ss" + word + "@" + word},
 		{"url-password", "https://bot:SECRET@git.example.com/x.git", word[:4] + "@" + word},
-		{"token-in-text", "https://example.com/cb?id_token=SECRET&state=1", "ey" + token(24, "", 30) + ".ey" + token(25, "", 60) + "." + token(26, "", 43)},
+		{"jwt-in-text", "https://example.com/cb?id_token=SECRET&state=1", "ey" + token(24, "", 30) + ".ey" + token(25, "", 60) + "." + token(26, "", 43)},
 		{"token-in-text", "https://example.com/maps/api/js?key=SECRET&callback=x", "AI" + "zaSy" + token(27, "", 33)},
 		{"token-in-text", "id,key,name\n1,SECRET,bob\n", "npm" + "_" + token(28, "", 36)},
 		{"token-in-text", "<td>SECRET</td>", "sk" + "_live_" + token(29, "", 24)},
