@@ -102,11 +102,11 @@ func (d *document) appendRedacted(dst []byte, t *stringToken) []byte {
 			i, pos = i+size, pos+utf8.RuneLen(r)
 			return
 		}
-		n := bytes.IndexByte(body[i:], '\\')
+		plain := body[i:min(i+limit-pos, len(body))] // and no further: there may be many marks
+		n := bytes.IndexByte(plain, '\\')
 		if n < 0 {
-			n = len(body) - i
+			n = len(plain)
 		}
-		n = min(n, limit-pos)
 		i, pos = i+n, pos+n
 	}
 	for _, m := range merge(t.marks) {
