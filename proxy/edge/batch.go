@@ -40,8 +40,9 @@ func (e *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, fr
 		bad(wire.CodeInvalidRequest, fmt.Sprintf("a batch of more than %d messages; send several", batchMax))
 		return
 	}
-	var requests []wire.Message
+	var all []wire.Message // but those that are faults
 	var faults [][]byte
+	requests := 0
 	rawjson.Elements(body, func(v []byte) bool {
 		m, err := wire.ParseMessage(v)
 		switch {
@@ -49,39 +50,53 @@ func (e *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, fr
 			faults = append(faults, parseFault(err).Response(idOf(m)))
 		case m.Method == wire.MethodInitialize:
 			faults = append(faults, (&wire.Error{Code: wire.CodeInvalidRequest, Message: "initialize must not be in a batch"}).Response(m.ID))
-		case m.IsRequest():
-			requests = append(requests, m)
 		default:
-			e.accept(l.core, m)
+			if all = append(all, m); m.IsRequest() {
+				requests++
+			}
 		}
 		return true
 	})
 	switch {
 	case n == 0:
 		bad(wire.CodeInvalidRequest, "empty batch")
-	case len(requests)+len(faults) == 0:
+	case requests+len(faults) == 0:
+		for _, m := range all {
+			e.accept(l.core, m)
+		}
 		e.taken(w)
 	default:
-		e.serveBatch(w, r, l, requests, faults, from)
+		s, c := l.newStream(requests + len(faults))
+		e.serveBatch(w, r, l, s, c, all, faults, from)
 	}
 }
 
-func (e *HTTP) serveBatch(w http.ResponseWriter, r *http.Request, l *legacySession, requests []wire.Message, faults [][]byte, from sender) {
-	s, c := l.newStream(len(requests) + len(faults))
+// serveBatch takes the messages in their order, so that a cancellation finds the
+// request before it, and then runs the requests side by side.
+func (e *HTTP) serveBatch(w http.ResponseWriter, r *http.Request, l *legacySession, s *stream, c *streamConn, all []wire.Message, faults [][]byte, from sender) {
 	for _, f := range faults {
 		if s.finish(f) {
 			l.endStream(s)
 		}
 	}
-	var running sync.WaitGroup
-	for _, m := range requests {
-		if !e.enter() {
+	var serve []func()
+	for _, m := range all {
+		switch {
+		case !m.IsRequest():
+			e.accept(l.core, m)
+		case !e.enter():
 			if s.finish((&wire.Error{Code: wire.CodeInternal, Message: errShutdown.Error()}).Response(m.ID)) {
 				l.endStream(s)
 			}
-			continue
+		default:
+			serve = append(serve, l.begin(s, m, endToEnd(r.Header), from.branch))
 		}
-		running.Go(func() { l.run(s, m, endToEnd(r.Header), from.branch) })
 	}
-	e.attend(r.Context(), s, c, e.opts.SSEAfter, running.Wait, func() { e.respond(w, r, l, s, c, true) })
+	e.attend(r.Context(), s, c, e.opts.SSEAfter, func() {
+		var running sync.WaitGroup
+		for _, f := range serve {
+			running.Go(f)
+		}
+		running.Wait()
+	}, func() { e.respond(w, r, l, s, c, true) })
 }

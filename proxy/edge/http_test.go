@@ -331,6 +331,34 @@ func TestBatch(t *testing.T) {
 	}
 }
 
+// The messages of a batch are taken in their order: a cancellation finds the
+// requests before it, and none of those after it.
+func TestBatchKeepsItsOrder(t *testing.T) {
+	c := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+		if ex.Msg.Method == "initialize" {
+			return Reply{Result: json.RawMessage(`{"protocolVersion":"2025-03-26"}`)}
+		}
+		return echo(ctx, ex)
+	})
+	var before []int
+	c.onNotify = func(wire.Message) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		before = append(before, len(c.began))
+	}
+	_, url := startEdge(t, c, HTTPOptions{})
+	id := openHost(t, url)
+	const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`
+	request := func(id int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"a"}`, id) }
+	body := "[" + strings.Join([]string{cancel, request(1), cancel, request(2), request(3), cancel}, ",") + "]"
+	if status, answer, _ := hostAnswer(t, hostRequest(t, "POST", url, body, wire.HeaderSession, id)); status != 200 {
+		t.Fatalf("batch = %d %s", status, answer)
+	}
+	if diff := cmp.Diff([]int{1, 2, 4}, before); diff != "" { // initialize is one of them
+		t.Errorf("requests begun at each notification (-want +got):\n%s", diff)
+	}
+}
+
 func TestHealthAndReady(t *testing.T) {
 	ready := false
 	_, url := startEdge(t, newFakeCore(nil), HTTPOptions{Ready: func() (bool, []byte) { return ready, []byte(`{"x":1}`) }})

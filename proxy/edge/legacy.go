@@ -70,16 +70,31 @@ func (e *HTTP) initialize(w http.ResponseWriter, r *http.Request, m wire.Message
 
 // run serves one request of the session; a host that leaves does not end it.
 func (l *legacySession) run(s *stream, m wire.Message, h http.Header, branch string) {
-	e := l.edge
-	defer e.leave()
-	ex := &Exchange{Msg: m, Header: h, BranchID: branch, Emit: func(msg []byte) error {
+	defer l.edge.leave()
+	l.conclude(s, m, serveGuarded(l.ctx, l.core, l.exchange(s, m, h, branch), l.edge.log))
+}
+
+// begin takes one request of a batch, and returns what serves it, which must be called.
+func (l *legacySession) begin(s *stream, m wire.Message, h http.Header, branch string) (serve func()) {
+	reply := beginGuarded(l.ctx, l.core, l.exchange(s, m, h, branch), l.edge.log)
+	return func() {
+		defer l.edge.leave()
+		l.conclude(s, m, reply())
+	}
+}
+
+func (l *legacySession) exchange(s *stream, m wire.Message, h http.Header, branch string) *Exchange {
+	return &Exchange{Msg: m, Header: h, BranchID: branch, Emit: func(msg []byte) error {
 		err := s.emit(msg)
 		if err == errStreamLost {
 			return l.push(msg) // the call goes on, so its messages take another way
 		}
 		return err
 	}}
-	r := serveGuarded(l.ctx, l.core, ex, e.log)
+}
+
+// conclude hands the reply to m to its stream.
+func (l *legacySession) conclude(s *stream, m wire.Message, r Reply) {
 	if m.Method == wire.MethodInitialize {
 		if v, ok := rawjson.GetString(r.Result, "protocolVersion"); ok {
 			l.mu.Lock()
@@ -87,7 +102,7 @@ func (l *legacySession) run(s *stream, m wire.Message, h http.Header, branch str
 			l.mu.Unlock()
 		}
 		if r.Result == nil {
-			e.closeLegacy(l, "initialize failed")
+			l.edge.closeLegacy(l, "initialize failed")
 		}
 	}
 	var msg []byte
