@@ -189,6 +189,18 @@ func TestHTTPModern(t *testing.T) {
 	}
 }
 
+// Load balancers find the server that has a task by the header Mcp-Name.
+func TestHTTPModernTaskNames(t *testing.T) {
+	h := http.Header{}
+	for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
+		h.Del(wire.HeaderName)
+		modernHeaders(h, method, []byte(`{"taskId":"t \u00e9"}`))
+		if h.Get(wire.HeaderMethod) != method || h.Get(wire.HeaderName) != "=?base64?dCDDqQ==?=" {
+			t.Errorf("headers of %s: %v", method, h)
+		}
+	}
+}
+
 func TestHTTPLegacyCancel(t *testing.T) {
 	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
 		if m.Method == "hang" {

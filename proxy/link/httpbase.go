@@ -135,6 +135,8 @@ func modernHeaders(h http.Header, method string, params []byte) {
 		key = "name"
 	case "resources/read":
 		key = "uri"
+	case "tasks/get", "tasks/update", "tasks/cancel": // so that the server that has the task gets it
+		key = "taskId"
 	default:
 		return
 	}
