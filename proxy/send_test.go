@@ -2,9 +2,13 @@ package proxy
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
 	"testing"
 
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -35,5 +39,19 @@ func TestTasksAreBounded(t *testing.T) {
 	r.ok("tasks/get", `{"taskId":"t1"}`) // and is remembered again
 	if n := len(r.s.tasks); n != maxTasks || remembered("t3") || !remembered("t1") || len(r.s.minted) != n {
 		t.Errorf("%d tasks are remembered of %d minted, want the last %d", n, len(r.s.minted), maxTasks)
+	}
+}
+
+// A header says what the body says as it goes out, also where a secret was taken
+// out of that: the host's own header, and the argument as it was, still have it.
+func TestHeadersOfRedactedArguments(t *testing.T) {
+	fl := &inbound{
+		ex:     &edge.Exchange{Header: http.Header{"Mcp-Param-Key": {"secret"}, "Mcp-Param-Zone": {"eu"}}},
+		params: []paramHeader{{[]string{"k"}, "Key"}},
+	}
+	c := &interceptor.Call{Method: "tools/call", Arguments: json.RawMessage(`{"k":"secret"}`)}
+	got := fl.linkCall(nil, c, nil, nil, json.RawMessage(`{"name":"x","arguments":{"k":"[REDACTED:x]"}}`)).Header
+	if got.Get("Mcp-Param-Key") != "[REDACTED:x]" || got.Get("Mcp-Param-Zone") != "eu" {
+		t.Errorf("headers = %v", got)
 	}
 }
