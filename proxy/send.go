@@ -80,7 +80,10 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 
 // linkCall describes c to the link l.
 func (fl *inbound) linkCall(g *Gateway, c *interceptor.Call, u *upstream, l link.Link, params json.RawMessage) *link.Call {
-	arguments, _ := rawjson.Get(params, "arguments") // as they go out: scrub.arguments may have redacted them
+	var arguments json.RawMessage
+	if len(fl.params) > 0 {
+		arguments, _ = rawjson.Get(params, "arguments") // as they go out: scrub.arguments may have redacted them
+	}
 	return &link.Call{
 		Method: c.Method, Params: params, Extra: fl.ex.Msg.Extra, Header: bindHeaders(forwardHeader(fl.ex.Header), fl.params, arguments), HostID: fl.ex.Msg.ID,
 		Event: func(m wire.Message) { g.fromCall(fl, u, l, m) },
