@@ -23,16 +23,17 @@ type ask struct {
 	answered chan wire.Message // capacity 1
 	extra    []byte            // members beside the host's answer
 	guess    bool              // it may belong to any call at from's upstream
-	server   string            // that upstream's key
-	way      departure         // to the host
-	ctx      context.Context   // ends with what it was asked for, or when it is withdrawn
+	origin   origin
+	server   string          // that upstream's key
+	way      departure       // to the host
+	ctx      context.Context // ends with what it was asked for, or when it is withdrawn
 	cancel   context.CancelCauseFunc
 }
 
 // newAsk notes a request of an upstream, until endAsk: it may be withdrawn before
 // it has reached the host. fl and guess are as for ask.
 func (s *session) newAsk(fl *inbound, guess bool, u *upstream, l link.Link, m wire.Message) *ask {
-	a := &ask{id: strconv.FormatInt(s.nextID.Add(1), 10), from: l, upstream: m.ID, answered: make(chan wire.Message, 1), guess: guess, server: u.key}
+	a := &ask{id: strconv.FormatInt(s.nextID.Add(1), 10), from: l, upstream: m.ID, answered: make(chan wire.Message, 1), guess: guess, origin: s.origin(fl, guess, u), server: u.key}
 	if p := s.passage(u); p != nil {
 		a.way = p.depart(s.gw)
 	}
@@ -138,10 +139,10 @@ func (g *Gateway) askHost(s *session, fl *inbound, a *ask, u *upstream, m wire.M
 		if cause := fl.getCall(); cause != nil {
 			c.Revision = cause.Revision
 		}
-		var cause *interceptor.Call
-		if cause, c.Branch, c.Ambiguous = s.cause(fl, a.guess, u); cause != nil {
-			c.Correlates, c.Traceparent = []string{cause.Record}, cause.Outgoing()
-		}
+	}
+	c.Branch, c.Ambiguous = a.origin.branch, a.origin.ambiguous
+	if cause := a.origin.call; cause != nil {
+		c.Correlates, c.Traceparent = []string{cause.Record}, cause.Outgoing()
 	}
 	return g.through(a.ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		a.way.wait(ctx)

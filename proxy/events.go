@@ -28,7 +28,8 @@ func (g *Gateway) fromCall(fl *inbound, u *upstream, l link.Link, m wire.Message
 		fl.s.cancelAsk(u, l, m.Params)
 		return
 	}
-	fl.s.follow(u, len(m.Params), func() { g.relay(fl.s, fl, false, u, m) })
+	o := fl.s.origin(fl, false, u)
+	fl.s.follow(u, len(m.Params), func() { g.relay(fl.s, fl, o, u, m) })
 }
 
 // fromOwn takes a message of a session's own link that belongs to no known
@@ -52,7 +53,8 @@ func (s *session) fromOwn(u *upstream, m wire.Message) {
 	case m.Method == "notifications/cancelled":
 		s.cancelAsk(u, s.own(u), m.Params)
 	default:
-		s.follow(u, len(m.Params), func() { g.relay(s, fl, true, u, m) })
+		o := s.origin(fl, true, u)
+		s.follow(u, len(m.Params), func() { g.relay(s, fl, o, u, m) })
 	}
 }
 
@@ -75,7 +77,7 @@ func (g *Gateway) fromShared(st *seat, m wire.Message) {
 		g.listens.updated(g, st, m)
 	default:
 		if fl := st.whose(m); fl != nil {
-			g.relay(fl.s, fl, true, u, m)
+			g.relay(fl.s, fl, fl.s.origin(fl, true, u), u, m)
 			return
 		}
 		// Of a link that several hosts share it is nobody's in particular.
@@ -83,9 +85,9 @@ func (g *Gateway) fromShared(st *seat, m wire.Message) {
 	}
 }
 
-// relay scrubs and records a notification and hands it to the host. guess says
-// that fl is only likely to have caused it.
-func (g *Gateway) relay(s *session, fl *inbound, guess bool, u *upstream, m wire.Message) {
+// relay scrubs and records a notification and hands it to the host, on the stream
+// of fl, if there is one.
+func (g *Gateway) relay(s *session, fl *inbound, o origin, u *upstream, m wire.Message) {
 	params, ok := g.clean(s.ctx, u, m.Method, m.Params)
 	if !ok {
 		return
@@ -93,10 +95,10 @@ func (g *Gateway) relay(s *session, fl *inbound, guess bool, u *upstream, m wire
 	m.Extra = g.cleanExtra(s.ctx, u, m)
 	var causes []string
 	var path string
-	if c, branch, _ := s.cause(fl, guess, u); c != nil {
-		causes, path = []string{c.Record}, c.Context
-	} else if branch != nil {
-		path = string(branch.Context)
+	if o.call != nil {
+		causes, path = []string{o.call.Record}, o.call.Context
+	} else if o.branch != nil {
+		path = string(o.branch.Context)
 	}
 	stored := params
 	if g.cfg.scrubPolicy(u.key).Results == interceptor.Off { // the host may see it, the disk may not

@@ -133,7 +133,7 @@ func (ls *listeners) follow(g *Gateway, s *session, u *upstream, uri string, on 
 	ctx, cancel := context.WithCancel(s.ctx)
 	ln := &listener{s: s, up: u, uris: []string{uri}, stop: cancel, send: func(method string, params json.RawMessage) {
 		params = dropMeta(params, func(key string) bool { return key == wire.MetaSubscriptionID })
-		g.relay(s, nil, false, u, wire.Message{Method: method, Params: params})
+		g.relay(s, nil, origin{}, u, wire.Message{Method: method, Params: params})
 	}}
 	ls.add(ln)
 	g.background(func() {

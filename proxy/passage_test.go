@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"testing"
 
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -81,4 +83,48 @@ func TestNotificationsFollowTheQuestion(t *testing.T) {
 		t.Errorf("the host has %d notifications at the answer, want %d", after, n)
 	}
 	rep.Sent()
+}
+
+// A notification that waits keeps the cause it had when it came: the calls that
+// begin meanwhile did not cause it.
+func TestNotificationThatWaitsKeepsItsCause(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+		if string(c.HostID) == "2" {
+			close(entered)
+			<-leave
+			return result(`{"content":[]}`)
+		}
+		c.Answered()
+		l.cfg.Handle(wire.Message{Method: "x/status"})
+		return result(`{"content":[]}`)
+	})
+	r := newRig(t, false, map[string]fakeUpstream{"up": up})
+	r.initialize()
+	call := func(id string) edge.Reply {
+		m := wire.Message{ID: json.RawMessage(id), Method: "tools/call", Params: json.RawMessage(`{"name":"up__echo","arguments":{}}`)}
+		return r.s.Begin(t.Context(), &edge.Exchange{Msg: m})()
+	}
+	rep, second := call("1"), make(chan edge.Reply)
+	go func() { second <- call("2") }()
+	<-entered
+	rep.Sent()
+	if m := <-r.push; m.Method != "x/status" {
+		t.Fatalf("the host gets %s", m.Encode())
+	}
+	close(leave)
+	(<-second).Sent()
+	var calls, causes []string
+	err := trace.Query(filepath.Join(r.g.cfg.StateDir, "trace"), trace.Filter{}, func(rec *trace.Record) bool {
+		switch rec.Kind {
+		case trace.KindRequest + "tools/call":
+			calls = append(calls, rec.ID)
+		case trace.KindNotification + "x/status":
+			causes = rec.CorrelationID
+		}
+		return true
+	})
+	if err != nil || len(calls) != 2 || len(causes) != 1 || causes[0] != calls[0] {
+		t.Errorf("of the calls %q the notification is caused by %q, %v; want the first", calls, causes, err)
+	}
 }

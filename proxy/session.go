@@ -200,7 +200,7 @@ func (s *session) toHost(fl *inbound, msg []byte) error {
 
 // anyFlight returns a request in flight of s that goes to upstream key: it lends
 // its stream to what an upstream sends without saying on whose behalf, and is
-// what caused it only where it is alone; see cause. nil where there is none.
+// what caused it only where it is alone; see origin. nil where there is none.
 func (s *session) anyFlight(key string) *inbound {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -212,26 +212,37 @@ func (s *session) anyFlight(key string) *inbound {
 	return nil
 }
 
-// cause returns the call for which u sent something on the stream of fl, and its
-// branch. Where fl is a guess and other requests of s are at u, the call is not
-// known, and the branch only if it is that of all of them.
-func (s *session) cause(fl *inbound, guess bool, u *upstream) (c *interceptor.Call, branch *folding.Branch, ambiguous bool) {
+// An origin is the call for which an upstream sent something, and its branch. It
+// is found when that arrives: later other calls are under way.
+type origin struct {
+	call      *interceptor.Call // nil if unknown
+	branch    *folding.Branch
+	ambiguous bool // it may have been that of another call
+}
+
+// origin returns the origin of what u just sent on the stream of fl. Where fl is a
+// guess and other requests of s are at u, the call is not known, and the branch
+// only if it is that of all of them.
+func (s *session) origin(fl *inbound, guess bool, u *upstream) origin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if fl == nil || fl.call == nil {
-		return nil, nil, false
+		return origin{}
 	}
-	c, branch = fl.call, fl.call.Branch
+	o := origin{call: fl.call, branch: fl.call.Branch}
+	if !guess {
+		return o
+	}
 	for _, other := range s.flights {
-		if !guess || other == fl || other.to != u.key || other.call == nil {
+		if other == fl || other.to != u.key || other.call == nil {
 			continue
 		}
-		c = nil
+		o.call = nil
 		if branchID(other.call.Branch) != branchID(fl.call.Branch) {
-			branch, ambiguous = nil, true
+			o.branch, o.ambiguous = nil, true
 		}
 	}
-	return c, branch, ambiguous
+	return o
 }
 
 // branchID is "" for main.
