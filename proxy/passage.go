@@ -46,6 +46,9 @@ type departure struct {
 	turn <-chan struct{} // closed when the host has what came before; nil if it has
 }
 
+// waitCost is what it takes to know of one answer or question that it is waited for.
+const waitCost = 8
+
 // depart notes an answer or a question, from the reader. arrived must be called
 // when the host has it, or never will.
 func (p *passage) depart(g *Gateway) departure {
@@ -96,7 +99,7 @@ func (s *session) follow(u *upstream, size int, f func()) {
 		f()
 		return
 	}
-	took := p.lane.put(s.gw, size, func() {
+	took := p.lane.put(s.gw, size+waitCost*len(before), func() {
 		for _, ch := range before {
 			select {
 			case <-ch:

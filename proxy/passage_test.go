@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/proxy/edge"
@@ -126,5 +128,30 @@ func TestNotificationThatWaitsKeepsItsCause(t *testing.T) {
 	})
 	if err != nil || len(calls) != 2 || len(causes) != 1 || causes[0] != calls[0] {
 		t.Errorf("of the calls %q the notification is caused by %q, %v; want the first", calls, causes, err)
+	}
+}
+
+// What a notification waits for counts among what it takes to keep it.
+func TestWaitingNotificationsAreBounded(t *testing.T) {
+	const answers = 1000
+	r := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")})
+	u := r.g.ups[0]
+	p := r.s.passage(u)
+	ways := make([]departure, answers)
+	for i := range ways {
+		ways[i] = p.depart(r.g)
+	}
+	var passed atomic.Int64
+	for range 10_000 {
+		r.s.follow(u, 0, func() { passed.Add(1) })
+	}
+	for _, d := range ways {
+		d.arrived()
+	}
+	for !p.lane.empty() {
+		time.Sleep(time.Millisecond)
+	}
+	if n := passed.Load(); n == 0 || n > maxAside/(8*answers) {
+		t.Errorf("%d notifications wait for %d answers each, want at most %d", n, answers, maxAside/(8*answers))
 	}
 }
