@@ -88,6 +88,9 @@ func (g *Gateway) fromShared(st *seat, m wire.Message) {
 // relay scrubs and records a notification and hands it to the host, on the stream
 // of fl, if there is one.
 func (g *Gateway) relay(s *session, fl *inbound, o origin, u *upstream, m wire.Message) {
+	if s.ctx.Err() != nil { // it waited until nobody was there to take it
+		return
+	}
 	params, ok := g.clean(s.ctx, u, m.Method, m.Params)
 	if !ok {
 		return

@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -153,5 +155,24 @@ func TestWaitingNotificationsAreBounded(t *testing.T) {
 	}
 	if n := passed.Load(); n == 0 || n > maxAside/(8*answers) {
 		t.Errorf("%d notifications wait for %d answers each, want at most %d", n, answers, maxAside/(8*answers))
+	}
+}
+
+// A session that closes has no host for what waits; it was not withheld for a secret.
+func TestNotificationsOfAClosedSessionAreDropped(t *testing.T) {
+	r := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")})
+	r.initialize()
+	u, p := r.g.ups[0], r.s.passage(r.g.ups[0])
+	var log bytes.Buffer
+	u.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	way := p.depart(r.g)
+	r.s.fromOwn(u, wire.Message{Method: "x/after", Params: json.RawMessage(`{"n":1}`)})
+	r.s.Close("test")
+	for !p.lane.empty() {
+		time.Sleep(time.Millisecond)
+	}
+	way.arrived()
+	if log.Len() > 0 || len(r.push) > 0 {
+		t.Errorf("%d messages go to the host, and the log says: %s", len(r.push), log.String())
 	}
 }
