@@ -29,7 +29,12 @@ func (g *Gateway) fromCall(fl *inbound, u *upstream, l link.Link, m wire.Message
 		return
 	}
 	o := fl.s.origin(fl, false, u)
-	fl.s.follow(u, len(m.Params), func() { g.relay(fl.s, fl, o, u, m) })
+	fl.s.follow(u, len(m.Params), func() {
+		if m.Method == wire.MethodProgress && fl.ctx.Err() != nil {
+			return // the call failed meanwhile: after its end there is no progress
+		}
+		g.relay(fl.s, fl, o, u, m)
+	})
 }
 
 // fromOwn takes a message of a session's own link that belongs to no known

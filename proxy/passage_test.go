@@ -176,3 +176,28 @@ func TestNotificationsOfAClosedSessionAreDropped(t *testing.T) {
 		t.Errorf("%d messages go to the host, and the log says: %s", len(r.push), log.String())
 	}
 }
+
+// A call that fails does not wait for its turn: its progress ends with it.
+func TestProgressEndsWithItsCall(t *testing.T) {
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+		if string(c.HostID) == "1" {
+			c.Answered()
+			return result(`{"content":[]}`)
+		}
+		c.Event(wire.Message{Method: wire.MethodProgress, Params: json.RawMessage(`{"progressToken":"p","progress":1}`)})
+		c.Event(wire.Message{Method: "x/said"})
+		return wire.Message{}, link.ErrClosed
+	})
+	r := newRig(t, false, map[string]fakeUpstream{"up": up})
+	r.initialize()
+	call := func(id string) edge.Reply {
+		m := wire.Message{ID: json.RawMessage(id), Method: "tools/call", Params: json.RawMessage(`{"name":"up__echo","arguments":{}}`)}
+		return r.s.Begin(t.Context(), &edge.Exchange{Msg: m, Emit: r.s.Push})()
+	}
+	first := call("1")
+	call("2").Sent()
+	first.Sent()
+	if m := <-r.push; m.Method != "x/said" || len(r.push) > 0 {
+		t.Errorf("after the replies the host gets %s and %d more, want x/said", m.Encode(), len(r.push))
+	}
+}
