@@ -28,7 +28,7 @@ func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Ca
 	}
 	params := fl.s.modernMeta(c.Forward)
 	for range maxRounds {
-		m, err := l.Call(ctx, fl.linkCall(g, c, u, l, params))
+		m, err := fl.callInTurn(ctx, u, l, fl.linkCall(g, c, u, l, params))
 		if err != nil {
 			return nil, callFault(ctx, u, c, err)
 		}
@@ -37,6 +37,7 @@ func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Ca
 			fl.extra = g.cleanExtra(ctx, u, m)
 			return toLegacy(resultOf(m)), nil
 		}
+		fl.arrived() // the questions go, not the answer
 		answers, err := g.askAll(ctx, fl, u, m.Result)
 		if err != nil {
 			return nil, err

@@ -201,3 +201,37 @@ func TestProgressEndsWithItsCall(t *testing.T) {
 		t.Errorf("after the replies the host gets %s and %d more, want x/said", m.Encode(), len(r.push))
 	}
 }
+
+// So it is where the upstream is of the modern era, and asked before it answered.
+func TestNotificationsFollowTheAnswerOfARound(t *testing.T) {
+	rounds := 0
+	up := echoUpstream("2026-07-28").onCall(func(_ context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+		rounds++
+		if c.Answered != nil {
+			c.Answered()
+		}
+		l.cfg.Handle(wire.Message{Method: fmt.Sprintf("x/after-%d", rounds)})
+		if rounds == 1 {
+			return result(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{}}}}`)
+		}
+		return result(`{"resultType":"complete","content":[]}`)
+	})
+	r := newRig(t, false, map[string]fakeUpstream{"up": up})
+	r.initialize()
+	m := wire.Message{ID: json.RawMessage("1"), Method: "tools/call", Params: json.RawMessage(`{"name":"up__echo","arguments":{}}`)}
+	answered := make(chan edge.Reply, 1)
+	go func() { answered <- r.s.Begin(t.Context(), &edge.Exchange{Msg: m, Emit: r.s.Push})() }()
+	if m := <-r.push; m.Method != "x/after-1" {
+		t.Fatalf("before the question the host gets %s", m.Encode())
+	}
+	question := <-r.push
+	r.s.Answer(wire.Message{ID: question.ID, Result: json.RawMessage(`{"action":"decline"}`)})
+	rep := <-answered
+	if len(r.push) > 0 {
+		t.Fatalf("before the reply the host gets %s", (<-r.push).Encode())
+	}
+	rep.Sent()
+	if m := <-r.push; m.Method != "x/after-2" {
+		t.Errorf("after the reply the host gets %s", m.Encode())
+	}
+}
