@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -137,6 +138,39 @@ func forwardHeader(host http.Header) http.Header {
 		}
 	}
 	return out
+}
+
+// beside returns what goes to u beside the params of a host's request, as policy
+// lets it: unknown members, and headers. What holds a secret is redacted; where
+// arguments with secrets are blocked, or can't be checked, it stays here.
+func (g *Gateway) beside(fl *inbound, u *upstream) (extra []byte, header http.Header) {
+	extra, header = fl.ex.Msg.Extra, forwardHeader(fl.ex.Header)
+	policy := g.cfg.scrubPolicy(u.key).Arguments
+	if policy != interceptor.Redact && policy != interceptor.Block {
+		return extra, header
+	}
+	if len(extra) > 0 {
+		clean, found, err := g.scrubber.JSON(fl.ctx, append(append([]byte{'{'}, extra[1:]...), '}'))
+		switch {
+		case err != nil || policy == interceptor.Block && len(found) > 0:
+			extra = nil
+		case len(found) > 0:
+			extra = append([]byte{','}, clean[1:len(clean)-1]...)
+		}
+	}
+	for name, values := range header { // which may be the host's own: they are not changed in place
+		var out []string
+		for _, v := range values {
+			clean, found, err := g.scrubber.Text(fl.ctx, name+": "+v)
+			if err == nil && (policy == interceptor.Redact || len(found) == 0) {
+				out = append(out, strings.TrimPrefix(clean, name+": "))
+			}
+		}
+		if header[name] = out; out == nil {
+			delete(header, name)
+		}
+	}
+	return extra, header
 }
 
 // bindHeaders adds to h the headers that bindings ask for.

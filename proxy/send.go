@@ -84,8 +84,9 @@ func (fl *inbound) linkCall(g *Gateway, c *interceptor.Call, u *upstream, l link
 	if len(fl.params) > 0 {
 		arguments, _ = rawjson.Get(params, "arguments") // as they go out: scrub.arguments may have redacted them
 	}
+	extra, header := g.beside(fl, u)
 	return &link.Call{
-		Method: c.Method, Params: params, Extra: fl.ex.Msg.Extra, Header: bindHeaders(forwardHeader(fl.ex.Header), fl.params, arguments), HostID: fl.ex.Msg.ID,
+		Method: c.Method, Params: params, Extra: extra, Header: bindHeaders(header, fl.params, arguments), HostID: fl.ex.Msg.ID,
 		Event: func(m wire.Message) { g.fromCall(fl, u, l, m) },
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"strings"
 	"testing"
 
 	"github.com/foldgate/foldgate/interceptor"
@@ -50,8 +51,30 @@ func TestHeadersOfRedactedArguments(t *testing.T) {
 		params: []paramHeader{{[]string{"k"}, "Key"}},
 	}
 	c := &interceptor.Call{Method: "tools/call", Arguments: json.RawMessage(`{"k":"secret"}`)}
-	got := fl.linkCall(nil, c, nil, nil, json.RawMessage(`{"name":"x","arguments":{"k":"[REDACTED:x]"}}`)).Header
+	got := fl.linkCall(newRig(t, false, nil).g, c, &upstream{key: "up"}, nil, json.RawMessage(`{"name":"x","arguments":{"k":"[REDACTED:x]"}}`)).Header
 	if got.Get("Mcp-Param-Key") != "[REDACTED:x]" || got.Get("Mcp-Param-Zone") != "eu" {
 		t.Errorf("headers = %v", got)
+	}
+}
+
+// What stands beside a request's params goes by the policy for arguments, too.
+func TestBesideTheParams(t *testing.T) {
+	secret := "AK" + "IAQYLPMN5HHHFPZAM2"
+	host := http.Header{"Mcp-Param-Key": {secret, "plain"}, "Mcp-Param-Zone": {"eu"}, "Accept": {"x"}}
+	for _, tc := range []struct{ policy, extra, key, zone string }{
+		{"report", `,"x":"` + secret + `","y":1`, secret + " plain", "eu"},
+		{"redact", `,"x":"[REDACTED:aws-access-token]","y":1`, "[REDACTED:aws-access-token] plain", "eu"},
+		{"block", "", "plain", "eu"},
+	} {
+		g := newRig(t, false, nil).g
+		g.cfg.Scrub.Arguments = tc.policy
+		fl := &inbound{ctx: t.Context(), ex: &edge.Exchange{Header: host, Msg: wire.Message{Extra: []byte(`,"x":"` + secret + `","y":1`)}}}
+		extra, header := g.beside(fl, &upstream{key: "up"})
+		if string(extra) != tc.extra || strings.Join(header["Mcp-Param-Key"], " ") != tc.key || strings.Join(header["Mcp-Param-Zone"], " ") != tc.zone || len(header) != 2 {
+			t.Errorf("%s: members %s, headers %v", tc.policy, extra, header)
+		}
+	}
+	if host["Mcp-Param-Key"][0] != secret {
+		t.Error("the host's own headers were changed")
 	}
 }
