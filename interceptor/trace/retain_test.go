@@ -40,15 +40,7 @@ func TestRetentionKeepsTheChainProvable(t *testing.T) {
 
 // TestRetentionCrash: the anchor was moved, the files not yet removed.
 func TestRetentionCrash(t *testing.T) {
-	dir := t.TempDir()
-	j := open(t, dir, Options{RotateBytes: 4000})
-	for range 30 {
-		call(t, j, "")
-	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
-	names, _ := segments(dir)
+	dir, names := severalFiles(t)
 	h, err := readHead(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -73,15 +65,7 @@ func TestRetentionCrash(t *testing.T) {
 // TestDamagedHeadRemovesNothing: no digit of the head can make a start give up
 // files that retention has not.
 func TestDamagedHeadRemovesNothing(t *testing.T) {
-	dir := t.TempDir()
-	j := open(t, dir, Options{RotateBytes: 4000})
-	for range 30 {
-		call(t, j, "")
-	}
-	if err := j.Close(); err != nil {
-		t.Fatal(err)
-	}
-	names, _ := segments(dir)
+	dir, names := severalFiles(t)
 	good, err := os.ReadFile(filepath.Join(dir, headName))
 	if err != nil {
 		t.Fatal(err)
@@ -115,6 +99,24 @@ func TestDamagedHeadRemovesNothing(t *testing.T) {
 			t.Fatalf("%d files of %d are left after a start with the head %s", len(now), len(names), head)
 		}
 	}
+}
+
+// severalFiles writes a journal and returns its directory and files.
+func severalFiles(t *testing.T) (dir string, names []string) {
+	t.Helper()
+	dir = t.TempDir()
+	j := open(t, dir, Options{RotateBytes: 4000})
+	for range 30 {
+		call(t, j, "")
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	names, err := segments(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir, names
 }
 
 func must(n uint64, ok bool) uint64 {
