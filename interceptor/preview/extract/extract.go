@@ -130,7 +130,7 @@ func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 	for n := from; n <= to; n++ {
 		at := m.find(lines[n-1])
 		if m.over() {
-			return "", wrong("grep", "took too long: narrow it with lines, or use a simpler expression")
+			return "", tookTooLong()
 		}
 		if at == nil {
 			continue
@@ -153,10 +153,17 @@ func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 			shown = i
 		}
 	}
+	if m.over() { // in the lines around the last match
+		return "", tookTooLong()
+	}
 	if matches == 0 {
 		return fmt.Sprintf("[no match in lines %d-%d]", from, to), nil
 	}
 	return strings.TrimSuffix(out.String(), "\n"), nil
+}
+
+func tookTooLong() error {
+	return wrong("grep", "took too long: narrow it with lines, or use a simpler expression")
 }
 
 // window shows a long line around a match.
