@@ -1,13 +1,5 @@
 package folding
 
-import (
-	"context"
-	"database/sql"
-	"fmt"
-	"os"
-	"path/filepath"
-)
-
 // migrations make the schema of the branches, each step once, in order;
 // user_version counts them. A step that has been released is never changed.
 var migrations = []string{`
@@ -100,59 +92,3 @@ var resultMigrations = []string{`
 		SELECT principal, context, count(*), sum(tokens - delivered) FROM results WHERE context != '' GROUP BY principal, context;
 	DROP INDEX results_context;
 `}
-
-// migrate brings a schema up to date, each step in a transaction, and marks the
-// file with id; 0 is no mark.
-func migrate(ctx context.Context, db interface {
-	QueryRowContext(context.Context, string, ...any) *sql.Row
-	BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error)
-}, id int, steps []string) error {
-	var version int
-	if err := db.QueryRowContext(ctx, "PRAGMA user_version").Scan(&version); err != nil {
-		return err
-	}
-	if err := notNewer(version, steps); err != nil {
-		return err
-	}
-	for i := version; i < len(steps); i++ {
-		tx, err := db.BeginTx(ctx, nil)
-		if err != nil {
-			return err
-		}
-		step := fmt.Sprintf("PRAGMA application_id = %d; %s; PRAGMA user_version = %d", id, steps[i], i+1)
-		if _, err = tx.ExecContext(ctx, step); err == nil {
-			err = tx.Commit()
-		} else {
-			tx.Rollback()
-		}
-		if err != nil {
-			return fmt.Errorf("schema %d: %w", i+1, err)
-		}
-	}
-	return nil
-}
-
-// notNewer refuses a schema of which only a later foldgate has all steps.
-func notNewer(version int, steps []string) error {
-	if version > len(steps) {
-		return fmt.Errorf("it has schema %d and this foldgate knows %d: it was written by a newer foldgate, use that", version, len(steps))
-	}
-	return nil
-}
-
-// privateFiles makes sure that files are there and, where they are new, for
-// their owner only, as is a directory that they need. SQLite's own mode is
-// wider; its side files get that of the database.
-func privateFiles(paths ...string) error {
-	for _, path := range paths {
-		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-			return err
-		}
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
-			return err
-		}
-		f.Close()
-	}
-	return nil
-}

@@ -5,14 +5,13 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"net/url"
+	"io"
+	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
-	"modernc.org/sqlite"
-	sqlite3 "modernc.org/sqlite/lib"
+	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
 // lockWait is how long an open waits for another process to let go.
@@ -21,8 +20,8 @@ const lockWait = time.Second
 // database is the SQLite [Repository].
 type database struct {
 	path string
-	db   *sql.DB // readers
-	lock *sql.DB // holds path.lock while the database is open
+	db   *sql.DB   // readers
+	lock io.Closer // holds path.lock while the database is open
 
 	write sync.Mutex // held for a transaction
 	conn  *sql.Conn  // the one connection that writes
@@ -42,11 +41,10 @@ type database struct {
 // The error says what is wrong with the file and what to do: it is damaged,
 // not a database, not foldgate's, newer than this program, or in use.
 func OpenSQLite(path string) (_ Repository, err error) {
-	path, err = filepath.Abs(path)
-	if err != nil {
-		return nil, fmt.Errorf("state database: %w", err)
+	if path, err = filepath.Abs(path); err == nil {
+		err = os.MkdirAll(filepath.Dir(path), 0o700)
 	}
-	if err := privateFiles(path, path+".lock"); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("state database: %w", err)
 	}
 	d := &database{path: path, checkpoint: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{})}
@@ -56,20 +54,20 @@ func OpenSQLite(path string) (_ Repository, err error) {
 			err = diagnose(path, err)
 		}
 	}()
-	if d.lock, err = lockFile(path + ".lock"); err != nil {
-		return nil, err
-	}
 	ctx := context.Background()
-	if err = check(ctx, path); err != nil {
+	// The lock has a file of its own, so that readers and the writer share the
+	// database while a second process can't have it.
+	if d.lock, err = sqlitedb.Lock(ctx, path+".lock", lockWait); err != nil {
 		return nil, err
 	}
-	if d.db, err = sql.Open("sqlite", dsn(path, settings...)); err != nil {
+	d.db, err = sqlitedb.Open(ctx, path, sqlitedb.Options{
+		Migrations: migrations, ApplicationID: applicationID, BusyTimeout: lockWait, QuickCheck: true,
+		Pragmas: []string{"wal_autocheckpoint(0)"}, // see checkpoints
+	})
+	if err != nil {
 		return nil, err
 	}
 	if d.conn, err = d.db.Conn(ctx); err != nil {
-		return nil, err
-	}
-	if err = migrate(ctx, d.conn, applicationID, migrations); err != nil {
 		return nil, err
 	}
 	if err = d.prepare(ctx); err != nil {
@@ -79,81 +77,18 @@ func OpenSQLite(path string) (_ Repository, err error) {
 	return d, nil
 }
 
-// settings are those of every connection to the database.
-var settings = []string{
-	"journal_mode(WAL)",
-	"synchronous(NORMAL)",
-	"wal_autocheckpoint(0)", // see checkpoints
-	"journal_size_limit(8388608)",
-	"trusted_schema(OFF)",
-}
-
-// dsn names a file and the settings of its connections.
-func dsn(path string, pragmas ...string) string {
-	path = "/" + strings.TrimPrefix(filepath.ToSlash(path), "/") // a drive letter gets a slash
-	wait := fmt.Sprintf("busy_timeout(%d)", lockWait.Milliseconds())
-	query := url.Values{"_pragma": append([]string{wait}, pragmas...)}
-	return (&url.URL{Scheme: "file", Path: path, RawQuery: query.Encode()}).String()
-}
-
-// lockFile holds an exclusive lock on a file of its own, so that readers and
-// the writer can share the database while a second process can't have it. The
-// lock ends with the process, however that ends.
-func lockFile(path string) (*sql.DB, error) {
-	db, err := sql.Open("sqlite", dsn(path, "journal_mode(MEMORY)"))
-	if err != nil {
-		return nil, err
-	}
-	db.SetMaxOpenConns(1)
-	if _, err := db.Exec("BEGIN EXCLUSIVE"); err != nil {
-		db.Close()
-		return nil, err
-	}
-	return db, nil
-}
-
-// check refuses a file that is damaged or not ours. It uses a connection
-// without our settings, since those change a file.
-func check(ctx context.Context, path string) error {
-	db, err := sql.Open("sqlite", dsn(path))
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	var id, version, tables int
-	const query = "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) FROM pragma_application_id, pragma_user_version"
-	if err := db.QueryRowContext(ctx, query).Scan(&id, &version, &tables); err != nil {
-		return err
-	}
-	if tables > 0 && id != applicationID {
-		return errors.New("it is the database of another program: name another state_dir")
-	}
-	if err := notNewer(version, migrations); err != nil {
-		return err
-	}
-	var verdict string
-	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
-		return err
-	}
-	if verdict != "ok" {
-		return fmt.Errorf("%w: %s", errDamaged, verdict)
-	}
-	return nil
-}
-
+// errDamaged is a row that can't be read.
 var errDamaged = errors.New("damaged")
 
-// diagnose says what an error of SQLite means for whoever starts foldgate.
+// diagnose adds to an error of SQLite what the user can do about it.
 func diagnose(path string, err error) error {
-	code := 0
-	if e, ok := errors.AsType[*sqlite.Error](err); ok {
-		code = e.Code() & 0xff // without the extended part
-	}
 	switch {
-	case errors.Is(err, errDamaged), code == sqlite3.SQLITE_CORRUPT, code == sqlite3.SQLITE_NOTADB:
+	case errors.Is(err, errDamaged), sqlitedb.IsDamaged(err):
 		return fmt.Errorf("state database %s is damaged or not a database: restore it from a backup, or move it and its -wal file away to start without branches: %w", path, err)
-	case code == sqlite3.SQLITE_BUSY, code == sqlite3.SQLITE_LOCKED:
+	case sqlitedb.IsInUse(err):
 		return fmt.Errorf("state database %s is in use by another process: stop that one, or name another state_dir: %w", path, err)
+	case errors.Is(err, sqlitedb.ErrForeign):
+		return fmt.Errorf("state database %s: %w: name another state_dir", path, err)
 	}
 	return fmt.Errorf("state database %s: %w", path, err)
 }

@@ -8,9 +8,13 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
 // ResultsConfig limits the store of results.
@@ -71,20 +75,19 @@ func OpenResults(path string, cfg ResultsConfig) (*Results, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
-	if err := privateFiles(path); err != nil {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return nil, fmt.Errorf("result store: %w", err)
 	}
-	db, err := sql.Open("sqlite", dsn(path, "journal_mode(WAL)", "synchronous(NORMAL)", "journal_size_limit(8388608)", "trusted_schema(OFF)"))
-	if err != nil {
-		return nil, fmt.Errorf("result store: %w", err)
-	}
-	r := &Results{cfg: cfg, db: db}
 	ctx := context.Background()
-	if err = migrate(ctx, db, 0, resultMigrations); err == nil { // what grew too old meanwhile goes, and what a lower quota has no room for
+	r := &Results{cfg: cfg}
+	var err error
+	if r.db, err = sqlitedb.Open(ctx, path, sqlitedb.Options{Migrations: resultMigrations}); err == nil { // what grew too old meanwhile goes, and what a lower quota has no room for
 		err = r.update(ctx, func(tx *sql.Tx) error { return r.evict(ctx, tx, 0) })
 	}
 	if err != nil {
-		db.Close()
+		if r.db != nil {
+			r.db.Close()
+		}
 		return nil, fmt.Errorf("result store %s: %w (move the file away to start with an empty store)", path, err)
 	}
 	return r, nil
@@ -97,14 +100,7 @@ func (r *Results) Close() error { return r.db.Close() }
 func (r *Results) update(ctx context.Context, f func(*sql.Tx) error) error {
 	r.write.Lock()
 	defer r.write.Unlock()
-	tx, err := r.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := f(tx); err != nil {
-		return errors.Join(err, tx.Rollback())
-	}
-	return tx.Commit()
+	return sqlitedb.Update(ctx, r.db, f)
 }
 
 var handleForm = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)

@@ -1,10 +1,11 @@
 package folding
 
 import (
-	"database/sql"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
 func TestSavedSumsABranch(t *testing.T) {
@@ -30,14 +31,11 @@ func TestSavedSumsABranch(t *testing.T) {
 // A store of before savings were booked knows those of the results it keeps.
 func TestSavingsOfAnOlderStore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results.db")
-	db, err := sql.Open("sqlite", dsn(path))
+	db, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{Migrations: resultMigrations[:1]})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
-	if err := migrate(t.Context(), db, 0, resultMigrations[:1]); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := db.ExecContext(t.Context(), `INSERT INTO results (handle, principal, session, context, server, tool, kind, text, structured, bytes, tokens, delivered, created_at)
 		SELECT 'res_' || value, 'ada', 's1', 'br_a', 'files', 'read_file', 'text', 'x', '', 1, 100, 10, ? FROM json_each('[1,2]')`,
 		time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC).UnixMicro()); err != nil {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
 // Hit is a passage of a text, lines From to To, with the lines that matter.
@@ -34,12 +36,11 @@ func SearchText(ctx context.Context, text, query string, limit int) ([]Hit, erro
 		return nil, fail(ErrInvalidInput, "search: %q has no words; to look for signs use grep", cut(clean(query), 60))
 	}
 	terms = terms[:min(len(terms), maxTerms)]
-	db, err := sql.Open("sqlite", ":memory:")
+	db, err := sqlitedb.Memory()
 	if err != nil {
 		return nil, failWith(ErrStorage, err, "search: %v", err)
 	}
 	defer db.Close()
-	db.SetMaxOpenConns(1) // each connection would be a database of its own
 	passages, err := indexText(ctx, db, text)
 	if err != nil {
 		return nil, searchFault(ctx, err)

@@ -21,15 +21,16 @@ var arrows = map[string][]string{
 	"internal/cputime":                {}, // for benchmarks and tests
 	"internal/jitter":                 {},
 	"internal/rawjson":                {},
+	"internal/sqlitedb":               {},
 	"budget":                          {},
 	"folding/contextpath":             {"internal/rawjson"},
-	"folding":                         {"budget", "folding/contextpath", "internal/rawjson"},
+	"folding":                         {"budget", "folding/contextpath", "internal/sqlitedb"},
 	"interceptor/scrub":               {"internal/rawjson"},
 	"interceptor/trace":               {"folding/contextpath", "internal/rawjson"},
 	"interceptor/preview":             {"internal/rawjson"},
 	"interceptor/preview/extract":     {},
 	"interceptor/preview/previewtest": {}, // for tests
-	"interceptor/workflow":            {"folding/contextpath", "internal/rawjson"},
+	"interceptor/workflow":            {"folding/contextpath", "internal/rawjson", "internal/sqlitedb"},
 	"interceptor":                     {"budget", "folding", "folding/contextpath", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson"},
 	"proxy/files":                     {"internal/rawjson"},
 	"proxy/wire":                      {"internal/rawjson"},
@@ -47,7 +48,7 @@ var only = map[string][]string{
 	"github.com/spf13/cobra":                 {"cmd/foldgate"},
 	"github.com/zricethezav/gitleaks":        {"interceptor/scrub"},
 	"github.com/ohler55/ojg":                 {"interceptor/workflow"},
-	"modernc.org/sqlite":                     {"folding", "interceptor/workflow"}, // branches; workflows, which outlive a process's branches
+	"modernc.org/sqlite":                     {"internal/sqlitedb"}, // one way to open and migrate
 }
 
 func TestArrows(t *testing.T) {

@@ -3,14 +3,9 @@ package workflow
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
-	"net/url"
-	"os"
-	"path/filepath"
-	"strings"
 
-	_ "modernc.org/sqlite" // the driver
+	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
 // migrations make the schema, each step once, in order; user_version counts
@@ -83,69 +78,17 @@ func OpenStore(path string) (*Store, error) {
 }
 
 func openStore(path string) (*Store, error) {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return nil, err
-	}
-	// SQLite gives its side files the permissions of the database.
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	f.Close()
-	slash := "/" + strings.TrimPrefix(filepath.ToSlash(path), "/")
-	query := url.Values{
-		"_pragma": {"busy_timeout(5000)", "journal_mode(WAL)", "synchronous(NORMAL)", "foreign_keys(ON)", "trusted_schema(OFF)"},
-		"_txlock": {"immediate"}, // a reader that turns writer would fail instead of wait
-	}
-	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: slash, RawQuery: query.Encode()}).String())
+	db, err := sqlitedb.Open(context.Background(), path, sqlitedb.Options{Migrations: migrations, ApplicationID: applicationID})
 	if err != nil {
 		return nil, err
 	}
 	db.SetMaxOpenConns(4)
-	s := &Store{path: path, db: db}
-	if err := s.migrate(context.Background()); err != nil {
-		db.Close()
-		return nil, err
-	}
-	return s, nil
-}
-
-// migrate brings the schema up to date, all steps in one transaction.
-func (s *Store) migrate(ctx context.Context) error {
-	return s.update(ctx, func(tx *sql.Tx) error {
-		var id, version, tables int
-		const query = "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) FROM pragma_application_id, pragma_user_version"
-		if err := tx.QueryRowContext(ctx, query).Scan(&id, &version, &tables); err != nil {
-			return err
-		}
-		switch {
-		case tables > 0 && id != applicationID:
-			return errors.New("it is the database of another program")
-		case version > len(migrations):
-			return fmt.Errorf("it has schema %d and this foldgate knows %d: it was written by a newer one, use that", version, len(migrations))
-		}
-		for i := version; i < len(migrations); i++ {
-			step := fmt.Sprintf("PRAGMA application_id = %d; %s; PRAGMA user_version = %d", applicationID, migrations[i], i+1)
-			if _, err := tx.ExecContext(ctx, step); err != nil {
-				return fmt.Errorf("schema %d: %w", i+1, err)
-			}
-		}
-		return nil
-	})
+	return &Store{path: path, db: db}, nil
 }
 
 // update runs f in a transaction that writes.
 func (s *Store) update(ctx context.Context, f func(tx *sql.Tx) error) error {
-	tx, err := s.db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	if err := f(tx); err != nil {
-		_ = tx.Rollback() // err says more
-		return err
-	}
-	return tx.Commit()
+	return sqlitedb.Update(ctx, s.db, f)
 }
 
 // Close releases the file. A nil Store has nothing to close.

@@ -1,0 +1,276 @@
+// Package sqlitedb opens the SQLite databases that hold foldgate's state:
+//
+//	db, err := sqlitedb.Open(ctx, path, sqlitedb.Options{
+//		Migrations: []string{"CREATE TABLE notes (text TEXT NOT NULL)"},
+//	})
+//	if err != nil {
+//		return err
+//	}
+//	defer db.Close()
+//
+// A database has a write-ahead log: one connection writes while others read,
+// also from other processes. A committed transaction survives the death of the
+// process. A power failure can lose the newest transactions, but it does not
+// damage the database. Transactions take the write lock when they begin, unless
+// sql.TxOptions.ReadOnly is set: then they read one snapshot.
+package sqlitedb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// Errors of [Open] and [OpenReadOnly].
+var (
+	// ErrForeign matches the error for a database of another program.
+	ErrForeign = errors.New("it is the database of another program")
+	// ErrVersion matches the error for a schema that a newer foldgate wrote
+	// or, for a reader, that no writer has migrated yet.
+	ErrVersion = errors.New("unknown schema")
+
+	errDamaged = errors.New("damaged")
+)
+
+// versionError is an [ErrVersion] with its figures.
+type versionError struct{ found, known int }
+
+func (e versionError) Error() string {
+	if e.found < e.known {
+		return fmt.Sprintf("it has schema %d and this foldgate reads %d: it was written by an older foldgate", e.found, e.known)
+	}
+	return fmt.Sprintf("it has schema %d and this foldgate knows %d: it was written by a newer foldgate, use that", e.found, e.known)
+}
+
+func (e versionError) Is(target error) bool { return target == ErrVersion }
+
+// Options describe a database.
+type Options struct {
+	// Migrations make the schema. Each runs once, in this order; user_version
+	// counts them. A migration never changes after its release.
+	Migrations []string
+	// ApplicationID marks the file. Open refuses a file that has tables and
+	// another mark. Zero marks nothing and accepts any mark.
+	ApplicationID int
+	// BusyTimeout bounds the wait for a lock of another connection; 0 means 5 s.
+	BusyTimeout time.Duration
+	// QuickCheck looks for damage first. That reads the whole file.
+	QuickCheck bool
+	// Pragmas are settings of each connection beyond the common ones, such as
+	// "wal_autocheckpoint(0)".
+	Pragmas []string
+}
+
+// Open opens or creates the database at path, in a directory that exists, and
+// migrates it. A new file is readable by its owner only. A file that Open
+// refuses is not changed.
+func Open(ctx context.Context, path string, o Options) (*sql.DB, error) {
+	// SQLite would create the file with wider permissions. It gives those of
+	// the database to the log.
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	f.Close()
+	// The settings change a file, so the check uses a connection without them.
+	plain, err := connect(path, "", o.BusyTimeout)
+	if err != nil {
+		return nil, err
+	}
+	err = o.check(ctx, plain)
+	plain.Close()
+	if err != nil {
+		return nil, err
+	}
+	pragmas := append([]string{"journal_mode(WAL)", "synchronous(NORMAL)", "journal_size_limit(8388608)", "foreign_keys(ON)"}, o.Pragmas...)
+	db, err := connect(path, "_txlock=immediate", o.BusyTimeout, pragmas...)
+	if err != nil {
+		return nil, err
+	}
+	if err := Update(ctx, db, func(tx *sql.Tx) error { return o.migrate(ctx, tx) }); err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// OpenReadOnly opens a database that [Open] has created, also while another
+// process writes it. It neither creates nor migrates: an older schema is
+// refused with [ErrVersion], as is a newer one.
+func OpenReadOnly(ctx context.Context, path string, o Options) (*sql.DB, error) {
+	if _, err := os.Stat(path); err != nil {
+		return nil, err // SQLite's own error does not name the cause
+	}
+	db, err := connect(path, "mode=ro", o.BusyTimeout, o.Pragmas...)
+	if err != nil {
+		return nil, err
+	}
+	version, err := o.version(ctx, db)
+	if err == nil && version < len(o.Migrations) {
+		err = versionError{version, len(o.Migrations)}
+	}
+	if err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// Recreate is [Open], but starts over with an empty file if the existing one
+// is damaged, foreign or newer. It suits data that can be made again.
+func Recreate(ctx context.Context, path string, o Options) (*sql.DB, error) {
+	db, err := Open(ctx, path, o)
+	if err == nil || !IsDamaged(err) && !errors.Is(err, ErrForeign) && !errors.Is(err, ErrVersion) {
+		return db, err
+	}
+	if err := Remove(path); err != nil {
+		return nil, err
+	}
+	return Open(ctx, path, o)
+}
+
+// Remove deletes a database with its log. It is no error if there is none.
+func Remove(path string) error {
+	for _, name := range []string{path + "-wal", path + "-shm", path} { // the log first: alone it would be taken for a new file's
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// Memory opens an empty database in memory.
+func Memory() (*sql.DB, error) {
+	db, err := sql.Open("sqlite", ":memory:")
+	if err == nil {
+		db.SetMaxOpenConns(1) // each connection would be a database of its own
+	}
+	return db, err
+}
+
+// Lock locks the file at path, which it creates if need be, against other
+// processes, and waits for the lock at most so long; see [IsInUse]. The lock
+// ends with Close or with the process.
+func Lock(ctx context.Context, path string, wait time.Duration) (io.Closer, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	f.Close()
+	db, err := connect(path, "", wait, "journal_mode(MEMORY)")
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(1)
+	if _, err := db.ExecContext(ctx, "BEGIN EXCLUSIVE"); err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// Update runs f in a transaction that writes. An error of f undoes it.
+func Update(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	if err := f(tx); err != nil {
+		_ = tx.Rollback() // err says more
+		return err
+	}
+	return tx.Commit()
+}
+
+// IsDamaged reports whether err means that a file is damaged or not a database.
+func IsDamaged(err error) bool {
+	return errors.Is(err, errDamaged) || isCode(err, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+}
+
+// IsInUse reports whether err means that another connection holds a lock.
+func IsInUse(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
+
+func isCode(err error, codes ...int) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	for _, code := range codes {
+		if ok && e.Code()&0xff == code { // without the extended part
+			return true
+		}
+	}
+	return false
+}
+
+// connect names a file and the settings of its connections. param is another
+// parameter of the driver or of SQLite, or "".
+func connect(path, param string, wait time.Duration, pragmas ...string) (*sql.DB, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	if wait == 0 {
+		wait = 5 * time.Second
+	}
+	query := url.Values{"_pragma": append([]string{fmt.Sprintf("busy_timeout(%d)", wait.Milliseconds()), "trusted_schema(OFF)"}, pragmas...)}
+	path = "/" + strings.TrimPrefix(filepath.ToSlash(path), "/") // a drive letter gets a slash
+	return sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: param + "&" + query.Encode()}).String())
+}
+
+// check refuses a file that is not ours, too new or damaged.
+func (o Options) check(ctx context.Context, db *sql.DB) error {
+	if _, err := o.version(ctx, db); err != nil || !o.QuickCheck {
+		return err
+	}
+	var verdict string
+	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
+		return err
+	}
+	if verdict != "ok" {
+		return fmt.Errorf("%w: %s", errDamaged, verdict)
+	}
+	return nil
+}
+
+// version returns the number of migrations that a file has seen.
+func (o Options) version(ctx context.Context, q interface {
+	QueryRowContext(context.Context, string, ...any) *sql.Row
+}) (version int, err error) {
+	var id, tables int
+	const query = "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) FROM pragma_application_id, pragma_user_version"
+	if err := q.QueryRowContext(ctx, query).Scan(&id, &version, &tables); err != nil {
+		return 0, err
+	}
+	switch {
+	case o.ApplicationID != 0 && tables > 0 && id != o.ApplicationID:
+		return 0, ErrForeign
+	case version > len(o.Migrations):
+		return 0, versionError{version, len(o.Migrations)}
+	}
+	return version, nil
+}
+
+// migrate brings the schema up to date. The transaction holds the write lock,
+// so two processes can't migrate at once.
+func (o Options) migrate(ctx context.Context, tx *sql.Tx) error {
+	version, err := o.version(ctx, tx)
+	if err != nil {
+		return err
+	}
+	for i := version; i < len(o.Migrations); i++ {
+		step := fmt.Sprintf("PRAGMA application_id = %d; %s; PRAGMA user_version = %d", o.ApplicationID, o.Migrations[i], i+1)
+		if _, err := tx.ExecContext(ctx, step); err != nil {
+			return fmt.Errorf("schema %d: %w", i+1, err)
+		}
+	}
+	return nil
+}

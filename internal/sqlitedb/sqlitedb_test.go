@@ -1,0 +1,204 @@
+package sqlitedb_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/internal/sqlitedb"
+)
+
+var notes = sqlitedb.Options{
+	ApplicationID: 0x74657374,
+	Migrations:    []string{"CREATE TABLE notes (text TEXT NOT NULL)", "ALTER TABLE notes ADD COLUMN at INTEGER NOT NULL DEFAULT 0"},
+	BusyTimeout:   10 * time.Second,
+}
+
+func open(t *testing.T, path string, o sqlitedb.Options) *sql.DB {
+	t.Helper()
+	db, err := sqlitedb.Open(t.Context(), path, o)
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+func exec(t *testing.T, db *sql.DB, query string) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), query); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+}
+
+func Example() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "sqlitedb")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer os.RemoveAll(dir)
+	db, err := sqlitedb.Open(ctx, filepath.Join(dir, "notes.db"), sqlitedb.Options{
+		Migrations: []string{"CREATE TABLE notes (text TEXT NOT NULL)"},
+	})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer db.Close()
+	err = sqlitedb.Update(ctx, db, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO notes VALUES ('hello')")
+		return err
+	})
+	var text string
+	fmt.Println(err, db.QueryRowContext(ctx, "SELECT text FROM notes").Scan(&text), text)
+	// Output: <nil> <nil> hello
+}
+
+// Two connections migrate an old file at once, and nothing is lost.
+func TestMigrate(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "a b?c%20.db")
+	old := notes
+	old.Migrations = notes.Migrations[:1]
+	db := open(t, path, old)
+	exec(t, db, "INSERT INTO notes VALUES ('old')")
+	if _, err := sqlitedb.OpenReadOnly(t.Context(), path, notes); !errors.Is(err, sqlitedb.ErrVersion) {
+		t.Errorf("OpenReadOnly of an older schema: %v, want ErrVersion", err)
+	}
+	db.Close()
+	var both sync.WaitGroup
+	for range 2 {
+		both.Go(func() {
+			db, err := sqlitedb.Open(t.Context(), path, notes)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			db.Close()
+		})
+	}
+	both.Wait()
+	var text string
+	if err := open(t, path, notes).QueryRowContext(t.Context(), "SELECT text FROM notes WHERE at = 0").Scan(&text); err != nil || text != "old" {
+		t.Errorf("after the migration: %q, %v", text, err)
+	}
+	if _, err := sqlitedb.Open(t.Context(), path, old); !errors.Is(err, sqlitedb.ErrVersion) || !strings.Contains(err.Error(), "newer foldgate") {
+		t.Errorf("Open of a newer schema: %v, want ErrVersion", err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v, want 0600", info.Mode(), err)
+	}
+}
+
+// A reader sees one snapshot while a writer goes on, and can't write.
+func TestReadOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "n.db")
+	if _, err := sqlitedb.OpenReadOnly(t.Context(), path, notes); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("OpenReadOnly of no file: %v, want not exist", err)
+	}
+	w := open(t, path, notes)
+	exec(t, w, "INSERT INTO notes VALUES ('a', 1)")
+	r, err := sqlitedb.OpenReadOnly(t.Context(), path, notes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	tx, err := r.BeginTx(t.Context(), &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := func() (n int) {
+		if err := tx.QueryRowContext(t.Context(), "SELECT count(*) FROM notes").Scan(&n); err != nil {
+			t.Error(err)
+		}
+		return n
+	}
+	before := count()
+	exec(t, w, "INSERT INTO notes VALUES ('b', 2)")
+	if after := count(); before != 1 || after != 1 {
+		t.Errorf("a snapshot had %d rows, then %d, want 1", before, after)
+	}
+	tx.Rollback()
+	if _, err := r.ExecContext(t.Context(), "INSERT INTO notes VALUES ('c', 3)"); err == nil {
+		t.Error("a reader wrote")
+	}
+}
+
+func TestUpdateUndoes(t *testing.T) {
+	db := open(t, filepath.Join(t.TempDir(), "n.db"), notes)
+	fault := errors.New("fault")
+	err := sqlitedb.Update(t.Context(), db, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(t.Context(), "INSERT INTO notes VALUES ('a', 1)"); err != nil {
+			return err
+		}
+		return fault
+	})
+	var n int
+	if scan := db.QueryRowContext(t.Context(), "SELECT count(*) FROM notes").Scan(&n); !errors.Is(err, fault) || scan != nil || n != 0 {
+		t.Errorf("Update = %v, then %d rows, %v", err, n, scan)
+	}
+}
+
+// What Open refuses it does not change, and Recreate starts over.
+func TestRefuseAndRecreate(t *testing.T) {
+	for name, make := range map[string]func(t *testing.T, path string){
+		"foreign": func(t *testing.T, path string) {
+			exec(t, open(t, path, sqlitedb.Options{Migrations: []string{"CREATE TABLE t (a)"}}), "PRAGMA journal_mode(DELETE)")
+		},
+		"newer": func(t *testing.T, path string) {
+			exec(t, open(t, path, notes), "PRAGMA user_version = 99; PRAGMA journal_mode(DELETE)")
+		},
+		"no database": func(t *testing.T, path string) {
+			if err := os.WriteFile(path, []byte(strings.Repeat("no database ", 100)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "n.db")
+			make(t, path)
+			before, _ := os.ReadFile(path)
+			_, err := sqlitedb.Open(t.Context(), path, notes)
+			if want := map[string]bool{"foreign": errors.Is(err, sqlitedb.ErrForeign), "newer": errors.Is(err, sqlitedb.ErrVersion), "no database": sqlitedb.IsDamaged(err)}[name]; !want {
+				t.Errorf("Open = %v", err)
+			}
+			if after, _ := os.ReadFile(path); string(before) != string(after) {
+				t.Error("Open changed a file that it refused")
+			}
+			db, err := sqlitedb.Recreate(t.Context(), path, notes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			exec(t, db, "INSERT INTO notes VALUES ('a', 1)")
+		})
+	}
+}
+
+func TestLock(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	lock, err := sqlitedb.Lock(t.Context(), path, time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := sqlitedb.Lock(t.Context(), path, time.Millisecond); !sqlitedb.IsInUse(err) {
+		t.Errorf("second Lock = %v, want in use", err)
+	}
+	if err := lock.Close(); err != nil {
+		t.Error(err)
+	}
+	again, err := sqlitedb.Lock(t.Context(), path, time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+}
