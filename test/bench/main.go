@@ -1,3 +1,5 @@
+//go:build linux
+
 // Command bench measures what foldgate adds to a call, against the server
 // itself and against other forwarders, over real connections.
 //
