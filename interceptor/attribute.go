@@ -11,77 +11,77 @@ import (
 	"github.com/foldgate/foldgate/folding/contextpath"
 )
 
-// Rung is the evidence by which a call was put into its branch, strongest first.
-type Rung string
+// Source is the evidence by which a call was put into its branch, strongest first.
+type Source string
 
-// The rungs of the attribution ladder. The first that applies is used; a call
+// The attribution sources. The first that applies is used; a call
 // is never guessed into a branch.
 const (
-	// RungArgument: the branch_id argument that foldgate added to the tool's schema.
-	RungArgument Rung = "argument"
-	// RungMeta: _meta["io.github.foldgate/branch_id"].
-	RungMeta Rung = "meta"
-	// RungURL: the endpoint /b/<branch_id>/mcp.
-	RungURL Rung = "url"
-	// RungResult: the active branch of the stored result that is read.
-	RungResult Rung = "result"
-	// RungThread: the one active leaf branch that the host's thread opened, or
+	// SourceArgument: the branch_id argument that foldgate added to the tool's schema.
+	SourceArgument Source = "argument"
+	// SourceMeta: _meta["io.github.foldgate/branch_id"].
+	SourceMeta Source = "meta"
+	// SourceURL: the endpoint /b/<branch_id>/mcp.
+	SourceURL Source = "url"
+	// SourceResult: the active branch of the stored result that is read.
+	SourceResult Source = "result"
+	// SourceThread: the one active leaf branch that the host's thread opened, or
 	// the branch that a thread which works for another was handed.
-	RungThread Rung = "thread"
-	// RungSession: the one active leaf branch of the legacy session, where the
+	SourceThread Source = "thread"
+	// SourceSession: the one active leaf branch of the legacy session, where the
 	// host names no thread.
-	RungSession Rung = "session"
-	// RungCause: the branch of the call that caused this request.
-	RungCause Rung = "cause"
-	// RungMain: no branch.
-	RungMain Rung = "main"
+	SourceSession Source = "session"
+	// SourceCause: the branch of the call that caused this request.
+	SourceCause Source = "cause"
+	// SourceMain: no branch.
+	SourceMain Source = "main"
 )
 
 // named reports whether the agent or its host named the branch.
-func (r Rung) named() bool { return r == RungArgument || r == RungMeta || r == RungURL }
+func (s Source) named() bool { return s == SourceArgument || s == SourceMeta || s == SourceURL }
 
 // Locate fills in which branch c belongs to. It has no effect beyond c, so
 // that Trace can record the context before anything happens; a handle that
 // names no usable branch is remembered and refused by Attribute.
 func Locate(m *folding.Manager, c *Call) {
-	if c.located {
+	if c.Attribution.located {
 		return
 	}
-	c.located = true
+	c.Attribution.located = true
 	caller := c.Caller()
 	switch {
-	case c.Branch != nil: // the causing call's branch
-		c.Rung = RungCause
-	case c.Handle != "":
-		b, err := m.Resolve(caller, c.Handle)
-		c.Rung, c.locateErr = c.HandleRung, err
+	case c.Attribution.Branch != nil: // the causing call's branch
+		c.Attribution.Source = SourceCause
+	case c.Attribution.BranchID != "":
+		b, err := m.Resolve(caller, c.Attribution.BranchID)
+		c.Attribution.err = err
 		if err == nil || (errors.Is(err, folding.ErrNotActive) && b.ID != "") {
-			c.Branch = &b
+			c.Attribution.Branch = &b
 		}
-	case c.Implicit:
+	case c.Attribution.Implicit:
 		b, leaves := m.ActiveLeaf(caller)
 		switch {
 		case leaves == 1:
-			if c.Branch, c.Rung = &b, RungSession; c.Thread != "" {
-				c.Rung = RungThread
+			if c.Attribution.Branch, c.Attribution.Source = &b, SourceSession; c.Origin.Thread != "" {
+				c.Attribution.Source = SourceThread
 			}
 		case leaves > 1:
-			c.Ambiguous = true
+			c.Attribution.Ambiguous = true
 		}
 	}
-	if c.Branch == nil {
-		if c.Rung == "" {
-			c.Rung = RungMain
+	if c.Attribution.Branch == nil {
+		if c.Attribution.Source == "" {
+			c.Attribution.Source = SourceMain
 		}
 	} else {
-		c.Context = string(c.Branch.Context)
+		c.Attribution.Context = string(c.Attribution.Branch.Context)
 	}
-	if c.SubContext != "" {
-		p, err := below(c.Context, c.SubContext)
-		if err != nil && c.locateErr == nil {
-			c.locateErr = &Refusal{Reason: "invalid", Code: "invalid_context", Status: 400, Message: err.Error(), Err: err}
+	if c.Attribution.SubContext != "" {
+		p, err := below(c.Attribution.Context, c.Attribution.SubContext)
+		if err != nil && c.Attribution.err == nil {
+			c.Attribution.err = &Refusal{Reason: "invalid", Code: "invalid_context", Status: 400, Message: err.Error(), Err: err}
 		} else if err == nil {
-			c.Context = string(p)
+			c.Attribution.Context = string(p)
 		}
 	}
 }
@@ -104,14 +104,14 @@ func Attribute(m *folding.Manager) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			Locate(m, c)
-			ended := c.Control && errors.Is(c.locateErr, folding.ErrNotActive) // its agent may still return from it
-			if c.locateErr != nil && !ended {
-				r := FoldingRefusal(c.locateErr)
-				c.Decision = r.Reason
+			ended := c.Target.Control && errors.Is(c.Attribution.err, folding.ErrNotActive) // its agent may still return from it
+			if c.Attribution.err != nil && !ended {
+				r := FoldingRefusal(c.Attribution.err)
+				c.Outcome.Decision = r.Reason
 				return nil, r
 			}
-			if c.Spawned && c.Implicit && !c.Control && c.Branch != nil && c.Rung.named() {
-				m.Join(c.Caller(), c.Branch.ID)
+			if c.Origin.Spawned && c.Attribution.Implicit && !c.Target.Control && c.Attribution.Branch != nil && c.Attribution.Source.named() {
+				m.Join(c.Caller(), c.Attribution.Branch.ID)
 			}
 			return next(ctx, c)
 		}

@@ -57,13 +57,13 @@ func Fold(store *folding.Results, g Gauge, p FoldPolicy, log *slog.Logger) Middl
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			res, err := next(ctx, c)
-			if err != nil || res.Error != nil || !c.ofTool() || c.Server == "" || !c.Metered {
+			if err != nil || res.Error != nil || !c.ofTool() || c.Target.Server == "" || !c.Target.Metered {
 				return res, err
 			}
-			if c.Batch != "" {
+			if c.Target.Batch != "" {
 				return f.applyBatch(ctx, c, res), nil
 			}
-			rule := p.Rule(c.Server, c.Name)
+			rule := p.Rule(c.Target.Server, c.Target.Name)
 			if rule.Off {
 				return res, nil
 			}
@@ -82,7 +82,7 @@ type folder struct {
 // apply returns what is delivered for res.
 func (f *folder) apply(ctx context.Context, c *Call, res *Result, rule FoldRule) *Result {
 	n := c.measure(f.gauge, res)
-	c.Tokens.Out = n
+	c.Outcome.Tokens.Out = n
 	limit, left, room := f.threshold(c, res, rule), math.MaxInt, math.MaxInt
 	if here, ok := c.Left(); ok {
 		left, room = here, sparing(here) // over left, folding is the only way to deliver anything
@@ -93,7 +93,7 @@ func (f *folder) apply(ctx context.Context, c *Call, res *Result, rule FoldRule)
 		}
 	}
 	// Others of the branch may have taken what was left by the time Meter books.
-	c.Shrink = func(budget int) *Result { return f.fold(ctx, c, res, sparing(budget)) }
+	c.Outcome.Shrink = func(budget int) *Result { return f.fold(ctx, c, res, sparing(budget)) }
 	return res
 }
 
@@ -109,18 +109,18 @@ func sparing(left int) int { return max(left-reserve, left/2) }
 // storable returns res without the secrets that the policy let through: the host
 // may see them, the disk may not.
 func (f *folder) storable(ctx context.Context, c *Call, res *Result) (*Result, error) {
-	if c.resultScrubbed || f.p.Clean == nil || res.Error != nil {
+	if c.Outcome.resultScrubbed || f.p.Clean == nil || res.Error != nil {
 		return res, nil
 	}
 	clean, err := f.p.Clean(context.WithoutCancel(ctx), res.Body)
-	return &Result{Body: clean}, err
+	return &Result{Body: clean, Extra: res.Extra}, err
 }
 
 // threshold is the largest result that is delivered whole.
 func (f *folder) threshold(c *Call, res *Result, rule FoldRule) int {
 	limit := f.p.MainThreshold
-	if c.Branch != nil {
-		limit = int(f.p.BranchFraction * float64(c.Branch.BudgetTotal))
+	if c.Attribution.Branch != nil {
+		limit = int(f.p.BranchFraction * float64(c.Attribution.Branch.BudgetTotal))
 	}
 	if rule.Threshold > 0 {
 		limit = rule.Threshold
@@ -136,34 +136,35 @@ func (f *folder) threshold(c *Call, res *Result, rule FoldRule) int {
 func (f *folder) fold(ctx context.Context, c *Call, res *Result, room int) *Result {
 	res, err := f.storable(ctx, c, res)
 	if err != nil {
-		f.log.Error("result not folded: it could not be checked for secrets", "server", c.Server, "tool", c.Name)
+		f.log.Error("result not folded: it could not be checked for secrets", "server", c.Target.Server, "tool", c.Target.Name)
 		return nil
 	}
-	parts := splitResult(res.Body)
+	parts, extra := splitResult(res.Body), res.Extra
 	if parts.text == "" {
 		return nil
 	}
 	handle := folding.NewHandle()
 	kept := f.gauge.list(parts.kept)
-	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Tokens.Out - kept, Handle: handle}, min(f.p.PreviewTokens, room-kept), f.gauge.Counter.Count)
+	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Outcome.Tokens.Out - kept, Handle: handle}, min(f.p.PreviewTokens, room-kept), f.gauge.Counter.Count)
 	if !ok {
 		return nil
 	}
-	out := parts.with(p.Text, handle, c.Tokens.Out)
+	out := parts.with(p.Text, handle, c.Outcome.Tokens.Out)
+	out.Extra = extra
 	stored := folding.StoredResult{
-		Handle: handle, Principal: c.Principal, Session: c.Session, Server: c.Server, Tool: c.Name, Kind: string(p.Kind),
-		Text: parts.text, Structured: string(parts.structured), Tokens: c.Tokens.Out, Delivered: c.measure(f.gauge, out),
+		Handle: handle, Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Target.Name, Kind: string(p.Kind),
+		Text: parts.text, Structured: string(parts.structured), Tokens: c.Outcome.Tokens.Out, Delivered: c.measure(f.gauge, out),
 	}
-	if c.Branch != nil {
-		stored.Context = c.Branch.Context
+	if c.Attribution.Branch != nil {
+		stored.Context = c.Attribution.Branch.Context
 	}
 	// The result is there: that its caller is gone is no reason to lose it.
 	if err := f.store.Put(context.WithoutCancel(ctx), stored); err != nil {
 		if !errors.Is(err, folding.ErrResultTooLarge) {
-			f.log.Error("result not folded", "server", c.Server, "tool", c.Name, "err", err)
+			f.log.Error("result not folded", "server", c.Target.Server, "tool", c.Target.Name, "err", err)
 		}
 		return nil
 	}
-	c.Folded, c.Fold, c.Saved = true, handle, stored.Tokens-stored.Delivered
+	c.Outcome.Folded, c.Outcome.Fold, c.Outcome.Saved = true, handle, stored.Tokens-stored.Delivered
 	return out
 }

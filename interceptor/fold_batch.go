@@ -20,9 +20,9 @@ func (f *folder) applyBatch(ctx context.Context, c *Call, res *Result) *Result {
 		whole = &Result{Body: json.RawMessage(`{"content":[{"type":"text","text":"the result could not be checked for secrets and was withheld"}],"isError":true}`)}
 		res = whole
 	}
-	c.Whole = whole
+	c.Outcome.Whole = whole
 	n := c.measure(f.gauge, res)
-	c.Tokens.Out = n
+	c.Outcome.Tokens.Out = n
 	if n <= batchTokens {
 		return res
 	}
@@ -33,8 +33,8 @@ func (f *folder) applyBatch(ctx context.Context, c *Call, res *Result) *Result {
 			body = append(append(body, `,"`+key+`":`...), v...)
 		}
 	}
-	out := &Result{Body: append(body, '}')}
-	c.Folded, c.Fold, c.Saved = true, c.Batch, n-c.measure(f.gauge, out)
+	out := &Result{Body: append(body, '}'), Extra: res.Extra}
+	c.Outcome.Folded, c.Outcome.Fold, c.Outcome.Saved = true, c.Target.Batch, n-c.measure(f.gauge, out)
 	return out
 }
 

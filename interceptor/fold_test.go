@@ -63,7 +63,7 @@ func (f *foldBench) branch(tokens int) *folding.Branch {
 
 // call runs a tool that answers body, in b or in main.
 func (f *foldBench) call(b *folding.Branch, body string) (*Call, *Result, error) {
-	c := &Call{Principal: me.Principal, Session: me.Session, Server: "db", Method: "tools/call", Name: "query", Metered: true, Branch: b}
+	c := &Call{Origin: Origin{Principal: me.Principal, Session: me.Session}, Target: Target{Server: "db", Method: "tools/call", Name: "query", Metered: true}, Attribution: Attribution{Branch: b}}
 	h := Chain(func(context.Context, *Call) (*Result, error) { return &Result{Body: json.RawMessage(body)}, nil },
 		Meter(f.m, f.gauge), Fold(f.store, f.gauge, f.policy, slog.New(slog.DiscardHandler)))
 	res, err := h(f.t.Context(), c)
@@ -125,8 +125,8 @@ func TestFoldThresholds(t *testing.T) {
 			t.Errorf("%s: %v", tc.name, err)
 			continue
 		}
-		if c.Folded != tc.folded {
-			t.Errorf("%s: folded = %v, want %v", tc.name, c.Folded, tc.folded)
+		if c.Outcome.Folded != tc.folded {
+			t.Errorf("%s: folded = %v, want %v", tc.name, c.Outcome.Folded, tc.folded)
 		}
 		if !tc.folded {
 			if string(res.Body) != body {
@@ -134,16 +134,16 @@ func TestFoldThresholds(t *testing.T) {
 			}
 			continue
 		}
-		if c.Tokens.Delivered > 400 || c.Tokens.Out-c.Saved != c.Tokens.Delivered || !strings.Contains(shownText(t, res), c.Fold) {
-			t.Errorf("%s: delivered %d of %d, saved %d: %s", tc.name, c.Tokens.Delivered, c.Tokens.Out, c.Saved, shownText(t, res))
+		if c.Outcome.Tokens.Delivered > 400 || c.Outcome.Tokens.Out-c.Outcome.Saved != c.Outcome.Tokens.Delivered || !strings.Contains(shownText(t, res), c.Outcome.Fold) {
+			t.Errorf("%s: delivered %d of %d, saved %d: %s", tc.name, c.Outcome.Tokens.Delivered, c.Outcome.Tokens.Out, c.Outcome.Saved, shownText(t, res))
 		}
 		if failed, _ := rawjson.Get(res.Body, "isError"); (string(failed) == "true") != tc.failed {
 			t.Errorf("%s: isError = %s", tc.name, failed)
 		}
-		if b != nil && c.Tokens.BranchUsed != b.BudgetUsed+c.Tokens.In+c.Tokens.Delivered {
-			t.Errorf("%s: the branch was charged %d, delivered were %d", tc.name, c.Tokens.BranchUsed, c.Tokens.Delivered)
+		if b != nil && c.Outcome.Tokens.BranchUsed != b.BudgetUsed+c.Outcome.Tokens.In+c.Outcome.Tokens.Delivered {
+			t.Errorf("%s: the branch was charged %d, delivered were %d", tc.name, c.Outcome.Tokens.BranchUsed, c.Outcome.Tokens.Delivered)
 		}
-		got, err := f.store.Get(t.Context(), me, false, c.Context, c.Fold)
+		got, err := f.store.Get(t.Context(), me, false, c.Attribution.Context, c.Outcome.Fold)
 		if err != nil || got.Text != words(tc.tokens) {
 			t.Errorf("%s: the store has %d bytes, %v", tc.name, len(got.Text), err)
 		}
@@ -160,8 +160,8 @@ func TestFoldKeepsTheRest(t *testing.T) {
 	body := `{"_meta":{"x":1.0},"content":[` + image + `,{"type":"text","text":` + string(rawjson.Quote(big)) + `},` + link +
 		`,{"type":"resource","resource":{"uri":"mem://r","text":"inner text"}}],"structuredContent":{"rows":[1,2]},"resultType":"complete"}`
 	c, res, err := f.call(nil, body)
-	if err != nil || !c.Folded {
-		t.Fatalf("folded = %v, %v", c.Folded, err)
+	if err != nil || !c.Outcome.Folded {
+		t.Fatalf("folded = %v, %v", c.Outcome.Folded, err)
 	}
 	content, _ := rawjson.Get(res.Body, "content")
 	var kinds []string
@@ -185,10 +185,10 @@ func TestFoldKeepsTheRest(t *testing.T) {
 	if kind, _ := rawjson.GetString(res.Body, "resultType"); kind != "complete" {
 		t.Errorf("resultType = %q", kind)
 	}
-	if h, _ := rawjson.GetString(res.Body, "_meta", foldMeta, "handle"); h != c.Fold {
-		t.Errorf("_meta names handle %q, want %q", h, c.Fold)
+	if h, _ := rawjson.GetString(res.Body, "_meta", foldMeta, "handle"); h != c.Outcome.Fold {
+		t.Errorf("_meta names handle %q, want %q", h, c.Outcome.Fold)
 	}
-	got, err := f.store.Get(t.Context(), me, false, "", c.Fold)
+	got, err := f.store.Get(t.Context(), me, false, "", c.Outcome.Fold)
 	if err != nil || got.Text != big+"[resource mem://r]\ninner text" || got.Structured != `{"rows":[1,2]}` {
 		t.Errorf("stored text ends %q, structured %q, %v", got.Text[max(0, len(got.Text)-60):], got.Structured, err)
 	}
@@ -207,8 +207,8 @@ func TestFoldBesideAnImage(t *testing.T) {
 	} {
 		body := `{"content":[{"type":"image","data":"aGk=","mimeType":"image/png"},` + strings.TrimPrefix(textBody(words(tc.tokens)), `{"content":[`)
 		c, res, err := f.call(f.branch(tc.budget), body)
-		if err != nil || c.Folded != tc.folded || !tc.folded && string(res.Body) != body {
-			t.Errorf("%s: folded = %v, %v; want %v", tc.name, c.Folded, err, tc.folded)
+		if err != nil || c.Outcome.Folded != tc.folded || !tc.folded && string(res.Body) != body {
+			t.Errorf("%s: folded = %v, %v; want %v", tc.name, c.Outcome.Folded, err, tc.folded)
 		}
 	}
 }
@@ -222,14 +222,14 @@ func TestFoldStructured(t *testing.T) {
 	for _, text := range []string{"", "200 rows", rows} {
 		body := `{"content":[{"type":"text","text":` + string(rawjson.Quote(text)) + `}],"structuredContent":` + rows + `}`
 		c, res, err := f.call(nil, body)
-		if err != nil || !c.Folded {
-			t.Fatalf("text %.20q: folded = %v, %v", text, c.Folded, err)
+		if err != nil || !c.Outcome.Folded {
+			t.Fatalf("text %.20q: folded = %v, %v", text, c.Outcome.Folded, err)
 		}
 		shown := shownText(t, res)
 		if !strings.Contains(shown, "rows:[200 × {id:number, name:string}]") || !strings.Contains(shown, strings.TrimSuffix(text, rows)) {
 			t.Errorf("text %.20q: preview is %s", text, shown)
 		}
-		got, err := f.store.Get(t.Context(), me, false, "", c.Fold)
+		got, err := f.store.Get(t.Context(), me, false, "", c.Outcome.Fold)
 		if err != nil || got.Text != rows || got.Structured != "" {
 			t.Errorf("text %.20q: stored %.40q and %.40q, %v", text, got.Text, got.Structured, err)
 		}
@@ -242,17 +242,17 @@ func TestFoldLosesNothing(t *testing.T) {
 	f := newFoldBench(t)
 	f.policy.MainThreshold = 500
 	body := `{"content":[{"type":"image","data":"aGk=","mimeType":"image/png"}]}`
-	if c, res, err := f.call(nil, body); err != nil || c.Folded || string(res.Body) != body {
-		t.Errorf("an image: folded = %v, %v", c.Folded, err)
+	if c, res, err := f.call(nil, body); err != nil || c.Outcome.Folded || string(res.Body) != body {
+		t.Errorf("an image: folded = %v, %v", c.Outcome.Folded, err)
 	}
 	_ = f.store.Close()
 	body = textBody(words(1000))
-	if c, res, err := f.call(nil, body); err != nil || c.Folded || string(res.Body) != body {
-		t.Errorf("with a closed store: folded = %v, %v", c.Folded, err)
+	if c, res, err := f.call(nil, body); err != nil || c.Outcome.Folded || string(res.Body) != body {
+		t.Errorf("with a closed store: folded = %v, %v", c.Outcome.Folded, err)
 	}
 	c, res, err := f.call(f.branch(800), body)
-	if err != nil || !c.Truncated || f.gauge.Result(res) > 800 {
-		t.Errorf("with a closed store, over the budget: truncated = %v, %v", c.Truncated, err)
+	if err != nil || !c.Outcome.Truncated || f.gauge.Result(res) > 800 {
+		t.Errorf("with a closed store, over the budget: truncated = %v, %v", c.Outcome.Truncated, err)
 	}
 }
 
@@ -274,12 +274,12 @@ func TestFoldUnderContention(t *testing.T) {
 				t.Errorf("a call failed: %v", err)
 				return
 			}
-			delivered += c.Tokens.Delivered + c.Tokens.In
-			if c.Folded {
+			delivered += c.Outcome.Tokens.Delivered + c.Outcome.Tokens.In
+			if c.Outcome.Folded {
 				folded++
 			}
-			if c.Truncated {
-				t.Errorf("a result was cut at %d tokens, want a preview", c.Tokens.Delivered)
+			if c.Outcome.Truncated {
+				t.Errorf("a result was cut at %d tokens, want a preview", c.Outcome.Tokens.Delivered)
 			}
 		})
 	}
@@ -300,16 +300,16 @@ func TestShrunkIsCounted(t *testing.T) {
 		cut    bool
 	}{{"fits", 100, false}, {"does not", 900, true}} {
 		b := f.branch(300)
-		c := &Call{Principal: me.Principal, Session: me.Session, Method: "tools/call", Name: "branch_read", Metered: true, Branch: b}
+		c := &Call{Origin: Origin{Principal: me.Principal, Session: me.Session}, Target: Target{Method: "tools/call", Name: "branch_read", Metered: true}, Attribution: Attribution{Branch: b}}
 		res, err := Meter(f.m, f.gauge)(func(_ context.Context, c *Call) (*Result, error) {
-			c.Shrink = func(int) *Result { return &Result{Body: json.RawMessage(textBody(words(tc.shrunk)))} }
+			c.Outcome.Shrink = func(int) *Result { return &Result{Body: json.RawMessage(textBody(words(tc.shrunk)))} }
 			return &Result{Body: json.RawMessage(textBody(words(1000)))}, nil
 		})(t.Context(), c)
 		if err != nil {
 			t.Fatalf("%s: %v", tc.name, err)
 		}
-		if n := f.gauge.Result(res); n > 299 || n != c.Tokens.Delivered || c.Truncated != tc.cut {
-			t.Errorf("%s: %d tokens delivered, %d booked, cut %v; the branch had 299", tc.name, n, c.Tokens.Delivered, c.Truncated)
+		if n := f.gauge.Result(res); n > 299 || n != c.Outcome.Tokens.Delivered || c.Outcome.Truncated != tc.cut {
+			t.Errorf("%s: %d tokens delivered, %d booked, cut %v; the branch had 299", tc.name, n, c.Outcome.Tokens.Delivered, c.Outcome.Truncated)
 		}
 	}
 }
@@ -321,15 +321,15 @@ func TestFoldSaving(t *testing.T) {
 	for _, fx := range previewtest.Fixtures() {
 		f.policy.MainThreshold = 1
 		c, res, err := f.call(nil, textBody(fx.Text))
-		if err != nil || !c.Folded {
-			t.Fatalf("%s: folded = %v, %v", fx.Name, c.Folded, err)
+		if err != nil || !c.Outcome.Folded {
+			t.Fatalf("%s: folded = %v, %v", fx.Name, c.Outcome.Folded, err)
 		}
 		n := f.gauge.Result(res)
-		if n > f.policy.PreviewTokens || n >= c.Tokens.Out {
-			t.Errorf("%s: preview of %d tokens for %d", fx.Name, n, c.Tokens.Out)
+		if n > f.policy.PreviewTokens || n >= c.Outcome.Tokens.Out {
+			t.Errorf("%s: preview of %d tokens for %d", fx.Name, n, c.Outcome.Tokens.Out)
 		}
-		raw, shown = raw+c.Tokens.Out, shown+n
-		t.Logf("%-14s %-9s %6d -> %4d", fx.Name, fx.Kind, c.Tokens.Out, n)
+		raw, shown = raw+c.Outcome.Tokens.Out, shown+n
+		t.Logf("%-14s %-9s %6d -> %4d", fx.Name, fx.Kind, c.Outcome.Tokens.Out, n)
 	}
 	saved := 100 - 100*float64(shown)/float64(raw)
 	t.Logf("%d fixtures, %d -> %d tokens: %.1f %% not delivered", len(previewtest.Fixtures()), raw, shown, saved)
@@ -356,9 +356,9 @@ func BenchmarkFold(b *testing.B) {
 		b.Run(f.Name, func(b *testing.B) {
 			b.SetBytes(int64(len(f.Text)))
 			for b.Loop() {
-				c := &Call{Principal: "p", Server: "s", Method: "tools/call", Name: "t", Metered: true}
-				if _, err := h(b.Context(), c); err != nil || !c.Folded {
-					b.Fatal(err, c.Folded)
+				c := &Call{Origin: Origin{Principal: "p"}, Target: Target{Server: "s", Method: "tools/call", Name: "t", Metered: true}}
+				if _, err := h(b.Context(), c); err != nil || !c.Outcome.Folded {
+					b.Fatal(err, c.Outcome.Folded)
 				}
 			}
 		})

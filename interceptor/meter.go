@@ -21,15 +21,15 @@ import (
 func Meter(m *folding.Manager, g Gauge) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
-			if !c.Metered {
+			if !c.Target.Metered {
 				return next(ctx, c)
 			}
-			c.Tokens.In = g.Arguments(c.Arguments)
-			if c.Branch == nil || c.Control {
+			c.Outcome.Tokens.In = g.Arguments(c.Target.Arguments)
+			if c.Attribution.Branch == nil || c.Target.Control {
 				res, err := next(ctx, c)
 				if res != nil {
-					c.Tokens.Delivered = c.measure(g, res)
-					c.Tokens.Out = max(c.Tokens.Out, c.Tokens.Delivered)
+					c.Outcome.Tokens.Delivered = c.measure(g, res)
+					c.Outcome.Tokens.Out = max(c.Outcome.Tokens.Out, c.Outcome.Tokens.Delivered)
 				}
 				return res, err
 			}
@@ -40,34 +40,34 @@ func Meter(m *folding.Manager, g Gauge) Middleware {
 
 // meterBranch runs a call that is charged to c.Branch.
 func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next Handler) (res *Result, err error) {
-	fl, err := m.Begin(ctx, c.Branch.ID)
+	fl, err := m.Begin(ctx, c.Attribution.Branch.ID)
 	if err != nil {
 		return nil, refuse(c, err)
 	}
-	c.flight = fl
-	outcome := folding.CallOutcome{Tool: c.Name}
+	c.Outcome.flight = fl
+	outcome := folding.CallOutcome{Tool: c.Target.Name}
 	defer func() {
 		if err != nil {
 			outcome.Err = err.Error()
 		}
 		b := fl.Branch()
-		c.Tokens.BranchUsed, c.Tokens.BranchBudget = b.BudgetUsed, b.BudgetTotal
+		c.Outcome.Tokens.BranchUsed, c.Outcome.Tokens.BranchBudget = b.BudgetUsed, b.BudgetTotal
 		fl.End(outcome)
 	}()
-	if err := fl.Charge(c.Tokens.In); err != nil {
+	if err := fl.Charge(c.Outcome.Tokens.In); err != nil {
 		return nil, refuse(c, err)
 	}
 	res, err = next(fl.Context(), c)
 	if err != nil {
 		var ended *folding.EndedError
 		if errors.As(context.Cause(fl.Context()), &ended) {
-			c.Late = true
+			c.Outcome.Late = true
 			return nil, refuse(c, ended)
 		}
 		return nil, err
 	}
 	want := c.measure(g, res)
-	c.Tokens.Out = max(c.Tokens.Out, want)
+	c.Outcome.Tokens.Out = max(c.Outcome.Tokens.Out, want)
 	if failed, _ := rawjson.Get(res.Body, "isError"); res.Error != nil || string(failed) == "true" {
 		if outcome.Err = strings.TrimSpace(resultText(res)); outcome.Err == "" {
 			outcome.Err = "the tool answered with an error and no text"
@@ -82,17 +82,17 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next
 func (c *Call) deliver(ctx context.Context, fl *folding.Call, g Gauge, res *Result, want int, o folding.CallOutcome) (*Result, error) {
 	granted, err := fl.Take(want)
 	if err != nil { // ended meanwhile: nothing charged, nothing delivered
-		c.Late = true
+		c.Outcome.Late = true
 		return nil, refuse(c, err)
 	}
 	if granted == want {
-		c.Tokens.Delivered = want
+		c.Outcome.Tokens.Delivered = want
 		return res, nil
 	}
-	if c.Shrink != nil { // another call took the rest meanwhile
-		if small := c.Shrink(granted); small != nil {
+	if c.Outcome.Shrink != nil { // another call took the rest meanwhile
+		if small := c.Outcome.Shrink(granted); small != nil {
 			if n := c.measure(g, small); n <= granted {
-				c.Tokens.Delivered = n
+				c.Outcome.Tokens.Delivered = n
 				fl.Refund(granted - n)
 				return small, nil
 			}
@@ -101,18 +101,18 @@ func (c *Call) deliver(ctx context.Context, fl *folding.Call, g Gauge, res *Resu
 	var cut *Result
 	kept := 0
 	if c.ofTool() { // a resource or a prompt in another form is of no use to its host
-		cut, kept = cutResult(g, res, granted, c.Branch)
+		cut, kept = cutResult(g, res, granted, c.Attribution.Branch)
 	}
 	fl.Refund(granted - kept)
-	c.Truncated, c.Decision = true, "resource_limit"
-	c.Tokens.Delivered = kept
+	c.Outcome.Truncated, c.Outcome.Decision = true, "resource_limit"
+	c.Outcome.Tokens.Delivered = kept
 	if cut == nil {
 		o.Err = "the result did not fit"
 	}
 	fl.Exhaust(ctx, o)
 	if cut == nil {
 		return nil, refuse(c, fmt.Errorf("%w: the result of %s needs %d tokens and branch %s has %d left; return a summary to the parent and open a new branch with a larger budget",
-			folding.ErrBudgetExhausted, c.Name, want, c.Branch.ID, granted))
+			folding.ErrBudgetExhausted, c.Target.Name, want, c.Attribution.Branch.ID, granted))
 	}
 	return cut, nil
 }
@@ -120,8 +120,8 @@ func (c *Call) deliver(ctx context.Context, fl *folding.Call, g Gauge, res *Resu
 // refuse notes the decision on the call and returns what the model reads.
 func refuse(c *Call, err error) error {
 	r := FoldingRefusal(err)
-	c.Decision = r.Reason
-	if id := c.Flow.handle(); id != "" {
+	c.Outcome.Decision = r.Reason
+	if id := c.Target.Workflow.handle(); id != "" {
 		shown := *r
 		shown.ContextID = id
 		r = &shown
@@ -172,7 +172,7 @@ func cutText(g Gauge, res *Result, budget int, notice string, handle []byte) (*R
 			if id, ok := rawjson.Get(res.Body, "_meta", MetaContextID); ok {
 				body = rawjson.Set(body, id, "_meta", MetaContextID)
 			}
-			return &Result{Body: body}, n
+			return &Result{Body: body, Extra: res.Extra}, n
 		}
 		room-- // the two halves merged into other tokens at the seam
 	}

@@ -15,8 +15,8 @@ func Recover(log *slog.Logger) Middleware {
 		return func(ctx context.Context, c *Call) (res *Result, err error) {
 			defer func() {
 				if p := recover(); p != nil {
-					log.Error("panic in a call", "method", c.Method, "server", c.Server, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
-					res, err = nil, fmt.Errorf("internal error while handling %s; the gateway's log has the details", c.Method)
+					log.Error("panic in a call", "method", c.Target.Method, "server", c.Target.Server, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+					res, err = nil, fmt.Errorf("internal error while handling %s; the gateway's log has the details", c.Target.Method)
 				}
 			}()
 			return next(ctx, c)

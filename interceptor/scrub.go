@@ -36,16 +36,16 @@ type ScrubPolicy struct{ Results, Arguments Action }
 func Scrub(s *scrub.Scrubber, policy func(server string) ScrubPolicy) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
-			p := policy(c.Server)
+			p := policy(c.Target.Server)
 			outward, inward := p.Arguments, p.Results
-			if c.Direction == FromUpstream { // its parameters are what a model reads
+			if c.Origin.Direction == FromUpstream { // its parameters are what a model reads
 				outward, inward = p.Results, p.Arguments
 			}
 			if err := scrubForward(ctx, s, c, outward); err != nil {
 				return nil, err
 			}
 			res, err := next(ctx, c)
-			if err != nil || c.Clean {
+			if err != nil || c.Outcome.Clean {
 				return res, scrubError(ctx, s, err)
 			}
 			return scrubResult(ctx, s, c, res, inward)
@@ -55,25 +55,25 @@ func Scrub(s *scrub.Scrubber, policy func(server string) ScrubPolicy) Middleware
 
 // scrubForward applies the policy to what is sent on.
 func scrubForward(ctx context.Context, s *scrub.Scrubber, c *Call, a Action) error {
-	if a == Off || len(c.Forward) == 0 {
+	if a == Off || len(c.Target.Forward) == 0 {
 		return nil
 	}
-	if c.paramsScrubbed && len(c.ArgumentFindings) == 0 && len(c.Findings) == 0 {
+	if c.Outcome.paramsScrubbed && len(c.Outcome.ArgumentFindings) == 0 && len(c.Outcome.Findings) == 0 {
 		return nil // Forward is Params less what foldgate added, and Params are clean
 	}
-	clean, found, err := s.JSON(ctx, c.Forward)
+	clean, found, err := s.JSON(ctx, c.Target.Forward)
 	if err != nil {
-		return withhold(c, "parameters of "+c.Method, err)
+		return withhold(c, "parameters of "+c.Target.Method, err)
 	}
-	c.ArgumentFindings = found
+	c.Outcome.ArgumentFindings = found
 	if len(found) == 0 {
 		return nil
 	}
 	switch a {
 	case Redact:
-		c.Forward = clean
+		c.Target.Forward = clean
 	case Block:
-		c.Decision = "unsafe"
+		c.Outcome.Decision = "unsafe"
 		return &Refusal{Reason: "unsafe", Code: "secret_in_arguments", Status: 403, Message: fmt.Sprintf(
 			"the arguments contain what looks like a secret (rule %s) and the policy for %s forbids sending it; remove it and call again", found[0].Rule, serverName(c))}
 	}
@@ -91,28 +91,28 @@ func scrubResult(ctx context.Context, s *scrub.Scrubber, c *Call, res *Result, a
 	}
 	clean, found, err := s.JSON(ctx, raw)
 	if err != nil {
-		return nil, withhold(c, "result of "+c.Method, err)
+		return nil, withhold(c, "result of "+c.Target.Method, err)
 	}
-	c.Findings = append(c.Findings, found...)
-	c.resultScrubbed = len(found) == 0 || a != Report
+	c.Outcome.Findings = append(c.Outcome.Findings, found...)
+	c.Outcome.resultScrubbed = len(found) == 0 || a != Report
 	if len(found) == 0 || a == Report {
 		return res, nil
 	}
 	if a == Block {
-		c.Decision = "unsafe"
+		c.Outcome.Decision = "unsafe"
 		return nil, &Refusal{Reason: "unsafe", Code: "secret_in_result", Status: 403, Message: fmt.Sprintf(
 			"the result contains what looks like a secret (rule %s) and the policy for %s withholds such results", found[0].Rule, serverName(c))}
 	}
 	if res.Error != nil {
-		return &Result{Error: clean}, nil
+		return &Result{Error: clean, Extra: res.Extra}, nil
 	}
-	return &Result{Body: clean}, nil
+	return &Result{Body: clean, Extra: res.Extra}, nil
 }
 
 // withhold is the closed end of failing closed. The engine's error may quote
 // the text it failed on, so the message does not repeat it.
 func withhold(c *Call, what string, err error) error {
-	c.Decision = "unsafe"
+	c.Outcome.Decision = "unsafe"
 	return &Refusal{Reason: "unsafe", Code: "scrub_failed", Status: 500, Err: err, Message: fmt.Sprintf(
 		"the %s could not be checked for secrets and was withheld; ask for less at a time, or raise scrub.timeout_ms", what)}
 }
@@ -150,29 +150,29 @@ func (e *scrubbedError) Error() string { return e.text }
 func (e *scrubbedError) Unwrap() error { return e.err }
 
 func serverName(c *Call) string {
-	if c.Server == "" {
+	if c.Target.Server == "" {
 		return "foldgate"
 	}
-	return c.Server
+	return c.Target.Server
 }
 
 // cleanParams returns the call's parameters as the trace may store them.
 func cleanParams(ctx context.Context, s *scrub.Scrubber, c *Call) json.RawMessage {
-	if len(c.Params) == 0 {
+	if len(c.Target.Params) == 0 {
 		return nil
 	}
-	if !c.paramsScrubbed {
-		c.paramsScrubbed = true
-		clean, found, err := s.JSON(ctx, c.Params)
+	if !c.Outcome.paramsScrubbed {
+		c.Outcome.paramsScrubbed = true
+		clean, found, err := s.JSON(ctx, c.Target.Params)
 		if err != nil {
 			clean = json.RawMessage(`"withheld: could not be checked for secrets"`)
 		}
-		c.scrubbedParams = clean
-		if c.Direction == FromUpstream {
-			c.Findings = found
+		c.Outcome.scrubbedParams = clean
+		if c.Origin.Direction == FromUpstream {
+			c.Outcome.Findings = found
 		} else {
-			c.ArgumentFindings = found
+			c.Outcome.ArgumentFindings = found
 		}
 	}
-	return c.scrubbedParams
+	return c.Outcome.scrubbedParams
 }

@@ -50,7 +50,7 @@ func stages(b *testing.B) (names []string, layers map[string][]Middleware, branc
 	record := func(payload bool) Middleware {
 		return Trace(&Recorder{Journal: j, Scrub: s, Payload: payload, Refuse: true, Counter: "o200k_base", Log: log}, func(_ context.Context, c *Call) {
 			Locate(m, c)
-			c.resultScrubbed = true // what Scrub says further in
+			c.Outcome.resultScrubbed = true // what Scrub says further in
 		})
 	}
 	return []string{"attribute", "meter", "scrub", "trace", "trace without payload", "whole"}, map[string][]Middleware{
@@ -80,9 +80,11 @@ func BenchmarkStage(b *testing.B) {
 				b.Run(fmt.Sprintf("%s/%s/%d", name, where, size), func(b *testing.B) {
 					b.ReportAllocs()
 					for b.Loop() {
-						c := &Call{Principal: me.Principal, Session: me.Session, Server: "db", Method: "tools/call", Name: "query", Metered: true,
-							From: "host:bench", To: "upstream:db", ID: json.RawMessage("17"), Handle: handle, HandleRung: RungArgument,
-							Params: params, Forward: params, Arguments: params[26 : len(params)-1]}
+						c := &Call{
+							Origin:      Origin{Principal: me.Principal, Session: me.Session, From: "host:bench", ID: json.RawMessage("17")},
+							Target:      Target{Server: "db", Method: "tools/call", Name: "query", Metered: true, To: "upstream:db", Params: params, Forward: params, Arguments: params[26 : len(params)-1]},
+							Attribution: Attribution{BranchID: handle, Source: SourceArgument},
+						}
 						if _, err := h(b.Context(), c); err != nil {
 							b.Fatal(err)
 						}

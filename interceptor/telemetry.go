@@ -62,9 +62,9 @@ func (t *Telemetry) Calls(locate func(context.Context, *Call)) Middleware {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			start := time.Now()
 			locate(ctx, c)
-			c.Record = trace.NewID()
+			c.Outcome.Record = trace.NewID()
 			ctx, span := t.startCall(ctx, c, start)
-			busy := metric.WithAttributes(methodKey.String(methodLabel(c.Method)), serverKey.String(serverName(c)))
+			busy := metric.WithAttributes(methodKey.String(methodLabel(c.Target.Method)), serverKey.String(serverName(c)))
 			t.inFlight.Add(ctx, 1, busy)
 			done := false
 			defer func() { // also where a panic passes
@@ -92,44 +92,44 @@ func (t *Telemetry) startCall(ctx context.Context, c *Call, start time.Time) (co
 	if t.tracer == nil {
 		return ctx, nil
 	}
-	if own := oteltrace.SpanContextFromContext(ctx); c.Traceparent == "" && c.Direction == Internal && own.IsValid() {
-		c.Traceparent = traceparent(own)
+	if own := oteltrace.SpanContextFromContext(ctx); c.Origin.Traceparent == "" && c.Origin.Direction == Internal && own.IsValid() {
+		c.Origin.Traceparent = traceparent(own)
 	}
 	var want wantedIDs
-	want.span = trace.SpanID(c.Record)
+	want.span = trace.SpanID(c.Outcome.Record)
 	options := []oteltrace.SpanStartOption{oteltrace.WithTimestamp(start), oteltrace.WithSpanKind(oteltrace.SpanKindServer)}
-	if c.Direction == Internal {
+	if c.Origin.Direction == Internal {
 		options[1] = oteltrace.WithSpanKind(oteltrace.SpanKindClient)
 	}
-	if tp, ok := trace.ParseTraceparent(c.Traceparent); ok {
-		state, _ := rawjson.GetString(c.Params, "_meta", "tracestate")
+	if tp, ok := trace.ParseTraceparent(c.Origin.Traceparent); ok {
+		state, _ := rawjson.GetString(c.Target.Params, "_meta", "tracestate")
 		ctx = remote(ctx, tp, state)
-		if c.Branch != nil && tp.Parent != trace.BranchSpanID(c.Branch.Context) {
-			options = append(options, oteltrace.WithLinks(oteltrace.Link{SpanContext: t.branch(c.Branch.Context)}))
+		if c.Attribution.Branch != nil && tp.Parent != trace.BranchSpanID(c.Attribution.Branch.Context) {
+			options = append(options, oteltrace.WithLinks(oteltrace.Link{SpanContext: t.branch(c.Attribution.Branch.Context)}))
 		}
-	} else if c.Branch != nil {
-		ctx = oteltrace.ContextWithRemoteSpanContext(ctx, t.branch(c.Branch.Context))
+	} else if c.Attribution.Branch != nil {
+		ctx = oteltrace.ContextWithRemoteSpanContext(ctx, t.branch(c.Attribution.Branch.Context))
 	} else {
-		want.trace = trace.TraceID(c.Record, c.Principal, c.Session, c.Context)
+		want.trace = trace.TraceID(c.Outcome.Record, c.Origin.Principal, c.Origin.Session, c.Attribution.Context)
 		options = append(options, oteltrace.WithNewRoot())
 	}
 	options = append(options, oteltrace.WithAttributes(callAttributes(c)...))
 	// The context that Start returns holds the wanted ids, which are for this
 	// span only.
 	_, span := t.tracer.Start(want.in(ctx), spanName(c), options...)
-	for _, id := range c.Correlates {
+	for _, id := range c.Origin.Correlates {
 		span.AddLink(oteltrace.Link{SpanContext: span.SpanContext().WithSpanID(trace.SpanID(id)).WithRemote(true)})
 	}
-	c.spans = &callSpans{own: span.SpanContext()}
+	c.Outcome.spans = &callSpans{own: span.SpanContext()}
 	return oteltrace.ContextWithSpan(ctx, span), span
 }
 
 // spanName is "tools/call echo" for tools, else the method.
 func spanName(c *Call) string {
-	if c.Method == "tools/call" && c.Name != "" {
-		return c.Method + " " + c.Name
+	if c.Target.Method == "tools/call" && c.Target.Name != "" {
+		return c.Target.Method + " " + c.Target.Name
 	}
-	return c.Method
+	return c.Target.Method
 }
 
 // callAttributes are known when a call starts. Names as in the semantic
@@ -141,23 +141,23 @@ func callAttributes(c *Call) []attribute.KeyValue {
 			out = append(out, key.String(value))
 		}
 	}
-	text("foldgate.envelope.id", c.Record)
-	text(methodKey, c.Method)
-	switch c.Method {
+	text("foldgate.envelope.id", c.Outcome.Record)
+	text(methodKey, c.Target.Method)
+	switch c.Target.Method {
 	case "tools/call":
 		text("gen_ai.operation.name", "execute_tool")
-		text(toolKey, c.Name)
+		text(toolKey, c.Target.Name)
 	case "prompts/get":
-		text("gen_ai.prompt.name", c.Name)
+		text("gen_ai.prompt.name", c.Target.Name)
 	}
-	text("jsonrpc.request.id", requestID(c.ID))
-	text("mcp.session.id", c.Session)
-	text("mcp.protocol.version", c.Revision)
-	text("network.transport", c.Transport)
-	text(serverKey, c.Server)
-	text("foldgate.principal", c.Principal)
-	text("foldgate.context", c.Context)
-	text("foldgate.attribution", string(c.Rung))
+	text("jsonrpc.request.id", requestID(c.Origin.ID))
+	text("mcp.session.id", c.Origin.Session)
+	text("mcp.protocol.version", c.Origin.Revision)
+	text("network.transport", c.Origin.Transport)
+	text(serverKey, c.Target.Server)
+	text("foldgate.principal", c.Origin.Principal)
+	text("foldgate.context", c.Attribution.Context)
+	text("foldgate.attribution", string(c.Attribution.Source))
 	return out
 }
 
@@ -175,17 +175,17 @@ func endCall(span oteltrace.Span, c *Call, err error, kind string) {
 	if !span.IsRecording() {
 		return
 	}
-	if c.Metered {
-		span.SetAttributes(attribute.Int("foldgate.tokens.in", c.Tokens.In), attribute.Int("foldgate.tokens.out", c.Tokens.Out),
-			attribute.Int("foldgate.tokens.delivered", c.Tokens.Delivered))
+	if c.Target.Metered {
+		span.SetAttributes(attribute.Int("foldgate.tokens.in", c.Outcome.Tokens.In), attribute.Int("foldgate.tokens.out", c.Outcome.Tokens.Out),
+			attribute.Int("foldgate.tokens.delivered", c.Outcome.Tokens.Delivered))
 	}
-	if n := len(c.Findings) + len(c.ArgumentFindings); n > 0 {
+	if n := len(c.Outcome.Findings) + len(c.Outcome.ArgumentFindings); n > 0 {
 		span.SetAttributes(attribute.Int("foldgate.scrub.findings", n))
 	}
 	for _, flag := range []struct {
 		key attribute.Key
 		on  bool
-	}{{"foldgate.late", c.Late}, {"foldgate.truncated", c.Truncated}, {"foldgate.folded", c.Folded}, {"foldgate.ambiguous", c.Ambiguous}} {
+	}{{"foldgate.late", c.Outcome.Late}, {"foldgate.truncated", c.Outcome.Truncated}, {"foldgate.folded", c.Outcome.Folded}, {"foldgate.ambiguous", c.Attribution.Ambiguous}} {
 		if flag.on {
 			span.SetAttributes(flag.key.Bool(true))
 		}
@@ -193,7 +193,7 @@ func endCall(span oteltrace.Span, c *Call, err error, kind string) {
 	if reason := refusal(c, err); reason != "" {
 		span.SetAttributes(attribute.String("foldgate.blocked", reason))
 	}
-	setError(span, c.Method, kind, err)
+	setError(span, c.Target.Method, kind, err)
 }
 
 // setError marks a span as failed, without the error's text: it can quote what
@@ -226,16 +226,16 @@ func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision s
 		if transport == "" {
 			kind = oteltrace.SpanKindInternal
 		}
-		attrs := []attribute.KeyValue{methodKey.String(c.Method), serverKey.String(c.Server), attribute.String("mcp.protocol.version", revision)}
+		attrs := []attribute.KeyValue{methodKey.String(c.Target.Method), serverKey.String(c.Target.Server), attribute.String("mcp.protocol.version", revision)}
 		if transport != "" {
 			attrs = append(attrs, attribute.String("network.transport", transport))
 		}
-		if c.Method == "tools/call" {
-			attrs = append(attrs, toolKey.String(c.Name), attribute.String("gen_ai.operation.name", "execute_tool"))
+		if c.Target.Method == "tools/call" {
+			attrs = append(attrs, toolKey.String(c.Target.Name), attribute.String("gen_ai.operation.name", "execute_tool"))
 		}
 		ctx, span = t.tracer.Start(ctx, spanName(c), oteltrace.WithSpanKind(kind), oteltrace.WithAttributes(attrs...))
-		if c.spans != nil {
-			c.spans.sent = span.SpanContext()
+		if c.Outcome.spans != nil {
+			c.Outcome.spans.sent = span.SpanContext()
 		}
 	}
 	return ctx, func(res *Result, err error) {
@@ -253,16 +253,16 @@ func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision s
 // no telemetry runs and only the journal knows that span. It is "" where c
 // came without one and no telemetry runs.
 func (c *Call) Outgoing() string {
-	if s := c.spans; s != nil {
+	if s := c.Outcome.spans; s != nil {
 		if s.sent.IsValid() {
 			return traceparent(s.sent)
 		}
 		return traceparent(s.own)
 	}
-	tp, ok := trace.ParseTraceparent(c.Traceparent)
+	tp, ok := trace.ParseTraceparent(c.Origin.Traceparent)
 	if !ok {
 		return ""
 	}
-	tp.Parent = trace.SpanID(c.Record)
+	tp.Parent = trace.SpanID(c.Outcome.Record)
 	return tp.String()
 }

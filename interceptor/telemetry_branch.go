@@ -29,8 +29,8 @@ func (t *Telemetry) BranchOpened(b folding.Branch, parent string, cause *Call) {
 			attribute.Int("foldgate.branch.depth", b.Depth), attribute.Int("foldgate.branch.budget", b.BudgetTotal),
 			attribute.String("mcp.session.id", b.Session), attribute.String("foldgate.principal", b.Principal)),
 	}
-	if cause != nil && cause.spans != nil {
-		options = append(options, oteltrace.WithLinks(oteltrace.Link{SpanContext: cause.spans.own}))
+	if cause != nil && cause.Outcome.spans != nil {
+		options = append(options, oteltrace.WithLinks(oteltrace.Link{SpanContext: cause.Outcome.spans.own}))
 	}
 	if tp, ok := trace.ParseTraceparent(parent); ok {
 		ctx = remote(ctx, tp, "")

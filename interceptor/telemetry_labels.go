@@ -61,21 +61,21 @@ type toolLabels struct {
 
 // label names the tool of a call that ended with err; "" where it calls none.
 func (l *toolLabels) label(c *Call, err error) string {
-	if c.Method != "tools/call" {
+	if c.Target.Method != "tools/call" {
 		return ""
 	}
-	if c.Server == "" {
-		if l.own != nil && l.own(c.Name) {
-			return c.Name
+	if c.Target.Server == "" {
+		if l.own != nil && l.own(c.Target.Name) {
+			return c.Target.Name
 		}
 		return other
 	}
-	key := [2]string{c.Server, c.Name}
+	key := [2]string{c.Target.Server, c.Target.Name}
 	l.mu.RLock()
 	known := l.known[key]
 	l.mu.RUnlock()
 	if known {
-		return c.Name
+		return c.Target.Name
 	}
 	var r *Refusal
 	if errors.As(err, &r) && r.Reason == "upstream" { // nobody has said that there is such a tool
@@ -90,7 +90,7 @@ func (l *toolLabels) label(c *Call, err error) string {
 		l.known = map[[2]string]bool{}
 	}
 	l.known[key] = true
-	return c.Name
+	return c.Target.Name
 }
 
 // errorType is the error.type of what a call came to, "" for a success: the
@@ -144,8 +144,8 @@ func outcome(c *Call, err error, kind string) string {
 func refusal(c *Call, err error) string {
 	var r *Refusal
 	switch {
-	case c.Decision != "":
-		return c.Decision
+	case c.Outcome.Decision != "":
+		return c.Outcome.Decision
 	case errors.As(err, &r) && r.Reason != "upstream":
 		return r.Reason
 	}

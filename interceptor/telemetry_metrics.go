@@ -58,7 +58,7 @@ func newInstruments(meters metric.MeterProvider) (*instruments, error) {
 // countCall counts a call that has ended.
 func (t *Telemetry) countCall(ctx context.Context, c *Call, err error, kind string, took time.Duration) {
 	base := make([]attribute.KeyValue, 0, 8)
-	base = append(base, methodKey.String(methodLabel(c.Method)), serverKey.String(serverName(c)))
+	base = append(base, methodKey.String(methodLabel(c.Target.Method)), serverKey.String(serverName(c)))
 	if tool := t.tools.label(c, err); tool != "" {
 		base = append(base, toolKey.String(tool))
 	}
@@ -66,8 +66,8 @@ func (t *Telemetry) countCall(ctx context.Context, c *Call, err error, kind stri
 		return metric.WithAttributes(append(base[:len(base):len(base)], more...)...)
 	}
 	t.calls.Add(ctx, 1, with(outcomeKey.String(outcome(c, err, kind))))
-	if c.Direction == FromHost {
-		t.serverTime.Record(ctx, took.Seconds(), with(durationLabels(c.Transport, kind)...))
+	if c.Origin.Direction == FromHost {
+		t.serverTime.Record(ctx, took.Seconds(), with(durationLabels(c.Origin.Transport, kind)...))
 	}
 	if reason := refusal(c, err); reason != "" {
 		t.refusals.Add(ctx, 1, with(reasonKey.String(reason)))
@@ -75,20 +75,20 @@ func (t *Telemetry) countCall(ctx context.Context, c *Call, err error, kind stri
 	for _, n := range []struct {
 		direction string
 		tokens    int
-	}{{"in", c.Tokens.In}, {"out", c.Tokens.Out}, {"delivered", c.Tokens.Delivered}} {
+	}{{"in", c.Outcome.Tokens.In}, {"out", c.Outcome.Tokens.Out}, {"delivered", c.Outcome.Tokens.Delivered}} {
 		if n.tokens > 0 {
 			t.tokens.Add(ctx, int64(n.tokens), with(attribute.String("foldgate.direction", n.direction)))
 		}
 	}
-	if c.Folded || c.Truncated {
-		how := with(attribute.String("foldgate.how", map[bool]string{true: "folded", false: "truncated"}[c.Folded]))
+	if c.Outcome.Folded || c.Outcome.Truncated {
+		how := with(attribute.String("foldgate.how", map[bool]string{true: "folded", false: "truncated"}[c.Outcome.Folded]))
 		t.reduced.Add(ctx, 1, how)
-		if saved := c.Tokens.Out - c.Tokens.Delivered; saved > 0 {
+		if saved := c.Outcome.Tokens.Out - c.Outcome.Tokens.Delivered; saved > 0 {
 			t.saved.Add(ctx, int64(saved), how)
 		}
 	}
-	t.countFindings(ctx, serverName(c), "result", c.Findings)
-	t.countFindings(ctx, serverName(c), "arguments", c.ArgumentFindings)
+	t.countFindings(ctx, serverName(c), "result", c.Outcome.Findings)
+	t.countFindings(ctx, serverName(c), "arguments", c.Outcome.ArgumentFindings)
 }
 
 func (t *Telemetry) countFindings(ctx context.Context, server, place string, found []scrub.Finding) {
@@ -100,7 +100,7 @@ func (t *Telemetry) countFindings(ctx context.Context, server, place string, fou
 
 // countUpstream counts one request to an upstream.
 func (t *Telemetry) countUpstream(ctx context.Context, c *Call, transport string, err error, kind string, took time.Duration) {
-	labels := append(durationLabels(transport, kind), methodKey.String(methodLabel(c.Method)), serverKey.String(serverName(c)))
+	labels := append(durationLabels(transport, kind), methodKey.String(methodLabel(c.Target.Method)), serverKey.String(serverName(c)))
 	if tool := t.tools.label(c, err); tool != "" {
 		labels = append(labels, toolKey.String(tool))
 	}

@@ -35,7 +35,7 @@ func TestLayerSpans(t *testing.T) {
 			time.Sleep(time.Second)
 			return &Result{Body: []byte(`{}`)}, nil
 		}, tel.Calls(func(context.Context, *Call) {}), tel.Layer("outer", busy(2*time.Millisecond, 0)), tel.Layer("inner", busy(0, 3*time.Millisecond)))
-		if _, err := h(context.Background(), &Call{Method: "ping"}); err != nil {
+		if _, err := h(context.Background(), &Call{Target: Target{Method: "ping"}}); err != nil {
 			t.Fatal(err)
 		}
 		var got []string
@@ -55,7 +55,9 @@ func TestLayerSpans(t *testing.T) {
 // No client and no server can make a metric grow by inventing names.
 func TestLabelsAreBounded(t *testing.T) {
 	l := toolLabels{own: func(name string) bool { return name == "branch_create" }}
-	call := func(server, name string) *Call { return &Call{Method: "tools/call", Server: server, Name: name} }
+	call := func(server, name string) *Call {
+		return &Call{Target: Target{Method: "tools/call", Server: server, Name: name}}
+	}
 	for _, c := range []struct {
 		what string
 		call *Call
@@ -67,7 +69,7 @@ func TestLabelsAreBounded(t *testing.T) {
 		{"of an upstream that never answered", call("up", "maybe"), &Refusal{Reason: "upstream"}, other},
 		{"answered", call("up", "echo"), nil, "echo"},
 		{"known, and down now", call("up", "echo"), &Refusal{Reason: "upstream"}, "echo"},
-		{"not a tool", &Call{Method: "resources/read", Server: "up", Name: "file:///secret"}, nil, ""},
+		{"not a tool", &Call{Target: Target{Method: "resources/read", Server: "up", Name: "file:///secret"}}, nil, ""},
 	} {
 		if got := l.label(c.call, c.err); got != c.want {
 			t.Errorf("%s: label = %q, want %q", c.what, got, c.want)
@@ -104,7 +106,7 @@ func TestCallSpanEndsWithAPanic(t *testing.T) {
 				t.Error("the panic was swallowed")
 			}
 		}()
-		_, _ = h(context.Background(), &Call{Method: "ping"})
+		_, _ = h(context.Background(), &Call{Target: Target{Method: "ping"}})
 	}()
 	if got := spans.GetSpans(); len(got) != 1 || got[0].Status.Code.String() != "Error" {
 		t.Errorf("spans = %v, want one, failed", got)

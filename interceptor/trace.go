@@ -60,17 +60,17 @@ func Trace(r *Recorder, locate func(context.Context, *Call)) Middleware {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			start := time.Now()
 			locate(ctx, c)
-			if c.Record == "" {
-				c.Record = trace.NewID()
+			if c.Outcome.Record == "" {
+				c.Outcome.Record = trace.NewID()
 			}
 			if err := r.request(ctx, c); err != nil {
-				c.Decision = "trace"
+				c.Outcome.Decision = "trace"
 				return nil, &Refusal{Reason: "trace", Code: "trace_unavailable", Status: 500, Err: err,
 					Message: "the call was not made because its trace record could not be written; the operator must free space or repair the state directory"}
 			}
 			res, err := next(ctx, c)
 			if aerr := r.response(ctx, c, res, err, time.Since(start)); aerr != nil {
-				r.Log.Error("response record lost: the call had already been made", "method", c.Method, "server", c.Server, "err", aerr)
+				r.Log.Error("response record lost: the call had already been made", "method", c.Target.Method, "server", c.Target.Server, "err", aerr)
 			}
 			return res, err
 		}
@@ -82,8 +82,8 @@ func (r *Recorder) request(ctx context.Context, c *Call) error {
 	e := r.entry(c)
 	defer e.release()
 	rec := &e.rec
-	rec.ID, rec.Kind, rec.From, e.to[0], rec.CorrelationID = c.Record, trace.KindRequest+c.Method, c.From, c.To, c.Correlates
-	e.audit.Bytes = int64(len(c.Params))
+	rec.ID, rec.Kind, rec.From, e.to[0], rec.CorrelationID = c.Outcome.Record, trace.KindRequest+c.Target.Method, c.Origin.From, c.Target.To, c.Origin.Correlates
+	e.audit.Bytes = int64(len(c.Target.Params))
 	if !r.Payload {
 		return r.Append(rec)
 	}
@@ -92,7 +92,7 @@ func (r *Recorder) request(ctx context.Context, c *Call) error {
 		member = nil
 	}
 	var method [64]byte
-	return r.Append(rec, rpcHead, orNull(c.ID), methodMember, rawjson.AppendQuote(method[:0], c.Method), member, params, closing)
+	return r.Append(rec, rpcHead, orNull(c.Origin.ID), methodMember, rawjson.AppendQuote(method[:0], c.Target.Method), member, params, closing)
 }
 
 // What the JSON-RPC messages in payloads have in common.
@@ -103,7 +103,7 @@ func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error
 	e := r.entry(c)
 	defer e.release()
 	rec, a := &e.rec, &e.audit
-	rec.Kind, rec.From, e.to[0], e.answers[0] = trace.KindResponse+c.Method, c.To, c.From, c.Record
+	rec.Kind, rec.From, e.to[0], e.answers[0] = trace.KindResponse+c.Target.Method, c.Target.To, c.Origin.From, c.Outcome.Record
 	rec.CorrelationID = e.answers[:]
 	a.MS = float64(took.Microseconds()) / 1000
 	var member string
@@ -121,22 +121,22 @@ func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error
 		failed, _ := rawjson.Get(res.Body, "isError")
 		a.IsError = string(failed) == "true"
 	}
-	a.Scrub = findings(c.Findings, c.ArgumentFindings)
-	return r.Append(rec, rpcHead, orNull(c.ID), []byte(member), body, closing)
+	a.Scrub = findings(c.Outcome.Findings, c.Outcome.ArgumentFindings)
+	return r.Append(rec, rpcHead, orNull(c.Origin.ID), []byte(member), body, closing)
 }
 
 // stored returns a result as the trace may store it: without secrets, also
 // where the policy lets them pass to the host.
 func (r *Recorder) stored(ctx context.Context, c *Call, raw json.RawMessage) json.RawMessage {
-	if !r.Payload || c.resultScrubbed || c.Clean && !c.Open {
+	if !r.Payload || c.Outcome.resultScrubbed || c.Outcome.Clean && !c.Outcome.Open {
 		return raw
 	}
 	clean, found, err := r.Scrub.JSON(context.WithoutCancel(ctx), raw)
 	if err != nil {
 		return json.RawMessage(`"withheld: could not be checked for secrets"`)
 	}
-	if len(c.Findings) == 0 {
-		c.Findings = found
+	if len(c.Outcome.Findings) == 0 {
+		c.Outcome.Findings = found
 	}
 	return clean
 }
@@ -171,35 +171,35 @@ func (e *entry) release() {
 // it back.
 func (r *Recorder) entry(c *Call) *entry {
 	e := entries.Get().(*entry)
-	e.rec.To, e.rec.Context, e.rec.Audit = e.to[:], c.Context, &e.audit
+	e.rec.To, e.rec.Context, e.rec.Audit = e.to[:], c.Attribution.Context, &e.audit
 	a := &e.audit
 	*a = trace.Audit{
-		Session: c.Session, Principal: c.Principal, Server: c.Server, Method: c.Method, Era: c.Revision,
-		Rung: string(c.Rung), Thread: c.Thread, Traceparent: c.Traceparent,
-		Late: c.Late, Ambiguous: c.Ambiguous, OverBudget: c.Decision == "resource_limit", Workflow: c.Flow.audit(),
-		Deprecated: c.Deprecated,
+		Session: c.Origin.Session, Principal: c.Origin.Principal, Server: c.Target.Server, Method: c.Target.Method, Era: c.Origin.Revision,
+		Rung: string(c.Attribution.Source), Thread: c.Origin.Thread, Traceparent: c.Origin.Traceparent,
+		Late: c.Outcome.Late, Ambiguous: c.Attribution.Ambiguous, OverBudget: c.Outcome.Decision == "resource_limit", Workflow: c.Target.Workflow.audit(),
+		Deprecated: c.Origin.Deprecated,
 	}
 	if c.ofTool() {
-		a.Tool = c.Name
+		a.Tool = c.Target.Name
 	}
-	if c.Decision != "" {
-		a.Decision = &trace.Decision{Result: trace.Blocked, Reason: c.Decision}
-		if c.Truncated || c.Folded {
+	if c.Outcome.Decision != "" {
+		a.Decision = &trace.Decision{Result: trace.Blocked, Reason: c.Outcome.Decision}
+		if c.Outcome.Truncated || c.Outcome.Folded {
 			a.Decision.Result = trace.Allowed
 		}
 	}
-	if c.Tokens != (Usage{}) {
+	if c.Outcome.Tokens != (Usage{}) {
 		a.Tokens = &e.tokens
 		e.tokens = trace.Tokens{
-			Counter: r.Counter, In: c.Tokens.In, Out: c.Tokens.Out, Delivered: c.Tokens.Delivered,
-			Used: c.Tokens.BranchUsed, Budget: c.Tokens.BranchBudget,
+			Counter: r.Counter, In: c.Outcome.Tokens.In, Out: c.Outcome.Tokens.Out, Delivered: c.Outcome.Tokens.Delivered,
+			Used: c.Outcome.Tokens.BranchUsed, Budget: c.Outcome.Tokens.BranchBudget,
 		}
 	}
-	if c.Fold != "" {
-		a.Fold = &trace.Fold{Handle: c.Fold, Saved: c.Saved}
+	if c.Outcome.Fold != "" {
+		a.Fold = &trace.Fold{Handle: c.Outcome.Fold, Saved: c.Outcome.Saved}
 	}
-	a.Read = c.Read
-	a.Scrub = findings(c.Findings, c.ArgumentFindings)
+	a.Read = c.Outcome.Read
+	a.Scrub = findings(c.Outcome.Findings, c.Outcome.ArgumentFindings)
 	return e
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // Flow is a call's part in a workflow.
-type Flow struct {
+type WorkflowStep struct {
 	// Rule is the rule that names the tool.
 	Rule *workflow.Rule
 	// Handle is the handle that the host gave for foldgate; Native the id that it
@@ -31,7 +31,7 @@ type Flow struct {
 }
 
 // handle returns the handle of the call's step, "" where it has none yet.
-func (f *Flow) handle() string {
+func (f *WorkflowStep) handle() string {
 	if f == nil || !f.begun || f.Echo == (Echo{Argument: f.Echo.Argument}) {
 		return ""
 	}
@@ -66,16 +66,16 @@ type Workflows struct {
 // c, so that Trace can record it before anything happens; a call that may not
 // go on is remembered and refused by the layer.
 func (w *Workflows) Locate(ctx context.Context, c *Call) {
-	f := c.Flow
+	f := c.Target.Workflow
 	if w == nil || f == nil || f.step != nil || f.err != nil {
 		return
 	}
 	native := f.Native
 	if native == "" {
-		native = roundTrip(c.Params)
+		native = roundTrip(c.Target.Params)
 	}
 	f.step, f.err = w.Engine.Plan(ctx, workflow.Request{
-		Rule: f.Rule, Principal: c.Principal, Session: c.Session, Handle: f.Handle, Native: native, Arguments: c.Arguments,
+		Rule: f.Rule, Principal: c.Origin.Principal, Session: c.Origin.Session, Handle: f.Handle, Native: native, Arguments: c.Target.Arguments,
 		Secret: func(text string) bool {
 			_, found, err := w.Recorder.Scrub.Text(ctx, text)
 			return err != nil || len(found) > 0
@@ -83,8 +83,8 @@ func (w *Workflows) Locate(ctx context.Context, c *Call) {
 	})
 	if f.err == nil {
 		for _, id := range []string{f.step.Opened, f.step.Started} {
-			if id != "" && len(c.Correlates) < trace.MaxIDs { // the host's own come first
-				c.Correlates = trace.IDs(c.Correlates).Union(trace.IDs{id})
+			if id != "" && len(c.Origin.Correlates) < trace.MaxIDs { // the host's own come first
+				c.Origin.Correlates = trace.IDs(c.Origin.Correlates).Union(trace.IDs{id})
 			}
 		}
 	}
@@ -101,7 +101,7 @@ func (w *Workflows) Middleware() Middleware {
 	}
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
-			if c.Flow == nil {
+			if c.Target.Workflow == nil {
 				return next(ctx, c)
 			}
 			return w.call(ctx, c, next)
@@ -111,7 +111,7 @@ func (w *Workflows) Middleware() Middleware {
 
 func (w *Workflows) call(ctx context.Context, c *Call, next Handler) (*Result, error) {
 	w.Locate(ctx, c)
-	f := c.Flow
+	f := c.Target.Workflow
 	if f.err != nil {
 		return nil, w.refuse(ctx, c, f.err)
 	}
@@ -119,7 +119,7 @@ func (w *Workflows) call(ctx context.Context, c *Call, next Handler) (*Result, e
 		w.sweep(ctx)
 	}
 	record := trace.NewID()
-	if err := w.Engine.Begin(ctx, f.step, c.Record, record); err != nil {
+	if err := w.Engine.Begin(ctx, f.step, c.Outcome.Record, record); err != nil {
 		return nil, w.refuse(ctx, c, err)
 	}
 	f.begun = true
@@ -144,7 +144,7 @@ func (w *Workflows) call(ctx context.Context, c *Call, next Handler) (*Result, e
 // refuse notes the decision on the call and returns what the model reads. Of a
 // call that is over it is why: the store can't be asked any more, but has no fault.
 func (w *Workflows) refuse(ctx context.Context, c *Call, err error) error {
-	f := c.Flow
+	f := c.Target.Workflow
 	r := &Refusal{Reason: "invalid", Code: "context_not_found", Status: 404, Err: err}
 	arg := f.Echo.Argument
 	if arg == "" {
@@ -153,7 +153,7 @@ func (w *Workflows) refuse(ctx context.Context, c *Call, err error) error {
 	switch {
 	case errors.Is(err, workflow.ErrRequired):
 		r.Code, r.Status = "context_required", 400
-		r.Message = fmt.Sprintf("%s continues a workflow and the call names none; pass the %s that %s returned, or call %s to start one", c.Name, arg, f.Opener, f.Opener)
+		r.Message = fmt.Sprintf("%s continues a workflow and the call names none; pass the %s that %s returned, or call %s to start one", c.Target.Name, arg, f.Opener, f.Opener)
 	case errors.Is(err, workflow.ErrUnknown) && workflow.ValidID(f.Handle):
 		r.Message = fmt.Sprintf("context %s is unknown or expired; call %s to start a new one", f.Handle, f.Opener)
 	case errors.Is(err, workflow.ErrUnknown):
@@ -165,13 +165,13 @@ func (w *Workflows) refuse(ctx context.Context, c *Call, err error) error {
 		r.Reason, r.Code, r.Status = "workflow", "workflow_unavailable", 500
 		r.Message = "the call was not made because its workflow could not be kept; the operator must free space or repair the state directory"
 	}
-	c.Decision = r.Reason
+	c.Outcome.Decision = r.Reason
 	return r
 }
 
 // nativeID returns the id of the server's own in a result: its handle, or the
 // state by which the next round of an unfinished call is known.
-func nativeID(f *Flow, body json.RawMessage) string {
+func nativeID(f *WorkflowStep, body json.RawMessage) string {
 	if f.Echo.Argument != "" && f.Echo.Key != f.Echo.Argument {
 		if id, ok := rawjson.GetString(body, "structuredContent", f.Echo.Argument); ok {
 			return id

@@ -10,7 +10,7 @@ import (
 
 // echo puts the handle where the host and its model can find it. Hosts that see
 // an output schema show structured content only, the others text only.
-func (f *Flow) echo(res *Result, err error) (*Result, error) {
+func (f *WorkflowStep) echo(res *Result, err error) (*Result, error) {
 	id := f.step.Handle()
 	if id == "" || f.Echo == (Echo{Argument: f.Echo.Argument}) {
 		return res, err
@@ -36,12 +36,12 @@ func (f *Flow) echo(res *Result, err error) (*Result, error) {
 	if f.Echo.Meta {
 		body = rawjson.Set(body, rawjson.Quote(id), "_meta", MetaContextID)
 	}
-	return &Result{Body: body}, nil
+	return &Result{Body: body, Extra: res.Extra}, nil
 }
 
 // echoStructured adds the handle to structured content that is an object, and
 // never in place of something that the server wrote.
-func (f *Flow) echoStructured(body json.RawMessage, id string) json.RawMessage {
+func (f *WorkflowStep) echoStructured(body json.RawMessage, id string) json.RawMessage {
 	structured, ok := rawjson.Get(body, "structuredContent")
 	if !ok || rawjson.KindOf(structured) != rawjson.Object {
 		return body
@@ -88,7 +88,7 @@ func takeHandle(res *Result) (rest *Result, handle []byte) {
 		return res, nil
 	}
 	list := append(append([]byte{'['}, bytes.Join(blocks, []byte{','})...), ']')
-	return &Result{Body: rawjson.Set(res.Body, list, "content")}, handle
+	return &Result{Body: rawjson.Set(res.Body, list, "content"), Extra: res.Extra}, handle
 }
 
 // contentOf is a result with one block.

@@ -21,8 +21,8 @@ import (
 const flowID = "ctx_1735650000_a1b2c3d4"
 
 // flowOf is a call's part in a workflow as a role, at a step called flowID.
-func flowOf(role workflow.Role, e Echo) *Flow {
-	return &Flow{Rule: &workflow.Rule{ToolSpec: workflow.ToolSpec{Role: role}}, Echo: e, step: &workflow.Step{ID: flowID, Root: flowID}}
+func flowOf(role workflow.Role, e Echo) *WorkflowStep {
+	return &WorkflowStep{Rule: &workflow.Rule{ToolSpec: workflow.ToolSpec{Role: role}}, Echo: e, step: &workflow.Step{ID: flowID, Root: flowID}}
 }
 
 func TestEcho(t *testing.T) {
@@ -135,13 +135,13 @@ func TestStepOfACallThatIsOver(t *testing.T) {
 	ended := &folding.EndedError{BranchID: "br_x"}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(ended)
-	c := &Call{Principal: "ada", Flow: &Flow{Rule: rules.Find("s", "open")}}
+	c := &Call{Origin: Origin{Principal: "ada"}, Target: Target{Workflow: &WorkflowStep{Rule: rules.Find("s", "open")}}}
 	res, err := w.Middleware()(func(context.Context, *Call) (*Result, error) {
 		t.Error("the call was made")
 		return nil, nil
 	})(ctx, c)
-	if res != nil || err != error(ended) || c.Decision != "" || log.Len() > 0 {
-		t.Errorf("the call = %v, %v (%s), log %s; want %v", res, err, c.Decision, &log, ended)
+	if res != nil || err != error(ended) || c.Outcome.Decision != "" || log.Len() > 0 {
+		t.Errorf("the call = %v, %v (%s), log %s; want %v", res, err, c.Outcome.Decision, &log, ended)
 	}
 }
 

@@ -30,7 +30,7 @@ type a2aIDs struct {
 }
 
 // audit is what the trace says of the call's workflow; nil for none.
-func (f *Flow) audit() json.RawMessage {
+func (f *WorkflowStep) audit() json.RawMessage {
 	if f == nil {
 		return nil
 	}
@@ -53,17 +53,17 @@ func (f *Flow) audit() json.RawMessage {
 
 // began records that a workflow was started, or went on.
 func (w *Workflows) began(c *Call, id string) {
-	s := c.Flow.step
+	s := c.Target.Workflow.step
 	kind := trace.KindFlowProceed
 	switch {
-	case s.ID == "" || c.Flow.Rule.Role == workflow.RoleStatus || c.Flow.Rule.Role == workflow.RoleClose:
+	case s.ID == "" || c.Target.Workflow.Rule.Role == workflow.RoleStatus || c.Target.Workflow.Rule.Role == workflow.RoleClose:
 		return
 	case s.New && s.ID == s.Root:
 		kind = trace.KindFlowStart
 	}
-	payload := map[string]any{"context_id": s.ID, "path": s.Path, "workflow": c.Flow.Rule.Workflow(), "step": s.Name, "attempt": s.Attempt, "evidence": s.Evidence}
+	payload := map[string]any{"context_id": s.ID, "path": s.Path, "workflow": c.Target.Workflow.Rule.Workflow(), "step": s.Name, "attempt": s.Attempt, "evidence": s.Evidence}
 	rec := w.record(c, kind, payload)
-	rec.ID, rec.CorrelationID = id, trace.IDs{c.Record}
+	rec.ID, rec.CorrelationID = id, trace.IDs{c.Outcome.Record}
 	if s.Started != "" {
 		rec.CorrelationID = append(rec.CorrelationID, s.Started)
 	}
@@ -73,16 +73,16 @@ func (w *Workflows) began(c *Call, id string) {
 // completed records that a workflow was closed: it correlates to the call, to
 // the start and to every step.
 func (w *Workflows) completed(ctx context.Context, c *Call) {
-	if c.Flow.step.ID == "" {
+	if c.Target.Workflow.step.ID == "" {
 		return
 	}
-	ended, err := w.Engine.Ending(ctx, c.Flow.step)
+	ended, err := w.Engine.Ending(ctx, c.Target.Workflow.step)
 	if err != nil {
-		w.Log.Error("end of a workflow not recorded", "workflow", c.Flow.step.Root, "err", err)
+		w.Log.Error("end of a workflow not recorded", "workflow", c.Target.Workflow.step.Root, "err", err)
 		return
 	}
 	rec := w.record(c, trace.KindFlowComplete, map[string]any{"context_id": ended.ID, "workflow": ended.Workflow, "reason": "closed", "steps": ended.Steps})
-	rec.CorrelationID = fanIn(c.Record, ended.Records)
+	rec.CorrelationID = fanIn(c.Outcome.Record, ended.Records)
 	w.append(rec)
 }
 
@@ -128,8 +128,8 @@ func fanIn(call string, records []string) trace.IDs {
 // record is a record about the workflow of c, from foldgate itself.
 func (w *Workflows) record(c *Call, kind string, payload map[string]any) *trace.Record {
 	return &trace.Record{
-		From: "foldgate", To: []string{c.From}, Kind: kind, Context: c.Context, Payload: rawjson.Marshal(payload),
-		Audit: &trace.Audit{Session: c.Session, Principal: c.Principal, Server: c.Server, Tool: c.Name, Workflow: c.Flow.audit()},
+		From: "foldgate", To: []string{c.Origin.From}, Kind: kind, Context: c.Attribution.Context, Payload: rawjson.Marshal(payload),
+		Audit: &trace.Audit{Session: c.Origin.Session, Principal: c.Origin.Principal, Server: c.Target.Server, Tool: c.Target.Name, Workflow: c.Target.Workflow.audit()},
 	}
 }
 

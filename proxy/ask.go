@@ -21,7 +21,6 @@ type ask struct {
 	from     link.Link
 	upstream json.RawMessage   // its id on the upstream's link
 	answered chan wire.Message // capacity 1
-	extra    []byte            // members beside the host's answer
 	guess    bool              // it may belong to any call at from's upstream
 	origin   origin
 	server   string          // that upstream's key
@@ -83,11 +82,11 @@ func (g *Gateway) passAnswer(s *session, fl *inbound, a *ask, u *upstream, m wir
 	if w := (*withdrawn)(nil); errors.As(err, &w) {
 		return // nobody waits for the answer
 	}
-	answer := wire.Message{ID: m.ID, Extra: a.extra}
+	answer := wire.Message{ID: m.ID}
 	if err != nil {
 		answer.Error = errorObject(&wire.Error{Code: wire.CodeInternal, Message: err.Error()})
 	} else {
-		answer.Result, answer.Error = res.Body, res.Error
+		answer.Result, answer.Error, answer.Extra = res.Body, res.Error, res.Extra
 	}
 	if err := a.from.Reply(s.ctx, answer); err != nil {
 		u.log.Debug("answer could not be delivered to the upstream", "method", m.Method, "err", err)
@@ -129,35 +128,34 @@ func (g *Gateway) answering(n *atomic.Int64, u *upstream, at func() link.Link, m
 }
 
 // askHost runs one request of an upstream down the chain and to the host. It
-// returns the answer; what stands beside that is in a.extra.
+// returns the answer.
 func (g *Gateway) askHost(s *session, fl *inbound, a *ask, u *upstream, m wire.Message) (*interceptor.Result, error) {
 	c := &interceptor.Call{
-		Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + u.key, To: s.host(),
-		ID: m.ID, Server: u.key, Method: m.Method, Params: m.Params, Forward: m.Params,
+		Origin: interceptor.Origin{Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + u.key, ID: m.ID},
+		Target: interceptor.Target{To: s.host(), Server: u.key, Method: m.Method, Params: m.Params, Forward: m.Params},
 	}
 	if fl != nil {
 		if cause := fl.getCall(); cause != nil {
-			c.Revision = cause.Revision
+			c.Origin.Revision = cause.Origin.Revision
 		}
 	}
-	c.Branch, c.Ambiguous = a.origin.branch, a.origin.ambiguous
+	c.Attribution.Branch, c.Attribution.Ambiguous = a.origin.branch, a.origin.ambiguous
 	if cause := a.origin.call; cause != nil {
-		c.Correlates, c.Traceparent = []string{cause.Record}, cause.Outgoing()
+		c.Origin.Correlates, c.Origin.Traceparent = []string{cause.Outcome.Record}, cause.Outgoing()
 	}
 	return g.through(a.ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		a.way.wait(ctx)
 		if ctx.Err() != nil { // the host need not hear of it
 			return nil, context.Cause(ctx)
 		}
-		out := wire.Message{ID: json.RawMessage(a.id), Method: m.Method, Params: c.Forward, Extra: g.cleanExtra(ctx, u, m)}
+		out := wire.Message{ID: json.RawMessage(a.id), Method: m.Method, Params: c.Target.Forward, Extra: g.cleanExtra(ctx, u, m)}
 		if err := s.toHost(fl, out.Encode()); err != nil {
 			return nil, fmt.Errorf("the host can't be reached for %s: %w", m.Method, err)
 		}
 		a.way.arrived()
 		select {
 		case r := <-a.answered:
-			a.extra = r.Extra
-			return resultOf(r), nil
+			return &interceptor.Result{Body: r.Result, Error: r.Error, Extra: r.Extra}, nil
 		case <-died(a.from):
 			a.cancel(link.ErrClosed)
 			_ = s.toHost(fl, wire.Message{Method: wire.MethodCancelled, Params: a.cancelled(link.ErrClosed)}.Encode())

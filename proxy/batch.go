@@ -52,21 +52,21 @@ type batch struct {
 // the host's request is over: the session, the branch and b.cancel end them.
 func (g *Gateway) startBatch(ctx context.Context, fl *inbound, c *interceptor.Call, in runQuestion) (*batch, error) {
 	b := &batch{
-		g: g, in: in, handle: folding.NewHandle(), rest: folding.NewHandle(), principal: c.Principal, session: c.Session, cause: c.Record, traceparent: c.Traceparent,
+		g: g, in: in, handle: folding.NewHandle(), rest: folding.NewHandle(), principal: c.Origin.Principal, session: c.Origin.Session, cause: c.Outcome.Record, traceparent: c.Origin.Traceparent,
 		s: fl.s, modern: fl.modern, emit: fl.ex.Emit, done: make(chan struct{}), results: make([]stepResult, len(in.Steps)),
 	}
 	b.shown = g.cleanSteps(ctx, in.Steps)
 	if err := g.batches.add(b, len(g.cfg.Principals) > 1); err != nil {
 		return nil, err
 	}
-	if c.Branch != nil {
-		b.setBranch(*c.Branch, false)
+	if c.Attribution.Branch != nil {
+		b.setBranch(*c.Attribution.Branch, false)
 	} else if err := b.open(ctx, c); err != nil {
 		g.batches.remove(b)
 		return nil, err
 	}
 	if fl.s.Modern && fl.s.Transport != "stdio" { // such a session ends with its request
-		b.s, b.ephemeral = g.newSession(edge.Peer{Principal: c.Principal, Transport: fl.s.Transport, Modern: true}), true
+		b.s, b.ephemeral = g.newSession(edge.Peer{Principal: c.Origin.Principal, Transport: fl.s.Transport, Modern: true}), true
 	}
 	run, cancel := context.WithCancelCause(b.s.ctx)
 	b.cancel = cancel
@@ -102,7 +102,7 @@ func (b *batch) open(ctx context.Context, c *interceptor.Call) error {
 	if text == "" {
 		text = fmt.Sprintf("batch of %d calls", len(b.in.Steps))
 	}
-	br, err := b.g.branches.Create(ctx, b.caller(), folding.CreateRequest{SessionID: b.caller().Session, Description: text, Cause: c, Errand: &folding.Errand{Session: c.Session}})
+	br, err := b.g.branches.Create(ctx, b.caller(), folding.CreateRequest{SessionID: b.caller().Session, Description: text, Cause: c, Errand: &folding.Errand{Session: c.Origin.Session}})
 	if err != nil {
 		return err
 	}

@@ -75,9 +75,12 @@ func (b *batch) call(fl *inbound, st runStep) (*interceptor.Call, entry, error) 
 	fl.ex.Msg.Params, fl.params = params, e.params
 	branch := b.branch
 	c := &interceptor.Call{
-		Direction: interceptor.FromHost, Session: b.session, Principal: b.principal, From: "foldgate", Revision: fl.s.speaks(fl),
-		ID: fl.ex.Msg.ID, Method: "tools/call", Name: e.own, Params: params, Forward: params, Arguments: args, Metered: true,
-		Branch: &branch, Correlates: []string{b.cause}, Traceparent: b.traceparent, Batch: b.rest,
+		Origin: interceptor.Origin{
+			Direction: interceptor.FromHost, Session: b.session, Principal: b.principal, From: "foldgate",
+			Revision: fl.s.speaks(fl), ID: fl.ex.Msg.ID, Correlates: []string{b.cause}, Traceparent: b.traceparent,
+		},
+		Target:      interceptor.Target{Method: "tools/call", Name: e.own, Params: params, Forward: params, Arguments: args, Metered: true, Batch: b.rest},
+		Attribution: interceptor.Attribution{Branch: &branch},
 	}
 	if e.flow != nil {
 		e.flow.enter(c)
@@ -98,10 +101,10 @@ func (g *Gateway) mayBatch(shown string, e entry) error {
 // take notes a result.
 func (b *batch) take(r *stepResult, c *interceptor.Call, res *interceptor.Result) {
 	whole := res
-	if c.Whole != nil {
-		whole = c.Whole
+	if c.Outcome.Whole != nil {
+		whole = c.Outcome.Whole
 	}
-	r.tokens = c.Tokens.Out
+	r.tokens = c.Outcome.Tokens.Out
 	r.text, r.structured = whole.Text()
 	failed, _ := rawjson.Get(whole.Body, "isError")
 	kind, _ := rawjson.GetString(whole.Body, "resultType")

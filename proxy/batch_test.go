@@ -199,10 +199,10 @@ func TestRunningBatchIsPaidByItsBranch(t *testing.T) {
 	for b.place() == "" {
 		runtime.Gosched()
 	}
-	c := &interceptor.Call{Principal: "local", Arguments: json.RawMessage(`{"handle":"` + b.handle + `"}`)}
+	c := &interceptor.Call{Origin: interceptor.Origin{Principal: "local"}, Target: interceptor.Target{Arguments: json.RawMessage(`{"handle":"` + b.handle + `"}`)}}
 	placeRead(&inbound{s: r.s, ctx: t.Context(), ex: &edge.Exchange{}}, c)
-	if c.Handle != id || c.HandleRung != interceptor.RungResult {
-		t.Errorf("the answer is paid by %q (%s), want the branch %s", c.Handle, c.HandleRung, id)
+	if c.Attribution.BranchID != id || c.Attribution.Source != interceptor.SourceResult {
+		t.Errorf("the answer is paid by %q (%s), want the branch %s", c.Attribution.BranchID, c.Attribution.Source, id)
 	}
 	close(goOn)
 	if got := <-done; !strings.Contains(got, "what alice read") {

@@ -66,13 +66,13 @@ type question struct {
 // sendParked sends c to a legacy upstream on behalf of a modern host.
 func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream, l link.Link) (*interceptor.Result, error) {
 	var p *parked
-	if ticket, ok := rawjson.GetString(c.Params, "requestState"); ok {
+	if ticket, ok := rawjson.GetString(c.Target.Params, "requestState"); ok {
 		if p = g.parking.find(ticket, c); p == nil {
 			return nil, &interceptor.Refusal{Reason: "invalid", Code: "request_state_unknown", Status: 404,
 				Message: "this requestState is unknown or expired; make the call again without requestState and inputResponses"}
 		}
-		c.Correlates = append(c.Correlates, p.first)
-		p.resume(g.ctx, fl, c.Forward)
+		c.Origin.Correlates = append(c.Origin.Correlates, p.first)
+		p.resume(g.ctx, fl, c.Target.Forward)
 	} else {
 		g.raiseLevel(ctx, u, l, fl)
 		p = g.park(fl, c, u, l)
@@ -96,8 +96,7 @@ func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Ca
 			if p.err != nil {
 				return nil, callFault(ctx, u, c, p.err)
 			}
-			fl.extra = g.cleanExtra(ctx, u, p.result)
-			return toModern(c.Method, resultOf(p.result)), nil
+			return toModern(c.Target.Method, g.resultOf(ctx, u, p.result)), nil
 		default:
 		}
 		if res := p.inputRequired(); res != nil {
@@ -105,7 +104,7 @@ func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Ca
 				return res, nil
 			}
 			err := &interceptor.Refusal{Reason: "resource_limit", Code: "too_many_questions", Status: 429, RetryAfter: int(parkLimit.Seconds()),
-				Message: fmt.Sprintf("%s asks for input, and %d calls wait for some already: answer those first; this one was cancelled", c.Name, maxWaiting)}
+				Message: fmt.Sprintf("%s asks for input, and %d calls wait for some already: answer those first; this one was cancelled", c.Target.Name, maxWaiting)}
 			p.cancel(err)
 			g.unpark(p)
 			return nil, err
@@ -117,7 +116,7 @@ func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Ca
 func (g *Gateway) park(fl *inbound, c *interceptor.Call, u *upstream, l link.Link) *parked {
 	ctx, cancel := context.WithCancelCause(g.ctx)
 	p := &parked{
-		ticket: ticketPrefix + rand.Text(), principal: c.Principal, method: c.Method, name: c.Name, up: u, first: c.Record,
+		ticket: ticketPrefix + rand.Text(), principal: c.Origin.Principal, method: c.Target.Method, name: c.Target.Name, up: u, first: c.Outcome.Record,
 		cancel: cancel, done: make(chan struct{}), asked: make(chan struct{}, 1), current: fl, latest: fl, open: map[string]question{},
 	}
 	p.expiry = time.AfterFunc(parkLimit, func() {
@@ -126,7 +125,7 @@ func (g *Gateway) park(fl *inbound, c *interceptor.Call, u *upstream, l link.Lin
 	})
 	g.parking.add(p)
 	fl.setParked(p)
-	call := fl.linkCall(g, c, u, l, stripReserved(c.Forward))
+	call := fl.linkCall(g, c, u, l, stripReserved(c.Target.Forward))
 	call.Event = func(m wire.Message) { p.event(g, l, m) }
 	g.background(func() {
 		defer cancel(nil)
@@ -294,5 +293,5 @@ func toModern(method string, res *interceptor.Result) *interceptor.Result {
 	if method == "resources/read" {
 		body = rawjson.Set(rawjson.Set(body, []byte("0"), "ttlMs"), []byte(`"private"`), "cacheScope")
 	}
-	return &interceptor.Result{Body: body}
+	return &interceptor.Result{Body: body, Extra: res.Extra}
 }

@@ -21,12 +21,12 @@ const maxRounds = 16
 
 // sendRounds sends c to a modern upstream on behalf of a legacy host.
 func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream, l link.Link) (*interceptor.Result, error) {
-	switch c.Method {
+	switch c.Target.Method {
 	case "resources/subscribe", "resources/unsubscribe":
-		g.listens.follow(g, fl.s, u, c.Name, c.Method == "resources/subscribe")
+		g.listens.follow(g, fl.s, u, c.Target.Name, c.Target.Method == "resources/subscribe")
 		return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil
 	}
-	params := fl.s.modernMeta(c.Forward)
+	params := fl.s.modernMeta(c.Target.Forward)
 	for range maxRounds {
 		m, err := fl.callInTurn(ctx, u, l, fl.linkCall(g, c, u, l, params))
 		if err != nil {
@@ -34,8 +34,7 @@ func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Ca
 		}
 		kind, _ := rawjson.GetString(m.Result, "resultType")
 		if m.Error != nil || kind != "input_required" {
-			fl.extra = g.cleanExtra(ctx, u, m)
-			return toLegacy(resultOf(m)), nil
+			return toLegacy(g.resultOf(ctx, u, m)), nil
 		}
 		fl.arrived() // the questions go, not the answer
 		answers, err := g.askAll(ctx, fl, u, m.Result)
@@ -123,7 +122,7 @@ func (s *session) modernMeta(params json.RawMessage) json.RawMessage {
 // toLegacy takes out of a modern result what the legacy era does not know.
 func toLegacy(res *interceptor.Result) *interceptor.Result {
 	if kind, _ := rawjson.GetString(res.Body, "resultType"); res.Error == nil && kind == "complete" {
-		return &interceptor.Result{Body: rawjson.Delete(res.Body, "resultType")}
+		return &interceptor.Result{Body: rawjson.Delete(res.Body, "resultType"), Extra: res.Extra}
 	}
 	return res
 }

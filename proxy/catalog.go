@@ -198,12 +198,15 @@ func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream, l link.Lin
 	params := json.RawMessage(`{}`)
 	for range maxPages {
 		c := &interceptor.Call{
-			Direction: interceptor.Internal, Session: s.ID, Principal: s.Principal, From: "foldgate", To: "upstream:" + u.key,
-			Revision: l.Info().Version, Server: u.key, Method: kinds[k].method, Params: params, Forward: params, Correlates: causes,
+			Origin: interceptor.Origin{
+				Direction: interceptor.Internal, Session: s.ID, Principal: s.Principal, From: "foldgate",
+				Revision: l.Info().Version, Correlates: causes,
+			},
+			Target: interceptor.Target{To: "upstream:" + u.key, Server: u.key, Method: kinds[k].method, Params: params, Forward: params},
 		}
 		res, err := g.through(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-			m, err := l.Call(ctx, &link.Call{Method: c.Method, Params: withTraceparent(c.Forward, c.Outgoing())})
-			return resultOf(m), err
+			m, err := l.Call(ctx, &link.Call{Method: c.Target.Method, Params: withTraceparent(c.Target.Forward, c.Outgoing())})
+			return &interceptor.Result{Body: m.Result, Error: m.Error}, err
 		})
 		if err != nil {
 			return nil, err
@@ -214,7 +217,7 @@ func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream, l link.Lin
 			}
 			return nil, fmt.Errorf("upstream %s: %s: %s", u.key, kinds[k].method, res.Error)
 		}
-		out.record = c.Record
+		out.record = c.Outcome.Record
 		cursor := out.add(res.Body, k)
 		if cursor == "" {
 			return out, nil

@@ -33,10 +33,9 @@ func newChain(g *Gateway) (func(context.Context, *interceptor.Call, interceptor.
 		return nil, err
 	}
 	order := g.observed(locate, layers...) // outside all others, where telemetry is on
-	run := interceptor.Chain(func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) { return c.Answer(ctx, c) }, order...)
+	run := interceptor.New(order...)
 	return func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error) {
-		c.Answer = h
-		res, err := run(ctx, c)
+		res, err := run(ctx, c, h)
 		g.bookSavings(ctx, c)
 		return res, err
 	}, nil
@@ -48,11 +47,11 @@ func newChain(g *Gateway) (func(context.Context, *interceptor.Call, interceptor.
 func (g *Gateway) bookSavings(ctx context.Context, c *interceptor.Call) {
 	ctx = context.WithoutCancel(ctx)
 	var err error
-	if c.Fold != "" && c.Branch != nil {
-		err = g.results.Save(ctx, c.Principal, c.Branch.Context, 1, c.Saved)
+	if c.Outcome.Fold != "" && c.Attribution.Branch != nil {
+		err = g.results.Save(ctx, c.Origin.Principal, c.Attribution.Branch.Context, 1, c.Outcome.Saved)
 	}
-	if c.Read != nil && c.Read.Context != "" && c.Tokens.Delivered > 0 {
-		err = errors.Join(err, g.results.Save(ctx, c.Principal, c.Read.Context, 0, -c.Tokens.Delivered))
+	if c.Outcome.Read != nil && c.Outcome.Read.Context != "" && c.Outcome.Tokens.Delivered > 0 {
+		err = errors.Join(err, g.results.Save(ctx, c.Origin.Principal, c.Outcome.Read.Context, 0, -c.Outcome.Tokens.Delivered))
 	}
 	if err != nil {
 		g.log.Warn("branch_status will not know what folding saved", "err", err)
@@ -92,8 +91,8 @@ func untraced(locate func(context.Context, *interceptor.Call)) interceptor.Middl
 	return func(next interceptor.Handler) interceptor.Handler {
 		return func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 			locate(ctx, c)
-			if c.Record == "" {
-				c.Record = trace.NewID()
+			if c.Outcome.Record == "" {
+				c.Outcome.Record = trace.NewID()
 			}
 			return next(ctx, c)
 		}

@@ -27,8 +27,8 @@ func (g *Gateway) correlate(c *interceptor.Call, meta []byte) error {
 		envelope = rawjson.Set(envelope, later, "correlation_id")
 	}
 	var err error
-	c.Correlates, c.Deprecated, err = trace.DecodeCorrelation(envelope, trace.Mode(g.cfg.Trace.Correlation))
-	for _, code := range c.Deprecated {
+	c.Origin.Correlates, c.Origin.Deprecated, err = trace.DecodeCorrelation(envelope, trace.Mode(g.cfg.Trace.Correlation))
+	for _, code := range c.Origin.Deprecated {
 		g.deprecations.note(g, code)
 	}
 	return err
@@ -43,7 +43,7 @@ func (g *Gateway) subContext(c *interceptor.Call, meta []byte) error {
 		return nil
 	}
 	if rawjson.KindOf(value) == rawjson.String { // a bad path is refused, and recorded, where the branch is known
-		c.SubContext = rawjson.Unquote(value)
+		c.Attribution.SubContext = rawjson.Unquote(value)
 		return nil
 	}
 	path, deprecated, err := contextpath.Decode(value)
@@ -53,7 +53,7 @@ func (g *Gateway) subContext(c *interceptor.Call, meta []byte) error {
 	if err != nil {
 		return err
 	}
-	c.SubContext, c.Deprecated = string(path), append(c.Deprecated, deprecated...)
+	c.Attribution.SubContext, c.Origin.Deprecated = string(path), append(c.Origin.Deprecated, deprecated...)
 	for _, code := range deprecated {
 		g.deprecations.note(g, code)
 	}

@@ -37,11 +37,11 @@ func TestCorrelate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(tt.want, c.Correlates); diff != "" {
+			if diff := cmp.Diff(tt.want, c.Origin.Correlates); diff != "" {
 				t.Errorf("correlates (-want +got):\n%s", diff)
 			}
-			if got := len(c.Deprecated) > 0; got != tt.deprecated {
-				t.Errorf("deprecated = %v, want %t", c.Deprecated, tt.deprecated)
+			if got := len(c.Origin.Deprecated) > 0; got != tt.deprecated {
+				t.Errorf("deprecated = %v, want %t", c.Origin.Deprecated, tt.deprecated)
 			}
 		})
 	}
@@ -64,8 +64,8 @@ func TestSubContext(t *testing.T) {
 			if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("subContext(%s) = %v, want an error with %q", tt.value, err, tt.err)
 			}
-			if got := strings.Join(c.Deprecated, " "); c.SubContext != tt.want || got != tt.deprecated {
-				t.Errorf("subContext(%s): %q, deprecated %q; want %q, %q", tt.value, c.SubContext, got, tt.want, tt.deprecated)
+			if got := strings.Join(c.Origin.Deprecated, " "); c.Attribution.SubContext != tt.want || got != tt.deprecated {
+				t.Errorf("subContext(%s): %q, deprecated %q; want %q, %q", tt.value, c.Attribution.SubContext, got, tt.want, tt.deprecated)
 			}
 		})
 	}

@@ -12,41 +12,41 @@ import (
 
 // callTool serves tools/call.
 func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
-	name, ok := rawjson.GetString(c.Params, "name")
+	name, ok := rawjson.GetString(c.Target.Params, "name")
 	if !ok {
 		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "tools/call needs params.name, a string"}
 	}
-	c.Metered = true
-	c.Name = name
-	c.Arguments, _ = rawjson.Get(c.Params, "arguments")
+	c.Target.Metered = true
+	c.Target.Name = name
+	c.Target.Arguments, _ = rawjson.Get(c.Target.Params, "arguments")
 	if t := ownTool(name); t != nil {
-		c.Control = t.place == nil
+		c.Target.Control = t.place == nil
 		if t.place != nil {
 			t.place(fl, c)
-		} else if id, ok := rawjson.GetString(c.Arguments, branchArgument); ok {
+		} else if id, ok := rawjson.GetString(c.Target.Arguments, branchArgument); ok {
 			g.joinBranch(c, id)
 		}
 		return g.local(fl, c, t.answer())
 	}
 	e, ok := g.findTool(fl, name)
 	if !ok {
-		c.Name = g.storable(fl.ctx, name)
+		c.Target.Name = g.storable(fl.ctx, name)
 		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
 			return nil, g.unknownTool(name)
 		})
 	}
-	c.Name, fl.params = e.own, e.params
+	c.Target.Name, fl.params = e.own, e.params
 	if e.own != name {
-		c.Forward = rawjson.Set(c.Forward, rawjson.Quote(e.own), "name")
+		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.own), "name")
 	}
-	if id, has := rawjson.Get(c.Arguments, branchArgument); has && e.injected {
+	if id, has := rawjson.Get(c.Target.Arguments, branchArgument); has && e.injected {
 		if handle := rawjson.Unquote(id); handle != "" {
-			c.Handle, c.HandleRung = handle, interceptor.RungArgument
+			c.Attribution.BranchID, c.Attribution.Source = handle, interceptor.SourceArgument
 		} else if k := rawjson.KindOf(id); k != rawjson.String && k != rawjson.Null {
 			return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("arguments.branch_id is %s; it must be a string from branch_create", id)}
 		}
-		c.Arguments = rawjson.Delete(c.Arguments, branchArgument)
-		c.Forward = rawjson.Set(c.Forward, c.Arguments, "arguments")
+		c.Target.Arguments = rawjson.Delete(c.Target.Arguments, branchArgument)
+		c.Target.Forward = rawjson.Set(c.Target.Forward, c.Target.Arguments, "arguments")
 	}
 	if e.flow != nil {
 		e.flow.enter(c)
@@ -90,32 +90,32 @@ func (g *Gateway) unknownTool(name string) error {
 
 // getPrompt serves prompts/get.
 func (g *Gateway) getPrompt(fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
-	name, _ := rawjson.GetString(c.Params, "name")
-	c.Metered, c.Name = true, name
+	name, _ := rawjson.GetString(c.Target.Params, "name")
+	c.Target.Metered, c.Target.Name = true, name
 	e, ok := g.lookup(fl, listPrompts, name)
 	if !ok {
 		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
 			return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "Unknown prompt: " + name}
 		})
 	}
-	c.Name = e.own
+	c.Target.Name = e.own
 	if e.own != name {
-		c.Forward = rawjson.Set(c.Forward, rawjson.Quote(e.own), "name")
+		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.own), "name")
 	}
 	return g.forward(fl, c, e.up)
 }
 
 // resource serves the methods that name a resource by its URI.
 func (g *Gateway) resource(fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
-	uri, _ := rawjson.GetString(c.Params, "uri")
-	c.Name, c.Metered = uri, c.Method == "resources/read"
+	uri, _ := rawjson.GetString(c.Target.Params, "uri")
+	c.Target.Name, c.Target.Metered = uri, c.Target.Method == "resources/read"
 	owners := g.owners(fl, uri)
 	if len(owners) == 0 {
 		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
 			return nil, notFound(fl.modern, uri)
 		})
 	}
-	switch c.Method {
+	switch c.Target.Method {
 	case "resources/subscribe":
 		return g.subscribeHost(fl, c, uri, owners)
 	case "resources/unsubscribe":
@@ -208,7 +208,7 @@ func (g *Gateway) firstThatKnows(fl *inbound, c *interceptor.Call, owners []*ups
 	return g.through(fl.ctx, c, func(ctx context.Context, c *interceptor.Call) (res *interceptor.Result, err error) {
 		for _, u := range owners {
 			fl.arrived() // the last one's answer goes nowhere
-			c.Server, c.To = u.key, "upstream:"+u.key
+			c.Target.Server, c.Target.To = u.key, "upstream:"+u.key
 			res, err = g.send(ctx, fl, c, u)
 			if err != nil || res.Error == nil {
 				return res, err
@@ -223,8 +223,8 @@ func (g *Gateway) firstThatKnows(fl *inbound, c *interceptor.Call, owners []*ups
 
 // complete serves completion/complete: the reference says whose it is.
 func (g *Gateway) complete(fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
-	if uri, ok := rawjson.GetString(c.Params, "ref", "uri"); ok {
-		c.Name = uri
+	if uri, ok := rawjson.GetString(c.Target.Params, "ref", "uri"); ok {
+		c.Target.Name = uri
 		if e, ok := g.lookup(fl, listTemplates, uri); ok {
 			return g.forward(fl, c, e.up)
 		}
@@ -232,11 +232,11 @@ func (g *Gateway) complete(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 			return g.firstThatKnows(fl, c, owners)
 		}
 	}
-	name, _ := rawjson.GetString(c.Params, "ref", "name")
+	name, _ := rawjson.GetString(c.Target.Params, "ref", "name")
 	if e, ok := g.lookup(fl, listPrompts, name); ok {
-		c.Name = e.own
+		c.Target.Name = e.own
 		if e.own != name {
-			c.Forward = rawjson.Set(c.Forward, rawjson.Quote(e.own), "ref", "name")
+			c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.own), "ref", "name")
 		}
 		return g.forward(fl, c, e.up)
 	}
@@ -250,16 +250,16 @@ func (g *Gateway) complete(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 // knows the method.
 func (g *Gateway) other(fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
 	owners := g.ups
-	if id, ok := rawjson.GetString(c.Params, "taskId"); ok {
+	if id, ok := rawjson.GetString(c.Target.Params, "taskId"); ok {
 		fl.s.mu.Lock()
 		t := fl.s.tasks[id]
 		fl.s.mu.Unlock()
 		if u := g.byKey[t.upstream]; u != nil {
 			owners = []*upstream{u}
 		}
-		if c.Method == interceptor.MethodTaskResult { // a tool's result, only later
-			if c.Name, c.Metered = t.tool, true; c.Handle == "" && t.branch != "" {
-				c.Handle, c.HandleRung = t.branch, interceptor.RungCause
+		if c.Target.Method == interceptor.MethodTaskResult { // a tool's result, only later
+			if c.Target.Name, c.Target.Metered = t.tool, true; c.Attribution.BranchID == "" && t.branch != "" {
+				c.Attribution.BranchID, c.Attribution.Source = t.branch, interceptor.SourceCause
 			}
 		}
 	}
@@ -272,7 +272,7 @@ func (g *Gateway) other(fl *inbound, c *interceptor.Call) (*interceptor.Result, 
 	switch len(able) {
 	case 0:
 		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
-			return nil, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + c.Method}
+			return nil, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + c.Target.Method}
 		})
 	case 1:
 		return g.forward(fl, c, able[0])

@@ -104,7 +104,7 @@ func (g *Gateway) relay(s *session, fl *inbound, o origin, u *upstream, m wire.M
 	var causes []string
 	var path string
 	if o.call != nil {
-		causes, path = []string{o.call.Record}, o.call.Context
+		causes, path = []string{o.call.Outcome.Record}, o.call.Attribution.Context
 	} else if o.branch != nil {
 		path = string(o.branch.Context)
 	}

@@ -28,12 +28,12 @@ func (g *Gateway) answerInitialize(ctx context.Context, fl *inbound, c *intercep
 		s.mu.Unlock()
 		return nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "initialize was already called on this connection"}
 	}
-	s.initialize = bytes.Clone(c.Forward)
+	s.initialize = bytes.Clone(c.Target.Forward)
 	s.revision = wire.VersionLegacy
-	if v, ok := rawjson.GetString(c.Params, "protocolVersion"); ok && slices.Contains(legacyVersions, v) {
+	if v, ok := rawjson.GetString(c.Target.Params, "protocolVersion"); ok && slices.Contains(legacyVersions, v) {
 		s.revision = v
 	}
-	if name, ok := rawjson.GetString(c.Params, "clientInfo", "name"); ok && name != "" {
+	if name, ok := rawjson.GetString(c.Target.Params, "clientInfo", "name"); ok && name != "" {
 		s.client = name
 	}
 	revision := s.revision
@@ -168,20 +168,20 @@ func (g *Gateway) instructions() string {
 // answerList serves the lists.
 func (g *Gateway) answerList(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
 	for k := range listKinds {
-		if kinds[k].method != c.Method {
+		if kinds[k].method != c.Target.Method {
 			continue
 		}
-		if cursor, ok := rawjson.GetString(c.Params, "cursor"); ok {
+		if cursor, ok := rawjson.GetString(c.Target.Params, "cursor"); ok {
 			return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "cursor " + cursor + " is not foldgate's: its lists have one page"}
 		}
-		m := g.menu(ctx, fl.s, k, fl.modern, []string{c.Record})
+		m := g.menu(ctx, fl.s, k, fl.modern, []string{c.Outcome.Record})
 		for key := range m.missing {
 			fl.s.seat(g.byKey[key]).setLate()
 		}
-		c.Clean, c.Open = true, g.cfg.letsThrough() // each listing was scrubbed when it was fetched
+		c.Outcome.Clean, c.Outcome.Open = true, g.cfg.letsThrough() // each listing was scrubbed when it was fetched
 		for _, l := range m.from {
 			if l != nil && l.record != "" {
-				c.Correlates = append(c.Correlates, l.record)
+				c.Origin.Correlates = append(c.Origin.Correlates, l.record)
 			}
 		}
 		if fl.modern {
@@ -189,18 +189,18 @@ func (g *Gateway) answerList(ctx context.Context, fl *inbound, c *interceptor.Ca
 		}
 		return &interceptor.Result{Body: m.legacy}, nil
 	}
-	return nil, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + c.Method}
+	return nil, &wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + c.Target.Method}
 }
 
 // setLevel serves logging/setLevel: it is for every upstream that the session
 // uses, and for those it will use later.
 func (g *Gateway) setLevel(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
-	if level, _ := rawjson.GetString(c.Forward, "level"); !slices.Contains(logLevels, level) { // it would go into every later request
+	if level, _ := rawjson.GetString(c.Target.Forward, "level"); !slices.Contains(logLevels, level) { // it would go into every later request
 		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("invalid log level %q: use %s", clipText(level, 64), strings.Join(logLevels, ", "))}
 	}
 	s := fl.s
 	s.mu.Lock()
-	s.logLevel = bytes.Clone(c.Forward)
+	s.logLevel = bytes.Clone(c.Target.Forward)
 	s.mu.Unlock()
 	for _, u := range g.ups {
 		if u.capability("logging") == nil {
@@ -213,9 +213,9 @@ func (g *Gateway) setLevel(ctx context.Context, fl *inbound, c *interceptor.Call
 		if l == nil || l.Info().Modern() {
 			continue
 		}
-		m, err := l.Call(ctx, &link.Call{Method: c.Method, Params: c.Forward})
+		m, err := l.Call(ctx, &link.Call{Method: c.Target.Method, Params: c.Target.Forward})
 		if err == nil && m.Error != nil {
-			return resultOf(m), nil
+			return g.resultOf(ctx, u, m), nil
 		}
 	}
 	return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil

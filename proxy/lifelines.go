@@ -95,11 +95,11 @@ func (g *Gateway) returns(c *interceptor.Call, branch string) (done func()) {
 	if t.returning == nil {
 		t.returning = map[string]string{}
 	}
-	t.returning[b.ID] = c.Record
+	t.returning[b.ID] = c.Outcome.Record
 	return func() {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		if t.returning[b.ID] == c.Record {
+		if t.returning[b.ID] == c.Outcome.Record {
 			delete(t.returning, b.ID)
 		}
 	}
@@ -152,7 +152,7 @@ func (g *Gateway) pushed(b folding.Branch, cause *interceptor.Call) {
 	})
 	l := lifeline{push: rec.ID}
 	if cause != nil {
-		rec.CorrelationID = trace.IDs{cause.Record}
+		rec.CorrelationID = trace.IDs{cause.Outcome.Record}
 		rec.Audit.Traceparent, l.traceparent = g.lifelines.trace(b, cause)
 		g.openSpan(b, rec.Audit.Traceparent, cause)
 	}

@@ -42,11 +42,11 @@ var listenFlags = map[string]string{
 // listen serves subscriptions/listen: it acknowledges, and then lasts until
 // the host ends it. Every notification carries the id of this request.
 func (g *Gateway) listen(ctx context.Context, fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
-	want, _ := rawjson.Get(c.Params, "notifications")
+	want, _ := rawjson.Get(c.Target.Params, "notifications")
 	id := fl.ex.Msg.ID
 	ln := &listener{s: fl.s, send: func(method string, params json.RawMessage) {
 		params = rawjson.Set(orEmpty(params), id, "_meta", wire.MetaSubscriptionID)
-		if err := g.recorder.Notification("foldgate", fl.s.host(), fl.s.ID, "", []string{c.Record}, method, params); err != nil {
+		if err := g.recorder.Notification("foldgate", fl.s.host(), fl.s.ID, "", []string{c.Outcome.Record}, method, params); err != nil {
 			return
 		}
 		_ = fl.ex.Emit(wire.Message{Method: method, Params: params}.Encode())

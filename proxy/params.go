@@ -1,8 +1,10 @@
 package proxy
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"math"
 	"net/http"
 	"strconv"
@@ -143,14 +145,14 @@ func forwardHeader(host http.Header) http.Header {
 // beside returns what goes to u beside the params of a host's request, as policy
 // lets it: unknown members, and headers. What holds a secret is redacted; where
 // arguments with secrets are blocked, or can't be checked, it stays here.
-func (g *Gateway) beside(fl *inbound, u *upstream) (extra []byte, header http.Header) {
-	extra, header = fl.ex.Msg.Extra, forwardHeader(fl.ex.Header)
+func (g *Gateway) beside(ctx context.Context, c *interceptor.Call, u *upstream) (extra []byte, header http.Header) {
+	extra, header = c.Target.Extra, maps.Clone(c.Target.Header)
 	policy := g.cfg.scrubPolicy(u.key).Arguments
 	if policy != interceptor.Redact && policy != interceptor.Block {
 		return extra, header
 	}
 	if len(extra) > 0 {
-		clean, found, err := g.scrubber.JSON(fl.ctx, append(append([]byte{'{'}, extra[1:]...), '}'))
+		clean, found, err := g.scrubber.JSON(ctx, append(append([]byte{'{'}, extra[1:]...), '}'))
 		switch {
 		case err != nil || policy == interceptor.Block && len(found) > 0:
 			extra = nil
@@ -158,10 +160,10 @@ func (g *Gateway) beside(fl *inbound, u *upstream) (extra []byte, header http.He
 			extra = append([]byte{','}, clean[1:len(clean)-1]...)
 		}
 	}
-	for name, values := range header { // which may be the host's own: they are not changed in place
+	for name, values := range header {
 		var out []string
 		for _, v := range values {
-			clean, found, err := g.scrubber.Text(fl.ctx, name+": "+v)
+			clean, found, err := g.scrubber.Text(ctx, name+": "+v)
 			if err == nil && (policy == interceptor.Redact || len(found) == 0) {
 				out = append(out, strings.TrimPrefix(clean, name+": "))
 			}

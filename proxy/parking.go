@@ -34,7 +34,7 @@ func (k *parking) add(p *parked) {
 func (k *parking) find(ticket string, c *interceptor.Call) *parked {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if p := k.all[ticket]; p != nil && p.principal == c.Principal && p.method == c.Method && p.name == c.Name {
+	if p := k.all[ticket]; p != nil && p.principal == c.Origin.Principal && p.method == c.Target.Method && p.name == c.Target.Name {
 		return p
 	}
 	return nil

@@ -20,7 +20,7 @@ import (
 
 // forward runs c down the chain and on to u.
 func (g *Gateway) forward(fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
-	c.Server, c.To = u.key, "upstream:"+u.key
+	c.Target.Server, c.Target.To = u.key, "upstream:"+u.key
 	fl.setCall(c)
 	return g.through(fl.ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		return g.send(ctx, fl, c, u)
@@ -53,29 +53,28 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, &interceptor.Refusal{
 			Reason: "timeout", Code: "upstream_timeout", Status: 504,
-			Message: fmt.Sprintf("%s did not answer within %s (timeout_seconds of upstream %s) and was cancelled; ask for less, or have the limit raised", c.Name, limit, u.key),
+			Message: fmt.Sprintf("%s did not answer within %s (timeout_seconds of upstream %s) and was cancelled; ask for less, or have the limit raised", c.Target.Name, limit, u.key),
 		})
 		defer cancel()
 	}
 	if fl.modern {
 		defer fl.s.seat(u).enter(fl)()
 	}
-	c.Forward = withTraceparent(c.Forward, c.Outgoing())
+	c.Target.Forward = withTraceparent(c.Target.Forward, c.Outgoing())
 	switch {
 	case fl.modern && !l.Info().Modern():
 		return g.sendParked(ctx, fl, c, u, l)
 	case !fl.modern && l.Info().Modern():
 		return g.sendRounds(ctx, fl, c, u, l)
 	}
-	m, err := fl.callInTurn(ctx, u, l, fl.linkCall(g, c, u, l, c.Forward))
+	m, err := fl.callInTurn(ctx, u, l, fl.linkCall(g, c, u, l, c.Target.Forward))
 	if err != nil {
 		return nil, callFault(ctx, u, c, err)
 	}
-	if _, task := rawjson.Get(c.Params, "task"); task || strings.HasPrefix(c.Method, "tasks/") {
+	if _, task := rawjson.Get(c.Target.Params, "task"); task || strings.HasPrefix(c.Target.Method, "tasks/") {
 		fl.s.noteTask(m.Result, u, c)
 	}
-	fl.extra = g.cleanExtra(ctx, u, m)
-	return resultOf(m), nil
+	return g.resultOf(ctx, u, m), nil
 }
 
 // linkCall describes c to the link l.
@@ -84,15 +83,16 @@ func (fl *inbound) linkCall(g *Gateway, c *interceptor.Call, u *upstream, l link
 	if len(fl.params) > 0 {
 		arguments, _ = rawjson.Get(params, "arguments") // as they go out: scrub.arguments may have redacted them
 	}
-	extra, header := g.beside(fl, u)
+	extra, header := g.beside(fl.ctx, c, u)
 	return &link.Call{
-		Method: c.Method, Params: params, Extra: extra, Header: bindHeaders(header, fl.params, arguments), HostID: fl.ex.Msg.ID,
+		Method: c.Target.Method, Params: params, Extra: extra, Header: bindHeaders(header, fl.params, arguments), HostID: fl.ex.Msg.ID,
 		Event: func(m wire.Message) { g.fromCall(fl, u, l, m) },
 	}
 }
 
-func resultOf(m wire.Message) *interceptor.Result {
-	return &interceptor.Result{Body: m.Result, Error: m.Error}
+// resultOf is the response m of u as a result of the chain.
+func (g *Gateway) resultOf(ctx context.Context, u *upstream, m wire.Message) *interceptor.Result {
+	return &interceptor.Result{Body: m.Result, Error: m.Error, Extra: g.cleanExtra(ctx, u, m)}
 }
 
 // upstreamDown is a call that never left.
@@ -111,7 +111,7 @@ func callFault(ctx context.Context, u *upstream, c *interceptor.Call, err error)
 	}
 	if errors.Is(err, link.ErrClosed) || errors.Is(err, link.ErrSessionGone) {
 		return &interceptor.Refusal{Reason: "upstream", Code: "upstream_crashed", Status: 502, Err: err,
-			Message: fmt.Sprintf("upstream %s ended while it handled %s: %v. The call may have had an effect; the upstream is started again with the next call", u.key, c.Name, err)}
+			Message: fmt.Sprintf("upstream %s ended while it handled %s: %v. The call may have had an effect; the upstream is started again with the next call", u.key, c.Target.Name, err)}
 	}
 	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_failed", Status: 502, Err: err, Message: fmt.Sprintf("upstream %s: %v", u.key, err)}
 }
@@ -146,9 +146,9 @@ func (s *session) noteTask(result []byte, u *upstream, c *interceptor.Call) {
 		}
 		s.minted = append(s.minted, id)
 	}
-	if t.upstream = u.key; c.Method == "tools/call" {
-		if t.tool = c.Name; c.Branch != nil {
-			t.branch = c.Branch.ID
+	if t.upstream = u.key; c.Target.Method == "tools/call" {
+		if t.tool = c.Target.Name; c.Attribution.Branch != nil {
+			t.branch = c.Attribution.Branch.ID
 		}
 	}
 	s.tasks[id] = t

@@ -47,10 +47,13 @@ func TestTasksAreBounded(t *testing.T) {
 // out of that: the host's own header, and the argument as it was, still have it.
 func TestHeadersOfRedactedArguments(t *testing.T) {
 	fl := &inbound{
-		ex:     &edge.Exchange{Header: http.Header{"Mcp-Param-Key": {"secret"}, "Mcp-Param-Zone": {"eu"}}},
+		ex:     &edge.Exchange{},
 		params: []paramHeader{{[]string{"k"}, "Key"}},
 	}
-	c := &interceptor.Call{Method: "tools/call", Arguments: json.RawMessage(`{"k":"secret"}`)}
+	c := &interceptor.Call{Target: interceptor.Target{
+		Method: "tools/call", Arguments: json.RawMessage(`{"k":"secret"}`),
+		Header: http.Header{"Mcp-Param-Key": {"secret"}, "Mcp-Param-Zone": {"eu"}},
+	}}
 	got := fl.linkCall(newRig(t, false, nil).g, c, &upstream{key: "up"}, nil, json.RawMessage(`{"name":"x","arguments":{"k":"[REDACTED:x]"}}`)).Header
 	if got.Get("Mcp-Param-Key") != "[REDACTED:x]" || got.Get("Mcp-Param-Zone") != "eu" {
 		t.Errorf("headers = %v", got)
@@ -68,8 +71,8 @@ func TestBesideTheParams(t *testing.T) {
 	} {
 		g := newRig(t, false, nil).g
 		g.cfg.Scrub.Arguments = tc.policy
-		fl := &inbound{ctx: t.Context(), ex: &edge.Exchange{Header: host, Msg: wire.Message{Extra: []byte(`,"x":"` + secret + `","y":1`)}}}
-		extra, header := g.beside(fl, &upstream{key: "up"})
+		c := &interceptor.Call{Target: interceptor.Target{Header: forwardHeader(host), Extra: []byte(`,"x":"` + secret + `","y":1`)}}
+		extra, header := g.beside(t.Context(), c, &upstream{key: "up"})
 		if string(extra) != tc.extra || strings.Join(header["Mcp-Param-Key"], " ") != tc.key || strings.Join(header["Mcp-Param-Zone"], " ") != tc.zone || len(header) != 2 {
 			t.Errorf("%s: members %s, headers %v", tc.policy, extra, header)
 		}

@@ -60,7 +60,7 @@ func (s *session) serve(fl *inbound) edge.Reply {
 	if err != nil {
 		return g.readable(refusalReply(ex.Msg.Method, fl.modern, cutOff(fl.ctx, err)))
 	}
-	return edge.Reply{Result: res.Body, Error: res.Error, Extra: fl.extra}
+	return edge.Reply{Result: res.Body, Error: res.Error, Extra: res.Extra}
 }
 
 // isModern reports whether the host speaks the modern era in this request. One
@@ -139,9 +139,15 @@ func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 		m.Params = nil
 	}
 	c := &interceptor.Call{
-		Direction: interceptor.FromHost, Session: s.ID, Principal: s.Principal, From: s.host(), To: "foldgate",
-		Revision: s.speaks(fl), Transport: s.network(), ID: m.ID, Method: m.Method, Params: m.Params, Forward: stripOurMeta(m.Params),
-		Implicit: g.cfg.Attribution.Implicit == "legacy" && (!fl.modern || s.Transport == "stdio"),
+		Origin: interceptor.Origin{
+			Direction: interceptor.FromHost, Session: s.ID, Principal: s.Principal, From: s.host(),
+			Revision: s.speaks(fl), Transport: s.network(), ID: m.ID,
+		},
+		Target: interceptor.Target{
+			To: "foldgate", Method: m.Method, Params: m.Params, Forward: stripOurMeta(m.Params),
+			Extra: m.Extra, Header: forwardHeader(fl.ex.Header),
+		},
+		Attribution: interceptor.Attribution{Implicit: g.cfg.Attribution.Implicit == "legacy" && (!fl.modern || s.Transport == "stdio")},
 	}
 	if k := rawjson.KindOf(m.Params); m.Params != nil && k != rawjson.Object {
 		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "params must be an object"}
@@ -151,12 +157,12 @@ func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 		return c, twice
 	}
 	if id, ok := rawjson.GetString(meta, metaBranchID); ok && id != "" {
-		c.Handle, c.HandleRung = id, interceptor.RungMeta
+		c.Attribution.BranchID, c.Attribution.Source = id, interceptor.SourceMeta
 	} else if fl.ex.BranchID != "" {
-		c.Handle, c.HandleRung = fl.ex.BranchID, interceptor.RungURL
+		c.Attribution.BranchID, c.Attribution.Source = fl.ex.BranchID, interceptor.SourceURL
 	}
-	c.Thread, c.Spawned = hostThread(meta)
-	c.Traceparent, _ = rawjson.GetString(meta, "traceparent")
+	c.Origin.Thread, c.Origin.Spawned = hostThread(meta)
+	c.Origin.Traceparent, _ = rawjson.GetString(meta, "traceparent")
 	if err := g.correlate(c, meta); err != nil {
 		return c, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("_meta[%q]: %v", metaCorrelation, err)}
 	}

@@ -64,9 +64,6 @@ type inbound struct {
 	modern bool
 	// departures are the answers to it that are on their way to the host.
 	departures []departure
-	// extra are the unknown members beside the upstream's result, scrubbed;
-	// set by who serves the request, before the reply.
-	extra []byte
 }
 
 // asideTimeout bounds what goes on behind a host's back.
@@ -229,7 +226,7 @@ func (s *session) origin(fl *inbound, guess bool, u *upstream) origin {
 	if fl == nil || fl.call == nil {
 		return origin{}
 	}
-	o := origin{call: fl.call, branch: fl.call.Branch}
+	o := origin{call: fl.call, branch: fl.call.Attribution.Branch}
 	if !guess {
 		return o
 	}
@@ -238,7 +235,7 @@ func (s *session) origin(fl *inbound, guess bool, u *upstream) origin {
 			continue
 		}
 		o.call = nil
-		if branchID(other.call.Branch) != branchID(fl.call.Branch) {
+		if branchID(other.call.Attribution.Branch) != branchID(fl.call.Attribution.Branch) {
 			o.branch, o.ambiguous = nil, true
 		}
 	}

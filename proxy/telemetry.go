@@ -154,23 +154,23 @@ func withTraceparent(params json.RawMessage, traceparent string) json.RawMessage
 // inherit gives a call without a traceparent that of its branch, where the
 // branch was opened by a call that had one: the host's trace goes on.
 func (g *Gateway) inherit(c *interceptor.Call) {
-	if c.Traceparent == "" && c.Branch != nil {
-		c.Traceparent = g.lifelines.traceparent(c.Branch.ID)
+	if c.Origin.Traceparent == "" && c.Attribution.Branch != nil {
+		c.Origin.Traceparent = g.lifelines.traceparent(c.Attribution.Branch.ID)
 	}
 }
 
 // joinBranch puts a call that names a branch in its arguments, as branch_return
 // does, into the branch's trace if it came without one.
 func (g *Gateway) joinBranch(c *interceptor.Call, id string) {
-	if c.Traceparent != "" || id == "" {
+	if c.Origin.Traceparent != "" || id == "" {
 		return
 	}
-	if c.Traceparent = g.lifelines.traceparent(id); c.Traceparent != "" || g.telemetry == nil {
+	if c.Origin.Traceparent = g.lifelines.traceparent(id); c.Origin.Traceparent != "" || g.telemetry == nil {
 		return
 	}
 	b, err := g.branches.Resolve(c.Caller(), id)
 	if err == nil {
-		c.Traceparent = g.telemetry.BranchTraceparent(b.Context)
+		c.Origin.Traceparent = g.telemetry.BranchTraceparent(b.Context)
 	}
 }
 
@@ -211,7 +211,7 @@ func (t *lifelines) traceparent(branch string) string {
 // of the host where c came with one. It returns the branch's own parent, and
 // the traceparent of what happens in it.
 func (t *lifelines) trace(b folding.Branch, c *interceptor.Call) (parent, inside string) {
-	if parent = t.traceparent(b.ParentID); parent == "" && b.ParentID == "" && c.Traceparent != "" {
+	if parent = t.traceparent(b.ParentID); parent == "" && b.ParentID == "" && c.Origin.Traceparent != "" {
 		parent = c.Outgoing()
 	}
 	if tp, ok := trace.ParseTraceparent(parent); ok {

@@ -100,6 +100,6 @@ func refused(c *interceptor.Call, err error) error {
 	if r == nil {
 		r = interceptor.FoldingRefusal(err)
 	}
-	c.Decision = r.Reason
+	c.Outcome.Decision = r.Reason
 	return r
 }

@@ -18,12 +18,12 @@ import (
 // in its schema, which the decoder alone would not ask for. Who pays is found by
 // the names before that.
 func arguments(c *interceptor.Call, into any) error {
-	raw := c.Arguments
+	raw := c.Target.Arguments
 	if len(raw) == 0 {
 		raw = json.RawMessage(`{}`)
 	}
-	schema, _ := rawjson.Get(ownTool(c.Name).definition, "inputSchema")
-	if u := unknownKey(c.Name, schema, raw); u != nil {
+	schema, _ := rawjson.Get(ownTool(c.Target.Name).definition, "inputSchema")
+	if u := unknownKey(c.Target.Name, schema, raw); u != nil {
 		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400,
 			Message: fmt.Sprintf("%s takes no %q; its arguments are %s", u.of, clipText(u.key, 64), strings.Join(u.takes, ", "))}
 	}
@@ -36,7 +36,7 @@ func arguments(c *interceptor.Call, into any) error {
 		}
 	}
 	if err != nil {
-		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Err: err, Message: badArguments(c.Name, err)}
+		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Err: err, Message: badArguments(c.Target.Name, err)}
 	}
 	return nil
 }

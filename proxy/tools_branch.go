@@ -25,7 +25,7 @@ func branchCreate(ctx context.Context, fl *inbound, c *interceptor.Call) (*inter
 		return nil, err
 	}
 	if in.ParentBranchID == "" {
-		in.ParentBranchID = c.Handle // rungs 1 to 3 name a parent, the session's active branch does not
+		in.ParentBranchID = c.Attribution.BranchID // argument, _meta and URL name a parent, the session's active branch does not
 	}
 	g := fl.s.gw
 	b, err := g.branches.Create(ctx, c.Caller(), folding.CreateRequest{
@@ -42,7 +42,7 @@ func branchCreate(ctx context.Context, fl *inbound, c *interceptor.Call) (*inter
 		SessionID       string `json:"session_id,omitempty"`
 		Context         string `json:"context,omitempty"`
 	}{BranchID: b.ID, BudgetAllocated: b.BudgetTotal, Depth: b.Depth}
-	if b.Session != c.Session { // the model can't know the connection's own id, nor does it need it
+	if b.Session != c.Origin.Session { // the model can't know the connection's own id, nor does it need it
 		out.SessionID = b.Session
 	}
 	if b.Context != b.ID { // the context of a first-level branch is its id
@@ -74,7 +74,7 @@ func branchReturn(ctx context.Context, fl *inbound, c *interceptor.Call) (*inter
 	if err != nil {
 		return nil, refused(c, err)
 	}
-	c.Clean = true // a second scan that failed would withhold what was returned
+	c.Outcome.Clean = true // a second scan that failed would withhold what was returned
 	out := struct {
 		Success    bool   `json:"success"`
 		TokensUsed int    `json:"tokens_used"`
@@ -85,11 +85,11 @@ func branchReturn(ctx context.Context, fl *inbound, c *interceptor.Call) (*inter
 	}{Success: true, TokensUsed: ret.Branch.BudgetUsed, Message: ret.Message}
 	if ret.Granted < ret.MessageTokens {
 		out.Message, _ = g.counter.Truncate(ret.Message, ret.Granted)
-		c.Truncated = true
+		c.Outcome.Truncated = true
 	}
 	if ret.Late {
 		out.Success, out.Late, out.Status, out.Reason = false, true, string(ret.Branch.Status), ret.Branch.Reason
-		c.Late = true
+		c.Outcome.Late = true
 	}
 	return &interceptor.Result{Body: toolResult(rawjson.Marshal(out), false, fl.modern)}, nil
 }
@@ -104,7 +104,7 @@ func branchStatus(ctx context.Context, fl *inbound, c *interceptor.Call) (*inter
 		return nil, err
 	}
 	if in.BranchID == "" && in.SessionID == "" {
-		if in.BranchID = c.Handle; in.BranchID == "" && c.Session == "" {
+		if in.BranchID = c.Attribution.BranchID; in.BranchID == "" && c.Origin.Session == "" {
 			return nil, refused(c, fmt.Errorf("%w: give branch_id, or the session_id that branch_create returned", folding.ErrInvalidInput))
 		}
 	}

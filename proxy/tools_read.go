@@ -42,12 +42,12 @@ type readQuestion struct {
 // else the one that the result belongs to while that is active, so that
 // leaving the id out is no way around a budget.
 func placeRead(fl *inbound, c *interceptor.Call) {
-	if id, ok := rawjson.GetString(c.Arguments, branchArgument); ok && id != "" {
-		c.Handle, c.HandleRung = id, interceptor.RungArgument
+	if id, ok := rawjson.GetString(c.Target.Arguments, branchArgument); ok && id != "" {
+		c.Attribution.BranchID, c.Attribution.Source = id, interceptor.SourceArgument
 		return
 	}
-	handle, _ := rawjson.GetString(c.Arguments, "handle")
-	if c.Handle != "" || handle == "" {
+	handle, _ := rawjson.GetString(c.Target.Arguments, "handle")
+	if c.Attribution.BranchID != "" || handle == "" {
 		return
 	}
 	g := fl.s.gw
@@ -62,7 +62,7 @@ func placeRead(fl *inbound, c *interceptor.Call) {
 	}
 	id := path[strings.LastIndexByte(path, '/')+1:]
 	if _, err := g.branches.Resolve(c.Caller(), id); err == nil {
-		c.Handle, c.HandleRung = id, interceptor.RungResult
+		c.Attribution.BranchID, c.Attribution.Source = id, interceptor.SourceResult
 	}
 }
 
@@ -87,8 +87,8 @@ func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interce
 		}
 	}
 	at := "" // not c.Context, to which the host may have added a path of its own
-	if c.Branch != nil {
-		at = c.Branch.Context
+	if c.Attribution.Branch != nil {
+		at = c.Attribution.Branch.Context
 	}
 	stored, err := g.results.Get(ctx, c.Caller(), g.strict(), at, in.Handle)
 	if err != nil {
@@ -99,7 +99,7 @@ func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interce
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTime)
 	defer cancel()
-	out, err := in.answer(ctx, g.programs, c.Principal, stored)
+	out, err := in.answer(ctx, g.programs, c.Origin.Principal, stored)
 	if err != nil {
 		return nil, refused(c, err)
 	}
@@ -109,8 +109,8 @@ func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interce
 	if err != nil {
 		return nil, refused(c, err)
 	}
-	c.Read = readOf(stored)
-	c.Shrink = func(budget int) *interceptor.Result {
+	c.Outcome.Read = readOf(stored)
+	c.Outcome.Shrink = func(budget int) *interceptor.Result {
 		small, err := page(budget)
 		if err != nil {
 			return nil

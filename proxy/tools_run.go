@@ -43,8 +43,8 @@ type runStep struct {
 
 // placeRun finds the branch that a batch runs in, where it names one.
 func placeRun(_ *inbound, c *interceptor.Call) {
-	if id, ok := rawjson.GetString(c.Arguments, branchArgument); ok && id != "" {
-		c.Handle, c.HandleRung = id, interceptor.RungArgument
+	if id, ok := rawjson.GetString(c.Target.Arguments, branchArgument); ok && id != "" {
+		c.Attribution.BranchID, c.Attribution.Source = id, interceptor.SourceArgument
 	}
 }
 
@@ -169,13 +169,13 @@ func (b *batch) wait(ctx context.Context, fl *inbound, c *interceptor.Call) (*in
 
 // report sends progress to a host that asked for it.
 func (fl *inbound) report(c *interceptor.Call, done, total int) {
-	token, ok := rawjson.Get(c.Params, "_meta", "progressToken")
+	token, ok := rawjson.Get(c.Target.Params, "_meta", "progressToken")
 	if !ok || fl.ex.Emit == nil {
 		return
 	}
 	params := fmt.Appendf(nil, `{"progressToken":%s,"progress":%d,"total":%d}`, token, done, total)
 	g := fl.s.gw
-	if err := g.recorder.Notification("foldgate", fl.s.host(), fl.s.ID, c.Context, []string{c.Record}, "notifications/progress", params); err != nil {
+	if err := g.recorder.Notification("foldgate", fl.s.host(), fl.s.ID, c.Attribution.Context, []string{c.Outcome.Record}, "notifications/progress", params); err != nil {
 		return
 	}
 	_ = fl.ex.Emit(wire.Message{Method: "notifications/progress", Params: params}.Encode()) // a host that is gone needs no progress
@@ -193,7 +193,7 @@ func (b *batch) deliver(fl *inbound, c *interceptor.Call, maxTokens int) (*inter
 		return nil, refused(c, fmt.Errorf("%w: the answer of the batch does not fit and could not be stored; filter with grep or jq", folding.ErrStorage))
 	}
 	page := func(size int) (*interceptor.Result, error) { return g.page(fl, b.answer, b.handle, 1, size) }
-	c.Shrink = func(budget int) *interceptor.Result {
+	c.Outcome.Shrink = func(budget int) *interceptor.Result {
 		if !b.keepAnswer() {
 			return nil
 		}
@@ -208,7 +208,7 @@ func (b *batch) deliver(fl *inbound, c *interceptor.Call, maxTokens int) (*inter
 		return nil, refused(c, err)
 	}
 	if b.stored {
-		c.Read = readOf(folding.StoredResult{Tool: b.made, Handle: b.rest, Context: b.branch.Context})
+		c.Outcome.Read = readOf(folding.StoredResult{Tool: b.made, Handle: b.rest, Context: b.branch.Context})
 	}
 	return res, nil
 }

@@ -176,16 +176,16 @@ const (
 
 // flowEntry is a listed tool's part in a workflow.
 type flowEntry struct {
-	interceptor.Flow
+	interceptor.WorkflowStep
 	owner ownership
 }
 
 // enter gives the call its part in a workflow, and takes the handle out of the
 // arguments where it is foldgate's.
 func (e *flowEntry) enter(c *interceptor.Call) {
-	f := e.Flow
-	c.Flow = &f
-	raw, given := rawjson.Get(c.Arguments, f.Echo.Argument)
+	f := e.WorkflowStep
+	c.Target.Workflow = &f
+	raw, given := rawjson.Get(c.Target.Arguments, f.Echo.Argument)
 	given = given && rawjson.KindOf(raw) != rawjson.Null
 	handle := rawjson.Unquote(raw)
 	if given && rawjson.KindOf(raw) != rawjson.String {
@@ -197,10 +197,10 @@ func (e *flowEntry) enter(c *interceptor.Call) {
 		f.Handle = handle
 	}
 	if e.owner == foldgates && raw != nil {
-		c.Arguments = rawjson.Delete(c.Arguments, f.Echo.Argument)
-		c.Forward = rawjson.Set(c.Forward, c.Arguments, "arguments")
+		c.Target.Arguments = rawjson.Delete(c.Target.Arguments, f.Echo.Argument)
+		c.Target.Forward = rawjson.Set(c.Target.Forward, c.Target.Arguments, "arguments")
 	}
 	if f.Handle == "" {
-		f.Handle, _ = rawjson.GetString(c.Params, "_meta", interceptor.MetaContextID)
+		f.Handle, _ = rawjson.GetString(c.Target.Params, "_meta", interceptor.MetaContextID)
 	}
 }

@@ -23,7 +23,7 @@ func (g *Gateway) injectFlow(tool []byte, u *upstream, own string) ([]byte, *flo
 		return tool, nil
 	}
 	inject := g.flows.inject[rule.Workflow()]
-	e := &flowEntry{Flow: interceptor.Flow{Rule: rule, Opener: g.openerOf(rule), Echo: interceptor.Echo{Argument: inject.Argument}}}
+	e := &flowEntry{WorkflowStep: interceptor.WorkflowStep{Rule: rule, Opener: g.openerOf(rule), Echo: interceptor.Echo{Argument: inject.Argument}}}
 	schema, _ := rawjson.Get(tool, "inputSchema")
 	if _, has := rawjson.Get(schema, "properties", inject.Argument); has {
 		e.owner = upstreams

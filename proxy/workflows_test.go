@@ -113,14 +113,14 @@ func TestEnterFlow(t *testing.T) {
 		"nobody's and none": {unknowns, `{}`, "meta", "", `{}`},
 	} {
 		params := json.RawMessage(`{"arguments":` + tc.arguments + `,"_meta":{"io.github.foldgate/context_id":"meta"}}`)
-		c := &interceptor.Call{Params: params, Forward: json.RawMessage(`{"arguments":` + tc.arguments + `}`), Arguments: json.RawMessage(tc.arguments)}
+		c := &interceptor.Call{Target: interceptor.Target{Params: params, Forward: json.RawMessage(`{"arguments":` + tc.arguments + `}`), Arguments: json.RawMessage(tc.arguments)}}
 		e := &flowEntry{owner: tc.owner}
 		e.Echo.Argument = "context_id"
 		e.enter(c)
-		if c.Flow.Handle != tc.handle || c.Flow.Native != tc.native || string(c.Forward) != `{"arguments":`+tc.forward+`}` || string(c.Arguments) != tc.forward {
-			t.Errorf("%s: handle %q, native %q, forward %s", name, c.Flow.Handle, c.Flow.Native, c.Forward)
+		if c.Target.Workflow.Handle != tc.handle || c.Target.Workflow.Native != tc.native || string(c.Target.Forward) != `{"arguments":`+tc.forward+`}` || string(c.Target.Arguments) != tc.forward {
+			t.Errorf("%s: handle %q, native %q, forward %s", name, c.Target.Workflow.Handle, c.Target.Workflow.Native, c.Target.Forward)
 		}
-		if e.Flow.Handle != "" {
+		if e.WorkflowStep.Handle != "" {
 			t.Errorf("%s: the call's handle stuck to the tool", name)
 		}
 	}
