@@ -92,7 +92,7 @@ func (b *batch) call(fl *inbound, st runStep) (*interceptor.Call, entry, error) 
 // user about each tool, and must not be got round. A tool that only reads may,
 // as may those that the configuration names.
 func (g *Gateway) mayBatch(shown string, e entry) error {
-	if ro, _ := rawjson.Get(e.raw, "annotations", "readOnlyHint"); string(ro) == "true" || g.cfg.Run.allows(shown) {
+	if ro, _ := rawjson.Get(e.raw, "annotations", "readOnlyHint"); string(ro) == "true" || g.cfg.Run.Allows(shown) {
 		return nil
 	}
 	return fmt.Errorf("%s does not say that it only reads, and run.allow does not name it: call it directly", shown)

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/files"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -24,10 +25,10 @@ type builtin struct {
 // openBuiltin opens the server that u names. The state directory often lies below
 // a root, and is not shown: the trace in it is the operator's, and has the calls
 // of every principal.
-func openBuiltin(c Config, u *UpstreamConfig) (link.Link, error) {
+func openBuiltin(c config.Config, u *config.Upstream) (link.Link, error) {
 	roots := make([]string, len(u.Roots))
 	for i, r := range u.Roots {
-		roots[i] = c.path(r)
+		roots[i] = c.Path(r)
 	}
 	server, err := files.New(roots, c.StatePath())
 	if err != nil {

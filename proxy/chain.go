@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -26,7 +27,7 @@ func newChain(g *Gateway) (func(context.Context, *interceptor.Call, interceptor.
 		{"meter", interceptor.Meter(g.branches, g.gauge)},                     // outside Fold: charges what the host gets to read
 		{"fold", interceptor.Fold(g.results, g.gauge, g.foldPolicy(), g.log)}, // outside Scrub: only scrubbed text is stored and shown
 		{"workflow", g.flows.middle().Middleware()},                           // outside Scrub: handles are added to clean results; inside Fold, which leaves them
-		{"scrub", interceptor.Scrub(g.scrubber, g.cfg.scrubPolicy)},           // innermost: nothing outside it holds an unscrubbed result
+		{"scrub", interceptor.Scrub(g.scrubber, g.cfg.ScrubPolicy)},           // innermost: nothing outside it holds an unscrubbed result
 	}
 	layers, err := leaveOut(layers, g.without, locate)
 	if err != nil {
@@ -96,5 +97,23 @@ func untraced(locate func(context.Context, *interceptor.Call)) interceptor.Middl
 			}
 			return next(ctx, c)
 		}
+	}
+}
+
+// foldPolicy is the policy for the chain.
+func (g *Gateway) foldPolicy() interceptor.FoldPolicy {
+	r := g.cfg.Results
+	return interceptor.FoldPolicy{
+		MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens,
+		Clean: func(ctx context.Context, raw json.RawMessage) (json.RawMessage, error) {
+			clean, _, err := g.scrubber.JSON(ctx, raw)
+			return clean, err
+		},
+		Rule: func(server, tool string) interceptor.FoldRule {
+			if u := g.byKey[server]; u != nil {
+				tool = shownName(u.prefix, tool)
+			}
+			return r.Rule(tool)
+		},
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // Each layer's work is seen where it is there, and missing where it alone is
@@ -64,7 +65,7 @@ func (r *rig) budgetUsed(branch string) int {
 }
 
 func TestWithoutUnknownLayer(t *testing.T) {
-	cfg := DefaultConfig()
+	cfg := config.Default()
 	cfg.StateDir, cfg.Dir = t.TempDir(), t.TempDir()
 	_, err := New(cfg, warnings(t), Without("scrub", "count"))
 	const want = `no layer "count" to leave out: there are trace, recover, attribute, meter, fold, workflow, scrub`

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/edge"
 )
 
@@ -23,9 +24,9 @@ type Report struct {
 	// Clashes are names of tools and prompts that two upstreams offer.
 	Clashes []Clash
 	// Unmatched are rules of workflows that name a tool which hosts do not see.
-	Unmatched []Fault
+	Unmatched []config.Fault
 	// Idle are globs on the names of tools that fit none.
-	Idle []Fault
+	Idle []config.Fault
 	// Tokens is what a host pays for all tool definitions, by Counter.
 	Tokens  int
 	Counter string
@@ -76,19 +77,16 @@ func (r Report) Failed() (n int) {
 	return n
 }
 
-// RulesFile returns the path of the user's own scrubbing rules, "" for none.
-func (c Config) RulesFile() string { return c.path(c.Scrub.Rules) }
-
 // Check connects every upstream of cfg and lists what hosts would see. It
 // keeps its state in a temporary directory, so that a running gateway is not
 // disturbed. The error is about the configuration; upstreams that can't be
 // reached are part of the report.
-func Check(ctx context.Context, cfg Config, log *slog.Logger) (Report, error) {
+func Check(ctx context.Context, cfg config.Config, log *slog.Logger) (Report, error) {
 	if faults := cfg.Validate(); len(faults) > 0 {
-		return Report{}, &ConfigError{File: "configuration", Faults: faults}
+		return Report{}, &config.Error{File: "configuration", Faults: faults}
 	}
 	if _, err := scrub.New(scrub.Options{Rules: cfg.RulesFile()}); err != nil {
-		return Report{}, &ConfigError{File: "configuration", Faults: []Fault{{Key: "scrub.rules", Msg: err.Error()}}}
+		return Report{}, &config.Error{File: "configuration", Faults: []config.Fault{{Key: "scrub.rules", Msg: err.Error()}}}
 	}
 	tmp, err := os.MkdirTemp("", "foldgate-check-")
 	if err != nil {
@@ -113,7 +111,7 @@ func Check(ctx context.Context, cfg Config, log *slog.Logger) (Report, error) {
 
 // report sums the merged lists up.
 func (g *Gateway) report(menus [listKinds]*menu) Report {
-	r := Report{Principals: g.cfg.principalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(menus[listTools].clashes, menus[listPrompts].clashes), Unmatched: g.unmatched(menus[listTools]), Idle: g.idle(menus[listTools])}
+	r := Report{Principals: g.cfg.PrincipalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(menus[listTools].clashes, menus[listPrompts].clashes), Unmatched: g.unmatched(menus[listTools]), Idle: g.idle(menus[listTools])}
 	at := map[string]int{}
 	for i, u := range g.ups {
 		said, _ := u.about()
@@ -149,6 +147,3 @@ func (g *Gateway) report(menus [listKinds]*menu) Report {
 	}
 	return r
 }
-
-// StatePath returns the state directory as an absolute path.
-func (c Config) StatePath() string { return c.path(c.StateDir) }

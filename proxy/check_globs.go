@@ -6,11 +6,12 @@ import (
 	"slices"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // idle returns a fault for every glob on the names of tools that fits none. It
 // may be meant for tools to come, but a deny that was mistyped hides nothing.
-func (g *Gateway) idle(m *menu) (faults []Fault) {
+func (g *Gateway) idle(m *menu) (faults []config.Fault) {
 	complete := true
 	for i, u := range g.ups {
 		if m.from[i] == nil {
@@ -33,14 +34,14 @@ func (g *Gateway) idle(m *menu) (faults []Fault) {
 		faults = append(faults, unfit("results.tools", slices.Sorted(maps.Keys(g.cfg.Results.Tools)), m.order, why)...)
 		faults = append(faults, unfit("run.allow", g.cfg.Run.Allow, m.order, why)...)
 	}
-	return g.cfg.located(faults)
+	return g.cfg.Locate(faults)
 }
 
 // unfit returns a fault of key for each glob that fits none of names.
-func unfit(key string, globs, names []string, why string) (faults []Fault) {
+func unfit(key string, globs, names []string, why string) (faults []config.Fault) {
 	for _, glob := range globs {
-		if !slices.ContainsFunc(names, func(name string) bool { return fits(glob, name) }) {
-			faults = append(faults, Fault{Key: key, Msg: fmt.Sprintf("%q %s", glob, why)})
+		if !slices.ContainsFunc(names, func(name string) bool { return config.MatchTool(glob, name) }) {
+			faults = append(faults, config.Fault{Key: key, Msg: fmt.Sprintf("%q %s", glob, why)})
 		}
 	}
 	return faults

@@ -32,18 +32,19 @@ var arrows = map[string][]string{
 	"interceptor/preview/previewtest": {}, // for tests
 	"interceptor/workflow":            {"folding/contextpath", "internal/rawjson", "internal/sqlitedb"},
 	"interceptor":                     {"budget", "folding", "folding/contextpath", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson"},
+	"proxy/config":                    {"budget", "folding", "interceptor", "interceptor/workflow"},
 	"proxy/files":                     {"internal/rawjson"},
 	"proxy/wire":                      {"internal/rawjson"},
 	"proxy/edge":                      {"internal/rawjson", "proxy/wire"},
 	"proxy/link":                      {"internal/jitter", "internal/rawjson", "proxy/wire"},
-	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/jitter", "internal/rawjson", "proxy/edge", "proxy/files", "proxy/link", "proxy/wire"},
-	"cmd/foldgate":                    {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "proxy"},
+	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/jitter", "internal/rawjson", "proxy/config", "proxy/edge", "proxy/files", "proxy/link", "proxy/wire"},
+	"cmd/foldgate":                    {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "proxy", "proxy/config"},
 }
 
 // only says which packages alone may import something foreign.
 var only = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk": {"proxy"},
-	"github.com/goccy/go-yaml":               {"proxy"},
+	"github.com/goccy/go-yaml":               {"proxy/config", "interceptor/preview"},
 	"github.com/itchyny/gojq":                {"interceptor/preview/extract"},
 	"github.com/spf13/cobra":                 {"cmd/foldgate"},
 	"github.com/zricethezav/gitleaks":        {"interceptor/scrub"},

@@ -71,7 +71,7 @@ func (g *Gateway) findTool(fl *inbound, name string) (entry, bool) {
 	}
 	for _, u := range g.ups {
 		own, ok := strings.CutPrefix(name, u.prefix+"__")
-		if ok && u.prefix != "" && fl.s.view(u).peek(listTools) == nil && u.cfg.Tools.shows(own) {
+		if ok && u.prefix != "" && fl.s.view(u).peek(listTools) == nil && u.cfg.Tools.Shows(own) {
 			return entry{up: u, own: own, injected: true, flow: g.unlistedFlow(u, own)}, true
 		}
 	}

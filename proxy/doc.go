@@ -1,8 +1,8 @@
 // Package proxy is the gateway: with its packages edge, link and wire the only
-// one that knows MCP's wire formats and its transports, and the only one that
-// knows the configuration's YAML.
+// one that knows MCP's wire formats and its transports. Package config reads the
+// configuration.
 //
-//	cfg, err := proxy.Find("foldgate.yaml")
+//	cfg, err := config.Find("foldgate.yaml")
 //	g, err := proxy.New(cfg, log)
 //	defer g.Close(ctx)
 //	err = g.RunStdio(ctx, os.Stdin, os.Stdout) // or g.RunHTTP
@@ -65,7 +65,7 @@
 // # Where what is
 //
 //	gateway.go, run*.go, check*.go             making, serving, checking a gateway
-//	config*.go                                 the configuration
+//	config/                                    the configuration
 //	serve.go, dispatch.go, session*.go         requests and notifications of hosts
 //	refusal.go                                 what hosts read of errors
 //	hello.go, listen.go                        greetings, and hosts that wait for changes

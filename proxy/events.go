@@ -109,7 +109,7 @@ func (g *Gateway) relay(s *session, fl *inbound, o origin, u *upstream, m wire.M
 		path = string(o.branch.Context)
 	}
 	stored := params
-	if g.cfg.scrubPolicy(u.key).Results == interceptor.Off { // the host may see it, the disk may not
+	if g.cfg.ScrubPolicy(u.key).Results == interceptor.Off { // the host may see it, the disk may not
 		var err error
 		if stored, _, err = g.scrubber.JSON(s.ctx, orEmpty(params)); err != nil {
 			stored = nil
@@ -128,7 +128,7 @@ func (g *Gateway) relay(s *session, fl *inbound, o origin, u *upstream, m wire.M
 // clean scrubs parameters that flow to a host; ok is false where they must be
 // withheld.
 func (g *Gateway) clean(ctx context.Context, u *upstream, method string, params json.RawMessage) (json.RawMessage, bool) {
-	policy := g.cfg.scrubPolicy(u.key).Results
+	policy := g.cfg.ScrubPolicy(u.key).Results
 	if len(params) == 0 || policy == interceptor.Off {
 		return params, true
 	}
@@ -156,7 +156,7 @@ func (g *Gateway) cleanExtra(ctx context.Context, u *upstream, m wire.Message) [
 // outward returns the params and the extra members of a host's message as
 // policy lets them go to u; nil params where it must not go.
 func (g *Gateway) outward(ctx context.Context, u *upstream, m wire.Message) (params json.RawMessage, extra []byte) {
-	policy := g.cfg.scrubPolicy(u.key).Arguments
+	policy := g.cfg.ScrubPolicy(u.key).Arguments
 	if policy != interceptor.Redact && policy != interceptor.Block {
 		return m.Params, m.Extra
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/link"
 
 	"go.opentelemetry.io/otel/metric"
@@ -27,7 +28,7 @@ import (
 // [Gateway.RunStdio] or [Gateway.RunHTTP], end it with [Gateway.Close]. All methods are safe for
 // concurrent use.
 type Gateway struct {
-	cfg    Config
+	cfg    config.Config
 	log    *slog.Logger
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -66,9 +67,9 @@ type Gateway struct {
 
 // New makes a gateway from a valid configuration. It opens the state
 // directory and loads the scrubbing rules, but starts no upstream.
-func New(cfg Config, log *slog.Logger, options ...Option) (*Gateway, error) {
+func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, error) {
 	if faults := cfg.Validate(); len(faults) > 0 {
-		return nil, &ConfigError{File: "configuration", Faults: faults}
+		return nil, &config.Error{File: "configuration", Faults: faults}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream{}, openLink: link.Open, programs: extract.NewPrograms(len(cfg.Principals))}
@@ -79,8 +80,8 @@ func New(cfg Config, log *slog.Logger, options ...Option) (*Gateway, error) {
 		cancel()
 		return nil, errors.Join(err, g.closeEngines(ctx))
 	}
-	g.known = openKnown(filepath.Join(cfg.path(cfg.StateDir), "upstreams.json"), g.log)
-	for _, key := range cfg.keys() {
+	g.known = openKnown(filepath.Join(cfg.StatePath(), "upstreams.json"), g.log)
+	for _, key := range cfg.UpstreamKeys() {
 		u := newUpstream(g, key, cfg.Upstreams[key])
 		g.known.get(u)
 		g.ups = append(g.ups, u)
@@ -113,7 +114,7 @@ func (g *Gateway) openEngines() error {
 	if g.counter, err = g.counter.WithScale(g.cfg.Budget.Scale); err != nil {
 		return fmt.Errorf("budget.scale: %w", err)
 	}
-	if g.scrubber, err = scrub.New(scrub.Options{Rules: g.cfg.RulesFile(), Known: g.cfg.tokens(), Timeout: time.Duration(g.cfg.Scrub.TimeoutMS) * time.Millisecond}); err != nil {
+	if g.scrubber, err = scrub.New(scrub.Options{Rules: g.cfg.RulesFile(), Known: g.cfg.Tokens(), Timeout: time.Duration(g.cfg.Scrub.TimeoutMS) * time.Millisecond}); err != nil {
 		return fmt.Errorf("scrub.rules: %w", err)
 	}
 	g.log = slog.New(scrubLog{g.log.Handler(), g.scrubber}) // from here on: nothing was logged before
@@ -129,7 +130,9 @@ func (g *Gateway) openEngines() error {
 		return fmt.Errorf("telemetry: %w", err)
 	}
 	g.gauge = interceptor.Gauge{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}
-	if g.results, err = folding.OpenResults(filepath.Join(state, "results.db"), g.cfg.Results.limits()); err != nil {
+	if g.results, err = folding.OpenResults(filepath.Join(state, "results.db"), folding.ResultsConfig{
+		Quota: int64(g.cfg.Results.QuotaMB) << 20, TTL: time.Duration(g.cfg.Results.TTLHours) * time.Hour,
+	}); err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
 	repo, err := folding.OpenSQLite(filepath.Join(state, "foldgate.db"))
@@ -165,7 +168,7 @@ func (g *Gateway) openBranches(repo folding.Repository, dir string) (err error) 
 func (g *Gateway) openState() (dir string, err error) {
 	t := g.cfg.Trace
 	for n := 1; n <= maxInstances; n++ {
-		dir = InstanceDir(g.cfg.path(g.cfg.StateDir), n)
+		dir = config.InstanceDir(g.cfg.Path(g.cfg.StateDir), n)
 		if err = os.MkdirAll(dir, 0o700); err != nil {
 			return "", fmt.Errorf("state_dir: %w", writable(err))
 		}
@@ -195,15 +198,6 @@ func writable(err error) error {
 
 // maxInstances bounds how many processes may share one configuration.
 const maxInstances = 64
-
-// InstanceDir returns the state directory of the n-th process, from 1, that
-// runs on the same configuration at the same time.
-func InstanceDir(stateDir string, n int) string {
-	if n == 1 {
-		return stateDir
-	}
-	return filepath.Join(stateDir, fmt.Sprintf("instance-%d", n))
-}
 
 // background runs f in a goroutine that Close waits for.
 func (g *Gateway) background(f func()) {

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -60,13 +61,13 @@ const costBudget = 1 << 30
 // costGateway is a whole gateway, from the HTTP edge to a link that costs
 // nothing, and a func that serves one call of it.
 func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int) func() {
-	cfg := DefaultConfig()
+	cfg := config.Default()
 	cfg.StateDir, cfg.Dir = tb.TempDir(), tb.TempDir()
-	cfg.Results.Tools = map[string]FoldRuleConfig{"**": {Fold: "off"}}
+	cfg.Results.Tools = map[string]config.FoldRule{"**": {Fold: "off"}}
 	cfg.Folding.DefaultBudget, cfg.Folding.MaxBudget = costBudget, costBudget
-	cfg.Upstreams, cfg.order = map[string]*UpstreamConfig{}, nil
+	cfg.Upstreams = map[string]*config.Upstream{}
 	for i := range upstreams {
-		cfg.Upstreams[fmt.Sprintf("up%d", i)] = &UpstreamConfig{Command: []string{"none"}}
+		cfg.Upstreams[fmt.Sprintf("up%d", i)] = &config.Upstream{Command: []string{"none"}}
 	}
 	g, err := New(cfg, warnings(tb))
 	if err != nil {

@@ -5,12 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -113,11 +115,11 @@ type rig struct {
 func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...Option) *rig {
 	t.Helper()
 	r := &rig{t: t, links: map[string][]*fakeLink{}, push: make(chan wire.Message, 100)}
-	cfg := DefaultConfig()
+	cfg := config.Default()
 	cfg.StateDir, cfg.Dir = t.TempDir(), t.TempDir()
-	cfg.Upstreams, cfg.order = map[string]*UpstreamConfig{}, nil
+	cfg.Upstreams = map[string]*config.Upstream{}
 	for key := range ups {
-		cfg.Upstreams[key] = &UpstreamConfig{Command: []string{"fake"}}
+		cfg.Upstreams[key] = &config.Upstream{Command: []string{"fake"}}
 	}
 	g, err := New(cfg, warnings(t), options...)
 	if err != nil {
@@ -379,4 +381,10 @@ func TestListChangeReachesTheHostOnce(t *testing.T) {
 // warnings sends what is logged as a warning or worse to the test's own log.
 func warnings(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+}
+
+func TestWritableNamesRemedy(t *testing.T) {
+	if err := writable(&os.PathError{Op: "mkdir", Path: "/x", Err: os.ErrPermission}); !strings.Contains(err.Error(), "set another") {
+		t.Errorf("a state directory of somebody else's: %v", err)
+	}
 }

@@ -178,7 +178,7 @@ func (g *Gateway) answerList(ctx context.Context, fl *inbound, c *interceptor.Ca
 		for key := range m.missing {
 			fl.s.seat(g.byKey[key]).setLate()
 		}
-		c.Outcome.Clean, c.Outcome.Open = true, g.cfg.letsThrough() // each listing was scrubbed when it was fetched
+		c.Outcome.Clean, c.Outcome.Open = true, g.cfg.LetsSecretsThrough() // each listing was scrubbed when it was fetched
 		for _, l := range m.from {
 			if l != nil && l.record != "" {
 				c.Origin.Correlates = append(c.Origin.Correlates, l.record)

@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/link"
 )
 
@@ -78,7 +79,7 @@ func (k *knownInfo) put(u *upstream) {
 }
 
 // configHash identifies a configuration without keeping its secrets readable.
-func configHash(c *UpstreamConfig) string {
+func configHash(c *config.Upstream) string {
 	sum := sha256.Sum256(rawjson.Marshal(c))
 	return hex.EncodeToString(sum[:])
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 var local = folding.Caller{Principal: "local", Session: "s1"}
@@ -18,8 +19,8 @@ var local = folding.Caller{Principal: "local", Session: "s1"}
 // openAt makes a gateway without upstreams on a state directory.
 func openAt(t *testing.T, dir string) *Gateway {
 	t.Helper()
-	cfg := DefaultConfig()
-	cfg.StateDir, cfg.Upstreams, cfg.order = dir, map[string]*UpstreamConfig{"files": {Builtin: "files", Roots: []string{dir}}}, nil
+	cfg := config.Default()
+	cfg.StateDir, cfg.Upstreams = dir, map[string]*config.Upstream{"files": {Builtin: "files", Roots: []string{dir}}}
 	g, err := New(cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)

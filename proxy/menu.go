@@ -177,7 +177,7 @@ func (g *Gateway) merge(k listKind, from []*listing) *menu {
 // shown.
 func (u *upstream) entry(k listKind, raw json.RawMessage) (shown string, e entry, ok bool) {
 	own, ok := rawjson.GetString(raw, kinds[k].id)
-	if !ok || (k == listTools && !u.cfg.Tools.shows(own)) {
+	if !ok || (k == listTools && !u.cfg.Tools.Shows(own)) {
 		return "", entry{}, false
 	}
 	e = entry{up: u, own: own, raw: raw, shown: raw}
@@ -191,7 +191,7 @@ func (u *upstream) entry(k listKind, raw json.RawMessage) (shown string, e entry
 		e.params = paramHeaders(raw)
 		e.shown, e.injected = injectBranch(e.shown)
 		e.shown, e.flow = u.gw.injectFlow(e.shown, u, own)
-		if !u.gw.cfg.Results.rule(shown).Off { // a folded result has no structured content, and some hosts insist
+		if !u.gw.cfg.Results.Rule(shown).Off { // a folded result has no structured content, and some hosts insist
 			e.shown = rawjson.Delete(e.shown, "outputSchema")
 		}
 	}

@@ -3,6 +3,8 @@ package proxy
 import (
 	"log/slog"
 	"sync"
+
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // menus keeps the last merged lists. Its zero value is ready to use.
@@ -26,7 +28,7 @@ func (ms *menus) warn(log *slog.Logger, k listKind, clashes []Clash) {
 }
 
 // warnRules logs rules that name no tool, each once. The caller holds mu.
-func (ms *menus) warnRules(log *slog.Logger, faults []Fault) {
+func (ms *menus) warnRules(log *slog.Logger, faults []config.Fault) {
 	for _, f := range faults {
 		if !ms.warned[f.Key] {
 			if ms.warned == nil {

@@ -147,7 +147,7 @@ func forwardHeader(host http.Header) http.Header {
 // arguments with secrets are blocked, or can't be checked, it stays here.
 func (g *Gateway) beside(ctx context.Context, c *interceptor.Call, u *upstream) (extra []byte, header http.Header) {
 	extra, header = c.Target.Extra, maps.Clone(c.Target.Header)
-	policy := g.cfg.scrubPolicy(u.key).Arguments
+	policy := g.cfg.ScrubPolicy(u.key).Arguments
 	if policy != interceptor.Redact && policy != interceptor.Block {
 		return extra, header
 	}

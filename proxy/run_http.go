@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/edge"
 )
 
@@ -19,20 +20,29 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	}
 	addr := ln.Addr()
 	if g.cfg.Secure() {
-		cert, err := g.cfg.certificate()
+		cert, err := g.cfg.Certificate()
 		if err != nil {
 			return errors.Join(fmt.Errorf("tls: %w", err), ln.Close())
 		}
 		// HTTP/1.1 only: the edge's limits on slow readers are limits on connections.
 		ln = tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
-	} else if g.cfg.exposed() {
+	} else if g.cfg.Exposed() {
 		g.log.Warn("other machines can reach this address, and tokens and results cross the network as plain text: set tls, or let a proxy that speaks TLS stand in front of a loopback address", "listen", g.cfg.Listen)
 	}
 	e := edge.NewHTTP(g, edge.HTTPOptions{
-		Log: g.log, MaxBody: maxMessage, AllowedHosts: g.cfg.AllowedHosts, AllowedOrigins: g.cfg.AllowedOrigins, Tokens: g.cfg.tokenList(),
+		Log: g.log, MaxBody: maxMessage, AllowedHosts: g.cfg.AllowedHosts, AllowedOrigins: g.cfg.AllowedOrigins, Tokens: tokens(g.cfg),
 		Ready: g.ready, CheckParams: g.checkParams,
 	})
 	ready(addr)
 	g.background(func() { g.warm(g.ctx) })
 	return edge.Serve(ctx, ln, e, e.Handler(), shutdownWait)
+}
+
+// tokens returns the principals of a valid configuration as the edge knows them.
+func tokens(c config.Config) (l edge.Tokens) {
+	for _, name := range c.PrincipalNames() {
+		digest, _ := c.Principals[name].Digest()
+		l = append(l, edge.Token{Principal: name, Digest: digest})
+	}
+	return l
 }

@@ -70,7 +70,7 @@ func (s *session) seat(u *upstream) *seat { return u.seat(s.Principal) }
 // anyone is a principal in whose name foldgate looks at upstreams of its own
 // accord: to tell whether it is ready, and what there is.
 func (g *Gateway) anyone() string {
-	if names := g.cfg.principalNames(); len(names) > 0 {
+	if names := g.cfg.PrincipalNames(); len(names) > 0 {
 		return names[0]
 	}
 	return edge.LocalPrincipal

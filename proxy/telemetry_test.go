@@ -77,7 +77,7 @@ func opened(t *testing.T, result string) string {
 func exported(t *testing.T, g *Gateway) map[string][2]string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := trace.Print(&out, filepath.Join(g.cfg.path(g.cfg.StateDir), "trace"), trace.Filter{}, trace.FormatOTLP); err != nil {
+	if err := trace.Print(&out, filepath.Join(g.cfg.Path(g.cfg.StateDir), "trace"), trace.Filter{}, trace.FormatOTLP); err != nil {
 		t.Fatal(err)
 	}
 	spans := map[string][2]string{}

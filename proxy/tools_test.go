@@ -13,6 +13,7 @@ import (
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/edge"
 )
 
@@ -58,7 +59,7 @@ func TestOwnToolsAreSmall(t *testing.T) {
 // goes on, and how to wait.
 func TestBatchThatTakesLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &Gateway{counter: counter(t), cfg: DefaultConfig()}
+		g := &Gateway{counter: counter(t), cfg: config.Default()}
 		b := &batch{g: g, handle: "res_x", done: make(chan struct{}), in: runQuestion{Steps: make([]runStep, 3)}, finished: 2}
 		fl := &inbound{ex: &edge.Exchange{}, s: &session{gw: g}}
 		start := time.Now()
@@ -141,7 +142,7 @@ func TestPagesKeepTheirSize(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg := DefaultConfig()
+		cfg := config.Default()
 		cfg.Budget.Scale = scale
 		g := &Gateway{counter: c, cfg: cfg}
 		for _, asked := range []int{1, 100, 350, 1000, 7000} {
@@ -177,6 +178,29 @@ func TestArgumentsAsTheSchemaSpellsThem(t *testing.T) {
 		got, _ := rawjson.GetString([]byte(r.tool(tc.tool, tc.args)), "structuredContent", "error", "message")
 		if !strings.HasPrefix(got, tc.want) {
 			t.Errorf("%s %s = %q, want %q", tc.tool, tc.args, got, tc.want)
+		}
+	}
+}
+
+// A result whose tool the configuration no longer shows can't be read; of a
+// batch every tool must be shown.
+func TestMayRead(t *testing.T) {
+	c := config.Default()
+	c.Upstreams["files"].Tools.Deny = []string{"grep"}
+	g := &Gateway{byKey: map[string]*upstream{"files": {key: "files", cfg: c.Upstreams["files"]}}}
+	for _, tc := range []struct {
+		server, tool string
+		ok           bool
+	}{
+		{"files", "read_file", true},
+		{"files", "grep", false},
+		{"gone", "read_file", false},
+		{"", "files/read_file", true},
+		{"", "files/read_file files/grep", false},
+		{"", "", true}, // a batch of which no call was made
+	} {
+		if err := g.mayRead(folding.StoredResult{Server: tc.server, Tool: tc.tool}); (err == nil) != tc.ok {
+			t.Errorf("mayRead(%s, %s) = %v, want ok %v", tc.server, tc.tool, err, tc.ok)
 		}
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -19,7 +20,7 @@ import (
 // upstream is one configured server: how to reach it, and what is known of it.
 type upstream struct {
 	key, prefix string
-	cfg         *UpstreamConfig
+	cfg         *config.Upstream
 	gw          *Gateway
 	log         *slog.Logger
 
@@ -38,8 +39,8 @@ const (
 	maxMessage = 64 << 20
 )
 
-func newUpstream(g *Gateway, key string, cfg *UpstreamConfig) *upstream {
-	return &upstream{key: key, prefix: cfg.prefix(key), cfg: cfg, gw: g, log: g.log.With("upstream", key)}
+func newUpstream(g *Gateway, key string, cfg *config.Upstream) *upstream {
+	return &upstream{key: key, prefix: cfg.NamePrefix(key), cfg: cfg, gw: g, log: g.log.With("upstream", key)}
 }
 
 // slot returns a supervised place for a link to u.
@@ -80,7 +81,7 @@ func (u *upstream) dial(ctx context.Context, initialize json.RawMessage, shared 
 		header.Set(k, v)
 	}
 	return u.gw.openLink(ctx, link.Config{
-		Name: u.key, Command: u.cfg.Command, Env: env, Dir: u.gw.cfg.path(u.cfg.Cwd), URL: u.cfg.URL, Headers: header,
+		Name: u.key, Command: u.cfg.Command, Env: env, Dir: u.gw.cfg.Path(u.cfg.Cwd), URL: u.cfg.URL, Headers: header,
 		Initialize: initialize, Shared: shared, Handle: handle, MaxMessage: maxMessage, Log: u.gw.log, Clean: scrubLog{s: u.gw.scrubber}.text,
 	})
 }

@@ -17,8 +17,8 @@ func (g *Gateway) openFlows() error {
 	if len(g.cfg.Workflows) == 0 {
 		return nil
 	}
-	f, _ := g.cfg.compileFlows() // New has validated it
-	store, err := workflow.OpenStore(filepath.Join(g.cfg.path(g.cfg.StateDir), "workflows.db"))
+	f := newFlows(g.cfg)
+	store, err := workflow.OpenStore(filepath.Join(g.cfg.StatePath(), "workflows.db"))
 	if err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/edge"
 )
 
@@ -44,7 +45,7 @@ func completions(t *testing.T, g *Gateway) (reasons []string) {
 // A workflow that nobody uses ends when its time is over, without a call that
 // would notice, and at the start of a process that finds it expired.
 func TestWorkflowsExpireByThemselves(t *testing.T) {
-	cfg := flowConfig(func(w *WorkflowConfig) { w.TTL = time.Hour })
+	cfg := flowConfig(func(w *config.Workflow) { w.TTL = time.Hour })
 	cfg.StateDir = t.TempDir()
 	const many = 70 // more than one sweep takes
 	start := func(t *testing.T) *Gateway {

@@ -9,6 +9,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // injectFlow gives a tool that a rule names the parameter for the handle, and
@@ -117,7 +118,7 @@ func (g *Gateway) openerOf(rule *workflow.Rule) string {
 
 // unmatched says which rules name a tool that hosts do not see, as far as the
 // upstreams could be asked, and which tools can't take the handle.
-func (g *Gateway) unmatched(m *menu) (faults []Fault) {
+func (g *Gateway) unmatched(m *menu) (faults []config.Fault) {
 	if g.flows == nil {
 		return nil
 	}
@@ -129,8 +130,8 @@ func (g *Gateway) unmatched(m *menu) (faults []Fault) {
 		e, ok := m.entries[shownName(u.prefix, r.Tool)]
 		if !ok || e.up != u || e.flow == nil {
 			key := fmt.Sprintf("workflows[%d].%s.tool", spec, r.At)
-			faults = append(faults, Fault{Key: key, Line: g.cfg.lines[key], Msg: fmt.Sprintf("upstream %s shows no tool %q: correct the name, or allow the tool", r.Server, r.Tool)})
+			faults = append(faults, config.Fault{Key: key, Msg: fmt.Sprintf("upstream %s shows no tool %q: correct the name, or allow the tool", r.Server, r.Tool)})
 		}
 	})
-	return faults
+	return g.cfg.Locate(faults)
 }

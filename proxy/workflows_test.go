@@ -7,58 +7,25 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // flowConfig is a workflow over the tools up.find and up.use.
-func flowConfig(change func(*WorkflowConfig)) Config {
-	c := DefaultConfig()
-	c.Upstreams, c.order = map[string]*UpstreamConfig{"up": {URL: "http://127.0.0.1:1/mcp"}, "up.down": {URL: "http://127.0.0.1:1/mcp"}}, nil
-	w := WorkflowConfig{Name: "w", Open: []WorkflowToolConfig{{Tool: "up.find"}}, Link: []WorkflowToolConfig{{Tool: "up.use"}}}
+func flowConfig(change func(*config.Workflow)) config.Config {
+	c := config.Default()
+	c.Upstreams = map[string]*config.Upstream{"up": {URL: "http://127.0.0.1:1/mcp"}, "up.down": {URL: "http://127.0.0.1:1/mcp"}}
+	w := config.Workflow{Name: "w", Open: []config.WorkflowTool{{Tool: "up.find"}}, Link: []config.WorkflowTool{{Tool: "up.use"}}}
 	if change != nil {
 		change(&w)
 	}
-	c.Workflows = []WorkflowConfig{w}
+	c.Workflows = []config.Workflow{w}
 	return c
-}
-
-func TestWorkflowConfigFaults(t *testing.T) {
-	for want, change := range map[string]func(*WorkflowConfig){
-		"":                               func(*WorkflowConfig) {},
-		"workflows[0].name":              func(w *WorkflowConfig) { w.Name = "" },
-		"workflows[0].ttl":               func(w *WorkflowConfig) { w.TTL = time.Second },
-		"workflows[0].on_unknown":        func(w *WorkflowConfig) { w.OnUnknown = "mint" },
-		"workflows[0].foreign_ids":       func(w *WorkflowConfig) { w.ForeignIDs = "yes" },
-		"workflows[0].session_open":      func(w *WorkflowConfig) { w.SessionOpen = "first" },
-		"workflows[0].inject.argument":   func(w *WorkflowConfig) { w.Inject.Argument = "branch_id" },
-		"workflows[0].inject.result[0]":  func(w *WorkflowConfig) { w.Inject.Result = []string{"everywhere"} },
-		"workflows[0].fallback":          func(w *WorkflowConfig) { w.Fallback = []string{"luck"} },
-		"workflows[0].link[0].tool":      func(w *WorkflowConfig) { w.Link[0].Tool = "down.use" },
-		"workflows[0].link[0].join.ids":  func(w *WorkflowConfig) { w.Link[0].Join = map[string]string{"ids": "$.arguments.id"} },
-		"workflows[0].open[0].capture.x": func(w *WorkflowConfig) { w.Open[0].Capture = map[string]string{"x": "x"} },
-	} {
-		faults := flowConfig(change).Validate()
-		if want == "" && len(faults) > 0 || want != "" && (len(faults) != 1 || faults[0].Key != want) {
-			t.Errorf("faults = %v, want one at %q", faults, want)
-		}
-	}
-}
-
-func TestSplitTool(t *testing.T) {
-	c := flowConfig(nil)
-	for in, want := range map[string]string{"up.find": "up find", "up.down.find": "up.down find", "up.a.b": "up a.b", "find": " find", "up.": " up.", "": " "} {
-		if server, tool, ok := c.splitTool(in); server+" "+tool != want || ok != (server != "") {
-			t.Errorf("splitTool(%q) = %q, %q, %t, want %s", in, server, tool, ok, want)
-		}
-	}
 }
 
 // What a tool shows of the handle depends on its schemas, and on nothing else.
 func TestInjectFlow(t *testing.T) {
 	c := flowConfig(nil)
-	f, faults := c.compileFlows()
-	if len(faults) > 0 {
-		t.Fatal(faults)
-	}
+	f := newFlows(c)
 	u := &upstream{key: "up", prefix: "up"}
 	g := &Gateway{cfg: c, flows: f, byKey: map[string]*upstream{"up": u}}
 	const in = `"context_id":{"type":"string","description":"Handle returned by up__find; pass the same value here to continue that workflow. Handles expire after 7 days without use."}`

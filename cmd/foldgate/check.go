@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/proxy"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 func newCheck(a *app) *cobra.Command {
@@ -30,7 +31,7 @@ shows. It changes nothing: no state directory is written.`,
 			if wait <= 0 {
 				return usageError{fmt.Errorf("--wait: %s is no time to wait; use one such as 30s", wait)}
 			}
-			cfg, err := proxy.Find(a.config)
+			cfg, err := config.Find(a.config)
 			if err != nil {
 				return err
 			}

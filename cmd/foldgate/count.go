@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/budget"
-	"github.com/foldgate/foldgate/proxy"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 func newCount(a *app) *cobra.Command {
@@ -22,7 +22,7 @@ Prints one line of JSON: {"tokens":N,"bytes":N,"encoding":"o200k_base"}.`,
 		Example: "  foldgate count README.md\n  git diff | foldgate count",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := proxy.Find(a.config)
+			cfg, err := config.Find(a.config)
 			if err != nil {
 				return err
 			}

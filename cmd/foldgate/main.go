@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
-	"github.com/foldgate/foldgate/proxy"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // Exit codes.
@@ -55,8 +55,8 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 		fmt.Fprintf(errOut, "foldgate: %v\n", err)
 	}
 	var usage usageError
-	var config *proxy.ConfigError
-	if errors.As(err, &usage) || errors.As(err, &config) || strings.HasPrefix(err.Error(), "unknown command") {
+	var faulty *config.Error
+	if errors.As(err, &usage) || errors.As(err, &faulty) || strings.HasPrefix(err.Error(), "unknown command") {
 		return exitUsage
 	}
 	return exitFailed

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/proxy"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 func newRun(a *app) *cobra.Command {
@@ -34,7 +35,7 @@ upstream servers and their children end with it.`,
   claude mcp add foldgate -- foldgate run --config /path/to/foldgate.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := proxy.Find(a.config)
+			cfg, err := config.Find(a.config)
 			if err != nil {
 				return err
 			}
@@ -52,7 +53,7 @@ upstream servers and their children end with it.`,
 const closeWait = 40 * time.Second
 
 // serve runs a gateway until ctx is done or its host leaves.
-func (a *app) serve(ctx context.Context, cfg proxy.Config, in io.Reader, out, errOut io.Writer) (err error) {
+func (a *app) serve(ctx context.Context, cfg config.Config, in io.Reader, out, errOut io.Writer) (err error) {
 	collectLess()
 	log, done, err := a.logger(errOut)
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
-	"github.com/foldgate/foldgate/proxy"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 func newScrub(a *app) *cobra.Command {
@@ -21,7 +21,7 @@ text can't be examined to its end, nothing is written and the exit code is 1.`,
 		Example: "  foldgate scrub .env\n  kubectl get secrets -o yaml | foldgate scrub",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := proxy.Find(a.config)
+			cfg, err := config.Find(a.config)
 			if err != nil {
 				return err
 			}

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
-	"github.com/foldgate/foldgate/proxy"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 func newStats(a *app) *cobra.Command {
@@ -39,7 +39,7 @@ is not in the sums.`,
 			if top < 0 {
 				return usageError{fmt.Errorf("--top: %d is negative", top)}
 			}
-			cfg, err := proxy.Find(a.config)
+			cfg, err := config.Find(a.config)
 			if err != nil {
 				return err
 			}
@@ -131,7 +131,7 @@ func sumUp(stateDir string, filter trace.Filter) (*savings, error) {
 	}
 	found := false
 	for n := 1; ; n++ {
-		dir := filepath.Join(proxy.InstanceDir(stateDir, n), "trace")
+		dir := filepath.Join(config.InstanceDir(stateDir, n), "trace")
 		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
 			break
 		}

@@ -15,7 +15,7 @@ import (
 	collecttrace "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
 
-	"github.com/foldgate/foldgate/proxy"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // clearOTEL takes the variables of the test's own environment away.
@@ -115,7 +115,7 @@ func TestExportOverGRPC(t *testing.T) {
 	})
 	t.Setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://"+ln.Addr().String())
 	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
-	cfg := proxy.DefaultConfig()
+	cfg := config.Default()
 	cfg.StateDir, cfg.Dir = t.TempDir(), t.TempDir()
 	var out strings.Builder
 	in := strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"ping"}` + "\n")

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
-	"github.com/foldgate/foldgate/proxy"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // traceFlags are what all trace commands share.
@@ -119,12 +119,12 @@ func (t *traceFlags) directory(cmd *cobra.Command) (string, error) {
 	}
 	dir := t.dir
 	if dir == "" {
-		cfg, err := proxy.Find(t.app.config)
+		cfg, err := config.Find(t.app.config)
 		if err != nil {
 			return "", err
 		}
-		dir = filepath.Join(proxy.InstanceDir(cfg.StatePath(), t.instance), "trace")
-		if _, err := os.Stat(filepath.Join(proxy.InstanceDir(cfg.StatePath(), 2), "trace")); err == nil && !cmd.Flags().Changed("instance") {
+		dir = filepath.Join(config.InstanceDir(cfg.StatePath(), t.instance), "trace")
+		if _, err := os.Stat(filepath.Join(config.InstanceDir(cfg.StatePath(), 2), "trace")); err == nil && !cmd.Flags().Changed("instance") {
 			fmt.Fprintln(cmd.ErrOrStderr(), "foldgate: several gateways have run at once on this configuration; this is the trace of the first, --instance 2 has that of the next")
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
-	"github.com/foldgate/foldgate/proxy"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 func (t *traceFlags) verify() *cobra.Command {
@@ -80,7 +80,7 @@ func parseAnchor(s string) (a trace.Anchor, err error) {
 
 // detector returns what finds the rules of secrets in a record's line.
 func (t *traceFlags) detector(ctx context.Context) (func([]byte) []string, error) {
-	cfg, err := proxy.Find(t.app.config)
+	cfg, err := config.Find(t.app.config)
 	if err != nil {
 		return nil, err
 	}

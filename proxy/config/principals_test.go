@@ -1,4 +1,4 @@
-package proxy
+package config
 
 import (
 	"crypto/sha256"
@@ -66,7 +66,7 @@ func TestPrincipalFaults(t *testing.T) {
 
 // A token in the configuration can't be printed by accident.
 func TestSecretIsNotPrinted(t *testing.T) {
-	c := Config{Principals: map[string]*PrincipalConfig{"a": {Token: "0123456789abcdef"}}}
+	c := Config{Principals: map[string]*Principal{"a": {Token: "0123456789abcdef"}}}
 	asJSON, err := json.Marshal(c.Principals)
 	if err != nil {
 		t.Fatal(err)
@@ -78,19 +78,7 @@ func TestSecretIsNotPrinted(t *testing.T) {
 			t.Errorf("printed: %s", out)
 		}
 	}
-	if diff := cmp.Diff([]string{"0123456789abcdef"}, c.tokens()); diff != "" {
+	if diff := cmp.Diff([]string{"0123456789abcdef"}, c.Tokens()); diff != "" {
 		t.Errorf("tokens() (-want +got):\n%s", diff)
-	}
-}
-
-func TestTokenOwner(t *testing.T) {
-	digest := sha256.Sum256([]byte("token-of-ci-0123"))
-	c := Config{Principals: map[string]*PrincipalConfig{
-		"alice": {Token: "token-of-alice-01"}, "ci": {TokenSHA256: strings.ToUpper(hex.EncodeToString(digest[:]))},
-	}}
-	for token, want := range map[string]string{"token-of-alice-01": "alice", "token-of-ci-0123": "ci", "token-of-alice-0": "", "": "", "TOKEN-OF-ALICE-01": "", hex.EncodeToString(digest[:]): ""} {
-		if got, ok := c.tokenList().Owner(token); got != want || ok != (want != "") {
-			t.Errorf("owner(%q) = %q, %t, want %q", token, got, ok, want)
-		}
 	}
 }

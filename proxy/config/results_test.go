@@ -1,4 +1,4 @@
-package proxy
+package config
 
 import (
 	"strings"
@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 )
 
@@ -28,11 +27,11 @@ results:
 		"files__read_file": {Off: true},
 		"files__read_blob": {Threshold: 7},
 	} {
-		if d := cmp.Diff(want, c.Results.rule(name)); d != "" {
+		if d := cmp.Diff(want, c.Results.Rule(name)); d != "" {
 			t.Errorf("rule(%s) (-want +got):\n%s", name, d)
 		}
 	}
-	if d := cmp.Diff(interceptor.FoldRule{}, defaultResults().rule("any__tool")); d != "" {
+	if d := cmp.Diff(interceptor.FoldRule{}, defaultResults().Rule("any__tool")); d != "" {
 		t.Errorf("without rules (-want +got):\n%s", d)
 	}
 }
@@ -60,45 +59,22 @@ func TestResultsFaults(t *testing.T) {
 	}
 }
 
-// A result whose tool the configuration no longer shows can't be read; of a
-// batch every tool must be shown.
-func TestMayRead(t *testing.T) {
-	c := DefaultConfig()
-	c.Upstreams["files"].Tools.Deny = []string{"grep"}
-	g := &Gateway{byKey: map[string]*upstream{"files": {key: "files", cfg: c.Upstreams["files"]}}}
-	for _, tc := range []struct {
-		server, tool string
-		ok           bool
-	}{
-		{"files", "read_file", true},
-		{"files", "grep", false},
-		{"gone", "read_file", false},
-		{"", "files/read_file", true},
-		{"", "files/read_file files/grep", false},
-		{"", "", true}, // a batch of which no call was made
-	} {
-		if err := g.mayRead(folding.StoredResult{Server: tc.server, Tool: tc.tool}); (err == nil) != tc.ok {
-			t.Errorf("mayRead(%s, %s) = %v, want ok %v", tc.server, tc.tool, err, tc.ok)
-		}
-	}
-}
-
 // The name of a tool is no path: a server does not get it past a glob with a slash.
 func TestGlobsOnNamesWithSlashes(t *testing.T) {
 	const name = "files/delete/all"
 	for _, glob := range []string{"*", "**", "*delete*", "files/*", "files/*/a?l", "files?delete*", "files[/]delete/all", `files\/delete/*`, "{files,x}/*"} {
-		if (ToolsConfig{Deny: []string{glob}}).shows(name) {
+		if (Tools{Deny: []string{glob}}).Shows(name) {
 			t.Errorf("deny %q shows %s", glob, name)
 		}
-		if !(RunConfig{Allow: []string{glob}}).allows(name) {
+		if !(Run{Allow: []string{glob}}).Allows(name) {
 			t.Errorf("allow %q does not allow %s", glob, name)
 		}
-		if !(ResultsConfig{Tools: map[string]FoldRuleConfig{glob: {Fold: "off"}}}).rule(name).Off {
+		if !(Results{Tools: map[string]FoldRule{glob: {Fold: "off"}}}).Rule(name).Off {
 			t.Errorf("the rule of %q is not for %s", glob, name)
 		}
 	}
 	for _, glob := range []string{"delete*", "files/", "files/delete", "files*x", "f/*"} {
-		if !(ToolsConfig{Deny: []string{glob}}).shows(name) {
+		if !(Tools{Deny: []string{glob}}).Shows(name) {
 			t.Errorf("deny %q hides %s", glob, name)
 		}
 	}

@@ -1,4 +1,4 @@
-package proxy
+package config
 
 import (
 	"errors"
@@ -14,15 +14,15 @@ import (
 	"github.com/goccy/go-yaml/parser"
 )
 
-// ConfigError is a configuration that can't be used, with every fault found.
-type ConfigError struct {
+// Error is a configuration that can't be used, with every fault found.
+type Error struct {
 	// File is the path as given, or "the built-in configuration".
 	File   string
 	Faults []Fault
 }
 
 // Error lists the faults, a line each, behind the file's name.
-func (e *ConfigError) Error() string {
+func (e *Error) Error() string {
 	lines := make([]string, len(e.Faults))
 	for i, f := range e.Faults {
 		lines[i] = e.File + ": " + f.Error()
@@ -44,19 +44,19 @@ func Find(file string) (Config, error) {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return Config{}, err
 	}
-	c := DefaultConfig()
+	c := Default()
 	dir, err := os.Getwd()
 	c.Dir = dir
 	return c, err
 }
 
 // Load reads a YAML file over the defaults. Unknown keys, duplicate keys,
-// unset ${VARIABLES} and impossible values are faults of a [*ConfigError],
+// unset ${VARIABLES} and impossible values are faults of a [*Error],
 // each with its key and line.
 func Load(file string) (Config, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return Config{}, &ConfigError{File: file, Faults: []Fault{{Msg: unread(err)}}}
+		return Config{}, &Error{File: file, Faults: []Fault{{Msg: unread(err)}}}
 	}
 	c, faults := parseConfig(data, os.LookupEnv)
 	abs, err := filepath.Abs(file)
@@ -65,10 +65,10 @@ func Load(file string) (Config, error) {
 	}
 	c.Dir = filepath.Dir(abs)
 	if len(faults) == 0 {
-		faults = c.located(c.missing())
+		faults = c.Locate(c.missing())
 	}
 	if len(faults) > 0 {
-		return c, &ConfigError{File: file, Faults: faults}
+		return c, &Error{File: file, Faults: faults}
 	}
 	return c, nil
 }
@@ -87,7 +87,7 @@ func unread(err error) string {
 
 // parseConfig decodes and checks one file's text.
 func parseConfig(data []byte, env func(string) (string, bool)) (c Config, faults []Fault) {
-	c = DefaultConfig()
+	c = Default()
 	defer func() { // the YAML library gives up on some malformed files this way
 		if p := recover(); p != nil {
 			faults = []Fault{{Key: "syntax", Msg: fmt.Sprintf("malformed YAML: %v", p)}}
@@ -128,11 +128,11 @@ func parseConfig(data []byte, env func(string) (string, bool)) (c Config, faults
 		c.order = mappingKeys(body, "upstreams")
 	}
 	c.lines = lines
-	return c, c.located(c.Validate())
+	return c, c.Locate(c.Validate())
 }
 
-// located adds to each fault the line of its key, or of the nearest key above.
-func (c Config) located(faults []Fault) []Fault {
+// Locate adds to each fault the line of its key, or of the nearest key above.
+func (c Config) Locate(faults []Fault) []Fault {
 	for i := range faults {
 		for key := faults[i].Key; key != "" && faults[i].Line == 0; key = parentKey(key) {
 			faults[i].Line = c.lines[key]
@@ -146,7 +146,7 @@ func (c Config) located(faults []Fault) []Fault {
 // typing error is told at once and not when the agent needs the tool.
 func (c Config) missing() (faults []Fault) {
 	if c.Secure() {
-		if _, err := c.certificate(); err != nil {
+		if _, err := c.Certificate(); err != nil {
 			faults = append(faults, Fault{Key: "tls", Msg: err.Error()})
 		}
 	}
@@ -155,16 +155,16 @@ func (c Config) missing() (faults []Fault) {
 			faults = append(faults, Fault{Key: "scrub.rules", Msg: fmt.Sprintf("%q: %s", c.RulesFile(), unread(err))})
 		}
 	}
-	for _, key := range c.keys() {
+	for _, key := range c.UpstreamKeys() {
 		u, at := c.Upstreams[key], "upstreams."+key
 		for i, root := range u.Roots {
-			if info, err := os.Stat(c.path(root)); err != nil || !info.IsDir() {
-				faults = append(faults, Fault{Key: fmt.Sprintf("%s.roots[%d]", at, i), Msg: fmt.Sprintf("%q is not a directory", c.path(root))})
+			if info, err := os.Stat(c.Path(root)); err != nil || !info.IsDir() {
+				faults = append(faults, Fault{Key: fmt.Sprintf("%s.roots[%d]", at, i), Msg: fmt.Sprintf("%q is not a directory", c.Path(root))})
 			}
 		}
 		if u.Cwd != "" {
-			if info, err := os.Stat(c.path(u.Cwd)); err != nil || !info.IsDir() {
-				faults = append(faults, Fault{Key: at + ".cwd", Msg: fmt.Sprintf("%q is not a directory", c.path(u.Cwd))})
+			if info, err := os.Stat(c.Path(u.Cwd)); err != nil || !info.IsDir() {
+				faults = append(faults, Fault{Key: at + ".cwd", Msg: fmt.Sprintf("%q is not a directory", c.Path(u.Cwd))})
 			}
 		}
 		if len(u.Command) == 0 {
@@ -172,11 +172,26 @@ func (c Config) missing() (faults []Fault) {
 		}
 		program := u.Command[0]
 		if u.Cwd != "" && strings.ContainsRune(program, filepath.Separator) && !filepath.IsAbs(program) {
-			program = filepath.Join(c.path(u.Cwd), program) // relative to where it will run
+			program = filepath.Join(c.Path(u.Cwd), program) // relative to where it will run
 		}
 		if _, err := exec.LookPath(program); err != nil {
 			faults = append(faults, Fault{Key: at + ".command", Msg: fmt.Sprintf("%q can't be run: %v; install it, or name its path", u.Command[0], errors.Unwrap(err))})
 		}
 	}
 	return faults
+}
+
+// StatePath returns the state directory as an absolute path.
+func (c Config) StatePath() string { return c.Path(c.StateDir) }
+
+// RulesFile returns the path of the user's own scrubbing rules, "" for none.
+func (c Config) RulesFile() string { return c.Path(c.Scrub.Rules) }
+
+// InstanceDir returns the state directory of the n-th process, from 1, that
+// runs on the same configuration at the same time.
+func InstanceDir(stateDir string, n int) string {
+	if n == 1 {
+		return stateDir
+	}
+	return filepath.Join(stateDir, fmt.Sprintf("instance-%d", n))
 }

@@ -1,21 +1,17 @@
-package proxy
+package config
 
 import (
-	"context"
-	"encoding/json"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/bmatcuk/doublestar/v4"
 
-	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 )
 
-// ResultsConfig is about results too large for their place; see
+// Results is about results too large for their place; see
 // docs/results.md.
-type ResultsConfig struct {
+type Results struct {
 	// MainThreshold is the largest result delivered whole in main, in tokens.
 	MainThreshold int `yaml:"main_threshold"`
 	// BranchFraction is the part of its budget that one result may take of a
@@ -29,11 +25,11 @@ type ResultsConfig struct {
 	TTLHours int `yaml:"ttl_hours"`
 	// Tools are rules for single tools, by glob on the names that hosts see.
 	// Of several that fit the longest glob counts.
-	Tools map[string]FoldRuleConfig `yaml:"tools"`
+	Tools map[string]FoldRule `yaml:"tools"`
 }
 
-// FoldRuleConfig is the policy for the results of some tools.
-type FoldRuleConfig struct {
+// FoldRule is the policy for the results of some tools.
+type FoldRule struct {
 	// Fold is on or off; empty means on.
 	Fold string `yaml:"fold"`
 	// Threshold replaces main_threshold and branch_fraction, in tokens; 0
@@ -41,14 +37,14 @@ type FoldRuleConfig struct {
 	Threshold int `yaml:"threshold"`
 }
 
-func defaultResults() ResultsConfig {
-	return ResultsConfig{
+func defaultResults() Results {
+	return Results{
 		MainThreshold: 8000, BranchFraction: 0.125, PreviewTokens: 400, QuotaMB: 256, TTLHours: 24,
-		Tools: map[string]FoldRuleConfig{},
+		Tools: map[string]FoldRule{},
 	}
 }
 
-func (r ResultsConfig) validate(bad func(string, string, ...any), oneOf func(string, string, ...string)) {
+func (r Results) validate(bad func(string, string, ...any), oneOf func(string, string, ...string)) {
 	if r.MainThreshold < 1 {
 		bad("results.main_threshold", "%d is not positive; to fold nothing use tools: {\"**\": {fold: off}}", r.MainThreshold)
 	}
@@ -78,11 +74,11 @@ func (r ResultsConfig) validate(bad func(string, string, ...any), oneOf func(str
 	}
 }
 
-// rule returns what applies to the tool that hosts see as name.
-func (r ResultsConfig) rule(name string) interceptor.FoldRule {
+// Rule returns what applies to the tool that hosts see as name.
+func (r Results) Rule(name string) interceptor.FoldRule {
 	best, found := "", false
 	for glob := range r.Tools {
-		if fits(glob, name) && (!found || len(glob) > len(best) || (len(glob) == len(best) && glob < best)) {
+		if MatchTool(glob, name) && (!found || len(glob) > len(best) || (len(glob) == len(best) && glob < best)) {
 			best, found = glob, true
 		}
 	}
@@ -90,31 +86,8 @@ func (r ResultsConfig) rule(name string) interceptor.FoldRule {
 	return interceptor.FoldRule{Off: found && t.Fold == "off", Threshold: t.Threshold}
 }
 
-// limits returns what the store of results is opened with.
-func (r ResultsConfig) limits() folding.ResultsConfig {
-	return folding.ResultsConfig{Quota: int64(r.QuotaMB) << 20, TTL: time.Duration(r.TTLHours) * time.Hour}
-}
-
-// foldPolicy is the policy for the chain.
-func (g *Gateway) foldPolicy() interceptor.FoldPolicy {
-	r := g.cfg.Results
-	return interceptor.FoldPolicy{
-		MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens,
-		Clean: func(ctx context.Context, raw json.RawMessage) (json.RawMessage, error) {
-			clean, _, err := g.scrubber.JSON(ctx, raw)
-			return clean, err
-		},
-		Rule: func(server, tool string) interceptor.FoldRule {
-			if u := g.byKey[server]; u != nil {
-				tool = shownName(u.prefix, tool)
-			}
-			return r.rule(tool)
-		},
-	}
-}
-
-// RunConfig limits branch_run.
-type RunConfig struct {
+// Run limits branch_run.
+type Run struct {
 	// Allow are globs on the names that hosts see: tools that a batch may call
 	// although they do not say that they only read.
 	Allow []string `yaml:"allow"`
@@ -122,7 +95,7 @@ type RunConfig struct {
 	MaxCalls int `yaml:"max_calls"`
 }
 
-func (r RunConfig) validate(bad func(string, string, ...any)) {
+func (r Run) validate(bad func(string, string, ...any)) {
 	for _, glob := range r.Allow {
 		if !doublestar.ValidatePattern(glob) {
 			bad("run.allow", "%q is not a valid glob", glob)
@@ -133,7 +106,7 @@ func (r RunConfig) validate(bad func(string, string, ...any)) {
 	}
 }
 
-// allows reports whether the configuration names a tool for batches.
-func (r RunConfig) allows(shown string) bool {
-	return fitsAny(r.Allow, shown)
+// Allows reports whether the configuration names a tool for batches.
+func (r Run) Allows(shown string) bool {
+	return matchesAny(r.Allow, shown)
 }

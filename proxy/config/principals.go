@@ -1,4 +1,4 @@
-package proxy
+package config
 
 import (
 	"crypto/sha256"
@@ -13,13 +13,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-
-	"github.com/foldgate/foldgate/proxy/edge"
 )
 
-// PrincipalConfig is somebody who may use the HTTP edge: exactly one of Token
+// Principal is somebody who may use the HTTP edge: exactly one of Token
 // and TokenSHA256 is set.
-type PrincipalConfig struct {
+type Principal struct {
 	// Token is the bearer token that the hosts of this principal send.
 	Token Secret `yaml:"token"`
 	// TokenSHA256 is the SHA-256 of the token in hexadecimal digits.
@@ -41,9 +39,9 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue("[secret]") }
 // MarshalText implements encoding.TextMarshaler.
 func (s Secret) MarshalText() ([]byte, error) { return []byte("[secret]"), nil }
 
-// TLSConfig names the PEM files of the HTTP edge's certificate chain and key.
+// TLS names the PEM files of the HTTP edge's certificate chain and key.
 // Both or none are set.
-type TLSConfig struct {
+type TLS struct {
 	Cert string `yaml:"cert"`
 	Key  string `yaml:"key"`
 }
@@ -59,12 +57,12 @@ var (
 	tokenForm     = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`) // RFC 6750, b64token
 )
 
-// principalNames returns the names of the configured principals, sorted.
-func (c Config) principalNames() []string { return slices.Sorted(maps.Keys(c.Principals)) }
+// PrincipalNames returns the names of the configured principals, sorted.
+func (c Config) PrincipalNames() []string { return slices.Sorted(maps.Keys(c.Principals)) }
 
-// digest is the SHA-256 of the principal's token; ok is false where the
+// Digest is the SHA-256 of the principal's token; ok is false where the
 // configuration has none that can be used.
-func (p *PrincipalConfig) digest() (sum [sha256.Size]byte, ok bool) {
+func (p *Principal) Digest() (sum [sha256.Size]byte, ok bool) {
 	if p.Token != "" {
 		return sha256.Sum256([]byte(p.Token)), true
 	}
@@ -72,8 +70,8 @@ func (p *PrincipalConfig) digest() (sum [sha256.Size]byte, ok bool) {
 	return sum, err == nil && copy(sum[:], raw) == sha256.Size && len(raw) == sha256.Size
 }
 
-// tokens returns the tokens that are known as they are.
-func (c Config) tokens() (tokens []string) {
+// Tokens returns the tokens that are known as they are.
+func (c Config) Tokens() (tokens []string) {
 	for _, p := range c.Principals {
 		if p.Token != "" {
 			tokens = append(tokens, string(p.Token))
@@ -86,7 +84,7 @@ func (c Config) tokens() (tokens []string) {
 // validatePrincipals never puts a token, or a part of one, into a fault.
 func (c Config) validatePrincipals(bad func(string, string, ...any)) {
 	owner := map[[sha256.Size]byte]string{}
-	for _, name := range c.principalNames() {
+	for _, name := range c.PrincipalNames() {
 		p, at := c.Principals[name], "principals."+name
 		if !principalName.MatchString(name) {
 			bad(at, "the name must be 1 to 64 letters, digits, '_', '-', '.' or '@'")
@@ -99,7 +97,7 @@ func (c Config) validatePrincipals(bad func(string, string, ...any)) {
 			bad(at, "has both token and token_sha256: give it one of them")
 			continue
 		}
-		sum, ok := p.digest()
+		sum, ok := p.Digest()
 		switch n := len(p.Token); {
 		case !ok:
 			bad(at+".token_sha256", "is not 64 hexadecimal digits; `printf %%s \"$TOKEN\" | sha256sum` prints them")
@@ -123,7 +121,7 @@ func (c Config) validateListen(bad func(string, string, ...any)) {
 		bad("tls", "needs both cert and key, and has one of them")
 	}
 	for i, h := range c.AllowedHosts {
-		if h == "" || strings.ContainsAny(h, "/ *") || edge.HostName(h) != strings.Trim(h, "[]") {
+		if h == "" || strings.ContainsAny(h, "/ *") || hasPort(h) {
 			bad(fmt.Sprintf("allowed_hosts[%d]", i), "%q is not a host name: give each in full, without scheme and port", h)
 		}
 	}
@@ -144,13 +142,20 @@ func (c Config) validateListen(bad func(string, string, ...any)) {
 	if _, err := net.LookupPort("tcp", port); err != nil {
 		bad("listen", "%q has no valid port", c.Listen)
 	}
-	if c.exposed() && len(c.Principals) == 0 {
+	if c.Exposed() && len(c.Principals) == 0 {
 		bad("listen", "%q is not a loopback address, and without principals everybody who reaches it could use your servers; give hosts tokens under principals, or use 127.0.0.1:%s", c.Listen, port)
 	}
 }
 
-// exposed reports whether other machines can reach the HTTP edge.
-func (c Config) exposed() bool {
+// hasPort reports whether a host name is followed by a port. An IPv6 address has colons of
+// its own.
+func hasPort(host string) bool {
+	_, _, err := net.SplitHostPort(host)
+	return err == nil
+}
+
+// Exposed reports whether other machines can reach the HTTP edge.
+func (c Config) Exposed() bool {
 	host, _, err := net.SplitHostPort(c.Listen)
 	if c.Listen == "" || err != nil || host == "localhost" {
 		return false
@@ -162,20 +167,9 @@ func (c Config) exposed() bool {
 // Secure reports whether the HTTP edge speaks TLS.
 func (c Config) Secure() bool { return c.TLS.Cert != "" }
 
-// tokenList returns the principals of a valid configuration, as the edge knows
-// them.
-func (c Config) tokenList() edge.Tokens {
-	var l edge.Tokens
-	for _, name := range c.principalNames() {
-		sum, _ := c.Principals[name].digest()
-		l = append(l, edge.Token{Principal: name, Digest: sum})
-	}
-	return l
-}
-
-// certificate loads what the HTTP edge shows of itself.
-func (c Config) certificate() (tls.Certificate, error) {
-	cert, err := tls.LoadX509KeyPair(c.path(c.TLS.Cert), c.path(c.TLS.Key))
+// Certificate loads what the HTTP edge shows of itself.
+func (c Config) Certificate() (tls.Certificate, error) {
+	cert, err := tls.LoadX509KeyPair(c.Path(c.TLS.Cert), c.Path(c.TLS.Key))
 	if err != nil {
 		return cert, fmt.Errorf("certificate %s with key %s: %w", c.TLS.Cert, c.TLS.Key, err)
 	}

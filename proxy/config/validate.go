@@ -1,4 +1,4 @@
-package proxy
+package config
 
 import (
 	"fmt"
@@ -93,13 +93,13 @@ func (c Config) Validate() []Fault {
 	if c.Trace.RetainFiles < 0 {
 		bad("trace.retain_files", "%d is negative (0 keeps all)", c.Trace.RetainFiles)
 	}
-	_, bads := c.compileFlows()
+	_, bads := c.WorkflowRules()
 	return append(faults, bads...)
 }
 
 func (c Config) validateUpstreams(bad func(string, string, ...any), oneOf func(string, string, ...string)) {
 	prefixes := map[string]string{}
-	for _, key := range c.keys() {
+	for _, key := range c.UpstreamKeys() {
 		u, at := c.Upstreams[key], "upstreams."+key
 		if !upstreamKey.MatchString(key) {
 			bad(at, "the key must be 1 to 64 letters, digits, '_', '-' or '.'")
@@ -118,7 +118,7 @@ func (c Config) validateUpstreams(bad func(string, string, ...any), oneOf func(s
 			bad(at, "needs exactly one of builtin, command and url, and has %d", kinds)
 		}
 		u.validateKind(at, bad)
-		prefix := u.prefix(key)
+		prefix := u.NamePrefix(key)
 		if !prefixForm.MatchString(prefix) {
 			bad(at+".prefix", "%q must be at most 48 letters, digits, '_', '-' or '.'", prefix)
 		}
@@ -139,7 +139,7 @@ func (c Config) validateUpstreams(bad func(string, string, ...any), oneOf func(s
 	}
 }
 
-func (u *UpstreamConfig) validateKind(at string, bad func(string, string, ...any)) {
+func (u *Upstream) validateKind(at string, bad func(string, string, ...any)) {
 	switch {
 	case u.Builtin != "" && u.Builtin != "files":
 		bad(at+".builtin", "%q is not a built-in server; the only one is \"files\"", u.Builtin)
@@ -170,7 +170,7 @@ func (u *UpstreamConfig) validateKind(at string, bad func(string, string, ...any
 	}
 }
 
-func (t ToolsConfig) validate(at string, bad func(string, string, ...any)) {
+func (t Tools) validate(at string, bad func(string, string, ...any)) {
 	for name, globs := range map[string][]string{"allow": t.Allow, "deny": t.Deny} {
 		for _, g := range globs {
 			if !doublestar.ValidatePattern(g) {

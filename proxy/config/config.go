@@ -1,4 +1,4 @@
-package proxy
+package config
 
 import (
 	"maps"
@@ -10,16 +10,16 @@ import (
 )
 
 // Config is the whole configuration, as read by [Load] or made by
-// [DefaultConfig]. config.example.yaml shows every key.
+// [Default]. config.example.yaml shows every key.
 type Config struct {
 	// Listen is the address of the HTTP edge, host:port; "" means stdio.
 	// Without principals only loopback addresses are accepted.
 	Listen string `yaml:"listen"`
 	// TLS makes the HTTP edge speak HTTPS.
-	TLS TLSConfig `yaml:"tls"`
+	TLS TLS `yaml:"tls"`
 	// Principals says who may use the HTTP edge, by name. Empty: everybody
 	// who reaches it, as "local", which is also who a host on stdio is.
-	Principals map[string]*PrincipalConfig `yaml:"principals"`
+	Principals map[string]*Principal `yaml:"principals"`
 	// AllowedHosts are names, beside the loopback ones, under which the HTTP edge
 	// answers, for a reverse proxy in front. If there are any, they are also the
 	// only ones on an address that other machines can reach.
@@ -31,17 +31,17 @@ type Config struct {
 	// to the configuration file.
 	StateDir string `yaml:"state_dir"`
 	// Upstreams are the servers behind foldgate, by key.
-	Upstreams   map[string]*UpstreamConfig `yaml:"upstreams"`
-	Attribution AttributionConfig          `yaml:"attribution"`
+	Upstreams   map[string]*Upstream `yaml:"upstreams"`
+	Attribution Attribution          `yaml:"attribution"`
 	// Folding holds the limits of branches; see docs/folding.md.
 	Folding folding.Config `yaml:"folding"`
-	Results ResultsConfig  `yaml:"results"`
-	Run     RunConfig      `yaml:"run"`
-	Budget  BudgetConfig   `yaml:"budget"`
-	Scrub   ScrubConfig    `yaml:"scrub"`
-	Trace   TraceConfig    `yaml:"trace"`
+	Results Results        `yaml:"results"`
+	Run     Run            `yaml:"run"`
+	Budget  Budget         `yaml:"budget"`
+	Scrub   Scrub          `yaml:"scrub"`
+	Trace   Trace          `yaml:"trace"`
 	// Workflows tie calls of several tools together; see docs/workflows.md.
-	Workflows []WorkflowConfig `yaml:"workflows"`
+	Workflows []Workflow `yaml:"workflows"`
 
 	// Dir is the directory that relative paths are relative to.
 	Dir string `yaml:"-"`
@@ -51,9 +51,9 @@ type Config struct {
 	lines map[string]int
 }
 
-// UpstreamConfig says how to reach one upstream: exactly one of Builtin,
+// Upstream says how to reach one upstream: exactly one of Builtin,
 // Command and URL is set.
-type UpstreamConfig struct {
+type Upstream struct {
 	// Builtin names a server inside foldgate; the only one is "files".
 	Builtin string `yaml:"builtin"`
 	// Roots are the directories that the files server may read.
@@ -73,30 +73,30 @@ type UpstreamConfig struct {
 	// between; unset means the upstream's key, "" means none.
 	Prefix *string `yaml:"prefix"`
 	// Tools says which tools are shown, by glob on the upstream's own names.
-	Tools ToolsConfig `yaml:"tools"`
+	Tools Tools `yaml:"tools"`
 	// TimeoutSeconds bounds one call; 0 means no limit of foldgate's own.
 	TimeoutSeconds int `yaml:"timeout_seconds"`
 	// ConnectSeconds bounds starting and initializing the upstream.
 	ConnectSeconds int `yaml:"connect_seconds"`
 	// Scrub overrides the policy for this upstream; empty fields inherit.
-	Scrub ScrubPolicyConfig `yaml:"scrub"`
+	Scrub ScrubPolicy `yaml:"scrub"`
 }
 
-// ToolsConfig filters tools by doublestar globs. Deny wins over Allow; an
+// Tools filters tools by doublestar globs. Deny wins over Allow; an
 // empty Allow allows all.
-type ToolsConfig struct {
+type Tools struct {
 	Allow []string `yaml:"allow"`
 	Deny  []string `yaml:"deny"`
 }
 
-// AttributionConfig: Implicit "legacy" puts a call without a handle into the
+// Attribution: Implicit "legacy" puts a call without a handle into the
 // one active leaf branch of its session or thread; "off" leaves it in main.
-type AttributionConfig struct {
+type Attribution struct {
 	Implicit string `yaml:"implicit"`
 }
 
-// BudgetConfig names the token counter.
-type BudgetConfig struct {
+// Budget names the token counter.
+type Budget struct {
 	// Encoding is an encoding or a model name.
 	Encoding string `yaml:"encoding"`
 	// Scale corrects counts for models whose tokenizer is not public.
@@ -105,15 +105,15 @@ type BudgetConfig struct {
 	ImageTokens int `yaml:"image_tokens"`
 }
 
-// ScrubPolicyConfig: Results is redact, block or off; Arguments is report,
+// ScrubPolicy: Results is redact, block or off; Arguments is report,
 // redact, block or off.
-type ScrubPolicyConfig struct {
+type ScrubPolicy struct {
 	Results   string `yaml:"results"`
 	Arguments string `yaml:"arguments"`
 }
 
-// ScrubConfig is the policy for all upstreams, and the engine's settings.
-type ScrubConfig struct {
+// Scrub is the policy for all upstreams, and the engine's settings.
+type Scrub struct {
 	Results   string `yaml:"results"`
 	Arguments string `yaml:"arguments"`
 	// Rules is a gitleaks TOML file with more rules.
@@ -122,8 +122,8 @@ type ScrubConfig struct {
 	TimeoutMS int `yaml:"timeout_ms"`
 }
 
-// TraceConfig is about the journal; see docs/trace.md.
-type TraceConfig struct {
+// Trace is about the journal; see docs/trace.md.
+type Trace struct {
 	// Payload is scrubbed or none.
 	Payload string `yaml:"payload"`
 	// OnError is refuse or warn.
@@ -142,59 +142,63 @@ type TraceConfig struct {
 	RetainFiles int `yaml:"retain_files"`
 }
 
-// DefaultConfig returns the built-in configuration: stdio, and the files
+// Default returns the built-in configuration: stdio, and the files
 // server on the working directory.
-func DefaultConfig() Config {
+func Default() Config {
 	return Config{
 		StateDir:    ".foldgate",
-		Upstreams:   map[string]*UpstreamConfig{"files": {Builtin: "files", Roots: []string{"."}}},
-		Attribution: AttributionConfig{Implicit: "legacy"},
+		Upstreams:   map[string]*Upstream{"files": {Builtin: "files", Roots: []string{"."}}},
+		Attribution: Attribution{Implicit: "legacy"},
 		Folding:     folding.DefaultConfig(),
 		Results:     defaultResults(),
-		Run:         RunConfig{Allow: []string{}, MaxCalls: 50},
-		Budget:      BudgetConfig{Encoding: "o200k_base", Scale: 1, ImageTokens: 1600},
-		Scrub:       ScrubConfig{Results: "redact", Arguments: "report", TimeoutMS: 5000},
-		Trace:       TraceConfig{Payload: "scrubbed", OnError: "refuse", Correlation: "transition", Sync: "interval", SyncIntervalMS: 100, RotateMB: 256},
+		Run:         Run{Allow: []string{}, MaxCalls: 50},
+		Budget:      Budget{Encoding: "o200k_base", Scale: 1, ImageTokens: 1600},
+		Scrub:       Scrub{Results: "redact", Arguments: "report", TimeoutMS: 5000},
+		Trace:       Trace{Payload: "scrubbed", OnError: "refuse", Correlation: "transition", Sync: "interval", SyncIntervalMS: 100, RotateMB: 256},
 		order:       []string{"files"},
 	}
 }
 
-// keys returns the upstreams' keys in the file's order.
-func (c Config) keys() []string {
-	if len(c.order) == len(c.Upstreams) {
-		return c.order
+// UpstreamKeys returns the upstreams' keys in the file's order, and after them, sorted, the
+// keys that the file does not have.
+func (c Config) UpstreamKeys() []string {
+	keys := slices.DeleteFunc(slices.Clone(c.order), func(key string) bool { _, ok := c.Upstreams[key]; return !ok })
+	for _, key := range slices.Sorted(maps.Keys(c.Upstreams)) {
+		if !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
 	}
-	return slices.Sorted(maps.Keys(c.Upstreams))
+	return keys
 }
 
-// prefix returns what comes before the names of the upstream called key.
-func (u *UpstreamConfig) prefix(key string) string {
+// NamePrefix returns what comes before the names of the upstream called key.
+func (u *Upstream) NamePrefix(key string) string {
 	if u.Prefix != nil {
 		return *u.Prefix
 	}
 	return key
 }
 
-// path makes a configured path absolute, relative to the configuration.
-func (c Config) path(p string) string {
+// Path makes a configured path absolute, relative to the configuration.
+func (c Config) Path(p string) string {
 	if p == "" || filepath.IsAbs(p) {
 		return p
 	}
 	return filepath.Join(c.Dir, p)
 }
 
-// letsThrough reports whether secrets of some upstream reach the host.
-func (c Config) letsThrough() bool {
+// LetsSecretsThrough reports whether secrets of some upstream reach the host.
+func (c Config) LetsSecretsThrough() bool {
 	for key := range c.Upstreams {
-		if c.scrubPolicy(key).Results == interceptor.Off {
+		if c.ScrubPolicy(key).Results == interceptor.Off {
 			return true
 		}
 	}
 	return false
 }
 
-// scrubPolicy returns what applies to an upstream ("" is foldgate itself).
-func (c Config) scrubPolicy(server string) interceptor.ScrubPolicy {
+// ScrubPolicy returns what applies to an upstream ("" is foldgate itself).
+func (c Config) ScrubPolicy(server string) interceptor.ScrubPolicy {
 	p := interceptor.ScrubPolicy{Results: interceptor.Action(c.Scrub.Results), Arguments: interceptor.Action(c.Scrub.Arguments)}
 	if u := c.Upstreams[server]; u != nil {
 		if u.Scrub.Results != "" {
@@ -207,7 +211,7 @@ func (c Config) scrubPolicy(server string) interceptor.ScrubPolicy {
 	return p
 }
 
-// shows reports whether the upstream's own tool name is to be shown.
-func (t ToolsConfig) shows(name string) bool {
-	return (len(t.Allow) == 0 || fitsAny(t.Allow, name)) && !fitsAny(t.Deny, name)
+// Shows reports whether the upstream's own tool name is to be shown.
+func (t Tools) Shows(name string) bool {
+	return (len(t.Allow) == 0 || matchesAny(t.Allow, name)) && !matchesAny(t.Deny, name)
 }
