@@ -10,7 +10,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -18,7 +18,7 @@ import (
 // elicitation, roots, or one that foldgate does not know.
 type ask struct {
 	id       string // under which the host knows it
-	from     link.Link
+	from     conn.Conn
 	upstream json.RawMessage   // its id on the upstream's link
 	answered chan wire.Message // capacity 1
 	guess    bool              // it may belong to any call at from's upstream
@@ -31,7 +31,7 @@ type ask struct {
 
 // newAsk notes a request of an upstream, until endAsk: it may be withdrawn before
 // it has reached the host. fl and guess are as for ask.
-func (s *session) newAsk(fl *inbound, guess bool, u *upstream, l link.Link, m wire.Message) *ask {
+func (s *session) newAsk(fl *inbound, guess bool, u *upstream, l conn.Conn, m wire.Message) *ask {
 	a := &ask{id: strconv.FormatInt(s.nextID.Add(1), 10), from: l, upstream: m.ID, answered: make(chan wire.Message, 1), guess: guess, origin: s.origin(fl, guess, u), server: u.key}
 	if p := s.passage(u); p != nil {
 		a.way = p.depart(s.gw)
@@ -59,17 +59,17 @@ func (s *session) endAsk(a *ask) {
 // request that caused it (fl, nil if unknown), and its answer back. guess says
 // that fl is only likely: it lends its stream, and its end is not the end of the
 // question.
-func (g *Gateway) ask(s *session, fl *inbound, guess bool, u *upstream, l link.Link, m wire.Message) {
+func (g *Gateway) ask(s *session, fl *inbound, guess bool, u *upstream, l conn.Conn, m wire.Message) {
 	if fl != nil && fl.modern && m.Method != "ping" {
 		fl.askParked(u, l, m) // the modern era has no requests to hosts
 		return
 	}
-	g.answering(&s.answering, u, func() link.Link { return l }, m, func() func(link.Link) {
+	g.answering(&s.answering, u, func() conn.Conn { return l }, m, func() func(conn.Conn) {
 		if m.Method == "ping" {
-			return func(l link.Link) { g.decline(l, m) }
+			return func(l conn.Conn) { g.decline(l, m) }
 		}
 		a := s.newAsk(fl, guess, u, l, m)
-		return func(l link.Link) {
+		return func(l conn.Conn) {
 			defer s.endAsk(a)
 			g.passAnswer(s, fl, a, u, m)
 		}
@@ -103,14 +103,14 @@ const maxAnswering = 1000
 // must not fill the memory.
 //
 // at finds the link, which is not known to its slot in its first moments.
-func (g *Gateway) answering(n *atomic.Int64, u *upstream, at func() link.Link, m wire.Message, begin func() (answer func(l link.Link))) {
+func (g *Gateway) answering(n *atomic.Int64, u *upstream, at func() conn.Conn, m wire.Message, begin func() (answer func(l conn.Conn))) {
 	count := n.Add(1)
 	if count > 2*maxAnswering {
 		n.Add(-1)
 		u.log.Debug("request of an upstream dropped: too many are under way", "method", m.Method)
 		return
 	}
-	var answer func(link.Link)
+	var answer func(conn.Conn)
 	if count <= maxAnswering {
 		answer = begin()
 	}
@@ -157,9 +157,9 @@ func (g *Gateway) askHost(s *session, fl *inbound, a *ask, u *upstream, m wire.M
 		case r := <-a.answered:
 			return &interceptor.Result{Body: r.Result, Error: r.Error, Extra: r.Extra}, nil
 		case <-died(a.from):
-			a.cancel(link.ErrClosed)
-			_ = s.toHost(fl, wire.Message{Method: wire.MethodCancelled, Params: a.cancelled(link.ErrClosed)}.Encode())
-			return nil, link.ErrClosed
+			a.cancel(conn.ErrClosed)
+			_ = s.toHost(fl, wire.Message{Method: wire.MethodCancelled, Params: a.cancelled(conn.ErrClosed)}.Encode())
+			return nil, conn.ErrClosed
 		case <-ctx.Done():
 			_ = s.toHost(fl, wire.Message{Method: wire.MethodCancelled, Params: a.cancelled(context.Cause(ctx))}.Encode())
 			return nil, context.Cause(ctx)
@@ -168,7 +168,7 @@ func (g *Gateway) askHost(s *session, fl *inbound, a *ask, u *upstream, m wire.M
 }
 
 // died is closed when l is dead; a question without a link lasts.
-func died(l link.Link) <-chan struct{} {
+func died(l conn.Conn) <-chan struct{} {
 	if l == nil {
 		return nil
 	}
@@ -222,7 +222,7 @@ func (s *session) Answer(m wire.Message) {
 
 // cancelAsk ends the ask that an upstream no longer wants answered. The host is
 // told the reason, unless that must be withheld.
-func (s *session) cancelAsk(u *upstream, l link.Link, params json.RawMessage) {
+func (s *session) cancelAsk(u *upstream, l conn.Conn, params json.RawMessage) {
 	id, _ := rawjson.Get(params, "requestId")
 	clean, _ := s.gw.clean(s.ctx, u, wire.MethodCancelled, params)
 	reason, _ := rawjson.GetString(clean, "reason")
@@ -237,14 +237,14 @@ func (s *session) cancelAsk(u *upstream, l link.Link, params json.RawMessage) {
 
 // answerShared takes a request that a shared upstream sent without saying for
 // which call; see parking.suited.
-func (g *Gateway) answerShared(st *seat, l link.Link, m wire.Message) {
+func (g *Gateway) answerShared(st *seat, l conn.Conn, m wire.Message) {
 	if !g.parkShared(st, l, m) {
 		g.decline(l, m)
 	}
 }
 
 // parkShared reports whether there was a call to give the request to.
-func (g *Gateway) parkShared(st *seat, l link.Link, m wire.Message) bool {
+func (g *Gateway) parkShared(st *seat, l conn.Conn, m wire.Message) bool {
 	p := g.parking.suited(st, m)
 	if p != nil {
 		p.ask(g, question{l: l, m: m, guess: true})
@@ -254,7 +254,7 @@ func (g *Gateway) parkShared(st *seat, l link.Link, m wire.Message) bool {
 
 // decline answers a request of an upstream that has no host to go to. A ping
 // is about the connection, so foldgate answers it.
-func (g *Gateway) decline(l link.Link, m wire.Message) {
+func (g *Gateway) decline(l conn.Conn, m wire.Message) {
 	if m.Method == "ping" {
 		_ = l.Reply(g.ctx, wire.Message{ID: m.ID, Result: json.RawMessage(`{}`)})
 		return
@@ -263,6 +263,6 @@ func (g *Gateway) decline(l link.Link, m wire.Message) {
 }
 
 // refuse answers a request of an upstream with an error.
-func (g *Gateway) refuse(l link.Link, m wire.Message, code int, text string) {
+func (g *Gateway) refuse(l conn.Conn, m wire.Message, code int, text string) {
 	_ = l.Reply(g.ctx, wire.Message{ID: m.ID, Error: errorObject(&wire.Error{Code: code, Message: text})})
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -32,7 +32,7 @@ func TestQuestionsOfAnUpstreamAreBounded(t *testing.T) {
 		}
 	}()
 	for i := range 3 * maxAnswering {
-		l.cfg.Handle(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "sampling/createMessage", Params: json.RawMessage(`{}`)})
+		l.cfg.Handler.Unsolicited(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "sampling/createMessage", Params: json.RawMessage(`{}`)})
 	}
 	for {
 		r.s.mu.Lock()
@@ -53,9 +53,9 @@ func TestQuestionsOfAnUpstreamAreBounded(t *testing.T) {
 func TestQuestionsOfACallAreBounded(t *testing.T) {
 	const more = 20
 	refusals := make(chan string, more)
-	up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
 		for i := range maxOpen + more {
-			c.Event(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
+			c.Caller.Message(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
 		}
 		for range more {
 			refusals <- string((<-l.replied).Error)
@@ -84,11 +84,11 @@ func TestReasonOfAWithdrawnQuestionIsScrubbed(t *testing.T) {
 	r.initialize()
 	l := r.last("up")
 	secret := "ghp" + "_aZ3kQ9xW2mN8vB5cR7tY1uP4sD6fG0hJ2kLq"
-	l.cfg.Handle(wire.Message{ID: json.RawMessage(`"q"`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
+	l.cfg.Handler.Unsolicited(wire.Message{ID: json.RawMessage(`"q"`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
 	if m := <-r.push; m.Method != "elicitation/create" {
 		t.Fatalf("the host was told %s", m.Encode())
 	}
-	l.cfg.Handle(wire.Message{Method: wire.MethodCancelled, Params: json.RawMessage(`{"requestId":"q","reason":"no more: ` + secret + `"}`)})
+	l.cfg.Handler.Unsolicited(wire.Message{Method: wire.MethodCancelled, Params: json.RawMessage(`{"requestId":"q","reason":"no more: ` + secret + `"}`)})
 	m := <-r.push
 	reason, _ := rawjson.GetString(m.Params, "reason")
 	if m.Method != wire.MethodCancelled || reason != "no more: [REDACTED:github-pat]" {

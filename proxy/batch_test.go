@@ -15,14 +15,14 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
-	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // heldUpstream has a tool that answers no call before goOn is closed.
 func heldUpstream(goOn <-chan struct{}) fakeUpstream {
-	return fakeUpstream{version: "2025-11-25", caps: `{"tools":{}}`, serve: func(ctx context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+	return fakeUpstream{version: "2025-11-25", caps: `{"tools":{}}`, serve: func(ctx context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
 		if c.Method == "tools/list" {
 			return result(`{"tools":[{"name":"read","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}`)
 		}
@@ -161,7 +161,7 @@ func TestAnswerThatCannotBeStored(t *testing.T) {
 // What a batch of tools with odd names brought can be read, and is booked to them.
 func TestBatchOfToolsWithOddNames(t *testing.T) {
 	const a, b = `two words/100%`, `tab\tand ü`
-	r := newRig(t, false, map[string]fakeUpstream{"up": {version: "2025-11-25", caps: `{"tools":{}}`, serve: func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+	r := newRig(t, false, map[string]fakeUpstream{"up": {version: "2025-11-25", caps: `{"tools":{}}`, serve: func(_ context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
 		if c.Method == "tools/list" {
 			return result(`{"tools":[{"name":"` + a + `","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}},{"name":"` + b + `","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}`)
 		}

@@ -5,7 +5,7 @@ import (
 	"slices"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -41,7 +41,7 @@ func wantsLog(fl *inbound, m wire.Message) bool {
 
 // raiseLevel makes the legacy upstream behind the shared link l log what fl
 // asks for.
-func (g *Gateway) raiseLevel(ctx context.Context, u *upstream, l link.Link, fl *inbound) {
+func (g *Gateway) raiseLevel(ctx context.Context, u *upstream, l conn.Conn, fl *inbound) {
 	asked := askedLevel(fl)
 	if asked < 0 || u.capability("logging") == nil {
 		return
@@ -56,7 +56,7 @@ func (g *Gateway) raiseLevel(ctx context.Context, u *upstream, l link.Link, fl *
 	if told {
 		return
 	}
-	m, err := l.Call(ctx, &link.Call{Method: "logging/setLevel", Params: rawjson.Marshal(map[string]string{"level": logLevels[asked]})})
+	m, err := l.Call(ctx, &conn.Request{Method: "logging/setLevel", Params: rawjson.Marshal(map[string]string{"level": logLevels[asked]})})
 	if err != nil || m.Error != nil {
 		u.log.Debug("log level not set", "err", err, "error", string(m.Error))
 	}

@@ -12,7 +12,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -57,14 +57,14 @@ type parked struct {
 
 // question is a request of the upstream that the host has not answered yet.
 type question struct {
-	l link.Link
+	l conn.Conn
 	m wire.Message
 	// guess: it came without saying for which call.
 	guess bool
 }
 
 // sendParked sends c to a legacy upstream on behalf of a modern host.
-func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream, l link.Link) (*interceptor.Result, error) {
+func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream, l conn.Conn) (*interceptor.Result, error) {
 	var p *parked
 	if ticket, ok := rawjson.GetString(c.Target.Params, "requestState"); ok {
 		if p = g.parking.find(ticket, c); p == nil {
@@ -113,7 +113,7 @@ func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Ca
 }
 
 // park starts a call and keeps it.
-func (g *Gateway) park(fl *inbound, c *interceptor.Call, u *upstream, l link.Link) *parked {
+func (g *Gateway) park(fl *inbound, c *interceptor.Call, u *upstream, l conn.Conn) *parked {
 	ctx, cancel := context.WithCancelCause(g.ctx)
 	p := &parked{
 		ticket: ticketPrefix + rand.Text(), principal: c.Origin.Principal, method: c.Target.Method, name: c.Target.Name, up: u, first: c.Outcome.Record,
@@ -125,8 +125,7 @@ func (g *Gateway) park(fl *inbound, c *interceptor.Call, u *upstream, l link.Lin
 	})
 	g.parking.add(p)
 	fl.setParked(p)
-	call := fl.linkCall(g, c, u, l, stripReserved(c.Target.Forward))
-	call.Event = func(m wire.Message) { p.event(g, l, m) }
+	call := fl.request(g, c, u, parkedCaller{p, g, l}, stripReserved(c.Target.Forward))
 	g.background(func() {
 		defer cancel(nil)
 		p.result, p.err = l.Call(ctx, call)
@@ -135,8 +134,21 @@ func (g *Gateway) park(fl *inbound, c *interceptor.Call, u *upstream, l link.Lin
 	return p
 }
 
+// parkedCaller takes what the upstream sends over l during the parked call p.
+type parkedCaller struct {
+	p *parked
+	g *Gateway
+	l conn.Conn
+}
+
+// Message takes a notification or a request.
+func (r parkedCaller) Message(m wire.Message) { r.p.event(r.g, r.l, m) }
+
+// Answered does nothing: modern hosts have no order to keep.
+func (r parkedCaller) Answered() {}
+
 // event takes what the upstream sends during the call.
-func (p *parked) event(g *Gateway, l link.Link, m wire.Message) {
+func (p *parked) event(g *Gateway, l conn.Conn, m wire.Message) {
 	if m.IsRequest() {
 		p.ask(g, question{l: l, m: m})
 		return
@@ -180,9 +192,9 @@ func (p *parked) ask(g *Gateway, q question) {
 	}
 	p.mu.Unlock()
 	if !can {
-		at := func() link.Link { return q.l }
-		g.answering(&p.up.seat(p.principal).answering, p.up, at, q.m, func() func(link.Link) {
-			return func(l link.Link) { g.refuse(l, q.m, code, why) }
+		at := func() conn.Conn { return q.l }
+		g.answering(&p.up.seat(p.principal).answering, p.up, at, q.m, func() func(conn.Conn) {
+			return func(l conn.Conn) { g.refuse(l, q.m, code, why) }
 		})
 		return
 	}
@@ -270,7 +282,7 @@ func (fl *inbound) setParked(p *parked) {
 }
 
 // askParked gives an upstream's request to the parked call that fl is a round of.
-func (fl *inbound) askParked(u *upstream, l link.Link, m wire.Message) {
+func (fl *inbound) askParked(u *upstream, l conn.Conn, m wire.Message) {
 	fl.s.mu.Lock()
 	p := fl.parked
 	fl.s.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -20,7 +20,7 @@ import (
 const maxRounds = 16
 
 // sendRounds sends c to a modern upstream on behalf of a legacy host.
-func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream, l link.Link) (*interceptor.Result, error) {
+func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream, l conn.Conn) (*interceptor.Result, error) {
 	switch c.Target.Method {
 	case "resources/subscribe", "resources/unsubscribe":
 		g.listens.follow(g, fl.s, u, c.Target.Name, c.Target.Method == "resources/subscribe")
@@ -28,7 +28,7 @@ func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Ca
 	}
 	params := fl.s.modernMeta(c.Target.Forward)
 	for range maxRounds {
-		m, err := fl.callInTurn(ctx, u, l, fl.linkCall(g, c, u, l, params))
+		m, err := fl.callInTurn(ctx, c, u, l, params)
 		if err != nil {
 			return nil, callFault(ctx, u, c, err)
 		}

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -15,10 +15,10 @@ const elicitMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-
 
 // A modern host calls a tool of a legacy upstream that elicits twice.
 func TestParkedCallIsResumed(t *testing.T) {
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
-		c.Event(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"name?"}`)})
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+		c.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"name?"}`)})
 		first := <-l.replied
-		c.Event(wire.Message{ID: json.RawMessage(`8`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"age?"}`)})
+		c.Caller.Message(wire.Message{ID: json.RawMessage(`8`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"age?"}`)})
 		second := <-l.replied
 		return result(`{"content":[{"type":"text","text":` + string(rawjson.Quote(string(first.Result)+string(second.Result))) + `}]}`)
 	})
@@ -66,8 +66,8 @@ func mustText(t *testing.T, content []byte) []byte {
 
 // A host that can't elicit is not asked: the upstream is told at once.
 func TestParkedCallDeclinesWhatTheHostLacks(t *testing.T) {
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
-		c.Event(wire.Message{ID: json.RawMessage(`7`), Method: "sampling/createMessage"})
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+		c.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "sampling/createMessage"})
 		return result(`{"content":[],"said":` + string((<-l.replied).Error) + `}`)
 	})
 	r := newRig(t, true, map[string]fakeUpstream{"up": up})
@@ -79,7 +79,7 @@ func TestParkedCallDeclinesWhatTheHostLacks(t *testing.T) {
 
 // A legacy host calls a tool of a modern upstream that needs input.
 func TestRoundsAskTheLegacyHost(t *testing.T) {
-	up := echoUpstream("2026-07-28").onCall(func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+	up := echoUpstream("2026-07-28").onCall(func(_ context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
 		if answer, ok := rawjson.Get(c.Params, "inputResponses", "q"); ok {
 			return result(`{"resultType":"complete","content":[],"answer":` + string(answer) + `}`)
 		}
@@ -110,8 +110,8 @@ func TestRoundsAskTheLegacyHost(t *testing.T) {
 // An upstream of the legacy era asks its host in the middle of a call, and
 // changes its mind about a second question.
 func TestLegacyUpstreamAsksLegacyHost(t *testing.T) {
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
-		c.Event(wire.Message{ID: json.RawMessage(`"u1"`), Method: "roots/list"})
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+		c.Caller.Message(wire.Message{ID: json.RawMessage(`"u1"`), Method: "roots/list"})
 		answer := <-l.replied
 		return result(`{"content":[],"id":` + string(answer.ID) + `,"roots":` + string(answer.Result) + `}`)
 	})
@@ -128,12 +128,12 @@ func TestLegacyUpstreamAsksLegacyHost(t *testing.T) {
 
 // Each round of a parked call may have a progress token of its own.
 func TestParkedProgressHasTheRoundsToken(t *testing.T) {
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
 		tick := wire.Message{Method: "notifications/progress", Params: json.RawMessage(`{"progressToken":"first","progress":1.0}`)}
-		c.Event(tick)
-		c.Event(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create"})
+		c.Caller.Message(tick)
+		c.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create"})
 		<-l.replied
-		c.Event(tick)
+		c.Caller.Message(tick)
 		return result(`{"content":[]}`)
 	})
 	r := newRig(t, true, map[string]fakeUpstream{"up": up})

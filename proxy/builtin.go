@@ -9,8 +9,8 @@ import (
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/files"
-	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -25,7 +25,7 @@ type builtin struct {
 // openBuiltin opens the server that u names. The state directory often lies below
 // a root, and is not shown: the trace in it is the operator's, and has the calls
 // of every principal.
-func openBuiltin(c config.Config, u *config.Upstream) (link.Link, error) {
+func openBuiltin(c config.Config, u *config.Upstream) (conn.Conn, error) {
 	roots := make([]string, len(u.Roots))
 	for i, r := range u.Roots {
 		roots[i] = c.Path(r)
@@ -37,14 +37,14 @@ func openBuiltin(c config.Config, u *config.Upstream) (link.Link, error) {
 	return &builtin{server: server, gone: make(chan struct{})}, nil
 }
 
-func (b *builtin) Info() link.Info {
-	return link.Info{Version: wire.VersionLegacy, Result: json.RawMessage(`{"capabilities":{"tools":{}}}`)}
+func (b *builtin) Info() conn.Info {
+	return conn.Info{Version: wire.VersionLegacy, Result: json.RawMessage(`{"capabilities":{"tools":{}}}`)}
 }
 
-func (b *builtin) Call(ctx context.Context, c *link.Call) (wire.Message, error) {
+func (b *builtin) Call(ctx context.Context, c *conn.Request) (wire.Message, error) {
 	select {
 	case <-b.gone:
-		return wire.Message{}, link.ErrClosed
+		return wire.Message{}, conn.ErrClosed
 	default:
 	}
 	switch c.Method {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 )
 
 // listKind is one of the protocol's lists.
@@ -192,7 +192,7 @@ const maxPages = 1000
 
 // fetch reads all pages of a list over l. Each page is a call of foldgate's
 // own, recorded and scrubbed like any other.
-func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream, l link.Link, k listKind, causes []string) (*listing, error) {
+func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream, l conn.Conn, k listKind, causes []string) (*listing, error) {
 	out := &listing{}
 	var seen []string
 	params := json.RawMessage(`{}`)
@@ -205,7 +205,7 @@ func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream, l link.Lin
 			Target: interceptor.Target{To: "upstream:" + u.key, Server: u.key, Method: kinds[k].method, Params: params, Forward: params},
 		}
 		res, err := g.through(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-			m, err := l.Call(ctx, &link.Call{Method: c.Target.Method, Params: withTraceparent(c.Target.Forward, c.Outgoing())})
+			m, err := l.Call(ctx, &conn.Request{Method: c.Target.Method, Params: withTraceparent(c.Target.Forward, c.Outgoing())})
 			return &interceptor.Result{Body: m.Result, Error: m.Error}, err
 		})
 		if err != nil {

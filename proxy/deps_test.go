@@ -36,8 +36,9 @@ var arrows = map[string][]string{
 	"proxy/files":                     {"internal/rawjson"},
 	"proxy/wire":                      {"internal/rawjson"},
 	"proxy/edge":                      {"internal/rawjson", "proxy/wire"},
-	"proxy/link":                      {"internal/jitter", "internal/rawjson", "proxy/wire"},
-	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/jitter", "internal/rawjson", "proxy/config", "proxy/edge", "proxy/files", "proxy/link", "proxy/wire"},
+	"proxy/conn":                      {"interceptor", "proxy/wire"},
+	"proxy/upstream":                  {"internal/jitter", "internal/rawjson", "proxy/conn", "proxy/wire"},
+	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/jitter", "internal/rawjson", "proxy/config", "proxy/conn", "proxy/edge", "proxy/files", "proxy/upstream", "proxy/wire"},
 	"cmd/foldgate":                    {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "proxy", "proxy/config"},
 }
 

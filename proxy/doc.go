@@ -42,7 +42,7 @@
 // # Who owns what
 //
 // Edges know no upstream, links no host; [edge.Core] is all that edges know of
-// the gateway, [link.Link] all that it knows of links. A session owns its
+// the gateway, [conn.Conn] all that it knows of connections. A session owns its
 // flights, its questions to the host and its links; an upstream owns its seats,
 // one for each principal, with their shared link and their lists.
 //

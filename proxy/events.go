@@ -7,7 +7,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -15,7 +15,7 @@ import (
 // called from a link's reader, in order, and do not block on hosts.
 
 // fromCall takes a message that an upstream sent on behalf of a host's request.
-func (g *Gateway) fromCall(fl *inbound, u *upstream, l link.Link, m wire.Message) {
+func (g *Gateway) fromCall(fl *inbound, u *upstream, l conn.Conn, m wire.Message) {
 	if m.IsRequest() {
 		g.ask(fl.s, fl, false, u, l, m)
 		return
@@ -46,9 +46,9 @@ func (s *session) fromOwn(u *upstream, m wire.Message) {
 	case m.IsRequest():
 		l := s.own(u)
 		if l == nil { // during its first moments: wait for the slot to know it
-			opened := func() link.Link { l, _ := s.linkFor(s.ctx, u, false); return l }
-			g.answering(&s.answering, u, opened, m, func() func(link.Link) {
-				return func(l link.Link) { g.ask(s, s.anyFlight(u.key), true, u, l, m) }
+			opened := func() conn.Conn { l, _ := s.linkFor(s.ctx, u, false); return l }
+			g.answering(&s.answering, u, opened, m, func() func(conn.Conn) {
+				return func(l conn.Conn) { g.ask(s, s.anyFlight(u.key), true, u, l, m) }
 			})
 			return
 		}
@@ -68,11 +68,11 @@ func (g *Gateway) fromShared(st *seat, m wire.Message) {
 	u := st.up
 	switch {
 	case m.IsRequest():
-		g.answering(&st.answering, u, st.shared.peek, m, func() func(link.Link) {
+		g.answering(&st.answering, u, st.shared.peek, m, func() func(conn.Conn) {
 			if l := st.shared.peek(); l != nil && g.parkShared(st, l, m) { // now: it may be withdrawn at once
-				return func(link.Link) {}
+				return func(conn.Conn) {}
 			}
-			return func(l link.Link) { g.answerShared(st, l, m) }
+			return func(l conn.Conn) { g.answerShared(st, l, m) }
 		})
 	case m.Method == wire.MethodCancelled: // of a question: no host knows its id
 		g.parking.withdraw(st, m.Params)

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
+	remote "github.com/foldgate/foldgate/proxy/upstream"
 
 	"go.opentelemetry.io/otel/metric"
 	oteltrace "go.opentelemetry.io/otel/trace"
@@ -51,7 +52,7 @@ type Gateway struct {
 	// through runs a call down the chain of interceptors to h.
 	through func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error)
 
-	openLink     func(context.Context, link.Config) (link.Link, error)
+	openLink     func(context.Context, remote.Config) (conn.Conn, error)
 	ups          []*upstream // in the configuration's order
 	byKey        map[string]*upstream
 	known        *knownInfo
@@ -72,7 +73,7 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 		return nil, &config.Error{File: "configuration", Faults: faults}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream{}, openLink: link.Open, programs: extract.NewPrograms(len(cfg.Principals))}
+	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream{}, openLink: remote.Open, programs: extract.NewPrograms(len(cfg.Principals))}
 	for _, o := range options {
 		o(g)
 	}

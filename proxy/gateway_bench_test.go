@@ -14,8 +14,9 @@ import (
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
-	"github.com/foldgate/foldgate/proxy/link"
+	remote "github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -28,11 +29,11 @@ type costLink struct {
 	once    sync.Once
 }
 
-func (l *costLink) Info() link.Info {
-	return link.Info{Version: l.version, Result: json.RawMessage(`{"capabilities":{"tools":{}}}`)}
+func (l *costLink) Info() conn.Info {
+	return conn.Info{Version: l.version, Result: json.RawMessage(`{"capabilities":{"tools":{}}}`)}
 }
 
-func (l *costLink) Call(_ context.Context, c *link.Call) (wire.Message, error) {
+func (l *costLink) Call(_ context.Context, c *conn.Request) (wire.Message, error) {
 	if c.Method == "tools/list" {
 		out := []byte(`{"tools":[{"name":"echo","inputSchema":{"type":"object","properties":{"message":{"type":"string"}}}}`)
 		for i := 1; i < l.tools; i++ {
@@ -78,7 +79,7 @@ func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int)
 		version = wire.VersionModern
 	}
 	result := json.RawMessage(`{"content":[{"type":"text","text":` + string(rawjson.Quote(costText(size))) + `}]}`)
-	g.openLink = func(context.Context, link.Config) (link.Link, error) {
+	g.openLink = func(context.Context, remote.Config) (conn.Conn, error) {
 		return &costLink{version: version, tools: tools, gone: make(chan struct{}), result: result}, nil
 	}
 	e := edge.NewHTTP(g, edge.HTTPOptions{CheckParams: g.checkParams})

@@ -13,23 +13,24 @@ import (
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
-	"github.com/foldgate/foldgate/proxy/link"
+	remote "github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // fakeLink is an upstream inside the test: a func answers its requests.
 type fakeLink struct {
-	cfg     link.Config
+	cfg     remote.Config
 	version string
 	caps    string
-	serve   func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error)
+	serve   func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error)
 	gone    chan struct{}
 	once    sync.Once
 	fault   error
 
 	mu       sync.Mutex
-	calls    []*link.Call
+	calls    []*conn.Request
 	notes    []string
 	replied  chan wire.Message
 	instance int
@@ -40,18 +41,18 @@ type fakeLink struct {
 	waiting sync.Map     // question id to chan Message; the rest goes to replied
 }
 
-func (l *fakeLink) Info() link.Info {
-	return link.Info{Version: l.version, Result: json.RawMessage(`{"capabilities":` + l.caps + `,"instructions":"Be kind."}`)}
+func (l *fakeLink) Info() conn.Info {
+	return conn.Info{Version: l.version, Result: json.RawMessage(`{"capabilities":` + l.caps + `,"instructions":"Be kind."}`)}
 }
 
-func (l *fakeLink) Call(ctx context.Context, c *link.Call) (wire.Message, error) {
+func (l *fakeLink) Call(ctx context.Context, c *conn.Request) (wire.Message, error) {
 	l.mu.Lock()
 	if !l.forgetful {
 		l.calls = append(l.calls, c)
 	}
 	l.mu.Unlock()
 	if isDone(l) {
-		return wire.Message{}, fmt.Errorf("fake: %w", link.ErrClosed)
+		return wire.Message{}, fmt.Errorf("fake: %w", conn.ErrClosed)
 	}
 	return l.serve(ctx, l, c)
 }
@@ -78,7 +79,7 @@ func (l *fakeLink) Close() error          { l.once.Do(func() { close(l.gone) });
 
 // die ends the link as a crash does.
 func (l *fakeLink) die() {
-	l.fault = link.ErrClosed
+	l.fault = conn.ErrClosed
 	_ = l.Close()
 }
 
@@ -97,7 +98,7 @@ func (l *fakeLink) sent(method string) (out []string) {
 // fakeUpstream says how to make links to one upstream.
 type fakeUpstream struct {
 	version, caps string
-	serve         func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error)
+	serve         func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error)
 }
 
 // rig is a gateway on fake upstreams, and one host session.
@@ -125,7 +126,7 @@ func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...O
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.openLink = func(_ context.Context, c link.Config) (link.Link, error) {
+	g.openLink = func(_ context.Context, c remote.Config) (conn.Conn, error) {
 		f := ups[c.Name]
 		l := &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), replied: make(chan wire.Message, 10)}
 		r.mu.Lock()
@@ -214,7 +215,7 @@ func result(s string) (wire.Message, error) { return wire.Message{Result: json.R
 
 // echoUpstream lists one tool and answers calls with what it was sent.
 func echoUpstream(version string) fakeUpstream {
-	return fakeUpstream{version: version, caps: `{"tools":{"listChanged":true}}`, serve: func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+	return fakeUpstream{version: version, caps: `{"tools":{"listChanged":true}}`, serve: func(_ context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
 		switch c.Method {
 		case "tools/list":
 			return result(`{"tools":[{"name":"echo","inputSchema":{"type":"object","properties":{"x":{}}}},{"name":"own","inputSchema":{"type":"object","properties":{"branch_id":{"type":"string"}}}}]}`)
@@ -226,9 +227,9 @@ func echoUpstream(version string) fakeUpstream {
 }
 
 // onCall is f with calls of tools answered by serve.
-func (f fakeUpstream) onCall(serve func(context.Context, *fakeLink, *link.Call) (wire.Message, error)) fakeUpstream {
+func (f fakeUpstream) onCall(serve func(context.Context, *fakeLink, *conn.Request) (wire.Message, error)) fakeUpstream {
 	rest := f.serve
-	f.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+	f.serve = func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
 		if c.Method == "tools/call" {
 			return serve(ctx, l, c)
 		}
@@ -260,7 +261,7 @@ func TestCallIsRoutedAndStripped(t *testing.T) {
 func TestNullParams(t *testing.T) {
 	up := echoUpstream("2025-11-25")
 	serve := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+	up.serve = func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
 		if c.Method == "x/y" {
 			return result(`{}`)
 		}
@@ -294,7 +295,7 @@ func TestUnknownBranchForwardsNothing(t *testing.T) {
 func TestHostCancelsACall(t *testing.T) {
 	started := make(chan struct{})
 	cause := make(chan error, 1)
-	up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, _ *fakeLink, _ *link.Call) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, _ *fakeLink, _ *conn.Request) (wire.Message, error) {
 		close(started)
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
@@ -321,12 +322,12 @@ func TestCrashedUpstreamComesBack(t *testing.T) {
 	up := echoUpstream("2025-11-25")
 	up.caps = `{"tools":{"listChanged":true},"resources":{"subscribe":true}}`
 	serve := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+	up.serve = func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
 		switch {
 		case c.Method == "tools/call" && crash:
 			crash = false
 			l.die()
-			return wire.Message{}, fmt.Errorf("exit status 9: %w", link.ErrClosed)
+			return wire.Message{}, fmt.Errorf("exit status 9: %w", conn.ErrClosed)
 		case c.Method == "resources/list":
 			return result(`{"resources":[{"uri":"mem://a","name":"a"}]}`)
 		case strings.HasPrefix(c.Method, "resources/"):
@@ -355,7 +356,7 @@ func TestCrashedUpstreamComesBack(t *testing.T) {
 func TestListChangeReachesTheHostOnce(t *testing.T) {
 	n := 0
 	up := echoUpstream("2025-11-25")
-	up.serve = func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+	up.serve = func(_ context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
 		n++
 		return result(fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{"type":"object"}}]}`, n))
 	}
@@ -365,7 +366,7 @@ func TestListChangeReachesTheHostOnce(t *testing.T) {
 		t.Fatalf("first list = %s", got)
 	}
 	for range 10 {
-		r.last("up").cfg.Handle(wire.Message{Method: "notifications/tools/list_changed"})
+		r.last("up").cfg.Handler.Unsolicited(wire.Message{Method: "notifications/tools/list_changed"})
 	}
 	if m := <-r.push; m.Method != "notifications/tools/list_changed" {
 		t.Errorf("host was told %s", m.Method)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -213,7 +213,7 @@ func (g *Gateway) setLevel(ctx context.Context, fl *inbound, c *interceptor.Call
 		if l == nil || l.Info().Modern() {
 			continue
 		}
-		m, err := l.Call(ctx, &link.Call{Method: c.Target.Method, Params: c.Target.Forward})
+		m, err := l.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward})
 		if err == nil && m.Error != nil {
 			return g.resultOf(ctx, u, m), nil
 		}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 )
 
 // knownInfo remembers across restarts what each upstream said of itself, so
@@ -54,7 +54,7 @@ func (k *knownInfo) get(u *upstream) {
 	k.mu.Unlock()
 	if ok && e.Config == configHash(u.cfg) {
 		u.mu.Lock()
-		u.said = link.Info{Version: e.Version, Result: e.Result}
+		u.said = conn.Info{Version: e.Version, Result: e.Result}
 		u.mu.Unlock()
 	}
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -139,7 +139,7 @@ func (ls *listeners) follow(g *Gateway, s *session, u *upstream, uri string, on 
 	g.background(func() {
 		defer ls.remove(ln)
 		defer cancel()
-		g.watchResource(ctx, u, func(ctx context.Context) (link.Link, error) { return s.linkFor(ctx, u, false) }, uri, ln)
+		g.watchResource(ctx, u, func(ctx context.Context) (conn.Conn, error) { return s.linkFor(ctx, u, false) }, uri, ln)
 	})
 }
 

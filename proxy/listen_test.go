@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -17,7 +17,7 @@ import (
 func TestSubscriptionsAreBounded(t *testing.T) {
 	up := echoUpstream("2025-11-25")
 	up.caps = `{"resources":{"subscribe":true}}`
-	up.serve = func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+	up.serve = func(_ context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
 		if uri, _ := rawjson.GetString(c.Params, "uri"); uri == "mem://none" {
 			return wire.Message{Error: json.RawMessage(`{"code":-32002,"message":"no such resource"}`)}, nil
 		}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -96,7 +96,7 @@ func (k *parking) withdraw(st *seat, params json.RawMessage) {
 }
 
 // withdraw drops the question that l took back, if the host has not answered it.
-func (p *parked) withdraw(l link.Link, params json.RawMessage) {
+func (p *parked) withdraw(l conn.Conn, params json.RawMessage) {
 	id, _ := rawjson.Get(params, "requestId")
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
-	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -54,8 +54,8 @@ func TestQuestionOutlivesItsCarrier(t *testing.T) {
 // another principal's are not counted.
 func TestQuestionsDoNotPileUp(t *testing.T) {
 	cancelled := make(chan error, 2)
-	up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
-		c.Event(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
+	up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
+		c.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
 		<-ctx.Done()
 		cancelled <- context.Cause(ctx)
 		return wire.Message{}, context.Cause(ctx)

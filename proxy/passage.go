@@ -2,10 +2,12 @@ package proxy
 
 import (
 	"context"
+	"encoding/json"
 	"slices"
 	"sync"
 
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -114,17 +116,15 @@ func (s *session) follow(u *upstream, size int, f func()) {
 	}
 }
 
-// callInTurn makes the call c of fl on l. Its answer keeps its place among what u sends.
-func (fl *inbound) callInTurn(ctx context.Context, u *upstream, l link.Link, c *link.Call) (wire.Message, error) {
-	p := fl.s.passage(u)
-	if p == nil {
-		return l.Call(ctx, c)
+// callInTurn makes the call c of fl on l, with these params. Its answer keeps
+// its place among what u sends.
+func (fl *inbound) callInTurn(ctx context.Context, c *interceptor.Call, u *upstream, l conn.Conn, params json.RawMessage) (wire.Message, error) {
+	r := &caller{fl: fl, u: u, l: l, passage: fl.s.passage(u)}
+	m, err := l.Call(ctx, fl.request(fl.s.gw, c, u, r, params))
+	if r.passage != nil {
+		fl.departures = append(fl.departures, r.departure)
+		r.departure.wait(ctx)
 	}
-	var d departure
-	c.Answered = func() { d = p.depart(fl.s.gw) }
-	m, err := l.Call(ctx, c)
-	fl.departures = append(fl.departures, d)
-	d.wait(ctx)
 	return m, err
 }
 

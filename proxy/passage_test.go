@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
-	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -21,11 +21,11 @@ import (
 // not know before what it is about.
 func TestNotificationsFollowTheAnswer(t *testing.T) {
 	const n = 5
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
-		c.Event(wire.Message{Method: "x/before"})
-		c.Answered()
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+		c.Caller.Message(wire.Message{Method: "x/before"})
+		c.Caller.Answered()
 		for i := range n {
-			l.cfg.Handle(wire.Message{Method: fmt.Sprintf("x/after-%d", i)})
+			l.cfg.Handler.Unsolicited(wire.Message{Method: fmt.Sprintf("x/after-%d", i)})
 		}
 		return result(`{"content":[]}`)
 	})
@@ -51,12 +51,12 @@ func TestNotificationsFollowTheQuestion(t *testing.T) {
 	const n = 30
 	over := make(chan struct{})
 	t.Cleanup(func() { close(over) }) // after the gateway's end, which the upstream sees
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
 		for i := range n {
-			c.Event(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "sampling/createMessage", Params: json.RawMessage(`{}`)})
-			c.Event(wire.Message{Method: "x/after"})
+			c.Caller.Message(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "sampling/createMessage", Params: json.RawMessage(`{}`)})
+			c.Caller.Message(wire.Message{Method: "x/after"})
 		}
-		c.Answered()
+		c.Caller.Answered()
 		return result(`{"content":[]}`)
 	})
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
@@ -93,14 +93,14 @@ func TestNotificationsFollowTheQuestion(t *testing.T) {
 // begin meanwhile did not cause it.
 func TestNotificationThatWaitsKeepsItsCause(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
 		if string(c.HostID) == "2" {
 			close(entered)
 			<-leave
 			return result(`{"content":[]}`)
 		}
-		c.Answered()
-		l.cfg.Handle(wire.Message{Method: "x/status"})
+		c.Caller.Answered()
+		l.cfg.Handler.Unsolicited(wire.Message{Method: "x/status"})
 		return result(`{"content":[]}`)
 	})
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
@@ -179,14 +179,14 @@ func TestNotificationsOfAClosedSessionAreDropped(t *testing.T) {
 
 // A call that fails does not wait for its turn: its progress ends with it.
 func TestProgressEndsWithItsCall(t *testing.T) {
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
 		if string(c.HostID) == "1" {
-			c.Answered()
+			c.Caller.Answered()
 			return result(`{"content":[]}`)
 		}
-		c.Event(wire.Message{Method: wire.MethodProgress, Params: json.RawMessage(`{"progressToken":"p","progress":1}`)})
-		c.Event(wire.Message{Method: "x/said"})
-		return wire.Message{}, link.ErrClosed
+		c.Caller.Message(wire.Message{Method: wire.MethodProgress, Params: json.RawMessage(`{"progressToken":"p","progress":1}`)})
+		c.Caller.Message(wire.Message{Method: "x/said"})
+		return wire.Message{}, conn.ErrClosed
 	})
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
 	r.initialize()
@@ -205,12 +205,12 @@ func TestProgressEndsWithItsCall(t *testing.T) {
 // So it is where the upstream is of the modern era, and asked before it answered.
 func TestNotificationsFollowTheAnswerOfARound(t *testing.T) {
 	rounds := 0
-	up := echoUpstream("2026-07-28").onCall(func(_ context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+	up := echoUpstream("2026-07-28").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
 		rounds++
-		if c.Answered != nil {
-			c.Answered()
+		if c.Caller != nil {
+			c.Caller.Answered()
 		}
-		l.cfg.Handle(wire.Message{Method: fmt.Sprintf("x/after-%d", rounds)})
+		l.cfg.Handler.Unsolicited(wire.Message{Method: fmt.Sprintf("x/after-%d", rounds)})
 		if rounds == 1 {
 			return result(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{}}}}`)
 		}

@@ -7,8 +7,8 @@ import (
 	"testing"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
-	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -19,7 +19,7 @@ func TestCutOffRequest(t *testing.T) {
 			started := make(chan struct{})
 			up := echoUpstream("2025-11-25")
 			rest := up.serve
-			up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+			up.serve = func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
 				if c.Method != method {
 					return rest(ctx, l, c)
 				}

@@ -3,7 +3,7 @@ package proxy
 import (
 	"github.com/foldgate/foldgate/internal/jitter"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 )
 
 // This file restores, over a link that is new, what hosts had set up over the
@@ -11,7 +11,7 @@ import (
 
 // ownUp prepares a session's own link: what the host had set up on the last
 // one is made again.
-func (s *session) ownUp(u *upstream, l link.Link, again bool) {
+func (s *session) ownUp(u *upstream, l conn.Conn, again bool) {
 	s.mu.Lock()
 	level := s.logLevel
 	var uris []string
@@ -20,7 +20,7 @@ func (s *session) ownUp(u *upstream, l link.Link, again bool) {
 	}
 	s.mu.Unlock()
 	if level != nil && !l.Info().Modern() && u.capability("logging") != nil {
-		_, _ = l.Call(s.ctx, &link.Call{Method: "logging/setLevel", Params: level})
+		_, _ = l.Call(s.ctx, &conn.Request{Method: "logging/setLevel", Params: level})
 	}
 	if l.Info().Modern() {
 		s.gw.background(func() { s.gw.watchLists(s.seat(u), s, l) })
@@ -34,7 +34,7 @@ func (s *session) ownUp(u *upstream, l link.Link, again bool) {
 		if l.Info().Modern() {
 			break // watchResource sees to it
 		}
-		if _, err := l.Call(s.ctx, &link.Call{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})}); err != nil {
+		if _, err := l.Call(s.ctx, &conn.Request{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})}); err != nil {
 			u.log.Warn("subscription could not be made again", "uri", uri, "err", err)
 		}
 	}
@@ -43,7 +43,7 @@ func (s *session) ownUp(u *upstream, l link.Link, again bool) {
 
 // revive opens a session's own link again as soon as it dies, if the host waits
 // for updates over it. Otherwise the next call does.
-func (s *session) revive(u *upstream, l link.Link) {
+func (s *session) revive(u *upstream, l conn.Conn) {
 	<-l.Done()
 	for fails := 0; s.ctx.Err() == nil; fails++ {
 		s.mu.Lock()
@@ -62,7 +62,7 @@ func (s *session) revive(u *upstream, l link.Link) {
 }
 
 // sharedUp prepares a shared link. After a restart the lists may have changed.
-func (g *Gateway) sharedUp(st *seat, l link.Link, again bool) {
+func (g *Gateway) sharedUp(st *seat, l conn.Conn, again bool) {
 	if l.Info().Modern() && st.up.cfg.Builtin == "" {
 		g.background(func() { g.watchLists(st, nil, l) })
 	}

@@ -5,8 +5,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
-	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -31,7 +31,7 @@ type seat struct {
 	// serving are the modern requests at the upstream over the shared link.
 	serving map[*inbound]struct{}
 	// toldLevel is the legacy link that was told to log from level on.
-	toldLevel link.Link
+	toldLevel conn.Conn
 	level     int
 }
 
@@ -43,15 +43,18 @@ func (u *upstream) seat(principal string) *seat {
 		return st
 	}
 	st := &seat{up: u, principal: principal}
-	st.shared = u.slot(u.gw.ctx, func(ctx context.Context) (link.Link, error) {
-		return u.dial(ctx, nil, true, func(m wire.Message) { u.gw.fromShared(st, m) })
-	}, func(l link.Link, again bool) { u.gw.sharedUp(st, l, again) })
+	st.shared = u.slot(u.gw.ctx, func(ctx context.Context) (conn.Conn, error) {
+		return u.dial(ctx, nil, true, st)
+	}, func(l conn.Conn, again bool) { u.gw.sharedUp(st, l, again) })
 	if u.seats == nil {
 		u.seats = map[string]*seat{}
 	}
 	u.seats[principal] = st
 	return st
 }
+
+// Unsolicited takes a message of the shared link that belongs to no request.
+func (st *seat) Unsolicited(m wire.Message) { st.up.gw.fromShared(st, m) }
 
 // everySeat returns the seats that there are now.
 func (u *upstream) everySeat() []*seat {

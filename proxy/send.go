@@ -11,7 +11,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -32,7 +32,7 @@ func (g *Gateway) forward(fl *inbound, c *interceptor.Call, u *upstream) (*inter
 // new one.
 func (g *Gateway) send(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
 	res, err := g.sendObserved(ctx, fl, c, u)
-	if errors.Is(err, link.ErrSessionGone) && ctx.Err() == nil {
+	if errors.Is(err, conn.ErrSessionGone) && ctx.Err() == nil {
 		return g.sendObserved(ctx, fl, c, u)
 	}
 	return res, err
@@ -67,7 +67,7 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 	case !fl.modern && l.Info().Modern():
 		return g.sendRounds(ctx, fl, c, u, l)
 	}
-	m, err := fl.callInTurn(ctx, u, l, fl.linkCall(g, c, u, l, c.Target.Forward))
+	m, err := fl.callInTurn(ctx, c, u, l, c.Target.Forward)
 	if err != nil {
 		return nil, callFault(ctx, u, c, err)
 	}
@@ -77,16 +77,36 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 	return g.resultOf(ctx, u, m), nil
 }
 
-// linkCall describes c to the link l.
-func (fl *inbound) linkCall(g *Gateway, c *interceptor.Call, u *upstream, l link.Link, params json.RawMessage) *link.Call {
+// caller takes what the server u sends over l while it handles the request fl.
+type caller struct {
+	fl *inbound
+	u  *upstream
+	l  conn.Conn
+	// passage orders the response among the messages of u; nil: they have no order.
+	passage   *passage
+	departure departure // set by Answered
+}
+
+// Message takes a notification or a request.
+func (r *caller) Message(m wire.Message) { r.fl.s.gw.fromCall(r.fl, r.u, r.l, m) }
+
+// Answered gives the response its place among the messages of u.
+func (r *caller) Answered() {
+	if r.passage != nil {
+		r.departure = r.passage.depart(r.fl.s.gw)
+	}
+}
+
+// request describes c to the connection of u. r takes what u sends meanwhile.
+func (fl *inbound) request(g *Gateway, c *interceptor.Call, u *upstream, r conn.Caller, params json.RawMessage) *conn.Request {
 	var arguments json.RawMessage
 	if len(fl.params) > 0 {
 		arguments, _ = rawjson.Get(params, "arguments") // as they go out: scrub.arguments may have redacted them
 	}
 	extra, header := g.beside(fl.ctx, c, u)
-	return &link.Call{
+	return &conn.Request{
 		Method: c.Target.Method, Params: params, Extra: extra, Header: bindHeaders(header, fl.params, arguments), HostID: fl.ex.Msg.ID,
-		Event: func(m wire.Message) { g.fromCall(fl, u, l, m) },
+		Caller: r, Call: c,
 	}
 }
 
@@ -109,7 +129,7 @@ func callFault(ctx context.Context, u *upstream, c *interceptor.Call, err error)
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
-	if errors.Is(err, link.ErrClosed) || errors.Is(err, link.ErrSessionGone) {
+	if errors.Is(err, conn.ErrClosed) || errors.Is(err, conn.ErrSessionGone) {
 		return &interceptor.Refusal{Reason: "upstream", Code: "upstream_crashed", Status: 502, Err: err,
 			Message: fmt.Sprintf("upstream %s ended while it handled %s: %v. The call may have had an effect; the upstream is started again with the next call", u.key, c.Target.Name, err)}
 	}

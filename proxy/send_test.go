@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
-	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -18,7 +18,7 @@ import (
 // the oldest are forgotten, and what is asked of them still finds an answer.
 func TestTasksAreBounded(t *testing.T) {
 	minted := 0
-	tasks := fakeUpstream{version: "2025-11-25", caps: `{"tools":{},"tasks":{}}`, serve: func(_ context.Context, _ *fakeLink, c *link.Call) (wire.Message, error) {
+	tasks := fakeUpstream{version: "2025-11-25", caps: `{"tools":{},"tasks":{}}`, serve: func(_ context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
 		switch c.Method {
 		case "tools/list":
 			return result(`{"tools":[{"name":"echo","inputSchema":{"type":"object"}}]}`)
@@ -54,7 +54,7 @@ func TestHeadersOfRedactedArguments(t *testing.T) {
 		Method: "tools/call", Arguments: json.RawMessage(`{"k":"secret"}`),
 		Header: http.Header{"Mcp-Param-Key": {"secret"}, "Mcp-Param-Zone": {"eu"}},
 	}}
-	got := fl.linkCall(newRig(t, false, nil).g, c, &upstream{key: "up"}, nil, json.RawMessage(`{"name":"x","arguments":{"k":"[REDACTED:x]"}}`)).Header
+	got := fl.request(newRig(t, false, nil).g, c, &upstream{key: "up"}, nil, json.RawMessage(`{"name":"x","arguments":{"k":"[REDACTED:x]"}}`)).Header
 	if got.Get("Mcp-Param-Key") != "[REDACTED:x]" || got.Get("Mcp-Param-Zone") != "eu" {
 		t.Errorf("headers = %v", got)
 	}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
-	"github.com/foldgate/foldgate/proxy/link"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -164,8 +164,8 @@ func (s *session) host() string {
 }
 
 // openLinks returns the links over which s reaches upstreams now.
-func (s *session) openLinks() map[*upstream]link.Link {
-	out := map[*upstream]link.Link{}
+func (s *session) openLinks() map[*upstream]conn.Conn {
+	out := map[*upstream]conn.Conn{}
 	s.mu.Lock()
 	legacy := s.initialize != nil
 	s.mu.Unlock()

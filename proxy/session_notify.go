@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -44,7 +44,7 @@ func (s *session) Notify(m wire.Message) {
 // targets returns the links that a notification of the host goes to: those
 // that are open. One that foldgate does not know may be all that its upstream
 // waits for, so for that a session that has none yet opens them.
-func (s *session) targets(method string) map[*upstream]link.Link {
+func (s *session) targets(method string) map[*upstream]conn.Conn {
 	links := s.openLinks()
 	if len(links) > 0 || method == "notifications/roots/list_changed" || method == "notifications/progress" {
 		return links

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 )
 
 // errUpstreamDown marks calls that were not even tried.
@@ -28,13 +28,13 @@ type slot struct {
 	name string
 	// dial opens the link; up is called after each success, again says that
 	// it is not the first.
-	dial    func(ctx context.Context) (link.Link, error)
-	up      func(l link.Link, again bool)
+	dial    func(ctx context.Context) (conn.Conn, error)
+	up      func(l conn.Conn, again bool)
 	timeout time.Duration
 	ctx     context.Context // ends with whoever owns the slot
 
 	mu      sync.Mutex
-	cur     link.Link
+	cur     conn.Conn
 	since   time.Time
 	opened  bool          // was up at least once
 	dialing chan struct{} // closed when the attempt under way is over
@@ -46,7 +46,7 @@ type slot struct {
 }
 
 // peek returns the live link, or nil.
-func (s *slot) peek() link.Link {
+func (s *slot) peek() conn.Conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cur == nil || isDone(s.cur) {
@@ -57,7 +57,7 @@ func (s *slot) peek() link.Link {
 
 // get returns the live link, opening it if need be. The attempt goes on when
 // ctx ends, for the next one who asks.
-func (s *slot) get(ctx context.Context) (link.Link, error) {
+func (s *slot) get(ctx context.Context) (conn.Conn, error) {
 	for {
 		s.mu.Lock()
 		switch {
@@ -176,7 +176,7 @@ func (s *slot) close() {
 	}
 }
 
-func isDone(l link.Link) bool {
+func isDone(l conn.Conn) bool {
 	select {
 	case <-l.Done():
 		return true
@@ -185,7 +185,7 @@ func isDone(l link.Link) bool {
 	}
 }
 
-func linkFault(l link.Link) error {
+func linkFault(l conn.Conn) error {
 	if err := l.Err(); err != nil {
 		return err
 	}

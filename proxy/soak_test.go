@@ -17,8 +17,9 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
-	"github.com/foldgate/foldgate/proxy/link"
+	remote "github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -33,7 +34,7 @@ var soak = flag.Int("soak", 500, "sessions that TestSoak opens and closes in eac
 func TestSoak(t *testing.T) {
 	ups := map[string]fakeUpstream{"old": soakUpstream("2025-11-25"), "new": soakUpstream("2026-07-28")}
 	r := newRig(t, true, ups)
-	r.g.openLink = func(_ context.Context, c link.Config) (link.Link, error) {
+	r.g.openLink = func(_ context.Context, c remote.Config) (conn.Conn, error) {
 		f := ups[c.Name]
 		return &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), forgetful: true}, nil
 	}
@@ -72,14 +73,14 @@ func soakUpstream(version string) fakeUpstream {
 	up := echoUpstream(version)
 	up.caps = `{"tools":{},"resources":{"subscribe":true}}`
 	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
+	up.serve = func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
 		switch {
 		case strings.HasPrefix(c.Method, "resources/list"), strings.HasPrefix(c.Method, "resources/templates"):
 			return result(`{"resources":[{"uri":"mem://` + version + `","name":"r"}]}`)
 		case c.Method == "resources/subscribe":
 			return result(`{}`)
 		case c.Method == wire.MethodListen:
-			c.Event(wire.Message{Method: "notifications/subscriptions/acknowledged"})
+			c.Caller.Message(wire.Message{Method: "notifications/subscriptions/acknowledged"})
 			<-ctx.Done()
 			return wire.Message{}, context.Cause(ctx)
 		case c.Method != "tools/call":
@@ -89,7 +90,7 @@ func soakUpstream(version string) fakeUpstream {
 		case !l.Info().Modern():
 			id := json.RawMessage(fmt.Sprint(l.asked.Add(1)))
 			l.waiting.Store(string(id), make(chan wire.Message, 1))
-			c.Event(wire.Message{ID: id, Method: "elicitation/create", Params: json.RawMessage(`{}`)})
+			c.Caller.Message(wire.Message{ID: id, Method: "elicitation/create", Params: json.RawMessage(`{}`)})
 			ch, _ := l.waiting.Load(string(id))
 			select {
 			case <-ch.(chan wire.Message):

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -242,7 +242,7 @@ func TestMetricsOfCalls(t *testing.T) {
 	l := newSink()
 	up := echoUpstream("2025-11-25")
 	serve := up.serve
-	up.serve = func(ctx context.Context, fl *fakeLink, c *link.Call) (wire.Message, error) {
+	up.serve = func(ctx context.Context, fl *fakeLink, c *conn.Request) (wire.Message, error) {
 		if strings.Contains(string(c.Params), `"fail"`) {
 			return result(`{"content":[{"type":"text","text":"no"}],"isError":true}`)
 		}

@@ -13,7 +13,8 @@ import (
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
+	remote "github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -27,7 +28,7 @@ type upstream struct {
 	mu    sync.Mutex
 	seats map[string]*seat // by principal
 	// said is what the upstream last said of itself; kept across restarts.
-	said link.Info
+	said conn.Info
 	// fault is why the last attempt to reach it failed; nil when it is up.
 	fault error
 }
@@ -44,12 +45,12 @@ func newUpstream(g *Gateway, key string, cfg *config.Upstream) *upstream {
 }
 
 // slot returns a supervised place for a link to u.
-func (u *upstream) slot(ctx context.Context, dial func(context.Context) (link.Link, error), up func(link.Link, bool)) *slot {
+func (u *upstream) slot(ctx context.Context, dial func(context.Context) (conn.Conn, error), up func(conn.Conn, bool)) *slot {
 	timeout := time.Duration(u.cfg.ConnectSeconds) * time.Second
 	if timeout == 0 {
 		timeout = defaultConnect
 	}
-	return &slot{name: u.key, timeout: timeout, ctx: ctx, up: up, dial: func(ctx context.Context) (link.Link, error) {
+	return &slot{name: u.key, timeout: timeout, ctx: ctx, up: up, dial: func(ctx context.Context) (conn.Conn, error) {
 		l, err := dial(ctx)
 		u.mu.Lock()
 		u.fault = err
@@ -67,8 +68,8 @@ func (u *upstream) slot(ctx context.Context, dial func(context.Context) (link.Li
 }
 
 // dial opens one link. initialize holds a legacy host's own params, nil for
-// foldgate's; handle takes what belongs to no call.
-func (u *upstream) dial(ctx context.Context, initialize json.RawMessage, shared bool, handle func(wire.Message)) (link.Link, error) {
+// foldgate's; handler takes what belongs to no call.
+func (u *upstream) dial(ctx context.Context, initialize json.RawMessage, shared bool, handler conn.Handler) (conn.Conn, error) {
 	if u.cfg.Builtin != "" {
 		return openBuiltin(u.gw.cfg, u.cfg)
 	}
@@ -80,9 +81,9 @@ func (u *upstream) dial(ctx context.Context, initialize json.RawMessage, shared 
 	for k, v := range u.cfg.Headers {
 		header.Set(k, v)
 	}
-	return u.gw.openLink(ctx, link.Config{
+	return u.gw.openLink(ctx, remote.Config{
 		Name: u.key, Command: u.cfg.Command, Env: env, Dir: u.gw.cfg.Path(u.cfg.Cwd), URL: u.cfg.URL, Headers: header,
-		Initialize: initialize, Shared: shared, Handle: handle, MaxMessage: maxMessage, Log: u.gw.log, Clean: scrubLog{s: u.gw.scrubber}.text,
+		Initialize: initialize, Shared: shared, Handler: handler, MaxMessage: maxMessage, Log: u.gw.log, Clean: scrubLog{s: u.gw.scrubber}.text,
 	})
 }
 
@@ -106,7 +107,7 @@ func childEnv() []string {
 }
 
 // about returns what u last said of itself; ok is false if it never did.
-func (u *upstream) about() (link.Info, bool) {
+func (u *upstream) about() (conn.Info, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.said, u.said.Version != ""
@@ -137,7 +138,7 @@ func (u *upstream) status() (state string, fault error) {
 
 // linkFor returns the link over which s reaches u: its own in the legacy era,
 // its principal's in the modern era and for servers that live inside foldgate.
-func (s *session) linkFor(ctx context.Context, u *upstream, modern bool) (link.Link, error) {
+func (s *session) linkFor(ctx context.Context, u *upstream, modern bool) (conn.Conn, error) {
 	if modern || u.cfg.Builtin != "" {
 		return s.seat(u).shared.get(ctx)
 	}
@@ -145,9 +146,9 @@ func (s *session) linkFor(ctx context.Context, u *upstream, modern bool) (link.L
 	sl := s.slots[u.key]
 	if sl == nil && !s.closed {
 		initialize := s.initialize
-		sl = u.slot(s.ctx, func(ctx context.Context) (link.Link, error) {
-			return u.dial(ctx, initialize, false, func(m wire.Message) { s.fromOwn(u, m) })
-		}, func(l link.Link, again bool) { s.ownUp(u, l, again) })
+		sl = u.slot(s.ctx, func(ctx context.Context) (conn.Conn, error) {
+			return u.dial(ctx, initialize, false, ownHandler{s, u})
+		}, func(l conn.Conn, again bool) { s.ownUp(u, l, again) })
 		s.slots[u.key] = sl
 	}
 	s.mu.Unlock()
@@ -156,6 +157,15 @@ func (s *session) linkFor(ctx context.Context, u *upstream, modern bool) (link.L
 	}
 	return sl.get(ctx)
 }
+
+// ownHandler takes messages of a session's own link that belong to no request.
+type ownHandler struct {
+	s *session
+	u *upstream
+}
+
+// Unsolicited takes a message.
+func (h ownHandler) Unsolicited(m wire.Message) { h.s.fromOwn(h.u, m) }
 
 // slow is the slot's: whether s would likely wait in vain for u.
 func (s *session) slow(u *upstream, modern bool) error {
@@ -172,7 +182,7 @@ func (s *session) slow(u *upstream, modern bool) error {
 }
 
 // own returns s's own live link to u, or nil.
-func (s *session) own(u *upstream) link.Link {
+func (s *session) own(u *upstream) conn.Conn {
 	s.mu.Lock()
 	sl := s.slots[u.key]
 	s.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/internal/jitter"
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -22,7 +22,7 @@ const watchMax = 30 * time.Second
 // watchResource asks u for updates of one resource on behalf of ln, for as long
 // as ctx lasts, over whatever link get returns. After a break ln is told that
 // the resource may have changed, since nobody knows.
-func (g *Gateway) watchResource(ctx context.Context, u *upstream, get func(context.Context) (link.Link, error), uri string, ln *listener) {
+func (g *Gateway) watchResource(ctx context.Context, u *upstream, get func(context.Context) (conn.Conn, error), uri string, ln *listener) {
 	missed := func() {
 		g.listens.deliver(g, u, wire.Message{Method: "notifications/resources/updated", Params: rawjson.Marshal(map[string]string{"uri": uri})}, ln)
 	}
@@ -46,7 +46,7 @@ func (g *Gateway) watchResource(ctx context.Context, u *upstream, get func(conte
 // watchLists keeps a listen of foldgate's own open on the modern link l, so
 // that the catalog follows the changes of the upstream. s is the session whose own link it
 // is, nil for a shared one. It ends with the link.
-func (g *Gateway) watchLists(st *seat, s *session, l link.Link) {
+func (g *Gateway) watchLists(st *seat, s *session, l conn.Conn) {
 	u := st.up
 	flags := map[string]bool{}
 	for flag, method := range listenFlags {
@@ -101,26 +101,38 @@ func (g *Gateway) insist(ctx context.Context, u *upstream, what string, missed f
 
 // listenAt holds one subscriptions/listen open. goOn is false where the
 // upstream refuses.
-func listenAt(ctx context.Context, l link.Link, want json.RawMessage, up func(), event func(wire.Message)) (goOn bool, err error) {
+func listenAt(ctx context.Context, l conn.Conn, want json.RawMessage, up func(), event func(wire.Message)) (goOn bool, err error) {
 	params := append(append([]byte(`{"notifications":`), want...), '}')
-	m, err := l.Call(ctx, &link.Call{Method: wire.MethodListen, Params: params, Event: func(m wire.Message) {
-		if m.Method == "notifications/subscriptions/acknowledged" {
-			up()
-			return
-		}
-		event(m)
-	}})
+	m, err := l.Call(ctx, &conn.Request{Method: wire.MethodListen, Params: params, Caller: listenCaller{up, event}})
 	if err == nil && m.Error != nil {
 		return false, wire.NewAnswerError(m.Error)
 	}
 	return true, err
 }
 
+// listenCaller takes the messages of a subscriptions/listen.
+type listenCaller struct {
+	up    func() // the subscription stands
+	event func(wire.Message)
+}
+
+// Message takes a notification of the subscription.
+func (r listenCaller) Message(m wire.Message) {
+	if m.Method == "notifications/subscriptions/acknowledged" {
+		r.up()
+		return
+	}
+	r.event(m)
+}
+
+// Answered does nothing: the subscription is over.
+func (r listenCaller) Answered() {}
+
 // subscribe holds a legacy subscription until the link dies or ctx ends. The
-// updates come to link.Config.Handle.
-func (g *Gateway) subscribe(ctx context.Context, principal string, l link.Link, uri string, up func()) (goOn bool, err error) {
+// updates come to the connection's Handler.
+func (g *Gateway) subscribe(ctx context.Context, principal string, l conn.Conn, uri string, up func()) (goOn bool, err error) {
 	params := rawjson.Marshal(map[string]string{"uri": uri})
-	m, err := l.Call(ctx, &link.Call{Method: "resources/subscribe", Params: params})
+	m, err := l.Call(ctx, &conn.Request{Method: "resources/subscribe", Params: params})
 	if err == nil && m.Error != nil {
 		return false, wire.NewAnswerError(m.Error)
 	}
@@ -137,7 +149,7 @@ func (g *Gateway) subscribe(ctx context.Context, principal string, l link.Link, 
 	if !wanted && g.ctx.Err() == nil {
 		ctx, cancel := context.WithTimeout(g.ctx, asideTimeout)
 		defer cancel()
-		_, err = l.Call(ctx, &link.Call{Method: "resources/unsubscribe", Params: params})
+		_, err = l.Call(ctx, &conn.Request{Method: "resources/unsubscribe", Params: params})
 	}
 	return false, err
 }

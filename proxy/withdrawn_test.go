@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/link"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -21,8 +21,8 @@ func TestQuestionWithdrawnAtOnce(t *testing.T) {
 	const n = 8 // what the fakes take without a reader
 	for i := range n {
 		id := fmt.Sprintf(`"q%d"`, i)
-		l.cfg.Handle(wire.Message{ID: json.RawMessage(id), Method: "elicitation/create", Params: json.RawMessage(`{}`)})
-		l.cfg.Handle(wire.Message{Method: wire.MethodCancelled, Params: json.RawMessage(`{"requestId":` + id + `}`)})
+		l.cfg.Handler.Unsolicited(wire.Message{ID: json.RawMessage(id), Method: "elicitation/create", Params: json.RawMessage(`{}`)})
+		l.cfg.Handler.Unsolicited(wire.Message{Method: wire.MethodCancelled, Params: json.RawMessage(`{"requestId":` + id + `}`)})
 	}
 	for end := time.Now().Add(5 * time.Second); r.s.answering.Load() > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
@@ -49,10 +49,10 @@ func TestQuestionWithdrawnAtOnce(t *testing.T) {
 // never hears of, nor of the upstream's id.
 func TestQuestionWithdrawnFromAModernHost(t *testing.T) {
 	for _, own := range []bool{true, false} { // the question says for which call it is
-		up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, l *fakeLink, c *link.Call) (wire.Message, error) {
-			say := l.cfg.Handle
+		up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+			say := l.cfg.Handler.Unsolicited
 			if own {
-				say = c.Event
+				say = c.Caller.Message
 			}
 			say(wire.Message{ID: json.RawMessage("7"), Method: "elicitation/create", Params: json.RawMessage(`{}`)})
 			say(wire.Message{Method: wire.MethodCancelled, Params: json.RawMessage(`{"requestId":7}`)})

@@ -1,0 +1,163 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"time"
+)
+
+const (
+	// exitDelay bounds the moments around a child's end: from the end of its
+	// stdout to its status, from its own end to that of its group, and what is
+	// left to be written to it or read from it.
+	exitDelay = 400 * time.Millisecond
+	// stopGrace is how long a child has to end after its stdin was closed, and
+	// again after SIGTERM.
+	stopGrace = 2 * time.Second
+)
+
+// child is a process in a process group of its own, so that whatever it
+// started itself (npx, sh -c) ends with it.
+type child struct {
+	cmd                   *exec.Cmd
+	stdin, stdout, stderr *os.File // our ends
+	// quiet is closed by whoever reads stdout, at its end.
+	quiet chan struct{}
+
+	exited chan struct{} // closed when the process has ended
+	reaped chan struct{} // closed when its group is killed and it is no zombie
+	status error         // how it ended; set before reaped is closed
+
+	mu   sync.Mutex
+	free bool // guarded by mu: the process number may be somebody else's by now
+}
+
+// startChild starts cfg.Command. After success the caller must read stdout and
+// stderr, close quiet, and call stop.
+func startChild(cfg *Config) (*child, error) {
+	cmd := exec.Command(cfg.Command[0], cfg.Command[1:]...)
+	cmd.Env = append([]string{}, cfg.Env...) // nil would mean ours
+	cmd.Dir = cfg.Dir
+	c := &child{
+		cmd:    cmd,
+		quiet:  make(chan struct{}),
+		exited: make(chan struct{}),
+		reaped: make(chan struct{}),
+	}
+	theirs, err := c.pipes()
+	if err == nil {
+		started := make(chan error)
+		go c.keep(started)
+		err = <-started
+	}
+	for _, f := range theirs {
+		f.Close()
+	}
+	if err != nil {
+		c.closePipes()
+		return nil, fmt.Errorf("start %q: %w", cfg.Command[0], err)
+	}
+	return c, nil
+}
+
+// pipes makes the three pipes and returns the child's ends. They are files, so
+// that no goroutine of os/exec copies, and ours have deadlines.
+func (c *child) pipes() (theirs []*os.File, err error) {
+	inR, inW, err1 := os.Pipe()
+	outR, outW, err2 := os.Pipe()
+	errR, errW, err3 := os.Pipe()
+	c.stdin, c.stdout, c.stderr = inW, outR, errR
+	theirs = []*os.File{inR, outW, errW}
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return theirs, err // closing a nil file is harmless
+	}
+	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = inR, outW, errW
+	return theirs, nil
+}
+
+func (c *child) closePipes() {
+	for _, f := range []*os.File{c.stdin, c.stdout, c.stderr} {
+		f.Close()
+	}
+}
+
+// keep starts the process and stays with it until it is reaped. It holds its
+// thread, since the kernel sends the parent-death signal when the thread ends
+// that started the child.
+func (c *child) keep(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	prepareChild(c.cmd)
+	err := c.cmd.Start()
+	started <- err
+	if err != nil {
+		return
+	}
+	defer close(c.reaped)
+	if awaitExit(c.cmd.Process.Pid) {
+		// Until it is reaped nobody else gets the child's number, so that
+		// signals to its group can't hit a stranger.
+		c.signal(sigTerm)
+		close(c.exited)
+		select {
+		case <-c.quiet:
+		case <-time.After(exitDelay):
+		}
+		c.signal(sigKill)
+		c.release()
+		c.status = exitStatus(c.cmd)
+		return
+	}
+	c.status = exitStatus(c.cmd)
+	c.signal(sigKill)
+	c.release()
+	close(c.exited)
+}
+
+// exitStatus reaps the process and says how it ended.
+func exitStatus(cmd *exec.Cmd) error {
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("process ended: %w", err)
+	}
+	return errors.New("process ended: exit status 0")
+}
+
+// release marks the process number as one that may be given to others.
+func (c *child) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.free = true
+}
+
+// signal sends s to the whole group, unless that is gone.
+func (c *child) signal(s groupSignal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.free {
+		signalGroup(c.cmd.Process, s)
+	}
+}
+
+// stop ends the process group: first by the end of its stdin, which the caller
+// closes, then by SIGTERM, then by SIGKILL. It returns when the process is
+// reaped and sees to it that reads of its output end.
+func (c *child) stop() {
+	// Not all that is queued may go out to a child that does not read.
+	_ = c.stdin.SetWriteDeadline(time.Now().Add(exitDelay))
+	for _, s := range []groupSignal{sigTerm, sigKill} {
+		select {
+		case <-c.exited:
+		case <-time.After(stopGrace):
+			c.signal(s)
+		}
+	}
+	<-c.reaped
+	// Somebody who left the group may hold the pipes open for ever.
+	deadline := time.Now().Add(exitDelay)
+	_ = c.stdout.SetReadDeadline(deadline)
+	_ = c.stderr.SetReadDeadline(deadline)
+}

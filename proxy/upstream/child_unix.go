@@ -1,0 +1,28 @@
+//go:build unix && !linux
+
+package upstream
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+type groupSignal = syscall.Signal
+
+const (
+	sigTerm = syscall.SIGTERM
+	sigKill = syscall.SIGKILL
+)
+
+// prepareChild puts the child into a group of its own.
+func prepareChild(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+}
+
+// awaitExit reports that waiting without reaping is not to be had here.
+func awaitExit(int) bool { return false }
+
+// signalGroup signals every process of the group that p leads. There may be
+// none left, which is what the caller wants.
+func signalGroup(p *os.Process, s groupSignal) { _ = syscall.Kill(-p.Pid, s) }

@@ -1,0 +1,51 @@
+package upstream
+
+import (
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// Only what is a progress token gets one of ours: null asks for no progress.
+func TestNullIsNoProgressToken(t *testing.T) {
+	fs := newFlights(&Config{Shared: true})
+	for token, want := range map[string]string{`null`: `null`, `"a"`: `1`} {
+		fs.last = 0
+		_, params, err := fs.begin(&conn.Request{Method: "m", Params: json.RawMessage(`{"_meta":{"progressToken":` + token + `}}`)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := `{"_meta":{"progressToken":` + want + `}}`; string(params) != want {
+			t.Errorf("params = %s, want %s", params, want)
+		}
+	}
+}
+
+// A call hears of its answer from whoever reads it, before the next message is read.
+func TestAnsweredIsCalledByTheReader(t *testing.T) {
+	for _, tc := range []struct {
+		err  error
+		want int
+	}{{nil, 1}, {errors.New("unreadable"), 0}} {
+		fs, called := newFlights(&Config{}), 0
+		f, _, err := fs.begin(&conn.Request{Method: "m", Caller: answered{&called}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // the second is late
+			fs.resolve(f.id, outcome{err: tc.err}, nil)
+		}
+		if called != tc.want {
+			t.Errorf("error %v: called %d times, want %d", tc.err, called, tc.want)
+		}
+	}
+}
+
+// answered counts the responses.
+type answered struct{ n *int }
+
+func (answered) Message(wire.Message) {}
+func (a answered) Answered()          { *a.n++ }

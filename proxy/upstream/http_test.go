@@ -1,0 +1,483 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
+	"github.com/google/go-cmp/cmp"
+)
+
+// fakeHTTP is an upstream whose answers a test writes by hand.
+type fakeHTTP struct {
+	*httptest.Server
+	mu       sync.Mutex // guards what follows
+	requests []string   // "METHOD rpc-method", as they came
+	headers  []http.Header
+	bodies   []string
+}
+
+// newFakeHTTP serves with handle, which may leave initialize and notifications
+// to the fake by returning false.
+func newFakeHTTP(t *testing.T, handle func(w http.ResponseWriter, r *http.Request, m wire.Message) bool) *fakeHTTP {
+	f := &fakeHTTP{}
+	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		m, _ := wire.ParseMessage(body)
+		f.mu.Lock()
+		f.requests = append(f.requests, strings.TrimSpace(r.Method+" "+m.Method))
+		f.headers = append(f.headers, r.Header.Clone())
+		f.bodies = append(f.bodies, string(body))
+		f.mu.Unlock()
+		if handle != nil && handle(w, r, m) {
+			return
+		}
+		switch {
+		case r.Method != http.MethodPost:
+			w.WriteHeader(http.StatusMethodNotAllowed)
+		case m.Method == wire.MethodInitialize:
+			w.Header().Set(wire.HeaderSession, "s-1")
+			answerWith(w, m, `{"protocolVersion":"2025-06-18","capabilities":{}}`)
+		case m.Method == wire.MethodDiscover:
+			w.Header().Set("Content-Type", mediaJSON)
+			w.WriteHeader(http.StatusBadRequest)
+			fmt.Fprintf(w, `{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"no session"}}`)
+		case !m.IsRequest():
+			w.WriteHeader(http.StatusAccepted)
+		default:
+			answerWith(w, m, string(orNull(m.Params)))
+		}
+	}))
+	t.Cleanup(f.Close)
+	return f
+}
+
+func answerWith(w http.ResponseWriter, m wire.Message, result string) {
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	fmt.Fprintf(w, "{\n\"jsonrpc\":\"2.0\",\"id\":%s,\n\"result\":%s}\n", m.ID, result)
+}
+
+func events(w http.ResponseWriter, events ...string) {
+	w.Header().Set("Content-Type", mediaEvents)
+	for _, e := range events {
+		fmt.Fprintf(w, "%s\n\n", e)
+	}
+	w.(http.Flusher).Flush()
+}
+
+func (f *fakeHTTP) config(t *testing.T) Config {
+	return Config{
+		Name: "fake", URL: f.URL + "/mcp", Log: testLog(t),
+		Headers:    http.Header{"authorization": {"Bearer ours"}},
+		Initialize: json.RawMessage(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"h"}}`),
+	}
+}
+
+// seen returns what the fake was asked, once it was asked want.
+func (f *fakeHTTP) seen(t *testing.T, want string) []string {
+	t.Helper()
+	for deadline := time.Now().Add(5 * time.Second); time.Now().Before(deadline); {
+		f.mu.Lock()
+		got := slices.Clone(f.requests)
+		f.mu.Unlock()
+		if slices.Contains(got, want) {
+			return got
+		}
+	}
+	t.Fatalf("upstream never saw %q but %q", want, f.requests)
+	return nil
+}
+
+func TestHTTPSession(t *testing.T) {
+	f := newFakeHTTP(t, nil)
+	l := open(t, f.config(t))
+	m, err := l.Call(t.Context(), &conn.Request{
+		Method: "tools/call", Params: json.RawMessage("{\"name\":\"x\",\n\"n\":1.0}"),
+		Header: http.Header{"Authorization": {"Bearer host"}, "Cookie": {"c"}, "Mcp-Session-Id": {"h"}, "Mcp-Name": {"y"}},
+	})
+	if err != nil || string(m.Result) != `{"name":"x", "n":1.0}` {
+		t.Errorf("call = %s, %v", m.Result, err)
+	}
+	f.seen(t, "GET")
+	l.Close()
+	want := []string{"POST initialize", "POST notifications/initialized", "POST tools/call", "DELETE"}
+	got := slices.DeleteFunc(f.seen(t, "DELETE"), func(s string) bool { return s == "GET" })
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("requests (-want +got)\n%s", diff)
+	}
+	for i, h := range f.headers {
+		session, version := "s-1", "2025-06-18"
+		if i == 0 {
+			session, version = "", ""
+		}
+		if h.Get(wire.HeaderSession) != session || h.Get(wire.HeaderVersion) != version || h.Get("Authorization") != "Bearer ours" || h.Get("Cookie") != "" || h.Get(wire.HeaderName) != "" {
+			t.Errorf("headers of request %d: %v", i, h)
+		}
+	}
+}
+
+func TestHTTPModern(t *testing.T) {
+	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		switch m.Method {
+		case wire.MethodDiscover:
+			answerWith(w, m, `{"supportedVersions":["2026-07-28"]}`)
+		case "resources/read":
+			events(w, `data: {"jsonrpc":"2.0","method":"notifications/message","params":{}}`, `data: {"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{}}`)
+		case "hang":
+			events(w, `data: {"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
+			<-r.Context().Done()
+		case wire.MethodListen:
+			events(w, `data: {"jsonrpc":"2.0","method":"notifications/tools/list_changed","params":{"_meta":{"`+wire.MetaSubscriptionID+`":`+string(m.ID)+`}}}`)
+		case "unknown":
+			w.Header().Set("Content-Type", mediaJSON)
+			w.WriteHeader(http.StatusNotFound)
+			fmt.Fprint(w, `{"jsonrpc":"2.0","id":"server-error","error":{"code":-32601,"message":"no","data":1.0}}`)
+		default:
+			return false
+		}
+		return true
+	})
+	cfg := f.config(t)
+	cfg.Initialize = nil
+	cfg.Handler = handles(func(m wire.Message) { t.Errorf("Handle(%s)", m.Raw) })
+	l := open(t, cfg)
+	if !l.Info().Modern() {
+		t.Fatalf("info() = %+v", l.Info())
+	}
+	count := 0
+	event := func(wire.Message) { count++ }
+	if _, err := l.Call(t.Context(), &conn.Request{Method: "resources/read", Params: json.RawMessage(`{"uri":"file:///ä"}`), Caller: takes(event),
+		Header: http.Header{"mcp-param-region": {"eu"}, "Mcp-Param-Two": {"a", "b"}, "Authorization": {"no"}}}); err != nil || count != 1 {
+		t.Errorf("call: %d events, %v", count, err)
+	}
+	h := f.headers[len(f.headers)-1]
+	want := http.Header{wire.HeaderMethod: {"resources/read"}, wire.HeaderName: {"=?base64?ZmlsZTovLy/DpA==?="}, wire.HeaderVersion: {wire.VersionModern},
+		"Mcp-Param-Region": {"eu"}, "Mcp-Param-Two": {"a", "b"}, "Authorization": {"Bearer ours"}}
+	for k := range want {
+		if diff := cmp.Diff(want[k], h[k]); diff != "" {
+			t.Errorf("header %s (-want +got)\n%s", k, diff)
+		}
+	}
+	m, err := l.Call(t.Context(), &conn.Request{Method: "unknown"})
+	if err != nil || string(m.Error) != `{"code":-32601,"message":"no","data":1.0}` {
+		t.Errorf("unknown method: %s, %v", m.Error, err)
+	}
+	var got wire.Message
+	_, err = l.Call(t.Context(), &conn.Request{Method: wire.MethodListen, HostID: json.RawMessage(`"h"`), Caller: takes(func(m wire.Message) { got = m })})
+	if id, _ := rawjson.GetString(got.Params, "_meta", wire.MetaSubscriptionID); !errors.Is(err, errListenEnded) || id != "h" {
+		t.Errorf("listen = %v, event %s", err, got.Raw)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("stop")
+	if _, err := l.Call(ctx, &conn.Request{Method: "hang", Caller: takes(func(wire.Message) { cancel(stop) })}); err != stop {
+		t.Errorf("call = %v, want %v", err, stop)
+	}
+	l.Close()
+	if got := strings.Join(f.requests, ","); strings.Contains(got, "GET") || strings.Contains(got, "DELETE") || strings.Contains(got, wire.MethodCancelled) {
+		t.Errorf("requests %s: the modern era has no such", got)
+	}
+}
+
+// Load balancers find the server that has a task by the header Mcp-Name.
+func TestHTTPModernTaskNames(t *testing.T) {
+	h := http.Header{}
+	for _, method := range []string{"tasks/get", "tasks/update", "tasks/cancel"} {
+		h.Del(wire.HeaderName)
+		modernHeaders(h, method, []byte(`{"taskId":"t \u00e9"}`))
+		if h.Get(wire.HeaderMethod) != method || h.Get(wire.HeaderName) != "=?base64?dCDDqQ==?=" {
+			t.Errorf("headers of %s: %v", method, h)
+		}
+	}
+}
+
+func TestHTTPLegacyCancel(t *testing.T) {
+	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		if m.Method == "hang" {
+			events(w, `data: {"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
+			<-r.Context().Done()
+		}
+		return m.Method == "hang"
+	})
+	l := open(t, f.config(t))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stop := errors.New("stop")
+	if _, err := l.Call(ctx, &conn.Request{Method: "hang", Caller: takes(func(wire.Message) { cancel(stop) })}); err != stop {
+		t.Errorf("call = %v, want %v", err, stop)
+	}
+	i := slices.Index(f.seen(t, "POST "+wire.MethodCancelled), "POST "+wire.MethodCancelled)
+	if want := `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2,"reason":"stop"}}`; f.bodies[i] != want {
+		t.Errorf("cancelled with %s, want %s", f.bodies[i], want)
+	}
+}
+
+// The stream of a call breaks twice, and its messages come all the same.
+func TestHTTPResume(t *testing.T) {
+	var mu sync.Mutex
+	step := 0
+	var id string
+	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		last := r.Header.Get("Last-Event-Id")
+		switch {
+		case m.Method == "tools/call":
+			id = string(m.ID)
+			events(w, "id: e0\nretry: 5\ndata:", "id: e1\ndata: {\"jsonrpc\":\"2.0\",\ndata: \"method\":\"notifications/one\"}")
+		case last != "" && last != fmt.Sprintf("e%d", step+1):
+			t.Errorf("Last-Event-Id = %q in step %d", last, step)
+		case last == "e1":
+			step++
+			events(w, "id: e2\ndata: {\"jsonrpc\":\"2.0\",\"method\":\"notifications/two\"}")
+		case last == "e2" && r.Header.Get("X-Again") == "":
+			step++
+			events(w, "id: e3\ndata: {\"jsonrpc\":\"2.0\",\"id\":"+id+",\"result\":{\"ok\":1}}")
+		default:
+			return false
+		}
+		return true
+	})
+	l := open(t, f.config(t))
+	var got []string
+	m, err := l.Call(t.Context(), &conn.Request{Method: "tools/call", Caller: takes(func(m wire.Message) { got = append(got, m.Method) })})
+	if err != nil || string(m.Result) != `{"ok":1}` || strings.Join(got, " ") != "notifications/one notifications/two" {
+		t.Errorf("call = %s, %v; events %q", m.Result, err, got)
+	}
+}
+
+func TestHTTPBrokenStream(t *testing.T) {
+	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		switch m.Method {
+		case "no-ids":
+			events(w, `data: {"jsonrpc":"2.0","method":"notifications/one"}`)
+		case "big":
+			events(w, `data: {"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":"`+strings.Repeat("x", 20000)+`"}`)
+		case "big-json":
+			answerWith(w, m, `"`+strings.Repeat("x", 20000)+`"`)
+		case "big-note":
+			events(w, `data: {"jsonrpc":"2.0","method":"notifications/one","params":{"x":"`+strings.Repeat("x", 20000)+`"}}`,
+				`data: nonsense`, `event: other`+"\n"+`data: {"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":0}`,
+				`data: [{"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":1}]`)
+		case "html":
+			w.WriteHeader(http.StatusBadGateway)
+			fmt.Fprint(w, "<html>")
+		case "empty":
+			w.WriteHeader(http.StatusAccepted)
+		case "away":
+			w.Header().Set("Location", "http://elsewhere.example/mcp")
+			w.WriteHeader(http.StatusTemporaryRedirect)
+		default:
+			return false
+		}
+		return true
+	})
+	cfg := f.config(t)
+	cfg.MaxMessage = 10000
+	l := open(t, cfg)
+	for method, want := range map[string]string{
+		"no-ids":   errStreamBroken.Error(),
+		"big":      errUnreadable.Error(),
+		"big-json": errUnreadable.Error(),
+		"big-note": "",
+		"html":     `HTTP 502 Bad Gateway: "<html>"`,
+		"empty":    "HTTP 202 without an answer",
+		"away":     "elsewhere.example",
+		"fine":     "",
+	} {
+		m, err := l.Call(t.Context(), &conn.Request{Method: method})
+		if want == "" && (err != nil || m.Result == nil) || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s = %s, %v; want %q", method, m.Result, err, want)
+		}
+	}
+}
+
+// An answer that is no stream may hold more than the answer, or all but that.
+func TestHTTPWholeAnswers(t *testing.T) {
+	const note = `{"jsonrpc":"2.0","method":"notifications/message","params":{}}`
+	for _, c := range []struct{ body, want string }{
+		{`{"jsonrpc":"2.0","id":"ID","result":1}`, "1"},
+		{`[` + note + `,{"jsonrpc":"2.0","id":ID,"result":1},{"jsonrpc":"2.0","id":ID,"result":2}]`, "1"},
+		{`{"jsonrpc":"2.0","id":999,"result":1}`, ""},
+		{note, ""},
+		{`[` + note + `]`, ""},
+		{`[]`, ""},
+		{``, ""},
+	} {
+		f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+			if m.Method == "tools/call" {
+				w.Header().Set("Content-Type", mediaJSON)
+				fmt.Fprint(w, strings.ReplaceAll(c.body, "ID", string(m.ID)))
+			}
+			return m.Method == "tools/call"
+		})
+		m, err := open(t, f.config(t)).Call(t.Context(), &conn.Request{Method: "tools/call"})
+		if string(m.Result) != c.want || errors.Is(err, errUnreadable) != (c.want == "") {
+			t.Errorf("answer %s = %s, %v; want %q", c.body, m.Result, err, c.want)
+		}
+	}
+}
+
+func TestHTTPSessionGone(t *testing.T) {
+	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		if m.Method == "tools/call" {
+			w.WriteHeader(http.StatusNotFound)
+		}
+		return m.Method == "tools/call"
+	})
+	l := open(t, f.config(t))
+	for range 2 {
+		if _, err := l.Call(t.Context(), &conn.Request{Method: "tools/call"}); !errors.Is(err, conn.ErrSessionGone) || !errors.Is(err, conn.ErrClosed) {
+			t.Errorf("call = %v, want %v", err, conn.ErrSessionGone)
+		}
+		<-l.Done()
+	}
+	if !errors.Is(l.Err(), conn.ErrSessionGone) {
+		t.Errorf("err() = %v", l.Err())
+	}
+}
+
+// The GET stream brings what belongs to no call, is reopened where it ended,
+// and its progress finds its call.
+func TestHTTPGetStream(t *testing.T) {
+	progress := make(chan string, 1)
+	opened := make(chan string, 10)
+	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		switch {
+		case r.Method == http.MethodGet && r.Header.Get("Last-Event-Id") == "":
+			events(w, "retry: 1\nid: 7\ndata: {\"jsonrpc\":\"2.0\",\"id\":\"q\",\"method\":\"roots/list\"}")
+		case r.Method == http.MethodGet:
+			opened <- r.Header.Get("Last-Event-Id")
+			events(w, ": hello")
+			select {
+			case e := <-progress:
+				events(w, e)
+			case <-r.Context().Done():
+			}
+			<-r.Context().Done()
+		case m.Method == "tools/call":
+			<-opened
+			progress <- `data: {"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":` + string(m.ID) + `,"n":1}}` +
+				"\n\n" + `data: {"jsonrpc":"2.0","id":` + string(m.ID) + `,"result":"by GET"}`
+			w.WriteHeader(http.StatusAccepted)
+		default:
+			return false
+		}
+		return true
+	})
+	cfg := f.config(t)
+	cfg.Shared = true
+	asked := make(chan wire.Message, 1)
+	cfg.Handler = handles(func(m wire.Message) { asked <- m })
+	l := open(t, cfg)
+	if m := <-asked; m.Method != "roots/list" {
+		t.Errorf("Handle(%s)", m.Raw)
+	}
+	var got string
+	m, err := l.Call(t.Context(), &conn.Request{Method: "tools/call", Params: json.RawMessage(`{"_meta":{"progressToken":"a"}}`),
+		Caller: takes(func(m wire.Message) { got = string(m.Params) })})
+	if err != nil || string(m.Result) != `"by GET"` || got != `{"progressToken":"a","n":1}` {
+		t.Errorf("call = %s, %v; progress %s", m.Result, err, got)
+	}
+}
+
+func TestHTTPUnreachable(t *testing.T) {
+	f := newFakeHTTP(t, nil)
+	cfg := f.config(t)
+	f.Close()
+	start := time.Now()
+	var d *dialError
+	if _, err := Open(t.Context(), cfg); !errors.As(err, &d) {
+		t.Errorf("openLink = %v, want a dialError", err)
+	}
+	if time.Since(start) > time.Second {
+		t.Errorf("took %v", time.Since(start))
+	}
+}
+
+// Connections are used again, for JSON and for event streams.
+func TestHTTPKeepAlive(t *testing.T) {
+	var mu sync.Mutex
+	remote := map[string]bool{}
+	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		mu.Lock()
+		remote[r.RemoteAddr] = true
+		mu.Unlock()
+		if m.Method == "stream" {
+			events(w, `data: {"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":{}}`)
+			return true
+		}
+		return false
+	})
+	l := open(t, f.config(t))
+	for i := range 40 {
+		ctx, cancel := context.WithCancel(t.Context())
+		if _, err := l.Call(ctx, &conn.Request{Method: []string{"json", "stream"}[i%2]}); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if len(remote) > 8 {
+		t.Errorf("%d connections for 40 calls in a row", len(remote))
+	}
+}
+
+func TestHTTPRedirect(t *testing.T) {
+	target := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		if r.URL.Path == "/old" {
+			http.Redirect(w, r, "/mcp", http.StatusPermanentRedirect)
+		}
+		return r.URL.Path == "/old"
+	})
+	cfg := target.config(t)
+	cfg.URL = target.URL + "/old"
+	l := open(t, cfg)
+	if _, err := l.Call(t.Context(), &conn.Request{Method: "x"}); err != nil {
+		t.Errorf("call over a redirect within the host: %v", err)
+	}
+}
+
+func BenchmarkHTTPCall(b *testing.B) {
+	for _, stream := range []bool{false, true} {
+		b.Run(fmt.Sprintf("stream=%v", stream), func(b *testing.B) {
+			body := strings.Repeat("x", 4<<10)
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				in, _ := io.ReadAll(r.Body)
+				m, _ := wire.ParseMessage(in)
+				switch {
+				case r.Method != http.MethodPost:
+					w.WriteHeader(http.StatusMethodNotAllowed)
+				case m.Method == wire.MethodInitialize:
+					answerWith(w, m, `{"protocolVersion":"2025-06-18"}`)
+				case !m.IsRequest():
+					w.WriteHeader(http.StatusAccepted)
+				case stream:
+					events(w, `data: {"jsonrpc":"2.0","id":`+string(m.ID)+`,"result":"`+body+`"}`)
+				default:
+					answerWith(w, m, `"`+body+`"`)
+				}
+			}))
+			defer srv.Close()
+			l := open(b, Config{Name: "bench", URL: srv.URL, Initialize: ownInitialize()})
+			defer l.Close()
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := l.Call(b.Context(), &conn.Request{Method: "tools/call", Params: json.RawMessage(`{"name":"x"}`)}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,246 @@
+package upstream
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+type sseGot struct {
+	Name, Data, ID string
+	Retry          time.Duration
+}
+
+// readSSE reads all events of r.
+func readSSE(r io.Reader, max int) []sseGot {
+	var got []sseGot
+	p := newEventReader(r, max)
+	for {
+		ev, err := p.next()
+		if err != nil {
+			return got
+		}
+		data := string(ev.data.head)
+		if ev.data.tail != nil {
+			data = "too large"
+		}
+		got = append(got, sseGot{ev.name, data, p.lastID, p.retry})
+	}
+}
+
+func TestEventReader(t *testing.T) {
+	for _, tt := range []struct {
+		name, in string
+		want     []sseGot
+	}{
+		{"simple", "data: x\n\n", []sseGot{{Data: "x"}}},
+		{"fields", "event: message\nid: 7\nretry: 1500\ndata: {}\n\n", []sseGot{{"message", "{}", "7", 1500 * time.Millisecond}}},
+		{"id stays, name does not", "event: a\nid: 1\ndata: x\n\ndata: y\n\n", []sseGot{{Name: "a", Data: "x", ID: "1"}, {Data: "y", ID: "1"}}},
+		{"one space only", "data:x\n\ndata:  y\n\n", []sseGot{{Data: "x"}, {Data: " y"}}},
+		{"lines", "data: a\ndata\ndata: b\n\n", []sseGot{{Data: "a\n\nb"}}},
+		{"empty data", "id: p\ndata:\n\n", []sseGot{{ID: "p"}}},
+		{"no data", "event: x\nid: 3\n\ndata: y\n\n", []sseGot{{Data: "y", ID: "3"}}},
+		{"comments", ": hi\n:\n\ndata: x\n: data: z\n\n", []sseGot{{Data: "x"}}},
+		{"unknown", "foo: 1\ndatadatadatadatadatadata: 2\ndata: x\n\n", []sseGot{{Data: "x"}}},
+		{"CRLF", "data: a\r\ndata: b\r\n\r\ndata: c\r\n\r\n", []sseGot{{Data: "a\nb"}, {Data: "c"}}},
+		{"CR", "data: a\rdata: b\r\rdata: c\r\r", []sseGot{{Data: "a\nb"}, {Data: "c"}}},
+		{"mark", "\xef\xbb\xbfdata: x\n\n", []sseGot{{Data: "x"}}},
+		{"mark only at the start", "data: x\n\n\xef\xbb\xbfdata: y\n\n", []sseGot{{Data: "x"}}},
+		{"cut", "data: x\n\ndata: y\n", []sseGot{{Data: "x"}}},
+		{"null in id", "id: a\x00b\ndata: x\n\n", []sseGot{{Data: "x"}}},
+		{"bad retry", "retry: -1\nretry: 1e3\nretry: 99999999999\ndata: x\n\n", []sseGot{{Data: "x"}}},
+		{"colon in data", "data: a:b\n\n", []sseGot{{Data: "a:b"}}},
+		{"too large", "data: " + strings.Repeat("x", 101) + "\n\ndata: y\n\n", []sseGot{{Data: "too large"}, {Data: "y"}}},
+		{"too large in lines", strings.Repeat("data: xxxxxxxxx\n", 11) + "\ndata: y\n\n", []sseGot{{Data: "too large"}, {Data: "y"}}},
+		{"long id", "id: " + strings.Repeat("x", 5000) + "\ndata: y\n\n", []sseGot{{Data: "y"}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if diff := cmp.Diff(tt.want, readSSE(strings.NewReader(tt.in), 100)); diff != "" {
+				t.Errorf("at once (-want +got)\n%s", diff)
+			}
+			if diff := cmp.Diff(tt.want, readSSE(iotest.OneByteReader(strings.NewReader(tt.in)), 100)); diff != "" {
+				t.Errorf("byte by byte (-want +got)\n%s", diff)
+			}
+		})
+	}
+}
+
+// naiveSSE is the standard's algorithm on a complete input, written for
+// clarity: what eventReader must agree with.
+func naiveSSE(in string, max int) []sseGot {
+	var got []sseGot
+	in = strings.TrimPrefix(in, sseByteOrder)
+	in = strings.ReplaceAll(strings.ReplaceAll(in, "\r\n", "\n"), "\r", "\n")
+	var cur sseGot
+	var data []string
+	id, name := "", ""
+	lines := strings.Split(in, "\n")
+	for _, line := range lines[:len(lines)-1] {
+		if line == "" {
+			cur.ID = id
+			if data != nil {
+				cur.Name, cur.Data = name, strings.Join(data, "\n")
+				if len(cur.Data) > max {
+					cur.Data = "too large"
+				}
+				got = append(got, cur)
+			}
+			data, name = nil, ""
+			continue
+		}
+		field, value, _ := strings.Cut(line, ":")
+		value = strings.TrimPrefix(value, " ")
+		if field != "data" && len(value) > sseMaxValue {
+			continue
+		}
+		switch field {
+		case "data":
+			data = append(data, value)
+		case "event":
+			name = value
+		case "id":
+			if !strings.Contains(value, "\x00") {
+				id = value
+			}
+		case "retry":
+			p := newEventReader(strings.NewReader("retry:"+value+"\ndata:\n\n"), 1)
+			if p.next(); p.retry > 0 || value == "0" {
+				cur.Retry = p.retry
+			}
+		}
+	}
+	return got
+}
+
+// FuzzEventReader: the reader agrees with a plain implementation of the standard,
+// however the input is cut into reads.
+func FuzzEventReader(f *testing.F) {
+	f.Add("data: x\r\n\r\nid: 1\revent: e\r\rretry: 12\n: c\ndata\n\n", 10)
+	f.Add("\xef\xbb\xbfdata:1234567890\ndata:1\n\ndata", 5)
+	f.Fuzz(func(t *testing.T, in string, max int) {
+		if max < 0 || max > 1<<20 || strings.Contains(in, "retry") && strings.Contains(in, "\x00") {
+			t.Skip()
+		}
+		whole := readSSE(strings.NewReader(in), max)
+		if diff := cmp.Diff(whole, readSSE(iotest.HalfReader(iotest.OneByteReader(strings.NewReader(in))), max)); diff != "" {
+			t.Errorf("readSSE(%q) depends on how it is read:\n%s", in, diff)
+		}
+		if strings.Contains(in, "retry") { // naiveSSE borrows our reading of numbers
+			return
+		}
+		if diff := cmp.Diff(naiveSSE(in, max), whole); diff != "" {
+			t.Errorf("readSSE(%q, %d) (-want +got)\n%s", in, max, diff)
+		}
+	})
+}
+
+// FuzzFrameReader: lines of at most max bytes come out whole, longer ones as
+// their ends and their true size, and nothing is lost between them.
+func FuzzFrameReader(f *testing.F) {
+	f.Add([]byte("{}\n\nnoise\r\n"), uint16(1), uint16(9))
+	f.Add([]byte("x"), uint16(40000), uint16(50000))
+	f.Fuzz(func(t *testing.T, in []byte, times, limit uint16) {
+		max := int(limit) + 1
+		in = bytes.Repeat(in, int(times)%(1+200_000/(len(in)+1)))
+		r := newFrameReader(bytes.NewReader(in), max)
+		for rest := in; ; {
+			fr, err := r.next()
+			if err == io.EOF {
+				if len(rest) != 0 {
+					t.Fatalf("%d bytes lost", len(rest))
+				}
+				return
+			}
+			line, more, found := bytes.Cut(rest, []byte{'\n'})
+			size := len(rest) - len(more)
+			if fr.size != size {
+				t.Fatalf("size = %d, want %d", fr.size, size)
+			}
+			if (fr.tail != nil) != (size > max) {
+				t.Fatalf("line of %d bytes, limit %d: cut is %v", size, max, fr.tail != nil)
+			}
+			line = bytes.TrimRight(line, "\r")
+			if fr.tail == nil && !bytes.Equal(fr.data, line) {
+				t.Fatalf("data = %q, want %q", fr.data, line)
+			}
+			if fr.tail != nil && (!bytes.HasPrefix(rest, fr.data) || !bytes.HasSuffix(rest[:size], fr.tail) || len(fr.tail) > frameEdge || len(fr.data) > frameEdge) {
+				t.Fatalf("ends of %q: %q, %q", line, fr.data, fr.tail)
+			}
+			rest = more
+			if !found {
+				rest = nil
+			}
+		}
+	})
+}
+
+func TestSalvage(t *testing.T) {
+	big := strings.Repeat("x", 10000)
+	for in, want := range map[string]fragment{
+		`{"jsonrpc":"2.0","id":12,"result":"` + big + `"}`:                   {id: []byte("12")},
+		`{"result":{"id":99,"x":"` + big + `"},"jsonrpc":"2.0", "id" : 12 }`: {id: []byte("12")},
+		`{"id":"a\"b","method":"m","params":"` + big + `"}`:                  {id: []byte(`"a\"b"`), method: "m"},
+		`{"method":"notifications/x","params":"` + big + `"}`:                {method: "notifications/x"},
+		`{"result":"` + big + `","id":12,"jsonrpc":"2.0"}`:                   {id: []byte("12")},
+		`{"result":"` + big + `"}`:                                           {},
+		`{"result":{"text":"` + big + `, \"id\": 7}"}}`:                      {},
+		`{"jsonrpc":"2.0","result":{"deep":"` + big + `","id":5}}`:           {},
+		`["` + big + `"]`: {},
+	} {
+		b := bounded{max: 1000}
+		b.add([]byte(in))
+		got := salvage(b.head, b.tail)
+		if diff := cmp.Diff(want, got, cmp.AllowUnexported(fragment{})); diff != "" {
+			t.Errorf("salvage of %.60s… (-want +got)\n%s", in, diff)
+		}
+	}
+}
+
+// FuzzReceive: no bytes of an upstream make the reader panic, and a request is
+// always answered or handed on.
+func FuzzReceive(f *testing.F) {
+	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`), true)
+	f.Add([]byte(`[{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":1}}]`), false)
+	f.Add([]byte(`{"jsonrpc":"2.0","method":"m","id":"q","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":2}}}`), true)
+	f.Add([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`), true)
+	f.Fuzz(func(t *testing.T, raw []byte, modern bool) {
+		handled := 0
+		cfg := &Config{Shared: modern, Handler: handles(func(m wire.Message) {
+			if handled++; !m.IsRequest() && !m.IsNotification() {
+				t.Errorf("Handle(%+v)", m)
+			}
+		}), Log: quiet}
+		var in incoming
+		refused := 0
+		in.init(cfg, func(m wire.Message) { refused++ })
+		if modern {
+			in.settle(conn.Info{Version: wire.VersionModern})
+		}
+		f1, _, _ := in.flights.begin(&conn.Request{Method: "tools/call"}, nil)
+		f2, _, _ := in.flights.begin(&conn.Request{Method: wire.MethodListen}, nil)
+		in.receive(bytes.Clone(raw), false, nil)
+		for _, f := range []*flight{f1, f2} {
+			if !in.flights.end(f) {
+				o := <-f.done
+				if o.err == nil && (o.msg.Result == nil) == (o.msg.Error == nil) {
+					t.Errorf("outcome %+v", o.msg)
+				}
+				if o.err != nil && !errors.Is(o.err, errUnreadable) && !errors.Is(o.err, errListenEnded) {
+					t.Errorf("outcome %v", o.err)
+				}
+			}
+		}
+		if m, err := wire.ParseMessage(raw); err == nil && m.IsRequest() && handled+refused != 1 {
+			t.Errorf("request handled %d times, refused %d times", handled, refused)
+		}
+	})
+}
