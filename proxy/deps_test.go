@@ -33,7 +33,7 @@ var arrows = map[string][]string{
 	"interceptor/workflow":            {"folding/contextpath", "internal/rawjson", "internal/sqlitedb"},
 	"interceptor":                     {"budget", "folding", "folding/contextpath", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson"},
 	"proxy/config":                    {"budget", "folding", "interceptor", "interceptor/workflow"},
-	"proxy/files":                     {"internal/rawjson"},
+	"proxy/files":                     {"internal/rawjson", "proxy/conn", "proxy/wire"},
 	"proxy/wire":                      {"internal/rawjson"},
 	"proxy/edge":                      {"internal/rawjson", "proxy/wire"},
 	"proxy/conn":                      {"interceptor", "proxy/wire"},

@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/files"
 	remote "github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -71,7 +73,17 @@ func (u *upstream) slot(ctx context.Context, dial func(context.Context) (conn.Co
 // foldgate's; handler takes what belongs to no call.
 func (u *upstream) dial(ctx context.Context, initialize json.RawMessage, shared bool, handler conn.Handler) (conn.Conn, error) {
 	if u.cfg.Builtin != "" {
-		return openBuiltin(u.gw.cfg, u.cfg)
+		roots := make([]string, len(u.cfg.Roots))
+		for i, r := range u.cfg.Roots {
+			roots[i] = u.gw.cfg.Path(r)
+		}
+		// The state directory often lies below a root. It is hidden, since the trace
+		// in it has the calls of every principal.
+		c, err := files.Open(roots, u.gw.cfg.StatePath())
+		if err != nil {
+			return nil, fmt.Errorf("roots: %w", err)
+		}
+		return c, nil
 	}
 	env := childEnv()
 	for _, k := range slices.Sorted(maps.Keys(u.cfg.Env)) {
