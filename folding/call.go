@@ -58,7 +58,7 @@ func (m *Manager) whyNot(ctx context.Context, id string) error {
 	if !ok {
 		var err error
 		if b, ok, err = m.opts.Repository.Get(ctx, id); err != nil {
-			return failWith(ErrStorage, err, "branch %s could not be looked up: %v", id, err)
+			return Errorf(ErrStorage, "branch %s could not be looked up: %w", id, err)
 		}
 	}
 	if !ok || !b.Status.Terminal() {
@@ -83,7 +83,7 @@ func (c *Call) Branch() Branch {
 // ErrBudgetExhausted. A nil error means that the charge is durable.
 func (c *Call) Charge(n int) error {
 	if n < 0 {
-		return fail(ErrInvalidInput, "negative charge %d", n)
+		return Errorf(ErrInvalidInput, "negative charge %d", n)
 	}
 	m, b := c.m, c.b
 	m.mu.Lock()
@@ -100,7 +100,7 @@ func (c *Call) Charge(n int) error {
 		stored := m.w.barrier()
 		m.unlock()
 		_ = stored.wait() // the writer logs what it could not store and tries again
-		return failWith(ErrBudgetExhausted, err, "the call takes %d tokens, branch %s has %d of %d left: it has ended; return to its parent with what you have",
+		return hiding(err, ErrBudgetExhausted, "the call takes %d tokens, branch %s has %d of %d left: it has ended; return to its parent with what you have",
 			n, b.ID, left.Remaining(), left.Total)
 	}
 	return c.book(n, now)
@@ -114,7 +114,7 @@ func (c *Call) Charge(n int) error {
 // [*EndedError]: the result is late and goes to nobody.
 func (c *Call) Take(n int) (granted int, err error) {
 	if n < 0 {
-		return 0, fail(ErrInvalidInput, "negative charge %d", n)
+		return 0, Errorf(ErrInvalidInput, "negative charge %d", n)
 	}
 	m, b := c.m, c.b
 	m.mu.Lock()
@@ -161,7 +161,7 @@ func (c *Call) book(n int, now time.Time) error {
 	m.unlock()
 	if err := stored.wait(); err != nil {
 		c.Refund(n)
-		return failWith(ErrStorage, err, "the charge could not be stored, so nothing is delivered: %v", err)
+		return Errorf(ErrStorage, "the charge could not be stored, so nothing is delivered: %w", err)
 	}
 	return nil
 }
@@ -260,7 +260,7 @@ func (c *Call) usable() error {
 	case c.b.Status.Terminal():
 		return c.b.ended()
 	case c.over:
-		return fail(ErrInvalidInput, "the call is over")
+		return Errorf(ErrInvalidInput, "the call is over")
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func invisible(r rune) bool {
 func cleanText(field, s string, max int) (string, error) {
 	s = clean(s)
 	if n := utf8.RuneCountInString(s); n > max {
-		return "", fail(ErrInvalidInput, "%s has %d characters, the limit is %d: shorten it", field, n, max)
+		return "", Errorf(ErrInvalidInput, "%s has %d characters, the limit is %d: shorten it", field, n, max)
 	}
 	return s, nil
 }
@@ -62,15 +62,19 @@ func cleanText(field, s string, max int) (string, error) {
 // ASCII.
 func checkSessionID(id string) error {
 	if len(id) > maxSessionID {
-		return fail(ErrInvalidInput, "session_id has %d bytes, the limit is %d", len(id), maxSessionID)
+		return Errorf(ErrInvalidInput, "session_id has %d bytes, the limit is %d", len(id), maxSessionID)
 	}
 	for i := range len(id) {
 		if id[i] <= 0x20 || id[i] >= 0x7f {
-			return fail(ErrInvalidInput, "session_id may hold visible ASCII characters only; leave it out to use the connection's session")
+			return Errorf(ErrInvalidInput, "session_id may hold visible ASCII characters only; leave it out to use the connection's session")
 		}
 	}
 	return nil
 }
+
+// Shorten returns foreign text for use in a message: without invisible
+// characters and cut to max characters.
+func Shorten(s string, max int) string { return cut(clean(s), max) }
 
 // cut shortens s to at most max runes, saying so with an ellipsis.
 func cut(s string, max int) string {
@@ -96,12 +100,12 @@ func (m *Manager) scrub(ctx context.Context, text string) (out string, err error
 	defer func() {
 		if r := recover(); r != nil {
 			m.log.Error("scrubber panicked", "panic", fmt.Sprint(r))
-			out, err = "", fail(ErrScrubbingFailed, "the text could not be checked for secrets and was withheld: nothing was changed, try again")
+			out, err = "", Errorf(ErrScrubbingFailed, "the text could not be checked for secrets and was withheld: nothing was changed, try again")
 		}
 	}()
 	out, err = m.opts.Scrub(ctx, text)
 	if err != nil {
-		return "", failWith(ErrScrubbingFailed, err, "the text could not be checked for secrets and was withheld: nothing was changed, try again")
+		return "", hiding(err, ErrScrubbingFailed, "the text could not be checked for secrets and was withheld: nothing was changed, try again")
 	}
 	return out, nil
 }

@@ -69,7 +69,7 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 	now := m.tick()
 	if m.closed {
 		m.unlock()
-		return Branch{}, fail(ErrClosed, "foldgate is shutting down: no branch can be created")
+		return Branch{}, Errorf(ErrClosed, "foldgate is shutting down: no branch can be created")
 	}
 	parent, err := m.place(caller, &d)
 	if err == nil && d.ParentID != "" && parent == nil {
@@ -102,13 +102,13 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 		return d, err
 	}
 	if strings.TrimSpace(d.Description) == "" {
-		return d, fail(ErrInvalidInput, "description is missing: say in a few words what the branch will do")
+		return d, Errorf(ErrInvalidInput, "description is missing: say in a few words what the branch will do")
 	}
 	if d.Prompt, err = cleanText("prompt", req.Prompt, maxPrompt); err != nil {
 		return d, err
 	}
 	if req.Budget < 0 || req.TimeoutSeconds < 0 {
-		return d, fail(ErrInvalidInput, "budget and timeout_seconds can't be negative: leave them out for %d tokens and %d s",
+		return d, Errorf(ErrInvalidInput, "budget and timeout_seconds can't be negative: leave them out for %d tokens and %d s",
 			m.cfg.DefaultBudget, m.cfg.DefaultTimeoutSeconds)
 	}
 	d.Budget = capped(req.Budget, m.cfg.DefaultBudget, m.cfg.MaxBudget)
@@ -127,7 +127,7 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 		text += "\n" + d.Prompt
 	}
 	if d.cost = m.opts.Count(text); d.cost >= d.Budget {
-		return d, fail(ErrInvalidInput, "description and prompt take %d tokens of a budget of %d: shorten them or ask for a larger budget (up to %d)",
+		return d, Errorf(ErrInvalidInput, "description and prompt take %d tokens of a budget of %d: shorten them or ask for a larger budget (up to %d)",
 			d.cost, d.Budget, m.cfg.MaxBudget)
 	}
 	return d, nil
@@ -137,7 +137,7 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 // parent's session goes first (see place).
 func (m *Manager) pickSession(caller Caller, d *draft) error {
 	if d.SessionID == "" && m.cfg.RequireSessionID {
-		return fail(ErrInvalidInput, "session_id is missing: it is required here")
+		return Errorf(ErrInvalidInput, "session_id is missing: it is required here")
 	}
 	if err := checkSessionID(d.SessionID); err != nil {
 		return err
@@ -156,7 +156,7 @@ func (m *Manager) pickSession(caller Caller, d *draft) error {
 		d.SessionID = "ses_" + id.String()
 	}
 	if !m.opts.Sessions.ValidSession(caller, d.SessionID) {
-		return fail(ErrForbidden, "this session may not be used from here: leave out session_id, or use a connection that keeps a session")
+		return Errorf(ErrForbidden, "this session may not be used from here: leave out session_id, or use a connection that keeps a session")
 	}
 	return nil
 }
@@ -175,18 +175,18 @@ func (m *Manager) place(caller Caller, d *draft) (parent *branch, err error) {
 			return nil, nil
 		}
 		if d.SessionID != "" && d.SessionID != parent.Session {
-			return nil, fail(ErrInvalidInput, "session_id is not that of the parent branch: leave it out")
+			return nil, Errorf(ErrInvalidInput, "session_id is not that of the parent branch: leave it out")
 		}
 		d.SessionID = parent.Session
 		d.limits = parent.limits
 		d.context = contextpath.Path(parent.Context)
 		if parent.Depth >= m.cfg.MaxDepth {
-			return nil, fail(ErrMaxDepthExceeded, "branch %s is at depth %d, the deepest allowed: do the work in it, or create the branch below a shallower one",
+			return nil, Errorf(ErrMaxDepthExceeded, "branch %s is at depth %d, the deepest allowed: do the work in it, or create the branch below a shallower one",
 				parent.ID, parent.Depth)
 		}
 	}
 	if d.context, err = d.context.Join(d.id); err != nil {
-		return nil, failWith(ErrInvalidInput, err, "the branch has no place in the tree: %v", err)
+		return nil, Errorf(ErrInvalidInput, "the branch has no place in the tree: %w", err)
 	}
 	return parent, nil
 }
@@ -227,7 +227,7 @@ func (m *Manager) activate(b *branch, stored error) (Branch, error) {
 	if stored != nil {
 		m.finish(b, outcome{status: StatusFailed, reason: ReasonStorageFailed}, now)
 		m.unlock()
-		return Branch{}, failWith(ErrStorage, stored, "the branch could not be stored: %v", stored)
+		return Branch{}, Errorf(ErrStorage, "the branch could not be stored: %w", stored)
 	}
 	b.Status = StatusActive
 	m.settle(b, now)

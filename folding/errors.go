@@ -1,60 +1,80 @@
 package folding
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
 	"time"
 )
 
-// kind is one class of failure: what a program branches on. The sentinels
-// below are kinds; an error of this package wraps exactly one.
-type kind struct {
-	code   string
-	status int
-	text   string
+// ErrorKind is a class of errors that a program can branch on. The sentinels
+// below are kinds; each error of this package matches exactly one of them.
+type ErrorKind struct {
+	// Code is a short stable name, such as branch_not_found. Status is the HTTP
+	// status for it.
+	Code   string
+	Status int
+	Text   string
 }
 
-func (k *kind) Error() string { return k.text }
+// Error returns the text.
+func (k *ErrorKind) Error() string { return k.Text }
 
-// Sentinels for errors.Is. The errors that wrap them say what to do next.
+// Sentinels for errors.Is. The errors that match them say what to do next.
 var (
 	// ErrInvalidInput is an argument outside its limits (400).
-	ErrInvalidInput error = &kind{"invalid_input", http.StatusBadRequest, "invalid input"}
-	// ErrMaxDepthExceeded is a branch below the deepest allowed (400): the
-	// same request can never succeed, since a parent's depth does not change.
-	ErrMaxDepthExceeded error = &kind{"max_depth_exceeded", http.StatusBadRequest, "maximum branch depth exceeded"}
-	// ErrForbidden is a session that is not the caller's (403).
-	ErrForbidden error = &kind{"forbidden", http.StatusForbidden, "forbidden"}
-	// ErrNotFound is a branch that is unknown, archived or someone else's
-	// (404): these three are deliberately one answer.
-	ErrNotFound error = &kind{"branch_not_found", http.StatusNotFound, "branch not found"}
-	// ErrNotActive is a branch of one's own that has ended (409). Such an
-	// error is an [*EndedError].
-	ErrNotActive error = &kind{"branch_not_active", http.StatusConflict, "branch not active"}
+	ErrInvalidInput error = &ErrorKind{"invalid_input", http.StatusBadRequest, "invalid input"}
+	// ErrMaxDepthExceeded is a branch below the deepest allowed (400). The same
+	// request can never succeed, since a parent's depth does not change.
+	ErrMaxDepthExceeded error = &ErrorKind{"max_depth_exceeded", http.StatusBadRequest, "maximum branch depth exceeded"}
+	// ErrForbidden is a session that the caller may not use (403).
+	ErrForbidden error = &ErrorKind{"forbidden", http.StatusForbidden, "forbidden"}
+	// ErrNotFound is a branch that is unknown, archived or not the caller's
+	// (404). All three get the same text, so that a caller can't tell them apart.
+	ErrNotFound error = &ErrorKind{"branch_not_found", http.StatusNotFound, "branch not found"}
+	// ErrNotActive is a branch of the caller that has ended (409). The error is
+	// an [*EndedError].
+	ErrNotActive error = &ErrorKind{"branch_not_active", http.StatusConflict, "branch not active"}
 	// ErrBudgetExhausted is an amount over what a branch has left (409).
-	ErrBudgetExhausted error = &kind{"budget_exhausted", http.StatusConflict, "budget exhausted"}
+	ErrBudgetExhausted error = &ErrorKind{"budget_exhausted", http.StatusConflict, "budget exhausted"}
 	// ErrRateLimited is a session that creates branches too fast (429).
-	ErrRateLimited error = &kind{"rate_limited", http.StatusTooManyRequests, "rate limited"}
+	ErrRateLimited error = &ErrorKind{"rate_limited", http.StatusTooManyRequests, "rate limited"}
 	// ErrTooManyBranches is the limit of open branches of a session (429).
-	ErrTooManyBranches error = &kind{"too_many_branches", http.StatusTooManyRequests, "too many open branches"}
+	ErrTooManyBranches error = &ErrorKind{"too_many_branches", http.StatusTooManyRequests, "too many open branches"}
 	// ErrInstanceFull is the limit of open branches of the process (429).
-	ErrInstanceFull error = &kind{"instance_full", http.StatusTooManyRequests, "instance is full"}
-	// ErrScrubbingFailed is a text that could not be scrubbed and therefore
-	// goes nowhere (500).
-	ErrScrubbingFailed error = &kind{"scrubbing_failed", http.StatusInternalServerError, "scrubbing failed"}
+	ErrInstanceFull error = &ErrorKind{"instance_full", http.StatusTooManyRequests, "instance is full"}
+	// ErrScrubbingFailed is a text that could not be scrubbed and was withheld
+	// (500).
+	ErrScrubbingFailed error = &ErrorKind{"scrubbing_failed", http.StatusInternalServerError, "scrubbing failed"}
 	// ErrStorage is a change that could not be made durable (500).
-	ErrStorage error = &kind{"storage_failed", http.StatusInternalServerError, "storage failed"}
+	ErrStorage error = &ErrorKind{"storage_failed", http.StatusInternalServerError, "storage failed"}
 	// ErrClosed is a Manager after Close (500).
-	ErrClosed error = &kind{"shutting_down", http.StatusInternalServerError, "foldgate is shutting down"}
+	ErrClosed error = &ErrorKind{"shutting_down", http.StatusInternalServerError, "foldgate is shutting down"}
 )
 
-// failure is one occurrence of a kind.
+// Errorf returns an error of a kind. The text says what happened and what to
+// do next. It is formatted as by fmt.Errorf, %w included.
+func Errorf(kind error, format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	return &failure{kind: kind, cause: errors.Unwrap(err), text: err.Error()}
+}
+
+// hiding is Errorf with a cause that is not part of the text.
+func hiding(cause, kind error, format string, args ...any) error {
+	return &failure{kind: kind, cause: cause, text: fmt.Sprintf(format, args...)}
+}
+
+// failAfter is Errorf for a request that can succeed after a wait.
+func failAfter(kind error, wait time.Duration, format string, args ...any) error {
+	return &failure{kind: kind, retry: wait, text: fmt.Sprintf(format, args...)}
+}
+
+// failure is one error of a kind.
 type failure struct {
-	kind  error
-	text  string
-	retry time.Duration
-	cause error
+	kind, cause error
+	text        string
+	retry       time.Duration
 }
 
 func (f *failure) Error() string { return f.text }
@@ -66,28 +86,16 @@ func (f *failure) Unwrap() []error {
 	return []error{f.kind, f.cause}
 }
 
-func fail(kind error, format string, args ...any) error {
-	return &failure{kind: kind, text: fmt.Sprintf(format, args...)}
-}
-
-func failAfter(kind error, retry time.Duration, format string, args ...any) error {
-	return &failure{kind: kind, text: fmt.Sprintf(format, args...), retry: retry}
-}
-
-func failWith(kind, cause error, format string, args ...any) error {
-	return &failure{kind: kind, cause: cause, text: fmt.Sprintf(format, args...)}
-}
-
-// EndedError says that a branch has ended, and how. It is the cause with which
-// the context of a call in flight is cancelled, and what a use of an ended
-// branch returns. It matches [ErrNotActive].
+// EndedError says how a branch ended. It is the error for a use of an ended
+// branch, and the cause with which the contexts of its calls are cancelled. It
+// matches [ErrNotActive].
 type EndedError struct {
 	BranchID string
 	Status   Status
-	// Reason is one of the Reason constants; "" after a normal return.
+	// Reason is a Reason constant; "" after a normal return.
 	Reason string
-	// Digest is what a forced end left for the parent to read; "" after a
-	// normal return and in the cause of a cancelled call.
+	// Digest is the digest of the branch; "" after a normal return and in the
+	// cause of a cancelled call.
 	Digest string
 }
 
@@ -103,38 +111,26 @@ func (e *EndedError) Error() string {
 	return text + "; go on without it, or create a new one with branch_create"
 }
 
-// Is matches ErrNotActive.
-func (e *EndedError) Is(target error) bool { return target == ErrNotActive }
+// Unwrap returns [ErrNotActive].
+func (e *EndedError) Unwrap() error { return ErrNotActive }
 
-// StatusCode returns the HTTP status that seed clients know an error by: 400,
-// 403, 404, 409, 429, or 500 for all others. It is 0 for nil.
-func StatusCode(err error) int {
-	switch k := kindOf(err); {
-	case err == nil:
-		return 0
-	case k == nil:
-		return http.StatusInternalServerError
-	default:
-		return k.status
+// StatusCode returns the HTTP status of an error: 400, 403, 404, 409, 429, or
+// 500 for all others. It is 0 for nil.
+func StatusCode(err error) int { return kindOf(err).Status }
+
+// Code returns the short stable name of an error, such as branch_not_found. It
+// is internal_error for errors of other packages and "" for nil.
+func Code(err error) string { return kindOf(err).Code }
+
+func kindOf(err error) *ErrorKind {
+	if k, ok := errors.AsType[*ErrorKind](err); ok || err == nil {
+		return cmp.Or(k, &ErrorKind{})
 	}
+	return &ErrorKind{Code: "internal_error", Status: http.StatusInternalServerError}
 }
 
-// Code returns the short stable name of an error, such as branch_not_found;
-// internal_error for errors of others, "" for nil.
-func Code(err error) string {
-	switch k := kindOf(err); {
-	case err == nil:
-		return ""
-	case k == nil:
-		return "internal_error"
-	default:
-		return k.code
-	}
-}
-
-// RetryAfter returns how long to wait before the same request can succeed, as
-// far as that is known: rounded up to seconds where it is sent to a client. It
-// is zero for errors that waiting does not cure.
+// RetryAfter returns the wait after which the same request can succeed. It is
+// zero if that is unknown or waiting does not help.
 func RetryAfter(err error) time.Duration {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f.retry
@@ -142,15 +138,5 @@ func RetryAfter(err error) time.Duration {
 	return 0
 }
 
-// Seconds rounds a wait up to whole seconds, as retry_after_seconds has it.
+// Seconds rounds a wait up to whole seconds, as in retry_after_seconds.
 func Seconds(d time.Duration) int { return int((d + time.Second - 1) / time.Second) }
-
-func kindOf(err error) *kind {
-	if k, ok := errors.AsType[*kind](err); ok {
-		return k
-	}
-	if errors.Is(err, ErrNotActive) {
-		return ErrNotActive.(*kind)
-	}
-	return nil
-}

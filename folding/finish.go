@@ -124,7 +124,7 @@ func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) 
 	set := m.sessions[sessionKey{principal: caller.Principal, session: caller.Session}]
 	ending := len(set) > 0 // finishing empties the set
 	o := outcome{status: StatusFailed, reason: ReasonSessionEnded}
-	if reason = cut(clean(reason), maxLastError); reason != "" {
+	if reason = Shorten(reason, maxLastError); reason != "" {
 		o.detail = explain(o.reason, Branch{}) + ": " + reason
 	}
 	m.finishAll(set, o, now)
@@ -137,7 +137,7 @@ func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) 
 		return nil
 	}
 	if err := last.waitFor(ctx); err != nil {
-		return failWith(ErrStorage, err, "the end of session %q was not stored: %v", caller.Session, err)
+		return Errorf(ErrStorage, "the end of session %q was not stored: %w", caller.Session, err)
 	}
 	return nil
 }

@@ -29,7 +29,7 @@ func (m *Manager) Status(ctx context.Context, caller Caller, req StatusRequest) 
 		key = sessionKey{principal: caller.Principal, session: req.SessionID}
 	}
 	if key.session == "" {
-		return Branch{}, false, fail(ErrInvalidInput, "branch_id or session_id is missing: name the branch to look at")
+		return Branch{}, false, Errorf(ErrInvalidInput, "branch_id or session_id is missing: name the branch to look at")
 	}
 	if err := checkSessionID(key.session); err != nil {
 		return Branch{}, false, err
@@ -137,7 +137,7 @@ func (m *Manager) findEnded(ctx context.Context, caller Caller, id string) (Bran
 	if !ok {
 		var err error
 		if b, ok, err = m.opts.Repository.Get(ctx, id); err != nil {
-			return Branch{}, false, failWith(ErrStorage, err, "branch %s could not be looked up: %v", id, err)
+			return Branch{}, false, Errorf(ErrStorage, "branch %s could not be looked up: %w", id, err)
 		}
 	}
 	if !ok || !b.Status.Terminal() || !m.mine(caller, b) {
@@ -162,7 +162,7 @@ func (m *Manager) gone(ctx context.Context, caller Caller, id string) error {
 }
 
 func notFound(id string) error {
-	return fail(ErrNotFound, "no branch %q: use the branch_id that branch_create returned, or create a branch", cut(clean(id), 64))
+	return Errorf(ErrNotFound, "no branch %q: use the branch_id that branch_create returned, or create a branch", Shorten(id, 64))
 }
 
 // IsBranchID reports whether id could be a branch's.

@@ -84,7 +84,7 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 		return nil, errors.New("folding: Options.Count is missing: budgets need a counter")
 	}
 	if opts.Scrub == nil {
-		return nil, failWith(ErrScrubbingFailed, nil, "folding: Options.Scrub is missing: nothing may return unscrubbed")
+		return nil, hiding(nil, ErrScrubbingFailed, "folding: Options.Scrub is missing: nothing may return unscrubbed")
 	}
 	if opts.Repository == nil {
 		opts.Repository = NewMemory()
@@ -190,7 +190,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	case <-stopped:
 		return m.opts.Repository.Close()
 	case <-ctx.Done():
-		return failWith(ErrStorage, ctx.Err(), "the repository did not take the last changes in time")
+		return hiding(ctx.Err(), ErrStorage, "the repository did not take the last changes in time")
 	}
 }
 

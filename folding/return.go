@@ -88,7 +88,7 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Re
 	now := m.tick()
 	if m.closed {
 		m.unlock()
-		return Returned{}, fail(ErrClosed, "foldgate is shutting down: the message was not kept")
+		return Returned{}, Errorf(ErrClosed, "foldgate is shutting down: the message was not kept")
 	}
 	m.w.put(OpLate, b)
 	m.emit(EventLate, now, b, nil)
@@ -96,7 +96,7 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Re
 	stored := m.w.barrier()
 	m.unlock()
 	if err := stored.wait(); err != nil {
-		return Returned{}, failWith(ErrStorage, err, "the message could not be stored: %v", err)
+		return Returned{}, Errorf(ErrStorage, "the message could not be stored: %w", err)
 	}
 	return r, nil
 }

@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"math"
 
-	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor/preview"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -52,7 +52,7 @@ const (
 //
 // If a result can't be stored it is delivered whole: nothing is ever lost to
 // folding.
-func Fold(store *folding.Results, g Gauge, p FoldPolicy, log *slog.Logger) Middleware {
+func Fold(store *results.Store, g Gauge, p FoldPolicy, log *slog.Logger) Middleware {
 	f := &folder{store, g, p, log}
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
@@ -73,7 +73,7 @@ func Fold(store *folding.Results, g Gauge, p FoldPolicy, log *slog.Logger) Middl
 }
 
 type folder struct {
-	store *folding.Results
+	store *results.Store
 	gauge Gauge
 	p     FoldPolicy
 	log   *slog.Logger
@@ -143,7 +143,7 @@ func (f *folder) fold(ctx context.Context, c *Call, res *Result, room int) *Resu
 	if parts.text == "" {
 		return nil
 	}
-	handle := folding.NewHandle()
+	handle := results.NewHandle()
 	kept := f.gauge.list(parts.kept)
 	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Outcome.Tokens.Out - kept, Handle: handle}, min(f.p.PreviewTokens, room-kept), f.gauge.Counter.Count)
 	if !ok {
@@ -151,7 +151,7 @@ func (f *folder) fold(ctx context.Context, c *Call, res *Result, room int) *Resu
 	}
 	out := parts.with(p.Text, handle, c.Outcome.Tokens.Out)
 	out.Extra = extra
-	stored := folding.StoredResult{
+	stored := results.Result{
 		Handle: handle, Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Target.Name, Kind: string(p.Kind),
 		Text: parts.text, Structured: string(parts.structured), Tokens: c.Outcome.Tokens.Out, Delivered: c.measure(f.gauge, out),
 	}
@@ -160,7 +160,7 @@ func (f *folder) fold(ctx context.Context, c *Call, res *Result, room int) *Resu
 	}
 	// The result is there: that its caller is gone is no reason to lose it.
 	if err := f.store.Put(context.WithoutCancel(ctx), stored); err != nil {
-		if !errors.Is(err, folding.ErrResultTooLarge) {
+		if !errors.Is(err, results.ErrTooLarge) {
 			f.log.Error("result not folded", "server", c.Target.Server, "tool", c.Target.Name, "err", err)
 		}
 		return nil

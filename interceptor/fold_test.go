@@ -14,6 +14,7 @@ import (
 
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor/preview/previewtest"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -22,7 +23,7 @@ import (
 type foldBench struct {
 	t      *testing.T
 	m      *folding.Manager
-	store  *folding.Results
+	store  *results.Store
 	gauge  Gauge
 	policy FoldPolicy
 }
@@ -41,7 +42,7 @@ func newFoldBench(t *testing.T) *foldBench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, err := folding.OpenResults(filepath.Join(t.TempDir(), "results.db"), folding.ResultsConfig{Quota: 8 << 20, TTL: time.Hour})
+	store, err := results.Open(filepath.Join(t.TempDir(), "results.db"), results.Config{Quota: 8 << 20, TTL: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +144,7 @@ func TestFoldThresholds(t *testing.T) {
 		if b != nil && c.Outcome.Tokens.BranchUsed != b.BudgetUsed+c.Outcome.Tokens.In+c.Outcome.Tokens.Delivered {
 			t.Errorf("%s: the branch was charged %d, delivered were %d", tc.name, c.Outcome.Tokens.BranchUsed, c.Outcome.Tokens.Delivered)
 		}
-		got, err := f.store.Get(t.Context(), me, false, c.Attribution.Context, c.Outcome.Fold)
+		got, err := f.store.Get(t.Context(), me, c.Attribution.Context, c.Outcome.Fold)
 		if err != nil || got.Text != words(tc.tokens) {
 			t.Errorf("%s: the store has %d bytes, %v", tc.name, len(got.Text), err)
 		}
@@ -188,7 +189,7 @@ func TestFoldKeepsTheRest(t *testing.T) {
 	if h, _ := rawjson.GetString(res.Body, "_meta", foldMeta, "handle"); h != c.Outcome.Fold {
 		t.Errorf("_meta names handle %q, want %q", h, c.Outcome.Fold)
 	}
-	got, err := f.store.Get(t.Context(), me, false, "", c.Outcome.Fold)
+	got, err := f.store.Get(t.Context(), me, "", c.Outcome.Fold)
 	if err != nil || got.Text != big+"[resource mem://r]\ninner text" || got.Structured != `{"rows":[1,2]}` {
 		t.Errorf("stored text ends %q, structured %q, %v", got.Text[max(0, len(got.Text)-60):], got.Structured, err)
 	}
@@ -229,7 +230,7 @@ func TestFoldStructured(t *testing.T) {
 		if !strings.Contains(shown, "rows:[200 × {id:number, name:string}]") || !strings.Contains(shown, strings.TrimSuffix(text, rows)) {
 			t.Errorf("text %.20q: preview is %s", text, shown)
 		}
-		got, err := f.store.Get(t.Context(), me, false, "", c.Outcome.Fold)
+		got, err := f.store.Get(t.Context(), me, "", c.Outcome.Fold)
 		if err != nil || got.Text != rows || got.Structured != "" {
 			t.Errorf("text %.20q: stored %.40q and %.40q, %v", text, got.Text, got.Structured, err)
 		}
@@ -343,7 +344,7 @@ func BenchmarkFold(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	store, err := folding.OpenResults(filepath.Join(b.TempDir(), "results.db"), folding.ResultsConfig{Quota: 64 << 20, TTL: time.Hour})
+	store, err := results.Open(filepath.Join(b.TempDir(), "results.db"), results.Config{Quota: 64 << 20, TTL: time.Hour})
 	if err != nil {
 		b.Fatal(err)
 	}

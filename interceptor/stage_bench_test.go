@@ -12,6 +12,7 @@ import (
 
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
@@ -36,7 +37,7 @@ func stages(b *testing.B) (names []string, layers map[string][]Middleware, branc
 	must(err)
 	m, err := folding.Open(b.Context(), cfg, folding.Options{Repository: repo, Count: counter.Count, Scrub: func(_ context.Context, s string) (string, error) { return s, nil }})
 	must(err)
-	store, err := folding.OpenResults(filepath.Join(b.TempDir(), "results.db"), folding.ResultsConfig{Quota: 8 << 20, TTL: time.Hour})
+	store, err := results.Open(filepath.Join(b.TempDir(), "results.db"), results.Config{Quota: 8 << 20, TTL: time.Hour})
 	must(err)
 	b.Cleanup(func() { _ = m.Close(context.Background()); _ = store.Close(); _ = j.Close() })
 	br, err := m.Create(b.Context(), me, folding.CreateRequest{Description: "d"})

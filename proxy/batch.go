@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/edge"
@@ -52,7 +53,7 @@ type batch struct {
 // the host's request is over: the session, the branch and b.cancel end them.
 func (g *Gateway) startBatch(ctx context.Context, fl *inbound, c *interceptor.Call, in runQuestion) (*batch, error) {
 	b := &batch{
-		g: g, in: in, handle: folding.NewHandle(), rest: folding.NewHandle(), principal: c.Origin.Principal, session: c.Origin.Session, cause: c.Outcome.Record, traceparent: c.Origin.Traceparent,
+		g: g, in: in, handle: results.NewHandle(), rest: results.NewHandle(), principal: c.Origin.Principal, session: c.Origin.Session, cause: c.Outcome.Record, traceparent: c.Origin.Traceparent,
 		s: fl.s, modern: fl.modern, emit: fl.ex.Emit, done: make(chan struct{}), results: make([]stepResult, len(in.Steps)),
 	}
 	b.shown = g.cleanSteps(ctx, in.Steps)

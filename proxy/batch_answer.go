@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor/preview"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -224,7 +224,7 @@ func (b *batch) store(ctx context.Context, tokens int) bool {
 		}
 	}
 	b.made = strings.Join(made, " ")
-	err := b.g.results.Put(ctx, folding.StoredResult{
+	err := b.g.results.Put(ctx, results.Result{
 		Handle: b.rest, Principal: b.principal, Session: b.session, Context: b.branch.Context, Tool: b.made,
 		Kind: "batch", Text: text.String(), Structured: b.document(), Tokens: tokens,
 	})
@@ -255,7 +255,7 @@ func (b *batch) keepAnswer() bool {
 		return true
 	}
 	size := b.g.counter.Count(b.answer)
-	err := b.g.results.Put(b.g.ctx, folding.StoredResult{
+	err := b.g.results.Put(b.g.ctx, results.Result{
 		Handle: b.handle, Principal: b.principal, Session: b.session, Context: b.branch.Context, Tool: b.made,
 		Kind: "answer", Text: b.answer, Tokens: size, Delivered: size,
 	})

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -72,12 +73,17 @@ func TestRunningBatchIsItsOwners(t *testing.T) {
 			r := newRig(t, false, map[string]fakeUpstream{"up": heldUpstream(goOn)})
 			if strict {
 				r.g.cfg.Folding.SessionValidation = folding.ValidationStrict
+				r.g.results.Close()
+				var err error
+				if r.g.results, err = results.Open(filepath.Join(t.TempDir(), "results.db"), results.Config{Quota: 1 << 20, TTL: time.Hour, Strict: true}); err != nil {
+					t.Fatal(err)
+				}
 			}
 			alice, elsewhere, bob := r.hostOf("alice", "ses_a", false), r.hostOf("alice", "ses_b", false), r.hostOf("bob", "ses_c", false)
 			answer := make(chan string, 1)
 			go func() { answer <- alice("branch_run", `{"tool":"up__read","each":[{},{}]}`) }()
 			b := r.running()
-			none := folding.NewHandle()
+			none := results.NewHandle()
 			others := map[string]func(string, string) string{"bob": bob}
 			if strict {
 				others["another session"] = elsewhere
@@ -113,7 +119,7 @@ func TestRunningBatchIsItsOwners(t *testing.T) {
 func TestFilterThatTakesTooLong(t *testing.T) {
 	r := newRig(t, false, nil)
 	b := &batch{
-		g: r.g, rest: folding.NewHandle(), principal: "local", in: runQuestion{Grep: "read", Steps: []runStep{{Tool: "read", Arguments: json.RawMessage(`{}`)}}},
+		g: r.g, rest: results.NewHandle(), principal: "local", in: runQuestion{Grep: "read", Steps: []runStep{{Tool: "read", Arguments: json.RawMessage(`{}`)}}},
 		results: []stepResult{{text: "what was read", tokens: 3}},
 	}
 	b.shown = b.in.Steps
@@ -123,7 +129,7 @@ func TestFilterThatTakesTooLong(t *testing.T) {
 	if want := "[1 call, 3 tokens read; all of it: branch_read " + b.rest + "]\n[the filter failed, the calls were made: grep: took too long"; err != nil || !strings.HasPrefix(got, want) {
 		t.Errorf("the answer = %q, %v; want %q", got, err, want)
 	}
-	s, err := r.g.results.Get(t.Context(), folding.Caller{Principal: "local"}, false, "", b.rest)
+	s, err := r.g.results.Get(t.Context(), folding.Caller{Principal: "local"}, "", b.rest)
 	if err != nil || !strings.Contains(s.Text, "what was read") {
 		t.Errorf("the results = %q, %v", s.Text, err)
 	}
@@ -136,7 +142,7 @@ func TestAnswerThatCannotBeStored(t *testing.T) {
 	r.initialize()
 	over := make(chan struct{})
 	close(over)
-	b := &batch{g: r.g, handle: folding.NewHandle(), principal: r.s.Principal, session: r.s.ID, answer: "what was read", detached: true, done: over}
+	b := &batch{g: r.g, handle: results.NewHandle(), principal: r.s.Principal, session: r.s.ID, answer: "what was read", detached: true, done: over}
 	if err := r.g.batches.add(b, false); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +154,7 @@ func TestAnswerThatCannotBeStored(t *testing.T) {
 		t.Errorf("without a store: %s", got)
 	}
 	var err error
-	if r.g.results, err = folding.OpenResults(filepath.Join(t.TempDir(), "results.db"), folding.ResultsConfig{Quota: 1 << 20, TTL: time.Hour}); err != nil {
+	if r.g.results, err = results.Open(filepath.Join(t.TempDir(), "results.db"), results.Config{Quota: 1 << 20, TTL: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
@@ -180,7 +186,7 @@ func TestBatchOfToolsWithOddNames(t *testing.T) {
 		madeBy("up", "two words/100%"): {Server: "up", Tool: "two words/100%"}, madeBy("up", "read_file"): {Server: "up", Tool: "read_file"},
 		madeBy("up", "a b") + " " + madeBy("up", "c"): {Tool: "branch_run"}, "": {Tool: "branch_run"},
 	} {
-		if got := readOf(folding.StoredResult{Tool: made}); got.Server != want.Server || got.Tool != want.Tool {
+		if got := readOf(results.Result{Tool: made}); got.Server != want.Server || got.Tool != want.Tool {
 			t.Errorf("what %q made is booked to %q of %q, want %q of %q", made, got.Tool, got.Server, want.Tool, want.Server)
 		}
 	}
@@ -213,7 +219,7 @@ func TestRunningBatchIsPaidByItsBranch(t *testing.T) {
 // Where there are several principals none has more than half of the batches.
 func TestBatchPlacesAreShared(t *testing.T) {
 	fill := func(bs *batches, principal string, shared bool) (n int) {
-		for bs.add(&batch{handle: folding.NewHandle(), principal: principal, done: make(chan struct{})}, shared) == nil {
+		for bs.add(&batch{handle: results.NewHandle(), principal: principal, done: make(chan struct{})}, shared) == nil {
 			n++
 		}
 		return n

@@ -49,10 +49,10 @@ func (g *Gateway) bookSavings(ctx context.Context, c *interceptor.Call) {
 	ctx = context.WithoutCancel(ctx)
 	var err error
 	if c.Outcome.Fold != "" && c.Attribution.Branch != nil {
-		err = g.results.Save(ctx, c.Origin.Principal, c.Attribution.Branch.Context, 1, c.Outcome.Saved)
+		err = g.results.AddSavings(ctx, c.Origin.Principal, c.Attribution.Branch.Context, 1, c.Outcome.Saved)
 	}
 	if c.Outcome.Read != nil && c.Outcome.Read.Context != "" && c.Outcome.Tokens.Delivered > 0 {
-		err = errors.Join(err, g.results.Save(ctx, c.Origin.Principal, c.Outcome.Read.Context, 0, -c.Outcome.Tokens.Delivered))
+		err = errors.Join(err, g.results.AddSavings(ctx, c.Origin.Principal, c.Outcome.Read.Context, 0, -c.Outcome.Tokens.Delivered))
 	}
 	if err != nil {
 		g.log.Warn("branch_status will not know what folding saved", "err", err)

@@ -25,20 +25,21 @@ var arrows = map[string][]string{
 	"budget":                          {},
 	"folding/contextpath":             {"internal/rawjson"},
 	"folding":                         {"budget", "folding/contextpath", "internal/sqlitedb"},
+	"folding/results":                 {"folding", "folding/contextpath", "internal/sqlitedb"},
 	"interceptor/scrub":               {"internal/rawjson"},
 	"interceptor/trace":               {"folding/contextpath", "internal/rawjson"},
 	"interceptor/preview":             {"internal/rawjson"},
 	"interceptor/preview/extract":     {},
 	"interceptor/preview/previewtest": {}, // for tests
 	"interceptor/workflow":            {"folding/contextpath", "internal/rawjson", "internal/sqlitedb"},
-	"interceptor":                     {"budget", "folding", "folding/contextpath", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson"},
+	"interceptor":                     {"budget", "folding", "folding/contextpath", "folding/results", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson"},
 	"proxy/config":                    {"budget", "folding", "interceptor", "interceptor/workflow"},
 	"proxy/files":                     {"internal/rawjson", "proxy/conn", "proxy/wire"},
 	"proxy/wire":                      {"internal/rawjson"},
 	"proxy/edge":                      {"internal/rawjson", "proxy/wire"},
 	"proxy/conn":                      {"interceptor", "proxy/wire"},
 	"proxy/upstream":                  {"internal/jitter", "internal/rawjson", "proxy/conn", "proxy/wire"},
-	"proxy":                           {"budget", "folding", "folding/contextpath", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/jitter", "internal/rawjson", "proxy/config", "proxy/conn", "proxy/edge", "proxy/files", "proxy/upstream", "proxy/wire"},
+	"proxy":                           {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/jitter", "internal/rawjson", "proxy/config", "proxy/conn", "proxy/edge", "proxy/files", "proxy/upstream", "proxy/wire"},
 	"cmd/foldgate":                    {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "proxy", "proxy/config"},
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/interceptor/scrub"
@@ -40,7 +41,7 @@ type Gateway struct {
 	journal  *trace.Journal
 	recorder *interceptor.Recorder
 	branches *folding.Manager
-	results  *folding.Results
+	results  *results.Store
 	batches  batches
 	programs *extract.Programs
 	gauge    interceptor.Gauge
@@ -131,8 +132,8 @@ func (g *Gateway) openEngines() error {
 		return fmt.Errorf("telemetry: %w", err)
 	}
 	g.gauge = interceptor.Gauge{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}
-	if g.results, err = folding.OpenResults(filepath.Join(state, "results.db"), folding.ResultsConfig{
-		Quota: int64(g.cfg.Results.QuotaMB) << 20, TTL: time.Duration(g.cfg.Results.TTLHours) * time.Hour,
+	if g.results, err = results.Open(filepath.Join(state, "results.db"), results.Config{
+		Quota: int64(g.cfg.Results.QuotaMB) << 20, TTL: time.Duration(g.cfg.Results.TTLHours) * time.Hour, Strict: g.strict(),
 	}); err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}

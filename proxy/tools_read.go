@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -55,7 +56,7 @@ func placeRead(fl *inbound, c *interceptor.Call) {
 	if b := g.batches.get(c.Caller(), g.strict(), handle); b != nil { // not stored yet
 		path = b.place()
 	} else {
-		path, _ = g.results.Place(fl.ctx, c.Caller(), g.strict(), handle) // branchRead says what is wrong
+		path, _ = g.results.Context(fl.ctx, c.Caller(), handle) // branchRead says what is wrong
 	}
 	if path == "" {
 		return
@@ -90,7 +91,7 @@ func branchRead(ctx context.Context, fl *inbound, c *interceptor.Call) (*interce
 	if c.Attribution.Branch != nil {
 		at = c.Attribution.Branch.Context
 	}
-	stored, err := g.results.Get(ctx, c.Caller(), g.strict(), at, in.Handle)
+	stored, err := g.results.Get(ctx, c.Caller(), at, in.Handle)
 	if err != nil {
 		return nil, refused(c, err)
 	}
@@ -146,7 +147,7 @@ func (in *readQuestion) check() error {
 }
 
 // answer is what the question of a principal comes to, whole.
-func (in *readQuestion) answer(ctx context.Context, p *extract.Programs, principal string, s folding.StoredResult) (string, error) {
+func (in *readQuestion) answer(ctx context.Context, p *extract.Programs, principal string, s results.Result) (string, error) {
 	switch {
 	case in.Grep != "":
 		return extract.Grep(ctx, s.Text, extract.Pattern{Expr: in.Grep, Context: int(in.Context), Lines: in.Lines})
@@ -159,7 +160,7 @@ func (in *readQuestion) answer(ctx context.Context, p *extract.Programs, princip
 		}
 		return p.JQ(ctx, principal, text, in.JQ)
 	case in.Search != "":
-		hits, err := folding.SearchText(ctx, s.Text, in.Search, searchHits)
+		hits, err := results.Search(ctx, s.Text, in.Search, searchHits)
 		if err != nil {
 			return "", err
 		}
@@ -236,7 +237,7 @@ func plainResult(text string, modern bool) []byte {
 }
 
 // readOf says for the trace whose result was read.
-func readOf(s folding.StoredResult) *trace.Read {
+func readOf(s results.Result) *trace.Read {
 	r := &trace.Read{Handle: s.Handle, Server: s.Server, Tool: s.Tool, Context: s.Context}
 	if s.Server == "" { // a batch
 		r.Tool = "branch_run"
@@ -249,7 +250,7 @@ func readOf(s folding.StoredResult) *trace.Read {
 
 // mayRead checks that the tool that made a result may still be called: who
 // lost the right to call it has no right to what it said.
-func (g *Gateway) mayRead(s folding.StoredResult) error {
+func (g *Gateway) mayRead(s results.Result) error {
 	makers := [][2]string{{s.Server, s.Tool}}
 	if s.Server == "" { // a batch, of several tools
 		makers = nil
@@ -279,7 +280,7 @@ func badQuestion(err error) *interceptor.Refusal {
 // savedLine says what folding saved a branch, less what was read back, as one
 // line; "" for nothing.
 func (g *Gateway) savedLine(ctx context.Context, b folding.Branch) string {
-	n, tokens, err := g.results.Saved(ctx, b.Principal, b.Context)
+	n, tokens, err := g.results.Savings(ctx, b.Principal, b.Context)
 	if err != nil {
 		g.log.Warn("savings of a branch", "branch_id", b.ID, "err", err)
 	}

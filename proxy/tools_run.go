@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -208,7 +209,7 @@ func (b *batch) deliver(fl *inbound, c *interceptor.Call, maxTokens int) (*inter
 		return nil, refused(c, err)
 	}
 	if b.stored {
-		c.Outcome.Read = readOf(folding.StoredResult{Tool: b.made, Handle: b.rest, Context: b.branch.Context})
+		c.Outcome.Read = readOf(results.Result{Tool: b.made, Handle: b.rest, Context: b.branch.Context})
 	}
 	return res, nil
 }

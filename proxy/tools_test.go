@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/budget"
-	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
@@ -146,7 +146,7 @@ func TestPagesKeepTheirSize(t *testing.T) {
 		cfg.Budget.Scale = scale
 		g := &Gateway{counter: c, cfg: cfg}
 		for _, asked := range []int{1, 100, 350, 1000, 7000} {
-			for _, handle := range []string{"", folding.NewHandle()} {
+			for _, handle := range []string{"", results.NewHandle()} {
 				for _, n := range []int{1, 2, 15} {
 					size := g.pageSize(&interceptor.Call{}, asked)
 					res, err := g.page(&inbound{}, text, handle, n, size)
@@ -199,7 +199,7 @@ func TestMayRead(t *testing.T) {
 		{"", "files/read_file files/grep", false},
 		{"", "", true}, // a batch of which no call was made
 	} {
-		if err := g.mayRead(folding.StoredResult{Server: tc.server, Tool: tc.tool}); (err == nil) != tc.ok {
+		if err := g.mayRead(results.Result{Server: tc.server, Tool: tc.tool}); (err == nil) != tc.ok {
 			t.Errorf("mayRead(%s, %s) = %v, want ok %v", tc.server, tc.tool, err, tc.ok)
 		}
 	}

@@ -1,4 +1,4 @@
-package folding
+package results
 
 import (
 	"context"
@@ -8,13 +8,15 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
-// Hit is a passage of a text, lines From to To, with the lines that matter.
+// Hit is a passage of a text that fits a query.
 type Hit struct {
+	// From and To are the first and last line number of the passage.
 	From, To int
-	// Lines are the matching lines and those beside them, each with its number.
+	// Lines are its matching lines and their neighbors, each with its number.
 	Lines string
 }
 
@@ -26,26 +28,26 @@ const (
 	maxTerms     = 32  // of one query
 )
 
-// SearchText ranks the passages of a text by how well they fit the words of a
-// query (BM25 over word stems) and returns the best, at most limit. Words are
-// runs of letters and digits; the rest of the query says nothing. It takes
-// time and memory linear in the text, and ends with ctx.
-func SearchText(ctx context.Context, text, query string, limit int) ([]Hit, error) {
+// Search returns the passages of a text that fit a query best, at most limit.
+// It ranks them by BM25 over the stems of words. A word is a run of letters and
+// digits; Search ignores the rest of the query. Its time and memory are linear
+// in the text.
+func Search(ctx context.Context, text, query string, limit int) ([]Hit, error) {
 	terms := strings.FieldsFunc(query, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 	if len(terms) == 0 {
-		return nil, fail(ErrInvalidInput, "search: %q has no words; to look for signs use grep", cut(clean(query), 60))
+		return nil, folding.Errorf(folding.ErrInvalidInput, "search: %q has no words; to look for signs use grep", folding.Shorten(query, 60))
 	}
 	terms = terms[:min(len(terms), maxTerms)]
 	db, err := sqlitedb.Memory()
 	if err != nil {
-		return nil, failWith(ErrStorage, err, "search: %v", err)
+		return nil, folding.Errorf(folding.ErrStorage, "search: %w", err)
 	}
 	defer db.Close()
-	passages, err := indexText(ctx, db, text)
+	passages, err := index(ctx, db, text)
 	if err != nil {
 		return nil, searchFault(ctx, err)
 	}
-	// First whole words, then beginnings of words.
+	// If no whole word fits, search for prefixes.
 	for _, form := range []string{`"%s"`, `"%s"*`} {
 		var quoted []string
 		for _, t := range terms {
@@ -64,14 +66,14 @@ func SearchText(ctx context.Context, text, query string, limit int) ([]Hit, erro
 
 func searchFault(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
-		return fail(ErrInvalidInput, "search: took too long on this text; use grep or lines")
+		return folding.Errorf(folding.ErrInvalidInput, "search: took too long on this text; use grep or lines")
 	}
-	return failWith(ErrStorage, err, "search: %v", err)
+	return folding.Errorf(folding.ErrStorage, "search: %w", err)
 }
 
-// indexText puts the passages of a text into an index and returns their first
-// lines, by row.
-func indexText(ctx context.Context, db *sql.DB, text string) (first []int, err error) {
+// index inserts the passages of a text into a full-text index. It returns the
+// number of the first line of each.
+func index(ctx context.Context, db *sql.DB, text string) (first []int, err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return nil, err
@@ -98,8 +100,8 @@ func indexText(ctx context.Context, db *sql.DB, text string) (first []int, err e
 	return first, tx.Commit()
 }
 
-// passage returns the start of a text that is ranked as one: some lines, or a
-// part of one that is very long.
+// passage returns the first passage of a text: a few lines, or a part of a very
+// long line.
 func passage(text string) string {
 	end := 0
 	for range passageLines {
@@ -126,11 +128,11 @@ func passage(text string) string {
 	return text[:end]
 }
 
-// Signs around matching words. The text may hold them as well: then a line too
-// many is shown.
+// The marks around matching words. A text may contain them: then a hit shows a
+// line too many.
 const markOn, markOff = "\x01", "\x02"
 
-// rank returns the passages that fit a query, best first.
+// rank returns the passages that fit a query, the best first.
 func rank(ctx context.Context, db *sql.DB, first []int, query string, limit int) ([]Hit, error) {
 	rows, err := db.QueryContext(ctx, "SELECT rowid, highlight(passages, 0, ?, ?) FROM passages WHERE passages MATCH ? ORDER BY bm25(passages), rowid LIMIT ?",
 		markOn, markOff, query, limit)
@@ -150,7 +152,7 @@ func rank(ctx context.Context, db *sql.DB, first []int, query string, limit int)
 	return hits, rows.Err()
 }
 
-// snippet keeps the marked lines of a passage and those beside them.
+// snippet returns the marked lines of a passage and their neighbors.
 func snippet(body string, first int) Hit {
 	lines := strings.Split(strings.TrimSuffix(body, "\n"), "\n")
 	h := Hit{From: first, To: first + len(lines) - 1}
@@ -171,7 +173,7 @@ func snippet(body string, first int) Hit {
 	return h
 }
 
-// part returns hitLine bytes of l from about byte from on.
+// part returns about hitLine bytes of l, from about byte from on.
 func part(l string, from int) string {
 	for from > 0 && !utf8.RuneStart(l[from]) {
 		from--

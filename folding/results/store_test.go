@@ -1,4 +1,4 @@
-package folding
+package results
 
 import (
 	"context"
@@ -12,13 +12,16 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
 // resultStore opens a store whose clock the test moves.
-func resultStore(t *testing.T, path string, quota int64) (*Results, *time.Time) {
+func resultStore(t *testing.T, path string, quota int64) (*Store, *time.Time) {
 	t.Helper()
 	now := time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC)
-	r, err := OpenResults(path, ResultsConfig{Quota: quota, TTL: 24 * time.Hour, Now: func() time.Time { return now }})
+	r, err := Open(path, Config{Quota: quota, TTL: 24 * time.Hour, Now: func() time.Time { return now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,12 +29,12 @@ func resultStore(t *testing.T, path string, quota int64) (*Results, *time.Time) 
 	return r, &now
 }
 
-var owner = Caller{Principal: "ada", Session: "s1"}
+var owner = folding.Caller{Principal: "ada", Session: "s1"}
 
 // keep stores n bytes in a context and returns the handle.
-func keep(t *testing.T, r *Results, context_ string, n int) string {
+func keep(t *testing.T, r *Store, context_ string, n int) string {
 	t.Helper()
-	s := StoredResult{
+	s := Result{
 		Handle: NewHandle(), Principal: "ada", Session: "s1", Context: context_, Server: "files", Tool: "read_file",
 		Kind: "text", Text: strings.Repeat("x", n), Tokens: n, Delivered: 10,
 	}
@@ -44,7 +47,7 @@ func keep(t *testing.T, r *Results, context_ string, n int) string {
 func TestStoredResultSurvivesRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results.db")
 	r, now := resultStore(t, path, 1<<20)
-	want := StoredResult{
+	want := Result{
 		Handle: NewHandle(), Principal: "ada", Session: "s1", Context: "br_a/br_b", Server: "db", Tool: "query", Kind: "JSON",
 		Text: "line\x00 \xff one\n", Structured: `{"a":1.0}`, Tokens: 900, Delivered: 40,
 	}
@@ -56,7 +59,7 @@ func TestStoredResultSurvivesRestart(t *testing.T) {
 	}
 	want.CreatedAt = *now
 	r, _ = resultStore(t, path, 1<<20)
-	got, err := r.Get(t.Context(), owner, false, "br_a/br_b", want.Handle)
+	got, err := r.Get(t.Context(), owner, "br_a/br_b", want.Handle)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +77,7 @@ func TestWhoMayReadAResult(t *testing.T) {
 	handle := keep(t, r, "br_a/br_b", 100)
 	for _, tc := range []struct {
 		name   string
-		caller Caller
+		caller folding.Caller
 		strict bool
 		at     string
 		want   error
@@ -83,26 +86,28 @@ func TestWhoMayReadAResult(t *testing.T) {
 		{"the parent", owner, false, "br_a", nil},
 		{"main", owner, false, "", nil},
 		{"a branch below", owner, false, "br_a/br_b/br_c", nil},
-		{"a sibling", owner, false, "br_a/br_x", ErrResultUnknown},
-		{"a branch with a longer name", owner, false, "br_a/br_bb", ErrResultUnknown},
-		{"another session", Caller{Principal: "ada", Session: "s2"}, false, "", nil},
-		{"another session, strictly", Caller{Principal: "ada", Session: "s2"}, true, "", ErrResultUnknown},
-		{"another principal", Caller{Principal: "bob", Session: "s1"}, false, "br_a/br_b", ErrResultUnknown},
+		{"a sibling", owner, false, "br_a/br_x", ErrUnknown},
+		{"a branch with a longer name", owner, false, "br_a/br_bb", ErrUnknown},
+		{"another session", folding.Caller{Principal: "ada", Session: "s2"}, false, "", nil},
+		{"another session, strictly", folding.Caller{Principal: "ada", Session: "s2"}, true, "", ErrUnknown},
+		{"another principal", folding.Caller{Principal: "bob", Session: "s1"}, false, "br_a/br_b", ErrUnknown},
 	} {
-		_, err := r.Get(t.Context(), tc.caller, tc.strict, tc.at, handle)
+		r.cfg.Strict = tc.strict
+		_, err := r.Get(t.Context(), tc.caller, tc.at, handle)
 		if !errors.Is(err, tc.want) || (tc.want == nil) != (err == nil) {
 			t.Errorf("Get as %s = %v, want %v", tc.name, err, tc.want)
 		}
 	}
+	r.cfg.Strict = false
 	// Foreign, unknown and malformed handles get the same words.
-	_, foreign := r.Get(t.Context(), Caller{Principal: "bob"}, false, "", handle)
+	_, foreign := r.Get(t.Context(), folding.Caller{Principal: "bob"}, "", handle)
 	other := NewHandle()
-	_, unknown := r.Get(t.Context(), owner, false, "", other)
+	_, unknown := r.Get(t.Context(), owner, "", other)
 	if got, want := strings.ReplaceAll(foreign.Error(), handle, "H"), strings.ReplaceAll(unknown.Error(), other, "H"); got != want {
 		t.Errorf("a foreign handle says %q, an unknown one %q", got, want)
 	}
 	for _, h := range []string{"", "res_", "res_'; DROP TABLE results", handle + "x", strings.ToUpper(handle)} {
-		if _, err := r.Get(t.Context(), owner, false, "", h); !errors.Is(err, ErrResultUnknown) {
+		if _, err := r.Get(t.Context(), owner, "", h); !errors.Is(err, ErrUnknown) {
 			t.Errorf("Get(%q) = %v, want unknown", h, err)
 		}
 	}
@@ -115,22 +120,22 @@ func TestQuotaEvictsTheOldest(t *testing.T) {
 		handles = append(handles, keep(t, r, "", 300))
 	}
 	for i, h := range handles {
-		_, err := r.Get(t.Context(), owner, false, "", h)
-		if i < 2 && (!errors.Is(err, ErrResultGone) || !strings.Contains(err.Error(), "quota_mb") || !strings.Contains(err.Error(), "read_file")) {
+		_, err := r.Get(t.Context(), owner, "", h)
+		if i < 2 && (!errors.Is(err, ErrEvicted) || !strings.Contains(err.Error(), "quota_mb") || !strings.Contains(err.Error(), "read_file")) {
 			t.Errorf("result %d of 5: %v, want evicted by quota, with the tool to call again", i, err)
 		}
 		if i >= 2 && err != nil {
 			t.Errorf("result %d of 5: %v, want it kept", i, err)
 		}
 	}
-	if _, err := r.Get(t.Context(), Caller{Principal: "bob"}, false, "", handles[0]); !errors.Is(err, ErrResultUnknown) {
+	if _, err := r.Get(t.Context(), folding.Caller{Principal: "bob"}, "", handles[0]); !errors.Is(err, ErrUnknown) {
 		t.Errorf("an evicted result of somebody else: %v, want unknown", err)
 	}
-	err := r.Put(t.Context(), StoredResult{Handle: NewHandle(), Text: strings.Repeat("x", 1001)})
-	if !errors.Is(err, ErrResultTooLarge) {
-		t.Errorf("Put over the quota = %v, want ErrResultTooLarge", err)
+	err := r.Put(t.Context(), Result{Handle: NewHandle(), Text: strings.Repeat("x", 1001)})
+	if !errors.Is(err, ErrTooLarge) {
+		t.Errorf("Put over the quota = %v, want ErrTooLarge", err)
 	}
-	if _, err := r.Get(t.Context(), owner, false, "", handles[4]); err != nil {
+	if _, err := r.Get(t.Context(), owner, "", handles[4]); err != nil {
 		t.Errorf("a refused result evicted another: %v", err)
 	}
 }
@@ -140,7 +145,7 @@ func TestOldResultsGo(t *testing.T) {
 	old := keep(t, r, "", 100)
 	*now = now.Add(25 * time.Hour)
 	for _, when := range []string{"before", "after"} {
-		if _, err := r.Get(t.Context(), owner, false, "", old); !errors.Is(err, ErrResultGone) || !strings.Contains(err.Error(), "ttl_hours") {
+		if _, err := r.Get(t.Context(), owner, "", old); !errors.Is(err, ErrEvicted) || !strings.Contains(err.Error(), "ttl_hours") {
 			t.Errorf("an old result %s the next Put: %v, want gone by age", when, err)
 		}
 		keep(t, r, "", 100)
@@ -157,10 +162,10 @@ func TestOpenEvicts(t *testing.T) {
 	first, second := keep(t, r, "", 300), keep(t, r, "", 300)
 	r.Close()
 	r, _ = resultStore(t, path, 500)
-	if _, err := r.Get(t.Context(), owner, false, "", first); !errors.Is(err, ErrResultGone) {
+	if _, err := r.Get(t.Context(), owner, "", first); !errors.Is(err, ErrEvicted) {
 		t.Errorf("with a lower quota the older result: %v, want it gone", err)
 	}
-	if _, err := r.Get(t.Context(), owner, false, "", second); err != nil {
+	if _, err := r.Get(t.Context(), owner, "", second); err != nil {
 		t.Errorf("with a lower quota the newer result: %v", err)
 	}
 }
@@ -172,7 +177,7 @@ func TestResultsConcurrently(t *testing.T) {
 		wg.Go(func() {
 			for range 20 {
 				h := keep(t, r, "", 400)
-				if _, err := r.Get(context.Background(), owner, false, "", h); err != nil && !errors.Is(err, ErrResultGone) {
+				if _, err := r.Get(context.Background(), owner, "", h); err != nil && !errors.Is(err, ErrEvicted) {
 					t.Errorf("Get after Put: %v", err)
 				}
 			}
@@ -191,12 +196,12 @@ func TestResultsConcurrently(t *testing.T) {
 func TestNewerResultStoreIsRefused(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results.db")
 	r, _ := resultStore(t, path, 100)
-	if _, err := r.db.Exec(fmt.Sprintf("PRAGMA user_version = %d", len(resultMigrations)+1)); err != nil {
+	if _, err := r.db.Exec(fmt.Sprintf("PRAGMA user_version = %d", len(migrations)+1)); err != nil {
 		t.Fatal(err)
 	}
 	r.Close()
-	if _, err := OpenResults(path, ResultsConfig{}); err == nil || !strings.Contains(err.Error(), "newer foldgate") {
-		t.Errorf("OpenResults of a newer store = %v, want a refusal that says so", err)
+	if _, err := Open(path, Config{}); err == nil || !strings.Contains(err.Error(), "newer foldgate") {
+		t.Errorf("Open of a newer store = %v, want a refusal that says so", err)
 	}
 }
 
@@ -211,7 +216,7 @@ func TestHandles(t *testing.T) {
 	}
 }
 
-func TestSearchText(t *testing.T) {
+func TestSearch(t *testing.T) {
 	var b strings.Builder
 	for i := range 200 {
 		fmt.Fprintf(&b, "line %d tells of storage and its costs\n", i+1)
@@ -229,36 +234,36 @@ func TestSearchText(t *testing.T) {
 		{"250/minute?", "refuses requests", 151},      // signs say nothing
 		{`"; DROP (limiter) NOT * ^`, "refuses requests", 151},
 	} {
-		hits, err := SearchText(t.Context(), text, tc.query, 3)
+		hits, err := Search(t.Context(), text, tc.query, 3)
 		if err != nil || len(hits) == 0 {
-			t.Errorf("SearchText(%q) = %v, %v", tc.query, hits, err)
+			t.Errorf("Search(%q) = %v, %v", tc.query, hits, err)
 			continue
 		}
 		h := hits[0]
 		if h.From > tc.line || h.To < tc.line || !strings.Contains(h.Lines, fmt.Sprintf("%d: The limiter %s", tc.line, tc.want)) {
-			t.Errorf("SearchText(%q): first hit %+v, want line %d", tc.query, h, tc.line)
+			t.Errorf("Search(%q): first hit %+v, want line %d", tc.query, h, tc.line)
 		}
 	}
-	if hits, err := SearchText(t.Context(), text, "zebra", 3); len(hits) != 0 || err != nil {
-		t.Errorf("SearchText(zebra) = %v, %v; want nothing", hits, err)
+	if hits, err := Search(t.Context(), text, "zebra", 3); len(hits) != 0 || err != nil {
+		t.Errorf("Search(zebra) = %v, %v; want nothing", hits, err)
 	}
-	if _, err := SearchText(t.Context(), text, "?!", 3); !errors.Is(err, ErrInvalidInput) {
-		t.Errorf("SearchText of no words: %v", err)
+	if _, err := Search(t.Context(), text, "?!", 3); !errors.Is(err, folding.ErrInvalidInput) {
+		t.Errorf("Search of no words: %v", err)
 	}
-	hits, err := SearchText(t.Context(), strings.Repeat("filler ", 3000)+"needle "+strings.Repeat("filler ", 3000), "needle", 3)
+	hits, err := Search(t.Context(), strings.Repeat("filler ", 3000)+"needle "+strings.Repeat("filler ", 3000), "needle", 3)
 	if err != nil || len(hits) != 1 || !strings.Contains(hits[0].Lines, "needle") || len(hits[0].Lines) > hitLine+40 {
-		t.Errorf("SearchText in one long line = %+v, %v", hits, err)
+		t.Errorf("Search in one long line = %+v, %v", hits, err)
 	}
 }
 
 // FuzzSearchText: no query is a fault of the index, and the passages of any
 // text together are the text.
-func FuzzSearchText(f *testing.F) {
+func FuzzSearch(f *testing.F) {
 	f.Add("some text\nof two lines", `a"b* OR NEAR(c)`)
 	f.Add("\x00\xff\n", "ß 漢字 x1")
 	f.Fuzz(func(t *testing.T, text, query string) {
-		if _, err := SearchText(t.Context(), text, query, 3); err != nil && !errors.Is(err, ErrInvalidInput) {
-			t.Errorf("SearchText(%q): %v", query, err)
+		if _, err := Search(t.Context(), text, query, 3); err != nil && !errors.Is(err, folding.ErrInvalidInput) {
+			t.Errorf("Search(%q): %v", query, err)
 		}
 		for rest := text; rest != ""; {
 			p := passage(rest)
@@ -268,4 +273,62 @@ func FuzzSearchText(f *testing.F) {
 			rest = rest[len(p):]
 		}
 	})
+}
+
+func TestSavedSumsABranch(t *testing.T) {
+	r, _ := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1<<20)
+	for _, b := range []struct {
+		path            string
+		results, tokens int
+	}{{"br_a", 1, 100}, {"br_a/br_b", 1, 200}, {"br_ab", 1, 400}, {"br_a", 0, -30}, {"br_a", 1, 50}} {
+		if err := r.AddSavings(t.Context(), "ada", b.path, b.results, b.tokens); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tt := range []struct {
+		principal, path string
+		results, tokens int
+	}{{"ada", "br_a", 2, 120}, {"ada", "br_a/br_b", 1, 200}, {"ada", "br_c", 0, 0}, {"bob", "br_a", 0, 0}} {
+		if n, tokens, err := r.Savings(t.Context(), tt.principal, tt.path); n != tt.results || tokens != tt.tokens || err != nil {
+			t.Errorf("Savings(%s, %s) = %d, %d, %v; want %d, %d", tt.principal, tt.path, n, tokens, err, tt.results, tt.tokens)
+		}
+	}
+}
+
+// A store of before savings were booked knows those of the results it keeps.
+func TestSavingsOfAnOlderStore(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "results.db")
+	db, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{Migrations: migrations[:1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.ExecContext(t.Context(), `INSERT INTO results (handle, principal, session, context, server, tool, kind, text, structured, bytes, tokens, delivered, created_at)
+		SELECT 'res_' || value, 'ada', 's1', 'br_a', 'files', 'read_file', 'text', 'x', '', 1, 100, 10, ? FROM json_each('[1,2]')`,
+		time.Date(2026, 11, 21, 4, 0, 0, 0, time.UTC).UnixMicro()); err != nil {
+		t.Fatal(err)
+	}
+	r, _ := resultStore(t, path, 1<<20)
+	if n, tokens, err := r.Savings(t.Context(), "ada", "br_a"); n != 2 || tokens != 180 || err != nil {
+		t.Errorf("Savings(br_a) = %d, %d, %v; want 2, 180", n, tokens, err)
+	}
+}
+
+// Of so many branches the savings are kept, not of all there ever were.
+func TestSavingsAreBounded(t *testing.T) {
+	r, _ := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1<<20)
+	if _, err := r.db.ExecContext(t.Context(), `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
+		INSERT INTO savings (principal, context, results, tokens) SELECT 'ada', 'br_' || i, 1, 1 FROM n`, maxSavings+5); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.AddSavings(t.Context(), "ada", "br_new", 1, 7); err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := r.db.QueryRowContext(t.Context(), "SELECT count(*) FROM savings").Scan(&n); n != maxSavings || err != nil {
+		t.Errorf("the savings of %d branches are kept, %v; want %d", n, err, maxSavings)
+	}
+	if n, tokens, err := r.Savings(t.Context(), "ada", "br_new"); n != 1 || tokens != 7 || err != nil {
+		t.Errorf("Savings(br_new) = %d, %d, %v; want 1, 7", n, tokens, err)
+	}
 }
