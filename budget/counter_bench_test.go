@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/foldgate/foldgate/internal/cputime"
+	"github.com/foldgate/foldgate/test/cputime"
 )
 
 // A sample is a kind of text to measure with.

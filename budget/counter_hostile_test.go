@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/foldgate/foldgate/internal/cputime"
+	"github.com/foldgate/foldgate/test/cputime"
 )
 
 // A hostile input is made to be slow to count. The pattern of the name says how.

@@ -5,7 +5,7 @@ package budget
 import (
 	"testing"
 
-	"github.com/foldgate/foldgate/internal/cputime"
+	"github.com/foldgate/foldgate/test/cputime"
 )
 
 // The guard on the counter's speed: beside tiktoken-go, in one run, with room

@@ -6,8 +6,8 @@ import (
 	"encoding/json"
 	"testing"
 
-	"github.com/foldgate/foldgate/internal/cputime"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/test/cputime"
 )
 
 // The guard on what a whole call costs: beside one plain copy of its answer by

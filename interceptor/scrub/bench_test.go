@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/foldgate/foldgate/internal/cputime"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/test/cputime"
 )
 
 // source returns about size bytes of the standard library's source, which is

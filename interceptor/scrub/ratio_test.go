@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/foldgate/foldgate/internal/cputime"
+	"github.com/foldgate/foldgate/test/cputime"
 )
 
 // The guard on the scrubber's speed: beside gitleaks, in one run, with room for

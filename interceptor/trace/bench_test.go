@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/foldgate/foldgate/internal/cputime"
+	"github.com/foldgate/foldgate/test/cputime"
 )
 
 // benchRecord is like a real call's: half a kilobyte of payload.
