@@ -18,8 +18,7 @@ const module = "github.com/foldgate/foldgate/"
 //
 //	cmd > proxy > interceptor > folding > budget
 var arrows = map[string][]string{
-	"internal/cputime":                {}, // for benchmarks and tests
-	"internal/jitter":                 {},
+	"internal/backoff":                {},
 	"internal/rawjson":                {},
 	"internal/sqlitedb":               {},
 	"budget":                          {},
@@ -38,8 +37,8 @@ var arrows = map[string][]string{
 	"proxy/wire":                      {"internal/rawjson"},
 	"proxy/edge":                      {"internal/rawjson", "proxy/wire"},
 	"proxy/conn":                      {"interceptor", "proxy/wire"},
-	"proxy/upstream":                  {"internal/jitter", "internal/rawjson", "proxy/conn", "proxy/wire"},
-	"proxy":                           {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/jitter", "internal/rawjson", "proxy/config", "proxy/conn", "proxy/edge", "proxy/files", "proxy/upstream", "proxy/wire"},
+	"proxy/upstream":                  {"internal/backoff", "internal/rawjson", "proxy/conn", "proxy/wire"},
+	"proxy":                           {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/backoff", "internal/rawjson", "proxy/config", "proxy/conn", "proxy/edge", "proxy/files", "proxy/upstream", "proxy/wire"},
 	"cmd/foldgate":                    {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "proxy", "proxy/config"},
 }
 

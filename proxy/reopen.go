@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"github.com/foldgate/foldgate/internal/jitter"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 )
@@ -55,7 +54,7 @@ func (s *session) revive(u *upstream, l conn.Conn) {
 		if _, err := s.linkFor(s.ctx, u, false); err == nil {
 			return
 		}
-		if jitter.Wait(s.ctx, min(backoffFirst<<min(fails, 10), backoffMax)) != nil {
+		if retryBackoff.Wait(s.ctx, fails) != nil {
 			return
 		}
 	}

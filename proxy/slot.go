@@ -4,23 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
+	"github.com/foldgate/foldgate/internal/backoff"
 	"github.com/foldgate/foldgate/proxy/conn"
 )
 
 // errUpstreamDown marks calls that were not even tried.
 var errUpstreamDown = errors.New("the upstream is down")
 
-// Back-off between attempts to reach an upstream that failed.
-const (
-	backoffFirst = 500 * time.Millisecond
-	backoffMax   = 30 * time.Second
-	// A link that lived this long is reopened at once when it dies.
-	steadyAfter = 5 * time.Second
-)
+// retryBackoff holds the waits between attempts to reach an upstream, or to
+// make a subscription again.
+var retryBackoff = backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
+
+// A link that lived for steadyAfter is reopened at once when it dies.
+const steadyAfter = 5 * time.Second
 
 // slot holds one supervised link: it is opened when first needed, and again
 // when it died, with back-off and jitter while that fails.
@@ -157,8 +156,7 @@ func (s *slot) attempt() {
 func (s *slot) failed(err error) {
 	s.err = err
 	s.fails++
-	wait := min(backoffFirst<<min(s.fails-1, 10), backoffMax)
-	s.retryAt = time.Now().Add(wait/2 + rand.N(wait/2))
+	s.retryAt = time.Now().Add(retryBackoff.Delay(s.fails - 1))
 }
 
 // close ends the link, and waits for an attempt under way.

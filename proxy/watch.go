@@ -4,9 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"time"
 
-	"github.com/foldgate/foldgate/internal/jitter"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 
@@ -15,9 +13,6 @@ import (
 
 // This file keeps foldgate's own subscriptions at upstreams: streams break and
 // upstreams restart, and what a host once asked for holds all the same.
-
-// watchMax bounds the pause before a subscription is made again.
-const watchMax = 30 * time.Second
 
 // watchResource asks u for updates of one resource on behalf of ln, for as long
 // as ctx lasts, over whatever link get returns. After a break ln is told that
@@ -93,7 +88,7 @@ func (g *Gateway) insist(ctx context.Context, u *upstream, what string, missed f
 			return
 		}
 		u.log.Debug("subscription ended", "to", what, "err", err)
-		if !goOn || jitter.Wait(ctx, min(backoffFirst<<min(fails, 10), watchMax)) != nil {
+		if !goOn || retryBackoff.Wait(ctx, fails) != nil {
 			return
 		}
 	}

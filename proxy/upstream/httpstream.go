@@ -8,7 +8,7 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/foldgate/foldgate/internal/jitter"
+	"github.com/foldgate/foldgate/internal/backoff"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -32,13 +32,13 @@ type position struct {
 	retry time.Duration // what the upstream asked for, 0 if nothing
 }
 
-// wait returns how long to wait before attempt n (from 0) to go on.
-func (p position) wait(n int) time.Duration {
-	d := retryDefault
+// backoff returns the waits between attempts to resume the stream.
+func (p position) backoff() backoff.Backoff {
+	first := retryDefault
 	if p.retry > 0 {
-		d = p.retry
+		first = p.retry
 	}
-	return min(max(d, retryMax), d<<min(n, 6))
+	return backoff.Backoff{First: first, Max: max(first, retryMax)}
 }
 
 // readStream reads the response stream of f until f is resolved. A broken one
@@ -73,7 +73,7 @@ func (l *httpLink) readStream(ctx context.Context, f *flight, body io.ReadCloser
 // brought nothing.
 func (l *httpLink) resume(ctx context.Context, pos position, empty int) (io.ReadCloser, int, error) {
 	for ; empty < resumeAttempts; empty++ {
-		if err := jitter.Wait(ctx, pos.wait(empty)); err != nil {
+		if err := pos.backoff().Wait(ctx, empty); err != nil {
 			return nil, empty, err
 		}
 		resp, err := l.get(ctx, pos.id)
@@ -190,7 +190,7 @@ func (l *httpLink) listen() {
 			return
 		}
 		l.cfg.Log.Debug("GET stream ended", "err", err)
-		if jitter.Wait(ctx, pos.wait(failures)) != nil {
+		if pos.backoff().Wait(ctx, failures) != nil {
 			return
 		}
 	}
