@@ -12,6 +12,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -83,6 +84,11 @@ func (g *Gateway) acquaint(ctx context.Context, s *session, modern bool) {
 		}()
 	}
 	wg.Wait()
+}
+
+// serverInfo is how foldgate introduces itself to hosts.
+func serverInfo() []byte {
+	return rawjson.Marshal(map[string]string{"name": "foldgate", "title": "foldgate", "version": version.String()})
 }
 
 // perHop are capabilities that foldgate states itself.
