@@ -39,7 +39,7 @@ var arrows = map[string][]string{
 	"proxy/edge":                      {"internal/rawjson", "proxy/wire"},
 	"proxy/conn":                      {"interceptor", "proxy/wire"},
 	"proxy/upstream":                  {"internal/backoff", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/files", "proxy/wire"},
-	"proxy":                           {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/backoff", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/edge", "proxy/files", "proxy/upstream", "proxy/wire"},
+	"proxy":                           {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/edge", "proxy/files", "proxy/upstream", "proxy/wire"},
 	"cmd/foldgate":                    {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "internal/version", "proxy", "proxy/config"},
 }
 
