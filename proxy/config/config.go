@@ -1,38 +1,48 @@
 package config
 
 import (
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"fmt"
 	"maps"
+	"net"
+	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
+	"time"
+
+	"github.com/bmatcuk/doublestar/v4"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 )
 
-// Config is the whole configuration, as read by [Load] or made by
-// [Default]. config.example.yaml shows every key.
+// Config is the whole configuration, as read by [Load] or made by [Default].
+// config.example.yaml shows every key.
 type Config struct {
-	// Listen is the address of the HTTP edge, host:port; "" means stdio.
-	// Without principals only loopback addresses are accepted.
+	// Listen is the address of the HTTP server, host:port; "" means stdio. Without principals
+	// only loopback addresses are accepted.
 	Listen string `yaml:"listen"`
-	// TLS makes the HTTP edge speak HTTPS.
+	// TLS makes the HTTP server speak HTTPS.
 	TLS TLS `yaml:"tls"`
-	// Principals says who may use the HTTP edge, by name. Empty: everybody
-	// who reaches it, as "local", which is also who a host on stdio is.
+	// Principals are the clients of the HTTP server, by name. If it is empty, every client is
+	// the principal "local", as is a host on stdio.
 	Principals map[string]*Principal `yaml:"principals"`
-	// AllowedHosts are names, beside the loopback ones, under which the HTTP edge
-	// answers, for a reverse proxy in front. If there are any, they are also the
-	// only ones on an address that other machines can reach.
+	// AllowedHosts are the names, beside the loopback ones, that the HTTP server answers to, such
+	// as the name of a reverse proxy. On an address that other machines can reach, a list that
+	// is not empty allows only its own names.
 	AllowedHosts []string `yaml:"allowed_hosts"`
-	// AllowedOrigins are the browser origins (scheme://host[:port]) that may
-	// call the HTTP edge, beside pages of the same loopback host.
+	// AllowedOrigins are the browser origins (scheme://host[:port]) that may call the HTTP server,
+	// beside pages of the same loopback host.
 	AllowedOrigins []string `yaml:"allowed_origins"`
-	// StateDir holds branches, trace and caches. A relative path is relative
-	// to the configuration file.
+	// StateDir holds branches, trace and caches. A relative path starts at the configuration file.
 	StateDir string `yaml:"state_dir"`
 	// Upstreams are the servers behind foldgate, by key.
-	Upstreams   map[string]*Upstream `yaml:"upstreams"`
-	Attribution Attribution          `yaml:"attribution"`
+	Upstreams map[string]*Upstream `yaml:"upstreams"`
+	// Attribution decides the branch of a call that names none.
+	Attribution Attribution `yaml:"attribution"`
 	// Folding holds the limits of branches; see docs/folding.md.
 	Folding folding.Config `yaml:"folding"`
 	Results Results        `yaml:"results"`
@@ -40,28 +50,51 @@ type Config struct {
 	Budget  Budget         `yaml:"budget"`
 	Scrub   Scrub          `yaml:"scrub"`
 	Trace   Trace          `yaml:"trace"`
-	// Workflows tie calls of several tools together; see docs/workflows.md.
+	// Workflows connect calls of several tools; see docs/workflows.md.
 	Workflows []Workflow `yaml:"workflows"`
 
-	// Dir is the directory that relative paths are relative to.
+	// Dir is the directory where relative paths start.
 	Dir string `yaml:"-"`
-	// order lists the upstreams' keys as the file does; the catalog keeps it.
+	// order lists the upstreams' keys as the file does.
 	order []string
-	// lines says where the file has each key.
+	// lines maps each key of the file to its line.
 	lines map[string]int
 }
 
-// Upstream says how to reach one upstream: exactly one of Builtin,
-// Command and URL is set.
+// TLS names the PEM files of the HTTP server's certificate chain and key. Both or none are set.
+type TLS struct {
+	Cert string `yaml:"cert"`
+	Key  string `yaml:"key"`
+}
+
+// Principal is a client of the HTTP server. Exactly one of Token and TokenSHA256 is set.
+type Principal struct {
+	Token       Secret `yaml:"token"`        // the bearer token that this principal's hosts send
+	TokenSHA256 string `yaml:"token_sha256"` // the SHA-256 of the token in hexadecimal digits
+}
+
+// Secret is a text that is never printed, logged or encoded.
+type Secret string
+
+// String implements fmt.Stringer.
+func (s Secret) String() string { return "[secret]" }
+
+// GoString implements fmt.GoStringer.
+func (s Secret) GoString() string { return "[secret]" }
+
+// MarshalText implements encoding.TextMarshaler.
+func (s Secret) MarshalText() ([]byte, error) { return []byte("[secret]"), nil }
+
+// Upstream is one server behind foldgate. Exactly one of Builtin, Command and URL is set.
 type Upstream struct {
-	// Builtin names a server inside foldgate; the only one is "files".
+	// Builtin names a server inside foldgate. The only one is "files".
 	Builtin string `yaml:"builtin"`
 	// Roots are the directories that the files server may read.
 	Roots []string `yaml:"roots"`
-	// Command is the program and its arguments of a stdio server.
+	// Command is a stdio server's program and its arguments.
 	Command []string `yaml:"command"`
-	// Env are environment variables of the child, besides PATH, HOME and the
-	// like; foldgate's own environment is not inherited as a whole.
+	// Env are environment variables of the child, beside PATH, HOME and the like. The child does
+	// not inherit foldgate's whole environment.
 	Env map[string]string `yaml:"env"`
 	// Cwd is the child's working directory.
 	Cwd string `yaml:"cwd"`
@@ -69,117 +102,157 @@ type Upstream struct {
 	URL string `yaml:"url"`
 	// Headers are sent with every request to URL.
 	Headers map[string]string `yaml:"headers"`
-	// Prefix comes before the upstream's tool and prompt names, with "__"
-	// between; unset means the upstream's key, "" means none.
+	// Prefix comes before the upstream's tool and prompt names, with "__" between. Unset means
+	// the upstream's key, "" means no prefix.
 	Prefix *string `yaml:"prefix"`
-	// Tools says which tools are shown, by glob on the upstream's own names.
+	// Tools decides which tools are shown, by globs on the upstream's own names.
 	Tools Tools `yaml:"tools"`
-	// TimeoutSeconds bounds one call; 0 means no limit of foldgate's own.
+	// TimeoutSeconds bounds one call; 0 means that foldgate sets no limit.
 	TimeoutSeconds int `yaml:"timeout_seconds"`
 	// ConnectSeconds bounds starting and initializing the upstream.
 	ConnectSeconds int `yaml:"connect_seconds"`
-	// Scrub overrides the policy for this upstream; empty fields inherit.
+	// Scrub overrides the policy for this upstream. Empty fields inherit.
 	Scrub ScrubPolicy `yaml:"scrub"`
 }
 
-// Tools filters tools by doublestar globs. Deny wins over Allow; an
-// empty Allow allows all.
+// Tools filters tools by doublestar globs. Deny wins over Allow; an empty Allow allows all.
 type Tools struct {
 	Allow []string `yaml:"allow"`
 	Deny  []string `yaml:"deny"`
 }
 
-// Attribution: Implicit "legacy" puts a call without a handle into the
-// one active leaf branch of its session or thread; "off" leaves it in main.
+// Attribution decides the branch of a call without a handle. If Implicit is "legacy", it is the
+// one active leaf branch of the call's session or thread. If it is "off", it is main.
 type Attribution struct {
 	Implicit string `yaml:"implicit"`
 }
 
-// Budget names the token counter.
-type Budget struct {
-	// Encoding is an encoding or a model name.
-	Encoding string `yaml:"encoding"`
-	// Scale corrects counts for models whose tokenizer is not public.
-	Scale float64 `yaml:"scale"`
-	// ImageTokens is the estimate for one image or audio block.
-	ImageTokens int `yaml:"image_tokens"`
+// Results limits results that are too large to deliver whole; see docs/results.md.
+type Results struct {
+	MainThreshold  int     `yaml:"main_threshold"`  // the largest result delivered whole in main, in tokens
+	BranchFraction float64 `yaml:"branch_fraction"` // the largest part of a branch's budget that one result may take
+	PreviewTokens  int     `yaml:"preview_tokens"`  // the largest size of a preview
+	QuotaMB        int     `yaml:"quota_mb"`        // bounds the stored results; over it the oldest are evicted
+	TTLHours       int     `yaml:"ttl_hours"`       // how long a stored result is kept
+	// Tools are rules for single tools, by glob on the names that hosts see. The longest
+	// matching glob applies.
+	Tools map[string]FoldRule `yaml:"tools"`
 }
 
-// ScrubPolicy: Results is redact, block or off; Arguments is report,
-// redact, block or off.
+// FoldRule is the policy for the results of some tools.
+type FoldRule struct {
+	Fold      string `yaml:"fold"`      // on or off; empty means on
+	Threshold int    `yaml:"threshold"` // replaces main_threshold and branch_fraction, in tokens; 0 keeps them
+}
+
+// Run limits branch_run.
+type Run struct {
+	// Allow are globs on the names that hosts see. They name tools that a batch may call although
+	// the tools do not declare themselves read-only.
+	Allow    []string `yaml:"allow"`
+	MaxCalls int      `yaml:"max_calls"` // the largest number of calls in one batch
+}
+
+// Budget names the token counter.
+type Budget struct {
+	Encoding    string  `yaml:"encoding"`     // an encoding or a model name
+	Scale       float64 `yaml:"scale"`        // corrects counts for models whose tokenizer is not public
+	ImageTokens int     `yaml:"image_tokens"` // the estimate for one image or audio block
+}
+
+// Scrub is the policy for secrets of all upstreams, and the settings of the scrubber.
+type Scrub struct {
+	Results   string `yaml:"results"`    // redact, block or off
+	Arguments string `yaml:"arguments"`  // report, redact, block or off
+	Rules     string `yaml:"rules"`      // a gitleaks TOML file with more rules
+	TimeoutMS int    `yaml:"timeout_ms"` // bounds the scan of one message; over it the message is withheld
+}
+
+// ScrubPolicy is one upstream's own policy, with the values of [Scrub].
 type ScrubPolicy struct {
 	Results   string `yaml:"results"`
 	Arguments string `yaml:"arguments"`
 }
 
-// Scrub is the policy for all upstreams, and the engine's settings.
-type Scrub struct {
-	Results   string `yaml:"results"`
-	Arguments string `yaml:"arguments"`
-	// Rules is a gitleaks TOML file with more rules.
-	Rules string `yaml:"rules"`
-	// TimeoutMS bounds the scan of one message; over it the message is withheld.
-	TimeoutMS int `yaml:"timeout_ms"`
-}
-
-// Trace is about the journal; see docs/trace.md.
+// Trace configures the journal; see docs/trace.md.
 type Trace struct {
-	// Payload is scrubbed or none.
-	Payload string `yaml:"payload"`
-	// OnError is refuse or warn.
-	OnError string `yaml:"on_error"`
-	// Correlation says what becomes of a correlationId that is a string, the
-	// form before arrays: transition takes it and counts it as deprecated,
-	// strict refuses the call.
-	Correlation string `yaml:"correlation"`
-	// Sync is always, interval or never.
-	Sync string `yaml:"sync"`
-	// SyncIntervalMS is the interval of sync: interval.
-	SyncIntervalMS int `yaml:"sync_interval_ms"`
-	// RotateMB starts a new file when the current one is larger.
-	RotateMB int `yaml:"rotate_mb"`
-	// RetainFiles keeps that many files, with the one being written; 0 keeps all.
-	RetainFiles int `yaml:"retain_files"`
+	Payload string `yaml:"payload"`  // scrubbed or none
+	OnError string `yaml:"on_error"` // refuse or warn
+	// Correlation decides about a correlationId that is a string, the form before arrays:
+	// transition accepts it and counts it as deprecated, strict refuses the call.
+	Correlation    string `yaml:"correlation"`
+	Sync           string `yaml:"sync"`             // always, interval or never
+	SyncIntervalMS int    `yaml:"sync_interval_ms"` // the interval of sync: interval
+	RotateMB       int    `yaml:"rotate_mb"`        // starts a new file if the current one is larger
+	RetainFiles    int    `yaml:"retain_files"`     // the number of files kept, with the one being written; 0 keeps all
 }
 
-// Default returns the built-in configuration: stdio, and the files
-// server on the working directory.
+// Workflow connects tools that are independent of each other: one tool opens a workflow, the
+// others continue it with its handle. See docs/workflows.md.
+type Workflow struct {
+	Name string `yaml:"name"`
+	// TTL is how long a workflow lives without use; 0 means a week.
+	TTL    time.Duration  `yaml:"ttl"`
+	Inject WorkflowInject `yaml:"inject"`
+	// Open, Link, Status and Close list the tools by their role.
+	Open   []WorkflowTool `yaml:"open"`
+	Link   []WorkflowTool `yaml:"link"`
+	Status []WorkflowTool `yaml:"status"`
+	Close  []WorkflowTool `yaml:"close"`
+	// OnUnknown is reject, or remint: an unknown handle is ignored.
+	OnUnknown string `yaml:"on_unknown"`
+	// ForeignIDs is reject, or preserve: an open tool accepts a handle that foldgate did not
+	// issue, and returns it.
+	ForeignIDs string `yaml:"foreign_ids"`
+	// Require refuses link, status and close calls outside a workflow.
+	Require bool `yaml:"require"`
+	// Fallback lists the evidence to look at, in order: explicit, native, join, session.
+	Fallback []string `yaml:"fallback"`
+	// SessionOpen is last, or none: the session is no evidence.
+	SessionOpen string `yaml:"session_open"`
+}
+
+// WorkflowInject is how a workflow's handle travels.
+type WorkflowInject struct {
+	Argument string `yaml:"argument"` // the parameter added to the tools; "" means context_id
+	// Result lists where results carry the handle: structuredContent, content, _meta. If it is
+	// absent, they carry it in all three.
+	Result []string `yaml:"result"`
+}
+
+// WorkflowTool is one tool's rule. Paths are JSONPaths.
+type WorkflowTool struct {
+	// Tool is the upstream's key, a dot, and the tool's own name.
+	Tool    string            `yaml:"tool"`
+	Step    string            `yaml:"step"`
+	Capture map[string]string `yaml:"capture"`
+	Join    map[string]string `yaml:"join"`
+	StepKey []string          `yaml:"step_key"`
+}
+
+// Default returns the built-in configuration: stdio, and the files server on the working
+// directory.
 func Default() Config {
 	return Config{
 		StateDir:    ".foldgate",
 		Upstreams:   map[string]*Upstream{"files": {Builtin: "files", Roots: []string{"."}}},
 		Attribution: Attribution{Implicit: "legacy"},
 		Folding:     folding.DefaultConfig(),
-		Results:     defaultResults(),
-		Run:         Run{Allow: []string{}, MaxCalls: 50},
-		Budget:      Budget{Encoding: "o200k_base", Scale: 1, ImageTokens: 1600},
-		Scrub:       Scrub{Results: "redact", Arguments: "report", TimeoutMS: 5000},
-		Trace:       Trace{Payload: "scrubbed", OnError: "refuse", Correlation: "transition", Sync: "interval", SyncIntervalMS: 100, RotateMB: 256},
-		order:       []string{"files"},
+		Results: Results{
+			MainThreshold: 8000, BranchFraction: 0.125, PreviewTokens: 400, QuotaMB: 256, TTLHours: 24,
+			Tools: map[string]FoldRule{},
+		},
+		Run:    Run{Allow: []string{}, MaxCalls: 50},
+		Budget: Budget{Encoding: "o200k_base", Scale: 1, ImageTokens: 1600},
+		Scrub:  Scrub{Results: "redact", Arguments: "report", TimeoutMS: 5000},
+		Trace: Trace{
+			Payload: "scrubbed", OnError: "refuse", Correlation: "transition",
+			Sync: "interval", SyncIntervalMS: 100, RotateMB: 256,
+		},
 	}
 }
 
-// UpstreamKeys returns the upstreams' keys in the file's order, and after them, sorted, the
-// keys that the file does not have.
-func (c Config) UpstreamKeys() []string {
-	keys := slices.DeleteFunc(slices.Clone(c.order), func(key string) bool { _, ok := c.Upstreams[key]; return !ok })
-	for _, key := range slices.Sorted(maps.Keys(c.Upstreams)) {
-		if !slices.Contains(keys, key) {
-			keys = append(keys, key)
-		}
-	}
-	return keys
-}
-
-// NamePrefix returns what comes before the names of the upstream called key.
-func (u *Upstream) NamePrefix(key string) string {
-	if u.Prefix != nil {
-		return *u.Prefix
-	}
-	return key
-}
-
-// Path makes a configured path absolute, relative to the configuration.
+// Path makes a configured path absolute.
 func (c Config) Path(p string) string {
 	if p == "" || filepath.IsAbs(p) {
 		return p
@@ -187,17 +260,86 @@ func (c Config) Path(p string) string {
 	return filepath.Join(c.Dir, p)
 }
 
-// LetsSecretsThrough reports whether secrets of some upstream reach the host.
-func (c Config) LetsSecretsThrough() bool {
-	for key := range c.Upstreams {
-		if c.ScrubPolicy(key).Results == interceptor.Off {
-			return true
-		}
+// StatePath returns the state directory as an absolute path.
+func (c Config) StatePath() string { return c.Path(c.StateDir) }
+
+// RulesFile returns the path of the user's own scrubbing rules, "" for none.
+func (c Config) RulesFile() string { return c.Path(c.Scrub.Rules) }
+
+// InstanceDir returns the state directory of the n-th process, from 1, that runs on the same
+// configuration at the same time.
+func InstanceDir(stateDir string, n int) string {
+	if n == 1 {
+		return stateDir
 	}
-	return false
+	return filepath.Join(stateDir, fmt.Sprintf("instance-%d", n))
 }
 
-// ScrubPolicy returns what applies to an upstream ("" is foldgate itself).
+// UpstreamKeys returns the upstreams' keys in the file's order, then the others sorted.
+func (c Config) UpstreamKeys() (keys []string) {
+	for _, key := range slices.Concat(c.order, slices.Sorted(maps.Keys(c.Upstreams))) {
+		if _, ok := c.Upstreams[key]; ok && !slices.Contains(keys, key) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// NamePrefix returns the prefix of the names of the upstream called key.
+func (u *Upstream) NamePrefix(key string) string {
+	if u.Prefix != nil {
+		return *u.Prefix
+	}
+	return key
+}
+
+// Exposed reports whether other machines can reach the HTTP server.
+func (c Config) Exposed() bool {
+	host, _, err := net.SplitHostPort(c.Listen)
+	if c.Listen == "" || err != nil || host == "localhost" {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return err != nil || !ip.Unmap().IsLoopback()
+}
+
+// Secure reports whether the HTTP server speaks TLS.
+func (c Config) Secure() bool { return c.TLS.Cert != "" }
+
+// Certificate loads the HTTP server's certificate chain and key.
+func (c Config) Certificate() (tls.Certificate, error) {
+	cert, err := tls.LoadX509KeyPair(c.Path(c.TLS.Cert), c.Path(c.TLS.Key))
+	if err != nil {
+		return cert, fmt.Errorf("certificate %s with key %s: %w", c.TLS.Cert, c.TLS.Key, err)
+	}
+	return cert, nil
+}
+
+// PrincipalNames returns the names of the configured principals, sorted.
+func (c Config) PrincipalNames() []string { return slices.Sorted(maps.Keys(c.Principals)) }
+
+// Digest returns the SHA-256 of the principal's token. ok is false if the configuration has no
+// valid one.
+func (p *Principal) Digest() (sum [sha256.Size]byte, ok bool) {
+	if p.Token != "" {
+		return sha256.Sum256([]byte(p.Token)), true
+	}
+	raw, err := hex.DecodeString(p.TokenSHA256)
+	return sum, err == nil && copy(sum[:], raw) == sha256.Size && len(raw) == sha256.Size
+}
+
+// Tokens returns the tokens that the configuration holds in plain text, sorted.
+func (c Config) Tokens() (tokens []string) {
+	for _, p := range c.Principals {
+		if p.Token != "" {
+			tokens = append(tokens, string(p.Token))
+		}
+	}
+	slices.Sort(tokens)
+	return tokens
+}
+
+// ScrubPolicy returns the policy for an upstream; "" is foldgate itself.
 func (c Config) ScrubPolicy(server string) interceptor.ScrubPolicy {
 	p := interceptor.ScrubPolicy{Results: interceptor.Action(c.Scrub.Results), Arguments: interceptor.Action(c.Scrub.Arguments)}
 	if u := c.Upstreams[server]; u != nil {
@@ -211,7 +353,45 @@ func (c Config) ScrubPolicy(server string) interceptor.ScrubPolicy {
 	return p
 }
 
-// Shows reports whether the upstream's own tool name is to be shown.
+// LetsSecretsThrough reports whether secrets of some upstream reach the host.
+func (c Config) LetsSecretsThrough() bool {
+	for key := range c.Upstreams {
+		if c.ScrubPolicy(key).Results == interceptor.Off {
+			return true
+		}
+	}
+	return false
+}
+
+// Rule returns the policy for the tool that hosts see as name.
+func (r Results) Rule(name string) interceptor.FoldRule {
+	best, found := "", false
+	for glob := range r.Tools {
+		if MatchTool(glob, name) && (!found || len(glob) > len(best) || (len(glob) == len(best) && glob < best)) {
+			best, found = glob, true
+		}
+	}
+	t := r.Tools[best]
+	return interceptor.FoldRule{Off: found && t.Fold == "off", Threshold: t.Threshold}
+}
+
+// Allows reports whether the configuration names a tool for batches.
+func (r Run) Allows(shown string) bool { return matchesAny(r.Allow, shown) }
+
+// Shows reports whether hosts see the tool that the upstream calls name.
 func (t Tools) Shows(name string) bool {
 	return (len(t.Allow) == 0 || matchesAny(t.Allow, name)) && !matchesAny(t.Deny, name)
 }
+
+func matchesAny(globs []string, name string) bool {
+	return slices.ContainsFunc(globs, func(glob string) bool { return MatchTool(glob, name) })
+}
+
+// MatchTool reports whether the glob matches the name of a tool. A name is not a path: * matches
+// a slash too. Otherwise a server that names a tool "files/delete" could evade deny: ["*delete"].
+func MatchTool(glob, name string) bool {
+	ok, _ := doublestar.Match(slashless.Replace(glob), slashless.Replace(name))
+	return ok
+}
+
+var slashless = strings.NewReplacer("/", "\x00")

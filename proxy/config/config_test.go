@@ -15,7 +15,7 @@ func noEnv(string) (string, bool) { return "", false }
 
 func parseFaults(t *testing.T, text string) []Fault {
 	t.Helper()
-	_, faults := parseConfig([]byte(text), func(k string) (string, bool) {
+	_, faults := parse([]byte(text), func(k string) (string, bool) {
 		return "value of " + k, k == "SET"
 	})
 	return faults
@@ -26,7 +26,7 @@ func TestExampleShowsEveryKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, faults := parseConfig(data, noEnv)
+	c, faults := parse(data, noEnv)
 	if len(faults) > 0 {
 		t.Fatalf("config.example.yaml: %v", faults)
 	}
@@ -56,7 +56,7 @@ func TestExampleShowsEveryKey(t *testing.T) {
 	// What the example shows beside the comments are the defaults.
 	d := Default()
 	d.Listen, d.AllowedOrigins, d.AllowedHosts, d.Principals = "127.0.0.1:8787", []string{}, []string{}, map[string]*Principal{}
-	c.Upstreams, d.Upstreams, c.lines = nil, nil, nil
+	c.Upstreams, d.Upstreams, c.order, c.lines = nil, nil, nil, nil
 	if diff := cmp.Diff(d, c, cmp.AllowUnexported(Config{})); diff != "" {
 		t.Errorf("config.example.yaml is not the defaults (-default +example):\n%s", diff)
 	}
@@ -123,7 +123,7 @@ func TestConfigFaults(t *testing.T) {
 }
 
 func TestConfigExpandsAndKeepsOrder(t *testing.T) {
-	c, faults := parseConfig([]byte("upstreams:\n  zeta: {url: \"http://h/${SET}\"}\n  alpha: {command: [sh, -c, \"echo $$HOME\"]}\n"),
+	c, faults := parse([]byte("upstreams:\n  zeta: {url: \"http://h/${SET}\"}\n  alpha: {command: [sh, -c, \"echo $$HOME\"]}\n"),
 		func(k string) (string, bool) { return "v", k == "SET" })
 	if len(faults) > 0 {
 		t.Fatal(faults)
@@ -137,7 +137,7 @@ func TestConfigExpandsAndKeepsOrder(t *testing.T) {
 	if got := c.Upstreams["alpha"].Command[2]; got != "echo $HOME" {
 		t.Errorf("command = %q, want $$ as one dollar sign", got)
 	}
-	c, faults = parseConfig([]byte("upstreams:\n  a:\n    url: http://h/\n    headers:\n      A: >-\n        Bearer\n        ${SET}\n      B: |-\n        $${SET}\n"),
+	c, faults = parse([]byte("upstreams:\n  a:\n    url: http://h/\n    headers:\n      A: >-\n        Bearer\n        ${SET}\n      B: |-\n        $${SET}\n"),
 		func(k string) (string, bool) { return "v", k == "SET" })
 	if diff := cmp.Diff(map[string]string{"A": "Bearer v", "B": "${SET}"}, c.Upstreams["a"].Headers); diff != "" || len(faults) > 0 {
 		t.Errorf("variables in blocks: %v (-want +got):\n%s", faults, diff)
@@ -163,9 +163,9 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte("listen: 127.0.0.1:1\nupstreams:\n  a: {command: [x]}\n"))
 	f.Add([]byte("folding: {max_depth: !!str 3}\n---\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, faults := parseConfig(data, noEnv) // must not panic
+		c, faults := parse(data, noEnv) // must not panic
 		if len(faults) == 0 && len(c.Validate()) != 0 {
-			t.Errorf("parseConfig(%q) found nothing, Validate does", data)
+			t.Errorf("parse(%q) found nothing, Validate does", data)
 		}
 	})
 }

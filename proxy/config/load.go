@@ -1,27 +1,32 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
+	"regexp"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 )
 
 // Error is a configuration that can't be used, with every fault found.
 type Error struct {
-	// File is the path as given, or "the built-in configuration".
+	// File is the path as given, or "configuration" if it was not read from a file.
 	File   string
 	Faults []Fault
 }
 
-// Error lists the faults, a line each, behind the file's name.
+// Error lists the faults, one a line, each after the file's name.
 func (e *Error) Error() string {
 	lines := make([]string, len(e.Faults))
 	for i, f := range e.Faults {
@@ -30,11 +35,33 @@ func (e *Error) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// defaultFile is where [Find] looks when no file is named.
+// Fault is one error in a configuration.
+type Fault struct {
+	// Key is the path of the value, such as "folding.max_depth"; "" for the file.
+	Key string
+	// Line is the key's line in the file; 0 if the file does not have the key.
+	Line int
+	// Msg states the error and the remedy. It never holds a secret.
+	Msg string
+}
+
+// Error returns the message after the line and the key, if they are known.
+func (f Fault) Error() string {
+	s := f.Msg
+	if f.Key != "" {
+		s = f.Key + ": " + s
+	}
+	if f.Line > 0 {
+		s = fmt.Sprintf("line %d: %s", f.Line, s)
+	}
+	return s
+}
+
+// defaultFile is the file that [Find] looks for if no file is named.
 const defaultFile = "foldgate.yaml"
 
-// Find returns the configuration that file names. With file "" it is
-// ./foldgate.yaml if that exists, else the built-in defaults.
+// Find returns the configuration in file. If file is "", it is ./foldgate.yaml if that exists,
+// else the built-in defaults.
 func Find(file string) (Config, error) {
 	if file != "" {
 		return Load(file)
@@ -50,15 +77,14 @@ func Find(file string) (Config, error) {
 	return c, err
 }
 
-// Load reads a YAML file over the defaults. Unknown keys, duplicate keys,
-// unset ${VARIABLES} and impossible values are faults of a [*Error],
-// each with its key and line.
+// Load reads a YAML file over the defaults. Unknown keys, duplicate keys, unset ${VARIABLES} and
+// impossible values are faults of an [*Error], each with its key and line.
 func Load(file string) (Config, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return Config{}, &Error{File: file, Faults: []Fault{{Msg: unread(err)}}}
+		return Config{}, &Error{File: file, Faults: []Fault{{Msg: readError(err)}}}
 	}
-	c, faults := parseConfig(data, os.LookupEnv)
+	c, faults := parse(data, os.LookupEnv)
 	abs, err := filepath.Abs(file)
 	if err != nil {
 		return Config{}, err
@@ -73,29 +99,19 @@ func Load(file string) (Config, error) {
 	return c, nil
 }
 
-// unread says why a file could not be read, without its name.
-func unread(err error) string {
-	if errors.Is(err, os.ErrNotExist) {
-		return "there is no such file"
-	}
-	var p *os.PathError
-	if errors.As(err, &p) {
-		err = p.Err
-	}
-	return err.Error()
-}
-
-// parseConfig decodes and checks one file's text.
-func parseConfig(data []byte, env func(string) (string, bool)) (c Config, faults []Fault) {
+// parse decodes and checks the text of a file.
+func parse(data []byte, env func(string) (string, bool)) (c Config, faults []Fault) {
 	c = Default()
-	defer func() { // the YAML library gives up on some malformed files this way
+	defer func() { // the YAML library panics on some malformed files
 		if p := recover(); p != nil {
 			faults = []Fault{{Key: "syntax", Msg: fmt.Sprintf("malformed YAML: %v", p)}}
 		}
 	}()
+	d := document{env: env, places: map[*token.Token]place{}, lines: map[string]int{}}
 	file, err := parser.ParseBytes(data, 0)
 	if err != nil {
-		return c, []Fault{yamlFault(err, nil)}
+		fault, _ := d.explain(err)
+		return c, []Fault{fault}
 	}
 	var body ast.Node
 	for _, doc := range file.Docs {
@@ -110,88 +126,299 @@ func parseConfig(data []byte, env func(string) (string, bool)) (c Config, faults
 	if body == nil {
 		return c, nil // an empty file is the defaults
 	}
-	lines := map[string]int{}
-	faults = expand(body, "", env, lines)
-	if len(faults) == 0 {
-		faults = misshaped(body, reflect.TypeFor[Config](), "")
+	d.walk(body, place{is: reflect.TypeFor[Config]()})
+	if len(d.faults) > 0 {
+		return c, d.faults
 	}
-	if len(faults) > 0 {
+	if c, faults = d.decode(body); len(faults) > 0 {
 		return c, faults
 	}
-	if _, given := lines["upstreams"]; given {
-		c.Upstreams, c.order = nil, nil
-	}
-	if err := yaml.NodeToValue(body, &c, yaml.Strict()); err != nil {
-		return c, []Fault{yamlFault(err, lines)}
-	}
-	if c.order == nil {
-		c.order = mappingKeys(body, "upstreams")
-	}
-	c.lines = lines
 	return c, c.Locate(c.Validate())
 }
 
-// Locate adds to each fault the line of its key, or of the nearest key above.
+// document is what is known of a file's text beside its values.
+type document struct {
+	env    func(string) (string, bool)
+	places map[*token.Token]place // by the first token of each key and value
+	lines  map[string]int         // by key
+	order  []string               // the keys of the upstreams
+	times  []*ast.StringNode      // durations that can't be parsed
+	faults []Fault                // of ${NAME}
+}
+
+// place is where a key or a value stands.
+type place struct {
+	key string
+	// is the type of the value, for a key that of the mapping around it. Types are looked up only
+	// for messages: the decoder does not tell which keys exist, nor which duration it can't parse.
+	is reflect.Type
+	// drop takes the entry or element that holds the place out of the document.
+	drop func()
+}
+
+// walk replaces ${NAME} in every string below n, and notes the places.
+func (d *document) walk(n ast.Node, at place) {
+	if n == nil {
+		return
+	}
+	if _, ok := d.places[n.GetToken()]; !ok {
+		d.places[n.GetToken()] = at
+	}
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		for _, entry := range n.Values {
+			name := strings.Trim(entry.Key.String(), `"'`)
+			if at.key == "upstreams" {
+				d.order = append(d.order, name)
+			}
+			in := place{key: strings.TrimPrefix(at.key+"."+name, "."), is: at.is}
+			in.drop = func() {
+				n.Values = slices.DeleteFunc(n.Values, func(e *ast.MappingValueNode) bool { return e == entry })
+			}
+			d.places[entry.Key.GetToken()], d.lines[in.key] = in, line(entry.Key)
+			in.is = typeOf(at.is, name)
+			d.walk(entry.Value, in)
+		}
+	case *ast.SequenceNode:
+		for i, v := range n.Values {
+			in := place{key: fmt.Sprintf("%s[%d]", at.key, i), is: typeOf(at.is, "")}
+			in.drop = func() { n.Values = slices.DeleteFunc(n.Values, func(e ast.Node) bool { return e == v }) }
+			d.lines[in.key] = line(v)
+			d.walk(v, in)
+		}
+	case *ast.TagNode:
+		d.walk(n.Value, at)
+	case *ast.AnchorNode:
+		d.walk(n.Value, at)
+	case *ast.AliasNode:
+		d.places[n.Value.GetToken()] = at
+	case *ast.LiteralNode: // a block, after | or >
+		d.walk(n.Value, at)
+	case *ast.StringNode:
+		n.Value = variable.ReplaceAllStringFunc(n.Value, func(m string) string {
+			v, fault := substitute(m, d.env)
+			if fault != "" {
+				d.faults = append(d.faults, Fault{Key: at.key, Line: line(n), Msg: fault})
+			}
+			return v
+		})
+		if at.is == reflect.TypeFor[time.Duration]() {
+			if _, err := time.ParseDuration(n.Value); err != nil {
+				d.times = append(d.times, n)
+			}
+		}
+	}
+}
+
+// typeOf returns the type of what t holds under name; nil if it holds no such thing.
+func typeOf(t reflect.Type, name string) reflect.Type {
+	if t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	switch {
+	case t == nil:
+	case t.Kind() == reflect.Map, t.Kind() == reflect.Slice:
+		return t.Elem()
+	case t.Kind() == reflect.Struct:
+		for i := range t.NumField() {
+			if t.Field(i).Tag.Get("yaml") == name {
+				return t.Field(i).Type
+			}
+		}
+	}
+	return nil
+}
+
+// keysOf lists the keys that a mapping of type t has, if they are fixed.
+func keysOf(t reflect.Type) string {
+	if t != nil && t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t == nil || t.Kind() != reflect.Struct {
+		return ""
+	}
+	var names []string
+	for i := range t.NumField() {
+		if tag := t.Field(i).Tag.Get("yaml"); tag != "" && tag != "-" {
+			names = append(names, tag)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+var variable = regexp.MustCompile(`\$\$|\$\{[^}]*\}?`)
+
+// substitute returns the replacement of one match of variable, or its fault.
+func substitute(m string, env func(string) (string, bool)) (value, fault string) {
+	if m == "$$" {
+		return "$", ""
+	}
+	name, closed := strings.CutSuffix(m[2:], "}")
+	if !closed { // the rest may be a secret
+		return "", "has ${ without the } that ends it (write $${ for the text itself)"
+	}
+	if v, ok := env(name); ok {
+		return v, ""
+	}
+	if name, _, extra := strings.Cut(name, ":"); extra {
+		return "", fmt.Sprintf("${%s:...} is more than the name of a variable: there are no defaults here; set the variable and write ${%[1]s}", name)
+	}
+	return "", fmt.Sprintf("the environment variable %s is not set (write $${%[1]s} for the text itself)", name)
+}
+
+// decode reads the values over the defaults. The decoder stops at a fault, so decode takes the
+// faulty entry out and tries again until every fault is found.
+func (d *document) decode(body ast.Node) (c Config, faults []Fault) {
+	for _, n := range d.times { // the decoder's error has no position
+		at := d.places[n.GetToken()]
+		faults = append(faults, Fault{Key: at.key, Line: line(n), Msg: "must be " + describe(at.is) + "; there is no unit for days"})
+		at.drop()
+	}
+	for {
+		c = Default()
+		if _, given := d.lines["upstreams"]; given {
+			c.Upstreams = nil
+		}
+		c.order, c.lines = d.order, d.lines
+		err := yaml.NodeToValue(body, &c, yaml.Strict())
+		if err == nil {
+			break
+		}
+		fault, drop := d.explain(err)
+		faults = append(faults, fault)
+		if drop == nil {
+			break
+		}
+		drop()
+	}
+	slices.SortStableFunc(faults, func(a, b Fault) int { return cmp.Or(a.Line-b.Line, strings.Compare(a.Key, b.Key)) })
+	return c, faults
+}
+
+// explain turns an error of the YAML library into a fault, and returns drop of its place. The
+// fault names the key and never quotes the value, which may be a secret.
+func (d *document) explain(err error) (f Fault, drop func()) {
+	f = Fault{Key: "syntax", Msg: err.Error()}
+	var ye yaml.Error
+	if !errors.As(err, &ye) || ye.GetToken() == nil {
+		return f, nil
+	}
+	f.Line, f.Msg = ye.GetToken().Position.Line, ye.GetMessage()
+	at, known := d.places[ye.GetToken()]
+	if known {
+		f.Key = at.key
+		delete(d.places, ye.GetToken()) // the same fault again ends decode
+	}
+	switch e := ye.(type) {
+	case *yaml.UnknownFieldError:
+		f.Msg = "there is no such key; use one of " + keysOf(at.is)
+	case *yaml.TypeError:
+		f.Msg = "must be " + describe(e.DstType)
+	case *yaml.OverflowError:
+		f.Msg = "is too large"
+	case *yaml.UnexpectedNodeTypeError:
+		keys := keysOf(at.is)
+		switch {
+		case e.Expected == ast.SequenceType && e.Actual == ast.MappingType:
+			f.Msg = "must be a list, and is a mapping"
+		case e.Expected == ast.SequenceType:
+			f.Msg = "must be a list, such as [first, second]"
+		case keys == "":
+			f.Msg = "must hold keys, each with a value"
+		default:
+			f.Msg = "must hold keys: " + keys
+		}
+	case *yaml.SyntaxError:
+		if strings.Contains(f.Msg, "already defined") {
+			f.Key = e.Token.Value
+		}
+	}
+	return f, at.drop
+}
+
+// describe describes a single value of type t.
+func describe(t reflect.Type) string {
+	switch {
+	case t == reflect.TypeFor[time.Duration]():
+		return "a time with its unit, such as 90m or 24h"
+	case t.Kind() == reflect.Bool:
+		return "true or false"
+	case t.Kind() == reflect.Int:
+		return "a whole number"
+	case t.Kind() == reflect.Float64:
+		return "a number"
+	}
+	return "one text"
+}
+
+func line(n ast.Node) int {
+	if t := n.GetToken(); t != nil && t.Position != nil {
+		return t.Position.Line
+	}
+	return 0
+}
+
+// Locate adds to each fault the line of its key, or of the nearest key above it.
 func (c Config) Locate(faults []Fault) []Fault {
 	for i := range faults {
-		for key := faults[i].Key; key != "" && faults[i].Line == 0; key = parentKey(key) {
+		for key := faults[i].Key; key != "" && faults[i].Line == 0; {
 			faults[i].Line = c.lines[key]
+			key = key[:max(strings.LastIndexAny(key, ".["), 0)] // "a.b[0]" → "a.b" → "a" → ""
 		}
 	}
 	return faults
 }
 
-// missing returns a fault for every program, file and directory that c names and
-// that is not there. They are looked for when the file is read, so that a
-// typing error is told at once and not when the agent needs the tool.
-func (c Config) missing() (faults []Fault) {
+// missing returns a fault for every program, file and directory that c names and that does not
+// exist. The check happens when the file is read, so that a typing error shows at once and not
+// when the agent needs the tool.
+func (c Config) missing() []Fault {
+	var k checker
 	if c.Secure() {
 		if _, err := c.Certificate(); err != nil {
-			faults = append(faults, Fault{Key: "tls", Msg: err.Error()})
+			k.fault("tls", "%v", err)
 		}
 	}
 	if c.Scrub.Rules != "" {
 		if _, err := os.Stat(c.RulesFile()); err != nil {
-			faults = append(faults, Fault{Key: "scrub.rules", Msg: fmt.Sprintf("%q: %s", c.RulesFile(), unread(err))})
+			k.fault("scrub.rules", "%q: %s", c.RulesFile(), readError(err))
+		}
+	}
+	directory := func(key, path string) {
+		if info, err := os.Stat(c.Path(path)); err != nil || !info.IsDir() {
+			k.fault(key, "%q is not a directory", c.Path(path))
 		}
 	}
 	for _, key := range c.UpstreamKeys() {
 		u, at := c.Upstreams[key], "upstreams."+key
 		for i, root := range u.Roots {
-			if info, err := os.Stat(c.Path(root)); err != nil || !info.IsDir() {
-				faults = append(faults, Fault{Key: fmt.Sprintf("%s.roots[%d]", at, i), Msg: fmt.Sprintf("%q is not a directory", c.Path(root))})
-			}
+			directory(fmt.Sprintf("%s.roots[%d]", at, i), root)
 		}
 		if u.Cwd != "" {
-			if info, err := os.Stat(c.Path(u.Cwd)); err != nil || !info.IsDir() {
-				faults = append(faults, Fault{Key: at + ".cwd", Msg: fmt.Sprintf("%q is not a directory", c.Path(u.Cwd))})
-			}
+			directory(at+".cwd", u.Cwd)
 		}
 		if len(u.Command) == 0 {
 			continue
 		}
 		program := u.Command[0]
 		if u.Cwd != "" && strings.ContainsRune(program, filepath.Separator) && !filepath.IsAbs(program) {
-			program = filepath.Join(c.Path(u.Cwd), program) // relative to where it will run
+			program = filepath.Join(c.Path(u.Cwd), program) // relative to the child's working directory
 		}
 		if _, err := exec.LookPath(program); err != nil {
-			faults = append(faults, Fault{Key: at + ".command", Msg: fmt.Sprintf("%q can't be run: %v; install it, or name its path", u.Command[0], errors.Unwrap(err))})
+			k.fault(at+".command", "%q can't be run: %v; install it, or name its path", u.Command[0], errors.Unwrap(err))
 		}
 	}
-	return faults
+	return k.faults
 }
 
-// StatePath returns the state directory as an absolute path.
-func (c Config) StatePath() string { return c.Path(c.StateDir) }
-
-// RulesFile returns the path of the user's own scrubbing rules, "" for none.
-func (c Config) RulesFile() string { return c.Path(c.Scrub.Rules) }
-
-// InstanceDir returns the state directory of the n-th process, from 1, that
-// runs on the same configuration at the same time.
-func InstanceDir(stateDir string, n int) string {
-	if n == 1 {
-		return stateDir
+// readError returns the text of a file's error without the file's name.
+func readError(err error) string {
+	if errors.Is(err, os.ErrNotExist) {
+		return "there is no such file"
 	}
-	return filepath.Join(stateDir, fmt.Sprintf("instance-%d", n))
+	var p *os.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	return err.Error()
 }

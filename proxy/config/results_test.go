@@ -10,7 +10,7 @@ import (
 )
 
 func TestFoldRuleOfATool(t *testing.T) {
-	c, faults := parseConfig([]byte(`
+	c, faults := parse([]byte(`
 results:
   tools:
     "**": {threshold: 100}
@@ -31,7 +31,7 @@ results:
 			t.Errorf("rule(%s) (-want +got):\n%s", name, d)
 		}
 	}
-	if d := cmp.Diff(interceptor.FoldRule{}, defaultResults().Rule("any__tool")); d != "" {
+	if d := cmp.Diff(interceptor.FoldRule{}, Default().Results.Rule("any__tool")); d != "" {
 		t.Errorf("without rules (-want +got):\n%s", d)
 	}
 }

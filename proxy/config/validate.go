@@ -1,111 +1,195 @@
 package config
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"maps"
+	"net"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/bmatcuk/doublestar/v4"
+
 	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/interceptor/workflow"
 )
 
-// Fault is one thing wrong with a configuration.
-type Fault struct {
-	// Key is the path of the value, e.g. "folding.max_depth"; "" for the file.
-	Key string
-	// Line is where the file says it; 0 if the file does not.
-	Line int
-	// Msg says what is wrong and how to put it right, never a secret.
-	Msg string
-}
-
-// Error names the line and the key where they are known.
-func (f Fault) Error() string {
-	s := f.Msg
-	if f.Key != "" {
-		s = f.Key + ": " + s
-	}
-	if f.Line > 0 {
-		s = fmt.Sprintf("line %d: %s", f.Line, s)
-	}
-	return s
-}
-
-var upstreamKey = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
-var headerName = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$") // RFC 9110, token
-var headerValue = regexp.MustCompile(`^[^\x00-\x08\x0a-\x1f\x7f]*$`)
-var prefixForm = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,48}$`)
-
-// Validate returns every fault of c, in the order of the keys. A configuration
-// without faults can be run.
+// Validate returns every fault of c. A gateway can run a configuration without faults.
 func (c Config) Validate() []Fault {
-	var faults []Fault
-	bad := func(key, format string, args ...any) {
-		faults = append(faults, Fault{Key: key, Msg: fmt.Sprintf(format, args...)})
-	}
-	oneOf := func(key, value string, allowed ...string) {
-		if !slices.Contains(allowed, value) {
-			bad(key, "%q is not one of %s", value, strings.Join(allowed, ", "))
-		}
-	}
-	c.validateListen(bad)
-	c.validatePrincipals(bad)
+	var k checker
+	c.checkListen(&k)
+	c.checkPrincipals(&k)
 	if c.StateDir == "" {
-		bad("state_dir", "is empty: name a directory")
+		k.fault("state_dir", "is empty: name a directory")
 	}
-	c.validateUpstreams(bad, oneOf)
-	oneOf("attribution.implicit", c.Attribution.Implicit, "legacy", "off")
+	c.checkUpstreams(&k)
+	k.oneOf("attribution.implicit", c.Attribution.Implicit, "legacy", "off")
 	if err := c.Folding.Validate(); err != nil {
-		for fault := range strings.Lines(err.Error()) { // each begins with its key
+		for fault := range strings.Lines(err.Error()) { // each starts with its key
 			key, msg, _ := strings.Cut(strings.TrimSpace(fault), ": ")
-			bad(key, "%s", msg)
+			k.fault(key, "%s", msg)
 		}
 	}
-	c.Results.validate(bad, oneOf)
-	c.Run.validate(bad)
+	c.Results.check(&k)
+	k.globs("run.allow", c.Run.Allow)
+	if c.Run.MaxCalls < 1 || c.Run.MaxCalls > 1000 {
+		k.fault("run.max_calls", "%d is not between 1 and 1000", c.Run.MaxCalls)
+	}
 	if _, err := budget.NewCounter(c.Budget.Encoding); err != nil {
-		bad("budget.encoding", "%v", err)
+		k.fault("budget.encoding", "%v", err)
 	}
 	if c.Budget.Scale <= 0 || c.Budget.Scale > 10 {
-		bad("budget.scale", "%v is not in (0, 10]", c.Budget.Scale)
+		k.fault("budget.scale", "%v is not in (0, 10]", c.Budget.Scale)
 	}
 	if c.Budget.ImageTokens < 0 {
-		bad("budget.image_tokens", "%d is negative", c.Budget.ImageTokens)
+		k.fault("budget.image_tokens", "%d is negative", c.Budget.ImageTokens)
 	}
-	oneOf("scrub.results", c.Scrub.Results, "redact", "block", "off")
-	oneOf("scrub.arguments", c.Scrub.Arguments, "report", "redact", "block", "off")
-	if c.Scrub.TimeoutMS < 1 {
-		bad("scrub.timeout_ms", "%d is not positive", c.Scrub.TimeoutMS)
-	}
-	oneOf("trace.payload", c.Trace.Payload, "scrubbed", "none")
-	oneOf("trace.on_error", c.Trace.OnError, "refuse", "warn")
-	oneOf("trace.correlation", c.Trace.Correlation, "transition", "strict")
-	oneOf("trace.sync", c.Trace.Sync, "always", "interval", "never")
-	if c.Trace.SyncIntervalMS < 1 {
-		bad("trace.sync_interval_ms", "%d is not positive", c.Trace.SyncIntervalMS)
-	}
-	if c.Trace.RotateMB < 1 {
-		bad("trace.rotate_mb", "%d is not positive", c.Trace.RotateMB)
-	}
+	k.oneOf("scrub.results", c.Scrub.Results, "redact", "block", "off")
+	k.oneOf("scrub.arguments", c.Scrub.Arguments, "report", "redact", "block", "off")
+	k.positive("scrub.timeout_ms", c.Scrub.TimeoutMS)
+	k.oneOf("trace.payload", c.Trace.Payload, "scrubbed", "none")
+	k.oneOf("trace.on_error", c.Trace.OnError, "refuse", "warn")
+	k.oneOf("trace.correlation", c.Trace.Correlation, "transition", "strict")
+	k.oneOf("trace.sync", c.Trace.Sync, "always", "interval", "never")
+	k.positive("trace.sync_interval_ms", c.Trace.SyncIntervalMS)
+	k.positive("trace.rotate_mb", c.Trace.RotateMB)
 	if c.Trace.RetainFiles < 0 {
-		bad("trace.retain_files", "%d is negative (0 keeps all)", c.Trace.RetainFiles)
+		k.fault("trace.retain_files", "%d is negative (0 keeps all)", c.Trace.RetainFiles)
 	}
-	_, bads := c.WorkflowRules()
-	return append(faults, bads...)
+	_, faults := c.WorkflowRules()
+	return append(k.faults, faults...)
 }
 
-func (c Config) validateUpstreams(bad func(string, string, ...any), oneOf func(string, string, ...string)) {
+// checker collects faults.
+type checker struct{ faults []Fault }
+
+func (k *checker) fault(key, format string, args ...any) {
+	k.faults = append(k.faults, Fault{Key: key, Msg: fmt.Sprintf(format, args...)})
+}
+
+func (k *checker) oneOf(key, value string, allowed ...string) {
+	if !slices.Contains(allowed, value) {
+		k.fault(key, "%q is not one of %s", value, strings.Join(allowed, ", "))
+	}
+}
+
+// optional is oneOf for a key that may be empty.
+func (k *checker) optional(key, value string, allowed ...string) {
+	if value != "" {
+		k.oneOf(key, value, allowed...)
+	}
+}
+
+func (k *checker) positive(key string, n int) {
+	if n < 1 {
+		k.fault(key, "%d is not positive", n)
+	}
+}
+
+func (k *checker) globs(key string, globs []string) {
+	for _, glob := range globs {
+		if !doublestar.ValidatePattern(glob) {
+			k.fault(key, "%q is not a valid glob", glob)
+		}
+	}
+}
+
+func (c Config) checkListen(k *checker) {
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		k.fault("tls", "needs both cert and key, and has one of them")
+	}
+	for i, h := range c.AllowedHosts {
+		if _, _, err := net.SplitHostPort(h); err == nil || h == "" || strings.ContainsAny(h, "/ *") {
+			k.fault(fmt.Sprintf("allowed_hosts[%d]", i), "%q is not a host name: give each in full, without scheme and port", h)
+		}
+	}
+	for i, o := range c.AllowedOrigins {
+		u, err := url.Parse(o)
+		if err != nil || u.Scheme == "" || u.Host == "" || !strings.EqualFold(u.Scheme+"://"+u.Host, strings.TrimSuffix(o, "/")) || strings.Contains(o, "*") {
+			k.fault(fmt.Sprintf("allowed_origins[%d]", i), "%q is not an origin: name each as scheme://host[:port], such as https://app.example.com", o)
+		}
+	}
+	if c.Listen == "" {
+		return
+	}
+	_, port, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		k.fault("listen", "%q is not host:port, such as 127.0.0.1:8787", c.Listen)
+		return
+	}
+	if _, err := net.LookupPort("tcp", port); err != nil {
+		k.fault("listen", "%q has no valid port", c.Listen)
+	}
+	if c.Exposed() && len(c.Principals) == 0 {
+		k.fault("listen", "%q is not a loopback address, and without principals everybody who reaches it could use your servers; give hosts tokens under principals, or use 127.0.0.1:%s", c.Listen, port)
+	}
+}
+
+// Bounds of a token, in characters.
+const (
+	minToken = 16
+	maxToken = 4096
+)
+
+var (
+	principalName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}$`)
+	tokenForm     = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`) // RFC 6750, b64token
+)
+
+// checkPrincipals never puts a token, or a part of one, into a fault.
+func (c Config) checkPrincipals(k *checker) {
+	owner := map[[sha256.Size]byte]string{}
+	for _, name := range c.PrincipalNames() {
+		p, at := c.Principals[name], "principals."+name
+		if !principalName.MatchString(name) {
+			k.fault(at, "the name must be 1 to 64 letters, digits, '_', '-', '.' or '@'")
+		}
+		if p == nil || (p.Token == "" && p.TokenSHA256 == "") {
+			k.fault(at, "has no token: give it token or token_sha256")
+			continue
+		}
+		if p.Token != "" && p.TokenSHA256 != "" {
+			k.fault(at, "has both token and token_sha256: give it one of them")
+			continue
+		}
+		sum, ok := p.Digest()
+		switch n := len(p.Token); {
+		case !ok:
+			k.fault(at+".token_sha256", "is not 64 hexadecimal digits; `printf %%s \"$TOKEN\" | sha256sum` prints them")
+			continue
+		case p.Token != "" && n < minToken:
+			k.fault(at+".token", "has %d characters, fewer than %d, and could be guessed; `openssl rand -hex 32` makes a good one", n, minToken)
+		case n > maxToken:
+			k.fault(at+".token", "has %d characters, more than %d", n, maxToken)
+		case p.Token != "" && !tokenForm.MatchString(string(p.Token)):
+			k.fault(at+".token", "has characters that a bearer token can't have; use letters, digits and -._~+/")
+		}
+		if other, taken := owner[sum]; taken {
+			k.fault(at, "has the same token as %s: give each principal its own", other)
+		}
+		owner[sum] = name
+	}
+}
+
+var (
+	upstreamKey = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+	headerName  = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$") // RFC 9110, token
+	headerValue = regexp.MustCompile(`^[^\x00-\x08\x0a-\x1f\x7f]*$`)
+	prefixForm  = regexp.MustCompile(`^[A-Za-z0-9_.-]{0,48}$`)
+)
+
+func (c Config) checkUpstreams(k *checker) {
 	prefixes := map[string]string{}
 	for _, key := range c.UpstreamKeys() {
 		u, at := c.Upstreams[key], "upstreams."+key
 		if !upstreamKey.MatchString(key) {
-			bad(at, "the key must be 1 to 64 letters, digits, '_', '-' or '.'")
+			k.fault(at, "the key must be 1 to 64 letters, digits, '_', '-' or '.'")
 		}
 		if u == nil {
-			bad(at, "is empty: give it builtin, command or url")
+			k.fault(at, "is empty: give it builtin, command or url")
 			continue
 		}
 		kinds := 0
@@ -115,67 +199,171 @@ func (c Config) validateUpstreams(bad func(string, string, ...any), oneOf func(s
 			}
 		}
 		if kinds != 1 {
-			bad(at, "needs exactly one of builtin, command and url, and has %d", kinds)
+			k.fault(at, "needs exactly one of builtin, command and url, and has %d", kinds)
 		}
-		u.validateKind(at, bad)
+		u.checkKind(at, k)
 		prefix := u.NamePrefix(key)
 		if !prefixForm.MatchString(prefix) {
-			bad(at+".prefix", "%q must be at most 48 letters, digits, '_', '-' or '.'", prefix)
+			k.fault(at+".prefix", "%q must be at most 48 letters, digits, '_', '-' or '.'", prefix)
 		}
 		if other, taken := prefixes[prefix]; taken && prefix != "" {
-			bad(at+".prefix", "%q is also the prefix of upstream %q: give one of them another", prefix, other)
+			k.fault(at+".prefix", "%q is also the prefix of upstream %q: give one of them another", prefix, other)
 		}
 		prefixes[prefix] = key
 		if u.TimeoutSeconds < 0 || u.ConnectSeconds < 0 {
-			bad(at, "timeout_seconds and connect_seconds must not be negative")
+			k.fault(at, "timeout_seconds and connect_seconds must not be negative")
 		}
-		if u.Scrub.Results != "" {
-			oneOf(at+".scrub.results", u.Scrub.Results, "redact", "block", "off")
-		}
-		if u.Scrub.Arguments != "" {
-			oneOf(at+".scrub.arguments", u.Scrub.Arguments, "report", "redact", "block", "off")
-		}
-		u.Tools.validate(at+".tools", bad)
+		k.optional(at+".scrub.results", u.Scrub.Results, "redact", "block", "off")
+		k.optional(at+".scrub.arguments", u.Scrub.Arguments, "report", "redact", "block", "off")
+		k.globs(at+".tools.allow", u.Tools.Allow)
+		k.globs(at+".tools.deny", u.Tools.Deny)
 	}
 }
 
-func (u *Upstream) validateKind(at string, bad func(string, string, ...any)) {
+// checkKind checks the keys that belong to one of builtin, command and url.
+func (u *Upstream) checkKind(at string, k *checker) {
 	switch {
 	case u.Builtin != "" && u.Builtin != "files":
-		bad(at+".builtin", "%q is not a built-in server; the only one is \"files\"", u.Builtin)
+		k.fault(at+".builtin", "%q is not a built-in server; the only one is \"files\"", u.Builtin)
 	case u.Builtin == "files" && len(u.Roots) == 0:
-		bad(at+".roots", "is empty: name the directories that may be read")
+		k.fault(at+".roots", "is empty: name the directories that may be read")
 	case u.Builtin == "" && len(u.Roots) > 0:
-		bad(at+".roots", "belongs to builtin: files only")
+		k.fault(at+".roots", "belongs to builtin: files only")
 	case len(u.Command) > 0 && u.Command[0] == "":
-		bad(at+".command", "the program's name is empty")
+		k.fault(at+".command", "the program's name is empty")
 	case u.URL != "":
 		if p, err := url.Parse(u.URL); err != nil || p.Host == "" || (p.Scheme != "http" && p.Scheme != "https") {
-			bad(at+".url", "%q is not an http or https URL", u.URL)
+			k.fault(at+".url", "%q is not an http or https URL", u.URL)
 		}
 	}
 	if len(u.Command) == 0 && (len(u.Env) > 0 || u.Cwd != "") {
-		bad(at, "env and cwd belong to command only")
+		k.fault(at, "env and cwd belong to command only")
 	}
 	if u.URL == "" && len(u.Headers) > 0 {
-		bad(at+".headers", "belong to url only")
+		k.fault(at+".headers", "belong to url only")
 	}
 	for _, name := range slices.Sorted(maps.Keys(u.Headers)) { // the values may be secrets
 		switch {
 		case !headerName.MatchString(name):
-			bad(at+".headers."+name, "is not the name of a header")
+			k.fault(at+".headers."+name, "is not the name of a header")
 		case !headerValue.MatchString(u.Headers[name]):
-			bad(at+".headers."+name, "its value has a line break, or another character that a header can't have; is it a file's text, with the line break at its end?")
+			k.fault(at+".headers."+name, "its value has a line break, or another character that a header can't have; is it a file's text, with the line break at its end?")
 		}
 	}
 }
 
-func (t Tools) validate(at string, bad func(string, string, ...any)) {
-	for name, globs := range map[string][]string{"allow": t.Allow, "deny": t.Deny} {
-		for _, g := range globs {
-			if !doublestar.ValidatePattern(g) {
-				bad(at+"."+name, "%q is not a valid glob", g)
-			}
+func (r Results) check(k *checker) {
+	if r.MainThreshold < 1 {
+		k.fault("results.main_threshold", "%d is not positive; to fold nothing use tools: {\"**\": {fold: off}}", r.MainThreshold)
+	}
+	if !(r.BranchFraction > 0 && r.BranchFraction <= 1) { // NaN too
+		k.fault("results.branch_fraction", "%v is not in (0, 1]", r.BranchFraction)
+	}
+	if r.PreviewTokens < 100 || r.PreviewTokens > r.MainThreshold {
+		k.fault("results.preview_tokens", "%d is not between 100 and results.main_threshold, %d", r.PreviewTokens, r.MainThreshold)
+	}
+	k.positive("results.quota_mb", r.QuotaMB)
+	k.positive("results.ttl_hours", r.TTLHours)
+	for _, glob := range slices.Sorted(maps.Keys(r.Tools)) {
+		at := "results.tools." + glob
+		if !doublestar.ValidatePattern(glob) {
+			k.fault(at, "is not a valid glob")
+		}
+		k.optional(at+".fold", r.Tools[glob].Fold, "on", "off")
+		if r.Tools[glob].Threshold < 0 {
+			k.fault(at+".threshold", "%d is negative (0 leaves the defaults)", r.Tools[glob].Threshold)
 		}
 	}
+}
+
+// WorkflowRules compiles the configured workflows.
+func (c Config) WorkflowRules() (*workflow.Rules, []Fault) {
+	var k checker
+	specs := make([]workflow.Spec, len(c.Workflows))
+	for i, w := range c.Workflows {
+		specs[i] = c.workflowSpec(w, fmt.Sprintf("workflows[%d].", i), &k)
+	}
+	rules, faults := workflow.Compile(specs)
+	for _, f := range faults {
+		k.fault(fmt.Sprintf("workflows[%d].%s", f.Spec, f.At), "%s", f.Msg)
+	}
+	return rules, k.faults
+}
+
+// Defaults of a workflow.
+const (
+	defaultWorkflowTTL      = 7 * 24 * time.Hour // activations of audiences take up to three days
+	defaultWorkflowArgument = "context_id"
+)
+
+// branchArgument is the parameter that foldgate adds to every tool.
+const branchArgument = "branch_id"
+
+var (
+	workflowChannels = []string{"structuredContent", "content", "_meta"}
+	workflowEvidence = []string{"explicit", "native", "join", "session"}
+)
+
+// Handle returns Inject with its defaults.
+func (w Workflow) Handle() WorkflowInject {
+	inject := w.Inject
+	if inject.Argument == "" {
+		inject.Argument = defaultWorkflowArgument
+	}
+	if inject.Result == nil {
+		inject.Result = workflowChannels
+	}
+	return inject
+}
+
+// workflowSpec checks what [workflow.Compile] does not check, and sets the defaults.
+func (c Config) workflowSpec(w Workflow, at string, k *checker) workflow.Spec {
+	k.optional(at+"on_unknown", w.OnUnknown, "reject", "remint")
+	k.optional(at+"foreign_ids", w.ForeignIDs, "reject", "preserve")
+	k.optional(at+"session_open", w.SessionOpen, "last", "none")
+	for i, channel := range w.Inject.Result {
+		k.optional(fmt.Sprintf("%sinject.result[%d]", at, i), channel, workflowChannels...)
+	}
+	if a := w.Handle().Argument; !upstreamKey.MatchString(a) || a == branchArgument {
+		k.fault(at+"inject.argument", "%q can't be the name of the parameter", a)
+	}
+	spec := workflow.Spec{Name: w.Name, TTL: w.TTL, Remint: w.OnUnknown == "remint", Preserve: w.ForeignIDs == "preserve", Require: w.Require}
+	if spec.TTL == 0 {
+		spec.TTL = defaultWorkflowTTL
+	}
+	fallback := w.Fallback
+	if fallback == nil {
+		fallback = workflowEvidence
+	}
+	for _, e := range fallback {
+		if e != string(workflow.Session) || w.SessionOpen != "none" {
+			spec.Evidence = append(spec.Evidence, workflow.Evidence(e))
+		}
+	}
+	for _, list := range []struct {
+		role  workflow.Role
+		tools []WorkflowTool
+	}{{workflow.RoleOpen, w.Open}, {workflow.RoleLink, w.Link}, {workflow.RoleStatus, w.Status}, {workflow.RoleClose, w.Close}} {
+		for i, t := range list.tools {
+			server, tool, ok := c.splitTool(t.Tool)
+			if !ok {
+				k.fault(fmt.Sprintf("%s%s[%d].tool", at, list.role, i), "%q names no upstream: write <upstream>.<tool>, the upstream's key under upstreams", t.Tool)
+			}
+			spec.Tools = append(spec.Tools, workflow.ToolSpec{
+				Role: list.role, Server: server, Tool: tool, Step: t.Step, Capture: t.Capture, Join: t.Join, StepKey: t.StepKey,
+			})
+		}
+	}
+	return spec
+}
+
+// splitTool splits <upstream>.<tool>. Both may contain dots: the longest matching key wins.
+func (c Config) splitTool(name string) (server, tool string, ok bool) {
+	tool = name
+	for key := range c.Upstreams {
+		if rest, is := strings.CutPrefix(name, key+"."); is && rest != "" && len(key) > len(server) {
+			server, tool, ok = key, rest, true
+		}
+	}
+	return server, tool, ok
 }
