@@ -89,10 +89,10 @@ func BenchmarkCall(b *testing.B) {
 						if err := c.Charge(10); err != nil {
 							b.Error(err)
 						}
-						if _, err := c.Take(100); err != nil {
+						if _, err := c.ChargeUpTo(100); err != nil {
 							b.Error(err)
 						}
-						c.End(folding.CallOutcome{Tool: "read_file"})
+						c.Release(folding.CallOutcome{Tool: "read_file"})
 						took[i] = append(took[i], time.Since(start))
 					}
 				})

@@ -1,15 +1,59 @@
 package folding
 
 import (
+	"fmt"
+	"strings"
 	"time"
 )
 
-// Status is where a branch is in its life.
+// Caller is a principal on a connection.
+type Caller struct {
+	// Principal is authenticated; it is "local" without authentication.
+	Principal string
+	// Session is the session id of the connection, "" if the protocol has none.
+	Session string
+	// Thread is the conversation on the connection that the host named, or "".
+	// It selects the branch of a call that names none. It grants no rights.
+	Thread string
+}
+
+// Branch is a copy of a branch at one moment. Changing it changes nothing.
+type Branch struct {
+	// ID is "br_" and a version 4 UUID. ParentID is "" for a first-level branch.
+	ID, ParentID string
+	// Principal owns the branch. Session is the session it belongs to. Origin
+	// is the session of the connection that created it, which can differ.
+	Principal, Session, Origin string
+	// Context is the path of ids from the first level down to ID.
+	Context string
+	// Depth is 1 for a first-level branch.
+	Depth int
+	// Description and Prompt are the texts of the agent, cleaned and scrubbed.
+	Description, Prompt string
+
+	Status Status
+	// Reason is a Reason constant and Error a sentence; both are "" unless the
+	// branch was ended by force. Then Digest sums up what the branch did.
+	Reason, Error, Digest string
+	// Message is the scrubbed message of branch_return. Late says that it came
+	// after a forced end.
+	Message string
+	Late    bool
+
+	// BudgetUsed and BudgetTotal are tokens. BudgetUsed is current.
+	BudgetUsed, BudgetTotal int
+	Activity                Activity
+	// CompletedAt is zero until the end. All times are UTC with microseconds.
+	CreatedAt, ExpiresAt, CompletedAt time.Time
+}
+
+// Status is the state of a branch.
 type Status string
 
 // The states: created, then active, then one of the three that are final.
 const (
-	// StatusCreated is a branch that is not yet durable; nobody knows its id.
+	// StatusCreated is a branch that is not durable yet. Its id is unknown to
+	// its caller.
 	StatusCreated   Status = "created"
 	StatusActive    Status = "active"
 	StatusCompleted Status = "completed"
@@ -26,7 +70,7 @@ func (s Status) Terminal() bool {
 const (
 	ReasonTimeout         = "timeout"
 	ReasonBudgetExhausted = "budget_exhausted"
-	// ReasonParentReturning: the parent was returned by the agent.
+	// ReasonParentReturning: the agent returned the parent.
 	ReasonParentReturning = "parent_returning"
 	// ReasonParentEnded: the parent was itself ended by force.
 	ReasonParentEnded   = "parent_ended"
@@ -34,71 +78,6 @@ const (
 	ReasonShutdown      = "shutdown"
 	ReasonStorageFailed = "storage_failed"
 )
-
-// Caller is who asks: an authenticated principal ("local" without
-// authentication) on a connection. Session is the connection's session id, ""
-// where the protocol has none. Thread is the conversation on that connection,
-// by the name that its host gave it, "" where it names none: it says which of
-// the connection's branches are meant where none is named, and permits nothing.
-type Caller struct {
-	Principal, Session, Thread string
-}
-
-// key is the session or, where there are any, the thread that the caller's
-// branches are found under.
-func (c Caller) key() sessionKey { return sessionKey{c.Principal, c.Session, c.Thread} }
-
-// Branch is a branch at one moment. It is a copy: changing it changes nothing.
-type Branch struct {
-	// ID is "br_" and a version 4 UUID. ParentID is "" for a first-level branch.
-	ID, ParentID string
-	// Principal owns the branch. Session is the session it counts against;
-	// Origin is the connection it was created on, which may carry another name.
-	Principal, Session, Origin string
-	// Context is the path of ids from the first level down to ID.
-	Context string
-	// Depth is 1 for a first-level branch.
-	Depth int
-	// Description and Prompt are what the agent gave, cleaned and scrubbed.
-	Description, Prompt string
-
-	Status Status
-	// Reason is a Reason constant and Error a sentence, both "" unless the
-	// branch was ended by force; Digest then sums up what was done in it.
-	Reason, Error, Digest string
-	// Message is the scrubbed message of branch_return. Late says that it came
-	// after a forced end.
-	Message string
-	Late    bool
-
-	// BudgetUsed and BudgetTotal are tokens; BudgetUsed is live.
-	BudgetUsed, BudgetTotal int
-	Activity                Activity
-	// CompletedAt is zero until the end. All times are UTC with microseconds.
-	CreatedAt, ExpiresAt, CompletedAt time.Time
-}
-
-// Activity is what was done in a branch, for its digest.
-type Activity struct {
-	// Calls counts calls that came back, Failed those of them with an error.
-	Calls  int `json:"calls,omitempty"`
-	Failed int `json:"failed,omitempty"`
-	// InFlight counts calls under way; after an end, those that were cancelled.
-	InFlight int `json:"in_flight,omitempty"`
-	// Lost counts calls that were under way when the process died.
-	Lost int `json:"lost,omitempty"`
-	// Tools counts calls by tool in order of first use; no more than
-	// maxTools, the rest is only in Calls.
-	Tools []ToolCount `json:"tools,omitempty"`
-	// LastError is the newest error of a call, scrubbed and cut.
-	LastError string `json:"last_error,omitempty"`
-}
-
-// ToolCount is how often one tool was called in a branch.
-type ToolCount struct {
-	Tool  string `json:"tool"`
-	Calls int    `json:"calls"`
-}
 
 // Duration returns how long the branch lived, zero while it lives.
 func (b Branch) Duration() time.Duration {
@@ -108,7 +87,109 @@ func (b Branch) Duration() time.Duration {
 	return b.CompletedAt.Sub(b.CreatedAt)
 }
 
-// ended returns the error that a use of this finished branch meets.
+// ended returns the error for a use of this finished branch.
 func (b Branch) ended() *EndedError {
 	return &EndedError{BranchID: b.ID, Status: b.Status, Reason: b.Reason, Digest: b.Digest}
+}
+
+// acceptsLateMessage reports whether a finished branch can still take a
+// message: one that was ended by force can, once.
+func (b Branch) acceptsLateMessage() bool { return b.Reason != "" && !b.Late }
+
+// explain returns the sentence for the branch's reason.
+func (b Branch) explain() string {
+	switch b.Reason {
+	case ReasonTimeout:
+		return fmt.Sprintf("timeout after %v", b.ExpiresAt.Sub(b.CreatedAt).Round(time.Second))
+	case ReasonBudgetExhausted:
+		return "budget exhausted"
+	case ReasonParentReturning:
+		return "parent returning"
+	case ReasonParentEnded:
+		return "parent ended"
+	case ReasonSessionEnded:
+		return "session ended"
+	case ReasonShutdown:
+		return "foldgate is shutting down"
+	case ReasonStorageFailed:
+		return "the branch could not be stored"
+	}
+	return b.Reason
+}
+
+// digest sums up what a branch that was ended by force did. The same branch
+// always gives the same text.
+func (b Branch) digest() string {
+	var s strings.Builder
+	a := b.Activity
+	fmt.Fprintf(&s, "%d of %d tokens used; %d call", b.BudgetUsed, b.BudgetTotal, a.Calls)
+	if a.Calls != 1 {
+		s.WriteString("s")
+	}
+	for i, t := range a.Tools {
+		sep := ", "
+		if i == 0 {
+			sep = " ("
+		}
+		fmt.Fprintf(&s, "%s%s %d", sep, t.Tool, t.Calls)
+	}
+	if len(a.Tools) > 0 {
+		s.WriteString(")")
+	}
+	if a.Failed > 0 {
+		fmt.Fprintf(&s, ", %d failed", a.Failed)
+	}
+	if a.InFlight > 0 {
+		fmt.Fprintf(&s, ", %d cancelled in flight", a.InFlight)
+	}
+	if a.Lost > 0 {
+		fmt.Fprintf(&s, ", %d lost in a restart", a.Lost)
+	}
+	if a.LastError != "" {
+		fmt.Fprintf(&s, "; last error: %s", a.LastError)
+	}
+	return s.String()
+}
+
+// Activity counts the calls of a branch, for its digest.
+type Activity struct {
+	// Calls counts completed calls, Failed the failed ones among them.
+	Calls  int `json:"calls,omitempty"`
+	Failed int `json:"failed,omitempty"`
+	// InFlight counts running calls; after an end, the calls that it cancelled.
+	InFlight int `json:"in_flight,omitempty"`
+	// Lost counts calls that were running when the process died.
+	Lost int `json:"lost,omitempty"`
+	// Tools counts calls by tool in order of first use. It holds at most
+	// maxTools tools; calls of others count in Calls only.
+	Tools []ToolCount `json:"tools,omitempty"`
+	// LastError is the newest error of a call, scrubbed and cut.
+	LastError string `json:"last_error,omitempty"`
+}
+
+// ToolCount is the number of calls of one tool in a branch.
+type ToolCount struct {
+	Tool  string `json:"tool"`
+	Calls int    `json:"calls"`
+}
+
+// maxTools bounds Activity.Tools.
+const maxTools = 8
+
+// add counts a completed call.
+func (a *Activity) add(o CallOutcome) {
+	a.Calls++
+	if o.Err != "" {
+		a.Failed++
+		a.LastError = o.Err
+	}
+	for i := range a.Tools {
+		if a.Tools[i].Tool == o.Tool {
+			a.Tools[i].Calls++
+			return
+		}
+	}
+	if o.Tool != "" && len(a.Tools) < maxTools {
+		a.Tools = append(a.Tools, ToolCount{Tool: o.Tool, Calls: 1})
+	}
 }

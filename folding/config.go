@@ -10,36 +10,37 @@ import (
 
 // Forms of Config.SessionValidation.
 const (
-	// ValidationPermissive lets every connection of a principal use all of the
-	// principal's branches, so that a subagent may have its own connection.
+	// ValidationPermissive lets each connection of a principal use all branches
+	// of the principal. Subagents may have connections of their own.
 	ValidationPermissive = "permissive"
-	// ValidationStrict binds a branch to the session that created it.
+	// ValidationStrict lets a connection use its own session only. A connection
+	// without a session (the modern era on HTTP) can't use branches at all.
 	ValidationStrict = "strict"
 )
 
 // Config limits branches. Budgets are in tokens.
 type Config struct {
-	// DefaultBudget is what a branch gets that asks for none, MaxBudget what
-	// it gets that asks for more.
+	// DefaultBudget is the budget of a branch that asks for none. MaxBudget is
+	// the budget of a branch that asks for more.
 	DefaultBudget int `yaml:"default_budget"`
 	MaxBudget     int `yaml:"max_budget"`
-	// MaxDepth is the deepest branch allowed. The session itself is 0, its
-	// first branch 1.
+	// MaxDepth is the depth of the deepest branch allowed. A first-level branch
+	// has depth 1.
 	MaxDepth int `yaml:"max_depth"`
 	// DefaultTimeoutSeconds and MaxTimeoutSeconds work like the budgets.
 	DefaultTimeoutSeconds int `yaml:"default_timeout_seconds"`
 	MaxTimeoutSeconds     int `yaml:"max_timeout_seconds"`
-	// MaxConcurrentPerSession and MaxConcurrentPerInstance bound the branches
+	// MaxConcurrentPerSession and MaxConcurrentPerInstance limit the branches
 	// that are open at one time.
 	MaxConcurrentPerSession  int `yaml:"max_concurrent_per_session"`
 	MaxConcurrentPerInstance int `yaml:"max_concurrent_per_instance"`
-	// MaxBranchesPerMinute is the rate at which one session may create
-	// branches, and how many it may create at once after a pause.
+	// MaxBranchesPerMinute limits the rate at which one session creates
+	// branches, and the number that it can create at once after a pause.
 	MaxBranchesPerMinute int `yaml:"max_branches_per_minute"`
-	// SessionCleanupSeconds bounds EndSession and Close.
+	// SessionCleanupSeconds bounds [Manager.EndSession] and [Manager.Close].
 	SessionCleanupSeconds int `yaml:"session_cleanup_seconds"`
-	// Retention is how long a finished branch can be asked for. After that it
-	// is archived: its figures are kept, its texts are not, its id is unknown.
+	// Retention is how long a finished branch can be looked up. Then it is
+	// archived: its figures are kept, its texts are deleted, its id is unknown.
 	Retention time.Duration `yaml:"retention"`
 	// RequireSessionID refuses a creation without a session_id argument.
 	RequireSessionID bool `yaml:"require_session_id"`
@@ -47,7 +48,7 @@ type Config struct {
 	SessionValidation string `yaml:"session_validation"`
 }
 
-// DefaultConfig returns the limits that apply where nothing is configured.
+// DefaultConfig returns the default limits.
 func DefaultConfig() Config {
 	return Config{
 		DefaultBudget:            8192,
@@ -64,13 +65,11 @@ func DefaultConfig() Config {
 	}
 }
 
-// maxDepthLimit is what a context path can hold.
-const maxDepthLimit = contextpath.MaxDepth
-
-// maxSeconds keeps deadlines well inside what a time.Duration holds.
+// maxSeconds keeps deadlines well inside the range of time.Duration.
 const maxSeconds = 365 * 24 * 3600
 
-// Validate returns every impossible value, each named by its key.
+// Validate returns an error for each impossible value, joined. Each names its
+// key.
 func (c Config) Validate() error {
 	var faults []error
 	within := func(key string, v, low, high int) {
@@ -81,7 +80,7 @@ func (c Config) Validate() error {
 	const many = 1 << 30
 	within("default_budget", c.DefaultBudget, 1, many)
 	within("max_budget", c.MaxBudget, 1, many)
-	within("max_depth", c.MaxDepth, 1, maxDepthLimit)
+	within("max_depth", c.MaxDepth, 1, contextpath.MaxDepth)
 	within("default_timeout_seconds", c.DefaultTimeoutSeconds, 1, maxSeconds)
 	within("max_timeout_seconds", c.MaxTimeoutSeconds, 1, maxSeconds)
 	within("max_concurrent_per_session", c.MaxConcurrentPerSession, 1, many)

@@ -58,7 +58,7 @@ func victim(path string) error {
 				}
 				fmt.Fprintf(os.Stdout, "created %s\n", b.ID)
 				for range 1 + rand.IntN(40) {
-					c, err := m.Begin(ctx, b.ID)
+					c, err := m.Acquire(ctx, b.ID)
 					if err != nil {
 						return
 					}
@@ -66,12 +66,12 @@ func victim(path string) error {
 						return
 					}
 					fmt.Fprintf(os.Stdout, "sent %s 3\n", b.ID)
-					n, err := c.Take(1 + rand.IntN(50))
+					n, err := c.ChargeUpTo(1 + rand.IntN(50))
 					if err != nil {
 						return
 					}
 					fmt.Fprintf(os.Stdout, "delivered %s %d\n", b.ID, n)
-					c.End(folding.CallOutcome{Tool: "t"})
+					c.Release(folding.CallOutcome{Tool: "t"})
 				}
 				if _, err := m.Return(ctx, alice, b.ID, "done"); err != nil {
 					return
@@ -228,7 +228,7 @@ func TestRestart(t *testing.T) {
 	clock.advance(2 * time.Second)
 	status(t, m, alice, late.ID)
 	call := begin(t, m, c.ID)
-	if n, err := call.Take(85); n != 85 || err != nil {
+	if n, err := call.ChargeUpTo(85); n != 85 || err != nil {
 		t.Fatal(n, err)
 	}
 	copyDB(t, path, image) // what a crash now would leave
@@ -250,11 +250,11 @@ func TestRestart(t *testing.T) {
 		t.Errorf("late return after a restart = %+v, %v", r, err)
 	}
 	next := begin(t, m2, c.ID)
-	if n, err := next.Take(50); n != 14 || err != nil {
+	if n, err := next.ChargeUpTo(50); n != 14 || err != nil {
 		t.Errorf("Take after the restart = %d, %v; want the 14 that are left", n, err)
 	}
 	next.Refund(14)
-	next.End(folding.CallOutcome{Tool: "t"})
+	next.Release(folding.CallOutcome{Tool: "t"})
 	r, err := m2.Return(ctx, alice, p.ID, "done")
 	if err != nil || len(r.Children) != 1 || r.Children[0] != c.ID {
 		t.Errorf("Return after the restart = %+v, %v: the tree is broken", r, err)

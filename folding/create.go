@@ -14,43 +14,38 @@ import (
 
 // CreateRequest asks for a branch.
 type CreateRequest struct {
-	// SessionID overrides the caller's session. With neither, one is made up.
+	// SessionID overrides the caller's session. If both are empty, Create
+	// makes up a session.
 	SessionID string
-	// ParentID names the branch to nest below; "" makes a first-level branch.
+	// ParentID names the parent; "" creates a first-level branch.
 	ParentID string
 	// Description is required, at most 500 characters; Prompt at most 10,000.
 	Description, Prompt string
 	// Budget in tokens and TimeoutSeconds: 0 means the default, more than the
 	// maximum means the maximum. A branch never outlives its parent.
 	Budget, TimeoutSeconds int
-	// Errand marks a branch that one call opens for itself and ends with. It
-	// counts against the open branches of Session, which need not be its own,
-	// and not against the rate: there is one for each such call.
-	Errand *Errand
+	// Ephemeral marks a branch that one call opens for itself and ends with.
+	// It does not count against the rate. It counts against the open branches
+	// of LimitSession, "" if the connection of the call has no session.
+	Ephemeral    bool
+	LimitSession string
 	// Cause is passed on in the Event of the creation.
 	Cause any
 }
 
-// Errand says on whose behalf a branch is opened; see [CreateRequest].
-type Errand struct {
-	// Session is the session whose limits count, "" where the connection that
-	// the call came on keeps none.
-	Session string
-}
-
-// draft is a request whose texts and figures have been checked.
+// draft is a request with checked texts and figures.
 type draft struct {
 	CreateRequest
 	cost    int // tokens of the texts
 	timeout time.Duration
 	id      string
 	context contextpath.Path
-	limits  sessionKey // whose limits it counts against
+	limits  sessionKey // whose quota it counts against
 }
 
-// Create opens a branch and charges it with its description and prompt. All
-// limits are checked and taken in one critical section. The branch is durable
-// and active when Create returns.
+// Create opens a branch and charges it for its description and prompt. It
+// checks and takes all limits in one critical section. When it returns, the
+// branch is durable and active.
 func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) (out Branch, err error) {
 	ctx, done := m.telemetry.span(ctx, "folding.branch.create", caller.Session)
 	defer func() { done(out, err) }()
@@ -60,38 +55,52 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 	}
 	ledger, err := budget.NewLedger(d.Budget, 0)
 	if err == nil {
-		err = ledger.Charge(d.cost) // and warn if that is most of it
+		err = ledger.Charge(d.cost) // not NewLedger's second argument: this warns if it is most of the budget
 	}
 	if err != nil {
 		return Branch{}, err
 	}
 	m.mu.Lock()
-	now := m.tick()
+	now := m.now()
 	if m.closed {
 		m.unlock()
 		return Branch{}, Errorf(ErrClosed, "foldgate is shutting down: no branch can be created")
 	}
-	parent, err := m.place(caller, &d)
-	if err == nil && d.ParentID != "" && parent == nil {
+	parent := m.own(caller, d.ParentID)
+	if d.ParentID != "" && parent == nil {
 		m.unlock()
-		return Branch{}, m.gone(ctx, caller, d.ParentID)
+		b, ok, err := m.find(ctx, caller, d.ParentID)
+		return Branch{}, notActiveError(d.ParentID, b, ok, err)
 	}
-	if err == nil {
-		err = m.admit(d.limits, now, d.Errand == nil)
+	if err = m.attach(caller, parent, &d); err == nil {
+		err = m.admit(d.limits, now, !d.Ephemeral)
 	}
 	if err != nil {
 		m.unlock()
 		return Branch{}, err
 	}
-	b := m.open(caller, d, parent, ledger, now)
-	stored := m.w.put(OpInsert, b.stored())
-	m.emit(EventCreated, now, b.snapshot(), nil)
-	m.events[len(m.events)-1].Cause = d.Cause
+	rec := Branch{
+		ID: d.id, Principal: caller.Principal, Session: d.SessionID, Origin: caller.Session,
+		Context: string(d.context), Depth: 1, Description: d.Description, Prompt: d.Prompt,
+		Status: StatusCreated, BudgetUsed: d.cost, BudgetTotal: d.Budget,
+		CreatedAt: now, ExpiresAt: now.Add(d.timeout),
+	}
+	if parent != nil {
+		rec.ParentID, rec.Depth = parent.ID, parent.Depth+1
+		if parent.ExpiresAt.Before(rec.ExpiresAt) {
+			rec.ExpiresAt = parent.ExpiresAt
+		}
+	}
+	b := m.add(rec, ledger, parent, d.limits, caller.Thread)
+	m.emit(Event{Kind: EventCreated, Time: now, Branch: b.snapshot(), Cause: d.Cause})
+	rec = b.snapshot()
+	rec.Status = StatusActive // the repository knows no created branches: being stored makes it active
+	stored := m.w.put(OpInsert, rec, atOnce)
 	m.unlock()
 	return m.activate(b, stored.wait())
 }
 
-// draft checks what can be checked without the lock.
+// draft checks what it can without the lock.
 func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (draft, error) {
 	id, err := uuid.NewRandom()
 	if err != nil {
@@ -113,7 +122,7 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 	}
 	d.Budget = capped(req.Budget, m.cfg.DefaultBudget, m.cfg.MaxBudget)
 	d.timeout = time.Duration(capped(req.TimeoutSeconds, m.cfg.DefaultTimeoutSeconds, m.cfg.MaxTimeoutSeconds)) * time.Second
-	if err := m.pickSession(caller, &d); err != nil {
+	if err := m.chooseSession(caller, &d); err != nil {
 		return d, err
 	}
 	if d.Description, err = m.scrub(ctx, d.Description); err != nil {
@@ -133,17 +142,22 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 	return d, nil
 }
 
-// pickSession decides which session the branch belongs to, except that a
-// parent's session goes first (see place).
-func (m *Manager) pickSession(caller Caller, d *draft) error {
+// capped applies a default and a maximum.
+func capped(v, fallback, most int) int {
+	if v == 0 {
+		v = fallback
+	}
+	return min(v, most)
+}
+
+// chooseSession chooses the session of a first-level branch. Other branches
+// belong to the session of their parent; see attach.
+func (m *Manager) chooseSession(caller Caller, d *draft) error {
 	if d.SessionID == "" && m.cfg.RequireSessionID {
 		return Errorf(ErrInvalidInput, "session_id is missing: it is required here")
 	}
-	if err := checkSessionID(d.SessionID); err != nil {
+	if err := checkSessionID(d.SessionID); err != nil || d.ParentID != "" {
 		return err
-	}
-	if d.ParentID != "" {
-		return nil
 	}
 	if d.SessionID == "" {
 		d.SessionID = caller.Session
@@ -155,91 +169,113 @@ func (m *Manager) pickSession(caller Caller, d *draft) error {
 		}
 		d.SessionID = "ses_" + id.String()
 	}
-	if !m.opts.Sessions.ValidSession(caller, d.SessionID) {
+	if !m.mayUse(caller, d.SessionID) {
 		return Errorf(ErrForbidden, "this session may not be used from here: leave out session_id, or use a connection that keeps a session")
 	}
 	return nil
 }
 
-// place finds the branch's place in the tree. It returns the parent, nil where
-// none was named or it is not active. m.mu is held.
-func (m *Manager) place(caller Caller, d *draft) (parent *branch, err error) {
-	// The connection's session, not the argument: a session id that a caller
-	// makes up buys nothing. Callers without one share one set of limits.
+// attach gives the branch its context path, its session and its quota. parent
+// is nil for a first-level branch. m.mu is held.
+func (m *Manager) attach(caller Caller, parent *branch, d *draft) (err error) {
+	// The session of the connection, since the argument can be made up. Callers
+	// without one share a quota.
 	d.limits = sessionKey{principal: caller.Principal, session: caller.Session}
-	if d.Errand != nil {
-		d.limits.session = d.Errand.Session
+	if d.Ephemeral {
+		d.limits.session = d.LimitSession
 	}
-	if d.ParentID != "" {
-		if parent = m.own(caller, d.ParentID); parent == nil {
-			return nil, nil
-		}
+	if parent != nil {
 		if d.SessionID != "" && d.SessionID != parent.Session {
-			return nil, Errorf(ErrInvalidInput, "session_id is not that of the parent branch: leave it out")
+			return Errorf(ErrInvalidInput, "session_id is not that of the parent branch: leave it out")
 		}
-		d.SessionID = parent.Session
-		d.limits = parent.limits
-		d.context = contextpath.Path(parent.Context)
+		d.SessionID, d.limits, d.context = parent.Session, parent.limits, contextpath.Path(parent.Context)
 		if parent.Depth >= m.cfg.MaxDepth {
-			return nil, Errorf(ErrMaxDepthExceeded, "branch %s is at depth %d, the deepest allowed: do the work in it, or create the branch below a shallower one",
+			return Errorf(ErrMaxDepthExceeded, "branch %s is at depth %d, the deepest allowed: do the work in it, or create the branch below a shallower one",
 				parent.ID, parent.Depth)
 		}
 	}
 	if d.context, err = d.context.Join(d.id); err != nil {
-		return nil, Errorf(ErrInvalidInput, "the branch has no place in the tree: %w", err)
+		return Errorf(ErrInvalidInput, "the branch has no place in the tree: %w", err)
 	}
-	return parent, nil
+	return nil
 }
 
-// open makes the branch that was admitted. m.mu is held.
-func (m *Manager) open(caller Caller, d draft, parent *branch, ledger *budget.Ledger, now time.Time) *branch {
-	rec := Branch{
-		ID: d.id, Principal: caller.Principal, Session: d.SessionID, Origin: caller.Session,
-		Context: string(d.context), Depth: 1, Description: d.Description, Prompt: d.Prompt,
-		Status: StatusCreated, BudgetUsed: d.cost, BudgetTotal: d.Budget,
-		CreatedAt: now, ExpiresAt: now.Add(d.timeout),
-	}
-	if parent != nil {
-		rec.ParentID, rec.Depth = parent.ID, parent.Depth+1
-		if parent.ExpiresAt.Before(rec.ExpiresAt) {
-			rec.ExpiresAt = parent.ExpiresAt
-		}
-	}
-	return m.add(rec, ledger, parent, d.limits, caller.Thread)
-}
-
-// stored returns b as it is written: the repository knows no created branches,
-// since being written is what makes them active.
-func (b *branch) stored() Branch {
-	out := b.snapshot()
-	out.Status = StatusActive
-	return out
-}
-
-// activate makes a branch active that is durable now, or takes it back.
+// activate makes a branch active after its insert, or ends it if that failed.
 func (m *Manager) activate(b *branch, stored error) (Branch, error) {
 	m.mu.Lock()
-	now := m.tick()
-	if b.Status.Terminal() { // ended while it was being written
-		defer m.unlock()
+	defer m.unlock()
+	now := m.now()
+	if b.Status.Terminal() { // ended during the insert
 		return Branch{}, b.ended()
 	}
 	if stored != nil {
-		m.finish(b, outcome{status: StatusFailed, reason: ReasonStorageFailed}, now)
-		m.unlock()
+		m.finish(b, outcome{reason: ReasonStorageFailed}, now)
 		return Branch{}, Errorf(ErrStorage, "the branch could not be stored: %w", stored)
 	}
 	b.Status = StatusActive
-	m.settle(b, now)
-	out := b.snapshot()
-	m.unlock()
-	return out, nil
+	m.checkBudget(b, now)
+	return b.snapshot(), nil
 }
 
-// capped applies a default and a maximum.
-func capped(v, fallback, most int) int {
-	if v == 0 {
-		v = fallback
+// quota is the use that one session has made of its limits. Its rate is a token
+// bucket, full at first, of MaxBranchesPerMinute creations.
+type quota struct {
+	open  int
+	spent float64   // creations that the bucket lacks
+	at    time.Time // of spent
+}
+
+// quota returns the quota of a session. m.mu is held.
+func (m *Manager) quota(key sessionKey) *quota {
+	q := m.quotas[key]
+	if q == nil {
+		q = &quota{}
+		m.quotas[key] = q
 	}
-	return min(v, most)
+	return q
+}
+
+// refill brings the bucket to now. A clock that runs backwards refills nothing.
+func (q *quota) refill(now time.Time, perMinute int) {
+	if passed := now.Sub(q.at); passed > 0 {
+		q.spent = max(0, q.spent-passed.Minutes()*float64(perMinute))
+		q.at = now
+	}
+}
+
+// admit checks the limits of a session and, if rated is set, takes one creation
+// from its rate. m.mu is held.
+func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
+	q := m.quota(key)
+	if q.open >= m.cfg.MaxConcurrentPerSession {
+		return failAfter(ErrTooManyBranches, m.nextEnd(now, func(b *branch) bool { return b.limits == key }),
+			"this session has %d branches open, the most allowed: return one with branch_return first", q.open)
+	}
+	if len(m.live) >= m.cfg.MaxConcurrentPerInstance {
+		return failAfter(ErrInstanceFull, m.nextEnd(now, func(*branch) bool { return true }),
+			"foldgate has %d branches open, the most allowed: try again later", len(m.live))
+	}
+	if !rated {
+		return nil
+	}
+	perMinute := m.cfg.MaxBranchesPerMinute
+	q.refill(now, perMinute)
+	if over := q.spent + 1 - float64(perMinute); over > 1e-9 { // the sum of many small refills is not exact
+		wait := time.Duration(over / float64(perMinute) * float64(time.Minute))
+		return failAfter(ErrRateLimited, wait, "this session may create %d branches a minute: try again in %d s", perMinute, Seconds(wait))
+	}
+	q.spent++
+	return nil
+}
+
+// nextEnd returns the time until the first deadline of the branches that count.
+// m.mu is held.
+func (m *Manager) nextEnd(now time.Time, counts func(*branch) bool) time.Duration {
+	var wait time.Duration
+	for _, b := range m.live {
+		if left := b.ExpiresAt.Sub(now); counts(b) && (wait == 0 || left < wait) {
+			wait = left
+		}
+	}
+	return wait
 }

@@ -1,8 +1,6 @@
-// Package folding keeps branches: isolated subtasks of an agent session, each
-// with a token budget, a deadline and exactly one end; and the results that were
-// too large for their place.
-//
-// A [Manager] is opened once per process on a [Repository]:
+// Package folding manages branches. A branch is an isolated subtask of an agent
+// session with a token budget, a deadline and exactly one end. Folding a branch
+// means to end it with a message for its parent.
 //
 //	repo, err := folding.OpenSQLite("state/foldgate.db")
 //	m, err := folding.Open(ctx, folding.DefaultConfig(), folding.Options{
@@ -10,44 +8,44 @@
 //	})
 //	defer m.Close(ctx)
 //
-// An agent's life with a branch is Create, some calls, Return:
-//
 //	b, err := m.Create(ctx, caller, folding.CreateRequest{Description: "find the parser"})
-//	c, err := m.Begin(ctx, b.ID)          // a call in flight: c.Context() ends with the branch
-//	err = c.Charge(argumentTokens)        // all or nothing
-//	n, err := c.Take(resultTokens)        // at most what is left; durable when it returns
-//	c.End(folding.CallOutcome{Tool: "read_file"})
+//	lease, err := m.Acquire(ctx, b.ID)      // a call: lease.Context() ends with the branch
+//	err = lease.Charge(argumentTokens)      // all or nothing
+//	n, err := lease.ChargeUpTo(resultTokens) // at most the rest; durable when it returns
+//	lease.Release(folding.CallOutcome{Tool: "read_file"})
 //	r, err := m.Return(ctx, caller, b.ID, "the parser is in p.go")
 //
 // # Promises
 //
-// A branch ends once. Return, timeout, budget, the parent's end, the session's
-// end and shutdown all go through one function under one lock; the first wins
-// and the others are told what it was. Children end before their parent,
-// deepest first. Calls in flight are cancelled with an [*EndedError].
+// A branch ends once. A return, the deadline, the budget, the end of the parent
+// or of the session and the shutdown all call one function under one lock. The
+// first one wins. Children end before their parent, deepest first. Running
+// calls are cancelled with an [*EndedError].
 //
-// A charge is in the repository before Take or Charge returns, so that after
-// a crash no delivered token is missing from the books.
+// A charge is durable before Charge or ChargeUpTo returns. After a crash every
+// delivered token is accounted for.
 //
-// No operation sees a branch past its deadline, also where a timer is late
-// (a suspended machine): deadlines are compared with the clock first.
+// No operation sees a branch past its deadline, even if a timer is late, as on
+// a suspended machine: every operation first compares deadlines with the clock.
 //
-// # Results
+// # Files
 //
-// [Results] is the other thing that the package owns: a store of results that
-// were too large to deliver, in a database of its own, and of what that saved
-// each branch. A result belongs to a branch and is read by those on its line.
+//	manager.go     Options, Manager: Open, the expiry loop, Close; live branches
+//	create.go      Create and its limits
+//	lease.go       Lease: the charges of one call
+//	end.go         Return, EndSession and every other end
+//	find.go        which branch a call means, and who may use it
+//	branch.go      Branch, its digest
+//	events.go      Event, metrics, spans
+//	storage.go     Repository, and the writer that shares commits
+//	sqlite.go      the Repository in SQLite
+//	text.go        cleaning and scrubbing of foreign text
+//	errors.go      errors and their codes
+//	config.go      Config
 //
-//	res, err := folding.OpenResults("state/results.db", folding.ResultsConfig{Quota: 256 << 20, TTL: 24 * time.Hour})
-//	err = res.Put(ctx, folding.StoredResult{Handle: folding.NewHandle(), Context: b.Context, Text: text})
-//	stored, err := res.Get(ctx, caller, false, b.Context, handle)
+// # Locks
 //
-// # Where what is
-//
-//	create.go, call.go, return.go            an agent's life with a branch
-//	finish.go, reap.go, digest.go            how it ends, and what is left of it
-//	manager.go, tree.go, limits.go           what is open, under one lock
-//	session.go, thread.go, lookup.go         whose a branch is, and which is meant
-//	repository.go, writer.go, sqlite*.go     its place on disk
-//	store*.go                                the results
+// Locks nest in this order: Manager.lateReturn, Manager.publishing, Manager.mu,
+// writer.mu. Options.OnEvent runs under the first two only. The database has
+// a lock of its own, which is taken under none of these.
 package folding

@@ -82,6 +82,9 @@ func roomy() folding.Config {
 func open(t testing.TB, cfg folding.Config, opts folding.Options) (*folding.Manager, *recorder) {
 	t.Helper()
 	rec := &recorder{}
+	if opts.Repository == nil {
+		opts.Repository = folding.NewMemory()
+	}
 	if opts.Count == nil {
 		opts.Count = words
 	}
@@ -115,9 +118,9 @@ func create(t testing.TB, m *folding.Manager, c folding.Caller, req folding.Crea
 	return b
 }
 
-func begin(t testing.TB, m *folding.Manager, id string) *folding.Call {
+func begin(t testing.TB, m *folding.Manager, id string) *folding.Lease {
 	t.Helper()
-	c, err := m.Begin(context.Background(), id)
+	c, err := m.Acquire(context.Background(), id)
 	if err != nil {
 		t.Fatalf("Begin(%s): %v", id, err)
 	}

@@ -13,8 +13,9 @@ func TestNothingIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()
 		m, err := Open(context.Background(), cfg, Options{
-			Count: func(s string) int { return 1 },
-			Scrub: func(_ context.Context, s string) (string, error) { return s, nil },
+			Repository: NewMemory(),
+			Count:      func(s string) int { return 1 },
+			Scrub:      func(_ context.Context, s string) (string, error) { return s, nil },
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -26,11 +27,11 @@ func TestNothingIsKept(t *testing.T) {
 				t.Fatal(err)
 			}
 			m.Join(Caller{Principal: "alice", Session: "other", Thread: "t"}, b.ID)
-			call, err := m.Begin(context.Background(), b.ID)
+			call, err := m.Acquire(context.Background(), b.ID)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := call.Take(10); err != nil {
+			if _, err := call.ChargeUpTo(10); err != nil {
 				t.Fatal(err)
 			}
 			switch i % 3 {
@@ -44,7 +45,7 @@ func TestNothingIsKept(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			call.End(CallOutcome{})
+			call.Release(CallOutcome{})
 		}
 		time.Sleep(3 * time.Minute)
 		synctest.Wait()

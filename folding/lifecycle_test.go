@@ -30,13 +30,13 @@ func TestLifeOfABranch(t *testing.T) {
 	if err := c.Charge(10); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := c.Take(100); n != 100 || err != nil {
+	if n, err := c.ChargeUpTo(100); n != 100 || err != nil {
 		t.Fatalf("Take(100) = %d, %v", n, err)
 	}
 	if got := status(t, m, alice, b.ID); got.BudgetUsed != 116 || got.Activity.InFlight != 1 {
 		t.Errorf("live status: used %d, in flight %d; want 116, 1", got.BudgetUsed, got.Activity.InFlight)
 	}
-	c.End(folding.CallOutcome{Tool: "read_file"})
+	c.Release(folding.CallOutcome{Tool: "read_file"})
 	r, err := m.Return(ctx, alice, b.ID, "the password is hunter2")
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestLifeOfABranch(t *testing.T) {
 	if folding.StatusCode(err) != 409 || folding.Code(err) != "branch_not_active" {
 		t.Errorf("second Return: %d %s", folding.StatusCode(err), folding.Code(err))
 	}
-	_, err = m.Begin(ctx, b.ID)
+	_, err = m.Acquire(ctx, b.ID)
 	wantErr(t, "Begin after return", err, folding.ErrNotActive)
 	ended, err := m.Resolve(alice, b.ID)
 	wantErr(t, "Resolve after return", err, folding.ErrNotActive)
@@ -91,7 +91,7 @@ func TestReturnEndsChildrenFirst(t *testing.T) {
 	if cause := context.Cause(call.Context()); !errors.As(cause, &ended) || ended.BranchID != low.ID {
 		t.Errorf("cause of the call in flight = %v, want *EndedError of %s", cause, low.ID)
 	}
-	if n, err := call.Take(5); n != 0 || !errors.Is(err, folding.ErrNotActive) {
+	if n, err := call.ChargeUpTo(5); n != 0 || !errors.Is(err, folding.ErrNotActive) {
 		t.Errorf("late Take = %d, %v; want 0, ErrNotActive", n, err)
 	}
 }
@@ -130,7 +130,7 @@ func TestBudgetForcesReturn(t *testing.T) {
 	m, rec := open(t, roomy(), folding.Options{})
 	b := create(t, m, alice, folding.CreateRequest{Budget: 100})
 	c := begin(t, m, b.ID)
-	if n, err := c.Take(84); n != 84 || err != nil {
+	if n, err := c.ChargeUpTo(84); n != 84 || err != nil {
 		t.Fatal(n, err)
 	}
 	wantKinds(t, rec, b.ID, folding.EventCreated, folding.EventWarned)
@@ -152,11 +152,11 @@ func TestExhaustCountsItsCall(t *testing.T) {
 	m, _ := open(t, roomy(), folding.Options{})
 	b := create(t, m, alice, folding.CreateRequest{Budget: 100})
 	other, c := begin(t, m, b.ID), begin(t, m, b.ID)
-	if n, err := c.Take(200); n != 99 || err != nil {
+	if n, err := c.ChargeUpTo(200); n != 99 || err != nil {
 		t.Fatal(n, err)
 	}
 	c.Exhaust(ctx, folding.CallOutcome{Tool: "read_file"})
-	c.End(folding.CallOutcome{Tool: "read_file"})
+	c.Release(folding.CallOutcome{Tool: "read_file"})
 	if want := "100 of 100 tokens used; 1 call (read_file 1), 1 cancelled in flight"; status(t, m, alice, b.ID).Digest != want {
 		t.Errorf("Digest = %q, want %q", status(t, m, alice, b.ID).Digest, want)
 	}

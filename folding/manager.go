@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -16,90 +18,102 @@ import (
 	"github.com/foldgate/foldgate/budget"
 )
 
-// Options are what a [Manager] needs of others. Count and Scrub are required.
+// Options are the dependencies of a [Manager]. Repository, Count and Scrub are
+// required.
 type Options struct {
-	// Repository keeps the branches; nil means [NewMemory]. The Manager closes
-	// it once Open has succeeded.
+	// Repository stores the branches. The Manager closes it if Open succeeds.
 	Repository Repository
 	// Count returns the tokens of a text.
 	Count func(string) int
-	// Scrub removes secrets. Where it returns an error or panics, the text it
-	// was given goes nowhere.
+	// Scrub removes secrets from a text. If it fails or panics, the text is
+	// withheld.
 	Scrub func(context.Context, string) (string, error)
-	// Sessions overrides Config.SessionValidation.
-	Sessions SessionValidator
-	// Now is the clock; nil means time.Now. Deadlines are compared with it on
-	// every operation; a timer of package time only makes sure that a branch
-	// nobody touches ends too.
+	// Now is the clock; nil means time.Now. Every operation compares deadlines
+	// with it. A timer only ensures that unused branches end, too.
 	Now func() time.Time
-	// OnEvent is told what happens to branches, outside all locks, one event
-	// at a time, in order. The operation that caused an event returns after it
-	// was delivered. OnEvent must not call the Manager, which may be waiting
-	// for it.
+	// OnEvent receives the events of branches, one at a time and in order. It
+	// returns before the operation that caused the event does. It must not
+	// call the Manager, which may be waiting for it.
 	OnEvent func(Event)
-	// Meters and Traces take metrics and spans; nil means none.
+	// Meters and Traces receive metrics and spans; nil means none.
 	Meters metric.MeterProvider
 	Traces trace.TracerProvider
-	// Log gets what no caller can be told; nil means none.
+	// Log receives errors that can't be returned; nil means none.
 	Log *slog.Logger
 }
 
-// Manager keeps the branches of one process. All methods are safe for
-// concurrent use. Make one with [Open].
+// Manager keeps the branches of one process. Make one with [Open]. It is safe
+// for concurrent use.
 type Manager struct {
-	cfg  Config
-	opts Options
-	log  *slog.Logger
-	w    *writer
-
+	cfg       Config
+	opts      Options
+	log       *slog.Logger
+	w         *writer
 	telemetry *telemetry
 
-	wake chan struct{} // tells the reaper of an earlier deadline
-	quit chan struct{} // ends the reaper
-	done chan struct{} // closed when the reaper has ended
+	wake chan struct{} // tells the expiry loop of an earlier deadline
+	quit chan struct{} // ends the expiry loop
+	done chan struct{} // closed when the expiry loop has ended
 
+	lateReturn sync.Mutex // held from the look at a finished branch to its late message
 	publishing sync.Mutex // held while events are delivered
-	lateReturn sync.Mutex // held while a late return looks and writes
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below and all live branches
 	closed   bool
 	seq      uint64
 	live     map[string]*branch // created or active
 	sessions map[sessionKey]map[*branch]struct{}
-	joined   map[sessionKey]*branch // what threads were handed, see Join
+	joined   map[sessionKey]*branch // by thread, see Join
 	quotas   map[sessionKey]*quota
 	next     time.Time // no live branch is due before; zero if none lives
-	events   []Event
+	events   []Event   // not delivered yet
 }
 
-// Open loads what was active when the process last ended and starts the
-// Manager. Such branches go on until their deadline; those that passed it
-// meanwhile end now; calls that were in flight are counted as lost. Close the
-// Manager to release it.
+// branch is a live branch. Its fields are guarded by Manager.mu.
+type branch struct {
+	Branch   // BudgetUsed is stale: see snapshot
+	seq      uint64
+	parent   *branch
+	children map[*branch]struct{}
+	leases   map[*Lease]struct{}
+	ledger   *budget.Ledger
+	limits   sessionKey    // whose quota it counts against
+	thread   string        // that created it, or ""
+	joined   []sessionKey  // the threads that joined it
+	holders  int           // leases that hold all that was left
+	freed    chan struct{} // closed and replaced when a holder lets go
+}
+
+// sessionKey is a session of one principal or, with a thread, one thread of it.
+// Sessions of two principals are different even if their names are the same.
+type sessionKey struct {
+	principal, session, thread string
+}
+
+// key returns the key of the caller's branches: its thread or, without one, its
+// session.
+func (c Caller) key() sessionKey { return sessionKey{c.Principal, c.Session, c.Thread} }
+
+// Open starts a Manager with the branches that were active when the previous
+// process ended. They go on until their deadline; those past it end now. Calls
+// that were running count as lost.
 func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if opts.Count == nil {
+	switch {
+	case opts.Repository == nil:
+		return nil, errors.New("folding: Options.Repository is missing: branches need a place")
+	case opts.Count == nil:
 		return nil, errors.New("folding: Options.Count is missing: budgets need a counter")
-	}
-	if opts.Scrub == nil {
-		return nil, hiding(nil, ErrScrubbingFailed, "folding: Options.Scrub is missing: nothing may return unscrubbed")
-	}
-	if opts.Repository == nil {
-		opts.Repository = NewMemory()
+	case opts.Scrub == nil:
+		return nil, Errorf(ErrScrubbingFailed, "folding: Options.Scrub is missing: nothing may return unscrubbed")
 	}
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
-	}
-	if opts.Sessions == nil {
-		opts.Sessions = Permissive{}
-		if cfg.SessionValidation == ValidationStrict {
-			opts.Sessions = Strict{}
-		}
 	}
 	telemetry, err := newTelemetry(opts.Meters, opts.Traces)
 	if err != nil {
@@ -110,14 +124,13 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 		return nil, fmt.Errorf("load active branches: %w", err)
 	}
 	m := &Manager{
-		cfg: cfg, opts: opts, log: opts.Log, telemetry: telemetry,
+		cfg: cfg, opts: opts, log: opts.Log, telemetry: telemetry, w: newWriter(opts.Repository, opts.Log),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 		live:     map[string]*branch{},
 		sessions: map[sessionKey]map[*branch]struct{}{},
 		joined:   map[sessionKey]*branch{},
 		quotas:   map[sessionKey]*quota{},
 	}
-	m.w = newWriter(opts.Repository, opts.Log)
 	m.mu.Lock()
 	m.recover(active)
 	stored := m.w.barrier()
@@ -126,13 +139,13 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 		m.w.close()
 		return nil, fmt.Errorf("take over active branches: %w", err)
 	}
-	go m.reap()
+	go m.expiryLoop()
 	return m, nil
 }
 
-// recover takes over the branches of an earlier process. m.mu is held.
+// recover takes over the branches of the previous process. m.mu is held.
 func (m *Manager) recover(active []Branch) {
-	now := m.now()
+	now := m.clock()
 	slices.SortStableFunc(active, func(a, b Branch) int { return cmp.Compare(a.Depth, b.Depth) })
 	for _, rec := range active {
 		ledger, err := budget.NewLedger(rec.BudgetTotal, rec.BudgetUsed)
@@ -147,26 +160,84 @@ func (m *Manager) recover(active []Branch) {
 		if parent != nil {
 			limits = parent.limits
 		}
-		b := m.add(rec, ledger, parent, limits, "") // its connection ended with that process
-		m.save(b)
-		m.emit(EventRecovered, now, b.snapshot(), nil)
+		b := m.add(rec, ledger, parent, limits, "") // the thread ended with its connection
+		m.w.put(OpProgress, b.snapshot(), atOnce)
+		m.emit(Event{Kind: EventRecovered, Time: now, Branch: b.snapshot()})
 	}
 	m.expire(now)
-	for _, b := range inOrder(m.all()) {
+	for _, b := range inOrder(maps.Values(m.live)) {
 		switch {
-		case b.Status.Terminal():
+		case b.Status.Terminal(): // ended with its parent
 		case b.ParentID != "" && b.parent == nil:
-			m.finish(b, outcome{status: StatusFailed, reason: ReasonParentEnded}, now)
+			m.finish(b, outcome{reason: ReasonParentEnded}, now)
 		case b.ledger.Balance().Exhausted():
 			m.exhaust(b, now)
 		}
 	}
 }
 
-// Close ends all branches with ReasonShutdown, writes what is left and closes
-// the repository. ctx and Config.SessionCleanupSeconds bound it; an error says
-// that something may not have been stored. Later operations fail with
-// ErrClosed. Close is idempotent.
+// maxSleep bounds the sleep of the expiry loop, since timers stand still while
+// a machine is suspended and the clock does not.
+const maxSleep = 30 * time.Second
+
+// archiveBatch is the number of branches that one transaction archives. It is
+// small because charges wait for it.
+const archiveBatch = 64
+
+// expiryLoop ends branches at their deadline and archives old ones, until
+// Close.
+func (m *Manager) expiryLoop() {
+	defer close(m.done)
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var cleaned time.Time
+	for {
+		select {
+		case <-m.quit:
+			return
+		case <-m.wake:
+		case <-timer.C:
+		}
+		m.mu.Lock()
+		now := m.now()
+		sleep := maxSleep
+		if !m.next.IsZero() {
+			sleep = min(sleep, m.next.Sub(now))
+		}
+		m.unlock()
+		if now.Sub(cleaned) >= time.Minute {
+			if m.cleanUp(now) {
+				cleaned = now
+			} else {
+				sleep = 0 // the rest comes after the writes that wait
+			}
+		}
+		timer.Reset(sleep)
+	}
+}
+
+// cleanUp forgets unused quotas and archives one batch of branches past their
+// retention. It returns false if there are more.
+func (m *Manager) cleanUp(now time.Time) bool {
+	m.mu.Lock()
+	for key, q := range m.quotas {
+		q.refill(now, m.cfg.MaxBranchesPerMinute)
+		if q.open == 0 && q.spent == 0 {
+			delete(m.quotas, key)
+		}
+	}
+	m.mu.Unlock()
+	n, err := m.opts.Repository.Archive(context.Background(), now.Add(-m.cfg.Retention), archiveBatch)
+	if err != nil {
+		m.log.Error("finished branches were not archived", "error", err)
+	}
+	return n < archiveBatch
+}
+
+// Close ends all branches with ReasonShutdown, stores that and closes the
+// repository. It returns an error if that takes longer than ctx or
+// Config.SessionCleanupSeconds allow: then something may not be stored. Later
+// operations fail with [ErrClosed]. A second Close does nothing.
 func (m *Manager) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cleanupTime())
 	defer cancel()
@@ -175,14 +246,14 @@ func (m *Manager) Close(ctx context.Context) error {
 		m.mu.Unlock()
 		return nil
 	}
-	now := m.tick()
+	now := m.now()
 	m.closed = true
-	m.finishAll(m.all(), outcome{status: StatusFailed, reason: ReasonShutdown}, now)
+	m.finishAll(maps.Values(m.live), outcome{reason: ReasonShutdown}, now)
 	m.unlock()
 	close(m.quit)
 	<-m.done
 	stopped := make(chan struct{})
-	go func() {
+	go func() { // ends when the repository does; Close can't wait longer than ctx
 		m.w.close()
 		close(stopped)
 	}()
@@ -198,13 +269,102 @@ func (m *Manager) cleanupTime() time.Duration {
 	return time.Duration(m.cfg.SessionCleanupSeconds) * time.Second
 }
 
-// now returns the time as it is stored.
-func (m *Manager) now() time.Time { return m.opts.Now().UTC().Truncate(time.Microsecond) }
-
-// tick ends what is due and returns the time. m.mu is held. Every operation
-// begins with it, so that none sees a branch past its deadline.
-func (m *Manager) tick() time.Time {
-	now := m.now()
+// now returns the time after it has ended the branches that are due. Every
+// operation begins with it, so that none sees a branch past its deadline. m.mu
+// is held.
+func (m *Manager) now() time.Time {
+	now := m.clock()
 	m.expire(now)
 	return now
+}
+
+// clock returns the time with the precision of the repository.
+func (m *Manager) clock() time.Time { return m.opts.Now().UTC().Truncate(time.Microsecond) }
+
+// add makes rec a live branch. m.mu is held.
+func (m *Manager) add(rec Branch, ledger *budget.Ledger, parent *branch, limits sessionKey, thread string) *branch {
+	m.quota(limits).open++
+	m.seq++
+	b := &branch{
+		Branch: rec, seq: m.seq, parent: parent, ledger: ledger, limits: limits, thread: thread,
+		children: map[*branch]struct{}{}, leases: map[*Lease]struct{}{}, freed: make(chan struct{}),
+	}
+	m.live[b.ID] = b
+	if parent != nil {
+		parent.children[b] = struct{}{}
+	}
+	for _, key := range b.keys() {
+		if m.sessions[key] == nil {
+			m.sessions[key] = map[*branch]struct{}{}
+		}
+		m.sessions[key][b] = struct{}{}
+	}
+	if m.next.IsZero() || b.ExpiresAt.Before(m.next) {
+		m.next = b.ExpiresAt
+		select {
+		case m.wake <- struct{}{}:
+		default:
+		}
+	}
+	return b
+}
+
+// remove undoes add. m.mu is held.
+func (m *Manager) remove(b *branch) {
+	delete(m.live, b.ID)
+	if b.parent != nil {
+		delete(b.parent.children, b)
+	}
+	for _, key := range b.keys() {
+		delete(m.sessions[key], b)
+		if len(m.sessions[key]) == 0 {
+			delete(m.sessions, key)
+		}
+	}
+	for _, key := range b.joined {
+		delete(m.joined, key)
+	}
+	m.quota(b.limits).open--
+	if len(m.live) == 0 {
+		m.next = time.Time{}
+	}
+}
+
+// keys returns the keys of Manager.sessions for b.
+func (b *branch) keys() []sessionKey {
+	keys := []sessionKey{{principal: b.Principal, session: b.Session}}
+	if b.Origin != "" && b.Origin != b.Session {
+		keys = append(keys, sessionKey{principal: b.Principal, session: b.Origin})
+	}
+	if b.Origin != "" && b.thread != "" {
+		keys = append(keys, sessionKey{b.Principal, b.Origin, b.thread})
+	}
+	return keys
+}
+
+// snapshot returns a copy of b as it is now. Manager.mu is held.
+func (b *branch) snapshot() Branch {
+	out := b.Branch
+	if !out.Status.Terminal() {
+		out.BudgetUsed = b.ledger.Balance().Used
+		out.Activity.InFlight = len(b.leases)
+	}
+	out.Activity.Tools = slices.Clone(out.Activity.Tools)
+	return out
+}
+
+func (b *branch) hasActiveChild() bool {
+	for c := range b.children {
+		if c.Status == StatusActive {
+			return true
+		}
+	}
+	return false
+}
+
+// inOrder returns branches deepest first, then oldest first.
+func inOrder(branches iter.Seq[*branch]) []*branch {
+	return slices.SortedFunc(branches, func(a, b *branch) int {
+		return cmp.Or(cmp.Compare(b.Depth, a.Depth), cmp.Compare(a.seq, b.seq))
+	})
 }

@@ -34,7 +34,7 @@ type modelBranch struct {
 }
 
 type modelCall struct {
-	c       *folding.Call
+	c       *folding.Lease
 	b       *modelBranch
 	booked  int
 	partial bool
@@ -213,7 +213,7 @@ func (x *model) begin() {
 	if !ok {
 		return
 	}
-	c, err := x.m.Begin(ctx, b.id)
+	c, err := x.m.Acquire(ctx, b.id)
 	x.note("begin %s = %v", b.id, err)
 	if (err == nil) != (b.status == folding.StatusActive) || err != nil && !errors.Is(err, folding.ErrNotActive) {
 		x.errorf("Begin in a branch that is %s = %v", b.status, err)
@@ -256,7 +256,7 @@ func (x *model) take() {
 		return // would wait
 	}
 	n := x.rng.IntN(30)
-	got, err := c.c.Take(n)
+	got, err := c.c.ChargeUpTo(n)
 	x.note("take %d from %s = %d, %v", n, c.b.id, got, err)
 	if c.b.status != folding.StatusActive {
 		wantErr(x.t, "Take", err, folding.ErrNotActive)
@@ -312,7 +312,7 @@ func (x *model) end() {
 	if !ok {
 		return
 	}
-	c.c.End(folding.CallOutcome{Tool: "t"})
+	c.c.Release(folding.CallOutcome{Tool: "t"})
 	x.note("end a call in %s", c.b.id)
 	if !c.over {
 		c.over, c.partial = true, false

@@ -71,14 +71,14 @@ func TestOneEnd(t *testing.T) {
 			}
 		})
 		race(func() {
-			if n, err := late.Take(50); n != 50 && !errors.Is(err, folding.ErrNotActive) {
+			if n, err := late.ChargeUpTo(50); n != 50 && !errors.Is(err, folding.ErrNotActive) {
 				t.Errorf("Take = %d, %v", n, err)
 			}
 		})
 		close(start)
 		wg.Wait()
-		late.End(folding.CallOutcome{})
-		spender.End(folding.CallOutcome{})
+		late.Release(folding.CallOutcome{})
+		spender.Release(folding.CallOutcome{})
 
 		got := status(t, m, alice, b.ID)
 		wins[string(got.Status)+" "+got.Reason]++
@@ -166,9 +166,9 @@ func TestCreateWhileClosing(t *testing.T) {
 						}
 						return
 					}
-					if c, err := m.Begin(ctx, b.ID); err == nil {
+					if c, err := m.Acquire(ctx, b.ID); err == nil {
 						c.Charge(1)
-						c.End(folding.CallOutcome{})
+						c.Release(folding.CallOutcome{})
 					}
 				}
 			})

@@ -3,6 +3,7 @@ package folding
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,32 +15,78 @@ import (
 	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
-// lockWait is how long an open waits for another process to let go.
+// migrations make the schema; see [sqlitedb.Options].
+var migrations = []string{`
+	CREATE TABLE branches (
+		id           TEXT PRIMARY KEY,
+		parent_id    TEXT NOT NULL,
+		principal    TEXT NOT NULL,
+		session      TEXT NOT NULL,
+		origin       TEXT NOT NULL,
+		context      TEXT NOT NULL,
+		depth        INTEGER NOT NULL,
+		description  TEXT NOT NULL,
+		prompt       TEXT NOT NULL,
+		status       TEXT NOT NULL,
+		reason       TEXT NOT NULL DEFAULT '',
+		error        TEXT NOT NULL DEFAULT '',
+		digest       TEXT NOT NULL DEFAULT '',
+		message      TEXT NOT NULL DEFAULT '',
+		late         INTEGER NOT NULL DEFAULT 0,
+		budget_used  INTEGER NOT NULL,
+		budget_total INTEGER NOT NULL,
+		activity     TEXT NOT NULL,              -- JSON of Activity
+		created_at   INTEGER NOT NULL,           -- microseconds since 1970
+		expires_at   INTEGER NOT NULL,
+		completed_at INTEGER NOT NULL DEFAULT 0  -- 0 while it lives
+	);
+	CREATE INDEX branches_active ON branches (created_at) WHERE status = 'active';
+	CREATE INDEX branches_ended ON branches (completed_at, id) WHERE completed_at > 0;
+	CREATE TABLE branch_archive (
+		id           TEXT PRIMARY KEY,
+		parent_id    TEXT NOT NULL,
+		principal    TEXT NOT NULL,
+		session      TEXT NOT NULL,
+		context      TEXT NOT NULL,
+		depth        INTEGER NOT NULL,
+		status       TEXT NOT NULL,
+		reason       TEXT NOT NULL,
+		budget_used  INTEGER NOT NULL,
+		budget_total INTEGER NOT NULL,
+		created_at   INTEGER NOT NULL,
+		completed_at INTEGER NOT NULL
+	);
+	CREATE INDEX branch_archive_age ON branch_archive (completed_at);
+`}
+
+// applicationID marks the database as foldgate's: "fold".
+const applicationID = 0x666f6c64
+
+// lockWait bounds the wait for another process that has the database open.
 const lockWait = time.Second
 
 // database is the SQLite [Repository].
 type database struct {
 	path string
 	db   *sql.DB   // readers
-	lock io.Closer // holds path.lock while the database is open
+	lock io.Closer // of path.lock: keeps other processes out
 
-	write sync.Mutex // held for a transaction
-	conn  *sql.Conn  // the one connection that writes
-	stmts [numStatements]*sql.Stmt
+	write   sync.Mutex // held during a transaction; guards the fields below
+	conn    *sql.Conn  // the one connection that writes
+	stmts   [numStatements]*sql.Stmt
+	commits int // since the last request for a checkpoint
 
-	commits    int // since a checkpoint was asked for; guarded by write
-	checkpoint chan struct{}
-	quit, done chan struct{}
+	checkpoint chan struct{} // requests one
+	quit, done chan struct{} // end the goroutine checkpoints
 }
 
-// OpenSQLite opens or creates the database at path, in a directory that is
-// created for its owner only. One process may have it open at a time. What
-// Apply has written survives the death of the process; of a power failure or
-// a crash of the operating system it may lose the last moments, never the
-// consistency.
+// OpenSQLite opens or creates a database at path, in a directory that it
+// creates for its owner only. One process may have the database open. Applied
+// changes survive the death of the process. A power failure or a crash of the
+// operating system can lose the newest ones, but does not damage the database.
 //
-// The error says what is wrong with the file and what to do: it is damaged,
-// not a database, not foldgate's, newer than this program, or in use.
+// The error says what to do about a file that is damaged, not a database, not
+// foldgate's, written by a newer foldgate, or in use.
 func OpenSQLite(path string) (_ Repository, err error) {
 	if path, err = filepath.Abs(path); err == nil {
 		err = os.MkdirAll(filepath.Dir(path), 0o700)
@@ -55,14 +102,14 @@ func OpenSQLite(path string) (_ Repository, err error) {
 		}
 	}()
 	ctx := context.Background()
-	// The lock has a file of its own, so that readers and the writer share the
-	// database while a second process can't have it.
+	// The lock has a file of its own, since a lock on the database would also
+	// keep our own readers out.
 	if d.lock, err = sqlitedb.Lock(ctx, path+".lock", lockWait); err != nil {
 		return nil, err
 	}
 	d.db, err = sqlitedb.Open(ctx, path, sqlitedb.Options{
 		Migrations: migrations, ApplicationID: applicationID, BusyTimeout: lockWait, QuickCheck: true,
-		Pragmas: []string{"wal_autocheckpoint(0)"}, // see checkpoints
+		Pragmas: []string{"wal_autocheckpoint(0)"}, // checkpoints does it
 	})
 	if err != nil {
 		return nil, err
@@ -77,7 +124,279 @@ func OpenSQLite(path string) (_ Repository, err error) {
 	return d, nil
 }
 
-// errDamaged is a row that can't be read.
+// The prepared statements of the writing connection.
+const (
+	stmtBegin = iota
+	stmtCommit
+	stmtRollback
+	stmtInsert
+	stmtProgress
+	stmtFinish
+	stmtLate
+	numStatements
+)
+
+const columns = `id, parent_id, principal, session, origin, context, depth, description, prompt, status,
+	reason, error, digest, message, late, budget_used, budget_total, activity, created_at, expires_at, completed_at`
+
+var statements = [numStatements]string{
+	stmtBegin:    "BEGIN IMMEDIATE",
+	stmtCommit:   "COMMIT",
+	stmtRollback: "ROLLBACK",
+	stmtInsert:   "INSERT INTO branches (" + columns + ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+	stmtProgress: "UPDATE branches SET budget_used = ?, activity = ? WHERE id = ? AND status = 'active'",
+	stmtFinish: `UPDATE branches SET status = ?, reason = ?, error = ?, digest = ?, message = ?,
+		budget_used = ?, activity = ?, completed_at = ? WHERE id = ?`,
+	stmtLate: "UPDATE branches SET message = ?, late = ? WHERE id = ?",
+}
+
+func (d *database) prepare(ctx context.Context) error {
+	for i, text := range statements {
+		s, err := d.conn.PrepareContext(ctx, text)
+		if err != nil {
+			return err
+		}
+		d.stmts[i] = s
+	}
+	return nil
+}
+
+// Active implements Repository.
+func (d *database) Active(ctx context.Context) ([]Branch, error) {
+	rows, err := d.db.QueryContext(ctx, "SELECT "+columns+" FROM branches WHERE status = 'active' ORDER BY created_at, id")
+	if err != nil {
+		return nil, diagnose(d.path, err)
+	}
+	defer rows.Close()
+	var out []Branch
+	for rows.Next() {
+		b, err := scan(rows)
+		if err != nil {
+			return nil, diagnose(d.path, err)
+		}
+		out = append(out, b)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, diagnose(d.path, err)
+	}
+	return out, nil
+}
+
+// Get implements Repository.
+func (d *database) Get(ctx context.Context, id string) (Branch, bool, error) {
+	b, err := scan(d.db.QueryRowContext(ctx, "SELECT "+columns+" FROM branches WHERE id = ?", id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return Branch{}, false, nil
+	}
+	if err != nil {
+		return Branch{}, false, diagnose(d.path, err)
+	}
+	return b, true, nil
+}
+
+func scan(row interface{ Scan(...any) error }) (Branch, error) {
+	var b Branch
+	var activity []byte
+	var created, expires, completed int64
+	err := row.Scan(&b.ID, &b.ParentID, &b.Principal, &b.Session, &b.Origin, &b.Context, &b.Depth, &b.Description, &b.Prompt, &b.Status,
+		&b.Reason, &b.Error, &b.Digest, &b.Message, &b.Late, &b.BudgetUsed, &b.BudgetTotal, &activity, &created, &expires, &completed)
+	if err != nil {
+		return Branch{}, err
+	}
+	if err := json.Unmarshal(activity, &b.Activity); err != nil {
+		return Branch{}, fmt.Errorf("%w: activity of branch %s: %w", errDamaged, b.ID, err)
+	}
+	b.CreatedAt, b.ExpiresAt, b.CompletedAt = fromMicros(created), fromMicros(expires), fromMicros(completed)
+	return b, nil
+}
+
+// Apply implements Repository.
+func (d *database) Apply(ctx context.Context, changes []Change) (err error) {
+	d.write.Lock()
+	defer d.write.Unlock()
+	if len(changes) == 1 { // a single statement is a transaction
+		if err := d.apply(ctx, changes[0]); err != nil {
+			return diagnose(d.path, fmt.Errorf("branch %s: %w", changes[0].Branch.ID, err))
+		}
+		d.written()
+		return nil
+	}
+	if _, err := d.stmts[stmtBegin].ExecContext(ctx); err != nil {
+		return diagnose(d.path, err)
+	}
+	defer func() {
+		if err != nil {
+			// The transaction may still be open, even after a failed COMMIT.
+			d.stmts[stmtRollback].ExecContext(context.WithoutCancel(ctx))
+			err = diagnose(d.path, err)
+		}
+	}()
+	for _, c := range changes {
+		if err := d.apply(ctx, c); err != nil {
+			return fmt.Errorf("branch %s: %w", c.Branch.ID, err)
+		}
+	}
+	if _, err := d.stmts[stmtCommit].ExecContext(ctx); err != nil {
+		return err
+	}
+	d.written()
+	return nil
+}
+
+func (d *database) apply(ctx context.Context, c Change) error {
+	b := c.Branch
+	exec := func(stmt int, args ...any) error {
+		_, err := d.stmts[stmt].ExecContext(ctx, args...)
+		return err
+	}
+	if c.Op == OpLate {
+		return exec(stmtLate, b.Message, b.Late, b.ID)
+	}
+	activity, err := json.Marshal(b.Activity)
+	if err != nil {
+		return err
+	}
+	switch c.Op {
+	case OpInsert:
+		return exec(stmtInsert, b.ID, b.ParentID, b.Principal, b.Session, b.Origin, b.Context, b.Depth, b.Description, b.Prompt, string(b.Status),
+			b.Reason, b.Error, b.Digest, b.Message, b.Late, b.BudgetUsed, b.BudgetTotal, string(activity),
+			micros(b.CreatedAt), micros(b.ExpiresAt), micros(b.CompletedAt))
+	case OpProgress:
+		return exec(stmtProgress, b.BudgetUsed, string(activity), b.ID)
+	case OpFinish:
+		return exec(stmtFinish, string(b.Status), b.Reason, b.Error, b.Digest, b.Message, b.BudgetUsed, string(activity), micros(b.CompletedAt), b.ID)
+	}
+	return fmt.Errorf("unknown change %d", c.Op)
+}
+
+// archiveLife is how long the figures of an archived branch are kept.
+const archiveLife = 90 * 24 * time.Hour
+
+// Archive implements Repository.
+func (d *database) Archive(ctx context.Context, before time.Time, limit int) (n int, err error) {
+	d.write.Lock()
+	defer d.write.Unlock()
+	tx, err := d.conn.BeginTx(ctx, nil)
+	if err != nil {
+		return 0, diagnose(d.path, err)
+	}
+	defer func() {
+		if err != nil {
+			tx.Rollback()
+			err = diagnose(d.path, err)
+		}
+	}()
+	const kept = "id, parent_id, principal, session, context, depth, status, reason, budget_used, budget_total, created_at, completed_at"
+	const due = "FROM branches WHERE completed_at > 0 AND completed_at < ? ORDER BY completed_at, id LIMIT ?"
+	_, err = tx.ExecContext(ctx, "INSERT INTO branch_archive ("+kept+") SELECT "+kept+" "+due, micros(before), limit)
+	if err != nil {
+		return 0, err
+	}
+	res, err := tx.ExecContext(ctx, "DELETE FROM branches WHERE id IN (SELECT id "+due+")", micros(before), limit)
+	if err != nil {
+		return 0, err
+	}
+	moved, err := res.RowsAffected()
+	if err != nil {
+		return 0, err
+	}
+	if _, err = tx.ExecContext(ctx, "DELETE FROM branch_archive WHERE completed_at < ?", micros(before.Add(-archiveLife))); err != nil {
+		return 0, err
+	}
+	return int(moved), tx.Commit()
+}
+
+const (
+	// checkpointAfter is the number of transactions after which the log is
+	// moved into the database.
+	checkpointAfter = 1000
+	// restartAfter is the number of pages after which the log starts over:
+	// about 32 MB.
+	restartAfter = 8192
+)
+
+// written counts a transaction and requests a checkpoint if one is due.
+// d.write is held.
+func (d *database) written() {
+	if d.commits++; d.commits >= checkpointAfter {
+		d.commits = 0
+		select {
+		case d.checkpoint <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// checkpoints moves the log into the database, until Close. It is a goroutine
+// of its own because it waits for the disk. The log starts over by itself when
+// all of it has been moved. If writes never pause, checkpoints stops the writer
+// for that.
+func (d *database) checkpoints() {
+	defer close(d.done)
+	for {
+		select {
+		case <-d.quit:
+			return
+		case <-d.checkpoint:
+		}
+		// A failed checkpoint loses nothing: the log grows until one succeeds.
+		var busy, log, moved int // pages
+		err := d.db.QueryRow("PRAGMA wal_checkpoint(PASSIVE)").Scan(&busy, &log, &moved)
+		if err != nil || log < restartAfter {
+			continue
+		}
+		d.write.Lock()
+		_, _ = d.conn.ExecContext(context.Background(), "PRAGMA wal_checkpoint(RESTART)")
+		d.write.Unlock()
+	}
+}
+
+// Close implements Repository. It moves the log into the database.
+func (d *database) Close() error {
+	close(d.quit)
+	<-d.done
+	return d.release()
+}
+
+// release closes what is open.
+func (d *database) release() error {
+	var errs []error
+	if d.conn != nil {
+		for _, s := range d.stmts {
+			if s != nil {
+				errs = append(errs, s.Close())
+			}
+		}
+		errs = append(errs, d.conn.Close())
+	}
+	if d.db != nil {
+		errs = append(errs, d.db.Close())
+	}
+	if d.lock != nil {
+		errs = append(errs, d.lock.Close())
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("state database %s: %w", d.path, err)
+	}
+	return nil
+}
+
+// micros returns a time as it is stored; 0 is the zero time.
+func micros(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMicro()
+}
+
+func fromMicros(us int64) time.Time {
+	if us == 0 {
+		return time.Time{}
+	}
+	return time.UnixMicro(us).UTC()
+}
+
+// errDamaged is a row that can't be decoded.
 var errDamaged = errors.New("damaged")
 
 // diagnose adds to an error of SQLite what the user can do about it.

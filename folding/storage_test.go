@@ -48,7 +48,7 @@ func TestFullDisk(t *testing.T) {
 		repo.set(true)
 
 		wantErr(t, "Charge", c.Charge(10), folding.ErrStorage)
-		n, err := c.Take(10)
+		n, err := c.ChargeUpTo(10)
 		wantErr(t, "Take", err, folding.ErrStorage)
 		if n != 0 {
 			t.Errorf("Take granted %d tokens that are not stored", n)

@@ -94,10 +94,10 @@ func TestMetrics(t *testing.T) {
 		create(t, m, alice, folding.CreateRequest{ParentID: p.ID, TimeoutSeconds: 1, Budget: 100})
 		time.Sleep(2 * time.Second)
 		call := begin(t, m, c.ID)
-		if _, err := call.Take(99); err != nil {
+		if _, err := call.ChargeUpTo(99); err != nil {
 			t.Fatal(err)
 		}
-		call.End(folding.CallOutcome{})
+		call.Release(folding.CallOutcome{})
 		if _, err := m.Return(ctx, alice, p.ID, ""); err != nil {
 			t.Fatal(err)
 		}

@@ -138,14 +138,14 @@ func TestInventedThreads(t *testing.T) {
 
 // The branch of an errand counts against the open branches of the session that
 // sent it, not against its rate, and is found under neither.
-func TestErrand(t *testing.T) {
+func TestEphemeralBranch(t *testing.T) {
 	cfg := folding.DefaultConfig()
 	m, _ := open(t, cfg, folding.Options{})
 	for i := range cfg.MaxConcurrentPerSession {
 		errand(t, m, i)
 	}
 	wantLeaf(t, m, alice, "", 0)
-	_, err := m.Create(ctx, folding.Caller{Principal: "alice", Session: "run"}, folding.CreateRequest{Description: "d", Errand: &folding.Errand{Session: "s1"}})
+	_, err := m.Create(ctx, folding.Caller{Principal: "alice", Session: "run"}, folding.CreateRequest{Description: "d", Ephemeral: true, LimitSession: "s1"})
 	wantErr(t, "one errand more", err, folding.ErrTooManyBranches)
 	_, err = m.Create(ctx, alice, folding.CreateRequest{Description: "d"})
 	wantErr(t, "a branch beside the errands", err, folding.ErrTooManyBranches)
@@ -155,7 +155,7 @@ func TestErrand(t *testing.T) {
 func errand(t *testing.T, m *folding.Manager, i int) {
 	t.Helper()
 	c := folding.Caller{Principal: "alice", Session: fmt.Sprint("run_", i)}
-	create(t, m, c, folding.CreateRequest{SessionID: c.Session, Errand: &folding.Errand{Session: "s1"}})
+	create(t, m, c, folding.CreateRequest{SessionID: c.Session, Ephemeral: true, LimitSession: "s1"})
 }
 
 func ended(t *testing.T, m *folding.Manager, c folding.Caller, id string) {

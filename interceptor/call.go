@@ -149,7 +149,7 @@ type Outcome struct {
 	Shrink func(budget int) *Result
 
 	spans    *callSpans // of Telemetry
-	flight   *folding.Call
+	lease    *folding.Lease
 	measured *Result // what measure counted last
 	counted  int
 
@@ -191,10 +191,10 @@ func (c *Call) ofTool() bool {
 
 // Left returns what the call's branch has left, in tokens; ok is false in main.
 func (c *Call) Left() (tokens int, ok bool) {
-	if c.Outcome.flight == nil {
+	if c.Outcome.lease == nil {
 		return 0, false
 	}
-	return c.Outcome.flight.Remaining(), true
+	return c.Outcome.lease.Remaining(), true
 }
 
 // measure is g.Result; it counts a result that several layers ask for only once.

@@ -38,7 +38,11 @@ func newFoldBench(t *testing.T) *foldBench {
 	}
 	cfg := folding.DefaultConfig()
 	cfg.MaxBranchesPerMinute = 1000
-	m, err := folding.Open(t.Context(), cfg, folding.Options{Count: counter.Count, Scrub: func(_ context.Context, s string) (string, error) { return s, nil }})
+	repo, err := folding.OpenSQLite(filepath.Join(t.TempDir(), "foldgate.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := folding.Open(t.Context(), cfg, folding.Options{Repository: repo, Count: counter.Count, Scrub: func(_ context.Context, s string) (string, error) { return s, nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,27 +40,27 @@ func Meter(m *folding.Manager, g Gauge) Middleware {
 
 // meterBranch runs a call that is charged to c.Branch.
 func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next Handler) (res *Result, err error) {
-	fl, err := m.Begin(ctx, c.Attribution.Branch.ID)
+	lease, err := m.Acquire(ctx, c.Attribution.Branch.ID)
 	if err != nil {
 		return nil, refuse(c, err)
 	}
-	c.Outcome.flight = fl
+	c.Outcome.lease = lease
 	outcome := folding.CallOutcome{Tool: c.Target.Name}
 	defer func() {
 		if err != nil {
 			outcome.Err = err.Error()
 		}
-		b := fl.Branch()
+		b := lease.Branch()
 		c.Outcome.Tokens.BranchUsed, c.Outcome.Tokens.BranchBudget = b.BudgetUsed, b.BudgetTotal
-		fl.End(outcome)
+		lease.Release(outcome)
 	}()
-	if err := fl.Charge(c.Outcome.Tokens.In); err != nil {
+	if err := lease.Charge(c.Outcome.Tokens.In); err != nil {
 		return nil, refuse(c, err)
 	}
-	res, err = next(fl.Context(), c)
+	res, err = next(lease.Context(), c)
 	if err != nil {
 		var ended *folding.EndedError
-		if errors.As(context.Cause(fl.Context()), &ended) {
+		if errors.As(context.Cause(lease.Context()), &ended) {
 			c.Outcome.Late = true
 			return nil, refuse(c, ended)
 		}
@@ -73,14 +73,14 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next
 			outcome.Err = "the tool answered with an error and no text"
 		}
 	}
-	return c.deliver(ctx, fl, g, res, want, outcome)
+	return c.deliver(ctx, lease, g, res, want, outcome)
 }
 
 // deliver charges res, which counts want, and returns what the branch can pay
 // of it, made smaller if it can be. Where it is cut, the call ends with o, and
 // the branch with it.
-func (c *Call) deliver(ctx context.Context, fl *folding.Call, g Gauge, res *Result, want int, o folding.CallOutcome) (*Result, error) {
-	granted, err := fl.Take(want)
+func (c *Call) deliver(ctx context.Context, lease *folding.Lease, g Gauge, res *Result, want int, o folding.CallOutcome) (*Result, error) {
+	granted, err := lease.ChargeUpTo(want)
 	if err != nil { // ended meanwhile: nothing charged, nothing delivered
 		c.Outcome.Late = true
 		return nil, refuse(c, err)
@@ -93,7 +93,7 @@ func (c *Call) deliver(ctx context.Context, fl *folding.Call, g Gauge, res *Resu
 		if small := c.Outcome.Shrink(granted); small != nil {
 			if n := c.measure(g, small); n <= granted {
 				c.Outcome.Tokens.Delivered = n
-				fl.Refund(granted - n)
+				lease.Refund(granted - n)
 				return small, nil
 			}
 		}
@@ -103,13 +103,13 @@ func (c *Call) deliver(ctx context.Context, fl *folding.Call, g Gauge, res *Resu
 	if c.ofTool() { // a resource or a prompt in another form is of no use to its host
 		cut, kept = cutResult(g, res, granted, c.Attribution.Branch)
 	}
-	fl.Refund(granted - kept)
+	lease.Refund(granted - kept)
 	c.Outcome.Truncated, c.Outcome.Decision = true, "resource_limit"
 	c.Outcome.Tokens.Delivered = kept
 	if cut == nil {
 		o.Err = "the result did not fit"
 	}
-	fl.Exhaust(ctx, o)
+	lease.Exhaust(ctx, o)
 	if cut == nil {
 		return nil, refuse(c, fmt.Errorf("%w: the result of %s needs %d tokens and branch %s has %d left; return a summary to the parent and open a new branch with a larger budget",
 			folding.ErrBudgetExhausted, c.Target.Name, want, c.Attribution.Branch.ID, granted))

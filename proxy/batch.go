@@ -103,7 +103,7 @@ func (b *batch) open(ctx context.Context, c *interceptor.Call) error {
 	if text == "" {
 		text = fmt.Sprintf("batch of %d calls", len(b.in.Steps))
 	}
-	br, err := b.g.branches.Create(ctx, b.caller(), folding.CreateRequest{SessionID: b.caller().Session, Description: text, Cause: c, Errand: &folding.Errand{Session: c.Origin.Session}})
+	br, err := b.g.branches.Create(ctx, b.caller(), folding.CreateRequest{SessionID: b.caller().Session, Description: text, Cause: c, Ephemeral: true, LimitSession: c.Origin.Session})
 	if err != nil {
 		return err
 	}

@@ -32,13 +32,13 @@ func (g *Gateway) ready() (ok bool, body []byte) {
 		Trace     string           `json:"trace,omitempty"`
 	}{Status: "ready", Upstreams: map[string]state{}}
 	for _, u := range g.ups {
-		s, fault := u.Status()
+		s, fault := u.status()
 		st := state{State: s}
 		if fault != nil {
 			st.Error = scrubLog{s: g.scrubber}.text(fault.Error())
 			out.Status = "degraded"
 		}
-		out.Upstreams[u.Key] = st
+		out.Upstreams[u.key] = st
 	}
 	ok = true
 	if err := g.journal.Err(); err != nil {

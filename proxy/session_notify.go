@@ -6,7 +6,6 @@ import (
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
-	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -32,7 +31,7 @@ func (s *session) Notify(m wire.Message) {
 				err := l.Notify(ctx, out)
 				cancel()
 				if err != nil {
-					u.Log.Debug("notification lost", "method", m.Method, "err", err)
+					u.log.Debug("notification lost", "method", m.Method, "err", err)
 				}
 			}
 		})
@@ -45,16 +44,16 @@ func (s *session) Notify(m wire.Message) {
 // targets returns the links that a notification of the host goes to: those
 // that are open. One that foldgate does not know may be all that its upstream
 // waits for, so for that a session that has none yet opens them.
-func (s *session) targets(method string) map[*upstream.Server]conn.Conn {
+func (s *session) targets(method string) map[*upstream]conn.Conn {
 	links := s.openLinks()
 	if len(links) > 0 || method == "notifications/roots/list_changed" || method == "notifications/progress" {
 		return links
 	}
 	for _, u := range s.gw.ups {
-		if u.Builtin() {
+		if u.cfg.Builtin != "" {
 			continue
 		}
-		if l, err := u.Connection(s.ctx, s.scope(s.Modern)); err == nil {
+		if l, err := s.linkFor(s.ctx, u, s.Modern); err == nil {
 			links[u] = l
 		}
 	}

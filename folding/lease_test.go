@@ -23,12 +23,12 @@ func TestParallelTakesNeverExceedTheBudget(t *testing.T) {
 			var wg sync.WaitGroup
 			for i := range 64 {
 				wg.Go(func() {
-					c, err := m.Begin(ctx, b.ID)
+					c, err := m.Acquire(ctx, b.ID)
 					if err != nil {
 						return
 					}
-					defer c.End(folding.CallOutcome{Tool: "t"})
-					n, err := c.Take(10 + i)
+					defer c.Release(folding.CallOutcome{Tool: "t"})
+					n, err := c.ChargeUpTo(10 + i)
 					if err != nil {
 						return
 					}
@@ -71,13 +71,13 @@ func TestBudgetUsedToTheLastToken(t *testing.T) {
 	m, rec := open(t, roomy(), folding.Options{})
 	b := create(t, m, alice, folding.CreateRequest{Budget: 101})
 	c := begin(t, m, b.ID)
-	if n, err := c.Take(100); n != 100 || err != nil {
+	if n, err := c.ChargeUpTo(100); n != 100 || err != nil {
 		t.Fatal(n, err)
 	}
 	if c.Context().Err() != nil {
 		t.Error("the call was cancelled before its result was delivered")
 	}
-	c.End(folding.CallOutcome{Tool: "read_file"})
+	c.Release(folding.CallOutcome{Tool: "read_file"})
 	got := status(t, m, alice, b.ID)
 	if got.Reason != folding.ReasonBudgetExhausted || got.BudgetUsed != 101 || got.Error != "budget exhausted" {
 		t.Errorf("after the last token: %s, %q, used %d", got.Reason, got.Error, got.BudgetUsed)
@@ -92,7 +92,7 @@ func TestResultLargerThanTheRest(t *testing.T) {
 	m, rec := open(t, roomy(), folding.Options{})
 	b := create(t, m, alice, folding.CreateRequest{Budget: 101})
 	c := begin(t, m, b.ID)
-	n, err := c.Take(5000)
+	n, err := c.ChargeUpTo(5000)
 	if n != 100 || err != nil {
 		t.Fatalf("Take(5000) with 100 left = %d, %v; want 100", n, err)
 	}
@@ -102,7 +102,7 @@ func TestResultLargerThanTheRest(t *testing.T) {
 	if got := c.Remaining(); got != 100 {
 		t.Errorf("Remaining = %d, want 100", got)
 	}
-	c.End(folding.CallOutcome{})
+	c.Release(folding.CallOutcome{})
 	if got := status(t, m, alice, b.ID); got.Status != folding.StatusActive || got.BudgetUsed != 1 {
 		t.Errorf("after the refund: %s, used %d; want active, 1", got.Status, got.BudgetUsed)
 	}
@@ -115,12 +115,12 @@ func TestTakeWaitsForARefund(t *testing.T) {
 		m, _ := open(t, roomy(), folding.Options{})
 		b := create(t, m, alice, folding.CreateRequest{Budget: 101})
 		big, small := begin(t, m, b.ID), begin(t, m, b.ID)
-		if n, _ := big.Take(5000); n != 100 {
+		if n, _ := big.ChargeUpTo(5000); n != 100 {
 			t.Fatalf("big Take = %d, want 100", n)
 		}
 		got := make(chan int, 1)
 		go func() {
-			n, err := small.Take(20)
+			n, err := small.ChargeUpTo(20)
 			if err != nil {
 				t.Error(err)
 			}
@@ -136,8 +136,8 @@ func TestTakeWaitsForARefund(t *testing.T) {
 		if n := <-got; n != 20 {
 			t.Errorf("small Take = %d, want 20", n)
 		}
-		big.End(folding.CallOutcome{})
-		small.End(folding.CallOutcome{})
+		big.Release(folding.CallOutcome{})
+		small.Release(folding.CallOutcome{})
 		if s := status(t, m, alice, b.ID); s.BudgetUsed != 71 || s.Status != folding.StatusActive {
 			t.Errorf("used %d, %s; want 71, active", s.BudgetUsed, s.Status)
 		}
@@ -151,24 +151,24 @@ func TestWaitingTakesAlwaysEnd(t *testing.T) {
 		m, _ := open(t, roomy(), folding.Options{})
 		b := create(t, m, alice, folding.CreateRequest{Budget: 101})
 		x, y := begin(t, m, b.ID), begin(t, m, b.ID)
-		x.Take(60)
-		if n, _ := y.Take(50); n != 40 { // y holds the rest
+		x.ChargeUpTo(60)
+		if n, _ := y.ChargeUpTo(50); n != 40 { // y holds the rest
 			t.Fatalf("Take = %d, want 40", n)
 		}
-		if n, err := y.Take(5); n != 0 || err != nil {
+		if n, err := y.ChargeUpTo(5); n != 0 || err != nil {
 			t.Errorf("second Take of the holder = %d, %v; want 0", n, err)
 		}
 		host, cancel := context.WithCancel(ctx)
-		z, err := m.Begin(host, b.ID)
+		z, err := m.Acquire(host, b.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
 		errs := make(chan error, 2)
-		go func() { _, err := z.Take(5); errs <- err }()
+		go func() { _, err := z.ChargeUpTo(5); errs <- err }()
 		synctest.Wait()
 		cancel()
 		wantErr(t, "Take of a cancelled call", <-errs, context.Canceled)
-		go func() { _, err := x.Take(5); errs <- err }()
+		go func() { _, err := x.ChargeUpTo(5); errs <- err }()
 		synctest.Wait()
 		if _, err := m.Return(ctx, alice, b.ID, ""); err != nil {
 			t.Fatal(err)
@@ -181,12 +181,12 @@ func TestCallAfterItsEnd(t *testing.T) {
 	m, _ := open(t, roomy(), folding.Options{})
 	b := create(t, m, alice, folding.CreateRequest{})
 	c := begin(t, m, b.ID)
-	c.End(folding.CallOutcome{Tool: "t"})
-	c.End(folding.CallOutcome{Tool: "t"})
+	c.Release(folding.CallOutcome{Tool: "t"})
+	c.Release(folding.CallOutcome{Tool: "t"})
 	if c.Context().Err() == nil {
 		t.Error("the context outlives the call")
 	}
-	if _, err := c.Take(1); err == nil {
+	if _, err := c.ChargeUpTo(1); err == nil {
 		t.Error("Take after End succeeded")
 	}
 	if err := c.Charge(1); err == nil {
@@ -200,7 +200,7 @@ func TestCallAfterItsEnd(t *testing.T) {
 	d := begin(t, m, b.ID)
 	for name, f := range map[string]func() error{
 		"Charge": func() error { return d.Charge(-1) },
-		"Take":   func() error { _, err := d.Take(-1); return err },
+		"Take":   func() error { _, err := d.ChargeUpTo(-1); return err },
 	} {
 		wantErr(t, name+"(-1)", f(), folding.ErrInvalidInput)
 	}
@@ -208,7 +208,7 @@ func TestCallAfterItsEnd(t *testing.T) {
 	if got := d.Branch().BudgetUsed; got != 1 {
 		t.Errorf("used after negative amounts = %d, want 1", got)
 	}
-	d.End(folding.CallOutcome{})
+	d.Release(folding.CallOutcome{})
 }
 
 // A return message is charged to the parent branch.
@@ -217,10 +217,10 @@ func TestReturnChargesTheParent(t *testing.T) {
 	p := create(t, m, alice, folding.CreateRequest{Budget: 11})
 	c := create(t, m, alice, folding.CreateRequest{ParentID: p.ID})
 	call := begin(t, m, c.ID)
-	if _, err := call.Take(500); err != nil {
+	if _, err := call.ChargeUpTo(500); err != nil {
 		t.Fatal(err)
 	}
-	call.End(folding.CallOutcome{})
+	call.Release(folding.CallOutcome{})
 	if got := status(t, m, alice, p.ID).BudgetUsed; got != 1 {
 		t.Errorf("parent used %d while the child works, want 1: budgets are independent", got)
 	}
@@ -265,12 +265,12 @@ func TestReturnScrubsBeforeItCloses(t *testing.T) {
 }
 
 func TestOpenNeedsAScrubberAndACounter(t *testing.T) {
-	_, err := folding.Open(ctx, folding.DefaultConfig(), folding.Options{Count: words})
+	_, err := folding.Open(ctx, folding.DefaultConfig(), folding.Options{Repository: folding.NewMemory(), Count: words})
 	wantErr(t, "Open without a scrubber", err, folding.ErrScrubbingFailed)
-	if _, err := folding.Open(ctx, folding.DefaultConfig(), folding.Options{Scrub: redact}); err == nil {
+	if _, err := folding.Open(ctx, folding.DefaultConfig(), folding.Options{Repository: folding.NewMemory(), Scrub: redact}); err == nil {
 		t.Error("Open without a counter succeeded")
 	}
-	if _, err := folding.Open(ctx, folding.Config{}, folding.Options{Count: words, Scrub: redact}); err == nil {
+	if _, err := folding.Open(ctx, folding.Config{}, folding.Options{Repository: folding.NewMemory(), Count: words, Scrub: redact}); err == nil {
 		t.Error("Open without limits succeeded")
 	}
 }
@@ -283,7 +283,7 @@ func TestDigest(t *testing.T) {
 		{Tool: "read_file", Err: "open a\u202e: password hunter2 " + strings.Repeat("x", 300)},
 		{Tool: "a"}, {Tool: "b"}, {Tool: "c"}, {Tool: "d"}, {Tool: "e"}, {Tool: "f"}, {Tool: "g"}, {Tool: "h"},
 	} {
-		begin(t, m, b.ID).End(o)
+		begin(t, m, b.ID).Release(o)
 	}
 	if err := m.EndSession(ctx, alice, ""); err != nil {
 		t.Fatal(err)
@@ -304,7 +304,7 @@ func TestDigestWithholdsWhatCannotBeScrubbed(t *testing.T) {
 	m, _ := open(t, roomy(), folding.Options{})
 	b := create(t, m, alice, folding.CreateRequest{})
 	c := begin(t, m, b.ID)
-	c.End(folding.CallOutcome{Tool: "t", Err: "unscrubbable secret"})
+	c.Release(folding.CallOutcome{Tool: "t", Err: "unscrubbable secret"})
 	if got := status(t, m, alice, b.ID).Activity.LastError; got != "(withheld: it could not be scrubbed)" {
 		t.Errorf("LastError = %q", got)
 	}
@@ -315,7 +315,7 @@ func TestDigestScrubsWhatCallsName(t *testing.T) {
 	m, _ := open(t, roomy(), folding.Options{})
 	b := create(t, m, alice, folding.CreateRequest{})
 	for _, name := range []string{"https://example.com/?" + strings.Repeat("x", 40) + "hunter2", "unscrubbable"} {
-		begin(t, m, b.ID).End(folding.CallOutcome{Tool: name})
+		begin(t, m, b.ID).Release(folding.CallOutcome{Tool: name})
 	}
 	got := status(t, m, alice, b.ID).Activity.Tools
 	if len(got) != 2 || strings.Contains(got[0].Tool, "hun") || !strings.HasPrefix(got[0].Tool, "https://example.com/?xxx") || got[1].Tool != "(withheld: it could not be scrubbed)" {

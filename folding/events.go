@@ -3,6 +3,8 @@ package folding
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -12,11 +14,84 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
-// scope names this package to OpenTelemetry.
+// Event is one moment in the life of a branch. The events of a branch arrive in
+// order, and the ends of its children arrive before its own.
+type Event struct {
+	Kind EventKind
+	Time time.Time
+	// Branch is the branch just after the event.
+	Branch Branch
+	// Children are the ids of the descendants that this end closed, in the
+	// order of their ends.
+	Children []string
+	// Cause is CreateRequest.Cause if Kind is EventCreated.
+	Cause any
+}
+
+// EventKind names a moment in the life of a branch.
+type EventKind string
+
+// The kinds of events, in the order in which a branch can meet them.
+const (
+	// EventCreated: the branch is open and is being stored. If that fails,
+	// EventEnded follows.
+	EventCreated EventKind = "created"
+	// EventRecovered: the branch was active when the process died and goes on.
+	EventRecovered EventKind = "recovered"
+	// EventWarned: 80 % of the budget are used.
+	EventWarned EventKind = "warned"
+	// EventExhausted: the budget is used up; EventEnded follows.
+	EventExhausted EventKind = "exhausted"
+	// EventConcluded: the agent returned the branch.
+	EventConcluded EventKind = "concluded"
+	// EventEnded: the branch was ended by force.
+	EventEnded EventKind = "ended"
+	// EventLate: a message came after a forced end and was stored.
+	EventLate EventKind = "late"
+)
+
+// emit queues an event. m.mu is held.
+func (m *Manager) emit(e Event) { m.events = append(m.events, e) }
+
+// unlock releases m.mu and returns when all queued events are delivered, by
+// this goroutine or another. One goroutine delivers at a time, which keeps the
+// order.
+func (m *Manager) unlock() {
+	pending := len(m.events) > 0
+	m.mu.Unlock()
+	if !pending {
+		return
+	}
+	m.publishing.Lock()
+	defer m.publishing.Unlock()
+	m.mu.Lock()
+	events := m.events
+	m.events = nil
+	m.mu.Unlock()
+	for _, e := range events {
+		m.deliver(e)
+	}
+}
+
+// deliver survives a handler that panics, so that the next event is delivered.
+func (m *Manager) deliver(e Event) {
+	defer func() {
+		if r := recover(); r != nil {
+			m.log.Error("event handler panicked", "event", e.Kind, "branch_id", e.Branch.ID, "panic", fmt.Sprint(r))
+		}
+	}()
+	m.telemetry.observe(e)
+	if m.opts.OnEvent != nil {
+		m.opts.OnEvent(e)
+	}
+}
+
+// scope is the instrumentation scope of OpenTelemetry.
 const scope = "github.com/foldgate/foldgate/folding"
 
-// telemetry turns events into metrics, and operations into spans. Sessions
-// and branches are in spans only: as labels they would grow without bound.
+// telemetry makes metrics of events, and spans of operations. The ids of
+// sessions and branches are attributes of spans only: as labels of metrics they
+// would grow without bound.
 type telemetry struct {
 	tracer                              trace.Tracer
 	created, returned, timedOut, failed metric.Int64Counter
@@ -34,13 +109,13 @@ func newTelemetry(meters metric.MeterProvider, tracers trace.TracerProvider) (*t
 	}
 	m := meters.Meter(scope)
 	var faults []error
-	counter := func(name, what string) metric.Int64Counter {
-		c, err := m.Int64Counter(name, metric.WithUnit("{branch}"), metric.WithDescription(what))
+	counter := func(name, description string) metric.Int64Counter {
+		c, err := m.Int64Counter(name, metric.WithUnit("{branch}"), metric.WithDescription(description))
 		faults = append(faults, err)
 		return c
 	}
-	histogram := func(name, unit, what string, bounds ...float64) metric.Float64Histogram {
-		h, err := m.Float64Histogram(name, metric.WithUnit(unit), metric.WithDescription(what), metric.WithExplicitBucketBoundaries(bounds...))
+	histogram := func(name, unit, description string, bounds ...float64) metric.Float64Histogram {
+		h, err := m.Float64Histogram(name, metric.WithUnit(unit), metric.WithDescription(description), metric.WithExplicitBucketBoundaries(bounds...))
 		faults = append(faults, err)
 		return h
 	}
@@ -65,8 +140,8 @@ func newTelemetry(meters metric.MeterProvider, tracers trace.TracerProvider) (*t
 	return t, errors.Join(append(faults, err)...)
 }
 
-// observe counts an event. The gauge carries the same label up and down, so
-// that it returns to zero.
+// observe counts an event. The active count goes up and down with the same
+// label, so that it returns to zero.
 func (t *telemetry) observe(e Event) {
 	ctx := context.Background()
 	depth := metric.WithAttributes(attribute.Int("depth", e.Branch.Depth))
@@ -96,8 +171,8 @@ func (t *telemetry) observe(e Event) {
 	}
 }
 
-// span starts a span around an operation; call the function it returns with
-// the operation's branch and error.
+// span starts the span of an operation. The caller ends it by calling the
+// function with the operation's branch and error.
 func (t *telemetry) span(ctx context.Context, name, session string) (context.Context, func(Branch, error)) {
 	ctx, span := t.tracer.Start(ctx, name)
 	return ctx, func(b Branch, err error) {

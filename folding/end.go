@@ -1,0 +1,241 @@
+package folding
+
+import (
+	"context"
+	"iter"
+	"maps"
+	"slices"
+	"time"
+)
+
+// Returned is the result of [Manager.Return].
+type Returned struct {
+	// Branch is the branch as it ended; Branch.BudgetUsed is tokens_used.
+	Branch Branch
+	// Message is the cleaned and scrubbed message, MessageTokens its size.
+	Message       string
+	MessageTokens int
+	// Granted is the number of tokens that the parent was charged for Message.
+	// It is less than MessageTokens if the parent is a branch that has less
+	// left: then the parent has ended, and Message must be cut.
+	Granted int
+	// Late says that the branch had been ended by force before; Branch says
+	// how. The message is stored all the same.
+	Late bool
+	// Children are the ids of the branches that were closed with this one, in
+	// the order of their ends.
+	Children []string
+}
+
+// Return ends a branch with a message. It scrubs the message first; if that
+// fails, nothing has happened. Then the children of the branch end, deepest
+// first, then the branch. A branch that was ended by force takes one late
+// message. A second return fails with an [*EndedError].
+func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message string) (r Returned, err error) {
+	ctx, done := m.telemetry.span(ctx, "folding.branch.return", caller.Session)
+	defer func() { done(r.Branch, err) }()
+	message, err = cleanText("message", message, maxMessage)
+	if err != nil {
+		return Returned{}, err
+	}
+	b, ok, err := m.find(ctx, caller, branchID)
+	if err != nil || !ok || b.Status.Terminal() && !b.acceptsLateMessage() {
+		return Returned{}, notActiveError(branchID, b, ok, err)
+	}
+	if message, err = m.scrub(ctx, message); err != nil {
+		return Returned{}, err
+	}
+	r = Returned{Message: message, MessageTokens: m.opts.Count(message)}
+
+	m.mu.Lock()
+	now := m.now()
+	live := m.own(caller, branchID)
+	if live == nil {
+		m.unlock()
+		return m.returnLate(ctx, caller, branchID, r)
+	}
+	r.Children = m.finish(live, outcome{message: message}, now)
+	r.Branch = live.snapshot()
+	r.Granted = m.chargeParent(r.Branch, r.MessageTokens, now)
+	stored := m.w.barrier()
+	m.unlock()
+	if err := stored.wait(); err != nil { // the branch has ended, and the writer tries again
+		m.log.Error("return was not stored yet", "branch_id", branchID, "error", err)
+	}
+	return r, nil
+}
+
+// returnLate stores the message of a branch that was ended by force.
+func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Returned) (Returned, error) {
+	m.lateReturn.Lock()
+	defer m.lateReturn.Unlock()
+	b, ok, err := m.findEnded(ctx, caller, id)
+	if err != nil || !ok || !b.acceptsLateMessage() {
+		return Returned{}, notActiveError(id, b, ok, err)
+	}
+	b.Message, b.Late = r.Message, true
+	r.Branch, r.Late = b, true
+	m.mu.Lock()
+	now := m.now()
+	if m.closed {
+		m.unlock()
+		return Returned{}, Errorf(ErrClosed, "foldgate is shutting down: the message was not kept")
+	}
+	m.w.put(OpLate, b, atOnce)
+	m.emit(Event{Kind: EventLate, Time: now, Branch: b})
+	r.Granted = m.chargeParent(b, r.MessageTokens, now)
+	stored := m.w.barrier()
+	m.unlock()
+	if err := stored.wait(); err != nil {
+		return Returned{}, Errorf(ErrStorage, "the message could not be stored: %w", err)
+	}
+	return r, nil
+}
+
+// chargeParent charges a message to the parent of b, as far as its budget
+// goes, and returns how much. m.mu is held.
+func (m *Manager) chargeParent(b Branch, tokens int, now time.Time) int {
+	parent := m.live[b.ParentID]
+	if parent == nil {
+		return tokens
+	}
+	granted := parent.ledger.Take(tokens)
+	m.w.put(OpProgress, parent.snapshot(), atOnce)
+	m.checkBudget(parent, now)
+	return granted
+}
+
+// EndSession ends all branches of the caller's session with
+// ReasonSessionEnded, also those that its connection created in another
+// session. Call it when a connection has ended; reason says how, for the
+// digest. It returns when the ends are durable, or with an error after
+// Config.SessionCleanupSeconds; the branches have ended in both cases.
+func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) (err error) {
+	if caller.Session == "" {
+		return nil
+	}
+	ctx, done := m.telemetry.span(ctx, "folding.session.cleanup", caller.Session)
+	defer func() { done(Branch{}, err) }()
+	ctx, cancel := context.WithTimeout(ctx, m.cleanupTime())
+	defer cancel()
+	m.mu.Lock()
+	now := m.now()
+	for key, b := range m.joined {
+		if key.principal == caller.Principal && key.session == caller.Session {
+			delete(m.joined, key)
+			b.joined = slices.DeleteFunc(b.joined, func(k sessionKey) bool { return k == key })
+		}
+	}
+	branches := m.sessions[sessionKey{principal: caller.Principal, session: caller.Session}]
+	if len(branches) == 0 {
+		m.unlock()
+		return nil
+	}
+	m.finishAll(maps.Keys(branches), outcome{reason: ReasonSessionEnded, detail: Shorten(reason, maxLastError)}, now)
+	stored := m.w.barrier()
+	m.unlock()
+	if err := stored.waitFor(ctx); err != nil {
+		return Errorf(ErrStorage, "the end of session %q was not stored: %w", caller.Session, err)
+	}
+	return nil
+}
+
+// expire ends every branch that has reached its deadline, deepest first. m.mu
+// is held.
+func (m *Manager) expire(now time.Time) {
+	if m.next.IsZero() || now.Before(m.next) {
+		return
+	}
+	m.finishAll(func(yield func(*branch) bool) {
+		for _, b := range m.live {
+			if !now.Before(b.ExpiresAt) && !yield(b) {
+				return
+			}
+		}
+	}, outcome{reason: ReasonTimeout}, now)
+	m.next = time.Time{}
+	for _, b := range m.live {
+		if m.next.IsZero() || b.ExpiresAt.Before(m.next) {
+			m.next = b.ExpiresAt
+		}
+	}
+}
+
+// checkBudget ends b if its budget is used up and no lease may still refund
+// some of it. It warns once if the budget is nearly used up. m.mu is held, b is
+// live.
+func (m *Manager) checkBudget(b *branch, now time.Time) {
+	m.warn(b, now)
+	if b.holders == 0 && b.ledger.Balance().Exhausted() {
+		m.exhaust(b, now)
+	}
+}
+
+// warn announces once that most of the budget is used. It waits for leases
+// that may still refund. m.mu is held.
+func (m *Manager) warn(b *branch, now time.Time) {
+	if b.holders == 0 && b.ledger.Warn() {
+		m.emit(Event{Kind: EventWarned, Time: now, Branch: b.snapshot()})
+	}
+}
+
+// exhaust ends b because its budget is used up. m.mu is held.
+func (m *Manager) exhaust(b *branch, now time.Time) {
+	m.emit(Event{Kind: EventExhausted, Time: now, Branch: b.snapshot()})
+	m.finish(b, outcome{reason: ReasonBudgetExhausted}, now)
+}
+
+// finishAll ends live branches, deepest first. m.mu is held.
+func (m *Manager) finishAll(branches iter.Seq[*branch], o outcome, now time.Time) {
+	for _, b := range inOrder(branches) {
+		if !b.Status.Terminal() { // not ended with its parent meanwhile
+			m.finish(b, o, now)
+		}
+	}
+}
+
+// outcome is how a branch ends.
+type outcome struct {
+	reason  string // "" for a return by its agent
+	detail  string // added to the sentence for reason
+	message string
+}
+
+// finish ends b, its children first, deepest first. It returns the ids of the
+// descendants that it ended. Every branch ends here, once: m.mu is held, b is
+// live, and afterwards it is not. Calls of b are cancelled; their results are
+// charged to no branch.
+func (m *Manager) finish(b *branch, o outcome, now time.Time) []string {
+	below := outcome{reason: ReasonParentEnded}
+	if o.reason == "" {
+		below.reason = ReasonParentReturning
+	}
+	var closed []string
+	if len(b.children) > 0 {
+		for _, child := range inOrder(maps.Keys(b.children)) {
+			closed = append(append(closed, m.finish(child, below, now)...), child.ID)
+		}
+	}
+	b.Branch = b.snapshot() // the last look at the ledger and the leases
+	b.Status, b.Reason, b.Message, b.CompletedAt = StatusFailed, o.reason, o.message, now
+	kind := EventEnded
+	switch o.reason {
+	case "":
+		b.Status, kind = StatusCompleted, EventConcluded
+	case ReasonTimeout:
+		b.Status, b.CompletedAt = StatusTimeout, b.ExpiresAt // a late timer does not prolong the branch
+	}
+	if o.reason != "" {
+		b.Error, b.Digest = b.explain(), b.digest()
+		if o.detail != "" {
+			b.Error += ": " + o.detail
+		}
+	}
+	m.remove(b)
+	m.w.put(OpFinish, b.Branch, atOnce)
+	for l := range b.leases {
+		l.cancel(&EndedError{BranchID: b.ID, Status: b.Status, Reason: b.Reason})
+	}
+	m.emit(Event{Kind: kind, Time: now, Branch: b.snapshot(), Children: closed})
+	return closed
+}

@@ -1,0 +1,248 @@
+package folding
+
+import (
+	"context"
+	"time"
+)
+
+// Lease is one running call's use of a branch. Tokens are charged through it,
+// and the end of the branch cancels it. Release it once the result is
+// delivered or dropped. A Lease is safe for concurrent use.
+type Lease struct {
+	m        *Manager
+	b        *branch
+	lifetime context.Context
+	cancel   context.CancelCauseFunc
+
+	// Guarded by Manager.mu.
+	charged  int  // less refunds
+	holding  bool // has all that the branch had left and may refund some of it
+	released bool
+}
+
+// CallOutcome is what a completed call adds to the digest of its branch.
+type CallOutcome struct {
+	// Tool names the tool, resource or prompt. It is scrubbed and cut to 64
+	// characters.
+	Tool string
+	// Err is the text of a failure, "" for a success. It is scrubbed and cut to
+	// 200 characters.
+	Err string
+}
+
+// Acquire registers a call in an active branch. It fails like [Manager.Resolve],
+// but does not check the caller. The lease's context ends with ctx and, with an
+// [*EndedError] as its cause, with the branch. If the process dies after the
+// first charge and before the release, the call counts as lost.
+func (m *Manager) Acquire(ctx context.Context, branchID string) (*Lease, error) {
+	m.mu.Lock()
+	m.now()
+	b := m.live[branchID]
+	if b == nil || b.Status != StatusActive {
+		m.unlock()
+		ended, ok, err := m.load(ctx, branchID)
+		return nil, notActiveError(branchID, ended, ok, err)
+	}
+	l := &Lease{m: m, b: b}
+	l.lifetime, l.cancel = context.WithCancelCause(ctx)
+	b.leases[l] = struct{}{}
+	m.w.put(OpProgress, b.snapshot(), withNext) // at the latest with the first charge
+	m.unlock()
+	return l, nil
+}
+
+// Context returns the context for the call's work.
+func (l *Lease) Context() context.Context { return l.lifetime }
+
+// Branch returns the branch as it is now, or as it ended.
+func (l *Lease) Branch() Branch {
+	l.m.mu.Lock()
+	defer l.m.unlock()
+	l.m.now()
+	return l.b.snapshot()
+}
+
+// Remaining returns what the branch has left, zero once it has ended.
+func (l *Lease) Remaining() int {
+	l.m.mu.Lock()
+	defer l.m.unlock()
+	l.m.now()
+	if l.b.Status.Terminal() {
+		return 0
+	}
+	return l.b.ledger.Balance().Remaining()
+}
+
+// Charge charges n tokens, all or nothing. It is for the arguments of a call,
+// before they are sent. If the tokens do not fit, the branch ends and the error
+// matches [ErrBudgetExhausted]. After a nil error the charge is durable.
+func (l *Lease) Charge(n int) error {
+	if n < 0 {
+		return Errorf(ErrInvalidInput, "negative charge %d", n)
+	}
+	m, b := l.m, l.b
+	m.mu.Lock()
+	now := m.now()
+	if err := l.usable(); err != nil {
+		m.unlock()
+		return err
+	}
+	if err := b.ledger.Charge(n); err != nil {
+		left := b.ledger.Balance()
+		delete(b.leases, l) // the call is not made, so the digest must not count it as cancelled
+		m.exhaust(b, now)
+		l.cancel(&EndedError{BranchID: b.ID, Status: b.Status, Reason: b.Reason})
+		stored := m.w.barrier()
+		m.unlock()
+		_ = stored.wait() // the writer logs the error and tries again
+		return hiding(err, ErrBudgetExhausted, "the call takes %d tokens, branch %s has %d of %d left: it has ended; return to its parent with what you have",
+			n, b.ID, left.Remaining(), left.Total)
+	}
+	return l.store(n, now)
+}
+
+// ChargeUpTo charges n tokens or what is left, and returns how many. So many
+// may be delivered, even if the branch ends meanwhile. Zero with a nil error
+// means that the budget is used up: call Exhaust. With fewer than n the lease
+// holds all that was left, to be used or given back with Refund; other leases
+// wait for that. After a nil error the charge is durable. If the branch has
+// ended, nothing is charged, the error is an [*EndedError], and the result must
+// not be delivered.
+func (l *Lease) ChargeUpTo(n int) (granted int, err error) {
+	if n < 0 {
+		return 0, Errorf(ErrInvalidInput, "negative charge %d", n)
+	}
+	m, b := l.m, l.b
+	m.mu.Lock()
+	now := m.now()
+	for {
+		if err := l.usable(); err != nil {
+			m.unlock()
+			return 0, err
+		}
+		if n == 0 || l.holding || b.holders == 0 || !b.ledger.Balance().Exhausted() {
+			break
+		}
+		freed := b.freed
+		m.unlock()
+		select {
+		case <-freed:
+		case <-l.lifetime.Done():
+			return 0, context.Cause(l.lifetime)
+		}
+		m.mu.Lock()
+		now = m.now()
+	}
+	granted = b.ledger.Take(n)
+	if 0 < granted && granted < n && !l.holding {
+		l.holding = true
+		b.holders++
+	}
+	if err := l.store(granted, now); err != nil {
+		return 0, err
+	}
+	return granted, nil
+}
+
+// usable returns why nothing can be charged any more. m.mu is held.
+func (l *Lease) usable() error {
+	switch {
+	case l.b.Status.Terminal():
+		return l.b.ended()
+	case l.released:
+		return Errorf(ErrInvalidInput, "the call is over")
+	}
+	return nil
+}
+
+// store makes a charge of the ledger durable, or refunds it. It releases m.mu.
+func (l *Lease) store(n int, now time.Time) error {
+	m, b := l.m, l.b
+	l.charged += n
+	m.warn(b, now)
+	stored := m.w.put(OpProgress, b.snapshot(), atOnce)
+	m.unlock()
+	if err := stored.wait(); err != nil {
+		l.Refund(n)
+		return Errorf(ErrStorage, "the charge could not be stored, so nothing is delivered: %w", err)
+	}
+	return nil
+}
+
+// Refund gives back tokens that this lease was charged and that are not
+// delivered. After the end of the branch it does nothing.
+func (l *Lease) Refund(n int) {
+	m, b := l.m, l.b
+	m.mu.Lock()
+	defer m.unlock()
+	now := m.now()
+	n = min(n, l.charged)
+	if n < 0 || b.Status.Terminal() || l.released {
+		return
+	}
+	l.charged -= n
+	b.ledger.Refund(n)
+	m.w.put(OpProgress, b.snapshot(), atOnce)
+	l.letGo()
+	m.warn(b, now)
+}
+
+// letGo ends holding: this lease refunds no more. m.mu is held.
+func (l *Lease) letGo() {
+	if !l.holding {
+		return
+	}
+	l.holding = false
+	l.b.holders--
+	close(l.b.freed)
+	l.b.freed = make(chan struct{})
+}
+
+// Exhaust is [Lease.Release] for a call that can't use what the branch has
+// left. It also ends the branch. It returns when the end is durable, or with
+// ctx.
+func (l *Lease) Exhaust(ctx context.Context, o CallOutcome) {
+	if stored := l.release(o, true); stored != nil {
+		_ = stored.waitFor(ctx) // the writer logs the error and tries again
+	}
+}
+
+// Release ends the call and adds its outcome to the digest of the branch. If
+// the budget is used up, the branch ends. Only the first release counts.
+func (l *Lease) Release(o CallOutcome) {
+	if stored := l.release(o, false); stored != nil {
+		_ = stored.wait() // the writer logs the error and tries again
+	}
+}
+
+// release ends the call and, if exhaust is set or nothing is left, the branch.
+// It returns the commit of that end, nil if the branch did not end here.
+func (l *Lease) release(o CallOutcome, exhaust bool) (stored *commit) {
+	m, b := l.m, l.b
+	ctx := context.WithoutCancel(l.lifetime)
+	o.Tool, o.Err = m.scrubForDigest(ctx, o.Tool, maxToolName), m.scrubForDigest(ctx, o.Err, maxLastError)
+	m.mu.Lock()
+	now := m.now()
+	if l.released {
+		m.unlock()
+		return nil
+	}
+	l.released = true
+	delete(b.leases, l)
+	l.letGo()
+	if !b.Status.Terminal() {
+		b.Activity.add(o)
+		m.w.put(OpProgress, b.snapshot(), soon)
+		if exhaust {
+			m.exhaust(b, now)
+		} else {
+			m.checkBudget(b, now)
+		}
+		if b.Status.Terminal() {
+			stored = m.w.barrier()
+		}
+	}
+	m.unlock()
+	l.cancel(context.Canceled)
+	return stored
+}

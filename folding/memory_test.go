@@ -1,0 +1,77 @@
+package folding
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+// NewMemory returns a Repository for tests that is lost with the process.
+func NewMemory() Repository { return &memory{branches: map[string]Branch{}} }
+
+type memory struct {
+	mu       sync.Mutex
+	branches map[string]Branch
+}
+
+func (r *memory) Active(context.Context) ([]Branch, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []Branch
+	for _, b := range r.branches {
+		if !b.Status.Terminal() {
+			out = append(out, b)
+		}
+	}
+	sortByAge(out)
+	return out, nil
+}
+
+func (r *memory) Get(_ context.Context, id string) (Branch, bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	b, ok := r.branches[id]
+	return b, ok, nil
+}
+
+func (r *memory) Apply(_ context.Context, changes []Change) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range changes {
+		switch b := r.branches[c.Branch.ID]; c.Op {
+		case OpInsert, OpFinish:
+			r.branches[c.Branch.ID] = c.Branch
+		case OpProgress:
+			b.BudgetUsed, b.Activity = c.Branch.BudgetUsed, c.Branch.Activity
+			r.branches[c.Branch.ID] = b
+		case OpLate:
+			b.Message, b.Late = c.Branch.Message, c.Branch.Late
+			r.branches[c.Branch.ID] = b
+		}
+	}
+	return nil
+}
+
+func (r *memory) Archive(_ context.Context, before time.Time, limit int) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for id, b := range r.branches {
+		if n < limit && b.Status.Terminal() && b.CompletedAt.Before(before) {
+			delete(r.branches, id)
+			n++
+		}
+	}
+	return n, nil
+}
+
+func (r *memory) Close() error { return nil }
+
+func sortByAge(list []Branch) {
+	slices.SortFunc(list, func(a, b Branch) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), strings.Compare(a.ID, b.ID))
+	})
+}
