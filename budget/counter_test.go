@@ -1,14 +1,19 @@
 package budget
 
 import (
-	"os/exec"
-	"runtime"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
-	"weak"
+	"unicode/utf8"
+
+	"github.com/foldgate/foldgate/test/corpus"
 )
+
+var testEncodings = []string{"o200k_base", "cl100k_base", "p50k_base", "r50k_base"}
 
 func mustCounter(tb testing.TB, name string) *Counter {
 	tb.Helper()
@@ -45,7 +50,7 @@ func TestNewCounter(t *testing.T) {
 			t.Errorf("NewCounter(%q) succeeded, want an error", name)
 			continue
 		}
-		for _, known := range slices.Concat(encodings(), models()) {
+		for _, known := range slices.Concat(sorted(tokenizers), sorted(models())) {
 			if !strings.Contains(err.Error(), known) {
 				t.Errorf("NewCounter(%q): error does not list %q", name, known)
 			}
@@ -53,83 +58,99 @@ func TestNewCounter(t *testing.T) {
 	}
 }
 
-// TestAllocations holds that no call allocates more for more text.
-func TestAllocations(t *testing.T) {
-	if raceEnabled {
-		t.Skip("the race detector allocates")
-	}
-	c := mustCounter(t, "o200k_base")
-	calls := map[string]func(text string){
-		"Count":      func(text string) { c.Count(text) },
-		"CountBytes": func(text string) { c.CountBytes(bytesOf(text)) },
-		"Exceeds":    func(text string) { c.Exceeds(text, len(text)/2) },
-		"Truncate":   func(text string) { c.Truncate(text, 200) },
-		"Stream": func(text string) {
-			s := c.Stream()
-			s.Write(bytesOf(text))
-			s.Close()
-		},
-	}
-	small, large := mixed(1), mixed(1<<20)
-	for kind, texts := range map[string][2]string{
-		"mixed":      {small, large},
-		"one letter": {strings.Repeat("a", 1<<10), strings.Repeat("a", 1<<20)},
-		"broken":     {strings.Repeat("\xff", 1<<14), strings.Repeat("\xff", 1<<20)},
-	} {
-		for name, call := range calls {
-			call(texts[0])
-			call(texts[1])
-			few := testing.AllocsPerRun(3, func() { call(texts[0]) })
-			many := testing.AllocsPerRun(3, func() { call(texts[1]) })
-			if many > few {
-				t.Errorf("%s, %s: %v allocations for %d bytes, %v for %d", name, kind, few, len(texts[0]), many, len(texts[1]))
+func TestExceeds(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 9))
+	for _, name := range testEncodings {
+		plain := mustCounter(t, name)
+		for _, scale := range []float64{1, 0.01, 0.37, 1.15, 100} {
+			c, err := plain.WithScale(scale)
+			if err != nil {
+				t.Fatal(err)
 			}
-		}
-	}
-}
-
-// TestKeepsNothing holds that a text can be freed once it is counted.
-func TestKeepsNothing(t *testing.T) {
-	c := mustCounter(t, "gpt-4o")
-	text := []byte(mixed(1))
-	text = text[:len(text):len(text)]
-	kept := weak.Make(&text[0])
-	c.CountBytes(text)
-	text = nil
-	runtime.GC()
-	if kept.Value() != nil {
-		t.Error("the text that was counted last is still in memory")
-	}
-}
-
-// TestConcurrent counts in many goroutines at once.
-func TestConcurrent(t *testing.T) {
-	c := mustCounter(t, "gpt-4o")
-	text := mixed(1)
-	want := c.Count(text)
-	var group sync.WaitGroup
-	for range 8 {
-		group.Go(func() {
-			for range 5 {
-				if got := c.Count(text); got != want {
-					t.Errorf("Count = %d, want %d", got, want)
+			for range 300 {
+				text := corpus.Adversarial(rng, 40)
+				total := c.Count(text)
+				for _, n := range []int{-1, 0, total - 1, total, total + 1, 1 << 60} {
+					if got := c.Exceeds(text, n); got != (total > n) {
+						t.Fatalf("%s: Exceeds(%q, %d) = %v with %d tokens", c.Name(), text, n, got, total)
+					}
 				}
 			}
-		})
+		}
 	}
-	group.Wait()
+	for _, scale := range []float64{0, -1, 0.009, 101} {
+		if _, err := mustCounter(t, "gpt-4o").WithScale(scale); err == nil {
+			t.Errorf("WithScale(%v) succeeded, want an error", scale)
+		}
+	}
 }
 
-// TestDependencies holds that the vocabularies reach the binary only in their
-// compact form: neither tiktoken-go nor its loader is part of the package.
-func TestDependencies(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", ".").Output()
-	if err != nil {
-		t.Skip("no go command:", err)
-	}
-	for pkg := range strings.FieldsSeq(string(out)) {
-		if strings.Contains(pkg, "pkoukk") || strings.Contains(pkg, "regexp2") {
-			t.Errorf("the package depends on %s, want it in tests only", pkg)
+// TestTruncateScaled holds that a scaled counter cuts by its own counts.
+func TestTruncateScaled(t *testing.T) {
+	for i, name := range testEncodings {
+		rng := rand.New(rand.NewPCG(uint64(i), 8))
+		c, err := mustCounter(t, name).WithScale(1.3)
+		if err != nil {
+			t.Fatal(err)
 		}
+		slack := 0
+		for range 1000 {
+			text := corpus.Adversarial(rng, 60)
+			total := c.Count(text)
+			n := rng.IntN(total+3) - 1
+			kept, tokens := c.Truncate(text, n)
+			switch {
+			case !strings.HasPrefix(text, kept), tokens != c.Count(kept), tokens > max(n, 0):
+				t.Fatalf("%s: Truncate(%q, %d) = %q, %d; Count(kept) = %d", c.Name(), text, n, kept, tokens, c.Count(kept))
+			case total <= n && kept != text:
+				t.Fatalf("%s: Truncate(%q, %d) = %q, want all of it", c.Name(), text, n, kept)
+			case len(kept) < len(text) && utf8.ValidString(text) && !utf8.RuneStart(text[len(kept)]):
+				t.Fatalf("%s: Truncate(%q, %d) = %q: cut inside a character", c.Name(), text, n, kept)
+			}
+			slack = max(slack, min(n, total)-tokens)
+		}
+		if slack > 20 {
+			t.Errorf("%s: a truncated text stayed %d tokens below the limit", name, slack)
+		}
+	}
+}
+
+// TestStreamScaled holds that a scaled stream counts as Count does.
+func TestStreamScaled(t *testing.T) {
+	c, err := mustCounter(t, "gpt-4o").WithScale(1.15)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := corpus.Mixed(200 << 10)
+	s := c.Stream()
+	if n, err := s.Write([]byte(text)); n != len(text) || err != nil {
+		t.Fatalf("Write = %d, %v", n, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := s.Tokens(), c.Count(text); got != want {
+		t.Errorf("Tokens() = %d, Count = %d", got, want)
+	}
+}
+
+// TestDownloadsNothing holds that tiktoken-go serves its tables of models alone:
+// anything else of it could download a vocabulary.
+func TestDownloadsNothing(t *testing.T) {
+	file, err := parser.ParseFile(token.NewFileSet(), "names.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := map[string]bool{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if s, ok := n.(*ast.SelectorExpr); ok {
+			if pkg, ok := s.X.(*ast.Ident); ok && pkg.Name == "tiktoken" {
+				used[s.Sel.Name] = true
+			}
+		}
+		return true
+	})
+	if want := []string{"MODEL_PREFIX_TO_ENCODING", "MODEL_TO_ENCODING"}; !slices.Equal(sorted(used), want) {
+		t.Errorf("names.go uses %v of tiktoken-go, want %v", sorted(used), want)
 	}
 }

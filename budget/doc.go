@@ -1,17 +1,27 @@
-// Package budget counts tokens and holds the ledger of who may spend how many.
+// Package budget counts tokens and keeps the ledger of a budget.
 //
-// A Counter gives the number of tokens of a text, equal to tiktoken's, at a
-// cost linear in the text:
+// A Counter counts the tokens of a text, exactly as tiktoken does, at a cost
+// linear in the text:
 //
-//	c, err := budget.NewCounter("o200k_base") // or a model: "gpt-4o"
-//	n := c.Count(text)
-//	if c.Exceeds(text, 8192) { ... }          // stops at the limit
-//	kept, n := c.Truncate(text, 8192)         // n == c.Count(kept) <= 8192
+//	c, err := budget.NewCounter("gpt-4o") // or an encoding: "o200k_base"
+//	if err != nil {
+//		return err
+//	}
+//	fmt.Println(c.Count("hello world"), c.Exceeds("hello world", 1))
+//	kept, tokens := c.Truncate("hello world", 1)
+//	fmt.Println(kept, tokens)
 //
-// Text that arrives in parts is counted by a Stream, in constant memory:
+// A Stream counts text that arrives in parts, in constant memory:
 //
 //	s := c.Stream()
-//	_, err = io.Copy(s, r)
-//	err = s.Close()
-//	n := s.Tokens()
+//	if _, err := io.Copy(s, r); err != nil {
+//		return err
+//	}
+//	if err := s.Close(); err != nil {
+//		return err
+//	}
+//	fmt.Println(s.Tokens())
+//
+// Package bpe does the counting. A Ledger holds what a budget allows and what is
+// spent of it.
 package budget

@@ -21,7 +21,8 @@ var arrows = map[string][]string{
 	"internal/backoff":                {},
 	"internal/rawjson":                {},
 	"internal/sqlitedb":               {},
-	"budget":                          {},
+	"budget/bpe":                      {},
+	"budget":                          {"budget/bpe"},
 	"folding/contextpath":             {"internal/rawjson"},
 	"folding":                         {"budget", "folding/contextpath", "internal/sqlitedb"},
 	"folding/results":                 {"folding", "folding/contextpath", "internal/sqlitedb"},
@@ -46,6 +47,7 @@ var arrows = map[string][]string{
 var only = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk": {"proxy"},
 	"github.com/goccy/go-yaml":               {"proxy/config", "interceptor/preview"},
+	"github.com/pkoukk":                      {"budget", "budget/bpe"}, // names of models; vocabularies
 	"github.com/itchyny/gojq":                {"interceptor/preview/extract"},
 	"github.com/spf13/cobra":                 {"cmd/foldgate"},
 	"github.com/zricethezav/gitleaks":        {"interceptor/scrub"},

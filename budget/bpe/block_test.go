@@ -1,10 +1,12 @@
-package budget
+package bpe
 
 import (
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/foldgate/foldgate/test/corpus"
 )
 
 // blockText returns random text of the characters that the patterns tell apart,
@@ -15,7 +17,7 @@ func blockText(rng *rand.Rand) string {
 	for b.Len() < 3*blockSize {
 		part := ascii[rng.IntN(len(ascii)):][:1]
 		if rng.IntN(60) == 0 {
-			part = alphabet[rng.IntN(len(alphabet))]
+			part = corpus.Alphabet[rng.IntN(len(corpus.Alphabet))]
 		}
 		b.WriteString(strings.Repeat(part, 1+rng.IntN(4)*rng.IntN(4)))
 	}
@@ -25,14 +27,14 @@ func blockText(rng *rand.Rand) string {
 // TestBlocks holds that blocks end pieces where the function for single pieces does.
 func TestBlocks(t *testing.T) {
 	for i, name := range testEncodings {
-		c := mustCounter(t, name)
+		c := mustTokenizer(t, name)
 		rng := rand.New(rand.NewPCG(uint64(i), 10))
 		for range trials(50_000) {
 			text := blockText(rng)
 			want := []int{}
 			b := bytesOf(text + strings.Repeat(" ", blockSize))
 			for i := 0; i < len(text); want = append(want, i) {
-				i = c.vocab.grammar.next(b, i)
+				i = c.pattern.next(b, i)
 			}
 			if got := ends(c, text); !slices.Equal(got[:len(want)], want) {
 				t.Fatalf("%s: %q: pieces end at %v by blocks, at %v one by one", name, text, got, want)

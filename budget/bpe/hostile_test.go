@@ -1,4 +1,4 @@
-package budget
+package bpe
 
 import (
 	"encoding/base64"
@@ -7,22 +7,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/test/corpus"
 	"github.com/foldgate/foldgate/test/cputime"
 )
 
 // A hostile input is made to be slow to count. The pattern of the name says how.
 type hostile struct {
 	name string
-	unit func(l *lexicon) string // repeated, each time anew
+	unit func(l *corpus.Lexicon) string // repeated, each time anew
 }
 
-func repeat(s string) func(*lexicon) string { return func(*lexicon) string { return s } }
+func repeat(s string) func(*corpus.Lexicon) string { return func(*corpus.Lexicon) string { return s } }
 
 // runesFrom draws n of count code points from first on.
-func runesFrom(l *lexicon, first rune, count, n int) string {
+func runesFrom(l *corpus.Lexicon, first rune, count, n int) string {
 	var b strings.Builder
 	for range n {
-		b.WriteRune(first + rune(l.rng.IntN(count)))
+		b.WriteRune(first + rune(l.Rand.IntN(count)))
 	}
 	return b.String()
 }
@@ -33,13 +34,13 @@ var hostiles = []hostile{
 	{"two letters", repeat("ab")},
 	{"capital and small", repeat("aB")},
 	{"spaces", repeat(" ")},
-	{"spaces then a word", func(l *lexicon) string { return strings.Repeat(" ", 1000) + "x" }},
+	{"spaces then a word", func(l *corpus.Lexicon) string { return strings.Repeat(" ", 1000) + "x" }},
 	{"newlines", repeat("\n")},
 	{"blanks and newlines", repeat(" \n")},
 	{"newline then blanks", repeat("\n" + strings.Repeat(" ", 4000))},
 	{"tabs", repeat("\t")},
 	{"one digit", repeat("7")},
-	{"random digits", func(l *lexicon) string { return runesFrom(l, '0', 10, 100) }},
+	{"random digits", func(l *corpus.Lexicon) string { return runesFrom(l, '0', 10, 100) }},
 	{"one sign", repeat("=")},
 	{"signs", repeat("-=")},
 	{"slashes and newlines", repeat("/\n")},
@@ -48,45 +49,47 @@ var hostiles = []hostile{
 	{"an accent now and then", repeat("abcdefghé")},
 	{"slashes after line ends", repeat("a;\n/")},
 	{"blank lines in blanks", repeat("a\n \n ")},
-	{"random letters", func(l *lexicon) string { return runesFrom(l, 'a', 26, 100) }},
-	{"random capitals", func(l *lexicon) string { return runesFrom(l, 'A', 26, 100) }},
-	{"random ASCII", func(l *lexicon) string { return runesFrom(l, 0, 128, 100) }},
-	{"random signs", func(l *lexicon) string { return runesFrom(l, '!', 15, 100) }},
-	{"random Cyrillic", func(l *lexicon) string { return runesFrom(l, 0x430, 32, 100) }},
-	{"random Chinese", func(l *lexicon) string { return runesFrom(l, 0x4e00, 20000, 100) }},
-	{"random Hangul", func(l *lexicon) string { return runesFrom(l, 0xac00, 11172, 100) }},
-	{"random Hindi", func(l *lexicon) string { return runesFrom(l, 0x900, 128, 100) }},
-	{"random code points", func(l *lexicon) string { return runesFrom(l, 0, 0x30000, 100) }},
-	{"random bytes", func(l *lexicon) string {
+	{"random letters", func(l *corpus.Lexicon) string { return runesFrom(l, 'a', 26, 100) }},
+	{"random capitals", func(l *corpus.Lexicon) string { return runesFrom(l, 'A', 26, 100) }},
+	{"random ASCII", func(l *corpus.Lexicon) string { return runesFrom(l, 0, 128, 100) }},
+	{"random signs", func(l *corpus.Lexicon) string { return runesFrom(l, '!', 15, 100) }},
+	{"random Cyrillic", func(l *corpus.Lexicon) string { return runesFrom(l, 0x430, 32, 100) }},
+	{"random Chinese", func(l *corpus.Lexicon) string { return runesFrom(l, 0x4e00, 20000, 100) }},
+	{"random Hangul", func(l *corpus.Lexicon) string { return runesFrom(l, 0xac00, 11172, 100) }},
+	{"random Hindi", func(l *corpus.Lexicon) string { return runesFrom(l, 0x900, 128, 100) }},
+	{"random code points", func(l *corpus.Lexicon) string { return runesFrom(l, 0, 0x30000, 100) }},
+	{"random bytes", func(l *corpus.Lexicon) string {
 		b := make([]byte, 100)
 		for i := range b {
-			b[i] = byte(l.rng.Uint32())
+			b[i] = byte(l.Rand.Uint32())
 		}
 		return string(b)
 	}},
 	{"bytes of no character", repeat("\xff")},
 	{"cut characters", repeat("\xe4\xb8")},
-	{"joined English", func(l *lexicon) string { return strings.ToLower(l.word("english")) }},
-	{"joined Russian", func(l *lexicon) string { return strings.ToLower(l.word("cyrillic")) }},
-	{"joined Chinese", func(l *lexicon) string { return l.word("han") }},
-	{"joined Hindi", func(l *lexicon) string { return l.word("devanagari") }},
-	{"joined Thai", func(l *lexicon) string { return l.word("thai") }},
-	{"Chinese then capitals", func(l *lexicon) string { return l.word("han") + strings.Repeat("A", 4000) }},
+	{"joined English", func(l *corpus.Lexicon) string { return strings.ToLower(l.Word("english")) }},
+	{"joined Russian", func(l *corpus.Lexicon) string { return strings.ToLower(l.Word("cyrillic")) }},
+	{"joined Chinese", func(l *corpus.Lexicon) string { return l.Word("han") }},
+	{"joined Hindi", func(l *corpus.Lexicon) string { return l.Word("devanagari") }},
+	{"joined Thai", func(l *corpus.Lexicon) string { return l.Word("thai") }},
+	{"Chinese then capitals", func(l *corpus.Lexicon) string { return l.Word("han") + strings.Repeat("A", 4000) }},
 	{"scripts in turn", repeat("aбγ中あ한")},
 	{"marks", repeat("a\u0301")},
 	{"marks alone", repeat("\u0301")},
 	{"marks and capitals", repeat("\u0301ABC")},
 	{"emoji", repeat("👩‍👩‍👧‍👦")},
 	{"emoji and joiners", repeat("😀\u200d")},
-	{"base64", func(l *lexicon) string {
+	{"base64", func(l *corpus.Lexicon) string {
 		b := make([]byte, 300)
 		for i := range b {
-			b[i] = byte(l.rng.Uint32())
+			b[i] = byte(l.Rand.Uint32())
 		}
 		return base64.StdEncoding.EncodeToString(b)
 	}},
-	{"hexadecimal", func(l *lexicon) string { return strings.ToLower(runesFrom(l, 'A', 6, 3) + runesFrom(l, '0', 10, 5)) }},
-	{"Fibonacci word", func(*lexicon) string {
+	{"hexadecimal", func(l *corpus.Lexicon) string {
+		return strings.ToLower(runesFrom(l, 'A', 6, 3) + runesFrom(l, '0', 10, 5))
+	}},
+	{"Fibonacci word", func(*corpus.Lexicon) string {
 		a, b := "a", "ab"
 		for len(b) < 100_000 {
 			a, b = b, b+a
@@ -97,7 +100,7 @@ var hostiles = []hostile{
 
 // text returns size bytes.
 func (h hostile) text(size int) string {
-	l := newLexicon(11)
+	l := corpus.NewLexicon(11)
 	var b strings.Builder
 	for b.Len() < size {
 		b.WriteString(h.unit(l))
@@ -111,8 +114,8 @@ func TestHostileCounts(t *testing.T) {
 	for _, name := range testEncodings {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, enc := mustCounter(t, name), oracle(t, name)
-			small := smallCounter(name, 128, 64)
+			c, enc := mustTokenizer(t, name), oracle(t, name)
+			small := smallCounter(t, name, 128, 64)
 			for _, h := range hostiles {
 				text := h.text(5000)
 				want := len(enc.EncodeOrdinary(text))
@@ -134,7 +137,7 @@ func TestHostileTime(t *testing.T) {
 		t.Skip("the race detector takes most of the time")
 	}
 	const most = 300 * time.Millisecond
-	measure := func(c *Counter, text string) time.Duration {
+	measure := func(c *counter, text string) time.Duration {
 		best := time.Hour
 		for range 3 {
 			start := cputime.Process()
@@ -144,7 +147,7 @@ func TestHostileTime(t *testing.T) {
 		return best
 	}
 	for _, name := range testEncodings[:2] {
-		c := mustCounter(t, name)
+		c := mustTokenizer(t, name)
 		for _, h := range hostiles {
 			text := h.text(1 << 20)
 			if got := measure(c, text); got > most {

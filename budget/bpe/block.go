@@ -1,37 +1,33 @@
-package budget
+package bpe
 
-import (
-	"math/bits"
-)
+import "math/bits"
 
-// blockSize is how many bytes a block holds.
+// blockSize is the number of bytes in a block.
 const blockSize = 64
 
-// A block is the text from the start of a piece on, as sets of positions: bit i
-// stands for byte i. Where all of it is ASCII, the classes of the characters and
-// of their neighbours tell where every piece starts, for the whole block in a few
-// operations on these sets and without a branch for each character. (Reading text
-// by sets of positions is the idea of simdjson and of the parabix tools.)
+// A block is 64 bytes of text, from the start of a piece, as sets of positions: bit
+// i is for byte i. In ASCII, the classes of the characters and their neighbours
+// decide where pieces start. So a few operations on these sets find the pieces of
+// the whole block, without a branch for each character, as in simdjson and parabix.
 //
-// A block never has to know what precedes it, as it begins where a piece does. At
-// its end, and where it meets what the sets cannot express, it is cut: only the
-// pieces that start before and whose end is certain are taken.
+// A block begins where a piece does, so it does not depend on the text before it.
+// It is cut at its end, and at text that the sets cannot express. Only pieces with
+// a certain end before the cut count.
 type block struct {
-	text       []byte // goes on after the block
+	text       []byte // continues after the block
 	letter     uint64
 	small      uint64 // small letters
 	digit      uint64
-	space      uint64 // ' ' alone
+	space      uint64 // ' '
 	newline    uint64 // \r and \n
 	white      uint64 // all white space
 	apostrophe uint64
-	cut        uint // the end of what is ASCII, or less
+	cut        uint // the end of the ASCII text, or less
 }
 
-// marks has, for each value of a byte, a bit for each set of a block that it is
-// in: bit 0 for the first, bit 8 for the second and so on. So the sum of the
-// marks of eight bytes, each shifted by its position, has in each of its bytes
-// eight positions of one set.
+// marks has, for each byte value, the sets of a block that it is in: bit 0 for the
+// first set, bit 8 for the second and so on. Add the marks of eight bytes, each
+// shifted by its position: each byte of the sum has eight positions of one set.
 var marks = func() (m [256]uint64) {
 	for i := range m {
 		c := byte(i)
@@ -47,8 +43,7 @@ var marks = func() (m [256]uint64) {
 	return m
 }()
 
-// load fills k from text, which has at least blockSize bytes, of which the first
-// n count.
+// load fills k from the first n bytes of text, which has at least blockSize bytes.
 func (k *block) load(text []byte, n uint) {
 	var sets [8]uint64
 	for i := range sets {
@@ -56,8 +51,8 @@ func (k *block) load(text []byte, n uint) {
 		odd := marks[b[1]] + marks[b[3]]<<2 + marks[b[5]]<<4 + marks[b[7]]<<6
 		sets[i] = marks[b[0]] + marks[b[2]]<<2 + marks[b[4]]<<4 + marks[b[6]]<<6 + odd<<1
 	}
-	// Byte i of word j has to become byte j of word i: exchange the halves of words
-	// that are four apart, then the quarters, then the bytes.
+	// Transpose the bytes, so that byte i of word j becomes byte j of word i: exchange
+	// the halves of words that are four apart, then the quarters, then the bytes.
 	const halves, quarters, bytes = 0x00000000ffffffff, 0x0000ffff0000ffff, 0x00ff00ff00ff00ff
 	a, e := exchange(sets[0], sets[4], 32, halves)
 	b, f := exchange(sets[1], sets[5], 32, halves)
@@ -75,35 +70,35 @@ func (k *block) load(text []byte, n uint) {
 	k.cutAt(h)
 }
 
-// exchange puts the parts of b that low selects above those of a, and the others of
-// a below those of b; n is how far apart they are.
+// exchange swaps the parts of a that low does not select with the parts of b, n bits
+// lower, that low selects.
 func exchange(a, b uint64, n uint, low uint64) (uint64, uint64) {
 	return a&low | b&low<<n, a>>n&low | b&^low
 }
 
-// cutAt cuts the block at the first of the positions in set.
+// cutAt cuts the block at the first position in set.
 func (k *block) cutAt(set uint64) { k.cut = min(k.cut, uint(bits.TrailingZeros64(set))) }
 
-// certain returns those of the starts of pieces that hold whatever follows the
-// block. White space that goes on to the cut may be one piece or several.
+// certain returns the starts of pieces that do not depend on the text after the
+// block. White space up to the cut may be one piece or several.
 func (k *block) certain(starts uint64) uint64 {
 	white := k.white << (blockSize - k.cut)
 	n := k.cut - uint(bits.LeadingZeros64(^white))
 	if n < k.cut {
-		n++ // it does start a piece
+		n++ // the white space starts a piece
 	}
 	return starts & (1<<n - 1)
 }
 
-// A splitter returns where the pieces of a block start, and cuts it where that is
-// not certain.
+// A splitter returns where the pieces of a block start, and cuts the block where
+// that is not certain.
 type splitter func(k *block) (starts uint64)
 
-// splitO200k is nextO200k for a block. A contraction belongs to the word before.
+// splitO200k is nextO200k for a block. A contraction belongs to the word before it.
 func splitO200k(k *block) uint64 {
 	starts, swallowed := k.pieces(k.small)
 	if swallowed != 0 {
-		// A slash after the line ends that a sign takes along goes with them.
+		// A slash after line ends that follow a sign belongs to the piece of the sign.
 		next := swallowed << 1 &^ k.newline
 		for next &^= k.letter | k.digit | k.white; next != 0; next &= next - 1 {
 			if i := bits.TrailingZeros64(next); k.text[i] == '/' {
@@ -118,8 +113,8 @@ func splitO200k(k *block) uint64 {
 	return starts
 }
 
-// splitCL100k is nextCL100k for a block. A contraction is a piece of its own, and
-// capitals do not start a word.
+// splitCL100k is nextCL100k for a block. A contraction is a piece of its own. A
+// capital does not start a word.
 func splitCL100k(k *block) uint64 {
 	starts, _ := k.pieces(0)
 	if k.apostrophe != 0 {
@@ -128,7 +123,7 @@ func splitCL100k(k *block) uint64 {
 	return starts
 }
 
-// splitGPT2 is nextGPT2 for a block: runs of the same class, with a space before.
+// splitGPT2 is nextGPT2 for a block: runs of one class, with the space before.
 func splitGPT2(k *block) uint64 {
 	sign := ^(k.letter | k.digit | k.white)
 	first := k.letter&^(k.letter<<1) | k.digit&^(k.digit<<1) | sign&^(sign<<1)
@@ -139,8 +134,8 @@ func splitGPT2(k *block) uint64 {
 	return starts
 }
 
-// cutContraction cuts the block after more bytes of the first contraction whose
-// apostrophe is in set.
+// cutContraction cuts the block at the first contraction with its apostrophe in set,
+// or that many bytes after it.
 func (k *block) cutContraction(set uint64, more uint) {
 	for set &= k.apostrophe; set != 0; set &= set - 1 {
 		i := bits.TrailingZeros64(set)
@@ -151,44 +146,44 @@ func (k *block) cutContraction(set uint64, more uint) {
 	}
 }
 
-// pieces returns where the pieces of a block start in o200k_base, or, without
-// small letters, in cl100k_base, apart from contractions; and the line ends
-// that the signs before them take along.
+// pieces returns where the pieces of a block start, apart from contractions, in
+// o200k_base, or, without small letters, in cl100k_base. swallowed are the line
+// ends that belong to the signs before them.
 func (k *block) pieces(small uint64) (starts, swallowed uint64) {
 	blank := k.white &^ k.newline
 	sign := ^(k.letter | k.digit | k.white)
 
-	// A run of signs is a piece, with the space before. But a single sign without
-	// one goes with the letter after it.
+	// A run of signs is a piece, with the space before it. But a single sign without
+	// a space belongs to the letter after it.
 	signs := sign &^ (sign << 1) &^ (k.space << 1)
 	prefix := signs&(k.letter>>1) | blank
 
-	// A word starts a piece unless it has a prefix; within it, a capital after
-	// a small letter does.
+	// A word starts a piece if it has no prefix. So does a capital after a small
+	// letter.
 	words := k.letter&^(k.letter<<1)&^(prefix<<1) | k.letter&^small&(small<<1)
 
-	// Digits go by three. A sum carries a bit over a run, see below; here the
-	// runs are so short that steps of three are faster.
+	// Three digits are a piece. Runs are short, so steps of three are faster than
+	// the sums below.
 	digits := k.digit &^ (k.digit << 1)
 	third := k.digit & (k.digit << 1) & (k.digit << 2) & (k.digit << 3)
 	for more := digits << 3 & third; more != 0; more = more << 3 & third {
 		digits |= more
 	}
 
-	// Line ends after signs belong to them: adding the first of a run to the
-	// run clears it.
+	// Line ends after signs belong to the signs. Adding the first bit of a run to
+	// the run clears the run.
 	after := k.newline & (sign << 1)
 	swallowed = k.newline &^ (k.newline + after)
 
-	// Other white space is a piece up to its last line end. What follows is one
-	// too, less its last blank, which is left to what comes next.
+	// Other white space is a piece up to its last line end. The blanks after that
+	// are one too, without the last, which belongs to the next piece.
 	white := k.white &^ swallowed
 	line := k.newline &^ swallowed
 	indent := blank & (line << 1)
 	last := blank &^ (k.white >> 1)
 	if indent != 0 {
-		// Blanks before another line end start no piece: a sum carries their
-		// first bit to what follows them.
+		// Blanks before another line end start no piece. A sum carries their first
+		// bit to the character after them.
 		k.cutAt((blank + indent) &^ blank & line)
 	}
 	starts = signs | words | digits | white&^(white<<1) | indent | last

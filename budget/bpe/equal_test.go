@@ -1,4 +1,4 @@
-package budget
+package bpe
 
 import (
 	"math/rand/v2"
@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 
 	"github.com/pkoukk/tiktoken-go"
-)
 
-var testEncodings = []string{"o200k_base", "cl100k_base", "p50k_base", "r50k_base"}
+	"github.com/foldgate/foldgate/test/corpus"
+)
 
 // corpusBytes is the size of the differential corpus: 2 MB, or the number of
 // megabytes in BUDGET_CORPUS_MB.
@@ -30,7 +30,7 @@ func trials(n int) int {
 }
 
 // shrink returns a small part of text that is still counted differently.
-func shrink(c *Counter, enc *tiktoken.Tiktoken, text string) string {
+func shrink(c *counter, enc *tiktoken.Tiktoken, text string) string {
 	differs := func(s string) bool { return c.Count(s) != len(enc.EncodeOrdinary(s)) }
 	for step := len(text) / 2; step > 0; step /= 2 {
 		for i := 0; i+step <= len(text); {
@@ -44,7 +44,7 @@ func shrink(c *Counter, enc *tiktoken.Tiktoken, text string) string {
 	return text
 }
 
-func check(t *testing.T, c *Counter, enc *tiktoken.Tiktoken, text string) {
+func check(t *testing.T, c *counter, enc *tiktoken.Tiktoken, text string) {
 	t.Helper()
 	got, want := c.Count(text), len(enc.EncodeOrdinary(text))
 	if got != want {
@@ -59,11 +59,11 @@ func TestCorpus(t *testing.T) {
 	for _, name := range testEncodings {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, enc := mustCounter(t, name), oracle(t, name)
+			c, enc := mustTokenizer(t, name), oracle(t, name)
 			total := 0
-			size := corpusBytes() / len(testEncodings) / len(corpora)
-			for seed, kind := range corpora {
-				text := kind.text(uint64(seed), size)
+			size := corpusBytes() / len(testEncodings) / len(corpus.Kinds)
+			for seed, kind := range corpus.Kinds {
+				text := kind.Text(uint64(seed), size)
 				for len(text) > 0 {
 					n := min(chunk, len(text))
 					check(t, c, enc, text[:n])
@@ -71,7 +71,7 @@ func TestCorpus(t *testing.T) {
 					total += n
 				}
 			}
-			t.Logf("%d bytes in %d kinds of text, no difference", total, len(corpora))
+			t.Logf("%d bytes in %d kinds of text, no difference", total, len(corpus.Kinds))
 		})
 	}
 }
@@ -88,7 +88,7 @@ func TestCodePoints(t *testing.T) {
 	for _, name := range testEncodings[:3] {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, enc := mustCounter(t, name), oracle(t, name)
+			c, enc := mustTokenizer(t, name), oracle(t, name)
 			for r := rune(0); r <= utf8.MaxRune; {
 				text := ""
 				for range 8 {
@@ -107,11 +107,11 @@ func TestCodePoints(t *testing.T) {
 func FuzzCount(f *testing.F) {
 	rng := rand.New(rand.NewPCG(7, 7))
 	for range 50 {
-		f.Add(adversarial(rng, 60))
+		f.Add(corpus.Adversarial(rng, 60))
 	}
-	counters := map[*Counter]*tiktoken.Tiktoken{}
+	counters := map[*counter]*tiktoken.Tiktoken{}
 	for _, name := range testEncodings {
-		counters[mustCounter(f, name)] = oracle(f, name)
+		counters[mustTokenizer(f, name)] = oracle(f, name)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		if len(text) > 2000 {
@@ -128,10 +128,10 @@ func TestAdversarial(t *testing.T) {
 	for i, name := range testEncodings {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c, enc := mustCounter(t, name), oracle(t, name)
+			c, enc := mustTokenizer(t, name), oracle(t, name)
 			rng := rand.New(rand.NewPCG(uint64(i), 3))
 			for range corpusBytes() >> 10 {
-				check(t, c, enc, adversarial(rng, 80))
+				check(t, c, enc, corpus.Adversarial(rng, 80))
 			}
 		})
 	}

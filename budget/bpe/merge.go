@@ -1,11 +1,11 @@
-package budget
+package bpe
 
 import (
 	"math"
 	"math/bits"
 )
 
-// mergeThree returns how many tokens are left of the three of three bytes.
+// mergeThree merges three bytes and returns the number of tokens.
 func (v *vocabulary) mergeThree(a, b, c uint32) int {
 	left, right := v.bytePairs[a<<8|b], v.bytePairs[b<<8|c]
 	switch {
@@ -22,9 +22,8 @@ func (v *vocabulary) mergeThree(a, b, c uint32) int {
 	return 1
 }
 
-// mergeFew merges tokens in place, for at most 64 of them, and returns how many
-// are left. It looks for the lowest pair from the start each time, which is
-// fastest for few.
+// mergeFew merges at most 64 tokens in place and returns their number. For each
+// merge it looks at all pairs, which is fastest for few.
 func (v *vocabulary) mergeFew(tokens []uint32) int {
 	var keys [64]uint32 // rank of a token's pair with the next one, then its index
 	n := len(tokens)
@@ -36,7 +35,7 @@ func (v *vocabulary) mergeFew(tokens []uint32) int {
 	for i := n; i < (n+3)&^3; i++ {
 		keys[i&63] = none
 	}
-	left := uint64(1)<<uint(n) - 1 // a bit for each token that is left
+	left := uint64(1)<<uint(n) - 1 // a bit for each token that remains
 	for {
 		a, b := uint32(none), uint32(none)
 		for i := 0; i < n; i += 4 {
@@ -48,7 +47,7 @@ func (v *vocabulary) mergeFew(tokens []uint32) int {
 		if merged >= noRank {
 			return bits.OnesCount64(left)
 		}
-		// The token after goes, and i pairs with the one after that.
+		// The next token is gone, and i pairs with the one after it.
 		after := left >> i >> 1
 		skip := uint32(bits.TrailingZeros64(after)) + 1
 		left &^= 1 << ((i + skip) & 63)
@@ -66,21 +65,21 @@ func (v *vocabulary) mergeFew(tokens []uint32) int {
 	}
 }
 
-// groupSize is how many pairs of a window share one entry of its upper level.
+// groupSize is the number of pairs of a window in one group.
 const groupSize = 16
 
 // noKey is the key of a pair that does not merge.
 const noKey = math.MaxUint64
 
-// A window merges one stretch of text of up to its size in bytes. To find the
-// lowest pair it keeps the lowest of each group of pairs.
+// A window merges a text of at most its size in bytes. It keeps the lowest pair of
+// each group, to find the lowest pair of all.
 type window struct {
 	tokens []uint32
-	starts []int32 // where the tokens begin
-	next   []int32 // index of the token after, or the number of tokens
+	starts []int32 // places of the tokens in the text
+	next   []int32 // index of the next token, or the number of tokens
 	prev   []int32
 	keys   []uint64 // rank of a token's pair with the next one, then its index
-	lowest []uint64 // of each groupSize keys
+	lowest []uint64 // key of each group
 }
 
 func newWindow(size int) *window {
@@ -94,8 +93,8 @@ func newWindow(size int) *window {
 	}
 }
 
-// merge merges text and returns how many tokens it has; the first of them are
-// then those of w.tokens, beginning at w.starts.
+// merge merges text and returns the number n of its tokens. They are then the first
+// n of w.tokens, at the places w.starts.
 func (w *window) merge(v *vocabulary, text []byte) int {
 	n := v.start(text, w.tokens, w.starts)
 	groups := w.link(v, n)
@@ -156,7 +155,7 @@ func (w *window) link(v *vocabulary, n int) (groups int) {
 	return groups
 }
 
-// lower finds the lowest key of a group anew.
+// lower finds the lowest key of a group again.
 func (w *window) lower(group int) {
 	k := (*[groupSize]uint64)(w.keys[group*groupSize:])
 	a, b := min(k[0], k[1]), min(k[2], k[3])
@@ -166,6 +165,7 @@ func (w *window) lower(group int) {
 	w.lowest[group] = min(a, b)
 }
 
+// key returns the key of the pair with that rank at index i.
 func key(rank uint32, i int) uint64 {
 	if rank == noRank {
 		return noKey

@@ -1,10 +1,13 @@
-package budget
+package bpe
 
 import (
 	"encoding/binary"
 	"math/bits"
 	"unicode/utf8"
 )
+
+// highBits are the high bits of eight bytes.
+const highBits = 0x8080808080808080
 
 // valid reports whether b is valid UTF-8, as utf8.Valid does. It looks at whole
 // characters instead of bytes and finds its way back to eight bytes at once after
@@ -14,10 +17,10 @@ func valid(b []byte) bool {
 		x := binary.LittleEndian.Uint64(b)
 		c := uint32(x)
 		switch {
-		case x&highs == 0:
+		case x&highBits == 0:
 			b = b[8:]
 		case c&0x80 == 0:
-			b = b[bits.TrailingZeros64(x&highs)/8:]
+			b = b[bits.TrailingZeros64(x&highBits)/8:]
 		case c&0xc0e0 == 0x80c0:
 			if c&0x1e == 0 { // what fits in a byte
 				return false
@@ -38,4 +41,29 @@ func valid(b []byte) bool {
 		}
 	}
 	return utf8.Valid(b)
+}
+
+// decode returns the first character of b, which is valid and not ASCII, and its
+// width.
+func decode(b []byte) (rune, int) {
+	switch c := b[0]; {
+	case c < 0xe0:
+		return rune(c&0x1f)<<6 | rune(b[1]&0x3f), 2
+	case c < 0xf0:
+		_ = b[2]
+		return rune(c&0x0f)<<12 | rune(b[1]&0x3f)<<6 | rune(b[2]&0x3f), 3
+	}
+	_ = b[3]
+	return rune(b[0]&0x07)<<18 | rune(b[1]&0x3f)<<12 | rune(b[2]&0x3f)<<6 | rune(b[3]&0x3f), 4
+}
+
+// width returns the length of a character that begins with c, not ASCII.
+func width(c byte) int {
+	switch {
+	case c < 0xe0:
+		return 2
+	case c < 0xf0:
+		return 3
+	}
+	return 4
 }

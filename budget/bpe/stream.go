@@ -1,63 +1,60 @@
-package budget
+package bpe
 
 import (
 	"errors"
 	"math"
 	"unicode/utf8"
-	"unsafe"
 )
 
-// errLimit is what writing to a stream returns once the text is known to have
-// more tokens than its limit.
+// errLimit is the error of a stream with more tokens than its limit.
 var errLimit = errors.New("text exceeds the token limit")
 
-// errClosed is what writing to a closed Stream returns.
+// errClosed is the error of a write to a closed Stream.
 var errClosed = errors.New("write to a closed token stream")
 
-// streamBuffer is how much text a stream holds to find where pieces end. A piece
-// of at least half of it is counted by a long.
+// streamBuffer is how much text a stream holds, in bytes, to find the ends of
+// pieces. A long counts a piece of at least half of it.
 const streamBuffer = 64 << 10
 
-// A Stream counts text that arrives in parts, cut anywhere, as Count does for
-// the whole, in memory that does not grow with the text. It is an
-// io.WriteCloser, and serves one goroutine at a time.
+// A Stream counts text that arrives in parts, cut anywhere, as Count does for the
+// whole. Its memory does not grow with the text. It is an io.WriteCloser, for use
+// by one goroutine at a time.
 type Stream struct {
-	counter *Counter
-	worker  *worker // nil when closed
-	limit   int     // in tokens of the encoding; Counter.Exceeds sets it
-	tokens  int     // of the pieces that are counted
-	text    []byte  // valid UTF-8, not counted yet
-	long    *long   // the piece that text goes on, if it is a long one
-	cut     []byte  // a character that has not arrived entirely
-	cutRoom [utf8.UTFMax]byte
+	tokenizer *Tokenizer
+	worker    *worker // nil when closed
+	limit     int     // in tokens
+	tokens    int     // of the pieces that are counted
+	text      []byte  // valid UTF-8, not counted yet
+	long      *long   // the piece that text continues, if it is a long one
+	cut       []byte  // a character without its last bytes
+	cutRoom   [utf8.UTFMax]byte
 }
 
 // Stream returns an empty stream.
-func (c *Counter) Stream() *Stream {
+func (t *Tokenizer) Stream() *Stream {
 	s := new(Stream)
-	s.begin(c, c.vocab.worker(), math.MaxInt)
+	s.begin(t, t.worker(), math.MaxInt)
 	return s
 }
 
 // begin makes s an empty stream that uses w.
-func (s *Stream) begin(c *Counter, w *worker, limit int) {
+func (s *Stream) begin(t *Tokenizer, w *worker, limit int) {
 	if w.text == nil {
-		w.text = make([]byte, 0, w.v.buffer)
+		w.text = make([]byte, 0, t.buffer)
 	}
-	*s = Stream{counter: c, worker: w, limit: limit, text: w.text[:0]}
+	*s = Stream{tokenizer: t, worker: w, limit: limit, text: w.text[:0]}
 }
 
-// Tokens returns the count of the text: exact after Close, and until then a
-// number that the count is not below.
+// Tokens returns the number of tokens of the text. It is exact after Close, and at
+// most that number before.
 func (s *Stream) Tokens() int {
-	tokens := s.tokens
 	if s.long != nil {
-		tokens += s.long.atLeast()
+		return s.tokens + s.long.atLeast()
 	}
-	return s.counter.scaled(tokens)
+	return s.tokens
 }
 
-// Write counts p, which it does not keep. It fails after Close.
+// Write counts p. It does not keep p, and it fails after Close.
 func (s *Stream) Write(p []byte) (int, error) {
 	if s.worker == nil {
 		return 0, errClosed
@@ -76,21 +73,21 @@ func (s *Stream) Write(p []byte) (int, error) {
 	}
 }
 
-// Close ends the text and makes Tokens its count. Closing again does nothing.
+// Close ends the text, so that Tokens is its count. Closing again does nothing.
 func (s *Stream) Close() error {
 	if s.worker == nil {
 		return nil
 	}
 	w := s.worker
 	s.end()
-	s.counter.vocab.release(w)
+	s.tokenizer.release(w)
 	if s.exceeded() {
 		return errLimit
 	}
 	return nil
 }
 
-// end counts what is left and leaves the worker to the caller.
+// end counts the rest of the text. The caller keeps the worker.
 func (s *Stream) end() {
 	if !s.exceeded() {
 		for range s.cut {
@@ -98,19 +95,15 @@ func (s *Stream) end() {
 		}
 		s.drain(true)
 	}
-	if s.long != nil {
-		s.tokens += s.long.atLeast()
-	}
+	s.tokens = s.Tokens()
 	s.worker, s.text, s.long = nil, nil, nil
 }
 
-func (s *Stream) exceeded() bool {
-	return s.tokens > s.limit || s.long != nil && s.tokens+s.long.atLeast() > s.limit
-}
+func (s *Stream) exceeded() bool { return s.Tokens() > s.limit }
 
-// take moves the start of p to the text and returns how much. Each byte that is
+// take moves the start of p to the text and returns its length. Each byte that is
 // not part of a character becomes U+FFFD, as when Go converts a string to runes.
-// The text must have room for two characters.
+// The text needs room for two characters.
 func (s *Stream) take(p []byte) int {
 	if len(s.cut) > 0 {
 		s.cut = append(s.cut, p[0])
@@ -143,21 +136,7 @@ func (s *Stream) take(p []byte) int {
 	return taken
 }
 
-// wholeCharacters returns the length of b without a last character of which
-// bytes are missing.
-func wholeCharacters(b []byte) int {
-	for i := len(b) - 1; i >= 0 && i > len(b)-utf8.UTFMax; i-- {
-		if utf8.RuneStart(b[i]) {
-			if !utf8.FullRune(b[i:]) {
-				return i
-			}
-			break
-		}
-	}
-	return len(b)
-}
-
-// drain counts the pieces whose end is certain; all of them if the text is final.
+// drain counts the pieces with a certain end, or all of them if the text is final.
 func (s *Stream) drain(final bool) {
 	for {
 		if s.long != nil {
@@ -171,7 +150,7 @@ func (s *Stream) drain(final bool) {
 		}
 		bound := len(s.text)
 		if !final {
-			bound = s.counter.vocab.grammar.certain(s.text)
+			bound = s.tokenizer.pattern.certain(s.text)
 		}
 		tokens, end := s.worker.count(s.text, bound, s.limit-s.tokens)
 		s.tokens += tokens
@@ -188,7 +167,16 @@ func (s *Stream) drop(n int) {
 	s.text = s.text[:copy(s.text, s.text[n:])]
 }
 
-// bytesOf returns the bytes of text, which must not be changed.
-func bytesOf(text string) []byte {
-	return unsafe.Slice(unsafe.StringData(text), len(text))
+// wholeCharacters returns the length of b without a last character that lacks
+// bytes.
+func wholeCharacters(b []byte) int {
+	for i := len(b) - 1; i >= 0 && i > len(b)-utf8.UTFMax; i-- {
+		if utf8.RuneStart(b[i]) {
+			if !utf8.FullRune(b[i:]) {
+				return i
+			}
+			break
+		}
+	}
+	return len(b)
 }

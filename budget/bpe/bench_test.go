@@ -1,4 +1,4 @@
-package budget
+package bpe
 
 import (
 	"fmt"
@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/test/corpus"
 	"github.com/foldgate/foldgate/test/cputime"
 )
 
@@ -21,12 +22,12 @@ type sample struct {
 }
 
 func samples(size int) []sample {
-	list := []sample{{"mixed", mixed(size), mixedFrom}}
-	if text := goTree(); text != "" {
+	list := []sample{{"mixed", corpus.Mixed(size), corpus.MixedFrom}}
+	if text := corpus.GoTree(); text != "" {
 		list = append(list, sample{"go tree", text[:min(size, len(text))], nil})
 	}
-	for seed, c := range corpora {
-		list = append(list, sample{c.kind, c.text(uint64(seed), size), c.text})
+	for seed, c := range corpus.Kinds {
+		list = append(list, sample{c.Name, c.Text(uint64(seed), size), c.Text})
 	}
 	return list
 }
@@ -66,7 +67,7 @@ func unseenPerSecond(b *testing.B, draw func(seed uint64, size int) string, coun
 // nothing from one text to the next, so its figure is the same for both.
 func BenchmarkCount(b *testing.B) {
 	for _, name := range testEncodings[:2] {
-		c, enc := mustCounter(b, name), oracle(b, name)
+		c, enc := mustTokenizer(b, name), oracle(b, name)
 		for _, s := range samples(1 << 20) {
 			var slow float64
 			report := func(b *testing.B, rate float64) {
@@ -96,7 +97,7 @@ func BenchmarkCount(b *testing.B) {
 // BenchmarkHostile measures a megabyte of each hostile input, in milliseconds of CPU time.
 func BenchmarkHostile(b *testing.B) {
 	for _, name := range testEncodings[:2] {
-		c := mustCounter(b, name)
+		c := mustTokenizer(b, name)
 		for _, h := range hostiles {
 			text := h.text(1 << 20)
 			b.Run(name+"/"+h.name, func(b *testing.B) {
@@ -109,11 +110,11 @@ func BenchmarkHostile(b *testing.B) {
 
 // BenchmarkBuild measures making the tables of an encoding, which happens once.
 func BenchmarkBuild(b *testing.B) {
-	for name, splits := range map[string]string{"o200k_base": o200kSplits, "cl100k_base": cl100kSplits, "p50k_base": p50kSplits} {
+	for _, name := range testEncodings {
 		b.Run(name, func(b *testing.B) {
 			n, start := 0, cputime.Process()
 			for b.Loop() {
-				newVocabulary(splits, grammarO200k())
+				loadVocabulary(name)
 				n++
 			}
 			b.ReportMetric((cputime.Process()-start).Seconds()*1e3/float64(n), "cpu-ms")
@@ -147,16 +148,14 @@ func TestMain(m *testing.M) {
 	if name = strings.TrimSuffix(name, "."); name == "" {
 		return
 	}
-	c, err := NewCounter(name)
-	if err != nil {
-		os.Exit(1)
-	}
+	c := mustTokenizer(&testing.B{}, name)
 	fmt.Print(c.Count(startText), ends(c, startText))
 }
 
 // ends returns where the pieces of text end, as the counter finds them at full speed.
-func ends(c *Counter, text string) (ends []int) {
-	g := &c.vocab.grammar
+func ends(c *counter, text string) (ends []int) {
+	fillClasses()
+	g := &c.pattern
 	b := bytesOf(text + strings.Repeat(" ", blockSize))
 	for i := 0; i < len(text); {
 		var k block
@@ -179,7 +178,7 @@ func ends(c *Counter, text string) (ends []int) {
 func TestFirstCount(t *testing.T) {
 	for _, name := range testEncodings {
 		got, _ := firstCount(t, name)
-		want := fmt.Sprint(len(oracle(t, name).EncodeOrdinary(startText)), ends(mustCounter(t, name), startText))
+		want := fmt.Sprint(len(oracle(t, name).EncodeOrdinary(startText)), ends(mustTokenizer(t, name), startText))
 		if got != want {
 			t.Errorf("%s: first count of a process and ends of pieces = %s, want %s", name, got, want)
 		}
@@ -205,8 +204,8 @@ func BenchmarkStart(b *testing.B) {
 
 // BenchmarkStream measures a stream of a text in parts of 32 KB.
 func BenchmarkStream(b *testing.B) {
-	c := mustCounter(b, "o200k_base")
-	text := []byte(mixed(4 << 20))
+	c := mustTokenizer(b, "o200k_base")
+	text := []byte(corpus.Mixed(4 << 20))
 	b.ReportAllocs()
 	b.ReportMetric(megabytesPerSecond(b, string(text), func(string) {
 		s := c.Stream()

@@ -1,37 +1,47 @@
-package budget
+package bpe
 
 import "unicode/utf8"
 
-// A grammar says how an encoding cuts text into pieces.
-type grammar struct {
-	// next returns the end of the piece of b that starts at i.
-	next func(b []byte, i int) int
-	// long says how the piece goes on that starts with b and is much longer
-	// than a token.
-	long func(b []byte) shape
-	// reach are the classes of characters that decide, from any distance, where
-	// a piece before them ends; white space is always of that kind.
-	reach uint
-	// split is next for a block of ASCII at once.
-	split splitter
+// A long counts one piece of any length that arrives in parts, and the rest of its
+// run if that becomes a piece of its own. Until it knows whether the piece ends
+// within the run, it counts both: the run as one piece, and as two.
+type long struct {
+	shape  shape
+	inTail bool
+	tokens int // when done
+
+	joined  *incremental // all text so far
+	ended   *incremental // if mayEnd: the text up to the last place where the piece may end
+	rest    *incremental // if mayEnd: the text after that place
+	restLen int
+	mayEnd  bool
 }
 
-func grammarO200k() grammar  { return grammar{nextO200k, longO200k, capitals, splitO200k} }
-func grammarCL100k() grammar { return grammar{nextCL100k, longCL100k, 0, splitCL100k} }
-func grammarGPT2() grammar   { return grammar{nextGPT2, longGPT2, 0, splitGPT2} }
-
-// A shape describes pieces that may have any length: a start of some bytes, then
+// A shape describes a piece that may have any length: a start of some bytes, then
 // characters of the classes in set, then a tail.
 type shape struct {
 	start int
 	set   uint
-	// ends are the classes of set after which the piece ends, at the last of
-	// them, unless the run of set is followed by one of the classes in goesOn.
+	// ends are the classes in set after which the piece ends, at the last such
+	// character, unless a character with a class in goesOn follows the run of set.
 	// The rest of the run is then a piece of its own.
 	ends   uint
 	goesOn uint
-	blank  bool // white space, which leaves its last character to what follows
+	blank  bool // white space, whose last character belongs to the next piece
 	tail   func(b []byte, i int) int
+}
+
+// newLong returns a long for the piece that starts with b. It reuses the last long
+// of w.
+func (w *worker) newLong(b []byte) *long {
+	if w.long == nil {
+		size := w.incremental.size
+		w.long = &long{joined: newIncremental(w.v, size), ended: newIncremental(w.v, size), rest: newIncremental(w.v, size)}
+	}
+	l := w.long
+	l.joined.reset()
+	*l = long{shape: w.pattern.long(b), joined: l.joined, ended: l.ended, rest: l.rest}
+	return l
 }
 
 func longO200k(b []byte) shape {
@@ -77,60 +87,7 @@ func longGPT2(b []byte) shape {
 	return shape{set: spaces, blank: true}
 }
 
-// certain returns a bound: a piece of b that ends there or before does so
-// whatever follows b.
-func (g *grammar) certain(b []byte) int {
-	const contractionBytes = 3
-	last, _ := utf8.DecodeLastRune(b)
-	set := uint(spaces)
-	if 1<<classes[last]&g.reach != 0 {
-		set = g.reach
-	}
-	return min(lastOutside(b, set), len(b)-contractionBytes)
-}
-
-// lastOutside returns the end of the last character of b outside set, or 0.
-func lastOutside(b []byte, set uint) int {
-	i := len(b)
-	for i > 0 {
-		r, w := utf8.DecodeLastRune(b[:i])
-		if 1<<classes[r]&set == 0 {
-			break
-		}
-		i -= w
-	}
-	return i
-}
-
-// A long counts one piece of any length that arrives in parts, and with it the
-// rest of the run where that becomes a piece of its own. As long as it is open
-// whether the piece goes on, both are counted.
-type long struct {
-	shape  shape
-	inTail bool
-	tokens int // when done
-
-	joined  *run // all text so far
-	ended   *run // if mayEnd: the text up to the last place where the piece may end
-	rest    *run // if mayEnd: the text after that place
-	restLen int
-	mayEnd  bool
-}
-
-// newLong returns a long for the piece that starts with b. It takes the place of
-// the one that w made before.
-func (w *worker) newLong(b []byte) *long {
-	if w.long == nil {
-		size := w.run.size
-		w.long = &long{joined: newRun(w.v, size), ended: newRun(w.v, size), rest: newRun(w.v, size)}
-	}
-	l := w.long
-	l.shape, l.inTail, l.tokens, l.restLen, l.mayEnd = w.v.grammar.long(b), false, 0, 0, false
-	l.joined.reset()
-	return l
-}
-
-// atLeast returns a number of tokens that the text so far will not go below.
+// atLeast returns a lower bound for the tokens of the text so far.
 func (l *long) atLeast() int {
 	if l.mayEnd {
 		return min(l.joined.count, l.ended.count+l.rest.count)
@@ -138,8 +95,8 @@ func (l *long) atLeast() int {
 	return l.joined.count
 }
 
-// step takes bytes from the start of b, which goes on where the last step ended,
-// and returns how many. When it is done, l.tokens is the count of all it took.
+// step takes n bytes from the start of b, which continues where the last step
+// ended. If done is true, l.tokens is the number of tokens of all it took.
 func (l *long) step(b []byte, final bool) (n int, done bool) {
 	if !l.inTail {
 		if n, done = l.run(b, final); !l.inTail {
@@ -149,7 +106,7 @@ func (l *long) step(b []byte, final bool) (n int, done bool) {
 	end := n
 	if l.shape.tail != nil {
 		if len(b)-n < 4 && !final {
-			return n, false // too few to know the tail
+			return n, false // too few bytes to know the tail
 		}
 		end = l.shape.tail(b, n)
 		l.joined.write(b[n:end])
@@ -161,7 +118,8 @@ func (l *long) step(b []byte, final bool) (n int, done bool) {
 	return end, true
 }
 
-// run takes what belongs to the run, and decides what it was when it is over.
+// run takes the part of b that belongs to the run. When the run is over, it decides
+// where the piece ends.
 func (l *long) run(b []byte, final bool) (n int, done bool) {
 	end := skip(b, l.shape.start, l.shape.set)
 	over := final || end < len(b)
@@ -209,7 +167,7 @@ func (l *long) blanks(b []byte, end int, over bool) (n int, done bool) {
 	return end, true
 }
 
-// take counts b, all of it in the run.
+// take counts b, which is part of the run.
 func (l *long) take(b []byte) {
 	at := 0
 	if l.shape.ends != 0 {
@@ -229,4 +187,30 @@ func (l *long) take(b []byte) {
 		l.rest.write(b[at:])
 		l.restLen += len(b) - at
 	}
+}
+
+// certain returns a bound in b. A piece that ends there or before ends at the same
+// place with any text after b.
+func (p *pattern) certain(b []byte) int {
+	const contractionBytes = 3
+	last, _ := utf8.DecodeLastRune(b)
+	set := uint(spaces)
+	if 1<<classes[last]&p.reach != 0 {
+		set = p.reach
+	}
+	return min(lastOutside(b, set), len(b)-contractionBytes)
+}
+
+// lastOutside returns the end of the last character of b with a class outside set,
+// or 0.
+func lastOutside(b []byte, set uint) int {
+	i := len(b)
+	for i > 0 {
+		r, w := utf8.DecodeLastRune(b[:i])
+		if 1<<classes[r]&set == 0 {
+			break
+		}
+		i -= w
+	}
+	return i
 }

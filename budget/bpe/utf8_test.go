@@ -1,9 +1,11 @@
-package budget
+package bpe
 
 import (
 	"math/rand/v2"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/foldgate/foldgate/test/corpus"
 )
 
 // TestValid compares with utf8.Valid on every sequence of up to three bytes, on
@@ -29,7 +31,7 @@ func TestValid(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(4, 4))
 	for range trials(50_000) {
-		b := []byte(adversarial(rng, 12))
+		b := []byte(corpus.Adversarial(rng, 12))
 		same(b)
 		if len(b) > 0 {
 			b[rng.IntN(len(b))] = byte(rng.Uint32())

@@ -1,0 +1,160 @@
+package bpe
+
+// windowSize is the length of a window in bytes. overlap is how far a window first
+// reaches back into the one before.
+const (
+	windowSize = 512
+	overlap    = 64
+)
+
+// An incremental merges one piece of any length that arrives in parts, in constant
+// memory and linear time.
+//
+// Tokens are the result of byte pair encoding exactly if each two neighbours are
+// the result for their own text. So windows of the text can merge one by one. Each
+// begins at a token of the window before, and is joined to it at a place where both
+// have the same token. Then each two neighbours are together in one window.
+type incremental struct {
+	v       *vocabulary
+	size    int    // of a window
+	count   int    // tokens before text
+	text    []byte // not counted yet, less than two windows
+	current *window
+	tokens  int // of current
+	merged  int // bytes of text in current
+	ahead   *window
+}
+
+func newIncremental(v *vocabulary, size int) *incremental {
+	return &incremental{
+		v: v, size: size, text: make([]byte, 0, 2*size),
+		current: newWindow(size), ahead: newWindow(size),
+	}
+}
+
+// tokensOf counts a piece of any length, until it has more than limit tokens.
+func (m *incremental) tokensOf(piece []byte, limit int) int {
+	const part = 4 << 10
+	m.reset()
+	for len(piece) > part {
+		m.write(piece[:part])
+		if m.count > limit {
+			return m.count
+		}
+		piece = piece[part:]
+	}
+	m.write(piece)
+	return m.finish()
+}
+
+// reset makes m empty.
+func (m *incremental) reset() { m.count, m.text, m.tokens, m.merged = 0, m.text[:0], 0, 0 }
+
+// write appends b to the piece.
+func (m *incremental) write(b []byte) {
+	for len(b) > 0 {
+		n := min(len(b), cap(m.text)-len(m.text))
+		m.text = append(m.text, b[:n]...)
+		b = b[n:]
+		if len(m.text) == cap(m.text) {
+			m.advance()
+		}
+	}
+}
+
+// finish returns the number of tokens of the piece. Reset m before the next piece.
+func (m *incremental) finish() int {
+	for m.merged < len(m.text) {
+		if m.merged == 0 && len(m.text) <= m.size {
+			return m.count + m.current.merge(m.v, m.text)
+		}
+		m.advance()
+	}
+	return m.count + m.tokens
+}
+
+// advance counts the tokens of about a window. The text must be longer than one.
+func (m *incremental) advance() {
+	if m.merged == 0 {
+		m.merged = m.size
+		m.tokens = m.current.merge(m.v, m.text[:m.merged])
+	}
+	for back := min(overlap, m.size/2); ; back *= 2 {
+		begin := m.boundary(m.merged - back)
+		if begin == 0 || begin+m.size <= m.merged {
+			m.grow()
+			return
+		}
+		end := min(begin+m.size, len(m.text))
+		n := m.ahead.merge(m.v, m.text[begin:end])
+		if i, j, ok := m.meet(begin, n); ok {
+			m.shift(i, j, begin, n, end)
+			return
+		}
+	}
+}
+
+// boundary returns the last position up to limit where a token of the current
+// window begins, or 0.
+func (m *incremental) boundary(limit int) int {
+	i := m.tokens - 1
+	for i > 0 && int(m.current.starts[i]) > limit {
+		i--
+	}
+	return int(m.current.starts[i])
+}
+
+// meet finds a token of the current window that is also one of the n tokens of the
+// window ahead, which begins at begin. It returns the indexes of the token in both.
+func (m *incremental) meet(begin, n int) (i, j int, ok bool) {
+	for i < m.tokens && j < n {
+		a, b := int(m.current.starts[i]), begin+int(m.ahead.starts[j])
+		switch {
+		case a < b:
+			i++
+		case a > b:
+			j++
+		case m.current.tokens[i] == m.ahead.tokens[j]:
+			return i, j, true
+		default:
+			i++
+			j++
+		}
+	}
+	return 0, 0, false
+}
+
+// shift counts the first i tokens of the current window, and continues with the
+// window ahead from its token j.
+func (m *incremental) shift(i, j, begin, n, end int) {
+	from := int(m.ahead.starts[j])
+	m.count += i
+	m.tokens = copy(m.ahead.tokens, m.ahead.tokens[j:n])
+	copy(m.ahead.starts, m.ahead.starts[j:n])
+	for k := range m.tokens {
+		m.ahead.starts[k] -= int32(from)
+	}
+	m.current, m.ahead = m.ahead, m.current
+	m.merged = end - begin - from
+	m.text = m.text[:copy(m.text, m.text[begin+from:])]
+}
+
+// grow doubles the windows, for text in which a token depends on text more than a
+// window away.
+func (m *incremental) grow() {
+	bigger := newIncremental(m.v, 2*m.size)
+	bigger.count = m.count
+	bigger.text = append(bigger.text, m.text...)
+	*m = *bigger
+}
+
+// copyFrom makes m a copy of o.
+func (m *incremental) copyFrom(o *incremental) {
+	if m.size != o.size {
+		*m = *newIncremental(o.v, o.size)
+	}
+	m.count, m.tokens, m.merged = o.count, o.tokens, o.merged
+	m.text = append(m.text[:0], o.text...)
+	copy(m.current.tokens, o.current.tokens[:o.tokens])
+	copy(m.current.starts, o.current.starts[:o.tokens])
+}

@@ -1,0 +1,227 @@
+package bpe
+
+import (
+	"encoding/binary"
+	"math"
+	"math/bits"
+	"runtime"
+	"sync"
+	"unicode/utf8"
+)
+
+// The tokenizers of OpenAI's encodings, in order of their age.
+var (
+	O200kBase  = newTokenizer("o200k_base", patternO200k)
+	CL100kBase = newTokenizer("cl100k_base", patternCL100k)
+	P50kBase   = newTokenizer("p50k_base", patternGPT2)
+	R50kBase   = newTokenizer("r50k_base", patternGPT2)
+)
+
+// A Tokenizer counts the tokens of texts in one encoding. Its counts are those of
+// tiktoken, with the names of special tokens as ordinary text. Each byte that is
+// not part of a character counts as U+FFFD. The first count loads the vocabulary.
+// A Tokenizer is safe for concurrent use.
+type Tokenizer struct {
+	pattern    pattern
+	vocabulary func() *vocabulary
+	idle       chan *worker
+	buffer     int // of a stream, in bytes
+	window     int // of an incremental merge, in bytes
+}
+
+func newTokenizer(name string, p pattern) *Tokenizer {
+	return &Tokenizer{
+		pattern:    p,
+		vocabulary: sync.OnceValue(func() *vocabulary { return loadVocabulary(name) }),
+		idle:       make(chan *worker, runtime.GOMAXPROCS(0)),
+		buffer:     streamBuffer,
+		window:     windowSize,
+	}
+}
+
+// Count returns the number of tokens in b. It does not keep b.
+func (t *Tokenizer) Count(b []byte) int { return t.count(b, math.MaxInt) }
+
+// Exceeds reports whether b has more than n tokens. It stops reading b as soon as
+// it knows.
+func (t *Tokenizer) Exceeds(b []byte, n int) bool {
+	return n < maxTokens*len(b) && t.count(b, n) > n
+}
+
+// maxTokens is the largest number of tokens of one byte: a byte that is not part of
+// a character counts as U+FFFD, which has three bytes.
+const maxTokens = 3
+
+// count returns the number of tokens in b, or some number above limit if there are
+// more than limit.
+func (t *Tokenizer) count(b []byte, limit int) int {
+	w := t.worker()
+	defer t.release(w)
+	// A stream stops at the limit without a look at all of b.
+	if unlimited := limit >= len(b); (unlimited || len(b) <= streamBuffer) && valid(b) {
+		tokens, _ := w.count(b, len(b), limit)
+		return tokens
+	}
+	s := &w.stream
+	s.begin(t, w, limit)
+	s.Write(b)
+	s.end()
+	return s.tokens
+}
+
+// A worker holds the buffers of one goroutine that counts, and its cache.
+type worker struct {
+	pattern     pattern
+	v           *vocabulary
+	cache       cache
+	tokens      [longPiece + 2]uint32
+	starts      [longPiece + 2]int32
+	incremental *incremental
+	block       block
+	last        [2 * blockRoom]byte // the end of a text, with zeros after it
+	text        []byte              // of a stream
+	long        *long               // of a stream
+	stream      Stream              // for text that is not counted at once
+}
+
+// worker returns a worker for the caller alone. The caller releases it.
+func (t *Tokenizer) worker() *worker {
+	select {
+	case w := <-t.idle:
+		return w
+	default:
+		v := t.vocabulary()
+		return &worker{pattern: t.pattern, v: v, incremental: newIncremental(v, t.window)}
+	}
+}
+
+func (t *Tokenizer) release(w *worker) {
+	w.block.text = nil // not to keep the text
+	select {
+	case t.idle <- w:
+	default:
+	}
+}
+
+// count counts the pieces of b, which is valid UTF-8, that end at bound or before,
+// until they have more than limit tokens. It returns the number of their tokens
+// and the end of the last one. If the number is above limit, some tokens of the
+// last piece may be missing from it.
+func (w *worker) count(b []byte, bound, limit int) (tokens, end int) {
+	for end < len(b) && tokens <= limit {
+		if ahead := b[end:]; len(ahead) >= 8 && binary.LittleEndian.Uint64(ahead)&highBits == 0 {
+			t, n, cut := w.countBlock(ahead, bound-end)
+			tokens += t
+			end += n
+			if !cut {
+				continue
+			}
+		}
+		i := w.pattern.next(b, end)
+		if i > bound {
+			break
+		}
+		tokens += w.pieceTokens(b, end, i, limit-tokens)
+		end = i
+	}
+	return tokens, end
+}
+
+// blockRoom is the number of bytes that counting a block may read.
+const blockRoom = blockSize + 16
+
+// countBlock counts the pieces of the block at the start of b that are certain and
+// end at bound or before. n is the end of the last one. If cut is true, the next
+// piece needs the pattern's function for one piece.
+func (w *worker) countBlock(b []byte, bound int) (tokens, n int, cut bool) {
+	k, size := &w.block, uint(blockSize)
+	text := b
+	if len(b) < blockRoom {
+		text = w.last[:]
+		copied := copy(text, b)
+		clear(text[copied:])
+		size = uint(min(copied, blockSize))
+	}
+	k.load(text, size)
+	starts := k.certain(w.pattern.split(k))
+	if bound < blockSize {
+		starts &= 2<<uint(bound) - 1
+	}
+	n = bits.Len64(starts) - 1
+
+	// A piece of one byte is one token. A piece of two bytes is one or two.
+	long := starts &^ (starts >> 1) &^ (1 << uint(n))
+	two := long & (starts >> 2)
+	long &^= two
+	tokens = bits.OnesCount64(starts) - 1 - bits.OnesCount64(long) + bits.OnesCount64(two)
+	for ; two != 0; two &= two - 1 {
+		i := bits.TrailingZeros64(two) & (blockSize - 1)
+		tokens -= int(w.v.asciiPairs[text[i]&0x7f][text[i+1]>>6&1] >> (text[i+1] & 63) & 1)
+	}
+	for ; long != 0; long &= long - 1 {
+		i := uint(bits.TrailingZeros64(long)) & (blockSize - 1)
+		length := uint(bits.TrailingZeros64(starts>>i>>1)) + 1
+		if length > shortPiece {
+			tokens += w.longTokens(b[i : i+length])
+			continue
+		}
+		key := newShortKey((*[16]byte)(text[i:]), length)
+		if cached, ok := w.cache.first(key); ok {
+			tokens += cached
+			continue
+		}
+		tokens += w.shortTokens(key, b[i:i+length])
+	}
+	return tokens, n, k.cut < size || n == 0 || len(b) <= blockSize
+}
+
+// pieceTokens counts the piece from i to end, until it has more than limit tokens.
+func (w *worker) pieceTokens(b []byte, i, end, limit int) int {
+	switch n := end - i; {
+	case n == 1:
+		return 1
+	case n == 2:
+		if w.v.pair(w.v.byteRank[b[i]], w.v.byteRank[b[i+1]]) == noRank {
+			return 2
+		}
+		return 1
+	case n > shortPiece && isCJK(b[end-3]):
+		return w.cjkTokens(b[i:end], limit)
+	}
+	return w.partTokens(b, i, end, limit)
+}
+
+// partTokens counts the text from i to end, which merges on its own, until it has
+// more than limit tokens.
+func (w *worker) partTokens(b []byte, i, end, limit int) int {
+	switch n := end - i; {
+	case n <= shortPiece:
+		return w.shortTokens(shortKeyAt(b, i, n), b[i:end])
+	case n <= longPiece:
+		return w.longTokens(b[i:end])
+	}
+	return w.incremental.tokensOf(b[i:end], limit)
+}
+
+// maxFew is the largest number of tokens for which mergeFew is the faster merge.
+const maxFew = 40
+
+// merge counts a piece of at most longPiece bytes.
+func (w *worker) merge(piece []byte) int {
+	var all byte
+	for i, c := range piece {
+		all |= c
+		w.tokens[i] = w.v.byteRank[c]
+	}
+	n := len(piece)
+	if n == 3 && all < utf8.RuneSelf {
+		return w.v.mergeThree(w.tokens[0], w.tokens[1], w.tokens[2])
+	}
+	if all >= utf8.RuneSelf {
+		n = w.v.start(piece, w.tokens[:], w.starts[:])
+	}
+	if n > maxFew {
+		return w.incremental.current.merge(w.v, piece)
+	}
+	return w.v.mergeFew(w.tokens[:n])
+}

@@ -1,0 +1,104 @@
+package bpe
+
+import "unicode/utf8"
+
+// Truncate returns the length of the start of b that has at most n tokens, n >= 0,
+// and its number of tokens. It cuts at the start of a character, as late as it can
+// find. It keeps a text that fits whole. It allocates, in proportion to n, only if
+// it cuts text that is not valid UTF-8.
+func (t *Tokenizer) Truncate(b []byte, n int) (length, tokens int) {
+	// A longer text than head does not fit, even if all its tokens are longest.
+	head := b
+	if n < len(b)/longestToken {
+		head = b[:wholeCharacters(b[:(n+1)*longestToken])]
+	}
+	if len(head) == len(b) {
+		if tokens := t.count(b, n); tokens <= n {
+			return len(b), tokens
+		}
+	}
+	// The cut can make other pieces of the last characters, with more tokens than
+	// before. Then it moves back.
+	for at := n; at > 0; {
+		length := t.cut(head, at)
+		tokens := t.count(head[:length], n)
+		if tokens <= n {
+			return length, tokens
+		}
+		at -= tokens - n
+	}
+	return 0, 0
+}
+
+// cut returns the end of the first n tokens of b, or a little less.
+func (t *Tokenizer) cut(b []byte, n int) int {
+	w := t.worker()
+	defer t.release(w)
+	if utf8.Valid(b) {
+		return w.cut(b, n)
+	}
+	whole := make([]byte, 0, maxTokens*len(b))
+	for rest := b; len(rest) > 0; {
+		r, width := utf8.DecodeRune(rest)
+		whole = utf8.AppendRune(whole, r)
+		rest = rest[width:]
+	}
+	end, i := w.cut(whole, n), 0
+	for i < len(b) {
+		r, width := utf8.DecodeRune(b[i:])
+		if end -= utf8.RuneLen(r); end < 0 {
+			break
+		}
+		i += width
+	}
+	return i
+}
+
+// cut returns the start of a character of b, which is valid UTF-8, with n tokens
+// before it, or a little fewer.
+func (w *worker) cut(b []byte, n int) int {
+	end := 0
+	for end < len(b) {
+		next := w.pattern.next(b, end)
+		tokens := w.pieceTokens(b, end, next, n)
+		if tokens > n {
+			end += w.cutPiece(b[end:next], n)
+			break
+		}
+		n -= tokens
+		end = next
+	}
+	for end < len(b) && !utf8.RuneStart(b[end]) {
+		end--
+	}
+	return end
+}
+
+// cutPiece returns about the end of the first n tokens of a piece that has more.
+func (w *worker) cutPiece(piece []byte, n int) int {
+	// Merge up to the last place with at most n tokens before it.
+	m := w.incremental
+	m.reset()
+	counted, begin := 0, 0
+	for end := 0; end < len(piece) && m.count <= n; {
+		counted, begin = m.count, end-len(m.text)
+		part := piece[end:min(end+m.size, len(piece))]
+		m.write(part)
+		end += len(part)
+	}
+	n -= counted
+	// The cut is at most a few windows after that place.
+	for {
+		part := piece[begin:min(begin+m.size, len(piece))]
+		tokens := m.current.merge(w.v, part)
+		switch {
+		case n < tokens:
+			return begin + int(m.current.starts[n])
+		case begin+len(part) == len(piece):
+			return len(piece)
+		}
+		half := tokens / 2
+		n -= half
+		begin += int(m.current.starts[half])
+	}
+}

@@ -1,0 +1,316 @@
+package bpe
+
+import (
+	"bufio"
+	"encoding/base64"
+	"fmt"
+	"math/bits"
+	"unicode/utf8"
+
+	"github.com/pkoukk/tiktoken-go-loader/assets"
+)
+
+const (
+	rankBits = 18
+	noRank   = 1<<rankBits - 1 // above the rank of every token
+
+	longestToken = 128 // bytes
+)
+
+// A vocabulary holds the tokens of an encoding. It never changes.
+//
+// Byte pair encoding merges, again and again, the leftmost of the adjacent pairs
+// with the lowest rank of their joined bytes. In the published vocabularies the
+// last merge that builds a token is always the same, of the same two tokens of
+// lower rank (loadVocabulary checks this). So two adjacent tokens merge only if
+// they are that pair, and a table from pairs of ranks to ranks, without the bytes,
+// is enough.
+type vocabulary struct {
+	byteRank   [256]uint32
+	asciiPairs [128][2]uint64 // a bit for each two bytes of ASCII that are a token
+	bytePairs  []uint32       // rank of the pair of two bytes' ranks, first<<8 | second
+	pairs      []uint64       // open addressing: left, right and merged rank in 18 bits each
+	shift      uint           // from a hash to an index in pairs
+	filter     []uint64       // a bit for each slot in four that some key hashes to
+	chars      *charTable
+}
+
+// loadVocabulary loads the vocabulary that tiktoken-go-loader embeds, as OpenAI
+// publishes it: a line for each token, in the order of the ranks, with the token in
+// base64 and its rank. The pairs of a token are what its bytes merge to with the
+// tokens before it. It reads the file itself: the loader's map of 200,000 strings
+// takes 78 ms of processor time, as much as all of loadVocabulary.
+func loadVocabulary(name string) *vocabulary {
+	fillClasses()
+	file, err := assets.Assets.Open(name + ".tiktoken")
+	if err != nil {
+		panic(err) // embedded
+	}
+	info, err := file.Stat()
+	if err != nil {
+		panic(err)
+	}
+	v := newVocabulary(int(info.Size()) / minLine)
+	w := newWindow(longestToken)
+	var token [longestToken]byte
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		n, rank, err := parseLine(token[:], lines.Bytes())
+		if err != nil {
+			panic(fmt.Sprintf("vocabulary %s: line %q: %v", name, lines.Bytes(), err))
+		}
+		if n == 1 {
+			v.byteRank[token[0]] = rank
+		} else if tokens := w.merge(v, token[:n]); tokens == 2 {
+			v.add(token[:n], int(w.starts[1]), w.tokens[0], w.tokens[1], rank)
+		} else {
+			panic(fmt.Sprintf("vocabulary %s: token %q: merges end in %d parts, want 2", name, token[:n], tokens))
+		}
+	}
+	return v
+}
+
+// minLine is at most the mean length of a line in a vocabulary file.
+const minLine = 16
+
+// parseLine reads a line of a vocabulary file, and puts the token's n bytes in token.
+func parseLine(token, line []byte) (n int, rank uint32, err error) {
+	space := len(line)
+	for i, c := range line {
+		switch {
+		case c == ' ':
+			space = i
+		case i > space:
+			rank = rank*10 + uint32(c-'0')
+		}
+	}
+	n, err = base64.StdEncoding.Decode(token, line[:space])
+	return n, rank, err
+}
+
+// newVocabulary returns an empty vocabulary for about size tokens.
+func newVocabulary(size int) *vocabulary {
+	log := bits.Len(uint(2*size - 1))
+	v := &vocabulary{
+		bytePairs: make([]uint32, 1<<16),
+		pairs:     make([]uint64, 1<<log),
+		shift:     uint(64 - log),
+		filter:    make([]uint64, 1<<(log+filterExtra-6)),
+		chars:     newCharTable(),
+	}
+	for i := range v.bytePairs {
+		v.bytePairs[i] = noRank
+	}
+	return v
+}
+
+// add adds a token that merges from its first n bytes, the token left, and the
+// others, the token right.
+func (v *vocabulary) add(token []byte, n int, left, right, rank uint32) {
+	v.addPair(left, right, rank)
+	if left|right < 256 {
+		v.bytePairs[left<<8|right] = rank
+		if token[0]|token[1] < utf8.RuneSelf {
+			v.asciiPairs[token[0]][token[1]>>6] |= 1 << (token[1] & 63)
+		}
+	}
+	v.chars.add(token, n, rank)
+}
+
+// filterExtra is how many more bits of a hash the filter sees than the table.
+const filterExtra = 2
+
+func hashPair(key uint64) uint64 { return key * 0x9e3779b97f4a7c15 }
+
+func (v *vocabulary) addPair(left, right, merged uint32) {
+	key := uint64(left)<<rankBits | uint64(right)
+	h := hashPair(key)
+	bit := h >> (v.shift - filterExtra)
+	v.filter[bit/64] |= 1 << (bit % 64)
+	i := h >> v.shift
+	for v.pairs[i] != 0 {
+		i = (i + 1) & uint64(len(v.pairs)-1)
+	}
+	v.pairs[i] = key<<rankBits | uint64(merged)
+}
+
+// pair returns the rank of the token that left and right merge to, or noRank.
+func (v *vocabulary) pair(left, right uint32) uint32 {
+	if left|right < 256 {
+		return v.bytePairs[left<<8|right]
+	}
+	return v.longPair(left, right)
+}
+
+// longPair is pair for tokens that are not both single bytes.
+func (v *vocabulary) longPair(left, right uint32) uint32 {
+	key := uint64(left)<<rankBits | uint64(right)
+	h := hashPair(key)
+	bit := h >> ((v.shift - filterExtra) & 63)
+	if v.filter[bit/64]>>(bit%64)&1 == 0 {
+		return noRank
+	}
+	return v.probe(key, h)
+}
+
+// probe looks up key, with the hash h, in the table.
+func (v *vocabulary) probe(key, h uint64) uint32 {
+	for i := h >> (v.shift & 63); ; {
+		e := v.pairs[i]
+		if e == 0 {
+			return noRank
+		}
+		if e>>rankBits == key {
+			return uint32(e & noRank)
+		}
+		i = (i + 1) & uint64(len(v.pairs)-1)
+	}
+}
+
+// start fills tokens with the tokens from which text merges, and starts with the
+// place of each, and returns their number. These are bytes, and whole characters
+// if that is exact. Both slices need room for len(text). The text may begin and end
+// within a character.
+func (v *vocabulary) start(text []byte, tokens []uint32, starts []int32) int {
+	n, i := 0, 0
+	bytes := func(end int) {
+		for ; i < end; i++ {
+			tokens[n], starts[n] = v.byteRank[text[i]], int32(i)
+			n++
+		}
+	}
+	for i < len(text) && text[i]&0xc0 == 0x80 {
+		bytes(i + 1)
+	}
+	before := i > 0 // a bridge may join the character at i with the one before
+	for i < len(text) {
+		c := text[i]
+		if c < utf8.RuneSelf {
+			before = i+1 < len(text) && text[i+1] >= utf8.RuneSelf && v.bridgedAt(rune(c), text, i+1)
+			bytes(i + 1)
+			continue
+		}
+		end := i + width(c)
+		if end > len(text) {
+			bytes(len(text))
+			break
+		}
+		r, _ := decode(text[i:])
+		after := end < len(text) && v.bridgedAt(r, text, end)
+		if rank := v.chars.ranks[r&0xffff] & noRank; !before && !after && rank != noRank && r < 1<<16 {
+			tokens[n], starts[n] = rank, int32(i)
+			n++
+			i = end
+		} else {
+			bytes(end)
+		}
+		before = after
+	}
+	return n
+}
+
+// bridgedAt reports whether a bridge may join the character before with the one of
+// text at i.
+func (v *vocabulary) bridgedAt(before rune, text []byte, i int) bool {
+	c := text[i]
+	after := rune(c)
+	if c >= utf8.RuneSelf {
+		if i+width(c) > len(text) {
+			return true
+		}
+		after, _ = decode(text[i:])
+	}
+	return v.chars.bridged(before, after, text[i-1], c)
+}
+
+// A charTable lets merging start from whole characters instead of bytes, which
+// saves two thirds of the work in Chinese. This is exact for a character that is a
+// token, if its bytes cannot merge with those of a neighbour before they merge with
+// each other. The tokens that first join a part of a character to its neighbour are
+// bridges. They are few. Pairs of neighbours with a bridge between them are in a
+// set, which may hold more pairs, but never less.
+type charTable struct {
+	// ranks has, for each code point of the basic plane, its rank or noRank, and
+	// whether bridges has keys with it as the character before or after.
+	ranks [1 << 16]uint32
+	// bridges is a set of hashes of neighbours.
+	bridges [1 << 11]uint64
+	// lasts and firsts are sets of the bytes in keys of two bytes.
+	lasts, firsts uint64
+	// cjkPairs is a set of hashes of two CJK characters that some token joins.
+	cjkPairs [1 << cjkPairBits / 64]uint64
+}
+
+// Flags of a rank in a charTable.
+const (
+	bridgesAfter  = 1 << 30
+	bridgesBefore = 1 << 31
+)
+
+func newCharTable() *charTable {
+	t := new(charTable)
+	for i := range t.ranks {
+		t.ranks[i] = noRank
+	}
+	return t
+}
+
+// add adds a token that merges from its first n bytes and the others.
+func (t *charTable) add(token []byte, n int, rank uint32) {
+	if r, w := utf8.DecodeRune(token); w == len(token) && w > 1 && r < 1<<16 {
+		t.ranks[r] = t.ranks[r]&^noRank | rank
+	}
+	left, right := token[:n], token[n:]
+	if !utf8.RuneStart(right[0]) {
+		return
+	}
+	before, size := utf8.DecodeLastRune(left)
+	whole := before != utf8.RuneError || size > 1
+	after, _ := utf8.DecodeRune(right)
+	last, first := left[n-1], right[0]
+	switch {
+	case whole && utf8.FullRune(right):
+		if size == 3 && len(right) >= 3 && isCJK(first) {
+			h := cjkPairHash(before, after)
+			t.cjkPairs[h/64] |= 1 << (h % 64)
+		}
+	case whole:
+		t.setBridge(bridgeAfter(before, first))
+		t.ranks[before&0xffff] |= bridgesAfter
+	case utf8.FullRune(right):
+		t.setBridge(bridgeBefore(last, after))
+		t.ranks[after&0xffff] |= bridgesBefore
+	default:
+		t.setBridge(bridgeBytes(last, first))
+		t.lasts |= 1 << (last & 63)
+		t.firsts |= 1 << (first & 63)
+	}
+}
+
+// bridged reports whether a bridge may join two adjacent characters. last and first
+// are the adjacent bytes of the two.
+func (t *charTable) bridged(before, after rune, last, first byte) bool {
+	bytes := t.lasts>>(last&63)&(t.firsts>>(first&63))&1 != 0
+	if t.ranks[before&0xffff]&bridgesAfter|t.ranks[after&0xffff]&bridgesBefore == 0 && !bytes {
+		return false
+	}
+	return t.hasBridge(bridgeAfter(before, first)) || t.hasBridge(bridgeBefore(last, after)) ||
+		bytes && t.hasBridge(bridgeBytes(last, first))
+}
+
+func (t *charTable) setBridge(hash uint32) { t.bridges[hash>>21] |= 1 << (hash >> 15 & 63) }
+
+func (t *charTable) hasBridge(hash uint32) bool {
+	return t.bridges[hash>>21]>>(hash>>15&63)&1 != 0
+}
+
+func bridgeAfter(before rune, first byte) uint32 {
+	return (uint32(before)<<8 | uint32(first)) * 0x9e3779b1
+}
+
+func bridgeBefore(last byte, after rune) uint32 {
+	return (uint32(after)<<8 | uint32(last)) * 0x85ebca6b
+}
+
+func bridgeBytes(last, first byte) uint32 {
+	return (1<<30 | uint32(last)<<8 | uint32(first)) * 0x9e3779b1
+}
