@@ -11,6 +11,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -31,8 +32,8 @@ type ask struct {
 
 // newAsk notes a request of an upstream, until endAsk: it may be withdrawn before
 // it has reached the host. fl and guess are as for ask.
-func (s *session) newAsk(fl *inbound, guess bool, u *upstream, l conn.Conn, m wire.Message) *ask {
-	a := &ask{id: strconv.FormatInt(s.nextID.Add(1), 10), from: l, upstream: m.ID, answered: make(chan wire.Message, 1), guess: guess, origin: s.origin(fl, guess, u), server: u.key}
+func (s *session) newAsk(fl *inbound, guess bool, u *upstream.Server, l conn.Conn, m wire.Message) *ask {
+	a := &ask{id: strconv.FormatInt(s.nextID.Add(1), 10), from: l, upstream: m.ID, answered: make(chan wire.Message, 1), guess: guess, origin: s.origin(fl, guess, u), server: u.Key}
 	if p := s.passage(u); p != nil {
 		a.way = p.depart(s.gw)
 	}
@@ -59,7 +60,7 @@ func (s *session) endAsk(a *ask) {
 // request that caused it (fl, nil if unknown), and its answer back. guess says
 // that fl is only likely: it lends its stream, and its end is not the end of the
 // question.
-func (g *Gateway) ask(s *session, fl *inbound, guess bool, u *upstream, l conn.Conn, m wire.Message) {
+func (g *Gateway) ask(s *session, fl *inbound, guess bool, u *upstream.Server, l conn.Conn, m wire.Message) {
 	if fl != nil && fl.modern && m.Method != "ping" {
 		fl.askParked(u, l, m) // the modern era has no requests to hosts
 		return
@@ -77,7 +78,7 @@ func (g *Gateway) ask(s *session, fl *inbound, guess bool, u *upstream, l conn.C
 }
 
 // passAnswer puts a to the host of s and hands the answer to the upstream.
-func (g *Gateway) passAnswer(s *session, fl *inbound, a *ask, u *upstream, m wire.Message) {
+func (g *Gateway) passAnswer(s *session, fl *inbound, a *ask, u *upstream.Server, m wire.Message) {
 	res, err := g.askHost(s, fl, a, u, m)
 	if w := (*withdrawn)(nil); errors.As(err, &w) {
 		return // nobody waits for the answer
@@ -89,7 +90,7 @@ func (g *Gateway) passAnswer(s *session, fl *inbound, a *ask, u *upstream, m wir
 		answer.Result, answer.Error, answer.Extra = res.Body, res.Error, res.Extra
 	}
 	if err := a.from.Reply(s.ctx, answer); err != nil {
-		u.log.Debug("answer could not be delivered to the upstream", "method", m.Method, "err", err)
+		u.Log.Debug("answer could not be delivered to the upstream", "method", m.Method, "err", err)
 	}
 }
 
@@ -102,12 +103,12 @@ const maxAnswering = 1000
 // where the upstream does not even take that, dropped: whoever asks without end
 // must not fill the memory.
 //
-// at finds the link, which is not known to its slot in its first moments.
-func (g *Gateway) answering(n *atomic.Int64, u *upstream, at func() conn.Conn, m wire.Message, begin func() (answer func(l conn.Conn))) {
+// at finds the link, which is not known to its session in its first moments.
+func (g *Gateway) answering(n *atomic.Int64, u *upstream.Server, at func() conn.Conn, m wire.Message, begin func() (answer func(l conn.Conn))) {
 	count := n.Add(1)
 	if count > 2*maxAnswering {
 		n.Add(-1)
-		u.log.Debug("request of an upstream dropped: too many are under way", "method", m.Method)
+		u.Log.Debug("request of an upstream dropped: too many are under way", "method", m.Method)
 		return
 	}
 	var answer func(conn.Conn)
@@ -129,10 +130,10 @@ func (g *Gateway) answering(n *atomic.Int64, u *upstream, at func() conn.Conn, m
 
 // askHost runs one request of an upstream down the chain and to the host. It
 // returns the answer.
-func (g *Gateway) askHost(s *session, fl *inbound, a *ask, u *upstream, m wire.Message) (*interceptor.Result, error) {
+func (g *Gateway) askHost(s *session, fl *inbound, a *ask, u *upstream.Server, m wire.Message) (*interceptor.Result, error) {
 	c := &interceptor.Call{
-		Origin: interceptor.Origin{Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + u.key, ID: m.ID},
-		Target: interceptor.Target{To: s.host(), Server: u.key, Method: m.Method, Params: m.Params, Forward: m.Params},
+		Origin: interceptor.Origin{Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + u.Key, ID: m.ID},
+		Target: interceptor.Target{To: s.host(), Server: u.Key, Method: m.Method, Params: m.Params, Forward: m.Params},
 	}
 	if fl != nil {
 		if cause := fl.getCall(); cause != nil {
@@ -222,7 +223,7 @@ func (s *session) Answer(m wire.Message) {
 
 // cancelAsk ends the ask that an upstream no longer wants answered. The host is
 // told the reason, unless that must be withheld.
-func (s *session) cancelAsk(u *upstream, l conn.Conn, params json.RawMessage) {
+func (s *session) cancelAsk(u *upstream.Server, l conn.Conn, params json.RawMessage) {
 	id, _ := rawjson.Get(params, "requestId")
 	clean, _ := s.gw.clean(s.ctx, u, wire.MethodCancelled, params)
 	reason, _ := rawjson.GetString(clean, "reason")
@@ -237,14 +238,14 @@ func (s *session) cancelAsk(u *upstream, l conn.Conn, params json.RawMessage) {
 
 // answerShared takes a request that a shared upstream sent without saying for
 // which call; see parking.suited.
-func (g *Gateway) answerShared(st *seat, l conn.Conn, m wire.Message) {
+func (g *Gateway) answerShared(st *tenant, l conn.Conn, m wire.Message) {
 	if !g.parkShared(st, l, m) {
 		g.decline(l, m)
 	}
 }
 
 // parkShared reports whether there was a call to give the request to.
-func (g *Gateway) parkShared(st *seat, l conn.Conn, m wire.Message) bool {
+func (g *Gateway) parkShared(st *tenant, l conn.Conn, m wire.Message) bool {
 	p := g.parking.suited(st, m)
 	if p != nil {
 		p.ask(g, question{l: l, m: m, guess: true})

@@ -46,7 +46,7 @@ func (b *batch) step(ctx context.Context, i int) {
 		r.fault = err.Error()
 		return
 	}
-	r.server, r.tool = e.up.key, e.own
+	r.server, r.tool = e.up.Key, e.own
 	res, err := b.g.forward(fl, c, e.up)
 	if err != nil {
 		r.fault = faultText(err)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -41,12 +42,12 @@ func wantsLog(fl *inbound, m wire.Message) bool {
 
 // raiseLevel makes the legacy upstream behind the shared link l log what fl
 // asks for.
-func (g *Gateway) raiseLevel(ctx context.Context, u *upstream, l conn.Conn, fl *inbound) {
+func (g *Gateway) raiseLevel(ctx context.Context, u *upstream.Server, l conn.Conn, fl *inbound) {
 	asked := askedLevel(fl)
-	if asked < 0 || u.capability("logging") == nil {
+	if asked < 0 || u.Capability("logging") == nil {
 		return
 	}
-	st := fl.s.seat(u)
+	st := fl.s.tenant(u)
 	st.mu.Lock()
 	told := st.toldLevel == l && st.level <= asked
 	if !told {
@@ -58,12 +59,12 @@ func (g *Gateway) raiseLevel(ctx context.Context, u *upstream, l conn.Conn, fl *
 	}
 	m, err := l.Call(ctx, &conn.Request{Method: "logging/setLevel", Params: rawjson.Marshal(map[string]string{"level": logLevels[asked]})})
 	if err != nil || m.Error != nil {
-		u.log.Debug("log level not set", "err", err, "error", string(m.Error))
+		u.Log.Debug("log level not set", "err", err, "error", string(m.Error))
 	}
 }
 
 // enter notes that fl is at the upstream over the shared link, until leave is called.
-func (st *seat) enter(fl *inbound) (leave func()) {
+func (st *tenant) enter(fl *inbound) (leave func()) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	if st.serving == nil {
@@ -80,7 +81,7 @@ func (st *seat) enter(fl *inbound) (leave func()) {
 // whose returns the request that a notification on the shared link must be
 // about, though it does not say so: the only one that may get it, or one of
 // several of the same session. nil where that can't be told.
-func (st *seat) whose(m wire.Message) (found *inbound) {
+func (st *tenant) whose(m wire.Message) (found *inbound) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for fl := range st.serving {

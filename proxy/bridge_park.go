@@ -13,6 +13,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -38,7 +39,7 @@ const gatherDelay = 5 * time.Millisecond
 type parked struct {
 	ticket, principal, method, name string
 	number                          int // counts up; set by add
-	up                              *upstream
+	up                              *upstream.Server
 	first                           string // trace record of the first round
 	cancel                          context.CancelCauseFunc
 	expiry                          *time.Timer
@@ -64,7 +65,7 @@ type question struct {
 }
 
 // sendParked sends c to a legacy upstream on behalf of a modern host.
-func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream, l conn.Conn) (*interceptor.Result, error) {
+func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream.Server, l conn.Conn) (*interceptor.Result, error) {
 	var p *parked
 	if ticket, ok := rawjson.GetString(c.Target.Params, "requestState"); ok {
 		if p = g.parking.find(ticket, c); p == nil {
@@ -113,7 +114,7 @@ func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Ca
 }
 
 // park starts a call and keeps it.
-func (g *Gateway) park(fl *inbound, c *interceptor.Call, u *upstream, l conn.Conn) *parked {
+func (g *Gateway) park(fl *inbound, c *interceptor.Call, u *upstream.Server, l conn.Conn) *parked {
 	ctx, cancel := context.WithCancelCause(g.ctx)
 	p := &parked{
 		ticket: ticketPrefix + rand.Text(), principal: c.Origin.Principal, method: c.Target.Method, name: c.Target.Name, up: u, first: c.Outcome.Record,
@@ -193,7 +194,7 @@ func (p *parked) ask(g *Gateway, q question) {
 	p.mu.Unlock()
 	if !can {
 		at := func() conn.Conn { return q.l }
-		g.answering(&p.up.seat(p.principal).answering, p.up, at, q.m, func() func(conn.Conn) {
+		g.answering(&g.tenants.of(p.up, p.principal).answering, p.up, at, q.m, func() func(conn.Conn) {
 			return func(l conn.Conn) { g.refuse(l, q.m, code, why) }
 		})
 		return
@@ -282,7 +283,7 @@ func (fl *inbound) setParked(p *parked) {
 }
 
 // askParked gives an upstream's request to the parked call that fl is a round of.
-func (fl *inbound) askParked(u *upstream, l conn.Conn, m wire.Message) {
+func (fl *inbound) askParked(u *upstream.Server, l conn.Conn, m wire.Message) {
 	fl.s.mu.Lock()
 	p := fl.parked
 	fl.s.mu.Unlock()
@@ -290,7 +291,7 @@ func (fl *inbound) askParked(u *upstream, l conn.Conn, m wire.Message) {
 		p.ask(fl.s.gw, question{l: l, m: m})
 		return
 	}
-	u.log.Warn("request of an upstream of the modern era ignored", "method", m.Method)
+	u.Log.Warn("request of an upstream of the modern era ignored", "method", m.Method)
 }
 
 // toModern gives a legacy result what the modern era demands of it.

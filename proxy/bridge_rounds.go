@@ -9,6 +9,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -20,7 +21,7 @@ import (
 const maxRounds = 16
 
 // sendRounds sends c to a modern upstream on behalf of a legacy host.
-func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream, l conn.Conn) (*interceptor.Result, error) {
+func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream.Server, l conn.Conn) (*interceptor.Result, error) {
 	switch c.Target.Method {
 	case "resources/subscribe", "resources/unsubscribe":
 		g.listens.follow(g, fl.s, u, c.Target.Name, c.Target.Method == "resources/subscribe")
@@ -49,12 +50,12 @@ func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Ca
 		}
 	}
 	return nil, &interceptor.Refusal{Reason: "upstream", Code: "too_many_rounds", Status: 502,
-		Message: fmt.Sprintf("upstream %s asked for input %d times in one call and was stopped", u.key, maxRounds)}
+		Message: fmt.Sprintf("upstream %s asked for input %d times in one call and was stopped", u.Key, maxRounds)}
 }
 
 // askAll puts an input_required result's questions to the host, all at once,
 // and returns the inputResponses object.
-func (g *Gateway) askAll(ctx context.Context, fl *inbound, u *upstream, result []byte) ([]byte, error) {
+func (g *Gateway) askAll(ctx context.Context, fl *inbound, u *upstream.Server, result []byte) ([]byte, error) {
 	requests, _ := rawjson.Get(result, "inputRequests")
 	var keys [][]byte
 	var asks []wire.Message

@@ -11,6 +11,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
 // listKind is one of the protocol's lists.
@@ -141,17 +142,17 @@ func changedKinds(method string) (ks []listKind) {
 
 // view returns the lists of u as s sees them: its own if the upstream told this
 // session of a change, else those that all hosts of its principal share.
-func (s *session) view(u *upstream) *view {
+func (s *session) view(u *upstream.Server) *view {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if v := s.views[u.key]; v != nil {
+	if v := s.views[u.Key]; v != nil {
 		return v
 	}
-	return &s.seat(u).lists
+	return &s.tenant(u).lists
 }
 
 // listOf returns one list of one upstream as s sees it.
-func (g *Gateway) listOf(ctx context.Context, s *session, u *upstream, k listKind, modern bool, causes []string) (*listing, error) {
+func (g *Gateway) listOf(ctx context.Context, s *session, u *upstream.Server, k listKind, modern bool, causes []string) (*listing, error) {
 	return s.view(u).get(ctx, g, k, func(ctx context.Context) (*listing, error) {
 		begun := time.Now()
 		l, err := g.list(ctx, s, u, k, modern, causes)
@@ -166,22 +167,23 @@ func (g *Gateway) listOf(ctx context.Context, s *session, u *upstream, k listKin
 }
 
 // list reads a list over whatever link s has to u.
-func (g *Gateway) list(ctx context.Context, s *session, u *upstream, k listKind, modern bool, causes []string) (*listing, error) {
-	l := s.own(u)
+func (g *Gateway) list(ctx context.Context, s *session, u *upstream.Server, k listKind, modern bool, causes []string) (*listing, error) {
+	l := u.Live(s.scope(false))
 	if l == nil {
-		l = s.seat(u).shared.peek()
+		l = u.Live(s.scope(true))
 	}
 	if l == nil {
 		// stdio has one session: its own link serves the catalog too.
-		if err := s.slow(u, modern || s.Transport != "stdio"); err != nil {
+		scope := s.scope(modern || s.Transport != "stdio")
+		if err := u.Slow(scope, listWait); err != nil {
 			return nil, err
 		}
 		var err error
-		if l, err = s.linkFor(ctx, u, modern || s.Transport != "stdio"); err != nil {
+		if l, err = u.Connection(ctx, scope); err != nil {
 			return nil, err
 		}
 	}
-	if capability := u.capability(kinds[k].capability); capability == nil {
+	if capability := u.Capability(kinds[k].capability); capability == nil {
 		return &listing{}, nil
 	}
 	return g.fetch(ctx, s, u, l, k, causes)
@@ -192,7 +194,7 @@ const maxPages = 1000
 
 // fetch reads all pages of a list over l. Each page is a call of foldgate's
 // own, recorded and scrubbed like any other.
-func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream, l conn.Conn, k listKind, causes []string) (*listing, error) {
+func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream.Server, l conn.Conn, k listKind, causes []string) (*listing, error) {
 	out := &listing{}
 	var seen []string
 	params := json.RawMessage(`{}`)
@@ -202,7 +204,7 @@ func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream, l conn.Con
 				Direction: interceptor.Internal, Session: s.ID, Principal: s.Principal, From: "foldgate",
 				Revision: l.Info().Version, Correlates: causes,
 			},
-			Target: interceptor.Target{To: "upstream:" + u.key, Server: u.key, Method: kinds[k].method, Params: params, Forward: params},
+			Target: interceptor.Target{To: "upstream:" + u.Key, Server: u.Key, Method: kinds[k].method, Params: params, Forward: params},
 		}
 		res, err := g.through(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 			m, err := l.Call(ctx, &conn.Request{Method: c.Target.Method, Params: withTraceparent(c.Target.Forward, c.Outgoing())})
@@ -215,7 +217,7 @@ func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream, l conn.Con
 			if code, _ := rawjson.Get(res.Error, "code"); string(code) == "-32601" && k == listTemplates {
 				return out, nil // many servers have resources and no templates
 			}
-			return nil, fmt.Errorf("upstream %s: %s: %s", u.key, kinds[k].method, res.Error)
+			return nil, fmt.Errorf("upstream %s: %s: %s", u.Key, kinds[k].method, res.Error)
 		}
 		out.record = c.Outcome.Record
 		cursor := out.add(res.Body, k)
@@ -223,13 +225,13 @@ func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream, l conn.Con
 			return out, nil
 		}
 		if slices.Contains(seen, cursor) {
-			u.log.Warn("upstream repeats a cursor; its list is cut there", "method", kinds[k].method)
+			u.Log.Warn("upstream repeats a cursor; its list is cut there", "method", kinds[k].method)
 			return out, nil
 		}
 		seen = append(seen, cursor)
 		params = rawjson.Marshal(map[string]string{"cursor": cursor})
 	}
-	u.log.Warn("upstream's list has too many pages; it is cut", "method", kinds[k].method, "pages", maxPages)
+	u.Log.Warn("upstream's list has too many pages; it is cut", "method", kinds[k].method, "pages", maxPages)
 	return out, nil
 }
 

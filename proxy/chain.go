@@ -111,7 +111,7 @@ func (g *Gateway) foldPolicy() interceptor.FoldPolicy {
 		},
 		Rule: func(server, tool string) interceptor.FoldRule {
 			if u := g.byKey[server]; u != nil {
-				tool = shownName(u.prefix, tool)
+				tool = shownName(u.Prefix, tool)
 			}
 			return r.Rule(tool)
 		},

@@ -114,16 +114,16 @@ func (g *Gateway) report(menus [listKinds]*menu) Report {
 	r := Report{Principals: g.cfg.PrincipalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(menus[listTools].clashes, menus[listPrompts].clashes), Unmatched: g.unmatched(menus[listTools]), Idle: g.idle(menus[listTools])}
 	at := map[string]int{}
 	for i, u := range g.ups {
-		said, _ := u.about()
-		_, fault := u.status()
+		said, _ := u.Info()
+		_, fault := u.Status()
 		if fault == nil {
-			fault = menus[listTools].missing[u.key]
+			fault = menus[listTools].missing[u.Key]
 		}
 		if fault != nil { // it may quote the upstream, and a URL of the configuration
 			fault = errors.New(scrubLog{s: g.scrubber}.text(fault.Error()))
 		}
-		r.Upstreams = append(r.Upstreams, UpstreamReport{Name: u.key, Version: said.Version, Err: fault})
-		at[u.key] = i
+		r.Upstreams = append(r.Upstreams, UpstreamReport{Name: u.Key, Version: said.Version, Err: fault})
+		at[u.Key] = i
 	}
 	for _, shown := range menus[listTools].order {
 		e := menus[listTools].entries[shown]
@@ -133,17 +133,17 @@ func (g *Gateway) report(menus [listKinds]*menu) Report {
 			r.Own = append(r.Own, t)
 			continue
 		}
-		if full := fullName(e.up.prefix, e.own); full != shown {
+		if full := fullName(e.up.Prefix, e.own); full != shown {
 			t.Full, t.Shortened = full, true
 		}
-		u := &r.Upstreams[at[e.up.key]]
+		u := &r.Upstreams[at[e.up.Key]]
 		u.Tools = append(u.Tools, t)
 	}
 	for _, e := range menus[listPrompts].entries {
-		r.Upstreams[at[e.up.key]].Prompts++
+		r.Upstreams[at[e.up.Key]].Prompts++
 	}
 	for _, e := range menus[listResources].entries {
-		r.Upstreams[at[e.up.key]].Resources++
+		r.Upstreams[at[e.up.Key]].Resources++
 	}
 	return r
 }

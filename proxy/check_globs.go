@@ -24,10 +24,10 @@ func (g *Gateway) idle(m *menu) (faults []config.Fault) {
 				own = append(own, name)
 			}
 		}
-		at := "upstreams." + u.key + ".tools."
-		why := fmt.Sprintf("fits no tool of %s: write the server's own names, without the prefix", u.key)
-		faults = append(faults, unfit(at+"allow", u.cfg.Tools.Allow, own, why)...)
-		faults = append(faults, unfit(at+"deny", u.cfg.Tools.Deny, own, why)...)
+		at := "upstreams." + u.Key + ".tools."
+		why := fmt.Sprintf("fits no tool of %s: write the server's own names, without the prefix", u.Key)
+		faults = append(faults, unfit(at+"allow", u.Config.Tools.Allow, own, why)...)
+		faults = append(faults, unfit(at+"deny", u.Config.Tools.Deny, own, why)...)
 	}
 	if complete { // else it may fit a tool of an upstream that is down
 		const why = "fits no tool: write the names that hosts see, as they are above"

@@ -20,6 +20,7 @@ const module = "github.com/foldgate/foldgate/"
 var arrows = map[string][]string{
 	"internal/backoff":                {},
 	"internal/rawjson":                {},
+	"internal/version":                {},
 	"internal/sqlitedb":               {},
 	"budget/bpe":                      {},
 	"budget":                          {"budget/bpe"},
@@ -38,9 +39,9 @@ var arrows = map[string][]string{
 	"proxy/wire":                      {"internal/rawjson"},
 	"proxy/edge":                      {"internal/rawjson", "proxy/wire"},
 	"proxy/conn":                      {"interceptor", "proxy/wire"},
-	"proxy/upstream":                  {"internal/backoff", "internal/rawjson", "proxy/conn", "proxy/wire"},
-	"proxy":                           {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/backoff", "internal/rawjson", "proxy/config", "proxy/conn", "proxy/edge", "proxy/files", "proxy/upstream", "proxy/wire"},
-	"cmd/foldgate":                    {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "proxy", "proxy/config"},
+	"proxy/upstream":                  {"internal/backoff", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/files", "proxy/wire"},
+	"proxy":                           {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/edge", "proxy/files", "proxy/upstream", "proxy/wire"},
+	"cmd/foldgate":                    {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "internal/version", "proxy", "proxy/config"},
 }
 
 // only says which packages alone may import something foreign.

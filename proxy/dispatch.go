@@ -7,6 +7,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -70,8 +71,8 @@ func (g *Gateway) findTool(fl *inbound, name string) (entry, bool) {
 		return e, true
 	}
 	for _, u := range g.ups {
-		own, ok := strings.CutPrefix(name, u.prefix+"__")
-		if ok && u.prefix != "" && fl.s.view(u).peek(listTools) == nil && u.cfg.Tools.Shows(own) {
+		own, ok := strings.CutPrefix(name, u.Prefix+"__")
+		if ok && u.Prefix != "" && fl.s.view(u).peek(listTools) == nil && u.Config.Tools.Shows(own) {
 			return entry{up: u, own: own, injected: true, flow: g.unlistedFlow(u, own)}, true
 		}
 	}
@@ -81,8 +82,8 @@ func (g *Gateway) findTool(fl *inbound, name string) (entry, bool) {
 func (g *Gateway) unknownTool(name string) error {
 	down := ""
 	for _, u := range g.ups {
-		if state, fault := u.status(); state == "failed" {
-			down += fmt.Sprintf("; upstream %s is down: %v", u.key, fault)
+		if state, fault := u.Status(); state == "failed" {
+			down += fmt.Sprintf("; upstream %s is down: %v", u.Key, fault)
 		}
 	}
 	return &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s)", name, down)}
@@ -125,7 +126,7 @@ func (g *Gateway) resource(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 }
 
 // toOwners sends a request to the one that has what it names, if that is known.
-func (g *Gateway) toOwners(fl *inbound, c *interceptor.Call, owners []*upstream) (*interceptor.Result, error) {
+func (g *Gateway) toOwners(fl *inbound, c *interceptor.Call, owners []*upstream.Server) (*interceptor.Result, error) {
 	if len(owners) == 1 {
 		return g.forward(fl, c, owners[0])
 	}
@@ -134,7 +135,7 @@ func (g *Gateway) toOwners(fl *inbound, c *interceptor.Call, owners []*upstream)
 
 // subscribeHost serves resources/subscribe. What fails is not made again when the
 // upstream restarts.
-func (g *Gateway) subscribeHost(fl *inbound, c *interceptor.Call, uri string, owners []*upstream) (*interceptor.Result, error) {
+func (g *Gateway) subscribeHost(fl *inbound, c *interceptor.Call, uri string, owners []*upstream.Server) (*interceptor.Result, error) {
 	fresh, ok := fl.s.noteSubscription(owners[0], uri) // before the call: the upstream may end right after it
 	if !ok {
 		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
@@ -162,21 +163,21 @@ func notFound(modern bool, uri string) *wire.Error {
 
 // owners returns who may have a resource: the one that lists it, the one whose
 // template fits, else everyone with resources, to be asked in turn.
-func (g *Gateway) owners(fl *inbound, uri string) []*upstream {
+func (g *Gateway) owners(fl *inbound, uri string) []*upstream.Server {
 	if e, ok := g.lookup(fl, listResources, uri); ok {
-		return []*upstream{e.up}
+		return []*upstream.Server{e.up}
 	}
 	templates := g.menu(fl.ctx, fl.s, listTemplates, fl.modern, nil)
 	for _, u := range g.ups {
 		for _, e := range templates.entries {
 			if e.up == u && templateFits(e.own, uri) {
-				return []*upstream{u}
+				return []*upstream.Server{u}
 			}
 		}
 	}
-	var all []*upstream
+	var all []*upstream.Server
 	for _, u := range g.ups {
-		if u.capability("resources") != nil {
+		if u.Capability("resources") != nil {
 			all = append(all, u)
 		}
 	}
@@ -203,12 +204,12 @@ func templateFits(template, uri string) bool {
 }
 
 // firstThatKnows asks the owners in turn until one does not say "not found".
-func (g *Gateway) firstThatKnows(fl *inbound, c *interceptor.Call, owners []*upstream) (*interceptor.Result, error) {
+func (g *Gateway) firstThatKnows(fl *inbound, c *interceptor.Call, owners []*upstream.Server) (*interceptor.Result, error) {
 	fl.setCall(c)
 	return g.through(fl.ctx, c, func(ctx context.Context, c *interceptor.Call) (res *interceptor.Result, err error) {
 		for _, u := range owners {
 			fl.arrived() // the last one's answer goes nowhere
-			c.Target.Server, c.Target.To = u.key, "upstream:"+u.key
+			c.Target.Server, c.Target.To = u.Key, "upstream:"+u.Key
 			res, err = g.send(ctx, fl, c, u)
 			if err != nil || res.Error == nil {
 				return res, err
@@ -255,7 +256,7 @@ func (g *Gateway) other(fl *inbound, c *interceptor.Call) (*interceptor.Result, 
 		t := fl.s.tasks[id]
 		fl.s.mu.Unlock()
 		if u := g.byKey[t.upstream]; u != nil {
-			owners = []*upstream{u}
+			owners = []*upstream.Server{u}
 		}
 		if c.Target.Method == interceptor.MethodTaskResult { // a tool's result, only later
 			if c.Target.Name, c.Target.Metered = t.tool, true; c.Attribution.BranchID == "" && t.branch != "" {
@@ -263,9 +264,9 @@ func (g *Gateway) other(fl *inbound, c *interceptor.Call) (*interceptor.Result, 
 			}
 		}
 	}
-	var able []*upstream
+	var able []*upstream.Server
 	for _, u := range owners {
-		if u.cfg.Builtin == "" {
+		if !u.Builtin() {
 			able = append(able, u)
 		}
 	}

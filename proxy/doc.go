@@ -31,7 +31,7 @@
 //     (chain.go): recorded, put into its branch, charged, and on the way back
 //     scrubbed, folded, charged and recorded again.
 //  4. At the end of the chain, send (send.go) picks the link: the session's own
-//     in the legacy era, its principal's in the modern (seat.go; slot.go opens
+//     in the legacy era, its principal's in the modern (package upstream, which opens
 //     it, and again when it died; reopen.go and watch.go restore what hung on
 //     it). Where the host and the upstream speak different eras, bridge_park.go,
 //     bridge_rounds.go and bridge_log.go translate.
@@ -43,15 +43,14 @@
 //
 // Edges know no upstream, links no host; [edge.Core] is all that edges know of
 // the gateway, [conn.Conn] all that it knows of connections. A session owns its
-// flights, its questions to the host and its links; an upstream owns its seats,
-// one for each principal, with their shared link and their lists.
+// flights, its questions to the host and its own connections, package upstream the
+// connections that hosts share; a tenant owns the lists that came over those.
 //
 // # Words
 //
 //	inbound   a request of a host, in session.flights while it is served; a
 //	          flight of package link is a call that an upstream has to answer
-//	seat      what one principal has of an upstream
-//	slot      one supervised link: opened when needed, and again when it died
+//	tenant    what one principal has of an upstream beside connections
 //	view      the lists of one upstream over one link; a listing is one of them
 //	menu      a list as hosts see it, merged of all upstreams'
 //	parked    a call to a legacy upstream that a modern host makes in rounds
@@ -71,7 +70,7 @@
 //	hello.go, listen.go                        greetings, and hosts that wait for changes
 //	tools*.go, batch*.go                       foldgate's own tools; tools_run.go begins a batch
 //	menu*.go, catalog.go, names.go, params.go  the merged lists, and what they are made of
-//	upstream.go, seat.go, slot.go, known.go    upstreams, and the links to them
+//	tenant.go                                  what a principal has of an upstream
 //	send.go, bridge*.go, parking.go            calls to upstreams, in either era
 //	events.go, ask.go, reopen.go, watch.go     what upstreams send, and what is restored
 //	passage.go, lane.go                        what keeps its order

@@ -8,6 +8,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -15,13 +16,13 @@ import (
 // called from a link's reader, in order, and do not block on hosts.
 
 // fromCall takes a message that an upstream sent on behalf of a host's request.
-func (g *Gateway) fromCall(fl *inbound, u *upstream, l conn.Conn, m wire.Message) {
+func (g *Gateway) fromCall(fl *inbound, u *upstream.Server, l conn.Conn, m wire.Message) {
 	if m.IsRequest() {
 		g.ask(fl.s, fl, false, u, l, m)
 		return
 	}
 	if changedKinds(m.Method) != nil {
-		g.listChanged(fl.s.seat(u), fl.s, m.Method)
+		g.listChanged(fl.s.tenant(u), fl.s, m.Method)
 		return
 	}
 	if m.Method == "notifications/cancelled" {
@@ -37,26 +38,26 @@ func (g *Gateway) fromCall(fl *inbound, u *upstream, l conn.Conn, m wire.Message
 	})
 }
 
-// fromOwn takes a message of a session's own link that belongs to no known
+// Unsolicited takes a message of a session's own link that belongs to no known
 // call: any stream of that session will do.
-func (s *session) fromOwn(u *upstream, m wire.Message) {
+func (s *session) Unsolicited(u *upstream.Server, m wire.Message) {
 	g := s.gw
-	fl := s.anyFlight(u.key)
+	fl := s.anyFlight(u.Key)
 	switch {
 	case m.IsRequest():
-		l := s.own(u)
-		if l == nil { // during its first moments: wait for the slot to know it
-			opened := func() conn.Conn { l, _ := s.linkFor(s.ctx, u, false); return l }
+		l := u.Live(s.scope(false))
+		if l == nil { // during its first moments: wait until the session knows it
+			opened := func() conn.Conn { l, _ := u.Connection(s.ctx, s.scope(false)); return l }
 			g.answering(&s.answering, u, opened, m, func() func(conn.Conn) {
-				return func(l conn.Conn) { g.ask(s, s.anyFlight(u.key), true, u, l, m) }
+				return func(l conn.Conn) { g.ask(s, s.anyFlight(u.Key), true, u, l, m) }
 			})
 			return
 		}
 		g.ask(s, fl, true, u, l, m)
 	case changedKinds(m.Method) != nil:
-		g.listChanged(s.seat(u), s, m.Method)
+		g.listChanged(s.tenant(u), s, m.Method)
 	case m.Method == "notifications/cancelled":
-		s.cancelAsk(u, s.own(u), m.Params)
+		s.cancelAsk(u, u.Live(s.scope(false)), m.Params)
 	default:
 		o := s.origin(fl, true, u)
 		s.follow(u, len(m.Params), func() { g.relay(s, fl, o, u, m) })
@@ -64,12 +65,12 @@ func (s *session) fromOwn(u *upstream, m wire.Message) {
 }
 
 // fromShared takes a message of a shared link that belongs to no known call.
-func (g *Gateway) fromShared(st *seat, m wire.Message) {
+func (g *Gateway) fromShared(st *tenant, m wire.Message) {
 	u := st.up
 	switch {
 	case m.IsRequest():
-		g.answering(&st.answering, u, st.shared.peek, m, func() func(conn.Conn) {
-			if l := st.shared.peek(); l != nil && g.parkShared(st, l, m) { // now: it may be withdrawn at once
+		g.answering(&st.answering, u, st.conn, m, func() func(conn.Conn) {
+			if l := st.conn(); l != nil && g.parkShared(st, l, m) { // now: it may be withdrawn at once
 				return func(conn.Conn) {}
 			}
 			return func(l conn.Conn) { g.answerShared(st, l, m) }
@@ -86,13 +87,13 @@ func (g *Gateway) fromShared(st *seat, m wire.Message) {
 			return
 		}
 		// Of a link that several hosts share it is nobody's in particular.
-		u.log.Debug("notification without a call", "method", m.Method)
+		u.Log.Debug("notification without a call", "method", m.Method)
 	}
 }
 
 // relay scrubs and records a notification and hands it to the host, on the stream
 // of fl, if there is one.
-func (g *Gateway) relay(s *session, fl *inbound, o origin, u *upstream, m wire.Message) {
+func (g *Gateway) relay(s *session, fl *inbound, o origin, u *upstream.Server, m wire.Message) {
 	if s.ctx.Err() != nil { // it waited until nobody was there to take it
 		return
 	}
@@ -109,13 +110,13 @@ func (g *Gateway) relay(s *session, fl *inbound, o origin, u *upstream, m wire.M
 		path = string(o.branch.Context)
 	}
 	stored := params
-	if g.cfg.ScrubPolicy(u.key).Results == interceptor.Off { // the host may see it, the disk may not
+	if g.cfg.ScrubPolicy(u.Key).Results == interceptor.Off { // the host may see it, the disk may not
 		var err error
 		if stored, _, err = g.scrubber.JSON(s.ctx, orEmpty(params)); err != nil {
 			stored = nil
 		}
 	}
-	if err := g.recorder.Notification("upstream:"+u.key, s.host(), s.ID, path, causes, m.Method, stored); err != nil {
+	if err := g.recorder.Notification("upstream:"+u.Key, s.host(), s.ID, path, causes, m.Method, stored); err != nil {
 		g.log.Error("notification withheld", "method", m.Method, "err", err)
 		return
 	}
@@ -127,14 +128,14 @@ func (g *Gateway) relay(s *session, fl *inbound, o origin, u *upstream, m wire.M
 
 // clean scrubs parameters that flow to a host; ok is false where they must be
 // withheld.
-func (g *Gateway) clean(ctx context.Context, u *upstream, method string, params json.RawMessage) (json.RawMessage, bool) {
-	policy := g.cfg.ScrubPolicy(u.key).Results
+func (g *Gateway) clean(ctx context.Context, u *upstream.Server, method string, params json.RawMessage) (json.RawMessage, bool) {
+	policy := g.cfg.ScrubPolicy(u.Key).Results
 	if len(params) == 0 || policy == interceptor.Off {
 		return params, true
 	}
 	clean, found, err := g.scrubber.JSON(ctx, params)
 	if err != nil || (policy == interceptor.Block && len(found) > 0) {
-		u.log.Warn("notification withheld: it could not be checked for secrets, or holds one", "method", method)
+		u.Log.Warn("notification withheld: it could not be checked for secrets, or holds one", "method", method)
 		return nil, false
 	}
 	return clean, true
@@ -142,7 +143,7 @@ func (g *Gateway) clean(ctx context.Context, u *upstream, method string, params 
 
 // cleanExtra returns the members beside the params, result or error of a message
 // that flows to a host, scrubbed; nil where they must be withheld.
-func (g *Gateway) cleanExtra(ctx context.Context, u *upstream, m wire.Message) []byte {
+func (g *Gateway) cleanExtra(ctx context.Context, u *upstream.Server, m wire.Message) []byte {
 	if len(m.Extra) == 0 {
 		return nil
 	}
@@ -155,8 +156,8 @@ func (g *Gateway) cleanExtra(ctx context.Context, u *upstream, m wire.Message) [
 
 // outward returns the params and the extra members of a host's message as
 // policy lets them go to u; nil params where it must not go.
-func (g *Gateway) outward(ctx context.Context, u *upstream, m wire.Message) (params json.RawMessage, extra []byte) {
-	policy := g.cfg.ScrubPolicy(u.key).Arguments
+func (g *Gateway) outward(ctx context.Context, u *upstream.Server, m wire.Message) (params json.RawMessage, extra []byte) {
+	policy := g.cfg.ScrubPolicy(u.Key).Arguments
 	if policy != interceptor.Redact && policy != interceptor.Block {
 		return m.Params, m.Extra
 	}
@@ -164,7 +165,7 @@ func (g *Gateway) outward(ctx context.Context, u *upstream, m wire.Message) (par
 	all := append(append([]byte(`{"params":`), orEmpty(m.Params)...), m.Extra...)
 	clean, found, err := g.scrubber.JSON(ctx, append(all, '}'))
 	if err != nil || (policy == interceptor.Block && len(found) > 0) {
-		u.log.Warn("notification of the host withheld: it could not be checked for secrets, or holds one", "method", m.Method)
+		u.Log.Warn("notification of the host withheld: it could not be checked for secrets, or holds one", "method", m.Method)
 		return nil, nil
 	}
 	if len(found) == 0 {
@@ -180,19 +181,19 @@ func (g *Gateway) outward(ctx context.Context, u *upstream, m wire.Message) (par
 	return params, extra
 }
 
-// listChanged drops the lists that changed and tells the hosts of the seat's
+// listChanged drops the lists that changed and tells the hosts of the tenant's
 // principal. s is the session whose own link said so, nil for a shared link.
-func (g *Gateway) listChanged(st *seat, s *session, method string) {
+func (g *Gateway) listChanged(st *tenant, s *session, method string) {
 	ks, u := changedKinds(method), st.up
-	for _, any := range u.everySeat() { // the others may have no link open to be told over
+	for _, any := range g.tenants.at(u) { // the others may have no link open to be told over
 		any.lists.forget(ks...)
 	}
 	if s != nil {
 		s.mu.Lock()
-		v := s.views[u.key]
+		v := s.views[u.Key]
 		if v == nil && s.Transport != "stdio" {
 			v = &view{}
-			s.views[u.key] = v
+			s.views[u.Key] = v
 		}
 		s.mu.Unlock()
 		if v != nil {
@@ -201,7 +202,7 @@ func (g *Gateway) listChanged(st *seat, s *session, method string) {
 		s.pushChange(method)
 	} else {
 		for _, other := range g.sessions.of(st.principal) {
-			if other.own(u) == nil { // those with a link of their own are told over it
+			if u.Live(other.scope(false)) == nil { // those with a link of their own are told over it
 				other.pushChange(method)
 			}
 		}

@@ -11,8 +11,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/conn"
-	remote "github.com/foldgate/foldgate/proxy/upstream"
+	"github.com/foldgate/foldgate/proxy/upstream"
 
 	"go.opentelemetry.io/otel/metric"
 	oteltrace "go.opentelemetry.io/otel/trace"
@@ -53,10 +52,10 @@ type Gateway struct {
 	// through runs a call down the chain of interceptors to h.
 	through func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error)
 
-	openLink     func(context.Context, remote.Config) (conn.Conn, error)
-	ups          []*upstream // in the configuration's order
-	byKey        map[string]*upstream
-	known        *knownInfo
+	servers      *upstream.Set
+	ups          []*upstream.Server // in the configuration's order
+	byKey        map[string]*upstream.Server
+	tenants      tenants
 	menus        menus
 	sessions     register
 	listens      listeners
@@ -74,7 +73,7 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 		return nil, &config.Error{File: "configuration", Faults: faults}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream{}, openLink: remote.Open, programs: extract.NewPrograms(len(cfg.Principals))}
+	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream.Server{}, programs: extract.NewPrograms(len(cfg.Principals))}
 	for _, o := range options {
 		o(g)
 	}
@@ -82,12 +81,13 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 		cancel()
 		return nil, errors.Join(err, g.closeEngines(ctx))
 	}
-	g.known = openKnown(filepath.Join(cfg.StatePath(), "upstreams.json"), g.log)
-	for _, key := range cfg.UpstreamKeys() {
-		u := newUpstream(g, key, cfg.Upstreams[key])
-		g.known.get(u)
-		g.ups = append(g.ups, u)
-		g.byKey[key] = u
+	g.servers = upstream.NewSet(upstream.Options{
+		Config: cfg, Log: g.log, Cleaner: cleaner{scrubLog{s: g.scrubber}},
+		Shared: func(principal string) upstream.Owner { return sharedOwner{g, principal} },
+	})
+	g.ups = g.servers.Servers()
+	for _, u := range g.ups {
+		g.byKey[u.Key] = u
 	}
 	var err error
 	if g.through, err = newChain(g); err == nil {
@@ -218,7 +218,7 @@ func (g *Gateway) warm(ctx context.Context) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			_, _ = u.seat(g.anyone()).shared.get(ctx) // the fault is kept in u's status
+			_, _ = u.Connection(ctx, upstream.Scope{Principal: g.anyone()}) // the fault is kept in u's status
 		}()
 	}
 	wg.Wait()
@@ -232,13 +232,8 @@ func (g *Gateway) Close(ctx context.Context) error {
 	}
 	g.parking.close()
 	g.cancel()
-	for _, u := range g.ups {
-		for _, st := range u.everySeat() {
-			st.shared.close()
-		}
-	}
 	done := make(chan struct{})
-	go func() { g.wg.Wait(); close(done) }()
+	go func() { g.servers.Close(); g.wg.Wait(); close(done) }()
 	select {
 	case <-done:
 	case <-ctx.Done():

@@ -16,7 +16,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
-	remote "github.com/foldgate/foldgate/proxy/upstream"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -79,7 +79,7 @@ func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int)
 		version = wire.VersionModern
 	}
 	result := json.RawMessage(`{"content":[{"type":"text","text":` + string(rawjson.Quote(costText(size))) + `}]}`)
-	g.openLink = func(context.Context, remote.Config) (conn.Conn, error) {
+	g.servers.Dial = func(context.Context, upstream.Config) (conn.Conn, error) {
 		return &costLink{version: version, tools: tools, gone: make(chan struct{}), result: result}, nil
 	}
 	e := edge.NewHTTP(g, edge.HTTPOptions{CheckParams: g.checkParams})

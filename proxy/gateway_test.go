@@ -15,13 +15,13 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
-	remote "github.com/foldgate/foldgate/proxy/upstream"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // fakeLink is an upstream inside the test: a func answers its requests.
 type fakeLink struct {
-	cfg     remote.Config
+	cfg     upstream.Config
 	version string
 	caps    string
 	serve   func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error)
@@ -51,8 +51,10 @@ func (l *fakeLink) Call(ctx context.Context, c *conn.Request) (wire.Message, err
 		l.calls = append(l.calls, c)
 	}
 	l.mu.Unlock()
-	if isDone(l) {
+	select {
+	case <-l.gone:
 		return wire.Message{}, fmt.Errorf("fake: %w", conn.ErrClosed)
+	default:
 	}
 	return l.serve(ctx, l, c)
 }
@@ -126,7 +128,7 @@ func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...O
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.openLink = func(_ context.Context, c remote.Config) (conn.Conn, error) {
+	g.servers.Dial = func(_ context.Context, c upstream.Config) (conn.Conn, error) {
 		f := ups[c.Name]
 		l := &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), replied: make(chan wire.Message, 10)}
 		r.mu.Lock()

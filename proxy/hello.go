@@ -12,7 +12,9 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -29,6 +31,7 @@ func (g *Gateway) answerInitialize(ctx context.Context, fl *inbound, c *intercep
 		return nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "initialize was already called on this connection"}
 	}
 	s.initialize = bytes.Clone(c.Target.Forward)
+	s.own.Initialize(s.initialize)
 	s.revision = wire.VersionLegacy
 	if v, ok := rawjson.GetString(c.Target.Params, "protocolVersion"); ok && slices.Contains(legacyVersions, v) {
 		s.revision = v
@@ -71,18 +74,23 @@ func (g *Gateway) acquaint(ctx context.Context, s *session, modern bool) {
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, u := range g.ups {
-		if _, known := u.about(); known {
+		if _, known := u.Info(); known {
 			continue
 		}
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			if _, err := s.linkFor(ctx, u, modern || s.Transport != "stdio"); err != nil {
-				s.seat(u).setLate()
+			if _, err := u.Connection(ctx, s.scope(modern || s.Transport != "stdio")); err != nil {
+				s.tenant(u).setLate()
 			}
 		}()
 	}
 	wg.Wait()
+}
+
+// serverInfo is how foldgate introduces itself to hosts.
+func serverInfo() []byte {
+	return rawjson.Marshal(map[string]string{"name": "foldgate", "title": "foldgate", "version": version.String()})
 }
 
 // perHop are capabilities that foldgate states itself.
@@ -94,15 +102,15 @@ func (g *Gateway) capabilities(modern bool) []byte {
 	out := []byte(`{"tools":{"listChanged":true}}`)
 	add := func(name, value string) { out = rawjson.Set(out, []byte(value), name) }
 	has := func(name string) bool {
-		return slices.ContainsFunc(g.ups, func(u *upstream) bool { return u.capability(name) != nil })
+		return slices.ContainsFunc(g.ups, func(u *upstream.Server) bool { return u.Capability(name) != nil })
 	}
 	if has("prompts") {
 		add("prompts", `{"listChanged":true}`)
 	}
 	if has("resources") {
 		value := `{"listChanged":true}`
-		if slices.ContainsFunc(g.ups, func(u *upstream) bool {
-			v, _ := rawjson.Get(u.capability("resources"), "subscribe")
+		if slices.ContainsFunc(g.ups, func(u *upstream.Server) bool {
+			v, _ := rawjson.Get(u.Capability("resources"), "subscribe")
 			return string(v) == "true"
 		}) {
 			value = `{"subscribe":true,"listChanged":true}`
@@ -115,7 +123,7 @@ func (g *Gateway) capabilities(modern bool) []byte {
 		}
 	}
 	for _, u := range g.ups {
-		said, _ := u.about()
+		said, _ := u.Info()
 		caps, _ := rawjson.Get(said.Result, "capabilities")
 		rawjson.Members(caps, func(m rawjson.Member) bool {
 			if name := m.Name(); !slices.Contains(perHop, name) {
@@ -151,7 +159,7 @@ func mergeMember(obj []byte, name string, value []byte) []byte {
 func (g *Gateway) instructions() string {
 	text := ownInstructions
 	for _, u := range g.ups {
-		said, _ := u.about()
+		said, _ := u.Info()
 		own, _ := rawjson.GetString(said.Result, "instructions")
 		if own == "" {
 			continue
@@ -160,7 +168,7 @@ func (g *Gateway) instructions() string {
 		if err != nil {
 			continue // withheld: it can't be checked
 		}
-		text += "\n\n# " + u.key + "\n" + clean
+		text += "\n\n# " + u.Key + "\n" + clean
 	}
 	return text
 }
@@ -176,7 +184,7 @@ func (g *Gateway) answerList(ctx context.Context, fl *inbound, c *interceptor.Ca
 		}
 		m := g.menu(ctx, fl.s, k, fl.modern, []string{c.Outcome.Record})
 		for key := range m.missing {
-			fl.s.seat(g.byKey[key]).setLate()
+			fl.s.tenant(g.byKey[key]).setLate()
 		}
 		c.Outcome.Clean, c.Outcome.Open = true, g.cfg.LetsSecretsThrough() // each listing was scrubbed when it was fetched
 		for _, l := range m.from {
@@ -203,13 +211,13 @@ func (g *Gateway) setLevel(ctx context.Context, fl *inbound, c *interceptor.Call
 	s.logLevel = bytes.Clone(c.Target.Forward)
 	s.mu.Unlock()
 	for _, u := range g.ups {
-		if u.capability("logging") == nil {
+		if u.Capability("logging") == nil {
 			continue
 		}
-		if _, err := s.linkFor(ctx, u, fl.modern); err != nil {
+		if _, err := u.Connection(ctx, s.scope(fl.modern)); err != nil {
 			continue // told again when it comes up
 		}
-		l := s.own(u)
+		l := u.Live(s.scope(false))
 		if l == nil || l.Info().Modern() {
 			continue
 		}

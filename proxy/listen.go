@@ -9,7 +9,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -27,7 +27,7 @@ type listener struct {
 	uris    []string
 	// send hands a notification to the host; it does not block.
 	send func(method string, params json.RawMessage)
-	up   *upstream // for follow: the upstream whose updates are meant; nil for all
+	up   *upstream.Server // for follow: the upstream whose updates are meant; nil for all
 	s    *session
 	stop func() // for follow: ends it
 }
@@ -68,7 +68,7 @@ func (g *Gateway) listen(ctx context.Context, fl *inbound, c *interceptor.Call) 
 	}
 	if len(ln.methods) > 0 { // changes are told over the principal's link
 		for _, u := range g.ups {
-			g.background(func() { _, _ = fl.s.seat(u).shared.get(ctx) })
+			g.background(func() { _, _ = u.Connection(ctx, fl.s.scope(true)) })
 		}
 	}
 	g.listens.add(ln)
@@ -76,7 +76,7 @@ func (g *Gateway) listen(ctx context.Context, fl *inbound, c *interceptor.Call) 
 	ln.send("notifications/subscriptions/acknowledged", rawjson.Set([]byte(`{}`), agreed, "notifications"))
 	for _, uri := range ln.uris {
 		if owners := g.owners(fl, uri); len(owners) > 0 {
-			g.background(func() { g.watchResource(ctx, owners[0], fl.s.seat(owners[0]).shared.get, uri, ln) })
+			g.background(func() { g.watchResource(ctx, owners[0], fl.s.scope(true), uri, ln) })
 		}
 	}
 	<-ctx.Done()
@@ -98,9 +98,9 @@ func (ls *listeners) changed(principal, method string) {
 	}
 }
 
-// updated tells those hosts of the seat's principal who asked that a resource
+// updated tells those hosts of the tenant's principal who asked that a resource
 // changed.
-func (ls *listeners) updated(g *Gateway, st *seat, m wire.Message) {
+func (ls *listeners) updated(g *Gateway, st *tenant, m wire.Message) {
 	uri, _ := rawjson.GetString(m.Params, "uri")
 	for _, ln := range ls.list() {
 		if slices.Contains(ln.uris, uri) && ln.s.Principal == st.principal && (ln.up == nil || ln.up == st.up) {
@@ -110,14 +110,14 @@ func (ls *listeners) updated(g *Gateway, st *seat, m wire.Message) {
 }
 
 // deliver scrubs an update and hands it to one listener.
-func (ls *listeners) deliver(g *Gateway, u *upstream, m wire.Message, ln *listener) {
+func (ls *listeners) deliver(g *Gateway, u *upstream.Server, m wire.Message, ln *listener) {
 	if params, ok := g.clean(g.ctx, u, m.Method, m.Params); ok {
 		ln.send(m.Method, params)
 	}
 }
 
 // follow makes a legacy host's subscription on a modern upstream, or ends it.
-func (ls *listeners) follow(g *Gateway, s *session, u *upstream, uri string, on bool) {
+func (ls *listeners) follow(g *Gateway, s *session, u *upstream.Server, uri string, on bool) {
 	for _, ln := range ls.list() {
 		if ln.s == s && ln.up == u && slices.Contains(ln.uris, uri) {
 			if on {
@@ -139,7 +139,7 @@ func (ls *listeners) follow(g *Gateway, s *session, u *upstream, uri string, on 
 	g.background(func() {
 		defer ls.remove(ln)
 		defer cancel()
-		g.watchResource(ctx, u, func(ctx context.Context) (conn.Conn, error) { return s.linkFor(ctx, u, false) }, uri, ln)
+		g.watchResource(ctx, u, s.scope(false), uri, ln)
 	})
 }
 

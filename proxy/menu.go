@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+
+	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
 // menu is one merged list as a host sees it, and the way back from the names
@@ -30,8 +32,8 @@ type menu struct {
 
 // entry is who owns a shown name.
 type entry struct {
-	up  *upstream // nil for foldgate's own tools
-	own string    // the name as the upstream knows it
+	up  *upstream.Server // nil for foldgate's own tools
+	own string           // the name as the upstream knows it
 	// injected: foldgate added branch_id to the tool's schema, so it must be
 	// taken out of the arguments again.
 	injected bool
@@ -64,7 +66,7 @@ func (g *Gateway) menu(ctx context.Context, s *session, k listKind, modern bool,
 	missing := map[string]error{}
 	for i, err := range errs {
 		if err != nil {
-			missing[g.ups[i].key] = err
+			missing[g.ups[i].Key] = err
 		}
 	}
 	g.menus.mu.Lock()
@@ -96,7 +98,7 @@ func (g *Gateway) lookup(fl *inbound, k listKind, name string) (entry, bool) {
 			return entry{}, false
 		}
 		for _, raw := range l.items {
-			if shown, e, ok := u.entry(k, raw); ok && shown == name {
+			if shown, e, ok := g.entry(u, k, raw); ok && shown == name {
 				return e, true
 			}
 		}
@@ -108,12 +110,12 @@ func (g *Gateway) lookup(fl *inbound, k listKind, name string) (entry, bool) {
 
 // byPrefix returns the only upstream whose names may look like this one; nil
 // where there are several, or none.
-func (g *Gateway) byPrefix(name string) (found *upstream) {
+func (g *Gateway) byPrefix(name string) (found *upstream.Server) {
 	for _, u := range g.ups {
-		if u.prefix != "" && !strings.HasPrefix(name, u.prefix+"__") {
+		if u.Prefix != "" && !strings.HasPrefix(name, u.Prefix+"__") {
 			continue
 		}
-		if found != nil || u.prefix == "" {
+		if found != nil || u.Prefix == "" {
 			return nil
 		}
 		found = u
@@ -152,14 +154,14 @@ func (g *Gateway) merge(k listKind, from []*listing) *menu {
 		}
 		u := g.ups[i]
 		for _, raw := range l.items {
-			shown, e, ok := u.entry(k, raw)
+			shown, e, ok := g.entry(u, k, raw)
 			if !ok {
 				continue
 			}
 			if first, taken := m.entries[shown]; taken {
-				c := Clash{Name: shown, First: "foldgate", Second: u.key}
+				c := Clash{Name: shown, First: "foldgate", Second: u.Key}
 				if first.up != nil {
-					c.First = first.up.key
+					c.First = first.up.Key
 				}
 				m.clashes = append(m.clashes, c)
 				continue
@@ -175,23 +177,23 @@ func (g *Gateway) merge(k listKind, from []*listing) *menu {
 
 // entry makes an entry of an item of u's list; ok is false for one that is not
 // shown.
-func (u *upstream) entry(k listKind, raw json.RawMessage) (shown string, e entry, ok bool) {
+func (g *Gateway) entry(u *upstream.Server, k listKind, raw json.RawMessage) (shown string, e entry, ok bool) {
 	own, ok := rawjson.GetString(raw, kinds[k].id)
-	if !ok || (k == listTools && !u.cfg.Tools.Shows(own)) {
+	if !ok || (k == listTools && !u.Config.Tools.Shows(own)) {
 		return "", entry{}, false
 	}
 	e = entry{up: u, own: own, raw: raw, shown: raw}
 	shown = own
 	if k == listTools || k == listPrompts {
-		if shown = shownName(u.prefix, own); shown != own {
+		if shown = shownName(u.Prefix, own); shown != own {
 			e.shown = rawjson.Set(e.shown, rawjson.Quote(shown), "name")
 		}
 	}
 	if k == listTools {
 		e.params = paramHeaders(raw)
 		e.shown, e.injected = injectBranch(e.shown)
-		e.shown, e.flow = u.gw.injectFlow(e.shown, u, own)
-		if !u.gw.cfg.Results.Rule(shown).Off { // a folded result has no structured content, and some hosts insist
+		e.shown, e.flow = g.injectFlow(e.shown, u, own)
+		if !g.cfg.Results.Rule(shown).Off { // a folded result has no structured content, and some hosts insist
 			e.shown = rawjson.Delete(e.shown, "outputSchema")
 		}
 	}

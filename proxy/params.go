@@ -13,6 +13,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -145,9 +146,9 @@ func forwardHeader(host http.Header) http.Header {
 // beside returns what goes to u beside the params of a host's request, as policy
 // lets it: unknown members, and headers. What holds a secret is redacted; where
 // arguments with secrets are blocked, or can't be checked, it stays here.
-func (g *Gateway) beside(ctx context.Context, c *interceptor.Call, u *upstream) (extra []byte, header http.Header) {
+func (g *Gateway) beside(ctx context.Context, c *interceptor.Call, u *upstream.Server) (extra []byte, header http.Header) {
 	extra, header = c.Target.Extra, maps.Clone(c.Target.Header)
-	policy := g.cfg.ScrubPolicy(u.key).Arguments
+	policy := g.cfg.ScrubPolicy(u.Key).Arguments
 	if policy != interceptor.Redact && policy != interceptor.Block {
 		return extra, header
 	}

@@ -62,11 +62,11 @@ func (k *parking) crowded(principal string) bool {
 	return waiting > maxWaiting
 }
 
-// suited returns the parked call of the seat that gets the question m, which came
+// suited returns the parked call of the tenant that gets the question m, which came
 // without saying for which call: of those whose host can answer, first the ones
 // that are being served, then the one with the fewest questions open, then the
 // oldest. The answer goes back to the question, whichever call carried it.
-func (k *parking) suited(st *seat, m wire.Message) (found *parked) {
+func (k *parking) suited(st *tenant, m wire.Message) (found *parked) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	least := [3]int{}
@@ -85,9 +85,9 @@ func (k *parking) suited(st *seat, m wire.Message) (found *parked) {
 	return found
 }
 
-// withdraw drops the question that an upstream took back over the seat's link.
-func (k *parking) withdraw(st *seat, params json.RawMessage) {
-	l := st.shared.peek()
+// withdraw drops the question that an upstream took back over the tenant's link.
+func (k *parking) withdraw(st *tenant, params json.RawMessage) {
+	l := st.conn()
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, p := range k.all {
@@ -120,7 +120,7 @@ func (g *Gateway) unpark(p *parked) {
 // more, carried for one.
 func (p *parked) passOn(g *Gateway, q question) {
 	if q.guess {
-		g.background(func() { g.answerShared(p.up.seat(p.principal), q.l, q.m) })
+		g.background(func() { g.answerShared(g.tenants.of(p.up, p.principal), q.l, q.m) })
 	}
 }
 

@@ -29,7 +29,7 @@ func TestQuestionOutlivesItsCarrier(t *testing.T) {
 	}
 	first, second := parkedCall("first"), parkedCall("second")
 	q := question{l: &fakeLink{gone: make(chan struct{})}, m: wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create"}, guess: true}
-	if got := r.g.parking.suited(u.seat(edge.LocalPrincipal), q.m); got != first {
+	if got := r.g.parking.suited(r.g.tenants.of(u, edge.LocalPrincipal), q.m); got != first {
 		t.Fatalf("the question goes to %v, want the oldest call", got)
 	}
 	r.g.unpark(first) // between the choice and the asking

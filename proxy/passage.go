@@ -8,6 +8,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -26,16 +27,16 @@ type passage struct {
 }
 
 // passage returns the way from u to s's host; nil where there is no order to keep.
-func (s *session) passage(u *upstream) *passage {
+func (s *session) passage(u *upstream.Server) *passage {
 	if s.Transport != "stdio" {
 		return nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p := s.passages[u.key]
+	p := s.passages[u.Key]
 	if p == nil {
 		p = &passage{}
-		s.passages[u.key] = p
+		s.passages[u.Key] = p
 	}
 	return p
 }
@@ -88,7 +89,7 @@ func (d departure) wait(ctx context.Context) {
 
 // follow runs f, for a notification of that size, after what came before it: at
 // once if all of that has arrived. Where too much waits already it does not.
-func (s *session) follow(u *upstream, size int, f func()) {
+func (s *session) follow(u *upstream.Server, size int, f func()) {
 	p := s.passage(u)
 	if p == nil {
 		f()
@@ -112,13 +113,13 @@ func (s *session) follow(u *upstream, size int, f func()) {
 	})
 	p.mu.Unlock()
 	if !took {
-		u.log.Debug("notification lost: too many wait for the host")
+		u.Log.Debug("notification lost: too many wait for the host")
 	}
 }
 
 // callInTurn makes the call c of fl on l, with these params. Its answer keeps
 // its place among what u sends.
-func (fl *inbound) callInTurn(ctx context.Context, c *interceptor.Call, u *upstream, l conn.Conn, params json.RawMessage) (wire.Message, error) {
+func (fl *inbound) callInTurn(ctx context.Context, c *interceptor.Call, u *upstream.Server, l conn.Conn, params json.RawMessage) (wire.Message, error) {
 	r := &caller{fl: fl, u: u, l: l, passage: fl.s.passage(u)}
 	m, err := l.Call(ctx, fl.request(fl.s.gw, c, u, r, params))
 	if r.passage != nil {

@@ -164,9 +164,9 @@ func TestNotificationsOfAClosedSessionAreDropped(t *testing.T) {
 	r.initialize()
 	u, p := r.g.ups[0], r.s.passage(r.g.ups[0])
 	var log bytes.Buffer
-	u.log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	u.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	way := p.depart(r.g)
-	r.s.fromOwn(u, wire.Message{Method: "x/after", Params: json.RawMessage(`{"n":1}`)})
+	r.s.Unsolicited(u, wire.Message{Method: "x/after", Params: json.RawMessage(`{"n":1}`)})
 	r.s.Close("test")
 	for !p.lane.empty() {
 		time.Sleep(time.Millisecond)

@@ -32,13 +32,13 @@ func (g *Gateway) ready() (ok bool, body []byte) {
 		Trace     string           `json:"trace,omitempty"`
 	}{Status: "ready", Upstreams: map[string]state{}}
 	for _, u := range g.ups {
-		s, fault := u.status()
+		s, fault := u.Status()
 		st := state{State: s}
 		if fault != nil {
 			st.Error = scrubLog{s: g.scrubber}.text(fault.Error())
 			out.Status = "degraded"
 		}
-		out.Upstreams[u.key] = st
+		out.Upstreams[u.Key] = st
 	}
 	ok = true
 	if err := g.journal.Err(); err != nil {

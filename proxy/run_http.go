@@ -11,6 +11,9 @@ import (
 	"github.com/foldgate/foldgate/proxy/edge"
 )
 
+// maxMessage is the largest message of a host, in bytes.
+const maxMessage = 64 << 20
+
 // RunHTTP serves hosts on the configured address until ctx is done, then lets
 // calls in flight finish. ready is told the address once it is listened on.
 func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {

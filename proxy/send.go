@@ -12,6 +12,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -19,8 +20,8 @@ import (
 // can go wrong there gets its words.
 
 // forward runs c down the chain and on to u.
-func (g *Gateway) forward(fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
-	c.Target.Server, c.Target.To = u.key, "upstream:"+u.key
+func (g *Gateway) forward(fl *inbound, c *interceptor.Call, u *upstream.Server) (*interceptor.Result, error) {
+	c.Target.Server, c.Target.To = u.Key, "upstream:"+u.Key
 	fl.setCall(c)
 	return g.through(fl.ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		return g.send(ctx, fl, c, u)
@@ -30,7 +31,7 @@ func (g *Gateway) forward(fl *inbound, c *interceptor.Call, u *upstream) (*inter
 // send is the end of the chain: the request leaves for the upstream. An
 // upstream that forgot the session did nothing, so it is asked once more, in a
 // new one.
-func (g *Gateway) send(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
+func (g *Gateway) send(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream.Server) (*interceptor.Result, error) {
 	res, err := g.sendObserved(ctx, fl, c, u)
 	if errors.Is(err, conn.ErrSessionGone) && ctx.Err() == nil {
 		return g.sendObserved(ctx, fl, c, u)
@@ -40,25 +41,25 @@ func (g *Gateway) send(ctx context.Context, fl *inbound, c *interceptor.Call, u 
 
 // sendOnce puts the request on the link that it belongs to, in the upstream's
 // era, and waits for the response.
-func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
-	l, err := fl.s.linkFor(ctx, u, fl.modern)
+func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream.Server) (*interceptor.Result, error) {
+	l, err := u.Connection(ctx, fl.s.scope(fl.modern))
 	if err != nil {
 		return nil, upstreamDown(ctx, u, err)
 	}
 	fl.s.mu.Lock()
-	fl.to = u.key
+	fl.to = u.Key
 	fl.s.mu.Unlock()
-	if u.cfg.TimeoutSeconds > 0 {
-		limit := time.Duration(u.cfg.TimeoutSeconds) * time.Second
+	if u.Config.TimeoutSeconds > 0 {
+		limit := time.Duration(u.Config.TimeoutSeconds) * time.Second
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, &interceptor.Refusal{
 			Reason: "timeout", Code: "upstream_timeout", Status: 504,
-			Message: fmt.Sprintf("%s did not answer within %s (timeout_seconds of upstream %s) and was cancelled; ask for less, or have the limit raised", c.Target.Name, limit, u.key),
+			Message: fmt.Sprintf("%s did not answer within %s (timeout_seconds of upstream %s) and was cancelled; ask for less, or have the limit raised", c.Target.Name, limit, u.Key),
 		})
 		defer cancel()
 	}
 	if fl.modern {
-		defer fl.s.seat(u).enter(fl)()
+		defer fl.s.tenant(u).enter(fl)()
 	}
 	c.Target.Forward = withTraceparent(c.Target.Forward, c.Outgoing())
 	switch {
@@ -80,7 +81,7 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 // caller takes what the server u sends over l while it handles the request fl.
 type caller struct {
 	fl *inbound
-	u  *upstream
+	u  *upstream.Server
 	l  conn.Conn
 	// passage orders the response among the messages of u; nil: they have no order.
 	passage   *passage
@@ -98,7 +99,7 @@ func (r *caller) Answered() {
 }
 
 // request describes c to the connection of u. r takes what u sends meanwhile.
-func (fl *inbound) request(g *Gateway, c *interceptor.Call, u *upstream, r conn.Caller, params json.RawMessage) *conn.Request {
+func (fl *inbound) request(g *Gateway, c *interceptor.Call, u *upstream.Server, r conn.Caller, params json.RawMessage) *conn.Request {
 	var arguments json.RawMessage
 	if len(fl.params) > 0 {
 		arguments, _ = rawjson.Get(params, "arguments") // as they go out: scrub.arguments may have redacted them
@@ -111,29 +112,29 @@ func (fl *inbound) request(g *Gateway, c *interceptor.Call, u *upstream, r conn.
 }
 
 // resultOf is the response m of u as a result of the chain.
-func (g *Gateway) resultOf(ctx context.Context, u *upstream, m wire.Message) *interceptor.Result {
+func (g *Gateway) resultOf(ctx context.Context, u *upstream.Server, m wire.Message) *interceptor.Result {
 	return &interceptor.Result{Body: m.Result, Error: m.Error, Extra: g.cleanExtra(ctx, u, m)}
 }
 
 // upstreamDown is a call that never left.
-func upstreamDown(ctx context.Context, u *upstream, err error) error {
+func upstreamDown(ctx context.Context, u *upstream.Server, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_unavailable", Status: 502, Err: err,
-		Message: fmt.Sprintf("%v. Nothing was sent; try again in a few seconds, or go on without the tools of %s", err, u.key)}
+		Message: fmt.Sprintf("%v. Nothing was sent; try again in a few seconds, or go on without the tools of %s", err, u.Key)}
 }
 
 // callFault is a call that left and did not come back.
-func callFault(ctx context.Context, u *upstream, c *interceptor.Call, err error) error {
+func callFault(ctx context.Context, u *upstream.Server, c *interceptor.Call, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
 	if errors.Is(err, conn.ErrClosed) || errors.Is(err, conn.ErrSessionGone) {
 		return &interceptor.Refusal{Reason: "upstream", Code: "upstream_crashed", Status: 502, Err: err,
-			Message: fmt.Sprintf("upstream %s ended while it handled %s: %v. The call may have had an effect; the upstream is started again with the next call", u.key, c.Target.Name, err)}
+			Message: fmt.Sprintf("upstream %s ended while it handled %s: %v. The call may have had an effect; the upstream is started again with the next call", u.Key, c.Target.Name, err)}
 	}
-	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_failed", Status: 502, Err: err, Message: fmt.Sprintf("upstream %s: %v", u.key, err)}
+	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_failed", Status: 502, Err: err, Message: fmt.Sprintf("upstream %s: %v", u.Key, err)}
 }
 
 // task is what tasks/* need to know of the call that became one.
@@ -149,7 +150,7 @@ const maxTasks = 1000
 
 // noteTask remembers which upstream minted a task, to route tasks/* to it, and
 // by which call c; of too many it forgets the oldest.
-func (s *session) noteTask(result []byte, u *upstream, c *interceptor.Call) {
+func (s *session) noteTask(result []byte, u *upstream.Server, c *interceptor.Call) {
 	id, ok := rawjson.GetString(result, "task", "taskId")
 	if !ok {
 		if id, ok = rawjson.GetString(result, "taskId"); !ok {
@@ -166,7 +167,7 @@ func (s *session) noteTask(result []byte, u *upstream, c *interceptor.Call) {
 		}
 		s.minted = append(s.minted, id)
 	}
-	if t.upstream = u.key; c.Target.Method == "tools/call" {
+	if t.upstream = u.Key; c.Target.Method == "tools/call" {
 		if t.tool = c.Target.Name; c.Attribution.Branch != nil {
 			t.branch = c.Attribution.Branch.ID
 		}
@@ -183,27 +184,27 @@ func tooManySubscriptions() *wire.Error {
 
 // noteSubscription keeps what must be made again when the upstream restarts. It
 // reports whether there was none yet; ok is false where there are too many.
-func (s *session) noteSubscription(u *upstream, uri string) (fresh, ok bool) {
+func (s *session) noteSubscription(u *upstream.Server, uri string) (fresh, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
 	for _, uris := range s.subs {
 		n += len(uris)
 	}
-	fresh = !s.subs[u.key][uri]
+	fresh = !s.subs[u.Key][uri]
 	if fresh && n >= maxSubscriptions {
 		return false, false
 	}
-	if s.subs[u.key] == nil {
-		s.subs[u.key] = map[string]bool{}
+	if s.subs[u.Key] == nil {
+		s.subs[u.Key] = map[string]bool{}
 	}
-	s.subs[u.key][uri] = true
+	s.subs[u.Key][uri] = true
 	return fresh, true
 }
 
 // dropSubscription forgets one that ended, or never began.
-func (s *session) dropSubscription(u *upstream, uri string) {
+func (s *session) dropSubscription(u *upstream.Server, uri string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.subs[u.key], uri)
+	delete(s.subs[u.Key], uri)
 }

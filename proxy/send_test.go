@@ -11,6 +11,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -54,7 +55,7 @@ func TestHeadersOfRedactedArguments(t *testing.T) {
 		Method: "tools/call", Arguments: json.RawMessage(`{"k":"secret"}`),
 		Header: http.Header{"Mcp-Param-Key": {"secret"}, "Mcp-Param-Zone": {"eu"}},
 	}}
-	got := fl.request(newRig(t, false, nil).g, c, &upstream{key: "up"}, nil, json.RawMessage(`{"name":"x","arguments":{"k":"[REDACTED:x]"}}`)).Header
+	got := fl.request(newRig(t, false, nil).g, c, &upstream.Server{Key: "up"}, nil, json.RawMessage(`{"name":"x","arguments":{"k":"[REDACTED:x]"}}`)).Header
 	if got.Get("Mcp-Param-Key") != "[REDACTED:x]" || got.Get("Mcp-Param-Zone") != "eu" {
 		t.Errorf("headers = %v", got)
 	}
@@ -72,7 +73,7 @@ func TestBesideTheParams(t *testing.T) {
 		g := newRig(t, false, nil).g
 		g.cfg.Scrub.Arguments = tc.policy
 		c := &interceptor.Call{Target: interceptor.Target{Header: forwardHeader(host), Extra: []byte(`,"x":"` + secret + `","y":1`)}}
-		extra, header := g.beside(t.Context(), c, &upstream{key: "up"})
+		extra, header := g.beside(t.Context(), c, &upstream.Server{Key: "up"})
 		if string(extra) != tc.extra || strings.Join(header["Mcp-Param-Key"], " ") != tc.key || strings.Join(header["Mcp-Param-Zone"], " ") != tc.zone || len(header) != 2 {
 			t.Errorf("%s: members %s, headers %v", tc.policy, extra, header)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -22,7 +23,8 @@ type session struct {
 	gw     *Gateway
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	nextID atomic.Int64 // ids of requests to the host
+	own    *upstream.Session // connections that are its own
+	nextID atomic.Int64      // ids of requests to the host
 	// answering counts the requests of its own upstreams that are under way.
 	answering atomic.Int64
 
@@ -32,7 +34,6 @@ type session struct {
 	client     string          // the host's name for the trace
 	flights    map[string]*inbound
 	asks       map[string]*ask
-	slots      map[string]*slot           // own upstream links, by upstream key
 	views      map[string]*view           // lists that differ from the shared ones
 	subs       map[string]map[string]bool // subscribed URIs, by upstream key
 	logLevel   json.RawMessage            // params of the last logging/setLevel
@@ -92,9 +93,10 @@ func (g *Gateway) newSession(p edge.Peer) *session {
 	ctx, cancel := context.WithCancelCause(g.ctx)
 	s := &session{
 		Peer: p, gw: g, ctx: ctx, cancel: cancel, client: "unknown",
-		flights: map[string]*inbound{}, asks: map[string]*ask{}, slots: map[string]*slot{}, views: map[string]*view{},
+		flights: map[string]*inbound{}, asks: map[string]*ask{}, views: map[string]*view{},
 		subs: map[string]map[string]bool{}, tasks: map[string]task{}, passages: map[string]*passage{},
 	}
+	s.own = upstream.NewSession(ctx, s)
 	if !p.Modern || p.Transport == "stdio" {
 		g.sessions.add(s)
 	}
@@ -111,8 +113,6 @@ func (s *session) Close(reason string) {
 		return
 	}
 	s.closed = true
-	slots := s.slots
-	s.slots = map[string]*slot{}
 	began := s.initialize != nil
 	s.mu.Unlock()
 	s.cancel(errSessionClosed)
@@ -120,9 +120,7 @@ func (s *session) Close(reason string) {
 	if began && s.ID != "" {
 		g.endBranches(s, reason)
 	}
-	for _, sl := range slots {
-		g.background(func() { sl.close() })
-	}
+	g.background(s.own.Close)
 }
 
 // begin registers a request in flight, until end. It fails where the id is already in use.
@@ -163,16 +161,25 @@ func (s *session) host() string {
 	return "host:" + s.client + "#" + s.ID
 }
 
+// scope returns for whom s uses connections: a legacy host has its own, the
+// modern hosts of a principal share one.
+func (s *session) scope(modern bool) upstream.Scope {
+	if modern {
+		return upstream.Scope{Principal: s.Principal}
+	}
+	return upstream.Scope{Principal: s.Principal, Session: s.own}
+}
+
 // openLinks returns the links over which s reaches upstreams now.
-func (s *session) openLinks() map[*upstream]conn.Conn {
-	out := map[*upstream]conn.Conn{}
+func (s *session) openLinks() map[*upstream.Server]conn.Conn {
+	out := map[*upstream.Server]conn.Conn{}
 	s.mu.Lock()
 	legacy := s.initialize != nil
 	s.mu.Unlock()
 	for _, u := range s.gw.ups {
-		l := s.own(u)
+		l := u.Live(s.scope(false))
 		if l == nil && !legacy {
-			l = s.seat(u).shared.peek()
+			l = u.Live(s.scope(true))
 		}
 		if l != nil {
 			out[u] = l
@@ -220,7 +227,7 @@ type origin struct {
 // origin returns the origin of what u just sent on the stream of fl. Where fl is a
 // guess and other requests of s are at u, the call is not known, and the branch
 // only if it is that of all of them.
-func (s *session) origin(fl *inbound, guess bool, u *upstream) origin {
+func (s *session) origin(fl *inbound, guess bool, u *upstream.Server) origin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if fl == nil || fl.call == nil {
@@ -231,7 +238,7 @@ func (s *session) origin(fl *inbound, guess bool, u *upstream) origin {
 		return o
 	}
 	for _, other := range s.flights {
-		if other == fl || other.to != u.key || other.call == nil {
+		if other == fl || other.to != u.Key || other.call == nil {
 			continue
 		}
 		o.call = nil

@@ -6,6 +6,7 @@ import (
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -31,7 +32,7 @@ func (s *session) Notify(m wire.Message) {
 				err := l.Notify(ctx, out)
 				cancel()
 				if err != nil {
-					u.log.Debug("notification lost", "method", m.Method, "err", err)
+					u.Log.Debug("notification lost", "method", m.Method, "err", err)
 				}
 			}
 		})
@@ -44,16 +45,16 @@ func (s *session) Notify(m wire.Message) {
 // targets returns the links that a notification of the host goes to: those
 // that are open. One that foldgate does not know may be all that its upstream
 // waits for, so for that a session that has none yet opens them.
-func (s *session) targets(method string) map[*upstream]conn.Conn {
+func (s *session) targets(method string) map[*upstream.Server]conn.Conn {
 	links := s.openLinks()
 	if len(links) > 0 || method == "notifications/roots/list_changed" || method == "notifications/progress" {
 		return links
 	}
 	for _, u := range s.gw.ups {
-		if u.cfg.Builtin != "" {
+		if u.Builtin() {
 			continue
 		}
-		if l, err := s.linkFor(s.ctx, u, s.Modern); err == nil {
+		if l, err := u.Connection(s.ctx, s.scope(s.Modern)); err == nil {
 			links[u] = l
 		}
 	}

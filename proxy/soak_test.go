@@ -19,7 +19,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
-	remote "github.com/foldgate/foldgate/proxy/upstream"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -34,7 +34,7 @@ var soak = flag.Int("soak", 500, "sessions that TestSoak opens and closes in eac
 func TestSoak(t *testing.T) {
 	ups := map[string]fakeUpstream{"old": soakUpstream("2025-11-25"), "new": soakUpstream("2026-07-28")}
 	r := newRig(t, true, ups)
-	r.g.openLink = func(_ context.Context, c remote.Config) (conn.Conn, error) {
+	r.g.servers.Dial = func(_ context.Context, c upstream.Config) (conn.Conn, error) {
 		f := ups[c.Name]
 		return &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), forgetful: true}, nil
 	}

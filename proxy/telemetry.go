@@ -14,6 +14,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
 // Option changes how a [Gateway] is made.
@@ -70,9 +71,9 @@ func (g *Gateway) watchState() (err error) {
 	_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		o.ObserveInt64(sessions, int64(len(g.sessions.list())))
 		for _, u := range g.ups {
-			state, _ := u.status()
+			state, _ := u.Status()
 			if state != "idle" {
-				o.ObserveInt64(up, map[string]int64{"ready": 1}[state], metric.WithAttributes(attribute.String("foldgate.server", u.key)))
+				o.ObserveInt64(up, map[string]int64{"ready": 1}[state], metric.WithAttributes(attribute.String("foldgate.server", u.Key)))
 			}
 		}
 		failing := int64(0)
@@ -118,24 +119,13 @@ func (s *session) network() string {
 	return "tcp"
 }
 
-// network is how an upstream is reached; "" for one inside foldgate.
-func (u *upstream) network() string {
-	switch {
-	case u.cfg.Builtin != "":
-		return ""
-	case u.cfg.URL != "":
-		return "tcp"
-	}
-	return "pipe"
-}
-
 // sendObserved is sendOnce under a span of its own, where telemetry is on.
-func (g *Gateway) sendObserved(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream) (*interceptor.Result, error) {
+func (g *Gateway) sendObserved(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream.Server) (*interceptor.Result, error) {
 	if g.telemetry == nil {
 		return g.sendOnce(ctx, fl, c, u)
 	}
-	said, _ := u.about()
-	ctx, end := g.telemetry.Upstream(ctx, c, u.network(), said.Version)
+	said, _ := u.Info()
+	ctx, end := g.telemetry.Upstream(ctx, c, u.Network(), said.Version)
 	res, err := g.sendOnce(ctx, fl, c, u)
 	end(res, err)
 	return res, err

@@ -260,7 +260,7 @@ func (g *Gateway) mayRead(s results.Result) error {
 		}
 	}
 	for _, m := range makers {
-		if u := g.byKey[m[0]]; u == nil || !u.cfg.Tools.Shows(m[1]) {
+		if u := g.byKey[m[0]]; u == nil || !u.Config.Tools.Shows(m[1]) {
 			return &interceptor.Refusal{Reason: "policy", Code: "forbidden", Status: 403,
 				Message: fmt.Sprintf("the result was made by %s of %s, which the configuration no longer allows", m[1], m[0])}
 		}

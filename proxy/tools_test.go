@@ -15,6 +15,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
 func counter(t *testing.T) *budget.Counter {
@@ -187,7 +188,7 @@ func TestArgumentsAsTheSchemaSpellsThem(t *testing.T) {
 func TestMayRead(t *testing.T) {
 	c := config.Default()
 	c.Upstreams["files"].Tools.Deny = []string{"grep"}
-	g := &Gateway{byKey: map[string]*upstream{"files": {key: "files", cfg: c.Upstreams["files"]}}}
+	g := &Gateway{byKey: map[string]*upstream.Server{"files": {Key: "files", Config: c.Upstreams["files"]}}}
 	for _, tc := range []struct {
 		server, tool string
 		ok           bool

@@ -10,16 +10,17 @@ import (
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
 // injectFlow gives a tool that a rule names the parameter for the handle, and
 // declares in its output schema what results will hold. It returns the tool as
 // hosts see it, and its part in the workflow; nil where no rule names it.
-func (g *Gateway) injectFlow(tool []byte, u *upstream, own string) ([]byte, *flowEntry) {
+func (g *Gateway) injectFlow(tool []byte, u *upstream.Server, own string) ([]byte, *flowEntry) {
 	if g.flows == nil {
 		return tool, nil
 	}
-	rule := g.flows.rules.Find(u.key, own)
+	rule := g.flows.rules.Find(u.Key, own)
 	if rule == nil {
 		return tool, nil
 	}
@@ -55,7 +56,7 @@ func (g *Gateway) injectFlow(tool []byte, u *upstream, own string) ([]byte, *flo
 
 // unlistedFlow is the part of a tool whose schemas are not known, because its
 // server is down: a handle is read, and left where it is.
-func (g *Gateway) unlistedFlow(u *upstream, own string) *flowEntry {
+func (g *Gateway) unlistedFlow(u *upstream.Server, own string) *flowEntry {
 	_, e := g.injectFlow(nil, u, own)
 	return e
 }
@@ -111,7 +112,7 @@ func duration(d time.Duration) string {
 func (g *Gateway) openerOf(rule *workflow.Rule) string {
 	var names []string
 	for _, o := range rule.Openers() {
-		names = append(names, shownName(g.byKey[o.Server].prefix, o.Tool))
+		names = append(names, shownName(g.byKey[o.Server].Prefix, o.Tool))
 	}
 	return strings.Join(names, " or ")
 }
@@ -127,7 +128,7 @@ func (g *Gateway) unmatched(m *menu) (faults []config.Fault) {
 		if m.missing[r.Server] != nil {
 			return
 		}
-		e, ok := m.entries[shownName(u.prefix, r.Tool)]
+		e, ok := m.entries[shownName(u.Prefix, r.Tool)]
 		if !ok || e.up != u || e.flow == nil {
 			key := fmt.Sprintf("workflows[%d].%s.tool", spec, r.At)
 			faults = append(faults, config.Fault{Key: key, Msg: fmt.Sprintf("upstream %s shows no tool %q: correct the name, or allow the tool", r.Server, r.Tool)})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
 // flowConfig is a workflow over the tools up.find and up.use.
@@ -26,8 +27,8 @@ func flowConfig(change func(*config.Workflow)) config.Config {
 func TestInjectFlow(t *testing.T) {
 	c := flowConfig(nil)
 	f := newFlows(c)
-	u := &upstream{key: "up", prefix: "up"}
-	g := &Gateway{cfg: c, flows: f, byKey: map[string]*upstream{"up": u}}
+	u := &upstream.Server{Key: "up", Prefix: "up"}
+	g := &Gateway{cfg: c, flows: f, byKey: map[string]*upstream.Server{"up": u}}
 	const in = `"context_id":{"type":"string","description":"Handle returned by up__find; pass the same value here to continue that workflow. Handles expire after 7 days without use."}`
 	const out = `"context_id":{"type":"string","description":"Handle of this workflow"}`
 	for name, tc := range map[string]struct {

@@ -21,6 +21,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	oteltrace "go.opentelemetry.io/otel/trace"
 
+	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy"
 )
 
@@ -114,7 +115,7 @@ func metricReader(ctx context.Context, console io.Writer) (sdkmetric.Reader, err
 // OTEL_RESOURCE_ATTRIBUTES go before what foldgate says of itself.
 func serviceResource(ctx context.Context, log *slog.Logger) *resource.Resource {
 	r, err := resource.New(ctx,
-		resource.WithAttributes(attribute.String("service.name", "foldgate"), attribute.String("service.version", proxy.Version()),
+		resource.WithAttributes(attribute.String("service.name", "foldgate"), attribute.String("service.version", version.String()),
 			attribute.String("service.instance.id", uuid.NewString())),
 		resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil {

@@ -54,6 +54,8 @@ func (in *incoming) receive(raw []byte, borrowed bool, own *flight) {
 			m = ownResponse(m)
 		}
 		in.respond(m, own)
+	case m.IsRequest() && in.Info().Modern(): // the modern era has no requests of servers
+		in.warn("request of an upstream of the modern era ignored", "method", m.Method)
 	default:
 		if borrowed {
 			m, _ = wire.ParseMessage(bytes.Clone(raw)) // it parsed a moment ago

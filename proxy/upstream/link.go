@@ -7,9 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"runtime/debug"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -67,14 +67,10 @@ func (dropAll) Unsolicited(wire.Message) {}
 
 // clientInfo is how foldgate introduces itself to an upstream.
 func clientInfo() json.RawMessage {
-	version := "devel"
-	if bi, ok := debug.ReadBuildInfo(); ok && bi.Main.Version != "" {
-		version = bi.Main.Version
-	}
 	return rawjson.Marshal(struct {
 		Name    string `json:"name"`
 		Version string `json:"version"`
-	}{"foldgate", version})
+	}{"foldgate", version.String()})
 }
 
 // ownMeta holds the reserved members that a modern request must carry, for

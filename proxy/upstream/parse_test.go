@@ -239,7 +239,7 @@ func FuzzReceive(f *testing.F) {
 				}
 			}
 		}
-		if m, err := wire.ParseMessage(raw); err == nil && m.IsRequest() && handled+refused != 1 {
+		if m, err := wire.ParseMessage(raw); err == nil && m.IsRequest() && !modern && handled+refused != 1 {
 			t.Errorf("request handled %d times, refused %d times", handled, refused)
 		}
 	})

@@ -1,0 +1,346 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/files"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// Set is the configured servers.
+type Set struct {
+	// Dial opens a connection to a server that is not built in. It is [Open]
+	// unless it is replaced before the first connection.
+	Dial func(context.Context, Config) (conn.Conn, error)
+
+	servers  []*Server // in the configuration's order
+	options  Options
+	known    *infoCache
+	lifetime context.Context
+	end      context.CancelFunc
+}
+
+// Options is what a [Set] needs of the gateway.
+type Options struct {
+	Config config.Config
+	Log    *slog.Logger
+	// Cleaner takes secrets out of what servers say.
+	Cleaner Cleaner
+	// Shared returns the owner of the connections that the hosts of a principal
+	// share. It is called once for each server and principal.
+	Shared func(principal string) Owner
+}
+
+// Cleaner takes secrets out of what servers say.
+type Cleaner interface {
+	// CleanText returns a text for the log or an error.
+	CleanText(string) string
+	// CleanJSON returns a value for the disk.
+	CleanJSON(context.Context, []byte) ([]byte, error)
+}
+
+// Owner hears of the connections that are held for it.
+type Owner interface {
+	// Unsolicited takes a message of s that belongs to no request. It is called
+	// from a reader, in order, and must not block.
+	Unsolicited(s *Server, m wire.Message)
+	// Opened prepares a connection to s before it is used. again means that it
+	// is not the first.
+	Opened(s *Server, c conn.Conn, again bool)
+}
+
+// NewSet makes the servers of a configuration. It starts none.
+func NewSet(o Options) *Set {
+	t := &Set{Dial: Open, options: o}
+	t.lifetime, t.end = context.WithCancel(context.Background())
+	t.known = openInfoCache(filepath.Join(o.Config.StatePath(), "upstreams.json"), o.Log)
+	for _, key := range o.Config.UpstreamKeys() {
+		c := o.Config.Upstreams[key]
+		s := &Server{Key: key, Prefix: c.NamePrefix(key), Config: c, Log: o.Log.With("upstream", key), set: t}
+		s.info = t.known.get(key, c)
+		t.servers = append(t.servers, s)
+	}
+	return t
+}
+
+// Servers returns the servers in the configuration's order.
+func (t *Set) Servers() []*Server { return t.servers }
+
+// Close ends the connections that hosts share, and waits for their goroutines.
+func (t *Set) Close() {
+	t.end()
+	var closing sync.WaitGroup
+	for _, s := range t.servers {
+		s.mu.Lock()
+		for _, r := range s.shared {
+			closing.Go(r.close)
+		}
+		s.mu.Unlock()
+	}
+	closing.Wait()
+}
+
+// Server is one configured server: how to reach it, and what is known of it.
+// Its exported fields never change.
+type Server struct {
+	Key    string
+	Prefix string // of its names for hosts; "" for none
+	Config *config.Upstream
+	Log    *slog.Logger
+	set    *Set
+
+	mu     sync.Mutex
+	shared map[string]*reconnector // by principal
+	info   conn.Info               // of the latest connection, or from the cache
+	fault  error                   // of the last attempt to connect; nil if it succeeded
+}
+
+// Scope says for whom a connection is used.
+type Scope struct {
+	Principal string
+	// Session is the host session that has connections of its own. If it is nil,
+	// the connection is shared by the hosts of the principal.
+	Session *Session
+}
+
+// reconnector picks the connection of a scope, the only place that does: a
+// session has its own, since a legacy server keeps state for a connection, and
+// everything else is shared by the hosts of a principal. So is the built-in
+// server, which keeps no state. It fails if the session has ended.
+func (s *Server) reconnector(scope Scope) (*reconnector, error) {
+	if scope.Session != nil && !s.Builtin() {
+		return scope.Session.reconnector(s)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.shared[scope.Principal]
+	if r == nil {
+		r = &reconnector{server: s, owner: s.set.options.Shared(scope.Principal), lifetime: s.set.lifetime}
+		if s.shared == nil {
+			s.shared = map[string]*reconnector{}
+		}
+		s.shared[scope.Principal] = r
+	}
+	return r, nil
+}
+
+// Connection returns the live connection of a scope, and opens it if need be.
+// If ctx ends first, the attempt goes on for the next caller.
+func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error) {
+	r, err := s.reconnector(scope)
+	if err != nil {
+		return nil, err
+	}
+	return r.connection(ctx)
+}
+
+// Live returns the connection of a scope if it is open, else nil.
+func (s *Server) Live(scope Scope) conn.Conn {
+	r, err := s.reconnector(scope)
+	if err != nil {
+		return nil
+	}
+	return r.live()
+}
+
+// Slow returns an error if Connection would likely keep its caller waiting: the
+// last attempt failed, or the current one has taken longer than limit. It starts
+// the next attempt if that is due.
+func (s *Server) Slow(scope Scope, limit time.Duration) error {
+	r, err := s.reconnector(scope)
+	if err != nil {
+		return nil
+	}
+	return r.slow(limit)
+}
+
+// Info returns what s last said of itself; ok is false if it never did.
+func (s *Server) Info() (info conn.Info, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.info, s.info.Version != ""
+}
+
+// Capability returns the capability object called name, nil if s lacks it.
+func (s *Server) Capability(name string) []byte {
+	info, _ := s.Info()
+	v, ok := rawjson.Get(info.Result, "capabilities", name)
+	if !ok || rawjson.KindOf(v) == rawjson.Null {
+		return nil
+	}
+	return v
+}
+
+// Status returns the state that /readyz and check show: failed, ready or idle.
+// fault is why the last attempt to connect failed.
+func (s *Server) Status() (state string, fault error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.fault != nil:
+		return "failed", s.fault
+	case s.info.Version != "":
+		return "ready", nil
+	}
+	return "idle", nil
+}
+
+// Builtin reports whether s lives inside foldgate.
+func (s *Server) Builtin() bool { return s.Config.Builtin != "" }
+
+// Network is the transport of s in the terms of OpenTelemetry's conventions: ""
+// inside foldgate, else tcp or pipe.
+func (s *Server) Network() string {
+	switch {
+	case s.Builtin():
+		return ""
+	case s.Config.URL != "":
+		return "tcp"
+	}
+	return "pipe"
+}
+
+// defaultConnect bounds one attempt to connect if connect_seconds is not set.
+const defaultConnect = 30 * time.Second
+
+// dial opens one connection and notes what s says of itself, or the fault.
+func (s *Server) dial(ctx context.Context, handler conn.Handler, initialize json.RawMessage, shared bool) (conn.Conn, error) {
+	timeout := time.Duration(s.Config.ConnectSeconds) * time.Second
+	if timeout == 0 {
+		timeout = defaultConnect
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %s (connect_seconds)", timeout))
+	defer cancel()
+	c, err := s.open(ctx, handler, initialize, shared)
+	s.mu.Lock()
+	s.fault = err
+	if err == nil {
+		s.info = c.Info()
+	}
+	s.mu.Unlock()
+	if err != nil {
+		s.Log.Warn("upstream can't be reached", "err", err)
+		return nil, err
+	}
+	if clean, err := s.set.options.Cleaner.CleanJSON(s.set.lifetime, c.Info().Result); err == nil {
+		s.set.known.put(s.Key, s.Config, conn.Info{Version: c.Info().Version, Result: clean})
+	}
+	return c, nil
+}
+
+func (s *Server) open(ctx context.Context, handler conn.Handler, initialize json.RawMessage, shared bool) (conn.Conn, error) {
+	o := s.set.options
+	if s.Builtin() {
+		roots := make([]string, len(s.Config.Roots))
+		for i, r := range s.Config.Roots {
+			roots[i] = o.Config.Path(r)
+		}
+		// The state directory often lies below a root. It is hidden, since the trace
+		// in it has the calls of every principal.
+		c, err := files.Open(roots, o.Config.StatePath())
+		if err != nil {
+			return nil, fmt.Errorf("roots: %w", err)
+		}
+		return c, nil
+	}
+	env := childEnv()
+	for _, k := range slices.Sorted(maps.Keys(s.Config.Env)) {
+		env = append(env, k+"="+s.Config.Env[k])
+	}
+	header := http.Header{}
+	for k, v := range s.Config.Headers {
+		header.Set(k, v)
+	}
+	return s.set.Dial(ctx, Config{
+		Name: s.Key, Command: s.Config.Command, Env: env, Dir: o.Config.Path(s.Config.Cwd), URL: s.Config.URL, Headers: header,
+		Initialize: initialize, Shared: shared, Handler: handler, Log: o.Log, Clean: o.Cleaner.CleanText,
+	})
+}
+
+// inherited are the variables of foldgate's own environment that a child process
+// gets: the ones that programs need to run, and no secrets.
+var inherited = []string{
+	"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
+	"XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR",
+	"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+	"NPM_CONFIG_REGISTRY", "npm_config_registry", "npm_config_cache", "UV_INDEX_URL", "PIP_INDEX_URL", "VIRTUAL_ENV", "NVM_DIR", "GOPROXY",
+}
+
+func childEnv() (env []string) {
+	for _, k := range inherited {
+		if v, ok := os.LookupEnv(k); ok {
+			env = append(env, k+"="+v)
+		}
+	}
+	return env
+}
+
+// errSessionEnded is the fault of connections of a session that has ended.
+var errSessionEnded = errors.New("the host's session ended")
+
+// Session holds the connections of one host session, one for each server.
+type Session struct {
+	owner    Owner
+	lifetime context.Context
+
+	mu         sync.Mutex
+	initialize json.RawMessage
+	servers    map[*Server]*reconnector
+	closed     bool
+}
+
+// NewSession returns a session without connections. They are opened as long as
+// lifetime lasts, and ended by Close.
+func NewSession(lifetime context.Context, owner Owner) *Session {
+	return &Session{owner: owner, lifetime: lifetime, servers: map[*Server]*reconnector{}}
+}
+
+// Initialize sets the params of the host's initialize, which connections opened
+// later repeat word for word. Without them foldgate speaks for itself.
+func (s *Session) Initialize(params json.RawMessage) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.initialize = params
+}
+
+func (s *Session) reconnector(server *Server) (*reconnector, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, errSessionEnded
+	}
+	r := s.servers[server]
+	if r == nil {
+		r = &reconnector{server: server, owner: s.owner, session: s, lifetime: s.lifetime}
+		s.servers[server] = r
+	}
+	return r, nil
+}
+
+// Close ends the connections and waits for their goroutines.
+func (s *Session) Close() {
+	s.mu.Lock()
+	s.closed = true
+	servers := s.servers
+	s.servers = nil
+	s.mu.Unlock()
+	var closing sync.WaitGroup
+	for _, r := range servers {
+		closing.Go(r.close)
+	}
+	closing.Wait()
+}
