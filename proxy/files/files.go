@@ -1,40 +1,30 @@
-// Package files is foldgate's built-in upstream: four read-only MCP tools over
-// one or more directories, so that the gateway is useful with nothing else
-// installed.
-//
-//	srv, err := files.New([]string{"."})
-//	defer srv.Close()
-//	defs := srv.Tools()                       // for tools/list
-//	result, err := srv.Call(ctx, "grep", args) // for tools/call
-//
-// Both speak raw JSON: a tool definition and a tools/call result as MCP has
-// them, with no protocol library on the way.
+// Package files is foldgate's built-in server: four read-only MCP tools over one or more
+// directories, so that the gateway is useful with nothing else installed. A [Server] is a
+// connection of its own; no protocol library lies on the way.
 //
 // # Confinement
 //
-// Every file is opened through an [os.Root]: a path with "..", an absolute
-// path and a symbolic link can't lead out of a root, also when a link changes
-// between a check and its use. Nothing is ever written. Only directories and
-// regular files are opened; devices, pipes and sockets are refused. What is
-// hidden, such as the gateway's own state, is neither listed nor searched nor
-// read, though it may lie below a root.
+// Every file is opened through an [os.Root]. A path with "..", an absolute path and a symbolic
+// link can't lead out of a root, not even if a link changes between a check and its use. Nothing
+// is ever written. Only directories and regular files are opened; devices, pipes and sockets are
+// refused. Hidden directories, such as the gateway's own state, are neither listed nor searched
+// nor read, even below a root.
 //
 // # Paths
 //
-// With one root, paths are relative to it. With several, the first segment is
-// the name of a root (its base name, made unique with -2, -3 ...), and "." is
-// the directory that holds them all. Every path in a result is a valid argument.
-// Absolute paths are accepted where they lie below a root.
+// With one root, paths are relative to it. With several, the first segment is the name of a root
+// (its base name, made unique with -2, -3 ...), and "." is the directory above all roots. Every
+// path in a result is a valid argument. Absolute paths are accepted if they lie below a root.
 //
 // # Searches
 //
-// search_files and grep leave out .git, what .gitignore files and
-// .git/info/exclude exclude, and what symbolic links point to. A directory
-// that is named as path itself is searched even if it is ignored. The order is
-// lexical within each directory.
+// search_files and grep skip .git, the targets of symbolic links, and everything that .gitignore
+// files and .git/info/exclude exclude. A directory given as path is searched even if it is
+// ignored. The order is lexical within each directory.
 package files
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,34 +33,39 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// ErrUnknownTool is the only error of [Server.Call].
-var ErrUnknownTool = errors.New("unknown tool")
-
-// Server answers tool calls on a fixed set of roots. It holds no state but
-// their open directories; its methods are safe for concurrent use.
+// Server is the file server and the connection to it. It has no sessions: one connection serves
+// all of them. Its only state is the open directories.
 type Server struct {
-	roots []*root
+	roots  []*root
+	close  sync.Once
+	closed chan struct{}
 }
+
+var _ conn.Conn = (*Server)(nil)
 
 // root is one directory that may be read, with everything below it.
 type root struct {
-	name   string   // first segment of paths where there are several roots
+	name   string   // first segment of paths if there are several roots
 	dirs   []string // absolute paths of the root: as given and with links resolved
-	hidden []string // absolute paths of directories below it that are not shown
+	hidden []string // absolute paths of hidden directories below it
 	fs     *os.Root
 }
 
-// New opens the roots. It fails if there is none, or one is not a directory
-// that can be opened; the error names it. Relative roots are relative to the
-// working directory. Directories that are hidden are not shown where they lie
-// below a root; a root in one of them is shown, since somebody asked for it.
+// New opens the roots. The error names a root that can't be opened. Relative roots start at the
+// working directory. A hidden directory is hidden below a root, but a root inside it is served,
+// because the configuration names it.
 func New(roots []string, hidden ...string) (*Server, error) {
 	if len(roots) == 0 {
 		return nil, errors.New("files: no roots: name at least one directory")
 	}
-	s := &Server{}
+	s := &Server{closed: make(chan struct{})}
 	taken := map[string]bool{}
 	for _, dir := range roots {
 		r, err := openRoot(dir)
@@ -83,7 +78,13 @@ func New(roots []string, hidden ...string) (*Server, error) {
 			r.name = base + "-" + strconv.Itoa(n)
 		}
 		taken[r.name] = true
-		r.hide(hidden)
+		for _, dir := range hidden {
+			for _, p := range absolute(dir) {
+				if slices.ContainsFunc(r.dirs, func(top string) bool { return below(top, p) != "" }) {
+					r.hidden = append(r.hidden, p)
+				}
+			}
+		}
 		s.roots = append(s.roots, r)
 	}
 	return s, nil
@@ -93,74 +94,162 @@ func openRoot(dir string) (*root, error) {
 	if dir == "" {
 		return nil, errors.New("is empty: name a directory, . for the working directory")
 	}
-	abs, err := filepath.Abs(dir)
-	if err != nil {
-		return nil, err
+	dirs := absolute(dir)
+	if dirs == nil {
+		return nil, errors.New("the working directory is not known")
 	}
-	opened, err := os.OpenRoot(abs)
+	opened, err := os.OpenRoot(dirs[0])
 	if err != nil {
 		return nil, cause(err)
 	}
-	r := &root{name: filepath.Base(abs), dirs: []string{abs}, fs: opened}
-	if real, err := filepath.EvalSymlinks(abs); err == nil && real != abs {
-		r.dirs = append(r.dirs, real)
-	}
+	r := &root{name: filepath.Base(dirs[0]), dirs: dirs, fs: opened}
 	if r.name == string(filepath.Separator) {
 		r.name = "root"
 	}
 	return r, nil
 }
 
-// hide notes which of these directories lie below r.
-func (r *root) hide(dirs []string) {
-	for _, dir := range dirs {
-		abs, err := filepath.Abs(dir)
-		if err != nil {
-			continue
-		}
-		paths := []string{abs}
-		if real, err := filepath.EvalSymlinks(abs); err == nil && real != abs {
-			paths = append(paths, real)
-		}
-		for _, p := range paths {
-			if slices.ContainsFunc(r.dirs, func(top string) bool { return below(top, p) != "" }) {
-				r.hidden = append(r.hidden, p)
-			}
-		}
+// absolute returns the absolute path of dir and, if it differs, the path with links resolved.
+func absolute(dir string) []string {
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return nil
 	}
+	if real, err := filepath.EvalSymlinks(abs); err == nil && real != abs {
+		return []string{abs, real}
+	}
+	return []string{abs}
 }
 
-// below returns the path from dir to p, slash-separated, "" where p is not below dir.
-func below(dir, p string) string {
-	rel, err := filepath.Rel(dir, p)
-	if err != nil || rel == "." || !filepath.IsLocal(rel) {
-		return ""
-	}
-	return filepath.ToSlash(rel)
+// Info declares tools.
+func (s *Server) Info() conn.Info {
+	return conn.Info{Version: wire.VersionLegacy, Result: json.RawMessage(`{"capabilities":{"tools":{}}}`)}
 }
 
-// Close releases the roots. Calls that are under way, and later ones, answer
-// with a tool error.
+// Call serves tools/list and tools/call. If a tool fails, the result has isError and a text with
+// the remedy.
+func (s *Server) Call(ctx context.Context, r *conn.Request) (wire.Message, error) {
+	select {
+	case <-s.closed:
+		return wire.Message{}, conn.ErrClosed
+	default:
+	}
+	switch r.Method {
+	case "tools/list":
+		return wire.Message{Result: append(append([]byte(`{"tools":`), definitions()...), '}')}, nil
+	case "tools/call":
+		name, _ := rawjson.GetString(r.Params, "name")
+		args, _ := rawjson.Get(r.Params, "arguments")
+		result := s.run(ctx, name, args)
+		if cause := context.Cause(ctx); cause != nil {
+			return wire.Message{}, cause
+		}
+		if result == nil {
+			return failure(wire.CodeInvalidParams, fmt.Sprintf("unknown tool: %q", name)), nil
+		}
+		return wire.Message{Result: result}, nil
+	}
+	return failure(wire.CodeMethodNotFound, "Method not found: "+r.Method), nil
+}
+
+func failure(code int, message string) wire.Message {
+	return wire.Message{Error: (&wire.Error{Code: code, Message: message}).JSON()}
+}
+
+// Notify does nothing.
+func (s *Server) Notify(context.Context, wire.Message) error { return nil }
+
+// Reply does nothing: the server makes no requests.
+func (s *Server) Reply(context.Context, wire.Message) error { return nil }
+
+// Done is closed by Close.
+func (s *Server) Done() <-chan struct{} { return s.closed }
+
+// Err returns nil: the connection can't be lost.
+func (s *Server) Err() error { return nil }
+
+// Close closes the roots. Calls in progress return a tool error.
 func (s *Server) Close() error {
 	var errs []error
-	for _, r := range s.roots {
-		errs = append(errs, r.fs.Close())
-	}
+	s.close.Do(func() {
+		close(s.closed)
+		for _, r := range s.roots {
+			errs = append(errs, r.fs.Close())
+		}
+	})
 	return errors.Join(errs...)
 }
 
-// Call runs one tool and returns its result. Whatever goes wrong, ctx ending
-// included, is a result with isError and a text that says what to do next. The
-// error is ErrUnknownTool, wrapped, or nil.
-func (s *Server) Call(ctx context.Context, name string, args json.RawMessage) (json.RawMessage, error) {
+// run runs one tool. It returns the result of tools/call, or nil if there is no such tool.
+func (s *Server) run(ctx context.Context, name string, args json.RawMessage) json.RawMessage {
 	for _, t := range tools {
-		if t.name == name {
-			text, err := t.run(s, ctx, newArguments(args))
-			if err != nil {
-				return errorResult(err), nil
-			}
-			return textResult(text), nil
+		if t.name != name {
+			continue
 		}
+		text, err := t.run(s, ctx, newArguments(args))
+		end := "}]}"
+		if err != nil {
+			text, end = err.Error(), `}],"isError":true}`
+		}
+		out := rawjson.AppendQuote([]byte(`{"content":[{"type":"text","text":`), text)
+		return append(out, end...)
 	}
-	return nil, fmt.Errorf("%w: %q", ErrUnknownTool, name)
+	return nil
+}
+
+// tool is one entry of tools/list and its implementation.
+type tool struct {
+	name        string
+	description string
+	properties  string // JSON members of inputSchema.properties
+	required    string // JSON elements of inputSchema.required
+	run         func(*Server, context.Context, *arguments) (string, error)
+}
+
+// Every session pays for the definitions in tokens, so a property with a telling name has no
+// description.
+var tools = []tool{
+	{
+		name:        "read_file",
+		description: "Read a text file, whole or from start_line to end_line (1-based, inclusive).",
+		properties:  `"path":{"type":"string"},"start_line":{"type":"integer","minimum":1},"end_line":{"type":"integer","minimum":1}`,
+		required:    `"path"`,
+		run:         (*Server).readFile,
+	},
+	{
+		name:        "list_directory",
+		description: "List a directory: subdirectories end in /, links in @, files show their size in bytes.",
+		properties:  `"path":{"type":"string","default":"."}`,
+		run:         (*Server).listDirectory,
+	},
+	{
+		name:        "search_files",
+		description: "Find files by glob, e.g. *.go (at any depth) or src/**/*.{ts,tsx}. Skips what .gitignore excludes.",
+		properties:  `"pattern":{"type":"string"},"path":{"type":"string","default":"."}`,
+		required:    `"pattern"`,
+		run:         (*Server).searchFiles,
+	},
+	{
+		name:        "grep",
+		description: "Find lines by RE2 regular expression in a file or directory. Skips binary files and what .gitignore excludes.",
+		properties: `"pattern":{"type":"string"},"path":{"type":"string","default":"."},` +
+			`"glob":{"type":"string","description":"Only files that match, e.g. *.go"},` +
+			`"context":{"type":"integer","minimum":0,"maximum":20,"default":0,"description":"Lines around a match"},` +
+			`"max_matches":{"type":"integer","minimum":1,"maximum":1000,"default":100},"ignore_case":{"type":"boolean","default":false}`,
+		required: `"pattern"`,
+		run:      (*Server).grep,
+	},
+}
+
+// definitions returns the array of tools/list.
+func definitions() json.RawMessage {
+	var b bytes.Buffer
+	for i, t := range tools {
+		b.WriteByte("[,"[min(i, 1)])
+		fmt.Fprintf(&b, `{"name":%s,"description":%s,"inputSchema":{"type":"object","properties":{%s},"required":[%s],"additionalProperties":false},`+
+			`"annotations":{"readOnlyHint":true,"openWorldHint":false}}`,
+			rawjson.Quote(t.name), rawjson.Quote(t.description), t.properties, t.required)
+	}
+	b.WriteByte(']')
+	return b.Bytes()
 }

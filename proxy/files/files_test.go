@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/foldgate/foldgate/proxy/conn"
 )
 
 // tree writes files into a new directory: a name that ends in / is a
@@ -66,9 +68,9 @@ func call(t testing.TB, s *Server, name, args string) string {
 
 func callCtx(t testing.TB, ctx context.Context, s *Server, name, args string) string {
 	t.Helper()
-	raw, err := s.Call(ctx, name, json.RawMessage(args))
-	if err != nil {
-		t.Fatalf("Call(%s, %s): %v", name, args, err)
+	raw := s.run(ctx, name, json.RawMessage(args))
+	if raw == nil {
+		t.Fatalf("there is no tool %s", name)
 	}
 	var r result
 	if err := json.Unmarshal(raw, &r); err != nil {
@@ -268,11 +270,15 @@ func TestNewFails(t *testing.T) {
 
 func TestCloseAndUnknownTool(t *testing.T) {
 	s := serve(t, tree(t, map[string]string{"f": "x"}))
-	if _, err := s.Call(t.Context(), "write_file", nil); !errors.Is(err, ErrUnknownTool) {
-		t.Errorf("Call(write_file) = %v, want ErrUnknownTool", err)
+	m, err := s.Call(t.Context(), &conn.Request{Method: "tools/call", Params: json.RawMessage(`{"name":"write_file"}`)})
+	if err != nil || !strings.Contains(string(m.Error), `unknown tool: \"write_file\"`) {
+		t.Errorf("Call(write_file) = %s, %v, want an unknown tool", m.Error, err)
 	}
 	must(t, s.Close())
 	want(t, "read_file", call(t, s, "read_file", `{"path":"f"}`), "error: the file server is shutting down")
+	if _, err := s.Call(t.Context(), &conn.Request{Method: "tools/list"}); !errors.Is(err, conn.ErrClosed) {
+		t.Errorf("Call after Close = %v, want ErrClosed", err)
+	}
 }
 
 func TestCancelled(t *testing.T) {

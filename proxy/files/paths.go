@@ -1,8 +1,10 @@
 package files
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -21,9 +23,8 @@ type place struct {
 	rel string // slash-separated, clean, local; "." for the root itself
 }
 
-// resolve finds the root that p lies in, and refuses what is hidden. Else it only
-// looks at the text of p: what is there, and whether a link leads out, is
-// decided when it is opened.
+// resolve returns the place of p, and refuses a hidden one. Otherwise it looks at the text of p
+// only: whether the file exists, and whether a link leads out, shows when it is opened.
 func (s *Server) resolve(p string) (place, error) {
 	at, err := s.locate(p)
 	if err == nil && at.r != nil && at.r.hides(at.rel) {
@@ -32,8 +33,7 @@ func (s *Server) resolve(p string) (place, error) {
 	return at, err
 }
 
-// hides reports whether rel is a hidden directory or below one, by whatever
-// name or symbolic link.
+// hides reports whether rel is a hidden directory or lies below one, under any name or link.
 func (r *root) hides(rel string) bool {
 	if len(r.hidden) == 0 {
 		return false
@@ -56,8 +56,8 @@ func (r *root) hides(rel string) bool {
 	return false
 }
 
-// lists reports whether a listing or a walk shows rel. Both go down from what
-// was resolved, and follow no links, so the names suffice.
+// lists reports whether a listing or a walk shows rel. It compares names only: both go down from a
+// resolved place and follow no links.
 func (r *root) lists(rel string) bool {
 	for _, h := range r.hidden {
 		for _, dir := range r.dirs {
@@ -69,7 +69,7 @@ func (r *root) lists(rel string) bool {
 	return true
 }
 
-// locate is resolve by the text of p alone.
+// locate is resolve without the check for hidden directories.
 func (s *Server) locate(p string) (place, error) {
 	if strings.ContainsRune(p, 0) {
 		return place{}, fmt.Errorf("path %s contains a NUL byte", display(p))
@@ -115,7 +115,7 @@ func (s *Server) rootNames() string {
 	return "the roots " + strings.Join(names, ", ")
 }
 
-// show is the inverse of resolve: the path as results carry it.
+// show returns the path of p in results. It is the inverse of resolve.
 func (s *Server) show(p place) string {
 	switch {
 	case p.r == nil:
@@ -126,9 +126,67 @@ func (s *Server) show(p place) string {
 	return display(path.Join(p.r.name, p.rel))
 }
 
+// openFile opens a regular file. The caller closes it.
+func (s *Server) openFile(p place) (*os.File, error) {
+	if p.r == nil {
+		return nil, errors.New(". is a directory: use list_directory")
+	}
+	f, info, err := s.open(p)
+	if err == nil && info.IsDir() {
+		_ = f.Close()
+		return nil, fmt.Errorf("%s is a directory: use list_directory", s.show(p))
+	}
+	return f, err
+}
+
+// readDir returns the entries of a directory that are shown, sorted by name.
+func (s *Server) readDir(ctx context.Context, p place) ([]fs.DirEntry, error) {
+	f, info, err := s.open(p)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if !info.IsDir() {
+		return nil, fmt.Errorf("%s is a file, not a directory: use read_file", s.show(p))
+	}
+	var entries []fs.DirEntry
+	for {
+		if err := stopped(ctx); err != nil {
+			return nil, err
+		}
+		batch, err := f.ReadDir(readDirBatch)
+		entries = append(entries, batch...)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, s.explain(p, err)
+		}
+	}
+	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return !p.r.lists(path.Join(p.rel, e.Name())) })
+	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
+	return entries, nil
+}
+
+// readDirBatch is the number of entries read between two checks of ctx.
+const readDirBatch = 1024
+
+var errStopped = errors.New("stopped before the end")
+
+// stopped returns nil while ctx lasts, then the tool error for its end.
+func stopped(ctx context.Context) error {
+	switch {
+	case ctx.Err() == nil:
+		return nil
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return fmt.Errorf("%w: timed out; narrow the call, for example with path or glob", errStopped)
+	}
+	return fmt.Errorf("%w: cancelled", errStopped)
+}
+
 // open opens a directory or a regular file for reading. The caller closes it.
 func (s *Server) open(p place) (*os.File, fs.FileInfo, error) {
-	// A pipe blocks whoever opens it until it has a writer, unless O_NONBLOCK.
+	// Without O_NONBLOCK, opening a pipe blocks until it has a writer.
 	f, err := p.r.fs.OpenFile(p.rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, s.explain(p, err)
@@ -146,36 +204,7 @@ func (s *Server) open(p place) (*os.File, fs.FileInfo, error) {
 	return f, info, nil
 }
 
-// openFile opens a regular file.
-func (s *Server) openFile(p place) (*os.File, error) {
-	if p.r == nil {
-		return nil, errors.New(". is a directory: use list_directory")
-	}
-	f, info, err := s.open(p)
-	if err != nil {
-		return nil, err
-	}
-	if info.IsDir() {
-		_ = f.Close()
-		return nil, fmt.Errorf("%s is a directory: use list_directory", s.show(p))
-	}
-	return f, nil
-}
-
-// openDir opens a directory.
-func (s *Server) openDir(p place) (*os.File, error) {
-	f, info, err := s.open(p)
-	if err != nil {
-		return nil, err
-	}
-	if !info.IsDir() {
-		_ = f.Close()
-		return nil, fmt.Errorf("%s is a file, not a directory: use read_file", s.show(p))
-	}
-	return f, nil
-}
-
-// explain turns an error of the file system into one that says what to do.
+// explain returns an error of the file system with its remedy.
 func (s *Server) explain(p place, err error) error {
 	name := s.show(p)
 	var errno syscall.Errno
@@ -189,13 +218,13 @@ func (s *Server) explain(p place, err error) error {
 	case errors.Is(err, fs.ErrClosed):
 		return errors.New("the file server is shutting down")
 	case !errors.As(err, &errno):
-		// What os.Root itself refuses carries no error number.
+		// An error of os.Root itself has no error number.
 		return fmt.Errorf("%s is or passes a symbolic link that leads out of the root, and may not be read", name)
 	}
 	return fmt.Errorf("%s: %w", name, cause(err))
 }
 
-// cause strips the operation and the absolute path from err.
+// cause returns err without the operation and the absolute path.
 func cause(err error) error {
 	var pe *fs.PathError
 	if errors.As(err, &pe) {
@@ -204,11 +233,19 @@ func cause(err error) error {
 	return err
 }
 
-// display returns a name as it is, or quoted where it would break the line or
-// is not UTF-8.
+// display returns the name, quoted if it would break the line or is not UTF-8.
 func display(name string) string {
 	if !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
 		return strconv.Quote(name)
 	}
 	return name
+}
+
+// below returns the path from dir to p with slashes, "" if p does not lie below dir.
+func below(dir, p string) string {
+	rel, err := filepath.Rel(dir, p)
+	if err != nil || rel == "." || !filepath.IsLocal(rel) {
+		return ""
+	}
+	return filepath.ToSlash(rel)
 }

@@ -7,15 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math"
 	"strings"
 	"unicode/utf8"
 )
 
 const (
-	// maxText is the most that read_file returns, in bytes: some 60,000 tokens.
+	// maxText is the largest result of read_file in bytes: some 60,000 tokens.
 	maxText = 256 << 10
-	// sniffLen is how much of a file decides whether it is text; git looks as far.
+	// maxEntries is the largest number of lines of list_directory and search_files.
+	maxEntries = 1000
+	// maxReport is the largest listing or search result in bytes.
+	maxReport = 64 << 10
+	// sniffLen is the part of a file that decides whether it is text, as in git.
 	sniffLen = 8000
 	readBuf  = 64 << 10
 )
@@ -43,64 +48,28 @@ func (s *Server) readFile(ctx context.Context, a *arguments) (string, error) {
 	if head, _ := br.Peek(sniffLen); isBinary(head) {
 		return "", fmt.Errorf("%s is a binary file: only text can be read", s.show(p))
 	}
-	text, err := readLines(ctx, br, start, end)
-	if err != nil {
-		return "", s.readError(p, err)
-	}
-	return text, nil
+	return s.readLines(ctx, p, br, start, end)
 }
-
-// tooLarge says that lines from start on don't fit in maxText; fit is how many do.
-type tooLarge struct{ start, fit int }
-
-func (e *tooLarge) Error() string {
-	if e.fit == 0 {
-		return fmt.Sprintf("line %d alone is over %d bytes: grep shows the matching part of a line", e.start, maxText)
-	}
-	return fmt.Sprintf("over the limit of %d bytes: lines %d to %d fit, so read it in parts with start_line and end_line, or use grep",
-		maxText, e.start, e.start+e.fit-1)
-}
-
-func (s *Server) readError(p place, err error) error {
-	var large *tooLarge
-	switch {
-	case errors.As(err, &large), errors.Is(err, errPastEnd):
-		return fmt.Errorf("%s: %w", s.show(p), err)
-	case errors.Is(err, errStopped):
-		return err
-	}
-	return s.explain(p, err)
-}
-
-var errStopped = errors.New("stopped before the end")
-
-// stopped returns nil while ctx lasts, then the tool error for its end.
-func stopped(ctx context.Context) error {
-	switch {
-	case ctx.Err() == nil:
-		return nil
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("%w: timed out; narrow the call, for example with path or glob", errStopped)
-	}
-	return fmt.Errorf("%w: cancelled", errStopped)
-}
-
-var errPastEnd = errors.New("start_line is past the end")
 
 // readLines returns lines start to end of br, with their line ends.
-func readLines(ctx context.Context, br *bufio.Reader, start, end int) (string, error) {
+func (s *Server) readLines(ctx context.Context, p place, br *bufio.Reader, start, end int) (string, error) {
 	var out strings.Builder
-	line, fit := 1, 0 // the line being read; complete lines in out
+	line, fit := 1, 0 // the number of the current line; the number of complete lines in out
 	for line <= end {
 		if err := stopped(ctx); err != nil {
 			return "", err
 		}
 		chunk, err := br.ReadSlice('\n')
 		if line >= start {
-			if out.Len()+len(chunk) > maxText {
-				return "", &tooLarge{start, fit}
+			switch {
+			case out.Len()+len(chunk) <= maxText:
+				out.Write(chunk)
+			case fit == 0:
+				return "", fmt.Errorf("%s: line %d alone is over %d bytes: grep shows the matching part of a line", s.show(p), start, maxText)
+			default:
+				return "", fmt.Errorf("%s: over the limit of %d bytes: lines %d to %d fit, so read it in parts with start_line and end_line, or use grep",
+					s.show(p), maxText, start, start+fit-1)
 			}
-			out.Write(chunk)
 		}
 		switch {
 		case err == nil:
@@ -108,25 +77,25 @@ func readLines(ctx context.Context, br *bufio.Reader, start, end int) (string, e
 				fit++
 			}
 			line++
-		case errors.Is(err, bufio.ErrBufferFull): // the line goes on
+		case errors.Is(err, bufio.ErrBufferFull): // the line continues
 		case errors.Is(err, io.EOF):
 			if len(chunk) == 0 && line > 1 {
 				line-- // the last line ended with a line end
 			}
 			if start > max(line, 1) {
-				return "", fmt.Errorf("%w: it has %d %s", errPastEnd, line, plural(line, "line", "lines"))
+				return "", fmt.Errorf("%s: start_line is past the end: it has %d %s", s.show(p), line, plural(line, "line", "lines"))
 			}
 			return out.String(), nil
 		default:
-			return "", err
+			return "", s.explain(p, err)
 		}
 	}
 	return out.String(), nil
 }
 
-// isBinary reports whether head, the start of a file, is not text: it has a
-// NUL byte (git's rule, which also catches UTF-16), or more than a tenth of it
-// is not UTF-8. A few stray bytes are let through; JSON shows them as U+FFFD.
+// isBinary reports whether the start of a file is not text: it has a NUL byte (git's rule, which
+// also finds UTF-16), or more than a tenth of it is not UTF-8. JSON shows a few stray bytes as
+// U+FFFD.
 func isBinary(head []byte) bool {
 	if len(head) > sniffLen {
 		head = head[:sniffLen]
@@ -143,4 +112,91 @@ func isBinary(head []byte) bool {
 		i += n
 	}
 	return bad*10 > len(head)
+}
+
+func (s *Server) listDirectory(ctx context.Context, a *arguments) (string, error) {
+	name := a.text("path", ".")
+	if err := a.err(); err != nil {
+		return "", err
+	}
+	p, err := s.resolve(name)
+	if err != nil {
+		return "", err
+	}
+	if p.r == nil {
+		var names []string
+		for _, r := range s.roots {
+			names = append(names, display(r.name)+"/")
+		}
+		return strings.Join(names, "\n"), nil
+	}
+	entries, err := s.readDir(ctx, p)
+	if err != nil {
+		return "", err
+	}
+	if len(entries) == 0 {
+		return "(empty)", nil
+	}
+	var out report
+	for i, e := range entries {
+		if i == maxEntries || !out.add(describe(e)) {
+			out.note("%d of %d entries left out: search_files finds files by name", len(entries)-i, len(entries))
+			break
+		}
+	}
+	return out.String(), nil
+}
+
+// describe returns one line of a listing.
+func describe(e fs.DirEntry) string {
+	name := display(e.Name())
+	switch {
+	case e.IsDir():
+		return name + "/"
+	case e.Type()&fs.ModeSymlink != 0:
+		return name + "@"
+	}
+	if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
+		return fmt.Sprintf("%s %d", name, info.Size())
+	}
+	return name
+}
+
+// report collects lines up to a limit in bytes, and remarks on the missing ones.
+type report struct{ b strings.Builder }
+
+// add appends line and reports whether there was room for it.
+func (r *report) add(line string) bool {
+	if r.b.Len()+len(line)+1 > maxReport {
+		return false
+	}
+	if r.b.Len() > 0 {
+		r.b.WriteByte('\n')
+	}
+	r.b.WriteString(line)
+	return true
+}
+
+// note appends a remark in parentheses. It ignores the limit.
+func (r *report) note(format string, args ...any) {
+	if r.b.Len() > 0 {
+		r.b.WriteByte('\n')
+	}
+	fmt.Fprintf(&r.b, "("+format+")", args...)
+}
+
+// noteUnread remarks on n files or directories that could not be read.
+func (r *report) noteUnread(n int, one, many string) {
+	if n > 0 {
+		r.note("%d %s could not be read", n, plural(n, one, many))
+	}
+}
+
+func (r *report) String() string { return r.b.String() }
+
+func plural(n int, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
 }

@@ -1,8 +1,20 @@
 package files
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/bmatcuk/doublestar/v4"
+	"github.com/go-git/go-git/v5/plumbing/format/gitignore"
 )
 
 func (s *Server) searchFiles(ctx context.Context, a *arguments) (string, error) {
@@ -11,42 +23,407 @@ func (s *Server) searchFiles(ctx context.Context, a *arguments) (string, error) 
 	if err := a.err(); err != nil {
 		return "", err
 	}
-	match, err := parseGlob(pattern)
-	if err != nil {
-		return "", err
-	}
-	p, err := s.resolve(name)
-	if err != nil {
-		return "", err
-	}
-	out := report{limit: maxReport}
+	var out report
 	shown, total := 0, 0
-	w := walk{s: s, visit: func(_ context.Context, p place, rel string) error {
-		if !match(rel) {
-			return nil
-		}
+	unread, err := s.walk(ctx, name, pattern, func(p place) error {
 		if total == shown && shown < maxEntries && out.add(s.show(p)) {
 			shown++
 		}
 		total++
 		return nil
-	}}
-	if err := w.from(ctx, p); err != nil {
+	})
+	if err != nil {
 		return "", err
 	}
 	if total == 0 {
-		out.note(fmt.Sprintf("no file matches %s; ignored files are only found in a path that is itself ignored", display(pattern)))
+		out.note("no file matches %s; ignored files are only found in a path that is itself ignored", display(pattern))
 	}
 	if total > shown {
-		out.note(fmt.Sprintf("%d of %d files left out: narrow pattern or path", total-shown, total))
+		out.note("%d of %d files left out: narrow pattern or path", total-shown, total)
 	}
-	w.noteUnread(&out)
+	out.noteUnread(unread, "directory", "directories")
 	return out.String(), nil
 }
 
-// noteUnread says how much of the tree could not be searched.
-func (w *walk) noteUnread(out *report) {
-	if w.unread > 0 {
-		out.note(fmt.Sprintf("%d %s could not be read", w.unread, plural(w.unread, "directory", "directories")))
+const (
+	// maxPattern is the longest regular expression in bytes.
+	maxPattern = 2048
+	// maxLine is the part of a line that is searched at once. The rest of a longer line is
+	// searched as a further line with the same number.
+	maxLine = 1 << 20
+	// maxShown is the part of a line that is shown, beforeMatch the part of it before the match.
+	maxShown    = 400
+	beforeMatch = 100
+)
+
+func (s *Server) grep(ctx context.Context, a *arguments) (string, error) {
+	pattern := a.required("pattern")
+	name := a.text("path", ".")
+	glob := a.text("glob", "")
+	g := &grepper{
+		s:       s,
+		context: a.integer("context", 0, 0, 20),
+		max:     a.integer("max_matches", 100, 1, 1000),
+		br:      bufio.NewReaderSize(nil, readBuf),
 	}
+	if a.boolean("ignore_case") {
+		pattern = "(?i)" + pattern
+	}
+	err := a.err()
+	if err == nil {
+		g.re, err = compile(pattern)
+	}
+	if err != nil {
+		return "", err
+	}
+	unread, err := s.walk(ctx, name, glob, func(p place) error { return g.file(ctx, p) })
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case g.left != "":
+		g.out.note("%s", g.left)
+	case g.matches == 0:
+		g.out.note("no match in %d text %s", g.searched, plural(g.searched, "file", "files"))
+	}
+	g.out.noteUnread(g.unread, "file", "files")
+	g.out.noteUnread(unread, "directory", "directories")
+	return g.out.String(), nil
+}
+
+func compile(pattern string) (*regexp.Regexp, error) {
+	if len(pattern) > maxPattern {
+		return nil, fmt.Errorf("the pattern is %d bytes long, the limit is %d: search for a part of it", len(pattern), maxPattern)
+	}
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return nil, fmt.Errorf("not a valid RE2 pattern (%s): put \\ before a literal ( ) [ ] { } . * + ? | ^ $ \\; there are no backreferences or lookarounds",
+			strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+	}
+	return re, nil
+}
+
+// grepper searches one file after the other. It writes the path of each file with a match, then
+// "12:line" for a match and "13-line" for context.
+type grepper struct {
+	s            *Server
+	re           *regexp.Regexp
+	context, max int
+	out          report
+	br           *bufio.Reader
+
+	searched, matches int
+	left              string // why the search ended early, "" if it did not
+	unread            int    // files that could not be read
+}
+
+// file searches one file. It returns errStop when the result is full.
+func (g *grepper) file(ctx context.Context, p place) error {
+	f, err := g.s.openFile(p)
+	if err != nil {
+		g.unread++
+		return nil
+	}
+	defer f.Close()
+	g.br.Reset(f)
+	if head, _ := g.br.Peek(sniffLen); isBinary(head) {
+		return nil
+	}
+	g.searched++
+	scan := fileScan{g: g, name: g.s.show(p), number: 1}
+	for {
+		if err := stopped(ctx); err != nil {
+			return err
+		}
+		line, end, err := g.readLine()
+		if len(line) > 0 || end {
+			if err := scan.line(line); err != nil {
+				return err
+			}
+		}
+		switch {
+		case end:
+			scan.number++
+		case err == nil: // the line continues
+		case errors.Is(err, io.EOF):
+			return nil
+		default:
+			g.unread++
+			return nil
+		}
+	}
+}
+
+// readLine returns the next line without its end, or the next maxLine bytes of
+// a longer one. end reports whether the line is complete.
+func (g *grepper) readLine() (line []byte, end bool, err error) {
+	chunk, err := g.br.ReadSlice('\n')
+	if errors.Is(err, bufio.ErrBufferFull) {
+		line = bytes.Clone(chunk)
+		for errors.Is(err, bufio.ErrBufferFull) && len(line) < maxLine {
+			chunk, err = g.br.ReadSlice('\n')
+			line = append(line, chunk...)
+		}
+		if errors.Is(err, bufio.ErrBufferFull) {
+			return line, false, nil
+		}
+	} else {
+		line = chunk
+	}
+	if err == nil {
+		return bytes.TrimSuffix(line[:len(line)-1], []byte("\r")), true, nil
+	}
+	return line, false, err
+}
+
+// fileScan is the state of the search in one file.
+type fileScan struct {
+	g       *grepper
+	name    string
+	number  int      // of the current line
+	before  []string // rendered lines that are context if a match follows
+	after   int      // number of lines that are still context of the last match
+	last    int      // number of the line written last
+	started bool     // the file's name was written
+}
+
+func (f *fileScan) line(line []byte) error {
+	at := f.g.re.FindIndex(line)
+	if at == nil {
+		switch {
+		case f.after > 0:
+			f.after--
+			return f.write(render(f.number, '-', line, 0))
+		case f.g.context > 0:
+			if len(f.before) == f.g.context {
+				f.before = append(f.before[:0], f.before[1:]...)
+			}
+			f.before = append(f.before, render(f.number, '-', line, 0))
+		}
+		return nil
+	}
+	if f.g.matches == f.g.max {
+		f.g.left = fmt.Sprintf("stopped at %d %s, more from line %d of %s on: narrow pattern, path or glob, or raise max_matches",
+			f.g.max, plural(f.g.max, "match", "matches"), f.number, f.name)
+		return errStop
+	}
+	if !f.started {
+		head := f.name
+		if f.g.matches > 0 {
+			head = "\n" + head
+		}
+		if err := f.write(head); err != nil {
+			return err
+		}
+		f.started = true
+	} else if f.g.context > 0 && f.number-len(f.before) > f.last+1 {
+		if err := f.write("--"); err != nil {
+			return err
+		}
+	}
+	for _, b := range f.before {
+		if err := f.write(b); err != nil {
+			return err
+		}
+	}
+	f.before = f.before[:0]
+	if err := f.write(render(f.number, ':', line, at[0])); err != nil {
+		return err
+	}
+	f.g.matches++
+	f.after = f.g.context
+	return nil
+}
+
+func (f *fileScan) write(line string) error {
+	if !f.g.out.add(line) {
+		f.g.left = fmt.Sprintf("stopped at %d matches and %d bytes, more from line %d of %s on: narrow pattern, path or glob", f.g.matches, maxReport, f.number, f.name)
+		return errStop
+	}
+	f.last = f.number
+	return nil
+}
+
+// render returns one line of the result. A long line is cut to the part around the byte at.
+func render(number int, mark byte, line []byte, at int) string {
+	out := strconv.Itoa(number) + string(mark)
+	if len(line) <= maxShown {
+		return out + string(line)
+	}
+	from := max(0, min(at-beforeMatch, len(line)-maxShown))
+	to := from + maxShown
+	for from > 0 && !utf8.RuneStart(line[from]) {
+		from--
+	}
+	for to < len(line) && !utf8.RuneStart(line[to]) {
+		to++
+	}
+	if from > 0 {
+		out += fmt.Sprintf("[%d bytes cut] ", from)
+	}
+	out += string(line[from:to])
+	if to < len(line) {
+		out += fmt.Sprintf(" [%d bytes cut]", len(line)-to)
+	}
+	return out
+}
+
+// errStop ends a walk early without a fault.
+var errStop = errors.New("stop")
+
+// walk visits the regular files below the path name that match glob ("" matches all), in order. It
+// returns the number of directories that could not be read. An error of visit ends it.
+func (s *Server) walk(ctx context.Context, name, glob string, visit func(place) error) (unread int, err error) {
+	w := walker{s: s, match: func(string) bool { return true }, visit: visit}
+	if glob != "" {
+		if w.match, err = parseGlob(glob); err != nil {
+			return 0, err
+		}
+	}
+	start, err := s.resolve(name)
+	if err != nil {
+		return 0, err
+	}
+	if err = w.start(ctx, start); errors.Is(err, errStop) {
+		err = nil
+	}
+	return w.unread, err
+}
+
+// walker is the state of one walk.
+type walker struct {
+	s      *Server
+	match  func(rel string) bool // of the path relative to the start
+	visit  func(place) error
+	unread int
+}
+
+func (w *walker) start(ctx context.Context, p place) error {
+	if p.r == nil {
+		for _, r := range w.s.roots {
+			top := place{r, "."}
+			if err := w.dir(ctx, top, r.name, w.s.ignoresAbove(top)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	f, info, err := w.s.open(p)
+	if err != nil {
+		return err
+	}
+	_ = f.Close()
+	if info.IsDir() {
+		return w.dir(ctx, p, "", w.s.ignoresAbove(p))
+	}
+	return w.file(p, path.Base(p.rel))
+}
+
+func (w *walker) file(p place, rel string) error {
+	if !w.match(rel) {
+		return nil
+	}
+	return w.visit(p)
+}
+
+func (w *walker) dir(ctx context.Context, p place, rel string, ignores []gitignore.Pattern) error {
+	entries, err := w.s.readDir(ctx, p)
+	if err != nil {
+		if errors.Is(err, errStopped) {
+			return err
+		}
+		w.unread++
+		return nil
+	}
+	ignores = append(ignores[:len(ignores):len(ignores)], w.s.ignoreFile(p, ".gitignore")...)
+	matcher := gitignore.NewMatcher(ignores)
+	for _, e := range entries {
+		name := e.Name()
+		child := place{p.r, path.Join(p.rel, name)}
+		if name == ".git" || !e.IsDir() && !e.Type().IsRegular() ||
+			len(ignores) > 0 && matcher.Match(strings.Split(child.rel, "/"), e.IsDir()) {
+			continue
+		}
+		if e.IsDir() {
+			err = w.dir(ctx, child, path.Join(rel, name), ignores)
+		} else {
+			err = w.file(child, path.Join(rel, name))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ignoresAbove returns the patterns of the directories above p. Patterns that exclude p itself are
+// dropped: a call that names an ignored directory wants to see it.
+func (s *Server) ignoresAbove(p place) []gitignore.Pattern {
+	top := place{p.r, "."}
+	ignores := s.ignoreFile(top, ".git/info/exclude")
+	if p.rel == "." {
+		return ignores
+	}
+	at := top
+	segments := strings.Split(p.rel, "/")
+	for i, segment := range segments {
+		ignores = append(ignores, s.ignoreFile(at, ".gitignore")...)
+		if gitignore.NewMatcher(ignores).Match(segments[:i+1], true) {
+			ignores = nil
+		}
+		at.rel = path.Join(at.rel, segment)
+	}
+	return ignores
+}
+
+// maxIgnoreFile is the part of a .gitignore that is read, in bytes.
+const maxIgnoreFile = 1 << 20
+
+// ignoreFile returns the patterns of one ignore file, none if it can't be read. They apply below
+// dir.
+func (s *Server) ignoreFile(dir place, name string) []gitignore.Pattern {
+	f, err := s.openFile(place{dir.r, path.Join(dir.rel, name)})
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	var domain []string
+	if dir.rel != "." {
+		domain = strings.Split(dir.rel, "/")
+	}
+	var patterns []gitignore.Pattern
+	sc := bufio.NewScanner(io.LimitReader(f, maxIgnoreFile))
+	for sc.Scan() {
+		line := strings.TrimSuffix(sc.Text(), "\r")
+		if strings.TrimSpace(line) == "" || strings.HasPrefix(line, "#") {
+			continue
+		}
+		patterns = append(patterns, gitignore.ParsePattern(line, domain))
+	}
+	return patterns
+}
+
+// Limits of a glob: alternatives in braces multiply the work of a match.
+const (
+	maxGlob   = 512
+	maxBraces = 4
+)
+
+// parseGlob checks a glob and returns its matcher on slash-separated paths. A
+// glob without a slash matches the last segment, at any depth.
+func parseGlob(glob string) (func(rel string) bool, error) {
+	switch {
+	case len(glob) > maxGlob:
+		return nil, fmt.Errorf("the glob is %d bytes long, the limit is %d: search for a part of it", len(glob), maxGlob)
+	case strings.Count(glob, "{") > maxBraces:
+		return nil, fmt.Errorf("the glob has more than %d {alternatives}: search for them one by one", maxBraces)
+	case !doublestar.ValidatePattern(glob):
+		return nil, fmt.Errorf("%s is not a valid glob: use *, **, ?, [a-z] and {a,b}, with \\ before a literal one", display(glob))
+	}
+	glob = strings.TrimPrefix(glob, "./")
+	if !strings.Contains(glob, "/") {
+		return func(rel string) bool { return doublestar.MatchUnvalidated(glob, path.Base(rel)) }, nil
+	}
+	glob = strings.TrimPrefix(glob, "/")
+	return func(rel string) bool { return doublestar.MatchUnvalidated(glob, rel) }, nil
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/foldgate/foldgate/proxy/conn"
 )
 
 // The definitions are valid, and the schema of each tool names exactly the
@@ -24,11 +26,12 @@ func TestTools(t *testing.T) {
 		}
 		Annotations map[string]bool
 	}
-	if err := json.Unmarshal(s.Tools(), &defs); err != nil {
-		t.Fatalf("Tools() = %s: %v", s.Tools(), err)
+	if err := json.Unmarshal(definitions(), &defs); err != nil {
+		t.Fatalf("definitions() = %s: %v", definitions(), err)
 	}
-	if !json.Valid(s.Tools()) || string(s.Tools()) != string(serve(t, t.TempDir()).Tools()) {
-		t.Error("Tools() differs between servers")
+	m, err := s.Call(t.Context(), &conn.Request{Method: "tools/list"})
+	if want := `{"tools":` + string(definitions()) + `}`; err != nil || string(m.Result) != want {
+		t.Errorf("tools/list = %s, %v, want %s", m.Result, err, want)
 	}
 	var names []string
 	for _, d := range defs {
@@ -60,7 +63,7 @@ func TestTools(t *testing.T) {
 	if diff := cmp.Diff([]string{"read_file", "list_directory", "search_files", "grep"}, names); diff != "" {
 		t.Error(diff)
 	}
-	if n := len(s.Tools()); n > 2000 {
+	if n := len(definitions()); n > 2000 {
 		t.Errorf("the definitions are %d bytes, want at most 2000", n)
 	}
 }
@@ -118,9 +121,9 @@ func FuzzCall(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, tool int, args []byte) {
 		name := tools[(tool%len(tools)+len(tools))%len(tools)].name
-		raw, err := s.Call(t.Context(), name, args)
-		if err != nil || !json.Valid(raw) {
-			t.Fatalf("Call(%s, %q) = %q, %v", name, args, raw, err)
+		raw := s.run(t.Context(), name, args)
+		if !json.Valid(raw) {
+			t.Fatalf("run(%s, %q) = %q", name, args, raw)
 		}
 		var r result
 		if err := json.Unmarshal(raw, &r); err != nil || len(r.Content) != 1 || r.Content[0].Type != "text" || r.Content[0].Text == "" && !r.IsError && name != "read_file" {

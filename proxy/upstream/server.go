@@ -251,7 +251,7 @@ func (s *Server) open(ctx context.Context, handler conn.Handler, initialize json
 		}
 		// The state directory often lies below a root. It is hidden, since the trace
 		// in it has the calls of every principal.
-		c, err := files.Open(roots, o.Config.StatePath())
+		c, err := files.New(roots, o.Config.StatePath())
 		if err != nil {
 			return nil, fmt.Errorf("roots: %w", err)
 		}

@@ -1,8 +1,6 @@
 package files
 
 import (
-	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,76 +10,14 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// tool is one entry of tools/list with the code behind it.
-type tool struct {
-	name        string
-	description string
-	properties  string // JSON members of inputSchema.properties
-	required    string // JSON elements of inputSchema.required
-	run         func(*Server, context.Context, *arguments) (string, error)
-}
-
-// Definitions are paid for by every session, in tokens: a property whose name
-// says it all has no description.
-var tools = []tool{
-	{
-		name:        "read_file",
-		description: "Read a text file, whole or from start_line to end_line (1-based, inclusive).",
-		properties:  `"path":{"type":"string"},"start_line":{"type":"integer","minimum":1},"end_line":{"type":"integer","minimum":1}`,
-		required:    `"path"`,
-		run:         (*Server).readFile,
-	},
-	{
-		name:        "list_directory",
-		description: "List a directory: subdirectories end in /, links in @, files show their size in bytes.",
-		properties:  `"path":{"type":"string","default":"."}`,
-		run:         (*Server).listDirectory,
-	},
-	{
-		name:        "search_files",
-		description: "Find files by glob, e.g. *.go (at any depth) or src/**/*.{ts,tsx}. Skips what .gitignore excludes.",
-		properties:  `"pattern":{"type":"string"},"path":{"type":"string","default":"."}`,
-		required:    `"pattern"`,
-		run:         (*Server).searchFiles,
-	},
-	{
-		name:        "grep",
-		description: "Find lines by RE2 regular expression in a file or directory. Skips binary files and what .gitignore excludes.",
-		properties: `"pattern":{"type":"string"},"path":{"type":"string","default":"."},` +
-			`"glob":{"type":"string","description":"Only files that match, e.g. *.go"},` +
-			`"context":{"type":"integer","minimum":0,"maximum":20,"default":0,"description":"Lines around a match"},` +
-			`"max_matches":{"type":"integer","minimum":1,"maximum":1000,"default":100},"ignore_case":{"type":"boolean","default":false}`,
-		required: `"pattern"`,
-		run:      (*Server).grep,
-	},
-}
-
-// Tools returns the tool definitions: the array that tools/list carries. It is
-// the same on every call.
-func (s *Server) Tools() json.RawMessage {
-	var b bytes.Buffer
-	b.WriteByte('[')
-	for i, t := range tools {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		fmt.Fprintf(&b, `{"name":%s,"description":%s,"inputSchema":{"type":"object","properties":{%s},"required":[%s],"additionalProperties":false},`+
-			`"annotations":{"readOnlyHint":true,"openWorldHint":false}}`,
-			rawjson.Quote(t.name), rawjson.Quote(t.description), t.properties, t.required)
-	}
-	b.WriteByte(']')
-	return b.Bytes()
-}
-
-// maxArguments bounds what a call may bring, so that a pattern can't cost much.
+// maxArguments bounds the arguments of a call in bytes.
 const maxArguments = 64 << 10
 
-// arguments reads the arguments of one call. Its getters collect faults
-// instead of failing one by one, and note which names the tool knows; err,
-// called after the last getter, reports everything at once.
+// arguments reads the arguments of one call. Its getters collect faults and the names that the
+// tool knows. err, called after the last getter, reports all faults in one error.
 type arguments struct {
 	values map[string]json.RawMessage
-	order  []string // names as they came, for the error
+	order  []string // names in the order of the call, for the error
 	known  []string
 	faults []string
 }
@@ -117,7 +53,7 @@ func (a *arguments) get(name string) (json.RawMessage, bool) {
 	return v, ok && rawjson.KindOf(v) != rawjson.Null
 }
 
-// required returns a string that must be there and not be empty.
+// required returns a required string that is not empty.
 func (a *arguments) required(name string) string {
 	before := len(a.faults)
 	s := a.text(name, "")
@@ -167,7 +103,7 @@ func (a *arguments) boolean(name string) bool {
 	return ok && rawjson.KindOf(v) == rawjson.True
 }
 
-// err returns everything that is wrong with the arguments, in one error.
+// err returns all faults of the arguments in one error.
 func (a *arguments) err() error {
 	faults := a.faults
 	var unknown []string
@@ -184,11 +120,4 @@ func (a *arguments) err() error {
 		return nil
 	}
 	return errors.New("invalid arguments: " + strings.Join(faults, "; "))
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return many
 }
