@@ -5,172 +5,287 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"strings"
+
+	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
 
-// find returns the findings in text, before a generic one gives way to a more
-// exact one, in the order of the rules.
-func (e *engine) find(text string, s *scratch, lim *limit) ([]hit, error) {
-	s.excused = false
+// A span is a range of bytes of a text, as in package regexset.
+type span struct{ Start, End int }
+
+// A hit is a secret that a rule found.
+type hit struct {
+	rule   *rule
+	match  span // the match of the expression, without line breaks around it
+	secret span // the group with the secret; empty if it did not take part
+	placed span // the match where gitleaks places it
+
+	located bool     // the rest is known
+	at      location // of the match
+	line    span     // the line that gitleaks' allow-lists look at
+	open    bool     // that is the whole text; gitleaks does so after the last line break
+}
+
+// A location counts lines from 0 and columns from 1. Like gitleaks it counts a
+// line break as the first byte of the line after it.
+type location struct{ startLine, endLine, startColumn, endColumn int }
+
+// secrets returns the hits in text that are neither foldgate's ids nor
+// checksums.
+func (x *examination) secrets(text string) ([]hit, error) {
+	if err := x.limit.spend(len(text)); err != nil {
+		return nil, err
+	}
+	hits, err := x.find(text)
+	if err == nil && x.excused {
+		hits, err = x.lastLine(text, hits)
+	}
+	if err != nil || len(hits) == 0 {
+		return nil, err
+	}
+	return slices.DeleteFunc(hits, func(h hit) bool {
+		return len(h.parts(text)) == 0 || !x.s.exact && isChecksum(text, &h)
+	}), nil
+}
+
+// lastLine adds to the hits in text those in its last line that are excepted
+// because of another line. Without a line break at its end, gitleaks takes the
+// last line and everything before it for one line; with one it does not.
+func (x *examination) lastLine(text string, hits []hit) ([]hit, error) {
+	more, err := x.find(text + "\n")
+	if err != nil {
+		return nil, err
+	}
+	type place struct {
+		rule  *rule
+		start int
+	}
+	known := map[place]bool{}
+	for i := range hits {
+		known[place{hits[i].rule, hits[i].match.Start}] = true
+	}
+	for _, h := range more {
+		h.match.End, h.secret.End = min(h.match.End, len(text)), min(h.secret.End, len(text))
+		if !known[place{h.rule, h.match.Start}] {
+			hits = append(hits, h)
+		}
+	}
+	return hits, nil
+}
+
+// find returns the hits in text, in the order of the rules.
+func (x *examination) find(text string) ([]hit, error) {
 	if len(text) > math.MaxInt32/2 {
 		return nil, fmt.Errorf("scrub: text of %d bytes: at most %d are examined at once", len(text), math.MaxInt32/2)
 	}
-	if len(text) < e.shortest {
-		return nil, nil
-	}
-	defer s.reset()
-	if err := e.look(text, s, lim); err != nil {
+	x.text, x.hasLines, x.excused = text, false, false
+	if err := x.scratch.Scan(text, &x.limit); err != nil {
 		return nil, err
 	}
-	for _, r := range e.always {
-		if e.set.rules[r].enabled(text) {
-			s.active = append(s.active, r)
-		}
-	}
-	if len(s.active) == 0 {
-		return nil, nil
-	}
-	slices.Sort(s.active)
-	t := &site{text: text, set: e.set, scratch: s, limit: lim}
 	var hits []hit
-	for _, i := range s.active {
-		r := e.set.rules[i]
+	for _, i := range x.scratch.Candidates() {
+		r := x.s.rules.active[i]
 		if r.silent {
 			continue
 		}
-		found, err := e.findRule(t, r)
+		found, err := x.findRule(r)
+		if err == nil && len(found) > 0 {
+			found, err = x.withRequired(r, found)
+		}
 		if err != nil {
 			return nil, err
-		}
-		if len(found) > 0 && len(r.required) > 0 {
-			if found, err = e.companions(t, found); err != nil {
-				return nil, err
-			}
 		}
 		hits = append(hits, found...)
 	}
 	return hits, nil
 }
 
-// look notes which rules are switched on and where the anchors are.
-func (e *engine) look(text string, s *scratch, lim *limit) error {
-	if !folds(text) {
-		return e.sight(text, s, lim, nil)
+// findRule returns the hits of r in the scanned text.
+func (x *examination) findRule(r *rule) ([]hit, error) {
+	matches, err := x.scratch.FindAll(r.index)
+	if err != nil {
+		return nil, err
 	}
-	// A few letters of the text are ASCII letters without case. Keywords and
-	// expressions do not even agree on which.
-	if err := e.switchOn(strings.ToLower(text), s, lim); err != nil {
-		return err
+	var hits []hit
+	for _, m := range matches {
+		h, ok, err := x.inspect(r, span(m))
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			hits = append(hits, h)
+		}
 	}
-	folded, from := fold(text)
-	return e.sight(folded, s, lim, from)
+	return hits, nil
 }
 
-// sight notes the anchors that are in text and switches on the rules of which
-// there is a sign. With a from, no rules are switched on, and byte from[i] is
-// noted for byte i.
-func (e *engine) sight(text string, s *scratch, lim *limit, from []int32) error {
-	for at := 0; at < len(text); {
-		if at > 0 {
-			if err := lim.check(); err != nil {
-				return err
-			}
-		}
-		at, s.found = e.matcher.look(text, at, s.found[:0])
-		for _, f := range s.found {
-			u := &e.literals[f.literal]
-			if from != nil {
-				f.at = from[f.at]
-			} else {
-				for _, r := range u.enables {
-					s.enable(r)
+// inspect decides whether the match of r at m is a secret. It follows gitleaks.
+// Each step only rejects, so the cheap ones come first.
+func (x *examination) inspect(r *rule, m span) (hit, bool, error) {
+	match := x.text[m.Start:m.End]
+	// gitleaks trims line breaks off the match and places it as if only its
+	// end had moved. placed does the same; match is where the text really is.
+	lead := len(match) - len(strings.TrimLeft(match, "\n"))
+	match = strings.Trim(match, "\n")
+	h := hit{
+		rule:   r,
+		match:  span{m.Start + lead, m.Start + lead + len(match)},
+		placed: span{m.Start, m.Start + len(match)},
+	}
+	var err error
+	if h.secret, err = x.secretOf(r, h.match); err != nil {
+		return h, false, err
+	}
+	if r.entropy != 0 && entropy(x.text[h.secret.Start:h.secret.End]) <= r.entropy {
+		return h, false, nil
+	}
+	if !r.certain {
+		for _, lists := range [2][]*allowlist{r.allow, x.s.rules.allow} {
+			for _, a := range lists {
+				if yes, err := x.allowed(a, &h); yes || err != nil {
+					return h, false, err
 				}
 			}
-			for _, p := range u.anchors {
-				if len(s.hits[p]) == 0 {
-					s.touched = append(s.touched, p)
-				}
-				s.hits[p] = append(s.hits[p], f.at)
-			}
 		}
 	}
-	return nil
+	x.locate(&h)
+	return h, true, nil
 }
 
-// switchOn switches on the rules that have a keyword in text.
-func (e *engine) switchOn(text string, s *scratch, lim *limit) error {
-	for at := 0; at < len(text); {
-		if err := lim.check(); err != nil {
-			return err
+// secretOf returns the place of the secret in the match of r at m. Like gitleaks
+// it matches again on the match alone, so that $ and \b may match differently.
+func (x *examination) secretOf(r *rule, m span) (span, error) {
+	if r.expr.NumSubexp() == 0 {
+		return m, nil
+	}
+	groups, err := x.scratch.Submatches(r.index, regexset.Span(m))
+	if groups == nil || err != nil {
+		return m, err
+	}
+	if r.group > 0 {
+		if g := groups[2*r.group:]; g[0] >= 0 {
+			return span{m.Start + g[0], m.Start + g[1]}, nil
 		}
-		at, s.found = e.keywords.look(text, at, s.found[:0])
-		for _, f := range s.found {
-			s.enable(e.enables[f.literal])
+		return span{m.Start, m.Start}, nil
+	}
+	for i := 2; i < len(groups); i += 2 {
+		if groups[i] < groups[i+1] {
+			return span{m.Start + groups[i], m.Start + groups[i+1]}, nil
 		}
 	}
-	return nil
+	return m, nil
 }
 
-// folds reports whether text holds a letter that is an ASCII letter in lower
-// case (U+0130, U+212A) or without case (U+017F, U+212A).
-func folds(text string) bool {
-	return !ascii(text) && (strings.Contains(text, "\u212a") || strings.Contains(text, "\u017f") || strings.Contains(text, "\u0130"))
-}
-
-// fold returns text with U+212A and U+017F as k and s, and for each of its
-// bytes the place in text.
-func fold(text string) (folded string, from []int32) {
-	var b strings.Builder
-	b.Grow(len(text))
-	from = make([]int32, 0, len(text))
-	for i, r := range text {
-		c, ok := foldASCII(r)
-		if !ok || r < 0x80 {
-			size := runeSize(text, i)
-			b.WriteString(text[i : i+size])
-			for k := range size {
-				from = append(from, int32(i+k))
-			}
-			continue
-		}
-		b.WriteByte(c)
-		from = append(from, int32(i))
+// allowed reports whether the hit is on the allow-list.
+func (x *examination) allowed(a *allowlist, h *hit) (bool, error) {
+	if a.all && a.needsPath {
+		return false, nil
 	}
-	return b.String(), from
-}
-
-// enabled reports whether a rule that the matcher cannot switch on is on.
-func (r *rule) enabled(text string) bool {
-	if len(r.keywords) == 0 {
-		return true
+	stopped := a.stops(x.text[h.secret.Start:h.secret.End])
+	if a.expr == nil || stopped && !a.all {
+		return stopped, nil
 	}
-	lower := strings.ToLower(text)
-	return slices.ContainsFunc(r.keywords, func(k string) bool { return strings.Contains(lower, k) })
+	if a.all && len(a.stopWords) > 0 && !stopped {
+		return false, nil
+	}
+	part := h.secret
+	switch a.target {
+	case targetMatch:
+		part = h.match
+	case targetLine:
+		x.locate(h)
+		part = h.line
+	}
+	if part.Start == part.End {
+		return false, nil
+	}
+	yes, err := x.scratch.Match(a.index, regexset.Span(part))
+	x.excused = x.excused || yes && a.target == targetLine && h.open
+	return yes, err
 }
 
-// companions returns those of found, all of one rule, that have a finding of
-// every rule it requires near them.
-func (e *engine) companions(t *site, found []hit) ([]hit, error) {
-	for _, q := range found[0].rule.required {
-		r := e.set.byID[q.ID]
-		if r.tree == nil || r.index < 0 {
-			return nil, nil // looks at paths, and a text has none
+// locate finds the line and the columns where gitleaks places the match.
+func (x *examination) locate(h *hit) {
+	if h.located {
+		return
+	}
+	h.located = true
+	m, nl := h.placed, x.lineBreaks()
+	// The n-th line ends at the n-th line break. Except for the first one it
+	// begins with the line break before.
+	begin := func(n int) int {
+		if n == 0 {
+			return 0
 		}
-		near, err := e.findRule(t, r)
+		return int(nl[n-1])
+	}
+	first := sort.Search(len(nl), func(i int) bool { return int(nl[i]) > m.Start })
+	last := sort.Search(len(nl), func(i int) bool { return int(nl[i]) >= m.End })
+	if last < len(nl) && begin(last) < m.End {
+		h.at.endLine, h.at.endColumn = last, m.End-begin(last)
+	}
+	if first < len(nl) {
+		h.at.startLine, h.at.startColumn = first, m.Start-begin(first)+1
+		if h.at.endColumn == 0 || last < first {
+			h.at.endLine = first
+		}
+		h.line = span{begin(first), int(nl[h.at.endLine])}
+	} else {
+		// After the last line break gitleaks takes the line from the beginning
+		// of the text.
+		prev := begin(len(nl))
+		h.at = location{len(nl), len(nl), m.Start - prev + 1, m.End - prev}
+		h.line, h.open = span{0, len(x.text)}, true
+		if i := strings.IndexAny(x.text[m.End:], "\r\n"); i >= 0 {
+			h.line.End = m.End + i
+		}
+	}
+	h.line.End = max(h.line.End, m.End)
+}
+
+// lineBreaks returns the positions of all line breaks. As in gitleaks a text
+// without any has one at its end.
+func (x *examination) lineBreaks() []int32 {
+	if x.hasLines {
+		return x.lines
+	}
+	x.hasLines = true
+	x.lines = x.lines[:0]
+	for at := 0; ; at++ {
+		i := strings.IndexByte(x.text[at:], '\n')
+		if i < 0 {
+			break
+		}
+		at += i
+		x.lines = append(x.lines, int32(at))
+	}
+	if len(x.lines) == 0 {
+		x.lines = append(x.lines, int32(len(x.text)))
+	}
+	return x.lines
+}
+
+// withRequired returns the hits of r that have a hit of every rule that r
+// requires near them.
+func (x *examination) withRequired(r *rule, found []hit) ([]hit, error) {
+	for _, q := range r.required {
+		other := x.s.rules.byID[q.ID]
+		if other.index < 0 {
+			return nil, nil // it looks at paths, and a text has none
+		}
+		near, err := x.findRule(other)
 		if err != nil {
 			return nil, err
 		}
 		found = slices.DeleteFunc(found, func(h hit) bool {
 			return !slices.ContainsFunc(near, func(n hit) bool { return q.holds(h.at, n.at) })
 		})
-		if len(found) == 0 {
-			return nil, nil
-		}
 	}
 	return found, nil
 }
 
-// holds reports whether two findings are near enough to each other.
+// holds reports whether two hits are near enough to each other.
 func (q *required) holds(a, b location) bool {
 	if q.WithinLines != nil && max(a.startLine-b.startLine, b.startLine-a.startLine) > *q.WithinLines {
 		return false
@@ -179,17 +294,49 @@ func (q *required) holds(a, b location) bool {
 		max(a.startColumn-b.startColumn, b.startColumn-a.startColumn) <= *q.WithinColumns
 }
 
-// exact returns the hits without the generic ones whose secret is part of the
-// secret of a more exact rule on the same line: gitleaks reports only those.
-// All hits are redacted all the same.
-func exact(text string, hits []hit) []hit {
-	// The secrets of a line in one string: a line may be the whole text, and
-	// looking through thousands one by one for thousands takes too long.
-	const between = "\xff\x00\xff" // no generic secret holds it
+// entropy returns the Shannon entropy of s in bits a character. Like gitleaks
+// it counts characters and divides by the number of bytes.
+func entropy(s string) float64 {
+	var counts [128]int
+	var others map[rune]int
+	for _, c := range s {
+		if c < 128 {
+			counts[c]++
+			continue
+		}
+		if others == nil {
+			others = map[rune]int{}
+		}
+		others[c]++
+	}
+	var e float64
+	inv := 1 / float64(len(s))
+	add := func(n int) {
+		f := float64(n) * inv
+		e -= f * math.Log2(f)
+	}
+	for _, n := range counts {
+		if n > 0 {
+			add(n)
+		}
+	}
+	for _, n := range others {
+		add(n)
+	}
+	return e
+}
+
+// reported returns the hits that gitleaks reports: not those of generic rules
+// if their secret is part of the secret of a more exact rule on the same line.
+// All hits are redacted.
+func reported(text string, hits []hit) []hit {
+	// The secrets of a line are joined: a line may be the whole text, and
+	// comparing thousands with thousands one by one takes too long.
+	const between = "\xff\x00\xff" // no generic secret contains it
 	better := map[int][]byte{}
 	for _, h := range hits {
 		if !h.rule.generic && !h.rule.own {
-			line := append(better[h.at.startLine], text[h.secret.start:h.secret.end]...)
+			line := append(better[h.at.startLine], text[h.secret.Start:h.secret.End]...)
 			better[h.at.startLine] = append(line, between...)
 		}
 	}
@@ -198,6 +345,6 @@ func exact(text string, hits []hit) []hit {
 	}
 	return slices.DeleteFunc(slices.Clone(hits), func(h hit) bool {
 		line := better[h.at.startLine]
-		return h.rule.generic && line != nil && bytes.Contains(line, []byte(text[h.secret.start:h.secret.end]))
+		return h.rule.generic && line != nil && bytes.Contains(line, []byte(text[h.secret.Start:h.secret.End]))
 	})
 }

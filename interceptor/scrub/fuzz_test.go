@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/test/regexsample"
 )
 
 // FuzzJSON: valid JSON stays valid, all but strings stays byte for byte, and
@@ -74,10 +75,10 @@ func same(a, b []byte) bool {
 // redaction, and a text is never longer than its redactions make it.
 func FuzzText(f *testing.F) {
 	s := newScrubber(f, Options{})
-	sam := newSampler(7)
+	sam := regexsample.New(7)
 	trees := defaultTrees(s)
 	for range 40 {
-		f.Add(sam.text(trees, 200))
+		f.Add(sam.Text(trees, 200))
 	}
 	f.Add("\u212aey=\xff%41\\u0041 " + github(2))
 	f.Fuzz(func(t *testing.T, text string) {
@@ -133,10 +134,10 @@ func FuzzPlanted(f *testing.F) {
 // FuzzSameAsGitleaks: any text has the findings that gitleaks' detector has.
 func FuzzSameAsGitleaks(f *testing.F) {
 	s, d := newScrubber(f, Options{}), reference(f)
-	sam := newSampler(8)
+	sam := regexsample.New(8)
 	trees := defaultTrees(s)
 	for range 60 {
-		f.Add(sam.text(trees, 300))
+		f.Add(sam.Text(trees, 300))
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		compareOne(t, s, d, text, map[string]int{}, "fuzz")

@@ -2,13 +2,14 @@ package scrub
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"os"
 	"regexp/syntax"
 	"slices"
 	"strconv"
 	"testing"
+
+	"github.com/foldgate/foldgate/test/regexsample"
 
 	"github.com/rs/zerolog"
 	"github.com/zricethezav/gitleaks/v8/detect"
@@ -48,17 +49,11 @@ func theirs(d *detect.Detector, text string) []report {
 
 func ours(t testing.TB, s *Scrubber, text string) []report {
 	t.Helper()
-	j := s.begin(context.Background())
-	hits, err := j.engine.find(text, j.scratch, &j.limit)
-	if err != nil {
-		t.Fatal(err)
-	}
-	j.end()
 	var out []report
-	for _, h := range exact(text, hits) {
+	for _, h := range reported(text, hitsOf(t, s, text)) {
 		if !h.rule.own {
 			out = append(out, report{
-				h.rule.id, text[h.match.start:h.match.end], text[h.secret.start:h.secret.end],
+				h.rule.id, text[h.match.Start:h.match.End], text[h.secret.Start:h.secret.End],
 				h.at.startLine, h.at.endLine, h.at.startColumn, h.at.endColumn,
 			})
 		}
@@ -70,12 +65,20 @@ func ours(t testing.TB, s *Scrubber, text string) []report {
 // defaultTrees returns the expressions of gitleaks' rules.
 func defaultTrees(s *Scrubber) []*syntax.Regexp {
 	var trees []*syntax.Regexp
-	for _, r := range s.engine.set.rules {
+	for _, r := range s.rules.active {
 		if !r.own {
-			trees = append(trees, r.tree)
+			trees = append(trees, treeOf(r))
 		}
 	}
 	return trees
+}
+
+func treeOf(r *rule) *syntax.Regexp {
+	tree, err := syntax.Parse(r.expr.String(), syntax.Perl)
+	if err != nil {
+		panic(err) // it was parsed before
+	}
+	return tree
 }
 
 // TestSameFindingsAsGitleaks compares with gitleaks' detector. The texts hold
@@ -103,7 +106,7 @@ func TestSameFindingsAsGitleaks(t *testing.T) {
 
 // mixture returns the text of a seed, of samples of some of the expressions.
 func mixture(trees []*syntax.Regexp, seed uint64) string {
-	sam := newSampler(seed)
+	sam := regexsample.New(seed)
 	some := trees
 	if k := sam.IntN(3); k > 0 {
 		some = nil
@@ -111,7 +114,7 @@ func mixture(trees []*syntax.Regexp, seed uint64) string {
 			some = append(some, trees[sam.IntN(len(trees))])
 		}
 	}
-	return sam.text(some, 1+sam.IntN(12000))
+	return sam.Text(some, 1+sam.IntN(12000))
 }
 
 // TestMatchThatDoesNotMatchAlone: what an expression matches in a text it may
@@ -148,13 +151,14 @@ func compareOne(t *testing.T, s *Scrubber, d *detect.Detector, text string, seen
 func TestEveryDefaultRule(t *testing.T) {
 	s, d := newScrubber(t, Options{}), reference(t)
 	seen := map[string]int{}
-	for i, r := range s.engine.set.rules {
+	const stride = 64 // of the automata of package regexset
+	for i, r := range s.rules.active {
 		if r.own {
 			continue
 		}
-		sam := newSampler(uint64(i))
+		sam := regexsample.New(uint64(i))
 		for n := 0; n < 40 && (n < 2 || seen[r.id] < 3); n++ {
-			x := " " + sam.of(r.tree) + " "
+			x := " " + sam.Of(treeOf(r)) + " "
 			pad := ""
 			for len(pad) < sam.IntN(2*stride) {
 				pad += "lorem ipsum\n"

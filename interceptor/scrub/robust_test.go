@@ -7,16 +7,18 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/foldgate/foldgate/test/regexsample"
 )
 
 // TestConcurrentUse: several at once get what one alone gets.
 func TestConcurrentUse(t *testing.T) {
 	s := newScrubber(t, Options{})
-	sam := newSampler(3)
+	sam := regexsample.New(3)
 	trees := defaultTrees(s)
 	var texts, want []string
 	for range 12 {
-		text := sam.text(trees, 2000)
+		text := sam.Text(trees, 2000)
 		clean, _, err := s.Text(context.Background(), text)
 		if err != nil {
 			t.Fatal(err)
@@ -46,12 +48,7 @@ func TestLargeTextIsForgotten(t *testing.T) {
 		if _, _, err := s.Text(context.Background(), text); err != nil {
 			t.Fatal(err)
 		}
-		kept := s.engine.free[0]
-		most := cap(kept.lines)
-		for _, places := range kept.hits {
-			most = max(most, cap(places))
-		}
-		if most*4 > maxKept {
+		if most := cap(s.free[0].lines); most*4 > maxKept {
 			t.Errorf("after %d bytes like %q, %d are kept in one piece, want at most %d", len(text), text[:8], most*4, maxKept)
 		}
 	}
@@ -60,7 +57,7 @@ func TestLargeTextIsForgotten(t *testing.T) {
 // TestPanicWithholds: a fault of the engine is an error, and tells no text.
 func TestPanicWithholds(t *testing.T) {
 	s := newScrubber(t, Options{})
-	s.engine.plans = nil // whatever looks at a plan now panics
+	s.rules = nil // finding a rule now panics
 	text := "key = " + token(51, "", 30)
 	got, found, err := s.Text(context.Background(), text)
 	if err == nil || got != "" || found != nil || strings.Contains(err.Error(), text) {
@@ -97,12 +94,13 @@ func TestHostileTextIsLinear(t *testing.T) {
 		"kubernetes": "kind: secret data: ", "carriage returns": "key=A1b2C3d4E5f6\r", "kelvin": "\u212aey=",
 	} {
 		steps := func(n int) int64 {
-			j := s.begin(context.Background())
-			if _, _, err := j.examine(strings.Repeat(unit, n/len(unit))); err != nil {
+			x := s.begin(context.Background())
+			if _, _, err := x.examine(strings.Repeat(unit, n/len(unit))); err != nil {
 				t.Fatal(err)
 			}
-			j.end()
-			return j.limit.checks
+			checks := x.limit.checks
+			x.end()
+			return checks
 		}
 		small, large := steps(1<<15), steps(1<<17)
 		if large > 5*small+1000 {

@@ -4,12 +4,15 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"regexp"
-	"regexp/syntax"
 	"slices"
 	"strings"
-	"sync"
 
+	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
+
+	"github.com/pelletier/go-toml/v2"
 	"github.com/zricethezav/gitleaks/v8/config"
 )
 
@@ -18,46 +21,90 @@ import (
 //go:embed own.toml
 var ownRules string
 
-// A rule finds one kind of secret.
-type rule struct {
-	id       string
-	expr     string  // "" for a rule that looks at paths only
-	path     string  // expression for a file's path; a text has none
-	group    int     // of the secret; 0 stands for the first group that is not empty
-	entropy  float64 // the secret's must be higher; 0 asks for none
-	keywords []string
-	allow    []*allowlist
-	required []required
-	silent   bool // only ever required by another rule
-	own      bool // ours, not gitleaks' or the user's
-	certain  bool // of known texts: no allow-list holds for it
-	generic  bool // gives way to a more exact rule
-
-	index  int            // in the active rules, -1 for those that are not
-	tree   *syntax.Regexp // of expr, parsed and not simplified
-	groups int            // of expr
-	regexp func() *regexp.Regexp
-}
-
-// A ruleSet is all rules and the allow-lists that hold for all of them.
+// A ruleSet is all rules, and the allow-lists that apply to all of them.
 type ruleSet struct {
-	rules []*rule
-	byID  map[string]*rule
-	allow []*allowlist
+	rules  []*rule
+	active []*rule // those that can find anything in a text
+	byID   map[string]*rule
+	allow  []*allowlist
 
 	targeted []targetedAllow
 	disabled map[string]bool
 }
 
+// A targetedAllow is an allow-list for some rules.
 type targetedAllow struct {
 	rules []string
 	list  *allowlist
 }
 
-// loadRules returns gitleaks' default rules, ours, and those of the file at
-// path if it is not "". A rule of the file with the id of a default rule
-// changes that one, as extend does in gitleaks. known are secrets as they are,
-// which no file can except.
+// A rule finds one kind of secret.
+type rule struct {
+	id       string
+	expr     *regexset.Expr // nil for a rule that looks at paths only
+	path     *regexset.Expr // for the path of a file, nil for any; the path of a text is ""
+	group    int            // with the secret; 0 is the first group that is not empty
+	entropy  float64        // the least entropy of a secret, exclusive; 0 for none
+	keywords []string
+	allow    []*allowlist
+	required []required
+	silent   bool // has no findings of its own; another rule requires it
+	own      bool // foldgate's, not gitleaks' or the user's
+	certain  bool // of known secrets: no allow-list applies
+	generic  bool // gives way to a more exact rule
+	index    int  // in active and in the regexset; -1 for a rule that is not active
+}
+
+// required is a rule that must have a hit near a hit of the rule that requires
+// it.
+type required struct {
+	ID            string
+	WithinLines   *int
+	WithinColumns *int
+}
+
+// A ruleFile is a gitleaks configuration. gitleaks' own loader is not used: it
+// keeps state in package variables, so that a second file with extend in one
+// process is loaded differently, and it panics on a wrong expression.
+type ruleFile struct {
+	Extend struct {
+		Path          string
+		URL           string
+		UseDefault    bool
+		DisabledRules []string
+	}
+	Rules      []ruleEntry
+	AllowList  *allowEntry
+	Allowlists []*allowEntry
+}
+
+type ruleEntry struct {
+	ID          string
+	Path        string
+	Regex       string
+	SecretGroup int
+	Entropy     float64
+	Keywords    []string
+	AllowList   *allowEntry
+	Allowlists  []*allowEntry
+	Required    []required
+	SkipReport  bool
+}
+
+type allowEntry struct {
+	TargetRules []string
+	Condition   string
+	Commits     []string
+	Paths       []string
+	RegexTarget string
+	Regexes     []string
+	StopWords   []string
+}
+
+// loadRules returns gitleaks' default rules, foldgate's, and those of the file
+// at path if it is not "". A rule of the file with the id of a default rule
+// changes that one, as extend does in gitleaks. known are literal secrets, which
+// no file can except.
 func loadRules(path string, known []string) (*ruleSet, error) {
 	set := &ruleSet{byID: map[string]*rule{}, disabled: map[string]bool{}}
 	if path != "" {
@@ -69,7 +116,7 @@ func loadRules(path string, known []string) (*ruleSet, error) {
 		name, text string
 		own        bool
 	}{{"gitleaks' default rules", config.DefaultConfig, false}, {"foldgate's rules", ownRules, true}} {
-		if err := set.load(base.name, []byte(base.text), base.own); err != nil {
+		if _, err := set.load(base.name, []byte(base.text), base.own); err != nil {
 			return nil, err
 		}
 	}
@@ -83,18 +130,112 @@ func loadRules(path string, known []string) (*ruleSet, error) {
 	return set, set.finish()
 }
 
-// knownRule returns the rule that finds the given texts wherever they are.
+// maxExtend is the longest chain of extend.path, as in gitleaks.
+const maxExtend = 2
+
+func (s *ruleSet) loadFile(path string, depth int) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("rules: %w", err)
+	}
+	f, err := s.load(path, b, false)
+	if err != nil {
+		return err
+	}
+	for _, id := range f.Extend.DisabledRules {
+		s.disabled[id] = true
+	}
+	if f.Extend.URL != "" {
+		return fmt.Errorf("rules %s: extend.url is not supported: download the file and name it in extend.path", path)
+	}
+	if f.Extend.Path == "" {
+		return nil
+	}
+	if f.Extend.UseDefault {
+		return fmt.Errorf("rules %s: extend.path and extend.useDefault are both set: the default rules always apply, remove useDefault", path)
+	}
+	if depth == maxExtend {
+		return fmt.Errorf("rules %s: extend.path is nested more than %d deep", path, maxExtend)
+	}
+	next := f.Extend.Path
+	if !filepath.IsAbs(next) {
+		next = filepath.Join(filepath.Dir(path), next)
+	}
+	return s.loadFile(next, depth+1)
+}
+
+// load adds the rules of one configuration, called name in errors. Rules that
+// were loaded before win over them.
+func (s *ruleSet) load(name string, text []byte, own bool) (*ruleFile, error) {
+	var f ruleFile
+	if err := toml.Unmarshal(text, &f); err != nil {
+		return nil, fmt.Errorf("rules %s: %w", name, err)
+	}
+	if f.AllowList != nil {
+		f.Allowlists = append(f.Allowlists, f.AllowList)
+	}
+	for _, a := range f.Allowlists {
+		list, err := newAllowlist(a)
+		if err != nil {
+			return nil, fmt.Errorf("rules %s: allow-list: %w", name, err)
+		}
+		if len(a.TargetRules) > 0 {
+			s.targeted = append(s.targeted, targetedAllow{a.TargetRules, list})
+		} else {
+			s.allow = append(s.allow, list)
+		}
+	}
+	for i := range f.Rules {
+		r, err := newRule(&f.Rules[i])
+		if err != nil {
+			return nil, fmt.Errorf("rules %s: rule %q: %w", name, f.Rules[i].ID, err)
+		}
+		r.own = own
+		s.add(r)
+	}
+	return &f, nil
+}
+
+// add adds a base rule. A rule of the same id that was added before wins over
+// it.
+func (s *ruleSet) add(base *rule) {
+	if s.disabled[base.id] {
+		return
+	}
+	r := s.byID[base.id]
+	if r == nil {
+		s.byID[base.id] = base
+		s.rules = append(s.rules, base)
+		return
+	}
+	if r.entropy == 0 {
+		r.entropy = base.entropy
+	}
+	if r.group == 0 {
+		r.group = base.group
+	}
+	if r.expr == nil {
+		r.expr = base.expr
+	}
+	if r.path == nil {
+		r.path = base.path
+	}
+	r.keywords = append(base.keywords[:len(base.keywords):len(base.keywords)], r.keywords...)
+	r.allow = append(base.allow[:len(base.allow):len(base.allow)], r.allow...)
+	r.required, r.silent = base.required, base.silent
+}
+
+// knownRule returns the rule that finds literal secrets.
 func knownRule(texts []string) (*rule, error) {
 	texts = slices.Clone(texts)
-	slices.SortFunc(texts, func(a, b string) int { return len(b) - len(a) }) // of two that begin alike the longer
-	e := &ruleEntry{ID: "foldgate-token"}
+	slices.SortFunc(texts, func(a, b string) int { return len(b) - len(a) }) // the longer of two that begin alike wins
+	e := &ruleEntry{ID: "foldgate-token", Keywords: texts}
 	quoted := make([]string, len(texts))
 	for i, t := range texts {
-		if odd(t) {
+		if !regexset.Searchable(t) {
 			return nil, fmt.Errorf("a known secret of %d bytes is too short, or not ASCII", len(t))
 		}
 		quoted[i] = regexp.QuoteMeta(t)
-		e.Keywords = append(e.Keywords, t)
 	}
 	e.Regex = strings.Join(quoted, "|")
 	r, err := newRule(e)
@@ -105,98 +246,28 @@ func knownRule(texts []string) (*rule, error) {
 	return r, nil
 }
 
-// add adds a base rule. What a rule of the same id said before wins over it.
-func (s *ruleSet) add(base *rule) {
-	r := s.byID[base.id]
-	if r == nil {
-		if !s.disabled[base.id] {
-			s.byID[base.id] = base
-			s.rules = append(s.rules, base)
-		}
-		return
-	}
-	if s.disabled[base.id] {
-		return
-	}
-	if r.entropy == 0 {
-		r.entropy = base.entropy
-	}
-	if r.group == 0 {
-		r.group = base.group
-	}
-	if r.expr == "" {
-		r.expr, r.tree, r.groups, r.regexp = base.expr, base.tree, base.groups, base.regexp
-	}
-	if r.path == "" {
-		r.path = base.path
-	}
-	r.keywords = append(base.keywords[:len(base.keywords):len(base.keywords)], r.keywords...)
-	r.allow = append(base.allow[:len(base.allow):len(base.allow)], r.allow...)
-	r.required, r.silent = base.required, base.silent
-}
-
-// finish checks what can only be checked once all rules are known, and drops
-// the rules that never find anything in a text without a path.
-func (s *ruleSet) finish() error {
-	for _, t := range s.targeted {
-		for _, id := range t.rules {
-			r := s.byID[id]
-			if r == nil {
-				return fmt.Errorf("rules: allow-list for rule %q: there is no such rule", id)
-			}
-			r.allow = append(r.allow, t.list)
-		}
-	}
-	var active []*rule
-	for _, r := range s.rules {
-		for _, q := range r.required {
-			if s.byID[q.ID] == nil {
-				return fmt.Errorf("rules: rule %q requires %q: there is no such rule", r.id, q.ID)
-			}
-		}
-		if r.expr == "" && r.path == "" {
-			return fmt.Errorf("rules: rule %q has neither regex nor path", r.id)
-		}
-		if r.tree != nil && r.group > r.groups {
-			return fmt.Errorf("rules: rule %q: secretGroup %d, but its regex has %d groups", r.id, r.group, r.groups)
-		}
-		if r.expr == "" {
-			continue
-		}
-		if r.path != "" {
-			if path, err := regexp.Compile(r.path); err != nil || !path.MatchString("") {
-				continue
-			}
-		}
-		active = append(active, r)
-	}
-	s.rules = active
-	return nil
-}
-
 func newRule(e *ruleEntry) (*rule, error) {
 	if strings.TrimSpace(e.ID) == "" {
 		return nil, errors.New("has no id")
 	}
 	r := &rule{
-		index: -1, id: e.ID, expr: e.Regex, path: e.Path, group: e.SecretGroup, entropy: e.Entropy,
+		index: -1, id: e.ID, group: e.SecretGroup, entropy: e.Entropy,
 		required: e.Required, silent: e.SkipReport,
 		generic: strings.Contains(strings.ToLower(e.ID), "generic"),
 	}
 	for _, k := range e.Keywords {
 		r.keywords = append(r.keywords, strings.ToLower(k))
 	}
+	var err error
 	if e.Path != "" {
-		if _, err := syntax.Parse(e.Path, syntax.Perl); err != nil {
+		if r.path, err = regexset.Parse(e.Path); err != nil {
 			return nil, fmt.Errorf("path: %w", err)
 		}
 	}
 	if e.Regex != "" {
-		tree, err := syntax.Parse(e.Regex, syntax.Perl)
-		if err != nil {
+		if r.expr, err = regexset.Parse(e.Regex); err != nil {
 			return nil, fmt.Errorf("regex: %w", err)
 		}
-		r.tree, r.groups, r.regexp = tree, tree.MaxCap(), lazyRegexp(e.Regex)
 	}
 	for _, q := range e.Required {
 		if q.ID == "" {
@@ -216,8 +287,134 @@ func newRule(e *ruleEntry) (*rule, error) {
 	return r, nil
 }
 
-// lazyRegexp compiles expr, which must have been parsed before, on first use:
-// most rules never match, and compiling all of them costs most of the start-up.
-func lazyRegexp(expr string) func() *regexp.Regexp {
-	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+// finish checks what needs all rules, and finds the active ones: a rule for
+// paths finds nothing in a text.
+func (s *ruleSet) finish() error {
+	for _, t := range s.targeted {
+		for _, id := range t.rules {
+			r := s.byID[id]
+			if r == nil {
+				return fmt.Errorf("rules: allow-list for rule %q: there is no such rule", id)
+			}
+			r.allow = append(r.allow, t.list)
+		}
+	}
+	for _, r := range s.rules {
+		for _, q := range r.required {
+			if s.byID[q.ID] == nil {
+				return fmt.Errorf("rules: rule %q requires %q: there is no such rule", r.id, q.ID)
+			}
+		}
+		if r.expr == nil && r.path == nil {
+			return fmt.Errorf("rules: rule %q has neither regex nor path", r.id)
+		}
+		if r.expr != nil && r.group > r.expr.NumSubexp() {
+			return fmt.Errorf("rules: rule %q: secretGroup %d, but its regex has %d groups", r.id, r.group, r.expr.NumSubexp())
+		}
+		if r.expr != nil && (r.path == nil || r.path.MatchString("")) {
+			r.index = len(s.active)
+			s.active = append(s.active, r)
+		}
+	}
+	return nil
+}
+
+// patterns returns the expressions of the active rules and, after them, of
+// their allow-lists.
+func (s *ruleSet) patterns() []regexset.Pattern {
+	var all []regexset.Pattern
+	for _, r := range s.active {
+		all = append(all, regexset.Pattern{Expr: r.expr, Keywords: r.keywords})
+	}
+	add := func(lists []*allowlist) {
+		for _, a := range lists {
+			if a.expr == nil || a.index >= 0 {
+				continue
+			}
+			a.index = len(all)
+			use := regexset.Test
+			if a.target == targetLine {
+				use = regexset.TestLines
+			}
+			all = append(all, regexset.Pattern{Expr: a.expr, Use: use})
+		}
+	}
+	add(s.allow)
+	for _, r := range s.active {
+		add(r.allow)
+	}
+	return all
+}
+
+// The part of the text that the expressions of an allow-list look at.
+const (
+	targetSecret = iota
+	targetMatch
+	targetLine
+)
+
+// An allowlist excepts findings that are not secrets.
+type allowlist struct {
+	all       bool // every kind of check must hold, not any one
+	needsPath bool // has checks on paths or commits, which a text never passes
+	target    int
+	expr      *regexset.Expr     // nil for none
+	index     int                // of expr in the regexset; -1 for none
+	stopWords []string           // in lower case
+	literals  *regexset.Literals // the stop words; nil if they are few
+}
+
+func newAllowlist(e *allowEntry) (*allowlist, error) {
+	a := &allowlist{needsPath: len(e.Paths)+len(e.Commits) > 0, index: -1}
+	switch strings.ToUpper(e.Condition) {
+	case "AND", "&&":
+		a.all = true
+	case "", "OR", "||":
+	default:
+		return nil, fmt.Errorf("condition %q: want AND or OR", e.Condition)
+	}
+	switch e.RegexTarget {
+	case "", "secret":
+	case "match":
+		a.target = targetMatch
+	case "line":
+		a.target = targetLine
+	default:
+		return nil, fmt.Errorf("regexTarget %q: want secret, match or line", e.RegexTarget)
+	}
+	if !a.needsPath && len(e.Regexes)+len(e.StopWords) == 0 {
+		return nil, errors.New("has no check: add commits, paths, regexes or stopwords")
+	}
+	for _, x := range slices.Concat(e.Regexes, e.Paths) {
+		if _, err := regexset.Parse(x); err != nil {
+			return nil, err
+		}
+	}
+	var err error
+	if len(e.Regexes) > 0 {
+		// Joined as gitleaks joins them: a flag such as (?i) in one expression
+		// applies to those after it too.
+		if a.expr, err = regexset.Parse("(?:" + strings.Join(e.Regexes, "|") + ")"); err != nil {
+			return nil, err
+		}
+	}
+	for _, w := range e.StopWords {
+		a.stopWords = append(a.stopWords, strings.ToLower(w))
+	}
+	if len(a.stopWords) > 8 && !slices.ContainsFunc(a.stopWords, func(w string) bool { return !regexset.Searchable(w) }) {
+		a.literals, err = regexset.NewLiterals(a.stopWords)
+	}
+	return a, err
+}
+
+// stops reports whether a secret contains a stop word.
+func (a *allowlist) stops(secret string) bool {
+	if len(a.stopWords) == 0 || secret == "" {
+		return false
+	}
+	secret = strings.ToLower(secret)
+	if a.literals != nil {
+		return a.literals.Contains(secret)
+	}
+	return slices.ContainsFunc(a.stopWords, func(w string) bool { return strings.Contains(secret, w) })
 }

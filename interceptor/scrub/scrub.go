@@ -2,108 +2,192 @@ package scrub
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"runtime"
+	"sync"
 	"time"
+	"unsafe"
+
+	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
 
 // Options says how a [Scrubber] works. The zero value has the default rules
 // and no time limit.
 type Options struct {
-	// Rules is the path of a gitleaks configuration in TOML whose rules and
-	// allow-lists are added to the default ones; "" for none.
+	// Rules is the path of a gitleaks configuration in TOML. Its rules and
+	// allow-lists are added to the default ones. "" means no file.
 	Rules string
-	// Known are secrets that are known as they are, such as the tokens of hosts:
-	// two bytes of ASCII or more each. They are redacted as foldgate-token.
+	// Known are secrets that are known literally, such as the tokens of hosts.
+	// Each has two bytes of ASCII or more. They are redacted as foldgate-token.
 	Known []string
-	// Timeout bounds the time for one text or message; 0 for no bound.
+	// Timeout bounds the time for one text or message; 0 means no bound.
 	Timeout time.Duration
-	// Exact redacts all that the rules find. Otherwise the checksums of lock
-	// files, which generic rules take for keys, are left alone: h1:… of Go and
-	// sha512-… of package managers.
+	// Exact redacts all that the rules find. Otherwise checksums of lock files,
+	// which generic rules take for keys, stay: h1:… of Go and sha512-… of
+	// package managers.
 	Exact bool
 }
 
 // A Scrubber finds and removes secrets. It is safe for concurrent use.
 type Scrubber struct {
-	engine  *engine
+	rules   *ruleSet
+	set     *regexset.Set
 	timeout time.Duration
 	exact   bool
+
+	mu   sync.Mutex
+	free []*examination // guarded by mu
 }
 
-// A Finding says where a secret was. It never holds the secret.
+// A Finding is the place of a secret. It never contains the secret.
 type Finding struct {
 	// Rule is the id of the rule that found it.
 	Rule string `json:"rule"`
-	// Line is the line, from 1, in which the rule's match starts; in JSON the
-	// line within the string.
+	// Line is the line, from 1, in which the rule's match starts. In JSON it is
+	// the line within the string.
 	Line int `json:"line"`
-	// Where is the path of the JSON string, such as $.content[0].text; "" for
-	// plain text.
+	// Where is the path of the JSON string, such as $.content[0].text. It is ""
+	// for plain text.
 	Where string `json:"where,omitempty"`
 }
 
 // New returns a Scrubber with the rules of opts. It fails if they do not load.
 func New(opts Options) (*Scrubber, error) {
-	set, err := loadRules(opts.Rules, opts.Known)
+	rules, err := loadRules(opts.Rules, opts.Known)
 	if err != nil {
 		return nil, fmt.Errorf("scrub: %w", err)
 	}
-	e, err := newEngine(set)
+	set, err := regexset.New(rules.patterns())
 	if err != nil {
-		return nil, fmt.Errorf("scrub: %w", err)
+		return nil, fmt.Errorf("scrub: rules: %w", err)
 	}
-	return &Scrubber{engine: e, timeout: opts.Timeout, exact: opts.Exact}, nil
+	return &Scrubber{rules: rules, set: set, timeout: opts.Timeout, exact: opts.Exact}, nil
 }
 
-// Text returns text with every secret replaced by [REDACTED:rule], and what
-// was found. Text without a secret is returned as it is. On an error (a fault
-// of the engine, [ErrTimeLimit], the end of ctx) nothing is known about the
-// text, and it must be withheld; clean is then "".
+// Text returns text with every secret replaced by [REDACTED:rule], and the
+// findings. Text without a secret is returned unchanged. After an error (a
+// fault of the engine, [ErrTimeLimit], the end of ctx) the text may contain
+// secrets and must be withheld; clean is then "".
 func (s *Scrubber) Text(ctx context.Context, text string) (clean string, found []Finding, err error) {
 	defer func() {
 		if e := recover(); e != nil {
 			clean, found, err = "", nil, fault(e)
 		}
 	}()
-	j := s.begin(ctx)
-	if err := j.limit.check(); err != nil {
+	x := s.begin(ctx)
+	if err := x.limit.Check(); err != nil {
 		return "", nil, err
 	}
-	marks, found, err := j.examine(text)
+	marks, found, err := x.examine(text)
 	if err != nil {
 		return "", nil, err
 	}
-	j.end()
+	x.end()
 	return redact(text, marks), found, nil
 }
 
-// fault is the error for a panic. Its value may quote the text, so only its
-// type is told.
+// fault is the error for a panic. Its value may quote the text, so the error
+// has only its type.
 func fault(e any) error { return fmt.Errorf("scrub: fault of the engine: %T", e) }
 
-// redacted returns the range of the text that must not be shown.
-func (h *hit) redacted() span {
-	if h.secret.start < h.secret.end {
-		return h.secret
-	}
-	return h.match
+// An examination is the state of one call of Text or JSON. Later calls use its
+// memory again.
+type examination struct {
+	s       *Scrubber
+	scratch *regexset.Scratch
+	limit   limit
+
+	// Of the text that was scanned last; see find.
+	text     string
+	lines    []int32 // see lineBreaks
+	hasLines bool
+	excused  bool // a finding in the last line was excepted for the whole text; see lastLine
+
+	// Of a document.
+	stack    []frame
+	hot      []uint64 // a bit for each byte; see prefilter
+	unquoted []byte   // the string that is being examined
+	pieces   []byte   // the concatenation that is being examined; see joined
 }
 
-// parts returns the ranges of the text that must not be shown.
-func (h *hit) parts(text string) []span {
-	if h.rule.certain {
-		return []span{h.match}
+func (s *Scrubber) begin(ctx context.Context) *examination {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var x *examination
+	if n := len(s.free); n > 0 {
+		x, s.free = s.free[n-1], s.free[:n-1]
+	} else {
+		x = &examination{s: s, scratch: s.set.NewScratch()}
 	}
-	return carve(text, h.redacted())
+	x.limit = limit{lifetime: ctx, timeout: s.timeout}
+	return x
 }
 
-func sortFindings(f []Finding) {
-	slices.SortStableFunc(f, func(a, b Finding) int {
-		if a.Line != b.Line {
-			return a.Line - b.Line
-		}
-		return strings.Compare(a.Rule, b.Rule)
-	})
+// end makes the memory of x available to later calls. It is not called after an
+// error or a panic, which leave x in an unknown state.
+func (x *examination) end() {
+	x.scratch.Reset()
+	x.text, x.limit = "", limit{}
+	x.lines, x.stack, x.hot = kept(x.lines), kept(x.stack), kept(x.hot)
+	x.unquoted, x.pieces = kept(x.unquoted), kept(x.pieces)
+	s := x.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.free) < runtime.GOMAXPROCS(0) {
+		s.free = append(s.free, x)
+	}
+}
+
+// maxKept is the number of bytes of each buffer that later calls use again.
+const maxKept = 2 << 20
+
+// kept returns b, or nil if it is too large to be kept.
+func kept[T any](b []T) []T {
+	if cap(b)*int(unsafe.Sizeof(*new(T))) > maxKept {
+		return nil
+	}
+	return b
+}
+
+// ErrTimeLimit is the error for a text that takes longer than Options.Timeout.
+var ErrTimeLimit = errors.New("scrub: over its time limit")
+
+// A limit ends an examination that takes too long or is canceled.
+type limit struct {
+	lifetime context.Context // of the call
+	timeout  time.Duration   // 0 for none
+	deadline time.Time       // set by the first check
+	checks   int64           // number of checks: roughly the work done
+	spent    int             // bytes since the last check
+}
+
+// spend counts n bytes that are about to be examined. It checks the time every
+// 4 KB: a check costs as much as the examination of a short string.
+func (l *limit) spend(n int) error {
+	if l.spent += n; l.spent < 4096 {
+		return nil
+	}
+	return l.Check()
+}
+
+// Check returns an error if the time is over. The time starts with the first
+// check.
+func (l *limit) Check() error {
+	l.checks++
+	l.spent = 0
+	if err := l.lifetime.Err(); err != nil {
+		return fmt.Errorf("scrub: %w", err)
+	}
+	if l.timeout <= 0 {
+		return nil
+	}
+	now := time.Now()
+	if l.deadline.IsZero() {
+		l.deadline = now.Add(l.timeout)
+	}
+	if now.After(l.deadline) {
+		return fmt.Errorf("%w of %v: raise scrub.timeout_ms or ask for less at once", ErrTimeLimit, l.timeout)
+	}
+	return nil
 }

@@ -1,29 +1,27 @@
-package scrub
+// Package regexsample makes strings that regular expressions match, for tests.
+package regexsample
 
 import (
 	"math/rand/v2"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp/syntax"
 	"strings"
-	"testing"
 	"unicode"
 )
 
-// A sampler makes strings that expressions match, and texts that hold them.
-type sampler struct{ *rand.Rand }
+// A Sampler makes strings that expressions match, and texts that contain them.
+type Sampler struct{ *rand.Rand }
 
-func newSampler(seed uint64) sampler { return sampler{rand.New(rand.NewPCG(seed, seed))} }
+// New returns the Sampler of a seed.
+func New(seed uint64) Sampler { return Sampler{rand.New(rand.NewPCG(seed, seed))} }
 
-// of returns a string that x matches, but for its assertions.
-func (s sampler) of(x *syntax.Regexp) string {
+// Of returns a string that x matches, except for its assertions.
+func (s Sampler) Of(x *syntax.Regexp) string {
 	var b strings.Builder
 	s.write(&b, x)
 	return b.String()
 }
 
-func (s sampler) write(b *strings.Builder, x *syntax.Regexp) {
+func (s Sampler) write(b *strings.Builder, x *syntax.Regexp) {
 	switch x.Op {
 	case syntax.OpLiteral:
 		for _, r := range x.Rune {
@@ -71,7 +69,7 @@ func (s sampler) write(b *strings.Builder, x *syntax.Regexp) {
 }
 
 // member returns a rune of a class, nearly always an ASCII one.
-func (s sampler) member(ranges []rune) rune {
+func (s Sampler) member(ranges []rune) rune {
 	for range 50 {
 		i := 2 * s.IntN(len(ranges)/2)
 		lo, hi := ranges[i], min(ranges[i+1], ranges[i]+1000)
@@ -83,8 +81,8 @@ func (s sampler) member(ranges []rune) rune {
 	return ranges[0]
 }
 
-// fillers are what stands between samples. Some hold what is read specially:
-// line breaks, the letters that are ASCII without case, bytes that are no text.
+// fillers stand between samples. Some are special to engines: line breaks, the
+// letters that fold to ASCII, bytes that are no UTF-8.
 var fillers = []string{
 	" ", "\n", "\n\n", "\r\n", "\t", `"`, "'", "; ", " = ", ": ", "=", "(", "`", "\\n", ",", "\\\"",
 	"key", "token = ", "password: ", "api_key=\"", "secret", "AUTH", "\u212aey=", "acce\u017f\u017f: ", "ap\u0130_to\u212aen = '",
@@ -94,9 +92,9 @@ var fillers = []string{
 	"0123456789abcdef0123456789abcdef01234567", "https://example.com/path?q=1&key=", "h1:", "sha512-", "%20", "%3D", "|", "=>", ":=", "||",
 }
 
-// text returns a text of about size bytes with samples of expressions in it:
-// whole, cut, changed, and glued to each other and to what is around them.
-func (s sampler) text(trees []*syntax.Regexp, size int) string {
+// Text returns a text of about size bytes with samples of expressions in it:
+// whole, cut, changed, and glued to each other and to the text around them.
+func (s Sampler) Text(trees []*syntax.Regexp, size int) string {
 	var b strings.Builder
 	for b.Len() < size {
 		for range s.IntN(4) {
@@ -106,7 +104,7 @@ func (s sampler) text(trees []*syntax.Regexp, size int) string {
 			b.WriteString(strings.Repeat("lorem ipsum dolor ", s.IntN(6)))
 			continue
 		}
-		x := s.of(trees[s.IntN(len(trees))])
+		x := s.Of(trees[s.IntN(len(trees))])
 		switch s.IntN(8) {
 		case 0:
 			x = x[:s.IntN(len(x)+1)]
@@ -126,19 +124,4 @@ func (s sampler) text(trees []*syntax.Regexp, size int) string {
 		out += "\n"
 	}
 	return out
-}
-
-// standardLibrary returns where the source of the standard library is, and
-// skips the test if it is not here.
-func standardLibrary(t testing.TB) string {
-	t.Helper()
-	out, err := exec.Command("go", "env", "GOROOT").Output()
-	root := filepath.Join(strings.TrimSpace(string(out)), "src")
-	if err == nil {
-		_, err = os.Stat(root)
-	}
-	if err != nil {
-		t.Skipf("the source of the standard library is not here: %v", err)
-	}
-	return root
 }

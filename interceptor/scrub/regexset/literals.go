@@ -1,4 +1,4 @@
-package scrub
+package regexset
 
 import (
 	"encoding/binary"
@@ -11,37 +11,43 @@ import (
 
 const (
 	hashBits = 16
-	// hashMul spreads the low three bytes of a word over the hash; what is
-	// above them is multiplied out of it.
+	// hashMul spreads the low three bytes of a word over the hash. The bytes
+	// above them do not change it.
 	hashMul = 0x9E3779B1 << 8 & math.MaxUint32
 	lower8  = 0x2020202020202020
 )
 
-// A matcher finds literals in text, without regard to the case of ASCII
-// letters. It looks up every three bytes in a bitmap; few pass, and those are
-// compared with the literals that hold these three bytes.
-type matcher struct {
+// Literals is a set of literals that are searched for at once, without regard
+// to the case of ASCII letters. The search looks up each three bytes of a text
+// in a bitmap. Few pass, and those are compared with the literals that contain
+// these three bytes.
+type Literals struct {
 	bitmap  [1 << hashBits / 64]uint64
 	first   [1 << hashBits / 2]uint16 // by hash/2: index+1 of its first entry
 	entries []entry
 	texts   []string
 }
 
-// An entry is a literal at one of its threes. Its first eight bytes are
-// compared at once: with the bits of fold set, which are those that make
-// letters lower-case, and those of mask kept, the text must be value.
+// An entry is a literal with the place of the three bytes that are looked up.
+// The first eight bytes of the literal are compared at once: a word of the
+// text, with the bits of fold set, which make letters lower-case, and the bits
+// of mask kept, must be value.
 type entry struct {
 	value, fold, mask uint64
 	literal           int32
 	offset            int32 // of the three bytes in the literal
 	size              int32 // of the literal
-	more              bool  // the next entry is of the same hash
+	more              bool  // the next entry has the same hash
 }
 
-// newMatcher returns a matcher for literals, which are in lower case and of at
-// least two bytes. It fails where there are more than it can hold.
-func newMatcher(literals []string) (*matcher, error) {
-	m := &matcher{texts: literals}
+// Searchable reports whether literal can be one of [Literals]: it has two
+// bytes or more and is ASCII.
+func Searchable(literal string) bool { return len(literal) >= minLiteral && ASCII(literal) }
+
+// NewLiterals returns a set of literals, which are searchable and in lower
+// case. It fails if they are too many.
+func NewLiterals(literals []string) (*Literals, error) {
+	m := &Literals{texts: literals}
 	buckets := map[uint32][]entry{}
 	add := func(e entry, three uint64) {
 		h := hash(three)
@@ -79,21 +85,19 @@ func newMatcher(literals []string) (*matcher, error) {
 		m.entries = append(m.entries, bucket...)
 	}
 	if len(m.entries) >= math.MaxUint16 {
-		return nil, fmt.Errorf("rules: %d keywords and literals are too many: leave out those of one or two letters", len(literals))
+		return nil, fmt.Errorf("%d keywords and literals are too many: leave out those of one or two letters", len(literals))
 	}
 	return m, nil
 }
 
-// hash of the low three bytes of w, letters of either case alike. (Some other
-// bytes become alike too; literals are compared in the end.)
+// hash hashes the low three bytes of w. Letters of either case have the same
+// hash. So have some other bytes; the literals are compared in the end.
 func hash(w uint64) uint32 { return uint32(w|lower8) * hashMul >> (32 - hashBits) }
 
-// common holds, by letter, how common it is in text, in rough steps.
-const common = "82459336712547741779423131"
-
 // rarest returns the offset of the three bytes of l that are the least common
-// in text, by its letters.
+// in text. Without it source code is searched 9 % slower.
 func rarest(l string) int {
+	const common = "82459336712547741779423131" // by letter: how common it is, in rough steps
 	best, at := 1<<30, 0
 	for i := 0; i+3 <= len(l); i++ {
 		weight := 1
@@ -111,16 +115,41 @@ func rarest(l string) int {
 	return at
 }
 
-// A sighting is a literal at a place of a text.
-type sighting struct{ literal, at int32 }
+// Contains reports whether text contains one of the literals.
+func (m *Literals) Contains(text string) bool {
+	var found []literalHit
+	for at := 0; at < len(text) && len(found) == 0; {
+		at, found = m.block(text, at, found)
+	}
+	return len(found) > 0
+}
 
-// blockSize is how much of a text a matcher looks at in one go.
+// A literalHit is a literal and its place in a text.
+type literalHit struct{ literal, at int32 }
+
+// scan calls hit for each literal in text. The places of one literal are in
+// ascending order. buf is memory for it.
+func (m *Literals) scan(text string, limit Limit, buf *[]literalHit, hit func(literalHit)) error {
+	for at := 0; at < len(text); {
+		if at > 0 {
+			if err := limit.Check(); err != nil {
+				return err
+			}
+		}
+		at, *buf = m.block(text, at, (*buf)[:0])
+		for _, f := range *buf {
+			hit(f)
+		}
+	}
+	return nil
+}
+
+// blockSize is the number of bytes between checks of the time.
 const blockSize = 1 << 16
 
-// look appends to found the literals around the next block of text from byte i
-// on, and returns where the block ends: at len(text) for the last one. Places
-// of one literal come in ascending order.
-func (m *matcher) look(text string, i int, found []sighting) (int, []sighting) {
+// block appends to found the literals around the next block of text from byte
+// i on, and returns the end of the block.
+func (m *Literals) block(text string, i int, found []literalHit) (int, []literalHit) {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
 	end := min(i+blockSize, len(b)-7)
 	for ; i < end; i += 4 {
@@ -153,7 +182,23 @@ func (m *matcher) look(text string, i int, found []sighting) (int, []sighting) {
 	return i, found
 }
 
-// word returns the eight bytes of b from i on; zeros follow its end.
+// verify appends the literals of which three bytes with hash h are at byte i.
+func (m *Literals) verify(b []byte, i int, h uint32, found []literalHit) []literalHit {
+	for k := int(m.first[h/2]) - 1; k >= 0; k++ {
+		x := &m.entries[k]
+		at := i - int(x.offset)
+		if at >= 0 && at+int(x.size) <= len(b) && (word(b, at)|x.fold)&x.mask == x.value &&
+			(x.size <= 8 || equalFold(b[at+8:], m.texts[x.literal][8:])) {
+			found = append(found, literalHit{x.literal, int32(at)})
+		}
+		if !x.more {
+			break
+		}
+	}
+	return found
+}
+
+// word returns the eight bytes of b from i on. Zeros follow the end of b.
 func word(b []byte, i int) uint64 {
 	if i+8 <= len(b) {
 		return binary.LittleEndian.Uint64(b[i:])
@@ -165,33 +210,8 @@ func word(b []byte, i int) uint64 {
 	return w
 }
 
-// any reports whether text holds a literal.
-func (m *matcher) any(text string) bool {
-	var found []sighting
-	for at := 0; at < len(text) && len(found) == 0; {
-		at, found = m.look(text, at, found)
-	}
-	return len(found) > 0
-}
-
-// verify appends the literals that have a three of hash h at byte i of b.
-func (m *matcher) verify(b []byte, i int, h uint32, found []sighting) []sighting {
-	for k := int(m.first[h/2]) - 1; k >= 0; k++ {
-		x := &m.entries[k]
-		at := i - int(x.offset)
-		if at >= 0 && at+int(x.size) <= len(b) && (word(b, at)|x.fold)&x.mask == x.value &&
-			(x.size <= 8 || equalFold(b[at+8:], m.texts[x.literal][8:])) {
-			found = append(found, sighting{x.literal, int32(at)})
-		}
-		if !x.more {
-			break
-		}
-	}
-	return found
-}
-
-// equalFold reports whether b begins with lower, but for the case of ASCII
-// letters.
+// equalFold reports whether b begins with lower, without regard to the case of
+// ASCII letters.
 func equalFold(b []byte, lower string) bool {
 	for i := range len(lower) {
 		c := b[i]

@@ -1,4 +1,4 @@
-package scrub
+package regexset
 
 import (
 	"math/rand/v2"
@@ -9,11 +9,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestMatcher compares the places of literals with those that a naive search
+// TestLiterals compares the places of literals with those that a naive search
 // finds, in short texts over a small alphabet.
-func TestMatcher(t *testing.T) {
+func TestLiterals(t *testing.T) {
 	literals := []string{"ab", "abc", "bca", "a-", "-a@", "cabab", "aaaaaaaa", "@`["}
-	m, err := newMatcher(literals)
+	m, err := NewLiterals(literals)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,9 +26,9 @@ func TestMatcher(t *testing.T) {
 		}
 		text := string(b)
 		got := make([][]int, len(literals))
-		var found []sighting
+		var found []literalHit
 		for at := 0; at < len(text); {
-			at, found = m.look(text, at, found)
+			at, found = m.block(text, at, found)
 		}
 		for _, f := range found {
 			got[f.literal] = append(got[f.literal], int(f.at))

@@ -1,0 +1,626 @@
+package scrub
+
+import (
+	"cmp"
+	"encoding/binary"
+	"slices"
+	"sort"
+	"strings"
+	"unicode/utf8"
+	"unsafe"
+
+	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
+)
+
+const (
+	// maxDepth is how often decoded text is decoded again.
+	maxDepth = 3
+	// minDecoded is the least number of printable bytes in a row that are
+	// decoded text: those of 16 characters of base64.
+	minDecoded = 12
+)
+
+// examine returns the ranges of text to redact and the findings to report.
+func (x *examination) examine(text string) ([]mark, []Finding, error) {
+	hits, err := x.secrets(text)
+	if err != nil {
+		return nil, nil, err
+	}
+	marks := appendMarks(nil, text, hits)
+	found := findings(text, hits)
+	hidden, err := x.decode(text, span{0, len(text)}, 1)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(hidden) > 0 {
+		known := merge(slices.Clone(marks))
+		line, at := 1, 0
+		for _, m := range merge(hidden) {
+			if covered(known, m.span) {
+				continue
+			}
+			line += strings.Count(text[at:m.Start], "\n")
+			at = m.Start
+			marks = append(marks, m)
+			found = append(found, Finding{Rule: m.rule, Line: line})
+		}
+	}
+	slices.SortStableFunc(found, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), strings.Compare(a.Rule, b.Rule))
+	})
+	return marks, found, nil
+}
+
+// findings returns the findings for hits in text.
+func findings(text string, hits []hit) []Finding {
+	var found []Finding
+	for _, h := range reported(text, hits) {
+		found = append(found, Finding{Rule: h.rule.id, Line: h.at.startLine + 1})
+	}
+	return found
+}
+
+// decode returns the marks for the secrets that text contains, around within,
+// in other encodings. depth counts how often text has been decoded, from 1.
+func (x *examination) decode(text string, within span, depth int) ([]mark, error) {
+	var marks []mark
+	look := func(all []decoded) error {
+		for i := range all {
+			d := &all[i]
+			hits, err := x.secrets(d.text)
+			if err != nil {
+				return err
+			}
+			inner := appendMarks(nil, d.text, hits)
+			if depth < maxDepth {
+				deeper, err := x.decode(d.text, d.fresh, depth+1)
+				if err != nil {
+					return err
+				}
+				inner = append(inner, deeper...)
+			}
+			for _, m := range inner {
+				if d.touched(m.span) {
+					marks = append(marks, mark{d.origin(m.span), m.rule})
+				}
+			}
+		}
+		return nil
+	}
+	var all []decoded
+	for at := within.Start; ; {
+		run, ok := nextRun(text, span{at, within.End})
+		if !ok {
+			break
+		}
+		all = appendRun(all[:0], text, run)
+		if err := look(all); err != nil {
+			return nil, err
+		}
+		at = run.End
+	}
+	err := look(appendEscapes(all[:0], text, within))
+	return marks, err
+}
+
+// A decoded is a part of a text, decoded. Either it is one run of base64 or
+// hexadecimal, or it has edits for the escapes in it.
+type decoded struct {
+	text  string
+	fresh span // the part of text that was decoded; the rest is context
+	part  span // the range of the encoded text: the run, or all that text stands for
+	edits []edit
+	at    []span // by edit: the range of its replacement in text
+}
+
+// An edit replaces a range of a text by a few bytes, or by none.
+type edit struct {
+	span
+	with string
+}
+
+// origin maps a range of d.text to the range of the encoded text to redact: of
+// a run to all of it.
+func (d *decoded) origin(s span) span {
+	if d.edits == nil {
+		return d.part
+	}
+	return span{d.back(s.Start, false), d.back(s.End, true)}
+}
+
+// back returns the place in the encoded text of byte i of d.text. Within a
+// replacement that is the start of the edit or, if up, its end.
+func (d *decoded) back(i int, up bool) int {
+	n := sort.Search(len(d.at), func(n int) bool { return d.at[n].End > i }) // edits before i
+	switch {
+	case n < len(d.at) && i > d.at[n].Start && up:
+		return d.edits[n].End
+	case n < len(d.at) && i > d.at[n].Start:
+		return d.edits[n].Start
+	case n == 0:
+		return d.part.Start + i
+	}
+	return d.edits[n-1].End + i - d.at[n-1].End
+}
+
+// near is the distance at which an edit still reveals a secret: in \\nTOKEN the
+// first edit gives \nTOKEN, and only the next one, which leaves nothing in
+// TOKEN, separates the word.
+const near = 12
+
+// touched reports whether a range of d.text contains decoded text, or an edit
+// is near it.
+func (d *decoded) touched(s span) bool {
+	if d.edits == nil {
+		return s.Start < d.fresh.End && s.End > d.fresh.Start
+	}
+	n := sort.Search(len(d.at), func(n int) bool { return d.at[n].End >= s.Start-near })
+	return n < len(d.at) && d.at[n].Start <= s.End+near
+}
+
+// noDigit is the value of a byte that is no digit.
+const noDigit = 0xff
+
+// base64Digit has the value of each byte as a digit of base64, in both
+// alphabets. hexDigit has its value as a hexadecimal digit.
+var base64Digit, hexDigit = func() (b, h [256]uint8) {
+	for c := range 256 {
+		b[c], h[c] = noDigit, noDigit
+	}
+	const std = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+	for i := range std {
+		b[std[i]] = uint8(i)
+	}
+	b['-'], b['_'] = 62, 63
+	for i := range 16 {
+		h["0123456789abcdef"[i]], h["0123456789ABCDEF"[i]] = uint8(i), uint8(i)
+	}
+	return b, h
+}()
+
+func inBase64(c byte) bool { return base64Digit[c] != noDigit }
+
+// printable reports whether c is printable ASCII or white space.
+func printable(c byte) bool { return c >= ' ' && c < 0x7f || c >= '\t' && c <= '\r' }
+
+// texty has the bytes of decoded text: printable ASCII, and the bytes of the
+// usual invisible characters.
+var texty = func() (t [256]bool) {
+	for c := range 256 {
+		t[c] = printable(byte(c))
+	}
+	for _, c := range []byte("\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\ufeff") {
+		t[c] = true
+	}
+	return t
+}()
+
+const (
+	high8 = 0x8080808080808080
+	// plus8 is eight times '+', the least byte of the alphabets.
+	plus8 = 0x2b2b2b2b2b2b2b2b
+)
+
+// nextRun returns the first run of at least 16 digits of base64 in text that
+// overlaps within.
+func nextRun(text string, within span) (span, bool) {
+	b := unsafe.Slice(unsafe.StringData(text), len(text))
+	for i := within.Start; i+16 <= len(b) && i < within.End; {
+		// A run of 16 that starts in the next 8 bytes contains the 8 bytes after
+		// them. If one of these is too low or not ASCII, there is none.
+		if w := binary.LittleEndian.Uint64(b[i+8:]); (w-plus8)&^w&high8 != 0 || w&high8 != 0 {
+			i += 8
+			continue
+		}
+		at := i + 15
+		for at > i && inBase64(b[at-1]) {
+			at--
+		}
+		if at > i+8 || !inBase64(b[i+15]) {
+			i = max(at, i+8)
+			continue
+		}
+		for at > 0 && at > i-16 && inBase64(b[at-1]) {
+			at--
+		}
+		end := runEnd(b, i+8)
+		if end-at >= 16 {
+			return span{at, end}, true
+		}
+		i = end
+	}
+	return span{}, false
+}
+
+// runEnd returns the end of the run that byte i is in. A run continues after a
+// line break if its line is as long as encoders make them.
+func runEnd(b []byte, i int) int {
+	line := i
+	for {
+		for i < len(b) && inBase64(b[i]) {
+			i++
+		}
+		next := i
+		if next < len(b) && b[next] == '\r' {
+			next++
+		}
+		if i-line < 40 || next >= len(b) || b[next] != '\n' {
+			return i
+		}
+		for next++; next < len(b) && (b[next] == ' ' || b[next] == '\t'); next++ {
+		}
+		if next >= len(b) || !inBase64(b[next]) {
+			return i
+		}
+		line, i = next, next
+	}
+}
+
+// appendRun appends the printable texts that a run encodes. A run may begin with
+// something else, such as a path, so all alignments are tried. The next line may
+// be something else too, so the lines are decoded one by one and together.
+// Hexadecimal lines are not joined.
+func appendRun(all []decoded, text string, run span) []decoded {
+	for at := run.Start; at < run.End; {
+		end := at
+		for end < run.End && hexDigit[text[end]] != noDigit {
+			end++
+		}
+		for skip := 0; skip < 2 && end-at >= 2*minDecoded; skip++ {
+			if plausible(text, span{at, end}, skip, 2) {
+				all = appendDecoded(all, text, span{at, end}, skip, 2)
+			}
+		}
+		at = end + 1
+	}
+	for at, lines := run.Start, 0; at < run.End; lines++ {
+		line := span{at, run.End}
+		if i := strings.IndexByte(text[at:run.End], '\n'); i >= 0 {
+			line.End = at + i
+		}
+		at = line.End + 1
+		if line.End < run.End && text[line.End-1] == '\r' {
+			line.End--
+		}
+		for skip := range 4 {
+			if plausible(text, line, skip, 4) {
+				all = appendDecoded(all, text, line, skip, 4)
+			}
+		}
+		for skip := 0; lines == 1 && skip < 4; skip++ {
+			all = appendDecoded(all, text, run, skip, 4)
+		}
+	}
+	return all
+}
+
+// plausible reports whether appendDecoded may find something in a run of one
+// line. A result has minDecoded bytes, 3 in a group of 4 digits and 1 in a group
+// of 2. So one of every so many groups in a row is in it, and only that one is
+// decoded here. Without this test source code takes twice the time.
+func plausible(text string, run span, skip, n int) bool {
+	every := minDecoded
+	if n == 4 {
+		every /= 3
+	}
+	for run.Start < run.End && !inBase64(text[run.Start]) {
+		run.Start++ // blanks before a line of a wrapped run
+	}
+	for i := run.Start + skip + (every-1)*n; i+n <= run.End; i += every * n {
+		if n == 2 {
+			if texty[hexDigit[text[i]]<<4|hexDigit[text[i+1]]] {
+				return true
+			}
+			continue
+		}
+		var bits uint32
+		for _, c := range []byte(text[i : i+4]) {
+			bits = bits<<6 | uint32(base64Digit[c])
+		}
+		if texty[byte(bits)] && texty[byte(bits>>8)] && texty[byte(bits>>16)] {
+			return true
+		}
+	}
+	return false
+}
+
+// appendDecoded decodes a run after skip digits, in groups of n digits, and
+// appends each printable text of minDecoded bytes or more.
+func appendDecoded(all []decoded, text string, run span, skip, n int) []decoded {
+	var buf [256]byte
+	p := plaintext{text: text, all: all, out: buf[:0]}
+	group, bits := 0, uint32(0) // digits read; their value
+	first := run.Start          // of the group
+	for i := run.Start; i < run.End; i++ {
+		c := text[i]
+		if !inBase64(c) {
+			continue // a line break in a wrapped run
+		}
+		if skip > 0 {
+			skip--
+			continue
+		}
+		if group == 0 {
+			first = i
+		}
+		if n == 4 {
+			bits = bits<<6 | uint32(base64Digit[c])
+		} else {
+			bits = bits<<4 | uint32(hexDigit[c])
+		}
+		if group++; group < n {
+			continue
+		}
+		whole := texty[byte(bits)] && (n == 2 || texty[byte(bits>>8)] && texty[byte(bits>>16)])
+		switch {
+		case whole && n == 4:
+			if len(p.out) == 0 {
+				p.begin(first)
+			}
+			p.out = append(p.out, byte(bits>>16), byte(bits>>8), byte(bits))
+		case whole:
+			if len(p.out) == 0 {
+				p.from = first
+			}
+			p.out = append(p.out, byte(bits))
+		case n == 4:
+			p.cut(bits, span{first, i + 1})
+		default:
+			p.flush(first)
+		}
+		group, bits = 0, 0
+	}
+	if n == 4 && len(p.out) > 0 { // what the last digits contain
+		for bits <<= 6 * (4 - group); group > 1; group-- {
+			if c := byte(bits >> 16); texty[c] {
+				p.out = append(p.out, c)
+			}
+			bits <<= 8
+		}
+	}
+	end := run.End // and the padding
+	for end < len(text) && text[end] == '=' && end < run.End+2 {
+		end++
+	}
+	p.flush(end)
+	return p.all
+}
+
+// A plaintext is printable text in a run, as far as it is decoded. In binary
+// data a text may begin and end within a group of base64, so it takes the
+// printable bytes of the groups around it.
+type plaintext struct {
+	text  string
+	all   []decoded // the results
+	out   []byte
+	from  int    // its place in text
+	lead  int    // bytes of out before its whole groups
+	group uint32 // value of the last group that is not printable as a whole
+	at    int    // its place in text
+}
+
+// begin begins the plaintext. Its first whole group is at byte first.
+func (p *plaintext) begin(first int) {
+	p.from = first
+	if texty[byte(p.group)] {
+		p.from = p.at
+		if texty[byte(p.group>>8)] {
+			p.out = append(p.out, byte(p.group>>8))
+		}
+		p.out = append(p.out, byte(p.group))
+	}
+	p.lead = len(p.out)
+}
+
+// cut ends the plaintext with a group of base64 that is not printable as a
+// whole.
+func (p *plaintext) cut(bits uint32, group span) {
+	p.group, p.at = bits, group.Start
+	if len(p.out) == 0 {
+		return
+	}
+	end := group.Start
+	if texty[byte(bits>>16)] {
+		end = group.End
+		p.out = append(p.out, byte(bits>>16))
+		if texty[byte(bits>>8)] {
+			p.out = append(p.out, byte(bits>>8))
+		}
+	}
+	p.flush(end)
+}
+
+// The bytes of context around a run that are examined with it. The name before
+// a value decides whether the value is a secret.
+const before, after = 64, 16
+
+// flush ends the plaintext before byte end, and appends it if it is long enough.
+func (p *plaintext) flush(end int) {
+	out, lead := p.out, p.lead
+	p.out, p.lead = p.out[:0], 0
+	if len(out)-lead < minDecoded {
+		return
+	}
+	pre := p.text[max(0, p.from-before):p.from]
+	pre = pre[strings.LastIndexByte(pre, '\n')+1:]
+	p.all = append(p.all, decoded{
+		text:  pre + string(out) + p.text[end:min(len(p.text), end+after)],
+		fresh: span{len(pre), len(pre) + len(out)},
+		part:  span{p.from, end},
+	})
+}
+
+// margin is the number of bytes around an escape that are examined with it.
+const margin = 256
+
+// appendEscapes appends the parts of text, around within, that read differently
+// once %41, \u0041, \x41, \n, \" and \/ are decoded and invisible characters
+// and terminal colors are removed.
+func appendEscapes(all []decoded, text string, within span) []decoded {
+	edits := escapes(text, within)
+	for len(edits) > 0 {
+		// Escapes that are near each other are decoded together.
+		n := 1
+		for n < len(edits) && edits[n].Start-edits[n-1].End < 2*margin {
+			n++
+		}
+		part := span{widen(text, edits[0].Start, -1), widen(text, edits[n-1].End, +1)}
+		all = append(all, apply(text, part, edits[:n]))
+		edits = edits[n:]
+	}
+	return all
+}
+
+// widen moves at by a margin and on to the next white space, if there is some
+// soon: a part of a word could look like a word of its own.
+func widen(text string, at, step int) int {
+	end := len(text)
+	if step < 0 {
+		end = 0
+	}
+	for n := 0; n < 4*margin && at != end; n++ {
+		if c := text[min(at, at+step)]; n >= margin && (c == ' ' || c == '\n' || c == '\t') {
+			break
+		}
+		at += step
+	}
+	return at
+}
+
+// apply returns part of text after edits, which are in order.
+func apply(text string, part span, edits []edit) decoded {
+	var b strings.Builder
+	b.Grow(part.End - part.Start)
+	at := make([]span, len(edits))
+	pos := part.Start
+	for n, e := range edits {
+		b.WriteString(text[pos:e.Start])
+		at[n].Start = b.Len()
+		b.WriteString(e.with)
+		at[n].End = b.Len()
+		pos = e.End
+	}
+	b.WriteString(text[pos:part.End])
+	return decoded{text: b.String(), fresh: span{0, b.Len()}, part: part, edits: edits, at: at}
+}
+
+// escapes returns the edits for the escapes in a part of text.
+func escapes(text string, within span) []edit {
+	var edits []edit
+	for _, special := range []byte{'%', '\\', esc} {
+		for at := within.Start; at < within.End; at++ {
+			i := strings.IndexByte(text[at:within.End], special)
+			if i < 0 {
+				break
+			}
+			at += i
+			if e, ok := escapeAt(text, at); ok {
+				edits = append(edits, e)
+				at = e.End - 1
+			} else if special == '\\' && at+1 < within.End && text[at+1] == '\\' {
+				at++ // \\u0041 is no escape of A
+			}
+		}
+	}
+	if !regexset.ASCII(text[within.Start:within.End]) {
+		for i, r := range text[within.Start:within.End] {
+			if r >= utf8.RuneSelf && invisible(r) {
+				edits = append(edits, edit{span{within.Start + i, within.Start + i + utf8.RuneLen(r)}, ""})
+			}
+		}
+	}
+	slices.SortFunc(edits, func(a, b edit) int { return cmp.Compare(a.Start, b.Start) })
+	return edits
+}
+
+// escapeAt returns the edit for the escape at byte i, if it stands for a
+// character that a secret may contain.
+func escapeAt(text string, i int) (edit, bool) {
+	switch text[i] {
+	case '%':
+		return hexEscape(text, i, 1, 2)
+	case esc:
+		return colorAt(text, span{i, i + 1})
+	}
+	if i+1 >= len(text) {
+		return edit{}, false
+	}
+	e := edit{span: span{i, i + 2}}
+	switch c := text[i+1]; c {
+	case '"', '/', '\'':
+		e.with = string(c)
+	case 'n': // the letter is no part of the word that follows
+		e.with = "\n"
+	case 'r':
+		e.with = "\r"
+	case 't':
+		e.with = "\t"
+	case 'f', 'b':
+		e.with = " "
+	case 'u', 'U':
+		return hexEscape(text, i, 2, 4)
+	case 'x', 'X':
+		return hexEscape(text, i, 2, 2)
+	case '\\':
+		// Two of them are an escape only before another: JSON in JSON in JSON.
+		e.with = `\`
+		return e, i+2 < len(text) && strings.IndexByte(`"/unrtfb\`, text[i+2]) >= 0
+	}
+	return e, e.with != ""
+}
+
+// hexEscape reads n hexadecimal digits skip bytes after i.
+func hexEscape(text string, i, skip, n int) (edit, bool) {
+	if i+skip+n > len(text) {
+		return edit{}, false
+	}
+	v := 0
+	for _, c := range []byte(text[i+skip : i+skip+n]) {
+		if hexDigit[c] == noDigit {
+			return edit{}, false
+		}
+		v = v<<4 | int(hexDigit[c])
+	}
+	e := edit{span: span{i, i + skip + n}}
+	switch {
+	case v == esc:
+		return colorAt(text, e.span)
+	case v < utf8.RuneSelf:
+		e.with = string(rune(v))
+		return e, printable(byte(v))
+	case n == 4:
+		return e, invisible(rune(v))
+	}
+	// A byte of a longer character, which may be an invisible one.
+	e.with = string([]byte{byte(v)})
+	return e, true
+}
+
+// esc begins the sequences by which terminals color text.
+const esc = 0x1b
+
+// colorAt returns the edit that removes a color sequence. start is its first
+// character.
+func colorAt(text string, start span) (edit, bool) {
+	end := start.End
+	if end == len(text) || text[end] != '[' {
+		return edit{}, false
+	}
+	for end++; end < len(text) && (text[end] >= '0' && text[end] <= '9' || text[end] == ';' || text[end] == ':'); end++ {
+	}
+	if end == len(text) || text[end] != 'm' && text[end] != 'K' {
+		return edit{}, false
+	}
+	return edit{span{start.Start, end + 1}, ""}, true
+}
+
+// invisible reports whether r shows nothing, so that a token with it inside
+// still reads like a token.
+func invisible(r rune) bool {
+	switch r {
+	case 0x00ad, 0x034f, 0x061c, 0x180e, 0xfeff:
+		return true
+	}
+	return r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2060 && r <= 0x2064 ||
+		r >= 0x2066 && r <= 0x2069 || r >= 0xfe00 && r <= 0xfe0f || r >= 0xe0000 && r <= 0xe007f
+}

@@ -1,0 +1,145 @@
+package scrub
+
+import (
+	"regexp"
+	"slices"
+	"sort"
+	"strings"
+)
+
+// A mark is a range of a text to be replaced, and the rule that found it.
+type mark struct {
+	span
+	rule string
+}
+
+// appendMarks appends the marks for hits in text. Marks of generic rules are
+// the last: if two rules found one range, merge takes the first.
+func appendMarks(marks []mark, text string, hits []hit) []mark {
+	for _, generic := range []bool{false, true} {
+		for i := range hits {
+			if hits[i].rule.generic != generic {
+				continue
+			}
+			for _, part := range hits[i].parts(text) {
+				marks = append(marks, mark{part, hits[i].rule.id})
+			}
+		}
+	}
+	return marks
+}
+
+// parts returns the ranges of the text to redact.
+func (h *hit) parts(text string) []span {
+	switch {
+	case h.rule.certain:
+		return []span{h.match}
+	case h.secret.Start < h.secret.End:
+		return withoutIDs(text, h.secret)
+	}
+	return withoutIDs(text, h.match)
+}
+
+// ownIDs matches the ids that foldgate gives to branches, sessions, contexts
+// and envelopes. An agent has to read them, so they are never redacted, although
+// some look like keys.
+var ownIDs = regexp.MustCompile(`\b(?:(?:br|ses|env)_[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|ctx_[0-9]{10,14}_[a-z0-9]{6,26})\b`)
+
+// withoutIDs returns the parts of s in text that are not foldgate's ids.
+func withoutIDs(text string, s span) []span {
+	if !strings.Contains(text[s.Start:s.End], "_") {
+		return []span{s}
+	}
+	const reach = 64 // of an id over the ends of s
+	from, to := max(0, s.Start-reach), min(len(text), s.End+reach)
+	var left []span
+	at := s.Start
+	for _, id := range ownIDs.FindAllStringIndex(text[from:to], -1) {
+		if lo, hi := id[0]+from, id[1]+from; hi > at && lo < s.End {
+			if lo > at {
+				left = append(left, span{at, lo})
+			}
+			at = hi
+		}
+	}
+	if at < s.End {
+		left = append(left, span{at, s.End})
+	}
+	return left
+}
+
+// checksums matches the sums of lock files: those of Go, and subresource
+// integrity as package managers write it. gitleaks excepts such files by their
+// path. A text has no path, so the shape decides.
+var checksums = regexp.MustCompile(`^(?:h1:[A-Za-z0-9+/]{43}=|sha(?:1|256|384|512)-[A-Za-z0-9+/]{27,86}={0,2})$`)
+
+// isChecksum reports whether the secret of h is a lock file's checksum that a
+// generic rule took for a key.
+func isChecksum(text string, h *hit) bool {
+	if !h.rule.generic {
+		return false
+	}
+	start := h.secret.Start
+	for _, prefix := range []string{"h1:", "sha1-", "sha256-", "sha384-", "sha512-"} {
+		if strings.HasSuffix(text[:start], prefix) {
+			start -= len(prefix)
+			break
+		}
+	}
+	end := h.secret.End
+	for end < len(text) && text[end] == '=' && end < h.secret.End+2 {
+		end++
+	}
+	return end-start < 128 && checksums.MatchString(text[start:end])
+}
+
+// merge sorts marks and joins those that overlap. The rule of the longest wins,
+// or of the first of equal length.
+func merge(marks []mark) []mark {
+	slices.SortStableFunc(marks, func(a, b mark) int {
+		if a.Start != b.Start {
+			return a.Start - b.Start
+		}
+		return b.End - a.End
+	})
+	var out []mark
+	longest := 0
+	for _, m := range marks {
+		n := m.End - m.Start
+		if last := len(out) - 1; last >= 0 && m.Start < out[last].End {
+			out[last].End = max(out[last].End, m.End)
+			if n > longest {
+				longest, out[last].rule = n, m.rule
+			}
+			continue
+		}
+		longest = n
+		out = append(out, m)
+	}
+	return out
+}
+
+// covered reports whether s lies within one of the merged marks.
+func covered(marks []mark, s span) bool {
+	n := sort.Search(len(marks), func(n int) bool { return marks[n].End >= s.End })
+	return n < len(marks) && marks[n].Start <= s.Start
+}
+
+// redact returns text with the marked ranges replaced.
+func redact(text string, marks []mark) string {
+	if len(marks) == 0 {
+		return text
+	}
+	var b strings.Builder
+	b.Grow(len(text) + 64)
+	at := 0
+	for _, m := range merge(marks) {
+		b.WriteString(text[at:m.Start])
+		b.WriteString(replacement(m.rule))
+		at = m.End
+	}
+	b.WriteString(text[at:])
+	return b.String()
+}
+
+func replacement(rule string) string { return "[REDACTED:" + rule + "]" }

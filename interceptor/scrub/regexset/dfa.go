@@ -1,0 +1,286 @@
+package regexset
+
+import (
+	"encoding/binary"
+	"regexp/syntax"
+	"unicode/utf8"
+)
+
+const (
+	// maxTable bounds the transitions of a DFA. When they are more, it starts anew.
+	maxTable = 1 << 16
+	// stride is the number of bytes between the notes of a run.
+	stride = 64
+	// patience is the number of strides between checks of the time.
+	patience = 16
+)
+
+// A dfa runs a program from a given start and returns the end that package
+// regexp prefers there. It builds its states while it runs.
+//
+// A state is the list of threads of package regexp's machine, in order of
+// priority, before assertions are decided. The next class decides them. Its
+// transition says whether a thread matches before that class, which cuts the
+// threads after it. So a dfa has the program and the priorities of package
+// regexp, and the same results.
+//
+// A state at a position determines the rest of a run. Each run leaves a note of
+// its result every stride bytes, and a later run that reaches the same state at
+// the same place takes that result. So runs from many starts that end nowhere
+// cost the time of few. Notes hold for one text.
+type dfa struct {
+	p *program
+	// trans has, at state + class, the next state if nothing matches before the
+	// class, 0 if it is not known yet, or else a negative value; see unpack.
+	// States are multiples of the number of classes.
+	trans []int32
+	list  [][]uint32 // threads, by state / classes
+	kind  []uint8    // of the character before, likewise
+	index map[string]int32
+	begin [kindEdge + 1]int32
+
+	used    bool            // in the present text
+	notes   map[place]int32 // end of the match from there, or -1
+	passed  []place         // by this run
+	far     bool            // a run in the text went far enough to leave a note
+	strides int
+
+	seen  []uint32 // sparse set of instructions, by generation
+	added []uint32
+	gen   uint32
+	next  []uint32
+	key   []byte
+}
+
+// A place is a state at a position.
+type place struct{ at, state int32 }
+
+func newDFA(p *program) *dfa {
+	d := &dfa{p: p, notes: map[place]int32{}, seen: make([]uint32, len(p.inst)), added: make([]uint32, len(p.inst))}
+	d.clear()
+	return d
+}
+
+// clear forgets all states.
+func (d *dfa) clear() {
+	d.index = map[string]int32{}
+	d.list, d.kind = [][]uint32{nil, nil}, []uint8{0, 0}
+	d.trans = make([]int32, 2*d.p.classes, 16*d.p.classes)
+	for i := d.p.classes; i < len(d.trans); i++ {
+		d.trans[i] = d.pack(d.dead(), false)
+	}
+	d.begin = [kindEdge + 1]int32{}
+	d.forget()
+}
+
+// forget drops the notes.
+func (d *dfa) forget() {
+	if len(d.notes) > 0 {
+		clear(d.notes)
+	}
+	d.passed, d.far = d.passed[:0], false
+}
+
+// end returns the end of the preferred match that starts at byte from, or -1.
+// With notes, it uses and leaves notes for the text.
+func (d *dfa) end(text string, from int, limit Limit, notes bool) (int, error) {
+	state := d.start(text, from)
+	end := -1
+	d.passed = d.passed[:0]
+	stop := from - from%stride + stride
+	if !d.far {
+		stop += stride // most runs end before, and a note costs more than the steps
+	}
+	for i := from; ; stop += stride {
+		i, state, end = d.run(text, i, min(stop, len(text)), state, end)
+		if state != d.dead() && i >= len(text) {
+			if _, match := d.step(state, uint8(d.p.classes-1)); match {
+				end = len(text)
+			}
+			state = d.dead()
+		}
+		if state == d.dead() {
+			break
+		}
+		if d.strides++; d.strides%patience == 0 {
+			if err := limit.Check(); err != nil {
+				return -1, err
+			}
+		}
+		if !notes {
+			continue
+		}
+		d.far = true
+		here := place{int32(i), state}
+		if known, ok := d.notes[here]; ok {
+			if known >= 0 {
+				end = int(known)
+			}
+			break
+		}
+		d.passed = append(d.passed, here)
+	}
+	for _, p := range d.passed {
+		if end >= int(p.at) {
+			d.notes[p] = int32(end)
+		} else {
+			d.notes[p] = -1
+		}
+	}
+	return end, nil
+}
+
+// start returns the state in which a run from byte from begins.
+func (d *dfa) start(text string, from int) int32 {
+	kind := uint8(0)
+	if d.p.looks {
+		kind = kindBefore(text, from)
+	}
+	if d.begin[kind] == 0 {
+		d.begin[kind] = d.state([]uint32{d.p.start}, kind)
+	}
+	return d.begin[kind]
+}
+
+// run goes on from byte i to stop, or to the end of the rune there. It returns
+// its place and state, and the end of the last match that it met, or end.
+func (d *dfa) run(text string, i, stop int, state int32, end int) (int, int32, int) {
+	p, trans := d.p, d.trans
+	for i < stop {
+		if c := text[i]; c < utf8.RuneSelf {
+			if t := trans[int(state)+int(p.ascii[c])]; t > 0 {
+				state = t
+				i++
+				continue
+			}
+		}
+		class, size := p.classAt(text, i)
+		var match bool
+		state, match = d.step(state, class)
+		trans = d.trans
+		if match {
+			if end = i; p.earliest {
+				state = d.dead()
+			}
+		}
+		if state == d.dead() {
+			return i, state, end
+		}
+		i += size
+	}
+	return i, state, end
+}
+
+// step returns the state after a class, and whether there is a match before it.
+func (d *dfa) step(state int32, class uint8) (int32, bool) {
+	t := d.trans[int(state)+int(class)]
+	if t == 0 {
+		t = d.transition(state, class)
+	}
+	return unpack(t)
+}
+
+// pack returns the transition to a state.
+func (d *dfa) pack(state int32, match bool) int32 {
+	switch {
+	case match:
+		return -(state<<1 | 1)
+	case state == d.dead():
+		return -(state << 1)
+	}
+	return state
+}
+
+func unpack(t int32) (state int32, match bool) {
+	if t > 0 {
+		return t, false
+	}
+	return -t >> 1, t&1 != 0
+}
+
+// dead returns the state from which nothing matches. No state is 0.
+func (d *dfa) dead() int32 { return int32(d.p.classes) }
+
+// transition computes a transition.
+func (d *dfa) transition(state int32, class uint8) int32 {
+	p := d.p
+	n := int(state) / p.classes
+	ops := assertions(d.kind[n], p.kind[class])
+	d.gen++
+	d.next = d.next[:0]
+	match := false
+	for _, pc := range d.list[n] {
+		if match = d.follow(pc, class, ops); match {
+			break
+		}
+	}
+	to := d.dead()
+	if len(d.next) > 0 {
+		kind := uint8(0)
+		if p.looks {
+			kind = p.kind[class]
+		}
+		if len(d.trans) >= maxTable {
+			d.clear()
+			return d.pack(d.state(d.next, kind), match)
+		}
+		to = d.state(d.next, kind)
+	}
+	t := d.pack(to, match)
+	d.trans[int(state)+int(class)] = t
+	return t
+}
+
+// follow follows a thread to the instructions that read a rune. It adds those
+// that read the class to next, in order of priority. It reports whether the
+// thread matches.
+func (d *dfa) follow(pc uint32, class uint8, ops syntax.EmptyOp) bool {
+	for {
+		if d.seen[pc] == d.gen {
+			return false
+		}
+		d.seen[pc] = d.gen
+		in := &d.p.inst[pc]
+		switch in.Op {
+		case syntax.InstAlt, syntax.InstAltMatch:
+			if d.follow(in.Out, class, ops) {
+				return true
+			}
+			pc = in.Arg
+		case syntax.InstNop, syntax.InstCapture:
+			pc = in.Out
+		case syntax.InstEmptyWidth:
+			if syntax.EmptyOp(in.Arg)&^ops != 0 {
+				return false
+			}
+			pc = in.Out
+		case syntax.InstMatch:
+			return true
+		case syntax.InstFail:
+			return false
+		default:
+			if d.p.takes[d.p.set[pc]][class] && d.added[in.Out] != d.gen {
+				d.added[in.Out] = d.gen
+				d.next = append(d.next, in.Out)
+			}
+			return false
+		}
+	}
+}
+
+// state returns the state with these threads.
+func (d *dfa) state(list []uint32, kind uint8) int32 {
+	d.key = append(d.key[:0], kind)
+	for _, pc := range list {
+		d.key = binary.LittleEndian.AppendUint32(d.key, pc)
+	}
+	if n, ok := d.index[string(d.key)]; ok {
+		return n
+	}
+	n := int32(len(d.trans))
+	d.index[string(d.key)] = n
+	d.list = append(d.list, append([]uint32(nil), list...))
+	d.kind = append(d.kind, kind)
+	d.trans = append(d.trans, make([]int32, d.p.classes)...)
+	return n
+}

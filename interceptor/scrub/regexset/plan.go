@@ -1,0 +1,328 @@
+package regexset
+
+import (
+	"math"
+	"regexp/syntax"
+	"unicode/utf8"
+)
+
+// A plan says how the matches of one expression, or of one branch of it, are
+// found in a text. The matches of a whole expression are, from p = 0 on, the
+// leftmost start at or after p, with the end that package regexp prefers there,
+// and again from that end. So a plan needs all starts, or more, in order, and
+// the end for each start, which a [dfa] gives.
+//
+//   - Expressions with required literals: the literal hits, less the offsets of
+//     the literals, are the starts.
+//   - Expressions that begin with a lazy repetition, [\w.-]{0,50}?tail: the tail
+//     runs from the places of its own literals. The first place h at or after p
+//     where the tail matches decides the match. The end is the tail's: a start
+//     before h tries the shortest repetitions first, so it meets h before any
+//     later place. The start is the farthest that a repetition reaches back
+//     from h, but not before p: if a later place h2 could be reached from
+//     farther left, the repetition up to it would pass over h, and its part up
+//     to h is a repetition too.
+//   - All others: every position is a start.
+type plan struct {
+	id        int          // index of its literal hits in a Scratch
+	prefix    []repetition // lazy, before the tail, from left to right
+	tail      *program
+	required  *required  // by the tail; nil for none
+	first     byteSet    // without required literals: the bytes that the tail may begin with
+	lookahead *lookahead // of the tail; nil for none
+}
+
+// newPlans returns a plan for each branch of tree. A tree is taken apart only
+// if a branch begins with a lazy repetition. It returns nil for an expression
+// that matches the empty string, which is left to package regexp.
+func newPlans(tree *syntax.Regexp) []*plan {
+	if least, _ := lengths(tree); least == 0 {
+		return nil
+	}
+	branches := []*syntax.Regexp{tree}
+	if top := bare(tree); top.Op == syntax.OpAlternate {
+		for _, b := range top.Sub {
+			if prefix, _ := lazyPrefix(b); len(prefix) > 0 {
+				branches = top.Sub
+				break
+			}
+		}
+	}
+	var plans []*plan
+	for _, b := range branches {
+		prefix, tail := lazyPrefix(b)
+		p := newPlan(tail)
+		p.prefix = prefix
+		if p.required == nil || p.tail.minLen == 0 {
+			p = newPlan(b)
+		}
+		p.lookahead = newLookahead(p.tail.tree)
+		plans = append(plans, p)
+	}
+	return plans
+}
+
+// newPlan returns the plan of an expression without a lazy prefix.
+func newPlan(tail *syntax.Regexp) *plan {
+	p := &plan{tail: newProgram(tail), required: findRequired(tail)}
+	if p.required == nil {
+		p.first.addFirst(tail)
+	}
+	return p
+}
+
+// bare returns x without the groups around it.
+func bare(x *syntax.Regexp) *syntax.Regexp {
+	for x.Op == syntax.OpCapture || x.Op == syntax.OpConcat && len(x.Sub) == 1 {
+		x = x.Sub[0]
+	}
+	return x
+}
+
+// A repetition is a set of runes and the most that a lazy repetition takes.
+type repetition struct {
+	ranges []rune
+	max    int
+}
+
+func (c *repetition) has(r rune) bool {
+	for i := 0; i+1 < len(c.ranges); i += 2 {
+		if c.ranges[i] <= r && r <= c.ranges[i+1] {
+			return true
+		}
+	}
+	return false
+}
+
+// within reports whether every rune of c is one of d.
+func (c *repetition) within(d *repetition) bool {
+next:
+	for i := 0; i+1 < len(c.ranges); i += 2 {
+		for k := 0; k+1 < len(d.ranges); k += 2 {
+			if d.ranges[k] <= c.ranges[i] && c.ranges[i+1] <= d.ranges[k+1] {
+				continue next
+			}
+		}
+		return false
+	}
+	return true
+}
+
+// lazyPrefix splits x into the lazy repetitions at its start and the rest. If
+// there are several, each may only contain runes that the next one contains
+// too: then the farthest reach back is found from right to left.
+func lazyPrefix(x *syntax.Regexp) ([]repetition, *syntax.Regexp) {
+	subs := flat(x, nil, false)
+	var prefix []repetition
+	for len(subs) > 1 {
+		r := subs[0]
+		if r.Op != syntax.OpRepeat || r.Min != 0 || r.Max < 0 || r.Flags&syntax.NonGreedy == 0 || r.Sub[0].Op != syntax.OpCharClass {
+			break
+		}
+		c := repetition{r.Sub[0].Rune, r.Max}
+		if n := len(prefix); n > 0 && !prefix[n-1].within(&c) {
+			return nil, x
+		}
+		prefix = append(prefix, c)
+		subs = subs[1:]
+	}
+	if len(prefix) == 0 {
+		return nil, x
+	}
+	return prefix, concat(subs...)
+}
+
+// flat appends the elements of nested concatenations, and of groups if it is
+// to see through them, to subs.
+func flat(x *syntax.Regexp, subs []*syntax.Regexp, groups bool) []*syntax.Regexp {
+	if x.Op != syntax.OpConcat && (x.Op != syntax.OpCapture || !groups) {
+		return append(subs, x)
+	}
+	for _, s := range x.Sub {
+		subs = flat(s, subs, groups)
+	}
+	return subs
+}
+
+// reach returns how far left of at the lazy prefix reaches, not before from.
+func (p *plan) reach(text string, at, from int) int {
+	for i := len(p.prefix) - 1; i >= 0; i-- {
+		c := &p.prefix[i]
+		for n := 0; n < c.max && at > from; n++ {
+			r, size := utf8.DecodeLastRuneInString(text[from:at])
+			if !c.has(r) {
+				break
+			}
+			at -= size
+		}
+	}
+	return at
+}
+
+// A lookahead is a cheap test of what has to follow a place if an expression
+// matches there. It turns most places away: after a keyword, half of gitleaks'
+// rules allow only blanks and parts of a name before a sign such as = or :, and
+// most text goes on with something else.
+//
+// Let the expression be a sequence h t, where the bytes that h may consist of
+// (skip) and the bytes that a match of t may begin with (pivot) have none in
+// common. In a match from s on, all bytes of h are in skip, and the byte after
+// them is not. So the part of t begins at the first byte from s on that is not
+// in skip; that byte is in pivot; it is least to most bytes after s; and t
+// matches there, with the same text around it. If one of these fails, the
+// expression does not match from s on. If none does, the expression is tried.
+type lookahead struct {
+	skip, pivot byteSet
+	least, most int      // most is math.MaxInt for no limit
+	rest        *program // of t
+}
+
+// maxPivots is the most bytes that pivot may have. With more of them a
+// lookahead turns too few places away.
+const maxPivots = 32
+
+// newLookahead returns the lookahead of x, or nil if there is none.
+func newLookahead(x *syntax.Regexp) *lookahead {
+	subs := flat(x, nil, true)
+	l := &lookahead{}
+	for n, s := range subs {
+		if l.least > 0 {
+			rest := concat(subs[n:]...)
+			l.pivot = byteSet{}
+			if empty := l.pivot.addFirst(rest); !empty && l.pivot.size() <= maxPivots && !l.skip.meets(&l.pivot) {
+				if l.most >= unlimited {
+					l.most = math.MaxInt
+				}
+				l.rest = newProgram(rest)
+				l.rest.earliest = true
+				return l
+			}
+		}
+		l.skip.addAll(s)
+		lo, hi := lengths(s)
+		l.least, l.most = min(l.least+lo, unlimited), min(l.most+hi, unlimited)
+	}
+	return nil
+}
+
+// A cursor walks the matches of one plan in ascending order.
+type cursor struct {
+	plan  *plan
+	dfa   *dfa
+	hits  []int32 // of the required literals, ascending
+	base  int     // of the text in the text that hits are of
+	hit   int     // index of the next hit
+	next  int     // no start before it is left to try
+	tries int
+
+	// Of the plan's lookahead; see passes.
+	rest    *dfa // nil for no lookahead
+	skipped int  // bytes from the last place to here are in skip
+	pivot   int  // where the rest was tried last,
+	open    bool // and whether it matches there
+
+	found bool
+	tail  int // where the tail of the match starts
+	match Span
+}
+
+// seek finds the leftmost match that starts at or after p.
+func (c *cursor) seek(text string, p int, limit Limit) error {
+	for {
+		if c.found && c.tail >= p {
+			c.match.Start = c.plan.reach(text, c.tail, p)
+			return nil
+		}
+		c.found = false
+		s := c.start(text, max(p, c.next))
+		if s < 0 {
+			return nil
+		}
+		if c.tries++; c.tries%(stride*patience) == 0 {
+			if err := limit.Check(); err != nil {
+				return err
+			}
+		}
+		if c.rest != nil {
+			if open, err := c.passes(text, s, limit); err != nil {
+				return err
+			} else if !open {
+				continue
+			}
+		}
+		end, err := c.dfa.end(text, s, limit, true)
+		if err != nil {
+			return err
+		}
+		c.found, c.tail, c.match.End = end >= 0, s, end
+	}
+}
+
+// start returns the first possible start at or after s, or -1, and moves on
+// behind it.
+func (c *cursor) start(text string, s int) int {
+	for ; ; s++ {
+		if c.plan.required == nil {
+			for s < len(text) && !c.plan.first.has[text[s]] {
+				s++
+			}
+		} else {
+			for ; c.hit < len(c.hits); c.hit++ {
+				at := int(c.hits[c.hit]) - c.base
+				if s = max(s, at-c.plan.required.hi); s <= at-c.plan.required.lo {
+					break
+				}
+			}
+			if c.hit == len(c.hits) {
+				return -1
+			}
+		}
+		if s+c.plan.tail.minLen > len(text) {
+			return -1
+		}
+		if !inside(text, s) {
+			c.next = s + 1
+			return s
+		}
+	}
+}
+
+// passes reports whether the lookahead lets a match start at s. Places come in
+// ascending order.
+func (c *cursor) passes(text string, s int, limit Limit) (bool, error) {
+	l := c.plan.lookahead
+	i, end := max(s, c.skipped), len(text)
+	if l.most < end-s {
+		end = s + l.most + 1
+	}
+	for i < end && l.skip.has[text[i]] {
+		i++
+	}
+	c.skipped = i
+	if n := i - s; n < l.least || n > l.most || i >= len(text) || !l.pivot.has[text[i]] {
+		return false, nil
+	}
+	if i != c.pivot {
+		end, err := c.rest.end(text, i, limit, true)
+		if err != nil {
+			return false, err
+		}
+		c.pivot, c.open = i, end >= 0
+	}
+	return c.open, nil
+}
+
+// inside reports whether byte i is in the middle of a rune, where no match
+// starts.
+func inside(text string, i int) bool {
+	if utf8.RuneStart(text[i]) {
+		return false
+	}
+	for k := i - 1; k >= 0 && k > i-utf8.UTFMax; k-- {
+		if utf8.RuneStart(text[k]) {
+			_, size := utf8.DecodeRuneInString(text[k:])
+			return k+size > i
+		}
+	}
+	return false
+}

@@ -1,0 +1,203 @@
+package regexset
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/test/regexsample"
+)
+
+// TestSameAsRegexp: sets of generated expressions find in generated texts what
+// package regexp finds.
+func TestSameAsRegexp(t *testing.T) {
+	found := 0
+	for seed := range uint64(400) {
+		r := rand.New(rand.NewPCG(seed, 9))
+		var patterns []Pattern
+		var exprs []*Expr
+		for range 1 + r.IntN(8) {
+			x := parse(t, randomExpr(r))
+			exprs = append(exprs, x)
+			p := Pattern{Expr: x, Use: Use(r.IntN(3))}
+			for p.Use == Search && r.IntN(3) == 0 {
+				p.Keywords = append(p.Keywords, []string{"k", "ab", "key", "s=", "i0", "\u00e9"}[r.IntN(6)])
+			}
+			patterns = append(patterns, p)
+		}
+		set, err := New(patterns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scratch, sam := set.NewScratch(), regexsample.New(seed)
+		for range 20 {
+			found += compare(t, set, scratch, randomText(r, sam, exprs), r)
+		}
+	}
+	if found < 10000 {
+		t.Errorf("%d matches, want more", found)
+	}
+}
+
+// TestCorpusSameAsRegexp: expressions that people have written find what package
+// regexp finds.
+func TestCorpusSameAsRegexp(t *testing.T) {
+	exprs := corpus(t)
+	r, sam := rand.New(rand.NewPCG(1, 9)), regexsample.New(1)
+	found := 0
+	for part := range slices.Chunk(exprs, 20) {
+		var patterns []Pattern
+		for i, x := range part {
+			patterns = append(patterns, Pattern{Expr: x, Use: []Use{Search, Search, Search, Test, TestLines}[i%5]})
+		}
+		set, err := New(patterns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		scratch := set.NewScratch()
+		for range 6 {
+			found += compare(t, set, scratch, sam.Text(trees(part...), 1000), r)
+		}
+	}
+	if found < 300 {
+		t.Errorf("%d matches, want more", found)
+	}
+}
+
+// FuzzSameAsRegexp: any expression finds in any text what package regexp finds.
+func FuzzSameAsRegexp(f *testing.F) {
+	for seed := range uint64(40) {
+		r := rand.New(rand.NewPCG(seed, 10))
+		x := parse(f, randomExpr(r))
+		f.Add(x.String(), randomText(r, regexsample.New(seed), []*Expr{x}), seed)
+	}
+	f.Fuzz(func(t *testing.T, expr, text string, seed uint64) {
+		x, err := Parse(expr)
+		if _, invalid := regexp.Compile(expr); (err != nil) != (invalid != nil) {
+			t.Fatalf("Parse(%q) = %v, but package regexp says %v", expr, err, invalid)
+		}
+		if err != nil || len(expr) > 200 {
+			return
+		}
+		for _, use := range []Use{Search, Test, TestLines} {
+			set, err := New([]Pattern{{Expr: x, Use: use}})
+			if err != nil {
+				return // too many literals
+			}
+			compare(t, set, set.NewScratch(), text, rand.New(rand.NewPCG(seed, 11)))
+		}
+	})
+}
+
+// compare compares what the patterns of a set find in text with what package
+// regexp finds, and returns the number of matches.
+func compare(t *testing.T, set *Set, scratch *Scratch, text string, r *rand.Rand) (found int) {
+	t.Helper()
+	if err := scratch.Scan(text, noLimit{}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range set.patterns {
+		p := &set.patterns[i]
+		x := p.Expr.regexp()
+		if p.Use != Search {
+			for range 4 {
+				a, b := boundary(text, r.IntN(len(text)+1)), boundary(text, r.IntN(len(text)+1))
+				in := Span{min(a, b), max(a, b)}
+				got, err := scratch.Match(i, in)
+				if want := x.MatchString(text[in.Start:in.End]); err != nil || got != want {
+					t.Fatalf("Match(%q, %q) = %v, %v, want %v; text %q, use %d", x, text[in.Start:in.End], got, err, want, text, p.Use)
+				}
+				if got {
+					found++
+				}
+			}
+			continue
+		}
+		var want, got []Span
+		lower := strings.ToLower(text)
+		if len(p.Keywords) == 0 || slices.ContainsFunc(p.Keywords, func(k string) bool { return strings.Contains(lower, k) }) {
+			for _, m := range x.FindAllStringIndex(text, -1) {
+				want = append(want, Span{m[0], m[1]})
+			}
+		}
+		if slices.Contains(scratch.Candidates(), i) {
+			var err error
+			if got, err = scratch.FindAll(i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if !slices.Equal(want, got) {
+			t.Fatalf("matches of %q with %q in %q are %v, want %v", x, p.Keywords, text, got, want)
+		}
+		found += len(got)
+		for _, m := range got {
+			want, got := x.FindStringSubmatchIndex(text[m.Start:m.End]), []int(nil)
+			got, err := scratch.Submatches(i, m)
+			if err != nil || (want == nil) != (got == nil) || want != nil && !slices.Equal(want[2:], got[2:]) {
+				t.Fatalf("Submatches(%q, %q) = %v, %v, want %v", x, text[m.Start:m.End], got, err, want)
+			}
+		}
+	}
+	return found
+}
+
+// boundary returns the first place from i on that is not within a character.
+func boundary(text string, i int) int {
+	for i < len(text) && inside(text, i) {
+		i++
+	}
+	return i
+}
+
+// randomExpr returns an expression that is dense with what the engine treats
+// specially: literals, lazy prefixes, assertions, letters that fold to ASCII.
+func randomExpr(r *rand.Rand) string {
+	flags := []string{"", "", "(?i)", "(?s)", "(?m)", "(?im)"}[r.IntN(6)]
+	prefix := []string{"", "", `[a-z_]{0,5}?`, `\w{0,3}?[\w.-]{0,4}?`}[r.IntN(4)]
+	return flags + prefix + randomAlternation(r, 3)
+}
+
+func randomAlternation(r *rand.Rand, depth int) string {
+	var branches []string
+	for range 1 + r.IntN(3)*r.IntN(2) {
+		var b strings.Builder
+		for range 1 + r.IntN(4) {
+			b.WriteString(randomFactor(r, depth))
+		}
+		branches = append(branches, b.String())
+	}
+	return strings.Join(branches, "|")
+}
+
+func randomFactor(r *rand.Rand, depth int) string {
+	atoms := []string{
+		"key", "ab", "s=", "i", "K", "token", "0", "_", `\.`, ".", `\w`, `\s`, `\d`, `[a-k]`, `[^a]`, `[\s=:]`, `[A-Z0-9]`,
+		"\u00e9", "\u212a", "\u017f", "\u0130", `[\x{212a}k]`, `\x{fffd}`, `\b`, `\B`, "^", "$", `\z`, "",
+	}
+	atom := atoms[r.IntN(len(atoms))]
+	switch {
+	case depth > 0 && r.IntN(3) == 0:
+		open := []string{"(", "(?:", "(?i:"}[r.IntN(3)]
+		atom = open + randomAlternation(r, depth-1) + ")"
+	case atom == "" || strings.ContainsAny(atom, "^$") && !strings.HasPrefix(atom, "[") || strings.HasPrefix(strings.ToLower(atom), `\b`) || atom == `\z`:
+		return atom
+	case len(atom) > 1 && atom[0] != '\\' && atom[0] != '[' && atom[0] < 0x80:
+		return atom
+	}
+	switch r.IntN(6) {
+	case 0:
+		atom += []string{"*", "+", "?"}[r.IntN(3)]
+	case 1:
+		lo := r.IntN(3)
+		atom += fmt.Sprintf("{%d,%d}", lo, lo+r.IntN(4))
+	default:
+		return atom
+	}
+	if r.IntN(3) == 0 {
+		atom += "?"
+	}
+	return atom
+}

@@ -1,0 +1,314 @@
+package regexset
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+	"unsafe"
+)
+
+// A Span is a range of bytes of a text.
+type Span struct{ Start, End int }
+
+// A Limit bounds the time of a scan.
+type Limit interface {
+	// Check returns an error if the scan has to stop. A scan calls it every
+	// few thousand steps.
+	Check() error
+}
+
+// A Scratch is the memory in which one text at a time is scanned. It keeps the
+// DFAs that it has built, so using it again saves time.
+type Scratch struct {
+	set  *Set
+	dfas map[*program]*dfa
+	walk walker
+
+	// Of the scanned text.
+	text       string
+	limit      Limit
+	hits       [][]int32 // by plan: where its required literals are
+	touched    []int     // plans with hits
+	enabled    []bool    // by pattern
+	candidates []int
+	run        []*dfa            // DFAs with notes
+	ends       map[*plan][]int32 // by literal hit; see matchLines
+	tested     map[part]bool
+
+	found   []literalHit
+	matches []Span // see FindAll
+}
+
+// A part is a range of the text that a pattern was tested on.
+type part struct {
+	pattern int
+	Span
+}
+
+// NewScratch returns a Scratch for scans with s.
+func (s *Set) NewScratch() *Scratch {
+	return &Scratch{
+		set:     s,
+		dfas:    map[*program]*dfa{},
+		hits:    make([][]int32, s.numPlans),
+		enabled: make([]bool, len(s.patterns)),
+	}
+}
+
+// maxKept is the number of bytes of each buffer that a Scratch keeps for the
+// next text.
+const maxKept = 2 << 20
+
+// Reset forgets the scanned text and frees buffers that have become large.
+func (c *Scratch) Reset() {
+	for _, p := range c.touched {
+		if cap(c.hits[p])*int(unsafe.Sizeof(c.hits[p][0])) > maxKept {
+			c.hits[p] = nil
+		}
+		c.hits[p] = c.hits[p][:0]
+	}
+	for _, d := range c.run {
+		d.forget()
+		d.used = false
+	}
+	for _, i := range c.candidates {
+		c.enabled[i] = false
+	}
+	c.touched, c.run, c.candidates = c.touched[:0], c.run[:0], c.candidates[:0]
+	c.text, c.limit, c.ends, c.tested = "", nil, nil, nil
+}
+
+// Scan prepares the search of a text of less than 1 GB: it notes the literals
+// in it. limit bounds this and all that is asked about the text until the next
+// Scan or Reset. After an error or a panic the Scratch must not be used again.
+func (c *Scratch) Scan(text string, limit Limit) error {
+	c.Reset()
+	c.text, c.limit = text, limit
+	s := c.set
+	if len(text) < s.minLen {
+		return nil
+	}
+	folded, from := text, []int32(nil)
+	if folds(text) {
+		folded, from = fold(text)
+	}
+	err := s.literals.scan(folded, limit, &c.found, func(f literalHit) {
+		if from != nil {
+			f.at = from[f.at]
+		}
+		u := &s.uses[f.literal]
+		for _, i := range u.patterns {
+			c.enable(i)
+		}
+		for _, p := range u.plans {
+			if len(c.hits[p]) == 0 {
+				c.touched = append(c.touched, p)
+			}
+			c.hits[p] = append(c.hits[p], f.at)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	for _, i := range s.unfiltered {
+		c.enable(i)
+	}
+	if from != nil || s.inexact {
+		lower := strings.ToLower(text)
+		c.candidates = slices.DeleteFunc(c.candidates, func(i int) bool {
+			c.enabled[i] = s.patterns[i].hasKeyword(lower)
+			return !c.enabled[i]
+		})
+	}
+	slices.Sort(c.candidates)
+	return nil
+}
+
+func (c *Scratch) enable(pattern int) {
+	if !c.enabled[pattern] {
+		c.enabled[pattern] = true
+		c.candidates = append(c.candidates, pattern)
+	}
+}
+
+// Candidates returns the indexes of the patterns that may have matches in the
+// scanned text, in ascending order. The slice is valid until the next Scan.
+func (c *Scratch) Candidates() []int { return c.candidates }
+
+// LiteralHits calls hit for each place in a text where a literal is, without
+// regard to the case of ASCII letters. It does not scan the text, and finds no
+// literals with U+0130, U+017F or U+212A in place of ASCII letters.
+func (c *Scratch) LiteralHits(text string, limit Limit, hit func(Span)) error {
+	return c.set.literals.scan(text, limit, &c.found, func(f literalHit) {
+		hit(Span{int(f.at), int(f.at) + len(c.set.literals.texts[f.literal])})
+	})
+}
+
+// FindAll returns the matches of a pattern in the scanned text, as
+// FindAllStringIndex of package regexp does. It does not ask for keywords. The
+// slice is valid until the next call.
+func (c *Scratch) FindAll(pattern int) ([]Span, error) {
+	p := &c.set.patterns[pattern]
+	c.matches = c.matches[:0]
+	usable := p.plans != nil // by plans; or else package regexp searches
+	var buf [4]cursor
+	cursors := buf[:0]
+	for _, plan := range p.plans {
+		cur := cursor{plan: plan, hits: c.hits[plan.id]}
+		if plan.required != nil && len(cur.hits) == 0 {
+			continue
+		}
+		if cur.dfa = c.dfa(plan.tail); cur.dfa == nil {
+			usable = false
+			break
+		}
+		if plan.lookahead != nil {
+			cur.rest, cur.pivot = c.dfa(plan.lookahead.rest), -1
+		}
+		if !slices.IsSorted(cur.hits) {
+			slices.Sort(cur.hits)
+		}
+		cursors = append(cursors, cur)
+	}
+	if !usable {
+		for _, m := range p.Expr.regexp().FindAllStringIndex(c.text, -1) {
+			c.matches = append(c.matches, Span{m[0], m[1]})
+		}
+		return c.matches, c.limit.Check()
+	}
+	for at := 0; ; {
+		var first *cursor
+		for i := range cursors {
+			cur := &cursors[i]
+			if err := cur.seek(c.text, at, c.limit); err != nil {
+				return nil, err
+			}
+			if cur.found && (first == nil || cur.match.Start < first.match.Start) {
+				first = cur
+			}
+		}
+		if first == nil {
+			return c.matches, nil
+		}
+		c.matches = append(c.matches, first.match)
+		at = first.match.End
+	}
+}
+
+// Match reports whether a pattern for Test or TestLines matches in a part of
+// the scanned text, taken alone. A part for TestLines does not begin or end
+// within a character.
+func (c *Scratch) Match(pattern int, in Span) (bool, error) {
+	p := &c.set.patterns[pattern]
+	if p.lines != nil && c.dfa(p.lines.tail) != nil {
+		return c.matchLines(p.lines, in)
+	}
+	key := part{pattern, in}
+	if yes, known := c.tested[key]; known {
+		return yes, nil
+	}
+	text := c.text[in.Start:in.End]
+	d := c.dfa(p.test)
+	if d == nil {
+		return p.Expr.MatchString(text), nil
+	}
+	end, err := d.end(text, 0, c.limit, false)
+	if p.Use == TestLines && err == nil {
+		if c.tested == nil {
+			c.tested = map[part]bool{}
+		}
+		c.tested[key] = end >= 0
+	}
+	return end >= 0, err
+}
+
+// matchLines is Match for a plan without assertions. It computes once, for
+// each literal hit, the first end of a match that starts there or at a later
+// hit. So many long lines that overlap cost no more than one.
+func (c *Scratch) matchLines(p *plan, in Span) (bool, error) {
+	hits := c.hits[p.id]
+	ends, known := c.ends[p]
+	if !known {
+		slices.Sort(hits)
+		d := c.dfa(p.tail)
+		ends = make([]int32, len(hits)+1)
+		ends[len(hits)] = math.MaxInt32
+		for i := len(hits) - 1; i >= 0; i-- {
+			end, err := d.end(c.text, int(hits[i]), c.limit, true)
+			if err != nil {
+				return false, err
+			}
+			ends[i] = ends[i+1]
+			if end >= 0 {
+				ends[i] = min(ends[i], int32(end))
+			}
+		}
+		if c.ends == nil {
+			c.ends = map[*plan][]int32{}
+		}
+		c.ends[p] = ends
+	}
+	first, _ := slices.BinarySearch(hits, int32(in.Start))
+	return int(ends[first]) <= in.End, nil
+}
+
+// dfa returns the DFA of a program, or nil if the program has none.
+func (c *Scratch) dfa(p *program) *dfa {
+	d, known := c.dfas[p]
+	if !known {
+		if p.compile() {
+			d = newDFA(p)
+		}
+		c.dfas[p] = d
+	}
+	if d != nil && !d.used {
+		d.used = true
+		c.run = append(c.run, d)
+	}
+	return d
+}
+
+// folds reports whether text contains a character that unicode.ToLower
+// (U+0130, U+212A) or unicode.SimpleFold (U+017F, U+212A) makes an ASCII letter.
+func folds(text string) bool {
+	return !ASCII(text) && (strings.Contains(text, "\u212a") || strings.Contains(text, "\u017f") || strings.Contains(text, "\u0130"))
+}
+
+// fold returns text with these characters replaced by their ASCII letters, and
+// for each byte of the result its place in text.
+func fold(text string) (folded string, from []int32) {
+	var b strings.Builder
+	b.Grow(len(text))
+	from = make([]int32, 0, len(text))
+	for i, r := range text {
+		if c, ok := foldASCII(r); ok && r >= utf8.RuneSelf {
+			b.WriteByte(c)
+			from = append(from, int32(i))
+			continue
+		}
+		_, size := utf8.DecodeRuneInString(text[i:])
+		b.WriteString(text[i : i+size])
+		for k := range size {
+			from = append(from, int32(i+k))
+		}
+	}
+	return b.String(), from
+}
+
+// ASCII reports whether s is ASCII. It looks at eight bytes at once.
+func ASCII(s string) bool {
+	b := unsafe.Slice(unsafe.StringData(s), len(s))
+	for ; len(b) >= 8; b = b[8:] {
+		if binary.LittleEndian.Uint64(b)&0x8080808080808080 != 0 {
+			return false
+		}
+	}
+	for _, c := range b {
+		if c >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}

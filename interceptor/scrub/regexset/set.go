@@ -1,0 +1,204 @@
+package regexset
+
+import (
+	"math"
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// An Expr is a parsed regular expression. It is compiled when it is first
+// used: of many expressions most never match, and compiling takes most of the
+// time of a start-up.
+type Expr struct {
+	text   string
+	tree   *syntax.Regexp // not simplified
+	groups int
+	regexp func() *regexp.Regexp
+}
+
+// Parse parses an expression in the syntax of package regexp.
+func Parse(expr string) (*Expr, error) {
+	tree, err := syntax.Parse(expr, syntax.Perl)
+	if err != nil {
+		return nil, err
+	}
+	return &Expr{expr, tree, tree.MaxCap(), sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })}, nil
+}
+
+// String returns the text of the expression.
+func (x *Expr) String() string { return x.text }
+
+// NumSubexp returns the number of capturing groups.
+func (x *Expr) NumSubexp() int { return x.groups }
+
+// MatchString reports whether s contains a match.
+func (x *Expr) MatchString(s string) bool { return x.regexp().MatchString(s) }
+
+// A Use says how a [Set] applies a pattern.
+type Use int
+
+const (
+	// Search: [Scratch.FindAll] returns the matches in the scanned text.
+	Search Use = iota
+	// Test: [Scratch.Match] tests short parts of the scanned text.
+	Test
+	// TestLines is Test for parts that may be long, many and overlapping.
+	TestLines
+)
+
+// A Pattern is one expression of a [Set].
+type Pattern struct {
+	Expr *Expr
+	Use  Use
+	// Keywords are for Search. If there are any, the pattern has matches only
+	// in texts that contain a keyword after strings.ToLower.
+	Keywords []string
+}
+
+// A Set is a compiled set of patterns. It is safe for concurrent use.
+type Set struct {
+	patterns   []pattern
+	literals   *Literals
+	uses       []use // by literal
+	unfiltered []int // patterns that no literal makes a candidate
+	inexact    bool  // one of them has keywords
+	numPlans   int
+	minLen     int // bytes of the shortest match; shorter texts are not scanned
+}
+
+type pattern struct {
+	Pattern
+	plans []*plan  // for Search; nil if package regexp finds the matches
+	test  *program // for Test and TestLines: the first end of a match in a text
+	lines *plan    // for TestLines; nil if parts are tested one by one
+}
+
+// A use lists the patterns and plans that search for one literal.
+type use struct {
+	patterns []int // a text with the literal may match them
+	plans    []int // the literal is required by them
+}
+
+// New compiles patterns. It fails if their literals are too many for the
+// prefilter.
+func New(patterns []Pattern) (*Set, error) {
+	s := &Set{patterns: make([]pattern, len(patterns)), minLen: math.MaxInt}
+	var literals []string
+	index := map[string]int{}
+	useOf := func(literal string) *use {
+		n, ok := index[literal]
+		if !ok {
+			n = len(literals)
+			index[literal] = n
+			literals = append(literals, literal)
+			s.uses = append(s.uses, use{})
+		}
+		return &s.uses[n]
+	}
+	add := func(p *plan) {
+		p.id = s.numPlans
+		s.numPlans++
+		if p.required != nil {
+			for _, l := range p.required.search {
+				u := useOf(l)
+				u.plans = append(u.plans, p.id)
+			}
+		}
+	}
+	for i, in := range patterns {
+		p := &s.patterns[i]
+		p.Pattern = in
+		tree := in.Expr.tree
+		if least, _ := lengths(tree); in.Use != Test {
+			s.minLen = min(s.minLen, least)
+		}
+		if in.Use != Search {
+			p.test = newProgram(anyText(tree))
+			p.test.earliest = true
+			if l := newPlan(tree); in.Use == TestLines && l.required != nil && l.required.hi == 0 && !looksAround(tree) {
+				l.tail.earliest = true
+				p.lines = l
+				add(l)
+			}
+			continue
+		}
+		p.plans = newPlans(tree)
+		for _, plan := range p.plans {
+			add(plan)
+		}
+		filter := p.filter()
+		if len(filter) == 0 {
+			s.unfiltered = append(s.unfiltered, i)
+			s.inexact = s.inexact || len(in.Keywords) > 0
+		}
+		for _, l := range filter {
+			u := useOf(l)
+			u.patterns = append(u.patterns, i)
+		}
+	}
+	var err error
+	s.literals, err = NewLiterals(literals)
+	return s, err
+}
+
+// filter returns literals of which every text with a keyword and a match
+// contains one, or nil if there are none: the required literals of the plans
+// if each of them implies a keyword, or else the keywords. The required ones
+// are preferred since a short keyword is in nearly every text.
+func (p *pattern) filter() []string {
+	var required []string
+	for _, plan := range p.plans {
+		if plan.required == nil {
+			required = nil
+			break
+		}
+		required = append(required, plan.required.search...)
+	}
+	implied := !slices.ContainsFunc(required, func(l string) bool {
+		return len(p.Keywords) > 0 && !slices.ContainsFunc(p.Keywords, func(k string) bool { return strings.Contains(l, k) })
+	})
+	if required != nil && implied {
+		return required
+	}
+	if slices.ContainsFunc(p.Keywords, func(k string) bool { return !Searchable(k) }) {
+		return nil
+	}
+	return p.Keywords
+}
+
+// hasKeyword reports whether the pattern's keywords let it match in a text.
+func (p *pattern) hasKeyword(lower string) bool {
+	return len(p.Keywords) == 0 ||
+		slices.ContainsFunc(p.Keywords, func(k string) bool { return strings.Contains(lower, k) })
+}
+
+// MinLen returns the number of bytes below which no text has a match.
+func (s *Set) MinLen() int { return s.minLen }
+
+// Filtered reports whether all patterns have literals, so that a text without
+// a literal of [Scratch.LiteralHits] has no match.
+func (s *Set) Filtered() bool { return len(s.unfiltered) == 0 }
+
+// anyText returns the expression (?s:.*?)(?:x).
+func anyText(x *syntax.Regexp) *syntax.Regexp {
+	all := &syntax.Regexp{Op: syntax.OpStar, Flags: syntax.NonGreedy, Sub: []*syntax.Regexp{{Op: syntax.OpAnyChar}}}
+	return concat(all, x)
+}
+
+func concat(subs ...*syntax.Regexp) *syntax.Regexp {
+	return &syntax.Regexp{Op: syntax.OpConcat, Sub: subs}
+}
+
+// looksAround reports whether x has an assertion, so that a match depends on
+// the text around it.
+func looksAround(x *syntax.Regexp) bool {
+	switch x.Op {
+	case syntax.OpBeginLine, syntax.OpEndLine, syntax.OpBeginText, syntax.OpEndText,
+		syntax.OpWordBoundary, syntax.OpNoWordBoundary:
+		return true
+	}
+	return slices.ContainsFunc(x.Sub, looksAround)
+}
