@@ -64,6 +64,9 @@ type Target struct {
 	// Server is the upstream's key, "" for foldgate itself; To is the receiver
 	// in trace records.
 	Server, To string
+	// Candidates are the keys of the upstreams that are asked in turn, if it is
+	// not known which of them has what the call names.
+	Candidates []string
 	// Method is the JSON-RPC method; Name the tool, prompt or URI as the
 	// upstream knows it.
 	Method, Name string

@@ -2,7 +2,6 @@ package interceptor
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"math"
@@ -20,11 +19,13 @@ type FoldPolicy struct {
 	BranchFraction float64
 	// PreviewTokens is how large a preview may be.
 	PreviewTokens int
-	// Clean takes the secrets out of a result that the policy for scrubbing let
-	// through; nil leaves them in. What it fails on is not stored.
-	Clean func(context.Context, json.RawMessage) (json.RawMessage, error)
-	// Rule is what applies to one tool beyond that.
-	Rule func(server, tool string) FoldRule
+	// Rules has what applies to single tools.
+	Rules FoldRules
+}
+
+// FoldRules finds the policy for one tool.
+type FoldRules interface {
+	FoldRule(server, tool string) FoldRule
 }
 
 // FoldRule is the policy for one tool.
@@ -52,8 +53,8 @@ const (
 //
 // If a result can't be stored it is delivered whole: nothing is ever lost to
 // folding.
-func Fold(store *results.Store, g Gauge, p FoldPolicy, log *slog.Logger) Middleware {
-	f := &folder{store, g, p, log}
+func Fold(store *results.Store, g Gauge, p FoldPolicy, b *Boundary, log *slog.Logger) Middleware {
+	f := &folder{store, g, p, b, log}
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			res, err := next(ctx, c)
@@ -63,7 +64,7 @@ func Fold(store *results.Store, g Gauge, p FoldPolicy, log *slog.Logger) Middlew
 			if c.Target.Batch != "" {
 				return f.applyBatch(ctx, c, res), nil
 			}
-			rule := p.Rule(c.Target.Server, c.Target.Name)
+			rule := p.Rules.FoldRule(c.Target.Server, c.Target.Name)
 			if rule.Off {
 				return res, nil
 			}
@@ -76,6 +77,7 @@ type folder struct {
 	store *results.Store
 	gauge Gauge
 	p     FoldPolicy
+	b     *Boundary
 	log   *slog.Logger
 }
 
@@ -107,13 +109,16 @@ func (f *folder) large(p parts, limit int) bool {
 func sparing(left int) int { return max(left-reserve, left/2) }
 
 // storable returns res without the secrets that the policy let through: the host
-// may see them, the disk may not.
-func (f *folder) storable(ctx context.Context, c *Call, res *Result) (*Result, error) {
-	if c.Outcome.resultScrubbed || f.p.Clean == nil || res.Error != nil {
-		return res, nil
+// may see them, the disk may not. ok is false if it could not be checked.
+func (f *folder) storable(ctx context.Context, c *Call, res *Result) (_ *Result, ok bool) {
+	if c.Outcome.resultScrubbed || res.Error != nil {
+		return res, true
 	}
-	clean, err := f.p.Clean(context.WithoutCancel(ctx), res.Body)
-	return &Result{Body: clean, Extra: res.Extra}, err
+	m := Message{Body: res.Body, Always: true}
+	if f.b.Inbound(context.WithoutCancel(ctx), &m); m.Verdict == Passed {
+		return res, true
+	}
+	return &Result{Body: m.Body, Extra: res.Extra}, m.Verdict != Withheld
 }
 
 // threshold is the largest result that is delivered whole.
@@ -134,8 +139,8 @@ func (f *folder) threshold(c *Call, res *Result, rule FoldRule) int {
 // fold stores a result and returns it with a preview in the place of its text, in
 // at most room tokens; nil where that can't be done or saves nothing.
 func (f *folder) fold(ctx context.Context, c *Call, res *Result, room int) *Result {
-	res, err := f.storable(ctx, c, res)
-	if err != nil {
+	res, ok := f.storable(ctx, c, res)
+	if !ok {
 		f.log.Error("result not folded: it could not be checked for secrets", "server", c.Target.Server, "tool", c.Target.Name)
 		return nil
 	}

@@ -15,8 +15,8 @@ const batchTokens = 48
 // applyBatch hands the whole result to the batch that made the call, and
 // delivers no more than a line: no model reads it.
 func (f *folder) applyBatch(ctx context.Context, c *Call, res *Result) *Result {
-	whole, err := f.storable(ctx, c, res)
-	if err != nil {
+	whole, ok := f.storable(ctx, c, res)
+	if !ok {
 		whole = &Result{Body: json.RawMessage(`{"content":[{"type":"text","text":"the result could not be checked for secrets and was withheld"}],"isError":true}`)}
 		res = whole
 	}

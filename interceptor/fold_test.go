@@ -52,7 +52,7 @@ func newFoldBench(t *testing.T) *foldBench {
 	}
 	t.Cleanup(func() { _ = m.Close(context.Background()); _ = store.Close() })
 	return &foldBench{t, m, store, Gauge{counter, 1600}, FoldPolicy{
-		MainThreshold: 8000, BranchFraction: 0.125, PreviewTokens: 400, Rule: func(string, string) FoldRule { return FoldRule{} },
+		MainThreshold: 8000, BranchFraction: 0.125, PreviewTokens: 400, Rules: foldRules{},
 	}}
 }
 
@@ -70,7 +70,7 @@ func (f *foldBench) branch(tokens int) *folding.Branch {
 func (f *foldBench) call(b *folding.Branch, body string) (*Call, *Result, error) {
 	c := &Call{Origin: Origin{Principal: me.Principal, Session: me.Session}, Target: Target{Server: "db", Method: "tools/call", Name: "query", Metered: true}, Attribution: Attribution{Branch: b}}
 	h := Chain(func(context.Context, *Call) (*Result, error) { return &Result{Body: json.RawMessage(body)}, nil },
-		Meter(f.m, f.gauge), Fold(f.store, f.gauge, f.policy, slog.New(slog.DiscardHandler)))
+		Meter(f.m, f.gauge), Fold(f.store, f.gauge, f.policy, testBoundary(f.t), slog.New(slog.DiscardHandler)))
 	res, err := h(f.t.Context(), c)
 	return c, res, err
 }
@@ -120,7 +120,7 @@ func TestFoldThresholds(t *testing.T) {
 		if tc.budget > 0 {
 			b = f.branch(tc.budget)
 		}
-		f.policy.Rule = func(string, string) FoldRule { return tc.rule }
+		f.policy.Rules = foldRules{tc.rule}
 		body := textBody(words(tc.tokens))
 		if tc.failed {
 			body = string(rawjson.Set([]byte(body), []byte("true"), "isError"))
@@ -265,7 +265,7 @@ func TestFoldLosesNothing(t *testing.T) {
 // granted, none ends the branch as long as a preview fits, and the books add up.
 func TestFoldUnderContention(t *testing.T) {
 	f := newFoldBench(t)
-	f.policy.Rule = func(string, string) FoldRule { return FoldRule{Threshold: 5000} }
+	f.policy.Rules = foldRules{FoldRule{Threshold: 5000}}
 	b := f.branch(8000)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -353,11 +353,11 @@ func BenchmarkFold(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer store.Close()
-	policy := FoldPolicy{MainThreshold: 1, BranchFraction: 1, PreviewTokens: 400, Rule: func(string, string) FoldRule { return FoldRule{} }}
+	policy := FoldPolicy{MainThreshold: 1, BranchFraction: 1, PreviewTokens: 400, Rules: foldRules{}}
 	for _, f := range previewtest.Fixtures() {
 		body := json.RawMessage(textBody(f.Text))
 		h := Chain(func(context.Context, *Call) (*Result, error) { return &Result{Body: body}, nil },
-			Fold(store, Gauge{counter, 1600}, policy, slog.New(slog.DiscardHandler)))
+			Fold(store, Gauge{counter, 1600}, policy, testBoundary(b), slog.New(slog.DiscardHandler)))
 		b.Run(f.Name, func(b *testing.B) {
 			b.SetBytes(int64(len(f.Text)))
 			for b.Loop() {

@@ -44,10 +44,10 @@ func stages(b *testing.B) (names []string, layers map[string][]Middleware, branc
 	must(err)
 
 	log, gauge := slog.New(slog.DiscardHandler), Gauge{counter, 1600}
-	locate := Attribute(m)
+	locate, boundary := Attribute(m), &Boundary{s, testPolicy{}}
 	meter := Meter(m, gauge)
-	fold := Fold(store, gauge, FoldPolicy{MainThreshold: 1 << 30, BranchFraction: 1, PreviewTokens: 400, Rule: func(string, string) FoldRule { return FoldRule{} }}, log)
-	clean := Scrub(s, func(string) ScrubPolicy { return ScrubPolicy{Results: Redact, Arguments: Report} })
+	fold := Fold(store, gauge, FoldPolicy{MainThreshold: 1 << 30, BranchFraction: 1, PreviewTokens: 400, Rules: foldRules{}}, boundary, log)
+	clean := Scrub(boundary)
 	record := func(payload bool) Middleware {
 		return Trace(&Recorder{Journal: j, Scrub: s, Payload: payload, Refuse: true, Counter: "o200k_base", Log: log}, func(_ context.Context, c *Call) {
 			Locate(m, c)

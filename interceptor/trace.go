@@ -87,12 +87,12 @@ func (r *Recorder) request(ctx context.Context, c *Call) error {
 	if !r.Payload {
 		return r.Append(rec)
 	}
-	member, params := []byte(`,"params":`), cleanParams(ctx, r.Scrub, c)
+	member, params := []byte(`,"params":`), r.params(ctx, c)
 	if params == nil {
 		member = nil
 	}
 	var method [64]byte
-	return r.Append(rec, rpcHead, orNull(c.Origin.ID), methodMember, rawjson.AppendQuote(method[:0], c.Target.Method), member, params, closing)
+	return r.Append(rec, rpcHead, r.id(ctx, c.Origin.ID), methodMember, rawjson.AppendQuote(method[:0], c.Target.Method), member, params, closing)
 }
 
 // What the JSON-RPC messages in payloads have in common.
@@ -122,33 +122,69 @@ func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error
 		a.IsError = string(failed) == "true"
 	}
 	a.Scrub = findings(c.Outcome.Findings, c.Outcome.ArgumentFindings)
-	return r.Append(rec, rpcHead, orNull(c.Origin.ID), []byte(member), body, closing)
+	return r.Append(rec, rpcHead, r.id(ctx, c.Origin.ID), []byte(member), body, closing)
+}
+
+// params returns the call's parameters as the trace may store them.
+func (r *Recorder) params(ctx context.Context, c *Call) json.RawMessage {
+	o := &c.Outcome
+	if len(c.Target.Params) == 0 || o.paramsScrubbed {
+		return o.scrubbedParams
+	}
+	found := &o.ArgumentFindings
+	if c.Origin.Direction == FromUpstream {
+		found = &o.Findings
+	}
+	o.paramsScrubbed = true
+	o.scrubbedParams, *found = r.check(ctx, c.Target.Params)
+	return o.scrubbedParams
 }
 
 // stored returns a result as the trace may store it: without secrets, also
-// where the policy lets them pass to the host.
+// if the policy lets them pass to the host.
 func (r *Recorder) stored(ctx context.Context, c *Call, raw json.RawMessage) json.RawMessage {
 	if !r.Payload || c.Outcome.resultScrubbed || c.Outcome.Clean && !c.Outcome.Open {
 		return raw
 	}
-	clean, found, err := r.Scrub.JSON(context.WithoutCancel(ctx), raw)
-	if err != nil {
-		return json.RawMessage(`"withheld: could not be checked for secrets"`)
-	}
+	clean, found := r.check(context.WithoutCancel(ctx), raw)
 	if len(c.Outcome.Findings) == 0 {
 		c.Outcome.Findings = found
 	}
 	return clean
 }
 
-// text is an error's text as the trace may store it: it can quote what an agent
-// wrote.
+// check is the recorder's own look at JSON that the boundary lets pass with
+// secrets, or that has not been there yet.
+func (r *Recorder) check(ctx context.Context, raw json.RawMessage) (json.RawMessage, []scrub.Finding) {
+	clean, found, err := r.Scrub.JSON(ctx, raw)
+	if err != nil {
+		return withheldJSON, nil
+	}
+	return clean, found
+}
+
+var withheldJSON = json.RawMessage(`"withheld: could not be checked for secrets"`)
+
+// text returns an error's text as the trace may store it: it can quote what an
+// agent wrote.
 func (r *Recorder) text(ctx context.Context, err error) string {
 	clean, _, serr := r.Scrub.Text(context.WithoutCancel(ctx), err.Error())
 	if serr != nil {
 		return "withheld: could not be checked for secrets"
 	}
 	return clean
+}
+
+// id returns a request's id as the trace may store it: a string may hold
+// anything.
+func (r *Recorder) id(ctx context.Context, id json.RawMessage) json.RawMessage {
+	switch {
+	case id == nil:
+		return json.RawMessage("null")
+	case r.Payload && rawjson.KindOf(id) == rawjson.String:
+		id, _ = r.check(context.WithoutCancel(ctx), id)
+	}
+	return id
 }
 
 // An entry is a record and what it points to, in one piece.
@@ -221,26 +257,34 @@ func findings(lists ...[]scrub.Finding) []trace.Finding {
 	return out
 }
 
-// Notification records a message that expects no answer, in the context path, ""
-// for main. params must be scrubbed already.
-func (r *Recorder) Notification(from, to, session, path string, correlates []string, method string, params json.RawMessage) error {
+// Notification describes a message that expects no answer.
+type Notification struct {
+	// From and To are the two ends; Context is the branch's path, "" for main.
+	From, To, Session, Context string
+	// Correlates are ids of the records that caused it.
+	Correlates []string
+	Method     string
+}
+
+// Notification records m, the params of a notification, once the boundary has
+// decided on it. It is the one place for messages that are not calls.
+func (r *Recorder) Notification(ctx context.Context, n Notification, m *Message) error {
 	rec := &trace.Record{
-		From: from, To: []string{to}, Kind: trace.KindNotification + method, CorrelationID: correlates, Context: path,
-		Audit: &trace.Audit{Session: session, Method: method, Bytes: int64(len(params))},
+		From: n.From, To: []string{n.To}, Kind: trace.KindNotification + n.Method, CorrelationID: n.Correlates, Context: n.Context,
+		Audit: &trace.Audit{Session: n.Session, Method: n.Method, Bytes: int64(len(m.Body)), Scrub: findings(m.Found)},
+	}
+	if m.Verdict >= Blocked {
+		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: "unsafe"}
 	}
 	if r.Payload {
-		msg := rawjson.AppendQuote([]byte(`{"jsonrpc":"2.0","method":`), method)
-		if params != nil {
+		msg := rawjson.AppendQuote([]byte(`{"jsonrpc":"2.0","method":`), n.Method)
+		if params := m.Body; params != nil {
+			if !m.clean {
+				params, _ = r.check(context.WithoutCancel(ctx), params)
+			}
 			msg = append(append(msg, `,"params":`...), params...)
 		}
 		rec.Payload = append(msg, '}')
 	}
 	return r.Append(rec)
-}
-
-func orNull(id json.RawMessage) []byte {
-	if id == nil {
-		return []byte("null")
-	}
-	return id
 }

@@ -59,6 +59,7 @@ const MetaContextID = "io.github.foldgate/context_id"
 type Workflows struct {
 	Engine   *workflow.Engine
 	Recorder *Recorder
+	Boundary *Boundary
 	Log      *slog.Logger
 }
 
@@ -77,8 +78,9 @@ func (w *Workflows) Locate(ctx context.Context, c *Call) {
 	f.step, f.err = w.Engine.Plan(ctx, workflow.Request{
 		Rule: f.Rule, Principal: c.Origin.Principal, Session: c.Origin.Session, Handle: f.Handle, Native: native, Arguments: c.Target.Arguments,
 		Secret: func(text string) bool {
-			_, found, err := w.Recorder.Scrub.Text(ctx, text)
-			return err != nil || len(found) > 0
+			m := Message{Text: text, Always: true}
+			w.Boundary.Inbound(ctx, &m)
+			return m.Verdict != Passed
 		},
 	})
 	if f.err == nil {

@@ -133,7 +133,7 @@ func (g *Gateway) answering(n *atomic.Int64, u *upstream.Server, at func() conn.
 func (g *Gateway) askHost(s *session, fl *inbound, a *ask, u *upstream.Server, m wire.Message) (*interceptor.Result, error) {
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + u.Key, ID: m.ID},
-		Target: interceptor.Target{To: s.host(), Server: u.Key, Method: m.Method, Params: m.Params, Forward: m.Params},
+		Target: interceptor.Target{To: s.host(), Server: u.Key, Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra},
 	}
 	if fl != nil {
 		if cause := fl.getCall(); cause != nil {
@@ -149,14 +149,14 @@ func (g *Gateway) askHost(s *session, fl *inbound, a *ask, u *upstream.Server, m
 		if ctx.Err() != nil { // the host need not hear of it
 			return nil, context.Cause(ctx)
 		}
-		out := wire.Message{ID: json.RawMessage(a.id), Method: m.Method, Params: c.Target.Forward, Extra: g.cleanExtra(ctx, u, m)}
+		out := wire.Message{ID: json.RawMessage(a.id), Method: m.Method, Params: c.Target.Forward, Extra: c.Target.Extra}
 		if err := s.toHost(fl, out.Encode()); err != nil {
 			return nil, fmt.Errorf("the host can't be reached for %s: %w", m.Method, err)
 		}
 		a.way.arrived()
 		select {
 		case r := <-a.answered:
-			return &interceptor.Result{Body: r.Result, Error: r.Error, Extra: r.Extra}, nil
+			return resultOf(r), nil
 		case <-died(a.from):
 			a.cancel(conn.ErrClosed)
 			_ = s.toHost(fl, wire.Message{Method: wire.MethodCancelled, Params: a.cancelled(conn.ErrClosed)}.Encode())
@@ -225,13 +225,16 @@ func (s *session) Answer(m wire.Message) {
 // told the reason, unless that must be withheld.
 func (s *session) cancelAsk(u *upstream.Server, l conn.Conn, params json.RawMessage) {
 	id, _ := rawjson.Get(params, "requestId")
-	clean, _ := s.gw.clean(s.ctx, u, wire.MethodCancelled, params)
-	reason, _ := rawjson.GetString(clean, "reason")
+	reason, _ := rawjson.GetString(params, "reason")
+	said := interceptor.Message{Server: u.Key, Text: reason}
+	if s.gw.boundary.Inbound(s.ctx, &said); said.Verdict >= interceptor.Blocked {
+		said.Text = ""
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, a := range s.asks {
 		if a.from == l && string(a.upstream) == string(id) {
-			a.cancel(&withdrawn{reason})
+			a.cancel(&withdrawn{said.Text})
 		}
 	}
 }

@@ -81,12 +81,12 @@ func (g *Gateway) startBatch(ctx context.Context, fl *inbound, c *interceptor.Ca
 // cleanSteps returns steps as they may be stored. Where that can't be found out
 // their arguments are withheld.
 func (g *Gateway) cleanSteps(ctx context.Context, steps []runStep) []runStep {
-	clean, found, err := g.scrubber.JSON(ctx, rawjson.Marshal(steps))
-	if err == nil && len(found) == 0 {
+	m := interceptor.Message{Body: rawjson.Marshal(steps), Always: true}
+	if g.boundary.Inbound(ctx, &m); m.Verdict == interceptor.Passed {
 		return steps
 	}
 	shown := make([]runStep, len(steps))
-	if err == nil && json.Unmarshal(clean, &shown) == nil {
+	if m.Verdict == interceptor.Redacted && json.Unmarshal(m.Body, &shown) == nil {
 		return shown
 	}
 	for i := range shown {

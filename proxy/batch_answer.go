@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/folding/results"
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/preview"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -49,8 +50,9 @@ func (b *batch) compose(ctx context.Context) (string, error) {
 		}
 	}
 	// Parts of texts that were clean each may form a secret together.
-	clean, _, err := b.g.scrubber.Text(ctx, strings.Join(parts, "\n"))
-	return clean, err
+	m := interceptor.Message{Text: strings.Join(parts, "\n"), Always: true}
+	b.g.boundary.Inbound(ctx, &m)
+	return m.Text, m.Err()
 }
 
 // head stores the results and says in a line what was done and where they are.

@@ -28,7 +28,7 @@ const maxBatchBytes = 64 << 20
 func (b *batch) step(ctx context.Context, i int) {
 	r := &b.results[i]
 	// It is stored, and may name a tool that no list has.
-	defer func() { r.fault = scrubLog{s: b.g.scrubber}.text(r.fault) }()
+	defer func() { r.fault = b.g.boundary.Text(r.fault) }()
 	if err := context.Cause(ctx); err != nil {
 		r.fault = "not called: " + err.Error()
 		return

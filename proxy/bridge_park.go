@@ -97,7 +97,7 @@ func (g *Gateway) sendParked(ctx context.Context, fl *inbound, c *interceptor.Ca
 			if p.err != nil {
 				return nil, callFault(ctx, u, c, p.err)
 			}
-			return toModern(c.Target.Method, g.resultOf(ctx, u, p.result)), nil
+			return toModern(c.Target.Method, resultOf(p.result)), nil
 		default:
 		}
 		if res := p.inputRequired(); res != nil {

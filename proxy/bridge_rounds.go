@@ -35,7 +35,7 @@ func (g *Gateway) sendRounds(ctx context.Context, fl *inbound, c *interceptor.Ca
 		}
 		kind, _ := rawjson.GetString(m.Result, "resultType")
 		if m.Error != nil || kind != "input_required" {
-			return toLegacy(g.resultOf(ctx, u, m)), nil
+			return toLegacy(resultOf(m)), nil
 		}
 		fl.arrived() // the questions go, not the answer
 		answers, err := g.askAll(ctx, fl, u, m.Result)

@@ -208,7 +208,7 @@ func (g *Gateway) fetch(ctx context.Context, s *session, u *upstream.Server, l c
 		}
 		res, err := g.through(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 			m, err := l.Call(ctx, &conn.Request{Method: c.Target.Method, Params: withTraceparent(c.Target.Forward, c.Outgoing())})
-			return &interceptor.Result{Body: m.Result, Error: m.Error}, err
+			return resultOf(m), err
 		})
 		if err != nil {
 			return nil, err

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -21,13 +20,13 @@ func newChain(g *Gateway) (func(context.Context, *interceptor.Call, interceptor.
 		g.flows.middle().Locate(ctx, c)
 	}
 	layers := []layer{
-		{"trace", interceptor.Trace(g.recorder, locate)},                      // outermost: a record before any effect, one after whatever happened
-		{"recover", interceptor.Recover(g.log)},                               // inside Trace, so that a panic is recorded as an error
-		{"attribute", interceptor.Attribute(g.branches)},                      // before Meter, which charges the branch
-		{"meter", interceptor.Meter(g.branches, g.gauge)},                     // outside Fold: charges what the host gets to read
-		{"fold", interceptor.Fold(g.results, g.gauge, g.foldPolicy(), g.log)}, // outside Scrub: only scrubbed text is stored and shown
-		{"workflow", g.flows.middle().Middleware()},                           // outside Scrub: handles are added to clean results; inside Fold, which leaves them
-		{"scrub", interceptor.Scrub(g.scrubber, g.cfg.ScrubPolicy)},           // innermost: nothing outside it holds an unscrubbed result
+		{"trace", interceptor.Trace(g.recorder, locate)},                                  // outermost: a record before any effect, one after whatever happened
+		{"recover", interceptor.Recover(g.log)},                                           // inside Trace, so that a panic is recorded as an error
+		{"attribute", interceptor.Attribute(g.branches)},                                  // before Meter, which charges the branch
+		{"meter", interceptor.Meter(g.branches, g.gauge)},                                 // outside Fold: charges what the host gets to read
+		{"fold", interceptor.Fold(g.results, g.gauge, g.foldPolicy(), g.boundary, g.log)}, // outside Scrub: only scrubbed text is stored and shown
+		{"workflow", g.flows.middle().Middleware()},                                       // outside Scrub: handles are added to clean results; inside Fold, which leaves them
+		{"scrub", interceptor.Scrub(g.boundary)},                                          // innermost: nothing outside it holds an unscrubbed result
 	}
 	layers, err := leaveOut(layers, g.without, locate)
 	if err != nil {
@@ -104,16 +103,18 @@ func untraced(locate func(context.Context, *interceptor.Call)) interceptor.Middl
 func (g *Gateway) foldPolicy() interceptor.FoldPolicy {
 	r := g.cfg.Results
 	return interceptor.FoldPolicy{
-		MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens,
-		Clean: func(ctx context.Context, raw json.RawMessage) (json.RawMessage, error) {
-			clean, _, err := g.scrubber.JSON(ctx, raw)
-			return clean, err
-		},
-		Rule: func(server, tool string) interceptor.FoldRule {
-			if u := g.byKey[server]; u != nil {
-				tool = shownName(u.Prefix, tool)
-			}
-			return r.Rule(tool)
-		},
+		MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens, Rules: foldRules{g},
 	}
+}
+
+// foldRules are the rules of the configuration, which has the names of tools as
+// hosts see them.
+type foldRules struct{ g *Gateway }
+
+// FoldRule returns what applies to one tool of a server.
+func (r foldRules) FoldRule(server, tool string) interceptor.FoldRule {
+	if u := r.g.byKey[server]; u != nil {
+		tool = shownName(u.Prefix, tool)
+	}
+	return r.g.cfg.Results.Rule(tool)
 }

@@ -120,7 +120,7 @@ func (g *Gateway) report(menus [listKinds]*menu) Report {
 			fault = menus[listTools].missing[u.Key]
 		}
 		if fault != nil { // it may quote the upstream, and a URL of the configuration
-			fault = errors.New(scrubLog{s: g.scrubber}.text(fault.Error()))
+			fault = errors.New(g.boundary.Text(fault.Error()))
 		}
 		r.Upstreams = append(r.Upstreams, UpstreamReport{Name: u.Key, Version: said.Version, Err: fault})
 		at[u.Key] = i

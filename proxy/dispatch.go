@@ -15,7 +15,7 @@ import (
 func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Result, error) {
 	name, ok := rawjson.GetString(c.Target.Params, "name")
 	if !ok {
-		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "tools/call needs params.name, a string"}
+		return g.refuseParams(fl, c, &wire.Error{Code: wire.CodeInvalidParams, Message: "tools/call needs params.name, a string"})
 	}
 	c.Target.Metered = true
 	c.Target.Name = name
@@ -31,12 +31,15 @@ func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 	}
 	e, ok := g.findTool(fl, name)
 	if !ok {
-		c.Target.Name = g.storable(fl.ctx, name)
+		c.Target.Name = g.boundary.Text(name) // no list has it: it may be anything
 		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
 			return nil, g.unknownTool(name)
 		})
 	}
 	c.Target.Name, fl.params = e.own, e.params
+	if e.shown == nil { // no list has it: it may be anything
+		c.Target.Name = g.boundary.Text(e.own)
+	}
 	if e.own != name {
 		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.own), "name")
 	}
@@ -44,7 +47,7 @@ func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 		if handle := rawjson.Unquote(id); handle != "" {
 			c.Attribution.BranchID, c.Attribution.Source = handle, interceptor.SourceArgument
 		} else if k := rawjson.KindOf(id); k != rawjson.String && k != rawjson.Null {
-			return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("arguments.branch_id is %s; it must be a string from branch_create", id)}
+			return g.refuseParams(fl, c, &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("arguments.branch_id is %s; it must be a string from branch_create", id)})
 		}
 		c.Target.Arguments = rawjson.Delete(c.Target.Arguments, branchArgument)
 		c.Target.Forward = rawjson.Set(c.Target.Forward, c.Target.Arguments, "arguments")
@@ -55,13 +58,13 @@ func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 	return g.forward(fl, c, e.up)
 }
 
-// storable is a name that no list has, as the trace may keep it.
-func (g *Gateway) storable(ctx context.Context, name string) string {
-	clean, _, err := g.scrubber.Text(ctx, name)
-	if err != nil {
-		return "(withheld: could not be checked for secrets)"
-	}
-	return clean
+// refuseParams refuses a call with params that can't be read, and records it.
+func (g *Gateway) refuseParams(fl *inbound, c *interceptor.Call, err error) (*interceptor.Result, error) {
+	c.Target.Metered = false
+	return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
+		c.Outcome.Decision = "invalid"
+		return nil, err
+	})
 }
 
 // findTool looks a tool up in the list that the host sees. A name that is not
@@ -95,6 +98,7 @@ func (g *Gateway) getPrompt(fl *inbound, c *interceptor.Call) (*interceptor.Resu
 	c.Target.Metered, c.Target.Name = true, name
 	e, ok := g.lookup(fl, listPrompts, name)
 	if !ok {
+		c.Target.Name = g.boundary.Text(name)
 		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
 			return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "Unknown prompt: " + name}
 		})
@@ -205,6 +209,9 @@ func templateFits(template, uri string) bool {
 
 // firstThatKnows asks the owners in turn until one does not say "not found".
 func (g *Gateway) firstThatKnows(fl *inbound, c *interceptor.Call, owners []*upstream.Server) (*interceptor.Result, error) {
+	for _, u := range owners {
+		c.Target.Candidates = append(c.Target.Candidates, u.Key)
+	}
 	fl.setCall(c)
 	return g.through(fl.ctx, c, func(ctx context.Context, c *interceptor.Call) (res *interceptor.Result, err error) {
 		for _, u := range owners {

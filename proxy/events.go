@@ -1,12 +1,10 @@
 package proxy
 
 import (
-	"context"
 	"encoding/json"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -97,91 +95,29 @@ func (g *Gateway) relay(s *session, fl *inbound, o origin, u *upstream.Server, m
 	if s.ctx.Err() != nil { // it waited until nobody was there to take it
 		return
 	}
-	params, ok := g.clean(s.ctx, u, m.Method, m.Params)
-	if !ok {
-		return
-	}
-	m.Extra = g.cleanExtra(s.ctx, u, m)
-	var causes []string
-	var path string
+	n := interceptor.Notification{From: "upstream:" + u.Key, To: s.host(), Session: s.ID, Method: m.Method}
 	if o.call != nil {
-		causes, path = []string{o.call.Outcome.Record}, o.call.Attribution.Context
+		n.Correlates, n.Context = []string{o.call.Outcome.Record}, o.call.Attribution.Context
 	} else if o.branch != nil {
-		path = string(o.branch.Context)
+		n.Context = string(o.branch.Context)
 	}
-	stored := params
-	if g.cfg.ScrubPolicy(u.Key).Results == interceptor.Off { // the host may see it, the disk may not
-		var err error
-		if stored, _, err = g.scrubber.JSON(s.ctx, orEmpty(params)); err != nil {
-			stored = nil
-		}
-	}
-	if err := g.recorder.Notification("upstream:"+u.Key, s.host(), s.ID, path, causes, m.Method, stored); err != nil {
+	msg := interceptor.Message{Server: u.Key, Body: m.Params, Extra: m.Extra}
+	g.boundary.Inbound(s.ctx, &msg)
+	if err := g.recorder.Notification(s.ctx, n, &msg); err != nil {
 		g.log.Error("notification withheld", "method", m.Method, "err", err)
 		return
 	}
-	m.Params = params
+	if msg.Verdict >= interceptor.Blocked {
+		u.Log.Warn("notification withheld: it could not be checked for secrets, or holds one", "method", m.Method)
+		return
+	}
+	m.Params, m.Extra = msg.Body, msg.Extra
 	if err := s.toHost(fl, m.Encode()); err != nil {
 		g.log.Debug("notification could not be delivered", "method", m.Method, "err", err)
 	}
 }
 
-// clean scrubs parameters that flow to a host; ok is false where they must be
-// withheld.
-func (g *Gateway) clean(ctx context.Context, u *upstream.Server, method string, params json.RawMessage) (json.RawMessage, bool) {
-	policy := g.cfg.ScrubPolicy(u.Key).Results
-	if len(params) == 0 || policy == interceptor.Off {
-		return params, true
-	}
-	clean, found, err := g.scrubber.JSON(ctx, params)
-	if err != nil || (policy == interceptor.Block && len(found) > 0) {
-		u.Log.Warn("notification withheld: it could not be checked for secrets, or holds one", "method", method)
-		return nil, false
-	}
-	return clean, true
-}
-
-// cleanExtra returns the members beside the params, result or error of a message
-// that flows to a host, scrubbed; nil where they must be withheld.
-func (g *Gateway) cleanExtra(ctx context.Context, u *upstream.Server, m wire.Message) []byte {
-	if len(m.Extra) == 0 {
-		return nil
-	}
-	obj, ok := g.clean(ctx, u, m.Method, append(append([]byte{'{'}, m.Extra[1:]...), '}'))
-	if !ok || len(obj) <= 2 {
-		return nil
-	}
-	return append([]byte{','}, obj[1:len(obj)-1]...)
-}
-
-// outward returns the params and the extra members of a host's message as
-// policy lets them go to u; nil params where it must not go.
-func (g *Gateway) outward(ctx context.Context, u *upstream.Server, m wire.Message) (params json.RawMessage, extra []byte) {
-	policy := g.cfg.ScrubPolicy(u.Key).Arguments
-	if policy != interceptor.Redact && policy != interceptor.Block {
-		return m.Params, m.Extra
-	}
-	// One object of both, so that one look decides.
-	all := append(append([]byte(`{"params":`), orEmpty(m.Params)...), m.Extra...)
-	clean, found, err := g.scrubber.JSON(ctx, append(all, '}'))
-	if err != nil || (policy == interceptor.Block && len(found) > 0) {
-		u.Log.Warn("notification of the host withheld: it could not be checked for secrets, or holds one", "method", m.Method)
-		return nil, nil
-	}
-	if len(found) == 0 {
-		return m.Params, m.Extra
-	}
-	params, _ = rawjson.Get(clean, "params")
-	rawjson.Members(clean, func(f rawjson.Member) bool {
-		if !f.Is("params") {
-			extra = append(append(extra, ','), clean[f.Start:f.End]...)
-		}
-		return true
-	})
-	return params, extra
-}
-
-// listChanged drops the lists that changed and tells the hosts of the tenant's
+// listChanged drops the lists that changed and tells the hosts of the seat's
 // principal. s is the session whose own link said so, nil for a shared link.
 func (g *Gateway) listChanged(st *tenant, s *session, method string) {
 	ks, u := changedKinds(method), st.up
@@ -234,7 +170,7 @@ func (s *session) pushChange(method string) {
 		s.mu.Lock()
 		delete(s.pending, method)
 		s.mu.Unlock()
-		if err := s.gw.recorder.Notification("foldgate", s.host(), s.ID, "", nil, method, nil); err != nil {
+		if err := s.gw.recorder.Notification(s.ctx, interceptor.Notification{From: "foldgate", To: s.host(), Session: s.ID, Method: method}, &interceptor.Message{}); err != nil {
 			return
 		}
 		_ = s.toHost(nil, wire.Message{Method: method}.Encode())
@@ -243,11 +179,8 @@ func (s *session) pushChange(method string) {
 
 // recordHostNotification puts a host's notification into the trace.
 func (g *Gateway) recordHostNotification(s *session, m wire.Message) {
-	params, _, err := g.scrubber.JSON(s.ctx, orEmpty(m.Params))
-	if err != nil || m.Params == nil {
-		params = nil
-	}
-	if err := g.recorder.Notification(s.host(), "foldgate", s.ID, "", nil, m.Method, params); err != nil {
+	n := interceptor.Notification{From: s.host(), To: "foldgate", Session: s.ID, Method: m.Method}
+	if err := g.recorder.Notification(s.ctx, n, &interceptor.Message{Body: m.Params}); err != nil {
 		g.log.Error("notification not recorded", "method", m.Method, "err", err)
 	}
 }

@@ -37,6 +37,7 @@ type Gateway struct {
 
 	counter  *budget.Counter
 	scrubber *scrub.Scrubber
+	boundary *interceptor.Boundary
 	journal  *trace.Journal
 	recorder *interceptor.Recorder
 	branches *folding.Manager
@@ -82,7 +83,7 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 		return nil, errors.Join(err, g.closeEngines(ctx))
 	}
 	g.servers = upstream.NewSet(upstream.Options{
-		Config: cfg, Log: g.log, Cleaner: cleaner{scrubLog{s: g.scrubber}},
+		Config: cfg, Log: g.log, Cleaner: cleaner{g.boundary},
 		Shared: func(principal string) upstream.Owner { return sharedOwner{g, principal} },
 	})
 	g.ups = g.servers.Servers()
@@ -119,7 +120,8 @@ func (g *Gateway) openEngines() error {
 	if g.scrubber, err = scrub.New(scrub.Options{Rules: g.cfg.RulesFile(), Known: g.cfg.Tokens(), Timeout: time.Duration(g.cfg.Scrub.TimeoutMS) * time.Millisecond}); err != nil {
 		return fmt.Errorf("scrub.rules: %w", err)
 	}
-	g.log = slog.New(scrubLog{g.log.Handler(), g.scrubber}) // from here on: nothing was logged before
+	g.boundary = &interceptor.Boundary{Scrubber: g.scrubber, Policies: &g.cfg}
+	g.log = slog.New(scrubLog{g.log.Handler(), g.boundary}) // from here on: nothing was logged before
 	state, err := g.openState()
 	if err != nil {
 		return err

@@ -164,11 +164,10 @@ func (g *Gateway) instructions() string {
 		if own == "" {
 			continue
 		}
-		clean, _, err := g.scrubber.Text(g.ctx, own)
-		if err != nil {
-			continue // withheld: it can't be checked
+		m := interceptor.Message{Server: u.Key, Text: own, Always: true}
+		if g.boundary.Inbound(g.ctx, &m); m.Verdict != interceptor.Withheld {
+			text += "\n\n# " + u.Key + "\n" + m.Text
 		}
-		text += "\n\n# " + u.Key + "\n" + clean
 	}
 	return text
 }
@@ -223,7 +222,7 @@ func (g *Gateway) setLevel(ctx context.Context, fl *inbound, c *interceptor.Call
 		}
 		m, err := l.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward})
 		if err == nil && m.Error != nil {
-			return g.resultOf(ctx, u, m), nil
+			return resultOf(m), nil
 		}
 	}
 	return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil

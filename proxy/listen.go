@@ -46,7 +46,8 @@ func (g *Gateway) listen(ctx context.Context, fl *inbound, c *interceptor.Call) 
 	id := fl.ex.Msg.ID
 	ln := &listener{s: fl.s, send: func(method string, params json.RawMessage) {
 		params = rawjson.Set(orEmpty(params), id, "_meta", wire.MetaSubscriptionID)
-		if err := g.recorder.Notification("foldgate", fl.s.host(), fl.s.ID, "", []string{c.Outcome.Record}, method, params); err != nil {
+		n := interceptor.Notification{From: "foldgate", To: fl.s.host(), Session: fl.s.ID, Correlates: []string{c.Outcome.Record}, Method: method}
+		if err := g.recorder.Notification(ctx, n, &interceptor.Message{Body: params}); err != nil {
 			return
 		}
 		_ = fl.ex.Emit(wire.Message{Method: method, Params: params}.Encode())
@@ -111,9 +112,12 @@ func (ls *listeners) updated(g *Gateway, st *tenant, m wire.Message) {
 
 // deliver scrubs an update and hands it to one listener.
 func (ls *listeners) deliver(g *Gateway, u *upstream.Server, m wire.Message, ln *listener) {
-	if params, ok := g.clean(g.ctx, u, m.Method, m.Params); ok {
-		ln.send(m.Method, params)
+	msg := interceptor.Message{Server: u.Key, Body: m.Params}
+	if g.boundary.Inbound(g.ctx, &msg); msg.Verdict >= interceptor.Blocked {
+		u.Log.Warn("notification withheld: it could not be checked for secrets, or holds one", "method", m.Method)
+		return
 	}
+	ln.send(m.Method, msg.Body)
 }
 
 // follow makes a legacy host's subscription on a modern upstream, or ends it.

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 
-	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/interceptor"
 )
 
 // scrubLog is a log handler that takes secrets out of every record: the log
@@ -13,14 +13,14 @@ import (
 // print and what went wrong with messages.
 type scrubLog struct {
 	next slog.Handler
-	s    *scrub.Scrubber
+	b    *interceptor.Boundary
 }
 
 func (h scrubLog) Enabled(ctx context.Context, l slog.Level) bool { return h.next.Enabled(ctx, l) }
 
 // Handle passes a scrubbed copy of r on.
 func (h scrubLog) Handle(ctx context.Context, r slog.Record) error {
-	out := slog.NewRecord(r.Time, r.Level, h.text(r.Message), r.PC)
+	out := slog.NewRecord(r.Time, r.Level, h.b.Text(r.Message), r.PC)
 	r.Attrs(func(a slog.Attr) bool {
 		out.AddAttrs(h.attr(a))
 		return true
@@ -33,17 +33,17 @@ func (h scrubLog) WithAttrs(attrs []slog.Attr) slog.Handler {
 	for i, a := range attrs {
 		clean[i] = h.attr(a)
 	}
-	return scrubLog{h.next.WithAttrs(clean), h.s}
+	return scrubLog{h.next.WithAttrs(clean), h.b}
 }
 
-func (h scrubLog) WithGroup(name string) slog.Handler { return scrubLog{h.next.WithGroup(name), h.s} }
+func (h scrubLog) WithGroup(name string) slog.Handler { return scrubLog{h.next.WithGroup(name), h.b} }
 
 // attr scrubs one attribute; numbers, times and the like can hold no secret.
 func (h scrubLog) attr(a slog.Attr) slog.Attr {
 	v := a.Value.Resolve()
 	switch v.Kind() {
 	case slog.KindString:
-		return slog.String(a.Key, h.text(v.String()))
+		return slog.String(a.Key, h.b.Text(v.String()))
 	case slog.KindGroup:
 		attrs := v.Group()
 		clean := make([]slog.Attr, len(attrs))
@@ -52,16 +52,7 @@ func (h scrubLog) attr(a slog.Attr) slog.Attr {
 		}
 		return slog.Attr{Key: a.Key, Value: slog.GroupValue(clean...)}
 	case slog.KindAny:
-		return slog.String(a.Key, h.text(fmt.Sprintf("%+v", v.Any())))
+		return slog.String(a.Key, h.b.Text(fmt.Sprintf("%+v", v.Any())))
 	}
 	return a
-}
-
-// text returns s without secrets; what can't be checked is withheld.
-func (h scrubLog) text(s string) string {
-	clean, _, err := h.s.Text(context.Background(), s)
-	if err != nil {
-		return "(withheld: could not be checked for secrets)"
-	}
-	return clean
 }

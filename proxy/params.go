@@ -1,19 +1,15 @@
 package proxy
 
 import (
-	"context"
 	"encoding/base64"
 	"encoding/json"
-	"maps"
 	"math"
 	"net/http"
 	"strconv"
 	"strings"
 
-	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/edge"
-	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -141,39 +137,6 @@ func forwardHeader(host http.Header) http.Header {
 		}
 	}
 	return out
-}
-
-// beside returns what goes to u beside the params of a host's request, as policy
-// lets it: unknown members, and headers. What holds a secret is redacted; where
-// arguments with secrets are blocked, or can't be checked, it stays here.
-func (g *Gateway) beside(ctx context.Context, c *interceptor.Call, u *upstream.Server) (extra []byte, header http.Header) {
-	extra, header = c.Target.Extra, maps.Clone(c.Target.Header)
-	policy := g.cfg.ScrubPolicy(u.Key).Arguments
-	if policy != interceptor.Redact && policy != interceptor.Block {
-		return extra, header
-	}
-	if len(extra) > 0 {
-		clean, found, err := g.scrubber.JSON(ctx, append(append([]byte{'{'}, extra[1:]...), '}'))
-		switch {
-		case err != nil || policy == interceptor.Block && len(found) > 0:
-			extra = nil
-		case len(found) > 0:
-			extra = append([]byte{','}, clean[1:len(clean)-1]...)
-		}
-	}
-	for name, values := range header {
-		var out []string
-		for _, v := range values {
-			clean, found, err := g.scrubber.Text(ctx, name+": "+v)
-			if err == nil && (policy == interceptor.Redact || len(found) == 0) {
-				out = append(out, strings.TrimPrefix(clean, name+": "))
-			}
-		}
-		if header[name] = out; out == nil {
-			delete(header, name)
-		}
-	}
-	return extra, header
 }
 
 // bindHeaders adds to h the headers that bindings ask for.

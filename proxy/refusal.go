@@ -49,12 +49,12 @@ func (g *Gateway) readable(r edge.Reply) edge.Reply {
 	if r.Error == nil {
 		part = &r.Result
 	}
-	clean, _, err := g.scrubber.JSON(g.ctx, *part)
-	if err != nil {
+	m := interceptor.Message{Body: *part, Always: true}
+	if g.boundary.Inbound(g.ctx, &m); m.Verdict == interceptor.Withheld {
 		return edge.Reply{Error: errorObject(&wire.Error{Code: wire.CodeInternal,
 			Message: "the request failed, and why could not be checked for secrets and was withheld; ask for less at a time, or raise scrub.timeout_ms"})}
 	}
-	*part = clean
+	*part = m.Body
 	return r
 }
 

@@ -3,9 +3,11 @@ package proxy
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
@@ -64,4 +66,67 @@ func TestParamsThatSayNothing(t *testing.T) {
 		}
 	}
 	r.ok("logging/setLevel", `{"level":"notice"}`)
+}
+
+// A call that is refused for its params is in the trace like any other, with
+// why it was blocked and without the secrets in it.
+func TestRefusedParamsAreRecorded(t *testing.T) {
+	const secret = "AK" + "IAQYLPMN5HHHFPZAM2"
+	r := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")})
+	r.initialize()
+	r.ok("tools/list", `{}`)
+	for _, tc := range []struct{ params, want string }{
+		{`{"arguments":{}}`, "tools/call needs params.name, a string"},
+		{`{"name":7}`, "tools/call needs params.name, a string"},
+		{`{"name":"up__echo","arguments":{"branch_id":7}}`, "arguments.branch_id is 7; it must be a string from branch_create"},
+		{`{"name":"up__echo","arguments":{"branch_id":{"` + secret + `":1}}}`, "arguments.branch_id is {"},
+	} {
+		rep := r.exchangeID(t.Context(), `"`+secret+`"`, "tools/call", tc.params)
+		if text, _ := rawjson.GetString(rep.Error, "message"); wire.ErrorCode(rep.Error) != wire.CodeInvalidParams || !strings.HasPrefix(text, tc.want) || strings.Contains(text, secret) {
+			t.Errorf("tools/call %s = %s, want %q", tc.params, rep.Error, tc.want)
+		}
+	}
+	blocked := 0
+	err := trace.Query(filepath.Join(r.g.cfg.StateDir, "trace"), trace.Filter{Kinds: []string{"mcp/request", "mcp/response"}}, func(rec *trace.Record) bool {
+		if strings.Contains(string(rec.Payload), secret) {
+			t.Errorf("a secret is stored: %s", rec.Payload)
+		}
+		if d := rec.Audit.Decision; d != nil && rec.Kind == trace.KindResponse+"tools/call" && *d == (trace.Decision{Result: trace.Blocked, Reason: "invalid"}) {
+			blocked++
+		}
+		return true
+	})
+	if err != nil || blocked != 4 {
+		t.Errorf("%d refusals are recorded as blocked, want 4 (%v)", blocked, err)
+	}
+}
+
+// A server gets the host's reason for a cancellation by its policy for arguments.
+func TestReasonsCrossTheBoundary(t *testing.T) {
+	const secret = "AK" + "IAQYLPMN5HHHFPZAM2"
+	for policy, want := range map[string]string{"redact": "[REDACTED:aws-access-token]", "block": errCancelledByHost.Error(), "report": secret} {
+		started, cause := make(chan struct{}), make(chan error, 1)
+		up := echoUpstream("2025-11-25")
+		rest := up.serve
+		up.serve = func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+			if c.Method != "x/other" {
+				return rest(ctx, l, c)
+			}
+			close(started)
+			<-ctx.Done()
+			cause <- context.Cause(ctx)
+			return wire.Message{}, context.Cause(ctx)
+		}
+		r := newRig(t, false, map[string]fakeUpstream{"up": up})
+		r.g.cfg.Scrub.Arguments = policy
+		r.initialize()
+		done := make(chan edge.Reply)
+		go func() { done <- r.exchangeID(t.Context(), "1", "x/other", `{}`) }()
+		<-started
+		r.s.Notify(wire.Message{Method: "notifications/cancelled", Params: []byte(`{"requestId":1,"reason":"` + secret + `"}`)})
+		if got := (<-cause).Error(); got != want {
+			t.Errorf("policy %s: the server is told %q, want %q", policy, got, want)
+		}
+		<-done
+	}
 }

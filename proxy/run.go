@@ -35,7 +35,7 @@ func (g *Gateway) ready() (ok bool, body []byte) {
 		s, fault := u.Status()
 		st := state{State: s}
 		if fault != nil {
-			st.Error = scrubLog{s: g.scrubber}.text(fault.Error())
+			st.Error = g.boundary.Text(fault.Error())
 			out.Status = "degraded"
 		}
 		out.Upstreams[u.Key] = st

@@ -75,7 +75,7 @@ func (g *Gateway) sendOnce(ctx context.Context, fl *inbound, c *interceptor.Call
 	if _, task := rawjson.Get(c.Target.Params, "task"); task || strings.HasPrefix(c.Target.Method, "tasks/") {
 		fl.s.noteTask(m.Result, u, c)
 	}
-	return g.resultOf(ctx, u, m), nil
+	return resultOf(m), nil
 }
 
 // caller takes what the server u sends over l while it handles the request fl.
@@ -104,16 +104,15 @@ func (fl *inbound) request(g *Gateway, c *interceptor.Call, u *upstream.Server, 
 	if len(fl.params) > 0 {
 		arguments, _ = rawjson.Get(params, "arguments") // as they go out: scrub.arguments may have redacted them
 	}
-	extra, header := g.beside(fl.ctx, c, u)
 	return &conn.Request{
-		Method: c.Target.Method, Params: params, Extra: extra, Header: bindHeaders(header, fl.params, arguments), HostID: fl.ex.Msg.ID,
+		Method: c.Target.Method, Params: params, Extra: c.Target.Extra, Header: bindHeaders(c.Target.Header, fl.params, arguments), HostID: fl.ex.Msg.ID,
 		Caller: r, Call: c,
 	}
 }
 
-// resultOf is the response m of u as a result of the chain.
-func (g *Gateway) resultOf(ctx context.Context, u *upstream.Server, m wire.Message) *interceptor.Result {
-	return &interceptor.Result{Body: m.Result, Error: m.Error, Extra: g.cleanExtra(ctx, u, m)}
+// resultOf is a response as a result of the chain.
+func resultOf(m wire.Message) *interceptor.Result {
+	return &interceptor.Result{Body: m.Result, Error: m.Error, Extra: m.Extra}
 }
 
 // upstreamDown is a call that never left.

@@ -72,8 +72,9 @@ func TestBesideTheParams(t *testing.T) {
 	} {
 		g := newRig(t, false, nil).g
 		g.cfg.Scrub.Arguments = tc.policy
-		c := &interceptor.Call{Target: interceptor.Target{Header: forwardHeader(host), Extra: []byte(`,"x":"` + secret + `","y":1`)}}
-		extra, header := g.beside(t.Context(), c, &upstream.Server{Key: "up"})
+		m := interceptor.Message{Server: "up", Header: forwardHeader(host), Extra: []byte(`,"x":"` + secret + `","y":1`)}
+		g.boundary.Outbound(t.Context(), &m)
+		extra, header := m.Extra, m.Header
 		if string(extra) != tc.extra || strings.Join(header["Mcp-Param-Key"], " ") != tc.key || strings.Join(header["Mcp-Param-Zone"], " ") != tc.zone || len(header) != 2 {
 			t.Errorf("%s: members %s, headers %v", tc.policy, extra, header)
 		}

@@ -77,11 +77,8 @@ func isModern(s *session, m wire.Message) bool {
 func (g *Gateway) route(fl *inbound) (*interceptor.Result, error) {
 	m := fl.ex.Msg
 	c, err := g.newCall(fl)
-	if c == nil {
-		return nil, err
-	}
-	if err != nil { // to be seen in the trace
-		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) { return nil, err })
+	if err != nil {
+		return g.refuseParams(fl, c, err)
 	}
 	if fl.modern && legacyOnly[m.Method] {
 		return g.local(fl, c, func(context.Context, *inbound, *interceptor.Call) (*interceptor.Result, error) {
@@ -131,8 +128,8 @@ func (g *Gateway) local(fl *inbound, c *interceptor.Call, a answer) (*intercepto
 	})
 }
 
-// newCall describes a host's request to the chain. With a call and an error the
-// call is to be refused.
+// newCall describes a host's request to the chain. With an error, the call is to be
+// refused.
 func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 	s, m := fl.s, fl.ex.Msg
 	if rawjson.KindOf(m.Params) == rawjson.Null { // some hosts write what they don't have
@@ -150,7 +147,7 @@ func (g *Gateway) newCall(fl *inbound) (*interceptor.Call, error) {
 		Attribution: interceptor.Attribution{Implicit: g.cfg.Attribution.Implicit == "legacy" && (!fl.modern || s.Transport == "stdio")},
 	}
 	if k := rawjson.KindOf(m.Params); m.Params != nil && k != rawjson.Object {
-		return nil, &wire.Error{Code: wire.CodeInvalidParams, Message: "params must be an object"}
+		return c, &wire.Error{Code: wire.CodeInvalidParams, Message: "params must be an object"}
 	}
 	meta, twice := decisive(m)
 	if twice != nil {

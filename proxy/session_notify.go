@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/upstream"
@@ -23,10 +24,13 @@ func (s *session) Notify(m wire.Message) {
 		m.Params = stripOurMeta(m.Params)
 		took := s.notes.put(g, len(m.Raw), func() {
 			for u, l := range s.targets(m.Method) {
-				out := m
-				if out.Params, out.Extra = g.outward(s.ctx, u, m); out.Params == nil && m.Params != nil {
+				msg := interceptor.Message{Server: u.Key, Body: m.Params, Extra: m.Extra}
+				if g.boundary.Outbound(s.ctx, &msg); msg.Verdict >= interceptor.Blocked {
+					u.Log.Warn("notification of the host withheld: it could not be checked for secrets, or holds one", "method", m.Method)
 					continue
 				}
+				out := m
+				out.Params, out.Extra = msg.Body, msg.Extra
 				// Not s.ctx: a modern session is over with its notification.
 				ctx, cancel := context.WithTimeout(g.ctx, asideTimeout)
 				err := l.Notify(ctx, out)
@@ -75,7 +79,14 @@ func (s *session) cancelFlight(params json.RawMessage) {
 	s.mu.Lock()
 	fl := s.flights[string(id)]
 	s.mu.Unlock()
-	if fl != nil {
-		fl.cancel(&cancelReason{reason})
+	if fl == nil {
+		return
 	}
+	s.mu.Lock()
+	said := interceptor.Message{Server: fl.to, Text: reason}
+	s.mu.Unlock()
+	if s.gw.boundary.Outbound(s.ctx, &said); said.Verdict >= interceptor.Blocked {
+		said.Text = errCancelledByHost.Error()
+	}
+	fl.cancel(&cancelReason{said.Text})
 }

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/upstream"
@@ -127,13 +128,14 @@ func (g *Gateway) anyone() string {
 }
 
 // cleaner takes secrets out of what upstreams say.
-type cleaner struct{ scrubLog }
+type cleaner struct{ boundary *interceptor.Boundary }
 
 // CleanText returns a text for the log or an error.
-func (c cleaner) CleanText(text string) string { return c.text(text) }
+func (c cleaner) CleanText(text string) string { return c.boundary.Text(text) }
 
 // CleanJSON returns a value for the disk.
 func (c cleaner) CleanJSON(ctx context.Context, value []byte) ([]byte, error) {
-	clean, _, err := c.s.JSON(ctx, value)
-	return clean, err
+	m := interceptor.Message{Body: value, Always: true}
+	c.boundary.Inbound(ctx, &m)
+	return m.Body, m.Err()
 }

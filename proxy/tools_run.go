@@ -176,7 +176,11 @@ func (fl *inbound) report(c *interceptor.Call, done, total int) {
 	}
 	params := fmt.Appendf(nil, `{"progressToken":%s,"progress":%d,"total":%d}`, token, done, total)
 	g := fl.s.gw
-	if err := g.recorder.Notification("foldgate", fl.s.host(), fl.s.ID, c.Attribution.Context, []string{c.Outcome.Record}, "notifications/progress", params); err != nil {
+	n := interceptor.Notification{
+		From: "foldgate", To: fl.s.host(), Session: fl.s.ID, Context: c.Attribution.Context,
+		Correlates: []string{c.Outcome.Record}, Method: wire.MethodProgress,
+	}
+	if err := g.recorder.Notification(fl.ctx, n, &interceptor.Message{Body: params}); err != nil {
 		return
 	}
 	_ = fl.ex.Emit(wire.Message{Method: "notifications/progress", Params: params}.Encode()) // a host that is gone needs no progress

@@ -27,7 +27,7 @@ func (g *Gateway) openFlows() error {
 	if err := engine.Interrupt(g.ctx, g.lostSteps); err != nil {
 		return errors.Join(fmt.Errorf("state_dir: %w", err), store.Close())
 	}
-	f.layer = &interceptor.Workflows{Engine: engine, Recorder: g.recorder, Log: g.log}
+	f.layer = &interceptor.Workflows{Engine: engine, Recorder: g.recorder, Boundary: g.boundary, Log: g.log}
 	g.flows = f
 	return nil
 }

@@ -1,0 +1,178 @@
+package interceptor
+
+import (
+	"bytes"
+	"encoding/json"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/foldgate/foldgate/interceptor/scrub"
+)
+
+// foldRules has one rule for all tools.
+type foldRules struct{ rule FoldRule }
+
+func (r foldRules) FoldRule(server, tool string) FoldRule { return r.rule }
+
+// testPolicy is the default: results are redacted, arguments reported.
+type testPolicy map[string]ScrubPolicy
+
+func (p testPolicy) ScrubPolicy(server string) ScrubPolicy {
+	if own, ok := p[server]; ok {
+		return own
+	}
+	return ScrubPolicy{Results: Redact, Arguments: Report}
+}
+
+var testScrubber = sync.OnceValues(func() (*scrub.Scrubber, error) { return scrub.New(scrub.Options{}) })
+
+func testBoundary(t testing.TB) *Boundary {
+	t.Helper()
+	s, err := testScrubber()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Boundary{s, testPolicy{
+		"block": {Results: Block, Arguments: Block}, "off": {Results: Off, Arguments: Off}, "redact": {Results: Redact, Arguments: Redact},
+	}}
+}
+
+// secret is one that the rules find, in two pieces so that this file holds none.
+const secret = "AK" + "IAQYLPMN5HHHFPZAM2"
+
+// The boundary looks at every part of a message, in both directions, and does
+// with it what the policy of the server says.
+func TestBoundary(t *testing.T) {
+	b := testBoundary(t)
+	const gone = "[REDACTED:aws-access-token]"
+	type parts struct {
+		Body, Text, Extra, Header string
+		Verdict                   Verdict
+		Found                     int
+		clean                     bool
+	}
+	for _, tc := range []struct {
+		server  string
+		inbound bool
+		always  bool
+		want    parts
+	}{
+		{"redact", true, false, parts{`{"a":"` + gone + `"}`, gone, `,"x":"` + gone + `"`, gone, Redacted, 4, true}},
+		{"redact", false, false, parts{`{"a":"` + gone + `"}`, gone, `,"x":"` + gone + `"`, gone, Redacted, 4, true}},
+		{"", false, false, parts{`{"a":"` + secret + `"}`, secret, `,"x":"` + secret + `"`, secret, Passed, 4, false}},
+		{"block", true, false, parts{"", withheldText, "", "", Blocked, 2, true}},
+		{"off", true, false, parts{`{"a":"` + secret + `"}`, secret, `,"x":"` + secret + `"`, secret, Passed, 0, false}},
+		{"off", true, true, parts{`{"a":"` + gone + `"}`, gone, `,"x":"` + gone + `"`, gone, Redacted, 4, true}},
+	} {
+		m := Message{
+			Server: tc.server, Always: tc.always, Body: []byte(`{"a":"` + secret + `"}`), Text: secret,
+			Extra: []byte(`,"x":"` + secret + `"`), Header: http.Header{"Mcp-Param-K": {secret}},
+		}
+		if tc.inbound {
+			b.Inbound(t.Context(), &m)
+		} else {
+			b.Outbound(t.Context(), &m)
+		}
+		got := parts{string(m.Body), m.Text, string(m.Extra), m.Header.Get("Mcp-Param-K"), m.Verdict, len(m.Found), m.clean}
+		if diff := cmp.Diff(tc.want, got, cmp.AllowUnexported(parts{})); diff != "" {
+			t.Errorf("server %q, inbound %v, always %v (-want +got):\n%s", tc.server, tc.inbound, tc.always, diff)
+		}
+	}
+	m := Message{Server: "redact", Body: []byte(`{"a":"` + secret), Extra: []byte(`,"x":"` + secret + `"`)}
+	if b.Inbound(t.Context(), &m); m.Verdict != Withheld || m.Body != nil || m.Extra != nil || m.Err() == nil {
+		t.Errorf("a message that can't be read is %+v, want it withheld", m)
+	}
+	if got := b.strictest([]string{"off", "block", "redact"}); got != "block" {
+		t.Errorf("the strictest policy is that of %q, want block", got)
+	}
+}
+
+// boundaryUsers are the files that may call the scrubber or write to the
+// journal, each with its reason.
+var boundaryUsers = map[string]string{
+	"interceptor/boundary.go":      "the boundary",
+	"interceptor/trace.go":         "the recorder; it checks what the boundary lets pass with secrets",
+	"proxy/gateway.go":             "the messages of a branch, before they are stored",
+	"cmd/foldgate/scrub.go":        "the command that scrubs files",
+	"cmd/foldgate/trace_verify.go": "the command that looks for secrets in a trace",
+}
+
+// Nothing but the boundary calls the scrubber, and nothing but the recorder
+// writes to the journal, with the exceptions that boundaryUsers names.
+func TestOnlyTheBoundaryScrubs(t *testing.T) {
+	const module = "github.com/foldgate/foldgate/"
+	list := exec.Command("go", "list", "-export", "-deps", "-json=ImportPath,Export,Dir,GoFiles", module+"...")
+	out, err := list.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	type pkg struct {
+		ImportPath, Export, Dir string
+		GoFiles                 []string
+	}
+	exports, ours := map[string]string{}, []pkg{}
+	for d := json.NewDecoder(bytes.NewReader(out)); d.More(); {
+		var p pkg
+		if err := d.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		exports[p.ImportPath] = p.Export
+		switch own := strings.TrimPrefix(p.ImportPath, module); {
+		case own == p.ImportPath, own == "interceptor/scrub", own == "interceptor/trace": // the engines themselves
+		case strings.HasPrefix(own, "test/"):
+		default:
+			ours = append(ours, p)
+		}
+	}
+	fset := token.NewFileSet()
+	conf := types.Config{Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) { return os.Open(exports[path]) })}
+	used := map[string]bool{}
+	for _, p := range ours {
+		var files []*ast.File
+		for _, name := range p.GoFiles {
+			file, err := parser.ParseFile(fset, filepath.Join(p.Dir, name), nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			files = append(files, file)
+		}
+		info := &types.Info{Selections: map[*ast.SelectorExpr]*types.Selection{}}
+		if _, err := conf.Check(p.ImportPath, fset, files, info); err != nil {
+			t.Fatal(err)
+		}
+		for sel, what := range info.Selections {
+			if what.Kind() == types.FieldVal {
+				continue
+			}
+			switch recv := types.TypeString(what.Recv(), nil); {
+			case strings.HasSuffix(recv, "interceptor/scrub.Scrubber"):
+			case strings.HasSuffix(recv, "interceptor/trace.Journal") && sel.Sel.Name == "Append":
+			default:
+				continue
+			}
+			at := fset.Position(sel.Pos())
+			name := strings.TrimPrefix(p.ImportPath, module) + "/" + filepath.Base(at.Filename)
+			if used[name] = true; boundaryUsers[name] == "" {
+				t.Errorf("%s:%d uses %s: take the boundary (boundary.go) or the recorder (trace.go)", name, at.Line, sel.Sel.Name)
+			}
+		}
+	}
+	for name, why := range boundaryUsers {
+		if !used[name] {
+			t.Errorf("%s (%s) uses neither the scrubber nor the journal: take it out of the list", name, why)
+		}
+	}
+}
