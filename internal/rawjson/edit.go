@@ -2,56 +2,19 @@ package rawjson
 
 import (
 	"bytes"
-	"encoding/json"
+	"slices"
 )
 
-// Quote returns s as a JSON string literal. Unlike json.Marshal it does not
-// escape <, > and &, which would change bytes and token counts.
-func Quote(s string) []byte { return AppendQuote(nil, s) }
-
-// AppendQuote appends s as a JSON string literal to dst; see [Quote].
-func AppendQuote(dst []byte, s string) []byte {
-	plain := true
-	for i := 0; i < len(s); i++ {
-		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x7f {
-			plain = false
-			break
-		}
-	}
-	if plain {
-		dst = append(dst, '"')
-		dst = append(dst, s...)
-		return append(dst, '"')
-	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s) // a string always encodes
-	return append(dst, bytes.TrimRight(b.Bytes(), "\n")...)
-}
-
-// Marshal encodes v compactly, without HTML escaping and without a trailing
-// newline. It returns "null" for values that encoding/json cannot encode.
-func Marshal(v any) json.RawMessage {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	if enc.Encode(v) != nil {
-		return json.RawMessage("null")
-	}
-	return bytes.TrimRight(b.Bytes(), "\n")
-}
-
-// Compact returns v without insignificant white space: a part of v itself where
-// there is none inside it, and all of v if it is not valid, or nests deeper
-// than encoding/json reads.
+// Compact returns v without insignificant white space. It returns a part of v itself
+// if there is none inside it. It returns all of v if v is not valid, or deeper than
+// encoding/json reads.
 func Compact(v []byte) []byte {
 	if !Valid(v, 10_000) {
 		return v
 	}
 	v = Trim(v)
 	var out []byte
-	from := 0 // of what is not in out yet
+	from := 0 // the bytes before are in out
 	for i := 0; i < len(v); {
 		switch v[i] {
 		case '"':
@@ -73,54 +36,46 @@ func Compact(v []byte) []byte {
 	return append(out, v[from:]...)
 }
 
-// Set returns obj with the value at path replaced, or added as the last member
-// of its object where it is absent. Objects missing on the way are created.
-// Of duplicate keys the last is replaced, which is the one that counts. All
-// other bytes stay as they are. If obj, or a value on the way, is not an
-// object, it is replaced by one. The result is a new slice.
-func Set(obj []byte, value []byte, path ...string) []byte {
+// Set returns obj with the value at path replaced. If there is none, it adds the
+// value as the last member of its object, and creates missing objects on the way. It
+// replaces the last of duplicate keys, since that one counts. If obj, or a value on
+// the way, is not an object, an object replaces it. All other bytes stay as they are.
+// The result is a new slice.
+func Set(obj, value []byte, path ...string) []byte {
 	if len(path) == 0 {
 		return bytes.Clone(value)
 	}
 	obj = Trim(obj)
 	var at Member
-	found, any := false, false
+	found, empty := false, true
 	if !Members(obj, func(m Member) bool {
-		any = true
+		empty = false
 		if m.Is(path[0]) {
 			at, found = m, true
 		}
 		return true
 	}) {
-		obj, any, found = []byte("{}"), false, false
+		obj, at, found, empty = []byte("{}"), Member{}, false, true
+	}
+	if len(path) > 1 {
+		value = Set(at.Value, value, path[1:]...) // an absent value becomes an object
 	}
 	if found {
-		inner := value
-		if len(path) > 1 {
-			inner = Set(at.Value, value, path[1:]...)
-		}
-		out := make([]byte, 0, len(obj)+len(inner))
-		out = append(out, obj[:at.End-len(at.Value)]...)
-		out = append(out, inner...)
-		return append(out, obj[at.End:]...)
+		return slices.Concat(obj[:at.End-len(at.Value)], value, obj[at.End:])
 	}
-	inner := value
-	if len(path) > 1 {
-		inner = Set([]byte("{}"), value, path[1:]...)
-	}
-	out := make([]byte, 0, len(obj)+len(path[0])+len(inner)+4)
+	out := make([]byte, 0, len(obj)+len(path[0])+len(value)+4)
 	out = append(out, obj[:len(obj)-1]...)
-	if any {
+	if !empty {
 		out = append(out, ',')
 	}
 	out = AppendQuote(out, path[0])
 	out = append(out, ':')
-	out = append(out, inner...)
+	out = append(out, value...)
 	return append(out, '}')
 }
 
-// Delete returns obj without the member at path, every duplicate of it
-// included. Where there is none it returns obj itself.
+// Delete returns obj without the member at path and without its duplicates. If there
+// is none, it returns obj itself.
 func Delete(obj []byte, path ...string) []byte {
 	if len(path) == 0 {
 		return obj
@@ -139,19 +94,18 @@ func Delete(obj []byte, path ...string) []byte {
 	return DeleteFunc(obj, func(m Member) bool { return m.Is(path[0]) })
 }
 
-// DeleteFunc returns obj without the members for which drop returns true, or
-// obj itself where there is none.
+// DeleteFunc returns obj without the members for which drop returns true. If there is
+// none, it returns obj itself.
 func DeleteFunc(obj []byte, drop func(Member) bool) []byte {
 	var keep []Member
-	dropped := false
+	n := 0
 	if !Members(obj, func(m Member) bool {
-		if drop(m) {
-			dropped = true
-		} else {
+		n++
+		if !drop(m) {
 			keep = append(keep, m)
 		}
 		return true
-	}) || !dropped {
+	}) || len(keep) == n {
 		return obj
 	}
 	out := make([]byte, 0, len(obj))

@@ -1,22 +1,25 @@
 // Package rawjson reads and edits JSON as bytes.
 //
-// foldgate forwards what it has no reason to change byte for byte, so it never
-// decodes a message into Go values and encodes it again: numbers would lose
-// precision, keys their order and lone surrogates their value. Instead this
-// package finds the byte range of a value ([Get], [Members], [Elements]) and
-// splices a new value in its place ([Set], [Delete]).
+// foldgate forwards all that it does not change byte for byte. It never decodes a
+// message into Go values and encodes it again: numbers would lose precision, keys
+// their order and lone surrogates their value. Instead this package finds the byte
+// range of a value ([Get], [Members], [Elements]) and splices a new value in its
+// place ([Set], [Delete]):
 //
-// All functions expect syntactically valid JSON; call [Valid] once on foreign
-// bytes. On invalid input they report "not found" and never panic. Nesting is
-// handled without recursion, so depth costs nothing. Nothing here keeps state;
-// all functions are safe for concurrent use. Returned slices alias the input.
+//	message := []byte(`{"id": 1, "params": {"name": "echo"}}`)
+//	name, ok := rawjson.GetString(message, "params", "name")
+//	fmt.Println(name, ok)
+//	message = rawjson.Set(message, rawjson.Quote("files__echo"), "params", "name")
+//	fmt.Printf("%s\n", rawjson.Delete(message, "id"))
+//
+// All functions expect valid JSON: call [Valid] once on foreign bytes. On invalid
+// input they report "not found" and never panic. They do not recurse into values. They
+// keep no state and are safe for concurrent use. Returned slices alias the input.
 package rawjson
 
-import (
-	"bytes"
-)
+import "bytes"
 
-// Kind is the type of a JSON value, named by its first byte.
+// Kind is the type of a JSON value, given by its first byte.
 type Kind byte
 
 // The kinds of JSON values. Number stands for every first byte of a number.
@@ -31,7 +34,7 @@ const (
 	Null    Kind = 'n'
 )
 
-// KindOf returns the kind of the value that v starts with, white space skipped.
+// KindOf returns the kind of the value at the start of v, after white space.
 func KindOf(v []byte) Kind {
 	i := space(v, 0)
 	if i >= len(v) {
@@ -46,7 +49,171 @@ func KindOf(v []byte) Kind {
 	return Invalid
 }
 
-// space returns the index of the first byte at or after i that is not JSON white space.
+// Get returns the value at path, which follows object members. Of duplicate keys the
+// last one counts, as in encoding/json and JSON.parse. For an empty path it returns
+// the value itself, trimmed.
+func Get(v []byte, path ...string) (value []byte, ok bool) {
+	value = Trim(v)
+	for _, name := range path {
+		var found []byte
+		Members(value, func(m Member) bool {
+			if m.Is(name) {
+				found = m.Value
+			}
+			return true
+		})
+		if found == nil {
+			return nil, false
+		}
+		value = found
+	}
+	return value, len(value) > 0
+}
+
+// GetString returns the string at path, unquoted. ok is false if there is no string.
+func GetString(v []byte, path ...string) (s string, ok bool) {
+	raw, ok := Get(v, path...)
+	if !ok || KindOf(raw) != String {
+		return "", false
+	}
+	return Unquote(raw), true
+}
+
+// Trim returns v without surrounding JSON white space.
+func Trim(v []byte) []byte {
+	v = v[space(v, 0):]
+	for n := len(v); n > 0 && (v[n-1] == ' ' || v[n-1] == '\n' || v[n-1] == '\r' || v[n-1] == '\t'); n = len(v) {
+		v = v[:n-1]
+	}
+	return v
+}
+
+// Depth returns the depth of the arrays and objects in b: 0 for a scalar.
+func Depth(b []byte) int {
+	depth, deepest := 0, 0
+	for i := 0; i < len(b); {
+		switch b[i] {
+		case '{', '[':
+			depth++
+			deepest = max(deepest, depth)
+		case '}', ']':
+			depth--
+		case '"':
+			if i = stringEnd(b, i); i < 0 {
+				return deepest
+			}
+			continue
+		}
+		i++
+	}
+	return deepest
+}
+
+// Member is a key and its value in an object, as byte ranges of the input.
+type Member struct {
+	// Key is the key's string literal, quotes and escapes included.
+	Key []byte
+	// Value is the value without surrounding white space.
+	Value []byte
+	// Start is the place of the key in the input, End the place after the value.
+	Start, End int
+}
+
+// Name returns the key, unquoted.
+func (m Member) Name() string { return Unquote(m.Key) }
+
+// Is reports whether the key's name is name. It allocates only for escaped keys.
+func (m Member) Is(name string) bool {
+	k := m.Key
+	if len(k) < 2 {
+		return false
+	}
+	if bytes.IndexByte(k, '\\') < 0 {
+		return string(k[1:len(k)-1]) == name
+	}
+	return Unquote(k) == name
+}
+
+// Members calls yield for every member of obj in order, duplicates included, until
+// yield returns false. It reports whether obj is an object, valid up to its end or to
+// the member where yield stopped.
+func Members(obj []byte, yield func(Member) bool) bool {
+	i, more, ok := first(obj, '{')
+	for more {
+		key, value := keyAndValue(obj, i)
+		if value < 0 {
+			return false
+		}
+		end := skip(obj, value)
+		if end < 0 {
+			return false
+		}
+		if !yield(Member{Key: obj[i:key], Value: obj[value:end], Start: i, End: end}) {
+			return true
+		}
+		i, more, ok = next(obj, end, '}')
+	}
+	return ok
+}
+
+// Elements calls yield for every element of arr in order, until yield returns false.
+// It reports whether arr is an array, valid up to its end or to the element where
+// yield stopped.
+func Elements(arr []byte, yield func(value []byte) bool) bool {
+	i, more, ok := first(arr, '[')
+	for more {
+		end := skip(arr, i)
+		if end < 0 {
+			return false
+		}
+		if !yield(arr[i:end]) {
+			return true
+		}
+		i, more, ok = next(arr, end, ']')
+	}
+	return ok
+}
+
+// first returns the index of the first item in the container that b starts with.
+// more reports whether there is an item, ok whether b is such a container.
+func first(b []byte, open byte) (i int, more, ok bool) {
+	i = space(b, 0)
+	if i >= len(b) || b[i] != open {
+		return 0, false, false
+	}
+	i = space(b, i+1)
+	if i < len(b) && b[i] == open+2 { // '}' is '{'+2, ']' is '['+2
+		return i, false, true
+	}
+	return i, true, true
+}
+
+// next returns the index of the item after the one that ends at i. more reports
+// whether there is one, ok whether the container goes on or ends as it should.
+func next(b []byte, i int, end byte) (item int, more, ok bool) {
+	i = space(b, i)
+	if i >= len(b) || b[i] != ',' {
+		return i, false, i < len(b) && b[i] == end
+	}
+	return space(b, i+1), true, true
+}
+
+// keyAndValue returns the end of the key at i and the index of its value, or -1.
+func keyAndValue(b []byte, i int) (key, value int) {
+	if i >= len(b) || b[i] != '"' {
+		return -1, -1
+	}
+	if key = stringEnd(b, i); key < 0 {
+		return -1, -1
+	}
+	if i = space(b, key); i >= len(b) || b[i] != ':' {
+		return -1, -1
+	}
+	return key, space(b, i+1)
+}
+
+// space returns the index of the first byte at i or after it that is not JSON white
+// space.
 func space(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
 		i++
@@ -73,7 +240,7 @@ func stringEnd(b []byte, i int) int {
 	}
 }
 
-// skip returns the index after the value that starts at i (no leading white space), or -1.
+// skip returns the index after the value at i, or -1.
 func skip(b []byte, i int) int {
 	if i >= len(b) {
 		return -1
@@ -111,66 +278,4 @@ func skip(b []byte, i int) int {
 		i++
 	}
 	return i
-}
-
-// Get returns the value at path, following object members. Where a key occurs
-// more than once the last one counts, as in encoding/json and JSON.parse. A
-// path of no keys returns the value itself, trimmed.
-func Get(v []byte, path ...string) (value []byte, ok bool) {
-	value = Trim(v)
-	for _, name := range path {
-		var found []byte
-		Members(value, func(m Member) bool {
-			if m.Is(name) {
-				found = m.Value
-			}
-			return true
-		})
-		if found == nil {
-			return nil, false
-		}
-		value = found
-	}
-	return value, len(value) > 0
-}
-
-// GetString returns the string at path, unquoted; ok is false where there is
-// no value or it is not a string.
-func GetString(v []byte, path ...string) (s string, ok bool) {
-	raw, ok := Get(v, path...)
-	if !ok || KindOf(raw) != String {
-		return "", false
-	}
-	return Unquote(raw), true
-}
-
-// Trim returns v without surrounding JSON white space.
-func Trim(v []byte) []byte {
-	v = v[space(v, 0):]
-	for n := len(v); n > 0 && (v[n-1] == ' ' || v[n-1] == '\n' || v[n-1] == '\r' || v[n-1] == '\t'); n = len(v) {
-		v = v[:n-1]
-	}
-	return v
-}
-
-// Depth returns how deep arrays and objects in b nest: 0 for a scalar.
-func Depth(b []byte) int {
-	depth, deepest := 0, 0
-	for i := 0; i < len(b); {
-		switch b[i] {
-		case '{', '[':
-			if depth++; depth > deepest {
-				deepest = depth
-			}
-		case '}', ']':
-			depth--
-		case '"':
-			if i = stringEnd(b, i); i < 0 {
-				return deepest
-			}
-			continue
-		}
-		i++
-	}
-	return deepest
 }

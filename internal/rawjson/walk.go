@@ -2,10 +2,10 @@ package rawjson
 
 import "fmt"
 
-// Event says what a [Token] is.
+// Event is the type of a [Token].
 type Event byte
 
-// The events of a walk. A key is reported by KeyToken, its value after it.
+// The events of a walk. KeyToken reports a key, and the next token begins its value.
 const (
 	ObjectStart Event = iota
 	ObjectEnd
@@ -23,10 +23,10 @@ type Token struct {
 	Start, End int
 }
 
-// Walk calls visit for every token of the JSON value b in order, in one pass
-// and without recursion. It stops without an error when visit returns false,
-// and fails where brackets, separators or the ends of strings are wrong. What
-// is inside strings and scalars is not checked; see [Valid].
+// Walk calls visit for every token of the JSON value b in order, in one pass and
+// without recursion. It stops without an error when visit returns false. It fails if
+// brackets, separators or the ends of strings are wrong. It does not check the inside
+// of strings and scalars; see [Valid].
 func Walk(b []byte, visit func(Token) bool) error {
 	w := walker{b: b}
 	for i := 0; ; {
@@ -40,8 +40,8 @@ func Walk(b []byte, visit func(Token) bool) error {
 	}
 }
 
-// A walker is where a walk is in the nesting. It does not hold the function
-// that visits: what that captures would have to be allocated.
+// A walker holds the nesting at a place of a walk. It does not hold visit, since the
+// variables that visit captures would then be allocated.
 type walker struct {
 	b       []byte
 	open    []byte // '{' and '[' around the position
@@ -49,8 +49,8 @@ type walker struct {
 	err     error
 }
 
-// token visits the token at byte i and returns the index after it, or -1 if
-// the walk is over, and whether a value may have ended there.
+// token visits the token at byte i and returns the index after it, or -1 if the walk
+// is over. ended reports whether a value may have ended there.
 func (w *walker) token(i int, visit func(Token) bool) (after int, ended bool) {
 	if i >= len(w.b) {
 		return w.fail(i), false
@@ -106,8 +106,8 @@ func (w *walker) str(i int, visit func(Token) bool) (after int, ended bool) {
 	return i + 1, false
 }
 
-// next visits the brackets that close at byte i, where a value has ended, and
-// returns the index after the comma that follows, or -1 if the walk is over.
+// next visits the brackets that close at byte i, after the end of a value. It returns
+// the index after the next comma, or -1 if the walk is over.
 func (w *walker) next(i int, visit func(Token) bool) int {
 	for n := len(w.open); n > 0 && i < len(w.b) && w.b[i] == w.open[n-1]+2; n-- {
 		t := Token{ObjectEnd, i, i + 1}
@@ -131,16 +131,11 @@ func (w *walker) next(i int, visit func(Token) bool) int {
 	}
 }
 
-// fail notes that what is at byte i cannot stand there, and returns -1.
+// fail sets the error for byte i, which is not allowed there, and returns -1.
 func (w *walker) fail(i int) int {
-	w.err = wrong(w.b, i)
-	return -1
-}
-
-// wrong is the error for a byte that cannot stand where it does.
-func wrong(b []byte, i int) error {
-	if i >= len(b) {
-		return fmt.Errorf("json: ends at byte %d inside a value", i)
+	w.err = fmt.Errorf("json: ends at byte %d inside a value", i)
+	if i < len(w.b) {
+		w.err = fmt.Errorf("json: unexpected %q at byte %d", w.b[i], i)
 	}
-	return fmt.Errorf("json: unexpected %q at byte %d", b[i], i)
+	return -1
 }

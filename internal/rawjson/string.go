@@ -1,0 +1,134 @@
+package rawjson
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+	"unsafe"
+)
+
+// Quote returns s as a JSON string literal. Unlike json.Marshal it does not
+// escape <, > and &, which would change bytes and token counts.
+func Quote(s string) []byte { return AppendQuote(nil, s) }
+
+// AppendQuote appends s as a JSON string literal to dst; see [Quote].
+func AppendQuote(dst []byte, s string) []byte {
+	for i := range len(s) {
+		if c := s[i]; c < 0x20 || c == '"' || c == '\\' || c >= 0x7f {
+			return append(dst, Marshal(s)...)
+		}
+	}
+	dst = append(dst, '"')
+	dst = append(dst, s...)
+	return append(dst, '"')
+}
+
+// Marshal encodes v compactly, without HTML escaping and without a trailing
+// newline. It returns "null" for values that encoding/json cannot encode.
+func Marshal(v any) json.RawMessage {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if enc.Encode(v) != nil {
+		return json.RawMessage("null")
+	}
+	return bytes.TrimRight(b.Bytes(), "\n")
+}
+
+// Unquote returns the value of a string literal, or "" if lit is not one. A lone
+// surrogate becomes U+FFFD, as in encoding/json: use the result to compare or to
+// read, and the literal itself to forward.
+func Unquote(lit []byte) string {
+	if len(lit) >= 2 && lit[0] == '"' && lit[len(lit)-1] == '"' && bytes.IndexByte(lit, '\\') < 0 {
+		return string(lit[1 : len(lit)-1])
+	}
+	value := AppendUnquote(nil, lit)
+	return unsafe.String(unsafe.SliceData(value), len(value)) // value has no other reference
+}
+
+// AppendUnquote appends the value of a string literal to dst, or nothing if lit is
+// not one; see [Unquote].
+//
+// It copies the text between two escapes at once. Every counted text passes here, and
+// encoding/json, which reads it byte by byte three times, took a fifth of the time of
+// a call.
+func AppendUnquote(dst, lit []byte) []byte {
+	if len(lit) < 2 || lit[0] != '"' || lit[len(lit)-1] != '"' {
+		return dst
+	}
+	body := lit[1 : len(lit)-1]
+	if bytes.IndexByte(body, '\\') < 0 {
+		return append(dst, body...)
+	}
+	start := len(dst)
+	dst = slices.Grow(dst, len(body))
+	for {
+		i := plain(body, 0)
+		dst = append(dst, body[:i]...)
+		if i == len(body) {
+			break
+		}
+		r, n := Unescape(body[i:])
+		if n == 0 { // an invalid escape, or a quote or control character without one
+			return dst[:start]
+		}
+		dst = utf8.AppendRune(dst, r)
+		body = body[i+n:]
+	}
+	if !utf8.Valid(dst[start:]) {
+		var s string
+		_ = json.Unmarshal(lit, &s) // valid but for bytes that it replaces
+		return append(dst[:start], s...)
+	}
+	return dst
+}
+
+// Unescape returns the character of the escape sequence at the start of s, and the
+// length of the sequence. The length is 0 if there is none. The character of a lone
+// surrogate is U+FFFD.
+func Unescape(s []byte) (r rune, n int) {
+	if len(s) < 2 || s[0] != '\\' {
+		return 0, 0
+	}
+	switch s[1] {
+	case '"', '\\', '/':
+		return rune(s[1]), 2
+	case 'b':
+		return '\b', 2
+	case 'f':
+		return '\f', 2
+	case 'n':
+		return '\n', 2
+	case 'r':
+		return '\r', 2
+	case 't':
+		return '\t', 2
+	case 'u':
+		if r = hex4(s); r < 0 {
+			return 0, 0
+		}
+		if !utf16.IsSurrogate(r) {
+			return r, 6
+		}
+		if whole := utf16.DecodeRune(r, hex4(s[6:])); whole != utf8.RuneError {
+			return whole, 12
+		}
+		return utf8.RuneError, 6
+	}
+	return 0, 0
+}
+
+// hex4 returns the code of the escape \uXXXX at the start of s, or -1.
+func hex4(s []byte) rune {
+	if len(s) < 6 || s[0] != '\\' || s[1] != 'u' {
+		return -1
+	}
+	code, err := strconv.ParseUint(string(s[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return rune(code)
+}
