@@ -35,7 +35,7 @@ func (f *WorkflowStep) handle() string {
 	if f == nil || !f.begun || f.Echo == (Echo{Argument: f.Echo.Argument}) {
 		return ""
 	}
-	return f.step.Handle()
+	return f.step.HostID()
 }
 
 // Echo says where a result carries the handle. The zero value leaves results
@@ -76,7 +76,7 @@ func (w *Workflows) Locate(ctx context.Context, c *Call) {
 		native = roundTrip(c.Target.Params)
 	}
 	f.step, f.err = w.Engine.Plan(ctx, workflow.Request{
-		Rule: f.Rule, Principal: c.Origin.Principal, Session: c.Origin.Session, Handle: f.Handle, Native: native, Arguments: c.Target.Arguments,
+		Rule: f.Rule, Principal: c.Origin.Principal, Session: c.Origin.Session, ID: f.Handle, NativeID: native, Arguments: c.Target.Arguments,
 		Secret: func(text string) bool {
 			m := Message{Text: text, Always: true}
 			w.Boundary.Inbound(ctx, &m)
@@ -134,7 +134,7 @@ func (w *Workflows) call(ctx context.Context, c *Call, next Handler) (*Result, e
 		native = nativeID(f, body)
 	}
 	after := context.WithoutCancel(ctx)
-	if eerr := w.Engine.End(after, f.step, workflow.Outcome{Status: status, Result: body, Native: native}); eerr != nil {
+	if eerr := w.Engine.End(after, f.step, workflow.Outcome{Status: status, Result: body, NativeID: native}); eerr != nil {
 		w.Log.Error("outcome of a workflow step lost: the call had already been made", "step", f.step.ID, "err", eerr)
 	}
 	if f.Rule.Role == workflow.RoleClose && status == workflow.Completed {

@@ -11,7 +11,7 @@ import (
 // echo puts the handle where the host and its model can find it. Hosts that see
 // an output schema show structured content only, the others text only.
 func (f *WorkflowStep) echo(res *Result, err error) (*Result, error) {
-	id := f.step.Handle()
+	id := f.step.HostID()
 	if id == "" || f.Echo == (Echo{Argument: f.Echo.Argument}) {
 		return res, err
 	}

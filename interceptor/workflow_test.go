@@ -120,18 +120,18 @@ func TestStatusOf(t *testing.T) {
 // A call that is over before its step could be kept is refused for that, and not
 // as if the store had a fault.
 func TestStepOfACallThatIsOver(t *testing.T) {
-	store, err := workflow.OpenStore(filepath.Join(t.TempDir(), "workflows.db"))
+	engine, err := workflow.Open(filepath.Join(t.TempDir(), "workflows.db"), time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close()
+	defer engine.Close()
 	rules, faults := workflow.Compile([]workflow.Spec{{Name: "w", TTL: time.Hour, Evidence: []workflow.Evidence{workflow.Explicit},
 		Tools: []workflow.ToolSpec{{Role: workflow.RoleOpen, Server: "s", Tool: "open"}}}})
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
 	var log strings.Builder
-	w := &Workflows{Engine: workflow.NewEngine(store, time.Now), Log: slog.New(slog.NewTextHandler(&log, nil))}
+	w := &Workflows{Engine: engine, Log: slog.New(slog.NewTextHandler(&log, nil))}
 	ended := &folding.EndedError{BranchID: "br_x"}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(ended)

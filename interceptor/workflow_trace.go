@@ -95,7 +95,7 @@ func (w *Workflows) Sweep(ctx context.Context) {
 // sweep ends a few workflows that expired, and records it; it reports whether
 // there were any.
 func (w *Workflows) sweep(ctx context.Context) bool {
-	all, err := w.Engine.Sweep(ctx)
+	all, err := w.Engine.Expire(ctx)
 	if err != nil {
 		if ctx.Err() == nil {
 			w.Log.Error("expired workflows are still kept", "err", err)

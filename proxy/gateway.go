@@ -253,7 +253,7 @@ func (g *Gateway) closeEngines(ctx context.Context) error {
 		errs = append(errs, g.results.Close())
 	}
 	if g.flows != nil {
-		errs = append(errs, g.flows.store.Close())
+		errs = append(errs, g.flows.engine.Close())
 	}
 	if g.journal != nil {
 		errs = append(errs, g.journal.Close())

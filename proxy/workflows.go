@@ -12,7 +12,7 @@ type flows struct {
 	rules  *workflow.Rules
 	inject map[string]config.WorkflowInject // by workflow
 	layer  *interceptor.Workflows
-	store  *workflow.Store
+	engine *workflow.Engine
 }
 
 // newFlows compiles the workflows of a valid configuration.

@@ -18,14 +18,13 @@ func (g *Gateway) openFlows() error {
 		return nil
 	}
 	f := newFlows(g.cfg)
-	store, err := workflow.OpenStore(filepath.Join(g.cfg.StatePath(), "workflows.db"))
+	engine, err := workflow.Open(filepath.Join(g.cfg.StatePath(), "workflows.db"), time.Now)
 	if err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
-	f.store = store
-	engine := workflow.NewEngine(store, time.Now)
+	f.engine = engine
 	if err := engine.Interrupt(g.ctx, g.lostSteps); err != nil {
-		return errors.Join(fmt.Errorf("state_dir: %w", err), store.Close())
+		return errors.Join(fmt.Errorf("state_dir: %w", err), engine.Close())
 	}
 	f.layer = &interceptor.Workflows{Engine: engine, Recorder: g.recorder, Boundary: g.boundary, Log: g.log}
 	g.flows = f

@@ -11,14 +11,13 @@ import (
 // tried again, from its plan to its end, beside a thousand other workflows.
 func BenchmarkCall(b *testing.B) {
 	rules, _ := Compile([]Spec{spec(nil)})
-	store, err := OpenStore(filepath.Join(b.TempDir(), "workflows.db"))
+	e, err := Open(filepath.Join(b.TempDir(), "workflows.db"), time.Now)
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer store.Close()
-	e := NewEngine(store, time.Now)
+	defer e.Close()
 	call := func(tool, handle, args, result string) string {
-		r := Request{Rule: rules.Find("up", tool), Principal: "local", Session: "s", Handle: handle, Arguments: json.RawMessage(args)}
+		r := Request{Rule: rules.Find("up", tool), Principal: "local", Session: "s", ID: handle, Arguments: json.RawMessage(args)}
 		s, err := e.Plan(b.Context(), r)
 		if err == nil {
 			if err = e.Begin(b.Context(), s, "req", "rec"); err == nil {

@@ -19,6 +19,7 @@ type bench struct {
 	t     *testing.T
 	e     *Engine
 	rules *Rules
+	path  string // of the database
 	now   time.Time
 	n     int // of the trace records
 }
@@ -49,17 +50,17 @@ func newBench(t *testing.T, change func(*Spec), more ...Spec) *bench {
 	if len(faults) > 0 {
 		t.Fatal(faults)
 	}
-	store, err := OpenStore(filepath.Join(t.TempDir(), "workflows.db"))
+	b := &bench{t: t, rules: rules, now: time.Unix(1_800_000_000, 0), path: filepath.Join(t.TempDir(), "workflows.db")}
+	e, err := Open(b.path, func() time.Time { return b.now })
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := store.Close(); err != nil {
+		if err := e.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	b := &bench{t: t, rules: rules, now: time.Unix(1_800_000_000, 0)}
-	b.e = NewEngine(store, func() time.Time { return b.now })
+	b.e = e
 	return b
 }
 
@@ -115,8 +116,8 @@ func TestSteps(t *testing.T) {
 	if want := a.ID + " find 1 completed none false"; view(a) != want || !ValidID(a.ID) {
 		t.Fatalf("open = %s, want %s", view(a), want)
 	}
-	x := b.call(Request{Handle: a.ID}, "use", `{"id":"x","platform":"p"}`, `{}`)
-	y := b.call(Request{Handle: a.ID}, "use", `{"id":"y","platform":"p"}`, "")
+	x := b.call(Request{ID: a.ID}, "use", `{"id":"x","platform":"p"}`, `{}`)
+	y := b.call(Request{ID: a.ID}, "use", `{"id":"y","platform":"p"}`, "")
 	for _, tc := range []struct{ name, handle, tool, args, want string }{
 		{"the same key again", a.ID, "use", `{"platform":"p","id":"x"}`, x.Path + " activation 2 completed explicit false"},
 		{"by its own handle", x.ID, "use", `{"platform":"p","id":"x"}`, x.Path + " activation 3 completed explicit false"},
@@ -130,12 +131,12 @@ func TestSteps(t *testing.T) {
 		{"opened again by a step", x.ID, "find", `{}`, a.Path + " find 2 completed explicit false"},
 		{"in the session", "", "ask", `{"id":"z"}`, a.Path + " find 2 completed session false"},
 	} {
-		if got := view(b.call(Request{Handle: tc.handle}, tc.tool, tc.args, `{}`)); got != tc.want {
+		if got := view(b.call(Request{ID: tc.handle}, tc.tool, tc.args, `{}`)); got != tc.want {
 			t.Errorf("%s: %s, want %s", tc.name, got, tc.want)
 		}
 	}
-	below := b.call(Request{Handle: x.ID}, "report", `{"id":1}`, `{}`)
-	beside := b.call(Request{Handle: below.ID}, "use", `{"id":"w"}`, `{}`)
+	below := b.call(Request{ID: x.ID}, "report", `{"id":1}`, `{}`)
+	beside := b.call(Request{ID: below.ID}, "use", `{"id":"w"}`, `{}`)
 	if below.Path != x.Path+"/"+below.ID || beside.Path != a.Path+"/"+beside.ID {
 		t.Errorf("another step = %s, the first kind again = %s; want one below %s and one below %s", below.Path, beside.Path, x.Path, a.Path)
 	}
@@ -152,19 +153,19 @@ func TestUnknownHandles(t *testing.T) {
 	b := newBench(t, nil, other)
 	a := b.open(`["x"]`)
 	closed := b.open(`["y"]`)
-	b.call(Request{Handle: closed.ID}, "end", `{}`, `{}`)
+	b.call(Request{ID: closed.ID}, "end", `{}`, `{}`)
 	expired := b.open(`["z"]`)
 	b.now = b.now.Add(40 * time.Minute)
-	b.call(Request{Handle: a.ID}, "ask", `{}`, `{}`) // used: it lives on
+	b.call(Request{ID: a.ID}, "ask", `{}`, `{}`) // used: it lives on
 	b.now = b.now.Add(40 * time.Minute)
 	before := b.count()
 	for name, r := range map[string]Request{
-		"never minted":        {Handle: "ctx_1735650000_a1b2c3d4"},
-		"no handle":           {Handle: "conv-1"},
-		"closed":              {Handle: closed.ID},
-		"expired":             {Handle: expired.ID},
-		"another principal's": {Handle: a.ID, Principal: "mallory", Session: "s1"},
-		"another workflow's":  {Handle: a.ID, Rule: b.rules.Find("other", "use")},
+		"never minted":        {ID: "ctx_1735650000_a1b2c3d4"},
+		"no handle":           {ID: "conv-1"},
+		"closed":              {ID: closed.ID},
+		"expired":             {ID: expired.ID},
+		"another principal's": {ID: a.ID, Principal: "mallory", Session: "s1"},
+		"another workflow's":  {ID: a.ID, Rule: b.rules.Find("other", "use")},
 	} {
 		for _, tool := range []string{"find", "use", "ask", "end"} {
 			if s, err := b.try(r, tool, `{"id":"x"}`, `{}`); !errors.Is(err, ErrUnknown) {
@@ -181,14 +182,14 @@ func TestUnknownHandles(t *testing.T) {
 	if after := b.count(); after != before {
 		t.Errorf("%d nodes, before the refused calls %d", after, before)
 	}
-	if got := view(b.call(Request{Handle: a.ID}, "use", `{"id":"x"}`, `{}`)); !strings.HasPrefix(got, a.ID+"/") {
+	if got := view(b.call(Request{ID: a.ID}, "use", `{"id":"x"}`, `{}`)); !strings.HasPrefix(got, a.ID+"/") {
 		t.Errorf("a used workflow after twice its ttl = %s", got)
 	}
 }
 
 func (b *bench) count() (n int) {
 	b.t.Helper()
-	if err := b.e.store.db.QueryRow("SELECT count(*) FROM nodes").Scan(&n); err != nil {
+	if err := b.e.db.QueryRow("SELECT count(*) FROM nodes").Scan(&n); err != nil {
 		b.t.Fatal(err)
 	}
 	return n
@@ -196,16 +197,16 @@ func (b *bench) count() (n int) {
 
 func TestPolicies(t *testing.T) {
 	b := newBench(t, func(s *Spec) { s.Remint, s.Require, s.Evidence = true, true, []Evidence{Explicit, Native} })
-	first := b.call(Request{Handle: "conv-1"}, "find", `{}`, `{}`)
+	first := b.call(Request{ID: "conv-1"}, "find", `{}`, `{}`)
 	if first.Evidence != None || !first.New {
 		t.Errorf("remint = %s, want a new workflow", view(first))
 	}
-	if _, err := b.try(Request{Handle: "conv-1"}, "use", `{}`, `{}`); !errors.Is(err, ErrRequired) {
+	if _, err := b.try(Request{ID: "conv-1"}, "use", `{}`, `{}`); !errors.Is(err, ErrRequired) {
 		t.Errorf("link that belongs nowhere = %v, want ErrRequired", err)
 	}
-	native := b.call(Request{Native: "native-01"}, "find", `{}`, `{}`)
-	again := b.call(Request{Native: "native-01"}, "find", `{}`, `{}`)
-	linked := b.call(Request{Handle: "native-01"}, "use", `{}`, `{}`)
+	native := b.call(Request{NativeID: "native-01"}, "find", `{}`, `{}`)
+	again := b.call(Request{NativeID: "native-01"}, "find", `{}`, `{}`)
+	linked := b.call(Request{ID: "native-01"}, "use", `{}`, `{}`)
 	if again.ID != native.ID || again.Evidence != Native || linked.Root != native.ID || linked.Evidence != Explicit {
 		t.Errorf("native id = %s, again %s, linked %s", view(native), view(again), view(linked))
 	}
@@ -215,25 +216,25 @@ func TestPolicies(t *testing.T) {
 func TestForeignIDs(t *testing.T) {
 	const id = "7b0e7e3c-0c1f-4f3e-9f2a-5b8f6c1d2e3f"
 	b := newBench(t, func(s *Spec) { s.Preserve = true })
-	leaks := Request{Handle: id, Secret: func(string) bool { return true }}
+	leaks := Request{ID: id, Secret: func(string) bool { return true }}
 	if _, err := b.try(leaks, "find", `{}`, `{}`); !errors.Is(err, ErrUnknown) {
 		t.Errorf("an id that looks like a secret = %v, want ErrUnknown", err)
 	}
-	a := b.call(Request{Handle: id}, "find", `{}`, `{}`)
-	if a.Handle() != id || a.Evidence != Explicit || !ValidID(a.ID) {
-		t.Errorf("foreign id = %s %s, want %s answered back", view(a), a.Handle(), id)
+	a := b.call(Request{ID: id}, "find", `{}`, `{}`)
+	if a.HostID() != id || a.Evidence != Explicit || !ValidID(a.ID) {
+		t.Errorf("foreign id = %s %s, want %s answered back", view(a), a.HostID(), id)
 	}
-	use := b.call(Request{Handle: id}, "use", `{"id":"x"}`, `{}`)
-	if use.Root != a.ID || use.Handle() != use.ID || use.Foreign != id {
+	use := b.call(Request{ID: id}, "use", `{"id":"x"}`, `{}`)
+	if use.Root != a.ID || use.HostID() != use.ID || use.Foreign != id {
 		t.Errorf("link by foreign id = %s, foreign %s", view(use), use.Foreign)
 	}
 	b.now = b.now.Add(2 * time.Hour)
 	for _, tool := range []string{"find", "use"} {
-		if s, err := b.try(Request{Handle: id}, tool, `{}`, `{}`); !errors.Is(err, ErrUnknown) {
+		if s, err := b.try(Request{ID: id}, tool, `{}`, `{}`); !errors.Is(err, ErrUnknown) {
 			t.Errorf("%s by the id of an expired workflow = %v, %v, want ErrUnknown", tool, s, err)
 		}
 	}
-	if _, err := b.try(Request{Handle: "ctx_1735650000_a1b2c3d4"}, "find", `{}`, `{}`); !errors.Is(err, ErrUnknown) {
+	if _, err := b.try(Request{ID: "ctx_1735650000_a1b2c3d4"}, "find", `{}`, `{}`); !errors.Is(err, ErrUnknown) {
 		t.Errorf("a handle of foldgate's own form was taken for a foreign id: %v", err)
 	}
 }
@@ -243,19 +244,19 @@ func TestForeignIDs(t *testing.T) {
 func TestOneStepForManyCalls(t *testing.T) {
 	b := newBench(t, nil)
 	a := b.open(`["x"]`)
-	second, err := OpenStore(b.e.store.path)
+	second, err := Open(b.path, b.e.now)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer second.Close()
-	engines := []*Engine{b.e, NewEngine(second, b.e.now)}
+	engines := []*Engine{b.e, second}
 	const n = 20
 	var wg sync.WaitGroup
 	ids, attempts := make([]string, n), make([]int, n)
 	for i := range n {
 		wg.Go(func() {
 			e := engines[i%2]
-			r := Request{Rule: b.rules.Find("up", "use"), Principal: "local", Session: "s1", Handle: a.ID, Arguments: json.RawMessage(`{"id":"x"}`)}
+			r := Request{Rule: b.rules.Find("up", "use"), Principal: "local", Session: "s1", ID: a.ID, Arguments: json.RawMessage(`{"id":"x"}`)}
 			s, err := e.Plan(t.Context(), r)
 			if err == nil {
 				if err = e.Begin(t.Context(), s, "req", "rec"); err == nil {
@@ -275,18 +276,18 @@ func TestOneStepForManyCalls(t *testing.T) {
 			t.Fatalf("steps %v, attempts %v; want one step", ids, attempts)
 		}
 	}
-	if s := b.call(Request{Handle: a.ID}, "use", `{"id":"x"}`, `{}`); s.Attempt != n+1 {
+	if s := b.call(Request{ID: a.ID}, "use", `{"id":"x"}`, `{}`); s.Attempt != n+1 {
 		t.Errorf("attempt %d after %d calls", s.Attempt, n)
 	}
 }
 
-func TestSweep(t *testing.T) {
+func TestExpire(t *testing.T) {
 	b := newBench(t, nil)
 	a := b.open(`["x"]`)
-	b.call(Request{Handle: a.ID}, "use", `{"id":"x"}`, `{}`)
+	b.call(Request{ID: a.ID}, "use", `{"id":"x"}`, `{}`)
 	sweep := func() []Ended {
 		t.Helper()
-		ended, err := b.e.Sweep(t.Context())
+		ended, err := b.e.Expire(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

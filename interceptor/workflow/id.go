@@ -2,25 +2,23 @@ package workflow
 
 import (
 	"crypto/rand"
+	"regexp"
 	"strconv"
-	"strings"
 	"time"
 )
 
-// The parts of a handle: "ctx_", the unix seconds, "_", and random characters.
+// The parts of an id: "ctx_", the unix seconds, "_", and random characters.
 const (
 	idPrefix    = "ctx_"
 	randomChars = 26 // 36^26 is 134 bits
-	minRandom   = 6  // accepted on input: older programs wrote 6 or 8
-	maxRandom   = 64
 	alphabet    = "abcdefghijklmnopqrstuvwxyz0123456789"
 )
 
-// NewID returns a new handle minted at now. It is safe for concurrent use.
+// NewID returns a new id, minted at now.
 func NewID(now time.Time) string {
 	out := strconv.AppendInt([]byte(idPrefix), now.Unix(), 10)
 	out = append(out, '_')
-	const limit = 256 - 256%len(alphabet) // bytes from here on would favour the first letters
+	const limit = 256 - 256%len(alphabet) // larger bytes would favour the first letters
 	var buf [2 * randomChars]byte
 	for n := 0; n < randomChars; {
 		_, _ = rand.Read(buf[:]) // never fails: the program ends instead
@@ -34,45 +32,19 @@ func NewID(now time.Time) string {
 	return string(out)
 }
 
-// ValidID reports whether s has the form of a handle: 10 to 17 digits, and 6 to
-// 64 letters and digits.
-func ValidID(s string) bool {
-	rest, ok := strings.CutPrefix(s, idPrefix)
-	if !ok {
-		return false
-	}
-	digits := 0
-	for digits < len(rest) && rest[digits] >= '0' && rest[digits] <= '9' {
-		digits++
-	}
-	if digits < 10 || digits > 17 || digits == len(rest) || rest[digits] != '_' {
-		return false
-	}
-	rest = rest[digits+1:]
-	for i := 0; i < len(rest); i++ {
-		if c := rest[i] | 0x20; (c < 'a' || c > 'z') && (rest[i] < '0' || rest[i] > '9') {
-			return false
-		}
-	}
-	return len(rest) >= minRandom && len(rest) <= maxRandom
-}
+// The form of an id; older programs wrote 6 or 8 random characters. And the form
+// of an id of a host or a server.
+var (
+	idForm      = regexp.MustCompile(`^ctx_[0-9]{10,17}_[a-zA-Z0-9]{6,64}$`)
+	foreignForm = regexp.MustCompile(`^[a-zA-Z0-9_.:-]{8,128}$`)
+)
 
-// maxForeign bounds the ids of others that can be kept as aliases.
-const maxForeign = 128
+// ValidID reports whether s has the form of an id.
+func ValidID(s string) bool { return idForm.MatchString(s) }
 
-// validForeign reports whether s can be an id of somebody else's: 8 to 128
-// letters, digits and "-_.:".
-func validForeign(s string) bool {
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_', c == '.', c == ':':
-		default:
-			return false
-		}
-	}
-	return len(s) >= 8 && len(s) <= maxForeign
-}
+// validForeign reports whether s can be an id of a host or a server.
+func validForeign(s string) bool { return foreignForm.MatchString(s) }
 
-// StateAlias returns the alias of an opaque state that a host gives back word
-// for word, such as MCP's requestState.
+// StateAlias returns the alias for an opaque state that a host sends back
+// unchanged, such as MCP's requestState.
 func StateAlias(state string) string { return "state:" + hash(state) }

@@ -9,7 +9,7 @@ import (
 	"github.com/foldgate/foldgate/folding/contextpath"
 )
 
-// Role is what a tool does in a workflow.
+// Role is the part of a tool in a workflow.
 type Role string
 
 // The roles of tools.
@@ -20,66 +20,65 @@ const (
 	RoleClose  Role = "close"  // ends the workflow
 )
 
-// Evidence is how a call was found to belong to its workflow.
+// Evidence says why a call belongs to its workflow.
 type Evidence string
 
 // The kinds of evidence, strongest first.
 const (
-	Explicit Evidence = "explicit" // the call gave the handle
-	Native   Evidence = "native"   // the call gave an id of the server's own
-	Join     Evidence = "join"     // the call names a value that an earlier result held
-	Session  Evidence = "session"  // the last workflow opened in the session
-	None     Evidence = "none"     // nothing said so
+	Explicit Evidence = "explicit" // the call gives its id
+	Native   Evidence = "native"   // the call gives an id of the server's own
+	Join     Evidence = "join"     // the call gives a value that an earlier result held
+	Session  Evidence = "session"  // it is the last workflow of the session
+	None     Evidence = "none"     // there is none
 )
 
 // Spec is one workflow as it is configured.
 type Spec struct {
-	// Name is the workflow's, one of its own.
+	// Name is unique.
 	Name string
 	// TTL is how long a workflow lives without use.
 	TTL time.Duration
 	// Tools are the tools that take part.
 	Tools []ToolSpec
-	// Remint makes an unknown handle count as none given; otherwise the call is
-	// refused.
+	// Remint ignores an unknown id. Otherwise the call is refused.
 	Remint bool
-	// Require refuses link, status and close calls that belong to no workflow.
+	// Require refuses link, status and close calls without a workflow.
 	Require bool
-	// Preserve lets an open tool take a handle that is not foldgate's, such as an
-	// A2A contextId: it becomes the workflow's alias and is answered back.
+	// Preserve lets an open call give an id of the host's own, such as an A2A
+	// contextId. It becomes an alias of the workflow, and results carry it.
 	Preserve bool
-	// Evidence lists what is looked at, in order.
+	// Evidence lists the evidence to look at, in this order.
 	Evidence []Evidence
 }
 
-// ToolSpec is one tool's part in a workflow.
+// ToolSpec is one tool of a workflow.
 type ToolSpec struct {
-	// Role is what a call of the tool does; Server and Tool name it as upstream
-	// and configuration do.
+	// Server is the tool's upstream in the configuration, Tool its name there.
 	Role         Role
 	Server, Tool string
-	// Step names the steps that a link tool adds; "" is the tool's name.
+	// Step names the steps that a link tool adds; "" means the tool's name.
 	Step string
-	// Capture are JSONPaths into the result of an open tool, by the name of the
-	// join that uses their values. They see {"arguments", "structuredContent",
-	// "content", "isError"}.
+	// Capture are JSONPaths by the name of the join that uses their values. They
+	// look into the result of an open tool, as {"arguments",
+	// "structuredContent", "content", "isError"}.
 	Capture map[string]string
 	// Join are JSONPaths into {"arguments"}.
 	Join map[string]string
-	// StepKey are JSONPaths into {"arguments"}; a call with the same values is
-	// the same step again.
+	// StepKey are JSONPaths into {"arguments"}. A call with the same values
+	// repeats the step.
 	StepKey []string
 }
 
-// Rules are compiled [Spec]s. They never change.
+// Rules are compiled [Spec]s. They are immutable.
 type Rules struct {
-	flows []*flow
-	tools map[toolKey]*Rule
+	workflows []*workflow
+	tools     map[toolKey]*Rule
 }
 
 type toolKey struct{ server, tool string }
 
-type flow struct {
+// workflow is a compiled Spec.
+type workflow struct {
 	Spec
 	openers []*Rule
 }
@@ -87,36 +86,36 @@ type flow struct {
 // Rule is one tool's compiled rule.
 type Rule struct {
 	ToolSpec
-	flow    *flow
-	capture map[string]path
-	join    map[string]path
-	key     []path
-	// At is the rule's place in its configuration: the role's list and index.
+	workflow *workflow
+	capture  map[string]path
+	join     map[string]path
+	key      []path
+	// At is the rule's place in the configuration, such as "link[0]".
 	At string
 }
 
 // Workflow returns the name of the workflow that the rule belongs to.
-func (r *Rule) Workflow() string { return r.flow.Name }
+func (r *Rule) Workflow() string { return r.workflow.Name }
 
 // TTL returns how long the rule's workflows live without use.
-func (r *Rule) TTL() time.Duration { return r.flow.TTL }
+func (r *Rule) TTL() time.Duration { return r.workflow.TTL }
 
 // Openers returns the rules of the tools that open the rule's workflow.
-func (r *Rule) Openers() []*Rule { return r.flow.openers }
+func (r *Rule) Openers() []*Rule { return r.workflow.openers }
 
-// Fault is one thing wrong with a [Spec].
+// Fault is one mistake in a [Spec].
 type Fault struct {
-	// Spec is the index of the spec; At the place in it, such as "link[0].join.ids".
+	// Spec is the index of the spec, At the place in it, such as "link[0].join.ids".
 	Spec int
 	At   string
 	Msg  string
 }
 
-// MaxSteps is how many differently named link steps a workflow can have: each
-// may be one level deeper than the one before.
+// MaxSteps is the number of differently named link steps that a workflow can
+// have. Each may be one level deeper than the one before.
 const MaxSteps = contextpath.MaxDepth - 1
 
-// Compile checks specs and makes them ready for use. It returns every fault.
+// Compile checks and compiles specs. It returns every fault.
 func Compile(specs []Spec) (*Rules, []Fault) {
 	c := compiler{rules: &Rules{tools: map[toolKey]*Rule{}}}
 	names := map[string]bool{}
@@ -145,8 +144,8 @@ func (c *compiler) bad(at, format string, args ...any) {
 }
 
 func (c *compiler) compile(s Spec) {
-	f := &flow{Spec: s}
-	c.rules.flows = append(c.rules.flows, f)
+	w := &workflow{Spec: s}
+	c.rules.workflows = append(c.rules.workflows, w)
 	if s.TTL < time.Minute {
 		c.bad("ttl", "%s is less than a minute", s.TTL)
 	}
@@ -163,16 +162,16 @@ func (c *compiler) compile(s Spec) {
 	count := map[Role]int{}
 	var steps []string
 	for _, t := range s.Tools {
-		r := c.rule(f, t, count[t.Role])
+		r := c.rule(w, t, count[t.Role])
 		count[t.Role]++
 		switch {
 		case t.Role == RoleOpen:
-			f.openers = append(f.openers, r)
+			w.openers = append(w.openers, r)
 		case t.Role == RoleLink && !slices.Contains(steps, r.Step):
 			steps = append(steps, r.Step)
 		}
 	}
-	if len(f.openers) == 0 {
+	if len(w.openers) == 0 {
 		c.bad("open", "is empty: name the tool that starts the workflow")
 	}
 	if len(steps) > MaxSteps {
@@ -181,14 +180,14 @@ func (c *compiler) compile(s Spec) {
 }
 
 // rule compiles the i-th rule of its role.
-func (c *compiler) rule(f *flow, t ToolSpec, i int) *Rule {
-	r := &Rule{ToolSpec: t, flow: f, At: fmt.Sprintf("%s[%d]", t.Role, i), join: map[string]path{}, capture: map[string]path{}}
+func (c *compiler) rule(w *workflow, t ToolSpec, i int) *Rule {
+	r := &Rule{ToolSpec: t, workflow: w, At: fmt.Sprintf("%s[%d]", t.Role, i), join: map[string]path{}, capture: map[string]path{}}
 	if r.Step == "" {
 		r.Step = t.Tool
 	}
 	k := toolKey{t.Server, t.Tool}
 	if other := c.rules.tools[k]; other != nil {
-		c.bad(r.At+".tool", "%s.%s is also in %s of workflow %q: a tool has one rule", t.Server, t.Tool, other.At, other.flow.Name)
+		c.bad(r.At+".tool", "%s.%s is also in %s of workflow %q: a tool has one rule", t.Server, t.Tool, other.At, other.workflow.Name)
 	}
 	c.rules.tools[k] = r
 	compile := func(at, expr string) (p path) {
@@ -201,15 +200,9 @@ func (c *compiler) rule(f *flow, t ToolSpec, i int) *Rule {
 	for name, expr := range t.Capture {
 		r.capture[name] = compile("capture."+name, expr)
 	}
-	captured := map[string]bool{}
-	for _, t := range f.Tools {
-		for name := range t.Capture {
-			captured[name] = true
-		}
-	}
 	for name, expr := range t.Join {
 		r.join[name] = compile("join."+name, expr)
-		if !captured[name] {
+		if !slices.ContainsFunc(w.Tools, func(o ToolSpec) bool { _, ok := o.Capture[name]; return ok }) {
 			c.bad(r.At+".join."+name, "no open rule of the workflow captures %q", name)
 		}
 	}
@@ -228,7 +221,7 @@ func (c *compiler) rule(f *flow, t ToolSpec, i int) *Rule {
 	return r
 }
 
-// Find returns the rule of a server's tool; nil where none names it, or r is nil.
+// Find returns the rule of a server's tool, nil if there is none or r is nil.
 func (r *Rules) Find(server, tool string) *Rule {
 	if r == nil {
 		return nil
@@ -242,8 +235,8 @@ func (r *Rules) Each(yield func(spec int, rule *Rule)) {
 	if r == nil {
 		return
 	}
-	for i, f := range r.flows {
-		for _, t := range f.Tools {
+	for i, w := range r.workflows {
+		for _, t := range w.Tools {
 			yield(i, r.tools[toolKey{t.Server, t.Tool}])
 		}
 	}

@@ -3,13 +3,15 @@ package workflow
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
-// migrations make the schema, each step once, in order; user_version counts
-// them. A step that has been released is never changed. Times are microseconds
+// migrations make the schema; see [sqlitedb.Options]. Times are microseconds
 // since 1970.
 var migrations = []string{`
 	CREATE TABLE nodes (
@@ -55,46 +57,149 @@ var migrations = []string{`
 	CREATE INDEX aliases_root ON aliases (root);
 `}
 
-// applicationID marks a file as foldgate's workflows: "flow".
+// applicationID marks the database as foldgate's workflows: "flow".
 const applicationID = 0x666c6f77
 
-// Store keeps workflows in an SQLite file. Several processes may use one file
-// at a time: hosts start a gateway for each of their windows, and a handle that
-// one of them minted is good at the others. Its methods are safe for
-// concurrent use. What a method has written survives the death of the process.
-type Store struct {
-	path string
-	db   *sql.DB
+// Engine decides which step of which workflow a call is. It keeps workflows in
+// an SQLite file, which several processes can use at a time: hosts start a
+// gateway for each of their windows, and an id of one gateway is valid at the
+// others. An Engine is safe for concurrent use. A change is durable when the
+// method returns.
+type Engine struct {
+	db  *sql.DB
+	now func() time.Time
 }
 
-// OpenStore opens or creates the file at path, readable by its owner only, in
-// a directory that exists. The error says what is wrong with the file.
-func OpenStore(path string) (*Store, error) {
-	s, err := openStore(path)
+// Open opens or creates the file at path, readable by its owner only, in a
+// directory that exists. Close the Engine to release it.
+func Open(path string, now func() time.Time) (*Engine, error) {
+	db, err := sqlitedb.Open(context.Background(), path, sqlitedb.Options{Migrations: migrations, ApplicationID: applicationID})
 	if err != nil {
 		return nil, fmt.Errorf("workflows in %s: %w (move the file away to start without any)", path, err)
 	}
-	return s, nil
+	db.SetMaxOpenConns(4)
+	return &Engine{db: db, now: now}, nil
 }
 
-func openStore(path string) (*Store, error) {
-	db, err := sqlitedb.Open(context.Background(), path, sqlitedb.Options{Migrations: migrations, ApplicationID: applicationID})
+// Close releases the file.
+func (e *Engine) Close() error { return e.db.Close() }
+
+// node is a row: the first step of a workflow, its root, or a later one.
+type node struct {
+	id, path, root, parent          string
+	workflow, principal, session    string
+	server, tool, step, key, status string
+	attempts                        int
+	request, record, foreign        string
+	created, used, expires          int64 // microseconds since 1970
+	closed                          bool
+}
+
+const nodeColumns = "n.id, n.path, n.root, n.parent, n.workflow, n.principal, n.session, n.server, n.tool, n.step, n.step_key, n.status, " +
+	"n.attempts, n.request, n.record, n.foreign_id, n.created_at, n.used_at, n.expires_at, n.closed"
+
+// fields returns pointers to the fields, in the order of nodeColumns.
+func (n *node) fields() []any {
+	return []any{&n.id, &n.path, &n.root, &n.parent, &n.workflow, &n.principal, &n.session, &n.server, &n.tool, &n.step, &n.key, &n.status,
+		&n.attempts, &n.request, &n.record, &n.foreign, &n.created, &n.used, &n.expires, &n.closed}
+}
+
+// querier is a database or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// one returns the first node that the end of a query selects, nil if there is
+// none.
+func one(ctx context.Context, q querier, where string, args ...any) (*node, error) {
+	all, err := many(ctx, q, where+" LIMIT 1", args...)
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// many returns the nodes n that the end of a query selects.
+func many(ctx context.Context, q querier, end string, args ...any) (out []*node, err error) {
+	rows, err := q.QueryContext(ctx, "SELECT "+nodeColumns+" FROM nodes n "+end, args...)
 	if err != nil {
 		return nil, err
 	}
-	db.SetMaxOpenConns(4)
-	return &Store{path: path, db: db}, nil
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		n := &node{}
+		if err := rows.Scan(n.fields()...); err != nil {
+			return nil, err
+		}
+		out = append(out, n)
+	}
+	return out, rows.Err()
 }
 
-// update runs f in a transaction that writes.
-func (s *Store) update(ctx context.Context, f func(tx *sql.Tx) error) error {
-	return sqlitedb.Update(ctx, s.db, f)
+func byID(ctx context.Context, q querier, id string) (*node, error) {
+	return one(ctx, q, "WHERE n.id = ?", id)
 }
 
-// Close releases the file. A nil Store has nothing to close.
-func (s *Store) Close() error {
-	if s == nil {
+// byKey returns the step below parent with a key. An empty key matches none.
+func byKey(ctx context.Context, q querier, parent, step, key string) (*node, error) {
+	if key == "" {
+		return nil, nil
+	}
+	return one(ctx, q, "WHERE n.parent = ? AND n.step = ? AND n.step_key = ? AND n.step_key <> ''", parent, step, key)
+}
+
+// byAlias returns the root with a foreign id.
+func byAlias(ctx context.Context, q querier, principal, workflow, alias string) (*node, error) {
+	return one(ctx, q, "JOIN aliases a ON a.root = n.id WHERE a.principal = ? AND a.workflow = ? AND a.alias = ?", principal, workflow, alias)
+}
+
+// lastOf returns the live root that was opened last in a session.
+func lastOf(ctx context.Context, q querier, principal, workflow, session string, now int64) (*node, error) {
+	return one(ctx, q, "WHERE n.principal = ? AND n.workflow = ? AND n.session = ? AND n.parent = '' AND n.closed = 0 AND n.expires_at > ? "+
+		"ORDER BY n.created_at DESC, n.rowid DESC", principal, workflow, session, now)
+}
+
+// holding returns the nodes of live workflows that hold one of the values, the
+// newest workflow first and in it the newest step first.
+func holding(ctx context.Context, q querier, principal, workflow, name string, hashes []string, now int64) ([]*node, error) {
+	args := []any{principal, workflow, now, name}
+	for _, h := range hashes {
+		args = append(args, h)
+	}
+	marks := strings.TrimSuffix(strings.Repeat("?,", len(hashes)), ",")
+	return many(ctx, q, "JOIN nodes r ON r.id = n.root WHERE n.principal = ? AND n.workflow = ? AND r.closed = 0 AND r.expires_at > ? "+
+		"AND n.id IN (SELECT node FROM joins WHERE name = ? AND hash IN ("+marks+")) "+
+		"ORDER BY r.created_at DESC, r.rowid DESC, n.created_at DESC, n.rowid DESC", args...)
+}
+
+func insert(ctx context.Context, tx *sql.Tx, n *node) error {
+	marks := strings.TrimSuffix(strings.Repeat("?,", 20), ",")
+	return exec(ctx, tx, "INSERT INTO nodes ("+strings.ReplaceAll(nodeColumns, "n.", "")+") VALUES ("+marks+")", n.fields()...)
+}
+
+func addJoins(ctx context.Context, tx *sql.Tx, node string, values map[string][]string) error {
+	for name, hashes := range values {
+		for _, h := range hashes {
+			if err := exec(ctx, tx, "INSERT OR IGNORE INTO joins (node, name, hash) VALUES (?,?,?)", node, name, h); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// addAlias makes a foreign id an alias of the workflow of s. An id of another
+// form is ignored. The newest workflow has the alias, because a server may use
+// an id again.
+func addAlias(ctx context.Context, tx *sql.Tx, s *Step, alias string) error {
+	if !validForeign(alias) {
 		return nil
 	}
-	return s.db.Close()
+	return exec(ctx, tx, "INSERT INTO aliases (principal, workflow, alias, root) VALUES (?,?,?,?) "+
+		"ON CONFLICT (principal, workflow, alias) DO UPDATE SET root = excluded.root", s.request.Principal, s.Rule.Workflow(), alias, s.Root)
+}
+
+func exec(ctx context.Context, tx *sql.Tx, query string, args ...any) error {
+	_, err := tx.ExecContext(ctx, query, args...)
+	return err
 }

@@ -5,16 +5,17 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
-func TestOpenStoreFaults(t *testing.T) {
+func TestOpenFaults(t *testing.T) {
 	dir := t.TempDir()
 	for name, tc := range map[string]struct{ setup, want string }{
 		"another program's": {"PRAGMA user_version = 1; CREATE TABLE t (a)", "another program"},
 		"newer":             {"PRAGMA application_id = 1718382455; PRAGMA user_version = 99; CREATE TABLE t (a)", "newer"},
 	} {
 		path := filepath.Join(dir, strings.ReplaceAll(name, "'", ""))
-		s, err := openStore(path)
+		s, err := Open(path, time.Now)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -22,7 +23,7 @@ func TestOpenStoreFaults(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Close()
-		if _, err := OpenStore(path); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), path) {
+		if _, err := Open(path, time.Now); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), path) {
 			t.Errorf("%s: %v, want %q and the path", name, err, tc.want)
 		}
 	}
@@ -30,10 +31,10 @@ func TestOpenStoreFaults(t *testing.T) {
 	if err := os.WriteFile(garbage, []byte(strings.Repeat("no database ", 100)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenStore(garbage); err == nil {
+	if _, err := Open(garbage, time.Now); err == nil {
 		t.Error("a file that is no database was opened")
 	}
-	if _, err := OpenStore(filepath.Join(dir, "missing", "w.db")); err == nil {
+	if _, err := Open(filepath.Join(dir, "missing", "w.db"), time.Now); err == nil {
 		t.Error("a file in no directory was made")
 	}
 }
@@ -42,8 +43,8 @@ func TestOpenStoreFaults(t *testing.T) {
 func TestStoreKeepsNoValues(t *testing.T) {
 	b := newBench(t, nil)
 	a := b.open(`["a-very-private-value"]`)
-	b.call(Request{Handle: a.ID}, "use", `{"id":"a-very-private-value","platform":"another-private-value"}`, `{}`)
-	path := b.e.store.path
+	b.call(Request{ID: a.ID}, "use", `{"id":"a-very-private-value","platform":"another-private-value"}`, `{}`)
+	path := b.path
 	for _, name := range []string{path, path + "-wal"} {
 		data, err := os.ReadFile(name)
 		if err != nil {
