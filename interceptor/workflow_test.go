@@ -13,7 +13,7 @@ import (
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/scrub"
-	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -209,11 +209,11 @@ func TestCutKeepsHandle(t *testing.T) {
 // The trace has a list of its own of what evidence can be asked for.
 func TestEvidenceCanBeAskedFor(t *testing.T) {
 	for _, e := range []workflow.Evidence{workflow.Explicit, workflow.Native, workflow.Join, workflow.Session, workflow.None} {
-		if err := (trace.Filter{Evidence: []string{string(e)}}).Validate(); err != nil {
+		if err := (query.Filter{Evidence: []string{string(e)}}).Validate(); err != nil {
 			t.Error(err)
 		}
 	}
-	if err := (trace.Filter{Evidence: []string{"implicit"}}).Validate(); err == nil {
+	if err := (query.Filter{Evidence: []string{"implicit"}}).Validate(); err == nil {
 		t.Error("evidence that there is not: no error")
 	}
 }

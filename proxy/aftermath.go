@@ -11,6 +11,7 @@ import (
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -57,7 +58,7 @@ func (g *Gateway) reconcile(ctx context.Context, repo folding.Repository, dir st
 			since = b.CreatedAt
 		}
 	}
-	a, err := readAftermath(dir, since.Add(-time.Second)) // clocks of files are coarser
+	a, err := readAftermath(ctx, dir, since.Add(-time.Second)) // clocks of files are coarser
 	if err != nil {
 		return fmt.Errorf("trace: reading what the last process left: %w", err)
 	}
@@ -135,13 +136,16 @@ func endedAs(b folding.Branch, reason string) folding.Branch {
 }
 
 // readAftermath reads what was begun and not ended since a time.
-func readAftermath(dir string, since time.Time) (*aftermath, error) {
+func readAftermath(ctx context.Context, dir string, since time.Time) (*aftermath, error) {
 	a := &aftermath{open: map[string]*trace.Record{}, closed: map[string]string{}, conclusions: map[string][]string{}, concluded: map[string]bool{}}
 	requests := map[string]*trace.Record{}
-	filter := trace.Filter{Since: since, Kinds: []string{
+	filter := query.Filter{Since: since, Kinds: []string{
 		"mcp/request", "mcp/response", trace.KindPush, trace.KindPop, trace.KindConclusion,
 	}}
-	err := trace.Recent(dir, filter, func(r *trace.Record) bool {
+	for r, err := range query.Recent(ctx, dir, filter) {
+		if err != nil {
+			return nil, err
+		}
 		path := contextpath.Path(r.Context)
 		id := path.Leaf()
 		switch {
@@ -173,13 +177,12 @@ func readAftermath(dir string, since time.Time) (*aftermath, error) {
 				a.conclusions[parent.Leaf()] = append(a.conclusions[parent.Leaf()], r.ID)
 			}
 		}
-		return true
-	})
+	}
 	for _, r := range requests {
 		a.calls = append(a.calls, r)
 	}
 	slices.SortFunc(a.calls, func(x, y *trace.Record) int { return cmp.Compare(x.Seq, y.Seq) })
-	return a, err
+	return a, nil
 }
 
 // stepOf returns the step of a workflow that a request was at, "" where it was

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 )
@@ -36,15 +37,14 @@ func TestWithout(t *testing.T) {
 				t.Errorf("scrubbed = %t, want %t: %s", scrubbed, c.scrubbed, answer)
 			}
 			records := 0
-			err := trace.Query(filepath.Join(r.g.cfg.StateDir, "trace"), trace.Filter{Kinds: []string{trace.KindRequest + "tools/call"}}, func(rec *trace.Record) bool {
+			for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.cfg.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindRequest + "tools/call"}}) {
+				if err != nil {
+					t.Fatal(err)
+				}
 				records++
 				if strings.Contains(string(rec.Payload), secret) {
 					t.Errorf("a secret is stored: %s", rec.Payload)
 				}
-				return true
-			})
-			if err != nil {
-				t.Fatal(err)
 			}
 			if traced := records > 0; traced != c.traced {
 				t.Errorf("the journal holds %d calls, want any: %t", records, c.traced)

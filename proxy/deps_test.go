@@ -30,6 +30,8 @@ var arrows = map[string][]string{
 	"interceptor/scrub/regexset":      {},
 	"interceptor/scrub":               {"interceptor/scrub/regexset", "internal/rawjson"},
 	"interceptor/trace":               {"folding/contextpath", "internal/rawjson"},
+	"interceptor/trace/query":         {"folding/contextpath", "interceptor/trace", "internal/rawjson", "internal/sqlitedb"},
+	"interceptor/trace/render":        {"folding/contextpath", "interceptor/trace", "interceptor/trace/query", "internal/rawjson"},
 	"interceptor/preview":             {"internal/rawjson"},
 	"interceptor/preview/extract":     {},
 	"interceptor/preview/previewtest": {}, // for tests
@@ -41,8 +43,8 @@ var arrows = map[string][]string{
 	"proxy/edge":                      {"internal/rawjson", "proxy/wire"},
 	"proxy/conn":                      {"interceptor", "proxy/wire"},
 	"proxy/upstream":                  {"internal/backoff", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/files", "proxy/wire"},
-	"proxy":                           {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/edge", "proxy/files", "proxy/upstream", "proxy/wire"},
-	"cmd/foldgate":                    {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "internal/version", "proxy", "proxy/config"},
+	"proxy":                           {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/edge", "proxy/files", "proxy/upstream", "proxy/wire"},
+	"cmd/foldgate":                    {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/version", "proxy", "proxy/config"},
 }
 
 // only says which packages alone may import something foreign.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
@@ -73,7 +74,10 @@ func TestConclusionsCorrelate(t *testing.T) {
 	endBranch(t, g, parent)
 	var push string
 	var children []string
-	err := trace.Query(filepath.Join(dir, "trace"), trace.Filter{}, func(r *trace.Record) bool {
+	for r, err := range query.Scan(t.Context(), filepath.Join(dir, "trace"), query.Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
 		switch {
 		case r.Kind == trace.KindPush && r.Context == parent.ID:
 			push = r.ID
@@ -84,10 +88,6 @@ func TestConclusionsCorrelate(t *testing.T) {
 				t.Errorf("conclusion correlates to %v, want %v", r.CorrelationID, want)
 			}
 		}
-		return true
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 
@@ -177,17 +177,16 @@ func TestTraceAndBooksAgree(t *testing.T) {
 				}
 			}
 			pushes, pops := map[string]int{}, map[string]int{}
-			err = trace.Query(filepath.Join(image, "trace"), trace.Filter{}, func(r *trace.Record) bool {
+			for r, err := range query.Scan(t.Context(), filepath.Join(image, "trace"), query.Filter{}) {
+				if err != nil {
+					t.Fatal(err)
+				}
 				switch r.Kind {
 				case trace.KindPush:
 					pushes[r.Context]++
 				case trace.KindPop:
 					pops[r.Context]++
 				}
-				return true
-			})
-			if err != nil {
-				t.Fatal(err)
 			}
 			for _, b := range []folding.Branch{parent, child, stays, added} {
 				if pushes[b.Context] != 1 || pops[b.Context] != 1 {

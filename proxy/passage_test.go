@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -119,17 +120,19 @@ func TestNotificationThatWaitsKeepsItsCause(t *testing.T) {
 	close(leave)
 	(<-second).Sent()
 	var calls, causes []string
-	err := trace.Query(filepath.Join(r.g.cfg.StateDir, "trace"), trace.Filter{}, func(rec *trace.Record) bool {
+	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.cfg.StateDir, "trace"), query.Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
 		switch rec.Kind {
 		case trace.KindRequest + "tools/call":
 			calls = append(calls, rec.ID)
 		case trace.KindNotification + "x/status":
 			causes = rec.CorrelationID
 		}
-		return true
-	})
-	if err != nil || len(calls) != 2 || len(causes) != 1 || causes[0] != calls[0] {
-		t.Errorf("of the calls %q the notification is caused by %q, %v; want the first", calls, causes, err)
+	}
+	if len(calls) != 2 || len(causes) != 1 || causes[0] != calls[0] {
+		t.Errorf("of the calls %q the notification is caused by %q; want the first", calls, causes)
 	}
 }
 

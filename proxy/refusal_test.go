@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
@@ -87,17 +88,19 @@ func TestRefusedParamsAreRecorded(t *testing.T) {
 		}
 	}
 	blocked := 0
-	err := trace.Query(filepath.Join(r.g.cfg.StateDir, "trace"), trace.Filter{Kinds: []string{"mcp/request", "mcp/response"}}, func(rec *trace.Record) bool {
+	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.cfg.StateDir, "trace"), query.Filter{Kinds: []string{"mcp/request", "mcp/response"}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
 		if strings.Contains(string(rec.Payload), secret) {
 			t.Errorf("a secret is stored: %s", rec.Payload)
 		}
 		if d := rec.Audit.Decision; d != nil && rec.Kind == trace.KindResponse+"tools/call" && *d == (trace.Decision{Result: trace.Blocked, Reason: "invalid"}) {
 			blocked++
 		}
-		return true
-	})
-	if err != nil || blocked != 4 {
-		t.Errorf("%d refusals are recorded as blocked, want 4 (%v)", blocked, err)
+	}
+	if blocked != 4 {
+		t.Errorf("%d refusals are recorded as blocked, want 4", blocked)
 	}
 }
 

@@ -20,7 +20,8 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
+	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -77,7 +78,7 @@ func opened(t *testing.T, result string) string {
 func exported(t *testing.T, g *Gateway) map[string][2]string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := trace.Print(&out, filepath.Join(g.cfg.Path(g.cfg.StateDir), "trace"), trace.Filter{}, trace.FormatOTLP); err != nil {
+	if err := render.Write(&out, render.OTLP, query.Scan(t.Context(), filepath.Join(g.cfg.Path(g.cfg.StateDir), "trace"), query.Filter{})); err != nil {
 		t.Fatal(err)
 	}
 	spans := map[string][2]string{}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/edge"
@@ -32,12 +33,11 @@ func openWorkflows(t *testing.T, g *Gateway, n int) {
 // completions returns the reasons of the ends of workflows in the trace.
 func completions(t *testing.T, g *Gateway) (reasons []string) {
 	t.Helper()
-	err := trace.Query(filepath.Join(g.cfg.StateDir, "trace"), trace.Filter{Kinds: []string{trace.KindFlowComplete}}, func(r *trace.Record) bool {
+	for r, err := range query.Scan(t.Context(), filepath.Join(g.cfg.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindFlowComplete}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
 		reasons = append(reasons, fmt.Sprint(string(r.Payload)))
-		return true
-	})
-	if err != nil {
-		t.Fatal(err)
 	}
 	return reasons
 }

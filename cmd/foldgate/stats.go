@@ -2,6 +2,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
@@ -43,13 +45,13 @@ is not in the sums.`,
 			if err != nil {
 				return err
 			}
-			filter := trace.Filter{Kinds: []string{trace.KindResponse + "tools/call", trace.KindResponse + "tasks/result"}}
+			filter := query.Filter{Kinds: []string{trace.KindResponse + "tools/call", trace.KindResponse + "tasks/result"}}
 			if since != "" {
-				if filter.Since, err = trace.ParseTime(since, time.Now()); err != nil {
+				if filter.Since, err = query.ParseTime(since, time.Now()); err != nil {
 					return usageError{fmt.Errorf("--since: %w", err)}
 				}
 			}
-			s, err := sumUp(cfg.StatePath(), filter)
+			s, err := sumUp(cmd.Context(), cfg.StatePath(), filter)
 			if err != nil {
 				return err
 			}
@@ -71,23 +73,22 @@ is not in the sums.`,
 type figures struct {
 	Name      string `json:"name,omitempty"`
 	Calls     int    `json:"calls"`
-	Results   int    `json:"results"`   // what tools returned
-	Delivered int    `json:"delivered"` // what hosts got of it
+	Results   int    `json:"results"`   // tokens that tools returned
+	Delivered int    `json:"delivered"` // tokens that hosts got of them
 	Folded    int    `json:"folded"`    // calls whose result was stored
 	Stored    int    `json:"stored"`    // tokens of those results
-	ReadBack  int    `json:"read_back"` // delivered later of what was stored here: by branch_read, or as a batch's answer
-	Saved     int    `json:"saved"`     // not delivered, less what was read back
+	ReadBack  int    `json:"read_back"` // delivered later of results stored here: by branch_read, or as the answer of a batch
+	Saved     int    `json:"saved"`     // not delivered, less those read back
 }
 
-// labels say of each figure how it came about.
+// labels say how each figure was made.
 var labels = map[string]string{
 	"calls": "measured", "results": "measured", "delivered": "measured", "folded": "measured", "stored": "measured", "read_back": "measured",
 	"saved": "computed: tokens of folded results less their previews, less read_back",
 }
 
-func (f *figures) add(r *trace.Record) {
+func (f *figures) add(a *trace.Audit) {
 	f.Calls++
-	a := r.Audit
 	if a.Tokens != nil {
 		f.Results += a.Tokens.Out
 		f.Delivered += a.Tokens.Delivered
@@ -101,13 +102,7 @@ func (f *figures) add(r *trace.Record) {
 	}
 }
 
-// readBack takes off what was delivered of stored results later.
-func (f *figures) readBack(tokens int) {
-	f.ReadBack += tokens
-	f.Saved -= tokens
-}
-
-// savings is what stats prints.
+// savings is the output of the command.
 type savings struct {
 	Counters []string          `json:"counters"`
 	From     string            `json:"from,omitempty"`
@@ -120,7 +115,7 @@ type savings struct {
 }
 
 // sumUp reads the traces of all instances of a state directory.
-func sumUp(stateDir string, filter trace.Filter) (*savings, error) {
+func sumUp(ctx context.Context, stateDir string, filter query.Filter) (*savings, error) {
 	s := &savings{Labels: labels, Counters: []string{}, Tools: []*figures{}, Branches: []*figures{}, Days: []*figures{}}
 	tools, branches, days := map[string]*figures{}, map[string]*figures{}, map[string]*figures{}
 	in := func(m map[string]*figures, name string) *figures {
@@ -136,24 +131,28 @@ func sumUp(stateDir string, filter trace.Filter) (*savings, error) {
 			break
 		}
 		found = true
-		if err := trace.Query(dir, filter, func(r *trace.Record) bool {
-			if r.Audit == nil || r.Audit.Tool == "" {
-				return true
+		for r, err := range query.Select(ctx, dir, filter) {
+			if err != nil {
+				return nil, err
+			}
+			a := r.AuditOrEmpty()
+			if a.Tool == "" {
+				continue
 			}
 			s.see(r)
-			tool, branch, day := toolRow(r.Audit.Server, r.Audit.Tool), branchOf(r.Context), r.TS[:min(len(r.TS), len(time.DateOnly))]
-			for _, f := range []*figures{&s.Total, in(tools, tool), in(branches, branch), in(days, day)} {
-				f.add(r)
+			day := r.TS[:min(len(r.TS), len(time.DateOnly))]
+			rows := func(server, tool, context string) []*figures {
+				return []*figures{&s.Total, in(tools, strings.TrimPrefix(server+"/"+tool, "/")), in(branches, cmp.Or(trace.BranchOf(context), "main")), in(days, day)}
 			}
-			if t, read := r.Audit.Tokens, r.Audit.Read; t != nil && read != nil { // it belongs to what saved it
-				tool, branch = toolRow(read.Server, read.Tool), branchOf(read.Context)
-				for _, f := range []*figures{&s.Total, in(tools, tool), in(branches, branch), in(days, day)} {
-					f.readBack(t.Delivered)
+			for _, f := range rows(a.Server, a.Tool, r.Context) {
+				f.add(a)
+			}
+			if a.Tokens != nil && a.Read != nil { // saved by the call that stored the result
+				for _, f := range rows(a.Read.Server, a.Read.Tool, a.Read.Context) {
+					f.ReadBack += a.Tokens.Delivered
+					f.Saved -= a.Tokens.Delivered
 				}
 			}
-			return true
-		}); err != nil {
-			return nil, err
 		}
 	}
 	if !found {
@@ -163,23 +162,7 @@ func sumUp(stateDir string, filter trace.Filter) (*savings, error) {
 	return s, nil
 }
 
-// branchOf names the row of a context: its branch, without what a host added
-// below that.
-func branchOf(path string) string {
-	for path != "" {
-		i := strings.LastIndexByte(path, '/')
-		if strings.HasPrefix(path[i+1:], "br_") {
-			return path
-		}
-		path = path[:max(i, 0)]
-	}
-	return "main"
-}
-
-// toolRow names the row of a tool.
-func toolRow(server, tool string) string { return strings.TrimPrefix(server+"/"+tool, "/") }
-
-// see notes when a call was made and how it was counted.
+// see notes the time of a call and the counter of its tokens.
 func (s *savings) see(r *trace.Record) {
 	if s.From == "" || r.TS < s.From {
 		s.From = r.TS
@@ -205,7 +188,7 @@ func ordered(m map[string]*figures, order func(a, b *figures) int) []*figures {
 	return out
 }
 
-// write prints the tables for people.
+// write prints the tables as text.
 func (s *savings) write(w io.Writer, top int) {
 	t := s.Total
 	fmt.Fprintf(w, "%d calls, %d tokens returned by tools, %d delivered; %d results folded, %d tokens saved", t.Calls, t.Results, t.Delivered, t.Folded, t.Saved)

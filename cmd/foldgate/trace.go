@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,15 +17,17 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
+	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
-// traceFlags are what all trace commands share.
+// traceFlags are the flags of the trace commands.
 type traceFlags struct {
 	app      *app
 	dir      string
 	instance int
-	filter   trace.Filter
+	filter   query.Filter
 	since    string
 	until    string
 	format   string
@@ -51,13 +55,13 @@ running meanwhile.`,
 	cmd.PersistentFlags().StringVar(&t.dir, "dir", "", "trace directory (default <state_dir>/trace)")
 	cmd.PersistentFlags().IntVar(&t.instance, "instance", 1, "which of several gateways on one configuration: <state_dir>/instance-N from the second on")
 	t.filterFlags(cmd)
-	cmd.Flags().StringVar(&t.format, "format", trace.FormatTable, "one of "+strings.Join(trace.Formats(), ", "))
+	cmd.Flags().StringVar(&t.format, "format", render.Table, "one of "+strings.Join(render.Formats(), ", "))
 	cmd.Flags().BoolVarP(&t.follow, "follow", "f", false, "print what is there, then each new record, until interrupted")
 	cmd.AddCommand(t.contexts(), t.show(), t.stats(), t.verify())
 	return cmd
 }
 
-// filterFlags binds every field of trace.Filter to a flag of its name.
+// filterFlags binds each field of query.Filter to a flag of its name.
 func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 	f, fl := &t.filter, cmd.Flags()
 	fl.StringVar(&f.Context, "context", "", "records in this context path")
@@ -99,18 +103,18 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 	fl.BoolVar(&f.NoIndex, "no-index", false, "read the files, not the index beside them")
 }
 
-// directory returns the trace directory, and finishes the filter. On standard
-// error it says where the configuration has more traces than this one.
+// directory returns the trace directory, and sets the times of the filter. It
+// notes on standard error if the configuration has more traces than this one.
 func (t *traceFlags) directory(cmd *cobra.Command) (string, error) {
 	now := time.Now()
 	var err error
 	if t.since != "" {
-		if t.filter.Since, err = trace.ParseTime(t.since, now); err != nil {
+		if t.filter.Since, err = query.ParseTime(t.since, now); err != nil {
 			return "", usageError{fmt.Errorf("--since: %w", err)}
 		}
 	}
 	if t.until != "" {
-		if t.filter.Until, err = trace.ParseTime(t.until, now); err != nil {
+		if t.filter.Until, err = query.ParseTime(t.until, now); err != nil {
 			return "", usageError{fmt.Errorf("--until: %w", err)}
 		}
 	}
@@ -150,18 +154,16 @@ func ofJournal(e os.DirEntry) bool {
 
 // asUsage gives a fault of the command line its exit code.
 func asUsage(err error) error {
-	var u *trace.UsageError
+	var u *query.UsageError
 	if errors.As(err, &u) {
 		return usageError{err}
 	}
 	return err
 }
 
+// query prints records as they come while it follows, else through a buffer.
 func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
-	if err := trace.CheckFormat(t.format); err != nil {
-		return usageError{err}
-	}
-	if err := t.filter.Validate(); err != nil {
+	if err := errors.Join(render.CheckFormat(t.format), t.filter.Validate()); err != nil {
 		return asUsage(err)
 	}
 	dir, err := t.directory(cmd)
@@ -169,62 +171,48 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 		return err
 	}
 	if !t.follow {
-		return asUsage(trace.Print(cmd.OutOrStdout(), dir, t.filter, t.format))
+		out := bufio.NewWriter(cmd.OutOrStdout())
+		err := render.Write(out, t.format, query.Select(cmd.Context(), dir, t.filter))
+		return asUsage(cmp.Or(err, out.Flush()))
 	}
-	if t.format == trace.FormatTree || t.format == trace.FormatOTLP || t.format == trace.FormatA2A {
+	if !render.Streams(t.format) {
 		return usageError{fmt.Errorf("--format %s needs all records and can't follow; use table, jsonl or mew", t.format)}
 	}
-	var followed error
-	records := iter.Seq[*trace.Record](func(yield func(*trace.Record) bool) {
-		followed = trace.Follow(cmd.Context(), dir, t.filter, yield)
-	})
-	err = trace.Write(cmd.OutOrStdout(), t.format, records)
-	return asUsage(errors.Join(followed, err))
+	return asUsage(render.Write(cmd.OutOrStdout(), t.format, query.Follow(cmd.Context(), dir, t.filter)))
 }
 
 func (t *traceFlags) contexts() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "contexts", Short: "List the contexts with their state, calls and tokens", Args: cobra.NoArgs,
+	return summary(t, &cobra.Command{
+		Use: "contexts", Short: "List the contexts with their state, calls and tokens",
 		Long: `List the contexts of the records that the filters select: main, every branch by
 its path, and parents that only paths imply; each with how it ended, its calls
 and its tokens.`,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := t.directory(cmd)
-			if err != nil {
-				return err
-			}
-			nodes, err := trace.Contexts(dir, t.filter)
-			if err != nil {
-				return asUsage(err)
-			}
-			if t.json {
-				return writeJSON(cmd.OutOrStdout(), nodes)
-			}
-			return trace.WriteContexts(cmd.OutOrStdout(), nodes)
-		},
-	}
-	t.filterFlags(cmd)
-	cmd.Flags().BoolVar(&t.json, "json", false, "print JSON")
-	return cmd
+	}, query.Contexts, render.WriteContexts)
 }
 
 func (t *traceFlags) stats() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "stats", Short: "Sum up calls and tokens by branch, tool, server and principal", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := t.directory(cmd)
-			if err != nil {
-				return err
-			}
-			stats, err := trace.Summarize(dir, t.filter)
-			if err != nil {
-				return asUsage(err)
-			}
-			if t.json {
-				return writeJSON(cmd.OutOrStdout(), stats)
-			}
-			return stats.Write(cmd.OutOrStdout())
-		},
+	return summary(t, &cobra.Command{
+		Use: "stats", Short: "Sum up calls and tokens by branch, tool, server and principal",
+	}, query.Summarize, render.WriteStats)
+}
+
+// summary completes a command that makes one value of the selected records, and
+// prints it as text or JSON.
+func summary[V any](t *traceFlags, cmd *cobra.Command, sum func(iter.Seq2[*trace.Record, error]) (V, error), write func(io.Writer, V) error) *cobra.Command {
+	cmd.Args = cobra.NoArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		dir, err := t.directory(cmd)
+		if err != nil {
+			return err
+		}
+		v, err := sum(query.Select(cmd.Context(), dir, t.filter))
+		if err != nil {
+			return asUsage(err)
+		}
+		if t.json {
+			return writeJSON(cmd.OutOrStdout(), v)
+		}
+		return write(cmd.OutOrStdout(), v)
 	}
 	t.filterFlags(cmd)
 	cmd.Flags().BoolVar(&t.json, "json", false, "print JSON")
@@ -242,11 +230,16 @@ that followed from it. Ids are in the output of foldgate trace: env_...`,
 			if err != nil {
 				return err
 			}
-			g, err := trace.Show(dir, args[0])
+			index, err := query.Open(cmd.Context(), dir)
 			if err != nil {
-				return asUsage(err)
+				return err
 			}
-			return g.Write(cmd.OutOrStdout())
+			defer index.Close()
+			g, err := index.Show(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			return render.WriteGraph(cmd.OutOrStdout(), g)
 		},
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
@@ -40,7 +41,7 @@ closed once, children before parents. The first bad line is named; exit code 1.`
 					return err
 				}
 			}
-			report, err := trace.Verify(cmd.Context(), dir, opts)
+			report, err := query.Verify(cmd.Context(), dir, opts)
 			if err != nil {
 				return err
 			}
@@ -61,8 +62,8 @@ closed once, children before parents. The first bad line is named; exit code 1.`
 	return cmd
 }
 
-// wholeHash is how a hash is written. One that was cut fits no record, and must
-// not look as if somebody had changed one.
+// wholeHash is the form of a hash. A hash that was cut by mistake is refused: it
+// would look as if a record had been changed.
 var wholeHash = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // parseAnchor reads SEQ:HASH, as verify prints them.
@@ -78,7 +79,7 @@ func parseAnchor(s string) (a trace.Anchor, err error) {
 	return a, nil
 }
 
-// detector returns what finds the rules of secrets in a record's line.
+// detector returns a function that returns the scrub rules that match a line.
 func (t *traceFlags) detector(ctx context.Context) (func([]byte) []string, error) {
 	cfg, err := config.Find(t.app.config)
 	if err != nil {
@@ -100,7 +101,7 @@ func (t *traceFlags) detector(ctx context.Context) (func([]byte) []string, error
 	}, nil
 }
 
-// printVerify prints a line for each fault and note, then the sum.
+// printVerify prints a line for each fault and note, and a verdict.
 func printVerify(w io.Writer, r trace.Report) {
 	for _, f := range r.Faults {
 		fmt.Fprintln(w, "FAULT", f)

@@ -62,7 +62,7 @@ func TestFullDiskRefusesAndHeals(t *testing.T) {
 		if err := j.Append(failed); err != nil || j.Err() != nil {
 			t.Fatalf("with room again: %v, Err %v", err, j.Err())
 		}
-		if got := query(t, dir, Filter{}); len(got) != written+1 {
+		if got := query(t, dir, pick{}); len(got) != written+1 {
 			t.Fatalf("room %d: %d records, want %d", room, len(got), written+1)
 		}
 		if err := j.Close(); err != nil {
@@ -85,8 +85,8 @@ func TestHealsWithoutACall(t *testing.T) {
 			full := &fullDisk{segmentFile: j.file}
 			j.file = full
 			return func() error {
-				j.io.Lock()
-				defer j.io.Unlock()
+				j.writing.Lock()
+				defer j.writing.Unlock()
 				full.room = 1 << 20
 				return nil
 			}
@@ -119,7 +119,7 @@ func TestHealsWithoutACall(t *testing.T) {
 				if err := empty(); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(lookAgain + DefaultInterval + time.Millisecond)
+				time.Sleep(retryInterval + DefaultInterval + time.Millisecond)
 				synctest.Wait()
 				if err := j.Err(); err != nil {
 					t.Errorf("Err = %v, want nil: there is room again", err)
@@ -164,7 +164,7 @@ func TestFileTakenAwayIsAnError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(dir, segmentName(1))
+	path := filepath.Join(dir, SegmentName(1))
 	if err := os.Rename(path, path+".1"); err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestHeadFollowsWithinTheInterval(t *testing.T) {
 		}
 		time.Sleep(time.Second) // the bubble's clock
 		synctest.Wait()
-		last := query(t, dir, Filter{})[0]
+		last := query(t, dir, pick{})[0]
 		if h, err := readHead(dir); err != nil || h.Seq != 2 || h.Hash != last.Hash {
 			t.Errorf("head = %+v, %v, want record 2", h, err)
 		}

@@ -1,23 +1,20 @@
-// Package trace keeps the record of every message that crosses foldgate, so
-// that an auditor can ask who called what, in which branch, at what cost and
-// because of what, and can tell whether a line was changed or is missing.
+// Package trace writes and verifies the journal: one record for each message
+// that crosses foldgate and for each event in a branch's life. An auditor can
+// tell who called what, in which branch, at what cost and because of what, and
+// whether a line was changed or is missing.
 //
-// The writing side is one [Journal] for a directory:
+// "Trace" in foldgate means this journal. An OpenTelemetry trace is a set of
+// spans; comments here always call it that. [SpanID] and [TraceID] derive the
+// ids of spans from records.
 //
-//	j, err := trace.Open(dir, trace.Options{})
-//	req := &trace.Record{From: "host:h#s1", To: []string{"upstream:files"}, Kind: "mcp/request:tools/call", Context: "br_1"}
-//	err = j.Append(req)   // refuse the call if this fails: nothing has happened yet
-//	...
-//	err = j.Append(&trace.Record{Kind: "mcp/response:tools/call", CorrelationID: trace.IDs{req.ID}, Context: req.Context})
-//	err = j.Close()
+// A [Journal] is the one writer of a directory; see the package's example.
+// [Verify] needs only the directory and may run beside the writer. Package
+// query selects records, package render prints them.
 //
-// The reading side needs only the directory and may run beside the writer:
-// [Query] yields the records that a [Filter] selects, [Verify] checks the hash
-// chain and the invariants, [Show] follows one message's causes and effects,
-// [Contexts] and [Summarize] count, [Follow] waits for more, and [Write]
-// renders as table, tree, jsonl, mew or otlp.
+// The journal is a series of files (segments) of JSON lines, chained by
+// SHA-256, and a head file that anchors the last line. docs/trace.md states the
+// format, the guarantees, and what each sync mode can lose.
 //
-// The journal is a series of files of JSON lines, chained by SHA-256, and a
-// head file that anchors the last line. docs/trace.md states the format, the
-// guarantees, and what each sync mode can lose.
+// Lock order: Journal.writing before Journal.queueMu, errMu or headMu. The last
+// three are never nested.
 package trace

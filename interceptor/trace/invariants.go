@@ -10,16 +10,16 @@ import (
 	"github.com/foldgate/foldgate/folding/contextpath"
 )
 
-// invariants checks what records must agree on with each other. Ids are kept
-// as 64-bit hashes with a random seed: about 20 bytes a record.
+// invariants checks that records agree with each other. It keeps ids as 64-bit
+// hashes with a random seed: about 20 bytes a record.
 type invariants struct {
 	seed     maphash.Seed
-	ids      map[uint64]uint32 // id to the number of its context, and whether it is a request
+	ids      map[uint64]uint32 // the number of an id's context, and requestBit
 	contexts map[string]uint32
 	branches map[contextpath.Path]*branchState
-	opened   map[contextpath.Path]struct{} // those of branches that are not closed
-	tardy    map[uint64]struct{}           // requests made in a closed branch, by id
-	partial  bool                          // older records were removed: what they held cannot be missed
+	opened   map[contextpath.Path]struct{} // branches that are not closed
+	tardy    map[uint64]struct{}           // ids of requests made in a closed branch
+	partial  bool                          // older records were removed: a cause may have been among them
 }
 
 const requestBit = 1 << 31
@@ -27,7 +27,7 @@ const requestBit = 1 << 31
 type branchState struct {
 	seq     uint64 // of its push
 	closed  bool
-	charged int // sum of what was delivered and charged to it
+	charged int // tokens delivered in it
 	counter string
 }
 
@@ -52,13 +52,13 @@ func isRequest(kind string) bool {
 	return strings.HasPrefix(kind, "mcp/request") || strings.HasPrefix(kind, "mcp/proposal")
 }
 
-// check looks at the next record and reports what it breaks.
+// check reports the rules that the next record breaks.
 func (v *invariants) check(r *Record, fault func(code, format string, args ...any)) {
 	if err := contextpath.Validate(r.Context); err != nil {
 		fault(FaultContext, "record %d: %v", r.Seq, err)
 		return
 	}
-	kind := canonicalKind(r.Kind)
+	kind := CanonicalKind(r.Kind)
 	if strings.HasPrefix(kind, "mcp/response") && !v.answers(r) && !v.partial {
 		fault(FaultOrphan, "record %d is a response, but none of its correlations is an earlier request in context %q", r.Seq, r.Context)
 	}
@@ -87,8 +87,8 @@ func (v *invariants) answers(r *Record) bool {
 	return false
 }
 
-// branch follows a context that was opened by a push. Contexts without one
-// live by use and end by silence: nothing is required of them.
+// branch checks a record of a context that was opened by a push. Other contexts
+// have no rules.
 func (v *invariants) branch(r *Record, kind string, fault func(code, format string, args ...any)) {
 	p := contextpath.Path(r.Context)
 	b := v.branches[p]
@@ -118,9 +118,9 @@ func (v *invariants) branch(r *Record, kind string, fault func(code, format stri
 	}
 }
 
-// tooLate judges what is in a closed branch and not marked late. A call may
-// come too late and be refused; that one succeeds is the fault. The branch
-// tools speak about a branch and may.
+// tooLate checks a record that is in a closed branch and not marked late. A call
+// in a closed branch may be refused; it is a fault if one succeeds. The branch
+// tools may succeed: they read or end the branch.
 func (v *invariants) tooLate(r *Record, kind string, p contextpath.Path, fault func(code, format string, args ...any)) {
 	switch {
 	case kind == KindReflection || kind == KindConclusion:

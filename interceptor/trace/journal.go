@@ -1,15 +1,21 @@
 package trace
 
 import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"runtime"
+	"path/filepath"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/foldgate/foldgate/folding/contextpath"
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // Values of [Options.Sync].
@@ -30,17 +36,17 @@ const (
 // Options configure a [Journal]. The zero value is the default.
 type Options struct {
 	// Sync says when records reach the disk: SyncAlways, SyncInterval (default)
-	// or SyncNever. In every mode a record is with the operating system when
-	// Append returns, so the end of the process loses nothing; the modes differ
-	// in what a crash of the machine loses.
+	// or SyncNever. In every mode the operating system has a record when Append
+	// returns, so the end of the process loses nothing. The modes differ in what
+	// a crash of the machine loses.
 	Sync string
 	// Interval is how long SyncInterval waits, and how far the head file may be
 	// behind in every mode. 0 is DefaultInterval.
 	Interval time.Duration
-	// RotateBytes is the size at which a new file is begun, at most
+	// RotateBytes is the size at which a new segment begins, at most
 	// MaxRotateBytes; 0 is DefaultRotateBytes.
 	RotateBytes int64
-	// Retain bounds what is kept; the zero value keeps everything.
+	// Retain bounds the journal; the zero value keeps everything.
 	Retain Retention
 	// MaxPayload is the size in bytes up to which a payload is stored. A larger
 	// one is replaced by its size and SHA-256. 0 is DefaultMaxPayload, negative
@@ -52,11 +58,11 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Retention bounds a journal. Only whole files are removed, never the one
+// Retention bounds a journal. Only whole segments are removed, never the one
 // being written. A zero field sets no bound.
 type Retention struct {
-	Bytes int64         // of all files together
-	Age   time.Duration // of a file's last change
+	Bytes int64         // of all segments together
+	Age   time.Duration // since a segment's last change
 	Files int           // including the one being written
 }
 
@@ -67,31 +73,27 @@ var (
 )
 
 // Journal is the one writer of a trace directory. Its methods are safe for
-// concurrent use.
+// concurrent use. One goroutine syncs and writes the head file; Close ends it.
 type Journal struct {
 	dir  string
 	opt  Options
 	log  *slog.Logger
 	lock *os.File
 
-	mu     sync.Mutex // guards queue, closed
-	queue  []*pending
-	closed bool
+	queueMu sync.Mutex // guards queue, closed
+	queue   []*pending
+	closed  bool
 
-	io     sync.Mutex // held while writing; guards the fields below
-	file   segmentFile
-	name   string // of file
-	size   int64  // of what is committed in file
-	seq    uint64 // last committed
-	hash   string
+	writing sync.Mutex // held during a write; guards the fields below
+	position
 	first  FirstRef
-	spare  []*pending
-	alone  int // waits in a row after which one record was written; see weigh
-	buf    []byte
-	broken error // once set, nothing is written any more
-
-	yield func()       // runtime.Gosched
-	hurry atomic.Int32 // so many records don't yield
+	spare  []*pending // the memory of the queue that was written last
+	buf    []byte     // the lines of one write
+	broken error      // once set, nothing is written any more
+	// interrupted says that the process before did not close the journal, and
+	// that Settle was not called yet; see Interrupted for from and to.
+	interrupted bool
+	from, to    time.Time
 
 	errMu   sync.Mutex // guards lastErr
 	lastErr error
@@ -99,17 +101,23 @@ type Journal struct {
 	headMu  sync.Mutex // serialises head writes; guards headSeq
 	headSeq uint64
 
-	dirty chan struct{} // something was committed, or failed to be, since the last flush
-	stop  chan struct{}
-	done  chan struct{} // closed when the flusher has ended
-
-	// interrupted says that who had it open before did not close it, and that
-	// Settle has not been called; see Interrupted for from and to.
-	interrupted bool
-	from, to    time.Time
+	dirty   chan struct{} // something was committed, or failed to be, since the last flush
+	stop    chan struct{}
+	stopped chan struct{} // closed when the flusher has ended
 }
 
-// segmentFile is what the journal needs of an *os.File; tests put a full disk in its place.
+// position is the end of the journal: the segment being written and the last
+// committed record.
+type position struct {
+	file segmentFile
+	name string
+	size int64
+	seq  uint64
+	hash string
+}
+
+// segmentFile is the part of *os.File that the journal uses; tests replace it
+// by a full disk.
 type segmentFile interface {
 	io.WriteCloser
 	Sync() error
@@ -117,18 +125,18 @@ type segmentFile interface {
 	Stat() (os.FileInfo, error)
 }
 
-// pending is a record on its way into the journal.
+// pending is a record that waits in the queue.
 type pending struct {
 	r        *Record
-	envelope []byte // a finished line after it was written alone
+	envelope []byte // the line up to the chain fields
 	done     bool
 	err      error
 }
 
 // Open opens the journal in dir, which it creates if needed, and takes its
-// lock; [ErrInUse] says that another process has it. A last line torn by a
-// crash is cut off, missing records are noted in the chain, both as records of
-// kind [KindJournal], and logged.
+// lock. [ErrInUse] means that another process has it. A last line torn by a
+// crash is cut off, and missing records are noted in the chain: both as records
+// of kind [KindJournal] and in the log.
 func Open(dir string, o Options) (*Journal, error) {
 	switch o.Sync {
 	case "":
@@ -152,11 +160,10 @@ func Open(dir string, o Options) (*Journal, error) {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	j := &Journal{dir: dir, opt: o, log: o.Log, yield: runtime.Gosched,
-		dirty: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
-	if j.log == nil {
-		j.log = slog.New(slog.DiscardHandler)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
 	}
+	j := &Journal{dir: dir, opt: o, log: o.Log, dirty: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("trace directory: %w", err)
 	}
@@ -177,9 +184,415 @@ func Open(dir string, o Options) (*Journal, error) {
 	return j, nil
 }
 
-// Err returns nil while the journal accepts records, else why the last write
-// failed. A full disk heals with the next successful Append, or by itself soon
-// after there is room; a failed sync or a file that was taken away does not.
+// maxPayloadDepth leaves room for the record around the payload: encoding/json
+// reads at most 10,000 levels.
+const maxPayloadDepth = 9_900
+
+// lineRoom is at least the length of the chain fields of a line.
+const lineRoom = lineTail + 128
+
+// pool reuses the memory of records on their way, except buffers above
+// maxPooled. It saves an allocation of some 2 KB for each record.
+var pool = sync.Pool{New: func() any { return &pending{envelope: make([]byte, 0, 2048)} }}
+
+const maxPooled = 2 << 20
+
+// Append adds r to the journal. It sets Protocol, Seq, Prev and Hash, and ID
+// and TS if they are empty. Nothing else may use r until Append returns. After
+// nil the operating system has the record, and in mode always the disk. After
+// an error the record is not in the journal and its chain fields are empty, so
+// the caller can refuse the call before it has an effect. Concurrent calls share
+// writes and syncs.
+//
+// If payload is given, its concatenation is the record's payload instead of
+// r.Payload, so the caller needs no memory to join the pieces of a message.
+//
+// A payload that is not JSON, or nested deeper than JSON readers go, is stored
+// as a JSON string of its bytes. One above [Options.MaxPayload] is stored as its
+// size and SHA-256. Both set Audit.Truncated.
+func (j *Journal) Append(r *Record, payload ...[]byte) error {
+	if err := j.prepare(r); err != nil {
+		return err
+	}
+	p := pool.Get().(*pending)
+	defer func() {
+		if cap(p.envelope) <= maxPooled {
+			*p = pending{envelope: p.envelope[:0]}
+			pool.Put(p)
+		}
+	}()
+	var err error
+	if p.envelope, err = j.appendEnvelope(p.envelope, r, payload); err != nil {
+		return err
+	}
+	if p.r = r; len(p.envelope) > maxLine-lineRoom {
+		return fmt.Errorf("trace record of %d bytes: at most %d can be written", len(p.envelope), maxLine-lineRoom)
+	}
+	j.queueMu.Lock()
+	if j.closed {
+		j.queueMu.Unlock()
+		return ErrClosed
+	}
+	j.queue = append(j.queue, p)
+	j.queueMu.Unlock()
+
+	// The first to get the lock writes the whole queue; the others then find
+	// their record done.
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	if !p.done {
+		j.writeQueue()
+	}
+	return p.err
+}
+
+// prepare sets and checks the fields that do not depend on the place in the chain.
+func (j *Journal) prepare(r *Record) error {
+	if r.Kind == "" {
+		return fmt.Errorf("trace record has no kind")
+	}
+	if err := contextpath.Validate(r.Context); err != nil {
+		return fmt.Errorf("trace record %s: %w", r.Kind, err)
+	}
+	r.Protocol = Protocol
+	if r.ID == "" {
+		r.ID = NewID()
+	}
+	if r.TS == "" {
+		r.TS = j.opt.Now().UTC().Format(TimeFormat)
+	}
+	if len(r.CorrelationID) > 1 {
+		r.CorrelationID = IDs(nil).Union(r.CorrelationID)
+	}
+	return nil
+}
+
+// appendEnvelope appends the line of r up to the chain fields.
+func (j *Journal) appendEnvelope(b []byte, r *Record, payload [][]byte) ([]byte, error) {
+	if payload == nil {
+		payload = [][]byte{r.Payload}
+	}
+	return appendTail(j.appendPayload(appendHead(b, r), r, payload), r)
+}
+
+// appendPayload appends the payload's member. If it stores something else than
+// the payload, it notes that in r.
+func (j *Journal) appendPayload(b []byte, r *Record, pieces [][]byte) []byte {
+	size := 0
+	for _, p := range pieces {
+		size += len(p)
+	}
+	if size == 0 {
+		return b
+	}
+	b = append(slices.Grow(b, size+1024), payloadKey...)
+	start := len(b)
+	for _, p := range pieces {
+		b = append(b, p...)
+	}
+	payload := b[start:]
+	switch {
+	case j.opt.MaxPayload > 0 && size > j.opt.MaxPayload:
+		markTruncated(r)
+		sum := sha256.Sum256(payload)
+		return append(b[:start], rawjson.Marshal(map[string]any{
+			"omitted": "payload exceeds the journal's limit", "bytes": size, "sha256": hex.EncodeToString(sum[:])})...)
+	case !rawjson.Valid(payload, maxPayloadDepth):
+		markTruncated(r)
+		return append(b[:start], rawjson.Quote(string(payload))...)
+	case bytes.IndexByte(payload, '\n') >= 0 || bytes.IndexByte(payload, '\r') >= 0:
+		return append(b[:start], rawjson.Compact(payload)...)
+	}
+	return b
+}
+
+// markTruncated sets the flag on a copy: the caller may share one Audit between records.
+func markTruncated(r *Record) {
+	a := Audit{}
+	if r.Audit != nil {
+		a = *r.Audit
+	}
+	a.Truncated = true
+	r.Audit = &a
+}
+
+// writeQueue commits the queue. The caller holds writing.
+func (j *Journal) writeQueue() {
+	j.queueMu.Lock()
+	q := j.queue
+	j.queue = j.spare[:0]
+	j.queueMu.Unlock()
+	j.commit(q)
+	clear(q)
+	j.spare = q
+}
+
+// commit stamps and writes q in order, in as few writes as rotation allows, and
+// sets each record's done and err. The caller holds writing.
+func (j *Journal) commit(q []*pending) {
+	var failed error
+	for len(q) > 0 && failed == nil {
+		n := 0
+		if failed = j.broken; failed == nil && j.size > 0 && !j.fits(0, q[0]) {
+			failed = j.rotate()
+		}
+		if failed == nil {
+			n, failed = j.writeSome(q)
+		}
+		q = q[n:]
+	}
+	if failed != nil {
+		failed = fmt.Errorf("trace journal: %w", failed)
+		for _, p := range q {
+			p.done, p.err = true, failed
+		}
+	}
+	j.setErr(failed)
+	select {
+	case j.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// fits reports whether p has room in the segment after so many bytes more.
+func (j *Journal) fits(more int, p *pending) bool {
+	return j.size+int64(more+len(p.envelope)+lineRoom) <= j.opt.RotateBytes
+}
+
+// writeSome writes as many records of q as fit in the segment, at least one,
+// and returns how many. On error none is written.
+func (j *Journal) writeSome(q []*pending) (n int, err error) {
+	buf, seq, hash := j.buf[:0], j.seq, j.hash
+	for _, p := range q {
+		if n > 0 && !j.fits(len(buf), p) {
+			break
+		}
+		start := len(buf)
+		buf = append(buf, p.envelope...)
+		seq++
+		p.r.Seq, p.r.Prev = seq, hash
+		buf, hash = appendChain(buf, start, seq, hash)
+		p.r.Hash = hash
+		n++
+	}
+	if cap(buf) <= maxPooled {
+		j.buf = buf
+	}
+	if err := j.write(buf); err != nil {
+		for _, p := range q[:n] {
+			p.r.Seq, p.r.Prev, p.r.Hash = 0, "", ""
+		}
+		return 0, err
+	}
+	j.seq, j.hash = seq, hash
+	for _, p := range q[:n] {
+		p.done = true
+	}
+	return n, nil
+}
+
+// write appends whole lines to the segment or, on error, nothing.
+func (j *Journal) write(lines []byte) error {
+	_, err := j.file.Write(lines)
+	if err == nil && j.opt.Sync == SyncAlways {
+		err = j.sync()
+	}
+	if err == nil {
+		j.size += int64(len(lines))
+		return nil
+	}
+	if fi, serr := j.file.Stat(); serr == nil && fi.Size() > j.size {
+		if terr := j.file.Truncate(j.size); terr != nil && j.broken == nil {
+			j.broken = fmt.Errorf("%s has a partial line that cannot be cut off: %w", j.name, terr)
+		}
+	}
+	return err
+}
+
+// sync waits for the disk. After a failed sync the kernel may have dropped the
+// pages, so the content of the disk is unknown and the journal accepts nothing
+// more.
+func (j *Journal) sync() error {
+	if err := j.file.Sync(); err != nil {
+		j.broken = fmt.Errorf("sync of %s failed, restart foldgate when the disk is sound: %w", j.name, err)
+	}
+	return j.broken
+}
+
+// rotate closes the segment and begins the next. The caller holds writing.
+func (j *Journal) rotate() error {
+	if j.opt.Sync != SyncNever {
+		if err := j.sync(); err != nil {
+			return err
+		}
+	}
+	old := j.file
+	if err := j.newSegment(&Anchor{File: j.name, Seq: j.seq, Hash: j.hash}); err != nil {
+		return err
+	}
+	old.Close()
+	j.retain()
+	return j.writeHeadAt(j.headNow())
+}
+
+// newSegment creates the segment for the record after seq and writes its first
+// line. On error the journal is as before.
+func (j *Journal) newSegment(predecessor *Anchor) error {
+	name := SegmentName(j.seq + 1)
+	path := filepath.Join(j.dir, name)
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_APPEND|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	before := j.position
+	j.file, j.name, j.size = f, name, 0
+	if err = j.note(Event{Event: EventBegin, Predecessor: predecessor}); err == nil && j.opt.Sync != SyncNever {
+		err = syncDir(j.dir)
+	}
+	if err != nil {
+		f.Close()
+		os.Remove(path)
+		j.position = before
+	}
+	return err
+}
+
+// note writes a record about the journal itself. The caller holds writing or is Open.
+func (j *Journal) note(e Event) error {
+	p, err := j.pendingNote(e)
+	if err == nil {
+		_, err = j.writeSome([]*pending{p})
+	}
+	return err
+}
+
+func (j *Journal) pendingNote(e Event) (*pending, error) {
+	r := &Record{From: "foldgate", Kind: KindJournal, Payload: rawjson.Marshal(e)}
+	if err := j.prepare(r); err != nil {
+		return nil, err
+	}
+	envelope, err := j.appendEnvelope(nil, r, nil)
+	return &pending{r: r, envelope: envelope}, err
+}
+
+// retryInterval is how often a journal that does not accept records is tried.
+const retryInterval = time.Second
+
+// flusher brings the disk and the head file up to date, Interval after the
+// first commit that made them late. Close ends it.
+func (j *Journal) flusher() {
+	defer close(j.stopped)
+	for {
+		var failing <-chan time.Time
+		if j.Err() != nil {
+			failing = time.After(retryInterval)
+		}
+		select {
+		case <-j.stop:
+			return
+		case <-failing:
+			j.resume()
+			continue
+		case <-j.dirty:
+		}
+		wait := time.NewTimer(j.opt.Interval)
+		select {
+		case <-j.stop:
+			wait.Stop()
+			return
+		case <-wait.C:
+		}
+		j.flush()
+	}
+}
+
+// flush syncs the records committed before the call and then anchors them,
+// without holding up writers. If the segment cannot be synced or another program
+// took it away, the journal accepts nothing more. If only the head cannot be
+// written, such as on a full disk, flush reports that; the next flush tries again.
+func (j *Journal) flush() {
+	j.writing.Lock()
+	h, file, name := j.headNow(), j.file, j.name
+	j.writing.Unlock()
+	err := inPlace(file, filepath.Join(j.dir, name))
+	if err == nil && j.opt.Sync == SyncInterval {
+		err = file.Sync()
+	}
+	if err != nil {
+		j.writing.Lock()
+		if j.name == name { // else rotate has synced and closed it meanwhile
+			j.broken = fmt.Errorf("%s: %w; restart foldgate", name, err)
+			err = j.broken
+		} else {
+			err = nil
+		}
+		j.writing.Unlock()
+	}
+	if err == nil {
+		err = j.writeHeadAt(h)
+	}
+	if err != nil {
+		j.setErr(fmt.Errorf("trace journal: %w", err))
+	}
+}
+
+// inPlace returns an error unless the open file is still the one at path: if
+// another program moved or removed it, records would be lost unseen.
+func inPlace(f segmentFile, path string) error {
+	open, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	there, err := os.Stat(path)
+	if err == nil && !os.SameFile(open, there) {
+		err = fmt.Errorf("another program has replaced it")
+	}
+	return err
+}
+
+// resume tries to write again after a failure. A caller that watches Err may
+// send no call before it succeeds.
+func (j *Journal) resume() {
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	if j.broken != nil || j.Err() == nil {
+		return
+	}
+	err := j.writeHeadAt(j.headNow()) // first: a failure of it leaves no record
+	if err == nil {
+		var p *pending
+		if p, err = j.pendingNote(Event{Event: EventResumed}); err == nil {
+			j.commit([]*pending{p})
+			return
+		}
+	}
+	j.setErr(fmt.Errorf("trace journal: %w", err))
+}
+
+// headNow describes the last committed record. The caller holds writing.
+func (j *Journal) headNow() *head {
+	return &head{TS: j.opt.Now().UTC().Format(TimeFormat),
+		Anchor: Anchor{File: j.name, Seq: j.seq, Hash: j.hash}, First: j.first}
+}
+
+// writeHeadAt replaces the head file unless a later one was written meanwhile.
+func (j *Journal) writeHeadAt(h *head) error {
+	j.headMu.Lock()
+	defer j.headMu.Unlock()
+	if h.Seq < j.headSeq {
+		return nil
+	}
+	if err := writeHead(j.dir, h, j.opt.Sync != SyncNever); err != nil {
+		return err
+	}
+	j.headSeq = h.Seq
+	return nil
+}
+
+// Err returns nil while the journal accepts records, else the error of the last
+// write. After a full disk it becomes nil with the next successful Append, or by
+// itself soon after there is room. A failed sync and a file that was taken away
+// are final.
 func (j *Journal) Err() error {
 	j.errMu.Lock()
 	defer j.errMu.Unlock()
@@ -195,21 +608,21 @@ func (j *Journal) setErr(err error) {
 	j.lastErr = err
 }
 
-// Close writes the head, syncs and releases the directory. Appends that have
-// begun are finished first; later ones return [ErrClosed].
+// Close writes the head, syncs and releases the directory. It finishes Appends
+// that have begun; later ones return [ErrClosed].
 func (j *Journal) Close() error {
-	j.mu.Lock()
+	j.queueMu.Lock()
 	if j.closed {
-		j.mu.Unlock()
+		j.queueMu.Unlock()
 		return ErrClosed
 	}
 	j.closed = true
-	j.mu.Unlock()
+	j.queueMu.Unlock()
 	close(j.stop)
-	<-j.done
-	j.io.Lock()
-	defer j.io.Unlock()
-	j.drain() // who queued before closed was set and has not got the lock yet
+	<-j.stopped
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	j.writeQueue() // Appends that queued before closed was set and wait for the lock
 	err := j.broken
 	if err == nil && j.opt.Sync != SyncNever {
 		err = j.file.Sync()
@@ -218,7 +631,7 @@ func (j *Journal) Close() error {
 		err = j.writeHeadAt(j.headNow())
 	}
 	if err == nil && !j.interrupted {
-		err = j.lock.Truncate(0) // nobody holds it, and nothing was interrupted
+		err = j.lock.Truncate(0) // an empty lock file: nothing was interrupted
 	}
 	for _, c := range []io.Closer{j.file, j.lock} {
 		if cerr := c.Close(); err == nil {

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -38,21 +38,34 @@ func add(t *testing.T, j *Journal, rs ...*Record) {
 	}
 }
 
-func query(t *testing.T, dir string, f Filter) []*Record {
-	t.Helper()
-	rs := []*Record{}
-	if err := Query(dir, f, func(r *Record) bool { rs = append(rs, r); return true }); err != nil {
-		t.Fatal(err)
-	}
-	return rs
+// pick selects records of a journal; the journal's own only if Journal is set or
+// Kinds names them.
+type pick struct {
+	ID      string
+	Kinds   []string
+	Journal bool
 }
 
-func ids(rs []*Record) []string {
-	out := []string{}
-	for _, r := range rs {
-		out = append(out, r.ID)
+func query(t *testing.T, dir string, p pick) []*Record {
+	t.Helper()
+	names, err := Segments(dir)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return out
+	rs := []*Record{}
+	for _, name := range names {
+		if err := ReadLines(filepath.Join(dir, name), 0, func(line []byte, _ int64, _ bool) bool {
+			r, _, err := ParseLine(line)
+			if err == nil && (p.ID == "" || r.ID == p.ID) &&
+				(len(p.Kinds) > 0 && slices.Contains(p.Kinds, r.Kind) || len(p.Kinds) == 0 && (p.Journal || r.Kind != KindJournal)) {
+				rs = append(rs, r)
+			}
+			return true
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return rs
 }
 
 func TestAppendThenQueryGivesTheSameRecord(t *testing.T) {
@@ -64,14 +77,14 @@ func TestAppendThenQueryGivesTheSameRecord(t *testing.T) {
 		Audit: &Audit{Session: "s", Tokens: &Tokens{Counter: "o200k_base", In: 3}, MS: 1.5, Late: true,
 			Scrub: []Finding{{Rule: "github-pat", Count: 1}}, Hops: &Hops{Host: []byte("42")}}}
 	add(t, j, want)
-	got := query(t, dir, Filter{})
+	got := query(t, dir, pick{})
 	if d := cmp.Diff([]*Record{want}, got); d != "" {
 		t.Error(d)
 	}
 	if want.Seq != 2 || len(want.CorrelationID) != 2 || !strings.HasPrefix(want.ID, "env_") {
 		t.Errorf("record = %+v, want seq 2 (after the journal's own first record), 2 correlations, an id", want)
 	}
-	if all := query(t, dir, Filter{Journal: true}); len(all) != 2 || all[0].Kind != KindJournal || all[1].Prev != all[0].Hash || all[0].Prev != genesis {
+	if all := query(t, dir, pick{Journal: true}); len(all) != 2 || all[0].Kind != KindJournal || all[1].Prev != all[0].Hash || all[0].Prev != genesis {
 		t.Errorf("journal = %v, want its own first record, then the chain", all)
 	}
 }
@@ -92,7 +105,7 @@ func TestConcurrentAppendsFormOneChain(t *testing.T) {
 	wg.Wait()
 	next := map[string]int{}
 	prev, seq := genesis, uint64(0)
-	for _, r := range query(t, dir, Filter{Journal: true}) {
+	for _, r := range query(t, dir, pick{Journal: true}) {
 		if r.Prev != prev || r.Seq != seq+1 {
 			t.Fatalf("record %d does not continue the chain", r.Seq)
 		}
@@ -109,45 +122,8 @@ func TestConcurrentAppendsFormOneChain(t *testing.T) {
 			t.Errorf("%s has %d records, want 100", w, n)
 		}
 	}
-	if names, _ := segments(dir); len(names) < 3 {
+	if names, _ := Segments(dir); len(names) < 3 {
 		t.Errorf("%d files, want rotation", len(names))
-	}
-}
-
-// Who appends waits for others as long as that brings records, and no longer
-// where the processors are busy with something else.
-func TestAppendWaitsForOthers(t *testing.T) {
-	now := time.Unix(1_700_000_000, 0)
-	j := open(t, t.TempDir(), Options{Now: func() time.Time { return now }, Interval: time.Hour}) // the flusher leaves the clock alone
-	const long, short = worthWaiting + 1, worthWaiting - 1                                        // for one record; for two neither is too long
-	waits, company, takes := 0, 1, time.Duration(0)
-	j.yield = func() {
-		waits++
-		now = now.Add(takes)
-		for range company {
-			j.queue = append(j.queue, &pending{r: &Record{}, envelope: []byte(`{"kind":"of another"`)})
-		}
-	}
-	for i, c := range []struct {
-		company, appends int
-		takes            time.Duration
-		waits            int // since the start
-	}{
-		{1, 10, long, 10},
-		{0, hurried + 1, long, 11}, // the first was in vain
-		{1, 10, long, 21},
-		{0, lonely - 1, short, 21 + lonely - 1},
-		{1, 1, short, 21 + lonely},
-		{0, lonely + hurried, short, 21 + 2*lonely}, // nobody comes
-		{1, 10, short, 31 + 2*lonely},
-	} {
-		company, takes = c.company, c.takes
-		for range c.appends {
-			add(t, j, &Record{Kind: "k"})
-		}
-		if waits != c.waits {
-			t.Errorf("step %d: %d waits, want %d", i, waits, c.waits)
-		}
 	}
 }
 
@@ -182,7 +158,7 @@ func TestCloseBesideAppends(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		records := query(t, dir, Filter{Kinds: []string{"k"}})
+		records := query(t, dir, pick{Kinds: []string{"k"}})
 		if len(records) != int(appended.Load()) {
 			t.Errorf("%d records, want %d", len(records), appended.Load())
 		}
@@ -254,13 +230,13 @@ func TestPayloadsCannotBreakTheLine(t *testing.T) {
 		&Record{Kind: "k", Payload: []byte("{\n \"a\": 1}"), Audit: shared},
 		&Record{Kind: "k", Payload: []byte("not json\n{}"), Audit: shared},
 		&Record{Kind: "k", Payload: []byte(`"` + strings.Repeat("x", 2000) + `"`), Audit: shared})
-	rs := query(t, dir, Filter{})
+	rs := query(t, dir, pick{})
 	if len(rs) != 3 {
 		t.Fatalf("%d records, want 3", len(rs))
 	}
 	deep := open(t, t.TempDir(), Options{})
 	add(t, deep, &Record{ID: "deep", Kind: "k", Payload: []byte(strings.Repeat("[", 9_990) + strings.Repeat("]", 9_990))})
-	if rs := query(t, deep.dir, Filter{ID: "deep"}); len(rs) != 1 || rs[0].Payload[0] != '"' || !rs[0].Audit.Truncated {
+	if rs := query(t, deep.dir, pick{ID: "deep"}); len(rs) != 1 || rs[0].Payload[0] != '"' || !rs[0].Audit.Truncated {
 		t.Errorf("a payload that no reader takes: %d records, want it as a string", len(rs))
 	}
 	if string(rs[0].Payload) != `{"a":1}` || rs[0].Audit.Truncated {
@@ -294,7 +270,7 @@ func TestPayloadInPieces(t *testing.T) {
 			t.Errorf("Append changed the payload to %s", whole.Payload)
 		}
 	}
-	whole, pieces := query(t, j.dir, Filter{Kinds: []string{"test/whole"}}), query(t, j.dir, Filter{Kinds: []string{"test/pieces"}})
+	whole, pieces := query(t, j.dir, pick{Kinds: []string{"test/whole"}}), query(t, j.dir, pick{Kinds: []string{"test/pieces"}})
 	if len(whole) != 5 || len(pieces) != 5 {
 		t.Fatalf("%d and %d records, want 5 of each", len(whole), len(pieces))
 	}

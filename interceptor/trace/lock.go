@@ -8,12 +8,13 @@ import (
 	"time"
 )
 
-// The lock file says who has the journal, and from when on something may be
-// unfinished in it: a process id, when that process opened the journal and,
-// where the one before it was interrupted and not settled, when that one opened
-// it instead and the time of its last record. Each has a line. Close empties it.
+// The lock file has three lines: the id of the process that has the journal, the
+// time from which on something may be unfinished, and the time of the last
+// record of an interrupted process. The second is when the process opened the
+// journal or, while an interrupted one is not settled, when that one did; then
+// the third is set. Close empties the file.
 
-// takeLock makes this process the one writer.
+// takeLock makes this process the only writer.
 func (j *Journal) takeLock() error {
 	path := filepath.Join(j.dir, lockName)
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
@@ -40,11 +41,11 @@ func (j *Journal) takeLock() error {
 			j.from = fi.ModTime() // of a version that wrote no times
 		}
 		if len(lines) > 3 {
-			if t := micros(lines[1]); t != 0 {
-				j.from = time.UnixMicro(t)
+			if t, err := time.Parse(TimeFormat, lines[1]); err == nil {
+				j.from = t
 			}
-			if t := micros(lines[2]); t != 0 {
-				j.to = time.UnixMicro(t)
+			if t, err := time.Parse(TimeFormat, lines[2]); err == nil {
+				j.to = t
 			}
 		}
 	}
@@ -52,9 +53,9 @@ func (j *Journal) takeLock() error {
 	return nil
 }
 
-// mark writes the lock file, in one piece: a process may be killed at any time.
-// The lock itself is the kernel's; a failure only makes the next start look at
-// less of what was left.
+// mark writes the lock file in one piece: a process may be killed at any time.
+// The lock itself is the kernel's. After a failure to write, the next start only
+// examines fewer records.
 func (j *Journal) mark() {
 	stamp := func(t time.Time) string {
 		if t.IsZero() {
@@ -68,21 +69,21 @@ func (j *Journal) mark() {
 	}
 }
 
-// Interrupted reports whether the process that had the journal open before
-// died without closing it: what it had begun is not recorded as ended. from is
-// when it opened the journal, to the time of its last record. It does so at
-// every start until [Journal.Settle] is called.
+// Interrupted reports whether the process that had the journal open before died
+// without closing it, so that calls and branches may have no end in the journal.
+// from is when that process opened it, to the time of its last record. Every
+// start reports it again until [Journal.Settle] is called.
 func (j *Journal) Interrupted() (from, to time.Time, ok bool) {
-	j.io.Lock()
-	defer j.io.Unlock()
+	j.writing.Lock()
+	defer j.writing.Unlock()
 	return j.from, j.to, j.interrupted
 }
 
-// Settle says that what an interrupted process had begun is now recorded as
-// ended.
+// Settle says that the journal now has an end for all that an interrupted
+// process had begun.
 func (j *Journal) Settle() {
-	j.io.Lock()
-	defer j.io.Unlock()
+	j.writing.Lock()
+	defer j.writing.Unlock()
 	if j.interrupted {
 		j.interrupted, j.from, j.to = false, j.opt.Now(), time.Time{}
 		j.mark()

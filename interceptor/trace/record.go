@@ -3,6 +3,8 @@ package trace
 import (
 	"encoding/hex"
 	"encoding/json"
+	"strings"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -14,23 +16,45 @@ const Protocol = "foldgate/trace.v1"
 // order of the strings is the order of the times.
 const TimeFormat = "2006-01-02T15:04:05.000000Z"
 
-// Record is one logical message, event or decision. The first nine fields are
-// the envelope; Audit is what foldgate knows about it; Seq, Prev and Hash are
-// its place in the chain. JSON names and order are part of the format.
+// Kinds of records; docs/trace.md tells what each correlates to. The kind of an
+// MCP message is a prefix and its method, such as "mcp/request:tools/call".
+const (
+	KindRequest      = "mcp/request:"
+	KindResponse     = "mcp/response:"
+	KindNotification = "mcp/notification:"
+	KindReject       = "mcp/reject:"
+	KindPush         = "context/push"
+	KindPop          = "context/pop"
+	KindStatus       = "context/status"
+	KindReflection   = "reflection"
+	KindConclusion   = "conclusion"
+	KindFlowStart    = "workflow/start"
+	KindFlowProceed  = "workflow/proceed"
+	KindFlowComplete = "workflow/complete"
+	KindWarning      = "system/warning"
+	// KindJournal is the kind of the records that the journal writes about
+	// itself: the first of each file, repairs, gaps and retention. Their payload
+	// is an [Event].
+	KindJournal = "system/journal"
+)
+
+// Record is one message, event or decision. The first nine fields are the
+// envelope. Audit is what foldgate knows about it. Seq, Prev and Hash are its
+// place in the chain. JSON names and order are part of the format.
 type Record struct {
 	Protocol      string          `json:"protocol"` // set by Append
-	ID            string          `json:"id"`       // set by Append where empty; never taken from the wire
-	TS            string          `json:"ts"`       // set by Append where empty, in TimeFormat
+	ID            string          `json:"id"`       // the envelope id; set by Append if empty, never taken from the wire
+	TS            string          `json:"ts"`       // set by Append if empty, in TimeFormat
 	From          string          `json:"from"`     // from the transport only, never from a message
 	To            []string        `json:"to,omitempty"`
-	Kind          string          `json:"kind"`                    // one of the Kind constants, or one of their prefixes and a method
-	CorrelationID IDs             `json:"correlationId,omitempty"` // what this one answers or follows from
+	Kind          string          `json:"kind"`                    // a Kind constant, with the method if it ends in a colon
+	CorrelationID IDs             `json:"correlationId,omitempty"` // the records that this one answers or follows from
 	Context       string          `json:"context,omitempty"`       // a context path; "" is main
 	Payload       json.RawMessage `json:"payload,omitempty"`       // scrubbed, or absent
 	Audit         *Audit          `json:"audit,omitempty"`
 	Seq           uint64          `json:"seq"`  // set by Append: 1, 2, 3, ... over all files
 	Prev          string          `json:"prev"` // set by Append: the hash of the record before
-	Hash          string          `json:"hash"` // set by Append; see docs/trace.md for what it covers
+	Hash          string          `json:"hash"` // set by Append; docs/trace.md says which bytes it covers
 }
 
 // Audit is what foldgate knows about a message beyond its envelope. Zero
@@ -42,8 +66,8 @@ type Audit struct {
 	Tool      string `json:"tool,omitempty"`      // as the upstream calls it; set on responses too
 	Method    string `json:"method,omitempty"`
 	Era       string `json:"era,omitempty"`    // protocol revision of the host's side
-	Rung      string `json:"rung,omitempty"`   // how the branch was found: argument, meta, result, url, thread, session, cause, main
-	Thread    string `json:"thread,omitempty"` // of the host's that made the call, where it names them
+	Rung      string `json:"rung,omitempty"`   // the attribution source: argument, meta, result, url, thread, session, cause, main
+	Thread    string `json:"thread,omitempty"` // of the host's that made the call, if the host names them
 	Hops      *Hops  `json:"hops,omitempty"`
 
 	Decision *Decision `json:"decision,omitempty"`
@@ -60,7 +84,7 @@ type Audit struct {
 	IsError    bool     `json:"is_error,omitempty"`   // a JSON-RPC error or a tool result with isError
 	Late       bool     `json:"late,omitempty"`       // came after its branch was closed
 	Ambiguous  bool     `json:"ambiguous,omitempty"`  // more than one branch was possible; recorded in main
-	Truncated  bool     `json:"truncated,omitempty"`  // the payload here is less than what was delivered
+	Truncated  bool     `json:"truncated,omitempty"`  // the payload here is less than was delivered
 	OverBudget bool     `json:"overbudget,omitempty"` // a budget refused, cut or ended something
 	Lost       bool     `json:"lost,omitempty"`       // was in flight when the process ended
 	Deprecated []string `json:"deprecated,omitempty"` // codes of deprecated forms in the message
@@ -72,7 +96,7 @@ type Hops struct {
 	Upstream json.RawMessage `json:"upstream_id,omitempty"`
 }
 
-// Decision is what foldgate decided about a call.
+// Decision is foldgate's decision about a call.
 type Decision struct {
 	Result string `json:"result"`           // allowed or blocked
 	Reason string `json:"reason,omitempty"` // such as resource_limit, policy, timeout, unsafe, invalid
@@ -92,11 +116,12 @@ type Tokens struct {
 	Out       int    `json:"out,omitempty"`       // result, as the upstream sent it
 	Delivered int    `json:"delivered,omitempty"` // result, as the host got it
 	Used      int    `json:"branch_used,omitempty"`
-	Budget    int    `json:"branch_budget,omitempty"` // of which Used is gone
-	Freed     int    `json:"freed,omitempty"`         // on context/pop: branch tokens minus what the parent reads
+	Budget    int    `json:"branch_budget,omitempty"` // Used counts against it
+	Freed     int    `json:"freed,omitempty"`         // on context/pop: branch tokens minus the tokens that the parent reads
 }
 
-// Finding counts what one scrub rule found in a message; never the secret itself.
+// Finding counts the matches of one scrub rule in a message; it never holds the
+// secret.
 type Finding struct {
 	Rule  string `json:"rule"`
 	Field string `json:"field,omitempty"` // JSON path of the string it was in
@@ -112,19 +137,69 @@ type Fold struct {
 // Read tells that a part of a stored result was delivered.
 type Read struct {
 	Handle  string `json:"handle"`            // of the stored result
-	Server  string `json:"server,omitempty"`  // and Tool made it; "" for a batch of several tools
-	Tool    string `json:"tool,omitempty"`    // branch_run then
+	Server  string `json:"server,omitempty"`  // that made it; "" for a batch of several tools
+	Tool    string `json:"tool,omitempty"`    // that made it; branch_run for such a batch
 	Context string `json:"context,omitempty"` // of the branch in which it was made
+}
+
+// AuditOrEmpty returns the audit, an empty one if the record has none.
+func (r *Record) AuditOrEmpty() *Audit {
+	if r.Audit == nil {
+		return &Audit{}
+	}
+	return r.Audit
+}
+
+// Time returns TS as a time, zero if it is not one.
+func (r *Record) Time() time.Time {
+	t, err := time.Parse(time.RFC3339Nano, r.TS)
+	if err != nil {
+		return time.Time{}
+	}
+	return t
+}
+
+// Blocked reports whether foldgate refused the message.
+func (r *Record) Blocked() bool {
+	d := r.AuditOrEmpty().Decision
+	return strings.HasPrefix(r.Kind, KindReject) || d != nil && d.Result == Blocked
+}
+
+// OverBudget reports whether a budget refused, cut or ended something.
+func (r *Record) OverBudget() bool {
+	a := r.AuditOrEmpty()
+	d := a.Decision
+	return a.OverBudget || d != nil && (d.Reason == "resource_limit" || d.Reason == "budget_exhausted")
+}
+
+// CanonicalKind returns the name that this package writes for a kind. It
+// understands mcp.request for mcp/request, reasoning/thought for reflection and
+// reasoning/conclusion for conclusion. The method after a colon is kept.
+func CanonicalKind(kind string) string {
+	head, method, has := strings.Cut(kind, ":")
+	if strings.IndexByte(head, '.') >= 0 {
+		head = strings.ReplaceAll(head, ".", "/")
+	}
+	switch head {
+	case "reasoning/thought":
+		head = KindReflection
+	case "reasoning/conclusion":
+		head = KindConclusion
+	}
+	if has {
+		return head + ":" + method
+	}
+	return head
 }
 
 // NewID returns a new envelope id: "env_" and a UUIDv7, which sorts by time.
 // It is safe for concurrent use.
 func NewID() string {
 	id, err := uuid.NewV7()
-	if err != nil { // the system's random source is gone; uuid.NewV7 has no other failure
+	if err != nil { // the system's random source failed; uuid.NewV7 has no other failure
 		panic(err)
 	}
-	text := [40]byte{'e', 'n', 'v', '_'}
+	text := [40]byte{'e', 'n', 'v', '_'} // uuid's own String would cost an allocation more
 	at := 4
 	for i, n := range [...]int{4, 2, 2, 2, 6} { // bytes of the five groups
 		if i > 0 {

@@ -11,29 +11,28 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"time"
 )
 
-// recover brings the journal to where it may be continued: it repairs a torn
-// last line, compares the tail with the head file, and notes what is missing.
-// It never makes a gap invisible: missing records keep their numbers.
+// recover prepares the journal for appending: it repairs a torn last line,
+// compares the tail with the head file, and notes missing records. It never
+// hides a gap: missing records keep their numbers.
 func (j *Journal) recover() error {
-	names, err := segments(j.dir)
+	names, err := Segments(j.dir)
 	if err != nil {
 		return err
 	}
 	h, err := readHead(j.dir)
 	if err != nil {
-		// An unreadable anchor must not stop the gateway for ever, nor vanish.
+		// An unreadable anchor must not stop the gateway, nor vanish silently.
 		j.log.Error("trace head is unreadable and will be replaced", "dir", j.dir, "error", err)
 		h = nil
 	}
 	if h != nil {
 		names = j.dropRetired(names, h.First)
 	}
-	j.sweep()
-	var events []Event
+	j.removeOldIndexes()
 	j.hash = genesis
+	var events []Event
 	for len(names) > 0 && j.file == nil {
 		name := names[len(names)-1]
 		e, err := j.reopen(name)
@@ -41,7 +40,7 @@ func (j *Journal) recover() error {
 			return err
 		}
 		events = append(events, e...)
-		if j.file == nil { // nothing whole in it: the crash came while it was begun
+		if j.file == nil { // it had no whole line: the crash came while it was created
 			names = names[:len(names)-1]
 		}
 	}
@@ -61,11 +60,11 @@ func (j *Journal) recover() error {
 		if h != nil {
 			predecessor = &h.Anchor
 		}
-		if err := j.begin(predecessor); err != nil {
+		if err := j.newSegment(predecessor); err != nil {
 			return fmt.Errorf("trace journal: %w", err)
 		}
 		if j.first.Seq == 0 {
-			seq, _ := segmentFirst(j.name)
+			seq, _ := SegmentSeq(j.name)
 			j.first = FirstRef{File: j.name, Seq: seq, Prev: genesis}
 		}
 	}
@@ -122,8 +121,8 @@ func (j *Journal) reopen(name string) ([]Event, error) {
 	}
 	j.file, j.name, j.size = f, name, t.size
 	j.seq, j.hash = t.last.Seq, t.last.Hash
-	if j.to.IsZero() { // else a start that failed has added records
-		j.to = time.UnixMicro(micros(t.last.TS))
+	if j.to.IsZero() { // else a failed start has added records
+		j.to = t.last.Time()
 	}
 	if t.damaged {
 		events = append(events, Event{Event: EventDamaged, File: name, Found: &Anchor{name, j.seq, j.hash}})
@@ -131,8 +130,8 @@ func (j *Journal) reopen(name string) ([]Event, error) {
 	return events, nil
 }
 
-// compare looks whether the records that the head anchors are there. Where
-// they are not it continues after the anchor, so that the gap stays visible.
+// compare checks that the anchored record is in the journal. If it is missing,
+// the journal continues after the anchor, so that the gap stays visible.
 func (j *Journal) compare(h *head) ([]Event, error) {
 	found := Anchor{File: j.name, Seq: j.seq, Hash: j.hash}
 	switch {
@@ -154,25 +153,20 @@ func (j *Journal) compare(h *head) ([]Event, error) {
 	return []Event{{Event: EventGap, Expected: &h.Anchor, Found: &found}}, nil
 }
 
-// continues reports whether the anchored record, or one that continues it, is
-// in the file at path.
+// continues reports whether the file at path has the anchored record or the one
+// after it.
 func continues(path string, a Anchor) (ok bool, err error) {
-	f, err := os.Open(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	defer f.Close()
 	hash := []byte(a.Hash)
-	err = scanLines(f, 0, func(line []byte, _ int64, whole bool) bool {
+	err = ReadLines(path, 0, func(line []byte, _ int64, whole bool) bool {
 		if whole && bytes.Contains(line[max(0, len(line)-2*lineTail):], hash) { // as its hash or its prev
-			r := rightRecord(line)
+			r := intactRecord(line)
 			ok = r != nil && (r.Seq == a.Seq && r.Hash == a.Hash || r.Seq == a.Seq+1 && r.Prev == a.Hash)
 		}
 		return !ok
 	})
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
 	return ok, err
 }
 
@@ -185,7 +179,7 @@ func (j *Journal) setFirst(names []string, h *head) error {
 	if len(names) == 0 {
 		return nil
 	}
-	r, err := firstRecord(filepath.Join(j.dir, names[0]))
+	r, err := FirstRecord(filepath.Join(j.dir, names[0]))
 	if err != nil {
 		return fmt.Errorf("trace journal %s: %w", names[0], err)
 	}
@@ -193,13 +187,14 @@ func (j *Journal) setFirst(names []string, h *head) error {
 	return nil
 }
 
-// dropRetired removes files that retention had given up when the process ended.
-// It believes the head only where the file that is to be the oldest bears it out.
+// dropRetired removes segments that retention had given up when the process
+// ended. It believes the head only if the first record of the segment that the
+// head calls the oldest confirms it.
 func (j *Journal) dropRetired(names []string, first FirstRef) []string {
 	if !slices.Contains(names, first.File) || names[0] == first.File {
 		return names
 	}
-	if r, err := firstRecord(filepath.Join(j.dir, first.File)); err != nil || r.Seq != first.Seq || r.Prev != first.Prev {
+	if r, err := FirstRecord(filepath.Join(j.dir, first.File)); err != nil || r.Seq != first.Seq || r.Prev != first.Prev {
 		j.log.Error("trace retention: files are kept, their successor is not the one that the head names", "dir", j.dir, "file", first.File)
 		return names
 	}
@@ -212,14 +207,14 @@ func (j *Journal) dropRetired(names []string, first FirstRef) []string {
 
 // tail is the end of a segment.
 type tail struct {
-	last     *Record // the last whole line whose hash is right, nil if none
-	damaged  bool    // a whole line follows last that is not what it claims
+	last     *Record // the last whole line with a right hash, nil if none
+	damaged  bool    // a whole line with a wrong hash follows last
 	size     int64   // up to and with the last newline
-	torn     []byte  // what follows it
-	complete bool    // torn is a right record that lacks only its newline
+	torn     []byte  // the bytes after the last newline
+	complete bool    // torn is an intact record that lacks only its newline
 }
 
-// readTail reads backwards until it has found the last right record.
+// readTail reads backwards to the last intact record.
 func readTail(f *os.File) (t tail, err error) {
 	fi, err := f.Stat()
 	if err != nil {
@@ -249,7 +244,7 @@ func tailOf(buf []byte, start int64) (t tail) {
 	if start > 0 && end == 0 {
 		return t
 	}
-	if r := rightRecord(t.torn); r != nil {
+	if r := intactRecord(t.torn); r != nil {
 		t.last, t.complete = r, true
 		t.size = start + int64(len(buf))
 		return t
@@ -259,20 +254,11 @@ func tailOf(buf []byte, start int64) (t tail) {
 		if from == 0 && start > 0 {
 			return t // its beginning is not in buf
 		}
-		if t.last = rightRecord(buf[from : end-1]); t.last != nil {
+		if t.last = intactRecord(buf[from : end-1]); t.last != nil {
 			return t
 		}
 		t.damaged = true
 		end = from
 	}
 	return t
-}
-
-// rightRecord returns the record in line if it is one and its hash is right.
-func rightRecord(line []byte) *Record {
-	r, ok, err := readRecord(line)
-	if err != nil || !ok {
-		return nil
-	}
-	return r
 }

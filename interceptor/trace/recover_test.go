@@ -15,7 +15,7 @@ import (
 func crash(t *testing.T, dir string, size int64) string {
 	t.Helper()
 	to := t.TempDir()
-	names, err := segments(dir)
+	names, err := Segments(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func crash(t *testing.T, dir string, size int64) string {
 func repairs(t *testing.T, dir string) []Event {
 	t.Helper()
 	var out []Event
-	for _, r := range query(t, dir, Filter{Kinds: []string{KindJournal}}) {
+	for _, r := range query(t, dir, pick{Kinds: []string{KindJournal}}) {
 		var e Event
 		if err := json.Unmarshal(r.Payload, &e); err != nil {
 			t.Fatal(err)
@@ -58,7 +58,7 @@ func TestCrashAtAnyOffset(t *testing.T) {
 	j := open(t, dir, Options{Interval: time.Hour}) // the head stays where Open left it
 	call(t, j, "a")
 	call(t, j, "a")
-	whole, err := os.ReadFile(filepath.Join(dir, segmentName(1)))
+	whole, err := os.ReadFile(filepath.Join(dir, SegmentName(1)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestCrashAtAnyOffset(t *testing.T) {
 		if borderMissing {
 			lines++
 		}
-		if got := query(t, at, Filter{}); uint64(len(got)) != lines-1 {
+		if got := query(t, at, pick{}); uint64(len(got)) != lines-1 {
 			t.Fatalf("cut at %d: %d records, want %d", size, len(got), lines-1)
 		}
 		if err := j.Append(&Record{Kind: "after"}); err != nil {
@@ -100,7 +100,7 @@ func TestCrashAtAnyOffset(t *testing.T) {
 func TestCrashWhileAFileIsBegun(t *testing.T) {
 	for _, content := range []string{"", `{"protocol":"foldgate/tr`, "\x00\x00\x00\x00"} {
 		dir, _ := sample(t, 3)
-		if err := os.WriteFile(filepath.Join(dir, segmentName(8)), []byte(content), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, SegmentName(8)), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		j := open(t, dir, Options{})
@@ -262,36 +262,5 @@ func TestLockOfAnOlderVersion(t *testing.T) {
 	}
 	if from, _, ok := open(t, dir, Options{}).Interrupted(); !ok || !from.Equal(began) {
 		t.Errorf("Interrupted() = %v, %v, want %v", from, ok, began)
-	}
-}
-
-// TestSinceWithoutIndex: Recent passes over files that are too old, and no others.
-// Where the clock was set back, --no-index still gives what the index gives.
-func TestSinceWithoutIndex(t *testing.T) {
-	dir := t.TempDir()
-	j := open(t, dir, Options{RotateBytes: 2000})
-	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	for i := range 40 {
-		add(t, j, &Record{Kind: "a", TS: start.Add(time.Duration(i) * time.Second).Format(TimeFormat)})
-	}
-	if names, err := segments(dir); err != nil || len(names) < 4 {
-		t.Fatalf("%d files, %v: want several", len(names), err)
-	}
-	for i := range 41 {
-		n := 0
-		if err := Recent(dir, Filter{Since: start.Add(time.Duration(i) * time.Second), Kinds: []string{"a"}}, func(*Record) bool { n++; return true }); err != nil || n != 40-i {
-			t.Errorf("since %d s: %d records, %v, want %d", i, n, err, 40-i)
-		}
-	}
-	for i := range 40 { // an hour back
-		add(t, j, &Record{Kind: "a", TS: start.Add(time.Duration(i)*time.Second - time.Hour).Format(TimeFormat)})
-	}
-	for i := range 41 {
-		f := Filter{Since: start.Add(time.Duration(i) * time.Second), Kinds: []string{"a"}}
-		with := len(query(t, dir, f))
-		f.NoIndex = true
-		if without := len(query(t, dir, f)); with != 40-i || without != with {
-			t.Errorf("since %d s: %d records with the index, %d without, want %d", i, with, without, 40-i)
-		}
 	}
 }

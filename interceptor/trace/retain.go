@@ -1,23 +1,21 @@
 package trace
 
 import (
-	"errors"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 )
 
-// retain removes the oldest files beyond what is to be kept: it notes in the
-// chain which files go, moves the head's anchor to the oldest that stays, and
+// retain removes the oldest segments beyond [Options.Retain]. It notes in the
+// chain which segments go, moves the head's anchor to the oldest that stays, and
 // only then removes them, so that a crash in between leaves a provable journal.
-// A failure is logged; too much kept is no reason to refuse a call. The caller
-// holds io or is Open.
+// A failure is logged: too many segments are no reason to refuse a call. The
+// caller holds writing or is Open.
 func (j *Journal) retain() {
 	if j.opt.Retain == (Retention{}) {
 		return
 	}
-	names, err := segments(j.dir)
+	names, err := Segments(j.dir)
 	if err != nil {
 		j.log.Error("trace retention", "dir", j.dir, "error", err)
 		return
@@ -37,7 +35,7 @@ func (j *Journal) retain() {
 		}
 		removed = append(removed, a)
 	}
-	r, err := firstRecord(filepath.Join(j.dir, names[gone]))
+	r, err := FirstRecord(filepath.Join(j.dir, names[gone]))
 	if err != nil {
 		j.log.Error("trace retention", "file", names[gone], "error", err)
 		return
@@ -58,7 +56,7 @@ func (j *Journal) retain() {
 	}
 }
 
-// retired returns how many of the oldest files are beyond the bounds.
+// retired returns how many of the oldest segments are beyond the bounds.
 func (j *Journal) retired(names []string) int {
 	var total int64
 	keepFrom := 0
@@ -86,20 +84,15 @@ func (j *Journal) removeSegment(name string) {
 		j.log.Error("trace retention", "file", name, "error", err)
 		return
 	}
-	os.Remove(path + indexSuffix) // there may be none
 	j.log.Info("trace file removed by retention", "file", name)
 }
 
-// sweep removes indexes, and what was to become one, of files that are gone:
-// retention or a query was killed in between. What stays only takes room.
-func (j *Journal) sweep() {
+// removeOldIndexes removes the index files of earlier versions of foldgate.
+func (j *Journal) removeOldIndexes() {
 	entries, _ := os.ReadDir(j.dir)
 	for _, e := range entries {
 		base, rest, _ := strings.Cut(e.Name(), segmentSuffix)
-		if _, ok := segmentFirst(base + segmentSuffix); !ok || rest != indexSuffix && !strings.HasPrefix(rest, indexTemp) {
-			continue
-		}
-		if _, err := os.Lstat(filepath.Join(j.dir, base+segmentSuffix)); errors.Is(err, fs.ErrNotExist) {
+		if _, ok := SegmentSeq(base + segmentSuffix); ok && (rest == ".idx" || strings.HasPrefix(rest, ".tmp")) {
 			os.Remove(filepath.Join(j.dir, e.Name()))
 		}
 	}

@@ -19,7 +19,7 @@ func TestRetentionKeepsTheChainProvable(t *testing.T) {
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	names, _ := segments(dir)
+	names, _ := Segments(dir)
 	if len(names) != 3 {
 		t.Fatalf("%d files, want 3", len(names))
 	}
@@ -33,7 +33,7 @@ func TestRetentionKeepsTheChainProvable(t *testing.T) {
 	if r := verify(t, dir); r.OK() || r.Faults[0].Code != FaultFileMissing {
 		t.Errorf("faults = %v, want the oldest file missing", r.Faults)
 	}
-	if evs := query(t, dir, Filter{Kinds: []string{KindJournal}}); len(evs) == 0 {
+	if evs := query(t, dir, pick{Kinds: []string{KindJournal}}); len(evs) == 0 {
 		t.Error("retention left no record")
 	}
 }
@@ -45,7 +45,7 @@ func TestRetentionCrash(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := firstRecord(filepath.Join(dir, names[2]))
+	r, err := FirstRecord(filepath.Join(dir, names[2]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestRetentionCrash(t *testing.T) {
 		t.Errorf("faults = %v before the next start", r.Faults)
 	}
 	open(t, dir, Options{RotateBytes: 4000})
-	if now, _ := segments(dir); now[0] != names[2] {
+	if now, _ := Segments(dir); now[0] != names[2] {
 		t.Errorf("the oldest file is %s, want %s", now[0], names[2])
 	}
 }
@@ -70,7 +70,7 @@ func TestDamagedHeadRemovesNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other := fmt.Sprintf(`"first":{"file":%q,"seq":%d,`, names[2], must(segmentFirst(names[2])))
+	other := fmt.Sprintf(`"first":{"file":%q,"seq":%d,`, names[2], must(SegmentSeq(names[2])))
 	bad := [][]byte{regexp.MustCompile(`"first":\{"file":"[^"]*","seq":1,`).ReplaceAll(good, []byte(other))}
 	for i, c := range good {
 		if c < '0' || c > '9' {
@@ -95,7 +95,7 @@ func TestDamagedHeadRemovesNothing(t *testing.T) {
 		if err := j.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if now, _ := segments(to); len(now) < len(names) {
+		if now, _ := Segments(to); len(now) < len(names) {
 			t.Fatalf("%d files of %d are left after a start with the head %s", len(now), len(names), head)
 		}
 	}
@@ -112,7 +112,7 @@ func severalFiles(t *testing.T) (dir string, names []string) {
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	names, err := segments(dir)
+	names, err := Segments(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestRetentionBounds(t *testing.T) {
 		if err := j.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if names, _ := segments(dir); (len(names) <= 3) != c.few {
+		if names, _ := Segments(dir); (len(names) <= 3) != c.few {
 			t.Errorf("%s: %d files, want few: %v", c.name, len(names), c.few)
 		}
 		if r := verify(t, dir); !r.OK() {
@@ -155,26 +155,14 @@ func TestRetentionBounds(t *testing.T) {
 	}
 }
 
-// TestIndexOfARemovedFile: an index that a query saves while retention removes
-// its file does not stay, nor does what was left before.
-func TestIndexOfARemovedFile(t *testing.T) {
+// TestOldIndexes: the index files of earlier versions are removed, others stay.
+func TestOldIndexes(t *testing.T) {
 	dir, file := sample(t, 3)
-	data, err := buildIndex(file, 0, -1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone := filepath.Join(dir, segmentName(900))
-	saveIndex(gone, data)
-	if _, err := os.Stat(gone + indexSuffix); err == nil {
-		t.Error("the index of a file that is gone was saved")
-	}
-	if !saveIndex(file, data) {
-		t.Error("the index was not saved")
-	}
-	keep := []string{file + indexSuffix, file + ".tmp1", filepath.Join(dir, "trace-1.jsonl.idx"), filepath.Join(dir, "notes.idx")}
-	drop := []string{gone + indexSuffix, gone + ".tmp1234"}
+	gone := filepath.Join(dir, SegmentName(900))
+	keep := []string{filepath.Join(dir, "trace-1.jsonl.idx"), filepath.Join(dir, "notes.idx")}
+	drop := []string{file + ".idx", gone + ".idx", gone + ".tmp1234"}
 	for _, path := range append(keep, drop...) {
-		if err := os.WriteFile(path, data, 0o600); err != nil {
+		if err := os.WriteFile(path, []byte("fgtidx1"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -199,7 +187,7 @@ func TestRetentionKeepsFilesWhoseAnchorCannotMove(t *testing.T) {
 	for range 30 {
 		call(t, j, "")
 	}
-	before, err := segments(dir)
+	before, err := Segments(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,20 +195,20 @@ func TestRetentionKeepsFilesWhoseAnchorCannotMove(t *testing.T) {
 	if err := os.Mkdir(blocked, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	j.io.Lock()
+	j.writing.Lock()
 	j.opt.Retain = Retention{Files: 2}
 	j.retain()
-	j.io.Unlock()
-	if now, _ := segments(dir); len(now) != len(before) {
+	j.writing.Unlock()
+	if now, _ := Segments(dir); len(now) != len(before) {
 		t.Errorf("%d files, want %d still", len(now), len(before))
 	}
 	if err := os.Remove(blocked); err != nil {
 		t.Fatal(err)
 	}
-	j.io.Lock()
+	j.writing.Lock()
 	j.retain()
-	j.io.Unlock()
-	if now, _ := segments(dir); len(now) != 2 {
+	j.writing.Unlock()
+	if now, _ := Segments(dir); len(now) != 2 {
 		t.Errorf("%d files, want 2 once the head can be written", len(now))
 	}
 	if err := j.Close(); err != nil {

@@ -1,9 +1,11 @@
 package trace
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,43 +14,38 @@ import (
 	"strings"
 )
 
-// Names inside the trace directory. A segment is named for its first record's seq.
+// Names inside the trace directory. A segment is named for the seq of its first
+// record.
 const (
 	segmentPrefix = "trace-"
 	segmentSuffix = ".jsonl"
-	indexSuffix   = ".idx"
-	indexTemp     = ".tmp" // an index that is being written
 	headName      = "head.json"
 	lockName      = "lock"
 )
 
-// KindJournal is the kind of the records that the journal writes about itself:
-// the first of each file, repairs, gaps and retention. Payload: [Event].
-const KindJournal = "system/journal"
-
 // Event is the payload of a [KindJournal] record.
 type Event struct {
 	Event       string    `json:"event"`                 // one of the Event constants
-	Predecessor *Anchor   `json:"predecessor,omitempty"` // the last record of the file before
-	Removed     []Anchor  `json:"removed,omitempty"`     // by retention: each file's last record
-	File        string    `json:"file,omitempty"`        // that was repaired or is damaged
+	Predecessor *Anchor   `json:"predecessor,omitempty"` // the last record of the segment before
+	Removed     []Anchor  `json:"removed,omitempty"`     // by retention: the last record of each segment
+	File        string    `json:"file,omitempty"`        // the repaired or damaged segment
 	Bytes       int64     `json:"bytes,omitempty"`       // torn bytes cut off
 	SHA256      string    `json:"sha256,omitempty"`      // of the bytes cut off
-	Expected    *Anchor   `json:"expected,omitempty"`    // the last record by the head file
-	Found       *Anchor   `json:"found,omitempty"`       // the last record that is there
-	First       *FirstRef `json:"first,omitempty"`       // the oldest file after retention
+	Expected    *Anchor   `json:"expected,omitempty"`    // the last record according to the head file
+	Found       *Anchor   `json:"found,omitempty"`       // the last record in the segments
+	First       *FirstRef `json:"first,omitempty"`       // the oldest segment after retention
 }
 
 // Values of [Event.Event].
 const (
-	EventBegin     = "begin"     // first record of a file; names the predecessor's last record
+	EventBegin     = "begin"     // first record of a segment; names the predecessor's last record
 	EventRepaired  = "repaired"  // a torn last line was cut off, or its newline restored
-	EventGap       = "gap"       // the head anchors records that are not there
+	EventGap       = "gap"       // the head anchors records that are missing
 	EventRewritten = "rewritten" // the head anchors another record than the one in its place
-	EventDamaged   = "damaged"   // the last line is whole but not what its hash says
-	EventNoHead    = "no_head"   // records were there but no head file
+	EventDamaged   = "damaged"   // the last line is whole but does not match its hash
+	EventNoHead    = "no_head"   // there were records but no head file
 	EventResumed   = "resumed"   // records could not be written for a while
-	EventRetention = "retention" // old files are about to be removed
+	EventRetention = "retention" // old segments are about to be removed
 )
 
 // Anchor names one record by its place.
@@ -58,11 +55,118 @@ type Anchor struct {
 	Hash string `json:"hash"`
 }
 
-// FirstRef names the oldest file that must exist and the hash it continues from.
+// FirstRef names the oldest segment that must exist and the hash it continues from.
 type FirstRef struct {
 	File string `json:"file"`
 	Seq  uint64 `json:"seq"`
 	Prev string `json:"prev"`
+}
+
+// SegmentName returns the name of the segment whose first record has this seq.
+func SegmentName(first uint64) string {
+	return fmt.Sprintf("%s%015d%s", segmentPrefix, first, segmentSuffix)
+}
+
+// SegmentSeq returns the seq in a segment's name. ok is false for other names.
+func SegmentSeq(name string) (first uint64, ok bool) {
+	s, ok := strings.CutPrefix(name, segmentPrefix)
+	s, ok2 := strings.CutSuffix(s, segmentSuffix)
+	if !ok || !ok2 {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(s, 10, 64)
+	return n, err == nil && n > 0 && SegmentName(n) == name
+}
+
+// Segments returns the names of the journal's files in dir, oldest first.
+func Segments(dir string) ([]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		if errors.Is(err, fs.ErrPermission) {
+			return nil, fmt.Errorf("trace directory %s may not be read: run as the user who runs foldgate: %w", dir, err)
+		}
+		return nil, fmt.Errorf("trace directory: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if _, ok := SegmentSeq(e.Name()); ok && e.Type().IsRegular() {
+			names = append(names, e.Name())
+		}
+	}
+	sort.Slice(names, func(i, k int) bool {
+		a, _ := SegmentSeq(names[i])
+		b, _ := SegmentSeq(names[k])
+		return a < b
+	})
+	return names, nil
+}
+
+// maxLine bounds one line. Options.MaxPayload keeps records far below it; a
+// longer line is damage.
+const maxLine = 256 << 20
+
+// errLineTooLong is returned for a line beyond maxLine.
+var errLineTooLong = errors.New("line is longer than any record")
+
+// ReadLines calls yield for each line of a segment from offset on, until yield
+// returns false. It passes the line without its newline and the offset of its
+// beginning. whole is false for a last line without a newline: it is being
+// written, or torn. line is valid only during the call.
+func ReadLines(path string, offset int64, yield func(line []byte, at int64, whole bool) bool) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if _, err := f.Seek(offset, io.SeekStart); err != nil {
+		return err
+	}
+	br := bufio.NewReaderSize(f, 256<<10)
+	var long []byte // the beginning of a line that does not fit br
+	for {
+		part, err := br.ReadSlice('\n')
+		line := part
+		if len(long) > 0 || errors.Is(err, bufio.ErrBufferFull) {
+			if len(long)+len(part) > maxLine {
+				return fmt.Errorf("at byte %d: %w", offset, errLineTooLong)
+			}
+			long = append(long, part...)
+			if errors.Is(err, bufio.ErrBufferFull) {
+				continue
+			}
+			line = long
+		}
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		if err != nil {
+			if len(line) > 0 {
+				yield(line, offset, false)
+			}
+			return nil
+		}
+		next := offset + int64(len(line))
+		if !yield(line[:len(line)-1], offset, true) {
+			return nil
+		}
+		offset, long = next, long[:0]
+	}
+}
+
+// FirstRecord reads the first record of a segment. A record with a wrong hash
+// is an error.
+func FirstRecord(path string) (*Record, error) {
+	var r *Record
+	err := ReadLines(path, 0, func(line []byte, _ int64, whole bool) bool {
+		if whole {
+			r = intactRecord(line)
+		}
+		return false
+	})
+	if err == nil && r == nil {
+		err = errors.New("its first line is not a right record")
+	}
+	return r, err
 }
 
 // head is the content of the head file.
@@ -75,46 +179,8 @@ type head struct {
 
 const headProtocol = "foldgate/trace-head.v1"
 
-func segmentName(first uint64) string {
-	return fmt.Sprintf("%s%015d%s", segmentPrefix, first, segmentSuffix)
-}
-
-// segmentFirst returns the seq in a segment's name.
-func segmentFirst(name string) (uint64, bool) {
-	s, ok := strings.CutPrefix(name, segmentPrefix)
-	s, ok2 := strings.CutSuffix(s, segmentSuffix)
-	if !ok || !ok2 {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(s, 10, 64)
-	return n, err == nil && n > 0 && segmentName(n) == name
-}
-
-// segments lists the journal's files, oldest first.
-func segments(dir string) ([]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		if errors.Is(err, fs.ErrPermission) {
-			return nil, fmt.Errorf("trace directory %s may not be read: run as the user who runs foldgate: %w", dir, err)
-		}
-		return nil, fmt.Errorf("trace directory: %w", err)
-	}
-	var names []string
-	for _, e := range entries {
-		if _, ok := segmentFirst(e.Name()); ok && e.Type().IsRegular() {
-			names = append(names, e.Name())
-		}
-	}
-	sort.Slice(names, func(i, k int) bool {
-		a, _ := segmentFirst(names[i])
-		b, _ := segmentFirst(names[k])
-		return a < b
-	})
-	return names, nil
-}
-
-// readHead returns nil where there is no head file, and an error where it is
-// there but not a head.
+// readHead returns nil if there is no head file, and an error if the file is
+// not a head.
 func readHead(dir string) (*head, error) {
 	data, err := os.ReadFile(filepath.Join(dir, headName))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -127,16 +193,17 @@ func readHead(dir string) (*head, error) {
 	if err := json.Unmarshal(data, h); err != nil {
 		return nil, fmt.Errorf("trace head %s: %w", headName, err)
 	}
-	if h.Protocol != headProtocol || !h.agrees() {
+	if h.Protocol != headProtocol || !h.consistent() {
 		return nil, fmt.Errorf("trace head %s: not a %s anchor", headName, headProtocol)
 	}
 	return h, nil
 }
 
-// agrees reports whether what h says can be true: files are given up by it.
-func (h *head) agrees() bool {
-	file, ok := segmentFirst(h.File)
-	first, ok2 := segmentFirst(h.First.File)
+// consistent reports whether the members of h can be true together. Segments
+// are removed because of a head, so a damaged one must not pass.
+func (h *head) consistent() bool {
+	file, ok := SegmentSeq(h.File)
+	first, ok2 := SegmentSeq(h.First.File)
 	return ok && ok2 && first == h.First.Seq && first <= file && file <= h.Seq &&
 		len(h.Hash) == hashLen && len(h.First.Prev) == hashLen
 }

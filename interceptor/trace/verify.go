@@ -5,30 +5,37 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 )
 
-// VerifyOptions add to what [Verify] checks.
+// VerifyOptions add checks to [Verify].
 type VerifyOptions struct {
 	// Anchor, if its Seq is not 0, is a record that must be there with that
 	// hash, such as a head that was copied elsewhere.
 	Anchor Anchor
 	// Detect, if set, returns the rules that find a secret in a line.
 	Detect func(line []byte) []string
+	// Each, if set, is called when the reading begins, and again if retention
+	// removed segments meanwhile and it begins anew. The function that it
+	// returns gets every record, with its segment, the offset of its line and
+	// the line's length.
+	Each func() func(r *Record, file string, at int64, size int)
 }
 
 // Verify reads the whole journal in dir and checks the chain, the anchor, the
-// invariants of the records and what the options add. It may run beside the
-// writer. An error means that it could not look, or ctx's that it stopped
-// early; what it finds is in the report.
+// invariants of the records and the options. It may run beside the writer.
+// Faults are in the report. An error means that Verify could not read, or that
+// ctx ended.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (Report, error) {
 	for {
-		h, headErr := readHead(dir) // before the files, so that what it anchors must be there
+		h, headErr := readHead(dir) // before the files, so that the anchored record must be in them
 		if headErr != nil && errors.Is(headErr, fs.ErrPermission) {
 			return Report{}, headErr
 		}
 		v := &verifier{dir: dir, opt: o, head: h, headErr: headErr, inv: newInvariants()}
+		if o.Each != nil {
+			v.each = o.Each()
+		}
 		err := v.run(ctx)
 		if h == nil || err == nil && v.report.OK() || err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return v.report, err
@@ -47,22 +54,20 @@ type verifier struct {
 	headErr error
 	report  Report
 	inv     *invariants
+	each    func(r *Record, file string, at int64, size int)
 
 	file     string
 	line     int
 	started  bool
-	at       uint64 // seq of the line being checked, 0 if unknown
-	seq      uint64 // of the line before
-	hashes   [2]string
-	anchored bool // the head's record was passed
-	copied   bool // the auditor's record was passed
+	at       uint64    // seq of the line being checked, 0 if unknown
+	seq      uint64    // of the line before
+	hashes   [2]string // of the line before: the claimed one and the actual one
+	anchored bool      // the head's record was passed
+	copied   bool      // the auditor's record was passed
 }
 
 func (v *verifier) fault(code, format string, args ...any) {
-	v.report.Total++
-	if len(v.report.Faults) < MaxFaults {
-		v.report.Faults = append(v.report.Faults, Fault{v.file, v.line, v.at, code, fmt.Sprintf(format, args...)})
-	}
+	v.report.Add(Fault{v.file, v.line, v.at, code, fmt.Sprintf(format, args...)})
 }
 
 func (v *verifier) note(code, format string, args ...any) {
@@ -72,7 +77,7 @@ func (v *verifier) note(code, format string, args ...any) {
 }
 
 func (v *verifier) run(ctx context.Context) error {
-	names, err := segments(v.dir)
+	names, err := Segments(v.dir)
 	if err != nil {
 		return err
 	}
@@ -97,12 +102,12 @@ func (v *verifier) run(ctx context.Context) error {
 	return nil
 }
 
-// checkFirst leaves out files that retention has given up, and sets what the
-// first record must continue.
+// checkFirst leaves out segments that retention has given up, and sets the seq
+// and hash that the first record must continue.
 func (v *verifier) checkFirst(names []string) []string {
 	first := v.head.First
 	for len(names) > 0 {
-		if seq, _ := segmentFirst(names[0]); seq >= first.Seq {
+		if seq, _ := SegmentSeq(names[0]); seq >= first.Seq {
 			break
 		}
 		v.note(NoteEvent, "%s is no longer part of the journal", names[0])
@@ -118,14 +123,9 @@ func (v *verifier) checkFirst(names []string) []string {
 }
 
 func (v *verifier) checkFile(ctx context.Context, name string, last bool) error {
-	f, err := os.Open(filepath.Join(v.dir, name))
-	if err != nil {
-		return fmt.Errorf("trace file: %w", err)
-	}
-	defer f.Close()
 	v.file, v.line = name, 0
 	v.report.Files++
-	err = scanLines(f, 0, func(line []byte, at int64, whole bool) bool {
+	err := ReadLines(filepath.Join(v.dir, name), 0, func(line []byte, at int64, whole bool) bool {
 		v.line++
 		if !whole {
 			if last {
@@ -136,25 +136,23 @@ func (v *verifier) checkFile(ctx context.Context, name string, last bool) error 
 			return false
 		}
 		v.report.Bytes += int64(len(line)) + 1
-		v.checkLine(line)
+		v.checkLine(line, at)
 		return v.line%4096 != 0 || ctx.Err() == nil
 	})
+	var unopened *fs.PathError
+	if errors.As(err, &unopened) && unopened.Op == "open" {
+		return fmt.Errorf("trace file: %w", err)
+	}
 	if err != nil {
 		v.fault(FaultUnreadable, "%v", err)
 	}
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
 	v.line, v.at = 0, 0
-	if err := checkIndex(filepath.Join(v.dir, name)); err != nil {
-		v.fault(FaultIndex, "%v", err)
-	}
-	return nil
+	return ctx.Err()
 }
 
-func (v *verifier) checkLine(line []byte) {
+func (v *verifier) checkLine(line []byte, at int64) {
 	v.at = 0
-	r, right, err := readRecord(line)
+	r, right, err := ParseLine(line)
 	claimed, actual := "", ""
 	if err == nil {
 		claimed, actual = r.Hash, r.Hash
@@ -167,7 +165,7 @@ func (v *verifier) checkLine(line []byte) {
 	}
 	if err != nil {
 		v.fault(FaultFormat, "not a record: %v", err)
-		// The next line tells whether one record or more are gone.
+		// The next line shows how many records are missing.
 		v.seq++
 		v.hashes = [2]string{}
 		return
@@ -194,10 +192,13 @@ func (v *verifier) checkLine(line []byte) {
 		}
 	}
 	v.inv.check(r, v.fault)
+	if v.each != nil {
+		v.each(r, v.file, at, len(line)+1)
+	}
 }
 
 // checkPlace compares a record's seq and prev with the line before. After a
-// changed line either of its hashes may be the one that was continued.
+// changed line, prev may match either of its hashes.
 func (v *verifier) checkPlace(r *Record) {
 	if !v.started {
 		return
@@ -264,3 +265,89 @@ func (v *verifier) checkEnd() {
 		v.fault(FaultAnchor, "record %d, which you hold, is not there", a.Seq)
 	}
 }
+
+// Report is the outcome of [Verify].
+type Report struct {
+	Files   int    `json:"files"`
+	Records uint64 `json:"records"`
+	Bytes   int64  `json:"bytes"`
+	First   Anchor `json:"first"` // the oldest record there is
+	Last    Anchor `json:"last"`
+	// Faults are in the order of the journal, at most MaxFaults; Total counts
+	// all.
+	Faults []Fault `json:"faults,omitempty"`
+	Total  int     `json:"faults_total"`
+	// Notes are repairs, retention, branches still open and a line being
+	// written: an auditor should know them, but they are no faults.
+	Notes []Fault `json:"notes,omitempty"`
+}
+
+// MaxFaults bounds [Report.Faults] and [Report.Notes].
+const MaxFaults = 100
+
+// OK reports whether there is no fault.
+func (r Report) OK() bool { return r.Total == 0 }
+
+// Add adds a fault.
+func (r *Report) Add(f Fault) {
+	r.Total++
+	if len(r.Faults) < MaxFaults {
+		r.Faults = append(r.Faults, f)
+	}
+}
+
+// Fault is one finding and its place.
+type Fault struct {
+	File string `json:"file,omitempty"`
+	Line int    `json:"line,omitempty"` // from 1; 0 where the fault is not in a line
+	Seq  uint64 `json:"seq,omitempty"`
+	Code string `json:"code"` // one of the Fault constants
+	Text string `json:"text"`
+}
+
+// String is "file:line: text (code)".
+func (f Fault) String() string {
+	where := f.File
+	if f.Line > 0 {
+		where = fmt.Sprintf("%s:%d", f.File, f.Line)
+	}
+	if where != "" {
+		where += ": "
+	}
+	return fmt.Sprintf("%s%s (%s)", where, f.Text, f.Code)
+}
+
+// Codes of [Fault]: of the chain first, then of the invariants.
+const (
+	FaultHeadMissing    = "head_missing"    // there are records but no head
+	FaultHeadUnreadable = "head_unreadable" // the head is damaged
+	FaultFileMissing    = "file_missing"    // the oldest segment that must exist is missing
+	FaultUnreadable     = "unreadable"      // an input/output error or an endless line
+	FaultTorn           = "torn"            // a file but the last ends in the middle of a line
+	FaultFormat         = "format"          // a line is not a record
+	FaultHash           = "hash"            // a line does not match its hash: it was changed
+	FaultSeq            = "seq"             // records are missing, repeated or out of order
+	FaultPrev           = "prev"            // a line does not continue the one before
+	FaultHead           = "head"            // another record is in the place of the anchored one
+	FaultTail           = "tail"            // the anchored record is missing: the end was cut off
+	FaultAnchor         = "anchor"          // the record of VerifyOptions.Anchor is missing or another one
+	FaultIndex          = "index"           // the index is not the one that the files give
+	FaultSecret         = "secret"          // a scrub rule still finds something
+
+	FaultDuplicateID = "duplicate_id"
+	FaultContext     = "context"         // a context is not a valid path
+	FaultOrphan      = "orphan_response" // no earlier request in the same context
+	FaultPushTwice   = "push_twice"      // a branch was opened again
+	FaultPopUnopened = "pop_unopened"    // a branch was closed without having been opened
+	FaultPopTwice    = "pop_twice"       // a branch was closed again
+	FaultPopOrder    = "pop_order"       // a branch was closed before its child
+	FaultClosed      = "closed_branch"   // a message in a closed branch that is not marked late
+	FaultTokens      = "tokens_disagree" // a branch's total is less than its charges
+)
+
+// Codes of [Report.Notes].
+const (
+	NoteEvent   = "journal_event" // a repair, a gap, retention
+	NoteWriting = "writing"       // the last line is incomplete: being written, or torn by a crash
+	NoteOpen    = "open_branch"
+)

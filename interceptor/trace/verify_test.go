@@ -31,7 +31,7 @@ func sample(t *testing.T, n int) (dir, file string) {
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	return dir, filepath.Join(dir, segmentName(1))
+	return dir, filepath.Join(dir, SegmentName(1))
 }
 
 func verify(t *testing.T, dir string) Report {
@@ -68,7 +68,7 @@ func TestVerifyAcceptsWhatWasWritten(t *testing.T) {
 // to name the place.
 func TestTamper(t *testing.T) {
 	other, _ := sample(t, 10)
-	foreign, err := os.ReadFile(filepath.Join(other, segmentName(1)))
+	foreign, err := os.ReadFile(filepath.Join(other, SegmentName(1)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestTamper(t *testing.T) {
 		{"another journal as a whole", func([][]byte) [][]byte { return foreignLines[:21] }, 21, FaultHead},
 		{"a line of something else", func(l [][]byte) [][]byte { l[2] = []byte("{}\n"); return l }, 3, FaultFormat},
 		{"change and rehash one line", func(l [][]byte) [][]byte {
-			r, _ := parseRecord(l[7])
+			r, _ := parseForeign(l[7])
 			r.From = "someone"
 			env, _ := appendEnvelope(nil, r)
 			l[7], _ = appendChain(env, 0, r.Seq, r.Prev)
@@ -143,7 +143,7 @@ func TestTamperFiles(t *testing.T) {
 		if err := j.Close(); err != nil {
 			t.Fatal(err)
 		}
-		names, _ := segments(dir)
+		names, _ := Segments(dir)
 		if len(names) < 4 {
 			t.Fatalf("%d files, want more", len(names))
 		}
@@ -248,12 +248,12 @@ func TestRewrittenEndIsNeverHealed(t *testing.T) {
 				t.Fatal(err)
 			}
 			edit(t, file, func(l [][]byte) [][]byte {
-				at, err := parseRecord(l[10])
+				at, err := parseForeign(l[10])
 				if err != nil {
 					t.Fatal(err)
 				}
 				h.Seq, h.Hash = at.Seq, at.Hash // as if the process had been killed after two more records
-				before, err := parseRecord(l[c.lines-1])
+				before, err := parseForeign(l[c.lines-1])
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -401,7 +401,7 @@ func TestVerifyNotesOpenBranches(t *testing.T) {
 	}
 }
 
-// FuzzParseRecord: what parseRecord accepts is written again as a line that is
+// FuzzParseRecord: what ParseLine accepts is written again as a line that is
 // one record with a right hash and the same content.
 func FuzzParseRecord(f *testing.F) {
 	r := &Record{Protocol: Protocol, ID: "env_1", TS: "2026-01-01T00:00:00.000000Z", From: "a", Kind: "k", CorrelationID: IDs{"x"}, Payload: []byte(`{"a":1}`), Audit: &Audit{Session: "s"}}
@@ -415,7 +415,7 @@ func FuzzParseRecord(f *testing.F) {
 	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		lineHash(data)
-		r, err := parseRecord(data)
+		r, err := parseForeign(data)
 		if err != nil {
 			return
 		}
@@ -428,7 +428,7 @@ func FuzzParseRecord(f *testing.F) {
 			t.Fatalf("payload %q is not JSON", r.Payload)
 		}
 		line, hash := appendChain(env, 0, r.Seq, genesis)
-		back := rightRecord(bytes.TrimSuffix(line, []byte("\n")))
+		back := intactRecord(bytes.TrimSuffix(line, []byte("\n")))
 		if back == nil || back.Hash != hash || back.ID != r.ID || !slices.Equal(back.CorrelationID, r.CorrelationID) {
 			t.Fatalf("%q is written as %q", data, line)
 		}

@@ -20,17 +20,6 @@ type correlationVector struct {
 }
 
 type vectors struct {
-	ADR struct {
-		Messages []struct {
-			ID, Kind, Context string
-			CorrelationID     IDs
-		}
-		Tree, Children []struct {
-			Context string
-			Want    []string
-		}
-		Main, Roots []string
-	}
 	Correlation []correlationVector
 	Fields      []correlationVector `json:"correlation_fields"`
 }
@@ -44,7 +33,7 @@ func loadVectors(t *testing.T) (v vectors) {
 	if err := json.Unmarshal(data, &v); err != nil {
 		t.Fatal(err)
 	}
-	if len(v.ADR.Messages) == 0 || len(v.Correlation) == 0 || len(v.Fields) == 0 {
+	if len(v.Correlation) == 0 || len(v.Fields) == 0 {
 		t.Fatal("vectors are empty")
 	}
 	return v

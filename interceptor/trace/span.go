@@ -8,10 +8,10 @@ import (
 	"github.com/foldgate/foldgate/folding/contextpath"
 )
 
-// The ids of spans are derived from the journal's own, so that the spans that
-// are exported live and those that `foldgate trace --format otlp` makes of the
-// journal later are the same, and so that an upstream can be told its parent
-// without any exporter running.
+// The ids of OpenTelemetry spans are derived from the journal's ids. So the
+// spans that are exported live and those that `foldgate trace --format otlp`
+// makes later have the same ids, and foldgate can tell an upstream its parent
+// span while no exporter runs.
 
 // SpanID returns the span id of a call, by the id of its request's record.
 func SpanID(record string) [8]byte {
@@ -22,9 +22,9 @@ func SpanID(record string) [8]byte {
 // BranchSpanID returns the span id of a branch, by its context path.
 func BranchSpanID(context string) [8]byte { return SpanID("branch:" + context) }
 
-// branchOf returns the part of a context path that foldgate's branches make,
-// without the sub-context that a host may have added below.
-func branchOf(context string) string {
+// BranchOf returns the branch of a context path: the path without the
+// sub-context that a host may have added below.
+func BranchOf(context string) string {
 	p := contextpath.Path(context)
 	for p != contextpath.Main && !strings.HasPrefix(p.Leaf(), "br_") {
 		p = p.Parent()
@@ -32,9 +32,9 @@ func branchOf(context string) string {
 	return string(p)
 }
 
-// TraceID returns the trace id of a call or branch that no traceparent puts
-// into a trace: one trace for each tree of branches, else one for each session,
-// else one for the call alone.
+// TraceID returns the id of the OpenTelemetry trace of a call or branch without
+// a traceparent. There is one trace for each tree of branches, else one for each
+// session, else one for the call alone.
 func TraceID(record, principal, session, context string) [16]byte {
 	key := record
 	if root := contextpath.Path(context).Root(); root != contextpath.Main {
@@ -53,8 +53,9 @@ type Traceparent struct {
 	Flags  byte // 1: the parent was sampled
 }
 
-// ParseTraceparent reads a traceparent. Later versions are read as their first
-// four fields, as the standard asks; ok is false for anything that it forbids.
+// ParseTraceparent reads a traceparent. Of later versions it reads the first
+// four fields, as the standard asks. ok is false for forms that the standard
+// forbids.
 func ParseTraceparent(s string) (tp Traceparent, ok bool) {
 	const size = 2 + 1 + 32 + 1 + 16 + 1 + 2
 	if len(s) < size || s[2] != '-' || s[35] != '-' || s[52] != '-' {
@@ -86,8 +87,7 @@ func lowerHex(dst []byte, s string) bool {
 	return err == nil
 }
 
-// String is the traceparent as it is sent on, with the flags that version 00
-// knows.
+// String returns the traceparent that is sent on, with the flags of version 00.
 func (tp Traceparent) String() string {
 	out := make([]byte, 0, 55)
 	out = append(hex.AppendEncode(append(out, "00-"...), tp.Trace[:]), '-')

@@ -1,4 +1,4 @@
-package trace
+package render
 
 import (
 	"encoding/json"
@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -60,12 +61,12 @@ type a2aPart struct {
 var a2aStates = map[string]string{
 	"working": "TASK_STATE_WORKING", "completed": "TASK_STATE_COMPLETED", "failed": "TASK_STATE_FAILED", "canceled": "TASK_STATE_CANCELED",
 	"rejected": "TASK_STATE_REJECTED", "input_required": "TASK_STATE_INPUT_REQUIRED",
-	"interrupted": "TASK_STATE_UNSPECIFIED", // the protocol's word for a state that is not known
+	"interrupted": "TASK_STATE_UNSPECIFIED", // the protocol's term for an unknown state
 }
 
-// writeA2A renders the steps among records as the answer to a ListTasks, in
-// the order in which they began. Records of no step are left out.
-func writeA2A(w io.Writer, records iter.Seq[*Record]) error {
+// writeA2A writes the steps among records as the answer to a ListTasks, in the
+// order of their first records. It leaves out other records.
+func writeA2A(w io.Writer, records iter.Seq[*trace.Record]) error {
 	out := a2aTasks{Tasks: []*a2aTask{}}
 	byID := map[string]*a2aTask{}
 	caused := map[string]string{} // task ids by envelope id
@@ -74,8 +75,8 @@ func writeA2A(w io.Writer, records iter.Seq[*Record]) error {
 			continue
 		}
 		id, _ := rawjson.GetString(r.Audit.Workflow, "a2a", "taskId")
-		kind := canonicalKind(r.Kind)
-		if id == "" || kind != KindRequest+"tools/call" && kind != KindResponse+"tools/call" {
+		kind := trace.CanonicalKind(r.Kind)
+		if id == "" || kind != trace.KindRequest+"tools/call" && kind != trace.KindResponse+"tools/call" {
 			continue
 		}
 		t := byID[id]
@@ -89,7 +90,7 @@ func writeA2A(w io.Writer, records iter.Seq[*Record]) error {
 			out.Tasks = append(out.Tasks, t)
 		}
 		caused[r.ID] = id
-		if strings.HasPrefix(kind, KindRequest) {
+		if strings.HasPrefix(kind, trace.KindRequest) {
 			t.request(r, caused)
 		} else {
 			t.response(r)
@@ -102,8 +103,8 @@ func writeA2A(w io.Writer, records iter.Seq[*Record]) error {
 	return enc.Encode(out)
 }
 
-// set takes over the state that a record tells.
-func (t *a2aTask) set(r *Record) {
+// set sets the state of the task as of a record.
+func (t *a2aTask) set(r *trace.Record) {
 	status, _ := rawjson.GetString(r.Audit.Workflow, "status")
 	t.Status = a2aStatus{State: a2aStates[status], Timestamp: r.TS}
 	if t.Status.State == "" {
@@ -112,7 +113,7 @@ func (t *a2aTask) set(r *Record) {
 }
 
 // request adds a call to the task's history.
-func (t *a2aTask) request(r *Record, caused map[string]string) {
+func (t *a2aTask) request(r *trace.Record, caused map[string]string) {
 	t.set(r)
 	m := a2aMessage{MessageID: r.ID, ContextID: t.ContextID, TaskID: t.ID, Role: "ROLE_USER"}
 	data := rawjson.Set([]byte(`{}`), rawjson.Quote(r.Audit.Tool), "tool")
@@ -129,7 +130,7 @@ func (t *a2aTask) request(r *Record, caused map[string]string) {
 }
 
 // response adds a result to the task's artifacts, or the error to its status.
-func (t *a2aTask) response(r *Record) {
+func (t *a2aTask) response(r *trace.Record) {
 	t.set(r)
 	parts := resultParts(r.Payload)
 	if r.Audit.IsError {
@@ -139,7 +140,7 @@ func (t *a2aTask) response(r *Record) {
 	t.Artifacts = append(t.Artifacts, a2aArtifact{ArtifactID: r.ID, Name: r.Audit.Tool, Parts: parts})
 }
 
-// resultParts is what a result holds: its structured content, else its blocks.
+// resultParts returns the structured content of a result, else its blocks.
 func resultParts(payload json.RawMessage) (parts []a2aPart) {
 	if text, ok := rawjson.GetString(payload, "error", "message"); ok {
 		return []a2aPart{{Text: text}}

@@ -1,7 +1,8 @@
-package trace
+package render
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
@@ -11,11 +12,14 @@ import (
 	"strings"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
+	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
 // The OTLP JSON encoding of spans: opentelemetry-proto, trace/v1/trace.proto,
-// with ids in hex and times as decimal strings. One line is one export
-// request, which the file receiver of a collector reads as it stands.
+// with ids in hex and times as decimal strings. One line is one export request,
+// as the file receiver of a collector reads them. No exporter of OpenTelemetry
+// for Go writes this encoding, and protojson does not either: it writes ids in
+// base64.
 type otlpSpan struct {
 	TraceID    string     `json:"traceId"`
 	SpanID     string     `json:"spanId"`
@@ -52,27 +56,28 @@ const (
 )
 
 // otlpWriter turns pairs of records into spans: a request and its response are
-// a call's span, a push and its pop a branch's. A span's parent is the host's
-// where it sent one, else the branch it is in, so that a branch is one tree.
+// the span of a call, a push and its pop the span of a branch. The parent is the
+// host's span if the host sent one, else the span of the branch, so that a branch
+// is one tree.
 type otlpWriter struct {
 	w     *bufio.Writer
-	open  map[string]*Record // requests by id, pushes by context
+	open  map[string]*trace.Record // requests by id, pushes by context
 	batch []otlpSpan
 }
 
-func writeOTLP(w io.Writer, records iter.Seq[*Record]) error {
-	o := &otlpWriter{w: bufio.NewWriter(w), open: map[string]*Record{}}
+func writeOTLP(w io.Writer, records iter.Seq[*trace.Record]) error {
+	o := &otlpWriter{w: bufio.NewWriter(w), open: map[string]*trace.Record{}}
 	var order []string
 	for r := range records {
-		kind := canonicalKind(r.Kind)
+		kind := trace.CanonicalKind(r.Kind)
 		switch {
 		case strings.HasPrefix(kind, "mcp/request"):
 			o.open[r.ID] = r
 			order = append(order, r.ID)
-		case kind == KindPush:
+		case kind == trace.KindPush:
 			o.open["branch:"+r.Context] = r
 			order = append(order, "branch:"+r.Context)
-		case kind == KindPop:
+		case kind == trace.KindPop:
 			o.end("branch:"+r.Context, r)
 		case strings.HasPrefix(kind, "mcp/response"):
 			for _, id := range r.CorrelationID {
@@ -80,7 +85,7 @@ func writeOTLP(w io.Writer, records iter.Seq[*Record]) error {
 			}
 		}
 	}
-	for _, key := range order { // what has no end in the selection
+	for _, key := range order { // the selection has no end of them
 		if start := o.open[key]; start != nil {
 			o.add(key, start, start)
 		}
@@ -89,16 +94,16 @@ func writeOTLP(w io.Writer, records iter.Seq[*Record]) error {
 	return o.w.Flush()
 }
 
-func (o *otlpWriter) end(key string, last *Record) {
+func (o *otlpWriter) end(key string, last *trace.Record) {
 	if start := o.open[key]; start != nil {
 		delete(o.open, key)
 		o.add(key, start, last)
 	}
 }
 
-func (o *otlpWriter) add(key string, start, last *Record) {
-	s := otlpSpan{SpanID: spanID(key), Kind: otlpServer, Start: nanos(start.TS), End: nanos(last.TS)}
-	s.TraceID, s.ParentID = traceOf(start)
+func (o *otlpWriter) add(key string, start, last *trace.Record) {
+	s := otlpSpan{SpanID: spanID(key), Kind: otlpServer, Start: nanos(start), End: nanos(last)}
+	s.TraceID, s.ParentID = spanContext(start)
 	in := contextpath.Path(start.Context)
 	a := mergedAudit(start, last)
 	if strings.HasPrefix(key, "branch:") {
@@ -107,7 +112,7 @@ func (o *otlpWriter) add(key string, start, last *Record) {
 	} else {
 		s.Name = strings.TrimSpace(methodOf(start) + " " + a.Tool)
 	}
-	if branch := branchOf(string(in)); s.ParentID == "" && branch != "" {
+	if branch := trace.BranchOf(string(in)); s.ParentID == "" && branch != "" {
 		s.ParentID = spanID("branch:" + branch)
 	}
 	s.Attributes = otlpAttributes(start, a)
@@ -136,54 +141,40 @@ func (o *otlpWriter) flush() {
 	o.batch = o.batch[:0]
 }
 
-// traceOf returns the trace id and the host's parent span, which is "" without
-// a valid traceparent.
-func traceOf(r *Record) (trace, parent string) {
-	a := r.Audit
-	if a == nil {
-		a = &Audit{}
-	}
-	if tp, ok := ParseTraceparent(a.Traceparent); ok {
+// spanContext returns the id of the OpenTelemetry trace and of the host's parent
+// span, which is "" without a valid traceparent.
+func spanContext(r *trace.Record) (traceID, parent string) {
+	a := r.AuditOrEmpty()
+	if tp, ok := trace.ParseTraceparent(a.Traceparent); ok {
 		return hex.EncodeToString(tp.Trace[:]), hex.EncodeToString(tp.Parent[:])
 	}
-	id := TraceID(r.ID, a.Principal, a.Session, r.Context)
+	id := trace.TraceID(r.ID, a.Principal, a.Session, r.Context)
 	return hex.EncodeToString(id[:]), ""
 }
 
 func spanID(key string) string {
-	id := SpanID(key)
+	id := trace.SpanID(key)
 	return hex.EncodeToString(id[:])
 }
 
-func nanos(ts string) string { return strconv.FormatInt(micros(ts)*1000, 10) }
-
-func methodOf(r *Record) string {
-	if r.Audit != nil && r.Audit.Method != "" {
-		return r.Audit.Method
+func nanos(r *trace.Record) string {
+	if t := r.Time(); !t.IsZero() {
+		return strconv.FormatInt(t.UnixNano(), 10)
 	}
-	_, method, _ := strings.Cut(r.Kind, ":")
-	return method
+	return "0"
 }
 
-// mergedAudit is the end's where there is one, with the names of the start.
-func mergedAudit(start, last *Record) Audit {
-	var a Audit
-	if last.Audit != nil {
-		a = *last.Audit
-	}
-	if s := start.Audit; s != nil {
-		for _, f := range []struct {
-			to   *string
-			from string
-		}{{&a.Session, s.Session}, {&a.Principal, s.Principal}, {&a.Server, s.Server}, {&a.Tool, s.Tool}, {&a.Era, s.Era}} {
-			if *f.to == "" {
-				*f.to = f.from
-			}
-		}
-		if a.Tokens == nil {
-			a.Tokens = s.Tokens
-		}
-	}
+func methodOf(r *trace.Record) string {
+	_, method, _ := strings.Cut(r.Kind, ":")
+	return cmp.Or(r.AuditOrEmpty().Method, method)
+}
+
+// mergedAudit returns the audit of the end, with the names of the start where it
+// has none.
+func mergedAudit(start, last *trace.Record) trace.Audit {
+	a, s := *last.AuditOrEmpty(), start.AuditOrEmpty()
+	a.Session, a.Principal, a.Server = cmp.Or(a.Session, s.Session), cmp.Or(a.Principal, s.Principal), cmp.Or(a.Server, s.Server)
+	a.Tool, a.Era, a.Tokens = cmp.Or(a.Tool, s.Tool), cmp.Or(a.Era, s.Era), cmp.Or(a.Tokens, s.Tokens)
 	return a
 }
 
@@ -197,16 +188,16 @@ func attr(key string, value any) otlpAttr {
 	return otlpAttr{key, map[string]any{"stringValue": fmt.Sprint(value)}}
 }
 
-// otlpAttributes names things as the semantic conventions for MCP do, and
-// what they do not know under foldgate.
-func otlpAttributes(r *Record, a Audit) []otlpAttr {
+// otlpAttributes uses the names of the semantic conventions for MCP, and names
+// that begin with foldgate for the rest.
+func otlpAttributes(r *trace.Record, a trace.Audit) []otlpAttr {
 	out := []otlpAttr{attr("foldgate.envelope.id", r.ID)}
 	text := func(key, value string) {
 		if value != "" {
 			out = append(out, attr(key, value))
 		}
 	}
-	if isRequest(r.Kind) {
+	if strings.HasPrefix(r.Kind, "mcp/request") || strings.HasPrefix(r.Kind, "mcp/proposal") {
 		text("mcp.method.name", methodOf(r))
 	}
 	if a.Tool != "" {
@@ -222,7 +213,7 @@ func otlpAttributes(r *Record, a Audit) []otlpAttr {
 		out = append(out, attr("foldgate.tokens.in", t.In), attr("foldgate.tokens.delivered", t.Delivered))
 		text("foldgate.tokens.counter", t.Counter)
 	}
-	if a.Decision != nil && a.Decision.Result == Blocked {
+	if a.Decision != nil && a.Decision.Result == trace.Blocked {
 		text("foldgate.blocked", a.Decision.Reason)
 	}
 	if a.IsError {

@@ -8,8 +8,8 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// IDs is an unordered set of ids that a message correlates to, kept in the
-// order in which they were first seen. nil and empty both mean none.
+// IDs is the set of ids that a message correlates to, in the order of their
+// first occurrence.
 type IDs []string
 
 // Limits of a correlation list.
@@ -18,7 +18,7 @@ const (
 	MaxIDBytes = 255
 )
 
-// Mode says how string correlations of foreign messages are treated.
+// Mode is the treatment of string correlations in foreign messages.
 type Mode string
 
 // The modes: a string counts as one id and a deprecation, or is refused.
@@ -42,16 +42,16 @@ const (
 	CodeCorrelationTooLong  = "correlation_too_long"
 )
 
-// CorrelationError says why a value is not a correlation list.
+// CorrelationError is the error for a value that is not a correlation list.
 type CorrelationError struct {
 	Code   string
 	Remedy string
 }
 
-// Error gives the remedy; the value is foreign and not repeated.
+// Error gives the remedy. It does not repeat the foreign value.
 func (e *CorrelationError) Error() string { return "correlation id: " + e.Remedy }
 
-// Union returns a followed by the ids of b that it lacks. Neither is changed.
+// Union returns a followed by the ids of b that a lacks. It changes neither.
 func (a IDs) Union(b IDs) IDs {
 	out := slices.Clone(a)
 	for _, id := range b {
@@ -72,7 +72,7 @@ func (a *IDs) UnmarshalJSON(data []byte) error {
 // DecodeIDs reads the JSON value of a correlation field. Absent (nil) and null
 // give nil; an array gives its ids without repetitions; a string gives itself
 // and a deprecation, or an error in mode [Strict]. At most [MaxIDs] ids of
-// [MaxIDBytes] bytes are taken. Errors are [*CorrelationError].
+// [MaxIDBytes] bytes are accepted. Errors are [*CorrelationError].
 func DecodeIDs(value json.RawMessage, mode Mode) (ids IDs, deprecated []string, err error) {
 	value = rawjson.Trim(value)
 	if len(value) == 0 {

@@ -1,0 +1,376 @@
+package query
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/foldgate/foldgate/folding/contextpath"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// Filter selects records; all conditions must hold. The zero value selects
+// every message. The strings of Session, Principal, From, To, Servers, Tools and
+// Kinds are globs in which * stands for any run of bytes and ? for one byte.
+type Filter struct {
+	// Context is a context path. Alone it selects exactly that context; Tree
+	// adds all contexts below it, Children selects those one level below it
+	// instead, Ancestors those above it.
+	Context                   string
+	Tree, Children, Ancestors bool
+	// Main selects records without a context, Roots those whose context has one level.
+	Main, Roots bool
+	// Depth selects contexts with that many levels; 0 is any.
+	Depth int
+	// Type selects by the kind of context: the last segment up to its first
+	// '_' or '-', such as br or reason.
+	Type string
+	// Conclusions selects the conclusions of contexts.
+	Conclusions bool
+
+	// ID selects the record with that envelope id.
+	ID string
+	// Correlates selects records that correlate to this envelope id or context;
+	// "rpc:42" selects those that carry the JSON-RPC id 42 on either side.
+	Correlates string
+	// Chain selects the record with this envelope id and all its causes and
+	// effects, over any number of correlations.
+	Chain string
+	// Orphans selects records that correlate to an id that is neither a record
+	// nor a context of the journal.
+	Orphans bool
+
+	// Workflow is a workflow's context id or path; Tree, Children and Roots
+	// apply to it if Context is not set. Evidence is how the call was linked to it.
+	Workflow string
+	Evidence []string
+	// A2AContext and A2ATask are the ids of a workflow and of a step in the A2A
+	// protocol.
+	A2AContext, A2ATask string
+
+	Session, Principal, From, To string
+	Servers, Tools               []string
+	// Kinds are globs of kinds, any of which may match. "mcp/request" also
+	// matches "mcp/request:tools/call"; the dotted form and the later names
+	// reasoning/thought and reasoning/conclusion are understood.
+	Kinds []string
+	// Since is inclusive, Until exclusive; zero is no bound. See [ParseTime].
+	Since, Until time.Time
+
+	Blocked    bool   // refused before the upstream
+	Reason     string // of the decision
+	Scrubbed   bool   // something was found by the scrubber
+	OverBudget bool   // a budget refused, cut or ended something
+	Ambiguous  bool   // the branch was not certain
+	Deprecated bool   // came in a deprecated form
+	Late       bool   // came after its branch was closed
+	Errors     bool   // an error result
+
+	// Journal includes the journal's records about itself, which are left out
+	// unless Kinds or ID name them.
+	Journal bool
+	// Limit ends the query after so many records; 0 is no limit.
+	Limit int
+	// NoIndex reads the files without the index; Chain and Orphans always need
+	// it. The chain does not protect the index; Verify compares the two.
+	NoIndex bool
+}
+
+// UsageError is the error for a malformed filter or format. Commands exit with
+// status 2 on it.
+type UsageError struct {
+	Field string // the flag of the command line
+	Err   error
+}
+
+// Error names the flag and the fault.
+func (e *UsageError) Error() string { return "--" + e.Field + ": " + e.Err.Error() }
+
+// Unwrap returns the fault.
+func (e *UsageError) Unwrap() error { return e.Err }
+
+// Usagef returns a [*UsageError].
+func Usagef(field, format string, args ...any) error {
+	return &UsageError{field, fmt.Errorf(format, args...)}
+}
+
+// Validate returns a [*UsageError] for the first condition that is malformed
+// or contradicts another. An unknown context or id is no error: it selects nothing.
+func (f Filter) Validate() error {
+	for field, path := range map[string]string{"context": f.Context, "workflow": f.Workflow} {
+		if err := contextpath.Validate(path); err != nil {
+			return &UsageError{field, err}
+		}
+	}
+	shapes := 0
+	for _, s := range []bool{f.Tree, f.Children, f.Ancestors} {
+		if s {
+			shapes++
+		}
+	}
+	based := f.Context != "" || f.Workflow != ""
+	switch {
+	case shapes > 1:
+		return Usagef("tree", "use only one of tree, children and ancestors")
+	case shapes > 0 && !based:
+		return Usagef("tree", "tree, children and ancestors need --context or --workflow")
+	case f.Main && f.Roots:
+		return Usagef("main", "cannot be combined with --roots")
+	case f.Main && (f.Context != "" || f.Depth > 0 || f.Type != ""):
+		return Usagef("main", "main has no context; leave out --context, --depth and --type")
+	case f.Roots && shapes > 0:
+		return Usagef("roots", "cannot be combined with --tree, --children or --ancestors")
+	case f.Roots && f.Context != "":
+		return Usagef("roots", "roots are first-level contexts; leave out --context")
+	case f.Depth < 0 || f.Depth > contextpath.MaxDepth:
+		return Usagef("depth", "%d is not a depth; use 1 to %d", f.Depth, contextpath.MaxDepth)
+	case !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until):
+		return Usagef("since", "%s is not before --until %s", f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339))
+	case slices.ContainsFunc(f.Evidence, func(e string) bool { return !slices.Contains(evidences, e) }):
+		return Usagef("evidence", "use any of %s", strings.Join(evidences, ", "))
+	case f.Limit < 0:
+		return Usagef("limit", "%d is negative", f.Limit)
+	}
+	return nil
+}
+
+// evidences are the ways in which a call can be linked to its workflow. An
+// unknown one is refused, since an empty answer would be misleading.
+var evidences = []string{"explicit", "native", "join", "session", "none"}
+
+// matchContext applies the conditions on the context.
+func (f *Filter) matchContext(ctx string) bool {
+	p := contextpath.Path(ctx)
+	switch {
+	case f.Main && ctx != "",
+		f.Depth > 0 && p.Depth() != f.Depth,
+		f.Type != "" && contextType(p) != f.Type,
+		f.Conclusions && ctx == "":
+		return false
+	case f.Context == "":
+		return !f.Roots || f.Workflow != "" || p.Depth() == 1
+	}
+	return f.shape(contextpath.Path(f.Context), p)
+}
+
+// shape applies Tree, Children and Ancestors to a context or workflow path.
+func (f *Filter) shape(base, p contextpath.Path) bool {
+	switch {
+	case f.Tree:
+		return p.InTree(base)
+	case f.Children:
+		return p.IsChild(base)
+	case f.Ancestors:
+		return p.IsAncestor(base)
+	}
+	return p == base
+}
+
+// contextType is the last segment's prefix: br for br_1f0c, reason for reason-789.
+func contextType(p contextpath.Path) string {
+	leaf := p.Leaf()
+	if i := strings.IndexAny(leaf, "_-"); i >= 0 {
+		return leaf[:i]
+	}
+	return leaf
+}
+
+func (f *Filter) matchKind(kind string) bool {
+	k := trace.CanonicalKind(kind)
+	if f.Conclusions && k != trace.KindConclusion {
+		return false
+	}
+	if len(f.Kinds) == 0 {
+		return k != trace.KindJournal || f.Journal || f.ID != "" || f.Chain != ""
+	}
+	return slices.ContainsFunc(f.Kinds, func(p string) bool { return matchKind(trace.CanonicalKind(p), k) })
+}
+
+func matchAny(patterns []string, s string) bool {
+	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return glob(p, s) })
+}
+
+func matchOne(pattern, s string) bool { return pattern == "" || glob(pattern, s) }
+
+// Flags of a record, as stored in the index.
+const (
+	flagBlocked int64 = 1 << iota
+	flagScrubbed
+	flagOverBudget
+	flagAmbiguous
+	flagDeprecated
+	flagLate
+	flagError
+	flagWorkflow // it has one; matchWorkflow decides
+	flagReason   // its decision has one; matchRest decides
+	flagCorrelates
+)
+
+// rareFlags are set in few records. The index lists those records.
+const rareFlags = flagBlocked | flagScrubbed | flagOverBudget | flagAmbiguous | flagDeprecated | flagLate | flagError
+
+func flagsOf(r *trace.Record) int64 {
+	a := r.AuditOrEmpty()
+	return bits(r.Blocked(), len(a.Scrub) > 0, r.OverBudget(), a.Ambiguous, len(a.Deprecated) > 0, a.Late, a.IsError,
+		len(a.Workflow) > 0, a.Decision != nil && a.Decision.Reason != "", len(r.CorrelationID) > 0)
+}
+
+// wantFlags returns the flags that a selected record must have.
+func (f *Filter) wantFlags() int64 {
+	return bits(f.Blocked, f.Scrubbed, f.OverBudget, f.Ambiguous, f.Deprecated, f.Late, f.Errors,
+		f.Workflow != "" || len(f.Evidence) > 0 || f.A2AContext != "" || f.A2ATask != "", f.Reason != "", f.Orphans)
+}
+
+// bits sets the flags, in the order of their declaration.
+func bits(set ...bool) (flags int64) {
+	for i, on := range set {
+		if on {
+			flags |= 1 << i
+		}
+	}
+	return flags
+}
+
+// Match reports whether f selects r. It leaves out Chain, Orphans and Limit,
+// which need more than one record.
+func (f *Filter) Match(r *trace.Record) bool {
+	want := f.wantFlags()
+	return flagsOf(r)&want == want &&
+		f.matchKind(r.Kind) && f.matchContext(r.Context) && f.matchTime(r.TS) && f.matchRest(r)
+}
+
+// matchTime compares strings: trace.TimeFormat sorts.
+func (f *Filter) matchTime(ts string) bool {
+	return (f.Since.IsZero() || ts >= f.Since.UTC().Format(trace.TimeFormat)) &&
+		(f.Until.IsZero() || ts < f.Until.UTC().Format(trace.TimeFormat))
+}
+
+// matchRest applies the conditions on the ends, the audit and the ids.
+func (f *Filter) matchRest(r *trace.Record) bool {
+	a := r.AuditOrEmpty()
+	return matchOne(f.From, r.From) &&
+		(f.To == "" || slices.ContainsFunc(r.To, func(to string) bool { return glob(f.To, to) })) &&
+		matchOne(f.Session, a.Session) && matchOne(f.Principal, a.Principal) &&
+		matchAny(f.Servers, a.Server) && matchAny(f.Tools, a.Tool) &&
+		(f.ID == "" || r.ID == f.ID) &&
+		(f.Reason == "" || a.Decision != nil && a.Decision.Reason == f.Reason) &&
+		f.matchWorkflow(a) && f.matchCorrelates(r)
+}
+
+func (f *Filter) matchWorkflow(a *trace.Audit) bool {
+	for key, want := range map[string]string{"contextId": f.A2AContext, "taskId": f.A2ATask} {
+		if got, _ := rawjson.GetString(a.Workflow, "a2a", key); want != "" && got != want {
+			return false
+		}
+	}
+	if f.Workflow == "" && len(f.Evidence) == 0 {
+		return true
+	}
+	path, _ := rawjson.GetString(a.Workflow, "path")
+	id, _ := rawjson.GetString(a.Workflow, "context_id")
+	evidence, _ := rawjson.GetString(a.Workflow, "evidence")
+	if len(f.Evidence) > 0 && !slices.Contains(f.Evidence, evidence) {
+		return false
+	}
+	if path == "" {
+		path = id
+	}
+	p, base := contextpath.Path(path), contextpath.Path(f.Workflow)
+	switch {
+	case f.Roots && p.Depth() != 1:
+		return false
+	case f.Workflow == "":
+		return true
+	case f.Context != "": // Tree and the others belong to Context
+		return p == base || id == f.Workflow
+	}
+	return f.shape(base, p) || !f.Tree && !f.Children && !f.Ancestors && id == f.Workflow
+}
+
+func (f *Filter) matchCorrelates(r *trace.Record) bool {
+	if f.Correlates == "" {
+		return true
+	}
+	if rpc, ok := strings.CutPrefix(f.Correlates, "rpc:"); ok {
+		return carriesRPC(r, rpc)
+	}
+	return slices.Contains(r.CorrelationID, f.Correlates)
+}
+
+// carriesRPC reports whether one of the record's JSON-RPC ids is id, as a JSON
+// value or as the content of a JSON string.
+func carriesRPC(r *trace.Record, id string) bool {
+	return slices.ContainsFunc(rpcIDs(r), func(v []byte) bool { return string(v) == id || text(v) == id })
+}
+
+// rpcIDs returns the JSON-RPC ids of a record on either side, as JSON values.
+func rpcIDs(r *trace.Record) (ids [][]byte) {
+	if v, ok := rawjson.Get(r.Payload, "id"); ok {
+		ids = append(ids, v)
+	}
+	if r.Audit != nil && r.Audit.Hops != nil {
+		ids = append(ids, r.Audit.Hops.Host, r.Audit.Hops.Upstream)
+	}
+	return slices.DeleteFunc(ids, func(v []byte) bool { return len(v) == 0 })
+}
+
+// matchKind reports whether a kind matches a pattern, both canonical.
+func matchKind(pattern, kind string) bool {
+	if glob(pattern, kind) {
+		return true
+	}
+	head, _, has := strings.Cut(kind, ":")
+	return has && strings.IndexByte(pattern, ':') < 0 && glob(pattern, head)
+}
+
+// glob matches s against a pattern of *, ? and literal bytes in time
+// proportional to the product of their lengths.
+func glob(pattern, s string) bool {
+	p, i, star, mark := 0, 0, -1, 0
+	for i < len(s) {
+		switch {
+		case p < len(pattern) && pattern[p] == '*':
+			star, mark = p, i
+			p++
+		case p < len(pattern) && (pattern[p] == '?' || pattern[p] == s[i]):
+			p++
+			i++
+		case star >= 0:
+			mark++
+			p, i = star+1, mark
+		default:
+			return false
+		}
+	}
+	for p < len(pattern) && pattern[p] == '*' {
+		p++
+	}
+	return p == len(pattern)
+}
+
+// ParseTime reads a moment for [Filter]: RFC 3339, a date, a date and time
+// (both local to now), or an age such as "90m" or "3d" before now.
+func ParseTime(s string, now time.Time) (time.Time, error) {
+	if s == "" {
+		return time.Time{}, nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02"} {
+		if t, err := time.ParseInLocation(layout, s, now.Location()); err == nil {
+			return t, nil
+		}
+	}
+	age := s
+	if days, ok := strings.CutSuffix(s, "d"); ok {
+		age = days + "h"
+	}
+	if d, err := time.ParseDuration(age); err == nil && d >= 0 {
+		if age != s {
+			d *= 24
+		}
+		return now.Add(-d), nil
+	}
+	return time.Time{}, errors.New("time " + fmt.Sprintf("%.40q", s) + `: use 2006-01-02, 2006-01-02T15:04:05Z, or an age such as 90m or 3d`)
+}

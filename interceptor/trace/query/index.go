@@ -1,0 +1,826 @@
+package query
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/foldgate/foldgate/folding/contextpath"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/internal/sqlitedb"
+)
+
+// indexName is the name of the database. It begins like no segment.
+const indexName = "index.sqlite"
+
+// schema has one row for each record, in the order of the journal. Texts are
+// numbers of rows in word. Ids are 64-bit keys, which several ids may share.
+const schema = `
+CREATE TABLE segment (
+	first INTEGER PRIMARY KEY, -- seq of the first record, as in the file's name
+	size  INTEGER NOT NULL,    -- bytes that are indexed
+	tail  BLOB NOT NULL        -- the last of these bytes
+);
+CREATE TABLE word (
+	id    INTEGER PRIMARY KEY,
+	field INTEGER NOT NULL,
+	value BLOB NOT NULL,
+	UNIQUE (field, value)
+);
+CREATE TABLE record (
+	id        INTEGER PRIMARY KEY,
+	segment   INTEGER NOT NULL,
+	start     INTEGER NOT NULL, -- of the line, in bytes
+	size      INTEGER NOT NULL, -- with the newline
+	time      INTEGER NOT NULL, -- microseconds since 1970
+	flags     INTEGER NOT NULL,
+	envelope  INTEGER NOT NULL, -- key of the envelope id
+	context   INTEGER NOT NULL,
+	kind      INTEGER NOT NULL,
+	session   INTEGER NOT NULL,
+	principal INTEGER NOT NULL,
+	server    INTEGER NOT NULL,
+	tool      INTEGER NOT NULL,
+	sender    INTEGER NOT NULL,
+	receivers INTEGER NOT NULL
+);
+CREATE INDEX record_envelope ON record (envelope);
+CREATE INDEX record_context ON record (context);
+CREATE INDEX record_session ON record (session);
+CREATE INDEX record_time ON record (time);
+CREATE INDEX record_rare ON record (flags) WHERE flags & 127 <> 0; -- rareFlags
+CREATE TABLE link (
+	kind   INTEGER NOT NULL, -- linkCorrelation or linkRPC
+	key    INTEGER NOT NULL,
+	record INTEGER NOT NULL,
+	PRIMARY KEY (kind, key, record)
+) WITHOUT ROWID;`
+
+const (
+	linkCorrelation = iota // key of an id that the record correlates to
+	linkRPC                // key of a JSON-RPC id on either side
+)
+
+// The fields of a record that are stored as words, in the order of the columns.
+const (
+	fieldContext = iota
+	fieldKind
+	fieldSession
+	fieldPrincipal
+	fieldServer
+	fieldTool
+	fieldSender
+	fieldReceivers // a JSON array
+	numFields
+)
+
+var columns = [numFields]string{"context", "kind", "session", "principal", "server", "tool", "sender", "receivers"}
+
+// Index answers questions about the journal in a directory. Its methods are safe
+// for concurrent use.
+type Index struct {
+	dir       string
+	path      string // of the database
+	temporary bool   // Close removes it
+
+	mu       sync.Mutex // held while the index is extended; guards the fields below
+	db       *sql.DB
+	replaced []*sql.DB // damaged ones, which queries may still be using
+}
+
+// Open opens the index of the journal in dir, and creates it if needed. It lies
+// in dir, else in the user's cache directory, else in a temporary directory that
+// Close removes.
+func Open(ctx context.Context, dir string) (*Index, error) {
+	if _, err := trace.Segments(dir); err != nil {
+		return nil, err
+	}
+	for _, path := range places(dir) {
+		if os.MkdirAll(filepath.Dir(path), 0o700) != nil {
+			continue
+		}
+		if db, err := openDatabase(ctx, path); err == nil {
+			return &Index{dir: dir, path: path, db: db}, nil
+		}
+	}
+	tmp, err := os.MkdirTemp("", "foldgate-trace-")
+	if err != nil {
+		return nil, fmt.Errorf("trace index: %w", err)
+	}
+	x := &Index{dir: dir, path: filepath.Join(tmp, indexName), temporary: true}
+	if x.db, err = openDatabase(ctx, x.path); err != nil {
+		os.RemoveAll(tmp)
+		return nil, fmt.Errorf("trace index: %w", err)
+	}
+	return x, nil
+}
+
+// places returns the paths at which the index of dir may lie, best first. Cached
+// indexes that nobody has used for a month are removed.
+func places(dir string) []string {
+	out := []string{filepath.Join(dir, indexName)}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return out
+	}
+	cache = filepath.Join(cache, "foldgate")
+	if old, err := filepath.Glob(filepath.Join(cache, "*", indexName)); err == nil {
+		for _, path := range old {
+			if fi, err := os.Stat(path); err == nil && time.Since(fi.ModTime()) > 30*24*time.Hour {
+				os.RemoveAll(filepath.Dir(path))
+			}
+		}
+	}
+	if whole, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = whole
+	}
+	if whole, err := filepath.Abs(dir); err == nil {
+		dir = whole
+	}
+	sum := sha256.Sum256([]byte(dir))
+	return append(out, filepath.Join(cache, hex.EncodeToString(sum[:8]), indexName))
+}
+
+func openDatabase(ctx context.Context, path string) (*sql.DB, error) {
+	return sqlitedb.Recreate(ctx, path, options)
+}
+
+var options = sqlitedb.Options{
+	Migrations: []string{schema}, ApplicationID: 0x66677478, BusyTimeout: time.Minute,
+	Pragmas: []string{"synchronous(OFF)", "cache_size(-16384)", "temp_store(MEMORY)"}, // a damaged cache is rebuilt
+}
+
+// Close closes the index. No query may be running.
+func (x *Index) Close() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var errs []error
+	for _, db := range append(x.replaced, x.db) {
+		errs = append(errs, db.Close())
+	}
+	if x.temporary {
+		errs = append(errs, os.RemoveAll(filepath.Dir(x.path)))
+	}
+	return errors.Join(errs...)
+}
+
+// Select yields the records that f selects, in the order of the journal. It
+// first extends the index to the end of the journal. It may run beside the
+// writer. An error, which is a [*UsageError] if f is malformed, ends it. It
+// passes over lines that are not records; Verify names them.
+func (x *Index) Select(ctx context.Context, f Filter) iter.Seq2[*trace.Record, error] {
+	return sequence(f, func(yield func(*trace.Record) bool) error {
+		if err := x.refresh(ctx); err != nil {
+			return err
+		}
+		switch {
+		case f.Chain != "":
+			return x.selectChain(ctx, f, yield)
+		case f.Orphans:
+			return x.selectOrphans(ctx, f, yield)
+		}
+		_, err := x.matching(ctx, f, yield)
+		return err
+	})
+}
+
+// sequence turns a function that yields records into an iterator, which checks
+// and limits it by f.
+func sequence(f Filter, run func(yield func(*trace.Record) bool) error) iter.Seq2[*trace.Record, error] {
+	return func(yield func(*trace.Record, error) bool) {
+		n, more := 0, true
+		err := f.Validate()
+		if err == nil {
+			err = run(func(r *trace.Record) bool {
+				n++
+				more = yield(r, nil) && n != f.Limit
+				return more
+			})
+		}
+		if err != nil && more {
+			yield(nil, err)
+		}
+	}
+}
+
+// matching yields the records that f matches, and returns the place of the last
+// one. With a new index the query goes on behind that place.
+func (x *Index) matching(ctx context.Context, f Filter, yield func(*trace.Record) bool) (last place, err error) {
+	err = x.retry(ctx, func() error {
+		return x.places(ctx, f, func(p place, l *lineReader) (bool, error) {
+			if p.compare(last) <= 0 {
+				return true, nil
+			}
+			r, err := l.record(p)
+			if err != nil || r == nil || !f.Match(r) {
+				return true, err
+			}
+			last = p
+			return yield(r), nil
+		})
+	})
+	return last, err
+}
+
+// retry calls f, and again with a new index if f fails because of a damaged or
+// stale one.
+func (x *Index) retry(ctx context.Context, f func() error) error {
+	err := f()
+	if isBroken(ctx, err) {
+		if err = x.rebuild(ctx); err == nil {
+			err = f()
+		}
+	}
+	return err
+}
+
+// errStale says that the index is of other files.
+var errStale = errors.New("the index does not fit the journal")
+
+// isBroken reports whether an error can be the index's own fault.
+func isBroken(ctx context.Context, err error) bool {
+	var file *fs.PathError
+	return err != nil && ctx.Err() == nil && !sqlitedb.IsInUse(err) && !errors.As(err, &file)
+}
+
+// place is where a line is.
+type place struct{ segment, start, size int64 }
+
+func (p place) compare(q place) int {
+	return cmp.Or(cmp.Compare(p.segment, q.segment), cmp.Compare(p.start, q.start))
+}
+
+// places yields the places of the lines that may match f: all that do, and others.
+func (x *Index) places(ctx context.Context, f Filter, yield func(place, *lineReader) (more bool, err error)) error {
+	db := x.database()
+	query, args, err := f.sql(ctx, db)
+	if err != nil || query == "" {
+		return err
+	}
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	l := &lineReader{dir: x.dir}
+	defer l.close()
+	for rows.Next() {
+		var p place
+		if err := rows.Scan(&p.segment, &p.start, &p.size); err != nil {
+			return err
+		}
+		if more, err := yield(p, l); err != nil || !more {
+			return err
+		}
+	}
+	return rows.Err()
+}
+
+func (x *Index) database() *sql.DB {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.db
+}
+
+// sql returns a query for the places of the lines that may match f, "" if none
+// can.
+func (f *Filter) sql(ctx context.Context, db *sql.DB) (query string, args []any, err error) {
+	const selection = "SELECT segment, start, size FROM record "
+	const byLink = "WHERE id IN (SELECT record FROM link WHERE kind = ? AND key IN (?, ?)) ORDER BY id"
+	switch id, isRPC := strings.CutPrefix(f.Correlates, "rpc:"); {
+	case f.ID != "":
+		return selection + "WHERE envelope = ? ORDER BY id", []any{key(f.ID)}, nil
+	case isRPC: // a message has the id as a JSON value, the index has the content of a string
+		return selection + byLink, []any{linkRPC, key(id), key(text([]byte(id)))}, nil
+	case f.Correlates != "":
+		return selection + byLink, []any{linkCorrelation, key(f.Correlates), key(f.Correlates)}, nil
+	}
+	terms := []string{"TRUE"}
+	from := "record"
+	if want := f.wantFlags(); want != 0 {
+		terms, args = append(terms, "flags & ? = ?"), append(args, want, want)
+		if f.Orphans {
+			terms = append(terms, "id IN (SELECT record FROM link WHERE kind = 0 AND NOT EXISTS (SELECT 1 FROM record r WHERE r.envelope = link.key))")
+		}
+		if want&rareFlags != 0 {
+			from, terms = "record INDEXED BY record_rare", append(terms, fmt.Sprintf("flags & %d <> 0", rareFlags))
+		}
+	}
+	for field, c := range f.conditions() {
+		if c.match == nil {
+			continue
+		}
+		ids, all, err := c.words(ctx, db, field)
+		switch {
+		case err != nil:
+			return "", nil, err
+		case len(ids) == 0:
+			return "", nil, nil
+		case all:
+			continue
+		}
+		column := columns[field]
+		if len(ids) > 1000 { // an index on the column would not narrow enough
+			column = "+" + column
+		} else if field == fieldContext || field == fieldSession {
+			from = "record" // with the index on the column
+		}
+		terms, args = append(terms, column+" IN (SELECT value FROM json_each(?))"), append(args, string(rawjson.Marshal(ids)))
+	}
+	if !f.Since.IsZero() {
+		terms, args = append(terms, "time >= ?"), append(args, f.Since.UnixMicro())
+	}
+	if !f.Until.IsZero() {
+		terms, args = append(terms, "time <= ?"), append(args, f.Until.UnixMicro()) // Match compares exactly
+	}
+	return strings.Replace(selection, "record", from, 1) + "WHERE " + strings.Join(terms, " AND ") + " ORDER BY id", args, nil
+}
+
+// condition is a condition on a field: match, which can only be true for values
+// from low up to and without high. high nil is no bound.
+type condition struct {
+	match     func(string) bool
+	low, high []byte
+}
+
+// conditions returns the conditions of f on the fields; match is nil for none.
+func (f *Filter) conditions() (out [numFields]condition) {
+	if f.Main || f.Roots || f.Depth > 0 || f.Type != "" || f.Conclusions || f.Context != "" {
+		out[fieldContext].match = f.matchContext
+	}
+	switch base := []byte(f.Context); {
+	case f.Context == "":
+	case f.Ancestors: // prefixes of the path, from its root on
+		out[fieldContext].low, out[fieldContext].high = []byte(contextpath.Path(f.Context).Root()), base
+	default:
+		out[fieldContext].low, out[fieldContext].high = base, append(base[:len(base):len(base)], '/'+1)
+	}
+	out[fieldKind].match = f.matchKind
+	for field, pattern := range map[int]string{fieldSession: f.Session, fieldPrincipal: f.Principal, fieldSender: f.From} {
+		if pattern != "" {
+			out[field] = globCondition(pattern)
+		}
+	}
+	if len(f.Servers) > 0 {
+		out[fieldServer].match = func(s string) bool { return matchAny(f.Servers, s) }
+	}
+	if len(f.Tools) > 0 {
+		out[fieldTool].match = func(s string) bool { return matchAny(f.Tools, s) }
+	}
+	if f.To != "" {
+		out[fieldReceivers].match = func(list string) bool {
+			var to []string
+			return json.Unmarshal([]byte(list), &to) == nil && slices.ContainsFunc(to, func(s string) bool { return glob(f.To, s) })
+		}
+	}
+	return out
+}
+
+// globCondition bounds a glob by the literal text that it begins with.
+func globCondition(pattern string) condition {
+	c := condition{match: func(s string) bool { return glob(pattern, s) }}
+	literal, _, _ := strings.Cut(strings.ReplaceAll(pattern, "?", "*"), "*")
+	if c.low = []byte(literal); literal != "" && literal[len(literal)-1] != 0xff {
+		c.high = []byte(literal)
+		c.high[len(literal)-1]++
+	}
+	return c
+}
+
+// words returns the numbers of the words that a condition matches. all reports
+// that no other word of the field exists.
+func (c condition) words(ctx context.Context, db *sql.DB, field int) (ids []int64, all bool, err error) {
+	query, args := "SELECT id, value FROM word WHERE field = ? AND value >= ?", []any{field, blob(c.low)}
+	if c.high != nil {
+		query, args = query+" AND value < ?", append(args, c.high)
+	}
+	rows, err := db.QueryContext(ctx, query, args...)
+	if err != nil {
+		return nil, false, err
+	}
+	defer rows.Close()
+	all = len(c.low) == 0
+	for rows.Next() {
+		var id int64
+		var value sql.RawBytes
+		if err := rows.Scan(&id, &value); err != nil {
+			return nil, false, err
+		}
+		if c.match(string(value)) {
+			ids = append(ids, id)
+		} else {
+			all = false
+		}
+	}
+	return ids, all, rows.Err()
+}
+
+// blob is b as a parameter: a nil slice would be NULL.
+func blob(b []byte) []byte { return append([]byte{}, b...) }
+
+// refresh extends the index to the end of the journal.
+func (x *Index) refresh(ctx context.Context) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	rebuilt := false
+	for {
+		more, err := x.extend(ctx)
+		if isBroken(ctx, err) && !rebuilt {
+			rebuilt = true
+			more, err = true, x.replace(ctx)
+		}
+		if err != nil {
+			return fmt.Errorf("trace index %s: %w", x.path, err)
+		}
+		if !more {
+			return nil
+		}
+	}
+}
+
+// rebuild replaces the index by a new one.
+func (x *Index) rebuild(ctx context.Context) error {
+	x.mu.Lock()
+	err := x.replace(ctx)
+	x.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("trace index %s: %w", x.path, err)
+	}
+	return x.refresh(ctx)
+}
+
+// replace opens an empty database in place of the present one. Queries that use
+// that keep it. The caller holds mu.
+func (x *Index) replace(ctx context.Context) error {
+	if err := sqlitedb.Remove(x.path); err != nil {
+		return err
+	}
+	db, err := openDatabase(ctx, x.path)
+	if err != nil {
+		return err
+	}
+	x.replaced, x.db = append(x.replaced, x.db), db
+	return nil
+}
+
+// linesAtOnce is how many lines one transaction adds: other processes wait for
+// it.
+const linesAtOnce = 20_000
+
+// extend adds lines to the index, and reports whether there may be more. The
+// caller holds mu.
+func (x *Index) extend(ctx context.Context) (more bool, err error) {
+	if todo, err := x.todo(ctx, x.db); err != nil || todo.nothing() {
+		return false, err
+	}
+	err = sqlitedb.Update(ctx, x.db, func(tx *sql.Tx) error {
+		todo, err := x.todo(ctx, tx) // again: another process may have done it
+		if err != nil {
+			return err
+		}
+		if err := todo.forget(ctx, tx); err != nil {
+			return err
+		}
+		f := &filler{ctx: ctx, tx: tx, words: map[word]int64{}}
+		defer f.close()
+		for _, s := range todo.segments {
+			if err := f.fill(x.dir, s); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+			if f.lines == linesAtOnce {
+				more = true
+				break
+			}
+		}
+		return nil
+	})
+	return more, err
+}
+
+// todo is the difference between the index and the journal.
+type todo struct {
+	removed  []int64   // indexed segments that retention has removed
+	segments []covered // from the first that may have unindexed lines on
+	grown    bool      // one of segments is longer than its indexed part
+}
+
+// covered is the indexed part of a segment.
+type covered struct {
+	first, size int64
+	tail        []byte
+}
+
+func (t todo) nothing() bool { return len(t.removed) == 0 && !t.grown }
+
+// todo compares the index with the journal. Its error is errStale if the
+// indexed lines are not those of the journal.
+func (x *Index) todo(ctx context.Context, q interface {
+	QueryContext(context.Context, string, ...any) (*sql.Rows, error)
+}) (t todo, err error) {
+	names, err := trace.Segments(x.dir)
+	if err != nil {
+		return t, err
+	}
+	rows, err := q.QueryContext(ctx, "SELECT first, size, tail FROM segment ORDER BY first")
+	if err != nil {
+		return t, err
+	}
+	defer rows.Close()
+	next := 0
+	for rows.Next() {
+		var c covered
+		if err := rows.Scan(&c.first, &c.size, &c.tail); err != nil {
+			return t, err
+		}
+		if next == len(names) || c.first < segmentSeq(names[next]) {
+			if next > 0 { // retention removes the oldest only
+				return t, errStale
+			}
+			t.removed = append(t.removed, c.first)
+			continue
+		}
+		if c.first != segmentSeq(names[next]) || !c.stands(filepath.Join(x.dir, names[next])) {
+			return t, errStale
+		}
+		next++
+		t.segments = []covered{c} // only the last one may have grown
+	}
+	for _, name := range names[next:] {
+		t.segments = append(t.segments, covered{first: segmentSeq(name)})
+	}
+	for i, c := range t.segments {
+		fi, err := os.Stat(filepath.Join(x.dir, trace.SegmentName(uint64(c.first)))) // #nosec G115: from a file name
+		t.grown = t.grown || i > 0 || err == nil && fi.Size() > c.size
+	}
+	return t, rows.Err()
+}
+
+func segmentSeq(name string) int64 {
+	seq, _ := trace.SegmentSeq(name)
+	return int64(seq) // #nosec G115: 15 digits
+}
+
+// tailBytes covers the hash of a line.
+const tailBytes = 100
+
+// stands reports whether the indexed part is still in the file at path.
+func (c covered) stands(path string) bool {
+	tail := make([]byte, len(c.tail))
+	f, err := os.Open(path)
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist) // retention was quicker
+	}
+	defer f.Close()
+	_, err = f.ReadAt(tail, c.size-int64(len(tail)))
+	return err == nil && bytes.Equal(tail, c.tail)
+}
+
+// forget takes the rows of removed segments out of the index.
+func (t todo) forget(ctx context.Context, tx *sql.Tx) error {
+	if len(t.removed) == 0 {
+		return nil
+	}
+	var used []string
+	for _, column := range columns {
+		used = append(used, "SELECT "+column+" FROM record")
+	}
+	last := t.removed[len(t.removed)-1]
+	for _, statement := range []string{
+		"DELETE FROM record WHERE segment <= ?1",
+		"DELETE FROM segment WHERE first <= ?1",
+		"DELETE FROM link WHERE record < (SELECT coalesce(min(id), 9223372036854775807) FROM record) AND ?1",
+		"DELETE FROM word WHERE ?1 AND id NOT IN (" + strings.Join(used, " UNION ") + ")",
+	} {
+		if _, err := tx.ExecContext(ctx, statement, last); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// filler adds lines to the index in one transaction.
+type filler struct {
+	ctx          context.Context
+	tx           *sql.Tx
+	lines        int
+	words        map[word]int64
+	record, link *sql.Stmt
+}
+
+type word struct {
+	field int
+	value string
+}
+
+func (f *filler) close() {
+	for _, s := range []*sql.Stmt{f.record, f.link} {
+		if s != nil {
+			s.Close()
+		}
+	}
+}
+
+// fill adds the lines of a segment behind its indexed part.
+func (f *filler) fill(dir string, c covered) error {
+	path := filepath.Join(dir, trace.SegmentName(uint64(c.first))) // #nosec G115: from a file name
+	var failed error
+	err := trace.ReadLines(path, c.size, func(line []byte, at int64, whole bool) bool {
+		if !whole || f.lines == linesAtOnce {
+			return false
+		}
+		f.lines++
+		c.size = at + int64(len(line)) + 1
+		c.tail = append(append(c.tail[:0], line[max(0, len(line)+1-tailBytes):]...), '\n')
+		if r, _, err := trace.ParseLine(line); err == nil { // else Verify names it
+			failed = f.add(r, place{c.first, at, int64(len(line)) + 1})
+		}
+		return failed == nil
+	})
+	if err = errors.Join(err, failed); err != nil {
+		return err
+	}
+	_, err = f.tx.ExecContext(f.ctx, "INSERT INTO segment VALUES (?, ?, ?) ON CONFLICT (first) DO UPDATE SET size = excluded.size, tail = excluded.tail",
+		c.first, c.size, blob(c.tail))
+	return err
+}
+
+// add adds the rows of one record.
+func (f *filler) add(r *trace.Record, p place) (err error) {
+	if f.record == nil {
+		if f.record, err = f.tx.PrepareContext(f.ctx, "INSERT INTO record VALUES (NULL"+strings.Repeat(", ?", 6+numFields)+")"); err != nil {
+			return err
+		}
+		if f.link, err = f.tx.PrepareContext(f.ctx, "INSERT OR IGNORE INTO link VALUES (?, ?, ?)"); err != nil {
+			return err
+		}
+	}
+	row := rowOf(r, p)
+	args := make([]any, 0, 6+numFields)
+	args = append(args, p.segment, p.start, p.size, row.time, row.flags, row.envelope)
+	for field, value := range row.fields {
+		id, err := f.word(word{field, value})
+		if err != nil {
+			return err
+		}
+		args = append(args, id)
+	}
+	result, err := f.record.ExecContext(f.ctx, args...)
+	if err != nil {
+		return err
+	}
+	id, err := result.LastInsertId()
+	if err != nil {
+		return err
+	}
+	for kind, keys := range links(r) {
+		for _, k := range keys {
+			if _, err := f.link.ExecContext(f.ctx, kind, k, id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// word returns the number of a word, which it adds if needed.
+func (f *filler) word(w word) (id int64, err error) {
+	if id, ok := f.words[w]; ok {
+		return id, nil
+	}
+	const find = "SELECT id FROM word WHERE field = ? AND value = ?"
+	err = f.tx.QueryRowContext(f.ctx, find, w.field, blob([]byte(w.value))).Scan(&id)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = f.tx.QueryRowContext(f.ctx, "INSERT INTO word VALUES (NULL, ?, ?) RETURNING id", w.field, blob([]byte(w.value))).Scan(&id)
+	}
+	f.words[w] = id
+	return id, err
+}
+
+// row is the content of a record's row.
+type row struct {
+	place
+	time, flags, envelope int64
+	fields                [numFields]string
+}
+
+func rowOf(r *trace.Record, p place) row {
+	a := r.AuditOrEmpty()
+	to := ""
+	if len(r.To) > 0 {
+		to = string(rawjson.Marshal(r.To))
+	}
+	return row{p, r.Time().UnixMicro(), flagsOf(r), key(r.ID),
+		[numFields]string{r.Context, r.Kind, a.Session, a.Principal, a.Server, a.Tool, r.From, to}}
+}
+
+// links returns the keys of the ids in a record, by the kind of link.
+func links(r *trace.Record) (out [2][]int64) {
+	for _, id := range r.CorrelationID {
+		out[linkCorrelation] = append(out[linkCorrelation], key(id))
+	}
+	for _, id := range rpcIDs(r) {
+		out[linkRPC] = append(out[linkRPC], key(text(id)))
+	}
+	return out
+}
+
+// text returns the content of a JSON string, and any other JSON value unchanged.
+func text(value []byte) string {
+	if rawjson.KindOf(value) == rawjson.String {
+		return rawjson.Unquote(value)
+	}
+	return string(value)
+}
+
+// key returns 64 bits of an id. Several ids may have the same key: then a query
+// reads more lines. The key of an envelope id is the beginning of its UUIDv7,
+// which grows with time, so that rows are added at the end of the tables.
+func key(id string) int64 {
+	if rest, ok := strings.CutPrefix(id, "env_"); ok && len(rest) == 36 {
+		var b [8]byte
+		if n, err := hex.Decode(b[:], []byte(rest[:8]+rest[9:13]+rest[14:18])); err == nil && n == len(b) {
+			var k uint64
+			for _, c := range b {
+				k = k<<8 | uint64(c)
+			}
+			return int64(k) // #nosec G115: bits are kept
+		}
+	}
+	h := uint64(14695981039346656037) // FNV-1a
+	for i := 0; i < len(id); i++ {
+		h = (h ^ uint64(id[i])) * 1099511628211
+	}
+	return int64(h) // #nosec G115: bits are kept
+}
+
+// lineReader reads lines by their places. It reads ahead if they follow one
+// another.
+type lineReader struct {
+	dir     string
+	segment int64
+	file    *os.File // nil if the segment is gone
+	window  []byte   // the last piece read
+	at      int64    // its offset
+}
+
+func (l *lineReader) close() {
+	if l.file != nil {
+		l.file.Close()
+	}
+	l.file, l.window = nil, nil
+}
+
+// record returns the record at p, nil if its segment is gone.
+func (l *lineReader) record(p place) (*trace.Record, error) {
+	if p.segment != l.segment {
+		l.close()
+		f, err := os.Open(filepath.Join(l.dir, trace.SegmentName(uint64(p.segment)))) // #nosec G115: checked by the kernel
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {                            // retention was quicker
+			return nil, err
+		}
+		l.segment, l.file = p.segment, f
+	}
+	if l.file == nil {
+		return nil, nil
+	}
+	const near, ahead, longest = 16 << 10, 256 << 10, 256 << 20
+	if p.start < 0 || p.size <= 0 || p.size > longest {
+		return nil, errStale
+	}
+	end := l.at + int64(len(l.window))
+	if p.start < l.at || p.start+p.size > end {
+		size := p.size
+		if gap := p.start - end; len(l.window) > 0 && gap >= -int64(len(l.window)) && gap < near {
+			size = max(size, ahead)
+		}
+		if int64(cap(l.window)) < size {
+			l.window = make([]byte, size)
+		}
+		n, _ := l.file.ReadAt(l.window[:size], p.start)
+		l.window, l.at = l.window[:n], p.start
+		if int64(n) < p.size {
+			return nil, errStale
+		}
+	}
+	line := l.window[p.start-l.at:][:p.size]
+	r, _, err := trace.ParseLine(line[:p.size-1])
+	if err != nil || line[p.size-1] != '\n' {
+		return nil, errStale
+	}
+	return r, nil
+}

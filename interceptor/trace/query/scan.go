@@ -1,0 +1,161 @@
+package query
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"iter"
+	"path/filepath"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
+)
+
+// Select yields the records of the journal in dir that f selects, in the order
+// of the journal. It opens an [Index] for this one query, or with f.NoIndex
+// scans the files.
+func Select(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
+	if f.NoIndex && f.Chain == "" && !f.Orphans {
+		return Scan(ctx, dir, f)
+	}
+	return func(yield func(*trace.Record, error) bool) {
+		x, err := Open(ctx, dir)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer x.Close()
+		x.Select(ctx, f)(yield)
+	}
+}
+
+// Scan reads every line and uses no index. Chain and Orphans have no effect.
+func Scan(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
+	return sequence(f, func(yield func(*trace.Record) bool) error { return scan(ctx, dir, f, false, yield) })
+}
+
+// Recent is [Scan] for records near the end of a long journal: it passes over
+// the segments whose successor begins before f.Since. If the clock was set back,
+// it misses records that were written shortly before.
+func Recent(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
+	return sequence(f, func(yield func(*trace.Record) bool) error { return scan(ctx, dir, f, true, yield) })
+}
+
+func scan(ctx context.Context, dir string, f Filter, recent bool, yield func(*trace.Record) bool) error {
+	names, err := trace.Segments(dir)
+	if err != nil {
+		return err
+	}
+	for i, name := range names {
+		if recent && i+1 < len(names) && !f.Since.IsZero() {
+			if next, err := trace.FirstRecord(filepath.Join(dir, names[i+1])); err == nil && next.Time().Before(f.Since) {
+				continue
+			}
+		}
+		at := place{segment: segmentSeq(name)}
+		if more, err := at.scan(ctx, dir, f, place{}, yield); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// scan yields the records of a segment that lie behind at and after, and moves
+// at to the end of the last whole line.
+func (at *place) scan(ctx context.Context, dir string, f Filter, after place, yield func(*trace.Record) bool) (more bool, err error) {
+	more = true
+	path := filepath.Join(dir, trace.SegmentName(uint64(at.segment))) // #nosec G115: from a file name
+	err = trace.ReadLines(path, at.start, func(line []byte, start int64, whole bool) bool {
+		if !whole || ctx.Err() != nil {
+			return false
+		}
+		p := place{at.segment, start, int64(len(line)) + 1}
+		at.start = start + p.size
+		if r, _, err := trace.ParseLine(line); err == nil && p.compare(after) > 0 && f.Match(r) {
+			more = yield(r)
+		}
+		return more
+	})
+	if errors.Is(err, fs.ErrNotExist) { // retention was quicker
+		err = nil
+	}
+	return more, errors.Join(err, ctx.Err())
+}
+
+// followInterval is how often [Follow] looks for new records.
+const followInterval = 200 * time.Millisecond
+
+// Follow yields the records that f selects, first those in the journal, then
+// each new one, until ctx ends. With f.Since set to now it yields new ones only.
+// Chain and Orphans need all records and cannot be followed: that is a
+// [*UsageError].
+func Follow(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
+	return sequence(f, func(yield func(*trace.Record) bool) error {
+		if f.Chain != "" || f.Orphans {
+			return Usagef("follow", "--chain and --orphans look at all records and cannot follow")
+		}
+		err := follow(ctx, dir, f, yield)
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	})
+}
+
+func follow(ctx context.Context, dir string, f Filter, yield func(*trace.Record) bool) error {
+	x, err := Open(ctx, dir)
+	if err != nil {
+		return err
+	}
+	defer x.Close()
+	at, err := x.end(ctx)
+	if err != nil {
+		return err
+	}
+	more := true
+	last, err := x.matching(ctx, f, func(r *trace.Record) bool { more = yield(r); return more })
+	tick := time.NewTicker(followInterval)
+	defer tick.Stop()
+	for err == nil && more {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		more, err = at.scanOn(ctx, dir, f, last, yield)
+	}
+	return err
+}
+
+// end extends the index and returns the place behind its last line.
+func (x *Index) end(ctx context.Context) (at place, err error) {
+	if err := x.refresh(ctx); err != nil {
+		return at, err
+	}
+	t, err := x.todo(ctx, x.database())
+	if len(t.segments) > 0 {
+		at.segment, at.start = t.segments[0].first, t.segments[0].size
+	}
+	return at, err
+}
+
+// scanOn yields the records behind at, in its segment and later ones.
+func (at *place) scanOn(ctx context.Context, dir string, f Filter, after place, yield func(*trace.Record) bool) (more bool, err error) {
+	names, err := trace.Segments(dir)
+	if err != nil {
+		return false, err
+	}
+	for _, name := range names {
+		segment := segmentSeq(name)
+		if segment < at.segment {
+			continue
+		}
+		if segment > at.segment {
+			*at = place{segment: segment}
+		}
+		if more, err := at.scan(ctx, dir, f, after, yield); err != nil || !more {
+			return false, err
+		}
+	}
+	return true, nil
+}

@@ -1,0 +1,177 @@
+package query
+
+import (
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/foldgate/foldgate/folding/contextpath"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// Node is one context of the journal.
+type Node struct {
+	Path     contextpath.Path `json:"path"`
+	Depth    int              `json:"depth"`
+	Implicit bool             `json:"implicit,omitempty"` // no record is in it, only below it
+	State    string           `json:"state"`              // main, open, closed, or free: neither opened nor closed by a record
+	Reason   string           `json:"reason,omitempty"`   // why it was closed
+	First    string           `json:"first,omitempty"`    // time of its first and last record
+	Last     string           `json:"last,omitempty"`
+	Counts
+}
+
+// Counts sum up records.
+type Counts struct {
+	Records   int     `json:"records"`
+	Calls     int     `json:"calls"` // tools/call requests
+	Errors    int     `json:"errors"`
+	Blocked   int     `json:"blocked"`
+	In        int     `json:"tokens_in"`        // of arguments
+	Out       int     `json:"tokens_out"`       // of results as the upstream sent them
+	Delivered int     `json:"tokens_delivered"` // of results as the host got them
+	MS        float64 `json:"ms"`               // of all calls together
+}
+
+func (c *Counts) add(r *trace.Record) {
+	c.Records++
+	if trace.CanonicalKind(r.Kind) == trace.KindRequest+"tools/call" {
+		c.Calls++
+	}
+	a := r.Audit
+	if a == nil {
+		return
+	}
+	if a.IsError {
+		c.Errors++
+	}
+	if a.Decision != nil && a.Decision.Result == trace.Blocked {
+		c.Blocked++
+	}
+	if t := a.Tokens; t != nil {
+		c.In += t.In
+		c.Out += t.Out
+		c.Delivered += t.Delivered
+	}
+	c.MS += a.MS
+}
+
+// Contexts returns the distinct contexts of records and the parents that only
+// their paths imply, each tree together and parents first. Main is the first if
+// any record is in it.
+func Contexts(records iter.Seq2[*trace.Record, error]) ([]Node, error) {
+	nodes := map[contextpath.Path]*Node{}
+	get := func(p contextpath.Path) *Node {
+		n := nodes[p]
+		if n == nil {
+			n = &Node{Path: p, Depth: p.Depth(), Implicit: true, State: "free"}
+			if p == contextpath.Main {
+				n.State = "main"
+			}
+			nodes[p] = n
+		}
+		return n
+	}
+	for r, err := range records {
+		if err != nil {
+			return nil, err
+		}
+		p := contextpath.Path(r.Context)
+		for _, up := range p.Ancestors() {
+			get(up)
+		}
+		n := get(p)
+		n.Implicit = false
+		if n.First == "" {
+			n.First = r.TS
+		}
+		n.Last = r.TS
+		n.Counts.add(r)
+		switch trace.CanonicalKind(r.Kind) {
+		case trace.KindPush:
+			n.State = "open"
+		case trace.KindPop:
+			n.State, n.Reason = "closed", popReason(r)
+		}
+	}
+	out := make([]Node, 0, len(nodes))
+	for _, n := range nodes {
+		out = append(out, *n)
+	}
+	// With NUL for the slash a parent's descendants follow it directly.
+	order := func(p contextpath.Path) string { return strings.ReplaceAll(string(p), "/", "\x00") }
+	slices.SortFunc(out, func(a, b Node) int { return strings.Compare(order(a.Path), order(b.Path)) })
+	return out, nil
+}
+
+// popReason returns why a branch was closed. It is in the payload or, if payloads
+// are not stored, in the decision.
+func popReason(r *trace.Record) string {
+	reason, ok := rawjson.GetString(r.Payload, "reason")
+	if !ok && r.Audit != nil && r.Audit.Decision != nil {
+		reason = r.Audit.Decision.Reason
+	}
+	return reason
+}
+
+// Stats are the sums of [Summarize].
+type Stats struct {
+	Total      Counts            `json:"total"`
+	Counters   []string          `json:"counters"` // the encodings that tokens were counted with
+	Contexts   map[string]Counts `json:"contexts"`
+	Tools      map[string]Counts `json:"tools"` // by server and tool
+	Servers    map[string]Counts `json:"servers"`
+	Principals map[string]Counts `json:"principals"`
+	// SavedMeasured is the tokens that upstreams sent less those that were
+	// delivered, at once or later from a stored result.
+	SavedMeasured int `json:"saved_measured"`
+	// SavedComputed is the tokens of closed branches less those that their
+	// parents read of them. It assumes that a parent would have read all.
+	SavedComputed int `json:"saved_computed"`
+}
+
+// Summarize sums up records.
+func Summarize(records iter.Seq2[*trace.Record, error]) (Stats, error) {
+	s := Stats{Contexts: map[string]Counts{}, Tools: map[string]Counts{}, Servers: map[string]Counts{}, Principals: map[string]Counts{}}
+	bump := func(m map[string]Counts, key string, r *trace.Record) {
+		c := m[key]
+		c.add(r)
+		m[key] = c
+	}
+	for r, err := range records {
+		if err != nil {
+			return s, err
+		}
+		s.Total.add(r)
+		bump(s.Contexts, r.Context, r)
+		a := r.Audit
+		if a == nil {
+			continue
+		}
+		if a.Tool != "" {
+			bump(s.Tools, strings.TrimSpace(a.Server+" "+a.Tool), r)
+		}
+		if a.Server != "" {
+			bump(s.Servers, a.Server, r)
+		}
+		if a.Principal != "" {
+			bump(s.Principals, a.Principal, r)
+		}
+		t := a.Tokens
+		if t == nil {
+			continue
+		}
+		if t.Counter != "" && !slices.Contains(s.Counters, t.Counter) {
+			s.Counters = append(s.Counters, t.Counter)
+		}
+		s.SavedMeasured += max(0, t.Out-t.Delivered)
+		if a.Read != nil {
+			s.SavedMeasured -= t.Delivered
+		}
+		if trace.CanonicalKind(r.Kind) == trace.KindPop {
+			s.SavedComputed += t.Freed
+		}
+	}
+	return s, nil
+}

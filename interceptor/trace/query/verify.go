@@ -1,0 +1,148 @@
+package query
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"os"
+	"slices"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/sqlitedb"
+)
+
+// Verify is [trace.Verify] and also compares the index with the journal, as far
+// as there is an index and it was extended. A different index is a fault.
+func Verify(ctx context.Context, dir string, o trace.VerifyOptions) (trace.Report, error) {
+	var checks []*indexCheck
+	for _, path := range places(dir) {
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		c := &indexCheck{path: path, seed: maphash.MakeSeed(), size: map[int64]int64{}, index: map[int64]uint64{}}
+		c.err = c.readIndex(ctx)
+		checks = append(checks, c)
+	}
+	o.Each = func() func(*trace.Record, string, int64, int) {
+		for _, c := range checks {
+			c.journal, c.next = map[int64]uint64{}, map[int64]int64{}
+		}
+		return func(r *trace.Record, file string, at int64, size int) {
+			for _, c := range checks {
+				c.add(r, place{segmentSeq(file), at, int64(size)})
+			}
+		}
+	}
+	report, err := trace.Verify(ctx, dir, o)
+	for _, c := range checks {
+		for segment, sum := range c.journal { // retention may have removed others
+			if c.err == nil && c.index[segment] != sum {
+				c.err = errors.New("it differs from what the files give")
+			}
+		}
+		if err == nil && c.err != nil {
+			report.Add(trace.Fault{Code: trace.FaultIndex, Text: fmt.Sprintf("the index %s: %v; delete it, it is rebuilt", c.path, c.err)})
+		}
+	}
+	return report, err
+}
+
+// indexCheck compares the rows of an index with those that the journal gives, by
+// a sum of hashes for each segment. The sum does not depend on the order.
+type indexCheck struct {
+	path           string
+	seed           maphash.Seed
+	size           map[int64]int64  // indexed bytes by segment
+	index, journal map[int64]uint64 // sums by segment
+	next           map[int64]int64  // number of the next row by segment
+	err            error
+}
+
+// linkRow is the content of a row of the table link; record counts from the
+// first of the segment.
+type linkRow struct {
+	kind        int
+	key, record int64
+}
+
+// readIndex sums up the rows of the index as of one moment.
+func (c *indexCheck) readIndex(ctx context.Context) error {
+	db, err := sqlitedb.OpenReadOnly(ctx, c.path, options)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback() //nolint:errcheck // it only reads
+	var first, size, id, n int64
+	var value []byte
+	words := map[int64]string{}
+	var firsts, segments []int64 // the first row of each segment
+	var r row
+	var fields [numFields]int64
+	into := []any{&id, &r.segment, &r.start, &r.size, &r.time, &r.flags, &r.envelope}
+	for i := range fields {
+		into = append(into, &fields[i])
+	}
+	var l linkRow
+	return errors.Join(
+		scanRows(ctx, tx, "SELECT first, size FROM segment", []any{&first, &size}, func() { c.size[first] = size }),
+		scanRows(ctx, tx, "SELECT * FROM word", []any{&id, &n, &value}, func() { words[id] = string(value) }),
+		scanRows(ctx, tx, "SELECT * FROM record ORDER BY id", into, func() {
+			if len(segments) == 0 || segments[len(segments)-1] != r.segment {
+				firsts, segments = append(firsts, id), append(segments, r.segment)
+			}
+			for i, word := range fields {
+				r.fields[i] = words[word]
+			}
+			c.index[r.segment] += maphash.Comparable(c.seed, r)
+		}),
+		scanRows(ctx, tx, "SELECT * FROM link", []any{&l.kind, &l.key, &l.record}, func() {
+			i, found := slices.BinarySearch(firsts, l.record)
+			if !found {
+				i--
+			}
+			if i >= 0 {
+				l.record -= firsts[i]
+				c.index[segments[i]] += maphash.Comparable(c.seed, l)
+			}
+		}))
+}
+
+func scanRows(ctx context.Context, tx *sql.Tx, query string, into []any, each func()) error {
+	rows, err := tx.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return err
+		}
+		each()
+	}
+	return rows.Err()
+}
+
+// add adds the rows of a record to the journal's sum, if it is indexed.
+func (c *indexCheck) add(r *trace.Record, p place) {
+	if c.err != nil || p.start+p.size > c.size[p.segment] {
+		return
+	}
+	c.journal[p.segment] += maphash.Comparable(c.seed, rowOf(r, p))
+	seen := map[linkRow]bool{}
+	for kind, keys := range links(r) {
+		for _, k := range keys {
+			if l := (linkRow{kind, k, c.next[p.segment]}); !seen[l] {
+				seen[l] = true
+				c.journal[p.segment] += maphash.Comparable(c.seed, l)
+			}
+		}
+	}
+	c.next[p.segment]++
+}

@@ -1,0 +1,317 @@
+package render
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+
+	"github.com/foldgate/foldgate/folding/contextpath"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+const (
+	rowFormat   = "%-8s %-23s %-27s %-26s %-28s %11s %8s  %-40s %s\n"
+	columnTime  = len("2026-08-22T10:11:12.345")
+	shortLength = 11
+)
+
+var tableHeader = strings.TrimRight(fmt.Sprintf(rowFormat, "SEQ", "TIME (UTC)", "KIND", "CONTEXT", "SERVER TOOL", "TOKENS", "MS", "ID", "FLAGS"), "\n") + "\n"
+
+func writeRow(w io.Writer, r *trace.Record) error {
+	a := r.AuditOrEmpty()
+	_, err := fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf(rowFormat, strconv.FormatUint(r.Seq, 10), shortTime(r.TS), clean(r.Kind),
+		shortContext(r.Context), target(a), tokenText(a.Tokens), msText(a.MS), clean(r.ID), flagText(r)), " \n"))
+	return err
+}
+
+// treeNode is one context with its lines, in the order of the journal.
+type treeNode struct {
+	path     contextpath.Path
+	lines    []string
+	children []*treeNode // by their first record
+}
+
+// writeTree groups records by context: main first, then each root with its
+// descendants indented below it, also contexts that only have children. A line
+// ends with the numbers of the records that it correlates to.
+func writeTree(w io.Writer, records iter.Seq[*trace.Record]) error {
+	nodes := map[contextpath.Path]*treeNode{contextpath.Main: {}}
+	numbers := map[string]uint64{} // id to seq
+	var node func(p contextpath.Path) *treeNode
+	node = func(p contextpath.Path) *treeNode {
+		if n := nodes[p]; n != nil {
+			return n
+		}
+		n := &treeNode{path: p}
+		nodes[p] = n
+		up := node(p.Parent())
+		up.children = append(up.children, n)
+		return n
+	}
+	for r := range records {
+		numbers[r.ID] = r.Seq
+		n := node(contextpath.Path(r.Context))
+		n.lines = append(n.lines, treeLine(r, numbers))
+	}
+	bw := bufio.NewWriter(w)
+	main := nodes[contextpath.Main]
+	if len(main.lines) > 0 {
+		fmt.Fprintln(bw, "main")
+	}
+	main.write(bw, 0)
+	return bw.Flush()
+}
+
+func (n *treeNode) write(w io.Writer, depth int) {
+	indent := strings.Repeat("  ", depth)
+	if n.path != contextpath.Main {
+		fmt.Fprintf(w, "%s%s\n", indent, clean(string(n.path)))
+	}
+	for _, line := range n.lines {
+		fmt.Fprintf(w, "%s  %s\n", indent, line)
+	}
+	if n.path != contextpath.Main {
+		depth++
+	}
+	for _, c := range n.children {
+		c.write(w, depth)
+	}
+}
+
+func treeLine(r *trace.Record, numbers map[string]uint64) string {
+	short := *r
+	short.Context, short.ID = "", ""
+	line := summary(&short)
+	var causes []string
+	for _, id := range r.CorrelationID {
+		if seq, ok := numbers[id]; ok {
+			causes = append(causes, fmt.Sprintf("#%d", seq))
+		} else {
+			causes = append(causes, clean(id))
+		}
+	}
+	if len(causes) > 0 {
+		line += " <- " + strings.Join(causes, " ")
+	}
+	return line
+}
+
+// WriteContexts writes contexts as a table.
+func WriteContexts(w io.Writer, nodes []query.Node) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "CONTEXT\tDEPTH\tSTATE\tRECORDS\tCALLS\tERRORS\tTOKENS IN\tDELIVERED\tFIRST (UTC)\tLAST (UTC)")
+	for _, n := range nodes {
+		name, state := string(n.Path), n.State
+		if n.Path == contextpath.Main {
+			name = "(main)"
+		}
+		if n.Reason != "" {
+			state += " (" + clean(n.Reason) + ")"
+		}
+		if n.Implicit {
+			state = "implied"
+		}
+		fmt.Fprintf(tw, "%s\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", clean(name), n.Depth, state,
+			n.Records, n.Calls, n.Errors, n.In, n.Delivered, shortTime(n.First), shortTime(n.Last))
+	}
+	return tw.Flush()
+}
+
+// WriteStats writes the sums as tables.
+func WriteStats(w io.Writer, s query.Stats) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "\tRECORDS\tCALLS\tERRORS\tBLOCKED\tTOKENS IN\tSENT\tDELIVERED\tMS\n")
+	row := func(name string, c query.Counts) {
+		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.0f\n", clean(name), c.Records, c.Calls, c.Errors, c.Blocked, c.In, c.Out, c.Delivered, c.MS)
+	}
+	row("total", s.Total)
+	for _, group := range []struct {
+		title string
+		rows  map[string]query.Counts
+	}{{"branch", s.Contexts}, {"tool", s.Tools}, {"server", s.Servers}, {"principal", s.Principals}} {
+		for _, k := range slices.Sorted(maps.Keys(group.rows)) {
+			name := k
+			if k == "" {
+				name = "(main)"
+			}
+			row(group.title+" "+name, group.rows[k])
+		}
+	}
+	fmt.Fprintf(tw, "saved, measured (sent less delivered and read back)\t%d tokens\n", s.SavedMeasured)
+	fmt.Fprintf(tw, "saved, computed (branches less what parents read)\t%d tokens\n", s.SavedComputed)
+	if len(s.Counters) > 0 {
+		fmt.Fprintf(tw, "counted with\t%s\n", clean(strings.Join(s.Counters, ", ")))
+	}
+	return tw.Flush()
+}
+
+// WriteGraph writes a graph as text.
+func WriteGraph(w io.Writer, g *query.Graph) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s\n", summary(g.Record))
+	section := func(title string, rs []*trace.Record) {
+		if len(rs) == 0 {
+			return
+		}
+		fmt.Fprintf(&b, "%s\n", title)
+		for _, r := range rs {
+			fmt.Fprintf(&b, "  %s\n", summary(r))
+		}
+	}
+	section("because of", g.Causes)
+	if len(g.Missing) > 0 {
+		fmt.Fprintf(&b, "because of, not in the journal as a message\n  %s\n", strings.Join(slices.Sorted(slices.Values(g.Missing)), "\n  "))
+	}
+	section("led to", g.Effects)
+	if len(g.Chain) > 1+len(g.Causes)+len(g.Effects) {
+		section(fmt.Sprintf("whole chain, %d messages", len(g.Chain)), g.Chain)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// summary is a record in one line, for trees and graphs.
+func summary(r *trace.Record) string {
+	a := r.AuditOrEmpty()
+	parts := []string{fmt.Sprintf("#%d", r.Seq), shortTime(r.TS), clean(r.Kind), target(a)}
+	if r.Context != "" {
+		parts = append(parts, "in "+shortContext(r.Context))
+	}
+	parts = append(parts, tokenWords(a.Tokens))
+	if a.MS > 0 {
+		parts = append(parts, msText(a.MS)+" ms")
+	}
+	parts = append(parts, flagText(r), clean(r.ID))
+	return strings.Join(strings.Fields(strings.Join(parts, " ")), " ")
+}
+
+func shortTime(ts string) string { return clean(ts[:min(len(ts), columnTime)]) }
+
+// target returns the server and tool.
+func target(a *trace.Audit) string {
+	return strings.TrimSpace(clean(a.Server) + " " + clean(a.Tool))
+}
+
+// tokenText returns "in>delivered", with "/sent" if the upstream sent more, or
+// "=used/budget" for the state of a branch.
+func tokenText(t *trace.Tokens) string {
+	if t == nil {
+		return ""
+	}
+	number := func(n int) string {
+		if n == 0 {
+			return ""
+		}
+		return strconv.Itoa(n)
+	}
+	switch {
+	case t.Out > t.Delivered:
+		return fmt.Sprintf("%s>%d/%d", number(t.In), t.Delivered, t.Out)
+	case t.In > 0 || t.Delivered > 0:
+		return number(t.In) + ">" + number(t.Delivered)
+	case t.Used > 0 || t.Budget > 0:
+		return fmt.Sprintf("=%d/%d", t.Used, t.Budget)
+	}
+	return ""
+}
+
+// tokenWords is tokenText in words.
+func tokenWords(t *trace.Tokens) string {
+	if t == nil {
+		return ""
+	}
+	var out []string
+	if t.In > 0 {
+		out = append(out, fmt.Sprintf("%d tokens in", t.In))
+	}
+	switch {
+	case t.Out > t.Delivered:
+		out = append(out, fmt.Sprintf("%d of %d tokens delivered", t.Delivered, t.Out))
+	case t.Delivered > 0:
+		out = append(out, fmt.Sprintf("%d tokens delivered", t.Delivered))
+	case t.In == 0 && (t.Used > 0 || t.Budget > 0):
+		out = append(out, fmt.Sprintf("%d of %d tokens used", t.Used, t.Budget))
+	}
+	return strings.Join(out, ", ")
+}
+
+func msText(ms float64) string {
+	if ms == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(ms, 'f', 1, 64)
+}
+
+// shortContext cuts each segment so that a path fits a column.
+func shortContext(ctx string) string {
+	if ctx == "" {
+		return "-"
+	}
+	segments := strings.Split(ctx, "/")
+	for i, s := range segments {
+		if len(s) > shortLength+3 {
+			segments[i] = s[:shortLength] + "~"
+		}
+	}
+	return clean(strings.Join(segments, "/"))
+}
+
+func flagText(r *trace.Record) string {
+	var out []string
+	a := r.AuditOrEmpty()
+	for _, f := range []struct {
+		set  bool
+		name string
+	}{
+		{r.Blocked(), "blocked"}, {a.IsError, "error"}, {a.Fold != nil, "folded"}, {len(a.Scrub) > 0, "scrubbed"},
+		{r.OverBudget(), "over-budget"}, {a.Ambiguous, "ambiguous"}, {a.Late, "late"}, {a.Lost, "lost"},
+		{a.Truncated, "truncated"}, {len(a.Deprecated) > 0, "deprecated"},
+	} {
+		if f.set {
+			out = append(out, f.name)
+		}
+	}
+	if a.Decision != nil && a.Decision.Reason != "" {
+		out = append(out, clean(a.Decision.Reason))
+	}
+	if len(a.Workflow) > 0 {
+		out = append(out, stepText(a.Workflow))
+	}
+	return strings.Join(out, ",")
+}
+
+// stepText returns a step of a workflow in short, such as activation#2:join. It
+// leaves out the evidence if the call itself gave the handle.
+func stepText(workflow []byte) string {
+	step, _ := rawjson.GetString(workflow, "step")
+	if step == "" {
+		return "no-workflow"
+	}
+	if n, ok := rawjson.Get(workflow, "attempt"); ok {
+		step += "#" + string(n)
+	}
+	if evidence, _ := rawjson.GetString(workflow, "evidence"); evidence != "explicit" && evidence != "none" && evidence != "" {
+		step += ":" + evidence
+	}
+	return clean(step)
+}
+
+// clean makes foreign text safe for a terminal: it replaces unprintable
+// characters by '?'.
+func clean(s string) string {
+	return strings.Map(func(c rune) rune {
+		if unicode.IsPrint(c) {
+			return c
+		}
+		return '?'
+	}, s)
+}
