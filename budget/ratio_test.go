@@ -13,7 +13,7 @@ import (
 )
 
 // The guard on the counter's speed: beside tiktoken-go, in one run, with room
-// for a machine that is busy. docs/performance.md says how many times it is.
+// for a machine that is busy. test/bench/README.md has the figures.
 func TestRatioToTiktoken(t *testing.T) {
 	text := corpus.Mixed(256 << 10)
 	for name, most := range map[string]float64{"o200k_base": 1. / 15, "cl100k_base": 1. / 12} {

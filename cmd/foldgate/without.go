@@ -13,7 +13,7 @@ import (
 //	go build -ldflags "-X main.withoutLayers=meter" ./cmd/foldgate
 //
 // No flag, variable of the environment or configuration does; see
-// docs/performance.md.
+// test/bench/README.md.
 var withoutLayers string
 
 // leftOut returns what makes a gateway without these layers, and warns of it:

@@ -12,7 +12,7 @@ import (
 )
 
 // The guard on the scrubber's speed: beside gitleaks, in one run, with room for
-// a machine that is busy. docs/performance.md says how many times it is.
+// a machine that is busy. test/bench/README.md has the figures.
 func TestRatioToGitleaks(t *testing.T) {
 	const most = 1. / 20
 	s, d, text := newScrubber(t, Options{}), reference(t), dense(64<<10)
