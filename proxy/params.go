@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"encoding/base64"
 	"encoding/json"
 	"math"
 	"net/http"
@@ -9,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -102,7 +100,7 @@ func (g *Gateway) checkParams(principal, method string, params json.RawMessage, 
 		case !given:
 			continue
 		}
-		got, ok := edge.DecodeHeader(values[0])
+		got, ok := wire.DecodeHeader(values[0])
 		if !ok || len(values) > 1 {
 			return mismatch(header, "is not one well-formed value")
 		}
@@ -150,21 +148,8 @@ func bindHeaders(h http.Header, bindings []paramHeader, arguments json.RawMessag
 			if h == nil {
 				h = http.Header{}
 			}
-			h.Set(paramPrefix+b.name, encodeHeader(v))
+			h.Set(paramPrefix+b.name, wire.EncodeHeader(v))
 		}
 	}
 	return h
-}
-
-// encodeHeader writes a value as visible ASCII: what a header can't carry, or
-// would be mistaken for the encoded form, travels as =?base64?…?=.
-func encodeHeader(v string) string {
-	plain := v == strings.TrimSpace(v) && !strings.HasPrefix(v, "=?base64?")
-	for i := 0; i < len(v) && plain; i++ {
-		plain = v[i] >= 0x20 && v[i] < 0x7f
-	}
-	if plain {
-		return v
-	}
-	return "=?base64?" + base64.StdEncoding.EncodeToString([]byte(v)) + "?="
 }

@@ -2,7 +2,6 @@ package edge
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -144,7 +143,7 @@ func checkStandardHeaders(h http.Header, m wire.Message) *wire.Error {
 	if method != m.Method && (method != "" || m.IsRequest()) {
 		return mismatch(wire.HeaderMethod, method, m.Method)
 	}
-	key, required := nameKey(m.Method)
+	key, required := wire.NameMember(m.Method)
 	if key == "" {
 		return nil
 	}
@@ -159,24 +158,10 @@ func checkStandardHeaders(h http.Header, m wire.Message) *wire.Error {
 	if !ok && name != "" || ok && name == "" {
 		return mismatch(wire.HeaderName, name, inBody)
 	}
-	if plain, ok := DecodeHeader(name); !ok || plain != inBody {
+	if plain, ok := wire.DecodeHeader(name); !ok || plain != inBody {
 		return mismatch(wire.HeaderName, name, inBody)
 	}
 	return nil
-}
-
-// nameKey is the member of params that Mcp-Name repeats, and whether the header
-// must be there.
-func nameKey(method string) (key string, required bool) {
-	switch method {
-	case "tools/call", "prompts/get":
-		return "name", true
-	case "resources/read":
-		return "uri", true
-	case "tasks/get", "tasks/update", "tasks/cancel":
-		return "taskId", false
-	}
-	return "", false
 }
 
 // single returns the only value of a header. Of two, intermediaries and servers
@@ -197,20 +182,6 @@ func mismatch(name, header, body string) *wire.Error {
 		return &wire.Error{Code: wire.CodeHeaderMismatch, Message: fmt.Sprintf("the %s header is missing; the body says %q", name, body)}
 	}
 	return &wire.Error{Code: wire.CodeHeaderMismatch, Message: fmt.Sprintf("the %s header says %q, the body %q", name, header, body)}
-}
-
-// DecodeHeader returns what a header value stands for: itself, or the text in
-// the form =?base64?…?= that values outside visible ASCII take.
-func DecodeHeader(v string) (string, bool) {
-	enc, ok := strings.CutPrefix(v, "=?base64?")
-	if !ok {
-		return v, true
-	}
-	if enc, ok = strings.CutSuffix(enc, "?="); !ok {
-		return v, true
-	}
-	b, err := base64.StdEncoding.DecodeString(enc)
-	return string(b), err == nil
 }
 
 // endToEnd returns the headers that belong to the message and not to this hop;

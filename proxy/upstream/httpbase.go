@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -127,37 +126,14 @@ func readBody(resp *http.Response, max int) ([]byte, error) {
 	return body, err
 }
 
-// modernHeaders sets the headers that mirror a modern request's body.
+// modernHeaders sets the headers that repeat what a modern request's body says.
 func modernHeaders(h http.Header, method string, params []byte) {
 	h.Set(wire.HeaderMethod, method)
-	key := ""
-	switch method {
-	case "tools/call", "prompts/get":
-		key = "name"
-	case "resources/read":
-		key = "uri"
-	case "tasks/get", "tasks/update", "tasks/cancel": // so that the server that has the task gets it
-		key = "taskId"
-	default:
-		return
+	if member, _ := wire.NameMember(method); member != "" {
+		if name, ok := rawjson.GetString(params, member); ok {
+			h.Set(wire.HeaderName, wire.EncodeHeader(name))
+		}
 	}
-	if name, ok := rawjson.GetString(params, key); ok {
-		h.Set(wire.HeaderName, headerValue(name))
-	}
-}
-
-// headerValue returns s in the form that a mirrored header has: itself, or in
-// base64 where it would not survive as it is.
-func headerValue(s string) string {
-	const prefix, suffix = "=?base64?", "?="
-	plain := s == strings.TrimSpace(s) && !(strings.HasPrefix(s, prefix) && strings.HasSuffix(s, suffix))
-	for i := 0; plain && i < len(s); i++ {
-		plain = s[i] >= 0x20 && s[i] < 0x7f
-	}
-	if plain {
-		return s
-	}
-	return prefix + base64.StdEncoding.EncodeToString([]byte(s)) + suffix
 }
 
 // mortal is the life of a link that owns no process: it dies once, for a
