@@ -12,28 +12,28 @@ import (
 
 const (
 	// exitDelay bounds the moments around a child's end: from the end of its
-	// stdout to its status, from its own end to that of its group, and what is
-	// left to be written to it or read from it.
+	// stdout to its status, from its own end to the end of its group, and the rest
+	// of its input and output.
 	exitDelay = 400 * time.Millisecond
 	// stopGrace is how long a child has to end after its stdin was closed, and
 	// again after SIGTERM.
 	stopGrace = 2 * time.Second
 )
 
-// child is a process in a process group of its own, so that whatever it
-// started itself (npx, sh -c) ends with it.
+// child is a process in a process group of its own, so that the processes that
+// it started (npx, sh -c) end with it.
 type child struct {
 	cmd                   *exec.Cmd
 	stdin, stdout, stderr *os.File // our ends
-	// quiet is closed by whoever reads stdout, at its end.
+	// quiet is closed by the reader of stdout, at its end.
 	quiet chan struct{}
 
 	exited chan struct{} // closed when the process has ended
-	reaped chan struct{} // closed when its group is killed and it is no zombie
+	reaped chan struct{} // closed when its group is killed and its status is read
 	status error         // how it ended; set before reaped is closed
 
 	mu   sync.Mutex
-	free bool // guarded by mu: the process number may be somebody else's by now
+	free bool // guarded by mu: the process number may belong to another process
 }
 
 // startChild starts cfg.Command. After success the caller must read stdout and
@@ -65,7 +65,7 @@ func startChild(cfg *Config) (*child, error) {
 }
 
 // pipes makes the three pipes and returns the child's ends. They are files, so
-// that no goroutine of os/exec copies, and ours have deadlines.
+// that os/exec starts no goroutines to copy, and our ends have deadlines.
 func (c *child) pipes() (theirs []*os.File, err error) {
 	inR, inW, err1 := os.Pipe()
 	outR, outW, err2 := os.Pipe()
@@ -85,9 +85,8 @@ func (c *child) closePipes() {
 	}
 }
 
-// keep starts the process and stays with it until it is reaped. It holds its
-// thread, since the kernel sends the parent-death signal when the thread ends
-// that started the child.
+// keep starts the process and reaps it. It holds its thread: the kernel sends
+// the parent-death signal when the thread that started the child ends.
 func (c *child) keep(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -99,8 +98,8 @@ func (c *child) keep(started chan<- error) {
 	}
 	defer close(c.reaped)
 	if awaitExit(c.cmd.Process.Pid) {
-		// Until it is reaped nobody else gets the child's number, so that
-		// signals to its group can't hit a stranger.
+		// Until it is reaped no other process gets the child's number, so that
+		// signals to its group reach no other process.
 		c.signal(sigTerm)
 		close(c.exited)
 		select {
@@ -126,7 +125,7 @@ func exitStatus(cmd *exec.Cmd) error {
 	return errors.New("process ended: exit status 0")
 }
 
-// release marks the process number as one that may be given to others.
+// release notes that another process may get the process number.
 func (c *child) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,9 +143,9 @@ func (c *child) signal(s groupSignal) {
 
 // stop ends the process group: first by the end of its stdin, which the caller
 // closes, then by SIGTERM, then by SIGKILL. It returns when the process is
-// reaped and sees to it that reads of its output end.
+// reaped. Reads of its output end soon after.
 func (c *child) stop() {
-	// Not all that is queued may go out to a child that does not read.
+	// A child that does not read does not get all that is queued.
 	_ = c.stdin.SetWriteDeadline(time.Now().Add(exitDelay))
 	for _, s := range []groupSignal{sigTerm, sigKill} {
 		select {
@@ -156,7 +155,7 @@ func (c *child) stop() {
 		}
 	}
 	<-c.reaped
-	// Somebody who left the group may hold the pipes open for ever.
+	// A process that left the group may hold the pipes open for ever.
 	deadline := time.Now().Add(exitDelay)
 	_ = c.stdout.SetReadDeadline(deadline)
 	_ = c.stderr.SetReadDeadline(deadline)

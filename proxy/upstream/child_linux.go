@@ -15,8 +15,8 @@ const (
 	sigKill = syscall.SIGKILL
 )
 
-// prepareChild puts the child into a group of its own, and lets it be told
-// when foldgate dies without a word.
+// prepareChild puts the child into a group of its own. The kernel sends it
+// SIGTERM if foldgate is killed.
 func prepareChild(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }
@@ -31,6 +31,6 @@ func awaitExit(pid int) bool {
 	}
 }
 
-// signalGroup signals every process of the group that p leads. There may be
-// none left, which is what the caller wants.
+// signalGroup signals every process of the group that p leads. If there is
+// none left, nothing is to be done.
 func signalGroup(p *os.Process, s groupSignal) { _ = syscall.Kill(-p.Pid, s) }

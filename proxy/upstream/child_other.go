@@ -9,7 +9,7 @@ import (
 
 type groupSignal bool
 
-// There is one way to end a process here; asking it to is closing its stdin.
+// A process can only be killed here. The end of its stdin asks it to end.
 const (
 	sigTerm groupSignal = false
 	sigKill groupSignal = true
@@ -17,7 +17,7 @@ const (
 
 func prepareChild(*exec.Cmd) {}
 
-// awaitExit reports that waiting without reaping is not to be had here.
+// awaitExit returns false: waiting without reaping is not supported here.
 func awaitExit(int) bool { return false }
 
 func signalGroup(p *os.Process, s groupSignal) {

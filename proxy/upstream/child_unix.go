@@ -20,9 +20,9 @@ func prepareChild(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 }
 
-// awaitExit reports that waiting without reaping is not to be had here.
+// awaitExit returns false: waiting without reaping is not supported here.
 func awaitExit(int) bool { return false }
 
-// signalGroup signals every process of the group that p leads. There may be
-// none left, which is what the caller wants.
+// signalGroup signals every process of the group that p leads. If there is
+// none left, nothing is to be done.
 func signalGroup(p *os.Process, s groupSignal) { _ = syscall.Kill(-p.Pid, s) }

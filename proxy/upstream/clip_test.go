@@ -16,8 +16,8 @@ func TestTextsAreCleanedBeforeTheyAreCut(t *testing.T) {
 	cfg := &Config{Log: slog.New(slog.NewTextHandler(&log, nil)), Clean: func(s string) string { return strings.ReplaceAll(s, secret, "[REDACTED]") }}
 	around := func(n int) string { return strings.Repeat("x", n-len(secret)/2) + secret + strings.Repeat("y", 100) }
 
-	logLines(strings.NewReader(around(noiseLine)+"\n"+strings.Repeat("z", 2*maxClean)+"\nshort "+secret+"\n"), cfg)
-	in := &incoming{}
+	logLines(strings.NewReader(around(maxLogLine)+"\n"+strings.Repeat("z", 2*maxClean)+"\nshort "+secret+"\n"), cfg)
+	in := &receiver{}
 	in.init(cfg, nil)
 	in.unreadable([]byte(around(200)), nil, errUnreadable, nil)
 	said := log.String()
@@ -30,7 +30,7 @@ func TestTextsAreCleanedBeforeTheyAreCut(t *testing.T) {
 	if strings.Contains(said, secret[:6]) || strings.Count(said, "[REDAC") != 4 {
 		t.Errorf("of texts with a secret at the cut is told: %s", said)
 	}
-	if n := strings.Count(said, "z"); n != noiseLine {
-		t.Errorf("%d bytes of a long line are logged, want %d", n, noiseLine)
+	if n := strings.Count(said, "z"); n != maxLogLine {
+		t.Errorf("%d bytes of a long line are logged, want %d", n, maxLogLine)
 	}
 }

@@ -29,8 +29,8 @@ func readSSE(r io.Reader, max int) []sseGot {
 		if err != nil {
 			return got
 		}
-		data := string(ev.data.head)
-		if ev.data.tail != nil {
+		data := string(ev.data.Head)
+		if ev.data.Tail != nil {
 			data = "too large"
 		}
 		got = append(got, sseGot{ev.name, data, p.lastID, p.retry})
@@ -143,46 +143,6 @@ func FuzzEventReader(f *testing.F) {
 	})
 }
 
-// FuzzFrameReader: lines of at most max bytes come out whole, longer ones as
-// their ends and their true size, and nothing is lost between them.
-func FuzzFrameReader(f *testing.F) {
-	f.Add([]byte("{}\n\nnoise\r\n"), uint16(1), uint16(9))
-	f.Add([]byte("x"), uint16(40000), uint16(50000))
-	f.Fuzz(func(t *testing.T, in []byte, times, limit uint16) {
-		max := int(limit) + 1
-		in = bytes.Repeat(in, int(times)%(1+200_000/(len(in)+1)))
-		r := newFrameReader(bytes.NewReader(in), max)
-		for rest := in; ; {
-			fr, err := r.next()
-			if err == io.EOF {
-				if len(rest) != 0 {
-					t.Fatalf("%d bytes lost", len(rest))
-				}
-				return
-			}
-			line, more, found := bytes.Cut(rest, []byte{'\n'})
-			size := len(rest) - len(more)
-			if fr.size != size {
-				t.Fatalf("size = %d, want %d", fr.size, size)
-			}
-			if (fr.tail != nil) != (size > max) {
-				t.Fatalf("line of %d bytes, limit %d: cut is %v", size, max, fr.tail != nil)
-			}
-			line = bytes.TrimRight(line, "\r")
-			if fr.tail == nil && !bytes.Equal(fr.data, line) {
-				t.Fatalf("data = %q, want %q", fr.data, line)
-			}
-			if fr.tail != nil && (!bytes.HasPrefix(rest, fr.data) || !bytes.HasSuffix(rest[:size], fr.tail) || len(fr.tail) > frameEdge || len(fr.data) > frameEdge) {
-				t.Fatalf("ends of %q: %q, %q", line, fr.data, fr.tail)
-			}
-			rest = more
-			if !found {
-				rest = nil
-			}
-		}
-	})
-}
-
 func TestSalvage(t *testing.T) {
 	big := strings.Repeat("x", 10000)
 	for in, want := range map[string]fragment{
@@ -196,9 +156,9 @@ func TestSalvage(t *testing.T) {
 		`{"jsonrpc":"2.0","result":{"deep":"` + big + `","id":5}}`:           {},
 		`["` + big + `"]`: {},
 	} {
-		b := bounded{max: 1000}
-		b.add([]byte(in))
-		got := salvage(b.head, b.tail)
+		b := wire.Bounded{Max: 1000}
+		b.Add([]byte(in))
+		got := salvage(b.Head, b.Tail)
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(fragment{})); diff != "" {
 			t.Errorf("salvage of %.60s… (-want +got)\n%s", in, diff)
 		}
@@ -219,17 +179,17 @@ func FuzzReceive(f *testing.F) {
 				t.Errorf("Handle(%+v)", m)
 			}
 		}), Log: quiet}
-		var in incoming
-		refused := 0
-		in.init(cfg, func(m wire.Message) { refused++ })
+		var in receiver
+		refused := refusals(0)
+		in.init(cfg, &refused)
 		if modern {
-			in.settle(conn.Info{Version: wire.VersionModern})
+			in.setInfo(conn.Info{Version: wire.VersionModern})
 		}
-		f1, _, _ := in.flights.begin(&conn.Request{Method: "tools/call"}, nil)
-		f2, _, _ := in.flights.begin(&conn.Request{Method: wire.MethodListen}, nil)
+		f1, _, _ := in.pending.begin(&conn.Request{Method: "tools/call"}, nil)
+		f2, _, _ := in.pending.begin(&conn.Request{Method: wire.MethodListen}, nil)
 		in.receive(bytes.Clone(raw), false, nil)
-		for _, f := range []*flight{f1, f2} {
-			if !in.flights.end(f) {
+		for _, f := range []*call{f1, f2} {
+			if !in.pending.abandon(f) {
 				o := <-f.done
 				if o.err == nil && (o.msg.Result == nil) == (o.msg.Error == nil) {
 					t.Errorf("outcome %+v", o.msg)
@@ -239,8 +199,13 @@ func FuzzReceive(f *testing.F) {
 				}
 			}
 		}
-		if m, err := wire.ParseMessage(raw); err == nil && m.IsRequest() && !modern && handled+refused != 1 {
+		if m, err := wire.ParseMessage(raw); err == nil && m.IsRequest() && !modern && handled+int(refused) != 1 {
 			t.Errorf("request handled %d times, refused %d times", handled, refused)
 		}
 	})
 }
+
+// refusals counts the requests that are refused.
+type refusals int
+
+func (n *refusals) refuse(wire.Message) { *n++ }

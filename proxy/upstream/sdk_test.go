@@ -155,7 +155,7 @@ func testSDKCalls(t *testing.T, l conn.Conn) {
 }
 
 func testSDKElicit(t *testing.T, l conn.Conn, asked chan wire.Message) {
-	_, exact := l.(*httpLink) // which knows whose request it is
+	_, exact := l.(*httpConn) // which knows whose request it is
 	reply := func(m wire.Message) {
 		go l.Reply(t.Context(), wire.Message{ID: m.ID, Result: json.RawMessage(`{"action":"decline"}`)})
 	}

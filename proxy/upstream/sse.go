@@ -1,7 +1,6 @@
 package upstream
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,95 +10,76 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/proxy/conn"
-	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// endpointTimeout is how long an upstream may take to say where to post.
+// endpointTimeout is how long a server may take to name the URL for messages.
 const endpointTimeout = 10 * time.Second
 
-// sseLink speaks HTTP+SSE, the transport of 2024-11-05: one GET stream brings
-// everything from the upstream, and its first event names the URL to which
-// messages are posted. When the stream ends the link is dead.
-type sseLink struct {
-	duplex
-	mortal
-	client   *http.Client
+// sseConn speaks HTTP+SSE, the transport of revision 2024-11-05: one GET stream
+// brings everything from the server, and its first event names the URL to which
+// messages are posted. The connection ends with the stream.
+type sseConn struct {
+	streamConn
+	httpClient
 	endpoint string
 	cancel   context.CancelCauseFunc // ends the GET stream
 }
 
-// openSSE connects to a legacy upstream, which is initialized on return.
+// openSSE opens the stream, waits for the endpoint and initializes.
 func openSSE(ctx context.Context, cfg *Config) (conn.Conn, error) {
-	l, err := dialSSE(ctx, cfg)
-	if err != nil {
-		return nil, err
-	}
-	params := cfg.Initialize
-	if params == nil {
-		params = ownInitialize()
-	}
-	if err := initialize(ctx, l, params); err != nil {
-		_ = l.Close()
-		return nil, err
-	}
-	return l, nil
-}
-
-// dialSSE opens the stream and waits for the endpoint.
-func dialSSE(ctx context.Context, cfg *Config) (*sseLink, error) {
-	l := &sseLink{client: newHTTPClient(), mortal: mortal{dead: make(chan struct{})}}
-	l.incoming.init(cfg, l.sendRefusal)
-	l.send = l.post
-	l.async = func(send func()) { l.spawn(send) }
-
+	s := &sseConn{httpClient: newHTTPClient(cfg)}
+	s.streamConn.init(cfg, s)
 	stream, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	l.cancel = cancel
+	s.cancel = cancel
 	opening, done := context.WithTimeoutCause(ctx, endpointTimeout, errors.New("no endpoint event in time"))
 	defer done()
 	stop := context.AfterFunc(opening, func() { cancel(context.Cause(opening)) })
-	body, events, err := l.connect(stream)
+	body, events, err := s.connect(stream)
 	if err == nil && !stop() {
 		body.Close()
 		err = context.Cause(stream)
 	}
 	if err != nil {
 		cancel(err)
-		l.client.CloseIdleConnections()
+		s.client.CloseIdleConnections()
 		return nil, err
 	}
-	l.spawn(func() {
+	s.Go(func() {
 		defer body.Close()
-		l.read(events)
+		s.read(events)
 	})
-	return l, nil
+	params := cfg.Initialize
+	if params == nil {
+		params = ownInitialize()
+	}
+	if err := initialize(ctx, s, params); err != nil {
+		_ = s.Close()
+		return nil, err
+	}
+	return s, nil
 }
 
 // connect opens the stream and reads its first event.
-func (l *sseLink) connect(ctx context.Context) (io.ReadCloser, *eventReader, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, l.cfg.URL, nil)
+func (s *sseConn) connect(ctx context.Context) (io.ReadCloser, *eventReader, error) {
+	req, err := s.request(ctx, http.MethodGet, s.cfg.URL, nil, "")
 	if err != nil {
 		return nil, nil, err
 	}
-	l.setHeaders(req.Header)
 	req.Header.Set("Accept", mediaEvents)
-	resp, err := doHTTP(l.client, req)
+	resp, err := s.do(req)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := checkStatus(l.cfg, resp); err != nil {
+	if err := s.events(resp); err != nil {
 		return nil, nil, err
 	}
-	if contentType(resp.Header) != mediaEvents {
-		resp.Body.Close()
-		return nil, nil, &statusError{code: resp.StatusCode, text: "no event stream"}
-	}
-	events := newEventReader(resp.Body, l.cfg.MaxMessage)
+	events := newEventReader(resp.Body, s.cfg.MaxMessage)
 	ev, err := events.next()
 	if err == nil && ev.name != "endpoint" {
 		err = fmt.Errorf("stream begins with event %.50q, want endpoint", ev.name)
 	}
 	if err == nil {
-		l.endpoint, err = resolveEndpoint(l.cfg.URL, string(ev.data.head))
+		s.endpoint, err = resolveEndpoint(s.cfg.URL, string(ev.data.Head))
 	}
 	if err != nil {
 		resp.Body.Close()
@@ -128,70 +108,55 @@ func resolveEndpoint(base, ref string) (string, error) {
 	return u.String(), nil
 }
 
-func (l *sseLink) setHeaders(h http.Header) {
-	for k, v := range l.cfg.Headers {
-		h[http.CanonicalHeaderKey(k)] = v
-	}
-	if v := l.Info().Version; v != "" {
-		h.Set(wire.HeaderVersion, v)
-	}
-}
-
-// post sends one message; its answer, if any, comes on the stream.
-func (l *sseLink) post(ctx context.Context, build func([]byte) []byte) error {
-	ctx, done := l.context(ctx)
+// send posts one message. Its answer, if any, comes on the stream.
+func (s *sseConn) send(ctx context.Context, build func([]byte) []byte) error {
+	ctx, done := s.context(ctx)
 	defer done()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.endpoint, bytes.NewReader(build(nil)))
+	req, err := s.request(ctx, http.MethodPost, s.endpoint, build(nil), s.Info().Version)
 	if err != nil {
 		return err
 	}
-	l.setHeaders(req.Header)
 	req.Header.Set("Content-Type", mediaJSON)
-	resp, err := doHTTP(l.client, req)
+	resp, err := s.do(req)
 	if err != nil {
 		return err
 	}
 	if resp.StatusCode == http.StatusNotFound {
 		resp.Body.Close()
-		l.end(conn.ErrSessionGone)
+		s.end(conn.ErrSessionGone)
 		return conn.ErrSessionGone
 	}
-	if err := checkStatus(l.cfg, resp); err != nil {
-		return err
-	}
-	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody)) // to use the connection again
-	return resp.Body.Close()
+	return s.discard(resp)
 }
 
-// read takes messages until the stream ends, which is the end of the link.
-func (l *sseLink) read(events *eventReader) {
+func (s *sseConn) aside(f func()) { s.Go(f) }
+
+// read takes messages until the stream ends, which ends the connection.
+func (s *sseConn) read(events *eventReader) {
 	for {
 		ev, err := events.next()
 		if err != nil {
-			l.end(fmt.Errorf("%w: event stream: %w", conn.ErrClosed, err))
+			s.end(fmt.Errorf("%w: event stream: %w", conn.ErrClosed, err))
 			return
 		}
-		l.take(ev, nil)
+		s.receiveEvent(ev, nil)
 	}
 }
 
-// end makes the link dead; reason is nil for a plain close.
-func (l *sseLink) end(reason error) {
-	if !l.die(reason) {
-		return
+// end ends the connection. reason is nil for a plain close.
+func (s *sseConn) end(reason error) {
+	if s.terminate(reason) {
+		s.pending.fail(s.fault())
+		s.cancel(s.fault())
 	}
-	if reason == nil {
-		reason = conn.ErrClosed
-	}
-	l.flights.fail(reason)
-	l.cancel(reason)
 }
 
-func (l *sseLink) start() {}
+func (s *sseConn) start() {}
 
-func (l *sseLink) Close() error {
-	l.end(nil)
-	l.wait()
-	l.client.CloseIdleConnections()
+// Close ends the stream and waits for the goroutines.
+func (s *sseConn) Close() error {
+	s.end(nil)
+	s.wait()
+	s.client.CloseIdleConnections()
 	return nil
 }

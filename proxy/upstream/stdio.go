@@ -10,134 +10,128 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// stdioLink speaks MCP with a child process, one message per line. Its
-// goroutines: reader (stdout), writer (stdin), stderr, the child's keeper, and
-// supervise, which sees the end of all others.
-type stdioLink struct {
-	duplex
-	child *child
-	out   *outbox
-
-	closing chan struct{} // closed by close
+// stdioConn speaks MCP with a child process, one message a line. supervise owns
+// the goroutines for stdin, stdout and stderr.
+type stdioConn struct {
+	streamConn
+	child   *child
+	out     *wire.LineWriter
+	closing chan struct{} // closed by Close
 	once    sync.Once
-	dead    chan struct{} // closed when no call can succeed any more
-	gone    chan struct{} // closed when all goroutines have ended
-	reason  error         // set before dead is closed
 }
 
-// startStdio starts cfg.Command. The caller must close the link.
-func startStdio(cfg *Config) (*stdioLink, error) {
+// startStdio starts cfg.Command. The caller must close the connection.
+func startStdio(cfg *Config) (*stdioConn, error) {
 	ch, err := startChild(cfg)
 	if err != nil {
 		return nil, &dialError{err}
 	}
-	l := &stdioLink{
-		child:   ch,
-		out:     newOutbox(cfg.MaxMessage, tryWriter(ch.stdin)),
-		closing: make(chan struct{}),
-		dead:    make(chan struct{}),
-		gone:    make(chan struct{}),
-	}
-	l.incoming.init(cfg, l.sendRefusal)
-	l.send = func(_ context.Context, build func([]byte) []byte) error { return l.out.put(build) }
-	l.async = func(send func()) { send() } // the outbox never blocks
-	go l.supervise()
-	return l, nil
+	s := &stdioConn{child: ch, out: wire.NewLineWriter(ch.stdin, cfg.MaxMessage), closing: make(chan struct{})}
+	s.streamConn.init(cfg, s)
+	s.Go(s.supervise)
+	return s, nil
 }
 
-// dialError says that an upstream could not be reached at all.
+// dialError means that a server could not be reached at all.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-func (l *stdioLink) start() {}
-
-func (l *stdioLink) Done() <-chan struct{} { return l.dead }
-
-func (l *stdioLink) Err() error {
-	select {
-	case <-l.dead:
-		return l.reason
-	default:
+// send queues a message. It does not wait for a child that does not read. If a
+// write fails the connection learns of the end of the child from its stdout.
+func (s *stdioConn) send(_ context.Context, build func([]byte) []byte) error {
+	err := s.out.Offer(build)
+	if err == nil {
 		return nil
 	}
-}
-
-func (l *stdioLink) Close() error {
-	l.once.Do(func() { close(l.closing) })
-	<-l.gone
+	var full *wire.QueueFullError
+	if errors.As(err, &full) {
+		return fmt.Errorf("upstream does not read: %d bytes are waiting for it", full.Waiting)
+	}
+	if errors.Is(err, wire.ErrWriterClosed) {
+		return s.fault()
+	}
 	return nil
 }
 
-// supervise runs the link from its first to its last moment.
-func (l *stdioLink) supervise() {
-	defer close(l.gone)
+// aside calls f: send does not block.
+func (s *stdioConn) aside(f func()) { f() }
+
+func (s *stdioConn) start() {}
+
+// Close ends the child process with its group, and waits for the goroutines.
+func (s *stdioConn) Close() error {
+	s.once.Do(func() { close(s.closing) })
+	s.wait()
+	return nil
+}
+
+// supervise runs the connection from its first to its last moment.
+func (s *stdioConn) supervise() {
 	var wg sync.WaitGroup
-	wg.Go(func() { defer close(l.child.quiet); l.read() })
-	wg.Go(func() { l.out.drain(l.child.stdin) })
-	wg.Go(func() { logLines(l.child.stderr, l.cfg) })
+	wg.Go(func() { defer close(s.child.quiet); s.read() })
+	wg.Go(func() { logLines(s.child.stderr, s.cfg) })
 
 	select {
-	case <-l.closing:
-	case <-l.child.exited:
-		// What it wrote last is still to be read; its heirs get no more time.
-		_ = l.child.stdout.SetReadDeadline(time.Now().Add(exitDelay))
-		<-l.child.quiet
-		<-l.child.reaped
-	case <-l.child.quiet:
+	case <-s.closing:
+	case <-s.child.exited:
+		// Its last messages are still to be read. Child processes that inherited
+		// the pipe get no grace period.
+		_ = s.child.stdout.SetReadDeadline(time.Now().Add(exitDelay))
+		<-s.child.quiet
+		<-s.child.reaped
+	case <-s.child.quiet:
 		// A child that ends closes its stdout a moment before it has a status.
 		select {
-		case <-l.child.reaped:
-		case <-l.closing:
+		case <-s.child.reaped:
+		case <-s.closing:
 		case <-time.After(exitDelay):
 		}
 	}
+	var reason error
 	select {
-	case <-l.closing:
-		l.end(conn.ErrClosed)
+	case <-s.closing:
 	default:
-		l.reason = l.deathReason()
-		l.end(l.reason)
+		reason = s.loss()
 	}
-	l.child.stop()
+	s.terminate(reason)
+	s.out.Close()
+	s.pending.fail(s.fault())
+	wg.Go(func() { <-s.out.Done(); s.child.stdin.Close() })
+	s.child.stop()
 	wg.Wait()
-	l.child.closePipes()
+	s.child.closePipes()
 }
 
-// end fails what is under way and what is yet to come.
-func (l *stdioLink) end(err error) {
-	l.out.close(err)
-	l.flights.fail(err)
-	close(l.dead)
-}
-
-func (l *stdioLink) deathReason() error {
+// loss returns why the connection ended by itself.
+func (s *stdioConn) loss() error {
 	select {
-	case <-l.child.reaped:
-		return fmt.Errorf("%w: %w", conn.ErrClosed, l.child.status)
+	case <-s.child.reaped:
+		return fmt.Errorf("%w: %w", conn.ErrClosed, s.child.status)
 	default:
 		return fmt.Errorf("%w: process closed its stdout", conn.ErrClosed)
 	}
 }
 
 // read takes messages until the child's stdout ends.
-func (l *stdioLink) read() {
-	in := newFrameReader(l.child.stdout, l.cfg.MaxMessage)
+func (s *stdioConn) read() {
+	in := wire.NewLineReader(s.child.stdout, s.cfg.MaxMessage)
 	for {
-		f, err := in.next()
+		line, err := in.Next()
 		switch {
 		case err != nil:
 			if err != io.EOF && !errors.Is(err, os.ErrDeadlineExceeded) {
-				l.cfg.Log.Debug("reading stdout", "err", err)
+				s.cfg.Log.Debug("reading stdout", "err", err)
 			}
 			return
-		case f.tail != nil:
-			l.unreadable(f.data, f.tail, tooLarge(f.size, l.cfg.MaxMessage), nil)
+		case line.Tail != nil:
+			s.unreadable(line.Data, line.Tail, tooLarge(line.Size, s.cfg.MaxMessage), nil)
 		default:
-			l.receive(f.data, f.borrowed, nil)
+			s.receive(line.Data, line.Borrowed, nil)
 		}
 	}
 }

@@ -451,20 +451,20 @@ func TestNoiseIsBounded(t *testing.T) {
 		var got bytes.Buffer
 		log := slog.New(slog.NewTextHandler(&got, nil))
 		logLines(strings.NewReader(strings.Repeat("x\n", 1000)+strings.Repeat("long", 5000)), &Config{Log: log})
-		if n := strings.Count(got.String(), "msg=stderr"); n != noiseRate {
-			t.Errorf("%d lines logged, want %d", n, noiseRate)
+		if n := strings.Count(got.String(), "msg=stderr"); n != maxLogLines {
+			t.Errorf("%d lines logged, want %d", n, maxLogLines)
 		}
 		if !strings.Contains(got.String(), "lines=951") {
 			t.Errorf("log does not tell what it dropped: %s", got.String())
 		}
 		got.Reset()
-		var n noise
-		for range noiseRate + 7 {
+		var n rateLimitedLog
+		for range maxLogLines + 7 {
 			n.log(log, slog.LevelWarn, "noise")
 		}
 		<-time.After(time.Second)
 		n.log(log, slog.LevelWarn, "noise")
-		if !strings.Contains(got.String(), "lines=7") || strings.Count(got.String(), "msg=noise") != noiseRate+1 {
+		if !strings.Contains(got.String(), "lines=7") || strings.Count(got.String(), "msg=noise") != maxLogLines+1 {
 			t.Errorf("log after a second: %s", got.String())
 		}
 	})

@@ -10,28 +10,28 @@ import (
 )
 
 const (
-	noiseLine = 4 << 10 // how much of a line of stderr is logged
-	noiseRate = 50      // lines per second, per link and source
+	maxLogLine  = 4 << 10 // bytes of a line of stderr
+	maxLogLines = 50      // a second, of one connection and source
 )
 
-// noise logs what an upstream says that is no message, at a bounded rate: a
-// chatty or broken child must not fill the log.
-type noise struct {
+// rateLimitedLog passes a bounded number of lines a second on to the log, so
+// that a chatty or broken server does not fill it.
+type rateLimitedLog struct {
 	mu      sync.Mutex // guards what follows
 	begin   time.Time
 	lines   int
 	dropped int
 }
 
-// log passes a line on to the log, unless there were too many this second.
-func (n *noise) log(log *slog.Logger, level slog.Level, msg string, args ...any) {
+// log passes a line on, unless there were too many in this second.
+func (n *rateLimitedLog) log(log *slog.Logger, level slog.Level, msg string, args ...any) {
 	n.mu.Lock()
 	dropped := 0
 	if now := time.Now(); now.Sub(n.begin) >= time.Second {
 		dropped, n.begin, n.lines, n.dropped = n.dropped, now, 0, 0
 	}
 	n.lines++
-	skip := n.lines > noiseRate
+	skip := n.lines > maxLogLines
 	if skip {
 		n.dropped++
 	}
@@ -44,20 +44,20 @@ func (n *noise) log(log *slog.Logger, level slog.Level, msg string, args ...any)
 	}
 }
 
-// logLines logs what a child says on stderr, line by line.
+// logLines logs what a child process writes to stderr.
 func logLines(r io.Reader, cfg *Config) {
-	var n noise
+	var n rateLimitedLog
 	br := bufio.NewReaderSize(r, maxClean)
 	for rest := false; ; {
 		line, more, err := br.ReadLine()
 		if err != nil {
 			break
 		}
-		if !rest { // and not what follows of a line too long
+		if !rest { // not the rest of a line that is too long
 			text := string(line)
-			if len(line) > noiseLine {
+			if len(line) > maxLogLine {
 				text = cfg.clean(line)
-				text = text[:min(len(text), noiseLine)]
+				text = text[:min(len(text), maxLogLine)]
 			}
 			n.log(cfg.Log, slog.LevelInfo, "stderr", "line", text)
 		}

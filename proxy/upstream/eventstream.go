@@ -6,24 +6,26 @@ import (
 	"io"
 	"strconv"
 	"time"
+
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // streamEvent is one event of a text/event-stream.
 type streamEvent struct {
 	name string // "" for the default, message
-	data bounded
+	data wire.Bounded
 }
 
 // eventReader reads a text/event-stream as the HTML standard defines it: line
 // ends of all three kinds, comments, a byte order mark, data over several
-// lines. It keeps at most max bytes of an event; see bounded for the rest.
+// lines. It keeps at most max bytes of an event; see wire.Bounded.
 type eventReader struct {
 	br  *bufio.Reader
 	max int
 	// lastID is the id of the last complete event that had one.
 	lastID string
-	// retry is how long the server wants us to wait before reconnecting, 0 if
-	// it did not say.
+	// retry is the pause that the server wants before a reconnect, 0 if it names
+	// none.
 	retry time.Duration
 
 	afterCR bool // a line end may go on with LF
@@ -51,8 +53,9 @@ func newEventReader(r io.Reader, max int) *eventReader {
 	return &eventReader{br: bufio.NewReaderSize(r, sseBuffer), max: max}
 }
 
-// next returns the next event that has data. What precedes it may change
-// lastID and retry. An event that the end of the stream cuts short is none.
+// next returns the next event that has data. Events without data may change
+// lastID and retry. An event that the end of the stream cuts short does not
+// count.
 func (r *eventReader) next() (streamEvent, error) {
 	for {
 		r.field, r.value, r.colon, r.blank = r.field[:0], r.value[:0], false, true
@@ -69,7 +72,7 @@ func (r *eventReader) next() (streamEvent, error) {
 		}
 		ev, some := r.event, r.lines > 0
 		r.lastID = r.id
-		r.event, r.lines = streamEvent{data: bounded{max: r.max}}, 0
+		r.event, r.lines = streamEvent{data: wire.Bounded{Max: r.max}}, 0
 		if some {
 			return ev, nil
 		}
@@ -136,21 +139,21 @@ func (r *eventReader) piece(p []byte) {
 		}
 	}
 	if string(r.field) == "data" {
-		r.event.data.add(p)
+		r.event.data.Add(p)
 	} else if len(r.value) <= sseMaxValue { // one byte more marks it as too long
 		r.value = append(r.value, p[:min(len(p), sseMaxValue+1-len(r.value))]...)
 	}
 }
 
 func (r *eventReader) beginData() {
-	r.event.data.max = r.max
+	r.event.data.Max = r.max
 	if r.lines++; r.lines > 1 {
-		r.event.data.add([]byte{'\n'})
+		r.event.data.Add([]byte{'\n'})
 	}
 }
 
-// endLine takes a line that is not blank. Values too long to mean anything are
-// ignored, as unknown fields are.
+// endLine takes a line that is not blank. It ignores unknown fields and values
+// that are too long.
 func (r *eventReader) endLine() {
 	if len(r.value) > sseMaxValue {
 		return

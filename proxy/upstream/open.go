@@ -1,0 +1,304 @@
+package upstream
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/internal/version"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// Config says how to reach one server and for whom.
+type Config struct {
+	// Name is the server's key in the configuration.
+	Name string
+	// Command starts a child process that speaks MCP on stdio. Env is its whole
+	// environment (KEY=value), since foldgate's own may hold secrets. Dir is its
+	// working directory.
+	Command []string
+	Env     []string
+	Dir     string
+	// URL is a streamable HTTP endpoint. Headers are added to every request.
+	URL     string
+	Headers http.Header
+	// Initialize holds the host's own initialize params, repeated word for word
+	// to a legacy server. If it is nil, foldgate speaks for itself: the modern era
+	// if the server has it, else initialize with params of its own.
+	Initialize json.RawMessage
+	// Shared means that several host sessions use the connection, so that
+	// progress tokens must be made unique.
+	Shared bool
+	// Handler takes messages of the server that belong to no request. If it is
+	// nil, they are dropped.
+	Handler conn.Handler
+	// MaxMessage is the largest message that is read, in bytes. A larger one fails
+	// the call that it belongs to, not the connection. 0 means 64 MiB.
+	MaxMessage int
+	Log        *slog.Logger
+	// Clean takes the secrets out of a text of the server before it is cut for
+	// the log or an error: half a secret is not recognised. nil leaves it as it is.
+	Clean func(string) string
+}
+
+// maxClean is the length of a text that is cleaned before it is cut.
+const maxClean = 16 << 10
+
+// clip shortens foreign bytes for the log or an error.
+func (c *Config) clip(b []byte) string {
+	const most = 200
+	text := c.clean(b)
+	if len(text) > most || len(b) > maxClean {
+		return fmt.Sprintf("%q… (%d bytes)", text[:min(len(text), most)], len(b))
+	}
+	return fmt.Sprintf("%q", text)
+}
+
+// clean returns the beginning of b without secrets.
+func (c *Config) clean(b []byte) string {
+	text := string(b[:min(len(b), maxClean)])
+	if c.Clean == nil {
+		return text
+	}
+	return c.Clean(text)
+}
+
+// dropAll is the Handler of a Config that names none.
+type dropAll struct{}
+
+// Unsolicited drops the message.
+func (dropAll) Unsolicited(wire.Message) {}
+
+// Errors of a request on a connection that goes on.
+var (
+	// errUnreadable means that the server answered this call with something too
+	// large, too deeply nested or not JSON-RPC.
+	errUnreadable = errors.New("unreadable answer from upstream")
+	// errListenEnded means that the server ended a subscriptions/listen, or that
+	// its stream broke.
+	errListenEnded = errors.New("upstream ended the subscription")
+)
+
+// Open connects to the server that cfg names and negotiates a protocol revision.
+// ctx bounds only the opening.
+func Open(ctx context.Context, cfg Config) (conn.Conn, error) {
+	if cfg.MaxMessage <= 0 {
+		cfg.MaxMessage = 64 << 20
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	cfg.Log = cfg.Log.With("upstream", cfg.Name)
+	if cfg.Handler == nil {
+		cfg.Handler = dropAll{}
+	}
+	var c conn.Conn
+	var err error
+	switch {
+	case len(cfg.Command) > 0:
+		c, err = negotiate(ctx, &cfg, func() (opening, error) { return startStdio(&cfg) })
+	case cfg.URL != "":
+		c, err = openHTTP(ctx, &cfg)
+	default:
+		err = errors.New("no command and no URL: set one of them")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("upstream %s: %w", cfg.Name, err)
+	}
+	return c, nil
+}
+
+// openHTTP opens a streamable HTTP connection, or an HTTP+SSE connection if the
+// server knows only that.
+func openHTTP(ctx context.Context, cfg *Config) (conn.Conn, error) {
+	c, err := negotiate(ctx, cfg, func() (opening, error) { return newHTTPConn(cfg), nil })
+	var status *statusError
+	if err == nil || !errors.As(err, &status) || !slices.Contains([]int{400, 404, 405}, status.code) {
+		return c, err
+	}
+	old, sseErr := openSSE(ctx, cfg)
+	if sseErr != nil {
+		return nil, fmt.Errorf("%w (nor does it speak HTTP+SSE: %w)", err, sseErr)
+	}
+	return old, nil
+}
+
+// probeTimeout is how long a server may stay silent on server/discover. Then it
+// is taken for a legacy server.
+const probeTimeout = 2 * time.Second
+
+// opening is a connection that has not negotiated yet.
+type opening interface {
+	conn.Conn
+	// setInfo says which revision is in force. It is called before the handshake
+	// with a provisional value, and after it with the final one.
+	setInfo(conn.Info)
+	// start begins what only an initialized connection does.
+	start()
+}
+
+// negotiate opens a connection with dial and agrees on a protocol revision. It
+// calls dial again if the server may be confused by the probe of the modern era:
+// a child process that went silent or ended.
+func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (conn.Conn, error) {
+	var closing sync.WaitGroup
+	defer closing.Wait()
+	c, err := dial()
+	if err != nil {
+		return nil, err
+	}
+	var unreachable *dialError
+	if cfg.Initialize != nil {
+		err = initialize(ctx, c, cfg.Initialize)
+		if refused(err, refusalsOfLegacy) && discover(ctx, c) == nil {
+			err = nil
+		}
+	} else if err = discover(ctx, c); err != nil && ctx.Err() == nil && !errors.As(err, &unreachable) {
+		cfg.Log.Debug("no modern era, falling back to initialize", "because", err)
+		if !refused(err, refusalsOfModern) {
+			silent := c
+			closing.Go(func() { _ = silent.Close() }) // it may take its time to end
+			if c, err = dial(); err != nil {
+				return nil, err
+			}
+		}
+		err = initialize(ctx, c, ownInitialize())
+	}
+	if err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+	c.start()
+	return c, nil
+}
+
+// discover performs the modern handshake: one request that every server of that
+// era answers. It fails if the server has no modern revision that foldgate knows.
+func discover(ctx context.Context, c opening) error {
+	c.setInfo(conn.Info{Version: wire.VersionModern})
+	probe, cancel := context.WithTimeoutCause(ctx, probeTimeout,
+		fmt.Errorf("no answer to %s within %v", wire.MethodDiscover, probeTimeout))
+	defer cancel()
+	m, err := c.Call(probe, &conn.Request{Method: wire.MethodDiscover, Params: completeMeta(nil)})
+	if err == nil && m.Error != nil {
+		err = wire.NewAnswerError(m.Error)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", wire.MethodDiscover, err)
+	}
+	found := false
+	versions, _ := rawjson.Get(m.Result, "supportedVersions")
+	rawjson.Elements(versions, func(v []byte) bool {
+		found = rawjson.Unquote(v) == wire.VersionModern
+		return !found
+	})
+	if !found {
+		return fmt.Errorf("%s: upstream does not list %s", wire.MethodDiscover, wire.VersionModern)
+	}
+	c.setInfo(conn.Info{Version: wire.VersionModern, Result: m.Result})
+	return nil
+}
+
+// initialize performs the legacy handshake with exactly these params.
+func initialize(ctx context.Context, c opening, params json.RawMessage) error {
+	c.setInfo(conn.Info{})
+	m, err := c.Call(ctx, &conn.Request{Method: wire.MethodInitialize, Params: params})
+	if err == nil && m.Error != nil {
+		err = wire.NewAnswerError(m.Error)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", wire.MethodInitialize, err)
+	}
+	revision, ok := rawjson.GetString(m.Result, "protocolVersion")
+	if !ok || revision == "" {
+		return fmt.Errorf("%s: upstream names no protocolVersion", wire.MethodInitialize)
+	}
+	c.setInfo(conn.Info{Version: revision, Result: m.Result})
+	if err := c.Notify(ctx, wire.Message{Method: wire.MethodInitialized}); err != nil {
+		return fmt.Errorf("%s: %w", wire.MethodInitialized, err)
+	}
+	return nil
+}
+
+var (
+	// refusalsOfLegacy are the codes with which a modern server answers
+	// initialize: it knows no such revision, no such method, or misses what a
+	// modern request must carry.
+	refusalsOfLegacy = []int64{wire.CodeUnsupportedVersion, wire.CodeMethodNotFound, wire.CodeInvalidParams, wire.CodeHeaderMismatch}
+	// refusalsOfModern are the codes of an orderly refusal of server/discover,
+	// after which initialize may follow on the same connection.
+	refusalsOfModern = []int64{wire.CodeMethodNotFound, wire.CodeInvalidParams, wire.CodeInvalidRequest, wire.CodeUnsupportedVersion}
+)
+
+// refused reports whether err is an answer of the server with one of the codes.
+func refused(err error, codes []int64) bool {
+	var e *wire.AnswerError
+	return errors.As(err, &e) && slices.Contains(codes, e.Code)
+}
+
+// ownInitialize returns the params with which foldgate speaks for itself. They
+// offer every capability of a client. A modern host names its own with each
+// request; what it lacks is refused when the server asks for it.
+func ownInitialize() json.RawMessage {
+	out := append([]byte(`{"protocolVersion":`), rawjson.Quote(wire.VersionLegacy)...)
+	out = append(out, `,"capabilities":{"elicitation":{"form":{},"url":{}},"sampling":{"context":{},"tools":{}},"roots":{}},"clientInfo":`...)
+	return append(append(out, clientInfo()...), '}')
+}
+
+// clientInfo is how foldgate introduces itself to a server.
+func clientInfo() json.RawMessage {
+	return rawjson.Marshal(struct {
+		Name    string `json:"name"`
+		Version string `json:"version"`
+	}{"foldgate", version.String()})
+}
+
+// ownMeta are the reserved members of _meta that a modern request must carry,
+// for foldgate's own requests.
+var ownMeta = []struct {
+	key   string
+	value json.RawMessage
+}{
+	{wire.MetaProtocolVersion, rawjson.Quote(wire.VersionModern)},
+	{wire.MetaClientCapabilities, json.RawMessage(`{}`)},
+	{wire.MetaClientInfo, clientInfo()},
+}
+
+// completeMeta returns params with the members of ownMeta that its _meta lacks.
+// A host's own values stay. params is not changed.
+func completeMeta(params json.RawMessage) json.RawMessage {
+	meta, _ := rawjson.Get(params, "_meta")
+	var missing []byte
+	for _, m := range ownMeta {
+		if _, ok := rawjson.Get(meta, m.key); ok {
+			continue
+		}
+		missing = append(missing, ',')
+		missing = append(rawjson.AppendQuote(missing, m.key), ':')
+		missing = append(missing, m.value...)
+	}
+	if missing == nil {
+		return params
+	}
+	// Splice in one go: Set for each member would copy large arguments three times.
+	if rawjson.KindOf(meta) == rawjson.Object {
+		if body := rawjson.Trim(meta[1 : len(meta)-1]); len(body) == 0 {
+			missing = missing[1:]
+		}
+		out := make([]byte, 0, len(meta)+len(missing))
+		out = append(append(append(out, meta[:len(meta)-1]...), missing...), '}')
+		return rawjson.Set(params, out, "_meta")
+	}
+	if len(params) == 0 {
+		params = json.RawMessage(`{}`)
+	}
+	return rawjson.Set(params, append(append([]byte{'{'}, missing[1:]...), '}'), "_meta")
+}

@@ -1,0 +1,275 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// pending is the table of the calls that the server has not answered.
+type pending struct {
+	cfg *Config
+
+	mu     sync.Mutex // not held across a callback
+	last   int64
+	open   map[int64]*call
+	tokens map[string]*call // by tokenKey of the token as the server knows it
+	closed error            // why no call may begin
+}
+
+func newPending(cfg *Config) *pending {
+	return &pending{cfg: cfg, open: map[int64]*call{}, tokens: map[string]*call{}}
+}
+
+// call is one pending call.
+type call struct {
+	id      int64
+	request *conn.Request
+	// token is the host's progress token, nil if it asked for no progress.
+	token json.RawMessage
+	done  chan outcome // capacity 1
+	// abort ends the wait on the call's own stream if the outcome comes from
+	// elsewhere. It may be nil.
+	abort context.CancelCauseFunc
+
+	mu   sync.Mutex // held while the caller takes a message
+	over bool       // the caller takes no more messages
+}
+
+// outcome is the end of a call.
+type outcome struct {
+	msg wire.Message
+	err error
+}
+
+// begin enters a call. It returns the params to send: the host's own, except for
+// a progress token that had to be made unique.
+func (p *pending) begin(r *conn.Request, abort context.CancelCauseFunc) (*call, json.RawMessage, error) {
+	c := &call{request: r, done: make(chan outcome, 1), abort: abort}
+	// Looking for the token means reading all arguments. Most calls have none.
+	if bytes.Contains(r.Params, []byte("progressToken")) {
+		c.token, _ = rawjson.Get(r.Params, "_meta", "progressToken")
+		if rawjson.KindOf(c.token) == rawjson.Null { // asks for no progress
+			c.token = nil
+		}
+	}
+	p.mu.Lock()
+	if p.closed != nil {
+		defer p.mu.Unlock()
+		return nil, nil, p.closed
+	}
+	p.last++
+	c.id = p.last
+	p.open[c.id] = c
+	if c.token != nil {
+		p.tokens[p.wireToken(c)] = c
+	}
+	p.mu.Unlock()
+	if c.token != nil && p.cfg.Shared {
+		return c, rawjson.Set(r.Params, c.idLiteral(), "_meta", "progressToken"), nil
+	}
+	return c, r.Params, nil
+}
+
+func (c *call) idLiteral() []byte { return strconv.AppendInt(nil, c.id, 10) }
+
+// wireToken returns the key of c's token as the server sees it.
+func (p *pending) wireToken(c *call) string {
+	if p.cfg.Shared {
+		return string(c.idLiteral())
+	}
+	return tokenKey(c.token)
+}
+
+// tokenKey makes equal tokens equal strings, however a string is escaped.
+func tokenKey(lit []byte) string {
+	if rawjson.KindOf(lit) == rawjson.String {
+		return `"` + rawjson.Unquote(lit)
+	}
+	return string(lit)
+}
+
+// resolve ends the call with this id. own is the call on whose stream the
+// outcome came, if that is known. resolve returns false for an id that was never
+// used.
+func (p *pending) resolve(id int64, o outcome, own *call) (known bool) {
+	c, late := p.take(id)
+	if c == nil {
+		return late
+	}
+	if c.request.Caller != nil && o.err == nil {
+		c.request.Caller.Answered()
+	}
+	c.finish(o, own)
+	return true
+}
+
+// take removes the call with this id. If there is none it returns nil, and late
+// if there was one.
+func (p *pending) take(id int64) (c *call, late bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c = p.open[id]
+	if c == nil {
+		return nil, id > 0 && id <= p.last
+	}
+	delete(p.open, id)
+	if c.token != nil {
+		if key := p.wireToken(c); p.tokens[key] == c {
+			delete(p.tokens, key)
+		}
+	}
+	return c, false
+}
+
+// finish delivers the outcome of a call that is out of the table.
+func (c *call) finish(o outcome, own *call) {
+	c.done <- o
+	if c.abort != nil && c != own {
+		c.abort(o.err)
+	}
+}
+
+// abandon removes c, whose caller takes no messages from then on. It reports
+// whether c was still pending: if not, its outcome is in c.done or about to be.
+func (p *pending) abandon(c *call) bool {
+	got, _ := p.take(c.id)
+	c.mu.Lock()
+	c.over = true
+	c.mu.Unlock()
+	return got != nil
+}
+
+// fail ends all calls with err, and every later one. The first err counts.
+func (p *pending) fail(err error) {
+	p.mu.Lock()
+	if p.closed == nil {
+		p.closed = err
+	}
+	open := p.open
+	p.open, p.tokens = map[int64]*call{}, map[string]*call{}
+	p.mu.Unlock()
+	for _, c := range open {
+		c.finish(outcome{err: err}, nil)
+	}
+}
+
+// get returns the pending call with this id, or nil.
+func (p *pending) get(id int64) *call {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.open[id]
+}
+
+// suspect returns the id of the call that a message without an id must belong
+// to: own, else the only pending call. It returns 0 if there are several.
+func (p *pending) suspect(own *call) int64 {
+	if own != nil {
+		return own.id
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.open) == 1 {
+		for id := range p.open {
+			return id
+		}
+	}
+	return 0
+}
+
+// ownID reads an id of ours from a message of the server. Some servers send
+// integers back as strings. It returns 0 for anything else.
+func ownID(lit []byte) int64 {
+	if rawjson.KindOf(lit) == rawjson.String && len(lit) > 2 {
+		lit = lit[1 : len(lit)-1]
+	}
+	id, err := strconv.ParseInt(string(lit), 10, 64)
+	if err != nil || id < 0 {
+		return 0
+	}
+	return id
+}
+
+// route hands a request or notification of the server to the caller that it
+// belongs to: by progress token, by subscription, else own (the call on whose
+// stream it came, nil if that is unknown), else to the Handler.
+func (p *pending) route(m wire.Message, own *call, modern bool) {
+	switch {
+	case m.IsRequest():
+	case m.Method == wire.MethodProgress:
+		c, forward := p.progress(&m)
+		if !forward {
+			return
+		}
+		if c != nil {
+			own = c
+		}
+	case modern && m.Method == wire.MethodCancelled && own == nil:
+		// A modern server makes no requests, so the id is ours: a stdio server
+		// ends a subscription by cancelling it.
+		id, _ := rawjson.Get(m.Params, "requestId")
+		reason, _ := rawjson.GetString(m.Params, "reason")
+		if c := p.get(ownID(id)); c != nil && c.request.Method == wire.MethodListen {
+			p.resolve(c.id, outcome{err: fmt.Errorf("%w: %q", errListenEnded, reason)}, nil)
+		}
+		return
+	case modern:
+		if c := p.subscription(&m); c != nil {
+			own = c
+		}
+	}
+	if own == nil || own.request.Caller == nil {
+		p.cfg.Handler.Unsolicited(m)
+		return
+	}
+	own.mu.Lock()
+	defer own.mu.Unlock()
+	if !own.over {
+		own.request.Caller.Message(m)
+	}
+}
+
+// progress returns the call to which a progress notification belongs, and gives
+// the host its own token back. forward is false for a token of ours of a call
+// that is over.
+func (p *pending) progress(m *wire.Message) (c *call, forward bool) {
+	lit, ok := rawjson.Get(m.Params, "progressToken")
+	if !ok {
+		return nil, true
+	}
+	p.mu.Lock()
+	c = p.tokens[tokenKey(lit)]
+	p.mu.Unlock()
+	if !p.cfg.Shared {
+		return c, true
+	}
+	if c == nil {
+		return nil, false
+	}
+	*m = m.WithParams(rawjson.Set(m.Params, c.token, "progressToken"))
+	return c, true
+}
+
+// subscription returns the subscriptions/listen that a notification belongs to,
+// and replaces our id of it by the host's.
+func (p *pending) subscription(m *wire.Message) *call {
+	lit, ok := rawjson.Get(m.Params, "_meta", wire.MetaSubscriptionID)
+	if !ok {
+		return nil
+	}
+	c := p.get(ownID(lit))
+	if c == nil || c.request.Method != wire.MethodListen {
+		return nil
+	}
+	if c.request.HostID != nil {
+		*m = m.WithParams(rawjson.Set(m.Params, c.request.HostID, "_meta", wire.MetaSubscriptionID))
+	}
+	return c
+}
