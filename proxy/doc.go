@@ -35,7 +35,7 @@
 //     it, and again when it died; reopen.go and watch.go restore what hung on
 //     it). Where the host and the upstream speak different eras, bridge_park.go,
 //     bridge_rounds.go and bridge_log.go translate.
-//  5. The link (package link) gives the request an id of its own, writes it, and
+//  5. The link (package upstream) gives the request an id of its own, writes it, and
 //     matches the response. What the upstream sends meanwhile goes through
 //     events.go and ask.go to the stream of the very request that caused it.
 //
@@ -49,7 +49,7 @@
 // # Words
 //
 //	inbound   a request of a host, in session.flights while it is served; a
-//	          flight of package link is a call that an upstream has to answer
+//	          pending call of package upstream is one that a server has to answer
 //	tenant    what one principal has of an upstream beside connections
 //	view      the lists of one upstream over one link; a listing is one of them
 //	menu      a list as hosts see it, merged of all upstreams'

@@ -87,7 +87,7 @@ func checkGoroutines(t testing.TB) {
 			buf := make([]byte, 1<<20)
 			left = ""
 			for g := range strings.SplitSeq(string(buf[:runtime.Stack(buf, true)]), "\n\n") {
-				if strings.Contains(g, "/proxy/upstream") && !strings.Contains(g, "_test.go") {
+				if (strings.Contains(g, "/proxy/upstream") || strings.Contains(g, "/proxy/wire")) && !strings.Contains(g, "_test.go") {
 					left = g
 				}
 			}
