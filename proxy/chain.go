@@ -3,17 +3,13 @@ package proxy
 import (
 	"context"
 	"errors"
-	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
 // newChain writes the order of the interceptors, outermost first. The order is
 // a security property and can't be configured.
-func newChain(g *Gateway) (func(context.Context, *interceptor.Call, interceptor.Handler) (*interceptor.Result, error), error) {
+func newChain(g *Gateway) func(context.Context, *interceptor.Call, interceptor.Handler) (*interceptor.Result, error) {
 	locate := func(ctx context.Context, c *interceptor.Call) {
 		interceptor.Locate(g.branches, c)
 		g.inherit(c)
@@ -28,17 +24,13 @@ func newChain(g *Gateway) (func(context.Context, *interceptor.Call, interceptor.
 		{"workflow", g.flows.middle().Middleware()},                                       // outside Scrub: handles are added to clean results; inside Fold, which leaves them
 		{"scrub", interceptor.Scrub(g.boundary)},                                          // innermost: nothing outside it holds an unscrubbed result
 	}
-	layers, err := leaveOut(layers, g.without, locate)
-	if err != nil {
-		return nil, err
-	}
 	order := g.observed(locate, layers...) // outside all others, where telemetry is on
 	run := interceptor.New(order...)
 	return func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error) {
 		res, err := run(ctx, c, h)
 		g.bookSavings(ctx, c)
 		return res, err
-	}, nil
+	}
 }
 
 // bookSavings notes, for branch_status, what folding saved the branch of c, or
@@ -55,47 +47,6 @@ func (g *Gateway) bookSavings(ctx context.Context, c *interceptor.Call) {
 	}
 	if err != nil {
 		g.log.Warn("branch_status will not know what folding saved", "err", err)
-	}
-}
-
-// Without leaves layers out of the chain, by their names there, such as
-// "meter", "scrub" or "trace"; [New] fails on a name that is none. It is for
-// measuring what a layer costs and for nothing else: a gateway without one
-// keeps none of foldgate's promises.
-func Without(layers ...string) Option {
-	return func(g *Gateway) { g.without = append(g.without, layers...) }
-}
-
-// leaveOut returns the layers that are not named. In the place of the trace
-// stays what the others have from it: where the call belongs, and its id.
-func leaveOut(layers []layer, names []string, locate func(context.Context, *interceptor.Call)) ([]layer, error) {
-	var known []string
-	for _, l := range layers {
-		known = append(known, l.name)
-	}
-	for _, name := range names {
-		i := slices.IndexFunc(layers, func(l layer) bool { return l.name == name })
-		if i < 0 {
-			return nil, fmt.Errorf("no layer %q to leave out: there are %s", name, strings.Join(known, ", "))
-		}
-		layers[i].mw = nil
-		if name == "trace" {
-			layers[i].mw = untraced(locate)
-		}
-	}
-	return layers, nil
-}
-
-// untraced is what is left of the trace without its records.
-func untraced(locate func(context.Context, *interceptor.Call)) interceptor.Middleware {
-	return func(next interceptor.Handler) interceptor.Handler {
-		return func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-			locate(ctx, c)
-			if c.Outcome.Record == "" {
-				c.Outcome.Record = trace.NewID()
-			}
-			return next(ctx, c)
-		}
 	}
 }
 

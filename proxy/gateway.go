@@ -49,7 +49,6 @@ type Gateway struct {
 	traces    oteltrace.TracerProvider // nil: no spans
 	meters    metric.MeterProvider     // nil: no metrics
 	telemetry *interceptor.Telemetry   // nil: off
-	without   []string                 // layers that the chain is made without
 	// through runs a call down the chain of interceptors to h.
 	through func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error)
 
@@ -90,11 +89,8 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 	for _, u := range g.ups {
 		g.byKey[u.Key] = u
 	}
-	var err error
-	if g.through, err = newChain(g); err == nil {
-		err = g.watchState()
-	}
-	if err != nil {
+	g.through = newChain(g)
+	if err := g.watchState(); err != nil {
 		err = errors.Join(err, g.closeEngines(ctx)) // before cancel: the state is closed in order
 		cancel()
 		return nil, err

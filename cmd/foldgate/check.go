@@ -67,7 +67,7 @@ shows. It changes nothing: no state directory is written.`,
 	return cmd
 }
 
-// hint says how to see what a server that does not start has to say.
+// hint returns how to see the output of a server that does not start.
 func (a *app) hint() string {
 	if a.verbose {
 		return ""
@@ -75,7 +75,7 @@ func (a *app) hint() string {
 	return "; -v shows what their programs print"
 }
 
-// printReport prints a table an upstream, then the sum.
+// printReport prints one table per upstream, then the sum.
 func printReport(w io.Writer, r proxy.Report) {
 	for _, u := range r.Upstreams {
 		if u.Err != nil {

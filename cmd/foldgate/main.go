@@ -1,5 +1,5 @@
-// Command foldgate is an MCP gateway: one server for an agent host, any number
-// of upstream servers behind it. See README.md, or foldgate --help.
+// Command foldgate is an MCP gateway: one server for an agent host, with any number of upstream
+// servers behind it. See README.md, or foldgate --help.
 package main
 
 import (
@@ -10,18 +10,20 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
+	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // Exit codes.
 const (
-	exitFailed = 1 // it was tried and went wrong
+	exitFailed = 1 // the command failed
 	exitUsage  = 2 // the command line or the configuration is wrong
 )
 
@@ -32,15 +34,15 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// usageError marks an error as the caller's: exit code 2.
+// usageError marks an error of the command line or the configuration: exit code 2.
 type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// errSilent is a failure that was already reported.
+// errSilent is a failure that is already reported.
 var errSilent = errors.New("")
 
-// run is main without the process: it returns the exit code.
+// run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -62,7 +64,7 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	return exitFailed
 }
 
-// app is what all subcommands share.
+// app holds the flags of all subcommands.
 type app struct {
 	config  string
 	logFile string
@@ -100,8 +102,7 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 	return root
 }
 
-// checkArgs makes wrong arguments of cmd and all commands below it usage errors
-// that say where to look.
+// checkArgs turns wrong arguments of cmd and its subcommands into usage errors that name the help.
 func checkArgs(cmd *cobra.Command) {
 	if args := cmd.Args; args != nil {
 		cmd.Args = func(cmd *cobra.Command, got []string) error {
@@ -116,7 +117,7 @@ func checkArgs(cmd *cobra.Command) {
 	}
 }
 
-// logger returns the log, and what closes it.
+// logger returns the log and a function that closes it.
 func (a *app) logger(errOut io.Writer) (*slog.Logger, func(), error) {
 	level := slog.LevelInfo
 	if a.verbose {
@@ -131,4 +132,14 @@ func (a *app) logger(errOut io.Writer) (*slog.Logger, func(), error) {
 		w, done = f, func() { _ = f.Close() }
 	}
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})), done, nil
+}
+
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "foldgate %s %s/%s %s\n", version.String(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+			return err
+		},
+	}
 }

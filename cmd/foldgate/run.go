@@ -49,12 +49,12 @@ upstream servers and their children end with it.`,
 	return cmd
 }
 
-// closeWait bounds the end: branches, upstreams and state.
+// closeWait bounds the shutdown of branches, upstreams and state.
 const closeWait = 40 * time.Second
 
-// serve runs a gateway until ctx is done or its host leaves.
+// serve runs a gateway until ctx is done or the host on stdio closes its input.
 func (a *app) serve(ctx context.Context, cfg config.Config, in io.Reader, out, errOut io.Writer) (err error) {
-	collectLess()
+	paceCollector()
 	log, done, err := a.logger(errOut)
 	if err != nil {
 		return err
@@ -62,7 +62,7 @@ func (a *app) serve(ctx context.Context, cfg config.Config, in io.Reader, out, e
 	defer done()
 	telemetry, flush := startTelemetry(ctx, errOut, log)
 	defer flush()
-	g, err := proxy.New(cfg, log, append(telemetry, leftOut(log)...)...)
+	g, err := proxy.New(cfg, log, telemetry...)
 	if err != nil {
 		return err
 	}
@@ -84,8 +84,7 @@ func (a *app) serve(ctx context.Context, cfg config.Config, in io.Reader, out, e
 	return g.RunHTTP(ctx, func(addr net.Addr) { greet(out, scheme+addr.String()+"/mcp", len(cfg.Principals) > 0) })
 }
 
-// greet tells a person what to do with the endpoint. tokens says that hosts must
-// send one.
+// greet prints how to add the endpoint to a host. If tokens is set, hosts must send one.
 func greet(w io.Writer, url string, tokens bool) {
 	if tokens {
 		fmt.Fprintf(w, `foldgate listens on %[1]s

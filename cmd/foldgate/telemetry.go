@@ -25,13 +25,12 @@ import (
 	"github.com/foldgate/foldgate/proxy"
 )
 
-// flushWait bounds how long the end waits for a collector.
+// flushWait bounds how long the shutdown waits for a collector.
 const flushWait = 5 * time.Second
 
-// startTelemetry starts the exporters that the OTEL_* variables ask for. flush
-// sends what is left and ends them. Without such variables, and for a signal
-// whose variables are wrong, there are none: a variable that a host passes on
-// must not keep the gateway from serving it, so a fault is logged.
+// startTelemetry starts the exporters that the OTEL_* variables name. flush sends the remaining data
+// and ends them. Without such variables there are none. A host may pass on wrong variables, and they
+// must not keep the gateway from serving it: the fault is logged, and the signal is not exported.
 func startTelemetry(ctx context.Context, console io.Writer, log *slog.Logger) (options []proxy.Option, flush func()) {
 	if !signalWanted("TRACES") && !signalWanted("METRICS") {
 		return nil, func() {}
@@ -73,10 +72,9 @@ func startTelemetry(ctx context.Context, console io.Writer, log *slog.Logger) (o
 	}
 }
 
-// signalWanted reports whether the environment asks for TRACES or METRICS. An
-// endpoint is enough, since OTLP is the standard's default exporter; nothing at
-// all means none, which is not the standard's default but that of a program
-// that nobody asked to connect anywhere.
+// signalWanted reports whether the environment asks for TRACES or METRICS. An endpoint is enough,
+// since OTLP is the standard's default exporter. Without any variable nothing is exported, unlike in
+// the standard: foldgate connects to a collector only if it is told to.
 func signalWanted(signal string) bool {
 	if strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
 		return false
@@ -90,8 +88,8 @@ func signalWanted(signal string) bool {
 	return true
 }
 
-// spanExporter is the one that the variables name. The console is standard
-// error: on stdio, standard output carries nothing but protocol.
+// spanExporter returns the exporter that the variables name. The console is standard error: on stdio,
+// standard output carries only the protocol.
 func spanExporter(ctx context.Context, console io.Writer) (sdktrace.SpanExporter, error) {
 	if os.Getenv("OTEL_TRACES_EXPORTER") == "console" {
 		return stdouttrace.New(stdouttrace.WithWriter(console))
@@ -99,7 +97,7 @@ func spanExporter(ctx context.Context, console io.Writer) (sdktrace.SpanExporter
 	return autoexport.NewSpanExporter(ctx)
 }
 
-// metricReader is spanExporter for metrics.
+// metricReader returns the reader that the variables name.
 func metricReader(ctx context.Context, console io.Writer) (sdkmetric.Reader, error) {
 	if os.Getenv("OTEL_METRICS_EXPORTER") == "console" {
 		exporter, err := stdoutmetric.New(stdoutmetric.WithWriter(console))
@@ -111,8 +109,8 @@ func metricReader(ctx context.Context, console io.Writer) (sdkmetric.Reader, err
 	return autoexport.NewMetricReader(ctx)
 }
 
-// serviceResource says who exports; OTEL_SERVICE_NAME and
-// OTEL_RESOURCE_ATTRIBUTES go before what foldgate says of itself.
+// serviceResource describes this process to collectors. OTEL_SERVICE_NAME and
+// OTEL_RESOURCE_ATTRIBUTES override foldgate's own values.
 func serviceResource(ctx context.Context, log *slog.Logger) *resource.Resource {
 	r, err := resource.New(ctx,
 		resource.WithAttributes(attribute.String("service.name", "foldgate"), attribute.String("service.version", version.String()),

@@ -10,20 +10,20 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/foldgate/foldgate/test/bench/probe"
+	"github.com/foldgate/foldgate/test/bench/allocprobe"
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
 // allocated is what a Go process with the probe has allocated so far; ok is
 // false of any other, such as one from npm.
-func (r *rig) allocated(pid int) (got probe.Reading, ok bool) {
-	file := probe.File(r.dir, pid)
-	before, err := probe.Last(file)
+func (r *rig) allocated(pid int) (got allocprobe.Reading, ok bool) {
+	file := allocprobe.File(r.dir, pid)
+	before, err := allocprobe.Last(file)
 	if err != nil || syscall.Kill(pid, syscall.SIGUSR1) != nil {
 		return got, false
 	}
 	for range 2000 {
-		if got, err = probe.Last(file); err == nil && got.Count > before.Count {
+		if got, err = allocprobe.Last(file); err == nil && got.Count > before.Count {
 			return got, true
 		}
 		time.Sleep(time.Millisecond)
@@ -38,7 +38,7 @@ func (r *rig) overlay() (string, error) {
 		return "", err
 	}
 	source, list := filepath.Join(r.dir, "probe.go"), filepath.Join(r.dir, "overlay.json")
-	err = os.WriteFile(source, []byte("package main\n\nimport _ \"github.com/foldgate/foldgate/test/bench/probe\"\n"), 0o600)
+	err = os.WriteFile(source, []byte("package main\n\nimport _ \"github.com/foldgate/foldgate/test/bench/allocprobe\"\n"), 0o600)
 	if err != nil {
 		return "", err
 	}
@@ -49,14 +49,13 @@ func (r *rig) overlay() (string, error) {
 	return "-overlay=" + list, os.WriteFile(list, replace, 0o600)
 }
 
-// buildFoldgate builds a foldgate into dir, with the probe, as it is released
-// but for what the linker is told.
-func (r *rig) buildFoldgate(dir, linker string) (string, error) {
+// buildFoldgate builds foldgate as it is released, with the probe.
+func (r *rig) buildFoldgate() (string, error) {
 	overlay, err := r.overlay()
 	if err != nil {
 		return "", err
 	}
-	return testbin.Build(dir, foldgatePackage, "-trimpath", overlay, "-ldflags", "-s -w "+linker)
+	return testbin.Build(r.dir, foldgatePackage, "-trimpath", overlay, "-ldflags", "-s -w")
 }
 
 // perCall renders the median of what f gives, "" where nobody counted.

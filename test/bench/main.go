@@ -14,8 +14,8 @@
 // rounds, because a machine that other work shares gives only ratios that hold:
 // a ratio is the median of the rounds' own. Before anything is measured the
 // program makes sure that foldgate counts, scrubs and traces, and exits with
-// status 2 if it does not. Foldgates with one of these left out are built when
-// they are first measured, and checked to do all but that. Everything listens
+// status 2 if it does not. Foldgates with a part switched off are checked when
+// they are first measured. Everything listens
 // on loopback and ends with the program.
 package main
 

@@ -16,7 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/foldgate/foldgate/test/bench/probe"
+	"github.com/foldgate/foldgate/test/bench/allocprobe"
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
@@ -26,7 +26,7 @@ type rig struct {
 	dir      string // of everything this run writes
 	self     string // this program: the upstream
 	foldgate string
-	mini     string
+	minproxy string
 	against  string // another foldgate, "" for none
 	servers  []*server
 }
@@ -167,6 +167,9 @@ const rotated = "trace: {rotate_mb: 64, retain_files: 2}\n"
 // bare leaves the payloads out of the records as well.
 const bare = "trace: {payload: none, rotate_mb: 64, retain_files: 2}\n"
 
+// unscrubbed switches the scrubbing of messages off.
+const unscrubbed = "scrub: {results: off, arguments: off}\n"
+
 // runFoldgate starts a foldgate that serves HTTP.
 func (r *rig) runFoldgate(name, upstreams, more string) (*server, error) {
 	return r.runBinary(r.foldgate, name, upstreams, more)
@@ -184,18 +187,10 @@ func (r *rig) runBinary(binary, name, upstreams, more string) (*server, error) {
 	return s, err
 }
 
-// runWithout builds a foldgate without some layers, makes sure that it does p and
-// starts it. No setting does that, only the linker.
-func (r *rig) runWithout(layers, name, more string, p parts) (*server, error) {
-	dir := filepath.Join(r.dir, "without-"+layers)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return nil, err
-	}
-	binary, err := r.buildFoldgate(dir, "-X main.withoutLayers="+layers)
-	if err != nil {
-		return nil, err
-	}
-	proof, err := r.runBinary(binary, name+", proof", r.leanStdio(), more)
+// runChecked starts a foldgate before the lean upstream, after another one with the same
+// configuration proved that it does p.
+func (r *rig) runChecked(name, more string, p parts) (*server, error) {
+	proof, err := r.runFoldgate(name+", proof", r.leanStdio(), more)
 	if err != nil {
 		return nil, err
 	}
@@ -205,19 +200,19 @@ func (r *rig) runWithout(layers, name, more string, p parts) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return r.runBinary(binary, name, r.leanStdio(), more)
+	return r.runFoldgate(name, r.leanStdio(), more)
 }
 
 const foldgatePackage = "github.com/foldgate/foldgate/cmd/foldgate"
 
 // build makes the programs under test.
 func (r *rig) build() (err error) {
-	if err := os.Setenv(probe.Dir, r.dir); err != nil { // for whatever is started
+	if err := os.Setenv(allocprobe.Dir, r.dir); err != nil { // for whatever is started
 		return err
 	}
-	r.foldgate, err = r.buildFoldgate(r.dir, "")
+	r.foldgate, err = r.buildFoldgate()
 	if err == nil {
-		r.mini, err = testbin.Build(r.dir, "github.com/foldgate/foldgate/test/bench/mini")
+		r.minproxy, err = testbin.Build(r.dir, "github.com/foldgate/foldgate/test/bench/minproxy")
 	}
 	if err != nil {
 		return err

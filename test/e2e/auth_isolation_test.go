@@ -48,7 +48,7 @@ func TestPrincipalsAreAlone(t *testing.T) {
 		t.Run(string(era), func(t *testing.T) {
 			ctx, file := testContext(t), recordFile(t)
 			g := newGateway(t, principals()+strings.Replace(signalsConfig(file, ""), "results: {tools: {\"signals__*\": {fold: off}}}",
-				fmt.Sprintf("  fake: {command: [%q, -era, both]}\nresults: {main_threshold: 500}\nrun: {allow: [\"fake__*\"]}", fakeupBin), 1))
+				fmt.Sprintf("  fake: {command: [%q, -era, both]}\nresults: {main_threshold: 500}\nrun: {allow: [\"fake__*\"]}", fakeserverBin), 1))
 			url := g.http()
 			alice, bob := g.as(t, url, era, "alice"), g.as(t, url, era, "bob")
 			b := own[created](t, tool(t, alice, ctx, "branch_create", `{"description":"hers"}`))

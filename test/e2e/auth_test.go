@@ -234,7 +234,7 @@ func TestPrincipalsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			file := filepath.Join(dir, "foldgate.yaml")
-			write(t, file, tt.config+"upstreams:\n  fake: {command: ["+fakeupBin+"]}\n")
+			write(t, file, tt.config+"upstreams:\n  fake: {command: ["+fakeserverBin+"]}\n")
 			for _, args := range [][]string{{"run"}, {"check"}} {
 				cmd := (&gateway{t: t, dir: dir, config: file}).command(args...)
 				var out bytes.Buffer

@@ -60,7 +60,7 @@ func TestKilledGateway(t *testing.T) {
 	g := newGateway(t, fmt.Sprintf(`upstreams:
   fake: {command: [%q, -era, both]}
 folding: {max_branches_per_minute: 1000000, max_concurrent_per_session: 1000000, max_concurrent_per_instance: 1000000}
-`, fakeupBin))
+`, fakeserverBin))
 	v := &victims{}
 	starts := 0
 	for k := range *kills {

@@ -34,7 +34,7 @@ func refused(t *testing.T, m mcpclient.Message) refusal {
 }
 
 func fakeConfig(file, more string) string {
-	return fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, both, -record, %q]}\n%s", fakeupBin, file, more)
+	return fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, both, -record, %q]}\n%s", fakeserverBin, file, more)
 }
 
 func statusOf(t *testing.T, c *mcpclient.Client, ctx context.Context, id string) status {

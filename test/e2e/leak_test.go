@@ -80,7 +80,7 @@ func TestNothingLeaks(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		secret := fixtures.Secret()
-		g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, both, -record, %q, -leak, %q]}\n", fakeupBin, recordFile(t), " "+secret)+"run: {allow: [\"fake__*\"]}\n")
+		g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, both, -record, %q, -leak, %q]}\n", fakeserverBin, recordFile(t), " "+secret)+"run: {allow: [\"fake__*\"]}\n")
 		c := g.unstarted(transport, era)
 		c.Capabilities = `{"elicitation":{},"sampling":{},"roots":{}}`
 		c.Handle = func(m mcpclient.Message) (json.RawMessage, json.RawMessage) {

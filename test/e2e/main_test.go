@@ -26,7 +26,7 @@ import (
 )
 
 // Paths of the programs under test, set once by TestMain.
-var foldgateBin, fakeupBin, signalsBin string
+var foldgateBin, fakeserverBin, demoserverBin string
 
 func TestMain(m *testing.M) {
 	os.Exit(run(m))
@@ -44,10 +44,10 @@ func run(m *testing.M) int {
 		_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
 	}
 	if foldgateBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/cmd/foldgate"); err == nil {
-		fakeupBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/test/fakeup")
+		fakeserverBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/test/fakeserver")
 	}
 	if err == nil {
-		signalsBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/test/signals")
+		demoserverBin, err = testbin.Build(dir, "github.com/foldgate/foldgate/test/demoserver")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

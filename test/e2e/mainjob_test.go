@@ -324,7 +324,7 @@ func TestBranchIDStaysHere(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		file := recordFile(t)
-		g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, both, -record, %q]}\n", fakeupBin, file))
+		g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, both, -record, %q]}\n", fakeserverBin, file))
 		c := g.connect(ctx, transport, era)
 		call(t, c, ctx, "tools/list", `{}`)
 		b := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"d"}`))

@@ -62,7 +62,7 @@ func TestScrubPolicies(t *testing.T) {
 func TestScrubPolicyOfOneUpstream(t *testing.T) {
 	ctx := testContext(t)
 	secret := fixtures.Secret()
-	g := newGateway(t, fmt.Sprintf("upstreams:\n  open: {command: [%[1]q], scrub: {results: off}}\n  shut: {command: [%[1]q]}\n", fakeupBin))
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  open: {command: [%[1]q], scrub: {results: off}}\n  shut: {command: [%[1]q]}\n", fakeserverBin))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
 	for name, want := range map[string]bool{"open": true, "shut": false} {
 		m := tool(t, c, ctx, name+"__text", `{"text":"`+secret+`"}`)
@@ -77,7 +77,7 @@ func TestScrubPolicyOfOneUpstream(t *testing.T) {
 func TestPolicyOffKeepsNoSecrets(t *testing.T) {
 	ctx := testContext(t)
 	secret := fixtures.Secret()
-	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -leak, %q], scrub: {results: off}}\nresults: {main_threshold: 500}\nrun: {allow: [\"fake__*\"]}\n", fakeupBin, " "+secret))
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -leak, %q], scrub: {results: off}}\nresults: {main_threshold: 500}\nrun: {allow: [\"fake__*\"]}\n", fakeserverBin, " "+secret))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
 	for _, m := range []mcpclient.Message{
 		call(t, c, ctx, "tools/list", `{}`),

@@ -17,10 +17,10 @@ import (
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
-// fakeupHTTP runs the fake upstream on HTTP and returns its URL.
-func fakeupHTTP(t *testing.T, args ...string) string {
+// fakeserverHTTP runs the fake upstream on HTTP and returns its URL.
+func fakeserverHTTP(t *testing.T, args ...string) string {
 	t.Helper()
-	cmd := exec.Command(fakeupBin, append([]string{"-http", "127.0.0.1:0"}, args...)...)
+	cmd := exec.Command(fakeserverBin, append([]string{"-http", "127.0.0.1:0"}, args...)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -137,7 +137,7 @@ func inspector(t *testing.T, target []string, args ...string) json.RawMessage {
 	return out
 }
 
-// record returns a file for fakeup -record.
+// record returns a file for fakeserver -record.
 func recordFile(t *testing.T) string {
 	return filepath.Join(t.TempDir(), "record")
 }

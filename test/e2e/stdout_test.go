@@ -18,7 +18,7 @@ func TestStdoutPurity(t *testing.T) {
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			ctx := testContext(t)
-			g := newGateway(t, fakeConfig(recordFile(t), "  noisy: {command: [sh, -c, 'echo Starting up...; echo; echo \"{}\"; printf \"\\\\000\\\\377\\\\n\"; exec \"$0\"', "+fakeupBin+"]}\n"))
+			g := newGateway(t, fakeConfig(recordFile(t), "  noisy: {command: [sh, -c, 'echo Starting up...; echo; echo \"{}\"; printf \"\\\\000\\\\377\\\\n\"; exec \"$0\"', "+fakeserverBin+"]}\n"))
 			c := g.connect(ctx, "stdio", era)
 			call(t, c, ctx, "tools/list", `{}`)
 			for _, noise := range []string{

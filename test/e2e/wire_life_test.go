@@ -43,7 +43,7 @@ func TestKilledUpstream(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		file := recordFile(t)
-		g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [sh, -c, 'sleep 1000 & %s -era both -record %s; true']}\n", fakeupBin, file))
+		g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [sh, -c, 'sleep 1000 & %s -era both -record %s; true']}\n", fakeserverBin, file))
 		c := g.unstarted(transport, era)
 		var heard noted
 		c.Handle = heard.handle(nil)
@@ -121,7 +121,7 @@ func TestForgottenSession(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		file := recordFile(t)
-		target, err := url.Parse(fakeupHTTP(t, "-record", file))
+		target, err := url.Parse(fakeserverHTTP(t, "-record", file))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +172,7 @@ func TestHangingUpstreams(t *testing.T) {
   gone: {url: "http://127.0.0.1:1/none"}
   slow: {command: [%q], timeout_seconds: 1}
   fake: {command: [%q]}
-`, fakeupBin, fakeupBin))
+`, fakeserverBin, fakeserverBin))
 		c := g.connect(ctx, transport, era)
 		_, wait, err := c.Send(ctx, "tools/call", `{"name":"slow__slow","arguments":{"ms":50000}}`)
 		if err != nil {

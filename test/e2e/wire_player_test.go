@@ -59,7 +59,7 @@ func newPlayer(t *testing.T, transport string, era mcpclient.Era, auto map[strin
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { l.Close() })
-	p.config = fmt.Sprintf("command: [%q, -dial, %q]", fakeupBin, l.Addr().String())
+	p.config = fmt.Sprintf("command: [%q, -dial, %q]", fakeserverBin, l.Addr().String())
 	go func() {
 		for {
 			conn, err := l.Accept()

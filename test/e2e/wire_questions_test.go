@@ -20,9 +20,9 @@ func fakeUpstream(t *testing.T, transport, era string, more ...string) string {
 	t.Helper()
 	args := append([]string{"-era", era}, more...)
 	if transport == "http" {
-		return fmt.Sprintf("url: %q", fakeupHTTP(t, args...))
+		return fmt.Sprintf("url: %q", fakeserverHTTP(t, args...))
 	}
-	quoted := []string{fmt.Sprintf("%q", fakeupBin)}
+	quoted := []string{fmt.Sprintf("%q", fakeserverBin)}
 	for _, a := range args {
 		quoted = append(quoted, fmt.Sprintf("%q", a))
 	}

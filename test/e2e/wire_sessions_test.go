@@ -151,7 +151,7 @@ func TestRestartedHTTPUpstream(t *testing.T) {
 		addr := l.Addr().String()
 		_ = l.Close()
 		start := func() *exec.Cmd {
-			cmd := exec.Command(fakeupBin, "-http", addr, "-era", "both")
+			cmd := exec.Command(fakeserverBin, "-http", addr, "-era", "both")
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +166,7 @@ func TestRestartedHTTPUpstream(t *testing.T) {
 		}
 		kill := func(cmd *exec.Cmd) { _ = cmd.Process.Kill(); _ = cmd.Wait() }
 		cmd := start()
-		g := newGateway(t, fmt.Sprintf("upstreams:\n  web: {url: \"http://%s/mcp\"}\n  other: {command: [%q]}\n", addr, fakeupBin))
+		g := newGateway(t, fmt.Sprintf("upstreams:\n  web: {url: \"http://%s/mcp\"}\n  other: {command: [%q]}\n", addr, fakeserverBin))
 		c := g.connect(ctx, transport, era)
 		text(t, c, ctx, "web__text", `{"text":"one"}`)
 		kill(cmd)

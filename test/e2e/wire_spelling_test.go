@@ -16,7 +16,7 @@ import (
 // call that says two things is refused, and the trace has it.
 func TestCallsThatSayTwoThings(t *testing.T) {
 	ctx, file := testContext(t), recordFile(t)
-	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake:\n    command: [%q, -era, both, -record, %q]\n    tools: {deny: [pid]}\n", fakeupBin, file))
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake:\n    command: [%q, -era, both, -record, %q]\n    tools: {deny: [pid]}\n", fakeserverBin, file))
 	url := g.http()
 	c := g.dial(ctx, url, mcpclient.Legacy)
 	tool(t, c, ctx, "fake__echo", `{}`)

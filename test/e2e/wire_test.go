@@ -191,7 +191,7 @@ func TestUpstreamCrash(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		file := recordFile(t)
-		g := newGateway(t, fakeConfig(file, "  other: {command: ["+fakeupBin+"]}\n"))
+		g := newGateway(t, fakeConfig(file, "  other: {command: ["+fakeserverBin+"]}\n"))
 		c := g.connect(ctx, transport, era)
 		call(t, c, ctx, "tools/list", `{}`)
 		fastest := time.Hour
@@ -287,7 +287,7 @@ func TestListChanged(t *testing.T) {
 // started in it.
 func TestNoOrphans(t *testing.T) {
 	ctx := testContext(t)
-	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [sh, -c, 'sleep 1000 & %s; true']}\n", fakeupBin))
+	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [sh, -c, 'sleep 1000 & %s; true']}\n", fakeserverBin))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
 	call(t, c, ctx, "tools/list", `{}`)
 	pid, err := strconv.Atoi(text(t, c, ctx, "fake__pid", `{}`))

@@ -91,7 +91,7 @@ func TestWorkflowRounds(t *testing.T) {
 	for _, era := range []string{"legacy", "modern"} {
 		t.Run(era, func(t *testing.T) {
 			ctx := testContext(t)
-			g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, %s]}\nworkflows:\n  - {name: asks, open: [{tool: fake.elicit}]}\n", fakeupBin, era))
+			g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, %s]}\nworkflows:\n  - {name: asks, open: [{tool: fake.elicit}]}\n", fakeserverBin, era))
 			c := g.unstarted("http", mcpclient.Modern)
 			c.Capabilities = `{"elicitation":{"form":{}}}`
 			if _, err := c.Start(ctx); err != nil {

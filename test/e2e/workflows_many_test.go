@@ -24,11 +24,11 @@ func TestWorkflowManyHandles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	signals, err := testbin.Build(dir, "github.com/foldgate/foldgate/test/signals", "-race=false")
+	signals, err := testbin.Build(dir, "github.com/foldgate/foldgate/test/demoserver", "-race=false")
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newGateway(t, strings.ReplaceAll(signalsConfig(recordFile(t), ""), signalsBin, signals)+"trace: {sync: never, payload: none}\n")
+	g := newGateway(t, strings.ReplaceAll(signalsConfig(recordFile(t), ""), demoserverBin, signals)+"trace: {sync: never, payload: none}\n")
 	g.bin = bin
 	at := g.http()
 	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: hosts}}

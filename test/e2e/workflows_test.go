@@ -42,7 +42,7 @@ workflows:
         join: {signal_ids: "$.arguments.signals_agent_segment_id"}
     close:
       - tool: signals.end_campaign
-%s`, signalsBin, file, more)
+%s`, demoserverBin, file, more)
 }
 
 var contextID = regexp.MustCompile(`^ctx_\d{10}_[a-z0-9]{26}$`)

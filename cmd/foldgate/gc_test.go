@@ -8,20 +8,20 @@ import (
 	"testing"
 )
 
-func TestCollectAt(t *testing.T) {
+func TestGCPercent(t *testing.T) {
 	for live, want := range map[uint64]int{0: 400, 1 << 20: 400, 8 << 20: 400, 16 << 20: 200, 32 << 20: 100, 1 << 30: 100} {
-		if got := collectAt(live); got != want {
-			t.Errorf("collectAt(%d) = %d, want %d", live, got, want)
+		if got := gcPercent(live); got != want {
+			t.Errorf("gcPercent(%d) = %d, want %d", live, got, want)
 		}
 	}
 }
 
 // printPaces is the command "paces" of testdata/script/collect.txtar: a
-// process of its own, since a pace is the whole process's and collectLess never
+// process of its own, since a pace is the whole process's and paceCollector never
 // ends. It prints the pace, as in GOGC, with little on the heap and with much.
 func printPaces() {
 	runtime.GC()
-	collectLess()
+	paceCollector()
 	little := pace()
 	much := make([]byte, 64<<20)
 	for range 3 {
@@ -37,7 +37,7 @@ func printPaces() {
 }
 
 // pace reads the percentage without setting it: between setting it and setting
-// it back, what collectLess sets would be lost.
+// it back, what paceCollector sets would be lost.
 func pace() uint64 {
 	s := []metrics.Sample{{Name: "/gc/gogc:percent"}}
 	metrics.Read(s)

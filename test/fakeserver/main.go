@@ -1,8 +1,8 @@
-// Command fakeup is an upstream MCP server for tests that does exactly what it
+// Command fakeserver is an upstream MCP server for tests that does exactly what it
 // is told, also what no decent server does.
 //
-//	fakeup [-era legacy|modern|both] [-http 127.0.0.1:0] [-record FILE]
-//	fakeup -dial 127.0.0.1:PORT
+//	fakeserver [-era legacy|modern|both] [-http 127.0.0.1:0] [-record FILE]
+//	fakeserver -dial 127.0.0.1:PORT
 //
 // Without -http it speaks on stdio. With it, it prints the URL it listens at on
 // its first line of standard output. -record appends every message it receives
@@ -27,7 +27,7 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	log.SetPrefix("fakeup: ")
+	log.SetPrefix("fakeserver: ")
 	era := flag.String("era", "legacy", "legacy, modern or both")
 	addr := flag.String("http", "", "serve streamable HTTP at this loopback address")
 	leak := flag.String("leak", "", "a text that turns up in instructions, descriptions, resources and on stderr")

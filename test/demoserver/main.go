@@ -1,9 +1,9 @@
-// Command signals is an upstream MCP server for tests of workflows: it finds
+// Command demoserver is an upstream MCP server for tests of workflows: it finds
 // audience signals, activates them and tells their status, and remembers
 // nothing of a conversation. It is as strict as a server can be: an argument
 // that a tool does not declare fails the call.
 //
-//	signals [-record FILE]
+//	demoserver [-record FILE]
 //
 // -record appends a line {"name":...,"arguments":...} for each call, as it came.
 // Beside the three tools there are variants of get_signals with the schemas and

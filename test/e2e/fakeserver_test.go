@@ -24,11 +24,11 @@ func TestFakeupDirect(t *testing.T) {
 		var c *mcpclient.Client
 		if transport == "stdio" {
 			var err error
-			if c, err = mcpclient.Stdio(exec.Command(fakeupBin, "-era", "both", "-record", file), era); err != nil {
+			if c, err = mcpclient.Stdio(exec.Command(fakeserverBin, "-era", "both", "-record", file), era); err != nil {
 				t.Fatal(err)
 			}
 		} else {
-			c = mcpclient.HTTP(fakeupHTTP(t, "-era", "both", "-record", file), era)
+			c = mcpclient.HTTP(fakeserverHTTP(t, "-era", "both", "-record", file), era)
 		}
 		var mu sync.Mutex
 		var seen []string

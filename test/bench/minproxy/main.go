@@ -1,8 +1,8 @@
-// Command mini is the smallest forwarder that the go-sdk makes: one client
+// Command minproxy is the smallest forwarder that the go-sdk makes: one client
 // session with a server on stdio, one server that passes tools/call on. It is
 // the yardstick of test/bench, and does nothing but forward.
 //
-//	mini [-json] [-stateless] command [args]
+//	minproxy [-json] [-stateless] command [args]
 package main
 
 import (
@@ -17,7 +17,7 @@ import (
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
-	_ "github.com/foldgate/foldgate/test/bench/probe" // says what it allocates, where asked
+	_ "github.com/foldgate/foldgate/test/bench/allocprobe" // says what it allocates, where asked
 )
 
 func main() {
@@ -25,17 +25,17 @@ func main() {
 	stateless := flag.Bool("stateless", false, "serve revision 2026-07-28")
 	flag.Parse()
 	if err := run(&mcp.StreamableHTTPOptions{JSONResponse: *json, Stateless: *stateless}, flag.Args()); err != nil {
-		fmt.Fprintln(os.Stderr, "mini:", err)
+		fmt.Fprintln(os.Stderr, "minproxy:", err)
 		os.Exit(1)
 	}
 }
 
 func run(opts *mcp.StreamableHTTPOptions, command []string) error {
 	if len(command) == 0 {
-		return errors.New("no command: mini [-json] [-stateless] command [args]")
+		return errors.New("no command: minproxy [-json] [-stateless] command [args]")
 	}
 	ctx := context.Background()
-	info := &mcp.Implementation{Name: "mini", Version: "1"}
+	info := &mcp.Implementation{Name: "minproxy", Version: "1"}
 	up, err := mcp.NewClient(info, nil).Connect(ctx, &mcp.CommandTransport{Command: exec.Command(command[0], command[1:]...)}, nil)
 	if err != nil {
 		return err

@@ -1,7 +1,7 @@
-// Package probe lets a benchmark ask a Go process how much it has allocated.
+// Package allocprobe lets a benchmark ask a Go process how much it has allocated.
 // The processes of the benchmark import it; foldgate itself does not: the
 // benchmark adds the import to the foldgate that it builds.
-package probe
+package allocprobe
 
 import (
 	"fmt"
