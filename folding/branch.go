@@ -33,7 +33,7 @@ type Branch struct {
 
 	Status Status
 	// Reason is a Reason constant and Error a sentence; both are "" unless the
-	// branch was ended by force. Then Digest sums up what the branch did.
+	// branch was ended by force. Then Digest sums up its calls.
 	Reason, Error, Digest string
 	// Message is the scrubbed message of branch_return. Late says that it came
 	// after a forced end.
@@ -98,26 +98,20 @@ func (b Branch) acceptsLateMessage() bool { return b.Reason != "" && !b.Late }
 
 // explain returns the sentence for the branch's reason.
 func (b Branch) explain() string {
-	switch b.Reason {
-	case ReasonTimeout:
+	if b.Reason == ReasonTimeout {
 		return fmt.Sprintf("timeout after %v", b.ExpiresAt.Sub(b.CreatedAt).Round(time.Second))
-	case ReasonBudgetExhausted:
-		return "budget exhausted"
-	case ReasonParentReturning:
-		return "parent returning"
-	case ReasonParentEnded:
-		return "parent ended"
-	case ReasonSessionEnded:
-		return "session ended"
-	case ReasonShutdown:
-		return "foldgate is shutting down"
-	case ReasonStorageFailed:
-		return "the branch could not be stored"
 	}
-	return b.Reason
+	return map[string]string{
+		ReasonBudgetExhausted: "budget exhausted",
+		ReasonParentReturning: "parent returning",
+		ReasonParentEnded:     "parent ended",
+		ReasonSessionEnded:    "session ended",
+		ReasonShutdown:        "foldgate is shutting down",
+		ReasonStorageFailed:   "the branch could not be stored",
+	}[b.Reason]
 }
 
-// digest sums up what a branch that was ended by force did. The same branch
+// digest sums up the calls of a branch that was ended by force. The same branch
 // always gives the same text.
 func (b Branch) digest() string {
 	var s strings.Builder

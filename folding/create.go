@@ -1,6 +1,7 @@
 package folding
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -40,7 +41,7 @@ type draft struct {
 	timeout time.Duration
 	id      string
 	context contextpath.Path
-	limits  sessionKey // whose quota it counts against
+	limits  sessionKey // of the quota that it counts against
 }
 
 // Create opens a branch and charges it for its description and prompt. It
@@ -100,7 +101,7 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 	return m.activate(b, stored.wait())
 }
 
-// draft checks what it can without the lock.
+// draft checks the request as far as that needs no lock.
 func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (draft, error) {
 	id, err := uuid.NewRandom()
 	if err != nil {
@@ -120,8 +121,8 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 		return d, Errorf(ErrInvalidInput, "budget and timeout_seconds can't be negative: leave them out for %d tokens and %d s",
 			m.cfg.DefaultBudget, m.cfg.DefaultTimeoutSeconds)
 	}
-	d.Budget = capped(req.Budget, m.cfg.DefaultBudget, m.cfg.MaxBudget)
-	d.timeout = time.Duration(capped(req.TimeoutSeconds, m.cfg.DefaultTimeoutSeconds, m.cfg.MaxTimeoutSeconds)) * time.Second
+	d.Budget = min(cmp.Or(req.Budget, m.cfg.DefaultBudget), m.cfg.MaxBudget)
+	d.timeout = time.Duration(min(cmp.Or(req.TimeoutSeconds, m.cfg.DefaultTimeoutSeconds), m.cfg.MaxTimeoutSeconds)) * time.Second
 	if err := m.chooseSession(caller, &d); err != nil {
 		return d, err
 	}
@@ -140,14 +141,6 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 			d.cost, d.Budget, m.cfg.MaxBudget)
 	}
 	return d, nil
-}
-
-// capped applies a default and a maximum.
-func capped(v, fallback, most int) int {
-	if v == 0 {
-		v = fallback
-	}
-	return min(v, most)
 }
 
 // chooseSession chooses the session of a first-level branch. Other branches

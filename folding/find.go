@@ -113,6 +113,15 @@ func (m *Manager) leaves(key sessionKey) (Branch, int) {
 	return newest.snapshot(), n
 }
 
+func (b *branch) hasActiveChild() bool {
+	for c := range b.children {
+		if c.Status == StatusActive {
+			return true
+		}
+	}
+	return false
+}
+
 // find returns a branch of the caller, active or finished.
 func (m *Manager) find(ctx context.Context, caller Caller, id string) (Branch, bool, error) {
 	m.mu.Lock()
@@ -169,8 +178,8 @@ func (m *Manager) mayUse(caller Caller, session string) bool {
 	return m.cfg.SessionValidation != ValidationStrict || caller.Session != "" && caller.Session == session
 }
 
-// notActiveError returns the error for a branch that is not active, from what
-// find or load returned for its id.
+// notActiveError returns the error for a branch that is not active. Its
+// arguments are an id and the results of find or load for it.
 func notActiveError(id string, b Branch, ok bool, err error) error {
 	switch {
 	case err != nil:

@@ -77,7 +77,7 @@ type branch struct {
 	children map[*branch]struct{}
 	leases   map[*Lease]struct{}
 	ledger   *budget.Ledger
-	limits   sessionKey    // whose quota it counts against
+	limits   sessionKey    // of the quota that it counts against
 	thread   string        // that created it, or ""
 	joined   []sessionKey  // the threads that joined it
 	holders  int           // leases that hold all that was left
@@ -351,15 +351,6 @@ func (b *branch) snapshot() Branch {
 	}
 	out.Activity.Tools = slices.Clone(out.Activity.Tools)
 	return out
-}
-
-func (b *branch) hasActiveChild() bool {
-	for c := range b.children {
-		if c.Status == StatusActive {
-			return true
-		}
-	}
-	return false
 }
 
 // inOrder returns branches deepest first, then oldest first.

@@ -117,8 +117,10 @@ func OpenSQLite(path string) (_ Repository, err error) {
 	if d.conn, err = d.db.Conn(ctx); err != nil {
 		return nil, err
 	}
-	if err = d.prepare(ctx); err != nil {
-		return nil, err
+	for i, text := range statements {
+		if d.stmts[i], err = d.conn.PrepareContext(ctx, text); err != nil {
+			return nil, err
+		}
 	}
 	go d.checkpoints()
 	return d, nil
@@ -148,17 +150,6 @@ var statements = [numStatements]string{
 	stmtFinish: `UPDATE branches SET status = ?, reason = ?, error = ?, digest = ?, message = ?,
 		budget_used = ?, activity = ?, completed_at = ? WHERE id = ?`,
 	stmtLate: "UPDATE branches SET message = ?, late = ? WHERE id = ?",
-}
-
-func (d *database) prepare(ctx context.Context) error {
-	for i, text := range statements {
-		s, err := d.conn.PrepareContext(ctx, text)
-		if err != nil {
-			return err
-		}
-		d.stmts[i] = s
-	}
-	return nil
 }
 
 // Active implements Repository.
@@ -273,37 +264,30 @@ func (d *database) apply(ctx context.Context, c Change) error {
 const archiveLife = 90 * 24 * time.Hour
 
 // Archive implements Repository.
-func (d *database) Archive(ctx context.Context, before time.Time, limit int) (n int, err error) {
+func (d *database) Archive(ctx context.Context, before time.Time, limit int) (int, error) {
 	d.write.Lock()
 	defer d.write.Unlock()
-	tx, err := d.conn.BeginTx(ctx, nil)
+	const kept = "id, parent_id, principal, session, context, depth, status, reason, budget_used, budget_total, created_at, completed_at"
+	const due = "FROM branches WHERE completed_at > 0 AND completed_at < ? ORDER BY completed_at, id LIMIT ?"
+	var moved int64
+	err := sqlitedb.Update(ctx, d.conn, func(tx *sql.Tx) error {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO branch_archive ("+kept+") SELECT "+kept+" "+due, micros(before), limit); err != nil {
+			return err
+		}
+		res, err := tx.ExecContext(ctx, "DELETE FROM branches WHERE id IN (SELECT id "+due+")", micros(before), limit)
+		if err != nil {
+			return err
+		}
+		if moved, err = res.RowsAffected(); err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "DELETE FROM branch_archive WHERE completed_at < ?", micros(before.Add(-archiveLife)))
+		return err
+	})
 	if err != nil {
 		return 0, diagnose(d.path, err)
 	}
-	defer func() {
-		if err != nil {
-			tx.Rollback()
-			err = diagnose(d.path, err)
-		}
-	}()
-	const kept = "id, parent_id, principal, session, context, depth, status, reason, budget_used, budget_total, created_at, completed_at"
-	const due = "FROM branches WHERE completed_at > 0 AND completed_at < ? ORDER BY completed_at, id LIMIT ?"
-	_, err = tx.ExecContext(ctx, "INSERT INTO branch_archive ("+kept+") SELECT "+kept+" "+due, micros(before), limit)
-	if err != nil {
-		return 0, err
-	}
-	res, err := tx.ExecContext(ctx, "DELETE FROM branches WHERE id IN (SELECT id "+due+")", micros(before), limit)
-	if err != nil {
-		return 0, err
-	}
-	moved, err := res.RowsAffected()
-	if err != nil {
-		return 0, err
-	}
-	if _, err = tx.ExecContext(ctx, "DELETE FROM branch_archive WHERE completed_at < ?", micros(before.Add(-archiveLife))); err != nil {
-		return 0, err
-	}
-	return int(moved), tx.Commit()
+	return int(moved), nil
 }
 
 const (

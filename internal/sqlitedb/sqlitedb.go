@@ -180,8 +180,11 @@ func Lock(ctx context.Context, path string, wait time.Duration) (io.Closer, erro
 	return db, nil
 }
 
-// Update runs f in a transaction that writes. An error of f undoes it.
-func Update(ctx context.Context, db *sql.DB, f func(*sql.Tx) error) error {
+// Update runs f in a transaction of a *sql.DB or a *sql.Conn. An error of f
+// undoes it.
+func Update(ctx context.Context, db interface {
+	BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error)
+}, f func(*sql.Tx) error) error {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
