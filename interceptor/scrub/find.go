@@ -298,16 +298,13 @@ func (q *required) holds(a, b location) bool {
 // it counts characters and divides by the number of bytes.
 func entropy(s string) float64 {
 	var counts [128]int
-	var others map[rune]int
+	others := map[rune]int{}
 	for _, c := range s {
 		if c < 128 {
 			counts[c]++
-			continue
+		} else {
+			others[c]++
 		}
-		if others == nil {
-			others = map[rune]int{}
-		}
-		others[c]++
 	}
 	var e float64
 	inv := 1 / float64(len(s))

@@ -404,20 +404,17 @@ func (d *document) unquoteIn(buf *[]byte, at span) string {
 		return view(body)
 	}
 	out := slices.Grow((*buf)[:0], len(body))
-	for len(body) > 0 {
+	for {
 		n := bytes.IndexByte(body, '\\')
 		if n < 0 {
-			n = len(body)
+			break
 		}
-		out = append(out, body[:n]...)
-		if body = body[n:]; len(body) > 0 {
-			r, size := escape(body)
-			out = utf8.AppendRune(out, r)
-			body = body[size:]
-		}
+		r, size := escape(body[n:])
+		out = utf8.AppendRune(append(out, body[:n]...), r)
+		body = body[n+size:]
 	}
-	*buf = out
-	return view(out)
+	*buf = append(out, body...)
+	return view(*buf)
 }
 
 // view returns b as a string without a copy. b must not change while the string
@@ -481,12 +478,8 @@ func (d *document) appendRedacted(dst []byte, t *dirtyString) []byte {
 			i, pos = i+size, pos+utf8.RuneLen(r)
 			return
 		}
-		plain := body[i:min(i+limit-pos, len(body))]
-		n := bytes.IndexByte(plain, '\\')
-		if n < 0 {
-			n = len(plain)
-		}
-		i, pos = i+n, pos+n
+		plain, _, _ := bytes.Cut(body[i:min(i+limit-pos, len(body))], []byte{'\\'})
+		i, pos = i+len(plain), pos+len(plain)
 	}
 	for _, m := range merge(t.marks) {
 		from, to := i, i

@@ -40,10 +40,10 @@ func newPlans(tree *syntax.Regexp) []*plan {
 		return nil
 	}
 	branches := []*syntax.Regexp{tree}
-	if top := bare(tree); top.Op == syntax.OpAlternate {
-		for _, b := range top.Sub {
+	if top := flat(tree, nil, true); len(top) == 1 && top[0].Op == syntax.OpAlternate {
+		for _, b := range top[0].Sub {
 			if prefix, _ := lazyPrefix(b); len(prefix) > 0 {
-				branches = top.Sub
+				branches = top[0].Sub
 				break
 			}
 		}
@@ -69,14 +69,6 @@ func newPlan(tail *syntax.Regexp) *plan {
 		p.first.addFirst(tail)
 	}
 	return p
-}
-
-// bare returns x without the groups around it.
-func bare(x *syntax.Regexp) *syntax.Regexp {
-	for x.Op == syntax.OpCapture || x.Op == syntax.OpConcat && len(x.Sub) == 1 {
-		x = x.Sub[0]
-	}
-	return x
 }
 
 // A repetition is a set of runes and the most that a lazy repetition takes.
@@ -189,7 +181,7 @@ func newLookahead(x *syntax.Regexp) *lookahead {
 		if l.least > 0 {
 			rest := concat(subs[n:]...)
 			l.pivot = byteSet{}
-			if empty := l.pivot.addFirst(rest); !empty && l.pivot.size() <= maxPivots && !l.skip.meets(&l.pivot) {
+			if empty := l.pivot.addFirst(rest); !empty && l.pivot.narrow(maxPivots, &l.skip) {
 				if l.most >= unlimited {
 					l.most = math.MaxInt
 				}

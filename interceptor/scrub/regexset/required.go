@@ -299,22 +299,24 @@ func foldASCII(r rune) (byte, bool) {
 // unlimited stands for a length without a limit, in bytes.
 const unlimited = 1e6
 
-// lengths returns how many bytes x matches at least and at most.
+// lengths returns how many bytes x matches at least and at most. A byte that is
+// not UTF-8 reads as U+FFFD, so a rune that is not ASCII counts as 1 byte or more.
 func lengths(x *syntax.Regexp) (lo, hi int) {
 	switch x.Op {
 	case syntax.OpLiteral:
 		for _, r := range x.Rune {
-			a, b := runeLengths(r, r, x.Flags&syntax.FoldCase != 0)
-			lo, hi = lo+a, hi+b
+			n := utf8.RuneLen(r)
+			for f := unicode.SimpleFold(r); f != r && x.Flags&syntax.FoldCase != 0; f = unicode.SimpleFold(f) {
+				n = max(n, utf8.RuneLen(f))
+			}
+			hi += max(n, 1)
 		}
-		return lo, hi
+		return len(x.Rune), hi
 	case syntax.OpCharClass:
-		lo, hi = utf8.UTFMax, 1
-		for i := 0; i+1 < len(x.Rune); i += 2 {
-			a, b := runeLengths(x.Rune[i], x.Rune[i+1], false)
-			lo, hi = min(lo, a), max(hi, b)
+		if n := len(x.Rune); n > 0 && utf8.ValidRune(x.Rune[n-1]) {
+			return 1, utf8.RuneLen(x.Rune[n-1])
 		}
-		return lo, hi
+		return 1, utf8.UTFMax
 	case syntax.OpAnyChar, syntax.OpAnyCharNotNL:
 		return 1, utf8.UTFMax
 	case syntax.OpCapture:
@@ -348,27 +350,6 @@ func lengths(x *syntax.Regexp) (lo, hi int) {
 		return lo, hi
 	}
 	return 0, 0 // assertions, the empty match, no match
-}
-
-// runeLengths returns the shortest and longest encoding of the runes from a to
-// b. A byte that is not UTF-8 reads as U+FFFD and is one byte long.
-func runeLengths(a, b rune, fold bool) (lo, hi int) {
-	lo, hi = utf8.RuneLen(a), utf8.RuneLen(b)
-	if lo < 0 {
-		lo = 1 // a surrogate, which no text contains
-	}
-	if hi < 0 {
-		hi = utf8.UTFMax
-	}
-	if a <= utf8.RuneError && utf8.RuneError <= b {
-		lo = 1
-	}
-	if fold {
-		for f := unicode.SimpleFold(a); f != a; f = unicode.SimpleFold(f) {
-			lo, hi = min(lo, utf8.RuneLen(f)), max(hi, utf8.RuneLen(f))
-		}
-	}
-	return lo, hi
 }
 
 // A byteSet is a set of bytes of UTF-8 text. It contains all bytes that are not
@@ -466,22 +447,15 @@ func (b *byteSet) addRange(lo, hi rune) {
 	}
 }
 
-func (b *byteSet) size() int {
-	n := 0
-	for _, has := range b.has {
+// narrow reports whether b has at most n bytes, and none in common with o.
+func (b *byteSet) narrow(n int, o *byteSet) bool {
+	for c, has := range b.has {
 		if has {
-			n++
+			n--
+		}
+		if has && o.has[c] {
+			return false
 		}
 	}
-	return n
-}
-
-// meets reports whether b and o have a byte in common.
-func (b *byteSet) meets(o *byteSet) bool {
-	for c := range b.has {
-		if b.has[c] && o.has[c] {
-			return true
-		}
-	}
-	return false
+	return n >= 0
 }

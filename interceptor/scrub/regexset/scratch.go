@@ -202,7 +202,7 @@ func (c *Scratch) FindAll(pattern int) ([]Span, error) {
 // within a character.
 func (c *Scratch) Match(pattern int, in Span) (bool, error) {
 	p := &c.set.patterns[pattern]
-	if p.lines != nil && c.dfa(p.lines.tail) != nil {
+	if p.lines != nil && c.dfa(p.lines.tail) != nil && !p.lines.tail.looks {
 		return c.matchLines(p.lines, in)
 	}
 	key := part{pattern, in}

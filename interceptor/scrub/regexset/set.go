@@ -73,7 +73,7 @@ type pattern struct {
 	Pattern
 	plans []*plan  // for Search; nil if package regexp finds the matches
 	test  *program // for Test and TestLines: the first end of a match in a text
-	lines *plan    // for TestLines; nil if parts are tested one by one
+	lines *plan    // for TestLines, if it may serve matchLines
 }
 
 // A use lists the patterns and plans that search for one literal.
@@ -118,7 +118,7 @@ func New(patterns []Pattern) (*Set, error) {
 		if in.Use != Search {
 			p.test = newProgram(anyText(tree))
 			p.test.earliest = true
-			if l := newPlan(tree); in.Use == TestLines && l.required != nil && l.required.hi == 0 && !looksAround(tree) {
+			if l := newPlan(tree); in.Use == TestLines && l.required != nil && l.required.hi == 0 {
 				l.tail.earliest = true
 				p.lines = l
 				add(l)
@@ -190,15 +190,4 @@ func anyText(x *syntax.Regexp) *syntax.Regexp {
 
 func concat(subs ...*syntax.Regexp) *syntax.Regexp {
 	return &syntax.Regexp{Op: syntax.OpConcat, Sub: subs}
-}
-
-// looksAround reports whether x has an assertion, so that a match depends on
-// the text around it.
-func looksAround(x *syntax.Regexp) bool {
-	switch x.Op {
-	case syntax.OpBeginLine, syntax.OpEndLine, syntax.OpBeginText, syntax.OpEndText,
-		syntax.OpWordBoundary, syntax.OpNoWordBoundary:
-		return true
-	}
-	return slices.ContainsFunc(x.Sub, looksAround)
 }
