@@ -9,9 +9,9 @@ import (
 	"github.com/foldgate/foldgate/budget/bpe"
 )
 
-// A Counter counts the tokens of texts in one encoding. Its counts are those of
-// tiktoken for the same text, times the scale if one is set. The names of special
-// tokens are ordinary text. A Counter is immutable and safe for concurrent use.
+// A Counter counts the tokens of texts in one encoding. Its counts are equal to
+// tiktoken's, times the scale if one is set. The names of special tokens are ordinary
+// text. A Counter is immutable and safe for concurrent use.
 type Counter struct {
 	encoding  string
 	scale     float64

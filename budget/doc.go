@@ -22,6 +22,6 @@
 //	}
 //	fmt.Println(s.Tokens())
 //
-// Package bpe does the counting. A Ledger holds what a budget allows and what is
-// spent of it.
+// Package bpe does the counting. A Ledger holds the tokens that a budget allows, and
+// those spent.
 package budget

@@ -6,12 +6,12 @@ import (
 	"sync"
 )
 
-// ErrExhausted says that an amount does not fit what is left of a budget. A
-// caller matches it with errors.Is; the text names the figures.
+// ErrExhausted is the error for an amount above the rest of a budget. Match it with
+// errors.Is; the text has the figures.
 var ErrExhausted = errors.New("budget exhausted")
 
-// warnNumerator and warnDenominator set the share of a budget from which on
-// a [Ledger] warns: 80 %.
+// warnNumerator and warnDenominator are the share of a budget at which a [Ledger]
+// warns: 80 %.
 const (
 	warnNumerator   = 4
 	warnDenominator = 5
@@ -22,28 +22,26 @@ type Balance struct {
 	Used, Total int
 }
 
-// Remaining returns what may still be spent.
+// Remaining returns the tokens that are left.
 func (b Balance) Remaining() int { return b.Total - b.Used }
 
-// Exhausted reports whether nothing is left.
+// Exhausted reports whether no tokens are left.
 func (b Balance) Exhausted() bool { return b.Used >= b.Total }
 
-// Ledger keeps one budget: what was allowed and what is spent. Used never
-// exceeds Total and never falls below zero, whatever callers do at once; the
-// sum of what was charged and not refunded is Used, exactly. It is memory
-// only: whoever needs a charge to survive a crash writes it down before it
-// hands out what was charged. Make one with [NewLedger].
+// Ledger keeps one budget: the tokens allowed and spent. Used is the sum of all
+// charges less all refunds, exactly, and always between 0 and Total. A Ledger is safe
+// for concurrent use. It is in memory only: to keep a charge over a crash, record it
+// before delivery. Make one with [NewLedger].
 type Ledger struct {
 	total int
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards used and warned
 	used   int
 	warned bool
 }
 
-// NewLedger returns a budget of total tokens of which used are already spent.
-// The error says which figure is impossible: total must be positive, used
-// between zero and total.
+// NewLedger returns a budget of total tokens with used tokens already spent. The
+// error names the invalid figure: total must be positive, used between 0 and total.
 func NewLedger(total, used int) (*Ledger, error) {
 	if total <= 0 {
 		return nil, fmt.Errorf("budget of %d tokens: must be positive", total)
@@ -54,9 +52,8 @@ func NewLedger(total, used int) (*Ledger, error) {
 	return &Ledger{total: total, used: used, warned: atWarning(used, total)}, nil
 }
 
-// Charge books n tokens, all or nothing. It returns an error that wraps
-// [ErrExhausted] where fewer than n are left. It panics on a negative n: that
-// would be a refund in disguise.
+// Charge books n tokens, all or nothing. If fewer than n are left, it returns an
+// error that wraps [ErrExhausted]. It panics if n is negative.
 func (l *Ledger) Charge(n int) error {
 	mustNotBeNegative(n)
 	l.mu.Lock()
@@ -68,8 +65,8 @@ func (l *Ledger) Charge(n int) error {
 	return nil
 }
 
-// Take books as many of n tokens as are left and returns how many that were.
-// It panics on a negative n.
+// Take books n tokens, or as many as are left, and returns the number it booked. It
+// panics if n is negative.
 func (l *Ledger) Take(n int) int {
 	mustNotBeNegative(n)
 	l.mu.Lock()
@@ -79,9 +76,9 @@ func (l *Ledger) Take(n int) int {
 	return n
 }
 
-// Refund gives back n tokens that were booked and not delivered; more than is
-// booked is cut to what is booked. A refund that leads back below the warning
-// line arms the warning again. It panics on a negative n.
+// Refund returns n booked tokens that were not delivered, at most all that are
+// booked. If use falls below the warning line, [Ledger.Warn] can warn again. It
+// panics if n is negative.
 func (l *Ledger) Refund(n int) {
 	mustNotBeNegative(n)
 	l.mu.Lock()
@@ -92,8 +89,8 @@ func (l *Ledger) Refund(n int) {
 	}
 }
 
-// Warn reports whether use has reached 80 % since the last time it was below:
-// true once for each crossing.
+// Warn reports whether use reached 80 % since it was last below. It returns true once
+// for each crossing.
 func (l *Ledger) Warn() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -104,14 +101,14 @@ func (l *Ledger) Warn() bool {
 	return true
 }
 
-// Balance returns the figures of this moment.
+// Balance returns the current figures.
 func (l *Ledger) Balance() Balance {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Balance{Used: l.used, Total: l.total}
 }
 
-// atWarning compares without multiplying, so that no budget is too large.
+// atWarning does not multiply total, so that no budget overflows.
 func atWarning(used, total int) bool {
 	line := total/warnDenominator*warnNumerator +
 		(total%warnDenominator*warnNumerator+warnDenominator-1)/warnDenominator

@@ -27,7 +27,7 @@ type shape struct {
 	// The rest of the run is then a piece of its own.
 	ends   uint
 	goesOn uint
-	blank  bool // white space, whose last character belongs to the next piece
+	blank  bool // white space; its last character belongs to the next piece
 	tail   func(b []byte, i int) int
 }
 

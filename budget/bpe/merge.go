@@ -3,24 +3,8 @@ package bpe
 import (
 	"math"
 	"math/bits"
+	"slices"
 )
-
-// mergeThree merges three bytes and returns the number of tokens.
-func (v *vocabulary) mergeThree(a, b, c uint32) int {
-	left, right := v.bytePairs[a<<8|b], v.bytePairs[b<<8|c]
-	switch {
-	case left&right == noRank:
-		return 3
-	case left <= right: // of equal ranks the first merges
-		a, b = left, c
-	default:
-		b = right
-	}
-	if v.longPair(a, b) == noRank {
-		return 2
-	}
-	return 1
-}
 
 // mergeFew merges at most 64 tokens in place and returns their number. For each
 // merge it looks at all pairs, which is fastest for few.
@@ -157,12 +141,7 @@ func (w *window) link(v *vocabulary, n int) (groups int) {
 
 // lower finds the lowest key of a group again.
 func (w *window) lower(group int) {
-	k := (*[groupSize]uint64)(w.keys[group*groupSize:])
-	a, b := min(k[0], k[1]), min(k[2], k[3])
-	a, b = min(a, k[4], k[5]), min(b, k[6], k[7])
-	a, b = min(a, k[8], k[9]), min(b, k[10], k[11])
-	a, b = min(a, k[12], k[13]), min(b, k[14], k[15])
-	w.lowest[group] = min(a, b)
+	w.lowest[group] = slices.Min(w.keys[group*groupSize:][:groupSize])
 }
 
 // key returns the key of the pair with that rank at index i.

@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// The tokenizers of OpenAI's encodings, in order of their age.
+// The tokenizers of OpenAI's encodings, the newest first.
 var (
 	O200kBase  = newTokenizer("o200k_base", patternO200k)
 	CL100kBase = newTokenizer("cl100k_base", patternCL100k)
@@ -17,10 +17,10 @@ var (
 	R50kBase   = newTokenizer("r50k_base", patternGPT2)
 )
 
-// A Tokenizer counts the tokens of texts in one encoding. Its counts are those of
-// tiktoken, with the names of special tokens as ordinary text. Each byte that is
-// not part of a character counts as U+FFFD. The first count loads the vocabulary.
-// A Tokenizer is safe for concurrent use.
+// A Tokenizer counts the tokens of texts in one encoding. Its counts are equal to
+// tiktoken's, with the names of special tokens as ordinary text. Each byte that is not
+// part of a character counts as U+FFFD. The first count loads the vocabulary. A
+// Tokenizer is safe for concurrent use.
 type Tokenizer struct {
 	pattern    pattern
 	vocabulary func() *vocabulary
@@ -166,7 +166,7 @@ func (w *worker) countBlock(b []byte, bound int) (tokens, n int, cut bool) {
 			continue
 		}
 		key := newShortKey((*[16]byte)(text[i:]), length)
-		if cached, ok := w.cache.first(key); ok {
+		if cached, ok := w.cache.first(key); ok { // without a call
 			tokens += cached
 			continue
 		}
@@ -214,9 +214,6 @@ func (w *worker) merge(piece []byte) int {
 		w.tokens[i] = w.v.byteRank[c]
 	}
 	n := len(piece)
-	if n == 3 && all < utf8.RuneSelf {
-		return w.v.mergeThree(w.tokens[0], w.tokens[1], w.tokens[2])
-	}
 	if all >= utf8.RuneSelf {
 		n = w.v.start(piece, w.tokens[:], w.starts[:])
 	}

@@ -9,9 +9,9 @@ import (
 // highBits are the high bits of eight bytes.
 const highBits = 0x8080808080808080
 
-// valid reports whether b is valid UTF-8, as utf8.Valid does. It looks at whole
-// characters instead of bytes and finds its way back to eight bytes at once after
-// one that is not ASCII, which pays in text that has both.
+// valid reports whether b is valid UTF-8, as utf8.Valid does. It reads whole
+// characters, and after one that is not ASCII it reads eight bytes at once again, if
+// these are ASCII.
 func valid(b []byte) bool {
 	for len(b) >= 8 {
 		x := binary.LittleEndian.Uint64(b)
@@ -22,12 +22,12 @@ func valid(b []byte) bool {
 		case c&0x80 == 0:
 			b = b[bits.TrailingZeros64(x&highBits)/8:]
 		case c&0xc0e0 == 0x80c0:
-			if c&0x1e == 0 { // what fits in a byte
+			if c&0x1e == 0 { // fits in one byte
 				return false
 			}
 			b = b[2:]
 		case c&0xc0c0f0 == 0x8080e0:
-			if top := c & 0x200f; top == 0 || top == 0x200d { // what fits in two bytes, a surrogate
+			if top := c & 0x200f; top == 0 || top == 0x200d { // fits in two bytes, or a surrogate
 				return false
 			}
 			b = b[3:]

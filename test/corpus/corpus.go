@@ -64,6 +64,7 @@ var tokenWords = sync.OnceValue(func() map[string][]string {
 	return words
 })
 
+// NewLexicon returns a lexicon that draws by seed.
 func NewLexicon(seed uint64) *Lexicon {
 	return &Lexicon{Rand: rand.New(rand.NewPCG(seed, seed)), words: tokenWords()}
 }
@@ -106,6 +107,7 @@ type Kind struct {
 	add  func(l *Lexicon, b *strings.Builder)
 }
 
+// Kinds are all kinds of text.
 var Kinds = []Kind{
 	{"source", addSource},
 	{"log", func(l *Lexicon, b *strings.Builder) {
@@ -195,13 +197,13 @@ var GoTree = sync.OnceValue(func() string {
 	return b.String()
 })
 
-// mixedKinds are what tools return, in equal parts.
+// mixedKinds are the usual kinds of results of tools, in equal parts.
 var mixedKinds = []string{"source", "log", "json", "markdown", "html", "csv", "chinese", "russian", "base64"}
 
 // Mixed returns about size bytes of the mixed kinds, a few kilobytes of each in turn.
 func Mixed(size int) string { return MixedFrom(1, size) }
 
-// MixedFrom is mixed with other seeds, from the given one on.
+// MixedFrom is Mixed with other seeds, from the given one on.
 func MixedFrom(seed uint64, size int) string {
 	var b strings.Builder
 	for ; b.Len() < size; seed++ {
@@ -224,7 +226,7 @@ func (c Kind) Text(seed uint64, size int) string {
 	return b.String()
 }
 
-// Alphabet reaches every rule of every pattern, and what may be taken for one.
+// Alphabet reaches every rule of every pattern, and near misses of the rules.
 var Alphabet = []string{
 	"a", "b", "e", "l", "s", "t", "A", "B", "S", "LL", "RE", "Hello", "the", "中", "文", "彩票", "日", "あ", "한", "É", "é", "ß", "ǅ", "ʰ", "ª",
 	"\u0301", "\u0903", "\u20dd", "\ufe0f", "\u200d", "👩", "👍🏽", "🇩🇪", "0", "12", "345", "٣", "Ⅷ", "½", " ", "  ", "    ", "\t", "\n", "\r", "\r\n", "\v", "\f",

@@ -1,8 +1,7 @@
 //go:build unix
 
-// Package cputime tells how much processor time something takes, for benchmarks
-// and for tests that compare: it depends less than the clock on what else the
-// machine does.
+// Package cputime measures processor time, for benchmarks and for tests that compare.
+// Other programs on the machine disturb it less than the clock.
 package cputime
 
 import (
@@ -11,8 +10,7 @@ import (
 	"time"
 )
 
-// Process returns the processor time that this process has used, the kernel's
-// on its behalf included.
+// Process returns the processor time that this process has used, in the kernel too.
 func Process() time.Duration { return used(syscall.RUSAGE_SELF) }
 
 func used(who int) time.Duration {

@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// Ratio returns how many times the processor time of b a takes, each on this
-// goroutine's thread alone and the least of so many rounds, in which they take
-// turns: what disturbs one round does not count. a and b must take some
-// milliseconds, since kernels count in steps of up to four.
+// Ratio returns the processor time of a, divided by that of b. It runs them in turns
+// on one thread, and takes the least time of each in all rounds, so a disturbed round
+// does not count. a and b must take some milliseconds, since kernels count in steps of
+// up to four.
 func Ratio(rounds int, a, b func()) float64 {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
