@@ -106,7 +106,7 @@ var boundaryUsers = map[string]string{
 	"interceptor/boundary.go":      "the boundary",
 	"interceptor/trace.go":         "the recorder; it checks what the boundary lets pass with secrets",
 	"proxy/gateway.go":             "the messages of a branch, before they are stored",
-	"cmd/foldgate/scrub.go":        "the command that scrubs files",
+	"cmd/foldgate/text.go":         "the command that scrubs files",
 	"cmd/foldgate/trace_verify.go": "the command that looks for secrets in a trace",
 }
 

@@ -19,6 +19,8 @@
 //	fold*.go                  results too large for their place
 //	workflow*.go              which step of a workflow it is
 //	scrub.go                  secrets
+//	boundary.go               the scrubbing of every message, in both directions
+//	branch.go, recovery.go    the records and spans of branches, also after a crash
 //	refusal.go                what a model reads where foldgate says no
 package interceptor
 

@@ -28,6 +28,9 @@ type Recorder struct {
 	// Counter is the name of the token counter, for the records.
 	Counter string
 	Log     *slog.Logger
+
+	mu         sync.Mutex
+	deprecated map[string]int // uses of deprecated forms, by code
 }
 
 // ErrTrace marks a call that was refused because its record could not be written.
@@ -49,6 +52,36 @@ func (r *Recorder) Append(rec *trace.Record, payload ...[]byte) error {
 	}
 	r.Log.Error("trace record lost", "kind", rec.Kind, "err", err)
 	return nil
+}
+
+// Note writes a record about something that has already happened: a fault is
+// only logged.
+func (r *Recorder) Note(rec *trace.Record) {
+	if err := r.Append(rec); err != nil {
+		r.Log.Error("record lost", "kind", rec.Kind, "err", err)
+	}
+}
+
+// Deprecated counts one use of a deprecated form, by its code. The first, tenth,
+// hundredth, … is recorded and logged, so that a busy host does not flood the trace.
+func (r *Recorder) Deprecated(code string) {
+	r.mu.Lock()
+	if r.deprecated == nil {
+		r.deprecated = map[string]int{}
+	}
+	r.deprecated[code]++
+	n := r.deprecated[code]
+	r.mu.Unlock()
+	for m := n; m > 1; m /= 10 {
+		if m%10 != 0 {
+			return
+		}
+	}
+	r.Log.Warn("a host uses a deprecated form", "code", code, "count", n)
+	r.Note(&trace.Record{
+		From: "foldgate", To: []string{"host"}, Kind: trace.KindWarning,
+		Payload: rawjson.Marshal(map[string]any{"code": code, "count": n}), Audit: &trace.Audit{Deprecated: []string{code}},
+	})
 }
 
 // Trace records every call: the request before it has any effect, the response

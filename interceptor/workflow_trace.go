@@ -67,7 +67,7 @@ func (w *Workflows) began(c *Call, id string) {
 	if s.Started != "" {
 		rec.CorrelationID = append(rec.CorrelationID, s.Started)
 	}
-	w.append(rec)
+	w.Recorder.Note(rec)
 }
 
 // completed records that a workflow was closed: it correlates to the call, to
@@ -83,7 +83,7 @@ func (w *Workflows) completed(ctx context.Context, c *Call) {
 	}
 	rec := w.record(c, trace.KindFlowComplete, map[string]any{"context_id": ended.ID, "workflow": ended.Workflow, "reason": "closed", "steps": ended.Steps})
 	rec.CorrelationID = fanIn(c.Outcome.Record, ended.Records)
-	w.append(rec)
+	w.Recorder.Note(rec)
 }
 
 // Sweep ends all workflows that expired, and records it.
@@ -103,7 +103,7 @@ func (w *Workflows) sweep(ctx context.Context) bool {
 		return false
 	}
 	for _, ended := range all {
-		w.append(&trace.Record{
+		w.Recorder.Note(&trace.Record{
 			From: "foldgate", To: []string{"host"}, Kind: trace.KindFlowComplete, CorrelationID: fanIn("", ended.Records),
 			Payload: rawjson.Marshal(map[string]any{"context_id": ended.ID, "workflow": ended.Workflow, "reason": "expired", "steps": ended.Steps}),
 			Audit: &trace.Audit{
@@ -130,12 +130,5 @@ func (w *Workflows) record(c *Call, kind string, payload map[string]any) *trace.
 	return &trace.Record{
 		From: "foldgate", To: []string{c.Origin.From}, Kind: kind, Context: c.Attribution.Context, Payload: rawjson.Marshal(payload),
 		Audit: &trace.Audit{Session: c.Origin.Session, Principal: c.Origin.Principal, Server: c.Target.Server, Tool: c.Target.Name, Workflow: c.Target.Workflow.audit()},
-	}
-}
-
-// append writes a record about something that has already happened.
-func (w *Workflows) append(rec *trace.Record) {
-	if err := w.Recorder.Append(rec); err != nil {
-		w.Log.Error("record lost", "kind", rec.Kind, "err", err)
 	}
 }

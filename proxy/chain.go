@@ -12,7 +12,7 @@ import (
 func newChain(g *Gateway) func(context.Context, *interceptor.Call, interceptor.Handler) (*interceptor.Result, error) {
 	locate := func(ctx context.Context, c *interceptor.Call) {
 		interceptor.Locate(g.branches, c)
-		g.inherit(c)
+		g.branchRecords.Inherit(c)
 		g.flows.middle().Locate(ctx, c)
 	}
 	layers := []layer{

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"fmt"
-	"sync"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/interceptor"
@@ -29,7 +28,7 @@ func (g *Gateway) correlate(c *interceptor.Call, meta []byte) error {
 	var err error
 	c.Origin.Correlates, c.Origin.Deprecated, err = trace.DecodeCorrelation(envelope, trace.Mode(g.cfg.Trace.Correlation))
 	for _, code := range c.Origin.Deprecated {
-		g.deprecations.note(g, code)
+		g.recorder.Deprecated(code)
 	}
 	return err
 }
@@ -55,36 +54,7 @@ func (g *Gateway) subContext(c *interceptor.Call, meta []byte) error {
 	}
 	c.Attribution.SubContext, c.Origin.Deprecated = string(path), append(c.Origin.Deprecated, deprecated...)
 	for _, code := range deprecated {
-		g.deprecations.note(g, code)
+		g.recorder.Deprecated(code)
 	}
 	return nil
-}
-
-// deprecations counts the deprecated forms that hosts used. Its zero value is
-// ready to use.
-type deprecations struct {
-	mu   sync.Mutex
-	seen map[string]int
-}
-
-// note counts one use. The first, tenth, hundredth, … is recorded and logged,
-// so that a busy host does not flood the trace.
-func (d *deprecations) note(g *Gateway, code string) {
-	d.mu.Lock()
-	if d.seen == nil {
-		d.seen = map[string]int{}
-	}
-	d.seen[code]++
-	n := d.seen[code]
-	d.mu.Unlock()
-	for m := n; m > 1; m /= 10 {
-		if m%10 != 0 {
-			return
-		}
-	}
-	g.log.Warn("a host uses a deprecated form", "code", code, "count", n)
-	g.append(&trace.Record{
-		From: "foldgate", To: []string{"host"}, Kind: trace.KindWarning,
-		Payload: rawjson.Marshal(map[string]any{"code": code, "count": n}), Audit: &trace.Audit{Deprecated: []string{code}},
-	})
 }

@@ -36,7 +36,7 @@ var arrows = map[string][]string{
 	"interceptor/preview/extract":     {},
 	"interceptor/preview/previewtest": {}, // for tests
 	"interceptor/workflow":            {"folding/contextpath", "internal/rawjson", "internal/sqlitedb"},
-	"interceptor":                     {"budget", "folding", "folding/contextpath", "folding/results", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson"},
+	"interceptor":                     {"budget", "folding", "folding/contextpath", "folding/results", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson"},
 	"proxy/config":                    {"budget", "folding", "interceptor", "interceptor/workflow"},
 	"proxy/files":                     {"internal/rawjson", "proxy/conn", "proxy/wire"},
 	"proxy/wire":                      {"internal/rawjson"},

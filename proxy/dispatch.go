@@ -25,7 +25,7 @@ func (g *Gateway) callTool(fl *inbound, c *interceptor.Call) (*interceptor.Resul
 		if t.place != nil {
 			t.place(fl, c)
 		} else if id, ok := rawjson.GetString(c.Target.Arguments, branchArgument); ok {
-			g.joinBranch(c, id)
+			g.branchRecords.Join(g.branches, c, id)
 		}
 		return g.local(fl, c, t.answer())
 	}

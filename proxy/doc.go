@@ -74,7 +74,7 @@
 //	send.go, bridge*.go, parking.go            calls to upstreams, in either era
 //	events.go, ask.go, reopen.go, watch.go     what upstreams send, and what is restored
 //	passage.go, lane.go                        what keeps its order
-//	lifelines.go, aftermath.go, telemetry.go   records and spans of branches, also after a crash
+//	telemetry.go   spans and gauges of the gateway
 //	correlation.go, hostthread.go              what hosts say of a call in _meta
 //	workflows*.go                              the configuration's workflows
 package proxy

@@ -52,18 +52,17 @@ type Gateway struct {
 	// through runs a call down the chain of interceptors to h.
 	through func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error)
 
-	servers      *upstream.Set
-	ups          []*upstream.Server // in the configuration's order
-	byKey        map[string]*upstream.Server
-	tenants      tenants
-	menus        menus
-	sessions     register
-	listens      listeners
-	parking      parking
-	deprecations deprecations
-	lifelines    lifelines
-	flows        *flows   // nil without workflows
-	lostSteps    []string // of workflows, that the last process was at when it died
+	servers       *upstream.Set
+	ups           []*upstream.Server // in the configuration's order
+	byKey         map[string]*upstream.Server
+	tenants       tenants
+	menus         menus
+	sessions      register
+	listens       listeners
+	parking       parking
+	branchRecords *interceptor.BranchRecords
+	flows         *flows   // nil without workflows
+	lostSteps     []string // of workflows, that the last process was at when it died
 }
 
 // New makes a gateway from a valid configuration. It opens the state
@@ -129,6 +128,9 @@ func (g *Gateway) openEngines() error {
 	if err := g.openTelemetry(); err != nil {
 		return fmt.Errorf("telemetry: %w", err)
 	}
+	g.branchRecords = &interceptor.BranchRecords{
+		Recorder: g.recorder, Counter: g.counter, Telemetry: g.telemetry, Dir: filepath.Join(state, "trace"),
+	}
 	g.gauge = interceptor.Gauge{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}
 	if g.results, err = results.Open(filepath.Join(state, "results.db"), results.Config{
 		Quota: int64(g.cfg.Results.QuotaMB) << 20, TTL: time.Duration(g.cfg.Results.TTLHours) * time.Hour, Strict: g.strict(),
@@ -139,20 +141,20 @@ func (g *Gateway) openEngines() error {
 	if err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
-	if err := g.openBranches(repo, filepath.Join(state, "trace")); err != nil {
+	if err := g.openBranches(repo); err != nil {
 		return errors.Join(err, repo.Close())
 	}
 	return g.openFlows()
 }
 
-// openBranches takes over the branches in repo, after what the trace in dir
-// says of them.
-func (g *Gateway) openBranches(repo folding.Repository, dir string) (err error) {
-	if err = g.reconcile(g.ctx, repo, dir); err != nil {
+// openBranches takes over the branches in repo, once they agree with the trace.
+func (g *Gateway) openBranches(repo folding.Repository) (err error) {
+	maxAge := time.Duration(g.cfg.Folding.MaxTimeoutSeconds) * time.Second
+	if g.lostSteps, err = g.branchRecords.Recover(g.ctx, repo, maxAge); err != nil {
 		return err
 	}
 	g.branches, err = folding.Open(g.ctx, g.cfg.Folding, folding.Options{
-		Repository: repo, Count: g.counter.Count, OnEvent: g.branchEvent, Log: g.log, Meters: g.meters, Traces: g.traces,
+		Repository: repo, Count: g.counter.Count, OnEvent: g.branchRecords.Event, Log: g.log, Meters: g.meters, Traces: g.traces,
 		Scrub: func(ctx context.Context, text string) (string, error) {
 			clean, _, err := g.scrubber.Text(ctx, text)
 			return clean, err

@@ -118,7 +118,9 @@ func (s *session) Close(reason string) {
 	s.cancel(errSessionClosed)
 	g.sessions.remove(s)
 	if began && s.ID != "" {
-		g.endBranches(s, reason)
+		if err := g.branches.EndSession(context.WithoutCancel(s.ctx), folding.Caller{Principal: s.Principal, Session: s.ID}, reason); err != nil {
+			g.log.Error("branches of an ended session", "session", s.ID, "err", err)
+		}
 	}
 	g.background(s.own.Close)
 }

@@ -10,9 +10,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	oteltrace "go.opentelemetry.io/otel/trace"
 
-	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/upstream"
 )
@@ -139,74 +137,4 @@ func withTraceparent(params json.RawMessage, traceparent string) json.RawMessage
 		return params
 	}
 	return rawjson.Set(params, rawjson.Quote(traceparent), "_meta", "traceparent")
-}
-
-// inherit gives a call without a traceparent that of its branch, where the
-// branch was opened by a call that had one: the host's trace goes on.
-func (g *Gateway) inherit(c *interceptor.Call) {
-	if c.Origin.Traceparent == "" && c.Attribution.Branch != nil {
-		c.Origin.Traceparent = g.lifelines.traceparent(c.Attribution.Branch.ID)
-	}
-}
-
-// joinBranch puts a call that names a branch in its arguments, as branch_return
-// does, into the branch's trace if it came without one.
-func (g *Gateway) joinBranch(c *interceptor.Call, id string) {
-	if c.Origin.Traceparent != "" || id == "" {
-		return
-	}
-	if c.Origin.Traceparent = g.lifelines.traceparent(id); c.Origin.Traceparent != "" || g.telemetry == nil {
-		return
-	}
-	b, err := g.branches.Resolve(c.Caller(), id)
-	if err == nil {
-		c.Origin.Traceparent = g.telemetry.BranchTraceparent(b.Context)
-	}
-}
-
-// openSpan starts the span of a branch that c opened. parent is what the
-// journal records as its traceparent.
-func (g *Gateway) openSpan(b folding.Branch, parent string, c *interceptor.Call) {
-	if g.telemetry == nil {
-		return
-	}
-	g.telemetry.BranchOpened(b, parent, c)
-}
-
-// spanEvent follows the life of branches that are not opened by a call here.
-func (g *Gateway) spanEvent(e folding.Event) {
-	if g.telemetry == nil {
-		return
-	}
-	switch e.Kind {
-	case folding.EventRecovered:
-		g.telemetry.BranchOpened(e.Branch, "", nil)
-	case folding.EventConcluded, folding.EventEnded:
-		g.telemetry.BranchEnded(e.Branch)
-	}
-}
-
-// traceparent is that of what happens in a branch which a host's trace reaches;
-// "" for any other.
-func (t *lifelines) traceparent(branch string) string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if l := t.open[branch]; l != nil {
-		return l.traceparent
-	}
-	return ""
-}
-
-// trace puts a new branch into a trace: that of its parent branch, else that
-// of the host where c came with one. It returns the branch's own parent, and
-// the traceparent of what happens in it.
-func (t *lifelines) trace(b folding.Branch, c *interceptor.Call) (parent, inside string) {
-	if parent = t.traceparent(b.ParentID); parent == "" && b.ParentID == "" && c.Origin.Traceparent != "" {
-		parent = c.Outgoing()
-	}
-	if tp, ok := trace.ParseTraceparent(parent); ok {
-		tp.Parent = trace.BranchSpanID(b.Context)
-		inside = tp.String()
-	}
-	return parent, inside
 }

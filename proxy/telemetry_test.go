@@ -314,7 +314,7 @@ func TestTelemetryOffIsFree(t *testing.T) {
 	c := &interceptor.Call{}
 	params := json.RawMessage(`{"name":"echo"}`)
 	if n := testing.AllocsPerRun(100, func() {
-		r.g.inherit(c)
+		r.g.branchRecords.Inherit(c)
 		params = withTraceparent(params, c.Outgoing())
 	}); n != 0 {
 		t.Errorf("forwarding a call without a trace allocates %.0f times for telemetry", n)

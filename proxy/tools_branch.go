@@ -69,7 +69,7 @@ func branchReturn(ctx context.Context, fl *inbound, c *interceptor.Call) (*inter
 		return nil, refused(c, fmt.Errorf("%w: message is missing, and nothing was closed: sum up the findings, or give \"\" where there are none", folding.ErrInvalidInput))
 	}
 	g := fl.s.gw
-	defer g.returns(c, in.BranchID)()
+	defer g.branchRecords.Returning(g.branches, c, in.BranchID)()
 	ret, err := g.branches.Return(ctx, c.Caller(), in.BranchID, *in.Message)
 	if err != nil {
 		return nil, refused(c, err)

@@ -46,23 +46,6 @@ func endBranch(t *testing.T, g *Gateway, b folding.Branch) {
 	}
 }
 
-// However branches end, nothing of them is kept.
-func TestLifelinesForget(t *testing.T) {
-	g := openAt(t, t.TempDir())
-	parent := openBranch(t, g, "")
-	endBranch(t, g, openBranch(t, g, parent.ID)) // by itself
-	openBranch(t, g, openBranch(t, g, parent.ID).ID)
-	endBranch(t, g, parent) // with children
-	forced := openBranch(t, g, "")
-	if err := g.branches.EndSession(t.Context(), local, "test"); err != nil {
-		t.Fatal(err)
-	}
-	endBranch(t, g, forced) // late
-	if n := len(g.lifelines.open) + len(g.lifelines.returning); n > 0 {
-		t.Errorf("%d entries are left", n)
-	}
-}
-
 // A parent's conclusion correlates to its push and to its children's.
 func TestConclusionsCorrelate(t *testing.T) {
 	dir := t.TempDir()
@@ -87,6 +70,47 @@ func TestConclusionsCorrelate(t *testing.T) {
 			if want := append([]string{push}, children...); !slices.Equal(r.CorrelationID, want) || len(want) != 3 {
 				t.Errorf("conclusion correlates to %v, want %v", r.CorrelationID, want)
 			}
+		}
+	}
+}
+
+// A late conclusion correlates to its push and to the call that brought it,
+// also after a restart.
+func TestLateConclusionsCorrelate(t *testing.T) {
+	dir := t.TempDir()
+	for _, restart := range []bool{false, true} {
+		g := openAt(t, dir)
+		b := openBranch(t, g, "")
+		if err := g.branches.EndSession(t.Context(), local, "test"); err != nil {
+			t.Fatal(err)
+		}
+		if restart {
+			if err := g.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			g = openAt(t, dir)
+		}
+		endBranch(t, g, b)
+		push, late := "", 0
+		for r, err := range query.Scan(t.Context(), filepath.Join(dir, "trace"), query.Filter{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			switch {
+			case r.Context != b.Context:
+			case r.Kind == trace.KindPush:
+				push = r.ID
+			case r.Kind == trace.KindConclusion:
+				if late++; !r.Audit.Late || !slices.Equal(r.CorrelationID, []string{push}) {
+					t.Errorf("restart %v: the late conclusion correlates to %v, want its push %s", restart, r.CorrelationID, push)
+				}
+			}
+		}
+		if late != 1 {
+			t.Errorf("restart %v: %d late conclusions, want 1", restart, late)
+		}
+		if err := g.Close(t.Context()); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package proxy
+package interceptor
 
 import (
 	"cmp"
@@ -16,40 +16,30 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// aftermath is what a process that died left unfinished in the trace. The
-// books (the branches' database) and the trace are two files, and a process
-// can die between writing the one and the other; after [Gateway.reconcile] they
-// agree again: every request has its response, every push will get one pop.
-type aftermath struct {
-	// calls are the requests without a response, in order; lostSteps are those of
-	// workflows whose calls a start that failed has ended already.
-	calls     []*trace.Record
-	lostSteps []string
-	// open are the pushes without a pop, closed the reasons of the pops, both
-	// by branch id.
-	open   map[string]*trace.Record
-	closed map[string]string
-	// conclusions are those of returned branches, by the parent's id; concluded
-	// has the ids of such branches.
-	conclusions map[string][]string
-	concluded   map[string]bool
-}
+// clockSlack is by how much the times of files may be coarser than the clock.
+const clockSlack = time.Second
 
-// reconcile brings trace and books into agreement after a process that died.
-// It must run before the manager takes over the active branches. Whatever ends
-// this process before New has succeeded, the next start does it again.
-func (g *Gateway) reconcile(ctx context.Context, repo folding.Repository, dir string) error {
-	from, to, interrupted := g.journal.Interrupted()
+// Recover brings the journal and the branches in repo into agreement after a
+// process that died. The two are separate files, and a process can die between
+// writing the one and the other. Afterwards each request has its response, and
+// each push gets one pop. It returns the workflow steps of the calls that were
+// lost.
+//
+// It must run before the manager takes over the active branches, none of which
+// is older than maxAge. If this process ends before the journal is settled, the
+// next start does it again.
+func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, maxAge time.Duration) (lostSteps []string, err error) {
+	from, to, interrupted := r.Recorder.Journal.Interrupted()
 	if !interrupted {
-		return nil
+		return nil, nil
 	}
 	active, err := repo.Active(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	// Whatever was unfinished began after that process did, and no longer ago
-	// than a branch may live; what was taken over by it may be older.
-	since := to.Add(-time.Duration(g.cfg.Folding.MaxTimeoutSeconds)*time.Second - time.Minute)
+	// What was unfinished began after that process did, and no longer ago than a
+	// branch may live. Branches that it took over may be older.
+	since := to.Add(-maxAge - time.Minute)
 	if from.After(since) && !from.After(to) { // else the clock was set back
 		since = from
 	}
@@ -58,39 +48,37 @@ func (g *Gateway) reconcile(ctx context.Context, repo folding.Repository, dir st
 			since = b.CreatedAt
 		}
 	}
-	a, err := readAftermath(ctx, dir, since.Add(-time.Second)) // clocks of files are coarser
+	u, err := readUnfinished(ctx, r.Dir, since.Add(-clockSlack))
 	if err != nil {
-		return fmt.Errorf("trace: reading what the last process left: %w", err)
+		return nil, fmt.Errorf("trace: reading what the last process left: %w", err)
 	}
-	g.lostSteps = a.lostSteps
-	for _, call := range a.calls {
+	for _, call := range u.calls {
 		if id := stepOf(call); id != "" {
-			g.lostSteps = append(g.lostSteps, id)
+			u.lostSteps = append(u.lostSteps, id)
 		}
-		g.append(lostCall(call))
+		r.Recorder.Note(lostCall(call))
 	}
 	alive := map[string]bool{}
 	for _, b := range active {
-		reason, popped := a.closed[b.ID]
-		if !popped {
-			alive[b.ID] = true
-			if push := a.open[b.ID]; push != nil {
-				g.lifelines.begin(b.ID, lifeline{push: push.ID, conclusions: a.conclusions[b.ID]})
+		if reason, popped := u.popped[b.ID]; popped {
+			if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpFinish, Branch: endedAs(b, reason)}}); err != nil {
+				return nil, err
 			}
 			continue
 		}
-		if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpFinish, Branch: endedAs(b, reason)}}); err != nil {
-			return err
+		alive[b.ID] = true
+		if push := u.open[b.ID]; push != nil {
+			r.begin(b.ID, openBranch{push: push.ID, conclusions: u.conclusions[b.ID]})
 		}
 	}
-	return g.closeLost(ctx, repo, a, alive)
+	return u.lostSteps, r.popEnded(ctx, repo, u, alive)
 }
 
-// closeLost writes the pops of branches that have ended in the books, deepest
-// first.
-func (g *Gateway) closeLost(ctx context.Context, repo folding.Repository, a *aftermath, alive map[string]bool) error {
-	var lost []folding.Branch
-	for id, push := range a.open {
+// popEnded writes the pops of branches that have ended in repo and are open in
+// the journal, deepest first.
+func (r *BranchRecords) popEnded(ctx context.Context, repo folding.Repository, u *unfinished, alive map[string]bool) error {
+	var ended []folding.Branch
+	for id, push := range u.open {
 		if alive[id] {
 			continue
 		}
@@ -98,30 +86,30 @@ func (g *Gateway) closeLost(ctx context.Context, repo folding.Repository, a *aft
 		if err != nil {
 			return err
 		}
-		if !found { // the process died before it was stored: nobody has its id
+		if !found { // the process died before it was stored: no agent has its id
 			b = folding.Branch{ID: id, Context: push.Context, Status: folding.StatusFailed, Reason: folding.ReasonStorageFailed}
 			if push.Audit != nil {
 				b.Session, b.Principal = push.Audit.Session, push.Audit.Principal
 			}
 		}
-		g.lifelines.begin(id, lifeline{push: push.ID})
-		lost = append(lost, b)
+		r.begin(id, openBranch{push: push.ID})
+		ended = append(ended, b)
 	}
-	slices.SortFunc(lost, func(x, y folding.Branch) int {
+	slices.SortFunc(ended, func(x, y folding.Branch) int {
 		return cmp.Or(cmp.Compare(strings.Count(y.Context, "/"), strings.Count(x.Context, "/")), strings.Compare(x.ID, y.ID))
 	})
-	for _, b := range lost {
-		if b.Status == folding.StatusCompleted && !a.concluded[b.ID] {
-			g.branchEvent(folding.Event{Kind: folding.EventConcluded, Branch: b})
-			continue
+	for _, b := range ended {
+		conclusion := ""
+		if b.Status == folding.StatusCompleted && !u.concluded[b.ID] {
+			conclusion = r.conclude(b, false)
 		}
-		g.popped(b, cmp.Or(b.Reason, reasonReturned))
+		r.pop(b, cmp.Or(b.Reason, reasonReturned), conclusion)
 	}
 	return nil
 }
 
-// endedAs is a branch whose end was recorded and not stored. A return is kept
-// as a forced end: its message went to nobody and may be given again.
+// endedAs is a branch with an end that was recorded and not stored. A return
+// becomes a forced end: its message reached no agent and may be given again.
 func endedAs(b folding.Branch, reason string) folding.Branch {
 	b.Status, b.Reason, b.CompletedAt = folding.StatusFailed, reason, time.Now().UTC().Truncate(time.Microsecond)
 	switch reason {
@@ -135,9 +123,25 @@ func endedAs(b folding.Branch, reason string) folding.Branch {
 	return b
 }
 
-// readAftermath reads what was begun and not ended since a time.
-func readAftermath(ctx context.Context, dir string, since time.Time) (*aftermath, error) {
-	a := &aftermath{open: map[string]*trace.Record{}, closed: map[string]string{}, conclusions: map[string][]string{}, concluded: map[string]bool{}}
+// unfinished is what a process that died left unfinished in the journal.
+type unfinished struct {
+	// calls are the requests without a response, in order; lostSteps are the
+	// workflow steps of calls that a start which failed has ended already.
+	calls     []*trace.Record
+	lostSteps []string
+	// open are the pushes without a pop, popped the reasons of the pops, both
+	// by branch id.
+	open   map[string]*trace.Record
+	popped map[string]string
+	// conclusions are the records of returned branches by the parent's id;
+	// concluded has the ids of such branches.
+	conclusions map[string][]string
+	concluded   map[string]bool
+}
+
+// readUnfinished reads what was begun and not ended since a time.
+func readUnfinished(ctx context.Context, dir string, since time.Time) (*unfinished, error) {
+	u := &unfinished{open: map[string]*trace.Record{}, popped: map[string]string{}, conclusions: map[string][]string{}, concluded: map[string]bool{}}
 	requests := map[string]*trace.Record{}
 	filter := query.Filter{Since: since, Kinds: []string{
 		"mcp/request", "mcp/response", trace.KindPush, trace.KindPop, trace.KindConclusion,
@@ -156,37 +160,36 @@ func readAftermath(ctx context.Context, dir string, since time.Time) (*aftermath
 			for _, cause := range r.CorrelationID {
 				if req := requests[cause]; req != nil && r.Audit != nil && r.Audit.Lost {
 					if id := stepOf(req); id != "" {
-						a.lostSteps = append(a.lostSteps, id)
+						u.lostSteps = append(u.lostSteps, id)
 					}
 				}
 				delete(requests, cause)
 			}
 		case r.Kind == trace.KindPush:
 			r.Payload = nil
-			a.open[id] = r
+			u.open[id] = r
 		case r.Kind == trace.KindPop:
-			delete(a.open, id)
-			delete(a.conclusions, id)
-			a.closed[id] = ""
+			delete(u.open, id)
+			delete(u.conclusions, id)
+			u.popped[id] = ""
 			if r.Audit != nil && r.Audit.Decision != nil {
-				a.closed[id] = r.Audit.Decision.Reason
+				u.popped[id] = r.Audit.Decision.Reason
 			}
 		case r.Kind == trace.KindConclusion && (r.Audit == nil || !r.Audit.Late):
-			a.concluded[id] = true
+			u.concluded[id] = true
 			if parent := path.Parent(); parent != "" {
-				a.conclusions[parent.Leaf()] = append(a.conclusions[parent.Leaf()], r.ID)
+				u.conclusions[parent.Leaf()] = append(u.conclusions[parent.Leaf()], r.ID)
 			}
 		}
 	}
 	for _, r := range requests {
-		a.calls = append(a.calls, r)
+		u.calls = append(u.calls, r)
 	}
-	slices.SortFunc(a.calls, func(x, y *trace.Record) int { return cmp.Compare(x.Seq, y.Seq) })
-	return a, nil
+	slices.SortFunc(u.calls, func(x, y *trace.Record) int { return cmp.Compare(x.Seq, y.Seq) })
+	return u, nil
 }
 
-// stepOf returns the step of a workflow that a request was at, "" where it was
-// at none.
+// stepOf returns the workflow step of a request, "" for none.
 func stepOf(req *trace.Record) string {
 	if req.Audit == nil {
 		return ""

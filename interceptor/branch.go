@@ -1,0 +1,269 @@
+package interceptor
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// BranchRecords writes the trace records and spans of branches: the push, the
+// status records, the conclusion and the pop, each correlated to what came
+// before it. It is safe for concurrent use.
+type BranchRecords struct {
+	Recorder  *Recorder
+	Counter   *budget.Counter
+	Telemetry *Telemetry // nil: no spans
+	// Dir is the directory of the journal.
+	Dir string
+
+	mu        sync.Mutex
+	open      map[string]*openBranch // branches with a push and no pop yet
+	returning map[string]string      // branch to the record of the call that returns it
+}
+
+// openBranch is what the later records of an open branch correlate to.
+type openBranch struct {
+	push        string
+	conclusions []string // of its children that returned
+	// traceparent is for calls in the branch, if it belongs to a trace of its host.
+	traceparent string
+}
+
+// Event writes the records of an event. The manager of branches calls it
+// outside its locks, one event at a time.
+func (r *BranchRecords) Event(e folding.Event) {
+	b := e.Branch
+	switch e.Kind {
+	case folding.EventCreated:
+		cause, _ := e.Cause.(*Call)
+		r.push(b, cause)
+	case folding.EventRecovered:
+		if r.Telemetry != nil {
+			r.Telemetry.BranchOpened(b, "", nil)
+		}
+		if !r.isOpen(b.ID) { // its push was not recorded
+			r.push(b, nil)
+		}
+		rec := r.status(b, "recovered")
+		rec.Audit.Lost = b.Activity.Lost > 0
+		r.Recorder.Note(rec)
+	case folding.EventWarned:
+		r.Recorder.Note(r.status(b, "near_limit"))
+	case folding.EventExhausted:
+		rec := r.status(b, "exhausted")
+		rec.Audit.OverBudget = true
+		r.Recorder.Note(rec)
+	case folding.EventConcluded:
+		r.pop(b, reasonReturned, r.conclude(b, false))
+	case folding.EventLate:
+		r.conclude(b, true)
+	case folding.EventEnded:
+		r.pop(b, b.Reason, "")
+	}
+}
+
+// reasonReturned is the reason of the pop of a branch that its agent returned.
+const reasonReturned = "returned"
+
+// push records that a branch was opened by the call cause. cause is nil if
+// the process that opened the branch died before it could record that.
+func (r *BranchRecords) push(b folding.Branch, cause *Call) {
+	rec := branchRecord(b, trace.KindPush, map[string]any{
+		"branch_id": b.ID, "parent": b.ParentID, "description": b.Description, "budget": b.BudgetTotal,
+		"timeout_seconds": int(b.ExpiresAt.Sub(b.CreatedAt) / time.Second),
+	})
+	o := openBranch{push: rec.ID}
+	if cause != nil {
+		rec.CorrelationID = trace.IDs{cause.Outcome.Record}
+		rec.Audit.Traceparent, o.traceparent = r.traceparents(b, cause)
+		if r.Telemetry != nil {
+			r.Telemetry.BranchOpened(b, rec.Audit.Traceparent, cause)
+		}
+	}
+	r.begin(b.ID, o)
+	r.Recorder.Note(rec)
+	if b.Prompt != "" {
+		r.Recorder.Note(r.next(b, trace.KindReflection, map[string]any{"thought": b.Prompt}))
+	}
+}
+
+// status is a record of how much of its budget a branch has used.
+func (r *BranchRecords) status(b folding.Branch, state string) *trace.Record {
+	payload := map[string]any{
+		"tokens": b.BudgetUsed, "max_tokens": b.BudgetTotal, "messages_in_context": b.Activity.Calls, "status": state,
+	}
+	if b.Activity.Lost > 0 {
+		payload["lost_calls"] = b.Activity.Lost
+	}
+	return r.next(b, trace.KindStatus, payload)
+}
+
+// conclude records a branch's message to its parent. It returns the record's id.
+func (r *BranchRecords) conclude(b folding.Branch, late bool) string {
+	rec := r.next(b, trace.KindConclusion, map[string]any{"decision": b.Message})
+	rec.Audit.Late = late
+	r.Recorder.Note(rec)
+	return rec.ID
+}
+
+// pop records that a branch was closed. conclusion is the record of its
+// message, "" if it was ended by force.
+func (r *BranchRecords) pop(b folding.Branch, reason, conclusion string) {
+	if r.Telemetry != nil {
+		r.Telemetry.BranchEnded(b)
+	}
+	payload := map[string]any{"reason": reason, "status": b.Status, "freed_messages": b.Activity.Calls, "freed_tokens": b.BudgetUsed}
+	if b.Digest != "" {
+		payload["digest"] = b.Digest
+	}
+	rec := r.next(b, trace.KindPop, payload)
+	rec.Audit.OverBudget = b.Reason == folding.ReasonBudgetExhausted
+	rec.Audit.Decision = &trace.Decision{Result: trace.Allowed, Reason: reason} // also if payloads are not stored
+	rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter.Name(), Used: b.BudgetUsed, Budget: b.BudgetTotal, Freed: b.BudgetUsed - r.Counter.Count(b.Message)}
+	r.Recorder.Note(rec)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.open, b.ID)
+	if parent := r.open[b.ParentID]; parent != nil && conclusion != "" {
+		parent.conclusions = append(parent.conclusions, conclusion)
+	}
+}
+
+// next makes a record that correlates to the branch's push, for an end also to
+// the call that returns the branch, and for a conclusion to those of its children.
+func (r *BranchRecords) next(b folding.Branch, kind string, payload map[string]any) *trace.Record {
+	rec := branchRecord(b, kind, payload)
+	r.mu.Lock()
+	var o openBranch
+	if known := r.open[b.ID]; known != nil {
+		o = *known
+	}
+	call := r.returning[b.ID]
+	r.mu.Unlock()
+	if o.push == "" { // the branch has ended: this is a late message
+		o.push = r.recordedPush(b)
+	}
+	rec.CorrelationID = trace.IDs{o.push}
+	if call != "" && kind != trace.KindStatus {
+		rec.CorrelationID = append(rec.CorrelationID, call)
+	}
+	if kind == trace.KindConclusion {
+		rec.CorrelationID = append(rec.CorrelationID, o.conclusions...)
+	}
+	return rec
+}
+
+// recordedPush returns the record of a branch's push from the journal, or the
+// branch's id if it is not there.
+func (r *BranchRecords) recordedPush(b folding.Branch) string {
+	filter := query.Filter{Since: b.CreatedAt.Add(-clockSlack), Kinds: []string{trace.KindPush}}
+	for rec, err := range query.Recent(context.Background(), r.Dir, filter) {
+		if err != nil {
+			r.Recorder.Log.Warn("the push of a branch was not found in the trace", "branch", b.ID, "err", err)
+			break
+		}
+		if rec.Context == b.Context {
+			return rec.ID
+		}
+	}
+	return b.ID
+}
+
+// branchRecord is a record in the context of a branch, from foldgate itself.
+func branchRecord(b folding.Branch, kind string, payload map[string]any) *trace.Record {
+	return &trace.Record{
+		ID: trace.NewID(), From: "foldgate", To: []string{"host"}, Kind: kind, Context: b.Context, Payload: rawjson.Marshal(payload),
+		Audit: &trace.Audit{Session: b.Session, Principal: b.Principal},
+	}
+}
+
+// begin notes an open branch.
+func (r *BranchRecords) begin(branch string, o openBranch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.open == nil {
+		r.open = map[string]*openBranch{}
+	}
+	r.open[branch] = &o
+}
+
+// isOpen reports whether a branch is open and its push recorded.
+func (r *BranchRecords) isOpen(branch string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.open[branch] != nil
+}
+
+// Returning notes c as the call that returns a branch, until done is called.
+// If the branch is not the caller's it notes nothing.
+func (r *BranchRecords) Returning(m *folding.Manager, c *Call, branch string) (done func()) {
+	if b, _ := m.Resolve(c.Caller(), branch); b.ID == "" {
+		return func() {}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.returning == nil {
+		r.returning = map[string]string{}
+	}
+	r.returning[branch] = c.Outcome.Record
+	return func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.returning[branch] == c.Outcome.Record {
+			delete(r.returning, branch)
+		}
+	}
+}
+
+// Inherit gives a call without a traceparent that of its branch, if the
+// branch was opened by a call that had one: the host's trace goes on.
+func (r *BranchRecords) Inherit(c *Call) {
+	if c.Origin.Traceparent == "" && c.Attribution.Branch != nil {
+		c.Origin.Traceparent = r.traceparent(c.Attribution.Branch.ID)
+	}
+}
+
+// Join puts a call that names a branch in its arguments, as branch_return does,
+// into the branch's trace if it came without one.
+func (r *BranchRecords) Join(m *folding.Manager, c *Call, branch string) {
+	if c.Origin.Traceparent != "" || branch == "" {
+		return
+	}
+	if c.Origin.Traceparent = r.traceparent(branch); c.Origin.Traceparent != "" || r.Telemetry == nil {
+		return
+	}
+	if b, err := m.Resolve(c.Caller(), branch); err == nil {
+		c.Origin.Traceparent = r.Telemetry.BranchTraceparent(b.Context)
+	}
+}
+
+// traceparent returns the traceparent for calls in a branch, "" if the branch
+// belongs to no trace of its host.
+func (r *BranchRecords) traceparent(branch string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if o := r.open[branch]; o != nil {
+		return o.traceparent
+	}
+	return ""
+}
+
+// traceparents puts a new branch into a trace: that of its parent branch, else
+// that of the host if c came with one. It returns the branch's own parent, and
+// the traceparent for calls in it.
+func (r *BranchRecords) traceparents(b folding.Branch, c *Call) (parent, inside string) {
+	if parent = r.traceparent(b.ParentID); parent == "" && b.ParentID == "" && c.Origin.Traceparent != "" {
+		parent = c.Outgoing()
+	}
+	if tp, ok := trace.ParseTraceparent(parent); ok {
+		tp.Parent = trace.BranchSpanID(b.Context)
+		inside = tp.String()
+	}
+	return parent, inside
+}
