@@ -351,29 +351,26 @@ func (f *Filter) sql(ctx context.Context, db *sql.DB) (query string, args []any,
 	return strings.Replace(selection, "record", from, 1) + "WHERE " + strings.Join(terms, " AND ") + " ORDER BY id", args, nil
 }
 
-// condition is a condition on a field: match, which can only be true for values
-// from low up to and without high. high nil is no bound.
+// condition is a condition on a field: match, which is only true for values that
+// begin with prefix.
 type condition struct {
-	match     func(string) bool
-	low, high []byte
+	match  func(string) bool
+	prefix string
 }
 
 // conditions returns the conditions of f on the fields; match is nil for none.
 func (f *Filter) conditions() (out [numFields]condition) {
 	if f.Main || f.Roots || f.Depth > 0 || f.Type != "" || f.Conclusions || f.Context != "" {
-		out[fieldContext].match = f.matchContext
-	}
-	switch base := []byte(f.Context); {
-	case f.Context == "":
-	case f.Ancestors: // prefixes of the path, from its root on
-		out[fieldContext].low, out[fieldContext].high = []byte(contextpath.Path(f.Context).Root()), base
-	default:
-		out[fieldContext].low, out[fieldContext].high = base, append(base[:len(base):len(base)], '/'+1)
+		out[fieldContext] = condition{f.matchContext, f.Context}
+		if f.Ancestors {
+			out[fieldContext].prefix = string(contextpath.Path(f.Context).Root())
+		}
 	}
 	out[fieldKind].match = f.matchKind
 	for field, pattern := range map[int]string{fieldSession: f.Session, fieldPrincipal: f.Principal, fieldSender: f.From} {
 		if pattern != "" {
-			out[field] = globCondition(pattern)
+			literal, _, _ := strings.Cut(strings.ReplaceAll(pattern, "?", "*"), "*")
+			out[field] = condition{func(s string) bool { return glob(pattern, s) }, literal}
 		}
 	}
 	if len(f.Servers) > 0 {
@@ -391,30 +388,21 @@ func (f *Filter) conditions() (out [numFields]condition) {
 	return out
 }
 
-// globCondition bounds a glob by the literal text that it begins with.
-func globCondition(pattern string) condition {
-	c := condition{match: func(s string) bool { return glob(pattern, s) }}
-	literal, _, _ := strings.Cut(strings.ReplaceAll(pattern, "?", "*"), "*")
-	if c.low = []byte(literal); literal != "" && literal[len(literal)-1] != 0xff {
-		c.high = []byte(literal)
-		c.high[len(literal)-1]++
-	}
-	return c
-}
-
 // words returns the numbers of the words that a condition matches. all reports
 // that no other word of the field exists.
 func (c condition) words(ctx context.Context, db *sql.DB, field int) (ids []int64, all bool, err error) {
-	query, args := "SELECT id, value FROM word WHERE field = ? AND value >= ?", []any{field, blob(c.low)}
-	if c.high != nil {
-		query, args = query+" AND value < ?", append(args, c.high)
+	query, args := "SELECT id, value FROM word WHERE field = ? AND value >= ?", []any{field, blob(c.prefix)}
+	if n := len(c.prefix); n > 0 && c.prefix[n-1] < 0xff {
+		end := blob(c.prefix)
+		end[n-1]++
+		query, args = query+" AND value < ?", append(args, end)
 	}
 	rows, err := db.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, false, err
 	}
 	defer rows.Close()
-	all = len(c.low) == 0
+	all = c.prefix == ""
 	for rows.Next() {
 		var id int64
 		var value sql.RawBytes
@@ -430,8 +418,8 @@ func (c condition) words(ctx context.Context, db *sql.DB, field int) (ids []int6
 	return ids, all, rows.Err()
 }
 
-// blob is b as a parameter: a nil slice would be NULL.
-func blob(b []byte) []byte { return append([]byte{}, b...) }
+// blob is a text as a parameter. It is never nil, which would be NULL.
+func blob(s string) []byte { return append([]byte{}, s...) }
 
 // refresh extends the index to the end of the journal.
 func (x *Index) refresh(ctx context.Context) error {
@@ -655,7 +643,7 @@ func (f *filler) fill(dir string, c covered) error {
 		return err
 	}
 	_, err = f.tx.ExecContext(f.ctx, "INSERT INTO segment VALUES (?, ?, ?) ON CONFLICT (first) DO UPDATE SET size = excluded.size, tail = excluded.tail",
-		c.first, c.size, blob(c.tail))
+		c.first, c.size, blob(string(c.tail)))
 	return err
 }
 
@@ -703,9 +691,9 @@ func (f *filler) word(w word) (id int64, err error) {
 		return id, nil
 	}
 	const find = "SELECT id FROM word WHERE field = ? AND value = ?"
-	err = f.tx.QueryRowContext(f.ctx, find, w.field, blob([]byte(w.value))).Scan(&id)
+	err = f.tx.QueryRowContext(f.ctx, find, w.field, blob(w.value)).Scan(&id)
 	if errors.Is(err, sql.ErrNoRows) {
-		err = f.tx.QueryRowContext(f.ctx, "INSERT INTO word VALUES (NULL, ?, ?) RETURNING id", w.field, blob([]byte(w.value))).Scan(&id)
+		err = f.tx.QueryRowContext(f.ctx, "INSERT INTO word VALUES (NULL, ?, ?) RETURNING id", w.field, blob(w.value)).Scan(&id)
 	}
 	f.words[w] = id
 	return id, err
@@ -768,58 +756,42 @@ func key(id string) int64 {
 	return int64(h) // #nosec G115: bits are kept
 }
 
-// lineReader reads lines by their places. It reads ahead if they follow one
-// another.
+// lineReader reads lines by their places.
 type lineReader struct {
 	dir     string
 	segment int64
 	file    *os.File // nil if the segment is gone
-	window  []byte   // the last piece read
-	at      int64    // its offset
+	line    []byte
 }
 
 func (l *lineReader) close() {
 	if l.file != nil {
 		l.file.Close()
 	}
-	l.file, l.window = nil, nil
 }
 
 // record returns the record at p, nil if its segment is gone.
-func (l *lineReader) record(p place) (*trace.Record, error) {
+func (l *lineReader) record(p place) (r *trace.Record, err error) {
 	if p.segment != l.segment {
 		l.close()
-		f, err := os.Open(filepath.Join(l.dir, trace.SegmentName(uint64(p.segment)))) // #nosec G115: checked by the kernel
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {                            // retention was quicker
+		l.segment = p.segment
+		l.file, err = os.Open(filepath.Join(l.dir, trace.SegmentName(uint64(p.segment)))) // #nosec G115: the kernel checks it
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {                                // retention was quicker
 			return nil, err
 		}
-		l.segment, l.file = p.segment, f
 	}
 	if l.file == nil {
 		return nil, nil
 	}
-	const near, ahead, longest = 16 << 10, 256 << 10, 256 << 20
-	if p.start < 0 || p.size <= 0 || p.size > longest {
+	const longest = 256 << 20
+	if p.size <= 0 || p.size > longest {
 		return nil, errStale
 	}
-	end := l.at + int64(len(l.window))
-	if p.start < l.at || p.start+p.size > end {
-		size := p.size
-		if gap := p.start - end; len(l.window) > 0 && gap >= -int64(len(l.window)) && gap < near {
-			size = max(size, ahead)
-		}
-		if int64(cap(l.window)) < size {
-			l.window = make([]byte, size)
-		}
-		n, _ := l.file.ReadAt(l.window[:size], p.start)
-		l.window, l.at = l.window[:n], p.start
-		if int64(n) < p.size {
-			return nil, errStale
-		}
+	l.line = slices.Grow(l.line[:0], int(p.size))[:p.size]
+	if _, err := l.file.ReadAt(l.line, p.start); err != nil || l.line[p.size-1] != '\n' {
+		return nil, errStale
 	}
-	line := l.window[p.start-l.at:][:p.size]
-	r, _, err := trace.ParseLine(line[:p.size-1])
-	if err != nil || line[p.size-1] != '\n' {
+	if r, _, err = trace.ParseLine(l.line[:p.size-1]); err != nil {
 		return nil, errStale
 	}
 	return r, nil
