@@ -11,8 +11,7 @@ import (
 	"github.com/foldgate/foldgate/folding"
 )
 
-// withHistory returns a Manager on disk with finished branches behind it and
-// others open.
+// withHistory returns a Manager on disk with finished and open branches.
 func withHistory(b *testing.B, finished, active int) *folding.Manager {
 	b.Helper()
 	cfg := roomy()
@@ -48,7 +47,7 @@ func percentiles(b *testing.B, took []time.Duration) {
 	b.ReportMetric(us(took[len(took)*99/100]), "p99-µs")
 }
 
-// One branch created and returned, durably, as history grows.
+// BenchmarkCreateReturn creates and returns a branch, as history grows.
 func BenchmarkCreateReturn(b *testing.B) {
 	for _, finished := range []int{0, 1000, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("finished=%d/active=100", finished), func(b *testing.B) {
@@ -71,8 +70,8 @@ func BenchmarkCreateReturn(b *testing.B) {
 	}
 }
 
-// One call: begun, arguments charged, result taken, ended. Both charges wait
-// until they are durable; calls at the same time share transactions.
+// BenchmarkCall charges a call for its arguments and its result. Both charges
+// wait until they are durable; concurrent calls share transactions.
 func BenchmarkCall(b *testing.B) {
 	for _, parallel := range []int{1, 16, 64} {
 		b.Run(fmt.Sprintf("parallel=%d", parallel), func(b *testing.B) {
@@ -108,7 +107,7 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// What the call path asks before it knows the branch.
+// BenchmarkResolve looks up the branch of a call.
 func BenchmarkResolve(b *testing.B) {
 	m := withHistory(b, 1000, 100)
 	br := create(b, m, alice, folding.CreateRequest{})
@@ -120,7 +119,8 @@ func BenchmarkResolve(b *testing.B) {
 	}
 }
 
-// A start on a database with history: the check of the file is most of it.
+// BenchmarkOpen opens a database with history. Most of it is the check of the
+// file.
 func BenchmarkOpen(b *testing.B) {
 	for _, finished := range []int{0, 10_000, 100_000} {
 		b.Run(fmt.Sprintf("finished=%d", finished), func(b *testing.B) {

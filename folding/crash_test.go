@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// victim works on branches until it is killed. It prints what an agent has
-// seen, each thing in one write, after the Manager has allowed it.
+// victim works on branches until it is killed. It prints each result that an
+// agent has seen in one write, after the Manager has allowed it.
 func victim(path string) error {
 	repo, err := folding.OpenSQLite(path)
 	if err != nil {
@@ -84,14 +84,14 @@ func victim(path string) error {
 	return fmt.Errorf("the victim ran out of work")
 }
 
-// seen is what the killed process told of one branch.
+// seen sums up the output of the killed process for one branch.
 type seen struct {
 	tokens   int
 	returned bool
 }
 
-// A process is killed at random moments, again and again on one database.
-// Whatever it had shown to anyone is in the books afterwards.
+// A process is killed at random moments, many times on one database. Every token
+// that it had delivered is accounted for afterwards.
 func TestKilledProcess(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state.db")
 	total := map[string]int{}
@@ -121,7 +121,7 @@ func TestKilledProcess(t *testing.T) {
 		}
 		total["active"] += len(active)
 
-		// The next process takes over, in time for some and late for others.
+		// The next process takes over, before or after the deadlines.
 		later := time.Duration(rand.IntN(2)) * 10 * time.Minute
 		rec := &recorder{}
 		m, err := folding.Open(ctx, roomy(), folding.Options{
@@ -164,8 +164,8 @@ func TestKilledProcess(t *testing.T) {
 	}
 }
 
-// killAfter runs the victim, kills it some time after its first word and
-// returns what it had said.
+// killAfter runs the victim, kills it some time after its first output and
+// returns that output.
 func killAfter(t *testing.T, path string, d time.Duration) map[string]*seen {
 	t.Helper()
 	cctx, cancel := context.WithCancel(ctx)
@@ -205,14 +205,14 @@ func killAfter(t *testing.T, path string, d time.Duration) map[string]*seen {
 			s.returned = true
 		}
 	}
-	cmd.Wait() // killed: the error is the point
+	cmd.Wait() // returns an error, since the process was killed
 	if len(told) == 0 {
 		t.Fatal("the victim said nothing")
 	}
 	return told
 }
 
-// A branch goes on in the next process as if nothing had happened.
+// A branch goes on in the next process.
 func TestRestart(t *testing.T) {
 	clock := newManual()
 	path := filepath.Join(t.TempDir(), "state.db")
@@ -231,7 +231,7 @@ func TestRestart(t *testing.T) {
 	if n, err := call.ChargeUpTo(85); n != 85 || err != nil {
 		t.Fatal(n, err)
 	}
-	copyDB(t, path, image) // what a crash now would leave
+	copyDB(t, path, image) // as a crash would leave it
 
 	clock.advance(time.Minute)
 	m2, rec := open(t, roomy(), folding.Options{Repository: openDB(t, image), Now: clock.now})
@@ -264,7 +264,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// A database whose rows contradict each other is put in order, not trusted.
+// Rows that contradict each other are corrected at start.
 func TestRecoverOddRows(t *testing.T) {
 	repo := folding.NewMemory()
 	now := time.Now().UTC().Truncate(time.Microsecond)

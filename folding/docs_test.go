@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// The page for agents and platform teams knows every error, reason and limit.
+// The documentation names every error, reason and limit.
 func TestDocs(t *testing.T) {
 	raw, err := os.ReadFile("../docs/folding.md")
 	if err != nil {
@@ -48,7 +48,7 @@ func TestDocs(t *testing.T) {
 	}
 }
 
-// Every test that the page names as evidence exists.
+// Every test that the documentation names exists.
 func TestDocsNameTests(t *testing.T) {
 	page, err := os.ReadFile("../docs/folding.md")
 	if err != nil {

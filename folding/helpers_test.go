@@ -17,7 +17,7 @@ var (
 	bob   = folding.Caller{Principal: "bob", Session: "s1"}
 )
 
-// words counts a token per word, so that tests can do sums in the head.
+// words counts a token per word, which makes sums easy.
 func words(s string) int { return len(strings.Fields(s)) }
 
 // redact is a scrubber for the secret "hunter2" that fails on "unscrubbable".
@@ -69,7 +69,7 @@ func (r *recorder) ends() []string {
 	return out
 }
 
-// roomy is the default configuration without limits in the way.
+// roomy is the default configuration with higher limits.
 func roomy() folding.Config {
 	cfg := folding.DefaultConfig()
 	cfg.MaxConcurrentPerSession = 1 << 20
@@ -150,7 +150,7 @@ func wantKinds(t testing.TB, r *recorder, id string, want ...folding.EventKind) 
 	}
 }
 
-// manual is a clock that moves when told.
+// manual is a clock that the test moves.
 type manual struct {
 	mu sync.Mutex
 	t  time.Time

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Nothing in memory grows with what has ended.
+// Ended branches leave nothing in memory.
 func TestNothingIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cfg := DefaultConfig()

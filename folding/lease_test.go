@@ -12,8 +12,7 @@ import (
 	"github.com/foldgate/foldgate/folding"
 )
 
-// 64 calls race for the last tokens; not one token more than the budget goes
-// out, whatever they do with it.
+// 64 calls race for the last tokens. They never get more than the budget.
 func TestParallelTakesNeverExceedTheBudget(t *testing.T) {
 	for _, mode := range []string{"deliver", "refund half", "exhaust on zero"} {
 		t.Run(mode, func(t *testing.T) {
@@ -49,7 +48,7 @@ func TestParallelTakesNeverExceedTheBudget(t *testing.T) {
 			if sum := delivered.Load() + 1; sum > 1001 || mode != "refund half" && int64(got.BudgetUsed) != sum || int64(got.BudgetUsed) < sum {
 				t.Errorf("delivered %d, charged %d of %d", sum, got.BudgetUsed, got.BudgetTotal)
 			}
-			// 64 calls ask for 2,656: whoever gets nothing ends the branch.
+			// 64 calls ask for 2,656: a call that gets nothing ends the branch.
 			if mode != "refund half" && (got.Status != folding.StatusFailed || got.Reason != folding.ReasonBudgetExhausted) {
 				t.Errorf("status = %s, %s", got.Status, got.Reason)
 			}
@@ -108,8 +107,8 @@ func TestResultLargerThanTheRest(t *testing.T) {
 	}
 }
 
-// A call that finds nothing because another holds the rest for a moment waits
-// for it instead of ending the branch.
+// A call that finds nothing left because another one holds the rest waits for
+// it. It does not end the branch.
 func TestTakeWaitsForARefund(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := open(t, roomy(), folding.Options{})
@@ -144,8 +143,8 @@ func TestTakeWaitsForARefund(t *testing.T) {
 	})
 }
 
-// Two calls that hold and ask again must not wait for each other, and the end
-// of the branch or of the call wakes whoever waits.
+// Two calls that hold tokens and ask again do not wait for each other. The end
+// of the branch or of the call wakes a waiting call.
 func TestWaitingTakesAlwaysEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _ := open(t, roomy(), folding.Options{})
@@ -310,7 +309,7 @@ func TestDigestWithholdsWhatCannotBeScrubbed(t *testing.T) {
 	}
 }
 
-// What a call names may be a URI, and that may hold a secret.
+// The name in a CallOutcome can be a URI, which can contain a secret.
 func TestDigestScrubsWhatCallsName(t *testing.T) {
 	m, _ := open(t, roomy(), folding.Options{})
 	b := create(t, m, alice, folding.CreateRequest{})
@@ -323,7 +322,7 @@ func TestDigestScrubsWhatCallsName(t *testing.T) {
 	}
 }
 
-// A handler that panics takes neither the operation nor other events with it.
+// A handler that panics stops neither the operation nor other events.
 func TestEventHandlerMayPanic(t *testing.T) {
 	n := 0
 	m, _ := open(t, roomy(), folding.Options{OnEvent: func(e folding.Event) {

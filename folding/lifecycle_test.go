@@ -101,7 +101,7 @@ func TestTimeoutForcesReturn(t *testing.T) {
 		m, rec := open(t, roomy(), folding.Options{})
 		b := create(t, m, alice, folding.CreateRequest{TimeoutSeconds: 60})
 		call := begin(t, m, b.ID)
-		<-call.Context().Done() // nobody touches the branch: the timer ends it
+		<-call.Context().Done() // no operation happens: the timer ends the branch
 		if lived := time.Since(b.CreatedAt); lived != 60*time.Second {
 			t.Errorf("call was cancelled after %v, want 1m", lived)
 		}
@@ -147,7 +147,7 @@ func TestBudgetForcesReturn(t *testing.T) {
 	}
 }
 
-// A call whose result takes the last tokens was made, and not cancelled.
+// A call that gets the last tokens counts as completed, not as cancelled.
 func TestExhaustCountsItsCall(t *testing.T) {
 	m, _ := open(t, roomy(), folding.Options{})
 	b := create(t, m, alice, folding.CreateRequest{Budget: 100})

@@ -95,7 +95,7 @@ func TestDepth(t *testing.T) {
 	}
 }
 
-// Without a parent's name branches never nest, whoever creates them.
+// Without a parent id a branch is never nested.
 func TestSiblingsByDefault(t *testing.T) {
 	m, _ := open(t, roomy(), folding.Options{})
 	for range 3 {
@@ -131,7 +131,7 @@ func TestParentMustBeActive(t *testing.T) {
 	wantErr(t, "Create below a branch of another session", err, folding.ErrInvalidInput)
 }
 
-// Each limit holds exactly when 64 creations race for it.
+// Each limit holds exactly while 64 creations race for it.
 func TestLimitsUnderParallelCreates(t *testing.T) {
 	tests := []struct {
 		name string
@@ -184,7 +184,7 @@ func TestLimitsAreFreedByReturns(t *testing.T) {
 	refused(alice, folding.ErrTooManyBranches)
 	create(t, m, bob, folding.CreateRequest{}) // same session id, other principal
 	refused(bob, folding.ErrInstanceFull)
-	if _, err := m.Return(ctx, alice, first.ID, ""); err != nil { // takes its child with it
+	if _, err := m.Return(ctx, alice, first.ID, ""); err != nil { // ends its child, too
 		t.Fatal(err)
 	}
 	create(t, m, alice, folding.CreateRequest{})
@@ -224,7 +224,7 @@ func TestCreationRate(t *testing.T) {
 		t.Errorf("creation after 12 s: %v", err)
 	}
 	wantErr(t, "next creation", try(alice), folding.ErrRateLimited)
-	clock.advance(-time.Hour) // a clock set back gives nothing and takes nothing
+	clock.advance(-time.Hour) // a clock that is set back changes nothing
 	wantErr(t, "creation on a clock set back", try(alice), folding.ErrRateLimited)
 	clock.advance(2 * time.Hour)
 	for i := range 5 {
@@ -235,8 +235,8 @@ func TestCreationRate(t *testing.T) {
 	wantErr(t, "6th creation after a pause", try(alice), folding.ErrRateLimited)
 }
 
-// A caller without a session gets a new one each time; its limits are those
-// of all such callers of the principal.
+// A caller without a session gets a new one each time. All such callers of a
+// principal share a quota.
 func TestCallersWithoutSessionShareLimits(t *testing.T) {
 	cfg := roomy()
 	cfg.MaxBranchesPerMinute = 5
@@ -254,8 +254,8 @@ func TestCallersWithoutSessionShareLimits(t *testing.T) {
 	wantErr(t, "6th creation without a session", err, folding.ErrRateLimited)
 }
 
-// A session id that a caller makes up for each creation buys nothing: the
-// limits are those of its connection, or of its principal where it has none.
+// A made-up session id does not extend the limits. The quota is that of the
+// connection or, without one, of the principal.
 func TestInventedSessionsShareLimits(t *testing.T) {
 	for _, c := range []folding.Caller{alice, {Principal: "alice"}} {
 		for _, tt := range []struct {
@@ -282,8 +282,8 @@ func TestInventedSessionsShareLimits(t *testing.T) {
 	}
 }
 
-// The event of a creation carries what its caller said caused it, and comes
-// before every other of the branch, also where the branch ends at once.
+// The event of a creation carries the caller's Cause. It comes before all other
+// events of the branch, even if the branch ends at once.
 func TestCauseOfCreation(t *testing.T) {
 	m, rec := open(t, roomy(), folding.Options{})
 	b := create(t, m, alice, folding.CreateRequest{Description: "a b c d e f g h", Budget: 10, Cause: "env_1"})

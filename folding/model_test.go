@@ -18,14 +18,14 @@ import (
 
 var models = flag.Int("models", 150, "how many random histories TestModel plays")
 
-// The model: branches as plain values with the rules of the package written a
-// second time, without locks, storage or timers.
+// The model implements the rules of the package a second time, on plain values,
+// without locks, storage or timers.
 
 type modelBranch struct {
 	id, parent, session, origin string
 	depth, seq                  int
 	used, total                 int
-	refunded                    int // perhaps not yet durable
+	refunded                    int // may not be durable yet
 	expires                     time.Time
 	status                      folding.Status
 	reason                      string
@@ -54,8 +54,8 @@ type model struct {
 	log      []string
 }
 
-// mortal is a repository whose process can die: what comes after is not
-// written.
+// mortal is a repository that writes nothing once dead is set, as after the
+// death of its process.
 type mortal struct {
 	folding.Repository
 	mu   sync.Mutex
@@ -104,7 +104,7 @@ func (x *model) finish(b *modelBranch, s folding.Status, reason string) {
 	b.status, b.reason = s, reason
 }
 
-// finishSet ends what is active of a set, deepest first.
+// finishSet ends the active branches of a set, deepest first.
 func (x *model) finishSet(set []*modelBranch, s folding.Status, reason string) {
 	slices.SortStableFunc(set, func(a, b *modelBranch) int { return cmp.Compare(b.depth, a.depth) })
 	for _, b := range set {
@@ -159,7 +159,8 @@ func pick[T any](r *rand.Rand, list []T) (v T, ok bool) {
 	return list[r.IntN(len(list))], true
 }
 
-// The operations: each does one thing to both and compares the answers.
+// Each operation does the same to the Manager and the model and compares the
+// answers.
 
 func (x *model) create() {
 	caller := folding.Caller{Principal: "alice", Session: fmt.Sprint("s", x.rng.IntN(2))}
@@ -371,8 +372,8 @@ func (x *model) endSession() {
 	x.finishSet(set, folding.StatusFailed, folding.ReasonSessionEnded)
 }
 
-// crash lets the process die and another take over: calls are gone, branches
-// are as they were, except for those whose time or budget is up.
+// crash ends the process and lets another take over. Calls are lost. Branches
+// go on unless their deadline has passed or their budget is used up.
 func (x *model) crash() {
 	if x.rng.IntN(8) > 0 {
 		return
@@ -432,7 +433,7 @@ func (x *model) compare() {
 	}
 }
 
-// checkEvents holds what no model knows: one end a branch, children first.
+// checkEvents checks that each branch ends once, after its children.
 func (x *model) checkEvents() {
 	ended := map[string]int{}
 	for i, e := range x.rec.events {
@@ -474,7 +475,7 @@ func TestModel(t *testing.T) {
 				x.compare()
 			}
 			x.checkEvents()
-			// Nothing leaks: when all have ended every place is free again.
+			// Nothing leaks: after all branches have ended the limits are free again.
 			x.clock.advance(time.Hour)
 			x.expire()
 			x.compare()

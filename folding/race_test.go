@@ -12,25 +12,25 @@ import (
 	"github.com/foldgate/foldgate/folding"
 )
 
-// Everything that can end a branch races; exactly one wins, everyone else is
-// told by whom, and the counters come back to where they were.
+// All ways to end a branch race. Exactly one wins, the others learn which, and
+// the counters return to their values.
 func TestOneEnd(t *testing.T) {
 	clock := newManual()
 	cfg := roomy()
-	cfg.MaxConcurrentPerInstance = 3 // a double decrement would let more in
+	cfg.MaxConcurrentPerInstance = 3 // after a double decrement there would be room for more
 	m, rec := open(t, cfg, folding.Options{Now: clock.now})
 	wins := map[string]int{}
 	for round := range 400 {
 		p := create(t, m, alice, folding.CreateRequest{Budget: 100})
 		b := create(t, m, alice, folding.CreateRequest{ParentID: p.ID, Budget: 100})
-		late := begin(t, m, b.ID) // in flight throughout
+		late := begin(t, m, b.ID) // runs all the time
 		spender := begin(t, m, b.ID)
 		var returned, charged atomic.Bool
 		start := make(chan struct{})
 		var wg sync.WaitGroup
 		racers, favoured := 0, round%6
 		race := func(f func()) {
-			behind := racers != favoured // each has a head start in turn, or one may always win
+			behind := racers != favoured // each one gets a head start in turn
 			racers++
 			wg.Go(func() {
 				<-start
@@ -111,15 +111,14 @@ func TestOneEnd(t *testing.T) {
 	if len(wins) < 3 {
 		t.Errorf("only %v ever won: this is no race", wins)
 	}
-	for range 3 { // all places are free again
+	for range 3 { // the limits are free again
 		create(t, m, alice, folding.CreateRequest{})
 	}
 	_, err := m.Create(ctx, alice, folding.CreateRequest{Description: "d"})
 	wantErr(t, "4th of 3", err, folding.ErrInstanceFull)
 }
 
-// A child that is created while its parent returns either ends with it or is
-// refused; it is never left behind.
+// A child that is created while its parent returns ends with it or is refused.
 func TestChildCreatedWhileParentReturns(t *testing.T) {
 	m, _ := open(t, roomy(), folding.Options{})
 	for range 300 {
@@ -147,7 +146,7 @@ func TestChildCreatedWhileParentReturns(t *testing.T) {
 	}
 }
 
-// Creations that race Close are refused or ended, and none is active after.
+// Creations that race with Close are refused or ended.
 func TestCreateWhileClosing(t *testing.T) {
 	for range 30 {
 		repo := folding.NewMemory()

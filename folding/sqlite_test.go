@@ -31,7 +31,7 @@ func sample(id string, created time.Time) folding.Branch {
 	}
 }
 
-// Both repositories must do the same.
+// Both repositories behave the same.
 func TestRepositories(t *testing.T) {
 	for name, open := range map[string]func() folding.Repository{
 		"memory": folding.NewMemory,
@@ -205,8 +205,7 @@ func TestSQLiteRefusesWithAReason(t *testing.T) {
 	}
 }
 
-// The log does not grow without bound, and what is written while it is moved
-// is not lost.
+// The log does not grow without bound. Writes during a checkpoint are not lost.
 func TestSQLiteCheckpoints(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.db")
 	repo := openDB(t, path)

@@ -38,7 +38,7 @@ func (r *faulty) Apply(ctx context.Context, c []folding.Change) error {
 	return r.Repository.Apply(ctx, c)
 }
 
-// What cannot be stored is not delivered and not charged.
+// A charge that can't be stored is refunded, and its result not delivered.
 func TestFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		repo := &faulty{Repository: folding.NewMemory()}
@@ -64,7 +64,7 @@ func TestFullDisk(t *testing.T) {
 		if _, n := m.ActiveLeaf(alice); n != 1 {
 			t.Errorf("%d branches are open, want the one from before", n)
 		}
-		// A return is not refused: nothing is delivered that was not paid for.
+		// A return is not refused: it delivers nothing that was not charged.
 		r, err := m.Return(ctx, alice, b.ID, "done")
 		if err != nil || r.Branch.Status != folding.StatusCompleted {
 			t.Errorf("Return = %+v, %v", r, err)
@@ -87,7 +87,7 @@ func TestFullDisk(t *testing.T) {
 	})
 }
 
-// Session end and shutdown are bounded also where the disk hangs.
+// EndSession and Close are bounded even if the disk hangs.
 func TestCleanupIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		repo := &faulty{Repository: folding.NewMemory()}
@@ -121,7 +121,7 @@ func TestCleanupIsBounded(t *testing.T) {
 	})
 }
 
-// Branches past their retention leave the repository; the rest stays.
+// Branches past their retention are archived, the others stay.
 func TestArchive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		repo := folding.NewMemory()

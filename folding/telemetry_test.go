@@ -18,7 +18,7 @@ import (
 
 type noopMeter = noop.Meter // a name that leaves Meter to the method
 
-// meters sums what is added and recorded, by instrument and labels.
+// meters sums measurements by instrument and labels.
 type meters struct {
 	noop.MeterProvider
 	noopMeter

@@ -29,8 +29,8 @@ func TestClean(t *testing.T) {
 	}
 }
 
-// Whatever comes in, what comes out is valid, visible, no longer and stays as
-// it is when cleaned again; visible text is not touched.
+// FuzzClean: clean returns valid and visible text that is not longer. A second
+// clean changes nothing, and visible text is unchanged.
 func FuzzClean(f *testing.F) {
 	for _, s := range []string{"", "abc", "a\x00", "\u202e", "\xff", "\U000E0041", "👨\u200d👩", "\r\n"} {
 		f.Add(s)
@@ -57,7 +57,7 @@ func FuzzClean(f *testing.F) {
 	})
 }
 
-// The only ids that reach the repository are ids.
+// FuzzIsBranchID: IsBranchID accepts nothing but "br_" and a UUID.
 func FuzzIsBranchID(f *testing.F) {
 	for _, s := range []string{"", "br_", "br_6ba7b810-9dad-11d1-80b4-00c04fd430c8", "br_{6ba7b810-9dad-11d1-80b4-00c04fd430}", "br_6ba7b8109dad11d180b400c04fd430c8"} {
 		f.Add(s)

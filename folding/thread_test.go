@@ -22,7 +22,7 @@ func wantLeaf(t *testing.T, m *folding.Manager, c folding.Caller, id string, lea
 	}
 }
 
-// A thread is a session of its own when the branch of a call is looked for.
+// A thread is like a session of its own for calls that name no branch.
 func TestThreadsAreApart(t *testing.T) {
 	m, _ := open(t, roomy(), folding.Options{})
 	one, two := on(alice, "one"), on(alice, "two")
@@ -48,8 +48,8 @@ func TestThreadsAreApart(t *testing.T) {
 	wantLeaf(t, m, one, "", 0)
 }
 
-// A thread that was handed a branch is in it while that is active, unless it
-// opens one of its own.
+// A thread that has joined a branch stays in it while it is active, unless the
+// thread opens a branch of its own.
 func TestJoin(t *testing.T) {
 	m, _ := open(t, roomy(), folding.Options{})
 	main, sub := on(alice, "main"), on(folding.Caller{Principal: "alice", Session: "s2"}, "sub")
@@ -82,7 +82,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// What is not the caller's can't be joined, nor by what is no thread.
+// Only a thread can join, and only a branch of its principal.
 func TestJoinNeedsARight(t *testing.T) {
 	cfg := roomy()
 	strict := cfg
@@ -106,7 +106,7 @@ func TestJoinNeedsARight(t *testing.T) {
 	}
 }
 
-// Threads that a client makes up cost it its own limits and no memory.
+// Made-up threads count against the limits of their client and use no memory.
 func TestInventedThreads(t *testing.T) {
 	cfg := folding.DefaultConfig()
 	m, _ := open(t, cfg, folding.Options{})
@@ -136,8 +136,8 @@ func TestInventedThreads(t *testing.T) {
 	}
 }
 
-// The branch of an errand counts against the open branches of the session that
-// sent it, not against its rate, and is found under neither.
+// An ephemeral branch counts against the open branches of LimitSession, but not
+// against its rate. Neither session has it as its active branch.
 func TestEphemeralBranch(t *testing.T) {
 	cfg := folding.DefaultConfig()
 	m, _ := open(t, cfg, folding.Options{})

@@ -99,7 +99,7 @@ func TestWhoMayReadAResult(t *testing.T) {
 		}
 	}
 	r.cfg.Strict = false
-	// Foreign, unknown and malformed handles get the same words.
+	// Foreign, unknown and malformed handles get the same text.
 	_, foreign := r.Get(t.Context(), folding.Caller{Principal: "bob"}, "", handle)
 	other := NewHandle()
 	_, unknown := r.Get(t.Context(), owner, "", other)
@@ -230,8 +230,8 @@ func TestSearch(t *testing.T) {
 		line        int
 	}{
 		{"limiting request", "refuses requests", 151}, // by stem
-		{"limi", "refuses requests", 151},             // by beginning
-		{"250/minute?", "refuses requests", 151},      // signs say nothing
+		{"limi", "refuses requests", 151},             // by prefix
+		{"250/minute?", "refuses requests", 151},      // signs are ignored
 		{`"; DROP (limiter) NOT * ^`, "refuses requests", 151},
 	} {
 		hits, err := Search(t.Context(), text, tc.query, 3)
@@ -256,8 +256,8 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// FuzzSearchText: no query is a fault of the index, and the passages of any
-// text together are the text.
+// FuzzSearch: no query makes the index fail, and the passages of a text join to
+// the text.
 func FuzzSearch(f *testing.F) {
 	f.Add("some text\nof two lines", `a"b* OR NEAR(c)`)
 	f.Add("\x00\xff\n", "ß 漢字 x1")
@@ -295,7 +295,7 @@ func TestSavedSumsABranch(t *testing.T) {
 	}
 }
 
-// A store of before savings were booked knows those of the results it keeps.
+// The migration computes savings from the results of an older store.
 func TestSavingsOfAnOlderStore(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results.db")
 	db, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{Migrations: migrations[:1]})
@@ -314,7 +314,7 @@ func TestSavingsOfAnOlderStore(t *testing.T) {
 	}
 }
 
-// Of so many branches the savings are kept, not of all there ever were.
+// The savings of the latest maxSavings branches are kept.
 func TestSavingsAreBounded(t *testing.T) {
 	r, _ := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1<<20)
 	if _, err := r.db.ExecContext(t.Context(), `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// BenchmarkCall measures what a workflow adds to a call: a link step that is
-// tried again, from its plan to its end, beside a thousand other workflows.
+// BenchmarkCall measures a workflow's cost for a call: one more attempt at a link
+// step, from Plan to End, in a store with a thousand other workflows.
 func BenchmarkCall(b *testing.B) {
 	rules, _ := Compile([]Spec{spec(nil)})
 	e, err := Open(filepath.Join(b.TempDir(), "workflows.db"), time.Now)

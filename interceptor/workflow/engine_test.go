@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// bench is an engine with a clock of its own, and calls to make on it.
+// bench is an engine with a clock that the test moves.
 type bench struct {
 	t     *testing.T
 	e     *Engine
@@ -105,7 +105,7 @@ func (b *bench) open(ids string) *Step {
 	return b.call(Request{}, "find", `{}`, `{"structuredContent":{"ids":`+ids+`}}`)
 }
 
-// view is what a test compares of a step.
+// view returns the parts of a step that tests compare.
 func view(s *Step) string {
 	return fmt.Sprintf("%s %s %d %s %s %t", s.Path, s.Name, s.Attempt, s.Status, s.Evidence, s.Ambiguous)
 }
@@ -145,8 +145,8 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// Whatever the reason, a handle that can't be used is answered alike, and it
-// leaves nothing behind.
+// An id that can't be used gets the same error for every reason, and stores
+// nothing.
 func TestUnknownHandles(t *testing.T) {
 	other := Spec{Name: "other", TTL: time.Hour, Evidence: all, Tools: []ToolSpec{
 		{Role: RoleOpen, Server: "other", Tool: "find"}, {Role: RoleLink, Server: "other", Tool: "use"}}}
@@ -156,7 +156,7 @@ func TestUnknownHandles(t *testing.T) {
 	b.call(Request{ID: closed.ID}, "end", `{}`, `{}`)
 	expired := b.open(`["z"]`)
 	b.now = b.now.Add(40 * time.Minute)
-	b.call(Request{ID: a.ID}, "ask", `{}`, `{}`) // used: it lives on
+	b.call(Request{ID: a.ID}, "ask", `{}`, `{}`) // postpones the expiry
 	b.now = b.now.Add(40 * time.Minute)
 	before := b.count()
 	for name, r := range map[string]Request{
@@ -212,7 +212,7 @@ func TestPolicies(t *testing.T) {
 	}
 }
 
-// A host's own id is kept as it is, and no other workflow ever gets it.
+// A host's own id is kept unchanged, and never given to another workflow.
 func TestForeignIDs(t *testing.T) {
 	const id = "7b0e7e3c-0c1f-4f3e-9f2a-5b8f6c1d2e3f"
 	b := newBench(t, func(s *Spec) { s.Preserve = true })
@@ -239,8 +239,8 @@ func TestForeignIDs(t *testing.T) {
 	}
 }
 
-// Calls that were planned at the same time become one step, in one process or
-// in two on the same file.
+// Calls that were planned at the same time become one step, in one process or in
+// two processes on one file.
 func TestOneStepForManyCalls(t *testing.T) {
 	b := newBench(t, nil)
 	a := b.open(`["x"]`)

@@ -118,8 +118,7 @@ func TestValues(t *testing.T) {
 	}
 }
 
-// Any text is a handle or not without a panic, and one that is can be a
-// segment of a path.
+// FuzzValidID: a valid id can be a segment of a path.
 func FuzzValidID(f *testing.F) {
 	for _, s := range []string{"ctx_1735650000_a1b2c3d4", "ctx_", "ctx_1_a", "native-0001", "ctx_1735650000_é"} {
 		f.Add(s)
@@ -134,8 +133,8 @@ func FuzzValidID(f *testing.F) {
 	})
 }
 
-// A path that could take longer than in proportion to the document is refused,
-// and the fault says what to write.
+// A path that could take more than linear time is refused, and the fault says
+// how to write it.
 func TestPathTooDear(t *testing.T) {
 	for _, tt := range []struct{ path, says string }{
 		{"$..a..b", `more than one ".."`},
@@ -162,7 +161,7 @@ func TestPathTooDear(t *testing.T) {
 	}
 }
 
-// What people write selects what they mean.
+// Common forms of paths select the expected values.
 func TestPathSelects(t *testing.T) {
 	doc := resultDocument(json.RawMessage(`{"a":[{"id":1,"k":"x1"},{"id":"two","k":"y"},{"id":3}],"b":{"id":4}}`), nil)
 	for p, want := range map[string][]string{
@@ -186,8 +185,8 @@ func TestPathSelects(t *testing.T) {
 	}
 }
 
-// Any path is compiled or refused, and what is compiled selects scalars of any
-// document, at most so many, without a panic.
+// FuzzPath: a path is compiled or refused. A compiled path selects hashes of
+// scalars in any document, without a panic.
 func FuzzPath(f *testing.F) {
 	for _, s := range []string{"$.structuredContent.signals[*].id", "$..a", "$[?(@.a == 1)].b", "$['a']", "$", "$[", "$.a[-1:2]"} {
 		f.Add(s, `{"a":[{"id":1},{"id":"x"}],"structuredContent":{"signals":[{"id":"y"}]}}`)

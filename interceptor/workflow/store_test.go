@@ -39,7 +39,7 @@ func TestOpenFaults(t *testing.T) {
 	}
 }
 
-// The values that calls are joined on can't be read in the file.
+// The file does not contain the values that join calls.
 func TestStoreKeepsNoValues(t *testing.T) {
 	b := newBench(t, nil)
 	a := b.open(`["a-very-private-value"]`)
