@@ -1,22 +1,24 @@
-// Package contextpath holds the language of context paths: where in the tree
-// of branches a message belongs.
+// Package contextpath implements context paths. A context path says where in the
+// tree of branches a message belongs.
 //
-// A path is 1 to 5 segments of ASCII letters, digits, '-' and '_', joined by
-// '/', at most 255 bytes together, case-sensitive. The empty path is the main
-// context. A branch's path is its parents' ids and its own:
+// A path has 1 to 5 segments of ASCII letters, digits, '-' and '_', joined by
+// '/'. It is case-sensitive and has at most 255 bytes. The empty path is the
+// main context. The path of a branch is the ids of its parents and its own id:
 //
-//	p, err := contextpath.Parse("br_1f0c/br_77aa")  // foreign text is parsed once
-//	p.Parent()                                      // br_1f0c
-//	p.InTree("br_1f0c")                             // true
-//	sub, err := p.Join("analysis")                  // a host's own sub-context, below p
+//	p, err := contextpath.Parse("br_1f0c/br_77aa") // checks foreign text
+//	p.Parent()                                     // br_1f0c
+//	p.InTree("br_1f0c")                            // true
+//	sub, err := p.Join("analysis")                 // a host's own context below p
 //
-// [Decode] reads the value of a foreign message's context field, older forms
-// included. Nothing here keeps state; all functions are safe for concurrent use.
+// [Decode] reads the context field of a foreign message, older forms included.
 package contextpath
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // Limits of a path. The root is level 1.
@@ -25,9 +27,8 @@ const (
 	MaxBytes = 255
 )
 
-// Path is a context path. The zero value is the main context. A Path that came
-// from [Parse], [Decode] or [Path.Join] is valid; one converted from a string
-// is what the caller says it is.
+// Path is a context path. The zero value is the main context. [Parse], [Decode]
+// and [Path.Join] return valid paths. A conversion from a string checks nothing.
 type Path string
 
 // Main is the context of a message that belongs to no branch.
@@ -49,7 +50,7 @@ type Error struct {
 	Remedy string
 }
 
-// Error names the value and the remedy; the code is kept out of the text.
+// Error names the value and the remedy, but not the code.
 func (e *Error) Error() string {
 	return fmt.Sprintf("context %q: %s", e.Value, e.Remedy)
 }
@@ -130,13 +131,13 @@ func (p Path) Depth() int {
 	return strings.Count(string(p), "/") + 1
 }
 
-// IsAncestor reports whether p is strictly above q. Main is no path's
-// ancestor: it is the absence of a context, not the root of all of them.
+// IsAncestor reports whether p is strictly above q. Main is not an ancestor: it
+// is the absence of a context, not the root of all contexts.
 func (p Path) IsAncestor(q Path) bool {
 	return p != Main && len(q) > len(p) && q[len(p)] == '/' && q[:len(p)] == p
 }
 
-// InTree reports whether p is root or below it. No path is in main's tree, main included.
+// InTree reports whether p is root or below it. Main has no tree.
 func (p Path) InTree(root Path) bool {
 	return root != Main && (p == root || root.IsAncestor(p))
 }
@@ -156,9 +157,9 @@ func (p Path) Ancestors() []Path {
 	return up
 }
 
-// Join returns the path of sub below p, or an [*Error] if sub is not a path or
-// the whole breaks a limit. Joining "" gives p. The result is p or in its
-// tree: a foreign sub cannot climb out of p.
+// Join returns the path of sub below p, or p if sub is "". It returns an
+// [*Error] if sub is not a path or the result breaks a limit. The result is
+// always in the tree of p.
 func (p Path) Join(sub string) (Path, error) {
 	if err := Validate(sub); err != nil {
 		return Main, err
@@ -170,4 +171,54 @@ func (p Path) Join(sub string) (Path, error) {
 		return Path(sub), nil
 	}
 	return Parse(string(p) + "/" + sub)
+}
+
+// DeprecatedObject is the deprecation that [Decode] reports for the object form of a context.
+const DeprecatedObject = "context_object"
+
+// Decode reads the JSON value of the context field of a foreign message. nil,
+// null and "" are main; any other string is a path. The object form of an
+// earlier draft, {"id", "parent"}, is parent/id and is reported in deprecated.
+// For objects with an operation and for other types it returns an [*Error].
+func Decode(value json.RawMessage) (p Path, deprecated []string, err error) {
+	switch rawjson.KindOf(value) {
+	case rawjson.Null:
+		return Main, nil, nil
+	case rawjson.String:
+		p, err = Parse(rawjson.Unquote(rawjson.Trim(value)))
+		return p, nil, err
+	case rawjson.Object:
+		p, err = decodeObject(value)
+		if err != nil {
+			return Main, nil, err
+		}
+		return p, []string{DeprecatedObject}, nil
+	}
+	if len(rawjson.Trim(value)) == 0 {
+		return Main, nil, nil
+	}
+	return Main, nil, fault(CodeType, string(value), "send a string such as \"analysis/step-1\"")
+}
+
+func decodeObject(value json.RawMessage) (Path, error) {
+	if _, ok := rawjson.Get(value, "operation"); ok {
+		return Main, fault(CodeOperationUnsupported, string(value),
+			"context operations are not supported; use branch_create and branch_return")
+	}
+	id, ok := rawjson.GetString(value, "id")
+	if !ok || id == "" {
+		return Main, fault(CodeType, string(value), "a context object needs a string \"id\"; better send a path as a string")
+	}
+	var parent string
+	if raw, ok := rawjson.Get(value, "parent"); ok && rawjson.KindOf(raw) != rawjson.Null {
+		if rawjson.KindOf(raw) != rawjson.String {
+			return Main, fault(CodeType, string(value), "a context object's \"parent\" must be a string")
+		}
+		parent = rawjson.Unquote(raw)
+	}
+	up, err := Parse(parent)
+	if err != nil {
+		return Main, err
+	}
+	return up.Join(id)
 }

@@ -188,8 +188,8 @@ func TestAncestorsAndLeaf(t *testing.T) {
 	}
 }
 
-// FuzzParse: what Parse accepts is within the limits, is rebuilt by joining its
-// parts, and stays in its parent's tree.
+// FuzzParse: an accepted path is within the limits, equals its parts joined,
+// and is in the tree of its root.
 func FuzzParse(f *testing.F) {
 	for _, s := range []string{"", "a", "a/b", "a/b/c/d/e/f", "/", "a//b", "ä", "a\x00"} {
 		f.Add(s)
