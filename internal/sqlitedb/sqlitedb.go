@@ -73,16 +73,12 @@ type Options struct {
 }
 
 // Open opens or creates the database at path, in a directory that exists, and
-// migrates it. A new file is readable by its owner only. A file that Open
-// refuses is not changed.
+// migrates it. Only the owner can read a new file. Open does not change a file
+// that it refuses.
 func Open(ctx context.Context, path string, o Options) (*sql.DB, error) {
-	// SQLite would create the file with wider permissions. It gives those of
-	// the database to the log.
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
+	if err := create(path); err != nil {
 		return nil, err
 	}
-	f.Close()
 	// The settings change a file, so the check uses a connection without them.
 	plain, err := connect(path, "", o.BusyTimeout)
 	if err != nil {
@@ -105,9 +101,9 @@ func Open(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	return db, nil
 }
 
-// OpenReadOnly opens a database that [Open] has created, also while another
-// process writes it. It neither creates nor migrates: an older schema is
-// refused with [ErrVersion], as is a newer one.
+// OpenReadOnly opens a database that [Open] has created, even while another
+// process writes it. It does not migrate: the error for an older or newer schema
+// matches [ErrVersion].
 func OpenReadOnly(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, err // SQLite's own error does not name the cause
@@ -127,8 +123,8 @@ func OpenReadOnly(ctx context.Context, path string, o Options) (*sql.DB, error) 
 	return db, nil
 }
 
-// Recreate is [Open], but starts over with an empty file if the existing one
-// is damaged, foreign or newer. It suits data that can be made again.
+// Recreate is [Open] for data that can be made again: if the file is damaged,
+// foreign or newer, it deletes it and starts with an empty one.
 func Recreate(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	db, err := Open(ctx, path, o)
 	if err == nil || !IsDamaged(err) && !errors.Is(err, ErrForeign) && !errors.Is(err, ErrVersion) {
@@ -140,9 +136,9 @@ func Recreate(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	return Open(ctx, path, o)
 }
 
-// Remove deletes a database with its log. It is no error if there is none.
+// Remove deletes a database and its log, if there are any.
 func Remove(path string) error {
-	for _, name := range []string{path + "-wal", path + "-shm", path} { // the log first: alone it would be taken for a new file's
+	for _, name := range []string{path + "-wal", path + "-shm", path} { // the log first: SQLite would apply it to a new file
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -159,15 +155,13 @@ func Memory() (*sql.DB, error) {
 	return db, err
 }
 
-// Lock locks the file at path, which it creates if need be, against other
-// processes, and waits for the lock at most so long; see [IsInUse]. The lock
-// ends with Close or with the process.
+// Lock locks the file at path against other processes. It creates the file if
+// there is none. wait bounds the wait for another process; the error for that
+// satisfies [IsInUse]. The lock ends with Close or with the process.
 func Lock(ctx context.Context, path string, wait time.Duration) (io.Closer, error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
+	if err := create(path); err != nil {
 		return nil, err
 	}
-	f.Close()
 	db, err := connect(path, "", wait, "journal_mode(MEMORY)")
 	if err != nil {
 		return nil, err
@@ -214,7 +208,17 @@ func isCode(err error, codes ...int) bool {
 	return false
 }
 
-// connect names a file and the settings of its connections. param is another
+// create creates the file at path for its owner only, if there is none. SQLite
+// would give it wider permissions. The log gets the permissions of the file.
+func create(path string) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
+// connect prepares connections to a file with our settings. param is another
 // parameter of the driver or of SQLite, or "".
 func connect(path, param string, wait time.Duration, pragmas ...string) (*sql.DB, error) {
 	path, err := filepath.Abs(path)
@@ -229,7 +233,7 @@ func connect(path, param string, wait time.Duration, pragmas ...string) (*sql.DB
 	return sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: param + "&" + query.Encode()}).String())
 }
 
-// check refuses a file that is not ours, too new or damaged.
+// check refuses a file that is foreign, newer or damaged.
 func (o Options) check(ctx context.Context, db *sql.DB) error {
 	if _, err := o.version(ctx, db); err != nil || !o.QuickCheck {
 		return err
@@ -244,7 +248,7 @@ func (o Options) check(ctx context.Context, db *sql.DB) error {
 	return nil
 }
 
-// version returns the number of migrations that a file has seen.
+// version returns the number of migrations that a file has had.
 func (o Options) version(ctx context.Context, q interface {
 	QueryRowContext(context.Context, string, ...any) *sql.Row
 }) (version int, err error) {
