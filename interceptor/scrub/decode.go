@@ -180,9 +180,6 @@ var base64Digit, hexDigit = func() (b, h [256]uint8) {
 
 func inBase64(c byte) bool { return base64Digit[c] != noDigit }
 
-// printable reports whether c is printable ASCII or white space.
-func printable(c byte) bool { return c >= ' ' && c < 0x7f || c >= '\t' && c <= '\r' }
-
 // texty has the bytes of decoded text: printable ASCII, and the bytes of the
 // usual invisible characters.
 var texty = func() (t [256]bool) {
@@ -624,3 +621,6 @@ func invisible(r rune) bool {
 	return r >= 0x200b && r <= 0x200f || r >= 0x202a && r <= 0x202e || r >= 0x2060 && r <= 0x2064 ||
 		r >= 0x2066 && r <= 0x2069 || r >= 0xfe00 && r <= 0xfe0f || r >= 0xe0000 && r <= 0xe007f
 }
+
+// printable reports whether c is printable ASCII or white space.
+func printable(c byte) bool { return c >= ' ' && c < 0x7f || c >= '\t' && c <= '\r' }

@@ -101,6 +101,34 @@ func (x *examination) find(text string) ([]hit, error) {
 	return hits, nil
 }
 
+// withRequired returns the hits of r that have a hit of every rule that r
+// requires near them.
+func (x *examination) withRequired(r *rule, found []hit) ([]hit, error) {
+	for _, q := range r.required {
+		other := x.s.rules.byID[q.ID]
+		if other.index < 0 {
+			return nil, nil // it looks at paths, and a text has none
+		}
+		near, err := x.findRule(other)
+		if err != nil {
+			return nil, err
+		}
+		found = slices.DeleteFunc(found, func(h hit) bool {
+			return !slices.ContainsFunc(near, func(n hit) bool { return q.holds(h.at, n.at) })
+		})
+	}
+	return found, nil
+}
+
+// holds reports whether two hits are near enough to each other.
+func (q *required) holds(a, b location) bool {
+	if q.WithinLines != nil && max(a.startLine-b.startLine, b.startLine-a.startLine) > *q.WithinLines {
+		return false
+	}
+	return q.WithinColumns == nil ||
+		max(a.startColumn-b.startColumn, b.startColumn-a.startColumn) <= *q.WithinColumns
+}
+
 // findRule returns the hits of r in the scanned text.
 func (x *examination) findRule(r *rule) ([]hit, error) {
 	matches, err := x.scratch.FindAll(r.index)
@@ -264,34 +292,6 @@ func (x *examination) lineBreaks() []int32 {
 		x.lines = append(x.lines, int32(len(x.text)))
 	}
 	return x.lines
-}
-
-// withRequired returns the hits of r that have a hit of every rule that r
-// requires near them.
-func (x *examination) withRequired(r *rule, found []hit) ([]hit, error) {
-	for _, q := range r.required {
-		other := x.s.rules.byID[q.ID]
-		if other.index < 0 {
-			return nil, nil // it looks at paths, and a text has none
-		}
-		near, err := x.findRule(other)
-		if err != nil {
-			return nil, err
-		}
-		found = slices.DeleteFunc(found, func(h hit) bool {
-			return !slices.ContainsFunc(near, func(n hit) bool { return q.holds(h.at, n.at) })
-		})
-	}
-	return found, nil
-}
-
-// holds reports whether two hits are near enough to each other.
-func (q *required) holds(a, b location) bool {
-	if q.WithinLines != nil && max(a.startLine-b.startLine, b.startLine-a.startLine) > *q.WithinLines {
-		return false
-	}
-	return q.WithinColumns == nil ||
-		max(a.startColumn-b.startColumn, b.startColumn-a.startColumn) <= *q.WithinColumns
 }
 
 // entropy returns the Shannon entropy of s in bits a character. Like gitleaks

@@ -118,7 +118,7 @@ func mixture(trees []*syntax.Regexp, seed uint64) string {
 }
 
 // TestMatchThatDoesNotMatchAlone: what an expression matches in a text it may
-// not match alone. Then the places of anchors behind it are not tried.
+// not match alone. Then the literal hits behind it are not tried.
 func TestMatchThatDoesNotMatchAlone(t *testing.T) {
 	s, d := newScrubber(t, Options{}), reference(t)
 	compareOne(t, s, d, mixture(defaultTrees(s), 2313), map[string]int{}, "seed 2313")

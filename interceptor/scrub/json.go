@@ -153,29 +153,6 @@ func (d *document) prefilterPart(text string, base int) error {
 	}
 }
 
-// isHot reports whether a string has to be examined.
-func (d *document) isHot(s span) bool {
-	if d.all || s.End-s.Start >= long {
-		return true
-	}
-	for i := s.Start; i < s.End; {
-		word, mask, next := bits(i, s.End)
-		if d.hot[word]&mask != 0 {
-			return true
-		}
-		i = next
-	}
-	body := d.raw[s.Start:s.End]
-	return bytes.IndexByte(body, '\\') >= 0 || !d.ascii && !regexset.ASCII(view(body))
-}
-
-// bits returns the word of hot with the bit of byte start, the bits of the bytes
-// from there to end in it, and the first byte whose bit is in the next word.
-func bits(start, end int) (word int, mask uint64, next int) {
-	next = min(end, (start|63)+1)
-	return start >> 6, ^uint64(0) >> (64 - (next - start)) << (start & 63), next
-}
-
 // A frame is an object or array around the position. The spans of an object
 // are those of some members; their end is 0 if the object does not have them.
 type frame struct {
@@ -213,13 +190,6 @@ func (d *document) token(t rawjson.Token) error {
 		return d.value(at)
 	}
 	return nil
-}
-
-func (d *document) top() *frame {
-	if len(d.stack) == 0 {
-		return nil
-	}
-	return &d.stack[len(d.stack)-1]
 }
 
 // maxPair is the length up to which a value is examined together with its key.
@@ -277,41 +247,41 @@ func (d *document) leave(f *frame) error {
 	return nil
 }
 
-// scan examines a string or key. text is its unquoted value.
-func (d *document) scan(at span, text string) error {
-	if len(text) < d.s.set.MinLen() || !d.isHot(at) {
+// scanBlob examines the text in a base64 blob. If there is no secret in it, the
+// blob itself is examined: a token may read like base64, and the name of the
+// member says nothing.
+func (d *document) scanBlob(f *frame) error {
+	encoded := d.unquote(f.blob)
+	text, err := base64.StdEncoding.DecodeString(encoded)
+	if err != nil || !textual(f.mime) && !utf8.Valid(text) {
+		return d.scan(f.blob, encoded)
+	}
+	marks, found, err := d.examine(string(text))
+	if err != nil {
+		return err
+	}
+	if len(marks) > 0 {
+		d.dirtyAt(f.blob).blob = base64.StdEncoding.EncodeToString([]byte(redact(string(text), marks)))
+		d.note(f.blob, nil, found)
 		return nil
 	}
-	marks, found, err := d.examine(text)
-	d.note(at, marks, found)
+	hits, err := d.secrets(encoded)
+	d.note(f.blob, appendMarks(nil, encoded, hits), findings(encoded, hits))
 	return err
 }
 
-// note adds marks and findings in a string or key.
-func (d *document) note(at span, marks []mark, found []Finding) {
-	if len(marks) > 0 {
-		t := d.dirtyAt(at)
-		t.marks = append(t.marks, marks...)
+// textual reports whether a media type is one of text.
+func textual(mime string) bool {
+	mime, _, _ = strings.Cut(strings.ToLower(mime), ";")
+	kind, sub, _ := strings.Cut(strings.TrimSpace(mime), "/")
+	if kind == "text" || strings.HasSuffix(sub, "+json") || strings.HasSuffix(sub, "+xml") || strings.HasSuffix(sub, "+yaml") {
+		return true
 	}
-	for _, f := range found {
-		d.found = append(d.found, placedFinding{f, at.Start})
-	}
-}
-
-// dirtyAt returns the entry in dirty for a string or key.
-func (d *document) dirtyAt(at span) *dirtyString {
-	t := d.dirty[at.Start]
-	if t == nil {
-		t = &dirtyString{span: at, object: -1}
-		if f := d.top(); f != nil && f.key == at {
-			t.object = f.start
-		}
-		if d.dirty == nil {
-			d.dirty = map[int]*dirtyString{}
-		}
-		d.dirty[at.Start] = t
-	}
-	return t
+	return kind == "application" && slices.Contains([]string{
+		"json", "xml", "yaml", "x-yaml", "toml", "javascript", "x-javascript", "ecmascript", "typescript",
+		"sql", "graphql", "x-sh", "x-shellscript", "x-httpd-php", "x-ndjson", "jsonl", "x-pem-file",
+		"x-www-form-urlencoded", "pkcs8", "x-env",
+	}, sub)
 }
 
 // joined examines the concatenation of parts. Every second part is the value of
@@ -353,41 +323,71 @@ func (d *document) joined(strs []span, parts []string) error {
 	return nil
 }
 
-// scanBlob examines the text in a base64 blob. If there is no secret in it, the
-// blob itself is examined: a token may read like base64, and the name of the
-// member says nothing.
-func (d *document) scanBlob(f *frame) error {
-	encoded := d.unquote(f.blob)
-	text, err := base64.StdEncoding.DecodeString(encoded)
-	if err != nil || !textual(f.mime) && !utf8.Valid(text) {
-		return d.scan(f.blob, encoded)
-	}
-	marks, found, err := d.examine(string(text))
-	if err != nil {
-		return err
-	}
-	if len(marks) > 0 {
-		d.dirtyAt(f.blob).blob = base64.StdEncoding.EncodeToString([]byte(redact(string(text), marks)))
-		d.note(f.blob, nil, found)
+// scan examines a string or key. text is its unquoted value.
+func (d *document) scan(at span, text string) error {
+	if len(text) < d.s.set.MinLen() || !d.isHot(at) {
 		return nil
 	}
-	hits, err := d.secrets(encoded)
-	d.note(f.blob, appendMarks(nil, encoded, hits), findings(encoded, hits))
+	marks, found, err := d.examine(text)
+	d.note(at, marks, found)
 	return err
 }
 
-// textual reports whether a media type is one of text.
-func textual(mime string) bool {
-	mime, _, _ = strings.Cut(strings.ToLower(mime), ";")
-	kind, sub, _ := strings.Cut(strings.TrimSpace(mime), "/")
-	if kind == "text" || strings.HasSuffix(sub, "+json") || strings.HasSuffix(sub, "+xml") || strings.HasSuffix(sub, "+yaml") {
+// note adds marks and findings in a string or key.
+func (d *document) note(at span, marks []mark, found []Finding) {
+	if len(marks) > 0 {
+		t := d.dirtyAt(at)
+		t.marks = append(t.marks, marks...)
+	}
+	for _, f := range found {
+		d.found = append(d.found, placedFinding{f, at.Start})
+	}
+}
+
+// dirtyAt returns the entry in dirty for a string or key.
+func (d *document) dirtyAt(at span) *dirtyString {
+	t := d.dirty[at.Start]
+	if t == nil {
+		t = &dirtyString{span: at, object: -1}
+		if f := d.top(); f != nil && f.key == at {
+			t.object = f.start
+		}
+		if d.dirty == nil {
+			d.dirty = map[int]*dirtyString{}
+		}
+		d.dirty[at.Start] = t
+	}
+	return t
+}
+
+func (d *document) top() *frame {
+	if len(d.stack) == 0 {
+		return nil
+	}
+	return &d.stack[len(d.stack)-1]
+}
+
+// isHot reports whether a string has to be examined.
+func (d *document) isHot(s span) bool {
+	if d.all || s.End-s.Start >= long {
 		return true
 	}
-	return kind == "application" && slices.Contains([]string{
-		"json", "xml", "yaml", "x-yaml", "toml", "javascript", "x-javascript", "ecmascript", "typescript",
-		"sql", "graphql", "x-sh", "x-shellscript", "x-httpd-php", "x-ndjson", "jsonl", "x-pem-file",
-		"x-www-form-urlencoded", "pkcs8", "x-env",
-	}, sub)
+	for i := s.Start; i < s.End; {
+		word, mask, next := bits(i, s.End)
+		if d.hot[word]&mask != 0 {
+			return true
+		}
+		i = next
+	}
+	body := d.raw[s.Start:s.End]
+	return bytes.IndexByte(body, '\\') >= 0 || !d.ascii && !regexset.ASCII(view(body))
+}
+
+// bits returns the word of hot with the bit of byte start, the bits of the bytes
+// from there to end in it, and the first byte whose bit is in the next word.
+func bits(start, end int) (word int, mask uint64, next int) {
+	next = min(end, (start|63)+1)
+	return start >> 6, ^uint64(0) >> (64 - (next - start)) << (start & 63), next
 }
 
 // unquote returns the value of a string or key.
@@ -415,23 +415,6 @@ func (d *document) unquoteIn(buf *[]byte, at span) string {
 	}
 	*buf = append(out, body...)
 	return view(*buf)
-}
-
-// view returns b as a string without a copy. b must not change while the string
-// is used.
-func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
-
-// escape returns the character of the escape sequence at the start of b, and
-// the length of the sequence. For a broken one it is the character after the
-// backslash: a reader may read it so.
-func escape(b []byte) (r rune, size int) {
-	if r, size = rawjson.Unescape(b); size > 0 {
-		return r, size
-	}
-	if len(b) < 2 {
-		return '\\', 1
-	}
-	return rune(b[1]), 2
 }
 
 // rewrite returns the document with the marked parts of its strings replaced.
@@ -497,6 +480,19 @@ func (d *document) appendRedacted(dst []byte, t *dirtyString) []byte {
 	}
 	dst = append(dst, body[i:]...)
 	return append(dst, '"')
+}
+
+// escape returns the character of the escape sequence at the start of b, and
+// the length of the sequence. For a broken one it is the character after the
+// backslash: a reader may read it so.
+func escape(b []byte) (r rune, size int) {
+	if r, size = rawjson.Unescape(b); size > 0 {
+		return r, size
+	}
+	if len(b) < 2 {
+		return '\\', 1
+	}
+	return rune(b[1]), 2
 }
 
 // findings returns the findings in the order of the document, each with the
@@ -575,3 +571,7 @@ func plain(name string) bool {
 	}
 	return name != "" && len(name) <= maxWhere
 }
+
+// view returns b as a string without a copy. b must not change while the string
+// is used.
+func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

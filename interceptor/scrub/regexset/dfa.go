@@ -61,26 +61,6 @@ func newDFA(p *program) *dfa {
 	return d
 }
 
-// clear forgets all states.
-func (d *dfa) clear() {
-	d.index = map[string]int32{}
-	d.list, d.kind = [][]uint32{nil, nil}, []uint8{0, 0}
-	d.trans = make([]int32, 2*d.p.classes, 16*d.p.classes)
-	for i := d.p.classes; i < len(d.trans); i++ {
-		d.trans[i] = d.pack(d.dead(), false)
-	}
-	d.begin = [kindEdge + 1]int32{}
-	d.forget()
-}
-
-// forget drops the notes.
-func (d *dfa) forget() {
-	if len(d.notes) > 0 {
-		clear(d.notes)
-	}
-	d.passed, d.far = d.passed[:0], false
-}
-
 // end returns the end of the preferred match that starts at byte from, or -1.
 // With notes, it uses and leaves notes for the text.
 func (d *dfa) end(text string, from int, limit Limit, notes bool) (int, error) {
@@ -180,27 +160,6 @@ func (d *dfa) step(state int32, class uint8) (int32, bool) {
 	return unpack(t)
 }
 
-// pack returns the transition to a state.
-func (d *dfa) pack(state int32, match bool) int32 {
-	switch {
-	case match:
-		return -(state<<1 | 1)
-	case state == d.dead():
-		return -(state << 1)
-	}
-	return state
-}
-
-func unpack(t int32) (state int32, match bool) {
-	if t > 0 {
-		return t, false
-	}
-	return -t >> 1, t&1 != 0
-}
-
-// dead returns the state from which nothing matches. No state is 0.
-func (d *dfa) dead() int32 { return int32(d.p.classes) }
-
 // transition computes a transition.
 func (d *dfa) transition(state int32, class uint8) int32 {
 	p := d.p
@@ -268,6 +227,26 @@ func (d *dfa) follow(pc uint32, class uint8, ops syntax.EmptyOp) bool {
 	}
 }
 
+// clear forgets all states.
+func (d *dfa) clear() {
+	d.index = map[string]int32{}
+	d.list, d.kind = [][]uint32{nil, nil}, []uint8{0, 0}
+	d.trans = make([]int32, 2*d.p.classes, 16*d.p.classes)
+	for i := d.p.classes; i < len(d.trans); i++ {
+		d.trans[i] = d.pack(d.dead(), false)
+	}
+	d.begin = [kindEdge + 1]int32{}
+	d.forget()
+}
+
+// forget drops the notes.
+func (d *dfa) forget() {
+	if len(d.notes) > 0 {
+		clear(d.notes)
+	}
+	d.passed, d.far = d.passed[:0], false
+}
+
 // state returns the state with these threads.
 func (d *dfa) state(list []uint32, kind uint8) int32 {
 	d.key = append(d.key[:0], kind)
@@ -284,3 +263,24 @@ func (d *dfa) state(list []uint32, kind uint8) int32 {
 	d.trans = append(d.trans, make([]int32, d.p.classes)...)
 	return n
 }
+
+// pack returns the transition to a state.
+func (d *dfa) pack(state int32, match bool) int32 {
+	switch {
+	case match:
+		return -(state<<1 | 1)
+	case state == d.dead():
+		return -(state << 1)
+	}
+	return state
+}
+
+func unpack(t int32) (state int32, match bool) {
+	if t > 0 {
+		return t, false
+	}
+	return -t >> 1, t&1 != 0
+}
+
+// dead returns the state from which nothing matches. No state is 0.
+func (d *dfa) dead() int32 { return int32(d.p.classes) }

@@ -90,10 +90,6 @@ func NewLiterals(literals []string) (*Literals, error) {
 	return m, nil
 }
 
-// hash hashes the low three bytes of w. Letters of either case have the same
-// hash. So have some other bytes; the literals are compared in the end.
-func hash(w uint64) uint32 { return uint32(w|lower8) * hashMul >> (32 - hashBits) }
-
 // rarest returns the offset of the three bytes of l that are the least common
 // in text. Without it source code is searched 9 % slower.
 func rarest(l string) int {
@@ -224,3 +220,7 @@ func equalFold(b []byte, lower string) bool {
 	}
 	return true
 }
+
+// hash hashes the low three bytes of w. Letters of either case have the same
+// hash. So have some other bytes; the literals are compared in the end.
+func hash(w uint64) uint32 { return uint32(w|lower8) * hashMul >> (32 - hashBits) }

@@ -71,35 +71,6 @@ func newPlan(tail *syntax.Regexp) *plan {
 	return p
 }
 
-// A repetition is a set of runes and the most that a lazy repetition takes.
-type repetition struct {
-	ranges []rune
-	max    int
-}
-
-func (c *repetition) has(r rune) bool {
-	for i := 0; i+1 < len(c.ranges); i += 2 {
-		if c.ranges[i] <= r && r <= c.ranges[i+1] {
-			return true
-		}
-	}
-	return false
-}
-
-// within reports whether every rune of c is one of d.
-func (c *repetition) within(d *repetition) bool {
-next:
-	for i := 0; i+1 < len(c.ranges); i += 2 {
-		for k := 0; k+1 < len(d.ranges); k += 2 {
-			if d.ranges[k] <= c.ranges[i] && c.ranges[i+1] <= d.ranges[k+1] {
-				continue next
-			}
-		}
-		return false
-	}
-	return true
-}
-
 // lazyPrefix splits x into the lazy repetitions at its start and the rest. If
 // there are several, each may only contain runes that the next one contains
 // too: then the farthest reach back is found from right to left.
@@ -124,31 +95,18 @@ func lazyPrefix(x *syntax.Regexp) ([]repetition, *syntax.Regexp) {
 	return prefix, concat(subs...)
 }
 
-// flat appends the elements of nested concatenations, and of groups if it is
-// to see through them, to subs.
-func flat(x *syntax.Regexp, subs []*syntax.Regexp, groups bool) []*syntax.Regexp {
-	if x.Op != syntax.OpConcat && (x.Op != syntax.OpCapture || !groups) {
-		return append(subs, x)
-	}
-	for _, s := range x.Sub {
-		subs = flat(s, subs, groups)
-	}
-	return subs
-}
-
-// reach returns how far left of at the lazy prefix reaches, not before from.
-func (p *plan) reach(text string, at, from int) int {
-	for i := len(p.prefix) - 1; i >= 0; i-- {
-		c := &p.prefix[i]
-		for n := 0; n < c.max && at > from; n++ {
-			r, size := utf8.DecodeLastRuneInString(text[from:at])
-			if !c.has(r) {
-				break
+// within reports whether every rune of c is one of d.
+func (c *repetition) within(d *repetition) bool {
+next:
+	for i := 0; i+1 < len(c.ranges); i += 2 {
+		for k := 0; k+1 < len(d.ranges); k += 2 {
+			if d.ranges[k] <= c.ranges[i] && c.ranges[i+1] <= d.ranges[k+1] {
+				continue next
 			}
-			at -= size
 		}
+		return false
 	}
-	return at
+	return true
 }
 
 // A lookahead is a cheap test of what has to follow a place if an expression
@@ -314,6 +272,48 @@ func inside(text string, i int) bool {
 		if utf8.RuneStart(text[k]) {
 			_, size := utf8.DecodeRuneInString(text[k:])
 			return k+size > i
+		}
+	}
+	return false
+}
+
+// flat appends the elements of nested concatenations, and of groups if it is
+// to see through them, to subs.
+func flat(x *syntax.Regexp, subs []*syntax.Regexp, groups bool) []*syntax.Regexp {
+	if x.Op != syntax.OpConcat && (x.Op != syntax.OpCapture || !groups) {
+		return append(subs, x)
+	}
+	for _, s := range x.Sub {
+		subs = flat(s, subs, groups)
+	}
+	return subs
+}
+
+// reach returns how far left of at the lazy prefix reaches, not before from.
+func (p *plan) reach(text string, at, from int) int {
+	for i := len(p.prefix) - 1; i >= 0; i-- {
+		c := &p.prefix[i]
+		for n := 0; n < c.max && at > from; n++ {
+			r, size := utf8.DecodeLastRuneInString(text[from:at])
+			if !c.has(r) {
+				break
+			}
+			at -= size
+		}
+	}
+	return at
+}
+
+// A repetition is a set of runes and the most that a lazy repetition takes.
+type repetition struct {
+	ranges []rune
+	max    int
+}
+
+func (c *repetition) has(r rune) bool {
+	for i := 0; i+1 < len(c.ranges); i += 2 {
+		if c.ranges[i] <= r && r <= c.ranges[i+1] {
+			return true
 		}
 	}
 	return false

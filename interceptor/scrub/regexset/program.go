@@ -129,11 +129,6 @@ func (p *program) classify(distinct []*syntax.Inst) bool {
 	return true
 }
 
-// classOf returns the class of a rune.
-func (p *program) classOf(r rune) uint8 {
-	return p.class[sort.Search(len(p.bounds), func(i int) bool { return p.bounds[i] > r })-1]
-}
-
 // classAt returns the class of the rune at byte i of text, and its size.
 func (p *program) classAt(text string, i int) (class uint8, size int) {
 	if c := text[i]; c < utf8.RuneSelf {
@@ -141,6 +136,11 @@ func (p *program) classAt(text string, i int) (class uint8, size int) {
 	}
 	r, size := utf8.DecodeRuneInString(text[i:])
 	return p.classOf(r), size
+}
+
+// classOf returns the class of a rune.
+func (p *program) classOf(r rune) uint8 {
+	return p.class[sort.Search(len(p.bounds), func(i int) bool { return p.bounds[i] > r })-1]
 }
 
 // The kinds of characters that \b, ^ and $ tell apart.
@@ -151,6 +151,15 @@ const (
 	kindEdge // begin or end of the text
 )
 
+// kindBefore returns the kind of the character before byte i. The kinds differ
+// in ASCII only, so its last byte is enough.
+func kindBefore(text string, i int) uint8 {
+	if i == 0 {
+		return kindEdge
+	}
+	return kindOf(rune(text[i-1]))
+}
+
 func kindOf(r rune) uint8 {
 	switch {
 	case r == '\n':
@@ -159,15 +168,6 @@ func kindOf(r rune) uint8 {
 		return kindWord
 	}
 	return kindOther
-}
-
-// kindBefore returns the kind of the character before byte i. The kinds differ
-// in ASCII only, so its last byte is enough.
-func kindBefore(text string, i int) uint8 {
-	if i == 0 {
-		return kindEdge
-	}
-	return kindOf(rune(text[i-1]))
 }
 
 // assertions returns the assertions that hold between characters of two kinds.

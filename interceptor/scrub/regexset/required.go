@@ -280,22 +280,6 @@ func union(a, b []string) []string {
 	return a
 }
 
-// foldASCII returns the lower-case ASCII letter that r is or that fold puts in
-// its place.
-func foldASCII(r rune) (byte, bool) {
-	switch {
-	case r == '\u212a':
-		return 'k', true
-	case r == '\u017f':
-		return 's', true
-	case r == '\u0130':
-		return 'i', true
-	case r >= utf8.RuneSelf:
-		return 0, false
-	}
-	return byte(unicode.ToLower(r)), true
-}
-
 // unlimited stands for a length without a limit, in bytes.
 const unlimited = 1e6
 
@@ -458,4 +442,20 @@ func (b *byteSet) narrow(n int, o *byteSet) bool {
 		}
 	}
 	return n >= 0
+}
+
+// foldASCII returns the lower-case ASCII letter that r is or that fold puts in
+// its place.
+func foldASCII(r rune) (byte, bool) {
+	switch {
+	case r == '\u212a':
+		return 'k', true
+	case r == '\u017f':
+		return 's', true
+	case r == '\u0130':
+		return 'i', true
+	case r >= utf8.RuneSelf:
+		return 0, false
+	}
+	return byte(unicode.ToLower(r)), true
 }

@@ -61,25 +61,6 @@ func (s *Set) NewScratch() *Scratch {
 // next text.
 const maxKept = 2 << 20
 
-// Reset forgets the scanned text and frees buffers that have become large.
-func (c *Scratch) Reset() {
-	for _, p := range c.touched {
-		if cap(c.hits[p])*int(unsafe.Sizeof(c.hits[p][0])) > maxKept {
-			c.hits[p] = nil
-		}
-		c.hits[p] = c.hits[p][:0]
-	}
-	for _, d := range c.run {
-		d.forget()
-		d.used = false
-	}
-	for _, i := range c.candidates {
-		c.enabled[i] = false
-	}
-	c.touched, c.run, c.candidates = c.touched[:0], c.run[:0], c.candidates[:0]
-	c.text, c.limit, c.ends, c.tested = "", nil, nil, nil
-}
-
 // Scan prepares the search of a text of less than 1 GB: it notes the literals
 // in it. limit bounds this and all that is asked about the text until the next
 // Scan or Reset. After an error or a panic the Scratch must not be used again.
@@ -131,6 +112,25 @@ func (c *Scratch) enable(pattern int) {
 		c.enabled[pattern] = true
 		c.candidates = append(c.candidates, pattern)
 	}
+}
+
+// Reset forgets the scanned text and frees buffers that have become large.
+func (c *Scratch) Reset() {
+	for _, p := range c.touched {
+		if cap(c.hits[p])*int(unsafe.Sizeof(c.hits[p][0])) > maxKept {
+			c.hits[p] = nil
+		}
+		c.hits[p] = c.hits[p][:0]
+	}
+	for _, d := range c.run {
+		d.forget()
+		d.used = false
+	}
+	for _, i := range c.candidates {
+		c.enabled[i] = false
+	}
+	c.touched, c.run, c.candidates = c.touched[:0], c.run[:0], c.candidates[:0]
+	c.text, c.limit, c.ends, c.tested = "", nil, nil, nil
 }
 
 // Candidates returns the indexes of the patterns that may have matches in the
