@@ -20,7 +20,7 @@
 // # Goroutines
 //
 // A reconnector owns its attempts and its watch over lists; close waits for them.
-// A lifetime (stream.go) owns the goroutines of a connection; Close waits for
+// A life (stream.go) owns the goroutines of a connection; Close waits for
 // them. A child process has a goroutine that starts and reaps it, which ends with
 // the process; stop waits for it.
 //

@@ -23,7 +23,7 @@ import (
 // is closed or the server forgets its session.
 type httpConn struct {
 	receiver
-	lifetime
+	life
 	httpClient
 	session atomic.Pointer[string] // Mcp-Session-Id, nil if there is none
 	noGet   chan struct{}          // closed when there is no GET stream any more
@@ -32,7 +32,7 @@ type httpConn struct {
 func newHTTPConn(cfg *Config) *httpConn {
 	h := &httpConn{httpClient: newHTTPClient(cfg), noGet: make(chan struct{})}
 	h.receiver.init(cfg, h)
-	h.lifetime.init()
+	h.life.init()
 	return h
 }
 
@@ -128,7 +128,7 @@ func (h *httpConn) forgotten(resp *http.Response) bool {
 	if resp.StatusCode != http.StatusNotFound || h.session.Load() == nil {
 		return false
 	}
-	h.end(conn.ErrSessionGone)
+	h.lose(conn.ErrSessionGone)
 	return true
 }
 
@@ -185,10 +185,8 @@ func (h *httpConn) Reply(ctx context.Context, m wire.Message) error {
 
 // send posts a message that has no answer.
 func (h *httpConn) send(ctx context.Context, body []byte, method string, params []byte) error {
-	select {
-	case <-h.dead:
-		return h.fault()
-	default:
+	if err := h.fault(); err != nil {
+		return err
 	}
 	ctx, cancel := h.context(ctx)
 	defer cancel()
@@ -394,8 +392,8 @@ func (h *httpConn) listen() {
 	}
 }
 
-// end ends the connection. reason is nil for a plain close.
-func (h *httpConn) end(reason error) {
+// lose ends the connection. reason is nil for a plain close.
+func (h *httpConn) lose(reason error) {
 	if h.terminate(reason) {
 		h.pending.fail(h.fault())
 	}
@@ -403,7 +401,7 @@ func (h *httpConn) end(reason error) {
 
 // Close ends the session at the server and waits for the goroutines.
 func (h *httpConn) Close() error {
-	h.end(nil)
+	h.lose(nil)
 	if id := h.session.Swap(nil); id != nil && h.Err() == nil {
 		h.deleteSession(*id)
 	}

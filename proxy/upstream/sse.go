@@ -22,25 +22,23 @@ type sseConn struct {
 	streamConn
 	httpClient
 	endpoint string
-	cancel   context.CancelCauseFunc // ends the GET stream
 }
 
 // openSSE opens the stream, waits for the endpoint and initializes.
 func openSSE(ctx context.Context, cfg *Config) (conn.Conn, error) {
 	s := &sseConn{httpClient: newHTTPClient(cfg)}
 	s.streamConn.init(cfg, s)
-	stream, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
-	s.cancel = cancel
 	opening, done := context.WithTimeoutCause(ctx, endpointTimeout, errors.New("no endpoint event in time"))
 	defer done()
-	stop := context.AfterFunc(opening, func() { cancel(context.Cause(opening)) })
-	body, events, err := s.connect(stream)
+	stop := context.AfterFunc(opening, func() { s.terminate(context.Cause(opening)) })
+	body, events, err := s.connect(s.lifetime)
 	if err == nil && !stop() {
+		<-s.Done()
 		body.Close()
-		err = context.Cause(stream)
+		err = s.fault()
 	}
 	if err != nil {
-		cancel(err)
+		s.terminate(err)
 		s.client.CloseIdleConnections()
 		return nil, err
 	}
@@ -123,7 +121,7 @@ func (s *sseConn) send(ctx context.Context, build func([]byte) []byte) error {
 	}
 	if resp.StatusCode == http.StatusNotFound {
 		resp.Body.Close()
-		s.end(conn.ErrSessionGone)
+		s.lose(conn.ErrSessionGone)
 		return conn.ErrSessionGone
 	}
 	return s.discard(resp)
@@ -136,18 +134,17 @@ func (s *sseConn) read(events *eventReader) {
 	for {
 		ev, err := events.next()
 		if err != nil {
-			s.end(fmt.Errorf("%w: event stream: %w", conn.ErrClosed, err))
+			s.lose(fmt.Errorf("%w: event stream: %w", conn.ErrClosed, err))
 			return
 		}
 		s.receiveEvent(ev, nil)
 	}
 }
 
-// end ends the connection. reason is nil for a plain close.
-func (s *sseConn) end(reason error) {
+// lose ends the connection. reason is nil for a plain close.
+func (s *sseConn) lose(reason error) {
 	if s.terminate(reason) {
 		s.pending.fail(s.fault())
-		s.cancel(s.fault())
 	}
 }
 
@@ -155,7 +152,7 @@ func (s *sseConn) start() {}
 
 // Close ends the stream and waits for the goroutines.
 func (s *sseConn) Close() error {
-	s.end(nil)
+	s.lose(nil)
 	s.wait()
 	s.client.CloseIdleConnections()
 	return nil

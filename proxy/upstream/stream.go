@@ -15,7 +15,7 @@ import (
 // a child process's pipes, or the old HTTP+SSE pair.
 type streamConn struct {
 	receiver
-	lifetime
+	life
 	transport transport
 }
 
@@ -30,7 +30,7 @@ type transport interface {
 
 func (s *streamConn) init(cfg *Config, t transport) {
 	s.receiver.init(cfg, s)
-	s.lifetime.init()
+	s.life.init()
 	s.transport = t
 }
 
@@ -117,78 +117,61 @@ func appendReply(dst []byte, m wire.Message) []byte {
 	return dst
 }
 
-// lifetime is the life of a connection: it ends once, for a reason, and waits
-// for the goroutines that the connection started.
-type lifetime struct {
-	dead   chan struct{}
-	reason error // set before dead is closed
-
-	mu    sync.Mutex // guards what follows
-	over  bool
-	group sync.WaitGroup
+// life is the life of a connection: it ends once, for a reason, and waits for the
+// goroutines that the connection started.
+type life struct {
+	lifetime context.Context // its cause is conn.ErrClosed after a plain close
+	end      context.CancelCauseFunc
+	mu       sync.Mutex // orders Go and terminate
+	group    sync.WaitGroup
 }
 
-func (l *lifetime) init() { l.dead = make(chan struct{}) }
+func (l *life) init() { l.lifetime, l.end = context.WithCancelCause(context.Background()) }
 
 // terminate ends the life. It returns false if it had ended before. reason is
 // nil for a plain close.
-func (l *lifetime) terminate(reason error) bool {
+func (l *life) terminate(reason error) bool {
+	if reason == nil {
+		reason = conn.ErrClosed
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over {
-		return false
-	}
-	l.over, l.reason = true, reason
-	close(l.dead)
-	return true
+	first := l.lifetime.Err() == nil
+	l.end(reason)
+	return first
 }
 
 // Go runs f in a goroutine that wait waits for. It returns false if the life is
 // over.
-func (l *lifetime) Go(f func()) bool {
+func (l *life) Go(f func()) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.over {
+	if l.lifetime.Err() != nil {
 		return false
 	}
 	l.group.Go(f)
 	return true
 }
 
-func (l *lifetime) wait() { l.group.Wait() }
+func (l *life) wait() { l.group.Wait() }
 
 // Done is closed when the connection is closed or lost.
-func (l *lifetime) Done() <-chan struct{} { return l.dead }
+func (l *life) Done() <-chan struct{} { return l.lifetime.Done() }
 
 // Err returns why the connection was lost.
-func (l *lifetime) Err() error {
-	select {
-	case <-l.dead:
-		return l.reason
-	default:
-		return nil
-	}
-}
-
-// fault returns what calls on an ended connection return.
-func (l *lifetime) fault() error {
-	if err := l.Err(); err != nil {
+func (l *life) Err() error {
+	if err := l.fault(); err != conn.ErrClosed {
 		return err
 	}
-	return conn.ErrClosed
+	return nil
 }
 
+// fault returns what calls on an ended connection return; nil before its end.
+func (l *life) fault() error { return context.Cause(l.lifetime) }
+
 // context returns a context that ends with l, too.
-func (l *lifetime) context(parent context.Context) (context.Context, context.CancelFunc) {
+func (l *life) context(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
-	if !l.Go(func() {
-		select {
-		case <-l.dead:
-			cancel(conn.ErrClosed)
-		case <-ctx.Done():
-		}
-	}) {
-		cancel(conn.ErrClosed)
-	}
-	return ctx, func() { cancel(nil) }
+	stop := context.AfterFunc(l.lifetime, func() { cancel(conn.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
 }
