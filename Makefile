@@ -1,15 +1,21 @@
-# make test is the whole gate; .ci/run calls it. Every step fails on any fault,
-# a missing tool included. .ci/deps installs what the tests need beyond Go.
+# make check is the everyday gate, make test the complete one; .ci/run calls that. Every step fails
+# on any fault, also on a missing tool. .ci/deps installs the tools that the tests need beside Go.
 
 GO    ?= go
 TOOL   = $(GO) tool -modfile=.ci/go.mod
 FUZZTIME ?= 10s
 
 .NOTPARALLEL:
-.PHONY: build test deps fmt vet lint tidy unit ratios e2e fuzz bench clean
+.PHONY: build check test deps fmt vet lint tidy unit ratios e2e fuzz bench clean
 
 build: ## the binary, in bin/
 	$(GO) build -trimpath -o bin/foldgate ./cmd/foldgate
+
+# It leaves out the race detector, the ratios of speed, the end-to-end tests and go mod tidy.
+check: fmt vet lint ## format, vet, staticcheck, unit tests; under three minutes on two idle cores
+	@echo "== unit tests, without the race detector"
+	@$(GO) test -skip '^TestRatio' -timeout 5m ./...
+	@echo "make check: passed"
 
 test: deps fmt vet lint tidy unit ratios e2e ## everything; under 15 minutes on two cores
 	@echo "make test: passed"
@@ -38,7 +44,7 @@ unit:
 	@echo "== unit tests"
 	@$(GO) test -race -timeout 10m ./...
 
-ratios: ## speed, as ratios to other libraries in one run; the race detector would change them
+ratios: ## speed, as ratios to other libraries in one run, without the race detector
 	@echo "== ratios"
 	@$(GO) test -count 1 -p 1 -run '^TestRatio' -v ./budget ./interceptor/scrub ./proxy
 
@@ -49,7 +55,7 @@ e2e: deps ## the binary against real clients and servers
 fuzz: ## every fuzz target for FUZZTIME
 	@.ci/fuzz $(FUZZTIME)
 
-bench: deps ## what the gateway adds to a call, beside other forwarders; some minutes
+bench: deps ## the cost of the gateway on a call, beside other forwarders; some minutes
 	$(GO) run ./test/bench $(BENCH)
 
 clean:
