@@ -200,10 +200,10 @@ func (c *Call) Left() (tokens int, ok bool) {
 	return c.Outcome.lease.Remaining(), true
 }
 
-// measure is g.Result; it counts a result that several layers ask for only once.
-func (c *Call) measure(g Gauge, r *Result) int {
+// measure is tm.Result; it counts a result that several layers ask for only once.
+func (c *Call) measure(tm TokenMeter, r *Result) int {
 	if c.Outcome.measured != r {
-		c.Outcome.measured, c.Outcome.counted = r, g.Result(r)
+		c.Outcome.measured, c.Outcome.counted = r, tm.Result(r)
 	}
 	return c.Outcome.counted
 }

@@ -1,8 +1,11 @@
 package interceptor
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
 
@@ -53,8 +56,8 @@ const (
 //
 // If a result can't be stored it is delivered whole: nothing is ever lost to
 // folding.
-func Fold(store *results.Store, g Gauge, p FoldPolicy, b *Boundary, log *slog.Logger) Middleware {
-	f := &folder{store, g, p, b, log}
+func Fold(store *results.Store, tm TokenMeter, p FoldPolicy, b *Boundary, log *slog.Logger) Middleware {
+	f := &folder{store, tm, p, b, log}
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			res, err := next(ctx, c)
@@ -74,16 +77,16 @@ func Fold(store *results.Store, g Gauge, p FoldPolicy, b *Boundary, log *slog.Lo
 }
 
 type folder struct {
-	store *results.Store
-	gauge Gauge
-	p     FoldPolicy
-	b     *Boundary
-	log   *slog.Logger
+	store  *results.Store
+	tokens TokenMeter
+	p      FoldPolicy
+	b      *Boundary
+	log    *slog.Logger
 }
 
 // apply returns what is delivered for res.
 func (f *folder) apply(ctx context.Context, c *Call, res *Result, rule FoldRule) *Result {
-	n := c.measure(f.gauge, res)
+	n := c.measure(f.tokens, res)
 	c.Outcome.Tokens.Out = n
 	limit, left, room := f.threshold(c, res, rule), math.MaxInt, math.MaxInt
 	if here, ok := c.Left(); ok {
@@ -102,7 +105,7 @@ func (f *folder) apply(ctx context.Context, c *Call, res *Result, rule FoldRule)
 // large reports whether what can be folded of a result over limit is over it by
 // itself: the words beside an image are not folded for the image's sake.
 func (f *folder) large(p parts, limit int) bool {
-	return len(p.kept) <= len("[]") || p.structured != nil || f.gauge.Counter.Exceeds(p.text, limit)
+	return len(p.kept) <= len("[]") || p.structured != nil || f.tokens.Counter.Exceeds(p.text, limit)
 }
 
 // sparing is how much of what is left a preview may take.
@@ -149,8 +152,8 @@ func (f *folder) fold(ctx context.Context, c *Call, res *Result, room int) *Resu
 		return nil
 	}
 	handle := results.NewHandle()
-	kept := f.gauge.list(parts.kept)
-	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Outcome.Tokens.Out - kept, Handle: handle}, min(f.p.PreviewTokens, room-kept), f.gauge.Counter.Count)
+	kept := f.tokens.list(parts.kept)
+	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Outcome.Tokens.Out - kept, Handle: handle}, min(f.p.PreviewTokens, room-kept), f.tokens.Counter.Count)
 	if !ok {
 		return nil
 	}
@@ -158,7 +161,7 @@ func (f *folder) fold(ctx context.Context, c *Call, res *Result, room int) *Resu
 	out.Extra = extra
 	stored := results.Result{
 		Handle: handle, Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Target.Name, Kind: string(p.Kind),
-		Text: parts.text, Structured: string(parts.structured), Tokens: c.Outcome.Tokens.Out, Delivered: c.measure(f.gauge, out),
+		Text: parts.text, Structured: string(parts.structured), Tokens: c.Outcome.Tokens.Out, Delivered: c.measure(f.tokens, out),
 	}
 	if c.Attribution.Branch != nil {
 		stored.Context = c.Attribution.Branch.Context
@@ -172,4 +175,140 @@ func (f *folder) fold(ctx context.Context, c *Call, res *Result, room int) *Resu
 	}
 	c.Outcome.Folded, c.Outcome.Fold, c.Outcome.Saved = true, handle, stored.Tokens-stored.Delivered
 	return out
+}
+
+// batchTokens is the largest result of a batch that is delivered to it as it
+// is. What is larger costs its branch one line.
+const batchTokens = 48
+
+// applyBatch hands the whole result to the batch that made the call, and
+// delivers no more than a line: no model reads it.
+func (f *folder) applyBatch(ctx context.Context, c *Call, res *Result) *Result {
+	whole, ok := f.storable(ctx, c, res)
+	if !ok {
+		whole = &Result{Body: json.RawMessage(`{"content":[{"type":"text","text":"the result could not be checked for secrets and was withheld"}],"isError":true}`)}
+		res = whole
+	}
+	c.Outcome.Whole = whole
+	n := c.measure(f.tokens, res)
+	c.Outcome.Tokens.Out = n
+	if n <= batchTokens {
+		return res
+	}
+	body := append([]byte(`{"content":[{"type":"text","text":`), rawjson.Quote(fmt.Sprintf("[%d tokens kept for the batch]", n))...)
+	body = append(body, `}]`...)
+	for _, key := range []string{"isError", "resultType"} {
+		if v, ok := rawjson.Get(res.Body, key); ok {
+			body = append(append(body, `,"`+key+`":`...), v...)
+		}
+	}
+	out := &Result{Body: append(body, '}'), Extra: res.Extra}
+	c.Outcome.Folded, c.Outcome.Fold, c.Outcome.Saved = true, c.Target.Batch, n-c.measure(f.tokens, out)
+	return out
+}
+
+// Text returns what a model would read of a result of tools/call as one text,
+// and its structured content as JSON where the text does not say the same.
+func (r *Result) Text() (text, structured string) {
+	if r.Error != nil {
+		msg, _ := rawjson.GetString(r.Error, "message")
+		return msg, ""
+	}
+	p := splitResult(r.Body)
+	return p.text, string(p.structured)
+}
+
+// foldMeta is the key in _meta that tells a program what was folded. Models
+// don't see it.
+const foldMeta = "io.github.foldgate/fold"
+
+// parts are what a tool result consists of.
+type parts struct {
+	body []byte
+	// text is what a model would read: text blocks and embedded texts, one
+	// after the other; or the structured content, where the text is no more
+	// than a caption to it. kept are the other blocks (images, audio, links, a caption) as an
+	// array, to be delivered as they are.
+	text string
+	kept []byte
+	// structured is the structured content in compact form, nil where there is
+	// none or text says the same.
+	structured []byte
+}
+
+// splitResult takes the result of a tools/call apart.
+func splitResult(body []byte) (p parts) {
+	p.body = body
+	var text bytes.Buffer
+	kept := []byte("[")
+	content, _ := rawjson.Get(body, "content")
+	rawjson.Elements(content, func(b []byte) bool {
+		t, ok := blockText(b)
+		switch {
+		case !ok:
+			if len(kept) > 1 {
+				kept = append(kept, ',')
+			}
+			kept = append(kept, b...)
+		case t != "":
+			if text.Len() > 0 && !bytes.HasSuffix(text.Bytes(), []byte("\n")) {
+				text.WriteByte('\n')
+			}
+			text.WriteString(t)
+		}
+		return true
+	})
+	p.text = text.String()
+	defer func() { p.kept = append(kept, ']') }()
+	if s, ok := rawjson.Get(body, "structuredContent"); ok && rawjson.KindOf(s) != rawjson.Null {
+		if s = rawjson.Compact(s); !bytes.Equal(s, rawjson.Compact([]byte(p.text))) {
+			p.structured = s
+		}
+	}
+	if p.structured != nil && len(p.text) <= caption && len(p.text) < len(p.structured) {
+		if p.text != "" {
+			if len(kept) > 1 {
+				kept = append(kept, ',')
+			}
+			kept = append(append(append(kept, `{"type":"text","text":`...), rawjson.Quote(p.text)...), '}')
+		}
+		p.text, p.structured = string(p.structured), nil
+	}
+	return p
+}
+
+// caption is the longest text, in bytes, that is delivered whole beside the
+// preview of structured content.
+const caption = 600
+
+// blockText returns the text of a content block; ok is false for blocks that
+// are delivered as they are.
+func blockText(b []byte) (text string, ok bool) {
+	kind, _ := rawjson.GetString(b, "type")
+	switch kind {
+	case "text":
+		if isHandle(b) {
+			return "", false
+		}
+		return rawjson.GetString(b, "text")
+	case "resource":
+		uri, _ := rawjson.GetString(b, "resource", "uri")
+		if t, has := rawjson.GetString(b, "resource", "text"); has {
+			return fmt.Sprintf("[resource %s]\n%s", uri, t), true
+		}
+	}
+	return "", false
+}
+
+// with returns the result with preview in the place of its text. Structured
+// content goes, since hosts that show it show nothing else; all other members
+// stay.
+func (p parts) with(preview, handle string, tokens int) *Result {
+	content := append([]byte(`[{"type":"text","text":`), rawjson.Quote(preview)...)
+	content = append(content, '}')
+	if len(p.kept) > 2 {
+		content = append(append(content, ','), p.kept[1:len(p.kept)-1]...)
+	}
+	body := rawjson.Delete(rawjson.Set(p.body, append(content, ']'), "content"), "structuredContent")
+	return &Result{Body: rawjson.Set(body, fmt.Appendf(nil, `{"handle":"%s","tokens":%d}`, handle, tokens), "_meta", foldMeta)}
 }

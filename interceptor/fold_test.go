@@ -24,7 +24,7 @@ type foldBench struct {
 	t      *testing.T
 	m      *folding.Manager
 	store  *results.Store
-	gauge  Gauge
+	gauge  TokenMeter
 	policy FoldPolicy
 }
 
@@ -51,7 +51,7 @@ func newFoldBench(t *testing.T) *foldBench {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = m.Close(context.Background()); _ = store.Close() })
-	return &foldBench{t, m, store, Gauge{counter, 1600}, FoldPolicy{
+	return &foldBench{t, m, store, TokenMeter{counter, 1600}, FoldPolicy{
 		MainThreshold: 8000, BranchFraction: 0.125, PreviewTokens: 400, Rules: foldRules{},
 	}}
 }
@@ -357,7 +357,7 @@ func BenchmarkFold(b *testing.B) {
 	for _, f := range previewtest.Fixtures() {
 		body := json.RawMessage(textBody(f.Text))
 		h := Chain(func(context.Context, *Call) (*Result, error) { return &Result{Body: body}, nil },
-			Fold(store, Gauge{counter, 1600}, policy, testBoundary(b), slog.New(slog.DiscardHandler)))
+			Fold(store, TokenMeter{counter, 1600}, policy, testBoundary(b), slog.New(slog.DiscardHandler)))
 		b.Run(f.Name, func(b *testing.B) {
 			b.SetBytes(int64(len(f.Text)))
 			for b.Loop() {

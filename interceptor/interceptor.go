@@ -11,17 +11,20 @@
 // results of MCP methods, and nothing of transports.
 //
 //	telemetry*.go             spans and metrics, outside of all where they are on
-//	call.go                   a call: origin, target, attribution, outcome
-//	trace.go                  the records of a call
-//	recover.go                panics
-//	attribute.go              which branch a call is in
-//	meter.go, measure.go      what it costs
-//	fold*.go                  results too large for their place
-//	workflow*.go              which step of a workflow it is
-//	scrub.go                  secrets
-//	boundary.go               the scrubbing of every message, in both directions
-//	branch.go, recovery.go    the records and spans of branches, also after a crash
-//	refusal.go                what a model reads where foldgate says no
+//	call.go         a call: origin, target, attribution, outcome
+//	telemetry.go    spans of calls, layers and branches, outermost if they are on
+//	metrics.go      metrics of calls
+//	trace.go        records of calls and notifications
+//	recover.go      panics
+//	attribute.go    the branch of a call
+//	meter.go        the cost of a call
+//	fold.go         results too large for their place
+//	workflow.go     the workflow step of a call
+//	scrub.go        secrets in calls
+//	boundary.go     secrets in every message, in both directions
+//	branch.go       records and spans of branches
+//	recovery.go     what a crash left unfinished
+//	refusal.go      what a model reads if foldgate refuses
 package interceptor
 
 import "context"

@@ -2,10 +2,13 @@ package interceptor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
+	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -18,28 +21,28 @@ import (
 // It is installed outside Fold and Scrub, because what counts is what the host
 // receives. It runs the rest of the chain under the branch's own context, so
 // that a branch that ends takes its calls with it.
-func Meter(m *folding.Manager, g Gauge) Middleware {
+func Meter(m *folding.Manager, tm TokenMeter) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			if !c.Target.Metered {
 				return next(ctx, c)
 			}
-			c.Outcome.Tokens.In = g.Arguments(c.Target.Arguments)
+			c.Outcome.Tokens.In = tm.Arguments(c.Target.Arguments)
 			if c.Attribution.Branch == nil || c.Target.Control {
 				res, err := next(ctx, c)
 				if res != nil {
-					c.Outcome.Tokens.Delivered = c.measure(g, res)
+					c.Outcome.Tokens.Delivered = c.measure(tm, res)
 					c.Outcome.Tokens.Out = max(c.Outcome.Tokens.Out, c.Outcome.Tokens.Delivered)
 				}
 				return res, err
 			}
-			return meterBranch(ctx, c, m, g, next)
+			return meterBranch(ctx, c, m, tm, next)
 		}
 	}
 }
 
 // meterBranch runs a call that is charged to c.Branch.
-func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next Handler) (res *Result, err error) {
+func meterBranch(ctx context.Context, c *Call, m *folding.Manager, tm TokenMeter, next Handler) (res *Result, err error) {
 	lease, err := m.Acquire(ctx, c.Attribution.Branch.ID)
 	if err != nil {
 		return nil, refuse(c, err)
@@ -66,20 +69,20 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, g Gauge, next
 		}
 		return nil, err
 	}
-	want := c.measure(g, res)
+	want := c.measure(tm, res)
 	c.Outcome.Tokens.Out = max(c.Outcome.Tokens.Out, want)
 	if failed, _ := rawjson.Get(res.Body, "isError"); res.Error != nil || string(failed) == "true" {
 		if outcome.Err = strings.TrimSpace(resultText(res)); outcome.Err == "" {
 			outcome.Err = "the tool answered with an error and no text"
 		}
 	}
-	return c.deliver(ctx, lease, g, res, want, outcome)
+	return c.deliver(ctx, lease, tm, res, want, outcome)
 }
 
 // deliver charges res, which counts want, and returns what the branch can pay
 // of it, made smaller if it can be. Where it is cut, the call ends with o, and
 // the branch with it.
-func (c *Call) deliver(ctx context.Context, lease *folding.Lease, g Gauge, res *Result, want int, o folding.CallOutcome) (*Result, error) {
+func (c *Call) deliver(ctx context.Context, lease *folding.Lease, tm TokenMeter, res *Result, want int, o folding.CallOutcome) (*Result, error) {
 	granted, err := lease.ChargeUpTo(want)
 	if err != nil { // ended meanwhile: nothing charged, nothing delivered
 		c.Outcome.Late = true
@@ -91,7 +94,7 @@ func (c *Call) deliver(ctx context.Context, lease *folding.Lease, g Gauge, res *
 	}
 	if c.Outcome.Shrink != nil { // another call took the rest meanwhile
 		if small := c.Outcome.Shrink(granted); small != nil {
-			if n := c.measure(g, small); n <= granted {
+			if n := c.measure(tm, small); n <= granted {
 				c.Outcome.Tokens.Delivered = n
 				lease.Refund(granted - n)
 				return small, nil
@@ -101,7 +104,7 @@ func (c *Call) deliver(ctx context.Context, lease *folding.Lease, g Gauge, res *
 	var cut *Result
 	kept := 0
 	if c.ofTool() { // a resource or a prompt in another form is of no use to its host
-		cut, kept = cutResult(g, res, granted, c.Attribution.Branch)
+		cut, kept = cutResult(tm, res, granted, c.Attribution.Branch)
 	}
 	lease.Refund(granted - kept)
 	c.Outcome.Truncated, c.Outcome.Decision = true, "resource_limit"
@@ -133,29 +136,29 @@ func refuse(c *Call, err error) error {
 // included, and what it costs. The handle of a workflow is needed for the next
 // call, so it is kept where it fits beside the notice. nil means that not even
 // the notice fits.
-func cutResult(g Gauge, res *Result, budget int, b *folding.Branch) (*Result, int) {
+func cutResult(tm TokenMeter, res *Result, budget int, b *folding.Branch) (*Result, int) {
 	notice := fmt.Sprintf("\n[cut by foldgate: branch budget of %d tokens exhausted]", b.BudgetTotal)
-	room := budget - g.Counter.Count(notice)
+	room := budget - tm.Counter.Count(notice)
 	if room <= 0 {
 		return nil, 0
 	}
 	res, handle := takeHandle(res)
-	if n := g.Result(&Result{Body: contentOf(handle)}); handle != nil && n < room {
-		if cut, kept := cutText(g, res, budget-n, notice, handle); cut != nil {
+	if n := tm.Result(&Result{Body: contentOf(handle)}); handle != nil && n < room {
+		if cut, kept := cutText(tm, res, budget-n, notice, handle); cut != nil {
 			return cut, kept + n
 		}
 	}
-	return cutText(g, res, budget, notice, nil)
+	return cutText(tm, res, budget, notice, nil)
 }
 
 // cutText is cutResult for a result whose handle, if any, is paid for.
-func cutText(g Gauge, res *Result, budget int, notice string, handle []byte) (*Result, int) {
-	room := budget - g.Counter.Count(notice)
+func cutText(tm TokenMeter, res *Result, budget int, notice string, handle []byte) (*Result, int) {
+	room := budget - tm.Counter.Count(notice)
 	text := resultText(res)
 	for room > 0 {
-		kept, _ := g.Counter.Truncate(text, room)
+		kept, _ := tm.Counter.Truncate(text, room)
 		out := kept + notice
-		if n := g.Counter.Count(out); n <= budget {
+		if n := tm.Counter.Count(out); n <= budget {
 			body := append([]byte(`{"content":[{"type":"text","text":`), rawjson.Quote(out)...)
 			body = append(body, '}')
 			if handle != nil {
@@ -214,4 +217,108 @@ func resultText(res *Result) string {
 		return string(rawjson.Compact(structured))
 	}
 	return string(out)
+}
+
+// TokenMeter counts the tokens of what a host may show a model. It is safe for
+// concurrent use.
+type TokenMeter struct {
+	Counter *budget.Counter
+	// ImageTokens is the fixed estimate for one image or audio block: what
+	// such a block costs depends on the model and its pixels, not on its bytes.
+	ImageTokens int
+}
+
+// Arguments counts tool arguments as compact JSON.
+func (tm TokenMeter) Arguments(args json.RawMessage) int {
+	if len(args) == 0 {
+		return 0
+	}
+	return tm.Counter.CountBytes(rawjson.Compact(args))
+}
+
+// Result counts a result of tools/call, resources/read or prompts/get: the
+// text of its content blocks, or the structured content where that is larger,
+// since hosts show one of the two. An error object counts by its message and
+// data.
+func (tm TokenMeter) Result(r *Result) int {
+	if r.Error != nil {
+		return tm.Counter.CountBytes(rawjson.Compact(r.Error))
+	}
+	blocks, structured := 0, 0
+	rawjson.Members(r.Body, func(m rawjson.Member) bool {
+		switch {
+		case m.Is("content"), m.Is("contents"):
+			blocks += tm.list(m.Value)
+		case m.Is("messages"):
+			rawjson.Elements(m.Value, func(msg []byte) bool {
+				if content, ok := rawjson.Get(msg, "content"); ok {
+					blocks += tm.list(content)
+				}
+				return true
+			})
+		case m.Is("structuredContent"):
+			structured = tm.Counter.CountBytes(rawjson.Compact(m.Value))
+		}
+		return true
+	})
+	return max(blocks, structured)
+}
+
+// list counts an array of content blocks, or a single block.
+func (tm TokenMeter) list(v []byte) int {
+	if rawjson.KindOf(v) != rawjson.Array {
+		return tm.block(v)
+	}
+	n := 0
+	rawjson.Elements(v, func(b []byte) bool { n += tm.block(b); return true })
+	return n
+}
+
+// block counts one content block (or one element of a resource's contents).
+func (tm TokenMeter) block(b []byte) int {
+	kind, _ := rawjson.GetString(b, "type")
+	switch kind {
+	case "image", "audio":
+		return tm.ImageTokens
+	case "text":
+		if n, ok := tm.text(b); ok {
+			return n
+		}
+	case "resource":
+		if res, ok := rawjson.Get(b, "resource"); ok {
+			return tm.block(res)
+		}
+	case "": // resource contents: {uri, text | blob}
+		if n, ok := tm.text(b); ok {
+			return n
+		}
+		if blob, ok := rawjson.Get(b, "blob"); ok {
+			if mime, _ := rawjson.GetString(b, "mimeType"); len(mime) >= 6 && mime[:6] == "image/" {
+				return tm.ImageTokens
+			}
+			return tm.Counter.CountBytes(blob)
+		}
+	}
+	return tm.Counter.CountBytes(rawjson.Compact(b))
+}
+
+// texts are buffers for what is counted. Large ones are not kept.
+var texts = sync.Pool{New: func() any { return new([]byte) }}
+
+const maxTextKept = 2 << 20
+
+// text counts the "text" of a block, if that is a string.
+func (tm TokenMeter) text(b []byte) (n int, ok bool) {
+	lit, ok := rawjson.Get(b, "text")
+	if !ok || rawjson.KindOf(lit) != rawjson.String {
+		return 0, false
+	}
+	buf := texts.Get().(*[]byte)
+	text := rawjson.AppendUnquote((*buf)[:0], lit)
+	n = tm.Counter.CountBytes(text)
+	if cap(text) <= maxTextKept {
+		*buf = text
+		texts.Put(buf)
+	}
+	return n, true
 }

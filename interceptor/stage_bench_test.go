@@ -43,7 +43,7 @@ func stages(b *testing.B) (names []string, layers map[string][]Middleware, branc
 	br, err := m.Create(b.Context(), me, folding.CreateRequest{Description: "d"})
 	must(err)
 
-	log, gauge := slog.New(slog.DiscardHandler), Gauge{counter, 1600}
+	log, gauge := slog.New(slog.DiscardHandler), TokenMeter{counter, 1600}
 	locate, boundary := Attribute(m), &Boundary{s, testPolicy{}}
 	meter := Meter(m, gauge)
 	fold := Fold(store, gauge, FoldPolicy{MainThreshold: 1 << 30, BranchFraction: 1, PreviewTokens: 400, Rules: foldRules{}}, boundary, log)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
 	"strconv"
 	"sync"
 	"time"
@@ -11,8 +12,11 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	oteltrace "go.opentelemetry.io/otel/trace"
 
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -265,4 +269,188 @@ func (c *Call) Outgoing() string {
 	}
 	tp.Parent = trace.SpanID(c.Outcome.Record)
 	return tp.String()
+}
+
+// slowLayer is how long a layer must work on a call to get a span of its own.
+const slowLayer = time.Millisecond
+
+// Layer measures what one layer of the chain does itself: before it hands a
+// call inwards and after it gets the result back, without what lies between.
+func (t *Telemetry) Layer(name string, mw Middleware) Middleware {
+	before := metric.WithAttributeSet(layerSet(name, "request"))
+	after := metric.WithAttributeSet(layerSet(name, "response"))
+	return func(next Handler) Handler {
+		return func(ctx context.Context, c *Call) (*Result, error) {
+			entered := time.Now()
+			var inward, outward time.Time // zero where next is not reached
+			h := mw(func(ctx context.Context, c *Call) (*Result, error) {
+				inward = time.Now()
+				res, err := next(ctx, c)
+				outward = time.Now()
+				return res, err
+			})
+			res, err := h(ctx, c)
+			end := time.Now()
+			if inward.IsZero() {
+				inward = end
+			}
+			t.layer(ctx, name+" request", before, entered, inward)
+			if !outward.IsZero() {
+				t.layer(ctx, name+" response", after, outward, end)
+			}
+			return res, err
+		}
+	}
+}
+
+func (t *Telemetry) layer(ctx context.Context, name string, labels metric.MeasurementOption, from, to time.Time) {
+	t.layerTime.Record(ctx, to.Sub(from).Seconds(), labels)
+	if t.tracer == nil || to.Sub(from) < slowLayer {
+		return
+	}
+	_, span := t.tracer.Start(ctx, name, oteltrace.WithTimestamp(from))
+	span.End(oteltrace.WithTimestamp(to))
+}
+
+// BranchOpened starts the span of a branch's life, the parent of the calls and
+// branches in it. parent is a traceparent, "" where the branch is in no trace
+// of a host's: then a first-level branch is the root of a trace. cause is the
+// call that opened it, nil for a branch of an earlier process.
+func (t *Telemetry) BranchOpened(b folding.Branch, parent string, cause *Call) {
+	if t.tracer == nil {
+		return
+	}
+	ctx := context.Background()
+	want := wantedIDs{span: trace.BranchSpanID(b.Context)}
+	options := []oteltrace.SpanStartOption{
+		oteltrace.WithTimestamp(b.CreatedAt),
+		oteltrace.WithAttributes(
+			attribute.String("foldgate.context", b.Context), attribute.String("foldgate.branch.id", b.ID),
+			attribute.Int("foldgate.branch.depth", b.Depth), attribute.Int("foldgate.branch.budget", b.BudgetTotal),
+			attribute.String("mcp.session.id", b.Session), attribute.String("foldgate.principal", b.Principal)),
+	}
+	if cause != nil && cause.Outcome.spans != nil {
+		options = append(options, oteltrace.WithLinks(oteltrace.Link{SpanContext: cause.Outcome.spans.own}))
+	}
+	if tp, ok := trace.ParseTraceparent(parent); ok {
+		ctx = remote(ctx, tp, "")
+	} else if up := contextpath.Path(b.Context).Parent(); up != contextpath.Main {
+		ctx = oteltrace.ContextWithRemoteSpanContext(ctx, t.branch(string(up)))
+	} else {
+		want.trace = trace.TraceID("", "", "", b.Context)
+	}
+	_, span := t.tracer.Start(want.in(ctx), "branch "+b.ID, options...)
+	t.mu.Lock()
+	t.branches[b.Context] = span
+	t.mu.Unlock()
+}
+
+// BranchEnded ends the span of a branch. One that is not known, or no more, is
+// ignored.
+func (t *Telemetry) BranchEnded(b folding.Branch) {
+	t.mu.Lock()
+	span := t.branches[b.Context]
+	delete(t.branches, b.Context)
+	t.mu.Unlock()
+	if span == nil {
+		return
+	}
+	span.SetAttributes(attribute.String("foldgate.branch.status", string(b.Status)),
+		attribute.Int("foldgate.branch.used", b.BudgetUsed), attribute.Int("foldgate.branch.calls", b.Activity.Calls))
+	if b.Reason != "" {
+		span.SetAttributes(errorKey.String(b.Reason))
+		span.SetStatus(codes.Error, "")
+	}
+	span.End(oteltrace.WithTimestamp(b.CompletedAt))
+}
+
+// branch returns the span of a branch for its children.
+func (t *Telemetry) branch(context string) oteltrace.SpanContext {
+	t.mu.Lock()
+	span := t.branches[context]
+	t.mu.Unlock()
+	if span != nil {
+		return span.SpanContext().WithRemote(true)
+	}
+	return oteltrace.NewSpanContext(oteltrace.SpanContextConfig{ // it has ended
+		TraceID: trace.TraceID("", "", "", context), SpanID: trace.BranchSpanID(context), TraceFlags: oteltrace.FlagsSampled, Remote: true,
+	})
+}
+
+// BranchTraceparent is the traceparent of what happens in an active branch, ""
+// where its span is not known.
+func (t *Telemetry) BranchTraceparent(context string) string {
+	t.mu.Lock()
+	span := t.branches[context]
+	t.mu.Unlock()
+	if span == nil {
+		return ""
+	}
+	return traceparent(span.SpanContext())
+}
+
+// SpanIDs returns the generator that gives calls and branches the ids that the
+// journal's OTLP export derives from their records, and everything else random
+// ones. Give it to the provider of traces.
+func SpanIDs() sdktrace.IDGenerator { return spanIDs{} }
+
+type spanIDs struct{}
+
+// wantedIDs are the ids of the one span that is started in a context. A zero
+// trace means that the span has a parent, whose trace it belongs to.
+type wantedIDs struct {
+	trace oteltrace.TraceID
+	span  oteltrace.SpanID
+}
+
+type wantedKey struct{}
+
+func (w wantedIDs) in(ctx context.Context) context.Context {
+	return context.WithValue(ctx, wantedKey{}, w)
+}
+
+// NewIDs is called for a span without a parent.
+func (g spanIDs) NewIDs(ctx context.Context) (id oteltrace.TraceID, span oteltrace.SpanID) {
+	if w, ok := ctx.Value(wantedKey{}).(wantedIDs); ok {
+		id = w.trace
+	}
+	for !id.IsValid() {
+		fill(id[:])
+	}
+	return id, g.NewSpanID(ctx, id)
+}
+
+// NewSpanID is called for a span with a parent.
+func (spanIDs) NewSpanID(ctx context.Context, _ oteltrace.TraceID) (span oteltrace.SpanID) {
+	if w, ok := ctx.Value(wantedKey{}).(wantedIDs); ok {
+		span = w.span
+	}
+	for !span.IsValid() {
+		fill(span[:])
+	}
+	return span
+}
+
+// fill makes up an id. Ids need to differ, not to be secret.
+func fill(b []byte) {
+	for i := 0; i < len(b); i += 8 {
+		r := rand.Uint64()
+		for j := range 8 {
+			b[i+j] = byte(r >> (8 * j))
+		}
+	}
+}
+
+// traceparent is sc as it is sent on.
+func traceparent(sc oteltrace.SpanContext) string {
+	return trace.Traceparent{Trace: sc.TraceID(), Parent: sc.SpanID(), Flags: byte(sc.TraceFlags())}.String()
+}
+
+// remote puts the parent that came with a message into ctx. A tracestate that
+// is not valid is left out of the span; the message keeps it.
+func remote(ctx context.Context, tp trace.Traceparent, tracestate string) context.Context {
+	state, _ := oteltrace.ParseTraceState(tracestate)
+	return oteltrace.ContextWithRemoteSpanContext(ctx, oteltrace.NewSpanContext(oteltrace.SpanContextConfig{
+		TraceID: tp.Trace, SpanID: tp.Parent, TraceFlags: oteltrace.TraceFlags(tp.Flags), TraceState: state, Remote: true,
+	}))
 }

@@ -21,42 +21,42 @@ import (
 const flowID = "ctx_1735650000_a1b2c3d4"
 
 // flowOf is a call's part in a workflow as a role, at a step called flowID.
-func flowOf(role workflow.Role, e Echo) *WorkflowStep {
-	return &WorkflowStep{Rule: &workflow.Rule{ToolSpec: workflow.ToolSpec{Role: role}}, Echo: e, step: &workflow.Step{ID: flowID, Root: flowID}}
+func flowOf(role workflow.Role, e Output) *WorkflowStep {
+	return &WorkflowStep{Rule: &workflow.Rule{ToolSpec: workflow.ToolSpec{Role: role}}, Output: e, step: &workflow.Step{ID: flowID, Root: flowID}}
 }
 
 func TestEcho(t *testing.T) {
 	const meta = `"_meta":{"io.github.foldgate/context_id":"` + flowID + `"}`
 	const block = `{"type":"text","text":"context_id=` + flowID + ` — handle for this workflow. Tools that declare an optional context_id parameter accept this value.",` + meta + `}`
-	all := Echo{Argument: "context_id", Key: "context_id", Content: true, Meta: true}
+	all := Output{Argument: "context_id", Key: "context_id", Content: true, Meta: true}
 	for name, tc := range map[string]struct {
 		role     workflow.Role
-		echo     Echo
+		echo     Output
 		in, want string
 	}{
 		"everywhere": {workflow.RoleOpen, all, `{"content":[],"structuredContent":{"a":1.0}}`,
 			`{"content":[` + block + `],"structuredContent":{"a":1.0,"context_id":"` + flowID + `"},` + meta + `}`},
-		"after the server's text": {workflow.RoleLink, Echo{Argument: "context_id", Content: true}, `{"content":[{"type":"text","text":"x"}]}`,
+		"after the server's text": {workflow.RoleLink, Output{Argument: "context_id", Content: true}, `{"content":[{"type":"text","text":"x"}]}`,
 			`{"content":[{"type":"text","text":"x"},` + block + `]}`},
-		"no content": {workflow.RoleOpen, Echo{Argument: "context_id", Content: true}, `{"isError":false}`, `{"isError":false,"content":[` + block + `]}`},
+		"no content": {workflow.RoleOpen, Output{Argument: "context_id", Content: true}, `{"isError":false}`, `{"isError":false,"content":[` + block + `]}`},
 		"a status has no text": {workflow.RoleStatus, all, `{"content":[],"structuredContent":{}}`,
 			`{"content":[],"structuredContent":{"context_id":"` + flowID + `"},` + meta + `}`},
-		"but a failed one": {workflow.RoleStatus, Echo{Argument: "context_id", Content: true}, `{"content":[],"isError":true}`,
+		"but a failed one": {workflow.RoleStatus, Output{Argument: "context_id", Content: true}, `{"content":[],"isError":true}`,
 			`{"content":[` + block + `],"isError":true}`},
-		"beside the server's own": {workflow.RoleStatus, Echo{Argument: "context_id", Key: "_context"}, `{"structuredContent":{"context_id":"theirs"}}`,
+		"beside the server's own": {workflow.RoleStatus, Output{Argument: "context_id", Key: "_context"}, `{"structuredContent":{"context_id":"theirs"}}`,
 			`{"structuredContent":{"context_id":"theirs","_context":{"context_id":"` + flowID + `"}}}`},
-		"never over the server's": {workflow.RoleStatus, Echo{Argument: "context_id", Key: "context_id"}, `{"structuredContent":{"context_id":"theirs"}}`,
+		"never over the server's": {workflow.RoleStatus, Output{Argument: "context_id", Key: "context_id"}, `{"structuredContent":{"context_id":"theirs"}}`,
 			`{"structuredContent":{"context_id":"theirs"}}`},
-		"not into an array": {workflow.RoleStatus, Echo{Argument: "context_id", Key: "context_id"}, `{"structuredContent":[1]}`, `{"structuredContent":[1]}`},
+		"not into an array": {workflow.RoleStatus, Output{Argument: "context_id", Key: "context_id"}, `{"structuredContent":[1]}`, `{"structuredContent":[1]}`},
 		"not into a question": {workflow.RoleOpen, all, `{"resultType":"input_required","inputRequests":{}}`,
 			`{"resultType":"input_required","inputRequests":{},` + meta + `}`},
-		"nowhere":       {workflow.RoleOpen, Echo{Argument: "context_id"}, `{"content":[]}`, `{"content":[]}`},
+		"nowhere":       {workflow.RoleOpen, Output{Argument: "context_id"}, `{"content":[]}`, `{"content":[]}`},
 		"no object":     {workflow.RoleOpen, all, `null`, `null`},
-		"other content": {workflow.RoleOpen, Echo{Argument: "context_id", Content: true}, `{"content":"text"}`, `{"content":"text"}`},
-		"keeps _meta": {workflow.RoleStatus, Echo{Argument: "context_id", Meta: true}, `{"_meta":{"x":1}}`,
+		"other content": {workflow.RoleOpen, Output{Argument: "context_id", Content: true}, `{"content":"text"}`, `{"content":"text"}`},
+		"keeps _meta": {workflow.RoleStatus, Output{Argument: "context_id", Meta: true}, `{"_meta":{"x":1}}`,
 			`{"_meta":{"x":1,"io.github.foldgate/context_id":"` + flowID + `"}}`},
 	} {
-		res, err := flowOf(tc.role, tc.echo).echo(&Result{Body: json.RawMessage(tc.in)}, nil)
+		res, err := flowOf(tc.role, tc.echo).addHandle(&Result{Body: json.RawMessage(tc.in)}, nil)
 		if err != nil || string(res.Body) != tc.want {
 			t.Errorf("%s: %s, %v\nwant %s", name, res.Body, err, tc.want)
 		}
@@ -64,22 +64,22 @@ func TestEcho(t *testing.T) {
 }
 
 func TestEchoErrors(t *testing.T) {
-	f := flowOf(workflow.RoleOpen, Echo{Argument: "context_id", Content: true, Meta: true})
+	f := flowOf(workflow.RoleOpen, Output{Argument: "context_id", Content: true, Meta: true})
 	refusal := &Refusal{Code: "upstream_timeout"}
 	var got *Refusal
-	if _, err := f.echo(nil, refusal); !errors.As(err, &got) || got.ContextID != flowID || refusal.ContextID != "" {
+	if _, err := f.addHandle(nil, refusal); !errors.As(err, &got) || got.ContextID != flowID || refusal.ContextID != "" {
 		t.Errorf("refusal = %+v, want a copy with the handle", got)
 	}
 	withheld := &scrubbedError{text: "withheld", err: refusal}
-	if _, err := f.echo(nil, withheld); err != error(withheld) {
+	if _, err := f.addHandle(nil, withheld); err != error(withheld) {
 		t.Errorf("a withheld error became %v", err)
 	}
 	object := &Result{Error: json.RawMessage(`{"code":1}`)}
-	if res, err := f.echo(object, nil); res != object || err != nil {
+	if res, err := f.addHandle(object, nil); res != object || err != nil {
 		t.Errorf("an error object became %s, %v", res.Error, err)
 	}
 	f.step = &workflow.Step{}
-	if res, _ := f.echo(&Result{Body: json.RawMessage(`{}`)}, nil); string(res.Body) != `{}` {
+	if res, _ := f.addHandle(&Result{Body: json.RawMessage(`{}`)}, nil); string(res.Body) != `{}` {
 		t.Errorf("a call of no workflow got %s", res.Body)
 	}
 }
@@ -181,7 +181,7 @@ func TestCutKeepsHandle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := Gauge{Counter: counter}
+	g := TokenMeter{Counter: counter}
 	body := appendHandle(json.RawMessage(`{"content":[{"type":"text","text":"`+strings.Repeat("many words ", 500)+`"}],"structuredContent":{"context_id":"`+flowID+`"},"resultType":"complete"}`), "context_id", flowID)
 	res := &Result{Body: rawjson.Set(body, rawjson.Quote(flowID), "_meta", MetaContextID)}
 	b := &folding.Branch{BudgetTotal: 1000}

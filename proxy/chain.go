@@ -16,13 +16,13 @@ func newChain(g *Gateway) func(context.Context, *interceptor.Call, interceptor.H
 		g.flows.middle().Locate(ctx, c)
 	}
 	layers := []layer{
-		{"trace", interceptor.Trace(g.recorder, locate)},                                  // outermost: a record before any effect, one after whatever happened
-		{"recover", interceptor.Recover(g.log)},                                           // inside Trace, so that a panic is recorded as an error
-		{"attribute", interceptor.Attribute(g.branches)},                                  // before Meter, which charges the branch
-		{"meter", interceptor.Meter(g.branches, g.gauge)},                                 // outside Fold: charges what the host gets to read
-		{"fold", interceptor.Fold(g.results, g.gauge, g.foldPolicy(), g.boundary, g.log)}, // outside Scrub: only scrubbed text is stored and shown
-		{"workflow", g.flows.middle().Middleware()},                                       // outside Scrub: handles are added to clean results; inside Fold, which leaves them
-		{"scrub", interceptor.Scrub(g.boundary)},                                          // innermost: nothing outside it holds an unscrubbed result
+		{"trace", interceptor.Trace(g.recorder, locate)},                                       // outermost: a record before any effect, one after whatever happened
+		{"recover", interceptor.Recover(g.log)},                                                // inside Trace, so that a panic is recorded as an error
+		{"attribute", interceptor.Attribute(g.branches)},                                       // before Meter, which charges the branch
+		{"meter", interceptor.Meter(g.branches, g.tokenMeter)},                                 // outside Fold: charges what the host gets to read
+		{"fold", interceptor.Fold(g.results, g.tokenMeter, g.foldPolicy(), g.boundary, g.log)}, // outside Scrub: only scrubbed text is stored and shown
+		{"workflow", g.flows.middle().Middleware()},                                            // outside Scrub: handles are added to clean results; inside Fold, which leaves them
+		{"scrub", interceptor.Scrub(g.boundary)},                                               // innermost: nothing outside it holds an unscrubbed result
 	}
 	order := g.observed(locate, layers...) // outside all others, where telemetry is on
 	run := interceptor.New(order...)

@@ -35,16 +35,16 @@ type Gateway struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup // everything that background started
 
-	counter  *budget.Counter
-	scrubber *scrub.Scrubber
-	boundary *interceptor.Boundary
-	journal  *trace.Journal
-	recorder *interceptor.Recorder
-	branches *folding.Manager
-	results  *results.Store
-	batches  batches
-	programs *extract.Programs
-	gauge    interceptor.Gauge
+	counter    *budget.Counter
+	scrubber   *scrub.Scrubber
+	boundary   *interceptor.Boundary
+	journal    *trace.Journal
+	recorder   *interceptor.Recorder
+	branches   *folding.Manager
+	results    *results.Store
+	batches    batches
+	programs   *extract.Programs
+	tokenMeter interceptor.TokenMeter
 
 	traces    oteltrace.TracerProvider // nil: no spans
 	meters    metric.MeterProvider     // nil: no metrics
@@ -131,7 +131,7 @@ func (g *Gateway) openEngines() error {
 	g.branchRecords = &interceptor.BranchRecords{
 		Recorder: g.recorder, Counter: g.counter, Telemetry: g.telemetry, Dir: filepath.Join(state, "trace"),
 	}
-	g.gauge = interceptor.Gauge{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}
+	g.tokenMeter = interceptor.TokenMeter{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}
 	if g.results, err = results.Open(filepath.Join(state, "results.db"), results.Config{
 		Quota: int64(g.cfg.Results.QuotaMB) << 20, TTL: time.Duration(g.cfg.Results.TTLHours) * time.Hour, Strict: g.strict(),
 	}); err != nil {

@@ -154,7 +154,7 @@ func TestPagesKeepTheirSize(t *testing.T) {
 					if err != nil {
 						t.Fatalf("scale %v, page %d of %d tokens: %v", scale, n, asked, err)
 					}
-					if got := (interceptor.Gauge{Counter: c}).Result(res); got > size || size < asked {
+					if got := (interceptor.TokenMeter{Counter: c}).Result(res); got > size || size < asked {
 						t.Errorf("scale %v: page %d has %d tokens, asked for %d, want at most %d", scale, n, got, asked, size)
 					}
 				}

@@ -45,7 +45,7 @@ type flowEntry struct {
 func (e *flowEntry) enter(c *interceptor.Call) {
 	f := e.WorkflowStep
 	c.Target.Workflow = &f
-	raw, given := rawjson.Get(c.Target.Arguments, f.Echo.Argument)
+	raw, given := rawjson.Get(c.Target.Arguments, f.Output.Argument)
 	given = given && rawjson.KindOf(raw) != rawjson.Null
 	handle := rawjson.Unquote(raw)
 	if given && rawjson.KindOf(raw) != rawjson.String {
@@ -57,7 +57,7 @@ func (e *flowEntry) enter(c *interceptor.Call) {
 		f.Handle = handle
 	}
 	if e.owner == foldgates && raw != nil {
-		c.Target.Arguments = rawjson.Delete(c.Target.Arguments, f.Echo.Argument)
+		c.Target.Arguments = rawjson.Delete(c.Target.Arguments, f.Output.Argument)
 		c.Target.Forward = rawjson.Set(c.Target.Forward, c.Target.Arguments, "arguments")
 	}
 	if f.Handle == "" {

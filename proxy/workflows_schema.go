@@ -25,14 +25,14 @@ func (g *Gateway) injectFlow(tool []byte, u *upstream.Server, own string) ([]byt
 		return tool, nil
 	}
 	inject := g.flows.inject[rule.Workflow()]
-	e := &flowEntry{WorkflowStep: interceptor.WorkflowStep{Rule: rule, Opener: g.openerOf(rule), Echo: interceptor.Echo{Argument: inject.Argument}}}
+	e := &flowEntry{WorkflowStep: interceptor.WorkflowStep{Rule: rule, Opener: g.openerOf(rule), Output: interceptor.Output{Argument: inject.Argument}}}
 	schema, _ := rawjson.Get(tool, "inputSchema")
 	if _, has := rawjson.Get(schema, "properties", inject.Argument); has {
 		e.owner = upstreams
 		return tool, e
 	}
-	e.Echo.Content = slices.Contains(inject.Result, "content")
-	e.Echo.Meta = slices.Contains(inject.Result, "_meta")
+	e.Output.Content = slices.Contains(inject.Result, "content")
+	e.Output.Meta = slices.Contains(inject.Result, "_meta")
 	e.owner = unknowns
 	if extensible(schema) {
 		e.owner = foldgates
@@ -48,7 +48,7 @@ func (g *Gateway) injectFlow(tool []byte, u *upstream.Server, own string) ([]byt
 		key = "_context"
 	}
 	if _, taken := rawjson.Get(output, "properties", key); !taken {
-		e.Echo.Key = key
+		e.Output.Key = key
 		tool = rawjson.Set(tool, declared, "outputSchema", "properties", key)
 	}
 	return tool, e

@@ -55,8 +55,8 @@ func TestInjectFlow(t *testing.T) {
 			tc.want = tc.tool
 		}
 		got, e := g.injectFlow([]byte(tc.tool), u, "find")
-		if string(got) != tc.want || e.owner != tc.owner || e.Echo.Key != tc.key {
-			t.Errorf("%s: %s, owner %d, key %q\nwant %s, %d, %q", name, got, e.owner, e.Echo.Key, tc.want, tc.owner, tc.key)
+		if string(got) != tc.want || e.owner != tc.owner || e.Output.Key != tc.key {
+			t.Errorf("%s: %s, owner %d, key %q\nwant %s, %d, %q", name, got, e.owner, e.Output.Key, tc.want, tc.owner, tc.key)
 		}
 	}
 	if got, e := g.injectFlow([]byte(`{"inputSchema":{"type":"object"}}`), u, "other"); e != nil || strings.Contains(string(got), "context_id") {
@@ -83,7 +83,7 @@ func TestEnterFlow(t *testing.T) {
 		params := json.RawMessage(`{"arguments":` + tc.arguments + `,"_meta":{"io.github.foldgate/context_id":"meta"}}`)
 		c := &interceptor.Call{Target: interceptor.Target{Params: params, Forward: json.RawMessage(`{"arguments":` + tc.arguments + `}`), Arguments: json.RawMessage(tc.arguments)}}
 		e := &flowEntry{owner: tc.owner}
-		e.Echo.Argument = "context_id"
+		e.Output.Argument = "context_id"
 		e.enter(c)
 		if c.Target.Workflow.Handle != tc.handle || c.Target.Workflow.Native != tc.native || string(c.Target.Forward) != `{"arguments":`+tc.forward+`}` || string(c.Target.Arguments) != tc.forward {
 			t.Errorf("%s: handle %q, native %q, forward %s", name, c.Target.Workflow.Handle, c.Target.Workflow.Native, c.Target.Forward)
