@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -342,11 +343,21 @@ func (f *Filter) sql(ctx context.Context, db *sql.DB) (query string, args []any,
 		}
 		terms, args = append(terms, column+" IN (SELECT value FROM json_each(?))"), append(args, string(rawjson.Marshal(ids)))
 	}
-	if !f.Since.IsZero() {
-		terms, args = append(terms, "time >= ?"), append(args, f.Since.UnixMicro())
-	}
-	if !f.Until.IsZero() {
-		terms, args = append(terms, "time <= ?"), append(args, f.Until.UnixMicro()) // Match compares exactly
+	if !f.Since.IsZero() || !f.Until.IsZero() {
+		since, until := f.Since.UnixMicro(), int64(math.MaxInt64)
+		if !f.Until.IsZero() {
+			until = f.Until.UnixMicro() // Match compares exactly
+		}
+		const few = 20_000
+		var n int
+		if err := db.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM record WHERE time BETWEEN ? AND ? LIMIT ?)", since, until, few).Scan(&n); err != nil {
+			return "", nil, err
+		}
+		term := "+time BETWEEN ? AND ?" // without the index on time
+		if from == "record" && n < few {
+			from, term = "record INDEXED BY record_time", term[1:]
+		}
+		terms, args = append(terms, term), append(args, since, until)
 	}
 	return strings.Replace(selection, "record", from, 1) + "WHERE " + strings.Join(terms, " AND ") + " ORDER BY id", args, nil
 }
@@ -484,8 +495,10 @@ func (x *Index) extend(ctx context.Context) (more bool, err error) {
 		if err := todo.forget(ctx, tx); err != nil {
 			return err
 		}
-		f := &filler{ctx: ctx, tx: tx, words: map[word]int64{}}
-		defer f.close()
+		f := &filler{words: map[word]int64{}}
+		if err := f.prepare(ctx, tx); err != nil {
+			return err
+		}
 		for _, s := range todo.segments {
 			if err := f.fill(x.dir, s); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
@@ -601,13 +614,12 @@ func (t todo) forget(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// filler adds lines to the index in one transaction.
+// filler adds lines to the index in one transaction, whose end closes the
+// statements.
 type filler struct {
-	ctx          context.Context
-	tx           *sql.Tx
-	lines        int
-	words        map[word]int64
-	record, link *sql.Stmt
+	lines                                   int
+	words                                   map[word]int64
+	addSegment, addRecord, addLink, addWord *sql.Stmt
 }
 
 type word struct {
@@ -615,12 +627,21 @@ type word struct {
 	value string
 }
 
-func (f *filler) close() {
-	for _, s := range []*sql.Stmt{f.record, f.link} {
-		if s != nil {
-			s.Close()
+func (f *filler) prepare(ctx context.Context, tx *sql.Tx) (err error) {
+	for _, s := range []struct {
+		to   **sql.Stmt
+		text string
+	}{
+		{&f.addSegment, "INSERT INTO segment VALUES (?, ?, ?) ON CONFLICT (first) DO UPDATE SET size = excluded.size, tail = excluded.tail"},
+		{&f.addRecord, "INSERT INTO record VALUES (NULL" + strings.Repeat(", ?", 6+numFields) + ")"},
+		{&f.addLink, "INSERT OR IGNORE INTO link VALUES (?, ?, ?)"},
+		{&f.addWord, "INSERT INTO word VALUES (NULL, ?, ?) ON CONFLICT DO UPDATE SET value = value RETURNING id"},
+	} {
+		if *s.to, err = tx.PrepareContext(ctx, s.text); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // fill adds the lines of a segment behind its indexed part.
@@ -642,32 +663,23 @@ func (f *filler) fill(dir string, c covered) error {
 	if err = errors.Join(err, failed); err != nil {
 		return err
 	}
-	_, err = f.tx.ExecContext(f.ctx, "INSERT INTO segment VALUES (?, ?, ?) ON CONFLICT (first) DO UPDATE SET size = excluded.size, tail = excluded.tail",
-		c.first, c.size, blob(string(c.tail)))
+	_, err = f.addSegment.Exec(c.first, c.size, blob(string(c.tail)))
 	return err
 }
 
 // add adds the rows of one record.
-func (f *filler) add(r *trace.Record, p place) (err error) {
-	if f.record == nil {
-		if f.record, err = f.tx.PrepareContext(f.ctx, "INSERT INTO record VALUES (NULL"+strings.Repeat(", ?", 6+numFields)+")"); err != nil {
-			return err
-		}
-		if f.link, err = f.tx.PrepareContext(f.ctx, "INSERT OR IGNORE INTO link VALUES (?, ?, ?)"); err != nil {
-			return err
-		}
-	}
+func (f *filler) add(r *trace.Record, p place) error {
 	row := rowOf(r, p)
 	args := make([]any, 0, 6+numFields)
 	args = append(args, p.segment, p.start, p.size, row.time, row.flags, row.envelope)
 	for field, value := range row.fields {
-		id, err := f.word(word{field, value})
+		id, err := f.number(word{field, value})
 		if err != nil {
 			return err
 		}
 		args = append(args, id)
 	}
-	result, err := f.record.ExecContext(f.ctx, args...)
+	result, err := f.addRecord.Exec(args...)
 	if err != nil {
 		return err
 	}
@@ -677,7 +689,7 @@ func (f *filler) add(r *trace.Record, p place) (err error) {
 	}
 	for kind, keys := range links(r) {
 		for _, k := range keys {
-			if _, err := f.link.ExecContext(f.ctx, kind, k, id); err != nil {
+			if _, err := f.addLink.Exec(kind, k, id); err != nil {
 				return err
 			}
 		}
@@ -685,16 +697,12 @@ func (f *filler) add(r *trace.Record, p place) (err error) {
 	return nil
 }
 
-// word returns the number of a word, which it adds if needed.
-func (f *filler) word(w word) (id int64, err error) {
+// number returns the number of a word, which it adds if needed.
+func (f *filler) number(w word) (id int64, err error) {
 	if id, ok := f.words[w]; ok {
 		return id, nil
 	}
-	const find = "SELECT id FROM word WHERE field = ? AND value = ?"
-	err = f.tx.QueryRowContext(f.ctx, find, w.field, blob(w.value)).Scan(&id)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = f.tx.QueryRowContext(f.ctx, "INSERT INTO word VALUES (NULL, ?, ?) RETURNING id", w.field, blob(w.value)).Scan(&id)
-	}
+	err = f.addWord.QueryRow(w.field, blob(w.value)).Scan(&id)
 	f.words[w] = id
 	return id, err
 }
