@@ -69,13 +69,13 @@ is not in the sums.`,
 }
 
 // figures are sums of tokens. Delivered and the others are counted when a call
-// is made; Saved is their difference where results were folded.
+// is made; Saved is their difference if results were folded.
 type figures struct {
 	Name      string `json:"name,omitempty"`
 	Calls     int    `json:"calls"`
 	Results   int    `json:"results"`   // tokens that tools returned
 	Delivered int    `json:"delivered"` // tokens that hosts got of them
-	Folded    int    `json:"folded"`    // calls whose result was stored
+	Folded    int    `json:"folded"`    // calls with a stored result
 	Stored    int    `json:"stored"`    // tokens of those results
 	ReadBack  int    `json:"read_back"` // delivered later of results stored here: by branch_read, or as the answer of a batch
 	Saved     int    `json:"saved"`     // not delivered, less those read back

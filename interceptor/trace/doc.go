@@ -1,7 +1,7 @@
 // Package trace writes and verifies the journal: one record for each message
 // that crosses foldgate and for each event in a branch's life. An auditor can
-// tell who called what, in which branch, at what cost and because of what, and
-// whether a line was changed or is missing.
+// tell who made a call, in which branch, its cost and its causes, and whether a
+// line was changed or is missing.
 //
 // "Trace" in foldgate means this journal. An OpenTelemetry trace is a set of
 // spans; comments here always call it that. [SpanID] and [TraceID] derive the
@@ -13,7 +13,7 @@
 //
 // The journal is a series of files (segments) of JSON lines, chained by
 // SHA-256, and a head file that anchors the last line. docs/trace.md states the
-// format, the guarantees, and what each sync mode can lose.
+// format, the guarantees, and the records that each sync mode can lose.
 //
 // Lock order: Journal.writing before Journal.queueMu, errMu or headMu. The last
 // three are never nested.

@@ -39,8 +39,8 @@ const (
 type Options struct {
 	// Sync says when records reach the disk: SyncAlways, SyncInterval (default)
 	// or SyncNever. In every mode the operating system has a record when Append
-	// returns, so the end of the process loses nothing. The modes differ in what
-	// a crash of the machine loses.
+	// returns, so the end of the process loses nothing. The modes differ in the
+	// records that a crash of the machine loses.
 	Sync string
 	// Interval is how long SyncInterval waits, and how far the head file may be
 	// behind in every mode. 0 is DefaultInterval.

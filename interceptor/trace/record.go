@@ -16,7 +16,7 @@ const Protocol = "foldgate/trace.v1"
 // order of the strings is the order of the times.
 const TimeFormat = "2006-01-02T15:04:05.000000Z"
 
-// Kinds of records; docs/trace.md tells what each correlates to. The kind of an
+// Kinds of records; docs/trace.md tells the correlations of each. The kind of an
 // MCP message is a prefix and its method, such as "mcp/request:tools/call".
 const (
 	KindRequest      = "mcp/request:"
@@ -39,7 +39,7 @@ const (
 )
 
 // Record is one message, event or decision. The first nine fields are the
-// envelope. Audit is what foldgate knows about it. Seq, Prev and Hash are its
+// envelope. Audit has the facts that foldgate adds. Seq, Prev and Hash are its
 // place in the chain. JSON names and order are part of the format.
 type Record struct {
 	Protocol      string          `json:"protocol"` // set by Append
@@ -57,7 +57,7 @@ type Record struct {
 	Hash          string          `json:"hash"` // set by Append; docs/trace.md says which bytes it covers
 }
 
-// Audit is what foldgate knows about a message beyond its envelope. Zero
+// Audit has the facts that foldgate adds to the envelope of a message. Zero
 // fields are left out of the journal.
 type Audit struct {
 	Session   string `json:"session,omitempty"`   // the host's

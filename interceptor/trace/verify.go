@@ -299,7 +299,7 @@ func (r *Report) Add(f Fault) {
 // Fault is one finding and its place.
 type Fault struct {
 	File string `json:"file,omitempty"`
-	Line int    `json:"line,omitempty"` // from 1; 0 where the fault is not in a line
+	Line int    `json:"line,omitempty"` // from 1; 0 if the fault is not in a line
 	Seq  uint64 `json:"seq,omitempty"`
 	Code string `json:"code"` // one of the Fault constants
 	Text string `json:"text"`

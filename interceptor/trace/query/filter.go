@@ -21,7 +21,8 @@ type Filter struct {
 	// instead, Ancestors those above it.
 	Context                   string
 	Tree, Children, Ancestors bool
-	// Main selects records without a context, Roots those whose context has one level.
+	// Main selects records without a context, Roots records in a context of one
+	// level.
 	Main, Roots bool
 	// Depth selects contexts with that many levels; 0 is any.
 	Depth int

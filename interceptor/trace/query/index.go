@@ -111,7 +111,7 @@ func Open(ctx context.Context, dir string) (*Index, error) {
 	if _, err := trace.Segments(dir); err != nil {
 		return nil, err
 	}
-	for _, path := range places(dir) {
+	for _, path := range locations(dir) {
 		if os.MkdirAll(filepath.Dir(path), 0o700) != nil {
 			continue
 		}
@@ -131,9 +131,9 @@ func Open(ctx context.Context, dir string) (*Index, error) {
 	return x, nil
 }
 
-// places returns the paths at which the index of dir may lie, best first. Cached
-// indexes that nobody has used for a month are removed.
-func places(dir string) []string {
+// locations returns the paths at which the index of dir may lie, best first. It
+// removes cached indexes that were not used for a month.
+func locations(dir string) []string {
 	out := []string{filepath.Join(dir, indexName)}
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -223,7 +223,7 @@ func sequence(f Filter, run func(yield func(*trace.Record) bool) error) iter.Seq
 // one. With a new index the query goes on behind that place.
 func (x *Index) matching(ctx context.Context, f Filter, yield func(*trace.Record) bool) (last place, err error) {
 	err = x.retry(ctx, func() error {
-		return x.places(ctx, f, func(p place, l *lineReader) (bool, error) {
+		return x.candidates(ctx, f, func(p place, l *lineReader) (bool, error) {
 			if p.compare(last) <= 0 {
 				return true, nil
 			}
@@ -266,8 +266,8 @@ func (p place) compare(q place) int {
 	return cmp.Or(cmp.Compare(p.segment, q.segment), cmp.Compare(p.start, q.start))
 }
 
-// places yields the places of the lines that may match f: all that do, and others.
-func (x *Index) places(ctx context.Context, f Filter, yield func(place, *lineReader) (more bool, err error)) error {
+// candidates yields the places of the lines that may match f: all that do, and others.
+func (x *Index) candidates(ctx context.Context, f Filter, yield func(place, *lineReader) (more bool, err error)) error {
 	db := x.database()
 	query, args, err := f.sql(ctx, db)
 	if err != nil || query == "" {
@@ -614,8 +614,8 @@ func (t todo) forget(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// filler adds lines to the index in one transaction, whose end closes the
-// statements.
+// filler adds lines to the index in one transaction. The end of the transaction
+// closes the statements.
 type filler struct {
 	lines                                   int
 	words                                   map[word]int64

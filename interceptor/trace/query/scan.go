@@ -35,7 +35,7 @@ func Scan(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, er
 }
 
 // Recent is [Scan] for records near the end of a long journal: it passes over
-// the segments whose successor begins before f.Since. If the clock was set back,
+// the segments that are followed by one that begins before f.Since. If the clock was set back,
 // it misses records that were written shortly before.
 func Recent(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
 	return sequence(f, func(yield func(*trace.Record) bool) error { return scan(ctx, dir, f, true, yield) })

@@ -17,7 +17,7 @@ import (
 // as there is an index and it was extended. A different index is a fault.
 func Verify(ctx context.Context, dir string, o trace.VerifyOptions) (trace.Report, error) {
 	var checks []*indexCheck
-	for _, path := range places(dir) {
+	for _, path := range locations(dir) {
 		if _, err := os.Stat(path); err != nil {
 			continue
 		}

@@ -169,8 +169,8 @@ func methodOf(r *trace.Record) string {
 	return cmp.Or(r.AuditOrEmpty().Method, method)
 }
 
-// mergedAudit returns the audit of the end, with the names of the start where it
-// has none.
+// mergedAudit returns the audit of the end. Names that it lacks are those of the
+// start.
 func mergedAudit(start, last *trace.Record) trace.Audit {
 	a, s := *last.AuditOrEmpty(), start.AuditOrEmpty()
 	a.Session, a.Principal, a.Server = cmp.Or(a.Session, s.Session), cmp.Or(a.Principal, s.Principal), cmp.Or(a.Server, s.Server)

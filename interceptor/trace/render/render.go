@@ -43,7 +43,7 @@ func CheckFormat(format string) error {
 
 // Write prints records to w, until one comes with an error. It makes one call of
 // w.Write for each record if the format streams, so w should buffer unless
-// somebody waits for the records.
+// a reader waits for the records.
 func Write(w io.Writer, format string, records iter.Seq2[*trace.Record, error]) (err error) {
 	if err := CheckFormat(format); err != nil {
 		return err
