@@ -10,7 +10,6 @@
 // The middlewares know nothing of wire formats beyond the parameters and
 // results of MCP methods, and nothing of transports.
 //
-//	telemetry*.go             spans and metrics, outside of all where they are on
 //	call.go         a call: origin, target, attribution, outcome
 //	telemetry.go    spans of calls, layers and branches, outermost if they are on
 //	metrics.go      metrics of calls
