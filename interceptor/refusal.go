@@ -1,10 +1,12 @@
 package interceptor
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // Refusal is a call that foldgate refuses or ends in a way that the model must
@@ -61,4 +63,42 @@ func FoldingRefusal(err error) *Refusal {
 		Reason: reason, Code: folding.Code(err), Status: folding.StatusCode(err), Message: err.Error(),
 		RetryAfter: folding.Seconds(folding.RetryAfter(err)), Err: err,
 	}
+}
+
+// JSON returns the refusal for programs: code, status, message and
+// retry_after_seconds.
+func (r *Refusal) JSON() json.RawMessage {
+	out := append([]byte(`{"code":`), rawjson.Quote(r.Code)...)
+	out = fmt.Appendf(out, `,"status":%d,"message":`, r.Status)
+	out = rawjson.AppendQuote(out, r.Message)
+	if r.RetryAfter > 0 {
+		out = fmt.Appendf(out, `,"retry_after_seconds":%d`, r.RetryAfter)
+	}
+	return append(out, '}')
+}
+
+// ToolResult returns the refusal as a tool result. Its text has everything,
+// because some hosts drop structured content from failed results. typed adds the
+// resultType of the modern era.
+func (r *Refusal) ToolResult(typed bool) json.RawMessage {
+	body := append(append([]byte(`{"error":`), r.JSON()...), '}')
+	if r.ContextID == "" {
+		return ToolResult(body, true, typed)
+	}
+	id := rawjson.Quote(r.ContextID)
+	return rawjson.Set(ToolResult(rawjson.Set(body, id, "context_id"), true, typed), id, "_meta", MetaContextID)
+}
+
+// ToolResult returns a tool result with the same compact JSON as text and as
+// structured content, because hosts show one of the two.
+func ToolResult(body json.RawMessage, isError, typed bool) json.RawMessage {
+	out := append([]byte(`{"content":[{"type":"text","text":`), rawjson.Quote(string(body))...)
+	out = append(append(out, `}],"structuredContent":`...), body...)
+	if isError {
+		out = append(out, `,"isError":true`...)
+	}
+	if typed {
+		out = append(out, `,"resultType":"complete"`...)
+	}
+	return append(out, '}')
 }

@@ -221,8 +221,12 @@ func setError(span oteltrace.Span, method, kind string, err error) {
 }
 
 // Upstream observes one request that c makes of an upstream: transport is
-// "pipe" or "tcp", or "" for one inside foldgate. Call end with what came back.
+// "pipe" or "tcp", or "" for one inside foldgate. Call end with what came back. A
+// nil Telemetry observes nothing.
 func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision string) (_ context.Context, end func(*Result, error)) {
+	if t == nil {
+		return ctx, func(*Result, error) {}
+	}
 	start := time.Now()
 	var span oteltrace.Span
 	if t.tracer != nil {

@@ -9,8 +9,11 @@ import (
 	"slices"
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/router"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // Report is what [Check] found.
@@ -22,7 +25,7 @@ type Report struct {
 	// Own are foldgate's own tools.
 	Own []ToolReport
 	// Clashes are names of tools and prompts that two upstreams offer.
-	Clashes []Clash
+	Clashes []catalog.Clash
 	// Unmatched are rules of workflows that name a tool which hosts do not see.
 	Unmatched []config.Fault
 	// Idle are globs on the names of tools that fit none.
@@ -30,15 +33,6 @@ type Report struct {
 	// Tokens is what a host pays for all tool definitions, by Counter.
 	Tokens  int
 	Counter string
-}
-
-// Clash is a name that two upstreams offer, so that the second's can't be
-// reached.
-type Clash struct {
-	// Name is the name as hosts would see it.
-	Name string
-	// First and Second are the upstreams' keys; First may be "foldgate".
-	First, Second string
 }
 
 // UpstreamReport is one upstream's part of a [Report].
@@ -100,50 +94,54 @@ func Check(ctx context.Context, cfg config.Config, log *slog.Logger) (Report, er
 	}
 	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
 	g.warm(ctx)
-	s := g.newSession(edge.Peer{Principal: g.anyone(), Transport: "http", Modern: true})
+	s := g.router.NewSession(edge.Peer{Principal: g.anyone(), Transport: "http", Era: wire.Modern, SingleRequest: true})
 	defer s.Close("check is done")
-	menus := [listKinds]*menu{}
-	for k := range listKinds {
-		menus[k] = g.menu(ctx, s, k, true, nil)
-	}
-	return g.report(menus), nil
+	return g.report(ctx, s), nil
 }
 
-// report sums the merged lists up.
-func (g *Gateway) report(menus [listKinds]*menu) Report {
-	r := Report{Principals: g.cfg.PrincipalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(menus[listTools].clashes, menus[listPrompts].clashes), Unmatched: g.unmatched(menus[listTools]), Idle: g.idle(menus[listTools])}
-	at := map[string]int{}
-	for i, u := range g.ups {
-		said, _ := u.Info()
-		_, fault := u.Status()
+// report sums up the merged lists.
+func (g *Gateway) report(ctx context.Context, s *router.Session) Report {
+	list, missing := g.router.Catalog(ctx, s, catalog.Tools, nil)
+	prompts, _ := g.router.Catalog(ctx, s, catalog.Prompts, nil)
+	resources, _ := g.router.Catalog(ctx, s, catalog.Resources, nil)
+	r := Report{
+		Principals: g.cfg.PrincipalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(list.Clashes, prompts.Clashes),
+		Unmatched: g.rules.UnmatchedRules(list), Idle: g.rules.UnmatchedGlobs(list),
+	}
+	at := map[string]*UpstreamReport{}
+	r.Upstreams = make([]UpstreamReport, len(g.servers.Servers()))
+	for i, srv := range g.servers.Servers() {
+		info, _ := srv.Info()
+		_, fault := srv.Status()
 		if fault == nil {
-			fault = menus[listTools].missing[u.Key]
+			fault = missing[srv.Key]
 		}
-		if fault != nil { // it may quote the upstream, and a URL of the configuration
+		if fault != nil { // it may quote the server, and a URL of the configuration
 			fault = errors.New(g.boundary.Text(fault.Error()))
 		}
-		r.Upstreams = append(r.Upstreams, UpstreamReport{Name: u.Key, Version: said.Version, Err: fault})
-		at[u.Key] = i
+		r.Upstreams[i] = UpstreamReport{Name: srv.Key, Version: info.Version, Err: fault}
+		at[srv.Key] = &r.Upstreams[i]
 	}
-	for _, shown := range menus[listTools].order {
-		e := menus[listTools].entries[shown]
-		t := ToolReport{Name: shown, Injected: e.injected, Own: e.up == nil, Tokens: g.counter.CountBytes(e.shown)}
+	for _, shown := range list.Order {
+		e, _ := list.Lookup(shown)
+		t := ToolReport{Name: shown, Injected: e.TakesBranchID, Own: e.Server == "", Tokens: g.counter.CountBytes(e.Shown)}
 		r.Tokens += t.Tokens
-		if e.up == nil {
+		if t.Own {
 			r.Own = append(r.Own, t)
 			continue
 		}
-		if full := fullName(e.up.Prefix, e.own); full != shown {
+		if full := catalog.FullName(g.servers.Server(e.Server).Prefix, e.Name); full != shown {
 			t.Full, t.Shortened = full, true
 		}
-		u := &r.Upstreams[at[e.up.Key]]
-		u.Tools = append(u.Tools, t)
+		at[e.Server].Tools = append(at[e.Server].Tools, t)
 	}
-	for _, e := range menus[listPrompts].entries {
-		r.Upstreams[at[e.up.Key]].Prompts++
+	for _, shown := range prompts.Order {
+		e, _ := prompts.Lookup(shown)
+		at[e.Server].Prompts++
 	}
-	for _, e := range menus[listResources].entries {
-		r.Upstreams[at[e.up.Key]].Resources++
+	for _, shown := range resources.Order {
+		e, _ := resources.Lookup(shown)
+		at[e.Server].Resources++
 	}
 	return r
 }

@@ -2,16 +2,17 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"sync"
 	"time"
-
-	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/upstream"
 
 	"go.opentelemetry.io/otel/metric"
 	oteltrace "go.opentelemetry.io/otel/trace"
@@ -23,84 +24,98 @@ import (
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/proxy/bridge"
+	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/router"
+	"github.com/foldgate/foldgate/proxy/tools"
+	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
-// Gateway stands between hosts and upstreams. Make one with [New], serve with
-// [Gateway.RunStdio] or [Gateway.RunHTTP], end it with [Gateway.Close]. All methods are safe for
-// concurrent use.
+// Gateway stands between hosts and upstream servers. Make one with [New], serve
+// with [Gateway.RunStdio] or [Gateway.RunHTTP], end it with [Gateway.Close]. All
+// methods are safe for concurrent use.
 type Gateway struct {
-	cfg    config.Config
-	log    *slog.Logger
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup // everything that background started
+	cfg      config.Config
+	log      *slog.Logger
+	lifetime context.Context
+	end      context.CancelFunc
+	wg       sync.WaitGroup // goroutines of the gateway itself
 
+	// Engines, in the order in which they are opened. Close closes them.
 	counter    *budget.Counter
 	scrubber   *scrub.Scrubber
 	boundary   *interceptor.Boundary
 	journal    *trace.Journal
 	recorder   *interceptor.Recorder
-	branches   *folding.Manager
-	results    *results.Store
-	batches    batches
-	programs   *extract.Programs
 	tokenMeter interceptor.TokenMeter
+	results    *results.Store
+	branches   *folding.Manager
+	workflows  *interceptor.Workflows // nil without workflows
+	lostSteps  []string               // steps of workflows that a process left when it died
+	records    *interceptor.BranchRecords
 
-	traces    oteltrace.TracerProvider // nil: no spans
-	meters    metric.MeterProvider     // nil: no metrics
-	telemetry *interceptor.Telemetry   // nil: off
-	// through runs a call down the chain of interceptors to h.
-	through func(ctx context.Context, c *interceptor.Call, h interceptor.Handler) (*interceptor.Result, error)
+	// Telemetry. Nil providers mean that nobody listens.
+	traces    oteltrace.TracerProvider
+	meters    metric.MeterProvider
+	telemetry *interceptor.Telemetry
 
-	servers       *upstream.Set
-	ups           []*upstream.Server // in the configuration's order
-	byKey         map[string]*upstream.Server
-	tenants       tenants
-	menus         menus
-	sessions      register
-	listens       listeners
-	parking       parking
-	branchRecords *interceptor.BranchRecords
-	flows         *flows   // nil without workflows
-	lostSteps     []string // of workflows, that the last process was at when it died
+	// Rooms.
+	rules   *catalog.Rules
+	servers *upstream.Set
+	bridge  *bridge.Bridge
+	tools   *tools.Tools
+	router  *router.Router
 }
 
-// New makes a gateway from a valid configuration. It opens the state
-// directory and loads the scrubbing rules, but starts no upstream.
+// New makes a gateway from a valid configuration. It opens the state directory
+// and loads the scrubbing rules, but starts no server.
 func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, error) {
 	if faults := cfg.Validate(); len(faults) > 0 {
 		return nil, &config.Error{File: "configuration", Faults: faults}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	g := &Gateway{cfg: cfg, log: log, ctx: ctx, cancel: cancel, byKey: map[string]*upstream.Server{}, programs: extract.NewPrograms(len(cfg.Principals))}
+	g := &Gateway{cfg: cfg, log: log}
+	g.lifetime, g.end = context.WithCancel(context.Background())
 	for _, o := range options {
 		o(g)
 	}
-	if err := g.openEngines(); err != nil {
-		cancel()
-		return nil, errors.Join(err, g.closeEngines(ctx))
+	err := g.openEngines()
+	if err == nil {
+		err = g.openRooms()
 	}
-	g.servers = upstream.NewSet(upstream.Options{
-		Config: cfg, Log: g.log, Cleaner: cleaner{g.boundary},
-		Shared: func(principal string) upstream.Owner { return sharedOwner{g, principal} },
-	})
-	g.ups = g.servers.Servers()
-	for _, u := range g.ups {
-		g.byKey[u.Key] = u
-	}
-	g.through = newChain(g)
-	if err := g.watchState(); err != nil {
-		err = errors.Join(err, g.closeEngines(ctx)) // before cancel: the state is closed in order
-		cancel()
+	if err != nil {
+		err = errors.Join(err, g.closeEngines(g.lifetime)) // before end: the state is closed in order
+		g.end()
 		return nil, err
 	}
 	if g.journal.Err() == nil { // else it could not be recorded
 		g.journal.Settle()
 	}
-	if g.flows != nil {
-		g.background(func() { g.flows.sweep(g.ctx) })
+	g.wg.Go(func() { g.counter.Count("warm") }) // loading the vocabulary takes a while: the first call should not wait for it
+	if g.workflows != nil {
+		g.wg.Go(g.sweepWorkflows)
 	}
 	return g, nil
+}
+
+// openRooms makes what routes messages, from the servers inwards.
+func (g *Gateway) openRooms() error {
+	g.rules = catalog.NewRules(g.cfg, tools.Definitions())
+	g.bridge = bridge.New(g.lifetime, g.log)
+	g.servers = upstream.NewSet(upstream.Options{Config: g.cfg, Log: g.log, Cleaner: cleaner{g.boundary}, Bridge: g.bridge})
+	g.tools = tools.New(g.lifetime, tools.Options{
+		Config: g.cfg, Branches: g.branches, Results: g.results, Counter: g.counter, Programs: extract.NewPrograms(len(g.cfg.Principals)),
+		Boundary: g.boundary, Records: g.records, Log: g.log,
+	})
+	g.router = router.New(g.lifetime, router.Options{
+		Config: g.cfg, Rules: g.rules, Servers: g.servers, Chain: newChain(g), Boundary: g.boundary, Recorder: g.recorder,
+		Branches: g.branches, Tools: g.tools, Instructions: tools.Instructions, Telemetry: g.telemetry, Log: g.log,
+	})
+	g.servers.Sharer = g.router
+	g.tools.SetCaller(g.router)
+	return g.watchState()
 }
 
 // openEngines makes everything that stands below the chain.
@@ -128,12 +143,11 @@ func (g *Gateway) openEngines() error {
 	if err := g.openTelemetry(); err != nil {
 		return fmt.Errorf("telemetry: %w", err)
 	}
-	g.branchRecords = &interceptor.BranchRecords{
-		Recorder: g.recorder, Counter: g.counter, Telemetry: g.telemetry, Dir: filepath.Join(state, "trace"),
-	}
+	g.records = &interceptor.BranchRecords{Recorder: g.recorder, Counter: g.counter, Telemetry: g.telemetry, Dir: filepath.Join(state, "trace")}
 	g.tokenMeter = interceptor.TokenMeter{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}
 	if g.results, err = results.Open(filepath.Join(state, "results.db"), results.Config{
-		Quota: int64(g.cfg.Results.QuotaMB) << 20, TTL: time.Duration(g.cfg.Results.TTLHours) * time.Hour, Strict: g.strict(),
+		Quota: int64(g.cfg.Results.QuotaMB) << 20, TTL: time.Duration(g.cfg.Results.TTLHours) * time.Hour,
+		Strict: g.cfg.Folding.SessionValidation == folding.ValidationStrict,
 	}); err != nil {
 		return fmt.Errorf("state_dir: %w", err)
 	}
@@ -144,17 +158,17 @@ func (g *Gateway) openEngines() error {
 	if err := g.openBranches(repo); err != nil {
 		return errors.Join(err, repo.Close())
 	}
-	return g.openFlows()
+	return g.openWorkflows()
 }
 
 // openBranches takes over the branches in repo, once they agree with the trace.
 func (g *Gateway) openBranches(repo folding.Repository) (err error) {
 	maxAge := time.Duration(g.cfg.Folding.MaxTimeoutSeconds) * time.Second
-	if g.lostSteps, err = g.branchRecords.Recover(g.ctx, repo, maxAge); err != nil {
+	if g.lostSteps, err = g.records.Recover(g.lifetime, repo, maxAge); err != nil {
 		return err
 	}
-	g.branches, err = folding.Open(g.ctx, g.cfg.Folding, folding.Options{
-		Repository: repo, Count: g.counter.Count, OnEvent: g.branchRecords.Event, Log: g.log, Meters: g.meters, Traces: g.traces,
+	g.branches, err = folding.Open(g.lifetime, g.cfg.Folding, folding.Options{
+		Repository: repo, Count: g.counter.Count, OnEvent: g.records.Event, Log: g.log, Meters: g.meters, Traces: g.traces,
 		Scrub: func(ctx context.Context, text string) (string, error) {
 			clean, _, err := g.scrubber.Text(ctx, text)
 			return clean, err
@@ -163,14 +177,52 @@ func (g *Gateway) openBranches(repo folding.Repository) (err error) {
 	return err
 }
 
-// openState opens the journal, and with it takes hold of a state directory,
-// which it returns. Hosts start a stdio server as often as they like, so a
-// second process on the same configuration gets a directory of its own below
-// the first; a second HTTP server is a mistake and is told so.
+// openWorkflows makes the workflow layer. All processes on the state directory
+// share its store, so that a handle is good at each of them.
+func (g *Gateway) openWorkflows() error {
+	if len(g.cfg.Workflows) == 0 {
+		return nil
+	}
+	engine, err := workflow.Open(filepath.Join(g.cfg.StatePath(), "workflows.db"), time.Now)
+	if err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	g.workflows = &interceptor.Workflows{Engine: engine, Recorder: g.recorder, Boundary: g.boundary, Log: g.log}
+	if err := engine.Interrupt(g.lifetime, g.lostSteps); err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	return nil
+}
+
+// sweepEvery is how often expired workflows are looked for, beside each call
+// that opens one.
+const sweepEvery = time.Minute
+
+// sweepWorkflows ends expired workflows until the gateway closes.
+func (g *Gateway) sweepWorkflows() {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		g.workflows.Sweep(g.lifetime)
+		select {
+		case <-tick.C:
+		case <-g.lifetime.Done():
+			return
+		}
+	}
+}
+
+// maxInstances bounds how many processes may share one configuration.
+const maxInstances = 64
+
+// openState opens the journal, and with it takes a state directory, which it
+// returns. Hosts start a stdio server as often as they like, so a second process
+// on the same configuration gets a directory of its own below the first. A second
+// HTTP server is a mistake, and the error says so.
 func (g *Gateway) openState() (dir string, err error) {
 	t := g.cfg.Trace
 	for n := 1; n <= maxInstances; n++ {
-		dir = config.InstanceDir(g.cfg.Path(g.cfg.StateDir), n)
+		dir = config.InstanceDir(g.cfg.StatePath(), n)
 		if err = os.MkdirAll(dir, 0o700); err != nil {
 			return "", fmt.Errorf("state_dir: %w", writable(err))
 		}
@@ -190,7 +242,8 @@ func (g *Gateway) openState() (dir string, err error) {
 	return dir, nil
 }
 
-// writable adds what to do to an error of a state directory that is not foldgate's.
+// writable adds the remedy to an error of a state directory that foldgate can't
+// write.
 func writable(err error) error {
 	if errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("%w; run foldgate as the user who owns state_dir, or set another", err)
@@ -198,42 +251,56 @@ func writable(err error) error {
 	return err
 }
 
-// maxInstances bounds how many processes may share one configuration.
-const maxInstances = 64
+// cleaner takes secrets out of what servers say.
+type cleaner struct{ b *interceptor.Boundary }
 
-// background runs f in a goroutine that Close waits for.
-func (g *Gateway) background(f func()) {
-	g.wg.Add(1)
-	go func() {
-		defer g.wg.Done()
-		f()
-	}()
+// CleanText implements [upstream.Cleaner].
+func (c cleaner) CleanText(text string) string { return c.b.Text(text) }
+
+// CleanJSON implements [upstream.Cleaner].
+func (c cleaner) CleanJSON(ctx context.Context, raw []byte) ([]byte, error) {
+	m := interceptor.Message{Body: raw, Always: true}
+	c.b.Inbound(ctx, &m)
+	return m.Body, m.Err()
 }
 
-// warm connects every upstream, so that readiness can be told and the first
-// list is quick. It returns when each is up or has failed, or ctx is done.
+// warm connects every server, so that readiness can be told and the first list is
+// quick. It returns when each is up or has failed, or ctx is done.
 func (g *Gateway) warm(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, u := range g.ups {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			_, _ = u.Connection(ctx, upstream.Scope{Principal: g.anyone()}) // the fault is kept in u's status
-		}()
+	for _, srv := range g.servers.Servers() {
+		wg.Go(func() {
+			_, _ = srv.Connection(ctx, upstream.Scope{Principal: g.anyone()}) // Status has the fault
+		})
 	}
 	wg.Wait()
 }
 
-// Close ends all sessions, force-returns their branches, ends the upstreams
+// anyone returns a principal for what foldgate does of its own accord: checking
+// and warming up.
+func (g *Gateway) anyone() string {
+	if names := g.cfg.PrincipalNames(); len(names) > 0 {
+		return names[0]
+	}
+	return edge.LocalPrincipal
+}
+
+// Close ends all sessions and returns their branches by force, ends the servers
 // and their process groups, and closes the state. ctx bounds the whole.
 func (g *Gateway) Close(ctx context.Context) error {
-	for _, s := range g.sessions.list() {
+	for _, s := range g.router.Sessions("") {
 		s.Close("shutdown")
 	}
-	g.parking.close()
-	g.cancel()
+	g.end()
+	g.servers.Close()
 	done := make(chan struct{})
-	go func() { g.servers.Close(); g.wg.Wait(); close(done) }()
+	go func() {
+		defer close(done)
+		g.wg.Wait()
+		g.bridge.Wait()
+		g.router.Wait()
+		_ = g.tools.Close() // it has no errors
+	}()
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -250,11 +317,90 @@ func (g *Gateway) closeEngines(ctx context.Context) error {
 	if g.results != nil {
 		errs = append(errs, g.results.Close())
 	}
-	if g.flows != nil {
-		errs = append(errs, g.flows.engine.Close())
+	if g.workflows != nil {
+		errs = append(errs, g.workflows.Engine.Close())
 	}
 	if g.journal != nil {
 		errs = append(errs, g.journal.Close())
 	}
 	return errors.Join(errs...)
+}
+
+// shutdownWait bounds how long a stop may take: branches are returned, streams
+// ended, servers closed.
+const shutdownWait = 10 * time.Second
+
+// maxMessage is the largest message of a host, in bytes.
+const maxMessage = 64 << 20
+
+// RunStdio serves one host on in and out until it leaves or ctx is done. out
+// carries nothing but protocol.
+func (g *Gateway) RunStdio(ctx context.Context, in io.Reader, out io.Writer) error {
+	return edge.ServeStdio(ctx, g.router, in, out, g.log)
+}
+
+// RunHTTP serves hosts on the configured address until ctx is done, then lets
+// calls in flight finish. ready is told the address once it is listened on.
+func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
+	ln, err := edge.Listen(ctx, g.cfg.Listen)
+	if err != nil {
+		return err
+	}
+	addr := ln.Addr()
+	if g.cfg.Secure() {
+		cert, err := g.cfg.Certificate()
+		if err != nil {
+			return errors.Join(fmt.Errorf("tls: %w", err), ln.Close())
+		}
+		// HTTP/1.1 only: the limits on slow readers are limits on connections.
+		ln = tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+	} else if g.cfg.Exposed() {
+		g.log.Warn("other machines can reach this address, and tokens and results cross the network as plain text: set tls, or let a proxy that speaks TLS stand in front of a loopback address", "listen", g.cfg.Listen)
+	}
+	e := edge.NewHTTP(g.router, edge.HTTPOptions{
+		Log: g.log, MaxBody: maxMessage, AllowedHosts: g.cfg.AllowedHosts, AllowedOrigins: g.cfg.AllowedOrigins, Tokens: tokens(g.cfg),
+		Ready: g.ready, CheckParams: g.router.CheckHeaders,
+	})
+	ready(addr)
+	g.wg.Go(func() { g.warm(g.lifetime) })
+	return edge.Serve(ctx, ln, e, e.Handler(), shutdownWait)
+}
+
+// tokens returns the principals of a valid configuration as the HTTP server knows
+// them.
+func tokens(c config.Config) (l edge.Tokens) {
+	for _, name := range c.PrincipalNames() {
+		digest, _ := c.Principals[name].Digest()
+		l = append(l, edge.Token{Principal: name, Digest: digest})
+	}
+	return l
+}
+
+// ready returns the answer of /readyz. One server that is down does not make the
+// gateway unready: the others still serve.
+func (g *Gateway) ready() (ok bool, body []byte) {
+	type state struct {
+		State string `json:"state"`
+		Error string `json:"error,omitempty"`
+	}
+	out := struct {
+		Status    string           `json:"status"`
+		Upstreams map[string]state `json:"upstreams"`
+		Trace     string           `json:"trace,omitempty"`
+	}{Status: "ready", Upstreams: map[string]state{}}
+	for _, srv := range g.servers.Servers() {
+		name, fault := srv.Status()
+		st := state{State: name}
+		if fault != nil {
+			st.Error = g.boundary.Text(fault.Error())
+			out.Status = "degraded"
+		}
+		out.Upstreams[srv.Key] = st
+	}
+	ok = true
+	if err := g.journal.Err(); err != nil {
+		out.Status, out.Trace, ok = "unready", err.Error(), g.cfg.Trace.OnError != "refuse"
+	}
+	body, _ = json.Marshal(out)
+	return ok, body
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -105,26 +106,28 @@ type fakeUpstream struct {
 
 // rig is a gateway on fake upstreams, and one host session.
 type rig struct {
-	t     testing.TB
-	g     *Gateway
-	s     *session
-	mu    sync.Mutex
-	links map[string][]*fakeLink
-	push  chan wire.Message
-	ids   atomic.Int64
+	t        testing.TB
+	g        *Gateway
+	s        *router.Session
+	mu       sync.Mutex
+	links    map[string][]*fakeLink
+	push     chan wire.Message
+	warnings *logBuffer
+	ids      atomic.Int64
+	closing  sync.Once
 }
 
 // newRig makes a gateway on fakes; the host speaks the modern era if modern.
 func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...Option) *rig {
 	t.Helper()
-	r := &rig{t: t, links: map[string][]*fakeLink{}, push: make(chan wire.Message, 100)}
+	r := &rig{t: t, links: map[string][]*fakeLink{}, push: make(chan wire.Message, 100), warnings: &logBuffer{t: t}}
 	cfg := config.Default()
 	cfg.StateDir, cfg.Dir = t.TempDir(), t.TempDir()
 	cfg.Upstreams = map[string]*config.Upstream{}
 	for key := range ups {
 		cfg.Upstreams[key] = &config.Upstream{Command: []string{"fake"}}
 	}
-	g, err := New(cfg, warnings(t), options...)
+	g, err := New(cfg, slog.New(slog.NewTextHandler(r.warnings, &slog.HandlerOptions{Level: slog.LevelWarn})), options...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +141,7 @@ func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...O
 		return l, nil
 	}
 	r.g = g
-	p := edge.Peer{ID: "ses_test", Transport: "stdio", Modern: false, Push: func(msg []byte) error {
+	p := edge.Peer{ID: "ses_test", Transport: "stdio", Era: wire.Legacy, ImplicitBranch: true, Ordered: true, Push: func(msg []byte) error {
 		m, err := wire.ParseMessage(msg)
 		if err == nil {
 			r.push <- m
@@ -146,16 +149,21 @@ func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...O
 		return err
 	}}
 	if modern {
-		p = edge.Peer{Transport: "http", Modern: true}
+		p = edge.Peer{Transport: "http", Era: wire.Modern, SingleRequest: true}
 	}
-	r.s = g.newSession(p)
-	t.Cleanup(func() {
+	r.s = g.router.NewSession(p)
+	t.Cleanup(r.close)
+	return r
+}
+
+// close ends the session and the gateway; the second call does nothing.
+func (r *rig) close() {
+	r.closing.Do(func() {
 		r.s.Close("test over")
-		if err := g.Close(context.Background()); err != nil {
-			t.Errorf("Close: %v", err)
+		if err := r.g.Close(context.Background()); err != nil {
+			r.t.Errorf("Close: %v", err)
 		}
 	})
-	return r
 }
 
 // initialize greets as a legacy host.
@@ -184,17 +192,15 @@ func (r *rig) exchange(ctx context.Context, method, params string) edge.Reply {
 func (r *rig) exchangeID(ctx context.Context, id, method, params string) edge.Reply {
 	m := wire.Message{ID: json.RawMessage(id), Method: method, Params: json.RawMessage(params)}
 	m.Raw = m.Encode()
-	rep := r.s.Begin(ctx, &edge.Exchange{Msg: m, Emit: func(msg []byte) error {
+	p := r.s.Begin(ctx, &edge.Exchange{Msg: m, Emit: func(msg []byte) error {
 		em, err := wire.ParseMessage(msg)
 		if err == nil {
 			r.push <- em
 		}
 		return err
-	}})()
-	if rep.Sent != nil {
-		rep.Sent()
-	}
-	return rep
+	}})
+	defer p.Sent()
+	return p.Serve()
 }
 
 // ok sends a request that must succeed and returns its result.
@@ -379,6 +385,26 @@ func TestListChangeReachesTheHostOnce(t *testing.T) {
 	if len(r.push) != 0 {
 		t.Errorf("%d more messages to the host, want the burst to be one", len(r.push))
 	}
+}
+
+// logBuffer keeps what is logged, and sends it to the test's own log.
+type logBuffer struct {
+	t  testing.TB
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.b.Write(p)
+	return l.t.Output().Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 // warnings sends what is logged as a warning or worse to the test's own log.

@@ -36,7 +36,7 @@ func TestCutOffRequest(t *testing.T) {
 			done := make(chan edge.Reply)
 			go func() { done <- r.exchange(ctx, method, params) }()
 			<-started
-			why := errSessionClosed
+			why := errors.New("the host's session ended")
 			if byEdge {
 				why = errors.New("ended by the host")
 				cancel(why)
@@ -107,7 +107,7 @@ func TestRefusedParamsAreRecorded(t *testing.T) {
 // A server gets the host's reason for a cancellation by its policy for arguments.
 func TestReasonsCrossTheBoundary(t *testing.T) {
 	const secret = "AK" + "IAQYLPMN5HHHFPZAM2"
-	for policy, want := range map[string]string{"redact": "[REDACTED:aws-access-token]", "block": errCancelledByHost.Error(), "report": secret} {
+	for policy, want := range map[string]string{"redact": "[REDACTED:aws-access-token]", "block": "cancelled by the host", "report": secret} {
 		started, cause := make(chan struct{}), make(chan error, 1)
 		up := echoUpstream("2025-11-25")
 		rest := up.serve

@@ -38,7 +38,7 @@ func TestSoak(t *testing.T) {
 		f := ups[c.Name]
 		return &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), forgetful: true}, nil
 	}
-	e := edge.NewHTTP(r.g, edge.HTTPOptions{Log: warnings(t), MaxBody: maxMessage, MaxSessions: soakers}) // one that is left has the place of the next
+	e := edge.NewHTTP(r.g.router, edge.HTTPOptions{Log: warnings(t), MaxBody: maxMessage, MaxSessions: soakers}) // one that is left has the place of the next
 	srv := httptest.NewServer(e.Handler())
 	t.Cleanup(func() {
 		_ = e.Shutdown(context.Background())
@@ -58,13 +58,8 @@ func TestSoak(t *testing.T) {
 	if gotHeap > heap+4<<20 {
 		t.Errorf("the heap grew from %d to %d KiB", heap>>10, gotHeap>>10)
 	}
-	if n := len(r.g.sessions.list()) + len(r.g.listens.list()); n != 0 {
-		t.Errorf("%d sessions and listeners are left", n)
-	}
-	r.g.parking.mu.Lock()
-	defer r.g.parking.mu.Unlock()
-	if n := len(r.g.parking.all); n != 0 {
-		t.Errorf("%d calls are still parked", n)
+	if n := len(r.g.router.Sessions("")); n != 0 {
+		t.Errorf("%d sessions are left", n)
 	}
 }
 

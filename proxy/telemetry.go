@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -11,8 +10,7 @@ import (
 	oteltrace "go.opentelemetry.io/otel/trace"
 
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/internal/rawjson"
-	"github.com/foldgate/foldgate/proxy/upstream"
+	"github.com/foldgate/foldgate/proxy/tools"
 )
 
 // Option changes how a [Gateway] is made.
@@ -35,7 +33,7 @@ func (g *Gateway) openTelemetry() (err error) {
 	if g.traces == nil && g.meters == nil {
 		return nil
 	}
-	g.telemetry, err = interceptor.NewTelemetry(g.traces, g.meters, func(tool string) bool { return ownTool(tool) != nil })
+	g.telemetry, err = interceptor.NewTelemetry(g.traces, g.meters, tools.Has)
 	return err
 }
 
@@ -67,8 +65,8 @@ func (g *Gateway) watchState() (err error) {
 		return err
 	}
 	_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		o.ObserveInt64(sessions, int64(len(g.sessions.list())))
-		for _, u := range g.ups {
+		o.ObserveInt64(sessions, int64(len(g.router.Sessions(""))))
+		for _, u := range g.servers.Servers() {
 			state, _ := u.Status()
 			if state != "idle" {
 				o.ObserveInt64(up, map[string]int64{"ready": 1}[state], metric.WithAttributes(attribute.String("foldgate.server", u.Key)))
@@ -107,34 +105,4 @@ func (g *Gateway) observed(locate func(context.Context, *interceptor.Call), laye
 		order = append(order, l.mw)
 	}
 	return order
-}
-
-// network is how a host is reached, in the words of the semantic conventions.
-func (s *session) network() string {
-	if s.Transport == "stdio" {
-		return "pipe"
-	}
-	return "tcp"
-}
-
-// sendObserved is sendOnce under a span of its own, where telemetry is on.
-func (g *Gateway) sendObserved(ctx context.Context, fl *inbound, c *interceptor.Call, u *upstream.Server) (*interceptor.Result, error) {
-	if g.telemetry == nil {
-		return g.sendOnce(ctx, fl, c, u)
-	}
-	said, _ := u.Info()
-	ctx, end := g.telemetry.Upstream(ctx, c, u.Network(), said.Version)
-	res, err := g.sendOnce(ctx, fl, c, u)
-	end(res, err)
-	return res, err
-}
-
-// withTraceparent returns params with traceparent in _meta, and everything
-// else as it is: tracestate and baggage are the host's. Without a traceparent
-// it returns params.
-func withTraceparent(params json.RawMessage, traceparent string) json.RawMessage {
-	if traceparent == "" {
-		return params
-	}
-	return rawjson.Set(params, rawjson.Quote(traceparent), "_meta", "traceparent")
 }

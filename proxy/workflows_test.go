@@ -1,15 +1,93 @@
 package proxy
 
 import (
-	"encoding/json"
+	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
+	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/upstream"
+	"github.com/foldgate/foldgate/proxy/edge"
 )
+
+// openWorkflows opens n workflows as calls of up.find do.
+func openWorkflows(t *testing.T, g *Gateway, n int) {
+	t.Helper()
+	rules, _ := g.cfg.WorkflowRules()
+	for range n {
+		e := g.workflows.Engine
+		s, err := e.Plan(t.Context(), workflow.Request{Rule: rules.Find("up", "find"), Principal: edge.LocalPrincipal, Session: "s"})
+		if err == nil {
+			err = e.Begin(t.Context(), s, "env_request", "env_start")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// completions returns the reasons of the ends of workflows in the trace.
+func completions(t *testing.T, g *Gateway) (reasons []string) {
+	t.Helper()
+	for r, err := range query.Scan(t.Context(), filepath.Join(g.cfg.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindFlowComplete}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		reasons = append(reasons, fmt.Sprint(string(r.Payload)))
+	}
+	return reasons
+}
+
+// A workflow that nobody uses ends when its time is over, without a call that
+// would notice, and at the start of a process that finds it expired.
+func TestWorkflowsExpireByThemselves(t *testing.T) {
+	cfg := flowConfig(func(w *config.Workflow) { w.TTL = time.Hour })
+	cfg.StateDir = t.TempDir()
+	const many = 70 // more than one sweep takes
+	start := func(t *testing.T) *Gateway {
+		g, err := New(cfg, warnings(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	stop := func(t *testing.T, g *Gateway) {
+		if err := g.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		g := start(t)
+		openWorkflows(t, g, many)
+		time.Sleep(59 * time.Minute)
+		synctest.Wait()
+		if n := len(completions(t, g)); n > 0 {
+			t.Errorf("%d workflows ended before their time", n)
+		}
+		time.Sleep(2*sweepEvery + time.Second)
+		synctest.Wait()
+		ended := completions(t, g)
+		if len(ended) != many || !strings.Contains(ended[0], `"reason":"expired"`) {
+			t.Errorf("%d workflows ended, want %d expired: %.200v", len(ended), many, ended)
+		}
+		openWorkflows(t, g, 1)
+		stop(t, g)
+		time.Sleep(2 * time.Hour) // nobody is there
+
+		g = start(t)
+		synctest.Wait()
+		if n := len(completions(t, g)); n != many+1 {
+			t.Errorf("%d workflows ended after the start, want %d", n, many+1)
+		}
+		stop(t, g)
+	})
+}
 
 // flowConfig is a workflow over the tools up.find and up.use.
 func flowConfig(change func(*config.Workflow)) config.Config {
@@ -23,93 +101,14 @@ func flowConfig(change func(*config.Workflow)) config.Config {
 	return c
 }
 
-// What a tool shows of the handle depends on its schemas, and on nothing else.
-func TestInjectFlow(t *testing.T) {
-	c := flowConfig(nil)
-	f := newFlows(c)
-	u := &upstream.Server{Key: "up", Prefix: "up"}
-	g := &Gateway{cfg: c, flows: f, byKey: map[string]*upstream.Server{"up": u}}
-	const in = `"context_id":{"type":"string","description":"Handle returned by up__find; pass the same value here to continue that workflow. Handles expire after 7 days without use."}`
-	const out = `"context_id":{"type":"string","description":"Handle of this workflow"}`
-	for name, tc := range map[string]struct {
-		tool, want string
-		owner      ownership
-		key        string
-	}{
-		"plain": {`{"inputSchema":{"type":"object","properties":{"a":{}},"required":["a"],"additionalProperties":false}}`,
-			`{"inputSchema":{"type":"object","properties":{"a":{},` + in + `},"required":["a"],"additionalProperties":false}}`, foldgates, ""},
-		"no properties": {`{"inputSchema":{"type":"object"}}`, `{"inputSchema":{"type":"object","properties":{` + in + `}}}`, foldgates, ""},
-		"own":           {`{"inputSchema":{"type":"object","properties":{"context_id":{}}},"outputSchema":{"type":"object"}}`, "same", upstreams, ""},
-		"choice":        {`{"inputSchema":{"type":"object","anyOf":[{}]}}`, "same", unknowns, ""},
-		"broken":        {`{"inputSchema":{"type":"object","properties":[]}}`, "same", unknowns, ""},
-		"missing":       {`{}`, "same", unknowns, ""},
-		"output": {`{"inputSchema":true,"outputSchema":{"type":"object","properties":{},"additionalProperties":false}}`,
-			`{"inputSchema":true,"outputSchema":{"type":"object","properties":{` + out + `},"additionalProperties":false}}`, unknowns, "context_id"},
-		"output's own": {`{"inputSchema":true,"outputSchema":{"type":"object","properties":{"context_id":{}}}}`,
-			`{"inputSchema":true,"outputSchema":{"type":"object","properties":{"context_id":{},"_context":{"type":"object","properties":{` + out + `}}}}}`, unknowns, "_context"},
-		"output's both":  {`{"inputSchema":true,"outputSchema":{"type":"object","properties":{"context_id":{},"_context":{}}}}`, "same", unknowns, ""},
-		"output's array": {`{"inputSchema":true,"outputSchema":{"type":"array"}}`, "same", unknowns, ""},
-		"output's ref":   {`{"inputSchema":true,"outputSchema":{"type":"object","$ref":"#/x"}}`, "same", unknowns, ""},
-	} {
-		if tc.want == "same" {
-			tc.want = tc.tool
-		}
-		got, e := g.injectFlow([]byte(tc.tool), u, "find")
-		if string(got) != tc.want || e.owner != tc.owner || e.Output.Key != tc.key {
-			t.Errorf("%s: %s, owner %d, key %q\nwant %s, %d, %q", name, got, e.owner, e.Output.Key, tc.want, tc.owner, tc.key)
-		}
-	}
-	if got, e := g.injectFlow([]byte(`{"inputSchema":{"type":"object"}}`), u, "other"); e != nil || strings.Contains(string(got), "context_id") {
-		t.Errorf("a tool without a rule became %s", got)
-	}
-}
-
-// The handle is taken out only where foldgate added it.
-func TestEnterFlow(t *testing.T) {
-	for name, tc := range map[string]struct {
-		owner                   ownership
-		arguments               string
-		handle, native, forward string
-	}{
-		"ours":              {foldgates, `{"a":1,"context_id":"x"}`, "x", "", `{"a":1}`},
-		"ours, none":        {foldgates, `{"a":1}`, "meta", "", `{"a":1}`},
-		"ours, null":        {foldgates, `{"a":1,"context_id":null}`, "meta", "", `{"a":1}`},
-		"ours, empty":       {foldgates, `{"a":1,"context_id":""}`, "meta", "", `{"a":1}`},
-		"ours, no string":   {foldgates, `{"context_id":{"x":1}}`, `{"x":1}`, "", `{}`},
-		"theirs":            {upstreams, `{"context_id":"x"}`, "meta", "x", `{"context_id":"x"}`},
-		"nobody's":          {unknowns, `{"context_id":"x"}`, "x", "", `{"context_id":"x"}`},
-		"nobody's and none": {unknowns, `{}`, "meta", "", `{}`},
-	} {
-		params := json.RawMessage(`{"arguments":` + tc.arguments + `,"_meta":{"io.github.foldgate/context_id":"meta"}}`)
-		c := &interceptor.Call{Target: interceptor.Target{Params: params, Forward: json.RawMessage(`{"arguments":` + tc.arguments + `}`), Arguments: json.RawMessage(tc.arguments)}}
-		e := &flowEntry{owner: tc.owner}
-		e.Output.Argument = "context_id"
-		e.enter(c)
-		if c.Target.Workflow.Handle != tc.handle || c.Target.Workflow.Native != tc.native || string(c.Target.Forward) != `{"arguments":`+tc.forward+`}` || string(c.Target.Arguments) != tc.forward {
-			t.Errorf("%s: handle %q, native %q, forward %s", name, c.Target.Workflow.Handle, c.Target.Workflow.Native, c.Target.Forward)
-		}
-		if e.WorkflowStep.Handle != "" {
-			t.Errorf("%s: the call's handle stuck to the tool", name)
-		}
-	}
-}
-
-func TestDuration(t *testing.T) {
-	for want, d := range map[string]time.Duration{"7 days": 168 * time.Hour, "1 day": 24 * time.Hour, "36 hours": 36 * time.Hour, "90 minutes": 90 * time.Minute, "1m30s": 90 * time.Second} {
-		if got := duration(d); got != want {
-			t.Errorf("duration(%s) = %s, want %s", d, got, want)
-		}
-	}
-}
-
 // Without workflows there is no layer, no store, and nothing in the tools.
 func TestNoWorkflowsNoCost(t *testing.T) {
 	g := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")}).g
-	if g.flows != nil || g.flows.middle().Middleware() != nil {
+	if g.workflows != nil || g.workflows.Middleware() != nil {
 		t.Error("a gateway without workflows has the layer")
 	}
 	c := &interceptor.Call{}
-	if n := testing.AllocsPerRun(100, func() { g.flows.middle().Locate(t.Context(), c) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { g.workflows.Locate(t.Context(), c) }); n != 0 {
 		t.Errorf("a call without workflows allocates %v times", n)
 	}
 }

@@ -78,15 +78,26 @@ type Caller interface {
 	// Message takes a notification or a request of the server. It is not called
 	// after Conn.Call has returned.
 	Message(wire.Message)
-	// Answered is called when the response has arrived: after the messages before
-	// it and before the messages after it.
-	Answered()
+	// Answered is called with the response when it has arrived: after the messages
+	// before it and before the messages after it.
+	Answered(wire.Message)
 }
 
 // Handler takes messages of a server that belong to no request. The connection
 // calls it from its reader, in order, so it must not block.
 type Handler interface {
 	Unsolicited(wire.Message)
+}
+
+// Host describes the hosts that use a connection.
+type Host struct {
+	// Principal is their principal.
+	Principal string
+	// Modern means that they speak the modern era.
+	Modern bool
+	// Initialize holds the params of the host's initialize. It is nil if several
+	// hosts share the connection.
+	Initialize json.RawMessage
 }
 
 // Info is what a server said of itself.

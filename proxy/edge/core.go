@@ -21,10 +21,17 @@ type Peer struct {
 	Principal string
 	// Transport is "stdio" or "http".
 	Transport string
-	// Modern says that this is the ephemeral session of one modern request on
-	// HTTP, or what a stdio connection says in the modern era: one that speaks
-	// both eras has two sessions, of one ID.
-	Modern bool
+	// Era is the era that the host speaks in this session. A stdio connection that
+	// speaks both eras has two sessions of one ID.
+	Era wire.Era
+	// SingleRequest means that the session ends with its only request.
+	SingleRequest bool
+	// ImplicitBranch means that a call without a branch id may be attributed to
+	// the active branch of the session.
+	ImplicitBranch bool
+	// Ordered means that all messages to the host share one stream, so that their
+	// order must be kept.
+	Ordered bool
 	// Push delivers a message that belongs to no exchange: a list_changed, a
 	// request of an upstream whose call is unknown. It must not block; it
 	// returns an error where the host can't be reached.
@@ -52,9 +59,6 @@ type Reply struct {
 	Result, Error json.RawMessage
 	// Extra are unknown top-level members, as in Message.Extra.
 	Extra []byte
-	// Sent, if there is one, must be called when the reply is on its way, or
-	// nothing is to be sent: what must not overtake it waits for that.
-	Sent func()
 }
 
 // Core is what an edge needs of the gateway.
@@ -65,15 +69,23 @@ type Core interface {
 	Open(p Peer) Session
 }
 
+// Pending is a registered request. Serve must be called once.
+type Pending interface {
+	// Serve returns the reply. It returns early if the context given to Begin
+	// ends, which an edge does when a modern host closes its stream, and when a
+	// stdio host goes away.
+	Serve() Reply
+	// Sent must be called once the reply is on its way, or nothing is sent: what
+	// must not overtake the reply waits for it.
+	Sent()
+}
+
 // Session is one session of a host, as an edge sees it.
 type Session interface {
-	// Begin takes one request and returns what answers it, which the edge must
-	// call. It does not block: where messages come one after the other it is
-	// called from the reader, so that a cancellation finds the request before it.
-	// serve returns when the reply is there or ctx is done: an edge cancels ctx
-	// when a modern host closes the stream, and when a stdio host goes away.
-	// notifications/cancelled is the core's business.
-	Begin(ctx context.Context, ex *Exchange) (serve func() Reply)
+	// Begin registers one request. It does not block: on a stream of messages it
+	// is called from the reader, so that a cancellation which arrives next finds
+	// the request.
+	Begin(ctx context.Context, ex *Exchange) Pending
 	// Notify takes a notification. Order matters: call it from the reader, not
 	// from a goroutine of its own. It does not block.
 	Notify(m wire.Message)

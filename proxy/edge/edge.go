@@ -102,27 +102,40 @@ func parseFault(err error) *wire.Error {
 
 // serveGuarded serves one request. A panic becomes an internal error, so that one
 // broken call never takes the other sessions down.
-func serveGuarded(ctx context.Context, s Session, ex *Exchange, log *slog.Logger) (r Reply) {
-	defer contain(ex, log, &r)
-	return s.Begin(ctx, ex)()
+func serveGuarded(ctx context.Context, s Session, ex *Exchange, log *slog.Logger) Reply {
+	return beginGuarded(ctx, s, ex, log).Serve()
 }
 
-// beginGuarded begins a request, and what it returns serves it, both guarded.
-func beginGuarded(ctx context.Context, s Session, ex *Exchange, log *slog.Logger) (serve func() Reply) {
-	begun, broken := begin(ctx, s, ex, log)
-	if begun == nil {
-		return func() Reply { return broken }
-	}
-	return func() (r Reply) {
-		defer contain(ex, log, &r)
-		return begun()
-	}
-}
-
-func begin(ctx context.Context, s Session, ex *Exchange, log *slog.Logger) (begun func() Reply, broken Reply) {
+// beginGuarded registers a request. Registering and serving it are guarded
+// against panics.
+func beginGuarded(ctx context.Context, s Session, ex *Exchange, log *slog.Logger) (p Pending) {
+	var broken Reply
+	defer func() {
+		if p == nil {
+			p = failed(broken)
+		}
+	}()
 	defer contain(ex, log, &broken)
-	return s.Begin(ctx, ex), Reply{}
+	return guarded{s.Begin(ctx, ex), ex, log}
 }
+
+// guarded is a pending request that answers a panic.
+type guarded struct {
+	Pending
+	ex  *Exchange
+	log *slog.Logger
+}
+
+func (g guarded) Serve() (r Reply) {
+	defer contain(g.ex, g.log, &r)
+	return g.Pending.Serve()
+}
+
+// failed is a request that could not be registered.
+type failed Reply
+
+func (f failed) Serve() Reply { return Reply(f) }
+func (failed) Sent()          {}
 
 // contain is deferred where r is made: a panic there becomes an internal error.
 func contain(ex *Exchange, log *slog.Logger, r *Reply) {

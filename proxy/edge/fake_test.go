@@ -58,16 +58,26 @@ func (c *fakeCore) Open(p Peer) Session {
 // fakeSession is a session of a fakeCore.
 type fakeSession struct{ *fakeCore }
 
-func (c *fakeSession) Begin(ctx context.Context, ex *Exchange) func() Reply {
+func (c *fakeSession) Begin(ctx context.Context, ex *Exchange) Pending {
 	c.mu.Lock()
 	c.began = append(c.began, string(ex.Msg.ID))
 	c.mu.Unlock()
-	return func() Reply {
-		c.serving.Add(1)
-		defer c.serving.Add(-1)
-		return c.onServe(ctx, ex)
-	}
+	return fakePending{c.fakeCore, ctx, ex}
 }
+
+type fakePending struct {
+	c   *fakeCore
+	ctx context.Context
+	ex  *Exchange
+}
+
+func (p fakePending) Serve() Reply {
+	p.c.serving.Add(1)
+	defer p.c.serving.Add(-1)
+	return p.c.onServe(p.ctx, p.ex)
+}
+
+func (fakePending) Sent() {}
 
 func (c *fakeSession) Notify(m wire.Message) {
 	if c.onNotify != nil {

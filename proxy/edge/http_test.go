@@ -214,7 +214,7 @@ func TestLegacySession(t *testing.T) {
 	c := newFakeCore(nil)
 	_, url := startEdge(t, c, HTTPOptions{})
 	id := openHost(t, url)
-	if p := c.lastPeer(); p.ID != id || p.Principal != "local" || p.Transport != "http" || p.Modern {
+	if p := c.lastPeer(); p.ID != id || p.Principal != "local" || p.Transport != "http" || !p.Era.OwnConnections {
 		t.Errorf("peer = %+v", p)
 	}
 	status, body, h := hostAnswer(t, hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":"x","method":"any/thing","params":{"a": 1.0}}`, wire.HeaderSession, id))

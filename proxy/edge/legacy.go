@@ -76,10 +76,10 @@ func (l *legacySession) run(s *stream, m wire.Message, h http.Header, branch str
 
 // begin takes one request of a batch, and returns what serves it, which must be called.
 func (l *legacySession) begin(s *stream, m wire.Message, h http.Header, branch string) (serve func()) {
-	reply := beginGuarded(l.ctx, l.core, l.exchange(s, m, h, branch), l.edge.log)
+	p := beginGuarded(l.ctx, l.core, l.exchange(s, m, h, branch), l.edge.log)
 	return func() {
 		defer l.edge.leave()
-		l.conclude(s, m, reply())
+		l.conclude(s, m, p.Serve())
 	}
 }
 

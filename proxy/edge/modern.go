@@ -32,7 +32,7 @@ func (e *HTTP) postModern(w http.ResponseWriter, r *http.Request, m wire.Message
 		refuseShutdown(w, m.ID)
 		return
 	}
-	p := Peer{Principal: from.principal, Transport: "http", Modern: true, Push: func([]byte) error { return errNoStream }}
+	p := Peer{Principal: from.principal, Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
 	if m.IsNotification() {
 		defer e.leave()
 		s := e.core.Open(p)

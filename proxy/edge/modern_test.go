@@ -91,7 +91,7 @@ func TestModernRules(t *testing.T) {
 		t.Errorf("sessions opened, closed = %d, %d, want the same", opened, closed)
 	}
 	for _, p := range c.peers {
-		if p.ID != "" || !p.Modern || p.Push(nil) == nil {
+		if p.ID != "" || p.Era.OwnConnections || p.Push(nil) == nil {
 			t.Fatalf("peer of a modern request = %+v, want no id, Modern, and nowhere to push", p)
 		}
 	}

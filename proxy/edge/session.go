@@ -57,7 +57,7 @@ func (e *HTTP) openLegacy(principal string) (*legacySession, *wire.Error) {
 		open: make(map[uint64]*stream), std: &stream{resume: true, limit: e.opts.MaxQueue},
 	}
 	l.ctx, l.cancel = context.WithCancelCause(e.ctx)
-	l.core = e.core.Open(Peer{ID: l.id, Principal: principal, Transport: "http", Push: l.push})
+	l.core = e.core.Open(Peer{ID: l.id, Principal: principal, Transport: "http", Era: wire.Legacy, ImplicitBranch: true, Push: l.push})
 	e.mu.Lock()
 	e.sessions[l.id] = l
 	e.held[principal]++

@@ -215,25 +215,24 @@ func (e *stdioEdge) request(m wire.Message) {
 		return
 	}
 	var s Session
-	probe := m.Method == "server/discover" && e.legacy == nil && e.modern == nil
+	modern := meta.modern() || m.Method == wire.MethodDiscover // which only that era has
+	probe := m.Method == wire.MethodDiscover && e.legacy == nil && e.modern == nil
 	if probe {
-		s = e.core.Open(e.peer(meta.modern()))
+		s = e.core.Open(e.peer(modern))
 	} else {
-		s = e.session(meta.modern())
+		s = e.session(modern)
 	}
 	e.inFlight.Add(1)
-	serve := beginGuarded(e.ctx, s, &Exchange{Msg: m, Emit: e.out.offer}, e.log)
+	p := beginGuarded(e.ctx, s, &Exchange{Msg: m, Emit: e.out.offer}, e.log)
 	go func() {
 		defer e.inFlight.Done()
 		defer func() { <-e.slots }()
-		r := serve()
+		defer p.Sent()
+		r := p.Serve()
 		if !r.silent() {
 			msg := r.encode(m.ID)
 			_ = e.out.write(msg) // a failed writer ends the connection
 			recycle(msg)         // which write has copied
-		}
-		if r.Sent != nil {
-			r.Sent()
 		}
 		if probe {
 			guard(e.log, "closing a probe", func() { s.Close("probe answered") })
@@ -273,7 +272,11 @@ func (e *stdioEdge) session(modern bool) Session {
 }
 
 func (e *stdioEdge) peer(modern bool) Peer {
-	return Peer{ID: e.sessionID, Principal: "local", Transport: "stdio", Modern: modern, Push: e.out.offer}
+	era := wire.Legacy
+	if modern {
+		era = wire.Modern
+	}
+	return Peer{ID: e.sessionID, Principal: "local", Transport: "stdio", Era: era, ImplicitBranch: true, Ordered: true, Push: e.out.offer}
 }
 
 // refuse answers with an error of the edge's own, id null where id is nil.

@@ -88,12 +88,12 @@ func TestStdioProbeLeavesNothing(t *testing.T) {
 	readLineOf(t, out)
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":2,"method":"initialize","params":{}}`)
 	readLineOf(t, out)
-	if p := c.lastPeer(); p.Modern {
+	if p := c.lastPeer(); !p.Era.OwnConnections {
 		t.Errorf("session after initialize: Modern = true, want false")
 	}
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":3,"method":"tools/list","params":{`+modernMeta+`}}`)
 	readLineOf(t, out)
-	if p := c.lastPeer(); !p.Modern {
+	if p := c.lastPeer(); p.Era.OwnConnections {
 		t.Errorf("session of a modern request beside a legacy one: Modern = false, want true")
 	}
 	stop()

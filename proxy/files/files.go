@@ -147,6 +147,9 @@ func (s *Server) Call(ctx context.Context, r *conn.Request) (wire.Message, error
 		if result == nil {
 			return failure(wire.CodeInvalidParams, fmt.Sprintf("unknown tool: %q", name)), nil
 		}
+		if r.Call != nil && r.Call.Origin.Revision >= wire.VersionModern {
+			result = rawjson.Set(result, []byte(`"complete"`), "resultType")
+		}
 		return wire.Message{Result: result}, nil
 	}
 	return failure(wire.CodeMethodNotFound, "Method not found: "+r.Method), nil

@@ -112,7 +112,7 @@ type handles func(wire.Message)
 
 func (f handles) Unsolicited(m wire.Message) { f(m) }
 func (f handles) Message(m wire.Message)     { f(m) }
-func (f handles) Answered()                  {}
+func (f handles) Answered(wire.Message)      {}
 
 // callTool calls a tool of the fake server.
 func callTool(ctx context.Context, l conn.Conn, name string, event func(wire.Message)) (wire.Message, error) {

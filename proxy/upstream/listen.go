@@ -2,8 +2,6 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
-	"log/slog"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -19,9 +17,9 @@ var listChanges = []struct{ flag, capability, method string }{
 }
 
 // watchLists asks a modern server for changes of its lists for as long as c
-// lasts, and hands them to the owner as if the server had sent them by itself.
-// After a break every list may have changed.
-func (r *reconnector) watchLists(c conn.Conn) {
+// lasts, and hands them to h as a legacy server sends them. After a break every
+// list may have changed.
+func (r *reconnector) watchLists(c conn.Conn, h conn.Handler) {
 	flags := map[string]bool{}
 	for _, l := range listChanges {
 		if v, _ := rawjson.Get(r.server.Capability(l.capability), "listChanged"); string(v) == "true" {
@@ -40,72 +38,30 @@ func (r *reconnector) watchLists(c conn.Conn) {
 		case <-ctx.Done():
 		}
 	})
-	missed := func() {
-		for _, l := range listChanges {
-			if r.server.Capability(l.capability) != nil {
-				r.Unsolicited(wire.Message{Method: l.method})
-			}
-		}
-	}
-	Resubscribe(ctx, r.server.Log, "list changes", missed, func(ctx context.Context, stands func()) (bool, error) {
-		return Listen(ctx, c, rawjson.Marshal(flags), stands, func(m wire.Message) {
-			for _, l := range listChanges {
-				if l.method == m.Method {
-					r.Unsolicited(wire.Message{Method: m.Method, Params: m.Params, Extra: m.Extra})
-				}
-			}
-		})
-	})
+	open := func(context.Context) (conn.Conn, error) { return c, nil }
+	conn.Listen(ctx, open, rawjson.Marshal(flags), r.server.Log, listWatch{r.server, h})
 }
 
-// Resubscribe runs try until ctx ends or try says not to go on. The pause before
-// the next try grows until one calls stands: the subscription stands. From the
-// second time on, missed is called then.
-func Resubscribe(ctx context.Context, log *slog.Logger, to string, missed func(), try func(ctx context.Context, stands func()) (goOn bool, err error)) {
-	stood := false
-	for fails := 0; ctx.Err() == nil; fails++ {
-		goOn, err := try(ctx, func() {
-			if stood {
-				missed()
-			}
-			stood, fails = true, 0
-		})
-		if ctx.Err() != nil {
-			return
-		}
-		log.Debug("subscription ended", "to", to, "err", err)
-		if !goOn || Backoff.Wait(ctx, fails) != nil {
-			return
+// listWatch takes the list changes of a modern server.
+type listWatch struct {
+	server *Server
+	h      conn.Handler
+}
+
+// Listened implements [conn.Listener].
+func (w listWatch) Listened(m wire.Message) {
+	for _, l := range listChanges {
+		if l.method == m.Method {
+			w.h.Unsolicited(wire.Message{Method: m.Method, Params: m.Params, Extra: m.Extra})
 		}
 	}
 }
 
-// Listen holds one subscriptions/listen open over c. It calls stands when the
-// server acknowledges, and event for each notification. goOn is false if the
-// server refuses.
-func Listen(ctx context.Context, c conn.Conn, notifications json.RawMessage, stands func(), event func(wire.Message)) (goOn bool, err error) {
-	params := append(append([]byte(`{"notifications":`), notifications...), '}')
-	m, err := c.Call(ctx, &conn.Request{Method: wire.MethodListen, Params: params, Caller: listener{stands, event}})
-	if err == nil && m.Error != nil {
-		return false, wire.NewAnswerError(m.Error)
+// Missed implements [conn.Listener].
+func (w listWatch) Missed() {
+	for _, l := range listChanges {
+		if w.server.Capability(l.capability) != nil {
+			w.h.Unsolicited(wire.Message{Method: l.method})
+		}
 	}
-	return true, err
 }
-
-// listener takes the messages of a subscriptions/listen.
-type listener struct {
-	stands func()
-	event  func(wire.Message)
-}
-
-// Message takes a notification.
-func (l listener) Message(m wire.Message) {
-	if m.Method == "notifications/subscriptions/acknowledged" {
-		l.stands()
-		return
-	}
-	l.event(m)
-}
-
-// Answered does nothing: the subscription is over.
-func (l listener) Answered() {}

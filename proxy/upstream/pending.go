@@ -105,7 +105,7 @@ func (p *pending) resolve(id int64, o outcome, own *call) (known bool) {
 		return late
 	}
 	if c.request.Caller != nil && o.err == nil {
-		c.request.Caller.Answered()
+		c.request.Caller.Answered(o.msg)
 	}
 	c.finish(o, own)
 	return true

@@ -47,5 +47,5 @@ func TestAnsweredIsCalledByTheReader(t *testing.T) {
 // answered counts the responses.
 type answered struct{ n *int }
 
-func (answered) Message(wire.Message) {}
-func (a answered) Answered()          { *a.n++ }
+func (answered) Message(wire.Message)    {}
+func (a answered) Answered(wire.Message) { *a.n++ }

@@ -26,11 +26,12 @@ const steadyAfter = 5 * time.Second
 // reconnector keeps one connection to a server. It opens the connection when it
 // is first needed, and again after it was lost, with back-off while that fails.
 type reconnector struct {
-	server   *Server
-	owner    Owner
-	session  *Session        // nil: the connection is shared
-	lifetime context.Context // the session's, or the set's
-	tasks    sync.WaitGroup  // attempts and watches over lists; close waits for them
+	server    *Server
+	principal string
+	owner     Owner
+	session   *Session        // nil: the connection is shared
+	lifetime  context.Context // the session's, or the set's
+	tasks     sync.WaitGroup  // attempts and watches over lists; close waits for them
 
 	mu      sync.Mutex
 	current conn.Conn
@@ -43,9 +44,6 @@ type reconnector struct {
 	retryAt time.Time
 	closed  bool
 }
-
-// Unsolicited makes a reconnector the connection's [conn.Handler].
-func (r *reconnector) Unsolicited(m wire.Message) { r.owner.Unsolicited(r.server, m) }
 
 // live returns the connection if it is open, else nil.
 func (r *reconnector) live() conn.Conn {
@@ -129,7 +127,11 @@ func (r *reconnector) attempt() {
 		initialize = r.session.initialize
 		r.session.mu.Unlock()
 	}
-	c, err := r.server.dial(r.lifetime, r, initialize, r.session == nil)
+	in := &inbox{}
+	c, err := r.server.dial(r.lifetime, in, initialize, r.session == nil)
+	if err == nil {
+		c = r.connect(c, in, conn.Host{Principal: r.principal, Modern: r.session == nil, Initialize: initialize})
+	}
 	r.mu.Lock()
 	again, closed, trying := r.opened, r.closed, r.trying
 	switch {
@@ -144,15 +146,70 @@ func (r *reconnector) attempt() {
 	case closed:
 		_ = c.Close()
 	default:
-		if c.Info().Modern() {
-			r.tasks.Go(func() { r.watchLists(c) })
-		}
 		r.owner.Opened(r.server, c, again)
 	}
 	r.mu.Lock()
 	r.trying = nil
 	r.mu.Unlock()
 	close(trying)
+}
+
+// connect ties a new connection to the owner, translated into the era of its
+// hosts. The built-in server speaks both eras.
+func (r *reconnector) connect(c conn.Conn, in *inbox, host conn.Host) conn.Conn {
+	to := &owned{r: r}
+	var h conn.Handler = to
+	if raw := c; !r.server.Builtin() {
+		c, h = r.server.set.options.Bridge.Wrap(r.server.Key, host, raw, h)
+		if raw.Info().Modern() {
+			r.tasks.Go(func() { r.watchLists(raw, h) })
+		}
+	}
+	to.c = c
+	in.open(h)
+	return c
+}
+
+// owned hands the messages of a connection to its owner.
+type owned struct {
+	r *reconnector
+	c conn.Conn
+}
+
+// Unsolicited implements [conn.Handler].
+func (o *owned) Unsolicited(m wire.Message) { o.r.owner.Unsolicited(o.r.server, o.c, m) }
+
+// maxEarly bounds the messages that a server sends before its connection is up.
+const maxEarly = 1000
+
+// inbox is the handler of a connection that is being opened. It keeps messages
+// until the connection's own handler is known.
+type inbox struct {
+	mu    sync.Mutex
+	h     conn.Handler
+	early []wire.Message
+}
+
+// Unsolicited implements [conn.Handler].
+func (in *inbox) Unsolicited(m wire.Message) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	switch {
+	case in.h != nil:
+		in.h.Unsolicited(m)
+	case len(in.early) < maxEarly:
+		in.early = append(in.early, m)
+	}
+}
+
+// open hands the messages so far, and all later ones, to h.
+func (in *inbox) open(h conn.Handler) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	for _, m := range in.early {
+		h.Unsolicited(m)
+	}
+	in.h, in.early = h, nil
 }
 
 // failed notes a failure. The caller holds mu.

@@ -26,6 +26,8 @@ type Set struct {
 	// Dial opens a connection to a server that is not built in. It is [Open]
 	// unless it is replaced before the first connection.
 	Dial func(context.Context, Config) (conn.Conn, error)
+	// Sharer owns the shared connections. It is set before the first connection.
+	Sharer Sharer
 
 	servers  []*Server // in the configuration's order
 	options  Options
@@ -40,9 +42,20 @@ type Options struct {
 	Log    *slog.Logger
 	// Cleaner takes secrets out of what servers say.
 	Cleaner Cleaner
-	// Shared returns the owner of the connections that the hosts of a principal
-	// share. It is called once for each server and principal.
-	Shared func(principal string) Owner
+	// Bridge translates between the eras of hosts and servers.
+	Bridge Bridge
+}
+
+// Bridge wraps a connection if hosts and server speak different eras. h takes the
+// server's messages that belong to no request; they go to the returned handler.
+type Bridge interface {
+	Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler)
+}
+
+// Sharer returns the owner of the connections that the hosts of a principal
+// share. It is called once for each server and principal.
+type Sharer interface {
+	Shared(principal string) Owner
 }
 
 // Cleaner takes secrets out of what servers say.
@@ -55,9 +68,9 @@ type Cleaner interface {
 
 // Owner hears of the connections that are held for it.
 type Owner interface {
-	// Unsolicited takes a message of s that belongs to no request. It is called
-	// from a reader, in order, and must not block.
-	Unsolicited(s *Server, m wire.Message)
+	// Unsolicited takes a message of s on c that belongs to no request. It is
+	// called from a reader, in order, and must not block.
+	Unsolicited(s *Server, c conn.Conn, m wire.Message)
 	// Opened prepares a connection to s before it is used. again means that it
 	// is not the first.
 	Opened(s *Server, c conn.Conn, again bool)
@@ -75,6 +88,15 @@ func NewSet(o Options) *Set {
 		t.servers = append(t.servers, s)
 	}
 	return t
+}
+
+// Server returns the server with that key, nil if there is none.
+func (t *Set) Server(key string) *Server {
+	i := slices.IndexFunc(t.servers, func(s *Server) bool { return s.Key == key })
+	if i < 0 {
+		return nil
+	}
+	return t.servers[i]
 }
 
 // Servers returns the servers in the configuration's order.
@@ -129,7 +151,7 @@ func (s *Server) reconnector(scope Scope) (*reconnector, error) {
 	defer s.mu.Unlock()
 	r := s.shared[scope.Principal]
 	if r == nil {
-		r = &reconnector{server: s, owner: s.set.options.Shared(scope.Principal), lifetime: s.set.lifetime}
+		r = &reconnector{server: s, principal: scope.Principal, owner: s.set.Sharer.Shared(scope.Principal), lifetime: s.set.lifetime}
 		if s.shared == nil {
 			s.shared = map[string]*reconnector{}
 		}

@@ -12,6 +12,9 @@ const (
 	VersionLegacy = "2025-11-25"
 )
 
+// LegacyVersions are the revisions that foldgate agrees to in initialize.
+var LegacyVersions = []string{"2024-11-05", "2025-03-26", "2025-06-18", VersionLegacy}
+
 // Versions lists every revision spoken with hosts, newest first.
 var Versions = []string{VersionModern, VersionLegacy, "2025-06-18", "2025-03-26", "2024-11-05"}
 
@@ -23,7 +26,15 @@ const (
 	MethodCancelled   = "notifications/cancelled"
 	MethodProgress    = "notifications/progress"
 	MethodListen      = "subscriptions/listen"
+	// MethodAcknowledged is the first notification of a listen.
+	MethodAcknowledged    = "notifications/subscriptions/acknowledged"
+	MethodResourceUpdated = "notifications/resources/updated"
+	MethodLogMessage      = "notifications/message"
+	MethodRootsChanged    = "notifications/roots/list_changed"
 )
+
+// LogLevels are the levels of logging/setLevel, the least severe first.
+var LogLevels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
 // Keys of _meta that the protocol reserves. They are owned per hop.
 const (
@@ -45,6 +56,9 @@ const (
 	CodeHeaderMismatch     = -32020
 	CodeMissingCapability  = -32021
 	CodeUnsupportedVersion = -32022
+	// CodeResourceNotFound is the legacy era's; the modern era uses
+	// CodeInvalidParams.
+	CodeResourceNotFound = -32002
 )
 
 // Headers of the streamable HTTP transport, in canonical form.

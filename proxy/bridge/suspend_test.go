@@ -1,0 +1,212 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+const elicitMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}`
+
+// fakeConn is a legacy server inside the test: a func answers its requests.
+type fakeConn struct {
+	serve   func(ctx context.Context, r *conn.Request) (wire.Message, error)
+	replies chan wire.Message
+}
+
+func (c *fakeConn) Info() conn.Info {
+	return conn.Info{Version: wire.VersionLegacy, Result: json.RawMessage(`{"capabilities":{}}`)}
+}
+
+func (c *fakeConn) Call(ctx context.Context, r *conn.Request) (wire.Message, error) {
+	return c.serve(ctx, r)
+}
+
+func (c *fakeConn) Notify(context.Context, wire.Message) error { return nil }
+
+func (c *fakeConn) Reply(_ context.Context, m wire.Message) error {
+	c.replies <- m
+	return nil
+}
+
+func (c *fakeConn) Done() <-chan struct{} { return nil }
+func (c *fakeConn) Err() error            { return nil }
+func (c *fakeConn) Close() error          { return nil }
+
+// drop takes messages of a server and drops them.
+type drop struct{}
+
+func (drop) Unsolicited(wire.Message) {}
+func (drop) Message(wire.Message)     {}
+func (drop) Answered(wire.Message)    {}
+
+// newBridge returns a bridge that ends with the test.
+func newBridge(t *testing.T) *Bridge {
+	t.Helper()
+	lifetime, end := context.WithCancel(context.Background())
+	b := New(lifetime, slog.New(slog.NewTextHandler(t.Output(), nil)))
+	t.Cleanup(func() {
+		end()
+		b.Wait()
+	})
+	return b
+}
+
+// legacy returns a legacy server as the modern hosts of a principal see it.
+func (b *Bridge) legacy(t *testing.T, principal string, c conn.Conn) *legacyServer {
+	t.Helper()
+	w, h := b.Wrap("up", conn.Host{Principal: principal, Modern: true}, c, drop{})
+	s, ok := w.(*legacyServer)
+	if !ok || h != conn.Handler(s) {
+		t.Fatalf("Wrap = %T, %T, want a legacyServer that handles its own messages", w, h)
+	}
+	return s
+}
+
+// roundOf returns a round of a call of the tool echo.
+func roundOf(params string) *request {
+	return &request{Request: &conn.Request{
+		Method: "tools/call", Params: json.RawMessage(params), Caller: drop{},
+		Call: &interceptor.Call{Target: interceptor.Target{Method: "tools/call", Name: "up__echo"}},
+	}, level: noLevel}
+}
+
+// suspendable adds a call whose first round is being served.
+func (s *legacyServer) suspendable(state string) *suspendedCall {
+	round := roundOf(`{` + elicitMeta + `}`)
+	call := &suspendedCall{
+		state: state, server: s, method: round.Method, name: round.Call.Target.Name, cancel: func(error) {}, expiry: time.NewTimer(time.Hour),
+		done: make(chan struct{}), asked: make(chan struct{}, 1), current: round, latest: round, questions: map[string]question{},
+	}
+	s.b.add(call)
+	return call
+}
+
+// await waits until a call has a new question.
+func await(t *testing.T, call *suspendedCall) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	select {
+	case <-call.asked:
+	case <-ctx.Done():
+		t.Fatal("the question is lost")
+	}
+}
+
+// A question that came for another call, and reaches the one that was chosen to
+// carry it just when that one is over, goes on to a third and is not lost.
+func TestQuestionOutlivesItsCarrier(t *testing.T) {
+	b := newBridge(t)
+	s := b.legacy(t, "local", &fakeConn{replies: make(chan wire.Message, 10)})
+	first, second := s.suspendable("first"), s.suspendable("second")
+	q := question{m: wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create"}, unattributed: true}
+	s.askAnyone(q.m)
+	await(t, first)
+	if len(first.questions) != 1 || len(second.questions) != 0 {
+		t.Fatalf("the calls have %d and %d questions, want the oldest call to have the one", len(first.questions), len(second.questions))
+	}
+	s.Unsolicited(wire.Message{Method: wire.MethodCancelled, Params: json.RawMessage(`{"requestId":1}`)})
+	if len(first.questions) != 0 {
+		t.Fatal("the question that was taken back is still open")
+	}
+	b.forget(first) // between the choice and the asking
+	first.ask(q)
+	await(t, second)
+	if _, ok := second.suspend(); !ok {
+		t.Error("the second call has no question for its host")
+	}
+	if _, ok := first.suspend(); ok {
+		t.Error("the call that is over has a question")
+	}
+	b.forget(second)
+}
+
+// An unattributed question that its carrier leaves open goes on to another call;
+// the carrier's own question does not.
+func TestForgottenCallPassesItsQuestionsOn(t *testing.T) {
+	b := newBridge(t)
+	c := &fakeConn{replies: make(chan wire.Message, 10)}
+	s := b.legacy(t, "local", c)
+	first, second := s.suspendable("first"), s.suspendable("second")
+	first.ask(question{m: wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"own"}`)}})
+	first.ask(question{m: wire.Message{ID: json.RawMessage(`2`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"any"}`)}, unattributed: true})
+	b.forget(first)
+	await(t, second)
+	m, ok := second.suspend()
+	if text, _ := rawjson.GetString(m.Result, "inputRequests", "r1", "params", "message"); !ok || text != "any" || len(second.questions) != 1 {
+		t.Errorf("the second call asks %s, want the unattributed question alone", m.Result)
+	}
+	b.forget(second) // no call is left: the question is refused
+	select {
+	case m := <-c.replies:
+		if string(m.ID) != "2" || m.Error == nil {
+			t.Errorf("the server is told %s %s %s, want an error for 2", m.ID, m.Result, m.Error)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the question is lost")
+	}
+}
+
+// A host that is asked and never comes back doesn't gather calls without end.
+// Another principal's calls are not counted.
+func TestQuestionsDoNotPileUp(t *testing.T) {
+	cancelled := make(chan error, 2)
+	c := &fakeConn{replies: make(chan wire.Message, 10), serve: func(ctx context.Context, r *conn.Request) (wire.Message, error) {
+		r.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
+		<-ctx.Done()
+		cancelled <- context.Cause(ctx)
+		return wire.Message{}, context.Cause(ctx)
+	}}
+	b := newBridge(t)
+	s, other := b.legacy(t, "local", c), b.legacy(t, "other", c)
+	for n := range maxSuspended {
+		b.add(&suspendedCall{state: fmt.Sprint(n), server: s, expiry: time.NewTimer(time.Hour), cancel: func(error) {}})
+	}
+	const ask = `{"name":"echo","arguments":{},` + elicitMeta + `}`
+	m, err := s.Call(t.Context(), roundOf(ask).Request)
+	var refusal *interceptor.Refusal
+	if !errors.As(err, &refusal) || refusal.Code != "too_many_questions" {
+		t.Errorf("one question more = %s, %v, want a refusal", m.Result, err)
+	}
+	if err := <-cancelled; err == nil {
+		t.Error("the upstream still waits for its answer")
+	}
+	m, err = other.Call(t.Context(), roundOf(ask).Request)
+	if kind, _ := rawjson.GetString(m.Result, "resultType"); err != nil || kind != "input_required" {
+		t.Errorf("another principal's question ends with %q, %v", kind, err)
+	}
+}
+
+// One call has no more questions open than documented, and each that is refused is
+// answered with an error.
+func TestQuestionsOfOneCallAreBounded(t *testing.T) {
+	b := newBridge(t)
+	c := &fakeConn{replies: make(chan wire.Message, 10)}
+	s := b.legacy(t, "local", c)
+	call := s.suspendable("one")
+	var wg sync.WaitGroup
+	for n := range 101 {
+		wg.Go(func() {
+			call.Message(wire.Message{ID: json.RawMessage(fmt.Sprint(n)), Method: "elicitation/create"})
+		})
+	}
+	wg.Wait()
+	if m := <-c.replies; wire.ErrorCode(m.Error) != wire.CodeInternal {
+		t.Errorf("the question over the limit is answered with %s", m.Error)
+	}
+	if len(call.questions) != 100 {
+		t.Errorf("the call has %d questions open, want 100", len(call.questions))
+	}
+	b.forget(call)
+}

@@ -1,0 +1,69 @@
+package catalog
+
+import (
+	"slices"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// ownCapabilities are the capabilities that foldgate states itself.
+var ownCapabilities = []string{"tools", "prompts", "resources", "logging", "completions"}
+
+// Capabilities returns the union of the capabilities of all servers. servers are
+// their capabilities objects, nil if unknown. Lists can always change, because a
+// server may come and go.
+func Capabilities(servers [][]byte) []byte {
+	out := []byte(`{"tools":{"listChanged":true}}`)
+	has := func(name string) bool {
+		return slices.ContainsFunc(servers, func(capabilities []byte) bool {
+			v, ok := rawjson.Get(capabilities, name)
+			return ok && rawjson.KindOf(v) != rawjson.Null
+		})
+	}
+	subscribe := slices.ContainsFunc(servers, func(capabilities []byte) bool {
+		v, _ := rawjson.Get(capabilities, "resources", "subscribe")
+		return string(v) == "true"
+	})
+	if has("prompts") {
+		out = rawjson.Set(out, []byte(`{"listChanged":true}`), "prompts")
+	}
+	switch {
+	case subscribe:
+		out = rawjson.Set(out, []byte(`{"subscribe":true,"listChanged":true}`), "resources")
+	case has("resources"):
+		out = rawjson.Set(out, []byte(`{"listChanged":true}`), "resources")
+	}
+	for _, name := range []string{"logging", "completions"} {
+		if has(name) {
+			out = rawjson.Set(out, []byte(`{}`), name)
+		}
+	}
+	for _, capabilities := range servers {
+		rawjson.Members(capabilities, func(m rawjson.Member) bool {
+			if name := m.Name(); !slices.Contains(ownCapabilities, name) {
+				out = mergeMember(out, name, m.Value)
+			}
+			return true
+		})
+	}
+	return out
+}
+
+// mergeMember adds a member to an object. Of two objects it keeps the members of
+// both, and the first's value if both have one.
+func mergeMember(obj []byte, name string, value []byte) []byte {
+	have, ok := rawjson.Get(obj, name)
+	if !ok {
+		return rawjson.Set(obj, value, name)
+	}
+	if rawjson.KindOf(have) == rawjson.Object && rawjson.KindOf(value) == rawjson.Object {
+		rawjson.Members(value, func(m rawjson.Member) bool {
+			if _, taken := rawjson.Get(have, m.Name()); !taken {
+				have = rawjson.Set(have, m.Value, m.Name())
+			}
+			return true
+		})
+		return rawjson.Set(obj, have, name)
+	}
+	return obj
+}

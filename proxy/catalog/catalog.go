@@ -1,0 +1,364 @@
+// Package catalog merges the lists of all servers into the lists that hosts see:
+// tools, prompts, resources and resource templates.
+//
+// Everything here is a pure function of lists and configuration. Package router
+// fetches the lists and decides when to merge them again.
+//
+//	rules, err := catalog.NewRules(cfg, ownTools)
+//	tools := rules.Merge(catalog.Tools, lists) // one list a server, nil if it is missing
+//	entry, ok := tools.Lookup("files__read_file")
+//
+// # Where what is
+//
+//	catalog.go       lists, entries, merging, rendering
+//	names.go         names as hosts see them, branch_id in schemas
+//	workflow.go      the handle of a workflow in schemas and arguments
+//	headers.go       arguments that also travel as HTTP headers
+//	capabilities.go  what initialize and server/discover say
+//	check.go         faults that only the merged list shows
+package catalog
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
+)
+
+// Kind is one of the lists of MCP.
+type Kind int
+
+// The lists of MCP. Kinds is their number.
+const (
+	Tools Kind = iota
+	Prompts
+	Resources
+	Templates
+	Kinds
+)
+
+// kinds has, for each list, its method, the member with the items, the member
+// that names an item, the capability that offers it and its notification.
+var kinds = [Kinds]struct{ method, items, id, capability, changed string }{
+	Tools:     {"tools/list", "tools", "name", "tools", "notifications/tools/list_changed"},
+	Prompts:   {"prompts/list", "prompts", "name", "prompts", "notifications/prompts/list_changed"},
+	Resources: {"resources/list", "resources", "uri", "resources", "notifications/resources/list_changed"},
+	Templates: {"resources/templates/list", "resourceTemplates", "uriTemplate", "resources", "notifications/resources/list_changed"},
+}
+
+// Method returns the method that reads the list.
+func (k Kind) Method() string { return kinds[k].method }
+
+// Capability returns the name of the server capability that offers the list.
+func (k Kind) Capability() string { return kinds[k].capability }
+
+// Changed returns the method of the notification that announces a change.
+func (k Kind) Changed() string { return kinds[k].changed }
+
+// KindOf returns the list that a method reads; ok is false for other methods.
+func KindOf(method string) (k Kind, ok bool) {
+	for k := range Kinds {
+		if kinds[k].method == method {
+			return k, true
+		}
+	}
+	return 0, false
+}
+
+// ChangedKinds returns the lists that a list_changed notification is about. It
+// returns nil for other methods.
+func ChangedKinds(method string) (changed []Kind) {
+	for k := range Kinds {
+		if kinds[k].changed == method {
+			changed = append(changed, k)
+		}
+	}
+	return changed
+}
+
+// List is one complete list of one server. It is not changed once it is read.
+type List struct {
+	// Items are the tools, prompts, resources or templates as the server wrote
+	// them, without secrets.
+	Items []json.RawMessage
+	// Rest are the members of the result beside the items and the cursor.
+	Rest []rawjson.Member
+	// Record is the id of the trace record of the response.
+	Record string
+}
+
+// AddPage adds one page of a list result and returns the cursor of the next
+// page, "" for none.
+func (l *List) AddPage(page []byte, k Kind) (cursor string) {
+	first := l.Rest == nil
+	rawjson.Members(page, func(m rawjson.Member) bool {
+		switch {
+		case m.Is(kinds[k].items):
+			rawjson.Elements(m.Value, func(v []byte) bool { l.Items = append(l.Items, v); return true })
+		case m.Is("nextCursor"):
+			cursor = rawjson.Unquote(m.Value)
+		case first:
+			l.Rest = append(l.Rest, m)
+		}
+		return true
+	})
+	if l.Rest == nil {
+		l.Rest = []rawjson.Member{}
+	}
+	return cursor
+}
+
+// Rules is what the configuration says about lists. It is safe for concurrent
+// use.
+type Rules struct {
+	cfg       config.Config
+	keys      []string // of the servers, in the configuration's order
+	own       []json.RawMessage
+	workflows *workflow.Rules // nil without workflows
+}
+
+// NewRules returns the rules of a valid configuration. own are the definitions
+// of foldgate's own tools.
+func NewRules(cfg config.Config, own []json.RawMessage) *Rules {
+	r := &Rules{cfg: cfg, keys: cfg.UpstreamKeys(), own: own}
+	if len(cfg.Workflows) > 0 {
+		r.workflows, _ = cfg.WorkflowRules() // Validate has checked them
+	}
+	return r
+}
+
+// Entry says who owns a listed name, and how a call of it changes on its way.
+type Entry struct {
+	// Server is the key of the owner, "" for foldgate's own tools.
+	Server string
+	// Name is the name, URI or URI template as the server knows it.
+	Name string
+	// TakesBranchID means that foldgate added branch_id to the tool's schema.
+	// TakeBranchID removes it from the arguments again.
+	TakesBranchID bool
+	// Headers are the arguments of a tool that also travel as HTTP headers.
+	Headers []Header
+	// Workflow is the tool's part in a workflow, nil if no rule names it.
+	Workflow *Workflow
+	// Shown is the item as hosts see it, Raw as the server wrote it.
+	Shown, Raw json.RawMessage
+}
+
+// Clash is a name that two servers offer. Hosts can reach only the first.
+type Clash struct {
+	// Name is the name as hosts would see it.
+	Name string
+	// First and Second are the keys of the servers; First may be "foldgate".
+	First, Second string
+}
+
+// Catalog is one merged list as hosts see it. It is not changed once it is made.
+type Catalog struct {
+	// Order are the shown names in the order of the list.
+	Order []string
+	// Clashes are the names that two servers offer.
+	Clashes []Clash
+	// Lists are the lists that it was merged from, in the configuration's order;
+	// nil for a server that is missing.
+	Lists []*List
+
+	entries        map[string]Entry
+	legacy, modern json.RawMessage
+}
+
+// Lookup returns the owner of a shown name.
+func (c *Catalog) Lookup(name string) (Entry, bool) {
+	e, ok := c.entries[name]
+	return e, ok
+}
+
+// Result returns the catalog as a list result. Modern results have a type, a
+// time to live and a cache scope.
+func (c *Catalog) Result(modern bool) json.RawMessage {
+	if modern {
+		return c.modern
+	}
+	return c.legacy
+}
+
+// Servers returns the keys of the servers in the order of lists.
+func (r *Rules) Servers() []string { return r.keys }
+
+// Merge puts the lists of all servers together, in the configuration's order.
+// The first server keeps a name that several offer. lists has one element for
+// each of Servers, nil if that server is missing.
+func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
+	c := &Catalog{entries: map[string]Entry{}, Lists: lists}
+	var items [][]byte
+	add := func(shown string, e Entry) {
+		c.entries[shown] = e
+		c.Order = append(c.Order, shown)
+		items = append(items, e.Shown)
+	}
+	if k == Tools {
+		for _, definition := range r.own {
+			name, _ := rawjson.GetString(definition, "name")
+			add(name, Entry{Name: name, Raw: definition, Shown: definition})
+		}
+	}
+	for i, l := range lists {
+		if l == nil {
+			continue
+		}
+		for _, raw := range l.Items {
+			shown, e, ok := r.Entry(k, r.keys[i], raw)
+			if !ok {
+				continue
+			}
+			if first, taken := c.entries[shown]; taken {
+				clash := Clash{Name: shown, First: first.Server, Second: r.keys[i]}
+				if first.Server == "" {
+					clash.First = "foldgate"
+				}
+				c.Clashes = append(c.Clashes, clash)
+				continue
+			}
+			add(shown, e)
+		}
+	}
+	c.render(k, items, len(r.cfg.Principals) > 0)
+	return c
+}
+
+// Entry returns the entry of one item of a server's list and the name under
+// which hosts see it. ok is false for an item that is not shown.
+func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string, e Entry, ok bool) {
+	own, ok := rawjson.GetString(raw, kinds[k].id)
+	if !ok || (k == Tools && !r.Shows(server, own)) {
+		return "", Entry{}, false
+	}
+	e = Entry{Server: server, Name: own, Raw: raw, Shown: raw}
+	shown = own
+	if k == Tools || k == Prompts {
+		if shown = ShownName(r.prefix(server), own); shown != own {
+			e.Shown = rawjson.Set(e.Shown, rawjson.Quote(shown), "name")
+		}
+	}
+	if k == Tools {
+		e.Headers = headersOf(raw)
+		e.Shown, e.TakesBranchID = addBranchID(e.Shown)
+		e.Shown, e.Workflow = r.addWorkflow(e.Shown, server, own)
+		if !r.cfg.Results.Rule(shown).Off { // a folded result has no structured content, and some hosts insist on it
+			e.Shown = rawjson.Delete(e.Shown, "outputSchema")
+		}
+	}
+	return shown, e, true
+}
+
+// Unlisted returns the server and entry of a tool whose server has no list yet,
+// by the prefix of its name. known reports whether a server's list was read.
+func (r *Rules) Unlisted(shown string, known func(server string) bool) (Entry, bool) {
+	for _, key := range r.keys {
+		prefix := r.prefix(key)
+		own, ok := strings.CutPrefix(shown, prefix+"__")
+		if ok && prefix != "" && !known(key) && r.Shows(key, own) {
+			_, w := r.addWorkflow(nil, key, own)
+			return Entry{Server: key, Name: own, TakesBranchID: true, Workflow: w}, true
+		}
+	}
+	return Entry{}, false
+}
+
+// Shows reports whether the configuration shows a tool, by the name that its
+// server gives it.
+func (r *Rules) Shows(server, tool string) bool {
+	u := r.cfg.Upstreams[server]
+	return u != nil && u.Tools.Shows(tool)
+}
+
+// OnlyOwner returns the only server whose names can look like shown. ok is false
+// if there are several or none.
+func (r *Rules) OnlyOwner(shown string) (server string, ok bool) {
+	for _, key := range r.keys {
+		prefix := r.prefix(key)
+		if prefix != "" && !strings.HasPrefix(shown, prefix+"__") {
+			continue
+		}
+		if ok || prefix == "" {
+			return "", false
+		}
+		server, ok = key, true
+	}
+	return server, ok
+}
+
+func (r *Rules) prefix(server string) string { return r.cfg.Upstreams[server].NamePrefix(server) }
+
+// render writes the list result in the forms of both eras. private means that
+// another principal must not be given the list.
+func (c *Catalog) render(k Kind, items [][]byte, private bool) {
+	out := append([]byte(`{"`+kinds[k].items+`":[`), bytes.Join(items, []byte(","))...)
+	out = append(out, ']')
+	scope, ttl := "public", -1
+	if private {
+		scope = "private"
+	}
+	for _, l := range c.Lists {
+		if l == nil {
+			ttl = 0 // a server is missing: ask again
+			continue
+		}
+		own := 0
+		for _, m := range l.Rest {
+			switch {
+			case m.Is("cacheScope") && rawjson.Unquote(m.Value) == "private":
+				scope = "private"
+			case m.Is("ttlMs"):
+				own, _ = strconv.Atoi(string(m.Value))
+			}
+		}
+		if ttl < 0 || own < ttl {
+			ttl = own
+		}
+	}
+	if len(c.Lists) == 1 && c.Lists[0] != nil { // the only server's own members pass
+		for _, m := range c.Lists[0].Rest {
+			switch m.Name() {
+			case "cacheScope", "ttlMs", "resultType":
+			default:
+				out = append(append(append(append(out, ','), m.Key...), ':'), m.Value...)
+			}
+		}
+	}
+	c.legacy = append(bytes.Clone(out), '}')
+	c.modern = fmt.Appendf(out, `,"resultType":"complete","ttlMs":%d,"cacheScope":%q}`, max(ttl, 0), scope)
+}
+
+// Template returns the first resource template that a URI can come from.
+func (c *Catalog) Template(uri string) (Entry, bool) {
+	for _, shown := range c.Order {
+		if e := c.entries[shown]; templateFits(e.Name, uri) {
+			return e, true
+		}
+	}
+	return Entry{}, false
+}
+
+// templateFits reports whether a URI can come from an RFC 6570 template: the
+// literal parts occur in order, the first at the start and the last at the end.
+func templateFits(template, uri string) bool {
+	rest, first := uri, true
+	for template != "" {
+		literal, after, more := strings.Cut(template, "{")
+		i := strings.Index(rest, literal)
+		if i < 0 || (first && i > 0) {
+			return false
+		}
+		rest, first = rest[i+len(literal):], false
+		if !more {
+			return rest == "" || strings.HasSuffix(uri, literal)
+		}
+		_, template, _ = strings.Cut(after, "}")
+	}
+	return true
+}

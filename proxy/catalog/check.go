@@ -1,0 +1,69 @@
+package catalog
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
+)
+
+// UnmatchedRules returns a fault for each workflow rule that names a tool which
+// hosts do not see. It skips servers that are missing from tools.
+func (r *Rules) UnmatchedRules(tools *Catalog) (faults []config.Fault) {
+	if r.workflows == nil {
+		return nil
+	}
+	r.workflows.Each(func(spec int, rule *workflow.Rule) {
+		if tools.Lists[slices.Index(r.keys, rule.Server)] == nil {
+			return
+		}
+		e, ok := tools.Lookup(ShownName(r.prefix(rule.Server), rule.Tool))
+		if !ok || e.Server != rule.Server || e.Workflow == nil {
+			faults = append(faults, config.Fault{
+				Key: fmt.Sprintf("workflows[%d].%s.tool", spec, rule.At),
+				Msg: fmt.Sprintf("upstream %s shows no tool %q: correct the name, or allow the tool", rule.Server, rule.Tool),
+			})
+		}
+	})
+	return r.cfg.Locate(faults)
+}
+
+// UnmatchedGlobs returns a fault for each glob on tool names that matches none.
+// It may be meant for tools to come, but a mistyped deny hides nothing.
+func (r *Rules) UnmatchedGlobs(tools *Catalog) (faults []config.Fault) {
+	complete := true
+	for i, key := range r.keys {
+		if tools.Lists[i] == nil {
+			complete = false
+			continue
+		}
+		var own []string
+		for _, raw := range tools.Lists[i].Items {
+			if name, ok := rawjson.GetString(raw, kinds[Tools].id); ok {
+				own = append(own, name)
+			}
+		}
+		at, filter := "upstreams."+key+".tools.", r.cfg.Upstreams[key].Tools
+		why := fmt.Sprintf("fits no tool of %s: write the server's own names, without the prefix", key)
+		faults = append(faults, unmatched(at+"allow", filter.Allow, own, why)...)
+		faults = append(faults, unmatched(at+"deny", filter.Deny, own, why)...)
+	}
+	if complete { // else it may match a tool of a server that is down
+		const why = "fits no tool: write the names that hosts see, as they are above"
+		faults = append(faults, unmatched("results.tools", slices.Sorted(maps.Keys(r.cfg.Results.Tools)), tools.Order, why)...)
+		faults = append(faults, unmatched("run.allow", r.cfg.Run.Allow, tools.Order, why)...)
+	}
+	return r.cfg.Locate(faults)
+}
+
+func unmatched(key string, globs, names []string, why string) (faults []config.Fault) {
+	for _, glob := range globs {
+		if !slices.ContainsFunc(names, func(name string) bool { return config.MatchTool(glob, name) }) {
+			faults = append(faults, config.Fault{Key: key, Msg: fmt.Sprintf("%q %s", glob, why)})
+		}
+	}
+	return faults
+}

@@ -1,0 +1,80 @@
+package catalog
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// maxName is the longest tool name that every known host accepts.
+const maxName = 64
+
+// ShownName returns the name under which hosts see a server's tool or prompt. A
+// name over 64 characters is shortened to its beginning and a hash of the whole,
+// so that it is the same every time.
+func ShownName(prefix, own string) string {
+	name := FullName(prefix, own)
+	if len(name) <= maxName {
+		return name
+	}
+	sum := sha256.Sum256([]byte(name))
+	return name[:maxName-9] + "_" + hex.EncodeToString(sum[:4])
+}
+
+// FullName returns the shown name before it is shortened.
+func FullName(prefix, own string) string {
+	if prefix == "" {
+		return own
+	}
+	return prefix + "__" + own
+}
+
+// BranchIDArgument is the argument that foldgate adds to every tool. Each tool's
+// definition pays for its text, so the text is short.
+const BranchIDArgument = "branch_id"
+
+var branchIDProperty = []byte(`{"type":"string","description":"Branch to charge; from branch_create"}`)
+
+// addBranchID adds the optional branch_id to a tool's input schema. It leaves a
+// schema alone that has such a property, or that can't be extended safely.
+func addBranchID(tool []byte) (out []byte, added bool) {
+	schema, _ := rawjson.Get(tool, "inputSchema")
+	if _, has := rawjson.Get(schema, "properties", BranchIDArgument); has || !extensible(schema) {
+		return tool, false
+	}
+	return rawjson.Set(tool, branchIDProperty, "inputSchema", "properties", BranchIDArgument), true
+}
+
+// extensible reports whether an optional property can be added to a schema
+// without a chance of changing its meaning.
+func extensible(schema []byte) bool {
+	fits := rawjson.KindOf(schema) == rawjson.Object
+	rawjson.Members(schema, func(m rawjson.Member) bool {
+		switch m.Name() {
+		case "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "propertyNames", "maxProperties", "const", "enum":
+			fits = false
+		case "properties":
+			fits = fits && rawjson.KindOf(m.Value) == rawjson.Object
+		}
+		return fits
+	})
+	return fits
+}
+
+// TakeBranchID removes branch_id from the arguments of a tool to which foldgate
+// added it. given is false if there was none. It fails if branch_id is not a
+// string.
+func (e Entry) TakeBranchID(arguments json.RawMessage) (rest json.RawMessage, id string, given bool, err error) {
+	raw, has := rawjson.Get(arguments, BranchIDArgument)
+	if !has || !e.TakesBranchID {
+		return arguments, "", false, nil
+	}
+	id = rawjson.Unquote(raw)
+	if k := rawjson.KindOf(raw); id == "" && k != rawjson.String && k != rawjson.Null {
+		return arguments, "", true, fmt.Errorf("arguments.branch_id is %s; it must be a string from branch_create", raw)
+	}
+	return rawjson.Delete(arguments, BranchIDArgument), id, true, nil
+}

@@ -1,0 +1,70 @@
+package conn
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/foldgate/foldgate/internal/backoff"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// Listener takes the notifications of a subscriptions/listen.
+type Listener interface {
+	// Listened takes one notification. It must not block.
+	Listened(wire.Message)
+	// Missed is called when the subscription stands again after a break: what it
+	// is about may have changed meanwhile.
+	Missed()
+}
+
+// Listen keeps a subscriptions/listen open for as long as ctx lasts, or until the
+// server refuses it. open returns the connection for each attempt; the pause
+// between attempts grows while they fail.
+func Listen(ctx context.Context, open func(context.Context) (Conn, error), notifications json.RawMessage, log *slog.Logger, l Listener) {
+	s := &stream{l: l}
+	pause := backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
+	params := append(append([]byte(`{"notifications":`), notifications...), '}')
+	for ctx.Err() == nil {
+		c, err := open(ctx)
+		if err == nil {
+			var m wire.Message
+			if m, err = c.Call(ctx, &Request{Method: wire.MethodListen, Params: params, Caller: s}); err == nil && m.Error != nil {
+				log.Debug("subscription refused", "to", string(notifications), "err", wire.NewAnswerError(m.Error))
+				return
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		log.Debug("subscription ended", "to", string(notifications), "err", err)
+		if pause.Wait(ctx, int(s.fails.Add(1)-1)) != nil {
+			return
+		}
+	}
+}
+
+// stream takes the messages of one listen after the other.
+type stream struct {
+	l     Listener
+	stood bool
+	fails atomic.Int64 // since the subscription last stood
+}
+
+// Message implements [Caller].
+func (s *stream) Message(m wire.Message) {
+	if m.Method != wire.MethodAcknowledged {
+		s.l.Listened(m)
+		return
+	}
+	if s.stood {
+		s.l.Missed()
+	}
+	s.stood = true
+	s.fails.Store(0)
+}
+
+// Answered implements [Caller]: the subscription is over.
+func (s *stream) Answered(wire.Message) {}

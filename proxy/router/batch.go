@@ -1,0 +1,61 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// Lifetime returns the context in which a batch goes on after its request: that
+// of the session, unless the session is the request's alone.
+func (rt *Router) Lifetime(parent *conn.Request) context.Context {
+	if s := parent.Caller.(*request).s; !s.SingleRequest {
+		return s.lifetime
+	}
+	return rt.lifetime
+}
+
+// CallTool runs one call of a batch down the chain. c has its origin, the shown
+// name of the tool, its arguments and its branch; parent is the branch_run.
+func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
+	p := parent.Caller.(*request)
+	name := c.Target.Name
+	e, ok := rt.findTool(ctx, p.s, name)
+	if !ok {
+		return nil, rt.unknownTool(name)
+	}
+	if e.Server == "" {
+		return nil, fmt.Errorf("%s can't be part of a batch", name)
+	}
+	// Hosts ask their user about each tool, which a batch must not get around.
+	if readOnly, _ := rawjson.Get(e.Raw, "annotations", "readOnlyHint"); string(readOnly) != "true" && !rt.Config.Run.Allows(name) {
+		return nil, fmt.Errorf("%s does not say that it only reads, and run.allow does not name it: call it directly", name)
+	}
+	if e.TakesBranchID {
+		c.Target.Arguments = rawjson.Delete(c.Target.Arguments, "branch_id") // the batch's branch pays
+	}
+	params := append(append([]byte(`{"name":`), rawjson.Quote(e.Name)...), `,"arguments":`...)
+	c.Target.Params = append(append(params, slices.Clone(c.Target.Arguments)...), '}')
+	c.Target.Forward = c.Target.Params
+	if err := rt.target(c, e, e.Name); err != nil {
+		return nil, err
+	}
+	r := &request{
+		Exchange: &edge.Exchange{Msg: wire.Message{ID: c.Origin.ID, Method: c.Target.Method, Params: c.Target.Params}, Emit: p.Emit},
+		s:        p.s, headers: e.Headers,
+	}
+	r.ctx, r.cancel = context.WithCancelCause(ctx)
+	defer r.cancel(nil)
+	defer r.Sent()
+	r.call = c
+	owner := rt.remote(c, e)
+	return rt.Chain.Run(r.ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		return owner.answer(ctx, r, c)
+	})
+}

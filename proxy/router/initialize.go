@@ -1,0 +1,152 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/internal/version"
+	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// answerInitialize serves initialize: what foldgate and the servers together can
+// do. It does not start servers that are known from before.
+func (rt *Router) answerInitialize(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
+	s := r.s
+	s.mu.Lock()
+	if s.initialize != nil {
+		s.mu.Unlock()
+		return nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "initialize was already called on this connection"}
+	}
+	s.initialize = bytes.Clone(c.Target.Forward)
+	s.scope.Session.Initialize(s.initialize)
+	s.revision = wire.VersionLegacy
+	if v, ok := rawjson.GetString(c.Target.Params, "protocolVersion"); ok && slices.Contains(wire.LegacyVersions, v) {
+		s.revision = v
+	}
+	if name, ok := rawjson.GetString(c.Target.Params, "clientInfo", "name"); ok && name != "" {
+		s.client = name
+	}
+	revision := s.revision
+	s.mu.Unlock()
+	rt.discover(ctx, s)
+	out := append([]byte(`{"protocolVersion":`), rawjson.Quote(revision)...)
+	out = append(append(out, `,"capabilities":`...), rt.capabilities()...)
+	out = append(append(out, `,"serverInfo":`...), serverInfo()...)
+	out = append(append(out, `,"instructions":`...), rawjson.Quote(rt.instructions(ctx))...)
+	return &interceptor.Result{Body: append(out, '}')}, nil
+}
+
+// answerDiscover serves server/discover.
+func (rt *Router) answerDiscover(ctx context.Context, r *request, _ *interceptor.Call) (*interceptor.Result, error) {
+	rt.discover(ctx, r.s)
+	scope := "public"
+	if len(rt.Config.Principals) > 0 { // principals may see different things
+		scope = "private"
+	}
+	out := append([]byte(`{"resultType":"complete","supportedVersions":`), rawjson.Marshal(wire.Versions)...)
+	out = append(append(out, `,"capabilities":`...), rt.capabilities()...)
+	out = append(append(out, `,"instructions":`...), rawjson.Quote(rt.instructions(ctx))...)
+	out = append(append(out, `,"ttlMs":0,"cacheScope":"`+scope+`","_meta":{"`+wire.MetaServerInfo+`":`...), serverInfo()...)
+	return &interceptor.Result{Body: append(out, '}', '}')}, nil
+}
+
+// serverInfo is how foldgate introduces itself to hosts.
+func serverInfo() []byte {
+	return rawjson.Marshal(map[string]string{"name": "foldgate", "title": "foldgate", "version": version.String()})
+}
+
+// discoverWait bounds how long a first initialize waits for unknown servers.
+const discoverWait = 5 * time.Second
+
+// discover makes sure that foldgate knows what each server offers. It starts only
+// servers that are unknown under their present configuration.
+func (rt *Router) discover(ctx context.Context, s *Session) {
+	ctx, cancel := context.WithTimeout(ctx, discoverWait)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, srv := range rt.Servers.Servers() {
+		if _, known := srv.Info(); known {
+			continue
+		}
+		wg.Go(func() {
+			if _, err := srv.Connection(ctx, s.listing()); err != nil {
+				rt.catalogs.of(s.Principal).setLate(srv.Key)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// capabilities returns the union of what the servers offer.
+func (rt *Router) capabilities() []byte {
+	var all [][]byte
+	for _, srv := range rt.Servers.Servers() {
+		info, _ := srv.Info()
+		capabilities, _ := rawjson.Get(info.Result, "capabilities")
+		all = append(all, capabilities)
+	}
+	return catalog.Capabilities(all)
+}
+
+// instructions tell the model when to branch, then what each server says of
+// itself under its name. Instructions that can't be checked for secrets are
+// withheld.
+func (rt *Router) instructions(ctx context.Context) string {
+	text := rt.Instructions
+	for _, srv := range rt.Servers.Servers() {
+		info, _ := srv.Info()
+		own, _ := rawjson.GetString(info.Result, "instructions")
+		if own == "" {
+			continue
+		}
+		msg := interceptor.Message{Text: own, Always: true}
+		if rt.Boundary.Inbound(ctx, &msg); msg.Verdict != interceptor.Withheld {
+			text += "\n\n# " + srv.Key + "\n" + msg.Text
+		}
+	}
+	return text
+}
+
+// answerSetLevel serves logging/setLevel: it is for every server that the session
+// uses, and for those that it will use later.
+func (rt *Router) answerSetLevel(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
+	level, _ := rawjson.GetString(c.Target.Forward, "level")
+	if !slices.Contains(wire.LogLevels, level) { // it would go into every later request
+		return nil, invalidParams("invalid log level %q: use %s", clip(level, 64), strings.Join(wire.LogLevels, ", "))
+	}
+	s := r.s
+	s.mu.Lock()
+	s.logLevel = bytes.Clone(c.Target.Forward)
+	s.mu.Unlock()
+	for _, srv := range rt.Servers.Servers() {
+		if srv.Capability("logging") == nil {
+			continue
+		}
+		cn, err := srv.Connection(ctx, s.scope)
+		if err != nil {
+			continue // Opened sets it
+		}
+		m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward})
+		if err == nil && m.Error != nil {
+			return &interceptor.Result{Error: m.Error, Extra: m.Extra}, nil
+		}
+	}
+	return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil
+}
+
+// clip shortens a text to max characters.
+func clip(text string, max int) string {
+	if r := []rune(text); len(r) > max {
+		return string(r[:max]) + "…"
+	}
+	return text
+}

@@ -1,0 +1,409 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+const (
+	// listWait bounds how long a list waits for a server. What comes later is
+	// announced with list_changed.
+	listWait = 10 * time.Second
+	// fetchLimit bounds the reading of a list, which goes on in the background.
+	fetchLimit = 2 * time.Minute
+	// maxPages bounds what a server that never stops paging can cost.
+	maxPages = 1000
+)
+
+// listCache has the lists of one server. Its zero value is ready to use.
+type listCache struct {
+	fetches singleflight.Group
+
+	mu    sync.Mutex
+	lists [catalog.Kinds]*catalog.List
+	epoch [catalog.Kinds]int       // counts changes, so that a list from before a change is not kept
+	begun [catalog.Kinds]time.Time // when the fetch under way began; zero for none
+}
+
+// get returns a list. It fetches the list once for all that ask at the same time,
+// and does not wait for a fetch that has already taken longer than listWait.
+func (c *listCache) get(ctx context.Context, k catalog.Kind, fetch func() (*catalog.List, error)) (*catalog.List, error) {
+	for {
+		c.mu.Lock()
+		l, epoch, begun := c.lists[k], c.epoch[k], c.begun[k]
+		c.mu.Unlock()
+		if l != nil {
+			return l, nil
+		}
+		if !begun.IsZero() && time.Since(begun) > listWait {
+			return nil, fmt.Errorf("%s is not answered since %s", k.Method(), time.Since(begun).Round(time.Second))
+		}
+		done := c.fetches.DoChan(strconv.Itoa(int(k))+" "+strconv.Itoa(epoch), func() (any, error) { return c.fetch(k, epoch, fetch) })
+		select {
+		case res := <-done:
+			if l, _ := res.Val.(*catalog.List); res.Err != nil || c.current(k, epoch) {
+				return l, res.Err
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// fetch runs one fetch and keeps the list, unless the list changed meanwhile.
+func (c *listCache) fetch(k catalog.Kind, epoch int, fetch func() (*catalog.List, error)) (*catalog.List, error) {
+	c.mu.Lock()
+	c.begun[k] = time.Now()
+	c.mu.Unlock()
+	l, err := fetch()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.begun[k] = time.Time{}
+	if err == nil && c.epoch[k] == epoch {
+		c.lists[k] = l
+	}
+	return l, err
+}
+
+func (c *listCache) current(k catalog.Kind, epoch int) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.epoch[k] == epoch
+}
+
+// peek returns a list without fetching it, nil if it is not there.
+func (c *listCache) peek(k catalog.Kind) *catalog.List {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lists[k]
+}
+
+// forget drops lists that changed.
+func (c *listCache) forget(changed []catalog.Kind) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range changed {
+		c.lists[k] = nil
+		c.epoch[k]++
+	}
+}
+
+// catalogs has the lists of each principal, and what was merged from them.
+type catalogs struct {
+	mu          sync.Mutex
+	byPrincipal map[string]*principalLists
+	warned      map[string]bool // faults that the log has already
+}
+
+// principalLists are the lists that the hosts of one principal share.
+type principalLists struct {
+	mu     sync.Mutex
+	caches map[string]*listCache // by server
+	merged [catalog.Kinds]*catalog.Catalog
+	late   map[string]bool // servers without which a list was answered
+}
+
+// of returns the lists of a principal.
+func (c *catalogs) of(principal string) *principalLists {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.byPrincipal[principal] == nil {
+		if c.byPrincipal == nil {
+			c.byPrincipal = map[string]*principalLists{}
+		}
+		c.byPrincipal[principal] = &principalLists{caches: map[string]*listCache{}, late: map[string]bool{}}
+	}
+	return c.byPrincipal[principal]
+}
+
+// forget drops lists of a server that changed, for all principals.
+func (c *catalogs) forget(server string, changed []catalog.Kind) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.byPrincipal {
+		p.cache(server).forget(changed)
+	}
+}
+
+// firstTime reports whether a fault is new to the log.
+func (c *catalogs) firstTime(fault string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.warned == nil {
+		c.warned = map[string]bool{}
+	}
+	seen := c.warned[fault]
+	c.warned[fault] = true
+	return !seen
+}
+
+func (p *principalLists) cache(server string) *listCache {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.caches[server] == nil {
+		p.caches[server] = &listCache{}
+	}
+	return p.caches[server]
+}
+
+// last returns the last merged list without asking servers, nil if there is none.
+func (p *principalLists) last(k catalog.Kind) *catalog.Catalog {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.merged[k]
+}
+
+// setLate notes that hosts were answered without a server.
+func (p *principalLists) setLate(server string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.late[server] = true
+}
+
+// tookLate reports, once, whether hosts were answered without a server.
+func (p *principalLists) tookLate(server string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	late := p.late[server]
+	delete(p.late, server)
+	return late
+}
+
+// lists returns the lists of a server as the session sees them: its own if the
+// server told this session of a change, else those of its principal.
+func (s *Session) lists(server string) *listCache {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if own := s.own[server]; own != nil {
+		return own
+	}
+	return s.r.catalogs.of(s.Principal).cache(server)
+}
+
+// ownLists returns lists of a server that only this session sees. A connection on
+// stdio has one session, which needs none: ownLists returns nil.
+func (s *Session) ownLists(server string) *listCache {
+	if s.Transport == "stdio" {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.own[server] == nil {
+		s.own[server] = &listCache{}
+	}
+	return s.own[server]
+}
+
+// listing returns the connections over which the session's lists are read. On
+// stdio the session's own serve the lists, too.
+func (s *Session) listing() upstream.Scope {
+	if s.Transport == "stdio" {
+		return s.scope
+	}
+	return upstream.Scope{Principal: s.Principal}
+}
+
+// answerList serves the lists.
+func (rt *Router) answerList(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
+	k, _ := catalog.KindOf(c.Target.Method)
+	if cursor, ok := rawjson.GetString(c.Target.Params, "cursor"); ok {
+		return nil, invalidParams("cursor %s is not foldgate's: its lists have one page", cursor)
+	}
+	list, missing := rt.Catalog(ctx, r.s, k, []string{c.Outcome.Record})
+	for server := range missing {
+		rt.catalogs.of(r.s.Principal).setLate(server)
+	}
+	c.Outcome.Clean, c.Outcome.Open = true, rt.Config.LetsSecretsThrough() // each list was scrubbed when it was fetched
+	for _, l := range list.Lists {
+		if l != nil && l.Record != "" {
+			c.Origin.Correlates = append(c.Origin.Correlates, l.Record)
+		}
+	}
+	return &interceptor.Result{Body: list.Result(r.s.Era.TypedResults)}, nil
+}
+
+// Catalog returns the merged list that a session sees. It merges again only if
+// one of the lists has changed. causes are trace records that the reading of
+// lists correlates to. missing has, by server, why a list could not be read.
+func (rt *Router) Catalog(ctx context.Context, s *Session, k catalog.Kind, causes []string) (merged *catalog.Catalog, missing map[string]error) {
+	ctx, cancel := context.WithTimeout(ctx, listWait)
+	defer cancel()
+	servers := rt.Servers.Servers()
+	lists := make([]*catalog.List, len(servers))
+	errs := make([]error, len(servers))
+	var wg sync.WaitGroup
+	for i, srv := range servers {
+		wg.Go(func() { lists[i], errs[i] = rt.list(ctx, s, srv, k, causes) })
+	}
+	wg.Wait()
+	missing = map[string]error{}
+	for i, err := range errs {
+		if err != nil {
+			missing[servers[i].Key] = err
+		}
+	}
+	p := rt.catalogs.of(s.Principal)
+	p.mu.Lock()
+	merged = p.merged[k]
+	if merged == nil || !slices.Equal(merged.Lists, lists) {
+		merged = rt.Rules.Merge(k, lists)
+		p.merged[k] = merged
+	}
+	p.mu.Unlock()
+	rt.warn(k, merged)
+	return merged, missing
+}
+
+// warn logs the faults of a merged list, each once.
+func (rt *Router) warn(k catalog.Kind, c *catalog.Catalog) {
+	for _, clash := range c.Clashes {
+		if rt.catalogs.firstTime(k.Method() + " " + clash.Name) {
+			rt.Log.Warn("two upstreams offer the same name; the first keeps it", "list", k.Method(), "name", clash.Name, "first", clash.First, "second", clash.Second)
+		}
+	}
+	if k != catalog.Tools {
+		return
+	}
+	for _, f := range rt.Rules.UnmatchedRules(c) {
+		if rt.catalogs.firstTime(f.Key) {
+			rt.Log.Warn("a workflow's rule names a tool that there is not", "rule", f.Key, "fault", f.Msg)
+		}
+	}
+}
+
+// lookup finds the owner of a name that a session sees.
+func (rt *Router) lookup(ctx context.Context, s *Session, k catalog.Kind, name string) (catalog.Entry, bool) {
+	if e, ok := rt.current(s, k, name); ok {
+		return e, true
+	}
+	if key, ok := rt.Rules.OnlyOwner(name); ok && (k == catalog.Tools || k == catalog.Prompts) {
+		ctx, cancel := context.WithTimeout(ctx, listWait)
+		defer cancel()
+		l, err := rt.list(ctx, s, rt.Servers.Server(key), k, nil)
+		if err != nil {
+			return catalog.Entry{}, false
+		}
+		for _, raw := range l.Items {
+			if shown, e, ok := rt.Rules.Entry(k, key, raw); ok && shown == name {
+				return e, true
+			}
+		}
+		return catalog.Entry{}, false
+	}
+	merged, _ := rt.Catalog(ctx, s, k, nil)
+	return merged.Lookup(name)
+}
+
+// current finds a name in the last merged list, if the owner's list has not
+// changed since. So a call never waits for servers that are not its own.
+func (rt *Router) current(s *Session, k catalog.Kind, name string) (catalog.Entry, bool) {
+	c := rt.catalogs.of(s.Principal).last(k)
+	if c == nil {
+		return catalog.Entry{}, false
+	}
+	e, ok := c.Lookup(name)
+	if !ok || e.Server == "" {
+		return e, ok
+	}
+	return e, c.Lists[slices.Index(rt.Rules.Servers(), e.Server)] == s.lists(e.Server).peek(k)
+}
+
+// list returns one list of one server as a session sees it.
+func (rt *Router) list(ctx context.Context, s *Session, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
+	return s.lists(srv.Key).get(ctx, k, func() (*catalog.List, error) {
+		ctx, cancel := context.WithTimeout(rt.lifetime, fetchLimit)
+		defer cancel()
+		begun := time.Now()
+		l, err := rt.fetch(ctx, s, srv, k, causes)
+		if err == nil && time.Since(begun) > listWait { // hosts were answered without it
+			for _, other := range rt.Sessions(s.Principal) {
+				other.announce(k.Changed())
+			}
+			rt.listens.changed(s.Principal, k.Changed())
+		}
+		return l, err
+	})
+}
+
+// fetch reads all pages of a list. Each page is a call of foldgate's own,
+// recorded and scrubbed like any other.
+func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
+	cn := srv.Live(s.scope)
+	if cn == nil {
+		cn = srv.Live(upstream.Scope{Principal: s.Principal})
+	}
+	if cn == nil {
+		if err := srv.Slow(s.listing(), listWait); err != nil {
+			return nil, err
+		}
+		var err error
+		if cn, err = srv.Connection(ctx, s.listing()); err != nil {
+			return nil, err
+		}
+	}
+	list := &catalog.List{}
+	if srv.Capability(k.Capability()) == nil {
+		return list, nil
+	}
+	var seen []string
+	params := json.RawMessage(`{}`)
+	for range maxPages {
+		c := &interceptor.Call{
+			Origin: interceptor.Origin{Direction: interceptor.Internal, Session: s.ID, Principal: s.Principal, From: "foldgate", Revision: cn.Info().Version, Correlates: causes},
+			Target: interceptor.Target{Server: srv.Key, To: "upstream:" + srv.Key, Method: k.Method(), Params: params, Forward: params},
+		}
+		res, err := rt.Chain.Run(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+			m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: withTraceparent(c)})
+			return &interceptor.Result{Body: m.Result, Error: m.Error, Extra: m.Extra}, err
+		})
+		if err != nil {
+			return nil, err
+		}
+		if res.Error != nil {
+			if k == catalog.Templates && wire.ErrorCode(res.Error) == wire.CodeMethodNotFound {
+				return list, nil // many servers have resources and no templates
+			}
+			return nil, fmt.Errorf("upstream %s: %s: %s", srv.Key, k.Method(), res.Error)
+		}
+		list.Record = c.Outcome.Record
+		cursor := list.AddPage(res.Body, k)
+		if cursor == "" {
+			return list, nil
+		}
+		if slices.Contains(seen, cursor) {
+			srv.Log.Warn("upstream repeats a cursor; its list is cut there", "method", k.Method())
+			return list, nil
+		}
+		seen = append(seen, cursor)
+		params = rawjson.Marshal(map[string]string{"cursor": cursor})
+	}
+	srv.Log.Warn("upstream's list has too many pages; it is cut", "method", k.Method(), "pages", maxPages)
+	return list, nil
+}
+
+// CheckHeaders refuses a modern tools/call with Mcp-Param headers that do not
+// repeat its arguments.
+func (rt *Router) CheckHeaders(principal, method string, params json.RawMessage, h http.Header) *wire.Error {
+	tools := rt.catalogs.of(principal).last(catalog.Tools)
+	if method != "tools/call" || tools == nil { // no list was asked for yet, so no host knows of a header
+		return nil
+	}
+	name, _ := rawjson.GetString(params, "name")
+	e, _ := tools.Lookup(name)
+	return catalog.CheckHeaders(e.Headers, params, h)
+}

@@ -1,0 +1,230 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// asideTimeout bounds work that no host waits for.
+const asideTimeout = 5 * time.Second
+
+// Notify takes a notification of the host. It does not block.
+func (s *Session) Notify(m wire.Message) {
+	n := interceptor.Notification{From: s.name(), To: "foldgate", Session: s.ID, Method: m.Method}
+	if err := s.r.Recorder.Notification(s.lifetime, n, &interceptor.Message{Body: m.Params}); err != nil {
+		s.r.Log.Error("notification not recorded", "method", m.Method, "err", err)
+	}
+	switch m.Method {
+	case wire.MethodInitialized: // each connection sent its own when it was opened
+	case wire.MethodCancelled:
+		s.cancelRequest(m.Params)
+	default:
+		m.Params = wire.WithoutOwnMeta(m.Params)
+		if !s.outgoing.put(&s.r.wg, len(m.Raw), func() { s.notifyServers(m) }) {
+			s.r.Log.Debug("notification lost: too many wait for the upstreams", "method", m.Method)
+		}
+	}
+}
+
+// notifyServers hands a notification of the host to the servers that it concerns.
+func (s *Session) notifyServers(m wire.Message) {
+	for srv, c := range s.receivers(m.Method) {
+		msg := interceptor.Message{Server: srv.Key, Body: m.Params, Extra: m.Extra}
+		if s.r.Boundary.Outbound(s.r.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
+			srv.Log.Warn("notification of the host withheld: it could not be checked for secrets, or holds one", "method", m.Method)
+			continue
+		}
+		out := m
+		out.Params, out.Extra = msg.Body, msg.Extra
+		// Not s.lifetime: the session of a single notification ends with it.
+		ctx, cancel := context.WithTimeout(s.r.lifetime, asideTimeout)
+		if err := c.Notify(ctx, out); err != nil {
+			srv.Log.Debug("notification lost", "method", m.Method, "err", err)
+		}
+		cancel()
+	}
+}
+
+// receivers returns the open connections, to which a notification of the host
+// goes. If none is open, a notification that foldgate does not know opens them:
+// it may be all that the server waits for.
+func (s *Session) receivers(method string) map[*upstream.Server]conn.Conn {
+	open := map[*upstream.Server]conn.Conn{}
+	for _, srv := range s.r.Servers.Servers() {
+		if c := srv.Live(s.scope); c != nil {
+			open[srv] = c
+		}
+	}
+	if len(open) > 0 || method == wire.MethodRootsChanged || method == wire.MethodProgress {
+		return open
+	}
+	for _, srv := range s.r.Servers.Servers() {
+		if srv.Builtin() {
+			continue
+		}
+		if c, err := srv.Connection(s.r.lifetime, s.scope); err == nil {
+			open[srv] = c
+		}
+	}
+	return open
+}
+
+// cancelReason is the reason that a host gives for a cancellation. It goes to the
+// server.
+type cancelReason struct{ text string }
+
+func (c *cancelReason) Error() string        { return c.text }
+func (c *cancelReason) Is(target error) bool { return target == errCancelledByHost }
+
+// cancelRequest ends the request that a notifications/cancelled names. It ignores
+// requests that are over.
+func (s *Session) cancelRequest(params json.RawMessage) {
+	id, _ := rawjson.Get(params, "requestId")
+	reason, _ := rawjson.GetString(params, "reason")
+	if reason == "" {
+		reason = errCancelledByHost.Error()
+	}
+	s.mu.Lock()
+	r := s.pending[string(id)]
+	server := ""
+	if r != nil {
+		server = r.server
+	}
+	s.mu.Unlock()
+	if r == nil {
+		return
+	}
+	msg := interceptor.Message{Server: server, Text: reason}
+	if s.r.Boundary.Outbound(s.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
+		msg.Text = errCancelledByHost.Error()
+	}
+	r.cancel(&cancelReason{msg.Text})
+}
+
+// Unsolicited implements [upstream.Owner]: it takes what a server sends on a
+// connection of the session outside any request.
+func (s *Session) Unsolicited(srv *upstream.Server, c conn.Conn, m wire.Message) {
+	s.received(s.anyAt(srv.Key), true, srv.Key, c, m)
+}
+
+// received takes a message that a server sent on behalf of r, which is nil if no
+// request is at the server. guess means that the server did not name r. It is
+// called from the connection's reader and does not block.
+func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m wire.Message) {
+	switch {
+	case m.IsRequest() && !s.Era.ServerRequests:
+		s.r.Log.Warn("request of an upstream of the modern era ignored", "upstream", server, "method", m.Method)
+	case m.IsRequest():
+		s.ask(r, guess, server, c, m)
+	case catalog.ChangedKinds(m.Method) != nil:
+		s.r.listChanged(s.r.Servers.Server(server), s.Principal, s, m.Method)
+	case m.Method == wire.MethodCancelled:
+		s.withdraw(c, server, m.Params)
+	default:
+		why := s.causeOf(r, guess)
+		s.inOrder(server, len(m.Params), func() {
+			if r != nil && !guess && m.Method == wire.MethodProgress && r.ctx.Err() != nil {
+				return // the call failed meanwhile, and has no progress after its end
+			}
+			s.relay(r, why, server, m)
+		})
+	}
+}
+
+// relay hands a notification of a server, or of foldgate's own tools, to the host.
+func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
+	n := interceptor.Notification{From: "upstream:" + server}
+	if server == "" {
+		n.From = "foldgate"
+	}
+	if why.call != nil {
+		n.Correlates, n.Context = []string{why.call.Outcome.Record}, why.call.Attribution.Context
+	} else if why.branch != nil {
+		n.Context = why.branch.Context
+	}
+	s.deliver(r, n, server, m)
+}
+
+// deliver scrubs and records a notification and hands it to the host, on the
+// stream of r if there is one. The policy is the one of server.
+func (s *Session) deliver(r *request, n interceptor.Notification, server string, m wire.Message) {
+	if s.lifetime.Err() != nil {
+		return
+	}
+	msg := interceptor.Message{Server: server, Body: m.Params, Extra: m.Extra}
+	s.r.Boundary.Inbound(s.lifetime, &msg)
+	n.To, n.Session, n.Method = s.name(), s.ID, m.Method
+	if err := s.r.Recorder.Notification(s.lifetime, n, &msg); err != nil {
+		s.r.Log.Error("notification withheld", "method", m.Method, "err", err)
+		return
+	}
+	if msg.Verdict >= interceptor.Blocked {
+		s.r.Log.Warn("notification withheld: it could not be checked for secrets, or holds one", "upstream", server, "method", m.Method)
+		return
+	}
+	m.Params, m.Extra = msg.Body, msg.Extra
+	if err := s.send(r, m); err != nil {
+		s.r.Log.Debug("notification could not be delivered", "method", m.Method, "err", err)
+	}
+}
+
+// listChanged forgets the lists that changed and tells the hosts of a principal.
+// s is the session whose own connection said so, nil for a shared one.
+func (rt *Router) listChanged(srv *upstream.Server, principal string, s *Session, method string) {
+	changed := catalog.ChangedKinds(method)
+	rt.catalogs.forget(srv.Key, changed) // other principals may have no connection open to be told over
+	if s != nil {
+		if c := s.ownLists(srv.Key); c != nil {
+			c.forget(changed)
+		}
+		s.announce(method)
+	} else {
+		for _, other := range rt.Sessions(principal) {
+			if other.scope.Session == nil || srv.Live(other.scope) == nil { // the others are told over their own
+				other.announce(method)
+			}
+		}
+	}
+	rt.listens.changed(principal, method)
+}
+
+// allChanged announces a change of every list that a server offers.
+func (rt *Router) allChanged(srv *upstream.Server, principal string, s *Session) {
+	for _, k := range []catalog.Kind{catalog.Tools, catalog.Prompts, catalog.Resources} {
+		if srv.Capability(k.Capability()) != nil {
+			rt.listChanged(srv, principal, s, k.Changed())
+		}
+	}
+}
+
+// changeDelay coalesces bursts of list_changed into one message a list.
+const changeDelay = 20 * time.Millisecond
+
+// announce tells the host that a list changed, once for a burst.
+func (s *Session) announce(method string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.initialize == nil || s.changes[method] {
+		return
+	}
+	s.changes[method] = true
+	s.r.wg.Go(func() {
+		select {
+		case <-time.After(changeDelay):
+		case <-s.lifetime.Done():
+			return
+		}
+		s.mu.Lock()
+		delete(s.changes, method)
+		s.mu.Unlock()
+		s.deliver(nil, interceptor.Notification{From: "foldgate"}, "", wire.Message{Method: method})
+	})
+}

@@ -1,0 +1,215 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// question is a request of a server that a host is to answer: sampling,
+// elicitation, roots, or one that foldgate does not know.
+type question struct {
+	id       string            // under which the host knows it
+	theirs   json.RawMessage   // its id on the server's connection
+	conn     conn.Conn         // the server's connection
+	server   string            // the server's key
+	guess    bool              // it may belong to any request at the server
+	why      cause             // the call for which the server asks
+	answered chan wire.Message // capacity 1
+	ticket   ticket            // its place on the way to the host
+	ctx      context.Context   // ends with the request it was asked for, or when it is withdrawn
+	cancel   context.CancelCauseFunc
+}
+
+// maxAnswering is how many requests of servers a session may have under way.
+const maxAnswering = 1000
+
+// ask hands a request of a server to the host, and the host's answer to the
+// server. r and guess are as for received. The question is registered before ask
+// returns, because the server may withdraw it at once; the rest goes on in the
+// background. Requests over maxAnswering are refused, and over twice as many
+// dropped, so that a server can't fill the memory.
+func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire.Message) {
+	n := s.answering.Add(1)
+	switch {
+	case n > 2*maxAnswering:
+		s.answering.Add(-1)
+		s.r.Log.Debug("request of an upstream dropped: too many are under way", "upstream", server, "method", m.Method)
+		return
+	case n > maxAnswering:
+		s.background(func() {
+			s.reply(c, server, wire.Message{ID: m.ID, Error: (&wire.Error{Code: wire.CodeInternal, Message: fmt.Sprintf("%d requests are under way: wait for their answers first", maxAnswering)}).JSON()})
+		})
+		return
+	case m.Method == "ping": // about the connection, so foldgate answers it
+		s.background(func() { s.reply(c, server, wire.Message{ID: m.ID, Result: json.RawMessage(`{}`)}) })
+		return
+	}
+	q := s.register(r, guess, server, c, m)
+	s.background(func() {
+		defer s.forgetQuestion(q)
+		answer := wire.Message{ID: m.ID}
+		res, err := s.askHost(r, q, m)
+		switch withdrawn := (*withdrawn)(nil); {
+		case errors.As(err, &withdrawn):
+			return // the server does not wait for an answer
+		case err != nil:
+			answer.Error = (&wire.Error{Code: wire.CodeInternal, Message: err.Error()}).JSON()
+		default:
+			answer.Result, answer.Error, answer.Extra = res.Body, res.Error, res.Extra
+		}
+		s.reply(c, server, answer)
+	})
+}
+
+// background runs what answers a request of a server.
+func (s *Session) background(f func()) {
+	s.r.wg.Go(func() {
+		defer s.answering.Add(-1)
+		f()
+	})
+}
+
+// reply answers a request of a server.
+func (s *Session) reply(c conn.Conn, server string, m wire.Message) {
+	if err := c.Reply(s.r.lifetime, m); err != nil {
+		s.r.Log.Debug("answer could not be delivered to the upstream", "upstream", server, "err", err)
+	}
+}
+
+// register notes a question until forgetQuestion.
+func (s *Session) register(r *request, guess bool, server string, c conn.Conn, m wire.Message) *question {
+	q := &question{
+		id: strconv.FormatInt(s.asked.Add(1), 10), theirs: m.ID, conn: c, server: server, guess: guess, why: s.causeOf(r, guess),
+		answered: make(chan wire.Message, 1),
+	}
+	if s.Ordered {
+		q.ticket = s.ordering.of(server).ticket(&s.r.wg)
+	}
+	parent := s.lifetime
+	if r != nil && !guess {
+		parent = r.ctx
+	}
+	q.ctx, q.cancel = context.WithCancelCause(parent)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.questions[q.id] = q
+	return q
+}
+
+func (s *Session) forgetQuestion(q *question) {
+	s.mu.Lock()
+	delete(s.questions, q.id)
+	s.mu.Unlock()
+	q.ticket.done()
+	q.cancel(nil)
+}
+
+// askHost runs a question down the chain and to the host, on the stream of r if
+// there is one, and returns the host's answer.
+func (s *Session) askHost(r *request, q *question, m wire.Message) (*interceptor.Result, error) {
+	c := &interceptor.Call{
+		Origin:      interceptor.Origin{Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + q.server, ID: m.ID},
+		Target:      interceptor.Target{Server: q.server, To: s.name(), Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra},
+		Attribution: interceptor.Attribution{Branch: q.why.branch, Ambiguous: q.why.ambiguous},
+	}
+	if r != nil {
+		s.mu.Lock()
+		c.Origin.Revision = r.call.Origin.Revision
+		s.mu.Unlock()
+	}
+	if q.why.call != nil {
+		c.Origin.Correlates, c.Origin.Traceparent = []string{q.why.call.Outcome.Record}, q.why.call.Outgoing()
+	}
+	return s.r.Chain.Run(q.ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		q.ticket.wait(ctx)
+		if ctx.Err() != nil { // the host need not hear of it
+			return nil, context.Cause(ctx)
+		}
+		out := wire.Message{ID: json.RawMessage(q.id), Method: c.Target.Method, Params: c.Target.Forward, Extra: c.Target.Extra}
+		if err := s.send(r, out); err != nil {
+			return nil, fmt.Errorf("the host can't be reached for %s: %w", c.Target.Method, err)
+		}
+		q.ticket.done()
+		select {
+		case a := <-q.answered:
+			return &interceptor.Result{Body: a.Result, Error: a.Error, Extra: a.Extra}, nil
+		case <-q.conn.Done():
+			q.cancel(conn.ErrClosed)
+		case <-ctx.Done():
+		}
+		err := context.Cause(q.ctx)
+		if err == nil {
+			err = context.Cause(ctx)
+		}
+		_ = s.send(r, wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(json.RawMessage(q.id), err.Error())})
+		return nil, err
+	})
+}
+
+// endGuesses ends the questions of a server at which no request is left that
+// they could belong to. The caller holds s.mu.
+func (s *Session) endGuesses(server string) {
+	if server == "" {
+		return
+	}
+	for _, r := range s.pending {
+		if r.server == server {
+			return
+		}
+	}
+	for _, q := range s.questions {
+		if q.guess && q.server == server {
+			q.cancel(errors.New("the call that asked is over"))
+		}
+	}
+}
+
+// withdrawn is the cause for which a question ends that the server took back.
+type withdrawn struct{ reason string }
+
+func (w *withdrawn) Error() string { return w.reason }
+
+// withdraw ends the question that a server no longer wants answered. The host is
+// told the reason, unless the reason must be withheld.
+func (s *Session) withdraw(c conn.Conn, server string, params json.RawMessage) {
+	id, _ := rawjson.Get(params, "requestId")
+	reason, _ := rawjson.GetString(params, "reason")
+	msg := interceptor.Message{Server: server, Text: reason}
+	if s.r.Boundary.Inbound(s.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
+		msg.Text = ""
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.questions {
+		if q.conn == c && string(q.theirs) == string(id) {
+			q.cancel(&withdrawn{msg.Text})
+		}
+	}
+}
+
+// Answer takes the host's response to a question. It drops a response to no
+// question: a late answer to a cancelled one.
+func (s *Session) Answer(m wire.Message) {
+	s.mu.Lock()
+	q := s.questions[string(m.ID)]
+	if q == nil { // some hosts answer a number with a string
+		q = s.questions[rawjson.Unquote(m.ID)]
+	}
+	s.mu.Unlock()
+	if q == nil {
+		s.r.Log.Debug("response to no request of ours", "id", string(m.ID))
+		return
+	}
+	select {
+	case q.answered <- m:
+	default:
+	}
+}

@@ -1,0 +1,97 @@
+// Package router is the middle of the gateway. It takes the requests of hosts,
+// finds the server that answers each, and runs it down the chain of
+// interceptors. It takes what servers send of their own accord and hands it to
+// the right host.
+//
+//	r := router.New(lifetime, router.Options{…})
+//	session := r.Open(peer)               // a server opens one for each host session
+//	pending := session.Begin(ctx, request)
+//	reply := pending.Serve()
+//
+// # Where what is
+//
+//	request.go         one request: pending, its Call, its owner
+//	targets.go         the owners of tools, prompts, resources and other methods
+//	send.go            the end of the chain: the request leaves for a server
+//	initialize.go      initialize, server/discover, logging/setLevel
+//	lists.go           list caches and merged lists
+//	session.go         host sessions
+//	notifications.go   notifications in both directions, list changes
+//	questions.go       requests of servers to hosts
+//	ordering.go        the order of messages on stdio
+//	subscriptions.go   subscriptions/listen, resource subscriptions
+//	batch.go           the calls of a branch_run
+//
+// # Locks
+//
+// Session.mu is held alone, but for ordering.mu and catalogs.mu, which may be
+// taken while it is held. No lock is held while a message is sent.
+package router
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
+)
+
+// Chain runs a call down the interceptors. end answers it.
+type Chain interface {
+	Run(ctx context.Context, c *interceptor.Call, end interceptor.Handler) (*interceptor.Result, error)
+}
+
+// Tools are foldgate's own tools.
+type Tools interface {
+	conn.Conn
+	// Has reports whether there is a tool of that name.
+	Has(name string) bool
+	// Attribute finds the branch that pays for a call of such a tool. The call
+	// has its name and arguments.
+	Attribute(ctx context.Context, c *interceptor.Call)
+}
+
+// Options are what a Router works with. All fields but Telemetry are required.
+type Options struct {
+	Config   config.Config
+	Rules    *catalog.Rules
+	Servers  *upstream.Set
+	Chain    Chain
+	Boundary *interceptor.Boundary
+	Recorder *interceptor.Recorder
+	Branches *folding.Manager
+	Tools    Tools
+	// Instructions are what foldgate tells models of itself.
+	Instructions string
+	// Telemetry may be nil.
+	Telemetry *interceptor.Telemetry
+	Log       *slog.Logger
+}
+
+// Router routes the messages of all sessions. All methods are safe for
+// concurrent use.
+type Router struct {
+	Options
+	lifetime context.Context
+	wg       sync.WaitGroup // all goroutines of the router
+
+	catalogs catalogs
+	listens  listens
+
+	mu       sync.Mutex
+	sessions map[*Session]struct{} // all but those of single requests
+}
+
+// New returns a router that works until lifetime ends.
+func New(lifetime context.Context, o Options) *Router {
+	return &Router{Options: o, lifetime: lifetime, sessions: map[*Session]struct{}{}}
+}
+
+// Wait returns when all goroutines of the router have ended. They end with its
+// lifetime.
+func (rt *Router) Wait() { rt.wg.Wait() }

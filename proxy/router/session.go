@@ -1,0 +1,231 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"sync/atomic"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/upstream"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// Session is one session of a host: a connection with everything that hangs on
+// it, or a single request of the modern era.
+type Session struct {
+	edge.Peer
+	r        *Router
+	lifetime context.Context
+	cancel   context.CancelCauseFunc
+	// scope selects the connections that its requests use: its own, or those that
+	// the sessions of its principal share.
+	scope upstream.Scope
+
+	outgoing  queue        // notifications on their way to servers
+	ordering  orderings    // the order of messages to the host
+	answering atomic.Int64 // requests of servers under way
+	asked     atomic.Int64 // number of the newest request to the host
+
+	mu         sync.Mutex
+	initialize json.RawMessage // the host's initialize params; nil before it
+	revision   string          // negotiated by initialize
+	client     string          // the host's name for the trace
+	pending    map[string]*request
+	questions  map[string]*question
+	own        map[string]*listCache      // lists that differ from the principal's, by server
+	subscribed map[string]map[string]bool // resource URIs, by server
+	logLevel   json.RawMessage            // params of the last logging/setLevel
+	tasks      tasks
+	changes    map[string]bool // list changes about to be announced
+	closed     bool
+}
+
+// Open starts a session of a host. It implements [edge.Core].
+func (rt *Router) Open(p edge.Peer) edge.Session { return rt.NewSession(p) }
+
+// NewSession starts a session of a host or of foldgate itself.
+func (rt *Router) NewSession(p edge.Peer) *Session {
+	if p.Principal == "" {
+		p.Principal = edge.LocalPrincipal
+	}
+	s := &Session{
+		Peer: p, r: rt, client: "unknown", pending: map[string]*request{}, questions: map[string]*question{},
+		own: map[string]*listCache{}, subscribed: map[string]map[string]bool{}, changes: map[string]bool{},
+	}
+	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
+	s.scope.Principal = p.Principal
+	if p.Era.OwnConnections {
+		s.scope.Session = upstream.NewSession(s.lifetime, s)
+	}
+	if !p.SingleRequest {
+		rt.mu.Lock()
+		rt.sessions[s] = struct{}{}
+		rt.mu.Unlock()
+	}
+	return s
+}
+
+// Close ends the session: its requests are cancelled, its branches returned by
+// force, and its own connections closed. The second call does nothing.
+func (s *Session) Close(reason string) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	s.closed = true
+	initialized := s.initialize != nil
+	s.mu.Unlock()
+	s.cancel(errSessionClosed)
+	s.r.mu.Lock()
+	delete(s.r.sessions, s)
+	s.r.mu.Unlock()
+	if initialized && s.ID != "" {
+		if err := s.r.Branches.EndSession(context.WithoutCancel(s.lifetime), folding.Caller{Principal: s.Principal, Session: s.ID}, reason); err != nil {
+			s.r.Log.Error("branches of an ended session", "session", s.ID, "err", err)
+		}
+	}
+	if s.scope.Session != nil {
+		s.r.wg.Go(s.scope.Session.Close)
+	}
+}
+
+// Sessions returns the sessions that outlive a request, all or those of one
+// principal.
+func (rt *Router) Sessions(principal string) (open []*Session) {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	for s := range rt.sessions {
+		if principal == "" || s.Principal == principal {
+			open = append(open, s)
+		}
+	}
+	return open
+}
+
+// name returns the name of the host for the trace.
+func (s *Session) name() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ID == "" {
+		return "host:" + s.client
+	}
+	return "host:" + s.client + "#" + s.ID
+}
+
+// revisionOf returns the protocol revision of a request.
+func (s *Session) revisionOf(r *request) string {
+	if v, ok := rawjson.GetString(r.Msg.Params, "_meta", wire.MetaProtocolVersion); ok && s.scope.Session == nil {
+		return v
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.revision
+}
+
+// network returns how the host is reached, in the terms of the OpenTelemetry
+// semantic conventions.
+func (s *Session) network() string {
+	if s.Transport == "stdio" {
+		return "pipe"
+	}
+	return "tcp"
+}
+
+// send delivers a message to the host: on the stream of the request that caused
+// it, else on another open one of the session.
+func (s *Session) send(r *request, m wire.Message) error {
+	msg := m.Encode()
+	if r != nil && r.Emit != nil && r.Emit(msg) == nil {
+		return nil
+	}
+	if s.Push == nil {
+		return errSessionClosed
+	}
+	return s.Push(msg)
+}
+
+// cause is the call for which a server sent something, as far as it is known.
+type cause struct {
+	call      *interceptor.Call // nil if unknown
+	branch    *folding.Branch   // the branch of the call, or of all that it may be
+	ambiguous bool              // calls of several branches may be meant
+}
+
+// causeOf returns the cause of a message that came on the stream of r. If r is a
+// guess and other requests are at the same server, the call is not known, and the
+// branch only if all of them have the same.
+func (s *Session) causeOf(r *request, guess bool) cause {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r == nil || r.call == nil {
+		return cause{}
+	}
+	found := cause{call: r.call, branch: r.call.Attribution.Branch}
+	if !guess {
+		return found
+	}
+	for _, other := range s.pending {
+		if other == r || other.server != r.server || other.call == nil {
+			continue
+		}
+		found.call = nil
+		if branchID(other.call.Attribution.Branch) != branchID(r.call.Attribution.Branch) {
+			found.branch, found.ambiguous = nil, true
+		}
+	}
+	return found
+}
+
+// branchID returns the id of a branch, "" for main.
+func branchID(b *folding.Branch) string {
+	if b == nil {
+		return ""
+	}
+	return b.ID
+}
+
+// anyAt returns a request that is at a server, nil if there is none. What the
+// server sends without naming a request travels on its stream.
+func (s *Session) anyAt(server string) *request {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.pending {
+		if r.server == server {
+			return r
+		}
+	}
+	return nil
+}
+
+// Shared returns the owner of the connections that the sessions of a principal
+// share.
+func (rt *Router) Shared(principal string) upstream.Owner { return shared{rt, principal} }
+
+// shared takes what servers send on the shared connections of a principal.
+type shared struct {
+	r         *Router
+	principal string
+}
+
+// Opened implements [upstream.Owner]: after a restart the lists may differ.
+func (o shared) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
+	if late := o.r.catalogs.of(o.principal).tookLate(srv.Key); again || late {
+		o.r.allChanged(srv, o.principal, nil)
+	}
+}
+
+// Unsolicited implements [upstream.Owner].
+func (o shared) Unsolicited(srv *upstream.Server, _ conn.Conn, m wire.Message) {
+	if catalog.ChangedKinds(m.Method) != nil {
+		o.r.listChanged(srv, o.principal, nil, m.Method)
+		return
+	}
+	srv.Log.Debug("notification without a call", "method", m.Method)
+}

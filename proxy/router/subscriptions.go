@@ -1,0 +1,251 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/backoff"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// maxSubscriptions is how many resources one session, or one listen, may be told
+// of.
+const maxSubscriptions = 1000
+
+var errTooManySubscriptions = &wire.Error{Code: wire.CodeInvalidParams,
+	Message: fmt.Sprintf("at most %d resources can be subscribed to at once: end some first, or ask for fewer", maxSubscriptions)}
+
+// listens are the subscriptions/listen streams of hosts. Its zero value is ready
+// to use.
+type listens struct {
+	mu  sync.Mutex
+	all map[*listen]struct{}
+}
+
+// listen is one subscriptions/listen stream of a host.
+type listen struct {
+	r       *request
+	call    *interceptor.Call
+	methods []string // the list_changed notifications that it asks for
+	uris    []string // the resources
+}
+
+// listFlags are the members of the notifications object of subscriptions/listen
+// that ask for list changes.
+var listFlags = map[string]string{
+	"toolsListChanged":     "notifications/tools/list_changed",
+	"promptsListChanged":   "notifications/prompts/list_changed",
+	"resourcesListChanged": "notifications/resources/list_changed",
+}
+
+// answerListen serves subscriptions/listen: it acknowledges, and lasts until the
+// host ends it. Every notification carries the id of the request.
+func (rt *Router) answerListen(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
+	l := &listen{r: r, call: c}
+	wanted, _ := rawjson.Get(c.Target.Params, "notifications")
+	agreed := []byte(`{}`)
+	rawjson.Members(wanted, func(m rawjson.Member) bool {
+		switch method := listFlags[m.Name()]; {
+		case method != "" && string(m.Value) == "true":
+			l.methods = append(l.methods, method)
+			agreed = rawjson.Set(agreed, m.Value, m.Name())
+		case m.Is("resourceSubscriptions"):
+			rawjson.Elements(m.Value, func(v []byte) bool { l.uris = append(l.uris, rawjson.Unquote(v)); return true })
+			agreed = rawjson.Set(agreed, m.Value, m.Name())
+		}
+		return true
+	})
+	if len(l.uris) > maxSubscriptions {
+		return nil, errTooManySubscriptions
+	}
+	if len(l.methods) > 0 { // servers announce changes over open connections only
+		for _, srv := range rt.Servers.Servers() {
+			rt.wg.Go(func() { _, _ = srv.Connection(ctx, r.s.scope) }) // srv.Status has the fault
+		}
+	}
+	rt.listens.add(l)
+	defer rt.listens.remove(l)
+	l.send("", wire.Message{Method: wire.MethodAcknowledged, Params: rawjson.Set([]byte(`{}`), agreed, "notifications")})
+	for _, uri := range l.uris {
+		if owners := rt.ownersOf(ctx, r.s, uri); len(owners) > 0 {
+			w := &watcher{l: l, srv: owners[0], uri: uri}
+			rt.wg.Go(func() { w.watch(ctx) })
+		}
+	}
+	<-ctx.Done()
+	err := context.Cause(ctx)
+	if r.s.Transport == "stdio" && !errors.Is(err, errCancelledByHost) {
+		// On a stream of its own the end of the stream says it.
+		_ = r.Emit(wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(r.Msg.ID, err.Error())}.Encode())
+	}
+	return nil, err
+}
+
+// send hands a notification to the host, on the stream of the listen.
+func (l *listen) send(server string, m wire.Message) {
+	if len(m.Params) == 0 {
+		m.Params = json.RawMessage(`{}`)
+	}
+	m.Params = rawjson.Set(m.Params, l.r.Msg.ID, "_meta", wire.MetaSubscriptionID)
+	l.r.s.deliver(l.r, interceptor.Notification{From: "foldgate", Correlates: []string{l.call.Outcome.Record}}, server, m)
+}
+
+func (ls *listens) add(l *listen) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if ls.all == nil {
+		ls.all = map[*listen]struct{}{}
+	}
+	ls.all[l] = struct{}{}
+}
+
+func (ls *listens) remove(l *listen) {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	delete(ls.all, l)
+}
+
+// changed tells the listens of a principal that asked for it that a list changed.
+func (ls *listens) changed(principal, method string) {
+	ls.mu.Lock()
+	var to []*listen
+	for l := range ls.all {
+		if l.r.s.Principal == principal && slices.Contains(l.methods, method) {
+			to = append(to, l)
+		}
+	}
+	ls.mu.Unlock()
+	for _, l := range to {
+		l.send("", wire.Message{Method: method})
+	}
+}
+
+// watcher is one resource of a listen at the server that owns it.
+type watcher struct {
+	l   *listen
+	srv *upstream.Server
+	uri string
+}
+
+// Listened implements [conn.Listener].
+func (w *watcher) Listened(m wire.Message) {
+	if m.Method == wire.MethodResourceUpdated {
+		w.l.send(w.srv.Key, m)
+	}
+}
+
+// Missed implements [conn.Listener]: the resource may have changed meanwhile.
+func (w *watcher) Missed() {
+	w.l.send(w.srv.Key, wire.Message{Method: wire.MethodResourceUpdated, Params: rawjson.Marshal(map[string]string{"uri": w.uri})})
+}
+
+// watch keeps a listen of foldgate's own for the resource open for as long as ctx
+// lasts.
+func (w *watcher) watch(ctx context.Context) {
+	want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{w.uri}})
+	open := func(ctx context.Context) (conn.Conn, error) { return w.srv.Connection(ctx, w.l.r.s.scope) }
+	conn.Listen(ctx, open, want, w.srv.Log, w)
+}
+
+// subscribe is the owner of a resources/subscribe.
+type subscribe struct {
+	owners remote
+	uri    string
+}
+
+// answer subscribes. What is subscribed is restored when the server restarts,
+// unless it failed.
+func (o subscribe) answer(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
+	key := o.owners[0].Key
+	fresh, ok := r.s.noteSubscription(key, o.uri) // before the call: the server may end right after it
+	if !ok {
+		return nil, errTooManySubscriptions
+	}
+	res, err := o.owners.answer(ctx, r, c)
+	if fresh && (err != nil || res.Error != nil) {
+		r.s.dropSubscription(key, o.uri)
+	}
+	return res, err
+}
+
+// noteSubscription keeps a subscription to restore. fresh is false if there was
+// one before; ok is false if there are too many.
+func (s *Session) noteSubscription(server, uri string) (fresh, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, uris := range s.subscribed {
+		n += len(uris)
+	}
+	fresh = !s.subscribed[server][uri]
+	if fresh && n >= maxSubscriptions {
+		return false, false
+	}
+	if s.subscribed[server] == nil {
+		s.subscribed[server] = map[string]bool{}
+	}
+	s.subscribed[server][uri] = true
+	return fresh, true
+}
+
+// dropSubscription forgets a subscription that ended or never began.
+func (s *Session) dropSubscription(server, uri string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.subscribed[server], uri)
+}
+
+// Opened implements [upstream.Owner]: it makes again on a new connection of the
+// session what the host had set up on the one before.
+func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
+	s.mu.Lock()
+	level := s.logLevel
+	var uris []string
+	for uri := range s.subscribed[srv.Key] {
+		uris = append(uris, uri)
+	}
+	s.mu.Unlock()
+	if level != nil && srv.Capability("logging") != nil {
+		_, _ = c.Call(s.lifetime, &conn.Request{Method: "logging/setLevel", Params: level}) // the server logs at its own level
+	}
+	s.r.wg.Go(func() { s.reopen(srv, c) })
+	if late := s.r.catalogs.of(s.Principal).tookLate(srv.Key); !again && !late {
+		return
+	}
+	for _, uri := range uris {
+		if _, err := c.Call(s.lifetime, &conn.Request{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})}); err != nil {
+			srv.Log.Warn("subscription could not be made again", "uri", uri, "err", err)
+		}
+	}
+	s.r.allChanged(srv, s.Principal, s)
+}
+
+// reopen opens the session's connection again as soon as it is lost, if the host
+// waits for updates over it. Otherwise the next call does.
+func (s *Session) reopen(srv *upstream.Server, c conn.Conn) {
+	select {
+	case <-c.Done():
+	case <-s.lifetime.Done():
+	}
+	pause := backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
+	for fails := 0; s.lifetime.Err() == nil; fails++ {
+		s.mu.Lock()
+		wanted := len(s.subscribed[srv.Key]) > 0
+		s.mu.Unlock()
+		if !wanted {
+			return
+		}
+		if _, err := srv.Connection(s.lifetime, s.scope); err == nil || pause.Wait(s.lifetime, fails) != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,238 @@
+package router
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/upstream"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// ownerOf finds who answers a request, and completes its Call.
+func (rt *Router) ownerOf(r *request, c *interceptor.Call) owner {
+	if _, isList := catalog.KindOf(c.Target.Method); isList {
+		return local(rt.answerList)
+	}
+	switch c.Target.Method {
+	case "tools/call":
+		return rt.ownerOfTool(r, c)
+	case "prompts/get":
+		return rt.ownerOfPrompt(r, c)
+	case "resources/read", "resources/subscribe", "resources/unsubscribe":
+		return rt.ownerOfResource(r, c)
+	case "completion/complete":
+		return rt.ownerOfCompletion(r, c)
+	case "initialize":
+		return local(rt.answerInitialize)
+	case "server/discover":
+		return local(rt.answerDiscover)
+	case "logging/setLevel":
+		return local(rt.answerSetLevel)
+	case wire.MethodListen:
+		return local(rt.answerListen)
+	case "ping":
+		return local(func(context.Context, *request, *interceptor.Call) (*interceptor.Result, error) {
+			return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil
+		})
+	}
+	return rt.ownerOfOther(r, c)
+}
+
+// ownerOfTool finds the owner of a tools/call: foldgate's own tools or a server.
+func (rt *Router) ownerOfTool(r *request, c *interceptor.Call) owner {
+	name, ok := rawjson.GetString(c.Target.Params, "name")
+	c.Target.Name, c.Target.Metered = name, true
+	if !ok {
+		return refuseParams(c, invalidParams("tools/call needs params.name, a string"))
+	}
+	c.Target.Arguments, _ = rawjson.Get(c.Target.Params, "arguments")
+	if rt.Tools.Has(name) {
+		rt.Tools.Attribute(r.ctx, c)
+		return ownTools{}
+	}
+	e, ok := rt.findTool(r.ctx, r.s, name)
+	if !ok {
+		c.Target.Name = rt.Boundary.Text(name) // no list has it: it may be anything
+		return refuse(rt.unknownTool(name))
+	}
+	if err := rt.target(c, e, name); err != nil {
+		return refuseParams(c, err)
+	}
+	r.headers = e.Headers
+	return rt.remote(c, e)
+}
+
+// target points a tools/call at the owner of the tool, in the server's terms.
+func (rt *Router) target(c *interceptor.Call, e catalog.Entry, shown string) error {
+	c.Target.Name = e.Name
+	if e.Shown == nil { // no list has it: it may be anything
+		c.Target.Name = rt.Boundary.Text(e.Name)
+	}
+	if e.Name != shown {
+		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "name")
+	}
+	rest, id, given, err := e.TakeBranchID(c.Target.Arguments)
+	if err != nil {
+		return invalidParams("%v", err)
+	}
+	if given && id != "" {
+		c.Attribution.BranchID, c.Attribution.Source = id, interceptor.SourceArgument
+	}
+	if e.Workflow != nil {
+		meta, _ := rawjson.Get(c.Target.Params, "_meta")
+		c.Target.Workflow, rest = e.Workflow.Take(rest, meta)
+	}
+	if !bytes.Equal(rest, c.Target.Arguments) {
+		c.Target.Arguments = rest
+		c.Target.Forward = rawjson.Set(c.Target.Forward, rest, "arguments")
+	}
+	return nil
+}
+
+// findTool looks a tool up in the list that the session sees. A name that is not
+// there may belong to a server that was down when the list was made.
+func (rt *Router) findTool(ctx context.Context, s *Session, name string) (catalog.Entry, bool) {
+	if e, ok := rt.lookup(ctx, s, catalog.Tools, name); ok {
+		return e, true
+	}
+	return rt.Rules.Unlisted(name, func(server string) bool { return s.lists(server).peek(catalog.Tools) != nil })
+}
+
+func (rt *Router) unknownTool(name string) error {
+	down := ""
+	for _, srv := range rt.Servers.Servers() {
+		if state, fault := srv.Status(); state == "failed" {
+			down += fmt.Sprintf("; upstream %s is down: %v", srv.Key, fault)
+		}
+	}
+	return invalidParams("Unknown tool: %s (call tools/list for the tools there are%s)", name, down)
+}
+
+func (rt *Router) ownerOfPrompt(r *request, c *interceptor.Call) owner {
+	name, _ := rawjson.GetString(c.Target.Params, "name")
+	c.Target.Name, c.Target.Metered = name, true
+	e, ok := rt.lookup(r.ctx, r.s, catalog.Prompts, name)
+	if !ok {
+		c.Target.Name = rt.Boundary.Text(name)
+		return refuse(invalidParams("Unknown prompt: %s", name))
+	}
+	c.Target.Name = e.Name
+	if e.Name != name {
+		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "name")
+	}
+	return rt.remote(c, e)
+}
+
+// ownerOfResource finds the owners of a method that names a resource by its URI.
+func (rt *Router) ownerOfResource(r *request, c *interceptor.Call) owner {
+	uri, _ := rawjson.GetString(c.Target.Params, "uri")
+	c.Target.Name, c.Target.Metered = uri, c.Target.Method == "resources/read"
+	if uri == "" {
+		return refuseParams(c, invalidParams("params.uri is missing: name the resource, as resources/list does"))
+	}
+	owners := rt.ownersOf(r.ctx, r.s, uri)
+	if len(owners) == 0 {
+		return refuse(&wire.Error{Code: r.s.Era.UnknownResource, Message: "Resource not found: " + uri, Data: rawjson.Marshal(map[string]string{"uri": uri})})
+	}
+	switch c.Target.Method {
+	case "resources/subscribe":
+		return subscribe{ask(c, owners), uri}
+	case "resources/unsubscribe":
+		r.s.dropSubscription(owners[0].Key, uri)
+	}
+	return ask(c, owners)
+}
+
+// ownersOf returns the servers that may have a resource: the one that lists it,
+// else the first with a template that fits, else all with resources.
+func (rt *Router) ownersOf(ctx context.Context, s *Session, uri string) []*upstream.Server {
+	if e, ok := rt.lookup(ctx, s, catalog.Resources, uri); ok {
+		return []*upstream.Server{rt.Servers.Server(e.Server)}
+	}
+	templates, _ := rt.Catalog(ctx, s, catalog.Templates, nil)
+	if e, ok := templates.Template(uri); ok {
+		return []*upstream.Server{rt.Servers.Server(e.Server)}
+	}
+	var all []*upstream.Server
+	for _, srv := range rt.Servers.Servers() {
+		if srv.Capability("resources") != nil {
+			all = append(all, srv)
+		}
+	}
+	return all
+}
+
+// ownerOfCompletion finds the owner of the prompt or resource template that a
+// completion/complete refers to.
+func (rt *Router) ownerOfCompletion(r *request, c *interceptor.Call) owner {
+	if uri, ok := rawjson.GetString(c.Target.Params, "ref", "uri"); ok {
+		c.Target.Name = uri
+		if e, ok := rt.lookup(r.ctx, r.s, catalog.Templates, uri); ok {
+			return rt.remote(c, e)
+		}
+		if owners := rt.ownersOf(r.ctx, r.s, uri); len(owners) > 0 {
+			return ask(c, owners)
+		}
+	}
+	name, _ := rawjson.GetString(c.Target.Params, "ref", "name")
+	if e, ok := rt.lookup(r.ctx, r.s, catalog.Prompts, name); ok {
+		c.Target.Name = e.Name
+		if e.Name != name {
+			c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "ref", "name")
+		}
+		return rt.remote(c, e)
+	}
+	return refuse(invalidParams("params.ref names no prompt or resource template that there is"))
+}
+
+// ownerOfOther finds the owner of methods that foldgate does not know, and of
+// tasks. A task belongs to the server that made it; anything else goes to each
+// server in turn until one knows the method.
+func (rt *Router) ownerOfOther(r *request, c *interceptor.Call) owner {
+	owners := rt.Servers.Servers()
+	if id, ok := rawjson.GetString(c.Target.Params, "taskId"); ok {
+		t := r.s.task(id)
+		if srv := rt.Servers.Server(t.server); srv != nil {
+			owners = []*upstream.Server{srv}
+		}
+		if c.Target.Method == interceptor.MethodTaskResult { // the result of a tool, only later
+			c.Target.Name, c.Target.Metered = t.tool, true
+			if c.Attribution.BranchID == "" && t.branch != "" {
+				c.Attribution.BranchID, c.Attribution.Source = t.branch, interceptor.SourceCause
+			}
+		}
+	}
+	var able []*upstream.Server
+	for _, srv := range owners {
+		if !srv.Builtin() {
+			able = append(able, srv)
+		}
+	}
+	if len(able) == 0 {
+		return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + c.Target.Method})
+	}
+	return ask(c, able)
+}
+
+// remote returns the owner of a listed name.
+func (rt *Router) remote(c *interceptor.Call, e catalog.Entry) remote {
+	return ask(c, []*upstream.Server{rt.Servers.Server(e.Server)})
+}
+
+// ask returns the servers as the owner of a call, and notes them on the call: one
+// is its target, of several the strictest policy holds.
+func ask(c *interceptor.Call, servers []*upstream.Server) remote {
+	if len(servers) == 1 {
+		c.Target.Server, c.Target.To = servers[0].Key, "upstream:"+servers[0].Key
+		return servers
+	}
+	for _, srv := range servers {
+		c.Target.Candidates = append(c.Target.Candidates, srv.Key)
+	}
+	return servers
+}

@@ -1,0 +1,259 @@
+package tools
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/foldgate/foldgate/folding/results"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/preview"
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+const (
+	filterTime  = 10 * time.Second // of grep or jq over all results
+	maxFault    = 200              // characters of one call's error
+	shownFaults = 5
+	stepPreview = 150 // tokens of one result's preview, if nothing filters
+)
+
+// compose stores the results together and makes the answer: a line about the
+// batch, what the filter let through, and the calls that failed. If all calls
+// failed alike, the answer is that failure alone.
+func (b *batch) compose(ctx context.Context) (string, error) {
+	none := b.failed() == len(b.results)
+	faults, whole := b.faults()
+	filtering, cancel := context.WithTimeout(ctx, filterTime)
+	out, err := b.filter(filtering)
+	cancel()
+	switch {
+	case none && (err != nil || out == "null"): // a program for results, and there are none
+		out = ""
+	case err != nil:
+		out = fmt.Sprintf("[the filter failed, the calls were made: %v]", err)
+	}
+	var parts []string
+	if !none || !whole || out != "" { // else the faults are all there is
+		parts = append(parts, b.head(ctx))
+	}
+	for _, part := range []string{out, faults} {
+		if part != "" {
+			parts = append(parts, part)
+		}
+	}
+	// Parts that are clean alone may form a secret together.
+	m := interceptor.Message{Text: strings.Join(parts, "\n"), Always: true}
+	b.t.Boundary.Inbound(ctx, &m)
+	return m.Text, m.Err()
+}
+
+// head stores the results and says in a line what was done and where they are.
+func (b *batch) head(ctx context.Context) string {
+	tokens := 0
+	for _, r := range b.results {
+		tokens += r.tokens
+	}
+	head := "[1 call"
+	if n := len(b.results); n > 1 {
+		head = fmt.Sprintf("[%d calls", n)
+	}
+	if n := b.failed(); n > 0 {
+		head += fmt.Sprintf(", %d failed", n)
+	}
+	head += fmt.Sprintf(", %d tokens read", tokens)
+	if b.stored = b.store(ctx, tokens); b.stored {
+		head += "; all of it: branch_read " + b.rest
+	}
+	return head + "]"
+}
+
+// filter applies grep or jq; without either it shows a short preview of each.
+func (b *batch) filter(ctx context.Context) (string, error) {
+	switch {
+	case b.in.JQ != "":
+		return b.t.Programs.JQ(ctx, b.principal(), b.document(), b.in.JQ)
+	case b.in.Grep != "":
+		return b.grep(ctx)
+	}
+	var out []string
+	for i, r := range b.results {
+		if r.fault != "" {
+			continue
+		}
+		text := r.text
+		if p, ok := preview.Make(preview.Source{Text: text, Tokens: r.tokens, Handle: b.rest}, stepPreview, b.t.Counter.Count); ok && r.tokens > stepPreview {
+			_, text, _ = strings.Cut(p.Text, "\n") // its first line would name the handle again
+		}
+		out = append(out, b.title(i)+"\n"+strings.TrimSuffix(text, "\n"))
+	}
+	return strings.Join(out, "\n"), nil
+}
+
+// grep shows the matching lines of each result that has any.
+func (b *batch) grep(ctx context.Context) (string, error) {
+	var out []string
+	for i, r := range b.results {
+		if r.fault != "" {
+			continue
+		}
+		found, err := extract.Grep(ctx, r.text, extract.Pattern{Expr: b.in.Grep})
+		if err != nil {
+			return "", err
+		}
+		if !strings.HasPrefix(found, "[no match") {
+			out = append(out, b.title(i)+"\n"+found)
+		}
+	}
+	if out == nil && b.failed() < len(b.results) {
+		return "[no match in any result]", nil
+	}
+	return strings.Join(out, "\n"), nil
+}
+
+// title names a call in an answer: by its arguments if all calls are of one tool.
+func (b *batch) title(i int) string {
+	st := b.shown[i]
+	args := string(rawjson.Compact(st.Arguments))
+	var only []string
+	rawjson.Members(st.Arguments, func(m rawjson.Member) bool {
+		only = append(only, rawjson.Unquote(m.Value))
+		return true
+	})
+	if len(only) == 1 && only[0] != "" {
+		args = only[0]
+	}
+	if b.in.Tool == "" {
+		args = st.Tool + " " + args
+	}
+	return fmt.Sprintf("#%d %s", i+1, clip(args, 120))
+}
+
+// faults lists the calls that failed, equal failures once. whole is false if the
+// list leaves something out.
+func (b *batch) faults() (list string, whole bool) {
+	whole = true
+	var order []string
+	who := map[string][]string{}
+	for i, r := range b.results {
+		if r.fault == "" {
+			continue
+		}
+		text := strings.Join(strings.Fields(r.fault), " ")
+		if short := clip(text, maxFault); short != text {
+			text, whole = short, false
+		}
+		if who[text] == nil {
+			order = append(order, text)
+		}
+		who[text] = append(who[text], fmt.Sprintf("#%d", i+1))
+	}
+	var out []string
+	for i, text := range order {
+		if i == shownFaults {
+			out, whole = append(out, fmt.Sprintf("[%d more kinds of failure]", len(order)-i)), false
+			break
+		}
+		which := " " + strings.Join(who[text], " ")
+		switch len(who[text]) {
+		case 1:
+			if len(b.results) == 1 {
+				which = ""
+			}
+		case len(b.results):
+			which = fmt.Sprintf(" in all %d calls", len(b.results))
+		}
+		out = append(out, fmt.Sprintf("[failed%s: %s]", which, text))
+	}
+	return strings.Join(out, "\n"), whole
+}
+
+// document returns all results as JSON, the input of jq: an array of
+// {step, tool, arguments, result | error}. A result that is JSON stays JSON.
+func (b *batch) document() string {
+	out := []byte{'['}
+	for i, r := range b.results {
+		if i > 0 {
+			out = append(out, ',')
+		}
+		st := b.shown[i]
+		out = fmt.Appendf(out, `{"step":%d,"tool":`, i+1)
+		out = append(append(rawjson.AppendQuote(out, st.Tool), `,"arguments":`...), rawjson.Compact(st.Arguments)...)
+		switch {
+		case r.fault != "":
+			out = rawjson.AppendQuote(append(out, `,"error":`...), r.fault)
+		case r.structured != "":
+			out = append(append(out, `,"result":`...), r.structured...)
+		case rawjson.KindOf([]byte(r.text)) != rawjson.String && rawjson.Valid([]byte(r.text), wire.MaxDepth):
+			out = append(append(out, `,"result":`...), rawjson.Compact([]byte(r.text))...)
+		default:
+			out = rawjson.AppendQuote(append(out, `,"result":`...), r.text)
+		}
+		out = append(out, '}')
+	}
+	return string(append(out, ']'))
+}
+
+// store keeps all results under one handle. It returns false if that failed.
+func (b *batch) store(ctx context.Context, tokens int) bool {
+	var text strings.Builder
+	var made []string
+	for i, r := range b.results {
+		if i > 0 {
+			text.WriteByte('\n')
+		}
+		text.WriteString(b.title(i) + "\n" + r.text)
+		if r.fault != "" {
+			text.WriteString("error: " + r.fault)
+		}
+		if by := source(r.server, r.tool); r.server != "" && !slices.Contains(made, by) {
+			made = append(made, by)
+		}
+	}
+	b.sources = strings.Join(made, " ")
+	err := b.t.Results.Put(ctx, results.Result{
+		Handle: b.rest, Principal: b.principal(), Session: b.parent.Call.Origin.Session, Context: b.branch.Context, Tool: b.sources,
+		Kind: "batch", Text: text.String(), Structured: b.document(), Tokens: tokens,
+	})
+	if err != nil {
+		b.t.Log.Error("results of a batch not stored", "err", err)
+	}
+	return err == nil
+}
+
+// source names a tool among those that made a batch. Some servers have tools with
+// spaces in their names.
+func source(server, tool string) string { return server + "/" + url.PathEscape(tool) }
+
+// parseSource undoes source.
+func parseSource(by string) (server, tool string) {
+	server, tool, _ = strings.Cut(by, "/")
+	if own, err := url.PathUnescape(tool); err == nil {
+		tool = own
+	}
+	return server, tool
+}
+
+// keepAnswer stores the answer, once, so that its pages can be read.
+func (b *batch) keepAnswer() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.kept {
+		return true
+	}
+	size := b.t.Counter.Count(b.answer)
+	err := b.t.Results.Put(b.t.lifetime, results.Result{
+		Handle: b.handle, Principal: b.principal(), Session: b.parent.Call.Origin.Session, Context: b.branch.Context, Tool: b.sources,
+		Kind: "answer", Text: b.answer, Tokens: size, Delivered: size,
+	})
+	if err != nil {
+		b.t.Log.Error("answer of a batch not stored", "err", err)
+	}
+	b.kept = err == nil
+	return b.kept
+}

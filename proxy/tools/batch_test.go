@@ -1,0 +1,198 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"runtime"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/results"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/conn"
+)
+
+// held is a Caller that answers no call until its channel is closed.
+type held chan struct{}
+
+func (h held) CallTool(ctx context.Context, _ *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
+	c.Target.Server, c.Target.Name = "up", "read"
+	select {
+	case <-h:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	return &interceptor.Result{Body: json.RawMessage(`{"content":[{"type":"text","text":"what alice read"}]}`)}, nil
+}
+
+func (held) Lifetime(*conn.Request) context.Context { return context.Background() }
+
+// running waits for the one batch and returns it.
+func (t *Tools) running() *batch {
+	for {
+		t.batches.mu.Lock()
+		for _, b := range t.batches.all {
+			t.batches.mu.Unlock()
+			return b
+		}
+		t.batches.mu.Unlock()
+		runtime.Gosched()
+	}
+}
+
+// batchOf returns a batch of a principal, as start makes it.
+func (t *Tools) batchOf(principal, session string) *batch {
+	return &batch{
+		t: t, handle: results.NewHandle(), rest: results.NewHandle(), done: make(chan struct{}),
+		parent: &conn.Request{Call: &interceptor.Call{Origin: interceptor.Origin{Principal: principal, Session: session}}},
+	}
+}
+
+// A batch that still runs is only its owner's: neither the handle of its answer
+// nor what it has done shows to others, and asking for it changes nothing for its
+// owner. With strict sessions that holds for the principal's other sessions, too.
+func TestRunningBatchIsItsOwners(t *testing.T) {
+	for _, strict := range []bool{false, true} {
+		t.Run(fmt.Sprint("strict ", strict), func(t *testing.T) {
+			goOn := make(held)
+			tools := newTools(t, goOn, func(c *config.Config) {
+				if strict {
+					c.Folding.SessionValidation = folding.ValidationStrict
+				}
+			})
+			alice, elsewhere, bob := tools.host("alice", "ses_a"), tools.host("alice", "ses_b"), tools.host("bob", "ses_c")
+			answer := make(chan string, 1)
+			go func() { answer <- alice("branch_run", `{"tool":"up__read","each":[{},{}]}`) }()
+			b := tools.running()
+			none := results.NewHandle()
+			others := map[string]func(string, string) string{"bob": bob}
+			if strict {
+				others["another session"] = elsewhere
+			}
+			unknown := func(when string) {
+				t.Helper()
+				for who, other := range others {
+					theirs, nobodys := other("branch_read", `{"handle":"`+b.handle+`"}`), other("branch_read", `{"handle":"`+none+`"}`)
+					if !strings.Contains(theirs, "result_not_found") || strings.ReplaceAll(theirs, b.handle, none) != nobodys {
+						t.Errorf("%s, %s reads %s, of an unknown handle %s", when, who, theirs, nobodys)
+					}
+				}
+			}
+			unknown("while it runs")
+			b.mu.Lock()
+			b.detached = true // as after the time that hosts wait
+			b.mu.Unlock()
+			close(goOn)
+			<-b.done
+			if got := <-answer; !strings.Contains(got, "what alice read") {
+				t.Fatalf("alice reads %s", got)
+			}
+			unknown("when it is over")
+			if got := alice("branch_read", `{"handle":"`+b.handle+`"}`); !strings.Contains(got, "what alice read") {
+				t.Errorf("alice reads of the answer kept for her %s", got)
+			}
+		})
+	}
+}
+
+// A filter that takes too long takes nothing with it: the answer says so, and the
+// results can be read.
+func TestFilterThatTakesTooLong(t *testing.T) {
+	tools := newTools(t, nil, nil)
+	b := tools.batchOf("local", "")
+	b.in = runArguments{Grep: "read", Steps: []step{{Tool: "read", Arguments: json.RawMessage(`{}`)}}}
+	b.shown = b.in.Steps
+	b.results = []stepResult{{text: "what was read", tokens: 3}}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	got, err := b.compose(over)
+	if want := "[1 call, 3 tokens read; all of it: branch_read " + b.rest + "]\n[the filter failed, the calls were made: grep: took too long"; err != nil || !strings.HasPrefix(got, want) {
+		t.Errorf("the answer = %q, %v; want %q", got, err, want)
+	}
+	s, err := tools.Results.Get(t.Context(), folding.Caller{Principal: "local"}, "", b.rest)
+	if err != nil || !strings.Contains(s.Text, "what was read") {
+		t.Errorf("the results = %q, %v", s.Text, err)
+	}
+}
+
+// An answer that can't be stored, as on a full disk, can be fetched when there is
+// room again. Until then a read of it says what is wrong.
+func TestAnswerThatCannotBeStored(t *testing.T) {
+	tools := newTools(t, nil, nil)
+	b := tools.batchOf("local", "ses_test")
+	b.answer, b.detached = "what was read", true
+	close(b.done)
+	if err := tools.add(b); err != nil {
+		t.Fatal(err)
+	}
+	if err := tools.Results.Close(); err != nil {
+		t.Fatal(err)
+	}
+	host := tools.host("local", "ses_test")
+	read := func() string { return host("branch_read", `{"handle":"`+b.handle+`"}`) }
+	if got := read(); !strings.Contains(got, "storage_failed") || !strings.Contains(got, "try again") {
+		t.Errorf("without a store: %s", got)
+	}
+	tools.Results = newStore(t, false)
+	for range 2 {
+		if got := read(); !strings.Contains(got, "what was read") {
+			t.Errorf("with a store: %s", got)
+		}
+	}
+}
+
+// A batch in a branch is paid by it, also if its answer is fetched later by a call
+// that does not say so.
+func TestRunningBatchIsPaidByItsBranch(t *testing.T) {
+	goOn := make(held)
+	tools := newTools(t, goOn, nil)
+	host := tools.host("local", "")
+	id, _ := rawjson.GetString([]byte(host("branch_create", `{"description":"d","session_id":"ses_x"}`)), "structuredContent", "branch_id")
+	done := make(chan string, 1)
+	go func() { done <- host("branch_run", `{"tool":"up__read","each":[{}],"branch_id":"`+id+`"}`) }()
+	b := tools.running()
+	for b.context() == "" {
+		runtime.Gosched()
+	}
+	c := &interceptor.Call{Origin: interceptor.Origin{Principal: "local"}, Target: interceptor.Target{Name: "branch_read", Arguments: json.RawMessage(`{"handle":"` + b.handle + `"}`)}}
+	tools.Attribute(t.Context(), c)
+	if c.Attribution.BranchID != id || c.Attribution.Source != interceptor.SourceResult {
+		t.Errorf("the answer is paid by %q (%s), want the branch %s", c.Attribution.BranchID, c.Attribution.Source, id)
+	}
+	close(goOn)
+	if got := <-done; !strings.Contains(got, "what alice read") {
+		t.Errorf("the answer = %s", got)
+	}
+}
+
+// If there are several principals, none has more than half of the batches.
+func TestBatchPlacesAreShared(t *testing.T) {
+	with := func(principals ...string) *Tools {
+		cfg := config.Default()
+		cfg.Principals = map[string]*config.Principal{}
+		for _, p := range principals {
+			cfg.Principals[p] = &config.Principal{}
+		}
+		return New(t.Context(), Options{Config: cfg})
+	}
+	fill := func(tools *Tools, principal string) (n int) {
+		for tools.add(tools.batchOf(principal, "")) == nil {
+			n++
+		}
+		return n
+	}
+	alone, several := with(), with("alice", "bob", "carol")
+	if n := fill(alone, "local"); n != maxBatches {
+		t.Errorf("one principal has %d batches, want %d", n, maxBatches)
+	}
+	if a, b := fill(several, "alice"), fill(several, "bob"); a != maxBatches/2 || b != maxBatches/2 {
+		t.Errorf("two principals have %d and %d batches, want half each", a, b)
+	}
+	if n := fill(several, "carol"); n != 0 {
+		t.Errorf("a third has %d more", n)
+	}
+}

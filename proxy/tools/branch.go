@@ -1,0 +1,165 @@
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// metaExpires is the key of _meta that says when a new branch ends at the latest.
+const metaExpires = wire.MetaPrefix + "expires_at"
+
+// create serves branch_create.
+func (t *Tools) create(ctx context.Context, c *interceptor.Call) ([]byte, error) {
+	var in struct {
+		SessionID      string `json:"session_id"`
+		ParentBranchID string `json:"parent_branch_id"`
+		Description    string `json:"description"`
+		Prompt         string `json:"prompt"`
+		Budget         whole  `json:"budget"`
+		TimeoutSeconds whole  `json:"timeout_seconds"`
+	}
+	if err := decode(c, &in); err != nil {
+		return nil, err
+	}
+	if in.ParentBranchID == "" {
+		in.ParentBranchID = c.Attribution.BranchID // argument, _meta and URL name a parent; the session's active branch does not
+	}
+	b, err := t.Branches.Create(ctx, c.Caller(), folding.CreateRequest{
+		SessionID: in.SessionID, ParentID: in.ParentBranchID, Description: in.Description, Prompt: in.Prompt,
+		Budget: int(in.Budget), TimeoutSeconds: int(in.TimeoutSeconds), Cause: c,
+	})
+	if err != nil {
+		return nil, err
+	}
+	out := struct {
+		BranchID        string `json:"branch_id"`
+		BudgetAllocated int    `json:"budget_allocated"`
+		Depth           int    `json:"depth"`
+		SessionID       string `json:"session_id,omitempty"`
+		Context         string `json:"context,omitempty"`
+	}{BranchID: b.ID, BudgetAllocated: b.BudgetTotal, Depth: b.Depth}
+	if b.Session != c.Origin.Session { // the model can't know the connection's own id, nor does it need it
+		out.SessionID = b.Session
+	}
+	if b.Context != b.ID { // the context of a first-level branch is its id
+		out.Context = b.Context
+	}
+	// A model has no clock, and branch_status has the time; programs read _meta.
+	return rawjson.Set(structured(c, rawjson.Marshal(out)), rawjson.Quote(stamp(b.ExpiresAt)), "_meta", metaExpires), nil
+}
+
+// finish serves branch_return.
+func (t *Tools) finish(ctx context.Context, c *interceptor.Call) ([]byte, error) {
+	var in struct {
+		BranchID string  `json:"branch_id"`
+		Message  *string `json:"message"`
+	}
+	if err := decode(c, &in); err != nil {
+		return nil, err
+	}
+	if in.BranchID == "" {
+		return nil, fmt.Errorf("%w: branch_id is missing: give the one that branch_create returned", folding.ErrNotFound)
+	}
+	if in.Message == nil { // there is no second return that could bring it
+		return nil, fmt.Errorf("%w: message is missing, and nothing was closed: sum up the findings, or give \"\" where there are none", folding.ErrInvalidInput)
+	}
+	defer t.Records.Returning(t.Branches, c, in.BranchID)()
+	ret, err := t.Branches.Return(ctx, c.Caller(), in.BranchID, *in.Message)
+	if err != nil {
+		return nil, err
+	}
+	c.Outcome.Clean = true // a second scan that failed would withhold what was returned
+	out := struct {
+		Success    bool   `json:"success"`
+		TokensUsed int    `json:"tokens_used"`
+		Message    string `json:"message"`
+		Late       bool   `json:"late,omitempty"`
+		Status     string `json:"status,omitempty"`
+		Reason     string `json:"reason,omitempty"`
+	}{Success: true, TokensUsed: ret.Branch.BudgetUsed, Message: ret.Message}
+	if ret.Granted < ret.MessageTokens {
+		out.Message, _ = t.Counter.Truncate(ret.Message, ret.Granted)
+		c.Outcome.Truncated = true
+	}
+	if ret.Late {
+		out.Success, out.Late, out.Status, out.Reason = false, true, string(ret.Branch.Status), ret.Branch.Reason
+		c.Outcome.Late = true
+	}
+	return structured(c, rawjson.Marshal(out)), nil
+}
+
+// status serves branch_status.
+func (t *Tools) status(ctx context.Context, c *interceptor.Call) ([]byte, error) {
+	var in struct {
+		BranchID  string `json:"branch_id"`
+		SessionID string `json:"session_id"`
+	}
+	if err := decode(c, &in); err != nil {
+		return nil, err
+	}
+	if in.BranchID == "" && in.SessionID == "" {
+		if in.BranchID = c.Attribution.BranchID; in.BranchID == "" && c.Origin.Session == "" {
+			return nil, fmt.Errorf("%w: give branch_id, or the session_id that branch_create returned", folding.ErrInvalidInput)
+		}
+	}
+	b, found, err := t.Branches.Status(ctx, c.Caller(), folding.StatusRequest{BranchID: in.BranchID, SessionID: in.SessionID})
+	if err != nil {
+		return nil, err
+	}
+	if !found {
+		return structured(c, json.RawMessage(`{"branch_id":null,"status":"No active branch found"}`)), nil
+	}
+	out := struct {
+		BranchID    string `json:"branch_id"`
+		SessionID   string `json:"session_id"`
+		Status      string `json:"status"`
+		Depth       int    `json:"depth"`
+		BudgetUsed  int    `json:"budget_used"`
+		BudgetTotal int    `json:"budget_total"`
+		Description string `json:"description"`
+		Context     string `json:"context"`
+		CreatedAt   string `json:"created_at"`
+		ExpiresAt   string `json:"expires_at,omitempty"`
+		CompletedAt string `json:"completed_at,omitempty"`
+		Reason      string `json:"reason,omitempty"`
+		Error       string `json:"error,omitempty"`
+		Digest      string `json:"digest,omitempty"`
+		Message     string `json:"message,omitempty"`
+		Folded      string `json:"folded,omitempty"`
+	}{
+		BranchID: b.ID, SessionID: b.Session, Status: string(b.Status), Depth: b.Depth, BudgetUsed: b.BudgetUsed, BudgetTotal: b.BudgetTotal,
+		Description: b.Description, Context: b.Context, CreatedAt: stamp(b.CreatedAt), Reason: b.Reason, Error: b.Error, Digest: b.Digest,
+		Folded: t.savings(ctx, b),
+	}
+	if b.Status.Terminal() {
+		out.CompletedAt = stamp(b.CompletedAt)
+	} else {
+		out.ExpiresAt = stamp(b.ExpiresAt)
+	}
+	if b.Late { // the parent has not seen it
+		out.Message = b.Message
+	}
+	return structured(c, rawjson.Marshal(out)), nil
+}
+
+// savings says in one line what folding saved a branch, less what was read back;
+// "" for nothing.
+func (t *Tools) savings(ctx context.Context, b folding.Branch) string {
+	n, tokens, err := t.Results.Savings(ctx, b.Principal, b.Context)
+	if err != nil {
+		t.Log.Warn("savings of a branch", "branch_id", b.ID, "err", err)
+	}
+	if n == 0 && tokens == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d results folded, %d tokens saved", n, tokens)
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

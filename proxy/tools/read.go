@@ -1,0 +1,260 @@
+package tools
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/foldgate/foldgate/folding/results"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
+)
+
+// Limits of one branch_read.
+const (
+	readTokens  = 2000            // a page, if the call does not say
+	leastTokens = 100             // the smallest page, before scaling
+	readTime    = 5 * time.Second // regular expressions, jq, search
+	searchHits  = 8
+	readReserve = 256 // what a read leaves of a branch
+	noteTokens  = 60  // kept free for the line that names the next page, before scaling
+)
+
+// readArguments are the arguments of branch_read.
+type readArguments struct {
+	Handle    string `json:"handle"`
+	BranchID  string `json:"branch_id"`
+	Lines     string `json:"lines"`
+	Grep      string `json:"grep"`
+	Context   whole  `json:"context"`
+	JQ        string `json:"jq"`
+	Search    string `json:"search"`
+	Page      whole  `json:"page"`
+	MaxTokens whole  `json:"max_tokens"`
+}
+
+// attributeRead lets the branch pay that the stored result belongs to, while that
+// is active: leaving branch_id out must be no way around a budget.
+func (t *Tools) attributeRead(ctx context.Context, c *interceptor.Call) {
+	handle, _ := rawjson.GetString(c.Target.Arguments, "handle")
+	if c.Attribution.BranchID != "" || handle == "" {
+		return
+	}
+	path := ""
+	if b := t.batch(c.Caller(), handle); b != nil { // not stored yet
+		path = b.context()
+	} else {
+		path, _ = t.Results.Context(ctx, c.Caller(), handle) // read says what is wrong
+	}
+	if path == "" {
+		return
+	}
+	id := path[strings.LastIndexByte(path, '/')+1:]
+	if _, err := t.Branches.Resolve(c.Caller(), id); err == nil {
+		c.Attribution.BranchID, c.Attribution.Source = id, interceptor.SourceResult
+	}
+}
+
+// read serves branch_read.
+func (t *Tools) read(ctx context.Context, r *conn.Request) ([]byte, error) {
+	var in readArguments
+	c := r.Call
+	if err := decode(c, &in); err != nil {
+		return nil, err
+	}
+	if err := in.check(); err != nil {
+		return nil, err
+	}
+	if b := t.batch(c.Caller(), in.Handle); b != nil {
+		if running, err := b.waitStored(ctx, r); running != nil || err != nil {
+			return running, err
+		}
+	}
+	at := "" // not c.Attribution.Context, to which the host may have added a path of its own
+	if c.Attribution.Branch != nil {
+		at = c.Attribution.Branch.Context
+	}
+	stored, err := t.Results.Get(ctx, c.Caller(), at, in.Handle)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.mayRead(stored); err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
+	text, err := t.extract(ctx, c.Origin.Principal, stored, &in)
+	if err != nil {
+		return nil, err
+	}
+	c.Outcome.Read = readOf(stored)
+	return t.deliver(c, &page{t: t, c: c, text: text, number: int(in.Page)}, int(in.MaxTokens))
+}
+
+// check fills in the defaults and refuses arguments that make no sense together.
+func (in *readArguments) check() error {
+	asked := 0
+	for _, set := range []bool{in.Grep != "", in.JQ != "", in.Search != ""} {
+		if set {
+			asked++
+		}
+	}
+	switch {
+	case in.Handle == "":
+		return &extract.Error{Field: "handle", Text: "is missing: give the handle that a folded result names"}
+	case asked > 1:
+		return &extract.Error{Field: "grep, jq, search", Text: "use one of them at a time"}
+	case in.Lines != "" && (in.JQ != "" || in.Search != ""):
+		return &extract.Error{Field: "lines", Text: "goes with grep or alone"}
+	case in.Page < 0 || in.MaxTokens < 0 || in.Context < 0:
+		return &extract.Error{Field: "page, max_tokens, context", Text: "must not be negative"}
+	}
+	in.Page = max(in.Page, 1)
+	if in.MaxTokens == 0 {
+		in.MaxTokens = readTokens
+	}
+	return nil
+}
+
+// extract returns the part of a stored result that the arguments ask for, whole.
+func (t *Tools) extract(ctx context.Context, principal string, s results.Result, in *readArguments) (string, error) {
+	switch {
+	case in.Grep != "":
+		return extract.Grep(ctx, s.Text, extract.Pattern{Expr: in.Grep, Context: int(in.Context), Lines: in.Lines})
+	case in.Lines != "":
+		return extract.Lines(s.Text, in.Lines)
+	case in.JQ != "":
+		text := s.Text
+		if s.Structured != "" {
+			text = s.Structured
+		}
+		return t.Programs.JQ(ctx, principal, text, in.JQ)
+	case in.Search != "":
+		hits, err := results.Search(ctx, s.Text, in.Search, searchHits)
+		if err != nil {
+			return "", err
+		}
+		if len(hits) == 0 {
+			return "[no passage has these words]", nil
+		}
+		parts := make([]string, len(hits))
+		for i, h := range hits {
+			parts[i] = fmt.Sprintf("[lines %d-%d]\n%s", h.From, h.To, h.Lines)
+		}
+		return strings.Join(parts, "\n"), nil
+	}
+	return s.Text, nil
+}
+
+// mayRead checks that the tools that made a result may still be called.
+func (t *Tools) mayRead(s results.Result) error {
+	sources := [][2]string{{s.Server, s.Tool}}
+	if s.Server == "" { // a batch, of several tools
+		sources = nil
+		for _, source := range strings.Fields(s.Tool) {
+			server, tool := parseSource(source)
+			sources = append(sources, [2]string{server, tool})
+		}
+	}
+	for _, source := range sources {
+		if u := t.Config.Upstreams[source[0]]; u == nil || !u.Tools.Shows(source[1]) {
+			return &interceptor.Refusal{Reason: "policy", Code: "forbidden", Status: 403,
+				Message: fmt.Sprintf("the result was made by %s of %s, which the configuration no longer allows", source[1], source[0])}
+		}
+	}
+	return nil
+}
+
+// readOf describes for the trace the stored result that is read.
+func readOf(s results.Result) *trace.Read {
+	r := &trace.Read{Handle: s.Handle, Server: s.Server, Tool: s.Tool, Context: s.Context}
+	if s.Server == "" { // a batch
+		r.Tool = "branch_run"
+		if sources := strings.Fields(s.Tool); len(sources) == 1 {
+			r.Server, r.Tool = parseSource(sources[0])
+		}
+	}
+	return r
+}
+
+// page is one page of a text. It can be made smaller.
+type page struct {
+	t      *Tools
+	c      *interceptor.Call
+	text   string
+	number int
+	// handle names the text in the line about the next page; "" means that the
+	// call is to be repeated.
+	handle string
+	// keep stores the text before a page is cut from it; nil if it is stored.
+	keep func() bool
+}
+
+// deliver returns a page of at most asked tokens, and not all that the branch has
+// left: its agent must still be able to return.
+func (t *Tools) deliver(c *interceptor.Call, p *page, asked int) ([]byte, error) {
+	least := t.scaled(leastTokens)
+	size := min(max(asked, least), max(t.Config.Results.MainThreshold, least))
+	if left, ok := c.Left(); ok {
+		size = min(size, max(left-readReserve, left/2))
+	}
+	c.Outcome.Shrink = p.Shrink
+	return p.body(max(size, 1))
+}
+
+// Shrink implements [interceptor.Shrinker].
+func (p *page) Shrink(budget int) *interceptor.Result {
+	if p.keep != nil && !p.keep() {
+		return nil
+	}
+	body, err := p.body(budget)
+	if err != nil {
+		return nil
+	}
+	return &interceptor.Result{Body: body}
+}
+
+// body returns the page in at most size tokens, with a line that says how to get
+// the next.
+func (p *page) body(size int) ([]byte, error) {
+	if p.number == 1 && !p.t.Counter.Exceeds(p.text, size) {
+		return plain(p.c, p.text), nil
+	}
+	room := size - p.t.scaled(noteTokens)
+	if room < 1 {
+		return nil, &interceptor.Refusal{Reason: "resource_limit", Code: "budget_exhausted", Status: 409,
+			Message: fmt.Sprintf("of what the branch has left a read may take %d tokens, too few for a page: ask for less with lines or grep, or return the findings with branch_return", size)}
+	}
+	part, err := extract.PageOf(p.text, p.number, room, p.t.Counter.Truncate)
+	if err != nil {
+		return nil, err
+	}
+	text := strings.TrimSuffix(part.Text, "\n")
+	switch {
+	case part.More && p.handle != "":
+		text += fmt.Sprintf("\n[page %d; %s more: branch_read {\"handle\":\"%s\",\"page\":%d,\"max_tokens\":%d}]", p.number, lineCount(part.RestLines), p.handle, p.number+1, size)
+	case part.More:
+		text += fmt.Sprintf("\n[page %d; %s more: repeat with page %d, max_tokens %d]", p.number, lineCount(part.RestLines), p.number+1, size)
+	case p.number > 1:
+		text += fmt.Sprintf("\n[page %d, the last]", p.number)
+	}
+	return plain(p.c, text), nil
+}
+
+// scaled returns n tokens of the encoding as they are counted, but no fewer than
+// n.
+func (t *Tools) scaled(n int) int {
+	return int(math.Ceil(float64(n) * max(t.Config.Budget.Scale, 1)))
+}
+
+func lineCount(n int) string {
+	if n == 1 {
+		return "1 line"
+	}
+	return fmt.Sprintf("%d lines", n)
+}

@@ -1,0 +1,241 @@
+// Package tools has foldgate's own tools: branch_create, branch_return,
+// branch_status, branch_read and branch_run. They are one more connection, like
+// the connections to servers; each request brings the call that it belongs to.
+//
+//	t := tools.New(lifetime, tools.Options{…})
+//	m, err := t.Call(ctx, &conn.Request{Method: "tools/call", Params: params, Call: call})
+//
+// # Where what is
+//
+//	tools.go       the connection, the definitions of the tools, their results
+//	arguments.go   strict decoding of arguments
+//	branch.go      branch_create, branch_return, branch_status
+//	read.go        branch_read
+//	run.go         branch_run: its arguments, and waiting for a batch
+//	batch.go       the calls of a batch
+//	answer.go      the answer of a batch
+package tools
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"slices"
+	"sync"
+
+	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/results"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// Caller makes the calls of a batch.
+type Caller interface {
+	// CallTool runs one call of a batch down the chain. c has its origin, the
+	// shown name of the tool, its arguments and its branch; CallTool completes the
+	// target. parent is the request for branch_run. An error says why there is no
+	// result: the tool is unknown, must not be part of a batch, or failed.
+	CallTool(ctx context.Context, parent *conn.Request, c *interceptor.Call) (*interceptor.Result, error)
+	// Lifetime returns the context in which a batch goes on after its request.
+	Lifetime(parent *conn.Request) context.Context
+}
+
+// Options are what the tools work with. All fields are required.
+type Options struct {
+	Config   config.Config
+	Branches *folding.Manager
+	Results  *results.Store
+	Counter  *budget.Counter
+	Programs *extract.Programs
+	Boundary *interceptor.Boundary
+	Records  *interceptor.BranchRecords
+	Log      *slog.Logger
+}
+
+// Tools are foldgate's own tools. All methods are safe for concurrent use.
+type Tools struct {
+	Options
+	lifetime context.Context
+	caller   Caller
+	batches  batches
+	wg       sync.WaitGroup // the batches under way
+}
+
+// New returns the tools. Batches end with lifetime. SetCaller must be called
+// before the first branch_run.
+func New(lifetime context.Context, o Options) *Tools {
+	return &Tools{Options: o, lifetime: lifetime, batches: batches{all: map[string]*batch{}}}
+}
+
+// SetCaller sets what makes the calls of batches.
+func (t *Tools) SetCaller(c Caller) { t.caller = c }
+
+// Instructions tell the model when to branch. Every session pays for them, so
+// they state one rule and the three steps.
+const Instructions = "foldgate isolates subtasks. When a task needs more than two reads or searches, open a branch: " +
+	"branch_create, pass its branch_id to every call you make for the subtask (or hand it to a subagent), then branch_return with a short summary of the findings. " +
+	"For many similar calls use branch_run. Large results arrive as previews; branch_read shows the rest. Secrets are replaced by [REDACTED:rule]."
+
+// alwaysLoad asks hosts that load tools on demand to show these from the start.
+const alwaysLoad = `"_meta":{"anthropic/alwaysLoad":true}`
+
+// definitions are listed to every host, whatever the state of its branches.
+var definitions = []json.RawMessage{
+	json.RawMessage(`{"name":"branch_create",` +
+		`"description":"Open an isolated branch for a subtask. Pass its branch_id to the calls made for it, which its token budget pays. End it with branch_return.",` +
+		`"inputSchema":{"type":"object","properties":{` +
+		`"description":{"type":"string","description":"What the branch will do","maxLength":500},` +
+		`"prompt":{"type":"string","description":"Detailed instructions","maxLength":10000},` +
+		`"budget":{"type":"number","description":"Token budget"},` +
+		`"timeout_seconds":{"type":"number"},` +
+		`"parent_branch_id":{"type":"string","description":"Branch to nest in"},` +
+		`"session_id":{"type":"string"}},"required":["description"],"additionalProperties":false},` +
+		`"annotations":{"destructiveHint":false,"openWorldHint":false},` + alwaysLoad + `}`),
+	json.RawMessage(`{"name":"branch_return",` +
+		`"description":"End a branch and hand its result to the parent. Branches opened inside it are closed first.",` +
+		`"inputSchema":{"type":"object","properties":{` +
+		`"branch_id":{"type":"string"},` +
+		`"message":{"type":"string","description":"Short summary of the findings","maxLength":50000}},"required":["branch_id","message"],"additionalProperties":false},` +
+		`"annotations":{"destructiveHint":false,"openWorldHint":false},` + alwaysLoad + `}`),
+	json.RawMessage(`{"name":"branch_status",` +
+		`"description":"State and budget of a branch, or of the session's active branch.",` +
+		`"inputSchema":{"type":"object","properties":{` +
+		`"branch_id":{"type":"string"},"session_id":{"type":"string"}},"additionalProperties":false},` +
+		`"annotations":{"readOnlyHint":true,"openWorldHint":false},` + alwaysLoad + `}`),
+	json.RawMessage(`{"name":"branch_read",` +
+		`"description":"Read part of a folded result by its handle: lines, grep (with context lines), jq, ranked search, or page by page.",` +
+		`"inputSchema":{"type":"object","properties":{` +
+		`"handle":{"type":"string"},` +
+		`"lines":{"type":"string","description":"120-140, 120- or -50; also limits grep"},` +
+		`"grep":{"type":"string","description":"RE2"},` +
+		`"context":{"type":"number"},` +
+		`"jq":{"type":"string"},"search":{"type":"string"},"page":{"type":"number"},"max_tokens":{"type":"number"},` +
+		`"branch_id":{"type":"string"}},"required":["handle"],"additionalProperties":false},` +
+		`"annotations":{"readOnlyHint":true,"openWorldHint":false},` + alwaysLoad + `}`),
+	json.RawMessage(`{"name":"branch_run",` +
+		`"description":"Make many read-only calls at once and get only what grep or jq lets through. Give tool and each (its arguments, one object a call), or steps.",` +
+		`"inputSchema":{"type":"object","properties":{` +
+		`"tool":{"type":"string"},"each":{"type":"array","items":{"type":"object"}},` +
+		`"steps":{"type":"array","items":{"type":"object","properties":{"tool":{"type":"string"},"arguments":{"type":"object"}}}},` +
+		`"grep":{"type":"string"},"jq":{"type":"string","description":"Input: [{step,tool,arguments,result|error}]"},` +
+		`"max_tokens":{"type":"number"},"parallel":{"type":"number"},` +
+		`"description":{"type":"string"},"branch_id":{"type":"string"}},"additionalProperties":false},` +
+		`"annotations":{"readOnlyHint":true},` + alwaysLoad + `}`),
+}
+
+// Definitions returns the definitions of the tools, in the order of the list.
+func Definitions() []json.RawMessage { return definitions }
+
+// Has reports whether foldgate has a tool of its own called name.
+func Has(name string) bool { return definition(name) != nil }
+
+// Has reports whether foldgate has a tool of its own called name.
+func (t *Tools) Has(name string) bool { return Has(name) }
+
+// definition returns the definition of a tool, nil if there is none.
+func definition(name string) json.RawMessage {
+	i := slices.IndexFunc(definitions, func(d json.RawMessage) bool {
+		own, _ := rawjson.GetString(d, "name")
+		return own == name
+	})
+	if i < 0 {
+		return nil
+	}
+	return definitions[i]
+}
+
+// Attribute finds the branch that pays for a call of an own tool, which has its
+// name and arguments. The tools that manage branches are never charged or refused
+// for budget.
+func (t *Tools) Attribute(ctx context.Context, c *interceptor.Call) {
+	id, _ := rawjson.GetString(c.Target.Arguments, "branch_id")
+	switch c.Target.Name {
+	case "branch_read", "branch_run":
+		if id != "" {
+			c.Attribution.BranchID, c.Attribution.Source = id, interceptor.SourceArgument
+		} else if c.Target.Name == "branch_read" {
+			t.attributeRead(ctx, c)
+		}
+	default:
+		c.Target.Control = true
+		if id != "" {
+			t.Records.Join(t.Branches, c, id)
+		}
+	}
+}
+
+// Call implements [conn.Conn]. r.Call is the call in the chain.
+func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error) {
+	var body []byte
+	var err error
+	switch r.Call.Target.Name {
+	case "branch_create":
+		body, err = t.create(ctx, r.Call)
+	case "branch_return":
+		body, err = t.finish(ctx, r.Call)
+	case "branch_status":
+		body, err = t.status(ctx, r.Call)
+	case "branch_read":
+		body, err = t.read(ctx, r)
+	default:
+		body, err = t.run(ctx, r)
+	}
+	if err != nil {
+		ref := refusal(err)
+		r.Call.Outcome.Decision = ref.Reason
+		return wire.Message{}, ref
+	}
+	return wire.Message{Result: body}, nil
+}
+
+// refusal turns an error of a tool into what the model reads.
+func refusal(err error) *interceptor.Refusal {
+	var e *extract.Error
+	if errors.As(err, &e) {
+		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Message: e.Error(), Err: err}
+	}
+	return interceptor.FoldingRefusal(err)
+}
+
+// Info implements [conn.Conn]. The tools speak every revision.
+func (t *Tools) Info() conn.Info {
+	return conn.Info{Version: wire.VersionLegacy, Result: json.RawMessage(`{"capabilities":{"tools":{}}}`)}
+}
+
+// Notify implements [conn.Conn]; the tools take no notifications.
+func (t *Tools) Notify(context.Context, wire.Message) error { return nil }
+
+// Reply implements [conn.Conn]; the tools ask nothing.
+func (t *Tools) Reply(context.Context, wire.Message) error { return nil }
+
+// Done implements [conn.Conn]: the tools end with the gateway.
+func (t *Tools) Done() <-chan struct{} { return t.lifetime.Done() }
+
+// Err implements [conn.Conn].
+func (t *Tools) Err() error { return nil }
+
+// structured returns a tool result with the same compact JSON as text and as
+// structured content, because hosts show one of the two.
+func structured(c *interceptor.Call, body json.RawMessage) []byte {
+	return interceptor.ToolResult(body, false, typed(c))
+}
+
+// plain returns a tool result that is read as a text. It has no structured
+// content: escaping a text in JSON only costs tokens.
+func plain(c *interceptor.Call, text string) []byte {
+	out := append([]byte(`{"content":[{"type":"text","text":`), rawjson.Quote(text)...)
+	out = append(out, `}]`...)
+	if typed(c) {
+		out = append(out, `,"resultType":"complete"`...)
+	}
+	return append(out, '}')
+}
+
+// typed reports whether the host's revision wants a resultType.
+func typed(c *interceptor.Call) bool { return c.Origin.Revision >= wire.VersionModern }
