@@ -163,7 +163,7 @@ func openDatabase(ctx context.Context, path string) (*sql.DB, error) {
 
 var options = sqlitedb.Options{
 	Migrations: []string{schema}, ApplicationID: 0x66677478, BusyTimeout: time.Minute,
-	Pragmas: []string{"synchronous(OFF)", "cache_size(-16384)", "temp_store(MEMORY)"}, // a damaged cache is rebuilt
+	Pragmas: []string{"cache_size(-16384)", "temp_store(MEMORY)"},
 }
 
 // Close closes the index. No query may be running.
