@@ -25,13 +25,14 @@ const (
 
 // compose stores the results together and makes the answer: a line about the
 // batch, what the filter let through, and the calls that failed. If all calls
-// failed alike, the answer is that failure alone.
+// failed alike, the answer is that failure alone. Only the filter ends with ctx.
 func (b *batch) compose(ctx context.Context) (string, error) {
 	none := b.failed() == len(b.results)
 	faults, whole := b.faults()
 	filtering, cancel := context.WithTimeout(ctx, filterTime)
 	out, err := b.filter(filtering)
 	cancel()
+	ctx = context.WithoutCancel(ctx) // the results are kept also if the filter took too long
 	switch {
 	case none && (err != nil || out == "null"): // a program for results, and there are none
 		out = ""
