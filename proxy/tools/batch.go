@@ -78,8 +78,10 @@ func (t *Tools) start(ctx context.Context, r *conn.Request, in runArguments) (*b
 	if err := t.add(b); err != nil {
 		return nil, err
 	}
-	if c := r.Call; c.Attribution.Branch != nil {
-		b.branch = *c.Attribution.Branch
+	if branch := r.Call.Attribution.Branch; branch != nil {
+		b.mu.Lock()
+		b.branch = *branch
+		b.mu.Unlock()
 	} else if err := b.open(ctx); err != nil {
 		t.forget(b)
 		return nil, err
