@@ -50,12 +50,12 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 		Exchange: &edge.Exchange{Msg: wire.Message{ID: c.Origin.ID, Method: c.Target.Method, Params: c.Target.Params}, Emit: p.Emit},
 		s:        p.s, headers: e.Headers,
 	}
-	r.ctx, r.cancel = context.WithCancelCause(ctx)
+	r.lifetime, r.cancel = context.WithCancelCause(ctx)
 	defer r.cancel(nil)
 	defer r.Sent()
 	r.call = c
 	owner := rt.remote(c, e)
-	return rt.Chain.Run(r.ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	return rt.Chain.Run(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		return owner.answer(ctx, r, c)
 	})
 }

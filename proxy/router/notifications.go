@@ -131,7 +131,7 @@ func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m
 	default:
 		why := s.causeOf(r, guess)
 		s.inOrder(server, len(m.Params), func() {
-			if r != nil && !guess && m.Method == wire.MethodProgress && r.ctx.Err() != nil {
+			if r != nil && !guess && m.Method == wire.MethodProgress && r.lifetime.Err() != nil {
 				return // the call failed meanwhile, and has no progress after its end
 			}
 			s.relay(r, why, server, m)

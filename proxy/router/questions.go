@@ -24,7 +24,7 @@ type question struct {
 	why      cause             // the call for which the server asks
 	answered chan wire.Message // capacity 1
 	ticket   ticket            // its place on the way to the host
-	ctx      context.Context   // ends with the request it was asked for, or when it is withdrawn
+	lifetime context.Context   // ends with the request it was asked for, or when it is withdrawn
 	cancel   context.CancelCauseFunc
 }
 
@@ -95,9 +95,9 @@ func (s *Session) register(r *request, guess bool, server string, c conn.Conn, m
 	}
 	parent := s.lifetime
 	if r != nil && !guess {
-		parent = r.ctx
+		parent = r.lifetime
 	}
-	q.ctx, q.cancel = context.WithCancelCause(parent)
+	q.lifetime, q.cancel = context.WithCancelCause(parent)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.questions[q.id] = q
@@ -128,7 +128,7 @@ func (s *Session) askHost(r *request, q *question, m wire.Message) (*interceptor
 	if q.why.call != nil {
 		c.Origin.Correlates, c.Origin.Traceparent = []string{q.why.call.Outcome.Record}, q.why.call.Outgoing()
 	}
-	return s.r.Chain.Run(q.ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	return s.r.Chain.Run(q.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		q.ticket.wait(ctx)
 		if ctx.Err() != nil { // the host need not hear of it
 			return nil, context.Cause(ctx)
@@ -145,7 +145,7 @@ func (s *Session) askHost(r *request, q *question, m wire.Message) (*interceptor
 			q.cancel(conn.ErrClosed)
 		case <-ctx.Done():
 		}
-		err := context.Cause(q.ctx)
+		err := context.Cause(q.lifetime)
 		if err == nil {
 			err = context.Cause(ctx)
 		}

@@ -3,39 +3,26 @@ package router
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
-	"strings"
 
-	"github.com/google/uuid"
-
-	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
-)
-
-// Keys of _meta that a host may set for foldgate. They are never forwarded.
-const (
-	metaBranchID    = wire.MetaPrefix + "branch_id"
-	metaContext     = wire.MetaPrefix + "context"
-	metaCorrelation = wire.MetaPrefix + "correlationId"
-	// metaCorrelationLater is the later name of metaCorrelation.
-	metaCorrelationLater = wire.MetaPrefix + "correlation_id"
 )
 
 // request is one request of a host that is being served.
 type request struct {
 	*edge.Exchange
-	s      *Session
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	unbind func() bool // ends the tie to the session's lifetime
+	s        *Session
+	lifetime context.Context // ends with the session, or when the host cancels
+	cancel   context.CancelCauseFunc
+	unbind   func() bool // ends the tie to the session's lifetime
 
 	headers []catalog.Header // of the tool that is called
 	tickets []ticket         // of the answers on their way to the host
@@ -56,7 +43,7 @@ var (
 // arrives next finds it. The caller must serve what Begin returns.
 func (s *Session) Begin(ctx context.Context, ex *edge.Exchange) edge.Pending {
 	r := &request{Exchange: ex, s: s}
-	r.ctx, r.cancel = context.WithCancelCause(ctx)
+	r.lifetime, r.cancel = context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, taken := s.pending[string(ex.Msg.ID)]; taken {
@@ -76,13 +63,13 @@ func (r *request) Serve() edge.Reply {
 	r.s.mu.Lock()
 	r.call = c
 	r.s.mu.Unlock()
-	res, err := r.s.r.Chain.Run(r.ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	res, err := r.s.r.Chain.Run(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		return owner.answer(ctx, r, c)
 	})
 	switch {
 	case err == nil:
 		return edge.Reply{Result: res.Body, Error: res.Error, Extra: res.Extra}
-	case errors.Is(context.Cause(r.ctx), errCancelledByHost), r.Msg.Method == wire.MethodListen && r.ctx.Err() != nil:
+	case errors.Is(context.Cause(r.lifetime), errCancelledByHost), r.Msg.Method == wire.MethodListen && r.lifetime.Err() != nil:
 		return edge.Reply{} // the host waits no longer, or its stream has ended
 	}
 	return r.s.r.refusal(r, err)
@@ -156,118 +143,228 @@ func (r *request) describe() (*interceptor.Call, owner) {
 	return c, s.r.ownerOf(r, c)
 }
 
-// paramHeaders returns the headers that travel on to the server: Mcp-Param-*, also
-// those that foldgate does not know. The connection writes the others itself.
-func paramHeaders(all http.Header) (kept http.Header) {
-	for name, values := range all {
-		if strings.HasPrefix(name, wire.HeaderParam) {
-			if kept == nil {
-				kept = http.Header{}
-			}
-			kept[name] = values
+// ownerOf finds who answers a request, and completes its Call.
+func (rt *Router) ownerOf(r *request, c *interceptor.Call) owner {
+	if _, isList := catalog.KindOf(c.Target.Method); isList {
+		return local(rt.answerList)
+	}
+	switch c.Target.Method {
+	case "tools/call":
+		return rt.ownerOfTool(r, c)
+	case "prompts/get":
+		return rt.ownerOfPrompt(r, c)
+	case "resources/read", "resources/subscribe", "resources/unsubscribe":
+		return rt.ownerOfResource(r, c)
+	case "completion/complete":
+		return rt.ownerOfCompletion(r, c)
+	case "initialize":
+		return local(rt.answerInitialize)
+	case "server/discover":
+		return local(rt.answerDiscover)
+	case "logging/setLevel":
+		return local(rt.answerSetLevel)
+	case wire.MethodListen:
+		return local(rt.answerListen)
+	case "ping":
+		return local(func(context.Context, *request, *interceptor.Call) (*interceptor.Result, error) {
+			return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil
+		})
+	}
+	return rt.ownerOfOther(r, c)
+}
+
+// ownerOfTool finds the owner of a tools/call: foldgate's own tools or a server.
+func (rt *Router) ownerOfTool(r *request, c *interceptor.Call) owner {
+	name, ok := rawjson.GetString(c.Target.Params, "name")
+	c.Target.Name, c.Target.Metered = name, true
+	if !ok {
+		return refuseParams(c, invalidParams("tools/call needs params.name, a string"))
+	}
+	c.Target.Arguments, _ = rawjson.Get(c.Target.Params, "arguments")
+	if rt.Tools.Has(name) {
+		rt.Tools.Attribute(r.lifetime, c)
+		return ownTools{}
+	}
+	e, ok := rt.findTool(r.lifetime, r.s, name)
+	if !ok {
+		c.Target.Name = rt.Boundary.Text(name) // no list has it: it may be anything
+		return refuse(rt.unknownTool(name))
+	}
+	if err := rt.target(c, e, name); err != nil {
+		return refuseParams(c, err)
+	}
+	r.headers = e.Headers
+	return rt.remote(c, e)
+}
+
+// target points a tools/call at the owner of the tool, in the server's terms.
+func (rt *Router) target(c *interceptor.Call, e catalog.Entry, shown string) error {
+	c.Target.Name = e.Name
+	if e.Shown == nil { // no list has it: it may be anything
+		c.Target.Name = rt.Boundary.Text(e.Name)
+	}
+	if e.Name != shown {
+		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "name")
+	}
+	rest, id, given, err := e.TakeBranchID(c.Target.Arguments)
+	if err != nil {
+		return invalidParams("%v", err)
+	}
+	if given && id != "" {
+		c.Attribution.BranchID, c.Attribution.Source = id, interceptor.SourceArgument
+	}
+	if e.Workflow != nil {
+		meta, _ := rawjson.Get(c.Target.Params, "_meta")
+		c.Target.Workflow, rest = e.Workflow.Take(rest, meta)
+	}
+	if !bytes.Equal(rest, c.Target.Arguments) {
+		c.Target.Arguments = rest
+		c.Target.Forward = rawjson.Set(c.Target.Forward, rest, "arguments")
+	}
+	return nil
+}
+
+// findTool looks a tool up in the list that the session sees. A name that is not
+// there may belong to a server that was down when the list was made.
+func (rt *Router) findTool(ctx context.Context, s *Session, name string) (catalog.Entry, bool) {
+	if e, ok := rt.lookup(ctx, s, catalog.Tools, name); ok {
+		return e, true
+	}
+	return rt.Rules.Unlisted(name, func(server string) bool { return s.lists(server).peek(catalog.Tools) != nil })
+}
+
+func (rt *Router) unknownTool(name string) error {
+	down := ""
+	for _, srv := range rt.Servers.Servers() {
+		if state, fault := srv.Status(); state == "failed" {
+			down += fmt.Sprintf("; upstream %s is down: %v", srv.Key, fault)
 		}
 	}
-	return kept
+	return invalidParams("Unknown tool: %s (call tools/list for the tools there are%s)", name, down)
 }
 
-// readMeta takes from params._meta what concerns foldgate: the branch, the
-// context, the thread, causes and the trace context. Members that decide what the
-// request is must be unambiguous.
-func (rt *Router) readMeta(r *request, c *interceptor.Call) error {
-	meta, err := wire.UnambiguousMeta(r.Msg.Method, c.Target.Params)
-	if err != nil {
-		return err
-	}
-	if bytes.Contains(meta, []byte(wire.MetaPrefix)) || bytes.IndexByte(meta, '\\') >= 0 { // a key may be spelled with escapes
-		c.Target.Forward = wire.DropMeta(c.Target.Params, func(key string) bool { return strings.HasPrefix(key, wire.MetaPrefix) })
-	}
-	if id, ok := rawjson.GetString(meta, metaBranchID); ok && id != "" {
-		c.Attribution.BranchID, c.Attribution.Source = id, interceptor.SourceMeta
-	} else if r.BranchID != "" {
-		c.Attribution.BranchID, c.Attribution.Source = r.BranchID, interceptor.SourceURL
-	}
-	c.Origin.Thread, c.Origin.Spawned = hostThread(meta)
-	c.Origin.Traceparent, _ = rawjson.GetString(meta, "traceparent")
-	if err := rt.correlate(c, meta); err != nil {
-		return invalidParams("_meta[%q]: %v", metaCorrelation, err)
-	}
-	if err := rt.subContext(c, meta); err != nil {
-		return invalidParams("_meta[%q]: %v", metaContext, err)
-	}
-	return nil
-}
-
-// What Codex says in _meta of each call: the thread that made it, and for a
-// subagent the thread that started it. Threads share a connection.
-const (
-	metaThread       = "threadId"
-	metaTurn         = "x-codex-turn-metadata"
-	metaParentThread = "parent_thread_id"
-)
-
-// hostThread returns the thread that _meta names, "" for none, and whether
-// another thread started it. It is no evidence of who calls: it only tells the
-// calls of one connection apart.
-func hostThread(meta []byte) (thread string, spawned bool) {
-	thread, _ = rawjson.GetString(meta, metaThread)
-	if len(thread) != 36 || uuid.Validate(thread) != nil { // nothing else gets into the trace
-		return "", false
-	}
-	parent, _ := rawjson.GetString(meta, metaTurn, metaParentThread)
-	return thread, parent != "" && parent != thread
-}
-
-// correlate reads the correlation ids that a host gives, under either name of
-// the field. The deprecated form, a string, is taken or refused as
-// trace.correlation says.
-func (rt *Router) correlate(c *interceptor.Call, meta []byte) error {
-	ids, has := rawjson.Get(meta, metaCorrelation)
-	later, hasLater := rawjson.Get(meta, metaCorrelationLater)
-	if !has && !hasLater {
-		return nil
-	}
-	envelope := []byte(`{}`)
-	if has {
-		envelope = rawjson.Set(envelope, ids, "correlationId")
-	}
-	if hasLater {
-		envelope = rawjson.Set(envelope, later, "correlation_id")
-	}
-	var err error
-	c.Origin.Correlates, c.Origin.Deprecated, err = trace.DecodeCorrelation(envelope, trace.Mode(rt.Config.Trace.Correlation))
-	rt.noteDeprecated(c.Origin.Deprecated)
-	return err
-}
-
-// subContext reads the context that a host puts a call in, below the context of
-// its branch. The object form of an earlier draft is taken or refused like a
-// correlation that is a string.
-func (rt *Router) subContext(c *interceptor.Call, meta []byte) error {
-	value, ok := rawjson.Get(meta, metaContext)
+func (rt *Router) ownerOfPrompt(r *request, c *interceptor.Call) owner {
+	name, _ := rawjson.GetString(c.Target.Params, "name")
+	c.Target.Name, c.Target.Metered = name, true
+	e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name)
 	if !ok {
-		return nil
+		c.Target.Name = rt.Boundary.Text(name)
+		return refuse(invalidParams("Unknown prompt: %s", name))
 	}
-	if rawjson.KindOf(value) == rawjson.String { // Attribute refuses a bad path
-		c.Attribution.SubContext = rawjson.Unquote(value)
-		return nil
+	c.Target.Name = e.Name
+	if e.Name != name {
+		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "name")
 	}
-	path, deprecated, err := contextpath.Decode(value)
-	if err == nil && len(deprecated) > 0 && trace.Mode(rt.Config.Trace.Correlation) == trace.Strict {
-		err = fmt.Errorf("an object is a form of an earlier draft, which trace.correlation: strict refuses; send the path as a string: %q", path)
-	}
-	if err != nil {
-		return err
-	}
-	c.Attribution.SubContext, c.Origin.Deprecated = string(path), append(c.Origin.Deprecated, deprecated...)
-	rt.noteDeprecated(deprecated)
-	return nil
+	return rt.remote(c, e)
 }
 
-// noteDeprecated counts uses of deprecated forms.
-func (rt *Router) noteDeprecated(codes []string) {
-	for _, code := range codes {
-		rt.Recorder.Deprecated(code)
+// ownerOfResource finds the owners of a method that names a resource by its URI.
+func (rt *Router) ownerOfResource(r *request, c *interceptor.Call) owner {
+	uri, _ := rawjson.GetString(c.Target.Params, "uri")
+	c.Target.Name, c.Target.Metered = uri, c.Target.Method == "resources/read"
+	if uri == "" {
+		return refuseParams(c, invalidParams("params.uri is missing: name the resource, as resources/list does"))
 	}
+	owners := rt.ownersOf(r.lifetime, r.s, uri)
+	if len(owners) == 0 {
+		return refuse(&wire.Error{Code: r.s.Era.UnknownResource, Message: "Resource not found: " + uri, Data: rawjson.Marshal(map[string]string{"uri": uri})})
+	}
+	switch c.Target.Method {
+	case "resources/subscribe":
+		return subscribe{ask(c, owners), uri}
+	case "resources/unsubscribe":
+		r.s.dropSubscription(owners[0].Key, uri)
+	}
+	return ask(c, owners)
+}
+
+// ownersOf returns the servers that may have a resource: the one that lists it,
+// else the first with a template that fits, else all with resources.
+func (rt *Router) ownersOf(ctx context.Context, s *Session, uri string) []*upstream.Server {
+	if e, ok := rt.lookup(ctx, s, catalog.Resources, uri); ok {
+		return []*upstream.Server{rt.Servers.Server(e.Server)}
+	}
+	templates, _ := rt.Catalog(ctx, s, catalog.Templates, nil)
+	if e, ok := templates.Template(uri); ok {
+		return []*upstream.Server{rt.Servers.Server(e.Server)}
+	}
+	var all []*upstream.Server
+	for _, srv := range rt.Servers.Servers() {
+		if srv.Capability("resources") != nil {
+			all = append(all, srv)
+		}
+	}
+	return all
+}
+
+// ownerOfCompletion finds the owner of the prompt or resource template that a
+// completion/complete refers to.
+func (rt *Router) ownerOfCompletion(r *request, c *interceptor.Call) owner {
+	if uri, ok := rawjson.GetString(c.Target.Params, "ref", "uri"); ok {
+		c.Target.Name = uri
+		if e, ok := rt.lookup(r.lifetime, r.s, catalog.Templates, uri); ok {
+			return rt.remote(c, e)
+		}
+		if owners := rt.ownersOf(r.lifetime, r.s, uri); len(owners) > 0 {
+			return ask(c, owners)
+		}
+	}
+	name, _ := rawjson.GetString(c.Target.Params, "ref", "name")
+	if e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name); ok {
+		c.Target.Name = e.Name
+		if e.Name != name {
+			c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "ref", "name")
+		}
+		return rt.remote(c, e)
+	}
+	return refuse(invalidParams("params.ref names no prompt or resource template that there is"))
+}
+
+// ownerOfOther finds the owner of methods that foldgate does not know, and of
+// tasks. A task belongs to the server that made it; anything else goes to each
+// server in turn until one knows the method.
+func (rt *Router) ownerOfOther(r *request, c *interceptor.Call) owner {
+	owners := rt.Servers.Servers()
+	if id, ok := rawjson.GetString(c.Target.Params, "taskId"); ok {
+		t := r.s.task(id)
+		if srv := rt.Servers.Server(t.server); srv != nil {
+			owners = []*upstream.Server{srv}
+		}
+		if c.Target.Method == interceptor.MethodTaskResult { // the result of a tool, only later
+			c.Target.Name, c.Target.Metered = t.tool, true
+			if c.Attribution.BranchID == "" && t.branch != "" {
+				c.Attribution.BranchID, c.Attribution.Source = t.branch, interceptor.SourceCause
+			}
+		}
+	}
+	var able []*upstream.Server
+	for _, srv := range owners {
+		if !srv.Builtin() {
+			able = append(able, srv)
+		}
+	}
+	if len(able) == 0 {
+		return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + c.Target.Method})
+	}
+	return ask(c, able)
+}
+
+// remote returns the owner of a listed name.
+func (rt *Router) remote(c *interceptor.Call, e catalog.Entry) remote {
+	return ask(c, []*upstream.Server{rt.Servers.Server(e.Server)})
+}
+
+// ask returns the servers as the owner of a call, and notes them on the call: one
+// is its target, of several the strictest policy holds.
+func ask(c *interceptor.Call, servers []*upstream.Server) remote {
+	if len(servers) == 1 {
+		c.Target.Server, c.Target.To = servers[0].Key, "upstream:"+servers[0].Key
+		return servers
+	}
+	for _, srv := range servers {
+		c.Target.Candidates = append(c.Target.Candidates, srv.Key)
+	}
+	return servers
 }
 
 // refused is a pending request that was refused before it was registered.

@@ -11,7 +11,7 @@
 // # Where what is
 //
 //	request.go         one request: pending, its Call, its owner
-//	targets.go         the owners of tools, prompts, resources and other methods
+//	meta.go            what hosts say in _meta and headers
 //	send.go            the end of the chain: the request leaves for a server
 //	initialize.go      initialize, server/discover, logging/setLevel
 //	lists.go           list caches and merged lists

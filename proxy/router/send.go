@@ -202,7 +202,7 @@ func (rt *Router) refusal(r *request, err error) edge.Reply {
 	var ref *interceptor.Refusal
 	if !errors.As(err, &ref) {
 		ref = &interceptor.Refusal{Code: "upstream_failed", Status: 502, Message: err.Error()}
-		if cause := context.Cause(r.ctx); cause != nil && errors.Is(err, cause) { // no server is to blame
+		if cause := context.Cause(r.lifetime); cause != nil && errors.Is(err, cause) { // no server is to blame
 			ref = &interceptor.Refusal{Code: "session_ended", Status: 503,
 				Message: fmt.Sprintf("the request was cut off with its session (%v). It may have had an effect; ask again in another session", cause)}
 		}

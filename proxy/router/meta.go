@@ -1,0 +1,139 @@
+package router
+
+import (
+	"bytes"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/foldgate/foldgate/folding/contextpath"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// Keys of _meta that a host may set for foldgate. They are never forwarded.
+const (
+	metaBranchID    = wire.MetaPrefix + "branch_id"
+	metaContext     = wire.MetaPrefix + "context"
+	metaCorrelation = wire.MetaPrefix + "correlationId"
+	// metaCorrelationLater is the later name of metaCorrelation.
+	metaCorrelationLater = wire.MetaPrefix + "correlation_id"
+)
+
+// readMeta takes from params._meta what concerns foldgate: the branch, the
+// context, the thread, causes and the trace context. Members that decide what the
+// request is must be unambiguous.
+func (rt *Router) readMeta(r *request, c *interceptor.Call) error {
+	meta, err := wire.UnambiguousMeta(r.Msg.Method, c.Target.Params)
+	if err != nil {
+		return err
+	}
+	if bytes.Contains(meta, []byte(wire.MetaPrefix)) || bytes.IndexByte(meta, '\\') >= 0 { // a key may be spelled with escapes
+		c.Target.Forward = wire.DropMeta(c.Target.Params, func(key string) bool { return strings.HasPrefix(key, wire.MetaPrefix) })
+	}
+	if id, ok := rawjson.GetString(meta, metaBranchID); ok && id != "" {
+		c.Attribution.BranchID, c.Attribution.Source = id, interceptor.SourceMeta
+	} else if r.BranchID != "" {
+		c.Attribution.BranchID, c.Attribution.Source = r.BranchID, interceptor.SourceURL
+	}
+	c.Origin.Thread, c.Origin.Spawned = hostThread(meta)
+	c.Origin.Traceparent, _ = rawjson.GetString(meta, "traceparent")
+	if err := rt.correlate(c, meta); err != nil {
+		return invalidParams("_meta[%q]: %v", metaCorrelation, err)
+	}
+	if err := rt.subContext(c, meta); err != nil {
+		return invalidParams("_meta[%q]: %v", metaContext, err)
+	}
+	return nil
+}
+
+// What Codex says in _meta of each call: the thread that made it, and for a
+// subagent the thread that started it. Threads share a connection.
+const (
+	metaThread       = "threadId"
+	metaTurn         = "x-codex-turn-metadata"
+	metaParentThread = "parent_thread_id"
+)
+
+// hostThread returns the thread that _meta names, "" for none, and whether
+// another thread started it. It is no evidence of who calls: it only tells the
+// calls of one connection apart.
+func hostThread(meta []byte) (thread string, spawned bool) {
+	thread, _ = rawjson.GetString(meta, metaThread)
+	if len(thread) != 36 || uuid.Validate(thread) != nil { // nothing else gets into the trace
+		return "", false
+	}
+	parent, _ := rawjson.GetString(meta, metaTurn, metaParentThread)
+	return thread, parent != "" && parent != thread
+}
+
+// correlate reads the correlation ids that a host gives, under either name of
+// the field. The deprecated form, a string, is taken or refused as
+// trace.correlation says.
+func (rt *Router) correlate(c *interceptor.Call, meta []byte) error {
+	ids, has := rawjson.Get(meta, metaCorrelation)
+	later, hasLater := rawjson.Get(meta, metaCorrelationLater)
+	if !has && !hasLater {
+		return nil
+	}
+	envelope := []byte(`{}`)
+	if has {
+		envelope = rawjson.Set(envelope, ids, "correlationId")
+	}
+	if hasLater {
+		envelope = rawjson.Set(envelope, later, "correlation_id")
+	}
+	var err error
+	c.Origin.Correlates, c.Origin.Deprecated, err = trace.DecodeCorrelation(envelope, trace.Mode(rt.Config.Trace.Correlation))
+	rt.noteDeprecated(c.Origin.Deprecated)
+	return err
+}
+
+// subContext reads the context that a host puts a call in, below the context of
+// its branch. The object form of an earlier draft is taken or refused like a
+// correlation that is a string.
+func (rt *Router) subContext(c *interceptor.Call, meta []byte) error {
+	value, ok := rawjson.Get(meta, metaContext)
+	if !ok {
+		return nil
+	}
+	if rawjson.KindOf(value) == rawjson.String { // Attribute refuses a bad path
+		c.Attribution.SubContext = rawjson.Unquote(value)
+		return nil
+	}
+	path, deprecated, err := contextpath.Decode(value)
+	if err == nil && len(deprecated) > 0 && trace.Mode(rt.Config.Trace.Correlation) == trace.Strict {
+		err = fmt.Errorf("an object is a form of an earlier draft, which trace.correlation: strict refuses; send the path as a string: %q", path)
+	}
+	if err != nil {
+		return err
+	}
+	c.Attribution.SubContext, c.Origin.Deprecated = string(path), append(c.Origin.Deprecated, deprecated...)
+	rt.noteDeprecated(deprecated)
+	return nil
+}
+
+// noteDeprecated counts uses of deprecated forms.
+func (rt *Router) noteDeprecated(codes []string) {
+	for _, code := range codes {
+		rt.Recorder.Deprecated(code)
+	}
+}
+
+// paramHeaders returns the headers that travel on to the server: Mcp-Param-*, also
+// those that foldgate does not know. The connection writes the others itself.
+func paramHeaders(all http.Header) (kept http.Header) {
+	for name, values := range all {
+		if strings.HasPrefix(name, wire.HeaderParam) {
+			if kept == nil {
+				kept = http.Header{}
+			}
+			kept[name] = values
+		}
+	}
+	return kept
+}
