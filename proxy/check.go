@@ -11,8 +11,8 @@ import (
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/router"
+	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -94,7 +94,7 @@ func Check(ctx context.Context, cfg config.Config, log *slog.Logger) (Report, er
 	}
 	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
 	g.warm(ctx)
-	s := g.router.NewSession(edge.Peer{Principal: g.anyone(), Transport: "http", Era: wire.Modern, SingleRequest: true})
+	s := g.router.NewSession(server.Peer{Principal: g.anyone(), Transport: "http", Era: wire.Modern, SingleRequest: true})
 	defer s.Close("check is done")
 	return g.report(ctx, s), nil
 }

@@ -1,4 +1,4 @@
-// Package proxy is the gateway: with its packages edge, link and wire the only
+// Package proxy is the gateway: with its packages server, link and wire the only
 // one that knows MCP's wire formats and its transports. Package config reads the
 // configuration.
 //
@@ -22,7 +22,7 @@
 //
 // # The story of one call
 //
-//  1. An edge (package edge) reads a request and makes an exchange of it: the
+//  1. A server (package server) reads a message and makes a request of it: the
 //     message, the session, and a way to send messages ahead of the reply.
 //  2. serve (serve.go) enters it as in flight, and route finds who answers:
 //     foldgate itself (hello.go, tools.go), or an upstream by the name of the
@@ -41,7 +41,7 @@
 //
 // # Who owns what
 //
-// Edges know no upstream, links no host; [edge.Core] is all that edges know of
+// Servers know no upstream, links no host; [server.Router] is all that they know of
 // the gateway, [conn.Conn] all that it knows of connections. A session owns its
 // flights, its questions to the host and its own connections, package upstream the
 // connections that hosts share; a tenant owns the lists that came over those.

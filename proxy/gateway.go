@@ -28,8 +28,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/bridge"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
-	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/router"
+	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/tools"
 	"github.com/foldgate/foldgate/proxy/upstream"
 )
@@ -282,7 +282,7 @@ func (g *Gateway) anyone() string {
 	if names := g.cfg.PrincipalNames(); len(names) > 0 {
 		return names[0]
 	}
-	return edge.LocalPrincipal
+	return server.LocalPrincipal
 }
 
 // Close ends all sessions and returns their branches by force, ends the servers
@@ -336,13 +336,13 @@ const maxMessage = 64 << 20
 // RunStdio serves one host on in and out until it leaves or ctx is done. out
 // carries nothing but protocol.
 func (g *Gateway) RunStdio(ctx context.Context, in io.Reader, out io.Writer) error {
-	return edge.ServeStdio(ctx, g.router, in, out, g.log)
+	return server.ServeStdio(ctx, g.router, in, out, g.log)
 }
 
 // RunHTTP serves hosts on the configured address until ctx is done, then lets
 // calls in flight finish. ready is told the address once it is listened on.
 func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
-	ln, err := edge.Listen(ctx, g.cfg.Listen)
+	ln, err := server.Listen(ctx, g.cfg.Listen)
 	if err != nil {
 		return err
 	}
@@ -357,21 +357,21 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	} else if g.cfg.Exposed() {
 		g.log.Warn("other machines can reach this address, and tokens and results cross the network as plain text: set tls, or let a proxy that speaks TLS stand in front of a loopback address", "listen", g.cfg.Listen)
 	}
-	e := edge.NewHTTP(g.router, edge.HTTPOptions{
+	e := server.NewHTTP(g.router, server.HTTPOptions{
 		Log: g.log, MaxBody: maxMessage, AllowedHosts: g.cfg.AllowedHosts, AllowedOrigins: g.cfg.AllowedOrigins, Tokens: tokens(g.cfg),
 		Ready: g.ready, CheckParams: g.router.CheckHeaders,
 	})
 	ready(addr)
 	g.wg.Go(func() { g.warm(g.lifetime) })
-	return edge.Serve(ctx, ln, e, e.Handler(), shutdownWait)
+	return server.Serve(ctx, ln, e, e.Handler(), shutdownWait)
 }
 
 // tokens returns the principals of a valid configuration as the HTTP server knows
 // them.
-func tokens(c config.Config) (l edge.Tokens) {
+func tokens(c config.Config) (l server.Tokens) {
 	for _, name := range c.PrincipalNames() {
 		digest, _ := c.Principals[name].Digest()
-		l = append(l, edge.Token{Principal: name, Digest: digest})
+		l = append(l, server.Token{Principal: name, Digest: digest})
 	}
 	return l
 }

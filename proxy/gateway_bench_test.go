@@ -15,7 +15,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
-	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -82,7 +82,7 @@ func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int)
 	g.servers.Dial = func(context.Context, upstream.Config) (conn.Conn, error) {
 		return &costLink{version: version, tools: tools, gone: make(chan struct{}), result: result}, nil
 	}
-	e := edge.NewHTTP(g.router, edge.HTTPOptions{CheckParams: g.router.CheckHeaders})
+	e := server.NewHTTP(g.router, server.HTTPOptions{CheckParams: g.router.CheckHeaders})
 	tb.Cleanup(func() {
 		_ = e.Shutdown(context.Background())
 		_ = g.Close(context.Background())
@@ -109,7 +109,7 @@ const costMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28
 // costHost is a host without a network.
 type costHost struct {
 	tb      testing.TB
-	e       *edge.HTTP
+	e       *server.HTTP
 	modern  bool
 	session string
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
-	"github.com/foldgate/foldgate/proxy/edge"
 	"github.com/foldgate/foldgate/proxy/router"
+	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -141,7 +141,7 @@ func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...O
 		return l, nil
 	}
 	r.g = g
-	p := edge.Peer{ID: "ses_test", Transport: "stdio", Era: wire.Legacy, ImplicitBranch: true, Ordered: true, Push: func(msg []byte) error {
+	p := server.Peer{ID: "ses_test", Transport: "stdio", Era: wire.Legacy, ImplicitBranch: true, Ordered: true, Push: func(msg []byte) error {
 		m, err := wire.ParseMessage(msg)
 		if err == nil {
 			r.push <- m
@@ -149,7 +149,7 @@ func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...O
 		return err
 	}}
 	if modern {
-		p = edge.Peer{Transport: "http", Era: wire.Modern, SingleRequest: true}
+		p = server.Peer{Transport: "http", Era: wire.Modern, SingleRequest: true}
 	}
 	r.s = g.router.NewSession(p)
 	t.Cleanup(r.close)
@@ -184,15 +184,15 @@ func (r *rig) last(key string) *fakeLink {
 }
 
 // exchange sends one request; events go to the push channel too.
-func (r *rig) exchange(ctx context.Context, method, params string) edge.Reply {
+func (r *rig) exchange(ctx context.Context, method, params string) server.Reply {
 	id := fmt.Sprintf("%d", 1000+r.ids.Add(1))
 	return r.exchangeID(ctx, id, method, params)
 }
 
-func (r *rig) exchangeID(ctx context.Context, id, method, params string) edge.Reply {
+func (r *rig) exchangeID(ctx context.Context, id, method, params string) server.Reply {
 	m := wire.Message{ID: json.RawMessage(id), Method: method, Params: json.RawMessage(params)}
 	m.Raw = m.Encode()
-	p := r.s.Begin(ctx, &edge.Exchange{Msg: m, Emit: func(msg []byte) error {
+	p := r.s.Begin(ctx, &server.Request{Msg: m, Emit: func(msg []byte) error {
 		em, err := wire.ParseMessage(msg)
 		if err == nil {
 			r.push <- em
@@ -311,7 +311,7 @@ func TestHostCancelsACall(t *testing.T) {
 	})
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
 	r.initialize()
-	done := make(chan edge.Reply)
+	done := make(chan server.Reply)
 	go func() {
 		done <- r.exchangeID(context.Background(), `"c1"`, "tools/call", `{"name":"up__echo","arguments":{}}`)
 	}()

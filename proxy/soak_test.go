@@ -18,7 +18,7 @@ import (
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
-	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -38,7 +38,7 @@ func TestSoak(t *testing.T) {
 		f := ups[c.Name]
 		return &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), forgetful: true}, nil
 	}
-	e := edge.NewHTTP(r.g.router, edge.HTTPOptions{Log: warnings(t), MaxBody: maxMessage, MaxSessions: soakers}) // one that is left has the place of the next
+	e := server.NewHTTP(r.g.router, server.HTTPOptions{Log: warnings(t), MaxBody: maxMessage, MaxSessions: soakers}) // one that is left has the place of the next
 	srv := httptest.NewServer(e.Handler())
 	t.Cleanup(func() {
 		_ = e.Shutdown(context.Background())

@@ -8,7 +8,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
-	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -47,8 +47,8 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 		return nil, err
 	}
 	r := &request{
-		Exchange: &edge.Exchange{Msg: wire.Message{ID: c.Origin.ID, Method: c.Target.Method, Params: c.Target.Params}, Emit: p.Emit},
-		s:        p.s, headers: e.Headers,
+		Request: &server.Request{Msg: wire.Message{ID: c.Origin.ID, Method: c.Target.Method, Params: c.Target.Params}, Emit: p.Emit},
+		s:       p.s, headers: e.Headers,
 	}
 	r.lifetime, r.cancel = context.WithCancelCause(ctx)
 	defer r.cancel(nil)

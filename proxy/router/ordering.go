@@ -200,7 +200,7 @@ func (r *request) awaitTurn(ctx context.Context) {
 	}
 }
 
-// Sent implements [edge.Pending]: the host has the response, or gets none.
+// Sent implements [server.Pending]: the host has the response, or gets none.
 func (r *request) Sent() {
 	for _, t := range r.tickets {
 		t.done()

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -18,7 +18,7 @@ import (
 func stdioSession(t *testing.T) *Session {
 	rt := New(t.Context(), Options{Log: slog.New(slog.DiscardHandler)})
 	t.Cleanup(rt.Wait)
-	s := &Session{Peer: edge.Peer{Transport: "stdio", Era: wire.Legacy, Ordered: true}, r: rt}
+	s := &Session{Peer: server.Peer{Transport: "stdio", Era: wire.Legacy, Ordered: true}, r: rt}
 	s.lifetime, s.cancel = context.WithCancelCause(t.Context())
 	return s
 }

@@ -11,14 +11,14 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/conn"
-	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // request is one request of a host that is being served.
 type request struct {
-	*edge.Exchange
+	*server.Request
 	s        *Session
 	lifetime context.Context // ends with the session, or when the host cancels
 	cancel   context.CancelCauseFunc
@@ -41,8 +41,8 @@ var (
 
 // Begin registers a request of the host as pending, so that a cancellation which
 // arrives next finds it. The caller must serve what Begin returns.
-func (s *Session) Begin(ctx context.Context, ex *edge.Exchange) edge.Pending {
-	r := &request{Exchange: ex, s: s}
+func (s *Session) Begin(ctx context.Context, ex *server.Request) server.Pending {
+	r := &request{Request: ex, s: s}
 	r.lifetime, r.cancel = context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,9 +55,9 @@ func (s *Session) Begin(ctx context.Context, ex *edge.Exchange) edge.Pending {
 	return r
 }
 
-// Serve implements [edge.Pending]: it runs the request down the chain and
+// Serve implements [server.Pending]: it runs the request down the chain and
 // returns the reply.
-func (r *request) Serve() edge.Reply {
+func (r *request) Serve() server.Reply {
 	defer r.end()
 	c, owner := r.describe()
 	r.s.mu.Lock()
@@ -68,9 +68,9 @@ func (r *request) Serve() edge.Reply {
 	})
 	switch {
 	case err == nil:
-		return edge.Reply{Result: res.Body, Error: res.Error, Extra: res.Extra}
+		return server.Reply{Result: res.Body, Error: res.Error, Extra: res.Extra}
 	case errors.Is(context.Cause(r.lifetime), errCancelledByHost), r.Msg.Method == wire.MethodListen && r.lifetime.Err() != nil:
-		return edge.Reply{} // the host waits no longer, or its stream has ended
+		return server.Reply{} // the host waits no longer, or its stream has ended
 	}
 	return r.s.r.refusal(r, err)
 }
@@ -373,8 +373,8 @@ type refused struct {
 	err error
 }
 
-func (p refused) Serve() edge.Reply {
-	return p.s.r.clean(edge.Reply{Error: errorObject(p.err)})
+func (p refused) Serve() server.Reply {
+	return p.s.r.clean(server.Reply{Error: errorObject(p.err)})
 }
 
 func (refused) Sent() {}

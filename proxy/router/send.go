@@ -13,7 +13,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/conn"
-	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -194,10 +194,10 @@ func (s *Session) noteTask(result []byte, c *interceptor.Call) {
 // refusal returns the reply that a host reads if foldgate refuses or fails a
 // request: a tool result that the model can act on, or a JSON-RPC error. Nothing
 // else decides this.
-func (rt *Router) refusal(r *request, err error) edge.Reply {
+func (rt *Router) refusal(r *request, err error) server.Reply {
 	var rpc *wire.Error
 	if errors.As(err, &rpc) {
-		return rt.clean(edge.Reply{Error: rpc.JSON()})
+		return rt.clean(server.Reply{Error: rpc.JSON()})
 	}
 	var ref *interceptor.Refusal
 	if !errors.As(err, &ref) {
@@ -208,21 +208,21 @@ func (rt *Router) refusal(r *request, err error) edge.Reply {
 		}
 	}
 	if r.Msg.Method != "tools/call" {
-		return rt.clean(edge.Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: ref.Message, Data: ref.JSON()}).JSON()})
+		return rt.clean(server.Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: ref.Message, Data: ref.JSON()}).JSON()})
 	}
-	return rt.clean(edge.Reply{Result: ref.ToolResult(r.s.Era.TypedResults)})
+	return rt.clean(server.Reply{Result: ref.ToolResult(r.s.Era.TypedResults)})
 }
 
 // clean removes secrets from a refusal. It may quote what an agent wrote, and
 // come from a layer outside Scrub.
-func (rt *Router) clean(reply edge.Reply) edge.Reply {
+func (rt *Router) clean(reply server.Reply) server.Reply {
 	part := &reply.Error
 	if reply.Error == nil {
 		part = &reply.Result
 	}
 	msg := interceptor.Message{Body: *part, Always: true}
 	if rt.Boundary.Inbound(rt.lifetime, &msg); msg.Verdict == interceptor.Withheld {
-		return edge.Reply{Error: (&wire.Error{Code: wire.CodeInternal,
+		return server.Reply{Error: (&wire.Error{Code: wire.CodeInternal,
 			Message: "the request failed, and why could not be checked for secrets and was withheld; ask for less at a time, or raise scrub.timeout_ms"}).JSON()}
 	}
 	*part = msg.Body

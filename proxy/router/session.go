@@ -11,7 +11,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/conn"
-	"github.com/foldgate/foldgate/proxy/edge"
+	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -19,7 +19,7 @@ import (
 // Session is one session of a host: a connection with everything that hangs on
 // it, or a single request of the modern era.
 type Session struct {
-	edge.Peer
+	server.Peer
 	r        *Router
 	lifetime context.Context
 	cancel   context.CancelCauseFunc
@@ -46,13 +46,13 @@ type Session struct {
 	closed     bool
 }
 
-// Open starts a session of a host. It implements [edge.Core].
-func (rt *Router) Open(p edge.Peer) edge.Session { return rt.NewSession(p) }
+// Open starts a session of a host. It implements [server.Router].
+func (rt *Router) Open(p server.Peer) server.Session { return rt.NewSession(p) }
 
 // NewSession starts a session of a host or of foldgate itself.
-func (rt *Router) NewSession(p edge.Peer) *Session {
+func (rt *Router) NewSession(p server.Peer) *Session {
 	if p.Principal == "" {
-		p.Principal = edge.LocalPrincipal
+		p.Principal = server.LocalPrincipal
 	}
 	s := &Session{
 		Peer: p, r: rt, client: "unknown", pending: map[string]*request{}, questions: map[string]*question{},

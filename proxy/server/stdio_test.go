@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"bufio"
@@ -23,10 +23,10 @@ import (
 const modernMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`
 
 // stdioLines serves input with c and returns what was written, line by line.
-func stdioLines(t *testing.T, c Core, input string) []string {
+func stdioLines(t *testing.T, c Router, input string) []string {
 	t.Helper()
 	var out bytes.Buffer
-	if err := ServeStdio(t.Context(), c, strings.NewReader(input), &out, edgeLog(t)); err != nil {
+	if err := ServeStdio(t.Context(), c, strings.NewReader(input), &out, testLog(t)); err != nil {
 		t.Fatalf("serveStdio = %v, want nil at the end of the input", err)
 	}
 	text := strings.TrimSuffix(out.String(), "\n")
@@ -60,7 +60,7 @@ func TestStdioAnswers(t *testing.T) {
 		{"no line end, CR", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\r", `{"jsonrpc":"2.0","id":1,"result":{"method":"ping","params":null}}`, 1},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			c := newFakeCore(nil)
+			c := newFakeRouter(nil)
 			got := strings.Join(stdioLines(t, c, tc.in), "\n")
 			if diff := cmp.Diff(tc.want, got); diff != "" {
 				t.Errorf("answer to %s (-want +got):\n%s", tc.in, diff)
@@ -73,7 +73,7 @@ func TestStdioAnswers(t *testing.T) {
 }
 
 func TestStdioBatchIsAnsweredSingly(t *testing.T) {
-	got := stdioLines(t, newFakeCore(nil), `[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0","method":"notifications/b"},3,{"jsonrpc":"2.0","id":2,"method":"c"}]`)
+	got := stdioLines(t, newFakeRouter(nil), `[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0","method":"notifications/b"},3,{"jsonrpc":"2.0","id":2,"method":"c"}]`)
 	if len(got) != 3 {
 		t.Errorf("batch of two requests and one fault got %d lines, want 3: %q", len(got), got)
 	}
@@ -82,7 +82,7 @@ func TestStdioBatchIsAnsweredSingly(t *testing.T) {
 // A probe and then the legacy handshake on one connection is what dual-era
 // hosts do: the probe's session is over before the real one.
 func TestStdioProbeLeavesNothing(t *testing.T) {
-	c := newFakeCore(nil)
+	c := newFakeRouter(nil)
 	in, out, stop := stdioPipe(t, c)
 	fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"server/discover","params":{`+modernMeta+`}}`)
 	readLineOf(t, out)
@@ -110,7 +110,7 @@ func TestStdioOrderOfNotifications(t *testing.T) {
 		want = append(want, name)
 		fmt.Fprintf(&in, "{\"jsonrpc\":\"2.0\",\"method\":%q}\n", name)
 	}
-	c := newFakeCore(nil)
+	c := newFakeRouter(nil)
 	stdioLines(t, c, in.String())
 	if diff := cmp.Diff(want, c.notified); diff != "" {
 		t.Errorf("notifications (-want +got):\n%s", diff)
@@ -120,7 +120,7 @@ func TestStdioOrderOfNotifications(t *testing.T) {
 // A host may cancel a request at once: the core knows of the request by then.
 func TestStdioBeginsBeforeItReadsOn(t *testing.T) {
 	const n = 200
-	c := newFakeCore(nil)
+	c := newFakeRouter(nil)
 	cancelled := 0
 	c.onNotify = func(wire.Message) {
 		c.mu.Lock()
@@ -143,7 +143,7 @@ func TestStdioBeginsBeforeItReadsOn(t *testing.T) {
 func TestStdioElicitations(t *testing.T) {
 	const n = 64
 	asked := newAsker()
-	c := newFakeCore(asked.serve)
+	c := newFakeRouter(asked.serve)
 	in, out, stop := stdioPipe(t, c)
 	go asked.route(c.answers)
 	for i := range n {
@@ -170,7 +170,7 @@ func TestStdioElicitations(t *testing.T) {
 func TestStdioEndOfInputCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cause error
-		c := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+		c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
 			<-ctx.Done()
 			cause = context.Cause(ctx)
 			return Reply{}
@@ -197,7 +197,7 @@ func TestStdioContextEnds(t *testing.T) {
 	inR, inW := io.Pipe()
 	defer inW.Close()
 	done := make(chan error, 1)
-	go func() { done <- ServeStdio(ctx, newFakeCore(nil), inR, io.Discard, edgeLog(t)) }()
+	go func() { done <- ServeStdio(ctx, newFakeRouter(nil), inR, io.Discard, testLog(t)) }()
 	stop := errors.New("stop")
 	cancel(stop)
 	if err := <-done; !errors.Is(err, stop) {
@@ -208,7 +208,7 @@ func TestStdioContextEnds(t *testing.T) {
 func TestStdioPanicIsContained(t *testing.T) {
 	quiet := slog.New(slog.DiscardHandler)
 	var out bytes.Buffer
-	c := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
 		if ex.Msg.Method == "boom" {
 			panic("boom")
 		}
@@ -263,8 +263,8 @@ func TestStdioOutputFails(t *testing.T) {
 	outR, outW := io.Pipe()
 	outR.CloseWithError(errors.New("gone"))
 	go fmt.Fprintln(inW, `{"jsonrpc":"2.0","id":1,"method":"m"}`)
-	c := newFakeCore(nil)
-	if err := ServeStdio(t.Context(), c, inR, outW, edgeLog(t)); err == nil || !strings.Contains(err.Error(), "gone") {
+	c := newFakeRouter(nil)
+	if err := ServeStdio(t.Context(), c, inR, outW, testLog(t)); err == nil || !strings.Contains(err.Error(), "gone") {
 		t.Errorf("serveStdio = %v, want the fault of the writer", err)
 	}
 	if opened, closed := c.counts(); opened != 1 || closed != 1 {
@@ -294,7 +294,7 @@ func FuzzStdio(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
 		var out bytes.Buffer
-		c := newFakeCore(nil)
+		c := newFakeRouter(nil)
 		if err := ServeStdio(t.Context(), c, bytes.NewReader(in), &out, slog.New(slog.DiscardHandler)); err != nil {
 			t.Fatalf("serveStdio = %v", err)
 		}
@@ -322,12 +322,12 @@ func FuzzStdio(f *testing.F) {
 }
 
 // stdioPipe starts a connection and returns its two ends; stop ends it cleanly.
-func stdioPipe(t *testing.T, c Core) (in io.Writer, out *bufio.Reader, stop func()) {
+func stdioPipe(t *testing.T, c Router) (in io.Writer, out *bufio.Reader, stop func()) {
 	t.Helper()
 	inR, inW := io.Pipe()
 	outR, outW := io.Pipe()
 	done := make(chan error, 1)
-	go func() { done <- ServeStdio(t.Context(), c, inR, outW, edgeLog(t)) }()
+	go func() { done <- ServeStdio(t.Context(), c, inR, outW, testLog(t)) }()
 	return inW, bufio.NewReader(outR), func() {
 		inW.Close()
 		if err := <-done; err != nil {
@@ -354,7 +354,7 @@ type asker struct {
 
 func newAsker() *asker { return &asker{waiting: map[string]chan wire.Message{}} }
 
-func (a *asker) serve(ctx context.Context, ex *Exchange) Reply {
+func (a *asker) serve(ctx context.Context, ex *Request) Reply {
 	if ex.Msg.Method == "initialize" {
 		return echo(ctx, ex)
 	}

@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"bufio"
@@ -40,9 +40,9 @@ type localConn struct{ net.Conn }
 func (localConn) LocalAddr() net.Addr { return pipes{}.Addr() }
 
 // servePipes serves c in a bubble as the binary does; dial opens a connection.
-func servePipes(t *testing.T, c Core, opts HTTPOptions, f func(t *testing.T, dial func() net.Conn)) {
+func servePipes(t *testing.T, c Router, opts HTTPOptions, f func(t *testing.T, dial func() net.Conn)) {
 	t.Helper()
-	opts.Log = edgeLog(t)
+	opts.Log = testLog(t)
 	synctest.Test(t, func(t *testing.T) {
 		e := NewHTTP(c, opts)
 		open, closeIt := context.WithCancel(t.Context())
@@ -83,7 +83,7 @@ func TestBodyNeverComes(t *testing.T) {
 		{"health", "GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{", "200", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			servePipes(t, newFakeCore(nil), HTTPOptions{Tokens: tc.tokens}, func(t *testing.T, dial func() net.Conn) {
+			servePipes(t, newFakeRouter(nil), HTTPOptions{Tokens: tc.tokens}, func(t *testing.T, dial func() net.Conn) {
 				conn := dial()
 				if _, err := io.WriteString(conn, tc.request); err != nil {
 					t.Fatal(err)
@@ -106,7 +106,7 @@ func TestRepliesNeverRead(t *testing.T) {
 		"without a token": "GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			servePipes(t, newFakeCore(nil), HTTPOptions{Tokens: Tokens{{Principal: "alice"}}}, func(t *testing.T, dial func() net.Conn) {
+			servePipes(t, newFakeRouter(nil), HTTPOptions{Tokens: Tokens{{Principal: "alice"}}}, func(t *testing.T, dial func() net.Conn) {
 				conn := dial()
 				_ = conn.SetWriteDeadline(time.Now().Add(time.Hour))
 				for {
@@ -123,7 +123,7 @@ func TestRepliesNeverRead(t *testing.T) {
 
 // What was slow to take is answered all the same.
 func TestSlowNotification(t *testing.T) {
-	c := newFakeCore(nil)
+	c := newFakeRouter(nil)
 	c.onNotify = func(wire.Message) { time.Sleep(time.Hour) }
 	servePipes(t, c, HTTPOptions{SessionIdle: 2 * time.Hour}, func(t *testing.T, dial func() net.Conn) {
 		conn := dial()
@@ -148,7 +148,7 @@ func TestSlowNotification(t *testing.T) {
 // A stream that a host only listens on has no end: the deadline of a request is
 // not that of its reply.
 func TestQuietStreamStays(t *testing.T) {
-	servePipes(t, newFakeCore(nil), HTTPOptions{}, func(t *testing.T, dial func() net.Conn) {
+	servePipes(t, newFakeRouter(nil), HTTPOptions{}, func(t *testing.T, dial func() net.Conn) {
 		client := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return dial(), nil }}}
 		defer client.CloseIdleConnections()
 		do := func(r *http.Request) *http.Response {

@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"context"
@@ -80,7 +80,7 @@ func (c *fakeConn) text() string {
 func bubble(t *testing.T, opts HTTPOptions, f func(t *testing.T, g *gate, e *HTTP)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		opts.Log = edgeLog(t)
+		opts.Log = testLog(t)
 		g := newGate()
 		e := NewHTTP(g, opts)
 		f(t, g, e)

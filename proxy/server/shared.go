@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"bytes"
@@ -102,13 +102,13 @@ func parseFault(err error) *wire.Error {
 
 // serveGuarded serves one request. A panic becomes an internal error, so that one
 // broken call never takes the other sessions down.
-func serveGuarded(ctx context.Context, s Session, ex *Exchange, log *slog.Logger) Reply {
+func serveGuarded(ctx context.Context, s Session, ex *Request, log *slog.Logger) Reply {
 	return beginGuarded(ctx, s, ex, log).Serve()
 }
 
 // beginGuarded registers a request. Registering and serving it are guarded
 // against panics.
-func beginGuarded(ctx context.Context, s Session, ex *Exchange, log *slog.Logger) (p Pending) {
+func beginGuarded(ctx context.Context, s Session, ex *Request, log *slog.Logger) (p Pending) {
 	var broken Reply
 	defer func() {
 		if p == nil {
@@ -122,7 +122,7 @@ func beginGuarded(ctx context.Context, s Session, ex *Exchange, log *slog.Logger
 // guarded is a pending request that answers a panic.
 type guarded struct {
 	Pending
-	ex  *Exchange
+	ex  *Request
 	log *slog.Logger
 }
 
@@ -138,7 +138,7 @@ func (f failed) Serve() Reply { return Reply(f) }
 func (failed) Sent()          {}
 
 // contain is deferred where r is made: a panic there becomes an internal error.
-func contain(ex *Exchange, log *slog.Logger, r *Reply) {
+func contain(ex *Request, log *slog.Logger, r *Reply) {
 	if p := recover(); p != nil {
 		log.Error("panic while serving a request", "method", ex.Msg.Method, "panic", p, "stack", string(debug.Stack()))
 		*r = Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: "internal error"}).JSON()}

@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"bufio"
@@ -28,11 +28,11 @@ const (
 
 var errLineTooLong = errors.New("message larger than 64 MiB")
 
-// stdioEdge serves one host on a pair of byte streams. A connection has at most
+// stdioServer serves one host on a pair of byte streams. A connection has at most
 // one session per era; a bare server/discover gets one of its own, so that a
 // host that only probes leaves nothing behind.
-type stdioEdge struct {
-	core Core
+type stdioServer struct {
+	core Router
 	log  *slog.Logger
 	out  *lineWriter
 	ctx  context.Context // of the exchanges; ends before the sessions are closed
@@ -50,10 +50,10 @@ type stdioEdge struct {
 // but protocol is written to out. When it returns every exchange is over and the
 // session is closed. If in is an io.Closer it is closed when ctx ends first; a
 // read that even this does not interrupt is left behind, and does nothing more.
-func ServeStdio(ctx context.Context, c Core, in io.Reader, out io.Writer, log *slog.Logger) error {
+func ServeStdio(ctx context.Context, c Router, in io.Reader, out io.Writer, log *slog.Logger) error {
 	exCtx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	e := &stdioEdge{
+	e := &stdioServer{
 		core: c, log: log, out: newLineWriter(out, maxQueue), ctx: exCtx,
 		slots: make(chan struct{}, stdioMaxInFlight), sessionID: "ses_" + uuid.NewString(),
 	}
@@ -90,7 +90,7 @@ func ServeStdio(ctx context.Context, c Core, in io.Reader, out io.Writer, log *s
 }
 
 // drain gives what is in flight a moment to finish.
-func (e *stdioEdge) drain() {
+func (e *stdioServer) drain() {
 	done := make(chan struct{})
 	go func() { e.inFlight.Wait(); close(done) }()
 	t := time.NewTimer(stdioGrace)
@@ -105,7 +105,7 @@ func (e *stdioEdge) drain() {
 
 // read handles line after line until in ends. It holds gate while it handles
 // one and stops for good once the exchanges' context is done.
-func (e *stdioEdge) read(in io.Reader, gate *sync.Mutex) error {
+func (e *stdioServer) read(in io.Reader, gate *sync.Mutex) error {
 	r := bufio.NewReaderSize(in, 64<<10)
 	for {
 		line, err := readLine(r, stdioMaxLine)
@@ -156,7 +156,7 @@ func readLine(r *bufio.Reader, limit int) ([]byte, error) {
 }
 
 // handle takes one line. Requests get a goroutine; the rest is done in order.
-func (e *stdioEdge) handle(line []byte) {
+func (e *stdioServer) handle(line []byte) {
 	if bytes.HasPrefix(line, []byte("[")) && rawjson.Valid(line, wire.MaxDepth) {
 		e.batch(line)
 		return
@@ -171,7 +171,7 @@ func (e *stdioEdge) handle(line []byte) {
 
 // batch takes the messages of an array one by one, as revision 2025-03-26 has
 // it; the responses go out singly.
-func (e *stdioEdge) batch(line []byte) {
+func (e *stdioServer) batch(line []byte) {
 	n := 0
 	rawjson.Elements(line, func(v []byte) bool {
 		n++
@@ -187,7 +187,7 @@ func (e *stdioEdge) batch(line []byte) {
 	}
 }
 
-func (e *stdioEdge) dispatch(m wire.Message) {
+func (e *stdioServer) dispatch(m wire.Message) {
 	switch {
 	case m.IsRequest():
 		e.request(m)
@@ -200,7 +200,7 @@ func (e *stdioEdge) dispatch(m wire.Message) {
 	}
 }
 
-func (e *stdioEdge) request(m wire.Message) {
+func (e *stdioServer) request(m wire.Message) {
 	meta := readMeta(m.Params)
 	if meta.modern() {
 		if fault := meta.check(); fault != nil {
@@ -223,7 +223,7 @@ func (e *stdioEdge) request(m wire.Message) {
 		s = e.session(modern)
 	}
 	e.inFlight.Add(1)
-	p := beginGuarded(e.ctx, s, &Exchange{Msg: m, Emit: e.out.offer}, e.log)
+	p := beginGuarded(e.ctx, s, &Request{Msg: m, Emit: e.out.offer}, e.log)
 	go func() {
 		defer e.inFlight.Done()
 		defer func() { <-e.slots }()
@@ -242,7 +242,7 @@ func (e *stdioEdge) request(m wire.Message) {
 
 // notification goes to the session it can concern. A notification does not say
 // its era, so a cancellation goes to both sessions where there are two.
-func (e *stdioEdge) notification(m wire.Message) {
+func (e *stdioServer) notification(m wire.Message) {
 	to := []Session{e.legacy, e.modern}
 	switch {
 	case readMeta(m.Params).modern():
@@ -260,7 +260,7 @@ func (e *stdioEdge) notification(m wire.Message) {
 }
 
 // session returns the connection's session of the era, opened on first use.
-func (e *stdioEdge) session(modern bool) Session {
+func (e *stdioServer) session(modern bool) Session {
 	at := &e.legacy
 	if modern {
 		at = &e.modern
@@ -271,7 +271,7 @@ func (e *stdioEdge) session(modern bool) Session {
 	return *at
 }
 
-func (e *stdioEdge) peer(modern bool) Peer {
+func (e *stdioServer) peer(modern bool) Peer {
 	era := wire.Legacy
 	if modern {
 		era = wire.Modern
@@ -280,7 +280,7 @@ func (e *stdioEdge) peer(modern bool) Peer {
 }
 
 // refuse answers with an error of the edge's own, id null where id is nil.
-func (e *stdioEdge) refuse(id []byte, fault *wire.Error) {
+func (e *stdioServer) refuse(id []byte, fault *wire.Error) {
 	e.log.Debug("refused a message of the host", "error", fault)
 	_ = e.out.write(fault.Response(id))
 }

@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ const callBody = `{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"name
 
 // costCall returns a func that serves one simple legacy call, network aside.
 func costCall(tb testing.TB) func() {
-	e := NewHTTP(newFakeCore(nil), HTTPOptions{})
+	e := NewHTTP(newFakeRouter(nil), HTTPOptions{})
 	tb.Cleanup(func() { _ = e.Shutdown(context.Background()) })
 	rec := httptest.NewRecorder()
 	e.ServeHTTP(rec, hostRequest(tb, "POST", localURL, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`))
@@ -76,7 +76,7 @@ func FuzzPost(f *testing.F) {
 			f.Add([]byte(s), era, "m", "m")
 		}
 	}
-	e := NewHTTP(newFakeCore(nil), HTTPOptions{Log: slog.New(slog.DiscardHandler), MaxSessions: 100})
+	e := NewHTTP(newFakeRouter(nil), HTTPOptions{Log: slog.New(slog.DiscardHandler), MaxSessions: 100})
 	f.Cleanup(func() { _ = e.Shutdown(context.Background()) })
 	rec := httptest.NewRecorder()
 	e.ServeHTTP(rec, hostRequest(f, "POST", localURL, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`))

@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"context"
@@ -19,8 +19,8 @@ import (
 func TestLegacyElicitations(t *testing.T) {
 	const n = 64
 	asked := newAsker()
-	c := newFakeCore(asked.serve)
-	_, url := startEdge(t, c, HTTPOptions{})
+	c := newFakeRouter(asked.serve)
+	_, url := startServer(t, c, HTTPOptions{})
 	go asked.route(c.answers)
 	session := openHost(t, url)
 	var wg sync.WaitGroup
@@ -84,7 +84,7 @@ func later(t *testing.T, r *http.Request) <-chan *http.Response {
 // A plain reply while another call of the session has its stream open.
 func TestLegacyPlainReplyBesideStream(t *testing.T) {
 	g := newGate()
-	_, url := startEdge(t, g, HTTPOptions{})
+	_, url := startServer(t, g, HTTPOptions{})
 	id := openHost(t, url)
 	first := later(t, hostRequest(t, "POST", url, waitCall, wire.HeaderSession, id))
 	ex := <-g.started
@@ -112,7 +112,7 @@ func TestLegacyPlainReplyBesideStream(t *testing.T) {
 
 func TestLegacyResume(t *testing.T) {
 	g := newGate()
-	e, url := startEdge(t, g, HTTPOptions{})
+	e, url := startServer(t, g, HTTPOptions{})
 	id := openHost(t, url)
 	ctx, leave := context.WithCancel(t.Context())
 	first := later(t, hostRequest(t, "POST", url, waitCall, wire.HeaderSession, id).WithContext(ctx))
@@ -169,14 +169,14 @@ func TestLegacyResume(t *testing.T) {
 
 // A reply that follows an event at once can be resumed as others can.
 func TestLegacyResumeOfQuickReply(t *testing.T) {
-	c := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
 		if ex.Msg.Method == "wait" {
 			_ = ex.Emit([]byte(`{"n":1}`))
 			return doneReply
 		}
 		return echo(ctx, ex)
 	})
-	_, url := startEdge(t, c, HTTPOptions{})
+	_, url := startServer(t, c, HTTPOptions{})
 	id := openHost(t, url)
 	for range 20 {
 		s := newSSEReader(t, hostDo(t, hostRequest(t, "POST", url, waitCall, wire.HeaderSession, id)))
@@ -220,7 +220,7 @@ func TestLegacyDisconnectIsNoCancel(t *testing.T) {
 
 func TestLegacyGetStream(t *testing.T) {
 	g := newGate()
-	_, url := startEdge(t, g, HTTPOptions{})
+	_, url := startServer(t, g, HTTPOptions{})
 	id := openHost(t, url)
 	push := g.lastPeer().Push
 	_ = push([]byte(`{"n":1}`)) // kept until a GET stream comes
@@ -265,7 +265,7 @@ func TestLegacyGetStream(t *testing.T) {
 // Without a GET stream a message of no call takes a POST that waits.
 func TestLegacyPushOnPost(t *testing.T) {
 	g := newGate()
-	_, url := startEdge(t, g, HTTPOptions{})
+	_, url := startServer(t, g, HTTPOptions{})
 	id := openHost(t, url)
 	push := g.lastPeer().Push
 	post := later(t, hostRequest(t, "POST", url, waitCall, wire.HeaderSession, id))

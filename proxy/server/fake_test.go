@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"context"
@@ -13,10 +13,10 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// fakeCore is a core whose behaviour is a func per call of an edge. It checks
+// fakeRouter is a core whose behaviour is a func per call of an edge. It checks
 // that no exchange outlives its session unseen: open and closed are counted.
-type fakeCore struct {
-	onServe  func(ctx context.Context, ex *Exchange) Reply
+type fakeRouter struct {
+	onServe  func(ctx context.Context, ex *Request) Reply
 	onNotify func(m wire.Message)
 
 	mu       sync.Mutex
@@ -29,15 +29,15 @@ type fakeCore struct {
 	serving atomic.Int64
 }
 
-func newFakeCore(serve func(ctx context.Context, ex *Exchange) Reply) *fakeCore {
+func newFakeRouter(serve func(ctx context.Context, ex *Request) Reply) *fakeRouter {
 	if serve == nil {
 		serve = echo
 	}
-	return &fakeCore{onServe: serve, answers: make(chan wire.Message, 1024)}
+	return &fakeRouter{onServe: serve, answers: make(chan wire.Message, 1024)}
 }
 
 // echo answers with the method and the params of the request.
-func echo(_ context.Context, ex *Exchange) Reply {
+func echo(_ context.Context, ex *Request) Reply {
 	if ex.Msg.Method == "initialize" {
 		return Reply{Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"fake","version":"1"}}`)}
 	}
@@ -48,27 +48,27 @@ func echo(_ context.Context, ex *Exchange) Reply {
 	return Reply{Result: json.RawMessage(fmt.Sprintf(`{"method":%s,"params":%s}`, rawjson.Quote(ex.Msg.Method), params))}
 }
 
-func (c *fakeCore) Open(p Peer) Session {
+func (c *fakeRouter) Open(p Peer) Session {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.peers = append(c.peers, p)
 	return &fakeSession{c}
 }
 
-// fakeSession is a session of a fakeCore.
-type fakeSession struct{ *fakeCore }
+// fakeSession is a session of a fakeRouter.
+type fakeSession struct{ *fakeRouter }
 
-func (c *fakeSession) Begin(ctx context.Context, ex *Exchange) Pending {
+func (c *fakeSession) Begin(ctx context.Context, ex *Request) Pending {
 	c.mu.Lock()
 	c.began = append(c.began, string(ex.Msg.ID))
 	c.mu.Unlock()
-	return fakePending{c.fakeCore, ctx, ex}
+	return fakePending{c.fakeRouter, ctx, ex}
 }
 
 type fakePending struct {
-	c   *fakeCore
+	c   *fakeRouter
 	ctx context.Context
-	ex  *Exchange
+	ex  *Request
 }
 
 func (p fakePending) Serve() Reply {
@@ -97,34 +97,34 @@ func (c *fakeSession) Close(reason string) {
 }
 
 // counts returns how many sessions were opened and closed.
-func (c *fakeCore) counts() (opened, closed int) {
+func (c *fakeRouter) counts() (opened, closed int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.peers), len(c.closed)
 }
 
 // lastPeer returns the peer of the session opened last.
-func (c *fakeCore) lastPeer() Peer {
+func (c *fakeRouter) lastPeer() Peer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.peers[len(c.peers)-1]
 }
 
-// edgeLog sends what an edge logs to the test's own log.
-func edgeLog(t testing.TB) *slog.Logger {
+// testLog sends what an edge logs to the test's own log.
+func testLog(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
 
 // gate is a core whose calls wait until the test lets them go.
 type gate struct {
-	*fakeCore
-	started chan *Exchange
+	*fakeRouter
+	started chan *Request
 	release chan Reply
 }
 
 func newGate() *gate {
-	g := &gate{started: make(chan *Exchange, 16), release: make(chan Reply, 16)}
-	g.fakeCore = newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+	g := &gate{started: make(chan *Request, 16), release: make(chan Reply, 16)}
+	g.fakeRouter = newFakeRouter(func(ctx context.Context, ex *Request) Reply {
 		if ex.Msg.Method != "wait" {
 			return echo(ctx, ex)
 		}

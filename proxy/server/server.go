@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"context"
@@ -38,8 +38,8 @@ type Peer struct {
 	Push func(msg []byte) error
 }
 
-// Exchange is one request of a host, from its arrival to its reply.
-type Exchange struct {
+// Request is one request of a host, from its arrival to its reply.
+type Request struct {
 	// Msg is the request, with the host's id.
 	Msg wire.Message
 	// Header holds the end-to-end MCP headers of an HTTP request (Mcp-Param-*,
@@ -61,8 +61,8 @@ type Reply struct {
 	Extra []byte
 }
 
-// Core is what an edge needs of the gateway.
-type Core interface {
+// Router is what an edge needs of the gateway.
+type Router interface {
 	// Open starts a host session. An edge opens one per legacy connection (at
 	// initialize on HTTP), one per modern HTTP request, and on stdio one for each
 	// era, when it is first spoken.
@@ -85,7 +85,7 @@ type Session interface {
 	// Begin registers one request. It does not block: on a stream of messages it
 	// is called from the reader, so that a cancellation which arrives next finds
 	// the request.
-	Begin(ctx context.Context, ex *Exchange) Pending
+	Begin(ctx context.Context, ex *Request) Pending
 	// Notify takes a notification. Order matters: call it from the reader, not
 	// from a goroutine of its own. It does not block.
 	Notify(m wire.Message)

@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 func TestShutdownDrains(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate()
-		e := NewHTTP(g, HTTPOptions{Log: edgeLog(t)})
+		e := NewHTTP(g, HTTPOptions{Log: testLog(t)})
 		id := openIn(t, e)
 		_, get := serveIn(t, e, hostRequest(t, "GET", localURL, "", wire.HeaderSession, id))
 		finishes, w1 := serveIn(t, e, hostRequest(t, "POST", localURL, waitCall, wire.HeaderSession, id))
@@ -56,7 +56,7 @@ func TestServeHTTPLifecycle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := NewHTTP(newFakeCore(nil), HTTPOptions{Log: edgeLog(t)})
+	e := NewHTTP(newFakeRouter(nil), HTTPOptions{Log: testLog(t)})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, ln, e, e.Handler(), time.Second) }()

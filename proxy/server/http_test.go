@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"bufio"
@@ -19,20 +19,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// startEdge serves c on a loopback listener until the test ends.
-func startEdge(t testing.TB, c Core, opts HTTPOptions) (*HTTP, string) {
+// startServer serves c on a loopback listener until the test ends.
+func startServer(t testing.TB, c Router, opts HTTPOptions) (*HTTP, string) {
 	t.Helper()
 	if opts.Log == nil {
-		opts.Log = edgeLog(t)
+		opts.Log = testLog(t)
 	}
 	e := NewHTTP(c, opts)
 	srv := httptest.NewServer(e.Handler())
-	closeEdge(t, e, srv)
+	closeServer(t, e, srv)
 	return e, srv.URL + "/mcp"
 }
 
-// closeEdge ends e and what serves it with the test.
-func closeEdge(t testing.TB, e *HTTP, srv *httptest.Server) {
+// closeServer ends e and what serves it with the test.
+func closeServer(t testing.TB, e *HTTP, srv *httptest.Server) {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -154,7 +154,7 @@ func (s *sseReader) want(data string) sseEvent {
 }
 
 func TestHTTPRefusals(t *testing.T) {
-	_, url := startEdge(t, newFakeCore(nil), HTTPOptions{MaxBody: 1000, AllowedOrigins: []string{"https://good.example"}, AllowedHosts: []string{"gate.example"}})
+	_, url := startServer(t, newFakeRouter(nil), HTTPOptions{MaxBody: 1000, AllowedOrigins: []string{"https://good.example"}, AllowedHosts: []string{"gate.example"}})
 	const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 	for _, tc := range []struct {
 		name, method, path, body string
@@ -211,8 +211,8 @@ func TestHTTPRefusals(t *testing.T) {
 }
 
 func TestLegacySession(t *testing.T) {
-	c := newFakeCore(nil)
-	_, url := startEdge(t, c, HTTPOptions{})
+	c := newFakeRouter(nil)
+	_, url := startServer(t, c, HTTPOptions{})
 	id := openHost(t, url)
 	if p := c.lastPeer(); p.ID != id || p.Principal != "local" || p.Transport != "http" || !p.Era.OwnConnections {
 		t.Errorf("peer = %+v", p)
@@ -249,10 +249,10 @@ func TestLegacySession(t *testing.T) {
 }
 
 func TestLegacyInitializeRefused(t *testing.T) {
-	c := newFakeCore(func(context.Context, *Exchange) Reply {
+	c := newFakeRouter(func(context.Context, *Request) Reply {
 		return Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: "no"}).JSON()}
 	})
-	e, url := startEdge(t, c, HTTPOptions{})
+	e, url := startServer(t, c, HTTPOptions{})
 	status, body, h := hostAnswer(t, hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`))
 	if status != 200 || !strings.Contains(body, `"code":-32603`) || h.Get(wire.HeaderSession) != "" {
 		t.Errorf("refused initialize = %d %s, session %q, want no session", status, body, h.Get(wire.HeaderSession))
@@ -263,8 +263,8 @@ func TestLegacyInitializeRefused(t *testing.T) {
 }
 
 func TestLegacyPrincipal(t *testing.T) {
-	c := newFakeCore(nil)
-	_, url := startEdge(t, c, HTTPOptions{Tokens: Tokens{{"alice", sha256.Sum256([]byte("token-a"))}, {"bob", sha256.Sum256([]byte("token-b"))}}})
+	c := newFakeRouter(nil)
+	_, url := startServer(t, c, HTTPOptions{Tokens: Tokens{{"alice", sha256.Sum256([]byte("token-a"))}, {"bob", sha256.Sum256([]byte("token-b"))}}})
 	_, _, h := hostAnswer(t, hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`, "Authorization", "Bearer token-a"))
 	id := h.Get(wire.HeaderSession)
 	if p := c.lastPeer(); p.Principal != "alice" {
@@ -278,10 +278,10 @@ func TestLegacyPrincipal(t *testing.T) {
 }
 
 func TestBranchURL(t *testing.T) {
-	c := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
 		return Reply{Result: json.RawMessage(fmt.Sprintf("%q", ex.BranchID))}
 	})
-	_, url := startEdge(t, c, HTTPOptions{})
+	_, url := startServer(t, c, HTTPOptions{})
 	url = strings.TrimSuffix(url, "/mcp")
 	_, body, _ := hostAnswer(t, modernRequest(t, url+"/b/br_1/mcp", "ping", ""))
 	if want := `{"jsonrpc":"2.0","id":1,"result":"br_1"}`; body != want {
@@ -295,13 +295,13 @@ func TestBranchURL(t *testing.T) {
 }
 
 func TestBatch(t *testing.T) {
-	c := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
 		if ex.Msg.Method == "initialize" {
 			return Reply{Result: json.RawMessage(`{"protocolVersion":` + string(ex.Msg.Params[19:31]) + `}`)}
 		}
 		return echo(ctx, ex)
 	})
-	_, url := startEdge(t, c, HTTPOptions{})
+	_, url := startServer(t, c, HTTPOptions{})
 	open := func(version string) string {
 		_, _, h := hostAnswer(t, hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"`+version+`"}}`))
 		return h.Get(wire.HeaderSession)
@@ -334,7 +334,7 @@ func TestBatch(t *testing.T) {
 // The messages of a batch are taken in their order: a cancellation finds the
 // requests before it, and none of those after it.
 func TestBatchKeepsItsOrder(t *testing.T) {
-	c := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
 		if ex.Msg.Method == "initialize" {
 			return Reply{Result: json.RawMessage(`{"protocolVersion":"2025-03-26"}`)}
 		}
@@ -346,7 +346,7 @@ func TestBatchKeepsItsOrder(t *testing.T) {
 		defer c.mu.Unlock()
 		before = append(before, len(c.began))
 	}
-	_, url := startEdge(t, c, HTTPOptions{})
+	_, url := startServer(t, c, HTTPOptions{})
 	id := openHost(t, url)
 	const cancel = `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":1}}`
 	request := func(id int) string { return fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"a"}`, id) }
@@ -361,7 +361,7 @@ func TestBatchKeepsItsOrder(t *testing.T) {
 
 func TestHealthAndReady(t *testing.T) {
 	ready := false
-	_, url := startEdge(t, newFakeCore(nil), HTTPOptions{Ready: func() (bool, []byte) { return ready, []byte(`{"x":1}`) }})
+	_, url := startServer(t, newFakeRouter(nil), HTTPOptions{Ready: func() (bool, []byte) { return ready, []byte(`{"x":1}`) }})
 	url = strings.TrimSuffix(url, "/mcp")
 	if status, _, _ := hostAnswer(t, hostRequest(t, "GET", url+"/healthz", "")); status != 200 {
 		t.Errorf("/healthz = %d, want 200", status)
@@ -378,13 +378,13 @@ func TestHealthAndReady(t *testing.T) {
 }
 
 func TestHTTPPanicIsContained(t *testing.T) {
-	c := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
 		if ex.Msg.Method == "boom" {
 			panic("boom")
 		}
 		return echo(ctx, ex)
 	})
-	_, url := startEdge(t, c, HTTPOptions{Log: slog.New(slog.DiscardHandler)})
+	_, url := startServer(t, c, HTTPOptions{Log: slog.New(slog.DiscardHandler)})
 	id := openHost(t, url)
 	for _, r := range []*http.Request{
 		hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"boom"}`, wire.HeaderSession, id),

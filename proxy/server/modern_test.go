@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"context"
@@ -21,7 +21,7 @@ func modernRequest(t testing.TB, url, method, extra string, headers ...string) *
 }
 
 func TestModernRules(t *testing.T) {
-	c := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
 		for _, code := range []string{"-32601", "-32602", "-32021", "-32000"} {
 			if ex.Msg.Method == "error"+code {
 				return Reply{Error: json.RawMessage(`{"code":` + code + `,"message":"m","data":{"z":1.0}}`)}
@@ -29,7 +29,7 @@ func TestModernRules(t *testing.T) {
 		}
 		return echo(ctx, ex)
 	})
-	_, url := startEdge(t, c, HTTPOptions{CheckParams: func(_, _ string, _ json.RawMessage, h http.Header) *wire.Error {
+	_, url := startServer(t, c, HTTPOptions{CheckParams: func(_, _ string, _ json.RawMessage, h http.Header) *wire.Error {
 		if h.Get("Mcp-Param-Bad") != "" {
 			return &wire.Error{Code: wire.CodeHeaderMismatch, Message: "bad param"}
 		}
@@ -99,8 +99,8 @@ func TestModernRules(t *testing.T) {
 
 func TestModernHeadersReachTheCore(t *testing.T) {
 	var got http.Header
-	c := newFakeCore(func(ctx context.Context, ex *Exchange) Reply { got = ex.Header; return echo(ctx, ex) })
-	_, url := startEdge(t, c, HTTPOptions{})
+	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply { got = ex.Header; return echo(ctx, ex) })
+	_, url := startServer(t, c, HTTPOptions{})
 	hostAnswer(t, modernRequest(t, url, "tools/call", `,"name":"n"`, wire.HeaderName, "n", "Mcp-Param-Region", "eu", "Authorization", "Bearer x", wire.HeaderSession, "y"))
 	want := http.Header{wire.HeaderName: {"n"}, wire.HeaderMethod: {"tools/call"}, "Mcp-Param-Region": {"eu"}}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -110,13 +110,13 @@ func TestModernHeadersReachTheCore(t *testing.T) {
 
 func TestModernDisconnectCancels(t *testing.T) {
 	started, ended := make(chan struct{}), make(chan struct{})
-	c := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
 		close(started)
 		<-ctx.Done()
 		close(ended)
 		return Reply{}
 	})
-	_, url := startEdge(t, c, HTTPOptions{})
+	_, url := startServer(t, c, HTTPOptions{})
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-started; cancel() }()
 	if _, err := http.DefaultClient.Do(modernRequest(t, url, "slow", "").WithContext(ctx)); err == nil {
@@ -127,18 +127,18 @@ func TestModernDisconnectCancels(t *testing.T) {
 
 func TestModernListen(t *testing.T) {
 	type pair struct {
-		ex *Exchange
+		ex *Request
 		p  Peer
 	}
 	got, ended := make(chan pair, 1), make(chan struct{})
-	c := newFakeCore(nil)
-	c.onServe = func(ctx context.Context, ex *Exchange) Reply {
+	c := newFakeRouter(nil)
+	c.onServe = func(ctx context.Context, ex *Request) Reply {
 		got <- pair{ex, c.lastPeer()}
 		<-ctx.Done()
 		close(ended)
 		return Reply{}
 	}
-	e, url := startEdge(t, c, HTTPOptions{})
+	e, url := startServer(t, c, HTTPOptions{})
 	resp := hostDo(t, modernRequest(t, url, "subscriptions/listen", ""))
 	s := newSSEReader(t, resp) // the head is there before any event
 	l := <-got

@@ -1,12 +1,12 @@
-// Package edge is the side of the gateway that hosts see: MCP over standard
+// Package server is the side of the gateway that hosts see: MCP over standard
 // input and output ([ServeStdio]) and over streamable HTTP ([HTTP]), in the era
 // with sessions and in the one without, side by side on one endpoint.
 //
 // An edge reads messages, finds the session that each belongs to, hands requests
 // to it and writes the replies. What a request means it does not know: that is
-// the business of the [Core] behind it, which it asks for a [Session] per host.
+// the business of the [Router] behind it, which it asks for a [Session] per host.
 //
-//	core.go, edge.go               what an edge needs of the gateway, and what both edges share
+//	server.go, shared.go           what an edge needs of the gateway, and what both edges share
 //	stdio.go, stdio_writer.go      a connection on standard input and output
 //	http.go, admit.go, auth.go     what every HTTP request goes through
 //	errors.go                      how HTTP says no
@@ -14,5 +14,5 @@
 //	batch.go                       arrays of messages, which revision 2025-03-26 has
 //	modern.go                      revision 2026-07-28: every request stands alone
 //	attend.go, stream.go, sse.go   replies that become event streams
-//	server.go, gather.go           listening, /readyz, shutting down; replies in one write
-package edge
+//	listen.go, gather.go           listening, /readyz, shutting down; replies in one write
+package server

@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"bytes"
@@ -50,9 +50,9 @@ func (c *countedConn) Write(b []byte) (int, error) {
 
 // startGathered serves c as Listen and Serve do, behind wrap if there is one;
 // with TLS if secure.
-func startGathered(t *testing.T, c Core, secure bool, wrap func(http.Handler) http.Handler) (url string, client *http.Client, l countedListener) {
+func startGathered(t *testing.T, c Router, secure bool, wrap func(http.Handler) http.Handler) (url string, client *http.Client, l countedListener) {
 	t.Helper()
-	e := NewHTTP(c, HTTPOptions{Log: edgeLog(t)})
+	e := NewHTTP(c, HTTPOptions{Log: testLog(t)})
 	h := e.Handler()
 	if wrap != nil {
 		h = wrap(h)
@@ -66,12 +66,12 @@ func startGathered(t *testing.T, c Core, secure bool, wrap func(http.Handler) ht
 	} else {
 		srv.Start()
 	}
-	closeEdge(t, e, srv)
+	closeServer(t, e, srv)
 	return srv.URL + "/mcp", srv.Client(), l
 }
 
 // sized answers every call with a string as long as its params say.
-func sized(ctx context.Context, ex *Exchange) Reply {
+func sized(ctx context.Context, ex *Request) Reply {
 	var n int
 	if json.Unmarshal(ex.Msg.Params, &struct{ N *int }{&n}) != nil || n == 0 {
 		return echo(ctx, ex)
@@ -104,7 +104,7 @@ func answerOf(resp *http.Response, err error) (string, error) {
 
 func TestRepliesLeaveInOneWrite(t *testing.T) {
 	for _, secure := range []bool{false, true} {
-		url, client, l := startGathered(t, newFakeCore(sized), secure, nil)
+		url, client, l := startGathered(t, newFakeRouter(sized), secure, nil)
 		// From 16 KB on, what is held leaves in one system call with the rest,
 		// which is no Write of the connection; over 256 KB each piece does.
 		for _, c := range []struct{ size, writes int }{
@@ -134,7 +134,7 @@ func TestRepliesLeaveInOneWrite(t *testing.T) {
 // held back: the call goes on only after the host has the event.
 func TestGatherLeavesOthersAlone(t *testing.T) {
 	read := make(chan struct{})
-	url, client, _ := startGathered(t, newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+	url, client, _ := startGathered(t, newFakeRouter(func(ctx context.Context, ex *Request) Reply {
 		if ex.Msg.Method == "stream" {
 			_ = ex.Emit([]byte(`{"jsonrpc":"2.0","method":"n","params":{"s":"` + strings.Repeat("x", 5000) + `"}}`))
 			select {
@@ -186,7 +186,7 @@ func (w oddWriter) Write(b []byte) (int, error) {
 // What was written arrives if nothing flushes, and if the handler panics.
 func TestGatherReleases(t *testing.T) {
 	for _, panics := range []bool{false, true} {
-		url, client, _ := startGathered(t, newFakeCore(sized), false, func(h http.Handler) http.Handler {
+		url, client, _ := startGathered(t, newFakeRouter(sized), false, func(h http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(oddWriter{w, panics}, r) })
 		})
 		resp, err := client.Do(sizedCall(t, url, 5000))
@@ -263,7 +263,7 @@ func TestServeGathers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() {
-		served <- Serve(ctx, ln, NewHTTP(newFakeCore(nil), HTTPOptions{Log: edgeLog(t)}), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		served <- Serve(ctx, ln, NewHTTP(newFakeRouter(nil), HTTPOptions{Log: testLog(t)}), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = fmt.Fprint(w, gatherOf(r) != nil)
 		}), time.Second)
 	}()
@@ -280,13 +280,13 @@ func TestServeGathers(t *testing.T) {
 // their bytes, also while other hosts hang up in the middle of theirs.
 func TestRepliesKeepTheirBytes(t *testing.T) {
 	letter := func(n int) string { return string(rune('a' + n%26)) }
-	core := newFakeCore(func(ctx context.Context, ex *Exchange) Reply {
+	core := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
 		r := sized(ctx, ex)
 		return Reply{Result: bytes.ReplaceAll(r.Result, []byte("x"), []byte(letter(len(r.Result)-2)))}
 	})
 	for _, http2 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("http2=%v", http2), func(t *testing.T) {
-			e := NewHTTP(core, HTTPOptions{Log: edgeLog(t)})
+			e := NewHTTP(core, HTTPOptions{Log: testLog(t)})
 			srv := httptest.NewUnstartedServer(e.Handler())
 			srv.Listener, srv.Config.ConnContext, srv.EnableHTTP2 = gatherListener{srv.Listener}, withGather, http2
 			if http2 {

@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"context"
@@ -79,7 +79,7 @@ func (o HTTPOptions) withDefaults() HTTPOptions {
 // /b/{branch_id}/mcp for what belongs to a branch. Make it with NewHTTP and
 // end it with Shutdown. It is safe for concurrent use.
 type HTTP struct {
-	core   Core
+	core   Router
 	opts   HTTPOptions
 	log    *slog.Logger
 	ctx    context.Context // of everything served; ends in Shutdown
@@ -100,7 +100,7 @@ var errShutdown = errors.New("foldgate is shutting down")
 
 // NewHTTP returns a handler in front of c. It runs one goroutine that ends
 // idle sessions, until Shutdown.
-func NewHTTP(c Core, opts HTTPOptions) *HTTP {
+func NewHTTP(c Router, opts HTTPOptions) *HTTP {
 	e := &HTTP{
 		core: c, opts: opts.withDefaults(), drain: make(chan struct{}), idle: make(chan struct{}),
 		sweep: make(chan struct{}), ended: make(chan struct{}), sessions: make(map[string]*legacySession), held: make(map[string]int),

@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"context"
@@ -65,7 +65,7 @@ func (e *HTTP) serveModern(w http.ResponseWriter, r *http.Request, m wire.Messag
 	}
 	e.attend(r.Context(), st, c, wait, func() {
 		defer e.leave()
-		ex := &Exchange{Msg: m, Header: endToEnd(r.Header), BranchID: branch, Emit: st.emit}
+		ex := &Request{Msg: m, Header: endToEnd(r.Header), BranchID: branch, Emit: st.emit}
 		rep := serveGuarded(ctx, s, ex, e.log)
 		var msg []byte
 		if !rep.silent() {

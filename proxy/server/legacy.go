@@ -1,4 +1,4 @@
-package edge
+package server
 
 import (
 	"bytes"
@@ -83,8 +83,8 @@ func (l *legacySession) begin(s *stream, m wire.Message, h http.Header, branch s
 	}
 }
 
-func (l *legacySession) exchange(s *stream, m wire.Message, h http.Header, branch string) *Exchange {
-	return &Exchange{Msg: m, Header: h, BranchID: branch, Emit: func(msg []byte) error {
+func (l *legacySession) exchange(s *stream, m wire.Message, h http.Header, branch string) *Request {
+	return &Request{Msg: m, Header: h, BranchID: branch, Emit: func(msg []byte) error {
 		err := s.emit(msg)
 		if err == errStreamLost {
 			return l.push(msg) // the call goes on, so its messages take another way
