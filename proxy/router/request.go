@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -96,25 +97,6 @@ type local func(ctx context.Context, r *request, c *interceptor.Call) (*intercep
 
 func (f local) answer(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
 	return f(ctx, r, c)
-}
-
-// refuse returns the owner of a call that is refused. The call runs down the
-// chain, so that the trace has it.
-func refuse(err error) owner {
-	return local(func(context.Context, *request, *interceptor.Call) (*interceptor.Result, error) { return nil, err })
-}
-
-// refuseParams returns the owner of a call with params that can't be understood.
-func refuseParams(c *interceptor.Call, err error) owner {
-	c.Target.Metered = false
-	return local(func(_ context.Context, _ *request, c *interceptor.Call) (*interceptor.Result, error) {
-		c.Outcome.Decision = "invalid"
-		return nil, err
-	})
-}
-
-func invalidParams(format string, args ...any) error {
-	return &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf(format, args...)}
 }
 
 // describe makes the Call of a request and finds its owner.
@@ -367,14 +349,150 @@ func ask(c *interceptor.Call, servers []*upstream.Server) remote {
 	return servers
 }
 
+// remote is a list of servers that may own what a call names, the likeliest
+// first.
+type remote []*upstream.Server
+
+// answer asks the servers in turn until one knows what the call names.
+func (o remote) answer(ctx context.Context, r *request, c *interceptor.Call) (res *interceptor.Result, err error) {
+	for _, srv := range o {
+		r.Sent() // the answer of the server before is not delivered
+		c.Target.Server, c.Target.To = srv.Key, "upstream:"+srv.Key
+		res, err = r.send(ctx, c, srv)
+		if errors.Is(err, conn.ErrSessionGone) && ctx.Err() == nil { // it forgot the session and did nothing
+			res, err = r.send(ctx, c, srv)
+		}
+		if err != nil || res.Error == nil {
+			return res, err
+		}
+		switch wire.ErrorCode(res.Error) {
+		case wire.CodeResourceNotFound, wire.CodeInvalidParams, wire.CodeMethodNotFound:
+		default:
+			return res, nil
+		}
+	}
+	return res, err
+}
+
+// send is the end of the chain: the call leaves for a server.
+func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.Server) (*interceptor.Result, error) {
+	cn, err := srv.Connection(ctx, r.s.scope)
+	if err != nil {
+		return nil, unavailable(ctx, srv, err)
+	}
+	r.s.mu.Lock()
+	r.server, r.conn = srv.Key, cn
+	r.s.mu.Unlock()
+	ctx, cancel := limit(ctx, c, srv)
+	defer cancel()
+	ctx, end := r.s.r.Telemetry.Upstream(ctx, c, srv.Network(), cn.Info().Version)
+	m, err := cn.Call(ctx, r.outgoing(c))
+	r.awaitTurn(ctx)
+	if err != nil {
+		err = callFault(ctx, srv, c, err)
+		end(nil, err)
+		return nil, err
+	}
+	res := &interceptor.Result{Body: m.Result, Error: m.Error, Extra: m.Extra}
+	end(res, nil)
+	r.s.noteTask(m.Result, c)
+	return res, nil
+}
+
+// outgoing returns the request for the connection.
+func (r *request) outgoing(c *interceptor.Call) *conn.Request {
+	params, header := withTraceparent(c), c.Target.Header
+	if len(r.headers) > 0 { // they repeat the arguments that are sent, which Scrub may have changed
+		arguments, _ := rawjson.Get(params, "arguments")
+		header = catalog.SetHeaders(header, r.headers, arguments)
+	}
+	return &conn.Request{Method: c.Target.Method, Params: params, Extra: c.Target.Extra, Header: header, HostID: r.Msg.ID, Caller: r, Call: c}
+}
+
+// withTraceparent returns the params to send on, with the W3C trace context of
+// the call in _meta. tracestate and baggage stay the host's.
+func withTraceparent(c *interceptor.Call) json.RawMessage {
+	traceparent := c.Outgoing()
+	if traceparent == "" {
+		return c.Target.Forward
+	}
+	return rawjson.Set(c.Target.Forward, rawjson.Quote(traceparent), "_meta", "traceparent")
+}
+
+// ownTools is the owner of foldgate's own tools.
+type ownTools struct{}
+
+func (ownTools) answer(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
+	m, err := r.s.r.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, HostID: r.Msg.ID, Caller: r, Call: c})
+	if err != nil {
+		return nil, err
+	}
+	return &interceptor.Result{Body: m.Result, Error: m.Error}, nil
+}
+
+// limit bounds a call by the server's timeout_seconds.
+func limit(ctx context.Context, c *interceptor.Call, srv *upstream.Server) (context.Context, context.CancelFunc) {
+	if srv.Config.TimeoutSeconds == 0 {
+		return ctx, func() {}
+	}
+	timeout := time.Duration(srv.Config.TimeoutSeconds) * time.Second
+	return context.WithTimeoutCause(ctx, timeout, &interceptor.Refusal{
+		Reason: "timeout", Code: "upstream_timeout", Status: 504,
+		Message: fmt.Sprintf("%s did not answer within %s (timeout_seconds of upstream %s) and was cancelled; ask for less, or have the limit raised", c.Target.Name, timeout, srv.Key),
+	})
+}
+
+// unavailable is the error of a call that never left.
+func unavailable(ctx context.Context, srv *upstream.Server, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_unavailable", Status: 502, Err: err,
+		Message: fmt.Sprintf("%v. Nothing was sent; try again in a few seconds, or go on without the tools of %s", err, srv.Key)}
+}
+
+// callFault is the error of a call that left and has no response.
+func callFault(ctx context.Context, srv *upstream.Server, c *interceptor.Call, err error) error {
+	var ref *interceptor.Refusal
+	switch cause := context.Cause(ctx); {
+	case cause != nil:
+		return cause
+	case errors.As(err, &ref):
+		return err
+	case errors.Is(err, conn.ErrClosed):
+		return &interceptor.Refusal{Reason: "upstream", Code: "upstream_crashed", Status: 502, Err: err,
+			Message: fmt.Sprintf("upstream %s ended while it handled %s: %v. The call may have had an effect; the upstream is started again with the next call", srv.Key, c.Target.Name, err)}
+	}
+	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_failed", Status: 502, Err: err, Message: fmt.Sprintf("upstream %s: %v", srv.Key, err)}
+}
+
+// refuse returns the owner of a call that is refused. The call runs down the
+// chain, so that the trace has it.
+func refuse(err error) owner {
+	return local(func(context.Context, *request, *interceptor.Call) (*interceptor.Result, error) { return nil, err })
+}
+
+// refuseParams returns the owner of a call with params that can't be understood.
+func refuseParams(c *interceptor.Call, err error) owner {
+	c.Target.Metered = false
+	return local(func(_ context.Context, _ *request, c *interceptor.Call) (*interceptor.Result, error) {
+		c.Outcome.Decision = "invalid"
+		return nil, err
+	})
+}
+
+func invalidParams(format string, args ...any) error {
+	return &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf(format, args...)}
+}
+
 // refused is a pending request that was refused before it was registered.
 type refused struct {
 	s   *Session
-	err error
+	err *wire.Error
 }
 
 func (p refused) Serve() server.Reply {
-	return p.s.r.clean(server.Reply{Error: errorObject(p.err)})
+	return p.s.r.clean(server.Reply{Error: p.err.JSON()})
 }
 
 func (refused) Sent() {}

@@ -10,9 +10,10 @@
 //
 // # Where what is
 //
-//	request.go         one request: pending, its Call, its owner
+//	request.go         one request: pending, its Call, its owner, the server
 //	meta.go            what hosts say in _meta and headers
-//	send.go            the end of the chain: the request leaves for a server
+//	refusal.go         what hosts read if a request is refused or fails
+//	tasks.go           tasks, which belong to the server that made them
 //	initialize.go      initialize, server/discover, logging/setLevel
 //	lists.go           list caches and merged lists
 //	session.go         host sessions
