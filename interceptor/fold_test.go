@@ -15,8 +15,8 @@ import (
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/results"
-	"github.com/foldgate/foldgate/interceptor/preview/previewtest"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/test/previewtest"
 )
 
 // foldBench is a chain of Meter and Fold over a tool that answers as told.

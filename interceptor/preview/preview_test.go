@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/foldgate/foldgate/interceptor/preview"
-	"github.com/foldgate/foldgate/interceptor/preview/previewtest"
+	"github.com/foldgate/foldgate/test/previewtest"
 )
 
 // quarter is a counter for tests: a token is four bytes, begun ones count.

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/foldgate/foldgate/interceptor/preview/previewtest"
 	"github.com/foldgate/foldgate/test/mcpclient"
+	"github.com/foldgate/foldgate/test/previewtest"
 )
 
 // One call reads ten files and brings back what matters of them.

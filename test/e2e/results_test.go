@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/foldgate/foldgate/interceptor/preview/previewtest"
 	"github.com/foldgate/foldgate/test/mcpclient"
+	"github.com/foldgate/foldgate/test/previewtest"
 )
 
 // resultFiles writes the fixtures of package previewtest, to be read as files.
