@@ -9,84 +9,15 @@ import (
 
 // looksHTML reports whether a text is a page or a piece of one.
 func looksHTML(t string) bool {
-	if t[0] != '<' {
-		return false
-	}
-	head := strings.ToLower(t[:min(len(t), 2000)])
-	for _, sign := range []string{"<!doctype html", "<html", "<head>", "<body", "<div", "<table", "<p>", "<p ", "<ul"} {
-		if strings.Contains(head, sign) {
-			return true
-		}
-	}
-	return false
+	return t[0] == '<' && containsAny(strings.ToLower(t[:min(len(t), 2000)]), htmlSigns)
 }
 
-// blocks are elements that begin a line of their own.
-var blocks = map[string]bool{
-	"p": true, "div": true, "li": true, "tr": true, "br": true, "section": true, "article": true, "table": true, "ul": true, "ol": true,
-	"h1": true, "h2": true, "h3": true, "h4": true, "h5": true, "h6": true, "pre": true, "blockquote": true, "header": true, "footer": true,
-	"nav": true, "main": true, "title": true, "dt": true, "dd": true, "form": true, "option": true,
-}
+var htmlSigns = []string{"<!doctype html", "<html", "<head>", "<body", "<div", "<table", "<p>", "<p ", "<ul"}
 
-// hidden are elements whose text no reader sees.
-var hidden = map[string]bool{"script": true, "style": true, "noscript": true, "template": true, "svg": true}
-
-// htmlText returns the text of a page by lines, headings marked with #.
-func htmlText(page string) []string {
-	z := html.NewTokenizer(strings.NewReader(page))
-	var lines []string
-	var line strings.Builder
-	flush := func() {
-		if t := strings.Join(strings.Fields(line.String()), " "); strings.Trim(t, "#•| ") != "" {
-			lines = append(lines, t)
-		}
-		line.Reset()
-	}
-	skip := ""
-	for {
-		switch z.Next() {
-		case html.ErrorToken:
-			flush()
-			return lines
-		case html.TextToken:
-			if skip == "" {
-				line.Write(z.Text())
-			}
-		case html.StartTagToken, html.SelfClosingTagToken:
-			raw, _ := z.TagName()
-			name := string(raw)
-			if skip == "" && hidden[name] {
-				skip = name
-			}
-			if blocks[name] {
-				flush()
-			}
-			switch {
-			case len(name) == 2 && name[0] == 'h' && name[1] >= '1' && name[1] <= '6':
-				line.WriteString(strings.Repeat("#", int(name[1]-'0')) + " ")
-			case name == "li":
-				line.WriteString("• ")
-			case name == "td" || name == "th":
-				line.WriteString(" | ")
-			}
-		case html.EndTagToken:
-			raw, _ := z.TagName()
-			name := string(raw)
-			if name == skip {
-				skip = ""
-			}
-			if blocks[name] {
-				flush()
-			}
-		}
-	}
-}
-
-// makeHTML shows the headings and the text of the page from its start.
-func makeHTML(d *doc, b *body) string {
-	lines := htmlText(d.text)
-	page := &doc{text: strings.Join(lines, "\n"), lines: lines}
-	e := newExcerpt(page, b)
+// showHTML shows headings and the start of the text of a page.
+func showHTML(page string, b *body) string {
+	lines := htmlText(page)
+	e := newExcerpt(lines, wide, b)
 	room := b.left
 	var heads []int
 	for i, l := range lines {
@@ -101,12 +32,70 @@ func makeHTML(d *doc, b *body) string {
 		}
 		e.take(i, "")
 	}
-	e.misses = 0
 	e.head(len(lines), b.left)
-	n := len(e.shown)
 	e.done()
-	for i, part := range b.parts { // these numbers are of the text, not of the page
+	for i, part := range b.parts { // the numbers count lines of the text, not of the page
 		_, b.parts[i], _ = strings.Cut(part, ": ")
 	}
-	return fmt.Sprintf("%d of %s of its text shown, tags left out", n, plural(len(lines), "line"))
+	return fmt.Sprintf("%d of %s of its text shown, tags left out", len(e.shown), plural(len(lines), "line"))
 }
+
+// htmlText returns the lines of the text of a page, with # before headings.
+func htmlText(page string) []string {
+	z := html.NewTokenizer(strings.NewReader(page))
+	var lines []string
+	var line strings.Builder
+	flush := func() {
+		if t := strings.Join(strings.Fields(line.String()), " "); strings.Trim(t, "#•| ") != "" {
+			lines = append(lines, t)
+		}
+		line.Reset()
+	}
+	skip := "" // the hidden element around
+	for {
+		token := z.Next()
+		switch token {
+		case html.ErrorToken:
+			flush()
+			return lines
+		case html.TextToken:
+			if skip == "" {
+				line.Write(z.Text())
+			}
+			continue
+		case html.CommentToken, html.DoctypeToken:
+			continue
+		}
+		raw, _ := z.TagName()
+		name := string(raw)
+		if blocks[name] {
+			flush()
+		}
+		switch {
+		case token == html.EndTagToken:
+			if name == skip {
+				skip = ""
+			}
+		case hidden[name]:
+			if skip == "" {
+				skip = name
+			}
+		case len(name) == 2 && name[0] == 'h' && name[1] >= '1' && name[1] <= '6':
+			line.WriteString(strings.Repeat("#", int(name[1]-'0')) + " ")
+		case name == "li":
+			line.WriteString("• ")
+		case name == "td" || name == "th":
+			line.WriteString(" | ")
+		}
+	}
+}
+
+// blocks are elements that begin a line of their own.
+var blocks = map[string]bool{
+	"p": true, "div": true, "li": true, "tr": true, "br": true, "section": true, "article": true, "table": true, "ul": true, "ol": true,
+	"h1": true, "h2": true, "h3": true, "h4": true, "h5": true, "h6": true, "pre": true, "blockquote": true, "header": true, "footer": true,
+	"nav": true, "main": true, "title": true, "dt": true, "dd": true, "form": true, "option": true,
+}
+
+// hidden are elements with text that browsers don't show.
+var hidden = map[string]bool{"script": true, "style": true, "noscript": true, "template": true, "svg": true}

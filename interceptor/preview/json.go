@@ -1,125 +1,90 @@
 package preview
 
 import (
+	"cmp"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// makeJSON shows the shape, then the first items of the largest array, or the
-// values of the object.
-func makeJSON(d *doc, b *body) string {
-	value := d.json()
+// isNDJSON reports whether there are several lines and each is a JSON object.
+func isNDJSON(lines []string) bool {
+	n := 0
+	for _, l := range lines {
+		if l = strings.TrimSpace(l); l == "" {
+			continue
+		}
+		if n++; l[0] != '{' || !rawjson.Valid([]byte(l), maxJSONDepth) {
+			return false
+		}
+	}
+	return n > 1
+}
+
+// jsonArray returns lines of JSON as one array. The jq of branch_read sees the same array.
+func jsonArray(lines []string) []byte {
+	var values []string
+	for _, l := range lines {
+		if l = strings.TrimSpace(l); l != "" {
+			values = append(values, l)
+		}
+	}
+	return []byte("[" + strings.Join(values, ",") + "]")
+}
+
+// showJSON shows the shape of a value, then the first items and the last item of its largest array.
+// If it has no large array, it shows the start of the value.
+func showJSON(value []byte, b *body) string {
 	room := b.left
 	for depth := 5; depth > 0; depth-- {
-		shape := describe(value, depth)
+		shape := shapeOf([][]byte{value}, depth)
 		if b.count(shape+"\n") <= room*3/5 || depth == 1 {
 			b.addCut("shape: " + shape)
 			break
 		}
 	}
-	where, items := largest(value)
-	shown, total := 0, 0
+	path, items := largest(value)
 	if items == nil {
-		b.addCut("start: " + abridge(value, 8, 80))
+		b.addCut("start: " + abridge(value, 8, 80, 3))
 		return "its shape and start shown"
 	}
+	total := 0
 	rawjson.Elements(items, func([]byte) bool { total++; return true })
 	width := 100
 	if total > 3 {
 		width = 60
 	}
-	index := 0
+	shown, index := 0, 0
 	var last []byte
 	rawjson.Elements(items, func(v []byte) bool {
-		if shown == index && b.left > room/8 && b.add(fmt.Sprintf("%s[%d]: %s", where, index, abridge(v, 12, width))) {
+		if shown == index && b.left > room/8 && b.add(fmt.Sprintf("%s[%d]: %s", path, index, abridge(v, 12, width, 3))) {
 			shown++
 		}
 		last = v
 		index++
 		return true
 	})
-	if shown < total && last != nil {
-		if b.add(fmt.Sprintf("%s[%d]: %s", where, total-1, abridge(last, 12, 40))) {
-			shown++
-		}
+	if shown < total && b.add(fmt.Sprintf("%s[%d]: %s", path, total-1, abridge(last, 12, 40, 3))) {
+		shown++
 	}
-	return fmt.Sprintf("shape and %d of %s of %s shown", shown, plural(total, "item"), orRoot(where))
-}
-
-func orRoot(where string) string {
-	if where == "" {
-		return "the array"
-	}
-	return where
-}
-
-// json returns the text as one value: lines of JSON become an array, as jq in
-// branch_read sees them.
-func (d *doc) json() []byte {
-	if !d.lined {
-		return []byte(strings.TrimSpace(d.text))
-	}
-	out := []byte("[")
-	for _, l := range d.lines {
-		if l = strings.TrimSpace(l); l != "" {
-			if len(out) > 1 {
-				out = append(out, ',')
-			}
-			out = append(out, l...)
-		}
-	}
-	return append(out, ']')
-}
-
-// largest returns the array with the most bytes at the root, in a member of
-// the root or one level deeper, and its path in jq's form.
-func largest(v []byte) (where string, items []byte) {
-	if rawjson.KindOf(v) == rawjson.Array {
-		return "", v
-	}
-	look := func(at string, obj []byte) {
-		rawjson.Members(obj, func(m rawjson.Member) bool {
-			if rawjson.KindOf(m.Value) == rawjson.Array && len(m.Value) > len(items) {
-				where, items = at+"."+clip(m.Name(), 60), m.Value
-			}
-			return true
-		})
-	}
-	look("", v)
-	rawjson.Members(v, func(m rawjson.Member) bool {
-		if rawjson.KindOf(m.Value) == rawjson.Object {
-			look("."+clip(m.Name(), 60), m.Value)
-		}
-		return true
-	})
-	if len(items)*3 < len(v) {
-		return "", nil
-	}
-	return where, items
+	return fmt.Sprintf("shape and %d of %s of %s shown", shown, plural(total, "item"), cmp.Or(path, "the array"))
 }
 
 // Limits of a shape.
 const (
-	shapeKeys  = 40  // of one object
-	shapeItems = 200 // of an array that are looked at
+	shapeKeys  = 40  // keys shown of one object
+	shapeItems = 200 // items of an array that are read
 )
 
-// describe returns the shape of a value: types in place of values, one shape
-// for all items of an array, "?" after keys that not all items have.
-func describe(v []byte, depth int) string {
-	return shapeOf([][]byte{v}, depth)
-}
-
-// shapeOf returns the common shape of several values.
+// shapeOf returns the common shape of values: types instead of values, one shape for all items of
+// an array, and "?" after keys that some items lack.
 func shapeOf(values [][]byte, depth int) string {
 	var kinds []string
 	byKind := map[string][][]byte{}
 	for _, v := range values {
-		k := kindName(v)
+		k := kindNames[rawjson.KindOf(v)]
 		if byKind[k] == nil {
 			kinds = append(kinds, k)
 		}
@@ -128,15 +93,20 @@ func shapeOf(values [][]byte, depth int) string {
 	for i, k := range kinds {
 		switch k {
 		case "object":
-			kinds[i] = shapeObject(byKind[k], depth)
+			kinds[i] = shapeOfObjects(byKind[k], depth)
 		case "array":
-			kinds[i] = shapeArray(byKind[k], depth)
+			kinds[i] = shapeOfArrays(byKind[k], depth)
 		}
 	}
 	return strings.Join(kinds, "|")
 }
 
-func shapeObject(values [][]byte, depth int) string {
+var kindNames = map[rawjson.Kind]string{
+	rawjson.Object: "object", rawjson.Array: "array", rawjson.String: "string", rawjson.Number: "number",
+	rawjson.True: "bool", rawjson.False: "bool", rawjson.Null: "null", rawjson.Invalid: "null",
+}
+
+func shapeOfObjects(values [][]byte, depth int) string {
 	if depth == 0 {
 		return "{…}"
 	}
@@ -157,11 +127,11 @@ func shapeObject(values [][]byte, depth int) string {
 	}
 	var out []string
 	for _, k := range keys[:min(len(keys), shapeKeys)] {
-		opt := ""
+		optional := ""
 		if len(members[k]) < len(values) {
-			opt = "?"
+			optional = "?"
 		}
-		out = append(out, clip(k, 60)+opt+":"+shapeOf(members[k], depth-1))
+		out = append(out, clip(k, 60)+optional+":"+shapeOf(members[k], depth-1))
 	}
 	if n := len(keys) - shapeKeys; n > 0 {
 		out = append(out, fmt.Sprintf("… %d more keys", n))
@@ -169,9 +139,9 @@ func shapeObject(values [][]byte, depth int) string {
 	return "{" + strings.Join(out, ", ") + "}"
 }
 
-func shapeArray(values [][]byte, depth int) string {
+func shapeOfArrays(values [][]byte, depth int) string {
 	var items [][]byte
-	n, most := 0, 0
+	n, longest := 0, 0
 	for _, v := range values {
 		here := 0
 		rawjson.Elements(v, func(e []byte) bool {
@@ -180,11 +150,11 @@ func shapeArray(values [][]byte, depth int) string {
 			}
 			return true
 		})
-		n, most = n+here, max(most, here)
+		n, longest = n+here, max(longest, here)
 	}
 	size := fmt.Sprint(n)
 	if len(values) > 1 {
-		size = fmt.Sprintf("≤%d", most)
+		size = fmt.Sprintf("≤%d", longest)
 	}
 	switch {
 	case n == 0:
@@ -195,86 +165,63 @@ func shapeArray(values [][]byte, depth int) string {
 	return "[" + size + " × " + shapeOf(items, depth-1) + "]"
 }
 
-func kindName(v []byte) string {
-	switch rawjson.KindOf(v) {
-	case rawjson.Object:
-		return "object"
-	case rawjson.Array:
-		return "array"
-	case rawjson.String:
-		return "string"
-	case rawjson.Number:
-		return "number"
-	case rawjson.True, rawjson.False:
-		return "bool"
+// largest returns the array with the most bytes, and its path for jq. It looks at the value itself,
+// its members and their members. items is nil if no array has a third of the bytes.
+func largest(v []byte) (path string, items []byte) {
+	if rawjson.KindOf(v) == rawjson.Array {
+		return "", v
 	}
-	return "null"
-}
-
-// abridge returns v compactly with long strings cut and only the first n
-// members or items of what is inside, three levels deep.
-func abridge(v []byte, n, width int) string {
-	var out strings.Builder
-	writeAbridged(&out, v, n, width, 3)
-	return out.String()
-}
-
-func writeAbridged(out *strings.Builder, v []byte, n, width, depth int) {
-	switch rawjson.KindOf(v) {
-	case rawjson.Object:
-		writeSome(out, "{}", n, depth, func(yield func(key string, value []byte) bool) {
-			rawjson.Members(v, func(m rawjson.Member) bool { return yield(clip(m.Name(), 60)+":", m.Value) })
-		}, func(e []byte) { writeAbridged(out, e, n, width, depth-1) })
-	case rawjson.Array:
-		writeSome(out, "[]", min(n, 3), depth, func(yield func(key string, value []byte) bool) {
-			rawjson.Elements(v, func(e []byte) bool { return yield("", e) })
-		}, func(e []byte) { writeAbridged(out, e, n, width, depth-1) })
-	case rawjson.String:
-		if utf8.RuneCount(v) <= width+2 {
-			out.Write(v)
-			return
-		}
-		out.Write(rawjson.Quote(clip(rawjson.Unquote(v), width)))
-	default:
-		out.WriteString(clip(string(v), 60))
-	}
-}
-
-// writeSome writes the first n entries of a collection and how many more
-// there are.
-func writeSome(out *strings.Builder, brackets string, n, depth int, each func(func(string, []byte) bool), write func([]byte)) {
-	out.WriteByte(brackets[0])
-	i := 0
-	each(func(key string, v []byte) bool {
-		if i < n && depth > 0 {
-			if i > 0 {
-				out.WriteByte(',')
+	look := func(at string, obj []byte) {
+		rawjson.Members(obj, func(m rawjson.Member) bool {
+			if rawjson.KindOf(m.Value) == rawjson.Array && len(m.Value) > len(items) {
+				path, items = at+"."+clip(m.Name(), 60), m.Value
 			}
-			out.WriteString(key)
-			write(v)
-		}
-		i++
+			return true
+		})
+	}
+	look("", v)
+	rawjson.Members(v, func(m rawjson.Member) bool {
+		look("."+clip(m.Name(), 60), m.Value)
 		return true
 	})
-	if more := i - n; depth == 0 && i > 0 {
-		fmt.Fprintf(out, "…%d", i)
-	} else if more > 0 {
-		fmt.Fprintf(out, ",…+%d", more)
+	if len(items)*3 < len(v) {
+		return "", nil
 	}
-	out.WriteByte(brackets[1])
+	return path, items
 }
 
-// sortedKeys returns the keys of m, most frequent first, then by name.
-func sortedKeys(m map[string]int) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.SortFunc(keys, func(a, b string) int {
-		if m[a] != m[b] {
-			return m[b] - m[a]
+// abridge returns v compactly. It keeps n members of an object, 3 items of an array, width
+// characters of a string, and depth levels.
+func abridge(v []byte, n, width, depth int) string {
+	var parts []string
+	total := 0
+	keep := func(key string, value []byte, most int) bool {
+		if total++; total <= most && depth > 0 {
+			parts = append(parts, key+abridge(value, n, width, depth-1))
 		}
-		return strings.Compare(a, b)
-	})
-	return keys
+		return true
+	}
+	kind := rawjson.KindOf(v)
+	switch kind {
+	case rawjson.Object:
+		rawjson.Members(v, func(m rawjson.Member) bool { return keep(clip(m.Name(), 60)+":", m.Value, n) })
+	case rawjson.Array:
+		rawjson.Elements(v, func(e []byte) bool { return keep("", e, 3) })
+	case rawjson.String:
+		if utf8.RuneCount(v) <= width+2 {
+			return string(v)
+		}
+		return string(rawjson.Quote(clip(rawjson.Unquote(v), width)))
+	default:
+		return clip(string(v), 60)
+	}
+	if depth == 0 && total > 0 {
+		parts = []string{fmt.Sprintf("…%d", total)}
+	} else if more := total - len(parts); more > 0 {
+		parts = append(parts, fmt.Sprintf("…+%d", more))
+	}
+	if kind == rawjson.Array {
+		return "[" + strings.Join(parts, ",") + "]"
+	}
+	return "{" + strings.Join(parts, ",") + "}"
 }

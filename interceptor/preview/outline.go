@@ -2,91 +2,19 @@ package preview
 
 import (
 	"fmt"
-	"path"
 	"regexp"
 	"slices"
 	"strings"
 )
 
-// declaration finds the lines that name things, in most languages. It is tried
-// on short lines only.
-var declaration = regexp.MustCompile(`^\s*(?:(?:export|pub(?:\([a-z]+\))?|public|private|protected|internal|static|async|abstract|final|default|override|unsafe|extern|sealed|partial)\s+)*` +
-	`(?:(?:func|function|def|class|interface|type|struct|enum|impl|trait|fn|mod|module|namespace|package|record|protocol|extension)\b[\s(*]` +
-	`|(?:const|var|let)\s+[A-Za-z_$][\w$]*\s*(?::[^=]+)?=\s*(?:async\s*)?(?:\(|function\b|class\b)` +
-	`|(?:CREATE|ALTER)\s+(?:TABLE|VIEW|INDEX|FUNCTION)\b` +
-	`|[A-Za-z_][\w:<>,*&\[\] ]+[ *&][\w:~]+\([^;=]*\)\s*(?:const\s*)?(?:throws\s[\w, ]+)?\{\s*$)`)
-
-// notDeclaration are statements that look like functions of C and Java.
-var notDeclaration = regexp.MustCompile(`^\s*(?:\}?\s*else\b|if\b|for\b|while\b|switch\b|catch\b|return\b|do\b|#|//|\*)`)
-
-func isDeclaration(l string) bool {
-	return len(l) < 300 && indent(l) <= 8 && declaration.MatchString(l) && !notDeclaration.MatchString(l)
-}
-
-// looksCode reports whether a line ends or begins as lines of programs do.
-func looksCode(l string) bool {
-	t := strings.TrimSpace(l)
-	if t == "" {
-		return false
-	}
-	switch t[len(t)-1] {
-	case '{', '}', ';', ')', '(', ',':
-		return true
-	case ':':
-		return !strings.Contains(t, ". ") && isDeclaration(l) || strings.HasPrefix(t, "if ") || strings.HasPrefix(t, "for ") || t == "else:" || t == "try:"
-	}
-	for _, p := range []string{"import ", "from ", "return", "self.", "this.", "//", "#include", "use ", "let ", "const ", "var ", "end"} {
-		if strings.HasPrefix(t, p) {
-			return true
-		}
-	}
-	return strings.Contains(t, " = ") || strings.Contains(t, " := ")
-}
-
-func isHeading(l string) bool {
-	t := strings.TrimLeft(l, "#")
-	n := len(l) - len(t)
-	return n >= 1 && n <= 6 && len(t) > 1 && t[0] == ' '
-}
-
-func isCommit(l string) bool {
-	sha, ok := strings.CutPrefix(l, "commit ")
-	if !ok || len(sha) < 7 {
-		return false
-	}
-	for i := 0; i < len(sha) && i < 40; i++ {
-		if !isHex(sha[i]) {
-			return sha[i] == ' '
-		}
-	}
-	return true
-}
-
-// indent is how far a line is moved in; a tab counts as four.
-func indent(l string) (n int) {
-	for i := range len(l) {
-		switch l[i] {
-		case ' ':
-			n++
-		case '\t':
-			n += 4
-		default:
-			return n
-		}
-	}
-	return n
-}
-
-// makeOutline shows headings, declarations or the subjects of commits: the
-// outer ones first, then the inner, then how the text begins.
-func makeOutline(d *doc, b *body) string {
-	e := newExcerpt(d, b)
-	e.width = narrow
-	levels := d.outline()
+// showOutline shows headings, declarations or the subjects of commits, the outer ones first. Then it
+// shows the start and the end of the text.
+func showOutline(d *doc, b *body) string {
+	e := newExcerpt(d.lines, narrow, b)
 	total := 0
-	for _, at := range levels {
-		total += len(at)
-		for _, i := range spread(at, b.left/entryTokens) {
+	for _, entries := range d.outline() {
+		total += len(entries)
+		for _, i := range spread(entries, b.left/entryTokens) {
 			if e.full() {
 				break
 			}
@@ -94,36 +22,25 @@ func makeOutline(d *doc, b *body) string {
 		}
 	}
 	outlined := len(e.shown)
-	e.misses = 0
 	e.head(60, b.left*2/3)
-	e.misses = 0
 	e.tail(30, b.left)
 	return e.done() + fmt.Sprintf("; %d of %d outline entries", outlined, total)
 }
 
-// entryTokens is what an entry of an outline costs, about.
+// entryTokens is the usual size of an outline entry.
 const entryTokens = 16
 
-// spread returns at most n of the entries, evenly, first and last included: an outline with gaps is
-// better than one that ends in the middle.
-func spread(at []int, n int) []int {
-	if n < 2 || len(at) <= n {
-		return at
-	}
-	out := make([]int, 0, n)
-	for i := range n {
-		out = append(out, at[i*(len(at)-1)/(n-1)])
-	}
-	return out
-}
-
-// outline returns the line indexes of the entries by level, outermost first.
-func (d *doc) outline() [][]int {
+// outline returns the line indexes of the entries by level, the outermost first.
+func (d *doc) outline() [6][]int {
 	var levels [6][]int
-	put := func(level, i int) { levels[min(level, 5)] = append(levels[min(level, 5)], i) }
-	fenced, subject := false, false
+	put := func(level, i int) {
+		level = min(level, len(levels)-1)
+		levels[level] = append(levels[level], i)
+	}
+	sample := d.sample()
 	commits := count(d.lines[:min(len(d.lines), sampled)], isCommit) >= 2
-	markdown := !commits && count(d.sample(), isHeading) > count(d.sample(), isDeclaration)
+	markdown := !commits && count(sample, isHeading) > count(sample, isDeclaration)
+	fenced, subject := false, false // in a code block; before the subject of a commit
 	for i, l := range d.lines {
 		switch {
 		case commits:
@@ -141,43 +58,84 @@ func (d *doc) outline() [][]int {
 			put(indent(l)/2, i)
 		}
 	}
-	var out [][]int
-	for _, at := range levels {
-		if len(at) > 0 {
-			out = append(out, at)
-		}
-	}
-	return out
+	return levels
 }
 
-func isDiffLine(l string) bool { return strings.HasPrefix(l, "@@ ") && strings.Count(l, "@@") >= 2 }
+func isCommit(l string) bool {
+	sha, ok := strings.CutPrefix(l, "commit ")
+	end := strings.IndexFunc(sha, func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
+	return ok && len(sha) >= 7 && (end < 0 || end >= 40 || sha[end] == ' ')
+}
 
-// makeDiff shows each file with what was added and removed, then the changed
-// lines from the start.
-func makeDiff(d *doc, b *body) string {
+func isHeading(l string) bool {
+	t := strings.TrimLeft(l, "#")
+	n := len(l) - len(t)
+	return n >= 1 && n <= 6 && len(t) > 1 && t[0] == ' '
+}
+
+func isDeclaration(l string) bool {
+	return len(l) < 300 && indent(l) <= 8 && declaration.MatchString(l) && !notDeclaration.MatchString(l)
+}
+
+// declaration matches lines that declare a name, in most languages.
+var declaration = regexp.MustCompile(`^\s*(?:(?:export|pub(?:\([a-z]+\))?|public|private|protected|internal|static|async|abstract|final|default|override|unsafe|extern|sealed|partial)\s+)*` +
+	`(?:(?:func|function|def|class|interface|type|struct|enum|impl|trait|fn|mod|module|namespace|package|record|protocol|extension)\b[\s(*]` +
+	`|(?:const|var|let)\s+[A-Za-z_$][\w$]*\s*(?::[^=]+)?=\s*(?:async\s*)?(?:\(|function\b|class\b)` +
+	`|(?:CREATE|ALTER)\s+(?:TABLE|VIEW|INDEX|FUNCTION)\b` +
+	`|[A-Za-z_][\w:<>,*&\[\] ]+[ *&][\w:~]+\([^;=]*\)\s*(?:const\s*)?(?:throws\s[\w, ]+)?\{\s*$)`)
+
+// notDeclaration matches statements that look like functions of C and Java.
+var notDeclaration = regexp.MustCompile(`^\s*(?:\}?\s*else\b|if\b|for\b|while\b|switch\b|catch\b|return\b|do\b|#|//|\*)`)
+
+// indent returns the indentation of a line. A tab counts as four.
+func indent(l string) int {
+	space := l[:len(l)-len(strings.TrimLeft(l, " \t"))]
+	return len(space) + 3*strings.Count(space, "\t")
+}
+
+// looksCode reports whether a line starts or ends like a line of a program.
+func looksCode(l string) bool {
+	t := strings.TrimSpace(l)
+	if t == "" {
+		return false
+	}
+	switch t[len(t)-1] {
+	case '{', '}', ';', ')', '(', ',':
+		return true
+	case ':':
+		return !strings.Contains(t, ". ") && isDeclaration(l) || strings.HasPrefix(t, "if ") || strings.HasPrefix(t, "for ") || t == "else:" || t == "try:"
+	}
+	return startsWith(t, codeStarts) || strings.Contains(t, " = ") || strings.Contains(t, " := ")
+}
+
+var codeStarts = []string{"import ", "from ", "return", "self.", "this.", "//", "#include", "use ", "let ", "const ", "var ", "end"}
+
+// showDiff shows each file with the numbers of its added and removed lines, then the first changes.
+func showDiff(d *doc, b *body) string {
 	type file struct {
 		name                 string
 		line, added, removed int
 	}
-	var files []*file
+	var files []file
 	for i, l := range d.lines {
+		last := len(files) - 1
 		switch {
 		case strings.HasPrefix(l, "diff --git "):
 			name := l[len("diff --git "):]
 			if at := strings.Index(name, " b/"); at >= 0 {
 				name = name[at+3:]
 			}
-			files = append(files, &file{name: name, line: i + 1})
-		case strings.HasPrefix(l, "+++ ") && (len(files) == 0 || files[len(files)-1].added+files[len(files)-1].removed > 0):
-			files = append(files, &file{name: strings.TrimPrefix(l[4:], "b/"), line: i + 1})
-		case len(files) == 0 || strings.HasPrefix(l, "+++") || strings.HasPrefix(l, "---"):
-		case strings.HasPrefix(l, "+"):
-			files[len(files)-1].added++
-		case strings.HasPrefix(l, "-"):
-			files[len(files)-1].removed++
+			files = append(files, file{name: name, line: i + 1})
+		case strings.HasPrefix(l, "+++ ") && (last < 0 || files[last].added+files[last].removed > 0):
+			files = append(files, file{name: strings.TrimPrefix(l[4:], "b/"), line: i + 1})
+		case last < 0 || !isChange(l):
+		case l[0] == '+':
+			files[last].added++
+		default:
+			files[last].removed++
 		}
 	}
-	e := newExcerpt(d, b)
+	e := newExcerpt(d.lines, wide, b)
 	shown := 0
 	room := b.left
 	for _, f := range files {
@@ -190,52 +148,56 @@ func makeDiff(d *doc, b *body) string {
 		if e.full() {
 			break
 		}
-		if isDiffLine(l) || ((strings.HasPrefix(l, "+") || strings.HasPrefix(l, "-")) && !strings.HasPrefix(l, "+++") && !strings.HasPrefix(l, "---")) {
+		if isHunk(l) || isChange(l) {
 			e.take(i, "")
 		}
 	}
 	return fmt.Sprintf("%d of %s; ", shown, plural(len(files), "changed file")) + e.done()
 }
 
-// matchParts splits a line of grep's output.
-func matchParts(l string) (file string, ok bool) {
-	file, rest, ok := strings.Cut(l, ":")
-	if !ok || file == "" || len(file) > 200 || strings.ContainsAny(file, " \t\"'{}()") {
-		return "", false
-	}
-	i := 0
-	for i < len(rest) && isDigit(rest[i]) {
-		i++
-	}
-	return file, i > 0 && i < len(rest) && (rest[i] == ':' || rest[i] == '-') && !isDigit(file[0]) && (strings.ContainsAny(file, "./\\") || path.Ext(file) != "")
+// isHunk reports whether a line starts a hunk of a diff.
+func isHunk(l string) bool { return strings.HasPrefix(l, "@@ ") && strings.Count(l, "@@") >= 2 }
+
+// isChange reports whether a diff adds or removes the line.
+func isChange(l string) bool {
+	return l != "" && (l[0] == '+' || l[0] == '-') && !strings.HasPrefix(l, "+++") && !strings.HasPrefix(l, "---")
 }
 
-func isMatchLine(l string) bool { _, ok := matchParts(l); return ok }
-
-// makeMatches shows how many matches each file has, and the first match of each.
-func makeMatches(d *doc, b *body) string {
-	first, n := map[string]int{}, map[string]int{}
-	var order []string
+// showMatches shows the first match of each file, with the number of its matches. Then it shows the
+// first lines.
+func showMatches(d *doc, b *body) string {
+	first, times := map[string]int{}, map[string]int{}
+	var files []string
 	for i, l := range d.lines {
-		file, ok := matchParts(l)
+		file, ok := matchedFile(l)
 		if !ok {
 			continue
 		}
-		if n[file]++; n[file] == 1 {
+		if times[file]++; times[file] == 1 {
 			first[file] = i
-			order = append(order, file)
+			files = append(files, file)
 		}
 	}
-	slices.SortStableFunc(order, func(a, b string) int { return n[b] - n[a] })
-	e := newExcerpt(d, b)
-	e.width = narrow
-	for _, file := range order {
+	slices.SortStableFunc(files, func(a, b string) int { return times[b] - times[a] })
+	e := newExcerpt(d.lines, narrow, b)
+	for _, file := range files {
 		if e.full() {
 			break
 		}
-		e.take(first[file], fmt.Sprintf(" (%d in this file)", n[file]))
+		e.take(first[file], fmt.Sprintf(" (%d in this file)", times[file]))
 	}
-	e.misses = 0
 	e.head(len(d.lines), b.left)
-	return fmt.Sprintf("matches in %s; ", plural(len(order), "file")) + e.done()
+	return fmt.Sprintf("matches in %s; ", plural(len(files), "file")) + e.done()
+}
+
+func isMatch(l string) bool { _, ok := matchedFile(l); return ok }
+
+// matchedFile returns the file of a line that grep printed.
+func matchedFile(l string) (file string, ok bool) {
+	file, rest, _ := strings.Cut(l, ":")
+	if file == "" || len(file) > 200 || isDigit(file[0]) || strings.ContainsAny(file, " \t\"'{}()") || !strings.ContainsAny(file, `./\`) {
+		return "", false
+	}
+	after := strings.TrimLeft(rest, "0123456789")
+	return file, len(after) < len(rest) && (strings.HasPrefix(after, ":") || strings.HasPrefix(after, "-"))
 }

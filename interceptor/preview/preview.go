@@ -1,58 +1,75 @@
-// Package preview makes the short text that stands in for a result too large
-// for its place.
+// Package preview makes the short text that replaces a result which is too large for its place.
 //
-// A preview is made for the kind of text: JSON shows its shape and its first
-// items, logs their head, tail and distinct error lines with counts, source
-// and Markdown their outline, tables their columns and a sample, HTML its
-// text, all other text its head and tail:
+//	count := func(s string) int { return (len(s) + 3) / 4 } // or a real tokenizer
+//	text := strings.Repeat("12:00:00 INFO ready\n", 100) + "12:00:01 ERROR disk is full\n"
+//	p, ok := preview.Make(preview.Source{Text: text, Tokens: count(text), Handle: "res_1"}, 80, count)
+//	fmt.Println(p.Text, ok)
 //
-//	p, ok := preview.Make(preview.Source{Text: text, Tokens: n, Handle: "res_…"}, 400, counter.Count)
+// The kind of the text decides what a preview shows: the shape and the first items of JSON; the
+// head, the tail and the distinct error lines of a log; the outline of source code and Markdown;
+// the columns and some rows of a table; the text of HTML; the head and the tail of other text.
 //
-// The first line of a preview says what was folded, how much of it is shown
-// and how the rest is read. Excerpts carry the line numbers of the original.
-// No preview is larger than its budget, nor as large as what it stands for.
+// The first line of a preview gives the size of the result, the part that is shown, and the way to
+// read the rest. Lines have their numbers in the original. A preview is never larger than its
+// budget, and always smaller than the result.
 //
-// The same input gives the same preview. The time is linear in the text. The
-// package keeps no state and knows nothing of tokenizers: the counter is given.
+// The same input gives the same preview. The time is linear in the text. The package keeps no state.
 package preview
 
 import (
 	"fmt"
 	"strings"
-	"unicode/utf8"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // Source is a result to be previewed.
 type Source struct {
 	// Text is the result. Bytes that are not UTF-8 are shown as U+FFFD.
 	Text string
-	// Tokens is what the whole result counts.
+	// Tokens is the size of the whole result.
 	Tokens int
-	// Handle is what branch_read knows the stored result by.
+	// Handle is the handle of the stored result for branch_read.
 	Handle string
 }
 
-// Preview is what is delivered in place of a result.
+// Preview replaces a result.
 type Preview struct {
 	Text string
 	Kind Kind
-	// Lines is how many lines the whole text has; Tokens what Text counts.
-	Lines, Tokens int
+	// Tokens is the size of Text.
+	Tokens int
 }
 
-// Make returns the preview of s in at most budget tokens, as count counts
-// them, and fewer than s.Tokens. ok is false where not even the handle fits.
+// Kind is the kind of a text.
+type Kind string
+
+// The kinds of text. Plain is the kind of a text that fits no other.
+const (
+	JSON     Kind = "JSON"
+	NDJSON   Kind = "NDJSON" // one JSON object a line
+	HTML     Kind = "HTML"
+	Diff     Kind = "diff"
+	Matches  Kind = "matches" // path:line:text, as grep prints
+	Table    Kind = "table"   // values separated by commas, tabs, semicolons or bars
+	Log      Kind = "log"
+	Markdown Kind = "Markdown"
+	Code     Kind = "source"
+	Plain    Kind = "text"
+)
+
+// Make returns the preview of s in at most budget tokens, as count counts them, and fewer than
+// s.Tokens. ok is false if not even the handle fits.
 func Make(s Source, budget int, count func(string) int) (p Preview, ok bool) {
 	budget = min(budget, s.Tokens-1)
 	d := newDoc(s.Text)
-	p = Preview{Kind: d.kind(), Lines: len(d.lines)}
-	short := fmt.Sprintf("[Folded: %s tokens; read with branch_read handle %s]", group(s.Tokens), s.Handle)
-	p.Text, p.Tokens = short, count(short)
-	if p.Tokens > budget {
+	p = Preview{Kind: d.kind()}
+	p.Text = fmt.Sprintf("[Folded: %s tokens; read with branch_read handle %s]", group(s.Tokens), s.Handle)
+	if p.Tokens = count(p.Text); p.Tokens > budget {
 		return Preview{}, false
 	}
-	// Counts of parts may add up to less than the count of the whole, so what
-	// came out is counted and, in the rare case, made again with less.
+	// The counts of the parts can add up to less than the count of the whole. So the whole is
+	// counted, and in this rare case made again with less.
 	for room := budget; room > p.Tokens; room -= max(room/8, 8) {
 		text := d.render(p.Kind, s, room, count)
 		if text == "" {
@@ -66,91 +83,109 @@ func Make(s Source, budget int, count func(string) int) (p Preview, ok bool) {
 	return p, true
 }
 
-// render returns head line and body in about room tokens; "" if the head line
-// leaves no room for a body.
+// maxJSONDepth is the depth from which JSON counts as plain text.
+const maxJSONDepth = 2000
+
+// kind returns the kind of the text. The tests are in the order of their certainty.
+func (d *doc) kind() Kind {
+	trimmed := strings.TrimSpace(d.text)
+	if trimmed == "" {
+		return Plain
+	}
+	sample := d.sample()
+	switch {
+	case (trimmed[0] == '{' || trimmed[0] == '[') && rawjson.Valid([]byte(trimmed), maxJSONDepth):
+		return JSON
+	case trimmed[0] == '{' && isNDJSON(d.lines):
+		return NDJSON
+	case looksHTML(trimmed):
+		return HTML
+	case share(sample, isHunk) > 0 && (strings.HasPrefix(trimmed, "diff --git ") || strings.HasPrefix(trimmed, "--- ") || strings.Contains(d.text, "\ndiff --git ")):
+		return Diff
+	case share(sample, isMatch) > 0.8:
+		return Matches
+	case delimiter(sample) != 0:
+		return Table
+	case share(sample, isStamped) > 0.3:
+		return Log
+	}
+	heads, decls, code := count(sample, isHeading), count(sample, isDeclaration), share(sample, looksCode)
+	switch {
+	case decls >= 2 && code > 0.35 && heads <= decls:
+		return Code
+	case heads >= 2 && code < 0.35:
+		return Markdown
+	case count(sample, isCommit) >= 2:
+		return Code
+	case count(d.lines, func(l string) bool { return severity(l) > 0 }) >= 2:
+		return Log
+	case decls >= 3 && code > 0.2:
+		return Code
+	}
+	return Plain
+}
+
+// render returns the head line and a body in about room tokens, or "" if there is no room for a
+// body.
 func (d *doc) render(k Kind, s Source, room int, count func(string) int) string {
 	head := func(shown string) string {
 		return fmt.Sprintf("[Folded %s: %s tokens, %s; %s. Read more: branch_read {\"handle\":\"%s\"} with lines, grep, jq, search or page]",
 			k, group(s.Tokens), plural(len(d.lines), "line"), shown, s.Handle)
 	}
-	// The placeholder is as long as what will take its place.
+	// The placeholder is as long as the text that replaces it.
 	b := &body{count: count, left: room - count(head("line numbers at left, 999 lines shown, 999,999 left out")+"\n")}
 	if b.left <= 0 {
 		return ""
 	}
-	shown := makers[k](d, b)
+	var shown string
+	switch k {
+	case JSON:
+		shown = showJSON([]byte(strings.TrimSpace(d.text)), b)
+	case NDJSON:
+		shown = showJSON(jsonArray(d.lines), b)
+	case HTML:
+		shown = showHTML(d.text, b)
+	case Diff:
+		shown = showDiff(d, b)
+	case Matches:
+		shown = showMatches(d, b)
+	case Table:
+		shown = showTable(d, b)
+	case Log:
+		shown = showLog(d, b)
+	case Markdown, Code:
+		shown = showOutline(d, b)
+	default:
+		shown = showPlain(d, b)
+	}
 	if len(b.parts) == 0 {
 		return ""
 	}
 	return head(shown) + "\n" + strings.Join(b.parts, "\n")
 }
 
-// body collects the lines of a preview while there is room.
-type body struct {
-	count func(string) int
-	left  int
-	parts []string
-}
-
-// add appends a line and reports whether there was room for it.
-func (b *body) add(line string) bool {
-	n := b.count(line + "\n")
-	if n > b.left {
-		return false
+// showPlain shows the head and the tail, or parts of lines if these are long.
+func showPlain(d *doc, b *body) string {
+	if len(d.lines) <= 4 || len(d.text)/len(d.lines) > 4*wide {
+		return showGiant(d.text, b)
 	}
-	b.left -= n
-	b.parts = append(b.parts, line)
-	return true
+	e := newExcerpt(d.lines, wide, b)
+	e.head(len(d.lines), b.left*3/5)
+	e.tail(len(d.lines), b.left)
+	return e.done()
 }
 
-// addCut appends a line, or as much of it as fits.
-func (b *body) addCut(line string) bool {
-	for width := utf8.RuneCountInString(line); width >= 16; width = width * 2 / 3 {
-		if b.add(clip(line, width)) {
-			return true
+// showGiant shows the first and the last characters of a text with giant lines.
+func showGiant(text string, b *body) string {
+	text = strings.ToValidUTF8(strings.TrimSpace(text), "\uFFFD")
+	start := []rune(text[:min(len(text), 64<<10)])
+	end := []rune(text[max(0, len(text)-32<<10):])
+	// Few texts have more than 5 characters a token.
+	for size := min(len(start), b.left*5); size >= 8; size = size * 3 / 4 {
+		last := min(len(end), size/3)
+		if b.add(string(start[:size]) + " … " + string(end[len(end)-last:])) {
+			return fmt.Sprintf("its first %d and last %d characters shown", size, last)
 		}
 	}
-	return false
-}
-
-// Longest lines shown, in characters.
-const (
-	wide   = 240
-	narrow = 120
-)
-
-// clip cuts s to at most max characters and says how many are left out.
-func clip(s string, max int) string {
-	if len(s) <= max {
-		return strings.ToValidUTF8(s, "\uFFFD")
-	}
-	at, n := len(s), 0
-	for i := range s {
-		if n == max {
-			at = i
-			break
-		}
-		n++
-	}
-	if at == len(s) {
-		return strings.ToValidUTF8(s, "\uFFFD")
-	}
-	return strings.ToValidUTF8(s[:at], "\uFFFD") + fmt.Sprintf("…(+%s)", group(utf8.RuneCountInString(s[at:])))
-}
-
-// plural returns a number with its noun.
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return group(n) + " " + noun + "s"
-}
-
-// group writes n with commas between thousands.
-func group(n int) string {
-	s := fmt.Sprint(n)
-	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
-		s = s[:i] + "," + s[i:]
-	}
-	return s
+	return ""
 }

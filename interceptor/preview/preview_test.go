@@ -11,7 +11,7 @@ import (
 	"github.com/foldgate/foldgate/test/previewtest"
 )
 
-// quarter is a counter for tests: a token is four bytes, begun ones count.
+// quarter counts tokens of four bytes, rounded up.
 func quarter(s string) int { return (len(s) + 3) / 4 }
 
 const handle = "res_0123456789abcdefghjkmnpqrs"
@@ -38,8 +38,7 @@ func TestKinds(t *testing.T) {
 	}
 }
 
-// Every preview keeps its budget, names the handle, and says how much is left
-// out; a larger budget never makes it say less than the head line.
+// Every preview keeps its budget, names the handle, and is the same each time.
 func TestPreviewKeepsItsBudget(t *testing.T) {
 	for _, f := range previewtest.Fixtures() {
 		total := quarter(f.Text)
@@ -65,7 +64,7 @@ func TestPreviewKeepsItsBudget(t *testing.T) {
 	}
 }
 
-// What a reader looks for first is in the preview of 400 tokens.
+// A preview of 400 tokens shows the most interesting parts.
 func TestPreviewShows(t *testing.T) {
 	for name, want := range map[string][]string{
 		"access.log":    {"/api/checkout", "×"},
@@ -103,7 +102,7 @@ func fixture(t *testing.T, name string) string {
 	return ""
 }
 
-// The line numbers of an excerpt are those of the text.
+// The line numbers of an excerpt are the numbers in the text.
 func TestLineNumbers(t *testing.T) {
 	for _, name := range []string{"app.log", "docs.md", "store.go", "prose.txt", "grep.txt", "sales.csv"} {
 		text := fixture(t, name)
@@ -136,7 +135,7 @@ func TestLineNumbers(t *testing.T) {
 	}
 }
 
-// A few giant lines are shown by their first and last characters.
+// A preview shows the first and the last characters of giant lines.
 func TestGiantLine(t *testing.T) {
 	text := "start " + strings.Repeat("x1 ", 40_000) + "the end"
 	p, ok := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 200, quarter)

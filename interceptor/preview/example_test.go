@@ -1,0 +1,20 @@
+package preview_test
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/foldgate/foldgate/interceptor/preview"
+)
+
+func Example() {
+	count := func(s string) int { return (len(s) + 3) / 4 } // or a real tokenizer
+	text := strings.Repeat("12:00:00 INFO ready\n", 100) + "12:00:01 ERROR disk is full\n"
+	p, ok := preview.Make(preview.Source{Text: text, Tokens: count(text), Handle: "res_1"}, 80, count)
+	fmt.Println(p.Text, ok)
+	// Output:
+	// [Folded log: 507 tokens, 101 lines; line numbers at left, 3 lines shown, 98 left out; 1 kind of 1 warning or error line, 1 shown (×n: n alike). Read more: branch_read {"handle":"res_1"} with lines, grep, jq, search or page]
+	// 1: 12:00:00 INFO ready
+	// 2: 12:00:00 INFO ready
+	// 101: 12:00:01 ERROR disk is full true
+}
