@@ -9,18 +9,18 @@ import (
 	"github.com/foldgate/foldgate/budget/bpe"
 )
 
-// A Counter counts the tokens of texts in one encoding. Its counts are equal to
-// tiktoken's, times the scale if one is set. The names of special tokens are ordinary
-// text. A Counter is immutable and safe for concurrent use.
+// A Counter counts the tokens of texts in one encoding. Its counts are equal to tiktoken's, times
+// the scale if one is set. The names of special tokens are ordinary text. A Counter is immutable
+// and safe for concurrent use.
 type Counter struct {
 	encoding  string
 	scale     float64
 	tokenizer *bpe.Tokenizer
 }
 
-// NewCounter returns a counter for an encoding ("o200k_base") or for a model
-// ("gpt-4o-mini"). The error for an unknown name lists the known ones. The first
-// count loads the vocabulary, not NewCounter.
+// NewCounter returns a counter for an encoding ("o200k_base") or for a model ("gpt-4o-mini"). The
+// error for an unknown name lists the known ones. The first count loads the vocabulary, not
+// NewCounter.
 func NewCounter(name string) (*Counter, error) {
 	encoding, err := resolve(name)
 	if err != nil {
@@ -29,9 +29,9 @@ func NewCounter(name string) (*Counter, error) {
 	return &Counter{encoding: encoding, scale: 1, tokenizer: tokenizers[encoding]}, nil
 }
 
-// WithScale returns a counter that multiplies each count of c's encoding by scale
-// and rounds it up, for models without a public tokenizer. The scale replaces the
-// scale of c; it must be from 0.01 to 100.
+// WithScale returns a counter that multiplies each count of c's encoding by scale and rounds it
+// up, for models without a public tokenizer. The scale replaces the scale of c; it must be from
+// 0.01 to 100.
 func (c *Counter) WithScale(scale float64) (*Counter, error) {
 	if !(scale >= 0.01 && scale <= 100) {
 		return nil, fmt.Errorf("token scale %v: use a number from 0.01 to 100", scale)
@@ -41,8 +41,8 @@ func (c *Counter) WithScale(scale float64) (*Counter, error) {
 	return &scaled, nil
 }
 
-// Name returns the name of c in records: the encoding, followed by "*" and the
-// scale if that is not 1, as in "o200k_base*1.15".
+// Name returns the name of c in records: the encoding, followed by "*" and the scale if that is
+// not 1, as in "o200k_base*1.15".
 func (c *Counter) Name() string {
 	if c.scale == 1 {
 		return c.encoding
@@ -56,24 +56,24 @@ func (c *Counter) Count(text string) int { return c.CountBytes(bytesOf(text)) }
 // CountBytes returns the number of tokens in b. It does not keep b.
 func (c *Counter) CountBytes(b []byte) int { return c.scaled(c.tokenizer.Count(b)) }
 
-// Exceeds reports whether text has more than n tokens. It stops reading the text
-// as soon as it knows.
+// Exceeds reports whether text has more than n tokens. It stops reading the text as soon as it
+// knows.
 func (c *Counter) Exceeds(text string, n int) bool {
 	return c.tokenizer.Exceeds(bytesOf(text), c.unscaled(n))
 }
 
-// Truncate returns the start of text that has at most n tokens, and its count:
-// tokens == Count(kept) <= n. It cuts at the start of a character, as late as it
-// can find. It returns a text that fits whole, and treats n below 0 as 0. It
-// allocates, in proportion to n, only if it cuts text that is not valid UTF-8.
+// Truncate returns the start of text that has at most n tokens, and its count: tokens ==
+// Count(kept) <= n. It cuts at the start of a character, as late as it can find. It returns a
+// text that fits whole, and treats n below 0 as 0. It allocates, in proportion to n, only if it
+// cuts text that is not valid UTF-8.
 func (c *Counter) Truncate(text string, n int) (kept string, tokens int) {
 	length, tokens := c.tokenizer.Truncate(bytesOf(text), max(c.unscaled(n), 0))
 	return text[:length], c.scaled(tokens)
 }
 
-// A Stream counts text that arrives in parts, cut anywhere, as Count does for the
-// whole. Its memory does not grow with the text. It is an io.WriteCloser, for use
-// by one goroutine at a time.
+// A Stream counts text that arrives in parts, cut anywhere, as Count does for the whole. Its
+// memory does not grow with the text. It is an io.WriteCloser, for use by one goroutine at a
+// time.
 type Stream struct {
 	*bpe.Stream // Write and Close
 	counter     *Counter
@@ -82,8 +82,7 @@ type Stream struct {
 // Stream returns an empty stream.
 func (c *Counter) Stream() *Stream { return &Stream{c.tokenizer.Stream(), c} }
 
-// Tokens returns the count of the text. It is exact after Close, and at most the
-// count before.
+// Tokens returns the count of the text. It is exact after Close, and at most the count before.
 func (s *Stream) Tokens() int { return s.counter.scaled(s.Stream.Tokens()) }
 
 // scaled returns the count to report for a number of tokens of the encoding.
@@ -94,8 +93,8 @@ func (c *Counter) scaled(tokens int) int {
 	return int(math.Ceil(float64(tokens) * c.scale))
 }
 
-// unscaled returns the largest number of tokens of the encoding with a scaled
-// count of at most n, or -1 if n is negative.
+// unscaled returns the largest number of tokens of the encoding with a scaled count of at most n,
+// or -1 if n is negative.
 func (c *Counter) unscaled(n int) int {
 	if n < 0 {
 		return -1

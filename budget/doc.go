@@ -1,7 +1,6 @@
 // Package budget counts tokens and keeps the ledger of a budget.
 //
-// A Counter counts the tokens of a text, exactly as tiktoken does, at a cost
-// linear in the text:
+// A Counter counts the tokens of a text, exactly as tiktoken does, at a cost linear in the text:
 //
 //	c, err := budget.NewCounter("gpt-4o") // or an encoding: "o200k_base"
 //	if err != nil {
@@ -22,6 +21,5 @@
 //	}
 //	fmt.Println(s.Tokens())
 //
-// Package bpe does the counting. A Ledger holds the tokens that a budget allows, and
-// those spent.
+// Package bpe does the counting. A Ledger holds the tokens that a budget allows, and those spent.
 package budget

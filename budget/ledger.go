@@ -6,12 +6,11 @@ import (
 	"sync"
 )
 
-// ErrExhausted is the error for an amount above the rest of a budget. Match it with
-// errors.Is; the text has the figures.
+// ErrExhausted is the error for an amount above the rest of a budget. Match it with errors.Is;
+// the text has the figures.
 var ErrExhausted = errors.New("budget exhausted")
 
-// warnNumerator and warnDenominator are the share of a budget at which a [Ledger]
-// warns: 80 %.
+// warnNumerator and warnDenominator are the share of a budget at which a [Ledger] warns: 80 %.
 const (
 	warnNumerator   = 4
 	warnDenominator = 5
@@ -28,10 +27,10 @@ func (b Balance) Remaining() int { return b.Total - b.Used }
 // Exhausted reports whether no tokens are left.
 func (b Balance) Exhausted() bool { return b.Used >= b.Total }
 
-// Ledger keeps one budget: the tokens allowed and spent. Used is the sum of all
-// charges less all refunds, exactly, and always between 0 and Total. A Ledger is safe
-// for concurrent use. It is in memory only: to keep a charge over a crash, record it
-// before delivery. Make one with [NewLedger].
+// Ledger keeps one budget: the tokens allowed and spent. Used is the sum of all charges less all
+// refunds, exactly, and always between 0 and Total. A Ledger is safe for concurrent use. It is in
+// memory only: to keep a charge over a crash, record it before delivery. Make one with
+// [NewLedger].
 type Ledger struct {
 	total int
 
@@ -40,8 +39,8 @@ type Ledger struct {
 	warned bool
 }
 
-// NewLedger returns a budget of total tokens with used tokens already spent. The
-// error names the invalid figure: total must be positive, used between 0 and total.
+// NewLedger returns a budget of total tokens with used tokens already spent. The error names the
+// invalid figure: total must be positive, used between 0 and total.
 func NewLedger(total, used int) (*Ledger, error) {
 	if total <= 0 {
 		return nil, fmt.Errorf("budget of %d tokens: must be positive", total)
@@ -52,8 +51,8 @@ func NewLedger(total, used int) (*Ledger, error) {
 	return &Ledger{total: total, used: used, warned: atWarning(used, total)}, nil
 }
 
-// Charge books n tokens, all or nothing. If fewer than n are left, it returns an
-// error that wraps [ErrExhausted]. It panics if n is negative.
+// Charge books n tokens, all or nothing. If fewer than n are left, it returns an error that wraps
+// [ErrExhausted]. It panics if n is negative.
 func (l *Ledger) Charge(n int) error {
 	mustNotBeNegative(n)
 	l.mu.Lock()
@@ -65,8 +64,8 @@ func (l *Ledger) Charge(n int) error {
 	return nil
 }
 
-// Take books n tokens, or as many as are left, and returns the number it booked. It
-// panics if n is negative.
+// Take books n tokens, or as many as are left, and returns the number it booked. It panics if n
+// is negative.
 func (l *Ledger) Take(n int) int {
 	mustNotBeNegative(n)
 	l.mu.Lock()
@@ -76,9 +75,8 @@ func (l *Ledger) Take(n int) int {
 	return n
 }
 
-// Refund returns n booked tokens that were not delivered, at most all that are
-// booked. If use falls below the warning line, [Ledger.Warn] can warn again. It
-// panics if n is negative.
+// Refund returns n booked tokens that were not delivered, at most all that are booked. If use
+// falls below the warning line, [Ledger.Warn] can warn again. It panics if n is negative.
 func (l *Ledger) Refund(n int) {
 	mustNotBeNegative(n)
 	l.mu.Lock()
@@ -89,8 +87,8 @@ func (l *Ledger) Refund(n int) {
 	}
 }
 
-// Warn reports whether use reached 80 % since it was last below. It returns true once
-// for each crossing.
+// Warn reports whether use reached 80 % since it was last below. It returns true once for each
+// crossing.
 func (l *Ledger) Warn() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

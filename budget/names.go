@@ -12,10 +12,9 @@ import (
 	"github.com/foldgate/foldgate/budget/bpe"
 )
 
-// tokenizers maps each encoding to the tokenizer that counts it. Several
-// encodings are the same for ordinary text: p50k_edit and o200k_harmony differ
-// from their base only in special tokens, which are ordinary text here, and gpt2
-// is r50k_base in another file format.
+// tokenizers maps each encoding to the tokenizer that counts it. Several encodings are the same
+// for ordinary text: p50k_edit and o200k_harmony differ from their base only in special tokens,
+// which are ordinary text here, and gpt2 is r50k_base in another file format.
 var tokenizers = map[string]*bpe.Tokenizer{
 	"cl100k_base":   bpe.CL100kBase,
 	"gpt2":          bpe.R50kBase,
@@ -26,8 +25,8 @@ var tokenizers = map[string]*bpe.Tokenizer{
 	"r50k_base":     bpe.R50kBase,
 }
 
-// moreModels lists the models of OpenAI's tiktoken (tiktoken/model.py) that the
-// tables of tiktoken-go lack. "*" at the end of a name stands for any text.
+// moreModels lists the models of OpenAI's tiktoken (tiktoken/model.py) that the tables of
+// tiktoken-go lack. "*" at the end of a name stands for any text.
 var moreModels = map[string][]string{
 	"o200k_base": {
 		"gpt-5", "gpt-5-*", "gpt-5.*", "o1", "o1-*", "o3", "o3-*", "o4-mini", "o4-mini-*", "chatgpt-4o-*", "ft:gpt-4o*",
@@ -40,8 +39,7 @@ var moreModels = map[string][]string{
 	"gpt2": {"gpt-2"},
 }
 
-// models returns the encoding of each model. "*" at the end of a name stands for
-// any text.
+// models returns the encoding of each model. "*" at the end of a name stands for any text.
 var models = sync.OnceValue(func() map[string]string {
 	all := maps.Clone(tiktoken.MODEL_TO_ENCODING)
 	for prefix, encoding := range tiktoken.MODEL_PREFIX_TO_ENCODING {
@@ -55,9 +53,8 @@ var models = sync.OnceValue(func() map[string]string {
 	return all
 })
 
-// resolve returns the encoding of a name: the encoding of that name, or the
-// encoding of a model. An exact name has precedence over a prefix, and a longer
-// prefix over a shorter one.
+// resolve returns the encoding of a name: the encoding of that name, or the encoding of a model.
+// An exact name has precedence over a prefix, and a longer prefix over a shorter one.
 func resolve(name string) (encoding string, err error) {
 	if _, known := tokenizers[name]; known {
 		return name, nil

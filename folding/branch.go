@@ -12,8 +12,8 @@ type Caller struct {
 	Principal string
 	// Session is the session id of the connection, "" if the protocol has none.
 	Session string
-	// Thread is the conversation on the connection that the host named, or "".
-	// It selects the branch of a call that names none. It grants no rights.
+	// Thread is the conversation on the connection that the host named, or "". It selects the
+	// branch of a call that names none. It grants no rights.
 	Thread string
 }
 
@@ -21,8 +21,8 @@ type Caller struct {
 type Branch struct {
 	// ID is "br_" and a version 4 UUID. ParentID is "" for a first-level branch.
 	ID, ParentID string
-	// Principal owns the branch. Session is the session it belongs to. Origin
-	// is the session of the connection that created it, which can differ.
+	// Principal owns the branch. Session is the session it belongs to. Origin is the session of
+	// the connection that created it, which can differ.
 	Principal, Session, Origin string
 	// Context is the path of ids from the first level down to ID.
 	Context string
@@ -32,11 +32,11 @@ type Branch struct {
 	Description, Prompt string
 
 	Status Status
-	// Reason is a Reason constant and Error a sentence; both are "" unless the
-	// branch was ended by force. Then Digest sums up its calls.
+	// Reason is a Reason constant and Error a sentence; both are "" unless the branch was ended
+	// by force. Then Digest sums up its calls.
 	Reason, Error, Digest string
-	// Message is the scrubbed message of branch_return. Late says that it came
-	// after a forced end.
+	// Message is the scrubbed message of branch_return. Late says that it came after a forced
+	// end.
 	Message string
 	Late    bool
 
@@ -52,8 +52,7 @@ type Status string
 
 // The states: created, then active, then one of the three that are final.
 const (
-	// StatusCreated is a branch that is not durable yet. Its id is unknown to
-	// its caller.
+	// StatusCreated is a branch that is not durable yet. Its id is unknown to its caller.
 	StatusCreated   Status = "created"
 	StatusActive    Status = "active"
 	StatusCompleted Status = "completed"
@@ -92,8 +91,8 @@ func (b Branch) ended() *EndedError {
 	return &EndedError{BranchID: b.ID, Status: b.Status, Reason: b.Reason, Digest: b.Digest}
 }
 
-// acceptsLateMessage reports whether a finished branch can still take a
-// message: one that was ended by force can, once.
+// acceptsLateMessage reports whether a finished branch can still take a message: one that was
+// ended by force can, once.
 func (b Branch) acceptsLateMessage() bool { return b.Reason != "" && !b.Late }
 
 // explain returns the sentence for the branch's reason.
@@ -111,8 +110,8 @@ func (b Branch) explain() string {
 	}[b.Reason]
 }
 
-// digest sums up the calls of a branch that was ended by force. The same branch
-// always gives the same text.
+// digest sums up the calls of a branch that was ended by force. The same branch always gives the
+// same text.
 func (b Branch) digest() string {
 	var s strings.Builder
 	a := b.Activity
@@ -154,8 +153,8 @@ type Activity struct {
 	InFlight int `json:"in_flight,omitempty"`
 	// Lost counts calls that were running when the process died.
 	Lost int `json:"lost,omitempty"`
-	// Tools counts calls by tool in order of first use. It holds at most
-	// maxTools tools; calls of others count in Calls only.
+	// Tools counts calls by tool in order of first use. It holds at most maxTools tools; calls of
+	// others count in Calls only.
 	Tools []ToolCount `json:"tools,omitempty"`
 	// LastError is the newest error of a call, scrubbed and cut.
 	LastError string `json:"last_error,omitempty"`

@@ -10,37 +10,36 @@ import (
 
 // Forms of Config.SessionValidation.
 const (
-	// ValidationPermissive lets each connection of a principal use all branches
-	// of the principal. Subagents may have connections of their own.
+	// ValidationPermissive lets each connection of a principal use all branches of the principal.
+	// Subagents may have connections of their own.
 	ValidationPermissive = "permissive"
-	// ValidationStrict lets a connection use its own session only. A connection
-	// without a session (the modern era on HTTP) can't use branches at all.
+	// ValidationStrict lets a connection use its own session only. A connection without a session
+	// (the modern era on HTTP) can't use branches at all.
 	ValidationStrict = "strict"
 )
 
 // Config limits branches. Budgets are in tokens.
 type Config struct {
-	// DefaultBudget is the budget of a branch that asks for none. MaxBudget is
-	// the budget of a branch that asks for more.
+	// DefaultBudget is the budget of a branch that asks for none. MaxBudget is the budget of a
+	// branch that asks for more.
 	DefaultBudget int `yaml:"default_budget"`
 	MaxBudget     int `yaml:"max_budget"`
-	// MaxDepth is the depth of the deepest branch allowed. A first-level branch
-	// has depth 1.
+	// MaxDepth is the depth of the deepest branch allowed. A first-level branch has depth 1.
 	MaxDepth int `yaml:"max_depth"`
 	// DefaultTimeoutSeconds and MaxTimeoutSeconds work like the budgets.
 	DefaultTimeoutSeconds int `yaml:"default_timeout_seconds"`
 	MaxTimeoutSeconds     int `yaml:"max_timeout_seconds"`
-	// MaxConcurrentPerSession and MaxConcurrentPerInstance limit the branches
-	// that are open at one time.
+	// MaxConcurrentPerSession and MaxConcurrentPerInstance limit the branches that are open at
+	// one time.
 	MaxConcurrentPerSession  int `yaml:"max_concurrent_per_session"`
 	MaxConcurrentPerInstance int `yaml:"max_concurrent_per_instance"`
-	// MaxBranchesPerMinute limits the rate at which one session creates
-	// branches, and the number that it can create at once after a pause.
+	// MaxBranchesPerMinute limits the rate at which one session creates branches, and the number
+	// that it can create at once after a pause.
 	MaxBranchesPerMinute int `yaml:"max_branches_per_minute"`
 	// SessionCleanupSeconds bounds [Manager.EndSession] and [Manager.Close].
 	SessionCleanupSeconds int `yaml:"session_cleanup_seconds"`
-	// Retention is how long a finished branch can be looked up. Then it is
-	// archived: its figures are kept, its texts are deleted, its id is unknown.
+	// Retention is how long a finished branch can be looked up. Then it is archived: its figures
+	// are kept, its texts are deleted, its id is unknown.
 	Retention time.Duration `yaml:"retention"`
 	// RequireSessionID refuses a creation without a session_id argument.
 	RequireSessionID bool `yaml:"require_session_id"`
@@ -68,8 +67,7 @@ func DefaultConfig() Config {
 // maxSeconds keeps deadlines well inside the range of time.Duration.
 const maxSeconds = 365 * 24 * 3600
 
-// Validate returns an error for each impossible value, joined. Each names its
-// key.
+// Validate returns an error for each impossible value, joined. Each names its key.
 func (c Config) Validate() error {
 	var faults []error
 	within := func(key string, v, low, high int) {

@@ -15,19 +15,18 @@ import (
 
 // CreateRequest asks for a branch.
 type CreateRequest struct {
-	// SessionID overrides the caller's session. If both are empty, Create
-	// makes up a session.
+	// SessionID overrides the caller's session. If both are empty, Create makes up a session.
 	SessionID string
 	// ParentID names the parent; "" creates a first-level branch.
 	ParentID string
 	// Description is required, at most 500 characters; Prompt at most 10,000.
 	Description, Prompt string
-	// Budget in tokens and TimeoutSeconds: 0 means the default, more than the
-	// maximum means the maximum. A branch never outlives its parent.
+	// Budget in tokens and TimeoutSeconds: 0 means the default, more than the maximum means the
+	// maximum. A branch never outlives its parent.
 	Budget, TimeoutSeconds int
-	// Ephemeral marks a branch that one call opens for itself and ends with.
-	// It does not count against the rate. It counts against the open branches
-	// of LimitSession, "" if the connection of the call has no session.
+	// Ephemeral marks a branch that one call opens for itself and ends with. It does not count
+	// against the rate. It counts against the open branches of LimitSession, "" if the connection
+	// of the call has no session.
 	Ephemeral    bool
 	LimitSession string
 	// Cause is passed on in the Event of the creation.
@@ -44,9 +43,8 @@ type draft struct {
 	limits  sessionKey // of the quota that it counts against
 }
 
-// Create opens a branch and charges it for its description and prompt. It
-// checks and takes all limits in one critical section. When it returns, the
-// branch is durable and active.
+// Create opens a branch and charges it for its description and prompt. It checks and takes all
+// limits in one critical section. When it returns, the branch is durable and active.
 func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) (out Branch, err error) {
 	ctx, done := m.telemetry.span(ctx, "folding.branch.create", caller.Session)
 	defer func() { done(out, err) }()
@@ -143,8 +141,8 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 	return d, nil
 }
 
-// chooseSession chooses the session of a first-level branch. Other branches
-// belong to the session of their parent; see attach.
+// chooseSession chooses the session of a first-level branch. Other branches belong to the session
+// of their parent; see attach.
 func (m *Manager) chooseSession(caller Caller, d *draft) error {
 	if d.SessionID == "" && m.cfg.RequireSessionID {
 		return Errorf(ErrInvalidInput, "session_id is missing: it is required here")
@@ -168,11 +166,11 @@ func (m *Manager) chooseSession(caller Caller, d *draft) error {
 	return nil
 }
 
-// attach gives the branch its context path, its session and its quota. parent
-// is nil for a first-level branch. m.mu is held.
+// attach gives the branch its context path, its session and its quota. parent is nil for a
+// first-level branch. m.mu is held.
 func (m *Manager) attach(caller Caller, parent *branch, d *draft) (err error) {
-	// The session of the connection, since the argument can be made up. Callers
-	// without one share a quota.
+	// The session of the connection, since the argument can be made up. Callers without one share
+	// a quota.
 	d.limits = sessionKey{principal: caller.Principal, session: caller.Session}
 	if d.Ephemeral {
 		d.limits.session = d.LimitSession
@@ -210,8 +208,8 @@ func (m *Manager) activate(b *branch, stored error) (Branch, error) {
 	return b.snapshot(), nil
 }
 
-// quota is the use that one session has made of its limits. Its rate is a token
-// bucket, full at first, of MaxBranchesPerMinute creations.
+// quota is the use that one session has made of its limits. Its rate is a token bucket, full at
+// first, of MaxBranchesPerMinute creations.
 type quota struct {
 	open  int
 	spent float64   // creations that the bucket lacks
@@ -236,8 +234,8 @@ func (q *quota) refill(now time.Time, perMinute int) {
 	}
 }
 
-// admit checks the limits of a session and, if rated is set, takes one creation
-// from its rate. m.mu is held.
+// admit checks the limits of a session and, if rated is set, takes one creation from its rate.
+// m.mu is held.
 func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
 	q := m.quota(key)
 	if q.open >= m.cfg.MaxConcurrentPerSession {
@@ -261,8 +259,7 @@ func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
 	return nil
 }
 
-// nextEnd returns the time until the first deadline of the branches that count.
-// m.mu is held.
+// nextEnd returns the time until the first deadline of the branches that count. m.mu is held.
 func (m *Manager) nextEnd(now time.Time, counts func(*branch) bool) time.Duration {
 	var wait time.Duration
 	for _, b := range m.live {

@@ -15,22 +15,21 @@ type Returned struct {
 	// Message is the cleaned and scrubbed message, MessageTokens its size.
 	Message       string
 	MessageTokens int
-	// Granted is the number of tokens that the parent was charged for Message.
-	// It is less than MessageTokens if the parent is a branch that has less
-	// left: then the parent has ended, and Message must be cut.
+	// Granted is the number of tokens that the parent was charged for Message. It is less than
+	// MessageTokens if the parent is a branch that has less left: then the parent has ended, and
+	// Message must be cut.
 	Granted int
-	// Late says that the branch had been ended by force before; Branch says
-	// how. The message is stored all the same.
+	// Late says that the branch had been ended by force before; Branch says how. The message is
+	// stored all the same.
 	Late bool
-	// Children are the ids of the branches that were closed with this one, in
-	// the order of their ends.
+	// Children are the ids of the branches that were closed with this one, in the order of their
+	// ends.
 	Children []string
 }
 
-// Return ends a branch with a message. It scrubs the message first; if that
-// fails, nothing has happened. Then the children of the branch end, deepest
-// first, then the branch. A branch that was ended by force takes one late
-// message. A second return fails with an [*EndedError].
+// Return ends a branch with a message. It scrubs the message first; if that fails, nothing has
+// happened. Then the children of the branch end, deepest first, then the branch. A branch that
+// was ended by force takes one late message. A second return fails with an [*EndedError].
 func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message string) (r Returned, err error) {
 	ctx, done := m.telemetry.span(ctx, "folding.branch.return", caller.Session)
 	defer func() { done(r.Branch, err) }()
@@ -92,8 +91,8 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Re
 	return r, nil
 }
 
-// chargeParent charges a message to the parent of b, as far as its budget
-// goes, and returns how much. m.mu is held.
+// chargeParent charges a message to the parent of b, as far as its budget goes, and returns how
+// much. m.mu is held.
 func (m *Manager) chargeParent(b Branch, tokens int, now time.Time) int {
 	parent := m.live[b.ParentID]
 	if parent == nil {
@@ -105,10 +104,9 @@ func (m *Manager) chargeParent(b Branch, tokens int, now time.Time) int {
 	return granted
 }
 
-// EndSession ends all branches of the caller's session with
-// ReasonSessionEnded, also those that its connection created in another
-// session. Call it when a connection has ended; reason says how, for the
-// digest. It returns when the ends are durable, or with an error after
+// EndSession ends all branches of the caller's session with ReasonSessionEnded, also those that
+// its connection created in another session. Call it when a connection has ended; reason says
+// how, for the digest. It returns when the ends are durable, or with an error after
 // Config.SessionCleanupSeconds; the branches have ended in both cases.
 func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) (err error) {
 	if caller.Session == "" {
@@ -140,8 +138,7 @@ func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) 
 	return nil
 }
 
-// expire ends every branch that has reached its deadline, deepest first. m.mu
-// is held.
+// expire ends every branch that has reached its deadline, deepest first. m.mu is held.
 func (m *Manager) expire(now time.Time) {
 	if m.next.IsZero() || now.Before(m.next) {
 		return
@@ -161,9 +158,8 @@ func (m *Manager) expire(now time.Time) {
 	}
 }
 
-// checkBudget ends b if its budget is used up and no lease may still refund
-// some of it. It warns once if the budget is nearly used up. m.mu is held, b is
-// live.
+// checkBudget ends b if its budget is used up and no lease may still refund some of it. It warns
+// once if the budget is nearly used up. m.mu is held, b is live.
 func (m *Manager) checkBudget(b *branch, now time.Time) {
 	m.warn(b, now)
 	if b.holders == 0 && b.ledger.Balance().Exhausted() {
@@ -171,8 +167,8 @@ func (m *Manager) checkBudget(b *branch, now time.Time) {
 	}
 }
 
-// warn announces once that most of the budget is used. It waits for leases
-// that may still refund. m.mu is held.
+// warn announces once that most of the budget is used. It waits for leases that may still refund.
+// m.mu is held.
 func (m *Manager) warn(b *branch, now time.Time) {
 	if b.holders == 0 && b.ledger.Warn() {
 		m.emit(Event{Kind: EventWarned, Time: now, Branch: b.snapshot()})
@@ -201,10 +197,9 @@ type outcome struct {
 	message string
 }
 
-// finish ends b, its children first, deepest first. It returns the ids of the
-// descendants that it ended. Every branch ends here, once: m.mu is held, b is
-// live, and afterwards it is not. Calls of b are cancelled; their results are
-// charged to no branch.
+// finish ends b, its children first, deepest first. It returns the ids of the descendants that it
+// ended. Every branch ends here, once: m.mu is held, b is live, and afterwards it is not. Calls
+// of b are cancelled; their results are charged to no branch.
 func (m *Manager) finish(b *branch, o outcome, now time.Time) []string {
 	below := outcome{reason: ReasonParentEnded}
 	if o.reason == "" {

@@ -14,15 +14,14 @@ import (
 	tracenoop "go.opentelemetry.io/otel/trace/noop"
 )
 
-// Event is one moment in the life of a branch. The events of a branch arrive in
-// order, and the ends of its children arrive before its own.
+// Event is one moment in the life of a branch. The events of a branch arrive in order, and the
+// ends of its children arrive before its own.
 type Event struct {
 	Kind EventKind
 	Time time.Time
 	// Branch is the branch just after the event.
 	Branch Branch
-	// Children are the ids of the descendants that this end closed, in the
-	// order of their ends.
+	// Children are the ids of the descendants that this end closed, in the order of their ends.
 	Children []string
 	// Cause is CreateRequest.Cause if Kind is EventCreated.
 	Cause any
@@ -33,8 +32,7 @@ type EventKind string
 
 // The kinds of events, in the order in which a branch can meet them.
 const (
-	// EventCreated: the branch is open and is being stored. If that fails,
-	// EventEnded follows.
+	// EventCreated: the branch is open and is being stored. If that fails, EventEnded follows.
 	EventCreated EventKind = "created"
 	// EventRecovered: the branch was active when the process died and goes on.
 	EventRecovered EventKind = "recovered"
@@ -53,9 +51,8 @@ const (
 // emit queues an event. m.mu is held.
 func (m *Manager) emit(e Event) { m.events = append(m.events, e) }
 
-// unlock releases m.mu and returns when all queued events are delivered, by
-// this goroutine or another. One goroutine delivers at a time, which keeps the
-// order.
+// unlock releases m.mu and returns when all queued events are delivered, by this goroutine or
+// another. One goroutine delivers at a time, which keeps the order.
 func (m *Manager) unlock() {
 	pending := len(m.events) > 0
 	m.mu.Unlock()
@@ -89,9 +86,8 @@ func (m *Manager) deliver(e Event) {
 // scope is the instrumentation scope of OpenTelemetry.
 const scope = "github.com/foldgate/foldgate/folding"
 
-// telemetry makes metrics of events, and spans of operations. The ids of
-// sessions and branches are attributes of spans only: as labels of metrics they
-// would grow without bound.
+// telemetry makes metrics of events, and spans of operations. The ids of sessions and branches
+// are attributes of spans only: as labels of metrics they would grow without bound.
 type telemetry struct {
 	tracer                              trace.Tracer
 	created, returned, timedOut, failed metric.Int64Counter
@@ -140,8 +136,8 @@ func newTelemetry(meters metric.MeterProvider, tracers trace.TracerProvider) (*t
 	return t, errors.Join(append(faults, err)...)
 }
 
-// observe counts an event. The active count goes up and down with the same
-// label, so that it returns to zero.
+// observe counts an event. The active count goes up and down with the same label, so that it
+// returns to zero.
 func (t *telemetry) observe(e Event) {
 	ctx := context.Background()
 	depth := metric.WithAttributes(attribute.Int("depth", e.Branch.Depth))
@@ -171,8 +167,8 @@ func (t *telemetry) observe(e Event) {
 	}
 }
 
-// span starts the span of an operation. The caller ends it by calling the
-// function with the operation's branch and error.
+// span starts the span of an operation. The caller ends it by calling the function with the
+// operation's branch and error.
 func (t *telemetry) span(ctx context.Context, name, session string) (context.Context, func(Branch, error)) {
 	ctx, span := t.tracer.Start(ctx, name)
 	return ctx, func(b Branch, err error) {

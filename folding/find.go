@@ -7,16 +7,15 @@ import (
 	"github.com/google/uuid"
 )
 
-// StatusRequest names a branch, or a session to look at its active branch. An
-// empty request means the caller's thread or, without one, its session.
+// StatusRequest names a branch, or a session to look at its active branch. An empty request means
+// the caller's thread or, without one, its session.
 type StatusRequest struct {
 	BranchID, SessionID string
 }
 
-// Status returns a branch with its current usage. It returns false for an
-// unknown, archived or foreign id, and for a session without an active branch.
-// If a session has several, it returns the newest one that has no active
-// children.
+// Status returns a branch with its current usage. It returns false for an unknown, archived or
+// foreign id, and for a session without an active branch. If a session has several, it returns
+// the newest one that has no active children.
 func (m *Manager) Status(ctx context.Context, caller Caller, req StatusRequest) (Branch, bool, error) {
 	if req.BranchID != "" {
 		b, ok, err := m.find(ctx, caller, req.BranchID)
@@ -42,9 +41,9 @@ func (m *Manager) Status(ctx context.Context, caller Caller, req StatusRequest) 
 	return b, n > 0, nil
 }
 
-// Resolve returns an active branch of the caller. It fails with [ErrNotFound]
-// if the id is unknown, archived or not the caller's. If the branch has ended,
-// it returns the branch and an [*EndedError].
+// Resolve returns an active branch of the caller. It fails with [ErrNotFound] if the id is
+// unknown, archived or not the caller's. If the branch has ended, it returns the branch and an
+// [*EndedError].
 func (m *Manager) Resolve(caller Caller, branchID string) (Branch, error) {
 	b, ok, err := m.find(context.Background(), caller, branchID)
 	if err != nil || !ok || b.Status.Terminal() {
@@ -53,11 +52,10 @@ func (m *Manager) Resolve(caller Caller, branchID string) (Branch, error) {
 	return b, err
 }
 
-// ActiveLeaf returns the newest active branch of the caller that has no active
-// children, and how many such branches there are. With more than one, the
-// branch of a call is ambiguous. For a caller with a thread it looks at the
-// branches that were created in the thread; if there are none, it returns the
-// branch that the thread has joined.
+// ActiveLeaf returns the newest active branch of the caller that has no active children, and how
+// many such branches there are. With more than one, the branch of a call is ambiguous. For a
+// caller with a thread it looks at the branches that were created in the thread; if there are
+// none, it returns the branch that the thread has joined.
 func (m *Manager) ActiveLeaf(caller Caller) (b Branch, leaves int) {
 	if caller.Session == "" {
 		return Branch{}, 0
@@ -68,11 +66,10 @@ func (m *Manager) ActiveLeaf(caller Caller) (b Branch, leaves int) {
 // maxJoined bounds the threads that have joined one branch.
 const maxJoined = 32
 
-// Join assigns a branch to the caller's thread: calls of the thread that name
-// no branch belong to it, until the branch or the connection ends. It is for
-// threads that were given a branch to work in and have named it once. It does
-// nothing if the thread has a branch already, if the caller has no session or
-// no thread, or if the branch is not active or not the caller's.
+// Join assigns a branch to the caller's thread: calls of the thread that name no branch belong to
+// it, until the branch or the connection ends. It is for threads that were given a branch to work
+// in and have named it once. It does nothing if the thread has a branch already, if the caller
+// has no session or no thread, or if the branch is not active or not the caller's.
 func (m *Manager) Join(caller Caller, branchID string) {
 	if caller.Session == "" || caller.Thread == "" {
 		return
@@ -134,8 +131,8 @@ func (m *Manager) find(ctx context.Context, caller Caller, id string) (Branch, b
 	return m.findEnded(ctx, caller, id)
 }
 
-// findEnded returns a finished branch of the caller. A branch past its
-// retention is not found, even if it is not archived yet.
+// findEnded returns a finished branch of the caller. A branch past its retention is not found,
+// even if it is not archived yet.
 func (m *Manager) findEnded(ctx context.Context, caller Caller, id string) (Branch, bool, error) {
 	b, ok, err := m.load(ctx, id)
 	if !ok || !b.Status.Terminal() || !m.owns(caller, b) || m.clock().Sub(b.CompletedAt) > m.cfg.Retention {
@@ -178,8 +175,8 @@ func (m *Manager) mayUse(caller Caller, session string) bool {
 	return m.cfg.SessionValidation != ValidationStrict || caller.Session != "" && caller.Session == session
 }
 
-// notActiveError returns the error for a branch that is not active. Its
-// arguments are an id and the results of find or load for it.
+// notActiveError returns the error for a branch that is not active. Its arguments are an id and
+// the results of find or load for it.
 func notActiveError(id string, b Branch, ok bool, err error) error {
 	switch {
 	case err != nil:

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Lease is one running call's use of a branch. Tokens are charged through it,
-// and the end of the branch cancels it. Release it once the result is
-// delivered or dropped. A Lease is safe for concurrent use.
+// Lease is one running call's use of a branch. Tokens are charged through it, and the end of the
+// branch cancels it. Release it once the result is delivered or dropped. A Lease is safe for
+// concurrent use.
 type Lease struct {
 	m        *Manager
 	b        *branch
@@ -22,18 +22,16 @@ type Lease struct {
 
 // CallOutcome is what a completed call adds to the digest of its branch.
 type CallOutcome struct {
-	// Tool names the tool, resource or prompt. It is scrubbed and cut to 64
-	// characters.
+	// Tool names the tool, resource or prompt. It is scrubbed and cut to 64 characters.
 	Tool string
-	// Err is the text of a failure, "" for a success. It is scrubbed and cut to
-	// 200 characters.
+	// Err is the text of a failure, "" for a success. It is scrubbed and cut to 200 characters.
 	Err string
 }
 
-// Acquire registers a call in an active branch. It fails like [Manager.Resolve],
-// but does not check the caller. The lease's context ends with ctx and, with an
-// [*EndedError] as its cause, with the branch. If the process dies after the
-// first charge and before the release, the call counts as lost.
+// Acquire registers a call in an active branch. It fails like [Manager.Resolve], but does not
+// check the caller. The lease's context ends with ctx and, with an [*EndedError] as its cause,
+// with the branch. If the process dies after the first charge and before the release, the call
+// counts as lost.
 func (m *Manager) Acquire(ctx context.Context, branchID string) (*Lease, error) {
 	m.mu.Lock()
 	m.now()
@@ -73,9 +71,9 @@ func (l *Lease) Remaining() int {
 	return l.b.ledger.Balance().Remaining()
 }
 
-// Charge charges n tokens, all or nothing. It is for the arguments of a call,
-// before they are sent. If the tokens do not fit, the branch ends and the error
-// matches [ErrBudgetExhausted]. After a nil error the charge is durable.
+// Charge charges n tokens, all or nothing. It is for the arguments of a call, before they are
+// sent. If the tokens do not fit, the branch ends and the error matches [ErrBudgetExhausted].
+// After a nil error the charge is durable.
 func (l *Lease) Charge(n int) error {
 	if n < 0 {
 		return Errorf(ErrInvalidInput, "negative charge %d", n)
@@ -101,13 +99,11 @@ func (l *Lease) Charge(n int) error {
 	return l.store(n, now)
 }
 
-// ChargeUpTo charges n tokens or what is left, and returns how many. So many
-// may be delivered, even if the branch ends meanwhile. Zero with a nil error
-// means that the budget is used up: call Exhaust. With fewer than n the lease
-// holds all that was left, to be used or given back with Refund; other leases
-// wait for that. After a nil error the charge is durable. If the branch has
-// ended, nothing is charged, the error is an [*EndedError], and the result must
-// not be delivered.
+// ChargeUpTo charges n tokens or what is left, and returns how many. So many may be delivered,
+// even if the branch ends meanwhile. Zero with a nil error means that the budget is used up: call
+// Exhaust. With fewer than n the lease holds all that was left, to be used or given back with
+// Refund; other leases wait for that. After a nil error the charge is durable. If the branch has
+// ended, nothing is charged, the error is an [*EndedError], and the result must not be delivered.
 func (l *Lease) ChargeUpTo(n int) (granted int, err error) {
 	if n < 0 {
 		return 0, Errorf(ErrInvalidInput, "negative charge %d", n)
@@ -169,8 +165,8 @@ func (l *Lease) store(n int, now time.Time) error {
 	return nil
 }
 
-// Refund gives back tokens that this lease was charged and that are not
-// delivered. After the end of the branch it does nothing.
+// Refund gives back tokens that this lease was charged and that are not delivered. After the end
+// of the branch it does nothing.
 func (l *Lease) Refund(n int) {
 	m, b := l.m, l.b
 	m.mu.Lock()
@@ -198,25 +194,24 @@ func (l *Lease) letGo() {
 	l.b.freed = make(chan struct{})
 }
 
-// Exhaust is [Lease.Release] for a call that can't use what the branch has
-// left. It also ends the branch. It returns when the end is durable, or with
-// ctx.
+// Exhaust is [Lease.Release] for a call that can't use what the branch has left. It also ends the
+// branch. It returns when the end is durable, or with ctx.
 func (l *Lease) Exhaust(ctx context.Context, o CallOutcome) {
 	if stored := l.release(o, true); stored != nil {
 		_ = stored.waitFor(ctx) // the writer logs the error and tries again
 	}
 }
 
-// Release ends the call and adds its outcome to the digest of the branch. If
-// the budget is used up, the branch ends. Only the first release counts.
+// Release ends the call and adds its outcome to the digest of the branch. If the budget is used
+// up, the branch ends. Only the first release counts.
 func (l *Lease) Release(o CallOutcome) {
 	if stored := l.release(o, false); stored != nil {
 		_ = stored.wait() // the writer logs the error and tries again
 	}
 }
 
-// release ends the call and, if exhaust is set or nothing is left, the branch.
-// It returns the commit of that end, nil if the branch did not end here.
+// release ends the call and, if exhaust is set or nothing is left, the branch. It returns the
+// commit of that end, nil if the branch did not end here.
 func (l *Lease) release(o CallOutcome, exhaust bool) (stored *commit) {
 	m, b := l.m, l.b
 	ctx := context.WithoutCancel(l.lifetime)

@@ -18,22 +18,20 @@ import (
 	"github.com/foldgate/foldgate/budget"
 )
 
-// Options are the dependencies of a [Manager]. Repository, Count and Scrub are
-// required.
+// Options are the dependencies of a [Manager]. Repository, Count and Scrub are required.
 type Options struct {
 	// Repository stores the branches. The Manager closes it if Open succeeds.
 	Repository Repository
 	// Count returns the tokens of a text.
 	Count func(string) int
-	// Scrub removes secrets from a text. If it fails or panics, the text is
-	// withheld.
+	// Scrub removes secrets from a text. If it fails or panics, the text is withheld.
 	Scrub func(context.Context, string) (string, error)
-	// Now is the clock; nil means time.Now. Every operation compares deadlines
-	// with it. A timer only ensures that unused branches end, too.
+	// Now is the clock; nil means time.Now. Every operation compares deadlines with it. A timer
+	// only ensures that unused branches end, too.
 	Now func() time.Time
-	// OnEvent receives the events of branches, one at a time and in order. It
-	// returns before the operation that caused the event does. It must not
-	// call the Manager, which may be waiting for it.
+	// OnEvent receives the events of branches, one at a time and in order. It returns before the
+	// operation that caused the event does. It must not call the Manager, which may be waiting
+	// for it.
 	OnEvent func(Event)
 	// Meters and Traces receive metrics and spans; nil means none.
 	Meters metric.MeterProvider
@@ -42,8 +40,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Manager keeps the branches of one process. Make one with [Open]. It is safe
-// for concurrent use.
+// Manager keeps the branches of one process. Make one with [Open]. It is safe for concurrent use.
 type Manager struct {
 	cfg       Config
 	opts      Options
@@ -84,19 +81,17 @@ type branch struct {
 	freed    chan struct{} // closed and replaced when a holder lets go
 }
 
-// sessionKey is a session of one principal or, with a thread, one thread of it.
-// Sessions of two principals are different even if their names are the same.
+// sessionKey is a session of one principal or, with a thread, one thread of it. Sessions of two
+// principals are different even if their names are the same.
 type sessionKey struct {
 	principal, session, thread string
 }
 
-// key returns the key of the caller's branches: its thread or, without one, its
-// session.
+// key returns the key of the caller's branches: its thread or, without one, its session.
 func (c Caller) key() sessionKey { return sessionKey{c.Principal, c.Session, c.Thread} }
 
-// Open starts a Manager with the branches that were active when the previous
-// process ended. They go on until their deadline; those past it end now. Calls
-// that were running count as lost.
+// Open starts a Manager with the branches that were active when the previous process ended. They
+// go on until their deadline; those past it end now. Calls that were running count as lost.
 func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -176,16 +171,15 @@ func (m *Manager) recover(active []Branch) {
 	}
 }
 
-// maxSleep bounds the sleep of the expiry loop, since timers stand still while
-// a machine is suspended and the clock does not.
+// maxSleep bounds the sleep of the expiry loop, since timers stand still while a machine is
+// suspended and the clock does not.
 const maxSleep = 30 * time.Second
 
-// archiveBatch is the number of branches that one transaction archives. It is
-// small because charges wait for it.
+// archiveBatch is the number of branches that one transaction archives. It is small because
+// charges wait for it.
 const archiveBatch = 64
 
-// expiryLoop ends branches at their deadline and archives old ones, until
-// Close.
+// expiryLoop ends branches at their deadline and archives old ones, until Close.
 func (m *Manager) expiryLoop() {
 	defer close(m.done)
 	timer := time.NewTimer(0)
@@ -216,8 +210,8 @@ func (m *Manager) expiryLoop() {
 	}
 }
 
-// cleanUp forgets unused quotas and archives one batch of branches past their
-// retention. It returns false if there are more.
+// cleanUp forgets unused quotas and archives one batch of branches past their retention. It
+// returns false if there are more.
 func (m *Manager) cleanUp(now time.Time) bool {
 	m.mu.Lock()
 	for key, q := range m.quotas {
@@ -234,10 +228,9 @@ func (m *Manager) cleanUp(now time.Time) bool {
 	return n < archiveBatch
 }
 
-// Close ends all branches with ReasonShutdown, stores that and closes the
-// repository. It returns an error if that takes longer than ctx or
-// Config.SessionCleanupSeconds allow: then something may not be stored. Later
-// operations fail with [ErrClosed]. A second Close does nothing.
+// Close ends all branches with ReasonShutdown, stores that and closes the repository. It returns
+// an error if that takes longer than ctx or Config.SessionCleanupSeconds allow: then something
+// may not be stored. Later operations fail with [ErrClosed]. A second Close does nothing.
 func (m *Manager) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cleanupTime())
 	defer cancel()
@@ -269,9 +262,8 @@ func (m *Manager) cleanupTime() time.Duration {
 	return time.Duration(m.cfg.SessionCleanupSeconds) * time.Second
 }
 
-// now returns the time after it has ended the branches that are due. Every
-// operation begins with it, so that none sees a branch past its deadline. m.mu
-// is held.
+// now returns the time after it has ended the branches that are due. Every operation begins with
+// it, so that none sees a branch past its deadline. m.mu is held.
 func (m *Manager) now() time.Time {
 	now := m.clock()
 	m.expire(now)

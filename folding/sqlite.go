@@ -80,13 +80,13 @@ type database struct {
 	quit, done chan struct{} // end the goroutine checkpoints
 }
 
-// OpenSQLite opens or creates a database at path, in a directory that it
-// creates for its owner only. One process may have the database open. Applied
-// changes survive the death of the process. A power failure or a crash of the
-// operating system can lose the newest ones, but does not damage the database.
+// OpenSQLite opens or creates a database at path, in a directory that it creates for its owner
+// only. One process may have the database open. Applied changes survive the death of the process.
+// A power failure or a crash of the operating system can lose the newest ones, but does not
+// damage the database.
 //
-// The error says what to do about a file that is damaged, not a database, not
-// foldgate's, written by a newer foldgate, or in use.
+// The error says what to do about a file that is damaged, not a database, not foldgate's, written
+// by a newer foldgate, or in use.
 func OpenSQLite(path string) (_ Repository, err error) {
 	if path, err = filepath.Abs(path); err == nil {
 		err = os.MkdirAll(filepath.Dir(path), 0o700)
@@ -102,8 +102,8 @@ func OpenSQLite(path string) (_ Repository, err error) {
 		}
 	}()
 	ctx := context.Background()
-	// The lock has a file of its own, since a lock on the database would also
-	// keep our own readers out.
+	// The lock has a file of its own, since a lock on the database would also keep our own
+	// readers out.
 	if d.lock, err = sqlitedb.Lock(ctx, path+".lock", lockWait); err != nil {
 		return nil, err
 	}
@@ -291,16 +291,14 @@ func (d *database) Archive(ctx context.Context, before time.Time, limit int) (in
 }
 
 const (
-	// checkpointAfter is the number of transactions after which the log is
-	// moved into the database.
+	// checkpointAfter is the number of transactions after which the log is moved into the
+	// database.
 	checkpointAfter = 1000
-	// restartAfter is the number of pages after which the log starts over:
-	// about 32 MB.
+	// restartAfter is the number of pages after which the log starts over: about 32 MB.
 	restartAfter = 8192
 )
 
-// written counts a transaction and requests a checkpoint if one is due.
-// d.write is held.
+// written counts a transaction and requests a checkpoint if one is due. d.write is held.
 func (d *database) written() {
 	if d.commits++; d.commits >= checkpointAfter {
 		d.commits = 0
@@ -311,10 +309,9 @@ func (d *database) written() {
 	}
 }
 
-// checkpoints moves the log into the database, until Close. It is a goroutine
-// of its own because it waits for the disk. The log starts over by itself when
-// all of it has been moved. If writes never pause, checkpoints stops the writer
-// for that.
+// checkpoints moves the log into the database, until Close. It is a goroutine of its own because
+// it waits for the disk. The log starts over by itself when all of it has been moved. If writes
+// never pause, checkpoints stops the writer for that.
 func (d *database) checkpoints() {
 	defer close(d.done)
 	for {

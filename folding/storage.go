@@ -14,19 +14,18 @@ type Repository interface {
 	Active(ctx context.Context) ([]Branch, error)
 	// Get returns a branch that is not archived; false if there is none.
 	Get(ctx context.Context, id string) (Branch, bool, error)
-	// Apply writes changes in their order, all or none. When it returns, they
-	// survive the death of the process.
+	// Apply writes changes in their order, all or none. When it returns, they survive the death
+	// of the process.
 	Apply(ctx context.Context, changes []Change) error
-	// Archive archives up to limit branches that ended before a time: it keeps
-	// their figures and deletes their texts. It returns how many.
+	// Archive archives up to limit branches that ended before a time: it keeps their figures and
+	// deletes their texts. It returns how many.
 	Archive(ctx context.Context, before time.Time, limit int) (int, error)
 	// Close releases the repository.
 	Close() error
 }
 
-// Change is one write. Branch holds absolute values, so a change can be
-// repeated, and a later change of a branch replaces an earlier one with the
-// same Op.
+// Change is one write. Branch holds absolute values, so a change can be repeated, and a later
+// change of a branch replaces an earlier one with the same Op.
 type Change struct {
 	Op     Op
 	Branch Branch
@@ -47,15 +46,14 @@ const (
 	OpLate
 )
 
-// retryAfter is the wait before the writer repeats an end that the repository
-// refused.
+// retryAfter is the wait before the writer repeats an end that the repository refused.
 const retryAfter = time.Second
 
 // soonDelay bounds the wait of a change that no operation waits for.
 const soonDelay = 20 * time.Millisecond
 
-// writer writes the changes of active branches. While one transaction runs it
-// collects changes for the next, so that concurrent charges share a commit.
+// writer writes the changes of active branches. While one transaction runs it collects changes
+// for the next, so that concurrent charges share a commit.
 type writer struct {
 	repo  Repository
 	log   *slog.Logger
@@ -117,8 +115,8 @@ const (
 	withNext                // until the next commit
 )
 
-// put adds a change to the next commit. The order of puts is the order of
-// writes, so call it under the lock that orders the changes themselves.
+// put adds a change to the next commit. The order of puts is the order of writes, so call it
+// under the lock that orders the changes themselves.
 func (w *writer) put(op Op, b Branch, u urgency) *commit {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -136,8 +134,7 @@ func (w *writer) put(op Op, b Branch, u urgency) *commit {
 	return w.next
 }
 
-// barrier returns the next commit: when it is durable, so are all changes that
-// were put before.
+// barrier returns the next commit: when it is durable, so are all changes that were put before.
 func (w *writer) barrier() *commit {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -183,10 +180,9 @@ func (w *writer) run() {
 	}
 }
 
-// flush writes the next commit, after the ends that an earlier one could not
-// write. It returns the ends to try again: memory has moved on, and only the
-// repository still has the branches as active. Operations that wait for other
-// changes receive the error and undo them.
+// flush writes the next commit, after the ends that an earlier one could not write. It returns
+// the ends to try again: memory has moved on, and only the repository still has the branches as
+// active. Operations that wait for other changes receive the error and undo them.
 func (w *writer) flush(refused []Change) []Change {
 	w.mu.Lock()
 	c := w.next
@@ -215,8 +211,7 @@ func (w *writer) flush(refused []Change) []Change {
 	return refused
 }
 
-// compact drops progress that a later progress or end of the same branch
-// replaces.
+// compact drops progress that a later progress or end of the same branch replaces.
 func compact(changes []Change) []Change {
 	if len(changes) < 2 {
 		return changes

@@ -27,8 +27,7 @@ func cleanText(field, s string, max int) (string, error) {
 	return s, nil
 }
 
-// checkSessionID accepts the session ids that the protocol allows: visible
-// ASCII.
+// checkSessionID accepts the session ids that the protocol allows: visible ASCII.
 func checkSessionID(id string) error {
 	if len(id) > maxSessionID {
 		return Errorf(ErrInvalidInput, "session_id has %d bytes, the limit is %d", len(id), maxSessionID)
@@ -69,12 +68,12 @@ func (m *Manager) scrubForDigest(ctx context.Context, text string, max int) stri
 	return cut(out, max)
 }
 
-// Shorten returns foreign text for use in a message: without invisible
-// characters, and cut to max characters.
+// Shorten returns foreign text for use in a message: without invisible characters, and cut to max
+// characters.
 func Shorten(s string, max int) string { return cut(clean(s), max) }
 
-// clean removes characters that are invisible to people but not to a model or
-// a terminal, and invalid UTF-8.
+// clean removes characters that are invisible to people but not to a model or a terminal, and
+// invalid UTF-8.
 func clean(s string) string {
 	if !strings.ContainsFunc(s, invisible) && utf8.ValidString(s) {
 		return s
@@ -87,9 +86,9 @@ func clean(s string) string {
 	}, strings.ToValidUTF8(s, "\uFFFD"))
 }
 
-// invisible reports whether r is a control character other than newline and
-// tab, a bidirectional override, a zero-width character or a tag. Joiners do
-// not count: emoji and several scripts need them.
+// invisible reports whether r is a control character other than newline and tab, a bidirectional
+// override, a zero-width character or a tag. Joiners do not count: emoji and several scripts need
+// them.
 func invisible(r rune) bool {
 	switch {
 	case r == '\n', r == '\t':

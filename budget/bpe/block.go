@@ -5,14 +5,14 @@ import "math/bits"
 // blockSize is the number of bytes in a block.
 const blockSize = 64
 
-// A block is 64 bytes of text, from the start of a piece, as sets of positions: bit
-// i is for byte i. In ASCII, the classes of the characters and their neighbours
-// decide where pieces start. So a few operations on these sets find the pieces of
-// the whole block, without a branch for each character, as in simdjson and parabix.
+// A block is 64 bytes of text, from the start of a piece, as sets of positions: bit i is for byte
+// i. In ASCII, the classes of the characters and their neighbours decide where pieces start. So a
+// few operations on these sets find the pieces of the whole block, without a branch for each
+// character, as in simdjson and parabix.
 //
-// A block begins where a piece does, so it does not depend on the text before it.
-// It is cut at its end, and at text that the sets cannot express. Only pieces with
-// a certain end before the cut count.
+// A block begins where a piece does, so it does not depend on the text before it. It is cut at
+// its end, and at text that the sets cannot express. Only pieces with a certain end before the
+// cut count.
 type block struct {
 	text       []byte // continues after the block
 	letter     uint64
@@ -25,9 +25,9 @@ type block struct {
 	cut        uint // the end of the ASCII text, or less
 }
 
-// marks has, for each byte value, the sets of a block that it is in: bit 0 for the
-// first set, bit 8 for the second and so on. Add the marks of eight bytes, each
-// shifted by its position: each byte of the sum has eight positions of one set.
+// marks has, for each byte value, the sets of a block that it is in: bit 0 for the first set, bit
+// 8 for the second and so on. Add the marks of eight bytes, each shifted by its position: each
+// byte of the sum has eight positions of one set.
 var marks = func() (m [256]uint64) {
 	for i := range m {
 		c := byte(i)
@@ -51,8 +51,8 @@ func (k *block) load(text []byte, n uint) {
 		odd := marks[b[1]] + marks[b[3]]<<2 + marks[b[5]]<<4 + marks[b[7]]<<6
 		sets[i] = marks[b[0]] + marks[b[2]]<<2 + marks[b[4]]<<4 + marks[b[6]]<<6 + odd<<1
 	}
-	// Transpose the bytes, so that byte i of word j becomes byte j of word i: exchange
-	// the halves of words that are four apart, then the quarters, then the bytes.
+	// Transpose the bytes, so that byte i of word j becomes byte j of word i: exchange the halves
+	// of words that are four apart, then the quarters, then the bytes.
 	const halves, quarters, bytes = 0x00000000ffffffff, 0x0000ffff0000ffff, 0x00ff00ff00ff00ff
 	a, e := exchange(sets[0], sets[4], 32, halves)
 	b, f := exchange(sets[1], sets[5], 32, halves)
@@ -70,8 +70,8 @@ func (k *block) load(text []byte, n uint) {
 	k.cutAt(h)
 }
 
-// exchange swaps the parts of a that low does not select with the parts of b, n bits
-// lower, that low selects.
+// exchange swaps the parts of a that low does not select with the parts of b, n bits lower, that
+// low selects.
 func exchange(a, b uint64, n uint, low uint64) (uint64, uint64) {
 	return a&low | b&low<<n, a>>n&low | b&^low
 }
@@ -79,8 +79,8 @@ func exchange(a, b uint64, n uint, low uint64) (uint64, uint64) {
 // cutAt cuts the block at the first position in set.
 func (k *block) cutAt(set uint64) { k.cut = min(k.cut, uint(bits.TrailingZeros64(set))) }
 
-// certain returns the starts of pieces that do not depend on the text after the
-// block. White space up to the cut may be one piece or several.
+// certain returns the starts of pieces that do not depend on the text after the block. White
+// space up to the cut may be one piece or several.
 func (k *block) certain(starts uint64) uint64 {
 	white := k.white << (blockSize - k.cut)
 	n := k.cut - uint(bits.LeadingZeros64(^white))
@@ -90,8 +90,8 @@ func (k *block) certain(starts uint64) uint64 {
 	return starts & (1<<n - 1)
 }
 
-// A splitter returns where the pieces of a block start, and cuts the block where
-// that is not certain.
+// A splitter returns where the pieces of a block start, and cuts the block where that is not
+// certain.
 type splitter func(k *block) (starts uint64)
 
 // splitO200k is nextO200k for a block. A contraction belongs to the word before it.
@@ -113,8 +113,8 @@ func splitO200k(k *block) uint64 {
 	return starts
 }
 
-// splitCL100k is nextCL100k for a block. A contraction is a piece of its own. A
-// capital does not start a word.
+// splitCL100k is nextCL100k for a block. A contraction is a piece of its own. A capital does not
+// start a word.
 func splitCL100k(k *block) uint64 {
 	starts, _ := k.pieces(0)
 	if k.apostrophe != 0 {
@@ -134,8 +134,8 @@ func splitGPT2(k *block) uint64 {
 	return starts
 }
 
-// cutContraction cuts the block at the first contraction with its apostrophe in set,
-// or that many bytes after it.
+// cutContraction cuts the block at the first contraction with its apostrophe in set, or that many
+// bytes after it.
 func (k *block) cutContraction(set uint64, more uint) {
 	for set &= k.apostrophe; set != 0; set &= set - 1 {
 		i := bits.TrailingZeros64(set)
@@ -146,44 +146,42 @@ func (k *block) cutContraction(set uint64, more uint) {
 	}
 }
 
-// pieces returns where the pieces of a block start, apart from contractions, in
-// o200k_base, or, without small letters, in cl100k_base. swallowed are the line
-// ends that belong to the signs before them.
+// pieces returns where the pieces of a block start, apart from contractions, in o200k_base, or,
+// without small letters, in cl100k_base. swallowed are the line ends that belong to the signs
+// before them.
 func (k *block) pieces(small uint64) (starts, swallowed uint64) {
 	blank := k.white &^ k.newline
 	sign := ^(k.letter | k.digit | k.white)
 
-	// A run of signs is a piece, with the space before it. But a single sign without
-	// a space belongs to the letter after it.
+	// A run of signs is a piece, with the space before it. But a single sign without a space
+	// belongs to the letter after it.
 	signs := sign &^ (sign << 1) &^ (k.space << 1)
 	prefix := signs&(k.letter>>1) | blank
 
-	// A word starts a piece if it has no prefix. So does a capital after a small
-	// letter.
+	// A word starts a piece if it has no prefix. So does a capital after a small letter.
 	words := k.letter&^(k.letter<<1)&^(prefix<<1) | k.letter&^small&(small<<1)
 
-	// Three digits are a piece. Runs are short, so steps of three are faster than
-	// the sums below.
+	// Three digits are a piece. Runs are short, so steps of three are faster than the sums below.
 	digits := k.digit &^ (k.digit << 1)
 	third := k.digit & (k.digit << 1) & (k.digit << 2) & (k.digit << 3)
 	for more := digits << 3 & third; more != 0; more = more << 3 & third {
 		digits |= more
 	}
 
-	// Line ends after signs belong to the signs. Adding the first bit of a run to
-	// the run clears the run.
+	// Line ends after signs belong to the signs. Adding the first bit of a run to the run clears
+	// the run.
 	after := k.newline & (sign << 1)
 	swallowed = k.newline &^ (k.newline + after)
 
-	// Other white space is a piece up to its last line end. The blanks after that
-	// are one too, without the last, which belongs to the next piece.
+	// Other white space is a piece up to its last line end. The blanks after that are one too,
+	// without the last, which belongs to the next piece.
 	white := k.white &^ swallowed
 	line := k.newline &^ swallowed
 	indent := blank & (line << 1)
 	last := blank &^ (k.white >> 1)
 	if indent != 0 {
-		// Blanks before another line end start no piece. A sum carries their first
-		// bit to the character after them.
+		// Blanks before another line end start no piece. A sum carries their first bit to the
+		// character after them.
 		k.cutAt((blank + indent) &^ blank & line)
 	}
 	starts = signs | words | digits | white&^(white<<1) | indent | last

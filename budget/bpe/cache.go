@@ -2,8 +2,8 @@ package bpe
 
 import "encoding/binary"
 
-// Lengths of pieces and sizes of the cache. 15 bytes and two numbers fit in 16
-// bytes, 62 bytes and two numbers in 64. Most pieces of text are short words.
+// Lengths of pieces and sizes of the cache. 15 bytes and two numbers fit in 16 bytes, 62 bytes
+// and two numbers in 64. Most pieces of text are short words.
 const (
 	shortPiece = 15
 	longPiece  = 62
@@ -11,19 +11,18 @@ const (
 	longBits   = 11
 )
 
-// A cache holds the number of tokens of pieces that a worker counted, since text
-// repeats itself. Its size is fixed: newer pieces displace older ones.
+// A cache holds the number of tokens of pieces that a worker counted, since text repeats itself.
+// Its size is fixed: newer pieces displace older ones.
 type cache struct {
 	short [1 << shortBits][2]shortEntry
 	long  [1 << longBits]longEntry
 }
 
-// A shortKey holds a piece of at most shortPiece bytes, and its length in the
-// highest four bits.
+// A shortKey holds a piece of at most shortPiece bytes, and its length in the highest four bits.
 type shortKey struct{ low, high uint64 }
 
-// A shortEntry is a shortKey with the number of tokens in the four bits after the
-// length. A zero entry is empty.
+// A shortEntry is a shortKey with the number of tokens in the four bits after the length. A zero
+// entry is empty.
 type shortEntry shortKey
 
 // A longEntry holds a piece of at most longPiece bytes and its number of tokens.
@@ -87,8 +86,8 @@ func (w *worker) shortTokens(k shortKey, piece []byte) int {
 		return tokens
 	}
 	tokens := w.merge(piece)
-	// A new piece displaces the second entry, until it is found there. So words
-	// that repeat are safe from random text, which does not.
+	// A new piece displaces the second entry, until it is found there. So words that repeat are
+	// safe from random text, which does not.
 	place := 0
 	if e[0].high != 0 {
 		place = 1

@@ -1,17 +1,15 @@
 package bpe
 
-// isCJK reports whether c begins a character of three bytes, U+0800 to U+FFFF:
-// Chinese, Japanese, Korean, and many scripts of India and its neighbours.
+// isCJK reports whether c begins a character of three bytes, U+0800 to U+FFFF: Chinese, Japanese,
+// Korean, and many scripts of India and its neighbours.
 //
-// Text in these scripts has few blanks, so a piece is a whole clause that hardly
-// occurs twice. But few pairs of these characters are together in any token. If no
-// token joins two neighbours, no merge does, since each merge makes a token. So a
-// piece is cut between such neighbours, and its parts are counted one by one: they
-// are short and occur again.
+// Text in these scripts has few blanks, so a piece is a whole clause that hardly occurs twice.
+// But few pairs of these characters are together in any token. If no token joins two neighbours,
+// no merge does, since each merge makes a token. So a piece is cut between such neighbours, and
+// its parts are counted one by one: they are short and occur again.
 func isCJK(c byte) bool { return c&0xf0 == 0xe0 }
 
-// cjkTokens counts a piece that ends with a CJK character, until it has more than
-// limit tokens.
+// cjkTokens counts a piece that ends with a CJK character, until it has more than limit tokens.
 func (w *worker) cjkTokens(piece []byte, limit int) (tokens int) {
 	chars := w.v.chars
 	start := 0

@@ -1,19 +1,19 @@
 package bpe
 
-// windowSize is the length of a window in bytes. overlap is how far a window first
-// reaches back into the one before.
+// windowSize is the length of a window in bytes. overlap is how far a window first reaches back
+// into the one before.
 const (
 	windowSize = 512
 	overlap    = 64
 )
 
-// An incremental merges one piece of any length that arrives in parts, in constant
-// memory and linear time.
+// An incremental merges one piece of any length that arrives in parts, in constant memory and
+// linear time.
 //
-// Tokens are the result of byte pair encoding exactly if each two neighbours are
-// the result for their own text. So windows of the text can merge one by one. Each
-// begins at a token of the window before, and is joined to it at a place where both
-// have the same token. Then each two neighbours are together in one window.
+// Tokens are the result of byte pair encoding exactly if each two neighbours are the result for
+// their own text. So windows of the text can merge one by one. Each begins at a token of the
+// window before, and is joined to it at a place where both have the same token. Then each two
+// neighbours are together in one window.
 type incremental struct {
 	v       *vocabulary
 	size    int    // of a window
@@ -94,8 +94,8 @@ func (m *incremental) advance() {
 	}
 }
 
-// boundary returns the last position up to limit where a token of the current
-// window begins, or 0.
+// boundary returns the last position up to limit where a token of the current window begins, or
+// 0.
 func (m *incremental) boundary(limit int) int {
 	i := m.tokens - 1
 	for i > 0 && int(m.current.starts[i]) > limit {
@@ -104,8 +104,8 @@ func (m *incremental) boundary(limit int) int {
 	return int(m.current.starts[i])
 }
 
-// meet finds a token of the current window that is also one of the n tokens of the
-// window ahead, which begins at begin. It returns the indexes of the token in both.
+// meet finds a token of the current window that is also one of the n tokens of the window ahead,
+// which begins at begin. It returns the indexes of the token in both.
 func (m *incremental) meet(begin, n int) (i, j int, ok bool) {
 	for i < m.tokens && j < n {
 		a, b := int(m.current.starts[i]), begin+int(m.ahead.starts[j])
@@ -124,8 +124,8 @@ func (m *incremental) meet(begin, n int) (i, j int, ok bool) {
 	return 0, 0, false
 }
 
-// shift counts the first i tokens of the current window, and continues with the
-// window ahead from its token j.
+// shift counts the first i tokens of the current window, and continues with the window ahead from
+// its token j.
 func (m *incremental) shift(i, j, begin, n, end int) {
 	from := int(m.ahead.starts[j])
 	m.count += i
@@ -139,8 +139,7 @@ func (m *incremental) shift(i, j, begin, n, end int) {
 	m.text = m.text[:copy(m.text, m.text[begin+from:])]
 }
 
-// grow doubles the windows, for text in which a token depends on text more than a
-// window away.
+// grow doubles the windows, for text in which a token depends on text more than a window away.
 func (m *incremental) grow() {
 	bigger := newIncremental(m.v, 2*m.size)
 	bigger.count = m.count

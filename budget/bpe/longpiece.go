@@ -2,9 +2,9 @@ package bpe
 
 import "unicode/utf8"
 
-// A long counts one piece of any length that arrives in parts, and the rest of its
-// run if that becomes a piece of its own. Until it knows whether the piece ends
-// within the run, it counts both: the run as one piece, and as two.
+// A long counts one piece of any length that arrives in parts, and the rest of its run if that
+// becomes a piece of its own. Until it knows whether the piece ends within the run, it counts
+// both: the run as one piece, and as two.
 type long struct {
 	shape  shape
 	inTail bool
@@ -17,22 +17,21 @@ type long struct {
 	mayEnd  bool
 }
 
-// A shape describes a piece that may have any length: a start of some bytes, then
-// characters of the classes in set, then a tail.
+// A shape describes a piece that may have any length: a start of some bytes, then characters of
+// the classes in set, then a tail.
 type shape struct {
 	start int
 	set   uint
-	// ends are the classes in set after which the piece ends, at the last such
-	// character, unless a character with a class in goesOn follows the run of set.
-	// The rest of the run is then a piece of its own.
+	// ends are the classes in set after which the piece ends, at the last such character, unless
+	// a character with a class in goesOn follows the run of set. The rest of the run is then a
+	// piece of its own.
 	ends   uint
 	goesOn uint
 	blank  bool // white space; its last character belongs to the next piece
 	tail   func(b []byte, i int) int
 }
 
-// newLong returns a long for the piece that starts with b. It reuses the last long
-// of w.
+// newLong returns a long for the piece that starts with b. It reuses the last long of w.
 func (w *worker) newLong(b []byte) *long {
 	if w.long == nil {
 		size := w.incremental.size
@@ -95,8 +94,8 @@ func (l *long) atLeast() int {
 	return l.joined.count
 }
 
-// step takes n bytes from the start of b, which continues where the last step
-// ended. If done is true, l.tokens is the number of tokens of all it took.
+// step takes n bytes from the start of b, which continues where the last step ended. If done is
+// true, l.tokens is the number of tokens of all it took.
 func (l *long) step(b []byte, final bool) (n int, done bool) {
 	if !l.inTail {
 		if n, done = l.run(b, final); !l.inTail {
@@ -118,8 +117,8 @@ func (l *long) step(b []byte, final bool) (n int, done bool) {
 	return end, true
 }
 
-// run takes the part of b that belongs to the run. When the run is over, it decides
-// where the piece ends.
+// run takes the part of b that belongs to the run. When the run is over, it decides where the
+// piece ends.
 func (l *long) run(b []byte, final bool) (n int, done bool) {
 	end := skip(b, l.shape.start, l.shape.set)
 	over := final || end < len(b)
@@ -189,8 +188,8 @@ func (l *long) take(b []byte) {
 	}
 }
 
-// certain returns a bound in b. A piece that ends there or before ends at the same
-// place with any text after b.
+// certain returns a bound in b. A piece that ends there or before ends at the same place with any
+// text after b.
 func (p *pattern) certain(b []byte) int {
 	const contractionBytes = 3
 	last, _ := utf8.DecodeLastRune(b)
@@ -201,8 +200,7 @@ func (p *pattern) certain(b []byte) int {
 	return min(lastOutside(b, set), len(b)-contractionBytes)
 }
 
-// lastOutside returns the end of the last character of b with a class outside set,
-// or 0.
+// lastOutside returns the end of the last character of b with a class outside set, or 0.
 func lastOutside(b []byte, set uint) int {
 	i := len(b)
 	for i > 0 {

@@ -6,18 +6,16 @@ import (
 	"unicode/utf8"
 )
 
-// A pattern cuts a text into the pieces that an encoding merges separately. It does
-// the work of a backtracking matcher with the published regular expression, in one
-// pass over valid UTF-8.
+// A pattern cuts a text into the pieces that an encoding merges separately. It does the work of a
+// backtracking matcher with the published regular expression, in one pass over valid UTF-8.
 type pattern struct {
-	// next returns the end of the piece of b that starts at i, for i < len(b) at
-	// the start of a character.
+	// next returns the end of the piece of b that starts at i, for i < len(b) at the start of a
+	// character.
 	next func(b []byte, i int) int
-	// long returns the shape of the piece that starts with b and is much longer
-	// than a token.
+	// long returns the shape of the piece that starts with b and is much longer than a token.
 	long func(b []byte) shape
-	// reach holds the classes of characters that decide, at any distance, where a
-	// piece before them ends. White space always does.
+	// reach holds the classes of characters that decide, at any distance, where a piece before
+	// them ends. White space always does.
 	reach uint
 	// split is next for a block of ASCII at once.
 	split splitter
@@ -58,16 +56,15 @@ func nextO200k(b []byte, i int) int {
 	return blanks(b, i)
 }
 
-// wordO200k matches the first two lines of the expression, without the contraction,
-// at the character at i, which has the class set and the width w. It returns i if
-// they do not match.
+// wordO200k matches the first two lines of the expression, without the contraction, at the
+// character at i, which has the class set and the width w. It returns i if they do not match.
 func wordO200k(b []byte, i int, set uint, w int) int {
 	start := i
 	if set&prefixes != 0 {
 		start += w
 	}
-	// end is the end of the capitals, last the end of the last character among them
-	// that is in both classes of the expression.
+	// end is the end of the capitals, last the end of the last character among them that is in
+	// both classes of the expression.
 	end, last := start, -1
 	for {
 		s, w := classAt(b, end)
@@ -85,8 +82,7 @@ func wordO200k(b []byte, i int, set uint, w int) int {
 	}
 	switch {
 	case last > 0:
-		// No small letter follows. The last character that counts as one ends the
-		// word.
+		// No small letter follows. The last character that counts as one ends the word.
 		return last
 	case set == 1<<classMark:
 		// The mark is not the prefix, but the small letter of the expression.
@@ -225,8 +221,8 @@ func blanks(b []byte, i int) int {
 	return lessLast(b, i, end)
 }
 
-// lessLast matches \s+(?!\S)|\s+ for white space from i to end. Its last character
-// belongs to the next piece, unless the text ends there or it is the only one.
+// lessLast matches \s+(?!\S)|\s+ for white space from i to end. Its last character belongs to the
+// next piece, unless the text ends there or it is the only one.
 func lessLast(b []byte, i, end int) int {
 	if end == len(b) {
 		return end
@@ -262,9 +258,9 @@ const (
 	prefixes = symbols | 1<<classSpace // [^\r\n\p{L}\p{N}]
 )
 
-// classes has the class of each code point, from the tables of package unicode. The
-// regular expressions of tiktoken-go use the same tables, so both change to a new
-// Unicode version at the same time.
+// classes has the class of each code point, from the tables of package unicode. The regular
+// expressions of tiktoken-go use the same tables, so both change to a new Unicode version at the
+// same time.
 var classes [utf8.MaxRune + 1]uint8
 
 var fillClasses = sync.OnceFunc(func() {
@@ -291,8 +287,8 @@ var fillClasses = sync.OnceFunc(func() {
 	fill(classNewline, &unicode.RangeTable{R16: []unicode.Range16{{Lo: '\n', Hi: '\r', Stride: '\r' - '\n'}}})
 })
 
-// classAt returns the class of the character of b at i, as a set, and its width. At
-// the end of b the set is empty.
+// classAt returns the class of the character of b at i, as a set, and its width. At the end of b
+// the set is empty.
 func classAt(b []byte, i int) (set uint, width int) {
 	if i >= len(b) {
 		return 0, 0

@@ -12,13 +12,13 @@ var errLimit = errors.New("text exceeds the token limit")
 // errClosed is the error of a write to a closed Stream.
 var errClosed = errors.New("write to a closed token stream")
 
-// streamBuffer is how much text a stream holds, in bytes, to find the ends of
-// pieces. A long counts a piece of at least half of it.
+// streamBuffer is how much text a stream holds, in bytes, to find the ends of pieces. A long
+// counts a piece of at least half of it.
 const streamBuffer = 64 << 10
 
-// A Stream counts text that arrives in parts, cut anywhere, as Count does for the
-// whole. Its memory does not grow with the text. It is an io.WriteCloser, for use
-// by one goroutine at a time.
+// A Stream counts text that arrives in parts, cut anywhere, as Count does for the whole. Its
+// memory does not grow with the text. It is an io.WriteCloser, for use by one goroutine at a
+// time.
 type Stream struct {
 	tokenizer *Tokenizer
 	worker    *worker // nil when closed
@@ -45,8 +45,8 @@ func (s *Stream) begin(t *Tokenizer, w *worker, limit int) {
 	*s = Stream{tokenizer: t, worker: w, limit: limit, text: w.text[:0]}
 }
 
-// Tokens returns the number of tokens of the text. It is exact after Close, and at
-// most that number before.
+// Tokens returns the number of tokens of the text. It is exact after Close, and at most that
+// number before.
 func (s *Stream) Tokens() int {
 	if s.long != nil {
 		return s.tokens + s.long.atLeast()
@@ -101,9 +101,9 @@ func (s *Stream) end() {
 
 func (s *Stream) exceeded() bool { return s.Tokens() > s.limit }
 
-// take moves the start of p to the text and returns its length. Each byte that is
-// not part of a character becomes U+FFFD, as when Go converts a string to runes.
-// The text needs room for two characters.
+// take moves the start of p to the text and returns its length. Each byte that is not part of a
+// character becomes U+FFFD, as when Go converts a string to runes. The text needs room for two
+// characters.
 func (s *Stream) take(p []byte) int {
 	if len(s.cut) > 0 {
 		s.cut = append(s.cut, p[0])
@@ -167,8 +167,7 @@ func (s *Stream) drop(n int) {
 	s.text = s.text[:copy(s.text, s.text[n:])]
 }
 
-// wholeCharacters returns the length of b without a last character that lacks
-// bytes.
+// wholeCharacters returns the length of b without a last character that lacks bytes.
 func wholeCharacters(b []byte) int {
 	for i := len(b) - 1; i >= 0 && i > len(b)-utf8.UTFMax; i-- {
 		if utf8.RuneStart(b[i]) {

@@ -17,10 +17,9 @@ var (
 	R50kBase   = newTokenizer("r50k_base", patternGPT2)
 )
 
-// A Tokenizer counts the tokens of texts in one encoding. Its counts are equal to
-// tiktoken's, with the names of special tokens as ordinary text. Each byte that is not
-// part of a character counts as U+FFFD. The first count loads the vocabulary. A
-// Tokenizer is safe for concurrent use.
+// A Tokenizer counts the tokens of texts in one encoding. Its counts are equal to tiktoken's,
+// with the names of special tokens as ordinary text. Each byte that is not part of a character
+// counts as U+FFFD. The first count loads the vocabulary. A Tokenizer is safe for concurrent use.
 type Tokenizer struct {
 	pattern    pattern
 	vocabulary func() *vocabulary
@@ -42,18 +41,17 @@ func newTokenizer(name string, p pattern) *Tokenizer {
 // Count returns the number of tokens in b. It does not keep b.
 func (t *Tokenizer) Count(b []byte) int { return t.count(b, math.MaxInt) }
 
-// Exceeds reports whether b has more than n tokens. It stops reading b as soon as
-// it knows.
+// Exceeds reports whether b has more than n tokens. It stops reading b as soon as it knows.
 func (t *Tokenizer) Exceeds(b []byte, n int) bool {
 	return n < maxTokens*len(b) && t.count(b, n) > n
 }
 
-// maxTokens is the largest number of tokens of one byte: a byte that is not part of
-// a character counts as U+FFFD, which has three bytes.
+// maxTokens is the largest number of tokens of one byte: a byte that is not part of a character
+// counts as U+FFFD, which has three bytes.
 const maxTokens = 3
 
-// count returns the number of tokens in b, or some number above limit if there are
-// more than limit.
+// count returns the number of tokens in b, or some number above limit if there are more than
+// limit.
 func (t *Tokenizer) count(b []byte, limit int) int {
 	w := t.worker()
 	defer t.release(w)
@@ -103,10 +101,9 @@ func (t *Tokenizer) release(w *worker) {
 	}
 }
 
-// count counts the pieces of b, which is valid UTF-8, that end at bound or before,
-// until they have more than limit tokens. It returns the number of their tokens
-// and the end of the last one. If the number is above limit, some tokens of the
-// last piece may be missing from it.
+// count counts the pieces of b, which is valid UTF-8, that end at bound or before, until they
+// have more than limit tokens. It returns the number of their tokens and the end of the last one.
+// If the number is above limit, some tokens of the last piece may be missing from it.
 func (w *worker) count(b []byte, bound, limit int) (tokens, end int) {
 	for end < len(b) && tokens <= limit {
 		if ahead := b[end:]; len(ahead) >= 8 && binary.LittleEndian.Uint64(ahead)&highBits == 0 {
@@ -130,9 +127,9 @@ func (w *worker) count(b []byte, bound, limit int) (tokens, end int) {
 // blockRoom is the number of bytes that counting a block may read.
 const blockRoom = blockSize + 16
 
-// countBlock counts the pieces of the block at the start of b that are certain and
-// end at bound or before. n is the end of the last one. If cut is true, the next
-// piece needs the pattern's function for one piece.
+// countBlock counts the pieces of the block at the start of b that are certain and end at bound
+// or before. n is the end of the last one. If cut is true, the next piece needs the pattern's
+// function for one piece.
 func (w *worker) countBlock(b []byte, bound int) (tokens, n int, cut bool) {
 	k, size := &w.block, uint(blockSize)
 	text := b
@@ -191,8 +188,8 @@ func (w *worker) pieceTokens(b []byte, i, end, limit int) int {
 	return w.partTokens(b, i, end, limit)
 }
 
-// partTokens counts the text from i to end, which merges on its own, until it has
-// more than limit tokens.
+// partTokens counts the text from i to end, which merges on its own, until it has more than limit
+// tokens.
 func (w *worker) partTokens(b []byte, i, end, limit int) int {
 	switch n := end - i; {
 	case n <= shortPiece:

@@ -2,10 +2,9 @@ package bpe
 
 import "unicode/utf8"
 
-// Truncate returns the length of the start of b that has at most n tokens, n >= 0,
-// and its number of tokens. It cuts at the start of a character, as late as it can
-// find. It keeps a text that fits whole. It allocates, in proportion to n, only if
-// it cuts text that is not valid UTF-8.
+// Truncate returns the length of the start of b that has at most n tokens, n >= 0, and its number
+// of tokens. It cuts at the start of a character, as late as it can find. It keeps a text that
+// fits whole. It allocates, in proportion to n, only if it cuts text that is not valid UTF-8.
 func (t *Tokenizer) Truncate(b []byte, n int) (length, tokens int) {
 	// A longer text than head does not fit, even if all its tokens are longest.
 	head := b
@@ -17,8 +16,8 @@ func (t *Tokenizer) Truncate(b []byte, n int) (length, tokens int) {
 			return len(b), tokens
 		}
 	}
-	// The cut can make other pieces of the last characters, with more tokens than
-	// before. Then it moves back.
+	// The cut can make other pieces of the last characters, with more tokens than before. Then it
+	// moves back.
 	for at := n; at > 0; {
 		length := t.cut(head, at)
 		tokens := t.count(head[:length], n)
@@ -54,8 +53,8 @@ func (t *Tokenizer) cut(b []byte, n int) int {
 	return i
 }
 
-// cut returns the start of a character of b, which is valid UTF-8, with n tokens
-// before it, or a little fewer.
+// cut returns the start of a character of b, which is valid UTF-8, with n tokens before it, or a
+// little fewer.
 func (w *worker) cut(b []byte, n int) int {
 	end := 0
 	for end < len(b) {

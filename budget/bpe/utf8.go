@@ -9,9 +9,8 @@ import (
 // highBits are the high bits of eight bytes.
 const highBits = 0x8080808080808080
 
-// valid reports whether b is valid UTF-8, as utf8.Valid does. It reads whole
-// characters, and after one that is not ASCII it reads eight bytes at once again, if
-// these are ASCII.
+// valid reports whether b is valid UTF-8, as utf8.Valid does. It reads whole characters, and
+// after one that is not ASCII it reads eight bytes at once again, if these are ASCII.
 func valid(b []byte) bool {
 	for len(b) >= 8 {
 		x := binary.LittleEndian.Uint64(b)
@@ -43,8 +42,7 @@ func valid(b []byte) bool {
 	return utf8.Valid(b)
 }
 
-// decode returns the first character of b, which is valid and not ASCII, and its
-// width.
+// decode returns the first character of b, which is valid and not ASCII, and its width.
 func decode(b []byte) (rune, int) {
 	switch c := b[0]; {
 	case c < 0xe0:

@@ -19,16 +19,15 @@ const (
 
 // A vocabulary holds the tokens of an encoding. It never changes.
 //
-// Byte pair encoding merges, again and again, the leftmost of the adjacent pairs
-// with the lowest rank of their joined bytes. In the published vocabularies the
-// last merge that builds a token is always the same, of the same two tokens of
-// lower rank (loadVocabulary checks this). So two adjacent tokens merge only if
-// they are that pair, and a table from pairs of ranks to ranks, without the bytes,
-// is enough.
+// Byte pair encoding merges, again and again, the leftmost of the adjacent pairs with the lowest
+// rank of their joined bytes. In the published vocabularies the last merge that builds a token is
+// always the same, of the same two tokens of lower rank (loadVocabulary checks this). So two
+// adjacent tokens merge only if they are that pair, and a table from pairs of ranks to ranks,
+// without the bytes, is enough.
 type vocabulary struct {
 	byteRank [256]uint32
-	// asciiPairs has a bit for each two bytes of ASCII that are a token: bytePairs is
-	// larger than the nearest cache of the processor, and takes 8 % longer in source.
+	// asciiPairs has a bit for each two bytes of ASCII that are a token: bytePairs is larger than
+	// the nearest cache of the processor, and takes 8 % longer in source.
 	asciiPairs [128][2]uint64
 	bytePairs  []uint32 // rank of the pair of two bytes' ranks, first<<8 | second
 	pairs      []uint64 // open addressing: left, right and merged rank in 18 bits each
@@ -37,11 +36,11 @@ type vocabulary struct {
 	chars      *charTable
 }
 
-// loadVocabulary loads the vocabulary that tiktoken-go-loader embeds, as OpenAI
-// publishes it: a line for each token, in the order of the ranks, with the token in
-// base64 and its rank. The tokens before it merge the bytes of a token to the pair
-// that it consists of. loadVocabulary reads the file itself: the loader's map of 200,000 strings
-// takes 78 ms of processor time, as much as all of loadVocabulary.
+// loadVocabulary loads the vocabulary that tiktoken-go-loader embeds, as OpenAI publishes it: a
+// line for each token, in the order of the ranks, with the token in base64 and its rank. The
+// tokens before it merge the bytes of a token to the pair that it consists of. loadVocabulary
+// reads the file itself: the loader's map of 200,000 strings takes 78 ms of processor time, as
+// much as all of loadVocabulary.
 func loadVocabulary(name string) *vocabulary {
 	fillClasses()
 	file, err := assets.Assets.Open(name + ".tiktoken")
@@ -105,8 +104,8 @@ func newVocabulary(size int) *vocabulary {
 	return v
 }
 
-// add adds a token that merges from its first n bytes, the token left, and the
-// others, the token right.
+// add adds a token that merges from its first n bytes, the token left, and the others, the token
+// right.
 func (v *vocabulary) add(token []byte, n int, left, right, rank uint32) {
 	v.addPair(left, right, rank)
 	if left|right < 256 {
@@ -118,8 +117,8 @@ func (v *vocabulary) add(token []byte, n int, left, right, rank uint32) {
 	v.chars.add(token, n, rank)
 }
 
-// filterExtra is how many more bits of a hash the filter uses than the table. Without
-// the filter unseen text takes 10 to 16 % longer.
+// filterExtra is how many more bits of a hash the filter uses than the table. Without the filter
+// unseen text takes 10 to 16 % longer.
 const filterExtra = 2
 
 func hashPair(key uint64) uint64 { return key * 0x9e3779b97f4a7c15 }
@@ -169,10 +168,9 @@ func (v *vocabulary) probe(key, h uint64) uint32 {
 	}
 }
 
-// start fills tokens with the tokens from which text merges, and starts with the
-// place of each, and returns their number. These are bytes, and whole characters
-// if that is exact. Both slices need room for len(text). The text may begin and end
-// within a character.
+// start fills tokens with the tokens from which text merges, and starts with the place of each,
+// and returns their number. These are bytes, and whole characters if that is exact. Both slices
+// need room for len(text). The text may begin and end within a character.
 func (v *vocabulary) start(text []byte, tokens []uint32, starts []int32) int {
 	n, i := 0, 0
 	bytes := func(end int) {
@@ -211,8 +209,7 @@ func (v *vocabulary) start(text []byte, tokens []uint32, starts []int32) int {
 	return n
 }
 
-// bridgedAt reports whether a bridge may join the character before with the one of
-// text at i.
+// bridgedAt reports whether a bridge may join the character before with the one of text at i.
 func (v *vocabulary) bridgedAt(before rune, text []byte, i int) bool {
 	c := text[i]
 	after := rune(c)
@@ -225,15 +222,14 @@ func (v *vocabulary) bridgedAt(before rune, text []byte, i int) bool {
 	return v.chars.bridged(before, after, text[i-1], c)
 }
 
-// A charTable lets merging start from whole characters instead of bytes, which
-// saves two thirds of the work in Chinese. This is exact for a character that is a
-// token, if its bytes cannot merge with those of a neighbour before they merge with
-// each other. The tokens that first join a part of a character to its neighbour are
-// bridges. They are few. Pairs of neighbours with a bridge between them are in a
-// set, which may hold more pairs, but never less.
+// A charTable lets merging start from whole characters instead of bytes, which saves two thirds
+// of the work in Chinese. This is exact for a character that is a token, if its bytes cannot
+// merge with those of a neighbour before they merge with each other. The tokens that first join a
+// part of a character to its neighbour are bridges. They are few. Pairs of neighbours with a
+// bridge between them are in a set, which may hold more pairs, but never less.
 type charTable struct {
-	// ranks has, for each code point of the basic plane, its rank or noRank, and
-	// whether bridges has keys with it as the character before or after.
+	// ranks has, for each code point of the basic plane, its rank or noRank, and whether bridges
+	// has keys with it as the character before or after.
 	ranks [1 << 16]uint32
 	// bridges is a set of hashes of neighbours.
 	bridges [1 << 11]uint64
@@ -289,8 +285,8 @@ func (t *charTable) add(token []byte, n int, rank uint32) {
 	}
 }
 
-// bridged reports whether a bridge may join two adjacent characters. last and first
-// are the adjacent bytes of the two.
+// bridged reports whether a bridge may join two adjacent characters. last and first are the
+// adjacent bytes of the two.
 func (t *charTable) bridged(before, after rune, last, first byte) bool {
 	bytes := t.lasts>>(last&63)&(t.firsts>>(first&63))&1 != 0
 	if t.ranks[before&0xffff]&bridgesAfter|t.ranks[after&0xffff]&bridgesBefore == 0 && !bytes {

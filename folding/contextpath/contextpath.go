@@ -1,9 +1,9 @@
-// Package contextpath implements context paths. A context path says where in the
-// tree of branches a message belongs.
+// Package contextpath implements context paths. A context path says where in the tree of branches
+// a message belongs.
 //
-// A path has 1 to 5 segments of ASCII letters, digits, '-' and '_', joined by
-// '/'. It is case-sensitive and has at most 255 bytes. The empty path is the
-// main context. The path of a branch is the ids of its parents and its own id:
+// A path has 1 to 5 segments of ASCII letters, digits, '-' and '_', joined by '/'. It is
+// case-sensitive and has at most 255 bytes. The empty path is the main context. The path of a
+// branch is the ids of its parents and its own id:
 //
 //	p, err := contextpath.Parse("br_1f0c/br_77aa") // checks foreign text
 //	p.Parent()                                     // br_1f0c
@@ -27,8 +27,8 @@ const (
 	MaxBytes = 255
 )
 
-// Path is a context path. The zero value is the main context. [Parse], [Decode]
-// and [Path.Join] return valid paths. A conversion from a string checks nothing.
+// Path is a context path. The zero value is the main context. [Parse], [Decode] and [Path.Join]
+// return valid paths. A conversion from a string checks nothing.
 type Path string
 
 // Main is the context of a message that belongs to no branch.
@@ -131,8 +131,8 @@ func (p Path) Depth() int {
 	return strings.Count(string(p), "/") + 1
 }
 
-// IsAncestor reports whether p is strictly above q. Main is not an ancestor: it
-// is the absence of a context, not the root of all contexts.
+// IsAncestor reports whether p is strictly above q. Main is not an ancestor: it is the absence of
+// a context, not the root of all contexts.
 func (p Path) IsAncestor(q Path) bool {
 	return p != Main && len(q) > len(p) && q[len(p)] == '/' && q[:len(p)] == p
 }
@@ -142,8 +142,8 @@ func (p Path) InTree(root Path) bool {
 	return root != Main && (p == root || root.IsAncestor(p))
 }
 
-// IsChild reports whether p is exactly one level below parent. The children of
-// main are the first-level paths.
+// IsChild reports whether p is exactly one level below parent. The children of main are the
+// first-level paths.
 func (p Path) IsChild(parent Path) bool { return p != Main && p.Parent() == parent }
 
 // Ancestors returns the paths above p, the root first; nil for main and roots.
@@ -157,9 +157,8 @@ func (p Path) Ancestors() []Path {
 	return up
 }
 
-// Join returns the path of sub below p, or p if sub is "". It returns an
-// [*Error] if sub is not a path or the result breaks a limit. The result is
-// always in the tree of p.
+// Join returns the path of sub below p, or p if sub is "". It returns an [*Error] if sub is not a
+// path or the result breaks a limit. The result is always in the tree of p.
 func (p Path) Join(sub string) (Path, error) {
 	if err := Validate(sub); err != nil {
 		return Main, err
@@ -176,10 +175,10 @@ func (p Path) Join(sub string) (Path, error) {
 // DeprecatedObject is the deprecation that [Decode] reports for the object form of a context.
 const DeprecatedObject = "context_object"
 
-// Decode reads the JSON value of the context field of a foreign message. nil,
-// null and "" are main; any other string is a path. The object form of an
-// earlier draft, {"id", "parent"}, is parent/id and is reported in deprecated.
-// For objects with an operation and for other types it returns an [*Error].
+// Decode reads the JSON value of the context field of a foreign message. nil, null and "" are
+// main; any other string is a path. The object form of an earlier draft, {"id", "parent"}, is
+// parent/id and is reported in deprecated. For objects with an operation and for other types it
+// returns an [*Error].
 func Decode(value json.RawMessage) (p Path, deprecated []string, err error) {
 	switch rawjson.KindOf(value) {
 	case rawjson.Null:

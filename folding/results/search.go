@@ -28,10 +28,9 @@ const (
 	maxTerms     = 32  // of one query
 )
 
-// Search returns the passages of a text that fit a query best, at most limit.
-// It ranks them by BM25 over the stems of words. A word is a run of letters and
-// digits; Search ignores the rest of the query. Its time and memory are linear
-// in the text.
+// Search returns the passages of a text that fit a query best, at most limit. It ranks them by
+// BM25 over the stems of words. A word is a run of letters and digits; Search ignores the rest of
+// the query. Its time and memory are linear in the text.
 func Search(ctx context.Context, text, query string, limit int) ([]Hit, error) {
 	terms := strings.FieldsFunc(query, func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
 	if len(terms) == 0 {
@@ -71,8 +70,8 @@ func searchFault(ctx context.Context, err error) error {
 	return folding.Errorf(folding.ErrStorage, "search: %w", err)
 }
 
-// index inserts the passages of a text into a full-text index. It returns the
-// number of the first line of each.
+// index inserts the passages of a text into a full-text index. It returns the number of the first
+// line of each.
 func index(ctx context.Context, db *sql.DB, text string) (first []int, err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
@@ -100,8 +99,7 @@ func index(ctx context.Context, db *sql.DB, text string) (first []int, err error
 	return first, tx.Commit()
 }
 
-// passage returns the first passage of a text: a few lines, or a part of a very
-// long line.
+// passage returns the first passage of a text: a few lines, or a part of a very long line.
 func passage(text string) string {
 	end := 0
 	for range passageLines {
@@ -128,8 +126,7 @@ func passage(text string) string {
 	return text[:end]
 }
 
-// The marks around matching words. A text may contain them: then a hit shows a
-// line too many.
+// The marks around matching words. A text may contain them: then a hit shows a line too many.
 const markOn, markOff = "\x01", "\x02"
 
 // rank returns the passages that fit a query, the best first.

@@ -1,5 +1,5 @@
-// Package results stores folded results: results that were too large to
-// deliver, and what folding them saved each branch.
+// Package results stores folded results: results that were too large to deliver, and what folding
+// them saved each branch.
 //
 //	store, err := results.Open("state/results.db", results.Config{Quota: 256 << 20, TTL: 24 * time.Hour})
 //	if err != nil {
@@ -12,8 +12,8 @@
 //	r, err := store.Get(ctx, caller, branch.Context, handle)
 //	hits, err := results.Search(ctx, r.Text, "where is the parser", 3)
 //
-// A handle is the name of a stored result. A result belongs to a principal and
-// to the branch of its call.
+// A handle is the name of a stored result. A result belongs to a principal and to the branch of
+// its call.
 package results
 
 import (
@@ -37,8 +37,8 @@ import (
 
 // Config limits a [Store].
 type Config struct {
-	// Quota is the limit of the store in bytes of results. A result that needs
-	// room evicts the oldest ones.
+	// Quota is the limit of the store in bytes of results. A result that needs room evicts the
+	// oldest ones.
 	Quota int64
 	// TTL is how long a result is kept.
 	TTL time.Duration
@@ -52,13 +52,12 @@ type Config struct {
 type Result struct {
 	// Handle names the result: "res_" and 26 random characters.
 	Handle string
-	// Principal and Session made the call. Context is the path of its branch,
-	// "" for main.
+	// Principal and Session made the call. Context is the path of its branch, "" for main.
 	Principal, Session, Context string
 	// Server and Tool made the result; Server is "" for foldgate itself.
 	Server, Tool string
-	// Kind is the format that the preview found. Text is the text of the result
-	// as a model would have read it.
+	// Kind is the format that the preview found. Text is the text of the result as a model would
+	// have read it.
 	Kind, Text string
 	// Structured is the structured content as JSON, "" if Text says the same.
 	Structured string
@@ -69,8 +68,8 @@ type Result struct {
 
 // Sentinels for errors.Is. [folding.Code] and [folding.StatusCode] know them.
 var (
-	// ErrUnknown is a handle that does not exist, or a result that the caller
-	// may not read (404). Both get the same text.
+	// ErrUnknown is a handle that does not exist, or a result that the caller may not read (404).
+	// Both get the same text.
 	ErrUnknown error = &folding.ErrorKind{Code: "result_not_found", Status: http.StatusNotFound, Text: "stored result not found"}
 	// ErrEvicted is a result of the caller that is no longer kept (404).
 	ErrEvicted error = &folding.ErrorKind{Code: "result_evicted", Status: http.StatusNotFound, Text: "stored result no longer kept"}
@@ -78,9 +77,9 @@ var (
 	ErrTooLarge = errors.New("result is larger than results.quota_mb")
 )
 
-// Store keeps results in a database of its own, because the small writes that
-// every charge waits for must not wait for large ones. One process may have
-// the file open. A Store is safe for concurrent use.
+// Store keeps results in a database of its own, because the small writes that every charge waits
+// for must not wait for large ones. One process may have the file open. A Store is safe for
+// concurrent use.
 type Store struct {
 	cfg   Config
 	db    *sql.DB
@@ -156,8 +155,7 @@ func Open(path string, cfg Config) (_ *Store, err error) {
 // Close releases the store.
 func (s *Store) Close() error { return s.db.Close() }
 
-// Put stores a result under its handle. The result is durable when Put
-// returns.
+// Put stores a result under its handle. The result is durable when Put returns.
 func (s *Store) Put(ctx context.Context, r Result) error {
 	size := int64(len(r.Text) + len(r.Structured))
 	if size > s.cfg.Quota {
@@ -181,12 +179,11 @@ func (s *Store) Put(ctx context.Context, r Result) error {
 	return nil
 }
 
-// maxEvicted bounds the evicted handles that the store remembers, to say why
-// they are gone.
+// maxEvicted bounds the evicted handles that the store remembers, to say why they are gone.
 const maxEvicted = 10_000
 
-// evict makes room for size bytes: it deletes results past their TTL and, if
-// the quota demands it, the oldest ones.
+// evict makes room for size bytes: it deletes results past their TTL and, if the quota demands
+// it, the oldest ones.
 func (s *Store) evict(ctx context.Context, tx *sql.Tx, size int64) error {
 	now := s.cfg.Now()
 	var total int64
@@ -222,9 +219,8 @@ func (s *Store) evict(ctx context.Context, tx *sql.Tx, size int64) error {
 	}
 }
 
-// Get returns a result to a caller in the branch with the context path at. The
-// caller can read results of that branch, of the branches above it and of
-// those below it.
+// Get returns a result to a caller in the branch with the context path at. The caller can read
+// results of that branch, of the branches above it and of those below it.
 func (s *Store) Get(ctx context.Context, caller folding.Caller, at, handle string) (Result, error) {
 	r, err := s.lookup(ctx, caller, handle)
 	if err != nil {
@@ -246,8 +242,8 @@ func (s *Store) Get(ctx context.Context, caller folding.Caller, at, handle strin
 	return r, nil
 }
 
-// Context returns the context path of the branch that a result belongs to. Its
-// errors are those of [Store.Get].
+// Context returns the context path of the branch that a result belongs to. Its errors are those
+// of [Store.Get].
 func (s *Store) Context(ctx context.Context, caller folding.Caller, handle string) (string, error) {
 	r, err := s.lookup(ctx, caller, handle)
 	return r.Context, err
@@ -304,9 +300,8 @@ func evicted(handle, tool, why string) error {
 // maxSavings is the number of branches whose savings are kept: the latest.
 const maxSavings = 10_000
 
-// AddSavings adds to the savings of a branch: the number of results that were
-// folded, and the number of tokens that were not delivered. The tokens are
-// negative if a stored result was read.
+// AddSavings adds to the savings of a branch: the number of results that were folded, and the
+// number of tokens that were not delivered. The tokens are negative if a stored result was read.
 func (s *Store) AddSavings(ctx context.Context, principal, path string, results, tokens int) error {
 	err := s.update(ctx, func(tx *sql.Tx) error {
 		if _, err := tx.ExecContext(ctx, `INSERT INTO savings (principal, context, results, tokens) VALUES (?, ?, ?, ?)
