@@ -2,6 +2,7 @@ package folding
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -119,24 +120,20 @@ func (b Branch) digest() string {
 	if a.Calls != 1 {
 		s.WriteString("s")
 	}
-	for i, t := range a.Tools {
-		sep := ", "
-		if i == 0 {
-			sep = " ("
-		}
-		fmt.Fprintf(&s, "%s%s %d", sep, t.Tool, t.Calls)
-	}
 	if len(a.Tools) > 0 {
-		s.WriteString(")")
+		tools := make([]string, len(a.Tools))
+		for i, t := range a.Tools {
+			tools[i] = fmt.Sprintf("%s %d", t.Tool, t.Calls)
+		}
+		s.WriteString(" (" + strings.Join(tools, ", ") + ")")
 	}
-	if a.Failed > 0 {
-		fmt.Fprintf(&s, ", %d failed", a.Failed)
-	}
-	if a.InFlight > 0 {
-		fmt.Fprintf(&s, ", %d cancelled in flight", a.InFlight)
-	}
-	if a.Lost > 0 {
-		fmt.Fprintf(&s, ", %d lost in a restart", a.Lost)
+	for _, part := range []struct {
+		n    int
+		text string
+	}{{a.Failed, "failed"}, {a.InFlight, "cancelled in flight"}, {a.Lost, "lost in a restart"}} {
+		if part.n > 0 {
+			fmt.Fprintf(&s, ", %d %s", part.n, part.text)
+		}
 	}
 	if a.LastError != "" {
 		fmt.Fprintf(&s, "; last error: %s", a.LastError)
@@ -176,13 +173,9 @@ func (a *Activity) add(o CallOutcome) {
 		a.Failed++
 		a.LastError = o.Err
 	}
-	for i := range a.Tools {
-		if a.Tools[i].Tool == o.Tool {
-			a.Tools[i].Calls++
-			return
-		}
-	}
-	if o.Tool != "" && len(a.Tools) < maxTools {
+	if i := slices.IndexFunc(a.Tools, func(t ToolCount) bool { return t.Tool == o.Tool }); i >= 0 {
+		a.Tools[i].Calls++
+	} else if o.Tool != "" && len(a.Tools) < maxTools {
 		a.Tools = append(a.Tools, ToolCount{Tool: o.Tool, Calls: 1})
 	}
 }

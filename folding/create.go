@@ -3,7 +3,6 @@ package folding
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"strings"
 	"time"
 
@@ -61,18 +60,18 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 	}
 	m.mu.Lock()
 	now := m.now()
-	if m.closed {
-		m.unlock()
-		return Branch{}, Errorf(ErrClosed, "foldgate is shutting down: no branch can be created")
-	}
 	parent := m.own(caller, d.ParentID)
-	if d.ParentID != "" && parent == nil {
+	switch {
+	case m.closed:
+		err = Errorf(ErrClosed, "foldgate is shutting down: no branch can be created")
+	case d.ParentID != "" && parent == nil:
 		m.unlock()
 		b, ok, err := m.find(ctx, caller, d.ParentID)
 		return Branch{}, notActiveError(d.ParentID, b, ok, err)
-	}
-	if err = m.attach(caller, parent, &d); err == nil {
-		err = m.admit(d.limits, now, !d.Ephemeral)
+	default:
+		if err = m.attach(caller, parent, &d); err == nil {
+			err = m.admit(d.limits, now, !d.Ephemeral)
+		}
 	}
 	if err != nil {
 		m.unlock()
@@ -96,16 +95,26 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 	rec.Status = StatusActive // the repository knows no created branches: being stored makes it active
 	stored := m.w.put(OpInsert, rec, atOnce)
 	m.unlock()
-	return m.activate(b, stored.wait())
+	err = stored.wait()
+
+	m.mu.Lock()
+	defer m.unlock()
+	now = m.now()
+	if b.Status.Terminal() { // ended during the insert
+		return Branch{}, b.ended()
+	}
+	if err != nil {
+		m.finish(b, outcome{reason: ReasonStorageFailed}, now)
+		return Branch{}, Errorf(ErrStorage, "the branch could not be stored: %w", err)
+	}
+	b.Status = StatusActive
+	m.checkBudget(b, now)
+	return b.snapshot(), nil
 }
 
 // draft checks the request as far as that needs no lock.
-func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (draft, error) {
-	id, err := uuid.NewRandom()
-	if err != nil {
-		return draft{}, fmt.Errorf("make a branch id: %w", err)
-	}
-	d := draft{CreateRequest: req, id: "br_" + id.String()}
+func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (d draft, err error) {
+	d = draft{CreateRequest: req, id: "br_" + uuid.NewString()}
 	if d.Description, err = cleanText("description", req.Description, maxDescription); err != nil {
 		return d, err
 	}
@@ -150,15 +159,8 @@ func (m *Manager) chooseSession(caller Caller, d *draft) error {
 	if err := checkSessionID(d.SessionID); err != nil || d.ParentID != "" {
 		return err
 	}
-	if d.SessionID == "" {
-		d.SessionID = caller.Session
-	}
-	if d.SessionID == "" {
-		id, err := uuid.NewRandom()
-		if err != nil {
-			return fmt.Errorf("make a session id: %w", err)
-		}
-		d.SessionID = "ses_" + id.String()
+	if d.SessionID = cmp.Or(d.SessionID, caller.Session); d.SessionID == "" {
+		d.SessionID = "ses_" + uuid.NewString()
 	}
 	if !m.mayUse(caller, d.SessionID) {
 		return Errorf(ErrForbidden, "this session may not be used from here: leave out session_id, or use a connection that keeps a session")
@@ -189,23 +191,6 @@ func (m *Manager) attach(caller Caller, parent *branch, d *draft) (err error) {
 		return Errorf(ErrInvalidInput, "the branch has no place in the tree: %w", err)
 	}
 	return nil
-}
-
-// activate makes a branch active after its insert, or ends it if that failed.
-func (m *Manager) activate(b *branch, stored error) (Branch, error) {
-	m.mu.Lock()
-	defer m.unlock()
-	now := m.now()
-	if b.Status.Terminal() { // ended during the insert
-		return Branch{}, b.ended()
-	}
-	if stored != nil {
-		m.finish(b, outcome{reason: ReasonStorageFailed}, now)
-		return Branch{}, Errorf(ErrStorage, "the branch could not be stored: %w", stored)
-	}
-	b.Status = StatusActive
-	m.checkBudget(b, now)
-	return b.snapshot(), nil
 }
 
 // quota is the use that one session has made of its limits. Its rate is a token bucket, full at

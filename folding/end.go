@@ -143,19 +143,17 @@ func (m *Manager) expire(now time.Time) {
 	if m.next.IsZero() || now.Before(m.next) {
 		return
 	}
-	m.finishAll(func(yield func(*branch) bool) {
-		for _, b := range m.live {
-			if !now.Before(b.ExpiresAt) && !yield(b) {
-				return
-			}
-		}
-	}, outcome{reason: ReasonTimeout}, now)
+	var due []*branch
 	m.next = time.Time{}
 	for _, b := range m.live {
-		if m.next.IsZero() || b.ExpiresAt.Before(m.next) {
+		switch {
+		case !now.Before(b.ExpiresAt):
+			due = append(due, b)
+		case m.next.IsZero() || b.ExpiresAt.Before(m.next):
 			m.next = b.ExpiresAt
 		}
 	}
+	m.finishAll(slices.Values(due), outcome{reason: ReasonTimeout}, now)
 }
 
 // checkBudget ends b if its budget is used up and no lease may still refund some of it. It warns

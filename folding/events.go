@@ -1,6 +1,7 @@
 package folding
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,13 +98,7 @@ type telemetry struct {
 }
 
 func newTelemetry(meters metric.MeterProvider, tracers trace.TracerProvider) (*telemetry, error) {
-	if meters == nil {
-		meters = metricnoop.NewMeterProvider()
-	}
-	if tracers == nil {
-		tracers = tracenoop.NewTracerProvider()
-	}
-	m := meters.Meter(scope)
+	m := cmp.Or[metric.MeterProvider](meters, metricnoop.NewMeterProvider()).Meter(scope)
 	var faults []error
 	counter := func(name, description string) metric.Int64Counter {
 		c, err := m.Int64Counter(name, metric.WithUnit("{branch}"), metric.WithDescription(description))
@@ -116,7 +111,7 @@ func newTelemetry(meters metric.MeterProvider, tracers trace.TracerProvider) (*t
 		return h
 	}
 	t := &telemetry{
-		tracer:   tracers.Tracer(scope),
+		tracer:   cmp.Or[trace.TracerProvider](tracers, tracenoop.NewTracerProvider()).Tracer(scope),
 		created:  counter("folding.branch.created.total", "Branches created."),
 		returned: counter("folding.branch.returned.total", "Branches returned by their agent."),
 		timedOut: counter("folding.branch.timeout.total", "Branches ended by their deadline."),

@@ -24,20 +24,20 @@ func (m *Manager) Status(ctx context.Context, caller Caller, req StatusRequest) 
 		}
 		return b, ok, err
 	}
-	key := caller.key()
+	of := caller
 	if req.SessionID != "" {
-		key = sessionKey{principal: caller.Principal, session: req.SessionID}
+		of = Caller{Principal: caller.Principal, Session: req.SessionID}
 	}
-	if key.session == "" {
+	if of.Session == "" {
 		return Branch{}, false, Errorf(ErrInvalidInput, "branch_id or session_id is missing: name the branch to look at")
 	}
-	if err := checkSessionID(key.session); err != nil {
+	if err := checkSessionID(of.Session); err != nil {
 		return Branch{}, false, err
 	}
-	if !m.mayUse(caller, key.session) {
+	if !m.mayUse(caller, of.Session) {
 		return Branch{}, false, nil
 	}
-	b, n := m.leaves(key)
+	b, n := m.ActiveLeaf(of)
 	return b, n > 0, nil
 }
 
@@ -60,7 +60,36 @@ func (m *Manager) ActiveLeaf(caller Caller) (b Branch, leaves int) {
 	if caller.Session == "" {
 		return Branch{}, 0
 	}
-	return m.leaves(caller.key())
+	key := caller.key()
+	m.mu.Lock()
+	defer m.unlock()
+	m.now()
+	var newest *branch
+	for b := range m.sessions[key] {
+		if b.Status != StatusActive || b.hasActiveChild() {
+			continue
+		}
+		leaves++
+		if newest == nil || b.seq > newest.seq {
+			newest = b
+		}
+	}
+	if newest == nil {
+		if newest = m.joined[key]; newest == nil || newest.Status != StatusActive {
+			return Branch{}, 0
+		}
+		leaves = 1
+	}
+	return newest.snapshot(), leaves
+}
+
+func (b *branch) hasActiveChild() bool {
+	for c := range b.children {
+		if c.Status == StatusActive {
+			return true
+		}
+	}
+	return false
 }
 
 // maxJoined bounds the threads that have joined one branch.
@@ -83,40 +112,6 @@ func (m *Manager) Join(caller Caller, branchID string) {
 	}
 	b.joined = append(b.joined, key)
 	m.joined[key] = b
-}
-
-// leaves is ActiveLeaf for one key.
-func (m *Manager) leaves(key sessionKey) (Branch, int) {
-	m.mu.Lock()
-	defer m.unlock()
-	m.now()
-	var newest *branch
-	n := 0
-	for b := range m.sessions[key] {
-		if b.Status != StatusActive || b.hasActiveChild() {
-			continue
-		}
-		n++
-		if newest == nil || b.seq > newest.seq {
-			newest = b
-		}
-	}
-	if newest == nil {
-		if newest = m.joined[key]; newest == nil || newest.Status != StatusActive {
-			return Branch{}, 0
-		}
-		n = 1
-	}
-	return newest.snapshot(), n
-}
-
-func (b *branch) hasActiveChild() bool {
-	for c := range b.children {
-		if c.Status == StatusActive {
-			return true
-		}
-	}
-	return false
 }
 
 // find returns a branch of the caller, active or finished.

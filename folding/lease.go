@@ -75,13 +75,10 @@ func (l *Lease) Remaining() int {
 // sent. If the tokens do not fit, the branch ends and the error matches [ErrBudgetExhausted].
 // After a nil error the charge is durable.
 func (l *Lease) Charge(n int) error {
-	if n < 0 {
-		return Errorf(ErrInvalidInput, "negative charge %d", n)
-	}
 	m, b := l.m, l.b
 	m.mu.Lock()
 	now := m.now()
-	if err := l.usable(); err != nil {
+	if err := l.usable(n); err != nil {
 		m.unlock()
 		return err
 	}
@@ -105,14 +102,11 @@ func (l *Lease) Charge(n int) error {
 // Refund; other leases wait for that. After a nil error the charge is durable. If the branch has
 // ended, nothing is charged, the error is an [*EndedError], and the result must not be delivered.
 func (l *Lease) ChargeUpTo(n int) (granted int, err error) {
-	if n < 0 {
-		return 0, Errorf(ErrInvalidInput, "negative charge %d", n)
-	}
 	m, b := l.m, l.b
 	m.mu.Lock()
 	now := m.now()
 	for {
-		if err := l.usable(); err != nil {
+		if err := l.usable(n); err != nil {
 			m.unlock()
 			return 0, err
 		}
@@ -140,9 +134,11 @@ func (l *Lease) ChargeUpTo(n int) (granted int, err error) {
 	return granted, nil
 }
 
-// usable returns why nothing can be charged any more. m.mu is held.
-func (l *Lease) usable() error {
+// usable returns the reason why n tokens can't be charged, or nil. m.mu is held.
+func (l *Lease) usable(n int) error {
 	switch {
+	case n < 0:
+		return Errorf(ErrInvalidInput, "negative charge %d", n)
 	case l.b.Status.Terminal():
 		return l.b.ended()
 	case l.released:
@@ -196,31 +192,24 @@ func (l *Lease) letGo() {
 
 // Exhaust is [Lease.Release] for a call that can't use what the branch has left. It also ends the
 // branch. It returns when the end is durable, or with ctx.
-func (l *Lease) Exhaust(ctx context.Context, o CallOutcome) {
-	if stored := l.release(o, true); stored != nil {
-		_ = stored.waitFor(ctx) // the writer logs the error and tries again
-	}
-}
+func (l *Lease) Exhaust(ctx context.Context, o CallOutcome) { l.release(ctx, o, true) }
 
 // Release ends the call and adds its outcome to the digest of the branch. If the budget is used
 // up, the branch ends. Only the first release counts.
-func (l *Lease) Release(o CallOutcome) {
-	if stored := l.release(o, false); stored != nil {
-		_ = stored.wait() // the writer logs the error and tries again
-	}
-}
+func (l *Lease) Release(o CallOutcome) { l.release(context.Background(), o, false) }
 
-// release ends the call and, if exhaust is set or nothing is left, the branch. It returns the
-// commit of that end, nil if the branch did not end here.
-func (l *Lease) release(o CallOutcome, exhaust bool) (stored *commit) {
+// release ends the call and, if exhaust is set or nothing is left, the branch. Then it waits
+// until that end is durable or wait ends.
+func (l *Lease) release(wait context.Context, o CallOutcome, exhaust bool) {
 	m, b := l.m, l.b
 	ctx := context.WithoutCancel(l.lifetime)
 	o.Tool, o.Err = m.scrubForDigest(ctx, o.Tool, maxToolName), m.scrubForDigest(ctx, o.Err, maxLastError)
+	var stored *commit
 	m.mu.Lock()
 	now := m.now()
 	if l.released {
 		m.unlock()
-		return nil
+		return
 	}
 	l.released = true
 	delete(b.leases, l)
@@ -239,5 +228,7 @@ func (l *Lease) release(o CallOutcome, exhaust bool) (stored *commit) {
 	}
 	m.unlock()
 	l.cancel(context.Canceled)
-	return stored
+	if stored != nil {
+		_ = stored.waitFor(wait) // the writer logs the error and tries again
+	}
 }

@@ -107,9 +107,7 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
-	if opts.Log == nil {
-		opts.Log = slog.New(slog.DiscardHandler)
-	}
+	opts.Log = cmp.Or(opts.Log, slog.New(slog.DiscardHandler))
 	telemetry, err := newTelemetry(opts.Meters, opts.Traces)
 	if err != nil {
 		return nil, fmt.Errorf("folding metrics: %w", err)

@@ -1,6 +1,7 @@
 package folding
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,12 +70,12 @@ const lockWait = time.Second
 // database is the SQLite [Repository].
 type database struct {
 	path string
-	db   *sql.DB   // readers
-	lock io.Closer // of path.lock: keeps other processes out
+	db   *sql.DB     // readers
+	open []io.Closer // what release closes, the last first
 
 	write   sync.Mutex // held during a transaction; guards the fields below
 	conn    *sql.Conn  // the one connection that writes
-	stmts   [numStatements]*sql.Stmt
+	stmts   [len(statements)]*sql.Stmt
 	commits int // since the last request for a checkpoint
 
 	checkpoint chan struct{} // requests one
@@ -102,11 +104,13 @@ func OpenSQLite(path string) (_ Repository, err error) {
 		}
 	}()
 	ctx := context.Background()
-	// The lock has a file of its own, since a lock on the database would also keep our own
-	// readers out.
-	if d.lock, err = sqlitedb.Lock(ctx, path+".lock", lockWait); err != nil {
+	// The lock keeps other processes out. It has a file of its own, since a lock on the database
+	// would also keep our own readers out.
+	lock, err := sqlitedb.Lock(ctx, path+".lock", lockWait)
+	if err != nil {
 		return nil, err
 	}
+	d.open = append(d.open, lock)
 	d.db, err = sqlitedb.Open(ctx, path, sqlitedb.Options{
 		Migrations: migrations, ApplicationID: applicationID, BusyTimeout: lockWait, QuickCheck: true,
 		Pragmas: []string{"wal_autocheckpoint(0)"}, // checkpoints does it
@@ -114,42 +118,31 @@ func OpenSQLite(path string) (_ Repository, err error) {
 	if err != nil {
 		return nil, err
 	}
+	d.open = append(d.open, d.db)
 	if d.conn, err = d.db.Conn(ctx); err != nil {
 		return nil, err
 	}
-	for i, text := range statements {
-		if d.stmts[i], err = d.conn.PrepareContext(ctx, text); err != nil {
+	d.open = append(d.open, d.conn)
+	for op, text := range statements {
+		if d.stmts[op], err = d.conn.PrepareContext(ctx, text); err != nil {
 			return nil, err
 		}
+		d.open = append(d.open, d.stmts[op])
 	}
 	go d.checkpoints()
 	return d, nil
 }
 
-// The prepared statements of the writing connection.
-const (
-	stmtBegin = iota
-	stmtCommit
-	stmtRollback
-	stmtInsert
-	stmtProgress
-	stmtFinish
-	stmtLate
-	numStatements
-)
-
 const columns = `id, parent_id, principal, session, origin, context, depth, description, prompt, status,
 	reason, error, digest, message, late, budget_used, budget_total, activity, created_at, expires_at, completed_at`
 
-var statements = [numStatements]string{
-	stmtBegin:    "BEGIN IMMEDIATE",
-	stmtCommit:   "COMMIT",
-	stmtRollback: "ROLLBACK",
-	stmtInsert:   "INSERT INTO branches (" + columns + ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-	stmtProgress: "UPDATE branches SET budget_used = ?, activity = ? WHERE id = ? AND status = 'active'",
-	stmtFinish: `UPDATE branches SET status = ?, reason = ?, error = ?, digest = ?, message = ?,
+// statements write changes on the writing connection.
+var statements = [...]string{
+	OpInsert:   "INSERT INTO branches (" + columns + ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+	OpProgress: "UPDATE branches SET budget_used = ?, activity = ? WHERE id = ? AND status = 'active'",
+	OpFinish: `UPDATE branches SET status = ?, reason = ?, error = ?, digest = ?, message = ?,
 		budget_used = ?, activity = ?, completed_at = ? WHERE id = ?`,
-	stmtLate: "UPDATE branches SET message = ?, late = ? WHERE id = ?",
+	OpLate: "UPDATE branches SET message = ?, late = ? WHERE id = ?",
 }
 
 // Active implements Repository.
@@ -160,14 +153,12 @@ func (d *database) Active(ctx context.Context) ([]Branch, error) {
 	}
 	defer rows.Close()
 	var out []Branch
-	for rows.Next() {
-		b, err := scan(rows)
-		if err != nil {
-			return nil, diagnose(d.path, err)
-		}
+	for err == nil && rows.Next() {
+		var b Branch
+		b, err = scan(rows)
 		out = append(out, b)
 	}
-	if err := rows.Err(); err != nil {
+	if err = cmp.Or(err, rows.Err()); err != nil {
 		return nil, diagnose(d.path, err)
 	}
 	return out, nil
@@ -206,58 +197,54 @@ func (d *database) Apply(ctx context.Context, changes []Change) (err error) {
 	d.write.Lock()
 	defer d.write.Unlock()
 	if len(changes) == 1 { // a single statement is a transaction
-		if err := d.apply(ctx, changes[0]); err != nil {
-			return diagnose(d.path, fmt.Errorf("branch %s: %w", changes[0].Branch.ID, err))
-		}
-		d.written()
-		return nil
+		err = d.apply(ctx, changes[0])
+	} else {
+		err = sqlitedb.Update(ctx, d.conn, func(*sql.Tx) error {
+			for _, c := range changes {
+				if err := d.apply(ctx, c); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
 	}
-	if _, err := d.stmts[stmtBegin].ExecContext(ctx); err != nil {
+	if err != nil {
 		return diagnose(d.path, err)
 	}
-	defer func() {
-		if err != nil {
-			// The transaction may still be open, even after a failed COMMIT.
-			d.stmts[stmtRollback].ExecContext(context.WithoutCancel(ctx))
-			err = diagnose(d.path, err)
-		}
-	}()
-	for _, c := range changes {
-		if err := d.apply(ctx, c); err != nil {
-			return fmt.Errorf("branch %s: %w", c.Branch.ID, err)
+	if d.commits++; d.commits >= checkpointAfter {
+		d.commits = 0
+		select {
+		case d.checkpoint <- struct{}{}:
+		default:
 		}
 	}
-	if _, err := d.stmts[stmtCommit].ExecContext(ctx); err != nil {
-		return err
-	}
-	d.written()
 	return nil
 }
 
+// apply writes one change, in the transaction of d.conn if there is one. d.write is held.
 func (d *database) apply(ctx context.Context, c Change) error {
 	b := c.Branch
-	exec := func(stmt int, args ...any) error {
-		_, err := d.stmts[stmt].ExecContext(ctx, args...)
-		return err
-	}
-	if c.Op == OpLate {
-		return exec(stmtLate, b.Message, b.Late, b.ID)
-	}
 	activity, err := json.Marshal(b.Activity)
 	if err != nil {
-		return err
+		return fmt.Errorf("branch %s: %w", b.ID, err)
 	}
+	var args []any
 	switch c.Op {
 	case OpInsert:
-		return exec(stmtInsert, b.ID, b.ParentID, b.Principal, b.Session, b.Origin, b.Context, b.Depth, b.Description, b.Prompt, string(b.Status),
+		args = []any{b.ID, b.ParentID, b.Principal, b.Session, b.Origin, b.Context, b.Depth, b.Description, b.Prompt, string(b.Status),
 			b.Reason, b.Error, b.Digest, b.Message, b.Late, b.BudgetUsed, b.BudgetTotal, string(activity),
-			micros(b.CreatedAt), micros(b.ExpiresAt), micros(b.CompletedAt))
+			micros(b.CreatedAt), micros(b.ExpiresAt), micros(b.CompletedAt)}
 	case OpProgress:
-		return exec(stmtProgress, b.BudgetUsed, string(activity), b.ID)
+		args = []any{b.BudgetUsed, string(activity), b.ID}
 	case OpFinish:
-		return exec(stmtFinish, string(b.Status), b.Reason, b.Error, b.Digest, b.Message, b.BudgetUsed, string(activity), micros(b.CompletedAt), b.ID)
+		args = []any{string(b.Status), b.Reason, b.Error, b.Digest, b.Message, b.BudgetUsed, string(activity), micros(b.CompletedAt), b.ID}
+	case OpLate:
+		args = []any{b.Message, b.Late, b.ID}
 	}
-	return fmt.Errorf("unknown change %d", c.Op)
+	if _, err := d.stmts[c.Op].ExecContext(ctx, args...); err != nil {
+		return fmt.Errorf("branch %s: %w", b.ID, err)
+	}
+	return nil
 }
 
 // archiveLife is how long the figures of an archived branch are kept.
@@ -298,17 +285,6 @@ const (
 	restartAfter = 8192
 )
 
-// written counts a transaction and requests a checkpoint if one is due. d.write is held.
-func (d *database) written() {
-	if d.commits++; d.commits >= checkpointAfter {
-		d.commits = 0
-		select {
-		case d.checkpoint <- struct{}{}:
-		default:
-		}
-	}
-}
-
 // checkpoints moves the log into the database, until Close. It is a goroutine of its own because
 // it waits for the disk. The log starts over by itself when all of it has been moved. If writes
 // never pause, checkpoints stops the writer for that.
@@ -339,22 +315,11 @@ func (d *database) Close() error {
 	return d.release()
 }
 
-// release closes what is open.
+// release closes the parts that are open.
 func (d *database) release() error {
 	var errs []error
-	if d.conn != nil {
-		for _, s := range d.stmts {
-			if s != nil {
-				errs = append(errs, s.Close())
-			}
-		}
-		errs = append(errs, d.conn.Close())
-	}
-	if d.db != nil {
-		errs = append(errs, d.db.Close())
-	}
-	if d.lock != nil {
-		errs = append(errs, d.lock.Close())
+	for _, c := range slices.Backward(d.open) {
+		errs = append(errs, c.Close())
 	}
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("state database %s: %w", d.path, err)

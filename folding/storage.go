@@ -49,9 +49,6 @@ const (
 // retryAfter is the wait before the writer repeats an end that the repository refused.
 const retryAfter = time.Second
 
-// soonDelay bounds the wait of a change that no operation waits for.
-const soonDelay = 20 * time.Millisecond
-
 // writer writes the changes of active branches. While one transaction runs it collects changes
 // for the next, so that concurrent charges share a commit.
 type writer struct {
@@ -106,18 +103,16 @@ func (w *writer) signal() {
 	}
 }
 
-// urgency is how long a change may wait for others to share its commit.
-type urgency int
-
+// The longest that a change waits for others to share its commit.
 const (
-	atOnce   urgency = iota // an operation waits for it
-	soon                    // soonDelay at most
-	withNext                // until the next commit
+	atOnce   time.Duration = 0 // an operation waits for it
+	soon                   = 20 * time.Millisecond
+	withNext time.Duration = -1 // until the next commit, whenever that is
 )
 
 // put adds a change to the next commit. The order of puts is the order of writes, so call it
 // under the lock that orders the changes themselves.
-func (w *writer) put(op Op, b Branch, u urgency) *commit {
+func (w *writer) put(op Op, b Branch, wait time.Duration) *commit {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.next.changes = append(w.next.changes, Change{op, b})
@@ -125,11 +120,11 @@ func (w *writer) put(op Op, b Branch, u urgency) *commit {
 		w.ended[b.ID] = b
 	}
 	switch {
-	case u == atOnce:
+	case wait == atOnce:
 		w.signal()
-	case u == soon && !w.armed:
+	case wait > 0 && !w.armed:
 		w.armed = true
-		w.timer.Reset(soonDelay)
+		w.timer.Reset(wait)
 	}
 	return w.next
 }
@@ -213,21 +208,17 @@ func (w *writer) flush(refused []Change) []Change {
 
 // compact drops progress that a later progress or end of the same branch replaces.
 func compact(changes []Change) []Change {
-	if len(changes) < 2 {
-		return changes
-	}
-	replaced := make(map[string]bool, len(changes))
-	keep := len(changes)
-	for i := len(changes) - 1; i >= 0; i-- {
-		c := changes[i]
-		if c.Op == OpProgress && replaced[c.Branch.ID] {
-			continue
-		}
+	last := make(map[string]int, len(changes)) // the index of a branch's last progress or end
+	for i, c := range changes {
 		if c.Op == OpProgress || c.Op == OpFinish {
-			replaced[c.Branch.ID] = true
+			last[c.Branch.ID] = i
 		}
-		keep--
-		changes[keep] = c
 	}
-	return changes[keep:]
+	kept := changes[:0]
+	for i, c := range changes {
+		if c.Op != OpProgress || last[c.Branch.ID] == i {
+			kept = append(kept, c)
+		}
+	}
+	return kept
 }

@@ -75,9 +75,6 @@ func Shorten(s string, max int) string { return cut(clean(s), max) }
 // clean removes characters that are invisible to people but not to a model or a terminal, and
 // invalid UTF-8.
 func clean(s string) string {
-	if !strings.ContainsFunc(s, invisible) && utf8.ValidString(s) {
-		return s
-	}
 	return strings.Map(func(r rune) rune {
 		if invisible(r) {
 			return -1
@@ -107,13 +104,13 @@ func invisible(r rune) bool {
 
 // cut shortens s to at most max characters, the last one an ellipsis.
 func cut(s string, max int) string {
-	if utf8.RuneCountInString(s) <= max {
-		return s
-	}
-	n := 0
+	n, end := 0, 0 // characters so far, the end of the first max-1
 	for i := range s {
-		if n == max-1 {
-			return s[:i] + "…"
+		switch n {
+		case max - 1:
+			end = i
+		case max:
+			return s[:end] + "…"
 		}
 		n++
 	}
