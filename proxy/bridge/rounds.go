@@ -44,7 +44,7 @@ func (s *modernServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 	switch {
 	case r.Method == "resources/subscribe" || r.Method == "resources/unsubscribe":
 		uri, _ := rawjson.GetString(r.Params, "uri")
-		s.follow(uri, r.Method == "resources/subscribe")
+		s.follow(uri, r.Method == "resources/subscribe", r.Caller == nil)
 		return wire.Message{Result: json.RawMessage(`{}`)}, nil
 	case r.Method == "logging/setLevel":
 		s.mu.Lock()
@@ -198,8 +198,9 @@ func toLegacy(m wire.Message) wire.Message {
 }
 
 // follow starts or ends the listen that stands for a resource subscription. It
-// lasts as long as the connection.
-func (s *modernServer) follow(uri string, on bool) {
+// lasts as long as the connection. restored means that the host had subscribed on
+// the connection before: it is told that it may have missed updates.
+func (s *modernServer) follow(uri string, on, restored bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	stop := s.following[uri]
@@ -215,7 +216,7 @@ func (s *modernServer) follow(uri string, on bool) {
 	want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}})
 	s.b.wg.Go(func() {
 		defer cancel()
-		conn.Listen(ctx, func(context.Context) (conn.Conn, error) { return s.Conn, nil }, want, s.log, update{s, uri})
+		conn.Listen(ctx, func(context.Context) (conn.Conn, error) { return s.Conn, nil }, want, restored, s.log, update{s, uri})
 	})
 	s.b.wg.Go(func() {
 		select {

@@ -22,9 +22,10 @@ type Listener interface {
 
 // Listen keeps a subscriptions/listen open for as long as ctx lasts, or until the
 // server refuses it. open returns the connection for each attempt; the pause
-// between attempts grows while they fail.
-func Listen(ctx context.Context, open func(context.Context) (Conn, error), notifications json.RawMessage, log *slog.Logger, l Listener) {
-	s := &stream{l: l}
+// between attempts grows while they fail. again means that the subscription has
+// stood before, on another connection.
+func Listen(ctx context.Context, open func(context.Context) (Conn, error), notifications json.RawMessage, again bool, log *slog.Logger, l Listener) {
+	s := &stream{l: l, stood: again}
 	pause := backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
 	params := append(append([]byte(`{"notifications":`), notifications...), '}')
 	for ctx.Err() == nil {

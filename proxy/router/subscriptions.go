@@ -153,7 +153,7 @@ func (w *watcher) Missed() {
 func (w *watcher) watch(ctx context.Context) {
 	want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{w.uri}})
 	open := func(ctx context.Context) (conn.Conn, error) { return w.srv.Connection(ctx, w.l.r.s.scope) }
-	conn.Listen(ctx, open, want, w.srv.Log, w)
+	conn.Listen(ctx, open, want, false, w.srv.Log, w)
 }
 
 // subscribe is the owner of a resources/subscribe.

@@ -39,7 +39,7 @@ func (r *reconnector) watchLists(c conn.Conn, h conn.Handler) {
 		}
 	})
 	open := func(context.Context) (conn.Conn, error) { return c, nil }
-	conn.Listen(ctx, open, rawjson.Marshal(flags), r.server.Log, listWatch{r.server, h})
+	conn.Listen(ctx, open, rawjson.Marshal(flags), false, r.server.Log, listWatch{r.server, h})
 }
 
 // listWatch takes the list changes of a modern server.
