@@ -230,16 +230,16 @@ func (p *page) body(size int) ([]byte, error) {
 		return nil, &interceptor.Refusal{Reason: "resource_limit", Code: "budget_exhausted", Status: 409,
 			Message: fmt.Sprintf("of what the branch has left a read may take %d tokens, too few for a page: ask for less with lines or grep, or return the findings with branch_return", size)}
 	}
-	part, err := extract.PageOf(p.text, p.number, room, p.t.Counter.Truncate)
+	part, rest, err := extract.Page(p.text, p.number, room, p.t.Counter.Truncate)
 	if err != nil {
 		return nil, err
 	}
-	text := strings.TrimSuffix(part.Text, "\n")
+	text := strings.TrimSuffix(part, "\n")
 	switch {
-	case part.More && p.handle != "":
-		text += fmt.Sprintf("\n[page %d; %s more: branch_read {\"handle\":\"%s\",\"page\":%d,\"max_tokens\":%d}]", p.number, lineCount(part.RestLines), p.handle, p.number+1, size)
-	case part.More:
-		text += fmt.Sprintf("\n[page %d; %s more: repeat with page %d, max_tokens %d]", p.number, lineCount(part.RestLines), p.number+1, size)
+	case rest > 0 && p.handle != "":
+		text += fmt.Sprintf("\n[page %d; %s more: branch_read {\"handle\":\"%s\",\"page\":%d,\"max_tokens\":%d}]", p.number, lineCount(rest), p.handle, p.number+1, size)
+	case rest > 0:
+		text += fmt.Sprintf("\n[page %d; %s more: repeat with page %d, max_tokens %d]", p.number, lineCount(rest), p.number+1, size)
 	case p.number > 1:
 		text += fmt.Sprintf("\n[page %d, the last]", p.number)
 	}

@@ -1,83 +1,49 @@
-// Package extract takes the asked part out of a stored text: a range of lines,
-// the matches of a regular expression, what a jq program makes of it, one page.
+// Package extract takes a part out of a stored text: lines, the matches of a regular expression,
+// the outputs of a jq program, or one page.
 //
-//	part, err := extract.Lines(text, "120-140")
-//	part, err = extract.Grep(ctx, text, extract.Pattern{Expr: "ERROR", Context: 2})
-//	part, err = extract.NewPrograms(1).JQ(ctx, caller, text, ".items[].title")
-//	page := extract.PageOf(part, 1, 2000, counter.Truncate)
+//	text := `{"items": [{"title": "one"}, {"title": "two"}]}`
+//	titles, err := extract.NewPrograms(1).JQ(ctx, "me", text, ".items[].title")
+//	lines, err := extract.Lines(titles, "2-")
+//	matches, err := extract.Grep(ctx, titles, extract.Pattern{Expr: "^o"})
+//	page, restLines, err := extract.Page(titles, 1, 4, truncate) // such as budget.Counter.Truncate
 //
-// Lines are numbered from 1. Regular expressions are RE2 and take linear time;
-// jq programs are bounded in time and memory. Errors of the caller's making
-// are of type [*Error] and say what to write instead. The package keeps no
-// state; its functions are safe for concurrent use.
+// Lines have numbers from 1. Regular expressions are RE2 and take linear time; jq programs have
+// limits of time and memory. If the question is wrong, the error is an [*Error] with the remedy.
+// All functions are safe for concurrent use.
 package extract
 
 import (
 	"context"
 	"fmt"
+	"io"
+	"regexp"
+	"regexp/syntax"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"unicode/utf8"
 )
 
-// Error is a question that can't be answered as it was put.
+// Error is a fault of a question.
 type Error struct {
 	// Field is the argument at fault: lines, grep, jq, search or page.
 	Field string
-	// Text says what is wrong and what to write instead.
+	// Text is the fault and its remedy.
 	Text string
 }
 
-// Error names the argument.
+// Error returns the field and the text.
 func (e *Error) Error() string { return e.Field + ": " + e.Text }
 
-// maxFault bounds what is said of a question, in bytes. It is delivered whole and
-// costs nothing, and a jq program can put all it reads into its error.
+// maxFault is the largest text of an Error in bytes. It is delivered whole and costs nothing, but a
+// jq program can put its whole input into its error.
 const maxFault = 500
 
 func wrong(field, format string, args ...any) error {
 	return &Error{field, clip(fmt.Sprintf(format, args...), maxFault)}
 }
 
-// split returns the lines of a text; an empty one after the last line end is
-// none.
-func split(text string) []string { return strings.Split(strings.TrimSuffix(text, "\n"), "\n") }
-
-// lineRange reads the range of [Lines] for a text of total lines, and returns
-// the first and last line meant.
-func lineRange(spec string, total int) (from, to int, err error) {
-	bad := func() (int, int, error) {
-		return 0, 0, wrong("lines", "%q is not a range: write \"120-140\", \"120-\" to the end, or \"-50\" for the last 50 (the text has %d lines)", clip(spec, 40), total)
-	}
-	a, b, ranged := strings.Cut(strings.ReplaceAll(strings.TrimSpace(spec), " ", ""), "-")
-	number := func(s string, absent int) (int, bool) {
-		if s == "" {
-			return absent, true
-		}
-		n, err := strconv.Atoi(s)
-		return n, err == nil && n > 0
-	}
-	first, ok1 := number(a, 0)
-	last, ok2 := number(b, total)
-	switch {
-	case !ok1 || !ok2 || (a == "" && b == ""):
-		return bad()
-	case !ranged:
-		last = first
-	case a == "":
-		first, last = max(total-last+1, 1), total
-	}
-	if first > last {
-		return bad()
-	}
-	if first > total {
-		return 0, 0, wrong("lines", "the text has %d lines", total)
-	}
-	return first, min(last, total), nil
-}
-
-// Lines returns a range of lines as they are: "a-b", "a-" (to the end), "-b" (the
-// last b lines) or "a".
+// Lines returns a range of lines: "a-b", "a-" (to the end), "-b" (the last b lines) or "a".
 func Lines(text, spec string) (string, error) {
 	lines := split(text)
 	from, to, err := lineRange(spec, len(lines))
@@ -87,30 +53,56 @@ func Lines(text, spec string) (string, error) {
 	return strings.Join(lines[from-1:to], "\n"), nil
 }
 
-// Pattern is what [Grep] looks for.
+// split returns the lines of a text. The last line end starts no line.
+func split(text string) []string { return strings.Split(strings.TrimSuffix(text, "\n"), "\n") }
+
+// lineRange returns the first and the last line of a range of [Lines] in a text of total lines.
+func lineRange(spec string, total int) (first, last int, err error) {
+	number := func(s string, absent int) (n int, ok bool) {
+		if s == "" {
+			return absent, true
+		}
+		n, err := strconv.Atoi(s)
+		return n, err == nil && n > 0
+	}
+	a, b, ranged := strings.Cut(strings.ReplaceAll(strings.TrimSpace(spec), " ", ""), "-")
+	first, okA := number(a, 0)
+	last, okB := number(b, total)
+	switch {
+	case !ranged:
+		last = first
+	case a == "":
+		first, last = max(total-last+1, 1), total
+	}
+	switch {
+	case !okA || !okB || a == "" && b == "" || first > last:
+		return 0, 0, wrong("lines", "%q is not a range: write \"120-140\", \"120-\" to the end, or \"-50\" for the last 50 (the text has %d lines)", clip(spec, 40), total)
+	case first > total:
+		return 0, 0, wrong("lines", "the text has %d lines", total)
+	}
+	return first, min(last, total), nil
+}
+
+// Pattern is a question to [Grep].
 type Pattern struct {
 	// Expr is a regular expression in RE2 syntax.
 	Expr string
-	// Context is how many lines around a match are shown.
+	// Context is the number of lines shown before and after a match.
 	Context int
 	// Lines restricts the search to a range; see [Lines]. "" is the whole text.
 	Lines string
 }
 
 const (
-	// maxMatches bounds the lines that Grep returns.
-	maxMatches = 2000
-	// longLine is from where on a line is shown around its match only.
-	longLine = 600
-	// around is how much of such a line is shown on either side.
-	around = 160
-	// maxContext bounds Pattern.Context.
-	maxContext = 50
+	maxMatches = 2000 // lines that Grep returns
+	maxContext = 50   // largest Pattern.Context
+	longLine   = 600  // bytes; of a longer line only a part is shown
+	margin     = 160  // bytes shown before and after a match in a long line
 )
 
-// Grep returns the lines that match, with their numbers as "12:text", lines
-// around them as "11-text", and "--" between groups. No match is no error: it
-// says so. It ends with ctx, also within a line.
+// Grep returns the lines that match, with their numbers as "12:text", the lines around them as
+// "11-text", and "--" between groups. If no line matches, the text says so. Grep ends with ctx,
+// even within a line.
 func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 	m, err := newMatcher(ctx, p.Expr)
 	if err != nil {
@@ -124,14 +116,11 @@ func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 			return "", err
 		}
 	}
-	context_ := max(min(p.Context, maxContext), 0)
+	around := max(min(p.Context, maxContext), 0)
 	var out strings.Builder
-	matches, shown := 0, 0 // shown is the last line written
-	for n := from; n <= to; n++ {
+	matches, shown := 0, 0 // shown is the number of the last line in out
+	for n := from; n <= to && !m.ended.Load(); n++ {
 		at := m.find(lines[n-1])
-		if m.over() {
-			return "", tookTooLong()
-		}
 		if at == nil {
 			continue
 		}
@@ -139,8 +128,8 @@ func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 			fmt.Fprintf(&out, "[more than %d matches: narrow the expression, or go on with lines \"%d-\"]\n", maxMatches, n)
 			break
 		}
-		first := max(n-context_, shown+1, from)
-		if context_ > 0 && shown > 0 && first > shown+1 {
+		first := max(n-around, shown+1, from)
+		if around > 0 && shown > 0 && first > shown+1 {
 			out.WriteString("--\n")
 		}
 		for i := first; i < n; i++ {
@@ -148,30 +137,83 @@ func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 		}
 		fmt.Fprintf(&out, "%d:%s\n", n, window(lines[n-1], at))
 		shown = n
-		for i := n + 1; i <= min(n+context_, to) && m.find(lines[i-1]) == nil; i++ {
+		for i := n + 1; i <= min(n+around, to) && m.find(lines[i-1]) == nil; i++ {
 			fmt.Fprintf(&out, "%d-%s\n", i, clip(lines[i-1], longLine))
 			shown = i
 		}
 	}
-	if m.over() { // in the lines around the last match
-		return "", tookTooLong()
-	}
-	if matches == 0 {
+	switch {
+	case m.ended.Load(): // a line without a match may have one
+		return "", wrong("grep", "took too long: narrow it with lines, or use a simpler expression")
+	case matches == 0:
 		return fmt.Sprintf("[no match in lines %d-%d]", from, to), nil
 	}
 	return strings.TrimSuffix(out.String(), "\n"), nil
 }
 
-func tookTooLong() error {
-	return wrong("grep", "took too long: narrow it with lines, or use a simpler expression")
+// matcher searches lines for an expression until its context ends.
+type matcher struct {
+	re    *regexp.Regexp
+	steps int         // instructions of the expression
+	ended atomic.Bool // the context has ended
+	stop  func() bool // releases the matcher
 }
 
-// window shows a long line around a match.
+// maxWork bounds the search of a line without a look at the time: the bytes of the line times the
+// instructions of the expression. Each product takes a few nanoseconds.
+const maxWork = 1 << 27
+
+func newMatcher(ctx context.Context, expr string) (*matcher, error) {
+	re, err := regexp.Compile(expr)
+	if err != nil {
+		return nil, wrong("grep", "%v; the syntax is RE2: no look-around, no back-references", err)
+	}
+	m := &matcher{re: re}
+	if tree, err := syntax.Parse(expr, syntax.Perl); err == nil { // as in regexp.Compile
+		if prog, err := syntax.Compile(tree.Simplify()); err == nil {
+			m.steps = len(prog.Inst)
+		}
+	}
+	m.ended.Store(ctx.Err() != nil)
+	m.stop = context.AfterFunc(ctx, func() { m.ended.Store(true) })
+	return m, nil
+}
+
+// find returns the place of a match in a line, or nil. The end of a line with CR LF is before both.
+func (m *matcher) find(line string) []int {
+	search := m.re.FindStringIndex
+	if len(line) > maxWork/max(m.steps, 1) {
+		// By runes is slower, but the end of the context ends it.
+		search = func(s string) []int { return m.re.FindReaderIndex(&runes{s, &m.ended}) }
+	}
+	at := search(line)
+	if bare, ok := strings.CutSuffix(line, "\r"); ok && at == nil {
+		return search(bare)
+	}
+	return at
+}
+
+// runes reads a line until the context ends.
+type runes struct {
+	rest  string
+	ended *atomic.Bool
+}
+
+func (r *runes) ReadRune() (rune, int, error) {
+	if r.rest == "" || r.ended.Load() {
+		return 0, 0, io.EOF
+	}
+	c, n := utf8.DecodeRuneInString(r.rest)
+	r.rest = r.rest[n:]
+	return c, n, nil
+}
+
+// window returns the part of a long line around a match.
 func window(line string, at []int) string {
 	if len(line) <= longLine {
 		return line
 	}
-	a, b := max(at[0]-around, 0), min(min(at[1], at[0]+longLine)+around, len(line))
+	a, b := max(at[0]-margin, 0), min(min(at[1], at[0]+longLine)+margin, len(line))
 	for a > 0 && !utf8.RuneStart(line[a]) {
 		a--
 	}
@@ -188,7 +230,7 @@ func window(line string, at []int) string {
 	return out
 }
 
-// clip cuts a line that is only shown for context.
+// clip returns the first max bytes of s.
 func clip(s string, max int) string {
 	if len(s) <= max {
 		return s
@@ -199,43 +241,30 @@ func clip(s string, max int) string {
 	return s[:max] + "…"
 }
 
-// Page is one page of a text.
-type Page struct {
-	Text string
-	// Number is the page, from 1; More says that others follow it, of RestLines
-	// lines, begun ones included.
-	Number, RestLines int
-	More              bool
-}
-
-// PageOf cuts a text into pages of at most size tokens, at line ends where
-// they come late enough in a page, and returns page n. truncate returns the
-// start of a text that has at most n tokens, as budget.Counter.Truncate does.
-// The pages are the same for the same size, and together they are the text.
-func PageOf(text string, n, size int, truncate func(string, int) (string, int)) (Page, error) {
-	rest := text
+// Page returns page n of a text, from 1, and the number of lines after it, the rest of a line
+// included. A page has at most size tokens. It ends at a line end, unless that would leave half of
+// the page empty. truncate returns the start of a text that has at most n tokens, like
+// budget.Counter.Truncate. All pages of one size together are the text.
+func Page(text string, n, size int, truncate func(string, int) (string, int)) (page string, restLines int, err error) {
 	for at := 1; ; at++ {
-		kept, _ := truncate(rest, size)
-		if len(kept) < len(rest) {
-			if i := strings.LastIndexByte(kept, '\n'); i >= len(kept)/2 {
-				kept = kept[:i+1]
+		page, _ = truncate(text, size)
+		if len(page) < len(text) {
+			if i := strings.LastIndexByte(page, '\n'); i >= len(page)/2 {
+				page = page[:i+1]
 			}
-			if kept == "" { // not one character fits: take one all the same
-				_, w := utf8.DecodeRuneInString(rest)
-				kept = rest[:w]
+			if page == "" { // not one character fits: take one nevertheless
+				_, w := utf8.DecodeRuneInString(text)
+				page = text[:w]
 			}
 		}
-		after := rest[len(kept):]
+		text = text[len(page):]
 		switch {
+		case at == n && text == "":
+			return page, 0, nil
 		case at == n:
-			p := Page{Text: kept, Number: n, More: after != ""}
-			if p.More {
-				p.RestLines = strings.Count(strings.TrimSuffix(after, "\n"), "\n") + 1
-			}
-			return p, nil
-		case after == "":
-			return Page{}, wrong("page", "there are %d pages of %d tokens", at, size)
+			return page, strings.Count(strings.TrimSuffix(text, "\n"), "\n") + 1, nil
+		case text == "":
+			return "", 0, wrong("page", "there are %d pages of %d tokens", at, size)
 		}
-		rest = after
 	}
 }

@@ -71,7 +71,7 @@ func TestGrep(t *testing.T) {
 	}
 }
 
-// The time ends also within a line, however long one is and whatever is asked.
+// The context ends a search even within a line.
 func TestGrepEndsWithinALine(t *testing.T) {
 	giant := strings.Repeat("abcdefghij ", 1<<17)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
@@ -83,7 +83,7 @@ func TestGrepEndsWithinALine(t *testing.T) {
 	}
 }
 
-// What is read rune by rune matches as what is not.
+// A search by runes has the same matches as one by bytes.
 func TestGrepByRunes(t *testing.T) {
 	line := "äxxyä\xff" + strings.Repeat("abcdefghij ", 50) + "ende"
 	for _, expr := range []string{"x{1,50}yä", "^ä(x|y|ä|.{40})+j", "(ij .{9}){3}.{20}ende$", "nowhere", "", `\bende\b`} {
@@ -92,7 +92,7 @@ func TestGrepByRunes(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := m.find(line)
-		m.steps = maxStride + 1
+		m.steps = maxWork + 1
 		if got := m.find(line); !slices.Equal(got, want) {
 			t.Errorf("%q is found at %v, want %v", expr, got, want)
 		}
@@ -100,7 +100,7 @@ func TestGrepByRunes(t *testing.T) {
 	}
 }
 
-// byBytes is a counter whose tokens are four bytes.
+// byBytes truncates a text to n tokens of four bytes.
 func byBytes(s string, n int) (string, int) {
 	if len(s) <= 4*n {
 		return s, (len(s) + 3) / 4
@@ -112,16 +112,20 @@ func byBytes(s string, n int) (string, int) {
 	return s[:end], (end + 3) / 4
 }
 
-func pages(t *testing.T, text string, size int) []Page {
+type page struct {
+	text      string
+	restLines int
+}
+
+func pages(t *testing.T, text string, size int) (out []page) {
 	t.Helper()
-	var out []Page
 	for n := 1; ; n++ {
-		p, err := PageOf(text, n, size, byBytes)
+		part, rest, err := Page(text, n, size, byBytes)
 		if err != nil {
-			t.Fatalf("PageOf(%d): %v", n, err)
+			t.Fatalf("Page(%d): %v", n, err)
 		}
-		out = append(out, p)
-		if !p.More {
+		out = append(out, page{part, rest})
+		if rest == 0 {
 			return out
 		}
 	}
@@ -131,24 +135,24 @@ func TestPages(t *testing.T) {
 	all := pages(t, ten, 5)
 	var text string
 	for i, p := range all {
-		text += p.Text
-		if rest := strings.TrimPrefix(ten, text); p.RestLines != strings.Count(rest, "\n") {
-			t.Errorf("page %d says %d more lines, want %d", i+1, p.RestLines, strings.Count(rest, "\n"))
+		text += p.text
+		if rest := strings.TrimPrefix(ten, text); p.restLines != strings.Count(rest, "\n") {
+			t.Errorf("page %d says %d more lines, want %d", i+1, p.restLines, strings.Count(rest, "\n"))
 		}
-		if !strings.HasSuffix(p.Text, "\n") {
-			t.Errorf("page %d ends inside a line: %q", i+1, p.Text)
+		if !strings.HasSuffix(p.text, "\n") {
+			t.Errorf("page %d ends inside a line: %q", i+1, p.text)
 		}
 	}
 	if text != ten {
 		t.Errorf("the pages together are %q", text)
 	}
-	if _, err := PageOf(ten, len(all)+1, 5, byBytes); err == nil || !strings.Contains(err.Error(), "pages") {
+	if _, _, err := Page(ten, len(all)+1, 5, byBytes); err == nil || !strings.Contains(err.Error(), "pages") {
 		t.Errorf("a page too many: %v", err)
 	}
 }
 
-// FuzzPages: the pages of any text together are the text, and none but a page
-// of one character is larger than asked.
+// FuzzPages: the pages of any text together are the text, and only a page of one character is
+// larger than its size.
 func FuzzPages(f *testing.F) {
 	f.Add(ten, 3)
 	f.Add("ä€😀 no line end", 1)
@@ -158,10 +162,10 @@ func FuzzPages(f *testing.F) {
 		size = 1 + (size&0xff+0x100)%64
 		var got strings.Builder
 		for _, p := range pages(t, text[:min(len(text), 4000)], size) {
-			if n := (len(p.Text) + 3) / 4; n > size && len([]rune(p.Text)) > 1 {
+			if n := (len(p.text) + 3) / 4; n > size && len([]rune(p.text)) > 1 {
 				t.Errorf("a page of %d tokens, asked for %d", n, size)
 			}
-			got.WriteString(p.Text)
+			got.WriteString(p.text)
 		}
 		if got.String() != text[:min(len(text), 4000)] {
 			t.Error("the pages together are not the text")

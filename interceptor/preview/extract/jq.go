@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"runtime"
+	"runtime/metrics"
 	"strings"
 	"sync"
 	"time"
@@ -17,46 +19,28 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-// Bounds of a jq program. One step of one can take any time and memory, and
-// can't be interrupted, so that each runs in a process of its own.
+// Limits of a jq program. One step can take any time and memory, and nothing can interrupt it. So
+// each program runs in a process of its own.
 const (
-	// maxJQInput is the largest text read as JSON, in bytes: in memory it is
-	// some ten times that.
-	maxJQInput = 16 << 20
-	// maxJQProgram bounds the program itself.
-	maxJQProgram = 64 << 10
-	// maxJQOutput bounds what a program may write.
-	maxJQOutput = 8 << 20
-	// maxJQGrowth is by how much its process may grow until the program is
-	// ended; maxJQMemory is where the system refuses it more, on Linux.
-	maxJQGrowth = 384 << 20
-	maxJQMemory = 640 << 20
-	// jqAtOnce is how many may run at a time.
-	jqAtOnce = 2
+	maxJQInput   = 16 << 20  // bytes of the text; as a value it takes some ten times that
+	maxJQProgram = 64 << 10  // bytes of the program
+	maxJQOutput  = 8 << 20   // bytes of the outputs
+	maxJQGrowth  = 384 << 20 // bytes that the heap may grow by until the program is ended
+	maxJQMemory  = 640 << 20 // bytes that the system gives the process, on Linux
+	jqAtOnce     = 2         // programs that run at a time
 )
 
-// childName is the name, as its first argument, of a process that runs one
-// program.
-const childName = "foldgate-jq"
-
-// The first byte of what such a process writes.
-const (
-	childOutput = '+' // the outputs follow
-	childFault  = '-' // what is wrong with the question follows
-)
-
-// Programs runs jq programs, some at a time. Make one with [NewPrograms].
+// Programs runs jq programs, a few at a time. Make one with [NewPrograms].
 type Programs struct {
 	slots chan struct{}
-	each  int // how many slots one caller may have
+	each  int // slots that one caller may have
 
 	mu  sync.Mutex
 	own map[string]chan struct{} // the slots of each caller
 }
 
-// NewPrograms returns what runs programs for so many callers: where there are
-// several, none of them takes the last slot from the others. The process that
-// uses it must call [Child] when it starts.
+// NewPrograms returns Programs for a number of callers. If there are several, no caller takes the
+// last slot from the others. The process must call [Child] when it starts.
 func NewPrograms(callers int) *Programs {
 	p := &Programs{slots: make(chan struct{}, jqAtOnce), each: jqAtOnce, own: map[string]chan struct{}{}}
 	if callers > 1 {
@@ -65,27 +49,18 @@ func NewPrograms(callers int) *Programs {
 	return p
 }
 
-// of returns the slots of one caller, of whom there are few.
-func (p *Programs) of(caller string) chan struct{} {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.own[caller] == nil {
-		p.own[caller] = make(chan struct{}, p.each)
-	}
-	return p.own[caller]
-}
-
-// JQ runs a program on a text of JSON, of which several values, such as lines
-// of JSON, are one array. It returns the outputs, one a line: strings as they
-// are, all else as compact JSON. The environment, files and modules are out of
-// a program's reach. It ends with ctx. A caller waits for slots of its own first, so
-// that of each no more than a few stand in the line that all share.
+// JQ runs a program on a JSON text. If the text has several values, such as lines of JSON, the
+// input is an array of them. JQ returns the outputs, one a line: strings as they are, other values
+// as compact JSON. A program can't reach the environment, files and modules. JQ ends with ctx.
+//
+// A caller waits for a slot of its own first. So only a few programs of a caller wait for the
+// shared slots.
 func (p *Programs) JQ(ctx context.Context, caller, text, program string) (string, error) {
-	switch {
-	case len(text) > maxJQInput:
+	if len(text) > maxJQInput {
 		return "", wrong("jq", "the text has %d bytes, the limit is %d: use grep, search or page", len(text), maxJQInput)
-	case len(program) > maxJQProgram:
-		return "", wrong("jq", "the program has %d bytes, the limit is %d", len(program), maxJQProgram)
+	}
+	if err := checkSize(program); err != nil {
+		return "", err
 	}
 	for _, slots := range []chan struct{}{p.of(caller), p.slots} {
 		select {
@@ -98,9 +73,46 @@ func (p *Programs) JQ(ctx context.Context, caller, text, program string) (string
 	return runChild(ctx, text, program)
 }
 
-// runChild has a process of its own run the program.
+// CheckJQ compiles a program without running it.
+func CheckJQ(program string) error {
+	if err := checkSize(program); err != nil {
+		return err
+	}
+	_, err := compile(program)
+	return err
+}
+
+func checkSize(program string) error {
+	if len(program) > maxJQProgram {
+		return wrong("jq", "the program has %d bytes, the limit is %d", len(program), maxJQProgram)
+	}
+	return nil
+}
+
+// of returns the slots of one caller. They are never removed, because there are few callers.
+func (p *Programs) of(caller string) chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.own[caller] == nil {
+		p.own[caller] = make(chan struct{}, p.each)
+	}
+	return p.own[caller]
+}
+
+// childName is the first argument of a process that runs one program.
+const childName = "foldgate-jq"
+
+// The first byte that such a process writes.
+const (
+	childOutput = "+" // the outputs follow
+	childFault  = "-" // the fault of the question follows
+)
+
+const tooMuch = "the program took too much memory and was ended: filter before you collect"
+
+// runChild runs a program in a process of its own.
 func runChild(ctx context.Context, text, program string) (string, error) {
-	self := "/proc/self/exe" // also where the file was replaced meanwhile
+	self := "/proc/self/exe" // the right program even if its file was replaced
 	if runtime.GOOS != "linux" {
 		var err error
 		if self, err = os.Executable(); err != nil {
@@ -111,27 +123,27 @@ func runChild(ctx context.Context, text, program string) (string, error) {
 	cmd.Args = []string{childName}
 	cmd.Env = []string{"GORACE=" + os.Getenv("GORACE")} // and no secrets
 	cmd.WaitDelay = time.Second
-	out, fault := &opening{most: maxJQOutput + 1<<10}, &opening{most: 4 << 10}
-	cmd.Stdout, cmd.Stderr = out, fault
-	err := ask(cmd, text, program)
-	said := out.b.String()
+	stdout, stderr := &headBuffer{limit: maxJQOutput + 1<<10}, &headBuffer{limit: 4 << 10}
+	cmd.Stdout, cmd.Stderr = stdout, stderr
+	err := runWith(cmd, text, program)
+	answer := stdout.b.String()
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
 		return "", wrong("jq", "the program took too long and was ended: filter earlier, or ask for less")
-	case err == nil && strings.HasPrefix(said, string(childOutput)):
-		return said[1:], nil
-	case err == nil && strings.HasPrefix(said, string(childFault)):
-		return "", wrong("jq", "%s", said[1:])
-	case errors.As(err, &exit) && memoryIsLimited && !strings.HasPrefix(fault.b.String(), "panic: "):
-		return "", wrong("jq", "%s", tooMuch) // the runtime has several ways to fail then
+	case err == nil && strings.HasPrefix(answer, childOutput):
+		return answer[1:], nil
+	case err == nil && strings.HasPrefix(answer, childFault):
+		return "", wrong("jq", "%s", answer[1:])
+	case errors.As(err, &exit) && memoryIsLimited && !strings.HasPrefix(stderr.b.String(), "panic: "):
+		return "", wrong("jq", tooMuch) // the runtime has several other ways to fail then
 	}
-	return "", fmt.Errorf("jq: its process ended with %v: %.200s", err, fault.b.String())
+	return "", fmt.Errorf("jq: its process ended with %v: %.200s", err, stderr.b.String())
 }
 
-// ask runs cmd on a question. Its standard input stays open until it ends, so that
-// it ends with this process, however that ends.
-func ask(cmd *exec.Cmd, text, program string) error {
+// runWith runs cmd on a question. Its standard input stays open until it ends. So it ends with this
+// process, even if that is killed.
+func runWith(cmd *exec.Cmd, text, program string) error {
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -146,7 +158,7 @@ func ask(cmd *exec.Cmd, text, program string) error {
 		head = binary.BigEndian.AppendUint32(head, uint32(len(text)))
 		for _, part := range []string{string(head), program, text} {
 			if _, err := io.WriteString(in, part); err != nil {
-				return // it has ended, and how says more
+				return // the process has ended, and Wait returns the cause
 			}
 		}
 	}()
@@ -155,30 +167,177 @@ func ask(cmd *exec.Cmd, text, program string) error {
 	return err
 }
 
-const tooMuch = "the program took too much memory and was ended: filter before you collect"
-
-// opening keeps the start of what is written to it.
-type opening struct {
-	b    bytes.Buffer
-	most int
+// headBuffer keeps the first limit bytes that are written to it.
+type headBuffer struct {
+	b     bytes.Buffer
+	limit int
 }
 
-func (h *opening) Write(p []byte) (int, error) {
-	h.b.Write(p[:min(len(p), max(h.most-h.b.Len(), 0))])
+func (h *headBuffer) Write(p []byte) (int, error) {
+	h.b.Write(p[:min(len(p), max(h.limit-h.b.Len(), 0))])
 	return len(p), nil
 }
 
-// CheckJQ reports what is wrong with a program, without running it.
-func CheckJQ(program string) error {
-	if len(program) > maxJQProgram {
-		return wrong("jq", "the program has %d bytes, the limit is %d", len(program), maxJQProgram)
+// Child runs a jq program and ends the process, if the process was started for that. Otherwise it
+// does nothing. A program that uses [Programs] calls Child first in main, and in TestMain of tests.
+func Child() {
+	if len(os.Args) != 1 || os.Args[0] != childName {
+		return
 	}
-	query, err := gojq.Parse(program)
-	if err == nil {
-		_, err = gojq.Compile(query)
+	if err := serveChild(os.Stdin, os.Stdout); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
+	os.Exit(0)
+}
+
+// serveChild reads the question and writes the answer. If in ends first, the asker is gone, and the
+// process ends.
+func serveChild(in io.Reader, out io.Writer) error {
+	if err := limitMemory(maxJQMemory); err != nil {
+		return err
+	}
+	program, text, err := readQuestion(in)
 	if err != nil {
-		return wrong("jq", "%v", err)
+		return fmt.Errorf("no question: %w", err)
 	}
-	return nil
+	go func() {
+		_, _ = io.Copy(io.Discard, in)
+		os.Exit(1)
+	}()
+	answer, err := runJQ(text, string(program))
+	kind := childOutput
+	if err != nil {
+		var e *Error
+		if !errors.As(err, &e) {
+			return err
+		}
+		kind, answer = childFault, e.Text
+	}
+	_, err = io.WriteString(out, kind+answer)
+	return err
+}
+
+// readQuestion reads the lengths of a program and a text, then both.
+func readQuestion(in io.Reader) (program, text []byte, err error) {
+	var sizes [2]uint32
+	if err := binary.Read(in, binary.BigEndian, &sizes); err != nil {
+		return nil, nil, err
+	}
+	if sizes[0] > maxJQProgram || sizes[1] > maxJQInput {
+		return nil, nil, fmt.Errorf("%d bytes of a program and %d of a text", sizes[0], sizes[1])
+	}
+	both := make([]byte, sizes[0]+sizes[1])
+	_, err = io.ReadFull(in, both)
+	return both[:sizes[0]], both[sizes[0]:], err
+}
+
+// runJQ runs a program on a text and returns its outputs.
+func runJQ(text []byte, program string) (string, error) {
+	input, err := decode(text)
+	if err != nil {
+		return "", err
+	}
+	code, err := compile(program)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go watchHeap(ctx, cancel, heap()+maxJQGrowth)
+	var out strings.Builder
+	outputs := func() string { return strings.TrimSuffix(out.String(), "\n") }
+	for iter := code.RunWithContext(ctx, input); ; {
+		v, ok := iter.Next()
+		if !ok {
+			break
+		}
+		switch v := v.(type) {
+		case error:
+			var halt *gojq.HaltError
+			switch {
+			case ctx.Err() != nil:
+				return "", wrong("jq", tooMuch)
+			case errors.As(v, &halt) && halt.Value() == nil:
+				return outputs(), nil
+			case out.Len() == 0:
+				return "", wrong("jq", "%v", v)
+			}
+			return "", wrong("jq", "%v (the first outputs were: %s)", v, clip(outputs(), 200))
+		case string:
+			out.WriteString(v)
+		default:
+			b, err := gojq.Marshal(v)
+			if err != nil {
+				return "", wrong("jq", "%v", err)
+			}
+			out.Write(b)
+		}
+		out.WriteByte('\n')
+		if out.Len() > maxJQOutput {
+			return "", wrong("jq", "the output is over %d bytes: select less", maxJQOutput)
+		}
+	}
+	if out.Len() == 0 {
+		return "[jq: no output]", nil
+	}
+	return outputs(), nil
+}
+
+// decode reads a text as JSON. Several values become one array. Large integers keep their digits.
+func decode(text []byte) (any, error) {
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	var all []any
+	for {
+		var v any
+		err := dec.Decode(&v)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, wrong("jq", "the text is not JSON (%v): use grep, search or lines", err)
+		}
+		all = append(all, v)
+	}
+	switch len(all) {
+	case 0:
+		return nil, wrong("jq", "the text is empty")
+	case 1:
+		return all[0], nil
+	}
+	return all, nil
+}
+
+func compile(program string) (*gojq.Code, error) {
+	query, err := gojq.Parse(program)
+	if err != nil {
+		return nil, wrong("jq", "%v", err)
+	}
+	code, err := gojq.Compile(query)
+	if err != nil {
+		return nil, wrong("jq", "%v", err)
+	}
+	return code, nil
+}
+
+// watchHeap calls end once the heap has more than limit bytes. It returns when ctx ends.
+func watchHeap(ctx context.Context, end func(), limit uint64) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for heap() <= limit {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+	end()
+}
+
+// heap returns the bytes of objects in the heap.
+func heap() uint64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(sample)
+	return sample[0].Value.Uint64()
 }

@@ -39,7 +39,7 @@ func TestJQ(t *testing.T) {
 	for _, text := range []string{"", "no json", `{"a":`} {
 		var e *Error
 		if _, err := programs.JQ(t.Context(), "me", text, "."); !errors.As(err, &e) || e.Field != "jq" {
-			t.Errorf("JQ(%q): %v, want an error of the caller's", text, err)
+			t.Errorf("JQ(%q): %v, want an Error", text, err)
 		}
 	}
 	for _, program := range []string{".[", "nosuchfunction", ".a.b", `import "m" as m; .`, "error(\"x\")", "input"} {
@@ -53,7 +53,7 @@ func TestJQ(t *testing.T) {
 
 func jsonString(s string) string { return `"` + s + `"` }
 
-// No question gets more than a few words out of being wrong.
+// The text of an error is short.
 func TestFaultsAreShort(t *testing.T) {
 	text := `["` + strings.Repeat("word ", 10_000) + `"]`
 	programs := NewPrograms(1)
@@ -68,8 +68,7 @@ func TestFaultsAreShort(t *testing.T) {
 	}
 }
 
-// Of several callers, one that has more to ask than there is time for leaves the
-// others a place, and a single one has them all.
+// If there are several callers, one of them can't take all slots. A single caller has all.
 func TestJQPlacesAreShared(t *testing.T) {
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -90,8 +89,7 @@ func TestJQPlacesAreShared(t *testing.T) {
 	}
 }
 
-// A program ends with the process that asked for it, also where that was killed:
-// all that is left of it then is the end of the input.
+// A program ends with the process that asked for it, even if that is killed. Then its input ends.
 func TestJQEndsWithItsAsker(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -114,8 +112,7 @@ func TestJQEndsWithItsAsker(t *testing.T) {
 	}
 }
 
-// More programs than may run at a time wait for one another, no longer than
-// their time.
+// Programs wait for a slot, until their context ends.
 func TestJQWaits(t *testing.T) {
 	programs := NewPrograms(1)
 	for range jqAtOnce {
@@ -135,7 +132,7 @@ func TestJQWaits(t *testing.T) {
 	}
 }
 
-// Programs without end are ended: by time, by memory.
+// Limits of time, memory and size end a program.
 func TestJQIsBounded(t *testing.T) {
 	programs := NewPrograms(1)
 	many := jsonString(strings.Repeat("a", 2_000_000))
