@@ -17,8 +17,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// answerInitialize serves initialize: what foldgate and the servers together can
-// do. It does not start servers that are known from before.
+// answerInitialize serves initialize with the capabilities of foldgate and all
+// servers. It does not start servers with cached server info.
 func (rt *Router) answerInitialize(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
 	s := r.s
 	s.mu.Lock()
@@ -67,8 +67,8 @@ func serverInfo() []byte {
 // discoverWait bounds how long a first initialize waits for unknown servers.
 const discoverWait = 5 * time.Second
 
-// discover makes sure that foldgate knows what each server offers. It starts only
-// servers that are unknown under their present configuration.
+// discover completes the server info of all servers. It starts only servers
+// without server info for their present configuration.
 func (rt *Router) discover(ctx context.Context, s *Session) {
 	ctx, cancel := context.WithTimeout(ctx, discoverWait)
 	defer cancel()
@@ -86,7 +86,7 @@ func (rt *Router) discover(ctx context.Context, s *Session) {
 	wg.Wait()
 }
 
-// capabilities returns the union of what the servers offer.
+// capabilities returns the union of the servers' capabilities.
 func (rt *Router) capabilities() []byte {
 	var all [][]byte
 	for _, srv := range rt.Servers.Servers() {
@@ -97,9 +97,8 @@ func (rt *Router) capabilities() []byte {
 	return catalog.Capabilities(all)
 }
 
-// instructions tell the model when to branch, then what each server says of
-// itself under its name. Instructions that can't be checked for secrets are
-// withheld.
+// instructions returns the instructions of foldgate, then those of each server
+// under its name. Instructions that can't be checked for secrets are withheld.
 func (rt *Router) instructions(ctx context.Context) string {
 	text := rt.Instructions
 	for _, srv := range rt.Servers.Servers() {

@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	// listWait bounds how long a list waits for a server. What comes later is
-	// announced with list_changed.
+	// listWait bounds the wait for a server. A list that arrives later is announced
+	// with list_changed.
 	listWait = 10 * time.Second
 	// fetchLimit bounds the reading of a list, which goes on in the background.
 	fetchLimit = 2 * time.Minute
-	// maxPages bounds what a server that never stops paging can cost.
+	// maxPages bounds a list, because a server may page without end.
 	maxPages = 1000
 )
 
@@ -103,7 +103,7 @@ func (c *listCache) forget(changed []catalog.Kind) {
 	}
 }
 
-// catalogs has the lists of each principal, and what was merged from them.
+// catalogs has the lists of each principal and the merged catalogs.
 type catalogs struct {
 	mu          sync.Mutex
 	byPrincipal map[string]*principalLists
@@ -185,7 +185,7 @@ func (p *principalLists) tookLate(server string) bool {
 }
 
 // lists returns the lists of a server as the session sees them: its own if the
-// server told this session of a change, else those of its principal.
+// server told this session of a change, else the principal's.
 func (s *Session) lists(server string) *listCache {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,9 +24,9 @@ const (
 	metaCorrelationLater = wire.MetaPrefix + "correlation_id"
 )
 
-// readMeta takes from params._meta what concerns foldgate: the branch, the
-// context, the thread, causes and the trace context. Members that decide what the
-// request is must be unambiguous.
+// readMeta reads foldgate's part of params._meta: the branch, the context, the
+// thread, causes and the trace context. It refuses params with an ambiguous
+// deciding member.
 func (rt *Router) readMeta(r *request, c *interceptor.Call) error {
 	meta, err := wire.UnambiguousMeta(r.Msg.Method, c.Target.Params)
 	if err != nil {

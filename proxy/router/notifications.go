@@ -109,8 +109,8 @@ func (s *Session) cancelRequest(params json.RawMessage) {
 	r.cancel(&cancelReason{msg.Text})
 }
 
-// Unsolicited implements [upstream.Owner]: it takes what a server sends on a
-// connection of the session outside any request.
+// Unsolicited implements [upstream.Owner]: it takes messages of a server that
+// belong to no request, on a connection of the session.
 func (s *Session) Unsolicited(srv *upstream.Server, c conn.Conn, m wire.Message) {
 	s.received(s.anyAt(srv.Key), true, srv.Key, c, m)
 }

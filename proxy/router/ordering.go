@@ -108,7 +108,7 @@ func (o *orderings) of(server string) *ordering {
 type ticket struct {
 	o      *ordering
 	isDone chan struct{}
-	turn   <-chan struct{} // closed once the host has what came before; nil if it has
+	turn   <-chan struct{} // closed once the host has all earlier messages; nil if it has
 }
 
 // ticket takes a place for a response or question that has just arrived. done
@@ -140,7 +140,7 @@ func (t ticket) done() {
 	}
 }
 
-// wait returns when the host has what came before the ticket, or ctx is done.
+// wait returns when the host has all messages before the ticket, or ctx is done.
 func (t ticket) wait(ctx context.Context) {
 	if t.turn == nil {
 		return
@@ -151,9 +151,9 @@ func (t ticket) wait(ctx context.Context) {
 	}
 }
 
-// inOrder runs f, which hands on a notification of that size, after what came
-// before the notification. If nothing is under way it runs f at once. It drops
-// the notification if too much waits already.
+// inOrder runs f, which hands on a notification of that size, after all earlier
+// messages. If none is under way it runs f at once. It drops the notification if
+// too much waits already.
 func (s *Session) inOrder(server string, size int, f func()) {
 	if !s.Ordered {
 		f()
@@ -182,8 +182,8 @@ func (s *Session) inOrder(server string, size int, f func()) {
 	}
 }
 
-// Message implements [conn.Caller]: it takes what the server sends while it
-// handles the request.
+// Message implements [conn.Caller]: it takes messages that the server sends while
+// it handles the request.
 func (r *request) Message(m wire.Message) { r.s.received(r, false, r.server, r.conn, m) }
 
 // Answered implements [conn.Caller]: the response takes its place in the order.
@@ -193,7 +193,7 @@ func (r *request) Answered(wire.Message) {
 	}
 }
 
-// awaitTurn waits until the host has what the server sent before the response.
+// awaitTurn waits until the host has all messages before the response.
 func (r *request) awaitTurn(ctx context.Context) {
 	for _, t := range r.tickets {
 		t.wait(ctx)

@@ -3,12 +3,12 @@ package router
 import (
 	"context"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -98,7 +98,9 @@ func TestOrderUnderLoad(t *testing.T) {
 			ticket := s.ordering.of("up").ticket(&s.r.wg)
 			s.r.wg.Go(func() {
 				ticket.wait(t.Context())
-				time.Sleep(time.Microsecond * time.Duration(i%7))
+				for range i % 7 {
+					runtime.Gosched()
+				}
 				mu.Lock()
 				got = append(got, i)
 				mu.Unlock()

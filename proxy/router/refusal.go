@@ -10,9 +10,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// refusal returns the reply that a host reads if foldgate refuses or fails a
-// request: a tool result that the model can act on, or a JSON-RPC error. Nothing
-// else decides this.
+// refusal returns the reply to a request that foldgate refuses or fails: a tool
+// result for the model to act on, or a JSON-RPC error. Nothing else decides this.
 func (rt *Router) refusal(r *request, err error) server.Reply {
 	var rpc *wire.Error
 	if errors.As(err, &rpc) {

@@ -102,7 +102,7 @@ func (f local) answer(ctx context.Context, r *request, c *interceptor.Call) (*in
 // describe makes the Call of a request and finds its owner.
 func (r *request) describe() (*interceptor.Call, owner) {
 	s, m := r.s, r.Msg
-	if rawjson.KindOf(m.Params) == rawjson.Null { // some hosts write what they don't have
+	if rawjson.KindOf(m.Params) == rawjson.Null { // some hosts write null for none
 		m.Params = nil
 	}
 	c := &interceptor.Call{
@@ -336,8 +336,8 @@ func (rt *Router) remote(c *interceptor.Call, e catalog.Entry) remote {
 	return ask(c, []*upstream.Server{rt.Servers.Server(e.Server)})
 }
 
-// ask returns the servers as the owner of a call, and notes them on the call: one
-// is its target, of several the strictest policy holds.
+// ask returns the servers as the owner of a call and notes them on the call. A
+// single server is the target; of several, the strictest policy holds.
 func ask(c *interceptor.Call, servers []*upstream.Server) remote {
 	if len(servers) == 1 {
 		c.Target.Server, c.Target.To = servers[0].Key, "upstream:"+servers[0].Key
@@ -349,11 +349,11 @@ func ask(c *interceptor.Call, servers []*upstream.Server) remote {
 	return servers
 }
 
-// remote is a list of servers that may own what a call names, the likeliest
-// first.
+// remote is a list of servers, one of which owns the target of a call. The
+// likeliest is first.
 type remote []*upstream.Server
 
-// answer asks the servers in turn until one knows what the call names.
+// answer asks the servers in turn until one knows the target.
 func (o remote) answer(ctx context.Context, r *request, c *interceptor.Call) (res *interceptor.Result, err error) {
 	for _, srv := range o {
 		r.Sent() // the answer of the server before is not delivered

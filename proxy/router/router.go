@@ -8,11 +8,11 @@
 //	pending := session.Begin(ctx, request)
 //	reply := pending.Serve()
 //
-// # Where what is
+// # Files
 //
 //	request.go         one request: pending, its Call, its owner, the server
-//	meta.go            what hosts say in _meta and headers
-//	refusal.go         what hosts read if a request is refused or fails
+//	meta.go            _meta and headers of hosts
+//	refusal.go         replies to requests that are refused or fail
 //	tasks.go           tasks, which belong to the server that made them
 //	initialize.go      initialize, server/discover, logging/setLevel
 //	lists.go           list caches and merged lists
@@ -57,7 +57,7 @@ type Tools interface {
 	Attribute(ctx context.Context, c *interceptor.Call)
 }
 
-// Options are what a Router works with. All fields but Telemetry are required.
+// Options configure a Router. All fields but Telemetry are required.
 type Options struct {
 	Config   config.Config
 	Rules    *catalog.Rules
@@ -67,7 +67,7 @@ type Options struct {
 	Recorder *interceptor.Recorder
 	Branches *folding.Manager
 	Tools    Tools
-	// Instructions are what foldgate tells models of itself.
+	// Instructions tell models how to use foldgate.
 	Instructions string
 	// Telemetry may be nil.
 	Telemetry *interceptor.Telemetry

@@ -191,8 +191,8 @@ func branchID(b *folding.Branch) string {
 	return b.ID
 }
 
-// anyAt returns a request that is at a server, nil if there is none. What the
-// server sends without naming a request travels on its stream.
+// anyAt returns a request that is at a server, nil if there is none. Messages that
+// name no request travel on its stream.
 func (s *Session) anyAt(server string) *request {
 	s.mu.Lock()
 	defer s.mu.Unlock()

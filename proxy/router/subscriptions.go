@@ -162,7 +162,7 @@ type subscribe struct {
 	uri    string
 }
 
-// answer subscribes. What is subscribed is restored when the server restarts,
+// answer subscribes. The subscription is restored when the server restarts,
 // unless it failed.
 func (o subscribe) answer(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
 	key := o.owners[0].Key
@@ -204,8 +204,8 @@ func (s *Session) dropSubscription(server, uri string) {
 	delete(s.subscribed[server], uri)
 }
 
-// Opened implements [upstream.Owner]: it makes again on a new connection of the
-// session what the host had set up on the one before.
+// Opened implements [upstream.Owner]: it restores the log level and the resource
+// subscriptions of the host on a new connection of the session.
 func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 	s.mu.Lock()
 	level := s.logLevel

@@ -8,7 +8,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// task is what the methods of tasks need to know of the call that became a task.
+// task describes the call that became a task.
 type task struct {
 	server string // its key
 	tool   string

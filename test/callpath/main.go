@@ -63,7 +63,6 @@ func run(dir string, command []string) error {
 			return err
 		}
 	}
-	time.Sleep(300 * time.Millisecond) // nothing of the calls before is under way
 	if err := coverage.ClearCounters(); err != nil {
 		return err
 	}
