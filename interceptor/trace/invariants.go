@@ -1,10 +1,9 @@
 package trace
 
 import (
-	"encoding/json"
 	"fmt"
 	"hash/maphash"
-	"sort"
+	"slices"
 	"strings"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
@@ -14,15 +13,12 @@ import (
 // hashes with a random seed: about 20 bytes a record.
 type invariants struct {
 	seed     maphash.Seed
-	ids      map[uint64]uint32 // the number of an id's context, and requestBit
-	contexts map[string]uint32
+	ids      map[uint64]uint64 // the hash of an id's context, with the last bit for requests
 	branches map[contextpath.Path]*branchState
 	opened   map[contextpath.Path]struct{} // branches that are not closed
 	tardy    map[uint64]struct{}           // ids of requests made in a closed branch
 	partial  bool                          // older records were removed: a cause may have been among them
 }
-
-const requestBit = 1 << 31
 
 type branchState struct {
 	seq     uint64 // of its push
@@ -32,20 +28,19 @@ type branchState struct {
 }
 
 func newInvariants() *invariants {
-	return &invariants{seed: maphash.MakeSeed(), ids: map[uint64]uint32{},
-		contexts: map[string]uint32{}, branches: map[contextpath.Path]*branchState{},
+	return &invariants{seed: maphash.MakeSeed(), ids: map[uint64]uint64{}, branches: map[contextpath.Path]*branchState{},
 		opened: map[contextpath.Path]struct{}{}, tardy: map[uint64]struct{}{}}
 }
 
 func (v *invariants) key(id string) uint64 { return maphash.String(v.seed, id) }
 
-func (v *invariants) contextNumber(ctx string) uint32 {
-	n, ok := v.contexts[ctx]
-	if !ok {
-		n = uint32(len(v.contexts)) // #nosec G115: one per distinct context
-		v.contexts[ctx] = n
+// mark returns the entry of ids for a record in a context.
+func (v *invariants) mark(context string, request bool) uint64 {
+	mark := v.key(context) | 1
+	if !request {
+		mark--
 	}
-	return n
+	return mark
 }
 
 func isRequest(kind string) bool {
@@ -62,15 +57,11 @@ func (v *invariants) check(r *Record, fault func(code, format string, args ...an
 	if strings.HasPrefix(kind, "mcp/response") && !v.answers(r) && !v.partial {
 		fault(FaultOrphan, "record %d is a response, but none of its correlations is an earlier request in context %q", r.Seq, r.Context)
 	}
-	mark := v.contextNumber(r.Context)
-	if isRequest(kind) {
-		mark |= requestBit
-	}
 	key := v.key(r.ID)
 	if _, dup := v.ids[key]; dup {
 		fault(FaultDuplicateID, "record %d: id %s was used before", r.Seq, r.ID)
 	}
-	v.ids[key] = mark
+	v.ids[key] = v.mark(r.Context, isRequest(kind))
 	if r.Context != "" {
 		v.branch(r, kind, fault)
 	}
@@ -78,13 +69,8 @@ func (v *invariants) check(r *Record, fault func(code, format string, args ...an
 
 // answers reports whether r correlates to an earlier request in its context.
 func (v *invariants) answers(r *Record) bool {
-	want := v.contextNumber(r.Context) | requestBit
-	for _, id := range r.CorrelationID {
-		if mark, ok := v.ids[v.key(id)]; ok && mark == want {
-			return true
-		}
-	}
-	return false
+	want := v.mark(r.Context, true)
+	return slices.ContainsFunc(r.CorrelationID, func(id string) bool { return v.ids[v.key(id)] == want })
 }
 
 // branch checks a record of a context that was opened by a push. Other contexts
@@ -108,11 +94,14 @@ func (v *invariants) branch(r *Record, kind string, fault func(code, format stri
 	if b == nil {
 		return
 	}
-	late := r.Audit != nil && r.Audit.Late
-	if b.closed && !late {
+	a := r.AuditOrEmpty()
+	if a.Late {
+		return
+	}
+	if b.closed {
 		v.tooLate(r, kind, p, fault)
 	}
-	if t := tokensOf(r); t != nil && t.Used > 0 && !late {
+	if t := a.Tokens; t != nil && t.Used > 0 {
 		b.charged += t.Delivered
 		b.counter = t.Counter
 	}
@@ -128,18 +117,10 @@ func (v *invariants) tooLate(r *Record, kind string, p contextpath.Path, fault f
 	case isRequest(kind):
 		v.tardy[v.key(r.ID)] = struct{}{}
 	case strings.HasPrefix(kind, "mcp/response"):
-		a := r.Audit
-		if a == nil {
-			a = &Audit{}
-		}
-		if a.IsError || a.Decision != nil && a.Decision.Result == Blocked || strings.HasPrefix(a.Tool, "branch_") {
-			return
-		}
-		for _, id := range r.CorrelationID {
-			if _, is := v.tardy[v.key(id)]; is {
-				fault(FaultClosed, "record %d answers a call that was made in branch %s after it was closed, and is neither refused nor marked late", r.Seq, p)
-				return
-			}
+		a := r.AuditOrEmpty()
+		tardy := func(id string) bool { _, is := v.tardy[v.key(id)]; return is }
+		if !a.IsError && !r.Blocked() && !strings.HasPrefix(a.Tool, "branch_") && slices.ContainsFunc(r.CorrelationID, tardy) {
+			fault(FaultClosed, "record %d answers a call that was made in branch %s after it was closed, and is neither refused nor marked late", r.Seq, p)
 		}
 	}
 }
@@ -162,16 +143,9 @@ func (v *invariants) pop(r *Record, p contextpath.Path, b *branchState, fault fu
 	}
 	b.closed = true
 	delete(v.opened, p)
-	if t := tokensOf(r); t != nil && t.Used > 0 && t.Counter == b.counter && t.Used < b.charged {
+	if t := r.AuditOrEmpty().Tokens; t != nil && t.Used > 0 && t.Counter == b.counter && t.Used < b.charged {
 		fault(FaultTokens, "record %d: branch %s ends with %d tokens, but %d were delivered in it", r.Seq, p, t.Used, b.charged)
 	}
-}
-
-func tokensOf(r *Record) *Tokens {
-	if r.Audit == nil {
-		return nil
-	}
-	return r.Audit.Tokens
 }
 
 // open describes the branches that were opened and not closed.
@@ -180,13 +154,6 @@ func (v *invariants) open() []string {
 	for p := range v.opened {
 		out = append(out, fmt.Sprintf("branch %s, opened by record %d, is not closed", p, v.branches[p].seq))
 	}
-	sort.Strings(out)
+	slices.Sort(out)
 	return out
-}
-
-func decodeEvent(r *Record) (e Event, err error) {
-	if err = json.Unmarshal(r.Payload, &e); err != nil {
-		err = fmt.Errorf("journal event: %w", err)
-	}
-	return e, err
 }

@@ -1,7 +1,6 @@
 package trace
 
 import (
-	"encoding/hex"
 	"encoding/json"
 	"strings"
 	"time"
@@ -199,15 +198,6 @@ func NewID() string {
 	if err != nil { // the system's random source failed; uuid.NewV7 has no other failure
 		panic(err)
 	}
-	text := [40]byte{'e', 'n', 'v', '_'} // uuid's own String would cost an allocation more
-	at := 4
-	for i, n := range [...]int{4, 2, 2, 2, 6} { // bytes of the five groups
-		if i > 0 {
-			text[at] = '-'
-			at++
-		}
-		at += hex.Encode(text[at:], id[:n])
-		copy(id[:], id[n:])
-	}
-	return string(text[:])
+	text, _ := id.MarshalText() // never fails, and needs an allocation less than String
+	return "env_" + string(text)
 }

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -105,9 +106,6 @@ func Segments(dir string) ([]string, error) {
 // longer line is damage.
 const maxLine = 256 << 20
 
-// errLineTooLong is returned for a line beyond maxLine.
-var errLineTooLong = errors.New("line is longer than any record")
-
 // ReadLines calls yield for each line of a segment from offset on, until yield
 // returns false. It passes the line without its newline and the offset of its
 // beginning. whole is false for a last line without a newline: it is being
@@ -121,36 +119,28 @@ func ReadLines(path string, offset int64, yield func(line []byte, at int64, whol
 	if _, err := f.Seek(offset, io.SeekStart); err != nil {
 		return err
 	}
-	br := bufio.NewReaderSize(f, 256<<10)
-	var long []byte // the beginning of a line that does not fit br
-	for {
-		part, err := br.ReadSlice('\n')
-		line := part
-		if len(long) > 0 || errors.Is(err, bufio.ErrBufferFull) {
-			if len(long)+len(part) > maxLine {
-				return fmt.Errorf("at byte %d: %w", offset, errLineTooLong)
-			}
-			long = append(long, part...)
-			if errors.Is(err, bufio.ErrBufferFull) {
-				continue
-			}
-			line = long
+	lines := bufio.NewScanner(f)
+	lines.Buffer(make([]byte, 256<<10), maxLine)
+	lines.Split(func(data []byte, atEOF bool) (advance int, token []byte, err error) {
+		if n := bytes.IndexByte(data, '\n') + 1; n > 0 {
+			return n, data[:n], nil
 		}
-		if err != nil && !errors.Is(err, io.EOF) {
-			return err
+		if atEOF && len(data) > 0 {
+			return len(data), data, nil
 		}
-		if err != nil {
-			if len(line) > 0 {
-				yield(line, offset, false)
-			}
+		return 0, nil, nil
+	})
+	for lines.Scan() {
+		line, whole := bytes.CutSuffix(lines.Bytes(), []byte("\n"))
+		if !yield(line, offset, whole) {
 			return nil
 		}
-		next := offset + int64(len(line))
-		if !yield(line[:len(line)-1], offset, true) {
-			return nil
-		}
-		offset, long = next, long[:0]
+		offset += int64(len(lines.Bytes()))
 	}
+	if errors.Is(lines.Err(), bufio.ErrTooLong) {
+		return fmt.Errorf("at byte %d: line is longer than any record", offset)
+	}
+	return lines.Err()
 }
 
 // FirstRecord reads the first record of a segment. A record with a wrong hash

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -153,15 +154,11 @@ func (v *verifier) checkFile(ctx context.Context, name string, last bool) error 
 func (v *verifier) checkLine(line []byte, at int64) {
 	v.at = 0
 	r, right, err := ParseLine(line)
-	claimed, actual := "", ""
-	if err == nil {
+	claimed, actual, hashed := "", "", true
+	if right {
 		claimed, actual = r.Hash, r.Hash
-		if !right {
-			var ok bool
-			if claimed, actual, ok = lineHash(line); !ok {
-				err = errors.New("it does not end in a hash")
-			}
-		}
+	} else if claimed, actual, hashed = lineHash(line); err == nil && !hashed {
+		err = errors.New("it does not end in a hash")
 	}
 	if err != nil {
 		v.fault(FaultFormat, "not a record: %v", err)
@@ -232,10 +229,10 @@ func (v *verifier) checkAnchors(r *Record, actual string) {
 }
 
 func (v *verifier) checkEvent(r *Record) {
-	e, err := decodeEvent(r)
-	switch {
+	var e Event
+	switch err := json.Unmarshal(r.Payload, &e); {
 	case err != nil:
-		v.fault(FaultFormat, "record %d: %v", r.Seq, err)
+		v.fault(FaultFormat, "record %d: journal event: %v", r.Seq, err)
 	case e.Event == EventRepaired && e.SHA256 != "":
 		v.note(NoteEvent, "record %d: after a crash %d bytes of an unfinished line were cut off %s", r.Seq, e.Bytes, e.File)
 	case e.Event == EventGap && e.Expected != nil && e.Found != nil:

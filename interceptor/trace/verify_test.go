@@ -91,7 +91,7 @@ func TestTamper(t *testing.T) {
 		{"another journal as a whole", func([][]byte) [][]byte { return foreignLines[:21] }, 21, FaultHead},
 		{"a line of something else", func(l [][]byte) [][]byte { l[2] = []byte("{}\n"); return l }, 3, FaultFormat},
 		{"change and rehash one line", func(l [][]byte) [][]byte {
-			r, _ := parseForeign(l[7])
+			r, _, _ := ParseLine(l[7])
 			r.From = "someone"
 			env, _ := appendEnvelope(nil, r)
 			l[7], _ = appendChain(env, 0, r.Seq, r.Prev)
@@ -248,12 +248,12 @@ func TestRewrittenEndIsNeverHealed(t *testing.T) {
 				t.Fatal(err)
 			}
 			edit(t, file, func(l [][]byte) [][]byte {
-				at, err := parseForeign(l[10])
+				at, _, err := ParseLine(l[10])
 				if err != nil {
 					t.Fatal(err)
 				}
 				h.Seq, h.Hash = at.Seq, at.Hash // as if the process had been killed after two more records
-				before, err := parseForeign(l[c.lines-1])
+				before, _, err := ParseLine(l[c.lines-1])
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -415,7 +415,7 @@ func FuzzParseRecord(f *testing.F) {
 	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		lineHash(data)
-		r, err := parseForeign(data)
+		r, _, err := ParseLine(data)
 		if err != nil {
 			return
 		}
