@@ -1,6 +1,7 @@
 package query
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ type Graph struct {
 
 // Show returns the message with an envelope id, or [ErrNotFound].
 func (x *Index) Show(ctx context.Context, id string) (*Graph, error) {
-	if err := x.refresh(ctx); err != nil {
+	if err := x.refresh(ctx, false); err != nil {
 		return nil, err
 	}
 	g := &Graph{}
@@ -40,47 +41,18 @@ func (x *Index) Show(ctx context.Context, id string) (*Graph, error) {
 	if g.Record == nil {
 		return nil, fmt.Errorf("%.80q: %w", id, ErrNotFound)
 	}
-	for _, cause := range g.Record.CorrelationID {
-		r, err := x.find(ctx, cause)
-		if err != nil {
-			return nil, err
-		}
-		if r == nil {
-			g.Missing = append(g.Missing, cause)
-		} else {
-			g.Causes = append(g.Causes, r)
-		}
-	}
-	if g.Effects, err = x.effects(ctx, id); err != nil {
+	if g.Chain, err = x.chain(ctx, id); err != nil {
 		return nil, err
 	}
-	g.Chain, err = x.chain(ctx, id)
+	for _, cause := range g.Record.CorrelationID {
+		if i := slices.IndexFunc(g.Chain, func(r *trace.Record) bool { return r.ID == cause }); i >= 0 {
+			g.Causes = append(g.Causes, g.Chain[i])
+		} else {
+			g.Missing = append(g.Missing, cause)
+		}
+	}
+	g.Effects, err = x.effects(ctx, id)
 	return g, err
-}
-
-func (x *Index) selectChain(ctx context.Context, f Filter, yield func(*trace.Record) bool) error {
-	rs, err := x.chain(ctx, f.Chain)
-	if err != nil {
-		return err
-	}
-	var contexts map[string]bool
-	if f.Orphans {
-		if contexts, err = x.contexts(ctx); err != nil {
-			return err
-		}
-	}
-	for _, r := range rs {
-		selected := f.Match(r)
-		if selected && f.Orphans {
-			if selected, err = x.isOrphan(ctx, r, contexts); err != nil {
-				return err
-			}
-		}
-		if selected && !yield(r) {
-			break
-		}
-	}
-	return nil
 }
 
 // chain returns the record with an id and all its causes and effects, by seq.
@@ -117,7 +89,7 @@ func (x *Index) chain(ctx context.Context, id string) ([]*trace.Record, error) {
 			out = append(out, r)
 		}
 	}
-	slices.SortFunc(out, func(a, b *trace.Record) int { return int(int64(a.Seq) - int64(b.Seq)) }) // #nosec G115: seq counts lines
+	slices.SortFunc(out, func(a, b *trace.Record) int { return cmp.Compare(a.Seq, b.Seq) })
 	return out, nil
 }
 
@@ -136,22 +108,8 @@ func (x *Index) effects(ctx context.Context, id string) (rs []*trace.Record, err
 	return rs, err
 }
 
-// selectOrphans yields the records with a correlation that is neither a record
-// nor a context of the journal. The index finds candidates by the keys of ids.
-func (x *Index) selectOrphans(ctx context.Context, f Filter, yield func(*trace.Record) bool) error {
-	contexts, err := x.contexts(ctx)
-	if err != nil {
-		return err
-	}
-	var failed error
-	_, err = x.matching(ctx, f, func(r *trace.Record) bool {
-		orphan, err := x.isOrphan(ctx, r, contexts)
-		failed = err
-		return err == nil && (!orphan || yield(r))
-	})
-	return errors.Join(err, failed)
-}
-
+// isOrphan reports whether r correlates to an id that is neither a record nor a
+// context of the journal.
 func (x *Index) isOrphan(ctx context.Context, r *trace.Record, contexts map[string]bool) (bool, error) {
 	for _, id := range r.CorrelationID {
 		if contexts[id] {

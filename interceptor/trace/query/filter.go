@@ -1,6 +1,7 @@
 package query
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -190,12 +191,6 @@ func (f *Filter) matchKind(kind string) bool {
 	return slices.ContainsFunc(f.Kinds, func(p string) bool { return matchKind(trace.CanonicalKind(p), k) })
 }
 
-func matchAny(patterns []string, s string) bool {
-	return len(patterns) == 0 || slices.ContainsFunc(patterns, func(p string) bool { return glob(p, s) })
-}
-
-func matchOne(pattern, s string) bool { return pattern == "" || glob(pattern, s) }
-
 // Flags of a record, as stored in the index.
 const (
 	flagBlocked int64 = 1 << iota
@@ -206,7 +201,7 @@ const (
 	flagLate
 	flagError
 	flagWorkflow // it has one; matchWorkflow decides
-	flagReason   // its decision has one; matchRest decides
+	flagReason   // its decision has one; Match decides
 	flagCorrelates
 )
 
@@ -239,8 +234,17 @@ func bits(set ...bool) (flags int64) {
 // which need more than one record.
 func (f *Filter) Match(r *trace.Record) bool {
 	want := f.wantFlags()
-	return flagsOf(r)&want == want &&
-		f.matchKind(r.Kind) && f.matchContext(r.Context) && f.matchTime(r.TS) && f.matchRest(r)
+	if flagsOf(r)&want != want || !f.matchTime(r.TS) || f.ID != "" && r.ID != f.ID {
+		return false
+	}
+	values := fieldsOf(r)
+	for field, c := range f.conditions() {
+		if c.match != nil && !c.match(values[field]) {
+			return false
+		}
+	}
+	a := r.AuditOrEmpty()
+	return (f.Reason == "" || a.Decision.Reason == f.Reason) && f.matchWorkflow(a) && f.matchCorrelates(r)
 }
 
 // matchTime compares strings: trace.TimeFormat sorts.
@@ -249,16 +253,75 @@ func (f *Filter) matchTime(ts string) bool {
 		(f.Until.IsZero() || ts < f.Until.UTC().Format(trace.TimeFormat))
 }
 
-// matchRest applies the conditions on the ends, the audit and the ids.
-func (f *Filter) matchRest(r *trace.Record) bool {
-	a := r.AuditOrEmpty()
-	return matchOne(f.From, r.From) &&
-		(f.To == "" || slices.ContainsFunc(r.To, func(to string) bool { return glob(f.To, to) })) &&
-		matchOne(f.Session, a.Session) && matchOne(f.Principal, a.Principal) &&
-		matchAny(f.Servers, a.Server) && matchAny(f.Tools, a.Tool) &&
-		(f.ID == "" || r.ID == f.ID) &&
-		(f.Reason == "" || a.Decision != nil && a.Decision.Reason == f.Reason) &&
-		f.matchWorkflow(a) && f.matchCorrelates(r)
+// The fields of a record that have conditions, in the order of the index's columns.
+const (
+	fieldContext = iota
+	fieldKind
+	fieldSession
+	fieldPrincipal
+	fieldServer
+	fieldTool
+	fieldSender
+	fieldReceivers // a JSON array
+	numFields
+)
+
+func fieldsOf(r *trace.Record) [numFields]string {
+	a, to := r.AuditOrEmpty(), ""
+	if len(r.To) > 0 {
+		to = string(rawjson.Marshal(r.To))
+	}
+	return [numFields]string{r.Context, r.Kind, a.Session, a.Principal, a.Server, a.Tool, r.From, to}
+}
+
+// condition is a condition on a field: match, which is only true for values that
+// begin with prefix.
+type condition struct {
+	match  func(string) bool
+	prefix string
+}
+
+// conditions returns the conditions of f on the fields; match is nil for none.
+func (f *Filter) conditions() (out [numFields]condition) {
+	if f.Main || f.Roots || f.Depth > 0 || f.Type != "" || f.Conclusions || f.Context != "" {
+		out[fieldContext] = condition{f.matchContext, f.Context}
+		if f.Ancestors {
+			out[fieldContext].prefix = string(contextpath.Path(f.Context).Root())
+		}
+	}
+	out[fieldKind].match = f.matchKind
+	for _, c := range []struct {
+		field int
+		globs []string
+	}{
+		{fieldSession, oneGlob(f.Session)}, {fieldPrincipal, oneGlob(f.Principal)}, {fieldSender, oneGlob(f.From)},
+		{fieldServer, f.Servers}, {fieldTool, f.Tools},
+	} {
+		if len(c.globs) > 0 {
+			out[c.field].match = func(s string) bool { return matchAny(c.globs, s) }
+		}
+		if len(c.globs) == 1 {
+			out[c.field].prefix, _, _ = strings.Cut(strings.ReplaceAll(c.globs[0], "?", "*"), "*")
+		}
+	}
+	if f.To != "" {
+		out[fieldReceivers].match = func(list string) bool {
+			var to []string
+			return json.Unmarshal([]byte(list), &to) == nil && slices.ContainsFunc(to, func(s string) bool { return glob(f.To, s) })
+		}
+	}
+	return out
+}
+
+func oneGlob(pattern string) []string {
+	if pattern == "" {
+		return nil
+	}
+	return []string{pattern}
+}
+
+func matchAny(patterns []string, s string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return glob(p, s) })
 }
 
 func (f *Filter) matchWorkflow(a *trace.Audit) bool {

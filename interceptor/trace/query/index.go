@@ -6,10 +6,11 @@ import (
 	"context"
 	"crypto/sha256"
 	"database/sql"
+	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"iter"
 	"math"
@@ -20,7 +21,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/internal/sqlitedb"
@@ -77,19 +77,7 @@ const (
 	linkRPC                // key of a JSON-RPC id on either side
 )
 
-// The fields of a record that are stored as words, in the order of the columns.
-const (
-	fieldContext = iota
-	fieldKind
-	fieldSession
-	fieldPrincipal
-	fieldServer
-	fieldTool
-	fieldSender
-	fieldReceivers // a JSON array
-	numFields
-)
-
+// columns are the columns of record for the fields.
 var columns = [numFields]string{"context", "kind", "session", "principal", "server", "tool", "sender", "receivers"}
 
 // Index answers questions about the journal in a directory. Its methods are safe
@@ -111,24 +99,25 @@ func Open(ctx context.Context, dir string) (*Index, error) {
 	if _, err := trace.Segments(dir); err != nil {
 		return nil, err
 	}
-	for _, path := range locations(dir) {
-		if os.MkdirAll(filepath.Dir(path), 0o700) != nil {
+	x := &Index{dir: dir}
+	var err error
+	for _, x.path = range locations(dir) {
+		if os.MkdirAll(filepath.Dir(x.path), 0o700) != nil {
 			continue
 		}
-		if db, err := openDatabase(ctx, path); err == nil {
-			return &Index{dir: dir, path: path, db: db}, nil
+		if x.db, err = sqlitedb.Recreate(ctx, x.path, options); err == nil {
+			return x, nil
 		}
 	}
 	tmp, err := os.MkdirTemp("", "foldgate-trace-")
-	if err != nil {
-		return nil, fmt.Errorf("trace index: %w", err)
-	}
-	x := &Index{dir: dir, path: filepath.Join(tmp, indexName), temporary: true}
-	if x.db, err = openDatabase(ctx, x.path); err != nil {
+	if err == nil {
+		x.path, x.temporary = filepath.Join(tmp, indexName), true
+		if x.db, err = sqlitedb.Recreate(ctx, x.path, options); err == nil {
+			return x, nil
+		}
 		os.RemoveAll(tmp)
-		return nil, fmt.Errorf("trace index: %w", err)
 	}
-	return x, nil
+	return nil, fmt.Errorf("trace index: %w", err)
 }
 
 // locations returns the paths at which the index of dir may lie, best first. It
@@ -157,10 +146,6 @@ func locations(dir string) []string {
 	return append(out, filepath.Join(cache, hex.EncodeToString(sum[:8]), indexName))
 }
 
-func openDatabase(ctx context.Context, path string) (*sql.DB, error) {
-	return sqlitedb.Recreate(ctx, path, options)
-}
-
 var options = sqlitedb.Options{
 	Migrations: []string{schema}, ApplicationID: 0x66677478, BusyTimeout: time.Minute,
 	Pragmas: []string{"cache_size(-16384)", "temp_store(MEMORY)"},
@@ -186,17 +171,33 @@ func (x *Index) Close() error {
 // passes over lines that are not records; Verify names them.
 func (x *Index) Select(ctx context.Context, f Filter) iter.Seq2[*trace.Record, error] {
 	return sequence(f, func(yield func(*trace.Record) bool) error {
-		if err := x.refresh(ctx); err != nil {
+		if err := x.refresh(ctx, false); err != nil {
 			return err
 		}
-		switch {
-		case f.Chain != "":
-			return x.selectChain(ctx, f, yield)
-		case f.Orphans:
-			return x.selectOrphans(ctx, f, yield)
+		var failed error
+		if f.Orphans {
+			contexts, err := x.contexts(ctx)
+			if err != nil {
+				return err
+			}
+			all := yield
+			yield = func(r *trace.Record) bool {
+				var orphan bool
+				orphan, failed = x.isOrphan(ctx, r, contexts)
+				return failed == nil && (!orphan || all(r))
+			}
 		}
-		_, err := x.matching(ctx, f, yield)
-		return err
+		if f.Chain == "" {
+			_, err := x.matching(ctx, f, yield)
+			return errors.Join(err, failed)
+		}
+		chain, err := x.chain(ctx, f.Chain)
+		for _, r := range chain {
+			if f.Match(r) && !yield(r) {
+				break
+			}
+		}
+		return errors.Join(err, failed)
 	})
 }
 
@@ -243,7 +244,7 @@ func (x *Index) matching(ctx context.Context, f Filter, yield func(*trace.Record
 func (x *Index) retry(ctx context.Context, f func() error) error {
 	err := f()
 	if isBroken(ctx, err) {
-		if err = x.rebuild(ctx); err == nil {
+		if err = x.refresh(ctx, true); err == nil {
 			err = f()
 		}
 	}
@@ -326,14 +327,9 @@ func (f *Filter) sql(ctx context.Context, db *sql.DB) (query string, args []any,
 		if c.match == nil {
 			continue
 		}
-		ids, all, err := c.words(ctx, db, field)
-		switch {
-		case err != nil:
+		ids, err := c.words(ctx, db, field)
+		if err != nil || len(ids) == 0 {
 			return "", nil, err
-		case len(ids) == 0:
-			return "", nil, nil
-		case all:
-			continue
 		}
 		column := columns[field]
 		if len(ids) > 1000 { // an index on the column would not narrow enough
@@ -362,105 +358,49 @@ func (f *Filter) sql(ctx context.Context, db *sql.DB) (query string, args []any,
 	return strings.Replace(selection, "record", from, 1) + "WHERE " + strings.Join(terms, " AND ") + " ORDER BY id", args, nil
 }
 
-// condition is a condition on a field: match, which is only true for values that
-// begin with prefix.
-type condition struct {
-	match  func(string) bool
-	prefix string
-}
-
-// conditions returns the conditions of f on the fields; match is nil for none.
-func (f *Filter) conditions() (out [numFields]condition) {
-	if f.Main || f.Roots || f.Depth > 0 || f.Type != "" || f.Conclusions || f.Context != "" {
-		out[fieldContext] = condition{f.matchContext, f.Context}
-		if f.Ancestors {
-			out[fieldContext].prefix = string(contextpath.Path(f.Context).Root())
-		}
-	}
-	out[fieldKind].match = f.matchKind
-	for field, pattern := range map[int]string{fieldSession: f.Session, fieldPrincipal: f.Principal, fieldSender: f.From} {
-		if pattern != "" {
-			literal, _, _ := strings.Cut(strings.ReplaceAll(pattern, "?", "*"), "*")
-			out[field] = condition{func(s string) bool { return glob(pattern, s) }, literal}
-		}
-	}
-	if len(f.Servers) > 0 {
-		out[fieldServer].match = func(s string) bool { return matchAny(f.Servers, s) }
-	}
-	if len(f.Tools) > 0 {
-		out[fieldTool].match = func(s string) bool { return matchAny(f.Tools, s) }
-	}
-	if f.To != "" {
-		out[fieldReceivers].match = func(list string) bool {
-			var to []string
-			return json.Unmarshal([]byte(list), &to) == nil && slices.ContainsFunc(to, func(s string) bool { return glob(f.To, s) })
-		}
-	}
-	return out
-}
-
-// words returns the numbers of the words that a condition matches. all reports
-// that no other word of the field exists.
-func (c condition) words(ctx context.Context, db *sql.DB, field int) (ids []int64, all bool, err error) {
-	query, args := "SELECT id, value FROM word WHERE field = ? AND value >= ?", []any{field, blob(c.prefix)}
-	if n := len(c.prefix); n > 0 && c.prefix[n-1] < 0xff {
-		end := blob(c.prefix)
-		end[n-1]++
-		query, args = query+" AND value < ?", append(args, end)
-	}
-	rows, err := db.QueryContext(ctx, query, args...)
+// words returns the numbers of the words that a condition matches.
+func (c condition) words(ctx context.Context, db *sql.DB, field int) (ids []int64, err error) {
+	const query = "SELECT id, value FROM word WHERE field = ? AND value >= ? AND value < ?"
+	rows, err := db.QueryContext(ctx, query, field, blob(c.prefix), blob(c.prefix+"\xff")) // UTF-8 has no such byte
 	if err != nil {
-		return nil, false, err
+		return nil, err
 	}
 	defer rows.Close()
-	all = c.prefix == ""
 	for rows.Next() {
 		var id int64
 		var value sql.RawBytes
 		if err := rows.Scan(&id, &value); err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		if c.match(string(value)) {
 			ids = append(ids, id)
-		} else {
-			all = false
 		}
 	}
-	return ids, all, rows.Err()
+	return ids, rows.Err()
 }
 
 // blob is a text as a parameter. It is never nil, which would be NULL.
 func blob(s string) []byte { return append([]byte{}, s...) }
 
-// refresh extends the index to the end of the journal.
-func (x *Index) refresh(ctx context.Context) error {
+// refresh extends the index to the end of the journal. It replaces the index
+// before if it is broken, or if rebuild is set.
+func (x *Index) refresh(ctx context.Context, rebuild bool) (err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	rebuilt := false
-	for {
-		more, err := x.extend(ctx)
-		if isBroken(ctx, err) && !rebuilt {
-			rebuilt = true
-			more, err = true, x.replace(ctx)
-		}
-		if err != nil {
-			return fmt.Errorf("trace index %s: %w", x.path, err)
-		}
-		if !more {
-			return nil
+	if rebuild {
+		err = x.replace(ctx)
+	}
+	for more := true; more && err == nil; {
+		more, err = x.extend(ctx)
+		if isBroken(ctx, err) && !rebuild {
+			rebuild, more = true, true
+			err = x.replace(ctx)
 		}
 	}
-}
-
-// rebuild replaces the index by a new one.
-func (x *Index) rebuild(ctx context.Context) error {
-	x.mu.Lock()
-	err := x.replace(ctx)
-	x.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("trace index %s: %w", x.path, err)
 	}
-	return x.refresh(ctx)
+	return nil
 }
 
 // replace opens an empty database in place of the present one. Queries that use
@@ -469,7 +409,7 @@ func (x *Index) replace(ctx context.Context) error {
 	if err := sqlitedb.Remove(x.path); err != nil {
 		return err
 	}
-	db, err := openDatabase(ctx, x.path)
+	db, err := sqlitedb.Recreate(ctx, x.path, options)
 	if err != nil {
 		return err
 	}
@@ -484,7 +424,7 @@ const linesAtOnce = 20_000
 // extend adds lines to the index, and reports whether there may be more. The
 // caller holds mu.
 func (x *Index) extend(ctx context.Context) (more bool, err error) {
-	if todo, err := x.todo(ctx, x.db); err != nil || todo.nothing() {
+	if todo, err := x.todo(ctx, x.db); err != nil || todo.removed == 0 && !todo.grown {
 		return false, err
 	}
 	err = sqlitedb.Update(ctx, x.db, func(tx *sql.Tx) error {
@@ -515,7 +455,7 @@ func (x *Index) extend(ctx context.Context) (more bool, err error) {
 
 // todo is the difference between the index and the journal.
 type todo struct {
-	removed  []int64   // indexed segments that retention has removed
+	removed  int64     // the last indexed segment that retention has removed, 0 for none
 	segments []covered // from the first that may have unindexed lines on
 	grown    bool      // one of segments is longer than its indexed part
 }
@@ -525,8 +465,6 @@ type covered struct {
 	first, size int64
 	tail        []byte
 }
-
-func (t todo) nothing() bool { return len(t.removed) == 0 && !t.grown }
 
 // todo compares the index with the journal. Its error is errStale if the
 // indexed lines are not those of the journal.
@@ -552,7 +490,7 @@ func (x *Index) todo(ctx context.Context, q interface {
 			if next > 0 { // retention removes the oldest only
 				return t, errStale
 			}
-			t.removed = append(t.removed, c.first)
+			t.removed = c.first
 			continue
 		}
 		if c.first != segmentSeq(names[next]) || !c.stands(filepath.Join(x.dir, names[next])) {
@@ -593,21 +531,20 @@ func (c covered) stands(path string) bool {
 
 // forget takes the rows of removed segments out of the index.
 func (t todo) forget(ctx context.Context, tx *sql.Tx) error {
-	if len(t.removed) == 0 {
+	if t.removed == 0 {
 		return nil
 	}
 	var used []string
 	for _, column := range columns {
 		used = append(used, "SELECT "+column+" FROM record")
 	}
-	last := t.removed[len(t.removed)-1]
 	for _, statement := range []string{
 		"DELETE FROM record WHERE segment <= ?1",
 		"DELETE FROM segment WHERE first <= ?1",
 		"DELETE FROM link WHERE record < (SELECT coalesce(min(id), 9223372036854775807) FROM record) AND ?1",
 		"DELETE FROM word WHERE ?1 AND id NOT IN (" + strings.Join(used, " UNION ") + ")",
 	} {
-		if _, err := tx.ExecContext(ctx, statement, last); err != nil {
+		if _, err := tx.ExecContext(ctx, statement, t.removed); err != nil {
 			return err
 		}
 	}
@@ -634,7 +571,7 @@ func (f *filler) prepare(ctx context.Context, tx *sql.Tx) (err error) {
 	}{
 		{&f.addSegment, "INSERT INTO segment VALUES (?, ?, ?) ON CONFLICT (first) DO UPDATE SET size = excluded.size, tail = excluded.tail"},
 		{&f.addRecord, "INSERT INTO record VALUES (NULL" + strings.Repeat(", ?", 6+numFields) + ")"},
-		{&f.addLink, "INSERT OR IGNORE INTO link VALUES (?, ?, ?)"},
+		{&f.addLink, "INSERT INTO link VALUES (?, ?, ?)"},
 		{&f.addWord, "INSERT INTO word VALUES (NULL, ?, ?) ON CONFLICT DO UPDATE SET value = value RETURNING id"},
 	} {
 		if *s.to, err = tx.PrepareContext(ctx, s.text); err != nil {
@@ -715,13 +652,7 @@ type row struct {
 }
 
 func rowOf(r *trace.Record, p place) row {
-	a := r.AuditOrEmpty()
-	to := ""
-	if len(r.To) > 0 {
-		to = string(rawjson.Marshal(r.To))
-	}
-	return row{p, r.Time().UnixMicro(), flagsOf(r), key(r.ID),
-		[numFields]string{r.Context, r.Kind, a.Session, a.Principal, a.Server, a.Tool, r.From, to}}
+	return row{p, r.Time().UnixMicro(), flagsOf(r), key(r.ID), fieldsOf(r)}
 }
 
 // links returns the keys of the ids in a record, by the kind of link.
@@ -731,6 +662,10 @@ func links(r *trace.Record) (out [2][]int64) {
 	}
 	for _, id := range rpcIDs(r) {
 		out[linkRPC] = append(out[linkRPC], key(text(id)))
+	}
+	for kind, keys := range out {
+		slices.Sort(keys)
+		out[kind] = slices.Compact(keys)
 	}
 	return out
 }
@@ -748,20 +683,13 @@ func text(value []byte) string {
 // which grows with time, so that rows are added at the end of the tables.
 func key(id string) int64 {
 	if rest, ok := strings.CutPrefix(id, "env_"); ok && len(rest) == 36 {
-		var b [8]byte
-		if n, err := hex.Decode(b[:], []byte(rest[:8]+rest[9:13]+rest[14:18])); err == nil && n == len(b) {
-			var k uint64
-			for _, c := range b {
-				k = k<<8 | uint64(c)
-			}
-			return int64(k) // #nosec G115: bits are kept
+		if b, err := hex.DecodeString(rest[:8] + rest[9:13] + rest[14:18]); err == nil {
+			return int64(binary.BigEndian.Uint64(b)) // #nosec G115: bits are kept
 		}
 	}
-	h := uint64(14695981039346656037) // FNV-1a
-	for i := 0; i < len(id); i++ {
-		h = (h ^ uint64(id[i])) * 1099511628211
-	}
-	return int64(h) // #nosec G115: bits are kept
+	h := fnv.New64a()
+	h.Write([]byte(id))
+	return int64(h.Sum64()) // #nosec G115: bits are kept
 }
 
 // lineReader reads lines by their places.

@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"io/fs"
 	"iter"
@@ -31,55 +32,20 @@ func Select(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, 
 
 // Scan reads every line and uses no index. Chain and Orphans have no effect.
 func Scan(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
-	return sequence(f, func(yield func(*trace.Record) bool) error { return scan(ctx, dir, f, false, yield) })
+	return sequence(f, func(yield func(*trace.Record) bool) error {
+		_, err := new(place).scan(ctx, dir, f, time.Time{}, place{}, yield)
+		return err
+	})
 }
 
 // Recent is [Scan] for records near the end of a long journal: it passes over
-// the segments that are followed by one that begins before f.Since. If the clock was set back,
-// it misses records that were written shortly before.
+// the segments that are followed by one that begins before f.Since. If the clock
+// was set back, it misses records that were written shortly before.
 func Recent(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
-	return sequence(f, func(yield func(*trace.Record) bool) error { return scan(ctx, dir, f, true, yield) })
-}
-
-func scan(ctx context.Context, dir string, f Filter, recent bool, yield func(*trace.Record) bool) error {
-	names, err := trace.Segments(dir)
-	if err != nil {
+	return sequence(f, func(yield func(*trace.Record) bool) error {
+		_, err := new(place).scan(ctx, dir, f, f.Since, place{}, yield)
 		return err
-	}
-	for i, name := range names {
-		if recent && i+1 < len(names) && !f.Since.IsZero() {
-			if next, err := trace.FirstRecord(filepath.Join(dir, names[i+1])); err == nil && next.Time().Before(f.Since) {
-				continue
-			}
-		}
-		at := place{segment: segmentSeq(name)}
-		if more, err := at.scan(ctx, dir, f, place{}, yield); err != nil || !more {
-			return err
-		}
-	}
-	return nil
-}
-
-// scan yields the records of a segment that lie behind at and after, and moves
-// at to the end of the last whole line.
-func (at *place) scan(ctx context.Context, dir string, f Filter, after place, yield func(*trace.Record) bool) (more bool, err error) {
-	more = true
-	path := filepath.Join(dir, trace.SegmentName(uint64(at.segment))) // #nosec G115: from a file name
-	err = trace.ReadLines(path, at.start, func(line []byte, start int64, whole bool) bool {
-		if !whole || ctx.Err() != nil {
-			return false
-		}
-		p := place{at.segment, start, int64(len(line)) + 1}
-		at.start = start + p.size
-		if r, _, err := trace.ParseLine(line); err == nil && p.compare(after) > 0 && f.Match(r) {
-			more = yield(r)
-		}
-		return more
 	})
-	if errors.Is(err, fs.ErrNotExist) { // retention was quicker
-		err = nil
-	}
-	return more, errors.Join(err, ctx.Err())
 }
 
 // followInterval is how often [Follow] looks for new records.
@@ -108,8 +74,13 @@ func follow(ctx context.Context, dir string, f Filter, yield func(*trace.Record)
 		return err
 	}
 	defer x.Close()
-	at, err := x.end(ctx)
-	if err != nil {
+	if err := x.refresh(ctx, false); err != nil {
+		return err
+	}
+	var at place // behind the last indexed line
+	const end = "SELECT first, size FROM segment ORDER BY first DESC LIMIT 1"
+	err = x.database().QueryRowContext(ctx, end).Scan(&at.segment, &at.start)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return err
 	}
 	more := true
@@ -122,38 +93,48 @@ func follow(ctx context.Context, dir string, f Filter, yield func(*trace.Record)
 			return nil
 		case <-tick.C:
 		}
-		more, err = at.scanOn(ctx, dir, f, last, yield)
+		more, err = at.scan(ctx, dir, f, time.Time{}, last, yield)
 	}
 	return err
 }
 
-// end extends the index and returns the place behind its last line.
-func (x *Index) end(ctx context.Context) (at place, err error) {
-	if err := x.refresh(ctx); err != nil {
-		return at, err
-	}
-	t, err := x.todo(ctx, x.database())
-	if len(t.segments) > 0 {
-		at.segment, at.start = t.segments[0].first, t.segments[0].size
-	}
-	return at, err
-}
-
-// scanOn yields the records behind at, in its segment and later ones.
-func (at *place) scanOn(ctx context.Context, dir string, f Filter, after place, yield func(*trace.Record) bool) (more bool, err error) {
+// scan yields the records that lie behind at and after, and moves at to the end
+// of the last whole line. It passes over the segments that are followed by one
+// that begins before since.
+func (at *place) scan(ctx context.Context, dir string, f Filter, since time.Time, after place, yield func(*trace.Record) bool) (more bool, err error) {
 	names, err := trace.Segments(dir)
 	if err != nil {
 		return false, err
 	}
-	for _, name := range names {
+	for i, name := range names {
 		segment := segmentSeq(name)
 		if segment < at.segment {
 			continue
 		}
+		if !since.IsZero() && i+1 < len(names) {
+			if next, err := trace.FirstRecord(filepath.Join(dir, names[i+1])); err == nil && next.Time().Before(since) {
+				continue
+			}
+		}
 		if segment > at.segment {
 			*at = place{segment: segment}
 		}
-		if more, err := at.scan(ctx, dir, f, after, yield); err != nil || !more {
+		more := true
+		err := trace.ReadLines(filepath.Join(dir, name), at.start, func(line []byte, start int64, whole bool) bool {
+			if !whole || ctx.Err() != nil {
+				return false
+			}
+			p := place{segment, start, int64(len(line)) + 1}
+			at.start = start + p.size
+			if r, _, err := trace.ParseLine(line); err == nil && p.compare(after) > 0 && f.Match(r) {
+				more = yield(r)
+			}
+			return more
+		})
+		if errors.Is(err, fs.ErrNotExist) { // retention was quicker
+			err = nil
+		}
+		if err = errors.Join(err, ctx.Err()); err != nil || !more {
 			return false, err
 		}
 	}

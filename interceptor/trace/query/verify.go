@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"os"
-	"slices"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/sqlitedb"
@@ -27,7 +26,7 @@ func Verify(ctx context.Context, dir string, o trace.VerifyOptions) (trace.Repor
 	}
 	o.Each = func() func(*trace.Record, string, int64, int) {
 		for _, c := range checks {
-			c.journal, c.next = map[int64]uint64{}, map[int64]int64{}
+			c.journal = map[int64]uint64{}
 		}
 		return func(r *trace.Record, file string, at int64, size int) {
 			for _, c := range checks {
@@ -56,15 +55,14 @@ type indexCheck struct {
 	seed           maphash.Seed
 	size           map[int64]int64  // indexed bytes by segment
 	index, journal map[int64]uint64 // sums by segment
-	next           map[int64]int64  // number of the next row by segment
 	err            error
 }
 
-// linkRow is the content of a row of the table link; record counts from the
-// first of the segment.
+// linkRow is the content of a row of the table link, with the offset of the
+// record's line.
 type linkRow struct {
-	kind        int
-	key, record int64
+	kind       int
+	key, start int64
 }
 
 // readIndex sums up the rows of the index as of one moment.
@@ -82,8 +80,8 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 	var first, size, id, n int64
 	var value []byte
 	words := map[int64]string{}
-	var firsts, segments []int64 // the first row of each segment
 	var r row
+	var last place
 	var fields [numFields]int64
 	into := []any{&id, &r.segment, &r.start, &r.size, &r.time, &r.flags, &r.envelope}
 	for i := range fields {
@@ -94,24 +92,17 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 		scanRows(ctx, tx, "SELECT first, size FROM segment", []any{&first, &size}, func() { c.size[first] = size }),
 		scanRows(ctx, tx, "SELECT * FROM word", []any{&id, &n, &value}, func() { words[id] = string(value) }),
 		scanRows(ctx, tx, "SELECT * FROM record ORDER BY id", into, func() {
-			if len(segments) == 0 || segments[len(segments)-1] != r.segment {
-				firsts, segments = append(firsts, id), append(segments, r.segment)
+			if r.place.compare(last) <= 0 { // queries would pass over it
+				c.index[r.segment]++
 			}
+			last = r.place
 			for i, word := range fields {
 				r.fields[i] = words[word]
 			}
 			c.index[r.segment] += maphash.Comparable(c.seed, r)
 		}),
-		scanRows(ctx, tx, "SELECT * FROM link", []any{&l.kind, &l.key, &l.record}, func() {
-			i, found := slices.BinarySearch(firsts, l.record)
-			if !found {
-				i--
-			}
-			if i >= 0 {
-				l.record -= firsts[i]
-				c.index[segments[i]] += maphash.Comparable(c.seed, l)
-			}
-		}))
+		scanRows(ctx, tx, "SELECT segment, start, link.kind, key FROM link JOIN record ON id = record",
+			[]any{&first, &l.start, &l.kind, &l.key}, func() { c.index[first] += maphash.Comparable(c.seed, l) }))
 }
 
 func scanRows(ctx context.Context, tx *sql.Tx, query string, into []any, each func()) error {
@@ -135,14 +126,9 @@ func (c *indexCheck) add(r *trace.Record, p place) {
 		return
 	}
 	c.journal[p.segment] += maphash.Comparable(c.seed, rowOf(r, p))
-	seen := map[linkRow]bool{}
 	for kind, keys := range links(r) {
 		for _, k := range keys {
-			if l := (linkRow{kind, k, c.next[p.segment]}); !seen[l] {
-				seen[l] = true
-				c.journal[p.segment] += maphash.Comparable(c.seed, l)
-			}
+			c.journal[p.segment] += maphash.Comparable(c.seed, linkRow{kind, k, p.start})
 		}
 	}
-	c.next[p.segment]++
 }
