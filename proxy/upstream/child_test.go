@@ -25,10 +25,10 @@ import (
 
 // envChild makes the test binary behave as an MCP server on stdio. Its value
 // names the way in which the server behaves.
-const envChild = "FOLDGATE_TEST_LINK_CHILD"
+const envChild = "FOLDGATE_TEST_UPSTREAM_CHILD"
 
-// TestLinkChild is no test: it is the child process of the tests here.
-func TestLinkChild(t *testing.T) {
+// TestUpstreamChild is no test: it is the child process of the tests here.
+func TestUpstreamChild(t *testing.T) {
 	mode := os.Getenv(envChild)
 	if mode == "" {
 		t.Skip("runs as the child of other tests")
@@ -50,7 +50,7 @@ func TestLinkChild(t *testing.T) {
 func childConfig(t testing.TB, mode string) Config {
 	return Config{
 		Name:    "fake",
-		Command: []string{os.Args[0], "-test.run=^TestLinkChild$"},
+		Command: []string{os.Args[0], "-test.run=^TestUpstreamChild$"},
 		Env:     []string{envChild + "=" + mode, "GORACE=atexit_sleep_ms=0", "PATH=" + os.Getenv("PATH")},
 		Log:     testLog(t),
 	}
@@ -63,7 +63,7 @@ func testLog(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// open opens a link and closes it at the end of the test, after which no
+// open opens a connection and closes it at the end of the test, after which no
 // goroutine of it may be left.
 func open(t testing.TB, cfg Config) conn.Conn {
 	t.Helper()
@@ -72,13 +72,13 @@ func open(t testing.TB, cfg Config) conn.Conn {
 	defer cancel()
 	l, err := Open(ctx, cfg)
 	if err != nil {
-		t.Fatalf("openLink: %v", err)
+		t.Fatalf("Open: %v", err)
 	}
 	t.Cleanup(func() { l.Close() })
 	return l
 }
 
-// checkGoroutines fails the test if at its end code of this package's links
+// checkGoroutines fails the test if at its end code of this package's connections
 // still runs in some goroutine.
 func checkGoroutines(t testing.TB) {
 	t.Cleanup(func() {

@@ -17,7 +17,7 @@ func TestTextsAreCleanedBeforeTheyAreCut(t *testing.T) {
 	around := func(n int) string { return strings.Repeat("x", n-len(secret)/2) + secret + strings.Repeat("y", 100) }
 
 	logLines(strings.NewReader(around(maxLogLine)+"\n"+strings.Repeat("z", 2*maxClean)+"\nshort "+secret+"\n"), cfg)
-	in := &receiver{}
+	in := &connection{}
 	in.init(cfg, nil)
 	in.unreadable([]byte(around(200)), nil, errUnreadable, nil)
 	said := log.String()

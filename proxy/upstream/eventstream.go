@@ -16,74 +16,99 @@ type streamEvent struct {
 	data wire.Bounded
 }
 
-// eventReader reads a text/event-stream as the HTML standard defines it: line
-// ends of all three kinds, comments, a byte order mark, data over several
-// lines. It keeps at most max bytes of an event; see wire.Bounded.
+// position is how far a stream was read.
+type position struct {
+	id    string        // of the last complete event that had one
+	retry time.Duration // the pause that the server wants before a reconnect, 0 if it names none
+}
+
+// eventReader reads a text/event-stream as the HTML standard defines it: line ends of
+// all three kinds, comments, a byte order mark, data over several lines. It keeps at
+// most max bytes of an event; see wire.Bounded.
 type eventReader struct {
 	br  *bufio.Reader
 	max int
-	// lastID is the id of the last complete event that had one.
-	lastID string
-	// retry is the pause that the server wants before a reconnect, 0 if it names
-	// none.
-	retry time.Duration
+	pos *position
 
-	afterCR bool // a line end may go on with LF
-	begun   bool // the first line is over
-
-	// the line that is being read
-	field, value []byte
-	colon, blank bool // colon seen; nothing of the value seen yet
-
-	// the event that is being read
-	event streamEvent
-	lines int // of data
-	id    string
+	id      string // of the event that is being read
+	afterCR bool   // a line end may go on with LF
+	begun   bool   // the first line is over
 }
 
 const (
 	sseBuffer    = 4 << 10 // net/http buffers as well
-	sseMaxField  = 16      // the longest field name that means anything has 5 bytes
-	sseMaxValue  = 4 << 10
+	sseMaxValue  = 4 << 10 // of any field but data
+	sseMaxField  = 32      // a field name with a byte order mark, colon and space
 	sseMaxRetry  = 5 * time.Minute
 	sseByteOrder = "\xef\xbb\xbf"
 )
 
-func newEventReader(r io.Reader, max int) *eventReader {
-	return &eventReader{br: bufio.NewReaderSize(r, sseBuffer), max: max}
+// newEventReader returns a reader of a stream that goes on from pos, which it updates.
+func newEventReader(r io.Reader, max int, pos *position) *eventReader {
+	return &eventReader{br: bufio.NewReaderSize(r, sseBuffer), max: max, pos: pos, id: pos.id}
 }
 
-// next returns the next event that has data. Events without data may change
-// lastID and retry. An event that the end of the stream cuts short does not
-// count.
+// next returns the next event that has data. Events without data may change the
+// position. An event that the end of the stream cuts short does not count. Unknown
+// fields and values that are too long are ignored.
 func (r *eventReader) next() (streamEvent, error) {
+	ev, some := streamEvent{data: wire.Bounded{Max: r.max}}, false
 	for {
-		r.field, r.value, r.colon, r.blank = r.field[:0], r.value[:0], false, true
-		if err := r.line(); err != nil {
+		line, err := r.line()
+		if err != nil {
 			return streamEvent{}, err
 		}
 		if !r.begun {
-			r.field = bytes.TrimPrefix(r.field, []byte(sseByteOrder))
-			r.begun = true
+			line.Head, r.begun = bytes.TrimPrefix(line.Head, []byte(sseByteOrder)), true
 		}
-		if len(r.field) > 0 || r.colon {
-			r.endLine()
-			continue
-		}
-		ev, some := r.event, r.lines > 0
-		r.lastID = r.id
-		r.event, r.lines = streamEvent{data: wire.Bounded{Max: r.max}}, 0
-		if some {
-			return ev, nil
+		field, value, _ := bytes.Cut(line.Head, []byte{':'})
+		value = bytes.TrimPrefix(value, []byte{' '})
+		switch name := string(field); {
+		case len(line.Head) == 0:
+			r.pos.id = r.id
+			if some {
+				return ev, nil
+			}
+			ev.name = ""
+		case name == "data":
+			if some {
+				ev.data.Add([]byte{'\n'})
+			}
+			some = true
+			ev.addData(value, &line)
+		case line.Tail != nil || len(value) > sseMaxValue:
+		case name == "event":
+			ev.name = string(value)
+		case name == "id" && bytes.IndexByte(value, 0) < 0:
+			r.id = string(value)
+		case name == "retry":
+			if ms, err := strconv.ParseUint(string(value), 10, 31); err == nil {
+				r.pos.retry = min(time.Duration(ms)*time.Millisecond, sseMaxRetry)
+			}
 		}
 	}
 }
 
-// line passes one line to piece, without its end.
-func (r *eventReader) line() error {
+// addData adds the value of line, which may be only its beginning.
+func (ev *streamEvent) addData(value []byte, line *wire.Bounded) {
+	if d := &ev.data; d.Size == 0 && len(value) <= d.Max {
+		d.Head, d.Size = value, len(value) // without a copy, since most events have one line
+	} else {
+		d.Add(value)
+	}
+	if line.Tail != nil {
+		ev.data.Size += line.Size - len(line.Head)
+		ev.data.Tail = line.Tail
+	}
+}
+
+// line reads one line, without its end. If it is cut, its value is longer than all
+// limits.
+func (r *eventReader) line() (wire.Bounded, error) {
+	l := wire.Bounded{Max: max(r.max, sseMaxValue) + sseMaxField}
 	for {
 		if _, err := r.br.Peek(1); err != nil {
-			return err
+			return l, err
 		}
 		buf, _ := r.br.Peek(r.br.Buffered())
 		if r.afterCR {
@@ -100,78 +125,13 @@ func (r *eventReader) line() error {
 		if cr := bytes.IndexByte(buf[:end], '\r'); cr >= 0 {
 			end = cr
 		}
-		r.piece(buf[:end])
+		l.Add(buf[:end])
 		if end == len(buf) {
 			_, _ = r.br.Discard(end)
 			continue
 		}
 		r.afterCR = buf[end] == '\r'
 		_, _ = r.br.Discard(end + 1)
-		return nil
-	}
-}
-
-// piece takes the next bytes of a line.
-func (r *eventReader) piece(p []byte) {
-	if !r.colon {
-		i := bytes.IndexByte(p, ':')
-		name := p
-		if i >= 0 {
-			name = p[:i]
-		}
-		r.field = append(r.field, name[:min(len(name), sseMaxField-len(r.field))]...)
-		if i < 0 {
-			return
-		}
-		r.colon = true
-		p = p[i+1:]
-		if !r.begun {
-			r.field = bytes.TrimPrefix(r.field, []byte(sseByteOrder))
-		}
-		if string(r.field) == "data" {
-			r.beginData()
-		}
-	}
-	if r.blank && len(p) > 0 {
-		r.blank = false
-		if p[0] == ' ' {
-			p = p[1:]
-		}
-	}
-	if string(r.field) == "data" {
-		r.event.data.Add(p)
-	} else if len(r.value) <= sseMaxValue { // one byte more marks it as too long
-		r.value = append(r.value, p[:min(len(p), sseMaxValue+1-len(r.value))]...)
-	}
-}
-
-func (r *eventReader) beginData() {
-	r.event.data.Max = r.max
-	if r.lines++; r.lines > 1 {
-		r.event.data.Add([]byte{'\n'})
-	}
-}
-
-// endLine takes a line that is not blank. It ignores unknown fields and values
-// that are too long.
-func (r *eventReader) endLine() {
-	if len(r.value) > sseMaxValue {
-		return
-	}
-	switch string(r.field) {
-	case "data":
-		if !r.colon {
-			r.beginData()
-		}
-	case "event":
-		r.event.name = string(r.value)
-	case "id":
-		if bytes.IndexByte(r.value, 0) < 0 {
-			r.id = string(r.value)
-		}
-	case "retry":
-		if ms, err := strconv.ParseUint(string(r.value), 10, 31); err == nil {
-			r.retry = min(time.Duration(ms)*time.Millisecond, sseMaxRetry)
-		}
+		return l, nil
 	}
 }

@@ -1,11 +1,13 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"mime"
+	"net"
 	"net/http"
 	"strings"
 	"sync/atomic"
@@ -17,76 +19,114 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// httpConn speaks streamable HTTP: each message to the server is a POST, and its
-// response carries the messages that belong to it. A legacy server may also have
-// a GET stream for messages that belong to no call. The connection ends when it
-// is closed or the server forgets its session.
+const (
+	mediaJSON      = "application/json"
+	mediaEvents    = "text/event-stream"
+	deleteTimeout  = 2 * time.Second
+	drainTimeout   = time.Second
+	maxErrorBody   = 64 << 10
+	maxRedirects   = 5
+	maxIdlePerHost = 64
+	ioBuffer       = 16 << 10 // of a connection, each way: most messages are one system call
+	// retryDefault is the pause before a stream is opened again if the server names
+	// none.
+	retryDefault = time.Second
+	retryMax     = 30 * time.Second
+	// resumeAttempts is how often in a row the stream of a call is resumed without a
+	// single event before the call fails.
+	resumeAttempts = 6
+)
+
+// errStreamBroken means that the response stream of a call ended without a response.
+var errStreamBroken = errors.New("upstream ended the response stream without an answer")
+
+// httpConn is a connection over HTTP: each message to the server is a POST.
+//
+// In streamable HTTP the response carries the messages that belong to the request. A
+// legacy server may also have a GET stream for messages that belong to no call. The
+// connection ends when it is closed or the server forgets its session.
+//
+// In HTTP+SSE (sse.go) one GET stream carries all messages of the server. The
+// connection ends with the stream.
 type httpConn struct {
-	receiver
-	life
-	httpClient
-	session atomic.Pointer[string] // Mcp-Session-Id, nil if there is none
-	noGet   chan struct{}          // closed when there is no GET stream any more
+	connection
+	client   *http.Client
+	endpoint string                 // of HTTP+SSE: the URL of messages; else ""
+	session  atomic.Pointer[string] // Mcp-Session-Id, nil if there is none
+	noGet    chan struct{}          // closed when there is no GET stream any more
 }
 
+// newHTTPConn returns a connection with network connections of its own. Its redirects
+// never leave the host: headers of the configuration carry credentials.
 func newHTTPConn(cfg *Config) *httpConn {
-	h := &httpConn{httpClient: newHTTPClient(cfg), noGet: make(chan struct{})}
-	h.receiver.init(cfg, h)
-	h.life.init()
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.MaxIdleConns, t.MaxIdleConnsPerHost = 0, maxIdlePerHost
+	t.ReadBufferSize, t.WriteBufferSize = ioBuffer, ioBuffer
+	h := &httpConn{noGet: make(chan struct{}), client: &http.Client{
+		Transport: t,
+		CheckRedirect: func(req *http.Request, via []*http.Request) error {
+			first := via[0]
+			if len(via) > maxRedirects || req.URL.Scheme != first.URL.Scheme || req.URL.Host != first.URL.Host || req.Method != first.Method {
+				return http.ErrUseLastResponse
+			}
+			return nil
+		},
+	}}
+	h.connection.init(cfg, h)
 	return h
 }
 
-// Call sends a request and waits for the response.
-func (h *httpConn) Call(ctx context.Context, r *conn.Request) (wire.Message, error) {
-	if ctx.Err() != nil {
-		return wire.Message{}, context.Cause(ctx)
+// send posts m. If the response of a request comes on the same exchange, send reads it.
+func (h *httpConn) send(ctx context.Context, m wire.Message, c *call) error {
+	if c != nil && h.endpoint == "" {
+		return h.exchange(ctx, m, c)
 	}
-	// The exchange outlives ctx for a moment if all went well, so that its
-	// network connection can be used again.
-	xctx, abort := context.WithCancelCause(context.WithoutCancel(ctx))
-	stop := context.AfterFunc(ctx, func() { abort(context.Cause(ctx)) })
-	defer stop()
-	c, params, err := h.pending.begin(r, abort)
-	if err != nil {
-		abort(nil)
-		return wire.Message{}, err
+	if err := h.fault(); err != nil {
+		return err
 	}
-	if h.Info().Modern() {
-		params = completeMeta(params)
+	if m.Method == wire.MethodCancelled && h.Info().Modern() {
+		return nil // the modern era cancels by closing the stream, which has happened
 	}
-	err = h.exchange(xctx, c, params)
-	if !h.pending.abandon(c) {
-		o := <-c.done
-		return o.msg, o.err
+	ctx, cancel := h.context(ctx)
+	defer cancel()
+	resp, err := h.post(ctx, m, nil)
+	if err == nil {
+		err = h.check(resp)
 	}
-	abort(nil)
-	if ctx.Err() == nil {
-		return wire.Message{}, err
-	}
-	cause := context.Cause(ctx)
-	// The modern era cancels by closing the stream, which has happened.
-	if !h.Info().Modern() && r.Method != wire.MethodInitialize {
-		h.aside(func(ctx context.Context) error { return h.Notify(ctx, cancelled(c.id, cause)) })
-	}
-	return wire.Message{}, cause
-}
-
-// exchange posts the request of c and reads until c is resolved. An error means
-// that it is not, unless it was resolved from elsewhere.
-func (h *httpConn) exchange(ctx context.Context, c *call, params json.RawMessage) error {
-	r := c.request
-	body := appendRequest(make([]byte, 0, 96+len(params)), c.idLiteral(), r.Method, params, r.Extra)
-	resp, err := h.post(ctx, body, r.Method, params, r.Header)
 	if err != nil {
 		return err
 	}
-	if id := resp.Header.Get(wire.HeaderSession); id != "" && r.Method == wire.MethodInitialize {
+	// Only a network connection that is read to its end can be used again.
+	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody))
+	return resp.Body.Close()
+}
+
+// exchange posts the request of c and reads until c is resolved. An error means that
+// it is not, unless it was resolved from elsewhere.
+func (h *httpConn) exchange(caller context.Context, m wire.Message, c *call) (err error) {
+	// The exchange outlives its caller for a moment if all went well, so that its
+	// network connection can be used again.
+	ctx, abort := context.WithCancelCause(context.WithoutCancel(caller))
+	defer context.AfterFunc(caller, func() { abort(context.Cause(caller)) })()
+	defer func() {
+		if err != nil {
+			abort(err)
+		}
+	}()
+	if !h.pending.setAbort(c, abort) {
+		return conn.ErrClosed
+	}
+	resp, err := h.post(ctx, m, c.request.Header)
+	if err != nil {
+		return err
+	}
+	if id := resp.Header.Get(wire.HeaderSession); id != "" && m.Method == wire.MethodInitialize {
 		h.session.Store(&id)
 	}
 	if resp.StatusCode == http.StatusOK && contentType(resp.Header) == mediaEvents {
 		return h.readStream(ctx, c, resp.Body)
 	}
-	defer c.abort(nil)
+	defer abort(nil)
 	defer resp.Body.Close()
 	if resp.StatusCode == http.StatusAccepted && h.Info().Result != nil {
 		select { // some servers answer on the GET stream
@@ -98,11 +138,43 @@ func (h *httpConn) exchange(ctx context.Context, c *call, params json.RawMessage
 	return h.readWhole(c, resp)
 }
 
+// post sends m. A modern request repeats in headers what its body says.
+func (h *httpConn) post(ctx context.Context, m wire.Message, header http.Header) (*http.Response, error) {
+	url := h.cfg.URL
+	if h.endpoint != "" {
+		url = h.endpoint
+	}
+	req, err := h.request(ctx, http.MethodPost, url, encode(nil, m))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", mediaJSON)
+	if h.endpoint == "" {
+		req.Header.Set("Accept", mediaJSON+", "+mediaEvents)
+	}
+	if h.Info().Modern() && m.Method != "" {
+		for k, v := range header {
+			if k = http.CanonicalHeaderKey(k); strings.HasPrefix(k, wire.HeaderParam) {
+				req.Header[k] = v
+			}
+		}
+		modernHeaders(req.Header, m.Method, m.Params)
+	}
+	return h.do(req)
+}
+
+// modernHeaders sets the headers that repeat the method and the name in the params.
+func modernHeaders(h http.Header, method string, params []byte) {
+	h.Set(wire.HeaderMethod, method)
+	if member, _ := wire.NameMember(method); member != "" {
+		if name, ok := rawjson.GetString(params, member); ok {
+			h.Set(wire.HeaderName, wire.EncodeHeader(name))
+		}
+	}
+}
+
 // readWhole resolves c with a response that is no stream.
 func (h *httpConn) readWhole(c *call, resp *http.Response) error {
-	if h.forgotten(resp) {
-		return conn.ErrSessionGone
-	}
 	body, err := readBody(resp, h.cfg.MaxMessage)
 	if err != nil {
 		return err
@@ -110,7 +182,7 @@ func (h *httpConn) readWhole(c *call, resp *http.Response) error {
 	wire.OneLine(body)
 	if resp.StatusCode/100 != 2 {
 		if m, err := wire.ParseMessage(body); err == nil && m.Error != nil && m.Method == "" {
-			h.pending.resolve(c.id, outcome{msg: m}, c)
+			h.pending.resolve(c.id, m, nil, c)
 			return nil
 		}
 		return newStatusError(h.cfg, resp, body)
@@ -122,135 +194,29 @@ func (h *httpConn) readWhole(c *call, resp *http.Response) error {
 	return fmt.Errorf("%w: HTTP %d without an answer to %s: %s", errUnreadable, resp.StatusCode, c.request.Method, h.cfg.clip(body))
 }
 
-// forgotten reports whether resp says that the session is unknown. That is the
-// end of the connection.
-func (h *httpConn) forgotten(resp *http.Response) bool {
-	if resp.StatusCode != http.StatusNotFound || h.session.Load() == nil {
-		return false
+// readBody reads a body of at most max bytes. The fault of a larger one is tooLarge.
+func readBody(resp *http.Response, max int) ([]byte, error) {
+	if resp.ContentLength > int64(max) {
+		return nil, tooLarge(int(resp.ContentLength), max)
 	}
-	h.lose(conn.ErrSessionGone)
-	return true
-}
-
-// request makes a request with the headers that every request carries.
-func (h *httpConn) request(ctx context.Context, method string, body []byte) (*http.Request, error) {
-	req, err := h.httpClient.request(ctx, method, h.cfg.URL, body, h.Info().Version)
-	if err != nil {
-		return nil, err
+	if n := resp.ContentLength; n > 0 {
+		body := make([]byte, n)
+		_, err := io.ReadFull(resp.Body, body)
+		return body, err
 	}
-	if id := h.session.Load(); id != nil {
-		req.Header.Set(wire.HeaderSession, *id)
+	body, err := io.ReadAll(io.LimitReader(resp.Body, int64(max)+1))
+	if err == nil && len(body) > max {
+		err = tooLarge(0, max)
 	}
-	return req, nil
+	return body, err
 }
 
-// post sends one message. params and header give a modern request its headers.
-func (h *httpConn) post(ctx context.Context, body []byte, method string, params []byte, header http.Header) (*http.Response, error) {
-	req, err := h.request(ctx, http.MethodPost, body)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Content-Type", mediaJSON)
-	req.Header.Set("Accept", mediaJSON+", "+mediaEvents)
-	if h.Info().Modern() && method != "" {
-		for k, v := range header {
-			if strings.HasPrefix(http.CanonicalHeaderKey(k), wire.HeaderParam) {
-				req.Header[http.CanonicalHeaderKey(k)] = v
-			}
-		}
-		modernHeaders(req.Header, method, params)
-	}
-	return h.do(req)
-}
-
-// modernHeaders sets the headers that repeat what a modern request's body says.
-func modernHeaders(h http.Header, method string, params []byte) {
-	h.Set(wire.HeaderMethod, method)
-	if member, _ := wire.NameMember(method); member != "" {
-		if name, ok := rawjson.GetString(params, member); ok {
-			h.Set(wire.HeaderName, wire.EncodeHeader(name))
-		}
-	}
-}
-
-// Notify sends a notification.
-func (h *httpConn) Notify(ctx context.Context, m wire.Message) error {
-	return h.send(ctx, appendRequest(nil, nil, m.Method, m.Params, m.Extra), m.Method, m.Params)
-}
-
-// Reply answers a request of the server.
-func (h *httpConn) Reply(ctx context.Context, m wire.Message) error {
-	return h.send(ctx, appendReply(nil, m), "", nil)
-}
-
-// send posts a message that has no answer.
-func (h *httpConn) send(ctx context.Context, body []byte, method string, params []byte) error {
-	if err := h.fault(); err != nil {
-		return err
-	}
-	ctx, cancel := h.context(ctx)
-	defer cancel()
-	resp, err := h.post(ctx, body, method, params, nil)
-	if err != nil {
-		return err
-	}
-	if h.forgotten(resp) {
-		resp.Body.Close()
-		return conn.ErrSessionGone
-	}
-	return h.discard(resp)
-}
-
-func (h *httpConn) refuse(m wire.Message) {
-	h.aside(func(ctx context.Context) error { return h.Reply(ctx, m) })
-}
-
-// aside sends something without making its caller wait.
-func (h *httpConn) aside(send func(context.Context) error) {
-	h.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), sendTimeout)
-		defer cancel()
-		if err := send(ctx); err != nil {
-			h.cfg.Log.Debug("message to upstream lost", "err", err)
-		}
-	})
-}
-
-const (
-	// retryDefault is the pause before a stream is opened again if the server
-	// names none.
-	retryDefault = time.Second
-	retryMax     = 30 * time.Second
-	// resumeAttempts is how often in a row the stream of a call is resumed
-	// without a single event before the call fails.
-	resumeAttempts = 6
-)
-
-// errStreamBroken means that the response stream of a call ended without a
-// response.
-var errStreamBroken = errors.New("upstream ended the response stream without an answer")
-
-// position is how far a stream was read.
-type position struct {
-	id    string        // of the last event, "" if the server gives none
-	retry time.Duration // what the server asked for, 0 if nothing
-}
-
-// wait waits before attempt n to go on.
-func (p position) wait(ctx context.Context, n int) error {
-	first := retryDefault
-	if p.retry > 0 {
-		first = p.retry
-	}
-	return backoff.Backoff{First: first, Max: max(first, retryMax)}.Wait(ctx, n)
-}
-
-// readStream reads the response stream of c until c is resolved. It resumes a
-// broken stream if the server numbers its events, which the modern era does not.
+// readStream reads the response stream of c until c is resolved. It resumes a broken
+// stream if the server numbers its events, which the modern era does not.
 func (h *httpConn) readStream(ctx context.Context, c *call, body io.ReadCloser) error {
 	var pos position
 	for empty := 0; ; {
-		events, resolved, err := h.readEvents(body, c, &pos)
+		events, resolved, err := h.readEvents(newEventReader(body, h.cfg.MaxMessage, &pos), c)
 		if resolved {
 			h.finishBody(c, body)
 			return nil
@@ -273,33 +239,8 @@ func (h *httpConn) readStream(ctx context.Context, c *call, body io.ReadCloser) 
 	}
 }
 
-// resume asks for the rest of a stream. empty counts the attempts so far that
-// brought nothing.
-func (h *httpConn) resume(ctx context.Context, pos position, empty int) (io.ReadCloser, int, error) {
-	for ; empty < resumeAttempts; empty++ {
-		if err := pos.wait(ctx, empty); err != nil {
-			return nil, empty, err
-		}
-		resp, err := h.get(ctx, pos.id)
-		if err == nil {
-			return resp.Body, empty, nil
-		}
-		var status *statusError
-		if errors.Is(err, conn.ErrClosed) || (errors.As(err, &status) && !retryable(status.code)) {
-			return nil, empty, fmt.Errorf("%w: resuming it: %w", errStreamBroken, err)
-		}
-	}
-	return nil, empty, fmt.Errorf("%w, also after %d attempts to resume it", errStreamBroken, empty)
-}
-
-func retryable(status int) bool {
-	return status/100 == 5 && status != http.StatusNotImplemented ||
-		status == http.StatusTooManyRequests || status == http.StatusRequestTimeout || status == http.StatusConflict
-}
-
-// finishBody reads the rest of a stream after its answer, in the background and
-// for a short while: only a network connection that is read to its end can be
-// used again.
+// finishBody reads the rest of a stream after its response, in the background and for
+// a short while: only a network connection that is read to its end can be used again.
 func (h *httpConn) finishBody(c *call, body io.ReadCloser) {
 	finish := func() {
 		t := time.AfterFunc(drainTimeout, func() { c.abort(nil) })
@@ -314,48 +255,22 @@ func (h *httpConn) finishBody(c *call, body io.ReadCloser) {
 	}
 }
 
-// readEvents takes the events of one response body. own is the call whose stream
-// it is, nil for the GET stream. It stops at the end of the body or when own is
-// resolved, and returns the number of events.
-func (h *httpConn) readEvents(body io.Reader, own *call, pos *position) (events int, resolved bool, err error) {
-	r := newEventReader(body, h.cfg.MaxMessage)
-	r.id, r.lastID = pos.id, pos.id
-	for {
-		ev, err := r.next()
-		pos.id = r.lastID
-		if r.retry > 0 {
-			pos.retry = r.retry
+// resume asks for the rest of a stream. empty counts the attempts so far that brought
+// nothing.
+func (h *httpConn) resume(ctx context.Context, pos position, empty int) (io.ReadCloser, int, error) {
+	for ; empty < resumeAttempts; empty++ {
+		if err := pos.wait(ctx, empty); err != nil {
+			return nil, empty, err
 		}
-		if err != nil {
-			return events, false, err
+		resp, err := h.get(ctx, pos.id)
+		if err == nil {
+			return resp.Body, empty, nil
 		}
-		events++
-		h.receiveEvent(ev, own)
-		if own != nil && h.pending.get(own.id) == nil {
-			return events, true, nil
+		if errors.Is(err, conn.ErrClosed) || final(err) {
+			return nil, empty, fmt.Errorf("%w: resuming it: %w", errStreamBroken, err)
 		}
 	}
-}
-
-// get opens an event stream, from the event after id on.
-func (h *httpConn) get(ctx context.Context, id string) (*http.Response, error) {
-	req, err := h.request(ctx, http.MethodGet, nil)
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Accept", mediaEvents)
-	if id != "" {
-		req.Header.Set(wire.HeaderLastEvent, id)
-	}
-	resp, err := h.do(req)
-	if err != nil {
-		return nil, err
-	}
-	if h.forgotten(resp) {
-		resp.Body.Close()
-		return nil, conn.ErrSessionGone
-	}
-	return resp, h.events(resp)
+	return nil, empty, fmt.Errorf("%w, also after %d attempts to resume it", errStreamBroken, empty)
 }
 
 // start opens the GET stream of a legacy server and keeps it open.
@@ -375,13 +290,12 @@ func (h *httpConn) listen() {
 		resp, err := h.get(ctx, pos.id)
 		if err == nil {
 			var n int
-			if n, _, err = h.readEvents(resp.Body, nil, &pos); n > 0 {
+			if n, _, err = h.readEvents(newEventReader(resp.Body, h.cfg.MaxMessage, &pos), nil); n > 0 {
 				failures = 0
 			}
 			resp.Body.Close()
 		}
-		var status *statusError
-		if errors.As(err, &status) && !retryable(status.code) {
+		if final(err) {
 			h.cfg.Log.Debug("upstream has no GET stream", "because", err)
 			return
 		}
@@ -392,10 +306,73 @@ func (h *httpConn) listen() {
 	}
 }
 
-// lose ends the connection. reason is nil for a plain close.
-func (h *httpConn) lose(reason error) {
-	if h.terminate(reason) {
-		h.pending.fail(h.fault())
+// wait waits before attempt n to go on.
+func (p position) wait(ctx context.Context, n int) error {
+	first := retryDefault
+	if p.retry > 0 {
+		first = p.retry
+	}
+	return backoff.Backoff{First: first, Max: max(first, retryMax)}.Wait(ctx, n)
+}
+
+// final reports whether err is an HTTP status with which further attempts are useless.
+func final(err error) bool {
+	var e *statusError
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.code {
+	case http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusConflict:
+		return false
+	}
+	return e.code/100 != 5 || e.code == http.StatusNotImplemented
+}
+
+// get opens an event stream, from the event after id on.
+func (h *httpConn) get(ctx context.Context, id string) (*http.Response, error) {
+	req, err := h.request(ctx, http.MethodGet, h.cfg.URL, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", mediaEvents)
+	if id != "" {
+		req.Header.Set(wire.HeaderLastEvent, id)
+	}
+	resp, err := h.do(req)
+	if err != nil {
+		return nil, err
+	}
+	if err := h.check(resp); err != nil {
+		return nil, err
+	}
+	if contentType(resp.Header) != mediaEvents {
+		resp.Body.Close()
+		return nil, &statusError{code: resp.StatusCode, text: "no event stream"}
+	}
+	return resp, nil
+}
+
+// readEvents takes the events of one response body. own is the call whose stream it
+// is, nil for the GET stream. It stops at the end of the body or when own is
+// resolved, and returns the number of events.
+func (h *httpConn) readEvents(r *eventReader, own *call) (events int, resolved bool, err error) {
+	for {
+		ev, err := r.next()
+		if err != nil {
+			return events, false, err
+		}
+		events++
+		switch {
+		case ev.name != "" && ev.name != "message":
+		case ev.data.Tail != nil:
+			h.unreadable(ev.data.Head, ev.data.Tail, tooLarge(ev.data.Size, h.cfg.MaxMessage), own)
+		default:
+			wire.OneLine(ev.data.Head)
+			h.receive(ev.data.Head, false, own)
+		}
+		if own != nil && h.pending.get(own.id) == nil {
+			return events, true, nil
+		}
 	}
 }
 
@@ -405,17 +382,17 @@ func (h *httpConn) Close() error {
 	if id := h.session.Swap(nil); id != nil && h.Err() == nil {
 		h.deleteSession(*id)
 	}
-	h.wait()
+	h.group.Wait()
 	h.client.CloseIdleConnections()
 	return nil
 }
 
-// deleteSession tells the server that its session is over. Servers may refuse,
-// and one that does not answer soon is left alone.
+// deleteSession tells the server that its session is over. Servers may refuse, and
+// one that does not answer soon is left alone.
 func (h *httpConn) deleteSession(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), deleteTimeout)
 	defer cancel()
-	req, err := h.request(ctx, http.MethodDelete, nil)
+	req, err := h.request(ctx, http.MethodDelete, h.cfg.URL, nil)
 	if err != nil {
 		return
 	}
@@ -426,4 +403,97 @@ func (h *httpConn) deleteSession(id string) {
 		return
 	}
 	resp.Body.Close()
+}
+
+// context returns a context that ends with the connection, too.
+func (h *httpConn) context(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	stop := context.AfterFunc(h.lifetime, func() { cancel(conn.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
+}
+
+// request makes a request with the headers that every request carries. The host's
+// headers are not among them: its Authorization is not for the server.
+func (h *httpConn) request(ctx context.Context, method, url string, body []byte) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	for k, v := range h.cfg.Headers {
+		req.Header[http.CanonicalHeaderKey(k)] = v
+	}
+	if revision := h.Info().Version; revision != "" {
+		req.Header.Set(wire.HeaderVersion, revision)
+	}
+	if id := h.session.Load(); id != nil {
+		req.Header.Set(wire.HeaderSession, *id)
+	}
+	return req, nil
+}
+
+// do sends a request. A *dialError means that the server could not be reached. If the
+// server does not know the session, the connection ends.
+func (h *httpConn) do(req *http.Request) (*http.Response, error) {
+	resp, err := h.client.Do(req)
+	if err == nil {
+		if resp.StatusCode == http.StatusNotFound && (h.session.Load() != nil || h.endpoint != "") {
+			resp.Body.Close()
+			h.lose(conn.ErrSessionGone)
+			return nil, conn.ErrSessionGone
+		}
+		return resp, nil
+	}
+	if cause := context.Cause(req.Context()); cause != nil {
+		return nil, cause
+	}
+	var op *net.OpError
+	var dns *net.DNSError
+	if errors.As(err, &dns) || (errors.As(err, &op) && op.Op == "dial") {
+		return nil, &dialError{err}
+	}
+	return nil, err
+}
+
+// check returns the fault of a response outside 2xx, which it reads and closes. A
+// response of 2xx stays open.
+func (h *httpConn) check(resp *http.Response) error {
+	if resp.StatusCode/100 == 2 {
+		return nil
+	}
+	defer resp.Body.Close()
+	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) // what came is enough
+	return newStatusError(h.cfg, resp, body)
+}
+
+// statusError is an HTTP response that is neither success nor JSON-RPC.
+type statusError struct {
+	code int
+	text string
+}
+
+func newStatusError(cfg *Config, resp *http.Response, body []byte) *statusError {
+	e := &statusError{code: resp.StatusCode}
+	if to := resp.Header.Get("Location"); resp.StatusCode/100 == 3 {
+		e.text = fmt.Sprintf("redirects to %.200q: configure that URL if you trust it", cfg.clean([]byte(to)))
+	} else if len(body) > 0 {
+		e.text = cfg.clip(body)
+	}
+	return e
+}
+
+func (e *statusError) Error() string {
+	s := fmt.Sprintf("HTTP %d %s", e.code, http.StatusText(e.code))
+	if e.text != "" {
+		s += ": " + e.text
+	}
+	return s
+}
+
+// contentType returns the media type of a response in lower case.
+func contentType(h http.Header) string {
+	t, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	if err != nil {
+		t, _, _ = strings.Cut(strings.ToLower(h.Get("Content-Type")), ";")
+	}
+	return strings.TrimSpace(t)
 }

@@ -276,29 +276,10 @@ var ownMeta = []struct {
 // A host's own values stay. params is not changed.
 func completeMeta(params json.RawMessage) json.RawMessage {
 	meta, _ := rawjson.Get(params, "_meta")
-	var missing []byte
 	for _, m := range ownMeta {
-		if _, ok := rawjson.Get(meta, m.key); ok {
-			continue
+		if _, ok := rawjson.Get(meta, m.key); !ok {
+			params = rawjson.Set(params, m.value, "_meta", m.key)
 		}
-		missing = append(missing, ',')
-		missing = append(rawjson.AppendQuote(missing, m.key), ':')
-		missing = append(missing, m.value...)
 	}
-	if missing == nil {
-		return params
-	}
-	// Splice in one go: Set for each member would copy large arguments three times.
-	if rawjson.KindOf(meta) == rawjson.Object {
-		if body := rawjson.Trim(meta[1 : len(meta)-1]); len(body) == 0 {
-			missing = missing[1:]
-		}
-		out := make([]byte, 0, len(meta)+len(missing))
-		out = append(append(append(out, meta[:len(meta)-1]...), missing...), '}')
-		return rawjson.Set(params, out, "_meta")
-	}
-	if len(params) == 0 {
-		params = json.RawMessage(`{}`)
-	}
-	return rawjson.Set(params, append(append([]byte{'{'}, missing[1:]...), '}'), "_meta")
+	return params
 }

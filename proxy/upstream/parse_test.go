@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
 	"strings"
@@ -23,7 +24,8 @@ type sseGot struct {
 // readSSE reads all events of r.
 func readSSE(r io.Reader, max int) []sseGot {
 	var got []sseGot
-	p := newEventReader(r, max)
+	var pos position
+	p := newEventReader(r, max, &pos)
 	for {
 		ev, err := p.next()
 		if err != nil {
@@ -33,7 +35,7 @@ func readSSE(r io.Reader, max int) []sseGot {
 		if ev.data.Tail != nil {
 			data = "too large"
 		}
-		got = append(got, sseGot{ev.name, data, p.lastID, p.retry})
+		got = append(got, sseGot{ev.name, data, pos.id, pos.retry})
 	}
 }
 
@@ -112,9 +114,10 @@ func naiveSSE(in string, max int) []sseGot {
 				id = value
 			}
 		case "retry":
-			p := newEventReader(strings.NewReader("retry:"+value+"\ndata:\n\n"), 1)
-			if p.next(); p.retry > 0 || value == "0" {
-				cur.Retry = p.retry
+			var pos position
+			p := newEventReader(strings.NewReader("retry:"+value+"\ndata:\n\n"), 1, &pos)
+			if p.next(); pos.retry > 0 || value == "0" {
+				cur.Retry = pos.retry
 			}
 		}
 	}
@@ -179,23 +182,23 @@ func FuzzReceive(f *testing.F) {
 				t.Errorf("Handle(%+v)", m)
 			}
 		}), Log: quiet}
-		var in receiver
+		in := connection{queues: true}
 		refused := refusals(0)
 		in.init(cfg, &refused)
 		if modern {
 			in.setInfo(conn.Info{Version: wire.VersionModern})
 		}
-		f1, _, _ := in.pending.begin(&conn.Request{Method: "tools/call"}, nil)
-		f2, _, _ := in.pending.begin(&conn.Request{Method: wire.MethodListen}, nil)
+		f1, _, _ := in.pending.begin(&conn.Request{Method: "tools/call"})
+		f2, _, _ := in.pending.begin(&conn.Request{Method: wire.MethodListen})
 		in.receive(bytes.Clone(raw), false, nil)
 		for _, f := range []*call{f1, f2} {
 			if !in.pending.abandon(f) {
-				o := <-f.done
-				if o.err == nil && (o.msg.Result == nil) == (o.msg.Error == nil) {
-					t.Errorf("outcome %+v", o.msg)
+				<-f.done
+				if f.err == nil && (f.response.Result == nil) == (f.response.Error == nil) {
+					t.Errorf("outcome %+v", f.response)
 				}
-				if o.err != nil && !errors.Is(o.err, errUnreadable) && !errors.Is(o.err, errListenEnded) {
-					t.Errorf("outcome %v", o.err)
+				if f.err != nil && !errors.Is(f.err, errUnreadable) && !errors.Is(f.err, errListenEnded) {
+					t.Errorf("outcome %v", f.err)
 				}
 			}
 		}
@@ -208,4 +211,4 @@ func FuzzReceive(f *testing.F) {
 // refusals counts the requests that are refused.
 type refusals int
 
-func (n *refusals) refuse(wire.Message) { *n++ }
+func (n *refusals) send(context.Context, wire.Message, *call) error { *n++; return nil }

@@ -34,25 +34,22 @@ type call struct {
 	request *conn.Request
 	// token is the host's progress token, nil if it asked for no progress.
 	token json.RawMessage
-	done  chan outcome // capacity 1
-	// abort ends the wait on the call's own stream if the outcome comes from
-	// elsewhere. It may be nil.
+	// abort ends the exchange of the call's own if the response comes from elsewhere.
+	// It is nil if there is no such exchange. It is guarded by pending.mu.
 	abort context.CancelCauseFunc
+
+	done     chan struct{} // closed when response and err are set
+	response wire.Message
+	err      error
 
 	mu   sync.Mutex // held while the caller takes a message
 	over bool       // the caller takes no more messages
 }
 
-// outcome is the end of a call.
-type outcome struct {
-	msg wire.Message
-	err error
-}
-
 // begin enters a call. It returns the params to send: the host's own, except for
 // a progress token that had to be made unique.
-func (p *pending) begin(r *conn.Request, abort context.CancelCauseFunc) (*call, json.RawMessage, error) {
-	c := &call{request: r, done: make(chan outcome, 1), abort: abort}
+func (p *pending) begin(r *conn.Request) (*call, json.RawMessage, error) {
+	c := &call{request: r, done: make(chan struct{})}
 	// Looking for the token means reading all arguments. Most calls have none.
 	if bytes.Contains(r.Params, []byte("progressToken")) {
 		c.token, _ = rawjson.Get(r.Params, "_meta", "progressToken")
@@ -96,18 +93,29 @@ func tokenKey(lit []byte) string {
 	return string(lit)
 }
 
-// resolve ends the call with this id. own is the call on whose stream the
-// outcome came, if that is known. resolve returns false for an id that was never
-// used.
-func (p *pending) resolve(id int64, o outcome, own *call) (known bool) {
+// setAbort sets the abort of c. It returns false if c is over.
+func (p *pending) setAbort(c *call, abort context.CancelCauseFunc) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.open[c.id] != c {
+		return false
+	}
+	c.abort = abort
+	return true
+}
+
+// resolve ends the call with this id by a response or an error. own is the call on
+// whose stream it came, if that is known. resolve returns false for an id that was
+// never used.
+func (p *pending) resolve(id int64, m wire.Message, err error, own *call) (known bool) {
 	c, late := p.take(id)
 	if c == nil {
 		return late
 	}
-	if c.request.Caller != nil && o.err == nil {
-		c.request.Caller.Answered(o.msg)
+	if c.request.Caller != nil && err == nil {
+		c.request.Caller.Answered(m)
 	}
-	c.finish(o, own)
+	c.finish(m, err, own)
 	return true
 }
 
@@ -129,16 +137,17 @@ func (p *pending) take(id int64) (c *call, late bool) {
 	return c, false
 }
 
-// finish delivers the outcome of a call that is out of the table.
-func (c *call) finish(o outcome, own *call) {
-	c.done <- o
+// finish ends a call that is out of the table.
+func (c *call) finish(m wire.Message, err error, own *call) {
+	c.response, c.err = m, err
+	close(c.done)
 	if c.abort != nil && c != own {
-		c.abort(o.err)
+		c.abort(err)
 	}
 }
 
 // abandon removes c, whose caller takes no messages from then on. It reports
-// whether c was still pending: if not, its outcome is in c.done or about to be.
+// whether c was still pending: if not, c.done is closed or about to be.
 func (p *pending) abandon(c *call) bool {
 	got, _ := p.take(c.id)
 	c.mu.Lock()
@@ -157,7 +166,7 @@ func (p *pending) fail(err error) {
 	p.open, p.tokens = map[int64]*call{}, map[string]*call{}
 	p.mu.Unlock()
 	for _, c := range open {
-		c.finish(outcome{err: err}, nil)
+		c.finish(wire.Message{}, err, nil)
 	}
 }
 
@@ -217,7 +226,7 @@ func (p *pending) route(m wire.Message, own *call, modern bool) {
 		id, _ := rawjson.Get(m.Params, "requestId")
 		reason, _ := rawjson.GetString(m.Params, "reason")
 		if c := p.get(ownID(id)); c != nil && c.request.Method == wire.MethodListen {
-			p.resolve(c.id, outcome{err: fmt.Errorf("%w: %q", errListenEnded, reason)}, nil)
+			p.resolve(c.id, wire.Message{}, fmt.Errorf("%w: %q", errListenEnded, reason), nil)
 		}
 		return
 	case modern:

@@ -14,7 +14,7 @@ func TestNullIsNoProgressToken(t *testing.T) {
 	fs := newPending(&Config{Shared: true})
 	for token, want := range map[string]string{`null`: `null`, `"a"`: `1`} {
 		fs.last = 0
-		_, params, err := fs.begin(&conn.Request{Method: "m", Params: json.RawMessage(`{"_meta":{"progressToken":` + token + `}}`)}, nil)
+		_, params, err := fs.begin(&conn.Request{Method: "m", Params: json.RawMessage(`{"_meta":{"progressToken":` + token + `}}`)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,12 +31,12 @@ func TestAnsweredIsCalledByTheReader(t *testing.T) {
 		want int
 	}{{nil, 1}, {errors.New("unreadable"), 0}} {
 		fs, called := newPending(&Config{}), 0
-		f, _, err := fs.begin(&conn.Request{Method: "m", Caller: answered{&called}}, nil)
+		f, _, err := fs.begin(&conn.Request{Method: "m", Caller: answered{&called}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for range 2 { // the second is late
-			fs.resolve(f.id, outcome{err: tc.err}, nil)
+			fs.resolve(f.id, wire.Message{}, tc.err, nil)
 		}
 		if called != tc.want {
 			t.Errorf("error %v: called %d times, want %d", tc.err, called, tc.want)

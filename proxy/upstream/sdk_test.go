@@ -20,7 +20,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 )
 
-// sdkChildren are the modes of TestLinkChild in which the SDK serves.
+// sdkChildren are the modes of TestUpstreamChild in which the SDK serves.
 var sdkChildren = map[string]func(){
 	"lean": leanServer,
 	"sdk": func() {
@@ -155,7 +155,8 @@ func testSDKCalls(t *testing.T, l conn.Conn) {
 }
 
 func testSDKElicit(t *testing.T, l conn.Conn, asked chan wire.Message) {
-	_, exact := l.(*httpConn) // which knows whose request it is
+	h, ok := l.(*httpConn)
+	exact := ok && h.endpoint == "" // streamable HTTP ties requests of the server to calls
 	reply := func(m wire.Message) {
 		go l.Reply(t.Context(), wire.Message{ID: m.ID, Result: json.RawMessage(`{"action":"decline"}`)})
 	}

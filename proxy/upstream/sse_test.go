@@ -59,7 +59,7 @@ func newFakeSSE(t *testing.T, endpoint string) *httptest.Server {
 	return srv
 }
 
-func TestSSELink(t *testing.T) {
+func TestSSE(t *testing.T) {
 	srv := newFakeSSE(t, "/messages?sessionId=1")
 	for _, params := range []json.RawMessage{nil, json.RawMessage(`{"protocolVersion":"2025-06-18"}`)} {
 		l := open(t, Config{Name: "old", URL: srv.URL + "/sse", Initialize: params, Log: testLog(t)})

@@ -1,10 +1,12 @@
 package upstream
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"sync"
 	"time"
@@ -16,7 +18,7 @@ import (
 // stdioConn speaks MCP with a child process, one message a line. supervise owns
 // the goroutines for stdin, stdout and stderr.
 type stdioConn struct {
-	streamConn
+	connection
 	child   *child
 	out     *wire.LineWriter
 	closing chan struct{} // closed by Close
@@ -30,7 +32,8 @@ func startStdio(cfg *Config) (*stdioConn, error) {
 		return nil, &dialError{err}
 	}
 	s := &stdioConn{child: ch, out: wire.NewLineWriter(ch.stdin, cfg.MaxMessage), closing: make(chan struct{})}
-	s.streamConn.init(cfg, s)
+	s.connection.init(cfg, s)
+	s.queues = true
 	s.Go(s.supervise)
 	return s, nil
 }
@@ -43,30 +46,24 @@ func (e *dialError) Unwrap() error { return e.err }
 
 // send queues a message. It does not wait for a child that does not read. If a
 // write fails the connection learns of the end of the child from its stdout.
-func (s *stdioConn) send(_ context.Context, build func([]byte) []byte) error {
-	err := s.out.Offer(build)
-	if err == nil {
-		return nil
-	}
+func (s *stdioConn) send(_ context.Context, m wire.Message, _ *call) error {
+	err := s.out.Offer(func(b []byte) []byte { return encode(b, m) })
 	var full *wire.QueueFullError
-	if errors.As(err, &full) {
+	switch {
+	case errors.As(err, &full):
 		return fmt.Errorf("upstream does not read: %d bytes are waiting for it", full.Waiting)
-	}
-	if errors.Is(err, wire.ErrWriterClosed) {
+	case err == wire.ErrWriterClosed:
 		return s.fault()
 	}
 	return nil
 }
-
-// aside calls f: send does not block.
-func (s *stdioConn) aside(f func()) { f() }
 
 func (s *stdioConn) start() {}
 
 // Close ends the child process with its group, and waits for the goroutines.
 func (s *stdioConn) Close() error {
 	s.once.Do(func() { close(s.closing) })
-	s.wait()
+	s.group.Wait()
 	return nil
 }
 
@@ -98,9 +95,8 @@ func (s *stdioConn) supervise() {
 	default:
 		reason = s.loss()
 	}
-	s.terminate(reason)
+	s.lose(reason)
 	s.out.Close()
-	s.pending.fail(s.fault())
 	wg.Go(func() { <-s.out.Done(); s.child.stdin.Close() })
 	s.child.stop()
 	wg.Wait()
@@ -133,5 +129,31 @@ func (s *stdioConn) read() {
 		default:
 			s.receive(line.Data, line.Borrowed, nil)
 		}
+	}
+}
+
+const maxLogLine = 4 << 10 // bytes of a line of stderr
+
+// logLines logs what a child process writes to stderr.
+func logLines(r io.Reader, cfg *Config) {
+	var n rateLimitedLog
+	br := bufio.NewReaderSize(r, maxClean)
+	for rest := false; ; {
+		line, more, err := br.ReadLine()
+		if err != nil {
+			break
+		}
+		if !rest { // not the rest of a line that is too long
+			text := string(line)
+			if len(line) > maxLogLine {
+				text = cfg.clean(line)
+				text = text[:min(len(text), maxLogLine)]
+			}
+			n.log(cfg.Log, slog.LevelInfo, "stderr", "line", text)
+		}
+		rest = more
+	}
+	if n.dropped > 0 {
+		cfg.Log.Warn("lines of upstream not logged", "lines", n.dropped)
 	}
 }

@@ -70,13 +70,13 @@ func TestStdioOpenFails(t *testing.T) {
 	cfg := childConfig(t, "legacy")
 	cfg.Command = []string{"/does/not/exist"}
 	if _, err := Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "upstream fake: start") {
-		t.Errorf("openLink of a missing command: %v", err)
+		t.Errorf("Open of a missing command: %v", err)
 	}
 	cfg = childConfig(t, "silent")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("host left"))
 	if _, err := Open(ctx, cfg); err == nil || !strings.Contains(err.Error(), "host left") {
-		t.Errorf("openLink with a cancelled context: %v", err)
+		t.Errorf("Open with a cancelled context: %v", err)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestStdioResultsAreKept(t *testing.T) {
 	}
 }
 
-// One call fails, the link goes on.
+// One call fails, the connection goes on.
 func TestStdioBadMessages(t *testing.T) {
 	cfg := childConfig(t, "legacy")
 	cfg.MaxMessage = 200_000
@@ -357,7 +357,7 @@ func childPID(t *testing.T, l conn.Conn) int {
 	return pid
 }
 
-// No process is left, whoever started it and however the link ends.
+// No process is left, whoever started it and however the connection ends.
 func TestStdioNoOrphans(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -400,7 +400,7 @@ func TestStdioGatewayKilled(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("only Linux tells a child of its parent's death")
 	}
-	cmd := exec.Command(os.Args[0], "-test.run=^TestLinkChild$")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestUpstreamChild$")
 	cmd.Env = append(os.Environ(), envChild+"=gateway")
 	out, err := cmd.StdoutPipe()
 	if err != nil {

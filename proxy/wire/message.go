@@ -134,7 +134,7 @@ func (m Message) Append(out []byte) []byte {
 	if m.Method != "" {
 		out = rawjson.AppendQuote(append(out, `,"method":`...), m.Method)
 	}
-	if m.Params != nil {
+	if len(m.Params) > 0 {
 		out = append(append(out, `,"params":`...), m.Params...)
 	}
 	if m.Result != nil {

@@ -1,0 +1,319 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// connection is the part that all connections share: it sends requests, resolves
+// their responses, and hands on what the server sends by itself. It ends once, for a
+// reason, and waits for the goroutines that it started.
+type connection struct {
+	cfg       *Config
+	transport transport
+	queues    bool // the transport never blocks
+	pending   *pending
+	info      atomic.Pointer[conn.Info]
+	warnings  rateLimitedLog
+
+	lifetime context.Context // its cause is conn.ErrClosed after a plain close
+	end      context.CancelCauseFunc
+	mu       sync.Mutex // orders Go and lose
+	group    sync.WaitGroup
+}
+
+// transport sends messages to the server.
+type transport interface {
+	// send sends m. If m is a request, c is its call. A transport that reads the
+	// response itself returns when c is resolved. An error means that the server did
+	// not get m or that the response was lost, unless ctx ended.
+	send(ctx context.Context, m wire.Message, c *call) error
+}
+
+// init prepares a connection in place, since it must not be copied.
+func (s *connection) init(cfg *Config, t transport) {
+	s.cfg, s.transport, s.pending = cfg, t, newPending(cfg)
+	s.lifetime, s.end = context.WithCancelCause(context.Background())
+}
+
+// Info returns what the server said of itself.
+func (s *connection) Info() conn.Info {
+	if p := s.info.Load(); p != nil {
+		return *p
+	}
+	return conn.Info{}
+}
+
+func (s *connection) setInfo(i conn.Info) { s.info.Store(&i) }
+
+// Call sends a request and waits for the response.
+func (s *connection) Call(ctx context.Context, r *conn.Request) (wire.Message, error) {
+	if ctx.Err() != nil {
+		return wire.Message{}, context.Cause(ctx)
+	}
+	c, params, err := s.pending.begin(r)
+	if err != nil {
+		return wire.Message{}, err
+	}
+	if s.Info().Modern() {
+		params = completeMeta(params)
+	}
+	err = s.transport.send(ctx, wire.Message{ID: c.idLiteral(), Method: r.Method, Params: params, Extra: r.Extra}, c)
+	if err == nil || ctx.Err() != nil {
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
+	}
+	if !s.pending.abandon(c) { // the response was faster after all
+		<-c.done
+		return c.response, c.err
+	}
+	if ctx.Err() != nil && r.Method != wire.MethodInitialize { // which must not be cancelled
+		s.aside(wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(c.idLiteral(), err.Error())})
+	}
+	return wire.Message{}, err
+}
+
+// Notify sends a notification.
+func (s *connection) Notify(ctx context.Context, m wire.Message) error {
+	return s.transport.send(ctx, wire.Message{Method: m.Method, Params: m.Params, Extra: m.Extra}, nil)
+}
+
+// Reply answers a request of the server.
+func (s *connection) Reply(ctx context.Context, m wire.Message) error {
+	return s.transport.send(ctx, wire.Message{ID: m.ID, Result: m.Result, Error: m.Error, Extra: m.Extra}, nil)
+}
+
+// encode appends m to dst as one line without its end.
+func encode(dst []byte, m wire.Message) []byte {
+	start := len(dst)
+	dst = m.Append(dst)
+	wire.OneLine(dst[start:])
+	return dst
+}
+
+// sendTimeout bounds the sending of a message for which no caller waits.
+const sendTimeout = 5 * time.Second
+
+// aside sends a message without making its caller wait.
+func (s *connection) aside(m wire.Message) {
+	if s.queues {
+		_ = s.transport.send(context.Background(), m, nil) // a lost connection needs no message
+		return
+	}
+	s.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), sendTimeout)
+		defer cancel()
+		if err := s.transport.send(ctx, m, nil); err != nil {
+			s.cfg.Log.Debug("message to upstream lost", "err", err)
+		}
+	})
+}
+
+// Go runs f in a goroutine that Close waits for. It returns false if the connection
+// has ended.
+func (s *connection) Go(f func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fault() != nil {
+		return false
+	}
+	s.group.Go(f)
+	return true
+}
+
+// lose ends the connection and its pending calls. reason is nil for a plain close.
+// Only the first call has an effect.
+func (s *connection) lose(reason error) {
+	if reason == nil {
+		reason = conn.ErrClosed
+	}
+	s.mu.Lock()
+	s.end(reason)
+	s.mu.Unlock()
+	s.pending.fail(s.fault())
+}
+
+// Done is closed when the connection is closed or lost.
+func (s *connection) Done() <-chan struct{} { return s.lifetime.Done() }
+
+// Err returns why the connection was lost.
+func (s *connection) Err() error {
+	if err := s.fault(); err != conn.ErrClosed {
+		return err
+	}
+	return nil
+}
+
+// fault returns the error of calls on an ended connection. It is nil before the end.
+func (s *connection) fault() error { return context.Cause(s.lifetime) }
+
+// receive takes one complete message. own is the call on whose stream it came, nil
+// if the stream belongs to no call. receive copies what it keeps of borrowed bytes.
+func (s *connection) receive(raw []byte, borrowed bool, own *call) {
+	raw = rawjson.Trim(raw)
+	if len(raw) == 0 {
+		return
+	}
+	if raw[0] == '[' && s.batch(raw, own) {
+		return
+	}
+	m, err := wire.ParseMessage(raw)
+	switch {
+	case err != nil:
+		s.unreadable(raw, nil, badMessage(raw, err), own)
+	case m.IsResponse():
+		if borrowed {
+			m.Raw = nil
+			m.ID, m.Result, m.Error = bytes.Clone(m.ID), bytes.Clone(m.Result), bytes.Clone(m.Error)
+		}
+		id := ownID(m.ID)
+		if id == 0 && m.Error != nil { // a null id: the server could not read it
+			id = s.pending.suspect(own)
+		}
+		if id == 0 || !s.pending.resolve(id, m, nil, own) {
+			s.warn("response to no request of ours dropped", "id", s.cfg.clip(m.ID))
+		}
+	case m.IsRequest() && s.Info().Modern(): // modern servers make no requests
+		s.warn("request of an upstream of the modern era ignored", "method", m.Method)
+	default:
+		if borrowed {
+			m, _ = wire.ParseMessage(bytes.Clone(raw)) // it parsed a moment ago
+		}
+		s.pending.route(m, own, s.Info().Modern())
+	}
+}
+
+// batch takes an array of messages, which revision 2025-03-26 allows.
+func (s *connection) batch(raw []byte, own *call) bool {
+	if !rawjson.Valid(raw, wire.MaxDepth+1) {
+		return false
+	}
+	return rawjson.Elements(raw, func(v []byte) bool {
+		if rawjson.KindOf(v) == rawjson.Object {
+			s.receive(bytes.Clone(v), false, own)
+		}
+		return true
+	})
+}
+
+// unreadable takes a message that can't be read, or only its ends. A response fails
+// its call with err, a request is refused, anything else is logged.
+func (s *connection) unreadable(head, tail []byte, err error, own *call) {
+	f := fragment{}
+	if rawjson.KindOf(head) == rawjson.Object {
+		f = salvage(head, tail)
+	}
+	id := ownID(f.id)
+	if f.id == nil && tail != nil {
+		id = s.pending.suspect(own)
+	}
+	switch {
+	case f.method != "" && f.id != nil:
+		s.warn("request of upstream refused", "method", f.method, "because", err)
+		e := &wire.Error{Code: wire.CodeInvalidRequest, Message: err.Error()}
+		s.aside(wire.Message{ID: f.id, Error: e.JSON()})
+	case f.method != "":
+		s.warn("notification of upstream dropped", "method", f.method, "because", err)
+	case id != 0 && s.pending.resolve(id, wire.Message{}, err, own):
+	default:
+		s.warn("not a message, skipped", "line", s.cfg.clip(head), "because", err)
+	}
+}
+
+// fragment is the readable part of a message that can't be read as a whole.
+type fragment struct {
+	id     []byte // the id's literal, nil if not found
+	method string // "" for a response, or if not found
+}
+
+// idAtEnd matches an id that follows the large member of a message.
+var idAtEnd = regexp.MustCompile(`,\s*"id"\s*:\s*("[^"\\]*"|-?\d+)\s*(?:,\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*)*\}\s*$`)
+
+// salvage reads the id and the method from the first bytes of a message and, if they
+// are not the whole, from the last ones.
+func salvage(head, tail []byte) fragment {
+	var f fragment
+	rawjson.Members(head, func(m rawjson.Member) bool {
+		switch {
+		case m.Is("id") && len(m.Value) > 0:
+			f.id = bytes.Clone(m.Value)
+		case m.Is("method"):
+			f.method = rawjson.Unquote(m.Value)
+		}
+		return true
+	})
+	if f.id == nil && tail != nil {
+		if m := idAtEnd.FindSubmatch(tail); m != nil {
+			f.id = bytes.Clone(m[1])
+		}
+	}
+	return f
+}
+
+// tooLarge returns the fault of a message of size bytes. size <= 0 means that it was
+// not read to its end.
+func tooLarge(size, max int) error {
+	if size <= 0 {
+		return fmt.Errorf("%w: more than the %d bytes allowed", errUnreadable, max)
+	}
+	return fmt.Errorf("%w: %d bytes are more than the %d allowed", errUnreadable, size, max)
+}
+
+// badMessage returns the fault of a complete message that does not parse.
+func badMessage(raw []byte, err error) error {
+	if errors.Is(err, wire.ErrNotJSON) && rawjson.Depth(raw) > wire.MaxDepth {
+		return fmt.Errorf("%w: nests deeper than %d levels", errUnreadable, wire.MaxDepth)
+	}
+	return fmt.Errorf("%w: %w", errUnreadable, err)
+}
+
+func (s *connection) warn(msg string, args ...any) {
+	s.warnings.log(s.cfg.Log, slog.LevelWarn, msg, args...)
+}
+
+// maxLogLines is the number of lines a second that one source of a connection logs.
+const maxLogLines = 50
+
+// rateLimitedLog passes a bounded number of lines a second on to the log, so that a
+// chatty or broken server does not fill it.
+type rateLimitedLog struct {
+	mu      sync.Mutex // guards what follows
+	begin   time.Time
+	lines   int
+	dropped int
+}
+
+// log passes a line on, unless there were too many in this second.
+func (n *rateLimitedLog) log(log *slog.Logger, level slog.Level, msg string, args ...any) {
+	n.mu.Lock()
+	dropped := 0
+	if now := time.Now(); now.Sub(n.begin) >= time.Second {
+		dropped, n.begin, n.lines, n.dropped = n.dropped, now, 0, 0
+	}
+	n.lines++
+	skip := n.lines > maxLogLines
+	if skip {
+		n.dropped++
+	}
+	n.mu.Unlock()
+	if dropped > 0 {
+		log.Warn("lines of upstream not logged", "lines", dropped)
+	}
+	if !skip {
+		log.Log(context.Background(), level, msg, args...)
+	}
+}
