@@ -1,25 +1,26 @@
-// Package bridge translates between the two eras of MCP. A translated connection
-// is a [conn.Conn] around a connection, so its users see a server that speaks
-// their own era.
+// Package bridge translates between the two eras of MCP. A translated connection is a [conn.Conn]
+// around a connection, so its users see a server that speaks their own era.
 //
-// Up to revision 2025-11-25 (the legacy era) a server may send requests to its
-// client in the middle of a call. From 2026-07-28 on (the modern era) a call ends
-// with input_required instead, and the client makes it again with the answers.
+// Up to revision 2025-11-25 (the legacy era) a server may send requests to its client in the middle
+// of a call. From 2026-07-28 on (the modern era) a call ends with input_required instead, and the
+// client makes it again with the answers.
 //
 //	b := bridge.New(lifetime, log)
-//	c, h = b.Wrap("files", conn.Host{Principal: "local", Modern: true}, c, h)
+//	defer b.Wait() // its goroutines end with lifetime
+//	modern, handler := b.Wrap("files", conn.Host{Principal: "local", Modern: true}, legacy, hosts)
+//	m, err := modern.Call(ctx, request)
 //
 // # Where what is
 //
 //	bridge.go     choosing a translation, limits
+//	shared.go     a connection that several modern hosts share
 //	suspend.go    modern hosts on a legacy server: suspended calls
-//	levels.go     the log level of each modern request on a legacy connection
 //	rounds.go     a legacy host on a modern server: calls in rounds
 //
 // # Locks
 //
-// Bridge.mu may be held when a suspendedCall.mu is taken, never the other way
-// round. No lock is held while a message is handed on.
+// Bridge.mu may be held when a suspendedCall.mu is taken, never the other way round. No lock is held
+// while a message is handed on.
 package bridge
 
 import (
@@ -29,6 +30,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // Limits of translated calls. docs/wire.md lists them.
@@ -39,8 +41,8 @@ const (
 	maxSuspended = 1000
 	// maxQuestions is how many questions one call may have open.
 	maxQuestions = 100
-	// maxRefusing is how many questions of one connection may be refused at once.
-	maxRefusing = 1000
+	// maxReplies is how many questions of one connection foldgate itself answers at once.
+	maxReplies = 1000
 	// maxRounds is how often a modern server may ask for input in one call.
 	maxRounds = 16
 	// coalesceDelay lets several questions of one call travel together.
@@ -49,8 +51,7 @@ const (
 	asideTimeout = 5 * time.Second
 )
 
-// Bridge holds the suspended calls of all connections. All methods are safe for
-// concurrent use.
+// Bridge holds the suspended calls of all connections. All methods are safe for concurrent use.
 type Bridge struct {
 	lifetime context.Context
 	log      *slog.Logger
@@ -61,33 +62,39 @@ type Bridge struct {
 	number int                       // of the newest
 }
 
-// New returns a bridge. Close ends what it started.
+// New returns a bridge. What it starts ends with lifetime.
 func New(lifetime context.Context, log *slog.Logger) *Bridge {
 	return &Bridge{lifetime: lifetime, log: log, calls: map[string]*suspendedCall{}}
 }
 
-// Wrap returns the connection to a server as a server of the hosts' era. h takes
-// what the server sends outside any request, and the returned handler must take
-// it from the server. If both sides speak the same era, Wrap returns c and h.
+// Wrap returns the connection to a server as a server of the hosts' era. h takes what the server
+// sends outside any request; the returned handler must take it from the server. Hosts on a
+// connection of their own that speak the server's era need no translation: Wrap returns c and h.
 func (b *Bridge) Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler) {
 	log := b.log.With("upstream", server)
-	switch {
-	case host.Modern && !c.Info().Modern():
+	shared := func() sharedConn { return sharedConn{Conn: c, hosts: h, serving: map[*conn.Request]struct{}{}} }
+	switch modern := c.Info().Modern(); {
+	case host.Modern && modern:
+		w := shared()
+		return &w, &w
+	case host.Modern:
 		w := &legacyServer{
-			Conn: c, b: b, principal: host.Principal, hosts: h, log: log, level: noLevel,
-			serving: map[*request]struct{}{}, listeners: map[*listener]struct{}{},
+			sharedConn: shared(), b: b, principal: host.Principal, log: log, level: noLevel, listening: map[string][]conn.Caller{},
 		}
 		return w, w
-	case !host.Modern && c.Info().Modern():
+	case modern:
 		w := &modernServer{
 			Conn: c, b: b, initialize: host.Initialize, host: h, log: log,
-			answers: map[string]chan answer{}, following: map[string]context.CancelFunc{},
+			answers: map[string]chan wire.Message{}, following: map[string]context.CancelFunc{},
 		}
 		return w, h
 	}
 	return c, h
 }
 
-// Wait returns when all goroutines of the bridge have ended. They end with its
-// lifetime.
-func (b *Bridge) Wait() { b.wg.Wait() }
+// Wait returns when all goroutines of the bridge have ended, and stops the timers of suspended
+// calls. The bridge is not used any more.
+func (b *Bridge) Wait() {
+	b.wg.Wait()
+	b.find(func(call *suspendedCall) bool { return call.expiry != nil && call.expiry.Stop() })
+}

@@ -14,8 +14,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// modernServer is a modern server as one legacy host sees it. It wraps the
-// connection of that host's session.
+// modernServer is a modern server as one legacy host sees it. It wraps the connection of that host's
+// session.
 type modernServer struct {
 	conn.Conn
 	b          *Bridge
@@ -26,32 +26,27 @@ type modernServer struct {
 	mu        sync.Mutex
 	level     json.RawMessage               // the log level that the host set, nil for none
 	asked     int64                         // number of the newest question
-	answers   map[string]chan answer        // of open questions, by id
+	answers   map[string]chan wire.Message  // to open questions, by id
 	following map[string]context.CancelFunc // the resource subscriptions, by URI
 }
 
-type answer struct {
-	result json.RawMessage
-	err    error
-}
-
-// questionPrefix begins the ids of questions that the bridge asks.
-const questionPrefix = "foldgate-question:"
-
-// Call implements [conn.Conn]. If the server needs input, Call asks the host with
-// server requests and makes the call again with the answers.
+// Call implements [conn.Conn]. If the server needs input, Call asks the host with server requests
+// and makes the call again with the answers.
 func (s *modernServer) Call(ctx context.Context, r *conn.Request) (wire.Message, error) {
+	uri, _ := rawjson.GetString(r.Params, "uri")
 	switch {
-	case r.Method == "resources/subscribe" || r.Method == "resources/unsubscribe":
-		uri, _ := rawjson.GetString(r.Params, "uri")
-		s.follow(uri, r.Method == "resources/subscribe", r.Caller == nil)
+	case r.Method == "resources/subscribe":
+		s.follow(uri, r.Call == nil)
+		return wire.Message{Result: json.RawMessage(`{}`)}, nil
+	case r.Method == "resources/unsubscribe":
+		s.unfollow(uri)
 		return wire.Message{Result: json.RawMessage(`{}`)}, nil
 	case r.Method == "logging/setLevel":
 		s.mu.Lock()
 		s.level, _ = rawjson.Get(r.Params, "level")
 		s.mu.Unlock()
 		return wire.Message{Result: json.RawMessage(`{}`)}, nil
-	case r.Caller == nil: // foldgate's own request, which takes no questions
+	case r.Call == nil: // foldgate's own request
 		return s.Conn.Call(ctx, r)
 	}
 	round := *r
@@ -80,8 +75,7 @@ func (s *modernServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 		Message: fmt.Sprintf("upstream %s asked for input %d times in one call and was stopped", r.Call.Target.Server, maxRounds)}
 }
 
-// lastRound hands on what the server sends, but of the responses only the one
-// that the host gets.
+// lastRound hands on what the server sends, but of the responses only the one that the host gets.
 type lastRound struct{ conn.Caller }
 
 func (l lastRound) Answered(m wire.Message) {
@@ -95,48 +89,52 @@ func needsInput(m wire.Message) bool {
 	return m.Error == nil && kind == "input_required"
 }
 
-// askAll puts all questions of an input_required result to the host at once and
-// returns the inputResponses object.
+// questionPrefix begins the ids of questions that the bridge asks.
+const questionPrefix = "foldgate-question:"
+
+// askAll puts all questions of an input_required result to the host at once and returns the
+// inputResponses object.
 func (s *modernServer) askAll(ctx context.Context, host conn.Caller, result []byte) ([]byte, error) {
-	type open struct {
-		key      []byte
-		method   string
-		answered chan answer
+	type question struct {
+		id     string
+		key    []byte
+		method string
+		answer chan wire.Message
 	}
-	var questions []open
-	var ids []string
+	var questions []question
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		for _, id := range ids {
-			delete(s.answers, id)
+		for _, q := range questions {
+			delete(s.answers, q.id)
 		}
 	}()
 	requests, _ := rawjson.Get(result, "inputRequests")
 	rawjson.Members(requests, func(f rawjson.Member) bool {
 		method, _ := rawjson.GetString(f.Value, "method")
 		params, _ := rawjson.Get(f.Value, "params")
-		q := open{f.Key, method, make(chan answer, 1)}
 		s.mu.Lock()
 		s.asked++
-		id := string(rawjson.Quote(questionPrefix + strconv.FormatInt(s.asked, 10)))
-		s.answers[id] = q.answered
+		q := question{string(rawjson.Quote(questionPrefix + strconv.FormatInt(s.asked, 10))), f.Key, method, make(chan wire.Message, 1)}
+		s.answers[q.id] = q.answer
 		s.mu.Unlock()
-		questions, ids = append(questions, q), append(ids, id)
-		host.Message(wire.Message{ID: json.RawMessage(id), Method: method, Params: params})
+		questions = append(questions, q)
+		host.Message(wire.Message{ID: json.RawMessage(q.id), Method: method, Params: params})
 		return true
 	})
 	out := []byte{'{'}
 	for i, q := range questions {
 		select {
-		case a := <-q.answered:
-			if a.err != nil {
-				return nil, fmt.Errorf("the host declined %s: %w", q.method, a.err)
+		case a := <-q.answer:
+			if a.Error != nil {
+				why, _ := rawjson.GetString(a.Error, "message")
+				return nil, &interceptor.Refusal{Reason: "upstream", Code: "upstream_failed", Status: 502,
+					Message: fmt.Sprintf("the host declined %s: %s", q.method, why)}
 			}
 			if i > 0 {
 				out = append(out, ',')
 			}
-			out = append(append(append(out, q.key...), ':'), a.result...)
+			out = append(append(append(out, q.key...), ':'), a.Result...)
 		case <-s.Done():
 			return nil, conn.ErrClosed
 		case <-ctx.Done():
@@ -146,21 +144,14 @@ func (s *modernServer) askAll(ctx context.Context, host conn.Caller, result []by
 	return append(out, '}'), nil
 }
 
-// Reply implements [conn.Conn]: it takes the host's answer to a question of the
-// bridge. A modern server itself asks nothing.
+// Reply implements [conn.Conn]: it takes the host's answer to a question of the bridge, and drops
+// it if the call is over. A modern server itself asks nothing.
 func (s *modernServer) Reply(_ context.Context, m wire.Message) error {
 	s.mu.Lock()
-	ch := s.answers[string(m.ID)]
+	answer := s.answers[string(m.ID)]
 	s.mu.Unlock()
-	if ch == nil {
-		return nil // the call is over
-	}
-	a := answer{result: m.Result}
-	if m.Error != nil {
-		a.err = wire.NewAnswerError(m.Error)
-	}
 	select {
-	case ch <- a:
+	case answer <- m: // has room for one; a nil channel has none
 	default:
 	}
 	return nil
@@ -197,18 +188,13 @@ func toLegacy(m wire.Message) wire.Message {
 	return m
 }
 
-// follow starts or ends the listen that stands for a resource subscription. It
-// lasts as long as the connection. restored means that the host had subscribed on
-// the connection before: it is told that it may have missed updates.
-func (s *modernServer) follow(uri string, on, restored bool) {
+// follow opens the listen that stands for a resource subscription, unless there is one. It lasts as
+// long as the connection. restored means that the host subscribed on an earlier connection, so that
+// it may have missed an update.
+func (s *modernServer) follow(uri string, restored bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	stop := s.following[uri]
-	if !on && stop != nil {
-		stop()
-		delete(s.following, uri)
-	}
-	if !on || stop != nil {
+	if s.following[uri] != nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(s.b.lifetime)
@@ -225,6 +211,16 @@ func (s *modernServer) follow(uri string, on, restored bool) {
 		case <-ctx.Done():
 		}
 	})
+}
+
+// unfollow ends the listen that stands for a resource subscription.
+func (s *modernServer) unfollow(uri string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if stop := s.following[uri]; stop != nil {
+		stop()
+		delete(s.following, uri)
+	}
 }
 
 // update hands the updates of a resource to a legacy host.

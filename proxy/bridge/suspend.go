@@ -19,30 +19,21 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// legacyServer is a legacy server as modern hosts see it. It wraps a connection
-// that the hosts of one principal share.
+// legacyServer is a legacy server as the modern hosts of a principal see it.
 type legacyServer struct {
-	conn.Conn
+	sharedConn
 	b         *Bridge
 	principal string
-	hosts     conn.Handler
 	log       *slog.Logger
-	refusing  atomic.Int64
+	replies   atomic.Int64 // of foldgate's own under way
 
-	mu        sync.Mutex
-	level     int                    // the lowest log level that the server was told, or noLevel
-	serving   map[*request]struct{}  // the requests at the server
-	listeners map[*listener]struct{} // the listens that are translated
+	// Guarded by mu of sharedConn.
+	level     int                      // the lowest log level that the server was told, or noLevel
+	listening map[string][]conn.Caller // of the listens that are translated, by URI; a slice is not changed
 }
 
-// request is one round of a modern host's request.
-type request struct {
-	*conn.Request
-	level int // of the log messages it asks for, or noLevel
-}
-
-// suspendedCall is a call to a legacy server that a modern host makes in rounds.
-// It is suspended while no round is being served.
+// suspendedCall is a call to a legacy server that a modern host makes in rounds. It is suspended
+// between the rounds.
 type suspendedCall struct {
 	state        string // the requestState that names it
 	number       int    // counts up with each call of the bridge
@@ -53,14 +44,14 @@ type suspendedCall struct {
 	done         chan struct{} // closed when the server has answered
 	asked        chan struct{} // capacity 1: there are new questions
 
-	// result and err are set before done is closed.
+	// Set before done is closed.
 	result wire.Message
 	err    error
 
 	mu        sync.Mutex
-	expiry    *time.Timer
-	current   *request // the round being served; nil between rounds
-	latest    *request // the newest round
+	round     *conn.Request // the newest
+	suspended bool          // the newest round is over
+	expiry    *time.Timer   // ends the call; nil if it was never suspended
 	questions map[string]question
 	last      int  // number of the newest question
 	over      bool // takes no more questions
@@ -76,18 +67,17 @@ type question struct {
 var errNotSuspended = &interceptor.Refusal{Reason: "invalid", Code: "request_state_unknown", Status: 404,
 	Message: "this requestState is unknown or expired; make the call again without requestState and inputResponses"}
 
-// Call implements [conn.Conn]. A call that the server interrupts with a question
-// ends with input_required; the host makes it again with the answers.
+// Call implements [conn.Conn]. A call that the server interrupts with a question ends with
+// input_required; the host makes it again with the answers.
 func (s *legacyServer) Call(ctx context.Context, r *conn.Request) (wire.Message, error) {
 	switch {
-	case r.Caller == nil: // foldgate's own request, which takes no questions
-		return s.Conn.Call(ctx, r)
 	case r.Method == wire.MethodListen:
 		return s.listen(ctx, r)
+	case r.Call == nil: // foldgate's own request
+		return s.Conn.Call(ctx, r)
 	}
-	round := &request{Request: r, level: askedLevel(r.Params)}
-	defer s.enter(round)()
-	call, err := s.startOrResume(ctx, round)
+	defer s.enter(r)()
+	call, err := s.startOrResume(ctx, r)
 	if err != nil {
 		return wire.Message{}, err
 	}
@@ -100,13 +90,12 @@ func (s *legacyServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 			case <-time.After(coalesceDelay):
 			}
 		case <-ctx.Done():
-			call.cancel(context.Cause(ctx))
-			s.b.forget(call)
+			s.b.forget(call, context.Cause(ctx))
 			return wire.Message{}, context.Cause(ctx)
 		}
 		select {
 		case <-call.done:
-			s.b.forget(call)
+			s.b.forget(call, nil)
 			return toModern(r.Method, call.result), call.err
 		default:
 		}
@@ -116,23 +105,24 @@ func (s *legacyServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 			}
 			err := &interceptor.Refusal{Reason: "resource_limit", Code: "too_many_questions", Status: 429, RetryAfter: int(suspendedFor.Seconds()),
 				Message: fmt.Sprintf("%s asks for input, and %d calls wait for some already: answer those first; this one was cancelled", call.name, maxSuspended)}
-			call.cancel(err)
-			s.b.forget(call)
+			s.b.forget(call, err)
 			return wire.Message{}, err
 		}
 	}
 }
 
-// startOrResume returns the call that a round belongs to: the suspended one that
-// its requestState names, or a new one.
-func (s *legacyServer) startOrResume(ctx context.Context, round *request) (*suspendedCall, error) {
+// startOrResume returns the call that a round belongs to: the suspended one that its requestState
+// names, or a new one.
+func (s *legacyServer) startOrResume(ctx context.Context, round *conn.Request) (*suspendedCall, error) {
 	state, resumed := rawjson.GetString(round.Params, "requestState")
 	if !resumed {
-		s.raiseLevel(ctx, round.level)
+		s.lowerLevel(ctx, askedLevel(round))
 		return s.start(round), nil
 	}
-	call := s.b.find(state, s.principal, round)
-	if call == nil {
+	s.b.mu.Lock()
+	call := s.b.calls[state]
+	s.b.mu.Unlock()
+	if call == nil || call.server.principal != s.principal || call.method != round.Method || call.name != round.Call.Target.Name {
 		return nil, errNotSuspended
 	}
 	round.Call.Origin.Correlates = append(round.Call.Origin.Correlates, call.first)
@@ -140,19 +130,33 @@ func (s *legacyServer) startOrResume(ctx context.Context, round *request) (*susp
 	return call, nil
 }
 
+// lowerLevel makes the server send the log messages that a request asks for.
+func (s *legacyServer) lowerLevel(ctx context.Context, asked int) {
+	if _, logs := rawjson.Get(s.Info().Result, "capabilities", "logging"); !logs {
+		return
+	}
+	s.mu.Lock()
+	told := s.level <= asked
+	s.level = min(s.level, asked)
+	s.mu.Unlock()
+	if told {
+		return
+	}
+	m, err := s.Conn.Call(ctx, &conn.Request{Method: "logging/setLevel", Params: rawjson.Marshal(map[string]string{"level": wire.LogLevels[asked]})})
+	if err != nil || m.Error != nil {
+		s.log.Debug("log level not set", "err", err, "error", string(m.Error))
+	}
+}
+
 // start sends a call to the server. It goes on when its first round is over.
-func (s *legacyServer) start(round *request) *suspendedCall {
+func (s *legacyServer) start(round *conn.Request) *suspendedCall {
 	ctx, cancel := context.WithCancelCause(s.b.lifetime)
 	call := &suspendedCall{
 		state: "foldgate-parked:" + rand.Text(), server: s, method: round.Method, name: round.Call.Target.Name, first: round.Call.Outcome.Record,
-		cancel: cancel, done: make(chan struct{}), asked: make(chan struct{}, 1), current: round, latest: round, questions: map[string]question{},
+		cancel: cancel, done: make(chan struct{}), asked: make(chan struct{}, 1), round: round, questions: map[string]question{},
 	}
-	call.expiry = time.AfterFunc(suspendedFor, func() {
-		cancel(fmt.Errorf("the host did not come back with the input within %s", suspendedFor))
-		s.b.forget(call)
-	})
 	s.b.add(call)
-	inner := *round.Request
+	inner := *round
 	inner.Params, inner.Caller = wire.WithoutReservedMeta(round.Params), call
 	s.b.wg.Go(func() {
 		defer cancel(nil)
@@ -162,8 +166,7 @@ func (s *legacyServer) start(round *request) *suspendedCall {
 	return call
 }
 
-// Message implements [conn.Caller]: it takes what the server sends during the
-// call.
+// Message implements [conn.Caller]: it takes what the server sends during the call.
 func (call *suspendedCall) Message(m wire.Message) {
 	switch {
 	case m.IsRequest():
@@ -173,10 +176,8 @@ func (call *suspendedCall) Message(m wire.Message) {
 		call.withdraw(m.Params)
 		return
 	}
-	call.mu.Lock()
-	round := call.current
-	call.mu.Unlock()
-	if round == nil || !round.wants(m) {
+	round := call.current()
+	if round == nil || !wants(round, m) {
 		return
 	}
 	if m.Method == wire.MethodProgress { // a later round may have another token, or none
@@ -191,16 +192,23 @@ func (call *suspendedCall) Message(m wire.Message) {
 
 // Answered implements [conn.Caller].
 func (call *suspendedCall) Answered(m wire.Message) {
-	call.mu.Lock()
-	round := call.current
-	call.mu.Unlock()
-	if round != nil {
+	if round := call.current(); round != nil {
 		round.Caller.Answered(m)
 	}
 }
 
-// ask keeps a question for the host, or refuses it if the host can't answer. An
-// unattributed question goes on to another call if this one is over.
+// current returns the round that is being served, nil between rounds.
+func (call *suspendedCall) current() *conn.Request {
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	if call.suspended {
+		return nil
+	}
+	return call.round
+}
+
+// ask keeps a question for the host, or refuses it if the host can't answer. An unattributed
+// question goes on to another call if this one is over.
 func (call *suspendedCall) ask(q question) {
 	call.mu.Lock()
 	if call.over {
@@ -210,16 +218,18 @@ func (call *suspendedCall) ask(q question) {
 		}
 		return
 	}
-	can, code, why := hostCan(call.latest.Params, q.m), wire.CodeMethodNotFound, "the host does not support "+q.m.Method
-	if can && len(call.questions) >= maxQuestions {
-		can, code, why = false, wire.CodeInternal, fmt.Sprintf("%d questions of this call are under way: wait for their answers first", maxQuestions)
-	}
-	if can {
+	code, why := 0, ""
+	switch {
+	case !hostCan(call.round.Params, q.m):
+		code, why = wire.CodeMethodNotFound, "the host does not support "+q.m.Method
+	case len(call.questions) >= maxQuestions:
+		code, why = wire.CodeInternal, fmt.Sprintf("%d questions of this call are under way: wait for their answers first", maxQuestions)
+	default:
 		call.last++
 		call.questions[fmt.Sprintf("r%d", call.last)] = q
 	}
 	call.mu.Unlock()
-	if !can {
+	if code != 0 {
 		call.server.refuse(q.m, code, why)
 		return
 	}
@@ -233,7 +243,10 @@ func (call *suspendedCall) suspend() (m wire.Message, ok bool) {
 	if len(call.questions) == 0 {
 		return wire.Message{}, false
 	}
-	call.current = nil
+	call.suspended = true
+	call.expiry = time.AfterFunc(suspendedFor, func() {
+		call.server.b.forget(call, fmt.Errorf("the host did not come back with the input within %s", suspendedFor))
+	})
 	out := []byte(`{"resultType":"input_required","inputRequests":{`)
 	for i, key := range slices.Sorted(maps.Keys(call.questions)) {
 		if i > 0 {
@@ -252,11 +265,14 @@ func (call *suspendedCall) suspend() (m wire.Message, ok bool) {
 }
 
 // resume starts a further round: the host's answers go to the server.
-func (call *suspendedCall) resume(round *request) {
+func (call *suspendedCall) resume(round *conn.Request) {
 	responses, _ := rawjson.Get(round.Params, "inputResponses")
-	call.mu.Lock()
-	call.current, call.latest = round, round
 	var answers []wire.Message
+	call.mu.Lock()
+	call.round, call.suspended = round, false
+	if call.expiry != nil {
+		call.expiry.Stop()
+	}
 	rawjson.Members(responses, func(m rawjson.Member) bool {
 		if q, ok := call.questions[m.Name()]; ok {
 			delete(call.questions, m.Name())
@@ -274,8 +290,7 @@ func (call *suspendedCall) resume(round *request) {
 	}
 }
 
-// withdraw drops the question that the server took back, unless the host has
-// answered it.
+// withdraw drops the question that the server took back, unless the host has answered it.
 func (call *suspendedCall) withdraw(params json.RawMessage) {
 	id, _ := rawjson.Get(params, "requestId")
 	call.mu.Lock()
@@ -283,50 +298,45 @@ func (call *suspendedCall) withdraw(params json.RawMessage) {
 	maps.DeleteFunc(call.questions, func(_ string, q question) bool { return string(q.m.ID) == string(id) })
 }
 
-// Unsolicited implements [conn.Handler]: it takes what the server sends on the
-// shared connection without saying for which request.
+// Unsolicited implements [conn.Handler]: it takes what the server sends on the shared connection
+// without saying for which request.
 func (s *legacyServer) Unsolicited(m wire.Message) {
 	switch {
 	case m.IsRequest():
 		s.askAnyone(m)
 	case m.Method == wire.MethodCancelled:
-		for _, call := range s.b.callsAt(s) {
+		for _, call := range s.b.find(func(call *suspendedCall) bool { return call.server == s }) {
 			call.withdraw(m.Params)
 		}
 	case m.Method == wire.MethodResourceUpdated:
 		s.updated(m)
 	default:
-		if round := s.only(m); round != nil {
-			round.Caller.Message(m)
-			return
-		}
-		s.hosts.Unsolicited(m)
+		s.sharedConn.Unsolicited(m)
 	}
 }
 
-// askAnyone gives an unattributed question to the call that suits best: a call
-// being served before a suspended one, then the call with the fewest questions,
-// then the oldest. The answer goes back to the question, whichever call carried
-// it. A ping is about the connection, so foldgate answers it.
+// askAnyone gives an unattributed question to the call that suits best: a call being served before
+// a suspended one, then the call with the fewest questions, then the oldest. The answer goes back
+// to the question, whichever call carried it. A ping is about the connection, so foldgate answers
+// it.
 func (s *legacyServer) askAnyone(m wire.Message) {
 	if m.Method == "ping" {
 		s.reply(wire.Message{ID: m.ID, Result: json.RawMessage(`{}`)})
 		return
 	}
 	var best *suspendedCall
-	var least [3]int
-	for _, call := range s.b.callsAt(s) {
-		call.mu.Lock()
-		fits := !call.over && hostCan(call.latest.Params, m)
-		rank := [3]int{0, len(call.questions), call.number}
-		if call.current == nil {
+	var least []int
+	s.b.find(func(call *suspendedCall) bool {
+		rank := []int{0, len(call.questions), call.number}
+		if call.suspended {
 			rank[0] = 1
 		}
-		call.mu.Unlock()
-		if fits && (best == nil || slices.Compare(rank[:], least[:]) < 0) {
+		fits := call.server == s && !call.over && hostCan(call.round.Params, m)
+		if fits && (best == nil || slices.Compare(rank, least) < 0) {
 			best, least = call, rank
 		}
-	}
+		return fits
+	})
 	if best == nil {
 		s.refuse(m, wire.CodeMethodNotFound, "no host is waiting on this connection for "+m.Method)
 		return
@@ -339,22 +349,21 @@ func (s *legacyServer) refuse(m wire.Message, code int, text string) {
 	s.reply(wire.Message{ID: m.ID, Error: (&wire.Error{Code: code, Message: text}).JSON()})
 }
 
-// reply sends an answer in the background, because the connection's reader must
+// reply sends an answer of foldgate's own in the background, because the connection's reader must
 // not block. It drops answers if too many are under way.
 func (s *legacyServer) reply(m wire.Message) {
-	if s.refusing.Add(1) > maxRefusing {
-		s.refusing.Add(-1)
+	if s.replies.Add(1) > maxReplies {
+		s.replies.Add(-1)
 		s.log.Debug("request of an upstream dropped: too many are under way")
 		return
 	}
 	s.b.wg.Go(func() {
-		defer s.refusing.Add(-1)
+		defer s.replies.Add(-1)
 		_ = s.Conn.Reply(s.b.lifetime, m) // a lost connection needs no answer
 	})
 }
 
-// hostCan reports whether a modern request declares the capability that a
-// server's question needs.
+// hostCan reports whether a modern request declares the capability that a server's question needs.
 func hostCan(params json.RawMessage, m wire.Message) bool {
 	need := map[string]string{"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}[m.Method]
 	if need == "" {
@@ -381,70 +390,52 @@ func toModern(method string, m wire.Message) wire.Message {
 	return m
 }
 
-// listener is a subscriptions/listen of a modern host that is translated into
-// resources/subscribe.
-type listener struct {
-	*conn.Request
-	uris []string
-}
-
-// listen translates subscriptions/listen: it subscribes to the resources and
-// lasts until ctx is done or the connection is lost. List changes need no
+// listen translates a subscriptions/listen for one resource, as package router sends it: it
+// subscribes, and lasts until ctx is done or the connection is lost. List changes need no
 // subscription at a legacy server.
 func (s *legacyServer) listen(ctx context.Context, r *conn.Request) (wire.Message, error) {
-	l := &listener{Request: r}
 	wanted, _ := rawjson.Get(r.Params, "notifications")
 	uris, _ := rawjson.Get(wanted, "resourceSubscriptions")
-	rawjson.Elements(uris, func(v []byte) bool { l.uris = append(l.uris, rawjson.Unquote(v)); return true })
-	for _, uri := range l.uris {
-		m, err := s.Conn.Call(ctx, &conn.Request{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})})
-		if err != nil || m.Error != nil {
-			return m, err
+	uri := ""
+	rawjson.Elements(uris, func(v []byte) bool { uri = rawjson.Unquote(v); return false })
+	params := rawjson.Marshal(map[string]string{"uri": uri})
+	s.mu.Lock()
+	s.listening[uri] = append(slices.Clip(s.listening[uri]), r.Caller) // before the subscription: an update may come at once
+	s.mu.Unlock()
+	m, err := s.Conn.Call(ctx, &conn.Request{Method: "resources/subscribe", Params: params})
+	subscribed := err == nil && m.Error == nil
+	if subscribed {
+		r.Caller.Message(wire.Message{Method: wire.MethodAcknowledged, Params: rawjson.Set([]byte(`{}`), wanted, "notifications")})
+		select {
+		case <-s.Done():
+			err = errors.Join(conn.ErrClosed, s.Err())
+		case <-ctx.Done():
+			err = context.Cause(ctx)
 		}
 	}
 	s.mu.Lock()
-	s.listeners[l] = struct{}{}
-	s.mu.Unlock()
-	r.Caller.Message(wire.Message{Method: wire.MethodAcknowledged, Params: rawjson.Set([]byte(`{}`), wanted, "notifications")})
-	select {
-	case <-s.Conn.Done():
-	case <-ctx.Done():
-	}
-	s.mu.Lock()
-	delete(s.listeners, l)
-	var unused []string
-	for _, uri := range l.uris {
-		if !slices.ContainsFunc(slices.Collect(maps.Keys(s.listeners)), func(l *listener) bool { return slices.Contains(l.uris, uri) }) {
-			unused = append(unused, uri)
-		}
+	others := slices.DeleteFunc(slices.Clone(s.listening[uri]), func(c conn.Caller) bool { return c == r.Caller })
+	s.listening[uri] = others
+	if len(others) == 0 {
+		delete(s.listening, uri)
 	}
 	s.mu.Unlock()
-	if ctx.Err() == nil {
-		return wire.Message{}, errors.Join(conn.ErrClosed, s.Conn.Err())
-	}
-	if s.b.lifetime.Err() == nil {
+	if subscribed && len(others) == 0 && s.b.lifetime.Err() == nil {
 		aside, cancel := context.WithTimeout(s.b.lifetime, asideTimeout)
 		defer cancel()
-		for _, uri := range unused {
-			_, _ = s.Conn.Call(aside, &conn.Request{Method: "resources/unsubscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})})
-		}
+		_, _ = s.Conn.Call(aside, &conn.Request{Method: "resources/unsubscribe", Params: params}) // without it, updates are dropped here
 	}
-	return wire.Message{}, context.Cause(ctx)
+	return m, err
 }
 
-// updated hands the update of a resource to the listens that asked for it.
+// updated hands the update of a resource to the listens that ask for it.
 func (s *legacyServer) updated(m wire.Message) {
 	uri, _ := rawjson.GetString(m.Params, "uri")
 	s.mu.Lock()
-	var to []*listener
-	for l := range s.listeners {
-		if slices.Contains(l.uris, uri) {
-			to = append(to, l)
-		}
-	}
+	to := s.listening[uri]
 	s.mu.Unlock()
-	for _, l := range to {
-		l.Caller.Message(m)
+	for _, c := range to {
+		c.Message(m)
 	}
 }
 
@@ -457,28 +448,19 @@ func (b *Bridge) add(call *suspendedCall) {
 	b.calls[call.state] = call
 }
 
-// find returns the call that a request state names, if it is the same call of
-// the same principal.
-func (b *Bridge) find(state, principal string, round *request) *suspendedCall {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	call := b.calls[state]
-	if call == nil || call.server.principal != principal || call.method != round.Method || call.name != round.Call.Target.Name {
-		return nil
-	}
-	return call
-}
-
-// forget drops a call that is over. Unattributed questions that it carried go to
-// another call.
-func (b *Bridge) forget(call *suspendedCall) {
+// forget ends a call, with the cause if the server has not answered it. Unattributed questions that
+// it carried go to another call.
+func (b *Bridge) forget(call *suspendedCall, cause error) {
+	call.cancel(cause)
 	b.mu.Lock()
 	delete(b.calls, call.state)
 	b.mu.Unlock()
 	call.mu.Lock()
-	call.expiry.Stop()
+	if call.expiry != nil {
+		call.expiry.Stop()
+	}
 	open := call.questions
-	call.questions, call.over = map[string]question{}, true
+	call.questions, call.over = nil, true
 	call.mu.Unlock()
 	for _, q := range open {
 		if q.unattributed {
@@ -487,30 +469,22 @@ func (b *Bridge) forget(call *suspendedCall) {
 	}
 }
 
-// crowded reports whether more calls of a principal are suspended than may be. A
-// host that never comes back leaves each of its calls for suspendedFor.
+// crowded reports whether more calls of a principal are suspended than may be. A host that never
+// comes back leaves each of its calls for suspendedFor.
 func (b *Bridge) crowded(principal string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	suspended := 0
-	for _, call := range b.calls {
-		call.mu.Lock()
-		if call.server.principal == principal && call.current == nil {
-			suspended++
-		}
-		call.mu.Unlock()
-	}
-	return suspended > maxSuspended
+	return len(b.find(func(call *suspendedCall) bool { return call.server.principal == principal && call.suspended })) > maxSuspended
 }
 
-// callsAt returns the calls at a server.
-func (b *Bridge) callsAt(s *legacyServer) (calls []*suspendedCall) {
+// find returns the calls that fit. fits is called with their locks held.
+func (b *Bridge) find(fits func(*suspendedCall) bool) (calls []*suspendedCall) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, call := range b.calls {
-		if call.server == s {
+		call.mu.Lock()
+		if fits(call) {
 			calls = append(calls, call)
 		}
+		call.mu.Unlock()
 	}
 	return calls
 }

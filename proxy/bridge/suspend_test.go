@@ -28,6 +28,11 @@ func (c *fakeConn) Info() conn.Info {
 	return conn.Info{Version: wire.VersionLegacy, Result: json.RawMessage(`{"capabilities":{}}`)}
 }
 
+// serveWith sets what answers requests.
+func (c *fakeConn) serveWith(f func(context.Context, *conn.Request) (wire.Message, error)) {
+	c.serve = f
+}
+
 func (c *fakeConn) Call(ctx context.Context, r *conn.Request) (wire.Message, error) {
 	return c.serve(ctx, r)
 }
@@ -73,20 +78,20 @@ func (b *Bridge) legacy(t *testing.T, principal string, c conn.Conn) *legacyServ
 	return s
 }
 
-// roundOf returns a round of a call of the tool echo.
-func roundOf(params string) *request {
-	return &request{Request: &conn.Request{
+// roundOf returns a round of a call of the tool greet.
+func roundOf(params string) *conn.Request {
+	return &conn.Request{
 		Method: "tools/call", Params: json.RawMessage(params), Caller: drop{},
-		Call: &interceptor.Call{Target: interceptor.Target{Method: "tools/call", Name: "up__echo"}},
-	}, level: noLevel}
+		Call: &interceptor.Call{Target: interceptor.Target{Method: "tools/call", Name: "up__greet"}},
+	}
 }
 
 // suspendable adds a call whose first round is being served.
 func (s *legacyServer) suspendable(state string) *suspendedCall {
 	round := roundOf(`{` + elicitMeta + `}`)
 	call := &suspendedCall{
-		state: state, server: s, method: round.Method, name: round.Call.Target.Name, cancel: func(error) {}, expiry: time.NewTimer(time.Hour),
-		done: make(chan struct{}), asked: make(chan struct{}, 1), current: round, latest: round, questions: map[string]question{},
+		state: state, server: s, method: round.Method, name: round.Call.Target.Name, cancel: func(error) {},
+		done: make(chan struct{}), asked: make(chan struct{}, 1), round: round, questions: map[string]question{},
 	}
 	s.b.add(call)
 	return call
@@ -120,7 +125,7 @@ func TestQuestionOutlivesItsCarrier(t *testing.T) {
 	if len(first.questions) != 0 {
 		t.Fatal("the question that was taken back is still open")
 	}
-	b.forget(first) // between the choice and the asking
+	b.forget(first, nil) // between the choice and the asking
 	first.ask(q)
 	await(t, second)
 	if _, ok := second.suspend(); !ok {
@@ -129,7 +134,7 @@ func TestQuestionOutlivesItsCarrier(t *testing.T) {
 	if _, ok := first.suspend(); ok {
 		t.Error("the call that is over has a question")
 	}
-	b.forget(second)
+	b.forget(second, nil)
 }
 
 // An unattributed question that its carrier leaves open goes on to another call;
@@ -141,13 +146,13 @@ func TestForgottenCallPassesItsQuestionsOn(t *testing.T) {
 	first, second := s.suspendable("first"), s.suspendable("second")
 	first.ask(question{m: wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"own"}`)}})
 	first.ask(question{m: wire.Message{ID: json.RawMessage(`2`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"any"}`)}, unattributed: true})
-	b.forget(first)
+	b.forget(first, nil)
 	await(t, second)
 	m, ok := second.suspend()
 	if text, _ := rawjson.GetString(m.Result, "inputRequests", "r1", "params", "message"); !ok || text != "any" || len(second.questions) != 1 {
 		t.Errorf("the second call asks %s, want the unattributed question alone", m.Result)
 	}
-	b.forget(second) // no call is left: the question is refused
+	b.forget(second, nil) // no call is left: the question is refused
 	select {
 	case m := <-c.replies:
 		if string(m.ID) != "2" || m.Error == nil {
@@ -171,10 +176,10 @@ func TestQuestionsDoNotPileUp(t *testing.T) {
 	b := newBridge(t)
 	s, other := b.legacy(t, "local", c), b.legacy(t, "other", c)
 	for n := range maxSuspended {
-		b.add(&suspendedCall{state: fmt.Sprint(n), server: s, expiry: time.NewTimer(time.Hour), cancel: func(error) {}})
+		b.add(&suspendedCall{state: fmt.Sprint(n), server: s, suspended: true, cancel: func(error) {}})
 	}
-	const ask = `{"name":"echo","arguments":{},` + elicitMeta + `}`
-	m, err := s.Call(t.Context(), roundOf(ask).Request)
+	const ask = `{"name":"greet","arguments":{},` + elicitMeta + `}`
+	m, err := s.Call(t.Context(), roundOf(ask))
 	var refusal *interceptor.Refusal
 	if !errors.As(err, &refusal) || refusal.Code != "too_many_questions" {
 		t.Errorf("one question more = %s, %v, want a refusal", m.Result, err)
@@ -182,7 +187,7 @@ func TestQuestionsDoNotPileUp(t *testing.T) {
 	if err := <-cancelled; err == nil {
 		t.Error("the upstream still waits for its answer")
 	}
-	m, err = other.Call(t.Context(), roundOf(ask).Request)
+	m, err = other.Call(t.Context(), roundOf(ask))
 	if kind, _ := rawjson.GetString(m.Result, "resultType"); err != nil || kind != "input_required" {
 		t.Errorf("another principal's question ends with %q, %v", kind, err)
 	}
@@ -208,5 +213,5 @@ func TestQuestionsOfOneCallAreBounded(t *testing.T) {
 	if len(call.questions) != 100 {
 		t.Errorf("the call has %d questions open, want 100", len(call.questions))
 	}
-	b.forget(call)
+	b.forget(call, nil)
 }

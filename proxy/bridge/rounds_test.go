@@ -1,0 +1,162 @@
+package bridge
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// modernConn is a modern server inside the test.
+type modernConn struct{ fakeConn }
+
+func (c *modernConn) Info() conn.Info {
+	return conn.Info{Version: wire.VersionModern, Result: json.RawMessage(`{"capabilities":{}}`)}
+}
+
+// messages takes messages of a server and keeps them.
+type messages chan wire.Message
+
+func (m messages) Unsolicited(msg wire.Message) { m <- msg }
+func (m messages) Message(msg wire.Message)     { m <- msg }
+func (m messages) Answered(wire.Message)        {}
+
+// A log message that names no request belongs to the only request that may get it, at a server of
+// either era. A change of a list concerns all hosts.
+func TestUnattributedNotifications(t *testing.T) {
+	for name, server := range map[string]interface {
+		conn.Conn
+		serveWith(func(context.Context, *conn.Request) (wire.Message, error))
+	}{"legacy": &fakeConn{}, "modern": &modernConn{}} {
+		hosts, own := make(messages, 10), make(messages, 10)
+		c, h := newBridge(t).Wrap("up", conn.Host{Principal: "local", Modern: true}, server, hosts)
+		server.serveWith(func(context.Context, *conn.Request) (wire.Message, error) {
+			for _, method := range []string{wire.MethodLogMessage, "notifications/tools/list_changed"} {
+				h.Unsolicited(wire.Message{Method: method, Params: json.RawMessage(`{"level":"error"}`)})
+			}
+			return wire.Message{Result: json.RawMessage(`{}`)}, nil
+		})
+		r := roundOf(`{"name":"greet","_meta":{"` + wire.MetaLogLevel + `":"info"}}`)
+		r.Caller = own
+		if _, err := c.Call(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		if len(own) != 1 || len(hosts) != 1 {
+			t.Fatalf("%s: the request gets %d messages and all hosts %d, want one each", name, len(own), len(hosts))
+		}
+		if m := <-hosts; m.Method != "notifications/tools/list_changed" {
+			t.Errorf("%s: all hosts get %s", name, m.Method)
+		}
+	}
+}
+
+// A call may take as long as it likes. Only a host that does not come back is given up.
+func TestSuspendedCallExpires(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var end error
+		c := &fakeConn{replies: make(chan wire.Message, 1), serve: func(ctx context.Context, r *conn.Request) (wire.Message, error) {
+			time.Sleep(2 * suspendedFor)
+			r.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create"})
+			<-ctx.Done()
+			end = context.Cause(ctx)
+			return wire.Message{}, end
+		}}
+		s := newBridge(t).legacy(t, "local", c)
+		m, err := s.Call(t.Context(), roundOf(`{`+elicitMeta+`}`))
+		if kind, _ := rawjson.GetString(m.Result, "resultType"); err != nil || kind != "input_required" {
+			t.Fatalf("the call ends with %s, %v, want the question", m.Result, err)
+		}
+		time.Sleep(suspendedFor - time.Second)
+		synctest.Wait()
+		if end != nil {
+			t.Errorf("the call ends with %v before its time", end)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if end == nil || !strings.Contains(end.Error(), "did not come back") {
+			t.Errorf("the call that was given up ends with %v", end)
+		}
+	})
+}
+
+// An update that comes with the answer to the subscription reaches the listen.
+func TestListenMissesNoUpdate(t *testing.T) {
+	got := make(messages, 10)
+	c := &fakeConn{}
+	b := newBridge(t)
+	s := b.legacy(t, "local", c)
+	c.serve = func(_ context.Context, r *conn.Request) (wire.Message, error) {
+		if r.Method == "resources/subscribe" {
+			s.Unsolicited(wire.Message{Method: wire.MethodResourceUpdated, Params: json.RawMessage(`{"uri":"a:b"}`)})
+		}
+		return wire.Message{Result: json.RawMessage(`{}`)}, nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.Call(ctx, &conn.Request{Method: wire.MethodListen, Params: json.RawMessage(`{"notifications":{"resourceSubscriptions":["a:b"]}}`), Caller: got})
+		done <- err
+	}()
+	for _, want := range []string{wire.MethodResourceUpdated, wire.MethodAcknowledged} {
+		if m := <-got; m.Method != want {
+			t.Errorf("the listen gets %s, want %s", m.Method, want)
+		}
+	}
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) || len(s.listening) != 0 {
+		t.Errorf("the listen ends with %v and leaves %d", err, len(s.listening))
+	}
+}
+
+// A host with a subscription on a connection that was lost may have missed an update.
+func TestRestoredSubscription(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &modernConn{fakeConn{serve: func(ctx context.Context, r *conn.Request) (wire.Message, error) {
+			r.Caller.Message(wire.Message{Method: wire.MethodAcknowledged})
+			<-ctx.Done()
+			return wire.Message{}, context.Cause(ctx)
+		}}}
+		hosts := make(messages, 10)
+		c, _ := newBridge(t).Wrap("up", conn.Host{Principal: "local"}, server, hosts)
+		for _, restored := range []bool{false, true} {
+			r := &conn.Request{Method: "resources/subscribe", Params: json.RawMessage(`{"uri":"first"}`), Call: &interceptor.Call{}}
+			if restored {
+				r.Params, r.Call = json.RawMessage(`{"uri":"second"}`), nil
+			}
+			if _, err := c.Call(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		synctest.Wait()
+		if m := <-hosts; len(hosts) != 0 || m.Method != wire.MethodResourceUpdated || string(m.Params) != `{"uri":"second"}` {
+			t.Errorf("the host is told %s %s and %d more, want an update of the second resource", m.Method, m.Params, len(hosts))
+		}
+	})
+}
+
+// A question that the host declines fails the call, in the host's own words.
+func TestDeclinedQuestion(t *testing.T) {
+	server := &modernConn{fakeConn{serve: func(context.Context, *conn.Request) (wire.Message, error) {
+		return wire.Message{Result: json.RawMessage(`{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create"}}}`)}, nil
+	}}}
+	c, _ := newBridge(t).Wrap("up", conn.Host{Principal: "local"}, server, drop{})
+	asked := make(messages, 1)
+	r := roundOf(`{"name":"greet"}`)
+	r.Caller = asked
+	go func() {
+		_ = c.Reply(context.Background(), wire.Message{ID: (<-asked).ID, Error: json.RawMessage(`{"code":-1,"message":"not today"}`)})
+	}()
+	_, err := c.Call(t.Context(), r)
+	var refusal *interceptor.Refusal
+	if !errors.As(err, &refusal) || refusal.Message != "the host declined elicitation/create: not today" || refusal.Code != "upstream_failed" {
+		t.Errorf("the call ends with %v", err)
+	}
+}
