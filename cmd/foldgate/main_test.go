@@ -1,8 +1,12 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
+	"io"
+	"log"
 	"os"
 	"os/exec"
 	"strconv"
@@ -19,8 +23,51 @@ func TestMain(m *testing.M) {
 		"foldgate": func() {
 			os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 		},
-		"paces": printPaces,
+		"converse": converse,
+		"paces":    printPaces,
 	})
+}
+
+// converse is the command "converse COMMAND...": it runs a server on stdio as a host does. It
+// sends the lines of its input, and closes the server's input once each request has its reply.
+// A server whose input is closed earlier drops slow replies.
+func converse() {
+	requests, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := exec.Command(os.Args[1], os.Args[2:]...)
+	server.Stderr = os.Stderr
+	in, err := server.StdinPipe()
+	if err != nil {
+		log.Fatal(err)
+	}
+	out, err := server.StdoutPipe()
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := server.Start(); err != nil {
+		log.Fatal(err)
+	}
+	if _, err := in.Write(requests); err != nil {
+		log.Fatal(err)
+	}
+	waiting := bytes.Count(requests, []byte(`"id":`))
+	lines := bufio.NewReader(out)
+	for err == nil {
+		if waiting == 0 {
+			in.Close()
+		}
+		var line []byte
+		line, err = lines.ReadBytes('\n')
+		os.Stdout.Write(line)
+		if bytes.Contains(line, []byte(`"id":`)) && !bytes.Contains(line, []byte(`"method":`)) {
+			waiting--
+		}
+	}
+	if err := server.Wait(); err != nil || waiting != 0 {
+		log.Fatalf("%v: %v, %d replies are missing", os.Args[1:], err, waiting)
+	}
 }
 
 // exits runs a command that must end with the exit code given first.
