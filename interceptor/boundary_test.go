@@ -103,11 +103,11 @@ func TestBoundary(t *testing.T) {
 // boundaryUsers are the files that may call the scrubber or write to the
 // journal, each with its reason.
 var boundaryUsers = map[string]string{
-	"interceptor/boundary.go":      "the boundary",
-	"interceptor/trace.go":         "the recorder; it checks what the boundary lets pass with secrets",
-	"proxy/gateway.go":             "the messages of a branch, before they are stored",
-	"cmd/foldgate/text.go":         "the command that scrubs files",
-	"cmd/foldgate/trace_verify.go": "the command that looks for secrets in a trace",
+	"interceptor/boundary.go": "the boundary",
+	"interceptor/trace.go":    "the recorder; it checks what the boundary lets pass with secrets",
+	"proxy/gateway.go":        "the messages of a branch, before they are stored",
+	"cmd/foldgate/text.go":    "the command that scrubs files",
+	"cmd/foldgate/trace.go":   "the command that looks for secrets in a trace",
 }
 
 // Nothing but the boundary calls the scrubber, and nothing but the recorder

@@ -56,9 +56,9 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	if !errors.Is(err, errSilent) {
 		fmt.Fprintf(errOut, "foldgate: %v\n", err)
 	}
-	var usage usageError
-	var faulty *config.Error
-	if errors.As(err, &usage) || errors.As(err, &faulty) || strings.HasPrefix(err.Error(), "unknown command") {
+	_, usage := errors.AsType[usageError](err)
+	_, faulty := errors.AsType[*config.Error](err)
+	if usage || faulty || strings.HasPrefix(err.Error(), "unknown command") {
 		return exitUsage
 	}
 	return exitFailed

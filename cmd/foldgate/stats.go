@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,10 +47,8 @@ is not in the sums.`,
 				return err
 			}
 			filter := query.Filter{Kinds: []string{trace.KindResponse + "tools/call", trace.KindResponse + "tasks/result"}}
-			if since != "" {
-				if filter.Since, err = query.ParseTime(since, time.Now()); err != nil {
-					return usageError{fmt.Errorf("--since: %w", err)}
-				}
+			if filter.Since, err = parseTime("--since", since); err != nil {
+				return err
 			}
 			s, err := sumUp(cmd.Context(), cfg.StatePath(), filter)
 			if err != nil {
@@ -116,7 +115,7 @@ type savings struct {
 
 // sumUp reads the traces of all instances of a state directory.
 func sumUp(ctx context.Context, stateDir string, filter query.Filter) (*savings, error) {
-	s := &savings{Labels: labels, Counters: []string{}, Tools: []*figures{}, Branches: []*figures{}, Days: []*figures{}}
+	s := &savings{Labels: labels, Counters: []string{}}
 	tools, branches, days := map[string]*figures{}, map[string]*figures{}, map[string]*figures{}
 	in := func(m map[string]*figures, name string) *figures {
 		if m[name] == nil {
@@ -164,9 +163,7 @@ func sumUp(ctx context.Context, stateDir string, filter query.Filter) (*savings,
 
 // see notes the time of a call and the counter of its tokens.
 func (s *savings) see(r *trace.Record) {
-	if s.From == "" || r.TS < s.From {
-		s.From = r.TS
-	}
+	s.From = min(cmp.Or(s.From, r.TS), r.TS)
 	s.To = max(s.To, r.TS)
 	if t := r.Audit.Tokens; t != nil && t.Counter != "" && !slices.Contains(s.Counters, t.Counter) {
 		s.Counters = append(s.Counters, t.Counter)
@@ -180,10 +177,7 @@ func bySaved(a, b *figures) int {
 func byName(a, b *figures) int { return cmp.Compare(a.Name, b.Name) }
 
 func ordered(m map[string]*figures, order func(a, b *figures) int) []*figures {
-	out := make([]*figures, 0, len(m))
-	for _, f := range m {
-		out = append(out, f)
-	}
+	out := slices.AppendSeq([]*figures{}, maps.Values(m)) // in JSON an empty list, not null
 	slices.SortFunc(out, order)
 	return out
 }
