@@ -1,6 +1,23 @@
+// Package config is foldgate's configuration file: its keys, their defaults,
+// loading and validation. It knows no gateway and opens no connection.
+//
+//	c, err := config.Find("") // ./foldgate.yaml, or the defaults
+//
+// # Adding a key
+//
+//  1. Add a field with a yaml tag and a comment to its struct (config.go).
+//  2. If the zero value is not the default, set the default in [Default].
+//  3. Check the value in [Config.Validate] (validate.go). The fault names the key and the
+//     remedy, never a value that may be secret.
+//  4. Show the key with its default in config.example.yaml. A test compares the file with the
+//     types and with [Default].
+//
+// The gateway then reads the field. There is nothing to register: loading finds the field by
+// its tag, expands ${NAME} in it, and refuses keys that no field has.
 package config
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
@@ -25,8 +42,7 @@ type Config struct {
 	// Listen is the address of the HTTP server, host:port; "" means stdio. Without principals
 	// only loopback addresses are accepted.
 	Listen string `yaml:"listen"`
-	// TLS makes the HTTP server speak HTTPS.
-	TLS TLS `yaml:"tls"`
+	TLS    TLS    `yaml:"tls"` // makes the HTTP server speak HTTPS
 	// Principals are the clients of the HTTP server, by name. If it is empty, every client is
 	// the principal "local", as is a host on stdio.
 	Principals map[string]*Principal `yaml:"principals"`
@@ -36,29 +52,21 @@ type Config struct {
 	AllowedHosts []string `yaml:"allowed_hosts"`
 	// AllowedOrigins are the browser origins (scheme://host[:port]) that may call the HTTP server,
 	// beside pages of the same loopback host.
-	AllowedOrigins []string `yaml:"allowed_origins"`
-	// StateDir holds branches, trace and caches. A relative path starts at the configuration file.
-	StateDir string `yaml:"state_dir"`
-	// Upstreams are the servers behind foldgate, by key.
-	Upstreams map[string]*Upstream `yaml:"upstreams"`
-	// Attribution decides the branch of a call that names none.
-	Attribution Attribution `yaml:"attribution"`
-	// Folding holds the limits of branches; see docs/folding.md.
-	Folding folding.Config `yaml:"folding"`
-	Results Results        `yaml:"results"`
-	Run     Run            `yaml:"run"`
-	Budget  Budget         `yaml:"budget"`
-	Scrub   Scrub          `yaml:"scrub"`
-	Trace   Trace          `yaml:"trace"`
-	// Workflows connect calls of several tools; see docs/workflows.md.
-	Workflows []Workflow `yaml:"workflows"`
+	AllowedOrigins []string             `yaml:"allowed_origins"`
+	StateDir       string               `yaml:"state_dir"` // holds branches, trace and caches
+	Upstreams      map[string]*Upstream `yaml:"upstreams"` // the servers behind foldgate, by key
+	Attribution    Attribution          `yaml:"attribution"`
+	Folding        folding.Config       `yaml:"folding"` // the limits of branches; see docs/folding.md
+	Results        Results              `yaml:"results"`
+	Run            Run                  `yaml:"run"`
+	Budget         Budget               `yaml:"budget"`
+	Scrub          Scrub                `yaml:"scrub"`
+	Trace          Trace                `yaml:"trace"`
+	Workflows      []Workflow           `yaml:"workflows"`
 
-	// Dir is the directory where relative paths start.
-	Dir string `yaml:"-"`
-	// order lists the upstreams' keys as the file does.
-	order []string
-	// lines maps each key of the file to its line.
-	lines map[string]int
+	Dir   string         `yaml:"-"` // where relative paths start: the directory of the file
+	order []string       // the upstreams' keys, as the file lists them
+	lines map[string]int // the line of each key of the file
 }
 
 // TLS names the PEM files of the HTTP server's certificate chain and key. Both or none are set.
@@ -87,35 +95,26 @@ func (s Secret) MarshalText() ([]byte, error) { return []byte("[secret]"), nil }
 
 // Upstream is one server behind foldgate. Exactly one of Builtin, Command and URL is set.
 type Upstream struct {
-	// Builtin names a server inside foldgate. The only one is "files".
-	Builtin string `yaml:"builtin"`
-	// Roots are the directories that the files server may read.
-	Roots []string `yaml:"roots"`
-	// Command is a stdio server's program and its arguments.
-	Command []string `yaml:"command"`
+	Builtin string   `yaml:"builtin"` // a server inside foldgate; the only one is "files"
+	Roots   []string `yaml:"roots"`   // the directories that the files server may read
+	Command []string `yaml:"command"` // a stdio server's program and its arguments
 	// Env are environment variables of the child, beside PATH, HOME and the like. The child does
 	// not inherit foldgate's whole environment.
-	Env map[string]string `yaml:"env"`
-	// Cwd is the child's working directory.
-	Cwd string `yaml:"cwd"`
-	// URL is a streamable HTTP endpoint.
-	URL string `yaml:"url"`
-	// Headers are sent with every request to URL.
-	Headers map[string]string `yaml:"headers"`
+	Env     map[string]string `yaml:"env"`
+	Cwd     string            `yaml:"cwd"`     // the child's working directory
+	URL     string            `yaml:"url"`     // a streamable HTTP endpoint
+	Headers map[string]string `yaml:"headers"` // sent with every request to URL
 	// Prefix comes before the upstream's tool and prompt names, with "__" between. Unset means
 	// the upstream's key, "" means no prefix.
-	Prefix *string `yaml:"prefix"`
-	// Tools decides which tools are shown, by globs on the upstream's own names.
-	Tools Tools `yaml:"tools"`
-	// TimeoutSeconds bounds one call; 0 means that foldgate sets no limit.
-	TimeoutSeconds int `yaml:"timeout_seconds"`
-	// ConnectSeconds bounds starting and initializing the upstream.
-	ConnectSeconds int `yaml:"connect_seconds"`
-	// Scrub overrides the policy for this upstream. Empty fields inherit.
-	Scrub ScrubPolicy `yaml:"scrub"`
+	Prefix         *string     `yaml:"prefix"`
+	Tools          Tools       `yaml:"tools"`           // which tools are shown
+	TimeoutSeconds int         `yaml:"timeout_seconds"` // bounds one call; 0 sets no limit
+	ConnectSeconds int         `yaml:"connect_seconds"` // bounds starting and initializing
+	Scrub          ScrubPolicy `yaml:"scrub"`           // overrides the policy; empty fields inherit
 }
 
-// Tools filters tools by doublestar globs. Deny wins over Allow; an empty Allow allows all.
+// Tools filters tools by doublestar globs on the upstream's own names. Deny wins over Allow; an
+// empty Allow allows all.
 type Tools struct {
 	Allow []string `yaml:"allow"`
 	Deny  []string `yaml:"deny"`
@@ -190,26 +189,19 @@ type Trace struct {
 // Workflow connects tools that are independent of each other: one tool opens a workflow, the
 // others continue it with its handle. See docs/workflows.md.
 type Workflow struct {
-	Name string `yaml:"name"`
-	// TTL is how long a workflow lives without use; 0 means a week.
-	TTL    time.Duration  `yaml:"ttl"`
+	Name   string         `yaml:"name"`
+	TTL    time.Duration  `yaml:"ttl"` // how long a workflow lives without use; 0 means a week
 	Inject WorkflowInject `yaml:"inject"`
 	// Open, Link, Status and Close list the tools by their role.
-	Open   []WorkflowTool `yaml:"open"`
-	Link   []WorkflowTool `yaml:"link"`
-	Status []WorkflowTool `yaml:"status"`
-	Close  []WorkflowTool `yaml:"close"`
-	// OnUnknown is reject, or remint: an unknown handle is ignored.
-	OnUnknown string `yaml:"on_unknown"`
-	// ForeignIDs is reject, or preserve: an open tool accepts a handle that foldgate did not
-	// issue, and returns it.
-	ForeignIDs string `yaml:"foreign_ids"`
-	// Require refuses link, status and close calls outside a workflow.
-	Require bool `yaml:"require"`
-	// Fallback lists the evidence to look at, in order: explicit, native, join, session.
-	Fallback []string `yaml:"fallback"`
-	// SessionOpen is last, or none: the session is no evidence.
-	SessionOpen string `yaml:"session_open"`
+	Open        []WorkflowTool `yaml:"open"`
+	Link        []WorkflowTool `yaml:"link"`
+	Status      []WorkflowTool `yaml:"status"`
+	Close       []WorkflowTool `yaml:"close"`
+	OnUnknown   string         `yaml:"on_unknown"`   // reject, or remint: an unknown handle is ignored
+	ForeignIDs  string         `yaml:"foreign_ids"`  // reject, or preserve: an open tool accepts foreign handles and returns them
+	Require     bool           `yaml:"require"`      // refuses link, status and close calls outside a workflow
+	Fallback    []string       `yaml:"fallback"`     // the evidence to look at, in order: explicit, native, join, session
+	SessionOpen string         `yaml:"session_open"` // last, or none: the session is no evidence
 }
 
 // WorkflowInject is how a workflow's handle travels.
@@ -341,16 +333,14 @@ func (c Config) Tokens() (tokens []string) {
 
 // ScrubPolicy returns the policy for an upstream; "" is foldgate itself.
 func (c Config) ScrubPolicy(server string) interceptor.ScrubPolicy {
-	p := interceptor.ScrubPolicy{Results: interceptor.Action(c.Scrub.Results), Arguments: interceptor.Action(c.Scrub.Arguments)}
+	var own ScrubPolicy
 	if u := c.Upstreams[server]; u != nil {
-		if u.Scrub.Results != "" {
-			p.Results = interceptor.Action(u.Scrub.Results)
-		}
-		if u.Scrub.Arguments != "" {
-			p.Arguments = interceptor.Action(u.Scrub.Arguments)
-		}
+		own = u.Scrub
 	}
-	return p
+	return interceptor.ScrubPolicy{
+		Results:   interceptor.Action(cmp.Or(own.Results, c.Scrub.Results)),
+		Arguments: interceptor.Action(cmp.Or(own.Arguments, c.Scrub.Arguments)),
+	}
 }
 
 // LetsSecretsThrough reports whether secrets of some upstream reach the host.
@@ -365,14 +355,16 @@ func (c Config) LetsSecretsThrough() bool {
 
 // Rule returns the policy for the tool that hosts see as name.
 func (r Results) Rule(name string) interceptor.FoldRule {
-	best, found := "", false
+	best := "" // the empty glob matches no name
 	for glob := range r.Tools {
-		if MatchTool(glob, name) && (!found || len(glob) > len(best) || (len(glob) == len(best) && glob < best)) {
-			best, found = glob, true
+		if MatchTool(glob, name) && (len(glob) > len(best) || len(glob) == len(best) && glob < best) {
+			best = glob
 		}
 	}
-	t := r.Tools[best]
-	return interceptor.FoldRule{Off: found && t.Fold == "off", Threshold: t.Threshold}
+	if best == "" {
+		return interceptor.FoldRule{}
+	}
+	return interceptor.FoldRule{Off: r.Tools[best].Fold == "off", Threshold: r.Tools[best].Threshold}
 }
 
 // Allows reports whether the configuration names a tool for batches.

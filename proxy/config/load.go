@@ -72,8 +72,8 @@ func Find(file string) (Config, error) {
 		return Config{}, err
 	}
 	c := Default()
-	dir, err := os.Getwd()
-	c.Dir = dir
+	var err error
+	c.Dir, err = os.Getwd()
 	return c, err
 }
 
@@ -210,40 +210,24 @@ func (d *document) walk(n ast.Node, at place) {
 	}
 }
 
-// typeOf returns the type of what t holds under name; nil if it holds no such thing.
-func typeOf(t reflect.Type, name string) reflect.Type {
-	if t != nil && t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
+// typeOf returns the type of the values that t holds under name, without a pointer to it; nil if
+// it holds none.
+func typeOf(t reflect.Type, name string) (value reflect.Type) {
 	switch {
 	case t == nil:
 	case t.Kind() == reflect.Map, t.Kind() == reflect.Slice:
-		return t.Elem()
+		value = t.Elem()
 	case t.Kind() == reflect.Struct:
-		for i := range t.NumField() {
-			if t.Field(i).Tag.Get("yaml") == name {
-				return t.Field(i).Type
+		for _, f := range reflect.VisibleFields(t) {
+			if f.Tag.Get("yaml") == name {
+				value = f.Type
 			}
 		}
 	}
-	return nil
-}
-
-// keysOf lists the keys that a mapping of type t has, if they are fixed.
-func keysOf(t reflect.Type) string {
-	if t != nil && t.Kind() == reflect.Pointer {
-		t = t.Elem()
+	if value != nil && value.Kind() == reflect.Pointer {
+		value = value.Elem()
 	}
-	if t == nil || t.Kind() != reflect.Struct {
-		return ""
-	}
-	var names []string
-	for i := range t.NumField() {
-		if tag := t.Field(i).Tag.Get("yaml"); tag != "" && tag != "-" {
-			names = append(names, tag)
-		}
-	}
-	return strings.Join(names, ", ")
+	return value
 }
 
 var variable = regexp.MustCompile(`\$\$|\$\{[^}]*\}?`)
@@ -299,8 +283,8 @@ func (d *document) decode(body ast.Node) (c Config, faults []Fault) {
 // fault names the key and never quotes the value, which may be a secret.
 func (d *document) explain(err error) (f Fault, drop func()) {
 	f = Fault{Key: "syntax", Msg: err.Error()}
-	var ye yaml.Error
-	if !errors.As(err, &ye) || ye.GetToken() == nil {
+	ye, ok := errors.AsType[yaml.Error](err)
+	if !ok || ye.GetToken() == nil {
 		return f, nil
 	}
 	f.Line, f.Msg = ye.GetToken().Position.Line, ye.GetMessage()
@@ -334,6 +318,20 @@ func (d *document) explain(err error) (f Fault, drop func()) {
 		}
 	}
 	return f, at.drop
+}
+
+// keysOf lists the keys that a mapping of type t has, if they are fixed.
+func keysOf(t reflect.Type) string {
+	if t == nil || t.Kind() != reflect.Struct {
+		return ""
+	}
+	var names []string
+	for _, f := range reflect.VisibleFields(t) {
+		if tag := f.Tag.Get("yaml"); tag != "" && tag != "-" {
+			names = append(names, tag)
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 // describe describes a single value of type t.
@@ -416,8 +414,7 @@ func readError(err error) string {
 	if errors.Is(err, os.ErrNotExist) {
 		return "there is no such file"
 	}
-	var p *os.PathError
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*os.PathError](err); ok {
 		err = p.Err
 	}
 	return err.Error()

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/metrics"
+	"testing"
+)
+
+func TestGCPercent(t *testing.T) {
+	for live, want := range map[uint64]int{0: 400, 1 << 20: 400, 8 << 20: 400, 16 << 20: 200, 32 << 20: 100, 1 << 30: 100} {
+		if got := gcPercent(live); got != want {
+			t.Errorf("gcPercent(%d) = %d, want %d", live, got, want)
+		}
+	}
+}
+
+// printPaces is the command "paces" of testdata/script/collect.txtar: a
+// process of its own, since a pace is the whole process's and paceCollector never
+// ends. It prints the pace, as in GOGC, with little on the heap and with much.
+func printPaces() {
+	runtime.GC()
+	paceCollector()
+	little := currentPace()
+	much := make([]byte, 64<<20)
+	for range 3 {
+		runtime.GC()
+	}
+	// What follows a collection runs some time after it. A pace is left alone
+	// within an eighth of what it should be.
+	for os.Getenv("GOGC") == "" && os.Getenv("GOMEMLIMIT") == "" && currentPace() > 112 {
+		runtime.GC()
+	}
+	fmt.Printf("little %d\nmuch %d\n", little, currentPace())
+	runtime.KeepAlive(much)
+}
+
+// currentPace reads the percentage without setting it: between setting it and setting
+// it back, what paceCollector sets would be lost.
+func currentPace() uint64 {
+	s := []metrics.Sample{{Name: "/gc/gogc:percent"}}
+	metrics.Read(s)
+	return s[0].Value.Uint64()
+}
