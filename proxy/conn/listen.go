@@ -33,7 +33,7 @@ func Listen(ctx context.Context, open func(context.Context) (Conn, error), notif
 		if err == nil {
 			var m wire.Message
 			if m, err = c.Call(ctx, &Request{Method: wire.MethodListen, Params: params, Caller: s}); err == nil && m.Error != nil {
-				log.Debug("subscription refused", "to", string(notifications), "err", wire.NewAnswerError(m.Error))
+				log.Debug("subscription refused", "to", string(notifications), "err", &wire.AnswerError{Raw: m.Error})
 				return
 			}
 		}

@@ -189,7 +189,7 @@ func discover(ctx context.Context, c opening) error {
 	defer cancel()
 	m, err := c.Call(probe, &conn.Request{Method: wire.MethodDiscover, Params: completeMeta(nil)})
 	if err == nil && m.Error != nil {
-		err = wire.NewAnswerError(m.Error)
+		err = &wire.AnswerError{Raw: m.Error}
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", wire.MethodDiscover, err)
@@ -212,7 +212,7 @@ func initialize(ctx context.Context, c opening, params json.RawMessage) error {
 	c.setInfo(conn.Info{})
 	m, err := c.Call(ctx, &conn.Request{Method: wire.MethodInitialize, Params: params})
 	if err == nil && m.Error != nil {
-		err = wire.NewAnswerError(m.Error)
+		err = &wire.AnswerError{Raw: m.Error}
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", wire.MethodInitialize, err)
@@ -232,16 +232,16 @@ var (
 	// refusalsOfLegacy are the codes with which a modern server answers
 	// initialize: it knows no such revision, no such method, or misses what a
 	// modern request must carry.
-	refusalsOfLegacy = []int64{wire.CodeUnsupportedVersion, wire.CodeMethodNotFound, wire.CodeInvalidParams, wire.CodeHeaderMismatch}
+	refusalsOfLegacy = []int{wire.CodeUnsupportedVersion, wire.CodeMethodNotFound, wire.CodeInvalidParams, wire.CodeHeaderMismatch}
 	// refusalsOfModern are the codes of an orderly refusal of server/discover,
 	// after which initialize may follow on the same connection.
-	refusalsOfModern = []int64{wire.CodeMethodNotFound, wire.CodeInvalidParams, wire.CodeInvalidRequest, wire.CodeUnsupportedVersion}
+	refusalsOfModern = []int{wire.CodeMethodNotFound, wire.CodeInvalidParams, wire.CodeInvalidRequest, wire.CodeUnsupportedVersion}
 )
 
 // refused reports whether err is an answer of the server with one of the codes.
-func refused(err error, codes []int64) bool {
+func refused(err error, codes []int) bool {
 	var e *wire.AnswerError
-	return errors.As(err, &e) && slices.Contains(codes, e.Code)
+	return errors.As(err, &e) && slices.Contains(codes, wire.ErrorCode(e.Raw))
 }
 
 // ownInitialize returns the params with which foldgate speaks for itself. They

@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -27,12 +26,9 @@ const steadyAfter = 5 * time.Second
 // reconnector keeps one connection to a server. It opens the connection when it
 // is first needed, and again after it was lost, with back-off while that fails.
 type reconnector struct {
-	server    *Server
-	principal string
-	owner     Owner
-	session   *Session        // nil: the connection is shared
-	lifetime  context.Context // the session's, or the set's
-	tasks     sync.WaitGroup  // attempts and watches over lists; close waits for them
+	server  *Server
+	session *Session
+	tasks   sync.WaitGroup // attempts and watches over lists; close waits for them
 
 	mu      sync.Mutex
 	current conn.Conn
@@ -122,16 +118,14 @@ func (r *reconnector) start() {
 
 // attempt opens the connection once.
 func (r *reconnector) attempt() {
-	var initialize json.RawMessage
-	if r.session != nil {
-		r.session.mu.Lock()
-		initialize = r.session.initialize
-		r.session.mu.Unlock()
-	}
+	s := r.session
+	s.mu.Lock()
+	initialize := s.initialize
+	s.mu.Unlock()
 	in := &inbox{}
-	c, err := r.server.dial(r.lifetime, in, initialize, r.session == nil)
+	c, err := r.server.dial(s.lifetime, in, initialize, s.shared)
 	if err == nil {
-		c = r.connect(c, in, conn.Host{Principal: r.principal, Modern: r.session == nil, Initialize: initialize})
+		c = r.connect(c, in, conn.Host{Principal: s.principal, Modern: s.shared, Initialize: initialize})
 	}
 	r.mu.Lock()
 	again, closed, trying := r.opened, r.closed, r.trying
@@ -147,7 +141,7 @@ func (r *reconnector) attempt() {
 	case closed:
 		_ = c.Close()
 	default:
-		r.owner.Opened(r.server, c, again)
+		s.owner.Opened(r.server, c, again)
 	}
 	r.mu.Lock()
 	r.trying = nil
@@ -178,7 +172,7 @@ type owned struct {
 }
 
 // Unsolicited implements [conn.Handler].
-func (o *owned) Unsolicited(m wire.Message) { o.r.owner.Unsolicited(o.r.server, o.c, m) }
+func (o *owned) Unsolicited(m wire.Message) { o.r.session.owner.Unsolicited(o.r.server, o.c, m) }
 
 // maxEarly bounds the messages that a server sends before its connection is up.
 const maxEarly = 1000
@@ -271,7 +265,7 @@ func (r *reconnector) watchLists(c conn.Conn, h conn.Handler) {
 	if len(flags) == 0 {
 		return
 	}
-	ctx, cancel := context.WithCancel(r.lifetime)
+	ctx, cancel := context.WithCancel(r.session.lifetime)
 	defer cancel()
 	r.tasks.Go(func() {
 		select {

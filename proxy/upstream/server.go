@@ -34,6 +34,9 @@ type Set struct {
 	known    *infoCache
 	lifetime context.Context
 	end      context.CancelFunc
+
+	mu      sync.Mutex
+	tenants map[string]*Session // the shared connections, by principal
 }
 
 // Options is what a [Set] needs of the gateway.
@@ -53,7 +56,7 @@ type Bridge interface {
 }
 
 // Sharer returns the owner of the connections that the hosts of a principal
-// share. It is called once for each server and principal.
+// share. It is called once for each principal.
 type Sharer interface {
 	Shared(principal string) Owner
 }
@@ -78,7 +81,7 @@ type Owner interface {
 
 // NewSet makes the servers of a configuration. It starts none.
 func NewSet(o Options) *Set {
-	t := &Set{Dial: Open, options: o}
+	t := &Set{Dial: Open, options: o, tenants: map[string]*Session{}}
 	t.lifetime, t.end = context.WithCancel(context.Background())
 	t.known = openInfoCache(filepath.Join(o.Config.StatePath(), "upstreams.json"), o.Log)
 	for _, key := range o.Config.UpstreamKeys() {
@@ -105,13 +108,12 @@ func (t *Set) Servers() []*Server { return t.servers }
 // Close ends the connections that hosts share, and waits for their goroutines.
 func (t *Set) Close() {
 	t.end()
+	t.mu.Lock()
+	tenants := slices.Collect(maps.Values(t.tenants))
+	t.mu.Unlock()
 	var closing sync.WaitGroup
-	for _, s := range t.servers {
-		s.mu.Lock()
-		for _, r := range s.shared {
-			closing.Go(r.close)
-		}
-		s.mu.Unlock()
+	for _, s := range tenants {
+		closing.Go(s.Close)
 	}
 	closing.Wait()
 }
@@ -125,10 +127,9 @@ type Server struct {
 	Log    *slog.Logger
 	set    *Set
 
-	mu     sync.Mutex
-	shared map[string]*reconnector // by principal
-	info   conn.Info               // of the latest connection, or from the cache
-	fault  error                   // of the last attempt to connect; nil if it succeeded
+	mu    sync.Mutex
+	info  conn.Info // of the latest connection, or from the cache
+	fault error     // of the last attempt to connect; nil if it succeeded
 }
 
 // Scope says for whom a connection is used.
@@ -142,52 +143,36 @@ type Scope struct {
 // reconnector picks the connection of a scope, the only place that does: a
 // session has its own, since a legacy server keeps state for a connection, and
 // everything else is shared by the hosts of a principal. So is the built-in
-// server, which keeps no state. It fails if the session has ended.
-func (s *Server) reconnector(scope Scope) (*reconnector, error) {
+// server, which keeps no state.
+func (s *Server) reconnector(scope Scope) *reconnector {
 	if scope.Session != nil && !s.Builtin() {
 		return scope.Session.reconnector(s)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := s.shared[scope.Principal]
-	if r == nil {
-		r = &reconnector{server: s, principal: scope.Principal, owner: s.set.Sharer.Shared(scope.Principal), lifetime: s.set.lifetime}
-		if s.shared == nil {
-			s.shared = map[string]*reconnector{}
-		}
-		s.shared[scope.Principal] = r
+	s.set.mu.Lock()
+	tenant := s.set.tenants[scope.Principal]
+	if tenant == nil {
+		tenant = NewSession(s.set.lifetime, s.set.Sharer.Shared(scope.Principal))
+		tenant.principal, tenant.shared = scope.Principal, true
+		s.set.tenants[scope.Principal] = tenant
 	}
-	return r, nil
+	s.set.mu.Unlock()
+	return tenant.reconnector(s)
 }
 
 // Connection returns the live connection of a scope, and opens it if need be.
 // If ctx ends first, the attempt goes on for the next caller.
 func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error) {
-	r, err := s.reconnector(scope)
-	if err != nil {
-		return nil, err
-	}
-	return r.connection(ctx)
+	return s.reconnector(scope).connection(ctx)
 }
 
 // Live returns the connection of a scope if it is open, else nil.
-func (s *Server) Live(scope Scope) conn.Conn {
-	r, err := s.reconnector(scope)
-	if err != nil {
-		return nil
-	}
-	return r.live()
-}
+func (s *Server) Live(scope Scope) conn.Conn { return s.reconnector(scope).live() }
 
 // Slow returns an error if Connection would likely keep its caller waiting: the
 // last attempt failed, or the current one has taken longer than limit. It starts
 // the next attempt if that is due.
 func (s *Server) Slow(scope Scope, limit time.Duration) error {
-	r, err := s.reconnector(scope)
-	if err != nil {
-		return nil
-	}
-	return r.slow(limit)
+	return s.reconnector(scope).slow(limit)
 }
 
 // Info returns what s last said of itself; ok is false if it never did.
@@ -314,10 +299,13 @@ func childEnv() (env []string) {
 // errSessionEnded is the fault of connections of a session that has ended.
 var errSessionEnded = errors.New("the host's session ended")
 
-// Session holds the connections of one host session, one for each server.
+// Session holds the connections of one host session, one for each server. The
+// connections that the hosts of a principal share are a session, too.
 type Session struct {
-	owner    Owner
-	lifetime context.Context
+	owner     Owner
+	principal string // of a shared session
+	shared    bool
+	lifetime  context.Context
 
 	mu         sync.Mutex
 	initialize json.RawMessage
@@ -339,18 +327,18 @@ func (s *Session) Initialize(params json.RawMessage) {
 	s.initialize = params
 }
 
-func (s *Session) reconnector(server *Server) (*reconnector, error) {
+// reconnector returns the connection to a server. It is a closed one if s is closed.
+func (s *Session) reconnector(server *Server) *reconnector {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
-		return nil, errSessionEnded
-	}
 	r := s.servers[server]
 	if r == nil {
-		r = &reconnector{server: server, owner: s.owner, session: s, lifetime: s.lifetime}
-		s.servers[server] = r
+		r = &reconnector{server: server, session: s, closed: s.closed}
+		if !s.closed {
+			s.servers[server] = r
+		}
 	}
-	return r, nil
+	return r
 }
 
 // Close ends the connections and waits for their goroutines.

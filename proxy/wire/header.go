@@ -36,18 +36,3 @@ func DecodeHeader(value string) (text string, ok bool) {
 	b, err := base64.StdEncoding.DecodeString(encoded)
 	return string(b), err == nil
 }
-
-// NameMember returns the member of params that the header Mcp-Name repeats, ""
-// if the method has none. required means that a modern request must have the
-// header; for the other methods it routes to the server that has the task.
-func NameMember(method string) (member string, required bool) {
-	switch method {
-	case "tools/call", "prompts/get":
-		return "name", true
-	case "resources/read":
-		return "uri", true
-	case "tasks/get", "tasks/update", "tasks/cancel":
-		return "taskId", false
-	}
-	return "", false
-}

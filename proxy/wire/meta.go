@@ -12,25 +12,18 @@ import (
 // forwarded.
 const MetaPrefix = "io.github.foldgate/"
 
-// deciding are the members of params that say what a request is, by method. For
-// other methods _meta alone decides.
-var deciding = map[string][]string{
-	"tools/call": {"_meta", "name", "arguments"}, "prompts/get": {"_meta", "name", "arguments"},
-	"resources/read": {"_meta", "uri"}, "resources/subscribe": {"_meta", "uri"}, "resources/unsubscribe": {"_meta", "uri"},
-	"completion/complete": {"_meta", "ref"},
-	"tasks/get":           {"_meta", "taskId"}, "tasks/result": {"_meta", "taskId"}, "tasks/update": {"_meta", "taskId"}, "tasks/cancel": {"_meta", "taskId"},
-}
-
-var decidingMeta = []string{"_meta"}
-
-// UnambiguousMeta returns params._meta. It refuses params with a deciding member
-// twice or in two spellings: of two, servers take the first or the last, and
-// servers in Go also take "Name" for "name". Such a server could do what foldgate
-// neither allowed nor recorded.
+// UnambiguousMeta returns params._meta. It refuses params that have _meta, the target or the
+// arguments of the method twice or in two spellings: of two members servers take the first or
+// the last, and servers in Go also take "Name" for "name". Such a server could do something
+// that foldgate neither allowed nor recorded.
 func UnambiguousMeta(method string, params json.RawMessage) (meta []byte, err error) {
-	names := deciding[method]
-	if names == nil {
-		names = decidingMeta
+	names := make([]string, 1, 3)
+	names[0] = "_meta"
+	if m := methods[method]; m.target != "" {
+		names = append(names, m.target)
+		if m.arguments {
+			names = append(names, "arguments")
+		}
 	}
 	var seen [3]bool
 	rawjson.Members(params, func(f rawjson.Member) bool {

@@ -1,7 +1,8 @@
+// Package wire is what both sides of the gateway share of the Model Context Protocol: messages
+// as ranges of the bytes that they came as, JSON-RPC errors, the protocol's own words
+// (revisions, methods, reserved keys, headers, codes), the codec of headers, and lines on
+// stdio. It knows no session.
 package wire
-
-// This file holds the words of the Model Context Protocol that edges, core and
-// links share: revisions, methods, reserved keys of _meta, headers, error codes.
 
 // Protocol revisions. Revisions are dates, so they compare as strings.
 const (
@@ -13,7 +14,7 @@ const (
 )
 
 // LegacyVersions are the revisions that foldgate agrees to in initialize.
-var LegacyVersions = []string{"2024-11-05", "2025-03-26", "2025-06-18", VersionLegacy}
+var LegacyVersions = Versions[1:]
 
 // Versions lists every revision spoken with hosts, newest first.
 var Versions = []string{VersionModern, VersionLegacy, "2025-06-18", "2025-03-26", "2024-11-05"}
