@@ -292,10 +292,10 @@ func (g *Gateway) Close(ctx context.Context) error {
 		s.Close("shutdown")
 	}
 	g.end()
-	g.servers.Close()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
+		g.servers.Close()
 		g.wg.Wait()
 		g.bridge.Wait()
 		g.router.Wait()

@@ -23,9 +23,9 @@ const (
 	stepPreview = 150 // tokens of one result's preview, if nothing filters
 )
 
-// compose stores the results together and makes the answer: a line about the
-// batch, what the filter let through, and the calls that failed. If all calls
-// failed alike, the answer is that failure alone. Only the filter ends with ctx.
+// compose stores the results together and makes the answer: a line about the batch, what the filter
+// let through, and the calls that failed. If all calls failed alike, the answer is that failure
+// alone. Only the filter ends with ctx.
 func (b *batch) compose(ctx context.Context) (string, error) {
 	none := b.failed() == len(b.results)
 	faults, whole := b.faults()
@@ -217,12 +217,26 @@ func (b *batch) store(ctx context.Context, tokens int) bool {
 		}
 	}
 	b.sources = strings.Join(made, " ")
-	err := b.t.Results.Put(ctx, results.Result{
-		Handle: b.rest, Principal: b.principal(), Session: b.parent.Call.Origin.Session, Context: b.branch.Context, Tool: b.sources,
-		Kind: "batch", Text: text.String(), Structured: b.document(), Tokens: tokens,
-	})
+	return b.put(ctx, "results", results.Result{Handle: b.rest, Kind: "batch", Text: text.String(), Structured: b.document(), Tokens: tokens})
+}
+
+// keepAnswer stores the answer, once, so that its pages can be read.
+func (b *batch) keepAnswer() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.kept {
+		size := b.t.Counter.Count(b.answer)
+		b.kept = b.put(b.t.lifetime, "answer", results.Result{Handle: b.handle, Kind: "answer", Text: b.answer, Tokens: size, Delivered: size})
+	}
+	return b.kept
+}
+
+// put stores the results or the answer. It returns false if that failed.
+func (b *batch) put(ctx context.Context, what string, r results.Result) bool {
+	r.Principal, r.Session, r.Context, r.Tool = b.principal(), b.session(), b.branch.Context, b.sources
+	err := b.t.Results.Put(ctx, r)
 	if err != nil {
-		b.t.Log.Error("results of a batch not stored", "err", err)
+		b.t.Log.Error(what+" of a batch not stored", "err", err)
 	}
 	return err == nil
 }
@@ -238,23 +252,4 @@ func parseSource(by string) (server, tool string) {
 		tool = own
 	}
 	return server, tool
-}
-
-// keepAnswer stores the answer, once, so that its pages can be read.
-func (b *batch) keepAnswer() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.kept {
-		return true
-	}
-	size := b.t.Counter.Count(b.answer)
-	err := b.t.Results.Put(b.t.lifetime, results.Result{
-		Handle: b.handle, Principal: b.principal(), Session: b.parent.Call.Origin.Session, Context: b.branch.Context, Tool: b.sources,
-		Kind: "answer", Text: b.answer, Tokens: size, Delivered: size,
-	})
-	if err != nil {
-		b.t.Log.Error("answer of a batch not stored", "err", err)
-	}
-	b.kept = err == nil
-	return b.kept
 }

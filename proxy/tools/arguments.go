@@ -14,8 +14,8 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// decode decodes the arguments of an own tool strictly. Names must be spelled as
-// in its schema, which encoding/json alone does not ask for.
+// decode decodes the arguments of an own tool strictly. Names must be spelled as in its schema,
+// which encoding/json alone does not ask for.
 func decode(c *interceptor.Call, into any) error {
 	raw := c.Target.Arguments
 	if len(raw) == 0 {
@@ -25,8 +25,8 @@ func decode(c *interceptor.Call, into any) error {
 		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Err: err, Message: fmt.Sprintf(format, args...)}
 	}
 	schema, _ := rawjson.Get(definition(c.Target.Name), "inputSchema")
-	if u := unknownKey(c.Target.Name, schema, raw); u != nil {
-		return invalid(nil, "%s takes no %q; its arguments are %s", u.object, clip(u.key, 64), strings.Join(u.keys, ", "))
+	if object, key, keys := unknownKey(c.Target.Name, schema, raw); keys != nil {
+		return invalid(nil, "%s takes no %q; its arguments are %s", object, clip(key, 64), strings.Join(keys, ", "))
 	}
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	dec.DisallowUnknownFields()
@@ -46,43 +46,33 @@ func decode(c *interceptor.Call, into any) error {
 	return invalid(err, "the arguments of %s are not as its schema says: %v", c.Target.Name, err)
 }
 
-// unknown is a key that a schema does not have, in the object of that name.
-type unknown struct {
-	object, key string
-	keys        []string // that the object may have
-}
-
-// unknownKey returns the first key in value, an object of that name, for which
-// the schema has no property. It returns nil if there is none.
-func unknownKey(object string, schema, value []byte) (found *unknown) {
+// unknownKey finds the first key in value, an object of that name, for which the schema has no
+// property. It returns the object with the key, the key, and the keys that the object may have; nil
+// if all keys are known.
+func unknownKey(name string, schema, value []byte) (object, key string, keys []string) {
 	if items, ok := rawjson.Get(schema, "items"); ok {
-		i := 0
+		i := -1
 		rawjson.Elements(value, func(v []byte) bool {
-			found = unknownKey(fmt.Sprintf("%s[%d]", object, i), items, v)
 			i++
-			return found == nil
+			object, key, keys = unknownKey(fmt.Sprintf("%s[%d]", name, i), items, v)
+			return keys == nil
 		})
-		return found
+		return object, key, keys
 	}
 	properties, ok := rawjson.Get(schema, "properties")
 	if !ok {
-		return nil
+		return "", "", nil
 	}
-	var keys []string
-	rawjson.Members(properties, func(m rawjson.Member) bool {
-		keys = append(keys, m.Name())
-		return true
-	})
 	rawjson.Members(value, func(m rawjson.Member) bool {
-		name := m.Name()
-		if inner, ok := rawjson.Get(properties, name); ok {
-			found = unknownKey(name, inner, m.Value)
-		} else {
-			found = &unknown{object, name, keys}
+		if inner, ok := rawjson.Get(properties, m.Name()); ok {
+			object, key, keys = unknownKey(m.Name(), inner, m.Value)
+			return keys == nil
 		}
-		return found == nil
+		object, key = name, m.Name()
+		rawjson.Members(properties, func(m rawjson.Member) bool { keys = append(keys, m.Name()); return true })
+		return false
 	})
-	return found
+	return object, key, keys
 }
 
 // jsonType returns the JSON type that decodes into t.

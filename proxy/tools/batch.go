@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"sync"
 	"time"
@@ -17,23 +18,13 @@ import (
 )
 
 const (
-	// maxBatches bounds how many batches are under way in the process.
-	maxBatches = 16
-	// maxBatchBytes bounds the results of one batch together.
-	maxBatchBytes = 64 << 20
-	// answerKept is how long the answer of a finished batch can be fetched.
-	answerKept = 10 * time.Minute
+	maxBatches    = 16               // under way in the process
+	maxBatchBytes = 64 << 20         // of the results of one batch together
+	answerKept    = 10 * time.Minute // how long the answer of a finished batch can be fetched
 )
 
-// batches are the batches under way and those with an answer that was not
-// fetched yet.
-type batches struct {
-	mu  sync.Mutex
-	all map[string]*batch // by handle
-}
-
-// batch is one branch_run: calls made inside foldgate, of which the host gets no
-// more than an answer.
+// batch is one branch_run: calls made inside foldgate, of which the host gets no more than an
+// answer.
 type batch struct {
 	t      *Tools
 	in     runArguments
@@ -50,14 +41,15 @@ type batch struct {
 	sources string // the tools that made the results
 	stored  bool   // the results are, under rest
 
-	mu       sync.Mutex     // guards the fields below
+	mu       sync.Mutex
 	branch   folding.Branch // set before the calls begin
 	own      bool           // the branch was opened for the batch
 	finished int            // calls
 	bytes    int            // of the results
 	kept     bool           // the answer is stored
 	detached bool           // the host was told that the batch goes on
-	expiry   *time.Timer    // forgets the batch; nil until it is over
+
+	over time.Time // when the batch ended; zero while it runs. Guarded by Tools.mu
 }
 
 // stepResult is the outcome of one call of a batch.
@@ -68,8 +60,8 @@ type stepResult struct {
 	server, tool     string
 }
 
-// start opens a branch if need be and starts the calls. They go on when the
-// host's request is over: the session, the branch and cancel end them.
+// start opens a branch if need be and starts the calls. They go on when the host's request is over:
+// the session, the branch and cancel end them.
 func (t *Tools) start(ctx context.Context, r *conn.Request, in runArguments) (*batch, error) {
 	b := &batch{
 		t: t, in: in, parent: r, handle: results.NewHandle(), rest: results.NewHandle(),
@@ -95,20 +87,20 @@ func (t *Tools) start(ctx context.Context, r *conn.Request, in runArguments) (*b
 	return b, nil
 }
 
-// add enters a batch that begins. If there are several principals, none has more
-// than half of the places.
+// add enters a batch that begins. If there are several principals, none has more than half of the
+// places.
 func (t *Tools) add(b *batch) error {
-	t.batches.mu.Lock()
-	defer t.batches.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	maps.DeleteFunc(t.batches, func(_ string, b *batch) bool { return b.expired() })
 	running, own := 0, 0
-	for _, other := range t.batches.all {
-		select {
-		case <-other.done:
-		default:
-			running++
-			if other.principal() == b.principal() {
-				own++
-			}
+	for _, other := range t.batches {
+		if !other.over.IsZero() {
+			continue
+		}
+		running++
+		if other.principal() == b.principal() {
+			own++
 		}
 	}
 	most := maxBatches
@@ -119,18 +111,18 @@ func (t *Tools) add(b *batch) error {
 		return &interceptor.Refusal{Reason: "resource_limit", Code: "too_many_batches", Status: 429, RetryAfter: 5,
 			Message: fmt.Sprintf("%d batches are under way, the most there can be: wait for one of them", most)}
 	}
-	t.batches.all[b.handle] = b
+	t.batches[b.handle] = b
 	return nil
 }
 
-// batch returns the caller's batch with that handle, nil if there is none. Under
-// strict validation it belongs to its session, like a stored result.
+// batch returns the caller's batch with that handle, nil if there is none. Under strict validation
+// it belongs to its session, like a stored result.
 func (t *Tools) batch(caller folding.Caller, handle string) *batch {
-	t.batches.mu.Lock()
-	defer t.batches.mu.Unlock()
-	b := t.batches.all[handle]
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	b := t.batches[handle]
 	strict := t.Config.Folding.SessionValidation == folding.ValidationStrict
-	if b == nil || b.principal() != caller.Principal || strict && b.parent.Call.Origin.Session != caller.Session {
+	if b == nil || b.expired() || b.principal() != caller.Principal || strict && b.session() != caller.Session {
 		return nil
 	}
 	return b
@@ -138,41 +130,26 @@ func (t *Tools) batch(caller folding.Caller, handle string) *batch {
 
 // forget drops a batch.
 func (t *Tools) forget(b *batch) {
-	t.batches.mu.Lock()
-	delete(t.batches.all, b.handle)
-	t.batches.mu.Unlock()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.expiry != nil {
-		b.expiry.Stop()
-	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.batches, b.handle)
 }
 
-// Close implements [conn.Conn]: it waits for the batches under way, which end
-// with the lifetime given to New, and forgets all.
-func (t *Tools) Close() error {
-	t.wg.Wait()
-	t.batches.mu.Lock()
-	all := t.batches.all
-	t.batches.mu.Unlock()
-	for _, b := range all {
-		t.forget(b)
-	}
-	return nil
-}
+// expired reports whether the answer can't be fetched any more. The caller holds Tools.mu.
+func (b *batch) expired() bool { return !b.over.IsZero() && time.Since(b.over) > answerKept }
 
 func (b *batch) principal() string { return b.parent.Call.Origin.Principal }
+func (b *batch) session() string   { return b.parent.Call.Origin.Session }
 
-// open opens a branch for the batch, in a session of its own, so that calls which
-// the agent makes meanwhile are not attributed to it. It counts against the open
-// branches of the caller's session.
+// open opens a branch for the batch, in a session of its own, so that calls which the agent makes
+// meanwhile are not attributed to it. It counts against the open branches of the caller's session.
 func (b *batch) open(ctx context.Context) error {
 	text := b.in.Description
 	if text == "" {
 		text = fmt.Sprintf("batch of %d calls", len(b.in.Steps))
 	}
 	br, err := b.t.Branches.Create(ctx, b.caller(), folding.CreateRequest{
-		SessionID: b.caller().Session, Description: text, Cause: b.parent.Call, Ephemeral: true, LimitSession: b.parent.Call.Origin.Session,
+		SessionID: b.caller().Session, Description: text, Cause: b.parent.Call, Ephemeral: true, LimitSession: b.session(),
 	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -185,8 +162,8 @@ func (b *batch) caller() folding.Caller {
 	return folding.Caller{Principal: b.principal(), Session: "run_" + strings.TrimPrefix(b.handle, "res_")}
 }
 
-// context returns the context path of the branch that pays for the answer. It is
-// "" for a branch of the batch's own, which ends with it.
+// context returns the context path of the branch that pays for the answer. It is "" for a branch of
+// the batch's own, which ends with it.
 func (b *batch) context() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -198,12 +175,12 @@ func (b *batch) context() string {
 
 // run makes the calls, then the answer, and returns the branch.
 func (b *batch) run(ctx context.Context) {
-	defer func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.expiry = time.AfterFunc(answerKept, func() { b.t.forget(b) })
-	}()
 	defer close(b.done)
+	defer func() {
+		b.t.mu.Lock()
+		defer b.t.mu.Unlock()
+		b.over = time.Now()
+	}()
 	var wg sync.WaitGroup
 	places := make(chan struct{}, b.in.Parallel)
 	for i := range b.in.Steps {
@@ -256,7 +233,7 @@ func (b *batch) step(ctx context.Context, i int) {
 	st, parent, branch := b.in.Steps[i], b.parent.Call, b.branch
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{
-			Direction: interceptor.FromHost, Session: parent.Origin.Session, Principal: parent.Origin.Principal, From: "foldgate",
+			Direction: interceptor.FromHost, Session: b.session(), Principal: b.principal(), From: "foldgate",
 			Revision: parent.Origin.Revision, ID: rawjson.Quote(fmt.Sprintf("%s/%d", b.handle, i+1)),
 			Correlates: []string{parent.Outcome.Record}, Traceparent: parent.Origin.Traceparent,
 		},
@@ -281,18 +258,20 @@ func (b *batch) take(r *stepResult, c *interceptor.Call, res *interceptor.Result
 	r.text, r.structured = res.Text()
 	failed, _ := rawjson.Get(res.Body, "isError")
 	kind, _ := rawjson.GetString(res.Body, "resultType")
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	switch {
 	case res.Error != nil || string(failed) == "true":
 		r.fault = r.text
-		r.text, r.structured = "", ""
 	case kind == "input_required":
 		r.fault = "the tool asks for input, which a batch can't give: call it directly"
-		r.text, r.structured = "", ""
+	default:
+		if b.bytes += len(r.text) + len(r.structured); b.bytes > maxBatchBytes {
+			r.fault = fmt.Sprintf("the batch's results are over %d bytes together: split it", maxBatchBytes)
+		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.bytes += len(r.text) + len(r.structured); b.bytes > maxBatchBytes {
-		r.fault, r.text, r.structured = fmt.Sprintf("the batch's results are over %d bytes together: split it", maxBatchBytes), "", ""
+	if r.fault != "" {
+		r.text, r.structured = "", ""
 	}
 }
 
@@ -305,8 +284,8 @@ func faultText(err error) string {
 	return err.Error()
 }
 
-// cleanSteps returns steps as they may be stored. It withholds steps that can't
-// be checked for secrets.
+// cleanSteps returns steps as they may be stored. It withholds steps that can't be checked for
+// secrets.
 func (t *Tools) cleanSteps(ctx context.Context, steps []step) []step {
 	m := interceptor.Message{Body: rawjson.Marshal(steps), Always: true}
 	if t.Boundary.Inbound(ctx, &m); m.Verdict == interceptor.Passed {

@@ -3,10 +3,13 @@ package tools
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/results"
@@ -31,15 +34,25 @@ func (h held) CallTool(ctx context.Context, _ *conn.Request, c *interceptor.Call
 
 func (held) Lifetime(*conn.Request) context.Context { return context.Background() }
 
+// answers is a Caller that answers each call with the text.
+type answers string
+
+func (a answers) CallTool(_ context.Context, _ *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
+	c.Target.Server, c.Target.Name = "up", "read"
+	return &interceptor.Result{Body: json.RawMessage(`{"content":[{"type":"text","text":` + string(rawjson.Quote(string(a))) + `}]}`)}, nil
+}
+
+func (answers) Lifetime(*conn.Request) context.Context { return context.Background() }
+
 // running waits for the one batch and returns it.
 func (t *Tools) running() *batch {
 	for {
-		t.batches.mu.Lock()
-		for _, b := range t.batches.all {
-			t.batches.mu.Unlock()
+		t.mu.Lock()
+		for _, b := range t.batches {
+			t.mu.Unlock()
 			return b
 		}
-		t.batches.mu.Unlock()
+		t.mu.Unlock()
 		runtime.Gosched()
 	}
 }
@@ -194,5 +207,69 @@ func TestBatchPlacesAreShared(t *testing.T) {
 	}
 	if n := fill(several, "carol"); n != 0 {
 		t.Errorf("a third has %d more", n)
+	}
+}
+
+// An answer that does not fit is stored before its first page is delivered, so that the next pages
+// can be read. If it can't be stored, the host is not sent to pages that there are not.
+func TestLongAnswerCanBeReadOn(t *testing.T) {
+	long := answers(strings.Repeat("a line of words\n", 400))
+	tools := newTools(t, long, nil)
+	host := tools.host("local", "ses_test")
+	const run = `{"tool":"up__read","each":[{}],"grep":"line","max_tokens":200}`
+	first := host("branch_run", run)
+	handle := regexp.MustCompile(`branch_read {\\"handle\\":\\"(res_[0-9a-z]+)`).FindStringSubmatch(first)
+	if handle == nil {
+		t.Fatalf("the first page names no other: %s", first)
+	}
+	if got := host("branch_read", `{"handle":"`+handle[1]+`","page":2,"max_tokens":200}`); !strings.Contains(got, "a line of words") {
+		t.Errorf("the second page = %s", got)
+	}
+	if err := tools.Results.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if got := host("branch_run", run); !strings.Contains(got, "storage_failed") || !strings.Contains(got, "does not fit and could not be stored") {
+		t.Errorf("without a store: %s", got)
+	}
+	tools.Results = newStore(t, false)
+}
+
+// A host that cancels a branch_run is no reason to call it refused.
+func TestCancelledBatch(t *testing.T) {
+	tools := newTools(t, make(held), nil)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancelled := errors.New("cancelled by the host")
+	go func() {
+		tools.running()
+		cancel(cancelled)
+	}()
+	c := &interceptor.Call{
+		Origin: interceptor.Origin{Principal: "local"},
+		Target: interceptor.Target{Name: "branch_run", Arguments: json.RawMessage(`{"tool":"up__read","each":[{}]}`)},
+	}
+	if _, err := tools.Call(ctx, &conn.Request{Call: c}); err != cancelled || c.Outcome.Decision != "" {
+		t.Errorf("the call ends with %v, decision %q; want %v alone", err, c.Outcome.Decision, cancelled)
+	}
+}
+
+// An answer can be fetched for a while. Then it leaves the memory when the next batch begins.
+func TestAnswersExpire(t *testing.T) {
+	tools := newTools(t, answers("ok"), nil)
+	b := tools.batchOf("local", "")
+	if err := tools.add(b); err != nil {
+		t.Fatal(err)
+	}
+	caller := folding.Caller{Principal: "local"}
+	for _, tc := range []struct {
+		age  time.Duration
+		want *batch
+	}{{answerKept - time.Minute, b}, {answerKept + time.Minute, nil}} {
+		b.over = time.Now().Add(-tc.age)
+		if got := tools.batch(caller, b.handle); got != tc.want {
+			t.Errorf("after %v the batch is %v, want %v", tc.age, got, tc.want)
+		}
+	}
+	if err := tools.add(tools.batchOf("local", "")); err != nil || len(tools.batches) != 1 {
+		t.Errorf("there are %d batches, %v, want the new one", len(tools.batches), err)
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
@@ -38,8 +40,8 @@ type readArguments struct {
 	MaxTokens whole  `json:"max_tokens"`
 }
 
-// attributeRead lets the branch pay that the stored result belongs to, while that
-// is active: leaving branch_id out must be no way around a budget.
+// attributeRead lets the branch pay that the stored result belongs to, while that is active: leaving
+// branch_id out must be no way around a budget.
 func (t *Tools) attributeRead(ctx context.Context, c *interceptor.Call) {
 	handle, _ := rawjson.GetString(c.Target.Arguments, "handle")
 	if c.Attribution.BranchID != "" || handle == "" {
@@ -92,22 +94,20 @@ func (t *Tools) read(ctx context.Context, r *conn.Request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.Outcome.Read = readOf(stored)
-	return t.deliver(c, &page{t: t, c: c, text: text, number: int(in.Page)}, int(in.MaxTokens))
+	body, err := t.deliver(&page{t: t, c: c, text: text, number: int(in.Page)}, int(in.MaxTokens))
+	if err == nil {
+		c.Outcome.Read = readOf(stored)
+	}
+	return body, err
 }
 
 // check fills in the defaults and refuses arguments that make no sense together.
 func (in *readArguments) check() error {
-	asked := 0
-	for _, set := range []bool{in.Grep != "", in.JQ != "", in.Search != ""} {
-		if set {
-			asked++
-		}
-	}
+	asked := slices.DeleteFunc([]string{in.Grep, in.JQ, in.Search}, func(s string) bool { return s == "" })
 	switch {
 	case in.Handle == "":
 		return &extract.Error{Field: "handle", Text: "is missing: give the handle that a folded result names"}
-	case asked > 1:
+	case len(asked) > 1:
 		return &extract.Error{Field: "grep, jq, search", Text: "use one of them at a time"}
 	case in.Lines != "" && (in.JQ != "" || in.Search != ""):
 		return &extract.Error{Field: "lines", Text: "goes with grep or alone"}
@@ -153,18 +153,15 @@ func (t *Tools) extract(ctx context.Context, principal string, s results.Result,
 
 // mayRead checks that the tools that made a result may still be called.
 func (t *Tools) mayRead(s results.Result) error {
-	sources := [][2]string{{s.Server, s.Tool}}
+	sources := []string{source(s.Server, s.Tool)}
 	if s.Server == "" { // a batch, of several tools
-		sources = nil
-		for _, source := range strings.Fields(s.Tool) {
-			server, tool := parseSource(source)
-			sources = append(sources, [2]string{server, tool})
-		}
+		sources = strings.Fields(s.Tool)
 	}
-	for _, source := range sources {
-		if u := t.Config.Upstreams[source[0]]; u == nil || !u.Tools.Shows(source[1]) {
+	for _, by := range sources {
+		server, tool := parseSource(by)
+		if u := t.Config.Upstreams[server]; u == nil || !u.Tools.Shows(tool) {
 			return &interceptor.Refusal{Reason: "policy", Code: "forbidden", Status: 403,
-				Message: fmt.Sprintf("the result was made by %s of %s, which the configuration no longer allows", source[1], source[0])}
+				Message: fmt.Sprintf("the result was made by %s of %s, which the configuration no longer allows", tool, server)}
 		}
 	}
 	return nil
@@ -182,48 +179,41 @@ func readOf(s results.Result) *trace.Read {
 	return r
 }
 
-// page is one page of a text. It can be made smaller.
+// page is one page of a text.
 type page struct {
 	t      *Tools
 	c      *interceptor.Call
 	text   string
 	number int
-	// handle names the text in the line about the next page; "" means that the
-	// call is to be repeated.
-	handle string
-	// keep stores the text before a page is cut from it; nil if it is stored.
-	keep func() bool
+	of     *batch // whose answer the text is; nil for a stored text
 }
 
-// deliver returns a page of at most asked tokens, and not all that the branch has
-// left: its agent must still be able to return.
-func (t *Tools) deliver(c *interceptor.Call, p *page, asked int) ([]byte, error) {
+// deliver returns a page of at most asked tokens, and not all that the branch has left: its agent
+// must still be able to return.
+func (t *Tools) deliver(p *page, asked int) ([]byte, error) {
 	least := t.scaled(leastTokens)
 	size := min(max(asked, least), max(t.Config.Results.MainThreshold, least))
-	if left, ok := c.Left(); ok {
+	if left, ok := p.c.Left(); ok {
 		size = min(size, max(left-readReserve, left/2))
 	}
-	c.Outcome.Shrink = p.Shrink
+	p.c.Outcome.Shrink = func(budget int) *interceptor.Result {
+		body, err := p.body(budget)
+		if err != nil {
+			return nil
+		}
+		return &interceptor.Result{Body: body}
+	}
 	return p.body(max(size, 1))
 }
 
-// Shrink implements [interceptor.Shrinker].
-func (p *page) Shrink(budget int) *interceptor.Result {
-	if p.keep != nil && !p.keep() {
-		return nil
-	}
-	body, err := p.body(budget)
-	if err != nil {
-		return nil
-	}
-	return &interceptor.Result{Body: body}
-}
-
-// body returns the page in at most size tokens, with a line that says how to get
-// the next.
+// body returns the page in at most size tokens, with a line that says how to get the next. The
+// answer of a batch is stored before a page is cut from it.
 func (p *page) body(size int) ([]byte, error) {
 	if p.number == 1 && !p.t.Counter.Exceeds(p.text, size) {
 		return plain(p.c, p.text), nil
+	}
+	if p.of != nil && !p.of.keepAnswer() {
+		return nil, fmt.Errorf("%w: the answer of the batch does not fit and could not be stored; filter with grep or jq", folding.ErrStorage)
 	}
 	room := size - p.t.scaled(noteTokens)
 	if room < 1 {
@@ -236,8 +226,8 @@ func (p *page) body(size int) ([]byte, error) {
 	}
 	text := strings.TrimSuffix(part, "\n")
 	switch {
-	case rest > 0 && p.handle != "":
-		text += fmt.Sprintf("\n[page %d; %s more: branch_read {\"handle\":\"%s\",\"page\":%d,\"max_tokens\":%d}]", p.number, lineCount(rest), p.handle, p.number+1, size)
+	case rest > 0 && p.of != nil:
+		text += fmt.Sprintf("\n[page %d; %s more: branch_read {\"handle\":\"%s\",\"page\":%d,\"max_tokens\":%d}]", p.number, lineCount(rest), p.of.handle, p.number+1, size)
 	case rest > 0:
 		text += fmt.Sprintf("\n[page %d; %s more: repeat with page %d, max_tokens %d]", p.number, lineCount(rest), p.number+1, size)
 	case p.number > 1:
@@ -246,8 +236,7 @@ func (p *page) body(size int) ([]byte, error) {
 	return plain(p.c, text), nil
 }
 
-// scaled returns n tokens of the encoding as they are counted, but no fewer than
-// n.
+// scaled returns n tokens of the encoding as they are counted, but no fewer than n.
 func (t *Tools) scaled(n int) int {
 	return int(math.Ceil(float64(n) * max(t.Config.Budget.Scale, 1)))
 }

@@ -42,8 +42,7 @@ type step struct {
 	Arguments json.RawMessage `json:"arguments"`
 }
 
-// run serves branch_run: it starts the batch and waits for it, but not longer
-// than hosts do.
+// run serves branch_run: it starts the batch and waits for it, but not longer than hosts do.
 func (t *Tools) run(ctx context.Context, r *conn.Request) ([]byte, error) {
 	var in runArguments
 	if err := decode(r.Call, &in); err != nil {
@@ -122,8 +121,8 @@ func (in *runArguments) check(maxCalls int) error {
 	return nil
 }
 
-// wait waits for the batch and tells the host how far it is. It returns nothing
-// once the batch is over, and a result for the host if that takes too long.
+// wait waits for the batch and tells the host how far it is. It returns nothing once the batch is
+// over, and a result for the host if that takes too long.
 func (b *batch) wait(ctx context.Context, r *conn.Request) (running []byte, err error) {
 	limit := time.NewTimer(answerWithin)
 	defer limit.Stop()
@@ -160,21 +159,22 @@ func (b *batch) report(r *conn.Request) {
 	r.Caller.Message(wire.Message{Method: wire.MethodProgress, Params: fmt.Appendf(nil, `{"progressToken":%s,"progress":%d,"total":%d}`, token, done, len(b.in.Steps))})
 }
 
-// reply returns a page of the finished batch's answer. An answer that does not
-// fit is stored under the batch's handle.
+// reply returns a page of the finished batch's answer. An answer that does not fit is stored under
+// the batch's handle.
 func (b *batch) reply(r *conn.Request, maxTokens int) ([]byte, error) {
 	if b.err != nil {
 		return nil, b.err
 	}
-	if b.stored {
+	body, err := b.t.deliver(&page{t: b.t, c: r.Call, text: b.answer, number: 1, of: b}, maxTokens)
+	if err == nil && b.stored {
 		r.Call.Outcome.Read = readOf(results.Result{Tool: b.sources, Handle: b.rest, Context: b.branch.Context})
 	}
-	return b.t.deliver(r.Call, &page{t: b.t, c: r.Call, text: b.answer, number: 1, handle: b.handle, keep: b.keepAnswer}, maxTokens)
+	return body, err
 }
 
-// waitStored waits for a batch that its host was told goes on. It returns nothing
-// once the answer can be read from the store, under the batch's handle. An answer
-// that can't be stored is kept for another try.
+// waitStored waits for a batch that its host was told goes on. It returns nothing once the answer
+// can be read from the store, under the batch's handle. An answer that can't be stored is kept for
+// another try.
 func (b *batch) waitStored(ctx context.Context, r *conn.Request) (running []byte, err error) {
 	if running, err := b.wait(ctx, r); running != nil || err != nil {
 		return running, err

@@ -1,8 +1,10 @@
-// Package tools has foldgate's own tools: branch_create, branch_return,
-// branch_status, branch_read and branch_run. They are one more connection, like
-// the connections to servers; each request brings the call that it belongs to.
+// Package tools has foldgate's own tools: branch_create, branch_return, branch_status, branch_read
+// and branch_run. They are one more connection, like the connections to servers; each request
+// brings the call that it belongs to.
 //
-//	t := tools.New(lifetime, tools.Options{…})
+//	t := tools.New(lifetime, options)
+//	t.SetCaller(router) // makes the calls of branch_run
+//	t.Attribute(ctx, call)
 //	m, err := t.Call(ctx, &conn.Request{Method: "tools/call", Params: params, Call: call})
 //
 // # Where what is
@@ -21,7 +23,6 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
-	"slices"
 	"sync"
 
 	"github.com/foldgate/foldgate/budget"
@@ -37,10 +38,10 @@ import (
 
 // Caller makes the calls of a batch.
 type Caller interface {
-	// CallTool runs one call of a batch down the chain. c has its origin, the
-	// shown name of the tool, its arguments and its branch; CallTool completes the
-	// target. parent is the request for branch_run. An error says why there is no
-	// result: the tool is unknown, must not be part of a batch, or failed.
+	// CallTool runs one call of a batch down the chain. c has its origin, the shown name of the tool,
+	// its arguments and its branch; CallTool completes the target. parent is the request for
+	// branch_run. An error says why there is no result: the tool is unknown, must not be part of a
+	// batch, or failed.
 	CallTool(ctx context.Context, parent *conn.Request, c *interceptor.Call) (*interceptor.Result, error)
 	// Lifetime returns the context in which a batch goes on after its request.
 	Lifetime(parent *conn.Request) context.Context
@@ -63,21 +64,24 @@ type Tools struct {
 	Options
 	lifetime context.Context
 	caller   Caller
-	batches  batches
 	wg       sync.WaitGroup // the batches under way
+
+	mu sync.Mutex
+	// batches are the batches under way and those with an answer that was not fetched yet, by handle.
+	batches map[string]*batch
 }
 
-// New returns the tools. Batches end with lifetime. SetCaller must be called
-// before the first branch_run.
+// New returns the tools. Batches end with lifetime. SetCaller must be called before the first
+// branch_run.
 func New(lifetime context.Context, o Options) *Tools {
-	return &Tools{Options: o, lifetime: lifetime, batches: batches{all: map[string]*batch{}}}
+	return &Tools{Options: o, lifetime: lifetime, batches: map[string]*batch{}}
 }
 
 // SetCaller sets what makes the calls of batches.
 func (t *Tools) SetCaller(c Caller) { t.caller = c }
 
-// Instructions tell the model when to branch. Every session pays for them, so
-// they state one rule and the three steps.
+// Instructions tell the model when to branch. Every session pays for them, so they state one rule
+// and the three steps.
 const Instructions = "foldgate isolates subtasks. When a task needs more than two reads or searches, open a branch: " +
 	"branch_create, pass its branch_id to every call you make for the subtask (or hand it to a subagent), then branch_return with a short summary of the findings. " +
 	"For many similar calls use branch_run. Large results arrive as previews; branch_read shows the rest. Secrets are replaced by [REDACTED:rule]."
@@ -140,19 +144,16 @@ func (t *Tools) Has(name string) bool { return Has(name) }
 
 // definition returns the definition of a tool, nil if there is none.
 func definition(name string) json.RawMessage {
-	i := slices.IndexFunc(definitions, func(d json.RawMessage) bool {
-		own, _ := rawjson.GetString(d, "name")
-		return own == name
-	})
-	if i < 0 {
-		return nil
+	for _, d := range definitions {
+		if own, _ := rawjson.GetString(d, "name"); own == name {
+			return d
+		}
 	}
-	return definitions[i]
+	return nil
 }
 
-// Attribute finds the branch that pays for a call of an own tool, which has its
-// name and arguments. The tools that manage branches are never charged or refused
-// for budget.
+// Attribute finds the branch that pays for a call of an own tool, which has its name and arguments.
+// The tools that manage branches are never charged or refused for budget.
 func (t *Tools) Attribute(ctx context.Context, c *interceptor.Call) {
 	id, _ := rawjson.GetString(c.Target.Arguments, "branch_id")
 	switch c.Target.Name {
@@ -186,21 +187,15 @@ func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error)
 	default:
 		body, err = t.run(ctx, r)
 	}
-	if err != nil {
-		ref := refusal(err)
-		r.Call.Outcome.Decision = ref.Reason
-		return wire.Message{}, ref
+	if err == nil || err == context.Cause(ctx) { // the host no longer waits
+		return wire.Message{Result: body}, err
 	}
-	return wire.Message{Result: body}, nil
-}
-
-// refusal turns an error of a tool into what the model reads.
-func refusal(err error) *interceptor.Refusal {
-	var e *extract.Error
-	if errors.As(err, &e) {
-		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Message: e.Error(), Err: err}
+	refusal := interceptor.FoldingRefusal(err)
+	if wrong := (*extract.Error)(nil); errors.As(err, &wrong) {
+		refusal = &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Message: wrong.Error(), Err: err}
 	}
-	return interceptor.FoldingRefusal(err)
+	r.Call.Outcome.Decision = refusal.Reason
+	return wire.Message{}, refusal
 }
 
 // Info implements [conn.Conn]. The tools speak every revision.
@@ -214,20 +209,27 @@ func (t *Tools) Notify(context.Context, wire.Message) error { return nil }
 // Reply implements [conn.Conn]; the tools ask nothing.
 func (t *Tools) Reply(context.Context, wire.Message) error { return nil }
 
+// Close implements [conn.Conn]: it waits for the batches under way, which end with the lifetime
+// given to New.
+func (t *Tools) Close() error {
+	t.wg.Wait()
+	return nil
+}
+
 // Done implements [conn.Conn]: the tools end with the gateway.
 func (t *Tools) Done() <-chan struct{} { return t.lifetime.Done() }
 
 // Err implements [conn.Conn].
 func (t *Tools) Err() error { return nil }
 
-// structured returns a tool result with the same compact JSON as text and as
-// structured content, because hosts show one of the two.
+// structured returns a tool result with the same compact JSON as text and as structured content,
+// because hosts show one of the two.
 func structured(c *interceptor.Call, body json.RawMessage) []byte {
 	return interceptor.ToolResult(body, false, typed(c))
 }
 
-// plain returns a tool result that is read as a text. It has no structured
-// content: escaping a text in JSON only costs tokens.
+// plain returns a tool result that is read as a text. It has no structured content: escaping a text
+// in JSON only costs tokens.
 func plain(c *interceptor.Call, text string) []byte {
 	out := append([]byte(`{"content":[{"type":"text","text":`), rawjson.Quote(text)...)
 	out = append(out, `}]`...)

@@ -156,7 +156,7 @@ func TestOwnToolsAreSmall(t *testing.T) {
 // goes on, and how to wait.
 func TestBatchThatTakesLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tools := &Tools{Options: Options{Counter: counter(t), Config: config.Default()}, lifetime: t.Context()}
+		tools := New(t.Context(), Options{Counter: counter(t), Config: config.Default()})
 		b := &batch{t: tools, handle: "res_x", done: make(chan struct{}), in: runArguments{Steps: make([]step, 3)}, finished: 2}
 		r := &conn.Request{Call: &interceptor.Call{}}
 		b.parent = r
@@ -204,7 +204,7 @@ func TestReadNearTheEndOfABranch(t *testing.T) {
 	tools := &Tools{Options: Options{Counter: counter(t), Config: config.Default()}, lifetime: t.Context()}
 	text := strings.Repeat("a line of words\n", 40)
 	read := func(text string) ([]byte, error) {
-		p := &page{t: tools, c: &interceptor.Call{}, text: text, number: 1, handle: "res_x"}
+		p := &page{t: tools, c: &interceptor.Call{}, text: text, number: 1, of: &batch{handle: "res_x", kept: true}}
 		return p.body(55)
 	}
 	if _, err := read(text); err == nil || !strings.Contains(err.Error(), "a read may take 55 tokens") || !strings.Contains(err.Error(), "lines or grep") {
@@ -257,10 +257,10 @@ func TestPagesKeepTheirSize(t *testing.T) {
 		cfg.Budget.Scale = scale
 		tools := &Tools{Options: Options{Counter: c, Config: cfg}, lifetime: t.Context()}
 		for _, asked := range []int{1, 100, 350, 1000, 7000} {
-			for _, handle := range []string{"", results.NewHandle()} {
+			for _, of := range []*batch{nil, {handle: results.NewHandle(), kept: true}} {
 				for _, n := range []int{1, 2, 15} {
 					call := &interceptor.Call{}
-					body, err := tools.deliver(call, &page{t: tools, c: call, text: text, number: n, handle: handle}, asked)
+					body, err := tools.deliver(&page{t: tools, c: call, text: text, number: n, of: of}, asked)
 					if err != nil {
 						t.Fatalf("scale %v, page %d of %d tokens: %v", scale, n, asked, err)
 					}

@@ -1,0 +1,61 @@
+package tools_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/tools"
+)
+
+// router makes the calls of batches; package router has the real one.
+type router struct{ tools.Caller }
+
+func Example() {
+	lifetime := context.Background()
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	counter, err := budget.NewCounter("o200k_base")
+	if err != nil {
+		log.Fatal(err)
+	}
+	repo, err := folding.OpenSQLite(filepath.Join(dir, "foldgate.db"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	cfg, discard := config.Default(), slog.New(slog.DiscardHandler)
+	clean := func(_ context.Context, text string) (string, error) { return text, nil }
+	branches, err := folding.Open(lifetime, cfg.Folding, folding.Options{Repository: repo, Count: counter.Count, Scrub: clean, Log: discard})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer branches.Close(lifetime)
+
+	t := tools.New(lifetime, tools.Options{Config: cfg, Branches: branches, Counter: counter, Records: &interceptor.BranchRecords{}, Log: discard})
+	t.SetCaller(router{})
+	call := &interceptor.Call{
+		Origin: interceptor.Origin{Principal: "local", Session: "ses_1"},
+		Target: interceptor.Target{Method: "tools/call", Name: "branch_create", Arguments: json.RawMessage(`{"description":"look around"}`)},
+	}
+	t.Attribute(lifetime, call)
+	m, err := t.Call(lifetime, &conn.Request{Method: "tools/call", Call: call})
+	if err != nil {
+		log.Fatal(err)
+	}
+	depth, _ := rawjson.Get(m.Result, "structuredContent", "depth")
+	fmt.Println("a branch of depth", string(depth))
+	// Output: a branch of depth 1
+}
