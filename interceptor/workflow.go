@@ -351,11 +351,11 @@ func (f *WorkflowStep) audit() json.RawMessage {
 		return nil
 	}
 	if f.step == nil { // refused: it is in no workflow
-		return rawjson.Marshal(workflowAudit{Name: f.Rule.Workflow(), Role: f.Rule.Role})
+		return rawjson.Marshal(workflowAudit{Name: f.Rule.Workflow.Name, Role: f.Rule.Role})
 	}
 	s := f.step
 	a := workflowAudit{
-		Name: f.Rule.Workflow(), ContextID: s.ID, Path: s.Path, Role: f.Rule.Role, Evidence: s.Evidence, Ambiguous: s.Ambiguous,
+		Name: f.Rule.Workflow.Name, ContextID: s.ID, Path: s.Path, Role: f.Rule.Role, Evidence: s.Evidence, Ambiguous: s.Ambiguous,
 	}
 	if s.ID != "" {
 		a.Step, a.Attempt, a.Status = s.Name, s.Attempt, s.Status
@@ -377,7 +377,7 @@ func (w *Workflows) began(c *Call, id string) {
 	case s.New && s.ID == s.Root:
 		kind = trace.KindFlowStart
 	}
-	payload := map[string]any{"context_id": s.ID, "path": s.Path, "workflow": c.Target.Workflow.Rule.Workflow(), "step": s.Name, "attempt": s.Attempt, "evidence": s.Evidence}
+	payload := map[string]any{"context_id": s.ID, "path": s.Path, "workflow": c.Target.Workflow.Rule.Workflow.Name, "step": s.Name, "attempt": s.Attempt, "evidence": s.Evidence}
 	rec := w.record(c, kind, payload)
 	rec.ID, rec.CorrelationID = id, trace.IDs{c.Outcome.Record}
 	if s.Started != "" {

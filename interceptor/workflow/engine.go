@@ -1,37 +1,36 @@
-// Package workflow groups calls of tools that share no session into workflows,
-// such as: discover, activate, ask for the status.
+// Package workflow groups calls of tools that share no session into workflows, such as: discover,
+// activate, ask for the status.
 //
-// A workflow is a tree of steps. Each tool has a rule with a role. An open tool
-// starts a workflow, a link tool adds a step to it, a status tool asks about a
-// step, and a close tool ends the workflow. A step has an id, ctx_<unix
-// seconds>_<26 random characters>; the id of the first step names the workflow.
-// A step's path is the ids from the first step down to it, in the grammar of
-// package contextpath. It is independent of the branch of the call.
+// A workflow is a tree of steps. Each tool has a rule with a role. An open tool starts a
+// workflow, a link tool adds a step to it, a status tool asks about a step, and a close tool ends
+// the workflow. A step has an id, ctx_<unix seconds>_<26 random characters>; the id of the first
+// step names the workflow. The path of a step is the ids from the first step down to it, in the
+// grammar of package contextpath. It is independent of the branch of the call.
 //
 //	rules, faults := workflow.Compile(specs) // once, from the configuration
 //	e, err := workflow.Open(path, time.Now)
 //	defer e.Close()
-//	step, err := e.Plan(ctx, workflow.Request{Rule: rules.Find(server, tool), ...}) // no effect
+//	step, err := e.Plan(ctx, workflow.Request{Rule: rules.Find(server, tool), Arguments: arguments}) // no effect
 //	err = e.Begin(ctx, step, request, record) // the step exists, or has one more attempt
 //	err = e.End(ctx, step, workflow.Outcome{Status: workflow.Completed, Result: result})
 //
-// Evidence decides which workflow a call belongs to, the strongest first: an id
-// that the call gives, an id of the server's own, a value that an earlier result
-// held, the last workflow of the session. The step says which it was, so that an
-// auditor can leave out inferred links. An id that is unknown, expired, closed
-// or of another principal is refused with [ErrUnknown] in all four cases.
+// Evidence decides which workflow a call belongs to. The step names its evidence, so that an
+// auditor can leave out inferred links. An id that is unknown, expired, closed or of another
+// principal is refused with [ErrUnknown] in all four cases.
 //
-// The store has no arguments and no results: only hashes of the values that
-// join calls.
+// The store has no arguments and no results, but only hashes of the values that join calls.
 package workflow
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
@@ -46,8 +45,8 @@ const (
 	Canceled      = "canceled"
 	Rejected      = "rejected"
 	InputRequired = "input_required"
-	// Interrupted is a step whose process died during its last call. It is
-	// unknown whether the call had an effect.
+	// Interrupted is a step whose process died during its last call. It is unknown whether the
+	// call had an effect.
 	Interrupted = "interrupted"
 )
 
@@ -59,12 +58,38 @@ var (
 	ErrRequired = errors.New("belongs to no workflow")
 )
 
+// applicationID marks the database as foldgate's workflows: "flow".
+const applicationID = 0x666c6f77
+
+// Engine decides which step of which workflow a call is. It keeps workflows in an SQLite file,
+// which several processes can use at a time: hosts start a gateway for each of their windows, and
+// an id of one gateway is valid at the others. An Engine is safe for concurrent use. A change is
+// durable when the method returns.
+type Engine struct {
+	db  *sql.DB
+	now func() time.Time
+}
+
+// Open opens or creates the file at path, readable by its owner only, in a directory that exists.
+// Close the Engine to release it.
+func Open(path string, now func() time.Time) (*Engine, error) {
+	db, err := sqlitedb.Open(context.Background(), path, sqlitedb.Options{Migrations: migrations, ApplicationID: applicationID})
+	if err != nil {
+		return nil, fmt.Errorf("workflows in %s: %w (move the file away to start without any)", path, err)
+	}
+	db.SetMaxOpenConns(4)
+	return &Engine{db: db, now: now}, nil
+}
+
+// Close releases the file.
+func (e *Engine) Close() error { return e.db.Close() }
+
 // Request describes a call for [Engine.Plan].
 type Request struct {
 	Rule               *Rule // of the tool
 	Principal, Session string
-	// ID is the id that the call gives to foldgate. NativeID is the id that it
-	// gives to the server, in a parameter of the server's own.
+	// ID is the id that the call gives to foldgate. NativeID is the id that it gives to the
+	// server, in a parameter of the server's own.
 	ID, NativeID string
 	Arguments    json.RawMessage
 	// Secret reports whether a text looks like a secret. Such an id is unknown.
@@ -84,8 +109,8 @@ type Step struct {
 	Evidence  Evidence // for the workflow
 	Ambiguous bool     // the evidence fits other workflows or steps, too
 	New       bool     // the step did not exist before this call
-	// Opened and Started are trace records: of the call that opened the
-	// workflow, and of its workflow/start.
+	// Opened and Started are trace records: of the call that opened the workflow, and of its
+	// workflow/start.
 	Opened, Started string
 
 	request Request
@@ -102,9 +127,9 @@ func (s *Step) HostID() string {
 	return s.ID
 }
 
-// Plan finds the step of a call. It has no effect. Two calls with one key that
-// are planned at the same time both plan a new step; [Engine.Begin] makes them
-// one. The error is [ErrUnknown], [ErrRequired] or an error of the database.
+// Plan finds the step of a call. It has no effect. Two calls with one key that are planned at the
+// same time both plan a new step; [Engine.Begin] makes them one. The error is [ErrUnknown],
+// [ErrRequired] or an error of the database.
 func (e *Engine) Plan(ctx context.Context, r Request) (*Step, error) {
 	now := e.now()
 	s := &Step{Rule: r.Rule, Name: r.Rule.Step, Evidence: None, Status: Working, request: r}
@@ -119,7 +144,7 @@ func (e *Engine) Plan(ctx context.Context, r Request) (*Step, error) {
 		s.ID = NewID(now)
 		s.Path, s.Root, s.Attempt, s.New = s.ID, s.ID, 1, true
 		return s, nil
-	case at == nil && r.Rule.workflow.Require:
+	case at == nil && r.Rule.Workflow.Require:
 		return nil, ErrRequired
 	case at == nil:
 		return s, nil
@@ -129,7 +154,7 @@ func (e *Engine) Plan(ctx context.Context, r Request) (*Step, error) {
 			return nil, err
 		}
 	default:
-		if role != RoleStatus && at.id != at.root { // an open or close call that names a later step
+		if role != RoleStatus { // an open or close call can name a later step
 			if at, err = e.mustFind(ctx, at.root); err != nil {
 				return nil, err
 			}
@@ -144,9 +169,8 @@ func (e *Engine) Plan(ctx context.Context, r Request) (*Step, error) {
 	return s, nil
 }
 
-// planLink plans the step of a link call. If the evidence leads to a step of the
-// same name or below one, the new step stands beside that, else below the step
-// that the evidence leads to.
+// planLink plans the step of a link call. If the evidence leads to a step of the same name or
+// below one, the new step stands beside that, else below the step that the evidence leads to.
 func (e *Engine) planLink(ctx context.Context, s *Step, at *node, now time.Time) error {
 	parent := at
 	for n := at; n.parent != ""; {
@@ -176,12 +200,11 @@ func (e *Engine) planLink(ctx context.Context, s *Step, at *node, now time.Time)
 	return nil
 }
 
-// repeat makes s the step of an existing node. An open or link call is one more
-// attempt at it.
+// repeat makes s the step of an existing node. An open or link call is one more attempt at it.
 func (s *Step) repeat(n *node) {
 	s.ID, s.Path, s.Root, s.parent, s.Attempt, s.Status = n.id, n.path, n.root, n.parent, n.attempts, n.status
 	s.Name, s.New = n.step, false
-	if s.Rule.Role == RoleOpen || s.Rule.Role == RoleLink {
+	if s.Rule.Role.acts() {
 		s.Attempt++
 		s.Status = Working
 	}
@@ -196,12 +219,12 @@ func (e *Engine) mustFind(ctx context.Context, id string) (*node, error) {
 	return n, nil
 }
 
-// resolve returns the node that the evidence leads to, nil if there is none. It
-// sets the evidence of s.
+// resolve returns the node that the evidence leads to, nil if there is none. It sets the evidence
+// of s.
 func (e *Engine) resolve(ctx context.Context, s *Step, now int64) (*node, error) {
 	r := s.request
 	open := r.Rule.Role == RoleOpen
-	for _, evidence := range r.Rule.workflow.Evidence {
+	for _, evidence := range r.Rule.Workflow.Evidence {
 		var n *node
 		var err error
 		switch {
@@ -215,7 +238,7 @@ func (e *Engine) resolve(ctx context.Context, s *Step, now int64) (*node, error)
 		case evidence == Join && !open && len(s.joins) > 0:
 			n, err = e.join(ctx, s, "", now)
 		case evidence == Session && !open && r.Session != "":
-			if n, err = lastOf(ctx, e.db, r.Principal, r.Rule.Workflow(), r.Session, now); n != nil && !opens(r.Rule, n) {
+			if n, err = lastOf(ctx, e.db, r.Principal, r.Rule.Workflow.Name, r.Session, now); n != nil && !opens(r.Rule, n) {
 				n = nil
 			}
 		}
@@ -227,22 +250,26 @@ func (e *Engine) resolve(ctx context.Context, s *Step, now int64) (*node, error)
 		}
 		s.Evidence = evidence
 		if evidence != Join && r.Rule.Role == RoleStatus && n.id == n.root && len(s.joins) > 0 {
-			return e.narrow(ctx, s, n, now)
+			step, err := e.join(ctx, s, n.id, now)
+			if err != nil || step != nil && !s.Ambiguous {
+				return step, err
+			}
+			s.Ambiguous = false // the values fit no step or several, so the call asks about the whole
 		}
 		return n, nil
 	}
 	return nil, nil
 }
 
-// explicit returns the node with the id that the call gives. If the call may
-// start a workflow with that id, it sets Foreign and returns nil.
+// explicit returns the node with the id that the call gives. If the call may start a workflow
+// with that id, it sets Foreign and returns nil.
 func (e *Engine) explicit(ctx context.Context, s *Step, now int64) (*node, error) {
 	r := s.request
 	n, err := e.named(ctx, r, r.ID, now)
 	if err != nil || n != nil {
 		return n, err
 	}
-	w := r.Rule.workflow
+	w := r.Rule.Workflow
 	if w.Preserve && r.Rule.Role == RoleOpen && !ValidID(r.ID) && validForeign(r.ID) && (r.Secret == nil || !r.Secret(r.ID)) {
 		taken, err := byAlias(ctx, e.db, r.Principal, w.Name, r.ID)
 		if err != nil {
@@ -267,52 +294,63 @@ func (e *Engine) named(ctx context.Context, r Request, id string, now int64) (*n
 		n, err = byID(ctx, e.db, id)
 	}
 	if err == nil && n == nil {
-		n, err = byAlias(ctx, e.db, r.Principal, r.Rule.Workflow(), id)
+		n, err = byAlias(ctx, e.db, r.Principal, r.Rule.Workflow.Name, id)
 	}
-	if err != nil || n == nil || n.principal != r.Principal || n.workflow != r.Rule.Workflow() {
+	if err != nil || n == nil || n.principal != r.Principal || n.workflow != r.Rule.Workflow.Name {
 		return nil, err
 	}
-	root := n
-	if n.id != n.root {
-		if root, err = byID(ctx, e.db, n.root); err != nil || root == nil {
-			return nil, err
-		}
-	}
-	if root.closed || root.expires <= now || !opens(r.Rule, root) {
-		return nil, nil
+	root, err := e.mustFind(ctx, n.root)
+	if err != nil || root.closed || root.expires <= now || !opens(r.Rule, root) {
+		return nil, err
 	}
 	return n, nil
 }
 
-// opens reports whether the tool that opened a workflow still does so.
-func opens(rule *Rule, root *node) bool {
-	return slices.ContainsFunc(rule.workflow.openers, func(o *Rule) bool { return o.Server == root.server && o.Tool == root.tool })
+// NewID returns a new id.
+func NewID(now time.Time) string {
+	return fmt.Sprintf("ctx_%d_%s", now.Unix(), strings.ToLower(rand.Text()))
 }
 
-// join returns the newest node that holds a value for each join of the call. If
-// within is not "", it looks below that root only.
+// The forms of ids. Older programs wrote 6 or 8 random characters.
+var (
+	idForm      = regexp.MustCompile(`^ctx_[0-9]{10,17}_[a-zA-Z0-9]{6,64}$`)
+	foreignForm = regexp.MustCompile(`^[a-zA-Z0-9_.:-]{8,128}$`)
+)
+
+// ValidID reports whether s has the form of an id.
+func ValidID(s string) bool { return idForm.MatchString(s) }
+
+// validForeign reports whether s can be an id of a host or a server.
+func validForeign(s string) bool { return foreignForm.MatchString(s) }
+
+// StateAlias returns the alias for an opaque state that a host sends back unchanged, such as
+// MCP's requestState.
+func StateAlias(state string) string { return "state:" + hash(state) }
+
+// opens reports whether the tool that opened a workflow still does so.
+func opens(rule *Rule, root *node) bool {
+	return slices.ContainsFunc(rule.Workflow.Openers, func(o *Rule) bool { return o.Server == root.server && o.Tool == root.tool })
+}
+
+// join returns the newest node that holds a value for each join of the call. If within is not "",
+// it looks below that root only.
 func (e *Engine) join(ctx context.Context, s *Step, within string, now int64) (*node, error) {
 	r := s.request
 	var found []*node
-	first := true
 	for name, hashes := range s.joins {
-		nodes, err := holding(ctx, e.db, r.Principal, r.Rule.Workflow(), name, hashes, now)
+		nodes, err := holding(ctx, e.db, r.Principal, r.Rule.Workflow.Name, name, hashes, now)
 		if err != nil {
 			return nil, err
 		}
-		if first {
-			found, first = nodes, false
-			continue
+		if found == nil {
+			found = nodes
 		}
 		found = slices.DeleteFunc(found, func(n *node) bool {
-			return !slices.ContainsFunc(nodes, func(o *node) bool { return o.id == n.id })
+			return !slices.ContainsFunc(nodes, func(o *node) bool { return o.id == n.id }) || within != "" && (n.root != within || n.id == within)
 		})
-	}
-	if within != "" {
-		found = slices.DeleteFunc(found, func(n *node) bool { return n.root != within || n.id == within })
-	}
-	if len(found) == 0 {
-		return nil, nil
+		if len(found) == 0 {
+			return nil, nil
+		}
 	}
 	newest := found[0]
 	for _, n := range found[1:] {
@@ -327,20 +365,8 @@ func (e *Engine) join(ctx context.Context, s *Step, within string, now int64) (*
 	return newest, nil
 }
 
-// narrow returns the one step below root that holds the values of a status
-// call, or root if there is none or more than one.
-func (e *Engine) narrow(ctx context.Context, s *Step, root *node, now int64) (*node, error) {
-	n, err := e.join(ctx, s, root.id, now)
-	if err != nil || n == nil || s.Ambiguous {
-		s.Ambiguous = false
-		return root, err
-	}
-	return n, nil
-}
-
-// Begin stores a planned step, or counts one more attempt at it, and postpones
-// the expiry of the workflow. request is the trace record of the call, record
-// that of the step.
+// Begin stores a planned step, or counts one more attempt at it, and postpones the expiry of the
+// workflow. request is the trace record of the call, record that of the step.
 func (e *Engine) Begin(ctx context.Context, s *Step, request, record string) error {
 	if s.ID == "" {
 		return nil
@@ -360,15 +386,15 @@ func (e *Engine) Begin(ctx context.Context, s *Step, request, record string) err
 		switch {
 		case s.New:
 			n := &node{
-				id: s.ID, path: s.Path, root: s.Root, parent: s.parent, workflow: r.Rule.Workflow(), principal: r.Principal, session: r.Session,
+				id: s.ID, path: s.Path, root: s.Root, parent: s.parent, workflow: r.Rule.Workflow.Name, principal: r.Principal, session: r.Session,
 				server: r.Rule.Server, tool: r.Rule.Tool, step: s.Name, key: s.key, status: Working, attempts: 1,
 				request: request, record: record, foreign: s.Foreign, created: now, used: now,
 			}
 			if s.ID == s.Root {
-				n.expires = now + r.Rule.TTL().Microseconds()
+				n.expires = now + r.Rule.Workflow.TTL.Microseconds()
 			}
 			err = insert(ctx, tx, n)
-		case r.Rule.Role == RoleOpen || r.Rule.Role == RoleLink:
+		case r.Rule.Role.acts():
 			err = exec(ctx, tx, "UPDATE nodes SET attempts = attempts + 1, status = ?, used_at = ? WHERE id = ?", Working, now, s.ID)
 		}
 		if err == nil && r.Rule.Role == RoleLink {
@@ -380,15 +406,15 @@ func (e *Engine) Begin(ctx context.Context, s *Step, request, record string) err
 		if err != nil {
 			return err
 		}
-		return exec(ctx, tx, "UPDATE nodes SET used_at = ?, expires_at = ? WHERE id = ?", now, now+r.Rule.TTL().Microseconds(), s.Root)
+		return exec(ctx, tx, "UPDATE nodes SET used_at = ?, expires_at = ? WHERE id = ?", now, now+r.Rule.Workflow.TTL.Microseconds(), s.Root)
 	})
 }
 
 // Outcome is how a call ended.
 type Outcome struct {
 	Status string
-	// Result is the result that the host gets, nil if there is none. NativeID is
-	// the id of the server's own in it.
+	// Result is the result that the host gets, nil if there is none. NativeID is the id of the
+	// server's own in it.
 	Result   json.RawMessage
 	NativeID string
 }
@@ -403,29 +429,26 @@ func (e *Engine) End(ctx context.Context, s *Step, o Outcome) error {
 	if r.Rule.Role == RoleOpen && o.Result != nil {
 		captured = namedValues(r.Rule.capture, resultDocument(r.Arguments, o.Result))
 	}
-	if r.Rule.Role == RoleOpen || r.Rule.Role == RoleLink {
+	if r.Rule.Role.acts() {
 		s.Status = o.Status
 	}
 	return sqlitedb.Update(ctx, e.db, func(tx *sql.Tx) error {
-		if err := exec(ctx, tx, "UPDATE nodes SET status = ? WHERE id = ?", s.Status, s.ID); err != nil {
-			return err
+		err := exec(ctx, tx, "UPDATE nodes SET status = ? WHERE id = ?", s.Status, s.ID)
+		if err == nil && r.Rule.Role == RoleClose && o.Status == Completed {
+			err = exec(ctx, tx, "UPDATE nodes SET closed = 1 WHERE id = ?", s.Root)
 		}
-		if r.Rule.Role == RoleClose && o.Status == Completed {
-			if err := exec(ctx, tx, "UPDATE nodes SET closed = 1 WHERE id = ?", s.Root); err != nil {
-				return err
-			}
+		if err == nil && r.Rule.Role == RoleOpen {
+			err = addAlias(ctx, tx, s, o.NativeID)
 		}
-		if r.Rule.Role == RoleOpen {
-			if err := addAlias(ctx, tx, s, o.NativeID); err != nil {
-				return err
-			}
+		if err == nil {
+			err = addJoins(ctx, tx, s.Root, captured)
 		}
-		return addJoins(ctx, tx, s.Root, captured)
+		return err
 	})
 }
 
-// Interrupt marks steps whose process has died during a call. It leaves a step
-// alone that another process has ended since.
+// Interrupt marks steps whose process has died during a call. It leaves a step alone that another
+// process has ended since.
 func (e *Engine) Interrupt(ctx context.Context, ids []string) error {
 	return sqlitedb.Update(ctx, e.db, func(tx *sql.Tx) error {
 		for _, id := range ids {
@@ -452,9 +475,8 @@ const expireLimit = 32
 // keepClosed is how long the rows of an ended workflow are kept.
 const keepClosed = 24 * time.Hour
 
-// Expire ends workflows that are past their TTL, a few at a time, and deletes
-// those that ended a day ago. Each ended workflow is returned once, to one of
-// the processes.
+// Expire ends workflows that are past their TTL, a few at a time, and deletes those that ended a
+// day ago. Each ended workflow is returned once, to one of the processes.
 func (e *Engine) Expire(ctx context.Context) (ended []Ended, err error) {
 	now := e.now().UnixMicro()
 	due, err := one(ctx, e.db, "WHERE n.parent = '' AND n.closed = 0 AND n.expires_at <= ?", now)
@@ -467,7 +489,7 @@ func (e *Engine) Expire(ctx context.Context) (ended []Ended, err error) {
 			return err
 		}
 		for _, root := range roots {
-			x, err := ending(ctx, tx, root)
+			x, err := ending(ctx, tx, root.id)
 			if err != nil {
 				return err
 			}
@@ -484,18 +506,16 @@ func (e *Engine) Expire(ctx context.Context) (ended []Ended, err error) {
 
 // Ending describes the workflow that a step belongs to.
 func (e *Engine) Ending(ctx context.Context, s *Step) (Ended, error) {
-	root, err := byID(ctx, e.db, s.Root)
-	if err != nil || root == nil {
-		return Ended{}, err
-	}
-	return ending(ctx, e.db, root)
+	return ending(ctx, e.db, s.Root)
 }
 
-func ending(ctx context.Context, q querier, root *node) (Ended, error) {
-	nodes, err := many(ctx, q, "WHERE n.root = ? ORDER BY n.created_at, n.rowid", root.id)
-	x := Ended{Workflow: root.workflow, Principal: root.principal, Session: root.session, ID: root.id, Steps: len(nodes) - 1}
-	for _, n := range nodes {
-		x.Records = append(x.Records, n.record)
+func ending(ctx context.Context, q querier, root string) (x Ended, err error) {
+	nodes, err := many(ctx, q, "WHERE n.root = ? ORDER BY n.created_at, n.rowid", root)
+	for i, n := range nodes {
+		if n.id == root {
+			x.Workflow, x.Principal, x.Session, x.ID = n.workflow, n.principal, n.session, n.id
+		}
+		x.Records, x.Steps = append(x.Records, n.record), i
 	}
 	return x, err
 }

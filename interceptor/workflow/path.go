@@ -1,9 +1,11 @@
 package workflow
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"regexp"
 	"slices"
@@ -15,12 +17,11 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// path is a compiled JSONPath (RFC 9535).
-type path struct{ expr jp.Expr }
+// path is a compiled JSONPath (RFC 9535). It selects nothing if it is nil.
+type path jp.Expr
 
-// Bounds of a path. The documents are foreign and up to 16 MB, and evaluation
-// can't be stopped. So a path is refused at start unless its time is linear in
-// the document.
+// Bounds of a path. The documents are foreign and up to 16 MB, and evaluation can't be stopped.
+// So a path is refused at start unless its time is linear in the document.
 const (
 	maxPath   = 1000    // bytes
 	maxFactor = 64      // product of the sizes of its unions
@@ -31,28 +32,29 @@ const (
 func compilePath(s string) (p path, err error) {
 	defer func() { // the library panics on some faults
 		if f := recover(); f != nil {
-			p, err = path{}, fmt.Errorf("%q is not a JSONPath: %v", s, f)
+			p, err = nil, fmt.Errorf("%q is not a JSONPath: %v", s, f)
 		}
 	}()
 	switch {
 	case !strings.HasPrefix(s, "$"):
-		return path{}, fmt.Errorf("%q is not a JSONPath: it begins with $", s)
+		return nil, fmt.Errorf("%q is not a JSONPath: it begins with $", s)
 	case len(s) > maxPath:
-		return path{}, fmt.Errorf("the path has %d bytes, more than %d", len(s), maxPath)
+		return nil, fmt.Errorf("the path has %d bytes, more than %d", len(s), maxPath)
 	}
 	x, err := jp.ParseString(s)
 	if err != nil {
-		return path{}, fmt.Errorf("%q is not a JSONPath: %w", s, err)
+		return nil, fmt.Errorf("%q is not a JSONPath: %w", s, err)
 	}
 	if err := checkPath(x); err != nil {
-		return path{}, fmt.Errorf("%q %w", s, err)
+		return nil, fmt.Errorf("%q %w", s, err)
 	}
-	return path{x}, nil
+	return path(x), nil
 }
 
 // checkPath refuses paths that take too long on large documents.
 func checkPath(x jp.Expr) error {
 	descents, factor := 0, 1
+	var indexes []int64
 	for _, part := range x {
 		switch part := part.(type) {
 		case jp.Descent:
@@ -60,18 +62,16 @@ func checkPath(x jp.Expr) error {
 		case jp.Union:
 			factor *= len(part)
 			for _, v := range part {
-				if n, ok := v.(int64); ok && (n > maxIndex || n < -maxIndex) {
-					return errIndex
+				if n, ok := v.(int64); ok {
+					indexes = append(indexes, n)
 				}
 			}
 		case jp.Nth:
-			if part > maxIndex || part < -maxIndex {
-				return errIndex
-			}
+			indexes = append(indexes, int64(part))
 		case jp.Slice:
 			for _, n := range part {
-				if n != jp.SliceNotSet && (n > maxIndex || n < -maxIndex) {
-					return errIndex
+				if n != jp.SliceNotSet {
+					indexes = append(indexes, int64(n))
 				}
 			}
 		case *jp.Filter:
@@ -83,22 +83,22 @@ func checkPath(x jp.Expr) error {
 				return err
 			}
 		case *jp.Proc:
-			return fmt.Errorf("has a script, which there is none for here; use a filter, [?(…)]")
+			return errors.New("has a script, which there is none for here; use a filter, [?(…)]")
 		}
 	}
 	switch {
+	case slices.ContainsFunc(indexes, func(n int64) bool { return n > maxIndex || n < -maxIndex }):
+		return fmt.Errorf("has an index of more than %d", maxIndex)
 	case descents > 1:
-		return fmt.Errorf(`has more than one "..", which takes too long on deep documents; name the members between`)
+		return errors.New(`has more than one "..", which takes too long on deep documents; name the members between`)
 	case factor > maxFactor:
 		return fmt.Errorf("has unions that multiply to %d, more than %d; name fewer members at once", factor, maxFactor)
 	}
 	return nil
 }
 
-var errIndex = fmt.Errorf("has an index of more than %d", maxIndex)
-
-// inspect returns the form of a filter. The library has none for a filter that
-// only tests for a member: for that it returns the path.
+// inspect returns the form of a filter. The library has none for a filter that only tests for a
+// member: for that it returns the path.
 func inspect(f *jp.Filter) (form any, err error) {
 	defer func() {
 		if recover() != nil {
@@ -111,8 +111,7 @@ func inspect(f *jp.Filter) (form any, err error) {
 	return f.Inspect(), nil
 }
 
-// checkFilter refuses a filter that looks at more than a few values of each
-// element.
+// checkFilter refuses a filter that looks at more than a few values of each element.
 func checkFilter(side any) error {
 	switch side := side.(type) {
 	case *jp.Form:
@@ -138,52 +137,26 @@ func checkFilter(side any) error {
 	return nil
 }
 
-// values returns the hashes of the scalars that p selects, sorted and distinct.
-// It leaves out null and the empty string.
-func (p path) values(d document) (out []string) {
-	if d == nil || p.expr == nil {
-		return nil
-	}
-	defer func() {
-		if recover() != nil { // a fault of the library must not stop the call
-			out = nil
-		}
-	}()
-	for i, v := range p.expr.Get(d) {
-		if i == maxValues {
-			break
-		}
-		if s := scalar(v); s != "" && len(s) <= maxValue {
-			out = append(out, hash(s))
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
-// Bounds of a foreign document.
+// Limits of a foreign document.
 const (
-	maxValues   = 4096     // of one path; more are left out
+	maxValues   = 4096     // values of one path; more are left out
 	maxDocument = 16 << 20 // bytes; a larger document has no values
 	maxValue    = 64 << 10 // bytes; a larger value is left out
-	maxDepth    = 512      // of JSON in a text block
+	maxDepth    = 512      // depth of JSON in a text block
 	hashSize    = 2 * 16   // characters of a stored hash
 )
 
-// document is the JSON that paths look into; nil has no values.
-type document any
-
-// requestDocument is {"arguments": ...}.
-func requestDocument(arguments json.RawMessage) document {
-	return decode(appendMember([]byte{'{'}, "arguments", arguments))
+// requestDocument returns {"arguments"}.
+func requestDocument(arguments json.RawMessage) any {
+	return decode(map[string][]byte{"arguments": arguments})
 }
 
-// resultDocument is {"arguments", "structuredContent", "content", "isError"}.
-// If a server returns JSON as text only, that is the structured content.
-func resultDocument(arguments, result json.RawMessage) document {
-	out := appendMember([]byte{'{'}, "arguments", arguments)
+// resultDocument returns {"arguments", "structuredContent", "content", "isError"}. If a server
+// returns JSON as text only, that is the structured content.
+func resultDocument(arguments, result json.RawMessage) any {
 	structured, _ := rawjson.Get(result, "structuredContent")
 	content, _ := rawjson.Get(result, "content")
+	failed, _ := rawjson.Get(result, "isError")
 	if structured == nil {
 		rawjson.Elements(content, func(block []byte) bool {
 			text, _ := rawjson.GetString(block, "text")
@@ -193,38 +166,30 @@ func resultDocument(arguments, result json.RawMessage) document {
 			return structured == nil
 		})
 	}
-	out = appendMember(out, "structuredContent", structured)
-	out = appendMember(out, "content", content)
-	failed, _ := rawjson.Get(result, "isError")
-	return decode(appendMember(out, "isError", failed))
+	return decode(map[string][]byte{"arguments": arguments, "structuredContent": structured, "content": content, "isError": failed})
 }
 
-func appendMember(obj []byte, name string, value []byte) []byte {
-	if value == nil {
-		return obj
+// decode returns an object of the members that are not nil. It returns nil if a member is not
+// valid or all are too large.
+func decode(members map[string][]byte) any {
+	doc, size := map[string]any{}, 0
+	for name, raw := range members {
+		if raw == nil {
+			continue
+		}
+		dec := json.NewDecoder(bytes.NewReader(raw))
+		dec.UseNumber()
+		var v any
+		if size += len(raw); size > maxDocument || dec.Decode(&v) != nil {
+			return nil
+		}
+		doc[name] = numbers(v)
 	}
-	if len(obj) > 1 {
-		obj = append(obj, ',')
-	}
-	return append(append(rawjson.AppendQuote(obj, name), ':'), value...)
+	return doc
 }
 
-// decode closes an object and decodes it. It keeps the digits of numbers.
-func decode(obj []byte) document {
-	if len(obj) > maxDocument {
-		return nil
-	}
-	dec := json.NewDecoder(strings.NewReader(string(append(obj, '}'))))
-	dec.UseNumber()
-	var v any
-	if dec.Decode(&v) != nil {
-		return nil
-	}
-	return numbers(v)
-}
-
-// numbers replaces each json.Number by a number that filters can compare, if
-// that has the same digits.
+// numbers replaces each json.Number by a number that filters can compare, if that has the same
+// digits.
 func numbers(v any) any {
 	switch v := v.(type) {
 	case map[string]any:
@@ -246,48 +211,64 @@ func numbers(v any) any {
 	return v
 }
 
-// key returns a hash of all values of the paths; "" without paths.
-func key(paths []path, d document) string {
+// namedValues returns the values of each path that has any, by name.
+func namedValues(paths map[string]path, doc any) map[string][]string {
+	out := map[string][]string{}
+	for name, p := range paths {
+		if v := p.values(doc); len(v) > 0 {
+			out[name] = v
+		}
+	}
+	return out
+}
+
+// key returns a hash of all values of the paths, or "" without paths.
+func key(paths []path, doc any) string {
 	if len(paths) == 0 {
 		return ""
 	}
 	parts := make([]string, len(paths))
 	for i, p := range paths {
-		parts[i] = strings.Join(p.values(d), ",")
+		parts[i] = strings.Join(p.values(doc), ",")
 	}
 	return hash(strings.Join(parts, ";"))
 }
 
-// scalar returns the text of a scalar, "" for other values. A number and the string of its digits
-// are the same, because models confuse them.
+// values returns the hashes of the scalars that p selects, sorted and distinct. It leaves out
+// null and the empty string.
+func (p path) values(doc any) (out []string) {
+	defer func() {
+		if recover() != nil { // a fault of the library must not stop the call
+			out = nil
+		}
+	}()
+	if doc == nil || p == nil {
+		return nil
+	}
+	selected := jp.Expr(p).Get(doc)
+	for _, v := range selected[:min(len(selected), maxValues)] {
+		if s := scalar(v); s != "" && len(s) <= maxValue {
+			out = append(out, hash(s))
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// scalar returns the text of a scalar, or "" for other values. A number and the string of its
+// digits are the same, because models confuse them.
 func scalar(v any) string {
 	switch v := v.(type) {
 	case nil, map[string]any, []any:
 		return ""
-	case string:
-		return v
-	case json.Number:
-		return v.String()
 	case float64:
 		return strconv.FormatFloat(v, 'f', -1, 64)
 	}
 	return fmt.Sprint(v)
 }
 
-// hash returns the form in which a value is stored: it can be recognised, but
-// not read.
+// hash returns the stored form of a value: it can be recognised, but not read.
 func hash(s string) string {
 	sum := sha256.Sum256([]byte(s))
 	return hex.EncodeToString(sum[:])[:hashSize]
-}
-
-// namedValues returns the values of each path that has any, by name.
-func namedValues(paths map[string]path, d document) map[string][]string {
-	out := map[string][]string{}
-	for name, p := range paths {
-		if v := p.values(d); len(v) > 0 {
-			out[name] = v
-		}
-	}
-	return out
 }

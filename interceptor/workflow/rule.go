@@ -20,6 +20,9 @@ const (
 	RoleClose  Role = "close"  // ends the workflow
 )
 
+// acts reports whether a call of the role is an attempt at a step.
+func (r Role) acts() bool { return r == RoleOpen || r == RoleLink }
+
 // Evidence says why a call belongs to its workflow.
 type Evidence string
 
@@ -28,8 +31,8 @@ const (
 	Explicit Evidence = "explicit" // the call gives its id
 	Native   Evidence = "native"   // the call gives an id of the server's own
 	Join     Evidence = "join"     // the call gives a value that an earlier result held
-	Session  Evidence = "session"  // it is the last workflow of the session
-	None     Evidence = "none"     // there is none
+	Session  Evidence = "session"  // the workflow is the last one of the session
+	None     Evidence = "none"     // nothing leads to a workflow
 )
 
 // Spec is one workflow as it is configured.
@@ -44,8 +47,8 @@ type Spec struct {
 	Remint bool
 	// Require refuses link, status and close calls without a workflow.
 	Require bool
-	// Preserve lets an open call give an id of the host's own, such as an A2A
-	// contextId. It becomes an alias of the workflow, and results carry it.
+	// Preserve lets an open call give an id of the host's own, such as an A2A contextId. It
+	// becomes an alias of the workflow, and results carry it.
 	Preserve bool
 	// Evidence lists the evidence to look at, in this order.
 	Evidence []Evidence
@@ -58,50 +61,40 @@ type ToolSpec struct {
 	Server, Tool string
 	// Step names the steps that a link tool adds; "" means the tool's name.
 	Step string
-	// Capture are JSONPaths by the name of the join that uses their values. They
-	// look into the result of an open tool, as {"arguments",
-	// "structuredContent", "content", "isError"}.
+	// Capture are JSONPaths by the name of the join that uses their values. They look into the
+	// result of an open tool, as {"arguments", "structuredContent", "content", "isError"}.
 	Capture map[string]string
 	// Join are JSONPaths into {"arguments"}.
 	Join map[string]string
-	// StepKey are JSONPaths into {"arguments"}. A call with the same values
-	// repeats the step.
+	// StepKey are JSONPaths into {"arguments"}. A call with the same values repeats the step.
 	StepKey []string
 }
 
 // Rules are compiled [Spec]s. They are immutable.
 type Rules struct {
-	workflows []*workflow
+	workflows []*Workflow
 	tools     map[toolKey]*Rule
 }
 
 type toolKey struct{ server, tool string }
 
-// workflow is a compiled Spec.
-type workflow struct {
+// Workflow is a compiled [Spec].
+type Workflow struct {
 	Spec
-	openers []*Rule
+	// Openers are the rules of the open tools.
+	Openers []*Rule
 }
 
 // Rule is one tool's compiled rule.
 type Rule struct {
 	ToolSpec
-	workflow *workflow
-	capture  map[string]path
-	join     map[string]path
-	key      []path
+	Workflow *Workflow
 	// At is the rule's place in the configuration, such as "link[0]".
-	At string
+	At      string
+	capture map[string]path
+	join    map[string]path
+	key     []path
 }
-
-// Workflow returns the name of the workflow that the rule belongs to.
-func (r *Rule) Workflow() string { return r.workflow.Name }
-
-// TTL returns how long the rule's workflows live without use.
-func (r *Rule) TTL() time.Duration { return r.workflow.TTL }
-
-// Openers returns the rules of the tools that open the rule's workflow.
-func (r *Rule) Openers() []*Rule { return r.workflow.openers }
 
 // Fault is one mistake in a [Spec].
 type Fault struct {
@@ -111,8 +104,8 @@ type Fault struct {
 	Msg  string
 }
 
-// MaxSteps is the number of differently named link steps that a workflow can
-// have. Each may be one level deeper than the one before.
+// MaxSteps is the number of differently named link steps that a workflow can have. Each may be
+// one level deeper than the one before.
 const MaxSteps = contextpath.MaxDepth - 1
 
 // Compile checks and compiles specs. It returns every fault.
@@ -144,7 +137,7 @@ func (c *compiler) bad(at, format string, args ...any) {
 }
 
 func (c *compiler) compile(s Spec) {
-	w := &workflow{Spec: s}
+	w := &Workflow{Spec: s}
 	c.rules.workflows = append(c.rules.workflows, w)
 	if s.TTL < time.Minute {
 		c.bad("ttl", "%s is less than a minute", s.TTL)
@@ -166,12 +159,12 @@ func (c *compiler) compile(s Spec) {
 		count[t.Role]++
 		switch {
 		case t.Role == RoleOpen:
-			w.openers = append(w.openers, r)
+			w.Openers = append(w.Openers, r)
 		case t.Role == RoleLink && !slices.Contains(steps, r.Step):
 			steps = append(steps, r.Step)
 		}
 	}
-	if len(w.openers) == 0 {
+	if len(w.Openers) == 0 {
 		c.bad("open", "is empty: name the tool that starts the workflow")
 	}
 	if len(steps) > MaxSteps {
@@ -180,14 +173,14 @@ func (c *compiler) compile(s Spec) {
 }
 
 // rule compiles the i-th rule of its role.
-func (c *compiler) rule(w *workflow, t ToolSpec, i int) *Rule {
-	r := &Rule{ToolSpec: t, workflow: w, At: fmt.Sprintf("%s[%d]", t.Role, i), join: map[string]path{}, capture: map[string]path{}}
+func (c *compiler) rule(w *Workflow, t ToolSpec, i int) *Rule {
+	r := &Rule{ToolSpec: t, Workflow: w, At: fmt.Sprintf("%s[%d]", t.Role, i), join: map[string]path{}, capture: map[string]path{}}
 	if r.Step == "" {
 		r.Step = t.Tool
 	}
 	k := toolKey{t.Server, t.Tool}
 	if other := c.rules.tools[k]; other != nil {
-		c.bad(r.At+".tool", "%s.%s is also in %s of workflow %q: a tool has one rule", t.Server, t.Tool, other.At, other.workflow.Name)
+		c.bad(r.At+".tool", "%s.%s is also in %s of workflow %q: a tool has one rule", t.Server, t.Tool, other.At, other.Workflow.Name)
 	}
 	c.rules.tools[k] = r
 	compile := func(at, expr string) (p path) {
@@ -229,8 +222,7 @@ func (r *Rules) Find(server, tool string) *Rule {
 	return r.tools[toolKey{server, tool}]
 }
 
-// Each calls yield for every rule, in the order of the configuration, with the
-// index of its spec.
+// Each calls yield for every rule, in the order of the configuration, with the index of its spec.
 func (r *Rules) Each(yield func(spec int, rule *Rule)) {
 	if r == nil {
 		return

@@ -57,12 +57,12 @@ func TestIDs(t *testing.T) {
 			t.Fatalf("NewID = %q, new %t", id, !seen[id])
 		}
 		seen[id] = true
-		for i := range randomChars {
-			counts[id[15+i]]++
+		for _, c := range []byte(id[15:]) {
+			counts[c]++
 		}
 	}
-	for c, got := range counts { // 260,000 draws of 36: five deviations are 420
-		if want := n * randomChars / 36; got < want-420 || got > want+420 {
+	for c, got := range counts { // 260,000 draws of 32 characters: five deviations are 450
+		if want := n * 26 / 32; got < want-450 || got > want+450 {
 			t.Errorf("%c was drawn %d times, want about %d", c, got, want)
 		}
 	}

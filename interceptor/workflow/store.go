@@ -4,15 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"errors"
-	"fmt"
 	"strings"
-	"time"
-
-	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
-// migrations make the schema; see [sqlitedb.Options]. Times are microseconds
-// since 1970.
+// migrations make the schema; see [sqlitedb.Options]. Times are microseconds since 1970.
 var migrations = []string{`
 	CREATE TABLE nodes (
 		id         TEXT PRIMARY KEY,
@@ -57,33 +52,6 @@ var migrations = []string{`
 	CREATE INDEX aliases_root ON aliases (root);
 `}
 
-// applicationID marks the database as foldgate's workflows: "flow".
-const applicationID = 0x666c6f77
-
-// Engine decides which step of which workflow a call is. It keeps workflows in
-// an SQLite file, which several processes can use at a time: hosts start a
-// gateway for each of their windows, and an id of one gateway is valid at the
-// others. An Engine is safe for concurrent use. A change is durable when the
-// method returns.
-type Engine struct {
-	db  *sql.DB
-	now func() time.Time
-}
-
-// Open opens or creates the file at path, readable by its owner only, in a
-// directory that exists. Close the Engine to release it.
-func Open(path string, now func() time.Time) (*Engine, error) {
-	db, err := sqlitedb.Open(context.Background(), path, sqlitedb.Options{Migrations: migrations, ApplicationID: applicationID})
-	if err != nil {
-		return nil, fmt.Errorf("workflows in %s: %w (move the file away to start without any)", path, err)
-	}
-	db.SetMaxOpenConns(4)
-	return &Engine{db: db, now: now}, nil
-}
-
-// Close releases the file.
-func (e *Engine) Close() error { return e.db.Close() }
-
 // node is a row: the first step of a workflow, its root, or a later one.
 type node struct {
 	id, path, root, parent          string
@@ -109,8 +77,7 @@ type querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// one returns the first node that the end of a query selects, nil if there is
-// none.
+// one returns the first node that the end of a query selects, or nil.
 func one(ctx context.Context, q querier, where string, args ...any) (*node, error) {
 	all, err := many(ctx, q, where+" LIMIT 1", args...)
 	if err != nil || len(all) == 0 {
@@ -159,23 +126,25 @@ func lastOf(ctx context.Context, q querier, principal, workflow, session string,
 		"ORDER BY n.created_at DESC, n.rowid DESC", principal, workflow, session, now)
 }
 
-// holding returns the nodes of live workflows that hold one of the values, the
-// newest workflow first and in it the newest step first.
+// holding returns the nodes of live workflows that hold one of the values, the newest workflow
+// first and in it the newest step first.
 func holding(ctx context.Context, q querier, principal, workflow, name string, hashes []string, now int64) ([]*node, error) {
 	args := []any{principal, workflow, now, name}
 	for _, h := range hashes {
 		args = append(args, h)
 	}
-	marks := strings.TrimSuffix(strings.Repeat("?,", len(hashes)), ",")
 	return many(ctx, q, "JOIN nodes r ON r.id = n.root WHERE n.principal = ? AND n.workflow = ? AND r.closed = 0 AND r.expires_at > ? "+
-		"AND n.id IN (SELECT node FROM joins WHERE name = ? AND hash IN ("+marks+")) "+
+		"AND n.id IN (SELECT node FROM joins WHERE name = ? AND hash IN ("+marks(len(hashes))+")) "+
 		"ORDER BY r.created_at DESC, r.rowid DESC, n.created_at DESC, n.rowid DESC", args...)
 }
 
 func insert(ctx context.Context, tx *sql.Tx, n *node) error {
-	marks := strings.TrimSuffix(strings.Repeat("?,", 20), ",")
-	return exec(ctx, tx, "INSERT INTO nodes ("+strings.ReplaceAll(nodeColumns, "n.", "")+") VALUES ("+marks+")", n.fields()...)
+	fields := n.fields()
+	return exec(ctx, tx, "INSERT INTO nodes ("+strings.ReplaceAll(nodeColumns, "n.", "")+") VALUES ("+marks(len(fields))+")", fields...)
 }
+
+// marks returns n question marks for a query.
+func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?,", n), ",") }
 
 func addJoins(ctx context.Context, tx *sql.Tx, node string, values map[string][]string) error {
 	for name, hashes := range values {
@@ -188,15 +157,14 @@ func addJoins(ctx context.Context, tx *sql.Tx, node string, values map[string][]
 	return nil
 }
 
-// addAlias makes a foreign id an alias of the workflow of s. An id of another
-// form is ignored. The newest workflow has the alias, because a server may use
-// an id again.
+// addAlias makes a foreign id an alias of the workflow of s. An id of another form is ignored.
+// The newest workflow gets the alias, because a server may use an id again.
 func addAlias(ctx context.Context, tx *sql.Tx, s *Step, alias string) error {
 	if !validForeign(alias) {
 		return nil
 	}
 	return exec(ctx, tx, "INSERT INTO aliases (principal, workflow, alias, root) VALUES (?,?,?,?) "+
-		"ON CONFLICT (principal, workflow, alias) DO UPDATE SET root = excluded.root", s.request.Principal, s.Rule.Workflow(), alias, s.Root)
+		"ON CONFLICT (principal, workflow, alias) DO UPDATE SET root = excluded.root", s.request.Principal, s.Rule.Workflow.Name, alias, s.Root)
 }
 
 func exec(ctx context.Context, tx *sql.Tx, query string, args ...any) error {

@@ -65,7 +65,7 @@ func (r *Rules) addWorkflow(tool []byte, server, own string) ([]byte, *Workflow)
 	if rule == nil {
 		return tool, nil
 	}
-	i := slices.IndexFunc(r.cfg.Workflows, func(w config.Workflow) bool { return w.Name == rule.Workflow() })
+	i := slices.IndexFunc(r.cfg.Workflows, func(w config.Workflow) bool { return w.Name == rule.Workflow.Name })
 	inject := r.cfg.Workflows[i].Handle()
 	w := &Workflow{part: interceptor.WorkflowStep{Rule: rule, Opener: r.openers(rule), Output: interceptor.Output{Argument: inject.Argument}}}
 	schema, _ := rawjson.Get(tool, "inputSchema")
@@ -78,7 +78,7 @@ func (r *Rules) addWorkflow(tool []byte, server, own string) ([]byte, *Workflow)
 	w.owner = undeclared
 	if extensibleObject(schema) {
 		w.owner = ownedByFoldgate
-		tool = rawjson.Set(tool, handleProperty(w.part.Opener, rule.TTL()), "inputSchema", "properties", inject.Argument)
+		tool = rawjson.Set(tool, handleProperty(w.part.Opener, rule.Workflow.TTL), "inputSchema", "properties", inject.Argument)
 	}
 	output, _ := rawjson.Get(tool, "outputSchema")
 	if !slices.Contains(inject.Result, "structuredContent") || !extensibleObject(output) {
@@ -128,7 +128,7 @@ func duration(d time.Duration) string {
 // openers returns the shown names of the tools that start the rule's workflow.
 func (r *Rules) openers(rule *workflow.Rule) string {
 	var names []string
-	for _, o := range rule.Openers() {
+	for _, o := range rule.Workflow.Openers {
 		names = append(names, ShownName(r.prefix(o.Server), o.Tool))
 	}
 	return strings.Join(names, " or ")
