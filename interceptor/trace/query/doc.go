@@ -9,6 +9,6 @@
 // which lines may match. Every record is read from the journal and checked
 // against the filter there. Readers extend the index before they use it, so the
 // gateway spends nothing on it. An index that is damaged, of another version or
-// of other files is rebuilt. It has rows for the segments that exist, so its size
-// is bounded by the journal's, at about 17 %.
+// of other files is rebuilt. It has rows for the segments that exist: its size is
+// about 17 % of a journal without payloads, less with payloads.
 package query
