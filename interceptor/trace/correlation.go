@@ -48,6 +48,8 @@ type CorrelationError struct {
 	Remedy string
 }
 
+var errTooMany = &CorrelationError{CodeCorrelationTooMany, fmt.Sprintf("more than %d ids", MaxIDs)}
+
 // Error gives the remedy. It does not repeat the foreign value.
 func (e *CorrelationError) Error() string { return "correlation id: " + e.Remedy }
 
@@ -119,7 +121,7 @@ func (a IDs) add(id string) (IDs, error) {
 	case slices.Contains(a, id):
 		return a, nil
 	case len(a) == MaxIDs:
-		return nil, &CorrelationError{CodeCorrelationTooMany, fmt.Sprintf("more than %d ids", MaxIDs)}
+		return nil, errTooMany
 	}
 	return append(a, id), nil
 }
@@ -140,11 +142,9 @@ func DecodeCorrelation(envelope json.RawMessage, mode Mode) (ids IDs, deprecated
 			more = ids.Union(more)
 		}
 		if len(more) > MaxIDs {
-			return nil, nil, &CorrelationError{CodeCorrelationTooMany, fmt.Sprintf("more than %d ids", MaxIDs)}
+			return nil, nil, errTooMany
 		}
-		ids = more
-		deprecated = append(deprecated, DeprecatedSnakeCase)
-		deprecated = append(deprecated, dep...)
+		ids, deprecated = more, append(append(deprecated, DeprecatedSnakeCase), dep...)
 	}
 	slices.Sort(deprecated)
 	return ids, slices.Compact(deprecated), nil

@@ -2,6 +2,7 @@ package trace
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -142,36 +143,26 @@ type pending struct {
 // crash is cut off, and missing records are noted in the chain: both as records
 // of kind [KindJournal] and in the log.
 func Open(dir string, o Options) (*Journal, error) {
-	switch o.Sync {
-	case "":
-		o.Sync = SyncInterval
-	case SyncAlways, SyncInterval, SyncNever:
-	default:
+	o.Sync = cmp.Or(o.Sync, SyncInterval)
+	o.Interval = cmp.Or(max(o.Interval, 0), DefaultInterval)
+	o.RotateBytes = cmp.Or(max(o.RotateBytes, 0), DefaultRotateBytes)
+	o.MaxPayload = cmp.Or(o.MaxPayload, DefaultMaxPayload)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if !slices.Contains([]string{SyncAlways, SyncInterval, SyncNever}, o.Sync) {
 		return nil, fmt.Errorf("trace sync %q: use always, interval or never", o.Sync)
-	}
-	if o.Interval <= 0 {
-		o.Interval = DefaultInterval
-	}
-	if o.RotateBytes <= 0 {
-		o.RotateBytes = DefaultRotateBytes
 	}
 	if o.RotateBytes > MaxRotateBytes {
 		return nil, fmt.Errorf("trace rotation at %d bytes: use at most %d", o.RotateBytes, int64(MaxRotateBytes))
 	}
-	if o.MaxPayload == 0 {
-		o.MaxPayload = DefaultMaxPayload
-	}
-	if o.Now == nil {
-		o.Now = time.Now
-	}
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	j := &Journal{dir: dir, opt: o, log: o.Log, dirty: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("trace directory: %w", err)
+	err := os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = os.Chmod(dir, 0o700) // #nosec G302: it is a directory
 	}
-	if err := os.Chmod(dir, 0o700); err != nil { // #nosec G302: it is a directory
+	if err != nil {
 		return nil, fmt.Errorf("trace directory: %w", err)
 	}
 	if err := j.takeLock(); err != nil {
@@ -316,10 +307,7 @@ func (j *Journal) appendPayload(b []byte, r *Record, pieces [][]byte) []byte {
 
 // markTruncated sets the flag on a copy: the caller may share one Audit between records.
 func markTruncated(r *Record) {
-	a := Audit{}
-	if r.Audit != nil {
-		a = *r.Audit
-	}
+	a := *r.AuditOrEmpty()
 	a.Truncated = true
 	r.Audit = &a
 }
@@ -553,7 +541,7 @@ func inPlace(f segmentFile, path string) error {
 	}
 	there, err := os.Stat(path)
 	if err == nil && !os.SameFile(open, there) {
-		err = fmt.Errorf("another program has replaced it")
+		err = errors.New("another program has replaced it")
 	}
 	return err
 }
@@ -567,14 +555,12 @@ func (j *Journal) resume() {
 		return
 	}
 	err := j.writeHeadAt(j.headNow()) // first: a failure of it leaves no record
-	if err == nil {
-		var p *pending
-		if p, err = j.pendingNote(Event{Event: EventResumed}); err == nil {
-			j.commit([]*pending{p})
-			return
-		}
+	p, bad := j.pendingNote(Event{Event: EventResumed})
+	if err = cmp.Or(err, bad); err != nil {
+		j.setErr(fmt.Errorf("trace journal: %w", err))
+		return
 	}
-	j.setErr(fmt.Errorf("trace journal: %w", err))
+	j.commit([]*pending{p})
 }
 
 // headNow describes the last committed record. The caller holds writing.
@@ -641,11 +627,6 @@ func (j *Journal) Close() error {
 	if err == nil && !j.interrupted {
 		err = j.lock.Truncate(0) // an empty lock file: nothing was interrupted
 	}
-	for _, c := range []io.Closer{j.file, j.lock} {
-		if cerr := c.Close(); err == nil {
-			err = cerr
-		}
-	}
 	j.broken = ErrClosed
-	return err
+	return cmp.Or(err, j.file.Close(), j.lock.Close())
 }

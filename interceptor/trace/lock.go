@@ -57,13 +57,11 @@ func (j *Journal) takeLock() error {
 // The lock itself is the kernel's. After a failure to write, the next start only
 // examines fewer records.
 func (j *Journal) mark() {
-	stamp := func(t time.Time) string {
-		if t.IsZero() {
-			return ""
-		}
-		return t.UTC().Format(TimeFormat)
+	text := fmt.Appendf(nil, "%d\n%s\n", os.Getpid(), j.from.UTC().Format(TimeFormat))
+	if !j.to.IsZero() {
+		text = j.to.UTC().AppendFormat(text, TimeFormat)
 	}
-	text := fmt.Appendf(nil, "%d\n%s\n%s\n", os.Getpid(), stamp(j.from), stamp(j.to))
+	text = append(text, '\n')
 	if _, err := j.lock.WriteAt(text, 0); err == nil {
 		_ = j.lock.Truncate(int64(len(text)))
 	}

@@ -22,10 +22,8 @@ func (j *Journal) recover() error {
 		return err
 	}
 	h, err := readHead(j.dir)
-	if err != nil {
-		// An unreadable anchor must not stop the gateway, nor vanish silently.
+	if err != nil { // it must not stop the gateway, nor vanish silently
 		j.log.Error("trace head is unreadable and will be replaced", "dir", j.dir, "error", err)
-		h = nil
 	}
 	if h != nil {
 		names = j.dropRetired(names, h.First)

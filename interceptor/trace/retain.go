@@ -3,6 +3,7 @@ package trace
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -59,23 +60,20 @@ func (j *Journal) retain() {
 // retired returns how many of the oldest segments are beyond the bounds.
 func (j *Journal) retired(names []string) int {
 	var total int64
-	keepFrom := 0
-	now := j.opt.Now()
-	for i := len(names) - 1; i >= 0; i-- {
-		fi, err := os.Stat(filepath.Join(j.dir, names[i]))
+	b, now := j.opt.Retain, j.opt.Now()
+	for i, name := range slices.Backward(names) {
+		fi, err := os.Stat(filepath.Join(j.dir, name))
 		if err != nil {
 			continue
 		}
 		total += fi.Size()
-		b := j.opt.Retain
 		if i < len(names)-1 && (b.Files > 0 && len(names)-i > b.Files ||
 			b.Bytes > 0 && total > b.Bytes ||
 			b.Age > 0 && now.Sub(fi.ModTime()) > b.Age) {
-			keepFrom = i + 1
-			break
+			return i + 1
 		}
 	}
-	return keepFrom
+	return 0
 }
 
 func (j *Journal) removeSegment(name string) {

@@ -3,6 +3,7 @@ package trace
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,7 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"sort"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -94,10 +95,8 @@ func Segments(dir string) ([]string, error) {
 			names = append(names, e.Name())
 		}
 	}
-	sort.Slice(names, func(i, k int) bool {
-		a, _ := SegmentSeq(names[i])
-		b, _ := SegmentSeq(names[k])
-		return a < b
+	slices.SortFunc(names, func(a, b string) int { // a longer name has a larger seq
+		return cmp.Or(cmp.Compare(len(a), len(b)), strings.Compare(a, b))
 	})
 	return names, nil
 }
@@ -214,10 +213,7 @@ func writeHead(dir string, h *head, durable bool) error {
 	if err == nil && durable {
 		err = f.Sync()
 	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err == nil {
+	if err = cmp.Or(err, f.Close()); err == nil {
 		err = os.Rename(tmp, filepath.Join(dir, headName))
 	}
 	if err != nil {
@@ -232,9 +228,5 @@ func syncDir(dir string) error {
 	if err != nil {
 		return err
 	}
-	err = d.Sync()
-	if cerr := d.Close(); err == nil {
-		err = cerr
-	}
-	return err
+	return cmp.Or(d.Sync(), d.Close())
 }

@@ -39,10 +39,7 @@ func (c *Counts) add(r *trace.Record) {
 	if trace.CanonicalKind(r.Kind) == trace.KindRequest+"tools/call" {
 		c.Calls++
 	}
-	a := r.Audit
-	if a == nil {
-		return
-	}
+	a := r.AuditOrEmpty()
 	if a.IsError {
 		c.Errors++
 	}
@@ -109,8 +106,8 @@ func Contexts(records iter.Seq2[*trace.Record, error]) ([]Node, error) {
 // are not stored, in the decision.
 func popReason(r *trace.Record) string {
 	reason, ok := rawjson.GetString(r.Payload, "reason")
-	if !ok && r.Audit != nil && r.Audit.Decision != nil {
-		reason = r.Audit.Decision.Reason
+	if d := r.AuditOrEmpty().Decision; !ok && d != nil {
+		reason = d.Reason
 	}
 	return reason
 }
@@ -145,10 +142,7 @@ func Summarize(records iter.Seq2[*trace.Record, error]) (Stats, error) {
 		}
 		s.Total.add(r)
 		bump(s.Contexts, r.Context, r)
-		a := r.Audit
-		if a == nil {
-			continue
-		}
+		a := r.AuditOrEmpty()
 		if a.Tool != "" {
 			bump(s.Tools, strings.TrimSpace(a.Server+" "+a.Tool), r)
 		}
