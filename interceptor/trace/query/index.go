@@ -224,17 +224,37 @@ func sequence(f Filter, run func(yield func(*trace.Record) bool) error) iter.Seq
 // one. With a new index the query goes on behind that place.
 func (x *Index) matching(ctx context.Context, f Filter, yield func(*trace.Record) bool) (last place, err error) {
 	err = x.retry(ctx, func() error {
-		return x.candidates(ctx, f, func(p place, l *lineReader) (bool, error) {
+		db := x.database()
+		query, args, err := f.sql(ctx, db)
+		if err != nil || query == "" {
+			return err
+		}
+		rows, err := db.QueryContext(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		lines := &lineReader{dir: x.dir}
+		defer lines.close()
+		for rows.Next() {
+			var p place
+			if err := rows.Scan(&p.segment, &p.start, &p.size); err != nil {
+				return err
+			}
 			if p.compare(last) <= 0 {
-				return true, nil
+				continue
 			}
-			r, err := l.record(p)
-			if err != nil || r == nil || !f.Match(r) {
-				return true, err
+			r, err := lines.record(p)
+			if err != nil {
+				return err
 			}
-			last = p
-			return yield(r), nil
-		})
+			if r != nil && f.Match(r) {
+				if last = p; !yield(r) {
+					return nil
+				}
+			}
+		}
+		return rows.Err()
 	})
 	return last, err
 }
@@ -265,32 +285,6 @@ type place struct{ segment, start, size int64 }
 
 func (p place) compare(q place) int {
 	return cmp.Or(cmp.Compare(p.segment, q.segment), cmp.Compare(p.start, q.start))
-}
-
-// candidates yields the places of the lines that may match f: all that do, and others.
-func (x *Index) candidates(ctx context.Context, f Filter, yield func(place, *lineReader) (more bool, err error)) error {
-	db := x.database()
-	query, args, err := f.sql(ctx, db)
-	if err != nil || query == "" {
-		return err
-	}
-	rows, err := db.QueryContext(ctx, query, args...)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	l := &lineReader{dir: x.dir}
-	defer l.close()
-	for rows.Next() {
-		var p place
-		if err := rows.Scan(&p.segment, &p.start, &p.size); err != nil {
-			return err
-		}
-		if more, err := yield(p, l); err != nil || !more {
-			return err
-		}
-	}
-	return rows.Err()
 }
 
 func (x *Index) database() *sql.DB {
@@ -439,14 +433,11 @@ func (x *Index) extend(ctx context.Context) (more bool, err error) {
 		if err := f.prepare(ctx, tx); err != nil {
 			return err
 		}
-		for _, s := range todo.segments {
-			if err := f.fill(x.dir, s); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		for i := 0; i < len(todo.segments) && !more; i++ {
+			if err := f.fill(x.dir, todo.segments[i]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
-			if f.lines == linesAtOnce {
-				more = true
-				break
-			}
+			more = f.lines == linesAtOnce
 		}
 		return nil
 	})

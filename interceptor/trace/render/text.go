@@ -2,6 +2,7 @@ package render
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"iter"
@@ -33,58 +34,41 @@ func writeRow(w io.Writer, r *trace.Record) error {
 	return err
 }
 
-// treeNode is one context with its lines, in the order of the journal.
-type treeNode struct {
-	path     contextpath.Path
-	lines    []string
-	children []*treeNode // by their first record
-}
-
 // writeTree groups records by context: main first, then each root with its
 // descendants indented below it, also contexts that only have children. A line
 // ends with the numbers of the records that it correlates to.
 func writeTree(w io.Writer, records iter.Seq[*trace.Record]) error {
-	nodes := map[contextpath.Path]*treeNode{contextpath.Main: {}}
+	lines := map[contextpath.Path][]string{}
+	children := map[contextpath.Path][]contextpath.Path{} // by their first record
+	known := map[contextpath.Path]bool{contextpath.Main: true}
 	numbers := map[string]uint64{} // id to seq
-	var node func(p contextpath.Path) *treeNode
-	node = func(p contextpath.Path) *treeNode {
-		if n := nodes[p]; n != nil {
-			return n
-		}
-		n := &treeNode{path: p}
-		nodes[p] = n
-		up := node(p.Parent())
-		up.children = append(up.children, n)
-		return n
-	}
 	for r := range records {
 		numbers[r.ID] = r.Seq
-		n := node(contextpath.Path(r.Context))
-		n.lines = append(n.lines, treeLine(r, numbers))
+		in := contextpath.Path(r.Context)
+		lines[in] = append(lines[in], treeLine(r, numbers))
+		for p := in; !known[p]; p = p.Parent() {
+			known[p] = true
+			children[p.Parent()] = append(children[p.Parent()], p)
+		}
 	}
 	bw := bufio.NewWriter(w)
-	main := nodes[contextpath.Main]
-	if len(main.lines) > 0 {
-		fmt.Fprintln(bw, "main")
+	var write func(p contextpath.Path, indent string)
+	write = func(p contextpath.Path, indent string) {
+		if p != contextpath.Main || len(lines[p]) > 0 {
+			fmt.Fprintf(bw, "%s%s\n", indent, clean(cmp.Or(string(p), "main")))
+		}
+		for _, line := range lines[p] {
+			fmt.Fprintf(bw, "%s  %s\n", indent, line)
+		}
+		if p != contextpath.Main {
+			indent += "  "
+		}
+		for _, child := range children[p] {
+			write(child, indent)
+		}
 	}
-	main.write(bw, 0)
+	write(contextpath.Main, "")
 	return bw.Flush()
-}
-
-func (n *treeNode) write(w io.Writer, depth int) {
-	indent := strings.Repeat("  ", depth)
-	if n.path != contextpath.Main {
-		fmt.Fprintf(w, "%s%s\n", indent, clean(string(n.path)))
-	}
-	for _, line := range n.lines {
-		fmt.Fprintf(w, "%s  %s\n", indent, line)
-	}
-	if n.path != contextpath.Main {
-		depth++
-	}
-	for _, c := range n.children {
-		c.write(w, depth)
-	}
 }
 
 func treeLine(r *trace.Record, numbers map[string]uint64) string {
@@ -110,10 +94,7 @@ func WriteContexts(w io.Writer, nodes []query.Node) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "CONTEXT\tDEPTH\tSTATE\tRECORDS\tCALLS\tERRORS\tTOKENS IN\tDELIVERED\tFIRST (UTC)\tLAST (UTC)")
 	for _, n := range nodes {
-		name, state := string(n.Path), n.State
-		if n.Path == contextpath.Main {
-			name = "(main)"
-		}
+		name, state := cmp.Or(string(n.Path), "(main)"), n.State
 		if n.Reason != "" {
 			state += " (" + clean(n.Reason) + ")"
 		}
@@ -139,11 +120,7 @@ func WriteStats(w io.Writer, s query.Stats) error {
 		rows  map[string]query.Counts
 	}{{"branch", s.Contexts}, {"tool", s.Tools}, {"server", s.Servers}, {"principal", s.Principals}} {
 		for _, k := range slices.Sorted(maps.Keys(group.rows)) {
-			name := k
-			if k == "" {
-				name = "(main)"
-			}
-			row(group.title+" "+name, group.rows[k])
+			row(group.title+" "+cmp.Or(k, "(main)"), group.rows[k])
 		}
 	}
 	fmt.Fprintf(tw, "saved, measured (sent less delivered and read back)\t%d tokens\n", s.SavedMeasured)
@@ -158,25 +135,26 @@ func WriteStats(w io.Writer, s query.Stats) error {
 func WriteGraph(w io.Writer, g *query.Graph) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", summary(g.Record))
-	section := func(title string, rs []*trace.Record) {
-		if len(rs) == 0 {
-			return
-		}
-		fmt.Fprintf(&b, "%s\n", title)
-		for _, r := range rs {
-			fmt.Fprintf(&b, "  %s\n", summary(r))
+	section := func(title string, lines ...string) {
+		if len(lines) > 0 {
+			fmt.Fprintf(&b, "%s\n  %s\n", title, strings.Join(lines, "\n  "))
 		}
 	}
-	section("because of", g.Causes)
-	if len(g.Missing) > 0 {
-		fmt.Fprintf(&b, "because of, not in the journal as a message\n  %s\n", strings.Join(slices.Sorted(slices.Values(g.Missing)), "\n  "))
-	}
-	section("led to", g.Effects)
+	section("because of", summaries(g.Causes)...)
+	section("because of, not in the journal as a message", slices.Sorted(slices.Values(g.Missing))...)
+	section("led to", summaries(g.Effects)...)
 	if len(g.Chain) > 1+len(g.Causes)+len(g.Effects) {
-		section(fmt.Sprintf("whole chain, %d messages", len(g.Chain)), g.Chain)
+		section(fmt.Sprintf("whole chain, %d messages", len(g.Chain)), summaries(g.Chain)...)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+func summaries(rs []*trace.Record) (lines []string) {
+	for _, r := range rs {
+		lines = append(lines, summary(r))
+	}
+	return lines
 }
 
 // summary is a record in one line, for trees and graphs.
