@@ -8,8 +8,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// IDs is the set of ids that a message correlates to, in the order of their
-// first occurrence.
+// IDs is the set of ids that a message correlates to, in the order of their first occurrence.
 type IDs []string
 
 // Limits of a correlation list.

@@ -73,8 +73,7 @@ func (v *invariants) answers(r *Record) bool {
 	return slices.ContainsFunc(r.CorrelationID, func(id string) bool { return v.ids[v.key(id)] == want })
 }
 
-// branch checks a record of a context that was opened by a push. Other contexts
-// have no rules.
+// branch checks a record of a context that was opened by a push. Other contexts have no rules.
 func (v *invariants) branch(r *Record, kind string, fault func(code, format string, args ...any)) {
 	p := contextpath.Path(r.Context)
 	b := v.branches[p]

@@ -38,10 +38,9 @@ const (
 
 // Options configure a [Journal]. The zero value is the default.
 type Options struct {
-	// Sync says when records reach the disk: SyncAlways, SyncInterval (default)
-	// or SyncNever. In every mode the operating system has a record when Append
-	// returns, so the end of the process loses nothing. The modes differ in the
-	// records that a crash of the machine loses.
+	// Sync says when records reach the disk: SyncAlways, SyncInterval (default) or SyncNever. In
+	// every mode the operating system has a record when Append returns, so the end of the process
+	// loses nothing. The modes differ in the records that a crash of the machine loses.
 	Sync string
 	// Interval is how long SyncInterval waits, and how far the head file may be
 	// behind in every mode. 0 is DefaultInterval.
@@ -51,9 +50,8 @@ type Options struct {
 	RotateBytes int64
 	// Retain bounds the journal; the zero value keeps everything.
 	Retain Retention
-	// MaxPayload is the size in bytes up to which a payload is stored. A larger
-	// one is replaced by its size and SHA-256. 0 is DefaultMaxPayload, negative
-	// is no limit.
+	// MaxPayload is the size in bytes up to which a payload is stored. A larger one is replaced
+	// by its size and SHA-256. 0 is DefaultMaxPayload, negative is no limit.
 	MaxPayload int
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
@@ -111,8 +109,7 @@ type Journal struct {
 	stopped chan struct{} // closed when the flusher has ended
 }
 
-// position is the end of the journal: the segment being written and the last
-// committed record.
+// position is the end of the journal: the segment being written and the last committed record.
 type position struct {
 	file segmentFile
 	name string
@@ -121,8 +118,7 @@ type position struct {
 	hash string
 }
 
-// segmentFile is the part of *os.File that the journal uses; tests replace it
-// by a full disk.
+// segmentFile is the part of *os.File that the journal uses; tests replace it by a full disk.
 type segmentFile interface {
 	io.WriteCloser
 	Sync() error
@@ -138,10 +134,9 @@ type pending struct {
 	err      error
 }
 
-// Open opens the journal in dir, which it creates if needed, and takes its
-// lock. [ErrInUse] means that another process has it. A last line torn by a
-// crash is cut off, and missing records are noted in the chain: both as records
-// of kind [KindJournal] and in the log.
+// Open opens the journal in dir, which it creates if needed, and takes its lock. [ErrInUse] means
+// that another process has it. A last line torn by a crash is cut off, and missing records are
+// noted in the chain: both as records of kind [KindJournal] and in the log.
 func Open(dir string, o Options) (*Journal, error) {
 	o.Sync = cmp.Or(o.Sync, SyncInterval)
 	o.Interval = cmp.Or(max(o.Interval, 0), DefaultInterval)
@@ -192,12 +187,11 @@ var pool = sync.Pool{New: func() any { return &pending{envelope: make([]byte, 0,
 
 const maxPooled = 2 << 20
 
-// Append adds r to the journal. It sets Protocol, Seq, Prev and Hash, and ID
-// and TS if they are empty. Nothing else may use r until Append returns. After
-// nil the operating system has the record, and in mode always the disk. After
-// an error the record is not in the journal and its chain fields are empty, so
-// the caller can refuse the call before it has an effect. Concurrent calls share
-// writes and syncs.
+// Append adds r to the journal. It sets Protocol, Seq, Prev and Hash, and ID and TS if they are
+// empty. Nothing else may use r until Append returns. After nil the operating system has the
+// record, and in mode always the disk. After an error the record is not in the journal and its
+// chain fields are empty, so the caller can refuse the call before it has an effect. Concurrent
+// calls share writes and syncs.
 //
 // If payload is given, its concatenation is the record's payload instead of
 // r.Payload, so the caller needs no memory to join the pieces of a message.
@@ -405,9 +399,8 @@ func (j *Journal) write(lines []byte) error {
 	return err
 }
 
-// sync waits for the disk. After a failed sync the kernel may have dropped the
-// pages, so the content of the disk is unknown and the journal accepts nothing
-// more.
+// sync waits for the disk. After a failed sync the kernel may have dropped the pages, so the
+// content of the disk is unknown and the journal accepts nothing more.
 func (j *Journal) sync() error {
 	if err := j.file.Sync(); err != nil {
 		j.broken = fmt.Errorf("sync of %s failed, restart foldgate when the disk is sound: %w", j.name, err)
@@ -583,10 +576,9 @@ func (j *Journal) writeHeadAt(h *head) error {
 	return nil
 }
 
-// Err returns nil while the journal accepts records, else the error of the last
-// write. After a full disk it becomes nil with the next successful Append, or by
-// itself soon after there is room. A failed sync and a file that was taken away
-// are final.
+// Err returns nil while the journal accepts records, else the error of the last write. After a
+// full disk it becomes nil with the next successful Append, or by itself soon after there is
+// room. A failed sync and a file that was taken away are final.
 func (j *Journal) Err() error {
 	j.errMu.Lock()
 	defer j.errMu.Unlock()

@@ -98,9 +98,8 @@ func appendStrings(b []byte, key string, values []string) []byte {
 	return append(b, ']')
 }
 
-// appendChain finishes the line that begins at b[start] with seq, prev and hash,
-// and returns b and the hash. The hash covers the line without its hash member
-// and newline.
+// appendChain finishes the line that begins at b[start] with seq, prev and hash, and returns b
+// and the hash. The hash covers the line without its hash member and newline.
 func appendChain(b []byte, start int, seq uint64, prev string) (line []byte, hash string) {
 	b = append(b, `,"seq":`...)
 	b = strconv.AppendUint(b, seq, 10)

@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// The lock file has three lines: the id of the process that has the journal, the
-// time from which on something may be unfinished, and the time of the last
-// record of an interrupted process. The second is when the process opened the
-// journal or, while an interrupted one is not settled, when that one did; then
-// the third is set. Close empties the file.
+// The lock file has three lines: the id of the process that has the journal, the time from which
+// on something may be unfinished, and the time of the last record of an interrupted process. The
+// second is when the process opened the journal or, while an interrupted one is not settled, when
+// that one did; then the third is set. Close empties the file.
 
 // takeLock makes this process the only writer.
 func (j *Journal) takeLock() error {
@@ -53,9 +52,8 @@ func (j *Journal) takeLock() error {
 	return nil
 }
 
-// mark writes the lock file in one piece: a process may be killed at any time.
-// The lock itself is the kernel's. After a failure to write, the next start only
-// examines fewer records.
+// mark writes the lock file in one piece: a process may be killed at any time. The lock itself is
+// the kernel's. After a failure to write, the next start only examines fewer records.
 func (j *Journal) mark() {
 	text := fmt.Appendf(nil, "%d\n%s\n", os.Getpid(), j.from.UTC().Format(TimeFormat))
 	if !j.to.IsZero() {
@@ -77,8 +75,7 @@ func (j *Journal) Interrupted() (from, to time.Time, ok bool) {
 	return j.from, j.to, j.interrupted
 }
 
-// Settle says that the journal now has an end for all that an interrupted
-// process had begun.
+// Settle says that the journal now has an end for all that an interrupted process had begun.
 func (j *Journal) Settle() {
 	j.writing.Lock()
 	defer j.writing.Unlock()

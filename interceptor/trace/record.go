@@ -31,9 +31,8 @@ const (
 	KindFlowProceed  = "workflow/proceed"
 	KindFlowComplete = "workflow/complete"
 	KindWarning      = "system/warning"
-	// KindJournal is the kind of the records that the journal writes about
-	// itself: the first of each file, repairs, gaps and retention. Their payload
-	// is an [Event].
+	// KindJournal is the kind of the records that the journal writes about itself: the first of
+	// each file, repairs, gaps and retention. Their payload is an [Event].
 	KindJournal = "system/journal"
 )
 
@@ -119,8 +118,7 @@ type Tokens struct {
 	Freed     int    `json:"freed,omitempty"`         // on context/pop: branch tokens minus the tokens that the parent reads
 }
 
-// Finding counts the matches of one scrub rule in a message; it never holds the
-// secret.
+// Finding counts the matches of one scrub rule in a message; it never holds the secret.
 type Finding struct {
 	Rule  string `json:"rule"`
 	Field string `json:"field,omitempty"` // JSON path of the string it was in

@@ -151,8 +151,7 @@ func (j *Journal) compare(h *head) ([]Event, error) {
 	return []Event{{Event: EventGap, Expected: &h.Anchor, Found: &found}}, nil
 }
 
-// continues reports whether the file at path has the anchored record or the one
-// after it.
+// continues reports whether the file at path has the anchored record or the one after it.
 func continues(path string, a Anchor) (ok bool, err error) {
 	hash := []byte(a.Hash)
 	err = ReadLines(path, 0, func(line []byte, _ int64, whole bool) bool {
@@ -185,9 +184,8 @@ func (j *Journal) setFirst(names []string, h *head) error {
 	return nil
 }
 
-// dropRetired removes segments that retention had given up when the process
-// ended. It believes the head only if the first record of the segment that the
-// head calls the oldest confirms it.
+// dropRetired removes segments that retention had given up when the process ended. It believes
+// the head only if the first record of the segment that the head calls the oldest confirms it.
 func (j *Journal) dropRetired(names []string, first FirstRef) []string {
 	if !slices.Contains(names, first.File) || names[0] == first.File {
 		return names

@@ -7,11 +7,10 @@ import (
 	"strings"
 )
 
-// retain removes the oldest segments beyond [Options.Retain]. It notes in the
-// chain which segments go, moves the head's anchor to the oldest that stays, and
-// only then removes them, so that a crash in between leaves a provable journal.
-// A failure is logged: too many segments are no reason to refuse a call. The
-// caller holds writing or is Open.
+// retain removes the oldest segments beyond [Options.Retain]. It notes in the chain which
+// segments go, moves the head's anchor to the oldest that stays, and only then removes them, so
+// that a crash in between leaves a provable journal. A failure is logged: too many segments are
+// no reason to refuse a call. The caller holds writing or is Open.
 func (j *Journal) retain() {
 	if j.opt.Retain == (Retention{}) {
 		return

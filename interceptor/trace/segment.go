@@ -16,8 +16,7 @@ import (
 	"strings"
 )
 
-// Names inside the trace directory. A segment is named for the seq of its first
-// record.
+// Names inside the trace directory. A segment is named for the seq of its first record.
 const (
 	segmentPrefix = "trace-"
 	segmentSuffix = ".jsonl"
@@ -105,10 +104,9 @@ func Segments(dir string) ([]string, error) {
 // longer line is damage.
 const maxLine = 256 << 20
 
-// ReadLines calls yield for each line of a segment from offset on, until yield
-// returns false. It passes the line without its newline and the offset of its
-// beginning. whole is false for a last line without a newline: it is being
-// written, or torn. line is valid only during the call.
+// ReadLines calls yield for each line of a segment from offset on, until yield returns false. It
+// passes the line without its newline and the offset of its beginning. whole is false for a last
+// line without a newline: it is being written, or torn. line is valid only during the call.
 func ReadLines(path string, offset int64, yield func(line []byte, at int64, whole bool) bool) error {
 	f, err := os.Open(path)
 	if err != nil {
@@ -142,8 +140,7 @@ func ReadLines(path string, offset int64, yield func(line []byte, at int64, whol
 	return lines.Err()
 }
 
-// FirstRecord reads the first record of a segment. A record with a wrong hash
-// is an error.
+// FirstRecord reads the first record of a segment. A record with a wrong hash is an error.
 func FirstRecord(path string) (*Record, error) {
 	var r *Record
 	err := ReadLines(path, 0, func(line []byte, _ int64, whole bool) bool {
@@ -168,8 +165,7 @@ type head struct {
 
 const headProtocol = "foldgate/trace-head.v1"
 
-// readHead returns nil if there is no head file, and an error if the file is
-// not a head.
+// readHead returns nil if there is no head file, and an error if the file is not a head.
 func readHead(dir string) (*head, error) {
 	data, err := os.ReadFile(filepath.Join(dir, headName))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -8,10 +8,9 @@ import (
 	"github.com/foldgate/foldgate/folding/contextpath"
 )
 
-// The ids of OpenTelemetry spans are derived from the journal's ids. So the
-// spans that are exported live and those that `foldgate trace --format otlp`
-// makes later have the same ids, and foldgate can tell an upstream its parent
-// span while no exporter runs.
+// The ids of OpenTelemetry spans are derived from the journal's ids. So the spans that are
+// exported live and those that `foldgate trace --format otlp` makes later have the same ids, and
+// foldgate can tell an upstream its parent span while no exporter runs.
 
 // SpanID returns the span id of a call, by the id of its request's record.
 func SpanID(record string) [8]byte {
@@ -53,9 +52,8 @@ type Traceparent struct {
 	Flags  byte // 1: the parent was sampled
 }
 
-// ParseTraceparent reads a traceparent. Of later versions it reads the first
-// four fields, as the standard asks. ok is false for forms that the standard
-// forbids.
+// ParseTraceparent reads a traceparent. Of later versions it reads the first four fields, as the
+// standard asks. ok is false for forms that the standard forbids.
 func ParseTraceparent(s string) (tp Traceparent, ok bool) {
 	const size = 2 + 1 + 32 + 1 + 16 + 1 + 2
 	if len(s) < size || s[2] != '-' || s[35] != '-' || s[52] != '-' {

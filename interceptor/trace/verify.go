@@ -16,17 +16,15 @@ type VerifyOptions struct {
 	Anchor Anchor
 	// Detect, if set, returns the rules that find a secret in a line.
 	Detect func(line []byte) []string
-	// Each, if set, is called when the reading begins, and again if retention
-	// removed segments meanwhile and it begins anew. The function that it
-	// returns gets every record, with its segment, the offset of its line and
-	// the line's length.
+	// Each, if set, is called when the reading begins, and again if retention removed segments
+	// meanwhile and it begins anew. The function that it returns gets every record, with its
+	// segment, the offset of its line and the line's length.
 	Each func() func(r *Record, file string, at int64, size int)
 }
 
-// Verify reads the whole journal in dir and checks the chain, the anchor, the
-// invariants of the records and the options. It may run beside the writer.
-// Faults are in the report. An error means that Verify could not read, or that
-// ctx ended.
+// Verify reads the whole journal in dir and checks the chain, the anchor, the invariants of the
+// records and the options. It may run beside the writer. Faults are in the report. An error means
+// that Verify could not read, or that ctx ended.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (Report, error) {
 	for {
 		h, headErr := readHead(dir) // before the files, so that the anchored record must be in them
@@ -270,8 +268,7 @@ type Report struct {
 	Bytes   int64  `json:"bytes"`
 	First   Anchor `json:"first"` // the oldest record there is
 	Last    Anchor `json:"last"`
-	// Faults are in the order of the journal, at most MaxFaults; Total counts
-	// all.
+	// Faults are in the order of the journal, at most MaxFaults; Total counts all.
 	Faults []Fault `json:"faults,omitempty"`
 	Total  int     `json:"faults_total"`
 	// Notes are repairs, retention, branches still open and a line being

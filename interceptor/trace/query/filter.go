@@ -17,13 +17,11 @@ import (
 // every message. The strings of Session, Principal, From, To, Servers, Tools and
 // Kinds are globs in which * stands for any run of bytes and ? for one byte.
 type Filter struct {
-	// Context is a context path. Alone it selects exactly that context; Tree
-	// adds all contexts below it, Children selects those one level below it
-	// instead, Ancestors those above it.
+	// Context is a context path. Alone it selects exactly that context; Tree adds all contexts
+	// below it, Children selects those one level below it instead, Ancestors those above it.
 	Context                   string
 	Tree, Children, Ancestors bool
-	// Main selects records without a context, Roots records in a context of one
-	// level.
+	// Main selects records without a context, Roots records in a context of one level.
 	Main, Roots bool
 	// Depth selects contexts with that many levels; 0 is any.
 	Depth int
@@ -49,8 +47,7 @@ type Filter struct {
 	// apply to it if Context is not set. Evidence is how the call was linked to it.
 	Workflow string
 	Evidence []string
-	// A2AContext and A2ATask are the ids of a workflow and of a step in the A2A
-	// protocol.
+	// A2AContext and A2ATask are the ids of a workflow and of a step in the A2A protocol.
 	A2AContext, A2ATask string
 
 	Session, Principal, From, To string
@@ -81,8 +78,7 @@ type Filter struct {
 	NoIndex bool
 }
 
-// UsageError is the error for a malformed filter or format. Commands exit with
-// status 2 on it.
+// UsageError is the error for a malformed filter or format. Commands exit with status 2 on it.
 type UsageError struct {
 	Field string // the flag of the command line
 	Err   error

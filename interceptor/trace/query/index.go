@@ -92,9 +92,8 @@ type Index struct {
 	replaced []*sql.DB // damaged ones, which queries may still be using
 }
 
-// Open opens the index of the journal in dir, and creates it if needed. It lies
-// in dir, else in the user's cache directory, else in a temporary directory that
-// Close removes.
+// Open opens the index of the journal in dir, and creates it if needed. It lies in dir, else in
+// the user's cache directory, else in a temporary directory that Close removes.
 func Open(ctx context.Context, dir string) (*Index, error) {
 	if _, err := trace.Segments(dir); err != nil {
 		return nil, err
@@ -259,8 +258,7 @@ func (x *Index) matching(ctx context.Context, f Filter, yield func(*trace.Record
 	return last, err
 }
 
-// retry calls f, and again with a new index if f fails because of a damaged or
-// stale one.
+// retry calls f, and again with a new index if f fails because of a damaged or stale one.
 func (x *Index) retry(ctx context.Context, f func() error) error {
 	err := f()
 	if isBroken(ctx, err) {
@@ -293,8 +291,7 @@ func (x *Index) database() *sql.DB {
 	return x.db
 }
 
-// sql returns a query for the places of the lines that may match f, "" if none
-// can.
+// sql returns a query for the places of the lines that may match f, "" if none can.
 func (f *Filter) sql(ctx context.Context, db *sql.DB) (query string, args []any, err error) {
 	const selection = "SELECT segment, start, size FROM record "
 	const byLink = "WHERE id IN (SELECT record FROM link WHERE kind = ? AND key IN (?, ?)) ORDER BY id"
@@ -411,12 +408,10 @@ func (x *Index) replace(ctx context.Context) error {
 	return nil
 }
 
-// linesAtOnce is how many lines one transaction adds: other processes wait for
-// it.
+// linesAtOnce is how many lines one transaction adds: other processes wait for it.
 const linesAtOnce = 20_000
 
-// extend adds lines to the index, and reports whether there may be more. The
-// caller holds mu.
+// extend adds lines to the index, and reports whether there may be more. The caller holds mu.
 func (x *Index) extend(ctx context.Context) (more bool, err error) {
 	if todo, err := x.todo(ctx, x.db); err != nil || todo.removed == 0 && !todo.grown {
 		return false, err

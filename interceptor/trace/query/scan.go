@@ -12,9 +12,8 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
-// Select yields the records of the journal in dir that f selects, in the order
-// of the journal. It opens an [Index] for this one query, or with f.NoIndex
-// scans the files.
+// Select yields the records of the journal in dir that f selects, in the order of the journal. It
+// opens an [Index] for this one query, or with f.NoIndex scans the files.
 func Select(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
 	if f.NoIndex && f.Chain == "" && !f.Orphans {
 		return Scan(ctx, dir, f)
@@ -51,10 +50,9 @@ func Recent(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, 
 // followInterval is how often [Follow] looks for new records.
 const followInterval = 200 * time.Millisecond
 
-// Follow yields the records that f selects, first those in the journal, then
-// each new one, until ctx ends. With f.Since set to now it yields new ones only.
-// Chain and Orphans need all records and cannot be followed: that is a
-// [*UsageError].
+// Follow yields the records that f selects, first those in the journal, then each new one, until
+// ctx ends. With f.Since set to now it yields new ones only. Chain and Orphans need all records
+// and cannot be followed: that is a [*UsageError].
 func Follow(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
 	return sequence(f, func(yield func(*trace.Record) bool) error {
 		if f.Chain != "" || f.Orphans {
@@ -98,9 +96,8 @@ func follow(ctx context.Context, dir string, f Filter, yield func(*trace.Record)
 	return err
 }
 
-// scan yields the records that lie behind at and after, and moves at to the end
-// of the last whole line. It passes over the segments that are followed by one
-// that begins before since.
+// scan yields the records that lie behind at and after, and moves at to the end of the last whole
+// line. It passes over the segments that are followed by one that begins before since.
 func (at *place) scan(ctx context.Context, dir string, f Filter, since time.Time, after place, yield func(*trace.Record) bool) (more bool, err error) {
 	names, err := trace.Segments(dir)
 	if err != nil {

@@ -54,9 +54,8 @@ func (c *Counts) add(r *trace.Record) {
 	c.MS += a.MS
 }
 
-// Contexts returns the distinct contexts of records and the parents that only
-// their paths imply, each tree together and parents first. Main is the first if
-// any record is in it.
+// Contexts returns the distinct contexts of records and the parents that only their paths imply,
+// each tree together and parents first. Main is the first if any record is in it.
 func Contexts(records iter.Seq2[*trace.Record, error]) ([]Node, error) {
 	nodes := map[contextpath.Path]*Node{}
 	get := func(p contextpath.Path) *Node {

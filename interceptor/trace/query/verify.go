@@ -58,8 +58,7 @@ type indexCheck struct {
 	err            error
 }
 
-// linkRow is the content of a row of the table link, with the offset of the
-// record's line.
+// linkRow is the content of a row of the table link, with the offset of the record's line.
 type linkRow struct {
 	kind       int
 	key, start int64

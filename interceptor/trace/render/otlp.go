@@ -15,11 +15,10 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
-// The OTLP JSON encoding of spans: opentelemetry-proto, trace/v1/trace.proto,
-// with ids in hex and times as decimal strings. One line is one export request,
-// as the file receiver of a collector reads them. No exporter of OpenTelemetry
-// for Go writes this encoding, and protojson does not either: it writes ids in
-// base64.
+// The OTLP JSON encoding of spans: opentelemetry-proto, trace/v1/trace.proto, with ids in hex and
+// times as decimal strings. One line is one export request, as the file receiver of a collector
+// reads them. No exporter of OpenTelemetry for Go writes this encoding, and protojson does not
+// either: it writes ids in base64.
 type otlpSpan struct {
 	TraceID    string     `json:"traceId"`
 	SpanID     string     `json:"spanId"`
@@ -55,10 +54,9 @@ const (
 	otlpScopeName = "github.com/foldgate/foldgate"
 )
 
-// otlpWriter turns pairs of records into spans: a request and its response are
-// the span of a call, a push and its pop the span of a branch. The parent is the
-// host's span if the host sent one, else the span of the branch, so that a branch
-// is one tree.
+// otlpWriter turns pairs of records into spans: a request and its response are the span of a
+// call, a push and its pop the span of a branch. The parent is the host's span if the host sent
+// one, else the span of the branch, so that a branch is one tree.
 type otlpWriter struct {
 	w     *bufio.Writer
 	open  map[string]*trace.Record // requests by id, pushes by context
@@ -169,8 +167,7 @@ func methodOf(r *trace.Record) string {
 	return cmp.Or(r.AuditOrEmpty().Method, method)
 }
 
-// mergedAudit returns the audit of the end. Names that it lacks are those of the
-// start.
+// mergedAudit returns the audit of the end. Names that it lacks are those of the start.
 func mergedAudit(start, last *trace.Record) trace.Audit {
 	a, s := *last.AuditOrEmpty(), start.AuditOrEmpty()
 	a.Session, a.Principal, a.Server = cmp.Or(a.Session, s.Session), cmp.Or(a.Principal, s.Principal), cmp.Or(a.Server, s.Server)

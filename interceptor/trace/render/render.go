@@ -41,9 +41,8 @@ func CheckFormat(format string) error {
 	return nil
 }
 
-// Write prints records to w, until one comes with an error. It makes one call of
-// w.Write for each record if the format streams, so w should buffer unless
-// a reader waits for the records.
+// Write prints records to w, until one comes with an error. It makes one call of w.Write for each
+// record if the format streams, so w should buffer unless a reader waits for the records.
 func Write(w io.Writer, format string, records iter.Seq2[*trace.Record, error]) (err error) {
 	if err := CheckFormat(format); err != nil {
 		return err

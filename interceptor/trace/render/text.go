@@ -283,8 +283,7 @@ func stepText(workflow []byte) string {
 	return clean(step)
 }
 
-// clean makes foreign text safe for a terminal: it replaces unprintable
-// characters by '?'.
+// clean makes foreign text safe for a terminal: it replaces unprintable characters by '?'.
 func clean(s string) string {
 	return strings.Map(func(c rune) rune {
 		if unicode.IsPrint(c) {
