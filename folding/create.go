@@ -211,14 +211,6 @@ func (m *Manager) quota(key sessionKey) *quota {
 	return q
 }
 
-// refill brings the bucket to now. A clock that runs backwards refills nothing.
-func (q *quota) refill(now time.Time, perMinute int) {
-	if passed := now.Sub(q.at); passed > 0 {
-		q.spent = max(0, q.spent-passed.Minutes()*float64(perMinute))
-		q.at = now
-	}
-}
-
 // admit checks the limits of a session and, if rated is set, takes one creation from its rate.
 // m.mu is held.
 func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
@@ -242,6 +234,14 @@ func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
 	}
 	q.spent++
 	return nil
+}
+
+// refill brings the bucket to now. A clock that runs backwards refills nothing.
+func (q *quota) refill(now time.Time, perMinute int) {
+	if passed := now.Sub(q.at); passed > 0 {
+		q.spent = max(0, q.spent-passed.Minutes()*float64(perMinute))
+		q.at = now
+	}
 }
 
 // nextEnd returns the time until the first deadline of the branches that count. m.mu is held.

@@ -96,13 +96,6 @@ func newWriter(repo Repository, log *slog.Logger) *writer {
 	return w
 }
 
-func (w *writer) signal() {
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
 // The longest that a change waits for others to share its commit.
 const (
 	atOnce   time.Duration = 0 // an operation waits for it
@@ -221,4 +214,11 @@ func compact(changes []Change) []Change {
 		}
 	}
 	return kept
+}
+
+func (w *writer) signal() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
 }

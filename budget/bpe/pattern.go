@@ -265,16 +265,17 @@ var classes [utf8.MaxRune + 1]uint8
 
 var fillClasses = sync.OnceFunc(func() {
 	fill := func(class uint8, tables ...*unicode.RangeTable) {
+		set := func(lo, hi, stride uint32) {
+			for c := lo; c <= hi; c += stride {
+				classes[c] = class
+			}
+		}
 		for _, t := range tables {
 			for _, r := range t.R16 {
-				for c := rune(r.Lo); c <= rune(r.Hi); c += rune(r.Stride) {
-					classes[c] = class
-				}
+				set(uint32(r.Lo), uint32(r.Hi), uint32(r.Stride))
 			}
 			for _, r := range t.R32 {
-				for c := rune(r.Lo); c <= rune(r.Hi); c += rune(r.Stride) {
-					classes[c] = class
-				}
+				set(r.Lo, r.Hi, r.Stride)
 			}
 		}
 	}
@@ -284,7 +285,7 @@ var fillClasses = sync.OnceFunc(func() {
 	fill(classMark, unicode.M)
 	fill(classNumber, unicode.N)
 	fill(classSpace, unicode.White_Space)
-	fill(classNewline, &unicode.RangeTable{R16: []unicode.Range16{{Lo: '\n', Hi: '\r', Stride: '\r' - '\n'}}})
+	classes['\n'], classes['\r'] = classNewline, classNewline
 })
 
 // classAt returns the class of the character of b at i, as a set, and its width. At the end of b

@@ -2,9 +2,11 @@ package bpe
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/base64"
 	"fmt"
 	"math/bits"
+	"strconv"
 	"unicode/utf8"
 
 	"github.com/pkoukk/tiktoken-go-loader/assets"
@@ -75,17 +77,12 @@ const minLine = 16
 
 // parseLine reads a line of a vocabulary file, and puts the token's n bytes in token.
 func parseLine(token, line []byte) (n int, rank uint32, err error) {
-	space := len(line)
-	for i, c := range line {
-		switch {
-		case c == ' ':
-			space = i
-		case i > space:
-			rank = rank*10 + uint32(c-'0')
-		}
+	text, number, _ := bytes.Cut(line, []byte(" "))
+	if n, err = base64.StdEncoding.Decode(token, text); err != nil {
+		return 0, 0, err
 	}
-	n, err = base64.StdEncoding.Decode(token, line[:space])
-	return n, rank, err
+	id, err := strconv.ParseUint(string(number), 10, rankBits)
+	return n, uint32(id), err
 }
 
 // newVocabulary returns an empty vocabulary for about size tokens.

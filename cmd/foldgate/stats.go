@@ -86,21 +86,6 @@ var labels = map[string]string{
 	"saved": "computed: tokens of folded results less their previews, less read_back",
 }
 
-func (f *figures) add(a *trace.Audit) {
-	f.Calls++
-	if a.Tokens != nil {
-		f.Results += a.Tokens.Out
-		f.Delivered += a.Tokens.Delivered
-	}
-	if a.Fold != nil {
-		f.Folded++
-		f.Saved += a.Fold.Saved
-		if a.Tokens != nil {
-			f.Stored += a.Tokens.Out
-		}
-	}
-}
-
 // savings is the output of the command.
 type savings struct {
 	Counters []string          `json:"counters"`
@@ -167,6 +152,21 @@ func (s *savings) see(r *trace.Record) {
 	s.To = max(s.To, r.TS)
 	if t := r.Audit.Tokens; t != nil && t.Counter != "" && !slices.Contains(s.Counters, t.Counter) {
 		s.Counters = append(s.Counters, t.Counter)
+	}
+}
+
+func (f *figures) add(a *trace.Audit) {
+	f.Calls++
+	if a.Tokens != nil {
+		f.Results += a.Tokens.Out
+		f.Delivered += a.Tokens.Delivered
+	}
+	if a.Fold != nil {
+		f.Folded++
+		f.Saved += a.Fold.Saved
+		if a.Tokens != nil {
+			f.Stored += a.Tokens.Out
+		}
 	}
 }
 

@@ -43,31 +43,24 @@ func Search(ctx context.Context, text, query string, limit int) ([]Hit, error) {
 	}
 	defer db.Close()
 	passages, err := index(ctx, db, text)
-	if err != nil {
-		return nil, searchFault(ctx, err)
-	}
-	// If no whole word fits, search for prefixes.
-	for _, form := range []string{`"%s"`, `"%s"*`} {
-		var quoted []string
-		for _, t := range terms {
-			quoted = append(quoted, fmt.Sprintf(form, t))
+	var hits []Hit
+	for _, form := range []string{`"%s"`, `"%s"*`} { // if no whole word fits, search for prefixes
+		if err != nil || len(hits) > 0 {
+			break
 		}
-		hits, err := rank(ctx, db, passages, strings.Join(quoted, " OR "), limit)
-		if err != nil {
-			return nil, searchFault(ctx, err)
+		quoted := make([]string, len(terms))
+		for i, t := range terms {
+			quoted[i] = fmt.Sprintf(form, t)
 		}
-		if len(hits) > 0 {
-			return hits, nil
-		}
+		hits, err = rank(ctx, db, passages, strings.Join(quoted, " OR "), limit)
 	}
-	return nil, nil
-}
-
-func searchFault(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return folding.Errorf(folding.ErrInvalidInput, "search: took too long on this text; use grep or lines")
+	switch {
+	case err == nil:
+		return hits, nil
+	case ctx.Err() != nil:
+		return nil, folding.Errorf(folding.ErrInvalidInput, "search: took too long on this text; use grep or lines")
 	}
-	return folding.Errorf(folding.ErrStorage, "search: %w", err)
+	return nil, folding.Errorf(folding.ErrStorage, "search: %w", err)
 }
 
 // index inserts the passages of a text into a full-text index. It returns the number of the first
@@ -172,14 +165,8 @@ func snippet(body string, first int) Hit {
 
 // part returns about hitLine bytes of l, from about byte from on.
 func part(l string, from int) string {
-	for from > 0 && !utf8.RuneStart(l[from]) {
-		from--
-	}
 	to := min(from+hitLine, len(l))
-	for to < len(l) && !utf8.RuneStart(l[to]) {
-		to++
-	}
-	out := l[from:to]
+	out := strings.ToValidUTF8(l[from:to], "") // without parts of characters at the ends
 	if from > 0 {
 		out = "…" + out
 	}

@@ -63,40 +63,6 @@ func (c Config) Validate() []Fault {
 	return append(k.faults, faults...)
 }
 
-// checker collects faults.
-type checker struct{ faults []Fault }
-
-func (k *checker) fault(key, format string, args ...any) {
-	k.faults = append(k.faults, Fault{Key: key, Msg: fmt.Sprintf(format, args...)})
-}
-
-func (k *checker) oneOf(key, value string, allowed ...string) {
-	if !slices.Contains(allowed, value) {
-		k.fault(key, "%q is not one of %s", value, strings.Join(allowed, ", "))
-	}
-}
-
-// optional is oneOf for a key that may be empty.
-func (k *checker) optional(key, value string, allowed ...string) {
-	if value != "" {
-		k.oneOf(key, value, allowed...)
-	}
-}
-
-func (k *checker) positive(key string, n int) {
-	if n < 1 {
-		k.fault(key, "%d is not positive", n)
-	}
-}
-
-func (k *checker) globs(key string, globs []string) {
-	for _, glob := range globs {
-		if !doublestar.ValidatePattern(glob) {
-			k.fault(key, "%q is not a valid glob", glob)
-		}
-	}
-}
-
 func (c Config) checkListen(k *checker) {
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		k.fault("tls", "needs both cert and key, and has one of them")
@@ -366,4 +332,38 @@ func (c Config) splitTool(name string) (server, tool string, ok bool) {
 		}
 	}
 	return server, tool, ok
+}
+
+// checker collects faults.
+type checker struct{ faults []Fault }
+
+func (k *checker) fault(key, format string, args ...any) {
+	k.faults = append(k.faults, Fault{Key: key, Msg: fmt.Sprintf(format, args...)})
+}
+
+func (k *checker) oneOf(key, value string, allowed ...string) {
+	if !slices.Contains(allowed, value) {
+		k.fault(key, "%q is not one of %s", value, strings.Join(allowed, ", "))
+	}
+}
+
+// optional is oneOf for a key that may be empty.
+func (k *checker) optional(key, value string, allowed ...string) {
+	if value != "" {
+		k.oneOf(key, value, allowed...)
+	}
+}
+
+func (k *checker) positive(key string, n int) {
+	if n < 1 {
+		k.fault(key, "%d is not positive", n)
+	}
+}
+
+func (k *checker) globs(key string, globs []string) {
+	for _, glob := range globs {
+		if !doublestar.ValidatePattern(glob) {
+			k.fault(key, "%q is not a valid glob", glob)
+		}
+	}
 }
