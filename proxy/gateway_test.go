@@ -192,7 +192,7 @@ func (r *rig) exchange(ctx context.Context, method, params string) server.Reply 
 func (r *rig) exchangeID(ctx context.Context, id, method, params string) server.Reply {
 	m := wire.Message{ID: json.RawMessage(id), Method: method, Params: json.RawMessage(params)}
 	m.Raw = m.Encode()
-	p := r.s.Begin(ctx, &server.Request{Msg: m, Emit: func(msg []byte) error {
+	p := r.s.Begin(ctx, &server.Request{Msg: m, Meta: wire.ReadMeta(m.Params), Emit: func(msg []byte) error {
 		em, err := wire.ParseMessage(msg)
 		if err == nil {
 			r.push <- em

@@ -31,7 +31,7 @@ func TestNotificationsFollowTheAnswer(t *testing.T) {
 	r.initialize()
 	for range 3 {
 		m := wire.Message{ID: json.RawMessage("1"), Method: "tools/call", Params: json.RawMessage(`{"name":"up__echo","arguments":{}}`)}
-		p := r.s.Begin(t.Context(), &server.Request{Msg: m})
+		p := r.s.Begin(t.Context(), server.NewRequest(m))
 		p.Serve()
 		if m := <-r.push; m.Method != "x/before" || len(r.push) > 0 {
 			t.Fatalf("before the reply the host gets %s and %d more, want x/before", m.Method, len(r.push))
@@ -70,7 +70,7 @@ func TestNotificationsFollowTheQuestion(t *testing.T) {
 			}
 		}
 	}(r.last("up"))
-	p := r.s.Begin(t.Context(), &server.Request{Msg: m})
+	p := r.s.Begin(t.Context(), server.NewRequest(m))
 	p.Serve()
 	questions, after := 0, 0
 	for len(r.push) > 0 {
@@ -107,7 +107,7 @@ func TestNotificationThatWaitsKeepsItsCause(t *testing.T) {
 	r.initialize()
 	call := func(id string) server.Pending {
 		m := wire.Message{ID: json.RawMessage(id), Method: "tools/call", Params: json.RawMessage(`{"name":"up__echo","arguments":{}}`)}
-		p := r.s.Begin(t.Context(), &server.Request{Msg: m})
+		p := r.s.Begin(t.Context(), server.NewRequest(m))
 		p.Serve()
 		return p
 	}
@@ -147,7 +147,7 @@ func TestNotificationsOfAClosedSessionAreDropped(t *testing.T) {
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
 	r.initialize()
 	m := wire.Message{ID: json.RawMessage("1"), Method: "tools/call", Params: json.RawMessage(`{"name":"up__echo","arguments":{}}`)}
-	p := r.s.Begin(t.Context(), &server.Request{Msg: m})
+	p := r.s.Begin(t.Context(), server.NewRequest(m))
 	p.Serve() // and its answer is never sent
 	r.s.Close("test")
 	r.close() // waits for what waits
@@ -172,7 +172,7 @@ func TestProgressEndsWithItsCall(t *testing.T) {
 	r.initialize()
 	call := func(id string) server.Pending {
 		m := wire.Message{ID: json.RawMessage(id), Method: "tools/call", Params: json.RawMessage(`{"name":"up__echo","arguments":{}}`)}
-		p := r.s.Begin(t.Context(), &server.Request{Msg: m, Emit: r.s.Push})
+		p := r.s.Begin(t.Context(), &server.Request{Msg: m, Meta: wire.ReadMeta(m.Params), Emit: r.s.Push})
 		p.Serve()
 		return p
 	}
@@ -204,7 +204,7 @@ func TestNotificationsFollowTheAnswerOfARound(t *testing.T) {
 	m := wire.Message{ID: json.RawMessage("1"), Method: "tools/call", Params: json.RawMessage(`{"name":"up__echo","arguments":{}}`)}
 	answered := make(chan server.Pending, 1)
 	go func() {
-		p := r.s.Begin(t.Context(), &server.Request{Msg: m, Emit: r.s.Push})
+		p := r.s.Begin(t.Context(), &server.Request{Msg: m, Meta: wire.ReadMeta(m.Params), Emit: r.s.Push})
 		p.Serve()
 		answered <- p
 	}()

@@ -15,77 +15,58 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Keys of _meta that a host may set for foldgate. They are never forwarded.
-const (
-	metaBranchID    = wire.MetaPrefix + "branch_id"
-	metaContext     = wire.MetaPrefix + "context"
-	metaCorrelation = wire.MetaPrefix + "correlationId"
-	// metaCorrelationLater is the later name of metaCorrelation.
-	metaCorrelationLater = wire.MetaPrefix + "correlation_id"
-)
-
 // readMeta reads foldgate's part of params._meta: the branch, the context, the
 // thread, causes and the trace context. It refuses params with an ambiguous
 // deciding member.
 func (rt *Router) readMeta(r *request, c *interceptor.Call) error {
-	meta, err := wire.UnambiguousMeta(r.Msg.Method, c.Target.Params)
-	if err != nil {
+	if err := wire.CheckUnambiguous(r.Msg.Method, c.Target.Params); err != nil {
 		return err
 	}
-	if bytes.Contains(meta, []byte(wire.MetaPrefix)) || bytes.IndexByte(meta, '\\') >= 0 { // a key may be spelled with escapes
-		c.Target.Forward = wire.DropMeta(c.Target.Params, func(key string) bool { return strings.HasPrefix(key, wire.MetaPrefix) })
+	meta := &r.Meta
+	if bytes.Contains(meta.Raw, []byte(wire.MetaPrefix)) || bytes.IndexByte(meta.Raw, '\\') >= 0 { // a key may be spelled with escapes
+		c.Target.Forward = wire.WithoutOwnMeta(c.Target.Params)
 	}
-	if id, ok := rawjson.GetString(meta, metaBranchID); ok && id != "" {
+	if id, _ := rawjson.GetString(meta.BranchID); id != "" {
 		c.Attribution.BranchID, c.Attribution.Source = id, interceptor.SourceMeta
 	} else if r.BranchID != "" {
 		c.Attribution.BranchID, c.Attribution.Source = r.BranchID, interceptor.SourceURL
 	}
 	c.Origin.Thread, c.Origin.Spawned = hostThread(meta)
-	c.Origin.Traceparent, _ = rawjson.GetString(meta, "traceparent")
+	c.Origin.Traceparent, _ = rawjson.GetString(meta.Traceparent)
 	if err := rt.correlate(c, meta); err != nil {
-		return invalidParams("_meta[%q]: %v", metaCorrelation, err)
+		return invalidParams("_meta[%q]: %v", wire.MetaCorrelation, err)
 	}
 	if err := rt.subContext(c, meta); err != nil {
-		return invalidParams("_meta[%q]: %v", metaContext, err)
+		return invalidParams("_meta[%q]: %v", wire.MetaContext, err)
 	}
 	return nil
 }
 
-// What Codex says in _meta of each call: the thread that made it, and for a
-// subagent the thread that started it. Threads share a connection.
-const (
-	metaThread       = "threadId"
-	metaTurn         = "x-codex-turn-metadata"
-	metaParentThread = "parent_thread_id"
-)
-
-// hostThread returns the thread that _meta names, "" for none, and whether
+// hostThread returns the thread that Codex names in _meta, "" for none, and whether
 // another thread started it. It is no evidence of who calls: it only tells the
 // calls of one connection apart.
-func hostThread(meta []byte) (thread string, spawned bool) {
-	thread, _ = rawjson.GetString(meta, metaThread)
+func hostThread(meta *wire.Meta) (thread string, spawned bool) {
+	thread, _ = rawjson.GetString(meta.Thread)
 	if len(thread) != 36 || uuid.Validate(thread) != nil { // nothing else gets into the trace
 		return "", false
 	}
-	parent, _ := rawjson.GetString(meta, metaTurn, metaParentThread)
+	parent, _ := rawjson.GetString(meta.Turn, "parent_thread_id")
 	return thread, parent != "" && parent != thread
 }
 
 // correlate reads the correlation ids that a host gives, under either name of
 // the field. The deprecated form, a string, is taken or refused as
 // trace.correlation says.
-func (rt *Router) correlate(c *interceptor.Call, meta []byte) error {
-	ids, has := rawjson.Get(meta, metaCorrelation)
-	later, hasLater := rawjson.Get(meta, metaCorrelationLater)
-	if !has && !hasLater {
+func (rt *Router) correlate(c *interceptor.Call, meta *wire.Meta) error {
+	if meta.Correlation == nil && meta.CorrelationLater == nil {
 		return nil
 	}
 	envelope := []byte(`{}`)
-	if has {
-		envelope = rawjson.Set(envelope, ids, "correlationId")
+	if meta.Correlation != nil {
+		envelope = rawjson.Set(envelope, meta.Correlation, "correlationId")
 	}
-	if hasLater {
-		envelope = rawjson.Set(envelope, later, "correlation_id")
+	if meta.CorrelationLater != nil {
+		envelope = rawjson.Set(envelope, meta.CorrelationLater, "correlation_id")
 	}
 	var err error
 	c.Origin.Correlates, c.Origin.Deprecated, err = trace.DecodeCorrelation(envelope, trace.Mode(rt.Config.Trace.Correlation))
@@ -96,9 +77,9 @@ func (rt *Router) correlate(c *interceptor.Call, meta []byte) error {
 // subContext reads the context that a host puts a call in, below the context of
 // its branch. The object form of an earlier draft is taken or refused like a
 // correlation that is a string.
-func (rt *Router) subContext(c *interceptor.Call, meta []byte) error {
-	value, ok := rawjson.Get(meta, metaContext)
-	if !ok {
+func (rt *Router) subContext(c *interceptor.Call, meta *wire.Meta) error {
+	value := meta.Context
+	if value == nil {
 		return nil
 	}
 	if rawjson.KindOf(value) == rawjson.String { // Attribute refuses a bad path

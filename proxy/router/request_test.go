@@ -14,6 +14,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/server"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // metaRouter is a router that reads _meta and records nothing.
@@ -46,7 +47,8 @@ func TestCorrelate(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &interceptor.Call{}
-			err := metaRouter(t, tt.mode).correlate(c, []byte(tt.meta))
+			meta := wire.ReadMeta([]byte(`{"_meta":` + tt.meta + `}`))
+			err := metaRouter(t, tt.mode).correlate(c, &meta)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Fatalf("correlate(%s) = %v, want an error with %q", tt.meta, err, tt.err)
@@ -77,7 +79,8 @@ func TestSubContext(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := &interceptor.Call{}
-			err := metaRouter(t, tt.mode).subContext(c, []byte(`{"io.github.foldgate/context":`+tt.value+`}`))
+			meta := wire.ReadMeta([]byte(`{"_meta":{"io.github.foldgate/context":` + tt.value + `}}`))
+			err := metaRouter(t, tt.mode).subContext(c, &meta)
 			if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("subContext(%s) = %v, want an error with %q", tt.value, err, tt.err)
 			}

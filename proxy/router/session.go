@@ -121,7 +121,7 @@ func (s *Session) name() string {
 
 // revisionOf returns the protocol revision of a request.
 func (s *Session) revisionOf(r *request) string {
-	if v, ok := rawjson.GetString(r.Msg.Params, "_meta", wire.MetaProtocolVersion); ok && s.scope.Session == nil {
+	if v, ok := rawjson.GetString(r.Meta.ProtocolVersion); ok && s.scope.Session == nil {
 		return v
 	}
 	s.mu.Lock()

@@ -4,121 +4,266 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// HTTPOptions tune an HTTP; the zero value is a sound configuration.
+const (
+	// httpMaxHeader is the limit on the head of a request, in bytes.
+	httpMaxHeader = 64 << 10
+	// httpReadHeader is how long the head of a request may take to arrive, and
+	// httpKeepAlive how long a connection may wait for its next request.
+	httpReadHeader = 10 * time.Second
+	httpKeepAlive  = 2 * time.Minute
+)
+
+// HTTPOptions configure an HTTP. The zero value is a sound configuration.
 type HTTPOptions struct {
 	Log *slog.Logger
 	// MaxBody is the largest body read, in bytes (64 MiB).
 	MaxBody int64
-	// MaxQueue is how many bytes may wait for one stream whose host is slow (16 MiB).
+	// MaxQueue is how many bytes may wait for one stream with a slow host (16 MiB).
 	MaxQueue int
 	// SSEAfter is how long a call may be silent before its reply becomes an
-	// event stream (5 s), and KeepAlive how often such a stream says that it
-	// lives (15 s).
+	// event stream (5 s). KeepAlive is the interval of comments on a silent event
+	// stream (15 s).
 	SSEAfter, KeepAlive time.Duration
-	// SessionIdle ends a legacy session with no request, no open stream and no
-	// message for so long (30 min); MaxSessions is how many there may be (10,000),
-	// half of them of one principal where there are several.
+	// SessionIdle ends a legacy session that had no request, no open stream and no
+	// message for so long (30 min). MaxSessions is the limit on sessions (10,000).
+	// If there are several principals, each may have half of them.
 	SessionIdle time.Duration
 	MaxSessions int
 	// EventTTL is how long an ended stream can still be resumed (5 min).
 	EventTTL time.Duration
 	// IOTimeout is the longest that a request, or 256 KiB of a reply, may take (30 s).
 	IOTimeout time.Duration
-	// AllowedHosts are Host names accepted beside the loopback ones; if there
-	// are any, they are also the only ones accepted on other addresses.
-	// AllowedOrigins are origins (scheme://host[:port]) of web pages that may
-	// use the endpoint from a browser.
+	// AllowedHosts are Host names accepted beside the loopback ones. If there are
+	// any, no others are accepted on other addresses. AllowedOrigins are origins
+	// (scheme://host[:port]) of web pages that may use the server from a browser.
 	AllowedHosts, AllowedOrigins []string
-	// Tokens says who may use the endpoint; empty: everybody, as "local".
+	// Tokens are the tokens of clients. Without any, all clients are LocalPrincipal.
 	Tokens Tokens
-	// CheckParams checks the Mcp-Param-* headers of a modern request against
-	// the schema of what it calls, as principal sees it; nil: no check.
+	// CheckParams checks the Mcp-Param-* headers of a modern request against the
+	// schema of the tool, as principal sees it; nil: no check.
 	CheckParams func(principal, method string, params json.RawMessage, h http.Header) *wire.Error
-	// Ready says what /readyz answers; nil: always ready.
+	// Ready returns the answer of /readyz; nil: always ready.
 	Ready func() (ok bool, body []byte)
 }
 
 func (o HTTPOptions) withDefaults() HTTPOptions {
-	set := func(d *time.Duration, v time.Duration) {
-		if *d <= 0 {
-			*d = v
-		}
-	}
-	set(&o.SSEAfter, 5*time.Second)
-	set(&o.KeepAlive, 15*time.Second)
-	set(&o.SessionIdle, 30*time.Minute)
-	set(&o.EventTTL, 5*time.Minute)
-	set(&o.IOTimeout, 30*time.Second)
+	o.SSEAfter = positive(o.SSEAfter, 5*time.Second)
+	o.KeepAlive = positive(o.KeepAlive, 15*time.Second)
+	o.SessionIdle = positive(o.SessionIdle, 30*time.Minute)
+	o.EventTTL = positive(o.EventTTL, 5*time.Minute)
+	o.IOTimeout = positive(o.IOTimeout, 30*time.Second)
+	o.MaxBody = positive(o.MaxBody, 64<<20)
+	o.MaxQueue = positive(o.MaxQueue, 16<<20)
+	o.MaxSessions = positive(o.MaxSessions, 10_000)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.MaxBody <= 0 {
-		o.MaxBody = 64 << 20
-	}
-	if o.MaxQueue <= 0 {
-		o.MaxQueue = 16 << 20
-	}
-	if o.MaxSessions <= 0 {
-		o.MaxSessions = 10_000
 	}
 	return o
 }
 
+// positive returns v, or the default if v is not positive.
+func positive[T time.Duration | int | int64](v, otherwise T) T {
+	if v > 0 {
+		return v
+	}
+	return otherwise
+}
+
 // HTTP serves hosts over streamable HTTP, both eras on one URL: /mcp, and
-// /b/{branch_id}/mcp for what belongs to a branch. Make it with NewHTTP and
-// end it with Shutdown. It is safe for concurrent use.
+// /b/{branch_id}/mcp for calls in a branch. Make it with NewHTTP and end it with
+// Shutdown. It is safe for concurrent use.
 type HTTP struct {
-	core   Router
-	opts   HTTPOptions
-	log    *slog.Logger
-	ctx    context.Context // of everything served; ends in Shutdown
-	cancel context.CancelCauseFunc
-	drain  chan struct{} // closed when Shutdown begins: idle streams end
-	sweep  chan struct{} // closed when the sweeper is over
-	ended  chan struct{} // closed when Shutdown is over
+	router   Router
+	opts     HTTPOptions
+	log      *slog.Logger
+	lifetime context.Context // of everything served; ends in Shutdown
+	cancel   context.CancelCauseFunc
+	drain    chan struct{}  // closed when Shutdown begins: idle streams end
+	ended    chan struct{}  // closed when Shutdown is over
+	running  sync.WaitGroup // requests, and the goroutine that ends idle sessions
 
 	mu       sync.Mutex
 	sessions map[string]*legacySession
-	held     map[string]int // sessions by principal
-	active   int            // exchanges running
-	closing  bool           // nothing new is taken
-	idle     chan struct{}  // closed when closing and active is 0
+	held     map[string]int // number of sessions by principal
+	closing  bool           // no more requests are taken
 }
 
 var errShutdown = errors.New("foldgate is shutting down")
 
-// NewHTTP returns a handler in front of c. It runs one goroutine that ends
-// idle sessions, until Shutdown.
-func NewHTTP(c Router, opts HTTPOptions) *HTTP {
-	e := &HTTP{
-		core: c, opts: opts.withDefaults(), drain: make(chan struct{}), idle: make(chan struct{}),
-		sweep: make(chan struct{}), ended: make(chan struct{}), sessions: make(map[string]*legacySession), held: make(map[string]int),
+// NewHTTP returns a server. It runs one goroutine that ends idle sessions, until
+// Shutdown.
+func NewHTTP(r Router, opts HTTPOptions) *HTTP {
+	srv := &HTTP{
+		router: r, opts: opts.withDefaults(), drain: make(chan struct{}), ended: make(chan struct{}),
+		sessions: make(map[string]*legacySession), held: make(map[string]int),
 	}
-	e.log = e.opts.Log
-	e.ctx, e.cancel = context.WithCancelCause(context.Background())
-	go e.sweepLoop()
-	return e
+	srv.log = srv.opts.Log
+	srv.lifetime, srv.cancel = context.WithCancelCause(context.Background())
+	srv.running.Go(srv.expireSessions)
+	return srv
 }
 
+// Listen opens the address of the server. For port 0 the listener knows the port
+// that was chosen. On its connections Serve writes a reply at once, also with TLS
+// between.
+func Listen(ctx context.Context, addr string) (net.Listener, error) {
+	var lc net.ListenConfig
+	ln, err := lc.Listen(ctx, "tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil, fmt.Errorf("listening on %s: another program has this port: stop it, or choose another port", addr)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("listening on %s: %w", addr, err)
+	}
+	return coalescingListener{ln}, nil
+}
+
+// Serve serves h on ln until ctx is done. Then it lets pending calls finish for
+// at most grace, ends srv and every connection, and returns nil. If the listener
+// fails, Serve returns its error. h is srv.Handler(), or middleware around it.
+func Serve(ctx context.Context, ln net.Listener, srv *HTTP, h http.Handler, grace time.Duration) error {
+	hs := &http.Server{
+		Handler:           h,
+		ConnContext:       withCoalescing,
+		ReadHeaderTimeout: httpReadHeader,
+		// These deadlines also hold for bodies that are not read, and for replies
+		// without a deadline of their own. Without them, a client that sends half a
+		// request or does not read holds a connection forever, even without a token.
+		ReadTimeout:    srv.opts.IOTimeout,
+		WriteTimeout:   2 * srv.opts.IOTimeout, // from the head on: the body may take one
+		IdleTimeout:    httpKeepAlive,
+		MaxHeaderBytes: httpMaxHeader,
+		ErrorLog:       slog.NewLogLogger(srv.log.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() { served <- hs.Serve(ln) }()
+	var err error
+	select {
+	case err = <-served:
+	case <-ctx.Done():
+	}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	_ = ln.Close() // no new connections while calls finish
+	if srv.Shutdown(limit) != nil {
+		srv.log.Warn("cancelled the calls that did not finish in time", "grace", grace)
+	}
+	if hs.Shutdown(limit) != nil {
+		_ = hs.Close()
+	}
+	if err == nil {
+		<-served
+	}
+	if err == nil || errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("serving %s: %w", ln.Addr(), err)
+}
+
+// Shutdown stops taking requests, ends the streams that only wait, lets pending
+// calls finish until ctx is done, cancels the rest, and closes every session. It
+// returns ctx's error if calls had to be cancelled. Call it before
+// http.Server.Shutdown, which waits for the same handlers.
+func (srv *HTTP) Shutdown(ctx context.Context) error {
+	srv.mu.Lock()
+	again := srv.closing
+	srv.closing = true
+	srv.mu.Unlock()
+	if again {
+		<-srv.ended
+		return nil
+	}
+	defer close(srv.ended)
+	close(srv.drain)
+	idle := make(chan struct{})
+	go func() { srv.running.Wait(); close(idle) }()
+	var err error
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	srv.cancel(errShutdown)
+	<-idle
+	for _, l := range srv.allSessions() {
+		l.close(errShutdown.Error())
+	}
+	return err
+}
+
+// enter counts a request in. It fails once Shutdown has begun. Otherwise the
+// caller must call running.Done.
+func (srv *HTTP) enter() bool {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	if srv.closing {
+		return false
+	}
+	srv.running.Add(1)
+	return true
+}
+
+// Handler returns the whole URL space: the MCP URLs, /healthz (200 while the
+// process lives) and /readyz (200 or 503, with the body of opts.Ready for clients
+// that may use the server).
+func (srv *HTTP) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", srv)
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, []byte(`{"status":"ok"}`))
+	})
+	mux.HandleFunc("GET /readyz", srv.ready)
+	return mux
+}
+
+func (srv *HTTP) ready(w http.ResponseWriter, r *http.Request) {
+	if !srv.hostAllowed(r) { // it names upstreams
+		http.Error(w, hostRefused(r), http.StatusForbidden)
+		return
+	}
+	status, body := http.StatusOK, []byte(`{"status":"ready"}`)
+	if srv.opts.Ready != nil {
+		ok, whole := srv.opts.Ready()
+		if !ok {
+			status, body = http.StatusServiceUnavailable, []byte(`{"status":"unready"}`)
+		}
+		if _, _, known := srv.opts.Tokens.authenticate(r.Header); known {
+			body = whole
+		}
+	}
+	writeJSON(w, status, body)
+}
+
+// sender is what the head of a request says: its principal, and the branch in its
+// URL, or "".
+type sender struct{ principal, branch string }
+
+const allowLegacy = "GET, POST, DELETE, OPTIONS"
+
 // ServeHTTP implements http.Handler.
-func (e *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (srv *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	branch, ok := branchOf(r.URL.Path)
 	if !ok {
 		http.Error(w, "not found: MCP is served on /mcp, and in a branch on /b/<branch_id>/mcp", http.StatusNotFound)
 		return
 	}
-	if !e.admit(w, r) {
+	if !srv.checkOrigin(w, r) {
 		return
 	}
 	if r.Method == http.MethodOptions { // a browser asks before it has a token to send
@@ -126,164 +271,148 @@ func (e *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	principal, given, ok := e.opts.Tokens.authenticate(r.Header)
+	principal, given, ok := srv.opts.Tokens.authenticate(r.Header)
 	if !ok {
 		unauthorized(w, given)
 		return
 	}
 	from := sender{principal, branch}
-	modern := r.Header.Get(wire.HeaderVersion) >= wire.VersionModern
+	notAllowed := func(allow, text string) {
+		w.Header().Set("Allow", allow)
+		refuse(w, http.StatusMethodNotAllowed, nil, invalid(wire.CodeInvalidRequest, text))
+	}
 	switch {
 	case r.Method == http.MethodPost:
-		e.post(w, r, from)
-	case modern:
-		w.Header().Set("Allow", "POST")
-		refuse(w, http.StatusMethodNotAllowed, nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "this protocol version has POST only"})
+		srv.post(w, r, from)
+	case r.Header.Get(wire.HeaderVersion) >= wire.VersionModern:
+		notAllowed("POST", "this protocol version has POST only")
 	case r.Method == http.MethodGet:
-		e.get(w, r, from)
+		srv.get(w, r, from)
 	case r.Method == http.MethodDelete:
-		e.delete(w, r, from)
+		srv.delete(w, r, from)
 	default:
-		w.Header().Set("Allow", allowLegacy)
-		refuse(w, http.StatusMethodNotAllowed, nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "method " + r.Method + " is not one of " + allowLegacy})
+		notAllowed(allowLegacy, "method "+r.Method+" is not one of "+allowLegacy)
 	}
 }
 
-// sender is what the head of a request says: who sends it, and the branch that
-// its URL names, or "".
-type sender struct{ principal, branch string }
+// branchOf returns the branch in a path: "" for /mcp, the id for
+// /b/{branch_id}/mcp.
+func branchOf(path string) (branch string, ok bool) {
+	if path == "/mcp" {
+		return "", true
+	}
+	rest, ok := strings.CutPrefix(path, "/b/")
+	if !ok {
+		return "", false
+	}
+	branch, ok = strings.CutSuffix(rest, "/mcp")
+	return branch, ok && branch != "" && !strings.Contains(branch, "/")
+}
 
-const allowLegacy = "GET, POST, DELETE, OPTIONS"
-
-// post reads one body and hands it to the era that it belongs to.
-func (e *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
+// post reads one body and hands it to its era.
+func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
 	if !acceptsPost(w, r) {
 		return
 	}
-	body, ok := e.readBody(w, r)
+	body, ok := srv.readBody(w, r)
 	if !ok {
 		return
 	}
 	version := r.Header.Get(wire.HeaderVersion)
-	if k := rawjson.KindOf(body); k == rawjson.Array && version < wire.VersionModern {
-		e.postBatch(w, r, body, from)
+	if rawjson.KindOf(body) == rawjson.Array && version < wire.VersionModern {
+		srv.postBatch(w, r, body, from)
 		return
 	}
 	m, err := wire.ParseMessage(body)
 	if err != nil {
-		refuse(w, http.StatusBadRequest, idOf(m), parseFault(err))
+		refuse(w, http.StatusBadRequest, idOf(m), parseError(err))
 		return
 	}
-	meta := readMeta(m.Params)
-	if version >= wire.VersionModern || meta.modern() {
-		e.postModern(w, r, m, meta, from)
-		return
-	}
-	if version != "" && !known(version) {
+	req := NewRequest(m)
+	req.Header, req.BranchID = messageHeaders(r.Header), from.branch
+	switch {
+	case version >= wire.VersionModern || modern(req.Meta):
+		srv.postModern(w, r, req, from.principal)
+	case version != "" && !slices.Contains(wire.Versions, version):
 		refuse(w, http.StatusBadRequest, m.ID, wire.UnsupportedVersion(version))
-		return
+	default:
+		srv.postLegacy(w, r, req, from)
 	}
-	e.postLegacy(w, r, m, from)
 }
 
-func known(version string) bool {
-	for _, v := range wire.Versions {
-		if v == version {
-			return true
-		}
-	}
-	return false
-}
-
-// readBody reads the whole body into memory of its own: messages outlive the
-// request that brought them, so the memory is not reused.
-func (e *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
+// readBody reads the whole body into new memory, because messages outlive their
+// HTTP request.
+func (srv *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
 	tooLarge := func() ([]byte, bool) {
 		w.Header().Set("Connection", "close") // the rest of the body is not read
-		refuse(w, http.StatusRequestEntityTooLarge, nil, &wire.Error{Code: wire.CodeInvalidRequest,
-			Message: "the body is larger than " + strconv.FormatInt(e.opts.MaxBody, 10) + " bytes"})
+		refuse(w, http.StatusRequestEntityTooLarge, nil,
+			invalid(wire.CodeInvalidRequest, "the body is larger than "+strconv.FormatInt(srv.opts.MaxBody, 10)+" bytes"))
 		return nil, false
 	}
-	if r.ContentLength > e.opts.MaxBody {
+	if r.ContentLength > srv.opts.MaxBody {
 		return tooLarge()
 	}
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(e.opts.IOTimeout)) // not supported by test recorders
+	_ = rc.SetReadDeadline(time.Now().Add(srv.opts.IOTimeout)) // not supported by test recorders
 	var body []byte
 	var err error
 	if n := r.ContentLength; n >= 0 && n <= 1<<20 {
 		body = make([]byte, n)
 		_, err = io.ReadFull(r.Body, body)
-	} else { // a length is only a promise: memory grows with what arrives
-		body, err = io.ReadAll(io.LimitReader(r.Body, e.opts.MaxBody+1))
+	} else { // a length is only a promise: memory grows with the bytes that arrive
+		body, err = io.ReadAll(io.LimitReader(r.Body, srv.opts.MaxBody+1))
 	}
-	switch { // where something is left to read the deadline stays: net/http reads on before it answers
+	switch { // if some of the body is left the deadline stays: net/http reads on before it answers
 	case err != nil:
-		refuse(w, http.StatusBadRequest, nil, &wire.Error{Code: wire.CodeParse, Message: "the body did not arrive: " + err.Error()})
+		refuse(w, http.StatusBadRequest, nil, invalid(wire.CodeParse, "the body did not arrive: "+err.Error()))
 		return nil, false
-	case int64(len(body)) > e.opts.MaxBody:
+	case int64(len(body)) > srv.opts.MaxBody:
 		return tooLarge()
 	}
 	_ = rc.SetReadDeadline(time.Time{})
 	return body, true
 }
 
-// enter counts an exchange in; it fails once Shutdown has begun.
-func (e *HTTP) enter() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closing {
-		return false
+// messageHeaders returns the headers that belong to the message and not to this
+// hop; nil if there are none.
+func messageHeaders(h http.Header) http.Header {
+	var out http.Header
+	for k, v := range h {
+		if k == wire.HeaderName || k == wire.HeaderMethod || strings.HasPrefix(k, wire.HeaderParam) {
+			if out == nil {
+				out = make(http.Header, 4)
+			}
+			out[k] = v
+		}
 	}
-	e.active++
-	return true
+	return out
 }
 
-// leave counts an exchange out.
-func (e *HTTP) leave() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.active--; e.active == 0 && e.closing {
-		close(e.idle)
-	}
-}
-
-// Shutdown stops taking requests, ends the streams that only wait, lets calls in
-// flight finish until ctx is done, cancels those that are left, and closes every
-// session. It returns ctx's error if calls had to be cancelled. Call it before
-// http.Server.Shutdown, which waits for the same handlers.
-func (e *HTTP) Shutdown(ctx context.Context) error {
-	e.mu.Lock()
-	if e.closing {
-		e.mu.Unlock()
-		<-e.ended
-		return nil
-	}
-	e.closing = true
-	if e.active == 0 {
-		close(e.idle)
-	}
-	e.mu.Unlock()
-	defer close(e.ended)
-	close(e.drain)
-	var err error
-	select {
-	case <-e.idle:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	e.cancel(errShutdown)
-	<-e.idle
-	<-e.sweep
-	for _, l := range e.allSessions() {
-		e.closeLegacy(l, errShutdown.Error())
-	}
-	return err
-}
-
-// taken answers a message that gets no reply. Taking it may have been slow, so
-// its answer has all the time again.
-func (e *HTTP) taken(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(e.opts.IOTimeout)) // not supported by test recorders
+// accepted answers a message that gets no reply. Taking it may have been slow, so
+// the answer gets a new deadline.
+func (srv *HTTP) accepted(w http.ResponseWriter) {
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(srv.opts.IOTimeout)) // not supported by test recorders
 	w.WriteHeader(http.StatusAccepted)
+}
+
+func refuseShutdown(w http.ResponseWriter, id json.RawMessage) {
+	w.Header().Set("Retry-After", "1")
+	refuse(w, http.StatusServiceUnavailable, id, invalid(wire.CodeInternal, errShutdown.Error()))
+}
+
+// refuse answers a request with an error of the server's own.
+func refuse(w http.ResponseWriter, status int, id json.RawMessage, fault *wire.Error) {
+	writeJSON(w, status, fault.Response(id))
+}
+
+func writeJSON(w http.ResponseWriter, status int, body []byte) {
+	setHead(w, status, len(body))
+	_, _ = w.Write(body) // after an error the host is gone
+}
+
+func setHead(w http.ResponseWriter, status, length int) {
+	h := w.Header()
+	h["Content-Type"] = typeJSON
+	h["Content-Length"] = []string{strconv.Itoa(length)}
+	w.WriteHeader(status)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"strings"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -13,14 +12,15 @@ import (
 
 var errNoStream = errors.New("a modern host hears of this only on subscriptions/listen")
 
-// postModern serves one message of the era without sessions: the request is its
-// own session, and the connection is its life.
-func (e *HTTP) postModern(w http.ResponseWriter, r *http.Request, m wire.Message, meta requestMeta, from sender) {
+// postModern serves one message of the era without sessions. The request is its
+// own session. It is cancelled if its connection ends.
+func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request, principal string) {
+	m := req.Msg
 	if m.IsResponse() {
-		refuse(w, http.StatusBadRequest, nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "this protocol version has no requests to answer"})
+		refuse(w, http.StatusBadRequest, nil, invalid(wire.CodeInvalidRequest, "this protocol version has no requests to answer"))
 		return
 	}
-	if fault := e.checkModern(from.principal, r.Header, m, meta); fault != nil {
+	if fault := srv.checkModern(principal, r.Header, req); fault != nil {
 		status := statusOf(fault.Code)
 		if status == http.StatusOK {
 			status = http.StatusBadRequest
@@ -28,97 +28,70 @@ func (e *HTTP) postModern(w http.ResponseWriter, r *http.Request, m wire.Message
 		refuse(w, status, m.ID, fault)
 		return
 	}
-	if !e.enter() {
+	if !srv.enter() {
 		refuseShutdown(w, m.ID)
 		return
 	}
-	p := Peer{Principal: from.principal, Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
+	peer := Peer{Principal: principal, Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
 	if m.IsNotification() {
-		defer e.leave()
-		s := e.core.Open(p)
-		e.accept(s, m)
-		e.closeCore(s, "notification taken")
-		e.taken(w)
+		defer srv.running.Done()
+		s := srv.router.Open(peer)
+		accept(s, m, srv.log)
+		closeSession(s, "notification taken", srv.log)
+		srv.accepted(w)
 		return
 	}
-	e.serveModern(w, r, m, p, from.branch)
-}
-
-func (e *HTTP) closeCore(s Session, reason string) {
-	guard(e.log, "closing a session", func() { s.Close(reason) })
-}
-
-func (e *HTTP) serveModern(w http.ResponseWriter, r *http.Request, m wire.Message, p Peer, branch string) {
 	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
-	defer context.AfterFunc(e.ctx, func() { cancel(errShutdown) })()
-	st, c := newStream(0, 1, e.opts.MaxQueue, false)
-	listen := m.Method == wire.MethodListen
-	if listen {
-		p.Push = st.emit
+	defer context.AfterFunc(srv.lifetime, func() { cancel(errShutdown) })()
+	st, conn := newStream(0, 1, srv.opts.MaxQueue, false)
+	p := &response{srv: srv, w: w, r: r, stream: st, conn: conn, status: http.StatusOK, cancel: cancel, written: make(chan struct{})}
+	wait := srv.opts.SSEAfter
+	if m.Method == wire.MethodListen {
+		peer.Push, p.stop, wait = st.emit, srv.drain, 0
 	}
-	s := e.core.Open(p)
-	status := http.StatusOK // written before finish, read after
-	wait := e.opts.SSEAfter
-	if listen {
-		wait = 0
-	}
-	e.attend(r.Context(), st, c, wait, func() {
-		defer e.leave()
-		ex := &Request{Msg: m, Header: endToEnd(r.Header), BranchID: branch, Emit: st.emit}
-		rep := serveGuarded(ctx, s, ex, e.log)
-		var msg []byte
-		if !rep.silent() {
-			msg = rep.encode(m.ID)
+	s := srv.router.Open(peer)
+	p.serve(wait, func() {
+		defer srv.running.Done()
+		req.Emit = st.emit
+		reply := begin(ctx, s, req, srv.log).Serve()
+		if reply.Error != nil {
+			p.status = statusOf(wire.ErrorCode(reply.Error))
 		}
-		if rep.Error != nil {
-			status = statusOf(wire.ErrorCode(rep.Error))
-		}
-		e.closeCore(s, "request answered")
-		st.finish(msg)
-	}, func() {
-		e.respondModern(w, r, st, c, listen, &status)
-		cancel(errHostGone) // no-op once the reply is there
+		closeSession(s, "request answered", srv.log)
+		st.finish(reply.message(m.ID))
 	})
 }
 
-func (e *HTTP) respondModern(w http.ResponseWriter, r *http.Request, st *stream, c *streamConn, listen bool, status *int) {
-	defer st.detach(c)
-	if r.Context().Err() != nil {
-		return // nobody reads
+// statusOf returns the HTTP status of a modern reply with an error of this code.
+func statusOf(code int) int {
+	switch code {
+	case wire.CodeMethodNotFound:
+		return http.StatusNotFound
+	case wire.CodeParse, wire.CodeInvalidRequest, wire.CodeInvalidParams,
+		wire.CodeHeaderMismatch, wire.CodeMissingCapability, wire.CodeUnsupportedVersion:
+		return http.StatusBadRequest
 	}
-	switch sse, replies := st.begin(); {
-	case sse:
-		sw := e.sseWriter(w, 0, false)
-		if sw.start(false, 0) == nil {
-			stop := e.drain
-			if !listen {
-				stop = nil // a call may finish
-			}
-			e.pump(r.Context(), sw, st, c, stop)
-		}
-	case len(replies) == 0: // nobody waits for a response: an empty stream
-		_ = e.sseWriter(w, 0, false).start(false, 0)
-	default:
-		e.sendJSON(w, r, *status, replies[0])
-	}
+	return http.StatusOK
 }
 
-// checkModern applies the rules for headers and _meta, the most telling first:
-// what is missing, what contradicts the body, what is not supported.
-func (e *HTTP) checkModern(principal string, h http.Header, m wire.Message, meta requestMeta) *wire.Error {
+// checkModern applies the rules for headers and _meta, in the order that tells
+// most: a missing member, a difference to the body, an unsupported value.
+func (srv *HTTP) checkModern(principal string, h http.Header, req *Request) *wire.Error {
+	m := req.Msg
 	version, fault := single(h, wire.HeaderVersion)
 	if fault != nil {
 		return fault
 	}
-	if rawjson.KindOf(meta.version) != rawjson.String && (m.IsRequest() || meta.modern()) {
+	inMeta := req.Meta.ProtocolVersion
+	if rawjson.KindOf(inMeta) != rawjson.String && (m.IsRequest() || modern(req.Meta)) {
 		return badMeta(wire.MetaProtocolVersion, "a string")
 	}
-	if inBody := rawjson.Unquote(meta.version); meta.modern() && version != inBody {
+	if inBody := rawjson.Unquote(inMeta); modern(req.Meta) && version != inBody {
 		return mismatch(wire.HeaderVersion, version, inBody)
 	}
 	if m.IsRequest() {
-		if fault := meta.check(); fault != nil {
+		if fault := checkMeta(req.Meta); fault != nil {
 			return fault
 		}
 	} else if version != wire.VersionModern { // a notification may leave _meta out
@@ -127,8 +100,8 @@ func (e *HTTP) checkModern(principal string, h http.Header, m wire.Message, meta
 	if fault := checkStandardHeaders(h, m); fault != nil {
 		return fault
 	}
-	if e.opts.CheckParams != nil {
-		return e.opts.CheckParams(principal, m.Method, m.Params, h)
+	if srv.opts.CheckParams != nil {
+		return srv.opts.CheckParams(principal, m.Method, m.Params, h)
 	}
 	return nil
 }
@@ -155,17 +128,15 @@ func checkStandardHeaders(h http.Header, m wire.Message) *wire.Error {
 		return nil
 	}
 	inBody, ok := rawjson.GetString(m.Params, key)
-	if !ok && name != "" || ok && name == "" {
-		return mismatch(wire.HeaderName, name, inBody)
-	}
-	if plain, ok := wire.DecodeHeader(name); !ok || plain != inBody {
+	plain, decoded := wire.DecodeHeader(name)
+	if ok != (name != "") || ok && (!decoded || plain != inBody) {
 		return mismatch(wire.HeaderName, name, inBody)
 	}
 	return nil
 }
 
-// single returns the only value of a header. Of two, intermediaries and servers
-// may read different ones, so two are refused.
+// single returns the only value of a header. Intermediaries and servers may read
+// different ones of two, so two are refused.
 func single(h http.Header, name string) (string, *wire.Error) {
 	v := h[name]
 	switch len(v) {
@@ -174,27 +145,12 @@ func single(h http.Header, name string) (string, *wire.Error) {
 	case 1:
 		return v[0], nil
 	}
-	return "", &wire.Error{Code: wire.CodeHeaderMismatch, Message: fmt.Sprintf("the %s header is there %d times", name, len(v))}
+	return "", invalid(wire.CodeHeaderMismatch, fmt.Sprintf("the %s header is there %d times", name, len(v)))
 }
 
 func mismatch(name, header, body string) *wire.Error {
 	if header == "" {
-		return &wire.Error{Code: wire.CodeHeaderMismatch, Message: fmt.Sprintf("the %s header is missing; the body says %q", name, body)}
+		return invalid(wire.CodeHeaderMismatch, fmt.Sprintf("the %s header is missing; the body says %q", name, body))
 	}
-	return &wire.Error{Code: wire.CodeHeaderMismatch, Message: fmt.Sprintf("the %s header says %q, the body %q", name, header, body)}
-}
-
-// endToEnd returns the headers that belong to the message and not to this hop;
-// nil where there are none.
-func endToEnd(h http.Header) http.Header {
-	var out http.Header
-	for k, v := range h {
-		if k == wire.HeaderName || k == wire.HeaderMethod || strings.HasPrefix(k, wire.HeaderParam) {
-			if out == nil {
-				out = make(http.Header, 4)
-			}
-			out[k] = v
-		}
-	}
-	return out
+	return invalid(wire.CodeHeaderMismatch, fmt.Sprintf("the %s header says %q, the body %q", name, header, body))
 }

@@ -1,28 +1,48 @@
+// Package server is the MCP server that hosts see: on standard input and output
+// ([ServeStdio]) and over streamable HTTP ([HTTP]). Each serves both eras: the
+// revisions with sessions, and the one in which each request stands alone.
+//
+// A server reads messages, finds the [Session] of each, hands it the requests and
+// writes the replies. It does not know what a request means: that is up to the
+// [Router], which opens the sessions.
+//
+//	server.go                  sessions, requests and replies
+//	stdio.go                   a connection on standard input and output
+//	http.go, access.go         what every HTTP request passes
+//	legacy.go, session.go      revisions up to 2025-11-25: Mcp-Session-Id, GET streams, batches
+//	modern.go                  revision 2026-07-28: the checks of headers and _meta
+//	response.go, stream.go     replies, event streams, resumption
+//	coalesce.go                a reply in one write
 package server
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
+	"runtime/debug"
 
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// LocalPrincipal is who everybody is where nobody has to say who they are: on
-// stdio, and on HTTP without principals.
+// LocalPrincipal is the principal of unauthenticated clients: those on stdio, and
+// on HTTP without tokens.
 const LocalPrincipal = "local"
 
-// Peer is what an edge knows about a host session when it opens one.
+// Peer is what a server knows of a host when it opens a session.
 type Peer struct {
-	// ID is the legacy Mcp-Session-Id, or an id made for a stdio connection.
-	// "" for a modern request: that era has no sessions.
+	// ID is the legacy Mcp-Session-Id, or an id made for a stdio connection. It is
+	// "" for a modern HTTP request.
 	ID string
-	// Principal is who the host authenticated as; "local" without authentication.
+	// Principal is the authenticated user of the host.
 	Principal string
 	// Transport is "stdio" or "http".
 	Transport string
-	// Era is the era that the host speaks in this session. A stdio connection that
-	// speaks both eras has two sessions of one ID.
+	// Era is the era of the session. A stdio connection that speaks both eras has
+	// two sessions with one ID.
 	Era wire.Era
 	// SingleRequest means that the session ends with its only request.
 	SingleRequest bool
@@ -32,67 +52,190 @@ type Peer struct {
 	// Ordered means that all messages to the host share one stream, so that their
 	// order must be kept.
 	Ordered bool
-	// Push delivers a message that belongs to no exchange: a list_changed, a
-	// request of an upstream whose call is unknown. It must not block; it
-	// returns an error where the host can't be reached.
+	// Push delivers a message that belongs to no request of the host: a
+	// list_changed, or a request of an upstream without a known call. It must not
+	// block. It returns an error if the host can't be reached. It keeps msg, and
+	// replaces line ends in it.
 	Push func(msg []byte) error
 }
 
-// Request is one request of a host, from its arrival to its reply.
+// Request is one request of a host.
 type Request struct {
 	// Msg is the request, with the host's id.
 	Msg wire.Message
-	// Header holds the end-to-end MCP headers of an HTTP request (Mcp-Param-*,
-	// Mcp-Name, Mcp-Method); nil on stdio.
+	// Meta is params._meta of the request.
+	Meta wire.Meta
+	// Header holds the MCP headers of an HTTP request that belong to the message
+	// (Mcp-Param-*, Mcp-Name, Mcp-Method); nil on stdio.
 	Header http.Header
-	// BranchID is the branch named by the URL /b/<branch_id>/mcp, or "".
+	// BranchID is the branch in the URL /b/<branch_id>/mcp, or "".
 	BranchID string
-	// Emit puts a message on this exchange's own stream, ahead of its reply:
-	// progress, logging, requests that the call caused. It must not block; an
-	// error means that the stream is gone.
+	// Emit sends a message on the request's own stream, ahead of its reply:
+	// progress, logging, requests that the call caused. It must not block. It
+	// returns an error if the stream is gone. It keeps msg, as Push does.
 	Emit func(msg []byte) error
 }
 
-// Reply answers an exchange: a result, an error object, or neither where the
-// host cancelled the request and must not get an answer.
+// NewRequest returns a request whose _meta is read.
+func NewRequest(m wire.Message) *Request {
+	return &Request{Msg: m, Meta: wire.ReadMeta(m.Params)}
+}
+
+// Reply answers a request: a result, an error object, or neither if the host
+// cancelled the request and must not get an answer.
 type Reply struct {
 	Result, Error json.RawMessage
 	// Extra are unknown top-level members, as in Message.Extra.
 	Extra []byte
 }
 
-// Router is what an edge needs of the gateway.
+// message returns the response to the request with the given id. It has no id if
+// the host must not get an answer.
+func (r Reply) message(id json.RawMessage) wire.Message {
+	switch {
+	case r.Error != nil:
+		r.Result = nil
+	case r.Result == nil:
+		return wire.Message{}
+	}
+	return wire.Message{ID: id, Result: r.Result, Error: r.Error, Extra: r.Extra}
+}
+
+// Router opens the sessions of hosts.
 type Router interface {
-	// Open starts a host session. An edge opens one per legacy connection (at
-	// initialize on HTTP), one per modern HTTP request, and on stdio one for each
-	// era, when it is first spoken.
+	// Open starts a session. A server opens one for each legacy HTTP session (at
+	// initialize), for each modern HTTP request, and on stdio for each era, when it
+	// is first used.
 	Open(p Peer) Session
+}
+
+// Session is one session of a host.
+type Session interface {
+	// Begin registers one request. It does not block: the reader of a stdio
+	// connection calls it, so that a cancellation which arrives next finds the
+	// request.
+	Begin(ctx context.Context, req *Request) Pending
+	// Notify takes a notification. It does not block. The reader calls it, so that
+	// the order is kept.
+	Notify(m wire.Message)
+	// Answer takes the host's response to a request that was sent with Emit or
+	// Push. It does not block.
+	Answer(m wire.Message)
+	// Close ends the session and everything that belongs to it. reason is for the
+	// log and the trace.
+	Close(reason string)
 }
 
 // Pending is a registered request. Serve must be called once.
 type Pending interface {
 	// Serve returns the reply. It returns early if the context given to Begin
-	// ends, which an edge does when a modern host closes its stream, and when a
-	// stdio host goes away.
+	// ends: when a modern host closes its stream, or a stdio host goes away.
 	Serve() Reply
-	// Sent must be called once the reply is on its way, or nothing is sent: what
-	// must not overtake the reply waits for it.
+	// Sent must be called in an ordered session, once the reply is on its way or
+	// nothing is sent: what must not overtake the reply waits for it.
 	Sent()
 }
 
-// Session is one session of a host, as an edge sees it.
-type Session interface {
-	// Begin registers one request. It does not block: on a stream of messages it
-	// is called from the reader, so that a cancellation which arrives next finds
-	// the request.
-	Begin(ctx context.Context, ex *Request) Pending
-	// Notify takes a notification. Order matters: call it from the reader, not
-	// from a goroutine of its own. It does not block.
-	Notify(m wire.Message)
-	// Answer takes the host's response to a request that the core sent with
-	// Emit or Push. It does not block.
-	Answer(m wire.Message)
-	// Close ends the session with everything that hangs on it; reason is for
-	// the log and the trace.
-	Close(reason string)
+// begin registers a request. If registering or serving it panics, its reply is
+// an internal error, so that one broken call does not end other sessions.
+func begin(ctx context.Context, s Session, req *Request, log *slog.Logger) Pending {
+	g := guarded{failed{}, req.Msg.Method, log}
+	g.guard(func() { g.Pending = s.Begin(ctx, req) })
+	return g
+}
+
+// guarded is a pending request that answers a panic.
+type guarded struct {
+	Pending
+	method string
+	log    *slog.Logger
+}
+
+func (g guarded) Serve() (r Reply) {
+	r = failed{}.Serve()
+	g.guard(func() { r = g.Pending.Serve() })
+	return r
+}
+
+func (g guarded) guard(f func()) {
+	guard(g.log, "panic while serving a request", "method", g.method, f)
+}
+
+// failed is a request that panicked.
+type failed struct{}
+
+func (failed) Serve() Reply {
+	return Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: "internal error"}).JSON()}
+}
+
+func (failed) Sent() {}
+
+// accept hands a notification or a response to a session.
+func accept(s Session, m wire.Message, log *slog.Logger) {
+	guard(log, "panic", "in", "a message of the host", func() {
+		if m.IsNotification() {
+			s.Notify(m)
+		} else {
+			s.Answer(m)
+		}
+	})
+}
+
+// closeSession ends a session.
+func closeSession(s Session, reason string, log *slog.Logger) {
+	guard(log, "panic", "in", "closing a session", func() { s.Close(reason) })
+}
+
+// guard runs f. It logs a panic of f as text with one attribute.
+func guard(log *slog.Logger, text, key, value string, f func()) {
+	defer func() {
+		if p := recover(); p != nil {
+			log.Error(text, key, value, "panic", p, "stack", string(debug.Stack()))
+		}
+	}()
+	f()
+}
+
+// modern reports whether a message with this _meta belongs to the era without
+// sessions, in any version.
+func modern(meta wire.Meta) bool { return meta.ProtocolVersion != nil }
+
+// checkMeta applies the rules for the _meta of a modern request.
+func checkMeta(meta wire.Meta) *wire.Error {
+	if rawjson.KindOf(meta.ProtocolVersion) != rawjson.String {
+		return badMeta(wire.MetaProtocolVersion, "a string")
+	}
+	if v := rawjson.Unquote(meta.ProtocolVersion); v != wire.VersionModern {
+		return wire.UnsupportedVersion(v)
+	}
+	if rawjson.KindOf(meta.ClientCapabilities) != rawjson.Object {
+		return badMeta(wire.MetaClientCapabilities, "an object")
+	}
+	if meta.ClientInfo != nil && rawjson.KindOf(meta.ClientInfo) != rawjson.Object {
+		return badMeta(wire.MetaClientInfo, "an object")
+	}
+	return nil
+}
+
+func badMeta(key, want string) *wire.Error {
+	return &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("params._meta[%q] must be %s", key, want)}
+}
+
+// parseError is the error of a message that wire.ParseMessage refuses.
+func parseError(err error) *wire.Error {
+	if errors.Is(err, wire.ErrNotJSON) {
+		return invalid(wire.CodeParse, err.Error())
+	}
+	return invalid(wire.CodeInvalidRequest, err.Error())
+}
+
+func invalid(code int, text string) *wire.Error { return &wire.Error{Code: code, Message: text} }
+
+// idOf returns the id of a message that wire.ParseMessage refuses, nil if it has
+// no usable one. So its sender can match the error.
+func idOf(m wire.Message) json.RawMessage {
+	if k := rawjson.KindOf(m.ID); k == rawjson.String || k == rawjson.Number {
+		return m.ID
+	}
+	return nil
 }

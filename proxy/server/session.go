@@ -4,40 +4,48 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/foldgate/foldgate/proxy/wire"
-
 	"github.com/google/uuid"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Bounds of what one legacy session keeps for hosts that resume.
+// Limits on what one legacy session keeps for hosts that resume.
 const (
 	sessionKeepStreams = 64
 	sessionKeepBytes   = 8 << 20
 )
 
+// versionPriming is the first revision with hosts that understand an SSE event
+// with an id and no data.
+const versionPriming = "2025-11-25"
+
 var errHostSessionClosed = errors.New("the session is closed")
 
-// legacySession is one Mcp-Session-Id: the edge's half of a session of the core.
+// legacySession is one Mcp-Session-Id with its streams.
 type legacySession struct {
 	id        string
 	principal string
-	edge      *HTTP
-	core      Session
-	ctx       context.Context // of the session's exchanges
+	srv       *HTTP
+	session   Session
+	lifetime  context.Context // of the session's requests
 	cancel    context.CancelCauseFunc
 	std       *stream // the GET stream
 
+	// mu may be held while a stream's mu is taken, and not the other way round.
 	mu      sync.Mutex
 	version string // negotiated by initialize
 	nextID  uint64
-	open    map[uint64]*stream // POST streams whose reply is still to come
+	open    map[uint64]*stream // POST streams with replies still to come
 	ended   []endedStream      // streams that can be resumed, oldest first
-	busy    int                // exchanges and connections
-	used    time.Time          // when busy fell to 0 or a message came
+	busy    int                // requests and connections
+	used    time.Time          // the time busy fell to 0 or a message came
 	closed  bool
 }
 
@@ -46,99 +54,108 @@ type endedStream struct {
 	at time.Time
 }
 
-// openLegacy makes a session for an initialize. It is in the table at once, but
-// nobody knows its id before the reply is sent.
-func (e *HTTP) openLegacy(principal string) (*legacySession, *wire.Error) {
-	if fault := e.makeRoom(principal); fault != nil {
+// openSession makes a session for an initialize. The caller must release it.
+func (srv *HTTP) openSession(principal string) (*legacySession, *wire.Error) {
+	if fault := srv.makeRoom(principal); fault != nil {
 		return nil, fault
 	}
 	l := &legacySession{
-		id: "ses_" + uuid.NewString(), principal: principal, edge: e, used: time.Now(),
-		open: make(map[uint64]*stream), std: &stream{resume: true, limit: e.opts.MaxQueue},
+		id: "ses_" + uuid.NewString(), principal: principal, srv: srv, used: time.Now(), busy: 1,
+		open: make(map[uint64]*stream), std: &stream{resume: true, limit: srv.opts.MaxQueue},
 	}
-	l.ctx, l.cancel = context.WithCancelCause(e.ctx)
-	l.core = e.core.Open(Peer{ID: l.id, Principal: principal, Transport: "http", Era: wire.Legacy, ImplicitBranch: true, Push: l.push})
-	e.mu.Lock()
-	e.sessions[l.id] = l
-	e.held[principal]++
-	e.mu.Unlock()
+	l.lifetime, l.cancel = context.WithCancelCause(srv.lifetime)
+	l.session = srv.router.Open(Peer{ID: l.id, Principal: principal, Transport: "http", Era: wire.Legacy, ImplicitBranch: true, Push: l.push})
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	srv.sessions[l.id] = l
+	srv.held[principal]++
 	return l, nil
 }
 
-// makeRoom sees to it that a principal may have one session more. Where there
-// are several principals none has more than half of all, so that it displaces
-// its own sessions before it comes near those of others.
-func (e *HTTP) makeRoom(principal string) *wire.Error {
-	e.mu.Lock()
-	all, own := len(e.sessions), e.held[principal]
-	e.mu.Unlock()
-	most, whose := e.opts.MaxSessions, ""
-	if half := max(most/2, 1); e.opts.Tokens.several() && own >= half {
-		most, whose = half, principal
+// makeRoom makes sure that a principal may have one session more. If too many are
+// open, it closes the session that was idle longest, if that is at least a minute:
+// some hosts open one for each call and never end it. If there are several
+// principals, none has more than half of all sessions, and each displaces only its
+// own.
+func (srv *HTTP) makeRoom(principal string) *wire.Error {
+	srv.mu.Lock()
+	all, own := len(srv.sessions), srv.held[principal]
+	srv.mu.Unlock()
+	most, owner := srv.opts.MaxSessions, ""
+	if half := max(most/2, 1); srv.opts.Tokens.several() && own >= half {
+		most, owner = half, principal
 	} else if all < most {
 		return nil
 	}
-	if e.evict(whose) {
-		return nil
-	}
-	return &wire.Error{Code: wire.CodeInternal, Message: fmt.Sprintf("all %d sessions are in use; end one or try again later", most)}
-}
-
-// evict closes the session that was idle longest, if that is a minute at least:
-// some hosts open one per call and never end it. With an owner it is one of theirs.
-func (e *HTTP) evict(owner string) bool {
 	var oldest *legacySession
 	since := time.Now().Add(-time.Minute)
-	for _, l := range e.allSessions() {
+	for _, l := range srv.allSessions() {
 		if idle, at := l.idleSince(); idle && at.Before(since) && (owner == "" || l.principal == owner) {
 			oldest, since = l, at
 		}
 	}
 	if oldest == nil {
-		return false
+		return invalid(wire.CodeInternal, fmt.Sprintf("all %d sessions are in use; end one or try again later", most))
 	}
-	e.closeLegacy(oldest, "displaced by newer sessions")
-	return true
+	oldest.close("displaced by newer sessions")
+	return nil
 }
 
-func (e *HTTP) allSessions() []*legacySession {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	all := make([]*legacySession, 0, len(e.sessions))
-	for _, l := range e.sessions {
-		all = append(all, l)
-	}
-	return all
+func (srv *HTTP) allSessions() []*legacySession {
+	srv.mu.Lock()
+	defer srv.mu.Unlock()
+	return slices.Collect(maps.Values(srv.sessions))
 }
 
-// legacyOf finds the session that a request names and holds it until release.
-// It answers the request itself where there is none: 400 without an id, 404 for
-// one that is unknown, ended, or another principal's, which must look the same.
-func (e *HTTP) legacyOf(w http.ResponseWriter, r *http.Request, from sender, id []byte) (*legacySession, bool) {
+// sessionOf returns the session that a request names. The caller must release it.
+// If there is none, sessionOf refuses the request: 400 without an id, 404 for a
+// session that is unknown, ended, or another principal's, which must look the same.
+func (srv *HTTP) sessionOf(w http.ResponseWriter, r *http.Request, from sender, id []byte) (*legacySession, bool) {
 	name := r.Header.Get(wire.HeaderSession)
 	if name == "" {
-		refuse(w, http.StatusBadRequest, id, &wire.Error{Code: wire.CodeInvalidRequest, Message: "the Mcp-Session-Id header is missing; send initialize first"})
+		refuse(w, http.StatusBadRequest, id, invalid(wire.CodeInvalidRequest, "the Mcp-Session-Id header is missing; send initialize first"))
 		return nil, false
 	}
-	e.mu.Lock()
-	l := e.sessions[name]
-	e.mu.Unlock()
+	srv.mu.Lock()
+	l := srv.sessions[name]
+	srv.mu.Unlock()
 	if l == nil || l.principal != from.principal || !l.hold() {
-		refuse(w, http.StatusNotFound, id, &wire.Error{Code: wire.CodeInvalidRequest, Message: "no such session; send initialize again"})
+		refuse(w, http.StatusNotFound, id, invalid(wire.CodeInvalidRequest, "no such session; send initialize again"))
 		return nil, false
 	}
 	return l, true
 }
 
-// hold keeps the session from expiring; it fails on a closed one.
+// expireSessions ends idle sessions and forgets old streams, until Shutdown.
+func (srv *HTTP) expireSessions() {
+	t := time.NewTicker(max(min(srv.opts.SessionIdle/4, time.Minute), time.Millisecond))
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+		case <-srv.drain:
+			return
+		}
+		for _, l := range srv.allSessions() {
+			if idle, at := l.idleSince(); idle && time.Since(at) >= srv.opts.SessionIdle {
+				l.close("idle for " + srv.opts.SessionIdle.String())
+				continue
+			}
+			l.mu.Lock()
+			l.forget()
+			l.mu.Unlock()
+		}
+	}
+}
+
+// hold keeps the session from expiring. It fails on a closed one.
 func (l *legacySession) hold() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
-		return false
+	if !l.closed {
+		l.busy++
 	}
-	l.busy++
-	return true
+	return !l.closed
 }
 
 func (l *legacySession) release() {
@@ -154,42 +171,88 @@ func (l *legacySession) idleSince() (bool, time.Time) {
 	return l.busy == 0, l.used
 }
 
-// closeLegacy ends a session: its calls are cancelled, its streams end, its id
-// answers 404. The second call does nothing.
-func (e *HTTP) closeLegacy(l *legacySession, reason string) {
+func (l *legacySession) isOpen() bool {
 	l.mu.Lock()
-	first := !l.closed
-	l.closed = true
-	l.mu.Unlock()
-	if !first {
-		return
-	}
-	e.mu.Lock()
-	delete(e.sessions, l.id)
-	if e.held[l.principal]--; e.held[l.principal] == 0 {
-		delete(e.held, l.principal)
-	}
-	e.mu.Unlock()
-	l.cancel(errors.New(reason))
-	guard(e.log, "closing a session", func() { l.core.Close(reason) })
+	defer l.mu.Unlock()
+	return !l.closed
 }
 
-// newStream registers the stream of a POST with so many requests.
-func (l *legacySession) newStream(replies int) (*stream, *streamConn) {
+// negotiated returns the revision that initialize negotiated.
+func (l *legacySession) negotiated() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.version
+}
+
+// primes reports whether the host understands an event without data.
+func (l *legacySession) primes() bool { return l.negotiated() >= versionPriming }
+
+// close ends the session: its calls are cancelled, its streams end, its id is
+// answered with 404. The second call does nothing.
+func (l *legacySession) close(reason string) {
+	l.mu.Lock()
+	again := l.closed
+	l.closed = true
+	l.mu.Unlock()
+	if again {
+		return
+	}
+	srv := l.srv
+	srv.mu.Lock()
+	delete(srv.sessions, l.id)
+	if srv.held[l.principal]--; srv.held[l.principal] == 0 {
+		delete(srv.held, l.principal)
+	}
+	srv.mu.Unlock()
+	l.cancel(errors.New(reason))
+	closeSession(l.session, reason, srv.log)
+}
+
+// response registers the response to a POST with a number of requests.
+func (l *legacySession) response(w http.ResponseWriter, r *http.Request, requests int) *response {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.nextID++
-	s, c := newStream(l.nextID, replies, l.edge.opts.MaxQueue, true)
+	s, c := newStream(l.nextID, requests, l.srv.opts.MaxQueue, true)
 	l.open[s.id] = s
-	return s, c
+	return &response{srv: l.srv, w: w, r: r, stream: s, conn: c, session: l, status: http.StatusOK, written: make(chan struct{})}
 }
 
-// endStream takes a stream out of the open ones, and keeps it for hosts that
-// resume if they can.
-func (l *legacySession) endStream(s *stream) {
-	s.mu.Lock()
-	keep := s.sse || len(s.events) > 0 // which the event stream is about to begin with
-	s.mu.Unlock()
+// begin registers a request that was entered. The caller must call serve. The
+// call goes on if its host leaves, and its messages take another way.
+func (l *legacySession) begin(s *stream, req *Request) (serve func()) {
+	req.Emit = func(msg []byte) error {
+		err := s.emit(msg)
+		if err == errStreamLost {
+			return l.push(msg)
+		}
+		return err
+	}
+	p := begin(l.lifetime, l.session, req, l.srv.log)
+	return func() {
+		defer l.srv.running.Done()
+		r := p.Serve()
+		if req.Msg.Method == wire.MethodInitialize {
+			if v, ok := rawjson.GetString(r.Result, "protocolVersion"); ok {
+				l.mu.Lock()
+				l.version = v
+				l.mu.Unlock()
+			}
+			if r.Result == nil {
+				l.close("initialize failed")
+			}
+		}
+		l.finish(s, r.message(req.Msg.ID))
+	}
+}
+
+// finish hands a reply to its stream. After the last one the stream is kept for
+// hosts that resume, if they can.
+func (l *legacySession) finish(s *stream, reply wire.Message) {
+	if !s.finish(reply) {
+		return
+	}
+	keep := s.resumable()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.open, s.id)
@@ -199,14 +262,14 @@ func (l *legacySession) endStream(s *stream) {
 	}
 }
 
-// forget drops ended streams beyond the bounds, oldest first; the newest stays
-// whatever its size. l.mu is held.
+// forget drops ended streams beyond the limits, oldest first. The newest stays at
+// any size. The caller holds l.mu.
 func (l *legacySession) forget() {
 	total := 0
 	for _, s := range l.ended {
 		total += s.size()
 	}
-	old := time.Now().Add(-l.edge.opts.EventTTL)
+	old := time.Now().Add(-l.srv.opts.EventTTL)
 	n := 0
 	for n < len(l.ended) {
 		s := l.ended[n]
@@ -215,13 +278,12 @@ func (l *legacySession) forget() {
 			break
 		}
 		total -= s.size()
-		l.ended[n].stream = nil
 		n++
 	}
-	l.ended = append([]endedStream(nil), l.ended[n:]...)
+	l.ended = slices.Delete(l.ended, 0, n)
 }
 
-// find returns the stream with the given id, open or ended.
+// find returns the stream with the given id, open or ended; nil if there is none.
 func (l *legacySession) find(id uint64) *stream {
 	if id == 0 {
 		return l.std
@@ -237,9 +299,9 @@ func (l *legacySession) find(id uint64) *stream {
 	return l.open[id]
 }
 
-// push delivers a message that belongs to no exchange: on the GET stream if one
-// is open, else on any POST that is still waiting, else it is kept for the next
-// GET stream.
+// push delivers a message that belongs to no request: on the GET stream if one is
+// open, else on any POST that is still waiting, else it is kept for the next GET
+// stream.
 func (l *legacySession) push(msg []byte) error {
 	l.mu.Lock()
 	if l.closed {
@@ -248,9 +310,7 @@ func (l *legacySession) push(msg []byte) error {
 	}
 	var open []*stream
 	if !l.std.attached() {
-		for _, s := range l.open {
-			open = append(open, s)
-		}
+		open = slices.Collect(maps.Values(l.open))
 	}
 	l.mu.Unlock()
 	for _, s := range open {
@@ -258,32 +318,9 @@ func (l *legacySession) push(msg []byte) error {
 			return nil
 		}
 	}
-	dropped, err := l.std.park(msg)
+	dropped, err := l.std.keep(msg)
 	if dropped != nil {
-		l.edge.log.Warn("dropped a notification: too many wait for a GET stream", "session", l.id, "bytes", len(dropped))
+		l.srv.log.Warn("dropped a notification: too many wait for a GET stream", "session", l.id, "bytes", len(dropped))
 	}
 	return err
-}
-
-// sweepLoop ends idle sessions and forgets old streams, until Shutdown.
-func (e *HTTP) sweepLoop() {
-	defer close(e.sweep)
-	t := time.NewTicker(max(min(e.opts.SessionIdle/4, time.Minute), time.Millisecond))
-	defer t.Stop()
-	for {
-		select {
-		case <-t.C:
-		case <-e.drain:
-			return
-		}
-		for _, l := range e.allSessions() {
-			if idle, at := l.idleSince(); idle && time.Since(at) >= e.opts.SessionIdle {
-				e.closeLegacy(l, "idle for "+e.opts.SessionIdle.String())
-				continue
-			}
-			l.mu.Lock()
-			l.forget()
-			l.mu.Unlock()
-		}
-	}
 }

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -11,65 +10,69 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
-	"github.com/google/uuid"
 )
 
 const (
 	// stdioMaxLine is the longest message read from a stdio host, in bytes.
 	stdioMaxLine = 64 << 20
-	// stdioMaxInFlight bounds the requests that one host may have open.
-	stdioMaxInFlight = 4096
+	// stdioMaxQueue is how many bytes may wait for a stdio host that does not read:
+	// the largest message and some more.
+	stdioMaxQueue = stdioMaxLine + 16<<20
+	// stdioMaxPending is the limit on pending requests of one host.
+	stdioMaxPending = 4096
 	// stdioGrace is how long requests may finish after the host closed its end,
 	// so that a script may pipe requests in and read the replies.
 	stdioGrace = 500 * time.Millisecond
 )
 
-var errLineTooLong = errors.New("message larger than 64 MiB")
+var (
+	errSlowHost = errors.New("the host does not read what it is sent")
+	errHostGone = errors.New("the host is gone")
+)
 
 // stdioServer serves one host on a pair of byte streams. A connection has at most
-// one session per era; a bare server/discover gets one of its own, so that a
-// host that only probes leaves nothing behind.
+// one session for each era.
 type stdioServer struct {
-	core Router
-	log  *slog.Logger
-	out  *lineWriter
-	ctx  context.Context // of the exchanges; ends before the sessions are closed
-
-	inFlight  sync.WaitGroup
-	slots     chan struct{}
+	router    Router
+	log       *slog.Logger
+	out       *wire.LineWriter
+	lifetime  context.Context // of the requests; ends before the sessions are closed
 	sessionID string
+	pending   sync.WaitGroup
+	slots     chan struct{} // one element for each pending request
 
-	// Owned by the reader until it is done.
-	legacy, modern Session
+	handling       sync.Mutex // held while a line is handled
+	legacy, modern Session    // guarded by handling; nil until first used
 }
 
 // ServeStdio speaks newline-delimited JSON-RPC with the host on in and out, in
-// both eras, until in ends (nil), ctx is done (its cause) or out fails. Nothing
-// but protocol is written to out. When it returns every exchange is over and the
-// session is closed. If in is an io.Closer it is closed when ctx ends first; a
+// both eras, until in ends (nil), ctx is done (its cause) or out fails. It writes
+// nothing but protocol to out. When it returns, every request is over and the
+// sessions are closed. If in is an io.Closer, it is closed when ctx ends first. A
 // read that even this does not interrupt is left behind, and does nothing more.
-func ServeStdio(ctx context.Context, c Router, in io.Reader, out io.Writer, log *slog.Logger) error {
-	exCtx, cancel := context.WithCancelCause(ctx)
+func ServeStdio(ctx context.Context, r Router, in io.Reader, out io.Writer, log *slog.Logger) error {
+	lifetime, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	e := &stdioServer{
-		core: c, log: log, out: newLineWriter(out, maxQueue), ctx: exCtx,
-		slots: make(chan struct{}, stdioMaxInFlight), sessionID: "ses_" + uuid.NewString(),
+	s := &stdioServer{
+		router: r, log: log, out: wire.NewLineWriter(out, stdioMaxQueue), lifetime: lifetime,
+		sessionID: "ses_" + uuid.NewString(), slots: make(chan struct{}, stdioMaxPending),
 	}
-	gate := &sync.Mutex{} // held by the reader while it handles a line
 	read := make(chan error, 1)
-	go func() { read <- e.read(in, gate) }()
+	go func() { read <- s.read(in) }()
 
 	var err error
 	reason := "the host closed the connection"
 	select {
 	case err = <-read:
 		if err == nil {
-			e.drain()
+			s.drain()
 		}
-	case <-e.out.failed:
-		err, reason = fmt.Errorf("writing to the host: %w", e.out.err()), "the host is gone"
+	case <-s.out.Failed():
+		err, reason = fmt.Errorf("writing to the host: %w", s.out.Err()), "the host is gone"
 	case <-ctx.Done():
 		err, reason = context.Cause(ctx), "foldgate is shutting down"
 	}
@@ -77,219 +80,209 @@ func ServeStdio(ctx context.Context, c Router, in io.Reader, out io.Writer, log 
 	if closer, ok := in.(io.Closer); ok && err != nil {
 		_ = closer.Close()
 	}
-	e.out.hurry()
-	gate.Lock() // from here on the reader handles nothing more
-	e.inFlight.Wait()
-	for _, s := range []Session{e.legacy, e.modern} {
-		if s != nil {
-			guard(log, "closing the session", func() { s.Close(reason) })
+	s.out.Hurry()
+	s.handling.Lock() // from here on the reader handles nothing more
+	defer s.handling.Unlock()
+	s.pending.Wait()
+	for _, session := range []Session{s.legacy, s.modern} {
+		if session != nil {
+			closeSession(session, reason, log)
 		}
 	}
-	e.out.close(stdioGrace)
+	s.closeOutput()
 	return err
 }
 
-// drain gives what is in flight a moment to finish.
-func (e *stdioServer) drain() {
-	done := make(chan struct{})
-	go func() { e.inFlight.Wait(); close(done) }()
-	t := time.NewTimer(stdioGrace)
-	defer t.Stop()
+// closeOutput writes what is queued. A write that hangs ends with the process.
+func (s *stdioServer) closeOutput() {
+	s.out.Close()
 	select {
-	case <-done:
-	case <-t.C:
-	case <-e.ctx.Done():
-	case <-e.out.failed:
+	case <-s.out.Done():
+	case <-time.After(stdioGrace):
 	}
 }
 
-// read handles line after line until in ends. It holds gate while it handles
-// one and stops for good once the exchanges' context is done.
-func (e *stdioServer) read(in io.Reader, gate *sync.Mutex) error {
-	r := bufio.NewReaderSize(in, 64<<10)
+// drain gives pending requests a moment to finish.
+func (s *stdioServer) drain() {
+	done := make(chan struct{})
+	go func() { s.pending.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(stdioGrace):
+	case <-s.lifetime.Done():
+	case <-s.out.Failed():
+	}
+}
+
+// read handles line after line until in ends or the lifetime is over.
+func (s *stdioServer) read(in io.Reader) error {
+	lines := wire.NewLineReader(in, stdioMaxLine+len("\n"))
 	for {
-		line, err := readLine(r, stdioMaxLine)
-		gate.Lock()
-		if e.ctx.Err() != nil {
-			gate.Unlock()
-			return nil
-		}
-		switch {
-		case errors.Is(err, errLineTooLong):
-			e.refuse(nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: err.Error()})
-			err = nil
-		case len(line) > 0:
-			guard(e.log, "a message of the host", func() { e.handle(line) })
-		}
-		gate.Unlock()
+		line, err := lines.Next()
 		if err == io.EOF {
 			return nil
 		}
 		if err != nil {
 			return fmt.Errorf("reading from the host: %w", err)
 		}
+		if !s.handle(line) {
+			return nil
+		}
 	}
 }
 
-// readLine returns the next line without its end, in memory of its own, or
-// errLineTooLong after it has skipped the line. A last line without an end
-// counts; it comes with io.EOF.
-func readLine(r *bufio.Reader, limit int) ([]byte, error) {
-	var line []byte
-	tooLong := false
-	for {
-		part, err := r.ReadSlice('\n')
-		if !tooLong && len(line)+len(part) > limit+1 {
-			line, tooLong = nil, true
-		}
-		if !tooLong {
-			line = append(line, part...)
-		}
-		switch {
-		case err == bufio.ErrBufferFull:
-			continue
-		case tooLong && (err == nil || err == io.EOF):
-			return nil, errLineTooLong
-		}
-		return rawjson.Trim(line), err
+// handle takes one line. It reports false if the lifetime is over.
+func (s *stdioServer) handle(line wire.Line) bool {
+	s.handling.Lock()
+	defer s.handling.Unlock()
+	if s.lifetime.Err() != nil {
+		return false
 	}
+	data := rawjson.Trim(line.Data)
+	switch {
+	case line.Tail != nil:
+		s.refuse(nil, invalid(wire.CodeInvalidRequest, "message larger than 64 MiB"))
+	case len(data) > 0:
+		if line.Borrowed { // messages outlive their line
+			data = bytes.Clone(data)
+		}
+		guard(s.log, "panic", "in", "a message of the host", func() { s.messages(data) })
+	}
+	return true
 }
 
-// handle takes one line. Requests get a goroutine; the rest is done in order.
-func (e *stdioServer) handle(line []byte) {
-	if bytes.HasPrefix(line, []byte("[")) && rawjson.Valid(line, wire.MaxDepth) {
-		e.batch(line)
+// messages takes a message, or the messages of an array, which revision 2025-03-26
+// has. The responses to an array go out singly.
+func (s *stdioServer) messages(data []byte) {
+	if data[0] != '[' || !rawjson.Valid(data, wire.MaxDepth) {
+		s.message(data)
 		return
 	}
-	m, err := wire.ParseMessage(line)
-	if err != nil {
-		e.refuse(idOf(m), parseFault(err))
-		return
-	}
-	e.dispatch(m)
-}
-
-// batch takes the messages of an array one by one, as revision 2025-03-26 has
-// it; the responses go out singly.
-func (e *stdioServer) batch(line []byte) {
 	n := 0
-	rawjson.Elements(line, func(v []byte) bool {
+	rawjson.Elements(data, func(v []byte) bool {
 		n++
-		if m, err := wire.ParseMessage(v); err != nil {
-			e.refuse(idOf(m), parseFault(err))
-		} else {
-			e.dispatch(m)
-		}
+		s.message(v)
 		return true
 	})
 	if n == 0 {
-		e.refuse(nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "empty batch"})
+		s.refuse(nil, invalid(wire.CodeInvalidRequest, "empty batch"))
 	}
 }
 
-func (e *stdioServer) dispatch(m wire.Message) {
+func (s *stdioServer) message(data []byte) {
+	m, err := wire.ParseMessage(data)
 	switch {
+	case err != nil:
+		s.refuse(idOf(m), parseError(err))
 	case m.IsRequest():
-		e.request(m)
+		s.request(m)
 	case m.IsNotification():
-		e.notification(m)
-	case e.legacy != nil:
-		guard(e.log, "an answer of the host", func() { e.legacy.Answer(m) })
+		s.notification(m)
+	case s.legacy != nil:
+		accept(s.legacy, m, s.log)
 	default:
-		e.log.Debug("dropped a response: nothing was asked on this connection")
+		s.log.Debug("dropped a response: nothing was asked on this connection")
 	}
 }
 
-func (e *stdioServer) request(m wire.Message) {
-	meta := readMeta(m.Params)
-	if meta.modern() {
-		if fault := meta.check(); fault != nil {
-			e.refuse(m.ID, fault)
+// request registers a request, and serves it on a goroutine of its own.
+func (s *stdioServer) request(m wire.Message) {
+	req := NewRequest(m)
+	req.Emit = s.send
+	isModern := modern(req.Meta)
+	if isModern {
+		if fault := checkMeta(req.Meta); fault != nil {
+			s.refuse(m.ID, fault)
 			return
 		}
 	}
 	select {
-	case e.slots <- struct{}{}:
+	case s.slots <- struct{}{}:
 	default:
-		e.refuse(m.ID, &wire.Error{Code: wire.CodeInternal, Message: fmt.Sprintf("%d requests are in flight, wait for a reply first", stdioMaxInFlight)})
+		s.refuse(m.ID, invalid(wire.CodeInternal, fmt.Sprintf("%d requests are in flight, wait for a reply first", stdioMaxPending)))
 		return
 	}
-	var s Session
-	modern := meta.modern() || m.Method == wire.MethodDiscover // which only that era has
-	probe := m.Method == wire.MethodDiscover && e.legacy == nil && e.modern == nil
-	if probe {
-		s = e.core.Open(e.peer(modern))
+	var session Session
+	isModern = isModern || m.Method == wire.MethodDiscover // which only that era has
+	probe := m.Method == wire.MethodDiscover && s.legacy == nil && s.modern == nil
+	if probe { // a host that only probes leaves nothing behind
+		session = s.open(isModern)
 	} else {
-		s = e.session(modern)
+		session = s.session(isModern)
 	}
-	e.inFlight.Add(1)
-	p := beginGuarded(e.ctx, s, &Request{Msg: m, Emit: e.out.offer}, e.log)
-	go func() {
-		defer e.inFlight.Done()
-		defer func() { <-e.slots }()
+	p := begin(s.lifetime, session, req, s.log)
+	s.pending.Go(func() {
+		defer func() { <-s.slots }()
 		defer p.Sent()
-		r := p.Serve()
-		if !r.silent() {
-			msg := r.encode(m.ID)
-			_ = e.out.write(msg) // a failed writer ends the connection
-			recycle(msg)         // which write has copied
+		if reply := p.Serve().message(m.ID); reply.ID != nil { // a failed writer ends the connection
+			_ = s.out.Write(func(line []byte) []byte {
+				at := len(line)
+				line = reply.Append(line)
+				wire.OneLine(line[at:])
+				return line
+			})
 		}
 		if probe {
-			guard(e.log, "closing a probe", func() { s.Close("probe answered") })
+			closeSession(session, "probe answered", s.log)
 		}
-	}()
+	})
 }
 
-// notification goes to the session it can concern. A notification does not say
-// its era, so a cancellation goes to both sessions where there are two.
-func (e *stdioServer) notification(m wire.Message) {
-	to := []Session{e.legacy, e.modern}
+// notification hands a notification to its session. A notification need not name
+// its era: a cancellation then goes to both sessions, if there are two.
+func (s *stdioServer) notification(m wire.Message) {
+	to := []Session{s.legacy, s.modern}
 	switch {
-	case readMeta(m.Params).modern():
-		to = []Session{e.session(true)}
-	case e.legacy == nil && e.modern == nil:
-		to = []Session{e.session(false)}
-	case e.legacy != nil && m.Method != "notifications/cancelled":
-		to = []Session{e.legacy}
+	case modern(wire.ReadMeta(m.Params)):
+		to = []Session{s.session(true)}
+	case s.legacy == nil && s.modern == nil:
+		to = []Session{s.session(false)}
+	case s.legacy != nil && m.Method != wire.MethodCancelled:
+		to = []Session{s.legacy}
 	}
-	for _, s := range to {
-		if s != nil {
-			guard(e.log, "a notification of the host", func() { s.Notify(m) })
+	for _, session := range to {
+		if session != nil {
+			accept(session, m, s.log)
 		}
 	}
 }
 
-// session returns the connection's session of the era, opened on first use.
-func (e *stdioServer) session(modern bool) Session {
-	at := &e.legacy
+// session returns the connection's session of an era, opened on first use.
+func (s *stdioServer) session(modern bool) Session {
+	session := &s.legacy
 	if modern {
-		at = &e.modern
+		session = &s.modern
 	}
-	if *at == nil {
-		*at = e.core.Open(e.peer(modern))
+	if *session == nil {
+		*session = s.open(modern)
 	}
-	return *at
+	return *session
 }
 
-func (e *stdioServer) peer(modern bool) Peer {
+func (s *stdioServer) open(modern bool) Session {
 	era := wire.Legacy
 	if modern {
 		era = wire.Modern
 	}
-	return Peer{ID: e.sessionID, Principal: "local", Transport: "stdio", Era: era, ImplicitBranch: true, Ordered: true, Push: e.out.offer}
+	return s.router.Open(Peer{ID: s.sessionID, Principal: LocalPrincipal, Transport: "stdio", Era: era, ImplicitBranch: true, Ordered: true, Push: s.send})
 }
 
-// refuse answers with an error of the edge's own, id null where id is nil.
-func (e *stdioServer) refuse(id []byte, fault *wire.Error) {
-	e.log.Debug("refused a message of the host", "error", fault)
-	_ = e.out.write(fault.Response(id))
+// refuse answers with an error of the server's own. The id may be nil.
+func (s *stdioServer) refuse(id []byte, fault *wire.Error) {
+	s.log.Debug("refused a message of the host", "error", fault)
+	_ = s.out.Write(func(line []byte) []byte { return append(line, fault.Response(id)...) })
 }
 
-// idOf returns the id of a message that did not parse, where it has a usable
-// one, so that even the refusal of an invalid request reaches its sender.
-func idOf(m wire.Message) []byte {
-	if k := rawjson.KindOf(m.ID); k == rawjson.String || k == rawjson.Number {
-		return m.ID
+// send queues a message for the host and never blocks.
+func (s *stdioServer) send(msg []byte) error {
+	wire.OneLine(msg)
+	err := s.out.Offer(func(line []byte) []byte { return append(line, msg...) })
+	var full *wire.QueueFullError
+	switch {
+	case errors.As(err, &full):
+		return errSlowHost
+	case err == wire.ErrWriterClosed:
+		return errHostGone
 	}
-	return nil
+	return err
 }

@@ -230,30 +230,34 @@ func TestStdioPanicIsContained(t *testing.T) {
 func TestStdioHostNeverReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		outR, outW := io.Pipe()
-		w := newLineWriter(outW, 100)
+		s := &stdioServer{out: wire.NewLineWriter(outW, 100)}
 		var err error
 		sent := 0
 		for ; err == nil && sent < 1000; sent++ {
-			err = w.offer([]byte("0123456789"))
+			err = s.send([]byte("0123456789"))
 			synctest.Wait() // until the writer hangs with the first line
 		}
 		if !errors.Is(err, errSlowHost) || sent > 20 {
-			t.Errorf("offer = %v after %d lines, want %v within 20", err, sent, errSlowHost)
+			t.Errorf("send = %v after %d lines, want %v within 20", err, sent, errSlowHost)
 		}
 		blocked := make(chan error, 1)
-		go func() { blocked <- w.write([]byte("x")) }()
+		go func() { blocked <- s.out.Write(func(line []byte) []byte { return append(line, 'x') }) }()
 		synctest.Wait()
-		w.hurry()
-		if err := <-blocked; !errors.Is(err, errSlowHost) {
-			t.Errorf("write after hurry = %v, want %v", err, errSlowHost)
+		s.out.Hurry()
+		var full *wire.QueueFullError
+		if err := <-blocked; !errors.As(err, &full) {
+			t.Errorf("Write after Hurry = %v, want a full queue", err)
 		}
 		start := time.Now()
-		w.close(time.Second)
-		if d := time.Since(start); d != time.Second {
-			t.Errorf("close took %v, want the whole grace", d)
+		s.closeOutput()
+		if d := time.Since(start); d != stdioGrace {
+			t.Errorf("closeOutput took %v, want the whole grace", d)
+		}
+		if err := s.send([]byte("x")); !errors.Is(err, errHostGone) {
+			t.Errorf("send after closeOutput = %v, want %v", err, errHostGone)
 		}
 		outR.Close()
-		<-w.done
+		<-s.out.Done()
 	})
 }
 
@@ -273,14 +277,25 @@ func TestStdioOutputFails(t *testing.T) {
 }
 
 func TestStdioLineLimit(t *testing.T) {
-	r := bufio.NewReaderSize(strings.NewReader(strings.Repeat("a", 100)+"\nshort\n"+strings.Repeat("b", 64)+"\nlast"), 16)
+	in := strings.NewReader(strings.Repeat("a", stdioMaxLine+1) + "\n" + `{"jsonrpc":"2.0","id":1,"method":"ping"}` + "\n")
+	var out bytes.Buffer
+	if err := ServeStdio(t.Context(), newFakeRouter(nil), in, &out, testLog(t)); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"message larger than 64 MiB"}}` + "\n" +
+		`{"jsonrpc":"2.0","id":1,"result":{"method":"ping","params":null}}` + "\n"
+	if diff := cmp.Diff(want, out.String()); diff != "" {
+		t.Errorf("answers to a line that is too long and one that is not (-want +got):\n%s", diff)
+	}
+	lines := wire.NewLineReader(strings.NewReader(strings.Repeat("a", 100)+"\nshort\n"+strings.Repeat("b", 64)+"\nlast"), 64+len("\n"))
 	for i, want := range []struct {
 		line string
+		long bool
 		err  error
-	}{{"", errLineTooLong}, {"short", nil}, {strings.Repeat("b", 64), nil}, {"last", io.EOF}, {"", io.EOF}} {
-		line, err := readLine(r, 64)
-		if string(line) != want.line || err != want.err {
-			t.Errorf("readLine %d = %q, %v, want %q, %v", i, line, err, want.line, want.err)
+	}{{"", true, nil}, {"short", false, nil}, {strings.Repeat("b", 64), false, nil}, {"last", false, nil}, {"", false, io.EOF}} {
+		line, err := lines.Next()
+		if (line.Tail != nil) != want.long || !want.long && string(line.Data) != want.line || err != want.err {
+			t.Errorf("line %d = %q, too long %v, %v, want %q, %v, %v", i, line.Data, line.Tail != nil, err, want.line, want.long, want.err)
 		}
 	}
 }

@@ -1,14 +1,20 @@
 package server
 
 import (
+	"context"
 	"errors"
+	"net/http"
+	"slices"
+	"strconv"
 	"sync"
+	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Bounds of one stream: what waits for a slow host, and what is kept of it so
-// that a host may resume where its connection broke.
+// Limits of one stream: the events that wait for a slow host, and the bytes that
+// are kept so that a host can resume after its connection broke.
 const (
 	streamMaxEvents = 1024
 	streamKeepBytes = 1 << 20
@@ -19,34 +25,35 @@ var (
 	errStreamLost   = errors.New("the host left the stream and can't resume it")
 )
 
-// stream is the way of messages to one host: of one POST, or of the GET stream
-// of a session. Those that produce never block; at most one connection at a time
+// stream is a queue of messages to one host: those of one POST, or of the GET
+// stream of a session. Producers never block. At most one connection at a time
 // consumes. The queue and the store for Last-Event-ID are the same list: events
-// up to sent were written to a connection, those after it wait for one.
+// up to sent were written to a connection, later ones wait for one.
 type stream struct {
 	id     uint64 // within the session; 0 is the GET stream
-	resume bool   // keep what was sent, and outlive the connection
+	resume bool   // keep sent events, and outlive the connection
 	limit  int    // bytes that may wait
 
 	mu      sync.Mutex
 	events  [][]byte // numbers base+1, base+2, …
 	base    uint64
 	sent    uint64
-	queued  int           // bytes in events after sent
-	kept    int           // bytes in events up to sent
-	conn    *streamConn   // the connection that consumes; nil while there is none
-	sse     bool          // an event stream was begun: the host knows an event id
-	pending int           // replies still to come
-	replies [][]byte      // replies that came before an event stream was begun
-	over    chan struct{} // closed when the last reply is there; nil for a GET stream
+	queued  int            // bytes in events after sent
+	kept    int            // bytes in events up to sent
+	conn    *streamConn    // the connection that consumes; nil if there is none
+	sse     bool           // an event stream was begun: the host knows an event id
+	post    bool           // the stream of a POST, which ends with its last reply
+	pending int            // replies still to come
+	replies []wire.Message // replies that came before an event stream was begun
 }
 
-// streamConn is one connection's hold on a stream.
+// streamConn is a connection that consumes a stream.
 type streamConn struct {
 	wake chan struct{} // capacity 1: there is something to look at
-	lost bool          // another connection took the stream over; under stream.mu
 
-	early func() // starts the answer before its time; nil once it has begun; under stream.mu
+	// Guarded by stream.mu.
+	lost  bool   // another connection took the stream over
+	start func() // called with each event; nil if there is nothing to start
 }
 
 func (c *streamConn) signal() {
@@ -56,11 +63,22 @@ func (c *streamConn) signal() {
 	}
 }
 
-// newStream returns the stream of a POST with so many requests, and the hold of
-// the connection that it came on.
+// newStream returns the stream of a POST with a number of requests, and its
+// connection.
 func newStream(id uint64, replies, limit int, resume bool) (*stream, *streamConn) {
 	c := &streamConn{wake: make(chan struct{}, 1)}
-	return &stream{id: id, resume: resume, limit: limit, pending: replies, conn: c, over: make(chan struct{})}, c
+	return &stream{id: id, resume: resume, limit: limit, post: true, pending: replies, conn: c}, c
+}
+
+// onEvent makes start be called with each event on c from now on, and now if
+// there is one. start must not block.
+func (s *stream) onEvent(c *streamConn, start func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c.start = start
+	if len(s.events) > 0 && s.conn == c {
+		start()
+	}
 }
 
 // emit queues a message ahead of the reply.
@@ -68,14 +86,15 @@ func (s *stream) emit(msg []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.pending == 0 && s.over != nil:
+	case s.post && s.pending == 0:
 		return errStreamClosed
 	case s.conn == nil && !(s.resume && s.sse):
 		return errStreamLost
 	case s.full():
 		return errSlowHost
 	}
-	s.add(singleLine(msg))
+	wire.OneLine(msg)
+	s.add(msg)
 	return nil
 }
 
@@ -89,37 +108,42 @@ func (s *stream) add(msg []byte) {
 	s.queued += len(msg)
 	if s.conn != nil {
 		s.conn.signal()
-		s.hurryLocked()
+		if s.conn.start != nil {
+			s.conn.start()
+		}
 	}
 }
 
-// finish hands in one reply, which becomes the stream's; nil for a request that
-// must not get an answer. It reports whether that was the last one.
-func (s *stream) finish(msg []byte) bool {
+// finish hands in one reply. A message without an id stands for a request that
+// must not get an answer. finish reports whether this was the last reply.
+func (s *stream) finish(reply wire.Message) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case msg == nil:
+	case reply.ID == nil:
 	case s.sse || len(s.events) > 0:
-		s.add(fit(msg))
-	case s.pending > 1: // it waits for others
-		s.replies = append(s.replies, fit(msg))
+		s.addReply(reply)
 	default:
-		s.replies = append(s.replies, msg)
+		s.replies = append(s.replies, reply)
 	}
 	if s.pending--; s.pending > 0 {
 		return false
 	}
-	close(s.over)
 	if s.conn != nil {
 		s.conn.signal()
 	}
 	return true
 }
 
+func (s *stream) addReply(reply wire.Message) {
+	event := reply.Encode()
+	wire.OneLine(event)
+	s.add(event)
+}
+
 // begin decides how the POST is answered: with the replies if all of them are
 // there and nothing comes before them, else with an event stream.
-func (s *stream) begin() (sse bool, replies [][]byte) {
+func (s *stream) begin() (sse bool, replies []wire.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.events) == 0 && s.pending == 0 {
@@ -127,20 +151,19 @@ func (s *stream) begin() (sse bool, replies [][]byte) {
 	}
 	s.sse = true
 	for _, r := range s.replies { // of a batch; the events go first, they are older or independent
-		s.add(fit(r))
+		s.addReply(r)
 	}
 	s.replies = nil
 	return true, nil
 }
 
-// next returns the events that wait, with the number of the first, and whether
-// the stream is at its end after them. alive is false once another connection
-// took over.
-func (s *stream) next(c *streamConn) (first uint64, events [][]byte, end, alive bool) {
+// next returns the events that wait and the number of the first. more is false if
+// none will follow: the stream has ended, or another connection took over.
+func (s *stream) next(c *streamConn) (first uint64, events [][]byte, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.lost {
-		return 0, nil, false, false
+		return 0, nil, false
 	}
 	s.trim() // not after taking: what is taken now may have to be sent again
 	first = s.sent + 1
@@ -152,7 +175,7 @@ func (s *stream) next(c *streamConn) (first uint64, events [][]byte, end, alive 
 		s.events, s.base = nil, s.sent
 	}
 	s.queued = 0
-	return first, events, s.over != nil && s.pending == 0, true
+	return first, events, !s.post || s.pending > 0
 }
 
 // trim forgets the oldest events that were sent; the last of them stays, since
@@ -167,20 +190,18 @@ func (s *stream) trim() {
 	s.events, s.base = s.events[n:], s.base+uint64(n)
 }
 
-// attach gives the stream to a new connection. With from it continues after the
-// event of that number, and takes over from a connection that the host must have
-// lost; it fails where the number was never given out. Without from it continues
-// with what was not sent yet, and fails where another connection has the stream.
-func (s *stream) attach(from *uint64) (*streamConn, bool) {
+// attach gives the stream to a new connection. With from, it continues after the
+// event of that number, and takes over from the connection that the host must have
+// lost. It returns nil if the number was never given out. Without from, it
+// continues with what was not sent yet, and returns nil if another connection has
+// the stream.
+func (s *stream) attach(from *uint64) *streamConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if from == nil && s.conn != nil {
-		return nil, false
+	if from == nil && s.conn != nil || from != nil && *from > s.sent {
+		return nil
 	}
 	if from != nil {
-		if *from > s.sent {
-			return nil, false
-		}
 		back := max(*from, s.base)
 		for _, e := range s.events[back-s.base : s.sent-s.base] {
 			s.queued += len(e)
@@ -194,18 +215,24 @@ func (s *stream) attach(from *uint64) (*streamConn, bool) {
 	}
 	s.conn = &streamConn{wake: make(chan struct{}, 1)}
 	s.sse = true
-	return s.conn, true
+	return s.conn
 }
 
-// detach ends c's hold. It reports whether the stream can still be of use: it
-// is resumable and the host knows an event id of it.
-func (s *stream) detach(c *streamConn) bool {
+// detach ends c's use of the stream.
+func (s *stream) detach(c *streamConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn == c {
 		s.conn = nil
 	}
-	return s.resume && s.sse
+}
+
+// resumable reports whether a host can resume the stream: an event stream was
+// begun, or is about to.
+func (s *stream) resumable() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sse || len(s.events) > 0
 }
 
 // attached reports whether a connection consumes the stream.
@@ -222,35 +249,134 @@ func (s *stream) last() uint64 {
 	return s.sent
 }
 
-// size is how many bytes the stream keeps.
+// size is the number of bytes that the stream stores.
 func (s *stream) size() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.kept + s.queued
 }
 
-// park queues a message on a GET stream, with or without a connection. Where
-// the bound is reached the oldest notification that waits makes room and is
-// returned; where only requests wait, which someone needs answered, the message
-// is refused.
-func (s *stream) park(msg []byte) (dropped []byte, err error) {
+// keep queues a message on a GET stream, with or without a connection. At the limit
+// the oldest notification that waits makes room and is returned. If only requests
+// wait, which need an answer, the message is refused.
+func (s *stream) keep(msg []byte) (dropped []byte, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.full() {
-		at := -1
-		for i := int(s.sent - s.base); i < len(s.events); i++ {
-			if _, isRequest := rawjson.Get(s.events[i], "id"); !isRequest {
-				at = i
-				break
-			}
-		}
+		waiting := int(s.sent - s.base)
+		at := slices.IndexFunc(s.events[waiting:], func(event []byte) bool {
+			_, isRequest := rawjson.Get(event, "id")
+			return !isRequest
+		})
 		if at < 0 {
 			return nil, errSlowHost
 		}
-		dropped = s.events[at]
+		dropped = s.events[waiting+at]
 		s.queued -= len(dropped)
-		s.events = append(s.events[:at:at], s.events[at+1:]...)
+		s.events = slices.Delete(s.events, waiting+at, waiting+at+1)
 	}
-	s.add(singleLine(msg))
+	wire.OneLine(msg)
+	s.add(msg)
 	return dropped, nil
+}
+
+// pump writes the stream's events to the connection until the stream ends, the
+// connection goes or is taken over, or stop is closed.
+func (srv *HTTP) pump(ctx context.Context, w *sseWriter, s *stream, c *streamConn, stop <-chan struct{}) {
+	t := time.NewTimer(srv.opts.KeepAlive)
+	defer t.Stop()
+	for {
+		first, events, more := s.next(c)
+		if len(events) > 0 {
+			if w.events(first, events) != nil {
+				return
+			}
+			t.Reset(srv.opts.KeepAlive)
+		}
+		if !more {
+			return
+		}
+		select {
+		case <-c.wake:
+		case <-t.C:
+			if w.comment() != nil {
+				return
+			}
+			t.Reset(srv.opts.KeepAlive)
+		case <-ctx.Done():
+			return
+		case <-stop:
+			return
+		}
+	}
+}
+
+// sseWriter writes the server-sent events of a stream to one connection.
+type sseWriter struct {
+	w       http.ResponseWriter
+	rc      *http.ResponseController
+	timeout time.Duration
+	ids     bool // give events their ids
+	stream  uint64
+	buf     []byte
+}
+
+func (srv *HTTP) sseWriter(w http.ResponseWriter, s *stream) *sseWriter {
+	return &sseWriter{w: w, rc: http.NewResponseController(w), timeout: srv.opts.IOTimeout, ids: s.resume, stream: s.id}
+}
+
+// start sends the response head, and a priming event with the id of the last
+// event sent (which is how a host can resume before it saw anything) if prime.
+func (w *sseWriter) start(prime bool, last uint64) error {
+	h := w.w.Header()
+	h["Content-Type"] = typeEvents
+	h["Cache-Control"] = noCache
+	h["X-Accel-Buffering"] = noBuffer // nginx would hold events back
+	w.w.WriteHeader(http.StatusOK)
+	if prime {
+		w.buf = append(w.id(w.buf, last), "retry: 1000\ndata:\n\n"...)
+	}
+	return w.flush()
+}
+
+func (w *sseWriter) id(b []byte, n uint64) []byte {
+	b = strconv.AppendUint(append(b, "id: "...), w.stream, 10)
+	b = strconv.AppendUint(append(b, '-'), n, 10)
+	return append(b, '\n')
+}
+
+// events writes events with numbers from first on, and flushes.
+func (w *sseWriter) events(first uint64, events [][]byte) error {
+	for i, e := range events {
+		w.buf = append(w.buf, "event: message\n"...)
+		if w.ids {
+			w.buf = w.id(w.buf, first+uint64(i))
+		}
+		w.buf = append(w.buf, "data: "...)
+		w.buf = append(w.buf, e...)
+		w.buf = append(w.buf, "\n\n"...)
+		if len(w.buf) > writeChunk {
+			if err := w.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	return w.flush()
+}
+
+// comment writes a line that hosts ignore and that keeps idle timeouts away.
+func (w *sseWriter) comment() error {
+	w.buf = append(w.buf, ": keep-alive\n\n"...)
+	return w.flush()
+}
+
+func (w *sseWriter) flush() error {
+	err := writeChunked(w.w, w.rc, w.timeout, w.buf)
+	if err == nil {
+		err = w.rc.Flush()
+	}
+	if w.buf = w.buf[:0]; cap(w.buf) > writeChunk {
+		w.buf = nil
+	}
+	return err
 }

@@ -282,46 +282,42 @@ func TestLegacyPushOnPost(t *testing.T) {
 	s.want(doneText)
 }
 
-func TestParkDropsOldestNotification(t *testing.T) {
+func TestKeepDropsOldestNotification(t *testing.T) {
 	s := &stream{resume: true, limit: 100}
 	big := func(head string) []byte { return []byte(head + strings.Repeat(" ", 60) + "}") }
 	for _, head := range []string{`{"id":1`, `{"method":"a"`, `{"method":"b"`} {
-		if _, err := s.park(big(head)); err != nil {
-			t.Fatalf("park(%s) = %v", head, err)
+		if _, err := s.keep(big(head)); err != nil {
+			t.Fatalf("keep(%s) = %v", head, err)
 		}
 	}
 	if got := len(s.events); got != 2 {
 		t.Fatalf("%d events wait, want the request and the newer notification", got)
 	}
-	if dropped, err := s.park(big(`{"id":2`)); err != nil || !strings.HasPrefix(string(dropped), `{"method":"b"`) {
-		t.Errorf("park of a request dropped %q, %v, want the notification", dropped, err)
+	if dropped, err := s.keep(big(`{"id":2`)); err != nil || !strings.HasPrefix(string(dropped), `{"method":"b"`) {
+		t.Errorf("keep of a request dropped %q, %v, want the notification", dropped, err)
 	}
-	if _, err := s.park(big(`{"id":3`)); !errors.Is(err, errSlowHost) {
-		t.Errorf("park beside requests only = %v, want %v", err, errSlowHost)
+	if _, err := s.keep(big(`{"id":3`)); !errors.Is(err, errSlowHost) {
+		t.Errorf("keep beside requests only = %v, want %v", err, errSlowHost)
 	}
 }
 
-// What a stream keeps counts by its length, so no reply is kept in memory that
-// was made for a larger one.
+// The limits count the length of events, so no event is stored in much more memory.
 func TestKeptRepliesFit(t *testing.T) {
 	for _, events := range []int{0, 1} {
-		for range 20 { // the race detector throws some away
-			recycle(make([]byte, maxReplyKept))
-		}
-		s, _ := newStream(1, 3, maxQueue, true)
+		s, _ := newStream(1, 3, 1<<20, true)
 		for range events {
 			if err := s.emit([]byte(`{}`)); err != nil {
 				t.Fatal(err)
 			}
 		}
 		for range 2 {
-			s.finish(doneReply.encode([]byte("7")))
+			s.finish(doneReply.message([]byte("7")))
 		}
-		kept := append(s.events, s.replies...)
-		if len(kept) != events+2 {
-			t.Fatalf("%d messages are kept, want %d", len(kept), events+2)
+		if kept := len(s.events) + len(s.replies); kept != events+2 {
+			t.Fatalf("%d messages are kept, want %d", kept, events+2)
 		}
-		for _, msg := range kept {
+		s.begin()
+		for _, msg := range s.events {
 			if cap(msg) > 1024 {
 				t.Errorf("after %d events a reply of %d bytes is kept in %d", events, len(msg), cap(msg))
 			}

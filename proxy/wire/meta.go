@@ -12,11 +12,70 @@ import (
 // forwarded.
 const MetaPrefix = "io.github.foldgate/"
 
-// UnambiguousMeta returns params._meta. It refuses params that have _meta, the target or the
-// arguments of the method twice or in two spellings: of two members servers take the first or
-// the last, and servers in Go also take "Name" for "name". Such a server could do something
-// that foldgate neither allowed nor recorded.
-func UnambiguousMeta(method string, params json.RawMessage) (meta []byte, err error) {
+// Keys of _meta that a host may set for foldgate.
+const (
+	MetaBranchID    = MetaPrefix + "branch_id"
+	MetaContext     = MetaPrefix + "context"
+	MetaCorrelation = MetaPrefix + "correlationId"
+	// MetaCorrelationLater is the later name of MetaCorrelation.
+	MetaCorrelationLater = MetaPrefix + "correlation_id"
+)
+
+// Meta is params._meta of a request. Each member is nil if it is absent.
+type Meta struct {
+	Raw json.RawMessage // the whole _meta
+
+	// Members of MCP.
+	ProtocolVersion, ClientCapabilities, ClientInfo json.RawMessage
+	// Traceparent is the W3C trace context.
+	Traceparent json.RawMessage
+	// Thread and Turn are written by Codex: the thread of a call, and its metadata.
+	Thread, Turn json.RawMessage
+	// Members of foldgate; see MetaBranchID and the others.
+	BranchID, Context, Correlation, CorrelationLater json.RawMessage
+}
+
+// ReadMeta reads params._meta in one pass. Of duplicate keys the last one counts.
+func ReadMeta(params json.RawMessage) Meta {
+	var m Meta
+	raw, ok := rawjson.Get(params, "_meta")
+	if !ok {
+		return m
+	}
+	m.Raw = raw
+	rawjson.Members(raw, func(f rawjson.Member) bool {
+		switch {
+		case f.Is(MetaProtocolVersion):
+			m.ProtocolVersion = f.Value
+		case f.Is(MetaClientCapabilities):
+			m.ClientCapabilities = f.Value
+		case f.Is(MetaClientInfo):
+			m.ClientInfo = f.Value
+		case f.Is("traceparent"):
+			m.Traceparent = f.Value
+		case f.Is("threadId"):
+			m.Thread = f.Value
+		case f.Is("x-codex-turn-metadata"):
+			m.Turn = f.Value
+		case f.Is(MetaBranchID):
+			m.BranchID = f.Value
+		case f.Is(MetaContext):
+			m.Context = f.Value
+		case f.Is(MetaCorrelation):
+			m.Correlation = f.Value
+		case f.Is(MetaCorrelationLater):
+			m.CorrelationLater = f.Value
+		}
+		return true
+	})
+	return m
+}
+
+// CheckUnambiguous refuses params that have _meta, the target or the arguments of the method
+// twice or in two spellings: of two members servers take the first or the last, and servers in
+// Go also take "Name" for "name". Such a server could do something that foldgate neither
+// allowed nor recorded.
+func CheckUnambiguous(method string, params json.RawMessage) (err error) {
 	names := make([]string, 1, 3)
 	names[0] = "_meta"
 	if m := methods[method]; m.target != "" {
@@ -30,9 +89,6 @@ func UnambiguousMeta(method string, params json.RawMessage) (meta []byte, err er
 		for i, name := range names {
 			if f.Is(name) && !seen[i] {
 				seen[i] = true
-				if i == 0 {
-					meta = f.Value
-				}
 				return true
 			}
 		}
@@ -45,7 +101,7 @@ func UnambiguousMeta(method string, params json.RawMessage) (meta []byte, err er
 		}
 		return true
 	})
-	return meta, err
+	return err
 }
 
 // DropMeta removes the members of params._meta for which drop holds, and _meta

@@ -48,9 +48,9 @@ func (c *countedConn) Write(b []byte) (int, error) {
 	return c.TCPConn.Write(b)
 }
 
-// startGathered serves c as Listen and Serve do, behind wrap if there is one;
+// startCoalescing serves c as Listen and Serve do, behind wrap if there is one;
 // with TLS if secure.
-func startGathered(t *testing.T, c Router, secure bool, wrap func(http.Handler) http.Handler) (url string, client *http.Client, l countedListener) {
+func startCoalescing(t *testing.T, c Router, secure bool, wrap func(http.Handler) http.Handler) (url string, client *http.Client, l countedListener) {
 	t.Helper()
 	e := NewHTTP(c, HTTPOptions{Log: testLog(t)})
 	h := e.Handler()
@@ -59,8 +59,8 @@ func startGathered(t *testing.T, c Router, secure bool, wrap func(http.Handler) 
 	}
 	srv := httptest.NewUnstartedServer(h)
 	l = countedListener{srv.Listener, new(atomic.Int64), new(atomic.Int64)}
-	srv.Listener = gatherListener{l}
-	srv.Config.ConnContext = withGather
+	srv.Listener = coalescingListener{l}
+	srv.Config.ConnContext = withCoalescing
 	if secure {
 		srv.StartTLS()
 	} else {
@@ -104,7 +104,7 @@ func answerOf(resp *http.Response, err error) (string, error) {
 
 func TestRepliesLeaveInOneWrite(t *testing.T) {
 	for _, secure := range []bool{false, true} {
-		url, client, l := startGathered(t, newFakeRouter(sized), secure, nil)
+		url, client, l := startCoalescing(t, newFakeRouter(sized), secure, nil)
 		// From 16 KB on, what is held leaves in one system call with the rest,
 		// which is no Write of the connection; over 256 KB each piece does.
 		for _, c := range []struct{ size, writes int }{
@@ -132,9 +132,9 @@ func TestRepliesLeaveInOneWrite(t *testing.T) {
 
 // A request that asks leave for its body gets it, and an event stream is not
 // held back: the call goes on only after the host has the event.
-func TestGatherLeavesOthersAlone(t *testing.T) {
+func TestCoalescingLeavesOthersAlone(t *testing.T) {
 	read := make(chan struct{})
-	url, client, _ := startGathered(t, newFakeRouter(func(ctx context.Context, ex *Request) Reply {
+	url, client, _ := startCoalescing(t, newFakeRouter(func(ctx context.Context, ex *Request) Reply {
 		if ex.Msg.Method == "stream" {
 			_ = ex.Emit([]byte(`{"jsonrpc":"2.0","method":"n","params":{"s":"` + strings.Repeat("x", 5000) + `"}}`))
 			select {
@@ -184,9 +184,9 @@ func (w oddWriter) Write(b []byte) (int, error) {
 }
 
 // What was written arrives if nothing flushes, and if the handler panics.
-func TestGatherReleases(t *testing.T) {
+func TestCoalescingReleases(t *testing.T) {
 	for _, panics := range []bool{false, true} {
-		url, client, _ := startGathered(t, newFakeRouter(sized), false, func(h http.Handler) http.Handler {
+		url, client, _ := startCoalescing(t, newFakeRouter(sized), false, func(h http.Handler) http.Handler {
 			return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h.ServeHTTP(oddWriter{w, panics}, r) })
 		})
 		resp, err := client.Do(sizedCall(t, url, 5000))
@@ -202,13 +202,13 @@ func TestGatherReleases(t *testing.T) {
 }
 
 // What cannot be written closes the connection, and nothing hangs.
-func TestGatherConnFails(t *testing.T) {
-	for name, last := range map[string]func(c *gatherConn) error{
-		"release": func(c *gatherConn) error { c.release(); _, err := c.Write([]byte("y")); return err },
-		"write":   func(c *gatherConn) error { _, err := c.Write(make([]byte, gatherMax)); return err },
+func TestCoalescingConnFails(t *testing.T) {
+	for name, last := range map[string]func(c *coalescingConn) error{
+		"release": func(c *coalescingConn) error { c.release(); _, err := c.Write([]byte("y")); return err },
+		"write":   func(c *coalescingConn) error { _, err := c.Write(make([]byte, coalesceMax)); return err },
 	} {
 		near, far := net.Pipe() // nobody reads
-		c := &gatherConn{Conn: near}
+		c := &coalescingConn{Conn: near}
 		c.hold()
 		if n, err := c.Write([]byte("held")); n != 4 || err != nil {
 			t.Fatalf("Write = %d, %v", n, err)
@@ -224,14 +224,14 @@ func TestGatherConnFails(t *testing.T) {
 	}
 	near, far := net.Pipe()
 	defer far.Close()
-	c := &gatherConn{Conn: near}
+	c := &coalescingConn{Conn: near}
 	c.hold()
 	_, _ = c.Write([]byte("held"))
 	_ = c.Close()
 	c.release() // does not wait for a reader
 }
 
-func TestServeGathers(t *testing.T) {
+func TestServeCoalesces(t *testing.T) {
 	ln, err := Listen(t.Context(), "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -248,23 +248,23 @@ func TestServeGathers(t *testing.T) {
 	}
 	defer c.Close()
 	for _, c := range []net.Conn{c, tls.Server(c, &tls.Config{})} {
-		r := (&http.Request{ProtoMajor: 1}).WithContext(withGather(t.Context(), c))
-		if gatherOf(r) == nil {
-			t.Errorf("no gathering on a %T of Listen", c)
+		r := (&http.Request{ProtoMajor: 1}).WithContext(withCoalescing(t.Context(), c))
+		if coalescingOf(r) == nil {
+			t.Errorf("no coalescing on a %T of Listen", c)
 		}
-		if r.ProtoMajor = 2; gatherOf(r) != nil {
-			t.Error("HTTP/2 gathers on a connection that is shared")
+		if r.ProtoMajor = 2; coalescingOf(r) != nil {
+			t.Error("HTTP/2 coalesces on a connection that is shared")
 		}
 	}
-	if gatherOf((&http.Request{ProtoMajor: 1}).WithContext(withGather(t.Context(), host))) != nil {
-		t.Error("gathering on a connection of somebody else")
+	if coalescingOf((&http.Request{ProtoMajor: 1}).WithContext(withCoalescing(t.Context(), host))) != nil {
+		t.Error("coalescing on a connection of somebody else")
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	served := make(chan error, 1)
 	go func() {
 		served <- Serve(ctx, ln, NewHTTP(newFakeRouter(nil), HTTPOptions{Log: testLog(t)}), http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = fmt.Fprint(w, gatherOf(r) != nil)
+			_, _ = fmt.Fprint(w, coalescingOf(r) != nil)
 		}), time.Second)
 	}()
 	if _, body, _ := hostAnswer(t, hostRequest(t, "GET", "http://"+ln.Addr().String(), "")); body != "true" {
@@ -288,7 +288,7 @@ func TestRepliesKeepTheirBytes(t *testing.T) {
 		t.Run(fmt.Sprintf("http2=%v", http2), func(t *testing.T) {
 			e := NewHTTP(core, HTTPOptions{Log: testLog(t)})
 			srv := httptest.NewUnstartedServer(e.Handler())
-			srv.Listener, srv.Config.ConnContext, srv.EnableHTTP2 = gatherListener{srv.Listener}, withGather, http2
+			srv.Listener, srv.Config.ConnContext, srv.EnableHTTP2 = coalescingListener{srv.Listener}, withCoalescing, http2
 			if http2 {
 				srv.StartTLS()
 			} else {
