@@ -2,7 +2,6 @@ package query
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -103,23 +102,17 @@ func (f Filter) Validate() error {
 			return &UsageError{field, err}
 		}
 	}
-	shapes := 0
-	for _, s := range []bool{f.Tree, f.Children, f.Ancestors} {
-		if s {
-			shapes++
-		}
-	}
-	based := f.Context != "" || f.Workflow != ""
+	shaped := f.Tree || f.Children || f.Ancestors
 	switch {
-	case shapes > 1:
+	case f.Tree && f.Children, f.Tree && f.Ancestors, f.Children && f.Ancestors:
 		return Usagef("tree", "use only one of tree, children and ancestors")
-	case shapes > 0 && !based:
+	case shaped && f.Context == "" && f.Workflow == "":
 		return Usagef("tree", "tree, children and ancestors need --context or --workflow")
 	case f.Main && f.Roots:
 		return Usagef("main", "cannot be combined with --roots")
 	case f.Main && (f.Context != "" || f.Depth > 0 || f.Type != ""):
 		return Usagef("main", "main has no context; leave out --context, --depth and --type")
-	case f.Roots && shapes > 0:
+	case f.Roots && shaped:
 		return Usagef("roots", "cannot be combined with --tree, --children or --ancestors")
 	case f.Roots && f.Context != "":
 		return Usagef("roots", "roots are first-level contexts; leave out --context")
@@ -169,11 +162,8 @@ func (f *Filter) shape(base, p contextpath.Path) bool {
 
 // contextType is the last segment's prefix: br for br_1f0c, reason for reason-789.
 func contextType(p contextpath.Path) string {
-	leaf := p.Leaf()
-	if i := strings.IndexAny(leaf, "_-"); i >= 0 {
-		return leaf[:i]
-	}
-	return leaf
+	prefix, _, _ := strings.Cut(strings.ReplaceAll(p.Leaf(), "-", "_"), "_")
+	return prefix
 }
 
 func (f *Filter) matchKind(kind string) bool {
@@ -187,28 +177,15 @@ func (f *Filter) matchKind(kind string) bool {
 	return slices.ContainsFunc(f.Kinds, func(p string) bool { return matchKind(trace.CanonicalKind(p), k) })
 }
 
-// Flags of a record, as stored in the index.
-const (
-	flagBlocked int64 = 1 << iota
-	flagScrubbed
-	flagOverBudget
-	flagAmbiguous
-	flagDeprecated
-	flagLate
-	flagError
-	flagWorkflow // it has one; matchWorkflow decides
-	flagReason   // its decision has one; Match decides
-	flagCorrelates
-)
-
-// rareFlags are set in few records. The index lists those records.
-const rareFlags = flagBlocked | flagScrubbed | flagOverBudget | flagAmbiguous | flagDeprecated | flagLate | flagError
-
+// flagsOf returns the flags of a record, as the index stores them. wantFlags has their order.
 func flagsOf(r *trace.Record) int64 {
 	a := r.AuditOrEmpty()
 	return bits(r.Blocked(), len(a.Scrub) > 0, r.OverBudget(), a.Ambiguous, len(a.Deprecated) > 0, a.Late, a.IsError,
 		len(a.Workflow) > 0, a.Decision != nil && a.Decision.Reason != "", len(r.CorrelationID) > 0)
 }
+
+// rareFlags are the first seven, which few records have. The index lists those records.
+const rareFlags int64 = 1<<7 - 1
 
 // wantFlags returns the flags that a selected record must have.
 func (f *Filter) wantFlags() int64 {
@@ -216,7 +193,6 @@ func (f *Filter) wantFlags() int64 {
 		f.Workflow != "" || len(f.Evidence) > 0 || f.A2AContext != "" || f.A2ATask != "", f.Reason != "", f.Orphans)
 }
 
-// bits sets the flags, in the order of their declaration.
 func bits(set ...bool) (flags int64) {
 	for i, on := range set {
 		if on {
@@ -294,7 +270,9 @@ func (f *Filter) conditions() (out [numFields]condition) {
 		{fieldServer, f.Servers}, {fieldTool, f.Tools},
 	} {
 		if len(c.globs) > 0 {
-			out[c.field].match = func(s string) bool { return matchAny(c.globs, s) }
+			out[c.field].match = func(s string) bool {
+				return slices.ContainsFunc(c.globs, func(g string) bool { return glob(g, s) })
+			}
 		}
 		if len(c.globs) == 1 {
 			out[c.field].prefix, _, _ = strings.Cut(strings.ReplaceAll(c.globs[0], "?", "*"), "*")
@@ -314,10 +292,6 @@ func oneGlob(pattern string) []string {
 		return nil
 	}
 	return []string{pattern}
-}
-
-func matchAny(patterns []string, s string) bool {
-	return slices.ContainsFunc(patterns, func(p string) bool { return glob(p, s) })
 }
 
 func (f *Filter) matchWorkflow(a *trace.Audit) bool {
@@ -422,15 +396,12 @@ func ParseTime(s string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	age := s
+	age, unit := s, time.Duration(1)
 	if days, ok := strings.CutSuffix(s, "d"); ok {
-		age = days + "h"
+		age, unit = days+"h", 24
 	}
 	if d, err := time.ParseDuration(age); err == nil && d >= 0 {
-		if age != s {
-			d *= 24
-		}
-		return now.Add(-d), nil
+		return now.Add(-d * unit), nil
 	}
-	return time.Time{}, errors.New("time " + fmt.Sprintf("%.40q", s) + `: use 2006-01-02, 2006-01-02T15:04:05Z, or an age such as 90m or 3d`)
+	return time.Time{}, fmt.Errorf("time %.40q: use 2006-01-02, 2006-01-02T15:04:05Z, or an age such as 90m or 3d", s)
 }

@@ -128,18 +128,16 @@ func locations(dir string) []string {
 		return out
 	}
 	cache = filepath.Join(cache, "foldgate")
-	if old, err := filepath.Glob(filepath.Join(cache, "*", indexName)); err == nil {
-		for _, path := range old {
-			if fi, err := os.Stat(path); err == nil && time.Since(fi.ModTime()) > 30*24*time.Hour {
-				os.RemoveAll(filepath.Dir(path))
-			}
+	old, _ := filepath.Glob(filepath.Join(cache, "*", indexName))
+	for _, path := range old {
+		if fi, err := os.Stat(path); err == nil && time.Since(fi.ModTime()) > 30*24*time.Hour {
+			os.RemoveAll(filepath.Dir(path))
 		}
 	}
-	if whole, err := filepath.EvalSymlinks(dir); err == nil {
-		dir = whole
-	}
-	if whole, err := filepath.Abs(dir); err == nil {
-		dir = whole
+	for _, resolve := range []func(string) (string, error){filepath.EvalSymlinks, filepath.Abs} {
+		if path, err := resolve(dir); err == nil {
+			dir = path
+		}
 	}
 	sum := sha256.Sum256([]byte(dir))
 	return append(out, filepath.Join(cache, hex.EncodeToString(sum[:8]), indexName))
@@ -429,7 +427,7 @@ func (x *Index) extend(ctx context.Context) (more bool, err error) {
 			return err
 		}
 		for i := 0; i < len(todo.segments) && !more; i++ {
-			if err := f.fill(x.dir, todo.segments[i]); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := f.fill(ctx, tx, x.dir, todo.segments[i]); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 			more = f.lines == linesAtOnce
@@ -540,9 +538,9 @@ func (t todo) forget(ctx context.Context, tx *sql.Tx) error {
 // filler adds lines to the index in one transaction. The end of the transaction
 // closes the statements.
 type filler struct {
-	lines                                   int
-	words                                   map[word]int64
-	addSegment, addRecord, addLink, addWord *sql.Stmt
+	lines                       int
+	words                       map[word]int64
+	addRecord, addLink, addWord *sql.Stmt
 }
 
 type word struct {
@@ -555,7 +553,6 @@ func (f *filler) prepare(ctx context.Context, tx *sql.Tx) (err error) {
 		to   **sql.Stmt
 		text string
 	}{
-		{&f.addSegment, "INSERT INTO segment VALUES (?, ?, ?) ON CONFLICT (first) DO UPDATE SET size = excluded.size, tail = excluded.tail"},
 		{&f.addRecord, "INSERT INTO record VALUES (NULL" + strings.Repeat(", ?", 6+numFields) + ")"},
 		{&f.addLink, "INSERT INTO link VALUES (?, ?, ?)"},
 		{&f.addWord, "INSERT INTO word VALUES (NULL, ?, ?) ON CONFLICT DO UPDATE SET value = value RETURNING id"},
@@ -568,7 +565,7 @@ func (f *filler) prepare(ctx context.Context, tx *sql.Tx) (err error) {
 }
 
 // fill adds the lines of a segment behind its indexed part.
-func (f *filler) fill(dir string, c covered) error {
+func (f *filler) fill(ctx context.Context, tx *sql.Tx, dir string, c covered) error {
 	path := filepath.Join(dir, trace.SegmentName(uint64(c.first))) // #nosec G115: from a file name
 	var failed error
 	err := trace.ReadLines(path, c.size, func(line []byte, at int64, whole bool) bool {
@@ -586,7 +583,8 @@ func (f *filler) fill(dir string, c covered) error {
 	if err = errors.Join(err, failed); err != nil {
 		return err
 	}
-	_, err = f.addSegment.Exec(c.first, c.size, blob(string(c.tail)))
+	const statement = "INSERT OR REPLACE INTO segment VALUES (?, ?, ?)"
+	_, err = tx.ExecContext(ctx, statement, c.first, c.size, blob(string(c.tail)))
 	return err
 }
 
