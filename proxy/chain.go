@@ -14,22 +14,24 @@ type chain struct {
 	run func(context.Context, *interceptor.Call, interceptor.Handler) (*interceptor.Result, error)
 }
 
-// newChain writes the order of the interceptors, outermost first. The order is a
-// security property and can't be configured.
+// newChain writes the order of the interceptors, outermost first. The order is a security property
+// and can't be configured.
 func newChain(g *Gateway) *chain {
 	locate := func(ctx context.Context, c *interceptor.Call) {
 		interceptor.Locate(g.branches, c)
 		g.records.Inherit(c)
 		g.workflows.Locate(ctx, c)
 	}
+	r := g.cfg.Results
+	policy := interceptor.FoldPolicy{MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens, Rules: foldRules{g}}
 	return &chain{g, interceptor.New(g.observed(locate,
-		layer{"trace", interceptor.Trace(g.recorder, locate)},                                       // outermost: a record before any effect, and one after whatever happened
-		layer{"recover", interceptor.Recover(g.log)},                                                // inside Trace, so that a panic is recorded as an error
-		layer{"attribute", interceptor.Attribute(g.branches)},                                       // before Meter, which charges the branch
-		layer{"meter", interceptor.Meter(g.branches, g.tokenMeter)},                                 // outside Fold: charges what the host gets to read
-		layer{"fold", interceptor.Fold(g.results, g.tokenMeter, g.foldPolicy(), g.boundary, g.log)}, // outside Scrub: only scrubbed text is stored and shown
-		layer{"workflow", g.workflows.Middleware()},                                                 // outside Scrub: handles are added to clean results; inside Fold, which leaves them
-		layer{"scrub", interceptor.Scrub(g.boundary)},                                               // innermost: nothing outside it holds an unscrubbed result
+		layer{"trace", interceptor.Trace(g.recorder, locate)},                               // outermost: a record before any effect, and one after whatever happened
+		layer{"recover", interceptor.Recover(g.log)},                                        // inside Trace, so that a panic is recorded as an error
+		layer{"attribute", interceptor.Attribute(g.branches)},                               // before Meter, which charges the branch
+		layer{"meter", interceptor.Meter(g.branches, g.tokenMeter)},                         // outside Fold: charges what the host gets to read
+		layer{"fold", interceptor.Fold(g.results, g.tokenMeter, policy, g.boundary, g.log)}, // outside Scrub: only scrubbed text is stored and shown
+		layer{"workflow", g.workflows.Middleware()},                                         // outside Scrub: handles are added to clean results; inside Fold, which leaves them
+		layer{"scrub", interceptor.Scrub(g.boundary)},                                       // innermost: nothing outside it holds an unscrubbed result
 	)...)}
 }
 
@@ -40,9 +42,9 @@ func (ch *chain) Run(ctx context.Context, c *interceptor.Call, end interceptor.H
 	return res, err
 }
 
-// bookSavings notes for branch_status what folding saved the branch of a call, or
-// what the call took back by reading a stored result. It is what the records say,
-// and what foldgate stats sums up.
+// bookSavings notes for branch_status the tokens that folding saved the branch of a call, or that
+// the call took back by reading a stored result. The records have the same numbers, and foldgate
+// stats sums them up.
 func (g *Gateway) bookSavings(ctx context.Context, c *interceptor.Call) {
 	ctx = context.WithoutCancel(ctx)
 	o := &c.Outcome
@@ -58,14 +60,7 @@ func (g *Gateway) bookSavings(ctx context.Context, c *interceptor.Call) {
 	}
 }
 
-// foldPolicy returns the policy of the configuration for the chain.
-func (g *Gateway) foldPolicy() interceptor.FoldPolicy {
-	r := g.cfg.Results
-	return interceptor.FoldPolicy{MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens, Rules: foldRules{g}}
-}
-
-// foldRules are the rules of the configuration, which names tools as hosts see
-// them.
+// foldRules are the rules of the configuration, which names tools as hosts see them.
 type foldRules struct{ g *Gateway }
 
 // FoldRule returns the rule for one tool of a server.

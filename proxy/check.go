@@ -16,49 +16,34 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Report is what [Check] found.
+// Report is the result of [Check].
 type Report struct {
-	// Upstreams are in the configuration's order.
-	Upstreams []UpstreamReport
-	// Principals are the names of those who may use the HTTP edge.
-	Principals []string
-	// Own are foldgate's own tools.
-	Own []ToolReport
-	// Clashes are names of tools and prompts that two upstreams offer.
-	Clashes []catalog.Clash
-	// Unmatched are rules of workflows that name a tool which hosts do not see.
-	Unmatched []config.Fault
-	// Idle are globs on the names of tools that fit none.
-	Idle []config.Fault
-	// Tokens is what a host pays for all tool definitions, by Counter.
-	Tokens  int
-	Counter string
+	Upstreams  []UpstreamReport // in the configuration's order
+	Principals []string         // names of those that may use the HTTP endpoint
+	Own        []ToolReport     // foldgate's own tools
+	Clashes    []catalog.Clash  // names of tools and prompts that two upstreams offer
+	Unmatched  []config.Fault   // rules of workflows that name a tool which hosts do not see
+	Idle       []config.Fault   // globs on the names of tools that match none
+	Tokens     int              // cost of all tool definitions to a host, by Counter
+	Counter    string
 }
 
 // UpstreamReport is one upstream's part of a [Report].
 type UpstreamReport struct {
-	// Name is the upstream's key, Version the protocol revision it speaks.
-	Name, Version string
-	// Tools are those that hosts see.
-	Tools []ToolReport
-	// Prompts and Resources are how many it has.
-	Prompts, Resources int
-	// Err is why the upstream can't be used; nil if it can.
-	Err error
+	Name               string       // the upstream's key
+	Version            string       // the protocol revision that it speaks
+	Tools              []ToolReport // the ones that hosts see
+	Prompts, Resources int          // how many it has
+	Err                error        // why the upstream can't be used; nil if it can
 }
 
 // ToolReport is one tool as hosts see it.
 type ToolReport struct {
-	// Name is the tool's for hosts, Tokens what its definition costs them.
-	Name   string
-	Tokens int
-	// Full is the name before it was shortened to 64 characters.
-	Full      string
-	Shortened bool
-	// Injected says that foldgate could add branch_id to the tool's schema.
-	Injected bool
-	// Own marks foldgate's own tools.
-	Own bool
+	Name     string // as hosts see it
+	Full     string // the name before it was shortened to 64 characters; "" if it was not
+	Tokens   int    // cost of the definition to a host
+	Injected bool   // foldgate could add branch_id to the tool's schema
+	Own      bool   // one of foldgate's own
 }
 
 // Failed returns how many upstreams can't be used.
@@ -71,10 +56,9 @@ func (r Report) Failed() (n int) {
 	return n
 }
 
-// Check connects every upstream of cfg and lists what hosts would see. It
-// keeps its state in a temporary directory, so that a running gateway is not
-// disturbed. The error is about the configuration; upstreams that can't be
-// reached are part of the report.
+// Check connects every upstream of cfg and lists what hosts would see. It keeps its state in a
+// temporary directory, so that a running gateway is not disturbed. The error is about the
+// configuration; upstreams that can't be reached are part of the report.
 func Check(ctx context.Context, cfg config.Config, log *slog.Logger) (Report, error) {
 	if faults := cfg.Validate(); len(faults) > 0 {
 		return Report{}, &config.Error{File: "configuration", Faults: faults}
@@ -131,7 +115,7 @@ func (g *Gateway) report(ctx context.Context, s *router.Session) Report {
 			continue
 		}
 		if full := catalog.FullName(g.servers.Server(e.Server).Prefix, e.Name); full != shown {
-			t.Full, t.Shortened = full, true
+			t.Full = full
 		}
 		at[e.Server].Tools = append(at[e.Server].Tools, t)
 	}

@@ -34,9 +34,16 @@ import (
 	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
-// Gateway stands between hosts and upstream servers. Make one with [New], serve
-// with [Gateway.RunStdio] or [Gateway.RunHTTP], end it with [Gateway.Close]. All
-// methods are safe for concurrent use.
+const (
+	maxMessage   = 64 << 20         // bytes of the largest message of a host
+	maxInstances = 64               // processes that may share one configuration
+	shutdownWait = 10 * time.Second // for branches to return, streams to end, servers to close
+	sweepEvery   = time.Minute      // between looks for expired workflows, beside each call that opens one
+)
+
+// Gateway stands between hosts and upstream servers. Make one with [New], serve with
+// [Gateway.RunStdio] or [Gateway.RunHTTP], end it with [Gateway.Close]. All methods are safe for
+// concurrent use.
 type Gateway struct {
 	cfg      config.Config
 	log      *slog.Logger
@@ -57,7 +64,7 @@ type Gateway struct {
 	lostSteps  []string               // steps of workflows that a process left when it died
 	records    *interceptor.BranchRecords
 
-	// Telemetry. Nil providers mean that nobody listens.
+	// Telemetry: nil if it is off.
 	traces    oteltrace.TracerProvider
 	meters    metric.MeterProvider
 	telemetry *interceptor.Telemetry
@@ -70,8 +77,8 @@ type Gateway struct {
 	router  *router.Router
 }
 
-// New makes a gateway from a valid configuration. It opens the state directory
-// and loads the scrubbing rules, but starts no server.
+// New makes a gateway from a valid configuration. It opens the state directory and loads the
+// scrubbing rules, but starts no server.
 func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, error) {
 	if faults := cfg.Validate(); len(faults) > 0 {
 		return nil, &config.Error{File: "configuration", Faults: faults}
@@ -177,8 +184,8 @@ func (g *Gateway) openBranches(repo folding.Repository) (err error) {
 	return err
 }
 
-// openWorkflows makes the workflow layer. All processes on the state directory
-// share its store, so that a handle is good at each of them.
+// openWorkflows makes the workflow layer. All processes on the state directory share its store, so
+// that a handle is valid in each of them.
 func (g *Gateway) openWorkflows() error {
 	if len(g.cfg.Workflows) == 0 {
 		return nil
@@ -194,10 +201,6 @@ func (g *Gateway) openWorkflows() error {
 	return nil
 }
 
-// sweepEvery is how often expired workflows are looked for, beside each call
-// that opens one.
-const sweepEvery = time.Minute
-
 // sweepWorkflows ends expired workflows until the gateway closes.
 func (g *Gateway) sweepWorkflows() {
 	tick := time.NewTicker(sweepEvery)
@@ -212,13 +215,9 @@ func (g *Gateway) sweepWorkflows() {
 	}
 }
 
-// maxInstances bounds how many processes may share one configuration.
-const maxInstances = 64
-
-// openState opens the journal, and with it takes a state directory, which it
-// returns. Hosts start a stdio server as often as they like, so a second process
-// on the same configuration gets a directory of its own below the first. A second
-// HTTP server is a mistake, and the error says so.
+// openState opens the journal, and with it takes a state directory, which it returns. Hosts start a
+// stdio server as often as they like, so a second process on the same configuration gets a directory
+// of its own below the first. A second HTTP server is a mistake, and the error says so.
 func (g *Gateway) openState() (dir string, err error) {
 	t := g.cfg.Trace
 	for n := 1; n <= maxInstances; n++ {
@@ -242,8 +241,7 @@ func (g *Gateway) openState() (dir string, err error) {
 	return dir, nil
 }
 
-// writable adds the remedy to an error of a state directory that foldgate can't
-// write.
+// writable adds the remedy to an error of a state directory that foldgate can't write.
 func writable(err error) error {
 	if errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("%w; run foldgate as the user who owns state_dir, or set another", err)
@@ -264,8 +262,8 @@ func (c cleaner) CleanJSON(ctx context.Context, raw []byte) ([]byte, error) {
 	return m.Body, m.Err()
 }
 
-// warm connects every server, so that readiness can be told and the first list is
-// quick. It returns when each is up or has failed, or ctx is done.
+// warm connects every server, so that readiness can be told and the first list is quick. It returns
+// when each is up or has failed, or ctx is done.
 func (g *Gateway) warm(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, srv := range g.servers.Servers() {
@@ -276,8 +274,7 @@ func (g *Gateway) warm(ctx context.Context) {
 	wg.Wait()
 }
 
-// anyone returns a principal for what foldgate does of its own accord: checking
-// and warming up.
+// anyone returns a principal for work of foldgate's own: checking and warming up.
 func (g *Gateway) anyone() string {
 	if names := g.cfg.PrincipalNames(); len(names) > 0 {
 		return names[0]
@@ -285,8 +282,8 @@ func (g *Gateway) anyone() string {
 	return server.LocalPrincipal
 }
 
-// Close ends all sessions and returns their branches by force, ends the servers
-// and their process groups, and closes the state. ctx bounds the whole.
+// Close ends all sessions and returns their branches by force, ends the servers and their process
+// groups, and closes the state. ctx bounds the whole.
 func (g *Gateway) Close(ctx context.Context) error {
 	for _, s := range g.router.Sessions("") {
 		s.Close("shutdown")
@@ -326,21 +323,14 @@ func (g *Gateway) closeEngines(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// shutdownWait bounds how long a stop may take: branches are returned, streams
-// ended, servers closed.
-const shutdownWait = 10 * time.Second
-
-// maxMessage is the largest message of a host, in bytes.
-const maxMessage = 64 << 20
-
-// RunStdio serves one host on in and out until it leaves or ctx is done. out
-// carries nothing but protocol.
+// RunStdio serves one host on in and out until it leaves or ctx is done. out carries nothing but
+// protocol.
 func (g *Gateway) RunStdio(ctx context.Context, in io.Reader, out io.Writer) error {
 	return server.ServeStdio(ctx, g.router, in, out, g.log)
 }
 
-// RunHTTP serves hosts on the configured address until ctx is done, then lets
-// calls in flight finish. ready is told the address once it is listened on.
+// RunHTTP serves hosts on the configured address until ctx is done, then lets calls in flight
+// finish. ready is told the address once the gateway listens on it.
 func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	ln, err := server.Listen(ctx, g.cfg.Listen)
 	if err != nil {
@@ -376,8 +366,8 @@ func tokens(c config.Config) (l server.Tokens) {
 	return l
 }
 
-// ready returns the answer of /readyz. One server that is down does not make the
-// gateway unready: the others still serve.
+// ready returns the answer of /readyz. One server that is down does not make the gateway unready:
+// the others still serve.
 func (g *Gateway) ready() (ok bool, body []byte) {
 	type state struct {
 		State string `json:"state"`

@@ -8,9 +8,8 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 )
 
-// scrubLog is a log handler that takes secrets out of every record: the log
-// ends up on disks and in other people's systems, and it carries what upstreams
-// print and what went wrong with messages.
+// scrubLog is a log handler that takes secrets out of every record: the log carries the output of
+// servers and parts of messages, and ends up on disks and in foreign systems.
 type scrubLog struct {
 	next slog.Handler
 	b    *interceptor.Boundary
@@ -29,28 +28,27 @@ func (h scrubLog) Handle(ctx context.Context, r slog.Record) error {
 }
 
 func (h scrubLog) WithAttrs(attrs []slog.Attr) slog.Handler {
-	clean := make([]slog.Attr, len(attrs))
-	for i, a := range attrs {
-		clean[i] = h.attr(a)
-	}
-	return scrubLog{h.next.WithAttrs(clean), h.b}
+	return scrubLog{h.next.WithAttrs(h.attrs(attrs)), h.b}
 }
 
 func (h scrubLog) WithGroup(name string) slog.Handler { return scrubLog{h.next.WithGroup(name), h.b} }
 
-// attr scrubs one attribute; numbers, times and the like can hold no secret.
+func (h scrubLog) attrs(attrs []slog.Attr) []slog.Attr {
+	clean := make([]slog.Attr, len(attrs))
+	for i, a := range attrs {
+		clean[i] = h.attr(a)
+	}
+	return clean
+}
+
+// attr scrubs one attribute. Numbers and times can hold no secret.
 func (h scrubLog) attr(a slog.Attr) slog.Attr {
 	v := a.Value.Resolve()
 	switch v.Kind() {
 	case slog.KindString:
 		return slog.String(a.Key, h.b.Text(v.String()))
 	case slog.KindGroup:
-		attrs := v.Group()
-		clean := make([]slog.Attr, len(attrs))
-		for i, inner := range attrs {
-			clean[i] = h.attr(inner)
-		}
-		return slog.Attr{Key: a.Key, Value: slog.GroupValue(clean...)}
+		return slog.Attr{Key: a.Key, Value: slog.GroupValue(h.attrs(v.Group())...)}
 	case slog.KindAny:
 		return slog.String(a.Key, h.b.Text(fmt.Sprintf("%+v", v.Any())))
 	}

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -16,19 +17,19 @@ import (
 // Option changes how a [Gateway] is made.
 type Option func(*Gateway)
 
-// WithTelemetry sends spans and metrics to the providers, either of which may
-// be nil. They are for this gateway alone and must outlive it: the last spans
-// end with [Gateway.Close], and its state is read until the meters are shut down.
+// WithTelemetry sends spans and metrics to the providers, either of which may be nil. They are for
+// this gateway alone and must outlive it: the last spans end with [Gateway.Close], and its state is
+// read until the meters are shut down.
 func WithTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider) Option {
 	return func(g *Gateway) { g.traces, g.meters = traces, meters }
 }
 
-// SpanIDs is the id generator that the provider of traces must have, so that
-// spans carry the ids that `foldgate trace --format otlp` gives them.
+// SpanIDs returns the id generator that the provider of traces must have, so that spans carry the
+// ids that `foldgate trace --format otlp` gives them.
 func SpanIDs() sdktrace.IDGenerator { return interceptor.SpanIDs() }
 
-// openTelemetry makes the instruments if anybody listens; else g.telemetry
-// stays nil and nothing of it is on the way of a call.
+// openTelemetry makes the instruments. Without providers g.telemetry stays nil, and calls take no
+// part in it.
 func (g *Gateway) openTelemetry() (err error) {
 	if g.traces == nil && g.meters == nil {
 		return nil
@@ -37,49 +38,43 @@ func (g *Gateway) openTelemetry() (err error) {
 	return err
 }
 
-// watchState reports what is not a matter of calls: sessions, upstreams, the
-// journal.
-func (g *Gateway) watchState() (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("telemetry: %w", err)
-		}
-	}()
+// watchState makes the metrics of the gateway's state: sessions, upstreams, the journal.
+func (g *Gateway) watchState() error {
 	if g.meters == nil {
 		return nil
 	}
 	m := g.meters.Meter("github.com/foldgate/foldgate")
-	sessions, err := m.Int64ObservableGauge("foldgate.sessions.active", metric.WithUnit("{session}"),
+	sessions, err1 := m.Int64ObservableGauge("foldgate.sessions.active", metric.WithUnit("{session}"),
 		metric.WithDescription("Host sessions that are open. The modern era has none on HTTP."))
-	if err != nil {
-		return err
-	}
-	up, err := m.Int64ObservableGauge("foldgate.upstream.up", metric.WithUnit("{upstream}"),
+	up, err2 := m.Int64ObservableGauge("foldgate.upstream.up", metric.WithUnit("{upstream}"),
 		metric.WithDescription("0 for an upstream that could not be reached, 1 for one that could; none for one not yet tried."))
-	if err != nil {
-		return err
-	}
-	journal, err := m.Int64ObservableGauge("foldgate.trace.failing", metric.WithUnit("{journal}"),
+	journal, err3 := m.Int64ObservableGauge("foldgate.trace.failing", metric.WithUnit("{journal}"),
 		metric.WithDescription("1 while the trace can't be written."))
-	if err != nil {
-		return err
-	}
-	_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
-		o.ObserveInt64(sessions, int64(len(g.router.Sessions(""))))
-		for _, u := range g.servers.Servers() {
-			state, _ := u.Status()
-			if state != "idle" {
-				o.ObserveInt64(up, map[string]int64{"ready": 1}[state], metric.WithAttributes(attribute.String("foldgate.server", u.Key)))
+	err := errors.Join(err1, err2, err3)
+	if err == nil {
+		_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+			o.ObserveInt64(sessions, int64(len(g.router.Sessions(""))))
+			for _, srv := range g.servers.Servers() {
+				server := metric.WithAttributes(attribute.String("foldgate.server", srv.Key))
+				switch state, _ := srv.Status(); state {
+				case "ready":
+					o.ObserveInt64(up, 1, server)
+				case "failed":
+					o.ObserveInt64(up, 0, server)
+				}
 			}
-		}
-		failing := int64(0)
-		if g.journal.Err() != nil {
-			failing = 1
-		}
-		o.ObserveInt64(journal, failing)
-		return nil
-	}, sessions, up, journal)
-	return err
+			failing := int64(0)
+			if g.journal.Err() != nil {
+				failing = 1
+			}
+			o.ObserveInt64(journal, failing)
+			return nil
+		}, sessions, up, journal)
+	}
+	if err != nil {
+		return fmt.Errorf("telemetry: %w", err)
+	}
+	return nil
 }
 
 // layer is one interceptor of the chain under the name that telemetry shows.
@@ -88,15 +83,14 @@ type layer struct {
 	mw   interceptor.Middleware
 }
 
-// observed returns the middlewares of the layers, measured where somebody
-// listens.
+// observed returns the middlewares of the layers, each measured if telemetry is on.
 func (g *Gateway) observed(locate func(context.Context, *interceptor.Call), layers ...layer) []interceptor.Middleware {
 	var order []interceptor.Middleware
 	if g.telemetry != nil {
 		order = append(order, g.telemetry.Calls(locate))
 	}
 	for _, l := range layers {
-		if l.mw == nil { // not configured, or left out
+		if l.mw == nil { // not configured
 			continue
 		}
 		if g.telemetry != nil {

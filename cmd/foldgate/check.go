@@ -103,7 +103,7 @@ func printTools(w io.Writer, tools []proxy.ToolReport) {
 	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, t := range tools {
 		note := ""
-		if t.Shortened {
+		if t.Full != "" {
 			note = "  (shortened from " + t.Full + ")"
 		}
 		if !t.Injected && !t.Own {
