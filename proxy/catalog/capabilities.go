@@ -9,9 +9,8 @@ import (
 // ownCapabilities are the capabilities that foldgate states itself.
 var ownCapabilities = []string{"tools", "prompts", "resources", "logging", "completions"}
 
-// Capabilities returns the union of the capabilities of all servers. servers are
-// their capabilities objects, nil if unknown. Lists can always change, because a
-// server may come and go.
+// Capabilities returns the union of the capabilities of all servers. servers are their capabilities
+// objects, nil if unknown. Lists can always change, because a server may come and go.
 func Capabilities(servers [][]byte) []byte {
 	out := []byte(`{"tools":{"listChanged":true}}`)
 	has := func(name string) bool {
@@ -49,21 +48,20 @@ func Capabilities(servers [][]byte) []byte {
 	return out
 }
 
-// mergeMember adds a member to an object. Of two objects it keeps the members of
-// both, and the first's value if both have one.
+// mergeMember adds a member to an object. Of two objects it keeps the members of both, and the
+// first's value if both have one.
 func mergeMember(obj []byte, name string, value []byte) []byte {
 	have, ok := rawjson.Get(obj, name)
 	if !ok {
 		return rawjson.Set(obj, value, name)
 	}
-	if rawjson.KindOf(have) == rawjson.Object && rawjson.KindOf(value) == rawjson.Object {
-		rawjson.Members(value, func(m rawjson.Member) bool {
-			if _, taken := rawjson.Get(have, m.Name()); !taken {
-				have = rawjson.Set(have, m.Value, m.Name())
+	if rawjson.KindOf(have) == rawjson.Object {
+		rawjson.Members(value, func(m rawjson.Member) bool { // none if value is no object
+			if _, taken := rawjson.Get(obj, name, m.Name()); !taken {
+				obj = rawjson.Set(obj, m.Value, name, m.Name())
 			}
 			return true
 		})
-		return rawjson.Set(obj, have, name)
 	}
 	return obj
 }

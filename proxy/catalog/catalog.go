@@ -1,25 +1,24 @@
-// Package catalog merges the lists of all servers into the lists that hosts see:
-// tools, prompts, resources and resource templates.
+// Package catalog merges the lists of all servers into the lists that hosts see: tools, prompts,
+// resources and resource templates. Everything here is a pure function of lists and configuration.
+// Package router fetches the lists and decides when to merge them again.
 //
-// Everything here is a pure function of lists and configuration. Package router
-// fetches the lists and decides when to merge them again.
-//
-//	rules, err := catalog.NewRules(cfg, ownTools)
+//	rules := catalog.NewRules(cfg, ownTools)
 //	tools := rules.Merge(catalog.Tools, lists) // one list a server, nil if it is missing
 //	entry, ok := tools.Lookup("files__read_file")
 //
-// # Where what is
+// # Files
 //
 //	catalog.go       lists, entries, merging, rendering
 //	names.go         names as hosts see them, branch_id in schemas
 //	workflow.go      the handle of a workflow in schemas and arguments
 //	headers.go       arguments that also travel as HTTP headers
-//	capabilities.go  what initialize and server/discover say
+//	capabilities.go  the capabilities for initialize and server/discover
 //	check.go         faults that only the merged list shows
 package catalog
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strconv"
@@ -42,8 +41,8 @@ const (
 	Kinds
 )
 
-// kinds has, for each list, its method, the member with the items, the member
-// that names an item, the capability that offers it and its notification.
+// kinds has, for each list, its method, the member with the items, the member that names an item,
+// the capability that offers it and its notification.
 var kinds = [Kinds]struct{ method, items, id, capability, changed string }{
 	Tools:     {"tools/list", "tools", "name", "tools", "notifications/tools/list_changed"},
 	Prompts:   {"prompts/list", "prompts", "name", "prompts", "notifications/prompts/list_changed"},
@@ -62,16 +61,13 @@ func (k Kind) Changed() string { return kinds[k].changed }
 
 // KindOf returns the list that a method reads; ok is false for other methods.
 func KindOf(method string) (k Kind, ok bool) {
-	for k := range Kinds {
-		if kinds[k].method == method {
-			return k, true
-		}
+	for k < Kinds && kinds[k].method != method {
+		k++
 	}
-	return 0, false
+	return k, k < Kinds
 }
 
-// ChangedKinds returns the lists that a list_changed notification is about. It
-// returns nil for other methods.
+// ChangedKinds returns the lists that a list_changed notification is about, nil for other methods.
 func ChangedKinds(method string) (changed []Kind) {
 	for k := range Kinds {
 		if kinds[k].changed == method {
@@ -83,17 +79,12 @@ func ChangedKinds(method string) (changed []Kind) {
 
 // List is one complete list of one server. It is not changed once it is read.
 type List struct {
-	// Items are the tools, prompts, resources or templates as the server wrote
-	// them, without secrets.
-	Items []json.RawMessage
-	// Rest are the members of the result beside the items and the cursor.
-	Rest []rawjson.Member
-	// Record is the id of the trace record of the response.
-	Record string
+	Items  []json.RawMessage // as the server wrote them, without secrets
+	Rest   []rawjson.Member  // the members of the result beside the items and the cursor
+	Record string            // the id of the trace record of the response
 }
 
-// AddPage adds one page of a list result and returns the cursor of the next
-// page, "" for none.
+// AddPage adds one page of a list result and returns the cursor of the next page, "" for none.
 func (l *List) AddPage(page []byte, k Kind) (cursor string) {
 	first := l.Rest == nil
 	rawjson.Members(page, func(m rawjson.Member) bool {
@@ -113,8 +104,7 @@ func (l *List) AddPage(page []byte, k Kind) (cursor string) {
 	return cursor
 }
 
-// Rules is what the configuration says about lists. It is safe for concurrent
-// use.
+// Rules are the configuration's rules for lists. They are safe for concurrent use.
 type Rules struct {
 	cfg       config.Config
 	keys      []string // of the servers, in the configuration's order
@@ -122,8 +112,8 @@ type Rules struct {
 	workflows *workflow.Rules // nil without workflows
 }
 
-// NewRules returns the rules of a valid configuration. own are the definitions
-// of foldgate's own tools.
+// NewRules returns the rules of a valid configuration. own are the definitions of foldgate's own
+// tools.
 func NewRules(cfg config.Config, own []json.RawMessage) *Rules {
 	r := &Rules{cfg: cfg, keys: cfg.UpstreamKeys(), own: own}
 	if len(cfg.Workflows) > 0 {
@@ -132,39 +122,31 @@ func NewRules(cfg config.Config, own []json.RawMessage) *Rules {
 	return r
 }
 
-// Entry says who owns a listed name, and how a call of it changes on its way.
+// Entry says which server owns a listed name, and how a call of it changes on its way.
 type Entry struct {
-	// Server is the key of the owner, "" for foldgate's own tools.
-	Server string
-	// Name is the name, URI or URI template as the server knows it.
-	Name string
-	// TakesBranchID means that foldgate added branch_id to the tool's schema.
-	// TakeBranchID removes it from the arguments again.
+	Server string // the key of the owner, "" for foldgate's own tools
+	Name   string // the name, URI or URI template as the server knows it
+	// TakesBranchID means that foldgate added branch_id to the tool's schema. TakeBranchID removes it
+	// from the arguments again.
 	TakesBranchID bool
-	// Headers are the arguments of a tool that also travel as HTTP headers.
-	Headers []Header
-	// Workflow is the tool's part in a workflow, nil if no rule names it.
-	Workflow *Workflow
-	// Shown is the item as hosts see it, Raw as the server wrote it.
-	Shown, Raw json.RawMessage
+	Headers       []Header        // the arguments of a tool that also travel as HTTP headers
+	Workflow      *Workflow       // the tool's part in a workflow, nil if no rule names it
+	Shown         json.RawMessage // the item as hosts see it
+	Raw           json.RawMessage // the item as the server wrote it
 }
 
 // Clash is a name that two servers offer. Hosts can reach only the first.
 type Clash struct {
-	// Name is the name as hosts would see it.
-	Name string
-	// First and Second are the keys of the servers; First may be "foldgate".
-	First, Second string
+	Name          string // as hosts would see it
+	First, Second string // the keys of the servers; First may be "foldgate"
 }
 
 // Catalog is one merged list as hosts see it. It is not changed once it is made.
 type Catalog struct {
-	// Order are the shown names in the order of the list.
-	Order []string
-	// Clashes are the names that two servers offer.
+	Order   []string // the shown names in the order of the list
 	Clashes []Clash
-	// Lists are the lists that it was merged from, in the configuration's order;
-	// nil for a server that is missing.
+	// Lists are the lists that it was merged from, in the configuration's order; nil for a server that
+	// is missing.
 	Lists []*List
 
 	entries        map[string]Entry
@@ -177,8 +159,8 @@ func (c *Catalog) Lookup(name string) (Entry, bool) {
 	return e, ok
 }
 
-// Result returns the catalog as a list result. Modern results have a type, a
-// time to live and a cache scope.
+// Result returns the catalog as a list result. Modern results have a type, a time to live and a
+// cache scope.
 func (c *Catalog) Result(modern bool) json.RawMessage {
 	if modern {
 		return c.modern
@@ -189,9 +171,9 @@ func (c *Catalog) Result(modern bool) json.RawMessage {
 // Servers returns the keys of the servers in the order of lists.
 func (r *Rules) Servers() []string { return r.keys }
 
-// Merge puts the lists of all servers together, in the configuration's order.
-// The first server keeps a name that several offer. lists has one element for
-// each of Servers, nil if that server is missing.
+// Merge puts the lists of all servers together, in the configuration's order. The first server keeps
+// a name that several offer. lists has one element for each of Servers, nil if that server is
+// missing.
 func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 	c := &Catalog{entries: map[string]Entry{}, Lists: lists}
 	var items [][]byte
@@ -216,11 +198,7 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 				continue
 			}
 			if first, taken := c.entries[shown]; taken {
-				clash := Clash{Name: shown, First: first.Server, Second: r.keys[i]}
-				if first.Server == "" {
-					clash.First = "foldgate"
-				}
-				c.Clashes = append(c.Clashes, clash)
+				c.Clashes = append(c.Clashes, Clash{Name: shown, First: cmp.Or(first.Server, "foldgate"), Second: r.keys[i]})
 				continue
 			}
 			add(shown, e)
@@ -230,8 +208,8 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 	return c
 }
 
-// Entry returns the entry of one item of a server's list and the name under
-// which hosts see it. ok is false for an item that is not shown.
+// Entry returns the entry of one item of a server's list and the name under which hosts see it. ok
+// is false for an item that is not shown.
 func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string, e Entry, ok bool) {
 	own, ok := rawjson.GetString(raw, kinds[k].id)
 	if !ok || (k == Tools && !r.Shows(server, own)) {
@@ -255,8 +233,8 @@ func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string,
 	return shown, e, true
 }
 
-// Unlisted returns the server and entry of a tool whose server has no list yet,
-// by the prefix of its name. known reports whether a server's list was read.
+// Unlisted returns the entry of a tool of a server that has no list yet, by the prefix of its name.
+// known reports whether a server's list was read.
 func (r *Rules) Unlisted(shown string, known func(server string) bool) (Entry, bool) {
 	for _, key := range r.keys {
 		prefix := r.prefix(key)
@@ -269,15 +247,14 @@ func (r *Rules) Unlisted(shown string, known func(server string) bool) (Entry, b
 	return Entry{}, false
 }
 
-// Shows reports whether the configuration shows a tool, by the name that its
-// server gives it.
+// Shows reports whether the configuration shows a tool, by the name that its server gives it.
 func (r *Rules) Shows(server, tool string) bool {
 	u := r.cfg.Upstreams[server]
 	return u != nil && u.Tools.Shows(tool)
 }
 
-// OnlyOwner returns the only server whose names can look like shown. ok is false
-// if there are several or none.
+// OnlyOwner returns the server that shown belongs to by its prefix. ok is false if there are several
+// or none.
 func (r *Rules) OnlyOwner(shown string) (server string, ok bool) {
 	for _, key := range r.keys {
 		prefix := r.prefix(key)
@@ -294,8 +271,8 @@ func (r *Rules) OnlyOwner(shown string) (server string, ok bool) {
 
 func (r *Rules) prefix(server string) string { return r.cfg.Upstreams[server].NamePrefix(server) }
 
-// render writes the list result in the forms of both eras. private means that
-// another principal must not be given the list.
+// render writes the list result in the forms of both eras. private means that no other principal may
+// see the list.
 func (c *Catalog) render(k Kind, items [][]byte, private bool) {
 	out := append([]byte(`{"`+kinds[k].items+`":[`), bytes.Join(items, []byte(","))...)
 	out = append(out, ']')
@@ -310,24 +287,22 @@ func (c *Catalog) render(k Kind, items [][]byte, private bool) {
 		}
 		own := 0
 		for _, m := range l.Rest {
-			switch {
-			case m.Is("cacheScope") && rawjson.Unquote(m.Value) == "private":
-				scope = "private"
-			case m.Is("ttlMs"):
+			switch m.Name() {
+			case "cacheScope":
+				if rawjson.Unquote(m.Value) == "private" {
+					scope = "private"
+				}
+			case "ttlMs":
 				own, _ = strconv.Atoi(string(m.Value))
+			case "resultType":
+			default:
+				if len(c.Lists) == 1 { // the only server's own members pass
+					out = append(append(append(append(out, ','), m.Key...), ':'), m.Value...)
+				}
 			}
 		}
 		if ttl < 0 || own < ttl {
 			ttl = own
-		}
-	}
-	if len(c.Lists) == 1 && c.Lists[0] != nil { // the only server's own members pass
-		for _, m := range c.Lists[0].Rest {
-			switch m.Name() {
-			case "cacheScope", "ttlMs", "resultType":
-			default:
-				out = append(append(append(append(out, ','), m.Key...), ':'), m.Value...)
-			}
 		}
 	}
 	c.legacy = append(bytes.Clone(out), '}')
@@ -344,8 +319,8 @@ func (c *Catalog) Template(uri string) (Entry, bool) {
 	return Entry{}, false
 }
 
-// templateFits reports whether a URI can come from an RFC 6570 template: the
-// literal parts occur in order, the first at the start and the last at the end.
+// templateFits reports whether a URI can come from an RFC 6570 template: the literal parts occur in
+// order, the first at the start and the last at the end.
 func templateFits(template, uri string) bool {
 	rest, first := uri, true
 	for template != "" {

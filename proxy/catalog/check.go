@@ -10,8 +10,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
-// UnmatchedRules returns a fault for each workflow rule that names a tool which
-// hosts do not see. It skips servers that are missing from tools.
+// UnmatchedRules returns a fault for each workflow rule that names a tool which hosts do not see. It
+// skips servers that are missing from tools.
 func (r *Rules) UnmatchedRules(tools *Catalog) (faults []config.Fault) {
 	if r.workflows == nil {
 		return nil
@@ -31,8 +31,8 @@ func (r *Rules) UnmatchedRules(tools *Catalog) (faults []config.Fault) {
 	return r.cfg.Locate(faults)
 }
 
-// UnmatchedGlobs returns a fault for each glob on tool names that matches none.
-// It may be meant for tools to come, but a mistyped deny hides nothing.
+// UnmatchedGlobs returns a fault for each glob on tool names that matches none. It may be meant for
+// tools to come, but a mistyped deny hides nothing.
 func (r *Rules) UnmatchedGlobs(tools *Catalog) (faults []config.Fault) {
 	complete := true
 	for i, key := range r.keys {

@@ -11,18 +11,12 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Header binds an argument of a tool to the HTTP header Mcp-Param-<Name>. A tool
-// asks for it in its schema (x-mcp-header, revision 2026-07-28), so that load
-// balancers can route by the argument.
+// Header binds an argument of a tool to the HTTP header Mcp-Param-<Name>. A tool asks for it in its
+// schema (x-mcp-header, revision 2026-07-28), so that load balancers can route by the argument.
 type Header struct {
-	// Path are the property names that lead to the argument.
-	Path []string
-	// Name is the part of the header's name after Mcp-Param-.
-	Name string
+	Path []string // the property names that lead to the argument
+	Name string   // the part of the header's name after Mcp-Param-
 }
-
-// HeaderPrefix begins the name of a header that repeats an argument.
-const HeaderPrefix = "Mcp-Param-"
 
 // headersOf finds the bindings in a tool definition.
 func headersOf(tool []byte) []Header {
@@ -40,37 +34,31 @@ func collectHeaders(schema []byte, path []string, out []Header) []Header {
 		if name, ok := rawjson.GetString(m.Value, "x-mcp-header"); ok && name != "" {
 			out = append(out, Header{at, name})
 		}
-		if _, nested := rawjson.Get(m.Value, "properties"); nested {
-			out = collectHeaders(m.Value, at, out)
-		}
+		out = collectHeaders(m.Value, at, out)
 		return true
 	})
 	return out
 }
 
-// SetHeaders adds the headers that a tool's bindings ask for to h, which may be
-// nil, and returns h. arguments are those that are sent.
+// SetHeaders adds the headers that a tool's bindings ask for to h, which may be nil, and returns h.
+// arguments are the ones that are sent.
 func SetHeaders(h http.Header, bindings []Header, arguments json.RawMessage) http.Header {
 	for _, b := range bindings {
-		raw, ok := rawjson.Get(arguments, b.Path...)
-		if !ok {
-			continue
-		}
+		raw, _ := rawjson.Get(arguments, b.Path...)
 		if v, ok := headerValue(raw); ok {
 			if h == nil {
 				h = http.Header{}
 			}
-			h.Set(HeaderPrefix+b.Name, wire.EncodeHeader(v))
+			h.Set(wire.HeaderParam+b.Name, wire.EncodeHeader(v))
 		}
 	}
 	return h
 }
 
-// CheckHeaders refuses a tools/call with headers that do not repeat its
-// arguments.
+// CheckHeaders refuses a tools/call with headers that do not repeat its arguments.
 func CheckHeaders(bindings []Header, params json.RawMessage, h http.Header) *wire.Error {
 	for _, b := range bindings {
-		header, argument := HeaderPrefix+b.Name, strings.Join(b.Path, ".")
+		header, argument := wire.HeaderParam+b.Name, strings.Join(b.Path, ".")
 		mismatch := func(problem string) *wire.Error {
 			return &wire.Error{Code: wire.CodeHeaderMismatch, Message: "header " + header + " " + problem}
 		}
@@ -99,8 +87,8 @@ func CheckHeaders(bindings []Header, params json.RawMessage, h http.Header) *wir
 	return nil
 }
 
-// headerValue returns a string, integer or boolean as a header carries it. Other
-// values can't be bound.
+// headerValue returns a string, integer or boolean as a header carries it. Other values can't be
+// bound.
 func headerValue(raw []byte) (string, bool) {
 	switch rawjson.KindOf(raw) {
 	case rawjson.String:
@@ -109,20 +97,14 @@ func headerValue(raw []byte) (string, bool) {
 		return string(raw), true
 	case rawjson.Number:
 		f, err := strconv.ParseFloat(string(raw), 64)
-		if err != nil || f != math.Trunc(f) || math.Abs(f) >= 1<<53 {
-			return "", false
-		}
-		return strconv.FormatInt(int64(f), 10), true
+		return strconv.FormatInt(int64(f), 10), err == nil && f == math.Trunc(f) && math.Abs(f) < 1<<53
 	}
 	return "", false
 }
 
 // sameNumber compares an integer written in two ways.
 func sameNumber(raw []byte, header string) bool {
-	if rawjson.KindOf(raw) != rawjson.Number {
-		return false
-	}
 	a, err1 := strconv.ParseFloat(string(raw), 64)
 	b, err2 := strconv.ParseFloat(header, 64)
-	return err1 == nil && err2 == nil && a == b
+	return rawjson.KindOf(raw) == rawjson.Number && err1 == nil && err2 == nil && a == b
 }

@@ -12,9 +12,9 @@ import (
 // maxName is the longest tool name that every known host accepts.
 const maxName = 64
 
-// ShownName returns the name under which hosts see a server's tool or prompt. A
-// name over 64 characters is shortened to its beginning and a hash of the whole,
-// so that it is the same every time.
+// ShownName returns the name under which hosts see a server's tool or prompt. A name over 64
+// characters is shortened to its beginning and a hash of the whole, so that it is the same every
+// time.
 func ShownName(prefix, own string) string {
 	name := FullName(prefix, own)
 	if len(name) <= maxName {
@@ -32,24 +32,24 @@ func FullName(prefix, own string) string {
 	return prefix + "__" + own
 }
 
-// BranchIDArgument is the argument that foldgate adds to every tool. Each tool's
-// definition pays for its text, so the text is short.
-const BranchIDArgument = "branch_id"
+// branchIDArgument is the argument that foldgate adds to every tool.
+const branchIDArgument = "branch_id"
 
+// branchIDProperty is short, because each tool's definition pays for it.
 var branchIDProperty = []byte(`{"type":"string","description":"Branch to charge; from branch_create"}`)
 
-// addBranchID adds the optional branch_id to a tool's input schema. It leaves a
-// schema alone that has such a property, or that can't be extended safely.
+// addBranchID adds the optional branch_id to a tool's input schema. It leaves a schema alone that has
+// such a property, or that can't be extended safely.
 func addBranchID(tool []byte) (out []byte, added bool) {
 	schema, _ := rawjson.Get(tool, "inputSchema")
-	if _, has := rawjson.Get(schema, "properties", BranchIDArgument); has || !extensible(schema) {
+	if _, has := rawjson.Get(schema, "properties", branchIDArgument); has || !extensible(schema) {
 		return tool, false
 	}
-	return rawjson.Set(tool, branchIDProperty, "inputSchema", "properties", BranchIDArgument), true
+	return rawjson.Set(tool, branchIDProperty, "inputSchema", "properties", branchIDArgument), true
 }
 
-// extensible reports whether an optional property can be added to a schema
-// without a chance of changing its meaning.
+// extensible reports whether an optional property can be added to a schema without a chance of
+// changing its meaning.
 func extensible(schema []byte) bool {
 	fits := rawjson.KindOf(schema) == rawjson.Object
 	rawjson.Members(schema, func(m rawjson.Member) bool {
@@ -64,11 +64,10 @@ func extensible(schema []byte) bool {
 	return fits
 }
 
-// TakeBranchID removes branch_id from the arguments of a tool to which foldgate
-// added it. given is false if there was none. It fails if branch_id is not a
-// string.
+// TakeBranchID removes branch_id from the arguments of a tool to which foldgate added it. given is
+// false if there was none. It fails if branch_id is not a string.
 func (e Entry) TakeBranchID(arguments json.RawMessage) (rest json.RawMessage, id string, given bool, err error) {
-	raw, has := rawjson.Get(arguments, BranchIDArgument)
+	raw, has := rawjson.Get(arguments, branchIDArgument)
 	if !has || !e.TakesBranchID {
 		return arguments, "", false, nil
 	}
@@ -76,5 +75,5 @@ func (e Entry) TakeBranchID(arguments json.RawMessage) (rest json.RawMessage, id
 	if k := rawjson.KindOf(raw); id == "" && k != rawjson.String && k != rawjson.Null {
 		return arguments, "", true, fmt.Errorf("arguments.branch_id is %s; it must be a string from branch_create", raw)
 	}
-	return rawjson.Delete(arguments, BranchIDArgument), id, true, nil
+	return rawjson.Delete(arguments, branchIDArgument), id, true, nil
 }

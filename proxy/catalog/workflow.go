@@ -13,8 +13,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
-// Workflow is a tool's part in a workflow: the rule that names it, and where its
-// arguments carry the handle.
+// Workflow is a tool's part in a workflow: the rule that names it, and where its arguments carry the
+// handle.
 type Workflow struct {
 	part  interceptor.WorkflowStep
 	owner argumentOwner
@@ -29,8 +29,8 @@ const (
 	undeclared                           // in no schema: read and passed on
 )
 
-// Take returns the call's part in the workflow, and the arguments to send on.
-// meta is params._meta, which may carry the handle instead of an argument.
+// Take returns the call's part in the workflow, and the arguments to send on. meta is params._meta,
+// which may carry the handle instead of an argument.
 func (w *Workflow) Take(arguments json.RawMessage, meta []byte) (part *interceptor.WorkflowStep, rest json.RawMessage) {
 	p := w.part
 	raw, given := rawjson.Get(arguments, p.Output.Argument)
@@ -54,9 +54,8 @@ func (w *Workflow) Take(arguments json.RawMessage, meta []byte) (part *intercept
 	return &p, arguments
 }
 
-// addWorkflow adds the handle's parameter to a tool that a rule names, and
-// declares in its output schema what results will hold. It returns the tool as
-// hosts see it, and nil if no rule names it.
+// addWorkflow adds the handle's parameter to a tool that a rule names, and declares the handle in its
+// output schema. It returns the tool as hosts see it, and nil if no rule names it.
 func (r *Rules) addWorkflow(tool []byte, server, own string) ([]byte, *Workflow) {
 	if r.workflows == nil {
 		return tool, nil
@@ -96,15 +95,15 @@ func (r *Rules) addWorkflow(tool []byte, server, own string) ([]byte, *Workflow)
 	return tool, w
 }
 
-// extensibleObject reports whether a schema is declared as an object and can be
-// extended by a property.
+// extensibleObject reports whether a schema is declared as an object and can be extended by a
+// property.
 func extensibleObject(schema []byte) bool {
 	kind, _ := rawjson.GetString(schema, "type")
 	return kind == "object" && extensible(schema)
 }
 
-// handleProperty is the schema of the handle's parameter. The guidance is here,
-// because results state facts only.
+// handleProperty returns the schema of the handle's parameter. It has the guidance, because results
+// state facts only.
 func handleProperty(opener string, ttl time.Duration) []byte {
 	text := fmt.Sprintf("Handle returned by %s; pass the same value here to continue that workflow. Handles expire after %s without use.", opener, duration(ttl))
 	return rawjson.Set([]byte(`{"type":"string"}`), rawjson.Quote(text), "description")

@@ -66,14 +66,14 @@ func TestTakeHandle(t *testing.T) {
 		arguments               string
 		handle, native, forward string
 	}{
-		"ours":              {ownedByFoldgate, `{"a":1,"context_id":"x"}`, "x", "", `{"a":1}`},
-		"ours, none":        {ownedByFoldgate, `{"a":1}`, "meta", "", `{"a":1}`},
-		"ours, null":        {ownedByFoldgate, `{"a":1,"context_id":null}`, "meta", "", `{"a":1}`},
-		"ours, empty":       {ownedByFoldgate, `{"a":1,"context_id":""}`, "meta", "", `{"a":1}`},
-		"ours, no string":   {ownedByFoldgate, `{"context_id":{"x":1}}`, `{"x":1}`, "", `{}`},
-		"theirs":            {ownedByServer, `{"context_id":"x"}`, "meta", "x", `{"context_id":"x"}`},
-		"nobody's":          {undeclared, `{"context_id":"x"}`, "x", "", `{"context_id":"x"}`},
-		"nobody's and none": {undeclared, `{}`, "meta", "", `{}`},
+		"ours":             {ownedByFoldgate, `{"a":1,"context_id":"x"}`, "x", "", `{"a":1}`},
+		"ours, none":       {ownedByFoldgate, `{"a":1}`, "meta", "", `{"a":1}`},
+		"ours, null":       {ownedByFoldgate, `{"a":1,"context_id":null}`, "meta", "", `{"a":1}`},
+		"ours, empty":      {ownedByFoldgate, `{"a":1,"context_id":""}`, "meta", "", `{"a":1}`},
+		"ours, no string":  {ownedByFoldgate, `{"context_id":{"x":1}}`, `{"x":1}`, "", `{}`},
+		"theirs":           {ownedByServer, `{"context_id":"x"}`, "meta", "x", `{"context_id":"x"}`},
+		"undeclared":       {undeclared, `{"context_id":"x"}`, "x", "", `{"context_id":"x"}`},
+		"undeclared, none": {undeclared, `{}`, "meta", "", `{}`},
 	} {
 		w := &Workflow{owner: tc.owner}
 		w.part.Output.Argument = "context_id"
