@@ -54,8 +54,8 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	defer r.cancel(nil)
 	defer r.Sent()
 	r.call = c
-	owner := rt.remote(c, e)
+	r.ask(c, rt.Servers.One(e.Server))
 	return rt.Chain.Run(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-		return owner.answer(ctx, r, c)
+		return r.askServers(ctx, c)
 	})
 }

@@ -19,8 +19,8 @@ import (
 
 // answerInitialize serves initialize with the capabilities of foldgate and all
 // servers. It does not start servers with cached server info.
-func (rt *Router) answerInitialize(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
-	s := r.s
+func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	s, rt := r.s, r.s.r
 	s.mu.Lock()
 	if s.initialize != nil {
 		s.mu.Unlock()
@@ -46,7 +46,8 @@ func (rt *Router) answerInitialize(ctx context.Context, r *request, c *intercept
 }
 
 // answerDiscover serves server/discover.
-func (rt *Router) answerDiscover(ctx context.Context, r *request, _ *interceptor.Call) (*interceptor.Result, error) {
+func (r *request) answerDiscover(ctx context.Context, _ *interceptor.Call) (*interceptor.Result, error) {
+	rt := r.s.r
 	rt.discover(ctx, r.s)
 	scope := "public"
 	if len(rt.Config.Principals) > 0 { // principals may see different things
@@ -57,6 +58,11 @@ func (rt *Router) answerDiscover(ctx context.Context, r *request, _ *interceptor
 	out = append(append(out, `,"instructions":`...), rawjson.Quote(rt.instructions(ctx))...)
 	out = append(append(out, `,"ttlMs":0,"cacheScope":"`+scope+`","_meta":{"`+wire.MetaServerInfo+`":`...), serverInfo()...)
 	return &interceptor.Result{Body: append(out, '}', '}')}, nil
+}
+
+// answerPing serves ping.
+func (r *request) answerPing(context.Context, *interceptor.Call) (*interceptor.Result, error) {
+	return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil
 }
 
 // serverInfo is how foldgate introduces itself to hosts.
@@ -117,7 +123,7 @@ func (rt *Router) instructions(ctx context.Context) string {
 
 // answerSetLevel serves logging/setLevel: it is for every server that the session
 // uses, and for those that it will use later.
-func (rt *Router) answerSetLevel(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
+func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	level, _ := rawjson.GetString(c.Target.Forward, "level")
 	if !slices.Contains(wire.LogLevels, level) { // it would go into every later request
 		return nil, invalidParams("invalid log level %q: use %s", clip(level, 64), strings.Join(wire.LogLevels, ", "))
@@ -126,7 +132,7 @@ func (rt *Router) answerSetLevel(ctx context.Context, r *request, c *interceptor
 	s.mu.Lock()
 	s.logLevel = bytes.Clone(c.Target.Forward)
 	s.mu.Unlock()
-	for _, srv := range rt.Servers.Servers() {
+	for _, srv := range s.r.Servers.Servers() {
 		if srv.Capability("logging") == nil {
 			continue
 		}

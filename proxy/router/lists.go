@@ -219,7 +219,8 @@ func (s *Session) listing() upstream.Scope {
 }
 
 // answerList serves the lists.
-func (rt *Router) answerList(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
+func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	rt := r.s.r
 	k, _ := catalog.KindOf(c.Target.Method)
 	if cursor, ok := rawjson.GetString(c.Target.Params, "cursor"); ok {
 		return nil, invalidParams("cursor %s is not foldgate's: its lists have one page", cursor)

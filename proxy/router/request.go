@@ -25,8 +25,9 @@ type request struct {
 	cancel   context.CancelCauseFunc
 	unbind   func() bool // ends the tie to the session's lifetime
 
-	headers []catalog.Header // of the tool that is called
-	tickets []ticket         // of the answers on their way to the host
+	servers []*upstream.Server // that may own the target, the likeliest first
+	headers []catalog.Header   // of the tool that is called
+	tickets []ticket           // of the answers on their way to the host
 
 	// Guarded by s.mu.
 	call   *interceptor.Call // set once it is known
@@ -60,12 +61,12 @@ func (s *Session) Begin(ctx context.Context, ex *server.Request) server.Pending 
 // returns the reply.
 func (r *request) Serve() server.Reply {
 	defer r.end()
-	c, owner := r.describe()
+	c, handle := r.describe()
 	r.s.mu.Lock()
 	r.call = c
 	r.s.mu.Unlock()
 	res, err := r.s.r.Chain.Run(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-		return owner.answer(ctx, r, c)
+		return handle(r, ctx, c)
 	})
 	switch {
 	case err == nil:
@@ -87,20 +88,11 @@ func (r *request) end() {
 	r.cancel(nil)
 }
 
-// owner answers a call at the end of the chain.
-type owner interface {
-	answer(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error)
-}
+// handler is a method of a request that answers its call at the end of the chain.
+type handler func(*request, context.Context, *interceptor.Call) (*interceptor.Result, error)
 
-// local is an owner inside the router.
-type local func(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error)
-
-func (f local) answer(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
-	return f(ctx, r, c)
-}
-
-// describe makes the Call of a request and finds its owner.
-func (r *request) describe() (*interceptor.Call, owner) {
+// describe makes the Call of a request and finds its handler.
+func (r *request) describe() (*interceptor.Call, handler) {
 	s, m := r.s, r.Msg
 	if rawjson.KindOf(m.Params) == rawjson.Null { // some hosts write null for none
 		m.Params = nil
@@ -122,41 +114,39 @@ func (r *request) describe() (*interceptor.Call, owner) {
 	if !s.Era.Has(m.Method) {
 		return c, refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + m.Method + " is not part of revision " + wire.VersionModern})
 	}
-	return c, s.r.ownerOf(r, c)
+	return c, s.r.handlerOf(r, c)
 }
 
-// ownerOf finds who answers a request, and completes its Call.
-func (rt *Router) ownerOf(r *request, c *interceptor.Call) owner {
+// handlerOf finds the handler of a request and completes its Call.
+func (rt *Router) handlerOf(r *request, c *interceptor.Call) handler {
 	if _, isList := catalog.KindOf(c.Target.Method); isList {
-		return local(rt.answerList)
+		return (*request).answerList
 	}
 	switch c.Target.Method {
 	case "tools/call":
-		return rt.ownerOfTool(r, c)
+		return rt.handlerOfTool(r, c)
 	case "prompts/get":
-		return rt.ownerOfPrompt(r, c)
+		return rt.handlerOfPrompt(r, c)
 	case "resources/read", "resources/subscribe", "resources/unsubscribe":
-		return rt.ownerOfResource(r, c)
+		return rt.handlerOfResource(r, c)
 	case "completion/complete":
-		return rt.ownerOfCompletion(r, c)
+		return rt.handlerOfCompletion(r, c)
 	case "initialize":
-		return local(rt.answerInitialize)
+		return (*request).answerInitialize
 	case "server/discover":
-		return local(rt.answerDiscover)
+		return (*request).answerDiscover
 	case "logging/setLevel":
-		return local(rt.answerSetLevel)
+		return (*request).answerSetLevel
 	case wire.MethodListen:
-		return local(rt.answerListen)
+		return (*request).answerListen
 	case "ping":
-		return local(func(context.Context, *request, *interceptor.Call) (*interceptor.Result, error) {
-			return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil
-		})
+		return (*request).answerPing
 	}
-	return rt.ownerOfOther(r, c)
+	return rt.handlerOfOther(r, c)
 }
 
-// ownerOfTool finds the owner of a tools/call: foldgate's own tools or a server.
-func (rt *Router) ownerOfTool(r *request, c *interceptor.Call) owner {
+// handlerOfTool finds the handler of a tools/call: foldgate's own tools or a server.
+func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) handler {
 	name, ok := rawjson.GetString(c.Target.Params, "name")
 	c.Target.Name, c.Target.Metered = name, true
 	if !ok {
@@ -165,7 +155,7 @@ func (rt *Router) ownerOfTool(r *request, c *interceptor.Call) owner {
 	c.Target.Arguments, _ = rawjson.Get(c.Target.Params, "arguments")
 	if rt.Tools.Has(name) {
 		rt.Tools.Attribute(r.lifetime, c)
-		return ownTools{}
+		return (*request).callOwnTool
 	}
 	e, ok := rt.findTool(r.lifetime, r.s, name)
 	if !ok {
@@ -176,7 +166,7 @@ func (rt *Router) ownerOfTool(r *request, c *interceptor.Call) owner {
 		return refuseParams(c, err)
 	}
 	r.headers = e.Headers
-	return rt.remote(c, e)
+	return r.ask(c, rt.Servers.One(e.Server))
 }
 
 // target points a tools/call at the owner of the tool, in the server's terms.
@@ -225,7 +215,7 @@ func (rt *Router) unknownTool(name string) error {
 	return invalidParams("Unknown tool: %s (call tools/list for the tools there are%s)", name, down)
 }
 
-func (rt *Router) ownerOfPrompt(r *request, c *interceptor.Call) owner {
+func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
 	name, _ := rawjson.GetString(c.Target.Params, "name")
 	c.Target.Name, c.Target.Metered = name, true
 	e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name)
@@ -237,11 +227,11 @@ func (rt *Router) ownerOfPrompt(r *request, c *interceptor.Call) owner {
 	if e.Name != name {
 		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "name")
 	}
-	return rt.remote(c, e)
+	return r.ask(c, rt.Servers.One(e.Server))
 }
 
-// ownerOfResource finds the owners of a method that names a resource by its URI.
-func (rt *Router) ownerOfResource(r *request, c *interceptor.Call) owner {
+// handlerOfResource finds the handler of a method that names a resource by its URI.
+func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) handler {
 	uri, _ := rawjson.GetString(c.Target.Params, "uri")
 	c.Target.Name, c.Target.Metered = uri, c.Target.Method == "resources/read"
 	if uri == "" {
@@ -253,11 +243,12 @@ func (rt *Router) ownerOfResource(r *request, c *interceptor.Call) owner {
 	}
 	switch c.Target.Method {
 	case "resources/subscribe":
-		return subscribe{ask(c, owners), uri}
+		r.ask(c, owners)
+		return (*request).subscribe
 	case "resources/unsubscribe":
 		r.s.dropSubscription(owners[0].Key, uri)
 	}
-	return ask(c, owners)
+	return r.ask(c, owners)
 }
 
 // ownersOf returns the servers that may have a resource: the one that lists it,
@@ -279,16 +270,16 @@ func (rt *Router) ownersOf(ctx context.Context, s *Session, uri string) []*upstr
 	return all
 }
 
-// ownerOfCompletion finds the owner of the prompt or resource template that a
+// handlerOfCompletion finds the handler of the prompt or resource template that a
 // completion/complete refers to.
-func (rt *Router) ownerOfCompletion(r *request, c *interceptor.Call) owner {
+func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 	if uri, ok := rawjson.GetString(c.Target.Params, "ref", "uri"); ok {
 		c.Target.Name = uri
 		if e, ok := rt.lookup(r.lifetime, r.s, catalog.Templates, uri); ok {
-			return rt.remote(c, e)
+			return r.ask(c, rt.Servers.One(e.Server))
 		}
 		if owners := rt.ownersOf(r.lifetime, r.s, uri); len(owners) > 0 {
-			return ask(c, owners)
+			return r.ask(c, owners)
 		}
 	}
 	name, _ := rawjson.GetString(c.Target.Params, "ref", "name")
@@ -297,15 +288,15 @@ func (rt *Router) ownerOfCompletion(r *request, c *interceptor.Call) owner {
 		if e.Name != name {
 			c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "ref", "name")
 		}
-		return rt.remote(c, e)
+		return r.ask(c, rt.Servers.One(e.Server))
 	}
 	return refuse(invalidParams("params.ref names no prompt or resource template that there is"))
 }
 
-// ownerOfOther finds the owner of methods that foldgate does not know, and of
+// handlerOfOther finds the handler of methods that foldgate does not know, and of
 // tasks. A task belongs to the server that made it; anything else goes to each
 // server in turn until one knows the method.
-func (rt *Router) ownerOfOther(r *request, c *interceptor.Call) owner {
+func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	owners := rt.Servers.Servers()
 	if id, ok := rawjson.GetString(c.Target.Params, "taskId"); ok {
 		t := r.s.task(id)
@@ -328,34 +319,26 @@ func (rt *Router) ownerOfOther(r *request, c *interceptor.Call) owner {
 	if len(able) == 0 {
 		return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + c.Target.Method})
 	}
-	return ask(c, able)
+	return r.ask(c, able)
 }
 
-// remote returns the owner of a listed name.
-func (rt *Router) remote(c *interceptor.Call, e catalog.Entry) remote {
-	return ask(c, []*upstream.Server{rt.Servers.Server(e.Server)})
-}
-
-// ask returns the servers as the owner of a call and notes them on the call. A
-// single server is the target; of several, the strictest policy holds.
-func ask(c *interceptor.Call, servers []*upstream.Server) remote {
+// ask returns the handler that asks servers, and notes them on the call. A single
+// server is the target; of several, the strictest policy holds.
+func (r *request) ask(c *interceptor.Call, servers []*upstream.Server) handler {
+	r.servers = servers
 	if len(servers) == 1 {
 		c.Target.Server, c.Target.To = servers[0].Key, "upstream:"+servers[0].Key
-		return servers
+		return (*request).askServers
 	}
 	for _, srv := range servers {
 		c.Target.Candidates = append(c.Target.Candidates, srv.Key)
 	}
-	return servers
+	return (*request).askServers
 }
 
-// remote is a list of servers, one of which owns the target of a call. The
-// likeliest is first.
-type remote []*upstream.Server
-
-// answer asks the servers in turn until one knows the target.
-func (o remote) answer(ctx context.Context, r *request, c *interceptor.Call) (res *interceptor.Result, err error) {
-	for _, srv := range o {
+// askServers asks the servers of the request in turn until one knows the target.
+func (r *request) askServers(ctx context.Context, c *interceptor.Call) (res *interceptor.Result, err error) {
+	for _, srv := range r.servers {
 		r.Sent() // the answer of the server before is not delivered
 		c.Target.Server, c.Target.To = srv.Key, "upstream:"+srv.Key
 		res, err = r.send(ctx, c, srv)
@@ -419,10 +402,8 @@ func withTraceparent(c *interceptor.Call) json.RawMessage {
 	return rawjson.Set(c.Target.Forward, rawjson.Quote(traceparent), "_meta", "traceparent")
 }
 
-// ownTools is the owner of foldgate's own tools.
-type ownTools struct{}
-
-func (ownTools) answer(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
+// callOwnTool calls one of foldgate's own tools.
+func (r *request) callOwnTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	m, err := r.s.r.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, HostID: r.Msg.ID, Caller: r, Call: c})
 	if err != nil {
 		return nil, err
@@ -466,19 +447,19 @@ func callFault(ctx context.Context, srv *upstream.Server, c *interceptor.Call, e
 	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_failed", Status: 502, Err: err, Message: fmt.Sprintf("upstream %s: %v", srv.Key, err)}
 }
 
-// refuse returns the owner of a call that is refused. The call runs down the
+// refuse returns the handler of a call that is refused. The call runs down the
 // chain, so that the trace has it.
-func refuse(err error) owner {
-	return local(func(context.Context, *request, *interceptor.Call) (*interceptor.Result, error) { return nil, err })
+func refuse(err error) handler {
+	return func(*request, context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, err }
 }
 
-// refuseParams returns the owner of a call with params that can't be understood.
-func refuseParams(c *interceptor.Call, err error) owner {
+// refuseParams returns the handler of a call with params that can't be understood.
+func refuseParams(c *interceptor.Call, err error) handler {
 	c.Target.Metered = false
-	return local(func(_ context.Context, _ *request, c *interceptor.Call) (*interceptor.Result, error) {
+	return func(_ *request, _ context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		c.Outcome.Decision = "invalid"
 		return nil, err
-	})
+	}
 }
 
 func invalidParams(format string, args ...any) error {

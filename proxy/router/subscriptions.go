@@ -49,8 +49,8 @@ var listFlags = map[string]string{
 
 // answerListen serves subscriptions/listen: it acknowledges, and lasts until the
 // host ends it. Every notification carries the id of the request.
-func (rt *Router) answerListen(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
-	l := &listen{r: r, call: c}
+func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	rt, l := r.s.r, &listen{r: r, call: c}
 	wanted, _ := rawjson.Get(c.Target.Params, "notifications")
 	agreed := []byte(`{}`)
 	rawjson.Members(wanted, func(m rawjson.Member) bool {
@@ -156,23 +156,17 @@ func (w *watcher) watch(ctx context.Context) {
 	conn.Listen(ctx, open, want, false, w.srv.Log, w)
 }
 
-// subscribe is the owner of a resources/subscribe.
-type subscribe struct {
-	owners remote
-	uri    string
-}
-
-// answer subscribes. The subscription is restored when the server restarts,
-// unless it failed.
-func (o subscribe) answer(ctx context.Context, r *request, c *interceptor.Call) (*interceptor.Result, error) {
-	key := o.owners[0].Key
-	fresh, ok := r.s.noteSubscription(key, o.uri) // before the call: the server may end right after it
+// subscribe serves resources/subscribe. The subscription is restored when the
+// server restarts, unless it failed.
+func (r *request) subscribe(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	key, uri := r.servers[0].Key, c.Target.Name
+	fresh, ok := r.s.noteSubscription(key, uri) // before the call: the server may end right after it
 	if !ok {
 		return nil, errTooManySubscriptions
 	}
-	res, err := o.owners.answer(ctx, r, c)
+	res, err := r.askServers(ctx, c)
 	if fresh && (err != nil || res.Error != nil) {
-		r.s.dropSubscription(key, o.uri)
+		r.s.dropSubscription(key, uri)
 	}
 	return res, err
 }

@@ -102,6 +102,15 @@ func (t *Set) Server(key string) *Server {
 	return t.servers[i]
 }
 
+// One returns the server with that key alone, in a list; nil if there is none.
+func (t *Set) One(key string) []*Server {
+	i := slices.IndexFunc(t.servers, func(s *Server) bool { return s.Key == key })
+	if i < 0 {
+		return nil
+	}
+	return t.servers[i : i+1]
+}
+
 // Servers returns the servers in the configuration's order.
 func (t *Set) Servers() []*Server { return t.servers }
 
