@@ -8,14 +8,14 @@
 //	}
 //	defer db.Close()
 //
-// A database has a write-ahead log: one connection writes while others read,
-// also from other processes. A committed transaction survives the death of the
-// process. A power failure can lose the newest transactions, but it does not
-// damage the database. Transactions take the write lock when they begin, unless
-// sql.TxOptions.ReadOnly is set: then they read one snapshot.
+// A database has a write-ahead log: one connection writes while others read, also from other
+// processes. A committed transaction survives the death of the process. A power failure can lose
+// the newest transactions, but it does not damage the database. Transactions take the write lock
+// when they begin, unless sql.TxOptions.ReadOnly is set: then they read one snapshot.
 package sqlitedb
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -25,6 +25,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,95 +37,71 @@ import (
 var (
 	// ErrForeign matches the error for a database of another program.
 	ErrForeign = errors.New("it is the database of another program")
-	// ErrVersion matches the error for a schema that a newer foldgate wrote
-	// or, for a reader, that no writer has migrated yet.
+	// ErrVersion matches the error for a schema that a newer foldgate wrote or, for a reader,
+	// that no writer has migrated yet.
 	ErrVersion = errors.New("unknown schema")
 
 	errDamaged = errors.New("damaged")
 )
 
 // versionError is an [ErrVersion] with its figures.
-type versionError struct{ found, known int }
+type versionError string
 
-func (e versionError) Error() string {
-	if e.found < e.known {
-		return fmt.Sprintf("it has schema %d and this foldgate reads %d: it was written by an older foldgate", e.found, e.known)
-	}
-	return fmt.Sprintf("it has schema %d and this foldgate knows %d: it was written by a newer foldgate, use that", e.found, e.known)
-}
+func (e versionError) Error() string { return string(e) }
 
-func (e versionError) Is(target error) bool { return target == ErrVersion }
+func (versionError) Is(target error) bool { return target == ErrVersion }
 
 // Options describe a database.
 type Options struct {
-	// Migrations make the schema. Each runs once, in this order; user_version
-	// counts them. A migration never changes after its release.
+	// Migrations make the schema. Each runs once, in this order; user_version counts them. A
+	// migration never changes after its release.
 	Migrations []string
-	// ApplicationID marks the file. Open refuses a file that has tables and
-	// another mark. Zero marks nothing and accepts any mark.
+	// ApplicationID marks the file. Open refuses a file that has tables and another mark. Zero
+	// marks nothing and accepts any mark.
 	ApplicationID int
 	// BusyTimeout bounds the wait for a lock of another connection; 0 means 5 s.
 	BusyTimeout time.Duration
-	// QuickCheck looks for damage first. That reads the whole file.
+	// QuickCheck looks for damage in the whole file.
 	QuickCheck bool
-	// Pragmas are settings of each connection beyond the common ones, such as
-	// "wal_autocheckpoint(0)".
+	// Pragmas are further settings of each connection, such as "wal_autocheckpoint(0)".
 	Pragmas []string
 }
 
-// Open opens or creates the database at path, in a directory that exists, and
-// migrates it. Only the owner can read a new file. Open does not change a file
-// that it refuses.
+// Open opens or creates the database at path, in a directory that exists, and migrates it. Only
+// the owner can read a new file. Open does not change a file that it refuses.
 func Open(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	if err := create(path); err != nil {
 		return nil, err
 	}
 	// The settings change a file, so the check uses a connection without them.
-	plain, err := connect(path, "", o.BusyTimeout)
+	plain, err := connect(path, "", o.BusyTimeout, nil, func(db *sql.DB) error { return o.check(ctx, db) })
 	if err != nil {
 		return nil, err
 	}
-	err = o.check(ctx, plain)
 	plain.Close()
-	if err != nil {
-		return nil, err
-	}
 	pragmas := append([]string{"journal_mode(WAL)", "synchronous(NORMAL)", "journal_size_limit(8388608)", "foreign_keys(ON)"}, o.Pragmas...)
-	db, err := connect(path, "_txlock=immediate", o.BusyTimeout, pragmas...)
-	if err != nil {
-		return nil, err
-	}
-	if err := Update(ctx, db, func(tx *sql.Tx) error { return o.migrate(ctx, tx) }); err != nil {
-		db.Close()
-		return nil, err
-	}
-	return db, nil
+	return connect(path, "_txlock=immediate", o.BusyTimeout, pragmas, func(db *sql.DB) error {
+		return Update(ctx, db, func(tx *sql.Tx) error { return o.migrate(ctx, tx) })
+	})
 }
 
-// OpenReadOnly opens a database that [Open] has created, even while another
-// process writes it. It does not migrate: the error for an older or newer schema
-// matches [ErrVersion].
+// OpenReadOnly opens a database that [Open] has created, even while another process writes it. It
+// does not migrate: the error for an older or newer schema matches [ErrVersion].
 func OpenReadOnly(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	if _, err := os.Stat(path); err != nil {
 		return nil, err // SQLite's own error does not name the cause
 	}
-	db, err := connect(path, "mode=ro", o.BusyTimeout, o.Pragmas...)
-	if err != nil {
-		return nil, err
-	}
-	version, err := o.version(ctx, db)
-	if err == nil && version < len(o.Migrations) {
-		err = versionError{version, len(o.Migrations)}
-	}
-	if err != nil {
-		db.Close()
-		return nil, err
-	}
-	return db, nil
+	return connect(path, "mode=ro", o.BusyTimeout, o.Pragmas, func(db *sql.DB) error {
+		version, err := o.version(ctx, db)
+		if known := len(o.Migrations); err == nil && version < known {
+			err = versionError(fmt.Sprintf("it has schema %d and this foldgate reads %d: it was written by an older foldgate", version, known))
+		}
+		return err
+	})
 }
 
-// Recreate is [Open] for data that can be made again: if the file is damaged,
-// foreign or newer, it deletes it and starts with an empty one.
+// Recreate is [Open] for data that can be made again: if the file is damaged, foreign or newer,
+// it deletes it and starts with an empty one.
 func Recreate(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	db, err := Open(ctx, path, o)
 	if err == nil || !IsDamaged(err) && !errors.Is(err, ErrForeign) && !errors.Is(err, ErrVersion) {
@@ -155,27 +132,21 @@ func Memory() (*sql.DB, error) {
 	return db, err
 }
 
-// Lock locks the file at path against other processes. It creates the file if
-// there is none. wait bounds the wait for another process; the error for that
-// satisfies [IsInUse]. The lock ends with Close or with the process.
+// Lock locks the file at path against other processes. It creates the file if there is none. wait
+// bounds the wait for another process; the error for that satisfies [IsInUse]. The lock ends with
+// Close or with the process.
 func Lock(ctx context.Context, path string, wait time.Duration) (io.Closer, error) {
 	if err := create(path); err != nil {
 		return nil, err
 	}
-	db, err := connect(path, "", wait, "journal_mode(MEMORY)")
-	if err != nil {
-		return nil, err
-	}
-	db.SetMaxOpenConns(1)
-	if _, err := db.ExecContext(ctx, "BEGIN EXCLUSIVE"); err != nil {
-		db.Close()
-		return nil, err
-	}
-	return db, nil
+	return connect(path, "", wait, []string{"journal_mode(MEMORY)"}, func(db *sql.DB) error {
+		db.SetMaxOpenConns(1)
+		_, err := db.ExecContext(ctx, "BEGIN EXCLUSIVE")
+		return err
+	})
 }
 
-// Update runs f in a transaction of a *sql.DB or a *sql.Conn. An error of f
-// undoes it.
+// Update runs f in a transaction of a *sql.DB or a *sql.Conn. An error of f undoes it.
 func Update(ctx context.Context, db interface {
 	BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error)
 }, f func(*sql.Tx) error) error {
@@ -200,16 +171,11 @@ func IsInUse(err error) bool { return isCode(err, sqlite3.SQLITE_BUSY, sqlite3.S
 
 func isCode(err error, codes ...int) bool {
 	e, ok := errors.AsType[*sqlite.Error](err)
-	for _, code := range codes {
-		if ok && e.Code()&0xff == code { // without the extended part
-			return true
-		}
-	}
-	return false
+	return ok && slices.Contains(codes, e.Code()&0xff) // without the extended part
 }
 
-// create creates the file at path for its owner only, if there is none. SQLite
-// would give it wider permissions. The log gets the permissions of the file.
+// create creates the file at path for its owner only, if there is none. SQLite would give it
+// wider permissions. The log gets the permissions of the file.
 func create(path string) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
@@ -218,19 +184,25 @@ func create(path string) error {
 	return f.Close()
 }
 
-// connect prepares connections to a file with our settings. param is another
+// connect returns connections to a file with our settings, once ready has succeeded. param is another
 // parameter of the driver or of SQLite, or "".
-func connect(path, param string, wait time.Duration, pragmas ...string) (*sql.DB, error) {
+func connect(path, param string, wait time.Duration, pragmas []string, ready func(*sql.DB) error) (*sql.DB, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
 		return nil, err
 	}
-	if wait == 0 {
-		wait = 5 * time.Second
-	}
-	query := url.Values{"_pragma": append([]string{fmt.Sprintf("busy_timeout(%d)", wait.Milliseconds()), "trusted_schema(OFF)"}, pragmas...)}
+	busy := fmt.Sprintf("busy_timeout(%d)", cmp.Or(wait, 5*time.Second).Milliseconds())
+	query := url.Values{"_pragma": append([]string{busy, "trusted_schema(OFF)"}, pragmas...)}
 	path = "/" + strings.TrimPrefix(filepath.ToSlash(path), "/") // a drive letter gets a slash
-	return sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: param + "&" + query.Encode()}).String())
+	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: param + "&" + query.Encode()}).String())
+	if err != nil {
+		return nil, err
+	}
+	if err := ready(db); err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
 }
 
 // check refuses a file that is foreign, newer or damaged.
@@ -239,13 +211,11 @@ func (o Options) check(ctx context.Context, db *sql.DB) error {
 		return err
 	}
 	var verdict string
-	if err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict); err != nil {
-		return err
+	err := db.QueryRowContext(ctx, "PRAGMA quick_check(1)").Scan(&verdict)
+	if err == nil && verdict != "ok" {
+		err = fmt.Errorf("%w: %s", errDamaged, verdict)
 	}
-	if verdict != "ok" {
-		return fmt.Errorf("%w: %s", errDamaged, verdict)
-	}
-	return nil
+	return err
 }
 
 // version returns the number of migrations that a file has had.
@@ -257,17 +227,17 @@ func (o Options) version(ctx context.Context, q interface {
 	if err := q.QueryRowContext(ctx, query).Scan(&id, &version, &tables); err != nil {
 		return 0, err
 	}
-	switch {
-	case o.ApplicationID != 0 && tables > 0 && id != o.ApplicationID:
+	if o.ApplicationID != 0 && tables > 0 && id != o.ApplicationID {
 		return 0, ErrForeign
-	case version > len(o.Migrations):
-		return 0, versionError{version, len(o.Migrations)}
+	}
+	if known := len(o.Migrations); version > known {
+		return 0, versionError(fmt.Sprintf("it has schema %d and this foldgate knows %d: it was written by a newer foldgate, use that", version, known))
 	}
 	return version, nil
 }
 
-// migrate brings the schema up to date. The transaction holds the write lock,
-// so two processes can't migrate at once.
+// migrate brings the schema up to date. The transaction holds the write lock, so two processes
+// can't migrate at once.
 func (o Options) migrate(ctx context.Context, tx *sql.Tx) error {
 	version, err := o.version(ctx, tx)
 	if err != nil {
