@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -22,7 +21,9 @@ const (
 	maxReport = 64 << 10
 	// sniffLen is the part of a file that decides whether it is text, as in git.
 	sniffLen = 8000
-	readBuf  = 64 << 10
+	// maxLine is the part of a line that is read at once. For grep, the rest of a longer line is a
+	// further line with the same number.
+	maxLine = 1 << 20
 )
 
 func (s *Server) readFile(ctx context.Context, a *arguments) (string, error) {
@@ -44,26 +45,36 @@ func (s *Server) readFile(ctx context.Context, a *arguments) (string, error) {
 		return "", err
 	}
 	defer f.Close()
-	br := bufio.NewReaderSize(f, readBuf)
-	if head, _ := br.Peek(sniffLen); isBinary(head) {
+	if isBinary(f) {
 		return "", fmt.Errorf("%s is a binary file: only text can be read", s.show(p))
 	}
-	return s.readLines(ctx, p, br, start, end)
+	return s.readLines(ctx, p, f, start, end)
 }
 
-// readLines returns lines start to end of br, with their line ends.
-func (s *Server) readLines(ctx context.Context, p place, br *bufio.Reader, start, end int) (string, error) {
+// readLines returns lines start to end of r, with their line ends.
+func (s *Server) readLines(ctx context.Context, p place, r io.Reader, start, end int) (string, error) {
 	var out strings.Builder
-	line, fit := 1, 0 // the number of the current line; the number of complete lines in out
-	for line <= end {
+	line, fit, ended := 1, 0, true // the current line; the complete lines in out; whether a line end was last
+	for sc := lineScanner(r, nil); line <= end; {
 		if err := stopped(ctx); err != nil {
 			return "", err
 		}
-		chunk, err := br.ReadSlice('\n')
+		if !sc.Scan() {
+			if sc.Err() != nil {
+				return "", s.explain(p, sc.Err())
+			}
+			if ended && line > 1 {
+				line--
+			}
+			if start > line {
+				return "", fmt.Errorf("%s: start_line is past the end: it has %d %s", s.show(p), line, plural(line, "line", "lines"))
+			}
+			break
+		}
 		if line >= start {
 			switch {
-			case out.Len()+len(chunk) <= maxText:
-				out.Write(chunk)
+			case out.Len()+len(sc.Bytes()) <= maxText:
+				out.Write(sc.Bytes())
 			case fit == 0:
 				return "", fmt.Errorf("%s: line %d alone is over %d bytes: grep shows the matching part of a line", s.show(p), start, maxText)
 			default:
@@ -71,38 +82,40 @@ func (s *Server) readLines(ctx context.Context, p place, br *bufio.Reader, start
 					s.show(p), maxText, start, start+fit-1)
 			}
 		}
-		switch {
-		case err == nil:
+		if ended = bytes.HasSuffix(sc.Bytes(), []byte("\n")); ended {
 			if line >= start {
 				fit++
 			}
 			line++
-		case errors.Is(err, bufio.ErrBufferFull): // the line continues
-		case errors.Is(err, io.EOF):
-			if len(chunk) == 0 && line > 1 {
-				line-- // the last line ended with a line end
-			}
-			if start > max(line, 1) {
-				return "", fmt.Errorf("%s: start_line is past the end: it has %d %s", s.show(p), line, plural(line, "line", "lines"))
-			}
-			return out.String(), nil
-		default:
-			return "", s.explain(p, err)
 		}
 	}
 	return out.String(), nil
 }
 
+// lineScanner returns a scanner of lines with their ends. A line that is longer than maxLine comes
+// in parts. buf is a buffer for reuse, or nil.
+func lineScanner(r io.Reader, buf []byte) *bufio.Scanner {
+	sc := bufio.NewScanner(r)
+	sc.Buffer(buf, maxLine)
+	sc.Split(func(data []byte, atEOF bool) (int, []byte, error) {
+		if i := bytes.IndexByte(data, '\n'); i >= 0 {
+			return i + 1, data[:i+1], nil
+		}
+		if len(data) >= maxLine || atEOF && len(data) > 0 {
+			return len(data), data, nil
+		}
+		return 0, nil, nil
+	})
+	return sc
+}
+
 // isBinary reports whether the start of a file is not text: it has a NUL byte (git's rule, which
 // also finds UTF-16), or more than a tenth of it is not UTF-8. JSON shows a few stray bytes as
 // U+FFFD.
-func isBinary(head []byte) bool {
-	if len(head) > sniffLen {
-		head = head[:sniffLen]
-	}
-	if bytes.IndexByte(head, 0) >= 0 {
-		return true
-	}
+func isBinary(f io.ReaderAt) bool {
+	head := make([]byte, sniffLen)
+	n, _ := f.ReadAt(head, 0)
+	head = head[:n]
 	bad := 0
 	for i := 0; i < len(head); {
 		r, n := utf8.DecodeRune(head[i:])
@@ -111,7 +124,7 @@ func isBinary(head []byte) bool {
 		}
 		i += n
 	}
-	return bad*10 > len(head)
+	return bytes.IndexByte(head, 0) >= 0 || bad*10 > len(head)
 }
 
 func (s *Server) listDirectory(ctx context.Context, a *arguments) (string, error) {

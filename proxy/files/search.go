@@ -9,6 +9,7 @@ import (
 	"io"
 	"path"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -48,9 +49,6 @@ func (s *Server) searchFiles(ctx context.Context, a *arguments) (string, error) 
 const (
 	// maxPattern is the longest regular expression in bytes.
 	maxPattern = 2048
-	// maxLine is the part of a line that is searched at once. The rest of a longer line is
-	// searched as a further line with the same number.
-	maxLine = 1 << 20
 	// maxShown is the part of a line that is shown, beforeMatch the part of it before the match.
 	maxShown    = 400
 	beforeMatch = 100
@@ -64,7 +62,7 @@ func (s *Server) grep(ctx context.Context, a *arguments) (string, error) {
 		s:       s,
 		context: a.integer("context", 0, 0, 20),
 		max:     a.integer("max_matches", 100, 1, 1000),
-		br:      bufio.NewReaderSize(nil, readBuf),
+		buf:     make([]byte, 64<<10),
 	}
 	if a.boolean("ignore_case") {
 		pattern = "(?i)" + pattern
@@ -110,11 +108,18 @@ type grepper struct {
 	re           *regexp.Regexp
 	context, max int
 	out          report
-	br           *bufio.Reader
+	buf          []byte // of the scanners
 
 	searched, matches int
 	left              string // why the search ended early, "" if it did not
 	unread            int    // files that could not be read
+
+	// The current file.
+	name   string
+	number int      // of the current line
+	before []string // rendered lines that are context if a match follows
+	after  int      // number of lines that are still context of the last match
+	last   int      // number of the line written last, 0 if the name is not written
 }
 
 // file searches one file. It returns errStop when the result is full.
@@ -125,122 +130,80 @@ func (g *grepper) file(ctx context.Context, p place) error {
 		return nil
 	}
 	defer f.Close()
-	g.br.Reset(f)
-	if head, _ := g.br.Peek(sniffLen); isBinary(head) {
+	if isBinary(f) {
 		return nil
 	}
 	g.searched++
-	scan := fileScan{g: g, name: g.s.show(p), number: 1}
-	for {
+	g.name, g.number, g.before, g.after, g.last = g.s.show(p), 1, nil, 0, 0
+	sc := lineScanner(f, g.buf)
+	for sc.Scan() {
 		if err := stopped(ctx); err != nil {
 			return err
 		}
-		line, end, err := g.readLine()
-		if len(line) > 0 || end {
-			if err := scan.line(line); err != nil {
-				return err
-			}
+		line, ended := bytes.CutSuffix(sc.Bytes(), []byte("\n"))
+		if ended {
+			line = bytes.TrimSuffix(line, []byte("\r"))
 		}
-		switch {
-		case end:
-			scan.number++
-		case err == nil: // the line continues
-		case errors.Is(err, io.EOF):
-			return nil
-		default:
-			g.unread++
-			return nil
-		}
-	}
-}
-
-// readLine returns the next line without its end, or the next maxLine bytes of
-// a longer one. end reports whether the line is complete.
-func (g *grepper) readLine() (line []byte, end bool, err error) {
-	chunk, err := g.br.ReadSlice('\n')
-	if errors.Is(err, bufio.ErrBufferFull) {
-		line = bytes.Clone(chunk)
-		for errors.Is(err, bufio.ErrBufferFull) && len(line) < maxLine {
-			chunk, err = g.br.ReadSlice('\n')
-			line = append(line, chunk...)
-		}
-		if errors.Is(err, bufio.ErrBufferFull) {
-			return line, false, nil
-		}
-	} else {
-		line = chunk
-	}
-	if err == nil {
-		return bytes.TrimSuffix(line[:len(line)-1], []byte("\r")), true, nil
-	}
-	return line, false, err
-}
-
-// fileScan is the state of the search in one file.
-type fileScan struct {
-	g       *grepper
-	name    string
-	number  int      // of the current line
-	before  []string // rendered lines that are context if a match follows
-	after   int      // number of lines that are still context of the last match
-	last    int      // number of the line written last
-	started bool     // the file's name was written
-}
-
-func (f *fileScan) line(line []byte) error {
-	at := f.g.re.FindIndex(line)
-	if at == nil {
-		switch {
-		case f.after > 0:
-			f.after--
-			return f.write(render(f.number, '-', line, 0))
-		case f.g.context > 0:
-			if len(f.before) == f.g.context {
-				f.before = append(f.before[:0], f.before[1:]...)
-			}
-			f.before = append(f.before, render(f.number, '-', line, 0))
-		}
-		return nil
-	}
-	if f.g.matches == f.g.max {
-		f.g.left = fmt.Sprintf("stopped at %d %s, more from line %d of %s on: narrow pattern, path or glob, or raise max_matches",
-			f.g.max, plural(f.g.max, "match", "matches"), f.number, f.name)
-		return errStop
-	}
-	if !f.started {
-		head := f.name
-		if f.g.matches > 0 {
-			head = "\n" + head
-		}
-		if err := f.write(head); err != nil {
+		if err := g.line(line); err != nil {
 			return err
 		}
-		f.started = true
-	} else if f.g.context > 0 && f.number-len(f.before) > f.last+1 {
-		if err := f.write("--"); err != nil {
-			return err
+		if ended {
+			g.number++
 		}
 	}
-	for _, b := range f.before {
-		if err := f.write(b); err != nil {
-			return err
-		}
+	if sc.Err() != nil {
+		g.unread++
 	}
-	f.before = f.before[:0]
-	if err := f.write(render(f.number, ':', line, at[0])); err != nil {
-		return err
-	}
-	f.g.matches++
-	f.after = f.g.context
 	return nil
 }
 
-func (f *fileScan) write(line string) error {
-	if !f.g.out.add(line) {
-		f.g.left = fmt.Sprintf("stopped at %d matches and %d bytes, more from line %d of %s on: narrow pattern, path or glob", f.g.matches, maxReport, f.number, f.name)
+func (g *grepper) line(line []byte) error {
+	at := g.re.FindIndex(line)
+	if at == nil {
+		switch {
+		case g.after > 0:
+			g.after--
+			return g.write(render(g.number, '-', line, 0))
+		case g.context > 0:
+			if len(g.before) == g.context {
+				g.before = slices.Delete(g.before, 0, 1)
+			}
+			g.before = append(g.before, render(g.number, '-', line, 0))
+		}
+		return nil
+	}
+	if g.matches == g.max {
+		g.left = fmt.Sprintf("stopped at %d %s, more from line %d of %s on: narrow pattern, path or glob, or raise max_matches",
+			g.max, plural(g.max, "match", "matches"), g.number, g.name)
 		return errStop
 	}
-	f.last = f.number
+	var lines []string
+	switch {
+	case g.last == 0 && g.matches > 0:
+		lines = append(lines, "\n"+g.name)
+	case g.last == 0:
+		lines = append(lines, g.name)
+	case g.context > 0 && g.number-len(g.before) > g.last+1:
+		lines = append(lines, "--")
+	}
+	lines = append(append(lines, g.before...), render(g.number, ':', line, at[0]))
+	for _, l := range lines {
+		if err := g.write(l); err != nil {
+			return err
+		}
+	}
+	g.before = g.before[:0]
+	g.matches++
+	g.after = g.context
+	return nil
+}
+
+func (g *grepper) write(line string) error {
+	if !g.out.add(line) {
+		g.left = fmt.Sprintf("stopped at %d matches and %d bytes, more from line %d of %s on: narrow pattern, path or glob", g.matches, maxReport, g.number, g.name)
+		return errStop
+	}
+	g.last = g.number
 	return nil
 }
 
