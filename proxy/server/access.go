@@ -13,9 +13,9 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// checkOrigin applies the Host and Origin rules, which keep web pages from reaching
-// the server through a browser (DNS rebinding included). It refuses a request that
-// breaks them, and adds the CORS headers of an allowed origin.
+// checkOrigin applies the Host and Origin rules, which keep web pages from reaching the server
+// through a browser (DNS rebinding included). It refuses a request that breaks them, and adds the
+// CORS headers of an allowed origin.
 func (srv *HTTP) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 	if !srv.hostAllowed(r) {
 		refuse(w, http.StatusForbidden, nil, invalid(wire.CodeInvalidRequest, hostRefused(r)))
@@ -37,9 +37,8 @@ func (srv *HTTP) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// hostAllowed checks the Host header. A listener on a loopback address is meant
-// for this machine, so other names are refused there: any DNS server can map them
-// to the address.
+// hostAllowed checks the Host header. A listener on a loopback address is meant for this machine,
+// so other names are refused there: any DNS server can map them to the address.
 func (srv *HTTP) hostAllowed(r *http.Request) bool {
 	name := HostName(r.Host)
 	if slices.ContainsFunc(srv.opts.AllowedHosts, func(h string) bool { return strings.EqualFold(h, name) }) {
@@ -72,8 +71,8 @@ func isLoopback(name string) bool {
 	return err == nil && a.Unmap().IsLoopback()
 }
 
-// sameHost reports whether an origin names the host and port of the request. The
-// default port is that of the scheme.
+// sameHost reports whether an origin names the host and port of the request. The default port is
+// that of the scheme.
 func sameHost(origin *url.URL, host string) bool {
 	port := map[string]string{"http": ":80", "https": ":443"}[origin.Scheme]
 	return port != "" && strings.EqualFold(strings.TrimSuffix(origin.Host, port), strings.TrimSuffix(host, port))
@@ -90,8 +89,8 @@ func allowOrigin(h http.Header, r *http.Request, origin string) {
 	}
 }
 
-// acceptsPost checks the content type of a POST, and that the host takes both
-// forms of a reply, which the transport demands.
+// acceptsPost checks the content type of a POST, and that the host takes both forms of a reply,
+// which the transport demands.
 func acceptsPost(w http.ResponseWriter, r *http.Request) bool {
 	if !strings.EqualFold(mediaType(r.Header.Get("Content-Type")), "application/json") {
 		refuse(w, http.StatusUnsupportedMediaType, nil, invalid(wire.CodeInvalidRequest, "Content-Type must be application/json"))
@@ -105,8 +104,8 @@ func acceptsPost(w http.ResponseWriter, r *http.Request) bool {
 	return true
 }
 
-// accepts reports whether the Accept header admits the media type. Without the
-// header every type is admitted (RFC 9110, section 12.5.1).
+// accepts reports whether the Accept header admits the media type. Without the header every type
+// is admitted (RFC 9110, section 12.5.1).
 func accepts(accept []string, want string) bool {
 	if len(accept) == 0 {
 		return true
@@ -129,8 +128,8 @@ func mediaType(v string) string {
 	return strings.TrimSpace(v)
 }
 
-// Tokens are the bearer tokens that may use the HTTP server, as digests. With none,
-// everyone may. They never change.
+// Tokens are the bearer tokens that may use the HTTP server, as digests. With none, everyone may.
+// They never change.
 type Tokens []Token
 
 // Token maps the digest of a token to its principal.
@@ -139,8 +138,8 @@ type Token struct {
 	Digest    [sha256.Size]byte
 }
 
-// authenticate returns the principal of a request by its bearer token. given
-// means that the request has an Authorization header.
+// authenticate returns the principal of a request by its bearer token. given means that the
+// request has an Authorization header.
 func (l Tokens) authenticate(h http.Header) (principal string, given, ok bool) {
 	if len(l) == 0 {
 		return LocalPrincipal, false, true
@@ -157,8 +156,8 @@ func (l Tokens) authenticate(h http.Header) (principal string, given, ok bool) {
 	return principal, true, ok
 }
 
-// Owner returns the principal of a token. It compares every entry in constant
-// time, so that its duration tells nothing of the token.
+// Owner returns the principal of a token. It compares every entry in constant time, so that its
+// duration tells nothing of the token.
 func (l Tokens) Owner(token string) (principal string, ok bool) {
 	sum := sha256.Sum256([]byte(token))
 	for i := range l {
@@ -174,8 +173,8 @@ func (l Tokens) several() bool {
 	return slices.ContainsFunc(l, func(t Token) bool { return t.Principal != l[0].Principal })
 }
 
-// unauthorized refuses a request without a principal. The body is JSON-RPC, for
-// hosts that show it, and tells their user the remedy.
+// unauthorized refuses a request without a principal. The body is JSON-RPC, for hosts that show
+// it, and tells their user the remedy.
 func unauthorized(w http.ResponseWriter, given bool) {
 	challenge, text := `Bearer realm="foldgate"`, "no token: send the header Authorization: Bearer <token>, with a token from the principals of foldgate's configuration"
 	if given {

@@ -8,18 +8,16 @@ import (
 	"sync"
 )
 
-// net/http writes when its buffer of 4 KB is full, so a longer reply would leave
-// in two writes, and its host would need two reads. coalescingConn, under that
-// buffer (and under TLS), holds the first piece back until the rest is there. With
-// replies of 4 KB and 16 clients this saves 4 % CPU a call in the legacy era and 3 %
-// in the modern, and makes 5 % and 3 % more calls a second.
+// net/http writes when its buffer of 4 KB is full, so a longer reply would leave in two writes,
+// and its host would need two reads. coalescingConn, under that buffer (and under TLS), holds the
+// first piece back until the rest is there. With replies of 4 KB and 16 clients this saves 4 %
+// CPU a call in the legacy era and 3 % in the modern, and makes 5 % and 3 % more calls a second.
 
 const (
-	// coalesceFrom is the length of a body from which head and body may exceed
-	// net/http's buffer.
+	// coalesceFrom is the length of a body from which head and body may exceed net/http's buffer.
 	coalesceFrom = 3 << 10
-	// coalesceMax is how many bytes a connection holds back. Further bytes are
-	// written in one system call together with the held ones, without a copy.
+	// coalesceMax is how many bytes a connection holds back. Further bytes are written in one
+	// system call together with the held ones, without a copy.
 	coalesceMax = 16 << 10
 )
 
@@ -36,9 +34,9 @@ func (l coalescingListener) Accept() (net.Conn, error) {
 	return &coalescingConn{Conn: c}, nil
 }
 
-// coalescingConn is a connection that can hold back writes: after hold, release
-// must follow. It is safe for concurrent use, as under TLS the reader writes too.
-// Close and the deadlines do not wait for a write.
+// coalescingConn is a connection that can hold back writes: after hold, release must follow. It
+// is safe for concurrent use, as under TLS the reader writes too. Close and the deadlines do not
+// wait for a write.
 type coalescingConn struct {
 	net.Conn
 	mu   sync.Mutex
@@ -55,9 +53,9 @@ func (c *coalescingConn) hold() {
 	}
 }
 
-// release writes the held bytes, under the deadline in force, and ends hold. If
-// that fails, the connection is closed: the writer of those bytes was told that
-// they are on their way, and must not send more behind a gap.
+// release writes the held bytes, under the deadline in force, and ends hold. If that fails, the
+// connection is closed: the writer of those bytes was told that they are on their way, and must
+// not send more behind a gap.
 func (c *coalescingConn) release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,8 +91,8 @@ func (c *coalescingConn) Write(p []byte) (int, error) {
 	return written, err
 }
 
-// CloseWrite lets the last reply arrive before net/http closes a connection with
-// a request that it did not read to the end.
+// CloseWrite lets the last reply arrive before net/http closes a connection with a request that
+// it did not read to the end.
 func (c *coalescingConn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -104,8 +102,8 @@ func (c *coalescingConn) CloseWrite() error {
 
 type coalescingKey struct{}
 
-// withCoalescing lets the requests of a connection find its coalescingConn. It is a
-// ConnContext of an http.Server.
+// withCoalescing lets the requests of a connection find its coalescingConn. It is a ConnContext
+// of an http.Server.
 func withCoalescing(ctx context.Context, c net.Conn) context.Context {
 	if t, ok := c.(*tls.Conn); ok {
 		c = t.NetConn()
@@ -116,8 +114,8 @@ func withCoalescing(ctx context.Context, c net.Conn) context.Context {
 	return ctx
 }
 
-// coalescingOf returns the connection of r, nil if it can't hold back writes. In
-// HTTP/2 other replies share the connection.
+// coalescingOf returns the connection of r, nil if it can't hold back writes. In HTTP/2 other
+// replies share the connection.
 func coalescingOf(r *http.Request) *coalescingConn {
 	if r.ProtoMajor != 1 {
 		return nil

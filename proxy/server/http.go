@@ -23,8 +23,8 @@ import (
 const (
 	// httpMaxHeader is the limit on the head of a request, in bytes.
 	httpMaxHeader = 64 << 10
-	// httpReadHeader is how long the head of a request may take to arrive, and
-	// httpKeepAlive how long a connection may wait for its next request.
+	// httpReadHeader is how long the head of a request may take to arrive, and httpKeepAlive how
+	// long a connection may wait for its next request.
 	httpReadHeader = 10 * time.Second
 	httpKeepAlive  = 2 * time.Minute
 )
@@ -36,27 +36,26 @@ type HTTPOptions struct {
 	MaxBody int64
 	// MaxQueue is how many bytes may wait for one stream with a slow host (16 MiB).
 	MaxQueue int
-	// SSEAfter is how long a call may be silent before its reply becomes an
-	// event stream (5 s). KeepAlive is the interval of comments on a silent event
-	// stream (15 s).
+	// SSEAfter is how long a call may be silent before its reply becomes an event stream (5 s).
+	// KeepAlive is the interval of comments on a silent event stream (15 s).
 	SSEAfter, KeepAlive time.Duration
-	// SessionIdle ends a legacy session that had no request, no open stream and no
-	// message for so long (30 min). MaxSessions is the limit on sessions (10,000).
-	// If there are several principals, each may have half of them.
+	// SessionIdle ends a legacy session that had no request, no open stream and no message for so
+	// long (30 min). MaxSessions is the limit on sessions (10,000). If there are several
+	// principals, each may have half of them.
 	SessionIdle time.Duration
 	MaxSessions int
 	// EventTTL is how long an ended stream can still be resumed (5 min).
 	EventTTL time.Duration
 	// IOTimeout is the longest that a request, or 256 KiB of a reply, may take (30 s).
 	IOTimeout time.Duration
-	// AllowedHosts are Host names accepted beside the loopback ones. If there are
-	// any, no others are accepted on other addresses. AllowedOrigins are origins
-	// (scheme://host[:port]) of web pages that may use the server from a browser.
+	// AllowedHosts are Host names accepted beside the loopback ones. If there are any, no others
+	// are accepted on other addresses. AllowedOrigins are origins (scheme://host[:port]) of web
+	// pages that may use the server from a browser.
 	AllowedHosts, AllowedOrigins []string
 	// Tokens are the tokens of clients. Without any, all clients are LocalPrincipal.
 	Tokens Tokens
-	// CheckParams checks the Mcp-Param-* headers of a modern request against the
-	// schema of the tool, as principal sees it; nil: no check.
+	// CheckParams checks the Mcp-Param-* headers of a modern request against the schema of the
+	// tool, as principal sees it; nil: no check.
 	CheckParams func(principal, method string, params json.RawMessage, h http.Header) *wire.Error
 	// Ready returns the answer of /readyz; nil: always ready.
 	Ready func() (ok bool, body []byte)
@@ -85,9 +84,9 @@ func positive[T time.Duration | int | int64](v, otherwise T) T {
 	return otherwise
 }
 
-// HTTP serves hosts over streamable HTTP, both eras on one URL: /mcp, and
-// /b/{branch_id}/mcp for calls in a branch. Make it with NewHTTP and end it with
-// Shutdown. It is safe for concurrent use.
+// HTTP serves hosts over streamable HTTP, both eras on one URL: /mcp, and /b/{branch_id}/mcp for
+// calls in a branch. Make it with NewHTTP and end it with Shutdown. It is safe for concurrent
+// use.
 type HTTP struct {
 	router   Router
 	opts     HTTPOptions
@@ -106,8 +105,7 @@ type HTTP struct {
 
 var errShutdown = errors.New("foldgate is shutting down")
 
-// NewHTTP returns a server. It runs one goroutine that ends idle sessions, until
-// Shutdown.
+// NewHTTP returns a server. It runs one goroutine that ends idle sessions, until Shutdown.
 func NewHTTP(r Router, opts HTTPOptions) *HTTP {
 	srv := &HTTP{
 		router: r, opts: opts.withDefaults(), drain: make(chan struct{}), ended: make(chan struct{}),
@@ -119,9 +117,8 @@ func NewHTTP(r Router, opts HTTPOptions) *HTTP {
 	return srv
 }
 
-// Listen opens the address of the server. For port 0 the listener knows the port
-// that was chosen. On its connections Serve writes a reply at once, also with TLS
-// between.
+// Listen opens the address of the server. For port 0 the listener knows the port that was chosen.
+// On its connections Serve writes a reply at once, also with TLS between.
 func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
@@ -134,17 +131,17 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	return coalescingListener{ln}, nil
 }
 
-// Serve serves h on ln until ctx is done. Then it lets pending calls finish for
-// at most grace, ends srv and every connection, and returns nil. If the listener
-// fails, Serve returns its error. h is srv.Handler(), or middleware around it.
+// Serve serves h on ln until ctx is done. Then it lets pending calls finish for at most grace,
+// ends srv and every connection, and returns nil. If the listener fails, Serve returns its error.
+// h is srv.Handler(), or middleware around it.
 func Serve(ctx context.Context, ln net.Listener, srv *HTTP, h http.Handler, grace time.Duration) error {
 	hs := &http.Server{
 		Handler:           h,
 		ConnContext:       withCoalescing,
 		ReadHeaderTimeout: httpReadHeader,
-		// These deadlines also hold for bodies that are not read, and for replies
-		// without a deadline of their own. Without them, a client that sends half a
-		// request or does not read holds a connection forever, even without a token.
+		// These deadlines also hold for bodies that are not read, and for replies without a
+		// deadline of their own. Without them, a client that sends half a request or does not
+		// read holds a connection forever, even without a token.
 		ReadTimeout:    srv.opts.IOTimeout,
 		WriteTimeout:   2 * srv.opts.IOTimeout, // from the head on: the body may take one
 		IdleTimeout:    httpKeepAlive,
@@ -176,10 +173,9 @@ func Serve(ctx context.Context, ln net.Listener, srv *HTTP, h http.Handler, grac
 	return fmt.Errorf("serving %s: %w", ln.Addr(), err)
 }
 
-// Shutdown stops taking requests, ends the streams that only wait, lets pending
-// calls finish until ctx is done, cancels the rest, and closes every session. It
-// returns ctx's error if calls had to be cancelled. Call it before
-// http.Server.Shutdown, which waits for the same handlers.
+// Shutdown stops taking requests, ends the streams that only wait, lets pending calls finish
+// until ctx is done, cancels the rest, and closes every session. It returns ctx's error if calls
+// had to be cancelled. Call it before http.Server.Shutdown, which waits for the same handlers.
 func (srv *HTTP) Shutdown(ctx context.Context) error {
 	srv.mu.Lock()
 	again := srv.closing
@@ -207,8 +203,8 @@ func (srv *HTTP) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// enter counts a request in. It fails once Shutdown has begun. Otherwise the
-// caller must call running.Done.
+// enter counts a request in. It fails once Shutdown has begun. Otherwise the caller must call
+// running.Done.
 func (srv *HTTP) enter() bool {
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
@@ -219,9 +215,8 @@ func (srv *HTTP) enter() bool {
 	return true
 }
 
-// Handler returns the whole URL space: the MCP URLs, /healthz (200 while the
-// process lives) and /readyz (200 or 503, with the body of opts.Ready for clients
-// that may use the server).
+// Handler returns the whole URL space: the MCP URLs, /healthz (200 while the process lives) and
+// /readyz (200 or 503, with the body of opts.Ready for clients that may use the server).
 func (srv *HTTP) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", srv)
@@ -250,8 +245,7 @@ func (srv *HTTP) ready(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, status, body)
 }
 
-// sender is what the head of a request says: its principal, and the branch in its
-// URL, or "".
+// sender is what the head of a request says: its principal, and the branch in its URL, or "".
 type sender struct{ principal, branch string }
 
 const allowLegacy = "GET, POST, DELETE, OPTIONS"
@@ -295,8 +289,7 @@ func (srv *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// branchOf returns the branch in a path: "" for /mcp, the id for
-// /b/{branch_id}/mcp.
+// branchOf returns the branch in a path: "" for /mcp, the id for /b/{branch_id}/mcp.
 func branchOf(path string) (branch string, ok bool) {
 	if path == "/mcp" {
 		return "", true
@@ -340,8 +333,7 @@ func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
 	}
 }
 
-// readBody reads the whole body into new memory, because messages outlive their
-// HTTP request.
+// readBody reads the whole body into new memory, because messages outlive their HTTP request.
 func (srv *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
 	tooLarge := func() ([]byte, bool) {
 		w.Header().Set("Connection", "close") // the rest of the body is not read
@@ -373,8 +365,8 @@ func (srv *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool)
 	return body, true
 }
 
-// messageHeaders returns the headers that belong to the message and not to this
-// hop; nil if there are none.
+// messageHeaders returns the headers that belong to the message and not to this hop; nil if there
+// are none.
 func messageHeaders(h http.Header) http.Header {
 	var out http.Header
 	for k, v := range h {
@@ -388,8 +380,8 @@ func messageHeaders(h http.Header) http.Header {
 	return out
 }
 
-// accepted answers a message that gets no reply. Taking it may have been slow, so
-// the answer gets a new deadline.
+// accepted answers a message that gets no reply. Taking it may have been slow, so the answer gets
+// a new deadline.
 func (srv *HTTP) accepted(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(srv.opts.IOTimeout)) // not supported by test recorders
 	w.WriteHeader(http.StatusAccepted)

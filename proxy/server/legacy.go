@@ -16,8 +16,8 @@ import (
 const (
 	// versionBatch is the only revision in which a body may be a batch.
 	versionBatch = "2025-03-26"
-	// batchMax is the limit on messages of a batch: its requests run at the same
-	// time, and each invalid message is answered at a multiple of its length.
+	// batchMax is the limit on messages of a batch: its requests run at the same time, and each
+	// invalid message is answered at a multiple of its length.
 	batchMax = 1000
 )
 
@@ -44,8 +44,8 @@ func (srv *HTTP) postLegacy(w http.ResponseWriter, r *http.Request, req *Request
 	}
 }
 
-// initialize opens a session and sends its id with the reply. The session stays
-// only if the router takes it.
+// initialize opens a session and sends its id with the reply. The session stays only if the
+// router takes it.
 func (srv *HTTP) initialize(w http.ResponseWriter, r *http.Request, req *Request, from sender) {
 	if !srv.enter() {
 		refuseShutdown(w, req.Msg.ID)
@@ -64,9 +64,9 @@ func (srv *HTTP) initialize(w http.ResponseWriter, r *http.Request, req *Request
 	p.serve(srv.opts.SSEAfter, func() { l.begin(p.stream, req)() })
 }
 
-// postBatch serves an array of messages, which revision 2025-03-26 allows. It
-// takes the messages in their order, so that a cancellation finds the request
-// before it, and then runs the requests at the same time.
+// postBatch serves an array of messages, which revision 2025-03-26 allows. It takes the messages
+// in their order, so that a cancellation finds the request before it, and then runs the requests
+// at the same time.
 func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, from sender) {
 	bad := func(code int, text string) { refuse(w, http.StatusBadRequest, nil, invalid(code, text)) }
 	if !rawjson.Valid(body, wire.MaxDepth) {
@@ -151,8 +151,7 @@ func faultMessage(fault *wire.Error, id json.RawMessage) wire.Message {
 	return wire.Message{ID: id, Error: fault.JSON()}
 }
 
-// get opens the session's own stream, or resumes the stream that Last-Event-ID
-// names.
+// get opens the session's own stream, or resumes the stream that Last-Event-ID names.
 func (srv *HTTP) get(w http.ResponseWriter, r *http.Request, from sender) {
 	if !accepts(r.Header["Accept"], "text/event-stream") {
 		refuse(w, http.StatusNotAcceptable, nil, invalid(wire.CodeInvalidRequest, "Accept must hold text/event-stream"))
@@ -187,8 +186,8 @@ func (srv *HTTP) get(w http.ResponseWriter, r *http.Request, from sender) {
 	}
 }
 
-// resumed returns the stream and the number that an event id names; nil if there
-// is no such stream.
+// resumed returns the stream and the number that an event id names; nil if there is no such
+// stream.
 func (l *legacySession) resumed(id string) (*stream, *uint64) {
 	streamID, number, _ := strings.Cut(id, "-")
 	sid, err1 := strconv.ParseUint(streamID, 10, 64)

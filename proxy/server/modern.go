@@ -12,8 +12,8 @@ import (
 
 var errNoStream = errors.New("a modern host hears of this only on subscriptions/listen")
 
-// postModern serves one message of the era without sessions. The request is its
-// own session. It is cancelled if its connection ends.
+// postModern serves one message of the era without sessions. The request is its own session. It
+// is cancelled if its connection ends.
 func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request, principal string) {
 	m := req.Msg
 	if m.IsResponse() {
@@ -75,8 +75,8 @@ func statusOf(code int) int {
 	return http.StatusOK
 }
 
-// checkModern applies the rules for headers and _meta, in the order that tells
-// most: a missing member, a difference to the body, an unsupported value.
+// checkModern applies the rules for headers and _meta, in the order that tells most: a missing
+// member, a difference to the body, an unsupported value.
 func (srv *HTTP) checkModern(principal string, h http.Header, req *Request) *wire.Error {
 	m := req.Msg
 	version, fault := single(h, wire.HeaderVersion)
@@ -106,8 +106,8 @@ func (srv *HTTP) checkModern(principal string, h http.Header, req *Request) *wir
 	return nil
 }
 
-// checkStandardHeaders compares Mcp-Method and Mcp-Name with the body. They let
-// intermediaries route without reading it, so a difference is an attack or a bug.
+// checkStandardHeaders compares Mcp-Method and Mcp-Name with the body. They let intermediaries
+// route without reading it, so a difference is an attack or a bug.
 func checkStandardHeaders(h http.Header, m wire.Message) *wire.Error {
 	method, fault := single(h, wire.HeaderMethod)
 	if fault != nil {
@@ -135,8 +135,8 @@ func checkStandardHeaders(h http.Header, m wire.Message) *wire.Error {
 	return nil
 }
 
-// single returns the only value of a header. Intermediaries and servers may read
-// different ones of two, so two are refused.
+// single returns the only value of a header. Intermediaries and servers may read different ones
+// of two, so two are refused.
 func single(h http.Header, name string) (string, *wire.Error) {
 	v := h[name]
 	switch len(v) {

@@ -1,10 +1,10 @@
-// Package server is the MCP server that hosts see: on standard input and output
-// ([ServeStdio]) and over streamable HTTP ([HTTP]). Each serves both eras: the
-// revisions with sessions, and the one in which each request stands alone.
+// Package server is the MCP server that hosts see: on standard input and output ([ServeStdio])
+// and over streamable HTTP ([HTTP]). Each serves both eras: the revisions with sessions, and the
+// one in which each request stands alone.
 //
-// A server reads messages, finds the [Session] of each, hands it the requests and
-// writes the replies. It does not know what a request means: that is up to the
-// [Router], which opens the sessions.
+// A server reads messages, finds the [Session] of each, hands it the requests and writes the
+// replies. It does not know what a request means: that is up to the [Router], which opens the
+// sessions.
 //
 //	server.go                  sessions, requests and replies
 //	stdio.go                   a connection on standard input and output
@@ -28,34 +28,33 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// LocalPrincipal is the principal of unauthenticated clients: those on stdio, and
-// on HTTP without tokens.
+// LocalPrincipal is the principal of unauthenticated clients: those on stdio, and on HTTP without
+// tokens.
 const LocalPrincipal = "local"
 
 // Peer is what a server knows of a host when it opens a session.
 type Peer struct {
-	// ID is the legacy Mcp-Session-Id, or an id made for a stdio connection. It is
-	// "" for a modern HTTP request.
+	// ID is the legacy Mcp-Session-Id, or an id made for a stdio connection. It is "" for a
+	// modern HTTP request.
 	ID string
 	// Principal is the authenticated user of the host.
 	Principal string
 	// Transport is "stdio" or "http".
 	Transport string
-	// Era is the era of the session. A stdio connection that speaks both eras has
-	// two sessions with one ID.
+	// Era is the era of the session. A stdio connection that speaks both eras has two sessions
+	// with one ID.
 	Era wire.Era
 	// SingleRequest means that the session ends with its only request.
 	SingleRequest bool
-	// ImplicitBranch means that a call without a branch id may be attributed to
-	// the active branch of the session.
+	// ImplicitBranch means that a call without a branch id may be attributed to the active branch
+	// of the session.
 	ImplicitBranch bool
-	// Ordered means that all messages to the host share one stream, so that their
-	// order must be kept.
+	// Ordered means that all messages to the host share one stream, so that their order must be
+	// kept.
 	Ordered bool
-	// Push delivers a message that belongs to no request of the host: a
-	// list_changed, or a request of an upstream without a known call. It must not
-	// block. It returns an error if the host can't be reached. It keeps msg, and
-	// replaces line ends in it.
+	// Push delivers a message that belongs to no request of the host: a list_changed, or a
+	// request of an upstream without a known call. It must not block. It returns an error if the
+	// host can't be reached. It keeps msg, and replaces line ends in it.
 	Push func(msg []byte) error
 }
 
@@ -65,14 +64,14 @@ type Request struct {
 	Msg wire.Message
 	// Meta is params._meta of the request.
 	Meta wire.Meta
-	// Header holds the MCP headers of an HTTP request that belong to the message
-	// (Mcp-Param-*, Mcp-Name, Mcp-Method); nil on stdio.
+	// Header holds the MCP headers of an HTTP request that belong to the message (Mcp-Param-*,
+	// Mcp-Name, Mcp-Method); nil on stdio.
 	Header http.Header
 	// BranchID is the branch in the URL /b/<branch_id>/mcp, or "".
 	BranchID string
-	// Emit sends a message on the request's own stream, ahead of its reply:
-	// progress, logging, requests that the call caused. It must not block. It
-	// returns an error if the stream is gone. It keeps msg, as Push does.
+	// Emit sends a message on the request's own stream, ahead of its reply: progress, logging,
+	// requests that the call caused. It must not block. It returns an error if the stream is
+	// gone. It keeps msg, as Push does.
 	Emit func(msg []byte) error
 }
 
@@ -81,16 +80,16 @@ func NewRequest(m wire.Message) *Request {
 	return &Request{Msg: m, Meta: wire.ReadMeta(m.Params)}
 }
 
-// Reply answers a request: a result, an error object, or neither if the host
-// cancelled the request and must not get an answer.
+// Reply answers a request: a result, an error object, or neither if the host cancelled the
+// request and must not get an answer.
 type Reply struct {
 	Result, Error json.RawMessage
 	// Extra are unknown top-level members, as in Message.Extra.
 	Extra []byte
 }
 
-// message returns the response to the request with the given id. It has no id if
-// the host must not get an answer.
+// message returns the response to the request with the given id. It has no id if the host must
+// not get an answer.
 func (r Reply) message(id json.RawMessage) wire.Message {
 	switch {
 	case r.Error != nil:
@@ -103,41 +102,39 @@ func (r Reply) message(id json.RawMessage) wire.Message {
 
 // Router opens the sessions of hosts.
 type Router interface {
-	// Open starts a session. A server opens one for each legacy HTTP session (at
-	// initialize), for each modern HTTP request, and on stdio for each era, when it
-	// is first used.
+	// Open starts a session. A server opens one for each legacy HTTP session (at initialize), for
+	// each modern HTTP request, and on stdio for each era, when it is first used.
 	Open(p Peer) Session
 }
 
 // Session is one session of a host.
 type Session interface {
-	// Begin registers one request. It does not block: the reader of a stdio
-	// connection calls it, so that a cancellation which arrives next finds the
-	// request.
+	// Begin registers one request. It does not block: the reader of a stdio connection calls it,
+	// so that a cancellation which arrives next finds the request.
 	Begin(ctx context.Context, req *Request) Pending
-	// Notify takes a notification. It does not block. The reader calls it, so that
-	// the order is kept.
+	// Notify takes a notification. It does not block. The reader calls it, so that the order is
+	// kept.
 	Notify(m wire.Message)
-	// Answer takes the host's response to a request that was sent with Emit or
-	// Push. It does not block.
+	// Answer takes the host's response to a request that was sent with Emit or Push. It does not
+	// block.
 	Answer(m wire.Message)
-	// Close ends the session and everything that belongs to it. reason is for the
-	// log and the trace.
+	// Close ends the session and everything that belongs to it. reason is for the log and the
+	// trace.
 	Close(reason string)
 }
 
 // Pending is a registered request. Serve must be called once.
 type Pending interface {
-	// Serve returns the reply. It returns early if the context given to Begin
-	// ends: when a modern host closes its stream, or a stdio host goes away.
+	// Serve returns the reply. It returns early if the context given to Begin ends: when a modern
+	// host closes its stream, or a stdio host goes away.
 	Serve() Reply
-	// Sent must be called in an ordered session, once the reply is on its way or
-	// nothing is sent: what must not overtake the reply waits for it.
+	// Sent must be called in an ordered session, once the reply is on its way or nothing is sent:
+	// what must not overtake the reply waits for it.
 	Sent()
 }
 
-// begin registers a request. If registering or serving it panics, its reply is
-// an internal error, so that one broken call does not end other sessions.
+// begin registers a request. If registering or serving it panics, its reply is an internal error,
+// so that one broken call does not end other sessions.
 func begin(ctx context.Context, s Session, req *Request, log *slog.Logger) Pending {
 	g := guarded{failed{}, req.Msg.Method, log}
 	g.guard(func() { g.Pending = s.Begin(ctx, req) })
@@ -196,8 +193,8 @@ func guard(log *slog.Logger, text, key, value string, f func()) {
 	f()
 }
 
-// modern reports whether a message with this _meta belongs to the era without
-// sessions, in any version.
+// modern reports whether a message with this _meta belongs to the era without sessions, in any
+// version.
 func modern(meta wire.Meta) bool { return meta.ProtocolVersion != nil }
 
 // checkMeta applies the rules for the _meta of a modern request.
@@ -231,8 +228,8 @@ func parseError(err error) *wire.Error {
 
 func invalid(code int, text string) *wire.Error { return &wire.Error{Code: code, Message: text} }
 
-// idOf returns the id of a message that wire.ParseMessage refuses, nil if it has
-// no usable one. So its sender can match the error.
+// idOf returns the id of a message that wire.ParseMessage refuses, nil if it has no usable one.
+// So its sender can match the error.
 func idOf(m wire.Message) json.RawMessage {
 	if k := rawjson.KindOf(m.ID); k == rawjson.String || k == rawjson.Number {
 		return m.ID

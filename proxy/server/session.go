@@ -22,8 +22,8 @@ const (
 	sessionKeepBytes   = 8 << 20
 )
 
-// versionPriming is the first revision with hosts that understand an SSE event
-// with an id and no data.
+// versionPriming is the first revision with hosts that understand an SSE event with an id and no
+// data.
 const versionPriming = "2025-11-25"
 
 var errHostSessionClosed = errors.New("the session is closed")
@@ -72,11 +72,10 @@ func (srv *HTTP) openSession(principal string) (*legacySession, *wire.Error) {
 	return l, nil
 }
 
-// makeRoom makes sure that a principal may have one session more. If too many are
-// open, it closes the session that was idle longest, if that is at least a minute:
-// some hosts open one for each call and never end it. If there are several
-// principals, none has more than half of all sessions, and each displaces only its
-// own.
+// makeRoom makes sure that a principal may have one session more. If too many are open, it closes
+// the session that was idle longest, if that is at least a minute: some hosts open one for each
+// call and never end it. If there are several principals, none has more than half of all
+// sessions, and each displaces only its own.
 func (srv *HTTP) makeRoom(principal string) *wire.Error {
 	srv.mu.Lock()
 	all, own := len(srv.sessions), srv.held[principal]
@@ -107,9 +106,9 @@ func (srv *HTTP) allSessions() []*legacySession {
 	return slices.Collect(maps.Values(srv.sessions))
 }
 
-// sessionOf returns the session that a request names. The caller must release it.
-// If there is none, sessionOf refuses the request: 400 without an id, 404 for a
-// session that is unknown, ended, or another principal's, which must look the same.
+// sessionOf returns the session that a request names. The caller must release it. If there is
+// none, sessionOf refuses the request: 400 without an id, 404 for a session that is unknown,
+// ended, or another principal's, which must look the same.
 func (srv *HTTP) sessionOf(w http.ResponseWriter, r *http.Request, from sender, id []byte) (*legacySession, bool) {
 	name := r.Header.Get(wire.HeaderSession)
 	if name == "" {
@@ -187,8 +186,8 @@ func (l *legacySession) negotiated() string {
 // primes reports whether the host understands an event without data.
 func (l *legacySession) primes() bool { return l.negotiated() >= versionPriming }
 
-// close ends the session: its calls are cancelled, its streams end, its id is
-// answered with 404. The second call does nothing.
+// close ends the session: its calls are cancelled, its streams end, its id is answered with 404.
+// The second call does nothing.
 func (l *legacySession) close(reason string) {
 	l.mu.Lock()
 	again := l.closed
@@ -218,8 +217,8 @@ func (l *legacySession) response(w http.ResponseWriter, r *http.Request, request
 	return &response{srv: l.srv, w: w, r: r, stream: s, conn: c, session: l, status: http.StatusOK, written: make(chan struct{})}
 }
 
-// begin registers a request that was entered. The caller must call serve. The
-// call goes on if its host leaves, and its messages take another way.
+// begin registers a request that was entered. The caller must call serve. The call goes on if its
+// host leaves, and its messages take another way.
 func (l *legacySession) begin(s *stream, req *Request) (serve func()) {
 	req.Emit = func(msg []byte) error {
 		err := s.emit(msg)
@@ -246,8 +245,24 @@ func (l *legacySession) begin(s *stream, req *Request) (serve func()) {
 	}
 }
 
-// finish hands a reply to its stream. After the last one the stream is kept for
-// hosts that resume, if they can.
+// find returns the stream with the given id, open or ended; nil if there is none.
+func (l *legacySession) find(id uint64) *stream {
+	if id == 0 {
+		return l.std
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.forget()
+	for _, s := range l.ended {
+		if s.id == id {
+			return s.stream
+		}
+	}
+	return l.open[id]
+}
+
+// finish hands a reply to its stream. After the last one the stream is kept for hosts that
+// resume, if they can.
 func (l *legacySession) finish(s *stream, reply wire.Message) {
 	if !s.finish(reply) {
 		return
@@ -262,8 +277,8 @@ func (l *legacySession) finish(s *stream, reply wire.Message) {
 	}
 }
 
-// forget drops ended streams beyond the limits, oldest first. The newest stays at
-// any size. The caller holds l.mu.
+// forget drops ended streams beyond the limits, oldest first. The newest stays at any size. The
+// caller holds l.mu.
 func (l *legacySession) forget() {
 	total := 0
 	for _, s := range l.ended {
@@ -283,25 +298,8 @@ func (l *legacySession) forget() {
 	l.ended = slices.Delete(l.ended, 0, n)
 }
 
-// find returns the stream with the given id, open or ended; nil if there is none.
-func (l *legacySession) find(id uint64) *stream {
-	if id == 0 {
-		return l.std
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.forget()
-	for _, s := range l.ended {
-		if s.id == id {
-			return s.stream
-		}
-	}
-	return l.open[id]
-}
-
-// push delivers a message that belongs to no request: on the GET stream if one is
-// open, else on any POST that is still waiting, else it is kept for the next GET
-// stream.
+// push delivers a message that belongs to no request: on the GET stream if one is open, else on
+// any POST that is still waiting, else it is kept for the next GET stream.
 func (l *legacySession) push(msg []byte) error {
 	l.mu.Lock()
 	if l.closed {

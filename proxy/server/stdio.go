@@ -19,13 +19,13 @@ import (
 const (
 	// stdioMaxLine is the longest message read from a stdio host, in bytes.
 	stdioMaxLine = 64 << 20
-	// stdioMaxQueue is how many bytes may wait for a stdio host that does not read:
-	// the largest message and some more.
+	// stdioMaxQueue is how many bytes may wait for a stdio host that does not read: the largest
+	// message and some more.
 	stdioMaxQueue = stdioMaxLine + 16<<20
 	// stdioMaxPending is the limit on pending requests of one host.
 	stdioMaxPending = 4096
-	// stdioGrace is how long requests may finish after the host closed its end,
-	// so that a script may pipe requests in and read the replies.
+	// stdioGrace is how long requests may finish after the host closed its end, so that a script
+	// may pipe requests in and read the replies.
 	stdioGrace = 500 * time.Millisecond
 )
 
@@ -34,8 +34,8 @@ var (
 	errHostGone = errors.New("the host is gone")
 )
 
-// stdioServer serves one host on a pair of byte streams. A connection has at most
-// one session for each era.
+// stdioServer serves one host on a pair of byte streams. A connection has at most one session for
+// each era.
 type stdioServer struct {
 	router    Router
 	log       *slog.Logger
@@ -49,11 +49,11 @@ type stdioServer struct {
 	legacy, modern Session    // guarded by handling; nil until first used
 }
 
-// ServeStdio speaks newline-delimited JSON-RPC with the host on in and out, in
-// both eras, until in ends (nil), ctx is done (its cause) or out fails. It writes
-// nothing but protocol to out. When it returns, every request is over and the
-// sessions are closed. If in is an io.Closer, it is closed when ctx ends first. A
-// read that even this does not interrupt is left behind, and does nothing more.
+// ServeStdio speaks newline-delimited JSON-RPC with the host on in and out, in both eras, until
+// in ends (nil), ctx is done (its cause) or out fails. It writes nothing but protocol to out.
+// When it returns, every request is over and the sessions are closed. If in is an io.Closer, it
+// is closed when ctx ends first. A read that even this does not interrupt is left behind, and
+// does nothing more.
 func ServeStdio(ctx context.Context, r Router, in io.Reader, out io.Writer, log *slog.Logger) error {
 	lifetime, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -151,8 +151,8 @@ func (s *stdioServer) handle(line wire.Line) bool {
 	return true
 }
 
-// messages takes a message, or the messages of an array, which revision 2025-03-26
-// has. The responses to an array go out singly.
+// messages takes a message, or the messages of an array, which revision 2025-03-26 has. The
+// responses to an array go out singly.
 func (s *stdioServer) messages(data []byte) {
 	if data[0] != '[' || !rawjson.Valid(data, wire.MaxDepth) {
 		s.message(data)
@@ -228,8 +228,8 @@ func (s *stdioServer) request(m wire.Message) {
 	})
 }
 
-// notification hands a notification to its session. A notification need not name
-// its era: a cancellation then goes to both sessions, if there are two.
+// notification hands a notification to its session. A notification need not name its era: a
+// cancellation then goes to both sessions, if there are two.
 func (s *stdioServer) notification(m wire.Message) {
 	to := []Session{s.legacy, s.modern}
 	switch {

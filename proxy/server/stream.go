@@ -1,20 +1,16 @@
 package server
 
 import (
-	"context"
 	"errors"
-	"net/http"
 	"slices"
-	"strconv"
 	"sync"
-	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Limits of one stream: the events that wait for a slow host, and the bytes that
-// are kept so that a host can resume after its connection broke.
+// Limits of one stream: the events that wait for a slow host, and the bytes that are kept so that
+// a host can resume after its connection broke.
 const (
 	streamMaxEvents = 1024
 	streamKeepBytes = 1 << 20
@@ -25,10 +21,10 @@ var (
 	errStreamLost   = errors.New("the host left the stream and can't resume it")
 )
 
-// stream is a queue of messages to one host: those of one POST, or of the GET
-// stream of a session. Producers never block. At most one connection at a time
-// consumes. The queue and the store for Last-Event-ID are the same list: events
-// up to sent were written to a connection, later ones wait for one.
+// stream is a queue of messages to one host: those of one POST, or of the GET stream of a
+// session. Producers never block. At most one connection at a time consumes. The queue and the
+// store for Last-Event-ID are the same list: events up to sent were written to a connection,
+// later ones wait for one.
 type stream struct {
 	id     uint64 // within the session; 0 is the GET stream
 	resume bool   // keep sent events, and outlive the connection
@@ -56,22 +52,14 @@ type streamConn struct {
 	start func() // called with each event; nil if there is nothing to start
 }
 
-func (c *streamConn) signal() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
-	}
-}
-
-// newStream returns the stream of a POST with a number of requests, and its
-// connection.
+// newStream returns the stream of a POST with a number of requests, and its connection.
 func newStream(id uint64, replies, limit int, resume bool) (*stream, *streamConn) {
 	c := &streamConn{wake: make(chan struct{}, 1)}
 	return &stream{id: id, resume: resume, limit: limit, post: true, pending: replies, conn: c}, c
 }
 
-// onEvent makes start be called with each event on c from now on, and now if
-// there is one. start must not block.
+// onEvent makes start be called with each event on c from now on, and now if there is one. start
+// must not block.
 func (s *stream) onEvent(c *streamConn, start func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,24 +86,32 @@ func (s *stream) emit(msg []byte) error {
 	return nil
 }
 
-func (s *stream) full() bool {
-	return s.queued > s.limit || s.base+uint64(len(s.events))-s.sent >= streamMaxEvents
-}
-
-// add appends an event and wakes the connection; s.mu is held.
-func (s *stream) add(msg []byte) {
-	s.events = append(s.events, msg)
-	s.queued += len(msg)
-	if s.conn != nil {
-		s.conn.signal()
-		if s.conn.start != nil {
-			s.conn.start()
+// keep queues a message on a GET stream, with or without a connection. At the limit the oldest
+// notification that waits makes room and is returned. If only requests wait, which need an
+// answer, the message is refused.
+func (s *stream) keep(msg []byte) (dropped []byte, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.full() {
+		waiting := int(s.sent - s.base)
+		at := slices.IndexFunc(s.events[waiting:], func(event []byte) bool {
+			_, isRequest := rawjson.Get(event, "id")
+			return !isRequest
+		})
+		if at < 0 {
+			return nil, errSlowHost
 		}
+		dropped = s.events[waiting+at]
+		s.queued -= len(dropped)
+		s.events = slices.Delete(s.events, waiting+at, waiting+at+1)
 	}
+	wire.OneLine(msg)
+	s.add(msg)
+	return dropped, nil
 }
 
-// finish hands in one reply. A message without an id stands for a request that
-// must not get an answer. finish reports whether this was the last reply.
+// finish hands in one reply. A message without an id stands for a request that must not get an
+// answer. finish reports whether this was the last reply.
 func (s *stream) finish(reply wire.Message) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,14 +131,8 @@ func (s *stream) finish(reply wire.Message) bool {
 	return true
 }
 
-func (s *stream) addReply(reply wire.Message) {
-	event := reply.Encode()
-	wire.OneLine(event)
-	s.add(event)
-}
-
-// begin decides how the POST is answered: with the replies if all of them are
-// there and nothing comes before them, else with an event stream.
+// begin decides how the POST is answered: with the replies if all of them are there and nothing
+// comes before them, else with an event stream.
 func (s *stream) begin() (sse bool, replies []wire.Message) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -157,8 +147,8 @@ func (s *stream) begin() (sse bool, replies []wire.Message) {
 	return true, nil
 }
 
-// next returns the events that wait and the number of the first. more is false if
-// none will follow: the stream has ended, or another connection took over.
+// next returns the events that wait and the number of the first. more is false if none will
+// follow: the stream has ended, or another connection took over.
 func (s *stream) next(c *streamConn) (first uint64, events [][]byte, more bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -178,8 +168,8 @@ func (s *stream) next(c *streamConn) (first uint64, events [][]byte, more bool) 
 	return first, events, !s.post || s.pending > 0
 }
 
-// trim forgets the oldest events that were sent; the last of them stays, since
-// it is the one most likely to be lost with its connection. s.mu is held.
+// trim forgets the oldest events that were sent; the last of them stays, since it is the one most
+// likely to be lost with its connection. s.mu is held.
 func (s *stream) trim() {
 	n := 0
 	for s.base+uint64(n)+1 < s.sent && (s.kept > streamKeepBytes || len(s.events)-n > streamMaxEvents) {
@@ -190,11 +180,10 @@ func (s *stream) trim() {
 	s.events, s.base = s.events[n:], s.base+uint64(n)
 }
 
-// attach gives the stream to a new connection. With from, it continues after the
-// event of that number, and takes over from the connection that the host must have
-// lost. It returns nil if the number was never given out. Without from, it
-// continues with what was not sent yet, and returns nil if another connection has
-// the stream.
+// attach gives the stream to a new connection. With from, it continues after the event of that
+// number, and takes over from the connection that the host must have lost. It returns nil if the
+// number was never given out. Without from, it continues with what was not sent yet, and returns
+// nil if another connection has the stream.
 func (s *stream) attach(from *uint64) *streamConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -227,8 +216,8 @@ func (s *stream) detach(c *streamConn) {
 	}
 }
 
-// resumable reports whether a host can resume the stream: an event stream was
-// begun, or is about to.
+// resumable reports whether a host can resume the stream: an event stream was begun, or is about
+// to.
 func (s *stream) resumable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,127 +245,31 @@ func (s *stream) size() int {
 	return s.kept + s.queued
 }
 
-// keep queues a message on a GET stream, with or without a connection. At the limit
-// the oldest notification that waits makes room and is returned. If only requests
-// wait, which need an answer, the message is refused.
-func (s *stream) keep(msg []byte) (dropped []byte, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.full() {
-		waiting := int(s.sent - s.base)
-		at := slices.IndexFunc(s.events[waiting:], func(event []byte) bool {
-			_, isRequest := rawjson.Get(event, "id")
-			return !isRequest
-		})
-		if at < 0 {
-			return nil, errSlowHost
-		}
-		dropped = s.events[waiting+at]
-		s.queued -= len(dropped)
-		s.events = slices.Delete(s.events, waiting+at, waiting+at+1)
-	}
-	wire.OneLine(msg)
-	s.add(msg)
-	return dropped, nil
+func (s *stream) addReply(reply wire.Message) {
+	event := reply.Encode()
+	wire.OneLine(event)
+	s.add(event)
 }
 
-// pump writes the stream's events to the connection until the stream ends, the
-// connection goes or is taken over, or stop is closed.
-func (srv *HTTP) pump(ctx context.Context, w *sseWriter, s *stream, c *streamConn, stop <-chan struct{}) {
-	t := time.NewTimer(srv.opts.KeepAlive)
-	defer t.Stop()
-	for {
-		first, events, more := s.next(c)
-		if len(events) > 0 {
-			if w.events(first, events) != nil {
-				return
-			}
-			t.Reset(srv.opts.KeepAlive)
-		}
-		if !more {
-			return
-		}
-		select {
-		case <-c.wake:
-		case <-t.C:
-			if w.comment() != nil {
-				return
-			}
-			t.Reset(srv.opts.KeepAlive)
-		case <-ctx.Done():
-			return
-		case <-stop:
-			return
+// add appends an event and wakes the connection; s.mu is held.
+func (s *stream) add(msg []byte) {
+	s.events = append(s.events, msg)
+	s.queued += len(msg)
+	if s.conn != nil {
+		s.conn.signal()
+		if s.conn.start != nil {
+			s.conn.start()
 		}
 	}
 }
 
-// sseWriter writes the server-sent events of a stream to one connection.
-type sseWriter struct {
-	w       http.ResponseWriter
-	rc      *http.ResponseController
-	timeout time.Duration
-	ids     bool // give events their ids
-	stream  uint64
-	buf     []byte
+func (s *stream) full() bool {
+	return s.queued > s.limit || s.base+uint64(len(s.events))-s.sent >= streamMaxEvents
 }
 
-func (srv *HTTP) sseWriter(w http.ResponseWriter, s *stream) *sseWriter {
-	return &sseWriter{w: w, rc: http.NewResponseController(w), timeout: srv.opts.IOTimeout, ids: s.resume, stream: s.id}
-}
-
-// start sends the response head, and a priming event with the id of the last
-// event sent (which is how a host can resume before it saw anything) if prime.
-func (w *sseWriter) start(prime bool, last uint64) error {
-	h := w.w.Header()
-	h["Content-Type"] = typeEvents
-	h["Cache-Control"] = noCache
-	h["X-Accel-Buffering"] = noBuffer // nginx would hold events back
-	w.w.WriteHeader(http.StatusOK)
-	if prime {
-		w.buf = append(w.id(w.buf, last), "retry: 1000\ndata:\n\n"...)
+func (c *streamConn) signal() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
 	}
-	return w.flush()
-}
-
-func (w *sseWriter) id(b []byte, n uint64) []byte {
-	b = strconv.AppendUint(append(b, "id: "...), w.stream, 10)
-	b = strconv.AppendUint(append(b, '-'), n, 10)
-	return append(b, '\n')
-}
-
-// events writes events with numbers from first on, and flushes.
-func (w *sseWriter) events(first uint64, events [][]byte) error {
-	for i, e := range events {
-		w.buf = append(w.buf, "event: message\n"...)
-		if w.ids {
-			w.buf = w.id(w.buf, first+uint64(i))
-		}
-		w.buf = append(w.buf, "data: "...)
-		w.buf = append(w.buf, e...)
-		w.buf = append(w.buf, "\n\n"...)
-		if len(w.buf) > writeChunk {
-			if err := w.flush(); err != nil {
-				return err
-			}
-		}
-	}
-	return w.flush()
-}
-
-// comment writes a line that hosts ignore and that keeps idle timeouts away.
-func (w *sseWriter) comment() error {
-	w.buf = append(w.buf, ": keep-alive\n\n"...)
-	return w.flush()
-}
-
-func (w *sseWriter) flush() error {
-	err := writeChunked(w.w, w.rc, w.timeout, w.buf)
-	if err == nil {
-		err = w.rc.Flush()
-	}
-	if w.buf = w.buf[:0]; cap(w.buf) > writeChunk {
-		w.buf = nil
-	}
-	return err
 }
