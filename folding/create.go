@@ -130,8 +130,19 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 	}
 	d.Budget = min(cmp.Or(req.Budget, m.cfg.DefaultBudget), m.cfg.MaxBudget)
 	d.timeout = time.Duration(min(cmp.Or(req.TimeoutSeconds, m.cfg.DefaultTimeoutSeconds), m.cfg.MaxTimeoutSeconds)) * time.Second
-	if err := m.chooseSession(caller, &d); err != nil {
+	if d.SessionID == "" && m.cfg.RequireSessionID {
+		return d, Errorf(ErrInvalidInput, "session_id is missing: it is required here")
+	}
+	if err := checkSessionID(d.SessionID); err != nil {
 		return d, err
+	}
+	if d.ParentID == "" { // other branches belong to the session of their parent; see attach
+		if d.SessionID = cmp.Or(d.SessionID, caller.Session); d.SessionID == "" {
+			d.SessionID = "ses_" + uuid.NewString()
+		}
+		if !m.mayUse(caller, d.SessionID) {
+			return d, Errorf(ErrForbidden, "this session may not be used from here: leave out session_id, or use a connection that keeps a session")
+		}
 	}
 	if d.Description, err = m.scrub(ctx, d.Description); err != nil {
 		return d, err
@@ -148,24 +159,6 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 			d.cost, d.Budget, m.cfg.MaxBudget)
 	}
 	return d, nil
-}
-
-// chooseSession chooses the session of a first-level branch. Other branches belong to the session
-// of their parent; see attach.
-func (m *Manager) chooseSession(caller Caller, d *draft) error {
-	if d.SessionID == "" && m.cfg.RequireSessionID {
-		return Errorf(ErrInvalidInput, "session_id is missing: it is required here")
-	}
-	if err := checkSessionID(d.SessionID); err != nil || d.ParentID != "" {
-		return err
-	}
-	if d.SessionID = cmp.Or(d.SessionID, caller.Session); d.SessionID == "" {
-		d.SessionID = "ses_" + uuid.NewString()
-	}
-	if !m.mayUse(caller, d.SessionID) {
-		return Errorf(ErrForbidden, "this session may not be used from here: leave out session_id, or use a connection that keeps a session")
-	}
-	return nil
 }
 
 // attach gives the branch its context path, its session and its quota. parent is nil for a

@@ -204,10 +204,8 @@ func (m *Manager) finish(b *branch, o outcome, now time.Time) []string {
 		below.reason = ReasonParentReturning
 	}
 	var closed []string
-	if len(b.children) > 0 {
-		for _, child := range inOrder(maps.Keys(b.children)) {
-			closed = append(append(closed, m.finish(child, below, now)...), child.ID)
-		}
+	for _, child := range inOrder(maps.Keys(b.children)) {
+		closed = append(append(closed, m.finish(child, below, now)...), child.ID)
 	}
 	b.Branch = b.snapshot() // the last look at the ledger and the leases
 	b.Status, b.Reason, b.Message, b.CompletedAt = StatusFailed, o.reason, o.message, now

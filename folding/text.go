@@ -32,10 +32,8 @@ func checkSessionID(id string) error {
 	if len(id) > maxSessionID {
 		return Errorf(ErrInvalidInput, "session_id has %d bytes, the limit is %d", len(id), maxSessionID)
 	}
-	for i := range len(id) {
-		if id[i] <= 0x20 || id[i] >= 0x7f {
-			return Errorf(ErrInvalidInput, "session_id may hold visible ASCII characters only; leave it out to use the connection's session")
-		}
+	if strings.ContainsFunc(id, func(r rune) bool { return r <= 0x20 || r >= 0x7f }) {
+		return Errorf(ErrInvalidInput, "session_id may hold visible ASCII characters only; leave it out to use the connection's session")
 	}
 	return nil
 }

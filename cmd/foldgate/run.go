@@ -89,32 +89,24 @@ func (a *app) serve(ctx context.Context, cfg config.Config, in io.Reader, out, e
 
 // greet prints how to add the endpoint to a host. If tokens is set, hosts must send one.
 func greet(w io.Writer, url string, tokens bool) {
+	hosts := `Add it to your agent host:
+  Claude Code  claude mcp add --transport http foldgate %[1]s
+  VS Code      code --add-mcp '{"name":"foldgate","type":"http","url":"%[1]s"}'
+  Cursor       ~/.cursor/mcp.json      {"mcpServers":{"foldgate":{"url":"%[1]s"}}}
+  Codex        codex mcp add foldgate --url %[1]s
+  opencode     opencode.json           {"mcp":{"foldgate":{"type":"remote","url":"%[1]s"}}}
+`
 	if tokens {
-		fmt.Fprintf(w, `foldgate listens on %[1]s
-
-Each host sends the token of a principal. With it in FOLDGATE_TOKEN:
+		hosts = `Each host sends the token of a principal. With it in FOLDGATE_TOKEN:
   Claude Code  claude mcp add --transport http foldgate %[1]s --header "Authorization: Bearer $FOLDGATE_TOKEN"
   VS Code      .vscode/mcp.json        {"inputs":[{"type":"promptString","id":"foldgate","description":"foldgate's token","password":true}],
                                         "servers":{"foldgate":{"type":"http","url":"%[1]s","headers":{"Authorization":"Bearer ${input:foldgate}"}}}}
   Cursor       ~/.cursor/mcp.json      {"mcpServers":{"foldgate":{"url":"%[1]s","headers":{"Authorization":"Bearer ${env:FOLDGATE_TOKEN}"}}}}
   Codex        codex mcp add foldgate --url %[1]s --bearer-token-env-var FOLDGATE_TOKEN
   opencode     opencode.json           {"mcp":{"foldgate":{"type":"remote","url":"%[1]s","oauth":false,"headers":{"Authorization":"Bearer {env:FOLDGATE_TOKEN}"}}}}
-
-Press Ctrl-C to stop.
-`, url)
-		return
+`
 	}
-	fmt.Fprintf(w, `foldgate listens on %[1]s
-
-Add it to your agent host:
-  Claude Code  claude mcp add --transport http foldgate %[1]s
-  VS Code      code --add-mcp '{"name":"foldgate","type":"http","url":"%[1]s"}'
-  Cursor       ~/.cursor/mcp.json      {"mcpServers":{"foldgate":{"url":"%[1]s"}}}
-  Codex        codex mcp add foldgate --url %[1]s
-  opencode     opencode.json           {"mcp":{"foldgate":{"type":"remote","url":"%[1]s"}}}
-
-Press Ctrl-C to stop.
-`, url)
+	fmt.Fprintf(w, "foldgate listens on %[1]s\n\n"+hosts+"\nPress Ctrl-C to stop.\n", url)
 }
 
 // spareHeap is the garbage that paceCollector lets gather, in bytes.
