@@ -50,8 +50,14 @@ func (j *Journal) recover() error {
 		return err
 	}
 	events = append(events, found...)
-	if err := j.setFirst(names, h); err != nil {
-		return err
+	if h != nil {
+		j.first = h.First
+	} else if len(names) > 0 {
+		r, err := FirstRecord(filepath.Join(j.dir, names[0]))
+		if err != nil {
+			return fmt.Errorf("trace journal %s: %w", names[0], err)
+		}
+		j.first = FirstRef{File: names[0], Seq: r.Seq, Prev: r.Prev}
 	}
 	if j.file == nil {
 		var predecessor *Anchor
@@ -165,23 +171,6 @@ func continues(path string, a Anchor) (ok bool, err error) {
 		return false, nil
 	}
 	return ok, err
-}
-
-// setFirst finds the oldest file that must exist.
-func (j *Journal) setFirst(names []string, h *head) error {
-	if h != nil {
-		j.first = h.First
-		return nil
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	r, err := FirstRecord(filepath.Join(j.dir, names[0]))
-	if err != nil {
-		return fmt.Errorf("trace journal %s: %w", names[0], err)
-	}
-	j.first = FirstRef{File: names[0], Seq: r.Seq, Prev: r.Prev}
-	return nil
 }
 
 // dropRetired removes segments that retention had given up when the process ended. It believes

@@ -138,8 +138,7 @@ func (v *verifier) checkFile(ctx context.Context, name string, last bool) error 
 		v.checkLine(line, at)
 		return v.line%4096 != 0 || ctx.Err() == nil
 	})
-	var unopened *fs.PathError
-	if errors.As(err, &unopened) && unopened.Op == "open" {
+	if file, ok := errors.AsType[*fs.PathError](err); ok && file.Op == "open" {
 		return fmt.Errorf("trace file: %w", err)
 	}
 	if err != nil {

@@ -17,8 +17,6 @@ var ErrNotFound = errors.New("no such record in the journal")
 // maxChain bounds the records of a chain; a longer one is refused.
 const maxChain = 100_000
 
-var errChainTooLong = fmt.Errorf("the chain has more than %d records; narrow it with --context or --session, or ask for a later message", maxChain)
-
 // Graph is one message with its causes and effects.
 type Graph struct {
 	Record  *trace.Record
@@ -70,7 +68,7 @@ func (x *Index) chain(ctx context.Context, id string) ([]*trace.Record, error) {
 		}
 		seen[id] = r
 		if len(seen) > maxChain {
-			return nil, errChainTooLong
+			return nil, fmt.Errorf("the chain has more than %d records; narrow it with --context or --session, or ask for a later message", maxChain)
 		}
 		if r != nil {
 			todo = append(todo, r.CorrelationID...)

@@ -272,8 +272,8 @@ var errStale = errors.New("the index does not fit the journal")
 
 // isBroken reports whether an error can be the index's own fault.
 func isBroken(ctx context.Context, err error) bool {
-	var file *fs.PathError
-	return err != nil && ctx.Err() == nil && !sqlitedb.IsInUse(err) && !errors.As(err, &file)
+	_, isFile := errors.AsType[*fs.PathError](err)
+	return err != nil && ctx.Err() == nil && !sqlitedb.IsInUse(err) && !isFile
 }
 
 // place is where a line is.

@@ -1,6 +1,7 @@
 package render
 
 import (
+	"cmp"
 	"encoding/json"
 	"io"
 	"iter"
@@ -90,6 +91,8 @@ func writeA2A(w io.Writer, records iter.Seq[*trace.Record]) error {
 			out.Tasks = append(out.Tasks, t)
 		}
 		caused[r.ID] = id
+		status, _ := rawjson.GetString(r.Audit.Workflow, "status")
+		t.Status = a2aStatus{State: cmp.Or(a2aStates[status], "TASK_STATE_UNSPECIFIED"), Timestamp: r.TS}
 		if strings.HasPrefix(kind, trace.KindRequest) {
 			t.request(r, caused)
 		} else {
@@ -103,18 +106,8 @@ func writeA2A(w io.Writer, records iter.Seq[*trace.Record]) error {
 	return enc.Encode(out)
 }
 
-// set sets the state of the task as of a record.
-func (t *a2aTask) set(r *trace.Record) {
-	status, _ := rawjson.GetString(r.Audit.Workflow, "status")
-	t.Status = a2aStatus{State: a2aStates[status], Timestamp: r.TS}
-	if t.Status.State == "" {
-		t.Status.State = "TASK_STATE_UNSPECIFIED"
-	}
-}
-
 // request adds a call to the task's history.
 func (t *a2aTask) request(r *trace.Record, caused map[string]string) {
-	t.set(r)
 	m := a2aMessage{MessageID: r.ID, ContextID: t.ContextID, TaskID: t.ID, Role: "ROLE_USER"}
 	data := rawjson.Set([]byte(`{}`), rawjson.Quote(r.Audit.Tool), "tool")
 	if args, ok := rawjson.Get(r.Payload, "params", "arguments"); ok {
@@ -131,7 +124,6 @@ func (t *a2aTask) request(r *trace.Record, caused map[string]string) {
 
 // response adds a result to the task's artifacts, or the error to its status.
 func (t *a2aTask) response(r *trace.Record) {
-	t.set(r)
 	parts := resultParts(r.Payload)
 	if r.Audit.IsError {
 		t.Status.Message = &a2aMessage{MessageID: r.ID, ContextID: t.ContextID, TaskID: t.ID, Role: "ROLE_AGENT", Parts: parts}
