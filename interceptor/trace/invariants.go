@@ -32,21 +32,6 @@ func newInvariants() *invariants {
 		opened: map[contextpath.Path]struct{}{}, tardy: map[uint64]struct{}{}}
 }
 
-func (v *invariants) key(id string) uint64 { return maphash.String(v.seed, id) }
-
-// mark returns the entry of ids for a record in a context.
-func (v *invariants) mark(context string, request bool) uint64 {
-	mark := v.key(context) | 1
-	if !request {
-		mark--
-	}
-	return mark
-}
-
-func isRequest(kind string) bool {
-	return strings.HasPrefix(kind, "mcp/request") || strings.HasPrefix(kind, "mcp/proposal")
-}
-
 // check reports the rules that the next record breaks.
 func (v *invariants) check(r *Record, fault func(code, format string, args ...any)) {
 	if err := contextpath.Validate(r.Context); err != nil {
@@ -71,6 +56,21 @@ func (v *invariants) check(r *Record, fault func(code, format string, args ...an
 func (v *invariants) answers(r *Record) bool {
 	want := v.mark(r.Context, true)
 	return slices.ContainsFunc(r.CorrelationID, func(id string) bool { return v.ids[v.key(id)] == want })
+}
+
+func (v *invariants) key(id string) uint64 { return maphash.String(v.seed, id) }
+
+// mark returns the entry of ids for a record in a context.
+func (v *invariants) mark(context string, request bool) uint64 {
+	mark := v.key(context) | 1
+	if !request {
+		mark--
+	}
+	return mark
+}
+
+func isRequest(kind string) bool {
+	return strings.HasPrefix(kind, "mcp/request") || strings.HasPrefix(kind, "mcp/proposal")
 }
 
 // branch checks a record of a context that was opened by a push. Other contexts have no rules.

@@ -132,49 +132,21 @@ func (f Filter) Validate() error {
 // unknown one is refused, since an empty answer would be misleading.
 var evidences = []string{"explicit", "native", "join", "session", "none"}
 
-// matchContext applies the conditions on the context.
-func (f *Filter) matchContext(ctx string) bool {
-	p := contextpath.Path(ctx)
-	switch {
-	case f.Main && ctx != "",
-		f.Depth > 0 && p.Depth() != f.Depth,
-		f.Type != "" && contextType(p) != f.Type,
-		f.Conclusions && ctx == "":
-		return false
-	case f.Context == "":
-		return !f.Roots || f.Workflow != "" || p.Depth() == 1
-	}
-	return f.shape(contextpath.Path(f.Context), p)
-}
-
-// shape applies Tree, Children and Ancestors to a context or workflow path.
-func (f *Filter) shape(base, p contextpath.Path) bool {
-	switch {
-	case f.Tree:
-		return p.InTree(base)
-	case f.Children:
-		return p.IsChild(base)
-	case f.Ancestors:
-		return p.IsAncestor(base)
-	}
-	return p == base
-}
-
-// contextType is the last segment's prefix: br for br_1f0c, reason for reason-789.
-func contextType(p contextpath.Path) string {
-	prefix, _, _ := strings.Cut(strings.ReplaceAll(p.Leaf(), "-", "_"), "_")
-	return prefix
-}
-
-func (f *Filter) matchKind(kind string) bool {
-	k := trace.CanonicalKind(kind)
-	if f.Conclusions && k != trace.KindConclusion {
+// Match reports whether f selects r. It leaves out Chain, Orphans and Limit,
+// which need more than one record.
+func (f *Filter) Match(r *trace.Record) bool {
+	want := f.wantFlags()
+	if flagsOf(r)&want != want || !f.matchTime(r.TS) || f.ID != "" && r.ID != f.ID {
 		return false
 	}
-	if len(f.Kinds) == 0 {
-		return k != trace.KindJournal || f.Journal || f.ID != "" || f.Chain != ""
+	values := fieldsOf(r)
+	for field, c := range f.conditions() {
+		if c.match != nil && !c.match(values[field]) {
+			return false
+		}
 	}
-	return slices.ContainsFunc(f.Kinds, func(p string) bool { return matchKind(trace.CanonicalKind(p), k) })
+	a := r.AuditOrEmpty()
+	return (f.Reason == "" || a.Decision.Reason == f.Reason) && f.matchWorkflow(a) && f.matchCorrelates(r)
 }
 
 // flagsOf returns the flags of a record, as the index stores them. wantFlags has their order.
@@ -200,23 +172,6 @@ func bits(set ...bool) (flags int64) {
 		}
 	}
 	return flags
-}
-
-// Match reports whether f selects r. It leaves out Chain, Orphans and Limit,
-// which need more than one record.
-func (f *Filter) Match(r *trace.Record) bool {
-	want := f.wantFlags()
-	if flagsOf(r)&want != want || !f.matchTime(r.TS) || f.ID != "" && r.ID != f.ID {
-		return false
-	}
-	values := fieldsOf(r)
-	for field, c := range f.conditions() {
-		if c.match != nil && !c.match(values[field]) {
-			return false
-		}
-	}
-	a := r.AuditOrEmpty()
-	return (f.Reason == "" || a.Decision.Reason == f.Reason) && f.matchWorkflow(a) && f.matchCorrelates(r)
 }
 
 // matchTime compares strings: trace.TimeFormat sorts.
@@ -292,6 +247,51 @@ func oneGlob(pattern string) []string {
 		return nil
 	}
 	return []string{pattern}
+}
+
+// matchContext applies the conditions on the context.
+func (f *Filter) matchContext(ctx string) bool {
+	p := contextpath.Path(ctx)
+	switch {
+	case f.Main && ctx != "",
+		f.Depth > 0 && p.Depth() != f.Depth,
+		f.Type != "" && contextType(p) != f.Type,
+		f.Conclusions && ctx == "":
+		return false
+	case f.Context == "":
+		return !f.Roots || f.Workflow != "" || p.Depth() == 1
+	}
+	return f.shape(contextpath.Path(f.Context), p)
+}
+
+// shape applies Tree, Children and Ancestors to a context or workflow path.
+func (f *Filter) shape(base, p contextpath.Path) bool {
+	switch {
+	case f.Tree:
+		return p.InTree(base)
+	case f.Children:
+		return p.IsChild(base)
+	case f.Ancestors:
+		return p.IsAncestor(base)
+	}
+	return p == base
+}
+
+// contextType is the last segment's prefix: br for br_1f0c, reason for reason-789.
+func contextType(p contextpath.Path) string {
+	prefix, _, _ := strings.Cut(strings.ReplaceAll(p.Leaf(), "-", "_"), "_")
+	return prefix
+}
+
+func (f *Filter) matchKind(kind string) bool {
+	k := trace.CanonicalKind(kind)
+	if f.Conclusions && k != trace.KindConclusion {
+		return false
+	}
+	if len(f.Kinds) == 0 {
+		return k != trace.KindJournal || f.Journal || f.ID != "" || f.Chain != ""
+	}
+	return slices.ContainsFunc(f.Kinds, func(p string) bool { return matchKind(trace.CanonicalKind(p), k) })
 }
 
 func (f *Filter) matchWorkflow(a *trace.Audit) bool {
