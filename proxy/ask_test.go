@@ -50,7 +50,7 @@ func TestQuestionsOfAnUpstreamAreBounded(t *testing.T) {
 func TestQuestionsOfACallAreBounded(t *testing.T) {
 	const more = 20
 	refusals := make(chan string, more)
-	up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		for i := range maxQuestions + more {
 			c.Caller.Message(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
 		}

@@ -13,7 +13,7 @@ import (
 // The results of a batch of tools with odd names can be read.
 func TestBatchOfToolsWithOddNames(t *testing.T) {
 	const a, b = `two words/100%`, `tab\tand ü`
-	r := newRig(t, false, map[string]fakeUpstream{"up": {version: "2025-11-25", caps: `{"tools":{}}`, serve: func(_ context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
+	r := newRig(t, false, map[string]fakeUpstream{"up": {version: "2025-11-25", caps: `{"tools":{}}`, serve: func(_ context.Context, _ *fakeConn, c *conn.Request) (wire.Message, error) {
 		if c.Method == "tools/list" {
 			return result(`{"tools":[{"name":"` + a + `","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}},{"name":"` + b + `","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}`)
 		}

@@ -15,7 +15,7 @@ const elicitMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-
 
 // A modern host calls a tool of a legacy upstream that elicits twice.
 func TestParkedCallIsResumed(t *testing.T) {
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		c.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"name?"}`)})
 		first := <-l.replied
 		c.Caller.Message(wire.Message{ID: json.RawMessage(`8`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"age?"}`)})
@@ -66,7 +66,7 @@ func mustText(t *testing.T, content []byte) []byte {
 
 // A host that can't elicit is not asked: the upstream is told at once.
 func TestParkedCallDeclinesWhatTheHostLacks(t *testing.T) {
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		c.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "sampling/createMessage"})
 		return result(`{"content":[],"said":` + string((<-l.replied).Error) + `}`)
 	})
@@ -79,7 +79,7 @@ func TestParkedCallDeclinesWhatTheHostLacks(t *testing.T) {
 
 // A legacy host calls a tool of a modern upstream that needs input.
 func TestRoundsAskTheLegacyHost(t *testing.T) {
-	up := echoUpstream("2026-07-28").onCall(func(_ context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
+	up := echoUpstream("2026-07-28").onCall(func(_ context.Context, _ *fakeConn, c *conn.Request) (wire.Message, error) {
 		if answer, ok := rawjson.Get(c.Params, "inputResponses", "q"); ok {
 			return result(`{"resultType":"complete","content":[],"answer":` + string(answer) + `}`)
 		}
@@ -110,7 +110,7 @@ func TestRoundsAskTheLegacyHost(t *testing.T) {
 // An upstream of the legacy era asks its host in the middle of a call, and
 // changes its mind about a second question.
 func TestLegacyUpstreamAsksLegacyHost(t *testing.T) {
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		c.Caller.Message(wire.Message{ID: json.RawMessage(`"u1"`), Method: "roots/list"})
 		answer := <-l.replied
 		return result(`{"content":[],"id":` + string(answer.ID) + `,"roots":` + string(answer.Result) + `}`)
@@ -128,7 +128,7 @@ func TestLegacyUpstreamAsksLegacyHost(t *testing.T) {
 
 // Each round of a parked call may have a progress token of its own.
 func TestParkedProgressHasTheRoundsToken(t *testing.T) {
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		tick := wire.Message{Method: "notifications/progress", Params: json.RawMessage(`{"progressToken":"first","progress":1.0}`)}
 		c.Caller.Message(tick)
 		c.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create"})

@@ -356,8 +356,7 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	return server.Serve(ctx, ln, e, e.Handler(), shutdownWait)
 }
 
-// tokens returns the principals of a valid configuration as the HTTP server knows
-// them.
+// tokens returns the principals of a valid configuration as the HTTP server knows them.
 func tokens(c config.Config) (l server.Tokens) {
 	for _, name := range c.PrincipalNames() {
 		digest, _ := c.Principals[name].Digest()

@@ -59,7 +59,7 @@ func costText(n int) string {
 // costBudget is the largest budget that a branch can have.
 const costBudget = 1 << 30
 
-// costGateway is a whole gateway, from the HTTP edge to a link that costs
+// costGateway is a whole gateway, from the HTTP endpoint to a connection that costs
 // nothing, and a func that serves one call of it.
 func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int) func() {
 	cfg := config.Default()

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// The guard on what a call costs from the HTTP edge to the upstream's link, in
+// The guard on what a call costs from the HTTP endpoint to the connection to the upstream, in
 // allocations: they are the same on every machine, times are not. The limits
 // leave room for a few more than there are.
 func TestGatewayAllocations(t *testing.T) {

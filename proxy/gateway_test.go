@@ -20,12 +20,12 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// fakeLink is an upstream inside the test: a func answers its requests.
-type fakeLink struct {
+// fakeConn is an upstream inside the test: a func answers its requests.
+type fakeConn struct {
 	cfg     upstream.Config
 	version string
 	caps    string
-	serve   func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error)
+	serve   func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error)
 	gone    chan struct{}
 	once    sync.Once
 	fault   error
@@ -42,11 +42,11 @@ type fakeLink struct {
 	waiting sync.Map     // question id to chan Message; the rest goes to replied
 }
 
-func (l *fakeLink) Info() conn.Info {
+func (l *fakeConn) Info() conn.Info {
 	return conn.Info{Version: l.version, Result: json.RawMessage(`{"capabilities":` + l.caps + `,"instructions":"Be kind."}`)}
 }
 
-func (l *fakeLink) Call(ctx context.Context, c *conn.Request) (wire.Message, error) {
+func (l *fakeConn) Call(ctx context.Context, c *conn.Request) (wire.Message, error) {
 	l.mu.Lock()
 	if !l.forgetful {
 		l.calls = append(l.calls, c)
@@ -60,14 +60,14 @@ func (l *fakeLink) Call(ctx context.Context, c *conn.Request) (wire.Message, err
 	return l.serve(ctx, l, c)
 }
 
-func (l *fakeLink) Notify(_ context.Context, m wire.Message) error {
+func (l *fakeConn) Notify(_ context.Context, m wire.Message) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.notes = append(l.notes, m.Method)
 	return nil
 }
 
-func (l *fakeLink) Reply(_ context.Context, m wire.Message) error {
+func (l *fakeConn) Reply(_ context.Context, m wire.Message) error {
 	if ch, ok := l.waiting.Load(string(m.ID)); ok {
 		ch.(chan wire.Message) <- m
 		return nil
@@ -76,18 +76,18 @@ func (l *fakeLink) Reply(_ context.Context, m wire.Message) error {
 	return nil
 }
 
-func (l *fakeLink) Done() <-chan struct{} { return l.gone }
-func (l *fakeLink) Err() error            { return l.fault }
-func (l *fakeLink) Close() error          { l.once.Do(func() { close(l.gone) }); return nil }
+func (l *fakeConn) Done() <-chan struct{} { return l.gone }
+func (l *fakeConn) Err() error            { return l.fault }
+func (l *fakeConn) Close() error          { l.once.Do(func() { close(l.gone) }); return nil }
 
-// die ends the link as a crash does.
-func (l *fakeLink) die() {
+// die ends the connection as a crash does.
+func (l *fakeConn) die() {
 	l.fault = conn.ErrClosed
 	_ = l.Close()
 }
 
 // sent returns the params of the calls of one method.
-func (l *fakeLink) sent(method string) (out []string) {
+func (l *fakeConn) sent(method string) (out []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, c := range l.calls {
@@ -98,10 +98,10 @@ func (l *fakeLink) sent(method string) (out []string) {
 	return out
 }
 
-// fakeUpstream says how to make links to one upstream.
+// fakeUpstream says how to make connections to one upstream.
 type fakeUpstream struct {
 	version, caps string
-	serve         func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error)
+	serve         func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error)
 }
 
 // rig is a gateway on fake upstreams, and one host session.
@@ -110,7 +110,7 @@ type rig struct {
 	g        *Gateway
 	s        *router.Session
 	mu       sync.Mutex
-	links    map[string][]*fakeLink
+	conns    map[string][]*fakeConn
 	push     chan wire.Message
 	warnings *logBuffer
 	ids      atomic.Int64
@@ -120,7 +120,7 @@ type rig struct {
 // newRig makes a gateway on fakes; the host speaks the modern era if modern.
 func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...Option) *rig {
 	t.Helper()
-	r := &rig{t: t, links: map[string][]*fakeLink{}, push: make(chan wire.Message, 100), warnings: &logBuffer{t: t}}
+	r := &rig{t: t, conns: map[string][]*fakeConn{}, push: make(chan wire.Message, 100), warnings: &logBuffer{t: t}}
 	cfg := config.Default()
 	cfg.StateDir, cfg.Dir = t.TempDir(), t.TempDir()
 	cfg.Upstreams = map[string]*config.Upstream{}
@@ -133,11 +133,11 @@ func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...O
 	}
 	g.servers.Dial = func(_ context.Context, c upstream.Config) (conn.Conn, error) {
 		f := ups[c.Name]
-		l := &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), replied: make(chan wire.Message, 10)}
+		l := &fakeConn{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), replied: make(chan wire.Message, 10)}
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		l.instance = len(r.links[c.Name])
-		r.links[c.Name] = append(r.links[c.Name], l)
+		l.instance = len(r.conns[c.Name])
+		r.conns[c.Name] = append(r.conns[c.Name], l)
 		return l, nil
 	}
 	r.g = g
@@ -172,13 +172,13 @@ func (r *rig) initialize() {
 	r.ok("initialize", `{"protocolVersion":"2025-11-25","capabilities":{"roots":{},"elicitation":{}},"clientInfo":{"name":"rig","version":"1"}}`)
 }
 
-// last returns the newest link to an upstream.
-func (r *rig) last(key string) *fakeLink {
+// last returns the newest connection to an upstream.
+func (r *rig) last(key string) *fakeConn {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	ls := r.links[key]
+	ls := r.conns[key]
 	if len(ls) == 0 {
-		r.t.Fatalf("no link to %s was opened", key)
+		r.t.Fatalf("no connection to %s was opened", key)
 	}
 	return ls[len(ls)-1]
 }
@@ -223,7 +223,7 @@ func result(s string) (wire.Message, error) { return wire.Message{Result: json.R
 
 // echoUpstream lists one tool and answers calls with what it was sent.
 func echoUpstream(version string) fakeUpstream {
-	return fakeUpstream{version: version, caps: `{"tools":{"listChanged":true}}`, serve: func(_ context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
+	return fakeUpstream{version: version, caps: `{"tools":{"listChanged":true}}`, serve: func(_ context.Context, _ *fakeConn, c *conn.Request) (wire.Message, error) {
 		switch c.Method {
 		case "tools/list":
 			return result(`{"tools":[{"name":"echo","inputSchema":{"type":"object","properties":{"x":{}}}},{"name":"own","inputSchema":{"type":"object","properties":{"branch_id":{"type":"string"}}}}]}`)
@@ -235,9 +235,9 @@ func echoUpstream(version string) fakeUpstream {
 }
 
 // onCall is f with calls of tools answered by serve.
-func (f fakeUpstream) onCall(serve func(context.Context, *fakeLink, *conn.Request) (wire.Message, error)) fakeUpstream {
+func (f fakeUpstream) onCall(serve func(context.Context, *fakeConn, *conn.Request) (wire.Message, error)) fakeUpstream {
 	rest := f.serve
-	f.serve = func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+	f.serve = func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		if c.Method == "tools/call" {
 			return serve(ctx, l, c)
 		}
@@ -269,7 +269,7 @@ func TestCallIsRoutedAndStripped(t *testing.T) {
 func TestNullParams(t *testing.T) {
 	up := echoUpstream("2025-11-25")
 	serve := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+	up.serve = func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		if c.Method == "x/y" {
 			return result(`{}`)
 		}
@@ -303,7 +303,7 @@ func TestUnknownBranchForwardsNothing(t *testing.T) {
 func TestHostCancelsACall(t *testing.T) {
 	started := make(chan struct{})
 	cause := make(chan error, 1)
-	up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, _ *fakeLink, _ *conn.Request) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, _ *fakeConn, _ *conn.Request) (wire.Message, error) {
 		close(started)
 		<-ctx.Done()
 		cause <- context.Cause(ctx)
@@ -330,7 +330,7 @@ func TestCrashedUpstreamComesBack(t *testing.T) {
 	up := echoUpstream("2025-11-25")
 	up.caps = `{"tools":{"listChanged":true},"resources":{"subscribe":true}}`
 	serve := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+	up.serve = func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		switch {
 		case c.Method == "tools/call" && crash:
 			crash = false
@@ -354,7 +354,7 @@ func TestCrashedUpstreamComesBack(t *testing.T) {
 		t.Errorf("second call in the same session = %s", got)
 	}
 	if subs := r.last("up").sent("resources/subscribe"); len(subs) != 1 || r.last("up").instance == 0 {
-		t.Errorf("subscriptions on the new link = %v, want the one of the host", subs)
+		t.Errorf("subscriptions on the new connection = %v, want the one of the host", subs)
 	}
 	if m := <-r.push; !strings.HasSuffix(m.Method, "list_changed") {
 		t.Errorf("host was told %s, want a list_changed", m.Method)
@@ -364,7 +364,7 @@ func TestCrashedUpstreamComesBack(t *testing.T) {
 func TestListChangeReachesTheHostOnce(t *testing.T) {
 	n := 0
 	up := echoUpstream("2025-11-25")
-	up.serve = func(_ context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
+	up.serve = func(_ context.Context, _ *fakeConn, c *conn.Request) (wire.Message, error) {
 		n++
 		return result(fmt.Sprintf(`{"tools":[{"name":"t%d","inputSchema":{"type":"object"}}]}`, n))
 	}

@@ -17,7 +17,7 @@ import (
 func TestSubscriptionsAreBounded(t *testing.T) {
 	up := echoUpstream("2025-11-25")
 	up.caps = `{"resources":{"subscribe":true}}`
-	up.serve = func(_ context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
+	up.serve = func(_ context.Context, _ *fakeConn, c *conn.Request) (wire.Message, error) {
 		if uri, _ := rawjson.GetString(c.Params, "uri"); uri == "mem://none" {
 			return wire.Message{Error: json.RawMessage(`{"code":-32002,"message":"no such resource"}`)}, nil
 		}

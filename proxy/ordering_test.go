@@ -19,7 +19,7 @@ import (
 // not know before what it is about.
 func TestNotificationsFollowTheAnswer(t *testing.T) {
 	const n = 5
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		c.Caller.Message(wire.Message{Method: "x/before"})
 		c.Caller.Answered(wire.Message{})
 		for i := range n {
@@ -50,7 +50,7 @@ func TestNotificationsFollowTheQuestion(t *testing.T) {
 	const n = 30
 	over := make(chan struct{})
 	t.Cleanup(func() { close(over) }) // after the gateway's end, which the upstream sees
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		for i := range n {
 			c.Caller.Message(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "sampling/createMessage", Params: json.RawMessage(`{}`)})
 			c.Caller.Message(wire.Message{Method: "x/after"})
@@ -61,7 +61,7 @@ func TestNotificationsFollowTheQuestion(t *testing.T) {
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
 	r.initialize()
 	m := wire.Message{ID: json.RawMessage("1"), Method: "tools/call", Params: json.RawMessage(`{"name":"up__echo","arguments":{}}`)}
-	go func(l *fakeLink) { // which hears that its questions ended with the call
+	go func(l *fakeConn) { // which hears that its questions ended with the call
 		for {
 			select {
 			case <-l.replied:
@@ -93,7 +93,7 @@ func TestNotificationsFollowTheQuestion(t *testing.T) {
 // begin meanwhile did not cause it.
 func TestNotificationThatWaitsKeepsItsCause(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		if string(c.HostID) == "2" {
 			close(entered)
 			<-leave
@@ -139,7 +139,7 @@ func TestNotificationThatWaitsKeepsItsCause(t *testing.T) {
 
 // A session that closes has no host for what waits; it was not withheld for a secret.
 func TestNotificationsOfAClosedSessionAreDropped(t *testing.T) {
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		c.Caller.Answered(wire.Message{})
 		l.cfg.Handler.Unsolicited(wire.Message{Method: "x/after", Params: json.RawMessage(`{"n":1}`)})
 		return result(`{"content":[]}`)
@@ -159,7 +159,7 @@ func TestNotificationsOfAClosedSessionAreDropped(t *testing.T) {
 
 // A call that fails does not wait for its turn: its progress ends with it.
 func TestProgressEndsWithItsCall(t *testing.T) {
-	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, _ *fakeLink, c *conn.Request) (wire.Message, error) {
+	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, _ *fakeConn, c *conn.Request) (wire.Message, error) {
 		if string(c.HostID) == "1" {
 			c.Caller.Answered(wire.Message{})
 			return result(`{"content":[]}`)
@@ -187,7 +187,7 @@ func TestProgressEndsWithItsCall(t *testing.T) {
 // So it is where the upstream is of the modern era, and asked before it answered.
 func TestNotificationsFollowTheAnswerOfARound(t *testing.T) {
 	rounds := 0
-	up := echoUpstream("2026-07-28").onCall(func(_ context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+	up := echoUpstream("2026-07-28").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		rounds++
 		m, _ := result(`{"resultType":"complete","content":[]}`)
 		if rounds == 1 {

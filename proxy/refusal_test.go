@@ -22,7 +22,7 @@ func TestCutOffRequest(t *testing.T) {
 			started := make(chan struct{})
 			up := echoUpstream("2025-11-25")
 			rest := up.serve
-			up.serve = func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+			up.serve = func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 				if c.Method != method {
 					return rest(ctx, l, c)
 				}
@@ -111,7 +111,7 @@ func TestReasonsCrossTheBoundary(t *testing.T) {
 		started, cause := make(chan struct{}), make(chan error, 1)
 		up := echoUpstream("2025-11-25")
 		rest := up.serve
-		up.serve = func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+		up.serve = func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 			if c.Method != "x/other" {
 				return rest(ctx, l, c)
 			}

@@ -36,7 +36,7 @@ func TestSoak(t *testing.T) {
 	r := newRig(t, true, ups)
 	r.g.servers.Dial = func(_ context.Context, c upstream.Config) (conn.Conn, error) {
 		f := ups[c.Name]
-		return &fakeLink{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), forgetful: true}, nil
+		return &fakeConn{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), forgetful: true}, nil
 	}
 	e := server.NewHTTP(r.g.router, server.HTTPOptions{Log: warnings(t), MaxBody: maxMessage, MaxSessions: soakers}) // one that is left has the place of the next
 	srv := httptest.NewServer(e.Handler())
@@ -46,7 +46,7 @@ func TestSoak(t *testing.T) {
 	})
 	s := &soaker{t: t, url: srv.URL + "/mcp", client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 8}}}
 	t.Cleanup(s.client.CloseIdleConnections)
-	s.many(64) // connections, pools, shared links: what lasts
+	s.many(64) // connections, pools, shared connections: what lasts
 	goroutines, heap := s.settle(0)
 	s.many(*soak)
 	gotGoroutines, gotHeap := s.settle(goroutines)
@@ -68,7 +68,7 @@ func soakUpstream(version string) fakeUpstream {
 	up := echoUpstream(version)
 	up.caps = `{"tools":{},"resources":{"subscribe":true}}`
 	list := up.serve
-	up.serve = func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+	up.serve = func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		switch {
 		case strings.HasPrefix(c.Method, "resources/list"), strings.HasPrefix(c.Method, "resources/templates"):
 			return result(`{"resources":[{"uri":"mem://` + version + `","name":"r"}]}`)

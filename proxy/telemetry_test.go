@@ -243,7 +243,7 @@ func TestMetricsOfCalls(t *testing.T) {
 	l := newSink()
 	up := echoUpstream("2025-11-25")
 	serve := up.serve
-	up.serve = func(ctx context.Context, fl *fakeLink, c *conn.Request) (wire.Message, error) {
+	up.serve = func(ctx context.Context, fl *fakeConn, c *conn.Request) (wire.Message, error) {
 		if strings.Contains(string(c.Params), `"fail"`) {
 			return result(`{"content":[{"type":"text","text":"no"}],"isError":true}`)
 		}

@@ -46,7 +46,7 @@ func TestQuestionWithdrawnAtOnce(t *testing.T) {
 // never hears of, nor of the upstream's id.
 func TestQuestionWithdrawnFromAModernHost(t *testing.T) {
 	for _, own := range []bool{true, false} { // the question says for which call it is
-		up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, l *fakeLink, c *conn.Request) (wire.Message, error) {
+		up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 			say := l.cfg.Handler.Unsolicited
 			if own {
 				say = c.Caller.Message

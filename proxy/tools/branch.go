@@ -149,8 +149,7 @@ func (t *Tools) status(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	return structured(c, rawjson.Marshal(out)), nil
 }
 
-// savings says in one line what folding saved a branch, less what was read back;
-// "" for nothing.
+// savings says in one line what folding saved a branch, less what was read back; "" for nothing.
 func (t *Tools) savings(ctx context.Context, b folding.Branch) string {
 	n, tokens, err := t.Results.Savings(ctx, b.Principal, b.Context)
 	if err != nil {
