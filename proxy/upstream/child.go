@@ -7,21 +7,21 @@ import (
 	"os/exec"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 )
 
 const (
-	// exitDelay bounds the moments around a child's end: from the end of its
-	// stdout to its status, from its own end to the end of its group, and the rest
-	// of its input and output.
+	// exitDelay bounds the moments around a child's end: from the end of its stdout to its
+	// status, from its own end to the end of its group, and the rest of its input and output.
 	exitDelay = 400 * time.Millisecond
-	// stopGrace is how long a child has to end after its stdin was closed, and
-	// again after SIGTERM.
+	// stopGrace is how long a child has to end after its stdin was closed, and again after
+	// SIGTERM.
 	stopGrace = 2 * time.Second
 )
 
-// child is a process in a process group of its own, so that the processes that
-// it started (npx, sh -c) end with it.
+// child is a process in a process group of its own, so that the processes that it started (npx,
+// sh -c) end with it.
 type child struct {
 	cmd                   *exec.Cmd
 	stdin, stdout, stderr *os.File // our ends
@@ -36,8 +36,8 @@ type child struct {
 	free bool // guarded by mu: the process number may belong to another process
 }
 
-// startChild starts cfg.Command. After success the caller must read stdout and
-// stderr, close quiet, and call stop.
+// startChild starts cfg.Command. After success the caller must read stdout and stderr, close
+// quiet, and call stop.
 func startChild(cfg *Config) (*child, error) {
 	cmd := exec.Command(cfg.Command[0], cfg.Command[1:]...)
 	cmd.Env = append([]string{}, cfg.Env...) // nil would mean ours
@@ -64,8 +64,8 @@ func startChild(cfg *Config) (*child, error) {
 	return c, nil
 }
 
-// pipes makes the three pipes and returns the child's ends. They are files, so
-// that os/exec starts no goroutines to copy, and our ends have deadlines.
+// pipes makes the three pipes and returns the child's ends. They are files, so that os/exec
+// starts no goroutines to copy, and our ends have deadlines.
 func (c *child) pipes() (theirs []*os.File, err error) {
 	inR, inW, err1 := os.Pipe()
 	outR, outW, err2 := os.Pipe()
@@ -85,8 +85,8 @@ func (c *child) closePipes() {
 	}
 }
 
-// keep starts the process and reaps it. It holds its thread: the kernel sends
-// the parent-death signal when the thread that started the child ends.
+// keep starts the process and reaps it. It holds its thread: the kernel sends the parent-death
+// signal when the thread that started the child ends.
 func (c *child) keep(started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -97,43 +97,40 @@ func (c *child) keep(started chan<- error) {
 		return
 	}
 	defer close(c.reaped)
-	if awaitExit(c.cmd.Process.Pid) {
-		// Until it is reaped no other process gets the child's number, so that
-		// signals to its group reach no other process.
-		c.signal(sigTerm)
+	waits := awaitExit(c.cmd.Process.Pid)
+	if waits {
+		// Until it is reaped no other process gets the child's number, so that signals to its
+		// group reach no other process.
+		c.signal(syscall.SIGTERM)
 		close(c.exited)
 		select {
 		case <-c.quiet:
 		case <-time.After(exitDelay):
 		}
-		c.signal(sigKill)
-		c.release()
-		c.status = exitStatus(c.cmd)
-		return
+	} else {
+		c.reap()
+		close(c.exited)
 	}
-	c.status = exitStatus(c.cmd)
-	c.signal(sigKill)
-	c.release()
-	close(c.exited)
-}
-
-// exitStatus reaps the process and says how it ended.
-func exitStatus(cmd *exec.Cmd) error {
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("process ended: %w", err)
-	}
-	return errors.New("process ended: exit status 0")
-}
-
-// release notes that another process may get the process number.
-func (c *child) release() {
+	c.signal(syscall.SIGKILL)
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.free = true
+	c.mu.Unlock()
+	if waits {
+		c.reap()
+	}
+}
+
+// reap waits for the process and notes how it ended.
+func (c *child) reap() {
+	if err := c.cmd.Wait(); err != nil {
+		c.status = fmt.Errorf("process ended: %w", err)
+	} else {
+		c.status = errors.New("process ended: exit status 0")
+	}
 }
 
 // signal sends s to the whole group, unless that is gone.
-func (c *child) signal(s groupSignal) {
+func (c *child) signal(s syscall.Signal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.free {
@@ -141,13 +138,13 @@ func (c *child) signal(s groupSignal) {
 	}
 }
 
-// stop ends the process group: first by the end of its stdin, which the caller
-// closes, then by SIGTERM, then by SIGKILL. It returns when the process is
-// reaped. Reads of its output end soon after.
+// stop ends the process group: first by the end of its stdin, which the caller closes, then by
+// SIGTERM, then by SIGKILL. It returns when the process is reaped. Reads of its output end soon
+// after.
 func (c *child) stop() {
 	// A child that does not read does not get all that is queued.
 	_ = c.stdin.SetWriteDeadline(time.Now().Add(exitDelay))
-	for _, s := range []groupSignal{sigTerm, sigKill} {
+	for _, s := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		select {
 		case <-c.exited:
 		case <-time.After(stopGrace):

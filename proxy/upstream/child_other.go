@@ -5,14 +5,7 @@ package upstream
 import (
 	"os"
 	"os/exec"
-)
-
-type groupSignal bool
-
-// A process can only be killed here. The end of its stdin asks it to end.
-const (
-	sigTerm groupSignal = false
-	sigKill groupSignal = true
+	"syscall"
 )
 
 func prepareChild(*exec.Cmd) {}
@@ -20,8 +13,9 @@ func prepareChild(*exec.Cmd) {}
 // awaitExit returns false: waiting without reaping is not supported here.
 func awaitExit(int) bool { return false }
 
-func signalGroup(p *os.Process, s groupSignal) {
-	if s == sigKill {
+// signalGroup can only kill here. The end of its stdin asks a process to end.
+func signalGroup(p *os.Process, s syscall.Signal) {
+	if s == syscall.SIGKILL {
 		_ = p.Kill() // it may have ended by itself
 	}
 }

@@ -70,6 +70,9 @@ func open(t testing.TB, cfg Config) conn.Conn {
 	checkGoroutines(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
+	if cfg.Handler == nil {
+		cfg.Handler = handles(func(wire.Message) {})
+	}
 	l, err := Open(ctx, cfg)
 	if err != nil {
 		t.Fatalf("Open: %v", err)

@@ -8,13 +8,6 @@ import (
 	"syscall"
 )
 
-type groupSignal = syscall.Signal
-
-const (
-	sigTerm = syscall.SIGTERM
-	sigKill = syscall.SIGKILL
-)
-
 // prepareChild puts the child into a group of its own.
 func prepareChild(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -23,6 +16,6 @@ func prepareChild(cmd *exec.Cmd) {
 // awaitExit returns false: waiting without reaping is not supported here.
 func awaitExit(int) bool { return false }
 
-// signalGroup signals every process of the group that p leads. If there is
-// none left, nothing is to be done.
-func signalGroup(p *os.Process, s groupSignal) { _ = syscall.Kill(-p.Pid, s) }
+// signalGroup signals every process of the group that p leads. If there is none left, nothing
+// is to be done.
+func signalGroup(p *os.Process, s syscall.Signal) { _ = syscall.Kill(-p.Pid, s) }

@@ -16,9 +16,9 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// connection is the part that all connections share: it sends requests, resolves
-// their responses, and hands on what the server sends by itself. It ends once, for a
-// reason, and waits for the goroutines that it started.
+// connection is the part that all connections share: it sends requests, resolves their
+// responses, and hands on what the server sends by itself. It ends once, for a reason, and
+// waits for the goroutines that it started.
 type connection struct {
 	cfg       *Config
 	transport transport
@@ -35,9 +35,9 @@ type connection struct {
 
 // transport sends messages to the server.
 type transport interface {
-	// send sends m. If m is a request, c is its call. A transport that reads the
-	// response itself returns when c is resolved. An error means that the server did
-	// not get m or that the response was lost, unless ctx ended.
+	// send sends m. If m is a request, c is its call. A transport that reads the response
+	// itself returns when c is resolved. An error means that the server did not get m or that
+	// the response was lost, unless ctx ended.
 	send(ctx context.Context, m wire.Message, c *call) error
 }
 
@@ -123,8 +123,7 @@ func (s *connection) aside(m wire.Message) {
 	})
 }
 
-// Go runs f in a goroutine that Close waits for. It returns false if the connection
-// has ended.
+// Go runs f in a goroutine that Close waits for. It returns false if the connection has ended.
 func (s *connection) Go(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -135,8 +134,8 @@ func (s *connection) Go(f func()) bool {
 	return true
 }
 
-// lose ends the connection and its pending calls. reason is nil for a plain close.
-// Only the first call has an effect.
+// lose ends the connection and its pending calls. reason is nil for a plain close. Only the
+// first call has an effect.
 func (s *connection) lose(reason error) {
 	if reason == nil {
 		reason = conn.ErrClosed
@@ -161,8 +160,8 @@ func (s *connection) Err() error {
 // fault returns the error of calls on an ended connection. It is nil before the end.
 func (s *connection) fault() error { return context.Cause(s.lifetime) }
 
-// receive takes one complete message. own is the call on whose stream it came, nil
-// if the stream belongs to no call. receive copies what it keeps of borrowed bytes.
+// receive takes one complete message. own is the call on whose stream it came, nil if the
+// stream belongs to no call. receive copies what it keeps of borrowed bytes.
 func (s *connection) receive(raw []byte, borrowed bool, own *call) {
 	raw = rawjson.Trim(raw)
 	if len(raw) == 0 {
@@ -210,62 +209,54 @@ func (s *connection) batch(raw []byte, own *call) bool {
 	})
 }
 
-// unreadable takes a message that can't be read, or only its ends. A response fails
-// its call with err, a request is refused, anything else is logged.
+// unreadable takes a message that can't be read, or only its ends. A response fails its call
+// with err, a request is refused, anything else is logged.
 func (s *connection) unreadable(head, tail []byte, err error, own *call) {
-	f := fragment{}
-	if rawjson.KindOf(head) == rawjson.Object {
-		f = salvage(head, tail)
-	}
-	id := ownID(f.id)
-	if f.id == nil && tail != nil {
+	lit, method := salvage(head, tail)
+	id := ownID(lit)
+	if lit == nil && tail != nil {
 		id = s.pending.suspect(own)
 	}
 	switch {
-	case f.method != "" && f.id != nil:
-		s.warn("request of upstream refused", "method", f.method, "because", err)
+	case method != "" && lit != nil:
+		s.warn("request of upstream refused", "method", method, "because", err)
 		e := &wire.Error{Code: wire.CodeInvalidRequest, Message: err.Error()}
-		s.aside(wire.Message{ID: f.id, Error: e.JSON()})
-	case f.method != "":
-		s.warn("notification of upstream dropped", "method", f.method, "because", err)
+		s.aside(wire.Message{ID: lit, Error: e.JSON()})
+	case method != "":
+		s.warn("notification of upstream dropped", "method", method, "because", err)
 	case id != 0 && s.pending.resolve(id, wire.Message{}, err, own):
 	default:
 		s.warn("not a message, skipped", "line", s.cfg.clip(head), "because", err)
 	}
 }
 
-// fragment is the readable part of a message that can't be read as a whole.
-type fragment struct {
-	id     []byte // the id's literal, nil if not found
-	method string // "" for a response, or if not found
-}
-
 // idAtEnd matches an id that follows the large member of a message.
 var idAtEnd = regexp.MustCompile(`,\s*"id"\s*:\s*("[^"\\]*"|-?\d+)\s*(?:,\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*)*\}\s*$`)
 
-// salvage reads the id and the method from the first bytes of a message and, if they
-// are not the whole, from the last ones.
-func salvage(head, tail []byte) fragment {
-	var f fragment
+// salvage reads the id's literal and the method from the first bytes of a message and, if
+// they are not the whole, from the last ones. The id is nil if it is not found. The method
+// is "" for a response, or if it is not found.
+func salvage(head, tail []byte) (id []byte, method string) {
+	if rawjson.KindOf(head) != rawjson.Object {
+		return nil, ""
+	}
 	rawjson.Members(head, func(m rawjson.Member) bool {
 		switch {
 		case m.Is("id") && len(m.Value) > 0:
-			f.id = bytes.Clone(m.Value)
+			id = bytes.Clone(m.Value)
 		case m.Is("method"):
-			f.method = rawjson.Unquote(m.Value)
+			method = rawjson.Unquote(m.Value)
 		}
 		return true
 	})
-	if f.id == nil && tail != nil {
-		if m := idAtEnd.FindSubmatch(tail); m != nil {
-			f.id = bytes.Clone(m[1])
-		}
+	if m := idAtEnd.FindSubmatch(tail); id == nil && m != nil {
+		id = bytes.Clone(m[1])
 	}
-	return f
+	return id, method
 }
 
-// tooLarge returns the fault of a message of size bytes. size <= 0 means that it was
-// not read to its end.
+// tooLarge returns the fault of a message of size bytes. size <= 0 means that it was not read
+// to its end.
 func tooLarge(size, max int) error {
 	if size <= 0 {
 		return fmt.Errorf("%w: more than the %d bytes allowed", errUnreadable, max)
@@ -288,8 +279,8 @@ func (s *connection) warn(msg string, args ...any) {
 // maxLogLines is the number of lines a second that one source of a connection logs.
 const maxLogLines = 50
 
-// rateLimitedLog passes a bounded number of lines a second on to the log, so that a
-// chatty or broken server does not fill it.
+// rateLimitedLog passes a bounded number of lines a second on to the log, so that a chatty or
+// broken server does not fill it.
 type rateLimitedLog struct {
 	mu      sync.Mutex // guards what follows
 	begin   time.Time

@@ -22,9 +22,9 @@ type position struct {
 	retry time.Duration // the pause that the server wants before a reconnect, 0 if it names none
 }
 
-// eventReader reads a text/event-stream as the HTML standard defines it: line ends of
-// all three kinds, comments, a byte order mark, data over several lines. It keeps at
-// most max bytes of an event; see wire.Bounded.
+// eventReader reads a text/event-stream as the HTML standard defines it: line ends of all three
+// kinds, comments, a byte order mark, data over several lines. It keeps at most max bytes of an
+// event; see wire.Bounded.
 type eventReader struct {
 	br  *bufio.Reader
 	max int
@@ -48,9 +48,9 @@ func newEventReader(r io.Reader, max int, pos *position) *eventReader {
 	return &eventReader{br: bufio.NewReaderSize(r, sseBuffer), max: max, pos: pos, id: pos.id}
 }
 
-// next returns the next event that has data. Events without data may change the
-// position. An event that the end of the stream cuts short does not count. Unknown
-// fields and values that are too long are ignored.
+// next returns the next event that has data. Events without data may change the position. An
+// event that the end of the stream cuts short does not count. Unknown fields and values that
+// are too long are ignored.
 func (r *eventReader) next() (streamEvent, error) {
 	ev, some := streamEvent{data: wire.Bounded{Max: r.max}}, false
 	for {
@@ -102,8 +102,7 @@ func (ev *streamEvent) addData(value []byte, line *wire.Bounded) {
 	}
 }
 
-// line reads one line, without its end. If it is cut, its value is longer than all
-// limits.
+// line reads one line, without its end. If it is cut, its value is longer than all limits.
 func (r *eventReader) line() (wire.Bounded, error) {
 	l := wire.Bounded{Max: max(r.max, sseMaxValue) + sseMaxField}
 	for {

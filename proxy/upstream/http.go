@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"mime"
 	"net"
 	"net/http"
 	"strings"
@@ -28,12 +27,11 @@ const (
 	maxRedirects   = 5
 	maxIdlePerHost = 64
 	ioBuffer       = 16 << 10 // of a connection, each way: most messages are one system call
-	// retryDefault is the pause before a stream is opened again if the server names
-	// none.
+	// retryDefault is the pause before a stream is opened again if the server names none.
 	retryDefault = time.Second
 	retryMax     = 30 * time.Second
-	// resumeAttempts is how often in a row the stream of a call is resumed without a
-	// single event before the call fails.
+	// resumeAttempts is how often in a row the stream of a call is resumed without a single
+	// event before the call fails.
 	resumeAttempts = 6
 )
 
@@ -42,12 +40,12 @@ var errStreamBroken = errors.New("upstream ended the response stream without an 
 
 // httpConn is a connection over HTTP: each message to the server is a POST.
 //
-// In streamable HTTP the response carries the messages that belong to the request. A
-// legacy server may also have a GET stream for messages that belong to no call. The
-// connection ends when it is closed or the server forgets its session.
+// In streamable HTTP the response carries the messages that belong to the request. A legacy
+// server may also have a GET stream for messages that belong to no call. The connection ends
+// when it is closed or the server forgets its session.
 //
-// In HTTP+SSE (sse.go) one GET stream carries all messages of the server. The
-// connection ends with the stream.
+// In HTTP+SSE (sse.go) one GET stream carries all messages of the server. The connection ends
+// with the stream.
 type httpConn struct {
 	connection
 	client   *http.Client
@@ -56,8 +54,8 @@ type httpConn struct {
 	noGet    chan struct{}          // closed when there is no GET stream any more
 }
 
-// newHTTPConn returns a connection with network connections of its own. Its redirects
-// never leave the host: headers of the configuration carry credentials.
+// newHTTPConn returns a connection with network connections of its own. Its redirects never
+// leave the host: headers of the configuration carry credentials.
 func newHTTPConn(cfg *Config) *httpConn {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConns, t.MaxIdleConnsPerHost = 0, maxIdlePerHost
@@ -101,11 +99,11 @@ func (h *httpConn) send(ctx context.Context, m wire.Message, c *call) error {
 	return resp.Body.Close()
 }
 
-// exchange posts the request of c and reads until c is resolved. An error means that
-// it is not, unless it was resolved from elsewhere.
+// exchange posts the request of c and reads until c is resolved. An error means that it is not,
+// unless it was resolved from elsewhere.
 func (h *httpConn) exchange(caller context.Context, m wire.Message, c *call) (err error) {
-	// The exchange outlives its caller for a moment if all went well, so that its
-	// network connection can be used again.
+	// The exchange outlives its caller for a moment if all went well, so that its network
+	// connection can be used again.
 	ctx, abort := context.WithCancelCause(context.WithoutCancel(caller))
 	defer context.AfterFunc(caller, func() { abort(context.Cause(caller)) })()
 	defer func() {
@@ -211,8 +209,8 @@ func readBody(resp *http.Response, max int) ([]byte, error) {
 	return body, err
 }
 
-// readStream reads the response stream of c until c is resolved. It resumes a broken
-// stream if the server numbers its events, which the modern era does not.
+// readStream reads the response stream of c until c is resolved. It resumes a broken stream if
+// the server numbers its events, which the modern era does not.
 func (h *httpConn) readStream(ctx context.Context, c *call, body io.ReadCloser) error {
 	var pos position
 	for empty := 0; ; {
@@ -239,24 +237,21 @@ func (h *httpConn) readStream(ctx context.Context, c *call, body io.ReadCloser) 
 	}
 }
 
-// finishBody reads the rest of a stream after its response, in the background and for
-// a short while: only a network connection that is read to its end can be used again.
+// finishBody reads the rest of a stream after its response, in the background and for a short
+// while: only a network connection that is read to its end can be used again.
 func (h *httpConn) finishBody(c *call, body io.ReadCloser) {
-	finish := func() {
-		t := time.AfterFunc(drainTimeout, func() { c.abort(nil) })
+	done := func() { body.Close(); c.abort(nil) }
+	read := h.Go(func() {
+		defer done()
+		defer time.AfterFunc(drainTimeout, func() { c.abort(nil) }).Stop()
 		_, _ = io.Copy(io.Discard, io.LimitReader(body, maxErrorBody)) // nothing of it matters
-		t.Stop()
-		body.Close()
-		c.abort(nil)
-	}
-	if !h.Go(finish) {
-		body.Close()
-		c.abort(nil)
+	})
+	if !read {
+		done()
 	}
 }
 
-// resume asks for the rest of a stream. empty counts the attempts so far that brought
-// nothing.
+// resume asks for the rest of a stream. empty counts the attempts so far that brought nothing.
 func (h *httpConn) resume(ctx context.Context, pos position, empty int) (io.ReadCloser, int, error) {
 	for ; empty < resumeAttempts; empty++ {
 		if err := pos.wait(ctx, empty); err != nil {
@@ -280,8 +275,8 @@ func (h *httpConn) start() {
 	}
 }
 
-// listen reads the GET stream, again and again, until the connection ends or the
-// server has no such stream.
+// listen reads the GET stream, again and again, until the connection ends or the server has no
+// such stream.
 func (h *httpConn) listen() {
 	ctx, cancel := h.context(context.Background())
 	defer cancel()
@@ -352,9 +347,9 @@ func (h *httpConn) get(ctx context.Context, id string) (*http.Response, error) {
 	return resp, nil
 }
 
-// readEvents takes the events of one response body. own is the call whose stream it
-// is, nil for the GET stream. It stops at the end of the body or when own is
-// resolved, and returns the number of events.
+// readEvents takes the events of one response body. own is the call whose stream it is, nil for
+// the GET stream. It stops at the end of the body or when own is resolved, and returns the
+// number of events.
 func (h *httpConn) readEvents(r *eventReader, own *call) (events int, resolved bool, err error) {
 	for {
 		ev, err := r.next()
@@ -387,8 +382,8 @@ func (h *httpConn) Close() error {
 	return nil
 }
 
-// deleteSession tells the server that its session is over. Servers may refuse, and
-// one that does not answer soon is left alone.
+// deleteSession tells the server that its session is over. Servers may refuse, and one that
+// does not answer soon is left alone.
 func (h *httpConn) deleteSession(id string) {
 	ctx, cancel := context.WithTimeout(context.Background(), deleteTimeout)
 	defer cancel()
@@ -412,15 +407,15 @@ func (h *httpConn) context(parent context.Context) (context.Context, context.Can
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// request makes a request with the headers that every request carries. The host's
-// headers are not among them: its Authorization is not for the server.
+// request makes a request with the headers that every request carries. The host's headers are
+// not among them: its Authorization is not for the server.
 func (h *httpConn) request(ctx context.Context, method, url string, body []byte) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	for k, v := range h.cfg.Headers {
-		req.Header[http.CanonicalHeaderKey(k)] = v
+		req.Header.Set(k, v)
 	}
 	if revision := h.Info().Version; revision != "" {
 		req.Header.Set(wire.HeaderVersion, revision)
@@ -431,8 +426,8 @@ func (h *httpConn) request(ctx context.Context, method, url string, body []byte)
 	return req, nil
 }
 
-// do sends a request. A *dialError means that the server could not be reached. If the
-// server does not know the session, the connection ends.
+// do sends a request. A *dialError means that the server could not be reached. If the server
+// does not know the session, the connection ends.
 func (h *httpConn) do(req *http.Request) (*http.Response, error) {
 	resp, err := h.client.Do(req)
 	if err == nil {
@@ -454,8 +449,8 @@ func (h *httpConn) do(req *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
-// check returns the fault of a response outside 2xx, which it reads and closes. A
-// response of 2xx stays open.
+// check returns the fault of a response outside 2xx, which it reads and closes. A response of
+// 2xx stays open.
 func (h *httpConn) check(resp *http.Response) error {
 	if resp.StatusCode/100 == 2 {
 		return nil
@@ -491,9 +486,6 @@ func (e *statusError) Error() string {
 
 // contentType returns the media type of a response in lower case.
 func contentType(h http.Header) string {
-	t, _, err := mime.ParseMediaType(h.Get("Content-Type"))
-	if err != nil {
-		t, _, _ = strings.Cut(strings.ToLower(h.Get("Content-Type")), ";")
-	}
-	return strings.TrimSpace(t)
+	t, _, _ := strings.Cut(h.Get("Content-Type"), ";")
+	return strings.ToLower(strings.TrimSpace(t))
 }

@@ -80,7 +80,7 @@ func events(w http.ResponseWriter, events ...string) {
 func (f *fakeHTTP) config(t *testing.T) Config {
 	return Config{
 		Name: "fake", URL: f.URL + "/mcp", Log: testLog(t),
-		Headers:    http.Header{"authorization": {"Bearer ours"}},
+		Headers:    map[string]string{"authorization": "Bearer ours"},
 		Initialize: json.RawMessage(`{"protocolVersion":"2025-06-18","capabilities":{},"clientInfo":{"name":"h"}}`),
 	}
 }
@@ -470,7 +470,7 @@ func BenchmarkHTTPCall(b *testing.B) {
 				}
 			}))
 			defer srv.Close()
-			l := open(b, Config{Name: "bench", URL: srv.URL, Initialize: ownInitialize()})
+			l := open(b, Config{Name: "bench", URL: srv.URL, Initialize: ownInitialize(), Log: quiet})
 			defer l.Close()
 			b.ReportAllocs()
 			for b.Loop() {

@@ -14,9 +14,9 @@ import (
 	"github.com/foldgate/foldgate/proxy/conn"
 )
 
-// infoCache keeps on disk what each server last said of itself, so that foldgate
-// can answer a host's initialize without starting any: some hosts start a server
-// only to ask for its name. Without the file the servers are asked.
+// infoCache keeps on disk what each server last said of itself, so that foldgate can answer a
+// host's initialize without starting any: some hosts start a server only to ask for its name.
+// Without the file the servers are asked.
 type infoCache struct {
 	file string
 	log  *slog.Logger
@@ -26,8 +26,7 @@ type infoCache struct {
 }
 
 type infoEntry struct {
-	// Config is a hash of the server's configuration. If that changes, the entry
-	// is not used.
+	// Config is a hash of the server's configuration. If that changes, the entry is not used.
 	Config  string          `json:"config"`
 	Version string          `json:"version"`
 	Result  json.RawMessage `json:"result"`
@@ -47,16 +46,15 @@ func openInfoCache(file string, log *slog.Logger) *infoCache {
 	return k
 }
 
-// get returns what the server said last time. It is zero if it has never been
-// asked under this configuration.
+// get returns what the server said last time. It is zero if it has never been asked under this
+// configuration.
 func (k *infoCache) get(key string, c *config.Upstream) conn.Info {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	e, ok := k.all[key]
-	if !ok || e.Config != configHash(c) {
-		return conn.Info{}
+	if e := k.all[key]; e.Config == configHash(c) {
+		return conn.Info{Version: e.Version, Result: e.Result}
 	}
-	return conn.Info{Version: e.Version, Result: e.Result}
+	return conn.Info{}
 }
 
 // put keeps what a server says. The caller has taken the secrets out.
@@ -64,7 +62,7 @@ func (k *infoCache) put(key string, c *config.Upstream, info conn.Info) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	e := infoEntry{Config: configHash(c), Version: info.Version, Result: info.Result}
-	if old, ok := k.all[key]; ok && old.Config == e.Config && string(old.Result) == string(e.Result) {
+	if old := k.all[key]; old.Config == e.Config && string(old.Result) == string(e.Result) {
 		return
 	}
 	k.all[key] = e

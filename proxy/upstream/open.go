@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -21,31 +20,29 @@ import (
 type Config struct {
 	// Name is the server's key in the configuration.
 	Name string
-	// Command starts a child process that speaks MCP on stdio. Env is its whole
-	// environment (KEY=value), since foldgate's own may hold secrets. Dir is its
-	// working directory.
+	// Command starts a child process that speaks MCP on stdio. Env is its whole environment
+	// (KEY=value), since foldgate's own may hold secrets. Dir is its working directory.
 	Command []string
 	Env     []string
 	Dir     string
 	// URL is a streamable HTTP endpoint. Headers are added to every request.
 	URL     string
-	Headers http.Header
-	// Initialize holds the host's own initialize params, repeated word for word
-	// to a legacy server. If it is nil, foldgate speaks for itself: the modern era
-	// if the server has it, else initialize with params of its own.
+	Headers map[string]string
+	// Initialize holds the host's own initialize params, repeated word for word to a legacy
+	// server. If it is nil, foldgate speaks for itself: the modern era if the server has it,
+	// else initialize with params of its own.
 	Initialize json.RawMessage
-	// Shared means that several host sessions use the connection, so that
-	// progress tokens must be made unique.
+	// Shared means that several host sessions use the connection, so that progress tokens must
+	// be made unique.
 	Shared bool
-	// Handler takes messages of the server that belong to no request. If it is
-	// nil, they are dropped.
+	// Handler takes messages of the server that belong to no request.
 	Handler conn.Handler
-	// MaxMessage is the largest message that is read, in bytes. A larger one fails
-	// the call that it belongs to, not the connection. 0 means 64 MiB.
+	// MaxMessage is the largest message that is read, in bytes. A larger one fails the call
+	// that it belongs to, not the connection. 0 means 64 MiB.
 	MaxMessage int
 	Log        *slog.Logger
-	// Clean takes the secrets out of a text of the server before it is cut for
-	// the log or an error: half a secret is not recognised. nil leaves it as it is.
+	// Clean takes the secrets out of a text of the server before it is cut for the log or an
+	// error: half a secret is not recognised. nil leaves it as it is.
 	Clean func(string) string
 }
 
@@ -71,35 +68,23 @@ func (c *Config) clean(b []byte) string {
 	return c.Clean(text)
 }
 
-// dropAll is the Handler of a Config that names none.
-type dropAll struct{}
-
-// Unsolicited drops the message.
-func (dropAll) Unsolicited(wire.Message) {}
-
 // Errors of a request on a connection that goes on.
 var (
-	// errUnreadable means that the server answered this call with something too
-	// large, too deeply nested or not JSON-RPC.
+	// errUnreadable means that the server answered this call with something too large, too
+	// deeply nested or not JSON-RPC.
 	errUnreadable = errors.New("unreadable answer from upstream")
-	// errListenEnded means that the server ended a subscriptions/listen, or that
-	// its stream broke.
+	// errListenEnded means that the server ended a subscriptions/listen, or that its stream
+	// broke.
 	errListenEnded = errors.New("upstream ended the subscription")
 )
 
-// Open connects to the server that cfg names and negotiates a protocol revision.
-// ctx bounds only the opening.
+// Open connects to the server that cfg names and negotiates a protocol revision. ctx bounds
+// only the opening.
 func Open(ctx context.Context, cfg Config) (conn.Conn, error) {
 	if cfg.MaxMessage <= 0 {
 		cfg.MaxMessage = 64 << 20
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
 	cfg.Log = cfg.Log.With("upstream", cfg.Name)
-	if cfg.Handler == nil {
-		cfg.Handler = dropAll{}
-	}
 	var c conn.Conn
 	var err error
 	switch {
@@ -116,8 +101,8 @@ func Open(ctx context.Context, cfg Config) (conn.Conn, error) {
 	return c, nil
 }
 
-// openHTTP opens a streamable HTTP connection, or an HTTP+SSE connection if the
-// server knows only that.
+// openHTTP opens a streamable HTTP connection, or an HTTP+SSE connection if the server knows
+// only that.
 func openHTTP(ctx context.Context, cfg *Config) (conn.Conn, error) {
 	c, err := negotiate(ctx, cfg, func() (opening, error) { return newHTTPConn(cfg), nil })
 	var status *statusError
@@ -131,23 +116,23 @@ func openHTTP(ctx context.Context, cfg *Config) (conn.Conn, error) {
 	return old, nil
 }
 
-// probeTimeout is how long a server may stay silent on server/discover. Then it
-// is taken for a legacy server.
+// probeTimeout is how long a server may stay silent on server/discover. Then it is taken for a
+// legacy server.
 const probeTimeout = 2 * time.Second
 
 // opening is a connection that has not negotiated yet.
 type opening interface {
 	conn.Conn
-	// setInfo says which revision is in force. It is called before the handshake
-	// with a provisional value, and after it with the final one.
+	// setInfo says which revision is in force. It is called before the handshake with a
+	// provisional value, and after it with the final one.
 	setInfo(conn.Info)
 	// start begins what only an initialized connection does.
 	start()
 }
 
-// negotiate opens a connection with dial and agrees on a protocol revision. It
-// calls dial again if the server may be confused by the probe of the modern era:
-// a child process that went silent or ended.
+// negotiate opens a connection with dial and agrees on a protocol revision. It calls dial again
+// if the server may be confused by the probe of the modern era: a child process that went
+// silent or ended.
 func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (conn.Conn, error) {
 	var closing sync.WaitGroup
 	defer closing.Wait()
@@ -170,7 +155,7 @@ func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (
 				return nil, err
 			}
 		}
-		err = initialize(ctx, c, ownInitialize())
+		err = initialize(ctx, c, nil)
 	}
 	if err != nil {
 		_ = c.Close()
@@ -180,61 +165,68 @@ func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (
 	return c, nil
 }
 
-// discover performs the modern handshake: one request that every server of that
-// era answers. It fails if the server has no modern revision that foldgate knows.
+// discover performs the modern handshake: one request that every server of that era answers. It
+// fails if the server has no modern revision that foldgate knows.
 func discover(ctx context.Context, c opening) error {
 	c.setInfo(conn.Info{Version: wire.VersionModern})
 	probe, cancel := context.WithTimeoutCause(ctx, probeTimeout,
 		fmt.Errorf("no answer to %s within %v", wire.MethodDiscover, probeTimeout))
 	defer cancel()
-	m, err := c.Call(probe, &conn.Request{Method: wire.MethodDiscover, Params: completeMeta(nil)})
-	if err == nil && m.Error != nil {
-		err = &wire.AnswerError{Raw: m.Error}
-	}
+	result, err := ask(probe, c, wire.MethodDiscover, completeMeta(nil))
 	if err != nil {
-		return fmt.Errorf("%s: %w", wire.MethodDiscover, err)
+		return err
 	}
-	found := false
-	versions, _ := rawjson.Get(m.Result, "supportedVersions")
-	rawjson.Elements(versions, func(v []byte) bool {
-		found = rawjson.Unquote(v) == wire.VersionModern
-		return !found
-	})
-	if !found {
+	var found struct {
+		SupportedVersions []string `json:"supportedVersions"`
+	}
+	_ = json.Unmarshal(result, &found) // other values count as no versions
+	if !slices.Contains(found.SupportedVersions, wire.VersionModern) {
 		return fmt.Errorf("%s: upstream does not list %s", wire.MethodDiscover, wire.VersionModern)
 	}
-	c.setInfo(conn.Info{Version: wire.VersionModern, Result: m.Result})
+	c.setInfo(conn.Info{Version: wire.VersionModern, Result: result})
 	return nil
 }
 
-// initialize performs the legacy handshake with exactly these params.
+// initialize performs the legacy handshake with exactly these params, or with foldgate's own
+// if they are nil.
 func initialize(ctx context.Context, c opening, params json.RawMessage) error {
 	c.setInfo(conn.Info{})
-	m, err := c.Call(ctx, &conn.Request{Method: wire.MethodInitialize, Params: params})
-	if err == nil && m.Error != nil {
-		err = &wire.AnswerError{Raw: m.Error}
+	if params == nil {
+		params = ownInitialize()
 	}
+	result, err := ask(ctx, c, wire.MethodInitialize, params)
 	if err != nil {
-		return fmt.Errorf("%s: %w", wire.MethodInitialize, err)
+		return err
 	}
-	revision, ok := rawjson.GetString(m.Result, "protocolVersion")
+	revision, ok := rawjson.GetString(result, "protocolVersion")
 	if !ok || revision == "" {
 		return fmt.Errorf("%s: upstream names no protocolVersion", wire.MethodInitialize)
 	}
-	c.setInfo(conn.Info{Version: revision, Result: m.Result})
+	c.setInfo(conn.Info{Version: revision, Result: result})
 	if err := c.Notify(ctx, wire.Message{Method: wire.MethodInitialized}); err != nil {
 		return fmt.Errorf("%s: %w", wire.MethodInitialized, err)
 	}
 	return nil
 }
 
+// ask sends a request of foldgate's own and returns its result.
+func ask(ctx context.Context, c opening, method string, params json.RawMessage) (json.RawMessage, error) {
+	m, err := c.Call(ctx, &conn.Request{Method: method, Params: params})
+	if err == nil && m.Error != nil {
+		err = &wire.AnswerError{Raw: m.Error}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", method, err)
+	}
+	return m.Result, nil
+}
+
 var (
-	// refusalsOfLegacy are the codes with which a modern server answers
-	// initialize: it knows no such revision, no such method, or misses what a
-	// modern request must carry.
+	// refusalsOfLegacy are the codes with which a modern server answers initialize: it knows no
+	// such revision, no such method, or misses what a modern request must carry.
 	refusalsOfLegacy = []int{wire.CodeUnsupportedVersion, wire.CodeMethodNotFound, wire.CodeInvalidParams, wire.CodeHeaderMismatch}
-	// refusalsOfModern are the codes of an orderly refusal of server/discover,
-	// after which initialize may follow on the same connection.
+	// refusalsOfModern are the codes of an orderly refusal of server/discover, after which
+	// initialize may follow on the same connection.
 	refusalsOfModern = []int{wire.CodeMethodNotFound, wire.CodeInvalidParams, wire.CodeInvalidRequest, wire.CodeUnsupportedVersion}
 )
 
@@ -244,9 +236,9 @@ func refused(err error, codes []int) bool {
 	return errors.As(err, &e) && slices.Contains(codes, wire.ErrorCode(e.Raw))
 }
 
-// ownInitialize returns the params with which foldgate speaks for itself. They
-// offer every capability of a client. A modern host names its own with each
-// request; what it lacks is refused when the server asks for it.
+// ownInitialize returns the params with which foldgate speaks for itself. They offer every
+// capability of a client. A modern host names its own with each request; what it lacks is
+// refused when the server asks for it.
 func ownInitialize() json.RawMessage {
 	out := append([]byte(`{"protocolVersion":`), rawjson.Quote(wire.VersionLegacy)...)
 	out = append(out, `,"capabilities":{"elicitation":{"form":{},"url":{}},"sampling":{"context":{},"tools":{}},"roots":{}},"clientInfo":`...)
@@ -261,8 +253,8 @@ func clientInfo() json.RawMessage {
 	}{"foldgate", version.String()})
 }
 
-// ownMeta are the reserved members of _meta that a modern request must carry,
-// for foldgate's own requests.
+// ownMeta are the reserved members of _meta that a modern request must carry, for foldgate's
+// own requests.
 var ownMeta = []struct {
 	key   string
 	value json.RawMessage
@@ -272,8 +264,8 @@ var ownMeta = []struct {
 	{wire.MetaClientInfo, clientInfo()},
 }
 
-// completeMeta returns params with the members of ownMeta that its _meta lacks.
-// A host's own values stay. params is not changed.
+// completeMeta returns params with the members of ownMeta that its _meta lacks. A host's own
+// values stay. params is not changed.
 func completeMeta(params json.RawMessage) json.RawMessage {
 	meta, _ := rawjson.Get(params, "_meta")
 	for _, m := range ownMeta {

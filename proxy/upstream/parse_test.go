@@ -146,6 +146,12 @@ func FuzzEventReader(f *testing.F) {
 	})
 }
 
+// fragment is what salvage returns.
+type fragment struct {
+	id     []byte
+	method string
+}
+
 func TestSalvage(t *testing.T) {
 	big := strings.Repeat("x", 10000)
 	for in, want := range map[string]fragment{
@@ -161,7 +167,8 @@ func TestSalvage(t *testing.T) {
 	} {
 		b := wire.Bounded{Max: 1000}
 		b.Add([]byte(in))
-		got := salvage(b.Head, b.Tail)
+		id, method := salvage(b.Head, b.Tail)
+		got := fragment{id, method}
 		if diff := cmp.Diff(want, got, cmp.AllowUnexported(fragment{})); diff != "" {
 			t.Errorf("salvage of %.60s… (-want +got)\n%s", in, diff)
 		}

@@ -34,8 +34,8 @@ type call struct {
 	request *conn.Request
 	// token is the host's progress token, nil if it asked for no progress.
 	token json.RawMessage
-	// abort ends the exchange of the call's own if the response comes from elsewhere.
-	// It is nil if there is no such exchange. It is guarded by pending.mu.
+	// abort ends the exchange of the call's own if the response comes from elsewhere. It is nil
+	// if there is no such exchange. It is guarded by pending.mu.
 	abort context.CancelCauseFunc
 
 	done     chan struct{} // closed when response and err are set
@@ -46,8 +46,8 @@ type call struct {
 	over bool       // the caller takes no more messages
 }
 
-// begin enters a call. It returns the params to send: the host's own, except for
-// a progress token that had to be made unique.
+// begin enters a call. It returns the params to send: the host's own, except for a progress
+// token that had to be made unique.
 func (p *pending) begin(r *conn.Request) (*call, json.RawMessage, error) {
 	c := &call{request: r, done: make(chan struct{})}
 	// Looking for the token means reading all arguments. Most calls have none.
@@ -104,9 +104,8 @@ func (p *pending) setAbort(c *call, abort context.CancelCauseFunc) bool {
 	return true
 }
 
-// resolve ends the call with this id by a response or an error. own is the call on
-// whose stream it came, if that is known. resolve returns false for an id that was
-// never used.
+// resolve ends the call with this id by a response or an error. own is the call on whose stream
+// it came, if that is known. resolve returns false for an id that was never used.
 func (p *pending) resolve(id int64, m wire.Message, err error, own *call) (known bool) {
 	c, late := p.take(id)
 	if c == nil {
@@ -119,8 +118,8 @@ func (p *pending) resolve(id int64, m wire.Message, err error, own *call) (known
 	return true
 }
 
-// take removes the call with this id. If there is none it returns nil, and late
-// if there was one.
+// take removes the call with this id. If there is none it returns nil, and late if there was
+// one.
 func (p *pending) take(id int64) (c *call, late bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -146,8 +145,8 @@ func (c *call) finish(m wire.Message, err error, own *call) {
 	}
 }
 
-// abandon removes c, whose caller takes no messages from then on. It reports
-// whether c was still pending: if not, c.done is closed or about to be.
+// abandon removes c, whose caller takes no messages from then on. It reports whether c was
+// still pending: if not, c.done is closed or about to be.
 func (p *pending) abandon(c *call) bool {
 	got, _ := p.take(c.id)
 	c.mu.Lock()
@@ -177,8 +176,8 @@ func (p *pending) get(id int64) *call {
 	return p.open[id]
 }
 
-// suspect returns the id of the call that a message without an id must belong
-// to: own, else the only pending call. It returns 0 if there are several.
+// suspect returns the id of the call that a message without an id must belong to: own, else the
+// only pending call. It returns 0 if there are several.
 func (p *pending) suspect(own *call) int64 {
 	if own != nil {
 		return own.id
@@ -193,8 +192,8 @@ func (p *pending) suspect(own *call) int64 {
 	return 0
 }
 
-// ownID reads an id of ours from a message of the server. Some servers send
-// integers back as strings. It returns 0 for anything else.
+// ownID reads an id of ours from a message of the server. Some servers send integers back as
+// strings. It returns 0 for anything else.
 func ownID(lit []byte) int64 {
 	if rawjson.KindOf(lit) == rawjson.String && len(lit) > 2 {
 		lit = lit[1 : len(lit)-1]
@@ -206,9 +205,9 @@ func ownID(lit []byte) int64 {
 	return id
 }
 
-// route hands a request or notification of the server to the caller that it
-// belongs to: by progress token, by subscription, else own (the call on whose
-// stream it came, nil if that is unknown), else to the Handler.
+// route hands a request or notification of the server to the caller that it belongs to: by
+// progress token, by subscription, else own (the call on whose stream it came, nil if that is
+// unknown), else to the Handler.
 func (p *pending) route(m wire.Message, own *call, modern bool) {
 	switch {
 	case m.IsRequest():
@@ -221,8 +220,8 @@ func (p *pending) route(m wire.Message, own *call, modern bool) {
 			own = c
 		}
 	case modern && m.Method == wire.MethodCancelled && own == nil:
-		// A modern server makes no requests, so the id is ours: a stdio server
-		// ends a subscription by cancelling it.
+		// A modern server makes no requests, so the id is ours: a stdio server ends a
+		// subscription by cancelling it.
 		id, _ := rawjson.Get(m.Params, "requestId")
 		reason, _ := rawjson.GetString(m.Params, "reason")
 		if c := p.get(ownID(id)); c != nil && c.request.Method == wire.MethodListen {
@@ -245,9 +244,8 @@ func (p *pending) route(m wire.Message, own *call, modern bool) {
 	}
 }
 
-// progress returns the call to which a progress notification belongs, and gives
-// the host its own token back. forward is false for a token of ours of a call
-// that is over.
+// progress returns the call to which a progress notification belongs, and gives the host its
+// own token back. forward is false for a token of ours of a call that is over.
 func (p *pending) progress(m *wire.Message) (c *call, forward bool) {
 	lit, ok := rawjson.Get(m.Params, "progressToken")
 	if !ok {
@@ -266,8 +264,8 @@ func (p *pending) progress(m *wire.Message) (c *call, forward bool) {
 	return c, true
 }
 
-// subscription returns the subscriptions/listen that a notification belongs to,
-// and replaces our id of it by the host's.
+// subscription returns the subscriptions/listen that a notification belongs to, and replaces
+// our id of it by the host's.
 func (p *pending) subscription(m *wire.Message) *call {
 	lit, ok := rawjson.Get(m.Params, "_meta", wire.MetaSubscriptionID)
 	if !ok {

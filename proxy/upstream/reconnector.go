@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,12 +20,12 @@ var errDown = errors.New("the upstream is down")
 // Backoff is the pause before a failed attempt to reach a server is repeated.
 var Backoff = backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
 
-// steadyAfter is the age at which the loss of a connection is not a failure: it
-// is opened again at once.
+// steadyAfter is the age at which the loss of a connection is not a failure: it is opened again
+// at once.
 const steadyAfter = 5 * time.Second
 
-// reconnector keeps one connection to a server. It opens the connection when it
-// is first needed, and again after it was lost, with back-off while that fails.
+// reconnector keeps one connection to a server. It opens the connection when it is first
+// needed, and again after it was lost, with back-off while that fails.
 type reconnector struct {
 	server  *Server
 	session *Session
@@ -32,8 +33,7 @@ type reconnector struct {
 
 	mu      sync.Mutex
 	current conn.Conn
-	since   time.Time     // when current opened
-	opened  bool          // at least once
+	since   time.Time     // when the last connection opened; zero: there was none
 	trying  chan struct{} // closed at the end of the current attempt; nil: there is none
 	began   time.Time     // the current attempt
 	err     error         // of the last attempt
@@ -59,7 +59,7 @@ func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
 		r.mu.Lock()
 		if r.current != nil && isDone(r.current) {
 			if time.Since(r.since) < steadyAfter {
-				r.failed(lossOf(r.current))
+				r.failed(cmp.Or(r.current.Err(), errDown))
 			}
 			r.current = nil
 		}
@@ -92,8 +92,8 @@ func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
 	}
 }
 
-// slow returns an error if connection would likely keep its caller waiting for
-// longer than limit. It starts an attempt if that is due.
+// slow returns an error if connection would likely keep its caller waiting for longer than
+// limit. It starts an attempt if that is due.
 func (r *reconnector) slow(limit time.Duration) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,12 +128,12 @@ func (r *reconnector) attempt() {
 		c = r.connect(c, in, conn.Host{Principal: s.principal, Modern: s.shared, Initialize: initialize})
 	}
 	r.mu.Lock()
-	again, closed, trying := r.opened, r.closed, r.trying
+	again, closed, trying := !r.since.IsZero(), r.closed, r.trying
 	switch {
 	case err != nil:
 		r.failed(err)
 	case !closed:
-		r.current, r.since, r.err, r.fails, r.opened = c, time.Now(), nil, 0, true
+		r.current, r.since, r.err, r.fails = c, time.Now(), nil, 0
 	}
 	r.mu.Unlock()
 	switch {
@@ -149,8 +149,8 @@ func (r *reconnector) attempt() {
 	close(trying)
 }
 
-// connect ties a new connection to the owner, translated into the era of its
-// hosts. The built-in server speaks both eras.
+// connect ties a new connection to the owner, translated into the era of its hosts. The
+// built-in server speaks both eras.
 func (r *reconnector) connect(c conn.Conn, in *inbox, host conn.Host) conn.Conn {
 	to := &owned{r: r}
 	var h conn.Handler = to
@@ -177,8 +177,8 @@ func (o *owned) Unsolicited(m wire.Message) { o.r.session.owner.Unsolicited(o.r.
 // maxEarly bounds the messages that a server sends before its connection is up.
 const maxEarly = 1000
 
-// inbox is the handler of a connection that is being opened. It keeps messages
-// until the connection's own handler is known.
+// inbox is the handler of a connection that is being opened. It keeps messages until the
+// connection's own handler is known.
 type inbox struct {
 	mu    sync.Mutex
 	h     conn.Handler
@@ -236,25 +236,16 @@ func isDone(c conn.Conn) bool {
 	}
 }
 
-// lossOf returns why c was lost.
-func lossOf(c conn.Conn) error {
-	if err := c.Err(); err != nil {
-		return err
-	}
-	return errDown
-}
-
-// listChanges are the lists that change: the member of subscriptions/listen, the
-// capability, and the notification that a legacy server sends by itself.
+// listChanges are the lists that change: the member of subscriptions/listen, the capability,
+// and the notification that a legacy server sends by itself.
 var listChanges = []struct{ flag, capability, method string }{
 	{"toolsListChanged", "tools", "notifications/tools/list_changed"},
 	{"promptsListChanged", "prompts", "notifications/prompts/list_changed"},
 	{"resourcesListChanged", "resources", "notifications/resources/list_changed"},
 }
 
-// watchLists asks a modern server for changes of its lists for as long as c
-// lasts, and hands them to h as a legacy server sends them. After a break every
-// list may have changed.
+// watchLists asks a modern server for changes of its lists for as long as c lasts, and hands
+// them to h as a legacy server sends them. After a break every list may have changed.
 func (r *reconnector) watchLists(c conn.Conn, h conn.Handler) {
 	flags := map[string]bool{}
 	for _, l := range listChanges {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -23,8 +22,8 @@ import (
 
 // Set is the configured servers.
 type Set struct {
-	// Dial opens a connection to a server that is not built in. It is [Open]
-	// unless it is replaced before the first connection.
+	// Dial opens a connection to a server that is not built in. It is [Open] unless it is
+	// replaced before the first connection.
 	Dial func(context.Context, Config) (conn.Conn, error)
 	// Sharer owns the shared connections. It is set before the first connection.
 	Sharer Sharer
@@ -49,14 +48,14 @@ type Options struct {
 	Bridge Bridge
 }
 
-// Bridge wraps a connection if hosts and server speak different eras. h takes the
-// server's messages that belong to no request; they go to the returned handler.
+// Bridge wraps a connection if hosts and server speak different eras. h takes the server's
+// messages that belong to no request; they go to the returned handler.
 type Bridge interface {
 	Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler)
 }
 
-// Sharer returns the owner of the connections that the hosts of a principal
-// share. It is called once for each principal.
+// Sharer returns the owner of the connections that the hosts of a principal share. It is called
+// once for each principal.
 type Sharer interface {
 	Shared(principal string) Owner
 }
@@ -71,11 +70,11 @@ type Cleaner interface {
 
 // Owner hears of the connections that are held for it.
 type Owner interface {
-	// Unsolicited takes a message of s on c that belongs to no request. It is
-	// called from a reader, in order, and must not block.
+	// Unsolicited takes a message of s on c that belongs to no request. It is called from a
+	// reader, in order, and must not block.
 	Unsolicited(s *Server, c conn.Conn, m wire.Message)
-	// Opened prepares a connection to s before it is used. again means that it
-	// is not the first.
+	// Opened prepares a connection to s before it is used. again means that it is not the
+	// first.
 	Opened(s *Server, c conn.Conn, again bool)
 }
 
@@ -127,8 +126,8 @@ func (t *Set) Close() {
 	closing.Wait()
 }
 
-// Server is one configured server: how to reach it, and what is known of it.
-// Its exported fields never change.
+// Server is one configured server: how to reach it, and what is known of it. Its exported
+// fields never change.
 type Server struct {
 	Key    string
 	Prefix string // of its names for hosts; "" for none
@@ -144,15 +143,14 @@ type Server struct {
 // Scope says for whom a connection is used.
 type Scope struct {
 	Principal string
-	// Session is the host session that has connections of its own. If it is nil,
-	// the connection is shared by the hosts of the principal.
+	// Session is the host session that has connections of its own. If it is nil, the connection
+	// is shared by the hosts of the principal.
 	Session *Session
 }
 
-// reconnector picks the connection of a scope, the only place that does: a
-// session has its own, since a legacy server keeps state for a connection, and
-// everything else is shared by the hosts of a principal. So is the built-in
-// server, which keeps no state.
+// reconnector picks the connection of a scope, the only place that does: a session has its own,
+// since a legacy server keeps state for a connection, and everything else is shared by the
+// hosts of a principal. So is the built-in server, which keeps no state.
 func (s *Server) reconnector(scope Scope) *reconnector {
 	if scope.Session != nil && !s.Builtin() {
 		return scope.Session.reconnector(s)
@@ -168,8 +166,8 @@ func (s *Server) reconnector(scope Scope) *reconnector {
 	return tenant.reconnector(s)
 }
 
-// Connection returns the live connection of a scope, and opens it if need be.
-// If ctx ends first, the attempt goes on for the next caller.
+// Connection returns the live connection of a scope, and opens it if need be. If ctx ends
+// first, the attempt goes on for the next caller.
 func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error) {
 	return s.reconnector(scope).connection(ctx)
 }
@@ -177,9 +175,9 @@ func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error)
 // Live returns the connection of a scope if it is open, else nil.
 func (s *Server) Live(scope Scope) conn.Conn { return s.reconnector(scope).live() }
 
-// Slow returns an error if Connection would likely keep its caller waiting: the
-// last attempt failed, or the current one has taken longer than limit. It starts
-// the next attempt if that is due.
+// Slow returns an error if Connection would likely keep its caller waiting: the last attempt
+// failed, or the current one has taken longer than limit. It starts the next attempt if that is
+// due.
 func (s *Server) Slow(scope Scope, limit time.Duration) error {
 	return s.reconnector(scope).slow(limit)
 }
@@ -201,8 +199,8 @@ func (s *Server) Capability(name string) []byte {
 	return v
 }
 
-// Status returns the state that /readyz and check show: failed, ready or idle.
-// fault is why the last attempt to connect failed.
+// Status returns the state that /readyz and check show: failed, ready or idle. fault is why the
+// last attempt to connect failed.
 func (s *Server) Status() (state string, fault error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,8 +216,8 @@ func (s *Server) Status() (state string, fault error) {
 // Builtin reports whether s lives inside foldgate.
 func (s *Server) Builtin() bool { return s.Config.Builtin != "" }
 
-// Network is the transport of s in the terms of OpenTelemetry's conventions: ""
-// inside foldgate, else tcp or pipe.
+// Network is the transport of s in the terms of OpenTelemetry's conventions: "" inside
+// foldgate, else tcp or pipe.
 func (s *Server) Network() string {
 	switch {
 	case s.Builtin():
@@ -265,30 +263,31 @@ func (s *Server) open(ctx context.Context, handler conn.Handler, initialize json
 		for i, r := range s.Config.Roots {
 			roots[i] = o.Config.Path(r)
 		}
-		// The state directory often lies below a root. It is hidden, since the trace
-		// in it has the calls of every principal.
+		// The state directory often lies below a root. It is hidden, since the trace in it has
+		// the calls of every principal.
 		c, err := files.New(roots, o.Config.StatePath())
 		if err != nil {
 			return nil, fmt.Errorf("roots: %w", err)
 		}
 		return c, nil
 	}
-	env := childEnv()
+	var env []string
+	for _, k := range inherited {
+		if v, ok := os.LookupEnv(k); ok {
+			env = append(env, k+"="+v)
+		}
+	}
 	for _, k := range slices.Sorted(maps.Keys(s.Config.Env)) {
 		env = append(env, k+"="+s.Config.Env[k])
 	}
-	header := http.Header{}
-	for k, v := range s.Config.Headers {
-		header.Set(k, v)
-	}
 	return s.set.Dial(ctx, Config{
-		Name: s.Key, Command: s.Config.Command, Env: env, Dir: o.Config.Path(s.Config.Cwd), URL: s.Config.URL, Headers: header,
+		Name: s.Key, Command: s.Config.Command, Env: env, Dir: o.Config.Path(s.Config.Cwd), URL: s.Config.URL, Headers: s.Config.Headers,
 		Initialize: initialize, Shared: shared, Handler: handler, Log: o.Log, Clean: o.Cleaner.CleanText,
 	})
 }
 
-// inherited are the variables of foldgate's own environment that a child process
-// gets: the ones that programs need to run, and no secrets.
+// inherited are the variables of foldgate's own environment that a child process gets: the ones
+// that programs need to run, and no secrets.
 var inherited = []string{
 	"PATH", "HOME", "USER", "LOGNAME", "SHELL", "TERM", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR",
 	"XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME", "XDG_RUNTIME_DIR", "NODE_EXTRA_CA_CERTS", "SSL_CERT_FILE", "SSL_CERT_DIR",
@@ -296,20 +295,11 @@ var inherited = []string{
 	"NPM_CONFIG_REGISTRY", "npm_config_registry", "npm_config_cache", "UV_INDEX_URL", "PIP_INDEX_URL", "VIRTUAL_ENV", "NVM_DIR", "GOPROXY",
 }
 
-func childEnv() (env []string) {
-	for _, k := range inherited {
-		if v, ok := os.LookupEnv(k); ok {
-			env = append(env, k+"="+v)
-		}
-	}
-	return env
-}
-
 // errSessionEnded is the fault of connections of a session that has ended.
 var errSessionEnded = errors.New("the host's session ended")
 
-// Session holds the connections of one host session, one for each server. The
-// connections that the hosts of a principal share are a session, too.
+// Session holds the connections of one host session, one for each server. The connections that
+// the hosts of a principal share are a session, too.
 type Session struct {
 	owner     Owner
 	principal string // of a shared session
@@ -322,14 +312,14 @@ type Session struct {
 	closed     bool
 }
 
-// NewSession returns a session without connections. They are opened as long as
-// lifetime lasts, and ended by Close.
+// NewSession returns a session without connections. They are opened as long as lifetime lasts,
+// and ended by Close.
 func NewSession(lifetime context.Context, owner Owner) *Session {
 	return &Session{owner: owner, lifetime: lifetime, servers: map[*Server]*reconnector{}}
 }
 
-// Initialize sets the params of the host's initialize, which connections opened
-// later repeat word for word. Without them foldgate speaks for itself.
+// Initialize sets the params of the host's initialize, which connections opened later repeat
+// word for word. Without them foldgate speaks for itself.
 func (s *Session) Initialize(params json.RawMessage) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

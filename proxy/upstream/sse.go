@@ -13,17 +13,13 @@ import (
 // endpointTimeout is how long a server may take to name the URL for messages.
 const endpointTimeout = 10 * time.Second
 
-// openSSE opens an HTTP+SSE connection, the transport of revision 2024-11-05. It opens
-// the stream, waits for the event that names the endpoint, and initializes.
+// openSSE opens an HTTP+SSE connection, the transport of revision 2024-11-05. It opens the
+// stream, waits for the event that names the endpoint, and initializes.
 func openSSE(ctx context.Context, cfg *Config) (conn.Conn, error) {
 	h := newHTTPConn(cfg)
 	err := h.readEndpoint(ctx)
 	if err == nil {
-		params := cfg.Initialize
-		if params == nil {
-			params = ownInitialize()
-		}
-		err = initialize(ctx, h, params)
+		err = initialize(ctx, h, cfg.Initialize)
 	}
 	if err != nil {
 		_ = h.Close()
@@ -32,8 +28,8 @@ func openSSE(ctx context.Context, cfg *Config) (conn.Conn, error) {
 	return h, nil
 }
 
-// readEndpoint opens the stream of the server and reads its first event. A goroutine
-// takes the messages after it until the stream ends, which ends the connection.
+// readEndpoint opens the stream of the server and reads its first event. A goroutine takes the
+// messages after it until the stream ends, which ends the connection.
 func (h *httpConn) readEndpoint(ctx context.Context) error {
 	opening, done := context.WithTimeoutCause(ctx, endpointTimeout, errors.New("no endpoint event in time"))
 	defer done()
@@ -68,8 +64,8 @@ func (h *httpConn) readEndpoint(ctx context.Context) error {
 	return nil
 }
 
-// resolveEndpoint returns the absolute URL of an endpoint event. It must have the
-// origin of base: messages and headers go nowhere else.
+// resolveEndpoint returns the absolute URL of an endpoint event. It must have the origin of
+// base: messages and headers go nowhere else.
 func resolveEndpoint(base, ref string) (string, error) {
 	b, err := url.Parse(base)
 	if err != nil {

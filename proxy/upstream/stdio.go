@@ -15,8 +15,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// stdioConn speaks MCP with a child process, one message a line. supervise owns
-// the goroutines for stdin, stdout and stderr.
+// stdioConn speaks MCP with a child process, one message a line. supervise owns the goroutines
+// for stdin, stdout and stderr.
 type stdioConn struct {
 	connection
 	child   *child
@@ -44,8 +44,8 @@ type dialError struct{ err error }
 func (e *dialError) Error() string { return e.err.Error() }
 func (e *dialError) Unwrap() error { return e.err }
 
-// send queues a message. It does not wait for a child that does not read. If a
-// write fails the connection learns of the end of the child from its stdout.
+// send queues a message. It does not wait for a child that does not read. If a write fails the
+// connection learns of the end of the child from its stdout.
 func (s *stdioConn) send(_ context.Context, m wire.Message, _ *call) error {
 	err := s.out.Offer(func(b []byte) []byte { return encode(b, m) })
 	var full *wire.QueueFullError
@@ -76,8 +76,8 @@ func (s *stdioConn) supervise() {
 	select {
 	case <-s.closing:
 	case <-s.child.exited:
-		// Its last messages are still to be read. Child processes that inherited
-		// the pipe get no grace period.
+		// Its last messages are still to be read. Child processes that inherited the pipe get
+		// no grace period.
 		_ = s.child.stdout.SetReadDeadline(time.Now().Add(exitDelay))
 		<-s.child.quiet
 		<-s.child.reaped
