@@ -1,7 +1,7 @@
-// Package conn declares the connection to an MCP server as the gateway sees it.
-// Remote servers, the built-in file server and foldgate's own tools are all a
-// [Conn]. The package is a leaf, so that the packages that make connections and
-// the packages that use them do not import each other.
+// Package conn declares the connection to an MCP server as the gateway sees it. Remote servers,
+// the built-in file server and foldgate's own tools are all a [Conn]. The package is a leaf, so
+// that the packages that make connections and the packages that use them do not import each
+// other.
 package conn
 
 import (
@@ -15,36 +15,35 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Errors of a connection. They arrive wrapped with the particulars, so match
-// them with errors.Is.
+// Errors of a connection. They arrive wrapped with the particulars, so match them with
+// errors.Is.
 var (
-	// ErrClosed means that the connection is closed or lost. No call on it can
-	// succeed.
+	// ErrClosed means that the connection is closed or lost. No call on it can succeed.
 	ErrClosed = errors.New("upstream link is closed")
-	// ErrSessionGone means that the server forgot the session and did nothing. A
-	// new connection may succeed. It wraps ErrClosed.
+	// ErrSessionGone means that the server forgot the session and did nothing. A new connection
+	// may succeed. It wraps ErrClosed.
 	ErrSessionGone = fmt.Errorf("%w: session is unknown to the upstream", ErrClosed)
 )
 
-// Conn is one open, initialized connection to a server. All methods are safe
-// for concurrent use.
+// Conn is one open, initialized connection to a server. All methods are safe for concurrent
+// use.
 type Conn interface {
 	// Info returns what the server said of itself when the connection opened.
 	Info() Info
-	// Call sends a request and waits for the response, which has Result or Error
-	// set: a JSON-RPC error of the server is not a Go error. If ctx ends first,
-	// the server is told to cancel and Call returns the cause of ctx. On a closed
-	// connection Call returns ErrClosed, wrapped.
+	// Call sends a request and waits for the response, which has Result or Error set: a
+	// JSON-RPC error of the server is not a Go error. If ctx ends first, the server is told to
+	// cancel and Call returns the cause of ctx. On a closed connection Call returns ErrClosed,
+	// wrapped.
 	Call(ctx context.Context, r *Request) (wire.Message, error)
 	// Notify sends a notification: the Method, Params and Extra of m.
 	Notify(ctx context.Context, m wire.Message) error
-	// Reply answers a request of the server. m has an ID, a Result or an Error,
-	// and perhaps Extra.
+	// Reply answers a request of the server. m has an ID, a Result or an Error, and perhaps
+	// Extra.
 	Reply(ctx context.Context, m wire.Message) error
 	// Done is closed when the connection is closed or lost.
 	Done() <-chan struct{}
-	// Err returns why the connection was lost. It is nil while the connection is
-	// open, and after Close.
+	// Err returns why the connection was lost. It is nil while the connection is open, and
+	// after Close.
 	Err() error
 	// Close ends the connection and waits for its goroutines.
 	Close() error
@@ -58,33 +57,32 @@ type Request struct {
 	Params json.RawMessage
 	// Extra holds members beside params, in the form of wire.Message.Extra.
 	Extra []byte
-	// Header holds MCP headers for a server on HTTP (Mcp-Param-*). Other
-	// transports ignore it.
+	// Header holds MCP headers for a server on HTTP (Mcp-Param-*). Other transports ignore it.
 	Header http.Header
-	// HostID is the id under which the host knows the request. It replaces the
-	// subscriptionId in notifications of a subscriptions/listen.
+	// HostID is the id under which the host knows the request. It replaces the subscriptionId
+	// in notifications of a subscriptions/listen.
 	HostID json.RawMessage
-	// Caller takes messages that the server sends while it handles the request.
-	// If it is nil, they go to the connection's Handler.
+	// Caller takes messages that the server sends while it handles the request. If it is nil,
+	// they go to the connection's Handler.
 	Caller Caller
-	// Call is the request in the chain. It is nil for foldgate's own requests.
-	// Foldgate's own tools read target, origin and attribution from it.
+	// Call is the request in the chain. It is nil for foldgate's own requests. Foldgate's own
+	// tools read target, origin and attribution from it.
 	Call *interceptor.Call
 }
 
-// Caller takes messages that a server sends while it handles a request. The
-// connection calls it from its reader, in order, so its methods must not block.
+// Caller takes messages that a server sends while it handles a request. The connection calls it
+// from its reader, in order, so its methods must not block.
 type Caller interface {
-	// Message takes a notification or a request of the server. It is not called
-	// after Conn.Call has returned.
+	// Message takes a notification or a request of the server. It is not called after Conn.Call
+	// has returned.
 	Message(wire.Message)
-	// Answered is called with the response when it has arrived: after the messages
-	// before it and before the messages after it.
+	// Answered is called with the response when it has arrived: after the messages before it
+	// and before the messages after it.
 	Answered(wire.Message)
 }
 
-// Handler takes messages of a server that belong to no request. The connection
-// calls it from its reader, in order, so it must not block.
+// Handler takes messages of a server that belong to no request. The connection calls it from
+// its reader, in order, so it must not block.
 type Handler interface {
 	Unsolicited(wire.Message)
 }
@@ -95,8 +93,8 @@ type Host struct {
 	Principal string
 	// Modern means that they speak the modern era.
 	Modern bool
-	// Initialize holds the params of the host's initialize. It is nil if several
-	// hosts share the connection.
+	// Initialize holds the params of the host's initialize. It is nil if several hosts share
+	// the connection.
 	Initialize json.RawMessage
 }
 

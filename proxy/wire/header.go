@@ -5,13 +5,11 @@ import (
 	"strings"
 )
 
-// Header values in the form =?base64?…?= stand for a text that a header can't
-// carry as it is.
+// Header values in the form =?base64?…?= stand for a text that a header can't carry as it is.
 const headerPrefix, headerSuffix = "=?base64?", "?="
 
-// EncodeHeader returns the value of a header Mcp-Name or Mcp-Param-* that stands
-// for text: text itself, or its base64 form if text is more than visible ASCII
-// or looks like the base64 form.
+// EncodeHeader returns the value of a header Mcp-Name or Mcp-Param-* that stands for text: text
+// itself, or its base64 form if text is more than visible ASCII or looks like the base64 form.
 func EncodeHeader(text string) string {
 	plain := text == strings.TrimSpace(text) && !strings.HasPrefix(text, headerPrefix)
 	for i := 0; i < len(text) && plain; i++ {
@@ -23,8 +21,8 @@ func EncodeHeader(text string) string {
 	return headerPrefix + base64.StdEncoding.EncodeToString([]byte(text)) + headerSuffix
 }
 
-// DecodeHeader returns the text that a header value stands for. ok is false for
-// malformed base64.
+// DecodeHeader returns the text that a header value stands for. ok is false for malformed
+// base64.
 func DecodeHeader(value string) (text string, ok bool) {
 	encoded, ok := strings.CutPrefix(value, headerPrefix)
 	if !ok {

@@ -17,8 +17,7 @@ const (
 	lineEdge   = 4 << 10  // kept of either end of a line that is too long
 )
 
-// OneLine replaces line ends by spaces, in place. In valid JSON they stand only
-// between tokens.
+// OneLine replaces line ends by spaces, in place. In valid JSON they stand only between tokens.
 func OneLine(b []byte) {
 	for _, c := range []byte{'\n', '\r'} {
 		for i := 0; ; i++ {
@@ -34,8 +33,7 @@ func OneLine(b []byte) {
 
 // Line is one line of a stream.
 type Line struct {
-	// Data is the line without its end. If Size exceeds the limit, it is only the
-	// beginning.
+	// Data is the line without its end. If Size exceeds the limit, it is only the beginning.
 	Data []byte
 	// Borrowed means that Data is valid only until the next line is read.
 	Borrowed bool
@@ -45,8 +43,8 @@ type Line struct {
 	Tail []byte
 }
 
-// LineReader cuts a stream into lines. It stores at most max bytes of a line and
-// skips the rest.
+// LineReader cuts a stream into lines. It stores at most max bytes of a line and skips the
+// rest.
 type LineReader struct {
 	br  *bufio.Reader
 	max int
@@ -61,8 +59,8 @@ func NewLineReader(r io.Reader, max int) *LineReader {
 	return &LineReader{br: bufio.NewReaderSize(r, lineBuffer), max: max}
 }
 
-// Next returns the next line. At the end of the stream an unfinished line comes
-// first, then the error.
+// Next returns the next line. At the end of the stream an unfinished line comes first, then the
+// error.
 func (r *LineReader) Next() (Line, error) {
 	if r.big != nil {
 		longLines.Put(r.big)
@@ -116,8 +114,7 @@ func (b *Bounded) Add(p []byte) {
 	}
 }
 
-// lastBytes returns the last lineEdge bytes of tail followed by more, in memory
-// of its own.
+// lastBytes returns the last lineEdge bytes of tail followed by more, in memory of its own.
 func lastBytes(tail, more []byte) []byte {
 	if n := len(more) - lineEdge; n >= 0 {
 		return bytes.Clone(more[n:])
@@ -131,8 +128,7 @@ func lastBytes(tail, more []byte) []byte {
 // ErrWriterClosed is the fault of a LineWriter that is closed.
 var ErrWriterClosed = errors.New("the writer is closed")
 
-// QueueFullError is the fault of a line that is refused because the other side
-// does not read.
+// QueueFullError is the fault of a line that is refused because the other side does not read.
 type QueueFullError struct {
 	Waiting int // bytes in the queue
 }
@@ -140,9 +136,9 @@ type QueueFullError struct {
 // Error gives the number of bytes that are waiting.
 func (e *QueueFullError) Error() string { return fmt.Sprintf("%d bytes are waiting", e.Waiting) }
 
-// LineWriter writes whole lines from a queue, in one goroutine. Lines that
-// arrive during a write go out together in the next. After a failed write
-// nothing more is written, since a line may be torn.
+// LineWriter writes whole lines from a queue, in one goroutine. Lines that arrive during a
+// write go out together in the next. After a failed write nothing more is written, since a line
+// may be torn.
 type LineWriter struct {
 	out    io.Writer
 	limit  int           // bytes that may wait before a line is refused
@@ -195,8 +191,8 @@ func (w *LineWriter) run() {
 	}
 }
 
-// Offer queues a line and does not wait. build appends the line without its end.
-// The fault is a *QueueFullError, ErrWriterClosed or that of a write.
+// Offer queues a line and does not wait. build appends the line without its end. The fault is a
+// *QueueFullError, ErrWriterClosed or that of a write.
 func (w *LineWriter) Offer(build func([]byte) []byte) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -8,8 +8,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// MetaPrefix begins the keys of _meta that are foldgate's own. They are never
-// forwarded.
+// MetaPrefix begins the keys of _meta that are foldgate's own. They are never forwarded.
 const MetaPrefix = "io.github.foldgate/"
 
 // Keys of _meta that a host may set for foldgate.
@@ -104,8 +103,8 @@ func CheckUnambiguous(method string, params json.RawMessage) (err error) {
 	return err
 }
 
-// DropMeta removes the members of params._meta for which drop holds, and _meta
-// itself if nothing else was in it.
+// DropMeta removes the members of params._meta for which drop holds, and _meta itself if
+// nothing else was in it.
 func DropMeta(params json.RawMessage, drop func(key string) bool) json.RawMessage {
 	meta, ok := rawjson.Get(params, "_meta")
 	if !ok {
@@ -126,8 +125,8 @@ func WithoutOwnMeta(params json.RawMessage) json.RawMessage {
 	return DropMeta(params, func(key string) bool { return strings.HasPrefix(key, MetaPrefix) })
 }
 
-// WithoutReservedMeta returns params without the keys of _meta that modern
-// requests carry for one hop. A legacy server does not know them.
+// WithoutReservedMeta returns params without the keys of _meta that modern requests carry for
+// one hop. A legacy server does not know them.
 func WithoutReservedMeta(params json.RawMessage) json.RawMessage {
 	return DropMeta(params, func(key string) bool {
 		return key == MetaProtocolVersion || key == MetaClientInfo || key == MetaClientCapabilities || key == MetaLogLevel

@@ -34,8 +34,8 @@ var methods = map[string]method{
 	"tasks/result":          {target: "taskId"},
 }
 
-// NameMember returns the member of params that the header Mcp-Name repeats, "" if the
-// method has none. required means that a modern request must have the header.
+// NameMember returns the member of params that the header Mcp-Name repeats, "" if the method
+// has none. required means that a modern request must have the header.
 func NameMember(name string) (member string, required bool) {
 	m := methods[name]
 	if m.header == never {
@@ -44,12 +44,12 @@ func NameMember(name string) (member string, required bool) {
 	return m.target, m.header == must
 }
 
-// Era is one of the two forms of MCP, as far as they differ beyond the transport. The
-// servers of hosts decide the era of a session; the rest of the gateway asks for
-// capabilities. The zero value is not an era.
+// Era is one of the two forms of MCP, as far as they differ beyond the transport. The servers
+// of hosts decide the era of a session; the rest of the gateway asks for capabilities. The zero
+// value is not an era.
 type Era struct {
-	// OwnConnections means that a session has connections of its own to servers,
-	// because servers keep state for a session.
+	// OwnConnections means that a session has connections of its own to servers, because
+	// servers keep state for a session.
 	OwnConnections bool
 	// TypedResults means that results need a resultType, and lists a time to live.
 	TypedResults bool
@@ -61,12 +61,11 @@ type Era struct {
 	modern bool
 }
 
-// Has reports whether the era has a method. Methods that foldgate does not know are in
-// both.
+// Has reports whether the era has a method. Methods that foldgate does not know are in both.
 func (e Era) Has(name string) bool { return !e.modern || !methods[name].legacy }
 
-// The two eras: Legacy are the revisions up to 2025-11-25, with sessions; in Modern,
-// from 2026-07-28 on, each request stands alone.
+// The two eras: Legacy are the revisions up to 2025-11-25, with sessions; in Modern, from
+// 2026-07-28 on, each request stands alone.
 var (
 	Legacy = Era{OwnConnections: true, ServerRequests: true, UnknownResource: CodeResourceNotFound}
 	Modern = Era{TypedResults: true, UnknownResource: CodeInvalidParams, modern: true}

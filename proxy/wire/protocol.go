@@ -6,8 +6,8 @@ package wire
 
 // Protocol revisions. Revisions are dates, so they compare as strings.
 const (
-	// VersionModern is the first revision without sessions: every request
-	// carries its version and capabilities in _meta.
+	// VersionModern is the first revision without sessions: every request carries its version
+	// and capabilities in _meta.
 	VersionModern = "2026-07-28"
 	// VersionLegacy is the newest revision that starts with initialize.
 	VersionLegacy = "2025-11-25"
@@ -57,8 +57,7 @@ const (
 	CodeHeaderMismatch     = -32020
 	CodeMissingCapability  = -32021
 	CodeUnsupportedVersion = -32022
-	// CodeResourceNotFound is the legacy era's; the modern era uses
-	// CodeInvalidParams.
+	// CodeResourceNotFound is the legacy era's; the modern era uses CodeInvalidParams.
 	CodeResourceNotFound = -32002
 )
 
