@@ -1,6 +1,7 @@
 package interceptor
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"net/http"
@@ -10,9 +11,9 @@ import (
 	"github.com/foldgate/foldgate/interceptor/scrub"
 )
 
-// Boundary takes the secrets out of everything that crosses between hosts and
-// servers. It has one method for each direction; nothing reaches a host or a
-// server without one of them. It is safe for concurrent use.
+// Boundary removes secrets from every message between hosts and servers. It has one method for
+// each direction, and no message reaches a host or a server without one of them. It is safe for
+// concurrent use.
 type Boundary struct {
 	Scrubber *scrub.Scrubber
 	Policies Policies
@@ -24,15 +25,15 @@ type Policies interface {
 	ScrubPolicy(server string) ScrubPolicy
 }
 
-// ScrubPolicy is what happens to secrets in what flows to a model (Results) and
-// in what an agent sends to a server (Arguments).
+// ScrubPolicy has the actions for secrets in messages to a model (Results) and in messages of an
+// agent to a server (Arguments).
 type ScrubPolicy struct{ Results, Arguments Action }
 
-// Action is what happens to a message in which a secret was found.
+// Action is the treatment of a message with a secret.
 type Action string
 
-// The actions. Results are never merely reported: a result that is let through
-// unscrubbed must be configured as off, on purpose.
+// The actions. Report is not for results: they pass unscrubbed only if that is configured on
+// purpose, as Off.
 const (
 	// Redact replaces the secret by [REDACTED:<rule>].
 	Redact Action = "redact"
@@ -40,25 +41,24 @@ const (
 	Report Action = "report"
 	// Block refuses the whole message.
 	Block Action = "block"
-	// Off does not look.
+	// Off does not look for secrets.
 	Off Action = "off"
 )
 
-// Message is a message at the boundary, or the part of one that has to cross.
-// The boundary replaces the parts by clean ones.
+// Message is a message at the boundary, or a part of one. The boundary replaces its parts by
+// clean ones.
 type Message struct {
-	// Server is the key of the server that sent the message or gets it, which
-	// decides the policy; "" for foldgate itself. Always redacts whatever the
-	// policy: for text that foldgate writes itself, or stores.
+	// Server is the key of the server that sends or receives the message, "" for foldgate itself.
+	// It decides the policy. Always redacts whatever the policy: for text that foldgate writes
+	// itself, or stores.
 	Server string
 	Always bool
-	// Body is the message's params, result or error. Text is text outside of
-	// JSON, such as a reason, a name or the text of a fault.
+	// Body is the message's params, result or error. Text is text outside of JSON, such as a
+	// reason, a name or the text of a fault.
 	Body json.RawMessage
 	Text string
-	// Extra are the members beside the body, each with a comma before it, and
-	// Header the HTTP headers. If a part of these must not pass, it is left out
-	// and the rest of the message passes.
+	// Extra are the members beside the body, each after a comma. Header has the HTTP headers. If
+	// a part of these must not pass, it is left out, and the rest of the message passes.
 	Extra  []byte
 	Header http.Header
 
@@ -73,20 +73,19 @@ type Message struct {
 // Verdict is the boundary's decision on a message.
 type Verdict int
 
-// The verdicts. A message that is Blocked or Withheld has lost all its parts;
-// its Text is a notice.
+// The verdicts. A message that is Blocked or Withheld has lost all its parts, and its Text is a
+// notice.
 const (
 	Passed   Verdict = iota
-	Redacted         // secrets were taken out
+	Redacted         // secrets were removed
 	Blocked          // it holds a secret, and the policy forbids that
 	Withheld         // it could not be checked
 )
 
-// Err returns why a message was withheld, nil for any other verdict. It may
-// quote the message.
+// Err returns why a message was withheld, nil for any other verdict. It may quote the message.
 func (m *Message) Err() error { return m.err }
 
-// withheldText stands for what could not be checked, or must not be shown.
+// withheldText replaces text that could not be checked, or must not be shown.
 const withheldText = "(withheld: could not be checked for secrets)"
 
 // Inbound scrubs a message from a server, or from foldgate itself, to a host.
@@ -99,15 +98,15 @@ func (b *Boundary) Outbound(ctx context.Context, m *Message) {
 	b.pass(ctx, m, b.Policies.ScrubPolicy(m.Server).Arguments)
 }
 
-// Text returns a text of foldgate's own without secrets, for hosts and stores:
-// what can't be checked is replaced by a notice.
+// Text returns a text of foldgate's own without secrets, for hosts and stores. A notice replaces
+// text that can't be checked.
 func (b *Boundary) Text(text string) string {
 	m := Message{Text: text, Always: true}
 	b.Inbound(context.Background(), &m)
 	return m.Text
 }
 
-// pass applies an action to all parts of m.
+// pass applies an action to all parts of a message.
 func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 	if m.Always {
 		a = Redact
@@ -118,84 +117,68 @@ func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 	m.clean = true
 	if len(m.Body) > 0 {
 		clean, found, err := b.Scrubber.JSON(ctx, m.Body)
-		m.Body = m.judge(a, m.Body, clean, found, err)
+		m.Body = judge(m, a, m.Body, clean, found, err)
 	}
 	if m.Text != "" {
 		clean, found, err := b.Scrubber.Text(ctx, m.Text)
-		if text := m.judge(a, []byte(m.Text), []byte(clean), found, err); len(found) > 0 || err != nil {
-			m.Text = string(text)
-		}
+		m.Text = judge(m, a, m.Text, clean, found, err)
 	}
 	if m.Verdict >= Blocked {
 		*m = Message{Server: m.Server, Text: withheldText, Verdict: m.Verdict, Found: m.Found, err: m.err, clean: true}
 		return
 	}
+	var beside Message // the parts that are left out if they must not pass
 	if len(m.Extra) > 0 {
-		var beside Message
 		object := append(append([]byte{'{'}, m.Extra[1:]...), '}')
 		clean, found, err := b.Scrubber.JSON(ctx, object)
-		object = beside.judge(a, object, clean, found, err)
-		m.note(&beside)
+		object = judge(&beside, a, object, clean, found, err)
 		if m.Extra = nil; len(object) > len("{}") {
 			m.Extra = append([]byte{','}, object[1:len(object)-1]...)
 		}
 	}
 	if len(m.Header) > 0 {
-		b.header(ctx, m, a)
-	}
-}
-
-// header scrubs the headers of m, each value with its name.
-func (b *Boundary) header(ctx context.Context, m *Message, a Action) {
-	out := make(http.Header, len(m.Header))
-	for name, values := range m.Header {
-		for _, v := range values {
-			var beside Message
-			text := name + ": " + v
-			clean, found, err := b.Scrubber.Text(ctx, text)
-			kept := beside.judge(a, []byte(text), []byte(clean), found, err)
-			m.note(&beside)
-			if kept != nil {
-				out[name] = append(out[name], strings.TrimPrefix(string(kept), name+": "))
+		all := m.Header
+		m.Header = make(http.Header, len(all))
+		for name, values := range all {
+			for _, v := range values {
+				line := name + ": " + v
+				clean, found, err := b.Scrubber.Text(ctx, line)
+				if line = judge(&beside, a, line, clean, found, err); line != "" {
+					m.Header[name] = append(m.Header[name], strings.TrimPrefix(line, name+": "))
+				}
 			}
 		}
 	}
-	m.Header = out
-}
-
-// judge notes on m what was found in a part, and returns what may go on of it:
-// the part, its clean form, or nil.
-func (m *Message) judge(a Action, part, clean []byte, found []scrub.Finding, err error) []byte {
-	m.Found = append(m.Found, found...)
-	switch {
-	case err != nil:
-		m.Verdict, m.err = Withheld, err
-		return nil
-	case len(found) == 0:
-		return part
-	case a == Block:
-		m.Verdict = max(m.Verdict, Blocked)
-		return nil
-	case a == Redact:
-		m.Verdict = max(m.Verdict, Redacted)
-		return clean
-	}
-	m.clean = false
-	return part
-}
-
-// note adds the findings of a part beside the body.
-func (m *Message) note(part *Message) {
-	m.Found = append(m.Found, part.Found...)
-	if part.Verdict != Passed && m.Verdict == Passed {
+	m.Found = append(m.Found, beside.Found...)
+	if m.Verdict == Passed && beside.Verdict != Passed {
 		m.Verdict = Redacted
 	}
 }
 
-// strictest returns the one of servers with the strictest policy for arguments.
+// judge notes on m the findings in one of its parts. It returns what may pass: the part, its
+// clean form or nothing.
+func judge[T, C ~string | ~[]byte](m *Message, a Action, part T, clean C, found []scrub.Finding, err error) (kept T) {
+	m.Found = append(m.Found, found...)
+	switch {
+	case err != nil:
+		m.Verdict, m.err = Withheld, err
+	case len(found) == 0:
+		return part
+	case a == Block:
+		m.Verdict = max(m.Verdict, Blocked)
+	case a == Redact:
+		m.Verdict = max(m.Verdict, Redacted)
+		return T(clean)
+	default:
+		m.clean = false
+		return part
+	}
+	return kept
+}
+
+// strictest returns the server with the strictest policy for arguments.
 func (b *Boundary) strictest(servers []string) string {
 	order := []Action{Off, Report, Redact, Block}
-	return slices.MaxFunc(servers, func(x, y string) int {
-		return slices.Index(order, b.Policies.ScrubPolicy(x).Arguments) - slices.Index(order, b.Policies.ScrubPolicy(y).Arguments)
-	})
+	strictness := func(server string) int { return slices.Index(order, b.Policies.ScrubPolicy(server).Arguments) }
+	return slices.MaxFunc(servers, func(x, y string) int { return cmp.Compare(strictness(x), strictness(y)) })
 }

@@ -2,13 +2,16 @@ package interceptor
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"go/ast"
 	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -20,6 +23,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
 // foldRules has one rule for all tools.
@@ -173,6 +177,26 @@ func TestOnlyTheBoundaryScrubs(t *testing.T) {
 	for name, why := range boundaryUsers {
 		if !used[name] {
 			t.Errorf("%s (%s) uses neither the scrubber nor the journal: take it out of the list", name, why)
+		}
+	}
+}
+
+// Parameters that Trace could not check are not taken for checked: Scrub looks
+// again and withholds them.
+func TestUncheckedParametersAreWithheld(t *testing.T) {
+	b := testBoundary(t)
+	j, err := trace.Open(filepath.Join(t.TempDir(), "trace"), trace.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.Close()
+	run := New(func(context.Context, *Call) {}, Trace(&Recorder{Journal: j, Scrub: b.Scrubber, Payload: true, Log: slog.New(slog.DiscardHandler)}), Scrub(b))
+	for params, want := range map[string]string{`{"a":"` + secret: "scrub_failed", `{"a":"` + secret + `"}`: "secret_in_arguments", `{"a":"b"}`: ""} {
+		_, err := run(t.Context(), &Call{Target: Target{Server: "block", Method: "x", Params: []byte(params), Forward: []byte(params)}},
+			func(context.Context, *Call) (*Result, error) { return &Result{Body: []byte(`{}`)}, nil })
+		var r *Refusal
+		if errors.As(err, &r); (r == nil) != (want == "") || r != nil && r.Code != want {
+			t.Errorf("%.8q…: %v, want %q", params, err, want)
 		}
 	}
 }

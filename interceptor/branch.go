@@ -12,9 +12,9 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// BranchRecords writes the trace records and spans of branches: the push, the
-// status records, the conclusion and the pop, each correlated to what came
-// before it. It is safe for concurrent use.
+// BranchRecords writes the trace records and spans of branches: the push, the status records, the
+// conclusion and the pop. Each correlates to the records before it. It is safe for concurrent
+// use.
 type BranchRecords struct {
 	Recorder  *Recorder
 	Counter   *budget.Counter
@@ -35,8 +35,8 @@ type openBranch struct {
 	traceparent string
 }
 
-// Event writes the records of an event. The manager of branches calls it
-// outside its locks, one event at a time.
+// Event writes the records of an event. The manager of branches calls it outside its locks, one
+// event at a time.
 func (r *BranchRecords) Event(e folding.Event) {
 	b := e.Branch
 	switch e.Kind {
@@ -44,10 +44,8 @@ func (r *BranchRecords) Event(e folding.Event) {
 		cause, _ := e.Cause.(*Call)
 		r.push(b, cause)
 	case folding.EventRecovered:
-		if r.Telemetry != nil {
-			r.Telemetry.BranchOpened(b, "", nil)
-		}
-		if !r.isOpen(b.ID) { // its push was not recorded
+		r.Telemetry.branchOpened(b, "", nil)
+		if r.known(b.ID).push == "" {
 			r.push(b, nil)
 		}
 		rec := r.status(b, "recovered")
@@ -71,8 +69,8 @@ func (r *BranchRecords) Event(e folding.Event) {
 // reasonReturned is the reason of the pop of a branch that its agent returned.
 const reasonReturned = "returned"
 
-// push records that a branch was opened by the call cause. cause is nil if
-// the process that opened the branch died before it could record that.
+// push records that the call cause opened a branch. cause is nil if the process that opened the
+// branch died before it could record that.
 func (r *BranchRecords) push(b folding.Branch, cause *Call) {
 	rec := branchRecord(b, trace.KindPush, map[string]any{
 		"branch_id": b.ID, "parent": b.ParentID, "description": b.Description, "budget": b.BudgetTotal,
@@ -82,9 +80,7 @@ func (r *BranchRecords) push(b folding.Branch, cause *Call) {
 	if cause != nil {
 		rec.CorrelationID = trace.IDs{cause.Outcome.Record}
 		rec.Audit.Traceparent, o.traceparent = r.traceparents(b, cause)
-		if r.Telemetry != nil {
-			r.Telemetry.BranchOpened(b, rec.Audit.Traceparent, cause)
-		}
+		r.Telemetry.branchOpened(b, rec.Audit.Traceparent, cause)
 	}
 	r.begin(b.ID, o)
 	r.Recorder.Note(rec)
@@ -93,7 +89,21 @@ func (r *BranchRecords) push(b folding.Branch, cause *Call) {
 	}
 }
 
-// status is a record of how much of its budget a branch has used.
+// traceparents puts a new branch into the trace of its parent branch, or else of the host, if the
+// call that opened it has one. It returns the traceparent of the branch, and the one for calls in
+// it.
+func (r *BranchRecords) traceparents(b folding.Branch, c *Call) (parent, inside string) {
+	if parent = r.known(b.ParentID).traceparent; parent == "" && b.ParentID == "" && c.Origin.Traceparent != "" {
+		parent = c.Outgoing()
+	}
+	if tp, ok := trace.ParseTraceparent(parent); ok {
+		tp.Parent = trace.BranchSpanID(b.Context)
+		inside = tp.String()
+	}
+	return parent, inside
+}
+
+// status returns a record of the state of a branch's budget.
 func (r *BranchRecords) status(b folding.Branch, state string) *trace.Record {
 	payload := map[string]any{
 		"tokens": b.BudgetUsed, "max_tokens": b.BudgetTotal, "messages_in_context": b.Activity.Calls, "status": state,
@@ -112,12 +122,10 @@ func (r *BranchRecords) conclude(b folding.Branch, late bool) string {
 	return rec.ID
 }
 
-// pop records that a branch was closed. conclusion is the record of its
-// message, "" if it was ended by force.
+// pop records that a branch was closed. conclusion is the record of its message, "" if it was
+// ended by force.
 func (r *BranchRecords) pop(b folding.Branch, reason, conclusion string) {
-	if r.Telemetry != nil {
-		r.Telemetry.BranchEnded(b)
-	}
+	r.Telemetry.branchEnded(b)
 	payload := map[string]any{"reason": reason, "status": b.Status, "freed_messages": b.Activity.Calls, "freed_tokens": b.BudgetUsed}
 	if b.Digest != "" {
 		payload["digest"] = b.Digest
@@ -135,21 +143,18 @@ func (r *BranchRecords) pop(b folding.Branch, reason, conclusion string) {
 	}
 }
 
-// next makes a record that correlates to the branch's push, for an end also to
-// the call that returns the branch, and for a conclusion to those of its children.
+// next returns a record that correlates to the branch's push. An end correlates also to the call
+// that returns the branch, and a conclusion to the conclusions of the children.
 func (r *BranchRecords) next(b folding.Branch, kind string, payload map[string]any) *trace.Record {
 	rec := branchRecord(b, kind, payload)
-	r.mu.Lock()
-	var o openBranch
-	if known := r.open[b.ID]; known != nil {
-		o = *known
-	}
-	call := r.returning[b.ID]
-	r.mu.Unlock()
+	o := r.known(b.ID)
 	if o.push == "" { // the branch has ended: this is a late message
 		o.push = r.recordedPush(b)
 	}
 	rec.CorrelationID = trace.IDs{o.push}
+	r.mu.Lock()
+	call := r.returning[b.ID]
+	r.mu.Unlock()
 	if call != "" && kind != trace.KindStatus {
 		rec.CorrelationID = append(rec.CorrelationID, call)
 	}
@@ -159,8 +164,8 @@ func (r *BranchRecords) next(b folding.Branch, kind string, payload map[string]a
 	return rec
 }
 
-// recordedPush returns the record of a branch's push from the journal, or the
-// branch's id if it is not there.
+// recordedPush returns the record of a branch's push from the journal, or the branch's id if it
+// is not there.
 func (r *BranchRecords) recordedPush(b folding.Branch) string {
 	filter := query.Filter{Since: b.CreatedAt.Add(-clockSlack), Kinds: []string{trace.KindPush}}
 	for rec, err := range query.Recent(context.Background(), r.Dir, filter) {
@@ -175,7 +180,7 @@ func (r *BranchRecords) recordedPush(b folding.Branch) string {
 	return b.ID
 }
 
-// branchRecord is a record in the context of a branch, from foldgate itself.
+// branchRecord returns a record of foldgate in the context of a branch.
 func branchRecord(b folding.Branch, kind string, payload map[string]any) *trace.Record {
 	return &trace.Record{
 		ID: trace.NewID(), From: "foldgate", To: []string{"host"}, Kind: kind, Context: b.Context, Payload: rawjson.Marshal(payload),
@@ -193,15 +198,18 @@ func (r *BranchRecords) begin(branch string, o openBranch) {
 	r.open[branch] = &o
 }
 
-// isOpen reports whether a branch is open and its push recorded.
-func (r *BranchRecords) isOpen(branch string) bool {
+// known returns what is known of an open branch. It has no push if the branch is not open.
+func (r *BranchRecords) known(branch string) (o openBranch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.open[branch] != nil
+	if known := r.open[branch]; known != nil {
+		o = *known
+	}
+	return o
 }
 
-// Returning notes c as the call that returns a branch, until done is called.
-// If the branch is not the caller's it notes nothing.
+// Returning notes the call that returns a branch, until done is called. It notes nothing if the
+// branch is not the caller's.
 func (r *BranchRecords) Returning(m *folding.Manager, c *Call, branch string) (done func()) {
 	if b, _ := m.Resolve(c.Caller(), branch); b.ID == "" {
 		return func() {}
@@ -221,49 +229,24 @@ func (r *BranchRecords) Returning(m *folding.Manager, c *Call, branch string) (d
 	}
 }
 
-// Inherit gives a call without a traceparent that of its branch, if the
-// branch was opened by a call that had one: the host's trace goes on.
+// Inherit gives a call without a traceparent the one of its branch, so that the trace of the host
+// goes on.
 func (r *BranchRecords) Inherit(c *Call) {
 	if c.Origin.Traceparent == "" && c.Attribution.Branch != nil {
-		c.Origin.Traceparent = r.traceparent(c.Attribution.Branch.ID)
+		c.Origin.Traceparent = r.known(c.Attribution.Branch.ID).traceparent
 	}
 }
 
-// Join puts a call that names a branch in its arguments, as branch_return does,
-// into the branch's trace if it came without one.
+// Join puts a call without a traceparent that names a branch in its arguments, as branch_return
+// does, into the branch's trace.
 func (r *BranchRecords) Join(m *folding.Manager, c *Call, branch string) {
 	if c.Origin.Traceparent != "" || branch == "" {
 		return
 	}
-	if c.Origin.Traceparent = r.traceparent(branch); c.Origin.Traceparent != "" || r.Telemetry == nil {
+	if c.Origin.Traceparent = r.known(branch).traceparent; c.Origin.Traceparent != "" || r.Telemetry == nil {
 		return
 	}
 	if b, err := m.Resolve(c.Caller(), branch); err == nil {
-		c.Origin.Traceparent = r.Telemetry.BranchTraceparent(b.Context)
+		c.Origin.Traceparent = r.Telemetry.branchTraceparent(b.Context)
 	}
-}
-
-// traceparent returns the traceparent for calls in a branch, "" if the branch
-// belongs to no trace of its host.
-func (r *BranchRecords) traceparent(branch string) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if o := r.open[branch]; o != nil {
-		return o.traceparent
-	}
-	return ""
-}
-
-// traceparents puts a new branch into a trace: that of its parent branch, else
-// that of the host if c came with one. It returns the branch's own parent, and
-// the traceparent for calls in it.
-func (r *BranchRecords) traceparents(b folding.Branch, c *Call) (parent, inside string) {
-	if parent = r.traceparent(b.ParentID); parent == "" && b.ParentID == "" && c.Origin.Traceparent != "" {
-		parent = c.Outgoing()
-	}
-	if tp, ok := trace.ParseTraceparent(parent); ok {
-		tp.Parent = trace.BranchSpanID(b.Context)
-		inside = tp.String()
-	}
-	return parent, inside
 }

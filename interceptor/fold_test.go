@@ -307,7 +307,7 @@ func TestShrunkIsCounted(t *testing.T) {
 		b := f.branch(300)
 		c := &Call{Origin: Origin{Principal: me.Principal, Session: me.Session}, Target: Target{Method: "tools/call", Name: "branch_read", Metered: true}, Attribution: Attribution{Branch: b}}
 		res, err := Meter(f.m, f.gauge)(func(_ context.Context, c *Call) (*Result, error) {
-			c.Outcome.Shrink = func(int) *Result { return &Result{Body: json.RawMessage(textBody(words(tc.shrunk)))} }
+			c.Outcome.Shrink = shrunk(tc.shrunk)
 			return &Result{Body: json.RawMessage(textBody(words(1000)))}, nil
 		})(t.Context(), c)
 		if err != nil {
@@ -317,6 +317,13 @@ func TestShrunkIsCounted(t *testing.T) {
 			t.Errorf("%s: %d tokens delivered, %d booked, cut %v; the branch had 299", tc.name, n, c.Outcome.Tokens.Delivered, c.Outcome.Truncated)
 		}
 	}
+}
+
+// shrunk is a result that can be made as small as that, in tokens.
+type shrunk int
+
+func (n shrunk) Shrink(int) *Result {
+	return &Result{Body: json.RawMessage(textBody(words(int(n))))}
 }
 
 // The saving on the generated fixtures, in tokens of o200k_base.

@@ -1,60 +1,89 @@
-// Package interceptor is the chain that every message passes: who made it,
-// which branch it belongs to, what it costs, what must not be seen.
+// Package interceptor is the chain that every call passes. Its layers record the call, find its
+// branch, charge its tokens, fold large results and remove secrets.
 //
-// A [Middleware] wraps a [Handler]; [Chain] puts them together, the first
-// listed outermost. What one layer learns it writes into the [Call], where the
-// layers outside it can read it: the trace, outermost, records what all the
-// others decided. The order is fixed in package proxy (chain.go), because it is
-// a security property: nothing outside Scrub ever holds an unscrubbed result.
+// A [Middleware] wraps a [Handler]. [New] makes a chain of middlewares, the first one outermost:
 //
-// The middlewares know nothing of wire formats beyond the parameters and
-// results of MCP methods, and nothing of transports.
+//	run := interceptor.New(locate, first, second)
+//	res, err := run(ctx, call, end)
 //
+// A layer writes into the [Call] what the layers outside it need to know, so Trace, the outermost
+// layer, records what all others decided. Package proxy fixes the order (chain.go), because it is
+// a security property: nothing outside Scrub holds an unscrubbed result.
+//
+// The layers know the parameters and results of MCP methods. They know no transports and no
+// upstreams.
+//
+//	interceptor.go  the chain; panics
 //	call.go         a call: origin, target, attribution, outcome
-//	telemetry.go    spans of calls, layers and branches, outermost if they are on
+//	telemetry.go    spans of calls, layers and branches, outside all other layers
 //	metrics.go      metrics of calls
 //	trace.go        records of calls and notifications
-//	recover.go      panics
 //	attribute.go    the branch of a call
 //	meter.go        the cost of a call
-//	fold.go         results too large for their place
+//	fold.go         previews of large results
 //	workflow.go     the workflow step of a call
 //	scrub.go        secrets in calls
 //	boundary.go     secrets in every message, in both directions
 //	branch.go       records and spans of branches
-//	recovery.go     what a crash left unfinished
-//	refusal.go      what a model reads if foldgate refuses
+//	recovery.go     branches and calls that a crash left unfinished
+//	result.go       results: their text and tokens
+//	refusal.go      errors that a model reads
 package interceptor
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
+)
 
 // Handler answers a call. Exactly one of result and error is nil.
 //
-// An error object of the upstream is a Result, not an error. An error is
-// foldgate's own: a [*Refusal], or a fault that the edge reports.
+// An error object of the upstream is a Result, not an error. An error is foldgate's own: a
+// [*Refusal], or a fault that the router reports.
 type Handler func(ctx context.Context, c *Call) (*Result, error)
-
-// MethodTaskResult fetches the result of a tools/call that became a task; Name
-// is the tool then, "" where that is not known.
-const MethodTaskResult = "tasks/result"
 
 // Middleware wraps a handler. It calls next at most once.
 type Middleware func(next Handler) Handler
 
-// Chain returns h wrapped in mw: Chain(h, a, b) runs a, then b, then h.
-func Chain(h Handler, mw ...Middleware) Handler {
-	for i := len(mw) - 1; i >= 0; i-- {
-		h = mw[i](h)
+// Run runs a call down a chain. end answers the call behind the innermost layer.
+type Run func(ctx context.Context, c *Call, end Handler) (*Result, error)
+
+// New makes a chain. locate fills in the branch and the workflow of a call before the first
+// layer. It has no effect beyond the call.
+func New(locate func(context.Context, *Call), layers ...Middleware) Run {
+	h := Chain(func(ctx context.Context, c *Call) (*Result, error) { return c.end(ctx, c) }, layers...)
+	return func(ctx context.Context, c *Call, end Handler) (*Result, error) {
+		c.end, c.began, c.Outcome.Record = end, time.Now(), trace.NewID()
+		locate(ctx, c)
+		return h(ctx, c)
+	}
+}
+
+// Chain returns h wrapped in layers: Chain(h, a, b) runs a, then b, then h.
+func Chain(h Handler, layers ...Middleware) Handler {
+	for i := len(layers) - 1; i >= 0; i-- {
+		h = layers[i](h)
 	}
 	return h
 }
 
-// New puts a chain together once for all calls. The function it returns runs a
-// call down the chain; end answers the call behind the innermost layer.
-func New(mw ...Middleware) func(ctx context.Context, c *Call, end Handler) (*Result, error) {
-	h := Chain(func(ctx context.Context, c *Call) (*Result, error) { return c.end(ctx, c) }, mw...)
-	return func(ctx context.Context, c *Call, end Handler) (*Result, error) {
-		c.end = end
-		return h(ctx, c)
+// Recover turns a panic in an inner layer into an error and logs its stack, so that one bad
+// message does not end the gateway. It is installed inside Trace, which therefore records the
+// call.
+func Recover(log *slog.Logger) Middleware {
+	return func(next Handler) Handler {
+		return func(ctx context.Context, c *Call) (res *Result, err error) {
+			defer func() {
+				if p := recover(); p != nil {
+					log.Error("panic in a call", "method", c.Target.Method, "server", c.Target.Server, "panic", fmt.Sprint(p), "stack", string(debug.Stack()))
+					res, err = nil, fmt.Errorf("internal error while handling %s; the gateway's log has the details", c.Target.Method)
+				}
+			}()
+			return next(ctx, c)
+		}
 	}
 }

@@ -14,8 +14,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// instruments are the metrics of calls. docs/telemetry.md lists them for those
-// who build dashboards.
+// instruments are the metrics of calls. docs/telemetry.md lists them.
 type instruments struct {
 	calls, refusals, tokens, saved, reduced, findings metric.Int64Counter
 	inFlight                                          metric.Int64UpDownCounter
@@ -28,13 +27,13 @@ func newInstruments(meters metric.MeterProvider) (*instruments, error) {
 	}
 	m := meters.Meter(telemetryScope)
 	var faults []error
-	counter := func(name, unit, what string) metric.Int64Counter {
-		c, err := m.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(what))
+	counter := func(name, unit, description string) metric.Int64Counter {
+		c, err := m.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(description))
 		faults = append(faults, err)
 		return c
 	}
-	seconds := func(name, what string, bounds ...float64) metric.Float64Histogram {
-		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(what), metric.WithExplicitBucketBoundaries(bounds...))
+	seconds := func(name, description string, bounds ...float64) metric.Float64Histogram {
+		h, err := m.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description), metric.WithExplicitBucketBoundaries(bounds...))
 		faults = append(faults, err)
 		return h
 	}
@@ -58,62 +57,59 @@ func newInstruments(meters metric.MeterProvider) (*instruments, error) {
 }
 
 // countCall counts a call that has ended.
-func (t *Telemetry) countCall(ctx context.Context, c *Call, err error, kind string, took time.Duration) {
-	base := make([]attribute.KeyValue, 0, 8)
-	base = append(base, methodKey.String(methodLabel(c.Target.Method)), serverKey.String(serverName(c)))
-	if tool := t.tools.label(c, err); tool != "" {
-		base = append(base, toolKey.String(tool))
-	}
+func (t *Telemetry) countCall(ctx context.Context, c *Call, err error, kind string) {
+	o, base := &c.Outcome, t.callLabels(c, err)
 	with := func(more ...attribute.KeyValue) metric.MeasurementOption {
 		return metric.WithAttributes(append(base[:len(base):len(base)], more...)...)
 	}
 	t.calls.Add(ctx, 1, with(outcomeKey.String(outcome(c, err, kind))))
 	if c.Origin.Direction == FromHost {
-		t.serverTime.Record(ctx, took.Seconds(), with(durationLabels(c.Origin.Transport, kind)...))
+		t.serverTime.Record(ctx, time.Since(c.began).Seconds(), with(durationLabels(c.Origin.Transport, kind)...))
 	}
-	if reason := refusal(c, err); reason != "" {
+	if reason := refusalReason(c, err); reason != "" {
 		t.refusals.Add(ctx, 1, with(reasonKey.String(reason)))
 	}
-	for _, n := range []struct {
-		direction string
-		tokens    int
-	}{{"in", c.Outcome.Tokens.In}, {"out", c.Outcome.Tokens.Out}, {"delivered", c.Outcome.Tokens.Delivered}} {
-		if n.tokens > 0 {
-			t.tokens.Add(ctx, int64(n.tokens), with(attribute.String("foldgate.direction", n.direction)))
+	tokens := func(direction string, n int) {
+		if n > 0 {
+			t.tokens.Add(ctx, int64(n), with(attribute.String("foldgate.direction", direction)))
 		}
 	}
-	if c.Outcome.Folded || c.Outcome.Truncated {
-		how := with(attribute.String("foldgate.how", map[bool]string{true: "folded", false: "truncated"}[c.Outcome.Folded]))
+	tokens("in", o.Tokens.In)
+	tokens("out", o.Tokens.Out)
+	tokens("delivered", o.Tokens.Delivered)
+	if o.Folded || o.Truncated {
+		how := with(attribute.String("foldgate.how", map[bool]string{true: "folded", false: "truncated"}[o.Folded]))
 		t.reduced.Add(ctx, 1, how)
-		if saved := c.Outcome.Tokens.Out - c.Outcome.Tokens.Delivered; saved > 0 {
+		if saved := o.Tokens.Out - o.Tokens.Delivered; saved > 0 {
 			t.saved.Add(ctx, int64(saved), how)
 		}
 	}
-	t.countFindings(ctx, serverName(c), "result", c.Outcome.Findings)
-	t.countFindings(ctx, serverName(c), "arguments", c.Outcome.ArgumentFindings)
-}
-
-func (t *Telemetry) countFindings(ctx context.Context, server, place string, found []scrub.Finding) {
-	for _, f := range found {
-		t.findings.Add(ctx, 1, metric.WithAttributes(attribute.String("foldgate.rule", f.Rule),
-			attribute.String("foldgate.place", place), serverKey.String(server)))
+	for place, found := range map[string][]scrub.Finding{"result": o.Findings, "arguments": o.ArgumentFindings} {
+		for _, f := range found {
+			t.findings.Add(ctx, 1, metric.WithAttributes(attribute.String("foldgate.rule", f.Rule),
+				attribute.String("foldgate.place", place), serverKey.String(c.serverName())))
+		}
 	}
 }
 
 // countUpstream counts one request to an upstream.
 func (t *Telemetry) countUpstream(ctx context.Context, c *Call, transport string, err error, kind string, took time.Duration) {
-	labels := append(durationLabels(transport, kind), methodKey.String(methodLabel(c.Target.Method)), serverKey.String(serverName(c)))
-	if tool := t.tools.label(c, err); tool != "" {
-		labels = append(labels, toolKey.String(tool))
-	}
-	t.clientTime.Record(ctx, took.Seconds(), metric.WithAttributes(labels...))
+	t.clientTime.Record(ctx, took.Seconds(), metric.WithAttributes(append(t.callLabels(c, err), durationLabels(transport, kind)...)...))
 }
 
-// durationLabels are those that the semantic conventions add to durations.
-func durationLabels(transport, kind string) []attribute.KeyValue {
-	var out []attribute.KeyValue
+// callLabels returns the method, the server and the tool of a call that ended with err.
+func (t *Telemetry) callLabels(c *Call, err error) []attribute.KeyValue {
+	out := append(make([]attribute.KeyValue, 0, 8), methodKey.String(methodLabel(c.Target.Method)), serverKey.String(c.serverName()))
+	if tool := t.tools.label(c, err); tool != "" {
+		out = append(out, toolKey.String(tool))
+	}
+	return out
+}
+
+// durationLabels returns the labels that the semantic conventions add to durations.
+func durationLabels(transport, kind string) (out []attribute.KeyValue) {
 	if transport != "" {
-		out = append(out, attribute.String("network.transport", transport))
+		out = append(out, transportKey.String(transport))
 	}
 	if kind != "" {
 		out = append(out, errorKey.String(kind))
@@ -127,22 +123,23 @@ func layerSet(name, phase string) attribute.Set {
 
 // Labels that several instruments share.
 const (
-	methodKey  attribute.Key = "mcp.method.name"
-	toolKey    attribute.Key = "gen_ai.tool.name"
-	errorKey   attribute.Key = "error.type"
-	serverKey  attribute.Key = "foldgate.server"
-	outcomeKey attribute.Key = "foldgate.outcome"
-	reasonKey  attribute.Key = "foldgate.reason"
+	methodKey    attribute.Key = "mcp.method.name"
+	toolKey      attribute.Key = "gen_ai.tool.name"
+	errorKey     attribute.Key = "error.type"
+	transportKey attribute.Key = "network.transport"
+	serverKey    attribute.Key = "foldgate.server"
+	outcomeKey   attribute.Key = "foldgate.outcome"
+	reasonKey    attribute.Key = "foldgate.reason"
 )
 
-// other stands for values that are not told apart, so that no client can make
-// a metric grow by inventing names.
+// other replaces values that are not told apart, so that no client can make a metric grow by
+// inventing names.
 const other = "_OTHER"
 
 // toolError is the semantic conventions' word for a result with isError.
 const toolError = "tool_error"
 
-// methods are those that MCP defines, in any revision.
+// methods are the methods that MCP defines, in any revision.
 var methods = map[string]bool{
 	"initialize": true, "server/discover": true, "ping": true,
 	"tools/list": true, "tools/call": true,
@@ -161,55 +158,51 @@ func methodLabel(method string) string {
 	return other
 }
 
-// maxToolLabels bounds the tools that metrics tell apart, all upstreams
+// maxToolLabels is the largest number of tools that metrics tell apart, of all upstreams
 // together. Spans and the journal name every tool.
 const maxToolLabels = 500
 
-// toolLabels are the tools that metrics name: foldgate's own, and those that
-// an upstream has answered for.
+// toolLabels are the tools that metrics name: foldgate's own, and tools for which an upstream has
+// answered.
 type toolLabels struct {
 	own func(string) bool
 
-	mu    sync.RWMutex
+	mu    sync.Mutex
 	known map[[2]string]bool // by upstream and tool
 }
 
-// label names the tool of a call that ended with err; "" where it calls none.
+// label returns the label for the tool of a call that ended with err, "" if the call is not of a
+// tool.
 func (l *toolLabels) label(c *Call, err error) string {
+	tool := c.Target.Name
 	if c.Target.Method != "tools/call" {
 		return ""
 	}
 	if c.Target.Server == "" {
-		if l.own != nil && l.own(c.Target.Name) {
-			return c.Target.Name
+		if l.own != nil && l.own(tool) {
+			return tool
 		}
-		return other
-	}
-	key := [2]string{c.Target.Server, c.Target.Name}
-	l.mu.RLock()
-	known := l.known[key]
-	l.mu.RUnlock()
-	if known {
-		return c.Target.Name
-	}
-	var r *Refusal
-	if errors.As(err, &r) && r.Reason == "upstream" { // nobody has said that there is such a tool
 		return other
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.known) >= maxToolLabels {
+	key := [2]string{c.Target.Server, tool}
+	if l.known[key] {
+		return tool
+	}
+	var r *Refusal
+	if errors.As(err, &r) && r.Reason == "upstream" || len(l.known) >= maxToolLabels { // there may be no such tool
 		return other
 	}
 	if l.known == nil {
 		l.known = map[[2]string]bool{}
 	}
 	l.known[key] = true
-	return c.Target.Name
+	return tool
 }
 
-// errorType is the error.type of what a call came to, "" for a success: the
-// code of a JSON-RPC error, tool_error, or the code of foldgate's own refusal.
+// errorType returns the error.type of a call's outcome: the code of a JSON-RPC error, tool_error
+// or the code of a refusal, "" for a success.
 func errorType(res *Result, err error) string {
 	var rpc interface{ JSONRPCCode() string }
 	var r *Refusal
@@ -224,29 +217,22 @@ func errorType(res *Result, err error) string {
 		return other
 	case res.Error != nil:
 		code, _ := rawjson.Get(res.Error, "code")
-		return codeLabel(string(code))
-	}
-	if failed, _ := rawjson.Get(res.Body, "isError"); string(failed) == "true" {
+		if len(code) == 6 && string(code[:3]) == "-32" { // defined by JSON-RPC or MCP; a server may use any number
+			return string(code)
+		}
+		return other
+	case res.Failed():
 		return toolError
 	}
 	return ""
 }
 
-// codeLabel keeps the codes that JSON-RPC and MCP define; a server may use any
-// other number.
-func codeLabel(code string) string {
-	if len(code) == 6 && code[:3] == "-32" {
-		return code
-	}
-	return other
-}
-
-// outcome sums an error.type up for counters.
+// outcome returns the sum of an error.type for counters.
 func outcome(c *Call, err error, kind string) string {
 	switch {
 	case kind == "":
 		return "ok"
-	case refusal(c, err) != "":
+	case refusalReason(c, err) != "":
 		return "refused"
 	case kind == toolError, kind == "cancelled":
 		return kind
@@ -254,15 +240,12 @@ func outcome(c *Call, err error, kind string) string {
 	return "error"
 }
 
-// refusal is the reason for which foldgate itself refused or cut a call, one
-// of a fixed few; "" where it did not.
-func refusal(c *Call, err error) string {
+// refusalReason returns the reason for which foldgate itself refused or cut a call, one of a
+// fixed few, "" if it did not.
+func refusalReason(c *Call, err error) string {
 	var r *Refusal
-	switch {
-	case c.Outcome.Decision != "":
-		return c.Outcome.Decision
-	case errors.As(err, &r) && r.Reason != "upstream":
+	if c.Outcome.Decision == "" && errors.As(err, &r) && r.Reason != "upstream" {
 		return r.Reason
 	}
-	return ""
+	return c.Outcome.Decision
 }

@@ -16,18 +16,15 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// clockSlack is by how much the times of files may be coarser than the clock.
+// clockSlack is the largest difference between the times of files and the clock.
 const clockSlack = time.Second
 
-// Recover brings the journal and the branches in repo into agreement after a
-// process that died. The two are separate files, and a process can die between
-// writing the one and the other. Afterwards each request has its response, and
-// each push gets one pop. It returns the workflow steps of the calls that were
-// lost.
+// Recover makes the journal and the branches in repo agree after a process that died between its
+// writes to one and to the other. Afterwards each request has its response, and each push one
+// pop. It returns the workflow steps of the lost calls.
 //
-// It must run before the manager takes over the active branches, none of which
-// is older than maxAge. If this process ends before the journal is settled, the
-// next start does it again.
+// It must run before the manager takes over the active branches, none of which is older than
+// maxAge. If this process ends before the journal is settled, the next start recovers again.
 func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, maxAge time.Duration) (lostSteps []string, err error) {
 	from, to, interrupted := r.Recorder.Journal.Interrupted()
 	if !interrupted {
@@ -37,8 +34,8 @@ func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, ma
 	if err != nil {
 		return nil, err
 	}
-	// What was unfinished began after that process did, and no longer ago than a
-	// branch may live. Branches that it took over may be older.
+	// Unfinished calls and branches began after that process did, and no longer ago than a branch
+	// may live. Branches that it took over may be older.
 	since := to.Add(-maxAge - time.Minute)
 	if from.After(since) && !from.After(to) { // else the clock was set back
 		since = from
@@ -53,44 +50,33 @@ func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, ma
 		return nil, fmt.Errorf("trace: reading what the last process left: %w", err)
 	}
 	for _, call := range u.calls {
-		if id := stepOf(call); id != "" {
-			u.lostSteps = append(u.lostSteps, id)
-		}
+		u.addLostStep(call)
 		r.Recorder.Note(lostCall(call))
 	}
-	alive := map[string]bool{}
 	for _, b := range active {
 		if reason, popped := u.popped[b.ID]; popped {
 			if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpFinish, Branch: endedAs(b, reason)}}); err != nil {
 				return nil, err
 			}
-			continue
-		}
-		alive[b.ID] = true
-		if push := u.open[b.ID]; push != nil {
+		} else if push := u.open[b.ID]; push != nil {
 			r.begin(b.ID, openBranch{push: push.ID, conclusions: u.conclusions[b.ID]})
+			delete(u.open, b.ID)
 		}
 	}
-	return u.lostSteps, r.popEnded(ctx, repo, u, alive)
+	return u.lostSteps, r.popEnded(ctx, repo, u)
 }
 
-// popEnded writes the pops of branches that have ended in repo and are open in
-// the journal, deepest first.
-func (r *BranchRecords) popEnded(ctx context.Context, repo folding.Repository, u *unfinished, alive map[string]bool) error {
+// popEnded writes the pops of the branches that are open in the journal only, deepest first.
+func (r *BranchRecords) popEnded(ctx context.Context, repo folding.Repository, u *unfinished) error {
 	var ended []folding.Branch
 	for id, push := range u.open {
-		if alive[id] {
-			continue
-		}
 		b, found, err := repo.Get(ctx, id)
 		if err != nil {
 			return err
 		}
-		if !found { // the process died before it was stored: no agent has its id
-			b = folding.Branch{ID: id, Context: push.Context, Status: folding.StatusFailed, Reason: folding.ReasonStorageFailed}
-			if push.Audit != nil {
-				b.Session, b.Principal = push.Audit.Session, push.Audit.Principal
-			}
+		if !found { // the process died before it stored the branch: no agent has its id
+			a := push.AuditOrEmpty()
+			b = folding.Branch{ID: id, Context: push.Context, Status: folding.StatusFailed, Reason: folding.ReasonStorageFailed, Session: a.Session, Principal: a.Principal}
 		}
 		r.begin(id, openBranch{push: push.ID})
 		ended = append(ended, b)
@@ -108,8 +94,8 @@ func (r *BranchRecords) popEnded(ctx context.Context, repo folding.Repository, u
 	return nil
 }
 
-// endedAs is a branch with an end that was recorded and not stored. A return
-// becomes a forced end: its message reached no agent and may be given again.
+// endedAs returns a branch with an end that was recorded but not stored. A return becomes a
+// forced end: its message reached no agent and may be given again.
 func endedAs(b folding.Branch, reason string) folding.Branch {
 	b.Status, b.Reason, b.CompletedAt = folding.StatusFailed, reason, time.Now().UTC().Truncate(time.Microsecond)
 	switch reason {
@@ -125,21 +111,20 @@ func endedAs(b folding.Branch, reason string) folding.Branch {
 
 // unfinished is what a process that died left unfinished in the journal.
 type unfinished struct {
-	// calls are the requests without a response, in order; lostSteps are the
-	// workflow steps of calls that a start which failed has ended already.
+	// calls are the requests without a response, in order. lostSteps are workflow steps of lost
+	// calls, also of calls that an earlier, failed start has ended.
 	calls     []*trace.Record
 	lostSteps []string
-	// open are the pushes without a pop, popped the reasons of the pops, both
-	// by branch id.
+	// open are the pushes without a pop, popped the reasons of the pops, both by branch id.
 	open   map[string]*trace.Record
 	popped map[string]string
-	// conclusions are the records of returned branches by the parent's id;
-	// concluded has the ids of such branches.
+	// conclusions are the records of returned branches, by the parent's id. concluded has the ids
+	// of these branches.
 	conclusions map[string][]string
 	concluded   map[string]bool
 }
 
-// readUnfinished reads what was begun and not ended since a time.
+// readUnfinished reads the calls and branches that began since a time and have no end.
 func readUnfinished(ctx context.Context, dir string, since time.Time) (*unfinished, error) {
 	u := &unfinished{open: map[string]*trace.Record{}, popped: map[string]string{}, conclusions: map[string][]string{}, concluded: map[string]bool{}}
 	requests := map[string]*trace.Record{}
@@ -150,32 +135,29 @@ func readUnfinished(ctx context.Context, dir string, since time.Time) (*unfinish
 		if err != nil {
 			return nil, err
 		}
-		path := contextpath.Path(r.Context)
+		path, audit := contextpath.Path(r.Context), r.AuditOrEmpty()
 		id := path.Leaf()
+		r.Payload = nil
 		switch {
 		case strings.HasPrefix(r.Kind, trace.KindRequest):
-			r.Payload = nil
 			requests[r.ID] = r
 		case strings.HasPrefix(r.Kind, trace.KindResponse):
 			for _, cause := range r.CorrelationID {
-				if req := requests[cause]; req != nil && r.Audit != nil && r.Audit.Lost {
-					if id := stepOf(req); id != "" {
-						u.lostSteps = append(u.lostSteps, id)
-					}
+				if req := requests[cause]; req != nil && audit.Lost {
+					u.addLostStep(req)
 				}
 				delete(requests, cause)
 			}
 		case r.Kind == trace.KindPush:
-			r.Payload = nil
 			u.open[id] = r
 		case r.Kind == trace.KindPop:
 			delete(u.open, id)
 			delete(u.conclusions, id)
 			u.popped[id] = ""
-			if r.Audit != nil && r.Audit.Decision != nil {
-				u.popped[id] = r.Audit.Decision.Reason
+			if audit.Decision != nil {
+				u.popped[id] = audit.Decision.Reason
 			}
-		case r.Kind == trace.KindConclusion && (r.Audit == nil || !r.Audit.Late):
+		case r.Kind == trace.KindConclusion && !audit.Late:
 			u.concluded[id] = true
 			if parent := path.Parent(); parent != "" {
 				u.conclusions[parent.Leaf()] = append(u.conclusions[parent.Leaf()], r.ID)
@@ -189,32 +171,33 @@ func readUnfinished(ctx context.Context, dir string, since time.Time) (*unfinish
 	return u, nil
 }
 
-// stepOf returns the workflow step of a request, "" for none.
+// addLostStep notes the workflow step of a lost call.
+func (u *unfinished) addLostStep(req *trace.Record) {
+	if id := stepOf(req); id != "" {
+		u.lostSteps = append(u.lostSteps, id)
+	}
+}
+
+// stepOf returns the workflow step that a request works on, "" for none.
 func stepOf(req *trace.Record) string {
-	if req.Audit == nil {
-		return ""
+	flow := req.AuditOrEmpty().Workflow
+	if status, _ := rawjson.GetString(flow, "status"); status != workflow.Working {
+		return "" // none, or the request asks about one
 	}
-	if status, _ := rawjson.GetString(req.Audit.Workflow, "status"); status != workflow.Working {
-		return "" // none, or it asked about one
-	}
-	id, _ := rawjson.GetString(req.Audit.Workflow, "context_id")
+	id, _ := rawjson.GetString(flow, "context_id")
 	return id
 }
 
-// lostCall is the response record of a request that was in flight when the
-// process died.
+// lostCall returns the response record of a request that was in flight when the process died.
 func lostCall(req *trace.Record) *trace.Record {
-	audit := trace.Audit{}
-	if req.Audit != nil {
-		audit = trace.Audit{
-			Session: req.Audit.Session, Principal: req.Audit.Principal, Server: req.Audit.Server, Tool: req.Audit.Tool,
-			Method: req.Audit.Method, Era: req.Audit.Era, Rung: req.Audit.Rung, Thread: req.Audit.Thread, Traceparent: req.Audit.Traceparent,
-		}
+	a := req.AuditOrEmpty()
+	audit := trace.Audit{
+		Session: a.Session, Principal: a.Principal, Server: a.Server, Tool: a.Tool, Method: a.Method, Era: a.Era, Rung: a.Rung,
+		Thread: a.Thread, Traceparent: a.Traceparent, Lost: true, IsError: true,
 	}
 	if stepOf(req) != "" {
-		audit.Workflow = rawjson.Set(req.Audit.Workflow, rawjson.Quote(workflow.Interrupted), "status")
+		audit.Workflow = rawjson.Set(a.Workflow, rawjson.Quote(workflow.Interrupted), "status")
 	}
-	audit.Lost, audit.IsError = true, true
 	rec := &trace.Record{
 		From: "foldgate", Kind: trace.KindResponse + strings.TrimPrefix(req.Kind, trace.KindRequest),
 		CorrelationID: trace.IDs{req.ID}, Context: req.Context, Audit: &audit,

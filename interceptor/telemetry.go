@@ -2,6 +2,7 @@ package interceptor
 
 import (
 	"context"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"math/rand/v2"
@@ -21,15 +22,14 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// telemetryScope names this package to OpenTelemetry.
+// telemetryScope is the name of this package in OpenTelemetry.
 const telemetryScope = "github.com/foldgate/foldgate"
 
-// Telemetry turns calls and branches into OpenTelemetry spans and metrics. It
-// is installed only where somebody listens: without it the chain is the same
-// as if this file did not exist. It is safe for concurrent use.
+// Telemetry turns calls and branches into OpenTelemetry spans and metrics. The chain has it only
+// if an exporter is configured. It is safe for concurrent use.
 //
-// Spans carry ids and figures, never contents. Sessions, principals and
-// branches are attributes of spans and never labels of metrics.
+// Spans carry ids and figures, never contents. Sessions, principals and branches are attributes
+// of spans and never labels of metrics.
 type Telemetry struct {
 	tracer oteltrace.Tracer // nil: metrics only
 	*instruments
@@ -39,11 +39,11 @@ type Telemetry struct {
 	branches map[string]oteltrace.Span // of active branches, by context path
 }
 
-// NewTelemetry makes the instruments. Either provider may be nil. ownTool says
-// which tools are foldgate's own.
+// NewTelemetry makes the instruments. Either provider may be nil. ownTool reports whether a tool
+// is foldgate's own.
 //
-// The spans have the ids that the journal's OTLP export derives only if the
-// provider of traces was made with [SpanIDs].
+// The spans have the ids of the journal's OTLP export only if the provider of traces was made
+// with [SpanIDs].
 func NewTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider, ownTool func(string) bool) (*Telemetry, error) {
 	in, err := newInstruments(meters)
 	if err != nil {
@@ -56,22 +56,16 @@ func NewTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider, 
 	return t, nil
 }
 
-// callSpans are the span of a call and that of its last request to an upstream.
-type callSpans struct{ own, sent oteltrace.SpanContext }
-
-// Calls observes every call as a whole. It is installed outside Trace, so that
-// it sees what the trace itself costs and refuses; locate is that of Trace.
-func (t *Telemetry) Calls(locate func(context.Context, *Call)) Middleware {
+// Calls returns the layer that observes every call as a whole. It is installed outside Trace, so
+// that it sees the time and the refusals of Trace too.
+func (t *Telemetry) Calls() Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
-			start := time.Now()
-			locate(ctx, c)
-			c.Outcome.Record = trace.NewID()
-			ctx, span := t.startCall(ctx, c, start)
-			busy := metric.WithAttributes(methodKey.String(methodLabel(c.Target.Method)), serverKey.String(serverName(c)))
+			ctx, span := t.startCall(ctx, c)
+			busy := metric.WithAttributes(methodKey.String(methodLabel(c.Target.Method)), serverKey.String(c.serverName()))
 			t.inFlight.Add(ctx, 1, busy)
 			done := false
-			defer func() { // also where a panic passes
+			defer func() { // also after a panic
 				t.inFlight.Add(ctx, -1, busy)
 				if span != nil && !done {
 					span.SetStatus(codes.Error, "")
@@ -81,7 +75,7 @@ func (t *Telemetry) Calls(locate func(context.Context, *Call)) Middleware {
 			res, err := next(ctx, c)
 			done = true
 			kind := errorType(res, err)
-			t.countCall(ctx, c, err, kind, time.Since(start))
+			t.countCall(ctx, c, err, kind)
 			if span != nil {
 				endCall(span, c, err, kind)
 			}
@@ -90,36 +84,37 @@ func (t *Telemetry) Calls(locate func(context.Context, *Call)) Middleware {
 	}
 }
 
-// startCall starts the span of c. It has the id that the journal's export
-// derives, and its parent is the one that the journal records.
-func (t *Telemetry) startCall(ctx context.Context, c *Call, start time.Time) (context.Context, oteltrace.Span) {
+// callSpans are the span of a call and of its last request to an upstream.
+type callSpans struct{ own, sent oteltrace.SpanContext }
+
+// startCall starts the span of a call. Its id and its parent are the ones that the journal's
+// export derives and the journal records.
+func (t *Telemetry) startCall(ctx context.Context, c *Call) (context.Context, oteltrace.Span) {
 	if t.tracer == nil {
 		return ctx, nil
 	}
-	if own := oteltrace.SpanContextFromContext(ctx); c.Origin.Traceparent == "" && c.Origin.Direction == Internal && own.IsValid() {
-		c.Origin.Traceparent = traceparent(own)
-	}
-	var want wantedIDs
-	want.span = trace.SpanID(c.Outcome.Record)
-	options := []oteltrace.SpanStartOption{oteltrace.WithTimestamp(start), oteltrace.WithSpanKind(oteltrace.SpanKindServer)}
+	branch, kind := c.Attribution.Branch, oteltrace.SpanKindServer
 	if c.Origin.Direction == Internal {
-		options[1] = oteltrace.WithSpanKind(oteltrace.SpanKindClient)
+		kind = oteltrace.SpanKindClient
+		if own := oteltrace.SpanContextFromContext(ctx); c.Origin.Traceparent == "" && own.IsValid() {
+			c.Origin.Traceparent = traceparent(own)
+		}
 	}
+	want := wantedIDs{span: trace.SpanID(c.Outcome.Record)}
+	options := []oteltrace.SpanStartOption{oteltrace.WithTimestamp(c.began), oteltrace.WithSpanKind(kind), oteltrace.WithAttributes(callAttributes(c)...)}
 	if tp, ok := trace.ParseTraceparent(c.Origin.Traceparent); ok {
 		state, _ := rawjson.GetString(c.Target.Params, "_meta", "tracestate")
 		ctx = remote(ctx, tp, state)
-		if c.Attribution.Branch != nil && tp.Parent != trace.BranchSpanID(c.Attribution.Branch.Context) {
-			options = append(options, oteltrace.WithLinks(oteltrace.Link{SpanContext: t.branch(c.Attribution.Branch.Context)}))
+		if branch != nil && tp.Parent != trace.BranchSpanID(branch.Context) {
+			options = append(options, oteltrace.WithLinks(oteltrace.Link{SpanContext: t.branch(branch.Context)}))
 		}
-	} else if c.Attribution.Branch != nil {
-		ctx = oteltrace.ContextWithRemoteSpanContext(ctx, t.branch(c.Attribution.Branch.Context))
+	} else if branch != nil {
+		ctx = oteltrace.ContextWithRemoteSpanContext(ctx, t.branch(branch.Context))
 	} else {
 		want.trace = trace.TraceID(c.Outcome.Record, c.Origin.Principal, c.Origin.Session, c.Attribution.Context)
 		options = append(options, oteltrace.WithNewRoot())
 	}
-	options = append(options, oteltrace.WithAttributes(callAttributes(c)...))
-	// The context that Start returns holds the wanted ids, which are for this
-	// span only.
+	// The context that Start returns has the wanted ids, which are for this span only.
 	_, span := t.tracer.Start(want.in(ctx), spanName(c), options...)
 	for _, id := range c.Origin.Correlates {
 		span.AddLink(oteltrace.Link{SpanContext: span.SpanContext().WithSpanID(trace.SpanID(id)).WithRemote(true)})
@@ -128,7 +123,7 @@ func (t *Telemetry) startCall(ctx context.Context, c *Call, start time.Time) (co
 	return oteltrace.ContextWithSpan(ctx, span), span
 }
 
-// spanName is "tools/call echo" for tools, else the method.
+// spanName returns "tools/call echo" for a tool, else the method.
 func spanName(c *Call) string {
 	if c.Target.Method == "tools/call" && c.Target.Name != "" {
 		return c.Target.Method + " " + c.Target.Name
@@ -136,8 +131,8 @@ func spanName(c *Call) string {
 	return c.Target.Method
 }
 
-// callAttributes are known when a call starts. Names as in the semantic
-// conventions for MCP, and under foldgate what these do not know.
+// callAttributes returns the attributes that are known when a call starts. Names are from the
+// semantic conventions for MCP, or begin with foldgate.
 func callAttributes(c *Call) []attribute.KeyValue {
 	out := make([]attribute.KeyValue, 0, 16)
 	text := func(key attribute.Key, value string) {
@@ -157,7 +152,7 @@ func callAttributes(c *Call) []attribute.KeyValue {
 	text("jsonrpc.request.id", requestID(c.Origin.ID))
 	text("mcp.session.id", c.Origin.Session)
 	text("mcp.protocol.version", c.Origin.Revision)
-	text("network.transport", c.Origin.Transport)
+	text(transportKey, c.Origin.Transport)
 	text(serverKey, c.Target.Server)
 	text("foldgate.principal", c.Origin.Principal)
 	text("foldgate.context", c.Attribution.Context)
@@ -165,7 +160,7 @@ func callAttributes(c *Call) []attribute.KeyValue {
 	return out
 }
 
-// requestID is a JSON-RPC id as the semantic conventions want it: a string.
+// requestID returns a JSON-RPC id as a string, as the semantic conventions demand.
 func requestID(id json.RawMessage) string {
 	if rawjson.KindOf(id) == rawjson.String {
 		return rawjson.Unquote(id)
@@ -173,35 +168,37 @@ func requestID(id json.RawMessage) string {
 	return string(id)
 }
 
-// endCall adds what the layers found out, and ends the span.
+// endCall adds the outcome of a call to its span, and ends the span.
 func endCall(span oteltrace.Span, c *Call, err error, kind string) {
 	defer span.End()
 	if !span.IsRecording() {
 		return
 	}
+	o := &c.Outcome
 	if c.Target.Metered {
-		span.SetAttributes(attribute.Int("foldgate.tokens.in", c.Outcome.Tokens.In), attribute.Int("foldgate.tokens.out", c.Outcome.Tokens.Out),
-			attribute.Int("foldgate.tokens.delivered", c.Outcome.Tokens.Delivered))
+		span.SetAttributes(attribute.Int("foldgate.tokens.in", o.Tokens.In), attribute.Int("foldgate.tokens.out", o.Tokens.Out),
+			attribute.Int("foldgate.tokens.delivered", o.Tokens.Delivered))
 	}
-	if n := len(c.Outcome.Findings) + len(c.Outcome.ArgumentFindings); n > 0 {
+	if n := len(o.Findings) + len(o.ArgumentFindings); n > 0 {
 		span.SetAttributes(attribute.Int("foldgate.scrub.findings", n))
 	}
-	for _, flag := range []struct {
-		key attribute.Key
-		on  bool
-	}{{"foldgate.late", c.Outcome.Late}, {"foldgate.truncated", c.Outcome.Truncated}, {"foldgate.folded", c.Outcome.Folded}, {"foldgate.ambiguous", c.Attribution.Ambiguous}} {
-		if flag.on {
-			span.SetAttributes(flag.key.Bool(true))
+	flag := func(key attribute.Key, on bool) {
+		if on {
+			span.SetAttributes(key.Bool(true))
 		}
 	}
-	if reason := refusal(c, err); reason != "" {
+	flag("foldgate.late", o.Late)
+	flag("foldgate.truncated", o.Truncated)
+	flag("foldgate.folded", o.Folded)
+	flag("foldgate.ambiguous", c.Attribution.Ambiguous)
+	if reason := refusalReason(c, err); reason != "" {
 		span.SetAttributes(attribute.String("foldgate.blocked", reason))
 	}
 	setError(span, c.Target.Method, kind, err)
 }
 
-// setError marks a span as failed, without the error's text: it can quote what
-// an agent or a server wrote.
+// setError marks a span as failed. It leaves out the text of the error, which may quote an agent
+// or a server.
 func setError(span oteltrace.Span, method, kind string, err error) {
 	if kind == "" {
 		return
@@ -209,7 +206,7 @@ func setError(span oteltrace.Span, method, kind string, err error) {
 	var r *Refusal
 	if errors.As(err, &r) {
 		span.SetAttributes(attribute.String("foldgate.error.code", r.Code))
-		if method == "tools/call" { // what the host reads is a tool result
+		if method == "tools/call" { // the host reads a tool result
 			kind = toolError
 		}
 	}
@@ -220,9 +217,8 @@ func setError(span oteltrace.Span, method, kind string, err error) {
 	span.SetStatus(codes.Error, "")
 }
 
-// Upstream observes one request that c makes of an upstream: transport is
-// "pipe" or "tcp", or "" for one inside foldgate. Call end with what came back. A
-// nil Telemetry observes nothing.
+// Upstream observes one request of a call to an upstream. transport is "pipe" or "tcp", or "" for
+// a server inside foldgate. Call end with the response. A nil Telemetry observes nothing.
 func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision string) (_ context.Context, end func(*Result, error)) {
 	if t == nil {
 		return ctx, func(*Result, error) {}
@@ -231,12 +227,11 @@ func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision s
 	var span oteltrace.Span
 	if t.tracer != nil {
 		kind := oteltrace.SpanKindClient
+		attrs := []attribute.KeyValue{methodKey.String(c.Target.Method), serverKey.String(c.Target.Server), attribute.String("mcp.protocol.version", revision)}
 		if transport == "" {
 			kind = oteltrace.SpanKindInternal
-		}
-		attrs := []attribute.KeyValue{methodKey.String(c.Target.Method), serverKey.String(c.Target.Server), attribute.String("mcp.protocol.version", revision)}
-		if transport != "" {
-			attrs = append(attrs, attribute.String("network.transport", transport))
+		} else {
+			attrs = append(attrs, transportKey.String(transport))
 		}
 		if c.Target.Method == "tools/call" {
 			attrs = append(attrs, toolKey.String(c.Target.Name), attribute.String("gen_ai.operation.name", "execute_tool"))
@@ -256,10 +251,10 @@ func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision s
 	}
 }
 
-// Outgoing is the traceparent for what c causes: the request sent on, requests
-// of foldgate's own, questions to the host. Its parent is c's span, also where
-// no telemetry runs and only the journal knows that span. It is "" where c
-// came without one and no telemetry runs.
+// Outgoing returns the traceparent for everything that the call causes: the request to the
+// upstream, foldgate's own requests, questions to the host. Its parent is the call's span, which
+// the journal knows also without telemetry. It is "" if the call came without a traceparent and
+// there is no telemetry.
 func (c *Call) Outgoing() string {
 	if s := c.Outcome.spans; s != nil {
 		if s.sent.IsValid() {
@@ -275,18 +270,18 @@ func (c *Call) Outgoing() string {
 	return tp.String()
 }
 
-// slowLayer is how long a layer must work on a call to get a span of its own.
+// slowLayer is the least time on a call for which a layer gets a span of its own.
 const slowLayer = time.Millisecond
 
-// Layer measures what one layer of the chain does itself: before it hands a
-// call inwards and after it gets the result back, without what lies between.
+// Layer returns a layer that measures the own time of another one: before it passes a call
+// inwards, and after it gets the result back.
 func (t *Telemetry) Layer(name string, mw Middleware) Middleware {
 	before := metric.WithAttributeSet(layerSet(name, "request"))
 	after := metric.WithAttributeSet(layerSet(name, "response"))
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			entered := time.Now()
-			var inward, outward time.Time // zero where next is not reached
+			var inward, outward time.Time // zero if next is not called
 			h := mw(func(ctx context.Context, c *Call) (*Result, error) {
 				inward = time.Now()
 				res, err := next(ctx, c)
@@ -316,12 +311,12 @@ func (t *Telemetry) layer(ctx context.Context, name string, labels metric.Measur
 	span.End(oteltrace.WithTimestamp(to))
 }
 
-// BranchOpened starts the span of a branch's life, the parent of the calls and
-// branches in it. parent is a traceparent, "" where the branch is in no trace
-// of a host's: then a first-level branch is the root of a trace. cause is the
-// call that opened it, nil for a branch of an earlier process.
-func (t *Telemetry) BranchOpened(b folding.Branch, parent string, cause *Call) {
-	if t.tracer == nil {
+// branchOpened starts the span of a branch. The calls and branches in it are its children. parent
+// is the traceparent of a host's trace. If it is "", a branch of the first level is the root of a
+// trace. cause is the call that opened the branch, nil for a branch of an earlier process. t may
+// be nil.
+func (t *Telemetry) branchOpened(b folding.Branch, parent string, cause *Call) {
+	if t == nil || t.tracer == nil {
 		return
 	}
 	ctx := context.Background()
@@ -349,16 +344,18 @@ func (t *Telemetry) BranchOpened(b folding.Branch, parent string, cause *Call) {
 	t.mu.Unlock()
 }
 
-// BranchEnded ends the span of a branch. One that is not known, or no more, is
-// ignored.
-func (t *Telemetry) BranchEnded(b folding.Branch) {
-	t.mu.Lock()
-	span := t.branches[b.Context]
-	delete(t.branches, b.Context)
-	t.mu.Unlock()
+// branchEnded ends the span of a branch, if there is one. t may be nil.
+func (t *Telemetry) branchEnded(b folding.Branch) {
+	if t == nil {
+		return
+	}
+	span := t.branchSpan(b.Context)
 	if span == nil {
 		return
 	}
+	t.mu.Lock()
+	delete(t.branches, b.Context)
+	t.mu.Unlock()
 	span.SetAttributes(attribute.String("foldgate.branch.status", string(b.Status)),
 		attribute.Int("foldgate.branch.used", b.BudgetUsed), attribute.Int("foldgate.branch.calls", b.Activity.Calls))
 	if b.Reason != "" {
@@ -368,40 +365,41 @@ func (t *Telemetry) BranchEnded(b folding.Branch) {
 	span.End(oteltrace.WithTimestamp(b.CompletedAt))
 }
 
-// branch returns the span of a branch for its children.
+// branch returns the span of a branch for its children. It derives the ids if the branch has
+// ended.
 func (t *Telemetry) branch(context string) oteltrace.SpanContext {
-	t.mu.Lock()
-	span := t.branches[context]
-	t.mu.Unlock()
-	if span != nil {
+	if span := t.branchSpan(context); span != nil {
 		return span.SpanContext().WithRemote(true)
 	}
-	return oteltrace.NewSpanContext(oteltrace.SpanContextConfig{ // it has ended
+	return oteltrace.NewSpanContext(oteltrace.SpanContextConfig{
 		TraceID: trace.TraceID("", "", "", context), SpanID: trace.BranchSpanID(context), TraceFlags: oteltrace.FlagsSampled, Remote: true,
 	})
 }
 
-// BranchTraceparent is the traceparent of what happens in an active branch, ""
-// where its span is not known.
-func (t *Telemetry) BranchTraceparent(context string) string {
-	t.mu.Lock()
-	span := t.branches[context]
-	t.mu.Unlock()
-	if span == nil {
-		return ""
+// branchTraceparent returns the traceparent of events in an active branch, "" if the branch has
+// no span.
+func (t *Telemetry) branchTraceparent(context string) string {
+	if span := t.branchSpan(context); span != nil {
+		return traceparent(span.SpanContext())
 	}
-	return traceparent(span.SpanContext())
+	return ""
 }
 
-// SpanIDs returns the generator that gives calls and branches the ids that the
-// journal's OTLP export derives from their records, and everything else random
-// ones. Give it to the provider of traces.
+// branchSpan returns the span of an active branch, nil if there is none.
+func (t *Telemetry) branchSpan(context string) oteltrace.Span {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.branches[context]
+}
+
+// SpanIDs returns the generator of span ids for the provider of traces. Calls and branches get
+// the ids that the journal's OTLP export derives from their records, all other spans random ids.
 func SpanIDs() sdktrace.IDGenerator { return spanIDs{} }
 
 type spanIDs struct{}
 
-// wantedIDs are the ids of the one span that is started in a context. A zero
-// trace means that the span has a parent, whose trace it belongs to.
+// wantedIDs are the ids of the one span that is started in a context. trace is zero if the span
+// has a parent, and so a trace.
 type wantedIDs struct {
 	trace oteltrace.TraceID
 	span  oteltrace.SpanID
@@ -413,45 +411,32 @@ func (w wantedIDs) in(ctx context.Context) context.Context {
 	return context.WithValue(ctx, wantedKey{}, w)
 }
 
-// NewIDs is called for a span without a parent.
-func (g spanIDs) NewIDs(ctx context.Context) (id oteltrace.TraceID, span oteltrace.SpanID) {
-	if w, ok := ctx.Value(wantedKey{}).(wantedIDs); ok {
-		id = w.trace
+// NewIDs returns the ids of a span without a parent. The random ones need not be secret.
+func (g spanIDs) NewIDs(ctx context.Context) (oteltrace.TraceID, oteltrace.SpanID) {
+	w, _ := ctx.Value(wantedKey{}).(wantedIDs)
+	for !w.trace.IsValid() {
+		binary.NativeEndian.PutUint64(w.trace[:8], rand.Uint64())
+		binary.NativeEndian.PutUint64(w.trace[8:], rand.Uint64())
 	}
-	for !id.IsValid() {
-		fill(id[:])
-	}
-	return id, g.NewSpanID(ctx, id)
+	return w.trace, g.NewSpanID(ctx, w.trace)
 }
 
-// NewSpanID is called for a span with a parent.
-func (spanIDs) NewSpanID(ctx context.Context, _ oteltrace.TraceID) (span oteltrace.SpanID) {
-	if w, ok := ctx.Value(wantedKey{}).(wantedIDs); ok {
-		span = w.span
+// NewSpanID returns the id of a span with a parent.
+func (spanIDs) NewSpanID(ctx context.Context, _ oteltrace.TraceID) oteltrace.SpanID {
+	w, _ := ctx.Value(wantedKey{}).(wantedIDs)
+	for !w.span.IsValid() {
+		binary.NativeEndian.PutUint64(w.span[:], rand.Uint64())
 	}
-	for !span.IsValid() {
-		fill(span[:])
-	}
-	return span
+	return w.span
 }
 
-// fill makes up an id. Ids need to differ, not to be secret.
-func fill(b []byte) {
-	for i := 0; i < len(b); i += 8 {
-		r := rand.Uint64()
-		for j := range 8 {
-			b[i+j] = byte(r >> (8 * j))
-		}
-	}
-}
-
-// traceparent is sc as it is sent on.
+// traceparent returns the traceparent for the children of a span.
 func traceparent(sc oteltrace.SpanContext) string {
 	return trace.Traceparent{Trace: sc.TraceID(), Parent: sc.SpanID(), Flags: byte(sc.TraceFlags())}.String()
 }
 
-// remote puts the parent that came with a message into ctx. A tracestate that
-// is not valid is left out of the span; the message keeps it.
+// remote puts the parent of a message into ctx. A tracestate that is not valid is left out of the
+// span; the message keeps it.
 func remote(ctx context.Context, tp trace.Traceparent, tracestate string) context.Context {
 	state, _ := oteltrace.ParseTraceState(tracestate)
 	return oteltrace.ContextWithRemoteSpanContext(ctx, oteltrace.NewSpanContext(oteltrace.SpanContextConfig{

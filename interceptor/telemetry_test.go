@@ -31,11 +31,11 @@ func TestLayerSpans(t *testing.T) {
 				}
 			}
 		}
-		h := Chain(func(context.Context, *Call) (*Result, error) {
+		run := New(func(context.Context, *Call) {}, tel.Calls(), tel.Layer("outer", busy(2*time.Millisecond, 0)), tel.Layer("inner", busy(0, 3*time.Millisecond)))
+		if _, err := run(context.Background(), &Call{Target: Target{Method: "ping"}}, func(context.Context, *Call) (*Result, error) {
 			time.Sleep(time.Second)
 			return &Result{Body: []byte(`{}`)}, nil
-		}, tel.Calls(func(context.Context, *Call) {}), tel.Layer("outer", busy(2*time.Millisecond, 0)), tel.Layer("inner", busy(0, 3*time.Millisecond)))
-		if _, err := h(context.Background(), &Call{Target: Target{Method: "ping"}}); err != nil {
+		}); err != nil {
 			t.Fatal(err)
 		}
 		var got []string
@@ -99,7 +99,7 @@ func TestCallSpanEndsWithAPanic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := tel.Calls(func(context.Context, *Call) {})(func(context.Context, *Call) (*Result, error) { panic("x") })
+	h := tel.Calls()(func(context.Context, *Call) (*Result, error) { panic("x") })
 	func() {
 		defer func() {
 			if recover() == nil {

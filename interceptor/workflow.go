@@ -1,7 +1,7 @@
 package interceptor
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,49 +14,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// Flow is a call's part in a workflow.
-type WorkflowStep struct {
-	// Rule is the rule that names the tool.
-	Rule *workflow.Rule
-	// Handle is the handle that the host gave for foldgate; Native the id that it
-	// gave to the server, in a parameter of the server's own.
-	Handle, Native string
-	// Output says where a result carries the handle.
-	Output Output
-	// Opener is the name under which hosts know the tool that starts the workflow.
-	Opener string
-
-	step  *workflow.Step
-	err   error
-	begun bool // the step exists
-}
-
-// handle returns the handle of the call's step, "" where it has none yet.
-func (f *WorkflowStep) handle() string {
-	if f == nil || !f.begun || f.Output == (Output{Argument: f.Output.Argument}) {
-		return ""
-	}
-	return f.step.HostID()
-}
-
-// Output says where a result carries the handle. The zero value leaves results
-// as they are.
-type Output struct {
-	// Argument is the name of the parameter, and of the handle in results.
-	Argument string
-	// Key is the member of structuredContent that the tool's output schema was
-	// extended by; "" for none. One that differs from Argument holds an object.
-	Key string
-	// Content adds a text block where a handle is new or needed for a retry;
-	// Meta sets a key of _meta on every result.
-	Content, Meta bool
-}
-
-// MetaContextID is the key of _meta that carries a workflow's handle, on a
-// call as on a result.
-const MetaContextID = "io.github.foldgate/context_id"
-
-// Workflows is what the workflow layer works with. A nil one leaves calls alone.
+// Workflows keeps the workflows of calls. A nil one leaves calls alone.
 type Workflows struct {
 	Engine   *workflow.Engine
 	Recorder *Recorder
@@ -64,103 +22,122 @@ type Workflows struct {
 	Log      *slog.Logger
 }
 
-// Locate finds out which step of which workflow c is. It has no effect beyond
-// c, so that Trace can record it before anything happens; a call that may not
-// go on is remembered and refused by the layer.
-func (w *Workflows) Locate(ctx context.Context, c *Call) {
-	f := c.Target.Workflow
-	if w == nil || f == nil || f.step != nil || f.err != nil {
-		return
-	}
-	native := f.Native
-	if native == "" {
-		native = roundTrip(c.Target.Params)
-	}
-	f.step, f.err = w.Engine.Plan(ctx, workflow.Request{
-		Rule: f.Rule, Principal: c.Origin.Principal, Session: c.Origin.Session, ID: f.Handle, NativeID: native, Arguments: c.Target.Arguments,
-		Secret: func(text string) bool {
-			m := Message{Text: text, Always: true}
-			w.Boundary.Inbound(ctx, &m)
-			return m.Verdict != Passed
-		},
-	})
-	if f.err == nil {
-		for _, id := range []string{f.step.Opened, f.step.Started} {
-			if id != "" && len(c.Origin.Correlates) < trace.MaxIDs { // the host's own come first
-				c.Origin.Correlates = trace.IDs(c.Origin.Correlates).Union(trace.IDs{id})
-			}
-		}
-	}
-}
-
-// Middleware keeps workflows: the step exists before the call leaves, its
-// outcome is noted after, and the result carries the handle. It is installed
-// outside Scrub, so that handles are added to clean results and captured values
-// hold no secret, and inside Meter, because what it adds is delivered. It is nil
-// where there are no workflows.
+// Middleware returns the layer, nil if there are no workflows. The layer creates the step before
+// the call leaves, notes the step's outcome afterwards, and adds the handle to the result.
+//
+// It is installed outside Scrub, so that it adds handles to clean results and captures no
+// secrets, and inside Meter, because what it adds is delivered.
 func (w *Workflows) Middleware() Middleware {
 	if w == nil {
 		return nil
 	}
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
-			if c.Target.Workflow == nil {
+			s := c.Target.Workflow
+			if s == nil {
 				return next(ctx, c)
 			}
-			return w.call(ctx, c, next)
+			if s.err != nil {
+				return nil, w.refuse(ctx, c, s.err)
+			}
+			if s.Rule.Role == workflow.RoleOpen {
+				w.sweep(ctx)
+			}
+			record := trace.NewID()
+			if err := w.Engine.Begin(ctx, s.step, c.Outcome.Record, record); err != nil {
+				return nil, w.refuse(ctx, c, err)
+			}
+			s.begun = true
+			w.recordBegin(c, record)
+			res, err := next(ctx, c)
+			out := workflow.Outcome{Status: statusOf(ctx, res, err)}
+			if res != nil && res.Error == nil {
+				out.Result, out.NativeID = res.Body, s.nativeID(res.Body)
+			}
+			ctx = context.WithoutCancel(ctx)
+			if eerr := w.Engine.End(ctx, s.step, out); eerr != nil {
+				w.Log.Error("outcome of a workflow step lost: the call had already been made", "step", s.step.ID, "err", eerr)
+			}
+			if s.Rule.Role == workflow.RoleClose && out.Status == workflow.Completed {
+				w.recordClose(ctx, c)
+			}
+			return s.addHandle(res, err)
 		}
 	}
 }
 
-func (w *Workflows) call(ctx context.Context, c *Call, next Handler) (*Result, error) {
-	w.Locate(ctx, c)
-	f := c.Target.Workflow
-	if f.err != nil {
-		return nil, w.refuse(ctx, c, f.err)
-	}
-	if f.Rule.Role == workflow.RoleOpen {
-		w.sweep(ctx)
-	}
-	record := trace.NewID()
-	if err := w.Engine.Begin(ctx, f.step, c.Outcome.Record, record); err != nil {
-		return nil, w.refuse(ctx, c, err)
-	}
-	f.begun = true
-	w.began(c, record)
-	res, err := next(ctx, c)
-	native, status := "", statusOf(ctx, res, err)
-	var body json.RawMessage
-	if res != nil && res.Error == nil {
-		body = res.Body
-		native = nativeID(f, body)
-	}
-	after := context.WithoutCancel(ctx)
-	if eerr := w.Engine.End(after, f.step, workflow.Outcome{Status: status, Result: body, NativeID: native}); eerr != nil {
-		w.Log.Error("outcome of a workflow step lost: the call had already been made", "step", f.step.ID, "err", eerr)
-	}
-	if f.Rule.Role == workflow.RoleClose && status == workflow.Completed {
-		w.completed(after, c)
-	}
-	return f.addHandle(res, err)
+// WorkflowStep is a call's step in a workflow.
+type WorkflowStep struct {
+	// Rule is the rule that names the tool.
+	Rule *workflow.Rule
+	// Handle is the handle that the host gave to foldgate. Native is the id that it gave to the
+	// server, in a parameter of the server's own.
+	Handle, Native string
+	// Output says where a result carries the handle.
+	Output Output
+	// Opener is the hosts' name for the tool that starts the workflow.
+	Opener string
+
+	step  *workflow.Step // found by Locate
+	err   error          // why there is no step; the layer refuses the call
+	begun bool           // the step is stored
 }
 
-// refuse notes the decision on the call and returns what the model reads. Of a
-// call that is over it is why: the store can't be asked any more, but has no fault.
-func (w *Workflows) refuse(ctx context.Context, c *Call, err error) error {
-	f := c.Target.Workflow
-	r := &Refusal{Reason: "invalid", Code: "context_not_found", Status: 404, Err: err}
-	arg := f.Output.Argument
-	if arg == "" {
-		arg = "context_id"
+// Output says where a result carries the handle. The zero value leaves results as they are.
+type Output struct {
+	// Argument is the name of the parameter, and of the handle in results.
+	Argument string
+	// Key is the member of structuredContent that foldgate added to the tool's output schema, ""
+	// for none. If it differs from Argument it holds an object.
+	Key string
+	// Content adds a text block if the handle is new or a retry needs it. Meta sets a key of
+	// _meta on every result.
+	Content, Meta bool
+}
+
+// MetaContextID is the key of _meta that carries a workflow's handle, on calls and on results.
+const MetaContextID = "io.github.foldgate/context_id"
+
+// Locate finds the call's step. It has no effect beyond the call, so that Trace can record the
+// step before anything happens. If there is no step, the layer refuses the call later.
+func (w *Workflows) Locate(ctx context.Context, c *Call) {
+	s := c.Target.Workflow
+	if w == nil || s == nil {
+		return
 	}
+	s.step, s.err = w.Engine.Plan(ctx, workflow.Request{
+		Rule: s.Rule, Principal: c.Origin.Principal, Session: c.Origin.Session, ID: s.Handle,
+		NativeID: cmp.Or(s.Native, roundTrip(c.Target.Params)), Arguments: c.Target.Arguments,
+		Secret: func(text string) bool {
+			m := Message{Text: text, Always: true}
+			w.Boundary.Inbound(ctx, &m)
+			return m.Verdict != Passed
+		},
+	})
+	if s.err != nil {
+		return
+	}
+	for _, id := range []string{s.step.Opened, s.step.Started} {
+		if id != "" && len(c.Origin.Correlates) < trace.MaxIDs { // the host's own come first
+			c.Origin.Correlates = trace.IDs(c.Origin.Correlates).Union(trace.IDs{id})
+		}
+	}
+}
+
+// refuse notes on the call that it is refused, and returns the error that the model reads. A call
+// that is over gets the cause of its end: the store can't be asked then, but has no fault.
+func (w *Workflows) refuse(ctx context.Context, c *Call, err error) error {
+	s := c.Target.Workflow
+	r := &Refusal{Reason: "invalid", Code: "context_not_found", Status: 404, Err: err}
+	arg := cmp.Or(s.Output.Argument, "context_id")
 	switch {
 	case errors.Is(err, workflow.ErrRequired):
 		r.Code, r.Status = "context_required", 400
-		r.Message = fmt.Sprintf("%s continues a workflow and the call names none; pass the %s that %s returned, or call %s to start one", c.Target.Name, arg, f.Opener, f.Opener)
-	case errors.Is(err, workflow.ErrUnknown) && workflow.ValidID(f.Handle):
-		r.Message = fmt.Sprintf("context %s is unknown or expired; call %s to start a new one", f.Handle, f.Opener)
+		r.Message = fmt.Sprintf("%s continues a workflow and the call names none; pass the %s that %s returned, or call %s to start one", c.Target.Name, arg, s.Opener, s.Opener)
+	case errors.Is(err, workflow.ErrUnknown) && workflow.ValidID(s.Handle):
+		r.Message = fmt.Sprintf("context %s is unknown or expired; call %s to start a new one", s.Handle, s.Opener)
 	case errors.Is(err, workflow.ErrUnknown):
-		r.Message = fmt.Sprintf("%s is not a handle that %s returned; pass one as it was returned, or leave it out", arg, f.Opener)
+		r.Message = fmt.Sprintf("%s is not a handle that %s returned; pass one as it was returned, or leave it out", arg, s.Opener)
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	default:
@@ -172,38 +149,14 @@ func (w *Workflows) refuse(ctx context.Context, c *Call, err error) error {
 	return r
 }
 
-// nativeID returns the id of the server's own in a result: its handle, or the
-// state by which the next round of an unfinished call is known.
-func nativeID(f *WorkflowStep, body json.RawMessage) string {
-	if f.Output.Argument != "" && f.Output.Key != f.Output.Argument {
-		if id, ok := rawjson.GetString(body, "structuredContent", f.Output.Argument); ok {
-			return id
-		}
-	}
-	return roundTrip(body)
-}
-
-// roundTrip returns an alias for the requestState that ties the rounds of a
-// call together in revision 2026-07-28, "" where there is none.
-func roundTrip(v json.RawMessage) string {
-	state, ok := rawjson.GetString(v, "requestState")
-	if !ok || state == "" {
-		return ""
-	}
-	return workflow.StateAlias(state)
-}
-
-// statusOf is what a call came to.
+// statusOf returns the status of a step from the outcome of its call.
 func statusOf(ctx context.Context, res *Result, err error) string {
 	var refusal *Refusal
 	var ended *folding.EndedError
 	switch {
-	case err == nil && res.Error != nil:
+	case err == nil && res.Failed():
 		return workflow.Failed
 	case err == nil:
-		if failed, _ := rawjson.Get(res.Body, "isError"); string(failed) == "true" {
-			return workflow.Failed
-		}
 		if kind, _ := rawjson.GetString(res.Body, "resultType"); kind == "input_required" {
 			return workflow.InputRequired
 		}
@@ -214,21 +167,49 @@ func statusOf(ctx context.Context, res *Result, err error) string {
 		if refusal.Reason == "unsafe" || refusal.Reason == "policy" {
 			return workflow.Rejected
 		}
-		return workflow.Failed
 	case ctx.Err() != nil:
 		return workflow.Canceled
 	}
 	return workflow.Failed
 }
 
-// addHandle puts the handle where the host and its model can find it. Hosts that see
-// an output schema show structured content only, the others text only.
-func (f *WorkflowStep) addHandle(res *Result, err error) (*Result, error) {
-	id := f.step.HostID()
-	if id == "" || f.Output == (Output{Argument: f.Output.Argument}) {
+// nativeID returns the server's own id in a result: its handle, or the state that identifies the
+// next round of an unfinished call.
+func (s *WorkflowStep) nativeID(body json.RawMessage) string {
+	if s.Output.Argument != "" && s.Output.Key != s.Output.Argument {
+		if id, ok := rawjson.GetString(body, "structuredContent", s.Output.Argument); ok {
+			return id
+		}
+	}
+	return roundTrip(body)
+}
+
+// roundTrip returns an alias for the requestState that ties the rounds of a call together in
+// revision 2026-07-28, "" if there is none.
+func roundTrip(v json.RawMessage) string {
+	if state, _ := rawjson.GetString(v, "requestState"); state != "" {
+		return workflow.StateAlias(state)
+	}
+	return ""
+}
+
+// handle returns the handle to show to the host, "" if there is none or results are left as they
+// are. s may be nil.
+func (s *WorkflowStep) handle() string {
+	if s == nil || !s.begun || s.Output == (Output{Argument: s.Output.Argument}) {
+		return ""
+	}
+	return s.step.HostID()
+}
+
+// addHandle adds the handle to a result or refusal, where the host and its model find it. Hosts
+// that know an output schema show only structured content, the others only text.
+func (s *WorkflowStep) addHandle(res *Result, err error) (*Result, error) {
+	id := s.handle()
+	if id == "" {
 		return res, err
 	}
-	if r, ok := err.(*Refusal); ok { // not one inside: its text may be withheld
+	if r, ok := err.(*Refusal); ok { // not errors.As: the text of a wrapped one may be withheld
 		shown := *r
 		shown.ContextID = id
 		return nil, &shown
@@ -237,55 +218,55 @@ func (f *WorkflowStep) addHandle(res *Result, err error) (*Result, error) {
 		return res, err
 	}
 	body := res.Body
-	if f.Output.Key != "" {
-		body = f.addStructured(body, id)
+	if s.Output.Key != "" {
+		body = s.addStructured(body, id)
 	}
 	kind, _ := rawjson.GetString(body, "resultType")
-	failed, _ := rawjson.Get(body, "isError")
-	announce := f.Rule.Role == workflow.RoleOpen || f.Rule.Role == workflow.RoleLink || string(failed) == "true"
-	if f.Output.Content && announce && kind != "input_required" {
-		body = appendHandle(body, f.Output.Argument, id)
+	announce := s.Rule.Role == workflow.RoleOpen || s.Rule.Role == workflow.RoleLink || res.Failed()
+	if s.Output.Content && announce && kind != "input_required" {
+		body = appendHandle(body, s.Output.Argument, id)
 	}
-	if f.Output.Meta {
+	if s.Output.Meta {
 		body = rawjson.Set(body, rawjson.Quote(id), "_meta", MetaContextID)
 	}
 	return &Result{Body: body, Extra: res.Extra}, nil
 }
 
-// addStructured adds the handle to structured content that is an object, and
-// never in place of something that the server wrote.
-func (f *WorkflowStep) addStructured(body json.RawMessage, id string) json.RawMessage {
-	structured, ok := rawjson.Get(body, "structuredContent")
-	if !ok || rawjson.KindOf(structured) != rawjson.Object {
-		return body
-	}
-	if _, taken := rawjson.Get(structured, f.Output.Key); taken {
+// addStructured adds the handle to structured content that is an object. It never replaces a
+// member that the server wrote.
+func (s *WorkflowStep) addStructured(body json.RawMessage, id string) json.RawMessage {
+	structured, _ := rawjson.Get(body, "structuredContent")
+	if _, taken := rawjson.Get(structured, s.Output.Key); taken || rawjson.KindOf(structured) != rawjson.Object {
 		return body
 	}
 	value := rawjson.Quote(id)
-	if f.Output.Key != f.Output.Argument {
-		value = rawjson.Set([]byte(`{}`), value, f.Output.Argument)
+	if s.Output.Key != s.Output.Argument {
+		value = rawjson.Set([]byte(`{}`), value, s.Output.Argument)
 	}
-	return rawjson.Set(body, value, "structuredContent", f.Output.Key)
+	return rawjson.Set(body, value, "structuredContent", s.Output.Key)
 }
 
-// handleText states facts: models refuse results that give orders.
+// appendHandle adds the text block that carries the handle to a result's content.
+func appendHandle(body json.RawMessage, argument, id string) json.RawMessage {
+	content, ok := rawjson.Get(body, "content")
+	if ok && rawjson.KindOf(content) != rawjson.Array {
+		return body
+	}
+	block := rawjson.Set(textBlock(handleText(argument, id)), rawjson.Quote(id), "_meta", MetaContextID)
+	var blocks [][]byte
+	rawjson.Elements(content, func(v []byte) bool {
+		blocks = append(blocks, v)
+		return true
+	})
+	return rawjson.Set(body, arrayOf(append(blocks, block)), "content")
+}
+
+// handleText states facts, because models refuse results that give orders.
 func handleText(argument, id string) string {
 	return argument + "=" + id + " — handle for this workflow. Tools that declare an optional " + argument + " parameter accept this value."
 }
 
-// maxHandleBlock bounds what passes as a handle, in bytes.
-const maxHandleBlock = 512
-
-// isHandle reports whether a block of content is the one that carries a
-// workflow's handle: folding leaves it, because it is needed for the next call.
-func isHandle(block []byte) bool {
-	_, marked := rawjson.Get(block, "_meta", MetaContextID)
-	return marked && len(block) <= maxHandleBlock
-}
-
-// takeHandle takes the block that carries the handle out of a result; nil where
-// there is none.
+// takeHandle takes the block that carries the handle out of a result, nil if there is none.
 func takeHandle(res *Result) (rest *Result, handle []byte) {
 	content, _ := rawjson.Get(res.Body, "content")
 	var blocks [][]byte
@@ -300,29 +281,98 @@ func takeHandle(res *Result) (rest *Result, handle []byte) {
 	if handle == nil {
 		return res, nil
 	}
-	list := append(append([]byte{'['}, bytes.Join(blocks, []byte{','})...), ']')
-	return &Result{Body: rawjson.Set(res.Body, list, "content"), Extra: res.Extra}, handle
+	return &Result{Body: rawjson.Set(res.Body, arrayOf(blocks), "content"), Extra: res.Extra}, handle
 }
 
-// contentOf is a result with one block.
-func contentOf(block []byte) json.RawMessage {
-	return append(append([]byte(`{"content":[`), block...), `]}`...)
+// maxHandleBlock is the largest block, in bytes, that passes as a handle.
+const maxHandleBlock = 512
+
+// isHandle reports whether a content block carries a workflow's handle. Fold leaves it in place,
+// because the next call needs it.
+func isHandle(block []byte) bool {
+	_, marked := rawjson.Get(block, "_meta", MetaContextID)
+	return marked && len(block) <= maxHandleBlock
 }
 
-// appendHandle adds the text block that carries the handle to a result's content.
-func appendHandle(body json.RawMessage, argument, id string) json.RawMessage {
-	block := append([]byte(`{"type":"text","text":`), rawjson.Quote(handleText(argument, id))...)
-	block = rawjson.Set(append(block, '}'), rawjson.Quote(id), "_meta", MetaContextID)
-	content, ok := rawjson.Get(body, "content")
-	if ok && rawjson.KindOf(content) != rawjson.Array {
-		return body
+// recordBegin records that a workflow was started or continued.
+func (w *Workflows) recordBegin(c *Call, id string) {
+	s := c.Target.Workflow
+	step, kind := s.step, trace.KindFlowProceed
+	if step.ID == "" || s.Rule.Role == workflow.RoleStatus || s.Rule.Role == workflow.RoleClose {
+		return
 	}
-	list := []byte{'['}
-	rawjson.Elements(content, func(v []byte) bool {
-		list = append(append(list, v...), ',')
-		return true
+	if step.New && step.ID == step.Root {
+		kind = trace.KindFlowStart
+	}
+	rec := workflowRecord(c, kind, map[string]any{
+		"context_id": step.ID, "path": step.Path, "workflow": s.Rule.Workflow.Name, "step": step.Name, "attempt": step.Attempt, "evidence": step.Evidence,
 	})
-	return rawjson.Set(body, append(append(list, block...), ']'), "content")
+	if rec.ID = id; step.Started != "" {
+		rec.CorrelationID = append(rec.CorrelationID, step.Started)
+	}
+	w.Recorder.Note(rec)
+}
+
+// recordClose records that a call closed a workflow. The record correlates to the call, the start
+// and every step.
+func (w *Workflows) recordClose(ctx context.Context, c *Call) {
+	step := c.Target.Workflow.step
+	if step.ID == "" {
+		return
+	}
+	ended, err := w.Engine.Ending(ctx, step)
+	if err != nil {
+		w.Log.Error("end of a workflow not recorded", "workflow", step.Root, "err", err)
+		return
+	}
+	rec := workflowRecord(c, trace.KindFlowComplete, endPayload(ended, "closed"))
+	rec.CorrelationID = atMost(rec.CorrelationID.Union(ended.Records))
+	w.Recorder.Note(rec)
+}
+
+// Sweep ends all workflows that have expired, and records their ends.
+func (w *Workflows) Sweep(ctx context.Context) {
+	for w.sweep(ctx) && ctx.Err() == nil {
+	}
+}
+
+// sweep is Sweep for a few workflows. It reports whether any had expired.
+func (w *Workflows) sweep(ctx context.Context) bool {
+	all, err := w.Engine.Expire(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			w.Log.Error("expired workflows are still kept", "err", err)
+		}
+		return false
+	}
+	for _, ended := range all {
+		w.Recorder.Note(&trace.Record{
+			From: "foldgate", To: []string{"host"}, Kind: trace.KindFlowComplete,
+			CorrelationID: atMost(trace.IDs{}.Union(ended.Records)), Payload: endPayload(ended, "expired"),
+			Audit: &trace.Audit{
+				Session: ended.Session, Principal: ended.Principal,
+				Workflow: rawjson.Marshal(workflowAudit{Name: ended.Workflow, ContextID: ended.ID, Path: ended.ID}),
+			},
+		})
+	}
+	return len(all) > 0
+}
+
+func endPayload(e workflow.Ended, reason string) json.RawMessage {
+	return rawjson.Marshal(map[string]any{"context_id": e.ID, "workflow": e.Workflow, "reason": reason, "steps": e.Steps})
+}
+
+// atMost returns the ids that fit into a record.
+func atMost(ids trace.IDs) trace.IDs { return ids[:min(len(ids), trace.MaxIDs)] }
+
+// workflowRecord returns a record of foldgate about the workflow of a call. It correlates to the
+// call.
+func workflowRecord(c *Call, kind string, payload any) *trace.Record {
+	return &trace.Record{
+		From: "foldgate", To: []string{c.Origin.From}, Kind: kind, Context: c.Attribution.Context,
+		CorrelationID: trace.IDs{c.Outcome.Record}, Payload: rawjson.Marshal(payload),
+		Audit: &trace.Audit{Session: c.Origin.Session, Principal: c.Origin.Principal, Server: c.Target.Server, Tool: c.Target.Name, Workflow: c.Target.Workflow.audit()},
+	}
 }
 
 // workflowAudit is the form of a record's audit.workflow.
@@ -339,112 +389,24 @@ type workflowAudit struct {
 	A2A       *a2aIDs           `json:"a2a,omitempty"`
 }
 
-// a2aIDs are the ids by which the A2A protocol would know the step.
+// a2aIDs are the ids of the step in the A2A protocol.
 type a2aIDs struct {
 	ContextID string `json:"contextId"`
 	TaskID    string `json:"taskId"`
 }
 
-// audit is what the trace says of the call's workflow; nil for none.
-func (f *WorkflowStep) audit() json.RawMessage {
-	if f == nil {
+// audit returns a record's audit.workflow, nil if the call has no workflow.
+func (s *WorkflowStep) audit() json.RawMessage {
+	if s == nil {
 		return nil
 	}
-	if f.step == nil { // refused: it is in no workflow
-		return rawjson.Marshal(workflowAudit{Name: f.Rule.Workflow.Name, Role: f.Rule.Role})
-	}
-	s := f.step
-	a := workflowAudit{
-		Name: f.Rule.Workflow.Name, ContextID: s.ID, Path: s.Path, Role: f.Rule.Role, Evidence: s.Evidence, Ambiguous: s.Ambiguous,
-	}
-	if s.ID != "" {
-		a.Step, a.Attempt, a.Status = s.Name, s.Attempt, s.Status
-		a.A2A = &a2aIDs{ContextID: s.Root, TaskID: s.ID}
-		if s.Foreign != "" {
-			a.A2A.ContextID = s.Foreign
+	a := workflowAudit{Name: s.Rule.Workflow.Name, Role: s.Rule.Role}
+	if step := s.step; step != nil { // else the call is refused, and in no workflow
+		a.ContextID, a.Path, a.Evidence, a.Ambiguous = step.ID, step.Path, step.Evidence, step.Ambiguous
+		if step.ID != "" {
+			a.Step, a.Attempt, a.Status = step.Name, step.Attempt, step.Status
+			a.A2A = &a2aIDs{ContextID: cmp.Or(step.Foreign, step.Root), TaskID: step.ID}
 		}
 	}
 	return rawjson.Marshal(a)
-}
-
-// began records that a workflow was started, or went on.
-func (w *Workflows) began(c *Call, id string) {
-	s := c.Target.Workflow.step
-	kind := trace.KindFlowProceed
-	switch {
-	case s.ID == "" || c.Target.Workflow.Rule.Role == workflow.RoleStatus || c.Target.Workflow.Rule.Role == workflow.RoleClose:
-		return
-	case s.New && s.ID == s.Root:
-		kind = trace.KindFlowStart
-	}
-	payload := map[string]any{"context_id": s.ID, "path": s.Path, "workflow": c.Target.Workflow.Rule.Workflow.Name, "step": s.Name, "attempt": s.Attempt, "evidence": s.Evidence}
-	rec := w.record(c, kind, payload)
-	rec.ID, rec.CorrelationID = id, trace.IDs{c.Outcome.Record}
-	if s.Started != "" {
-		rec.CorrelationID = append(rec.CorrelationID, s.Started)
-	}
-	w.Recorder.Note(rec)
-}
-
-// completed records that a workflow was closed: it correlates to the call, to
-// the start and to every step.
-func (w *Workflows) completed(ctx context.Context, c *Call) {
-	if c.Target.Workflow.step.ID == "" {
-		return
-	}
-	ended, err := w.Engine.Ending(ctx, c.Target.Workflow.step)
-	if err != nil {
-		w.Log.Error("end of a workflow not recorded", "workflow", c.Target.Workflow.step.Root, "err", err)
-		return
-	}
-	rec := w.record(c, trace.KindFlowComplete, map[string]any{"context_id": ended.ID, "workflow": ended.Workflow, "reason": "closed", "steps": ended.Steps})
-	rec.CorrelationID = fanIn(c.Outcome.Record, ended.Records)
-	w.Recorder.Note(rec)
-}
-
-// Sweep ends all workflows that expired, and records it.
-func (w *Workflows) Sweep(ctx context.Context) {
-	for w.sweep(ctx) && ctx.Err() == nil {
-	}
-}
-
-// sweep ends a few workflows that expired, and records it; it reports whether
-// there were any.
-func (w *Workflows) sweep(ctx context.Context) bool {
-	all, err := w.Engine.Expire(ctx)
-	if err != nil {
-		if ctx.Err() == nil {
-			w.Log.Error("expired workflows are still kept", "err", err)
-		}
-		return false
-	}
-	for _, ended := range all {
-		w.Recorder.Note(&trace.Record{
-			From: "foldgate", To: []string{"host"}, Kind: trace.KindFlowComplete, CorrelationID: fanIn("", ended.Records),
-			Payload: rawjson.Marshal(map[string]any{"context_id": ended.ID, "workflow": ended.Workflow, "reason": "expired", "steps": ended.Steps}),
-			Audit: &trace.Audit{
-				Session: ended.Session, Principal: ended.Principal,
-				Workflow: rawjson.Marshal(workflowAudit{Name: ended.Workflow, ContextID: ended.ID, Path: ended.ID}),
-			},
-		})
-	}
-	return len(all) > 0
-}
-
-// fanIn is what the end of a workflow correlates to, as far as a record can.
-func fanIn(call string, records []string) trace.IDs {
-	ids := trace.IDs{}
-	if call != "" {
-		ids = append(ids, call)
-	}
-	ids = ids.Union(records)
-	return ids[:min(len(ids), trace.MaxIDs)]
-}
-
-// record is a record about the workflow of c, from foldgate itself.
-func (w *Workflows) record(c *Call, kind string, payload map[string]any) *trace.Record {
-	return &trace.Record{
-		From: "foldgate", To: []string{c.Origin.From}, Kind: kind, Context: c.Attribution.Context, Payload: rawjson.Marshal(payload),
-		Audit: &trace.Audit{Session: c.Origin.Session, Principal: c.Origin.Principal, Server: c.Target.Server, Tool: c.Target.Name, Workflow: c.Target.Workflow.audit()},
-	}
 }

@@ -22,7 +22,7 @@ const flowID = "ctx_1735650000_a1b2c3d4"
 
 // flowOf is a call's part in a workflow as a role, at a step called flowID.
 func flowOf(role workflow.Role, e Output) *WorkflowStep {
-	return &WorkflowStep{Rule: &workflow.Rule{ToolSpec: workflow.ToolSpec{Role: role}}, Output: e, step: &workflow.Step{ID: flowID, Root: flowID}}
+	return &WorkflowStep{Rule: &workflow.Rule{ToolSpec: workflow.ToolSpec{Role: role}}, Output: e, step: &workflow.Step{ID: flowID, Root: flowID}, begun: true}
 }
 
 func TestEcho(t *testing.T) {
@@ -136,6 +136,7 @@ func TestStepOfACallThatIsOver(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(ended)
 	c := &Call{Origin: Origin{Principal: "ada"}, Target: Target{Workflow: &WorkflowStep{Rule: rules.Find("s", "open")}}}
+	w.Locate(ctx, c)
 	res, err := w.Middleware()(func(context.Context, *Call) (*Result, error) {
 		t.Error("the call was made")
 		return nil, nil

@@ -11,7 +11,7 @@ import (
 // chain runs calls down the interceptors. It implements [router.Chain].
 type chain struct {
 	g   *Gateway
-	run func(context.Context, *interceptor.Call, interceptor.Handler) (*interceptor.Result, error)
+	run interceptor.Run
 }
 
 // newChain writes the order of the interceptors, outermost first. The order is a security property
@@ -24,8 +24,8 @@ func newChain(g *Gateway) *chain {
 	}
 	r := g.cfg.Results
 	policy := interceptor.FoldPolicy{MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens, Rules: foldRules{g}}
-	return &chain{g, interceptor.New(g.observed(locate,
-		layer{"trace", interceptor.Trace(g.recorder, locate)},                               // outermost: a record before any effect, and one after whatever happened
+	return &chain{g, interceptor.New(locate, g.observed(
+		layer{"trace", interceptor.Trace(g.recorder)},                                       // outermost: a record before any effect, and one after whatever happened
 		layer{"recover", interceptor.Recover(g.log)},                                        // inside Trace, so that a panic is recorded as an error
 		layer{"attribute", interceptor.Attribute(g.branches)},                               // before Meter, which charges the branch
 		layer{"meter", interceptor.Meter(g.branches, g.tokenMeter)},                         // outside Fold: charges what the host gets to read

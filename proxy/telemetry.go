@@ -84,10 +84,10 @@ type layer struct {
 }
 
 // observed returns the middlewares of the layers, each measured if telemetry is on.
-func (g *Gateway) observed(locate func(context.Context, *interceptor.Call), layers ...layer) []interceptor.Middleware {
+func (g *Gateway) observed(layers ...layer) []interceptor.Middleware {
 	var order []interceptor.Middleware
 	if g.telemetry != nil {
-		order = append(order, g.telemetry.Calls(locate))
+		order = append(order, g.telemetry.Calls())
 	}
 	for _, l := range layers {
 		if l.mw == nil { // not configured

@@ -304,11 +304,11 @@ func TestTelemetryOffIsFree(t *testing.T) {
 		t.Fatal("a gateway without providers has telemetry")
 	}
 	some, none := layer{mw: interceptor.Recover(nil)}, layer{} // what is not configured has no middleware
-	if n := len(r.g.observed(nil, some, none, some)); n != 2 {
+	if n := len(r.g.observed(some, none, some)); n != 2 {
 		t.Errorf("a chain of 2 layers has %d middlewares", n)
 	}
 	on := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")}, newSink().option)
-	if n := len(on.g.observed(nil, some, none, some)); n != 3 {
+	if n := len(on.g.observed(some, none, some)); n != 3 {
 		t.Errorf("with telemetry a chain of 2 layers has %d middlewares, want 3", n)
 	}
 	c := &interceptor.Call{}

@@ -229,7 +229,7 @@ func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interce
 	for server := range missing {
 		rt.catalogs.of(r.s.Principal).setLate(server)
 	}
-	c.Outcome.Clean, c.Outcome.Open = true, rt.Config.LetsSecretsThrough() // each list was scrubbed when it was fetched
+	c.Outcome.Checked, c.Outcome.Clean = true, !rt.Config.LetsSecretsThrough() // each list was scrubbed when it was fetched
 	for _, l := range list.Lists {
 		if l != nil && l.Record != "" {
 			c.Origin.Correlates = append(c.Origin.Correlates, l.Record)

@@ -256,12 +256,11 @@ func (b *batch) take(r *stepResult, c *interceptor.Call, res *interceptor.Result
 	}
 	r.tokens = c.Outcome.Tokens.Out
 	r.text, r.structured = res.Text()
-	failed, _ := rawjson.Get(res.Body, "isError")
 	kind, _ := rawjson.GetString(res.Body, "resultType")
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
-	case res.Error != nil || string(failed) == "true":
+	case res.Failed():
 		r.fault = r.text
 	case kind == "input_required":
 		r.fault = "the tool asks for input, which a batch can't give: call it directly"

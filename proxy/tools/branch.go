@@ -75,7 +75,7 @@ func (t *Tools) finish(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	if err != nil {
 		return nil, err
 	}
-	c.Outcome.Clean = true // a second scan that failed would withhold what was returned
+	c.Outcome.Checked, c.Outcome.Clean = true, true // a second scan that failed would withhold the returned message
 	out := struct {
 		Success    bool   `json:"success"`
 		TokensUsed int    `json:"tokens_used"`

@@ -196,14 +196,17 @@ func (t *Tools) deliver(p *page, asked int) ([]byte, error) {
 	if left, ok := p.c.Left(); ok {
 		size = min(size, max(left-readReserve, left/2))
 	}
-	p.c.Outcome.Shrink = func(budget int) *interceptor.Result {
-		body, err := p.body(budget)
-		if err != nil {
-			return nil
-		}
-		return &interceptor.Result{Body: body}
-	}
+	p.c.Outcome.Shrink = p
 	return p.body(max(size, 1))
+}
+
+// Shrink implements [interceptor.Shrinker].
+func (p *page) Shrink(budget int) *interceptor.Result {
+	body, err := p.body(budget)
+	if err != nil {
+		return nil
+	}
+	return &interceptor.Result{Body: body}
 }
 
 // body returns the page in at most size tokens, with a line that says how to get the next. The
