@@ -88,6 +88,14 @@ func (m *Message) Err() error { return m.err }
 // withheldText replaces text that could not be checked, or must not be shown.
 const withheldText = "(withheld: could not be checked for secrets)"
 
+// Text returns a text of foldgate's own without secrets, for hosts and stores. A notice replaces
+// text that can't be checked.
+func (b *Boundary) Text(text string) string {
+	m := Message{Text: text, Always: true}
+	b.Inbound(context.Background(), &m)
+	return m.Text
+}
+
 // Inbound scrubs a message from a server, or from foldgate itself, to a host.
 func (b *Boundary) Inbound(ctx context.Context, m *Message) {
 	b.pass(ctx, m, b.Policies.ScrubPolicy(m.Server).Results)
@@ -96,14 +104,6 @@ func (b *Boundary) Inbound(ctx context.Context, m *Message) {
 // Outbound scrubs a message from a host to a server.
 func (b *Boundary) Outbound(ctx context.Context, m *Message) {
 	b.pass(ctx, m, b.Policies.ScrubPolicy(m.Server).Arguments)
-}
-
-// Text returns a text of foldgate's own without secrets, for hosts and stores. A notice replaces
-// text that can't be checked.
-func (b *Boundary) Text(text string) string {
-	m := Message{Text: text, Always: true}
-	b.Inbound(context.Background(), &m)
-	return m.Text
 }
 
 // pass applies an action to all parts of a message.

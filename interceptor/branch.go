@@ -164,6 +164,9 @@ func (r *BranchRecords) next(b folding.Branch, kind string, payload map[string]a
 	return rec
 }
 
+// clockSlack is the largest difference between the times of files and the clock.
+const clockSlack = time.Second
+
 // recordedPush returns the record of a branch's push from the journal, or the branch's id if it
 // is not there.
 func (r *BranchRecords) recordedPush(b folding.Branch) string {
@@ -186,26 +189,6 @@ func branchRecord(b folding.Branch, kind string, payload map[string]any) *trace.
 		ID: trace.NewID(), From: "foldgate", To: []string{"host"}, Kind: kind, Context: b.Context, Payload: rawjson.Marshal(payload),
 		Audit: &trace.Audit{Session: b.Session, Principal: b.Principal},
 	}
-}
-
-// begin notes an open branch.
-func (r *BranchRecords) begin(branch string, o openBranch) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.open == nil {
-		r.open = map[string]*openBranch{}
-	}
-	r.open[branch] = &o
-}
-
-// known returns what is known of an open branch. It has no push if the branch is not open.
-func (r *BranchRecords) known(branch string) (o openBranch) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if known := r.open[branch]; known != nil {
-		o = *known
-	}
-	return o
 }
 
 // Returning notes the call that returns a branch, until done is called. It notes nothing if the
@@ -249,4 +232,24 @@ func (r *BranchRecords) Join(m *folding.Manager, c *Call, branch string) {
 	if b, err := m.Resolve(c.Caller(), branch); err == nil {
 		c.Origin.Traceparent = r.Telemetry.branchTraceparent(b.Context)
 	}
+}
+
+// begin notes an open branch.
+func (r *BranchRecords) begin(branch string, o openBranch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.open == nil {
+		r.open = map[string]*openBranch{}
+	}
+	r.open[branch] = &o
+}
+
+// known returns what is known of an open branch. It has no push if the branch is not open.
+func (r *BranchRecords) known(branch string) (o openBranch) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if known := r.open[branch]; known != nil {
+		o = *known
+	}
+	return o
 }

@@ -119,9 +119,6 @@ func (f *folder) large(res *Result, limit int) bool {
 	return string(p.kept) == "[]" || p.structured != nil || f.tokens.Counter.Exceeds(p.text, limit)
 }
 
-// sparing returns the largest preview for a branch, of the tokens it has left.
-func sparing(left int) int { return max(left-reserve, left/2) }
-
 // foldable is a result of a call that can be folded.
 type foldable struct {
 	*folder
@@ -131,6 +128,9 @@ type foldable struct {
 
 // Shrink implements [Shrinker].
 func (f foldable) Shrink(budget int) *Result { return f.fold(sparing(budget)) }
+
+// sparing returns the largest preview for a branch, of the tokens it has left.
+func sparing(left int) int { return max(left-reserve, left/2) }
 
 // fold stores the result and returns it with a preview in the place of its text, in at most room
 // tokens. It returns nil if that fails or saves nothing.

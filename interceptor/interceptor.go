@@ -14,7 +14,8 @@
 // upstreams.
 //
 //	interceptor.go  the chain; panics
-//	call.go         a call: origin, target, attribution, outcome
+//	recovery.go     branches and calls that a crash left unfinished
+//	branch.go       records and spans of branches
 //	telemetry.go    spans of calls, layers and branches, outside all other layers
 //	metrics.go      metrics of calls
 //	trace.go        records of calls and notifications
@@ -24,10 +25,12 @@
 //	workflow.go     the workflow step of a call
 //	scrub.go        secrets in calls
 //	boundary.go     secrets in every message, in both directions
-//	branch.go       records and spans of branches
-//	recovery.go     branches and calls that a crash left unfinished
-//	result.go       results: their text and tokens
 //	refusal.go      errors that a model reads
+//	result.go       results: their text and tokens
+//	call.go         a call: origin, target, attribution, outcome
+//
+// Functions refer to functions further down. The exception is the [Recorder] in trace.go, which
+// workflow.go uses too.
 package interceptor
 
 import (

@@ -14,6 +14,9 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
+// telemetryScope is the name of this package in OpenTelemetry.
+const telemetryScope = "github.com/foldgate/foldgate"
+
 // instruments are the metrics of calls. docs/telemetry.md lists them.
 type instruments struct {
 	calls, refusals, tokens, saved, reduced, findings metric.Int64Counter

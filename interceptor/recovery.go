@@ -16,9 +16,6 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// clockSlack is the largest difference between the times of files and the clock.
-const clockSlack = time.Second
-
 // Recover makes the journal and the branches in repo agree after a process that died between its
 // writes to one and to the other. Afterwards each request has its response, and each push one
 // pop. It returns the workflow steps of the lost calls.
@@ -171,23 +168,6 @@ func readUnfinished(ctx context.Context, dir string, since time.Time) (*unfinish
 	return u, nil
 }
 
-// addLostStep notes the workflow step of a lost call.
-func (u *unfinished) addLostStep(req *trace.Record) {
-	if id := stepOf(req); id != "" {
-		u.lostSteps = append(u.lostSteps, id)
-	}
-}
-
-// stepOf returns the workflow step that a request works on, "" for none.
-func stepOf(req *trace.Record) string {
-	flow := req.AuditOrEmpty().Workflow
-	if status, _ := rawjson.GetString(flow, "status"); status != workflow.Working {
-		return "" // none, or the request asks about one
-	}
-	id, _ := rawjson.GetString(flow, "context_id")
-	return id
-}
-
 // lostCall returns the response record of a request that was in flight when the process died.
 func lostCall(req *trace.Record) *trace.Record {
 	a := req.AuditOrEmpty()
@@ -207,4 +187,21 @@ func lostCall(req *trace.Record) *trace.Record {
 		rec.To = []string{req.From}
 	}
 	return rec
+}
+
+// addLostStep notes the workflow step of a lost call.
+func (u *unfinished) addLostStep(req *trace.Record) {
+	if id := stepOf(req); id != "" {
+		u.lostSteps = append(u.lostSteps, id)
+	}
+}
+
+// stepOf returns the workflow step that a request works on, "" for none.
+func stepOf(req *trace.Record) string {
+	flow := req.AuditOrEmpty().Workflow
+	if status, _ := rawjson.GetString(flow, "status"); status != workflow.Working {
+		return "" // none, or the request asks about one
+	}
+	id, _ := rawjson.GetString(flow, "context_id")
+	return id
 }

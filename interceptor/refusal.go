@@ -63,16 +63,6 @@ func FoldingRefusal(err error) *Refusal {
 	}
 }
 
-// JSON returns the refusal for programs: code, status, message and retry_after_seconds.
-func (r *Refusal) JSON() json.RawMessage {
-	return rawjson.Marshal(struct {
-		Code       string `json:"code"`
-		Status     int    `json:"status"`
-		Message    string `json:"message"`
-		RetryAfter int    `json:"retry_after_seconds,omitempty"`
-	}{r.Code, r.Status, r.Message, r.RetryAfter})
-}
-
 // ToolResult returns the refusal as a tool result. Its text has everything, because some hosts
 // drop the structured content of failed results. typed adds the resultType of the modern era.
 func (r *Refusal) ToolResult(typed bool) json.RawMessage {
@@ -82,4 +72,14 @@ func (r *Refusal) ToolResult(typed bool) json.RawMessage {
 	}
 	id := rawjson.Quote(r.ContextID)
 	return rawjson.Set(ToolResult(rawjson.Set(body, id, "context_id"), true, typed), id, "_meta", MetaContextID)
+}
+
+// JSON returns the refusal for programs: code, status, message and retry_after_seconds.
+func (r *Refusal) JSON() json.RawMessage {
+	return rawjson.Marshal(struct {
+		Code       string `json:"code"`
+		Status     int    `json:"status"`
+		Message    string `json:"message"`
+		RetryAfter int    `json:"retry_after_seconds,omitempty"`
+	}{r.Code, r.Status, r.Message, r.RetryAfter})
 }

@@ -45,31 +45,6 @@ func ToolResult(body json.RawMessage, isError, typed bool) json.RawMessage {
 	return append(out, '}')
 }
 
-// contentOf returns the beginning of a tool result: its content, without the closing brace.
-func contentOf(blocks []byte) []byte {
-	return append(append([]byte(`{"content":[`), blocks...), ']')
-}
-
-// textBlock returns a content block.
-func textBlock(text string) []byte {
-	return append(rawjson.AppendQuote([]byte(`{"type":"text","text":`), text), '}')
-}
-
-// arrayOf returns a JSON array.
-func arrayOf(values [][]byte) []byte {
-	return append(append([]byte{'['}, bytes.Join(values, []byte{','})...), ']')
-}
-
-// appendMembers closes the object out after the members of body with these names.
-func appendMembers(out []byte, body json.RawMessage, names ...string) []byte {
-	for _, name := range names {
-		if v, ok := rawjson.Get(body, name); ok {
-			out = append(append(out, `,"`+name+`":`...), v...)
-		}
-	}
-	return append(out, '}')
-}
-
 // Text returns the text of a tool's result that a model reads. structured is the structured
 // content as JSON, "" if the text says the same.
 func (r *Result) Text() (text, structured string) {
@@ -78,11 +53,6 @@ func (r *Result) Text() (text, structured string) {
 	}
 	p := splitResult(r.Body)
 	return p.text, string(p.structured)
-}
-
-func errorText(r *Result) string {
-	text, _ := rawjson.GetString(r.Error, "message")
-	return text
 }
 
 // flatText returns any result as one text, for results that are cut: the larger one of its blocks
@@ -185,6 +155,46 @@ func blockText(b []byte) (text string, ok bool) {
 		}
 	}
 	return "", false
+}
+
+// maxHandleBlock is the largest block, in bytes, that passes as a handle.
+const maxHandleBlock = 512
+
+// isHandle reports whether a content block carries a workflow's handle. Fold leaves it in place,
+// because the next call needs it.
+func isHandle(block []byte) bool {
+	_, marked := rawjson.Get(block, "_meta", MetaContextID)
+	return marked && len(block) <= maxHandleBlock
+}
+
+func errorText(r *Result) string {
+	text, _ := rawjson.GetString(r.Error, "message")
+	return text
+}
+
+// contentOf returns the beginning of a tool result: its content, without the closing brace.
+func contentOf(blocks []byte) []byte {
+	return append(append([]byte(`{"content":[`), blocks...), ']')
+}
+
+// textBlock returns a content block.
+func textBlock(text string) []byte {
+	return append(rawjson.AppendQuote([]byte(`{"type":"text","text":`), text), '}')
+}
+
+// arrayOf returns a JSON array.
+func arrayOf(values [][]byte) []byte {
+	return append(append([]byte{'['}, bytes.Join(values, []byte{','})...), ']')
+}
+
+// appendMembers closes the object out after the members of body with these names.
+func appendMembers(out []byte, body json.RawMessage, names ...string) []byte {
+	for _, name := range names {
+		if v, ok := rawjson.Get(body, name); ok {
+			out = append(append(out, `,"`+name+`":`...), v...)
+		}
+	}
+	return append(out, '}')
 }
 
 // TokenMeter counts the tokens of results and arguments as a model reads them. It is safe for

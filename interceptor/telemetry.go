@@ -22,9 +22,6 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// telemetryScope is the name of this package in OpenTelemetry.
-const telemetryScope = "github.com/foldgate/foldgate"
-
 // Telemetry turns calls and branches into OpenTelemetry spans and metrics. The chain has it only
 // if an exporter is configured. It is safe for concurrent use.
 //
@@ -80,6 +77,40 @@ func (t *Telemetry) Calls() Middleware {
 				endCall(span, c, err, kind)
 			}
 			return res, err
+		}
+	}
+}
+
+// Upstream observes one request of a call to an upstream. transport is "pipe" or "tcp", or "" for
+// a server inside foldgate. Call end with the response. A nil Telemetry observes nothing.
+func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision string) (_ context.Context, end func(*Result, error)) {
+	if t == nil {
+		return ctx, func(*Result, error) {}
+	}
+	start := time.Now()
+	var span oteltrace.Span
+	if t.tracer != nil {
+		kind := oteltrace.SpanKindClient
+		attrs := []attribute.KeyValue{methodKey.String(c.Target.Method), serverKey.String(c.Target.Server), attribute.String("mcp.protocol.version", revision)}
+		if transport == "" {
+			kind = oteltrace.SpanKindInternal
+		} else {
+			attrs = append(attrs, transportKey.String(transport))
+		}
+		if c.Target.Method == "tools/call" {
+			attrs = append(attrs, toolKey.String(c.Target.Name), attribute.String("gen_ai.operation.name", "execute_tool"))
+		}
+		ctx, span = t.tracer.Start(ctx, spanName(c), oteltrace.WithSpanKind(kind), oteltrace.WithAttributes(attrs...))
+		if c.Outcome.spans != nil {
+			c.Outcome.spans.sent = span.SpanContext()
+		}
+	}
+	return ctx, func(res *Result, err error) {
+		kind := errorType(res, err)
+		t.countUpstream(ctx, c, transport, err, kind, time.Since(start))
+		if span != nil {
+			setError(span, "", kind, err)
+			span.End()
 		}
 	}
 }
@@ -215,40 +246,6 @@ func setError(span oteltrace.Span, method, kind string, err error) {
 	}
 	span.SetAttributes(errorKey.String(kind))
 	span.SetStatus(codes.Error, "")
-}
-
-// Upstream observes one request of a call to an upstream. transport is "pipe" or "tcp", or "" for
-// a server inside foldgate. Call end with the response. A nil Telemetry observes nothing.
-func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision string) (_ context.Context, end func(*Result, error)) {
-	if t == nil {
-		return ctx, func(*Result, error) {}
-	}
-	start := time.Now()
-	var span oteltrace.Span
-	if t.tracer != nil {
-		kind := oteltrace.SpanKindClient
-		attrs := []attribute.KeyValue{methodKey.String(c.Target.Method), serverKey.String(c.Target.Server), attribute.String("mcp.protocol.version", revision)}
-		if transport == "" {
-			kind = oteltrace.SpanKindInternal
-		} else {
-			attrs = append(attrs, transportKey.String(transport))
-		}
-		if c.Target.Method == "tools/call" {
-			attrs = append(attrs, toolKey.String(c.Target.Name), attribute.String("gen_ai.operation.name", "execute_tool"))
-		}
-		ctx, span = t.tracer.Start(ctx, spanName(c), oteltrace.WithSpanKind(kind), oteltrace.WithAttributes(attrs...))
-		if c.Outcome.spans != nil {
-			c.Outcome.spans.sent = span.SpanContext()
-		}
-	}
-	return ctx, func(res *Result, err error) {
-		kind := errorType(res, err)
-		t.countUpstream(ctx, c, transport, err, kind, time.Since(start))
-		if span != nil {
-			setError(span, "", kind, err)
-			span.End()
-		}
-	}
 }
 
 // Outgoing returns the traceparent for everything that the call causes: the request to the

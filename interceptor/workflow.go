@@ -193,15 +193,6 @@ func roundTrip(v json.RawMessage) string {
 	return ""
 }
 
-// handle returns the handle to show to the host, "" if there is none or results are left as they
-// are. s may be nil.
-func (s *WorkflowStep) handle() string {
-	if s == nil || !s.begun || s.Output == (Output{Argument: s.Output.Argument}) {
-		return ""
-	}
-	return s.step.HostID()
-}
-
 // addHandle adds the handle to a result or refusal, where the host and its model find it. Hosts
 // that know an output schema show only structured content, the others only text.
 func (s *WorkflowStep) addHandle(res *Result, err error) (*Result, error) {
@@ -230,6 +221,15 @@ func (s *WorkflowStep) addHandle(res *Result, err error) (*Result, error) {
 		body = rawjson.Set(body, rawjson.Quote(id), "_meta", MetaContextID)
 	}
 	return &Result{Body: body, Extra: res.Extra}, nil
+}
+
+// handle returns the handle to show to the host, "" if there is none or results are left as they
+// are. s may be nil.
+func (s *WorkflowStep) handle() string {
+	if s == nil || !s.begun || s.Output == (Output{Argument: s.Output.Argument}) {
+		return ""
+	}
+	return s.step.HostID()
 }
 
 // addStructured adds the handle to structured content that is an object. It never replaces a
@@ -282,16 +282,6 @@ func takeHandle(res *Result) (rest *Result, handle []byte) {
 		return res, nil
 	}
 	return &Result{Body: rawjson.Set(res.Body, arrayOf(blocks), "content"), Extra: res.Extra}, handle
-}
-
-// maxHandleBlock is the largest block, in bytes, that passes as a handle.
-const maxHandleBlock = 512
-
-// isHandle reports whether a content block carries a workflow's handle. Fold leaves it in place,
-// because the next call needs it.
-func isHandle(block []byte) bool {
-	_, marked := rawjson.Get(block, "_meta", MetaContextID)
-	return marked && len(block) <= maxHandleBlock
 }
 
 // recordBegin records that a workflow was started or continued.
