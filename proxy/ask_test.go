@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -90,5 +93,18 @@ func TestReasonOfAWithdrawnQuestionIsScrubbed(t *testing.T) {
 	reason, _ := rawjson.GetString(m.Params, "reason")
 	if m.Method != wire.MethodCancelled || reason != "no more: [REDACTED:github-pat]" {
 		t.Errorf("the host was told %s", m.Encode())
+	}
+	r.close()
+	told := 0
+	for rec, err := range query.Scan(t.Context(), filepath.Join(r.g.cfg.StateDir, "trace"), query.Filter{Kinds: []string{trace.KindNotification + wire.MethodCancelled}}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if told++; rec.From != "foldgate" || !strings.HasPrefix(rec.To[0], "host") || strings.Contains(string(rec.Payload), secret) {
+			t.Errorf("the cancellation is recorded as from %s to %v: %s", rec.From, rec.To, rec.Payload)
+		}
+	}
+	if told != 1 {
+		t.Errorf("the cancellation is recorded %d times, want once", told)
 	}
 }

@@ -40,6 +40,10 @@ func (s *Session) notifyServers(m wire.Message) {
 		msg := interceptor.Message{Server: srv.Key, Body: m.Params, Extra: m.Extra}
 		if s.r.Boundary.Outbound(s.r.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
 			srv.Log.Warn("notification of the host withheld: it could not be checked for secrets, or holds one", "method", m.Method)
+			n := interceptor.Notification{From: s.name(), To: "upstream:" + srv.Key, Session: s.ID, Method: m.Method}
+			if err := s.r.Recorder.Notification(s.r.lifetime, n, &msg); err != nil {
+				srv.Log.Error("notification not recorded", "method", m.Method, "err", err)
+			}
 			continue
 		}
 		out := m
@@ -141,6 +145,9 @@ func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m
 
 // relay hands a notification of a server, or of foldgate's own tools, to the host.
 func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
+	if s.lifetime.Err() != nil {
+		return
+	}
 	n := interceptor.Notification{From: "upstream:" + server}
 	if server == "" {
 		n.From = "foldgate"
@@ -156,13 +163,11 @@ func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
 // deliver scrubs and records a notification and hands it to the host, on the
 // stream of r if there is one. The policy is the one of server.
 func (s *Session) deliver(r *request, n interceptor.Notification, server string, m wire.Message) {
-	if s.lifetime.Err() != nil {
-		return
-	}
+	ctx := context.WithoutCancel(s.lifetime) // the host is told also how a session ends
 	msg := interceptor.Message{Server: server, Body: m.Params, Extra: m.Extra}
-	s.r.Boundary.Inbound(s.lifetime, &msg)
+	s.r.Boundary.Inbound(ctx, &msg)
 	n.To, n.Session, n.Method = s.name(), s.ID, m.Method
-	if err := s.r.Recorder.Notification(s.lifetime, n, &msg); err != nil {
+	if err := s.r.Recorder.Notification(ctx, n, &msg); err != nil {
 		s.r.Log.Error("notification withheld", "method", m.Method, "err", err)
 		return
 	}

@@ -149,7 +149,8 @@ func (s *Session) askHost(r *request, q *question, m wire.Message) (*interceptor
 		if err == nil {
 			err = context.Cause(ctx)
 		}
-		_ = s.send(r, wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(json.RawMessage(q.id), err.Error())})
+		n := interceptor.Notification{From: "foldgate", Correlates: []string{c.Outcome.Record}, Context: c.Attribution.Context}
+		s.deliver(r, n, "", wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(json.RawMessage(q.id), err.Error())})
 		return nil, err
 	})
 }

@@ -85,13 +85,17 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 	err := context.Cause(ctx)
 	if r.s.Transport == "stdio" && !errors.Is(err, errCancelledByHost) {
 		// On a stream of its own the end of the stream says it.
-		_ = r.Emit(wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(r.Msg.ID, err.Error())}.Encode())
+		n := interceptor.Notification{From: "foldgate", Correlates: []string{c.Outcome.Record}}
+		r.s.deliver(r, n, "", wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(r.Msg.ID, err.Error())})
 	}
 	return nil, err
 }
 
 // send hands a notification to the host, on the stream of the listen.
 func (l *listen) send(server string, m wire.Message) {
+	if l.r.s.lifetime.Err() != nil {
+		return
+	}
 	if len(m.Params) == 0 {
 		m.Params = json.RawMessage(`{}`)
 	}
