@@ -5,9 +5,8 @@ import (
 	"slices"
 )
 
-// Compact returns v without insignificant white space. It returns a part of v itself
-// if there is none inside it. It returns all of v if v is not valid, or deeper than
-// encoding/json reads.
+// Compact returns v without insignificant white space. It returns a part of v itself if there is
+// none inside it. It returns all of v if v is not valid, or deeper than encoding/json reads.
 func Compact(v []byte) []byte {
 	if !Valid(v, 10_000) {
 		return v
@@ -36,11 +35,10 @@ func Compact(v []byte) []byte {
 	return append(out, v[from:]...)
 }
 
-// Set returns obj with the value at path replaced. If there is none, it adds the
-// value as the last member of its object, and creates missing objects on the way. It
-// replaces the last of duplicate keys, since that one counts. If obj, or a value on
-// the way, is not an object, an object replaces it. All other bytes stay as they are.
-// The result is a new slice.
+// Set returns obj with the value at path replaced. If there is none, it adds the value as the
+// last member of its object, and creates missing objects on the way. It replaces the last of
+// duplicate keys, since that one counts. If obj, or a value on the way, is not an object, an
+// object replaces it. All other bytes stay as they are. The result is a new slice.
 func Set(obj, value []byte, path ...string) []byte {
 	if len(path) == 0 {
 		return bytes.Clone(value)
@@ -74,8 +72,8 @@ func Set(obj, value []byte, path ...string) []byte {
 	return append(out, '}')
 }
 
-// Delete returns obj without the member at path and without its duplicates. If there
-// is none, it returns obj itself.
+// Delete returns obj without the member at path and without its duplicates. If there is none, it
+// returns obj itself.
 func Delete(obj []byte, path ...string) []byte {
 	if len(path) == 0 {
 		return obj
@@ -94,8 +92,8 @@ func Delete(obj []byte, path ...string) []byte {
 	return DeleteFunc(obj, func(m Member) bool { return m.Is(path[0]) })
 }
 
-// DeleteFunc returns obj without the members for which drop returns true. If there is
-// none, it returns obj itself.
+// DeleteFunc returns obj without the members for which drop returns true. If there is none, it
+// returns obj itself.
 func DeleteFunc(obj []byte, drop func(Member) bool) []byte {
 	var keep []Member
 	n := 0

@@ -1,10 +1,9 @@
 // Package rawjson reads and edits JSON as bytes.
 //
-// foldgate forwards all that it does not change byte for byte. It never decodes a
-// message into Go values and encodes it again: numbers would lose precision, keys
-// their order and lone surrogates their value. Instead this package finds the byte
-// range of a value ([Get], [Members], [Elements]) and splices a new value in its
-// place ([Set], [Delete]):
+// foldgate forwards all that it does not change byte for byte. It never decodes a message into Go
+// values and encodes it again: numbers would lose precision, keys their order and lone surrogates
+// their value. Instead this package finds the byte range of a value ([Get], [Members],
+// [Elements]) and splices a new value in its place ([Set], [Delete]):
 //
 //	message := []byte(`{"id": 1, "params": {"name": "echo"}}`)
 //	name, ok := rawjson.GetString(message, "params", "name")
@@ -12,9 +11,9 @@
 //	message = rawjson.Set(message, rawjson.Quote("files__echo"), "params", "name")
 //	fmt.Printf("%s\n", rawjson.Delete(message, "id"))
 //
-// All functions expect valid JSON: call [Valid] once on foreign bytes. On invalid
-// input they report "not found" and never panic. They do not recurse into values. They
-// keep no state and are safe for concurrent use. Returned slices alias the input.
+// All functions expect valid JSON: call [Valid] once on foreign bytes. On invalid input they
+// report "not found" and never panic. They do not recurse into values. They keep no state and are
+// safe for concurrent use. Returned slices alias the input.
 package rawjson
 
 import "bytes"
@@ -49,9 +48,9 @@ func KindOf(v []byte) Kind {
 	return Invalid
 }
 
-// Get returns the value at path, which follows object members. Of duplicate keys the
-// last one counts, as in encoding/json and JSON.parse. For an empty path it returns
-// the value itself, trimmed.
+// Get returns the value at path, which follows object members. Of duplicate keys the last one
+// counts, as in encoding/json and JSON.parse. For an empty path it returns the value itself,
+// trimmed.
 func Get(v []byte, path ...string) (value []byte, ok bool) {
 	value = Trim(v)
 	for _, name := range path {
@@ -134,9 +133,9 @@ func (m Member) Is(name string) bool {
 	return Unquote(k) == name
 }
 
-// Members calls yield for every member of obj in order, duplicates included, until
-// yield returns false. It reports whether obj is an object, valid up to its end or to
-// the member where yield stopped.
+// Members calls yield for every member of obj in order, duplicates included, until yield returns
+// false. It reports whether obj is an object, valid up to its end or to the member where yield
+// stopped.
 func Members(obj []byte, yield func(Member) bool) bool {
 	i, more, ok := first(obj, '{')
 	for more {
@@ -156,9 +155,8 @@ func Members(obj []byte, yield func(Member) bool) bool {
 	return ok
 }
 
-// Elements calls yield for every element of arr in order, until yield returns false.
-// It reports whether arr is an array, valid up to its end or to the element where
-// yield stopped.
+// Elements calls yield for every element of arr in order, until yield returns false. It reports
+// whether arr is an array, valid up to its end or to the element where yield stopped.
 func Elements(arr []byte, yield func(value []byte) bool) bool {
 	i, more, ok := first(arr, '[')
 	for more {
@@ -174,8 +172,8 @@ func Elements(arr []byte, yield func(value []byte) bool) bool {
 	return ok
 }
 
-// first returns the index of the first item in the container that b starts with.
-// more reports whether there is an item, ok whether b is such a container.
+// first returns the index of the first item in the container that b starts with. more reports
+// whether there is an item, ok whether b is such a container.
 func first(b []byte, open byte) (i int, more, ok bool) {
 	i = space(b, 0)
 	if i >= len(b) || b[i] != open {
@@ -188,8 +186,8 @@ func first(b []byte, open byte) (i int, more, ok bool) {
 	return i, true, true
 }
 
-// next returns the index of the item after the one that ends at i. more reports
-// whether there is one, ok whether the container goes on or ends as it should.
+// next returns the index of the item after the one that ends at i. more reports whether there is
+// one, ok whether the container goes on or ends as it should.
 func next(b []byte, i int, end byte) (item int, more, ok bool) {
 	i = space(b, i)
 	if i >= len(b) || b[i] != ',' {
@@ -212,8 +210,7 @@ func keyAndValue(b []byte, i int) (key, value int) {
 	return key, space(b, i+1)
 }
 
-// space returns the index of the first byte at i or after it that is not JSON white
-// space.
+// space returns the index of the first byte at i or after it that is not JSON white space.
 func space(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
 		i++

@@ -10,8 +10,8 @@ import (
 	"unsafe"
 )
 
-// Quote returns s as a JSON string literal. Unlike json.Marshal it does not
-// escape <, > and &, which would change bytes and token counts.
+// Quote returns s as a JSON string literal. Unlike json.Marshal it does not escape <, > and &,
+// which would change bytes and token counts.
 func Quote(s string) []byte { return AppendQuote(nil, s) }
 
 // AppendQuote appends s as a JSON string literal to dst; see [Quote].
@@ -26,8 +26,8 @@ func AppendQuote(dst []byte, s string) []byte {
 	return append(dst, '"')
 }
 
-// Marshal encodes v compactly, without HTML escaping and without a trailing
-// newline. It returns "null" for values that encoding/json cannot encode.
+// Marshal encodes v compactly, without HTML escaping and without a trailing newline. It returns
+// "null" for values that encoding/json cannot encode.
 func Marshal(v any) json.RawMessage {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
@@ -38,9 +38,9 @@ func Marshal(v any) json.RawMessage {
 	return bytes.TrimRight(b.Bytes(), "\n")
 }
 
-// Unquote returns the value of a string literal, or "" if lit is not one. A lone
-// surrogate becomes U+FFFD, as in encoding/json: use the result to compare or to
-// read, and the literal itself to forward.
+// Unquote returns the value of a string literal, or "" if lit is not one. A lone surrogate
+// becomes U+FFFD, as in encoding/json: use the result to compare or to read, and the literal
+// itself to forward.
 func Unquote(lit []byte) string {
 	if len(lit) >= 2 && lit[0] == '"' && lit[len(lit)-1] == '"' && bytes.IndexByte(lit, '\\') < 0 {
 		return string(lit[1 : len(lit)-1])
@@ -49,12 +49,11 @@ func Unquote(lit []byte) string {
 	return unsafe.String(unsafe.SliceData(value), len(value)) // value has no other reference
 }
 
-// AppendUnquote appends the value of a string literal to dst, or nothing if lit is
-// not one; see [Unquote].
+// AppendUnquote appends the value of a string literal to dst, or nothing if lit is not one; see
+// [Unquote].
 //
 // It copies the text between two escapes at once. Every counted text passes here, and
-// encoding/json, which reads it byte by byte three times, took a fifth of the time of
-// a call.
+// encoding/json, which reads it byte by byte three times, took a fifth of the time of a call.
 func AppendUnquote(dst, lit []byte) []byte {
 	if len(lit) < 2 || lit[0] != '"' || lit[len(lit)-1] != '"' {
 		return dst
@@ -86,9 +85,8 @@ func AppendUnquote(dst, lit []byte) []byte {
 	return dst
 }
 
-// Unescape returns the character of the escape sequence at the start of s, and the
-// length of the sequence. The length is 0 if there is none. The character of a lone
-// surrogate is U+FFFD.
+// Unescape returns the character of the escape sequence at the start of s, and the length of the
+// sequence. The length is 0 if there is none. The character of a lone surrogate is U+FFFD.
 func Unescape(s []byte) (r rune, n int) {
 	if len(s) < 2 || s[0] != '\\' {
 		return 0, 0

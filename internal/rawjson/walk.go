@@ -16,17 +16,17 @@ const (
 	ScalarToken // number, true, false or null
 )
 
-// Token is one step of [Walk]: an event and its byte range in the input. For a
-// string the range includes the quotes; for a bracket it is the bracket.
+// Token is one step of [Walk]: an event and its byte range in the input. For a string the range
+// includes the quotes; for a bracket it is the bracket.
 type Token struct {
 	Event      Event
 	Start, End int
 }
 
-// Walk calls visit for every token of the JSON value b in order, in one pass and
-// without recursion. It stops without an error when visit returns false. It fails if
-// brackets, separators or the ends of strings are wrong. It does not check the inside
-// of strings and scalars; see [Valid].
+// Walk calls visit for every token of the JSON value b in order, in one pass and without
+// recursion. It stops without an error when visit returns false. It fails if brackets, separators
+// or the ends of strings are wrong. It does not check the inside of strings and scalars; see
+// [Valid].
 func Walk(b []byte, visit func(Token) bool) error {
 	w := walker{b: b}
 	for i := 0; ; {
@@ -40,8 +40,8 @@ func Walk(b []byte, visit func(Token) bool) error {
 	}
 }
 
-// A walker holds the nesting at a place of a walk. It does not hold visit, since the
-// variables that visit captures would then be allocated.
+// A walker holds the nesting at a place of a walk. It does not hold visit, since the variables
+// that visit captures would then be allocated.
 type walker struct {
 	b       []byte
 	open    []byte // '{' and '[' around the position
@@ -49,8 +49,8 @@ type walker struct {
 	err     error
 }
 
-// token visits the token at byte i and returns the index after it, or -1 if the walk
-// is over. ended reports whether a value may have ended there.
+// token visits the token at byte i and returns the index after it, or -1 if the walk is over.
+// ended reports whether a value may have ended there.
 func (w *walker) token(i int, visit func(Token) bool) (after int, ended bool) {
 	if i >= len(w.b) {
 		return w.fail(i), false
@@ -106,8 +106,8 @@ func (w *walker) str(i int, visit func(Token) bool) (after int, ended bool) {
 	return i + 1, false
 }
 
-// next visits the brackets that close at byte i, after the end of a value. It returns
-// the index after the next comma, or -1 if the walk is over.
+// next visits the brackets that close at byte i, after the end of a value. It returns the index
+// after the next comma, or -1 if the walk is over.
 func (w *walker) next(i int, visit func(Token) bool) int {
 	for n := len(w.open); n > 0 && i < len(w.b) && w.b[i] == w.open[n-1]+2; n-- {
 		t := Token{ObjectEnd, i, i + 1}
