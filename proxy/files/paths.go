@@ -56,8 +56,8 @@ func (r *root) hides(rel string) bool {
 	return false
 }
 
-// lists reports whether a listing or a walk shows rel. It compares names only: both go down from a
-// resolved place and follow no links.
+// lists reports whether a listing or a walk shows rel. It compares names only: both go down from
+// a resolved place and follow no links.
 func (r *root) lists(rel string) bool {
 	for _, h := range r.hidden {
 		for _, dir := range r.dirs {

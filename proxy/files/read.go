@@ -21,8 +21,8 @@ const (
 	maxReport = 64 << 10
 	// sniffLen is the part of a file that decides whether it is text, as in git.
 	sniffLen = 8000
-	// maxLine is the part of a line that is read at once. For grep, the rest of a longer line is a
-	// further line with the same number.
+	// maxLine is the part of a line that is read at once. For grep, the rest of a longer line is
+	// a further line with the same number.
 	maxLine = 1 << 20
 )
 
@@ -92,8 +92,8 @@ func (s *Server) readLines(ctx context.Context, p place, r io.Reader, start, end
 	return out.String(), nil
 }
 
-// lineScanner returns a scanner of lines with their ends. A line that is longer than maxLine comes
-// in parts. buf is a buffer for reuse, or nil.
+// lineScanner returns a scanner of lines with their ends. A line that is longer than maxLine
+// comes in parts. buf is a buffer for reuse, or nil.
 func lineScanner(r io.Reader, buf []byte) *bufio.Scanner {
 	sc := bufio.NewScanner(r)
 	sc.Buffer(buf, maxLine)

@@ -234,8 +234,8 @@ func render(number int, mark byte, line []byte, at int) string {
 // errStop ends a walk early without a fault.
 var errStop = errors.New("stop")
 
-// walk visits the regular files below the path name that match glob ("" matches all), in order. It
-// returns the number of directories that could not be read. An error of visit ends it.
+// walk visits the regular files below the path name that match glob ("" matches all), in order.
+// It returns the number of directories that could not be read. An error of visit ends it.
 func (s *Server) walk(ctx context.Context, name, glob string, visit func(place) error) (unread int, err error) {
 	w := walker{s: s, match: func(string) bool { return true }, visit: visit}
 	if glob != "" {
@@ -276,17 +276,13 @@ func (w *walker) start(ctx context.Context, p place) error {
 		return err
 	}
 	_ = f.Close()
-	if info.IsDir() {
+	switch {
+	case info.IsDir():
 		return w.dir(ctx, p, "", w.s.ignoresAbove(p))
+	case w.match(path.Base(p.rel)):
+		return w.visit(p)
 	}
-	return w.file(p, path.Base(p.rel))
-}
-
-func (w *walker) file(p place, rel string) error {
-	if !w.match(rel) {
-		return nil
-	}
-	return w.visit(p)
+	return nil
 }
 
 func (w *walker) dir(ctx context.Context, p place, rel string, ignores []gitignore.Pattern) error {
@@ -307,10 +303,11 @@ func (w *walker) dir(ctx context.Context, p place, rel string, ignores []gitigno
 			len(ignores) > 0 && matcher.Match(strings.Split(child.rel, "/"), e.IsDir()) {
 			continue
 		}
+		name = path.Join(rel, name)
 		if e.IsDir() {
-			err = w.dir(ctx, child, path.Join(rel, name), ignores)
-		} else {
-			err = w.file(child, path.Join(rel, name))
+			err = w.dir(ctx, child, name, ignores)
+		} else if w.match(name) {
+			err = w.visit(child)
 		}
 		if err != nil {
 			return err
@@ -319,8 +316,8 @@ func (w *walker) dir(ctx context.Context, p place, rel string, ignores []gitigno
 	return nil
 }
 
-// ignoresAbove returns the patterns of the directories above p. Patterns that exclude p itself are
-// dropped: a call that names an ignored directory wants to see it.
+// ignoresAbove returns the patterns of the directories above p. Patterns that exclude p itself
+// are dropped: a call that names an ignored directory wants to see it.
 func (s *Server) ignoresAbove(p place) []gitignore.Pattern {
 	top := place{p.r, "."}
 	ignores := s.ignoreFile(top, ".git/info/exclude")
@@ -372,8 +369,8 @@ const (
 	maxBraces = 4
 )
 
-// parseGlob checks a glob and returns its matcher on slash-separated paths. A
-// glob without a slash matches the last segment, at any depth.
+// parseGlob checks a glob and returns its matcher on slash-separated paths. A glob without a
+// slash matches the last segment, at any depth.
 func parseGlob(glob string) (func(rel string) bool, error) {
 	switch {
 	case len(glob) > maxGlob:
