@@ -14,14 +14,14 @@ import (
 // near 2,000, and every reader of ours is iterative.
 const MaxDepth = 2000
 
-// Message is one JSON-RPC 2.0 message. Its fields are byte ranges of Raw, so that what nobody
-// changes is forwarded as it came.
+// Message is one JSON-RPC 2.0 message. Its fields are byte ranges of Raw, so that
+// unchanged members are forwarded as they came.
 type Message struct {
 	// ID is the id's literal (string or number), nil for a notification.
 	ID json.RawMessage
 	// Method is "" for a response.
 	Method string
-	// Params is nil where the message has none.
+	// Params is nil if the message has none.
 	Params json.RawMessage
 	// Result and Error: a response has exactly one.
 	Result, Error json.RawMessage

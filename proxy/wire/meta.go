@@ -70,20 +70,15 @@ func ReadMeta(params json.RawMessage) Meta {
 	return m
 }
 
-// CheckUnambiguous refuses params that have _meta, the target or the arguments of the method
+// CheckUnambiguous refuses params that have _meta or a deciding member of the method
 // twice or in two spellings: of two members servers take the first or the last, and servers in
 // Go also take "Name" for "name". Such a server could do something that foldgate neither
 // allowed nor recorded.
 func CheckUnambiguous(method string, params json.RawMessage) (err error) {
-	names := make([]string, 1, 3)
-	names[0] = "_meta"
-	if m := methods[method]; m.target != "" {
-		names = append(names, m.target)
-		if m.arguments {
-			names = append(names, "arguments")
-		}
-	}
-	var seen [3]bool
+	var all [3]string
+	all[0] = "_meta"
+	names := all[:1+copy(all[1:], methods[method].deciding)]
+	var seen [len(all)]bool
 	rawjson.Members(params, func(f rawjson.Member) bool {
 		for i, name := range names {
 			if f.Is(name) && !seen[i] {

@@ -1,47 +1,38 @@
 package wire
 
-// method is what foldgate knows of a request beyond its name.
+// method holds the properties of a method.
 type method struct {
-	target    string // the member of params that names the target of the request
-	arguments bool   // params have the member arguments, too
-	header    use    // of the header Mcp-Name, which repeats the target
-	legacy    bool   // the modern era does not have the method
+	deciding []string // members of params beside _meta that decide what a server does
+	header   bool     // the header Mcp-Name repeats the first of them
+	required bool     // a modern request must have the header; else it routes to the owner of a task
+	legacy   bool     // the modern era does not have the method
 }
-
-// use says whether a modern request has the header Mcp-Name.
-type use int
-
-const (
-	never use = iota
-	may       // the header routes to the server that has the task
-	must
-)
 
 // methods are the methods with members that servers decide by, and the legacy ones.
 var methods = map[string]method{
 	"initialize":            {legacy: true},
 	"ping":                  {legacy: true},
 	"logging/setLevel":      {legacy: true},
-	"tools/call":            {target: "name", arguments: true, header: must},
-	"prompts/get":           {target: "name", arguments: true, header: must},
-	"completion/complete":   {target: "ref"},
-	"resources/read":        {target: "uri", header: must},
-	"resources/subscribe":   {target: "uri", legacy: true},
-	"resources/unsubscribe": {target: "uri", legacy: true},
-	"tasks/get":             {target: "taskId", header: may},
-	"tasks/update":          {target: "taskId", header: may},
-	"tasks/cancel":          {target: "taskId", header: may},
-	"tasks/result":          {target: "taskId"},
+	"tools/call":            {deciding: []string{"name", "arguments"}, header: true, required: true},
+	"prompts/get":           {deciding: []string{"name", "arguments"}, header: true, required: true},
+	"completion/complete":   {deciding: []string{"ref"}},
+	"resources/read":        {deciding: []string{"uri"}, header: true, required: true},
+	"resources/subscribe":   {deciding: []string{"uri"}, legacy: true},
+	"resources/unsubscribe": {deciding: []string{"uri"}, legacy: true},
+	"tasks/get":             {deciding: []string{"taskId"}, header: true},
+	"tasks/update":          {deciding: []string{"taskId"}, header: true},
+	"tasks/cancel":          {deciding: []string{"taskId"}, header: true},
+	"tasks/result":          {deciding: []string{"taskId"}},
 }
 
 // NameMember returns the member of params that the header Mcp-Name repeats, "" if the method
 // has none. required means that a modern request must have the header.
 func NameMember(name string) (member string, required bool) {
 	m := methods[name]
-	if m.header == never {
+	if !m.header {
 		return "", false
 	}
-	return m.target, m.header == must
+	return m.deciding[0], m.required
 }
 
 // Era is one of the two forms of MCP, as far as they differ beyond the transport. The servers
