@@ -61,13 +61,13 @@ func TestUnattributedNotifications(t *testing.T) {
 // A call may take as long as it likes. Only a host that does not come back is given up.
 func TestSuspendedCallExpires(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var end error
+		end := make(chan error, 1)
 		c := &fakeConn{replies: make(chan wire.Message, 1), serve: func(ctx context.Context, r *conn.Request) (wire.Message, error) {
 			time.Sleep(2 * suspendedFor)
 			r.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create"})
 			<-ctx.Done()
-			end = context.Cause(ctx)
-			return wire.Message{}, end
+			end <- context.Cause(ctx)
+			return wire.Message{}, context.Cause(ctx)
 		}}
 		s := newBridge(t).legacy(t, "local", c)
 		m, err := s.Call(t.Context(), roundOf(`{`+elicitMeta+`}`))
@@ -76,13 +76,16 @@ func TestSuspendedCallExpires(t *testing.T) {
 		}
 		time.Sleep(suspendedFor - time.Second)
 		synctest.Wait()
-		if end != nil {
-			t.Errorf("the call ends with %v before its time", end)
+		if len(end) > 0 {
+			t.Fatalf("the call ends with %v before its time", <-end)
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if end == nil || !strings.Contains(end.Error(), "did not come back") {
-			t.Errorf("the call that was given up ends with %v", end)
+		if len(end) == 0 {
+			t.Fatal("the call goes on after its time")
+		}
+		if err := <-end; !strings.Contains(err.Error(), "did not come back") {
+			t.Errorf("the call that was given up ends with %v", err)
 		}
 	})
 }

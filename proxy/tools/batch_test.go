@@ -240,7 +240,12 @@ func TestCancelledBatch(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancelled := errors.New("cancelled by the host")
 	go func() {
-		tools.running()
+		b := tools.running()
+		for begun := false; !begun; runtime.Gosched() {
+			b.mu.Lock()
+			begun = b.branch.ID != ""
+			b.mu.Unlock()
+		}
 		cancel(cancelled)
 	}()
 	c := &interceptor.Call{
