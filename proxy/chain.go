@@ -14,17 +14,19 @@ type chain struct {
 	run interceptor.Run
 }
 
+// locate finds the branch and the workflow step of a call. It has no effect beyond the call.
+func (g *Gateway) locate(ctx context.Context, c *interceptor.Call) {
+	interceptor.Locate(g.branches, c)
+	g.records.Inherit(c)
+	g.workflows.Locate(ctx, c)
+}
+
 // newChain writes the order of the interceptors, outermost first. The order is a security property
 // and can't be configured.
 func newChain(g *Gateway) *chain {
-	locate := func(ctx context.Context, c *interceptor.Call) {
-		interceptor.Locate(g.branches, c)
-		g.records.Inherit(c)
-		g.workflows.Locate(ctx, c)
-	}
 	r := g.cfg.Results
 	policy := interceptor.FoldPolicy{MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens, Rules: foldRules{g}}
-	return &chain{g, interceptor.New(locate, g.observed(
+	return &chain{g, interceptor.New(g.locate, g.observed(
 		layer{"trace", interceptor.Trace(g.recorder)},                                       // outermost: a record before any effect, and one after whatever happened
 		layer{"recover", interceptor.Recover(g.log)},                                        // inside Trace, so that a panic is recorded as an error
 		layer{"attribute", interceptor.Attribute(g.branches)},                               // before Meter, which charges the branch

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
@@ -58,9 +59,10 @@ func (s *Session) Begin(ctx context.Context, ex *server.Request) server.Pending 
 }
 
 // Serve implements [server.Pending]: it runs the request down the chain and
-// returns the reply.
-func (r *request) Serve() server.Reply {
-	defer r.end()
+// returns the reply. A panic becomes an internal error, so that one broken call
+// does not end other sessions.
+func (r *request) Serve() (reply server.Reply) {
+	defer r.end(&reply)
 	c, handle := r.describe()
 	r.s.mu.Lock()
 	r.call = c
@@ -77,9 +79,13 @@ func (r *request) Serve() server.Reply {
 	return r.s.r.refusal(r, err)
 }
 
-// end forgets a request that was served.
-func (r *request) end() {
+// end forgets a request that was served, and answers a panic.
+func (r *request) end(reply *server.Reply) {
 	s := r.s
+	if p := recover(); p != nil {
+		s.r.Log.Error("panic while serving a request", "method", r.Msg.Method, "panic", p, "stack", string(debug.Stack()))
+		*reply = server.Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: "internal error"}).JSON()}
+	}
 	s.mu.Lock()
 	delete(s.pending, string(r.Msg.ID))
 	s.endGuesses(r.server)

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -134,5 +135,26 @@ func TestParamHeaders(t *testing.T) {
 	}
 	if got := paramHeaders(http.Header{"Accept": {"x"}}); got != nil {
 		t.Errorf("headers = %v, want none", got)
+	}
+}
+
+// panicChain is a chain that panics.
+type panicChain struct{}
+
+func (panicChain) Run(context.Context, *interceptor.Call, interceptor.Handler) (*interceptor.Result, error) {
+	panic("boom")
+}
+
+// A request that panics has an internal error as its reply, and its id is free
+// again.
+func TestPanicIsContained(t *testing.T) {
+	s := stdioSession(t)
+	s.r.Chain, s.pending = panicChain{}, map[string]*request{}
+	for range 2 {
+		p := s.Begin(t.Context(), server.NewRequest(wire.Message{ID: json.RawMessage("1"), Method: "ping"}))
+		if got := p.Serve(); wire.ErrorCode(got.Error) != wire.CodeInternal {
+			t.Errorf("reply = %s %s, want an internal error", got.Result, got.Error)
+		}
+		p.Sent()
 	}
 }

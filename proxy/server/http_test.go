@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -374,27 +373,5 @@ func TestHealthAndReady(t *testing.T) {
 	}
 	if status, _, _ := hostAnswer(t, hostRequest(t, "GET", url+"/readyz", "", "Host", "evil.example")); status != 403 {
 		t.Errorf("/readyz for a foreign Host = %d, want 403", status)
-	}
-}
-
-func TestHTTPPanicIsContained(t *testing.T) {
-	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
-		if ex.Msg.Method == "boom" {
-			panic("boom")
-		}
-		return echo(ctx, ex)
-	})
-	_, url := startServer(t, c, HTTPOptions{Log: slog.New(slog.DiscardHandler)})
-	id := openHost(t, url)
-	for _, r := range []*http.Request{
-		hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"boom"}`, wire.HeaderSession, id),
-		modernRequest(t, url, "boom", ""),
-	} {
-		if _, body, _ := hostAnswer(t, r); !strings.Contains(body, `"id":1,"error":{"code":-32603`) {
-			t.Errorf("answer to a call that panics = %s", body)
-		}
-	}
-	if status, _, _ := hostAnswer(t, hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"ping"}`, wire.HeaderSession, id)); status != 200 {
-		t.Errorf("the call after it = %d, want 200", status)
 	}
 }

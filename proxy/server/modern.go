@@ -54,7 +54,7 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 	p.serve(wait, func() {
 		defer srv.running.Done()
 		req.Emit = st.emit
-		reply := begin(ctx, s, req, srv.log).Serve()
+		reply := s.Begin(ctx, req).Serve()
 		if reply.Error != nil {
 			p.status = statusOf(wire.ErrorCode(reply.Error))
 		}

@@ -133,40 +133,6 @@ type Pending interface {
 	Sent()
 }
 
-// begin registers a request. If registering or serving it panics, its reply is an internal error,
-// so that one broken call does not end other sessions.
-func begin(ctx context.Context, s Session, req *Request, log *slog.Logger) Pending {
-	g := guarded{failed{}, req.Msg.Method, log}
-	g.guard(func() { g.Pending = s.Begin(ctx, req) })
-	return g
-}
-
-// guarded is a pending request that answers a panic.
-type guarded struct {
-	Pending
-	method string
-	log    *slog.Logger
-}
-
-func (g guarded) Serve() (r Reply) {
-	r = failed{}.Serve()
-	g.guard(func() { r = g.Pending.Serve() })
-	return r
-}
-
-func (g guarded) guard(f func()) {
-	guard(g.log, "panic while serving a request", "method", g.method, f)
-}
-
-// failed is a request that panicked.
-type failed struct{}
-
-func (failed) Serve() Reply {
-	return Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: "internal error"}).JSON()}
-}
-
-func (failed) Sent() {}
-
 // accept hands a notification or a response to a session.
 func accept(s Session, m wire.Message, log *slog.Logger) {
 	guard(log, "panic", "in", "a message of the host", func() {

@@ -227,7 +227,7 @@ func (l *legacySession) begin(s *stream, req *Request) (serve func()) {
 		}
 		return err
 	}
-	p := begin(l.lifetime, l.session, req, l.srv.log)
+	p := l.session.Begin(l.lifetime, req)
 	return func() {
 		defer l.srv.running.Done()
 		r := p.Serve()

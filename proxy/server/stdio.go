@@ -210,7 +210,7 @@ func (s *stdioServer) request(m wire.Message) {
 	} else {
 		session = s.session(isModern)
 	}
-	p := begin(s.lifetime, session, req, s.log)
+	p := session.Begin(s.lifetime, req)
 	s.pending.Go(func() {
 		defer func() { <-s.slots }()
 		defer p.Sent()
