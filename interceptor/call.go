@@ -11,8 +11,9 @@ import (
 )
 
 // Call is one request on its way through the chain. It is used by one goroutine at a time. The
-// router sets Origin and Target, and in Attribution what the sender asks for. The layers set the
-// rest.
+// router sets Origin and Target, and the sender's part of Attribution, before the chain begins.
+// The layers, and the handler at the end of the chain, set the rest. Target.Server and Target.To
+// are final only after the handler has returned: of several Candidates it asks one after the other.
 type Call struct {
 	Origin      Origin
 	Target      Target

@@ -54,7 +54,7 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	defer r.cancel(nil)
 	defer r.Sent()
 	r.call = c
-	r.ask(c, rt.Servers.One(e.Server))
+	r.toServers(c, rt.Servers.One(e.Server))
 	return rt.Chain.Run(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		return r.askServers(ctx, c)
 	})

@@ -20,7 +20,7 @@ import (
 // answerInitialize serves initialize with the capabilities of foldgate and all
 // servers. It does not start servers with cached server info.
 func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-	s, rt := r.s, r.s.r
+	s, rt := r.s, r.s.rt
 	s.mu.Lock()
 	if s.initialize != nil {
 		s.mu.Unlock()
@@ -47,7 +47,7 @@ func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*i
 
 // answerDiscover serves server/discover.
 func (r *request) answerDiscover(ctx context.Context, _ *interceptor.Call) (*interceptor.Result, error) {
-	rt := r.s.r
+	rt := r.s.rt
 	rt.discover(ctx, r.s)
 	scope := "public"
 	if len(rt.Config.Principals) > 0 { // principals may see different things
@@ -132,7 +132,7 @@ func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*int
 	s.mu.Lock()
 	s.logLevel = bytes.Clone(c.Target.Forward)
 	s.mu.Unlock()
-	for _, srv := range s.r.Servers.Servers() {
+	for _, srv := range s.rt.Servers.Servers() {
 		if srv.Capability("logging") == nil {
 			continue
 		}

@@ -192,7 +192,7 @@ func (s *Session) lists(server string) *listCache {
 	if own := s.own[server]; own != nil {
 		return own
 	}
-	return s.r.catalogs.of(s.Principal).cache(server)
+	return s.rt.catalogs.of(s.Principal).cache(server)
 }
 
 // ownLists returns lists of a server that only this session sees. A connection on
@@ -220,7 +220,7 @@ func (s *Session) listing() upstream.Scope {
 
 // answerList serves the lists.
 func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-	rt := r.s.r
+	rt := r.s.rt
 	k, _ := catalog.KindOf(c.Target.Method)
 	if cursor, ok := rawjson.GetString(c.Target.Params, "cursor"); ok {
 		return nil, invalidParams("cursor %s is not foldgate's: its lists have one page", cursor)

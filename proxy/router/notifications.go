@@ -19,8 +19,8 @@ const asideTimeout = 5 * time.Second
 // Notify takes a notification of the host. It does not block.
 func (s *Session) Notify(m wire.Message) {
 	n := interceptor.Notification{From: s.name(), To: "foldgate", Session: s.ID, Method: m.Method}
-	if err := s.r.Recorder.Notification(s.lifetime, n, &interceptor.Message{Body: m.Params}); err != nil {
-		s.r.Log.Error("notification not recorded", "method", m.Method, "err", err)
+	if err := s.rt.Recorder.Notification(s.lifetime, n, &interceptor.Message{Body: m.Params}); err != nil {
+		s.rt.Log.Error("notification not recorded", "method", m.Method, "err", err)
 	}
 	switch m.Method {
 	case wire.MethodInitialized: // each connection sent its own when it was opened
@@ -28,8 +28,8 @@ func (s *Session) Notify(m wire.Message) {
 		s.cancelRequest(m.Params)
 	default:
 		m.Params = wire.WithoutOwnMeta(m.Params)
-		if !s.outgoing.put(&s.r.wg, len(m.Raw), func() { s.notifyServers(m) }) {
-			s.r.Log.Debug("notification lost: too many wait for the upstreams", "method", m.Method)
+		if !s.outgoing.put(&s.rt.wg, len(m.Raw), func() { s.notifyServers(m) }) {
+			s.rt.Log.Debug("notification lost: too many wait for the upstreams", "method", m.Method)
 		}
 	}
 }
@@ -38,10 +38,10 @@ func (s *Session) Notify(m wire.Message) {
 func (s *Session) notifyServers(m wire.Message) {
 	for srv, c := range s.receivers(m.Method) {
 		msg := interceptor.Message{Server: srv.Key, Body: m.Params, Extra: m.Extra}
-		if s.r.Boundary.Outbound(s.r.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
+		if s.rt.Boundary.Outbound(s.rt.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
 			srv.Log.Warn("notification of the host withheld: it could not be checked for secrets, or holds one", "method", m.Method)
 			n := interceptor.Notification{From: s.name(), To: "upstream:" + srv.Key, Session: s.ID, Method: m.Method}
-			if err := s.r.Recorder.Notification(s.r.lifetime, n, &msg); err != nil {
+			if err := s.rt.Recorder.Notification(s.rt.lifetime, n, &msg); err != nil {
 				srv.Log.Error("notification not recorded", "method", m.Method, "err", err)
 			}
 			continue
@@ -49,7 +49,7 @@ func (s *Session) notifyServers(m wire.Message) {
 		out := m
 		out.Params, out.Extra = msg.Body, msg.Extra
 		// Not s.lifetime: the session of a single notification ends with it.
-		ctx, cancel := context.WithTimeout(s.r.lifetime, asideTimeout)
+		ctx, cancel := context.WithTimeout(s.rt.lifetime, asideTimeout)
 		if err := c.Notify(ctx, out); err != nil {
 			srv.Log.Debug("notification lost", "method", m.Method, "err", err)
 		}
@@ -62,7 +62,7 @@ func (s *Session) notifyServers(m wire.Message) {
 // it may be all that the server waits for.
 func (s *Session) receivers(method string) map[*upstream.Server]conn.Conn {
 	open := map[*upstream.Server]conn.Conn{}
-	for _, srv := range s.r.Servers.Servers() {
+	for _, srv := range s.rt.Servers.Servers() {
 		if c := srv.Live(s.scope); c != nil {
 			open[srv] = c
 		}
@@ -70,11 +70,11 @@ func (s *Session) receivers(method string) map[*upstream.Server]conn.Conn {
 	if len(open) > 0 || method == wire.MethodRootsChanged || method == wire.MethodProgress {
 		return open
 	}
-	for _, srv := range s.r.Servers.Servers() {
+	for _, srv := range s.rt.Servers.Servers() {
 		if srv.Builtin() {
 			continue
 		}
-		if c, err := srv.Connection(s.r.lifetime, s.scope); err == nil {
+		if c, err := srv.Connection(s.rt.lifetime, s.scope); err == nil {
 			open[srv] = c
 		}
 	}
@@ -107,7 +107,7 @@ func (s *Session) cancelRequest(params json.RawMessage) {
 		return
 	}
 	msg := interceptor.Message{Server: server, Text: reason}
-	if s.r.Boundary.Outbound(s.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
+	if s.rt.Boundary.Outbound(s.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
 		msg.Text = errCancelledByHost.Error()
 	}
 	r.cancel(&cancelReason{msg.Text})
@@ -125,11 +125,11 @@ func (s *Session) Unsolicited(srv *upstream.Server, c conn.Conn, m wire.Message)
 func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m wire.Message) {
 	switch {
 	case m.IsRequest() && !s.Era.ServerRequests:
-		s.r.Log.Warn("request of an upstream of the modern era ignored", "upstream", server, "method", m.Method)
+		s.rt.Log.Warn("request of an upstream of the modern era ignored", "upstream", server, "method", m.Method)
 	case m.IsRequest():
 		s.ask(r, guess, server, c, m)
 	case catalog.ChangedKinds(m.Method) != nil:
-		s.r.listChanged(s.r.Servers.Server(server), s.Principal, s, m.Method)
+		s.rt.listChanged(s.rt.Servers.Server(server), s.Principal, s, m.Method)
 	case m.Method == wire.MethodCancelled:
 		s.withdraw(c, server, m.Params)
 	default:
@@ -165,19 +165,19 @@ func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
 func (s *Session) deliver(r *request, n interceptor.Notification, server string, m wire.Message) {
 	ctx := context.WithoutCancel(s.lifetime) // the host is told also how a session ends
 	msg := interceptor.Message{Server: server, Body: m.Params, Extra: m.Extra}
-	s.r.Boundary.Inbound(ctx, &msg)
+	s.rt.Boundary.Inbound(ctx, &msg)
 	n.To, n.Session, n.Method = s.name(), s.ID, m.Method
-	if err := s.r.Recorder.Notification(ctx, n, &msg); err != nil {
-		s.r.Log.Error("notification withheld", "method", m.Method, "err", err)
+	if err := s.rt.Recorder.Notification(ctx, n, &msg); err != nil {
+		s.rt.Log.Error("notification withheld", "method", m.Method, "err", err)
 		return
 	}
 	if msg.Verdict >= interceptor.Blocked {
-		s.r.Log.Warn("notification withheld: it could not be checked for secrets, or holds one", "upstream", server, "method", m.Method)
+		s.rt.Log.Warn("notification withheld: it could not be checked for secrets, or holds one", "upstream", server, "method", m.Method)
 		return
 	}
 	m.Params, m.Extra = msg.Body, msg.Extra
 	if err := s.send(r, m); err != nil {
-		s.r.Log.Debug("notification could not be delivered", "method", m.Method, "err", err)
+		s.rt.Log.Debug("notification could not be delivered", "method", m.Method, "err", err)
 	}
 }
 
@@ -221,7 +221,7 @@ func (s *Session) announce(method string) {
 		return
 	}
 	s.changes[method] = true
-	s.r.wg.Go(func() {
+	s.rt.wg.Go(func() {
 		select {
 		case <-time.After(changeDelay):
 		case <-s.lifetime.Done():

@@ -167,7 +167,7 @@ func (s *Session) inOrder(server string, size int, f func()) {
 		f()
 		return
 	}
-	kept := o.notifications.put(&s.r.wg, size+waitCost*len(before), func() {
+	kept := o.notifications.put(&s.rt.wg, size+waitCost*len(before), func() {
 		for _, isDone := range before {
 			select {
 			case <-isDone:
@@ -178,7 +178,7 @@ func (s *Session) inOrder(server string, size int, f func()) {
 	})
 	o.mu.Unlock()
 	if !kept {
-		s.r.Log.Debug("notification lost: too many wait for the host", "upstream", server)
+		s.rt.Log.Debug("notification lost: too many wait for the host", "upstream", server)
 	}
 }
 
@@ -189,7 +189,7 @@ func (r *request) Message(m wire.Message) { r.s.received(r, false, r.server, r.c
 // Answered implements [conn.Caller]: the response takes its place in the order.
 func (r *request) Answered(wire.Message) {
 	if r.s.Ordered {
-		r.tickets = append(r.tickets, r.s.ordering.of(r.server).ticket(&r.s.r.wg))
+		r.tickets = append(r.tickets, r.s.ordering.of(r.server).ticket(&r.s.rt.wg))
 	}
 }
 

@@ -18,7 +18,7 @@ import (
 func stdioSession(t *testing.T) *Session {
 	rt := New(t.Context(), Options{Log: slog.New(slog.DiscardHandler)})
 	t.Cleanup(rt.Wait)
-	s := &Session{Peer: server.Peer{Transport: "stdio", Era: wire.Legacy, Ordered: true}, r: rt}
+	s := &Session{Peer: server.Peer{Transport: "stdio", Era: wire.Legacy, Ordered: true}, rt: rt}
 	s.lifetime, s.cancel = context.WithCancelCause(t.Context())
 	return s
 }
@@ -30,7 +30,7 @@ func TestWaitingNotificationsAreBounded(t *testing.T) {
 	o := s.ordering.of("up")
 	tickets := make([]ticket, responses)
 	for i := range tickets {
-		tickets[i] = o.ticket(&s.r.wg)
+		tickets[i] = o.ticket(&s.rt.wg)
 	}
 	var passed atomic.Int64
 	for range 10_000 {
@@ -39,7 +39,7 @@ func TestWaitingNotificationsAreBounded(t *testing.T) {
 	for _, ticket := range tickets {
 		ticket.done()
 	}
-	s.r.Wait()
+	s.rt.Wait()
 	if n := passed.Load(); n == 0 || n > maxQueued/(waitCost*responses) {
 		t.Errorf("%d notifications wait for %d responses each, want at most %d", n, responses, maxQueued/(waitCost*responses))
 	}
@@ -80,12 +80,12 @@ func TestQueueIsBounded(t *testing.T) {
 func TestNotificationOverTheBoundIsDropped(t *testing.T) {
 	s := stdioSession(t)
 	slow := make(chan struct{})
-	s.outgoing.put(&s.r.wg, maxQueued, func() { <-slow })
-	if s.outgoing.put(&s.r.wg, len(strings.Repeat("x", maxQueued)), func() { t.Error("it was sent") }) {
+	s.outgoing.put(&s.rt.wg, maxQueued, func() { <-slow })
+	if s.outgoing.put(&s.rt.wg, len(strings.Repeat("x", maxQueued)), func() { t.Error("it was sent") }) {
 		t.Error("a second message of the whole size waits")
 	}
 	close(slow)
-	s.r.Wait()
+	s.rt.Wait()
 }
 
 // The order does not depend on how long each step takes.
@@ -95,8 +95,8 @@ func TestOrderUnderLoad(t *testing.T) {
 	var got []int
 	for i := range 200 {
 		if i%3 == 0 { // a response that takes a while
-			ticket := s.ordering.of("up").ticket(&s.r.wg)
-			s.r.wg.Go(func() {
+			ticket := s.ordering.of("up").ticket(&s.rt.wg)
+			s.rt.wg.Go(func() {
 				ticket.wait(t.Context())
 				for range i % 7 {
 					runtime.Gosched()
@@ -114,7 +114,7 @@ func TestOrderUnderLoad(t *testing.T) {
 			mu.Unlock()
 		})
 	}
-	s.r.Wait()
+	s.rt.Wait()
 	if len(got) != 200 || !slices.IsSorted(got) {
 		t.Errorf("the messages went out as %v", got)
 	}

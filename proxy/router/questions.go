@@ -41,7 +41,7 @@ func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire
 	switch {
 	case n > 2*maxAnswering:
 		s.answering.Add(-1)
-		s.r.Log.Debug("request of an upstream dropped: too many are under way", "upstream", server, "method", m.Method)
+		s.rt.Log.Debug("request of an upstream dropped: too many are under way", "upstream", server, "method", m.Method)
 		return
 	case n > maxAnswering:
 		s.background(func() {
@@ -71,7 +71,7 @@ func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire
 
 // background runs what answers a request of a server.
 func (s *Session) background(f func()) {
-	s.r.wg.Go(func() {
+	s.rt.wg.Go(func() {
 		defer s.answering.Add(-1)
 		f()
 	})
@@ -79,8 +79,8 @@ func (s *Session) background(f func()) {
 
 // reply answers a request of a server.
 func (s *Session) reply(c conn.Conn, server string, m wire.Message) {
-	if err := c.Reply(s.r.lifetime, m); err != nil {
-		s.r.Log.Debug("answer could not be delivered to the upstream", "upstream", server, "err", err)
+	if err := c.Reply(s.rt.lifetime, m); err != nil {
+		s.rt.Log.Debug("answer could not be delivered to the upstream", "upstream", server, "err", err)
 	}
 }
 
@@ -91,7 +91,7 @@ func (s *Session) register(r *request, guess bool, server string, c conn.Conn, m
 		answered: make(chan wire.Message, 1),
 	}
 	if s.Ordered {
-		q.ticket = s.ordering.of(server).ticket(&s.r.wg)
+		q.ticket = s.ordering.of(server).ticket(&s.rt.wg)
 	}
 	parent := s.lifetime
 	if r != nil && !guess {
@@ -128,7 +128,7 @@ func (s *Session) askHost(r *request, q *question, m wire.Message) (*interceptor
 	if q.why.call != nil {
 		c.Origin.Correlates, c.Origin.Traceparent = []string{q.why.call.Outcome.Record}, q.why.call.Outgoing()
 	}
-	return s.r.Chain.Run(q.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	return s.rt.Chain.Run(q.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		q.ticket.wait(ctx)
 		if ctx.Err() != nil { // the host need not hear of it
 			return nil, context.Cause(ctx)
@@ -184,7 +184,7 @@ func (s *Session) withdraw(c conn.Conn, server string, params json.RawMessage) {
 	id, _ := rawjson.Get(params, "requestId")
 	reason, _ := rawjson.GetString(params, "reason")
 	msg := interceptor.Message{Server: server, Text: reason}
-	if s.r.Boundary.Inbound(s.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
+	if s.rt.Boundary.Inbound(s.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
 		msg.Text = ""
 	}
 	s.mu.Lock()
@@ -206,7 +206,7 @@ func (s *Session) Answer(m wire.Message) {
 	}
 	s.mu.Unlock()
 	if q == nil {
-		s.r.Log.Debug("response to no request of ours", "id", string(m.ID))
+		s.rt.Log.Debug("response to no request of ours", "id", string(m.ID))
 		return
 	}
 	select {

@@ -44,17 +44,17 @@ var (
 
 // Begin registers a request of the host as pending, so that a cancellation which
 // arrives next finds it. The caller must serve what Begin returns.
-func (s *Session) Begin(ctx context.Context, ex *server.Request) server.Pending {
-	r := &request{Request: ex, s: s}
+func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending {
+	r := &request{Request: req, s: s}
 	r.lifetime, r.cancel = context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if _, taken := s.pending[string(ex.Msg.ID)]; taken {
+	if _, taken := s.pending[string(req.Msg.ID)]; taken {
 		r.cancel(nil)
-		return refused{s, &wire.Error{Code: wire.CodeInvalidRequest, Message: "id " + string(ex.Msg.ID) + " is already in use by a request in flight"}}
+		return refused{s, &wire.Error{Code: wire.CodeInvalidRequest, Message: "id " + string(req.Msg.ID) + " is already in use by a request in flight"}}
 	}
 	r.unbind = context.AfterFunc(s.lifetime, func() { r.cancel(errSessionClosed) })
-	s.pending[string(ex.Msg.ID)] = r
+	s.pending[string(req.Msg.ID)] = r
 	return r
 }
 
@@ -63,12 +63,12 @@ func (s *Session) Begin(ctx context.Context, ex *server.Request) server.Pending 
 // does not end other sessions.
 func (r *request) Serve() (reply server.Reply) {
 	defer r.end(&reply)
-	c, handle := r.describe()
+	c, answer := r.describe()
 	r.s.mu.Lock()
 	r.call = c
 	r.s.mu.Unlock()
-	res, err := r.s.r.Chain.Run(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-		return handle(r, ctx, c)
+	res, err := r.s.rt.Chain.Run(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		return answer(r, ctx, c)
 	})
 	switch {
 	case err == nil:
@@ -76,14 +76,14 @@ func (r *request) Serve() (reply server.Reply) {
 	case errors.Is(context.Cause(r.lifetime), errCancelledByHost), r.Msg.Method == wire.MethodListen && r.lifetime.Err() != nil:
 		return server.Reply{} // the host waits no longer, or its stream has ended
 	}
-	return r.s.r.refusal(r, err)
+	return r.s.rt.refusal(r, err)
 }
 
 // end forgets a request that was served, and answers a panic.
 func (r *request) end(reply *server.Reply) {
 	s := r.s
 	if p := recover(); p != nil {
-		s.r.Log.Error("panic while serving a request", "method", r.Msg.Method, "panic", p, "stack", string(debug.Stack()))
+		s.rt.Log.Error("panic while serving a request", "method", r.Msg.Method, "panic", p, "stack", string(debug.Stack()))
 		*reply = server.Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: "internal error"}).JSON()}
 	}
 	s.mu.Lock()
@@ -109,18 +109,18 @@ func (r *request) describe() (*interceptor.Call, handler) {
 			Transport: s.network(), ID: m.ID,
 		},
 		Target:      interceptor.Target{To: "foldgate", Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Header: paramHeaders(r.Header)},
-		Attribution: interceptor.Attribution{Implicit: s.ImplicitBranch && s.r.Config.Attribution.Implicit == "legacy"},
+		Attribution: interceptor.Attribution{Implicit: s.ImplicitBranch && s.rt.Config.Attribution.Implicit == "legacy"},
 	}
 	if k := rawjson.KindOf(m.Params); m.Params != nil && k != rawjson.Object {
 		return c, refuseParams(c, invalidParams("params must be an object"))
 	}
-	if err := s.r.readMeta(r, c); err != nil {
+	if err := s.rt.readMeta(r, c); err != nil {
 		return c, refuseParams(c, err)
 	}
 	if !s.Era.Has(m.Method) {
 		return c, refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + m.Method + " is not part of revision " + wire.VersionModern})
 	}
-	return c, s.r.handlerOf(r, c)
+	return c, s.rt.handlerOf(r, c)
 }
 
 // handlerOf finds the handler of a request and completes its Call.
@@ -172,7 +172,7 @@ func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) handler {
 		return refuseParams(c, err)
 	}
 	r.headers = e.Headers
-	return r.ask(c, rt.Servers.One(e.Server))
+	return r.toServers(c, rt.Servers.One(e.Server))
 }
 
 // target points a tools/call at the owner of the tool, in the server's terms.
@@ -233,7 +233,7 @@ func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
 	if e.Name != name {
 		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "name")
 	}
-	return r.ask(c, rt.Servers.One(e.Server))
+	return r.toServers(c, rt.Servers.One(e.Server))
 }
 
 // handlerOfResource finds the handler of a method that names a resource by its URI.
@@ -249,12 +249,12 @@ func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) handler {
 	}
 	switch c.Target.Method {
 	case "resources/subscribe":
-		r.ask(c, owners)
+		r.toServers(c, owners)
 		return (*request).subscribe
 	case "resources/unsubscribe":
 		r.s.dropSubscription(owners[0].Key, uri)
 	}
-	return r.ask(c, owners)
+	return r.toServers(c, owners)
 }
 
 // ownersOf returns the servers that may have a resource: the one that lists it,
@@ -282,10 +282,10 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 	if uri, ok := rawjson.GetString(c.Target.Params, "ref", "uri"); ok {
 		c.Target.Name = uri
 		if e, ok := rt.lookup(r.lifetime, r.s, catalog.Templates, uri); ok {
-			return r.ask(c, rt.Servers.One(e.Server))
+			return r.toServers(c, rt.Servers.One(e.Server))
 		}
 		if owners := rt.ownersOf(r.lifetime, r.s, uri); len(owners) > 0 {
-			return r.ask(c, owners)
+			return r.toServers(c, owners)
 		}
 	}
 	name, _ := rawjson.GetString(c.Target.Params, "ref", "name")
@@ -294,7 +294,7 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 		if e.Name != name {
 			c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "ref", "name")
 		}
-		return r.ask(c, rt.Servers.One(e.Server))
+		return r.toServers(c, rt.Servers.One(e.Server))
 	}
 	return refuse(invalidParams("params.ref names no prompt or resource template that there is"))
 }
@@ -325,12 +325,12 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	if len(able) == 0 {
 		return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + c.Target.Method})
 	}
-	return r.ask(c, able)
+	return r.toServers(c, able)
 }
 
-// ask returns the handler that asks servers, and notes them on the call. A single
+// toServers returns the handler that asks servers, and notes them on the request and the call. A single
 // server is the target; of several, the strictest policy holds.
-func (r *request) ask(c *interceptor.Call, servers []*upstream.Server) handler {
+func (r *request) toServers(c *interceptor.Call, servers []*upstream.Server) handler {
 	r.servers = servers
 	if len(servers) == 1 {
 		c.Target.Server, c.Target.To = servers[0].Key, "upstream:"+servers[0].Key
@@ -345,7 +345,7 @@ func (r *request) ask(c *interceptor.Call, servers []*upstream.Server) handler {
 // askServers asks the servers of the request in turn until one knows the target.
 func (r *request) askServers(ctx context.Context, c *interceptor.Call) (res *interceptor.Result, err error) {
 	for _, srv := range r.servers {
-		r.Sent() // the answer of the server before is not delivered
+		r.Sent() // releases the tickets of the server before, whose answer is not delivered
 		c.Target.Server, c.Target.To = srv.Key, "upstream:"+srv.Key
 		res, err = r.send(ctx, c, srv)
 		if errors.Is(err, conn.ErrSessionGone) && ctx.Err() == nil { // it forgot the session and did nothing
@@ -374,7 +374,7 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 	r.s.mu.Unlock()
 	ctx, cancel := limit(ctx, c, srv)
 	defer cancel()
-	ctx, end := r.s.r.Telemetry.Upstream(ctx, c, srv.Network(), cn.Info().Version)
+	ctx, end := r.s.rt.Telemetry.Upstream(ctx, c, srv.Network(), cn.Info().Version)
 	m, err := cn.Call(ctx, r.outgoing(c))
 	r.awaitTurn(ctx)
 	if err != nil {
@@ -410,7 +410,7 @@ func withTraceparent(c *interceptor.Call) json.RawMessage {
 
 // callOwnTool calls one of foldgate's own tools.
 func (r *request) callOwnTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-	m, err := r.s.r.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, HostID: r.Msg.ID, Caller: r, Call: c})
+	m, err := r.s.rt.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, HostID: r.Msg.ID, Caller: r, Call: c})
 	if err != nil {
 		return nil, err
 	}
@@ -479,7 +479,7 @@ type refused struct {
 }
 
 func (p refused) Serve() server.Reply {
-	return p.s.r.clean(server.Reply{Error: p.err.JSON()})
+	return p.s.rt.clean(server.Reply{Error: p.err.JSON()})
 }
 
 func (refused) Sent() {}

@@ -149,7 +149,7 @@ func (panicChain) Run(context.Context, *interceptor.Call, interceptor.Handler) (
 // again.
 func TestPanicIsContained(t *testing.T) {
 	s := stdioSession(t)
-	s.r.Chain, s.pending = panicChain{}, map[string]*request{}
+	s.rt.Chain, s.pending = panicChain{}, map[string]*request{}
 	for range 2 {
 		p := s.Begin(t.Context(), server.NewRequest(wire.Message{ID: json.RawMessage("1"), Method: "ping"}))
 		if got := p.Serve(); wire.ErrorCode(got.Error) != wire.CodeInternal {

@@ -20,7 +20,7 @@ import (
 // it, or a single request of the modern era.
 type Session struct {
 	server.Peer
-	r        *Router
+	rt       *Router
 	lifetime context.Context
 	cancel   context.CancelCauseFunc
 	// scope selects the connections that its requests use: its own, or those that
@@ -55,7 +55,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 		p.Principal = server.LocalPrincipal
 	}
 	s := &Session{
-		Peer: p, r: rt, client: "unknown", pending: map[string]*request{}, questions: map[string]*question{},
+		Peer: p, rt: rt, client: "unknown", pending: map[string]*request{}, questions: map[string]*question{},
 		own: map[string]*listCache{}, subscribed: map[string]map[string]bool{}, changes: map[string]bool{},
 	}
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
@@ -83,16 +83,16 @@ func (s *Session) Close(reason string) {
 	initialized := s.initialize != nil
 	s.mu.Unlock()
 	s.cancel(errSessionClosed)
-	s.r.mu.Lock()
-	delete(s.r.sessions, s)
-	s.r.mu.Unlock()
+	s.rt.mu.Lock()
+	delete(s.rt.sessions, s)
+	s.rt.mu.Unlock()
 	if initialized && s.ID != "" {
-		if err := s.r.Branches.EndSession(context.WithoutCancel(s.lifetime), folding.Caller{Principal: s.Principal, Session: s.ID}, reason); err != nil {
-			s.r.Log.Error("branches of an ended session", "session", s.ID, "err", err)
+		if err := s.rt.Branches.EndSession(context.WithoutCancel(s.lifetime), folding.Caller{Principal: s.Principal, Session: s.ID}, reason); err != nil {
+			s.rt.Log.Error("branches of an ended session", "session", s.ID, "err", err)
 		}
 	}
 	if s.scope.Session != nil {
-		s.r.wg.Go(s.scope.Session.Close)
+		s.rt.wg.Go(s.scope.Session.Close)
 	}
 }
 
@@ -210,21 +210,21 @@ func (rt *Router) Shared(principal string) upstream.Owner { return shared{rt, pr
 
 // shared takes what servers send on the shared connections of a principal.
 type shared struct {
-	r         *Router
+	rt        *Router
 	principal string
 }
 
 // Opened implements [upstream.Owner]: after a restart the lists may differ.
 func (o shared) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
-	if late := o.r.catalogs.of(o.principal).tookLate(srv.Key); again || late {
-		o.r.allChanged(srv, o.principal, nil)
+	if late := o.rt.catalogs.of(o.principal).tookLate(srv.Key); again || late {
+		o.rt.allChanged(srv, o.principal, nil)
 	}
 }
 
 // Unsolicited implements [upstream.Owner].
 func (o shared) Unsolicited(srv *upstream.Server, _ conn.Conn, m wire.Message) {
 	if catalog.ChangedKinds(m.Method) != nil {
-		o.r.listChanged(srv, o.principal, nil, m.Method)
+		o.rt.listChanged(srv, o.principal, nil, m.Method)
 		return
 	}
 	srv.Log.Debug("notification without a call", "method", m.Method)

@@ -50,7 +50,7 @@ var listFlags = map[string]string{
 // answerListen serves subscriptions/listen: it acknowledges, and lasts until the
 // host ends it. Every notification carries the id of the request.
 func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-	rt, l := r.s.r, &listen{r: r, call: c}
+	rt, l := r.s.rt, &listen{r: r, call: c}
 	wanted, _ := rawjson.Get(c.Target.Params, "notifications")
 	agreed := []byte(`{}`)
 	rawjson.Members(wanted, func(m rawjson.Member) bool {
@@ -215,8 +215,8 @@ func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 	if level != nil && srv.Capability("logging") != nil {
 		_, _ = c.Call(s.lifetime, &conn.Request{Method: "logging/setLevel", Params: level}) // the server logs at its own level
 	}
-	s.r.wg.Go(func() { s.reopen(srv, c) })
-	if late := s.r.catalogs.of(s.Principal).tookLate(srv.Key); !again && !late {
+	s.rt.wg.Go(func() { s.reopen(srv, c) })
+	if late := s.rt.catalogs.of(s.Principal).tookLate(srv.Key); !again && !late {
 		return
 	}
 	for _, uri := range uris {
@@ -224,7 +224,7 @@ func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 			srv.Log.Warn("subscription could not be made again", "uri", uri, "err", err)
 		}
 	}
-	s.r.allChanged(srv, s.Principal, s)
+	s.rt.allChanged(srv, s.Principal, s)
 }
 
 // reopen opens the session's connection again as soon as it is lost, if the host

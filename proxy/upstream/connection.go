@@ -77,7 +77,7 @@ func (s *connection) Call(ctx context.Context, r *conn.Request) (wire.Message, e
 			err = context.Cause(ctx)
 		}
 	}
-	if !s.pending.abandon(c) { // the response was faster after all
+	if !s.pending.abandon(c) { // it has a response, also if ctx ended meanwhile
 		<-c.done
 		return c.response, c.err
 	}
