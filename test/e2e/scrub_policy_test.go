@@ -128,8 +128,8 @@ func TestScrubFailsClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(m.Result), `"code":"scrub_failed"`) {
-		t.Errorf("result = %.300s, want scrub_failed", m.Result)
+	if !strings.Contains(string(m.Result), `"code":"scrubbing_failed"`) {
+		t.Errorf("result = %.300s, want scrubbing_failed", m.Result)
 	}
 	if m := tool(t, c, ctx, "fake__text", `{"text":"fine"}`); !strings.Contains(string(m.Result), "fine") {
 		t.Errorf("next call = %.300s", m.Result)
