@@ -27,7 +27,7 @@ type BranchRecords struct {
 	returning map[string]string      // branch to the record of the call that returns it
 }
 
-// openBranch is what the later records of an open branch correlate to.
+// openBranch holds the records to which the later records of an open branch correlate.
 type openBranch struct {
 	push        string
 	conclusions []string // of its children that returned
@@ -244,7 +244,7 @@ func (r *BranchRecords) begin(branch string, o openBranch) {
 	r.open[branch] = &o
 }
 
-// known returns what is known of an open branch. It has no push if the branch is not open.
+// known returns the open branch with its push, or one without a push if the branch is not open.
 func (r *BranchRecords) known(branch string) (o openBranch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

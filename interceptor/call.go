@@ -66,7 +66,7 @@ type Origin struct {
 	Deprecated []string
 }
 
-// Target describes what a call asks for.
+// Target names the server and the tool, prompt or resource of a call.
 type Target struct {
 	// Server is the upstream's key, "" for foldgate itself. To is the receiver in trace records.
 	Server, To string

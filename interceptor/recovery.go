@@ -106,7 +106,7 @@ func endedAs(b folding.Branch, reason string) folding.Branch {
 	return b
 }
 
-// unfinished is what a process that died left unfinished in the journal.
+// unfinished lists the requests and branches that a dead process left open in the journal.
 type unfinished struct {
 	// calls are the requests without a response, in order. lostSteps are workflow steps of lost
 	// calls, also of calls that an earlier, failed start has ended.

@@ -382,7 +382,7 @@ func (t *Telemetry) branchTraceparent(context string) string {
 	return ""
 }
 
-// branchSpan returns the span of an active branch, nil if there is none.
+// branchSpan returns the span of an active branch, or nil.
 func (t *Telemetry) branchSpan(context string) oteltrace.Span {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -185,7 +185,7 @@ func (s *WorkflowStep) nativeID(body json.RawMessage) string {
 }
 
 // roundTrip returns an alias for the requestState that ties the rounds of a call together in
-// revision 2026-07-28, "" if there is none.
+// revision 2026-07-28, or "".
 func roundTrip(v json.RawMessage) string {
 	if state, _ := rawjson.GetString(v, "requestState"); state != "" {
 		return workflow.StateAlias(state)
@@ -223,7 +223,7 @@ func (s *WorkflowStep) addHandle(res *Result, err error) (*Result, error) {
 	return &Result{Body: body, Extra: res.Extra}, nil
 }
 
-// handle returns the handle to show to the host, "" if there is none or results are left as they
+// handle returns the handle to show to the host, or "" if there is none or results are left as they
 // are. s may be nil.
 func (s *WorkflowStep) handle() string {
 	if s == nil || !s.begun || s.Output == (Output{Argument: s.Output.Argument}) {
@@ -266,7 +266,7 @@ func handleText(argument, id string) string {
 	return argument + "=" + id + " — handle for this workflow. Tools that declare an optional " + argument + " parameter accept this value."
 }
 
-// takeHandle takes the block that carries the handle out of a result, nil if there is none.
+// takeHandle takes the block that carries the handle out of a result, or nil.
 func takeHandle(res *Result) (rest *Result, handle []byte) {
 	content, _ := rawjson.Get(res.Body, "content")
 	var blocks [][]byte

@@ -16,7 +16,7 @@ const (
 	// maxDepth is how often decoded text is decoded again.
 	maxDepth = 3
 	// minDecoded is the least number of printable bytes in a row that are
-	// decoded text: those of 16 characters of base64.
+	// decoded text: the bytes of 16 characters of base64.
 	minDecoded = 12
 )
 

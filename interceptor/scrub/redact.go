@@ -68,7 +68,7 @@ func withoutIDs(text string, s span) []span {
 	return left
 }
 
-// checksums matches the sums of lock files: those of Go, and subresource
+// checksums matches the sums in lock files: Go checksums, and subresource
 // integrity as package managers write it. gitleaks excepts such files by their
 // path. A text has no path, so the shape decides.
 var checksums = regexp.MustCompile(`^(?:h1:[A-Za-z0-9+/]{43}=|sha(?:1|256|384|512)-[A-Za-z0-9+/]{27,86}={0,2})$`)

@@ -61,7 +61,7 @@ var (
 // applicationID marks the database as foldgate's workflows: "flow".
 const applicationID = 0x666c6f77
 
-// Engine decides which step of which workflow a call is. It keeps workflows in an SQLite file,
+// Engine assigns calls to the steps of workflows. It keeps workflows in an SQLite file,
 // which several processes can use at a time: hosts start a gateway for each of their windows, and
 // an id of one gateway is valid at the others. An Engine is safe for concurrent use. A change is
 // durable when the method returns.
@@ -219,7 +219,7 @@ func (e *Engine) mustFind(ctx context.Context, id string) (*node, error) {
 	return n, nil
 }
 
-// resolve returns the node that the evidence leads to, nil if there is none. It sets the evidence
+// resolve returns the node that the evidence leads to, or nil. It sets the evidence
 // of s.
 func (e *Engine) resolve(ctx context.Context, s *Step, now int64) (*node, error) {
 	r := s.request
@@ -413,7 +413,7 @@ func (e *Engine) Begin(ctx context.Context, s *Step, request, record string) err
 // Outcome is how a call ended.
 type Outcome struct {
 	Status string
-	// Result is the result that the host gets, nil if there is none. NativeID is the id of the
+	// Result is the result that the host gets, or nil. NativeID is the id of the
 	// server's own in it.
 	Result   json.RawMessage
 	NativeID string

@@ -214,7 +214,7 @@ func (c *compiler) rule(w *Workflow, t ToolSpec, i int) *Rule {
 	return r
 }
 
-// Find returns the rule of a server's tool, nil if there is none or r is nil.
+// Find returns the rule of a server's tool, or nil. r may be nil.
 func (r *Rules) Find(server, tool string) *Rule {
 	if r == nil {
 		return nil

@@ -10,7 +10,7 @@
 //	modern, handler := b.Wrap("files", conn.Host{Principal: "local", Modern: true}, legacy, hosts)
 //	m, err := modern.Call(ctx, request)
 //
-// # Where what is
+// # Files
 //
 //	bridge.go     choosing a translation, limits
 //	shared.go     a connection that several modern hosts share

@@ -15,7 +15,7 @@ import (
 type Listener interface {
 	// Listened takes one notification. It must not block.
 	Listened(wire.Message)
-	// Missed is called when the subscription stands again after a break: what it is about may
+	// Missed is called when the subscription works again after a break: its subject may
 	// have changed meanwhile.
 	Missed()
 }

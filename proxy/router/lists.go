@@ -161,7 +161,7 @@ func (p *principalLists) cache(server string) *listCache {
 	return p.caches[server]
 }
 
-// last returns the last merged list without asking servers, nil if there is none.
+// last returns the last merged list without asking servers, or nil.
 func (p *principalLists) last(k catalog.Kind) *catalog.Catalog {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -191,7 +191,7 @@ func branchID(b *folding.Branch) string {
 	return b.ID
 }
 
-// anyAt returns a request that is at a server, nil if there is none. Messages that
+// anyAt returns a request that is at a server, or nil. Messages that
 // name no request travel on its stream.
 func (s *Session) anyAt(server string) *request {
 	s.mu.Lock()

@@ -245,7 +245,7 @@ func (srv *HTTP) ready(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, status, body)
 }
 
-// sender is what the head of a request says: its principal, and the branch in its URL, or "".
+// sender is read from the head of a request: its principal, and the branch in its URL, or "".
 type sender struct{ principal, branch string }
 
 const allowLegacy = "GET, POST, DELETE, OPTIONS"

@@ -245,7 +245,7 @@ func (l *legacySession) begin(s *stream, req *Request) (serve func()) {
 	}
 }
 
-// find returns the stream with the given id, open or ended; nil if there is none.
+// find returns the stream with the given id, open or ended, or nil.
 func (l *legacySession) find(id uint64) *stream {
 	if id == 0 {
 		return l.std

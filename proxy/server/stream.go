@@ -21,7 +21,7 @@ var (
 	errStreamLost   = errors.New("the host left the stream and can't resume it")
 )
 
-// stream is a queue of messages to one host: those of one POST, or of the GET stream of a
+// stream is a queue of messages to one host, for one POST or for the GET stream of a
 // session. Producers never block. At most one connection at a time consumes. The queue and the
 // store for Last-Event-ID are the same list: events up to sent were written to a connection,
 // later ones wait for one.
@@ -36,7 +36,7 @@ type stream struct {
 	sent    uint64
 	queued  int            // bytes in events after sent
 	kept    int            // bytes in events up to sent
-	conn    *streamConn    // the connection that consumes; nil if there is none
+	conn    *streamConn    // the connection that consumes, or nil
 	sse     bool           // an event stream was begun: the host knows an event id
 	post    bool           // the stream of a POST, which ends with its last reply
 	pending int            // replies still to come

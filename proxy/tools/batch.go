@@ -23,7 +23,7 @@ const (
 	answerKept    = 10 * time.Minute // how long the answer of a finished batch can be fetched
 )
 
-// batch is one branch_run: calls made inside foldgate, of which the host gets no more than an
+// batch is one branch_run: calls made inside foldgate. The host gets only their combined
 // answer.
 type batch struct {
 	t      *Tools
@@ -115,7 +115,7 @@ func (t *Tools) add(b *batch) error {
 	return nil
 }
 
-// batch returns the caller's batch with that handle, nil if there is none. Under strict validation
+// batch returns the caller's batch with that handle, or nil. Under strict validation
 // it belongs to its session, like a stored result.
 func (t *Tools) batch(caller folding.Caller, handle string) *batch {
 	t.mu.Lock()

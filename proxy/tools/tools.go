@@ -7,7 +7,7 @@
 //	t.Attribute(ctx, call)
 //	m, err := t.Call(ctx, &conn.Request{Method: "tools/call", Params: params, Call: call})
 //
-// # Where what is
+// # Files
 //
 //	tools.go       the connection, the definitions of the tools, their results
 //	arguments.go   strict decoding of arguments
@@ -142,7 +142,7 @@ func Has(name string) bool { return definition(name) != nil }
 // Has reports whether foldgate has a tool of its own called name.
 func (t *Tools) Has(name string) bool { return Has(name) }
 
-// definition returns the definition of a tool, nil if there is none.
+// definition returns the definition of a tool, or nil.
 func definition(name string) json.RawMessage {
 	for _, d := range definitions {
 		if own, _ := rawjson.GetString(d, "name"); own == name {

@@ -50,7 +50,7 @@ type httpConn struct {
 	connection
 	client   *http.Client
 	endpoint string                 // of HTTP+SSE: the URL of messages; else ""
-	session  atomic.Pointer[string] // Mcp-Session-Id, nil if there is none
+	session  atomic.Pointer[string] // Mcp-Session-Id, or nil
 	noGet    chan struct{}          // closed when there is no GET stream any more
 }
 

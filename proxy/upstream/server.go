@@ -92,7 +92,7 @@ func NewSet(o Options) *Set {
 	return t
 }
 
-// Server returns the server with that key, nil if there is none.
+// Server returns the server with that key, or nil.
 func (t *Set) Server(key string) *Server {
 	i := slices.IndexFunc(t.servers, func(s *Server) bool { return s.Key == key })
 	if i < 0 {
@@ -101,7 +101,7 @@ func (t *Set) Server(key string) *Server {
 	return t.servers[i]
 }
 
-// One returns the server with that key alone, in a list; nil if there is none.
+// One returns the server with that key alone, in a list, or nil.
 func (t *Set) One(key string) []*Server {
 	i := slices.IndexFunc(t.servers, func(s *Server) bool { return s.Key == key })
 	if i < 0 {
