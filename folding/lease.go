@@ -20,7 +20,7 @@ type Lease struct {
 	released bool
 }
 
-// CallOutcome is what a completed call adds to the digest of its branch.
+// CallOutcome is the entry of a completed call in the digest of its branch.
 type CallOutcome struct {
 	// Tool names the tool, resource or prompt. It is scrubbed and cut to 64 characters.
 	Tool string
@@ -60,7 +60,7 @@ func (l *Lease) Branch() Branch {
 	return l.b.snapshot()
 }
 
-// Remaining returns what the branch has left, zero once it has ended.
+// Remaining returns the tokens that the branch has left, zero once it has ended.
 func (l *Lease) Remaining() int {
 	l.m.mu.Lock()
 	defer l.m.unlock()

@@ -12,7 +12,7 @@ import (
 type Repository interface {
 	// Active returns the branches that have not ended, oldest first.
 	Active(ctx context.Context) ([]Branch, error)
-	// Get returns a branch that is not archived; false if there is none.
+	// Get returns a branch that is not archived, or false.
 	Get(ctx context.Context, id string) (Branch, bool, error)
 	// Apply writes changes in their order, all or none. When it returns, they survive the death
 	// of the process.

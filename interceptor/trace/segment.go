@@ -63,7 +63,7 @@ type FirstRef struct {
 	Prev string `json:"prev"`
 }
 
-// SegmentName returns the name of the segment whose first record has this seq.
+// SegmentName returns the name of the segment that begins with this seq.
 func SegmentName(first uint64) string {
 	return fmt.Sprintf("%s%015d%s", segmentPrefix, first, segmentSuffix)
 }

@@ -45,7 +45,7 @@ const (
 	Canceled      = "canceled"
 	Rejected      = "rejected"
 	InputRequired = "input_required"
-	// Interrupted is a step whose process died during its last call. It is unknown whether the
+	// Interrupted is a step that lost its process during the last call. It is unknown whether the
 	// call had an effect.
 	Interrupted = "interrupted"
 )

@@ -86,7 +86,7 @@ func AppendUnquote(dst, lit []byte) []byte {
 }
 
 // Unescape returns the character of the escape sequence at the start of s, and the length of the
-// sequence. The length is 0 if there is none. The character of a lone surrogate is U+FFFD.
+// sequence. The length is 0 without one. The character of a lone surrogate is U+FFFD.
 func Unescape(s []byte) (r rune, n int) {
 	if len(s) < 2 || s[0] != '\\' {
 		return 0, 0

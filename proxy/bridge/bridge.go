@@ -62,13 +62,13 @@ type Bridge struct {
 	number int                       // of the newest
 }
 
-// New returns a bridge. What it starts ends with lifetime.
+// New returns a bridge. Its goroutines end with lifetime.
 func New(lifetime context.Context, log *slog.Logger) *Bridge {
 	return &Bridge{lifetime: lifetime, log: log, calls: map[string]*suspendedCall{}}
 }
 
-// Wrap returns the connection to a server as a server of the hosts' era. h takes what the server
-// sends outside any request; the returned handler must take it from the server. Hosts on a
+// Wrap returns the connection to a server as a server of the hosts' era. h takes the messages that
+// the server sends outside any request; the returned handler must take it from the server. Hosts on a
 // connection of their own that speak the server's era need no translation: Wrap returns c and h.
 func (b *Bridge) Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler) {
 	log := b.log.With("upstream", server)

@@ -236,7 +236,7 @@ func (call *suspendedCall) ask(q question) {
 	notify(call.asked)
 }
 
-// suspend ends a round with the open questions; ok is false if there are none.
+// suspend ends a round with the open questions. ok is false without a question.
 func (call *suspendedCall) suspend() (m wire.Message, ok bool) {
 	call.mu.Lock()
 	defer call.mu.Unlock()
@@ -298,8 +298,8 @@ func (call *suspendedCall) withdraw(params json.RawMessage) {
 	maps.DeleteFunc(call.questions, func(_ string, q question) bool { return string(q.m.ID) == string(id) })
 }
 
-// Unsolicited implements [conn.Handler]: it takes what the server sends on the shared connection
-// without saying for which request.
+// Unsolicited implements [conn.Handler]: it takes the messages on the shared connection that
+// belong to no known request.
 func (s *legacyServer) Unsolicited(m wire.Message) {
 	switch {
 	case m.IsRequest():

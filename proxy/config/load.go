@@ -136,7 +136,7 @@ func parse(data []byte, env func(string) (string, bool)) (c Config, faults []Fau
 	return c, c.Locate(c.Validate())
 }
 
-// document is what is known of a file's text beside its values.
+// document keeps the facts about a file's text that its values do not show.
 type document struct {
 	env    func(string) (string, bool)
 	places map[*token.Token]place // by the first token of each key and value

@@ -28,7 +28,7 @@ var (
 // Conn is one open, initialized connection to a server. All methods are safe for concurrent
 // use.
 type Conn interface {
-	// Info returns what the server said of itself when the connection opened.
+	// Info returns the server's description of itself from the handshake.
 	Info() Info
 	// Call sends a request and waits for the response, which has Result or Error set: a
 	// JSON-RPC error of the server is not a Go error. If ctx ends first, the server is told to
@@ -98,7 +98,7 @@ type Host struct {
 	Initialize json.RawMessage
 }
 
-// Info is what a server said of itself.
+// Info is a server's description of itself.
 type Info struct {
 	// Version is the protocol revision in force.
 	Version string

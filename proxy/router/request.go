@@ -345,7 +345,7 @@ func (r *request) toServers(c *interceptor.Call, servers []*upstream.Server) han
 // askServers asks the servers of the request in turn until one knows the target.
 func (r *request) askServers(ctx context.Context, c *interceptor.Call) (res *interceptor.Result, err error) {
 	for _, srv := range r.servers {
-		r.Sent() // releases the tickets of the server before, whose answer is not delivered
+		r.Sent() // releases the tickets of the previous server: its answer is not delivered
 		c.Target.Server, c.Target.To = srv.Key, "upstream:"+srv.Key
 		res, err = r.send(ctx, c, srv)
 		if errors.Is(err, conn.ErrSessionGone) && ctx.Err() == nil { // it forgot the session and did nothing

@@ -44,7 +44,7 @@ type coalescingConn struct {
 	held int                // bytes of buf
 }
 
-// hold begins to hold back what is written.
+// hold begins to hold back writes.
 func (c *coalescingConn) hold() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

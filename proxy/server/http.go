@@ -365,8 +365,7 @@ func (srv *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool)
 	return body, true
 }
 
-// messageHeaders returns the headers that belong to the message and not to this hop; nil if there
-// are none.
+// messageHeaders returns the headers that belong to the message and not to this hop, or nil.
 func messageHeaders(h http.Header) http.Header {
 	var out http.Header
 	for k, v := range h {

@@ -89,7 +89,7 @@ func (p *response) write() {
 	}
 	w := p.srv.sseWriter(p.w, p.stream)
 	prime := sse && p.session != nil && p.session.primes()
-	// Without events or replies the call was cancelled: an empty stream is what hosts take best.
+	// Without events or replies the call was cancelled. Hosts accept an empty stream best.
 	if w.start(prime, 0) == nil && sse {
 		p.srv.pump(p.r.Context(), w, p.stream, p.conn, p.stop)
 	}

@@ -32,7 +32,7 @@ import (
 // tokens.
 const LocalPrincipal = "local"
 
-// Peer is what a server knows of a host when it opens a session.
+// Peer describes a host to the [Router] when a session opens.
 type Peer struct {
 	// ID is the legacy Mcp-Session-Id, or an id made for a stdio connection. It is "" for a
 	// modern HTTP request.

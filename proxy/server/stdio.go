@@ -93,7 +93,7 @@ func ServeStdio(ctx context.Context, r Router, in io.Reader, out io.Writer, log 
 	return err
 }
 
-// closeOutput writes what is queued. A write that hangs ends with the process.
+// closeOutput writes the queue. A write that hangs ends with the process.
 func (s *stdioServer) closeOutput() {
 	s.out.Close()
 	select {

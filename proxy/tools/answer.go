@@ -34,7 +34,7 @@ func (b *batch) compose(ctx context.Context) (string, error) {
 	cancel()
 	ctx = context.WithoutCancel(ctx) // the results are kept also if the filter took too long
 	switch {
-	case none && (err != nil || out == "null"): // a program for results, and there are none
+	case none && (err != nil || out == "null"): // a program that reads results, without results
 		out = ""
 	case err != nil:
 		out = fmt.Sprintf("[the filter failed, the calls were made: %v]", err)

@@ -23,7 +23,7 @@ const (
 	leastTokens = 100             // the smallest page, before scaling
 	readTime    = 5 * time.Second // regular expressions, jq, search
 	searchHits  = 8
-	readReserve = 256 // what a read leaves of a branch
+	readReserve = 256 // tokens that a read leaves to a branch
 	noteTokens  = 60  // kept free for the line that names the next page, before scaling
 )
 
@@ -51,7 +51,7 @@ func (t *Tools) attributeRead(ctx context.Context, c *interceptor.Call) {
 	if b := t.batch(c.Caller(), handle); b != nil { // not stored yet
 		path = b.context()
 	} else {
-		path, _ = t.Results.Context(ctx, c.Caller(), handle) // read says what is wrong
+		path, _ = t.Results.Context(ctx, c.Caller(), handle) // read reports the error
 	}
 	if path == "" {
 		return
@@ -185,7 +185,7 @@ type page struct {
 	c      *interceptor.Call
 	text   string
 	number int
-	of     *batch // whose answer the text is; nil for a stored text
+	of     *batch // the batch that answered with the text; nil for a stored text
 }
 
 // deliver returns a page of at most asked tokens, and not all that the branch has left: its agent

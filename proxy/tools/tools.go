@@ -47,7 +47,7 @@ type Caller interface {
 	Lifetime(parent *conn.Request) context.Context
 }
 
-// Options are what the tools work with. All fields are required.
+// Options configure the tools. All fields are required.
 type Options struct {
 	Config   config.Config
 	Branches *folding.Manager

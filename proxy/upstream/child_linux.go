@@ -24,6 +24,6 @@ func awaitExit(pid int) bool {
 	}
 }
 
-// signalGroup signals every process of the group that p leads. If there is none left, nothing
+// signalGroup signals every process of the group that p leads. If all have ended, nothing
 // is to be done.
 func signalGroup(p *os.Process, s syscall.Signal) { _ = syscall.Kill(-p.Pid, s) }

@@ -17,7 +17,7 @@ import (
 )
 
 // connection is the part that all connections share: it sends requests, resolves their
-// responses, and hands on what the server sends by itself. It ends once, for a reason, and
+// responses, and hands on the requests and notifications of the server. It ends once, for a reason, and
 // waits for the goroutines that it started.
 type connection struct {
 	cfg       *Config
@@ -47,7 +47,7 @@ func (s *connection) init(cfg *Config, t transport) {
 	s.lifetime, s.end = context.WithCancelCause(context.Background())
 }
 
-// Info returns what the server said of itself.
+// Info returns the server's description of itself.
 func (s *connection) Info() conn.Info {
 	if p := s.info.Load(); p != nil {
 		return *p

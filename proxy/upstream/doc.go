@@ -25,7 +25,7 @@
 // No lock is held while another is taken, with one exception: call.mu is held while the caller
 // takes a message.
 //
-//	server.go, reconnector.go, infocache.go   servers, their connections, what is known of them
+//	server.go, reconnector.go, infocache.go   servers, their connections, their cached descriptions
 //	open.go                                   opening a connection, and agreeing on a revision
 //	connection.go, pending.go                 calls, and messages of the server
 //	stdio.go, child*.go                       connections to child processes

@@ -347,7 +347,7 @@ func (h *httpConn) get(ctx context.Context, id string) (*http.Response, error) {
 	return resp, nil
 }
 
-// readEvents takes the events of one response body. own is the call whose stream it is, nil for
+// readEvents takes the events of one response body. own is the call of the POST, nil for
 // the GET stream. It stops at the end of the body or when own is resolved, and returns the
 // number of events.
 func (h *httpConn) readEvents(r *eventReader, own *call) (events int, resolved bool, err error) {

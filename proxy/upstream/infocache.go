@@ -14,7 +14,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/conn"
 )
 
-// infoCache keeps on disk what each server last said of itself, so that foldgate can answer a
+// infoCache keeps the last description of each server on disk, so that foldgate can answer a
 // host's initialize without starting any: some hosts start a server only to ask for its name.
 // Without the file the servers are asked.
 type infoCache struct {
@@ -46,7 +46,7 @@ func openInfoCache(file string, log *slog.Logger) *infoCache {
 	return k
 }
 
-// get returns what the server said last time. It is zero if it has never been asked under this
+// get returns the server's last description. It is zero if it has never been asked under this
 // configuration.
 func (k *infoCache) get(key string, c *config.Upstream) conn.Info {
 	k.mu.Lock()
@@ -57,7 +57,7 @@ func (k *infoCache) get(key string, c *config.Upstream) conn.Info {
 	return conn.Info{}
 }
 
-// put keeps what a server says. The caller has taken the secrets out.
+// put keeps a server's description. The caller has removed the secrets.
 func (k *infoCache) put(key string, c *config.Upstream, info conn.Info) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

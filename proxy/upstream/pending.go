@@ -118,8 +118,8 @@ func (p *pending) resolve(id int64, m wire.Message, err error, own *call) (known
 	return true
 }
 
-// take removes the call with this id. If there is none it returns nil, and late if there was
-// one.
+// take removes and returns the call with this id. Without such a call it returns nil, and late
+// if the call has ended.
 func (p *pending) take(id int64) (c *call, late bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -145,7 +145,7 @@ func (c *call) finish(m wire.Message, err error, own *call) {
 	}
 }
 
-// abandon removes c, whose caller takes no messages from then on. It reports whether c was
+// abandon removes c. Its caller takes no messages from then on. abandon reports whether c was
 // still pending: if not, c.done is closed or about to be.
 func (p *pending) abandon(c *call) bool {
 	got, _ := p.take(c.id)

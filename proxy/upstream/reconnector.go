@@ -34,7 +34,7 @@ type reconnector struct {
 	mu      sync.Mutex
 	current conn.Conn
 	since   time.Time     // when the last connection opened; zero: there was none
-	trying  chan struct{} // closed at the end of the current attempt; nil: there is none
+	trying  chan struct{} // closed at the end of the current attempt; nil without an attempt
 	began   time.Time     // the current attempt
 	err     error         // of the last attempt
 	fails   int           // in a row

@@ -38,7 +38,7 @@ type Set struct {
 	tenants map[string]*Session // the shared connections, by principal
 }
 
-// Options is what a [Set] needs of the gateway.
+// Options configure a [Set].
 type Options struct {
 	Config config.Config
 	Log    *slog.Logger
@@ -126,7 +126,7 @@ func (t *Set) Close() {
 	closing.Wait()
 }
 
-// Server is one configured server: how to reach it, and what is known of it. Its exported
+// Server is one configured server: its connections, and the facts that they reported. Its exported
 // fields never change.
 type Server struct {
 	Key    string

@@ -51,7 +51,7 @@ type Filter struct {
 
 	Session, Principal, From, To string
 	Servers, Tools               []string
-	// Kinds are globs of kinds, any of which may match. "mcp/request" also
+	// Kinds are globs of kinds. One must match. "mcp/request" also
 	// matches "mcp/request:tools/call"; the dotted form and the later names
 	// reasoning/thought and reasoning/conclusion are understood.
 	Kinds []string
