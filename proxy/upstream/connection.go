@@ -37,7 +37,8 @@ type connection struct {
 type transport interface {
 	// send sends m. If m is a request, c is its call. A transport that reads the response
 	// itself returns when c is resolved. An error means that the server did not get m or that
-	// the response was lost, unless ctx ended.
+	// the response was lost, unless ctx ended. Only the request of a call ends with the
+	// connection.
 	send(ctx context.Context, m wire.Message, c *call) error
 }
 
@@ -89,12 +90,29 @@ func (s *connection) Call(ctx context.Context, r *conn.Request) (wire.Message, e
 
 // Notify sends a notification.
 func (s *connection) Notify(ctx context.Context, m wire.Message) error {
-	return s.transport.send(ctx, wire.Message{Method: m.Method, Params: m.Params, Extra: m.Extra}, nil)
+	return s.sendNow(ctx, wire.Message{Method: m.Method, Params: m.Params, Extra: m.Extra})
 }
 
 // Reply answers a request of the server.
 func (s *connection) Reply(ctx context.Context, m wire.Message) error {
-	return s.transport.send(ctx, wire.Message{ID: m.ID, Result: m.Result, Error: m.Error, Extra: m.Extra}, nil)
+	return s.sendNow(ctx, wire.Message{ID: m.ID, Result: m.Result, Error: m.Error, Extra: m.Extra})
+}
+
+// sendNow sends a message while its caller waits.
+func (s *connection) sendNow(ctx context.Context, m wire.Message) error {
+	if err := s.fault(); err != nil {
+		return err
+	}
+	ctx, cancel := s.context(ctx)
+	defer cancel()
+	return s.transport.send(ctx, m, nil)
+}
+
+// context returns a context that ends with the connection, too.
+func (s *connection) context(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(parent)
+	stop := context.AfterFunc(s.lifetime, func() { cancel(conn.ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
 }
 
 // encode appends m to dst as one line without its end.
@@ -108,7 +126,8 @@ func encode(dst []byte, m wire.Message) []byte {
 // sendTimeout bounds the sending of a message for which no caller waits.
 const sendTimeout = 5 * time.Second
 
-// aside sends a message without making its caller wait.
+// aside sends a message without making its caller wait. Close waits until it is sent: a server
+// that misses the cancellation of a call would go on working.
 func (s *connection) aside(m wire.Message) {
 	if s.queues {
 		_ = s.transport.send(context.Background(), m, nil) // a lost connection needs no message

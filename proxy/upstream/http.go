@@ -79,14 +79,14 @@ func (h *httpConn) send(ctx context.Context, m wire.Message, c *call) error {
 	if c != nil && h.endpoint == "" {
 		return h.exchange(ctx, m, c)
 	}
-	if err := h.fault(); err != nil {
-		return err
+	if c != nil {
+		var cancel context.CancelFunc
+		ctx, cancel = h.context(ctx)
+		defer cancel()
 	}
 	if m.Method == wire.MethodCancelled && h.Info().Modern() {
 		return nil // the modern era cancels by closing the stream, which has happened
 	}
-	ctx, cancel := h.context(ctx)
-	defer cancel()
 	resp, err := h.post(ctx, m, nil)
 	if err == nil {
 		err = h.check(resp)
@@ -371,13 +371,13 @@ func (h *httpConn) readEvents(r *eventReader, own *call) (events int, resolved b
 	}
 }
 
-// Close ends the session at the server and waits for the goroutines.
+// Close waits for the goroutines and ends the session at the server.
 func (h *httpConn) Close() error {
 	h.lose(nil)
+	h.group.Wait() // sends what is left to send
 	if id := h.session.Swap(nil); id != nil && h.Err() == nil {
 		h.deleteSession(*id)
 	}
-	h.group.Wait()
 	h.client.CloseIdleConnections()
 	return nil
 }
@@ -398,13 +398,6 @@ func (h *httpConn) deleteSession(id string) {
 		return
 	}
 	resp.Body.Close()
-}
-
-// context returns a context that ends with the connection, too.
-func (h *httpConn) context(parent context.Context) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(parent)
-	stop := context.AfterFunc(h.lifetime, func() { cancel(conn.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }
 }
 
 // request makes a request with the headers that every request carries. The host's headers are

@@ -222,6 +222,35 @@ func TestHTTPLegacyCancel(t *testing.T) {
 	}
 }
 
+// The cancellation of a call reaches the server before the end of the session, also if the
+// connection is closed at once.
+func TestHTTPCloseAfterCancel(t *testing.T) {
+	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		if m.Method == "hang" {
+			events(w, `data: {"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
+			<-r.Context().Done()
+		}
+		return m.Method == "hang"
+	})
+	for range 20 {
+		l := open(t, f.config(t))
+		ctx, cancel := context.WithCancel(t.Context())
+		if _, err := l.Call(ctx, &conn.Request{Method: "hang", Caller: takes(func(wire.Message) { cancel() })}); err == nil {
+			t.Fatal("a cancelled call succeeded")
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		f.mu.Lock()
+		cancelled, deleted := slices.Index(f.requests, "POST "+wire.MethodCancelled), slices.Index(f.requests, "DELETE")
+		if cancelled < 0 || deleted < cancelled {
+			t.Errorf("requests %q: want the cancellation, then DELETE", f.requests)
+		}
+		f.requests = nil
+		f.mu.Unlock()
+	}
+}
+
 // The stream of a call breaks twice, and its messages come all the same.
 func TestHTTPResume(t *testing.T) {
 	var mu sync.Mutex
