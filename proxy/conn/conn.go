@@ -19,7 +19,7 @@ import (
 // errors.Is.
 var (
 	// ErrClosed means that the connection is closed or lost. No call on it can succeed.
-	ErrClosed = errors.New("upstream link is closed")
+	ErrClosed = errors.New("upstream connection is closed")
 	// ErrSessionGone means that the server forgot the session and did nothing. A new connection
 	// may succeed. It wraps ErrClosed.
 	ErrSessionGone = fmt.Errorf("%w: session is unknown to the upstream", ErrClosed)
