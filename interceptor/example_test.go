@@ -23,8 +23,8 @@ func Example() {
 	end := func(context.Context, *interceptor.Call) (*interceptor.Result, error) {
 		return &interceptor.Result{Body: []byte(`{}`)}, nil
 	}
-	run := interceptor.New(locate, layer("first"), layer("second"))
-	res, err := run(context.Background(), &interceptor.Call{Target: interceptor.Target{Method: "ping"}}, end)
+	chain := interceptor.NewChain(locate, layer("first"), layer("second"))
+	res, err := chain(context.Background(), &interceptor.Call{Target: interceptor.Target{Method: "ping"}}, end)
 	fmt.Println(string(res.Body), err)
 	// Output:
 	// first request ping

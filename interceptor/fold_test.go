@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -69,10 +70,18 @@ func (f *foldBench) branch(tokens int) *folding.Branch {
 // call runs a tool that answers body, in b or in main.
 func (f *foldBench) call(b *folding.Branch, body string) (*Call, *Result, error) {
 	c := &Call{Origin: Origin{Principal: me.Principal, Session: me.Session}, Target: Target{Server: "db", Method: "tools/call", Name: "query", Metered: true}, Attribution: Attribution{Branch: b}}
-	h := Chain(func(context.Context, *Call) (*Result, error) { return &Result{Body: json.RawMessage(body)}, nil },
+	h := wrap(func(context.Context, *Call) (*Result, error) { return &Result{Body: json.RawMessage(body)}, nil },
 		Meter(f.m, f.gauge), Fold(f.store, f.gauge, f.policy, testBoundary(f.t), slog.New(slog.DiscardHandler)))
 	res, err := h(f.t.Context(), c)
 	return c, res, err
+}
+
+// wrap returns h inside layers, the first one outermost.
+func wrap(h Handler, layers ...Middleware) Handler {
+	for _, layer := range slices.Backward(layers) {
+		h = layer(h)
+	}
+	return h
 }
 
 func textBody(text string) string {
@@ -363,7 +372,7 @@ func BenchmarkFold(b *testing.B) {
 	policy := FoldPolicy{MainThreshold: 1, BranchFraction: 1, PreviewTokens: 400, Rules: foldRules{}}
 	for _, f := range previewtest.Fixtures() {
 		body := json.RawMessage(textBody(f.Text))
-		h := Chain(func(context.Context, *Call) (*Result, error) { return &Result{Body: body}, nil },
+		h := wrap(func(context.Context, *Call) (*Result, error) { return &Result{Body: body}, nil },
 			Fold(store, TokenMeter{counter, 1600}, policy, testBoundary(b), slog.New(slog.DiscardHandler)))
 		b.Run(f.Name, func(b *testing.B) {
 			b.SetBytes(int64(len(f.Text)))

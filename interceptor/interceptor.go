@@ -1,10 +1,11 @@
 // Package interceptor is the chain that every call passes. Its layers record the call, find its
 // branch, charge its tokens, fold large results and remove secrets.
 //
-// A [Middleware] wraps a [Handler]. [New] makes a chain of middlewares, the first one outermost:
+// A [Middleware] wraps a [Handler]. [NewChain] makes a [Chain] of middlewares, the first one
+// outermost:
 //
-//	run := interceptor.New(locate, first, second)
-//	res, err := run(ctx, call, end)
+//	chain := interceptor.NewChain(locate, first, second)
+//	res, err := chain(ctx, call, end)
 //
 // A layer writes into the [Call] what the layers outside it need to know, so Trace, the outermost
 // layer, records what all others decided. Package proxy fixes the order (chain.go), because it is
@@ -38,6 +39,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -52,26 +54,21 @@ type Handler func(ctx context.Context, c *Call) (*Result, error)
 // Middleware wraps a handler. It calls next at most once.
 type Middleware func(next Handler) Handler
 
-// Run runs a call down a chain. end answers the call behind the innermost layer.
-type Run func(ctx context.Context, c *Call, end Handler) (*Result, error)
+// Chain runs a call down its layers. end answers the call behind the innermost layer.
+type Chain func(ctx context.Context, c *Call, end Handler) (*Result, error)
 
-// New makes a chain. locate fills in the branch and the workflow of a call before the first
-// layer. It has no effect beyond the call.
-func New(locate func(context.Context, *Call), layers ...Middleware) Run {
-	h := Chain(func(ctx context.Context, c *Call) (*Result, error) { return c.end(ctx, c) }, layers...)
+// NewChain makes a chain of layers, outermost first. locate fills in the branch and the workflow
+// of a call before the first layer. It has no effect beyond the call.
+func NewChain(locate func(context.Context, *Call), layers ...Middleware) Chain {
+	h := Handler(func(ctx context.Context, c *Call) (*Result, error) { return c.end(ctx, c) })
+	for _, layer := range slices.Backward(layers) {
+		h = layer(h)
+	}
 	return func(ctx context.Context, c *Call, end Handler) (*Result, error) {
 		c.end, c.began, c.Outcome.Record = end, time.Now(), trace.NewID()
 		locate(ctx, c)
 		return h(ctx, c)
 	}
-}
-
-// Chain returns h wrapped in layers: Chain(h, a, b) runs a, then b, then h.
-func Chain(h Handler, layers ...Middleware) Handler {
-	for i := len(layers) - 1; i >= 0; i-- {
-		h = layers[i](h)
-	}
-	return h
 }
 
 // Recover turns a panic in an inner layer into an error and logs its stack, so that one bad

@@ -91,7 +91,7 @@ func BenchmarkStage(b *testing.B) {
 					where = "branch"
 				}
 				res := &Result{Body: json.RawMessage(textBody(strings.Repeat(line, size/len(line)+1)[:size]))}
-				h := Chain(func(context.Context, *Call) (*Result, error) { return &Result{Body: res.Body}, nil }, layers[name]...)
+				h := wrap(func(context.Context, *Call) (*Result, error) { return &Result{Body: res.Body}, nil }, layers[name]...)
 				b.Run(fmt.Sprintf("%s/%s/%d", name, where, size), func(b *testing.B) {
 					b.ReportAllocs()
 					for b.Loop() {

@@ -31,8 +31,8 @@ func TestLayerSpans(t *testing.T) {
 				}
 			}
 		}
-		run := New(func(context.Context, *Call) {}, tel.Calls(), tel.Layer("outer", busy(2*time.Millisecond, 0)), tel.Layer("inner", busy(0, 3*time.Millisecond)))
-		if _, err := run(context.Background(), &Call{Target: Target{Method: "ping"}}, func(context.Context, *Call) (*Result, error) {
+		chain := NewChain(func(context.Context, *Call) {}, tel.Calls(), tel.Layer("outer", busy(2*time.Millisecond, 0)), tel.Layer("inner", busy(0, 3*time.Millisecond)))
+		if _, err := chain(context.Background(), &Call{Target: Target{Method: "ping"}}, func(context.Context, *Call) (*Result, error) {
 			time.Sleep(time.Second)
 			return &Result{Body: []byte(`{}`)}, nil
 		}); err != nil {

@@ -8,12 +8,6 @@ import (
 	"github.com/foldgate/foldgate/proxy/catalog"
 )
 
-// chain runs calls down the interceptors. It implements [router.Chain].
-type chain struct {
-	g   *Gateway
-	run interceptor.Run
-}
-
 // locate finds the branch and the workflow step of a call. It has no effect beyond the call.
 func (g *Gateway) locate(ctx context.Context, c *interceptor.Call) {
 	interceptor.Locate(g.branches, c)
@@ -22,43 +16,41 @@ func (g *Gateway) locate(ctx context.Context, c *interceptor.Call) {
 }
 
 // newChain writes the order of the interceptors, outermost first. The order is a security property
-// and can't be configured.
-func newChain(g *Gateway) *chain {
+// and can't be configured. Around them are only the layers that observe: savings and telemetry.
+func newChain(g *Gateway) interceptor.Chain {
 	r := g.cfg.Results
 	policy := interceptor.FoldPolicy{MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens, Rules: foldRules{g}}
-	return &chain{g, interceptor.New(g.locate, g.observed(
-		layer{"trace", interceptor.Trace(g.recorder)},                                       // outermost: a record before any effect, and one after whatever happened
+	layers := g.observed(
+		layer{"trace", interceptor.Trace(g.recorder)},                                       // a record before any effect, and one after whatever happened
 		layer{"recover", interceptor.Recover(g.log)},                                        // inside Trace, so that a panic is recorded as an error
 		layer{"attribute", interceptor.Attribute(g.branches)},                               // before Meter, which charges the branch
 		layer{"meter", interceptor.Meter(g.branches, g.tokenMeter)},                         // outside Fold: charges what the host gets to read
 		layer{"fold", interceptor.Fold(g.results, g.tokenMeter, policy, g.boundary, g.log)}, // outside Scrub: only scrubbed text is stored and shown
 		layer{"workflow", g.workflows.Middleware()},                                         // outside Scrub: handles are added to clean results; inside Fold, which leaves them
 		layer{"scrub", interceptor.Scrub(g.boundary)},                                       // innermost: nothing outside it holds an unscrubbed result
-	)...)}
+	)
+	return interceptor.NewChain(g.locate, append([]interceptor.Middleware{g.savings}, layers...)...)
 }
 
-// Run implements [router.Chain].
-func (ch *chain) Run(ctx context.Context, c *interceptor.Call, end interceptor.Handler) (*interceptor.Result, error) {
-	res, err := ch.run(ctx, c, end)
-	ch.g.bookSavings(ctx, c)
-	return res, err
-}
-
-// bookSavings notes for branch_status the tokens that folding saved the branch of a call, or that
-// the call took back by reading a stored result. The records have the same numbers, and foldgate
-// stats sums them up.
-func (g *Gateway) bookSavings(ctx context.Context, c *interceptor.Call) {
-	ctx = context.WithoutCancel(ctx)
-	o := &c.Outcome
-	var err error
-	if o.Fold != "" && c.Attribution.Branch != nil {
-		err = g.results.AddSavings(ctx, c.Origin.Principal, c.Attribution.Branch.Context, 1, o.Saved)
-	}
-	if o.Read != nil && o.Read.Context != "" && o.Tokens.Delivered > 0 {
-		err = errors.Join(err, g.results.AddSavings(ctx, c.Origin.Principal, o.Read.Context, 0, -o.Tokens.Delivered))
-	}
-	if err != nil {
-		g.log.Warn("branch_status will not know what folding saved", "err", err)
+// savings is the layer that notes for branch_status the tokens that folding saved the branch of a
+// call, or that the call took back by reading a stored result. The records have the same numbers,
+// and foldgate stats sums them up.
+func (g *Gateway) savings(next interceptor.Handler) interceptor.Handler {
+	return func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		res, err := next(ctx, c)
+		ctx = context.WithoutCancel(ctx)
+		o := &c.Outcome
+		var lost error
+		if o.Fold != "" && c.Attribution.Branch != nil {
+			lost = g.results.AddSavings(ctx, c.Origin.Principal, c.Attribution.Branch.Context, 1, o.Saved)
+		}
+		if o.Read != nil && o.Read.Context != "" && o.Tokens.Delivered > 0 {
+			lost = errors.Join(lost, g.results.AddSavings(ctx, c.Origin.Principal, o.Read.Context, 0, -o.Tokens.Delivered))
+		}
+		if lost != nil {
+			g.log.Warn("branch_status will not know what folding saved", "err", lost)
+		}
+		return res, err
 	}
 }
 

@@ -1,11 +1,17 @@
 package proxy
 
 import (
+	"context"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -37,6 +43,41 @@ func TestChain(t *testing.T) {
 	}
 	if records == 0 {
 		t.Error("the journal holds no call")
+	}
+}
+
+// A call passes the layers in this order: the stack of the handler behind them shows it, whatever
+// names they have. Each layer relies on the ones around it, as newChain says.
+func TestOrderOfTheLayers(t *testing.T) {
+	cfg := flowConfig(nil) // else there is no layer for workflows
+	cfg.StateDir = t.TempDir()
+	g, err := New(cfg, warnings(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := g.Close(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}()
+	var inward []string
+	end := func(context.Context, *interceptor.Call) (*interceptor.Result, error) {
+		callers := make([]uintptr, 100)
+		frames := runtime.CallersFrames(callers[:runtime.Callers(0, callers)])
+		for frame, more := frames.Next(); more; frame, more = frames.Next() {
+			if name, _, closure := strings.Cut(frame.Function, ".func"); closure {
+				inward = append(inward, name[strings.LastIndexByte(name, '.')+1:])
+			}
+		}
+		slices.Reverse(inward)
+		return &interceptor.Result{Body: []byte(`{}`)}, nil
+	}
+	if _, err := g.router.Chain(t.Context(), &interceptor.Call{Target: interceptor.Target{Method: "ping"}}, end); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"NewChain", "savings", "Trace", "Recover", "Attribute", "Meter", "Fold", "Middleware", "Scrub", "NewChain", t.Name()}
+	if diff := cmp.Diff(want, inward); diff != "" {
+		t.Errorf("order of the layers, outermost first (-want +got):\n%s", diff)
 	}
 }
 

@@ -55,7 +55,7 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	defer r.Sent()
 	r.call = c
 	r.toServers(c, rt.Servers.One(e.Server))
-	return rt.Chain.Run(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	return rt.Chain(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		return r.askServers(ctx, c)
 	})
 }

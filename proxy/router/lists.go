@@ -368,7 +368,7 @@ func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k
 			Origin: interceptor.Origin{Direction: interceptor.Internal, Session: s.ID, Principal: s.Principal, From: "foldgate", Revision: cn.Info().Version, Correlates: causes},
 			Target: interceptor.Target{Server: srv.Key, To: "upstream:" + srv.Key, Method: k.Method(), Params: params, Forward: params},
 		}
-		res, err := rt.Chain.Run(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		res, err := rt.Chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 			m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: withTraceparent(c)})
 			return &interceptor.Result{Body: m.Result, Error: m.Error, Extra: m.Extra}, err
 		})

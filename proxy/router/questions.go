@@ -128,7 +128,7 @@ func (s *Session) askHost(r *request, q *question, m wire.Message) (*interceptor
 	if q.why.call != nil {
 		c.Origin.Correlates, c.Origin.Traceparent = []string{q.why.call.Outcome.Record}, q.why.call.Outgoing()
 	}
-	return s.rt.Chain.Run(q.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	return s.rt.Chain(q.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		q.ticket.wait(ctx)
 		if ctx.Err() != nil { // the host need not hear of it
 			return nil, context.Cause(ctx)

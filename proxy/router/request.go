@@ -67,7 +67,7 @@ func (r *request) Serve() (reply server.Reply) {
 	r.s.mu.Lock()
 	r.call = c
 	r.s.mu.Unlock()
-	res, err := r.s.rt.Chain.Run(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	res, err := r.s.rt.Chain(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		return answer(r, ctx, c)
 	})
 	switch {

@@ -138,18 +138,14 @@ func TestParamHeaders(t *testing.T) {
 	}
 }
 
-// panicChain is a chain that panics.
-type panicChain struct{}
-
-func (panicChain) Run(context.Context, *interceptor.Call, interceptor.Handler) (*interceptor.Result, error) {
-	panic("boom")
-}
-
 // A request that panics has an internal error as its reply, and its id is free
 // again.
 func TestPanicIsContained(t *testing.T) {
 	s := stdioSession(t)
-	s.rt.Chain, s.pending = panicChain{}, map[string]*request{}
+	s.rt.Chain = func(context.Context, *interceptor.Call, interceptor.Handler) (*interceptor.Result, error) {
+		panic("boom")
+	}
+	s.pending = map[string]*request{}
 	for range 2 {
 		p := s.Begin(t.Context(), server.NewRequest(wire.Message{ID: json.RawMessage("1"), Method: "ping"}))
 		if got := p.Serve(); wire.ErrorCode(got.Error) != wire.CodeInternal {

@@ -42,11 +42,6 @@ import (
 	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
-// Chain runs a call down the interceptors. end answers it.
-type Chain interface {
-	Run(ctx context.Context, c *interceptor.Call, end interceptor.Handler) (*interceptor.Result, error)
-}
-
 // Tools are foldgate's own tools.
 type Tools interface {
 	conn.Conn
@@ -62,7 +57,7 @@ type Options struct {
 	Config   config.Config
 	Rules    *catalog.Rules
 	Servers  *upstream.Set
-	Chain    Chain
+	Chain    interceptor.Chain
 	Boundary *interceptor.Boundary
 	Recorder *interceptor.Recorder
 	Branches *folding.Manager
