@@ -55,7 +55,7 @@ func TestQuestionsOfACallAreBounded(t *testing.T) {
 	refusals := make(chan string, more)
 	up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		for i := range maxQuestions + more {
-			c.Caller.Message(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
+			c.Receiver.Message(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
 		}
 		for range more {
 			refusals <- string((<-l.replied).Error)

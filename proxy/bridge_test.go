@@ -16,9 +16,9 @@ const elicitMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-
 // A modern host calls a tool of a legacy upstream that elicits twice.
 func TestParkedCallIsResumed(t *testing.T) {
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
-		c.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"name?"}`)})
+		c.Receiver.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"name?"}`)})
 		first := <-l.replied
-		c.Caller.Message(wire.Message{ID: json.RawMessage(`8`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"age?"}`)})
+		c.Receiver.Message(wire.Message{ID: json.RawMessage(`8`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"age?"}`)})
 		second := <-l.replied
 		return result(`{"content":[{"type":"text","text":` + string(rawjson.Quote(string(first.Result)+string(second.Result))) + `}]}`)
 	})
@@ -67,7 +67,7 @@ func mustText(t *testing.T, content []byte) []byte {
 // A host that can't elicit is not asked: the upstream is told at once.
 func TestParkedCallDeclinesWhatTheHostLacks(t *testing.T) {
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
-		c.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "sampling/createMessage"})
+		c.Receiver.Message(wire.Message{ID: json.RawMessage(`7`), Method: "sampling/createMessage"})
 		return result(`{"content":[],"said":` + string((<-l.replied).Error) + `}`)
 	})
 	r := newRig(t, true, map[string]fakeUpstream{"up": up})
@@ -111,7 +111,7 @@ func TestRoundsAskTheLegacyHost(t *testing.T) {
 // changes its mind about a second question.
 func TestLegacyUpstreamAsksLegacyHost(t *testing.T) {
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
-		c.Caller.Message(wire.Message{ID: json.RawMessage(`"u1"`), Method: "roots/list"})
+		c.Receiver.Message(wire.Message{ID: json.RawMessage(`"u1"`), Method: "roots/list"})
 		answer := <-l.replied
 		return result(`{"content":[],"id":` + string(answer.ID) + `,"roots":` + string(answer.Result) + `}`)
 	})
@@ -130,10 +130,10 @@ func TestLegacyUpstreamAsksLegacyHost(t *testing.T) {
 func TestParkedProgressHasTheRoundsToken(t *testing.T) {
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		tick := wire.Message{Method: "notifications/progress", Params: json.RawMessage(`{"progressToken":"first","progress":1.0}`)}
-		c.Caller.Message(tick)
-		c.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create"})
+		c.Receiver.Message(tick)
+		c.Receiver.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create"})
 		<-l.replied
-		c.Caller.Message(tick)
+		c.Receiver.Message(tick)
 		return result(`{"content":[]}`)
 	})
 	r := newRig(t, true, map[string]fakeUpstream{"up": up})

@@ -121,7 +121,7 @@ func (g *Gateway) openRooms() error {
 		Branches: g.branches, Tools: g.tools, Instructions: tools.Instructions, Telemetry: g.telemetry, Log: g.log,
 	})
 	g.servers.Sharer = g.router
-	g.tools.SetCaller(g.router)
+	g.tools.SetRouter(g.router)
 	return g.watchState()
 }
 

@@ -20,8 +20,8 @@ import (
 func TestNotificationsFollowTheAnswer(t *testing.T) {
 	const n = 5
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
-		c.Caller.Message(wire.Message{Method: "x/before"})
-		c.Caller.Answered(wire.Message{})
+		c.Receiver.Message(wire.Message{Method: "x/before"})
+		c.Receiver.Answered(wire.Message{})
 		for i := range n {
 			l.cfg.Handler.Unsolicited(wire.Message{Method: fmt.Sprintf("x/after-%d", i)})
 		}
@@ -52,10 +52,10 @@ func TestNotificationsFollowTheQuestion(t *testing.T) {
 	t.Cleanup(func() { close(over) }) // after the gateway's end, which the upstream sees
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		for i := range n {
-			c.Caller.Message(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "sampling/createMessage", Params: json.RawMessage(`{}`)})
-			c.Caller.Message(wire.Message{Method: "x/after"})
+			c.Receiver.Message(wire.Message{ID: json.RawMessage(fmt.Sprint(i)), Method: "sampling/createMessage", Params: json.RawMessage(`{}`)})
+			c.Receiver.Message(wire.Message{Method: "x/after"})
 		}
-		c.Caller.Answered(wire.Message{})
+		c.Receiver.Answered(wire.Message{})
 		return result(`{"content":[]}`)
 	})
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
@@ -99,7 +99,7 @@ func TestNotificationThatWaitsKeepsItsCause(t *testing.T) {
 			<-leave
 			return result(`{"content":[]}`)
 		}
-		c.Caller.Answered(wire.Message{})
+		c.Receiver.Answered(wire.Message{})
 		l.cfg.Handler.Unsolicited(wire.Message{Method: "x/status"})
 		return result(`{"content":[]}`)
 	})
@@ -140,7 +140,7 @@ func TestNotificationThatWaitsKeepsItsCause(t *testing.T) {
 // A session that closes has no host for what waits; it was not withheld for a secret.
 func TestNotificationsOfAClosedSessionAreDropped(t *testing.T) {
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
-		c.Caller.Answered(wire.Message{})
+		c.Receiver.Answered(wire.Message{})
 		l.cfg.Handler.Unsolicited(wire.Message{Method: "x/after", Params: json.RawMessage(`{"n":1}`)})
 		return result(`{"content":[]}`)
 	})
@@ -161,11 +161,11 @@ func TestNotificationsOfAClosedSessionAreDropped(t *testing.T) {
 func TestProgressEndsWithItsCall(t *testing.T) {
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, _ *fakeConn, c *conn.Request) (wire.Message, error) {
 		if string(c.HostID) == "1" {
-			c.Caller.Answered(wire.Message{})
+			c.Receiver.Answered(wire.Message{})
 			return result(`{"content":[]}`)
 		}
-		c.Caller.Message(wire.Message{Method: wire.MethodProgress, Params: json.RawMessage(`{"progressToken":"p","progress":1}`)})
-		c.Caller.Message(wire.Message{Method: "x/said"})
+		c.Receiver.Message(wire.Message{Method: wire.MethodProgress, Params: json.RawMessage(`{"progressToken":"p","progress":1}`)})
+		c.Receiver.Message(wire.Message{Method: "x/said"})
 		return wire.Message{}, conn.ErrClosed
 	})
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
@@ -193,8 +193,8 @@ func TestNotificationsFollowTheAnswerOfARound(t *testing.T) {
 		if rounds == 1 {
 			m, _ = result(`{"resultType":"input_required","inputRequests":{"a":{"method":"elicitation/create","params":{}}}}`)
 		}
-		if c.Caller != nil {
-			c.Caller.Answered(m)
+		if c.Receiver != nil {
+			c.Receiver.Answered(m)
 		}
 		l.cfg.Handler.Unsolicited(wire.Message{Method: fmt.Sprintf("x/after-%d", rounds)})
 		return m, nil

@@ -75,7 +75,7 @@ func soakUpstream(version string) fakeUpstream {
 		case c.Method == "resources/subscribe":
 			return result(`{}`)
 		case c.Method == wire.MethodListen:
-			c.Caller.Message(wire.Message{Method: "notifications/subscriptions/acknowledged"})
+			c.Receiver.Message(wire.Message{Method: "notifications/subscriptions/acknowledged"})
 			<-ctx.Done()
 			return wire.Message{}, context.Cause(ctx)
 		case c.Method != "tools/call":
@@ -85,7 +85,7 @@ func soakUpstream(version string) fakeUpstream {
 		case !l.Info().Modern():
 			id := json.RawMessage(fmt.Sprint(l.asked.Add(1)))
 			l.waiting.Store(string(id), make(chan wire.Message, 1))
-			c.Caller.Message(wire.Message{ID: id, Method: "elicitation/create", Params: json.RawMessage(`{}`)})
+			c.Receiver.Message(wire.Message{ID: id, Method: "elicitation/create", Params: json.RawMessage(`{}`)})
 			ch, _ := l.waiting.Load(string(id))
 			select {
 			case <-ch.(chan wire.Message):

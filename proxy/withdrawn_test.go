@@ -49,7 +49,7 @@ func TestQuestionWithdrawnFromAModernHost(t *testing.T) {
 		up := echoUpstream("2025-11-25").onCall(func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 			say := l.cfg.Handler.Unsolicited
 			if own {
-				say = c.Caller.Message
+				say = c.Receiver.Message
 			}
 			say(wire.Message{ID: json.RawMessage("7"), Method: "elicitation/create", Params: json.RawMessage(`{}`)})
 			say(wire.Message{Method: wire.MethodCancelled, Params: json.RawMessage(`{"requestId":7}`)})

@@ -79,7 +79,7 @@ func (b *Bridge) Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler
 		return &w, &w
 	case host.Modern:
 		w := &legacyServer{
-			sharedConn: shared(), b: b, principal: host.Principal, log: log, level: noLevel, listening: map[string][]conn.Caller{},
+			sharedConn: shared(), b: b, principal: host.Principal, log: log, level: noLevel, listening: map[string][]conn.Receiver{},
 		}
 		return w, w
 	case modern:

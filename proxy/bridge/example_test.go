@@ -21,7 +21,7 @@ type legacyConn struct {
 func (c legacyConn) Info() conn.Info { return conn.Info{Version: wire.VersionLegacy} }
 
 func (c legacyConn) Call(_ context.Context, r *conn.Request) (wire.Message, error) {
-	r.Caller.Message(wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"name?"}`)})
+	r.Receiver.Message(wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"name?"}`)})
 	return wire.Message{Result: (<-c.answers).Result}, nil
 }
 
@@ -45,7 +45,7 @@ func Example() {
 
 	modern, _ := b.Wrap("up", conn.Host{Principal: "local", Modern: true}, legacyConn{answers: make(chan wire.Message)}, host{})
 	call := func(params string) wire.Message {
-		m, err := modern.Call(lifetime, &conn.Request{Method: "tools/call", Params: json.RawMessage(params), Caller: host{}, Call: &interceptor.Call{}})
+		m, err := modern.Call(lifetime, &conn.Request{Method: "tools/call", Params: json.RawMessage(params), Receiver: host{}, Call: &interceptor.Call{}})
 		if err != nil {
 			fmt.Println(err)
 		}

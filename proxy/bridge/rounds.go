@@ -51,7 +51,7 @@ func (s *modernServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 	}
 	round := *r
 	round.Params = s.withMeta(r.Params)
-	round.Caller = lastRound{r.Caller}
+	round.Receiver = lastRound{r.Receiver}
 	for range maxRounds {
 		m, err := s.Conn.Call(ctx, &round)
 		if err != nil {
@@ -60,7 +60,7 @@ func (s *modernServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 		if !needsInput(m) {
 			return toLegacy(m), nil
 		}
-		answers, err := s.askAll(ctx, r.Caller, m.Result)
+		answers, err := s.askAll(ctx, r.Receiver, m.Result)
 		if err != nil {
 			return wire.Message{}, err
 		}
@@ -76,11 +76,11 @@ func (s *modernServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 }
 
 // lastRound hands on what the server sends, but of the responses only the one that the host gets.
-type lastRound struct{ conn.Caller }
+type lastRound struct{ conn.Receiver }
 
 func (l lastRound) Answered(m wire.Message) {
 	if !needsInput(m) {
-		l.Caller.Answered(m)
+		l.Receiver.Answered(m)
 	}
 }
 
@@ -94,7 +94,7 @@ const questionPrefix = "foldgate-question:"
 
 // askAll puts all questions of an input_required result to the host at once and returns the
 // inputResponses object.
-func (s *modernServer) askAll(ctx context.Context, host conn.Caller, result []byte) ([]byte, error) {
+func (s *modernServer) askAll(ctx context.Context, host conn.Receiver, result []byte) ([]byte, error) {
 	type question struct {
 		id     string
 		key    []byte

@@ -45,7 +45,7 @@ func TestUnattributedNotifications(t *testing.T) {
 			return wire.Message{Result: json.RawMessage(`{}`)}, nil
 		})
 		r := roundOf(`{"name":"greet","_meta":{"` + wire.MetaLogLevel + `":"info"}}`)
-		r.Caller = own
+		r.Receiver = own
 		if _, err := c.Call(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func TestSuspendedCallExpires(t *testing.T) {
 		end := make(chan error, 1)
 		c := &fakeConn{replies: make(chan wire.Message, 1), serve: func(ctx context.Context, r *conn.Request) (wire.Message, error) {
 			time.Sleep(2 * suspendedFor)
-			r.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create"})
+			r.Receiver.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create"})
 			<-ctx.Done()
 			end <- context.Cause(ctx)
 			return wire.Message{}, context.Cause(ctx)
@@ -105,7 +105,7 @@ func TestListenMissesNoUpdate(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		_, err := s.Call(ctx, &conn.Request{Method: wire.MethodListen, Params: json.RawMessage(`{"notifications":{"resourceSubscriptions":["a:b"]}}`), Caller: got})
+		_, err := s.Call(ctx, &conn.Request{Method: wire.MethodListen, Params: json.RawMessage(`{"notifications":{"resourceSubscriptions":["a:b"]}}`), Receiver: got})
 		done <- err
 	}()
 	for _, want := range []string{wire.MethodResourceUpdated, wire.MethodAcknowledged} {
@@ -123,7 +123,7 @@ func TestListenMissesNoUpdate(t *testing.T) {
 func TestRestoredSubscription(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &modernConn{fakeConn{serve: func(ctx context.Context, r *conn.Request) (wire.Message, error) {
-			r.Caller.Message(wire.Message{Method: wire.MethodAcknowledged})
+			r.Receiver.Message(wire.Message{Method: wire.MethodAcknowledged})
 			<-ctx.Done()
 			return wire.Message{}, context.Cause(ctx)
 		}}}
@@ -153,7 +153,7 @@ func TestDeclinedQuestion(t *testing.T) {
 	c, _ := newBridge(t).Wrap("up", conn.Host{Principal: "local"}, server, drop{})
 	asked := make(messages, 1)
 	r := roundOf(`{"name":"greet"}`)
-	r.Caller = asked
+	r.Receiver = asked
 	go func() {
 		_ = c.Reply(context.Background(), wire.Message{ID: (<-asked).ID, Error: json.RawMessage(`{"code":-1,"message":"not today"}`)})
 	}()

@@ -45,7 +45,7 @@ func (s *sharedConn) enter(r *conn.Request) (leave func()) {
 func (s *sharedConn) Unsolicited(m wire.Message) {
 	if !strings.HasSuffix(m.Method, "/list_changed") {
 		if r := s.only(m); r != nil {
-			r.Caller.Message(m)
+			r.Receiver.Message(m)
 			return
 		}
 	}

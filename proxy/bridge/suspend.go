@@ -28,8 +28,8 @@ type legacyServer struct {
 	replies   atomic.Int64 // of foldgate's own under way
 
 	// Guarded by mu of sharedConn.
-	level     int                      // the lowest log level that the server was told, or noLevel
-	listening map[string][]conn.Caller // of the listens that are translated, by URI; a slice is not changed
+	level     int                        // the lowest log level that the server was told, or noLevel
+	listening map[string][]conn.Receiver // of the listens that are translated, by URI; a slice is not changed
 }
 
 // suspendedCall is a call to a legacy server that a modern host makes in rounds. It is suspended
@@ -157,7 +157,7 @@ func (s *legacyServer) start(round *conn.Request) *suspendedCall {
 	}
 	s.b.add(call)
 	inner := *round
-	inner.Params, inner.Caller = wire.WithoutReservedMeta(round.Params), call
+	inner.Params, inner.Receiver = wire.WithoutReservedMeta(round.Params), call
 	s.b.wg.Go(func() {
 		defer cancel(nil)
 		call.result, call.err = s.Conn.Call(ctx, &inner)
@@ -166,7 +166,7 @@ func (s *legacyServer) start(round *conn.Request) *suspendedCall {
 	return call
 }
 
-// Message implements [conn.Caller]: it takes what the server sends during the call.
+// Message implements [conn.Receiver]: it takes what the server sends during the call.
 func (call *suspendedCall) Message(m wire.Message) {
 	switch {
 	case m.IsRequest():
@@ -187,13 +187,13 @@ func (call *suspendedCall) Message(m wire.Message) {
 		}
 		m = m.WithParams(rawjson.Set(m.Params, token, "progressToken"))
 	}
-	round.Caller.Message(m)
+	round.Receiver.Message(m)
 }
 
-// Answered implements [conn.Caller].
+// Answered implements [conn.Receiver].
 func (call *suspendedCall) Answered(m wire.Message) {
 	if round := call.current(); round != nil {
-		round.Caller.Answered(m)
+		round.Receiver.Answered(m)
 	}
 }
 
@@ -400,12 +400,12 @@ func (s *legacyServer) listen(ctx context.Context, r *conn.Request) (wire.Messag
 	rawjson.Elements(uris, func(v []byte) bool { uri = rawjson.Unquote(v); return false })
 	params := rawjson.Marshal(map[string]string{"uri": uri})
 	s.mu.Lock()
-	s.listening[uri] = append(slices.Clip(s.listening[uri]), r.Caller) // before the subscription: an update may come at once
+	s.listening[uri] = append(slices.Clip(s.listening[uri]), r.Receiver) // before the subscription: an update may come at once
 	s.mu.Unlock()
 	m, err := s.Conn.Call(ctx, &conn.Request{Method: "resources/subscribe", Params: params})
 	subscribed := err == nil && m.Error == nil
 	if subscribed {
-		r.Caller.Message(wire.Message{Method: wire.MethodAcknowledged, Params: rawjson.Set([]byte(`{}`), wanted, "notifications")})
+		r.Receiver.Message(wire.Message{Method: wire.MethodAcknowledged, Params: rawjson.Set([]byte(`{}`), wanted, "notifications")})
 		select {
 		case <-s.Done():
 			err = errors.Join(conn.ErrClosed, s.Err())
@@ -414,7 +414,7 @@ func (s *legacyServer) listen(ctx context.Context, r *conn.Request) (wire.Messag
 		}
 	}
 	s.mu.Lock()
-	others := slices.DeleteFunc(slices.Clone(s.listening[uri]), func(c conn.Caller) bool { return c == r.Caller })
+	others := slices.DeleteFunc(slices.Clone(s.listening[uri]), func(c conn.Receiver) bool { return c == r.Receiver })
 	s.listening[uri] = others
 	if len(others) == 0 {
 		delete(s.listening, uri)

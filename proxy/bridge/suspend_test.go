@@ -81,7 +81,7 @@ func (b *Bridge) legacy(t *testing.T, principal string, c conn.Conn) *legacyServ
 // roundOf returns a round of a call of the tool greet.
 func roundOf(params string) *conn.Request {
 	return &conn.Request{
-		Method: "tools/call", Params: json.RawMessage(params), Caller: drop{},
+		Method: "tools/call", Params: json.RawMessage(params), Receiver: drop{},
 		Call: &interceptor.Call{Target: interceptor.Target{Method: "tools/call", Name: "up__greet"}},
 	}
 }
@@ -168,7 +168,7 @@ func TestForgottenCallPassesItsQuestionsOn(t *testing.T) {
 func TestQuestionsDoNotPileUp(t *testing.T) {
 	cancelled := make(chan error, 2)
 	c := &fakeConn{replies: make(chan wire.Message, 10), serve: func(ctx context.Context, r *conn.Request) (wire.Message, error) {
-		r.Caller.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
+		r.Receiver.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
 		<-ctx.Done()
 		cancelled <- context.Cause(ctx)
 		return wire.Message{}, context.Cause(ctx)

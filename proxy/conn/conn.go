@@ -62,17 +62,17 @@ type Request struct {
 	// HostID is the id under which the host knows the request. It replaces the subscriptionId
 	// in notifications of a subscriptions/listen.
 	HostID json.RawMessage
-	// Caller takes messages that the server sends while it handles the request. If it is nil,
+	// Receiver takes messages that the server sends while it handles the request. If it is nil,
 	// they go to the connection's Handler.
-	Caller Caller
+	Receiver Receiver
 	// Call is the request in the chain. It is nil for foldgate's own requests. Foldgate's own
 	// tools read target, origin and attribution from it.
 	Call *interceptor.Call
 }
 
-// Caller takes messages that a server sends while it handles a request. The connection calls it
+// Receiver takes messages that a server sends while it handles a request. The connection calls it
 // from its reader, in order, so its methods must not block.
-type Caller interface {
+type Receiver interface {
 	// Message takes a notification or a request of the server. It is not called after Conn.Call
 	// has returned.
 	Message(wire.Message)

@@ -31,7 +31,7 @@ func Listen(ctx context.Context, open func(context.Context) (Conn, error), notif
 		c, err := open(ctx)
 		if err == nil {
 			var m wire.Message
-			if m, err = c.Call(ctx, &Request{Method: wire.MethodListen, Params: params, Caller: s}); err == nil && m.Error != nil {
+			if m, err = c.Call(ctx, &Request{Method: wire.MethodListen, Params: params, Receiver: s}); err == nil && m.Error != nil {
 				log.Debug("subscription refused", "to", string(notifications), "err", &wire.AnswerError{Raw: m.Error})
 				return
 			}
@@ -53,7 +53,7 @@ type stream struct {
 	fails atomic.Int64 // since the subscription last stood
 }
 
-// Message implements [Caller].
+// Message implements [Receiver].
 func (s *stream) Message(m wire.Message) {
 	if m.Method != wire.MethodAcknowledged {
 		s.l.Listened(m)
@@ -66,5 +66,5 @@ func (s *stream) Message(m wire.Message) {
 	s.fails.Store(0)
 }
 
-// Answered implements [Caller]: the subscription is over.
+// Answered implements [Receiver]: the subscription is over.
 func (s *stream) Answered(wire.Message) {}

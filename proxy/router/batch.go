@@ -15,7 +15,7 @@ import (
 // Lifetime returns the context in which a batch goes on after its request: that
 // of the session, unless the session is the request's alone.
 func (rt *Router) Lifetime(parent *conn.Request) context.Context {
-	if s := parent.Caller.(*request).s; !s.SingleRequest {
+	if s := parent.Receiver.(*request).s; !s.SingleRequest {
 		return s.lifetime
 	}
 	return rt.lifetime
@@ -24,7 +24,7 @@ func (rt *Router) Lifetime(parent *conn.Request) context.Context {
 // CallTool runs one call of a batch down the chain. c has its origin, the shown
 // name of the tool, its arguments and its branch; parent is the branch_run.
 func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
-	p := parent.Caller.(*request)
+	p := parent.Receiver.(*request)
 	name := c.Target.Name
 	e, ok := rt.findTool(ctx, p.s, name)
 	if !ok {

@@ -182,11 +182,11 @@ func (s *Session) inOrder(server string, size int, f func()) {
 	}
 }
 
-// Message implements [conn.Caller]: it takes messages that the server sends while
+// Message implements [conn.Receiver]: it takes messages that the server sends while
 // it handles the request.
 func (r *request) Message(m wire.Message) { r.s.received(r, false, r.server, r.conn, m) }
 
-// Answered implements [conn.Caller]: the response takes its place in the order.
+// Answered implements [conn.Receiver]: the response takes its place in the order.
 func (r *request) Answered(wire.Message) {
 	if r.s.Ordered {
 		r.tickets = append(r.tickets, r.s.ordering.of(r.server).ticket(&r.s.rt.wg))

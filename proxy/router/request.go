@@ -395,7 +395,7 @@ func (r *request) outgoing(c *interceptor.Call) *conn.Request {
 		arguments, _ := rawjson.Get(params, "arguments")
 		header = catalog.SetHeaders(header, r.headers, arguments)
 	}
-	return &conn.Request{Method: c.Target.Method, Params: params, Extra: c.Target.Extra, Header: header, HostID: r.Msg.ID, Caller: r, Call: c}
+	return &conn.Request{Method: c.Target.Method, Params: params, Extra: c.Target.Extra, Header: header, HostID: r.Msg.ID, Receiver: r, Call: c}
 }
 
 // withTraceparent returns the params to send on, with the W3C trace context of
@@ -410,7 +410,7 @@ func withTraceparent(c *interceptor.Call) json.RawMessage {
 
 // callOwnTool calls one of foldgate's own tools.
 func (r *request) callOwnTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-	m, err := r.s.rt.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, HostID: r.Msg.ID, Caller: r, Call: c})
+	m, err := r.s.rt.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, HostID: r.Msg.ID, Receiver: r, Call: c})
 	if err != nil {
 		return nil, err
 	}

@@ -78,7 +78,7 @@ func (t *Tools) start(ctx context.Context, r *conn.Request, in runArguments) (*b
 		t.forget(b)
 		return nil, err
 	}
-	lifetime, cancel := context.WithCancelCause(t.caller.Lifetime(r))
+	lifetime, cancel := context.WithCancelCause(t.router.Lifetime(r))
 	b.cancel = cancel
 	t.wg.Go(func() {
 		defer cancel(nil)
@@ -240,7 +240,7 @@ func (b *batch) step(ctx context.Context, i int) {
 		Target:      interceptor.Target{Method: "tools/call", Name: st.Tool, Arguments: st.Arguments, Metered: true, Batch: b.rest},
 		Attribution: interceptor.Attribution{Branch: &branch},
 	}
-	res, err := b.t.caller.CallTool(ctx, b.parent, c)
+	res, err := b.t.router.CallTool(ctx, b.parent, c)
 	r.server, r.tool = c.Target.Server, c.Target.Name
 	if err != nil {
 		r.fault = faultText(err)

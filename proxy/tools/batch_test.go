@@ -19,7 +19,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/conn"
 )
 
-// held is a Caller that answers no call until its channel is closed.
+// held is a Router that answers no call until its channel is closed.
 type held chan struct{}
 
 func (h held) CallTool(ctx context.Context, _ *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
@@ -34,7 +34,7 @@ func (h held) CallTool(ctx context.Context, _ *conn.Request, c *interceptor.Call
 
 func (held) Lifetime(*conn.Request) context.Context { return context.Background() }
 
-// answers is a Caller that answers each call with the text.
+// answers is a Router that answers each call with the text.
 type answers string
 
 func (a answers) CallTool(_ context.Context, _ *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {

@@ -19,7 +19,7 @@ import (
 )
 
 // router makes the calls of batches; package router has the real one.
-type router struct{ tools.Caller }
+type router struct{ tools.Router }
 
 func Example() {
 	lifetime := context.Background()
@@ -45,7 +45,7 @@ func Example() {
 	defer branches.Close(lifetime)
 
 	t := tools.New(lifetime, tools.Options{Config: cfg, Branches: branches, Counter: counter, Records: &interceptor.BranchRecords{}, Log: discard})
-	t.SetCaller(router{})
+	t.SetRouter(router{})
 	call := &interceptor.Call{
 		Origin: interceptor.Origin{Principal: "local", Session: "ses_1"},
 		Target: interceptor.Target{Method: "tools/call", Name: "branch_create", Arguments: json.RawMessage(`{"description":"look around"}`)},

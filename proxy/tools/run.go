@@ -156,7 +156,7 @@ func (b *batch) report(r *conn.Request) {
 	b.mu.Lock()
 	done := b.finished
 	b.mu.Unlock()
-	r.Caller.Message(wire.Message{Method: wire.MethodProgress, Params: fmt.Appendf(nil, `{"progressToken":%s,"progress":%d,"total":%d}`, token, done, len(b.in.Steps))})
+	r.Receiver.Message(wire.Message{Method: wire.MethodProgress, Params: fmt.Appendf(nil, `{"progressToken":%s,"progress":%d,"total":%d}`, token, done, len(b.in.Steps))})
 }
 
 // reply returns a page of the finished batch's answer. An answer that does not fit is stored under

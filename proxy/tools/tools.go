@@ -3,7 +3,7 @@
 // brings the call that it belongs to.
 //
 //	t := tools.New(lifetime, options)
-//	t.SetCaller(router) // makes the calls of branch_run
+//	t.SetRouter(router) // makes the calls of branch_run
 //	t.Attribute(ctx, call)
 //	m, err := t.Call(ctx, &conn.Request{Method: "tools/call", Params: params, Call: call})
 //
@@ -36,8 +36,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Caller makes the calls of a batch.
-type Caller interface {
+// Router makes the calls of a batch.
+type Router interface {
 	// CallTool runs one call of a batch down the chain. c has its origin, the shown name of the tool,
 	// its arguments and its branch; CallTool completes the target. parent is the request for
 	// branch_run. An error says why there is no result: the tool is unknown, must not be part of a
@@ -63,7 +63,7 @@ type Options struct {
 type Tools struct {
 	Options
 	lifetime context.Context
-	caller   Caller
+	router   Router
 	wg       sync.WaitGroup // the batches under way
 
 	mu sync.Mutex
@@ -71,14 +71,14 @@ type Tools struct {
 	batches map[string]*batch
 }
 
-// New returns the tools. Batches end with lifetime. SetCaller must be called before the first
+// New returns the tools. Batches end with lifetime. SetRouter must be called before the first
 // branch_run.
 func New(lifetime context.Context, o Options) *Tools {
 	return &Tools{Options: o, lifetime: lifetime, batches: map[string]*batch{}}
 }
 
-// SetCaller sets what makes the calls of batches.
-func (t *Tools) SetCaller(c Caller) { t.caller = c }
+// SetRouter sets what makes the calls of batches.
+func (t *Tools) SetRouter(r Router) { t.router = r }
 
 // Instructions tell the model when to branch. Every session pays for them, so they state one rule
 // and the three steps.

@@ -29,9 +29,9 @@ import (
 // rules are loaded once for all tests.
 var rules = sync.OnceValues(func() (*scrub.Scrubber, error) { return scrub.New(scrub.Options{}) })
 
-// newTools returns tools on a state directory of their own. caller makes the
+// newTools returns tools on a state directory of their own. router makes the
 // calls of batches. The configuration has one server, up.
-func newTools(t *testing.T, caller Caller, change func(*config.Config)) *Tools {
+func newTools(t *testing.T, router Router, change func(*config.Config)) *Tools {
 	t.Helper()
 	cfg := config.Default()
 	cfg.Upstreams = map[string]*config.Upstream{"up": {Command: []string{"fake"}}}
@@ -61,7 +61,7 @@ func newTools(t *testing.T, caller Caller, change func(*config.Config)) *Tools {
 		Programs: extract.NewPrograms(len(cfg.Principals)), Boundary: &interceptor.Boundary{Scrubber: scrubber, Policies: &cfg},
 		Records: &interceptor.BranchRecords{}, Log: log,
 	})
-	tools.SetCaller(caller)
+	tools.SetRouter(router)
 	t.Cleanup(func() {
 		end()
 		if err := errors.Join(tools.Close(), branches.Close(context.Background()), tools.Results.Close()); err != nil {

@@ -102,15 +102,15 @@ func checkGoroutines(t testing.TB) {
 	})
 }
 
-// takes makes a Caller of a func; nil stays nil.
-func takes(f func(wire.Message)) conn.Caller {
+// takes makes a Receiver of a func; nil stays nil.
+func takes(f func(wire.Message)) conn.Receiver {
 	if f == nil {
 		return nil
 	}
 	return handles(f)
 }
 
-// handles is a func as a Handler, and as a Caller that ignores the response.
+// handles is a func as a Handler, and as a Receiver that ignores the response.
 type handles func(wire.Message)
 
 func (f handles) Unsolicited(m wire.Message) { f(m) }
@@ -120,7 +120,7 @@ func (f handles) Answered(wire.Message)      {}
 // callTool calls a tool of the fake server.
 func callTool(ctx context.Context, l conn.Conn, name string, event func(wire.Message)) (wire.Message, error) {
 	p := json.RawMessage(`{"name":` + strconv.Quote(name) + `,"_meta":{"progressToken":"tok-` + name + `"}}`)
-	return l.Call(ctx, &conn.Request{Method: "tools/call", Params: p, Caller: takes(event)})
+	return l.Call(ctx, &conn.Request{Method: "tools/call", Params: p, Receiver: takes(event)})
 }
 
 // leanServer answers every request with its own params, at the least cost.

@@ -22,7 +22,7 @@
 //
 // # Locks
 //
-// No lock is held while another is taken, with one exception: call.mu is held while the caller
+// No lock is held while another is taken, with one exception: call.mu is held while the receiver
 // takes a message.
 //
 //	server.go, reconnector.go, infocache.go   servers, their connections, their cached descriptions

@@ -158,7 +158,7 @@ func TestHTTPModern(t *testing.T) {
 	}
 	count := 0
 	event := func(wire.Message) { count++ }
-	if _, err := l.Call(t.Context(), &conn.Request{Method: "resources/read", Params: json.RawMessage(`{"uri":"file:///ä"}`), Caller: takes(event),
+	if _, err := l.Call(t.Context(), &conn.Request{Method: "resources/read", Params: json.RawMessage(`{"uri":"file:///ä"}`), Receiver: takes(event),
 		Header: http.Header{"mcp-param-region": {"eu"}, "Mcp-Param-Two": {"a", "b"}, "Authorization": {"no"}}}); err != nil || count != 1 {
 		t.Errorf("call: %d events, %v", count, err)
 	}
@@ -175,13 +175,13 @@ func TestHTTPModern(t *testing.T) {
 		t.Errorf("unknown method: %s, %v", m.Error, err)
 	}
 	var got wire.Message
-	_, err = l.Call(t.Context(), &conn.Request{Method: wire.MethodListen, HostID: json.RawMessage(`"h"`), Caller: takes(func(m wire.Message) { got = m })})
+	_, err = l.Call(t.Context(), &conn.Request{Method: wire.MethodListen, HostID: json.RawMessage(`"h"`), Receiver: takes(func(m wire.Message) { got = m })})
 	if id, _ := rawjson.GetString(got.Params, "_meta", wire.MetaSubscriptionID); !errors.Is(err, errListenEnded) || id != "h" {
 		t.Errorf("listen = %v, event %s", err, got.Raw)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")
-	if _, err := l.Call(ctx, &conn.Request{Method: "hang", Caller: takes(func(wire.Message) { cancel(stop) })}); err != stop {
+	if _, err := l.Call(ctx, &conn.Request{Method: "hang", Receiver: takes(func(wire.Message) { cancel(stop) })}); err != stop {
 		t.Errorf("call = %v, want %v", err, stop)
 	}
 	l.Close()
@@ -213,7 +213,7 @@ func TestHTTPLegacyCancel(t *testing.T) {
 	l := open(t, f.config(t))
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("stop")
-	if _, err := l.Call(ctx, &conn.Request{Method: "hang", Caller: takes(func(wire.Message) { cancel(stop) })}); err != stop {
+	if _, err := l.Call(ctx, &conn.Request{Method: "hang", Receiver: takes(func(wire.Message) { cancel(stop) })}); err != stop {
 		t.Errorf("call = %v, want %v", err, stop)
 	}
 	i := slices.Index(f.seen(t, "POST "+wire.MethodCancelled), "POST "+wire.MethodCancelled)
@@ -235,7 +235,7 @@ func TestHTTPCloseAfterCancel(t *testing.T) {
 	for range 20 {
 		l := open(t, f.config(t))
 		ctx, cancel := context.WithCancel(t.Context())
-		if _, err := l.Call(ctx, &conn.Request{Method: "hang", Caller: takes(func(wire.Message) { cancel() })}); err == nil {
+		if _, err := l.Call(ctx, &conn.Request{Method: "hang", Receiver: takes(func(wire.Message) { cancel() })}); err == nil {
 			t.Fatal("a cancelled call succeeded")
 		}
 		if err := l.Close(); err != nil {
@@ -279,7 +279,7 @@ func TestHTTPResume(t *testing.T) {
 	})
 	l := open(t, f.config(t))
 	var got []string
-	m, err := l.Call(t.Context(), &conn.Request{Method: "tools/call", Caller: takes(func(m wire.Message) { got = append(got, m.Method) })})
+	m, err := l.Call(t.Context(), &conn.Request{Method: "tools/call", Receiver: takes(func(m wire.Message) { got = append(got, m.Method) })})
 	if err != nil || string(m.Result) != `{"ok":1}` || strings.Join(got, " ") != "notifications/one notifications/two" {
 		t.Errorf("call = %s, %v; events %q", m.Result, err, got)
 	}
@@ -414,7 +414,7 @@ func TestHTTPGetStream(t *testing.T) {
 	}
 	var got string
 	m, err := l.Call(t.Context(), &conn.Request{Method: "tools/call", Params: json.RawMessage(`{"_meta":{"progressToken":"a"}}`),
-		Caller: takes(func(m wire.Message) { got = string(m.Params) })})
+		Receiver: takes(func(m wire.Message) { got = string(m.Params) })})
 	if err != nil || string(m.Result) != `"by GET"` || got != `{"progressToken":"a","n":1}` {
 		t.Errorf("call = %s, %v; progress %s", m.Result, err, got)
 	}

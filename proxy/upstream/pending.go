@@ -42,8 +42,8 @@ type call struct {
 	response wire.Message
 	err      error
 
-	mu   sync.Mutex // held while the caller takes a message
-	over bool       // the caller takes no more messages
+	mu   sync.Mutex // held while the receiver takes a message
+	over bool       // the receiver takes no more messages
 }
 
 // begin enters a call. It returns the params to send: the host's own, except for a progress
@@ -111,8 +111,8 @@ func (p *pending) resolve(id int64, m wire.Message, err error, own *call) (known
 	if c == nil {
 		return late
 	}
-	if c.request.Caller != nil && err == nil {
-		c.request.Caller.Answered(m)
+	if c.request.Receiver != nil && err == nil {
+		c.request.Receiver.Answered(m)
 	}
 	c.finish(m, err, own)
 	return true
@@ -145,7 +145,7 @@ func (c *call) finish(m wire.Message, err error, own *call) {
 	}
 }
 
-// abandon removes c. Its caller takes no messages from then on. abandon reports whether c was
+// abandon removes c. Its receiver takes no messages from then on. abandon reports whether c was
 // still pending: if not, c.done is closed or about to be.
 func (p *pending) abandon(c *call) bool {
 	got, _ := p.take(c.id)
@@ -205,7 +205,7 @@ func ownID(lit []byte) int64 {
 	return id
 }
 
-// route hands a request or notification of the server to the caller that it belongs to: by
+// route hands a request or notification of the server to the receiver that it belongs to: by
 // progress token, by subscription, else own (the call on whose stream it came, nil if that is
 // unknown), else to the Handler.
 func (p *pending) route(m wire.Message, own *call, modern bool) {
@@ -233,14 +233,14 @@ func (p *pending) route(m wire.Message, own *call, modern bool) {
 			own = c
 		}
 	}
-	if own == nil || own.request.Caller == nil {
+	if own == nil || own.request.Receiver == nil {
 		p.cfg.Handler.Unsolicited(m)
 		return
 	}
 	own.mu.Lock()
 	defer own.mu.Unlock()
 	if !own.over {
-		own.request.Caller.Message(m)
+		own.request.Receiver.Message(m)
 	}
 }
 

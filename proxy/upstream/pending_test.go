@@ -31,7 +31,7 @@ func TestAnsweredIsCalledByTheReader(t *testing.T) {
 		want int
 	}{{nil, 1}, {errors.New("unreadable"), 0}} {
 		fs, called := newPending(&Config{}), 0
-		f, _, err := fs.begin(&conn.Request{Method: "m", Caller: answered{&called}})
+		f, _, err := fs.begin(&conn.Request{Method: "m", Receiver: answered{&called}})
 		if err != nil {
 			t.Fatal(err)
 		}

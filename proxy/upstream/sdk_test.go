@@ -113,7 +113,7 @@ func sdkCall(t *testing.T, l conn.Conn, name, args string, event func(wire.Messa
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	m, err := l.Call(ctx, &conn.Request{Method: "tools/call", Caller: takes(event),
+	m, err := l.Call(ctx, &conn.Request{Method: "tools/call", Receiver: takes(event),
 		Params: json.RawMessage(fmt.Sprintf(`{"name":%q,"arguments":%s,"_meta":{"progressToken":%q}}`, name, args, name+args))})
 	if err != nil || m.Result == nil {
 		t.Errorf("%s: %s, %v", name, m.Error, err)
@@ -187,7 +187,7 @@ func testSDKElicit(t *testing.T, l conn.Conn, asked chan wire.Message) {
 func testSDKCancel(t *testing.T, l conn.Conn) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := fmt.Errorf("stop")
-	_, err := l.Call(ctx, &conn.Request{Method: "tools/call", Caller: takes(func(wire.Message) { cancel(stop) }),
+	_, err := l.Call(ctx, &conn.Request{Method: "tools/call", Receiver: takes(func(wire.Message) { cancel(stop) }),
 		Params: json.RawMessage(`{"name":"wait","arguments":{},"_meta":{"progressToken":"w"}}`)})
 	if err != stop {
 		t.Errorf("cancelled call = %v, want %v", err, stop)

@@ -68,7 +68,7 @@ func TestSSE(t *testing.T) {
 		}
 		n := 0
 		p := json.RawMessage(`{"_meta":{"progressToken":"t"}}`)
-		m, err := l.Call(t.Context(), &conn.Request{Method: "tools/call", Params: p, Caller: takes(func(wire.Message) { n++ })})
+		m, err := l.Call(t.Context(), &conn.Request{Method: "tools/call", Params: p, Receiver: takes(func(wire.Message) { n++ })})
 		if err != nil || string(m.Result) != string(p) || n != 1 {
 			t.Errorf("call = %s, %v, %d events", m.Result, err, n)
 		}

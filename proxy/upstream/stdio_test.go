@@ -205,7 +205,7 @@ func TestStdioConcurrentEvents(t *testing.T) {
 					m, err := l.Call(t.Context(), &conn.Request{
 						Method: "tools/call",
 						Params: json.RawMessage(`{"name":"progress:50","_meta":{"progressToken":` + token + `}}`),
-						Caller: takes(func(m wire.Message) {
+						Receiver: takes(func(m wire.Message) {
 							want := fmt.Sprintf(`{"progressToken":%s,"progress":%d}`, token, n)
 							if n++; string(m.Params) != want || over.Load() {
 								t.Errorf("event %s, want %s", m.Params, want)
@@ -283,7 +283,7 @@ func TestStdioListen(t *testing.T) {
 	var got []string
 	_, err := l.Call(t.Context(), &conn.Request{
 		Method: wire.MethodListen, Params: json.RawMessage(`{"end":true}`), HostID: json.RawMessage(`"host-7"`),
-		Caller: takes(func(m wire.Message) { got = append(got, string(m.Raw)) }),
+		Receiver: takes(func(m wire.Message) { got = append(got, string(m.Raw)) }),
 	})
 	if !errors.Is(err, errListenEnded) || !strings.Contains(err.Error(), "enough") {
 		t.Errorf("call = %v, want %v with the reason", err, errListenEnded)
