@@ -15,9 +15,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// readMeta reads foldgate's part of params._meta: the branch, the context, the
-// thread, causes and the trace context. It refuses params with an ambiguous
-// deciding member.
+// readMeta reads foldgate's part of params._meta: the branch, the context, the thread, causes and
+// the trace context. It refuses params with an ambiguous deciding member.
 func (rt *Router) readMeta(r *request, c *interceptor.Call) error {
 	if err := wire.CheckUnambiguous(r.Msg.Method, c.Target.Params); err != nil {
 		return err
@@ -42,9 +41,9 @@ func (rt *Router) readMeta(r *request, c *interceptor.Call) error {
 	return nil
 }
 
-// hostThread returns the thread that Codex names in _meta, "" for none, and whether
-// another thread started it. It is no evidence of who calls: it only tells the
-// calls of one connection apart.
+// hostThread returns the thread that Codex names in _meta, "" for none, and whether another
+// thread started it. It is no evidence of who calls: it only tells the calls of one connection
+// apart.
 func hostThread(meta *wire.Meta) (thread string, spawned bool) {
 	thread, _ = rawjson.GetString(meta.Thread)
 	if len(thread) != 36 || uuid.Validate(thread) != nil { // nothing else gets into the trace
@@ -54,9 +53,8 @@ func hostThread(meta *wire.Meta) (thread string, spawned bool) {
 	return thread, parent != "" && parent != thread
 }
 
-// correlate reads the correlation ids that a host gives, under either name of
-// the field. The deprecated form, a string, is taken or refused as
-// trace.correlation says.
+// correlate reads the correlation ids that a host gives, under either name of the field. The
+// deprecated form, a string, is taken or refused as trace.correlation says.
 func (rt *Router) correlate(c *interceptor.Call, meta *wire.Meta) error {
 	if meta.Correlation == nil && meta.CorrelationLater == nil {
 		return nil
@@ -74,9 +72,8 @@ func (rt *Router) correlate(c *interceptor.Call, meta *wire.Meta) error {
 	return err
 }
 
-// subContext reads the context that a host puts a call in, below the context of
-// its branch. The object form of an earlier draft is taken or refused like a
-// correlation that is a string.
+// subContext reads the context that a host puts a call in, below the context of its branch. The
+// object form of an earlier draft is taken or refused like a correlation that is a string.
 func (rt *Router) subContext(c *interceptor.Call, meta *wire.Meta) error {
 	value := meta.Context
 	if value == nil {
@@ -105,8 +102,8 @@ func (rt *Router) noteDeprecated(codes []string) {
 	}
 }
 
-// paramHeaders returns the headers that travel on to the server: Mcp-Param-*, also
-// those that foldgate does not know. The connection writes the others itself.
+// paramHeaders returns the headers that travel on to the server: Mcp-Param-*, also those that
+// foldgate does not know. The connection writes the others itself.
 func paramHeaders(all http.Header) (kept http.Header) {
 	for name, values := range all {
 		if strings.HasPrefix(name, wire.HeaderParam) {

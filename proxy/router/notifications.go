@@ -57,9 +57,9 @@ func (s *Session) notifyServers(m wire.Message) {
 	}
 }
 
-// receivers returns the open connections, to which a notification of the host
-// goes. If none is open, a notification that foldgate does not know opens them:
-// it may be all that the server waits for.
+// receivers returns the open connections, to which a notification of the host goes. If none is
+// open, a notification that foldgate does not know opens them: it may be all that the server
+// waits for.
 func (s *Session) receivers(method string) map[*upstream.Server]conn.Conn {
 	open := map[*upstream.Server]conn.Conn{}
 	for _, srv := range s.rt.Servers.Servers() {
@@ -81,15 +81,14 @@ func (s *Session) receivers(method string) map[*upstream.Server]conn.Conn {
 	return open
 }
 
-// cancelReason is the reason that a host gives for a cancellation. It goes to the
-// server.
+// cancelReason is the reason that a host gives for a cancellation. It goes to the server.
 type cancelReason struct{ text string }
 
 func (c *cancelReason) Error() string        { return c.text }
 func (c *cancelReason) Is(target error) bool { return target == errCancelledByHost }
 
-// cancelRequest ends the request that a notifications/cancelled names. It ignores
-// requests that are over.
+// cancelRequest ends the request that a notifications/cancelled names. It ignores requests that
+// are over.
 func (s *Session) cancelRequest(params json.RawMessage) {
 	id, _ := rawjson.Get(params, "requestId")
 	reason, _ := rawjson.GetString(params, "reason")
@@ -113,15 +112,15 @@ func (s *Session) cancelRequest(params json.RawMessage) {
 	r.cancel(&cancelReason{msg.Text})
 }
 
-// Unsolicited implements [upstream.Owner]: it takes messages of a server that
-// belong to no request, on a connection of the session.
+// Unsolicited implements [upstream.Owner]: it takes messages of a server that belong to no
+// request, on a connection of the session.
 func (s *Session) Unsolicited(srv *upstream.Server, c conn.Conn, m wire.Message) {
 	s.received(s.anyAt(srv.Key), true, srv.Key, c, m)
 }
 
-// received takes a message that a server sent on behalf of r, which is nil if no
-// request is at the server. guess means that the server did not name r. It is
-// called from the connection's reader and does not block.
+// received takes a message that a server sent on behalf of r, which is nil if no request is at
+// the server. guess means that the server did not name r. It is called from the connection's
+// reader and does not block.
 func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m wire.Message) {
 	switch {
 	case m.IsRequest() && !s.Era.ServerRequests:
@@ -160,8 +159,8 @@ func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
 	s.deliver(r, n, server, m)
 }
 
-// deliver scrubs and records a notification and hands it to the host, on the
-// stream of r if there is one. The policy is the one of server.
+// deliver scrubs and records a notification and hands it to the host, on the stream of r if there
+// is one. The policy is the one of server.
 func (s *Session) deliver(r *request, n interceptor.Notification, server string, m wire.Message) {
 	ctx := context.WithoutCancel(s.lifetime) // the host is told also how a session ends
 	msg := interceptor.Message{Server: server, Body: m.Params, Extra: m.Extra}
@@ -181,8 +180,8 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	}
 }
 
-// listChanged forgets the lists that changed and tells the hosts of a principal.
-// s is the session whose own connection said so, nil for a shared one.
+// listChanged forgets the lists that changed and tells the hosts of a principal. s is the session
+// whose own connection said so, nil for a shared one.
 func (rt *Router) listChanged(srv *upstream.Server, principal string, s *Session, method string) {
 	changed := catalog.ChangedKinds(method)
 	rt.catalogs.forget(srv.Key, changed) // other principals may have no connection open to be told over

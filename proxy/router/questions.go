@@ -13,8 +13,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// question is a request of a server that a host is to answer: sampling,
-// elicitation, roots, or one that foldgate does not know.
+// question is a request of a server that a host is to answer: sampling, elicitation, roots, or
+// one that foldgate does not know.
 type question struct {
 	id       string            // under which the host knows it
 	theirs   json.RawMessage   // its id on the server's connection
@@ -31,11 +31,10 @@ type question struct {
 // maxAnswering is how many requests of servers a session may have under way.
 const maxAnswering = 1000
 
-// ask hands a request of a server to the host, and the host's answer to the
-// server. r and guess are as for received. The question is registered before ask
-// returns, because the server may withdraw it at once; the rest goes on in the
-// background. Requests over maxAnswering are refused, and over twice as many
-// dropped, so that a server can't fill the memory.
+// ask hands a request of a server to the host, and the host's answer to the server. r and guess
+// are as for received. The question is registered before ask returns, because the server may
+// withdraw it at once; the rest goes on in the background. Requests over maxAnswering are
+// refused, and over twice as many dropped, so that a server can't fill the memory.
 func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire.Message) {
 	n := s.answering.Add(1)
 	switch {
@@ -112,8 +111,8 @@ func (s *Session) forgetQuestion(q *question) {
 	q.cancel(nil)
 }
 
-// askHost runs a question down the chain and to the host, on the stream of r if
-// there is one, and returns the host's answer.
+// askHost runs a question down the chain and to the host, on the stream of r if there is one, and
+// returns the host's answer.
 func (s *Session) askHost(r *request, q *question, m wire.Message) (*interceptor.Result, error) {
 	c := &interceptor.Call{
 		Origin:      interceptor.Origin{Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + q.server, ID: m.ID},
@@ -155,8 +154,8 @@ func (s *Session) askHost(r *request, q *question, m wire.Message) (*interceptor
 	})
 }
 
-// endGuesses ends the questions of a server at which no request is left that
-// they could belong to. The caller holds s.mu.
+// endGuesses ends the questions of a server at which no request is left that they could belong
+// to. The caller holds s.mu.
 func (s *Session) endGuesses(server string) {
 	if server == "" {
 		return
@@ -178,8 +177,8 @@ type withdrawn struct{ reason string }
 
 func (w *withdrawn) Error() string { return w.reason }
 
-// withdraw ends the question that a server no longer wants answered. The host is
-// told the reason, unless the reason must be withheld.
+// withdraw ends the question that a server no longer wants answered. The host is told the reason,
+// unless the reason must be withheld.
 func (s *Session) withdraw(c conn.Conn, server string, params json.RawMessage) {
 	id, _ := rawjson.Get(params, "requestId")
 	reason, _ := rawjson.GetString(params, "reason")
@@ -196,8 +195,8 @@ func (s *Session) withdraw(c conn.Conn, server string, params json.RawMessage) {
 	}
 }
 
-// Answer takes the host's response to a question. It drops a response to no
-// question: a late answer to a cancelled one.
+// Answer takes the host's response to a question. It drops a response to no question: a late
+// answer to a cancelled one.
 func (s *Session) Answer(m wire.Message) {
 	s.mu.Lock()
 	q := s.questions[string(m.ID)]

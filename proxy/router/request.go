@@ -42,8 +42,8 @@ var (
 	errSessionClosed   = errors.New("the host's session ended")
 )
 
-// Begin registers a request of the host as pending, so that a cancellation which
-// arrives next finds it. The caller must serve what Begin returns.
+// Begin registers a request of the host as pending, so that a cancellation which arrives next
+// finds it. The caller must serve what Begin returns.
 func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending {
 	r := &request{Request: req, s: s}
 	r.lifetime, r.cancel = context.WithCancelCause(ctx)
@@ -58,9 +58,8 @@ func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending
 	return r
 }
 
-// Serve implements [server.Pending]: it runs the request down the chain and
-// returns the reply. A panic becomes an internal error, so that one broken call
-// does not end other sessions.
+// Serve implements [server.Pending]: it runs the request down the chain and returns the reply. A
+// panic becomes an internal error, so that one broken call does not end other sessions.
 func (r *request) Serve() (reply server.Reply) {
 	defer r.end(&reply)
 	c, answer := r.describe()
@@ -202,8 +201,8 @@ func (rt *Router) target(c *interceptor.Call, e catalog.Entry, shown string) err
 	return nil
 }
 
-// findTool looks a tool up in the list that the session sees. A name that is not
-// there may belong to a server that was down when the list was made.
+// findTool looks a tool up in the list that the session sees. A name that is not there may belong
+// to a server that was down when the list was made.
 func (rt *Router) findTool(ctx context.Context, s *Session, name string) (catalog.Entry, bool) {
 	if e, ok := rt.lookup(ctx, s, catalog.Tools, name); ok {
 		return e, true
@@ -257,8 +256,8 @@ func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) handler {
 	return r.toServers(c, owners)
 }
 
-// ownersOf returns the servers that may have a resource: the one that lists it,
-// else the first with a template that fits, else all with resources.
+// ownersOf returns the servers that may have a resource: the one that lists it, else the first
+// with a template that fits, else all with resources.
 func (rt *Router) ownersOf(ctx context.Context, s *Session, uri string) []*upstream.Server {
 	if e, ok := rt.lookup(ctx, s, catalog.Resources, uri); ok {
 		return []*upstream.Server{rt.Servers.Server(e.Server)}
@@ -299,9 +298,9 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 	return refuse(invalidParams("params.ref names no prompt or resource template that there is"))
 }
 
-// handlerOfOther finds the handler of methods that foldgate does not know, and of
-// tasks. A task belongs to the server that made it; anything else goes to each
-// server in turn until one knows the method.
+// handlerOfOther finds the handler of methods that foldgate does not know, and of tasks. A task
+// belongs to the server that made it; anything else goes to each server in turn until one knows
+// the method.
 func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	owners := rt.Servers.Servers()
 	if id, ok := rawjson.GetString(c.Target.Params, "taskId"); ok {
@@ -328,8 +327,8 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	return r.toServers(c, able)
 }
 
-// toServers returns the handler that asks servers, and notes them on the request and the call. A single
-// server is the target; of several, the strictest policy holds.
+// toServers returns the handler that asks servers, and notes them on the request and the call. A
+// single server is the target; of several, the strictest policy holds.
 func (r *request) toServers(c *interceptor.Call, servers []*upstream.Server) handler {
 	r.servers = servers
 	if len(servers) == 1 {
@@ -398,8 +397,8 @@ func (r *request) outgoing(c *interceptor.Call) *conn.Request {
 	return &conn.Request{Method: c.Target.Method, Params: params, Extra: c.Target.Extra, Header: header, HostID: r.Msg.ID, Receiver: r, Call: c}
 }
 
-// withTraceparent returns the params to send on, with the W3C trace context of
-// the call in _meta. tracestate and baggage stay the host's.
+// withTraceparent returns the params to send on, with the W3C trace context of the call in _meta.
+// tracestate and baggage stay the host's.
 func withTraceparent(c *interceptor.Call) json.RawMessage {
 	traceparent := c.Outgoing()
 	if traceparent == "" {
@@ -453,8 +452,8 @@ func callFault(ctx context.Context, srv *upstream.Server, c *interceptor.Call, e
 	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_failed", Status: 502, Err: err, Message: fmt.Sprintf("upstream %s: %v", srv.Key, err)}
 }
 
-// refuse returns the handler of a call that is refused. The call runs down the
-// chain, so that the trace has it.
+// refuse returns the handler of a call that is refused. The call runs down the chain, so that the
+// trace has it.
 func refuse(err error) handler {
 	return func(*request, context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, err }
 }

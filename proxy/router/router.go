@@ -1,7 +1,6 @@
-// Package router is the middle of the gateway. It takes the requests of hosts,
-// finds the server that answers each, and runs it down the chain of
-// interceptors. It takes what servers send of their own accord and hands it to
-// the right host.
+// Package router is the middle of the gateway. It takes the requests of hosts, finds the server
+// that answers each, and runs it down the chain of interceptors. It takes what servers send of
+// their own accord and hands it to the right host.
 //
 //	r := router.New(lifetime, router.Options{…})
 //	session := r.Open(peer)               // a server opens one for each host session
@@ -25,8 +24,8 @@
 //
 // # Locks
 //
-// Session.mu is held alone, but for ordering.mu and catalogs.mu, which may be
-// taken while it is held. No lock is held while a message is sent.
+// Session.mu is held alone, but for ordering.mu and catalogs.mu, which may be taken while it is
+// held. No lock is held while a message is sent.
 package router
 
 import (
@@ -47,8 +46,8 @@ type Tools interface {
 	conn.Conn
 	// Has reports whether there is a tool of that name.
 	Has(name string) bool
-	// Attribute finds the branch that pays for a call of such a tool. The call
-	// has its name and arguments.
+	// Attribute finds the branch that pays for a call of such a tool. The call has its name and
+	// arguments.
 	Attribute(ctx context.Context, c *interceptor.Call)
 }
 
@@ -69,8 +68,7 @@ type Options struct {
 	Log       *slog.Logger
 }
 
-// Router routes the messages of all sessions. All methods are safe for
-// concurrent use.
+// Router routes the messages of all sessions. All methods are safe for concurrent use.
 type Router struct {
 	Options
 	lifetime context.Context
@@ -88,6 +86,5 @@ func New(lifetime context.Context, o Options) *Router {
 	return &Router{Options: o, lifetime: lifetime, sessions: map[*Session]struct{}{}}
 }
 
-// Wait returns when all goroutines of the router have ended. They end with its
-// lifetime.
+// Wait returns when all goroutines of the router have ended. They end with its lifetime.
 func (rt *Router) Wait() { rt.wg.Wait() }

@@ -16,15 +16,15 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Session is one session of a host: a connection with everything that hangs on
-// it, or a single request of the modern era.
+// Session is one session of a host: a connection with everything that hangs on it, or a single
+// request of the modern era.
 type Session struct {
 	server.Peer
 	rt       *Router
 	lifetime context.Context
 	cancel   context.CancelCauseFunc
-	// scope selects the connections that its requests use: its own, or those that
-	// the sessions of its principal share.
+	// scope selects the connections that its requests use: its own, or those that the sessions of
+	// its principal share.
 	scope upstream.Scope
 
 	outgoing  queue        // notifications on their way to servers
@@ -71,8 +71,8 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	return s
 }
 
-// Close ends the session: its requests are cancelled, its branches returned by
-// force, and its own connections closed. The second call does nothing.
+// Close ends the session: its requests are cancelled, its branches returned by force, and its own
+// connections closed. The second call does nothing.
 func (s *Session) Close(reason string) {
 	s.mu.Lock()
 	if s.closed {
@@ -96,8 +96,7 @@ func (s *Session) Close(reason string) {
 	}
 }
 
-// Sessions returns the sessions that outlive a request, all or those of one
-// principal.
+// Sessions returns the sessions that outlive a request, all or those of one principal.
 func (rt *Router) Sessions(principal string) (open []*Session) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -129,8 +128,8 @@ func (s *Session) revisionOf(r *request) string {
 	return s.revision
 }
 
-// network returns how the host is reached, in the terms of the OpenTelemetry
-// semantic conventions.
+// network returns how the host is reached, in the terms of the OpenTelemetry semantic
+// conventions.
 func (s *Session) network() string {
 	if s.Transport == "stdio" {
 		return "pipe"
@@ -138,8 +137,8 @@ func (s *Session) network() string {
 	return "tcp"
 }
 
-// send delivers a message to the host: on the stream of the request that caused
-// it, else on another open one of the session.
+// send delivers a message to the host: on the stream of the request that caused it, else on
+// another open one of the session.
 func (s *Session) send(r *request, m wire.Message) error {
 	msg := m.Encode()
 	if r != nil && r.Emit != nil && r.Emit(msg) == nil {
@@ -158,9 +157,9 @@ type cause struct {
 	ambiguous bool              // calls of several branches may be meant
 }
 
-// causeOf returns the cause of a message that came on the stream of r. If r is a
-// guess and other requests are at the same server, the call is not known, and the
-// branch only if all of them have the same.
+// causeOf returns the cause of a message that came on the stream of r. If r is a guess and other
+// requests are at the same server, the call is not known, and the branch only if all of them have
+// the same.
 func (s *Session) causeOf(r *request, guess bool) cause {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,8 +190,8 @@ func branchID(b *folding.Branch) string {
 	return b.ID
 }
 
-// anyAt returns a request that is at a server, or nil. Messages that
-// name no request travel on its stream.
+// anyAt returns a request that is at a server, or nil. Messages that name no request travel on
+// its stream.
 func (s *Session) anyAt(server string) *request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -204,8 +203,7 @@ func (s *Session) anyAt(server string) *request {
 	return nil
 }
 
-// Shared returns the owner of the connections that the sessions of a principal
-// share.
+// Shared returns the owner of the connections that the sessions of a principal share.
 func (rt *Router) Shared(principal string) upstream.Owner { return shared{rt, principal} }
 
 // shared takes what servers send on the shared connections of a principal.

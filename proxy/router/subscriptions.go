@@ -17,15 +17,13 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// maxSubscriptions is how many resources one session, or one listen, may be told
-// of.
+// maxSubscriptions is how many resources one session, or one listen, may be told of.
 const maxSubscriptions = 1000
 
 var errTooManySubscriptions = &wire.Error{Code: wire.CodeInvalidParams,
 	Message: fmt.Sprintf("at most %d resources can be subscribed to at once: end some first, or ask for fewer", maxSubscriptions)}
 
-// listens are the subscriptions/listen streams of hosts. Its zero value is ready
-// to use.
+// listens are the subscriptions/listen streams of hosts. Its zero value is ready to use.
 type listens struct {
 	mu  sync.Mutex
 	all map[*listen]struct{}
@@ -39,16 +37,16 @@ type listen struct {
 	uris    []string // the resources
 }
 
-// listFlags are the members of the notifications object of subscriptions/listen
-// that ask for list changes.
+// listFlags are the members of the notifications object of subscriptions/listen that ask for list
+// changes.
 var listFlags = map[string]string{
 	"toolsListChanged":     "notifications/tools/list_changed",
 	"promptsListChanged":   "notifications/prompts/list_changed",
 	"resourcesListChanged": "notifications/resources/list_changed",
 }
 
-// answerListen serves subscriptions/listen: it acknowledges, and lasts until the
-// host ends it. Every notification carries the id of the request.
+// answerListen serves subscriptions/listen: it acknowledges, and lasts until the host ends it.
+// Every notification carries the id of the request.
 func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	rt, l := r.s.rt, &listen{r: r, call: c}
 	wanted, _ := rawjson.Get(c.Target.Params, "notifications")
@@ -152,16 +150,15 @@ func (w *watcher) Missed() {
 	w.l.send(w.srv.Key, wire.Message{Method: wire.MethodResourceUpdated, Params: rawjson.Marshal(map[string]string{"uri": w.uri})})
 }
 
-// watch keeps a listen of foldgate's own for the resource open for as long as ctx
-// lasts.
+// watch keeps a listen of foldgate's own for the resource open for as long as ctx lasts.
 func (w *watcher) watch(ctx context.Context) {
 	want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{w.uri}})
 	open := func(ctx context.Context) (conn.Conn, error) { return w.srv.Connection(ctx, w.l.r.s.scope) }
 	conn.Listen(ctx, open, want, false, w.srv.Log, w)
 }
 
-// subscribe serves resources/subscribe. The subscription is restored when the
-// server restarts, unless it failed.
+// subscribe serves resources/subscribe. The subscription is restored when the server restarts,
+// unless it failed.
 func (r *request) subscribe(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	key, uri := r.servers[0].Key, c.Target.Name
 	fresh, ok := r.s.noteSubscription(key, uri) // before the call: the server may end right after it
@@ -175,8 +172,8 @@ func (r *request) subscribe(ctx context.Context, c *interceptor.Call) (*intercep
 	return res, err
 }
 
-// noteSubscription keeps a subscription to restore. fresh is false if there was
-// one before; ok is false if there are too many.
+// noteSubscription keeps a subscription to restore. fresh is false if there was one before; ok is
+// false if there are too many.
 func (s *Session) noteSubscription(server, uri string) (fresh, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -202,8 +199,8 @@ func (s *Session) dropSubscription(server, uri string) {
 	delete(s.subscribed[server], uri)
 }
 
-// Opened implements [upstream.Owner]: it restores the log level and the resource
-// subscriptions of the host on a new connection of the session.
+// Opened implements [upstream.Owner]: it restores the log level and the resource subscriptions of
+// the host on a new connection of the session.
 func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 	s.mu.Lock()
 	level := s.logLevel
@@ -227,8 +224,8 @@ func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 	s.rt.allChanged(srv, s.Principal, s)
 }
 
-// reopen opens the session's connection again as soon as it is lost, if the host
-// waits for updates over it. Otherwise the next call does.
+// reopen opens the session's connection again as soon as it is lost, if the host waits for
+// updates over it. Otherwise the next call does.
 func (s *Session) reopen(srv *upstream.Server, c conn.Conn) {
 	select {
 	case <-c.Done():
