@@ -22,12 +22,11 @@ import (
 func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	s, rt := r.s, r.s.rt
 	s.mu.Lock()
-	if s.initialize != nil {
+	if s.initialized {
 		s.mu.Unlock()
 		return nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "initialize was already called on this connection"}
 	}
-	s.initialize = bytes.Clone(c.Target.Forward)
-	s.scope.Session.Initialize(s.initialize)
+	s.initialized = true
 	s.revision = wire.VersionLegacy
 	if v, ok := rawjson.GetString(c.Target.Params, "protocolVersion"); ok && slices.Contains(wire.LegacyVersions, v) {
 		s.revision = v
@@ -37,6 +36,7 @@ func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*i
 	}
 	revision := s.revision
 	s.mu.Unlock()
+	s.scope.Session.Initialize(bytes.Clone(c.Target.Forward))
 	rt.discover(ctx, s)
 	out := append([]byte(`{"protocolVersion":`), rawjson.Quote(revision)...)
 	out = append(append(out, `,"capabilities":`...), rt.capabilities()...)
@@ -85,7 +85,7 @@ func (rt *Router) discover(ctx context.Context, s *Session) {
 		}
 		wg.Go(func() {
 			if _, err := srv.Connection(ctx, s.listing()); err != nil {
-				rt.catalogs.of(s.Principal).setLate(srv.Key)
+				s.shared.late.Store(srv.Key, true)
 			}
 		})
 	}

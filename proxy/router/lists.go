@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/singleflight"
@@ -40,12 +40,12 @@ type listCache struct {
 	begun [catalog.Kinds]time.Time // when the fetch under way began; zero for none
 }
 
-// get returns a list. It fetches the list once for all that ask at the same time,
-// and does not wait for a fetch that has already taken longer than listWait.
-func (c *listCache) get(ctx context.Context, k catalog.Kind, fetch func() (*catalog.List, error)) (*catalog.List, error) {
+// get returns a list. It fetches the list once for all that ask at the same time, in a goroutine of
+// wg, and does not wait for a fetch that has already taken longer than listWait.
+func (c *listCache) get(ctx context.Context, wg *sync.WaitGroup, k catalog.Kind, fetch func() (*catalog.List, error)) (*catalog.List, error) {
 	for {
 		c.mu.Lock()
-		l, epoch, begun := c.lists[k], c.epoch[k], c.begun[k]
+		l, begun := c.lists[k], c.begun[k]
 		c.mu.Unlock()
 		if l != nil {
 			return l, nil
@@ -53,11 +53,16 @@ func (c *listCache) get(ctx context.Context, k catalog.Kind, fetch func() (*cata
 		if !begun.IsZero() && time.Since(begun) > listWait {
 			return nil, fmt.Errorf("%s is not answered since %s", k.Method(), time.Since(begun).Round(time.Second))
 		}
-		done := c.fetches.DoChan(strconv.Itoa(int(k))+" "+strconv.Itoa(epoch), func() (any, error) { return c.fetch(k, epoch, fetch) })
+		done := make(chan error, 1)
+		wg.Go(func() {
+			v, err, _ := c.fetches.Do(k.Method(), func() (any, error) { return c.fetch(k, fetch) })
+			l, _ = v.(*catalog.List)
+			done <- err
+		})
 		select {
-		case res := <-done:
-			if l, _ := res.Val.(*catalog.List); res.Err != nil || c.current(k, epoch) {
-				return l, res.Err
+		case err := <-done:
+			if err != nil || c.peek(k) == l { // else the list changed meanwhile
+				return l, err
 			}
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -66,8 +71,12 @@ func (c *listCache) get(ctx context.Context, k catalog.Kind, fetch func() (*cata
 }
 
 // fetch runs one fetch and keeps the list, unless the list changed meanwhile.
-func (c *listCache) fetch(k catalog.Kind, epoch int, fetch func() (*catalog.List, error)) (*catalog.List, error) {
+func (c *listCache) fetch(k catalog.Kind, fetch func() (*catalog.List, error)) (*catalog.List, error) {
+	if l := c.peek(k); l != nil { // of a fetch that ended since get looked
+		return l, nil
+	}
 	c.mu.Lock()
+	epoch := c.epoch[k]
 	c.begun[k] = time.Now()
 	c.mu.Unlock()
 	l, err := fetch()
@@ -78,12 +87,6 @@ func (c *listCache) fetch(k catalog.Kind, epoch int, fetch func() (*catalog.List
 		c.lists[k] = l
 	}
 	return l, err
-}
-
-func (c *listCache) current(k catalog.Kind, epoch int) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.epoch[k] == epoch
 }
 
 // peek returns a list without fetching it, nil if it is not there.
@@ -103,110 +106,41 @@ func (c *listCache) forget(changed []catalog.Kind) {
 	}
 }
 
-// catalogs has the lists of each principal and the merged catalogs.
-type catalogs struct {
-	mu          sync.Mutex
-	byPrincipal map[string]*principalLists
-	warned      map[string]bool // faults that the log has already
-}
-
 // principalLists are the lists that the hosts of one principal share.
 type principalLists struct {
-	mu     sync.Mutex
-	caches map[string]*listCache // by server
-	merged [catalog.Kinds]*catalog.Catalog
-	late   map[string]bool // servers without which a list was answered
+	caches map[string]*listCache // by server; the map does not change
+	merged [catalog.Kinds]atomic.Pointer[catalog.Catalog]
+	late   sync.Map // keys of the servers without which a list was answered
 }
 
-// of returns the lists of a principal.
-func (c *catalogs) of(principal string) *principalLists {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.byPrincipal[principal] == nil {
-		if c.byPrincipal == nil {
-			c.byPrincipal = map[string]*principalLists{}
+// listsOf returns the lists of a principal.
+func (rt *Router) listsOf(principal string) *principalLists {
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	p := rt.lists[principal]
+	if p == nil {
+		p = &principalLists{caches: map[string]*listCache{}}
+		for _, srv := range rt.Servers.Servers() {
+			p.caches[srv.Key] = &listCache{}
 		}
-		c.byPrincipal[principal] = &principalLists{caches: map[string]*listCache{}, late: map[string]bool{}}
+		rt.lists[principal] = p
 	}
-	return c.byPrincipal[principal]
-}
-
-// forget drops lists of a server that changed, for all principals.
-func (c *catalogs) forget(server string, changed []catalog.Kind) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, p := range c.byPrincipal {
-		p.cache(server).forget(changed)
-	}
-}
-
-// firstTime reports whether a fault is new to the log.
-func (c *catalogs) firstTime(fault string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.warned == nil {
-		c.warned = map[string]bool{}
-	}
-	seen := c.warned[fault]
-	c.warned[fault] = true
-	return !seen
-}
-
-func (p *principalLists) cache(server string) *listCache {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.caches[server] == nil {
-		p.caches[server] = &listCache{}
-	}
-	return p.caches[server]
-}
-
-// last returns the last merged list without asking servers, or nil.
-func (p *principalLists) last(k catalog.Kind) *catalog.Catalog {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.merged[k]
-}
-
-// setLate notes that hosts were answered without a server.
-func (p *principalLists) setLate(server string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.late[server] = true
+	return p
 }
 
 // tookLate reports, once, whether hosts were answered without a server.
 func (p *principalLists) tookLate(server string) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	late := p.late[server]
-	delete(p.late, server)
+	_, late := p.late.LoadAndDelete(server)
 	return late
 }
 
-// lists returns the lists of a server as the session sees them: its own if the
-// server told this session of a change, else the principal's.
+// lists returns the lists of a server as the session sees them: its own if the server told this
+// session of a change, else the principal's.
 func (s *Session) lists(server string) *listCache {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if own := s.own[server]; own != nil {
-		return own
+	if own, ok := s.own.Load(server); ok {
+		return own.(*listCache)
 	}
-	return s.rt.catalogs.of(s.Principal).cache(server)
-}
-
-// ownLists returns lists of a server that only this session sees. A connection on
-// stdio has one session, which needs none: ownLists returns nil.
-func (s *Session) ownLists(server string) *listCache {
-	if s.Transport == "stdio" {
-		return nil
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.own[server] == nil {
-		s.own[server] = &listCache{}
-	}
-	return s.own[server]
+	return s.shared.caches[server]
 }
 
 // listing returns the connections over which the session's lists are read. On
@@ -227,7 +161,7 @@ func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interce
 	}
 	list, missing := rt.Catalog(ctx, r.s, k, []string{c.Outcome.Record})
 	for server := range missing {
-		rt.catalogs.of(r.s.Principal).setLate(server)
+		r.s.shared.late.Store(server, true)
 	}
 	c.Outcome.Checked, c.Outcome.Clean = true, !rt.Config.LetsSecretsThrough() // each list was scrubbed when it was fetched
 	for _, l := range list.Lists {
@@ -258,22 +192,23 @@ func (rt *Router) Catalog(ctx context.Context, s *Session, k catalog.Kind, cause
 			missing[servers[i].Key] = err
 		}
 	}
-	p := rt.catalogs.of(s.Principal)
-	p.mu.Lock()
-	merged = p.merged[k]
+	merged = s.shared.merged[k].Load()
 	if merged == nil || !slices.Equal(merged.Lists, lists) {
 		merged = rt.Rules.Merge(k, lists)
-		p.merged[k] = merged
+		s.shared.merged[k].Store(merged)
+		rt.warn(k, merged)
 	}
-	p.mu.Unlock()
-	rt.warn(k, merged)
 	return merged, missing
 }
 
 // warn logs the faults of a merged list, each once.
 func (rt *Router) warn(k catalog.Kind, c *catalog.Catalog) {
+	fresh := func(fault string) bool {
+		_, again := rt.warned.LoadOrStore(fault, true)
+		return !again
+	}
 	for _, clash := range c.Clashes {
-		if rt.catalogs.firstTime(k.Method() + " " + clash.Name) {
+		if fresh(k.Method() + " " + clash.Name) {
 			rt.Log.Warn("two upstreams offer the same name; the first keeps it", "list", k.Method(), "name", clash.Name, "first", clash.First, "second", clash.Second)
 		}
 	}
@@ -281,7 +216,7 @@ func (rt *Router) warn(k catalog.Kind, c *catalog.Catalog) {
 		return
 	}
 	for _, f := range rt.Rules.UnmatchedRules(c) {
-		if rt.catalogs.firstTime(f.Key) {
+		if fresh(f.Key) {
 			rt.Log.Warn("a workflow's rule names a tool that there is not", "rule", f.Key, "fault", f.Msg)
 		}
 	}
@@ -313,7 +248,7 @@ func (rt *Router) lookup(ctx context.Context, s *Session, k catalog.Kind, name s
 // current finds a name in the last merged list, if the owner's list has not
 // changed since. So a call never waits for servers that are not its own.
 func (rt *Router) current(s *Session, k catalog.Kind, name string) (catalog.Entry, bool) {
-	c := rt.catalogs.of(s.Principal).last(k)
+	c := s.shared.merged[k].Load()
 	if c == nil {
 		return catalog.Entry{}, false
 	}
@@ -326,7 +261,7 @@ func (rt *Router) current(s *Session, k catalog.Kind, name string) (catalog.Entr
 
 // list returns one list of one server as a session sees it.
 func (rt *Router) list(ctx context.Context, s *Session, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
-	return s.lists(srv.Key).get(ctx, k, func() (*catalog.List, error) {
+	return s.lists(srv.Key).get(ctx, &rt.wg, k, func() (*catalog.List, error) {
 		ctx, cancel := context.WithTimeout(rt.lifetime, fetchLimit)
 		defer cancel()
 		begun := time.Now()
@@ -335,7 +270,7 @@ func (rt *Router) list(ctx context.Context, s *Session, srv *upstream.Server, k 
 			for _, other := range rt.Sessions(s.Principal) {
 				other.announce(k.Changed())
 			}
-			rt.listens.changed(s.Principal, k.Changed())
+			rt.tellListens(s.Principal, k.Changed())
 		}
 		return l, err
 	})
@@ -400,7 +335,7 @@ func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k
 // CheckHeaders refuses a modern tools/call with Mcp-Param headers that do not
 // repeat its arguments.
 func (rt *Router) CheckHeaders(principal, method string, params json.RawMessage, h http.Header) *wire.Error {
-	tools := rt.catalogs.of(principal).last(catalog.Tools)
+	tools := rt.listsOf(principal).merged[catalog.Tools].Load()
 	if method != "tools/call" || tools == nil { // no list was asked for yet, so no host knows of a header
 		return nil
 	}

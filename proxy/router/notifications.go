@@ -184,10 +184,15 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 // whose own connection said so, nil for a shared one.
 func (rt *Router) listChanged(srv *upstream.Server, principal string, s *Session, method string) {
 	changed := catalog.ChangedKinds(method)
-	rt.catalogs.forget(srv.Key, changed) // other principals may have no connection open to be told over
+	rt.mu.Lock()
+	for _, p := range rt.lists { // other principals may have no connection open to be told over
+		p.caches[srv.Key].forget(changed)
+	}
+	rt.mu.Unlock()
 	if s != nil {
-		if c := s.ownLists(srv.Key); c != nil {
-			c.forget(changed)
+		if s.Transport != "stdio" { // a connection on stdio has one session, which needs no own lists
+			own, _ := s.own.LoadOrStore(srv.Key, &listCache{})
+			own.(*listCache).forget(changed)
 		}
 		s.announce(method)
 	} else {
@@ -197,7 +202,7 @@ func (rt *Router) listChanged(srv *upstream.Server, principal string, s *Session
 			}
 		}
 	}
-	rt.listens.changed(principal, method)
+	rt.tellListens(principal, method)
 }
 
 // allChanged announces a change of every list that a server offers.
@@ -216,7 +221,7 @@ const changeDelay = 20 * time.Millisecond
 func (s *Session) announce(method string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.initialize == nil || s.changes[method] {
+	if s.closed || !s.initialized || s.changes[method] {
 		return
 	}
 	s.changes[method] = true

@@ -24,8 +24,8 @@
 //
 // # Locks
 //
-// Session.mu is held alone, but for ordering.mu and catalogs.mu, which may be taken while it is
-// held. No lock is held while a message is sent.
+// Session.mu is held alone. listCache.mu may be taken while Router.mu is held, and queue.mu while
+// ordering.mu is. No lock is held while a message is sent.
 package router
 
 import (
@@ -74,16 +74,17 @@ type Router struct {
 	lifetime context.Context
 	wg       sync.WaitGroup // all goroutines of the router
 
-	catalogs catalogs
-	listens  listens
+	listens sync.Map // the open *listen streams of hosts
+	warned  sync.Map // faults of lists that the log has already
 
 	mu       sync.Mutex
-	sessions map[*Session]struct{} // all but those of single requests
+	sessions map[*Session]struct{}      // all but those of single requests
+	lists    map[string]*principalLists // by principal
 }
 
 // New returns a router that works until lifetime ends.
 func New(lifetime context.Context, o Options) *Router {
-	return &Router{Options: o, lifetime: lifetime, sessions: map[*Session]struct{}{}}
+	return &Router{Options: o, lifetime: lifetime, sessions: map[*Session]struct{}{}, lists: map[string]*principalLists{}}
 }
 
 // Wait returns when all goroutines of the router have ended. They end with its lifetime.

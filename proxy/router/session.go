@@ -27,23 +27,24 @@ type Session struct {
 	// its principal share.
 	scope upstream.Scope
 
+	shared    *principalLists
+	own       sync.Map     // the *listCache of servers with lists that differ from the principal's
 	outgoing  queue        // notifications on their way to servers
 	ordering  orderings    // the order of messages to the host
 	answering atomic.Int64 // requests of servers under way
 	asked     atomic.Int64 // number of the newest request to the host
 
-	mu         sync.Mutex
-	initialize json.RawMessage // the host's initialize params; nil before it
-	revision   string          // negotiated by initialize
-	client     string          // the host's name for the trace
-	pending    map[string]*request
-	questions  map[string]*question
-	own        map[string]*listCache      // lists that differ from the principal's, by server
-	subscribed map[string]map[string]bool // resource URIs, by server
-	logLevel   json.RawMessage            // params of the last logging/setLevel
-	tasks      tasks
-	changes    map[string]bool // list changes about to be announced
-	closed     bool
+	mu          sync.Mutex
+	initialized bool
+	revision    string // negotiated by initialize
+	client      string // the host's name for the trace
+	pending     map[string]*request
+	questions   map[string]*question
+	subscribed  map[string]map[string]bool // resource URIs, by server
+	logLevel    json.RawMessage            // params of the last logging/setLevel
+	tasks       tasks
+	changes     map[string]bool // list changes about to be announced
+	closed      bool
 }
 
 // Open starts a session of a host. It implements [server.Router].
@@ -56,7 +57,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	}
 	s := &Session{
 		Peer: p, rt: rt, client: "unknown", pending: map[string]*request{}, questions: map[string]*question{},
-		own: map[string]*listCache{}, subscribed: map[string]map[string]bool{}, changes: map[string]bool{},
+		shared: rt.listsOf(p.Principal), subscribed: map[string]map[string]bool{}, changes: map[string]bool{},
 	}
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
 	s.scope.Principal = p.Principal
@@ -80,7 +81,7 @@ func (s *Session) Close(reason string) {
 		return
 	}
 	s.closed = true
-	initialized := s.initialize != nil
+	initialized := s.initialized
 	s.mu.Unlock()
 	s.cancel(errSessionClosed)
 	s.rt.mu.Lock()
@@ -214,7 +215,7 @@ type shared struct {
 
 // Opened implements [upstream.Owner]: after a restart the lists may differ.
 func (o shared) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
-	if late := o.rt.catalogs.of(o.principal).tookLate(srv.Key); again || late {
+	if late := o.rt.listsOf(o.principal).tookLate(srv.Key); again || late {
 		o.rt.allChanged(srv, o.principal, nil)
 	}
 }

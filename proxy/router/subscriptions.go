@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
@@ -22,12 +21,6 @@ const maxSubscriptions = 1000
 
 var errTooManySubscriptions = &wire.Error{Code: wire.CodeInvalidParams,
 	Message: fmt.Sprintf("at most %d resources can be subscribed to at once: end some first, or ask for fewer", maxSubscriptions)}
-
-// listens are the subscriptions/listen streams of hosts. Its zero value is ready to use.
-type listens struct {
-	mu  sync.Mutex
-	all map[*listen]struct{}
-}
 
 // listen is one subscriptions/listen stream of a host.
 type listen struct {
@@ -70,8 +63,8 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 			rt.wg.Go(func() { _, _ = srv.Connection(ctx, r.s.scope) }) // srv.Status has the fault
 		}
 	}
-	rt.listens.add(l)
-	defer rt.listens.remove(l)
+	rt.listens.Store(l, true)
+	defer rt.listens.Delete(l)
 	l.send("", wire.Message{Method: wire.MethodAcknowledged, Params: rawjson.Set([]byte(`{}`), agreed, "notifications")})
 	for _, uri := range l.uris {
 		if owners := rt.ownersOf(ctx, r.s, uri); len(owners) > 0 {
@@ -101,33 +94,12 @@ func (l *listen) send(server string, m wire.Message) {
 	l.r.s.deliver(l.r, interceptor.Notification{From: "foldgate", Correlates: []string{l.call.Outcome.Record}}, server, m)
 }
 
-func (ls *listens) add(l *listen) {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if ls.all == nil {
-		ls.all = map[*listen]struct{}{}
-	}
-	ls.all[l] = struct{}{}
-}
-
-func (ls *listens) remove(l *listen) {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	delete(ls.all, l)
-}
-
-// changed tells the listens of a principal that asked for it that a list changed.
-func (ls *listens) changed(principal, method string) {
-	ls.mu.Lock()
-	var to []*listen
-	for l := range ls.all {
-		if l.r.s.Principal == principal && slices.Contains(l.methods, method) {
-			to = append(to, l)
+// tellListens tells the listens of a principal that asked for it that a list changed.
+func (rt *Router) tellListens(principal, method string) {
+	for l := range rt.listens.Range {
+		if l := l.(*listen); l.r.s.Principal == principal && slices.Contains(l.methods, method) {
+			l.send("", wire.Message{Method: method})
 		}
-	}
-	ls.mu.Unlock()
-	for _, l := range to {
-		l.send("", wire.Message{Method: method})
 	}
 }
 
@@ -213,7 +185,7 @@ func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 		_, _ = c.Call(s.lifetime, &conn.Request{Method: "logging/setLevel", Params: level}) // the server logs at its own level
 	}
 	s.rt.wg.Go(func() { s.reopen(srv, c) })
-	if late := s.rt.catalogs.of(s.Principal).tookLate(srv.Key); !again && !late {
+	if late := s.shared.tookLate(srv.Key); !again && !late {
 		return
 	}
 	for _, uri := range uris {
