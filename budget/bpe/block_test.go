@@ -26,6 +26,7 @@ func blockText(rng *rand.Rand) string {
 
 // TestBlocks holds that blocks end pieces where the function for single pieces does.
 func TestBlocks(t *testing.T) {
+	fillClasses() // as the first count does
 	for i, name := range testEncodings {
 		c := mustTokenizer(t, name)
 		rng := rand.New(rand.NewPCG(uint64(i), 10))

@@ -137,20 +137,21 @@ func TestHostileTime(t *testing.T) {
 		t.Skip("the race detector takes most of the time")
 	}
 	const most = 300 * time.Millisecond
-	measure := func(c *counter, text string) time.Duration {
+	measure := func(c *counter, text string) time.Duration { // the best of up to three times
 		best := time.Hour
 		for range 3 {
 			start := cputime.Process()
 			c.Count(text)
-			best = min(best, cputime.Process()-start)
+			if best = min(best, cputime.Process()-start); best <= most {
+				break
+			}
 		}
 		return best
 	}
-	for _, name := range testEncodings[:2] {
-		c := mustTokenizer(t, name)
-		for _, h := range hostiles {
-			text := h.text(1 << 20)
-			if got := measure(c, text); got > most {
+	for _, h := range hostiles {
+		text := h.text(1 << 20)
+		for _, name := range testEncodings[:2] {
+			if got := measure(mustTokenizer(t, name), text); got > most {
 				t.Errorf("%s: 1 MB of %s took %v, want at most %v", name, h.name, got, most)
 			}
 		}

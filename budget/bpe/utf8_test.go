@@ -12,7 +12,6 @@ import (
 // four bytes around every bound, and on random ones, followed by other text.
 func TestValid(t *testing.T) {
 	same := func(b []byte) {
-		t.Helper()
 		if got, want := valid(b), utf8.Valid(b); got != want {
 			t.Fatalf("valid(%q) = %v, want %v", b, got, want)
 		}
