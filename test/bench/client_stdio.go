@@ -10,6 +10,8 @@ import (
 	"io"
 	"os/exec"
 	"sync"
+
+	"github.com/foldgate/foldgate/test/testbin"
 )
 
 // pipe is a server on stdio that several callers share.
@@ -26,15 +28,8 @@ type pipe struct {
 
 func startPipe(ctx context.Context, modern bool, command ...string) (*pipe, error) {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
-	in, err := cmd.StdinPipe()
+	in, out, err := testbin.Start(cmd)
 	if err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
 	p := &pipe{cmd: cmd, in: in, modern: modern, waiting: map[int]chan []byte{}, ended: make(chan struct{})}

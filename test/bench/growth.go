@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/foldgate/foldgate/test/testbin"
 )
 
 // growthLoad is the load under which growth is looked at.
@@ -194,16 +196,9 @@ func (r *rig) startUp() error {
 func (r *rig) firstAnswer(config string) (time.Duration, error) {
 	cmd := exec.CommandContext(r.ctx, r.foldgate, "run", "--config", config)
 	cmd.Dir = filepath.Dir(config)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return 0, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return 0, err
-	}
 	start := time.Now()
-	if err := cmd.Start(); err != nil {
+	in, out, err := testbin.Start(cmd)
+	if err != nil {
 		return 0, err
 	}
 	_, _ = in.Write(append(message(nil, 1, "initialize", "", "", false), '\n'))

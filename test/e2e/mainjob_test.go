@@ -152,10 +152,15 @@ type record struct {
 // trace queries the trace with the command line, and checks its chain.
 func (g *gateway) trace(filters ...string) []record {
 	g.t.Helper()
+	return traceAs[record](g, filters...)
+}
+
+// traceAs is trace for records that are read as an R.
+func traceAs[R any](g *gateway, filters ...string) (records []R) {
+	g.t.Helper()
 	g.output("trace", "verify")
-	var records []record
 	for line := range strings.Lines(g.output(append([]string{"trace", "--format", "jsonl"}, filters...)...)) {
-		var r record
+		var r R
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			g.t.Fatalf("trace line %q: %v", line, err)
 		}

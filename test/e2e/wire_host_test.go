@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/foldgate/foldgate/test/mcpclient"
+	"github.com/foldgate/foldgate/test/testbin"
 )
 
 // rawHost is a host that the test plays itself: it sends lines as they are and
@@ -32,14 +33,8 @@ type rawHost struct {
 // startPiped starts cmd and returns the ends of its standard input and output.
 func startPiped(t *testing.T, cmd *exec.Cmd) (in io.WriteCloser, out io.Reader) {
 	t.Helper()
-	var err error
-	if in, err = cmd.StdinPipe(); err != nil {
-		t.Fatal(err)
-	}
-	if out, err = cmd.StdoutPipe(); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
+	in, out, err := testbin.Start(cmd)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return in, out

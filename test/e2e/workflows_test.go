@@ -115,16 +115,7 @@ type flowRecord struct {
 
 func (g *gateway) flows(filters ...string) []flowRecord {
 	g.t.Helper()
-	g.output("trace", "verify")
-	var out []flowRecord
-	for line := range strings.Lines(g.output(append([]string{"trace", "--format", "jsonl"}, filters...)...)) {
-		var r flowRecord
-		if err := json.Unmarshal([]byte(line), &r); err != nil {
-			g.t.Fatalf("trace line %q: %v", line, err)
-		}
-		out = append(out, r)
-	}
-	return out
+	return traceAs[flowRecord](g, filters...)
 }
 
 // responses returns the responses to calls among records, oldest first.

@@ -9,6 +9,8 @@ import (
 	"io"
 	"os/exec"
 	"sync"
+
+	"github.com/foldgate/foldgate/test/testbin"
 )
 
 // stdioTransport speaks to a child process, one message a line.
@@ -24,15 +26,8 @@ type stdioTransport struct {
 // its output must be a message: anything else is a fault.
 func Stdio(cmd *exec.Cmd, era Era) (*Client, error) {
 	c := newClient(era)
-	in, err := cmd.StdinPipe()
+	in, out, err := testbin.Start(cmd)
 	if err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
 	t := &stdioTransport{cmd: cmd, in: in, read: make(chan struct{})}

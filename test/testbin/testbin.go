@@ -4,6 +4,7 @@ package testbin
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path"
@@ -41,6 +42,17 @@ func Build(dir, pkg string, flags ...string) (string, error) {
 		return "", fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
 	}
 	return bin, nil
+}
+
+// Start starts cmd and returns the ends of its standard input and output.
+func Start(cmd *exec.Cmd) (in io.WriteCloser, out io.Reader, err error) {
+	if in, err = cmd.StdinPipe(); err != nil {
+		return nil, nil, err
+	}
+	if out, err = cmd.StdoutPipe(); err != nil {
+		return nil, nil, err
+	}
+	return in, out, cmd.Start()
 }
 
 // Node returns a Node.js that is new enough for what test/npm holds: the one
