@@ -12,9 +12,9 @@ import (
 // table writes the rounds of one scenario as Markdown.
 func table(w io.Writer, sc scenario, results []result) {
 	fmt.Fprintf(w, "\n**%s**\n\n", sc)
-	fmt.Fprintln(w, "| target | calls/s (least to most) | p50 ms | p99 ms | CPU µs a call | allocations a call | KB a call | RSS MB | calls/s ÷ direct | calls/s ÷ mini | CPU ÷ mini |")
+	fmt.Fprintln(w, "| target | calls/s (least to most) | p50 ms | p99 ms | CPU µs a call | allocations a call | KB a call | RSS MB | calls/s ÷ direct | calls/s ÷ minproxy | CPU ÷ minproxy |")
 	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|---|---|")
-	direct, mini := find(results, "direct"), find(results, "mini")
+	direct, minproxy := find(results, "direct"), find(results, "minproxy")
 	for _, r := range results {
 		if r.skipped != "" {
 			fmt.Fprintf(w, "| %s | skipped: %s | | | | | | | | | |\n", r.target, r.skipped)
@@ -29,7 +29,7 @@ func table(w io.Writer, sc scenario, results []result) {
 			perCall(r.samples, "%.0f", func(s sample) float64 { return s.allocs }),
 			perCall(r.samples, "%.1f", func(s sample) float64 { return s.bytes / 1024 }),
 			float64(median(pick(r.samples, func(s sample) int64 { return s.rss })))/(1<<20),
-			ratio(r.samples, direct, rateOf), ratio(r.samples, mini, rateOf), ratio(r.samples, mini, cpuPerCall))
+			ratio(r.samples, direct, rateOf), ratio(r.samples, minproxy, rateOf), ratio(r.samples, minproxy, cpuPerCall))
 	}
 	if old := find(results, againstName); old != nil {
 		now := find(results, "foldgate")

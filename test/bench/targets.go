@@ -46,7 +46,7 @@ func only(want string, t target) target {
 	return not(func(sc scenario) bool { return sc.host+sc.upstream != want }, t)
 }
 
-// targets in the order in which they take turns. direct and mini are what the
+// targets in the order in which they take turns. direct and minproxy are what the
 // ratios refer to.
 func targets(peers bool, against string) []target {
 	all := []target{
@@ -56,7 +56,7 @@ func targets(peers bool, against string) []target {
 		only("stdiostdio", target{name: "direct", start: func(r *rig) (*server, error) { return r.stdio("direct", "", false, r.self, "upstream", "stdio") }}),
 	}
 	all = append(all, foldgates()...)
-	all = append(all, minis()...)
+	all = append(all, minproxies()...)
 	if against != "" {
 		all = append(all, only("httpstdio", target{name: againstName, start: func(r *rig) (*server, error) {
 			return r.runBinary(r.against, "foldgate-against", r.leanStdio(), rotated)
@@ -95,9 +95,9 @@ func foldgates() []target {
 	}
 }
 
-// minis are the go-sdk's smallest forwarder in its forms. It serves the modern era only without sessions.
-func minis() []target {
-	mini := func(name string, modern bool, args ...string) target {
+// minproxies are the go-sdk's smallest forwarder in its forms. It serves the modern era only without sessions.
+func minproxies() []target {
+	minproxy := func(name string, modern bool, args ...string) target {
 		return target{name: name, start: func(r *rig) (*server, error) {
 			return r.start(name, "", r.dir, nil, append(append([]string{r.minproxy}, args...), r.self, "upstream", "stdio")...)
 		}, fits: func(sc scenario) string {
@@ -108,8 +108,8 @@ func minis() []target {
 		}}
 	}
 	return []target{
-		mini("mini", false), mini("mini, JSON", false, "-json"),
-		mini("mini", true, "-stateless"), mini("mini, JSON", true, "-stateless", "-json"),
+		minproxy("minproxy", false), minproxy("minproxy, JSON", false, "-json"),
+		minproxy("minproxy", true, "-stateless"), minproxy("minproxy, JSON", true, "-stateless", "-json"),
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 
 func main() {
 	log.SetFlags(0)
-	log.SetPrefix("signals: ")
+	log.SetPrefix("demoserver: ")
 	record := flag.String("record", "", "append every call to this file")
 	flag.Parse()
 	r := &recorder{}
@@ -36,7 +36,7 @@ func main() {
 		defer f.Close()
 		r.file = f
 	}
-	s := mcp.NewServer(&mcp.Implementation{Name: "signals", Version: "1.0.0"}, nil)
+	s := mcp.NewServer(&mcp.Implementation{Name: "demoserver", Version: "1.0.0"}, nil)
 	for _, t := range tools {
 		s.AddTool(&mcp.Tool{Name: t.name, Description: t.description, InputSchema: object(t.input), OutputSchema: t.outputSchema()}, t.handler(r))
 	}

@@ -17,7 +17,7 @@ import (
 
 // The fake upstream and the client are held against each other without the
 // product between them, so that a fault found later is not theirs.
-func TestFakeupDirect(t *testing.T) {
+func TestFakeserverDirect(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		file := recordFile(t)

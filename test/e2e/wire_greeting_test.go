@@ -27,7 +27,7 @@ func TestGreeting(t *testing.T) {
 				const params = `{"future":[1.0],"capabilities":{"tasks":{"list":{}},"futureCap":{"n":9007199254740993},"experimental":{},"roots":{"listChanged":false}},"protocolVersion":"2025-06-18","clientInfo":{"name":"raw \ud83d","version":"","icons":[],"x":null},"_meta":{"k":1.0}}`
 				h.write(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":` + params + `}`)
 				answer := receive(t, h)
-				for _, want := range []string{`"futureCap":{"n":1.0}`, `"protocolVersion":"2025-06-18"`, "fakeup obeys", `"subscribe":true`, `"completions":{}`, `"logging":{}`} {
+				for _, want := range []string{`"futureCap":{"n":1.0}`, `"protocolVersion":"2025-06-18"`, "fakeserver obeys", `"subscribe":true`, `"completions":{}`, `"logging":{}`} {
 					if !strings.Contains(answer, want) {
 						t.Errorf("the host is not told %s: %s", want, answer)
 					}

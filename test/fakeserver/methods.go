@@ -12,7 +12,7 @@ const (
 	modernVersion = "2026-07-28"
 
 	capabilities = `{"tools":{"listChanged":true},"resources":{"subscribe":true,"listChanged":true},"prompts":{"listChanged":true},"completions":{},"logging":{},"futureCap":{"n":1.0}}`
-	serverInfo   = `{"name":"fakeup","version":"1.0","future":9007199254740993}`
+	serverInfo   = `{"name":"fakeserver","version":"1.0","future":9007199254740993}`
 	resourceList = `"resources":[{"uri":"fake://a","name":"a","future":true},{"uri":"fake://b","name":"b"}]`
 	promptList   = `"prompts":[{"name":"greet","arguments":[{"name":"who","required":true}],"future":1.0}]`
 )
@@ -43,12 +43,12 @@ func (c *call) dispatch(ctx context.Context) (result, errObject string) {
 		if !c.s.legacy {
 			return "", `{"code":-32022,"message":"unsupported protocol version","data":{"supported":["` + modernVersion + `"]}}`
 		}
-		return `{"protocolVersion":"` + legacyVersion + `","capabilities":` + capabilities + `,"serverInfo":` + serverInfo + `,"instructions":` + string(quote("fakeup obeys"+c.s.leak)) + `,"future":[1.0]}`, ""
+		return `{"protocolVersion":"` + legacyVersion + `","capabilities":` + capabilities + `,"serverInfo":` + serverInfo + `,"instructions":` + string(quote("fakeserver obeys"+c.s.leak)) + `,"future":[1.0]}`, ""
 	case "server/discover":
 		if !c.s.modern {
 			return "", `{"code":-32601,"message":"method not found"}`
 		}
-		return c.done(`"supportedVersions":["`+modernVersion+`"],"capabilities":`+capabilities+`,"instructions":`+string(quote("fakeup obeys"+c.s.leak)), true), ""
+		return c.done(`"supportedVersions":["`+modernVersion+`"],"capabilities":`+capabilities+`,"instructions":`+string(quote("fakeserver obeys"+c.s.leak)), true), ""
 	case "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe":
 		return `{}`, ""
 	case "subscriptions/listen":
