@@ -82,10 +82,17 @@ func (s *connection) Call(ctx context.Context, r *conn.Request) (wire.Message, e
 		<-c.done
 		return c.response, c.err
 	}
-	if ctx.Err() != nil && r.Method != wire.MethodInitialize { // which must not be cancelled
-		s.aside(wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(c.idLiteral(), err.Error())})
+	if ctx.Err() != nil {
+		s.cancelled(c, err)
 	}
 	return wire.Message{}, err
+}
+
+// cancelled tells the server that a call is cancelled. initialize must not be.
+func (s *connection) cancelled(c *call, because error) {
+	if c.request.Method != wire.MethodInitialize {
+		s.aside(wire.Message{Method: wire.MethodCancelled, Params: wire.CancelledParams(c.idLiteral(), because.Error())})
+	}
 }
 
 // Notify sends a notification.
@@ -153,11 +160,14 @@ func (s *connection) Go(f func()) bool {
 	return true
 }
 
-// lose ends the connection and its pending calls. reason is nil for a plain close. Only the
-// first call has an effect.
+// lose ends the connection and its pending calls. reason is nil for a plain close, in which the
+// server is told that the calls are cancelled. Only the first call of lose has an effect.
 func (s *connection) lose(reason error) {
 	if reason == nil {
 		reason = conn.ErrClosed
+		for _, c := range s.pending.fail(reason) {
+			s.cancelled(c, reason)
+		}
 	}
 	s.mu.Lock()
 	s.end(reason)

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -52,6 +53,7 @@ type httpConn struct {
 	endpoint string                 // of HTTP+SSE: the URL of messages; else ""
 	session  atomic.Pointer[string] // Mcp-Session-Id, or nil
 	noGet    chan struct{}          // closed when there is no GET stream any more
+	closing  sync.Once
 }
 
 // newHTTPConn returns a connection with network connections of its own. Its redirects never
@@ -373,25 +375,26 @@ func (h *httpConn) readEvents(r *eventReader, own *call) (events int, resolved b
 
 // Close waits for the goroutines and ends the session at the server.
 func (h *httpConn) Close() error {
-	h.lose(nil)
-	h.group.Wait() // sends what is left to send
-	if id := h.session.Swap(nil); id != nil && h.Err() == nil {
-		h.deleteSession(*id)
-	}
-	h.client.CloseIdleConnections()
+	h.closing.Do(func() {
+		h.lose(nil)
+		h.group.Wait() // sends what is left to send
+		if h.session.Load() != nil && h.Err() == nil {
+			h.deleteSession()
+		}
+		h.client.CloseIdleConnections()
+	})
 	return nil
 }
 
 // deleteSession tells the server that its session is over. Servers may refuse, and one that
 // does not answer soon is left alone.
-func (h *httpConn) deleteSession(id string) {
+func (h *httpConn) deleteSession() {
 	ctx, cancel := context.WithTimeout(context.Background(), deleteTimeout)
 	defer cancel()
 	req, err := h.request(ctx, http.MethodDelete, h.cfg.URL, nil)
 	if err != nil {
 		return
 	}
-	req.Header.Set(wire.HeaderSession, id)
 	resp, err := h.do(req)
 	if err != nil {
 		h.cfg.Log.Debug("session not deleted", "err", err)

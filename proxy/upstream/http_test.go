@@ -223,7 +223,7 @@ func TestHTTPLegacyCancel(t *testing.T) {
 }
 
 // The cancellation of a call reaches the server before the end of the session, also if the
-// connection is closed at once.
+// connection is closed at once, or before the call ends.
 func TestHTTPCloseAfterCancel(t *testing.T) {
 	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
 		if m.Method == "hang" {
@@ -232,12 +232,17 @@ func TestHTTPCloseAfterCancel(t *testing.T) {
 		}
 		return m.Method == "hang"
 	})
-	for range 20 {
+	for i := range 20 {
 		l := open(t, f.config(t))
 		ctx, cancel := context.WithCancel(t.Context())
-		if _, err := l.Call(ctx, &conn.Request{Method: "hang", Receiver: takes(func(wire.Message) { cancel() })}); err == nil {
+		stop := cancel
+		if i%2 > 0 {
+			stop = func() { go l.Close() }
+		}
+		if _, err := l.Call(ctx, &conn.Request{Method: "hang", Receiver: takes(func(wire.Message) { stop() })}); err == nil {
 			t.Fatal("a cancelled call succeeded")
 		}
+		cancel()
 		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}

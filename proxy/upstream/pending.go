@@ -155,18 +155,20 @@ func (p *pending) abandon(c *call) bool {
 	return got != nil
 }
 
-// fail ends all calls with err, and every later one. The first err counts.
-func (p *pending) fail(err error) {
+// fail ends all calls with err, and every later one, and returns the calls that it ended. The
+// first err counts.
+func (p *pending) fail(err error) (ended map[int64]*call) {
 	p.mu.Lock()
 	if p.closed == nil {
 		p.closed = err
 	}
-	open := p.open
+	ended = p.open
 	p.open, p.tokens = map[int64]*call{}, map[string]*call{}
 	p.mu.Unlock()
-	for _, c := range open {
+	for _, c := range ended {
 		c.finish(wire.Message{}, err, nil)
 	}
+	return ended
 }
 
 // get returns the pending call with this id, or nil.
