@@ -29,7 +29,7 @@ const steadyAfter = 5 * time.Second
 type reconnector struct {
 	server  *Server
 	session *Session
-	tasks   sync.WaitGroup // attempts and watches over lists; close waits for them
+	tasks   sync.WaitGroup // attempts, watches over lists, ends of lost connections; close waits for them
 
 	mu      sync.Mutex
 	current conn.Conn
@@ -58,10 +58,11 @@ func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
 	for {
 		r.mu.Lock()
 		if r.current != nil && isDone(r.current) {
-			if time.Since(r.since) < steadyAfter {
-				r.failed(cmp.Or(r.current.Err(), errDown))
+			lost := r.current
+			if r.current = nil; time.Since(r.since) < steadyAfter {
+				r.failed(cmp.Or(lost.Err(), errDown))
 			}
-			r.current = nil
+			r.tasks.Go(func() { _ = lost.Close() }) // waits for its child process
 		}
 		switch {
 		case r.closed:

@@ -1,0 +1,78 @@
+package upstream
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// set is a Set of one server, which dial connects.
+func set(t *testing.T, dial func(context.Context) (conn.Conn, error)) *Set {
+	s := NewSet(Options{
+		Config: config.Config{StateDir: t.TempDir(), Upstreams: map[string]*config.Upstream{"up": {Command: []string{"x"}}}},
+		Log:    testLog(t), Cleaner: clean{}, Bridge: noBridge{},
+	})
+	s.Dial = func(ctx context.Context, _ Config) (conn.Conn, error) { return dial(ctx) }
+	s.Sharer = owner{}
+	return s
+}
+
+type clean struct{}
+
+func (clean) CleanText(text string) string                            { return text }
+func (clean) CleanJSON(_ context.Context, raw []byte) ([]byte, error) { return raw, nil }
+
+type noBridge struct{}
+
+func (noBridge) Wrap(_ string, _ conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler) {
+	return c, h
+}
+
+type owner struct{}
+
+func (owner) Shared(string) Owner                          { return owner{} }
+func (owner) Unsolicited(*Server, conn.Conn, wire.Message) {}
+func (owner) Opened(*Server, conn.Conn, bool)              {}
+
+// lossy is a connection that a test loses.
+type lossy struct {
+	conn.Conn
+	lost   chan struct{}
+	closed atomic.Bool
+}
+
+func (*lossy) Info() conn.Info         { return conn.Info{Version: wire.VersionLegacy} }
+func (l *lossy) Done() <-chan struct{} { return l.lost }
+func (*lossy) Err() error              { return conn.ErrClosed }
+func (l *lossy) Close() error          { l.closed.Store(true); return nil }
+
+// A connection that was lost and replaced is closed, too: its child process may still run.
+func TestLostConnectionIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var dialled []*lossy
+		s := set(t, func(context.Context) (conn.Conn, error) {
+			dialled = append(dialled, &lossy{lost: make(chan struct{})})
+			return dialled[len(dialled)-1], nil
+		})
+		for range 2 {
+			if _, err := s.Server("up").Connection(t.Context(), Scope{}); err != nil {
+				t.Fatal(err)
+			}
+			if len(dialled) == 1 {
+				close(dialled[0].lost)
+			}
+		}
+		s.Close()
+		for i, c := range dialled {
+			if !c.closed.Load() {
+				t.Errorf("connection %d of %d is not closed", i+1, len(dialled))
+			}
+		}
+	})
+}
+
