@@ -76,3 +76,25 @@ func TestLostConnectionIsClosed(t *testing.T) {
 	})
 }
 
+// A session that ends while it connects says nothing about the server.
+func TestEndedSessionIsNoFault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := set(t, func(ctx context.Context) (conn.Conn, error) {
+			<-ctx.Done()
+			return nil, context.Cause(ctx)
+		})
+		lifetime, end := context.WithCancel(t.Context())
+		session := NewSession(lifetime, owner{})
+		go func() {
+			_, _ = s.Server("up").Connection(lifetime, Scope{Session: session})
+		}()
+		synctest.Wait()
+		end()
+		session.Close()
+		if state, fault := s.Server("up").Status(); state != "idle" {
+			t.Errorf("the server is %s: %v", state, fault)
+		}
+		s.Close()
+	})
+}
+

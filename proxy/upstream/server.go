@@ -232,14 +232,17 @@ func (s *Server) Network() string {
 const defaultConnect = 30 * time.Second
 
 // dial opens one connection and notes what s says of itself, or the fault.
-func (s *Server) dial(ctx context.Context, handler conn.Handler, initialize json.RawMessage, shared bool) (conn.Conn, error) {
+func (s *Server) dial(lifetime context.Context, handler conn.Handler, initialize json.RawMessage, shared bool) (conn.Conn, error) {
 	timeout := time.Duration(s.Config.ConnectSeconds) * time.Second
 	if timeout == 0 {
 		timeout = defaultConnect
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("no answer within %s (connect_seconds)", timeout))
+	ctx, cancel := context.WithTimeoutCause(lifetime, timeout, fmt.Errorf("no answer within %s (connect_seconds)", timeout))
 	defer cancel()
 	c, err := s.open(ctx, handler, initialize, shared)
+	if lifetime.Err() != nil && err != nil {
+		return nil, err // the session ended, which is no fault of s
+	}
 	s.mu.Lock()
 	s.fault = err
 	if err == nil {
