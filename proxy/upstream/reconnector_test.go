@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -98,3 +99,11 @@ func TestEndedSessionIsNoFault(t *testing.T) {
 	})
 }
 
+// A closed Set opens no connection.
+func TestClosedSet(t *testing.T) {
+	s := set(t, func(context.Context) (conn.Conn, error) { return nil, errors.New("dialled") })
+	s.Close()
+	if _, err := s.Server("up").Connection(t.Context(), Scope{Principal: "late"}); !errors.Is(err, errSessionEnded) {
+		t.Errorf("Connection returns %v, want that the session ended", err)
+	}
+}

@@ -316,9 +316,9 @@ type Session struct {
 }
 
 // NewSession returns a session without connections. They are opened as long as lifetime lasts,
-// and ended by Close.
+// and ended by Close. If lifetime has ended, the session is closed.
 func NewSession(lifetime context.Context, owner Owner) *Session {
-	return &Session{owner: owner, lifetime: lifetime, servers: map[*Server]*reconnector{}}
+	return &Session{owner: owner, lifetime: lifetime, servers: map[*Server]*reconnector{}, closed: lifetime.Err() != nil}
 }
 
 // Initialize sets the params of the host's initialize, which connections opened later repeat
