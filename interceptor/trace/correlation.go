@@ -2,55 +2,21 @@ package trace
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
-
-	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // IDs is the set of ids that a message correlates to, in the order of their first occurrence.
 type IDs []string
 
-// Limits of a correlation list.
+// Limits of a correlation that a host sends.
 const (
 	MaxIDs     = 64
 	MaxIDBytes = 255
 )
 
-// Mode is the treatment of string correlations in foreign messages.
-type Mode string
-
-// The modes: a string counts as one id and a deprecation, or is refused.
-const (
-	Transition Mode = "transition"
-	Strict     Mode = "strict"
-)
-
-// Deprecations reported for foreign correlations.
-const (
-	DeprecatedString    = "correlation_string"
-	DeprecatedSnakeCase = "correlation_snake_case"
-)
-
-// The codes of [CorrelationError].
-const (
-	CodeCorrelationType     = "correlation_type"
-	CodeCorrelationEmpty    = "correlation_empty_element"
-	CodeCorrelationRejected = "correlation_string_rejected"
-	CodeCorrelationTooMany  = "correlation_too_many"
-	CodeCorrelationTooLong  = "correlation_too_long"
-)
-
-// CorrelationError is the error for a value that is not a correlation list.
-type CorrelationError struct {
-	Code   string
-	Remedy string
-}
-
-var errTooMany = &CorrelationError{CodeCorrelationTooMany, fmt.Sprintf("more than %d ids", MaxIDs)}
-
-// Error gives the remedy. It does not repeat the foreign value.
-func (e *CorrelationError) Error() string { return "correlation id: " + e.Remedy }
+var errTooMany = fmt.Errorf("correlation id: more than %d ids", MaxIDs)
 
 // Union returns a followed by the ids of b that a lacks. It changes neither.
 func (a IDs) Union(b IDs) IDs {
@@ -63,77 +29,16 @@ func (a IDs) Union(b IDs) IDs {
 	return out
 }
 
-// UnmarshalJSON reads a correlation list as [DecodeIDs] does in transition mode.
-func (a *IDs) UnmarshalJSON(data []byte) error {
-	ids, _, err := DecodeIDs(data, Transition)
-	*a = ids
-	return err
-}
-
-// DecodeIDs reads the JSON value of a correlation field. Absent (nil) and null
-// give nil; an array gives its ids without repetitions; a string gives itself
-// and a deprecation, or an error in mode [Strict]. At most [MaxIDs] ids of
-// [MaxIDBytes] bytes are accepted. Errors are [*CorrelationError].
-func DecodeIDs(value json.RawMessage, mode Mode) (ids IDs, deprecated []string, err error) {
-	value = rawjson.Trim(value)
-	if len(value) == 0 {
-		return nil, nil, nil
-	}
-	switch rawjson.KindOf(value) {
-	case rawjson.Null:
-		return nil, nil, nil
-	case rawjson.String:
-		if mode == Strict {
-			return nil, nil, &CorrelationError{CodeCorrelationRejected, "send an array of strings instead of a string"}
-		}
-		ids, deprecated = IDs{}, []string{DeprecatedString}
-		if s := rawjson.Unquote(value); s != "" {
-			ids, err = ids.add(s)
-		}
-		return ids, deprecated, err
-	case rawjson.Array:
-		ids = IDs{}
-		whole := rawjson.Elements(value, func(e []byte) bool {
-			if rawjson.KindOf(e) != rawjson.String {
-				err = &CorrelationError{CodeCorrelationType, "send an array of strings, nothing else in it"}
-				return false
-			}
-			ids, err = ids.add(rawjson.Unquote(e))
-			return err == nil
-		})
-		if err != nil {
-			return nil, nil, err
-		}
-		if whole {
-			return ids, nil, nil
-		}
-	}
-	return nil, nil, &CorrelationError{CodeCorrelationType, "send an array of strings"}
-}
-
-func (a IDs) add(id string) (IDs, error) {
-	switch {
-	case id == "":
-		return nil, &CorrelationError{CodeCorrelationEmpty, "an id in the array is empty; leave it out"}
-	case len(id) > MaxIDBytes:
-		return nil, &CorrelationError{CodeCorrelationTooLong, fmt.Sprintf("an id has %d bytes; at most %d are allowed", len(id), MaxIDBytes)}
-	case slices.Contains(a, id):
-		return a, nil
-	case len(a) == MaxIDs:
-		return nil, errTooMany
-	}
-	return append(a, id), nil
-}
-
-// DecodeCorrelation reads the correlation of a whole foreign envelope: the
-// field correlationId, its later name correlation_id, or the union of both.
-func DecodeCorrelation(envelope json.RawMessage, mode Mode) (ids IDs, deprecated []string, err error) {
-	camel, _ := rawjson.Get(envelope, "correlationId")
-	if ids, deprecated, err = DecodeIDs(camel, mode); err != nil {
+// DecodeCorrelation reads the correlation that a host sends: the JSON value of correlationId, of
+// its later name correlation_id, or the union of both. nil is an absent field. Null gives nil, and
+// an array gives its ids without repetitions. A string gives itself and a deprecation, but is
+// refused if strict is set. Errors do not repeat the foreign value.
+func DecodeCorrelation(camel, snake json.RawMessage, strict bool) (ids IDs, deprecated []string, err error) {
+	if ids, deprecated, err = decodeIDs(camel, strict); err != nil {
 		return nil, nil, err
 	}
-	if snake, ok := rawjson.Get(envelope, "correlation_id"); ok {
-		more, dep, err := DecodeIDs(snake, mode)
+	if snake != nil {
+		more, dep, err := decodeIDs(snake, strict)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -143,8 +48,58 @@ func DecodeCorrelation(envelope json.RawMessage, mode Mode) (ids IDs, deprecated
 		if len(more) > MaxIDs {
 			return nil, nil, errTooMany
 		}
-		ids, deprecated = more, append(append(deprecated, DeprecatedSnakeCase), dep...)
+		ids, deprecated = more, append(append(deprecated, "correlation_snake_case"), dep...)
 	}
 	slices.Sort(deprecated)
 	return ids, slices.Compact(deprecated), nil
+}
+
+// decodeIDs reads one field of a correlation.
+func decodeIDs(value json.RawMessage, strict bool) (ids IDs, deprecated []string, err error) {
+	if len(value) == 0 {
+		return nil, nil, nil
+	}
+	var decoded any
+	if json.Unmarshal(value, &decoded) != nil {
+		decoded = value // no case fits it
+	}
+	switch v := decoded.(type) {
+	case nil:
+		return nil, nil, nil
+	case string:
+		if strict {
+			return nil, nil, errors.New("correlation id: send an array of strings instead of a string")
+		}
+		if ids = (IDs{}); v != "" {
+			ids, err = ids.add(v)
+		}
+		return ids, []string{"correlation_string"}, err
+	case []any:
+		ids = IDs{}
+		for _, e := range v {
+			id, ok := e.(string)
+			if !ok {
+				return nil, nil, errors.New("correlation id: send an array of strings, nothing else in it")
+			}
+			if ids, err = ids.add(id); err != nil {
+				return nil, nil, err
+			}
+		}
+		return ids, nil, nil
+	}
+	return nil, nil, errors.New("correlation id: send an array of strings")
+}
+
+func (a IDs) add(id string) (IDs, error) {
+	switch {
+	case id == "":
+		return nil, errors.New("correlation id: an id in the array is empty; leave it out")
+	case len(id) > MaxIDBytes:
+		return nil, fmt.Errorf("correlation id: an id has %d bytes; at most %d are allowed", len(id), MaxIDBytes)
+	case slices.Contains(a, id):
+		return a, nil
+	case len(a) == MaxIDs:
+		return nil, errTooMany
+	}
+	return append(a, id), nil
 }

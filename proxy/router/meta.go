@@ -56,18 +56,8 @@ func hostThread(meta *wire.Meta) (thread string, spawned bool) {
 // correlate reads the correlation ids that a host gives, under either name of the field. The
 // deprecated form, a string, is taken or refused as trace.correlation says.
 func (rt *Router) correlate(c *interceptor.Call, meta *wire.Meta) error {
-	if meta.Correlation == nil && meta.CorrelationLater == nil {
-		return nil
-	}
-	envelope := []byte(`{}`)
-	if meta.Correlation != nil {
-		envelope = rawjson.Set(envelope, meta.Correlation, "correlationId")
-	}
-	if meta.CorrelationLater != nil {
-		envelope = rawjson.Set(envelope, meta.CorrelationLater, "correlation_id")
-	}
 	var err error
-	c.Origin.Correlates, c.Origin.Deprecated, err = trace.DecodeCorrelation(envelope, trace.Mode(rt.Config.Trace.Correlation))
+	c.Origin.Correlates, c.Origin.Deprecated, err = trace.DecodeCorrelation(meta.Correlation, meta.CorrelationLater, rt.Config.Trace.Correlation == "strict")
 	rt.noteDeprecated(c.Origin.Deprecated)
 	return err
 }
@@ -84,7 +74,7 @@ func (rt *Router) subContext(c *interceptor.Call, meta *wire.Meta) error {
 		return nil
 	}
 	path, deprecated, err := contextpath.Decode(value)
-	if err == nil && len(deprecated) > 0 && trace.Mode(rt.Config.Trace.Correlation) == trace.Strict {
+	if err == nil && len(deprecated) > 0 && rt.Config.Trace.Correlation == "strict" {
 		err = fmt.Errorf("an object is a form of an earlier draft, which trace.correlation: strict refuses; send the path as a string: %q", path)
 	}
 	if err != nil {

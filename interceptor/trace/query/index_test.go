@@ -41,7 +41,7 @@ func randomRecord(rng *rand.Rand, i int) *trace.Record {
 		r.Audit.Scrub = []trace.Finding{{Rule: "r"}}
 	}
 	if flip() {
-		r.Audit.Deprecated = []string{trace.DeprecatedString}
+		r.Audit.Deprecated = []string{"correlation_string"}
 	}
 	if flip() {
 		r.Audit.Hops = &trace.Hops{Host: []byte(one("7", `"8"`)), Upstream: []byte("9")}
