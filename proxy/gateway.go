@@ -227,7 +227,7 @@ func (g *Gateway) openState() (dir string, err error) {
 		}
 		g.journal, err = trace.Open(filepath.Join(dir, "trace"), trace.Options{
 			Sync: t.Sync, Interval: time.Duration(t.SyncIntervalMS) * time.Millisecond,
-			RotateBytes: int64(t.RotateMB) << 20, Retain: trace.Retention{Files: t.RetainFiles}, Log: g.log,
+			RotateBytes: int64(t.RotateMB) << 20, RetainFiles: t.RetainFiles, Log: g.log,
 		})
 		if !errors.Is(err, trace.ErrInUse) || g.cfg.Listen != "" {
 			break

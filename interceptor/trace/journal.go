@@ -28,43 +28,23 @@ const (
 	SyncNever    = "never"    // the operating system decides
 )
 
-// Defaults of [Options].
-const (
-	DefaultInterval    = 100 * time.Millisecond
-	DefaultRotateBytes = 256 << 20
-	DefaultMaxPayload  = 1 << 20
-	MaxRotateBytes     = 2 << 30
-)
-
 // Options configure a [Journal]. The zero value is the default.
 type Options struct {
 	// Sync says when records reach the disk: SyncAlways, SyncInterval (default) or SyncNever. In
 	// every mode the operating system has a record when Append returns, so the end of the process
 	// loses nothing. The modes differ in the records that a crash of the machine loses.
 	Sync string
-	// Interval is how long SyncInterval waits, and how far the head file may be
-	// behind in every mode. 0 is DefaultInterval.
+	// Interval is how long SyncInterval waits, and how far the head file may be behind in every
+	// mode. 0 is 100 ms.
 	Interval time.Duration
-	// RotateBytes is the size at which a new segment begins, at most
-	// MaxRotateBytes; 0 is DefaultRotateBytes.
+	// RotateBytes is the size at which a new segment begins, at most 2 GiB. 0 is 256 MiB.
 	RotateBytes int64
-	// Retain bounds the journal; the zero value keeps everything.
-	Retain Retention
-	// MaxPayload is the size in bytes up to which a payload is stored. A larger one is replaced
-	// by its size and SHA-256. 0 is DefaultMaxPayload, negative is no limit.
-	MaxPayload int
+	// RetainFiles is the number of segments that are kept, with the one being written. 0 keeps all.
+	RetainFiles int
 	// Now is the clock; nil is time.Now.
 	Now func() time.Time
 	// Log receives repairs and failures; nil discards them.
 	Log *slog.Logger
-}
-
-// Retention bounds a journal. Only whole segments are removed, never the one
-// being written. A zero field sets no bound.
-type Retention struct {
-	Bytes int64         // of all segments together
-	Age   time.Duration // since a segment's last change
-	Files int           // including the one being written
 }
 
 // Errors of the journal that callers tell apart.
@@ -76,10 +56,11 @@ var (
 // Journal is the one writer of a trace directory. Its methods are safe for
 // concurrent use. One goroutine syncs and writes the head file; Close ends it.
 type Journal struct {
-	dir  string
-	opt  Options
-	log  *slog.Logger
-	lock *os.File
+	dir        string
+	opt        Options
+	log        *slog.Logger
+	lock       *os.File
+	maxPayload int // tests set a smaller one
 
 	queueMu sync.Mutex // guards queue, closed
 	queue   []*pending
@@ -139,9 +120,8 @@ type pending struct {
 // noted in the chain: both as records of kind [KindJournal] and in the log.
 func Open(dir string, o Options) (*Journal, error) {
 	o.Sync = cmp.Or(o.Sync, SyncInterval)
-	o.Interval = cmp.Or(max(o.Interval, 0), DefaultInterval)
-	o.RotateBytes = cmp.Or(max(o.RotateBytes, 0), DefaultRotateBytes)
-	o.MaxPayload = cmp.Or(o.MaxPayload, DefaultMaxPayload)
+	o.Interval = cmp.Or(max(o.Interval, 0), 100*time.Millisecond)
+	o.RotateBytes = cmp.Or(max(o.RotateBytes, 0), 256<<20)
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Now == nil {
 		o.Now = time.Now
@@ -149,10 +129,11 @@ func Open(dir string, o Options) (*Journal, error) {
 	if !slices.Contains([]string{SyncAlways, SyncInterval, SyncNever}, o.Sync) {
 		return nil, fmt.Errorf("trace sync %q: use always, interval or never", o.Sync)
 	}
-	if o.RotateBytes > MaxRotateBytes {
-		return nil, fmt.Errorf("trace rotation at %d bytes: use at most %d", o.RotateBytes, int64(MaxRotateBytes))
+	if most := int64(2 << 30); o.RotateBytes > most {
+		return nil, fmt.Errorf("trace rotation at %d bytes: use at most %d", o.RotateBytes, most)
 	}
-	j := &Journal{dir: dir, opt: o, log: o.Log, dirty: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
+	j := &Journal{dir: dir, opt: o, log: o.Log, maxPayload: maxPayload,
+		dirty: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
 		err = os.Chmod(dir, 0o700) // #nosec G302: it is a directory
@@ -174,9 +155,11 @@ func Open(dir string, o Options) (*Journal, error) {
 	return j, nil
 }
 
-// maxPayloadDepth leaves room for the record around the payload: encoding/json
-// reads at most 10,000 levels.
-const maxPayloadDepth = 9_900
+// Bounds of a payload as it is stored.
+const (
+	maxPayload      = 1 << 20 // bytes
+	maxPayloadDepth = 9_900   // encoding/json reads 10,000 levels, with the record around the payload
+)
 
 // lineRoom is at least the length of the chain fields of a line.
 const lineRoom = lineTail + 128
@@ -193,16 +176,11 @@ const maxPooled = 2 << 20
 // chain fields are empty, so the caller can refuse the call before it has an effect. Concurrent
 // calls share writes and syncs.
 //
-// If payload is given, its concatenation is the record's payload instead of
-// r.Payload, so the caller needs no memory to join the pieces of a message.
-//
-// A payload that is not JSON, or nested deeper than JSON readers go, is stored
-// as a JSON string of its bytes. One above [Options.MaxPayload] is stored as its
-// size and SHA-256. Both set Audit.Truncated.
+// If payload is given, its concatenation is the record's payload instead of r.Payload, so the
+// caller needs no memory to join the pieces of a message. A payload that is not JSON, or nested
+// deeper than JSON readers go, is stored as a JSON string of its bytes. One above 1 MiB is stored
+// as its size and SHA-256. Both set Audit.Truncated.
 func (j *Journal) Append(r *Record, payload ...[]byte) error {
-	if err := j.prepare(r); err != nil {
-		return err
-	}
 	p := pool.Get().(*pending)
 	defer func() {
 		if cap(p.envelope) <= maxPooled {
@@ -211,7 +189,7 @@ func (j *Journal) Append(r *Record, payload ...[]byte) error {
 		}
 	}()
 	var err error
-	if p.envelope, err = j.appendEnvelope(p.envelope, r, payload); err != nil {
+	if p.envelope, err = j.encode(p.envelope, r, payload); err != nil {
 		return err
 	}
 	if p.r = r; len(p.envelope) > maxLine-lineRoom {
@@ -239,13 +217,13 @@ func (j *Journal) Append(r *Record, payload ...[]byte) error {
 	return p.err
 }
 
-// prepare sets and checks the fields that do not depend on the place in the chain.
-func (j *Journal) prepare(r *Record) error {
+// encode checks and completes r, and appends its line up to the chain fields.
+func (j *Journal) encode(b []byte, r *Record, payload [][]byte) ([]byte, error) {
 	if r.Kind == "" {
-		return fmt.Errorf("trace record has no kind")
+		return b, errors.New("trace record has no kind")
 	}
 	if err := contextpath.Validate(r.Context); err != nil {
-		return fmt.Errorf("trace record %s: %w", r.Kind, err)
+		return b, fmt.Errorf("trace record %s: %w", r.Kind, err)
 	}
 	r.Protocol = Protocol
 	if r.ID == "" {
@@ -257,11 +235,6 @@ func (j *Journal) prepare(r *Record) error {
 	if len(r.CorrelationID) > 1 {
 		r.CorrelationID = IDs(nil).Union(r.CorrelationID)
 	}
-	return nil
-}
-
-// appendEnvelope appends the line of r up to the chain fields.
-func (j *Journal) appendEnvelope(b []byte, r *Record, payload [][]byte) ([]byte, error) {
 	if payload == nil {
 		payload = [][]byte{r.Payload}
 	}
@@ -285,7 +258,7 @@ func (j *Journal) appendPayload(b []byte, r *Record, pieces [][]byte) []byte {
 	}
 	payload := b[start:]
 	switch {
-	case j.opt.MaxPayload > 0 && size > j.opt.MaxPayload:
+	case size > j.maxPayload:
 		markTruncated(r)
 		sum := sha256.Sum256(payload)
 		return append(b[:start], rawjson.Marshal(map[string]any{
@@ -331,13 +304,10 @@ func (j *Journal) commit(q []*pending) {
 		}
 		q = q[n:]
 	}
-	if failed != nil {
-		failed = fmt.Errorf("trace journal: %w", failed)
-		for _, p := range q {
-			p.done, p.err = true, failed
-		}
+	failed = j.setErr(failed)
+	for _, p := range q {
+		p.done, p.err = true, failed
 	}
-	j.setErr(failed)
 	select {
 	case j.dirty <- struct{}{}:
 	default:
@@ -448,20 +418,15 @@ func (j *Journal) newSegment(predecessor *Anchor) error {
 
 // note writes a record about the journal itself. The caller holds writing or is Open.
 func (j *Journal) note(e Event) error {
-	p, err := j.pendingNote(e)
-	if err == nil {
-		_, err = j.writeSome([]*pending{p})
-	}
+	_, err := j.writeSome(j.pendingNote(e))
 	return err
 }
 
-func (j *Journal) pendingNote(e Event) (*pending, error) {
+// pendingNote returns a queue with the record of an event.
+func (j *Journal) pendingNote(e Event) []*pending {
 	r := &Record{From: "foldgate", Kind: KindJournal, Payload: rawjson.Marshal(e)}
-	if err := j.prepare(r); err != nil {
-		return nil, err
-	}
-	envelope, err := j.appendEnvelope(nil, r, nil)
-	return &pending{r: r, envelope: envelope}, err
+	envelope, _ := j.encode(nil, r, nil) // its kind is set, and it has no context and no audit
+	return []*pending{{r: r, envelope: envelope}}
 }
 
 // retryInterval is how often a journal that does not accept records is tried.
@@ -511,17 +476,15 @@ func (j *Journal) flush() {
 		j.writing.Lock()
 		if j.name == name { // else rotate has synced and closed it meanwhile
 			j.broken = fmt.Errorf("%s: %w; restart foldgate", name, err)
-			err = j.broken
-		} else {
-			err = nil
 		}
+		err = j.broken
 		j.writing.Unlock()
 	}
 	if err == nil {
 		err = j.writeHeadAt(h)
 	}
 	if err != nil {
-		j.setErr(fmt.Errorf("trace journal: %w", err))
+		j.setErr(err)
 	}
 }
 
@@ -547,13 +510,11 @@ func (j *Journal) resume() {
 	if j.broken != nil || j.Err() == nil {
 		return
 	}
-	err := j.writeHeadAt(j.headNow()) // first: a failure of it leaves no record
-	p, bad := j.pendingNote(Event{Event: EventResumed})
-	if err = cmp.Or(err, bad); err != nil {
-		j.setErr(fmt.Errorf("trace journal: %w", err))
+	if err := j.writeHeadAt(j.headNow()); err != nil { // first: a failure of it leaves no record
+		j.setErr(err)
 		return
 	}
-	j.commit([]*pending{p})
+	j.commit(j.pendingNote(Event{Event: EventResumed}))
 }
 
 // headNow describes the last committed record. The caller holds writing.
@@ -585,13 +546,18 @@ func (j *Journal) Err() error {
 	return j.lastErr
 }
 
-func (j *Journal) setErr(err error) {
+// setErr sets the result of Err and returns it.
+func (j *Journal) setErr(err error) error {
 	j.errMu.Lock()
 	defer j.errMu.Unlock()
-	if err != nil && j.lastErr == nil {
-		j.log.Error("trace journal does not accept records", "dir", j.dir, "error", err)
+	if err != nil {
+		err = fmt.Errorf("trace journal: %w", err)
+		if j.lastErr == nil {
+			j.log.Error("trace journal does not accept records", "dir", j.dir, "error", err)
+		}
 	}
 	j.lastErr = err
+	return err
 }
 
 // Close writes the head, syncs and releases the directory. It finishes Appends

@@ -133,7 +133,8 @@ func TestCloseBesideAppends(t *testing.T) {
 	const limit = 1000
 	for range 10 {
 		dir := t.TempDir()
-		j := open(t, dir, Options{RotateBytes: 20 << 10, MaxPayload: limit, Sync: SyncNever})
+		j := open(t, dir, Options{RotateBytes: 20 << 10, Sync: SyncNever})
+		j.maxPayload = limit
 		var appended atomic.Int64
 		var wg sync.WaitGroup
 		for range 8 {
@@ -224,7 +225,8 @@ func TestAppendRefusesWhatIsNoRecord(t *testing.T) {
 
 func TestPayloadsCannotBreakTheLine(t *testing.T) {
 	dir := t.TempDir()
-	j := open(t, dir, Options{MaxPayload: 1000})
+	j := open(t, dir, Options{})
+	j.maxPayload = 1000
 	shared := &Audit{Session: "s"}
 	add(t, j,
 		&Record{Kind: "k", Payload: []byte("{\n \"a\": 1}"), Audit: shared},
@@ -255,7 +257,8 @@ func TestPayloadsCannotBreakTheLine(t *testing.T) {
 
 // A payload in pieces is stored as if it had been put together before.
 func TestPayloadInPieces(t *testing.T) {
-	j := open(t, t.TempDir(), Options{MaxPayload: 100})
+	j := open(t, t.TempDir(), Options{})
+	j.maxPayload = 100
 	for i, payload := range []string{`{"a":[1,"b"]}`, "{\n \"a\": 1 }", `{"a":`, `"` + strings.Repeat("x", 200) + `"`, ""} {
 		whole := &Record{From: "a", Kind: "test/whole", Payload: []byte(payload)}
 		if err := j.Append(whole); err != nil {

@@ -28,22 +28,17 @@ const payloadKey = `,"payload":`
 // hash that the record claims and with its newline.
 func (r *Record) AppendLine(b []byte) ([]byte, error) {
 	start := len(b)
-	b, err := appendEnvelope(b, r)
+	b = appendHead(b, r)
+	if len(r.Payload) > 0 {
+		b = append(append(b, payloadKey...), r.Payload...)
+	}
+	b, err := appendTail(b, r)
 	if err != nil {
 		return nil, err
 	}
 	b, _ = appendChain(b, start, r.Seq, r.Prev)
 	copy(b[len(b)-lineTail+len(hashMember):], r.Hash)
 	return b, nil
-}
-
-// appendEnvelope appends the record's line up to the chain fields.
-func appendEnvelope(b []byte, r *Record) ([]byte, error) {
-	b = appendHead(b, r)
-	if len(r.Payload) > 0 {
-		b = append(append(b, payloadKey...), r.Payload...)
-	}
-	return appendTail(b, r)
 }
 
 // appendHead appends the members before the payload.

@@ -8,6 +8,15 @@ import (
 	"testing"
 )
 
+// appendEnvelope appends the record's line up to the chain fields.
+func appendEnvelope(b []byte, r *Record) ([]byte, error) {
+	b = appendHead(b, r)
+	if len(r.Payload) > 0 {
+		b = append(append(b, payloadKey...), r.Payload...)
+	}
+	return appendTail(b, r)
+}
+
 // appendAudit writes what encoding/json writes, for every member alone, for all
 // of them together, and for values that need care.
 func TestAppendAudit(t *testing.T) {

@@ -1,31 +1,36 @@
 package trace
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
-// retain removes the oldest segments beyond [Options.Retain]. It notes in the chain which
-// segments go, moves the head's anchor to the oldest that stays, and only then removes them, so
-// that a crash in between leaves a provable journal. A failure is logged: too many segments are
-// no reason to refuse a call. The caller holds writing or is Open.
+// retain removes the oldest segments beyond [Options.RetainFiles]. A failure is logged: too many
+// segments are no reason to refuse a call. The caller holds writing or is Open.
 func (j *Journal) retain() {
-	if j.opt.Retain == (Retention{}) {
+	if j.opt.RetainFiles <= 0 {
 		return
 	}
 	names, err := Segments(j.dir)
+	if gone := len(names) - j.opt.RetainFiles; err == nil && gone > 0 {
+		err = j.removeOldest(names[:gone], names[gone])
+	}
 	if err != nil {
 		j.log.Error("trace retention", "dir", j.dir, "error", err)
-		return
 	}
-	gone := j.retired(names)
-	if gone == 0 {
-		return
+}
+
+// removeOldest notes in the chain which segments go, moves the head's anchor to the oldest that
+// stays, and only then removes them, so that a crash in between leaves a provable journal.
+func (j *Journal) removeOldest(names []string, oldest string) error {
+	r, err := FirstRecord(filepath.Join(j.dir, oldest))
+	if err != nil {
+		return fmt.Errorf("%s: %w", oldest, err)
 	}
 	var removed []Anchor
-	for _, name := range names[:gone] {
+	for _, name := range names {
 		a := Anchor{File: name}
 		if f, err := os.Open(filepath.Join(j.dir, name)); err == nil {
 			if t, err := readTail(f); err == nil && t.last != nil {
@@ -35,44 +40,20 @@ func (j *Journal) retain() {
 		}
 		removed = append(removed, a)
 	}
-	r, err := FirstRecord(filepath.Join(j.dir, names[gone]))
-	if err != nil {
-		j.log.Error("trace retention", "file", names[gone], "error", err)
-		return
-	}
 	was := j.first
-	j.first = FirstRef{File: names[gone], Seq: r.Seq, Prev: r.Prev}
+	j.first = FirstRef{File: oldest, Seq: r.Seq, Prev: r.Prev}
 	err = j.note(Event{Event: EventRetention, Removed: removed, First: &j.first})
 	if err == nil {
 		err = j.writeHeadAt(j.headNow())
 	}
 	if err != nil {
 		j.first = was
-		j.log.Error("trace retention", "dir", j.dir, "error", err)
-		return
+		return err
 	}
-	for _, name := range names[:gone] {
+	for _, name := range names {
 		j.removeSegment(name)
 	}
-}
-
-// retired returns how many of the oldest segments are beyond the bounds.
-func (j *Journal) retired(names []string) int {
-	var total int64
-	b, now := j.opt.Retain, j.opt.Now()
-	for i, name := range slices.Backward(names) {
-		fi, err := os.Stat(filepath.Join(j.dir, name))
-		if err != nil {
-			continue
-		}
-		total += fi.Size()
-		if i < len(names)-1 && (b.Files > 0 && len(names)-i > b.Files ||
-			b.Bytes > 0 && total > b.Bytes ||
-			b.Age > 0 && now.Sub(fi.ModTime()) > b.Age) {
-			return i + 1
-		}
-	}
-	return 0
+	return nil
 }
 
 func (j *Journal) removeSegment(name string) {

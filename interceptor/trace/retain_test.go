@@ -12,7 +12,7 @@ import (
 
 func TestRetentionKeepsTheChainProvable(t *testing.T) {
 	dir := t.TempDir()
-	j := open(t, dir, Options{RotateBytes: 4000, Retain: Retention{Files: 3}})
+	j := open(t, dir, Options{RotateBytes: 4000, RetainFiles: 3})
 	for range 60 {
 		call(t, j, "")
 	}
@@ -126,35 +126,6 @@ func must(n uint64, ok bool) uint64 {
 	return n
 }
 
-func TestRetentionBounds(t *testing.T) {
-	for _, c := range []struct {
-		name   string
-		retain Retention
-		age    time.Duration
-		few    bool
-	}{
-		{"bytes", Retention{Bytes: 9000}, 0, true},
-		{"many bytes", Retention{Bytes: 1 << 30}, 0, false},
-		{"age, young", Retention{Age: time.Hour}, 0, false},
-		{"age, old", Retention{Age: time.Hour}, 2 * time.Hour, true},
-	} {
-		dir := t.TempDir()
-		j := open(t, dir, Options{RotateBytes: 4000, Retain: c.retain, Now: func() time.Time { return time.Now().Add(c.age) }})
-		for range 40 {
-			call(t, j, "")
-		}
-		if err := j.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if names, _ := Segments(dir); (len(names) <= 3) != c.few {
-			t.Errorf("%s: %d files, want few: %v", c.name, len(names), c.few)
-		}
-		if r := verify(t, dir); !r.OK() {
-			t.Errorf("%s: %v", c.name, r.Faults)
-		}
-	}
-}
-
 // TestOldIndexes: the index files of earlier versions are removed, others stay.
 func TestOldIndexes(t *testing.T) {
 	dir, file := sample(t, 3)
@@ -196,7 +167,7 @@ func TestRetentionKeepsFilesWhoseAnchorCannotMove(t *testing.T) {
 		t.Fatal(err)
 	}
 	j.writing.Lock()
-	j.opt.Retain = Retention{Files: 2}
+	j.opt.RetainFiles = 2
 	j.retain()
 	j.writing.Unlock()
 	if now, _ := Segments(dir); len(now) != len(before) {

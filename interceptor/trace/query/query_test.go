@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // open opens a journal that is closed at the end of the test.
@@ -168,7 +169,9 @@ func TestStackBugs(t *testing.T) {
 	j := open(t, dir, trace.Options{})
 	var deprecated []string
 	correlation := func(envelope string) trace.IDs {
-		got, dep, err := trace.DecodeCorrelation([]byte(envelope), trace.Transition)
+		camel, _ := rawjson.Get([]byte(envelope), "correlationId")
+		snake, _ := rawjson.Get([]byte(envelope), "correlation_id")
+		got, dep, err := trace.DecodeCorrelation(camel, snake, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -192,7 +195,7 @@ func TestStackBugs(t *testing.T) {
 	for range 100 {
 		add(t, j, &trace.Record{Kind: trace.KindReflection, Context: "reason-1"})
 	}
-	if d := cmp.Diff([]string{trace.DeprecatedSnakeCase, trace.DeprecatedString}, deprecated); d != "" {
+	if d := cmp.Diff([]string{"correlation_snake_case", "correlation_string"}, deprecated); d != "" {
 		t.Error(d)
 	}
 	if got := query(t, dir, Filter{Correlates: "create"}); len(got) != 1 || got[0].ID != "push1" {
@@ -450,7 +453,7 @@ func TestSinceWithoutIndex(t *testing.T) {
 // retention, verify finds nothing wrong and queries do not fail.
 func TestReadersBesideTheWriter(t *testing.T) {
 	dir := t.TempDir()
-	j := open(t, dir, trace.Options{RotateBytes: 8000, Retain: trace.Retention{Files: 4}, Interval: 1})
+	j := open(t, dir, trace.Options{RotateBytes: 8000, RetainFiles: 4, Interval: 1})
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
