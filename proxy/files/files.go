@@ -31,7 +31,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"sync"
 
@@ -54,7 +53,7 @@ var _ conn.Conn = (*Server)(nil)
 type root struct {
 	name   string   // first segment of paths if there are several roots
 	dirs   []string // absolute paths of the root: as given and with links resolved
-	hidden []string // absolute paths of hidden directories below it
+	hidden []string // paths of hidden directories below the last of dirs
 	fs     *os.Root
 }
 
@@ -80,8 +79,10 @@ func New(roots []string, hidden ...string) (*Server, error) {
 		taken[r.name] = true
 		for _, dir := range hidden {
 			for _, p := range absolute(dir) {
-				if slices.ContainsFunc(r.dirs, func(top string) bool { return below(top, p) != "" }) {
-					r.hidden = append(r.hidden, p)
+				for _, top := range r.dirs {
+					if rel := below(top, p); rel != "" { // dir need not exist yet, the root does
+						r.hidden = append(r.hidden, filepath.Join(r.dirs[len(r.dirs)-1], rel))
+					}
 				}
 			}
 		}

@@ -169,7 +169,7 @@ func TestConfinement(t *testing.T) {
 func TestHidden(t *testing.T) {
 	dir := tree(t, map[string]string{
 		"a.txt": "needle", "state/trace/1.jsonl": "needle", "state2/b": "needle", "sub/state/c": "needle",
-		"link": "->state", "deep": "->state/trace",
+		"link": "->state", "deep": "->state/trace", "here": "->.",
 	})
 	s, err := New([]string{dir}, filepath.Join(dir, "state"), filepath.Join(dir, "not", "there"))
 	must(t, err)
@@ -182,9 +182,18 @@ func TestHidden(t *testing.T) {
 			}
 		}
 	}
-	want(t, "list", call(t, s, "list_directory", `{}`), "a.txt 6\ndeep@\nlink@\nstate2/\nsub/")
+	want(t, "list", call(t, s, "list_directory", `{}`), "a.txt 6\ndeep@\nhere@\nlink@\nstate2/\nsub/")
+	want(t, "list through a link", call(t, s, "list_directory", `{"path":"here"}`), "a.txt 6\ndeep@\nhere@\nlink@\nstate2/\nsub/")
 	want(t, "search", call(t, s, "search_files", `{"pattern":"**"}`), "a.txt\nstate2/b\nsub/state/c")
 	want(t, "grep", call(t, s, "grep", `{"pattern":"needle"}`), "a.txt\n1:needle\n\nstate2/b\n1:needle\n\nsub/state/c\n1:needle")
+	want(t, "search through a link", call(t, s, "search_files", `{"path":"here","pattern":"**"}`), "here/a.txt\nhere/state2/b\nhere/sub/state/c")
+	want(t, "grep through a link", call(t, s, "grep", `{"path":"here/here","pattern":"needle","glob":"state*/**"}`), "here/here/state2/b\n1:needle")
+	// A hidden directory may be made later, and the root may be named through a link.
+	late, err := New([]string{filepath.Join(dir, "here")}, filepath.Join(dir, "here", "later"))
+	must(t, err)
+	t.Cleanup(func() { _ = late.Close() })
+	must(t, os.Mkdir(filepath.Join(dir, "later"), 0o755))
+	want(t, "list with a late directory", call(t, late, "list_directory", `{}`), "a.txt 6\ndeep@\nhere@\nlink@\nstate/\nstate2/\nsub/")
 	// A root that is hidden itself was asked for.
 	s, err = New([]string{filepath.Join(dir, "state", "trace")}, filepath.Join(dir, "state"))
 	must(t, err)

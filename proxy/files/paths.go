@@ -38,11 +38,7 @@ func (r *root) hides(rel string) bool {
 	if len(r.hidden) == 0 {
 		return false
 	}
-	full := filepath.Join(r.dirs[0], filepath.FromSlash(rel))
-	if real, err := filepath.EvalSymlinks(full); err == nil {
-		full = real
-	}
-	for dir := full; slices.ContainsFunc(r.dirs, func(top string) bool { return below(top, dir) != "" }); dir = filepath.Dir(dir) {
+	for dir := r.real(rel); slices.ContainsFunc(r.dirs, func(top string) bool { return below(top, dir) != "" }); dir = filepath.Dir(dir) {
 		info, err := os.Stat(dir)
 		for _, h := range r.hidden {
 			if dir == h {
@@ -56,17 +52,25 @@ func (r *root) hides(rel string) bool {
 	return false
 }
 
-// lists reports whether a listing or a walk shows rel. It compares names only: both go down from
-// a resolved place and follow no links.
-func (r *root) lists(rel string) bool {
-	for _, h := range r.hidden {
-		for _, dir := range r.dirs {
-			if below(dir, h) == rel {
-				return false
-			}
-		}
+// real returns the absolute path of rel, with links resolved if it exists.
+func (r *root) real(rel string) string {
+	full := filepath.Join(r.dirs[0], filepath.FromSlash(rel))
+	if real, err := filepath.EvalSymlinks(full); err == nil {
+		return real
 	}
-	return true
+	return full
+}
+
+// withoutHidden drops hidden directories from the entries of the directory rel. The path of the
+// directory may pass a link, so the comparison is of real paths.
+func (r *root) withoutHidden(rel string, entries []fs.DirEntry) []fs.DirEntry {
+	if len(r.hidden) == 0 {
+		return entries
+	}
+	dir := r.real(rel)
+	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool {
+		return slices.Contains(r.hidden, filepath.Join(dir, e.Name()))
+	})
 }
 
 // locate is resolve without the check for hidden directories.
@@ -163,7 +167,7 @@ func (s *Server) readDir(ctx context.Context, p place) ([]fs.DirEntry, error) {
 			return nil, s.explain(p, err)
 		}
 	}
-	entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool { return !p.r.lists(path.Join(p.rel, e.Name())) })
+	entries = p.r.withoutHidden(p.rel, entries)
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, nil
 }
