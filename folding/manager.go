@@ -242,9 +242,9 @@ func (m *Manager) Close(ctx context.Context) error {
 	m.finishAll(maps.Values(m.live), outcome{reason: ReasonShutdown}, now)
 	m.unlock()
 	close(m.quit)
-	<-m.done
 	stopped := make(chan struct{})
-	go func() { // ends when the repository does; Close can't wait longer than ctx
+	go func() { // both wait for the repository, Close only as long as ctx
+		<-m.done
 		m.w.close()
 		close(stopped)
 	}()

@@ -16,7 +16,7 @@ type faulty struct {
 	folding.Repository
 	mu     sync.Mutex
 	broken bool
-	hang   chan struct{} // Apply waits for it if not nil
+	hang   chan struct{} // Apply and Archive wait for it if not nil
 }
 
 func (r *faulty) set(broken bool) {
@@ -26,16 +26,26 @@ func (r *faulty) set(broken bool) {
 }
 
 func (r *faulty) Apply(ctx context.Context, c []folding.Change) error {
+	if r.disk() {
+		return errors.New("disk full")
+	}
+	return r.Repository.Apply(ctx, c)
+}
+
+func (r *faulty) Archive(ctx context.Context, before time.Time, limit int) (int, error) {
+	r.disk()
+	return r.Repository.Archive(ctx, before, limit)
+}
+
+// disk waits if the disk hangs and reports whether it is broken.
+func (r *faulty) disk() bool {
 	r.mu.Lock()
 	broken, hang := r.broken, r.hang
 	r.mu.Unlock()
 	if hang != nil {
 		<-hang
 	}
-	if broken {
-		return errors.New("disk full")
-	}
-	return r.Repository.Apply(ctx, c)
+	return broken
 }
 
 // A charge that can't be stored is refunded, and its result not delivered.
@@ -108,6 +118,7 @@ func TestCleanupIsBounded(t *testing.T) {
 		if got := status(t, m, alice, b.ID); got.Status != folding.StatusFailed || got.Reason != folding.ReasonSessionEnded {
 			t.Errorf("after 30 s: %s %s, want failed", got.Status, got.Reason)
 		}
+		time.Sleep(2 * time.Minute) // virtual: until the expiry loop hangs in Archive
 		start = time.Now()
 		wantErr(t, "Close on a hanging disk", m.Close(ctx), folding.ErrStorage)
 		if took := time.Since(start); took != 30*time.Second {
