@@ -29,11 +29,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 
+	"github.com/foldgate/foldgate/internal/arguments"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -186,28 +189,57 @@ func (s *Server) Close() error {
 
 // run runs one tool. It returns the result of tools/call, or nil if there is no such tool.
 func (s *Server) run(ctx context.Context, name string, args json.RawMessage) json.RawMessage {
-	for _, t := range tools {
-		if t.name != name {
-			continue
-		}
-		text, err := t.run(s, ctx, newArguments(args))
-		end := "}]}"
-		if err != nil {
-			text, end = err.Error(), `}],"isError":true}`
-		}
-		out := rawjson.AppendQuote([]byte(`{"content":[{"type":"text","text":`), text)
-		return append(out, end...)
+	i := slices.IndexFunc(tools, func(t tool) bool { return t.name == name })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	text, end := "", "}]}"
+	in, err := tools[i].decode(args)
+	if err == nil {
+		text, err = tools[i].run(s, ctx, in)
+	}
+	if err != nil {
+		text, end = err.Error(), `}],"isError":true}`
+	}
+	out := rawjson.AppendQuote([]byte(`{"content":[{"type":"text","text":`), text)
+	return append(out, end...)
+}
+
+// maxArguments bounds the arguments of a call in bytes.
+const maxArguments = 64 << 10
+
+// input holds the arguments of all tools. The schema of a tool says which of them it takes.
+type input struct {
+	Path, Pattern, Glob string
+	StartLine           float64 `json:"start_line"`
+	EndLine             float64 `json:"end_line"`
+	Context             float64
+	MaxMatches          float64 `json:"max_matches"`
+	IgnoreCase          bool    `json:"ignore_case"`
 }
 
 // tool is one entry of tools/list and its implementation.
 type tool struct {
 	name        string
 	description string
-	properties  string // JSON members of inputSchema.properties
-	required    string // JSON elements of inputSchema.required
-	run         func(*Server, context.Context, *arguments) (string, error)
+	properties  json.RawMessage // of inputSchema
+	required    string          // the only required argument, "" for none
+	run         func(*Server, context.Context, input) (string, error)
+}
+
+// decode decodes the arguments of a call.
+func (t tool) decode(args json.RawMessage) (input, error) {
+	in := input{StartLine: 1, EndLine: math.MaxInt32, MaxMatches: 100}
+	if len(args) > maxArguments {
+		return in, fmt.Errorf("invalid arguments: arguments are %d bytes, the limit is %d", len(args), maxArguments)
+	}
+	if err := arguments.Decode(t.name, t.properties, args, &in); err != nil {
+		return in, fmt.Errorf("invalid arguments: %w", err)
+	}
+	if t.required == "path" && in.Path == "" || t.required == "pattern" && in.Pattern == "" {
+		return in, fmt.Errorf("invalid arguments: %q is required", t.required)
+	}
+	return in, nil
 }
 
 // Every session pays for the definitions in tokens, so a property with a telling name has no
@@ -216,31 +248,32 @@ var tools = []tool{
 	{
 		name:        "read_file",
 		description: "Read a text file, whole or from start_line to end_line (1-based, inclusive).",
-		properties:  `"path":{"type":"string"},"start_line":{"type":"integer","minimum":1},"end_line":{"type":"integer","minimum":1}`,
-		required:    `"path"`,
-		run:         (*Server).readFile,
+		properties: json.RawMessage(`{"path":{"type":"string"},"start_line":{"type":"integer","minimum":1},` +
+			`"end_line":{"type":"integer","minimum":1}}`),
+		required: "path",
+		run:      (*Server).readFile,
 	},
 	{
 		name:        "list_directory",
 		description: "List a directory: subdirectories end in /, links in @, files show their size in bytes.",
-		properties:  `"path":{"type":"string","default":"."}`,
+		properties:  json.RawMessage(`{"path":{"type":"string","default":"."}}`),
 		run:         (*Server).listDirectory,
 	},
 	{
 		name:        "search_files",
 		description: "Find files by glob, e.g. *.go (at any depth) or src/**/*.{ts,tsx}. Skips what .gitignore excludes.",
-		properties:  `"pattern":{"type":"string"},"path":{"type":"string","default":"."}`,
-		required:    `"pattern"`,
+		properties:  json.RawMessage(`{"pattern":{"type":"string"},"path":{"type":"string","default":"."}}`),
+		required:    "pattern",
 		run:         (*Server).searchFiles,
 	},
 	{
 		name:        "grep",
 		description: "Find lines by RE2 regular expression in a file or directory. Skips binary files and what .gitignore excludes.",
-		properties: `"pattern":{"type":"string"},"path":{"type":"string","default":"."},` +
+		properties: json.RawMessage(`{"pattern":{"type":"string"},"path":{"type":"string","default":"."},` +
 			`"glob":{"type":"string","description":"Only files that match, e.g. *.go"},` +
 			`"context":{"type":"integer","minimum":0,"maximum":20,"default":0,"description":"Lines around a match"},` +
-			`"max_matches":{"type":"integer","minimum":1,"maximum":1000,"default":100},"ignore_case":{"type":"boolean","default":false}`,
-		required: `"pattern"`,
+			`"max_matches":{"type":"integer","minimum":1,"maximum":1000,"default":100},"ignore_case":{"type":"boolean","default":false}}`),
+		required: "pattern",
 		run:      (*Server).grep,
 	},
 }
@@ -250,9 +283,13 @@ func definitions() json.RawMessage {
 	var b bytes.Buffer
 	for i, t := range tools {
 		b.WriteByte("[,"[min(i, 1)])
-		fmt.Fprintf(&b, `{"name":%s,"description":%s,"inputSchema":{"type":"object","properties":{%s},"required":[%s],"additionalProperties":false},`+
+		required := ""
+		if t.required != "" {
+			required = `"` + t.required + `"`
+		}
+		fmt.Fprintf(&b, `{"name":%s,"description":%s,"inputSchema":{"type":"object","properties":%s,"required":[%s],"additionalProperties":false},`+
 			`"annotations":{"readOnlyHint":true,"openWorldHint":false}}`,
-			rawjson.Quote(t.name), rawjson.Quote(t.description), t.properties, t.required)
+			rawjson.Quote(t.name), rawjson.Quote(t.description), t.properties, required)
 	}
 	b.WriteByte(']')
 	return b.Bytes()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
 	"strings"
 	"unicode/utf8"
 )
@@ -26,17 +25,12 @@ const (
 	maxLine = 1 << 20
 )
 
-func (s *Server) readFile(ctx context.Context, a *arguments) (string, error) {
-	name := a.required("path")
-	start := a.integer("start_line", 1, 1, math.MaxInt32)
-	end := a.integer("end_line", math.MaxInt32, 1, math.MaxInt32)
-	if err := a.err(); err != nil {
-		return "", err
-	}
+func (s *Server) readFile(ctx context.Context, in input) (string, error) {
+	start, end := int(in.StartLine), int(in.EndLine)
 	if end < start {
 		return "", fmt.Errorf("end_line %d is before start_line %d", end, start)
 	}
-	p, err := s.resolve(name)
+	p, err := s.resolve(in.Path)
 	if err != nil {
 		return "", err
 	}
@@ -127,12 +121,8 @@ func isBinary(f io.ReaderAt) bool {
 	return bytes.IndexByte(head, 0) >= 0 || bad*10 > len(head)
 }
 
-func (s *Server) listDirectory(ctx context.Context, a *arguments) (string, error) {
-	name := a.text("path", ".")
-	if err := a.err(); err != nil {
-		return "", err
-	}
-	p, err := s.resolve(name)
+func (s *Server) listDirectory(ctx context.Context, in input) (string, error) {
+	p, err := s.resolve(in.Path)
 	if err != nil {
 		return "", err
 	}

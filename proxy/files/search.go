@@ -18,15 +18,10 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/format/gitignore"
 )
 
-func (s *Server) searchFiles(ctx context.Context, a *arguments) (string, error) {
-	pattern := a.required("pattern")
-	name := a.text("path", ".")
-	if err := a.err(); err != nil {
-		return "", err
-	}
+func (s *Server) searchFiles(ctx context.Context, in input) (string, error) {
 	var out report
 	shown, total := 0, 0
-	unread, err := s.walk(ctx, name, pattern, func(p place) error {
+	unread, err := s.walk(ctx, in.Path, in.Pattern, func(p place) error {
 		if total == shown && shown < maxEntries && out.add(s.show(p)) {
 			shown++
 		}
@@ -37,7 +32,7 @@ func (s *Server) searchFiles(ctx context.Context, a *arguments) (string, error) 
 		return "", err
 	}
 	if total == 0 {
-		out.note("no file matches %s; ignored files are only found in a path that is itself ignored", display(pattern))
+		out.note("no file matches %s; ignored files are only found in a path that is itself ignored", display(in.Pattern))
 	}
 	if total > shown {
 		out.note("%d of %d files left out: narrow pattern or path", total-shown, total)
@@ -54,27 +49,16 @@ const (
 	beforeMatch = 100
 )
 
-func (s *Server) grep(ctx context.Context, a *arguments) (string, error) {
-	pattern := a.required("pattern")
-	name := a.text("path", ".")
-	glob := a.text("glob", "")
-	g := &grepper{
-		s:       s,
-		context: a.integer("context", 0, 0, 20),
-		max:     a.integer("max_matches", 100, 1, 1000),
-		buf:     make([]byte, 64<<10),
+func (s *Server) grep(ctx context.Context, in input) (string, error) {
+	if in.IgnoreCase {
+		in.Pattern = "(?i)" + in.Pattern
 	}
-	if a.boolean("ignore_case") {
-		pattern = "(?i)" + pattern
-	}
-	err := a.err()
-	if err == nil {
-		g.re, err = compile(pattern)
-	}
+	re, err := compile(in.Pattern)
 	if err != nil {
 		return "", err
 	}
-	unread, err := s.walk(ctx, name, glob, func(p place) error { return g.file(ctx, p) })
+	g := &grepper{s: s, re: re, context: int(in.Context), max: int(in.MaxMatches), buf: make([]byte, 64<<10)}
+	unread, err := s.walk(ctx, in.Path, in.Glob, func(p place) error { return g.file(ctx, p) })
 	if err != nil {
 		return "", err
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/preview"
@@ -132,7 +133,7 @@ func (b *batch) title(i int) string {
 	if b.in.Tool == "" {
 		args = st.Tool + " " + args
 	}
-	return fmt.Sprintf("#%d %s", i+1, clip(args, 120))
+	return fmt.Sprintf("#%d %s", i+1, folding.Shorten(args, 120))
 }
 
 // faults lists the calls that failed, equal failures once. whole is false if the
@@ -146,7 +147,7 @@ func (b *batch) faults() (list string, whole bool) {
 			continue
 		}
 		text := strings.Join(strings.Fields(r.fault), " ")
-		if short := clip(text, maxFault); short != text {
+		if short := folding.Shorten(text, maxFault); short != text {
 			text, whole = short, false
 		}
 		if who[text] == nil {

@@ -182,7 +182,7 @@ func (b *batch) run(ctx context.Context) {
 		b.over = time.Now()
 	}()
 	var wg sync.WaitGroup
-	places := make(chan struct{}, b.in.Parallel)
+	places := make(chan struct{}, int(b.in.Parallel))
 	for i := range b.in.Steps {
 		places <- struct{}{}
 		wg.Go(func() {

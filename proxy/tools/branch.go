@@ -18,12 +18,12 @@ const metaExpires = wire.MetaPrefix + "expires_at"
 // create serves branch_create.
 func (t *Tools) create(ctx context.Context, c *interceptor.Call) ([]byte, error) {
 	var in struct {
-		SessionID      string `json:"session_id"`
-		ParentBranchID string `json:"parent_branch_id"`
-		Description    string `json:"description"`
-		Prompt         string `json:"prompt"`
-		Budget         whole  `json:"budget"`
-		TimeoutSeconds whole  `json:"timeout_seconds"`
+		SessionID      string  `json:"session_id"`
+		ParentBranchID string  `json:"parent_branch_id"`
+		Description    string  `json:"description"`
+		Prompt         string  `json:"prompt"`
+		Budget         float64 `json:"budget"`
+		TimeoutSeconds float64 `json:"timeout_seconds"`
 	}
 	if err := decode(c, &in); err != nil {
 		return nil, err

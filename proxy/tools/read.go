@@ -29,15 +29,15 @@ const (
 
 // readArguments are the arguments of branch_read.
 type readArguments struct {
-	Handle    string `json:"handle"`
-	BranchID  string `json:"branch_id"`
-	Lines     string `json:"lines"`
-	Grep      string `json:"grep"`
-	Context   whole  `json:"context"`
-	JQ        string `json:"jq"`
-	Search    string `json:"search"`
-	Page      whole  `json:"page"`
-	MaxTokens whole  `json:"max_tokens"`
+	Handle    string  `json:"handle"`
+	BranchID  string  `json:"branch_id"`
+	Lines     string  `json:"lines"`
+	Grep      string  `json:"grep"`
+	Context   float64 `json:"context"`
+	JQ        string  `json:"jq"`
+	Search    string  `json:"search"`
+	Page      float64 `json:"page"`
+	MaxTokens float64 `json:"max_tokens"`
 }
 
 // attributeRead lets the branch pay that the stored result belongs to, while that is active: leaving

@@ -32,8 +32,8 @@ type runArguments struct {
 	Each        []json.RawMessage `json:"each"`
 	Grep        string            `json:"grep"`
 	JQ          string            `json:"jq"`
-	MaxTokens   whole             `json:"max_tokens"`
-	Parallel    whole             `json:"parallel"`
+	MaxTokens   float64           `json:"max_tokens"`
+	Parallel    float64           `json:"parallel"`
 }
 
 // step is one call of a batch.

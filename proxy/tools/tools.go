@@ -10,7 +10,6 @@
 // # Files
 //
 //	tools.go       the connection, the definitions of the tools, their results
-//	arguments.go   strict decoding of arguments
 //	branch.go      branch_create, branch_return, branch_status
 //	read.go        branch_read
 //	run.go         branch_run: its arguments, and waiting for a batch
@@ -30,6 +29,7 @@ import (
 	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
+	"github.com/foldgate/foldgate/internal/arguments"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -221,6 +221,15 @@ func (t *Tools) Done() <-chan struct{} { return t.lifetime.Done() }
 
 // Err implements [conn.Conn].
 func (t *Tools) Err() error { return nil }
+
+// decode decodes the arguments of an own tool as its schema says.
+func decode(c *interceptor.Call, into any) error {
+	properties, _ := rawjson.Get(definition(c.Target.Name), "inputSchema", "properties")
+	if err := arguments.Decode(c.Target.Name, properties, c.Target.Arguments, into); err != nil {
+		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Message: err.Error(), Err: err}
+	}
+	return nil
+}
 
 // structured returns a tool result with the same compact JSON as text and as structured content,
 // because hosts show one of the two.

@@ -1,0 +1,135 @@
+// Package arguments decodes the arguments of foldgate's own tools, strictly by the input schemas
+// that the tools are listed with:
+//
+//	properties := []byte(`{"path":{"type":"string"},"lines":{"type":"integer","minimum":1}}`)
+//	var in struct {
+//		Path  string
+//		Lines float64
+//	}
+//	err := arguments.Decode("read", properties, []byte(`{"path":"a.txt","lines":0,"limit":5}`), &in)
+//	fmt.Println(err)
+package arguments
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// Decode decodes value, the arguments of a tool, into a struct. properties is the member of the tool's
+// input schema. The error lists what they forbid: unknown keys (their case counts), wrong types,
+// numbers out of range. A null counts as absent. All numbers are whole; their fields are float64,
+// since models also write 8192.0. The tool itself checks which arguments are required, and objects
+// without properties in the schema.
+func Decode(tool string, properties, value []byte, into any) error {
+	if value = rawjson.Trim(value); len(value) == 0 || string(value) == "null" {
+		return nil
+	}
+	faults, ok := checkObject(tool, "", properties, value)
+	switch {
+	case !ok:
+		return errors.New("arguments must be a JSON object")
+	case len(faults) > 0:
+		return errors.New(strings.Join(faults, "; "))
+	}
+	if err := json.Unmarshal(value, into); err != nil {
+		return fmt.Errorf("the arguments of %s are not as its schema says: %w", tool, err)
+	}
+	return nil
+}
+
+// checkObject returns the faults of the object called name; prefix goes before the names of its
+// members. ok is false if value is no object.
+func checkObject(name, prefix string, properties, value []byte) (faults []string, ok bool) {
+	var unknown []string
+	ok = rawjson.Members(value, func(m rawjson.Member) bool {
+		key := m.Name()
+		if inner, known := rawjson.Get(properties, key); known {
+			faults = append(faults, check(prefix+key, inner, m.Value)...)
+		} else if len(unknown) < maxUnknown {
+			unknown = append(unknown, fmt.Sprintf("%.64q", key))
+		}
+		return true
+	})
+	if unknown != nil {
+		var known []string
+		rawjson.Members(properties, func(m rawjson.Member) bool { known = append(known, m.Name()); return true })
+		faults = append(faults, fmt.Sprintf("%s takes no %s; its arguments are %s", name, strings.Join(unknown, ", "), strings.Join(known, ", ")))
+	}
+	return faults, ok
+}
+
+// maxUnknown is the number of unknown keys of one object that an error names.
+const maxUnknown = 5
+
+// check returns the faults of the value called name.
+func check(name string, schema, value []byte) (faults []string) {
+	kind := rawjson.KindOf(value)
+	if kind == rawjson.Null {
+		return nil
+	}
+	must := func(format string, args ...any) {
+		faults = append(faults, name+" must be "+fmt.Sprintf(format, args...))
+	}
+	switch typ, _ := rawjson.Get(schema, "type"); string(typ) {
+	case `"string"`:
+		if kind != rawjson.String {
+			must("a string, not %s", kinds[kind])
+		}
+	case `"boolean"`:
+		if kind != rawjson.True && kind != rawjson.False {
+			must("true or false, not %s", kinds[kind])
+		}
+	case `"integer"`, `"number"`:
+		n, err := strconv.ParseFloat(string(value), 64)
+		low, bounded := number(schema, "minimum")
+		high, limited := number(schema, "maximum")
+		switch {
+		case kind != rawjson.Number || err != nil || n != math.Trunc(n) || math.Abs(n) > 1<<40:
+			must("a whole number, not %.64s", value)
+		case bounded && n < low:
+			must("at least %v", low)
+		case limited && n > high:
+			must("at most %v", high)
+		}
+	case `"array"`:
+		items, _ := rawjson.Get(schema, "items")
+		i := 0
+		if !rawjson.Elements(value, func(v []byte) bool {
+			faults = check(fmt.Sprintf("%s[%d]", name, i), items, v)
+			i++
+			return faults == nil // the same fault in each of many elements is one
+		}) {
+			must("a list, not %s", kinds[kind])
+		}
+	case `"object"`:
+		properties, ok := rawjson.Get(schema, "properties")
+		if !ok {
+			return nil
+		}
+		if faults, ok = checkObject(name, name+".", properties, value); !ok {
+			must("an object, not %s", kinds[kind])
+		}
+	}
+	return faults
+}
+
+// number returns a number of a schema.
+func number(schema []byte, key string) (n float64, ok bool) {
+	raw, ok := rawjson.Get(schema, key)
+	if ok {
+		n, _ = strconv.ParseFloat(string(raw), 64)
+	}
+	return n, ok
+}
+
+// kinds are the names of kinds in an error.
+var kinds = map[rawjson.Kind]string{
+	rawjson.String: "string", rawjson.True: "bool", rawjson.False: "bool",
+	rawjson.Number: "number", rawjson.Array: "array", rawjson.Object: "object",
+}
