@@ -1,6 +1,7 @@
 package preview
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -15,8 +16,8 @@ func looksHTML(t string) bool {
 var htmlSigns = []string{"<!doctype html", "<html", "<head>", "<body", "<div", "<table", "<p>", "<p ", "<ul"}
 
 // showHTML shows headings and the start of the text of a page.
-func showHTML(page string, b *body) string {
-	lines := htmlText(page)
+func showHTML(d *doc, b *body) string {
+	lines := htmlText(d.text)
 	e := newExcerpt(lines, wide, b)
 	room := b.left
 	var heads []int
@@ -27,10 +28,9 @@ func showHTML(page string, b *body) string {
 	}
 	e.head(2, room/4)
 	for _, i := range spread(heads, room/12) {
-		if b.left < room/3 {
-			break
+		if b.left >= room/3 {
+			e.take(i, "")
 		}
-		e.take(i, "")
 	}
 	e.head(len(lines), b.left)
 	e.done()
@@ -52,18 +52,11 @@ func htmlText(page string) []string {
 		line.Reset()
 	}
 	skip := "" // the hidden element around
-	for {
-		token := z.Next()
-		switch token {
-		case html.ErrorToken:
-			flush()
-			return lines
-		case html.TextToken:
-			if skip == "" {
-				line.Write(z.Text())
-			}
-			continue
-		case html.CommentToken, html.DoctypeToken:
+	for token := z.Next(); token != html.ErrorToken; token = z.Next() {
+		if token == html.TextToken && skip == "" {
+			line.Write(z.Text())
+		}
+		if token == html.TextToken || token == html.CommentToken || token == html.DoctypeToken {
 			continue
 		}
 		raw, _ := z.TagName()
@@ -77,9 +70,7 @@ func htmlText(page string) []string {
 				skip = ""
 			}
 		case hidden[name]:
-			if skip == "" {
-				skip = name
-			}
+			skip = cmp.Or(skip, name)
 		case len(name) == 2 && name[0] == 'h' && name[1] >= '1' && name[1] <= '6':
 			line.WriteString(strings.Repeat("#", int(name[1]-'0')) + " ")
 		case name == "li":
@@ -88,6 +79,8 @@ func htmlText(page string) []string {
 			line.WriteString(" | ")
 		}
 	}
+	flush()
+	return lines
 }
 
 // blocks are elements that begin a line of their own.

@@ -3,6 +3,7 @@ package preview
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -25,12 +26,7 @@ func isNDJSON(lines []string) bool {
 
 // jsonArray returns lines of JSON as one array. The jq of branch_read sees the same array.
 func jsonArray(lines []string) []byte {
-	var values []string
-	for _, l := range lines {
-		if l = strings.TrimSpace(l); l != "" {
-			values = append(values, l)
-		}
-	}
+	values := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return strings.TrimSpace(l) == "" })
 	return []byte("[" + strings.Join(values, ",") + "]")
 }
 
@@ -201,11 +197,12 @@ func abridge(v []byte, n, width, depth int) string {
 		}
 		return true
 	}
-	kind := rawjson.KindOf(v)
-	switch kind {
+	form := "{%s}"
+	switch rawjson.KindOf(v) {
 	case rawjson.Object:
 		rawjson.Members(v, func(m rawjson.Member) bool { return keep(clip(m.Name(), 60)+":", m.Value, n) })
 	case rawjson.Array:
+		form = "[%s]"
 		rawjson.Elements(v, func(e []byte) bool { return keep("", e, 3) })
 	case rawjson.String:
 		if utf8.RuneCount(v) <= width+2 {
@@ -220,8 +217,5 @@ func abridge(v []byte, n, width, depth int) string {
 	} else if more := total - len(parts); more > 0 {
 		parts = append(parts, fmt.Sprintf("…+%d", more))
 	}
-	if kind == rawjson.Array {
-		return "[" + strings.Join(parts, ",") + "]"
-	}
-	return "{" + strings.Join(parts, ",") + "}"
+	return fmt.Sprintf(form, strings.Join(parts, ","))
 }

@@ -86,8 +86,7 @@ type fault struct {
 	line, times, severity int // line is the index of the first
 }
 
-// maxFaults is the largest number of kinds.
-const maxFaults = 2000
+const maxFaults = 2000 // kinds
 
 // findFaults returns the kinds of bad lines, the most severe and most frequent first.
 func findFaults(lines []string) []fault {
@@ -138,10 +137,7 @@ func severity(line string) int {
 	}
 	low := strings.ToLower(line)
 	for s := len(faultWords) - 1; s > 0; s-- {
-		if containsAny(low, faultWords[s]) {
-			if containsAny(low, faultNegations) {
-				return 0
-			}
+		if containsAny(low, faultWords[s]) && !containsAny(low, faultNegations) {
 			return s
 		}
 	}

@@ -122,8 +122,8 @@ func showDiff(d *doc, b *body) string {
 		switch {
 		case strings.HasPrefix(l, "diff --git "):
 			name := l[len("diff --git "):]
-			if at := strings.Index(name, " b/"); at >= 0 {
-				name = name[at+3:]
+			if _, after, ok := strings.Cut(name, " b/"); ok {
+				name = after
 			}
 			files = append(files, file{name: name, line: i + 1})
 		case strings.HasPrefix(l, "+++ ") && (last < 0 || files[last].added+files[last].removed > 0):
@@ -136,14 +136,13 @@ func showDiff(d *doc, b *body) string {
 		}
 	}
 	e := newExcerpt(d.lines, wide, b)
-	shown := 0
 	room := b.left
 	for _, f := range files {
 		if b.left < room/4 || !b.add(fmt.Sprintf("%d: %s +%d -%d", f.line, clip(f.name, narrow), f.added, f.removed)) {
 			break
 		}
-		shown++
 	}
+	shown := len(b.parts)
 	for i, l := range d.lines {
 		if e.full() {
 			break
@@ -155,10 +154,8 @@ func showDiff(d *doc, b *body) string {
 	return fmt.Sprintf("%d of %s; ", shown, plural(len(files), "changed file")) + e.done()
 }
 
-// isHunk reports whether a line starts a hunk of a diff.
 func isHunk(l string) bool { return strings.HasPrefix(l, "@@ ") && strings.Count(l, "@@") >= 2 }
 
-// isChange reports whether a diff adds or removes the line.
 func isChange(l string) bool {
 	return l != "" && (l[0] == '+' || l[0] == '-') && !strings.HasPrefix(l, "+++") && !strings.HasPrefix(l, "---")
 }

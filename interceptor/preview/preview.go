@@ -37,8 +37,6 @@ type Source struct {
 type Preview struct {
 	Text string
 	Kind Kind
-	// Tokens is the size of Text.
-	Tokens int
 }
 
 // Kind is the kind of a text.
@@ -65,18 +63,19 @@ func Make(s Source, budget int, count func(string) int) (p Preview, ok bool) {
 	d := newDoc(s.Text)
 	p = Preview{Kind: d.kind()}
 	p.Text = fmt.Sprintf("[Folded: %s tokens; read with branch_read handle %s]", group(s.Tokens), s.Handle)
-	if p.Tokens = count(p.Text); p.Tokens > budget {
+	least := count(p.Text)
+	if least > budget {
 		return Preview{}, false
 	}
 	// The counts of the parts can add up to less than the count of the whole. So the whole is
 	// counted, and in this rare case made again with less.
-	for room := budget; room > p.Tokens; room -= max(room/8, 8) {
+	for room := budget; room > least; room -= max(room/8, 8) {
 		text := d.render(p.Kind, s, room, count)
 		if text == "" {
 			break
 		}
-		if n := count(text); n <= budget {
-			p.Text, p.Tokens = text, n
+		if count(text) <= budget {
+			p.Text = text
 			break
 		}
 	}
@@ -137,31 +136,20 @@ func (d *doc) render(k Kind, s Source, room int, count func(string) int) string 
 	if b.left <= 0 {
 		return ""
 	}
-	var shown string
-	switch k {
-	case JSON:
-		shown = showJSON([]byte(strings.TrimSpace(d.text)), b)
-	case NDJSON:
-		shown = showJSON(jsonArray(d.lines), b)
-	case HTML:
-		shown = showHTML(d.text, b)
-	case Diff:
-		shown = showDiff(d, b)
-	case Matches:
-		shown = showMatches(d, b)
-	case Table:
-		shown = showTable(d, b)
-	case Log:
-		shown = showLog(d, b)
-	case Markdown, Code:
-		shown = showOutline(d, b)
-	default:
-		shown = showPlain(d, b)
-	}
+	shown := shows[k](d, b)
 	if len(b.parts) == 0 {
 		return ""
 	}
 	return head(shown) + "\n" + strings.Join(b.parts, "\n")
+}
+
+// shows has a function for each kind that fills the body of a preview. It returns the words of the
+// head line for what is shown.
+var shows = map[Kind]func(*doc, *body) string{
+	JSON:   func(d *doc, b *body) string { return showJSON([]byte(strings.TrimSpace(d.text)), b) },
+	NDJSON: func(d *doc, b *body) string { return showJSON(jsonArray(d.lines), b) },
+	HTML:   showHTML, Diff: showDiff, Matches: showMatches, Table: showTable, Log: showLog,
+	Markdown: showOutline, Code: showOutline, Plain: showPlain,
 }
 
 // showPlain shows the head and the tail, or parts of lines if these are long.

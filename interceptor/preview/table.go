@@ -33,13 +33,10 @@ func delimiter(sample []string) rune {
 func fields(l string, comma rune) int {
 	n, quoted := 1, false
 	for _, r := range l {
-		switch r {
-		case '"':
+		if r == '"' {
 			quoted = !quoted
-		case comma:
-			if !quoted {
-				n++
-			}
+		} else if r == comma && !quoted {
+			n++
 		}
 	}
 	return n
@@ -66,11 +63,7 @@ func showTable(d *doc, b *body) string {
 		columns[i] = column{name: strings.Clone(strings.TrimSpace(name)), values: map[string]int{}}
 	}
 	rows := 0
-	for {
-		rec, err := r.Read()
-		if err != nil {
-			break
-		}
+	for rec, err := r.Read(); err == nil; rec, err = r.Read() {
 		rows++
 		for i, v := range rec[:min(len(rec), len(columns))] {
 			columns[i].add(strings.Clone(v))

@@ -124,20 +124,20 @@ func (e *excerpt) take(i int, note string) bool {
 }
 
 // head chooses up to n lines from the start, while they cost at most room tokens.
-func (e *excerpt) head(n, room int) {
-	floor := e.b.left - room
-	e.misses = 0
-	for i := 0; i < min(n, len(e.lines)) && e.b.left > floor && !e.full(); i++ {
-		e.take(i, "")
-	}
-}
+func (e *excerpt) head(n, room int) { e.run(0, 1, n, room) }
 
 // tail chooses up to n lines from the end, while they cost at most room tokens.
-func (e *excerpt) tail(n, room int) {
+func (e *excerpt) tail(n, room int) { e.run(len(e.lines)-1, -1, n, room) }
+
+func (e *excerpt) run(i, step, n, room int) {
 	floor := e.b.left - room
 	e.misses = 0
-	for i := len(e.lines) - 1; i >= max(len(e.lines)-n, 0) && e.b.left > floor && !e.full(); i-- {
+	for range min(n, len(e.lines)) {
+		if e.b.left <= floor || e.full() {
+			break
+		}
 		e.take(i, "")
+		i += step
 	}
 }
 
@@ -164,22 +164,19 @@ func spread(lines []int, n int) []int {
 
 // clip cuts s to at most max characters and appends the number of those left out.
 func clip(s string, max int) string {
-	at := len(s)
-	if at > max {
-		n := 0
-		for i := range s {
-			if n == max {
-				at = i
-				break
-			}
-			n++
+	at, n := len(s), 0
+	for i := range s {
+		if n == max {
+			at = i
+			break
 		}
+		n++
 	}
 	kept := strings.ToValidUTF8(s[:at], "\uFFFD")
-	if at == len(s) {
-		return kept
+	if rest := utf8.RuneCountInString(s[at:]); rest > 0 {
+		kept += fmt.Sprintf("…(+%s)", group(rest))
 	}
-	return kept + fmt.Sprintf("…(+%s)", group(utf8.RuneCountInString(s[at:])))
+	return kept
 }
 
 // plural returns a number with its noun.
