@@ -3,7 +3,7 @@ package extract
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
+	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,10 +102,10 @@ func (p *Programs) of(caller string) chan struct{} {
 // childName is the first argument of a process that runs one program.
 const childName = "foldgate-jq"
 
-// The first byte that such a process writes.
-const (
-	childOutput = "+" // the outputs follow
-	childFault  = "-" // the fault of the question follows
+// question is the input of such a process, answer its output, both encoded by package gob.
+type (
+	question struct{ Program, Text string }
+	answer   struct{ Output, Fault string }
 )
 
 const tooMuch = "the program took too much memory and was ended: filter before you collect"
@@ -125,16 +125,19 @@ func runChild(ctx context.Context, text, program string) (string, error) {
 	cmd.WaitDelay = time.Second
 	stdout, stderr := &headBuffer{limit: maxJQOutput + 1<<10}, &headBuffer{limit: 4 << 10}
 	cmd.Stdout, cmd.Stderr = stdout, stderr
-	err := runWith(cmd, text, program)
-	answer := stdout.b.String()
+	err := runWith(cmd, question{program, text})
+	var a answer
+	if err == nil {
+		err = gob.NewDecoder(&stdout.b).Decode(&a)
+	}
 	var exit *exec.ExitError
 	switch {
 	case ctx.Err() != nil:
 		return "", wrong("jq", "the program took too long and was ended: filter earlier, or ask for less")
-	case err == nil && strings.HasPrefix(answer, childOutput):
-		return answer[1:], nil
-	case err == nil && strings.HasPrefix(answer, childFault):
-		return "", wrong("jq", "%s", answer[1:])
+	case err == nil && a.Fault != "":
+		return "", wrong("jq", "%s", a.Fault)
+	case err == nil:
+		return a.Output, nil
 	case errors.As(err, &exit) && memoryIsLimited && !strings.HasPrefix(stderr.b.String(), "panic: "):
 		return "", wrong("jq", tooMuch) // the runtime has several other ways to fail then
 	}
@@ -143,7 +146,7 @@ func runChild(ctx context.Context, text, program string) (string, error) {
 
 // runWith runs cmd on a question. Its standard input stays open until it ends. So it ends with this
 // process, even if that is killed.
-func runWith(cmd *exec.Cmd, text, program string) error {
+func runWith(cmd *exec.Cmd, q question) error {
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return err
@@ -154,13 +157,7 @@ func runWith(cmd *exec.Cmd, text, program string) error {
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		head := binary.BigEndian.AppendUint32(nil, uint32(len(program)))
-		head = binary.BigEndian.AppendUint32(head, uint32(len(text)))
-		for _, part := range []string{string(head), program, text} {
-			if _, err := io.WriteString(in, part); err != nil {
-				return // the process has ended, and Wait returns the cause
-			}
-		}
+		_ = gob.NewEncoder(in).Encode(q) // if that fails, the process has ended: Wait returns the cause
 	}()
 	err = cmd.Wait()
 	<-written
@@ -197,48 +194,33 @@ func serveChild(in io.Reader, out io.Writer) error {
 	if err := limitMemory(maxJQMemory); err != nil {
 		return err
 	}
-	program, text, err := readQuestion(in)
-	if err != nil {
+	var q question
+	if err := gob.NewDecoder(in).Decode(&q); err != nil {
 		return fmt.Errorf("no question: %w", err)
 	}
 	go func() {
 		_, _ = io.Copy(io.Discard, in)
 		os.Exit(1)
 	}()
-	answer, err := runJQ(text, string(program))
-	kind := childOutput
-	if err != nil {
+	var a answer
+	var err error
+	if a.Output, err = runJQ(q); err != nil {
 		var e *Error
 		if !errors.As(err, &e) {
 			return err
 		}
-		kind, answer = childFault, e.Text
+		a.Fault = e.Text
 	}
-	_, err = io.WriteString(out, kind+answer)
-	return err
-}
-
-// readQuestion reads the lengths of a program and a text, then both.
-func readQuestion(in io.Reader) (program, text []byte, err error) {
-	var sizes [2]uint32
-	if err := binary.Read(in, binary.BigEndian, &sizes); err != nil {
-		return nil, nil, err
-	}
-	if sizes[0] > maxJQProgram || sizes[1] > maxJQInput {
-		return nil, nil, fmt.Errorf("%d bytes of a program and %d of a text", sizes[0], sizes[1])
-	}
-	both := make([]byte, sizes[0]+sizes[1])
-	_, err = io.ReadFull(in, both)
-	return both[:sizes[0]], both[sizes[0]:], err
+	return gob.NewEncoder(out).Encode(a)
 }
 
 // runJQ runs a program on a text and returns its outputs.
-func runJQ(text []byte, program string) (string, error) {
-	input, err := decode(text)
+func runJQ(q question) (string, error) {
+	input, err := decode(q.Text)
 	if err != nil {
 		return "", err
 	}
-	code, err := compile(program)
+	code, err := compile(q.Program)
 	if err != nil {
 		return "", err
 	}
@@ -247,11 +229,8 @@ func runJQ(text []byte, program string) (string, error) {
 	go watchHeap(ctx, cancel, heap()+maxJQGrowth)
 	var out strings.Builder
 	outputs := func() string { return strings.TrimSuffix(out.String(), "\n") }
-	for iter := code.RunWithContext(ctx, input); ; {
-		v, ok := iter.Next()
-		if !ok {
-			break
-		}
+	iter := code.RunWithContext(ctx, input)
+	for v, ok := iter.Next(); ok; v, ok = iter.Next() {
 		switch v := v.(type) {
 		case error:
 			var halt *gojq.HaltError
@@ -285,36 +264,32 @@ func runJQ(text []byte, program string) (string, error) {
 }
 
 // decode reads a text as JSON. Several values become one array. Large integers keep their digits.
-func decode(text []byte) (any, error) {
-	dec := json.NewDecoder(bytes.NewReader(text))
+func decode(text string) (any, error) {
+	dec := json.NewDecoder(strings.NewReader(text))
 	dec.UseNumber()
 	var all []any
 	for {
 		var v any
-		err := dec.Decode(&v)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
+		switch err := dec.Decode(&v); {
+		case err == nil:
+			all = append(all, v)
+		case !errors.Is(err, io.EOF):
 			return nil, wrong("jq", "the text is not JSON (%v): use grep, search or lines", err)
+		case len(all) == 0:
+			return nil, wrong("jq", "the text is empty")
+		case len(all) == 1:
+			return all[0], nil
+		default:
+			return all, nil
 		}
-		all = append(all, v)
 	}
-	switch len(all) {
-	case 0:
-		return nil, wrong("jq", "the text is empty")
-	case 1:
-		return all[0], nil
-	}
-	return all, nil
 }
 
-func compile(program string) (*gojq.Code, error) {
+func compile(program string) (code *gojq.Code, err error) {
 	query, err := gojq.Parse(program)
-	if err != nil {
-		return nil, wrong("jq", "%v", err)
+	if err == nil {
+		code, err = gojq.Compile(query)
 	}
-	code, err := gojq.Compile(query)
 	if err != nil {
 		return nil, wrong("jq", "%v", err)
 	}

@@ -2,9 +2,9 @@ package extract
 
 import (
 	"context"
+	"encoding/gob"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -103,7 +103,7 @@ func TestJQEndsWithItsAsker(t *testing.T) {
 		t.Fatal(err)
 	}
 	const program = "def f: f; f"
-	if _, err := io.WriteString(in, "\x00\x00\x00"+string(rune(len(program)))+"\x00\x00\x00\x01"+program+"1"); err != nil {
+	if err := gob.NewEncoder(in).Encode(question{program, "1"}); err != nil {
 		t.Fatal(err)
 	}
 	in.Close()
