@@ -201,15 +201,13 @@ func (s *modernServer) follow(uri string, restored bool) {
 	s.following[uri] = cancel
 	want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}})
 	s.b.wg.Go(func() {
-		defer cancel()
-		conn.Listen(ctx, func(context.Context) (conn.Conn, error) { return s.Conn, nil }, want, restored, s.log, update{s, uri})
-	})
-	s.b.wg.Go(func() {
-		select {
-		case <-s.Done():
-			cancel()
-		case <-ctx.Done():
+		conn.ListenOn(ctx, s.Conn, want, restored, s.log, update{s, uri})
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if ctx.Err() == nil { // the server refused: the host may try again
+			delete(s.following, uri)
 		}
+		cancel()
 	})
 }
 

@@ -145,6 +145,28 @@ func TestRestoredSubscription(t *testing.T) {
 	})
 }
 
+// A subscription that the server refuses can be made again.
+func TestRefusedSubscription(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		asked := 0
+		server := &modernConn{fakeConn{serve: func(context.Context, *conn.Request) (wire.Message, error) {
+			asked++
+			return wire.Message{Error: json.RawMessage(`{"code":-32603,"message":"not now"}`)}, nil
+		}}}
+		c, _ := newBridge(t).Wrap("up", conn.Host{Principal: "local"}, server, drop{})
+		for range 2 {
+			r := &conn.Request{Method: "resources/subscribe", Params: json.RawMessage(`{"uri":"a:b"}`), Call: &interceptor.Call{}}
+			if _, err := c.Call(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		if asked != 2 {
+			t.Errorf("the server is asked %d times, want 2", asked)
+		}
+	})
+}
+
 // A question that the host declines fails the call, in the host's own words.
 func TestDeclinedQuestion(t *testing.T) {
 	server := &modernConn{fakeConn{serve: func(context.Context, *conn.Request) (wire.Message, error) {

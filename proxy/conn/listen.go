@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -44,6 +45,22 @@ func Listen(ctx context.Context, open func(context.Context) (Conn, error), notif
 			return
 		}
 	}
+}
+
+// ListenOn is Listen on one connection. It ends with the connection.
+func ListenOn(ctx context.Context, c Conn, notifications json.RawMessage, again bool, log *slog.Logger, l Listener) {
+	ctx, cancel := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		select {
+		case <-c.Done():
+			cancel()
+		case <-ctx.Done():
+		}
+	})
+	Listen(ctx, func(context.Context) (Conn, error) { return c, nil }, notifications, again, log, l)
+	cancel()
+	watch.Wait()
 }
 
 // stream takes the messages of one listen after the other.

@@ -257,17 +257,7 @@ func (r *reconnector) watchLists(c conn.Conn, h conn.Handler) {
 	if len(flags) == 0 {
 		return
 	}
-	ctx, cancel := context.WithCancel(r.session.lifetime)
-	defer cancel()
-	r.tasks.Go(func() {
-		select {
-		case <-c.Done():
-			cancel()
-		case <-ctx.Done():
-		}
-	})
-	open := func(context.Context) (conn.Conn, error) { return c, nil }
-	conn.Listen(ctx, open, rawjson.Marshal(flags), false, r.server.Log, listWatch{r.server, h})
+	conn.ListenOn(r.session.lifetime, c, rawjson.Marshal(flags), false, r.server.Log, listWatch{r.server, h})
 }
 
 // listWatch takes the list changes of a modern server.
