@@ -36,7 +36,7 @@ func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*i
 	}
 	revision := s.revision
 	s.mu.Unlock()
-	s.scope.Session.Initialize(bytes.Clone(c.Target.Forward))
+	s.scope.Own.Initialize(bytes.Clone(c.Target.Forward))
 	rt.discover(ctx, s)
 	out := append([]byte(`{"protocolVersion":`), rawjson.Quote(revision)...)
 	out = append(append(out, `,"capabilities":`...), rt.capabilities()...)

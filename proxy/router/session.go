@@ -62,7 +62,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
 	s.scope.Principal = p.Principal
 	if p.Era.OwnConnections {
-		s.scope.Session = upstream.NewSession(s.lifetime, s)
+		s.scope.Own = upstream.NewConnections(s.lifetime, s)
 	}
 	if !p.SingleRequest {
 		rt.mu.Lock()
@@ -92,8 +92,8 @@ func (s *Session) Close(reason string) {
 			s.rt.Log.Error("branches of an ended session", "session", s.ID, "err", err)
 		}
 	}
-	if s.scope.Session != nil {
-		s.rt.wg.Go(s.scope.Session.Close)
+	if s.scope.Own != nil {
+		s.rt.wg.Go(s.scope.Own.Close)
 	}
 }
 
@@ -121,7 +121,7 @@ func (s *Session) name() string {
 
 // revisionOf returns the protocol revision of a request.
 func (s *Session) revisionOf(r *request) string {
-	if v, ok := rawjson.GetString(r.Meta.ProtocolVersion); ok && s.scope.Session == nil {
+	if v, ok := rawjson.GetString(r.Meta.ProtocolVersion); ok && s.scope.Own == nil {
 		return v
 	}
 	s.mu.Lock()

@@ -23,7 +23,7 @@ type connection struct {
 	cfg       *Config
 	transport transport
 	queues    bool // the transport never blocks
-	pending   *pending
+	calls     *calls
 	info      atomic.Pointer[conn.Info]
 	warnings  rateLimitedLog
 
@@ -44,7 +44,7 @@ type transport interface {
 
 // init prepares a connection in place, since it must not be copied.
 func (s *connection) init(cfg *Config, t transport) {
-	s.cfg, s.transport, s.pending = cfg, t, newPending(cfg)
+	s.cfg, s.transport, s.calls = cfg, t, newCalls(cfg)
 	s.lifetime, s.end = context.WithCancelCause(context.Background())
 }
 
@@ -63,7 +63,7 @@ func (s *connection) Call(ctx context.Context, r *conn.Request) (wire.Message, e
 	if ctx.Err() != nil {
 		return wire.Message{}, context.Cause(ctx)
 	}
-	c, params, err := s.pending.begin(r)
+	c, params, err := s.calls.begin(r)
 	if err != nil {
 		return wire.Message{}, err
 	}
@@ -78,7 +78,7 @@ func (s *connection) Call(ctx context.Context, r *conn.Request) (wire.Message, e
 			err = context.Cause(ctx)
 		}
 	}
-	if !s.pending.abandon(c) { // it has a response, also if ctx ended meanwhile
+	if !s.calls.abandon(c) { // it has a response, also if ctx ended meanwhile
 		<-c.done
 		return c.response, c.err
 	}
@@ -165,14 +165,14 @@ func (s *connection) Go(f func()) bool {
 func (s *connection) lose(reason error) {
 	if reason == nil {
 		reason = conn.ErrClosed
-		for _, c := range s.pending.fail(reason) {
+		for _, c := range s.calls.fail(reason) {
 			s.cancelled(c, reason)
 		}
 	}
 	s.mu.Lock()
 	s.end(reason)
 	s.mu.Unlock()
-	s.pending.fail(s.fault())
+	s.calls.fail(s.fault())
 }
 
 // Done is closed when the connection is closed or lost.
@@ -210,9 +210,9 @@ func (s *connection) receive(raw []byte, borrowed bool, own *call) {
 		}
 		id := ownID(m.ID)
 		if id == 0 && m.Error != nil { // a null id: the server could not read it
-			id = s.pending.suspect(own)
+			id = s.calls.suspect(own)
 		}
-		if id == 0 || !s.pending.resolve(id, m, nil, own) {
+		if id == 0 || !s.calls.resolve(id, m, nil, own) {
 			s.warn("response to no request of ours dropped", "id", s.cfg.clip(m.ID))
 		}
 	case m.IsRequest() && s.Info().Modern(): // modern servers make no requests
@@ -221,7 +221,7 @@ func (s *connection) receive(raw []byte, borrowed bool, own *call) {
 		if borrowed {
 			m, _ = wire.ParseMessage(bytes.Clone(raw)) // it parsed a moment ago
 		}
-		s.pending.route(m, own, s.Info().Modern())
+		s.calls.route(m, own, s.Info().Modern())
 	}
 }
 
@@ -244,7 +244,7 @@ func (s *connection) unreadable(head, tail []byte, err error, own *call) {
 	lit, method := salvage(head, tail)
 	id := ownID(lit)
 	if lit == nil && tail != nil {
-		id = s.pending.suspect(own)
+		id = s.calls.suspect(own)
 	}
 	switch {
 	case method != "" && lit != nil:
@@ -253,7 +253,7 @@ func (s *connection) unreadable(head, tail []byte, err error, own *call) {
 		s.aside(wire.Message{ID: lit, Error: e.JSON()})
 	case method != "":
 		s.warn("notification of upstream dropped", "method", method, "because", err)
-	case id != 0 && s.pending.resolve(id, wire.Message{}, err, own):
+	case id != 0 && s.calls.resolve(id, wire.Message{}, err, own):
 	default:
 		s.warn("not a message, skipped", "line", s.cfg.clip(head), "because", err)
 	}

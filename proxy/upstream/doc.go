@@ -27,7 +27,7 @@
 //
 //	server.go, reconnector.go, infocache.go   servers, their connections, their cached descriptions
 //	open.go                                   opening a connection, and agreeing on a revision
-//	connection.go, pending.go                 calls, and messages of the server
+//	connection.go, calls.go                   calls, and messages of the server
 //	stdio.go, child*.go                       connections to child processes
 //	http.go, sse.go, eventstream.go           streamable HTTP, HTTP+SSE, the format of event streams
 package upstream

@@ -113,7 +113,7 @@ func (h *httpConn) exchange(caller context.Context, m wire.Message, c *call) (er
 			abort(err)
 		}
 	}()
-	if !h.pending.setAbort(c, abort) {
+	if !h.calls.setAbort(c, abort) {
 		return conn.ErrClosed
 	}
 	resp, err := h.post(ctx, m, c.request.Header)
@@ -182,13 +182,13 @@ func (h *httpConn) readWhole(c *call, resp *http.Response) error {
 	wire.OneLine(body)
 	if resp.StatusCode/100 != 2 {
 		if m, err := wire.ParseMessage(body); err == nil && m.Error != nil && m.Method == "" {
-			h.pending.resolve(c.id, m, nil, c)
+			h.calls.resolve(c.id, m, nil, c)
 			return nil
 		}
 		return newStatusError(h.cfg, resp, body)
 	}
 	h.receive(body, false, c)
-	if h.pending.get(c.id) == nil { // as nearly always
+	if h.calls.get(c.id) == nil { // as nearly always
 		return nil
 	}
 	return fmt.Errorf("%w: HTTP %d without an answer to %s: %s", errUnreadable, resp.StatusCode, c.request.Method, h.cfg.clip(body))
@@ -367,7 +367,7 @@ func (h *httpConn) readEvents(r *eventReader, own *call) (events int, resolved b
 			wire.OneLine(ev.data.Head)
 			h.receive(ev.data.Head, false, own)
 		}
-		if own != nil && h.pending.get(own.id) == nil {
+		if own != nil && h.calls.get(own.id) == nil {
 			return events, true, nil
 		}
 	}

@@ -195,11 +195,11 @@ func FuzzReceive(f *testing.F) {
 		if modern {
 			in.setInfo(conn.Info{Version: wire.VersionModern})
 		}
-		f1, _, _ := in.pending.begin(&conn.Request{Method: "tools/call"})
-		f2, _, _ := in.pending.begin(&conn.Request{Method: wire.MethodListen})
+		f1, _, _ := in.calls.begin(&conn.Request{Method: "tools/call"})
+		f2, _, _ := in.calls.begin(&conn.Request{Method: wire.MethodListen})
 		in.receive(bytes.Clone(raw), false, nil)
 		for _, f := range []*call{f1, f2} {
-			if !in.pending.abandon(f) {
+			if !in.calls.abandon(f) {
 				<-f.done
 				if f.err == nil && (f.response.Result == nil) == (f.response.Error == nil) {
 					t.Errorf("outcome %+v", f.response)

@@ -27,9 +27,9 @@ const steadyAfter = 5 * time.Second
 // reconnector keeps one connection to a server. It opens the connection when it is first
 // needed, and again after it was lost, with back-off while that fails.
 type reconnector struct {
-	server  *Server
-	session *Session
-	tasks   sync.WaitGroup // attempts, watches over lists, ends of lost connections; close waits for them
+	server *Server
+	of     *Connections
+	tasks  sync.WaitGroup // attempts, watches over lists, ends of lost connections; close waits for them
 
 	mu      sync.Mutex
 	current conn.Conn
@@ -119,14 +119,14 @@ func (r *reconnector) start() {
 
 // attempt opens the connection once.
 func (r *reconnector) attempt() {
-	s := r.session
-	s.mu.Lock()
-	initialize := s.initialize
-	s.mu.Unlock()
+	cs := r.of
+	cs.mu.Lock()
+	initialize := cs.initialize
+	cs.mu.Unlock()
 	in := &inbox{}
-	c, err := r.server.dial(s.lifetime, in, initialize, s.shared)
+	c, err := r.server.dial(cs.lifetime, in, initialize, cs.shared)
 	if err == nil {
-		c = r.connect(c, in, conn.Host{Principal: s.principal, Modern: s.shared, Initialize: initialize})
+		c = r.connect(c, in, conn.Host{Principal: cs.principal, Modern: cs.shared, Initialize: initialize})
 	}
 	r.mu.Lock()
 	again, closed, trying := !r.since.IsZero(), r.closed, r.trying
@@ -142,7 +142,7 @@ func (r *reconnector) attempt() {
 	case closed:
 		_ = c.Close()
 	default:
-		s.owner.Opened(r.server, c, again)
+		cs.owner.Opened(r.server, c, again)
 	}
 	r.mu.Lock()
 	r.trying = nil
@@ -173,7 +173,7 @@ type owned struct {
 }
 
 // Unsolicited implements [conn.Handler].
-func (o *owned) Unsolicited(m wire.Message) { o.r.session.owner.Unsolicited(o.r.server, o.c, m) }
+func (o *owned) Unsolicited(m wire.Message) { o.r.of.owner.Unsolicited(o.r.server, o.c, m) }
 
 // maxEarly bounds the messages that a server sends before its connection is up.
 const maxEarly = 1000
@@ -257,7 +257,7 @@ func (r *reconnector) watchLists(c conn.Conn, h conn.Handler) {
 	if len(flags) == 0 {
 		return
 	}
-	conn.ListenOn(r.session.lifetime, c, rawjson.Marshal(flags), false, r.server.Log, listWatch{r.server, h})
+	conn.ListenOn(r.of.lifetime, c, rawjson.Marshal(flags), false, r.server.Log, listWatch{r.server, h})
 }
 
 // listWatch takes the list changes of a modern server.

@@ -85,9 +85,9 @@ func TestEndedSessionIsNoFault(t *testing.T) {
 			return nil, context.Cause(ctx)
 		})
 		lifetime, end := context.WithCancel(t.Context())
-		session := NewSession(lifetime, owner{})
+		session := NewConnections(lifetime, owner{})
 		go func() {
-			_, _ = s.Server("up").Connection(lifetime, Scope{Session: session})
+			_, _ = s.Server("up").Connection(lifetime, Scope{Own: session})
 		}()
 		synctest.Wait()
 		end()

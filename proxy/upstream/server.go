@@ -34,8 +34,8 @@ type Set struct {
 	lifetime context.Context
 	end      context.CancelFunc
 
-	mu      sync.Mutex
-	tenants map[string]*Session // the shared connections, by principal
+	mu     sync.Mutex
+	shared map[string]*Connections // by principal
 }
 
 // Options configure a [Set].
@@ -80,7 +80,7 @@ type Owner interface {
 
 // NewSet makes the servers of a configuration. It starts none.
 func NewSet(o Options) *Set {
-	t := &Set{Dial: Open, options: o, tenants: map[string]*Session{}}
+	t := &Set{Dial: Open, options: o, shared: map[string]*Connections{}}
 	t.lifetime, t.end = context.WithCancel(context.Background())
 	t.known = openInfoCache(filepath.Join(o.Config.StatePath(), "upstreams.json"), o.Log)
 	for _, key := range o.Config.UpstreamKeys() {
@@ -94,11 +94,10 @@ func NewSet(o Options) *Set {
 
 // Server returns the server with that key, or nil.
 func (t *Set) Server(key string) *Server {
-	i := slices.IndexFunc(t.servers, func(s *Server) bool { return s.Key == key })
-	if i < 0 {
-		return nil
+	if one := t.One(key); one != nil {
+		return one[0]
 	}
-	return t.servers[i]
+	return nil
 }
 
 // One returns the server with that key alone, in a list, or nil.
@@ -117,11 +116,11 @@ func (t *Set) Servers() []*Server { return t.servers }
 func (t *Set) Close() {
 	t.end()
 	t.mu.Lock()
-	tenants := slices.Collect(maps.Values(t.tenants))
+	shared := slices.Collect(maps.Values(t.shared))
 	t.mu.Unlock()
 	var closing sync.WaitGroup
-	for _, s := range tenants {
-		closing.Go(s.Close)
+	for _, cs := range shared {
+		closing.Go(cs.Close)
 	}
 	closing.Wait()
 }
@@ -143,27 +142,27 @@ type Server struct {
 // Scope says for whom a connection is used.
 type Scope struct {
 	Principal string
-	// Session is the host session that has connections of its own. If it is nil, the connection
-	// is shared by the hosts of the principal.
-	Session *Session
+	// Own are the connections of the host session. If it is nil, the connection is shared by the
+	// hosts of the principal.
+	Own *Connections
 }
 
 // reconnector picks the connection of a scope, the only place that does: a session has its own,
 // since a legacy server keeps state for a connection, and everything else is shared by the
 // hosts of a principal. So is the built-in server, which keeps no state.
 func (s *Server) reconnector(scope Scope) *reconnector {
-	if scope.Session != nil && !s.Builtin() {
-		return scope.Session.reconnector(s)
+	if scope.Own != nil && !s.Builtin() {
+		return scope.Own.reconnector(s)
 	}
 	s.set.mu.Lock()
-	tenant := s.set.tenants[scope.Principal]
-	if tenant == nil {
-		tenant = NewSession(s.set.lifetime, s.set.Sharer.Shared(scope.Principal))
-		tenant.principal, tenant.shared = scope.Principal, true
-		s.set.tenants[scope.Principal] = tenant
+	shared := s.set.shared[scope.Principal]
+	if shared == nil {
+		shared = NewConnections(s.set.lifetime, s.set.Sharer.Shared(scope.Principal))
+		shared.principal, shared.shared = scope.Principal, true
+		s.set.shared[scope.Principal] = shared
 	}
 	s.set.mu.Unlock()
-	return tenant.reconnector(s)
+	return shared.reconnector(s)
 }
 
 // Connection returns the live connection of a scope, and opens it if need be. If ctx ends
@@ -241,7 +240,7 @@ func (s *Server) dial(lifetime context.Context, handler conn.Handler, initialize
 	defer cancel()
 	c, err := s.open(ctx, handler, initialize, shared)
 	if lifetime.Err() != nil && err != nil {
-		return nil, err // the session ended, which is no fault of s
+		return nil, err // the host is gone, which is no fault of s
 	}
 	s.mu.Lock()
 	s.fault = err
@@ -298,14 +297,14 @@ var inherited = []string{
 	"NPM_CONFIG_REGISTRY", "npm_config_registry", "npm_config_cache", "UV_INDEX_URL", "PIP_INDEX_URL", "VIRTUAL_ENV", "NVM_DIR", "GOPROXY",
 }
 
-// errSessionEnded is the fault of connections of a session that has ended.
+// errSessionEnded is the fault of closed connections.
 var errSessionEnded = errors.New("the host's session ended")
 
-// Session holds the connections of one host session, one for each server. The connections that
-// the hosts of a principal share are a session, too.
-type Session struct {
+// Connections are the connections of one host session, or the ones that the hosts of a principal
+// share: at most one to each server.
+type Connections struct {
 	owner     Owner
-	principal string // of a shared session
+	principal string // of shared connections
 	shared    bool
 	lifetime  context.Context
 
@@ -315,41 +314,41 @@ type Session struct {
 	closed     bool
 }
 
-// NewSession returns a session without connections. They are opened as long as lifetime lasts,
-// and ended by Close. If lifetime has ended, the session is closed.
-func NewSession(lifetime context.Context, owner Owner) *Session {
-	return &Session{owner: owner, lifetime: lifetime, servers: map[*Server]*reconnector{}, closed: lifetime.Err() != nil}
+// NewConnections returns an empty set of connections. They are opened as long as lifetime lasts, and
+// ended by Close. If lifetime has ended, the set is closed.
+func NewConnections(lifetime context.Context, owner Owner) *Connections {
+	return &Connections{owner: owner, lifetime: lifetime, servers: map[*Server]*reconnector{}, closed: lifetime.Err() != nil}
 }
 
 // Initialize sets the params of the host's initialize, which connections opened later repeat
 // word for word. Without them foldgate speaks for itself.
-func (s *Session) Initialize(params json.RawMessage) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.initialize = params
+func (cs *Connections) Initialize(params json.RawMessage) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	cs.initialize = params
 }
 
-// reconnector returns the connection to a server. It is a closed one if s is closed.
-func (s *Session) reconnector(server *Server) *reconnector {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	r := s.servers[server]
+// reconnector returns the connection to a server. It is a closed one if cs is closed.
+func (cs *Connections) reconnector(server *Server) *reconnector {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	r := cs.servers[server]
 	if r == nil {
-		r = &reconnector{server: server, session: s, closed: s.closed}
-		if !s.closed {
-			s.servers[server] = r
+		r = &reconnector{server: server, of: cs, closed: cs.closed}
+		if !cs.closed {
+			cs.servers[server] = r
 		}
 	}
 	return r
 }
 
 // Close ends the connections and waits for their goroutines.
-func (s *Session) Close() {
-	s.mu.Lock()
-	s.closed = true
-	servers := s.servers
-	s.servers = nil
-	s.mu.Unlock()
+func (cs *Connections) Close() {
+	cs.mu.Lock()
+	cs.closed = true
+	servers := cs.servers
+	cs.servers = nil
+	cs.mu.Unlock()
 	var closing sync.WaitGroup
 	for _, r := range servers {
 		closing.Go(r.close)

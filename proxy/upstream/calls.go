@@ -13,8 +13,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// pending is the table of the calls that the server has not answered.
-type pending struct {
+// calls is the table of the pending calls: the server has not answered them.
+type calls struct {
 	cfg *Config
 
 	mu     sync.Mutex // not held across a callback
@@ -24,8 +24,8 @@ type pending struct {
 	closed error            // why no call may begin
 }
 
-func newPending(cfg *Config) *pending {
-	return &pending{cfg: cfg, open: map[int64]*call{}, tokens: map[string]*call{}}
+func newCalls(cfg *Config) *calls {
+	return &calls{cfg: cfg, open: map[int64]*call{}, tokens: map[string]*call{}}
 }
 
 // call is one pending call.
@@ -35,7 +35,7 @@ type call struct {
 	// token is the host's progress token, nil if it asked for no progress.
 	token json.RawMessage
 	// abort ends the exchange of the call's own if the response comes from elsewhere. It is nil
-	// if there is no such exchange. It is guarded by pending.mu.
+	// if there is no such exchange. It is guarded by calls.mu.
 	abort context.CancelCauseFunc
 
 	done     chan struct{} // closed when response and err are set
@@ -48,7 +48,7 @@ type call struct {
 
 // begin enters a call. It returns the params to send: the host's own, except for a progress
 // token that had to be made unique.
-func (p *pending) begin(r *conn.Request) (*call, json.RawMessage, error) {
+func (t *calls) begin(r *conn.Request) (*call, json.RawMessage, error) {
 	c := &call{request: r, done: make(chan struct{})}
 	// Looking for the token means reading all arguments. Most calls have none.
 	if bytes.Contains(r.Params, []byte("progressToken")) {
@@ -57,19 +57,19 @@ func (p *pending) begin(r *conn.Request) (*call, json.RawMessage, error) {
 			c.token = nil
 		}
 	}
-	p.mu.Lock()
-	if p.closed != nil {
-		defer p.mu.Unlock()
-		return nil, nil, p.closed
+	t.mu.Lock()
+	if t.closed != nil {
+		defer t.mu.Unlock()
+		return nil, nil, t.closed
 	}
-	p.last++
-	c.id = p.last
-	p.open[c.id] = c
+	t.last++
+	c.id = t.last
+	t.open[c.id] = c
 	if c.token != nil {
-		p.tokens[p.wireToken(c)] = c
+		t.tokens[t.wireToken(c)] = c
 	}
-	p.mu.Unlock()
-	if c.token != nil && p.cfg.Shared {
+	t.mu.Unlock()
+	if c.token != nil && t.cfg.Shared {
 		return c, rawjson.Set(r.Params, c.idLiteral(), "_meta", "progressToken"), nil
 	}
 	return c, r.Params, nil
@@ -78,8 +78,8 @@ func (p *pending) begin(r *conn.Request) (*call, json.RawMessage, error) {
 func (c *call) idLiteral() []byte { return strconv.AppendInt(nil, c.id, 10) }
 
 // wireToken returns the key of c's token as the server sees it.
-func (p *pending) wireToken(c *call) string {
-	if p.cfg.Shared {
+func (t *calls) wireToken(c *call) string {
+	if t.cfg.Shared {
 		return string(c.idLiteral())
 	}
 	return tokenKey(c.token)
@@ -94,10 +94,10 @@ func tokenKey(lit []byte) string {
 }
 
 // setAbort sets the abort of c. It returns false if c is over.
-func (p *pending) setAbort(c *call, abort context.CancelCauseFunc) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.open[c.id] != c {
+func (t *calls) setAbort(c *call, abort context.CancelCauseFunc) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.open[c.id] != c {
 		return false
 	}
 	c.abort = abort
@@ -106,8 +106,8 @@ func (p *pending) setAbort(c *call, abort context.CancelCauseFunc) bool {
 
 // resolve ends the call with this id by a response or an error. own is the call on whose stream
 // it came, if that is known. resolve returns false for an id that was never used.
-func (p *pending) resolve(id int64, m wire.Message, err error, own *call) (known bool) {
-	c, late := p.take(id)
+func (t *calls) resolve(id int64, m wire.Message, err error, own *call) (known bool) {
+	c, late := t.take(id)
 	if c == nil {
 		return late
 	}
@@ -120,17 +120,17 @@ func (p *pending) resolve(id int64, m wire.Message, err error, own *call) (known
 
 // take removes and returns the call with this id. Without such a call it returns nil, and late
 // if the call has ended.
-func (p *pending) take(id int64) (c *call, late bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c = p.open[id]
+func (t *calls) take(id int64) (c *call, late bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c = t.open[id]
 	if c == nil {
-		return nil, id > 0 && id <= p.last
+		return nil, id > 0 && id <= t.last
 	}
-	delete(p.open, id)
+	delete(t.open, id)
 	if c.token != nil {
-		if key := p.wireToken(c); p.tokens[key] == c {
-			delete(p.tokens, key)
+		if key := t.wireToken(c); t.tokens[key] == c {
+			delete(t.tokens, key)
 		}
 	}
 	return c, false
@@ -147,8 +147,8 @@ func (c *call) finish(m wire.Message, err error, own *call) {
 
 // abandon removes c. Its receiver takes no messages from then on. abandon reports whether c was
 // still pending: if not, c.done is closed or about to be.
-func (p *pending) abandon(c *call) bool {
-	got, _ := p.take(c.id)
+func (t *calls) abandon(c *call) bool {
+	got, _ := t.take(c.id)
 	c.mu.Lock()
 	c.over = true
 	c.mu.Unlock()
@@ -157,14 +157,14 @@ func (p *pending) abandon(c *call) bool {
 
 // fail ends all calls with err, and every later one, and returns the calls that it ended. The
 // first err counts.
-func (p *pending) fail(err error) (ended map[int64]*call) {
-	p.mu.Lock()
-	if p.closed == nil {
-		p.closed = err
+func (t *calls) fail(err error) (ended map[int64]*call) {
+	t.mu.Lock()
+	if t.closed == nil {
+		t.closed = err
 	}
-	ended = p.open
-	p.open, p.tokens = map[int64]*call{}, map[string]*call{}
-	p.mu.Unlock()
+	ended = t.open
+	t.open, t.tokens = map[int64]*call{}, map[string]*call{}
+	t.mu.Unlock()
 	for _, c := range ended {
 		c.finish(wire.Message{}, err, nil)
 	}
@@ -172,22 +172,22 @@ func (p *pending) fail(err error) (ended map[int64]*call) {
 }
 
 // get returns the pending call with this id, or nil.
-func (p *pending) get(id int64) *call {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.open[id]
+func (t *calls) get(id int64) *call {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.open[id]
 }
 
 // suspect returns the id of the call that a message without an id must belong to: own, else the
 // only pending call. It returns 0 if there are several.
-func (p *pending) suspect(own *call) int64 {
+func (t *calls) suspect(own *call) int64 {
 	if own != nil {
 		return own.id
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.open) == 1 {
-		for id := range p.open {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.open) == 1 {
+		for id := range t.open {
 			return id
 		}
 	}
@@ -210,11 +210,11 @@ func ownID(lit []byte) int64 {
 // route hands a request or notification of the server to the receiver that it belongs to: by
 // progress token, by subscription, else own (the call on whose stream it came, nil if that is
 // unknown), else to the Handler.
-func (p *pending) route(m wire.Message, own *call, modern bool) {
+func (t *calls) route(m wire.Message, own *call, modern bool) {
 	switch {
 	case m.IsRequest():
 	case m.Method == wire.MethodProgress:
-		c, forward := p.progress(&m)
+		c, forward := t.progress(&m)
 		if !forward {
 			return
 		}
@@ -226,17 +226,17 @@ func (p *pending) route(m wire.Message, own *call, modern bool) {
 		// subscription by cancelling it.
 		id, _ := rawjson.Get(m.Params, "requestId")
 		reason, _ := rawjson.GetString(m.Params, "reason")
-		if c := p.get(ownID(id)); c != nil && c.request.Method == wire.MethodListen {
-			p.resolve(c.id, wire.Message{}, fmt.Errorf("%w: %q", errListenEnded, reason), nil)
+		if c := t.get(ownID(id)); c != nil && c.request.Method == wire.MethodListen {
+			t.resolve(c.id, wire.Message{}, fmt.Errorf("%w: %q", errListenEnded, reason), nil)
 		}
 		return
 	case modern:
-		if c := p.subscription(&m); c != nil {
+		if c := t.subscription(&m); c != nil {
 			own = c
 		}
 	}
 	if own == nil || own.request.Receiver == nil {
-		p.cfg.Handler.Unsolicited(m)
+		t.cfg.Handler.Unsolicited(m)
 		return
 	}
 	own.mu.Lock()
@@ -248,15 +248,15 @@ func (p *pending) route(m wire.Message, own *call, modern bool) {
 
 // progress returns the call to which a progress notification belongs, and gives the host its
 // own token back. forward is false for a token of ours of a call that is over.
-func (p *pending) progress(m *wire.Message) (c *call, forward bool) {
+func (t *calls) progress(m *wire.Message) (c *call, forward bool) {
 	lit, ok := rawjson.Get(m.Params, "progressToken")
 	if !ok {
 		return nil, true
 	}
-	p.mu.Lock()
-	c = p.tokens[tokenKey(lit)]
-	p.mu.Unlock()
-	if !p.cfg.Shared {
+	t.mu.Lock()
+	c = t.tokens[tokenKey(lit)]
+	t.mu.Unlock()
+	if !t.cfg.Shared {
 		return c, true
 	}
 	if c == nil {
@@ -268,12 +268,12 @@ func (p *pending) progress(m *wire.Message) (c *call, forward bool) {
 
 // subscription returns the subscriptions/listen that a notification belongs to, and replaces
 // our id of it by the host's.
-func (p *pending) subscription(m *wire.Message) *call {
+func (t *calls) subscription(m *wire.Message) *call {
 	lit, ok := rawjson.Get(m.Params, "_meta", wire.MetaSubscriptionID)
 	if !ok {
 		return nil
 	}
-	c := p.get(ownID(lit))
+	c := t.get(ownID(lit))
 	if c == nil || c.request.Method != wire.MethodListen {
 		return nil
 	}

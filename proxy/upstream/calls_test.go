@@ -11,7 +11,7 @@ import (
 
 // Only what is a progress token gets one of ours: null asks for no progress.
 func TestNullIsNoProgressToken(t *testing.T) {
-	fs := newPending(&Config{Shared: true})
+	fs := newCalls(&Config{Shared: true})
 	for token, want := range map[string]string{`null`: `null`, `"a"`: `1`} {
 		fs.last = 0
 		_, params, err := fs.begin(&conn.Request{Method: "m", Params: json.RawMessage(`{"_meta":{"progressToken":` + token + `}}`)})
@@ -30,7 +30,7 @@ func TestAnsweredIsCalledByTheReader(t *testing.T) {
 		err  error
 		want int
 	}{{nil, 1}, {errors.New("unreadable"), 0}} {
-		fs, called := newPending(&Config{}), 0
+		fs, called := newCalls(&Config{}), 0
 		f, _, err := fs.begin(&conn.Request{Method: "m", Receiver: answered{&called}})
 		if err != nil {
 			t.Fatal(err)
