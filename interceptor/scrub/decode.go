@@ -15,8 +15,8 @@ import (
 const (
 	// maxDepth is how often decoded text is decoded again.
 	maxDepth = 3
-	// minDecoded is the least number of printable bytes in a row that are
-	// decoded text: the bytes of 16 characters of base64.
+	// minDecoded is the least number of printable bytes in a row that are decoded text: the bytes
+	// of 16 characters of base64.
 	minDecoded = 12
 )
 
@@ -60,8 +60,8 @@ func findings(text string, hits []hit) []Finding {
 	return found
 }
 
-// decode returns the marks for the secrets that text contains, around within,
-// in other encodings. depth counts how often text has been decoded, from 1.
+// decode returns the marks for the secrets that text contains, around within, in other encodings.
+// depth counts how often text has been decoded, from 1.
 func (x *examination) decode(text string, within span, depth int) ([]mark, error) {
 	var marks []mark
 	look := func(all []decoded) error {
@@ -103,8 +103,8 @@ func (x *examination) decode(text string, within span, depth int) ([]mark, error
 	return marks, err
 }
 
-// A decoded is a part of a text, decoded. Either it is one run of base64 or
-// hexadecimal, or it has edits for the escapes in it.
+// A decoded is a part of a text, decoded. Either it is one run of base64 or hexadecimal, or it
+// has edits for the escapes in it.
 type decoded struct {
 	text  string
 	fresh span // the part of text that was decoded; the rest is context
@@ -119,8 +119,8 @@ type edit struct {
 	with string
 }
 
-// origin maps a range of d.text to the range of the encoded text to redact: of
-// a run to all of it.
+// origin maps a range of d.text to the range of the encoded text to redact: of a run to all of
+// it.
 func (d *decoded) origin(s span) span {
 	if d.edits == nil {
 		return d.part
@@ -128,8 +128,8 @@ func (d *decoded) origin(s span) span {
 	return span{d.back(s.Start, false), d.back(s.End, true)}
 }
 
-// back returns the place in the encoded text of byte i of d.text. Within a
-// replacement that is the start of the edit or, if up, its end.
+// back returns the place in the encoded text of byte i of d.text. Within a replacement that is
+// the start of the edit or, if up, its end.
 func (d *decoded) back(i int, up bool) int {
 	n := sort.Search(len(d.at), func(n int) bool { return d.at[n].End > i }) // edits before i
 	switch {
@@ -143,13 +143,11 @@ func (d *decoded) back(i int, up bool) int {
 	return d.edits[n-1].End + i - d.at[n-1].End
 }
 
-// near is the distance at which an edit still reveals a secret: in \\nTOKEN the
-// first edit gives \nTOKEN, and only the next one, which leaves nothing in
-// TOKEN, separates the word.
+// near is the distance at which an edit still reveals a secret: in \\nTOKEN the first edit gives
+// \nTOKEN, and only the next one, which leaves nothing in TOKEN, separates the word.
 const near = 12
 
-// touched reports whether a range of d.text contains decoded text, or an edit
-// is near it.
+// touched reports whether a range of d.text contains decoded text, or an edit is near it.
 func (d *decoded) touched(s span) bool {
 	if d.edits == nil {
 		return s.Start < d.fresh.End && s.End > d.fresh.Start
@@ -161,8 +159,8 @@ func (d *decoded) touched(s span) bool {
 // noDigit is the value of a byte that is no digit.
 const noDigit = 0xff
 
-// base64Digit has the value of each byte as a digit of base64, in both
-// alphabets. hexDigit has its value as a hexadecimal digit.
+// base64Digit has the value of each byte as a digit of base64, in both alphabets. hexDigit has
+// its value as a hexadecimal digit.
 var base64Digit, hexDigit = func() (b, h [256]uint8) {
 	for c := range 256 {
 		b[c], h[c] = noDigit, noDigit
@@ -180,8 +178,8 @@ var base64Digit, hexDigit = func() (b, h [256]uint8) {
 
 func inBase64(c byte) bool { return base64Digit[c] != noDigit }
 
-// texty has the bytes of decoded text: printable ASCII, and the bytes of the
-// usual invisible characters.
+// texty has the bytes of decoded text: printable ASCII, and the bytes of the usual invisible
+// characters.
 var texty = func() (t [256]bool) {
 	for c := range 256 {
 		t[c] = printable(byte(c))
@@ -198,13 +196,12 @@ const (
 	plus8 = 0x2b2b2b2b2b2b2b2b
 )
 
-// nextRun returns the first run of at least 16 digits of base64 in text that
-// overlaps within.
+// nextRun returns the first run of at least 16 digits of base64 in text that overlaps within.
 func nextRun(text string, within span) (span, bool) {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
 	for i := within.Start; i+16 <= len(b) && i < within.End; {
-		// A run of 16 that starts in the next 8 bytes contains the 8 bytes after
-		// them. If one of these is too low or not ASCII, there is none.
+		// A run of 16 that starts in the next 8 bytes contains the 8 bytes after them. If one of
+		// these is too low or not ASCII, there is none.
 		if w := binary.LittleEndian.Uint64(b[i+8:]); (w-plus8)&^w&high8 != 0 || w&high8 != 0 {
 			i += 8
 			continue
@@ -229,8 +226,8 @@ func nextRun(text string, within span) (span, bool) {
 	return span{}, false
 }
 
-// runEnd returns the end of the run that byte i is in. A run continues after a
-// line break if its line is as long as encoders make them.
+// runEnd returns the end of the run that byte i is in. A run continues after a line break if its
+// line is as long as encoders make them.
 func runEnd(b []byte, i int) int {
 	line := i
 	for {
@@ -253,10 +250,9 @@ func runEnd(b []byte, i int) int {
 	}
 }
 
-// appendRun appends the printable texts that a run encodes. A run may begin with
-// something else, such as a path, so all alignments are tried. The next line may
-// be something else too, so the lines are decoded one by one and together.
-// Hexadecimal lines are not joined.
+// appendRun appends the printable texts that a run encodes. A run may begin with something else,
+// such as a path, so all alignments are tried. The next line may be something else too, so the
+// lines are decoded one by one and together. Hexadecimal lines are not joined.
 func appendRun(all []decoded, text string, run span) []decoded {
 	for at := run.Start; at < run.End; {
 		end := at
@@ -291,10 +287,10 @@ func appendRun(all []decoded, text string, run span) []decoded {
 	return all
 }
 
-// plausible reports whether appendDecoded may find something in a run of one
-// line. A result has minDecoded bytes, 3 in a group of 4 digits and 1 in a group
-// of 2. So one of every so many groups in a row is in it, and only that one is
-// decoded here. Without this test source code takes twice the time.
+// plausible reports whether appendDecoded may find something in a run of one line. A result has
+// minDecoded bytes, 3 in a group of 4 digits and 1 in a group of 2. So one of every so many
+// groups in a row is in it, and only that one is decoded here. Without this test source code
+// takes twice the time.
 func plausible(text string, run span, skip, n int) bool {
 	every := minDecoded
 	if n == 4 {
@@ -321,8 +317,8 @@ func plausible(text string, run span, skip, n int) bool {
 	return false
 }
 
-// appendDecoded decodes a run after skip digits, in groups of n digits, and
-// appends each printable text of minDecoded bytes or more.
+// appendDecoded decodes a run after skip digits, in groups of n digits, and appends each
+// printable text of minDecoded bytes or more.
 func appendDecoded(all []decoded, text string, run span, skip, n int) []decoded {
 	var buf [256]byte
 	p := plaintext{text: text, all: all, out: buf[:0]}
@@ -383,9 +379,9 @@ func appendDecoded(all []decoded, text string, run span, skip, n int) []decoded 
 	return p.all
 }
 
-// A plaintext is printable text in a run, as far as it is decoded. In binary
-// data a text may begin and end within a group of base64, so it takes the
-// printable bytes of the groups around it.
+// A plaintext is printable text in a run, as far as it is decoded. In binary data a text may
+// begin and end within a group of base64, so it takes the printable bytes of the groups around
+// it.
 type plaintext struct {
 	text  string
 	all   []decoded // the results
@@ -409,8 +405,7 @@ func (p *plaintext) begin(first int) {
 	p.lead = len(p.out)
 }
 
-// cut ends the plaintext with a group of base64 that is not printable as a
-// whole.
+// cut ends the plaintext with a group of base64 that is not printable as a whole.
 func (p *plaintext) cut(bits uint32, group span) {
 	p.group, p.at = bits, group.Start
 	if len(p.out) == 0 {
@@ -427,8 +422,8 @@ func (p *plaintext) cut(bits uint32, group span) {
 	p.flush(end)
 }
 
-// The bytes of context around a run that are examined with it. The name before
-// a value decides whether the value is a secret.
+// The bytes of context around a run that are examined with it. The name before a value decides
+// whether the value is a secret.
 const before, after = 64, 16
 
 // flush ends the plaintext before byte end, and appends it if it is long enough.
@@ -450,9 +445,8 @@ func (p *plaintext) flush(end int) {
 // margin is the number of bytes around an escape that are examined with it.
 const margin = 256
 
-// appendEscapes appends the parts of text, around within, that read differently
-// once %41, \u0041, \x41, \n, \" and \/ are decoded and invisible characters
-// and terminal colors are removed.
+// appendEscapes appends the parts of text, around within, that read differently once %41, \u0041,
+// \x41, \n, \" and \/ are decoded and invisible characters and terminal colors are removed.
 func appendEscapes(all []decoded, text string, within span) []decoded {
 	edits := escapes(text, within)
 	for len(edits) > 0 {
@@ -468,8 +462,8 @@ func appendEscapes(all []decoded, text string, within span) []decoded {
 	return all
 }
 
-// widen moves at by a margin and on to the next white space, if there is some
-// soon: a part of a word could look like a word of its own.
+// widen moves at by a margin and on to the next white space, if there is some soon: a part of a
+// word could look like a word of its own.
 func widen(text string, at, step int) int {
 	end := len(text)
 	if step < 0 {
@@ -530,8 +524,8 @@ func escapes(text string, within span) []edit {
 	return edits
 }
 
-// escapeAt returns the edit for the escape at byte i, if it stands for a
-// character that a secret may contain.
+// escapeAt returns the edit for the escape at byte i, if it stands for a character that a secret
+// may contain.
 func escapeAt(text string, i int) (edit, bool) {
 	switch text[i] {
 	case '%':
@@ -596,8 +590,7 @@ func hexEscape(text string, i, skip, n int) (edit, bool) {
 // esc begins the sequences by which terminals color text.
 const esc = 0x1b
 
-// colorAt returns the edit that removes a color sequence. start is its first
-// character.
+// colorAt returns the edit that removes a color sequence. start is its first character.
 func colorAt(text string, start span) (edit, bool) {
 	end := start.End
 	if end == len(text) || text[end] != '[' {
@@ -611,8 +604,8 @@ func colorAt(text string, start span) (edit, bool) {
 	return edit{span{start.Start, end + 1}, ""}, true
 }
 
-// invisible reports whether r shows nothing, so that a token with it inside
-// still reads like a token.
+// invisible reports whether r shows nothing, so that a token with it inside still reads like a
+// token.
 func invisible(r rune) bool {
 	switch r {
 	case 0x00ad, 0x034f, 0x061c, 0x180e, 0xfeff:

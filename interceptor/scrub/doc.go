@@ -4,17 +4,16 @@
 //	clean, found, err := s.JSON(ctx, result)
 //	if err != nil { /* withhold the result */ }
 //
-// The rules are the default rules of gitleaks, foldgate's own rules for what
-// those miss, and a file of the user's in gitleaks' format. The findings of
-// gitleaks' rules are those of gitleaks' detector on the same text, to the
-// byte, with one exception: where gitleaks excepts a finding in the last line
-// because of another line, it is found. A comment such as gitleaks:allow in the
+// The rules are the default rules of gitleaks, foldgate's own rules for what those miss, and a
+// file of the user's in gitleaks' format. The findings of gitleaks' rules are those of gitleaks'
+// detector on the same text, to the byte, with one exception: where gitleaks excepts a finding in
+// the last line because of another line, it is found. A comment such as gitleaks:allow in the
 // text has no effect.
 //
-// Every secret is replaced by [REDACTED:rule], and nothing else changes. An
-// error means that the text was not examined to its end: withhold it.
+// Every secret is replaced by [REDACTED:rule], and nothing else changes. An error means that the
+// text was not examined to its end: withhold it.
 //
-// A text is examined as it is (find.go), and then decoded where it contains
-// base64, hexadecimal or escapes, and examined again (decode.go). Of JSON each
-// string is a text (json.go). Package regexset finds the matches of the rules.
+// A text is examined as it is (find.go), and then decoded where it contains base64, hexadecimal
+// or escapes, and examined again (decode.go). Of JSON each string is a text (json.go). Package
+// regexset finds the matches of the rules.
 package scrub

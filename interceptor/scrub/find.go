@@ -27,12 +27,11 @@ type hit struct {
 	open    bool     // that is the whole text; gitleaks does so after the last line break
 }
 
-// A location counts lines from 0 and columns from 1. Like gitleaks it counts a
-// line break as the first byte of the line after it.
+// A location counts lines from 0 and columns from 1. Like gitleaks it counts a line break as the
+// first byte of the line after it.
 type location struct{ startLine, endLine, startColumn, endColumn int }
 
-// secrets returns the hits in text that are neither foldgate's ids nor
-// checksums.
+// secrets returns the hits in text that are neither foldgate's ids nor checksums.
 func (x *examination) secrets(text string) ([]hit, error) {
 	if err := x.limit.spend(len(text)); err != nil {
 		return nil, err
@@ -49,9 +48,9 @@ func (x *examination) secrets(text string) ([]hit, error) {
 	}), nil
 }
 
-// lastLine adds to the hits in text those in its last line that are excepted
-// because of another line. Without a line break at its end, gitleaks takes the
-// last line and everything before it for one line; with one it does not.
+// lastLine adds to the hits in text those in its last line that are excepted because of another
+// line. Without a line break at its end, gitleaks takes the last line and everything before it
+// for one line; with one it does not.
 func (x *examination) lastLine(text string, hits []hit) ([]hit, error) {
 	more, err := x.find(text + "\n")
 	if err != nil {
@@ -101,8 +100,7 @@ func (x *examination) find(text string) ([]hit, error) {
 	return hits, nil
 }
 
-// withRequired returns the hits of r that have a hit of every rule that r
-// requires near them.
+// withRequired returns the hits of r that have a hit of every rule that r requires near them.
 func (x *examination) withRequired(r *rule, found []hit) ([]hit, error) {
 	for _, q := range r.required {
 		other := x.s.rules.byID[q.ID]
@@ -148,12 +146,12 @@ func (x *examination) findRule(r *rule) ([]hit, error) {
 	return hits, nil
 }
 
-// inspect decides whether the match of r at m is a secret. It follows gitleaks.
-// Each step only rejects, so the cheap ones come first.
+// inspect decides whether the match of r at m is a secret. It follows gitleaks. Each step only
+// rejects, so the cheap ones come first.
 func (x *examination) inspect(r *rule, m span) (hit, bool, error) {
 	match := x.text[m.Start:m.End]
-	// gitleaks trims line breaks off the match and places it as if only its
-	// end had moved. placed does the same; match is where the text really is.
+	// gitleaks trims line breaks off the match and places it as if only its end had moved. placed
+	// does the same; match is where the text really is.
 	lead := len(match) - len(strings.TrimLeft(match, "\n"))
 	match = strings.Trim(match, "\n")
 	h := hit{
@@ -181,8 +179,8 @@ func (x *examination) inspect(r *rule, m span) (hit, bool, error) {
 	return h, true, nil
 }
 
-// secretOf returns the place of the secret in the match of r at m. Like gitleaks
-// it matches again on the match alone, so that $ and \b may match differently.
+// secretOf returns the place of the secret in the match of r at m. Like gitleaks it matches again
+// on the match alone, so that $ and \b may match differently.
 func (x *examination) secretOf(r *rule, m span) (span, error) {
 	if r.expr.NumSubexp() == 0 {
 		return m, nil
@@ -240,8 +238,8 @@ func (x *examination) locate(h *hit) {
 	}
 	h.located = true
 	m, nl := h.placed, x.lineBreaks()
-	// The n-th line ends at the n-th line break. Except for the first one it
-	// begins with the line break before.
+	// The n-th line ends at the n-th line break. Except for the first one it begins with the line
+	// break before.
 	begin := func(n int) int {
 		if n == 0 {
 			return 0
@@ -260,8 +258,7 @@ func (x *examination) locate(h *hit) {
 		}
 		h.line = span{begin(first), int(nl[h.at.endLine])}
 	} else {
-		// After the last line break gitleaks takes the line from the beginning
-		// of the text.
+		// After the last line break gitleaks takes the line from the beginning of the text.
 		prev := begin(len(nl))
 		h.at = location{len(nl), len(nl), m.Start - prev + 1, m.End - prev}
 		h.line, h.open = span{0, len(x.text)}, true
@@ -272,8 +269,8 @@ func (x *examination) locate(h *hit) {
 	h.line.End = max(h.line.End, m.End)
 }
 
-// lineBreaks returns the positions of all line breaks. As in gitleaks a text
-// without any has one at its end.
+// lineBreaks returns the positions of all line breaks. As in gitleaks a text without any has one
+// at its end.
 func (x *examination) lineBreaks() []int32 {
 	if x.hasLines {
 		return x.lines
@@ -294,8 +291,8 @@ func (x *examination) lineBreaks() []int32 {
 	return x.lines
 }
 
-// entropy returns the Shannon entropy of s in bits a character. Like gitleaks
-// it counts characters and divides by the number of bytes.
+// entropy returns the Shannon entropy of s in bits a character. Like gitleaks it counts
+// characters and divides by the number of bytes.
 func entropy(s string) float64 {
 	var counts [128]int
 	others := map[rune]int{}
@@ -323,12 +320,11 @@ func entropy(s string) float64 {
 	return e
 }
 
-// reported returns the hits that gitleaks reports: not those of generic rules
-// if their secret is part of the secret of a more exact rule on the same line.
-// All hits are redacted.
+// reported returns the hits that gitleaks reports: not those of generic rules if their secret is
+// part of the secret of a more exact rule on the same line. All hits are redacted.
 func reported(text string, hits []hit) []hit {
-	// The secrets of a line are joined: a line may be the whole text, and
-	// comparing thousands with thousands one by one takes too long.
+	// The secrets of a line are joined: a line may be the whole text, and comparing thousands
+	// with thousands one by one takes too long.
 	const between = "\xff\x00\xff" // no generic secret contains it
 	better := map[int][]byte{}
 	for _, h := range hits {

@@ -17,8 +17,8 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// JSON removes secrets from all strings and keys of a JSON value, as
-// [Scrubber.Text] does from each of them, and besides
+// JSON removes secrets from all strings and keys of a JSON value, as [Scrubber.Text] does from
+// each of them, and besides
 //
 //   - examines "key": "value" together if the value is short and the key
 //     contains a literal that a rule looks for,
@@ -26,10 +26,10 @@ import (
 //     as a model reads them,
 //   - examines and encodes again the text in a base64 "blob".
 //
-// Only the string tokens with a secret change; all other bytes stay. Without a
-// secret, clean is raw itself. If two keys of an object get the same
-// replacement, the second ends in #2. After an error, which includes JSON that
-// is cut or badly nested, raw must be withheld; clean is then nil.
+// Only the string tokens with a secret change; all other bytes stay. Without a secret, clean is
+// raw itself. If two keys of an object get the same replacement, the second ends in #2. After an
+// error, which includes JSON that is cut or badly nested, raw must be withheld; clean is then
+// nil.
 func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []Finding, err error) {
 	defer func() {
 		if e := recover(); e != nil {
@@ -60,8 +60,8 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 	return d.rewrite(), d.findings(), nil
 }
 
-// A document is one JSON value under examination. A string or key of it is
-// called by the span of its literal, quotes included.
+// A document is one JSON value under examination. A string or key of it is called by the span of
+// its literal, quotes included.
 type document struct {
 	*examination
 	raw   []byte
@@ -88,10 +88,9 @@ type placedFinding struct {
 // long is the length from which on a string is examined in any case.
 const long = 2048
 
-// prefilter looks through the whole document for literals, runs of base64 and
-// percent signs, and notes in hot where they are. Most strings of most
-// documents contain none and need no examination. Without the prefilter a
-// result of 4 KB takes twice the time.
+// prefilter looks through the whole document for literals, runs of base64 and percent signs, and
+// notes in hot where they are. Most strings of most documents contain none and need no
+// examination. Without the prefilter a result of 4 KB takes twice the time.
 func (d *document) prefilter() error {
 	text := view(d.raw)
 	if d.all, d.ascii = !d.s.set.Filtered(), regexset.ASCII(text); d.all {
@@ -100,8 +99,8 @@ func (d *document) prefilter() error {
 	size := len(text)/64 + 1
 	d.hot = slices.Grow(d.hot[:0], size)[:size]
 	clear(d.hot)
-	// Long strings are left out. The walk stops where the JSON is wrong; the
-	// walk that comes after finds that too.
+	// Long strings are left out. The walk stops where the JSON is wrong; the walk that comes
+	// after finds that too.
 	from := 0
 	var err error
 	if len(text) >= long {
@@ -119,8 +118,7 @@ func (d *document) prefilter() error {
 	return d.prefilterPart(text[from:], from)
 }
 
-// prefilterPart is prefilter for a part of the document that begins at byte
-// base.
+// prefilterPart is prefilter for a part of the document that begins at byte base.
 func (d *document) prefilterPart(text string, base int) error {
 	if err := d.limit.spend(len(text)); err != nil {
 		return err
@@ -153,8 +151,8 @@ func (d *document) prefilterPart(text string, base int) error {
 	}
 }
 
-// A frame is an object or array around the position. The spans of an object
-// are those of some members; their end is 0 if the object does not have them.
+// A frame is an object or array around the position. The spans of an object are those of some
+// members; their end is 0 if the object does not have them.
 type frame struct {
 	start   int
 	array   bool
@@ -192,8 +190,8 @@ func (d *document) token(t rawjson.Token) error {
 	return nil
 }
 
-// maxPair is the length up to which a value is examined together with its key.
-// A longer value is no secret that only its key reveals.
+// maxPair is the length up to which a value is examined together with its key. A longer value is
+// no secret that only its key reveals.
 const maxPair = 4096
 
 // value examines a string that is not a key.
@@ -247,9 +245,8 @@ func (d *document) leave(f *frame) error {
 	return nil
 }
 
-// scanBlob examines the text in a base64 blob. If there is no secret in it, the
-// blob itself is examined: a token may read like base64, and the name of the
-// member says nothing.
+// scanBlob examines the text in a base64 blob. If there is no secret in it, the blob itself is
+// examined: a token may read like base64, and the name of the member says nothing.
 func (d *document) scanBlob(f *frame) error {
 	encoded := d.unquote(f.blob)
 	text, err := base64.StdEncoding.DecodeString(encoded)
@@ -284,8 +281,8 @@ func textual(mime string) bool {
 	}, sub)
 }
 
-// joined examines the concatenation of parts. Every second part is the value of
-// one of the strings. Secrets that are known are not reported again.
+// joined examines the concatenation of parts. Every second part is the value of one of the
+// strings. Secrets that are known are not reported again.
 func (d *document) joined(strs []span, parts []string) error {
 	b := d.pieces[:0]
 	for _, p := range parts {
@@ -383,8 +380,8 @@ func (d *document) isHot(s span) bool {
 	return bytes.IndexByte(body, '\\') >= 0 || !d.ascii && !regexset.ASCII(view(body))
 }
 
-// bits returns the word of hot with the bit of byte start, the bits of the bytes
-// from there to end in it, and the first byte whose bit is in the next word.
+// bits returns the word of hot with the bit of byte start, the bits of the bytes from there to
+// end in it, and the first byte whose bit is in the next word.
 func bits(start, end int) (word int, mask uint64, next int) {
 	next = min(end, (start|63)+1)
 	return start >> 6, ^uint64(0) >> (64 - (next - start)) << (start & 63), next
@@ -396,8 +393,7 @@ func (d *document) unquote(at span) string {
 	return d.unquoteIn(&own, at)
 }
 
-// unquoteIn returns the value of a string or key. It is valid until buf
-// changes.
+// unquoteIn returns the value of a string or key. It is valid until buf changes.
 func (d *document) unquoteIn(buf *[]byte, at span) string {
 	body := d.raw[at.Start+1 : at.End-1]
 	if bytes.IndexByte(body, '\\') < 0 {
@@ -448,8 +444,8 @@ func (d *document) rewrite() []byte {
 	return append(out, d.raw[at:]...)
 }
 
-// appendRedacted appends the literal of t with its marks replaced. A mark that
-// covers a part of an escape sequence takes all of it.
+// appendRedacted appends the literal of t with its marks replaced. A mark that covers a part of
+// an escape sequence takes all of it.
 func (d *document) appendRedacted(dst []byte, t *dirtyString) []byte {
 	body := d.raw[t.Start+1 : t.End-1]
 	dst = append(dst, '"')
@@ -482,9 +478,8 @@ func (d *document) appendRedacted(dst []byte, t *dirtyString) []byte {
 	return append(dst, '"')
 }
 
-// escape returns the character of the escape sequence at the start of b, and
-// the length of the sequence. For a broken one it is the character after the
-// backslash: a reader may read it so.
+// escape returns the character of the escape sequence at the start of b, and the length of the
+// sequence. For a broken one it is the character after the backslash: a reader may read it so.
 func escape(b []byte) (r rune, size int) {
 	if r, size = rawjson.Unescape(b); size > 0 {
 		return r, size
@@ -495,8 +490,8 @@ func escape(b []byte) (r rune, size int) {
 	return rune(b[1]), 2
 }
 
-// findings returns the findings in the order of the document, each with the
-// path of its string. The path of a key is that of its value.
+// findings returns the findings in the order of the document, each with the path of its string.
+// The path of a key is that of its value.
 func (d *document) findings() []Finding {
 	if len(d.found) == 0 {
 		return nil
@@ -572,6 +567,5 @@ func plain(name string) bool {
 	return name != "" && len(name) <= maxWhere
 }
 
-// view returns b as a string without a copy. b must not change while the string
-// is used.
+// view returns b as a string without a copy. b must not change while the string is used.
 func view(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }

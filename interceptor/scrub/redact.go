@@ -13,8 +13,8 @@ type mark struct {
 	rule string
 }
 
-// appendMarks appends the marks for hits in text. Marks of generic rules are
-// the last: if two rules found one range, merge takes the first.
+// appendMarks appends the marks for hits in text. Marks of generic rules are the last: if two
+// rules found one range, merge takes the first.
 func appendMarks(marks []mark, text string, hits []hit) []mark {
 	for _, generic := range []bool{false, true} {
 		for i := range hits {
@@ -40,9 +40,8 @@ func (h *hit) parts(text string) []span {
 	return withoutIDs(text, h.match)
 }
 
-// ownIDs matches the ids that foldgate gives to branches, sessions, contexts
-// and envelopes. An agent has to read them, so they are never redacted, although
-// some look like keys.
+// ownIDs matches the ids that foldgate gives to branches, sessions, contexts and envelopes. An
+// agent has to read them, so they are never redacted, although some look like keys.
 var ownIDs = regexp.MustCompile(`\b(?:(?:br|ses|env)_[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|ctx_[0-9]{10,14}_[a-z0-9]{6,26})\b`)
 
 // withoutIDs returns the parts of s in text that are not foldgate's ids.
@@ -68,13 +67,13 @@ func withoutIDs(text string, s span) []span {
 	return left
 }
 
-// checksums matches the sums in lock files: Go checksums, and subresource
-// integrity as package managers write it. gitleaks excepts such files by their
-// path. A text has no path, so the shape decides.
+// checksums matches the sums in lock files: Go checksums, and subresource integrity as package
+// managers write it. gitleaks excepts such files by their path. A text has no path, so the shape
+// decides.
 var checksums = regexp.MustCompile(`^(?:h1:[A-Za-z0-9+/]{43}=|sha(?:1|256|384|512)-[A-Za-z0-9+/]{27,86}={0,2})$`)
 
-// isChecksum reports whether the secret of h is a lock file's checksum that a
-// generic rule took for a key.
+// isChecksum reports whether the secret of h is a lock file's checksum that a generic rule took
+// for a key.
 func isChecksum(text string, h *hit) bool {
 	if !h.rule.generic {
 		return false
@@ -93,8 +92,8 @@ func isChecksum(text string, h *hit) bool {
 	return end-start < 128 && checksums.MatchString(text[start:end])
 }
 
-// merge sorts marks and joins those that overlap. The rule of the longest wins,
-// or of the first of equal length.
+// merge sorts marks and joins those that overlap. The rule of the longest wins, or of the first
+// of equal length.
 func merge(marks []mark) []mark {
 	slices.SortStableFunc(marks, func(a, b mark) int {
 		if a.Start != b.Start {

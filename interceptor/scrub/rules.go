@@ -55,17 +55,16 @@ type rule struct {
 	index    int  // in active and in the regexset; -1 for a rule that is not active
 }
 
-// required is a rule that must have a hit near a hit of the rule that requires
-// it.
+// required is a rule that must have a hit near a hit of the rule that requires it.
 type required struct {
 	ID            string
 	WithinLines   *int
 	WithinColumns *int
 }
 
-// A ruleFile is a gitleaks configuration. gitleaks' own loader is not used: it
-// keeps state in package variables, so that a second file with extend in one
-// process is loaded differently, and it panics on a wrong expression.
+// A ruleFile is a gitleaks configuration. gitleaks' own loader is not used: it keeps state in
+// package variables, so that a second file with extend in one process is loaded differently, and
+// it panics on a wrong expression.
 type ruleFile struct {
 	Extend struct {
 		Path          string
@@ -101,10 +100,9 @@ type allowEntry struct {
 	StopWords   []string
 }
 
-// loadRules returns gitleaks' default rules, foldgate's, and those of the file
-// at path if it is not "". A rule of the file with the id of a default rule
-// changes that one, as extend does in gitleaks. known are literal secrets, which
-// no file can except.
+// loadRules returns gitleaks' default rules, foldgate's, and those of the file at path if it is
+// not "". A rule of the file with the id of a default rule changes that one, as extend does in
+// gitleaks. known are literal secrets, which no file can except.
 func loadRules(path string, known []string) (*ruleSet, error) {
 	set := &ruleSet{byID: map[string]*rule{}, disabled: map[string]bool{}}
 	if path != "" {
@@ -164,8 +162,8 @@ func (s *ruleSet) loadFile(path string, depth int) error {
 	return s.loadFile(next, depth+1)
 }
 
-// load adds the rules of one configuration, called name in errors. Rules that
-// were loaded before win over them.
+// load adds the rules of one configuration, called name in errors. Rules that were loaded before
+// win over them.
 func (s *ruleSet) load(name string, text []byte, own bool) (*ruleFile, error) {
 	var f ruleFile
 	if err := toml.Unmarshal(text, &f); err != nil {
@@ -196,8 +194,7 @@ func (s *ruleSet) load(name string, text []byte, own bool) (*ruleFile, error) {
 	return &f, nil
 }
 
-// add adds a base rule. A rule of the same id that was added before wins over
-// it.
+// add adds a base rule. A rule of the same id that was added before wins over it.
 func (s *ruleSet) add(base *rule) {
 	if s.disabled[base.id] {
 		return
@@ -287,8 +284,8 @@ func newRule(e *ruleEntry) (*rule, error) {
 	return r, nil
 }
 
-// finish checks what needs all rules, and finds the active ones: a rule for
-// paths finds nothing in a text.
+// finish checks what needs all rules, and finds the active ones: a rule for paths finds nothing
+// in a text.
 func (s *ruleSet) finish() error {
 	for _, t := range s.targeted {
 		for _, id := range t.rules {
@@ -319,8 +316,7 @@ func (s *ruleSet) finish() error {
 	return nil
 }
 
-// patterns returns the expressions of the active rules and, after them, of
-// their allow-lists.
+// patterns returns the expressions of the active rules and, after them, of their allow-lists.
 func (s *ruleSet) patterns() []regexset.Pattern {
 	var all []regexset.Pattern
 	for _, r := range s.active {
@@ -392,8 +388,8 @@ func newAllowlist(e *allowEntry) (*allowlist, error) {
 	}
 	var err error
 	if len(e.Regexes) > 0 {
-		// Joined as gitleaks joins them: a flag such as (?i) in one expression
-		// applies to those after it too.
+		// Joined as gitleaks joins them: a flag such as (?i) in one expression applies to those
+		// after it too.
 		if a.expr, err = regexset.Parse("(?:" + strings.Join(e.Regexes, "|") + ")"); err != nil {
 			return nil, err
 		}

@@ -12,20 +12,18 @@ import (
 	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
 
-// Options says how a [Scrubber] works. The zero value has the default rules
-// and no time limit.
+// Options says how a [Scrubber] works. The zero value has the default rules and no time limit.
 type Options struct {
-	// Rules is the path of a gitleaks configuration in TOML. Its rules and
-	// allow-lists are added to the default ones. "" means no file.
+	// Rules is the path of a gitleaks configuration in TOML. Its rules and allow-lists are added
+	// to the default ones. "" means no file.
 	Rules string
-	// Known are secrets that are known literally, such as the tokens of hosts.
-	// Each has two bytes of ASCII or more. They are redacted as foldgate-token.
+	// Known are secrets that are known literally, such as the tokens of hosts. Each has two bytes
+	// of ASCII or more. They are redacted as foldgate-token.
 	Known []string
 	// Timeout bounds the time for one text or message; 0 means no bound.
 	Timeout time.Duration
-	// Exact redacts all that the rules find. Otherwise checksums of lock files,
-	// which generic rules take for keys, stay: h1:… of Go and sha512-… of
-	// package managers.
+	// Exact redacts all that the rules find. Otherwise checksums of lock files, which generic
+	// rules take for keys, stay: h1:… of Go and sha512-… of package managers.
 	Exact bool
 }
 
@@ -44,11 +42,10 @@ type Scrubber struct {
 type Finding struct {
 	// Rule is the id of the rule that found it.
 	Rule string `json:"rule"`
-	// Line is the line, from 1, in which the rule's match starts. In JSON it is
-	// the line within the string.
+	// Line is the line, from 1, in which the rule's match starts. In JSON it is the line within
+	// the string.
 	Line int `json:"line"`
-	// Where is the path of the JSON string, such as $.content[0].text. It is ""
-	// for plain text.
+	// Where is the path of the JSON string, such as $.content[0].text. It is "" for plain text.
 	Where string `json:"where,omitempty"`
 }
 
@@ -65,10 +62,9 @@ func New(opts Options) (*Scrubber, error) {
 	return &Scrubber{rules: rules, set: set, timeout: opts.Timeout, exact: opts.Exact}, nil
 }
 
-// Text returns text with every secret replaced by [REDACTED:rule], and the
-// findings. Text without a secret is returned unchanged. After an error (a
-// fault of the engine, [ErrTimeLimit], the end of ctx) the text may contain
-// secrets and must be withheld; clean is then "".
+// Text returns text with every secret replaced by [REDACTED:rule], and the findings. Text without
+// a secret is returned unchanged. After an error (a fault of the engine, [ErrTimeLimit], the end
+// of ctx) the text may contain secrets and must be withheld; clean is then "".
 func (s *Scrubber) Text(ctx context.Context, text string) (clean string, found []Finding, err error) {
 	defer func() {
 		if e := recover(); e != nil {
@@ -87,12 +83,10 @@ func (s *Scrubber) Text(ctx context.Context, text string) (clean string, found [
 	return redact(text, marks), found, nil
 }
 
-// fault is the error for a panic. Its value may quote the text, so the error
-// has only its type.
+// fault is the error for a panic. Its value may quote the text, so the error has only its type.
 func fault(e any) error { return fmt.Errorf("scrub: fault of the engine: %T", e) }
 
-// An examination is the state of one call of Text or JSON. Later calls use its
-// memory again.
+// An examination is the state of one call of Text or JSON. Later calls use its memory again.
 type examination struct {
 	s       *Scrubber
 	scratch *regexset.Scratch
@@ -124,8 +118,8 @@ func (s *Scrubber) begin(ctx context.Context) *examination {
 	return x
 }
 
-// end makes the memory of x available to later calls. It is not called after an
-// error or a panic, which leave x in an unknown state.
+// end makes the memory of x available to later calls. It is not called after an error or a panic,
+// which leave x in an unknown state.
 func (x *examination) end() {
 	x.scratch.Reset()
 	x.text, x.limit = "", limit{}
@@ -162,8 +156,8 @@ type limit struct {
 	spent    int             // bytes since the last check
 }
 
-// spend counts n bytes that are about to be examined. It checks the time every
-// 4 KB: a check costs as much as the examination of a short string.
+// spend counts n bytes that are about to be examined. It checks the time every 4 KB: a check
+// costs as much as the examination of a short string.
 func (l *limit) spend(n int) error {
 	if l.spent += n; l.spent < 4096 {
 		return nil
@@ -171,8 +165,7 @@ func (l *limit) spend(n int) error {
 	return l.Check()
 }
 
-// Check returns an error if the time is over. The time starts with the first
-// check.
+// Check returns an error if the time is over. The time starts with the first check.
 func (l *limit) Check() error {
 	l.checks++
 	l.spent = 0

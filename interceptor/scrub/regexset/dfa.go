@@ -15,24 +15,22 @@ const (
 	patience = 16
 )
 
-// A dfa runs a program from a given start and returns the end that package
-// regexp prefers there. It builds its states while it runs.
+// A dfa runs a program from a given start and returns the end that package regexp prefers there.
+// It builds its states while it runs.
 //
-// A state is the list of threads of package regexp's machine, in order of
-// priority, before assertions are decided. The next class decides them. Its
-// transition says whether a thread matches before that class, which cuts the
-// threads after it. So a dfa has the program and the priorities of package
-// regexp, and the same results.
+// A state is the list of threads of package regexp's machine, in order of priority, before
+// assertions are decided. The next class decides them. Its transition says whether a thread
+// matches before that class, which cuts the threads after it. So a dfa has the program and the
+// priorities of package regexp, and the same results.
 //
-// A state at a position determines the rest of a run. Each run leaves a note of
-// its result every stride bytes, and a later run that reaches the same state at
-// the same place takes that result. So runs from many starts that end nowhere
-// cost the time of few. Notes hold for one text.
+// A state at a position determines the rest of a run. Each run leaves a note of its result every
+// stride bytes, and a later run that reaches the same state at the same place takes that result.
+// So runs from many starts that end nowhere cost the time of few. Notes hold for one text.
 type dfa struct {
 	p *program
-	// trans has, at state + class, the next state if nothing matches before the
-	// class, 0 if it is not known yet, or else a negative value; see unpack.
-	// States are multiples of the number of classes.
+	// trans has, at state + class, the next state if nothing matches before the class, 0 if it is
+	// not known yet, or else a negative value; see unpack. States are multiples of the number of
+	// classes.
 	trans []int32
 	list  [][]uint32 // threads, by state / classes
 	kind  []uint8    // of the character before, likewise
@@ -61,8 +59,8 @@ func newDFA(p *program) *dfa {
 	return d
 }
 
-// end returns the end of the preferred match that starts at byte from, or -1.
-// With notes, it uses and leaves notes for the text.
+// end returns the end of the preferred match that starts at byte from, or -1. With notes, it uses
+// and leaves notes for the text.
 func (d *dfa) end(text string, from int, limit Limit, notes bool) (int, error) {
 	state := d.start(text, from)
 	end := -1
@@ -122,8 +120,8 @@ func (d *dfa) start(text string, from int) int32 {
 	return d.begin[kind]
 }
 
-// run goes on from byte i to stop, or to the end of the rune there. It returns
-// its place and state, and the end of the last match that it met, or end.
+// run goes on from byte i to stop, or to the end of the rune there. It returns its place and
+// state, and the end of the last match that it met, or end.
 func (d *dfa) run(text string, i, stop int, state int32, end int) (int, int32, int) {
 	p, trans := d.p, d.trans
 	for i < stop {
@@ -190,9 +188,8 @@ func (d *dfa) transition(state int32, class uint8) int32 {
 	return t
 }
 
-// follow follows a thread to the instructions that read a rune. It adds those
-// that read the class to next, in order of priority. It reports whether the
-// thread matches.
+// follow follows a thread to the instructions that read a rune. It adds those that read the class
+// to next, in order of priority. It reports whether the thread matches.
 func (d *dfa) follow(pc uint32, class uint8, ops syntax.EmptyOp) bool {
 	for {
 		if d.seen[pc] == d.gen {

@@ -1,6 +1,6 @@
-// Package regexset finds the matches of many regular expressions in a text at
-// once. The matches are those of package regexp, but a text takes the time of
-// one pass plus that of the places where an expression may match:
+// Package regexset finds the matches of many regular expressions in a text at once. The matches
+// are those of package regexp, but a text takes the time of one pass plus that of the places
+// where an expression may match:
 //
 //	expr, err := regexset.Parse(`(?i)\b(?:key|token)\s*=\s*(\w+)`)
 //	set, err := regexset.New([]regexset.Pattern{{Expr: expr}})
@@ -10,8 +10,8 @@
 //		matches, err := scratch.FindAll(i)
 //	}
 //
-// [Scratch.Scan] is the literal prefilter: it finds the literals that matches
-// require (required.go, literals.go) and so the patterns that may match, and
-// where. From these places a lazily built DFA runs (plan.go, dfa.go). Texts on
-// which an expression starts everywhere and ends nowhere take linear time.
+// [Scratch.Scan] is the literal prefilter: it finds the literals that matches require
+// (required.go, literals.go) and so the patterns that may match, and where. From these places a
+// lazily built DFA runs (plan.go, dfa.go). Texts on which an expression starts everywhere and
+// ends nowhere take linear time.
 package regexset

@@ -11,16 +11,15 @@ import (
 
 const (
 	hashBits = 16
-	// hashMul spreads the low three bytes of a word over the hash. The bytes
-	// above them do not change it.
+	// hashMul spreads the low three bytes of a word over the hash. The bytes above them do not
+	// change it.
 	hashMul = 0x9E3779B1 << 8 & math.MaxUint32
 	lower8  = 0x2020202020202020
 )
 
-// Literals is a set of literals that are searched for at once, without regard
-// to the case of ASCII letters. The search looks up each three bytes of a text
-// in a bitmap. Few pass, and those are compared with the literals that contain
-// these three bytes.
+// Literals is a set of literals that are searched for at once, without regard to the case of
+// ASCII letters. The search looks up each three bytes of a text in a bitmap. Few pass, and those
+// are compared with the literals that contain these three bytes.
 type Literals struct {
 	bitmap  [1 << hashBits / 64]uint64
 	first   [1 << hashBits / 2]uint16 // by hash/2: index+1 of its first entry
@@ -28,10 +27,9 @@ type Literals struct {
 	texts   []string
 }
 
-// An entry is a literal with the place of the three bytes that are looked up.
-// The first eight bytes of the literal are compared at once: a word of the
-// text, with the bits of fold set, which make letters lower-case, and the bits
-// of mask kept, must be value.
+// An entry is a literal with the place of the three bytes that are looked up. The first eight
+// bytes of the literal are compared at once: a word of the text, with the bits of fold set, which
+// make letters lower-case, and the bits of mask kept, must be value.
 type entry struct {
 	value, fold, mask uint64
 	literal           int32
@@ -40,12 +38,12 @@ type entry struct {
 	more              bool  // the next entry has the same hash
 }
 
-// Searchable reports whether literal can be one of [Literals]: it has two
-// bytes or more and is ASCII.
+// Searchable reports whether literal can be one of [Literals]: it has two bytes or more and is
+// ASCII.
 func Searchable(literal string) bool { return len(literal) >= minLiteral && ASCII(literal) }
 
-// NewLiterals returns a set of literals, which are searchable and in lower
-// case. It fails if they are too many.
+// NewLiterals returns a set of literals, which are searchable and in lower case. It fails if they
+// are too many.
 func NewLiterals(literals []string) (*Literals, error) {
 	m := &Literals{texts: literals}
 	buckets := map[uint32][]entry{}
@@ -90,8 +88,8 @@ func NewLiterals(literals []string) (*Literals, error) {
 	return m, nil
 }
 
-// rarest returns the offset of the three bytes of l that are the least common
-// in text. Without it source code is searched 9 % slower.
+// rarest returns the offset of the three bytes of l that are the least common in text. Without it
+// source code is searched 9 % slower.
 func rarest(l string) int {
 	const common = "82459336712547741779423131" // by letter: how common it is, in rough steps
 	best, at := 1<<30, 0
@@ -123,8 +121,8 @@ func (m *Literals) Contains(text string) bool {
 // A literalHit is a literal and its place in a text.
 type literalHit struct{ literal, at int32 }
 
-// scan calls hit for each literal in text. The places of one literal are in
-// ascending order. buf is memory for it.
+// scan calls hit for each literal in text. The places of one literal are in ascending order. buf
+// is memory for it.
 func (m *Literals) scan(text string, limit Limit, buf *[]literalHit, hit func(literalHit)) error {
 	for at := 0; at < len(text); {
 		if at > 0 {
@@ -143,8 +141,8 @@ func (m *Literals) scan(text string, limit Limit, buf *[]literalHit, hit func(li
 // blockSize is the number of bytes between checks of the time.
 const blockSize = 1 << 16
 
-// block appends to found the literals around the next block of text from byte
-// i on, and returns the end of the block.
+// block appends to found the literals around the next block of text from byte i on, and returns
+// the end of the block.
 func (m *Literals) block(text string, i int, found []literalHit) (int, []literalHit) {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
 	end := min(i+blockSize, len(b)-7)
@@ -206,8 +204,7 @@ func word(b []byte, i int) uint64 {
 	return w
 }
 
-// equalFold reports whether b begins with lower, without regard to the case of
-// ASCII letters.
+// equalFold reports whether b begins with lower, without regard to the case of ASCII letters.
 func equalFold(b []byte, lower string) bool {
 	for i := range len(lower) {
 		c := b[i]
@@ -221,6 +218,6 @@ func equalFold(b []byte, lower string) bool {
 	return true
 }
 
-// hash hashes the low three bytes of w. Letters of either case have the same
-// hash. So have some other bytes; the literals are compared in the end.
+// hash hashes the low three bytes of w. Letters of either case have the same hash. So have some
+// other bytes; the literals are compared in the end.
 func hash(w uint64) uint32 { return uint32(w|lower8) * hashMul >> (32 - hashBits) }

@@ -6,11 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// A plan says how the matches of one expression, or of one branch of it, are
-// found in a text. The matches of a whole expression are, from p = 0 on, the
-// leftmost start at or after p, with the end that package regexp prefers there,
-// and again from that end. So a plan needs all starts, or more, in order, and
-// the end for each start, which a [dfa] gives.
+// A plan says how the matches of one expression, or of one branch of it, are found in a text. The
+// matches of a whole expression are, from p = 0 on, the leftmost start at or after p, with the
+// end that package regexp prefers there, and again from that end. So a plan needs all starts, or
+// more, in order, and the end for each start, which a [dfa] gives.
 //
 //   - Expressions with required literals: the literal hits, less the offsets of
 //     the literals, are the starts.
@@ -32,9 +31,9 @@ type plan struct {
 	lookahead *lookahead // of the tail; nil for none
 }
 
-// newPlans returns a plan for each branch of tree. A tree is taken apart only
-// if a branch begins with a lazy repetition. It returns nil for an expression
-// that matches the empty string, which is left to package regexp.
+// newPlans returns a plan for each branch of tree. A tree is taken apart only if a branch begins
+// with a lazy repetition. It returns nil for an expression that matches the empty string, which
+// is left to package regexp.
 func newPlans(tree *syntax.Regexp) []*plan {
 	if least, _ := lengths(tree); least == 0 {
 		return nil
@@ -71,9 +70,9 @@ func newPlan(tail *syntax.Regexp) *plan {
 	return p
 }
 
-// lazyPrefix splits x into the lazy repetitions at its start and the rest. If
-// there are several, each may only contain runes that the next one contains
-// too: then the farthest reach back is found from right to left.
+// lazyPrefix splits x into the lazy repetitions at its start and the rest. If there are several,
+// each may only contain runes that the next one contains too: then the farthest reach back is
+// found from right to left.
 func lazyPrefix(x *syntax.Regexp) ([]repetition, *syntax.Regexp) {
 	subs := flat(x, nil, false)
 	var prefix []repetition
@@ -109,26 +108,24 @@ next:
 	return true
 }
 
-// A lookahead is a cheap test of what has to follow a place if an expression
-// matches there. It turns most places away: after a keyword, half of gitleaks'
-// rules allow only blanks and parts of a name before a sign such as = or :, and
-// most text goes on with something else.
+// A lookahead is a cheap test of what has to follow a place if an expression matches there. It
+// turns most places away: after a keyword, half of gitleaks' rules allow only blanks and parts of
+// a name before a sign such as = or :, and most text goes on with something else.
 //
-// Let the expression be a sequence h t, where the bytes that h may consist of
-// (skip) and the bytes that a match of t may begin with (pivot) have none in
-// common. In a match from s on, all bytes of h are in skip, and the byte after
-// them is not. So the part of t begins at the first byte from s on that is not
-// in skip; that byte is in pivot; it is least to most bytes after s; and t
-// matches there, with the same text around it. If one of these fails, the
-// expression does not match from s on. If none does, the expression is tried.
+// Let the expression be a sequence h t, where the bytes that h may consist of (skip) and the
+// bytes that a match of t may begin with (pivot) have none in common. In a match from s on, all
+// bytes of h are in skip, and the byte after them is not. So the part of t begins at the first
+// byte from s on that is not in skip; that byte is in pivot; it is least to most bytes after s;
+// and t matches there, with the same text around it. If one of these fails, the expression does
+// not match from s on. If none does, the expression is tried.
 type lookahead struct {
 	skip, pivot byteSet
 	least, most int      // most is math.MaxInt for no limit
 	rest        *program // of t
 }
 
-// maxPivots is the most bytes that pivot may have. With more of them a
-// lookahead turns too few places away.
+// maxPivots is the most bytes that pivot may have. With more of them a lookahead turns too few
+// places away.
 const maxPivots = 32
 
 // newLookahead returns the lookahead of x, or nil if there is none.
@@ -208,8 +205,7 @@ func (c *cursor) seek(text string, p int, limit Limit) error {
 	}
 }
 
-// start returns the first possible start at or after s, or -1, and moves on
-// behind it.
+// start returns the first possible start at or after s, or -1, and moves on behind it.
 func (c *cursor) start(text string, s int) int {
 	for ; ; s++ {
 		if c.plan.required == nil {
@@ -237,8 +233,7 @@ func (c *cursor) start(text string, s int) int {
 	}
 }
 
-// passes reports whether the lookahead lets a match start at s. Places come in
-// ascending order.
+// passes reports whether the lookahead lets a match start at s. Places come in ascending order.
 func (c *cursor) passes(text string, s int, limit Limit) (bool, error) {
 	l := c.plan.lookahead
 	i, end := max(s, c.skipped), len(text)
@@ -262,8 +257,7 @@ func (c *cursor) passes(text string, s int, limit Limit) (bool, error) {
 	return c.open, nil
 }
 
-// inside reports whether byte i is in the middle of a rune, where no match
-// starts.
+// inside reports whether byte i is in the middle of a rune, where no match starts.
 func inside(text string, i int) bool {
 	if utf8.RuneStart(text[i]) {
 		return false
@@ -277,8 +271,8 @@ func inside(text string, i int) bool {
 	return false
 }
 
-// flat appends the elements of nested concatenations, and of groups if it is
-// to see through them, to subs.
+// flat appends the elements of nested concatenations, and of groups if it is to see through them,
+// to subs.
 func flat(x *syntax.Regexp, subs []*syntax.Regexp, groups bool) []*syntax.Regexp {
 	if x.Op != syntax.OpConcat && (x.Op != syntax.OpCapture || !groups) {
 		return append(subs, x)

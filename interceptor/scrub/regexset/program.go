@@ -9,9 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// A program is an expression compiled for a [dfa]: the instructions of package
-// regexp, and a partition of all runes into classes that the instructions
-// can't tell apart.
+// A program is an expression compiled for a [dfa]: the instructions of package regexp, and a
+// partition of all runes into classes that the instructions can't tell apart.
 type program struct {
 	tree     *syntax.Regexp
 	minLen   int  // bytes of the shortest match
@@ -37,8 +36,8 @@ func newProgram(tree *syntax.Regexp) *program {
 	return &program{tree: tree, minLen: least}
 }
 
-// compile compiles the program, once. It reports false if there are more
-// classes than a DFA has room for.
+// compile compiles the program, once. It reports false if there are more classes than a DFA has
+// room for.
 func (p *program) compile() bool {
 	p.once.Do(func() {
 		prog, err := syntax.Compile(p.tree.Simplify())
@@ -72,8 +71,7 @@ func (p *program) compile() bool {
 	return p.ok
 }
 
-// appendCuts appends the runes at which the set of runes that in reads may
-// begin or end.
+// appendCuts appends the runes at which the set of runes that in reads may begin or end.
 func appendCuts(cuts []rune, in *syntax.Inst) []rune {
 	if len(in.Rune) == 1 {
 		r := in.Rune[0]
@@ -151,8 +149,8 @@ const (
 	kindEdge // begin or end of the text
 )
 
-// kindBefore returns the kind of the character before byte i. The kinds differ
-// in ASCII only, so its last byte is enough.
+// kindBefore returns the kind of the character before byte i. The kinds differ in ASCII only, so
+// its last byte is enough.
 func kindBefore(text string, i int) uint8 {
 	if i == 0 {
 		return kindEdge

@@ -18,9 +18,9 @@ const (
 	maxSlack     = 64 // starts that one literal hit leaves open
 )
 
-// required is a set of literals, in lower case, of which every match of an
-// expression contains one, lo to hi bytes after its start. A text with one
-// need not match: literals are compared without regard to case.
+// required is a set of literals, in lower case, of which every match of an expression contains
+// one, lo to hi bytes after its start. A text with one need not match: literals are compared
+// without regard to case.
 type required struct {
 	literals []string
 	lo, hi   int
@@ -75,8 +75,8 @@ func requiredOfAny(branches []*syntax.Regexp) *required {
 	return all
 }
 
-// requiredOfSequence returns the best required literals of the elements of a
-// concatenation and of runs of elements that match few strings.
+// requiredOfSequence returns the best required literals of the elements of a concatenation and of
+// runs of elements that match few strings.
 func requiredOfSequence(subs []*syntax.Regexp) *required {
 	var best *required
 	try := func(r *required, lo, hi int) {
@@ -110,9 +110,9 @@ func requiredOfSequence(subs []*syntax.Regexp) *required {
 	return best
 }
 
-// lengthen returns the literals of a run, short ones with each letter that may
-// begin the elements after the run. If there are too many it returns the run.
-// Without it keyword-dense lines are searched 8 % slower, source 17 %.
+// lengthen returns the literals of a run, short ones with each letter that may begin the elements
+// after the run. If there are too many it returns the run. Without it keyword-dense lines are
+// searched 8 % slower, source 17 %.
 func lengthen(run []string, next []*syntax.Regexp) []string {
 	if n := shortest(run); n < minLiteral || n >= longEnough {
 		return run
@@ -157,8 +157,7 @@ func shortest(literals []string) int {
 	return n
 }
 
-// exactly returns all that x matches, in lower case, if that is a small set of
-// ASCII strings.
+// exactly returns all that x matches, in lower case, if that is a small set of ASCII strings.
 func exactly(x *syntax.Regexp) ([]string, bool) {
 	switch x.Op {
 	case syntax.OpEmptyMatch, syntax.OpBeginLine, syntax.OpEndLine, syntax.OpBeginText, syntax.OpEndText,
@@ -250,8 +249,7 @@ func repeated(x *syntax.Regexp, least, most int) ([]string, bool) {
 	return all, true
 }
 
-// product returns every a followed by every b, or nil if these are too many or
-// too long.
+// product returns every a followed by every b, or nil if these are too many or too long.
 func product(a, b []string) []string {
 	if len(a)*len(b) > maxLiterals {
 		return nil
@@ -283,8 +281,8 @@ func union(a, b []string) []string {
 // unlimited stands for a length without a limit, in bytes.
 const unlimited = 1e6
 
-// lengths returns how many bytes x matches at least and at most. A byte that is
-// not UTF-8 reads as U+FFFD, so a rune that is not ASCII counts as 1 byte or more.
+// lengths returns how many bytes x matches at least and at most. A byte that is not UTF-8 reads
+// as U+FFFD, so a rune that is not ASCII counts as 1 byte or more.
 func lengths(x *syntax.Regexp) (lo, hi int) {
 	switch x.Op {
 	case syntax.OpLiteral:
@@ -336,9 +334,8 @@ func lengths(x *syntax.Regexp) (lo, hi int) {
 	return 0, 0 // assertions, the empty match, no match
 }
 
-// A byteSet is a set of bytes of UTF-8 text. It contains all bytes that are not
-// ASCII or none of them. If lower is set, it contains characters in lower case
-// as fold leaves them.
+// A byteSet is a set of bytes of UTF-8 text. It contains all bytes that are not ASCII or none of
+// them. If lower is set, it contains characters in lower case as fold leaves them.
 type byteSet struct {
 	has   [256]bool
 	lower bool
@@ -360,8 +357,8 @@ func (b *byteSet) addAll(x *syntax.Regexp) {
 	}
 }
 
-// addFirst adds the bytes that matches of x may begin with, and reports whether
-// x may match the empty string.
+// addFirst adds the bytes that matches of x may begin with, and reports whether x may match the
+// empty string.
 func (b *byteSet) addFirst(x *syntax.Regexp) (empty bool) {
 	switch x.Op {
 	case syntax.OpNoMatch:
@@ -444,8 +441,7 @@ func (b *byteSet) narrow(n int, o *byteSet) bool {
 	return n >= 0
 }
 
-// foldASCII returns the lower-case ASCII letter that r is or that fold puts in
-// its place.
+// foldASCII returns the lower-case ASCII letter that r is or that fold puts in its place.
 func foldASCII(r rune) (byte, bool) {
 	switch {
 	case r == '\u212a':

@@ -14,13 +14,12 @@ type Span struct{ Start, End int }
 
 // A Limit bounds the time of a scan.
 type Limit interface {
-	// Check returns an error if the scan has to stop. A scan calls it every
-	// few thousand steps.
+	// Check returns an error if the scan has to stop. A scan calls it every few thousand steps.
 	Check() error
 }
 
-// A Scratch is the memory in which one text at a time is scanned. It keeps the
-// DFAs that it has built, so using it again saves time.
+// A Scratch is the memory in which one text at a time is scanned. It keeps the DFAs that it has
+// built, so using it again saves time.
 type Scratch struct {
 	set  *Set
 	dfas map[*program]*dfa
@@ -57,13 +56,12 @@ func (s *Set) NewScratch() *Scratch {
 	}
 }
 
-// maxKept is the number of bytes of each buffer that a Scratch keeps for the
-// next text.
+// maxKept is the number of bytes of each buffer that a Scratch keeps for the next text.
 const maxKept = 2 << 20
 
-// Scan prepares the search of a text of less than 1 GB: it notes the literals
-// in it. limit bounds this and all that is asked about the text until the next
-// Scan or Reset. After an error or a panic the Scratch must not be used again.
+// Scan prepares the search of a text of less than 1 GB: it notes the literals in it. limit bounds
+// this and all that is asked about the text until the next Scan or Reset. After an error or a
+// panic the Scratch must not be used again.
 func (c *Scratch) Scan(text string, limit Limit) error {
 	c.Reset()
 	c.text, c.limit = text, limit
@@ -133,22 +131,21 @@ func (c *Scratch) Reset() {
 	c.text, c.limit, c.ends, c.tested = "", nil, nil, nil
 }
 
-// Candidates returns the indexes of the patterns that may have matches in the
-// scanned text, in ascending order. The slice is valid until the next Scan.
+// Candidates returns the indexes of the patterns that may have matches in the scanned text, in
+// ascending order. The slice is valid until the next Scan.
 func (c *Scratch) Candidates() []int { return c.candidates }
 
-// LiteralHits calls hit for each place in a text where a literal is, without
-// regard to the case of ASCII letters. It does not scan the text, and finds no
-// literals with U+0130, U+017F or U+212A in place of ASCII letters.
+// LiteralHits calls hit for each place in a text where a literal is, without regard to the case
+// of ASCII letters. It does not scan the text, and finds no literals with U+0130, U+017F or
+// U+212A in place of ASCII letters.
 func (c *Scratch) LiteralHits(text string, limit Limit, hit func(Span)) error {
 	return c.set.literals.scan(text, limit, &c.found, func(f literalHit) {
 		hit(Span{int(f.at), int(f.at) + len(c.set.literals.texts[f.literal])})
 	})
 }
 
-// FindAll returns the matches of a pattern in the scanned text, as
-// FindAllStringIndex of package regexp does. It does not ask for keywords. The
-// slice is valid until the next call.
+// FindAll returns the matches of a pattern in the scanned text, as FindAllStringIndex of package
+// regexp does. It does not ask for keywords. The slice is valid until the next call.
 func (c *Scratch) FindAll(pattern int) ([]Span, error) {
 	p := &c.set.patterns[pattern]
 	c.matches = c.matches[:0]
@@ -197,9 +194,8 @@ func (c *Scratch) FindAll(pattern int) ([]Span, error) {
 	}
 }
 
-// Match reports whether a pattern for Test or TestLines matches in a part of
-// the scanned text, taken alone. A part for TestLines does not begin or end
-// within a character.
+// Match reports whether a pattern for Test or TestLines matches in a part of the scanned text,
+// taken alone. A part for TestLines does not begin or end within a character.
 func (c *Scratch) Match(pattern int, in Span) (bool, error) {
 	p := &c.set.patterns[pattern]
 	if p.lines != nil && c.dfa(p.lines.tail) != nil && !p.lines.tail.looks {
@@ -224,9 +220,9 @@ func (c *Scratch) Match(pattern int, in Span) (bool, error) {
 	return end >= 0, err
 }
 
-// matchLines is Match for a plan without assertions. It computes once, for
-// each literal hit, the first end of a match that starts there or at a later
-// hit. So many long lines that overlap cost no more than one.
+// matchLines is Match for a plan without assertions. It computes once, for each literal hit, the
+// first end of a match that starts there or at a later hit. So many long lines that overlap cost
+// no more than one.
 func (c *Scratch) matchLines(p *plan, in Span) (bool, error) {
 	hits := c.hits[p.id]
 	ends, known := c.ends[p]
@@ -270,14 +266,14 @@ func (c *Scratch) dfa(p *program) *dfa {
 	return d
 }
 
-// folds reports whether text contains a character that unicode.ToLower
-// (U+0130, U+212A) or unicode.SimpleFold (U+017F, U+212A) makes an ASCII letter.
+// folds reports whether text contains a character that unicode.ToLower (U+0130, U+212A) or
+// unicode.SimpleFold (U+017F, U+212A) makes an ASCII letter.
 func folds(text string) bool {
 	return !ASCII(text) && (strings.Contains(text, "\u212a") || strings.Contains(text, "\u017f") || strings.Contains(text, "\u0130"))
 }
 
-// fold returns text with these characters replaced by their ASCII letters, and
-// for each byte of the result its place in text.
+// fold returns text with these characters replaced by their ASCII letters, and for each byte of
+// the result its place in text.
 func fold(text string) (folded string, from []int32) {
 	var b strings.Builder
 	b.Grow(len(text))

@@ -9,9 +9,8 @@ import (
 	"sync"
 )
 
-// An Expr is a parsed regular expression. It is compiled when it is first
-// used: of many expressions most never match, and compiling takes most of the
-// time of a start-up.
+// An Expr is a parsed regular expression. It is compiled when it is first used: of many
+// expressions most never match, and compiling takes most of the time of a start-up.
 type Expr struct {
 	text   string
 	tree   *syntax.Regexp // not simplified
@@ -53,8 +52,8 @@ const (
 type Pattern struct {
 	Expr *Expr
 	Use  Use
-	// Keywords are for Search. If there are any, the pattern has matches only
-	// in texts that contain a keyword after strings.ToLower.
+	// Keywords are for Search. If there are any, the pattern has matches only in texts that
+	// contain a keyword after strings.ToLower.
 	Keywords []string
 }
 
@@ -82,8 +81,7 @@ type use struct {
 	plans    []int // the literal is required by them
 }
 
-// New compiles patterns. It fails if their literals are too many for the
-// prefilter.
+// New compiles patterns. It fails if their literals are too many for the prefilter.
 func New(patterns []Pattern) (*Set, error) {
 	s := &Set{patterns: make([]pattern, len(patterns)), minLen: math.MaxInt}
 	var literals []string
@@ -144,10 +142,9 @@ func New(patterns []Pattern) (*Set, error) {
 	return s, err
 }
 
-// filter returns literals of which every text with a keyword and a match
-// contains one, or nil if there are none: the required literals of the plans
-// if each of them implies a keyword, or else the keywords. The required ones
-// are preferred since a short keyword is in nearly every text.
+// filter returns literals of which every text with a keyword and a match contains one, or nil if
+// there are none: the required literals of the plans if each of them implies a keyword, or else
+// the keywords. The required ones are preferred since a short keyword is in nearly every text.
 func (p *pattern) filter() []string {
 	var required []string
 	for _, plan := range p.plans {
@@ -178,8 +175,8 @@ func (p *pattern) hasKeyword(lower string) bool {
 // MinLen returns the number of bytes below which no text has a match.
 func (s *Set) MinLen() int { return s.minLen }
 
-// Filtered reports whether all patterns have literals, so that a text without
-// a literal of [Scratch.LiteralHits] has no match.
+// Filtered reports whether all patterns have literals, so that a text without a literal of
+// [Scratch.LiteralHits] has no match.
 func (s *Set) Filtered() bool { return len(s.unfiltered) == 0 }
 
 // anyText returns the expression (?s:.*?)(?:x).

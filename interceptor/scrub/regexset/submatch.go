@@ -12,9 +12,8 @@ const (
 	maxStarts = 16
 )
 
-// Submatches returns what FindStringSubmatchIndex of package regexp returns
-// for a part of the scanned text, taken alone, except for the first pair. The
-// slice is valid until the next call.
+// Submatches returns what FindStringSubmatchIndex of package regexp returns for a part of the
+// scanned text, taken alone, except for the first pair. The slice is valid until the next call.
 //
 // It costs a quarter of package regexp's time on text with many matches.
 func (c *Scratch) Submatches(pattern int, in Span) ([]int, error) {
@@ -29,8 +28,8 @@ func (c *Scratch) Submatches(pattern int, in Span) ([]int, error) {
 	return p.Expr.regexp().FindStringSubmatchIndex(text), nil
 }
 
-// walkGroups is Submatches for a text at byte base of the scanned text. It
-// reports false if package regexp has to search.
+// walkGroups is Submatches for a text at byte base of the scanned text. It reports false if
+// package regexp has to search.
 func (c *Scratch) walkGroups(p *pattern, text string, base int) ([]int, bool, error) {
 	plan := p.plans[0]
 	d := c.dfa(plan.tail)
@@ -56,8 +55,8 @@ func (c *Scratch) walkGroups(p *pattern, text string, base int) ([]int, bool, er
 	return nil, false, nil
 }
 
-// A walker finds the groups of a match: it follows the threads of a program one
-// after the other in order of priority, and none twice to the same place.
+// A walker finds the groups of a match: it follows the threads of a program one after the other
+// in order of priority, and none twice to the same place.
 type walker struct {
 	visited []uint64
 	stack   []thread
@@ -70,8 +69,7 @@ type thread struct {
 	restore bool // pc is the bound, at its value
 }
 
-// groups returns the groups of the preferred match that starts at byte from.
-// There must be one.
+// groups returns the groups of the preferred match that starts at byte from. There must be one.
 func (w *walker) groups(p *program, text string, from, n int) []int {
 	size := len(p.inst)*(len(text)+1)/64 + 1
 	w.visited = slices.Grow(w.visited[:0], size)[:size]
