@@ -321,3 +321,27 @@ func skip(b []byte, i int, set uint) int {
 	}
 	return i
 }
+
+// decode returns the first character of b, which is valid and not ASCII, and its width.
+func decode(b []byte) (rune, int) {
+	switch c := b[0]; {
+	case c < 0xe0:
+		return rune(c&0x1f)<<6 | rune(b[1]&0x3f), 2
+	case c < 0xf0:
+		_ = b[2]
+		return rune(c&0x0f)<<12 | rune(b[1]&0x3f)<<6 | rune(b[2]&0x3f), 3
+	}
+	_ = b[3]
+	return rune(b[0]&0x07)<<18 | rune(b[1]&0x3f)<<12 | rune(b[2]&0x3f)<<6 | rune(b[3]&0x3f), 4
+}
+
+// width returns the length of a character that begins with c, not ASCII.
+func width(c byte) int {
+	switch {
+	case c < 0xe0:
+		return 2
+	case c < 0xf0:
+		return 3
+	}
+	return 4
+}

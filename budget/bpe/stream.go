@@ -123,7 +123,7 @@ func (s *Stream) take(p []byte) int {
 		s.cut = append(s.cutRoom[:0], p...)
 		return len(p)
 	}
-	if valid(whole) {
+	if utf8.Valid(whole) {
 		s.text = append(s.text, whole...)
 		return len(whole)
 	}

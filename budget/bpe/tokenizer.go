@@ -69,7 +69,7 @@ func (t *Tokenizer) count(b []byte, limit int) int {
 	w := t.worker()
 	defer t.release(w)
 	// A stream stops at the limit without a look at all of b.
-	if unlimited := limit >= len(b); (unlimited || len(b) <= streamBuffer) && valid(b) {
+	if unlimited := limit >= len(b); (unlimited || len(b) <= streamBuffer) && utf8.Valid(b) {
 		tokens, _ := w.count(b, len(b), limit)
 		return tokens
 	}
@@ -119,7 +119,7 @@ func (t *Tokenizer) release(w *worker) {
 // If the number is above limit, some tokens of the last piece may be missing from it.
 func (w *worker) count(b []byte, bound, limit int) (tokens, end int) {
 	for end < len(b) && tokens <= limit {
-		if ahead := b[end:]; len(ahead) >= 8 && binary.LittleEndian.Uint64(ahead)&highBits == 0 {
+		if ahead := b[end:]; len(ahead) >= 8 && binary.LittleEndian.Uint64(ahead)&0x8080808080808080 == 0 {
 			t, n, cut := w.countBlock(ahead, bound-end)
 			tokens += t
 			end += n
