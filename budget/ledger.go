@@ -10,12 +10,6 @@ import (
 // the text has the figures.
 var ErrExhausted = errors.New("budget exhausted")
 
-// warnNumerator and warnDenominator are the share of a budget at which a [Ledger] warns: 80 %.
-const (
-	warnNumerator   = 4
-	warnDenominator = 5
-)
-
 // Balance is a budget at one moment, in tokens: Used of Total.
 type Balance struct {
 	Used, Total int
@@ -106,12 +100,8 @@ func (l *Ledger) Balance() Balance {
 	return Balance{Used: l.used, Total: l.total}
 }
 
-// atWarning does not multiply total, so that no budget overflows.
-func atWarning(used, total int) bool {
-	line := total/warnDenominator*warnNumerator +
-		(total%warnDenominator*warnNumerator+warnDenominator-1)/warnDenominator
-	return used >= line
-}
+// atWarning reports whether used is at least 80 % of total: all but a fifth.
+func atWarning(used, total int) bool { return used >= total-total/5 }
 
 func mustNotBeNegative(n int) {
 	if n < 0 {
