@@ -1,6 +1,9 @@
 package bpe
 
-import "unicode/utf8"
+import (
+	"bytes"
+	"unicode/utf8"
+)
 
 // Truncate returns the length of the start of b that has at most n tokens, n >= 0, and its number
 // of tokens. It cuts at the start of a character, as late as it can find. It keeps a text that
@@ -36,21 +39,14 @@ func (t *Tokenizer) cut(b []byte, n int) int {
 	if utf8.Valid(b) {
 		return w.cut(b, n)
 	}
-	whole := make([]byte, 0, maxTokens*len(b))
-	for rest := b; len(rest) > 0; {
-		r, width := utf8.DecodeRune(rest)
-		whole = utf8.AppendRune(whole, r)
-		rest = rest[width:]
-	}
-	end, i := w.cut(whole, n), 0
-	for i < len(b) {
-		r, width := utf8.DecodeRune(b[i:])
-		if end -= utf8.RuneLen(r); end < 0 {
-			break
+	whole := bytes.Map(func(r rune) rune { return r }, b) // U+FFFD for each invalid byte
+	characters := utf8.RuneCount(whole[:w.cut(whole, n)])
+	for i := range string(b) {
+		if characters--; characters < 0 {
+			return i
 		}
-		i += width
 	}
-	return i
+	return len(b)
 }
 
 // cut returns the start of a character of b, which is valid UTF-8, with n tokens before it, or a
