@@ -6,9 +6,6 @@ import (
 	"unicode/utf8"
 )
 
-// errLimit is the error of a stream with more tokens than its limit.
-var errLimit = errors.New("text exceeds the token limit")
-
 // errClosed is the error of a write to a closed Stream.
 var errClosed = errors.New("write to a closed token stream")
 
@@ -22,7 +19,7 @@ const streamBuffer = 64 << 10
 type Stream struct {
 	tokenizer *Tokenizer
 	worker    *worker // nil when closed
-	limit     int     // in tokens
+	limit     int     // in tokens; text after it is not counted
 	tokens    int     // of the pieces that are counted
 	text      []byte  // valid UTF-8, not counted yet
 	long      *long   // the piece that text continues, if it is a long one
@@ -59,30 +56,20 @@ func (s *Stream) Write(p []byte) (int, error) {
 	if s.worker == nil {
 		return 0, errClosed
 	}
-	for rest := p; ; {
-		if s.exceeded() {
-			return len(p) - len(rest), errLimit
-		}
-		if len(rest) == 0 {
-			return len(p), nil
-		}
+	for rest := p; len(rest) > 0 && !s.exceeded(); {
 		rest = rest[s.take(rest):]
 		if cap(s.text)-len(s.text) < 2*utf8.UTFMax {
 			s.drain(false)
 		}
 	}
+	return len(p), nil
 }
 
 // Close ends the text, so that Tokens is its count. Closing again does nothing.
 func (s *Stream) Close() error {
-	if s.worker == nil {
-		return nil
-	}
-	w := s.worker
-	s.end()
-	s.tokenizer.release(w)
-	if s.exceeded() {
-		return errLimit
+	if w := s.worker; w != nil {
+		s.end()
+		s.tokenizer.release(w)
 	}
 	return nil
 }
