@@ -10,11 +10,10 @@ type long struct {
 	inTail bool
 	tokens int // when done
 
-	joined  *incremental // all text so far
-	ended   *incremental // if mayEnd: the text up to the last place where the piece may end
-	rest    *incremental // if mayEnd: the text after that place
-	restLen int
-	mayEnd  bool
+	joined *incremental // all text so far
+	ended  *incremental // if mayEnd: the text up to the last place where the piece may end
+	rest   *incremental // if mayEnd: the text after that place
+	mayEnd bool
 }
 
 // A shape describes a piece that may have any length: a start of some bytes, then characters of
@@ -50,24 +49,26 @@ func longO200k(b []byte) shape {
 		return word
 	}
 	next, _ := classAt(b, w)
-	switch {
-	case set&prefixes != 0 && next&(letters|1<<classMark) != 0:
+	if set&prefixes != 0 && next&(letters|1<<classMark) != 0 {
 		word.start = w
 		return word
-	case set&symbols != 0 || b[0] == ' ' && next&symbols != 0:
-		return shape{start: w, set: symbols, tail: lineEndsSlash}
 	}
-	return shape{set: spaces, ends: 1 << classNewline, blank: true}
+	return longNotWord(b, set, w, next, func(b []byte, i int) int { return lineEnds(b, i, '/') })
 }
 
 func longCL100k(b []byte) shape {
 	set, w := classAt(b, 0)
 	next, _ := classAt(b, w)
-	switch {
-	case set&letters != 0 || set&prefixes != 0 && next&letters != 0:
+	if set&letters != 0 || set&prefixes != 0 && next&letters != 0 {
 		return shape{start: w, set: letters}
-	case set&symbols != 0 || b[0] == ' ' && next&symbols != 0:
-		return shape{start: w, set: symbols, tail: lineEnds}
+	}
+	return longNotWord(b, set, w, next, func(b []byte, i int) int { return lineEnds(b, i, '\n') })
+}
+
+// longNotWord is notWord for a long piece, which tail ends after symbols.
+func longNotWord(b []byte, set uint, w int, next uint, tail func([]byte, int) int) shape {
+	if set&symbols != 0 || b[0] == ' ' && next&symbols != 0 {
+		return shape{start: w, set: symbols, tail: tail}
 	}
 	return shape{set: spaces, ends: 1 << classNewline, blank: true}
 }
@@ -137,7 +138,7 @@ func (l *long) run(b []byte, final bool) (n int, done bool) {
 		return end + n, done
 	}
 	l.inTail = true
-	if l.mayEnd && l.restLen > 0 {
+	if l.mayEnd && len(l.rest.text) > 0 {
 		l.tokens = l.ended.finish()
 		l.joined, l.rest = l.rest, l.joined
 	}
@@ -156,10 +157,7 @@ func (l *long) blanks(b []byte, end int, over bool) (n int, done bool) {
 		return end, false
 	}
 	if l.mayEnd {
-		l.tokens = l.ended.finish()
-		if l.restLen > 0 {
-			l.tokens += l.rest.finish()
-		}
+		l.tokens = l.ended.finish() + l.rest.finish()
 	} else {
 		l.tokens = l.joined.finish()
 	}
@@ -179,12 +177,11 @@ func (l *long) take(b []byte) {
 	if at > 0 {
 		l.ended.copyFrom(l.joined)
 		l.rest.reset()
-		l.mayEnd, l.restLen = true, 0
+		l.mayEnd = true
 	}
 	l.joined.write(b[at:])
 	if l.mayEnd {
 		l.rest.write(b[at:])
-		l.restLen += len(b) - at
 	}
 }
 

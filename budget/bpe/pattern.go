@@ -43,17 +43,7 @@ func nextO200k(b []byte, i int) int {
 			return contraction(b, end)
 		}
 	}
-	switch {
-	case set&numbers != 0:
-		return digits(b, i+w)
-	case set&symbols != 0:
-		return lineEndsSlash(b, skip(b, i+w, symbols))
-	case b[i] == ' ':
-		if next, w := classAt(b, i+1); next&symbols != 0 {
-			return lineEndsSlash(b, skip(b, i+1+w, symbols))
-		}
-	}
-	return blanks(b, i)
+	return notWord(b, i, set, w, '/')
 }
 
 // wordO200k matches the first two lines of the expression, without the contraction, at the
@@ -115,14 +105,20 @@ func nextCL100k(b []byte, i int) int {
 			return skip(b, i+w+v, letters)
 		}
 	}
+	return notWord(b, i, set, w, '\n')
+}
+
+// notWord matches the last five lines of the expressions of o200k_base and cl100k_base at the
+// character at i, which has the class set and the width w. also continues a run of line ends.
+func notWord(b []byte, i int, set uint, w int, also byte) int {
 	switch {
 	case set&numbers != 0:
 		return digits(b, i+w)
 	case set&symbols != 0:
-		return lineEnds(b, skip(b, i+w, symbols))
+		return lineEnds(b, skip(b, i+w, symbols), also)
 	case b[i] == ' ':
 		if next, w := classAt(b, i+1); next&symbols != 0 {
-			return lineEnds(b, skip(b, i+1+w, symbols))
+			return lineEnds(b, skip(b, i+1+w, symbols), also)
 		}
 	}
 	return blanks(b, i)
@@ -150,8 +146,7 @@ func nextGPT2(b []byte, i int) int {
 			return skip(b, start+w, run)
 		}
 	}
-	end := skip(b, i, spaces)
-	return lessLast(b, i, end)
+	return lessLast(b, i, skip(b, i, spaces))
 }
 
 // contraction returns the end of an English contraction at i ("'s", "'LL"), or i.
@@ -159,17 +154,12 @@ func contraction(b []byte, i int) int {
 	if i+1 >= len(b) || b[i] != '\'' {
 		return i
 	}
-	switch b[i+1] | 0x20 {
-	case 's', 't', 'm', 'd':
+	switch c := b[i+1] | 0x20; {
+	case c == 's' || c == 't' || c == 'm' || c == 'd':
 		return i + 2
-	case 'r', 'v':
-		if i+2 < len(b) && b[i+2]|0x20 == 'e' {
-			return i + 3
-		}
-	case 'l':
-		if i+2 < len(b) && b[i+2]|0x20 == 'l' {
-			return i + 3
-		}
+	case i+2 == len(b):
+	case b[i+2]|0x20 == 'e' && (c == 'r' || c == 'v'), b[i+2]|0x20 == 'l' && c == 'l':
+		return i + 3
 	}
 	return i
 }
@@ -186,17 +176,9 @@ func digits(b []byte, i int) int {
 	return i
 }
 
-// lineEnds returns the end of the run of \r and \n at i.
-func lineEnds(b []byte, i int) int {
-	for i < len(b) && (b[i] == '\n' || b[i] == '\r') {
-		i++
-	}
-	return i
-}
-
-// lineEndsSlash returns the end of the run of \r, \n and / at i.
-func lineEndsSlash(b []byte, i int) int {
-	for i < len(b) && (b[i] == '\n' || b[i] == '\r' || b[i] == '/') {
+// lineEnds returns the end of the run of \r, \n and also at i.
+func lineEnds(b []byte, i int, also byte) int {
+	for i < len(b) && (b[i] == '\n' || b[i] == '\r' || b[i] == also) {
 		i++
 	}
 	return i
