@@ -55,7 +55,7 @@ func (x *examination) examine(text string) ([]mark, []Finding, error) {
 func findings(text string, hits []hit) []Finding {
 	var found []Finding
 	for _, h := range reported(text, hits) {
-		found = append(found, Finding{Rule: h.rule.id, Line: h.at.startLine + 1})
+		found = append(found, Finding{Rule: h.rule.ID, Line: h.at.startLine + 1})
 	}
 	return found
 }

@@ -85,7 +85,7 @@ func (x *examination) find(text string) ([]hit, error) {
 	var hits []hit
 	for _, i := range x.scratch.Candidates() {
 		r := x.s.rules.active[i]
-		if r.silent {
+		if r.SkipReport {
 			continue
 		}
 		found, err := x.findRule(r)
@@ -102,7 +102,7 @@ func (x *examination) find(text string) ([]hit, error) {
 
 // withRequired returns the hits of r that have a hit of every rule that r requires near them.
 func (x *examination) withRequired(r *rule, found []hit) ([]hit, error) {
-	for _, q := range r.required {
+	for _, q := range r.Required {
 		other := x.s.rules.byID[q.ID]
 		if other.index < 0 {
 			return nil, nil // it looks at paths, and a text has none
@@ -163,7 +163,7 @@ func (x *examination) inspect(r *rule, m span) (hit, bool, error) {
 	if h.secret, err = x.secretOf(r, h.match); err != nil {
 		return h, false, err
 	}
-	if r.entropy != 0 && entropy(x.text[h.secret.Start:h.secret.End]) <= r.entropy {
+	if r.Entropy != 0 && entropy(x.text[h.secret.Start:h.secret.End]) <= r.Entropy {
 		return h, false, nil
 	}
 	if !r.certain {
@@ -189,8 +189,8 @@ func (x *examination) secretOf(r *rule, m span) (span, error) {
 	if groups == nil || err != nil {
 		return m, err
 	}
-	if r.group > 0 {
-		if g := groups[2*r.group:]; g[0] >= 0 {
+	if r.SecretGroup > 0 {
+		if g := groups[2*r.SecretGroup:]; g[0] >= 0 {
 			return span{m.Start + g[0], m.Start + g[1]}, nil
 		}
 		return span{m.Start, m.Start}, nil
@@ -205,9 +205,6 @@ func (x *examination) secretOf(r *rule, m span) (span, error) {
 
 // allowed reports whether the hit is on the allow-list.
 func (x *examination) allowed(a *allowlist, h *hit) (bool, error) {
-	if a.all && a.needsPath {
-		return false, nil
-	}
 	stopped := a.stops(x.text[h.secret.Start:h.secret.End])
 	if a.expr == nil || stopped && !a.all {
 		return stopped, nil

@@ -53,7 +53,7 @@ func ours(t testing.TB, s *Scrubber, text string) []report {
 	for _, h := range reported(text, hitsOf(t, s, text)) {
 		if !h.rule.own {
 			out = append(out, report{
-				h.rule.id, text[h.match.Start:h.match.End], text[h.secret.Start:h.secret.End],
+				h.rule.ID, text[h.match.Start:h.match.End], text[h.secret.Start:h.secret.End],
 				h.at.startLine, h.at.endLine, h.at.startColumn, h.at.endColumn,
 			})
 		}
@@ -157,18 +157,18 @@ func TestEveryDefaultRule(t *testing.T) {
 			continue
 		}
 		sam := regexsample.New(uint64(i))
-		for n := 0; n < 40 && (n < 2 || seen[r.id] < 3); n++ {
+		for n := 0; n < 40 && (n < 2 || seen[r.ID] < 3); n++ {
 			x := " " + sam.Of(treeOf(r)) + " "
 			pad := ""
 			for len(pad) < sam.IntN(2*stride) {
 				pad += "lorem ipsum\n"
 			}
-			for _, text := range []string{x[1:] + pad, pad + x + pad, pad + x[:len(x)-1], r.keywords[0] + "\n" + x} {
-				compareOne(t, s, d, text, seen, r.id)
+			for _, text := range []string{x[1:] + pad, pad + x + pad, pad + x[:len(x)-1], r.Keywords[0] + "\n" + x} {
+				compareOne(t, s, d, text, seen, r.ID)
 			}
 		}
-		if seen[r.id] == 0 {
-			t.Errorf("rule %s: no sample of it was found by gitleaks", r.id)
+		if seen[r.ID] == 0 {
+			t.Errorf("rule %s: no sample of it was found by gitleaks", r.ID)
 		}
 	}
 }

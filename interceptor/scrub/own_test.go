@@ -64,7 +64,7 @@ func TestOwnRules(t *testing.T) {
 		}
 		own := false
 		for _, h := range hitsOf(t, s, in) {
-			own = own || h.rule.id == tt.rule && in[h.secret.Start:h.secret.End] == tt.secret
+			own = own || h.rule.ID == tt.rule && in[h.secret.Start:h.secret.End] == tt.secret
 		}
 		if !own {
 			t.Errorf("rule %s does not find %q in %q", tt.rule, tt.secret, in)
@@ -136,7 +136,7 @@ func TestSourceStays(t *testing.T) {
 			for _, f := range found {
 				known := false
 				for _, h := range reported(text, hitsOf(t, s, text)) {
-					known = known || !h.rule.own && h.rule.id == f.Rule
+					known = known || !h.rule.own && h.rule.ID == f.Rule
 				}
 				if !known {
 					t.Errorf("%s:%d: %s finds something", path, f.Line, f.Rule)

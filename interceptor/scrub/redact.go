@@ -22,7 +22,7 @@ func appendMarks(marks []mark, text string, hits []hit) []mark {
 				continue
 			}
 			for _, part := range hits[i].parts(text) {
-				marks = append(marks, mark{part, hits[i].rule.id})
+				marks = append(marks, mark{part, hits[i].rule.ID})
 			}
 		}
 	}

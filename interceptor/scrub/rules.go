@@ -1,6 +1,7 @@
 package scrub
 
 import (
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -19,40 +20,51 @@ import (
 // ownRules are the rules that gitleaks lacks, in its own format.
 //
 //go:embed own.toml
-var ownRules string
+var ownRules []byte
 
 // A ruleSet is all rules, and the allow-lists that apply to all of them.
 type ruleSet struct {
-	rules  []*rule
-	active []*rule // those that can find anything in a text
-	byID   map[string]*rule
-	allow  []*allowlist
-
-	targeted []targetedAllow
+	rules    []*rule
+	active   []*rule // those that can find anything in a text
+	byID     map[string]*rule
+	allow    []*allowlist
+	targeted []*allowlist // for some rules only
 	disabled map[string]bool
-}
-
-// A targetedAllow is an allow-list for some rules.
-type targetedAllow struct {
-	rules []string
-	list  *allowlist
 }
 
 // A rule finds one kind of secret.
 type rule struct {
-	id       string
-	expr     *regexset.Expr // nil for a rule that looks at paths only
-	path     *regexset.Expr // for the path of a file, nil for any; the path of a text is ""
-	group    int            // with the secret; 0 is the first group that is not empty
-	entropy  float64        // the least entropy of a secret, exclusive; 0 for none
-	keywords []string
-	allow    []*allowlist
-	required []required
-	silent   bool // has no findings of its own; another rule requires it
-	own      bool // foldgate's, not gitleaks' or the user's
-	certain  bool // of known secrets: no allow-list applies
-	generic  bool // gives way to a more exact rule
-	index    int  // in active and in the regexset; -1 for a rule that is not active
+	ruleEntry
+	expr    *regexset.Expr // nil for a rule that looks at paths only
+	path    *regexset.Expr // for the path of a file, nil for any; the path of a text is ""
+	allow   []*allowlist
+	own     bool // foldgate's, not gitleaks' or the user's
+	certain bool // of known secrets: no allow-list applies
+	generic bool // gives way to a more exact rule
+	index   int  // in active and in the regexset; -1 for a rule that is not active
+}
+
+// A ruleFile is a gitleaks configuration. gitleaks' own loader is not used: it keeps state in
+// package variables, so that a second file with extend in one process is loaded differently, and
+// it panics on a wrong expression.
+type ruleFile struct {
+	Extend struct {
+		Path, URL     string
+		UseDefault    bool
+		DisabledRules []string
+	}
+	Rules []ruleEntry
+	allowEntries
+}
+
+type ruleEntry struct {
+	ID, Path, Regex string
+	SecretGroup     int      // the group with the secret; 0 is the first that is not empty
+	Entropy         float64  // the least entropy of a secret, exclusive; 0 for none
+	Keywords        []string // in lower case
+	Required        []required
+	SkipReport      bool // the rule has no findings of its own; another rule requires it
+	allowEntries
 }
 
 // required is a rule that must have a hit near a hit of the rule that requires it.
@@ -62,42 +74,15 @@ type required struct {
 	WithinColumns *int
 }
 
-// A ruleFile is a gitleaks configuration. gitleaks' own loader is not used: it keeps state in
-// package variables, so that a second file with extend in one process is loaded differently, and
-// it panics on a wrong expression.
-type ruleFile struct {
-	Extend struct {
-		Path          string
-		URL           string
-		UseDefault    bool
-		DisabledRules []string
-	}
-	Rules      []ruleEntry
+// allowEntries are the allow-lists of a file or of a rule. AllowList is the older form.
+type allowEntries struct {
 	AllowList  *allowEntry
 	Allowlists []*allowEntry
 }
 
-type ruleEntry struct {
-	ID          string
-	Path        string
-	Regex       string
-	SecretGroup int
-	Entropy     float64
-	Keywords    []string
-	AllowList   *allowEntry
-	Allowlists  []*allowEntry
-	Required    []required
-	SkipReport  bool
-}
-
 type allowEntry struct {
-	TargetRules []string
-	Condition   string
-	Commits     []string
-	Paths       []string
-	RegexTarget string
-	Regexes     []string
-	StopWords   []string
+	TargetRules, Commits, Paths, Regexes, StopWords []string
+	Condition, RegexTarget                          string
 }
 
 // loadRules returns gitleaks' default rules, foldgate's, and those of the file at path if it is
@@ -110,13 +95,11 @@ func loadRules(path string, known []string) (*ruleSet, error) {
 			return nil, err
 		}
 	}
-	for _, base := range []struct {
-		name, text string
-		own        bool
-	}{{"gitleaks' default rules", config.DefaultConfig, false}, {"foldgate's rules", ownRules, true}} {
-		if _, err := set.load(base.name, []byte(base.text), base.own); err != nil {
-			return nil, err
-		}
+	if _, err := set.load("gitleaks' default rules", []byte(config.DefaultConfig), false); err != nil {
+		return nil, err
+	}
+	if _, err := set.load("foldgate's rules", ownRules, true); err != nil {
+		return nil, err
 	}
 	if len(known) > 0 {
 		r, err := knownRule(known)
@@ -169,22 +152,19 @@ func (s *ruleSet) load(name string, text []byte, own bool) (*ruleFile, error) {
 	if err := toml.Unmarshal(text, &f); err != nil {
 		return nil, fmt.Errorf("rules %s: %w", name, err)
 	}
-	if f.AllowList != nil {
-		f.Allowlists = append(f.Allowlists, f.AllowList)
+	lists, err := f.lists()
+	if err != nil {
+		return nil, fmt.Errorf("rules %s: %w", name, err)
 	}
-	for _, a := range f.Allowlists {
-		list, err := newAllowlist(a)
-		if err != nil {
-			return nil, fmt.Errorf("rules %s: allow-list: %w", name, err)
-		}
-		if len(a.TargetRules) > 0 {
-			s.targeted = append(s.targeted, targetedAllow{a.TargetRules, list})
+	for _, a := range lists {
+		if len(a.rules) > 0 {
+			s.targeted = append(s.targeted, a)
 		} else {
-			s.allow = append(s.allow, list)
+			s.allow = append(s.allow, a)
 		}
 	}
 	for i := range f.Rules {
-		r, err := newRule(&f.Rules[i])
+		r, err := newRule(f.Rules[i])
 		if err != nil {
 			return nil, fmt.Errorf("rules %s: rule %q: %w", name, f.Rules[i].ID, err)
 		}
@@ -196,37 +176,26 @@ func (s *ruleSet) load(name string, text []byte, own bool) (*ruleFile, error) {
 
 // add adds a base rule. A rule of the same id that was added before wins over it.
 func (s *ruleSet) add(base *rule) {
-	if s.disabled[base.id] {
+	if s.disabled[base.ID] {
 		return
 	}
-	r := s.byID[base.id]
+	r := s.byID[base.ID]
 	if r == nil {
-		s.byID[base.id] = base
+		s.byID[base.ID] = base
 		s.rules = append(s.rules, base)
 		return
 	}
-	if r.entropy == 0 {
-		r.entropy = base.entropy
-	}
-	if r.group == 0 {
-		r.group = base.group
-	}
-	if r.expr == nil {
-		r.expr = base.expr
-	}
-	if r.path == nil {
-		r.path = base.path
-	}
-	r.keywords = append(base.keywords[:len(base.keywords):len(base.keywords)], r.keywords...)
-	r.allow = append(base.allow[:len(base.allow):len(base.allow)], r.allow...)
-	r.required, r.silent = base.required, base.silent
+	r.Entropy, r.SecretGroup = cmp.Or(r.Entropy, base.Entropy), cmp.Or(r.SecretGroup, base.SecretGroup)
+	r.expr, r.path = cmp.Or(r.expr, base.expr), cmp.Or(r.path, base.path)
+	r.Keywords = slices.Concat(base.Keywords, r.Keywords)
+	r.allow = slices.Concat(base.allow, r.allow)
+	r.Required, r.SkipReport = base.Required, base.SkipReport
 }
 
 // knownRule returns the rule that finds literal secrets.
 func knownRule(texts []string) (*rule, error) {
-	texts = slices.Clone(texts)
-	slices.SortFunc(texts, func(a, b string) int { return len(b) - len(a) }) // the longer of two that begin alike wins
-	e := &ruleEntry{ID: "foldgate-token", Keywords: texts}
+	// The longer of two that begin alike wins.
+	texts = slices.SortedFunc(slices.Values(texts), func(a, b string) int { return len(b) - len(a) })
 	quoted := make([]string, len(texts))
 	for i, t := range texts {
 		if !regexset.Searchable(t) {
@@ -234,8 +203,7 @@ func knownRule(texts []string) (*rule, error) {
 		}
 		quoted[i] = regexp.QuoteMeta(t)
 	}
-	e.Regex = strings.Join(quoted, "|")
-	r, err := newRule(e)
+	r, err := newRule(ruleEntry{ID: "foldgate-token", Keywords: texts, Regex: strings.Join(quoted, "|")})
 	if err != nil {
 		return nil, err
 	}
@@ -243,18 +211,14 @@ func knownRule(texts []string) (*rule, error) {
 	return r, nil
 }
 
-func newRule(e *ruleEntry) (*rule, error) {
+func newRule(e ruleEntry) (*rule, error) {
 	if strings.TrimSpace(e.ID) == "" {
 		return nil, errors.New("has no id")
 	}
-	r := &rule{
-		index: -1, id: e.ID, group: e.SecretGroup, entropy: e.Entropy,
-		required: e.Required, silent: e.SkipReport,
-		generic: strings.Contains(strings.ToLower(e.ID), "generic"),
+	for i, k := range e.Keywords {
+		e.Keywords[i] = strings.ToLower(k)
 	}
-	for _, k := range e.Keywords {
-		r.keywords = append(r.keywords, strings.ToLower(k))
-	}
+	r := &rule{ruleEntry: e, index: -1, generic: strings.Contains(strings.ToLower(e.ID), "generic")}
 	var err error
 	if e.Path != "" {
 		if r.path, err = regexset.Parse(e.Path); err != nil {
@@ -271,42 +235,33 @@ func newRule(e *ruleEntry) (*rule, error) {
 			return nil, errors.New("requires a rule without an id")
 		}
 	}
-	if e.AllowList != nil {
-		e.Allowlists = append(e.Allowlists, e.AllowList)
-	}
-	for _, a := range e.Allowlists {
-		list, err := newAllowlist(a)
-		if err != nil {
-			return nil, fmt.Errorf("allow-list: %w", err)
-		}
-		r.allow = append(r.allow, list)
-	}
-	return r, nil
+	r.allow, err = e.lists()
+	return r, err
 }
 
 // finish checks what needs all rules, and finds the active ones: a rule for paths finds nothing
 // in a text.
 func (s *ruleSet) finish() error {
-	for _, t := range s.targeted {
-		for _, id := range t.rules {
+	for _, a := range s.targeted {
+		for _, id := range a.rules {
 			r := s.byID[id]
 			if r == nil {
 				return fmt.Errorf("rules: allow-list for rule %q: there is no such rule", id)
 			}
-			r.allow = append(r.allow, t.list)
+			r.allow = append(r.allow, a)
 		}
 	}
 	for _, r := range s.rules {
-		for _, q := range r.required {
+		for _, q := range r.Required {
 			if s.byID[q.ID] == nil {
-				return fmt.Errorf("rules: rule %q requires %q: there is no such rule", r.id, q.ID)
+				return fmt.Errorf("rules: rule %q requires %q: there is no such rule", r.ID, q.ID)
 			}
 		}
 		if r.expr == nil && r.path == nil {
-			return fmt.Errorf("rules: rule %q has neither regex nor path", r.id)
+			return fmt.Errorf("rules: rule %q has neither regex nor path", r.ID)
 		}
-		if r.expr != nil && r.group > r.expr.NumSubexp() {
-			return fmt.Errorf("rules: rule %q: secretGroup %d, but its regex has %d groups", r.id, r.group, r.expr.NumSubexp())
+		if r.expr != nil && r.SecretGroup > r.expr.NumSubexp() {
+			return fmt.Errorf("rules: rule %q: secretGroup %d, but its regex has %d groups", r.ID, r.SecretGroup, r.expr.NumSubexp())
 		}
 		if r.expr != nil && (r.path == nil || r.path.MatchString("")) {
 			r.index = len(s.active)
@@ -320,7 +275,7 @@ func (s *ruleSet) finish() error {
 func (s *ruleSet) patterns() []regexset.Pattern {
 	var all []regexset.Pattern
 	for _, r := range s.active {
-		all = append(all, regexset.Pattern{Expr: r.expr, Keywords: r.keywords})
+		all = append(all, regexset.Pattern{Expr: r.expr, Keywords: r.Keywords})
 	}
 	add := func(lists []*allowlist) {
 		for _, a := range lists {
@@ -351,8 +306,8 @@ const (
 
 // An allowlist excepts findings that are not secrets.
 type allowlist struct {
-	all       bool // every kind of check must hold, not any one
-	needsPath bool // has checks on paths or commits, which a text never passes
+	rules     []string // the ids of the only rules it is for; nil for all
+	all       bool     // every kind of check must hold, not any one
 	target    int
 	expr      *regexset.Expr     // nil for none
 	index     int                // of expr in the regexset; -1 for none
@@ -360,8 +315,23 @@ type allowlist struct {
 	literals  *regexset.Literals // the stop words; nil if they are few
 }
 
+func (e *allowEntries) lists() (all []*allowlist, err error) {
+	entries := e.Allowlists
+	if e.AllowList != nil {
+		entries = append(entries, e.AllowList)
+	}
+	for _, e := range entries {
+		a, err := newAllowlist(e)
+		if err != nil {
+			return nil, fmt.Errorf("allow-list: %w", err)
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
 func newAllowlist(e *allowEntry) (*allowlist, error) {
-	a := &allowlist{needsPath: len(e.Paths)+len(e.Commits) > 0, index: -1}
+	a := &allowlist{rules: e.TargetRules, index: -1}
 	switch strings.ToUpper(e.Condition) {
 	case "AND", "&&":
 		a.all = true
@@ -378,13 +348,17 @@ func newAllowlist(e *allowEntry) (*allowlist, error) {
 	default:
 		return nil, fmt.Errorf("regexTarget %q: want secret, match or line", e.RegexTarget)
 	}
-	if !a.needsPath && len(e.Regexes)+len(e.StopWords) == 0 {
+	needsPath := len(e.Paths)+len(e.Commits) > 0
+	if !needsPath && len(e.Regexes)+len(e.StopWords) == 0 {
 		return nil, errors.New("has no check: add commits, paths, regexes or stopwords")
 	}
 	for _, x := range slices.Concat(e.Regexes, e.Paths) {
 		if _, err := regexset.Parse(x); err != nil {
 			return nil, err
 		}
+	}
+	if a.all && needsPath {
+		return a, nil // a text has neither path nor commit: the list excepts nothing
 	}
 	var err error
 	if len(e.Regexes) > 0 {
