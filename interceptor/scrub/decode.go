@@ -63,6 +63,9 @@ func findings(text string, hits []hit) []Finding {
 // decode returns the marks for the secrets that text contains, around within, in other encodings.
 // depth counts how often text has been decoded, from 1.
 func (x *examination) decode(text string, within span, depth int) ([]mark, error) {
+	if depth > maxDepth {
+		return nil, nil
+	}
 	var marks []mark
 	look := func(all []decoded) error {
 		for i := range all {
@@ -71,15 +74,11 @@ func (x *examination) decode(text string, within span, depth int) ([]mark, error
 			if err != nil {
 				return err
 			}
-			inner := appendMarks(nil, d.text, hits)
-			if depth < maxDepth {
-				deeper, err := x.decode(d.text, d.fresh, depth+1)
-				if err != nil {
-					return err
-				}
-				inner = append(inner, deeper...)
+			deeper, err := x.decode(d.text, d.fresh, depth+1)
+			if err != nil {
+				return err
 			}
-			for _, m := range inner {
+			for _, m := range append(appendMarks(nil, d.text, hits), deeper...) {
 				if d.touched(m.span) {
 					marks = append(marks, mark{d.origin(m.span), m.rule})
 				}
@@ -592,16 +591,12 @@ const esc = 0x1b
 
 // colorAt returns the edit that removes a color sequence. start is its first character.
 func colorAt(text string, start span) (edit, bool) {
-	end := start.End
-	if end == len(text) || text[end] != '[' {
+	rest, ok := strings.CutPrefix(text[start.End:], "[")
+	rest = strings.TrimLeft(rest, "0123456789;:")
+	if !ok || rest == "" || rest[0] != 'm' && rest[0] != 'K' {
 		return edit{}, false
 	}
-	for end++; end < len(text) && (text[end] >= '0' && text[end] <= '9' || text[end] == ';' || text[end] == ':'); end++ {
-	}
-	if end == len(text) || text[end] != 'm' && text[end] != 'K' {
-		return edit{}, false
-	}
-	return edit{span{start.Start, end + 1}, ""}, true
+	return edit{span{start.Start, len(text) - len(rest) + 1}, ""}, true
 }
 
 // invisible reports whether r shows nothing, so that a token with it inside still reads like a

@@ -31,33 +31,28 @@ import (
 // error, which includes JSON that is cut or badly nested, raw must be withheld; clean is then
 // nil.
 func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []Finding, err error) {
-	defer func() {
-		if e := recover(); e != nil {
-			clean, found, err = nil, nil, fault(e)
+	err = s.run(ctx, func(x *examination) error {
+		d := &document{examination: x, raw: raw}
+		err := d.prefilter()
+		if err != nil {
+			return err
 		}
-	}()
-	d := &document{examination: s.begin(ctx), raw: raw}
-	if err = d.limit.Check(); err != nil {
-		return nil, nil, err
-	}
-	if err = d.prefilter(); err != nil {
-		return nil, nil, err
-	}
-	walkErr := rawjson.Walk(raw, func(t rawjson.Token) bool {
-		err = d.token(t)
-		return err == nil
+		walkErr := rawjson.Walk(raw, func(t rawjson.Token) bool {
+			err = d.token(t)
+			return err == nil
+		})
+		if err == nil && walkErr != nil {
+			err = fmt.Errorf("scrub: %w", walkErr)
+		}
+		if err == nil {
+			clean, found = d.rewrite(), d.findings()
+		}
+		return err
 	})
-	if err == nil && walkErr != nil {
-		err = fmt.Errorf("scrub: %w", walkErr)
-	}
 	if err != nil {
 		return nil, nil, err
 	}
-	d.end()
-	if len(d.dirty) == 0 {
-		return raw, d.findings(), nil
-	}
-	return d.rewrite(), d.findings(), nil
+	return clean, found, nil
 }
 
 // A document is one JSON value under examination. A string or key of it is called by the span of
@@ -123,13 +118,7 @@ func (d *document) prefilterPart(text string, base int) error {
 	if err := d.limit.spend(len(text)); err != nil {
 		return err
 	}
-	add := func(s regexset.Span) {
-		for i := base + s.Start; i < base+s.End; {
-			word, mask, next := bits(i, base+s.End)
-			d.hot[word] |= mask
-			i = next
-		}
-	}
+	add := func(at int) { d.hot[(base+at)>>6] |= 1 << ((base + at) & 63) }
 	if err := d.scratch.LiteralHits(text, &d.limit, add); err != nil {
 		return err
 	}
@@ -138,7 +127,7 @@ func (d *document) prefilterPart(text string, base int) error {
 		if !ok {
 			break
 		}
-		add(regexset.Span(run))
+		add(run.Start)
 		at = run.End
 	}
 	for at := 0; ; at++ {
@@ -147,7 +136,7 @@ func (d *document) prefilterPart(text string, base int) error {
 			return nil
 		}
 		at += i
-		add(regexset.Span{Start: at, End: at + 1})
+		add(at)
 	}
 }
 
@@ -369,22 +358,17 @@ func (d *document) isHot(s span) bool {
 	if d.all || s.End-s.Start >= long {
 		return true
 	}
-	for i := s.Start; i < s.End; {
-		word, mask, next := bits(i, s.End)
-		if d.hot[word]&mask != 0 {
+	for i := s.Start; i < s.End; i = i | 63 + 1 {
+		in := ^uint64(0) << (i & 63)
+		if end := s.End - i&^63; end < 64 {
+			in &= 1<<(end&63) - 1
+		}
+		if d.hot[i>>6]&in != 0 {
 			return true
 		}
-		i = next
 	}
 	body := d.raw[s.Start:s.End]
 	return bytes.IndexByte(body, '\\') >= 0 || !d.ascii && !regexset.ASCII(view(body))
-}
-
-// bits returns the word of hot with the bit of byte start, the bits of the bytes from there to
-// end in it, and the first byte whose bit is in the next word.
-func bits(start, end int) (word int, mask uint64, next int) {
-	next = min(end, (start|63)+1)
-	return start >> 6, ^uint64(0) >> (64 - (next - start)) << (start & 63), next
 }
 
 // unquote returns the value of a string or key.
@@ -415,6 +399,9 @@ func (d *document) unquoteIn(buf *[]byte, at span) string {
 
 // rewrite returns the document with the marked parts of its strings replaced.
 func (d *document) rewrite() []byte {
+	if len(d.dirty) == 0 {
+		return d.raw
+	}
 	type name struct {
 		object int
 		key    string
@@ -558,13 +545,8 @@ func where(path []step) string {
 
 // plain reports whether a key can stand behind a dot.
 func plain(name string) bool {
-	for i := range len(name) {
-		c := name[i]
-		if c != '_' && c != '$' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') {
-			return false
-		}
-	}
-	return name != "" && len(name) <= maxWhere
+	const set = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_$"
+	return name != "" && len(name) <= maxWhere && strings.TrimLeft(name, set) == ""
 }
 
 // view returns b as a string without a copy. b must not change while the string is used.

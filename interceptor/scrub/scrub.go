@@ -66,25 +66,35 @@ func New(opts Options) (*Scrubber, error) {
 // a secret is returned unchanged. After an error (a fault of the engine, [ErrTimeLimit], the end
 // of ctx) the text may contain secrets and must be withheld; clean is then "".
 func (s *Scrubber) Text(ctx context.Context, text string) (clean string, found []Finding, err error) {
-	defer func() {
-		if e := recover(); e != nil {
-			clean, found, err = "", nil, fault(e)
-		}
-	}()
-	x := s.begin(ctx)
-	if err := x.limit.Check(); err != nil {
-		return "", nil, err
-	}
-	marks, found, err := x.examine(text)
+	err = s.run(ctx, func(x *examination) (err error) {
+		var marks []mark
+		marks, found, err = x.examine(text)
+		clean = redact(text, marks)
+		return err
+	})
 	if err != nil {
 		return "", nil, err
 	}
-	x.end()
-	return redact(text, marks), found, nil
+	return clean, found, nil
 }
 
-// fault is the error for a panic. Its value may quote the text, so the error has only its type.
-func fault(e any) error { return fmt.Errorf("scrub: fault of the engine: %T", e) }
+// run calls examine with an examination for the caller alone. A panic becomes an error. The error
+// has only the type of the panic's value, which may quote the text.
+func (s *Scrubber) run(ctx context.Context, examine func(x *examination) error) (err error) {
+	defer func() {
+		if e := recover(); e != nil {
+			err = fmt.Errorf("scrub: fault of the engine: %T", e)
+		}
+	}()
+	x := s.begin(ctx)
+	if err = x.limit.Check(); err == nil {
+		err = examine(x)
+	}
+	if err == nil {
+		x.end()
+	}
+	return err
+}
 
 // An examination is the state of one call of Text or JSON. Later calls use its memory again.
 type examination struct {

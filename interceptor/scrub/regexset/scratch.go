@@ -135,13 +135,11 @@ func (c *Scratch) Reset() {
 // ascending order. The slice is valid until the next Scan.
 func (c *Scratch) Candidates() []int { return c.candidates }
 
-// LiteralHits calls hit for each place in a text where a literal is, without regard to the case
-// of ASCII letters. It does not scan the text, and finds no literals with U+0130, U+017F or
+// LiteralHits calls hit for each place in a text where a literal begins, without regard to the
+// case of ASCII letters. It does not scan the text, and finds no literals with U+0130, U+017F or
 // U+212A in place of ASCII letters.
-func (c *Scratch) LiteralHits(text string, limit Limit, hit func(Span)) error {
-	return c.set.literals.scan(text, limit, &c.found, func(f literalHit) {
-		hit(Span{int(f.at), int(f.at) + len(c.set.literals.texts[f.literal])})
-	})
+func (c *Scratch) LiteralHits(text string, limit Limit, hit func(at int)) error {
+	return c.set.literals.scan(text, limit, &c.found, func(f literalHit) { hit(int(f.at)) })
 }
 
 // FindAll returns the matches of a pattern in the scanned text, as FindAllStringIndex of package
