@@ -113,7 +113,8 @@ func (d *document) prefilter() error {
 	return d.prefilterPart(text[from:], from)
 }
 
-// prefilterPart is prefilter for a part of the document that begins at byte base.
+// prefilterPart is prefilter for a part of the document that begins at byte base. It marks only
+// first bytes, as a literal or run that a string contains begins in that string.
 func (d *document) prefilterPart(text string, base int) error {
 	if err := d.limit.spend(len(text)); err != nil {
 		return err
