@@ -87,27 +87,6 @@ func Trim(v []byte) []byte {
 	return v
 }
 
-// Depth returns the depth of the arrays and objects in b: 0 for a scalar.
-func Depth(b []byte) int {
-	depth, deepest := 0, 0
-	for i := 0; i < len(b); {
-		switch b[i] {
-		case '{', '[':
-			depth++
-			deepest = max(deepest, depth)
-		case '}', ']':
-			depth--
-		case '"':
-			if i = stringEnd(b, i); i < 0 {
-				return deepest
-			}
-			continue
-		}
-		i++
-	}
-	return deepest
-}
-
 // Member is a key and its value in an object, as byte ranges of the input.
 type Member struct {
 	// Key is the key's string literal, quotes and escapes included.

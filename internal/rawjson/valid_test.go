@@ -81,8 +81,8 @@ func FuzzValid(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, in string, depth int) {
 		checkValid(t, in)
-		if depth >= 0 && json.Valid([]byte(in)) && Valid([]byte(in), depth) != (Depth([]byte(in)) <= depth) {
-			t.Errorf("Valid(%q, %d) = %v, Depth = %d", in, depth, Valid([]byte(in), depth), Depth([]byte(in)))
+		if depth >= 0 && json.Valid([]byte(in)) && Valid([]byte(in), depth) != (depthOf([]byte(in)) <= depth) {
+			t.Errorf("Valid(%q, %d) = %v, depth = %d", in, depth, Valid([]byte(in), depth), depthOf([]byte(in)))
 		}
 	})
 }
@@ -96,4 +96,25 @@ func BenchmarkValid(b *testing.B) {
 			b.Fatal("not valid")
 		}
 	}
+}
+
+// depthOf returns the depth of the arrays and objects in b: 0 for a scalar.
+func depthOf(b []byte) int {
+	depth, deepest := 0, 0
+	for i := 0; i < len(b); {
+		switch b[i] {
+		case '{', '[':
+			depth++
+			deepest = max(deepest, depth)
+		case '}', ']':
+			depth--
+		case '"':
+			if i = stringEnd(b, i); i < 0 {
+				return deepest
+			}
+			continue
+		}
+		i++
+	}
+	return deepest
 }

@@ -295,7 +295,7 @@ func tooLarge(size, max int) error {
 
 // badMessage returns the fault of a complete message that does not parse.
 func badMessage(raw []byte, err error) error {
-	if errors.Is(err, wire.ErrNotJSON) && rawjson.Depth(raw) > wire.MaxDepth {
+	if errors.Is(err, wire.ErrNotJSON) && rawjson.Valid(raw, len(raw)) {
 		return fmt.Errorf("%w: nests deeper than %d levels", errUnreadable, wire.MaxDepth)
 	}
 	return fmt.Errorf("%w: %w", errUnreadable, err)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -314,15 +315,9 @@ func (p position) wait(ctx context.Context, n int) error {
 
 // final reports whether err is an HTTP status with which further attempts are useless.
 func final(err error) bool {
+	again := []int{http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusConflict}
 	var e *statusError
-	if !errors.As(err, &e) {
-		return false
-	}
-	switch e.code {
-	case http.StatusTooManyRequests, http.StatusRequestTimeout, http.StatusConflict:
-		return false
-	}
-	return e.code/100 != 5 || e.code == http.StatusNotImplemented
+	return errors.As(err, &e) && !slices.Contains(again, e.code) && (e.code/100 != 5 || e.code == http.StatusNotImplemented)
 }
 
 // get opens an event stream, from the event after id on.

@@ -240,17 +240,13 @@ func refused(err error, codes []int) bool {
 // capability of a client. A modern host names its own with each request; what it lacks is
 // refused when the server asks for it.
 func ownInitialize() json.RawMessage {
-	out := append([]byte(`{"protocolVersion":`), rawjson.Quote(wire.VersionLegacy)...)
-	out = append(out, `,"capabilities":{"elicitation":{"form":{},"url":{}},"sampling":{"context":{},"tools":{}},"roots":{}},"clientInfo":`...)
-	return append(append(out, clientInfo()...), '}')
+	const capabilities = `{"elicitation":{"form":{},"url":{}},"sampling":{"context":{},"tools":{}},"roots":{}}`
+	return fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}`, wire.VersionLegacy, capabilities, clientInfo())
 }
 
 // clientInfo is how foldgate introduces itself to a server.
 func clientInfo() json.RawMessage {
-	return rawjson.Marshal(struct {
-		Name    string `json:"name"`
-		Version string `json:"version"`
-	}{"foldgate", version.String()})
+	return rawjson.Marshal(map[string]string{"name": "foldgate", "version": version.String()})
 }
 
 // ownMeta are the reserved members of _meta that a modern request must carry, for foldgate's
