@@ -44,11 +44,10 @@ func (l *costLink) Call(_ context.Context, c *conn.Request) (wire.Message, error
 	return wire.Message{Result: l.result}, nil
 }
 
-func (l *costLink) Notify(context.Context, wire.Message) error { return nil }
-func (l *costLink) Reply(context.Context, wire.Message) error  { return nil }
-func (l *costLink) Done() <-chan struct{}                      { return l.gone }
-func (l *costLink) Err() error                                 { return nil }
-func (l *costLink) Close() error                               { l.once.Do(func() { close(l.gone) }); return nil }
+func (l *costLink) Send(context.Context, wire.Message) error { return nil }
+func (l *costLink) Done() <-chan struct{}                    { return l.gone }
+func (l *costLink) Err() error                               { return nil }
+func (l *costLink) Close() error                             { l.once.Do(func() { close(l.gone) }); return nil }
 
 // costText is ordinary output, full of the words that secrets stand next to.
 func costText(n int) string {

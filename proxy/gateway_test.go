@@ -60,14 +60,13 @@ func (l *fakeConn) Call(ctx context.Context, c *conn.Request) (wire.Message, err
 	return l.serve(ctx, l, c)
 }
 
-func (l *fakeConn) Notify(_ context.Context, m wire.Message) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.notes = append(l.notes, m.Method)
-	return nil
-}
-
-func (l *fakeConn) Reply(_ context.Context, m wire.Message) error {
+func (l *fakeConn) Send(_ context.Context, m wire.Message) error {
+	if !m.IsResponse() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.notes = append(l.notes, m.Method)
+		return nil
+	}
 	if ch, ok := l.waiting.Load(string(m.ID)); ok {
 		ch.(chan wire.Message) <- m
 		return nil

@@ -25,7 +25,7 @@ func (c legacyConn) Call(_ context.Context, r *conn.Request) (wire.Message, erro
 	return wire.Message{Result: (<-c.answers).Result}, nil
 }
 
-func (c legacyConn) Reply(_ context.Context, m wire.Message) error {
+func (c legacyConn) Send(_ context.Context, m wire.Message) error {
 	c.answers <- m
 	return nil
 }

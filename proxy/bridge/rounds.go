@@ -144,9 +144,12 @@ func (s *modernServer) askAll(ctx context.Context, host conn.Receiver, result []
 	return append(out, '}'), nil
 }
 
-// Reply implements [conn.Conn]: it takes the host's answer to a question of the bridge, and drops
-// it if the call is over. A modern server itself asks nothing.
-func (s *modernServer) Reply(_ context.Context, m wire.Message) error {
+// Send implements [conn.Conn]: it takes the host's answer to a question of the bridge, and drops it
+// if the call is over. A modern server itself asks nothing.
+func (s *modernServer) Send(ctx context.Context, m wire.Message) error {
+	if !m.IsResponse() {
+		return s.Conn.Send(ctx, m)
+	}
 	s.mu.Lock()
 	answer := s.answers[string(m.ID)]
 	s.mu.Unlock()

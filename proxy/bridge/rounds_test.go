@@ -177,7 +177,7 @@ func TestDeclinedQuestion(t *testing.T) {
 	r := roundOf(`{"name":"greet"}`)
 	r.Receiver = asked
 	go func() {
-		_ = c.Reply(context.Background(), wire.Message{ID: (<-asked).ID, Error: json.RawMessage(`{"code":-1,"message":"not today"}`)})
+		_ = c.Send(context.Background(), wire.Message{ID: (<-asked).ID, Error: json.RawMessage(`{"code":-1,"message":"not today"}`)})
 	}()
 	_, err := c.Call(t.Context(), r)
 	var refusal *interceptor.Refusal

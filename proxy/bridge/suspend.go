@@ -283,7 +283,7 @@ func (call *suspendedCall) resume(round *conn.Request) {
 	left := len(call.questions)
 	call.mu.Unlock()
 	for _, a := range answers {
-		_ = call.server.Conn.Reply(call.server.b.lifetime, a) // the call itself fails if the connection is lost
+		_ = call.server.Conn.Send(call.server.b.lifetime, a) // the call itself fails if the connection is lost
 	}
 	if left > 0 {
 		notify(call.asked) // ask again for the missing answers
@@ -359,7 +359,7 @@ func (s *legacyServer) reply(m wire.Message) {
 	}
 	s.b.wg.Go(func() {
 		defer s.replies.Add(-1)
-		_ = s.Conn.Reply(s.b.lifetime, m) // a lost connection needs no answer
+		_ = s.Conn.Send(s.b.lifetime, m) // a lost connection needs no answer
 	})
 }
 

@@ -37,9 +37,7 @@ func (c *fakeConn) Call(ctx context.Context, r *conn.Request) (wire.Message, err
 	return c.serve(ctx, r)
 }
 
-func (c *fakeConn) Notify(context.Context, wire.Message) error { return nil }
-
-func (c *fakeConn) Reply(_ context.Context, m wire.Message) error {
+func (c *fakeConn) Send(_ context.Context, m wire.Message) error {
 	c.replies <- m
 	return nil
 }

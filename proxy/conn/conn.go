@@ -35,11 +35,9 @@ type Conn interface {
 	// cancel and Call returns the cause of ctx. On a closed connection Call returns ErrClosed,
 	// wrapped.
 	Call(ctx context.Context, r *Request) (wire.Message, error)
-	// Notify sends a notification: the Method, Params and Extra of m.
-	Notify(ctx context.Context, m wire.Message) error
-	// Reply answers a request of the server. m has an ID, a Result or an Error, and perhaps
-	// Extra.
-	Reply(ctx context.Context, m wire.Message) error
+	// Send sends a notification (the Method, Params and Extra of m), or the answer to a request of
+	// the server (the ID, the Result or Error, and Extra).
+	Send(ctx context.Context, m wire.Message) error
 	// Done is closed when the connection is closed or lost.
 	Done() <-chan struct{}
 	// Err returns why the connection was lost. It is nil while the connection is open, and

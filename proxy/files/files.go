@@ -163,11 +163,8 @@ func failure(code int, message string) wire.Message {
 	return wire.Message{Error: (&wire.Error{Code: code, Message: message}).JSON()}
 }
 
-// Notify does nothing.
-func (s *Server) Notify(context.Context, wire.Message) error { return nil }
-
-// Reply does nothing: the server makes no requests.
-func (s *Server) Reply(context.Context, wire.Message) error { return nil }
+// Send does nothing: the server takes no notifications and makes no requests.
+func (s *Server) Send(context.Context, wire.Message) error { return nil }
 
 // Done is closed by Close.
 func (s *Server) Done() <-chan struct{} { return s.closed }

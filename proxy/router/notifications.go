@@ -50,7 +50,7 @@ func (s *Session) notifyServers(m wire.Message) {
 		out.Params, out.Extra = msg.Body, msg.Extra
 		// Not s.lifetime: the session of a single notification ends with it.
 		ctx, cancel := context.WithTimeout(s.rt.lifetime, asideTimeout)
-		if err := c.Notify(ctx, out); err != nil {
+		if err := c.Send(ctx, out); err != nil {
 			srv.Log.Debug("notification lost", "method", m.Method, "err", err)
 		}
 		cancel()

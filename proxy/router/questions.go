@@ -78,7 +78,7 @@ func (s *Session) background(f func()) {
 
 // reply answers a request of a server.
 func (s *Session) reply(c conn.Conn, server string, m wire.Message) {
-	if err := c.Reply(s.rt.lifetime, m); err != nil {
+	if err := c.Send(s.rt.lifetime, m); err != nil {
 		s.rt.Log.Debug("answer could not be delivered to the upstream", "upstream", server, "err", err)
 	}
 }

@@ -203,11 +203,8 @@ func (t *Tools) Info() conn.Info {
 	return conn.Info{Version: wire.VersionLegacy, Result: json.RawMessage(`{"capabilities":{"tools":{}}}`)}
 }
 
-// Notify implements [conn.Conn]; the tools take no notifications.
-func (t *Tools) Notify(context.Context, wire.Message) error { return nil }
-
-// Reply implements [conn.Conn]; the tools ask nothing.
-func (t *Tools) Reply(context.Context, wire.Message) error { return nil }
+// Send implements [conn.Conn]; the tools take no notifications and ask nothing.
+func (t *Tools) Send(context.Context, wire.Message) error { return nil }
 
 // Close implements [conn.Conn]: it waits for the batches under way, which end with the lifetime
 // given to New.

@@ -95,20 +95,15 @@ func (s *connection) cancelled(c *call, because error) {
 	}
 }
 
-// Notify sends a notification.
-func (s *connection) Notify(ctx context.Context, m wire.Message) error {
-	return s.sendNow(ctx, wire.Message{Method: m.Method, Params: m.Params, Extra: m.Extra})
-}
-
-// Reply answers a request of the server.
-func (s *connection) Reply(ctx context.Context, m wire.Message) error {
-	return s.sendNow(ctx, wire.Message{ID: m.ID, Result: m.Result, Error: m.Error, Extra: m.Extra})
-}
-
-// sendNow sends a message while its caller waits.
-func (s *connection) sendNow(ctx context.Context, m wire.Message) error {
+// Send sends a notification or an answer while its caller waits.
+func (s *connection) Send(ctx context.Context, m wire.Message) error {
 	if err := s.fault(); err != nil {
 		return err
+	}
+	if m.IsResponse() {
+		m.Params = nil
+	} else {
+		m.ID, m.Result, m.Error = nil, nil, nil
 	}
 	ctx, cancel := s.context(ctx)
 	defer cancel()

@@ -203,7 +203,7 @@ func initialize(ctx context.Context, c opening, params json.RawMessage) error {
 		return fmt.Errorf("%s: upstream names no protocolVersion", wire.MethodInitialize)
 	}
 	c.setInfo(conn.Info{Version: revision, Result: result})
-	if err := c.Notify(ctx, wire.Message{Method: wire.MethodInitialized}); err != nil {
+	if err := c.Send(ctx, wire.Message{Method: wire.MethodInitialized}); err != nil {
 		return fmt.Errorf("%s: %w", wire.MethodInitialized, err)
 	}
 	return nil

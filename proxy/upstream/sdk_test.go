@@ -158,7 +158,7 @@ func testSDKElicit(t *testing.T, l conn.Conn, asked chan wire.Message) {
 	h, ok := l.(*httpConn)
 	exact := ok && h.endpoint == "" // streamable HTTP ties requests of the server to calls
 	reply := func(m wire.Message) {
-		go l.Reply(t.Context(), wire.Message{ID: m.ID, Result: json.RawMessage(`{"action":"decline"}`)})
+		go l.Send(t.Context(), wire.Message{ID: m.ID, Result: json.RawMessage(`{"action":"decline"}`)})
 	}
 	var wg sync.WaitGroup
 	for i := range 16 {

@@ -232,7 +232,7 @@ func TestStdioServerRequests(t *testing.T) {
 	wg.Go(func() {
 		for range 64 {
 			m := <-asked
-			if err := l.Reply(t.Context(), wire.Message{ID: m.ID, Result: json.RawMessage("{\"got\":\n" + string(m.Params) + "}")}); err != nil {
+			if err := l.Send(t.Context(), wire.Message{ID: m.ID, Result: json.RawMessage("{\"got\":\n" + string(m.Params) + "}")}); err != nil {
 				t.Error(err)
 			}
 		}
