@@ -9,21 +9,12 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
-// workflowConfig is a workflow over the tools up.find and up.use.
-func workflowConfig(change func(*config.Workflow)) config.Config {
-	c := config.Default()
-	c.Upstreams = map[string]*config.Upstream{"up": {URL: "http://127.0.0.1:1/mcp"}, "up.down": {URL: "http://127.0.0.1:1/mcp"}}
-	w := config.Workflow{Name: "w", Open: []config.WorkflowTool{{Tool: "up.find"}}, Link: []config.WorkflowTool{{Tool: "up.use"}}}
-	if change != nil {
-		change(&w)
-	}
-	c.Workflows = []config.Workflow{w}
-	return c
-}
-
 // What a tool shows of the handle depends on its schemas, and on nothing else.
 func TestAddWorkflow(t *testing.T) {
-	r := NewRules(workflowConfig(nil), nil)
+	c := config.Default()
+	c.Upstreams = map[string]*config.Upstream{"up": {}}
+	c.Workflows = []config.Workflow{{Name: "w", Open: []config.WorkflowTool{{Tool: "up.find"}}}}
+	r := NewRules(c, nil)
 	const in = `"context_id":{"type":"string","description":"Handle returned by up__find; pass the same value here to continue that workflow. Handles expire after 7 days without use."}`
 	const out = `"context_id":{"type":"string","description":"Handle of this workflow"}`
 	for name, tc := range map[string]struct {
