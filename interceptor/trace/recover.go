@@ -50,14 +50,15 @@ func (j *Journal) recover() error {
 		return err
 	}
 	events = append(events, found...)
-	if h != nil {
+	switch {
+	case h != nil:
 		j.first = h.First
-	} else if len(names) > 0 {
-		r, err := FirstRecord(filepath.Join(j.dir, names[0]))
-		if err != nil {
-			return fmt.Errorf("trace journal %s: %w", names[0], err)
+	case len(names) == 0:
+		j.first = FirstRef{File: SegmentName(1), Seq: 1, Prev: genesis}
+	default:
+		if j.first, err = j.firstRef(names[0]); err != nil {
+			return fmt.Errorf("trace journal %w", err)
 		}
-		j.first = FirstRef{File: names[0], Seq: r.Seq, Prev: r.Prev}
 	}
 	if j.file == nil {
 		var predecessor *Anchor
@@ -66,10 +67,6 @@ func (j *Journal) recover() error {
 		}
 		if err := j.newSegment(predecessor); err != nil {
 			return fmt.Errorf("trace journal: %w", err)
-		}
-		if j.first.Seq == 0 {
-			seq, _ := SegmentSeq(j.name)
-			j.first = FirstRef{File: j.name, Seq: seq, Prev: genesis}
 		}
 	}
 	for _, e := range events {
@@ -84,7 +81,7 @@ func (j *Journal) recover() error {
 
 // reopen opens a segment for appending after repairing its end. It leaves
 // j.file nil, and removes the file, if there is no whole line in it.
-func (j *Journal) reopen(name string) ([]Event, error) {
+func (j *Journal) reopen(name string) (events []Event, err error) {
 	path := filepath.Join(j.dir, name)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
@@ -95,7 +92,6 @@ func (j *Journal) reopen(name string) ([]Event, error) {
 		f.Close()
 		return nil, fmt.Errorf("trace journal %s: %w", name, err)
 	}
-	var events []Event
 	if len(t.torn) > 0 {
 		e := Event{Event: EventRepaired, File: name, Bytes: int64(len(t.torn))}
 		if t.complete {
@@ -110,11 +106,10 @@ func (j *Journal) reopen(name string) ([]Event, error) {
 		if err == nil {
 			err = f.Sync()
 		}
-		if err != nil {
+		if events = append(events, e); err != nil {
 			f.Close()
 			return nil, fmt.Errorf("trace journal %s: repairing the end: %w", name, err)
 		}
-		events = append(events, e)
 	}
 	if t.last == nil {
 		f.Close()
@@ -144,12 +139,9 @@ func (j *Journal) compare(h *head) ([]Event, error) {
 	case h == nil, h.Seq == j.seq && h.Hash == j.hash:
 		return nil, nil
 	case h.Seq < j.seq:
-		ok, err := continues(filepath.Join(j.dir, h.File), h.Anchor)
-		if err != nil {
-			return nil, fmt.Errorf("trace journal %s: %w", h.File, err)
-		}
-		if ok {
-			return nil, nil
+		ok, err := j.continues(h.Anchor)
+		if err != nil || ok {
+			return nil, err
 		}
 		return []Event{{Event: EventRewritten, Expected: &h.Anchor, Found: &found}}, nil
 	}
@@ -157,20 +149,20 @@ func (j *Journal) compare(h *head) ([]Event, error) {
 	return []Event{{Event: EventGap, Expected: &h.Anchor, Found: &found}}, nil
 }
 
-// continues reports whether the file at path has the anchored record or the one after it.
-func continues(path string, a Anchor) (ok bool, err error) {
+// continues reports whether the file of an anchor has the anchored record or the one after it.
+func (j *Journal) continues(a Anchor) (ok bool, err error) {
 	hash := []byte(a.Hash)
-	err = ReadLines(path, 0, func(line []byte, _ int64, whole bool) bool {
+	err = ReadLines(filepath.Join(j.dir, a.File), 0, func(line []byte, _ int64, whole bool) bool {
 		if whole && bytes.Contains(line[max(0, len(line)-2*lineTail):], hash) { // as its hash or its prev
 			r := intactRecord(line)
 			ok = r != nil && (r.Seq == a.Seq && r.Hash == a.Hash || r.Seq == a.Seq+1 && r.Prev == a.Hash)
 		}
 		return !ok
 	})
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false, fmt.Errorf("trace journal %s: %w", a.File, err)
 	}
-	return ok, err
+	return ok, nil
 }
 
 // dropRetired removes segments that retention had given up when the process ended. It believes
@@ -179,7 +171,7 @@ func (j *Journal) dropRetired(names []string, first FirstRef) []string {
 	if !slices.Contains(names, first.File) || names[0] == first.File {
 		return names
 	}
-	if r, err := FirstRecord(filepath.Join(j.dir, first.File)); err != nil || r.Seq != first.Seq || r.Prev != first.Prev {
+	if found, err := j.firstRef(first.File); err != nil || found != first {
 		j.log.Error("trace retention: files are kept, their successor is not the one that the head names", "dir", j.dir, "file", first.File)
 		return names
 	}
@@ -188,6 +180,15 @@ func (j *Journal) dropRetired(names []string, first FirstRef) []string {
 		names = names[1:]
 	}
 	return names
+}
+
+// firstRef returns the reference to a segment as the oldest one.
+func (j *Journal) firstRef(name string) (FirstRef, error) {
+	r, err := FirstRecord(filepath.Join(j.dir, name))
+	if err != nil {
+		return FirstRef{}, fmt.Errorf("%s: %w", name, err)
+	}
+	return FirstRef{File: name, Seq: r.Seq, Prev: r.Prev}, nil
 }
 
 // tail is the end of a segment.

@@ -1,7 +1,6 @@
 package trace
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -25,9 +24,9 @@ func (j *Journal) retain() {
 // removeOldest notes in the chain which segments go, moves the head's anchor to the oldest that
 // stays, and only then removes them, so that a crash in between leaves a provable journal.
 func (j *Journal) removeOldest(names []string, oldest string) error {
-	r, err := FirstRecord(filepath.Join(j.dir, oldest))
+	first, err := j.firstRef(oldest)
 	if err != nil {
-		return fmt.Errorf("%s: %w", oldest, err)
+		return err
 	}
 	var removed []Anchor
 	for _, name := range names {
@@ -41,7 +40,7 @@ func (j *Journal) removeOldest(names []string, oldest string) error {
 		removed = append(removed, a)
 	}
 	was := j.first
-	j.first = FirstRef{File: oldest, Seq: r.Seq, Prev: r.Prev}
+	j.first = first
 	err = j.note(Event{Event: EventRetention, Removed: removed, First: &j.first})
 	if err == nil {
 		err = j.writeHeadAt(j.headNow())

@@ -70,7 +70,7 @@ func (v *verifier) fault(code, format string, args ...any) {
 }
 
 func (v *verifier) note(code, format string, args ...any) {
-	if len(v.report.Notes) < MaxFaults {
+	if len(v.report.Notes) < maxFaults {
 		v.report.Notes = append(v.report.Notes, Fault{v.file, v.line, v.at, code, fmt.Sprintf(format, args...)})
 	}
 }
@@ -267,16 +267,15 @@ type Report struct {
 	Bytes   int64  `json:"bytes"`
 	First   Anchor `json:"first"` // the oldest record there is
 	Last    Anchor `json:"last"`
-	// Faults are in the order of the journal, at most MaxFaults; Total counts all.
+	// Faults are in the order of the journal, at most 100; Total counts all.
 	Faults []Fault `json:"faults,omitempty"`
 	Total  int     `json:"faults_total"`
-	// Notes are repairs, retention, branches still open and a line being
-	// written: an auditor should know them, but they are no faults.
+	// Notes are repairs, retention, branches still open and a line being written: an auditor should
+	// know them, but they are no faults. There are at most 100.
 	Notes []Fault `json:"notes,omitempty"`
 }
 
-// MaxFaults bounds [Report.Faults] and [Report.Notes].
-const MaxFaults = 100
+const maxFaults = 100
 
 // OK reports whether there is no fault.
 func (r Report) OK() bool { return r.Total == 0 }
@@ -284,7 +283,7 @@ func (r Report) OK() bool { return r.Total == 0 }
 // Add adds a fault.
 func (r *Report) Add(f Fault) {
 	r.Total++
-	if len(r.Faults) < MaxFaults {
+	if len(r.Faults) < maxFaults {
 		r.Faults = append(r.Faults, f)
 	}
 }

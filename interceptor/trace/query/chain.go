@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
@@ -31,34 +32,37 @@ func (x *Index) Show(ctx context.Context, id string) (*Graph, error) {
 	if err := x.refresh(ctx, false); err != nil {
 		return nil, err
 	}
-	g := &Graph{}
-	var err error
-	if g.Record, err = x.find(ctx, id); err != nil {
+	chain, err := x.chain(ctx, id)
+	if err != nil {
 		return nil, err
 	}
-	if g.Record == nil {
+	g := &Graph{Chain: chain}
+	byID := map[string]*trace.Record{}
+	for _, r := range chain {
+		byID[r.ID] = r
+		if slices.Contains(r.CorrelationID, id) {
+			g.Effects = append(g.Effects, r)
+		}
+	}
+	if g.Record = byID[id]; g.Record == nil {
 		return nil, fmt.Errorf("%.80q: %w", id, ErrNotFound)
 	}
-	if g.Chain, err = x.chain(ctx, id); err != nil {
-		return nil, err
-	}
 	for _, cause := range g.Record.CorrelationID {
-		if i := slices.IndexFunc(g.Chain, func(r *trace.Record) bool { return r.ID == cause }); i >= 0 {
-			g.Causes = append(g.Causes, g.Chain[i])
+		if r := byID[cause]; r != nil {
+			g.Causes = append(g.Causes, r)
 		} else {
 			g.Missing = append(g.Missing, cause)
 		}
 	}
-	g.Effects, err = x.effects(ctx, id)
-	return g, err
+	return g, nil
 }
 
 // chain returns the record with an id and all its causes and effects, by seq.
 func (x *Index) chain(ctx context.Context, id string) ([]*trace.Record, error) {
 	seen := map[string]*trace.Record{} // nil for ids without a record
-	for todo := []string{id}; len(todo) > 0; {
-		id := todo[0]
-		todo = todo[1:]
+	for unread := []string{id}; len(unread) > 0; {
+		id := unread[0]
+		unread = unread[1:]
 		if _, ok := seen[id]; ok { // foreign correlations may form a loop
 			continue
 		}
@@ -71,22 +75,14 @@ func (x *Index) chain(ctx context.Context, id string) ([]*trace.Record, error) {
 			return nil, fmt.Errorf("the chain has more than %d records; narrow it with --context or --session, or ask for a later message", maxChain)
 		}
 		if r != nil {
-			todo = append(todo, r.CorrelationID...)
+			unread = append(unread, r.CorrelationID...)
 		}
-		next, err := x.effects(ctx, id)
-		if err != nil {
+		effects := Filter{Correlates: id, Journal: true}
+		if _, err := x.matching(ctx, effects, func(e *trace.Record) bool { unread = append(unread, e.ID); return true }); err != nil {
 			return nil, err
 		}
-		for _, e := range next {
-			todo = append(todo, e.ID)
-		}
 	}
-	var out []*trace.Record
-	for _, r := range seen {
-		if r != nil {
-			out = append(out, r)
-		}
-	}
+	out := slices.DeleteFunc(slices.Collect(maps.Values(seen)), func(r *trace.Record) bool { return r == nil })
 	slices.SortFunc(out, func(a, b *trace.Record) int { return cmp.Compare(a.Seq, b.Seq) })
 	return out, nil
 }
@@ -100,21 +96,13 @@ func (x *Index) find(ctx context.Context, id string) (found *trace.Record, err e
 	return found, err
 }
 
-// effects returns the records that correlate to an id.
-func (x *Index) effects(ctx context.Context, id string) (rs []*trace.Record, err error) {
-	_, err = x.matching(ctx, Filter{Correlates: id, Journal: true}, func(r *trace.Record) bool { rs = append(rs, r); return true })
-	return rs, err
-}
-
-// isOrphan reports whether r correlates to an id that is neither a record nor a
-// context of the journal.
+// isOrphan reports whether r correlates to an id that is neither a record nor a context.
 func (x *Index) isOrphan(ctx context.Context, r *trace.Record, contexts map[string]bool) (bool, error) {
 	for _, id := range r.CorrelationID {
 		if contexts[id] {
 			continue
 		}
-		target, err := x.find(ctx, id)
-		if err != nil || target == nil {
+		if target, err := x.find(ctx, id); err != nil || target == nil {
 			return true, err
 		}
 	}
@@ -126,20 +114,15 @@ func (x *Index) isOrphan(ctx context.Context, r *trace.Record, contexts map[stri
 func (x *Index) contexts(ctx context.Context) (map[string]bool, error) {
 	all := map[string]bool{}
 	return all, x.retry(ctx, func() error {
-		rows, err := x.database().QueryContext(ctx, "SELECT value FROM word WHERE field = ?", fieldContext)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
-		for rows.Next() {
-			var value string
-			if err := rows.Scan(&value); err != nil {
+		var value string
+		for err := range rows(ctx, x.database(), []any{&value}, "SELECT value FROM word WHERE field = ?", fieldContext) {
+			if err != nil {
 				return err
 			}
 			for p := contextpath.Path(value); p != contextpath.Main && !all[string(p)]; p = p.Parent() {
 				all[string(p)], all[p.Leaf()] = true, true
 			}
 		}
-		return rows.Err()
+		return nil
 	})
 }

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -136,7 +137,9 @@ var evidences = []string{"explicit", "native", "join", "session", "none"}
 // which need more than one record.
 func (f *Filter) Match(r *trace.Record) bool {
 	want := f.wantFlags()
-	if flagsOf(r)&want != want || !f.matchTime(r.TS) || f.ID != "" && r.ID != f.ID {
+	if flagsOf(r)&want != want || f.ID != "" && r.ID != f.ID ||
+		!f.Since.IsZero() && r.TS < f.Since.UTC().Format(trace.TimeFormat) || // the strings sort like times
+		!f.Until.IsZero() && r.TS >= f.Until.UTC().Format(trace.TimeFormat) {
 		return false
 	}
 	values := fieldsOf(r)
@@ -174,12 +177,6 @@ func bits(set ...bool) (flags int64) {
 	return flags
 }
 
-// matchTime compares strings: trace.TimeFormat sorts.
-func (f *Filter) matchTime(ts string) bool {
-	return (f.Since.IsZero() || ts >= f.Since.UTC().Format(trace.TimeFormat)) &&
-		(f.Until.IsZero() || ts < f.Until.UTC().Format(trace.TimeFormat))
-}
-
 // The fields of a record that have conditions, in the order of the index's columns.
 const (
 	fieldContext = iota
@@ -201,14 +198,13 @@ func fieldsOf(r *trace.Record) [numFields]string {
 	return [numFields]string{r.Context, r.Kind, a.Session, a.Principal, a.Server, a.Tool, r.From, to}
 }
 
-// condition is a condition on a field: match, which is only true for values that
-// begin with prefix.
+// condition is a condition on a field.
 type condition struct {
-	match  func(string) bool
-	prefix string
+	match  func(string) bool // nil for none
+	prefix string            // of every value that matches
 }
 
-// conditions returns the conditions of f on the fields; match is nil for none.
+// conditions returns the conditions of f on the fields.
 func (f *Filter) conditions() (out [numFields]condition) {
 	if f.Main || f.Roots || f.Depth > 0 || f.Type != "" || f.Conclusions || f.Context != "" {
 		out[fieldContext] = condition{f.matchContext, f.Context}
@@ -291,7 +287,11 @@ func (f *Filter) matchKind(kind string) bool {
 	if len(f.Kinds) == 0 {
 		return k != trace.KindJournal || f.Journal || f.ID != "" || f.Chain != ""
 	}
-	return slices.ContainsFunc(f.Kinds, func(p string) bool { return matchKind(trace.CanonicalKind(p), k) })
+	head, _, hasMethod := strings.Cut(k, ":")
+	return slices.ContainsFunc(f.Kinds, func(pattern string) bool {
+		pattern = trace.CanonicalKind(pattern)
+		return glob(pattern, k) || hasMethod && !strings.Contains(pattern, ":") && glob(pattern, head)
+	})
 }
 
 func (f *Filter) matchWorkflow(a *trace.Audit) bool {
@@ -306,15 +306,9 @@ func (f *Filter) matchWorkflow(a *trace.Audit) bool {
 	path, _ := rawjson.GetString(a.Workflow, "path")
 	id, _ := rawjson.GetString(a.Workflow, "context_id")
 	evidence, _ := rawjson.GetString(a.Workflow, "evidence")
-	if len(f.Evidence) > 0 && !slices.Contains(f.Evidence, evidence) {
-		return false
-	}
-	if path == "" {
-		path = id
-	}
-	p, base := contextpath.Path(path), contextpath.Path(f.Workflow)
+	p, base := contextpath.Path(cmp.Or(path, id)), contextpath.Path(f.Workflow)
 	switch {
-	case f.Roots && p.Depth() != 1:
+	case len(f.Evidence) > 0 && !slices.Contains(f.Evidence, evidence), f.Roots && p.Depth() != 1:
 		return false
 	case f.Workflow == "":
 		return true
@@ -325,19 +319,10 @@ func (f *Filter) matchWorkflow(a *trace.Audit) bool {
 }
 
 func (f *Filter) matchCorrelates(r *trace.Record) bool {
-	if f.Correlates == "" {
-		return true
+	if id, ok := strings.CutPrefix(f.Correlates, "rpc:"); ok { // as a JSON value, or as the content of a string
+		return slices.ContainsFunc(rpcIDs(r), func(v []byte) bool { return string(v) == id || text(v) == id })
 	}
-	if rpc, ok := strings.CutPrefix(f.Correlates, "rpc:"); ok {
-		return carriesRPC(r, rpc)
-	}
-	return slices.Contains(r.CorrelationID, f.Correlates)
-}
-
-// carriesRPC reports whether one of the record's JSON-RPC ids is id, as a JSON
-// value or as the content of a JSON string.
-func carriesRPC(r *trace.Record, id string) bool {
-	return slices.ContainsFunc(rpcIDs(r), func(v []byte) bool { return string(v) == id || text(v) == id })
+	return f.Correlates == "" || slices.Contains(r.CorrelationID, f.Correlates)
 }
 
 // rpcIDs returns the JSON-RPC ids of a record on either side, as JSON values.
@@ -349,15 +334,6 @@ func rpcIDs(r *trace.Record) (ids [][]byte) {
 		ids = append(ids, r.Audit.Hops.Host, r.Audit.Hops.Upstream)
 	}
 	return slices.DeleteFunc(ids, func(v []byte) bool { return len(v) == 0 })
-}
-
-// matchKind reports whether a kind matches a pattern, both canonical.
-func matchKind(pattern, kind string) bool {
-	if glob(pattern, kind) {
-		return true
-	}
-	head, _, has := strings.Cut(kind, ":")
-	return has && strings.IndexByte(pattern, ':') < 0 && glob(pattern, head)
 }
 
 // glob matches s against a pattern of *, ? and literal bytes in time

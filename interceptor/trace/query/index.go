@@ -226,16 +226,11 @@ func (x *Index) matching(ctx context.Context, f Filter, yield func(*trace.Record
 		if err != nil || query == "" {
 			return err
 		}
-		rows, err := db.QueryContext(ctx, query, args...)
-		if err != nil {
-			return err
-		}
-		defer rows.Close()
 		lines := &lineReader{dir: x.dir}
 		defer lines.close()
-		for rows.Next() {
-			var p place
-			if err := rows.Scan(&p.segment, &p.start, &p.size); err != nil {
+		var p place
+		for err := range rows(ctx, db, []any{&p.segment, &p.start, &p.size}, query, args...) {
+			if err != nil {
 				return err
 			}
 			if p.compare(last) <= 0 {
@@ -251,9 +246,34 @@ func (x *Index) matching(ctx context.Context, f Filter, yield func(*trace.Record
 				}
 			}
 		}
-		return rows.Err()
+		return nil
 	})
 	return last, err
+}
+
+// querier is a database or a transaction.
+type querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// rows yields nil for each row of a query, which is then in into, and an error if the query fails.
+func rows(ctx context.Context, q querier, into []any, query string, args ...any) iter.Seq[error] {
+	return func(yield func(error) bool) {
+		rows, err := q.QueryContext(ctx, query, args...)
+		if err != nil {
+			yield(err)
+			return
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if !yield(rows.Scan(into...)) {
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			yield(err)
+		}
+	}
 }
 
 // retry calls f, and again with a new index if f fails because of a damaged or stale one.
@@ -350,22 +370,17 @@ func (f *Filter) sql(ctx context.Context, db *sql.DB) (query string, args []any,
 // words returns the numbers of the words that a condition matches.
 func (c condition) words(ctx context.Context, db *sql.DB, field int) (ids []int64, err error) {
 	const query = "SELECT id, value FROM word WHERE field = ? AND value >= ? AND value < ?"
-	rows, err := db.QueryContext(ctx, query, field, blob(c.prefix), blob(c.prefix+"\xff")) // UTF-8 has no such byte
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var id int64
-		var value sql.RawBytes
-		if err := rows.Scan(&id, &value); err != nil {
+	var id int64
+	var value sql.RawBytes
+	for err := range rows(ctx, db, []any{&id, &value}, query, field, blob(c.prefix), blob(c.prefix+"\xff")) { // UTF-8 has no such byte
+		if err != nil {
 			return nil, err
 		}
 		if c.match(string(value)) {
 			ids = append(ids, id)
 		}
 	}
-	return ids, rows.Err()
+	return ids, nil
 }
 
 // blob is a text as a parameter. It is never nil, which would be NULL.
@@ -411,34 +426,31 @@ const linesAtOnce = 20_000
 
 // extend adds lines to the index, and reports whether there may be more. The caller holds mu.
 func (x *Index) extend(ctx context.Context) (more bool, err error) {
-	if todo, err := x.todo(ctx, x.db); err != nil || todo.removed == 0 && !todo.grown {
+	if b, err := x.backlog(ctx, x.db); err != nil || b.removed == 0 && !b.grown {
 		return false, err
 	}
 	err = sqlitedb.Update(ctx, x.db, func(tx *sql.Tx) error {
-		todo, err := x.todo(ctx, tx) // again: another process may have done it
+		b, err := x.backlog(ctx, tx) // again: another process may have done it
 		if err != nil {
 			return err
 		}
-		if err := todo.forget(ctx, tx); err != nil {
+		if err := b.forget(ctx, tx); err != nil {
 			return err
 		}
-		f := &filler{words: map[word]int64{}}
-		if err := f.prepare(ctx, tx); err != nil {
-			return err
-		}
-		for i := 0; i < len(todo.segments) && !more; i++ {
-			if err := f.fill(ctx, tx, x.dir, todo.segments[i]); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
+		f, err := newFiller(ctx, tx)
+		for i := 0; i < len(b.segments) && !more && err == nil; i++ {
+			if err = f.fill(ctx, tx, x.dir, b.segments[i]); errors.Is(err, fs.ErrNotExist) { // retention was quicker
+				err = nil
 			}
 			more = f.lines == linesAtOnce
 		}
-		return nil
+		return err
 	})
 	return more, err
 }
 
-// todo is the difference between the index and the journal.
-type todo struct {
+// backlog is what the index has to take over from the journal.
+type backlog struct {
 	removed  int64     // the last indexed segment that retention has removed, 0 for none
 	segments []covered // from the first that may have unindexed lines on
 	grown    bool      // one of segments is longer than its indexed part
@@ -450,47 +462,34 @@ type covered struct {
 	tail        []byte
 }
 
-// todo compares the index with the journal. Its error is errStale if the
+// backlog compares the index with the journal. Its error is errStale if the
 // indexed lines are not those of the journal.
-func (x *Index) todo(ctx context.Context, q interface {
-	QueryContext(context.Context, string, ...any) (*sql.Rows, error)
-}) (t todo, err error) {
+func (x *Index) backlog(ctx context.Context, q querier) (b backlog, err error) {
 	names, err := trace.Segments(x.dir)
 	if err != nil {
-		return t, err
+		return b, err
 	}
-	rows, err := q.QueryContext(ctx, "SELECT first, size, tail FROM segment ORDER BY first")
-	if err != nil {
-		return t, err
-	}
-	defer rows.Close()
-	next := 0
-	for rows.Next() {
-		var c covered
-		if err := rows.Scan(&c.first, &c.size, &c.tail); err != nil {
-			return t, err
+	var c covered
+	for err := range rows(ctx, q, []any{&c.first, &c.size, &c.tail}, "SELECT first, size, tail FROM segment ORDER BY first") {
+		switch {
+		case err != nil:
+			return b, err
+		case b.segments == nil && (len(names) == 0 || c.first < segmentSeq(names[0])):
+			b.removed = c.first // retention removes the oldest only
+		case len(names) == 0 || c.first != segmentSeq(names[0]) || !c.stands(filepath.Join(x.dir, names[0])):
+			return b, errStale
+		default:
+			b.segments, names = []covered{c}, names[1:] // only the last one may have grown
 		}
-		if next == len(names) || c.first < segmentSeq(names[next]) {
-			if next > 0 { // retention removes the oldest only
-				return t, errStale
-			}
-			t.removed = c.first
-			continue
-		}
-		if c.first != segmentSeq(names[next]) || !c.stands(filepath.Join(x.dir, names[next])) {
-			return t, errStale
-		}
-		next++
-		t.segments = []covered{c} // only the last one may have grown
 	}
-	for _, name := range names[next:] {
-		t.segments = append(t.segments, covered{first: segmentSeq(name)})
+	for _, name := range names {
+		b.segments = append(b.segments, covered{first: segmentSeq(name)})
 	}
-	for i, c := range t.segments {
+	for i, c := range b.segments {
 		fi, err := os.Stat(filepath.Join(x.dir, trace.SegmentName(uint64(c.first)))) // #nosec G115: from a file name
-		t.grown = t.grown || i > 0 || err == nil && fi.Size() > c.size
+		b.grown = b.grown || i > 0 || err == nil && fi.Size() > c.size
 	}
-	return t, rows.Err()
+	return b, nil
 }
 
 func segmentSeq(name string) int64 {
@@ -514,8 +513,8 @@ func (c covered) stands(path string) bool {
 }
 
 // forget takes the rows of removed segments out of the index.
-func (t todo) forget(ctx context.Context, tx *sql.Tx) error {
-	if t.removed == 0 {
+func (b backlog) forget(ctx context.Context, tx *sql.Tx) error {
+	if b.removed == 0 {
 		return nil
 	}
 	var used []string
@@ -528,7 +527,7 @@ func (t todo) forget(ctx context.Context, tx *sql.Tx) error {
 		"DELETE FROM link WHERE record < (SELECT coalesce(min(id), 9223372036854775807) FROM record) AND ?1",
 		"DELETE FROM word WHERE ?1 AND id NOT IN (" + strings.Join(used, " UNION ") + ")",
 	} {
-		if _, err := tx.ExecContext(ctx, statement, t.removed); err != nil {
+		if _, err := tx.ExecContext(ctx, statement, b.removed); err != nil {
 			return err
 		}
 	}
@@ -548,20 +547,13 @@ type word struct {
 	value string
 }
 
-func (f *filler) prepare(ctx context.Context, tx *sql.Tx) (err error) {
-	for _, s := range []struct {
-		to   **sql.Stmt
-		text string
-	}{
-		{&f.addRecord, "INSERT INTO record VALUES (NULL" + strings.Repeat(", ?", 6+numFields) + ")"},
-		{&f.addLink, "INSERT INTO link VALUES (?, ?, ?)"},
-		{&f.addWord, "INSERT INTO word VALUES (NULL, ?, ?) ON CONFLICT DO UPDATE SET value = value RETURNING id"},
-	} {
-		if *s.to, err = tx.PrepareContext(ctx, s.text); err != nil {
-			return err
-		}
-	}
-	return nil
+func newFiller(ctx context.Context, tx *sql.Tx) (*filler, error) {
+	f := &filler{words: map[word]int64{}}
+	var errs [3]error
+	f.addRecord, errs[0] = tx.PrepareContext(ctx, "INSERT INTO record VALUES (NULL"+strings.Repeat(", ?", 6+numFields)+")")
+	f.addLink, errs[1] = tx.PrepareContext(ctx, "INSERT INTO link VALUES (?, ?, ?)")
+	f.addWord, errs[2] = tx.PrepareContext(ctx, "INSERT INTO word VALUES (NULL, ?, ?) ON CONFLICT DO UPDATE SET value = value RETURNING id")
+	return f, errors.Join(errs[:]...)
 }
 
 // fill adds the lines of a segment behind its indexed part.

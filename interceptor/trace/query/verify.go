@@ -87,10 +87,14 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 		into = append(into, &fields[i])
 	}
 	var l linkRow
-	return errors.Join(
-		scanRows(ctx, tx, "SELECT first, size FROM segment", []any{&first, &size}, func() { c.size[first] = size }),
-		scanRows(ctx, tx, "SELECT * FROM word", []any{&id, &n, &value}, func() { words[id] = string(value) }),
-		scanRows(ctx, tx, "SELECT * FROM record ORDER BY id", into, func() {
+	for _, t := range []struct {
+		query string
+		into  []any
+		each  func()
+	}{
+		{"SELECT first, size FROM segment", []any{&first, &size}, func() { c.size[first] = size }},
+		{"SELECT * FROM word", []any{&id, &n, &value}, func() { words[id] = string(value) }},
+		{"SELECT * FROM record ORDER BY id", into, func() {
 			if r.place.compare(last) <= 0 { // queries would pass over it
 				c.index[r.segment]++
 			}
@@ -99,24 +103,18 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 				r.fields[i] = words[word]
 			}
 			c.index[r.segment] += maphash.Comparable(c.seed, r)
-		}),
-		scanRows(ctx, tx, "SELECT segment, start, link.kind, key FROM link JOIN record ON id = record",
-			[]any{&first, &l.start, &l.kind, &l.key}, func() { c.index[first] += maphash.Comparable(c.seed, l) }))
-}
-
-func scanRows(ctx context.Context, tx *sql.Tx, query string, into []any, each func()) error {
-	rows, err := tx.QueryContext(ctx, query)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		if err := rows.Scan(into...); err != nil {
-			return err
+		}},
+		{"SELECT segment, start, link.kind, key FROM link JOIN record ON id = record",
+			[]any{&first, &l.start, &l.kind, &l.key}, func() { c.index[first] += maphash.Comparable(c.seed, l) }},
+	} {
+		for err := range rows(ctx, tx, t.into, t.query) {
+			if err != nil {
+				return err
+			}
+			t.each()
 		}
-		each()
 	}
-	return rows.Err()
+	return nil
 }
 
 // add adds the rows of a record to the journal's sum, if it is indexed.
