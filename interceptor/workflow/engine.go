@@ -133,7 +133,7 @@ func (s *Step) HostID() string {
 func (e *Engine) Plan(ctx context.Context, r Request) (*Step, error) {
 	now := e.now()
 	s := &Step{Rule: r.Rule, Name: r.Rule.Step, Evidence: None, Status: Working, request: r}
-	doc := requestDocument(r.Arguments)
+	doc := decode(map[string][]byte{"arguments": r.Arguments})
 	s.joins = namedValues(r.Rule.join, doc)
 	at, err := e.resolve(ctx, s, now.UnixMicro())
 	if err != nil {
@@ -475,31 +475,33 @@ const expireLimit = 32
 // keepClosed is how long the rows of an ended workflow are kept.
 const keepClosed = 24 * time.Hour
 
-// Expire ends workflows that are past their TTL, a few at a time, and deletes those that ended a
-// day ago. Each ended workflow is returned once, to one of the processes.
+// Expire ends workflows that are past their TTL, a few at a time, and deletes ended ones a day
+// after that. Each workflow that it ends is returned once, to one of the processes.
 func (e *Engine) Expire(ctx context.Context) (ended []Ended, err error) {
-	now := e.now().UnixMicro()
-	due, err := one(ctx, e.db, "WHERE n.parent = '' AND n.closed = 0 AND n.expires_at <= ?", now)
-	if err != nil || due == nil {
+	due := func(q querier) ([]*node, error) {
+		return many(ctx, q, "WHERE n.parent = '' AND n.expires_at <= ? - n.closed * ? LIMIT ?",
+			e.now().UnixMicro(), keepClosed.Microseconds(), expireLimit)
+	}
+	if roots, err := due(e.db); err != nil || roots == nil {
 		return nil, err // the usual case, without a write
 	}
 	err = sqlitedb.Update(ctx, e.db, func(tx *sql.Tx) error {
-		roots, err := many(ctx, tx, "WHERE n.parent = '' AND n.closed = 0 AND n.expires_at <= ? LIMIT ?", now, expireLimit)
-		if err != nil {
-			return err
-		}
+		roots, err := due(tx)
 		for _, root := range roots {
-			x, err := ending(ctx, tx, root.id)
-			if err != nil {
-				return err
+			statement := "DELETE FROM nodes WHERE root = ?"
+			if !root.closed {
+				statement = "UPDATE nodes SET closed = 1 WHERE id = ?"
+				x, err := ending(ctx, tx, root.id)
+				if err != nil {
+					return err
+				}
+				ended = append(ended, x)
 			}
-			ended = append(ended, x)
-			if err := exec(ctx, tx, "UPDATE nodes SET closed = 1 WHERE id = ?", root.id); err != nil {
+			if err := exec(ctx, tx, statement, root.id); err != nil {
 				return err
 			}
 		}
-		return exec(ctx, tx, "DELETE FROM nodes WHERE root IN (SELECT id FROM nodes WHERE parent = '' AND closed = 1 AND expires_at <= ? LIMIT ?)",
-			now-keepClosed.Microseconds(), expireLimit)
+		return err
 	})
 	return ended, err
 }

@@ -313,6 +313,22 @@ func TestExpire(t *testing.T) {
 	}
 }
 
+// A closed workflow is deleted, too, also if none expires.
+func TestExpireDeletesClosed(t *testing.T) {
+	b := newBench(t, nil)
+	a := b.open(`["x"]`)
+	b.call(Request{ID: a.ID}, "end", `{}`, `{}`)
+	for _, want := range []int{1, 0} {
+		if ended, err := b.e.Expire(t.Context()); err != nil || ended != nil {
+			t.Fatalf("Expire = %v, %v, want nothing to end", ended, err)
+		}
+		if n := b.count(); n != want {
+			t.Errorf("%d nodes at %v, want %d", n, b.now, want)
+		}
+		b.now = b.now.Add(26 * time.Hour)
+	}
+}
+
 func TestNoRules(t *testing.T) {
 	var r *Rules
 	if r.Find("up", "find") != nil {

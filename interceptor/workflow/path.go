@@ -146,11 +146,6 @@ const (
 	hashSize    = 2 * 16   // characters of a stored hash
 )
 
-// requestDocument returns {"arguments"}.
-func requestDocument(arguments json.RawMessage) any {
-	return decode(map[string][]byte{"arguments": arguments})
-}
-
 // resultDocument returns {"arguments", "structuredContent", "content", "isError"}. If a server
 // returns JSON as text only, that is the structured content.
 func resultDocument(arguments, result json.RawMessage) any {

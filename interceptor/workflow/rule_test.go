@@ -113,7 +113,7 @@ func TestValues(t *testing.T) {
 			t.Errorf("%s selects %d values, want %q", expr, len(got), want)
 		}
 	}
-	if got := requestDocument(json.RawMessage(`{`)); got != nil {
+	if got := decode(map[string][]byte{"arguments": []byte(`{`)}); got != nil {
 		t.Errorf("a broken document = %v", got)
 	}
 }
