@@ -30,9 +30,8 @@ const (
 
 // Options configure a [Journal]. The zero value is the default.
 type Options struct {
-	// Sync says when records reach the disk: SyncAlways, SyncInterval (default) or SyncNever. In
-	// every mode the operating system has a record when Append returns, so the end of the process
-	// loses nothing. The modes differ in the records that a crash of the machine loses.
+	// Sync says when records reach the disk; "" is SyncInterval. In every mode the operating
+	// system has a record when Append returns, so only a crash of the machine loses records.
 	Sync string
 	// Interval is how long SyncInterval waits, and how far the head file may be behind in every
 	// mode. 0 is 100 ms.
@@ -134,11 +133,7 @@ func Open(dir string, o Options) (*Journal, error) {
 	}
 	j := &Journal{dir: dir, opt: o, log: o.Log, maxPayload: maxPayload,
 		dirty: make(chan struct{}, 1), stop: make(chan struct{}), stopped: make(chan struct{})}
-	err := os.MkdirAll(dir, 0o700)
-	if err == nil {
-		err = os.Chmod(dir, 0o700) // #nosec G302: it is a directory
-	}
-	if err != nil {
+	if err := cmp.Or(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil { // #nosec G302: it is a directory
 		return nil, fmt.Errorf("trace directory: %w", err)
 	}
 	if err := j.takeLock(); err != nil {
@@ -171,10 +166,9 @@ var pool = sync.Pool{New: func() any { return &pending{envelope: make([]byte, 0,
 const maxPooled = 2 << 20
 
 // Append adds r to the journal. It sets Protocol, Seq, Prev and Hash, and ID and TS if they are
-// empty. Nothing else may use r until Append returns. After nil the operating system has the
-// record, and in mode always the disk. After an error the record is not in the journal and its
-// chain fields are empty, so the caller can refuse the call before it has an effect. Concurrent
-// calls share writes and syncs.
+// empty. Nothing else may use r until Append returns. After an error the record is not in the
+// journal and its chain fields are empty, so the caller can refuse the call before it has an
+// effect. Concurrent calls share writes and syncs.
 //
 // If payload is given, its concatenation is the record's payload instead of r.Payload, so the
 // caller needs no memory to join the pieces of a message. A payload that is not JSON, or nested

@@ -40,11 +40,10 @@ func (j *Journal) takeLock() error {
 			j.from = fi.ModTime() // of a version that wrote no times
 		}
 		if len(lines) > 3 {
-			if t, err := time.Parse(TimeFormat, lines[1]); err == nil {
-				j.from = t
-			}
-			if t, err := time.Parse(TimeFormat, lines[2]); err == nil {
-				j.to = t
+			for i, at := range []*time.Time{&j.from, &j.to} {
+				if t, err := time.Parse(TimeFormat, lines[i+1]); err == nil {
+					*at = t
+				}
 			}
 		}
 	}

@@ -149,10 +149,7 @@ func (r *Record) AuditOrEmpty() *Audit {
 
 // Time returns TS as a time, zero if it is not one.
 func (r *Record) Time() time.Time {
-	t, err := time.Parse(time.RFC3339Nano, r.TS)
-	if err != nil {
-		return time.Time{}
-	}
+	t, _ := time.Parse(time.RFC3339Nano, r.TS)
 	return t
 }
 
@@ -173,20 +170,15 @@ func (r *Record) OverBudget() bool {
 // understands mcp.request for mcp/request, reasoning/thought for reflection and
 // reasoning/conclusion for conclusion. The method after a colon is kept.
 func CanonicalKind(kind string) string {
-	head, method, has := strings.Cut(kind, ":")
-	if strings.IndexByte(head, '.') >= 0 {
-		head = strings.ReplaceAll(head, ".", "/")
-	}
-	switch head {
+	head, _, _ := strings.Cut(kind, ":")
+	rest := kind[len(head):]
+	switch head = strings.ReplaceAll(head, ".", "/"); head {
 	case "reasoning/thought":
 		head = KindReflection
 	case "reasoning/conclusion":
 		head = KindConclusion
 	}
-	if has {
-		return head + ":" + method
-	}
-	return head
+	return head + rest
 }
 
 // NewID returns a new envelope id: "env_" and a UUIDv7, which sorts by time.

@@ -70,12 +70,8 @@ func SegmentName(first uint64) string {
 
 // SegmentSeq returns the seq in a segment's name. ok is false for other names.
 func SegmentSeq(name string) (first uint64, ok bool) {
-	s, ok := strings.CutPrefix(name, segmentPrefix)
-	s, ok2 := strings.CutSuffix(s, segmentSuffix)
-	if !ok || !ok2 {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(s, 10, 64)
+	digits := strings.TrimSuffix(strings.TrimPrefix(name, segmentPrefix), segmentSuffix)
+	n, err := strconv.ParseUint(digits, 10, 64)
 	return n, err == nil && n > 0 && SegmentName(n) == name
 }
 

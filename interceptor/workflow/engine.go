@@ -58,9 +58,6 @@ var (
 	ErrRequired = errors.New("belongs to no workflow")
 )
 
-// applicationID marks the database as foldgate's workflows: "flow".
-const applicationID = 0x666c6f77
-
 // Engine assigns calls to the steps of workflows. It keeps workflows in an SQLite file,
 // which several processes can use at a time: hosts start a gateway for each of their windows, and
 // an id of one gateway is valid at the others. An Engine is safe for concurrent use. A change is
@@ -73,7 +70,8 @@ type Engine struct {
 // Open opens or creates the file at path, readable by its owner only, in a directory that exists.
 // Close the Engine to release it.
 func Open(path string, now func() time.Time) (*Engine, error) {
-	db, err := sqlitedb.Open(context.Background(), path, sqlitedb.Options{Migrations: migrations, ApplicationID: applicationID})
+	const flow = 0x666c6f77 // "flow"
+	db, err := sqlitedb.Open(context.Background(), path, sqlitedb.Options{Migrations: migrations, ApplicationID: flow})
 	if err != nil {
 		return nil, fmt.Errorf("workflows in %s: %w (move the file away to start without any)", path, err)
 	}
@@ -270,7 +268,7 @@ func (e *Engine) explicit(ctx context.Context, s *Step, now int64) (*node, error
 		return n, err
 	}
 	w := r.Rule.Workflow
-	if w.Preserve && r.Rule.Role == RoleOpen && !ValidID(r.ID) && validForeign(r.ID) && (r.Secret == nil || !r.Secret(r.ID)) {
+	if w.Preserve && r.Rule.Role == RoleOpen && !ValidID(r.ID) && foreignForm.MatchString(r.ID) && (r.Secret == nil || !r.Secret(r.ID)) {
 		taken, err := byAlias(ctx, e.db, r.Principal, w.Name, r.ID)
 		if err != nil {
 			return nil, err
@@ -311,17 +309,13 @@ func NewID(now time.Time) string {
 	return fmt.Sprintf("ctx_%d_%s", now.Unix(), strings.ToLower(rand.Text()))
 }
 
-// The forms of ids. Older programs wrote 6 or 8 random characters.
 var (
-	idForm      = regexp.MustCompile(`^ctx_[0-9]{10,17}_[a-zA-Z0-9]{6,64}$`)
-	foreignForm = regexp.MustCompile(`^[a-zA-Z0-9_.:-]{8,128}$`)
+	idForm      = regexp.MustCompile(`^ctx_[0-9]{10,17}_[a-zA-Z0-9]{6,64}$`) // older programs wrote 6 or 8 random characters
+	foreignForm = regexp.MustCompile(`^[a-zA-Z0-9_.:-]{8,128}$`)             // an id of a host or a server
 )
 
 // ValidID reports whether s has the form of an id.
 func ValidID(s string) bool { return idForm.MatchString(s) }
-
-// validForeign reports whether s can be an id of a host or a server.
-func validForeign(s string) bool { return foreignForm.MatchString(s) }
 
 // StateAlias returns the alias for an opaque state that a host sends back unchanged, such as
 // MCP's requestState.
@@ -462,18 +456,16 @@ func (e *Engine) Interrupt(ctx context.Context, ids []string) error {
 
 // Ended is a workflow that is over.
 type Ended struct {
-	Workflow, Principal, Session string
-	ID                           string
+	Workflow, Principal, Session, ID string
 	// Records are the trace records of its start and of its steps.
 	Records []string
 	Steps   int
 }
 
-// expireLimit bounds the work of one Expire, because calls wait for it.
-const expireLimit = 32
-
-// keepClosed is how long the rows of an ended workflow are kept.
-const keepClosed = 24 * time.Hour
+const (
+	expireLimit = 32             // workflows of one Expire, because calls wait for it
+	keepClosed  = 24 * time.Hour // the life of the rows of an ended workflow, from its expiry on
+)
 
 // Expire ends workflows that are past their TTL, a few at a time, and deletes ended ones a day
 // after that. Each workflow that it ends is returned once, to one of the processes.

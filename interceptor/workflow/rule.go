@@ -73,10 +73,8 @@ type ToolSpec struct {
 // Rules are compiled [Spec]s. They are immutable.
 type Rules struct {
 	workflows []*Workflow
-	tools     map[toolKey]*Rule
+	tools     map[[2]string]*Rule // by server and tool
 }
-
-type toolKey struct{ server, tool string }
 
 // Workflow is a compiled [Spec].
 type Workflow struct {
@@ -110,7 +108,7 @@ const MaxSteps = contextpath.MaxDepth - 1
 
 // Compile checks and compiles specs. It returns every fault.
 func Compile(specs []Spec) (*Rules, []Fault) {
-	c := compiler{rules: &Rules{tools: map[toolKey]*Rule{}}}
+	c := compiler{rules: &Rules{tools: map[[2]string]*Rule{}}}
 	names := map[string]bool{}
 	for i, s := range specs {
 		c.spec = i
@@ -143,9 +141,7 @@ func (c *compiler) compile(s Spec) {
 		c.bad("ttl", "%s is less than a minute", s.TTL)
 	}
 	for i, e := range s.Evidence {
-		switch e {
-		case Explicit, Native, Join, Session:
-		default:
+		if !slices.Contains([]Evidence{Explicit, Native, Join, Session}, e) {
 			c.bad("fallback", "%q is not one of explicit, native, join, session", e)
 		}
 		if slices.Contains(s.Evidence[:i], e) {
@@ -178,7 +174,7 @@ func (c *compiler) rule(w *Workflow, t ToolSpec, i int) *Rule {
 	if r.Step == "" {
 		r.Step = t.Tool
 	}
-	k := toolKey{t.Server, t.Tool}
+	k := [2]string{t.Server, t.Tool}
 	if other := c.rules.tools[k]; other != nil {
 		c.bad(r.At+".tool", "%s.%s is also in %s of workflow %q: a tool has one rule", t.Server, t.Tool, other.At, other.Workflow.Name)
 	}
@@ -219,7 +215,7 @@ func (r *Rules) Find(server, tool string) *Rule {
 	if r == nil {
 		return nil
 	}
-	return r.tools[toolKey{server, tool}]
+	return r.tools[[2]string{server, tool}]
 }
 
 // Each calls yield for every rule, in the order of the configuration, with the index of its spec.
@@ -229,7 +225,7 @@ func (r *Rules) Each(yield func(spec int, rule *Rule)) {
 	}
 	for i, w := range r.workflows {
 		for _, t := range w.Tools {
-			yield(i, r.tools[toolKey{t.Server, t.Tool}])
+			yield(i, r.tools[[2]string{t.Server, t.Tool}])
 		}
 	}
 }

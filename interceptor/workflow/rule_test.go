@@ -127,8 +127,8 @@ func FuzzValidID(f *testing.F) {
 		if ValidID(s) && (strings.ContainsAny(s, "/ \n%'\"") || len(s) > 86) {
 			t.Errorf("ValidID(%q)", s)
 		}
-		if validForeign(s) && (strings.ContainsAny(s, "/ \n%'\"") || len(s) > 128) {
-			t.Errorf("validForeign(%q)", s)
+		if foreignForm.MatchString(s) && (strings.ContainsAny(s, "/ \n%'\"") || len(s) > 128) {
+			t.Errorf("foreignForm matches %q", s)
 		}
 	})
 }

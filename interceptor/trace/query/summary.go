@@ -88,7 +88,12 @@ func Contexts(records iter.Seq2[*trace.Record, error]) ([]Node, error) {
 		case trace.KindPush:
 			n.State = "open"
 		case trace.KindPop:
-			n.State, n.Reason = "closed", popReason(r)
+			n.State, n.Reason = "closed", ""
+			if reason, ok := rawjson.GetString(r.Payload, "reason"); ok {
+				n.Reason = reason
+			} else if d := r.AuditOrEmpty().Decision; d != nil { // payloads are not stored
+				n.Reason = d.Reason
+			}
 		}
 	}
 	out := make([]Node, 0, len(nodes))
@@ -99,16 +104,6 @@ func Contexts(records iter.Seq2[*trace.Record, error]) ([]Node, error) {
 	order := func(p contextpath.Path) string { return strings.ReplaceAll(string(p), "/", "\x00") }
 	slices.SortFunc(out, func(a, b Node) int { return strings.Compare(order(a.Path), order(b.Path)) })
 	return out, nil
-}
-
-// popReason returns why a branch was closed. It is in the payload or, if payloads
-// are not stored, in the decision.
-func popReason(r *trace.Record) string {
-	reason, ok := rawjson.GetString(r.Payload, "reason")
-	if d := r.AuditOrEmpty().Decision; !ok && d != nil {
-		reason = d.Reason
-	}
-	return reason
 }
 
 // Stats are the sums of [Summarize].

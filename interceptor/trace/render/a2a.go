@@ -93,10 +93,14 @@ func writeA2A(w io.Writer, records iter.Seq[*trace.Record]) error {
 		caused[r.ID] = id
 		status, _ := rawjson.GetString(r.Audit.Workflow, "status")
 		t.Status = a2aStatus{State: cmp.Or(a2aStates[status], "TASK_STATE_UNSPECIFIED"), Timestamp: r.TS}
-		if strings.HasPrefix(kind, trace.KindRequest) {
-			t.request(r, caused)
-		} else {
-			t.response(r)
+		m := a2aMessage{MessageID: r.ID, ContextID: t.ContextID, TaskID: t.ID, Role: "ROLE_AGENT", Parts: resultParts(r.Payload)}
+		switch {
+		case strings.HasPrefix(kind, trace.KindRequest):
+			t.request(m, r, caused)
+		case r.Audit.IsError:
+			t.Status.Message = &m
+		default:
+			t.Artifacts = append(t.Artifacts, a2aArtifact{ArtifactID: r.ID, Name: r.Audit.Tool, Parts: m.Parts})
 		}
 	}
 	out.PageSize, out.TotalSize = len(out.Tasks), len(out.Tasks)
@@ -106,30 +110,19 @@ func writeA2A(w io.Writer, records iter.Seq[*trace.Record]) error {
 	return enc.Encode(out)
 }
 
-// request adds a call to the task's history.
-func (t *a2aTask) request(r *trace.Record, caused map[string]string) {
-	m := a2aMessage{MessageID: r.ID, ContextID: t.ContextID, TaskID: t.ID, Role: "ROLE_USER"}
+// request adds the message of a call to the task's history.
+func (t *a2aTask) request(m a2aMessage, r *trace.Record, caused map[string]string) {
 	data := rawjson.Set([]byte(`{}`), rawjson.Quote(r.Audit.Tool), "tool")
 	if args, ok := rawjson.Get(r.Payload, "params", "arguments"); ok {
 		data = rawjson.Set(data, args, "arguments")
 	}
-	m.Parts = []a2aPart{{Data: data}}
+	m.Role, m.Parts = "ROLE_USER", []a2aPart{{Data: data}}
 	for _, id := range r.CorrelationID {
 		if ref := caused[id]; ref != "" && ref != t.ID && !slices.Contains(m.ReferenceTaskIDs, ref) {
 			m.ReferenceTaskIDs = append(m.ReferenceTaskIDs, ref)
 		}
 	}
 	t.History = append(t.History, m)
-}
-
-// response adds a result to the task's artifacts, or the error to its status.
-func (t *a2aTask) response(r *trace.Record) {
-	parts := resultParts(r.Payload)
-	if r.Audit.IsError {
-		t.Status.Message = &a2aMessage{MessageID: r.ID, ContextID: t.ContextID, TaskID: t.ID, Role: "ROLE_AGENT", Parts: parts}
-		return
-	}
-	t.Artifacts = append(t.Artifacts, a2aArtifact{ArtifactID: r.ID, Name: r.Audit.Tool, Parts: parts})
 }
 
 // resultParts returns the structured content of a result, else its blocks.

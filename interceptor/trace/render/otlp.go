@@ -48,10 +48,9 @@ type otlpStatus struct {
 }
 
 const (
-	otlpInternal  = 1
-	otlpServer    = 2
-	otlpBatch     = 500
-	otlpScopeName = "github.com/foldgate/foldgate"
+	otlpInternal = 1 // kinds of spans
+	otlpServer   = 2
+	otlpBatch    = 500 // spans of one line
 )
 
 // otlpWriter turns pairs of records into spans: a request and its response are the span of a
@@ -67,16 +66,16 @@ func writeOTLP(w io.Writer, records iter.Seq[*trace.Record]) error {
 	o := &otlpWriter{w: bufio.NewWriter(w), open: map[string]*trace.Record{}}
 	var order []string
 	for r := range records {
-		kind := trace.CanonicalKind(r.Kind)
+		kind, branch := trace.CanonicalKind(r.Kind), "branch:"+r.Context
 		switch {
 		case strings.HasPrefix(kind, "mcp/request"):
 			o.open[r.ID] = r
 			order = append(order, r.ID)
 		case kind == trace.KindPush:
-			o.open["branch:"+r.Context] = r
-			order = append(order, "branch:"+r.Context)
+			o.open[branch] = r
+			order = append(order, branch)
 		case kind == trace.KindPop:
-			o.end("branch:"+r.Context, r)
+			o.end(branch, r)
 		case strings.HasPrefix(kind, "mcp/response"):
 			for _, id := range r.CorrelationID {
 				o.end(id, r)
@@ -131,7 +130,7 @@ func (o *otlpWriter) flush() {
 	}
 	line, err := json.Marshal(map[string]any{"resourceSpans": []any{map[string]any{
 		"resource":   map[string]any{"attributes": []otlpAttr{attr("service.name", "foldgate")}},
-		"scopeSpans": []any{map[string]any{"scope": map[string]any{"name": otlpScopeName}, "spans": o.batch}},
+		"scopeSpans": []any{map[string]any{"scope": map[string]any{"name": "github.com/foldgate/foldgate"}, "spans": o.batch}},
 	}}})
 	if err == nil { // strings and numbers always encode
 		o.w.Write(append(line, '\n')) // Flush reports the error

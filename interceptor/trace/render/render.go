@@ -5,7 +5,6 @@ package render
 import (
 	"cmp"
 	"encoding/json"
-	"fmt"
 	"io"
 	"iter"
 	"slices"
@@ -63,13 +62,14 @@ func Write(w io.Writer, format string, records iter.Seq2[*trace.Record, error]) 
 	case A2A:
 		err = writeA2A(w, plain)
 	default:
-		line, header := map[string]func(io.Writer, *trace.Record) error{Table: writeRow, JSONL: writeJSONL, MEW: writeMEW}[format], ""
+		line, header := map[string]func(*trace.Record) (string, error){Table: tableRow, JSONL: jsonLine, MEW: mewLine}[format], ""
 		if format == Table {
-			header = tableHeader
+			header = tableHeader // before the first record, or alone
 		}
 		for r := range plain {
-			if _, err = io.WriteString(w, header); err == nil {
-				err = line(w, r)
+			text, err := line(r)
+			if err == nil {
+				_, err = io.WriteString(w, header+text)
 			}
 			if header = ""; err != nil {
 				return err
@@ -82,13 +82,10 @@ func Write(w io.Writer, format string, records iter.Seq2[*trace.Record, error]) 
 	return cmp.Or(failed, err)
 }
 
-// writeJSONL writes a record as it stands in the journal.
-func writeJSONL(w io.Writer, r *trace.Record) error {
+// jsonLine returns a record as it stands in the journal.
+func jsonLine(r *trace.Record) (string, error) {
 	line, err := r.AppendLine(nil)
-	if err == nil {
-		_, err = w.Write(line)
-	}
-	return err
+	return string(line), err
 }
 
 // mewEnvelope is an envelope of mew/v0.4, spec/protocol/SPEC.md section 3.
@@ -104,7 +101,7 @@ type mewEnvelope struct {
 	Payload       json.RawMessage `json:"payload"`
 }
 
-func writeMEW(w io.Writer, r *trace.Record) error {
+func mewLine(r *trace.Record) (string, error) {
 	kind, method, _ := strings.Cut(trace.CanonicalKind(r.Kind), ":")
 	switch kind {
 	case trace.KindReflection:
@@ -120,6 +117,5 @@ func writeMEW(w io.Writer, r *trace.Record) error {
 		}
 	}
 	line := rawjson.Marshal(mewEnvelope{"mew/v0.4", r.ID, r.TS, r.From, r.To, kind, r.CorrelationID, r.Context, payload})
-	_, err := fmt.Fprintf(w, "%s\n", line)
-	return err
+	return string(line) + "\n", nil
 }

@@ -19,19 +19,15 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-const (
-	rowFormat   = "%-8s %-23s %-27s %-26s %-28s %11s %8s  %-40s %s\n"
-	columnTime  = len("2026-08-22T10:11:12.345")
-	shortLength = 11
-)
+const rowFormat = "%-8v %-23s %-27s %-26s %-28s %11s %8s  %-40s %s"
 
-var tableHeader = strings.TrimRight(fmt.Sprintf(rowFormat, "SEQ", "TIME (UTC)", "KIND", "CONTEXT", "SERVER TOOL", "TOKENS", "MS", "ID", "FLAGS"), "\n") + "\n"
+var tableHeader = fmt.Sprintf(rowFormat, "SEQ", "TIME (UTC)", "KIND", "CONTEXT", "SERVER TOOL", "TOKENS", "MS", "ID", "FLAGS") + "\n"
 
-func writeRow(w io.Writer, r *trace.Record) error {
+func tableRow(r *trace.Record) (string, error) {
 	a := r.AuditOrEmpty()
-	_, err := fmt.Fprintln(w, strings.TrimRight(fmt.Sprintf(rowFormat, strconv.FormatUint(r.Seq, 10), shortTime(r.TS), clean(r.Kind),
-		shortContext(r.Context), target(a), tokenText(a.Tokens), msText(a.MS), clean(r.ID), flagText(r)), " \n"))
-	return err
+	row := fmt.Sprintf(rowFormat, r.Seq, shortTime(r.TS), clean(r.Kind), shortContext(r.Context), target(a),
+		tokenText(a.Tokens), msText(a.MS), clean(r.ID), flagText(r))
+	return strings.TrimRight(row, " ") + "\n", nil
 }
 
 // writeTree groups records by context: main first, then each root with its
@@ -135,26 +131,22 @@ func WriteStats(w io.Writer, s query.Stats) error {
 func WriteGraph(w io.Writer, g *query.Graph) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", summary(g.Record))
-	section := func(title string, lines ...string) {
+	section := func(title string, records []*trace.Record, lines ...string) {
+		for _, r := range records {
+			lines = append(lines, summary(r))
+		}
 		if len(lines) > 0 {
 			fmt.Fprintf(&b, "%s\n  %s\n", title, strings.Join(lines, "\n  "))
 		}
 	}
-	section("because of", summaries(g.Causes)...)
-	section("because of, not in the journal as a message", slices.Sorted(slices.Values(g.Missing))...)
-	section("led to", summaries(g.Effects)...)
+	section("because of", g.Causes)
+	section("because of, not in the journal as a message", nil, slices.Sorted(slices.Values(g.Missing))...)
+	section("led to", g.Effects)
 	if len(g.Chain) > 1+len(g.Causes)+len(g.Effects) {
-		section(fmt.Sprintf("whole chain, %d messages", len(g.Chain)), summaries(g.Chain)...)
+		section(fmt.Sprintf("whole chain, %d messages", len(g.Chain)), g.Chain)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-func summaries(rs []*trace.Record) (lines []string) {
-	for _, r := range rs {
-		lines = append(lines, summary(r))
-	}
-	return lines
 }
 
 // summary is a record in one line, for trees and graphs.
@@ -172,7 +164,7 @@ func summary(r *trace.Record) string {
 	return strings.Join(strings.Fields(strings.Join(parts, " ")), " ")
 }
 
-func shortTime(ts string) string { return clean(ts[:min(len(ts), columnTime)]) }
+func shortTime(ts string) string { return clean(ts[:min(len(ts), len("2026-08-22T10:11:12.345"))]) }
 
 // target returns the server and tool.
 func target(a *trace.Audit) string {
@@ -185,12 +177,7 @@ func tokenText(t *trace.Tokens) string {
 	if t == nil {
 		return ""
 	}
-	number := func(n int) string {
-		if n == 0 {
-			return ""
-		}
-		return strconv.Itoa(n)
-	}
+	number := func(n int) string { return strings.TrimPrefix(strconv.Itoa(n), "0") } // 0 is left out
 	switch {
 	case t.Out > t.Delivered:
 		return fmt.Sprintf("%s>%d/%d", number(t.In), t.Delivered, t.Out)
@@ -203,23 +190,22 @@ func tokenText(t *trace.Tokens) string {
 }
 
 // tokenWords is tokenText in words.
-func tokenWords(t *trace.Tokens) string {
+func tokenWords(t *trace.Tokens) (words string) {
 	if t == nil {
 		return ""
 	}
-	var out []string
 	if t.In > 0 {
-		out = append(out, fmt.Sprintf("%d tokens in", t.In))
+		words = fmt.Sprintf("%d tokens in, ", t.In)
 	}
 	switch {
 	case t.Out > t.Delivered:
-		out = append(out, fmt.Sprintf("%d of %d tokens delivered", t.Delivered, t.Out))
+		words += fmt.Sprintf("%d of %d tokens delivered", t.Delivered, t.Out)
 	case t.Delivered > 0:
-		out = append(out, fmt.Sprintf("%d tokens delivered", t.Delivered))
+		words += fmt.Sprintf("%d tokens delivered", t.Delivered)
 	case t.In == 0 && (t.Used > 0 || t.Budget > 0):
-		out = append(out, fmt.Sprintf("%d of %d tokens used", t.Used, t.Budget))
+		words = fmt.Sprintf("%d of %d tokens used", t.Used, t.Budget)
 	}
-	return strings.Join(out, ", ")
+	return strings.TrimSuffix(words, ", ")
 }
 
 func msText(ms float64) string {
@@ -236,8 +222,8 @@ func shortContext(ctx string) string {
 	}
 	segments := strings.Split(ctx, "/")
 	for i, s := range segments {
-		if len(s) > shortLength+3 {
-			segments[i] = s[:shortLength] + "~"
+		if len(s) > 14 {
+			segments[i] = s[:11] + "~"
 		}
 	}
 	return clean(strings.Join(segments, "/"))
