@@ -22,14 +22,14 @@ type BranchRecords struct {
 	// Dir is the directory of the journal.
 	Dir string
 
-	mu        sync.Mutex
-	open      map[string]*openBranch // branches with a push and no pop yet
-	returning map[string]string      // branch to the record of the call that returns it
+	mu   sync.Mutex
+	open map[string]openBranch // by id: with a push and no pop yet, or being returned
 }
 
 // openBranch holds the records to which the later records of an open branch correlate.
 type openBranch struct {
-	push        string
+	push        string   // "" once the branch has a pop
+	call        string   // the call that returns the branch
 	conclusions []string // of its children that returned
 	// traceparent is for calls in the branch, if it belongs to a trace of its host.
 	traceparent string
@@ -76,13 +76,13 @@ func (r *BranchRecords) push(b folding.Branch, cause *Call) {
 		"branch_id": b.ID, "parent": b.ParentID, "description": b.Description, "budget": b.BudgetTotal,
 		"timeout_seconds": int(b.ExpiresAt.Sub(b.CreatedAt) / time.Second),
 	})
-	o := openBranch{push: rec.ID}
+	inside := ""
 	if cause != nil {
 		rec.CorrelationID = trace.IDs{cause.Outcome.Record}
-		rec.Audit.Traceparent, o.traceparent = r.traceparents(b, cause)
+		rec.Audit.Traceparent, inside = r.traceparents(b, cause)
 		r.Telemetry.branchOpened(b, rec.Audit.Traceparent, cause)
 	}
-	r.begin(b.ID, o)
+	r.change(b.ID, func(o *openBranch) { o.push, o.traceparent = rec.ID, inside })
 	r.Recorder.Note(rec)
 	if b.Prompt != "" {
 		r.Recorder.Note(r.next(b, trace.KindReflection, map[string]any{"thought": b.Prompt}))
@@ -135,12 +135,12 @@ func (r *BranchRecords) pop(b folding.Branch, reason, conclusion string) {
 	rec.Audit.Decision = &trace.Decision{Result: trace.Allowed, Reason: reason} // also if payloads are not stored
 	rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter.Name(), Used: b.BudgetUsed, Budget: b.BudgetTotal, Freed: b.BudgetUsed - r.Counter.Count(b.Message)}
 	r.Recorder.Note(rec)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.open, b.ID)
-	if parent := r.open[b.ParentID]; parent != nil && conclusion != "" {
-		parent.conclusions = append(parent.conclusions, conclusion)
-	}
+	r.change(b.ID, func(o *openBranch) { *o = openBranch{call: o.call} })
+	r.change(b.ParentID, func(o *openBranch) {
+		if o.push != "" && conclusion != "" {
+			o.conclusions = append(o.conclusions, conclusion)
+		}
+	})
 }
 
 // next returns a record that correlates to the branch's push. An end correlates also to the call
@@ -152,11 +152,8 @@ func (r *BranchRecords) next(b folding.Branch, kind string, payload map[string]a
 		o.push = r.recordedPush(b)
 	}
 	rec.CorrelationID = trace.IDs{o.push}
-	r.mu.Lock()
-	call := r.returning[b.ID]
-	r.mu.Unlock()
-	if call != "" && kind != trace.KindStatus {
-		rec.CorrelationID = append(rec.CorrelationID, call)
+	if o.call != "" && kind != trace.KindStatus {
+		rec.CorrelationID = append(rec.CorrelationID, o.call)
 	}
 	if kind == trace.KindConclusion {
 		rec.CorrelationID = append(rec.CorrelationID, o.conclusions...)
@@ -197,18 +194,13 @@ func (r *BranchRecords) Returning(m *folding.Manager, c *Call, branch string) (d
 	if b, _ := m.Resolve(c.Caller(), branch); b.ID == "" {
 		return func() {}
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.returning == nil {
-		r.returning = map[string]string{}
-	}
-	r.returning[branch] = c.Outcome.Record
+	r.change(branch, func(o *openBranch) { o.call = c.Outcome.Record })
 	return func() {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if r.returning[branch] == c.Outcome.Record {
-			delete(r.returning, branch)
-		}
+		r.change(branch, func(o *openBranch) {
+			if o.call == c.Outcome.Record {
+				o.call = ""
+			}
+		})
 	}
 }
 
@@ -230,26 +222,30 @@ func (r *BranchRecords) Join(m *folding.Manager, c *Call, branch string) {
 		return
 	}
 	if b, err := m.Resolve(c.Caller(), branch); err == nil {
-		c.Origin.Traceparent = r.Telemetry.branchTraceparent(b.Context)
+		if span := r.Telemetry.branchSpan(b.Context); span != nil {
+			c.Origin.Traceparent = traceparent(span.SpanContext())
+		}
 	}
 }
 
-// begin notes an open branch.
-func (r *BranchRecords) begin(branch string, o openBranch) {
+// change changes an open branch. A branch without a push and a call is forgotten.
+func (r *BranchRecords) change(branch string, change func(*openBranch)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	o := r.open[branch]
+	if change(&o); o.push == "" && o.call == "" {
+		delete(r.open, branch)
+		return
+	}
 	if r.open == nil {
-		r.open = map[string]*openBranch{}
+		r.open = map[string]openBranch{}
 	}
-	r.open[branch] = &o
+	r.open[branch] = o
 }
 
-// known returns the open branch with its push, or one without a push if the branch is not open.
-func (r *BranchRecords) known(branch string) (o openBranch) {
+// known returns the open branch, one without a push if the branch is not open.
+func (r *BranchRecords) known(branch string) openBranch {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if known := r.open[branch]; known != nil {
-		o = *known
-	}
-	return o
+	return r.open[branch]
 }

@@ -95,11 +95,6 @@ func (t *Telemetry) countCall(ctx context.Context, c *Call, err error, kind stri
 	}
 }
 
-// countUpstream counts one request to an upstream.
-func (t *Telemetry) countUpstream(ctx context.Context, c *Call, transport string, err error, kind string, took time.Duration) {
-	t.clientTime.Record(ctx, took.Seconds(), metric.WithAttributes(append(t.callLabels(c, err), durationLabels(transport, kind)...)...))
-}
-
 // callLabels returns the method, the server and the tool of a call that ended with err.
 func (t *Telemetry) callLabels(c *Call, err error) []attribute.KeyValue {
 	out := append(make([]attribute.KeyValue, 0, 8), methodKey.String(methodLabel(c.Target.Method)), serverKey.String(c.serverName()))
@@ -118,10 +113,6 @@ func durationLabels(transport, kind string) (out []attribute.KeyValue) {
 		out = append(out, errorKey.String(kind))
 	}
 	return out
-}
-
-func layerSet(name, phase string) attribute.Set {
-	return attribute.NewSet(attribute.String("foldgate.layer", name), attribute.String("foldgate.phase", phase))
 }
 
 // Labels that several instruments share.
@@ -178,13 +169,12 @@ type toolLabels struct {
 // tool.
 func (l *toolLabels) label(c *Call, err error) string {
 	tool := c.Target.Name
-	if c.Target.Method != "tools/call" {
+	switch {
+	case c.Target.Method != "tools/call":
 		return ""
-	}
-	if c.Target.Server == "" {
-		if l.own != nil && l.own(tool) {
-			return tool
-		}
+	case c.Target.Server == "" && l.own != nil && l.own(tool):
+		return tool
+	case c.Target.Server == "":
 		return other
 	}
 	l.mu.Lock()
@@ -196,9 +186,6 @@ func (l *toolLabels) label(c *Call, err error) string {
 	var r *Refusal
 	if errors.As(err, &r) && r.Reason == "upstream" || len(l.known) >= maxToolLabels { // there may be no such tool
 		return other
-	}
-	if l.known == nil {
-		l.known = map[[2]string]bool{}
 	}
 	l.known[key] = true
 	return tool

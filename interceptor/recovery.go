@@ -50,15 +50,16 @@ func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, ma
 		u.addLostStep(call)
 		r.Recorder.Note(lostCall(call))
 	}
+	for id, push := range u.open {
+		r.change(id, func(o *openBranch) { o.push, o.conclusions = push.ID, u.conclusions[id] })
+	}
 	for _, b := range active {
 		if reason, popped := u.popped[b.ID]; popped {
 			if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpFinish, Branch: endedAs(b, reason)}}); err != nil {
 				return nil, err
 			}
-		} else if push := u.open[b.ID]; push != nil {
-			r.begin(b.ID, openBranch{push: push.ID, conclusions: u.conclusions[b.ID]})
-			delete(u.open, b.ID)
 		}
+		delete(u.open, b.ID)
 	}
 	return u.lostSteps, r.popEnded(ctx, repo, u)
 }
@@ -75,7 +76,6 @@ func (r *BranchRecords) popEnded(ctx context.Context, repo folding.Repository, u
 			a := push.AuditOrEmpty()
 			b = folding.Branch{ID: id, Context: push.Context, Status: folding.StatusFailed, Reason: folding.ReasonStorageFailed, Session: a.Session, Principal: a.Principal}
 		}
-		r.begin(id, openBranch{push: push.ID})
 		ended = append(ended, b)
 	}
 	slices.SortFunc(ended, func(x, y folding.Branch) int {

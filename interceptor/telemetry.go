@@ -46,7 +46,7 @@ func NewTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider, 
 	if err != nil {
 		return nil, err
 	}
-	t := &Telemetry{instruments: in, tools: toolLabels{own: ownTool}, branches: map[string]oteltrace.Span{}}
+	t := &Telemetry{instruments: in, tools: toolLabels{own: ownTool, known: map[[2]string]bool{}}, branches: map[string]oteltrace.Span{}}
 	if traces != nil {
 		t.tracer = traces.Tracer(telemetryScope)
 	}
@@ -107,7 +107,8 @@ func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision s
 	}
 	return ctx, func(res *Result, err error) {
 		kind := errorType(res, err)
-		t.countUpstream(ctx, c, transport, err, kind, time.Since(start))
+		labels := append(t.callLabels(c, err), durationLabels(transport, kind)...)
+		t.clientTime.Record(ctx, time.Since(start).Seconds(), metric.WithAttributes(labels...))
 		if span != nil {
 			setError(span, "", kind, err)
 			span.End()
@@ -273,8 +274,10 @@ const slowLayer = time.Millisecond
 // Layer returns a layer that measures the own time of another one: before it passes a call
 // inwards, and after it gets the result back.
 func (t *Telemetry) Layer(name string, mw Middleware) Middleware {
-	before := metric.WithAttributeSet(layerSet(name, "request"))
-	after := metric.WithAttributeSet(layerSet(name, "response"))
+	labels := func(phase string) metric.MeasurementOption {
+		return metric.WithAttributeSet(attribute.NewSet(attribute.String("foldgate.layer", name), attribute.String("foldgate.phase", phase)))
+	}
+	before, after := labels("request"), labels("response")
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			entered := time.Now()
@@ -346,13 +349,13 @@ func (t *Telemetry) branchEnded(b folding.Branch) {
 	if t == nil {
 		return
 	}
-	span := t.branchSpan(b.Context)
+	t.mu.Lock()
+	span := t.branches[b.Context]
+	delete(t.branches, b.Context)
+	t.mu.Unlock()
 	if span == nil {
 		return
 	}
-	t.mu.Lock()
-	delete(t.branches, b.Context)
-	t.mu.Unlock()
 	span.SetAttributes(attribute.String("foldgate.branch.status", string(b.Status)),
 		attribute.Int("foldgate.branch.used", b.BudgetUsed), attribute.Int("foldgate.branch.calls", b.Activity.Calls))
 	if b.Reason != "" {
@@ -371,15 +374,6 @@ func (t *Telemetry) branch(context string) oteltrace.SpanContext {
 	return oteltrace.NewSpanContext(oteltrace.SpanContextConfig{
 		TraceID: trace.TraceID("", "", "", context), SpanID: trace.BranchSpanID(context), TraceFlags: oteltrace.FlagsSampled, Remote: true,
 	})
-}
-
-// branchTraceparent returns the traceparent of events in an active branch, "" if the branch has
-// no span.
-func (t *Telemetry) branchTraceparent(context string) string {
-	if span := t.branchSpan(context); span != nil {
-		return traceparent(span.SpanContext())
-	}
-	return ""
 }
 
 // branchSpan returns the span of an active branch, or nil.

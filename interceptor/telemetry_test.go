@@ -54,7 +54,7 @@ func TestLayerSpans(t *testing.T) {
 
 // No client and no server can make a metric grow by inventing names.
 func TestLabelsAreBounded(t *testing.T) {
-	l := toolLabels{own: func(name string) bool { return name == "branch_create" }}
+	l := toolLabels{known: map[[2]string]bool{}, own: func(name string) bool { return name == "branch_create" }}
 	call := func(server, name string) *Call {
 		return &Call{Target: Target{Method: "tools/call", Server: server, Name: name}}
 	}
