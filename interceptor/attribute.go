@@ -14,8 +14,8 @@ import (
 // Attribute refuses a call with a handle that names no branch the caller may use. [Locate] has
 // looked the branch up before.
 //
-// If a thread that works for another thread calls in a branch that it names, the branch becomes
-// the thread's own, and its later calls need not name it.
+// If a thread that another thread started names a branch, the branch becomes the thread's own. Its
+// later calls need not name it.
 func Attribute(m *folding.Manager) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
@@ -38,24 +38,16 @@ type Source string
 // The attribution sources, strongest first. The first that applies is used. A call is never
 // guessed into a branch.
 const (
-	// SourceArgument: the branch_id argument that foldgate added to the tool's schema.
-	SourceArgument Source = "argument"
-	// SourceMeta: _meta["io.github.foldgate/branch_id"].
-	SourceMeta Source = "meta"
-	// SourceURL: the endpoint /b/<branch_id>/mcp.
-	SourceURL Source = "url"
-	// SourceResult: the active branch of the stored result that is read.
-	SourceResult Source = "result"
-	// SourceThread: the only active leaf branch that the host's thread opened, or the branch that
-	// a thread which works for another thread was given.
+	SourceArgument Source = "argument" // the branch_id argument that foldgate adds to the schema
+	SourceMeta     Source = "meta"     // _meta["io.github.foldgate/branch_id"]
+	SourceURL      Source = "url"      // the endpoint /b/<branch_id>/mcp
+	SourceResult   Source = "result"   // the active branch of the stored result that is read
+	// SourceThread is the only active leaf branch that the host's thread opened or joined.
 	SourceThread Source = "thread"
-	// SourceSession: the only active leaf branch of a legacy session with a host that names no
-	// threads.
+	// SourceSession is the only active leaf branch of a legacy session. Its host names no threads.
 	SourceSession Source = "session"
-	// SourceCause: the branch of the call that caused this request.
-	SourceCause Source = "cause"
-	// SourceMain: no branch.
-	SourceMain Source = "main"
+	SourceCause   Source = "cause" // the branch of the call that caused this request
+	SourceMain    Source = "main"  // no branch
 )
 
 // named reports whether the agent or its host named the branch.

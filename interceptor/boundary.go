@@ -35,14 +35,10 @@ type Action string
 // The actions. Report is not for results: they pass unscrubbed only if that is configured on
 // purpose, as Off.
 const (
-	// Redact replaces the secret by [REDACTED:<rule>].
-	Redact Action = "redact"
-	// Report lets the message pass and records the finding.
-	Report Action = "report"
-	// Block refuses the whole message.
-	Block Action = "block"
-	// Off does not look for secrets.
-	Off Action = "off"
+	Redact Action = "redact" // replaces the secret by [REDACTED:<rule>]
+	Report Action = "report" // lets the message pass and records the finding
+	Block  Action = "block"  // refuses the whole message
+	Off    Action = "off"    // does not look for secrets
 )
 
 // Message is a message at the boundary, or a part of one. The boundary replaces its parts by
@@ -62,12 +58,12 @@ type Message struct {
 	Extra  []byte
 	Header http.Header
 
-	// Verdict and Found are set by the boundary.
+	// The boundary sets the rest. Err is the reason for Withheld. It may quote the message.
 	Verdict Verdict
 	Found   []scrub.Finding
+	Err     error
 
-	err   error // why it was withheld
-	clean bool  // no secret that can be found is left
+	clean bool // no secret that can be found is left
 }
 
 // Verdict is the boundary's decision on a message.
@@ -81,9 +77,6 @@ const (
 	Blocked          // it holds a secret, and the policy forbids that
 	Withheld         // it could not be checked
 )
-
-// Err returns why a message was withheld, nil for any other verdict. It may quote the message.
-func (m *Message) Err() error { return m.err }
 
 // withheldText replaces text that could not be checked, or must not be shown.
 const withheldText = "(withheld: could not be checked for secrets)"
@@ -124,7 +117,7 @@ func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 		m.Text = judge(m, a, m.Text, clean, found, err)
 	}
 	if m.Verdict >= Blocked {
-		*m = Message{Server: m.Server, Text: withheldText, Verdict: m.Verdict, Found: m.Found, err: m.err, clean: true}
+		*m = Message{Server: m.Server, Text: withheldText, Verdict: m.Verdict, Found: m.Found, Err: m.Err, clean: true}
 		return
 	}
 	var beside Message // the parts that are left out if they must not pass
@@ -161,7 +154,7 @@ func judge[T, C ~string | ~[]byte](m *Message, a Action, part T, clean C, found 
 	m.Found = append(m.Found, found...)
 	switch {
 	case err != nil:
-		m.Verdict, m.err = Withheld, err
+		m.Verdict, m.Err = Withheld, err
 	case len(found) == 0:
 		return part
 	case a == Block:

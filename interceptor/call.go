@@ -28,13 +28,11 @@ type Call struct {
 type Direction int
 
 const (
-	// FromHost is a request of the agent's host. A model reads its result.
-	FromHost Direction = iota
-	// FromUpstream is a request of an upstream server: sampling, elicitation or roots. A model or
-	// a person reads its parameters.
+	FromHost Direction = iota // by the agent's host: a model reads the result
+	// FromUpstream is a request by an upstream server: sampling, elicitation or roots. A model or a
+	// person reads its parameters.
 	FromUpstream
-	// Internal is a request that foldgate itself makes to fill its catalog.
-	Internal
+	Internal // by foldgate itself, to fill its catalog
 )
 
 // MethodTaskResult fetches the result of a tools/call that became a task. Name is then the tool,

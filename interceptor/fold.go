@@ -79,7 +79,6 @@ type folder struct {
 	log    *slog.Logger
 }
 
-// deliver returns a result, or its preview.
 func (f *folder) deliver(c *Call, res *Result, rule FoldRule) *Result {
 	n := f.tokens.Result(res)
 	c.Outcome.Tokens.Out = n
@@ -119,7 +118,7 @@ func (f *folder) large(res *Result, limit int) bool {
 	return string(p.kept) == "[]" || p.structured != nil || f.tokens.Counter.Exceeds(p.text, limit)
 }
 
-// foldable is a result of a call that can be folded.
+// foldable is a result that can be folded.
 type foldable struct {
 	*folder
 	c   *Call

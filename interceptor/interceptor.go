@@ -14,24 +14,9 @@
 // The layers know the parameters and results of MCP methods. They know no transports and no
 // upstreams.
 //
-//	interceptor.go  the chain; panics
-//	recovery.go     branches and calls that a crash left unfinished
-//	branch.go       records and spans of branches
-//	telemetry.go    spans of calls, layers and branches, outside all other layers
-//	metrics.go      metrics of calls
-//	trace.go        records of calls and notifications
-//	attribute.go    the branch of a call
-//	meter.go        the cost of a call
-//	fold.go         previews of large results
-//	workflow.go     the workflow step of a call
-//	scrub.go        secrets in calls
-//	boundary.go     secrets in every message, in both directions
-//	refusal.go      errors that a model reads
-//	result.go       results: their text and tokens
-//	call.go         a call: origin, target, attribution, outcome
-//
-// Functions refer to functions further down. The exception is the [Recorder] in trace.go, which
-// workflow.go uses too.
+// Each layer has a file of its name. Of the other files, call.go and result.go have what passes the
+// chain, refusal.go the errors that a model reads, boundary.go the scrubbing of all messages,
+// branch.go the records and spans of branches, and recovery.go what a crash left unfinished.
 package interceptor
 
 import (
@@ -71,9 +56,8 @@ func NewChain(locate func(context.Context, *Call), layers ...Middleware) Chain {
 	}
 }
 
-// Recover turns a panic in an inner layer into an error and logs its stack, so that one bad
-// message does not end the gateway. It is installed inside Trace, which therefore records the
-// call.
+// Recover turns a panic in an inner layer into an error and logs its stack, so that one bad message
+// does not end the gateway. It is installed inside Trace, which records the call nevertheless.
 func Recover(log *slog.Logger) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (res *Result, err error) {

@@ -49,17 +49,22 @@ func ToolResult(body json.RawMessage, isError, typed bool) json.RawMessage {
 // content as JSON, "" if the text says the same.
 func (r *Result) Text() (text, structured string) {
 	if r.Error != nil {
-		return errorText(r), ""
+		return r.errorText(), ""
 	}
 	p := splitResult(r.Body)
 	return p.text, string(p.structured)
+}
+
+func (r *Result) errorText() string {
+	text, _ := rawjson.GetString(r.Error, "message")
+	return text
 }
 
 // flatText returns any result as one text, for results that are cut: the larger one of its blocks
 // and its structured content. Blocks that are not text are named or shown as JSON.
 func flatText(r *Result) string {
 	if r.Error != nil {
-		return errorText(r)
+		return r.errorText()
 	}
 	var lines []string
 	for _, key := range []string{"content", "contents", "messages"} {
@@ -90,21 +95,19 @@ func flatText(r *Result) string {
 // parts are the parts of a tool's result that Fold tells apart.
 type parts struct {
 	body []byte
-	// text is what a model reads: the text blocks and embedded texts, one after the other. If
-	// they are a mere caption, it is the structured content.
+	// text is for a model to read: the text blocks and embedded texts, one after the other. If they
+	// are a mere caption, it is the structured content.
 	text string
-	// kept are the other blocks as an array, to be delivered as they are: images, audio, links, a
+	// kept is an array of the blocks that are delivered as they are: images, audio, links, a
 	// workflow's handle, a caption.
-	kept []byte
-	// structured is the compact structured content, nil if text says the same.
-	structured []byte
+	kept       []byte
+	structured []byte // compact; nil if text says the same
 }
 
-// caption is the largest text, in bytes, that is delivered whole beside the preview of structured
+// caption is the largest text, in bytes, that is delivered whole beside a preview of structured
 // content.
 const caption = 600
 
-// splitResult takes the result of a tools/call apart.
 func splitResult(body []byte) parts {
 	var text strings.Builder
 	var kept [][]byte
@@ -167,22 +170,15 @@ func isHandle(block []byte) bool {
 	return marked && len(block) <= maxHandleBlock
 }
 
-func errorText(r *Result) string {
-	text, _ := rawjson.GetString(r.Error, "message")
-	return text
-}
-
-// contentOf returns the beginning of a tool result: its content, without the closing brace.
+// contentOf returns a tool result without the closing brace.
 func contentOf(blocks []byte) []byte {
 	return append(append([]byte(`{"content":[`), blocks...), ']')
 }
 
-// textBlock returns a content block.
 func textBlock(text string) []byte {
 	return append(rawjson.AppendQuote([]byte(`{"type":"text","text":`), text), '}')
 }
 
-// arrayOf returns a JSON array.
 func arrayOf(values [][]byte) []byte {
 	return append(append([]byte{'['}, bytes.Join(values, []byte{','})...), ']')
 }
@@ -248,7 +244,7 @@ func (tm TokenMeter) count(r *Result) int {
 	return max(blocks, structured)
 }
 
-// list counts an array of content blocks, or a single block.
+// list counts content blocks: an array or a single one.
 func (tm TokenMeter) list(v []byte) (n int) {
 	if rawjson.KindOf(v) != rawjson.Array {
 		return tm.block(v)

@@ -71,7 +71,7 @@ func (b *Boundary) cross(ctx context.Context, c *Call, m *Message, inbound bool,
 		return nil
 	}
 	c.Outcome.Decision = "unsafe"
-	r := &Refusal{Reason: "unsafe", Code: "scrubbing_failed", Status: 500, Err: m.err}
+	r := &Refusal{Reason: "unsafe", Code: "scrubbing_failed", Status: 500, Err: m.Err}
 	switch {
 	case m.Verdict == Withheld:
 		r.Message = fmt.Sprintf("the %s of %s could not be checked for secrets and was withheld; ask for less at a time, or raise scrub.timeout_ms", part, c.Target.Method)

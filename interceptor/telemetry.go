@@ -163,8 +163,8 @@ func spanName(c *Call) string {
 	return c.Target.Method
 }
 
-// callAttributes returns the attributes that are known when a call starts. Names are from the
-// semantic conventions for MCP, or begin with foldgate.
+// callAttributes returns the attributes that are known when a call starts. Their names come from the
+// semantic conventions for MCP, or start with foldgate.
 func callAttributes(c *Call) []attribute.KeyValue {
 	out := make([]attribute.KeyValue, 0, 16)
 	text := func(key attribute.Key, value string) {
@@ -311,10 +311,10 @@ func (t *Telemetry) layer(ctx context.Context, name string, labels metric.Measur
 	span.End(oteltrace.WithTimestamp(to))
 }
 
-// branchOpened starts the span of a branch. The calls and branches in it are its children. parent
-// is the traceparent of a host's trace. If it is "", a branch of the first level is the root of a
-// trace. cause is the call that opened the branch, nil for a branch of an earlier process. t may
-// be nil.
+// branchOpened starts the span of a branch, the parent of the calls and branches in it. parent is
+// the traceparent of a host's trace. If it is "", a branch of the first level is the root of a
+// trace. cause is the call that opened the branch, nil for a branch of an earlier process. t may be
+// nil.
 func (t *Telemetry) branchOpened(b folding.Branch, parent string, cause *Call) {
 	if t == nil || t.tracer == nil {
 		return

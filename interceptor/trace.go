@@ -52,7 +52,6 @@ type Recorder struct {
 	deprecated map[string]int // uses of deprecated forms, by code
 }
 
-// request records the request of a call.
 func (r *Recorder) request(ctx context.Context, c *Call) error {
 	e := r.entry(c)
 	defer e.release()
@@ -122,7 +121,7 @@ type entry struct {
 	to, answers [1]string
 }
 
-// entries are for the next calls. The journal keeps nothing of a record.
+// entries are reused, because the journal keeps nothing of a record.
 var entries = sync.Pool{New: func() any { return new(entry) }}
 
 func (e *entry) release() {

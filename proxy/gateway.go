@@ -259,7 +259,7 @@ func (c cleaner) CleanText(text string) string { return c.b.Text(text) }
 func (c cleaner) CleanJSON(ctx context.Context, raw []byte) ([]byte, error) {
 	m := interceptor.Message{Body: raw, Always: true}
 	c.b.Inbound(ctx, &m)
-	return m.Body, m.Err()
+	return m.Body, m.Err
 }
 
 // warm connects every server, so that readiness can be told and the first list is quick. It returns

@@ -52,7 +52,7 @@ func (b *batch) compose(ctx context.Context) (string, error) {
 	// Parts that are clean alone may form a secret together.
 	m := interceptor.Message{Text: strings.Join(parts, "\n"), Always: true}
 	b.t.Boundary.Inbound(ctx, &m)
-	return m.Text, m.Err()
+	return m.Text, m.Err
 }
 
 // head stores the results and says in a line what was done and where they are.
