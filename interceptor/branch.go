@@ -19,8 +19,7 @@ type BranchRecords struct {
 	Recorder  *Recorder
 	Counter   *budget.Counter
 	Telemetry *Telemetry // nil: no spans
-	// Dir is the directory of the journal.
-	Dir string
+	Dir       string     // of the journal
 
 	mu   sync.Mutex
 	open map[string]openBranch // by id: with a push and no pop yet, or being returned

@@ -1,6 +1,7 @@
 package interceptor
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"time"
@@ -44,13 +45,11 @@ type Origin struct {
 	Direction Direction
 	// Session and Principal identify the client that the call is made for.
 	Session, Principal string
-	// From is the sender in trace records: "host:claude-code", "upstream:files".
-	From string
+	From               string          // in trace records: "host:claude-code", "upstream:files"
+	ID                 json.RawMessage // the JSON-RPC id of the request as the sender wrote it
 	// Revision is the protocol revision that the host speaks. Transport is "pipe" or "tcp", or ""
 	// if no host is involved.
 	Revision, Transport string
-	// ID is the JSON-RPC id of the request as the sender wrote it.
-	ID json.RawMessage
 	// Thread is the host's conversation that made the call, "" if the host names none. Spawned
 	// means that another thread started it.
 	Thread  string
@@ -58,22 +57,19 @@ type Origin struct {
 	// Traceparent is the W3C trace context of the call's cause: of the host, or of a branch or
 	// call of foldgate.
 	Traceparent string
-	// Correlates are ids of earlier trace records that caused this call.
-	Correlates []string
-	// Deprecated are codes of deprecated forms in the message.
-	Deprecated []string
+	Correlates  []string // ids of earlier trace records that caused this call
+	Deprecated  []string // codes of deprecated forms in the message
 }
 
 // Target names the server and the tool, prompt or resource of a call.
 type Target struct {
-	// Server is the upstream's key, "" for foldgate itself. To is the receiver in trace records.
-	Server, To string
+	Server string // the upstream's key, "" for foldgate itself
+	To     string // the receiver in trace records
 	// Candidates are the keys of the upstreams that are asked in turn if the owner of Name is not
 	// known.
 	Candidates []string
-	// Method is the JSON-RPC method. Name is the tool, prompt or URI under the upstream's own
-	// name.
-	Method, Name string
+	Method     string // the JSON-RPC method
+	Name       string // the tool, prompt or URI under the upstream's own name
 	// Params are the parameters as the sender wrote them, Forward the parameters to send on.
 	// Layers may replace Forward.
 	Params, Forward json.RawMessage
@@ -81,68 +77,50 @@ type Target struct {
 	// has the HTTP headers to send on. Scrub cleans both.
 	Extra  []byte
 	Header http.Header
-	// Arguments are the tool arguments without the injected branch_id. They are the part of
-	// Params that is charged.
+	// Arguments are the tool arguments without the injected branch_id: the part of Params that is
+	// charged.
 	Arguments json.RawMessage
-	// Control marks a call that is never refused or charged for budget.
-	Control bool
-	// Metered marks a call with a result that a model reads and Meter counts.
-	Metered bool
-	// Batch is the handle under which a batch keeps the result. The batch reads the result
-	// itself. "" means that a model reads the result.
-	Batch string
-	// Workflow is the call's step in a workflow, nil if no rule names the tool.
-	Workflow *WorkflowStep
+	Control   bool // the call is never refused or charged for budget
+	Metered   bool // a model reads the result, and Meter counts it
+	// Batch is the handle under which a batch keeps the result, to read it itself. "" means that a
+	// model reads the result.
+	Batch    string
+	Workflow *WorkflowStep // the call's step in a workflow, nil if no rule names the tool
 }
 
 // Attribution is the branch of a call. The sender asks by BranchID, Source, Implicit and
 // SubContext; [Locate] sets the rest.
 type Attribution struct {
-	// BranchID names the branch explicitly. Source is set with it.
-	BranchID string
-	// Source is the evidence for Branch.
-	Source Source
-	// Implicit allows the only active leaf branch of the session, or of the thread, to be used.
-	Implicit bool
-	// SubContext is a context path that the host adds below the branch's path.
-	SubContext string
+	BranchID   string // names the branch explicitly; Source is set with it
+	Source     Source // the evidence for Branch
+	Implicit   bool   // the only active leaf branch of the session, or of the thread, may be used
+	SubContext string // a context path that the host adds below the branch's path
 
-	// Branch is the branch of the call, nil for main. Context is its path, with SubContext below
-	// it.
-	Branch  *folding.Branch
-	Context string
-	// Ambiguous means that more than one branch was possible, so the call is in main.
-	Ambiguous bool
+	Branch    *folding.Branch // nil for main
+	Context   string          // the path of the branch, with SubContext below it
+	Ambiguous bool            // more than one branch was possible, so the call is in main
 
 	err error // why the branch can't be used; Attribute refuses the call
 }
 
 // Outcome describes what happened to a call.
 type Outcome struct {
-	// Record is the id of the request's trace record.
-	Record string
-	// Tokens is the cost of the call. Fold sets Tokens.Out, Meter the rest.
-	Tokens Usage
-	// Findings are the secrets found in the result, ArgumentFindings the secrets found in the
-	// parameters.
+	Record string // the id of the request's trace record
+	Tokens Usage  // Fold sets Tokens.Out, Meter the rest
+	// Findings are the secrets in the result, ArgumentFindings the secrets in the parameters.
 	Findings, ArgumentFindings []scrub.Finding
 	// Decision is the reason for which the call was refused or cut, a word of package trace. ""
 	// means that it was allowed.
-	Decision string
-	// Late means that the result came after the branch had ended. Truncated means that the result
-	// was cut to the budget, which the trace calls over-budget. Folded means that a preview
-	// replaced the result.
-	Late, Truncated, Folded bool
-	// Fold is the handle of the stored result. Saved counts the tokens that were not delivered.
-	// Whole is the scrubbed result of a batch's call before folding.
-	Fold  string
-	Saved int
-	Whole *Result
-	// Read is the stored result that branch_read or branch_run delivers a part of.
-	Read *trace.Read
-	// Checked means that the result was scrubbed before, so Scrub passes it. Clean means that it
-	// holds no secret that can be found, so it may be stored.
-	Checked, Clean bool
+	Decision  string
+	Late      bool        // the result came after the branch had ended
+	Truncated bool        // the result was cut to the budget; the trace calls it over-budget
+	Folded    bool        // a preview replaced the result
+	Fold      string      // the handle of the stored result
+	Saved     int         // tokens that were not delivered
+	Whole     *Result     // the scrubbed result of a batch's call before folding
+	Read      *trace.Read // the stored result that branch_read or branch_run delivers a part of
+	Checked   bool        // the result was scrubbed before, so Scrub passes it
+	Clean     bool        // the result holds no secret that can be found, so it may be stored
 	// Shrink makes the result smaller if Meter grants less than the result needs. Fold and
 	// foldgate's own tools set it. nil means that the result is cut.
 	Shrink Shrinker
@@ -186,9 +164,4 @@ func (c *Call) ofTool() bool {
 }
 
 // serverName names the server of a call in messages and metrics.
-func (c *Call) serverName() string {
-	if c.Target.Server == "" {
-		return "foldgate"
-	}
-	return c.Target.Server
-}
+func (c *Call) serverName() string { return cmp.Or(c.Target.Server, "foldgate") }

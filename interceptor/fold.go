@@ -41,14 +41,10 @@ func Fold(store *results.Store, tm TokenMeter, p FoldPolicy, b *Boundary, log *s
 
 // FoldPolicy says which results of tools are folded.
 type FoldPolicy struct {
-	// MainThreshold is the largest result delivered in main, in tokens. BranchFraction is the
-	// largest in a branch, as a part of its budget.
-	MainThreshold  int
-	BranchFraction float64
-	// PreviewTokens is the largest size of a preview.
-	PreviewTokens int
-	// Rules has the exceptions for single tools.
-	Rules FoldRules
+	MainThreshold  int       // the largest result delivered in main, in tokens
+	BranchFraction float64   // the largest result delivered in a branch, as a part of its budget
+	PreviewTokens  int       // the largest preview
+	Rules          FoldRules // exceptions for single tools
 }
 
 // FoldRules finds the rule for one tool.
@@ -58,10 +54,8 @@ type FoldRules interface {
 
 // FoldRule is the rule for one tool.
 type FoldRule struct {
-	// Off delivers results whole, and cuts them if they do not fit the budget. Threshold replaces
-	// both thresholds of the policy if it is not 0.
-	Off       bool
-	Threshold int
+	Off       bool // deliver results whole, and cut them if they do not fit the budget
+	Threshold int  // replaces both thresholds of the policy if it is not 0
 }
 
 // Limits of folding, in tokens.

@@ -1,6 +1,7 @@
 package interceptor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,9 +119,7 @@ func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, gran
 func refuse(c *Call, err error) error {
 	r := *FoldingRefusal(err)
 	c.Outcome.Decision = r.Reason
-	if id := c.Target.Workflow.handle(); id != "" {
-		r.ContextID = id
-	}
+	r.ContextID = cmp.Or(c.Target.Workflow.handle(), r.ContextID)
 	return &r
 }
 

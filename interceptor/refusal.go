@@ -13,19 +13,13 @@ import (
 // turns it into a tool result with isError for tools/call, and into an error object for other
 // methods.
 type Refusal struct {
-	// Reason is the trace's word for it, such as "resource_limit" or "policy".
-	Reason string
-	// Code and Status name the fault for programs, such as "branch_not_found", 404.
-	Code   string
-	Status int
-	// Message says what happened and what to do next.
-	Message string
-	// RetryAfter is in seconds, 0 if it does not apply.
-	RetryAfter int
-	// ContextID is the handle of the call's workflow, needed to try again; "" for none.
-	ContextID string
-	// Err is the cause, for errors.Is; may be nil.
-	Err error
+	Reason     string // the trace's word for it, such as "resource_limit" or "policy"
+	Code       string // for programs, such as "branch_not_found"
+	Status     int    // as of HTTP, such as 404
+	Message    string // what happened and what to do next
+	RetryAfter int    // in seconds, 0 if it does not apply
+	ContextID  string // the handle of the call's workflow, needed to try again; "" for none
+	Err        error  // the cause, for errors.Is; may be nil
 }
 
 // Error returns the code and the message, for logs.

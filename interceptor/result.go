@@ -25,11 +25,8 @@ type Result struct {
 
 // Failed reports whether the result is an error object, or a tool's with isError.
 func (r *Result) Failed() bool {
-	if r.Error != nil {
-		return true
-	}
 	failed, _ := rawjson.Get(r.Body, "isError")
-	return string(failed) == "true"
+	return r.Error != nil || string(failed) == "true"
 }
 
 // ToolResult returns a tool result with the same compact JSON as text and as structured content,
@@ -145,17 +142,13 @@ func splitResult(body []byte) parts {
 // is.
 func blockText(b []byte) (text string, ok bool) {
 	kind, _ := rawjson.GetString(b, "type")
-	switch kind {
-	case "text":
-		if isHandle(b) {
-			return "", false
-		}
+	switch {
+	case kind == "text" && !isHandle(b):
 		return rawjson.GetString(b, "text")
-	case "resource":
+	case kind == "resource":
 		uri, _ := rawjson.GetString(b, "resource", "uri")
-		if t, has := rawjson.GetString(b, "resource", "text"); has {
-			return fmt.Sprintf("[resource %s]\n%s", uri, t), true
-		}
+		text, ok = rawjson.GetString(b, "resource", "text")
+		return fmt.Sprintf("[resource %s]\n%s", uri, text), ok
 	}
 	return "", false
 }

@@ -421,7 +421,6 @@ func (spanIDs) NewSpanID(ctx context.Context, _ oteltrace.TraceID) oteltrace.Spa
 	return w.span
 }
 
-// traceparent returns the traceparent for the children of a span.
 func traceparent(sc oteltrace.SpanContext) string {
 	return trace.Traceparent{Trace: sc.TraceID(), Parent: sc.SpanID(), Flags: byte(sc.TraceFlags())}.String()
 }

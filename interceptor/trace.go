@@ -36,16 +36,13 @@ func Trace(r *Recorder) Middleware {
 // Recorder writes the trace records of calls, notifications and branch events. It is safe for
 // concurrent use.
 type Recorder struct {
-	// Journal takes the records. Scrub removes secrets from them.
 	Journal *trace.Journal
 	Scrub   *scrub.Scrubber
-	// Payload stores payloads, scrubbed. Without it records have none.
-	Payload bool
+	Payload bool // store payloads, scrubbed; else records have none
 	// Refuse makes a journal that can't be written refuse calls before they have an effect.
 	// Otherwise the fault is only logged.
-	Refuse bool
-	// Counter is the name of the token counter, for the records.
-	Counter string
+	Refuse  bool
+	Counter string // the name of the token counter
 	Log     *slog.Logger
 
 	mu         sync.Mutex
@@ -173,11 +170,10 @@ func (r *Recorder) id(ctx context.Context, id json.RawMessage) json.RawMessage {
 
 // Notification describes a message that expects no answer.
 type Notification struct {
-	// From and To are the two ends. Context is the branch's path, "" for main.
-	From, To, Session, Context string
-	// Correlates are ids of the records that caused it.
-	Correlates []string
-	Method     string
+	From, To, Session string
+	Context           string   // the branch's path, "" for main
+	Correlates        []string // ids of the records that caused it
+	Method            string
 }
 
 // Notification records a notification once the boundary has decided on its params, m. It is the
@@ -234,8 +230,8 @@ func (r *Recorder) Deprecated(code string) {
 	if r.deprecated == nil {
 		r.deprecated = map[string]int{}
 	}
-	r.deprecated[code]++
-	n := r.deprecated[code]
+	n := r.deprecated[code] + 1
+	r.deprecated[code] = n
 	r.mu.Unlock()
 	for m := n; m > 1; m /= 10 {
 		if m%10 != 0 {
@@ -263,12 +259,11 @@ func (r *Recorder) write(rec *trace.Record, payload ...[]byte) error {
 		rec.Payload, payload = nil, nil
 	}
 	err := r.Journal.Append(rec, payload...)
-	if err == nil {
-		return nil
-	}
-	if r.Refuse {
+	if err != nil && r.Refuse {
 		return fmt.Errorf("the trace can't be written: %w", err)
 	}
-	r.Log.Error("trace record lost", "kind", rec.Kind, "err", err)
+	if err != nil {
+		r.Log.Error("trace record lost", "kind", rec.Kind, "err", err)
+	}
 	return nil
 }

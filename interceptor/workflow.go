@@ -68,15 +68,11 @@ func (w *Workflows) Middleware() Middleware {
 
 // WorkflowStep is a call's step in a workflow.
 type WorkflowStep struct {
-	// Rule is the rule that names the tool.
-	Rule *workflow.Rule
-	// Handle is the handle that the host gave to foldgate. Native is the id that it gave to the
-	// server, in a parameter of the server's own.
-	Handle, Native string
-	// Output says where a result carries the handle.
+	Rule   *workflow.Rule // names the tool
+	Handle string         // from the host, for foldgate
+	Native string         // the id from the host for the server, in a parameter of the server's own
 	Output Output
-	// Opener is the hosts' name for the tool that starts the workflow.
-	Opener string
+	Opener string // the hosts' name for the tool that starts the workflow
 
 	step  *workflow.Step // found by Locate
 	err   error          // why there is no step; the layer refuses the call
@@ -85,8 +81,7 @@ type WorkflowStep struct {
 
 // Output says where a result carries the handle. The zero value leaves results as they are.
 type Output struct {
-	// Argument is the name of the parameter, and of the handle in results.
-	Argument string
+	Argument string // the name of the parameter, and of the handle in results
 	// Key is the member of structuredContent that foldgate added to the tool's output schema, ""
 	// for none. If it differs from Argument it holds an object.
 	Key string

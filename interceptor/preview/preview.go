@@ -25,12 +25,9 @@ import (
 
 // Source is a result to be previewed.
 type Source struct {
-	// Text is the result. Bytes that are not UTF-8 are shown as U+FFFD.
-	Text string
-	// Tokens is the size of the whole result.
-	Tokens int
-	// Handle is the handle of the stored result for branch_read.
-	Handle string
+	Text   string // the result; bytes that are not UTF-8 are shown as U+FFFD
+	Tokens int    // the size of the whole result
+	Handle string // of the stored result, for branch_read
 }
 
 // Preview replaces a result.

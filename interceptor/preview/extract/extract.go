@@ -26,10 +26,8 @@ import (
 
 // Error is a fault of a question.
 type Error struct {
-	// Field is the argument at fault: lines, grep, jq, search or page.
-	Field string
-	// Text is the fault and its remedy.
-	Text string
+	Field string // the argument at fault: lines, grep, jq, search or page
+	Text  string // the fault and its remedy
 }
 
 // Error returns the field and the text.
@@ -85,12 +83,9 @@ func lineRange(spec string, total int) (first, last int, err error) {
 
 // Pattern is a question to [Grep].
 type Pattern struct {
-	// Expr is a regular expression in RE2 syntax.
-	Expr string
-	// Context is the number of lines shown before and after a match.
-	Context int
-	// Lines restricts the search to a range; see [Lines]. "" is the whole text.
-	Lines string
+	Expr    string // a regular expression in RE2 syntax
+	Context int    // lines shown before and after a match
+	Lines   string // the range to search, as in [Lines]; "" is the whole text
 }
 
 const (
