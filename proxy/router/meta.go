@@ -3,8 +3,6 @@ package router
 import (
 	"bytes"
 	"fmt"
-	"net/http"
-	"strings"
 
 	"github.com/google/uuid"
 
@@ -90,18 +88,4 @@ func (rt *Router) noteDeprecated(codes []string) {
 	for _, code := range codes {
 		rt.Recorder.Deprecated(code)
 	}
-}
-
-// paramHeaders returns the headers that travel on to the server: Mcp-Param-*, also those that
-// foldgate does not know. The connection writes the others itself.
-func paramHeaders(all http.Header) (kept http.Header) {
-	for name, values := range all {
-		if strings.HasPrefix(name, wire.HeaderParam) {
-			if kept == nil {
-				kept = http.Header{}
-			}
-			kept[name] = values
-		}
-	}
-	return kept
 }

@@ -81,12 +81,6 @@ func (s *Session) receivers(method string) map[*upstream.Server]conn.Conn {
 	return open
 }
 
-// cancelReason is the reason that a host gives for a cancellation. It goes to the server.
-type cancelReason struct{ text string }
-
-func (c *cancelReason) Error() string        { return c.text }
-func (c *cancelReason) Is(target error) bool { return target == errCancelledByHost }
-
 // cancelRequest ends the request that a notifications/cancelled names. It ignores requests that
 // are over.
 func (s *Session) cancelRequest(params json.RawMessage) {
@@ -109,7 +103,7 @@ func (s *Session) cancelRequest(params json.RawMessage) {
 	if s.rt.Boundary.Outbound(s.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
 		msg.Text = errCancelledByHost.Error()
 	}
-	r.cancel(&cancelReason{msg.Text})
+	r.cancel(cancelled{errCancelledByHost, msg.Text})
 }
 
 // Unsolicited implements [upstream.Owner]: it takes messages of a server that belong to no

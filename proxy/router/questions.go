@@ -36,51 +36,37 @@ const maxAnswering = 1000
 // withdraw it at once; the rest goes on in the background. Requests over maxAnswering are
 // refused, and over twice as many dropped, so that a server can't fill the memory.
 func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire.Message) {
-	n := s.answering.Add(1)
-	switch {
+	answer := wire.Message{ID: m.ID}
+	var q *question
+	switch n := s.answering.Add(1); {
 	case n > 2*maxAnswering:
 		s.answering.Add(-1)
 		s.rt.Log.Debug("request of an upstream dropped: too many are under way", "upstream", server, "method", m.Method)
 		return
 	case n > maxAnswering:
-		s.background(func() {
-			s.reply(c, server, wire.Message{ID: m.ID, Error: (&wire.Error{Code: wire.CodeInternal, Message: fmt.Sprintf("%d requests are under way: wait for their answers first", maxAnswering)}).JSON()})
-		})
-		return
+		answer.Error = (&wire.Error{Code: wire.CodeInternal, Message: fmt.Sprintf("%d requests are under way: wait for their answers first", maxAnswering)}).JSON()
 	case m.Method == "ping": // about the connection, so foldgate answers it
-		s.background(func() { s.reply(c, server, wire.Message{ID: m.ID, Result: json.RawMessage(`{}`)}) })
-		return
+		answer.Result = json.RawMessage(`{}`)
+	default:
+		q = s.register(r, guess, server, c, m)
 	}
-	q := s.register(r, guess, server, c, m)
-	s.background(func() {
-		defer s.forgetQuestion(q)
-		answer := wire.Message{ID: m.ID}
-		res, err := s.askHost(r, q, m)
-		switch withdrawn := (*withdrawn)(nil); {
-		case errors.As(err, &withdrawn):
-			return // the server does not wait for an answer
-		case err != nil:
-			answer.Error = (&wire.Error{Code: wire.CodeInternal, Message: err.Error()}).JSON()
-		default:
-			answer.Result, answer.Error, answer.Extra = res.Body, res.Error, res.Extra
-		}
-		s.reply(c, server, answer)
-	})
-}
-
-// background runs what answers a request of a server.
-func (s *Session) background(f func()) {
 	s.rt.wg.Go(func() {
 		defer s.answering.Add(-1)
-		f()
+		if q != nil {
+			defer s.forgetQuestion(q)
+			switch res, err := s.askHost(r, q, m); {
+			case errors.Is(err, errWithdrawn):
+				return // the server does not wait for an answer
+			case err != nil:
+				answer.Error = (&wire.Error{Code: wire.CodeInternal, Message: err.Error()}).JSON()
+			default:
+				answer.Result, answer.Error, answer.Extra = res.Body, res.Error, res.Extra
+			}
+		}
+		if err := c.Send(s.rt.lifetime, answer); err != nil {
+			s.rt.Log.Debug("answer could not be delivered to the upstream", "upstream", server, "err", err)
+		}
 	})
-}
-
-// reply answers a request of a server.
-func (s *Session) reply(c conn.Conn, server string, m wire.Message) {
-	if err := c.Send(s.rt.lifetime, m); err != nil {
-		s.rt.Log.Debug("answer could not be delivered to the upstream", "upstream", server, "err", err)
-	}
 }
 
 // register notes a question until forgetQuestion.
@@ -172,11 +158,6 @@ func (s *Session) endGuesses(server string) {
 	}
 }
 
-// withdrawn is the cause for which a question ends that the server took back.
-type withdrawn struct{ reason string }
-
-func (w *withdrawn) Error() string { return w.reason }
-
 // withdraw ends the question that a server no longer wants answered. The host is told the reason,
 // unless the reason must be withheld.
 func (s *Session) withdraw(c conn.Conn, server string, params json.RawMessage) {
@@ -190,7 +171,7 @@ func (s *Session) withdraw(c conn.Conn, server string, params json.RawMessage) {
 	defer s.mu.Unlock()
 	for _, q := range s.questions {
 		if q.conn == c && string(q.theirs) == string(id) {
-			q.cancel(&withdrawn{msg.Text})
+			q.cancel(cancelled{errWithdrawn, msg.Text})
 		}
 	}
 }

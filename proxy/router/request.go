@@ -40,7 +40,18 @@ type request struct {
 var (
 	errCancelledByHost = errors.New("cancelled by the host")
 	errSessionClosed   = errors.New("the host's session ended")
+	errWithdrawn       = errors.New("withdrawn by the server")
 )
+
+// cancelled is the cause of a request that its sender cancelled: errCancelledByHost or errWithdrawn,
+// with the sender's reason.
+type cancelled struct {
+	error
+	reason string
+}
+
+func (c cancelled) Error() string { return c.reason }
+func (c cancelled) Unwrap() error { return c.error }
 
 // Begin registers a request of the host as pending, so that a cancellation which arrives next
 // finds it. The caller must serve what Begin returns.
@@ -107,7 +118,7 @@ func (r *request) describe() (*interceptor.Call, handler) {
 			Direction: interceptor.FromHost, Session: s.ID, Principal: s.Principal, From: s.name(), Revision: s.revisionOf(r),
 			Transport: s.network(), ID: m.ID,
 		},
-		Target:      interceptor.Target{To: "foldgate", Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Header: paramHeaders(r.Header)},
+		Target:      interceptor.Target{To: "foldgate", Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Header: r.Header},
 		Attribution: interceptor.Attribution{Implicit: s.ImplicitBranch && s.rt.Config.Attribution.Implicit == "legacy"},
 	}
 	if k := rawjson.KindOf(m.Params); m.Params != nil && k != rawjson.Object {
@@ -251,7 +262,7 @@ func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) handler {
 		r.toServers(c, owners)
 		return (*request).subscribe
 	case "resources/unsubscribe":
-		r.s.dropSubscription(owners[0].Key, uri)
+		r.s.dropSubscription(subscription{owners[0].Key, uri})
 	}
 	return r.toServers(c, owners)
 }

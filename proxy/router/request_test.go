@@ -126,18 +126,6 @@ func TestHeadersOfRedactedArguments(t *testing.T) {
 	}
 }
 
-// Only headers that repeat arguments travel on.
-func TestParamHeaders(t *testing.T) {
-	host := http.Header{"Mcp-Param-Key": {"a", "b"}, "Mcp-Name": {"x"}, "Accept": {"x"}}
-	want := http.Header{"Mcp-Param-Key": {"a", "b"}}
-	if diff := cmp.Diff(want, paramHeaders(host)); diff != "" {
-		t.Errorf("headers (-want +got):\n%s", diff)
-	}
-	if got := paramHeaders(http.Header{"Accept": {"x"}}); got != nil {
-		t.Errorf("headers = %v, want none", got)
-	}
-}
-
 // A request that panics has an internal error as its reply, and its id is free
 // again.
 func TestPanicIsContained(t *testing.T) {

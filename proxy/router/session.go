@@ -40,8 +40,8 @@ type Session struct {
 	client      string // the host's name for the trace
 	pending     map[string]*request
 	questions   map[string]*question
-	subscribed  map[string]map[string]bool // resource URIs, by server
-	logLevel    json.RawMessage            // params of the last logging/setLevel
+	subscribed  map[subscription]bool
+	logLevel    json.RawMessage // params of the last logging/setLevel
 	tasks       tasks
 	changes     map[string]bool // list changes about to be announced
 	closed      bool
@@ -57,7 +57,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	}
 	s := &Session{
 		Peer: p, rt: rt, client: "unknown", pending: map[string]*request{}, questions: map[string]*question{},
-		shared: rt.listsOf(p.Principal), subscribed: map[string]map[string]bool{}, changes: map[string]bool{},
+		shared: rt.listsOf(p.Principal), subscribed: map[subscription]bool{}, changes: map[string]bool{},
 	}
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
 	s.scope.Principal = p.Principal

@@ -132,43 +132,51 @@ func (w *watcher) watch(ctx context.Context) {
 // subscribe serves resources/subscribe. The subscription is restored when the server restarts,
 // unless it failed.
 func (r *request) subscribe(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-	key, uri := r.servers[0].Key, c.Target.Name
-	fresh, ok := r.s.noteSubscription(key, uri) // before the call: the server may end right after it
+	sub := subscription{r.servers[0].Key, c.Target.Name}
+	fresh, ok := r.s.noteSubscription(sub) // before the call: the server may end right after it
 	if !ok {
 		return nil, errTooManySubscriptions
 	}
 	res, err := r.askServers(ctx, c)
 	if fresh && (err != nil || res.Error != nil) {
-		r.s.dropSubscription(key, uri)
+		r.s.dropSubscription(sub)
 	}
 	return res, err
 }
 
+// subscription is a resource of a server that a session is told of.
+type subscription struct{ server, uri string }
+
 // noteSubscription keeps a subscription to restore. fresh is false if there was one before; ok is
 // false if there are too many.
-func (s *Session) noteSubscription(server, uri string) (fresh, ok bool) {
+func (s *Session) noteSubscription(sub subscription) (fresh, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := 0
-	for _, uris := range s.subscribed {
-		n += len(uris)
-	}
-	fresh = !s.subscribed[server][uri]
-	if fresh && n >= maxSubscriptions {
+	fresh = !s.subscribed[sub]
+	if fresh && len(s.subscribed) >= maxSubscriptions {
 		return false, false
 	}
-	if s.subscribed[server] == nil {
-		s.subscribed[server] = map[string]bool{}
-	}
-	s.subscribed[server][uri] = true
+	s.subscribed[sub] = true
 	return fresh, true
 }
 
 // dropSubscription forgets a subscription that ended or never began.
-func (s *Session) dropSubscription(server, uri string) {
+func (s *Session) dropSubscription(sub subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.subscribed[server], uri)
+	delete(s.subscribed, sub)
+}
+
+// subscribedAt returns the URIs of the subscriptions at a server.
+func (s *Session) subscribedAt(server string) (uris []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for sub := range s.subscribed {
+		if sub.server == server {
+			uris = append(uris, sub.uri)
+		}
+	}
+	return uris
 }
 
 // Opened implements [upstream.Owner]: it restores the log level and the resource subscriptions of
@@ -176,10 +184,6 @@ func (s *Session) dropSubscription(server, uri string) {
 func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 	s.mu.Lock()
 	level := s.logLevel
-	var uris []string
-	for uri := range s.subscribed[srv.Key] {
-		uris = append(uris, uri)
-	}
 	s.mu.Unlock()
 	if level != nil && srv.Capability("logging") != nil {
 		_, _ = c.Call(s.lifetime, &conn.Request{Method: "logging/setLevel", Params: level}) // the server logs at its own level
@@ -188,7 +192,7 @@ func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 	if late := s.shared.tookLate(srv.Key); !again && !late {
 		return
 	}
-	for _, uri := range uris {
+	for _, uri := range s.subscribedAt(srv.Key) {
 		if _, err := c.Call(s.lifetime, &conn.Request{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})}); err != nil {
 			srv.Log.Warn("subscription could not be made again", "uri", uri, "err", err)
 		}
@@ -204,13 +208,7 @@ func (s *Session) reopen(srv *upstream.Server, c conn.Conn) {
 	case <-s.lifetime.Done():
 	}
 	pause := backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
-	for fails := 0; s.lifetime.Err() == nil; fails++ {
-		s.mu.Lock()
-		wanted := len(s.subscribed[srv.Key]) > 0
-		s.mu.Unlock()
-		if !wanted {
-			return
-		}
+	for fails := 0; s.lifetime.Err() == nil && len(s.subscribedAt(srv.Key)) > 0; fails++ {
 		if _, err := srv.Connection(s.lifetime, s.scope); err == nil || pause.Wait(s.lifetime, fails) != nil {
 			return
 		}

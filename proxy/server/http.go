@@ -322,7 +322,7 @@ func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
 		return
 	}
 	req := NewRequest(m)
-	req.Header, req.BranchID = messageHeaders(r.Header), from.branch
+	req.Header, req.BranchID = paramHeaders(r.Header), from.branch
 	switch {
 	case version >= wire.VersionModern || modern(req.Meta):
 		srv.postModern(w, r, req, from.principal)
@@ -365,18 +365,18 @@ func (srv *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool)
 	return body, true
 }
 
-// messageHeaders returns the headers that belong to the message and not to this hop, or nil.
-func messageHeaders(h http.Header) http.Header {
-	var out http.Header
-	for k, v := range h {
-		if k == wire.HeaderName || k == wire.HeaderMethod || strings.HasPrefix(k, wire.HeaderParam) {
-			if out == nil {
-				out = make(http.Header, 4)
+// paramHeaders returns the headers Mcp-Param-*, also those that foldgate does not know, or nil. The
+// other headers belong to this hop.
+func paramHeaders(all http.Header) (params http.Header) {
+	for name, values := range all {
+		if strings.HasPrefix(name, wire.HeaderParam) {
+			if params == nil {
+				params = http.Header{}
 			}
-			out[k] = v
+			params[name] = values
 		}
 	}
-	return out
+	return params
 }
 
 // accepted answers a message that gets no reply. Taking it may have been slow, so the answer gets

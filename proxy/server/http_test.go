@@ -375,3 +375,15 @@ func TestHealthAndReady(t *testing.T) {
 		t.Errorf("/readyz for a foreign Host = %d, want 403", status)
 	}
 }
+
+// Only headers that repeat arguments travel on.
+func TestParamHeaders(t *testing.T) {
+	host := http.Header{"Mcp-Param-Key": {"a", "b"}, "Mcp-Name": {"x"}, "Accept": {"x"}}
+	want := http.Header{"Mcp-Param-Key": {"a", "b"}}
+	if diff := cmp.Diff(want, paramHeaders(host)); diff != "" {
+		t.Errorf("headers (-want +got):\n%s", diff)
+	}
+	if got := paramHeaders(http.Header{"Accept": {"x"}}); got != nil {
+		t.Errorf("headers = %v, want none", got)
+	}
+}

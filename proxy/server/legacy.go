@@ -130,7 +130,7 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 			l.finish(p.stream, faultMessage(invalid(wire.CodeInternal, errShutdown.Error()), m.ID))
 		default:
 			req := NewRequest(m)
-			req.Header, req.BranchID = messageHeaders(r.Header), from.branch
+			req.Header, req.BranchID = paramHeaders(r.Header), from.branch
 			serve = append(serve, l.begin(p.stream, req))
 		}
 	}
@@ -181,7 +181,7 @@ func (srv *HTTP) get(w http.ResponseWriter, r *http.Request, from sender) {
 	defer cancel()
 	defer context.AfterFunc(l.lifetime, cancel)()
 	sw := srv.sseWriter(w, s)
-	if sw.start(l.primes(), s.last()) == nil {
+	if sw.start(l.primes(), c.last) == nil {
 		srv.pump(ctx, sw, s, c, srv.drain)
 	}
 }

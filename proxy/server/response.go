@@ -79,7 +79,7 @@ func (p *response) write() {
 	if p.r.Context().Err() != nil { // the host is gone
 		return
 	}
-	if p.initialize && p.session.isOpen() {
+	if p.initialize && p.session.lifetime.Err() == nil {
 		p.w.Header().Set(wire.HeaderSession, p.session.id)
 	}
 	sse, replies := p.stream.begin()

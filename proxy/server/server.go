@@ -64,8 +64,8 @@ type Request struct {
 	Msg wire.Message
 	// Meta is params._meta of the request.
 	Meta wire.Meta
-	// Header holds the MCP headers of an HTTP request that belong to the message (Mcp-Param-*,
-	// Mcp-Name, Mcp-Method); nil on stdio.
+	// Header holds the headers of an HTTP request that travel on to the server (Mcp-Param-*); nil
+	// if there are none.
 	Header http.Header
 	// BranchID is the branch in the URL /b/<branch_id>/mcp, or "".
 	BranchID string
@@ -135,7 +135,7 @@ type Pending interface {
 
 // accept hands a notification or a response to a session.
 func accept(s Session, m wire.Message, log *slog.Logger) {
-	guard(log, "panic", "in", "a message of the host", func() {
+	guard(log, "a message of the host", func() {
 		if m.IsNotification() {
 			s.Notify(m)
 		} else {
@@ -146,14 +146,14 @@ func accept(s Session, m wire.Message, log *slog.Logger) {
 
 // closeSession ends a session.
 func closeSession(s Session, reason string, log *slog.Logger) {
-	guard(log, "panic", "in", "closing a session", func() { s.Close(reason) })
+	guard(log, "closing a session", func() { s.Close(reason) })
 }
 
-// guard runs f. It logs a panic of f as text with one attribute.
-func guard(log *slog.Logger, text, key, value string, f func()) {
+// guard runs f. It logs a panic of f with the place.
+func guard(log *slog.Logger, place string, f func()) {
 	defer func() {
 		if p := recover(); p != nil {
-			log.Error(text, key, value, "panic", p, "stack", string(debug.Stack()))
+			log.Error("panic", "in", place, "panic", p, "stack", string(debug.Stack()))
 		}
 	}()
 	f()

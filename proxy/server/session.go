@@ -170,12 +170,6 @@ func (l *legacySession) idleSince() (bool, time.Time) {
 	return l.busy == 0, l.used
 }
 
-func (l *legacySession) isOpen() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return !l.closed
-}
-
 // negotiated returns the revision that initialize negotiated.
 func (l *legacySession) negotiated() string {
 	l.mu.Lock()
@@ -264,14 +258,14 @@ func (l *legacySession) find(id uint64) *stream {
 // finish hands a reply to its stream. After the last one the stream is kept for hosts that
 // resume, if they can.
 func (l *legacySession) finish(s *stream, reply wire.Message) {
-	if !s.finish(reply) {
+	last, resumable := s.finish(reply)
+	if !last {
 		return
 	}
-	keep := s.resumable()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.open, s.id)
-	if keep {
+	if resumable {
 		l.ended = append(l.ended, endedStream{s, time.Now()})
 		l.forget()
 	}

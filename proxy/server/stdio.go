@@ -146,7 +146,7 @@ func (s *stdioServer) handle(line wire.Line) bool {
 		if line.Borrowed { // messages outlive their line
 			data = bytes.Clone(data)
 		}
-		guard(s.log, "panic", "in", "a message of the host", func() { s.messages(data) })
+		guard(s.log, "a message of the host", func() { s.messages(data) })
 	}
 	return true
 }

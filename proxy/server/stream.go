@@ -46,6 +46,7 @@ type stream struct {
 // streamConn is a connection that consumes a stream.
 type streamConn struct {
 	wake chan struct{} // capacity 1: there is something to look at
+	last uint64        // the number of the last event sent when the connection began
 
 	// Guarded by stream.mu.
 	lost  bool   // another connection took the stream over
@@ -111,8 +112,9 @@ func (s *stream) keep(msg []byte) (dropped []byte, err error) {
 }
 
 // finish hands in one reply. A message without an id stands for a request that must not get an
-// answer. finish reports whether this was the last reply.
-func (s *stream) finish(reply wire.Message) bool {
+// answer. finish reports whether this was the last reply, and then whether a host can resume the
+// stream: an event stream was begun, or is about to.
+func (s *stream) finish(reply wire.Message) (last, resumable bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -123,12 +125,12 @@ func (s *stream) finish(reply wire.Message) bool {
 		s.replies = append(s.replies, reply)
 	}
 	if s.pending--; s.pending > 0 {
-		return false
+		return false, false
 	}
 	if s.conn != nil {
 		s.conn.signal()
 	}
-	return true
+	return true, s.sse || len(s.events) > 0
 }
 
 // begin decides how the POST is answered: with the replies if all of them are there and nothing
@@ -202,7 +204,7 @@ func (s *stream) attach(from *uint64) *streamConn {
 		s.conn.lost = true
 		s.conn.signal()
 	}
-	s.conn = &streamConn{wake: make(chan struct{}, 1)}
+	s.conn = &streamConn{wake: make(chan struct{}, 1), last: s.sent}
 	s.sse = true
 	return s.conn
 }
@@ -216,26 +218,11 @@ func (s *stream) detach(c *streamConn) {
 	}
 }
 
-// resumable reports whether a host can resume the stream: an event stream was begun, or is about
-// to.
-func (s *stream) resumable() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sse || len(s.events) > 0
-}
-
 // attached reports whether a connection consumes the stream.
 func (s *stream) attached() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.conn != nil
-}
-
-// last is the number of the last event sent, for a priming event.
-func (s *stream) last() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.sent
 }
 
 // size is the number of bytes that the stream stores.
