@@ -12,16 +12,7 @@
 //	                  catalog          ├─ files, the built-in server
 //	                                   └─ tools, foldgate's own
 //
-//	server     the MCP servers that hosts see: stdio, HTTP, both eras
-//	router     who answers a request; sessions, notifications, requests of servers, order
-//	catalog    the merged lists, and how names and arguments change on their way
-//	upstream   connections to the configured servers
-//	bridge     translation between the eras of MCP
-//	files      the built-in file server
-//	tools      branch_create, branch_return, branch_status, branch_read, branch_run
-//	conn       the interface of a connection, which upstream, bridge, files and tools implement
-//	wire       messages, errors, methods, headers, lines
-//	config     the configuration file
+// docs/design.md shows all packages, and which imports which.
 //
 // # One call
 //

@@ -35,7 +35,6 @@ import (
 )
 
 const (
-	maxMessage   = 64 << 20         // bytes of the largest message of a host
 	maxInstances = 64               // processes that may share one configuration
 	shutdownWait = 10 * time.Second // for branches to return, streams to end, servers to close
 	sweepEvery   = time.Minute      // between looks for expired workflows, beside each call that opens one
@@ -348,7 +347,7 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 		g.log.Warn("other machines can reach this address, and tokens and results cross the network as plain text: set tls, or let a proxy that speaks TLS stand in front of a loopback address", "listen", g.cfg.Listen)
 	}
 	e := server.NewHTTP(g.router, server.HTTPOptions{
-		Log: g.log, MaxBody: maxMessage, AllowedHosts: g.cfg.AllowedHosts, AllowedOrigins: g.cfg.AllowedOrigins, Tokens: tokens(g.cfg),
+		Log: g.log, AllowedHosts: g.cfg.AllowedHosts, AllowedOrigins: g.cfg.AllowedOrigins, Tokens: tokens(g.cfg),
 		Ready: g.ready, CheckParams: g.router.CheckHeaders,
 	})
 	ready(addr)

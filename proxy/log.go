@@ -11,11 +11,9 @@ import (
 // scrubLog is a log handler that takes secrets out of every record: the log carries the output of
 // servers and parts of messages, and ends up on disks and in foreign systems.
 type scrubLog struct {
-	next slog.Handler
-	b    *interceptor.Boundary
+	slog.Handler
+	b *interceptor.Boundary
 }
-
-func (h scrubLog) Enabled(ctx context.Context, l slog.Level) bool { return h.next.Enabled(ctx, l) }
 
 // Handle passes a scrubbed copy of r on.
 func (h scrubLog) Handle(ctx context.Context, r slog.Record) error {
@@ -24,14 +22,14 @@ func (h scrubLog) Handle(ctx context.Context, r slog.Record) error {
 		out.AddAttrs(h.attr(a))
 		return true
 	})
-	return h.next.Handle(ctx, out)
+	return h.Handler.Handle(ctx, out)
 }
 
 func (h scrubLog) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return scrubLog{h.next.WithAttrs(h.attrs(attrs)), h.b}
+	return scrubLog{h.Handler.WithAttrs(h.attrs(attrs)), h.b}
 }
 
-func (h scrubLog) WithGroup(name string) slog.Handler { return scrubLog{h.next.WithGroup(name), h.b} }
+func (h scrubLog) WithGroup(name string) slog.Handler { return scrubLog{h.Handler.WithGroup(name), h.b} }
 
 func (h scrubLog) attrs(attrs []slog.Attr) []slog.Attr {
 	clean := make([]slog.Attr, len(attrs))

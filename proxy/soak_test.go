@@ -38,7 +38,7 @@ func TestSoak(t *testing.T) {
 		f := ups[c.Name]
 		return &fakeConn{cfg: c, version: f.version, caps: f.caps, serve: f.serve, gone: make(chan struct{}), forgetful: true}, nil
 	}
-	e := server.NewHTTP(r.g.router, server.HTTPOptions{Log: warnings(t), MaxBody: maxMessage, MaxSessions: soakers}) // one that is left has the place of the next
+	e := server.NewHTTP(r.g.router, server.HTTPOptions{Log: warnings(t), MaxSessions: soakers}) // one that is left has the place of the next
 	srv := httptest.NewServer(e.Handler())
 	t.Cleanup(func() {
 		_ = e.Shutdown(context.Background())

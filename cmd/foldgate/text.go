@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 
@@ -13,51 +12,61 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
+// readText completes a command that reads a file, or standard input for "-" or no argument.
+func (a *app) readText(cmd *cobra.Command, read func(cmd *cobra.Command, cfg config.Config, in io.Reader) error) *cobra.Command {
+	cmd.Args = cobra.MaximumNArgs(1)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		cfg, err := config.Find(a.config)
+		if err != nil {
+			return err
+		}
+		if len(args) == 0 || args[0] == "-" {
+			return read(cmd, cfg, cmd.InOrStdin())
+		}
+		f, err := os.Open(args[0])
+		if err != nil {
+			return usageError{err}
+		}
+		defer f.Close()
+		return read(cmd, cfg, f)
+	}
+	return cmd
+}
+
 func newCount(a *app) *cobra.Command {
-	return &cobra.Command{
+	return a.readText(&cobra.Command{
 		Use:   "count [FILE]",
 		Short: "Count the tokens of a file or of standard input",
 		Long: `Count the tokens of one text with the counter of the configuration
 (budget.encoding), exactly as the gateway counts them against a branch's budget.
 Prints one line of JSON: {"tokens":N,"bytes":N,"encoding":"o200k_base"}.`,
 		Example: "  foldgate count README.md\n  git diff | foldgate count",
-		Args:    cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := config.Find(a.config)
-			if err != nil {
-				return err
-			}
-			counter, err := budget.NewCounter(cfg.Budget.Encoding)
-			if err == nil {
-				counter, err = counter.WithScale(cfg.Budget.Scale)
-			}
-			if err != nil {
-				return usageError{err}
-			}
-			in, done, err := input(cmd, args)
-			if err != nil {
-				return err
-			}
-			defer done()
-			s := counter.Stream()
-			n, err := io.Copy(s, in)
-			if err != nil {
-				return err
-			}
-			if err := s.Close(); err != nil {
-				return err
-			}
-			return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
-				Tokens   int    `json:"tokens"`
-				Bytes    int64  `json:"bytes"`
-				Encoding string `json:"encoding"`
-			}{s.Tokens(), n, counter.Name()})
-		},
-	}
+	}, func(cmd *cobra.Command, cfg config.Config, in io.Reader) error {
+		counter, err := budget.NewCounter(cfg.Budget.Encoding)
+		if err == nil {
+			counter, err = counter.WithScale(cfg.Budget.Scale)
+		}
+		if err != nil {
+			return usageError{err}
+		}
+		s := counter.Stream()
+		n, err := io.Copy(s, in)
+		if err != nil {
+			return err
+		}
+		if err := s.Close(); err != nil {
+			return err
+		}
+		return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
+			Tokens   int    `json:"tokens"`
+			Bytes    int64  `json:"bytes"`
+			Encoding string `json:"encoding"`
+		}{s.Tokens(), n, counter.Name()})
+	})
 }
 
 func newScrub(a *app) *cobra.Command {
-	return &cobra.Command{
+	return a.readText(&cobra.Command{
 		Use:   "scrub [FILE]",
 		Short: "Take the secrets out of a file or of standard input",
 		Long: `Write a text with its secrets replaced by [REDACTED:<rule>] to standard output,
@@ -65,52 +74,29 @@ and one JSON object per finding to standard error: rule and line, never the
 secret. The rules are those of the gateway, with those of scrub.rules. If the
 text can't be examined to its end, nothing is written and the exit code is 1.`,
 		Example: "  foldgate scrub .env\n  kubectl get secrets -o yaml | foldgate scrub",
-		Args:    cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			cfg, err := config.Find(a.config)
-			if err != nil {
-				return err
-			}
-			s, err := scrub.New(scrub.Options{Rules: cfg.RulesFile()})
-			if err != nil {
-				return usageError{err}
-			}
-			in, done, err := input(cmd, args)
-			if err != nil {
-				return err
-			}
-			defer done()
-			text, err := io.ReadAll(in)
-			if err != nil {
-				return err
-			}
-			clean, found, err := s.Text(cmd.Context(), string(text))
-			if err != nil {
-				return err
-			}
-			report := json.NewEncoder(cmd.ErrOrStderr())
-			for _, f := range found {
-				if err := report.Encode(struct {
-					Rule string `json:"rule"`
-					Line int    `json:"line"`
-				}{f.Rule, f.Line}); err != nil {
-					return err
-				}
-			}
-			_, err = io.WriteString(cmd.OutOrStdout(), clean)
+	}, func(cmd *cobra.Command, cfg config.Config, in io.Reader) error {
+		s, err := scrub.New(scrub.Options{Rules: cfg.RulesFile()})
+		if err != nil {
+			return usageError{err}
+		}
+		text, err := io.ReadAll(in)
+		if err != nil {
 			return err
-		},
-	}
-}
-
-// input opens the file in args, or standard input for "-" or no argument.
-func input(cmd *cobra.Command, args []string) (io.Reader, func(), error) {
-	if len(args) == 0 || args[0] == "-" {
-		return cmd.InOrStdin(), func() {}, nil
-	}
-	f, err := os.Open(args[0])
-	if err != nil {
-		return nil, nil, usageError{fmt.Errorf("%w", err)}
-	}
-	return f, func() { _ = f.Close() }, nil
+		}
+		clean, found, err := s.Text(cmd.Context(), string(text))
+		if err != nil {
+			return err
+		}
+		report := json.NewEncoder(cmd.ErrOrStderr())
+		for _, f := range found {
+			if err := report.Encode(struct {
+				Rule string `json:"rule"`
+				Line int    `json:"line"`
+			}{f.Rule, f.Line}); err != nil {
+				return err
+			}
+		}
+		_, err = io.WriteString(cmd.OutOrStdout(), clean)
+		return err
+	})
 }

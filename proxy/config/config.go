@@ -6,15 +6,11 @@
 // # Adding a key
 //
 //  1. Add a field with a yaml tag and a comment to its struct (config.go).
-//
 //  2. If the zero value is not the default, set the default in [Default].
-//
 //  3. Check the value in [Config.Validate] (validate.go). The fault names the key and the
 //     remedy, never a value that may be secret.
-//
 //  4. Show the key with its default in config.example.yaml. A test compares the file with the
 //     types and with [Default].
-//
 //  5. Describe it in the key table of its page in docs/, and in CHANGELOG.md.
 //
 // The keys of folding are in package folding. If the key replaces a constant, remove the constant

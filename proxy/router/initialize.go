@@ -22,11 +22,10 @@ import (
 func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	s, rt := r.s, r.s.rt
 	s.mu.Lock()
-	if s.initialized {
+	if s.revision != "" {
 		s.mu.Unlock()
 		return nil, &wire.Error{Code: wire.CodeInvalidRequest, Message: "initialize was already called on this connection"}
 	}
-	s.initialized = true
 	s.revision = wire.VersionLegacy
 	if v, ok := rawjson.GetString(c.Target.Params, "protocolVersion"); ok && slices.Contains(wire.LegacyVersions, v) {
 		s.revision = v
@@ -126,7 +125,7 @@ func (rt *Router) instructions(ctx context.Context) string {
 func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	level, _ := rawjson.GetString(c.Target.Forward, "level")
 	if !slices.Contains(wire.LogLevels, level) { // it would go into every later request
-		return nil, invalidParams("invalid log level %q: use %s", clip(level, 64), strings.Join(wire.LogLevels, ", "))
+		return nil, invalidParams("invalid log level %.64q: use %s", level, strings.Join(wire.LogLevels, ", "))
 	}
 	s := r.s
 	s.mu.Lock()
@@ -146,12 +145,4 @@ func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*int
 		}
 	}
 	return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil
-}
-
-// clip shortens a text to max characters.
-func clip(text string, max int) string {
-	if r := []rune(text); len(r) > max {
-		return string(r[:max]) + "…"
-	}
-	return text
 }

@@ -215,7 +215,7 @@ const changeDelay = 20 * time.Millisecond
 func (s *Session) announce(method string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || !s.initialized || s.changes[method] {
+	if s.closed || s.revision == "" || s.changes[method] {
 		return
 	}
 	s.changes[method] = true

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
@@ -277,13 +278,7 @@ func (rt *Router) ownersOf(ctx context.Context, s *Session, uri string) []*upstr
 	if e, ok := templates.Template(uri); ok {
 		return []*upstream.Server{rt.Servers.Server(e.Server)}
 	}
-	var all []*upstream.Server
-	for _, srv := range rt.Servers.Servers() {
-		if srv.Capability("resources") != nil {
-			all = append(all, srv)
-		}
-	}
-	return all
+	return slices.DeleteFunc(slices.Clone(rt.Servers.Servers()), func(srv *upstream.Server) bool { return srv.Capability("resources") == nil })
 }
 
 // handlerOfCompletion finds the handler of the prompt or resource template that a
@@ -326,16 +321,11 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 			}
 		}
 	}
-	var able []*upstream.Server
-	for _, srv := range owners {
-		if !srv.Builtin() {
-			able = append(able, srv)
-		}
-	}
-	if len(able) == 0 {
+	owners = slices.DeleteFunc(slices.Clone(owners), (*upstream.Server).Builtin)
+	if len(owners) == 0 {
 		return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + c.Target.Method})
 	}
-	return r.toServers(c, able)
+	return r.toServers(c, owners)
 }
 
 // toServers returns the handler that asks servers, and notes them on the request and the call. A
@@ -382,8 +372,15 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 	r.s.mu.Lock()
 	r.server, r.conn = srv.Key, cn
 	r.s.mu.Unlock()
-	ctx, cancel := limit(ctx, c, srv)
-	defer cancel()
+	if seconds := srv.Config.TimeoutSeconds; seconds > 0 {
+		timeout := time.Duration(seconds) * time.Second
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, timeout, &interceptor.Refusal{
+			Reason: "timeout", Code: "upstream_timeout", Status: 504,
+			Message: fmt.Sprintf("%s did not answer within %s (timeout_seconds of upstream %s) and was cancelled; ask for less, or have the limit raised", c.Target.Name, timeout, srv.Key),
+		})
+		defer cancel()
+	}
 	ctx, end := r.s.rt.Telemetry.Upstream(ctx, c, srv.Network(), cn.Info().Version)
 	m, err := cn.Call(ctx, r.outgoing(c))
 	r.awaitTurn(ctx)
@@ -425,18 +422,6 @@ func (r *request) callOwnTool(ctx context.Context, c *interceptor.Call) (*interc
 		return nil, err
 	}
 	return &interceptor.Result{Body: m.Result, Error: m.Error}, nil
-}
-
-// limit bounds a call by the server's timeout_seconds.
-func limit(ctx context.Context, c *interceptor.Call, srv *upstream.Server) (context.Context, context.CancelFunc) {
-	if srv.Config.TimeoutSeconds == 0 {
-		return ctx, func() {}
-	}
-	timeout := time.Duration(srv.Config.TimeoutSeconds) * time.Second
-	return context.WithTimeoutCause(ctx, timeout, &interceptor.Refusal{
-		Reason: "timeout", Code: "upstream_timeout", Status: 504,
-		Message: fmt.Sprintf("%s did not answer within %s (timeout_seconds of upstream %s) and was cancelled; ask for less, or have the limit raised", c.Target.Name, timeout, srv.Key),
-	})
 }
 
 // unavailable is the error of a call that never left.

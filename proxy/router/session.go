@@ -34,17 +34,16 @@ type Session struct {
 	answering atomic.Int64 // requests of servers under way
 	asked     atomic.Int64 // number of the newest request to the host
 
-	mu          sync.Mutex
-	initialized bool
-	revision    string // negotiated by initialize
-	client      string // the host's name for the trace
-	pending     map[string]*request
-	questions   map[string]*question
-	subscribed  map[subscription]bool
-	logLevel    json.RawMessage // params of the last logging/setLevel
-	tasks       tasks
-	changes     map[string]bool // list changes about to be announced
-	closed      bool
+	mu         sync.Mutex
+	revision   string // negotiated by initialize; "" before it
+	client     string // the host's name for the trace
+	pending    map[string]*request
+	questions  map[string]*question
+	subscribed map[subscription]bool
+	logLevel   json.RawMessage // params of the last logging/setLevel
+	tasks      tasks
+	changes    map[string]bool // list changes about to be announced
+	closed     bool
 }
 
 // Open starts a session of a host. It implements [server.Router].
@@ -81,7 +80,7 @@ func (s *Session) Close(reason string) {
 		return
 	}
 	s.closed = true
-	initialized := s.initialized
+	initialized := s.revision != ""
 	s.mu.Unlock()
 	s.cancel(errSessionClosed)
 	s.rt.mu.Lock()

@@ -40,12 +40,12 @@ func (srv *HTTP) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 // hostAllowed checks the Host header. A listener on a loopback address is meant for this machine,
 // so other names are refused there: any DNS server can map them to the address.
 func (srv *HTTP) hostAllowed(r *http.Request) bool {
-	name := HostName(r.Host)
+	name := hostName(r.Host)
 	if slices.ContainsFunc(srv.opts.AllowedHosts, func(h string) bool { return strings.EqualFold(h, name) }) {
 		return true
 	}
 	local, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
-	if known && !isLoopback(HostName(local.String())) {
+	if known && !isLoopback(hostName(local.String())) {
 		return len(srv.opts.AllowedHosts) == 0
 	}
 	return isLoopback(name)
@@ -55,8 +55,8 @@ func hostRefused(r *http.Request) string {
 	return "Host " + r.Host + " is not served here; add it to allowed_hosts"
 }
 
-// HostName strips the port and the brackets.
-func HostName(hostport string) string {
+// hostName strips the port and the brackets.
+func hostName(hostport string) string {
 	if h, _, err := net.SplitHostPort(hostport); err == nil {
 		return h
 	}

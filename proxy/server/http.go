@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -62,26 +63,18 @@ type HTTPOptions struct {
 }
 
 func (o HTTPOptions) withDefaults() HTTPOptions {
-	o.SSEAfter = positive(o.SSEAfter, 5*time.Second)
-	o.KeepAlive = positive(o.KeepAlive, 15*time.Second)
-	o.SessionIdle = positive(o.SessionIdle, 30*time.Minute)
-	o.EventTTL = positive(o.EventTTL, 5*time.Minute)
-	o.IOTimeout = positive(o.IOTimeout, 30*time.Second)
-	o.MaxBody = positive(o.MaxBody, 64<<20)
-	o.MaxQueue = positive(o.MaxQueue, 16<<20)
-	o.MaxSessions = positive(o.MaxSessions, 10_000)
+	o.SSEAfter = cmp.Or(o.SSEAfter, 5*time.Second)
+	o.KeepAlive = cmp.Or(o.KeepAlive, 15*time.Second)
+	o.SessionIdle = cmp.Or(o.SessionIdle, 30*time.Minute)
+	o.EventTTL = cmp.Or(o.EventTTL, 5*time.Minute)
+	o.IOTimeout = cmp.Or(o.IOTimeout, 30*time.Second)
+	o.MaxBody = cmp.Or(o.MaxBody, 64<<20)
+	o.MaxQueue = cmp.Or(o.MaxQueue, 16<<20)
+	o.MaxSessions = cmp.Or(o.MaxSessions, 10_000)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return o
-}
-
-// positive returns v, or the default if v is not positive.
-func positive[T time.Duration | int | int64](v, otherwise T) T {
-	if v > 0 {
-		return v
-	}
-	return otherwise
 }
 
 // HTTP serves hosts over streamable HTTP, both eras on one URL: /mcp, and /b/{branch_id}/mcp for
