@@ -2,11 +2,14 @@ package proxy
 
 import (
 	"context"
+	"encoding/json"
+	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,6 +18,8 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // The chain charges, scrubs and records a call.
@@ -90,4 +95,85 @@ func (r *rig) budgetUsed(branch string) int {
 		r.t.Fatalf("budget_used is %q", raw)
 	}
 	return n
+}
+
+// The table in docs/design.md says which messages run down the chain.
+func TestWhatRunsDownTheChain(t *testing.T) {
+	var mu sync.Mutex
+	seen := map[string]bool{}
+	watch := func(r *rig) {
+		inner := r.g.router.Chain
+		r.g.router.Chain = func(ctx context.Context, c *interceptor.Call, end interceptor.Handler) (*interceptor.Result, error) {
+			from, _, _ := strings.Cut(c.Origin.From, ":")
+			mu.Lock()
+			seen[from+" "+c.Target.Method], seen[c.Target.Name] = true, true
+			mu.Unlock()
+			return inner(ctx, c, end)
+		}
+	}
+	var r *rig
+	up := fakeUpstream{version: "2025-11-25", caps: `{"tools":{},"logging":{}}`, serve: func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
+		switch name, _ := rawjson.GetString(c.Params, "name"); {
+		case c.Method == "tools/list":
+			return result(`{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"read","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}]}`)
+		case name == "echo":
+			if again := r.exchangeID(ctx, string(c.HostID), "x/again", `{}`); again.Error == nil {
+				t.Error("an id in use is taken")
+			}
+			c.Receiver.Message(wire.Message{Method: wire.MethodProgress, Params: json.RawMessage(`{}`)})
+			c.Receiver.Message(wire.Message{ID: json.RawMessage(`1`), Method: "ping"})
+			<-l.replied
+			c.Receiver.Message(wire.Message{ID: json.RawMessage(`2`), Method: "sampling/createMessage", Params: json.RawMessage(`{}`)})
+			asked := <-r.push
+			for ; asked.ID == nil; asked = <-r.push { // notifications
+			}
+			r.s.Answer(wire.Message{ID: asked.ID, Result: json.RawMessage(`{}`)})
+			<-l.replied
+		}
+		return result(`{"content":[]}`)
+	}}
+	r = newRig(t, false, map[string]fakeUpstream{"up": up})
+	watch(r)
+	r.initialize()
+	r.ok("ping", `{}`)
+	r.ok("logging/setLevel", `{"level":"info"}`)
+	r.s.Notify(wire.Message{Method: "notifications/x"})
+	r.last("up").die()
+	r.tool("up__echo", `{}`)
+	if restored := r.last("up").sent("logging/setLevel"); len(restored) != 1 {
+		t.Errorf("the log level was restored %d times", len(restored))
+	}
+	r.tool("branch_run", `{"steps":[{"tool":"up__read"}]}`)
+	r = newRig(t, true, map[string]fakeUpstream{"up": echoUpstream("2025-11-25").onCall(func(ctx context.Context, _ *fakeConn, c *conn.Request) (wire.Message, error) {
+		c.Receiver.Message(wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
+		<-ctx.Done()
+		return wire.Message{}, context.Cause(ctx)
+	})})
+	watch(r)
+	if one := r.ok("tools/call", `{"name":"up__echo","arguments":{},`+elicitMeta+`}`); !strings.Contains(one, "elicitation/create") {
+		t.Errorf("the modern host is not asked: %s", one)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	page, err := os.ReadFile("../docs/design.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "## What runs down the chain")
+	table, _, _ = strings.Cut(table, "\n## ")
+	for row, message := range map[string]string{
+		"request of a host": "host ping", "call of a batch (`branch_run`)": "read", "page of a list that foldgate reads": "foldgate tools/list",
+		"request of a server to a legacy host": "upstream sampling/createMessage", "request of a server to a modern host": "upstream elicitation/create",
+		"`ping` of a server": "upstream ping", "foldgate's own request to a server": "foldgate logging/setLevel",
+		"notification of a host": "host notifications/x", "notification of a server": "upstream notifications/progress",
+		"request with an id that is in use": "host x/again",
+	} {
+		want := map[bool]string{true: "yes", false: "no"}[seen[message]]
+		if !strings.Contains(table, "| "+row+" | "+want+" |") {
+			t.Errorf("docs/design.md does not say that a %s (%s) runs down the chain: %s", row, message, want)
+		}
+	}
+	if rows := strings.Count(table, " | yes | ") + strings.Count(table, " | no | "); rows != 10 {
+		t.Errorf("the table has %d rows, and the test 10", rows)
+	}
 }
