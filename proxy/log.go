@@ -29,7 +29,9 @@ func (h scrubLog) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return scrubLog{h.Handler.WithAttrs(h.attrs(attrs)), h.b}
 }
 
-func (h scrubLog) WithGroup(name string) slog.Handler { return scrubLog{h.Handler.WithGroup(name), h.b} }
+func (h scrubLog) WithGroup(name string) slog.Handler {
+	return scrubLog{h.Handler.WithGroup(name), h.b}
+}
 
 func (h scrubLog) attrs(attrs []slog.Attr) []slog.Attr {
 	clean := make([]slog.Attr, len(attrs))
