@@ -1,7 +1,6 @@
-// Package conn declares the connection to an MCP server as the gateway sees it. Remote servers,
-// the built-in file server and foldgate's own tools are all a [Conn]. The package is a leaf, so
-// that the packages that make connections and the packages that use them do not import each
-// other.
+// Package conn declares the connection to an MCP server as the gateway sees it. Remote servers and
+// the built-in file server are each a [Conn]. The package is a leaf, so that the packages that make
+// connections and the packages that use them do not import each other.
 package conn
 
 import (

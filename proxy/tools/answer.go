@@ -75,13 +75,10 @@ func (b *batch) head(ctx context.Context) string {
 	return head + "]"
 }
 
-// filter applies grep or jq; without either it shows a short preview of each.
+// filter applies jq to all results, or grep to each. Without either it shows a preview of each.
 func (b *batch) filter(ctx context.Context) (string, error) {
-	switch {
-	case b.in.JQ != "":
+	if b.in.JQ != "" {
 		return b.t.Programs.JQ(ctx, b.principal(), b.document(), b.in.JQ)
-	case b.in.Grep != "":
-		return b.grep(ctx)
 	}
 	var out []string
 	for i, r := range b.results {
@@ -89,30 +86,20 @@ func (b *batch) filter(ctx context.Context) (string, error) {
 			continue
 		}
 		text := r.text
-		if p, ok := preview.Make(preview.Source{Text: text, Tokens: r.tokens, Handle: b.rest}, stepPreview, b.t.Counter.Count); ok && r.tokens > stepPreview {
+		if b.in.Grep != "" {
+			var err error
+			if text, err = extract.Grep(ctx, text, extract.Pattern{Expr: b.in.Grep}); err != nil {
+				return "", err
+			}
+			if strings.HasPrefix(text, "[no match") {
+				continue
+			}
+		} else if p, ok := preview.Make(preview.Source{Text: text, Tokens: r.tokens, Handle: b.rest}, stepPreview, b.t.Counter.Count); ok && r.tokens > stepPreview {
 			_, text, _ = strings.Cut(p.Text, "\n") // its first line would name the handle again
 		}
 		out = append(out, b.title(i)+"\n"+strings.TrimSuffix(text, "\n"))
 	}
-	return strings.Join(out, "\n"), nil
-}
-
-// grep shows the matching lines of each result that has any.
-func (b *batch) grep(ctx context.Context) (string, error) {
-	var out []string
-	for i, r := range b.results {
-		if r.fault != "" {
-			continue
-		}
-		found, err := extract.Grep(ctx, r.text, extract.Pattern{Expr: b.in.Grep})
-		if err != nil {
-			return "", err
-		}
-		if !strings.HasPrefix(found, "[no match") {
-			out = append(out, b.title(i)+"\n"+found)
-		}
-	}
-	if out == nil && b.failed() < len(b.results) {
+	if out == nil && b.in.Grep != "" && b.failed() < len(b.results) {
 		return "[no match in any result]", nil
 	}
 	return strings.Join(out, "\n"), nil
@@ -136,8 +123,8 @@ func (b *batch) title(i int) string {
 	return fmt.Sprintf("#%d %s", i+1, folding.Shorten(args, 120))
 }
 
-// faults lists the calls that failed, equal failures once. whole is false if the
-// list leaves something out.
+// faults lists the calls that failed, equal failures once. whole is false if the list leaves
+// something out.
 func (b *batch) faults() (list string, whole bool) {
 	whole = true
 	var order []string
@@ -242,11 +229,9 @@ func (b *batch) put(ctx context.Context, what string, r results.Result) bool {
 	return err == nil
 }
 
-// source names a tool among those that made a batch. Some servers have tools with
-// spaces in their names.
+// source names a tool among those that made a batch. Some tools have spaces in their names.
 func source(server, tool string) string { return server + "/" + url.PathEscape(tool) }
 
-// parseSource undoes source.
 func parseSource(by string) (server, tool string) {
 	server, tool, _ = strings.Cut(by, "/")
 	if own, err := url.PathUnescape(tool); err == nil {

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -23,8 +24,7 @@ const (
 	answerKept    = 10 * time.Minute // how long the answer of a finished batch can be fetched
 )
 
-// batch is one branch_run: calls made inside foldgate. The host gets only their combined
-// answer.
+// batch is one branch_run: calls made inside foldgate. The host gets only their combined answer.
 type batch struct {
 	t      *Tools
 	in     runArguments
@@ -87,8 +87,8 @@ func (t *Tools) start(ctx context.Context, r *conn.Request, in runArguments) (*b
 	return b, nil
 }
 
-// add enters a batch that begins. If there are several principals, none has more than half of the
-// places.
+// add enters a batch that begins, and forgets expired ones. If there are several principals, none
+// has more than half of the places.
 func (t *Tools) add(b *batch) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -115,8 +115,8 @@ func (t *Tools) add(b *batch) error {
 	return nil
 }
 
-// batch returns the caller's batch with that handle, or nil. Under strict validation
-// it belongs to its session, like a stored result.
+// batch returns the caller's batch with that handle, or nil. Under strict validation it belongs to
+// its session, like a stored result.
 func (t *Tools) batch(caller folding.Caller, handle string) *batch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -128,7 +128,6 @@ func (t *Tools) batch(caller folding.Caller, handle string) *batch {
 	return b
 }
 
-// forget drops a batch.
 func (t *Tools) forget(b *batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -144,10 +143,7 @@ func (b *batch) session() string   { return b.parent.Call.Origin.Session }
 // open opens a branch for the batch, in a session of its own, so that calls which the agent makes
 // meanwhile are not attributed to it. It counts against the open branches of the caller's session.
 func (b *batch) open(ctx context.Context) error {
-	text := b.in.Description
-	if text == "" {
-		text = fmt.Sprintf("batch of %d calls", len(b.in.Steps))
-	}
+	text := cmp.Or(b.in.Description, fmt.Sprintf("batch of %d calls", len(b.in.Steps)))
 	br, err := b.t.Branches.Create(ctx, b.caller(), folding.CreateRequest{
 		SessionID: b.caller().Session, Description: text, Cause: b.parent.Call, Ephemeral: true, LimitSession: b.session(),
 	})
@@ -211,7 +207,7 @@ func (b *batch) run(ctx context.Context) {
 	}
 }
 
-// failed returns how many calls have no result.
+// failed counts the calls that have no result.
 func (b *batch) failed() (n int) {
 	for _, r := range b.results {
 		if r.fault != "" {
@@ -243,7 +239,7 @@ func (b *batch) step(ctx context.Context, i int) {
 	res, err := b.t.router.CallTool(ctx, b.parent, c)
 	r.server, r.tool = c.Target.Server, c.Target.Name
 	if err != nil {
-		r.fault = faultText(err)
+		r.fault = err.Error()
 		return
 	}
 	b.take(r, c, res)
@@ -272,15 +268,6 @@ func (b *batch) take(r *stepResult, c *interceptor.Call, res *interceptor.Result
 	if r.fault != "" {
 		r.text, r.structured = "", ""
 	}
-}
-
-// faultText returns an error as an answer shows it.
-func faultText(err error) string {
-	var r *interceptor.Refusal
-	if errors.As(err, &r) {
-		return r.Code + ": " + r.Message
-	}
-	return err.Error()
 }
 
 // cleanSteps returns steps as they may be stored. It withholds steps that can't be checked for

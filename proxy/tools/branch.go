@@ -52,7 +52,7 @@ func (t *Tools) create(ctx context.Context, c *interceptor.Call) ([]byte, error)
 		out.Context = b.Context
 	}
 	// A model has no clock, and branch_status has the time; programs read _meta.
-	return rawjson.Set(structured(c, rawjson.Marshal(out)), rawjson.Quote(stamp(b.ExpiresAt)), "_meta", metaExpires), nil
+	return rawjson.Set(interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), rawjson.Quote(stamp(b.ExpiresAt)), "_meta", metaExpires), nil
 }
 
 // finish serves branch_return.
@@ -92,7 +92,7 @@ func (t *Tools) finish(ctx context.Context, c *interceptor.Call) ([]byte, error)
 		out.Success, out.Late, out.Status, out.Reason = false, true, string(ret.Branch.Status), ret.Branch.Reason
 		c.Outcome.Late = true
 	}
-	return structured(c, rawjson.Marshal(out)), nil
+	return interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), nil
 }
 
 // status serves branch_status.
@@ -114,7 +114,7 @@ func (t *Tools) status(ctx context.Context, c *interceptor.Call) ([]byte, error)
 		return nil, err
 	}
 	if !found {
-		return structured(c, json.RawMessage(`{"branch_id":null,"status":"No active branch found"}`)), nil
+		return interceptor.ToolResult(json.RawMessage(`{"branch_id":null,"status":"No active branch found"}`), false, typed(c)), nil
 	}
 	out := struct {
 		BranchID    string `json:"branch_id"`
@@ -146,7 +146,7 @@ func (t *Tools) status(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	if b.Late { // the parent has not seen it
 		out.Message = b.Message
 	}
-	return structured(c, rawjson.Marshal(out)), nil
+	return interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), nil
 }
 
 // savings says in one line what folding saved a branch, less what was read back; "" for nothing.

@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -47,11 +48,9 @@ func (t *Tools) attributeRead(ctx context.Context, c *interceptor.Call) {
 	if c.Attribution.BranchID != "" || handle == "" {
 		return
 	}
-	path := ""
-	if b := t.batch(c.Caller(), handle); b != nil { // not stored yet
+	path, _ := t.Results.Context(ctx, c.Caller(), handle) // read reports the error
+	if b := t.batch(c.Caller(), handle); b != nil {       // not stored yet
 		path = b.context()
-	} else {
-		path, _ = t.Results.Context(ctx, c.Caller(), handle) // read reports the error
 	}
 	if path == "" {
 		return
@@ -114,10 +113,7 @@ func (in *readArguments) check() error {
 	case in.Page < 0 || in.MaxTokens < 0 || in.Context < 0:
 		return &extract.Error{Field: "page, max_tokens, context", Text: "must not be negative"}
 	}
-	in.Page = max(in.Page, 1)
-	if in.MaxTokens == 0 {
-		in.MaxTokens = readTokens
-	}
+	in.Page, in.MaxTokens = max(in.Page, 1), cmp.Or(in.MaxTokens, readTokens)
 	return nil
 }
 

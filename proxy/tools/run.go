@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -111,13 +112,8 @@ func (in *runArguments) check(maxCalls int) error {
 			return err
 		}
 	}
-	if in.MaxTokens == 0 {
-		in.MaxTokens = answerTokens
-	}
-	if in.Parallel == 0 {
-		in.Parallel = defaultParallel
-	}
-	in.Parallel = min(in.Parallel, maxParallel)
+	in.MaxTokens = cmp.Or(in.MaxTokens, answerTokens)
+	in.Parallel = min(cmp.Or(in.Parallel, defaultParallel), maxParallel)
 	return nil
 }
 

@@ -1,6 +1,5 @@
 // Package tools has foldgate's own tools: branch_create, branch_return, branch_status, branch_read
-// and branch_run. They are one more connection, like the connections to servers; each request
-// brings the call that it belongs to.
+// and branch_run. They take requests like a connection to a server; each brings its call.
 //
 //	t := tools.New(lifetime, options)
 //	t.SetRouter(router) // makes the calls of branch_run
@@ -139,10 +138,9 @@ func Definitions() []json.RawMessage { return definitions }
 // Has reports whether foldgate has a tool of its own called name.
 func Has(name string) bool { return definition(name) != nil }
 
-// Has reports whether foldgate has a tool of its own called name.
-func (t *Tools) Has(name string) bool { return Has(name) }
+// Has is the function Has.
+func (*Tools) Has(name string) bool { return Has(name) }
 
-// definition returns the definition of a tool, or nil.
 func definition(name string) json.RawMessage {
 	for _, d := range definitions {
 		if own, _ := rawjson.GetString(d, "name"); own == name {
@@ -171,7 +169,7 @@ func (t *Tools) Attribute(ctx context.Context, c *interceptor.Call) {
 	}
 }
 
-// Call implements [conn.Conn]. r.Call is the call in the chain.
+// Call serves a tools/call. r.Call is the call in the chain.
 func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error) {
 	var body []byte
 	var err error
@@ -198,26 +196,11 @@ func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error)
 	return wire.Message{}, refusal
 }
 
-// Info implements [conn.Conn]. The tools speak every revision.
-func (t *Tools) Info() conn.Info {
-	return conn.Info{Version: wire.VersionLegacy, Result: json.RawMessage(`{"capabilities":{"tools":{}}}`)}
-}
-
-// Send implements [conn.Conn]; the tools take no notifications and ask nothing.
-func (t *Tools) Send(context.Context, wire.Message) error { return nil }
-
-// Close implements [conn.Conn]: it waits for the batches under way, which end with the lifetime
-// given to New.
+// Close waits for the batches under way, which end with the lifetime given to New.
 func (t *Tools) Close() error {
 	t.wg.Wait()
 	return nil
 }
-
-// Done implements [conn.Conn]: the tools end with the gateway.
-func (t *Tools) Done() <-chan struct{} { return t.lifetime.Done() }
-
-// Err implements [conn.Conn].
-func (t *Tools) Err() error { return nil }
 
 // decode decodes the arguments of an own tool as its schema says.
 func decode(c *interceptor.Call, into any) error {
@@ -226,12 +209,6 @@ func decode(c *interceptor.Call, into any) error {
 		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Message: err.Error(), Err: err}
 	}
 	return nil
-}
-
-// structured returns a tool result with the same compact JSON as text and as structured content,
-// because hosts show one of the two.
-func structured(c *interceptor.Call, body json.RawMessage) []byte {
-	return interceptor.ToolResult(body, false, typed(c))
 }
 
 // plain returns a tool result that is read as a text. It has no structured content: escaping a text
