@@ -79,14 +79,6 @@ const (
 	ReasonStorageFailed = "storage_failed"
 )
 
-// Duration returns how long the branch lived, zero while it lives.
-func (b Branch) Duration() time.Duration {
-	if b.CompletedAt.IsZero() {
-		return 0
-	}
-	return b.CompletedAt.Sub(b.CreatedAt)
-}
-
 // ended returns the error for a use of this finished branch.
 func (b Branch) ended() *EndedError {
 	return &EndedError{BranchID: b.ID, Status: b.Status, Reason: b.Reason, Digest: b.Digest}

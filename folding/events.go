@@ -156,7 +156,7 @@ func (t *telemetry) observe(e Event) {
 		default:
 			t.failed.Add(ctx, 1, depth, metric.WithAttributes(attribute.String("failure_reason", e.Branch.Reason)))
 		}
-		t.duration.Record(ctx, e.Branch.Duration().Seconds(), depth)
+		t.duration.Record(ctx, e.Branch.CompletedAt.Sub(e.Branch.CreatedAt).Seconds(), depth)
 		t.consumed.Record(ctx, float64(e.Branch.BudgetUsed), depth)
 		t.utilisation.Record(ctx, float64(e.Branch.BudgetUsed)/float64(max(e.Branch.BudgetTotal, 1)), depth)
 	}

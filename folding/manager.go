@@ -291,10 +291,7 @@ func (m *Manager) add(rec Branch, ledger *budget.Ledger, parent *branch, limits 
 	}
 	if m.next.IsZero() || b.ExpiresAt.Before(m.next) {
 		m.next = b.ExpiresAt
-		select {
-		case m.wake <- struct{}{}:
-		default:
-		}
+		signal(m.wake)
 	}
 	return b
 }

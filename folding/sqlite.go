@@ -213,10 +213,7 @@ func (d *database) Apply(ctx context.Context, changes []Change) (err error) {
 	}
 	if d.commits++; d.commits >= checkpointAfter {
 		d.commits = 0
-		select {
-		case d.checkpoint <- struct{}{}:
-		default:
-		}
+		signal(d.checkpoint)
 	}
 	return nil
 }
@@ -328,12 +325,7 @@ func (d *database) release() error {
 }
 
 // micros returns a time as it is stored; 0 is the zero time.
-func micros(t time.Time) int64 {
-	if t.IsZero() {
-		return 0
-	}
-	return t.UnixMicro()
-}
+func micros(t time.Time) int64 { return max(t.UnixMicro(), 0) }
 
 func fromMicros(us int64) time.Time {
 	if us == 0 {

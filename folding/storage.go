@@ -90,7 +90,7 @@ func newWriter(repo Repository, log *slog.Logger) *writer {
 		repo: repo, log: log, next: &commit{done: make(chan struct{})}, ended: map[string]Branch{},
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
-	w.timer = time.AfterFunc(time.Hour, w.signal)
+	w.timer = time.AfterFunc(time.Hour, func() { signal(w.wake) })
 	w.timer.Stop()
 	go w.run()
 	return w
@@ -114,7 +114,7 @@ func (w *writer) put(op Op, b Branch, wait time.Duration) *commit {
 	}
 	switch {
 	case wait == atOnce:
-		w.signal()
+		signal(w.wake)
 	case wait > 0 && !w.armed:
 		w.armed = true
 		w.timer.Reset(wait)
@@ -126,7 +126,7 @@ func (w *writer) put(op Op, b Branch, wait time.Duration) *commit {
 func (w *writer) barrier() *commit {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.signal()
+	signal(w.wake)
 	return w.next
 }
 
@@ -216,9 +216,10 @@ func compact(changes []Change) []Change {
 	return kept
 }
 
-func (w *writer) signal() {
+// signal wakes the goroutine that receives from c, a channel with room for one signal.
+func signal(c chan struct{}) {
 	select {
-	case w.wake <- struct{}{}:
+	case c <- struct{}{}:
 	default:
 	}
 }

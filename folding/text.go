@@ -102,15 +102,8 @@ func invisible(r rune) bool {
 
 // cut shortens s to at most max characters, the last one an ellipsis.
 func cut(s string, max int) string {
-	n, end := 0, 0 // characters so far, the end of the first max-1
-	for i := range s {
-		switch n {
-		case max - 1:
-			end = i
-		case max:
-			return s[:end] + "…"
-		}
-		n++
+	if utf8.RuneCountInString(s) <= max {
+		return s
 	}
-	return s
+	return string([]rune(s)[:max-1]) + "…"
 }

@@ -66,30 +66,27 @@ func Search(ctx context.Context, text, query string, limit int) ([]Hit, error) {
 // index inserts the passages of a text into a full-text index. It returns the number of the first
 // line of each.
 func index(ctx context.Context, db *sql.DB, text string) (first []int, err error) {
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer tx.Rollback() // does nothing after Commit
-	if _, err := tx.ExecContext(ctx, "CREATE VIRTUAL TABLE passages USING fts5(body, tokenize='porter unicode61 remove_diacritics 2')"); err != nil {
-		return nil, err
-	}
-	put, err := tx.PrepareContext(ctx, "INSERT INTO passages (rowid, body) VALUES (?, ?)")
-	if err != nil {
-		return nil, err
-	}
-	defer put.Close()
-	line := 1
-	for text != "" {
-		body := passage(text)
-		first = append(first, line)
-		if _, err := put.ExecContext(ctx, len(first), body); err != nil {
-			return nil, err
+	err = sqlitedb.Update(ctx, db, func(tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "CREATE VIRTUAL TABLE passages USING fts5(body, tokenize='porter unicode61 remove_diacritics 2')")
+		if err != nil {
+			return err
 		}
-		line += strings.Count(body, "\n")
-		text = text[len(body):]
-	}
-	return first, tx.Commit()
+		put, err := tx.PrepareContext(ctx, "INSERT INTO passages (rowid, body) VALUES (?, ?)")
+		if err != nil {
+			return err
+		}
+		for line := 1; text != ""; {
+			body := passage(text)
+			first = append(first, line)
+			if _, err := put.ExecContext(ctx, len(first), body); err != nil {
+				return err
+			}
+			line += strings.Count(body, "\n")
+			text = text[len(body):]
+		}
+		return nil
+	})
+	return first, err
 }
 
 // passage returns the first passage of a text: a few lines, or a part of a very long line.
