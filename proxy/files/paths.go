@@ -112,11 +112,15 @@ func (s *Server) rootNames() string {
 	if len(s.roots) == 1 {
 		return `the root, which is "."`
 	}
-	var names []string
-	for _, r := range s.roots {
-		names = append(names, display(r.name)+"/")
+	return "the roots " + s.listRoots(", ")
+}
+
+func (s *Server) listRoots(separator string) string {
+	names := make([]string, len(s.roots))
+	for i, r := range s.roots {
+		names[i] = display(r.name) + "/"
 	}
-	return "the roots " + strings.Join(names, ", ")
+	return strings.Join(names, separator)
 }
 
 // show returns the path of p in results. It is the inverse of resolve.
@@ -197,13 +201,11 @@ func (s *Server) open(p place) (*os.File, fs.FileInfo, error) {
 	}
 	info, err := f.Stat()
 	if err == nil && !info.IsDir() && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is neither a regular file nor a directory: only these can be read", s.show(p))
-	} else if err != nil {
-		err = s.explain(p, err)
+		err = syscall.ENXIO
 	}
 	if err != nil {
 		_ = f.Close()
-		return nil, nil, err
+		return nil, nil, s.explain(p, err)
 	}
 	return f, info, nil
 }
@@ -217,7 +219,7 @@ func (s *Server) explain(p place, err error) error {
 		return fmt.Errorf("%s does not exist: list_directory shows what does, search_files finds files by name", name)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%s may not be read: permission denied", name)
-	case errors.Is(err, syscall.ENXIO): // a socket
+	case errors.Is(err, syscall.ENXIO): // also the error for a socket
 		return fmt.Errorf("%s is neither a regular file nor a directory: only these can be read", name)
 	case errors.Is(err, fs.ErrClosed):
 		return errors.New("the file server is shutting down")

@@ -127,11 +127,7 @@ func (s *Server) listDirectory(ctx context.Context, in input) (string, error) {
 		return "", err
 	}
 	if p.r == nil {
-		var names []string
-		for _, r := range s.roots {
-			names = append(names, display(r.name)+"/")
-		}
-		return strings.Join(names, "\n"), nil
+		return s.listRoots("\n"), nil
 	}
 	entries, err := s.readDir(ctx, p)
 	if err != nil {
@@ -166,26 +162,26 @@ func describe(e fs.DirEntry) string {
 }
 
 // report collects lines up to a limit in bytes, and remarks on the missing ones.
-type report struct{ b strings.Builder }
+type report struct{ strings.Builder }
 
 // add appends line and reports whether there was room for it.
 func (r *report) add(line string) bool {
-	if r.b.Len()+len(line)+1 > maxReport {
+	if r.Len()+len(line)+1 > maxReport {
 		return false
 	}
-	if r.b.Len() > 0 {
-		r.b.WriteByte('\n')
+	if r.Len() > 0 {
+		r.WriteByte('\n')
 	}
-	r.b.WriteString(line)
+	r.WriteString(line)
 	return true
 }
 
 // note appends a remark in parentheses. It ignores the limit.
 func (r *report) note(format string, args ...any) {
-	if r.b.Len() > 0 {
-		r.b.WriteByte('\n')
+	if r.Len() > 0 {
+		r.WriteByte('\n')
 	}
-	fmt.Fprintf(&r.b, "("+format+")", args...)
+	fmt.Fprintf(r, "("+format+")", args...)
 }
 
 // noteUnread remarks on n files or directories that could not be read.
@@ -194,8 +190,6 @@ func (r *report) noteUnread(n int, one, many string) {
 		r.note("%d %s could not be read", n, plural(n, one, many))
 	}
 }
-
-func (r *report) String() string { return r.b.String() }
 
 func plural(n int, one, many string) string {
 	if n == 1 {

@@ -221,16 +221,15 @@ var errStop = errors.New("stop")
 // walk visits the regular files below the path name that match glob ("" matches all), in order.
 // It returns the number of directories that could not be read. An error of visit ends it.
 func (s *Server) walk(ctx context.Context, name, glob string, visit func(place) error) (unread int, err error) {
-	w := walker{s: s, match: func(string) bool { return true }, visit: visit}
-	if glob != "" {
-		if w.match, err = parseGlob(glob); err != nil {
-			return 0, err
-		}
+	match, err := parseGlob(glob)
+	if err != nil {
+		return 0, err
 	}
 	start, err := s.resolve(name)
 	if err != nil {
 		return 0, err
 	}
+	w := walker{s: s, match: match, visit: visit}
 	if err = w.start(ctx, start); errors.Is(err, errStop) {
 		err = nil
 	}
@@ -303,19 +302,16 @@ func (w *walker) dir(ctx context.Context, p place, rel string, ignores []gitigno
 // ignoresAbove returns the patterns of the directories above p. Patterns that exclude p itself
 // are dropped: a call that names an ignored directory wants to see it.
 func (s *Server) ignoresAbove(p place) []gitignore.Pattern {
-	top := place{p.r, "."}
-	ignores := s.ignoreFile(top, ".git/info/exclude")
+	ignores := s.ignoreFile(place{p.r, "."}, ".git/info/exclude")
 	if p.rel == "." {
 		return ignores
 	}
-	at := top
 	segments := strings.Split(p.rel, "/")
-	for i, segment := range segments {
-		ignores = append(ignores, s.ignoreFile(at, ".gitignore")...)
+	for i := range segments {
+		ignores = append(ignores, s.ignoreFile(place{p.r, path.Clean(strings.Join(segments[:i], "/"))}, ".gitignore")...)
 		if gitignore.NewMatcher(ignores).Match(segments[:i+1], true) {
 			ignores = nil
 		}
-		at.rel = path.Join(at.rel, segment)
 	}
 	return ignores
 }
@@ -353,10 +349,12 @@ const (
 	maxBraces = 4
 )
 
-// parseGlob checks a glob and returns its matcher on slash-separated paths. A glob without a
-// slash matches the last segment, at any depth.
+// parseGlob checks a glob and returns its matcher on slash-separated paths. A glob without a slash
+// matches the last segment, at any depth; "" matches all.
 func parseGlob(glob string) (func(rel string) bool, error) {
 	switch {
+	case glob == "":
+		return func(string) bool { return true }, nil
 	case len(glob) > maxGlob:
 		return nil, fmt.Errorf("the glob is %d bytes long, the limit is %d: search for a part of it", len(glob), maxGlob)
 	case strings.Count(glob, "{") > maxBraces:
