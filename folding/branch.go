@@ -106,31 +106,30 @@ func (b Branch) explain() string {
 // digest sums up the calls of a branch that was ended by force. The same branch always gives the
 // same text.
 func (b Branch) digest() string {
-	var s strings.Builder
 	a := b.Activity
-	fmt.Fprintf(&s, "%d of %d tokens used; %d call", b.BudgetUsed, b.BudgetTotal, a.Calls)
+	s := fmt.Sprintf("%d of %d tokens used; %d call", b.BudgetUsed, b.BudgetTotal, a.Calls)
 	if a.Calls != 1 {
-		s.WriteString("s")
+		s += "s"
 	}
-	if len(a.Tools) > 0 {
-		tools := make([]string, len(a.Tools))
-		for i, t := range a.Tools {
-			tools[i] = fmt.Sprintf("%s %d", t.Tool, t.Calls)
-		}
-		s.WriteString(" (" + strings.Join(tools, ", ") + ")")
+	var tools []string
+	for _, t := range a.Tools {
+		tools = append(tools, fmt.Sprintf("%s %d", t.Tool, t.Calls))
+	}
+	if tools != nil {
+		s += " (" + strings.Join(tools, ", ") + ")"
 	}
 	for _, part := range []struct {
 		n    int
 		text string
 	}{{a.Failed, "failed"}, {a.InFlight, "cancelled in flight"}, {a.Lost, "lost in a restart"}} {
 		if part.n > 0 {
-			fmt.Fprintf(&s, ", %d %s", part.n, part.text)
+			s += fmt.Sprintf(", %d %s", part.n, part.text)
 		}
 	}
 	if a.LastError != "" {
-		fmt.Fprintf(&s, "; last error: %s", a.LastError)
+		s += "; last error: " + a.LastError
 	}
-	return s.String()
+	return s
 }
 
 // Activity counts the calls of a branch, for its digest.

@@ -180,21 +180,18 @@ const DeprecatedObject = "context_object"
 // parent/id and is reported in deprecated. For objects with an operation and for other types it
 // returns an [*Error].
 func Decode(value json.RawMessage) (p Path, deprecated []string, err error) {
-	switch rawjson.KindOf(value) {
-	case rawjson.Null:
+	value = rawjson.Trim(value)
+	switch kind := rawjson.KindOf(value); {
+	case len(value) == 0, kind == rawjson.Null:
 		return Main, nil, nil
-	case rawjson.String:
-		p, err = Parse(rawjson.Unquote(rawjson.Trim(value)))
+	case kind == rawjson.String:
+		p, err = Parse(rawjson.Unquote(value))
 		return p, nil, err
-	case rawjson.Object:
-		p, err = decodeObject(value)
-		if err != nil {
-			return Main, nil, err
+	case kind == rawjson.Object:
+		if p, err = decodeObject(value); err == nil {
+			deprecated = []string{DeprecatedObject}
 		}
-		return p, []string{DeprecatedObject}, nil
-	}
-	if len(rawjson.Trim(value)) == 0 {
-		return Main, nil, nil
+		return p, deprecated, err
 	}
 	return Main, nil, fault(CodeType, string(value), "send a string such as \"analysis/step-1\"")
 }
@@ -208,12 +205,9 @@ func decodeObject(value json.RawMessage) (Path, error) {
 	if !ok || id == "" {
 		return Main, fault(CodeType, string(value), "a context object needs a string \"id\"; better send a path as a string")
 	}
-	var parent string
-	if raw, ok := rawjson.Get(value, "parent"); ok && rawjson.KindOf(raw) != rawjson.Null {
-		if rawjson.KindOf(raw) != rawjson.String {
-			return Main, fault(CodeType, string(value), "a context object's \"parent\" must be a string")
-		}
-		parent = rawjson.Unquote(raw)
+	parent, ok := rawjson.GetString(value, "parent")
+	if raw, set := rawjson.Get(value, "parent"); set && !ok && rawjson.KindOf(raw) != rawjson.Null {
+		return Main, fault(CodeType, string(value), "a context object's \"parent\" must be a string")
 	}
 	up, err := Parse(parent)
 	if err != nil {
