@@ -39,11 +39,13 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/upstream"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // Tools are foldgate's own tools.
 type Tools interface {
-	conn.Conn
+	// Call serves a tools/call.
+	Call(ctx context.Context, r *conn.Request) (wire.Message, error)
 	// Has reports whether there is a tool of that name.
 	Has(name string) bool
 	// Attribute finds the branch that pays for a call of such a tool. The call has its name and
