@@ -135,20 +135,21 @@ var definitions = []json.RawMessage{
 // Definitions returns the definitions of the tools, in the order of the list.
 func Definitions() []json.RawMessage { return definitions }
 
+// properties are the properties of the tools' input schemas, by tool.
+var properties = func() map[string][]byte {
+	m := map[string][]byte{}
+	for _, d := range definitions {
+		name, _ := rawjson.GetString(d, "name")
+		m[name], _ = rawjson.Get(d, "inputSchema", "properties")
+	}
+	return m
+}()
+
 // Has reports whether foldgate has a tool of its own called name.
-func Has(name string) bool { return definition(name) != nil }
+func Has(name string) bool { return properties[name] != nil }
 
 // Has is the function Has.
 func (*Tools) Has(name string) bool { return Has(name) }
-
-func definition(name string) json.RawMessage {
-	for _, d := range definitions {
-		if own, _ := rawjson.GetString(d, "name"); own == name {
-			return d
-		}
-	}
-	return nil
-}
 
 // Attribute finds the branch that pays for a call of an own tool, which has its name and arguments.
 // The tools that manage branches are never charged or refused for budget.
@@ -204,8 +205,7 @@ func (t *Tools) Close() error {
 
 // decode decodes the arguments of an own tool as its schema says.
 func decode(c *interceptor.Call, into any) error {
-	properties, _ := rawjson.Get(definition(c.Target.Name), "inputSchema", "properties")
-	if err := arguments.Decode(c.Target.Name, properties, c.Target.Arguments, into); err != nil {
+	if err := arguments.Decode(c.Target.Name, properties[c.Target.Name], c.Target.Arguments, into); err != nil {
 		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Message: err.Error(), Err: err}
 	}
 	return nil
