@@ -14,7 +14,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
@@ -64,8 +63,6 @@ type Journal struct {
 	queueMu sync.Mutex // guards queue, closed
 	queue   []*pending
 	closed  bool
-
-	appending atomic.Int32 // calls of Append
 
 	writing sync.Mutex // held during a write; guards the fields below
 	position
@@ -196,13 +193,10 @@ func (j *Journal) Append(r *Record, payload ...[]byte) error {
 	}
 	j.queue = append(j.queue, p)
 	j.queueMu.Unlock()
-	// The first to get the lock writes the whole queue; the others then find
-	// their record done. A turn for others lets them queue before: with 16
-	// callers a record then takes 8 µs of processor time instead of 11.
-	if j.appending.Add(1) > 1 {
-		runtime.Gosched()
-	}
-	defer j.appending.Add(-1)
+	// The first to get the lock writes the whole queue; the others then find their record done.
+	// Gosched lets them queue before. With 16 callers a call takes 10 % less processor time, with
+	// one caller about 1 % more.
+	runtime.Gosched()
 	j.writing.Lock()
 	defer j.writing.Unlock()
 	if !p.done {
