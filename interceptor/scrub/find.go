@@ -78,7 +78,7 @@ func (x *examination) find(text string) ([]hit, error) {
 	if len(text) > math.MaxInt32/2 {
 		return nil, fmt.Errorf("scrub: text of %d bytes: at most %d are examined at once", len(text), math.MaxInt32/2)
 	}
-	x.text, x.hasLines, x.excused = text, false, false
+	x.text, x.lines, x.excused = text, x.lines[:0], false
 	if err := x.scratch.Scan(text, &x.limit); err != nil {
 		return nil, err
 	}
@@ -269,11 +269,9 @@ func (x *examination) locate(h *hit) {
 // lineBreaks returns the positions of all line breaks. As in gitleaks a text without any has one
 // at its end.
 func (x *examination) lineBreaks() []int32 {
-	if x.hasLines {
+	if len(x.lines) > 0 {
 		return x.lines
 	}
-	x.hasLines = true
-	x.lines = x.lines[:0]
 	for at := 0; ; at++ {
 		i := strings.IndexByte(x.text[at:], '\n')
 		if i < 0 {

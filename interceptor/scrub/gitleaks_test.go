@@ -74,7 +74,7 @@ func defaultTrees(s *Scrubber) []*syntax.Regexp {
 }
 
 func treeOf(r *rule) *syntax.Regexp {
-	tree, err := syntax.Parse(r.expr.String(), syntax.Perl)
+	tree, err := syntax.Parse(r.Regex, syntax.Perl)
 	if err != nil {
 		panic(err) // it was parsed before
 	}

@@ -1,6 +1,7 @@
 package scrub
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"sort"
@@ -96,10 +97,7 @@ func isChecksum(text string, h *hit) bool {
 // of equal length.
 func merge(marks []mark) []mark {
 	slices.SortStableFunc(marks, func(a, b mark) int {
-		if a.Start != b.Start {
-			return a.Start - b.Start
-		}
-		return b.End - a.End
+		return cmp.Or(a.Start-b.Start, b.End-a.End)
 	})
 	var out []mark
 	longest := 0

@@ -103,10 +103,9 @@ type examination struct {
 	limit   limit
 
 	// Of the text that was scanned last; see find.
-	text     string
-	lines    []int32 // see lineBreaks
-	hasLines bool
-	excused  bool // a finding in the last line was excepted for the whole text; see lastLine
+	text    string
+	lines   []int32 // see lineBreaks
+	excused bool    // a finding in the last line was excepted for the whole text; see lastLine
 
 	// Of a document.
 	stack    []frame

@@ -96,14 +96,10 @@ func lazyPrefix(x *syntax.Regexp) ([]repetition, *syntax.Regexp) {
 
 // within reports whether every rune of c is one of d.
 func (c *repetition) within(d *repetition) bool {
-next:
 	for i := 0; i+1 < len(c.ranges); i += 2 {
-		for k := 0; k+1 < len(d.ranges); k += 2 {
-			if d.ranges[k] <= c.ranges[i] && c.ranges[i+1] <= d.ranges[k+1] {
-				continue next
-			}
+		if !d.has(c.ranges[i], c.ranges[i+1]) {
+			return false
 		}
-		return false
 	}
 	return true
 }
@@ -289,7 +285,7 @@ func (p *plan) reach(text string, at, from int) int {
 		c := &p.prefix[i]
 		for n := 0; n < c.max && at > from; n++ {
 			r, size := utf8.DecodeLastRuneInString(text[from:at])
-			if !c.has(r) {
+			if !c.has(r, r) {
 				break
 			}
 			at -= size
@@ -304,9 +300,10 @@ type repetition struct {
 	max    int
 }
 
-func (c *repetition) has(r rune) bool {
+// has reports whether one range of c contains the runes from lo to hi.
+func (c *repetition) has(lo, hi rune) bool {
 	for i := 0; i+1 < len(c.ranges); i += 2 {
-		if c.ranges[i] <= r && r <= c.ranges[i+1] {
+		if c.ranges[i] <= lo && hi <= c.ranges[i+1] {
 			return true
 		}
 	}

@@ -29,7 +29,7 @@ type required struct {
 
 // findRequired returns the best required literals of x, or nil.
 func findRequired(x *syntax.Regexp) *required {
-	if set, ok := exactly(x); ok {
+	if set := exactly(x); set != nil {
 		if r := (&required{literals: set, search: set}); r.usable() {
 			return r
 		}
@@ -37,7 +37,7 @@ func findRequired(x *syntax.Regexp) *required {
 	}
 	switch x.Op {
 	case syntax.OpLiteral:
-		if set, ok := literal(x.Rune[:min(len(x.Rune), maxLiteral)]); ok {
+		if set := literal(x.Rune[:min(len(x.Rune), maxLiteral)]); set != nil {
 			return &required{literals: set, search: set}
 		}
 	case syntax.OpCapture, syntax.OpPlus:
@@ -92,11 +92,7 @@ func requiredOfSequence(subs []*syntax.Regexp) *required {
 	for i, x := range subs {
 		run := []string{""}
 		for k, y := range subs[i:] {
-			set, ok := exactly(y)
-			if ok {
-				run = product(run, set)
-			}
-			if !ok || run == nil {
+			if run = product(run, exactly(y)); run == nil {
 				if k == 0 {
 					try(findRequired(y), lo, hi)
 				}
@@ -157,12 +153,13 @@ func shortest(literals []string) int {
 	return n
 }
 
-// exactly returns all that x matches, in lower case, if that is a small set of ASCII strings.
-func exactly(x *syntax.Regexp) ([]string, bool) {
+// exactly returns all that x matches, in lower case, if that is a small set of ASCII strings, or
+// else nil.
+func exactly(x *syntax.Regexp) []string {
 	switch x.Op {
 	case syntax.OpEmptyMatch, syntax.OpBeginLine, syntax.OpEndLine, syntax.OpBeginText, syntax.OpEndText,
 		syntax.OpWordBoundary, syntax.OpNoWordBoundary:
-		return []string{""}, true
+		return []string{""}
 	case syntax.OpLiteral:
 		return literal(x.Rune)
 	case syntax.OpCharClass:
@@ -176,82 +173,77 @@ func exactly(x *syntax.Regexp) ([]string, bool) {
 	case syntax.OpConcat:
 		all := []string{""}
 		for _, s := range x.Sub {
-			set, ok := exactly(s)
-			if all = product(all, set); !ok || all == nil {
-				return nil, false
+			if all = product(all, exactly(s)); all == nil {
+				break
 			}
 		}
-		return all, true
+		return all
 	case syntax.OpAlternate:
 		var all []string
 		for _, s := range x.Sub {
-			set, ok := exactly(s)
-			if all = union(all, set); !ok || len(all) > maxLiterals {
-				return nil, false
+			set := exactly(s)
+			if all = union(all, set); set == nil || len(all) > maxLiterals {
+				return nil
 			}
 		}
-		return all, true
+		return all
 	}
-	return nil, false
+	return nil
 }
 
-func literal(runes []rune) ([]string, bool) {
+// literal is exactly for a sequence of runes.
+func literal(runes []rune) []string {
 	if len(runes) > maxLiteral {
-		return nil, false
+		return nil
 	}
 	b := make([]byte, len(runes))
 	for i, r := range runes {
-		c, ok := foldASCII(r)
-		if !ok {
-			return nil, false
+		var ok bool
+		if b[i], ok = foldASCII(r); !ok {
+			return nil
 		}
-		b[i] = c
 	}
-	return []string{string(b)}, true
+	return []string{string(b)}
 }
 
-func classLiterals(ranges []rune) ([]string, bool) {
+// classLiterals is exactly for a class of at most four characters.
+func classLiterals(ranges []rune) []string {
 	var set []string
 	for i := 0; i+1 < len(ranges); i += 2 {
-		if ranges[i+1]-ranges[i] > 4 {
-			return nil, false
-		}
 		for r := ranges[i]; r <= ranges[i+1]; r++ {
 			c, ok := foldASCII(r)
-			if !ok {
-				return nil, false
+			if set = union(set, []string{string(c)}); !ok || len(set) > 4 {
+				return nil
 			}
-			set = union(set, []string{string(c)})
 		}
 	}
-	return set, len(set) > 0 && len(set) <= 4
+	return set
 }
 
 // repeated is exactly for least to most copies of x.
-func repeated(x *syntax.Regexp, least, most int) ([]string, bool) {
-	set, ok := exactly(x)
-	if !ok || most < 0 || most > maxRepeatLit {
-		return nil, false
+func repeated(x *syntax.Regexp, least, most int) []string {
+	set := exactly(x)
+	if set == nil || most < 0 || most > maxRepeatLit {
+		return nil
 	}
 	var all []string
 	power := []string{""}
-	for n := 0; n <= most; n++ {
-		if n > 0 {
-			power = product(power, set)
-		}
+	for n := 0; power != nil && len(all) <= maxLiterals; n++ {
 		if n >= least {
 			all = union(all, power)
 		}
-		if power == nil || len(all) > maxLiterals {
-			return nil, false
+		if n == most && len(all) <= maxLiterals {
+			return all
 		}
+		power = product(power, set)
 	}
-	return all, true
+	return nil
 }
 
-// product returns every a followed by every b, or nil if these are too many or too long.
+// product returns every a followed by every b, or nil if these are too many or too long, or if a
+// or b is nil.
 func product(a, b []string) []string {
-	if len(a)*len(b) > maxLiterals {
+	if n := len(a) * len(b); n == 0 || n > maxLiterals {
 		return nil
 	}
 	out := make([]string, 0, len(a)*len(b))

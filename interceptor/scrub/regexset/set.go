@@ -12,8 +12,7 @@ import (
 // An Expr is a parsed regular expression. It is compiled when it is first used: of many
 // expressions most never match, and compiling takes most of the time of a start-up.
 type Expr struct {
-	text   string
-	tree   *syntax.Regexp // not simplified
+	tree   *syntax.Regexp // with its repetitions as they are written
 	groups int
 	regexp func() *regexp.Regexp
 }
@@ -24,11 +23,8 @@ func Parse(expr string) (*Expr, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Expr{expr, tree, tree.MaxCap(), sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })}, nil
+	return &Expr{tree, tree.MaxCap(), sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })}, nil
 }
-
-// String returns the text of the expression.
-func (x *Expr) String() string { return x.text }
 
 // NumSubexp returns the number of capturing groups.
 func (x *Expr) NumSubexp() int { return x.groups }
