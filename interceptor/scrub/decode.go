@@ -363,10 +363,8 @@ func appendDecoded(all []decoded, text string, run span, skip, n int) []decoded 
 		group, bits = 0, 0
 	}
 	if n == 4 && len(p.out) > 0 { // what the last digits contain
-		for bits <<= 6 * (4 - group); group > 1; group-- {
-			if c := byte(bits >> 16); texty[c] {
-				p.out = append(p.out, c)
-			}
+		for bits <<= 6 * (4 - group); group > 1 && texty[byte(bits>>16)]; group-- {
+			p.out = append(p.out, byte(bits>>16))
 			bits <<= 8
 		}
 	}

@@ -141,6 +141,16 @@ func TestSecretInBinary(t *testing.T) {
 	}
 }
 
+// TestSecretBeforeBinary: the last digits of a run are no full group. A letter after a byte that
+// is no text does not lengthen the secret before it.
+func TestSecretBeforeBinary(t *testing.T) {
+	s := newScrubber(t, Options{})
+	hidden := base64.RawStdEncoding.EncodeToString([]byte(" AK" + "IAQYLPMN5HHHFPZAM2\xffz"))
+	if got, found, err := s.Text(context.Background(), "data: "+hidden); err != nil || len(found) == 0 {
+		t.Errorf("Text(%q) = %q, %v, %v, want a finding", hidden, got, found, err)
+	}
+}
+
 func TestDecodingKeepsTheRest(t *testing.T) {
 	s := newScrubber(t, Options{})
 	pat := github(41)
