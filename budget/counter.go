@@ -18,9 +18,8 @@ type Counter struct {
 	tokenizer *bpe.Tokenizer
 }
 
-// NewCounter returns a counter for an encoding ("o200k_base") or for a model ("gpt-4o-mini"). The
-// error for an unknown name lists the known ones. The first count loads the vocabulary, not
-// NewCounter.
+// NewCounter returns a counter for an encoding ("o200k_base") or a model ("gpt-4o-mini"). The
+// error lists the known names. The first count loads the vocabulary.
 func NewCounter(name string) (*Counter, error) {
 	encoding, err := resolve(name)
 	if err != nil {
@@ -29,9 +28,8 @@ func NewCounter(name string) (*Counter, error) {
 	return &Counter{encoding: encoding, scale: 1, tokenizer: tokenizers[encoding]}, nil
 }
 
-// WithScale returns a counter that multiplies each count of c's encoding by scale and rounds it
-// up, for models without a public tokenizer. The scale replaces the scale of c; it must be from
-// 0.01 to 100.
+// WithScale returns a counter of c's encoding that multiplies each count by scale, from 0.01 to
+// 100, and rounds up. It is for models without a public tokenizer.
 func (c *Counter) WithScale(scale float64) (*Counter, error) {
 	if !(scale >= 0.01 && scale <= 100) {
 		return nil, fmt.Errorf("token scale %v: use a number from 0.01 to 100", scale)
@@ -56,8 +54,7 @@ func (c *Counter) Count(text string) int { return c.CountBytes(bytesOf(text)) }
 // CountBytes returns the number of tokens in b. It does not keep b.
 func (c *Counter) CountBytes(b []byte) int { return c.scaled(c.tokenizer.Count(b)) }
 
-// Exceeds reports whether text has more than n tokens. It stops reading the text as soon as it
-// knows.
+// Exceeds reports whether text has more than n tokens. It reads no more of it than it must.
 func (c *Counter) Exceeds(text string, n int) bool {
 	return c.tokenizer.Exceeds(bytesOf(text), c.unscaled(n))
 }
@@ -93,8 +90,7 @@ func (c *Counter) scaled(tokens int) int {
 	return int(math.Ceil(float64(tokens) * c.scale))
 }
 
-// unscaled returns the largest number of tokens of the encoding with a scaled count of at most n,
-// or -1 if n is negative.
+// unscaled returns the most tokens with a scaled count of at most n, or -1 if n is negative.
 func (c *Counter) unscaled(n int) int {
 	if n < 0 {
 		return -1

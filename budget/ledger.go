@@ -23,8 +23,7 @@ func (b Balance) Exhausted() bool { return b.Used >= b.Total }
 
 // Ledger keeps one budget: the tokens allowed and spent. Used is the sum of all charges less all
 // refunds, exactly, and always between 0 and Total. A Ledger is safe for concurrent use. It is in
-// memory only: to keep a charge over a crash, record it before delivery. Make one with
-// [NewLedger].
+// memory only: to keep a charge over a crash, record it before delivery.
 type Ledger struct {
 	total int
 
@@ -81,8 +80,7 @@ func (l *Ledger) Refund(n int) {
 	}
 }
 
-// Warn reports whether use reached 80 % since it was last below. It returns true once for each
-// crossing.
+// Warn reports whether use reached 80 % since it was last below. It is true once a crossing.
 func (l *Ledger) Warn() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

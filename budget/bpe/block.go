@@ -90,10 +90,6 @@ func (k *block) certain(starts uint64) uint64 {
 	return starts & (1<<n - 1)
 }
 
-// A splitter returns where the pieces of a block start, and cuts the block where that is not
-// certain.
-type splitter func(k *block) (starts uint64)
-
 // splitO200k is nextO200k for a block. A contraction belongs to the word before it.
 func splitO200k(k *block) uint64 {
 	starts, swallowed := k.pieces(k.small)
@@ -113,8 +109,7 @@ func splitO200k(k *block) uint64 {
 	return starts
 }
 
-// splitCL100k is nextCL100k for a block. A contraction is a piece of its own. A capital does not
-// start a word.
+// splitCL100k is nextCL100k for a block. A contraction is a piece, a capital does not start one.
 func splitCL100k(k *block) uint64 {
 	starts, _ := k.pieces(0)
 	if k.apostrophe != 0 {
@@ -134,8 +129,7 @@ func splitGPT2(k *block) uint64 {
 	return starts
 }
 
-// cutContraction cuts the block at the first contraction with its apostrophe in set, or that many
-// bytes after it.
+// cutContraction cuts the block at the first contraction in set, or more bytes after that.
 func (k *block) cutContraction(set uint64, more uint) {
 	for set &= k.apostrophe; set != 0; set &= set - 1 {
 		i := bits.TrailingZeros64(set)

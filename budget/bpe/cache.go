@@ -11,8 +11,7 @@ const (
 	longBits   = 11
 )
 
-// A cache holds the number of tokens of pieces that a worker counted, since text repeats itself.
-// Its size is fixed: newer pieces displace older ones.
+// A cache holds the number of tokens of pieces that a worker counted. Newer ones displace older.
 type cache struct {
 	short [1 << shortBits][2]shortEntry
 	long  [1 << longBits]longEntry
@@ -21,8 +20,7 @@ type cache struct {
 // A shortKey holds a piece of at most shortPiece bytes, and its length in the highest four bits.
 type shortKey struct{ low, high uint64 }
 
-// A shortEntry is a shortKey with the number of tokens in the four bits after the length. A zero
-// entry is empty.
+// A shortEntry is a shortKey and, in the next four bits, the tokens. A zero entry is empty.
 type shortEntry shortKey
 
 // A longEntry holds a piece of at most longPiece bytes and its number of tokens.

@@ -1,7 +1,6 @@
 package bpe
 
-// windowSize is the length of a window in bytes. overlap is how far a window first reaches back
-// into the one before.
+// windowSize is the bytes of a window, overlap those that it first shares with the one before.
 const (
 	windowSize = 512
 	overlap    = 64
@@ -94,8 +93,7 @@ func (m *incremental) advance() {
 	}
 }
 
-// boundary returns the last position up to limit where a token of the current window begins, or
-// 0.
+// boundary returns the last start of a token of the current window up to limit, or 0.
 func (m *incremental) boundary(limit int) int {
 	i := m.tokens - 1
 	for i > 0 && int(m.current.starts[i]) > limit {
@@ -124,8 +122,7 @@ func (m *incremental) meet(begin, n int) (i, j int, ok bool) {
 	return 0, 0, false
 }
 
-// shift counts the first i tokens of the current window, and continues with the window ahead from
-// its token j.
+// shift counts the first i tokens of the current window, and continues with token j of ahead.
 func (m *incremental) shift(i, j, begin, n, end int) {
 	from := int(m.ahead.starts[j])
 	m.count += i

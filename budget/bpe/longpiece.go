@@ -118,8 +118,7 @@ func (l *long) step(b []byte, final bool) (n int, done bool) {
 	return end, true
 }
 
-// run takes the part of b that belongs to the run. When the run is over, it decides where the
-// piece ends.
+// run takes the part of b in the run, and after the run decides where the piece ends.
 func (l *long) run(b []byte, final bool) (n int, done bool) {
 	end := skip(b, l.shape.start, l.shape.set)
 	over := final || end < len(b)
@@ -185,8 +184,7 @@ func (l *long) take(b []byte) {
 	}
 }
 
-// certain returns a bound in b. A piece that ends there or before ends at the same place with any
-// text after b.
+// certain returns a bound: pieces that end there or before end there with any text after b.
 func (p *pattern) certain(b []byte) int {
 	const contractionBytes = 3
 	last, _ := utf8.DecodeLastRune(b)

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// mergeFew merges at most 64 tokens in place and returns their number. For each merge it looks at
-// all pairs, which is fastest for few.
+// mergeFew merges at most 64 tokens in place and returns their number. It looks at all pairs for
+// each merge, which is fastest for few.
 func (v *vocabulary) mergeFew(tokens []uint32) int {
 	var keys [64]uint32 // rank of a token's pair with the next one, then its index
 	n := len(tokens)
@@ -55,8 +55,7 @@ const groupSize = 16
 // noKey is the key of a pair that does not merge.
 const noKey = math.MaxUint64
 
-// A window merges a text of at most its size in bytes. It keeps the lowest pair of each group, to
-// find the lowest pair of all.
+// A window merges a text of at most its size. It keeps the lowest pair of each group of pairs.
 type window struct {
 	tokens []uint32
 	starts []int32 // places of the tokens in the text
@@ -77,8 +76,7 @@ func newWindow(size int) *window {
 	}
 }
 
-// merge merges text and returns the number n of its tokens. They are then the first n of
-// w.tokens, at the places w.starts.
+// merge merges text and returns the number of tokens: the first of w.tokens, at w.starts.
 func (w *window) merge(v *vocabulary, text []byte) int {
 	n := v.start(text, w.tokens, w.starts)
 	groups := w.link(v, n)

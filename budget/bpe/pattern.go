@@ -9,16 +9,15 @@ import (
 // A pattern cuts a text into the pieces that an encoding merges separately. It does the work of a
 // backtracking matcher with the published regular expression, in one pass over valid UTF-8.
 type pattern struct {
-	// next returns the end of the piece of b that starts at i, for i < len(b) at the start of a
-	// character.
+	// next returns the end of the piece of b at i, the start of a character.
 	next func(b []byte, i int) int
 	// long returns the shape of the piece that starts with b and is much longer than a token.
 	long func(b []byte) shape
 	// reach holds the classes of characters that decide, at any distance, where a piece before
 	// them ends. White space always does.
 	reach uint
-	// split is next for a block of ASCII at once.
-	split splitter
+	// split returns where the pieces of a block start, and cuts the block where that is not certain.
+	split func(k *block) (starts uint64)
 }
 
 var (
@@ -270,8 +269,7 @@ var fillClasses = sync.OnceFunc(func() {
 	classes['\n'], classes['\r'] = classNewline, classNewline
 })
 
-// classAt returns the class of the character of b at i, as a set, and its width. At the end of b
-// the set is empty.
+// classAt returns the class of the character at i as a set, and its width, or 0, 0 at the end.
 func classAt(b []byte, i int) (set uint, width int) {
 	if i >= len(b) {
 		return 0, 0

@@ -42,8 +42,7 @@ func (s *Stream) begin(t *Tokenizer, w *worker, limit int) {
 	*s = Stream{tokenizer: t, worker: w, limit: limit, text: w.text[:0]}
 }
 
-// Tokens returns the number of tokens of the text. It is exact after Close, and at most that
-// number before.
+// Tokens returns the count of the text. It is exact after Close, and at most the count before.
 func (s *Stream) Tokens() int {
 	if s.long != nil {
 		return s.tokens + s.long.atLeast()
@@ -88,9 +87,8 @@ func (s *Stream) end() {
 
 func (s *Stream) exceeded() bool { return s.Tokens() > s.limit }
 
-// take moves the start of p to the text and returns its length. Each byte that is not part of a
-// character becomes U+FFFD, as when Go converts a string to runes. The text needs room for two
-// characters.
+// take moves the start of p to the text, which has room for two characters, and returns its
+// length. Each byte that is not part of a character becomes U+FFFD.
 func (s *Stream) take(p []byte) int {
 	if len(s.cut) > 0 {
 		s.cut = append(s.cut, p[0])

@@ -59,12 +59,10 @@ func (t *Tokenizer) Exceeds(b []byte, n int) bool {
 	return n < maxTokens*len(b) && t.count(b, n) > n
 }
 
-// maxTokens is the largest number of tokens of one byte: a byte that is not part of a character
-// counts as U+FFFD, which has three bytes.
+// maxTokens bounds the tokens of one byte: alone it counts as U+FFFD, which has three bytes.
 const maxTokens = 3
 
-// count returns the number of tokens in b, or some number above limit if there are more than
-// limit.
+// count returns the number of tokens in b, or some number above limit if they are more.
 func (t *Tokenizer) count(b []byte, limit int) int {
 	w := t.worker()
 	defer t.release(w)
@@ -201,8 +199,7 @@ func (w *worker) pieceTokens(b []byte, i, end, limit int) int {
 	return w.partTokens(b, i, end, limit)
 }
 
-// partTokens counts the text from i to end, which merges on its own, until it has more than limit
-// tokens.
+// partTokens counts the text from i to end, which merges alone, up to more than limit tokens.
 func (w *worker) partTokens(b []byte, i, end, limit int) int {
 	switch n := end - i; {
 	case n <= shortPiece:

@@ -19,8 +19,7 @@ func (t *Tokenizer) Truncate(b []byte, n int) (length, tokens int) {
 			return len(b), tokens
 		}
 	}
-	// The cut can make other pieces of the last characters, with more tokens than before. Then it
-	// moves back.
+	// The cut can make other pieces of the last characters, with more tokens. Then it moves back.
 	for at := n; at > 0; {
 		length := t.cut(head, at)
 		tokens := t.count(head[:length], n)
@@ -49,8 +48,7 @@ func (t *Tokenizer) cut(b []byte, n int) int {
 	return len(b)
 }
 
-// cut returns the start of a character of b, which is valid UTF-8, with n tokens before it, or a
-// little fewer.
+// cut returns the start of a character of b, valid UTF-8, after n tokens or a few less.
 func (w *worker) cut(b []byte, n int) int {
 	end := 0
 	for end < len(b) {

@@ -101,8 +101,7 @@ func newVocabulary(size int) *vocabulary {
 	return v
 }
 
-// add adds a token that merges from its first n bytes, the token left, and the others, the token
-// right.
+// add adds a token that merges from left, its first n bytes, and right.
 func (v *vocabulary) add(token []byte, n int, left, right, rank uint32) {
 	v.addPair(left, right, rank)
 	if left|right < 256 {
@@ -282,8 +281,7 @@ func (t *charTable) add(token []byte, n int, rank uint32) {
 	}
 }
 
-// bridged reports whether a bridge may join two adjacent characters. last and first are the
-// adjacent bytes of the two.
+// bridged reports whether a bridge may join two characters that meet at bytes last and first.
 func (t *charTable) bridged(before, after rune, last, first byte) bool {
 	bytes := t.lasts>>(last&63)&(t.firsts>>(first&63))&1 != 0
 	if t.ranks[before&0xffff]&bridgesAfter|t.ranks[after&0xffff]&bridgesBefore == 0 && !bytes {

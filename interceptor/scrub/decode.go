@@ -15,8 +15,7 @@ import (
 const (
 	// maxDepth is how often decoded text is decoded again.
 	maxDepth = 3
-	// minDecoded is the least number of printable bytes in a row that are decoded text: the bytes
-	// of 16 characters of base64.
+	// minDecoded is the least length of decoded text: the bytes of 16 characters of base64.
 	minDecoded = 12
 )
 
@@ -51,7 +50,6 @@ func (x *examination) examine(text string) ([]mark, []Finding, error) {
 	return marks, found, nil
 }
 
-// findings returns the findings for hits in text.
 func findings(text string, hits []hit) []Finding {
 	var found []Finding
 	for _, h := range reported(text, hits) {
@@ -102,8 +100,8 @@ func (x *examination) decode(text string, within span, depth int) ([]mark, error
 	return marks, err
 }
 
-// A decoded is a part of a text, decoded. Either it is one run of base64 or hexadecimal, or it
-// has edits for the escapes in it.
+// A decoded is a decoded part of a text: one run of base64 or hexadecimal, or text with edits for
+// the escapes in it.
 type decoded struct {
 	text  string
 	fresh span // the part of text that was decoded; the rest is context
@@ -118,8 +116,7 @@ type edit struct {
 	with string
 }
 
-// origin maps a range of d.text to the range of the encoded text to redact: of a run to all of
-// it.
+// origin maps a range of d.text to the encoded range to redact: the whole of a run.
 func (d *decoded) origin(s span) span {
 	if d.edits == nil {
 		return d.part
@@ -158,8 +155,7 @@ func (d *decoded) touched(s span) bool {
 // noDigit is the value of a byte that is no digit.
 const noDigit = 0xff
 
-// base64Digit has the value of each byte as a digit of base64, in both alphabets. hexDigit has
-// its value as a hexadecimal digit.
+// base64Digit and hexDigit have the value of each byte as a digit, base64 in both alphabets.
 var base64Digit, hexDigit = func() (b, h [256]uint8) {
 	for c := range 256 {
 		b[c], h[c] = noDigit, noDigit
@@ -177,8 +173,7 @@ var base64Digit, hexDigit = func() (b, h [256]uint8) {
 
 func inBase64(c byte) bool { return base64Digit[c] != noDigit }
 
-// texty has the bytes of decoded text: printable ASCII, and the bytes of the usual invisible
-// characters.
+// texty has the bytes of text: printable ASCII, and the bytes of usual invisible characters.
 var texty = func() (t [256]bool) {
 	for c := range 256 {
 		t[c] = printable(byte(c))
@@ -225,8 +220,8 @@ func nextRun(text string, within span) (span, bool) {
 	return span{}, false
 }
 
-// runEnd returns the end of the run that byte i is in. A run continues after a line break if its
-// line is as long as encoders make them.
+// runEnd returns the end of the run at byte i. A run continues after a line break if its line is
+// as long as encoders make them.
 func runEnd(b []byte, i int) int {
 	line := i
 	for {
@@ -316,8 +311,8 @@ func plausible(text string, run span, skip, n int) bool {
 	return false
 }
 
-// appendDecoded decodes a run after skip digits, in groups of n digits, and appends each
-// printable text of minDecoded bytes or more.
+// appendDecoded decodes a run after skip digits, in groups of n digits, and appends its texts of
+// minDecoded bytes or more.
 func appendDecoded(all []decoded, text string, run span, skip, n int) []decoded {
 	var buf [256]byte
 	p := plaintext{text: text, all: all, out: buf[:0]}
@@ -376,9 +371,8 @@ func appendDecoded(all []decoded, text string, run span, skip, n int) []decoded 
 	return p.all
 }
 
-// A plaintext is printable text in a run, as far as it is decoded. In binary data a text may
-// begin and end within a group of base64, so it takes the printable bytes of the groups around
-// it.
+// A plaintext is printable text in a run, as far as it is decoded. In binary data it may begin
+// and end within a group of base64, so it takes the printable bytes of the groups around it.
 type plaintext struct {
 	text  string
 	all   []decoded // the results
@@ -419,8 +413,7 @@ func (p *plaintext) cut(bits uint32, group span) {
 	p.flush(end)
 }
 
-// The bytes of context around a run that are examined with it. The name before a value decides
-// whether the value is a secret.
+// The bytes of context around a run. The name before a value decides whether it is a secret.
 const before, after = 64, 16
 
 // flush ends the plaintext before byte end, and appends it if it is long enough.
@@ -459,8 +452,7 @@ func appendEscapes(all []decoded, text string, within span) []decoded {
 	return all
 }
 
-// widen moves at by a margin and on to the next white space, if there is some soon: a part of a
-// word could look like a word of its own.
+// widen moves at by a margin, and on to white space if that is near, so that it cuts no word.
 func widen(text string, at, step int) int {
 	end := len(text)
 	if step < 0 {
@@ -521,8 +513,7 @@ func escapes(text string, within span) []edit {
 	return edits
 }
 
-// escapeAt returns the edit for the escape at byte i, if it stands for a character that a secret
-// may contain.
+// escapeAt returns the edit for the escape at byte i if a secret may contain its character.
 func escapeAt(text string, i int) (edit, bool) {
 	switch text[i] {
 	case '%':
@@ -597,8 +588,7 @@ func colorAt(text string, start span) (edit, bool) {
 	return edit{span{start.Start, len(text) - len(rest) + 1}, ""}, true
 }
 
-// invisible reports whether r shows nothing, so that a token with it inside still reads like a
-// token.
+// invisible reports whether r shows nothing: a token still reads like one with it inside.
 func invisible(r rune) bool {
 	switch r {
 	case 0x00ad, 0x034f, 0x061c, 0x180e, 0xfeff:

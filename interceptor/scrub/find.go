@@ -48,9 +48,8 @@ func (x *examination) secrets(text string) ([]hit, error) {
 	}), nil
 }
 
-// lastLine adds to the hits in text those in its last line that are excepted because of another
-// line. Without a line break at its end, gitleaks takes the last line and everything before it
-// for one line; with one it does not.
+// lastLine adds the hits in the last line that another line excepts: gitleaks takes a last line
+// without a line break, and everything before it, for one line.
 func (x *examination) lastLine(text string, hits []hit) ([]hit, error) {
 	more, err := x.find(text + "\n")
 	if err != nil {
@@ -118,7 +117,6 @@ func (x *examination) withRequired(r *rule, found []hit) ([]hit, error) {
 	return found, nil
 }
 
-// holds reports whether two hits are near enough to each other.
 func (q *required) holds(a, b location) bool {
 	if q.WithinLines != nil && max(a.startLine-b.startLine, b.startLine-a.startLine) > *q.WithinLines {
 		return false
@@ -146,12 +144,11 @@ func (x *examination) findRule(r *rule) ([]hit, error) {
 	return hits, nil
 }
 
-// inspect decides whether the match of r at m is a secret. It follows gitleaks. Each step only
+// inspect decides as gitleaks does whether the match of r at m is a secret. Each step only
 // rejects, so the cheap ones come first.
 func (x *examination) inspect(r *rule, m span) (hit, bool, error) {
 	match := x.text[m.Start:m.End]
-	// gitleaks trims line breaks off the match and places it as if only its end had moved. placed
-	// does the same; match is where the text really is.
+	// gitleaks trims line breaks off the match, but places it as if only its end had moved.
 	lead := len(match) - len(strings.TrimLeft(match, "\n"))
 	match = strings.Trim(match, "\n")
 	h := hit{
@@ -235,8 +232,7 @@ func (x *examination) locate(h *hit) {
 	}
 	h.located = true
 	m, nl := h.placed, x.lineBreaks()
-	// The n-th line ends at the n-th line break. Except for the first one it begins with the line
-	// break before.
+	// Like gitleaks: line n ends at line break n, and begins with the break before.
 	begin := func(n int) int {
 		if n == 0 {
 			return 0
@@ -266,8 +262,8 @@ func (x *examination) locate(h *hit) {
 	h.line.End = max(h.line.End, m.End)
 }
 
-// lineBreaks returns the positions of all line breaks. As in gitleaks a text without any has one
-// at its end.
+// lineBreaks returns the positions of line breaks, or the end if there are none, as gitleaks
+// does.
 func (x *examination) lineBreaks() []int32 {
 	if len(x.lines) > 0 {
 		return x.lines
@@ -286,8 +282,7 @@ func (x *examination) lineBreaks() []int32 {
 	return x.lines
 }
 
-// entropy returns the Shannon entropy of s in bits a character. Like gitleaks it counts
-// characters and divides by the number of bytes.
+// entropy returns the Shannon entropy of s in bits a character, divided by bytes as in gitleaks.
 func entropy(s string) float64 {
 	var counts [128]int
 	others := map[rune]int{}

@@ -26,10 +26,9 @@ import (
 //     as a model reads them,
 //   - examines and encodes again the text in a base64 "blob".
 //
-// Only the string tokens with a secret change; all other bytes stay. Without a secret, clean is
-// raw itself. If two keys of an object get the same replacement, the second ends in #2. After an
-// error, which includes JSON that is cut or badly nested, raw must be withheld; clean is then
-// nil.
+// Only string tokens with a secret change. Without a secret, clean is raw itself. If two keys of
+// an object get the same replacement, the second ends in #2. After an error, which includes JSON
+// that is cut or badly nested, clean is nil and raw must be withheld.
 func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []Finding, err error) {
 	err = s.run(ctx, func(x *examination) error {
 		d := &document{examination: x, raw: raw}
@@ -94,8 +93,7 @@ func (d *document) prefilter() error {
 	size := len(text)/64 + 1
 	d.hot = slices.Grow(d.hot[:0], size)[:size]
 	clear(d.hot)
-	// Long strings are left out. The walk stops where the JSON is wrong; the walk that comes
-	// after finds that too.
+	// Long strings are left out. If the JSON is wrong, the walk of its tokens fails later.
 	from := 0
 	var err error
 	if len(text) >= long {
@@ -141,8 +139,8 @@ func (d *document) prefilterPart(text string, base int) error {
 	}
 }
 
-// A frame is an object or array around the position. The spans of an object are those of some
-// members; their end is 0 if the object does not have them.
+// A frame is an object or array around the position. The spans are those of members of an object,
+// empty if it does not have them.
 type frame struct {
 	start   int
 	array   bool
@@ -235,8 +233,8 @@ func (d *document) leave(f *frame) error {
 	return nil
 }
 
-// scanBlob examines the text in a base64 blob. If there is no secret in it, the blob itself is
-// examined: a token may read like base64, and the name of the member says nothing.
+// scanBlob examines the text in a base64 blob. Without a secret in it, it examines the blob
+// itself: a token may read like base64.
 func (d *document) scanBlob(f *frame) error {
 	encoded := d.unquote(f.blob)
 	text, err := base64.StdEncoding.DecodeString(encoded)
@@ -257,7 +255,6 @@ func (d *document) scanBlob(f *frame) error {
 	return err
 }
 
-// textual reports whether a media type is one of text.
 func textual(mime string) bool {
 	mime, _, _ = strings.Cut(strings.ToLower(mime), ";")
 	kind, sub, _ := strings.Cut(strings.TrimSpace(mime), "/")
@@ -271,8 +268,8 @@ func textual(mime string) bool {
 	}, sub)
 }
 
-// joined examines the concatenation of parts. Every second part is the value of one of the
-// strings. Secrets that are known are not reported again.
+// joined examines the concatenation of parts: every second one is the value of one of strs. It
+// does not report known secrets again.
 func (d *document) joined(strs []span, parts []string) error {
 	b := d.pieces[:0]
 	for _, p := range parts {
@@ -372,7 +369,6 @@ func (d *document) isHot(s span) bool {
 	return bytes.IndexByte(body, '\\') >= 0 || !d.ascii && !regexset.ASCII(view(body))
 }
 
-// unquote returns the value of a string or key.
 func (d *document) unquote(at span) string {
 	var own []byte
 	return d.unquoteIn(&own, at)
@@ -466,8 +462,8 @@ func (d *document) appendRedacted(dst []byte, t *dirtyString) []byte {
 	return append(dst, '"')
 }
 
-// escape returns the character of the escape sequence at the start of b, and the length of the
-// sequence. For a broken one it is the character after the backslash: a reader may read it so.
+// escape returns the first escape sequence of b and its length. A broken one stands for the
+// character after the backslash: a reader may read it so.
 func escape(b []byte) (r rune, size int) {
 	if r, size = rawjson.Unescape(b); size > 0 {
 		return r, size
@@ -478,8 +474,8 @@ func escape(b []byte) (r rune, size int) {
 	return rune(b[1]), 2
 }
 
-// findings returns the findings in the order of the document, each with the path of its string.
-// The path of a key is that of its value.
+// findings returns the findings in the order of the document, with paths. The path of a key is
+// that of its value.
 func (d *document) findings() []Finding {
 	if len(d.found) == 0 {
 		return nil

@@ -68,13 +68,11 @@ func withoutIDs(text string, s span) []span {
 	return left
 }
 
-// checksums matches the sums in lock files: Go checksums, and subresource integrity as package
-// managers write it. gitleaks excepts such files by their path. A text has no path, so the shape
-// decides.
+// checksums matches the sums in lock files. gitleaks excepts such files by their path; a text has
+// none, so the shape decides.
 var checksums = regexp.MustCompile(`^(?:h1:[A-Za-z0-9+/]{43}=|sha(?:1|256|384|512)-[A-Za-z0-9+/]{27,86}={0,2})$`)
 
-// isChecksum reports whether the secret of h is a lock file's checksum that a generic rule took
-// for a key.
+// isChecksum reports whether a generic rule took the checksum of a lock file for a key.
 func isChecksum(text string, h *hit) bool {
 	if !h.rule.generic {
 		return false
@@ -93,8 +91,8 @@ func isChecksum(text string, h *hit) bool {
 	return end-start < 128 && checksums.MatchString(text[start:end])
 }
 
-// merge sorts marks and joins those that overlap. The rule of the longest wins, or of the first
-// of equal length.
+// merge sorts marks and joins those that overlap. The longest one, or else the first, gives the
+// rule.
 func merge(marks []mark) []mark {
 	slices.SortStableFunc(marks, func(a, b mark) int {
 		return cmp.Or(a.Start-b.Start, b.End-a.End)

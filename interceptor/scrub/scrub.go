@@ -42,8 +42,7 @@ type Scrubber struct {
 type Finding struct {
 	// Rule is the id of the rule that found it.
 	Rule string `json:"rule"`
-	// Line is the line, from 1, in which the rule's match starts. In JSON it is the line within
-	// the string.
+	// Line is the line, from 1, in which the match starts: of the text, or of the JSON string.
 	Line int `json:"line"`
 	// Where is the path of the JSON string, such as $.content[0].text. It is "" for plain text.
 	Where string `json:"where,omitempty"`
@@ -62,9 +61,9 @@ func New(opts Options) (*Scrubber, error) {
 	return &Scrubber{rules: rules, set: set, timeout: opts.Timeout, exact: opts.Exact}, nil
 }
 
-// Text returns text with every secret replaced by [REDACTED:rule], and the findings. Text without
-// a secret is returned unchanged. After an error (a fault of the engine, [ErrTimeLimit], the end
-// of ctx) the text may contain secrets and must be withheld; clean is then "".
+// Text returns text with every secret replaced by [REDACTED:rule], or text itself if it has none,
+// and the findings. After an error (a fault of the engine, [ErrTimeLimit], the end of ctx) clean
+// is "", and text must be withheld.
 func (s *Scrubber) Text(ctx context.Context, text string) (clean string, found []Finding, err error) {
 	err = s.run(ctx, func(x *examination) (err error) {
 		var marks []mark
@@ -78,8 +77,8 @@ func (s *Scrubber) Text(ctx context.Context, text string) (clean string, found [
 	return clean, found, nil
 }
 
-// run calls examine with an examination for the caller alone. A panic becomes an error. The error
-// has only the type of the panic's value, which may quote the text.
+// run calls examine with an examination for the caller alone. A panic becomes an error without
+// the panic's value, which may quote the text.
 func (s *Scrubber) run(ctx context.Context, examine func(x *examination) error) (err error) {
 	defer func() {
 		if e := recover(); e != nil {
@@ -127,8 +126,7 @@ func (s *Scrubber) begin(ctx context.Context) *examination {
 	return x
 }
 
-// end makes the memory of x available to later calls. It is not called after an error or a panic,
-// which leave x in an unknown state.
+// end keeps the memory of x for later calls. An error or a panic leaves x in an unknown state.
 func (x *examination) end() {
 	x.scratch.Reset()
 	x.text, x.limit = "", limit{}
@@ -165,8 +163,7 @@ type limit struct {
 	spent    int             // bytes since the last check
 }
 
-// spend counts n bytes that are about to be examined. It checks the time every 4 KB: a check
-// costs as much as the examination of a short string.
+// spend counts n bytes that are about to be examined, and checks the time every 4 KB.
 func (l *limit) spend(n int) error {
 	if l.spent += n; l.spent < 4096 {
 		return nil

@@ -11,8 +11,7 @@ import (
 
 const (
 	hashBits = 16
-	// hashMul spreads the low three bytes of a word over the hash. The bytes above them do not
-	// change it.
+	// hashMul spreads the low three bytes of a word over the hash, and drops those above.
 	hashMul = 0x9E3779B1 << 8 & math.MaxUint32
 	lower8  = 0x2020202020202020
 )
@@ -38,12 +37,10 @@ type entry struct {
 	more              bool  // the next entry has the same hash
 }
 
-// Searchable reports whether literal can be one of [Literals]: it has two bytes or more and is
-// ASCII.
+// Searchable reports whether [Literals] can have literal: two bytes or more, all ASCII.
 func Searchable(literal string) bool { return len(literal) >= minLiteral && ASCII(literal) }
 
-// NewLiterals returns a set of literals, which are searchable and in lower case. It fails if they
-// are too many.
+// NewLiterals returns a set of searchable literals in lower case. It fails if they are too many.
 func NewLiterals(literals []string) (*Literals, error) {
 	m := &Literals{texts: literals}
 	buckets := map[uint32][]entry{}
@@ -121,8 +118,7 @@ func (m *Literals) Contains(text string) bool {
 // A literalHit is a literal and its place in a text.
 type literalHit struct{ literal, at int32 }
 
-// scan calls hit for each literal in text. The places of one literal are in ascending order. buf
-// is memory for it.
+// scan calls hit for each literal in text: the places of one literal ascend. buf is its memory.
 func (m *Literals) scan(text string, limit Limit, buf *[]literalHit, hit func(literalHit)) error {
 	for at := 0; at < len(text); {
 		if at > 0 {
@@ -141,8 +137,7 @@ func (m *Literals) scan(text string, limit Limit, buf *[]literalHit, hit func(li
 // blockSize is the number of bytes between checks of the time.
 const blockSize = 1 << 16
 
-// block appends to found the literals around the next block of text from byte i on, and returns
-// the end of the block.
+// block appends the literals around the next block of text, from byte i on, and returns its end.
 func (m *Literals) block(text string, i int, found []literalHit) (int, []literalHit) {
 	b := unsafe.Slice(unsafe.StringData(text), len(text))
 	end := min(i+blockSize, len(b)-7)
@@ -192,7 +187,7 @@ func (m *Literals) verify(b []byte, i int, h uint32, found []literalHit) []liter
 	return found
 }
 
-// word returns the eight bytes of b from i on. Zeros follow the end of b.
+// word returns the eight bytes of b from i on, or zeros after its end.
 func word(b []byte, i int) uint64 {
 	if i+8 <= len(b) {
 		return binary.LittleEndian.Uint64(b[i:])

@@ -31,9 +31,8 @@ type plan struct {
 	lookahead *lookahead // of the tail; nil for none
 }
 
-// newPlans returns a plan for each branch of tree. A tree is taken apart only if a branch begins
-// with a lazy repetition. It returns nil for an expression that matches the empty string, which
-// is left to package regexp.
+// newPlans returns a plan for each branch of tree if one begins with a lazy repetition, or else
+// one plan. It returns nil if tree matches the empty string: then package regexp searches.
 func newPlans(tree *syntax.Regexp) []*plan {
 	if least, _ := lengths(tree); least == 0 {
 		return nil
@@ -120,8 +119,7 @@ type lookahead struct {
 	rest        *program // of t
 }
 
-// maxPivots is the most bytes that pivot may have. With more of them a lookahead turns too few
-// places away.
+// maxPivots bounds the bytes of pivot: more of them turn too few places away.
 const maxPivots = 32
 
 // newLookahead returns the lookahead of x, or nil if there is none.
@@ -267,8 +265,7 @@ func inside(text string, i int) bool {
 	return false
 }
 
-// flat appends the elements of nested concatenations, and of groups if it is to see through them,
-// to subs.
+// flat appends the elements of nested concatenations, and of groups if asked, to subs.
 func flat(x *syntax.Regexp, subs []*syntax.Regexp, groups bool) []*syntax.Regexp {
 	if x.Op != syntax.OpConcat && (x.Op != syntax.OpCapture || !groups) {
 		return append(subs, x)

@@ -36,8 +36,7 @@ func newProgram(tree *syntax.Regexp) *program {
 	return &program{tree: tree, minLen: least}
 }
 
-// compile compiles the program, once. It reports false if there are more classes than a DFA has
-// room for.
+// compile compiles the program once. It reports false if a DFA has no room for its classes.
 func (p *program) compile() bool {
 	p.once.Do(func() {
 		prog, err := syntax.Compile(p.tree.Simplify())
@@ -136,7 +135,6 @@ func (p *program) classAt(text string, i int) (class uint8, size int) {
 	return p.classOf(r), size
 }
 
-// classOf returns the class of a rune.
 func (p *program) classOf(r rune) uint8 {
 	return p.class[sort.Search(len(p.bounds), func(i int) bool { return p.bounds[i] > r })-1]
 }
@@ -149,8 +147,7 @@ const (
 	kindEdge // begin or end of the text
 )
 
-// kindBefore returns the kind of the character before byte i. The kinds differ in ASCII only, so
-// its last byte is enough.
+// kindBefore returns the kind of the character before byte i. Kinds differ in ASCII only.
 func kindBefore(text string, i int) uint8 {
 	if i == 0 {
 		return kindEdge

@@ -18,9 +18,8 @@ const (
 	maxSlack     = 64 // starts that one literal hit leaves open
 )
 
-// required is a set of literals, in lower case, of which every match of an expression contains
-// one, lo to hi bytes after its start. A text with one need not match: literals are compared
-// without regard to case.
+// required is a set of literals, in lower case. Every match of an expression contains one, lo to
+// hi bytes after its start. The opposite does not hold: their search ignores case.
 type required struct {
 	literals []string
 	lo, hi   int
@@ -54,7 +53,6 @@ func findRequired(x *syntax.Regexp) *required {
 	return nil
 }
 
-// requiredOfAny returns the required literals of an alternation.
 func requiredOfAny(branches []*syntax.Regexp) *required {
 	all := &required{lo: unlimited}
 	for _, b := range branches {
@@ -75,8 +73,7 @@ func requiredOfAny(branches []*syntax.Regexp) *required {
 	return all
 }
 
-// requiredOfSequence returns the best required literals of the elements of a concatenation and of
-// runs of elements that match few strings.
+// requiredOfSequence chooses among the elements of a concatenation and runs of small sets.
 func requiredOfSequence(subs []*syntax.Regexp) *required {
 	var best *required
 	try := func(r *required, lo, hi int) {
@@ -153,8 +150,7 @@ func shortest(literals []string) int {
 	return n
 }
 
-// exactly returns all that x matches, in lower case, if that is a small set of ASCII strings, or
-// else nil.
+// exactly returns all that x matches, in lower case, or nil if that is no small set in ASCII.
 func exactly(x *syntax.Regexp) []string {
 	switch x.Op {
 	case syntax.OpEmptyMatch, syntax.OpBeginLine, syntax.OpEndLine, syntax.OpBeginText, syntax.OpEndText,
@@ -240,8 +236,7 @@ func repeated(x *syntax.Regexp, least, most int) []string {
 	return nil
 }
 
-// product returns every a followed by every b, or nil if these are too many or too long, or if a
-// or b is nil.
+// product returns every a followed by every b, or nil: if that is nothing, too much or too long.
 func product(a, b []string) []string {
 	if n := len(a) * len(b); n == 0 || n > maxLiterals {
 		return nil
@@ -349,8 +344,7 @@ func (b *byteSet) addAll(x *syntax.Regexp) {
 	}
 }
 
-// addFirst adds the bytes that matches of x may begin with, and reports whether x may match the
-// empty string.
+// addFirst adds the bytes that matches of x may begin with. It reports whether x may match "".
 func (b *byteSet) addFirst(x *syntax.Regexp) (empty bool) {
 	switch x.Op {
 	case syntax.OpNoMatch:

@@ -18,8 +18,7 @@ type Limit interface {
 	Check() error
 }
 
-// A Scratch is the memory in which one text at a time is scanned. It keeps the DFAs that it has
-// built, so using it again saves time.
+// A Scratch is the memory to scan one text at a time. It keeps the DFAs that it has built.
 type Scratch struct {
 	set  *Set
 	dfas map[*program]*dfa
@@ -270,8 +269,7 @@ func folds(text string) bool {
 	return !ASCII(text) && (strings.Contains(text, "\u212a") || strings.Contains(text, "\u017f") || strings.Contains(text, "\u0130"))
 }
 
-// fold returns text with these characters replaced by their ASCII letters, and for each byte of
-// the result its place in text.
+// fold replaces these by their ASCII letters, and returns the place in text of each byte.
 func fold(text string) (folded string, from []int32) {
 	var b strings.Builder
 	b.Grow(len(text))
@@ -291,7 +289,7 @@ func fold(text string) (folded string, from []int32) {
 	return b.String(), from
 }
 
-// ASCII reports whether s is ASCII. It looks at eight bytes at once.
+// ASCII reports whether s is ASCII.
 func ASCII(s string) bool {
 	b := unsafe.Slice(unsafe.StringData(s), len(s))
 	for ; len(b) >= 8; b = b[8:] {

@@ -138,9 +138,9 @@ func New(patterns []Pattern) (*Set, error) {
 	return s, err
 }
 
-// filter returns literals of which every text with a keyword and a match contains one, or nil if
-// there are none: the required literals of the plans if each of them implies a keyword, or else
-// the keywords. The required ones are preferred since a short keyword is in nearly every text.
+// filter returns literals of which every text with a keyword and a match contains one, or nil:
+// the required literals of the plans if each implies a keyword, or else the keywords. Short
+// keywords are in nearly every text.
 func (p *pattern) filter() []string {
 	var required []string
 	for _, plan := range p.plans {
@@ -150,10 +150,7 @@ func (p *pattern) filter() []string {
 		}
 		required = append(required, plan.required.search...)
 	}
-	implied := !slices.ContainsFunc(required, func(l string) bool {
-		return len(p.Keywords) > 0 && !slices.ContainsFunc(p.Keywords, func(k string) bool { return strings.Contains(l, k) })
-	})
-	if required != nil && implied {
+	if required != nil && !slices.ContainsFunc(required, func(l string) bool { return !p.hasKeyword(l) }) {
 		return required
 	}
 	if slices.ContainsFunc(p.Keywords, func(k string) bool { return !Searchable(k) }) {
@@ -171,8 +168,7 @@ func (p *pattern) hasKeyword(lower string) bool {
 // MinLen returns the number of bytes below which no text has a match.
 func (s *Set) MinLen() int { return s.minLen }
 
-// Filtered reports whether all patterns have literals, so that a text without a literal of
-// [Scratch.LiteralHits] has no match.
+// Filtered reports whether every text with a match has a literal of [Scratch.LiteralHits].
 func (s *Set) Filtered() bool { return len(s.unfiltered) == 0 }
 
 // anyText returns the expression (?s:.*?)(?:x).

@@ -28,8 +28,7 @@ func (c *Scratch) Submatches(pattern int, in Span) ([]int, error) {
 	return p.Expr.regexp().FindStringSubmatchIndex(text), nil
 }
 
-// walkGroups is Submatches for a text at byte base of the scanned text. It reports false if
-// package regexp has to search.
+// walkGroups is Submatches for a text at byte base, or false if package regexp has to search.
 func (c *Scratch) walkGroups(p *pattern, text string, base int) ([]int, bool, error) {
 	plan := p.plans[0]
 	d := c.dfa(plan.tail)
