@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -12,16 +13,15 @@ import (
 // maxName is the longest tool name that every known host accepts.
 const maxName = 64
 
-// ShownName returns the name under which hosts see a server's tool or prompt. A name over 64
-// characters is shortened to its beginning and a hash of the whole, so that it is the same every
-// time.
+// ShownName returns the name under which hosts see a server's tool or prompt. A name over 64 bytes is
+// shortened to its beginning and a hash of the whole, so that it is the same every time.
 func ShownName(prefix, own string) string {
 	name := FullName(prefix, own)
 	if len(name) <= maxName {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))
-	return name[:maxName-9] + "_" + hex.EncodeToString(sum[:4])
+	return strings.ToValidUTF8(name[:maxName-9], "") + "_" + hex.EncodeToString(sum[:4])
 }
 
 // FullName returns the shown name before it is shortened.
