@@ -132,14 +132,14 @@ func (s *legacyServer) startOrResume(ctx context.Context, round *conn.Request) (
 
 // lowerLevel makes the server send the log messages that a request asks for.
 func (s *legacyServer) lowerLevel(ctx context.Context, asked int) {
-	if _, logs := rawjson.Get(s.Info().Result, "capabilities", "logging"); !logs {
-		return
-	}
 	s.mu.Lock()
 	told := s.level <= asked
 	s.level = min(s.level, asked)
 	s.mu.Unlock()
 	if told {
+		return
+	}
+	if _, logs := rawjson.Get(s.Info().Result, "capabilities", "logging"); !logs {
 		return
 	}
 	m, err := s.Conn.Call(ctx, &conn.Request{Method: "logging/setLevel", Params: rawjson.Marshal(map[string]string{"level": wire.LogLevels[asked]})})

@@ -70,8 +70,8 @@ type Request struct {
 // Receiver takes messages that a server sends while it handles a request. The connection calls it
 // from its reader, in order, so its methods must not block.
 type Receiver interface {
-	// Message takes a notification or a request of the server. It is not called after Conn.Call
-	// has returned.
+	// Message takes a notification or a request of the server, before Conn.Call returns. Only a
+	// notification that names no request, on a shared connection, may come a moment later.
 	Message(wire.Message)
 	// Answered is called with the response when it has arrived: after the messages before it
 	// and before the messages after it.

@@ -22,8 +22,8 @@
 //
 // # Locks
 //
-// No lock is held while another is taken, with one exception: call.mu is held while the receiver
-// takes a message.
+// No lock is held while another is taken, with two exceptions: call.mu and inbox.mu are held while
+// a message is handed on.
 //
 //	server.go, reconnector.go, infocache.go   servers, their connections, their cached descriptions
 //	open.go                                   opening a connection, and agreeing on a revision

@@ -11,7 +11,7 @@ import (
 )
 
 // MaxDepth is how deep a message may nest. encoding/json stops at 10,000; no real message comes
-// near 2,000, and every reader of ours is iterative.
+// near 2,000.
 const MaxDepth = 2000
 
 // Message is one JSON-RPC 2.0 message. Its fields are byte ranges of Raw, so that
