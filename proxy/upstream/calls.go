@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -38,6 +40,7 @@ type call struct {
 	// if there is no such exchange. It is guarded by calls.mu.
 	abort context.CancelCauseFunc
 
+	accepted atomic.Bool   // by an HTTP server: its status is 2xx
 	done     chan struct{} // closed when response and err are set
 	response wire.Message
 	err      error
@@ -166,7 +169,11 @@ func (t *calls) fail(err error) (ended map[int64]*call) {
 	t.open, t.tokens = map[int64]*call{}, map[string]*call{}
 	t.mu.Unlock()
 	for _, c := range ended {
-		c.finish(wire.Message{}, err, nil)
+		because := err
+		if c.accepted.Load() && errors.Is(err, conn.ErrSessionGone) {
+			because = errForgotten
+		}
+		c.finish(wire.Message{}, because, nil)
 	}
 	return ended
 }

@@ -37,8 +37,13 @@ const (
 	resumeAttempts = 6
 )
 
-// errStreamBroken means that the response stream of a call ended without a response.
-var errStreamBroken = errors.New("upstream ended the response stream without an answer")
+var (
+	// errStreamBroken means that the response stream of a call ended without a response.
+	errStreamBroken = errors.New("upstream ended the response stream without an answer")
+	// errForgotten is conn.ErrSessionGone for a call that the server had accepted: it may have had
+	// an effect.
+	errForgotten = fmt.Errorf("%w: session is unknown to the upstream", conn.ErrClosed)
+)
 
 // httpConn is a connection over HTTP: each message to the server is a POST.
 //
@@ -97,6 +102,9 @@ func (h *httpConn) send(ctx context.Context, m wire.Message, c *call) error {
 	if err != nil {
 		return err
 	}
+	if c != nil {
+		c.accepted.Store(true)
+	}
 	// Only a network connection that is read to its end can be used again.
 	_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxErrorBody))
 	return resp.Body.Close()
@@ -121,6 +129,7 @@ func (h *httpConn) exchange(caller context.Context, m wire.Message, c *call) (er
 	if err != nil {
 		return err
 	}
+	c.accepted.Store(resp.StatusCode/100 == 2)
 	if id := resp.Header.Get(wire.HeaderSession); id != "" && m.Method == wire.MethodInitialize {
 		h.session.Store(&id)
 	}

@@ -381,6 +381,35 @@ func TestHTTPSessionGone(t *testing.T) {
 	}
 }
 
+// A server that forgets the session while it handles a call may have done what the call asks for.
+// The call must not be repeated.
+func TestHTTPSessionGoneDuringCall(t *testing.T) {
+	f := newFakeHTTP(t, func(w http.ResponseWriter, r *http.Request, m wire.Message) bool {
+		switch m.Method {
+		case "first":
+			events(w, `data: {"jsonrpc":"2.0","method":"notifications/message","params":{}}`)
+			<-r.Context().Done()
+		case "second":
+			w.WriteHeader(http.StatusNotFound)
+		}
+		return m.Method == "first" || m.Method == "second"
+	})
+	l := open(t, f.config(t))
+	second := make(chan error, 1)
+	_, first := l.Call(t.Context(), &conn.Request{Method: "first", Receiver: takes(func(wire.Message) {
+		go func() {
+			_, err := l.Call(t.Context(), &conn.Request{Method: "second"})
+			second <- err
+		}()
+	})})
+	if !errors.Is(first, conn.ErrClosed) || errors.Is(first, conn.ErrSessionGone) {
+		t.Errorf("the call that the server had accepted ends with %v", first)
+	}
+	if err := <-second; !errors.Is(err, conn.ErrSessionGone) {
+		t.Errorf("the call that the server refused ends with %v", err)
+	}
+}
+
 // The GET stream brings what belongs to no call, is reopened where it ended,
 // and its progress finds its call.
 func TestHTTPGetStream(t *testing.T) {
