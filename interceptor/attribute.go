@@ -50,7 +50,6 @@ const (
 	SourceMain    Source = "main"  // no branch
 )
 
-// named reports whether the agent or its host named the branch.
 func (s Source) named() bool { return s == SourceArgument || s == SourceMeta || s == SourceURL }
 
 // Locate looks up the branch of a call. It has no effect beyond the call, so that Trace can

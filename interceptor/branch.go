@@ -65,8 +65,7 @@ func (r *BranchRecords) Event(e folding.Event) {
 	}
 }
 
-// reasonReturned is the reason of the pop of a branch that its agent returned.
-const reasonReturned = "returned"
+const reasonReturned = "returned" // of the pop of a branch that its agent returned
 
 // push records that the call cause opened a branch. cause is nil if the process that opened the
 // branch died before it could record that.
@@ -102,7 +101,6 @@ func (r *BranchRecords) traceparents(b folding.Branch, c *Call) (parent, inside 
 	return parent, inside
 }
 
-// status returns a record of the state of a branch's budget.
 func (r *BranchRecords) status(b folding.Branch, state string) *trace.Record {
 	payload := map[string]any{
 		"tokens": b.BudgetUsed, "max_tokens": b.BudgetTotal, "messages_in_context": b.Activity.Calls, "status": state,
@@ -160,8 +158,7 @@ func (r *BranchRecords) next(b folding.Branch, kind string, payload map[string]a
 	return rec
 }
 
-// clockSlack is the largest difference between the times of files and the clock.
-const clockSlack = time.Second
+const clockSlack = time.Second // the largest difference between the times of files and the clock
 
 // recordedPush returns the record of a branch's push from the journal, or the branch's id if it
 // is not there.
@@ -179,7 +176,6 @@ func (r *BranchRecords) recordedPush(b folding.Branch) string {
 	return b.ID
 }
 
-// branchRecord returns a record of foldgate in the context of a branch.
 func branchRecord(b folding.Branch, kind string, payload map[string]any) *trace.Record {
 	return &trace.Record{
 		ID: trace.NewID(), From: "foldgate", To: []string{"host"}, Kind: kind, Context: b.Context, Payload: rawjson.Marshal(payload),

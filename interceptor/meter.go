@@ -39,7 +39,6 @@ func Meter(m *folding.Manager, tm TokenMeter) Middleware {
 	}
 }
 
-// meterBranch runs a call that is charged to its branch.
 func meterBranch(ctx context.Context, c *Call, m *folding.Manager, tm TokenMeter, next Handler) (res *Result, err error) {
 	lease, err := m.Acquire(ctx, c.Attribution.Branch.ID)
 	if err != nil {

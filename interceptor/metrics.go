@@ -14,8 +14,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// telemetryScope is the name of this package in OpenTelemetry.
-const telemetryScope = "github.com/foldgate/foldgate"
+const telemetryScope = "github.com/foldgate/foldgate" // the name of this package in OpenTelemetry
 
 // instruments are the metrics of calls. docs/telemetry.md lists them.
 type instruments struct {
@@ -59,7 +58,6 @@ func newInstruments(meters metric.MeterProvider) (*instruments, error) {
 	return in, errors.Join(append(faults, err)...)
 }
 
-// countCall counts a call that has ended.
 func (t *Telemetry) countCall(ctx context.Context, c *Call, err error, kind string) {
 	o, base := &c.Outcome, t.callLabels(c, err)
 	with := func(more ...attribute.KeyValue) metric.MeasurementOption {
@@ -95,7 +93,6 @@ func (t *Telemetry) countCall(ctx context.Context, c *Call, err error, kind stri
 	}
 }
 
-// callLabels returns the method, the server and the tool of a call that ended with err.
 func (t *Telemetry) callLabels(c *Call, err error) []attribute.KeyValue {
 	out := append(make([]attribute.KeyValue, 0, 8), methodKey.String(methodLabel(c.Target.Method)), serverKey.String(c.serverName()))
 	if tool := t.tools.label(c, err); tool != "" {
@@ -130,8 +127,7 @@ const (
 // inventing names.
 const other = "_OTHER"
 
-// toolError is the semantic conventions' word for a result with isError.
-const toolError = "tool_error"
+const toolError = "tool_error" // the semantic conventions' word for a result with isError
 
 // methods are the methods that MCP defines, in any revision.
 var methods = map[string]bool{

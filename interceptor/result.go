@@ -153,8 +153,7 @@ func blockText(b []byte) (text string, ok bool) {
 	return "", false
 }
 
-// maxHandleBlock is the largest block, in bytes, that passes as a handle.
-const maxHandleBlock = 512
+const maxHandleBlock = 512 // bytes; a larger block is no handle
 
 // isHandle reports whether a content block carries a workflow's handle. Fold leaves it in place,
 // because the next call needs it.

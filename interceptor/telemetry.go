@@ -3,7 +3,6 @@ package interceptor
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"math/rand/v2"
 	"strconv"
@@ -181,7 +180,11 @@ func callAttributes(c *Call) []attribute.KeyValue {
 	case "prompts/get":
 		text("gen_ai.prompt.name", c.Target.Name)
 	}
-	text("jsonrpc.request.id", requestID(c.Origin.ID))
+	id := string(c.Origin.ID)
+	if rawjson.KindOf(c.Origin.ID) == rawjson.String { // the semantic conventions demand a string
+		id = rawjson.Unquote(c.Origin.ID)
+	}
+	text("jsonrpc.request.id", id)
 	text("mcp.session.id", c.Origin.Session)
 	text("mcp.protocol.version", c.Origin.Revision)
 	text(transportKey, c.Origin.Transport)
@@ -190,14 +193,6 @@ func callAttributes(c *Call) []attribute.KeyValue {
 	text("foldgate.context", c.Attribution.Context)
 	text("foldgate.attribution", string(c.Attribution.Source))
 	return out
-}
-
-// requestID returns a JSON-RPC id as a string, as the semantic conventions demand.
-func requestID(id json.RawMessage) string {
-	if rawjson.KindOf(id) == rawjson.String {
-		return rawjson.Unquote(id)
-	}
-	return string(id)
 }
 
 // endCall adds the outcome of a call to its span, and ends the span.
@@ -268,8 +263,7 @@ func (c *Call) Outgoing() string {
 	return tp.String()
 }
 
-// slowLayer is the least time on a call for which a layer gets a span of its own.
-const slowLayer = time.Millisecond
+const slowLayer = time.Millisecond // a layer gets a span of its own if it takes longer
 
 // Layer returns a layer that measures the own time of another one: before it passes a call
 // inwards, and after it gets the result back.
@@ -376,7 +370,6 @@ func (t *Telemetry) branch(context string) oteltrace.SpanContext {
 	})
 }
 
-// branchSpan returns the span of an active branch, or nil.
 func (t *Telemetry) branchSpan(context string) oteltrace.Span {
 	t.mu.Lock()
 	defer t.mu.Unlock()

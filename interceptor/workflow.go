@@ -144,7 +144,6 @@ func (w *Workflows) refuse(ctx context.Context, c *Call, err error) error {
 	return r
 }
 
-// statusOf returns the status of a step from the outcome of its call.
 func statusOf(ctx context.Context, res *Result, err error) string {
 	var refusal *Refusal
 	var ended *folding.EndedError

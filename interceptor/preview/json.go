@@ -68,7 +68,6 @@ func showJSON(value []byte, b *body) string {
 	return fmt.Sprintf("shape and %d of %s of %s shown", shown, plural(total, "item"), cmp.Or(path, "the array"))
 }
 
-// Limits of a shape.
 const (
 	shapeKeys  = 40  // keys shown of one object
 	shapeItems = 200 // items of an array that are read

@@ -27,8 +27,7 @@ func showOutline(d *doc, b *body) string {
 	return e.done() + fmt.Sprintf("; %d of %d outline entries", outlined, total)
 }
 
-// entryTokens is the usual size of an outline entry.
-const entryTokens = 16
+const entryTokens = 16 // the usual size of an outline entry
 
 // outline returns the line indexes of the entries by level, the outermost first.
 func (d *doc) outline() [6][]int {

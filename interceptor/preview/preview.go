@@ -79,8 +79,7 @@ func Make(s Source, budget int, count func(string) int) (p Preview, ok bool) {
 	return p, true
 }
 
-// maxJSONDepth is the depth from which JSON counts as plain text.
-const maxJSONDepth = 2000
+const maxJSONDepth = 2000 // deeper JSON counts as plain text
 
 // kind returns the kind of the text. The tests are in the order of their certainty.
 func (d *doc) kind() Kind {

@@ -83,7 +83,6 @@ func showTable(d *doc, b *body) string {
 	return fmt.Sprintf("%s and %s; ", plural(rows, "row"), plural(len(columns), "column")) + e.done()
 }
 
-// column is the summary of one column.
 type column struct {
 	name                   string
 	rows, numbers, empties int
@@ -91,8 +90,7 @@ type column struct {
 	values                 map[string]int // the rows of each value; nil if there are many values
 }
 
-// fewValues is the largest number of different values that a column lists.
-const fewValues = 12
+const fewValues = 12 // the most values that a column lists
 
 func (c *column) add(v string) {
 	c.rows++

@@ -22,8 +22,7 @@ func newDoc(text string) *doc {
 	return &doc{text, lines}
 }
 
-// sampled is the number of lines that decide about the kind.
-const sampled = 400
+const sampled = 400 // lines that decide about the kind
 
 // sample returns the first lines, and further ones from all of the text.
 func (d *doc) sample() []string {
@@ -44,7 +43,6 @@ func share(lines []string, fits func(string) bool) float64 {
 	return float64(count(lines, fits)) / float64(max(all, 1))
 }
 
-// count returns the number of lines that fit.
 func count(lines []string, fits func(string) bool) (n int) {
 	for _, l := range lines {
 		if fits(l) {
@@ -97,8 +95,7 @@ func newExcerpt(lines []string, width int, b *body) *excerpt {
 	return &excerpt{lines: lines, width: width, b: b, shown: map[int]string{}}
 }
 
-// maxMisses is the number of lines that don't fit after which a choice ends.
-const maxMisses = 8
+const maxMisses = 8 // lines that don't fit, after which a choice ends
 
 // full reports whether further lines are not worth a try.
 func (e *excerpt) full() bool { return e.misses >= maxMisses || e.b.left < 4 }
@@ -179,7 +176,6 @@ func clip(s string, max int) string {
 	return kept
 }
 
-// plural returns a number with its noun.
 func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun

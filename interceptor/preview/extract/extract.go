@@ -225,7 +225,6 @@ func window(line string, at []int) string {
 	return out
 }
 
-// clip returns the first max bytes of s.
 func clip(s string, max int) string {
 	if len(s) <= max {
 		return s

@@ -99,8 +99,7 @@ func (p *Programs) of(caller string) chan struct{} {
 	return p.own[caller]
 }
 
-// childName is the first argument of a process that runs one program.
-const childName = "foldgate-jq"
+const childName = "foldgate-jq" // the first argument of a process that runs one program
 
 // question is the input of such a process, answer its output, both encoded by package gob.
 type (
@@ -110,7 +109,6 @@ type (
 
 const tooMuch = "the program took too much memory and was ended: filter before you collect"
 
-// runChild runs a program in a process of its own.
 func runChild(ctx context.Context, text, program string) (string, error) {
 	self := "/proc/self/exe" // the right program even if its file was replaced
 	if runtime.GOOS != "linux" {
@@ -123,56 +121,34 @@ func runChild(ctx context.Context, text, program string) (string, error) {
 	cmd.Args = []string{childName}
 	cmd.Env = []string{"GORACE=" + os.Getenv("GORACE")} // and no secrets
 	cmd.WaitDelay = time.Second
-	stdout, stderr := &headBuffer{limit: maxJQOutput + 1<<10}, &headBuffer{limit: 4 << 10}
-	cmd.Stdout, cmd.Stderr = stdout, stderr
-	err := runWith(cmd, question{program, text})
+	// The pipe stays open until the process ends. So that ends with this one, even if this is killed.
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return "", fmt.Errorf("jq: %w", err)
+	}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		_ = gob.NewEncoder(in).Encode(question{program, text}) // if it fails, the process has ended
+	}()
+	out, err := cmd.Output()
+	<-written
 	var a answer
 	if err == nil {
-		err = gob.NewDecoder(&stdout.b).Decode(&a)
+		err = gob.NewDecoder(bytes.NewReader(out)).Decode(&a)
 	}
-	var exit *exec.ExitError
-	switch {
+	exit := new(exec.ExitError)
+	switch ended := errors.As(err, &exit); {
 	case ctx.Err() != nil:
 		return "", wrong("jq", "the program took too long and was ended: filter earlier, or ask for less")
 	case err == nil && a.Fault != "":
 		return "", wrong("jq", "%s", a.Fault)
 	case err == nil:
 		return a.Output, nil
-	case errors.As(err, &exit) && memoryIsLimited && !strings.HasPrefix(stderr.b.String(), "panic: "):
+	case ended && memoryIsLimited && !bytes.HasPrefix(exit.Stderr, []byte("panic: ")):
 		return "", wrong("jq", tooMuch) // the runtime has several other ways to fail then
 	}
-	return "", fmt.Errorf("jq: its process ended with %v: %.200s", err, stderr.b.String())
-}
-
-// runWith runs cmd on a question. Its standard input stays open until it ends. So it ends with this
-// process, even if that is killed.
-func runWith(cmd *exec.Cmd, q question) error {
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	written := make(chan struct{})
-	go func() {
-		defer close(written)
-		_ = gob.NewEncoder(in).Encode(q) // if that fails, the process has ended: Wait returns the cause
-	}()
-	err = cmd.Wait()
-	<-written
-	return err
-}
-
-// headBuffer keeps the first limit bytes that are written to it.
-type headBuffer struct {
-	b     bytes.Buffer
-	limit int
-}
-
-func (h *headBuffer) Write(p []byte) (int, error) {
-	h.b.Write(p[:min(len(p), max(h.limit-h.b.Len(), 0))])
-	return len(p), nil
+	return "", fmt.Errorf("jq: its process ended with %v: %.200s", err, exit.Stderr)
 }
 
 // Child runs a jq program and ends the process, if the process was started for that. Otherwise it
@@ -214,7 +190,6 @@ func serveChild(in io.Reader, out io.Writer) error {
 	return gob.NewEncoder(out).Encode(a)
 }
 
-// runJQ runs a program on a text and returns its outputs.
 func runJQ(q question) (string, error) {
 	input, err := decode(q.Text)
 	if err != nil {
@@ -310,7 +285,6 @@ func watchHeap(ctx context.Context, end func(), limit uint64) {
 	end()
 }
 
-// heap returns the bytes of objects in the heap.
 func heap() uint64 {
 	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
 	metrics.Read(sample)
