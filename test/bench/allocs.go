@@ -14,8 +14,8 @@ import (
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
-// allocated is what a Go process with the probe has allocated so far; ok is
-// false of any other, such as one from npm.
+// allocated returns the allocations so far of a Go process with the probe. ok is false for other
+// processes, such as those from npm.
 func (r *rig) allocated(pid int) (got allocprobe.Reading, ok bool) {
 	file := allocprobe.File(r.dir, pid)
 	before, err := allocprobe.Last(file)
@@ -58,7 +58,7 @@ func (r *rig) buildFoldgate() (string, error) {
 	return testbin.Build(r.dir, foldgatePackage, "-trimpath", overlay, "-ldflags", "-s -w")
 }
 
-// perCall renders the median of what f gives, "" where nobody counted.
+// perCall renders the median of f over the samples, "" if they have no allocations.
 func perCall(samples []sample, format string, f func(sample) float64) string {
 	for _, s := range samples {
 		if !s.counted {

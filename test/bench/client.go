@@ -47,8 +47,8 @@ func message(dst []byte, id int, method, name, arguments string, modern bool) []
 	return append(dst, "}}"...)
 }
 
-// httpCaller speaks HTTP/1.1 on one kept connection, without net/http: what the
-// generator costs is taken from what it measures.
+// httpCaller speaks HTTP/1.1 on one kept connection, without net/http, because the load
+// generator's own cost distorts the measurement.
 type httpCaller struct {
 	conn    net.Conn
 	r       *bufio.Reader

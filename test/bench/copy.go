@@ -9,12 +9,11 @@ import (
 	"time"
 )
 
-// copyFrom is the size of a result from which on a table is followed by what a
-// plain JSON copy of it takes.
+// copyFrom is the smallest result for which the report adds the time of a plain JSON copy.
 const copyFrom = 1 << 20
 
-// compareCopy sets what foldgate adds to a call against a plain JSON copy of
-// the answer: decoded by encoding/json and encoded again.
+// compareCopy compares the time that foldgate adds to a call with a plain JSON copy of the
+// answer, which encoding/json decodes and encodes again.
 func compareCopy(w io.Writer, sc scenario, results []result) error {
 	direct, foldgate := find(results, "direct"), find(results, "foldgate")
 	if sc.size < copyFrom || sc.clients > 1 || len(direct) == 0 || len(foldgate) == 0 {

@@ -19,7 +19,7 @@ var growthLoad = scenario{host: "http", upstream: "stdio", clients: 4, size: 100
 
 const growthWindow = 2 * time.Second
 
-// growth prints what a call costs as the gateway holds more and more.
+// growth prints the cost of a call while the gateway holds more and more.
 func (r *rig) growth() error {
 	for _, f := range []func() error{r.growBranches, r.growSessions, r.growUpstreams, r.growJournal} {
 		if err := f(); err != nil {

@@ -43,7 +43,7 @@ func main() {
 	os.Exit(run())
 }
 
-// plan is what the comparison does.
+// plan holds the size of the comparison.
 type plan struct {
 	rounds       int
 	warm, window time.Duration
@@ -52,7 +52,7 @@ type plan struct {
 	targets      *regexp.Regexp
 }
 
-// options are what the flags ask for.
+// options holds the flags.
 type options struct {
 	plan    plan
 	growth  bool
@@ -156,7 +156,7 @@ func (r *rig) prove() int {
 	return 0
 }
 
-// full is every scenario, brief those of -short.
+// full lists every scenario, brief the scenarios of -short.
 var full = []scenario{
 	{host: "http", upstream: "stdio", clients: 1, size: 100},
 	{host: "http", upstream: "stdio", clients: 16, size: 100},

@@ -219,7 +219,7 @@ func (l *lane) load(callers []caller, d time.Duration) ([]time.Duration, error) 
 	return slices.Concat(times...), nil
 }
 
-// result is what the rounds of one target in one scenario gave.
+// result holds the samples of all rounds of one target in one scenario.
 type result struct {
 	target  string
 	samples []sample
@@ -245,7 +245,7 @@ func pick[S, T any](s []S, f func(S) T) []T {
 	return out
 }
 
-// ratios divides round by round: what disturbed one round disturbed both.
+// ratios divides round by round, because a disturbance of a round affects both.
 func ratios(a, b []sample, f func(sample) float64) []float64 {
 	var out []float64
 	for i := range min(len(a), len(b)) {

@@ -47,7 +47,7 @@ func rssOf(pid int) int64 {
 	return kb << 10
 }
 
-// statusOf returns a value of /proc/PID/status, "" where there is none.
+// statusOf returns a value of /proc/PID/status, "" if it is missing.
 func statusOf(pid int, key string) string {
 	raw, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	_, rest, _ := bytes.Cut(raw, []byte(key))

@@ -44,7 +44,7 @@ type server struct {
 	log      *tail
 }
 
-// tail keeps the end of what a process said, for when it fails.
+// tail keeps the end of a process's output, in case it fails.
 type tail struct {
 	mu   sync.Mutex
 	buf  []byte
@@ -139,8 +139,8 @@ func (r *rig) stdio(name, config string, modern bool, command ...string) (*serve
 	return s, nil
 }
 
-// settings of a foldgate that let a load through: branches that last and have
-// room, results delivered whole whatever their size.
+// foldgateConfig lets a load through: branches last and have room, and results of any size are
+// delivered whole.
 const foldgateConfig = `state_dir: state
 folding: {default_budget: 1073741824, max_budget: 1073741824, default_timeout_seconds: 3600, max_timeout_seconds: 3600,
   max_concurrent_per_session: 100000, max_concurrent_per_instance: 100000, max_branches_per_minute: 1000000}
@@ -161,7 +161,7 @@ func (r *rig) leanStdio() string {
 	return fmt.Sprintf("  lean: {command: [%q, upstream, stdio], prefix: \"\"}\n", r.self)
 }
 
-// rotated bounds what a run leaves on the disk while it lasts.
+// rotated bounds the disk space of a run.
 const rotated = "trace: {rotate_mb: 64, retain_files: 2}\n"
 
 // bare leaves the payloads out of the records as well.

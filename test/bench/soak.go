@@ -14,16 +14,16 @@ import (
 	"time"
 )
 
-// soakPlan is what the flags ask of a soak.
+// soakPlan holds the flags of a soak.
 type soakPlan struct {
 	length, every time.Duration // of the run, of a sample
 	rate          int           // calls a second
 	bound         float64       // MB that the fitted line of memory may rise by after the warm-up
 }
 
-// soakConfig is foldgate as shipped, with everything on and results folded,
-// except for limits that the load would run into and lifetimes that let what
-// is kept reach its plateau within the warm-up.
+// soakConfig is the default configuration, with everything on and results folded. The limits are
+// higher than the load, and lifetimes are so short that stored state reaches its plateau within
+// the warm-up.
 const soakConfig = `state_dir: state
 attribution: {implicit: "off"}
 folding: {default_budget: 100000, max_budget: 100000, max_concurrent_per_session: 100000,
@@ -35,8 +35,8 @@ trace: {rotate_mb: 64, retain_files: 2}
 // fileBound is how many open files the fitted line may rise by.
 const fileBound = 16
 
-// soak loads one foldgate for a long time, prints what it holds as it goes, and
-// fails if a call fails or memory or open files keep growing.
+// soak loads one foldgate for a long time and prints its memory, files and state meanwhile. It
+// fails if a call fails, or if memory or open files keep growing.
 func (r *rig) soak(p soakPlan) error {
 	s, err := r.runSoaked()
 	if err != nil {
@@ -98,8 +98,8 @@ func (r *rig) runSoaked() (*server, error) {
 	return s, err
 }
 
-// soakSample is what a foldgate held at one moment. calls and failed are those
-// since the start, p99 is of the calls since the last sample.
+// soakSample holds the state of a foldgate at one moment. calls and failed count from the start;
+// p99 covers the calls since the last sample.
 type soakSample struct {
 	at             time.Time
 	calls, failed  int
@@ -117,7 +117,7 @@ func (s soakSample) row(w io.Writer, begin time.Time, last soakSample) {
 
 func megabytes(n int64) float64 { return float64(n) / (1 << 20) }
 
-// verdict prints the slopes after the warm-up and says what is wrong with them.
+// verdict prints the slopes after the warm-up, and returns an error for those that are too steep.
 func verdict(w io.Writer, p soakPlan, warm time.Duration, begin time.Time, all []soakSample, load *soakLoad) error {
 	all = slices.DeleteFunc(all, func(s soakSample) bool { return s.at.Sub(begin) < warm })
 	if len(all) < 3 {

@@ -53,8 +53,8 @@ func (l *soakLoad) close() {
 	}
 }
 
-// start loads until stop is called or ctx ends; the channel is closed when all
-// clients are through with what they did.
+// start loads until stop is called or ctx ends. The channel is closed when all clients have
+// finished.
 func (l *soakLoad) start(ctx context.Context) <-chan struct{} {
 	ctx, l.cancel = context.WithCancel(ctx)
 	l.begin = time.Now()
@@ -75,7 +75,7 @@ func (l *soakLoad) start(ctx context.Context) <-chan struct{} {
 
 func (l *soakLoad) stop() { l.cancel() }
 
-// client plays one script after the other. After a failure it connects anew.
+// client plays one script after the other. After a failure it connects again.
 func (l *soakLoad) client(ctx context.Context, shared *lane, r *rand.Rand) {
 	var c *soakClient
 	for ctx.Err() == nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// soakClient is one connection, and what it does on it.
+// soakClient is one connection with the scripts that run on it.
 type soakClient struct {
 	load *soakLoad
 	ctx  context.Context
@@ -52,8 +52,8 @@ func (c *soakClient) call(kind, tool, args string) ([]byte, error) {
 	return answer, nil
 }
 
-// text asks for a result: mostly small ones, some that are folded, of which a
-// part is read. One in four comes from the server behind HTTP.
+// text asks for a result. Most are small; some are folded, and a part of these is read. One in
+// four comes from the server behind HTTP.
 func (c *soakClient) text(branch string) error {
 	size, more := 100, ""
 	switch n := c.r.IntN(100); {

@@ -13,8 +13,8 @@ import (
 type target struct {
 	name  string
 	start func(r *rig) (*server, error)
-	// fits says whether the target can do what a scenario asks; why not, else "".
-	// "-" leaves the target out of the table.
+	// fits returns "" if the target can run a scenario, else the reason. "-" leaves the target
+	// out of the table.
 	fits func(sc scenario) string
 	// peer marks a program of others: if it fails it is skipped.
 	peer bool
@@ -46,8 +46,8 @@ func only(want string, t target) target {
 	return not(func(sc scenario) bool { return sc.host+sc.upstream != want }, t)
 }
 
-// targets in the order in which they take turns. direct and minproxy are what the
-// ratios refer to.
+// targets returns the targets in the order in which they take turns. Ratios refer to direct and
+// minproxy.
 func targets(peers bool, against string) []target {
 	all := []target{
 		not(func(sc scenario) bool { return sc.host == "stdio" }, target{name: "direct", start: func(r *rig) (*server, error) {

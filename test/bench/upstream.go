@@ -17,8 +17,8 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// lean is an MCP server that costs as little as one can, so that what stands
-// in front of it is what is measured. It speaks both eras, over both transports.
+// lean is an MCP server that costs as little as possible, so that the measurement is of the
+// program in front of it. It speaks both eras, over both transports.
 type lean struct {
 	texts *texts
 	tools int // shown beside text and leak

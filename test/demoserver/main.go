@@ -45,7 +45,7 @@ func main() {
 	}
 }
 
-// recorder writes what arrives.
+// recorder writes the calls that arrive.
 type recorder struct {
 	mu   sync.Mutex
 	file *os.File
@@ -88,7 +88,7 @@ func failed(text string) *mcp.CallToolResult {
 	return &mcp.CallToolResult{IsError: true, Content: []mcp.Content{&mcp.TextContent{Text: text}}}
 }
 
-// answer is a result whose text repeats its structured content, as FastMCP makes it.
+// answer returns a result with structured content that its text repeats, as FastMCP makes it.
 func answer(structured any) (*mcp.CallToolResult, error) {
 	text, err := json.Marshal(structured)
 	if err != nil {

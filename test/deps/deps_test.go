@@ -1,6 +1,5 @@
-// Package deps tests the script that installs what the tests need, on machines
-// that it makes up: their PATH holds stand-ins which write down how they were
-// called.
+// Package deps tests the script that installs the tools of the tests. It runs on made-up
+// machines: their PATH holds stand-ins that record how they were called.
 package deps
 
 import (
@@ -75,8 +74,8 @@ func (m *machine) write(name, text string) {
 	}
 }
 
-// run runs the script and returns how the stand-ins were called, what it
-// printed, and whether it succeeded.
+// run runs the script. It returns the calls of the stand-ins, the output, and whether the script
+// succeeded.
 func (m *machine) run() (calls, printed string, ok bool) {
 	m.t.Helper()
 	_ = os.Remove(m.log)

@@ -41,8 +41,8 @@ const (
 	unknownContext = "ctx_1795236303_aaaaaaaaaaaaaaaaaaaaaaaaaa"
 )
 
-// Of what alice has, bob learns nothing, not even that it is there: her
-// branches, session, results, batches and workflows (vector W6).
+// bob does not learn that alice's branches, session, results, batches and workflows exist (vector
+// W6).
 func TestPrincipalsAreAlone(t *testing.T) {
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
@@ -86,7 +86,8 @@ func TestPrincipalsAreAlone(t *testing.T) {
 			if after := len(recorded(t, file)); after != before {
 				t.Errorf("%d calls with alice's handles reached the server", after-before)
 			}
-			// What her results held leads bob nowhere, and her session's last workflow neither.
+			// Neither a value of her results nor her session's last workflow leads bob to her
+			// workflow.
 			if r := flow(t, bob, ctx, "activate_signal", map[string]string{"signals_agent_segment_id": "sig_luxury"}); r.handle() != "" {
 				t.Errorf("a value of alice's results leads bob to %s", r.handle())
 			}
@@ -138,8 +139,8 @@ func TestFilesDoNotShowTheState(t *testing.T) {
 	}
 }
 
-// The trace of a branch holds what was done in it, and nothing that somebody else
-// labels so. A context of the host's own goes below the branch of the call.
+// The trace of a branch holds the calls in it, and no others, however a host labels them. A
+// context of the host's own goes below the branch of the call.
 func TestNobodyForgesAContext(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, principals()+fakeConfig(recordFile(t), ""))
@@ -171,9 +172,9 @@ func TestNobodyForgesAContext(t *testing.T) {
 	}
 }
 
-// An upstream keeps what it likes for a connection, so principals share none:
-// no process, no list, no notification and no question.
-func TestPrincipalsShareNoLink(t *testing.T) {
+// An upstream may keep any state for a connection, so principals share no connection: no process,
+// no list, no notification and no server request.
+func TestPrincipalsShareNoConnection(t *testing.T) {
 	for _, upstream := range []string{"legacy", "modern"} {
 		for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 			t.Run(string(era)+" on "+upstream, func(t *testing.T) {
@@ -268,8 +269,8 @@ func TestParkedQuestionOfAnother(t *testing.T) {
 	}
 }
 
-// A stdio server of the legacy era does not say for which call it asks. Whatever
-// is guessed, no question goes to another principal.
+// A server request of a legacy stdio server does not name its call. However foldgate attributes
+// it, it never goes to another principal.
 func TestQuestionsStayWithTheirPrincipal(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, principals()+"upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "legacy")+"}\n")

@@ -46,7 +46,8 @@ func (g *gateway) as(t *testing.T, at string, era mcpclient.Era, principal strin
 	return c
 }
 
-// answered sends a request as it is and returns what came back.
+// answered sends a request as it is and returns the status, the headers and the body of the
+// response.
 func answered(t *testing.T, client *http.Client, method, at, body string, header http.Header) (int, http.Header, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(testContext(t), method, at, strings.NewReader(body))
@@ -75,8 +76,8 @@ func answered(t *testing.T, client *http.Client, method, at, body string, header
 
 const rawInitialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"raw","version":"1"}}}`
 
-// Nobody gets past the edge without the token of a principal, by whatever
-// method and path, and what they are told says what to do.
+// Without the token of a principal, a request is refused, with any method and path. The answer
+// names the remedy.
 func TestTokens(t *testing.T) {
 	g := newGateway(t, principals()+fakeConfig(recordFile(t), ""))
 	base := strings.TrimSuffix(g.http(), "/mcp")
@@ -136,8 +137,8 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-// watchHeads puts an observer before an HTTP player and returns what says which
-// headers it saw.
+// watchHeads puts an observer before an HTTP player. The function it returns gives the headers
+// seen so far.
 func watchHeads(t *testing.T, p *player) func() string {
 	t.Helper()
 	_, target, _ := strings.Cut(strings.Trim(p.config, `"`), `"`)

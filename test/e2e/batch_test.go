@@ -13,7 +13,7 @@ import (
 	"github.com/foldgate/foldgate/test/previewtest"
 )
 
-// One call reads ten files and brings back what matters of them.
+// One call reads ten files and returns the matching lines.
 func TestBatch(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
@@ -152,8 +152,8 @@ func TestBatchProgressAndCancel(t *testing.T) {
 	t.Logf("the calls were cancelled within %v", time.Since(start))
 }
 
-// A batch of which nothing came back says why, and no more; one that has more
-// to say than fits names where it is.
+// A batch without a successful call returns the reason only. An answer that is too long names the
+// handle of the rest.
 func TestBatchFails(t *testing.T) {
 	ctx := testContext(t)
 	long := strings.Repeat("very ", 60) + "long"

@@ -19,7 +19,7 @@ import (
 
 var kills = flag.Int("kills", 12, "how often TestKilledGateway kills the binary; TestKilledWhileStoring half as often")
 
-// victimBranch is what the clients of a process that is killed know of a branch.
+// victimBranch holds a branch as the clients of a killed process know it.
 type victimBranch struct {
 	id, parent string
 	timeout    int // seconds
@@ -208,8 +208,8 @@ func (v *victims) ask(ctx context.Context, c *mcpclient.Client, name string, arg
 	return r.Content[0].Text, true
 }
 
-// check compares what the clients know with what the process that took over
-// says, and verifies the trace.
+// check compares the branches that the clients know with the answers of the next process, and
+// verifies the trace.
 func (v *victims) check(t *testing.T, ctx context.Context, g *gateway, c *mcpclient.Client) {
 	t.Helper()
 	for _, b := range v.all {

@@ -25,8 +25,8 @@ func create(t *testing.T, c *mcpclient.Client, ctx context.Context, args map[str
 
 const unknownBranch = "br_2f6b1c34-9a0d-4e57-8b21-5c7d90e1f3a4"
 
-// Every way of asking wrongly has one code, one status and a word on what to
-// do: the table of docs/folding.md, through the binary.
+// Every wrong call has one code, one status and a remedy, as the table in docs/folding.md says.
+// Through the binary.
 func TestBranchErrors(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), "folding: {max_branches_per_minute: 1000}\n"))
@@ -102,8 +102,8 @@ func TestBranchErrors(t *testing.T) {
 	})
 }
 
-// What a reader can't see and a model can is gone from every text, and does
-// not count.
+// Characters that a model sees and a reader does not are removed from every text, and do not
+// count.
 func TestInvisibleCharacters(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))

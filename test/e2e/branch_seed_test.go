@@ -13,10 +13,9 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// The user scenarios that branches exist for, each told by a parent agent and
-// by subagents on connections of their own, on the default limits. What the
-// parent received is read off its wire: with both forms of each result, and
-// against the same calls made inline.
+// The user scenarios of branches, each played by a parent agent and by subagents with their own
+// connections, with the default limits. The tokens that the parent received are counted on its
+// connection: with both forms of each result, and compared with the same calls made inline.
 
 // agents connects n agents to one gateway over HTTP.
 func agents(t *testing.T, ctx context.Context, g *gateway, n int) []*mcpclient.Client {
@@ -35,8 +34,8 @@ func agents(t *testing.T, ctx context.Context, g *gateway, n int) []*mcpclient.C
 	return all
 }
 
-// receivedTokens counts what tools brought to an agent: the text a host shows,
-// and text and structured content together.
+// receivedTokens counts the tokens of the tool results that an agent received: the text that a
+// host shows, and text and structured content together.
 func receivedTokens(t *testing.T, c *mcpclient.Client) (shown, both int) {
 	t.Helper()
 	for _, raw := range c.Received() {
@@ -147,9 +146,8 @@ func TestP2Research(t *testing.T) {
 	t.Logf("P2: %d tokens for each task", both/tasks)
 }
 
-// P3: three attempts at a fix, each in a branch; two fail, one by its budget
-// and one by its time, and only the third returns. The failed ones are on
-// record with what they did.
+// P3: three attempts at a fix, each in a branch. Two fail, one by its budget and one by its time;
+// only the third returns. The trace has the calls of the failed ones.
 func TestP3TrialAndError(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))

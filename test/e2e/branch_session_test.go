@@ -205,9 +205,8 @@ func TestOtherSessions(t *testing.T) {
 	}
 }
 
-// A call in flight in a branch that is returned is cancelled upstream, and
-// what it would have brought is late: nobody gets it, nobody pays for it.
-// Children end before their parents.
+// A call in flight in a branch that is returned is cancelled at the upstream. Its result is late:
+// it is neither delivered nor charged. Children end before their parents.
 func TestReturnWithCallsInFlight(t *testing.T) {
 	ctx := testContext(t)
 	file := recordFile(t)
@@ -266,8 +265,7 @@ func TestReturnWithCallsInFlight(t *testing.T) {
 	}
 }
 
-// A forced end leaves a digest that says what went wrong last, and a return
-// that comes late keeps its message, once.
+// A forced end leaves a digest with the last error. A late return keeps its message, once.
 func TestLateReturn(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))

@@ -133,7 +133,7 @@ func tool(t *testing.T, c *mcpclient.Client, ctx context.Context, name, args str
 	return call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":%s}`, name, args))
 }
 
-// toolResult is what a host reads of a tools/call result.
+// toolResult is the part of a tools/call result that a host reads.
 type toolResult struct {
 	Content           []struct{ Type, Text string }
 	StructuredContent json.RawMessage

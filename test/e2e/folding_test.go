@@ -42,8 +42,8 @@ func statusOf(t *testing.T, c *mcpclient.Client, ctx context.Context, id string)
 	return own[status](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": id})))
 }
 
-// A budget is a hard cap: whatever an upstream answers, a branch never
-// receives a token more than it has, and then ends.
+// A budget is a hard cap: for any answer of an upstream, a branch receives no token more than it
+// has, and then ends.
 func TestBudgetIsACap(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
@@ -91,8 +91,8 @@ func TestBudgetIsACap(t *testing.T) {
 	})
 }
 
-// One call whose result is far larger than what remains is cut, with a notice,
-// and never delivered whole.
+// A result that is far larger than the rest of the budget is cut, with a notice, and never
+// delivered whole.
 func TestOneResultOverBudget(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))

@@ -16,8 +16,8 @@ import (
 // offers each tool by itself rather than in its code mode.
 type codex struct{}
 
-// codeMode is Codex with a model that it knows: one whose only tool is exec,
-// which runs programs that call the others.
+// codeMode is Codex with a model that it knows. The model has one tool, exec, which runs programs
+// that call the others.
 type codeMode struct{ codex }
 
 func (codeMode) use(server, tool, arguments string) llmstub.Call {
@@ -50,14 +50,14 @@ func (codex) delegate(prompt func(llmstub.Request) string) []llmstub.Turn {
 	}
 }
 
-// note: Codex says a second time what a subagent answered, when it has ended.
+// note: Codex repeats the answer of a subagent when it has ended.
 func (codex) note(m llmstub.Message) bool {
 	return m.Role == "user" && strings.HasPrefix(m.Text, "<subagent_notification>")
 }
 
-// handedLimit: Codex shows its model the answer twice and the subagent's id four
-// times. That and the task are 280 to 300 of these tokens; what is left of 350
-// would not hold the call that opens a branch and the branch's id, twice.
+// handedLimit: Codex shows its model the answer twice and the subagent's id four times. That and
+// the task are 280 to 300 of these tokens. The rest of 350 would not hold the call that opens a
+// branch, and the branch's id twice.
 func (codex) handedLimit() int { return 410 }
 
 // named: its threads are told apart, so that a branch that was handed over is
@@ -127,9 +127,9 @@ func TestCodex(t *testing.T) {
 	testHost(t, codex{}, codex{})
 }
 
-// In code mode the model's programs call foldgate; what they print is what
-// grows the context. The program around a call and the words around its output
-// are Codex's own, about 20 tokens more than of a plain call.
+// In code mode the model's programs call foldgate, and their output grows the context. The
+// program around a call and the words around its output are Codex's own, about 20 tokens more
+// than for a plain call.
 func TestCodexCodeMode(t *testing.T) {
 	var jobs []job
 	for _, j := range foldedJobs(codeMode{}) {

@@ -89,7 +89,7 @@ func batch(h host, arguments map[string]any) llmstub.Turn {
 	return llmstub.Use(h.use("foldgate", "branch_run", compactJSON(arguments)))
 }
 
-// compactJSON is what a model writes: no escapes that JSON does not need.
+// compactJSON encodes v as a model does, without escapes that JSON does not need.
 func compactJSON(v any) string {
 	var b strings.Builder
 	enc := json.NewEncoder(&b)
@@ -108,8 +108,7 @@ func each(paths ...string) []map[string]string {
 	return list
 }
 
-// research are five questions, each about files of which only the answer is
-// wanted.
+// research holds five questions about files. Only the answers are wanted, not the files.
 var research = []struct{ file, jq, want string }{
 	{"deploy/values.yaml", `.[0].result.content|capture("region: (?<r>.+)").r`, "eu-central-1"},
 	{"logs/access.log", `.[0].result.content|[scan("\" 502 ")]|length`, ""},
@@ -118,7 +117,7 @@ var research = []struct{ file, jq, want string }{
 	{"src/scan.go", `.[0].result.content|[scan("\nfunc ")]|length`, ""},
 }
 
-// foldedJobs are what the main agent does with foldgate.
+// foldedJobs returns the jobs of the main agent with foldgate.
 func foldedJobs(h host) []job {
 	jobs := []job{
 		{name: "small", turns: []llmstub.Turn{llmstub.Use(h.use("foldgate", readTool, `{"path":"note.txt"}`))}},

@@ -25,28 +25,28 @@ type host interface {
 	run(t *testing.T, r *hostRun)
 	// use is the call with which its model uses a tool of an MCP server.
 	use(server, tool, arguments string) llmstub.Call
-	// delegate is what its model says, turn by turn, to have a subagent of the
-	// host's own do what the prompt says, and to read its answer.
+	// delegate returns the model's turns that have a subagent of the host follow the prompt, and
+	// read its answer.
 	delegate(prompt func(llmstub.Request) string) []llmstub.Turn
 	// note reports whether the host itself added a message to the main context
 	// to tell that a subagent has ended. It may come a turn later.
 	note(llmstub.Message) bool
-	// handedLimit is what a subagent may cost that is handed a branch.
+	// handedLimit is the largest cost, in tokens, of a subagent that is handed a branch.
 	handedLimit() int
 	// named is how many of its reads must name their branch: of a subagent that
 	// was handed it, and of one that opened it.
 	named() (handed, own int)
-	// overHTTP reports whether foldgate is to be run by itself: a host whose
-	// subagents start their own MCP servers has to share one.
+	// overHTTP reports whether foldgate runs by itself, over HTTP. It must if the host's
+	// subagents start their own MCP servers.
 	overHTTP() bool
 	// half is the one of a result's two halves that its model reads.
 	half(text, structured string) string
-	// check holds the host to what docs/hosts.md says of it alone. Threads are
-	// the ids that it gave the threads of its calls, by branch.
+	// check checks the sentences of docs/hosts.md about this host alone. threads holds the host's
+	// thread ids by branch.
 	check(t *testing.T, r *hostRun, threads map[string][]string)
 }
 
-// mcpServer is what a host is told of an MCP server: a command or a URL.
+// mcpServer is an MCP server in a host's configuration: a command or a URL.
 type mcpServer struct {
 	command []string
 	url     string
@@ -99,7 +99,7 @@ func (r *hostRun) command(t *testing.T, bin string, args []string, env ...string
 	cmd.Env = append(env, hostToken+"="+tokenOf["alice"], "PATH="+os.Getenv("PATH"), "GORACE="+os.Getenv("GORACE"), "HOME="+r.home,
 		"XDG_CONFIG_HOME="+filepath.Join(r.home, "config"), "XDG_DATA_HOME="+filepath.Join(r.home, "data"),
 		"XDG_CACHE_HOME="+filepath.Join(r.home, "cache"), "XDG_STATE_HOME="+filepath.Join(r.home, "state"),
-		// Whatever would leave this machine fails at once.
+		// A request that would leave this machine fails at once.
 		"HTTPS_PROXY=http://127.0.0.1:9", "HTTP_PROXY=http://127.0.0.1:9", "NO_PROXY=127.0.0.1,localhost")
 	// A host that hangs is ended with all that it started.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -122,7 +122,7 @@ func platform(t *testing.T, names map[string]string) string {
 	return name
 }
 
-// job is a part of what the main agent does, and what it may cost its context.
+// job is a part of the main agent's work, with the limit of its cost to the context.
 type job struct {
 	name  string
 	limit int // tokens; 0 for none
@@ -138,8 +138,8 @@ func mainAgent(jobs []job) llmstub.Agent {
 	return llmstub.Agent{Name: "main", Play: llmstub.Script(append(turns, llmstub.Say("done"))...)}
 }
 
-// growth measures what each job added to the main context, prints it and holds
-// it to its limit. It returns the main requests, and where each job begins.
+// growth measures and prints the tokens that each job added to the main context, and checks them
+// against its limit. It returns the main requests, and the index at which each job begins.
 func (r *hostRun) growth(t *testing.T, h host, jobs []job) (main []llmstub.Request, begin map[string]int, grown map[string]int) {
 	t.Helper()
 	main, begin, grown = r.stub.Requests("main"), map[string]int{}, map[string]int{}
@@ -176,9 +176,8 @@ func (r *hostRun) growth(t *testing.T, h host, jobs []job) (main []llmstub.Reque
 	return main, begin, grown
 }
 
-// shares are the parts of new messages that are calls of tools of MCP servers,
-// and results of such calls with what the host puts around them. The rest is
-// what the host says and does itself.
+// shares returns the tokens of new messages that are calls of MCP tools, and those of their
+// results with the host's additions. The rest is the host's own.
 func shares(t *testing.T, h host, messages []llmstub.Message) (calls, results int) {
 	t.Helper()
 	served := map[string]bool{}
@@ -197,13 +196,13 @@ func shares(t *testing.T, h host, messages []llmstub.Message) (calls, results in
 	return calls, results
 }
 
-// spoken is what a model reads of its context, without the notes of its host.
+// spoken returns the text that a model reads of its context, without the notes of its host.
 func spoken(h host, r llmstub.Request) string {
 	return reads(slices.DeleteFunc(slices.Clone(r.Messages), h.note)...)
 }
 
-// reads is what a model reads of messages: who said what, names and arguments
-// of its calls, and the results. It leaves out ids that only the wire has.
+// reads returns the text that a model reads of messages: roles and texts, names and arguments of
+// its calls, and the results. It leaves out ids that only the wire has.
 func reads(messages ...llmstub.Message) string {
 	var b strings.Builder
 	for _, m := range messages {

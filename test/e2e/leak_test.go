@@ -17,9 +17,9 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// exits are the places from which a secret of an upstream could reach a model.
-// Each is a call whose answer, or what comes on the way, holds the secret
-// there. docs/security.md lists the same places.
+// exits returns the places at which a secret of an upstream could reach a model. Each is a call
+// with the secret in its answer, or in a message before the answer. docs/security.md lists the
+// same places.
 func exits(secret string, era mcpclient.Era) []struct{ place, method, params string } {
 	raw := func(result string) string {
 		if era == mcpclient.Modern {
@@ -67,11 +67,11 @@ func exits(secret string, era mcpclient.Era) []struct{ place, method, params str
 	}
 }
 
-// quiet are the exits at which the host normally sees nothing of the secret.
+// quiet holds the exits at which the host normally sees nothing of the secret.
 var quiet = map[string]bool{"prompt list": true, "resource list": true, "branch description and prompt": true, "branch status": true, "what the upstream prints": true}
 
-// quietModern are those at which it may see nothing in the modern era: on stdio
-// such messages do not say whose call they belong to.
+// quietModern holds the exits at which the host may see nothing in the modern era: on stdio such
+// messages do not name their call.
 var quietModern = map[string]bool{"logging": true, "unknown messages": true}
 
 // TestNothingLeaks walks every exit towards a model and looks for the secret in

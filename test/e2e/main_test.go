@@ -1,9 +1,8 @@
 //go:build e2e
 
-// Package e2e drives the real binary: as a host on stdio and on HTTP in both
-// eras of the protocol, in front of upstreams of its own and from npm. What a
-// client is owed is read off the wire, by a client that knows nothing of the
-// product's code.
+// Package e2e drives the real binary: as a host on stdio and on HTTP in both eras of the
+// protocol, in front of its own upstreams and of upstreams from npm. Its clients check the bytes
+// on the wire, and share no code with the product.
 package e2e
 
 import (
@@ -65,7 +64,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// gateway is one configuration and what a run of the binary on it left behind.
+// gateway is one configuration, with the log and the state of the runs of the binary on it.
 type gateway struct {
 	t      *testing.T
 	bin    string // the binary; "" is foldgateBin
@@ -203,7 +202,7 @@ func (g *gateway) connect(ctx context.Context, transport string, era mcpclient.E
 	return c
 }
 
-// unstarted returns a client that has yet to say what it can do.
+// unstarted returns a client that has not declared its capabilities yet.
 func (g *gateway) unstarted(transport string, era mcpclient.Era) *mcpclient.Client {
 	g.t.Helper()
 	if transport == "stdio" {

@@ -124,7 +124,7 @@ type status struct {
 	Digest      string  `json:"digest"`
 }
 
-// record is what the tests read of a trace record.
+// record holds the members of a trace record that the tests read.
 type record struct {
 	ID            string
 	Kind          string
@@ -169,8 +169,8 @@ func traceAs[R any](g *gateway, filters ...string) (records []R) {
 	return records
 }
 
-// holds fails if any file of the state directory, the log or what the client
-// received contains the secret.
+// keepsSecret fails the test if a file of the state directory, the log or a received message
+// contains the secret.
 func (g *gateway) keepsSecret(secret string, received [][]byte) {
 	g.t.Helper()
 	for _, msg := range received {

@@ -33,8 +33,8 @@ func decode(t *testing.T, text string) any {
 	return v
 }
 
-// items returns what a list holds, by name or URI, without the branch_id that
-// foldgate adds to schemas, the outputSchema it leaves out and the prefix.
+// items returns the items of a list by name or URI, without foldgate's changes: the branch_id
+// added to schemas, the missing outputSchema and the prefix.
 func items(t *testing.T, list json.RawMessage, prefix string) map[string]any {
 	t.Helper()
 	found := map[string]any{}
@@ -71,10 +71,9 @@ func items(t *testing.T, list json.RawMessage, prefix string) map[string]any {
 	return found
 }
 
-// forEra takes out of what a legacy host sees what a modern one does not: the
-// Inspector's modern client drops execution, which that revision has not any
-// more, and server-everything shows get-roots-list only to clients that declare
-// roots, which is deprecated there.
+// forEra removes from a legacy host's view the parts that a modern host does not see. The
+// Inspector's modern client drops execution, which that revision no longer has. server-everything
+// shows get-roots-list only to clients that declare roots, which is deprecated there.
 func forEra(modern bool, items map[string]any) map[string]any {
 	if modern {
 		delete(items, "get-roots-list")
@@ -99,9 +98,8 @@ func sameItems(t *testing.T, what string, got, want map[string]any) {
 	t.Logf("%s: %d items as the server itself lists them", what, len(want))
 }
 
-// Servers from npm stand behind the gateway, and the Inspector's command line
-// in front of it: what it lists, calls, gets and reads is what it gets from the
-// servers themselves.
+// Servers from npm stand behind the gateway, and the Inspector's command line in front of it. It
+// lists, calls, gets and reads the same as from the servers themselves.
 func TestNPM(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "note.txt"), "a note of 17 bytes")

@@ -19,7 +19,7 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// keptResult is a result of which a client got a preview.
+// keptResult is a stored result; the client got its preview.
 type keptResult struct {
 	handle  string
 	n       int // tells its lines from others

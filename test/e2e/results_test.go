@@ -108,7 +108,7 @@ func TestAnswerRecall(t *testing.T) {
 	}
 }
 
-// Nobody gets more at once than a result may have, whatever is asked for.
+// No read delivers more at once than a result may have.
 func TestReadsAreBounded(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, filesConfig(resultFiles(t), "results: {main_threshold: 3000}\n"))
@@ -124,7 +124,7 @@ func TestReadsAreBounded(t *testing.T) {
 	}
 }
 
-// What a page of a text leaves out the next pages bring: nothing is lost.
+// All pages of a text together are the text.
 func TestPagesAreTheText(t *testing.T) {
 	ctx := testContext(t)
 	dir := resultFiles(t)
@@ -162,9 +162,9 @@ func TestPagesAreTheText(t *testing.T) {
 	}
 }
 
-// Ten files of 110,000 tokens are read in a branch of the default budget; the
-// reads of what was folded are charged to it, and its parent can go on reading
-// after the return, also after a restart. Nobody else can.
+// Ten files of 110,000 tokens are read in a branch of the default budget. Reads of folded results
+// are charged to it. Its parent can read them after the return, also after a restart; other
+// branches can't.
 func TestFoldedResults(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
@@ -282,7 +282,7 @@ func TestFoldRules(t *testing.T) {
 	}
 }
 
-// A secret never reaches the store, nor what is read of it.
+// A secret never reaches the store, nor a read from it.
 func TestStoredResultsAreScrubbed(t *testing.T) {
 	ctx := testContext(t)
 	secret := "ghp_" + "0aB1cD2eF3gH4iJ5kL6mN7oP8qR9sT0uV1wX"
@@ -299,8 +299,7 @@ func TestStoredResultsAreScrubbed(t *testing.T) {
 	g.keepsSecret(secret, all)
 }
 
-// A jq program takes neither the gateway's memory nor its time, whatever it
-// does with one step.
+// A jq program takes neither the gateway's memory nor its time, even in one large step.
 func TestJQIsOutOfProcess(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))

@@ -14,8 +14,7 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// What happens to a secret is decided by the configuration, per server and
-// direction.
+// The configuration decides per server and direction how a secret is treated.
 func TestScrubPolicies(t *testing.T) {
 	secret := fixtures.Secret()
 	tests := []struct {
@@ -72,8 +71,8 @@ func TestScrubPolicyOfOneUpstream(t *testing.T) {
 	}
 }
 
-// What the host may see by policy is not kept: neither in the trace, nor with
-// folded results and those of batches.
+// A secret that the host may see by policy is not stored: neither in the trace, nor with folded
+// results and results of batches.
 func TestPolicyOffKeepsNoSecrets(t *testing.T) {
 	ctx := testContext(t)
 	secret := fixtures.Secret()
@@ -108,7 +107,7 @@ func TestPolicyOffKeepsNoSecrets(t *testing.T) {
 	}
 }
 
-// What check says of a server that can't be reached names its URL.
+// check names the URL of a server that can't be reached, without its secrets.
 func TestCheckShowsNoSecrets(t *testing.T) {
 	secret := fixtures.Secret()
 	g := newGateway(t, fmt.Sprintf("upstreams:\n  gone: {url: \"http://127.0.0.1:1/mcp?key=%s\"}\n", secret))
@@ -139,7 +138,7 @@ func TestScrubFailsClosed(t *testing.T) {
 	}
 }
 
-// What agents read all day stays as it is.
+// The usual output of tools passes unchanged.
 func TestOrdinaryOutputStays(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))

@@ -19,7 +19,7 @@ type saved struct {
 	ReadBack                          int `json:"read_back"`
 }
 
-// savings are what foldgate stats --json prints.
+// savings is the output of foldgate stats --json.
 type savings struct {
 	Total                 saved
 	Tools, Branches, Days []saved
@@ -44,9 +44,8 @@ func rowOf(t *testing.T, rows []saved, name string) saved {
 	return saved{}
 }
 
-// What is read of a stored result, and what a batch answers from its results, is
-// taken off where it was saved: at the tool that made it and in the branch in
-// which it was made.
+// Tokens that are read from a stored result, or that a batch answers from its results, are
+// subtracted from the savings of the tool and the branch that made the result.
 func TestStatsReadBack(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, filesConfig(resultFiles(t), "results: {main_threshold: 1000}\n"))
@@ -94,9 +93,8 @@ func TestStatsReadBack(t *testing.T) {
 	}
 }
 
-// branch_status, foldgate stats and foldgate trace stats tell one story of what
-// folding saved: less what was read back, less what a batch answered, and each
-// branch for itself.
+// branch_status, foldgate stats and foldgate trace stats report the same savings: less the tokens
+// read back, less the answers of batches, and for each branch by itself.
 func TestOneStoryOfSavings(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, filesConfig(resultFiles(t), "results: {main_threshold: 1000}\n"))

@@ -11,9 +11,8 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// On stdio, standard output carries nothing but protocol, whatever an upstream
-// writes to its own. The client is strict: a line that is no message, or a
-// response to nothing, fails the test.
+// On stdio, standard output carries nothing but protocol, for any output of an upstream. The
+// client is strict: a line that is no message, or a response to no request, fails the test.
 func TestStdoutPurity(t *testing.T) {
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {

@@ -25,7 +25,7 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// collector is an OTLP receiver on HTTP that keeps what it gets.
+// collector is an OTLP receiver on HTTP that keeps all spans and metrics.
 type collector struct {
 	url      string
 	mu       sync.Mutex
@@ -231,7 +231,7 @@ func sameAsJournal(t *testing.T, g *gateway, col *collector) {
 	}
 }
 
-// forwardedParents checks what the upstream was told: our client span.
+// forwardedParents checks that the upstream was told our client span as the parent.
 func forwardedParents(t *testing.T, file string, nodes []spanNode, hosted bool) {
 	t.Helper()
 	calls := recordedMethod(t, file, "tools/call")
@@ -257,8 +257,7 @@ func forwardedParents(t *testing.T, file string, nodes []spanNode, hosted bool) 
 	}
 }
 
-// The metrics that docs/telemetry.md promises arrive, with the figures of what
-// was done.
+// The metrics of docs/telemetry.md arrive, with the right figures.
 func TestTelemetryMetrics(t *testing.T) {
 	ctx := testContext(t)
 	col := newCollector(t)
@@ -303,9 +302,8 @@ func TestTelemetryMetrics(t *testing.T) {
 	}
 }
 
-// Off means off: nothing is sent where the SDK is disabled, whatever else is
-// set, nor where nothing asks for it; and the console never writes to stdout,
-// which the client would call a fault.
+// Nothing is sent if the SDK is disabled, whatever else is set, nor if no variable asks for it.
+// The console exporter never writes to stdout, which the client would report as a fault.
 func TestTelemetryOff(t *testing.T) {
 	col := newCollector(t)
 	for name, env := range map[string]map[string]string{

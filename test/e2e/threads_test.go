@@ -14,7 +14,7 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// threadMeta is what Codex says of the thread of a call.
+// threadMeta returns the _meta in which Codex names the thread of a call.
 func threadMeta(thread, parent string) string {
 	turn := fmt.Sprintf(`{"thread_id":%q,"thread_source":"user"}`, thread)
 	if parent != "" {
@@ -46,7 +46,7 @@ func (g *gateway) dial(ctx context.Context, url string, era mcpclient.Era) *mcpc
 // placed is where a read was found to be made, and by which rung.
 type placed struct{ context, rung string }
 
-// places are those of all reads, in their order.
+// places returns the places of all reads, in their order.
 func (g *gateway) places() (all []placed) {
 	g.t.Helper()
 	for _, r := range g.trace("--kind", "mcp/request:tools/call") {
@@ -99,7 +99,7 @@ func TestThreads(t *testing.T) {
 	if s := own[status](t, inThread(t, main, ctx, threadMeta(three, ""), "branch_status", `{}`)); s.BranchID != nil {
 		t.Errorf("the status of a thread without a branch is %+v", s)
 	}
-	// What the subagent opens itself goes before what it was handed.
+	// A branch that the subagent opens itself has precedence over one that it was handed.
 	o := own[created](t, inThread(t, sub, ctx, subagent, "branch_create", `{"description":"a part"}`)).BranchID
 	read(sub, subagent, not, o, "thread")
 	read(main, threadMeta(one, ""), not, b, "thread")

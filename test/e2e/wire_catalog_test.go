@@ -16,7 +16,7 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// hello is what a played legacy upstream says of itself.
+// hello returns the automatic answers of a played legacy upstream, by method.
 func hello(instructions string) map[string]string {
 	return map[string]string{
 		"notifications/initialized": "", "server/discover": `{"code":-32601,"message":"Method not found"}`,
@@ -159,8 +159,8 @@ func TestCatalog(t *testing.T) {
 	}
 }
 
-// TestListChangesAreGathered: a burst of changes at two upstreams becomes few
-// notifications, and each list is read anew once it is asked for.
+// TestListChangesAreGathered: a burst of changes at two upstreams becomes few notifications, and
+// each list is fetched again when a host asks for it.
 func TestListChangesAreGathered(t *testing.T) {
 	for _, transport := range []string{"stdio", "http"} {
 		t.Run(transport, func(t *testing.T) {
@@ -240,8 +240,8 @@ func TestLateList(t *testing.T) {
 	})
 }
 
-// TestDefinitionsSurvive: definitions that typed proxies drop, break or refuse
-// are listed as they came (losses 4 to 6), but for what foldgate adds.
+// TestDefinitionsSurvive: definitions that typed proxies drop, break or refuse are listed
+// unchanged (losses 4 to 6), except for foldgate's additions.
 func TestDefinitionsSurvive(t *testing.T) {
 	_, auto := conversations(t, "legacy")
 	for _, transport := range []string{"stdio", "http"} {

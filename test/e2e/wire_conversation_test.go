@@ -87,7 +87,7 @@ func fill(line string, vars map[string]string) string {
 	return variable.ReplaceAllStringFunc(line, func(v string) string { return vars[v[2:len(v)-2]] })
 }
 
-// expect takes the next message and holds it against what it should be.
+// expect takes the next message and compares it with the expected one.
 func expect(t *testing.T, who string, from <-chan string, want string, vars map[string]string) {
 	t.Helper()
 	var got string
@@ -169,7 +169,7 @@ func (p *player) play(method string, own bool) {
 	p.own[method] = own
 }
 
-// playedSession starts a gateway in front of p and greets it.
+// playedSession starts a gateway in front of p and initializes a session.
 func playedSession(t *testing.T, p *player, transport string, era mcpclient.Era) *rawHost {
 	t.Helper()
 	g := newGateway(t, "upstreams:\n  up: {prefix: \"\", "+p.config+"}\n")

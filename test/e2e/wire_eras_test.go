@@ -14,7 +14,7 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// noted collects what a host hears, as method and params.
+// noted collects the messages to a host, as method and params.
 type noted struct {
 	mu   sync.Mutex
 	list []string

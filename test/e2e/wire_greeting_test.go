@@ -10,8 +10,8 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// TestGreeting: what a host says of itself reaches the upstream word for word
-// (loss 14), and what an upstream can do that nobody knows reaches the host.
+// TestGreeting: a host's initialize params reach the upstream unchanged (loss 14), and unknown
+// capabilities of an upstream reach the host.
 func TestGreeting(t *testing.T) {
 	for _, transport := range []string{"stdio", "http"} {
 		for _, upstream := range []string{"stdio", "http"} {

@@ -17,8 +17,8 @@ import (
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
-// rawHost is a host that the test plays itself: it sends lines as they are and
-// keeps in got what foldgate sends, as it came.
+// rawHost is a host that the test plays itself: it sends lines as they are, and keeps foldgate's
+// lines unchanged in got.
 type rawHost struct {
 	t     *testing.T
 	era   mcpclient.Era
@@ -86,7 +86,7 @@ func rawHTTP(t *testing.T, url string, era mcpclient.Era) *rawHost {
 	return h
 }
 
-// headers are what the protocol demands for msg.
+// headers sets the headers that the protocol demands for msg.
 func (h *rawHost) headers(header http.Header, msg string) {
 	header.Set("Content-Type", "application/json")
 	header.Set("Accept", "application/json, text/event-stream")

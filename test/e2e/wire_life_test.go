@@ -35,10 +35,10 @@ func pidOf(t *testing.T, c *mcpclient.Client, ctx context.Context, tool string) 
 	return pid
 }
 
-// TestKilledUpstream: kill -9 in the middle of a call, behind a shell that has
-// more children. The call fails within a second, nothing of the process group
-// is left, not even a zombie; the next call in the same session succeeds; the
-// host's subscription is made again and it hears that the lists may differ.
+// TestKilledUpstream: kill -9 in the middle of a call, behind a shell that has more children. The
+// call fails within a second; nothing of the process group is left, not even a zombie. The next
+// call in the same session succeeds. foldgate subscribes again for the host and tells it that the
+// lists may have changed.
 func TestKilledUpstream(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
@@ -100,7 +100,7 @@ func TestKilledUpstream(t *testing.T) {
 	})
 }
 
-// TestSubscriptionOutlivesIdleCrash: nobody calls, but the host waits.
+// TestSubscriptionOutlivesIdleCrash: there are no calls, but the host waits for updates.
 func TestSubscriptionOutlivesIdleCrash(t *testing.T) {
 	ctx := testContext(t)
 	file := recordFile(t)
@@ -115,8 +115,8 @@ func TestSubscriptionOutlivesIdleCrash(t *testing.T) {
 	})
 }
 
-// TestForgottenSession: an HTTP upstream that answers 404 for its session is
-// greeted anew, within the same host session, and the call goes through.
+// TestForgottenSession: if an HTTP upstream answers 404 for its session, foldgate initializes a
+// new one within the same host session, and the call succeeds.
 func TestForgottenSession(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)

@@ -11,9 +11,8 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// TestBrokenListenStreams: a modern upstream's streams break, twice; foldgate
-// opens them again, and the hosts of both eras that wait hear that something
-// may have changed meanwhile.
+// TestBrokenListenStreams: a modern upstream's streams break, twice. foldgate opens them again,
+// and tells the waiting hosts of both eras that something may have changed meanwhile.
 func TestBrokenListenStreams(t *testing.T) {
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
@@ -39,8 +38,8 @@ func TestBrokenListenStreams(t *testing.T) {
 				call(t, c, ctx, "resources/subscribe", `{"uri":"mem://a"}`)
 			}
 			for round := range 3 {
-				// A legacy host has a link of its own beside the catalog's, and
-				// hears of lists there.
+				// A legacy host has a connection of its own beside the catalog's, and is told of
+				// list changes there.
 				held := map[mcpclient.Era]int{mcpclient.Legacy: 3, mcpclient.Modern: 2}[era]
 				var resource, lists heldListen
 				var all []heldListen
@@ -56,7 +55,7 @@ func TestBrokenListenStreams(t *testing.T) {
 				if resource.p == nil || lists.p == nil {
 					t.Fatalf("foldgate listens for %v", all)
 				}
-				// A round after the first begins with what may have been missed.
+				// Rounds after the first begin with the notices of possible changes.
 				before, changes := heard.has("resources/updated"), heard.has("tools/list_changed")
 				if round > 0 {
 					until(t, "the host hears what it may have missed", func() bool {

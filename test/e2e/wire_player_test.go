@@ -18,9 +18,9 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// player is an upstream that the test plays itself: what foldgate sends waits
-// in got, and the test says what it is answered. The handshake and the lists
-// are answered from auto, unless the test plays that method too.
+// player is an upstream that the test plays itself: foldgate's messages wait in got, and the test
+// gives the answers. auto answers the handshake and the lists, unless the test plays that method
+// too.
 type player struct {
 	t      *testing.T
 	config string // of the upstream, for foldgate.yaml
@@ -91,7 +91,7 @@ func (p *player) speakLines(conn net.Conn) {
 	}
 }
 
-// take sorts what foldgate sent.
+// take sorts the messages of foldgate.
 func (p *player) take(raw string, say, unasked func(string)) {
 	m, err := mcpclient.Parse([]byte(raw))
 	if err != nil {
@@ -230,8 +230,8 @@ func sendEvent(w http.ResponseWriter, mu *sync.Mutex, msg string) {
 	_ = http.NewResponseController(w).Flush()
 }
 
-// playedSSE is a player on HTTP+SSE of 2024-11-05: one event stream down, which
-// begins with the address for what goes up.
+// playedSSE is a player on HTTP+SSE of 2024-11-05: one event stream to the client, which begins
+// with the address for the client's messages.
 type playedSSE struct {
 	p    *player
 	over <-chan struct{}

@@ -42,8 +42,8 @@ func echoAnswer(note func(message string)) func(m mcpclient.Message) (result, er
 	}
 }
 
-// elicits makes one call that asks its host, in rounds where the era demands
-// it, and returns what the upstream got for an answer.
+// elicits makes one call that asks its host, in rounds if the era demands it, and returns the
+// answer that the upstream got.
 func elicits(t *testing.T, c *mcpclient.Client, ctx context.Context, tool, message string, answer func(mcpclient.Message) (json.RawMessage, json.RawMessage)) string {
 	params := fmt.Sprintf(`"name":%q,"arguments":{"params":{"message":%q,"requestedSchema":{"type":"object","properties":{}}}}`, tool, message)
 	next := params

@@ -63,8 +63,8 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// TestForeignSessionIDs: an id that is made up, ended, or of an earlier process
-// is unknown, and no id is not somebody's.
+// TestForeignSessionIDs: an id that is made up, ended, or of an earlier process is unknown. A
+// request without an id gets no session.
 func TestForeignSessionIDs(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
@@ -105,8 +105,8 @@ func TestForeignSessionIDs(t *testing.T) {
 	}
 }
 
-// TestProbeStartsNothing: a host that only asks what foldgate is starts no
-// upstream that foldgate has met before.
+// TestProbeStartsNothing: a host that only initializes starts no upstream that foldgate has
+// connected before.
 func TestProbeStartsNothing(t *testing.T) {
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {

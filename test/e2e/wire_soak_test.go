@@ -18,9 +18,9 @@ import (
 
 var soak = flag.Int("soak", 1000, "sessions that TestSoak opens and closes in each era")
 
-// TestSoak opens and closes sessions with the binary and counts what is left of
-// them: files, child processes, memory. Some of them have an upstream process
-// of their own; many leave without saying so.
+// TestSoak opens and closes sessions with the binary and counts what remains: files, child
+// processes, memory. Some sessions have an upstream process of their own; many end without
+// notice.
 func TestSoak(t *testing.T) {
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	url := g.http()
@@ -80,7 +80,7 @@ func many(t *testing.T, n int, f func(i int)) {
 	wg.Wait()
 }
 
-// footprint is what a process holds; rss in KiB.
+// footprint holds a process's files, children, threads and resident memory in KiB.
 type footprint struct{ files, children, threads, rss int }
 
 // footprint looks at the gateway's process.

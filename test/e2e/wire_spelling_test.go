@@ -11,9 +11,8 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// Servers differ in which of two members they read, and some take "Name" for
-// "name". Whatever is forwarded must not be able to do what was not allowed, so a
-// call that says two things is refused, and the trace has it.
+// Servers differ in which of two members they read, and some take "Name" for "name". So an
+// ambiguous call could do something that is not allowed. It is refused, and the trace has it.
 func TestCallsThatSayTwoThings(t *testing.T) {
 	ctx, file := testContext(t), recordFile(t)
 	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake:\n    command: [%q, -era, both, -record, %q]\n    tools: {deny: [pid]}\n", fakeserverBin, file))
@@ -50,7 +49,7 @@ func TestCallsThatSayTwoThings(t *testing.T) {
 			t.Errorf("%s = %d %s, want a refusal", body, status, text)
 		}
 	}
-	// What decides nothing stays as it is.
+	// Members that decide nothing pass unchanged.
 	if got := said(t, tool(t, c, ctx, "fake__echo", `{"name":1,"Name":2,"x":1,"x":2}`)); !strings.Contains(got, `{"name":1,"Name":2,"x":1,"x":2}`) {
 		t.Errorf("the arguments arrived as %s", got)
 	}
@@ -60,7 +59,7 @@ func TestCallsThatSayTwoThings(t *testing.T) {
 	}
 }
 
-// A call that is refused for what it says in _meta is in the trace as any other.
+// A call that is refused for its _meta is in the trace like any other.
 func TestRefusedMetaIsTraced(t *testing.T) {
 	ctx, file := testContext(t), recordFile(t)
 	g := newGateway(t, fakeConfig(file, "trace: {correlation: strict}\n"))

@@ -64,7 +64,7 @@ func TestResultsAreByteExact(t *testing.T) {
 	})
 }
 
-// What a list says of a tool stays as it is, but for the prefix and branch_id.
+// The definition of a tool passes unchanged, except for the prefix and branch_id.
 func TestDefinitionsAreByteExact(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
@@ -106,8 +106,8 @@ func TestUnknownMethods(t *testing.T) {
 	})
 }
 
-// What an upstream asks in the middle of a call reaches the host whose call it
-// is, as it came, and the answer goes back the same way.
+// A server request in the middle of a call reaches the host of the call unchanged, and so does
+// the answer on its way back.
 func TestQuestionsToTheHost(t *testing.T) {
 	for _, transport := range []string{"stdio", "http"} {
 		t.Run(transport, func(t *testing.T) {
@@ -245,7 +245,7 @@ func TestUpstreamCrash(t *testing.T) {
 	})
 }
 
-// A list that changes at an upstream is announced, once or more, and read anew.
+// A list that changes at an upstream is announced, once or more, and fetched again.
 func TestListChanged(t *testing.T) {
 	for _, transport := range []string{"stdio", "http"} {
 		t.Run(transport, func(t *testing.T) {
@@ -283,7 +283,7 @@ func TestListChanged(t *testing.T) {
 	}
 }
 
-// A child's whole process group ends with foldgate, also what a shell or npx
+// A child's whole process group ends with foldgate, also the processes that a shell or npx
 // started in it.
 func TestNoOrphans(t *testing.T) {
 	ctx := testContext(t)

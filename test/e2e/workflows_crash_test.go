@@ -15,9 +15,9 @@ import (
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
 
-// A step whose call was under way when foldgate was killed is not "working" for
-// ever: the next process says that nobody knows what became of it, and the
-// retry goes on in the same workflow. Starts in between that fail change nothing.
+// If foldgate is killed during the call of a step, the step is not "working" for ever. The next
+// process records it as interrupted, and the retry continues the same workflow. Failed starts in
+// between change nothing.
 func TestWorkflowKilled(t *testing.T) {
 	for _, unusable := range []string{"", "foldgate.db", "workflows.db"} {
 		t.Run(unusable, func(t *testing.T) { workflowKilled(t, unusable) })
@@ -60,7 +60,7 @@ func workflowKilled(t *testing.T, unusable string) {
 	if out := g.output("trace", "--workflow", a, "--tree", "--format", "a2a"); !regexp.MustCompile(`"state": "TASK_STATE_UNSPECIFIED"`).MatchString(out) {
 		t.Errorf("as A2A: %s", out)
 	}
-	// A status call shows what the books say of the step.
+	// A status call shows the stored state of the step.
 	flow(t, c, ctx, "check_signal_status", map[string]string{"context_id": a})
 	if w := responses(g.flows("--workflow", a, "--tool", "check_signal_status"))[0].Audit.Workflow; w.Status != "interrupted" {
 		t.Errorf("the step after the restart = %+v, want it interrupted", w)
@@ -91,7 +91,7 @@ func (g *gateway) startFails(file string) {
 	}
 }
 
-// Where a branch's budget cuts a result, the handle is not what is cut off.
+// If a branch's budget cuts a result, the handle remains.
 func TestWorkflowCutResult(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, signalsConfig(recordFile(t), ""))

@@ -97,7 +97,7 @@ func opened(t *testing.T, c *mcpclient.Client, ctx context.Context, name string,
 	return r.handle()
 }
 
-// flowRecord is what the tests read of a trace record's workflow.
+// flowRecord holds the members of a trace record's workflow that the tests read.
 type flowRecord struct {
 	record
 	Audit struct {
@@ -237,8 +237,8 @@ func TestWorkflowPerDiscovery(t *testing.T) {
 	}
 }
 
-// What is no handle of the caller's is refused before the server, whatever the
-// reason, and nothing is minted (W5, W15).
+// An id that is not a handle of the caller is refused before the server, for any reason, and no
+// new one is made (W5, W15).
 func TestWorkflowUnknownHandle(t *testing.T) {
 	ctx, file := testContext(t), recordFile(t)
 	secret := "ghp_" + strings.Repeat("a1B2c3D4e5F6", 3)

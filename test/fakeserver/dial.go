@@ -6,10 +6,9 @@ import (
 	"os"
 )
 
-// dial makes this process a wire: what comes on standard input goes to the
-// test that listens at addr, and what the test says goes to standard output. So
-// a test can play a stdio server itself, byte by byte. It ends when either side
-// does.
+// dial makes this process a wire: it copies standard input to the test that listens at addr, and
+// the test's bytes to standard output. So a test can play a stdio server itself, byte by byte. It
+// ends when either side does.
 func dial(addr string) error {
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {

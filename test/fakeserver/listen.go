@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// listenWishes are what a subscriptions/listen of the modern era asks for.
-type listenWishes struct {
+// listenParams are the params of subscriptions/listen in the modern era.
+type listenParams struct {
 	ToolsListChanged      bool
 	ResourceSubscriptions []string
 }
@@ -16,14 +16,14 @@ type listenWishes struct {
 // listen acknowledges and then lasts until the host ends it.
 func (c *call) listen(ctx context.Context) (result, errObject string) {
 	var p struct{ Notifications json.RawMessage }
-	var w listenWishes
+	var w listenParams
 	if json.Unmarshal(c.m.Params, &p) != nil || json.Unmarshal(p.Notifications, &w) != nil || !c.isNew {
 		return "", `{"code":-32602,"message":"notifications is not as it should be"}`
 	}
 	c.heard("notifications/subscriptions/acknowledged", fmt.Sprintf(`"notifications":%s,`, p.Notifications))
 	c.s.mu.Lock()
 	if c.s.open == nil {
-		c.s.open = map[*call]listenWishes{}
+		c.s.open = map[*call]listenParams{}
 	}
 	c.s.open[c] = w
 	c.s.mu.Unlock()

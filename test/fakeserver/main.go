@@ -70,7 +70,7 @@ type server struct {
 	mu     sync.Mutex // guards what follows
 	record *os.File
 	extra  bool                   // the tool "extra" is listed
-	open   map[*call]listenWishes // subscriptions/listen
+	open   map[*call]listenParams // subscriptions/listen
 }
 
 // session is one host session: the process on stdio, a Mcp-Session-Id on HTTP,

@@ -81,7 +81,7 @@ func (c *call) dispatch(ctx context.Context) (result, errObject string) {
 	return "", fmt.Sprintf(`{"code":-32601,"message":"method not found","data":{"method":%q,"n":1.0}}`, c.m.Method)
 }
 
-// done completes the members of a result with what the modern era demands.
+// done adds the members to a result that the modern era demands.
 func (c *call) done(members string, cacheable bool) string {
 	switch {
 	case !c.isNew:

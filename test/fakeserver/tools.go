@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// arguments are what the tools take.
+// arguments holds the arguments of all tools.
 type arguments struct {
 	Result json.RawMessage // raw: the result, byte for byte
 	Error  json.RawMessage // raw: or the error object

@@ -36,8 +36,7 @@ type Agent struct {
 	// Match reports whether a request is the agent's; nil takes every request.
 	// The first agent that matches answers.
 	Match func(Request) bool
-	// Play returns what the model says next. It may be called by several
-	// requests at once.
+	// Play returns the model's next turn. Several requests may call it at once.
 	Play func(Request) (Reply, error)
 }
 
@@ -126,8 +125,8 @@ func (s *Server) Close() error {
 	return err
 }
 
-// Requests returns what the server was asked so far, in order of arrival; with
-// names, only what the agents of these names answered.
+// Requests returns the requests so far, in order of arrival; with names, only those that the
+// agents of these names answered.
 func (s *Server) Requests(names ...string) []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,8 +139,8 @@ func (s *Server) Requests(names ...string) []Request {
 	return found
 }
 
-// Faults returns what went wrong: requests that could not be read, that no
-// agent took or that went past the end of a script.
+// Faults returns the faults: requests that could not be read, that no agent took, or that went
+// past the end of a script.
 func (s *Server) Faults() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +180,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request, d dialect) {
 	}
 	s.mu.Unlock()
 	if err != nil {
-		// Hosts repeat what failed with 5xx or 429, not what was bad.
+		// Hosts repeat a request after 5xx or 429, but not after 400.
 		http.Error(w, `{"type":"error","error":{"type":"invalid_request_error","message":"the script failed, see Faults"}}`, http.StatusBadRequest)
 		return
 	}

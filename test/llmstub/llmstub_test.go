@@ -10,8 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The same conversation in the three dialects: what the user said, a text and
-// a call, the call's result.
+// The same conversation in the three dialects: the user's text, a text and a call, the call's
+// result.
 var conversations = map[string]string{
 	"messages": `{"model":"m","stream":true,"system":[{"type":"text","text":"Be brief."}],"tools":[{"name":"read","input_schema":{}}],"messages":[
 		{"role":"user","content":[{"type":"text","text":"look"}]},
@@ -96,7 +96,7 @@ func TestDialects(t *testing.T) {
 	}
 }
 
-// spoken joins the pieces of a stream, of whatever dialect.
+// spoken joins the pieces of a stream of any dialect.
 func spoken(t *testing.T, stream string) (text, arguments, call string) {
 	t.Helper()
 	for line := range strings.Lines(stream) {
@@ -147,8 +147,8 @@ func spoken(t *testing.T, stream string) (text, arguments, call string) {
 	return text, arguments, call
 }
 
-// What the script did not foresee fails, with a status that no host repeats,
-// and is told to the test.
+// A request that the script does not foresee fails with a status that no host repeats, and the
+// test is told.
 func TestUnforeseen(t *testing.T) {
 	s := start(t, Agent{Name: "main", Match: func(r Request) bool { return r.First("user") == "look" }, Play: Script(Say("once"))})
 	for body, want := range map[string]string{

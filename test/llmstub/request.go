@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 )
 
-// Request is what a host asked its model.
+// Request is a request of a host to its model.
 type Request struct {
 	// API is "messages", "chat/completions" or "responses".
 	API string
@@ -13,21 +13,20 @@ type Request struct {
 	Agent string
 	// Body is the request as it came.
 	Body json.RawMessage
-	// Model, System and Tools (names) are as the host set them. System has what
-	// it sent as instructions beside the messages.
+	// Model, System and Tools (names) are as the host set them. System has the instructions that
+	// it sent beside the messages.
 	Model, System string
 	Tools         []string
 	// Messages are the context, oldest first.
 	Messages []Message
-	// Context is the JSON of the messages, in one line: what grows from request
-	// to request.
+	// Context is the JSON of the messages, in one line. It grows from request to request.
 	Context string
 	// Streamed reports whether the host asked for a stream.
 	Streamed bool
 }
 
-// Message is one entry of a context: a text and calls of the model, what the
-// user said, or the result of a call.
+// Message is one entry of a context: a text and calls of the model, a text of the user, or the
+// result of a call.
 type Message struct {
 	Role   string // system, user, assistant or tool
 	Text   string
@@ -68,7 +67,7 @@ func (r Request) Results() []string {
 	return out
 }
 
-// text is a string, or a list of blocks of which those with a text count.
+// text is a string, or a list of blocks; only blocks with a text count.
 type text string
 
 func (t *text) UnmarshalJSON(b []byte) error {

@@ -31,7 +31,7 @@ const (
 	Modern Era = "2026-07-28"
 )
 
-// transport carries messages. What arrives goes to Client.receive.
+// transport carries messages. It passes messages that arrive to Client.receive.
 type transport interface {
 	// send delivers one message. Where the transport opens a stream for the
 	// answer, it returns when that stream is at its end.
@@ -44,11 +44,10 @@ type transport interface {
 // Client is one connection to a server. Set its exported fields before Start;
 // its methods are safe for concurrent use.
 type Client struct {
-	// Capabilities is what the client declares, "{}" by default.
+	// Capabilities holds the client's capabilities, "{}" by default.
 	Capabilities string
-	// Handle takes notifications and requests of the server, in order. What it
-	// returns answers a request: a result, or an error object. The default
-	// refuses requests with -32601.
+	// Handle takes notifications and requests of the server, in order. It returns the answer to a
+	// request: a result, or an error object. The default refuses requests with -32601.
 	Handle func(m Message) (result, errObject json.RawMessage)
 
 	era Era
@@ -134,8 +133,8 @@ func (c *Client) Send(ctx context.Context, method, params string) (id string, wa
 	}, nil
 }
 
-// await returns what comes from ch: the response to the request with that id,
-// whose sending ends with what comes from sent.
+// await returns the response from ch to the request with that id. sent delivers the error of
+// sending the request.
 func (c *Client) await(ctx context.Context, id string, ch <-chan Message, sent <-chan error) (Message, error) {
 	for {
 		select {
@@ -202,8 +201,8 @@ func (c *Client) hangUp(err error) {
 	}
 }
 
-// Close ends the session and waits for what the client started. On stdio it
-// returns how the process ended. Later calls return what the first did.
+// Close ends the session and waits for everything that the client started. On stdio it returns
+// the error of the process. Later calls return the same.
 func (c *Client) Close() error {
 	c.closing.Do(func() {
 		c.hangUp(errors.New("closed by the client"))

@@ -16,7 +16,7 @@ type Message struct {
 	Error   json.RawMessage `json:"error,omitempty"`
 }
 
-// Parse decodes one message and says what makes it none.
+// Parse decodes one message. Its error says why raw is no message.
 func Parse(raw []byte) (Message, error) {
 	var m Message
 	if err := json.Unmarshal(raw, &m); err != nil {
@@ -60,7 +60,7 @@ func (c *Client) params(params string) json.RawMessage {
 		}
 	}
 	raw, _ := json.Marshal(meta)
-	// The rest of params stays byte for byte what the test gave.
+	// The rest of params keeps the test's bytes.
 	if _, has := members["_meta"]; has {
 		members["_meta"] = raw
 		out, _ := json.Marshal(members)

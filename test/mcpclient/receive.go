@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// receive takes one message of the server. stream is the id of the request on
-// whose stream it came, "" where the transport has one stream for all.
+// receive takes one message of the server. stream is the id of the request on whose stream it
+// came, "" if the transport has one stream for all.
 func (c *Client) receive(raw []byte, stream string) {
 	c.mu.Lock()
 	c.got = append(c.got, raw)

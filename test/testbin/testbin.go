@@ -55,8 +55,8 @@ func Start(cmd *exec.Cmd) (in io.WriteCloser, out io.Reader, err error) {
 	return in, out, cmd.Start()
 }
 
-// Node returns a Node.js that is new enough for what test/npm holds: the one
-// installed there, or on other platforms the one on the PATH.
+// Node returns a Node.js that is new enough for the packages in test/npm: the one installed
+// there, or on other platforms the one on the PATH.
 func Node() (string, error) {
 	root, err := Root()
 	if err != nil {

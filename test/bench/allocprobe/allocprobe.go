@@ -17,7 +17,7 @@ import (
 // Without it the package does nothing.
 const Dir = "FOLDGATE_BENCH_PROBE"
 
-// A Reading is what a process has allocated since its start.
+// A Reading holds the allocations of a process since its start.
 type Reading struct {
 	Count  uint64 // of readings before this one
 	Allocs uint64
@@ -35,8 +35,7 @@ func init() {
 // File is where process pid writes its last reading.
 func File(dir string, pid int) string { return filepath.Join(dir, strconv.Itoa(pid)) }
 
-// answer writes a reading now, which says that somebody listens, and another
-// for every signal.
+// answer writes a reading now, as a sign that it listens, and one for each signal.
 func answer(file string, asked <-chan os.Signal) {
 	for n := uint64(0); ; n++ {
 		var m runtime.MemStats
