@@ -119,7 +119,7 @@ func TestHealsWithoutACall(t *testing.T) {
 				if err := empty(); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(retryInterval + 100*time.Millisecond + time.Millisecond)
+				time.Sleep(time.Second + 100*time.Millisecond + time.Millisecond)
 				synctest.Wait()
 				if err := j.Err(); err != nil {
 					t.Errorf("Err = %v, want nil: there is room again", err)

@@ -13,6 +13,5 @@
 // SHA-256, and a head file that anchors the last line. docs/trace.md states the
 // format, the guarantees, and the records that each sync mode can lose.
 //
-// Lock order: Journal.writing before Journal.queueMu, errMu or headMu. The last
-// three are never nested.
+// Lock order: Journal.writing before Journal.queueMu or headMu. The last two are never nested.
 package trace

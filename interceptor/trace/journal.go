@@ -75,8 +75,7 @@ type Journal struct {
 	interrupted bool
 	from, to    time.Time
 
-	errMu   sync.Mutex // guards lastErr
-	lastErr error
+	lastErr atomic.Pointer[error] // see Err
 
 	headMu  sync.Mutex // serialises head writes; guards headSeq
 	headSeq uint64
@@ -247,24 +246,20 @@ func (j *Journal) appendPayload(b []byte, r *Record, pieces [][]byte) []byte {
 	payload := b[start:]
 	switch {
 	case size > j.maxPayload:
-		markTruncated(r)
 		sum := sha256.Sum256(payload)
-		return append(b[:start], rawjson.Marshal(map[string]any{
-			"omitted": "payload exceeds the journal's limit", "bytes": size, "sha256": hex.EncodeToString(sum[:])})...)
+		payload = rawjson.Marshal(map[string]any{
+			"omitted": "payload exceeds the journal's limit", "bytes": size, "sha256": hex.EncodeToString(sum[:])})
 	case !rawjson.Valid(payload, maxPayloadDepth):
-		markTruncated(r)
-		return append(b[:start], rawjson.Quote(string(payload))...)
+		payload = rawjson.Quote(string(payload))
 	case bytes.IndexByte(payload, '\n') >= 0 || bytes.IndexByte(payload, '\r') >= 0:
 		return append(b[:start], rawjson.Compact(payload)...)
+	default:
+		return b
 	}
-	return b
-}
-
-// markTruncated sets the flag on a copy: the caller may share one Audit between records.
-func markTruncated(r *Record) {
-	a := *r.AuditOrEmpty()
+	a := *r.AuditOrEmpty() // a copy: the caller may share one Audit between records
 	a.Truncated = true
 	r.Audit = &a
+	return append(b[:start], payload...)
 }
 
 // writeQueue commits the queue. The caller holds writing.
@@ -404,6 +399,64 @@ func (j *Journal) newSegment(predecessor *Anchor) error {
 	return err
 }
 
+// retain removes the oldest segments beyond [Options.RetainFiles]. A failure is logged: too many
+// segments are no reason to refuse a call. The caller holds writing or is Open.
+func (j *Journal) retain() {
+	if j.opt.RetainFiles <= 0 {
+		return
+	}
+	names, err := Segments(j.dir)
+	if gone := len(names) - j.opt.RetainFiles; err == nil && gone > 0 {
+		err = j.removeOldest(names[:gone], names[gone])
+	}
+	if err != nil {
+		j.log.Error("trace retention", "dir", j.dir, "error", err)
+	}
+}
+
+// removeOldest notes in the chain which segments go, moves the head's anchor to the oldest that
+// stays, and only then removes them, so that a crash in between leaves a provable journal.
+func (j *Journal) removeOldest(names []string, oldest string) error {
+	first, err := j.firstRef(oldest)
+	if err != nil {
+		return err
+	}
+	var removed []Anchor
+	for _, name := range names {
+		a := Anchor{File: name}
+		if f, err := os.Open(filepath.Join(j.dir, name)); err == nil {
+			if t, err := readTail(f); err == nil && t.last != nil {
+				a.Seq, a.Hash = t.last.Seq, t.last.Hash
+			}
+			f.Close()
+		}
+		removed = append(removed, a)
+	}
+	was := j.first
+	j.first = first
+	err = j.note(Event{Event: EventRetention, Removed: removed, First: &j.first})
+	if err == nil {
+		err = j.writeHeadAt(j.headNow())
+	}
+	if err != nil {
+		j.first = was
+		return err
+	}
+	for _, name := range names {
+		j.removeSegment(name)
+	}
+	return nil
+}
+
+func (j *Journal) removeSegment(name string) {
+	path := filepath.Join(j.dir, name)
+	if err := os.Remove(path); err != nil {
+		j.log.Error("trace retention", "file", name, "error", err)
+		return
+	}
+	j.log.Info("trace file removed by retention", "file", name)
+}
+
 // note writes a record about the journal itself. The caller holds writing or is Open.
 func (j *Journal) note(e Event) error {
 	_, err := j.writeSome(j.pendingNote(e))
@@ -417,17 +470,14 @@ func (j *Journal) pendingNote(e Event) []*pending {
 	return []*pending{{r: r, envelope: envelope}}
 }
 
-// retryInterval is how often a journal that does not accept records is tried.
-const retryInterval = time.Second
-
-// flusher brings the disk and the head file up to date, Interval after the
-// first commit that made them late. Close ends it.
+// flusher brings the disk and the head file up to date, Interval after the first commit that made
+// them late. It tries a journal that does not accept records every second. Close ends it.
 func (j *Journal) flusher() {
 	defer close(j.stopped)
 	for {
 		var failing <-chan time.Time
 		if j.Err() != nil {
-			failing = time.After(retryInterval)
+			failing = time.After(time.Second)
 		}
 		select {
 		case <-j.stop:
@@ -437,12 +487,10 @@ func (j *Journal) flusher() {
 			continue
 		case <-j.dirty:
 		}
-		wait := time.NewTimer(j.opt.Interval)
 		select {
 		case <-j.stop:
-			wait.Stop()
 			return
-		case <-wait.C:
+		case <-time.After(j.opt.Interval):
 		}
 		j.flush()
 	}
@@ -529,23 +577,23 @@ func (j *Journal) writeHeadAt(h *head) error {
 // full disk it becomes nil with the next successful Append, or by itself soon after there is
 // room. A failed sync and a file that was taken away are final.
 func (j *Journal) Err() error {
-	j.errMu.Lock()
-	defer j.errMu.Unlock()
-	return j.lastErr
+	if err := j.lastErr.Load(); err != nil {
+		return *err
+	}
+	return nil
 }
 
 // setErr sets the result of Err and returns it.
 func (j *Journal) setErr(err error) error {
-	j.errMu.Lock()
-	defer j.errMu.Unlock()
-	if err != nil {
-		err = fmt.Errorf("trace journal: %w", err)
-		if j.lastErr == nil {
-			j.log.Error("trace journal does not accept records", "dir", j.dir, "error", err)
-		}
+	if err == nil {
+		j.lastErr.Store(nil)
+		return nil
 	}
-	j.lastErr = err
-	return err
+	failed := fmt.Errorf("trace journal: %w", err)
+	if j.lastErr.Swap(&failed) == nil {
+		j.log.Error("trace journal does not accept records", "dir", j.dir, "error", failed)
+	}
+	return failed
 }
 
 // Close writes the head, syncs and releases the directory. It finishes Appends

@@ -43,21 +43,15 @@ func (r *Record) AppendLine(b []byte) ([]byte, error) {
 
 // appendHead appends the members before the payload.
 func appendHead(b []byte, r *Record) []byte {
-	b = append(b, `{"protocol":`...)
-	b = rawjson.AppendQuote(b, r.Protocol)
-	b = append(b, `,"id":`...)
-	b = rawjson.AppendQuote(b, r.ID)
-	b = append(b, `,"ts":`...)
-	b = rawjson.AppendQuote(b, r.TS)
-	b = append(b, `,"from":`...)
-	b = rawjson.AppendQuote(b, r.From)
+	b = rawjson.AppendQuote(append(b, `{"protocol":`...), r.Protocol)
+	b = rawjson.AppendQuote(append(b, `,"id":`...), r.ID)
+	b = rawjson.AppendQuote(append(b, `,"ts":`...), r.TS)
+	b = rawjson.AppendQuote(append(b, `,"from":`...), r.From)
 	b = appendStrings(b, `,"to":`, r.To)
-	b = append(b, `,"kind":`...)
-	b = rawjson.AppendQuote(b, r.Kind)
+	b = rawjson.AppendQuote(append(b, `,"kind":`...), r.Kind)
 	b = appendStrings(b, `,"correlationId":`, r.CorrelationID)
 	if r.Context != "" {
-		b = append(b, `,"context":`...)
-		b = rawjson.AppendQuote(b, r.Context)
+		b = rawjson.AppendQuote(append(b, `,"context":`...), r.Context)
 	}
 	return b
 }
@@ -81,29 +75,22 @@ func appendStrings(b []byte, key string, values []string) []byte {
 	if len(values) == 0 {
 		return b
 	}
-	b = append(b, key...)
-	for i, v := range values {
-		sep := byte(',')
-		if i == 0 {
-			sep = '['
-		}
-		b = append(b, sep)
-		b = rawjson.AppendQuote(b, v)
+	b = append(append(b, key...), '[')
+	for _, v := range values {
+		b = append(rawjson.AppendQuote(b, v), ',')
 	}
-	return append(b, ']')
+	b[len(b)-1] = ']'
+	return b
 }
 
 // appendChain finishes the line that begins at b[start] with seq, prev and hash, and returns b
 // and the hash. The hash covers the line without its hash member and newline.
 func appendChain(b []byte, start int, seq uint64, prev string) (line []byte, hash string) {
-	b = append(b, `,"seq":`...)
-	b = strconv.AppendUint(b, seq, 10)
-	b = append(b, `,"prev":"`...)
-	b = append(b, prev...)
+	b = strconv.AppendUint(append(b, `,"seq":`...), seq, 10)
+	b = append(append(b, `,"prev":"`...), prev...)
 	b = append(b, `"}`...)
 	sum := sha256.Sum256(b[start:])
-	b = append(b[:len(b)-1], hashMember...)
-	b = append(b, hashPrefix...)
+	b = append(append(b[:len(b)-1], hashMember...), hashPrefix...)
 	b = hex.AppendEncode(b, sum[:])
 	hash = string(b[len(b)-hashLen:])
 	return append(b, "\"}\n"...), hash

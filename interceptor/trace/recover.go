@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // recover prepares the journal for appending: it repairs a torn last line,
@@ -189,6 +190,17 @@ func (j *Journal) firstRef(name string) (FirstRef, error) {
 		return FirstRef{}, fmt.Errorf("%s: %w", name, err)
 	}
 	return FirstRef{File: name, Seq: r.Seq, Prev: r.Prev}, nil
+}
+
+// removeOldIndexes removes the index files of earlier versions of foldgate.
+func (j *Journal) removeOldIndexes() {
+	entries, _ := os.ReadDir(j.dir)
+	for _, e := range entries {
+		base, rest, _ := strings.Cut(e.Name(), segmentSuffix)
+		if _, ok := SegmentSeq(base + segmentSuffix); ok && (rest == ".idx" || strings.HasPrefix(rest, ".tmp")) {
+			os.Remove(filepath.Join(j.dir, e.Name()))
+		}
+	}
 }
 
 // tail is the end of a segment.

@@ -174,19 +174,14 @@ func readHead(dir string) (*head, error) {
 	if err := json.Unmarshal(data, h); err != nil {
 		return nil, fmt.Errorf("trace head %s: %w", headName, err)
 	}
-	if h.Protocol != headProtocol || !h.consistent() {
+	// Segments are removed because of a head, so its members must fit each other.
+	file, ok := SegmentSeq(h.File)
+	first, ok2 := SegmentSeq(h.First.File)
+	if !ok || !ok2 || h.Protocol != headProtocol || first != h.First.Seq || first > file || file > h.Seq ||
+		len(h.Hash) != hashLen || len(h.First.Prev) != hashLen {
 		return nil, fmt.Errorf("trace head %s: not a %s anchor", headName, headProtocol)
 	}
 	return h, nil
-}
-
-// consistent reports whether the members of h can be true together. Segments
-// are removed because of a head, so a damaged one must not pass.
-func (h *head) consistent() bool {
-	file, ok := SegmentSeq(h.File)
-	first, ok2 := SegmentSeq(h.First.File)
-	return ok && ok2 && first == h.First.Seq && first <= file && file <= h.Seq &&
-		len(h.Hash) == hashLen && len(h.First.Prev) == hashLen
 }
 
 // writeHead replaces the head file atomically. durable also waits for the disk.

@@ -61,13 +61,9 @@ func ParseTraceparent(s string) (tp Traceparent, ok bool) {
 	}
 	var version, flags [1]byte
 	if !lowerHex(version[:], s[:2]) || version[0] == 0xff || !lowerHex(tp.Trace[:], s[3:35]) ||
-		!lowerHex(tp.Parent[:], s[36:52]) || !lowerHex(flags[:], s[53:55]) {
-		return Traceparent{}, false
-	}
-	if len(s) > size && (version[0] == 0 || s[size] != '-') {
-		return Traceparent{}, false
-	}
-	if tp.Trace == [16]byte{} || tp.Parent == [8]byte{} {
+		!lowerHex(tp.Parent[:], s[36:52]) || !lowerHex(flags[:], s[53:55]) ||
+		len(s) > size && (version[0] == 0 || s[size] != '-') ||
+		tp.Trace == [16]byte{} || tp.Parent == [8]byte{} {
 		return Traceparent{}, false
 	}
 	tp.Flags = flags[0]

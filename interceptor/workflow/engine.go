@@ -58,10 +58,10 @@ var (
 	ErrRequired = errors.New("belongs to no workflow")
 )
 
-// Engine assigns calls to the steps of workflows. It keeps workflows in an SQLite file,
-// which several processes can use at a time: hosts start a gateway for each of their windows, and
-// an id of one gateway is valid at the others. An Engine is safe for concurrent use. A change is
-// durable when the method returns.
+// Engine assigns calls to the steps of workflows. It keeps workflows in an SQLite file, which
+// several processes can use at a time: hosts start a gateway for each of their windows, and an id
+// of one gateway is valid at the others. An Engine is safe for concurrent use. The end of the
+// process loses no change.
 type Engine struct {
 	db  *sql.DB
 	now func() time.Time

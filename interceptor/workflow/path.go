@@ -53,8 +53,8 @@ func compilePath(s string) (p path, err error) {
 
 // checkPath refuses paths that take too long on large documents.
 func checkPath(x jp.Expr) error {
-	descents, factor := 0, 1
-	var indexes []int64
+	descents, factor, far := 0, 1, false
+	index := func(n int64) { far = far || n > maxIndex || n < -maxIndex }
 	for _, part := range x {
 		switch part := part.(type) {
 		case jp.Descent:
@@ -63,15 +63,15 @@ func checkPath(x jp.Expr) error {
 			factor *= len(part)
 			for _, v := range part {
 				if n, ok := v.(int64); ok {
-					indexes = append(indexes, n)
+					index(n)
 				}
 			}
 		case jp.Nth:
-			indexes = append(indexes, int64(part))
+			index(int64(part))
 		case jp.Slice:
 			for _, n := range part {
 				if n != jp.SliceNotSet {
-					indexes = append(indexes, int64(n))
+					index(int64(n))
 				}
 			}
 		case *jp.Filter:
@@ -87,7 +87,7 @@ func checkPath(x jp.Expr) error {
 		}
 	}
 	switch {
-	case slices.ContainsFunc(indexes, func(n int64) bool { return n > maxIndex || n < -maxIndex }):
+	case far:
 		return fmt.Errorf("has an index of more than %d", maxIndex)
 	case descents > 1:
 		return errors.New(`has more than one "..", which takes too long on deep documents; name the members between`)

@@ -80,8 +80,7 @@ const (
 // columns are the columns of record for the fields.
 var columns = [numFields]string{"context", "kind", "session", "principal", "server", "tool", "sender", "receivers"}
 
-// Index answers questions about the journal in a directory. Its methods are safe
-// for concurrent use.
+// Index answers queries of the journal in a directory. Its methods are safe for concurrent use.
 type Index struct {
 	dir       string
 	path      string // of the database
@@ -120,7 +119,7 @@ func Open(ctx context.Context, dir string) (*Index, error) {
 }
 
 // locations returns the paths at which the index of dir may lie, best first. It
-// removes cached indexes that were not used for a month.
+// removes cached indexes that did not grow for a month.
 func locations(dir string) []string {
 	out := []string{filepath.Join(dir, indexName)}
 	cache, err := os.UserCacheDir()
@@ -162,10 +161,9 @@ func (x *Index) Close() error {
 	return errors.Join(errs...)
 }
 
-// Select yields the records that f selects, in the order of the journal. It
-// first extends the index to the end of the journal. It may run beside the
-// writer. An error, which is a [*UsageError] if f is malformed, ends it. It
-// passes over lines that are not records; Verify names them.
+// Select extends the index to the end of the journal and yields the records that f selects, in the
+// order of the journal. It may run beside the writer. An error ends it: a [*UsageError] if f is
+// malformed. It passes over lines that are not records; Verify names them.
 func (x *Index) Select(ctx context.Context, f Filter) iter.Seq2[*trace.Record, error] {
 	return sequence(f, func(yield func(*trace.Record) bool) error {
 		if err := x.refresh(ctx, false); err != nil {
@@ -198,8 +196,7 @@ func (x *Index) Select(ctx context.Context, f Filter) iter.Seq2[*trace.Record, e
 	})
 }
 
-// sequence turns a function that yields records into an iterator, which checks
-// and limits it by f.
+// sequence turns a function that yields records into an iterator that checks f and keeps its limit.
 func sequence(f Filter, run func(yield func(*trace.Record) bool) error) iter.Seq2[*trace.Record, error] {
 	return func(yield func(*trace.Record, error) bool) {
 		n, more := 0, true
@@ -407,8 +404,7 @@ func (x *Index) refresh(ctx context.Context, rebuild bool) (err error) {
 	return nil
 }
 
-// replace opens an empty database in place of the present one. Queries that use
-// that keep it. The caller holds mu.
+// replace opens an empty database. Queries that run keep the one before. The caller holds mu.
 func (x *Index) replace(ctx context.Context) error {
 	if err := sqlitedb.Remove(x.path); err != nil {
 		return err
@@ -534,8 +530,7 @@ func (b backlog) forget(ctx context.Context, tx *sql.Tx) error {
 	return nil
 }
 
-// filler adds lines to the index in one transaction. The end of the transaction
-// closes the statements.
+// filler adds lines to the index in one transaction, which closes the statements when it ends.
 type filler struct {
 	lines                       int
 	words                       map[word]int64
