@@ -34,6 +34,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
@@ -182,12 +183,9 @@ func (e *Engine) planLink(ctx context.Context, s *Step, at *node, now time.Time)
 		n = up
 	}
 	same, err := byKey(ctx, e.db, parent.id, s.Name, s.key)
-	if err != nil {
-		return err
-	}
-	if same != nil {
+	if err != nil || same != nil {
 		s.repeat(same)
-		return nil
+		return err
 	}
 	s.ID = NewID(now)
 	p, err := contextpath.Path(parent.path).Join(s.ID)
@@ -198,8 +196,12 @@ func (e *Engine) planLink(ctx context.Context, s *Step, at *node, now time.Time)
 	return nil
 }
 
-// repeat makes s the step of an existing node. An open or link call is one more attempt at it.
+// repeat makes s the step of an existing node. An open or link call is one more attempt at it. If
+// n is nil, s stays as it is.
 func (s *Step) repeat(n *node) {
+	if n == nil {
+		return
+	}
 	s.ID, s.Path, s.Root, s.parent, s.Attempt, s.Status = n.id, n.path, n.root, n.parent, n.attempts, n.status
 	s.Name, s.New = n.step, false
 	if s.Rule.Role.acts() {
@@ -372,9 +374,7 @@ func (e *Engine) Begin(ctx context.Context, s *Step, request, record string) err
 			if err != nil {
 				return err
 			}
-			if same != nil { // stored since s was planned
-				s.repeat(same)
-			}
+			s.repeat(same) // stored since s was planned
 		}
 		var err error
 		switch {
@@ -444,14 +444,9 @@ func (e *Engine) End(ctx context.Context, s *Step, o Outcome) error {
 // Interrupt marks steps whose process has died during a call. It leaves a step alone that another
 // process has ended since.
 func (e *Engine) Interrupt(ctx context.Context, ids []string) error {
-	return sqlitedb.Update(ctx, e.db, func(tx *sql.Tx) error {
-		for _, id := range ids {
-			if err := exec(ctx, tx, "UPDATE nodes SET status = ? WHERE id = ? AND status = ?", Interrupted, id, Working); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	_, err := e.db.ExecContext(ctx, "UPDATE nodes SET status = ? WHERE status = ? AND id IN (SELECT value FROM json_each(?))",
+		Interrupted, Working, string(rawjson.Marshal(ids)))
+	return err
 }
 
 // Ended is a workflow that is over.

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"errors"
 	"strings"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // migrations make the schema; see [sqlitedb.Options]. Times are microseconds since 1970.
@@ -129,22 +131,16 @@ func lastOf(ctx context.Context, q querier, principal, workflow, session string,
 // holding returns the nodes of live workflows that hold one of the values, the newest workflow
 // first and in it the newest step first.
 func holding(ctx context.Context, q querier, principal, workflow, name string, hashes []string, now int64) ([]*node, error) {
-	args := []any{principal, workflow, now, name}
-	for _, h := range hashes {
-		args = append(args, h)
-	}
 	return many(ctx, q, "JOIN nodes r ON r.id = n.root WHERE n.principal = ? AND n.workflow = ? AND r.closed = 0 AND r.expires_at > ? "+
-		"AND n.id IN (SELECT node FROM joins WHERE name = ? AND hash IN ("+marks(len(hashes))+")) "+
-		"ORDER BY r.created_at DESC, r.rowid DESC, n.created_at DESC, n.rowid DESC", args...)
+		"AND n.id IN (SELECT node FROM joins WHERE name = ? AND hash IN (SELECT value FROM json_each(?))) "+
+		"ORDER BY r.created_at DESC, r.rowid DESC, n.created_at DESC, n.rowid DESC",
+		principal, workflow, now, name, string(rawjson.Marshal(hashes)))
 }
 
 func insert(ctx context.Context, tx *sql.Tx, n *node) error {
 	fields := n.fields()
-	return exec(ctx, tx, "INSERT INTO nodes ("+strings.ReplaceAll(nodeColumns, "n.", "")+") VALUES ("+marks(len(fields))+")", fields...)
+	return exec(ctx, tx, "INSERT INTO nodes ("+strings.ReplaceAll(nodeColumns, "n.", "")+") VALUES (?"+strings.Repeat(",?", len(fields)-1)+")", fields...)
 }
-
-// marks returns n question marks for a query.
-func marks(n int) string { return strings.TrimSuffix(strings.Repeat("?,", n), ",") }
 
 func addJoins(ctx context.Context, tx *sql.Tx, node string, values map[string][]string) error {
 	for name, hashes := range values {

@@ -445,7 +445,7 @@ func (x *Index) extend(ctx context.Context) (more bool, err error) {
 	return more, err
 }
 
-// backlog is what the index has to take over from the journal.
+// backlog lists the changes of the journal that the index lacks.
 type backlog struct {
 	removed  int64     // the last indexed segment that retention has removed, 0 for none
 	segments []covered // from the first that may have unindexed lines on
