@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -56,4 +57,38 @@ func TestSubscriptionsAreBounded(t *testing.T) {
 	legacy.ok("resources/subscribe", `{"uri":"`+uris[1]+`"}`) // one that there is
 	legacy.ok("resources/unsubscribe", `{"uri":"`+uris[2]+`"}`)
 	legacy.ok("resources/subscribe", `{"uri":"`+uris[0]+`"}`)
+}
+
+// A server that does not answer what is restored on a new connection, or refuses it, gets the calls
+// all the same.
+func TestRestoringIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		up := echoUpstream("2025-11-25")
+		rest := up.serve
+		up.caps = `{"tools":{},"logging":{},"resources":{"subscribe":true}}`
+		up.serve = func(ctx context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
+			switch {
+			case l.instance == 1 && c.Method == "logging/setLevel":
+				<-ctx.Done()
+				return wire.Message{}, context.Cause(ctx)
+			case l.instance == 2 && c.Method == "resources/subscribe":
+				return wire.Message{Error: json.RawMessage(`{"code":-32002,"message":"no such resource"}`)}, nil
+			case c.Method == "tools/list" || c.Method == "tools/call":
+				return rest(ctx, l, c)
+			}
+			return result(`{}`)
+		}
+		r := newRig(t, false, map[string]fakeUpstream{"up": up})
+		r.initialize()
+		r.ok("logging/setLevel", `{"level":"info"}`)
+		r.ok("resources/subscribe", `{"uri":"mem://a"}`)
+		r.last("up").die()
+		r.tool("up__echo", `{}`) // else the bubble deadlocks
+		r.last("up").die()
+		r.tool("up__echo", `{}`)
+		r.close()
+		if log := r.warnings.String(); !strings.Contains(log, "could not be made again") || !strings.Contains(log, "no such resource") {
+			t.Errorf("the log does not say that the subscription is lost: %s", log)
+		}
+	})
 }

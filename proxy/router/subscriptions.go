@@ -179,21 +179,30 @@ func (s *Session) subscribedAt(server string) (uris []string) {
 	return uris
 }
 
+// restoreTimeout bounds the restoring on a new connection: the calls of the host wait for it.
+const restoreTimeout = 30 * time.Second
+
 // Opened implements [upstream.Owner]: it restores the log level and the resource subscriptions of
 // the host on a new connection of the session.
 func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 	s.mu.Lock()
 	level := s.logLevel
 	s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(s.lifetime, restoreTimeout)
+	defer cancel()
 	if level != nil && srv.Capability("logging") != nil {
-		_, _ = c.Call(s.lifetime, &conn.Request{Method: "logging/setLevel", Params: level}) // the server logs at its own level
+		_, _ = c.Call(ctx, &conn.Request{Method: "logging/setLevel", Params: level}) // else the server logs at its own level
 	}
 	s.rt.wg.Go(func() { s.reopen(srv, c) })
 	if late := s.shared.tookLate(srv.Key); !again && !late {
 		return
 	}
 	for _, uri := range s.subscribedAt(srv.Key) {
-		if _, err := c.Call(s.lifetime, &conn.Request{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})}); err != nil {
+		m, err := c.Call(ctx, &conn.Request{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})})
+		if err == nil && m.Error != nil {
+			err = &wire.AnswerError{Raw: m.Error}
+		}
+		if err != nil {
 			srv.Log.Warn("subscription could not be made again", "uri", uri, "err", err)
 		}
 	}
