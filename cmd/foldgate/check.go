@@ -52,7 +52,11 @@ shows. It changes nothing: no state directory is written.`,
 			}
 			printReport(cmd.OutOrStdout(), report)
 			if n := report.Failed(); n > 0 {
-				return fmt.Errorf("%d of %d upstreams can't be reached%s", n, len(report.Upstreams), a.hint())
+				hint := "; -v shows what their programs print"
+				if a.verbose {
+					hint = ""
+				}
+				return fmt.Errorf("%d of %d upstreams can't be reached%s", n, len(report.Upstreams), hint)
 			}
 			if n := len(report.Clashes); n > 0 {
 				return fmt.Errorf("%d names are offered by two upstreams", n)
@@ -65,14 +69,6 @@ shows. It changes nothing: no state directory is written.`,
 	}
 	cmd.Flags().DurationVar(&wait, "wait", time.Minute, "how long to wait for the upstreams")
 	return cmd
-}
-
-// hint returns how to see the output of a server that does not start.
-func (a *app) hint() string {
-	if a.verbose {
-		return ""
-	}
-	return "; -v shows what their programs print"
 }
 
 // printReport prints one table per upstream, then the sum.

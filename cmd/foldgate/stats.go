@@ -123,7 +123,10 @@ func sumUp(ctx context.Context, stateDir string, filter query.Filter) (*savings,
 			if a.Tool == "" {
 				continue
 			}
-			s.see(r)
+			s.From, s.To = min(cmp.Or(s.From, r.TS), r.TS), max(s.To, r.TS)
+			if t := a.Tokens; t != nil && t.Counter != "" && !slices.Contains(s.Counters, t.Counter) {
+				s.Counters = append(s.Counters, t.Counter)
+			}
 			day := r.TS[:min(len(r.TS), len(time.DateOnly))]
 			rows := func(server, tool, context string) []*figures {
 				return []*figures{&s.Total, in(tools, strings.TrimPrefix(server+"/"+tool, "/")), in(branches, cmp.Or(trace.BranchOf(context), "main")), in(days, day)}
@@ -144,15 +147,6 @@ func sumUp(ctx context.Context, stateDir string, filter query.Filter) (*savings,
 	}
 	s.Tools, s.Branches, s.Days = ordered(tools, bySaved), ordered(branches, bySaved), ordered(days, byName)
 	return s, nil
-}
-
-// see notes the time of a call and the counter of its tokens.
-func (s *savings) see(r *trace.Record) {
-	s.From = min(cmp.Or(s.From, r.TS), r.TS)
-	s.To = max(s.To, r.TS)
-	if t := r.Audit.Tokens; t != nil && t.Counter != "" && !slices.Contains(s.Counters, t.Counter) {
-		s.Counters = append(s.Counters, t.Counter)
-	}
 }
 
 func (f *figures) add(a *trace.Audit) {

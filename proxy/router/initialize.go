@@ -44,7 +44,6 @@ func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*i
 	return &interceptor.Result{Body: append(out, '}')}, nil
 }
 
-// answerDiscover serves server/discover.
 func (r *request) answerDiscover(ctx context.Context, _ *interceptor.Call) (*interceptor.Result, error) {
 	rt := r.s.rt
 	rt.discover(ctx, r.s)
@@ -59,7 +58,6 @@ func (r *request) answerDiscover(ctx context.Context, _ *interceptor.Call) (*int
 	return &interceptor.Result{Body: append(out, '}', '}')}, nil
 }
 
-// answerPing serves ping.
 func (r *request) answerPing(context.Context, *interceptor.Call) (*interceptor.Result, error) {
 	return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil
 }
@@ -91,7 +89,6 @@ func (rt *Router) discover(ctx context.Context, s *Session) {
 	wg.Wait()
 }
 
-// capabilities returns the union of the servers' capabilities.
 func (rt *Router) capabilities() []byte {
 	var all [][]byte
 	for _, srv := range rt.Servers.Servers() {

@@ -113,7 +113,6 @@ type principalLists struct {
 	late   sync.Map // keys of the servers without which a list was answered
 }
 
-// listsOf returns the lists of a principal.
 func (rt *Router) listsOf(principal string) *principalLists {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()

@@ -6,7 +6,9 @@ import (
 	"fmt"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/server"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -46,3 +48,58 @@ func (rt *Router) clean(reply server.Reply) server.Reply {
 	*part = msg.Body
 	return reply
 }
+
+// unavailable is the error of a call that never left.
+func unavailable(ctx context.Context, srv *upstream.Server, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_unavailable", Status: 502, Err: err,
+		Message: fmt.Sprintf("%v. Nothing was sent; try again in a few seconds, or go on without the tools of %s", err, srv.Key)}
+}
+
+// callFault is the error of a call that left and has no response.
+func callFault(ctx context.Context, srv *upstream.Server, c *interceptor.Call, err error) error {
+	var ref *interceptor.Refusal
+	switch cause := context.Cause(ctx); {
+	case cause != nil:
+		return cause
+	case errors.As(err, &ref):
+		return err
+	case errors.Is(err, conn.ErrClosed):
+		return &interceptor.Refusal{Reason: "upstream", Code: "upstream_crashed", Status: 502, Err: err,
+			Message: fmt.Sprintf("upstream %s ended while it handled %s: %v. The call may have had an effect; the upstream is started again with the next call", srv.Key, c.Target.Name, err)}
+	}
+	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_failed", Status: 502, Err: err, Message: fmt.Sprintf("upstream %s: %v", srv.Key, err)}
+}
+
+// refuse returns the handler of a call that is refused. The call runs down the chain, so that the
+// trace has it.
+func refuse(err error) handler {
+	return func(*request, context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, err }
+}
+
+// refuseParams returns the handler of a call with params that can't be understood.
+func refuseParams(c *interceptor.Call, err error) handler {
+	c.Target.Metered = false
+	return func(_ *request, _ context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		c.Outcome.Decision = "invalid"
+		return nil, err
+	}
+}
+
+func invalidParams(format string, args ...any) error {
+	return &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf(format, args...)}
+}
+
+// refused is a pending request that was refused before it was registered.
+type refused struct {
+	s   *Session
+	err *wire.Error
+}
+
+func (p refused) Serve() server.Reply {
+	return p.s.rt.clean(server.Reply{Error: p.err.JSON()})
+}
+
+func (refused) Sent() {}

@@ -144,7 +144,6 @@ func accept(s Session, m wire.Message, log *slog.Logger) {
 	})
 }
 
-// closeSession ends a session.
 func closeSession(s Session, reason string, log *slog.Logger) {
 	guard(log, "closing a session", func() { s.Close(reason) })
 }
