@@ -22,9 +22,6 @@ type Returned struct {
 	// Late says that the branch had been ended by force before; Branch says how. The message is
 	// stored all the same.
 	Late bool
-	// Children are the ids of the branches that were closed with this one, in the order of their
-	// ends.
-	Children []string
 }
 
 // Return ends a branch with a message. It scrubs the message first; if that fails, nothing has
@@ -53,7 +50,7 @@ func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message s
 		m.unlock()
 		return m.returnLate(ctx, caller, branchID, r)
 	}
-	r.Children = m.finish(live, outcome{message: message}, now)
+	m.finish(live, outcome{message: message}, now)
 	r.Branch = live.snapshot()
 	r.Granted = m.chargeParent(r.Branch, r.MessageTokens, now)
 	stored := m.w.barrier()
@@ -195,17 +192,15 @@ type outcome struct {
 	message string
 }
 
-// finish ends b, its children first, deepest first. It returns the ids of the descendants that it
-// ended. Every branch ends here, once: m.mu is held, b is live, and afterwards it is not. Calls
-// of b are cancelled; their results are charged to no branch.
-func (m *Manager) finish(b *branch, o outcome, now time.Time) []string {
+// finish ends b, its children first, deepest first. Every branch ends here, once: m.mu is held, b is
+// live, and afterwards it is not. Calls of b are cancelled; their results are charged to no branch.
+func (m *Manager) finish(b *branch, o outcome, now time.Time) {
 	below := outcome{reason: ReasonParentEnded}
 	if o.reason == "" {
 		below.reason = ReasonParentReturning
 	}
-	var closed []string
 	for _, child := range inOrder(maps.Keys(b.children)) {
-		closed = append(append(closed, m.finish(child, below, now)...), child.ID)
+		m.finish(child, below, now)
 	}
 	b.Branch = b.snapshot() // the last look at the ledger and the leases
 	b.Status, b.Reason, b.Message, b.CompletedAt = StatusFailed, o.reason, o.message, now
@@ -227,6 +222,5 @@ func (m *Manager) finish(b *branch, o outcome, now time.Time) []string {
 	for l := range b.leases {
 		l.cancel(&EndedError{BranchID: b.ID, Status: b.Status, Reason: b.Reason})
 	}
-	m.emit(Event{Kind: kind, Time: now, Branch: b.snapshot(), Children: closed})
-	return closed
+	m.emit(Event{Kind: kind, Time: now, Branch: b.snapshot()})
 }

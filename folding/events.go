@@ -22,8 +22,6 @@ type Event struct {
 	Time time.Time
 	// Branch is the branch just after the event.
 	Branch Branch
-	// Children are the ids of the descendants that this end closed, in the order of their ends.
-	Children []string
 	// Cause is CreateRequest.Cause if Kind is EventCreated.
 	Cause any
 }
