@@ -191,7 +191,8 @@ func TestGrepByteCap(t *testing.T) {
 	want(t, "grep", got, "…of f on: narrow pattern, path or glob)")
 }
 
-// Patterns that cost a backtracking matcher its life must not cost much here.
+// Patterns that take a backtracking matcher hours take seconds here, and less than two minutes on a
+// busy machine with the race detector.
 func TestHostilePatterns(t *testing.T) {
 	dir := tree(t, map[string]string{strings.Repeat("a/", 40) + strings.Repeat("a", 200): strings.Repeat("a", 5000)})
 	s := serve(t, dir)
@@ -206,7 +207,7 @@ func TestHostilePatterns(t *testing.T) {
 	}
 	call(t, s, "grep", `{"pattern":"(a*)*(a|aa)+b"}`)
 	call(t, s, "grep", `{"pattern":"(((a{1,30}){1,30})|b)*c"}`)
-	if took := time.Since(start); took > 20*time.Second {
+	if took := time.Since(start); took > 2*time.Minute {
 		t.Errorf("hostile patterns took %v", took)
 	}
 }
