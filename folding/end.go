@@ -192,8 +192,9 @@ type outcome struct {
 	message string
 }
 
-// finish ends b, its children first, deepest first. Every branch ends here, once: m.mu is held, b is
-// live, and afterwards it is not. Calls of b are cancelled; their results are charged to no branch.
+// finish ends b, its children first, deepest first. Every branch ends here, once: m.mu is held, b
+// is live, and afterwards it is not. Calls of b are cancelled; their results are charged to no
+// branch.
 func (m *Manager) finish(b *branch, o outcome, now time.Time) {
 	below := outcome{reason: ReasonParentEnded}
 	if o.reason == "" {

@@ -162,8 +162,8 @@ func (b *batch) faults() (list string, whole bool) {
 	return strings.Join(out, "\n"), whole
 }
 
-// document returns all results as JSON, the input of jq: an array of
-// {step, tool, arguments, result | error}. A result that is JSON stays JSON.
+// document returns all results as JSON, the input of jq: an array of {step, tool, arguments,
+// result | error}. A result that is JSON stays JSON.
 func (b *batch) document() string {
 	out := []byte{'['}
 	for i, r := range b.results {

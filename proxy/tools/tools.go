@@ -8,7 +8,7 @@
 //
 // # Files
 //
-//	tools.go       the connection, the definitions of the tools, their results
+//	tools.go       Tools, the definitions, attribution, dispatch
 //	branch.go      branch_create, branch_return, branch_status
 //	read.go        branch_read
 //	run.go         branch_run: its arguments, and waiting for a batch
