@@ -1,5 +1,5 @@
-// Package backoff waits between attempts. Each wait is twice as long as the one
-// before, with jitter, so that clients that failed together do not return together.
+// Package backoff waits between attempts. Each wait is twice as long as the one before, with
+// jitter, so that clients that failed together do not return together.
 package backoff
 
 import (
@@ -13,8 +13,8 @@ type Backoff struct {
 	First, Max time.Duration
 }
 
-// Delay returns the wait before retry n, counted from 0: a random time between
-// half of the bound and the bound, which is First doubled n times, at most Max.
+// Delay returns the wait before retry n, counted from 0: a random time between half of the bound
+// and the bound, which is First doubled n times, at most Max.
 func (b Backoff) Delay(n int) time.Duration {
 	d := b.First
 	for ; n > 0 && d < b.Max; n-- {
@@ -24,8 +24,7 @@ func (b Backoff) Delay(n int) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
-// Wait waits for Delay(n) and returns nil. If ctx ends first, it returns the
-// cause of ctx at once.
+// Wait waits for Delay(n) and returns nil. If ctx ends first, it returns the cause of ctx at once.
 func (b Backoff) Wait(ctx context.Context, n int) error {
 	t := time.NewTimer(b.Delay(n))
 	defer t.Stop()

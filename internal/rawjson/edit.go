@@ -35,10 +35,10 @@ func Compact(v []byte) []byte {
 	return append(out, v[from:]...)
 }
 
-// Set returns obj with the value at path replaced. If there is none, it adds the value as the
-// last member of its object, and creates missing objects on the way. It replaces the last of
-// duplicate keys, since that one counts. If obj, or a value on the way, is not an object, an
-// object replaces it. All other bytes stay as they are. The result is a new slice.
+// Set returns obj with the value at path replaced. If there is none, it adds the value as the last
+// member of its object, and creates missing objects on the way. It replaces the last of duplicate
+// keys, since that one counts. If obj, or a value on the way, is not an object, an object replaces
+// it. All other bytes stay as they are. The result is a new slice.
 func Set(obj, value []byte, path ...string) []byte {
 	if len(path) == 0 {
 		return bytes.Clone(value)

@@ -2,8 +2,8 @@
 //
 // foldgate forwards all that it does not change byte for byte. It never decodes a message into Go
 // values and encodes it again: numbers would lose precision, keys their order and lone surrogates
-// their value. Instead this package finds the byte range of a value ([Get], [Members],
-// [Elements]) and splices a new value in its place ([Set], [Delete]):
+// their value. Instead this package finds the byte range of a value ([Get], [Members], [Elements])
+// and splices a new value in its place ([Set], [Delete]):
 //
 //	message := []byte(`{"id": 1, "params": {"name": "echo"}}`)
 //	name, ok := rawjson.GetString(message, "params", "name")
@@ -11,9 +11,9 @@
 //	message = rawjson.Set(message, rawjson.Quote("files__echo"), "params", "name")
 //	fmt.Printf("%s\n", rawjson.Delete(message, "id"))
 //
-// All functions expect valid JSON: call [Valid] once on foreign bytes. On invalid input they
-// report "not found" and never panic. They do not recurse into values. They keep no state and are
-// safe for concurrent use. Returned slices alias the input.
+// All functions expect valid JSON: call [Valid] once on foreign bytes. On invalid input they report
+// "not found" and never panic. They do not recurse into values. They keep no state and are safe for
+// concurrent use. Returned slices alias the input.
 package rawjson
 
 import "bytes"

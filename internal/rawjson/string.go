@@ -38,9 +38,9 @@ func Marshal(v any) json.RawMessage {
 	return bytes.TrimRight(b.Bytes(), "\n")
 }
 
-// Unquote returns the value of a string literal, or "" if lit is not one. A lone surrogate
-// becomes U+FFFD, as in encoding/json: use the result to compare or to read, and the literal
-// itself to forward.
+// Unquote returns the value of a string literal, or "" if lit is not one. A lone surrogate becomes
+// U+FFFD, as in encoding/json: use the result to compare or to read, and the literal itself to
+// forward.
 func Unquote(lit []byte) string {
 	if len(lit) >= 2 && lit[0] == '"' && lit[len(lit)-1] == '"' && bytes.IndexByte(lit, '\\') < 0 {
 		return string(lit[1 : len(lit)-1])

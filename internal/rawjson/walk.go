@@ -23,10 +23,9 @@ type Token struct {
 	Start, End int
 }
 
-// Walk calls visit for every token of the JSON value b in order, in one pass and without
-// recursion. It stops without an error when visit returns false. It fails if brackets, separators
-// or the ends of strings are wrong. It does not check the inside of strings and scalars; see
-// [Valid].
+// Walk calls visit for every token of the JSON value b in order, in one pass and without recursion.
+// It stops without an error when visit returns false. It fails if brackets, separators or the ends
+// of strings are wrong. It does not check the inside of strings and scalars; see [Valid].
 func Walk(b []byte, visit func(Token) bool) error {
 	w := walker{b: b}
 	for i := 0; ; {
@@ -40,8 +39,8 @@ func Walk(b []byte, visit func(Token) bool) error {
 	}
 }
 
-// A walker holds the nesting at a place of a walk. It does not hold visit, since the variables
-// that visit captures would then be allocated.
+// A walker holds the nesting at a place of a walk. It does not hold visit, since the variables that
+// visit captures would then be allocated.
 type walker struct {
 	b       []byte
 	open    []byte // '{' and '[' around the position
@@ -49,8 +48,8 @@ type walker struct {
 	err     error
 }
 
-// token visits the token at byte i and returns the index after it, or -1 if the walk is over.
-// ended reports whether a value may have ended there.
+// token visits the token at byte i and returns the index after it, or -1 if the walk is over. ended
+// reports whether a value may have ended there.
 func (w *walker) token(i int, visit func(Token) bool) (after int, ended bool) {
 	if i >= len(w.b) {
 		return w.fail(i), false

@@ -19,8 +19,8 @@
 //
 // # Locks
 //
-// Bridge.mu may be held when a suspendedCall.mu is taken, never the other way round. No lock is held
-// while a message is handed on.
+// Bridge.mu may be held when a suspendedCall.mu is taken, never the other way round. No lock is
+// held while a message is handed on.
 package bridge
 
 import (
@@ -68,8 +68,8 @@ func New(lifetime context.Context, log *slog.Logger) *Bridge {
 }
 
 // Wrap returns the connection to a server as a server of the hosts' era. h takes the messages that
-// the server sends outside any request; the returned handler must take it from the server. Hosts on a
-// connection of their own that speak the server's era need no translation: Wrap returns c and h.
+// the server sends outside any request; the returned handler must take it from the server. Hosts on
+// a connection of their own that speak the server's era need no translation: Wrap returns c and h.
 func (b *Bridge) Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler) {
 	log := b.log.With("upstream", server)
 	shared := func() sharedConn { return sharedConn{Conn: c, hosts: h, serving: map[*conn.Request]struct{}{}} }

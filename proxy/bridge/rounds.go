@@ -14,8 +14,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// modernServer is a modern server as one legacy host sees it. It wraps the connection of that host's
-// session.
+// modernServer is a modern server as one legacy host sees it. It wraps the connection of that
+// host's session.
 type modernServer struct {
 	conn.Conn
 	b          *Bridge

@@ -298,8 +298,8 @@ func (call *suspendedCall) withdraw(params json.RawMessage) {
 	maps.DeleteFunc(call.questions, func(_ string, q question) bool { return string(q.m.ID) == string(id) })
 }
 
-// Unsolicited implements [conn.Handler]: it takes the messages on the shared connection that
-// belong to no known request.
+// Unsolicited implements [conn.Handler]: it takes the messages on the shared connection that belong
+// to no known request.
 func (s *legacyServer) Unsolicited(m wire.Message) {
 	switch {
 	case m.IsRequest():

@@ -126,8 +126,8 @@ func NewRules(cfg config.Config, own []json.RawMessage) *Rules {
 type Entry struct {
 	Server string // the key of the owner, "" for foldgate's own tools
 	Name   string // the name, URI or URI template as the server knows it
-	// TakesBranchID means that foldgate added branch_id to the tool's schema. TakeBranchID removes it
-	// from the arguments again.
+	// TakesBranchID means that foldgate added branch_id to the tool's schema. TakeBranchID removes
+	// it from the arguments again.
 	TakesBranchID bool
 	Headers       []Header        // the arguments of a tool that also travel as HTTP headers
 	Workflow      *Workflow       // the tool's part in a workflow, nil if no rule names it
@@ -145,8 +145,8 @@ type Clash struct {
 type Catalog struct {
 	Order   []string // the shown names in the order of the list
 	Clashes []Clash
-	// Lists are the lists that it was merged from, in the configuration's order; nil for a server that
-	// is missing.
+	// Lists are the lists that it was merged from, in the configuration's order; nil for a server
+	// that is missing.
 	Lists []*List
 
 	entries        map[string]Entry
@@ -171,8 +171,8 @@ func (c *Catalog) Result(modern bool) json.RawMessage {
 // Servers returns the keys of the servers in the order of lists.
 func (r *Rules) Servers() []string { return r.keys }
 
-// Merge puts the lists of all servers together, in the configuration's order. The first server keeps
-// a name that several offer. lists has one element for each of Servers, nil if that server is
+// Merge puts the lists of all servers together, in the configuration's order. The first server
+// keeps a name that several offer. lists has one element for each of Servers, nil if that server is
 // missing.
 func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 	c := &Catalog{entries: map[string]Entry{}, Lists: lists}
@@ -223,7 +223,8 @@ func (r *Rules) Entry(k Kind, server string, raw json.RawMessage) (shown string,
 		}
 	}
 	if k == Tools {
-		e.Headers = headersOf(raw)
+		schema, _ := rawjson.Get(raw, "inputSchema")
+		e.Headers = collectHeaders(schema, nil, nil)
 		e.Shown, e.TakesBranchID = addBranchID(e.Shown)
 		e.Shown, e.Workflow = r.addWorkflow(e.Shown, server, own)
 		if !r.cfg.Results.Rule(shown).Off { // a folded result has no structured content, and some hosts insist on it
@@ -253,8 +254,8 @@ func (r *Rules) Shows(server, tool string) bool {
 	return u != nil && u.Tools.Shows(tool)
 }
 
-// OnlyOwner returns the server that shown belongs to by its prefix. ok is false if there are several
-// or none.
+// OnlyOwner returns the server that shown belongs to by its prefix. ok is false if there are
+// several or none.
 func (r *Rules) OnlyOwner(shown string) (server string, ok bool) {
 	for _, key := range r.keys {
 		prefix := r.prefix(key)
@@ -271,8 +272,8 @@ func (r *Rules) OnlyOwner(shown string) (server string, ok bool) {
 
 func (r *Rules) prefix(server string) string { return r.cfg.Upstreams[server].NamePrefix(server) }
 
-// render writes the list result in the forms of both eras. private means that no other principal may
-// see the list.
+// render writes the list result in the forms of both eras. private means that no other principal
+// may see the list.
 func (c *Catalog) render(k Kind, items [][]byte, private bool) {
 	out := append([]byte(`{"`+kinds[k].items+`":[`), bytes.Join(items, []byte(","))...)
 	out = append(out, ']')

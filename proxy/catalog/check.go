@@ -10,8 +10,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
-// UnmatchedRules returns a fault for each workflow rule that names a tool which hosts do not see. It
-// skips servers that are missing from tools.
+// UnmatchedRules returns a fault for each workflow rule that names a tool which hosts do not see.
+// It skips servers that are missing from tools.
 func (r *Rules) UnmatchedRules(tools *Catalog) (faults []config.Fault) {
 	if r.workflows == nil {
 		return nil

@@ -18,12 +18,7 @@ type Header struct {
 	Name string   // the part of the header's name after Mcp-Param-
 }
 
-// headersOf finds the bindings in a tool definition.
-func headersOf(tool []byte) []Header {
-	schema, _ := rawjson.Get(tool, "inputSchema")
-	return collectHeaders(schema, nil, nil)
-}
-
+// collectHeaders adds to out the bindings in the schema of the argument at path.
 func collectHeaders(schema []byte, path []string, out []Header) []Header {
 	if len(path) > wire.MaxDepth {
 		return out

@@ -13,8 +13,8 @@ import (
 // maxName is the longest tool name that every known host accepts.
 const maxName = 64
 
-// ShownName returns the name under which hosts see a server's tool or prompt. A name over 64 bytes is
-// shortened to its beginning and a hash of the whole, so that it is the same every time.
+// ShownName returns the name under which hosts see a server's tool or prompt. A name over 64 bytes
+// is shortened to its beginning and a hash of the whole, so that it is the same every time.
 func ShownName(prefix, own string) string {
 	name := FullName(prefix, own)
 	if len(name) <= maxName {
@@ -38,8 +38,8 @@ const branchIDArgument = "branch_id"
 // branchIDProperty is short, because each tool's definition pays for it.
 var branchIDProperty = []byte(`{"type":"string","description":"Branch to charge; from branch_create"}`)
 
-// addBranchID adds the optional branch_id to a tool's input schema. It leaves a schema alone that has
-// such a property, or that can't be extended safely.
+// addBranchID adds the optional branch_id to a tool's input schema. It leaves a schema alone that
+// has such a property, or that can't be extended safely.
 func addBranchID(tool []byte) (out []byte, added bool) {
 	schema, _ := rawjson.Get(tool, "inputSchema")
 	if _, has := rawjson.Get(schema, "properties", branchIDArgument); has || !extensible(schema) {

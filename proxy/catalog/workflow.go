@@ -13,8 +13,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
-// Workflow is a tool's part in a workflow: the rule that names it, and where its arguments carry the
-// handle.
+// Workflow is a tool's part in a workflow: the rule that names it, and where its arguments carry
+// the handle.
 type Workflow struct {
 	part  interceptor.WorkflowStep
 	owner argumentOwner
@@ -54,8 +54,8 @@ func (w *Workflow) Take(arguments json.RawMessage, meta []byte) (part *intercept
 	return &p, arguments
 }
 
-// addWorkflow adds the handle's parameter to a tool that a rule names, and declares the handle in its
-// output schema. It returns the tool as hosts see it, and nil if no rule names it.
+// addWorkflow adds the handle's parameter to a tool that a rule names, and declares the handle in
+// its output schema. It returns the tool as hosts see it, and nil if no rule names it.
 func (r *Rules) addWorkflow(tool []byte, server, own string) ([]byte, *Workflow) {
 	if r.workflows == nil {
 		return tool, nil

@@ -14,33 +14,30 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Errors of a connection. They arrive wrapped with the particulars, so match them with
-// errors.Is.
+// Errors of a connection. They arrive wrapped with the particulars, so match them with errors.Is.
 var (
 	// ErrClosed means that the connection is closed or lost. No call on it can succeed.
 	ErrClosed = errors.New("upstream connection is closed")
-	// ErrSessionGone means that the server forgot the session and did nothing. A new connection
-	// may succeed. It wraps ErrClosed.
+	// ErrSessionGone means that the server forgot the session and did nothing. A new connection may
+	// succeed. It wraps ErrClosed.
 	ErrSessionGone = fmt.Errorf("%w: session is unknown to the upstream", ErrClosed)
 )
 
-// Conn is one open, initialized connection to a server. All methods are safe for concurrent
-// use.
+// Conn is one open, initialized connection to a server. All methods are safe for concurrent use.
 type Conn interface {
 	// Info returns the server's description of itself from the handshake.
 	Info() Info
-	// Call sends a request and waits for the response, which has Result or Error set: a
-	// JSON-RPC error of the server is not a Go error. If ctx ends first, the server is told to
-	// cancel and Call returns the cause of ctx. On a closed connection Call returns ErrClosed,
-	// wrapped.
+	// Call sends a request and waits for the response, which has Result or Error set: a JSON-RPC
+	// error of the server is not a Go error. If ctx ends first, the server is told to cancel and
+	// Call returns the cause of ctx. On a closed connection Call returns ErrClosed, wrapped.
 	Call(ctx context.Context, r *Request) (wire.Message, error)
 	// Send sends a notification (the Method, Params and Extra of m), or the answer to a request of
 	// the server (the ID, the Result or Error, and Extra).
 	Send(ctx context.Context, m wire.Message) error
 	// Done is closed when the connection is closed or lost.
 	Done() <-chan struct{}
-	// Err returns why the connection was lost. It is nil while the connection is open, and
-	// after Close.
+	// Err returns why the connection was lost. It is nil while the connection is open, and after
+	// Close.
 	Err() error
 	// Close ends the connection and waits for its goroutines.
 	Close() error
@@ -56,14 +53,14 @@ type Request struct {
 	Extra []byte
 	// Header holds MCP headers for a server on HTTP (Mcp-Param-*). Other transports ignore it.
 	Header http.Header
-	// HostID is the id under which the host knows the request. It replaces the subscriptionId
-	// in notifications of a subscriptions/listen.
+	// HostID is the id under which the host knows the request. It replaces the subscriptionId in
+	// notifications of a subscriptions/listen.
 	HostID json.RawMessage
 	// Receiver takes messages that the server sends while it handles the request. If it is nil,
 	// they go to the connection's Handler.
 	Receiver Receiver
-	// Call is the request in the chain. It is nil for foldgate's own requests. Foldgate's own
-	// tools read target, origin and attribution from it.
+	// Call is the request in the chain. It is nil for foldgate's own requests. Foldgate's own tools
+	// read target, origin and attribution from it.
 	Call *interceptor.Call
 }
 
@@ -73,13 +70,13 @@ type Receiver interface {
 	// Message takes a notification or a request of the server, before Conn.Call returns. Only a
 	// notification that names no request, on a shared connection, may come a moment later.
 	Message(wire.Message)
-	// Answered is called with the response when it has arrived: after the messages before it
-	// and before the messages after it.
+	// Answered is called with the response when it has arrived: after the messages before it and
+	// before the messages after it.
 	Answered(wire.Message)
 }
 
-// Handler takes messages of a server that belong to no request. The connection calls it from
-// its reader, in order, so it must not block.
+// Handler takes messages of a server that belong to no request. The connection calls it from its
+// reader, in order, so it must not block.
 type Handler interface {
 	Unsolicited(wire.Message)
 }
@@ -90,8 +87,8 @@ type Host struct {
 	Principal string
 	// Modern means that they speak the modern era.
 	Modern bool
-	// Initialize holds the params of the host's initialize. It is nil if several hosts share
-	// the connection.
+	// Initialize holds the params of the host's initialize. It is nil if several hosts share the
+	// connection.
 	Initialize json.RawMessage
 }
 

@@ -16,14 +16,14 @@ import (
 type Listener interface {
 	// Listened takes one notification. It must not block.
 	Listened(wire.Message)
-	// Missed is called when the subscription works again after a break: its subject may
-	// have changed meanwhile.
+	// Missed is called when the subscription works again after a break: its subject may have
+	// changed meanwhile.
 	Missed()
 }
 
-// Listen keeps a subscriptions/listen open for as long as ctx lasts, or until the server
-// refuses it. open returns the connection for each attempt; the pause between attempts grows
-// while they fail. again means that the subscription has stood before, on another connection.
+// Listen keeps a subscriptions/listen open for as long as ctx lasts, or until the server refuses
+// it. open returns the connection for each attempt; the pause between attempts grows while they
+// fail. again means that the subscription has stood before, on another connection.
 func Listen(ctx context.Context, open func(context.Context) (Conn, error), notifications json.RawMessage, again bool, log *slog.Logger, l Listener) {
 	s := &stream{l: l, stood: again}
 	pause := backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}

@@ -36,8 +36,8 @@ type call struct {
 	request *conn.Request
 	// token is the host's progress token, nil if it asked for no progress.
 	token json.RawMessage
-	// abort ends the exchange of the call's own if the response comes from elsewhere. It is nil
-	// if there is no such exchange. It is guarded by calls.mu.
+	// abort ends the exchange of the call's own if the response comes from elsewhere. It is nil if
+	// there is no such exchange. It is guarded by calls.mu.
 	abort context.CancelCauseFunc
 
 	accepted atomic.Bool   // by an HTTP server: its status is 2xx
@@ -49,8 +49,8 @@ type call struct {
 	over bool       // the receiver takes no more messages
 }
 
-// begin enters a call. It returns the params to send: the host's own, except for a progress
-// token that had to be made unique.
+// begin enters a call. It returns the params to send: the host's own, except for a progress token
+// that had to be made unique.
 func (t *calls) begin(r *conn.Request) (*call, json.RawMessage, error) {
 	c := &call{request: r, done: make(chan struct{})}
 	// Looking for the token means reading all arguments. Most calls have none.
@@ -107,8 +107,8 @@ func (t *calls) setAbort(c *call, abort context.CancelCauseFunc) bool {
 	return true
 }
 
-// resolve ends the call with this id by a response or an error. own is the call on whose stream
-// it came, if that is known. resolve returns false for an id that was never used.
+// resolve ends the call with this id by a response or an error. own is the call on whose stream it
+// came, if that is known. resolve returns false for an id that was never used.
 func (t *calls) resolve(id int64, m wire.Message, err error, own *call) (known bool) {
 	c, late := t.take(id)
 	if c == nil {
@@ -121,8 +121,8 @@ func (t *calls) resolve(id int64, m wire.Message, err error, own *call) (known b
 	return true
 }
 
-// take removes and returns the call with this id. Without such a call it returns nil, and late
-// if the call has ended.
+// take removes and returns the call with this id. Without such a call it returns nil, and late if
+// the call has ended.
 func (t *calls) take(id int64) (c *call, late bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -158,8 +158,8 @@ func (t *calls) abandon(c *call) bool {
 	return got != nil
 }
 
-// fail ends all calls with err, and every later one, and returns the calls that it ended. The
-// first err counts.
+// fail ends all calls with err, and every later one, and returns the calls that it ended. The first
+// err counts.
 func (t *calls) fail(err error) (ended map[int64]*call) {
 	t.mu.Lock()
 	if t.closed == nil {
@@ -229,8 +229,8 @@ func (t *calls) route(m wire.Message, own *call, modern bool) {
 			own = c
 		}
 	case modern && m.Method == wire.MethodCancelled && own == nil:
-		// A modern server makes no requests, so the id is ours: a stdio server ends a
-		// subscription by cancelling it.
+		// A modern server makes no requests, so the id is ours: a stdio server ends a subscription
+		// by cancelling it.
 		id, _ := rawjson.Get(m.Params, "requestId")
 		reason, _ := rawjson.GetString(m.Params, "reason")
 		if c := t.get(ownID(id)); c != nil && c.request.Method == wire.MethodListen {
@@ -253,8 +253,8 @@ func (t *calls) route(m wire.Message, own *call, modern bool) {
 	}
 }
 
-// progress returns the call to which a progress notification belongs, and gives the host its
-// own token back. forward is false for a token of ours of a call that is over.
+// progress returns the call to which a progress notification belongs, and gives the host its own
+// token back. forward is false for a token of ours of a call that is over.
 func (t *calls) progress(m *wire.Message) (c *call, forward bool) {
 	lit, ok := rawjson.Get(m.Params, "progressToken")
 	if !ok {
@@ -273,8 +273,8 @@ func (t *calls) progress(m *wire.Message) (c *call, forward bool) {
 	return c, true
 }
 
-// subscription returns the subscriptions/listen that a notification belongs to, and replaces
-// our id of it by the host's.
+// subscription returns the subscriptions/listen that a notification belongs to, and replaces our id
+// of it by the host's.
 func (t *calls) subscription(m *wire.Message) *call {
 	lit, ok := rawjson.Get(m.Params, "_meta", wire.MetaSubscriptionID)
 	if !ok {

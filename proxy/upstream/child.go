@@ -12,16 +12,15 @@ import (
 )
 
 const (
-	// exitDelay bounds the moments around a child's end: from the end of its stdout to its
-	// status, from its own end to the end of its group, and the rest of its input and output.
+	// exitDelay bounds the moments around a child's end: from the end of its stdout to its status,
+	// from its own end to the end of its group, and the rest of its input and output.
 	exitDelay = 400 * time.Millisecond
-	// stopGrace is how long a child has to end after its stdin was closed, and again after
-	// SIGTERM.
+	// stopGrace is how long a child has to end after its stdin was closed, and again after SIGTERM.
 	stopGrace = 2 * time.Second
 )
 
-// child is a process in a process group of its own, so that the processes that it started (npx,
-// sh -c) end with it.
+// child is a process in a process group of its own, so that the processes that it started (npx, sh
+// -c) end with it.
 type child struct {
 	cmd                   *exec.Cmd
 	stdin, stdout, stderr *os.File // our ends
@@ -36,8 +35,8 @@ type child struct {
 	free bool // guarded by mu: the process number may belong to another process
 }
 
-// startChild starts cfg.Command. After success the caller must read stdout and stderr, close
-// quiet, and call stop.
+// startChild starts cfg.Command. After success the caller must read stdout and stderr, close quiet,
+// and call stop.
 func startChild(cfg *Config) (*child, error) {
 	cmd := exec.Command(cfg.Command[0], cfg.Command[1:]...)
 	cmd.Env = append([]string{}, cfg.Env...) // nil would mean ours
@@ -64,8 +63,8 @@ func startChild(cfg *Config) (*child, error) {
 	return c, nil
 }
 
-// pipes makes the three pipes and returns the child's ends. They are files, so that os/exec
-// starts no goroutines to copy, and our ends have deadlines.
+// pipes makes the three pipes and returns the child's ends. They are files, so that os/exec starts
+// no goroutines to copy, and our ends have deadlines.
 func (c *child) pipes() (theirs []*os.File, err error) {
 	inR, inW, err1 := os.Pipe()
 	outR, outW, err2 := os.Pipe()
@@ -99,8 +98,8 @@ func (c *child) keep(started chan<- error) {
 	defer close(c.reaped)
 	waits := awaitExit(c.cmd.Process.Pid)
 	if waits {
-		// Until it is reaped no other process gets the child's number, so that signals to its
-		// group reach no other process.
+		// Until it is reaped no other process gets the child's number, so that signals to its group
+		// reach no other process.
 		c.signal(syscall.SIGTERM)
 		close(c.exited)
 		select {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// prepareChild puts the child into a group of its own. The kernel sends it SIGTERM if foldgate
-// is killed.
+// prepareChild puts the child into a group of its own. The kernel sends it SIGTERM if foldgate is
+// killed.
 func prepareChild(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 }
@@ -24,6 +24,6 @@ func awaitExit(pid int) bool {
 	}
 }
 
-// signalGroup signals every process of the group that p leads. If all have ended, nothing
-// is to be done.
+// signalGroup signals every process of the group that p leads. If all have ended, nothing is to be
+// done.
 func signalGroup(p *os.Process, s syscall.Signal) { _ = syscall.Kill(-p.Pid, s) }

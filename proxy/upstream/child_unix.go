@@ -16,6 +16,6 @@ func prepareChild(cmd *exec.Cmd) {
 // awaitExit returns false: waiting without reaping is not supported here.
 func awaitExit(int) bool { return false }
 
-// signalGroup signals every process of the group that p leads. If all have ended, nothing
-// is to be done.
+// signalGroup signals every process of the group that p leads. If all have ended, nothing is to be
+// done.
 func signalGroup(p *os.Process, s syscall.Signal) { _ = syscall.Kill(-p.Pid, s) }

@@ -16,9 +16,9 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// connection is the part that all connections share: it sends requests, resolves their
-// responses, and hands on the requests and notifications of the server. It ends once, for a reason, and
-// waits for the goroutines that it started.
+// connection is the part that all connections share: it sends requests, resolves their responses,
+// and hands on the requests and notifications of the server. It ends once, for a reason, and waits
+// for the goroutines that it started.
 type connection struct {
 	cfg       *Config
 	transport transport
@@ -35,10 +35,9 @@ type connection struct {
 
 // transport sends messages to the server.
 type transport interface {
-	// send sends m. If m is a request, c is its call. A transport that reads the response
-	// itself returns when c is resolved. An error means that the server did not get m or that
-	// the response was lost, unless ctx ended. Only the request of a call ends with the
-	// connection.
+	// send sends m. If m is a request, c is its call. A transport that reads the response itself
+	// returns when c is resolved. An error means that the server did not get m or that the response
+	// was lost, unless ctx ended. Only the request of a call ends with the connection.
 	send(ctx context.Context, m wire.Message, c *call) error
 }
 
@@ -128,8 +127,8 @@ func encode(dst []byte, m wire.Message) []byte {
 // sendTimeout bounds the sending of a message for which no caller waits.
 const sendTimeout = 5 * time.Second
 
-// aside sends a message without making its caller wait. Close waits until it is sent: a server
-// that misses the cancellation of a call would go on working.
+// aside sends a message without making its caller wait. Close waits until it is sent: a server that
+// misses the cancellation of a call would go on working.
 func (s *connection) aside(m wire.Message) {
 	if s.queues {
 		_ = s.transport.send(context.Background(), m, nil) // a lost connection needs no message
@@ -184,8 +183,8 @@ func (s *connection) Err() error {
 // fault returns the error of calls on an ended connection. It is nil before the end.
 func (s *connection) fault() error { return context.Cause(s.lifetime) }
 
-// receive takes one complete message. own is the call on whose stream it came, nil if the
-// stream belongs to no call. receive copies what it keeps of borrowed bytes.
+// receive takes one complete message. own is the call on whose stream it came, nil if the stream
+// belongs to no call. receive copies what it keeps of borrowed bytes.
 func (s *connection) receive(raw []byte, borrowed bool, own *call) {
 	raw = rawjson.Trim(raw)
 	if len(raw) == 0 {
@@ -233,8 +232,8 @@ func (s *connection) batch(raw []byte, own *call) bool {
 	})
 }
 
-// unreadable takes a message that can't be read, or only its ends. A response fails its call
-// with err, a request is refused, anything else is logged.
+// unreadable takes a message that can't be read, or only its ends. A response fails its call with
+// err, a request is refused, anything else is logged.
 func (s *connection) unreadable(head, tail []byte, err error, own *call) {
 	lit, method := salvage(head, tail)
 	id := ownID(lit)
@@ -257,9 +256,9 @@ func (s *connection) unreadable(head, tail []byte, err error, own *call) {
 // idAtEnd matches an id that follows the large member of a message.
 var idAtEnd = regexp.MustCompile(`,\s*"id"\s*:\s*("[^"\\]*"|-?\d+)\s*(?:,\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*)*\}\s*$`)
 
-// salvage reads the id's literal and the method from the first bytes of a message and, if
-// they are not the whole, from the last ones. The id is nil if it is not found. The method
-// is "" for a response, or if it is not found.
+// salvage reads the id's literal and the method from the first bytes of a message and, if they are
+// not the whole, from the last ones. The id is nil if it is not found. The method is "" for a
+// response, or if it is not found.
 func salvage(head, tail []byte) (id []byte, method string) {
 	if rawjson.KindOf(head) != rawjson.Object {
 		return nil, ""
@@ -279,8 +278,8 @@ func salvage(head, tail []byte) (id []byte, method string) {
 	return id, method
 }
 
-// tooLarge returns the fault of a message of size bytes. size <= 0 means that it was not read
-// to its end.
+// tooLarge returns the fault of a message of size bytes. size <= 0 means that it was not read to
+// its end.
 func tooLarge(size, max int) error {
 	if size <= 0 {
 		return fmt.Errorf("%w: more than the %d bytes allowed", errUnreadable, max)

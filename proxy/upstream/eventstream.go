@@ -48,9 +48,9 @@ func newEventReader(r io.Reader, max int, pos *position) *eventReader {
 	return &eventReader{br: bufio.NewReaderSize(r, sseBuffer), max: max, pos: pos, id: pos.id}
 }
 
-// next returns the next event that has data. Events without data may change the position. An
-// event that the end of the stream cuts short does not count. Unknown fields and values that
-// are too long are ignored.
+// next returns the next event that has data. Events without data may change the position. An event
+// that the end of the stream cuts short does not count. Unknown fields and values that are too long
+// are ignored.
 func (r *eventReader) next() (streamEvent, error) {
 	ev, some := streamEvent{data: wire.Bounded{Max: r.max}}, false
 	for {

@@ -32,8 +32,8 @@ const (
 	// retryDefault is the pause before a stream is opened again if the server names none.
 	retryDefault = time.Second
 	retryMax     = 30 * time.Second
-	// resumeAttempts is how often in a row the stream of a call is resumed without a single
-	// event before the call fails.
+	// resumeAttempts is how often in a row the stream of a call is resumed without a single event
+	// before the call fails.
 	resumeAttempts = 6
 )
 
@@ -47,12 +47,12 @@ var (
 
 // httpConn is a connection over HTTP: each message to the server is a POST.
 //
-// In streamable HTTP the response carries the messages that belong to the request. A legacy
-// server may also have a GET stream for messages that belong to no call. The connection ends
-// when it is closed or the server forgets its session.
+// In streamable HTTP the response carries the messages that belong to the request. A legacy server
+// may also have a GET stream for messages that belong to no call. The connection ends when it is
+// closed or the server forgets its session.
 //
-// In HTTP+SSE (sse.go) one GET stream carries all messages of the server. The connection ends
-// with the stream.
+// In HTTP+SSE (sse.go) one GET stream carries all messages of the server. The connection ends with
+// the stream.
 type httpConn struct {
 	connection
 	client   *http.Client
@@ -62,8 +62,8 @@ type httpConn struct {
 	closing  sync.Once
 }
 
-// newHTTPConn returns a connection with network connections of its own. Its redirects never
-// leave the host: headers of the configuration carry credentials.
+// newHTTPConn returns a connection with network connections of its own. Its redirects never leave
+// the host: headers of the configuration carry credentials.
 func newHTTPConn(cfg *Config) *httpConn {
 	t := http.DefaultTransport.(*http.Transport).Clone()
 	t.MaxIdleConns, t.MaxIdleConnsPerHost = 0, maxIdlePerHost
@@ -221,8 +221,8 @@ func readBody(resp *http.Response, max int) ([]byte, error) {
 	return body, err
 }
 
-// readStream reads the response stream of c until c is resolved. It resumes a broken stream if
-// the server numbers its events, which the modern era does not.
+// readStream reads the response stream of c until c is resolved. It resumes a broken stream if the
+// server numbers its events, which the modern era does not.
 func (h *httpConn) readStream(ctx context.Context, c *call, body io.ReadCloser) error {
 	var pos position
 	for empty := 0; ; {
@@ -287,8 +287,8 @@ func (h *httpConn) start() {
 	}
 }
 
-// listen reads the GET stream, again and again, until the connection ends or the server has no
-// such stream.
+// listen reads the GET stream, again and again, until the connection ends or the server has no such
+// stream.
 func (h *httpConn) listen() {
 	ctx, cancel := h.context(context.Background())
 	defer cancel()
@@ -353,9 +353,9 @@ func (h *httpConn) get(ctx context.Context, id string) (*http.Response, error) {
 	return resp, nil
 }
 
-// readEvents takes the events of one response body. own is the call of the POST, nil for
-// the GET stream. It stops at the end of the body or when own is resolved, and returns the
-// number of events.
+// readEvents takes the events of one response body. own is the call of the POST, nil for the GET
+// stream. It stops at the end of the body or when own is resolved, and returns the number of
+// events.
 func (h *httpConn) readEvents(r *eventReader, own *call) (events int, resolved bool, err error) {
 	for {
 		ev, err := r.next()
@@ -390,8 +390,8 @@ func (h *httpConn) Close() error {
 	return nil
 }
 
-// deleteSession tells the server that its session is over. Servers may refuse, and one that
-// does not answer soon is left alone.
+// deleteSession tells the server that its session is over. Servers may refuse, and one that does
+// not answer soon is left alone.
 func (h *httpConn) deleteSession() {
 	ctx, cancel := context.WithTimeout(context.Background(), deleteTimeout)
 	defer cancel()
@@ -407,8 +407,8 @@ func (h *httpConn) deleteSession() {
 	resp.Body.Close()
 }
 
-// request makes a request with the headers that every request carries. The host's headers are
-// not among them: its Authorization is not for the server.
+// request makes a request with the headers that every request carries. The host's headers are not
+// among them: its Authorization is not for the server.
 func (h *httpConn) request(ctx context.Context, method, url string, body []byte) (*http.Request, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -426,8 +426,8 @@ func (h *httpConn) request(ctx context.Context, method, url string, body []byte)
 	return req, nil
 }
 
-// do sends a request. A *dialError means that the server could not be reached. If the server
-// does not know the session, the connection ends.
+// do sends a request. A *dialError means that the server could not be reached. If the server does
+// not know the session, the connection ends.
 func (h *httpConn) do(req *http.Request) (*http.Response, error) {
 	resp, err := h.client.Do(req)
 	if err == nil {
@@ -449,8 +449,8 @@ func (h *httpConn) do(req *http.Request) (*http.Response, error) {
 	return nil, err
 }
 
-// check returns the fault of a response outside 2xx, which it reads and closes. A response of
-// 2xx stays open.
+// check returns the fault of a response outside 2xx, which it reads and closes. A response of 2xx
+// stays open.
 func (h *httpConn) check(resp *http.Response) error {
 	if resp.StatusCode/100 == 2 {
 		return nil

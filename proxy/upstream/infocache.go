@@ -14,9 +14,9 @@ import (
 	"github.com/foldgate/foldgate/proxy/conn"
 )
 
-// infoCache keeps the last description of each server on disk, so that foldgate can answer a
-// host's initialize without starting any: some hosts start a server only to ask for its name.
-// Without the file the servers are asked.
+// infoCache keeps the last description of each server on disk, so that foldgate can answer a host's
+// initialize without starting any: some hosts start a server only to ask for its name. Without the
+// file the servers are asked.
 type infoCache struct {
 	file string
 	log  *slog.Logger

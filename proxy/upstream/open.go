@@ -28,21 +28,21 @@ type Config struct {
 	// URL is a streamable HTTP endpoint. Headers are added to every request.
 	URL     string
 	Headers map[string]string
-	// Initialize holds the host's own initialize params, repeated word for word to a legacy
-	// server. If it is nil, foldgate speaks for itself: the modern era if the server has it,
-	// else initialize with params of its own.
+	// Initialize holds the host's own initialize params, repeated word for word to a legacy server.
+	// If it is nil, foldgate speaks for itself: the modern era if the server has it, else
+	// initialize with params of its own.
 	Initialize json.RawMessage
-	// Shared means that several host sessions use the connection, so that progress tokens must
-	// be made unique.
+	// Shared means that several host sessions use the connection, so that progress tokens must be
+	// made unique.
 	Shared bool
 	// Handler takes messages of the server that belong to no request.
 	Handler conn.Handler
-	// MaxMessage is the largest message that is read, in bytes. A larger one fails the call
-	// that it belongs to, not the connection. 0 means 64 MiB.
+	// MaxMessage is the largest message that is read, in bytes. A larger one fails the call that it
+	// belongs to, not the connection. 0 means 64 MiB.
 	MaxMessage int
 	Log        *slog.Logger
-	// Clean takes the secrets out of a text of the server before it is cut for the log or an
-	// error: half a secret is not recognised. nil leaves it as it is.
+	// Clean takes the secrets out of a text of the server before it is cut for the log or an error:
+	// half a secret is not recognised. nil leaves it as it is.
 	Clean func(string) string
 }
 
@@ -70,16 +70,15 @@ func (c *Config) clean(b []byte) string {
 
 // Errors of a request on a connection that goes on.
 var (
-	// errUnreadable means that the server answered this call with something too large, too
-	// deeply nested or not JSON-RPC.
+	// errUnreadable means that the server answered this call with something too large, too deeply
+	// nested or not JSON-RPC.
 	errUnreadable = errors.New("unreadable answer from upstream")
-	// errListenEnded means that the server ended a subscriptions/listen, or that its stream
-	// broke.
+	// errListenEnded means that the server ended a subscriptions/listen, or that its stream broke.
 	errListenEnded = errors.New("upstream ended the subscription")
 )
 
-// Open connects to the server that cfg names and negotiates a protocol revision. ctx bounds
-// only the opening.
+// Open connects to the server that cfg names and negotiates a protocol revision. ctx bounds only
+// the opening.
 func Open(ctx context.Context, cfg Config) (conn.Conn, error) {
 	if cfg.MaxMessage <= 0 {
 		cfg.MaxMessage = 64 << 20
@@ -101,8 +100,8 @@ func Open(ctx context.Context, cfg Config) (conn.Conn, error) {
 	return c, nil
 }
 
-// openHTTP opens a streamable HTTP connection, or an HTTP+SSE connection if the server knows
-// only that.
+// openHTTP opens a streamable HTTP connection, or an HTTP+SSE connection if the server knows only
+// that.
 func openHTTP(ctx context.Context, cfg *Config) (conn.Conn, error) {
 	c, err := negotiate(ctx, cfg, func() (opening, error) { return newHTTPConn(cfg), nil })
 	var status *statusError
@@ -123,16 +122,16 @@ const probeTimeout = 2 * time.Second
 // opening is a connection that has not negotiated yet.
 type opening interface {
 	conn.Conn
-	// setInfo says which revision is in force. It is called before the handshake with a
-	// provisional value, and after it with the final one.
+	// setInfo says which revision is in force. It is called before the handshake with a provisional
+	// value, and after it with the final one.
 	setInfo(conn.Info)
 	// start begins what only an initialized connection does.
 	start()
 }
 
-// negotiate opens a connection with dial and agrees on a protocol revision. It calls dial again
-// if the server may be confused by the probe of the modern era: a child process that went
-// silent or ended.
+// negotiate opens a connection with dial and agrees on a protocol revision. It calls dial again if
+// the server may be confused by the probe of the modern era: a child process that went silent or
+// ended.
 func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (conn.Conn, error) {
 	var closing sync.WaitGroup
 	defer closing.Wait()
@@ -187,8 +186,8 @@ func discover(ctx context.Context, c opening) error {
 	return nil
 }
 
-// initialize performs the legacy handshake with exactly these params, or with foldgate's own
-// if they are nil.
+// initialize performs the legacy handshake with exactly these params, or with foldgate's own if
+// they are nil.
 func initialize(ctx context.Context, c opening, params json.RawMessage) error {
 	c.setInfo(conn.Info{})
 	if params == nil {
@@ -237,8 +236,8 @@ func refused(err error, codes []int) bool {
 }
 
 // ownInitialize returns the params with which foldgate speaks for itself. They offer every
-// capability of a client. A modern host names its own with each request; what it lacks is
-// refused when the server asks for it.
+// capability of a client. A modern host names its own with each request; what it lacks is refused
+// when the server asks for it.
 func ownInitialize() json.RawMessage {
 	const capabilities = `{"elicitation":{"form":{},"url":{}},"sampling":{"context":{},"tools":{}},"roots":{}}`
 	return fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}`, wire.VersionLegacy, capabilities, clientInfo())
@@ -249,8 +248,8 @@ func clientInfo() json.RawMessage {
 	return rawjson.Marshal(map[string]string{"name": "foldgate", "version": version.String()})
 }
 
-// ownMeta are the reserved members of _meta that a modern request must carry, for foldgate's
-// own requests.
+// ownMeta are the reserved members of _meta that a modern request must carry, for foldgate's own
+// requests.
 var ownMeta = []struct {
 	key   string
 	value json.RawMessage
@@ -260,8 +259,8 @@ var ownMeta = []struct {
 	{wire.MetaClientInfo, clientInfo()},
 }
 
-// completeMeta returns params with the members of ownMeta that its _meta lacks. A host's own
-// values stay. params is not changed.
+// completeMeta returns params with the members of ownMeta that its _meta lacks. A host's own values
+// stay. params is not changed.
 func completeMeta(params json.RawMessage) json.RawMessage {
 	meta, _ := rawjson.Get(params, "_meta")
 	for _, m := range ownMeta {

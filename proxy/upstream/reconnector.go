@@ -20,12 +20,12 @@ var errDown = errors.New("the upstream is down")
 // Backoff is the pause before a failed attempt to reach a server is repeated.
 var Backoff = backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
 
-// steadyAfter is the age at which the loss of a connection is not a failure: it is opened again
-// at once.
+// steadyAfter is the age at which the loss of a connection is not a failure: it is opened again at
+// once.
 const steadyAfter = 5 * time.Second
 
-// reconnector keeps one connection to a server. It opens the connection when it is first
-// needed, and again after it was lost, with back-off while that fails.
+// reconnector keeps one connection to a server. It opens the connection when it is first needed,
+// and again after it was lost, with back-off while that fails.
 type reconnector struct {
 	server *Server
 	of     *Connections
@@ -93,8 +93,8 @@ func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
 	}
 }
 
-// slow returns an error if connection would likely keep its caller waiting for longer than
-// limit. It starts an attempt if that is due.
+// slow returns an error if connection would likely keep its caller waiting for longer than limit.
+// It starts an attempt if that is due.
 func (r *reconnector) slow(limit time.Duration) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -150,8 +150,8 @@ func (r *reconnector) attempt() {
 	close(trying)
 }
 
-// connect ties a new connection to the owner, translated into the era of its hosts. The
-// built-in server speaks both eras.
+// connect ties a new connection to the owner, translated into the era of its hosts. The built-in
+// server speaks both eras.
 func (r *reconnector) connect(c conn.Conn, in *inbox, host conn.Host) conn.Conn {
 	to := &owned{r: r}
 	var h conn.Handler = to
@@ -237,16 +237,16 @@ func isDone(c conn.Conn) bool {
 	}
 }
 
-// listChanges are the lists that change: the member of subscriptions/listen, the capability,
-// and the notification that a legacy server sends by itself.
+// listChanges are the lists that change: the member of subscriptions/listen, the capability, and
+// the notification that a legacy server sends by itself.
 var listChanges = []struct{ flag, capability, method string }{
 	{"toolsListChanged", "tools", "notifications/tools/list_changed"},
 	{"promptsListChanged", "prompts", "notifications/prompts/list_changed"},
 	{"resourcesListChanged", "resources", "notifications/resources/list_changed"},
 }
 
-// watchLists asks a modern server for changes of its lists for as long as c lasts, and hands
-// them to h as a legacy server sends them. After a break every list may have changed.
+// watchLists asks a modern server for changes of its lists for as long as c lasts, and hands them
+// to h as a legacy server sends them. After a break every list may have changed.
 func (r *reconnector) watchLists(c conn.Conn, h conn.Handler) {
 	flags := map[string]bool{}
 	for _, l := range listChanges {

@@ -22,8 +22,8 @@ import (
 
 // Set is the configured servers.
 type Set struct {
-	// Dial opens a connection to a server that is not built in. It is [Open] unless it is
-	// replaced before the first connection.
+	// Dial opens a connection to a server that is not built in. It is [Open] unless it is replaced
+	// before the first connection.
 	Dial func(context.Context, Config) (conn.Conn, error)
 	// Sharer owns the shared connections. It is set before the first connection.
 	Sharer Sharer
@@ -48,8 +48,8 @@ type Options struct {
 	Bridge Bridge
 }
 
-// Bridge wraps a connection if hosts and server speak different eras. h takes the server's
-// messages that belong to no request; they go to the returned handler.
+// Bridge wraps a connection if hosts and server speak different eras. h takes the server's messages
+// that belong to no request; they go to the returned handler.
 type Bridge interface {
 	Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler)
 }
@@ -70,11 +70,10 @@ type Cleaner interface {
 
 // Owner hears of the connections that are held for it.
 type Owner interface {
-	// Unsolicited takes a message of s on c that belongs to no request. It is called from a
-	// reader, in order, and must not block.
+	// Unsolicited takes a message of s on c that belongs to no request. It is called from a reader,
+	// in order, and must not block.
 	Unsolicited(s *Server, c conn.Conn, m wire.Message)
-	// Opened prepares a connection to s before it is used. again means that it is not the
-	// first.
+	// Opened prepares a connection to s before it is used. again means that it is not the first.
 	Opened(s *Server, c conn.Conn, again bool)
 }
 
@@ -148,8 +147,8 @@ type Scope struct {
 }
 
 // reconnector picks the connection of a scope, the only place that does: a session has its own,
-// since a legacy server keeps state for a connection, and everything else is shared by the
-// hosts of a principal. So is the built-in server, which keeps no state.
+// since a legacy server keeps state for a connection, and everything else is shared by the hosts of
+// a principal. So is the built-in server, which keeps no state.
 func (s *Server) reconnector(scope Scope) *reconnector {
 	if scope.Own != nil && !s.Builtin() {
 		return scope.Own.reconnector(s)
@@ -165,8 +164,8 @@ func (s *Server) reconnector(scope Scope) *reconnector {
 	return shared.reconnector(s)
 }
 
-// Connection returns the live connection of a scope, and opens it if need be. If ctx ends
-// first, the attempt goes on for the next caller.
+// Connection returns the live connection of a scope, and opens it if need be. If ctx ends first,
+// the attempt goes on for the next caller.
 func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error) {
 	return s.reconnector(scope).connection(ctx)
 }
@@ -215,8 +214,8 @@ func (s *Server) Status() (state string, fault error) {
 // Builtin reports whether s lives inside foldgate.
 func (s *Server) Builtin() bool { return s.Config.Builtin != "" }
 
-// Network is the transport of s in the terms of OpenTelemetry's conventions: "" inside
-// foldgate, else tcp or pipe.
+// Network is the transport of s in the terms of OpenTelemetry's conventions: "" inside foldgate,
+// else tcp or pipe.
 func (s *Server) Network() string {
 	switch {
 	case s.Builtin():
@@ -265,8 +264,8 @@ func (s *Server) open(ctx context.Context, handler conn.Handler, initialize json
 		for i, r := range s.Config.Roots {
 			roots[i] = o.Config.Path(r)
 		}
-		// The state directory often lies below a root. It is hidden, since the trace in it has
-		// the calls of every principal.
+		// The state directory often lies below a root. It is hidden, since the trace in it has the
+		// calls of every principal.
 		c, err := files.New(roots, o.Config.StatePath())
 		if err != nil {
 			return nil, fmt.Errorf("roots: %w", err)
@@ -314,14 +313,14 @@ type Connections struct {
 	closed     bool
 }
 
-// NewConnections returns an empty set of connections. They are opened as long as lifetime lasts, and
-// ended by Close. If lifetime has ended, the set is closed.
+// NewConnections returns an empty set of connections. They are opened as long as lifetime lasts,
+// and ended by Close. If lifetime has ended, the set is closed.
 func NewConnections(lifetime context.Context, owner Owner) *Connections {
 	return &Connections{owner: owner, lifetime: lifetime, servers: map[*Server]*reconnector{}, closed: lifetime.Err() != nil}
 }
 
-// Initialize sets the params of the host's initialize, which connections opened later repeat
-// word for word. Without them foldgate speaks for itself.
+// Initialize sets the params of the host's initialize, which connections opened later repeat word
+// for word. Without them foldgate speaks for itself.
 func (cs *Connections) Initialize(params json.RawMessage) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()

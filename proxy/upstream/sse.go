@@ -13,8 +13,8 @@ import (
 // endpointTimeout is how long a server may take to name the URL for messages.
 const endpointTimeout = 10 * time.Second
 
-// openSSE opens an HTTP+SSE connection, the transport of revision 2024-11-05. It opens the
-// stream, waits for the event that names the endpoint, and initializes.
+// openSSE opens an HTTP+SSE connection, the transport of revision 2024-11-05. It opens the stream,
+// waits for the event that names the endpoint, and initializes.
 func openSSE(ctx context.Context, cfg *Config) (conn.Conn, error) {
 	h := newHTTPConn(cfg)
 	err := h.readEndpoint(ctx)
@@ -64,8 +64,8 @@ func (h *httpConn) readEndpoint(ctx context.Context) error {
 	return nil
 }
 
-// resolveEndpoint returns the absolute URL of an endpoint event. It must have the origin of
-// base: messages and headers go nowhere else.
+// resolveEndpoint returns the absolute URL of an endpoint event. It must have the origin of base:
+// messages and headers go nowhere else.
 func resolveEndpoint(base, ref string) (string, error) {
 	b, err := url.Parse(base)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// Error is a JSON-RPC error of foldgate's own. The errors of upstreams are never decoded into
-// one: they pass as bytes.
+// Error is a JSON-RPC error of foldgate's own. The errors of upstreams are never decoded into one:
+// they pass as bytes.
 type Error struct {
 	Code    int
 	Message string
@@ -34,8 +34,7 @@ func (e *Error) JSON() json.RawMessage {
 	return append(b, '}')
 }
 
-// Response renders a response to the request with this id. The id is nil if it could not be
-// read.
+// Response renders a response to the request with this id. The id is nil if it could not be read.
 func (e *Error) Response(id json.RawMessage) []byte {
 	if id == nil {
 		id = json.RawMessage("null")
@@ -65,8 +64,7 @@ func ErrorCode(raw json.RawMessage) int {
 	return code
 }
 
-// AnswerError is an upstream's JSON-RPC error object as a Go error, for requests of foldgate's
-// own.
+// AnswerError is an upstream's JSON-RPC error object as a Go error, for requests of foldgate's own.
 type AnswerError struct{ Raw json.RawMessage }
 
 // Error gives the code and the first 200 characters of the message.

@@ -21,8 +21,7 @@ func EncodeHeader(text string) string {
 	return headerPrefix + base64.StdEncoding.EncodeToString([]byte(text)) + headerSuffix
 }
 
-// DecodeHeader returns the text that a header value stands for. ok is false for malformed
-// base64.
+// DecodeHeader returns the text that a header value stands for. ok is false for malformed base64.
 func DecodeHeader(value string) (text string, ok bool) {
 	encoded, ok := strings.CutPrefix(value, headerPrefix)
 	if !ok {

@@ -14,8 +14,8 @@ import (
 // near 2,000.
 const MaxDepth = 2000
 
-// Message is one JSON-RPC 2.0 message. Its fields are byte ranges of Raw, so that
-// unchanged members are forwarded as they came.
+// Message is one JSON-RPC 2.0 message. Its fields are byte ranges of Raw, so that unchanged members
+// are forwarded as they came.
 type Message struct {
 	// ID is the id's literal (string or number), nil for a notification.
 	ID json.RawMessage
@@ -25,8 +25,8 @@ type Message struct {
 	Params json.RawMessage
 	// Result and Error: a response has exactly one.
 	Result, Error json.RawMessage
-	// Extra holds top-level members that JSON-RPC does not know, each with a leading comma, to
-	// be forwarded with the rest.
+	// Extra holds top-level members that JSON-RPC does not know, each with a leading comma, to be
+	// forwarded with the rest.
 	Extra []byte
 	// Raw is the whole message.
 	Raw []byte
@@ -38,8 +38,8 @@ var (
 	errNotMessage = errors.New("not a JSON-RPC 2.0 message")
 )
 
-// ParseMessage splits raw into its members. The message keeps raw: the caller must not change
-// it afterwards. The error is ErrNotJSON or errNotMessage, wrapped with what is wrong.
+// ParseMessage splits raw into its members. The message keeps raw: the caller must not change it
+// afterwards. The error is ErrNotJSON or errNotMessage, wrapped with what is wrong.
 func ParseMessage(raw []byte) (Message, error) {
 	raw = rawjson.Trim(raw)
 	if !rawjson.Valid(raw, MaxDepth) {
@@ -91,8 +91,8 @@ func ParseMessage(raw []byte) (Message, error) {
 	return m, nil
 }
 
-// setAsideNull makes a null result or error beside the other one extra: in JSON-RPC 1.0 a
-// response had both, and some servers still write them.
+// setAsideNull makes a null result or error beside the other one extra: in JSON-RPC 1.0 a response
+// had both, and some servers still write them.
 func (m *Message) setAsideNull() {
 	switch {
 	case m.Result == nil || m.Error == nil:
@@ -103,8 +103,8 @@ func (m *Message) setAsideNull() {
 	}
 }
 
-// respells reports whether f is to some readers, such as Go's, a member of JSON-RPC's:
-// forwarded as unknown it would change what the message says.
+// respells reports whether f is to some readers, such as Go's, a member of JSON-RPC's: forwarded as
+// unknown it would change what the message says.
 func respells(f rawjson.Member) bool {
 	name := f.Name()
 	return slices.ContainsFunc([]string{"jsonrpc", "id", "method", "params", "result", "error"}, func(own string) bool { return strings.EqualFold(name, own) })

@@ -70,10 +70,9 @@ func ReadMeta(params json.RawMessage) Meta {
 	return m
 }
 
-// CheckUnambiguous refuses params that have _meta or a deciding member of the method
-// twice or in two spellings: of two members servers take the first or the last, and servers in
-// Go also take "Name" for "name". Such a server could do something that foldgate neither
-// allowed nor recorded.
+// CheckUnambiguous refuses params that have _meta or a deciding member of the method twice or in
+// two spellings: of two members servers take the first or the last, and servers in Go also take
+// "Name" for "name". Such a server could do something that foldgate neither allowed nor recorded.
 func CheckUnambiguous(method string, params json.RawMessage) (err error) {
 	var all [3]string
 	all[0] = "_meta"
@@ -98,8 +97,8 @@ func CheckUnambiguous(method string, params json.RawMessage) (err error) {
 	return err
 }
 
-// DropMeta removes the members of params._meta for which drop holds, and _meta itself if
-// nothing else was in it.
+// DropMeta removes the members of params._meta for which drop holds, and _meta itself if nothing
+// else was in it.
 func DropMeta(params json.RawMessage, drop func(key string) bool) json.RawMessage {
 	meta, ok := rawjson.Get(params, "_meta")
 	if !ok {
@@ -120,8 +119,8 @@ func WithoutOwnMeta(params json.RawMessage) json.RawMessage {
 	return DropMeta(params, func(key string) bool { return strings.HasPrefix(key, MetaPrefix) })
 }
 
-// WithoutReservedMeta returns params without the keys of _meta that modern requests carry for
-// one hop. A legacy server does not know them.
+// WithoutReservedMeta returns params without the keys of _meta that modern requests carry for one
+// hop. A legacy server does not know them.
 func WithoutReservedMeta(params json.RawMessage) json.RawMessage {
 	return DropMeta(params, func(key string) bool {
 		return key == MetaProtocolVersion || key == MetaClientInfo || key == MetaClientCapabilities || key == MetaLogLevel

@@ -25,8 +25,8 @@ var methods = map[string]method{
 	"tasks/result":          {deciding: []string{"taskId"}},
 }
 
-// NameMember returns the member of params that the header Mcp-Name repeats, "" if the method
-// has none. required means that a modern request must have the header.
+// NameMember returns the member of params that the header Mcp-Name repeats, "" if the method has
+// none. required means that a modern request must have the header.
 func NameMember(name string) (member string, required bool) {
 	m := methods[name]
 	if !m.header {
@@ -35,12 +35,12 @@ func NameMember(name string) (member string, required bool) {
 	return m.deciding[0], m.required
 }
 
-// Era is one of the two forms of MCP, as far as they differ beyond the transport. The servers
-// of hosts decide the era of a session; the rest of the gateway asks for capabilities. The zero
-// value is not an era.
+// Era is one of the two forms of MCP, as far as they differ beyond the transport. The servers of
+// hosts decide the era of a session; the rest of the gateway asks for capabilities. The zero value
+// is not an era.
 type Era struct {
-	// OwnConnections means that a session has connections of its own to servers, because
-	// servers keep state for a session.
+	// OwnConnections means that a session has connections of its own to servers, because servers
+	// keep state for a session.
 	OwnConnections bool
 	// TypedResults means that results need a resultType, and lists a time to live.
 	TypedResults bool

@@ -1,13 +1,13 @@
-// Package wire is what both sides of the gateway share of the Model Context Protocol: messages
-// as ranges of the bytes that they came as, JSON-RPC errors, the protocol's own words
-// (revisions, methods, reserved keys, headers, codes), the codec of headers, and lines on
-// stdio. It knows no session.
+// Package wire is what both sides of the gateway share of the Model Context Protocol: messages as
+// ranges of the bytes that they came as, JSON-RPC errors, the protocol's own words (revisions,
+// methods, reserved keys, headers, codes), the codec of headers, and lines on stdio. It knows no
+// session.
 package wire
 
 // Protocol revisions. Revisions are dates, so they compare as strings.
 const (
-	// VersionModern is the first revision without sessions: every request carries its version
-	// and capabilities in _meta.
+	// VersionModern is the first revision without sessions: every request carries its version and
+	// capabilities in _meta.
 	VersionModern = "2026-07-28"
 	// VersionLegacy is the newest revision that starts with initialize.
 	VersionLegacy = "2025-11-25"
