@@ -11,11 +11,9 @@ import (
 	"github.com/foldgate/foldgate/folding/contextpath"
 )
 
-// Attribute refuses a call with a handle that names no branch the caller may use. [Locate] has
-// looked the branch up before.
+// Attribute refuses a call whose handle, as [Locate] found, names no branch the caller may use.
 //
-// If a thread that another thread started names a branch, the branch becomes the thread's own. Its
-// later calls need not name it.
+// If a thread that another thread started names a branch, its later calls need not name it.
 func Attribute(m *folding.Manager) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
@@ -35,8 +33,7 @@ func Attribute(m *folding.Manager) Middleware {
 // Source is the evidence by which a call was put into its branch.
 type Source string
 
-// The attribution sources, strongest first. The first that applies is used. A call is never
-// guessed into a branch.
+// The attribution sources, strongest first. The first that applies is used; none is a guess.
 const (
 	SourceArgument Source = "argument" // the branch_id argument that foldgate adds to the schema
 	SourceMeta     Source = "meta"     // _meta["io.github.foldgate/branch_id"]

@@ -11,9 +11,8 @@ import (
 	"github.com/foldgate/foldgate/interceptor/scrub"
 )
 
-// Boundary removes secrets from every message between hosts and servers. It has one method for
-// each direction, and no message reaches a host or a server without one of them. It is safe for
-// concurrent use.
+// Boundary removes secrets from every message between hosts and servers, by one method for each
+// direction. No message gets past it. It is safe for concurrent use.
 type Boundary struct {
 	Scrubber *scrub.Scrubber
 	Policies Policies
@@ -25,15 +24,13 @@ type Policies interface {
 	ScrubPolicy(server string) ScrubPolicy
 }
 
-// ScrubPolicy has the actions for secrets in messages to a model (Results) and in messages of an
-// agent to a server (Arguments).
+// ScrubPolicy has the actions for secrets in messages to a model and of an agent to a server.
 type ScrubPolicy struct{ Results, Arguments Action }
 
 // Action is the treatment of a message with a secret.
 type Action string
 
-// The actions. Report is not for results: they pass unscrubbed only if that is configured on
-// purpose, as Off.
+// The actions. Report is not for results: they pass unscrubbed only if Off is configured.
 const (
 	Redact Action = "redact" // replaces the secret by [REDACTED:<rule>]
 	Report Action = "report" // lets the message pass and records the finding
@@ -41,16 +38,13 @@ const (
 	Off    Action = "off"    // does not look for secrets
 )
 
-// Message is a message at the boundary, or a part of one. The boundary replaces its parts by
-// clean ones.
+// Message is a message at the boundary, or a part of one. The boundary cleans its parts.
 type Message struct {
 	// Server is the key of the server that sends or receives the message, "" for foldgate itself.
-	// It decides the policy. Always redacts whatever the policy: for text that foldgate writes
-	// itself, or stores.
+	// Its policy holds, unless Always demands to redact: for text that foldgate writes or stores.
 	Server string
 	Always bool
-	// Body is the message's params, result or error. Text is text outside of JSON, such as a
-	// reason, a name or the text of a fault.
+	// Body is the params, result or error. Text is outside of JSON: a reason, a name, a fault.
 	Body json.RawMessage
 	Text string
 	// Extra are the members beside the body, each after a comma. Header has the HTTP headers. If
@@ -69,8 +63,7 @@ type Message struct {
 // Verdict is the boundary's decision on a message.
 type Verdict int
 
-// The verdicts. A message that is Blocked or Withheld has lost all its parts, and its Text is a
-// notice.
+// The verdicts. Of a message that is Blocked or Withheld only a notice is left, as its Text.
 const (
 	Passed   Verdict = iota
 	Redacted         // secrets were removed
@@ -81,8 +74,7 @@ const (
 // withheldText replaces text that could not be checked, or must not be shown.
 const withheldText = "(withheld: could not be checked for secrets)"
 
-// Text returns a text of foldgate's own without secrets, for hosts and stores. A notice replaces
-// text that can't be checked.
+// Text returns foldgate's own text without secrets. A notice replaces text that can't be checked.
 func (b *Boundary) Text(text string) string {
 	m := Message{Text: text, Always: true}
 	b.Inbound(context.Background(), &m)

@@ -12,9 +12,8 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// BranchRecords writes the trace records and spans of branches: the push, the status records, the
-// conclusion and the pop. Each correlates to the records before it. It is safe for concurrent
-// use.
+// BranchRecords writes the spans of branches and their trace records: push, status, conclusion and
+// pop. Each correlates to the records before it. It is safe for concurrent use.
 type BranchRecords struct {
 	Recorder  *Recorder
 	Counter   *budget.Counter
@@ -34,8 +33,7 @@ type openBranch struct {
 	traceparent string
 }
 
-// Event writes the records of an event. The manager of branches calls it outside its locks, one
-// event at a time.
+// Event writes the records of an event. The manager calls it outside its locks, never twice at once.
 func (r *BranchRecords) Event(e folding.Event) {
 	b := e.Branch
 	switch e.Kind {
@@ -87,9 +85,8 @@ func (r *BranchRecords) push(b folding.Branch, cause *Call) {
 	}
 }
 
-// traceparents puts a new branch into the trace of its parent branch, or else of the host, if the
-// call that opened it has one. It returns the traceparent of the branch, and the one for calls in
-// it.
+// traceparents puts a new branch into the trace of its parent branch, or of the call that opened it.
+// It returns the traceparent of the branch, and the one for calls in it.
 func (r *BranchRecords) traceparents(b folding.Branch, c *Call) (parent, inside string) {
 	if parent = r.known(b.ParentID).traceparent; parent == "" && b.ParentID == "" && c.Origin.Traceparent != "" {
 		parent = c.Outgoing()
@@ -119,8 +116,7 @@ func (r *BranchRecords) conclude(b folding.Branch, late bool) string {
 	return rec.ID
 }
 
-// pop records that a branch was closed. conclusion is the record of its message, "" if it was
-// ended by force.
+// pop records that a branch was closed. conclusion is the record of its message, "" without one.
 func (r *BranchRecords) pop(b folding.Branch, reason, conclusion string) {
 	r.Telemetry.branchEnded(b)
 	payload := map[string]any{"reason": reason, "status": b.Status, "freed_messages": b.Activity.Calls, "freed_tokens": b.BudgetUsed}
@@ -160,8 +156,7 @@ func (r *BranchRecords) next(b folding.Branch, kind string, payload map[string]a
 
 const clockSlack = time.Second // the largest difference between the times of files and the clock
 
-// recordedPush returns the record of a branch's push from the journal, or the branch's id if it
-// is not there.
+// recordedPush returns the id of a branch's push in the journal, or the branch's id without one.
 func (r *BranchRecords) recordedPush(b folding.Branch) string {
 	filter := query.Filter{Since: b.CreatedAt.Add(-clockSlack), Kinds: []string{trace.KindPush}}
 	for rec, err := range query.Recent(context.Background(), r.Dir, filter) {
@@ -199,8 +194,7 @@ func (r *BranchRecords) Returning(m *folding.Manager, c *Call, branch string) (d
 	}
 }
 
-// Inherit gives a call without a traceparent the one of its branch, so that the trace of the host
-// goes on.
+// Inherit gives a call without a traceparent that of its branch, to continue the host's trace.
 func (r *BranchRecords) Inherit(c *Call) {
 	if c.Origin.Traceparent == "" && c.Attribution.Branch != nil {
 		c.Origin.Traceparent = r.known(c.Attribution.Branch.ID).traceparent

@@ -36,8 +36,7 @@ const (
 	Internal // by foldgate itself, to fill its catalog
 )
 
-// MethodTaskResult fetches the result of a tools/call that became a task. Name is then the tool,
-// or "" if the tool is not known.
+// MethodTaskResult fetches the result of a tools/call that became a task. Name is the tool or "".
 const MethodTaskResult = "tasks/result"
 
 // Origin describes the sender of a call.
@@ -47,15 +46,13 @@ type Origin struct {
 	Session, Principal string
 	From               string          // in trace records: "host:claude-code", "upstream:files"
 	ID                 json.RawMessage // the JSON-RPC id of the request as the sender wrote it
-	// Revision is the protocol revision that the host speaks. Transport is "pipe" or "tcp", or ""
-	// if no host is involved.
+	// Revision is the host's protocol revision. Transport is "pipe" or "tcp", or "" without a host.
 	Revision, Transport string
 	// Thread is the host's conversation that made the call, "" if the host names none. Spawned
 	// means that another thread started it.
 	Thread  string
 	Spawned bool
-	// Traceparent is the W3C trace context of the call's cause: of the host, or of a branch or
-	// call of foldgate.
+	// Traceparent is the W3C trace context of the call's cause: the host, a branch or a call.
 	Traceparent string
 	Correlates  []string // ids of earlier trace records that caused this call
 	Deprecated  []string // codes of deprecated forms in the message
@@ -65,25 +62,21 @@ type Origin struct {
 type Target struct {
 	Server string // the upstream's key, "" for foldgate itself
 	To     string // the receiver in trace records
-	// Candidates are the keys of the upstreams that are asked in turn if the owner of Name is not
-	// known.
+	// Candidates are the keys of the upstreams that are asked in turn if Name has no known owner.
 	Candidates []string
 	Method     string // the JSON-RPC method
 	Name       string // the tool, prompt or URI under the upstream's own name
-	// Params are the parameters as the sender wrote them, Forward the parameters to send on.
-	// Layers may replace Forward.
+	// Params are as the sender wrote them. Forward is sent on; layers may replace it.
 	Params, Forward json.RawMessage
 	// Extra are the members beside params that foldgate does not know, each after a comma. Header
 	// has the HTTP headers to send on. Scrub cleans both.
 	Extra  []byte
 	Header http.Header
-	// Arguments are the tool arguments without the injected branch_id: the part of Params that is
-	// charged.
+	// Arguments are the tool arguments without the injected branch_id. They are charged.
 	Arguments json.RawMessage
 	Control   bool // the call is never refused or charged for budget
 	Metered   bool // a model reads the result, and Meter counts it
-	// Batch is the handle under which a batch keeps the result, to read it itself. "" means that a
-	// model reads the result.
+	// Batch is the handle under which a batch keeps the result, "" if a model reads the result.
 	Batch    string
 	Workflow *WorkflowStep // the call's step in a workflow, nil if no rule names the tool
 }
@@ -109,8 +102,7 @@ type Outcome struct {
 	Tokens Usage  // Fold sets Tokens.Out, Meter the rest
 	// Findings are the secrets in the result, ArgumentFindings the secrets in the parameters.
 	Findings, ArgumentFindings []scrub.Finding
-	// Decision is the reason for which the call was refused or cut, a word of package trace. ""
-	// means that it was allowed.
+	// Decision is the reason why the call was refused or cut, a word of package trace, else "".
 	Decision  string
 	Late      bool        // the result came after the branch had ended
 	Truncated bool        // the result was cut to the budget; the trace calls it over-budget
@@ -138,8 +130,7 @@ type Shrinker interface {
 
 // Usage is the cost of a call, in tokens of the configured counter.
 type Usage struct {
-	// In counts the arguments, Out the upstream's result, and Delivered the part of the result
-	// that the host received.
+	// In counts the arguments, Out the upstream's result, Delivered what the host received of it.
 	In, Out, Delivered int
 	// BranchUsed and BranchBudget are the state of the branch after the call, both 0 in main.
 	BranchUsed, BranchBudget int

@@ -15,9 +15,8 @@ import (
 // before the call has an effect. Of the result, no more is delivered than the branch has left: a
 // result that Fold could not make fit is cut with a notice, and the branch ends as exhausted.
 //
-// Meter is installed outside Fold and Scrub, because it counts what the host receives. It runs
-// the inner layers under the context of the branch, so that the end of the branch cancels its
-// calls.
+// Meter is installed outside Fold and Scrub, because it counts what the host receives. The end of
+// the branch cancels its calls.
 func Meter(m *folding.Manager, tm TokenMeter) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
@@ -113,8 +112,7 @@ func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, gran
 	return cut, nil
 }
 
-// refuse notes on the call that it is refused, and returns the refusal with the handle of the
-// call's workflow.
+// refuse notes the refusal on the call, and returns it with the handle of the call's workflow.
 func refuse(c *Call, err error) error {
 	r := *FoldingRefusal(err)
 	c.Outcome.Decision = r.Reason

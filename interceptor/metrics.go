@@ -123,8 +123,7 @@ const (
 	reasonKey    attribute.Key = "foldgate.reason"
 )
 
-// other replaces values that are not told apart, so that no client can make a metric grow by
-// inventing names.
+// other replaces values that are not told apart, so that invented names make no metric grow.
 const other = "_OTHER"
 
 const toolError = "tool_error" // the semantic conventions' word for a result with isError
@@ -152,8 +151,7 @@ func methodLabel(method string) string {
 // together. Spans and the journal name every tool.
 const maxToolLabels = 500
 
-// toolLabels are the tools that metrics name: foldgate's own, and tools for which an upstream has
-// answered.
+// toolLabels are the tools that metrics name: foldgate's own, and those that upstreams answered for.
 type toolLabels struct {
 	own func(string) bool
 
@@ -161,8 +159,7 @@ type toolLabels struct {
 	known map[[2]string]bool // by upstream and tool
 }
 
-// label returns the label for the tool of a call that ended with err, "" if the call is not of a
-// tool.
+// label returns the label for the tool of a call that ended with err, "" if there is no tool.
 func (l *toolLabels) label(c *Call, err error) string {
 	tool := c.Target.Name
 	switch {
@@ -226,8 +223,7 @@ func outcome(c *Call, err error, kind string) string {
 	return "error"
 }
 
-// refusalReason returns the reason for which foldgate itself refused or cut a call, one of a
-// fixed few, "" if it did not.
+// refusalReason returns why foldgate itself refused or cut a call, one of a fixed few, or "".
 func refusalReason(c *Call, err error) string {
 	var r *Refusal
 	if c.Outcome.Decision == "" && errors.As(err, &r) && r.Reason != "upstream" {

@@ -10,8 +10,7 @@ import (
 )
 
 // Refusal is the error of a call that foldgate refuses or ends, for a model to read. The router
-// turns it into a tool result with isError for tools/call, and into an error object for other
-// methods.
+// turns it into a tool result with isError for tools/call, else into an error object.
 type Refusal struct {
 	Reason     string // the trace's word for it, such as "resource_limit" or "policy"
 	Code       string // for programs, such as "branch_not_found"

@@ -11,8 +11,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// Result is the response to a request: a result or an error object. It is not changed once a
-// layer has seen it.
+// Result is the response to a request. It is not changed once a layer has seen it.
 type Result struct {
 	// Body is the JSON-RPC result, Error the JSON-RPC error object. One of them is set.
 	Body, Error json.RawMessage
@@ -101,9 +100,7 @@ type parts struct {
 	structured []byte // compact; nil if text says the same
 }
 
-// caption is the largest text, in bytes, that is delivered whole beside a preview of structured
-// content.
-const caption = 600
+const caption = 600 // bytes of the largest text that is delivered whole beside a preview
 
 func splitResult(body []byte) parts {
 	var text strings.Builder
@@ -138,8 +135,7 @@ func splitResult(body []byte) parts {
 	return p
 }
 
-// blockText returns the text of a content block. ok is false for a block that is delivered as it
-// is.
+// blockText returns the text of a content block. ok is false if the block is delivered as it is.
 func blockText(b []byte) (text string, ok bool) {
 	kind, _ := rawjson.GetString(b, "type")
 	switch {
@@ -188,10 +184,8 @@ func appendMembers(out []byte, body json.RawMessage, names ...string) []byte {
 // TokenMeter counts the tokens of results and arguments as a model reads them. It is safe for
 // concurrent use.
 type TokenMeter struct {
-	Counter *budget.Counter
-	// ImageTokens is the fixed estimate for an image or audio block. The real cost depends on the
-	// model and the pixels.
-	ImageTokens int
+	Counter     *budget.Counter
+	ImageTokens int // an estimate for an image or audio block: model and pixels decide the real cost
 }
 
 // Arguments counts tool arguments as compact JSON.

@@ -58,9 +58,8 @@ func Scrub(b *Boundary) Middleware {
 	}
 }
 
-// cross passes the parameters or the result of a call through the boundary. It refuses the call
-// if they are withheld or blocked. The engine's error may quote the text that it failed on, so
-// the refusal does not repeat it.
+// cross passes the parameters or the result of a call through the boundary, and refuses the call if
+// they are withheld or blocked. It hides the engine's error, which may quote the text.
 func (b *Boundary) cross(ctx context.Context, c *Call, m *Message, inbound bool, part string) error {
 	if inbound {
 		b.Inbound(ctx, m)

@@ -35,11 +35,8 @@ type Telemetry struct {
 	branches map[string]oteltrace.Span // of active branches, by context path
 }
 
-// NewTelemetry makes the instruments. Either provider may be nil. ownTool reports whether a tool
-// is foldgate's own.
-//
-// The spans have the ids of the journal's OTLP export only if the provider of traces was made
-// with [SpanIDs].
+// NewTelemetry makes the instruments. Either provider may be nil. Spans have the ids of the OTLP
+// export of the journal only if traces was made with [SpanIDs]. ownTool finds foldgate's own tools.
 func NewTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider, ownTool func(string) bool) (*Telemetry, error) {
 	in, err := newInstruments(meters)
 	if err != nil {
@@ -224,8 +221,7 @@ func endCall(span oteltrace.Span, c *Call, err error, kind string) {
 	setError(span, c.Target.Method, kind, err)
 }
 
-// setError marks a span as failed. It leaves out the text of the error, which may quote an agent
-// or a server.
+// setError marks a span as failed, without the error's text, which may quote an agent or a server.
 func setError(span oteltrace.Span, method, kind string, err error) {
 	if kind == "" {
 		return
@@ -244,10 +240,9 @@ func setError(span oteltrace.Span, method, kind string, err error) {
 	span.SetStatus(codes.Error, "")
 }
 
-// Outgoing returns the traceparent for everything that the call causes: the request to the
-// upstream, foldgate's own requests, questions to the host. Its parent is the call's span, which
-// the journal knows also without telemetry. It is "" if the call came without a traceparent and
-// there is no telemetry.
+// Outgoing returns the traceparent for everything that the call causes: the request to the upstream,
+// foldgate's own requests, questions to the host. Its parent is the call's span, which the journal
+// knows also without telemetry. It is "" without telemetry and a traceparent of the call.
 func (c *Call) Outgoing() string {
 	if s := c.Outcome.spans; s != nil {
 		if s.sent.IsValid() {
@@ -359,8 +354,7 @@ func (t *Telemetry) branchEnded(b folding.Branch) {
 	span.End(oteltrace.WithTimestamp(b.CompletedAt))
 }
 
-// branch returns the span of a branch for its children. It derives the ids if the branch has
-// ended.
+// branch returns the span of a branch for its children, with derived ids if the branch has ended.
 func (t *Telemetry) branch(context string) oteltrace.SpanContext {
 	if span := t.branchSpan(context); span != nil {
 		return span.SpanContext().WithRemote(true)
@@ -418,8 +412,7 @@ func traceparent(sc oteltrace.SpanContext) string {
 	return trace.Traceparent{Trace: sc.TraceID(), Parent: sc.SpanID(), Flags: byte(sc.TraceFlags())}.String()
 }
 
-// remote puts the parent of a message into ctx. A tracestate that is not valid is left out of the
-// span; the message keeps it.
+// remote puts the parent of a message into ctx. Only the span loses a tracestate that is not valid.
 func remote(ctx context.Context, tp trace.Traceparent, tracestate string) context.Context {
 	state, _ := oteltrace.ParseTraceState(tracestate)
 	return oteltrace.ContextWithRemoteSpanContext(ctx, oteltrace.NewSpanContext(oteltrace.SpanContextConfig{

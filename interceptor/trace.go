@@ -33,8 +33,7 @@ func Trace(r *Recorder) Middleware {
 	}
 }
 
-// Recorder writes the trace records of calls, notifications and branch events. It is safe for
-// concurrent use.
+// Recorder writes the trace records of calls, notifications and branches, also concurrently.
 type Recorder struct {
 	Journal *trace.Journal
 	Scrub   *scrub.Scrubber
@@ -126,8 +125,7 @@ func (e *entry) release() {
 	entries.Put(e)
 }
 
-// entry begins a record of a call with the facts that the layers noted so far. The caller
-// releases it.
+// entry begins a record of a call with the facts noted so far. The caller releases it.
 func (r *Recorder) entry(c *Call) *entry {
 	e, o := entries.Get().(*entry), &c.Outcome
 	e.rec.To, e.rec.Context, e.rec.Audit = e.to[:], c.Attribution.Context, &e.audit

@@ -226,8 +226,7 @@ func (s *WorkflowStep) handle() string {
 	return s.step.HostID()
 }
 
-// addStructured adds the handle to structured content that is an object. It never replaces a
-// member that the server wrote.
+// addStructured adds the handle to structured content, but replaces no member that is there.
 func (s *WorkflowStep) addStructured(body json.RawMessage, id string) json.RawMessage {
 	structured, _ := rawjson.Get(body, "structuredContent")
 	if _, taken := rawjson.Get(structured, s.Output.Key); taken || rawjson.KindOf(structured) != rawjson.Object {
@@ -297,8 +296,7 @@ func (w *Workflows) recordBegin(c *Call, id string) {
 	w.Recorder.Note(rec)
 }
 
-// recordClose records that a call closed a workflow. The record correlates to the call, the start
-// and every step.
+// recordClose records the end of a workflow. It correlates to the call, the start and every step.
 func (w *Workflows) recordClose(ctx context.Context, c *Call) {
 	step := c.Target.Workflow.step
 	if step.ID == "" {
@@ -349,8 +347,7 @@ func endPayload(e workflow.Ended, reason string) json.RawMessage {
 // atMost returns the ids that fit into a record.
 func atMost(ids trace.IDs) trace.IDs { return ids[:min(len(ids), trace.MaxIDs)] }
 
-// workflowRecord returns a record of foldgate about the workflow of a call. It correlates to the
-// call.
+// workflowRecord returns a record about the workflow of a call. It correlates to the call.
 func workflowRecord(c *Call, kind string, payload any) *trace.Record {
 	return &trace.Record{
 		From: "foldgate", To: []string{c.Origin.From}, Kind: kind, Context: c.Attribution.Context,

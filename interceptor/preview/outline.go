@@ -159,8 +159,7 @@ func isChange(l string) bool {
 	return l != "" && (l[0] == '+' || l[0] == '-') && !strings.HasPrefix(l, "+++") && !strings.HasPrefix(l, "---")
 }
 
-// showMatches shows the first match of each file, with the number of its matches. Then it shows the
-// first lines.
+// showMatches shows the first match of each file and the number of matches, then the first lines.
 func showMatches(d *doc, b *body) string {
 	first, times := map[string]int{}, map[string]int{}
 	var files []string

@@ -120,8 +120,7 @@ func (d *doc) kind() Kind {
 	return Plain
 }
 
-// render returns the head line and a body in about room tokens, or "" if there is no room for a
-// body.
+// render returns the head line and a body in about room tokens, "" if no body fits.
 func (d *doc) render(k Kind, s Source, room int, count func(string) int) string {
 	head := func(shown string) string {
 		return fmt.Sprintf("[Folded %s: %s tokens, %s; %s. Read more: branch_read {\"handle\":\"%s\"} with lines, grep, jq, search or page]",
@@ -139,8 +138,7 @@ func (d *doc) render(k Kind, s Source, room int, count func(string) int) string 
 	return head(shown) + "\n" + strings.Join(b.parts, "\n")
 }
 
-// shows has a function for each kind that fills the body of a preview. It returns the words of the
-// head line for what is shown.
+// shows has the functions that fill the body and return what the head line says about it.
 var shows = map[Kind]func(*doc, *body) string{
 	JSON:   func(d *doc, b *body) string { return showJSON([]byte(strings.TrimSpace(d.text)), b) },
 	NDJSON: func(d *doc, b *body) string { return showJSON(jsonArray(d.lines), b) },

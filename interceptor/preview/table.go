@@ -10,8 +10,7 @@ import (
 	"strings"
 )
 
-// delimiter returns the character that splits all lines into the same number of fields, or 0 if the
-// lines are no table.
+// delimiter returns the character that splits the lines into the same number of fields, or 0.
 func delimiter(sample []string) rune {
 	if len(sample) < 4 {
 		return 0

@@ -53,8 +53,7 @@ func NewPrograms(callers int) *Programs {
 // input is an array of them. JQ returns the outputs, one a line: strings as they are, other values
 // as compact JSON. A program can't reach the environment, files and modules. JQ ends with ctx.
 //
-// A caller waits for a slot of its own first. So only a few programs of a caller wait for the
-// shared slots.
+// A caller waits for a slot of its own first, so its programs can't fill the queue for all slots.
 func (p *Programs) JQ(ctx context.Context, caller, text, program string) (string, error) {
 	if len(text) > maxJQInput {
 		return "", wrong("jq", "the text has %d bytes, the limit is %d: use grep, search or page", len(text), maxJQInput)
@@ -164,8 +163,7 @@ func Child() {
 	os.Exit(0)
 }
 
-// serveChild reads the question and writes the answer. If in ends first, the asker is gone, and the
-// process ends.
+// serveChild reads the question and writes the answer. If in ends first, the process ends.
 func serveChild(in io.Reader, out io.Writer) error {
 	if err := limitMemory(maxJQMemory); err != nil {
 		return err
