@@ -1,5 +1,7 @@
 package bpe
 
+import "slices"
+
 // windowSize is the bytes of a window, overlap those that it first shares with the one before.
 const (
 	windowSize = 512
@@ -33,16 +35,12 @@ func newIncremental(v *vocabulary, size int) *incremental {
 
 // tokensOf counts a piece of any length, until it has more than limit tokens.
 func (m *incremental) tokensOf(piece []byte, limit int) int {
-	const part = 4 << 10
 	m.reset()
-	for len(piece) > part {
-		m.write(piece[:part])
-		if m.count > limit {
+	for part := range slices.Chunk(piece, 4<<10) {
+		if m.write(part); m.count > limit {
 			return m.count
 		}
-		piece = piece[part:]
 	}
-	m.write(piece)
 	return m.finish()
 }
 

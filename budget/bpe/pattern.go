@@ -185,19 +185,11 @@ func lineEnds(b []byte, i int, also byte) int {
 
 // blanks matches \s*[\r\n]+|\s+(?!\S)|\s+ at i, which has white space.
 func blanks(b []byte, i int) int {
-	end, newline := i, -1
-	for {
-		set, w := classAt(b, end)
-		if set&spaces == 0 {
-			break
+	end := skip(b, i, spaces)
+	for last := end; last > i; last-- {
+		if c := b[last-1]; c == '\n' || c == '\r' {
+			return last
 		}
-		end += w
-		if set == 1<<classNewline {
-			newline = end
-		}
-	}
-	if newline > 0 {
-		return newline
 	}
 	return lessLast(b, i, end)
 }

@@ -6,9 +6,6 @@ import (
 	"unicode/utf8"
 )
 
-// errClosed is the error of a write to a closed Stream.
-var errClosed = errors.New("write to a closed token stream")
-
 // streamBuffer is how much text a stream holds, in bytes, to find the ends of pieces. A long
 // counts a piece of at least half of it.
 const streamBuffer = 64 << 10
@@ -53,7 +50,7 @@ func (s *Stream) Tokens() int {
 // Write counts p. It does not keep p, and it fails after Close.
 func (s *Stream) Write(p []byte) (int, error) {
 	if s.worker == nil {
-		return 0, errClosed
+		return 0, errors.New("write to a closed token stream")
 	}
 	for rest := p; len(rest) > 0 && !s.exceeded(); {
 		rest = rest[s.take(rest):]
