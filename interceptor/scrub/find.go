@@ -187,10 +187,8 @@ func (x *examination) secretOf(r *rule, m span) (span, error) {
 		return m, err
 	}
 	if r.SecretGroup > 0 {
-		if g := groups[2*r.SecretGroup:]; g[0] >= 0 {
-			return span{m.Start + g[0], m.Start + g[1]}, nil
-		}
-		return span{m.Start, m.Start}, nil
+		g := groups[2*r.SecretGroup:] // -1 if the group took no part
+		return span{m.Start + max(g[0], 0), m.Start + max(g[1], 0)}, nil
 	}
 	for i := 2; i < len(groups); i += 2 {
 		if groups[i] < groups[i+1] {

@@ -69,9 +69,8 @@ type ruleEntry struct {
 
 // required is a rule that must have a hit near a hit of the rule that requires it.
 type required struct {
-	ID            string
-	WithinLines   *int
-	WithinColumns *int
+	ID                         string
+	WithinLines, WithinColumns *int
 }
 
 // allowEntries are the allow-lists of a file or of a rule. AllowList is the older form.
@@ -274,25 +273,21 @@ func (s *ruleSet) finish() error {
 // patterns returns the expressions of the active rules and, after them, of their allow-lists.
 func (s *ruleSet) patterns() []regexset.Pattern {
 	var all []regexset.Pattern
+	lists := slices.Clone(s.allow)
 	for _, r := range s.active {
 		all = append(all, regexset.Pattern{Expr: r.expr, Keywords: r.Keywords})
+		lists = append(lists, r.allow...)
 	}
-	add := func(lists []*allowlist) {
-		for _, a := range lists {
-			if a.expr == nil || a.index >= 0 {
-				continue
-			}
-			a.index = len(all)
-			use := regexset.Test
-			if a.target == targetLine {
-				use = regexset.TestLines
-			}
-			all = append(all, regexset.Pattern{Expr: a.expr, Use: use})
+	for _, a := range lists {
+		if a.expr == nil || a.index >= 0 {
+			continue
 		}
-	}
-	add(s.allow)
-	for _, r := range s.active {
-		add(r.allow)
+		a.index = len(all)
+		use := regexset.Test
+		if a.target == targetLine {
+			use = regexset.TestLines
+		}
+		all = append(all, regexset.Pattern{Expr: a.expr, Use: use})
 	}
 	return all
 }
