@@ -67,8 +67,8 @@ is not in the sums.`,
 	return cmd
 }
 
-// figures are sums of tokens. Delivered and the others are counted when a call
-// is made; Saved is their difference if results were folded.
+// figures are sums of tokens. Delivered and the others are counted when a call is made; Saved is
+// their difference if results were folded.
 type figures struct {
 	Name      string `json:"name,omitempty"`
 	Calls     int    `json:"calls"`

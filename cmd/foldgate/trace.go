@@ -100,8 +100,8 @@ func (t *traceFlags) stats() *cobra.Command {
 	}, query.Summarize, render.WriteStats)
 }
 
-// summary completes a command that makes one value of the selected records, and
-// prints it as text or JSON.
+// summary completes a command that makes one value of the selected records, and prints it as text
+// or JSON.
 func summary[V any](t *traceFlags, cmd *cobra.Command, sum func(iter.Seq2[*trace.Record, error]) (V, error), write func(io.Writer, V) error) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -194,8 +194,8 @@ closed once, children before parents. The first bad line is named; exit code 1.`
 	return cmd
 }
 
-// wholeHash is the form of a hash. A hash that was cut by mistake is refused: it
-// would look as if a record had been changed.
+// wholeHash is the form of a hash. A hash that was cut by mistake is refused: it would look as if
+// a record had been changed.
 var wholeHash = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
 // parseAnchor reads SEQ:HASH, as verify prints them.
@@ -293,8 +293,8 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 	fl.BoolVar(&f.NoIndex, "no-index", false, "read the files, not the index beside them")
 }
 
-// directory returns the trace directory, and sets the times of the filter. It
-// notes on standard error if the configuration has more traces than this one.
+// directory returns the trace directory, and sets the times of the filter. It notes on standard
+// error if the configuration has more traces than this one.
 func (t *traceFlags) directory(cmd *cobra.Command) (string, error) {
 	var since, until error
 	t.filter.Since, since = parseTime("--since", t.since)
@@ -340,8 +340,8 @@ func parseTime(flag, value string) (t time.Time, err error) {
 	return t, err
 }
 
-// ofJournal reports whether a file is one of a journal: of one that lost all
-// others, verify still has to tell.
+// ofJournal reports whether a file is one of a journal: of one that lost all others, verify still
+// has to tell.
 func ofJournal(e os.DirEntry) bool {
 	return e.Name() == "head.json" || strings.HasPrefix(e.Name(), "trace-")
 }

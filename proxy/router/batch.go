@@ -12,8 +12,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Lifetime returns the context in which a batch goes on after its request: that
-// of the session, unless the session is the request's alone.
+// Lifetime returns the context in which a batch goes on after its request: that of the session,
+// unless the session is the request's alone.
 func (rt *Router) Lifetime(parent *conn.Request) context.Context {
 	if s := parent.Receiver.(*request).s; !s.SingleRequest {
 		return s.lifetime
@@ -21,8 +21,8 @@ func (rt *Router) Lifetime(parent *conn.Request) context.Context {
 	return rt.lifetime
 }
 
-// CallTool runs one call of a batch down the chain. c has its origin, the shown
-// name of the tool, its arguments and its branch; parent is the branch_run.
+// CallTool runs one call of a batch down the chain. c has its origin, the shown name of the tool,
+// its arguments and its branch; parent is the branch_run.
 func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
 	p := parent.Receiver.(*request)
 	name := c.Target.Name

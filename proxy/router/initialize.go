@@ -17,8 +17,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// answerInitialize serves initialize with the capabilities of foldgate and all
-// servers. It does not start servers with cached server info.
+// answerInitialize serves initialize with the capabilities of foldgate and all servers. It does
+// not start servers with cached server info.
 func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	s, rt := r.s, r.s.rt
 	s.mu.Lock()
@@ -70,8 +70,8 @@ func serverInfo() []byte {
 // discoverWait bounds how long a first initialize waits for unknown servers.
 const discoverWait = 5 * time.Second
 
-// discover completes the server info of all servers. It starts only servers
-// without server info for their present configuration.
+// discover completes the server info of all servers. It starts only servers without server info
+// for their present configuration.
 func (rt *Router) discover(ctx context.Context, s *Session) {
 	ctx, cancel := context.WithTimeout(ctx, discoverWait)
 	defer cancel()
@@ -99,8 +99,8 @@ func (rt *Router) capabilities() []byte {
 	return catalog.Capabilities(all)
 }
 
-// instructions returns the instructions of foldgate, then those of each server
-// under its name. Instructions that can't be checked for secrets are withheld.
+// instructions returns the instructions of foldgate, then those of each server under its name.
+// Instructions that can't be checked for secrets are withheld.
 func (rt *Router) instructions(ctx context.Context) string {
 	text := rt.Instructions
 	for _, srv := range rt.Servers.Servers() {
@@ -117,8 +117,8 @@ func (rt *Router) instructions(ctx context.Context) string {
 	return text
 }
 
-// answerSetLevel serves logging/setLevel: it is for every server that the session
-// uses, and for those that it will use later.
+// answerSetLevel serves logging/setLevel: it is for every server that the session uses, and for
+// those that it will use later.
 func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	level, _ := rawjson.GetString(c.Target.Forward, "level")
 	if !slices.Contains(wire.LogLevels, level) { // it would go into every later request

@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// listWait bounds the wait for a server. A list that arrives later is announced
-	// with list_changed.
+	// listWait bounds the wait for a server. A list that arrives later is announced with
+	// list_changed.
 	listWait = 10 * time.Second
 	// fetchLimit bounds the reading of a list, which goes on in the background.
 	fetchLimit = 2 * time.Minute
@@ -40,8 +40,8 @@ type listCache struct {
 	begun [catalog.Kinds]time.Time // when the fetch under way began; zero for none
 }
 
-// get returns a list. It fetches the list once for all that ask at the same time, in a goroutine of
-// wg, and does not wait for a fetch that has already taken longer than listWait.
+// get returns a list. It fetches the list once for all that ask at the same time, in a goroutine
+// of wg, and does not wait for a fetch that has already taken longer than listWait.
 func (c *listCache) get(ctx context.Context, wg *sync.WaitGroup, k catalog.Kind, fetch func() (*catalog.List, error)) (*catalog.List, error) {
 	for {
 		c.mu.Lock()
@@ -142,8 +142,8 @@ func (s *Session) lists(server string) *listCache {
 	return s.shared.caches[server]
 }
 
-// listing returns the connections over which the session's lists are read. On
-// stdio the session's own serve the lists, too.
+// listing returns the connections over which the session's lists are read. On stdio the session's
+// own serve the lists, too.
 func (s *Session) listing() upstream.Scope {
 	if s.Transport == "stdio" {
 		return s.scope
@@ -171,9 +171,9 @@ func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interce
 	return &interceptor.Result{Body: list.Result(r.s.Era.TypedResults)}, nil
 }
 
-// Catalog returns the merged list that a session sees. It merges again only if
-// one of the lists has changed. causes are trace records that the reading of
-// lists correlates to. missing has, by server, why a list could not be read.
+// Catalog returns the merged list that a session sees. It merges again only if one of the lists
+// has changed. causes are trace records that the reading of lists correlates to. missing has, by
+// server, why a list could not be read.
 func (rt *Router) Catalog(ctx context.Context, s *Session, k catalog.Kind, causes []string) (merged *catalog.Catalog, missing map[string]error) {
 	ctx, cancel := context.WithTimeout(ctx, listWait)
 	defer cancel()
@@ -244,8 +244,8 @@ func (rt *Router) lookup(ctx context.Context, s *Session, k catalog.Kind, name s
 	return merged.Lookup(name)
 }
 
-// current finds a name in the last merged list, if the owner's list has not
-// changed since. So a call never waits for servers that are not its own.
+// current finds a name in the last merged list, if the owner's list has not changed since. So a
+// call never waits for servers that are not its own.
 func (rt *Router) current(s *Session, k catalog.Kind, name string) (catalog.Entry, bool) {
 	c := s.shared.merged[k].Load()
 	if c == nil {
@@ -275,8 +275,8 @@ func (rt *Router) list(ctx context.Context, s *Session, srv *upstream.Server, k 
 	})
 }
 
-// fetch reads all pages of a list. Each page is a call of foldgate's own,
-// recorded and scrubbed like any other.
+// fetch reads all pages of a list. Each page is a call of foldgate's own, recorded and scrubbed
+// like any other.
 func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
 	cn := srv.Live(s.scope)
 	if cn == nil {
@@ -331,8 +331,8 @@ func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k
 	return list, nil
 }
 
-// CheckHeaders refuses a modern tools/call with Mcp-Param headers that do not
-// repeat its arguments.
+// CheckHeaders refuses a modern tools/call with Mcp-Param headers that do not repeat its
+// arguments.
 func (rt *Router) CheckHeaders(principal, method string, params json.RawMessage, h http.Header) *wire.Error {
 	tools := rt.listsOf(principal).merged[catalog.Tools].Load()
 	if method != "tools/call" || tools == nil { // no list was asked for yet, so no host knows of a header

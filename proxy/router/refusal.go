@@ -12,8 +12,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// refusal returns the reply to a request that foldgate refuses or fails: a tool
-// result for the model to act on, or a JSON-RPC error. Nothing else decides this.
+// refusal returns the reply to a request that foldgate refuses or fails: a tool result for the
+// model to act on, or a JSON-RPC error. Nothing else decides this.
 func (rt *Router) refusal(r *request, err error) server.Reply {
 	var rpc *wire.Error
 	if errors.As(err, &rpc) {
@@ -33,8 +33,8 @@ func (rt *Router) refusal(r *request, err error) server.Reply {
 	return rt.clean(server.Reply{Result: ref.ToolResult(r.s.Era.TypedResults)})
 }
 
-// clean removes secrets from a refusal. It may quote what an agent wrote, and
-// come from a layer outside Scrub.
+// clean removes secrets from a refusal. It may quote what an agent wrote, and come from a layer
+// outside Scrub.
 func (rt *Router) clean(reply server.Reply) server.Reply {
 	part := &reply.Error
 	if reply.Error == nil {
