@@ -64,10 +64,9 @@ func (j *Journal) mark() {
 	}
 }
 
-// Interrupted reports whether the process that had the journal open before died
-// without closing it, so that calls and branches may have no end in the journal.
-// from is when that process opened it, to the time of its last record. Every
-// start reports it again until [Journal.Settle] is called.
+// Interrupted reports whether the process before died without closing the journal, so that calls
+// and branches may have no end in it. from is when that process opened it, to the time of its last
+// record. Every start reports it again until [Journal.Settle] is called.
 func (j *Journal) Interrupted() (from, to time.Time, ok bool) {
 	j.writing.Lock()
 	defer j.writing.Unlock()

@@ -16,9 +16,9 @@ type VerifyOptions struct {
 	Anchor Anchor
 	// Detect, if set, returns the rules that find a secret in a line.
 	Detect func(line []byte) []string
-	// Each, if set, is called when the reading begins, and again if retention removed segments
-	// meanwhile and it begins anew. The function that it returns gets every record, with its
-	// segment, the offset of its line and the line's length.
+	// Each, if set, is called when the reading begins, and again if it begins anew because retention
+	// removed segments. The function that it returns gets every record, with its segment, and the
+	// offset and length of its line.
 	Each func() func(r *Record, file string, at int64, size int)
 }
 

@@ -441,8 +441,8 @@ func (e *Engine) End(ctx context.Context, s *Step, o Outcome) error {
 	})
 }
 
-// Interrupt marks steps whose process has died during a call. It leaves a step alone that another
-// process has ended since.
+// Interrupt marks steps of a process that died during a call. It leaves a step that another process
+// has ended since.
 func (e *Engine) Interrupt(ctx context.Context, ids []string) error {
 	_, err := e.db.ExecContext(ctx, "UPDATE nodes SET status = ? WHERE status = ? AND id IN (SELECT value FROM json_each(?))",
 		Interrupted, Working, string(rawjson.Marshal(ids)))

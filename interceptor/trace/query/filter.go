@@ -52,9 +52,8 @@ type Filter struct {
 
 	Session, Principal, From, To string
 	Servers, Tools               []string
-	// Kinds are globs of kinds. One must match. "mcp/request" also
-	// matches "mcp/request:tools/call"; the dotted form and the later names
-	// reasoning/thought and reasoning/conclusion are understood.
+	// Kinds are globs of kinds. One must match. "mcp/request" also matches
+	// "mcp/request:tools/call". See [trace.CanonicalKind] for other names of kinds.
 	Kinds []string
 	// Since is inclusive, Until exclusive; zero is no bound. See [ParseTime].
 	Since, Until time.Time
