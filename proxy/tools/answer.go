@@ -19,7 +19,7 @@ import (
 
 const (
 	filterTime  = 10 * time.Second // of grep or jq over all results
-	maxFault    = 200              // characters of one call's error
+	maxFault    = 201              // characters of one call's error, an ellipsis included
 	shownFaults = 5
 	stepPreview = 150 // tokens of one result's preview, if nothing filters
 )
@@ -120,7 +120,7 @@ func (b *batch) title(i int) string {
 	if b.in.Tool == "" {
 		args = st.Tool + " " + args
 	}
-	return fmt.Sprintf("#%d %s", i+1, folding.Shorten(args, 120))
+	return fmt.Sprintf("#%d %s", i+1, folding.Shorten(args, 121))
 }
 
 // faults lists the calls that failed, equal failures once. whole is false if the list leaves
