@@ -111,7 +111,6 @@ func NewHTTP(r Router, opts HTTPOptions) *HTTP {
 }
 
 // Listen opens the address of the server. For port 0 the listener knows the port that was chosen.
-// On its connections Serve writes a reply at once, also with TLS between.
 func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	var lc net.ListenConfig
 	ln, err := lc.Listen(ctx, "tcp", addr)
@@ -121,7 +120,7 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", addr, err)
 	}
-	return coalescingListener{ln}, nil
+	return ln, nil
 }
 
 // Serve serves h on ln until ctx is done. Then it lets pending calls finish for at most grace,
@@ -130,7 +129,6 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 func Serve(ctx context.Context, ln net.Listener, srv *HTTP, h http.Handler, grace time.Duration) error {
 	hs := &http.Server{
 		Handler:           h,
-		ConnContext:       withCoalescing,
 		ReadHeaderTimeout: httpReadHeader,
 		// These deadlines also hold for bodies that are not read, and for replies without a
 		// deadline of their own. Without them, a client that sends half a request or does not

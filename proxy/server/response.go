@@ -102,7 +102,7 @@ var replyBuffers = sync.Pool{New: func() any { return new([]byte) }}
 // maxReplyKept is the size up to which the buffer of a reply is used again.
 const maxReplyKept = 2 << 20
 
-// writeReplies writes replies of any size as JSON, head and body at once if it can.
+// writeReplies writes replies of any size as JSON.
 func (p *response) writeReplies(replies []wire.Message) {
 	buf := replyBuffers.Get().(*[]byte)
 	body := (*buf)[:0]
@@ -121,11 +121,6 @@ func (p *response) writeReplies(replies []wire.Message) {
 	wire.OneLine(body)
 	setHead(p.w, p.status, len(body))
 	rc := http.NewResponseController(p.w)
-	if c := coalescingOf(p.r); c != nil && len(body) >= coalesceFrom {
-		c.hold()
-		defer c.release()
-		defer func() { _ = rc.Flush() }() // net/http's buffer
-	}
 	// After an error the host is gone, and HTTP/2 may still hold the body.
 	if writeChunked(p.w, rc, p.srv.opts.IOTimeout, body) == nil && cap(body) <= maxReplyKept {
 		*buf = body

@@ -12,7 +12,6 @@
 //	legacy.go, session.go      revisions up to 2025-11-25: Mcp-Session-Id, GET streams, batches
 //	modern.go                  revision 2026-07-28: the checks of headers and _meta
 //	response.go, stream.go     replies, event streams, resumption
-//	coalesce.go                a reply in one write
 package server
 
 import (
