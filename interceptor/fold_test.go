@@ -92,11 +92,10 @@ func shownText(t *testing.T, res *Result) string {
 	t.Helper()
 	content, _ := rawjson.Get(res.Body, "content")
 	var all []string
-	rawjson.Elements(content, func(b []byte) bool {
+	for b := range rawjson.Elements(content) {
 		s, _ := rawjson.GetString(b, "text")
 		all = append(all, s)
-		return true
-	})
+	}
 	return strings.Join(all, "\n")
 }
 
@@ -179,14 +178,13 @@ func TestFoldKeepsTheRest(t *testing.T) {
 	}
 	content, _ := rawjson.Get(res.Body, "content")
 	var kinds []string
-	rawjson.Elements(content, func(b []byte) bool {
+	for b := range rawjson.Elements(content) {
 		kind, _ := rawjson.GetString(b, "type")
 		kinds = append(kinds, kind)
 		if kind == "image" && string(b) != image || kind == "resource_link" && string(b) != link {
 			t.Errorf("block changed: %s", b)
 		}
-		return true
-	})
+	}
 	if d := cmp.Diff([]string{"text", "image", "resource_link"}, kinds); d != "" {
 		t.Errorf("blocks differ (-want +got):\n%s", d)
 	}

@@ -65,7 +65,7 @@ func flatText(r *Result) string {
 	var lines []string
 	for _, key := range []string{"content", "contents", "messages"} {
 		list, _ := rawjson.Get(r.Body, key)
-		rawjson.Elements(list, func(v []byte) bool {
+		for v := range rawjson.Elements(list) {
 			if inner, ok := rawjson.Get(v, "resource"); ok {
 				v = inner
 			}
@@ -78,8 +78,7 @@ func flatText(r *Result) string {
 			if text != "" || len(lines) > 0 {
 				lines = append(lines, text)
 			}
-			return true
-		})
+		}
 	}
 	text := strings.Join(lines, "\n")
 	if structured, _ := rawjson.Get(r.Body, "structuredContent"); len(structured) > len(text) {
@@ -106,7 +105,7 @@ func splitResult(body []byte) parts {
 	var text strings.Builder
 	var kept [][]byte
 	content, _ := rawjson.Get(body, "content")
-	rawjson.Elements(content, func(b []byte) bool {
+	for b := range rawjson.Elements(content) {
 		t, ok := blockText(b)
 		switch {
 		case !ok:
@@ -117,8 +116,7 @@ func splitResult(body []byte) parts {
 			}
 			text.WriteString(t)
 		}
-		return true
-	})
+	}
 	p := parts{body: body, text: text.String()}
 	if s, ok := rawjson.Get(body, "structuredContent"); ok && rawjson.KindOf(s) != rawjson.Null {
 		if s = rawjson.Compact(s); !bytes.Equal(s, rawjson.Compact([]byte(p.text))) {
@@ -211,22 +209,20 @@ func (tm TokenMeter) count(r *Result) int {
 		return tm.Counter.CountBytes(rawjson.Compact(r.Error))
 	}
 	blocks, structured := 0, 0
-	rawjson.Members(r.Body, func(m rawjson.Member) bool {
+	for m := range rawjson.Members(r.Body) {
 		switch {
 		case m.Is("content"), m.Is("contents"):
 			blocks += tm.list(m.Value)
 		case m.Is("messages"):
-			rawjson.Elements(m.Value, func(msg []byte) bool {
+			for msg := range rawjson.Elements(m.Value) {
 				if content, ok := rawjson.Get(msg, "content"); ok {
 					blocks += tm.list(content)
 				}
-				return true
-			})
+			}
 		case m.Is("structuredContent"):
 			structured = tm.Counter.CountBytes(rawjson.Compact(m.Value))
 		}
-		return true
-	})
+	}
 	return max(blocks, structured)
 }
 
@@ -235,7 +231,9 @@ func (tm TokenMeter) list(v []byte) (n int) {
 	if rawjson.KindOf(v) != rawjson.Array {
 		return tm.block(v)
 	}
-	rawjson.Elements(v, func(b []byte) bool { n += tm.block(b); return true })
+	for b := range rawjson.Elements(v) {
+		n += tm.block(b)
+	}
 	return n
 }
 

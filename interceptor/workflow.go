@@ -247,10 +247,9 @@ func appendHandle(body json.RawMessage, argument, id string) json.RawMessage {
 	}
 	block := rawjson.Set(textBlock(handleText(argument, id)), rawjson.Quote(id), "_meta", MetaContextID)
 	var blocks [][]byte
-	rawjson.Elements(content, func(v []byte) bool {
+	for v := range rawjson.Elements(content) {
 		blocks = append(blocks, v)
-		return true
-	})
+	}
 	return rawjson.Set(body, arrayOf(append(blocks, block)), "content")
 }
 
@@ -263,14 +262,13 @@ func handleText(argument, id string) string {
 func takeHandle(res *Result) (rest *Result, handle []byte) {
 	content, _ := rawjson.Get(res.Body, "content")
 	var blocks [][]byte
-	rawjson.Elements(content, func(v []byte) bool {
+	for v := range rawjson.Elements(content) {
 		if handle == nil && isHandle(v) {
 			handle = v
 		} else {
 			blocks = append(blocks, v)
 		}
-		return true
-	})
+	}
 	if handle == nil {
 		return res, nil
 	}

@@ -67,7 +67,9 @@ func TestQuestionsOfACallAreBounded(t *testing.T) {
 	got := r.ok("tools/call", `{"name":"up__echo","arguments":{},`+elicitMeta+`}`)
 	asked := 0
 	questions, _ := rawjson.Get([]byte(got), "inputRequests")
-	rawjson.Members(questions, func(rawjson.Member) bool { asked++; return true })
+	for range rawjson.Members(questions) {
+		asked++
+	}
 	if asked == 0 || asked > maxQuestions {
 		t.Errorf("the host is asked %d questions, want at most %d", asked, maxQuestions)
 	}

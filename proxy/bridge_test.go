@@ -54,10 +54,10 @@ func TestParkedCallIsResumed(t *testing.T) {
 func mustText(t *testing.T, content []byte) []byte {
 	t.Helper()
 	var text []byte
-	rawjson.Elements(content, func(v []byte) bool {
+	for v := range rawjson.Elements(content) {
 		text, _ = rawjson.Get(v, "text")
-		return false
-	})
+		break
+	}
 	if text == nil {
 		t.Fatalf("no text in %s", content)
 	}

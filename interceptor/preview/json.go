@@ -47,21 +47,22 @@ func showJSON(value []byte, b *body) string {
 		return "its shape and start shown"
 	}
 	total := 0
-	rawjson.Elements(items, func([]byte) bool { total++; return true })
+	for range rawjson.Elements(items) {
+		total++
+	}
 	width := 100
 	if total > 3 {
 		width = 60
 	}
 	shown, index := 0, 0
 	var last []byte
-	rawjson.Elements(items, func(v []byte) bool {
+	for v := range rawjson.Elements(items) {
 		if shown == index && b.left > room/8 && b.add(fmt.Sprintf("%s[%d]: %s", path, index, abridge(v, 12, width, 3))) {
 			shown++
 		}
 		last = v
 		index++
-		return true
-	})
+	}
 	if shown < total && b.add(fmt.Sprintf("%s[%d]: %s", path, total-1, abridge(last, 12, 40, 3))) {
 		shown++
 	}
@@ -108,17 +109,16 @@ func shapeOfObjects(values [][]byte, depth int) string {
 	var keys []string
 	members := map[string][][]byte{}
 	for _, v := range values {
-		rawjson.Members(v, func(m rawjson.Member) bool {
+		for m := range rawjson.Members(v) {
 			name := m.Name()
 			if members[name] == nil {
 				if len(keys) >= 4*shapeKeys {
-					return true
+					continue
 				}
 				keys = append(keys, name)
 			}
 			members[name] = append(members[name], m.Value)
-			return true
-		})
+		}
 	}
 	var out []string
 	for _, k := range keys[:min(len(keys), shapeKeys)] {
@@ -139,12 +139,11 @@ func shapeOfArrays(values [][]byte, depth int) string {
 	n, longest := 0, 0
 	for _, v := range values {
 		here := 0
-		rawjson.Elements(v, func(e []byte) bool {
+		for e := range rawjson.Elements(v) {
 			if here++; len(items) < shapeItems {
 				items = append(items, e)
 			}
-			return true
-		})
+		}
 		n, longest = n+here, max(longest, here)
 	}
 	size := fmt.Sprint(n)
@@ -167,18 +166,16 @@ func largest(v []byte) (path string, items []byte) {
 		return "", v
 	}
 	look := func(at string, obj []byte) {
-		rawjson.Members(obj, func(m rawjson.Member) bool {
+		for m := range rawjson.Members(obj) {
 			if rawjson.KindOf(m.Value) == rawjson.Array && len(m.Value) > len(items) {
 				path, items = at+"."+clip(m.Name(), 60), m.Value
 			}
-			return true
-		})
+		}
 	}
 	look("", v)
-	rawjson.Members(v, func(m rawjson.Member) bool {
+	for m := range rawjson.Members(v) {
 		look("."+clip(m.Name(), 60), m.Value)
-		return true
-	})
+	}
 	if len(items)*3 < len(v) {
 		return "", nil
 	}
@@ -190,19 +187,22 @@ func largest(v []byte) (path string, items []byte) {
 func abridge(v []byte, n, width, depth int) string {
 	var parts []string
 	total := 0
-	keep := func(key string, value []byte, most int) bool {
+	keep := func(key string, value []byte, most int) {
 		if total++; total <= most && depth > 0 {
 			parts = append(parts, key+abridge(value, n, width, depth-1))
 		}
-		return true
 	}
 	form := "{%s}"
 	switch rawjson.KindOf(v) {
 	case rawjson.Object:
-		rawjson.Members(v, func(m rawjson.Member) bool { return keep(clip(m.Name(), 60)+":", m.Value, n) })
+		for m := range rawjson.Members(v) {
+			keep(clip(m.Name(), 60)+":", m.Value, n)
+		}
 	case rawjson.Array:
 		form = "[%s]"
-		rawjson.Elements(v, func(e []byte) bool { return keep("", e, 3) })
+		for e := range rawjson.Elements(v) {
+			keep("", e, 3)
+		}
 	case rawjson.String:
 		if utf8.RuneCount(v) <= width+2 {
 			return string(v)

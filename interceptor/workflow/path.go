@@ -153,13 +153,13 @@ func resultDocument(arguments, result json.RawMessage) any {
 	content, _ := rawjson.Get(result, "content")
 	failed, _ := rawjson.Get(result, "isError")
 	if structured == nil {
-		rawjson.Elements(content, func(block []byte) bool {
+		for block := range rawjson.Elements(content) {
 			text, _ := rawjson.GetString(block, "text")
 			if k := rawjson.KindOf([]byte(text)); (k == rawjson.Object || k == rawjson.Array) && rawjson.Valid([]byte(text), maxDepth) {
 				structured = []byte(text)
+				break
 			}
-			return structured == nil
-		})
+		}
 	}
 	return decode(map[string][]byte{"arguments": arguments, "structuredContent": structured, "content": content, "isError": failed})
 }

@@ -47,7 +47,7 @@ func Decode(tool string, properties, value []byte, into any) error {
 // members. ok is false if value is no object.
 func checkObject(name, prefix string, properties, value []byte) (faults []string, ok bool) {
 	var unknown []string
-	ok = rawjson.Members(value, func(m rawjson.Member) bool {
+	ok = rawjson.EachMember(value, func(m rawjson.Member) bool {
 		key := m.Name()
 		if inner, known := rawjson.Get(properties, key); known {
 			faults = append(faults, check(prefix+key, inner, m.Value)...)
@@ -58,7 +58,9 @@ func checkObject(name, prefix string, properties, value []byte) (faults []string
 	})
 	if unknown != nil {
 		var known []string
-		rawjson.Members(properties, func(m rawjson.Member) bool { known = append(known, m.Name()); return true })
+		for m := range rawjson.Members(properties) {
+			known = append(known, m.Name())
+		}
 		faults = append(faults, fmt.Sprintf("%s takes no %s; its arguments are %s", name, strings.Join(unknown, ", "), strings.Join(known, ", ")))
 	}
 	return faults, ok
@@ -100,11 +102,13 @@ func check(name string, schema, value []byte) (faults []string) {
 	case `"array"`:
 		items, _ := rawjson.Get(schema, "items")
 		i := 0
-		if !rawjson.Elements(value, func(v []byte) bool {
-			faults = check(fmt.Sprintf("%s[%d]", name, i), items, v)
+		for v := range rawjson.Elements(value) {
+			if faults = check(fmt.Sprintf("%s[%d]", name, i), items, v); faults != nil {
+				break // the same fault in each of many elements is one
+			}
 			i++
-			return faults == nil // the same fault in each of many elements is one
-		}) {
+		}
+		if kind != rawjson.Array {
 			must("a list, not %s", kinds[kind])
 		}
 	case `"object"`:

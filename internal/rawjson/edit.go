@@ -46,7 +46,7 @@ func Set(obj, value []byte, path ...string) []byte {
 	obj = Trim(obj)
 	var at Member
 	found, empty := false, true
-	if !Members(obj, func(m Member) bool {
+	if !EachMember(obj, func(m Member) bool {
 		empty = false
 		if m.Is(path[0]) {
 			at, found = m, true
@@ -97,7 +97,7 @@ func Delete(obj []byte, path ...string) []byte {
 func DeleteFunc(obj []byte, drop func(Member) bool) []byte {
 	var keep []Member
 	n := 0
-	if !Members(obj, func(m Member) bool {
+	if !EachMember(obj, func(m Member) bool {
 		n++
 		if !drop(m) {
 			keep = append(keep, m)

@@ -16,7 +16,10 @@
 // concurrent use. Returned slices alias the input.
 package rawjson
 
-import "bytes"
+import (
+	"bytes"
+	"iter"
+)
 
 // Kind is the type of a JSON value, given by its first byte.
 type Kind byte
@@ -55,12 +58,11 @@ func Get(v []byte, path ...string) (value []byte, ok bool) {
 	value = Trim(v)
 	for _, name := range path {
 		var found []byte
-		Members(value, func(m Member) bool {
+		for m := range Members(value) {
 			if m.Is(name) {
 				found = m.Value
 			}
-			return true
-		})
+		}
 		if found == nil {
 			return nil, false
 		}
@@ -112,16 +114,19 @@ func (m Member) Is(name string) bool {
 	return Unquote(k) == name
 }
 
-// Members calls yield for every member of obj in order, duplicates included, until yield returns
-// false. It reports whether obj is an object, valid up to its end or to the member where yield
-// stopped.
-func Members(obj []byte, yield func(Member) bool) bool {
+// Members returns the members of obj in order, duplicates included, up to the first that is not
+// valid. There are none if obj is no object.
+func Members(obj []byte) iter.Seq[Member] {
+	return func(yield func(Member) bool) { EachMember(obj, yield) }
+}
+
+// EachMember calls yield for each of the [Members] of obj. It reports whether obj is an object, valid
+// up to its end or to the member where yield stopped.
+func EachMember(obj []byte, yield func(Member) bool) bool {
 	i, more, ok := first(obj, '{')
 	for more {
-		key, value := keyAndValue(obj, i)
-		if value < 0 {
-			return false
-		}
+		key := stringEnd(obj, i)
+		value := colon(obj, key)
 		end := skip(obj, value)
 		if end < 0 {
 			return false
@@ -134,21 +139,19 @@ func Members(obj []byte, yield func(Member) bool) bool {
 	return ok
 }
 
-// Elements calls yield for every element of arr in order, until yield returns false. It reports
-// whether arr is an array, valid up to its end or to the element where yield stopped.
-func Elements(arr []byte, yield func(value []byte) bool) bool {
-	i, more, ok := first(arr, '[')
-	for more {
-		end := skip(arr, i)
-		if end < 0 {
-			return false
+// Elements returns the elements of arr in order, up to the first that is not valid. There are none
+// if arr is no array.
+func Elements(arr []byte) iter.Seq[[]byte] {
+	return func(yield func([]byte) bool) {
+		i, more, _ := first(arr, '[')
+		for more {
+			end := skip(arr, i)
+			if end < 0 || !yield(arr[i:end]) {
+				return
+			}
+			i, more, _ = next(arr, end, ']')
 		}
-		if !yield(arr[i:end]) {
-			return true
-		}
-		i, more, ok = next(arr, end, ']')
 	}
-	return ok
 }
 
 // first returns the index of the first item in the container that b starts with. more reports
@@ -175,18 +178,15 @@ func next(b []byte, i int, end byte) (item int, more, ok bool) {
 	return space(b, i+1), true, true
 }
 
-// keyAndValue returns the end of the key at i and the index of its value, or -1.
-func keyAndValue(b []byte, i int) (key, value int) {
-	if i >= len(b) || b[i] != '"' {
-		return -1, -1
+// colon returns the index of the value after the key that ends at i, or -1. It is -1 if i is.
+func colon(b []byte, i int) int {
+	if i < 0 {
+		return -1
 	}
-	if key = stringEnd(b, i); key < 0 {
-		return -1, -1
+	if i = space(b, i); i >= len(b) || b[i] != ':' {
+		return -1
 	}
-	if i = space(b, key); i >= len(b) || b[i] != ':' {
-		return -1, -1
-	}
-	return key, space(b, i+1)
+	return space(b, i+1)
 }
 
 // space returns the index of the first byte at i or after it that is not JSON white space.
@@ -197,8 +197,11 @@ func space(b []byte, i int) int {
 	return i
 }
 
-// stringEnd returns the index after the string literal that starts at i, or -1.
+// stringEnd returns the index after the string literal that starts at i, or -1 without one.
 func stringEnd(b []byte, i int) int {
+	if i >= len(b) || b[i] != '"' {
+		return -1
+	}
 	for i++; ; {
 		n := bytes.IndexByte(b[i:], '"')
 		if n < 0 {
@@ -218,7 +221,7 @@ func stringEnd(b []byte, i int) int {
 
 // skip returns the index after the value at i, or -1.
 func skip(b []byte, i int) int {
-	if i >= len(b) {
+	if i < 0 || i >= len(b) {
 		return -1
 	}
 	switch b[i] {

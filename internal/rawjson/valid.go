@@ -30,7 +30,7 @@ func Valid(b []byte, maxDepth int) bool {
 				break
 			}
 			if c == '{' {
-				if i = validKey(b, i); i < 0 {
+				if i = colon(b, validString(b, i)); i < 0 {
 					return false
 				}
 			}
@@ -54,7 +54,7 @@ func Valid(b []byte, maxDepth int) bool {
 			i = space(b, i+1)
 			if c == ',' {
 				if last == '{' {
-					if i = validKey(b, i); i < 0 {
+					if i = colon(b, validString(b, i)); i < 0 {
 						return false
 					}
 				}
@@ -66,20 +66,6 @@ func Valid(b []byte, maxDepth int) bool {
 			open = open[:len(open)-1]
 		}
 	}
-}
-
-// validKey returns the index of the value that follows the key at i, or -1.
-func validKey(b []byte, i int) int {
-	if i >= len(b) || b[i] != '"' {
-		return -1
-	}
-	if i = validString(b, i); i < 0 {
-		return -1
-	}
-	if i = space(b, i); i >= len(b) || b[i] != ':' {
-		return -1
-	}
-	return space(b, i+1)
 }
 
 // validScalar returns the index after the scalar that starts at i, or -1.
@@ -131,8 +117,11 @@ func digits(b []byte, i int) int {
 	return i
 }
 
-// validString returns the index after the string literal at i, or -1.
+// validString returns the index after the string literal at i, or -1 without one.
 func validString(b []byte, i int) int {
+	if i >= len(b) || b[i] != '"' {
+		return -1
+	}
 	for i++; ; {
 		if i = plain(b, i); i >= len(b) {
 			return -1
@@ -141,35 +130,15 @@ func validString(b []byte, i int) int {
 		case '"':
 			return i + 1
 		case '\\':
-			if i = validEscape(b, i); i < 0 {
+			_, n := Unescape(b[i:])
+			if n == 0 {
 				return -1
 			}
+			i += n
 		default: // a control character
 			return -1
 		}
 	}
-}
-
-// validEscape returns the index after the escape sequence at i, or -1.
-func validEscape(b []byte, i int) int {
-	if i+1 >= len(b) {
-		return -1
-	}
-	switch b[i+1] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		return i + 2
-	case 'u':
-		if i+6 > len(b) {
-			return -1
-		}
-		for _, c := range b[i+2 : i+6] {
-			if c-'0' > 9 && c|0x20-'a' > 5 {
-				return -1
-			}
-		}
-		return i + 6
-	}
-	return -1
 }
 
 // plain returns the index of the first quote, backslash or control character at i or after it, or

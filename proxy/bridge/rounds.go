@@ -110,7 +110,7 @@ func (s *modernServer) askAll(ctx context.Context, host conn.Receiver, result []
 		}
 	}()
 	requests, _ := rawjson.Get(result, "inputRequests")
-	rawjson.Members(requests, func(f rawjson.Member) bool {
+	for f := range rawjson.Members(requests) {
 		method, _ := rawjson.GetString(f.Value, "method")
 		params, _ := rawjson.Get(f.Value, "params")
 		s.mu.Lock()
@@ -120,8 +120,7 @@ func (s *modernServer) askAll(ctx context.Context, host conn.Receiver, result []
 		s.mu.Unlock()
 		questions = append(questions, q)
 		host.Message(wire.Message{ID: json.RawMessage(q.id), Method: method, Params: params})
-		return true
-	})
+	}
 	out := []byte{'{'}
 	for i, q := range questions {
 		select {

@@ -273,13 +273,12 @@ func (call *suspendedCall) resume(round *conn.Request) {
 	if call.expiry != nil {
 		call.expiry.Stop()
 	}
-	rawjson.Members(responses, func(m rawjson.Member) bool {
+	for m := range rawjson.Members(responses) {
 		if q, ok := call.questions[m.Name()]; ok {
 			delete(call.questions, m.Name())
 			answers = append(answers, wire.Message{ID: q.m.ID, Result: m.Value})
 		}
-		return true
-	})
+	}
 	left := len(call.questions)
 	call.mu.Unlock()
 	for _, a := range answers {
@@ -397,7 +396,10 @@ func (s *legacyServer) listen(ctx context.Context, r *conn.Request) (wire.Messag
 	wanted, _ := rawjson.Get(r.Params, "notifications")
 	uris, _ := rawjson.Get(wanted, "resourceSubscriptions")
 	uri := ""
-	rawjson.Elements(uris, func(v []byte) bool { uri = rawjson.Unquote(v); return false })
+	for v := range rawjson.Elements(uris) {
+		uri = rawjson.Unquote(v)
+		break
+	}
 	params := rawjson.Marshal(map[string]string{"uri": uri})
 	s.mu.Lock()
 	s.listening[uri] = append(slices.Clip(s.listening[uri]), r.Receiver) // before the subscription: an update may come at once

@@ -38,12 +38,11 @@ func Capabilities(servers [][]byte) []byte {
 		}
 	}
 	for _, capabilities := range servers {
-		rawjson.Members(capabilities, func(m rawjson.Member) bool {
+		for m := range rawjson.Members(capabilities) {
 			if name := m.Name(); !slices.Contains(ownCapabilities, name) {
 				out = mergeMember(out, name, m.Value)
 			}
-			return true
-		})
+		}
 	}
 	return out
 }
@@ -56,12 +55,11 @@ func mergeMember(obj []byte, name string, value []byte) []byte {
 		return rawjson.Set(obj, value, name)
 	}
 	if rawjson.KindOf(have) == rawjson.Object {
-		rawjson.Members(value, func(m rawjson.Member) bool { // none if value is no object
+		for m := range rawjson.Members(value) { // none if value is no object
 			if _, taken := rawjson.Get(obj, name, m.Name()); !taken {
 				obj = rawjson.Set(obj, m.Value, name, m.Name())
 			}
-			return true
-		})
+		}
 	}
 	return obj
 }

@@ -87,17 +87,18 @@ type List struct {
 // AddPage adds one page of a list result and returns the cursor of the next page, "" for none.
 func (l *List) AddPage(page []byte, k Kind) (cursor string) {
 	first := l.Rest == nil
-	rawjson.Members(page, func(m rawjson.Member) bool {
+	for m := range rawjson.Members(page) {
 		switch {
 		case m.Is(kinds[k].items):
-			rawjson.Elements(m.Value, func(v []byte) bool { l.Items = append(l.Items, v); return true })
+			for v := range rawjson.Elements(m.Value) {
+				l.Items = append(l.Items, v)
+			}
 		case m.Is("nextCursor"):
 			cursor = rawjson.Unquote(m.Value)
 		case first:
 			l.Rest = append(l.Rest, m)
 		}
-		return true
-	})
+	}
 	if l.Rest == nil {
 		l.Rest = []rawjson.Member{}
 	}

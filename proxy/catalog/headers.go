@@ -24,14 +24,13 @@ func collectHeaders(schema []byte, path []string, out []Header) []Header {
 		return out
 	}
 	props, _ := rawjson.Get(schema, "properties")
-	rawjson.Members(props, func(m rawjson.Member) bool {
+	for m := range rawjson.Members(props) {
 		at := append(append([]string(nil), path...), m.Name())
 		if name, ok := rawjson.GetString(m.Value, "x-mcp-header"); ok && name != "" {
 			out = append(out, Header{at, name})
 		}
 		out = collectHeaders(m.Value, at, out)
-		return true
-	})
+	}
 	return out
 }
 

@@ -51,17 +51,17 @@ func addBranchID(tool []byte) (out []byte, added bool) {
 // extensible reports whether an optional property can be added to a schema without a chance of
 // changing its meaning.
 func extensible(schema []byte) bool {
-	fits := rawjson.KindOf(schema) == rawjson.Object
-	rawjson.Members(schema, func(m rawjson.Member) bool {
+	for m := range rawjson.Members(schema) {
 		switch m.Name() {
 		case "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if", "propertyNames", "maxProperties", "const", "enum":
-			fits = false
+			return false
 		case "properties":
-			fits = fits && rawjson.KindOf(m.Value) == rawjson.Object
+			if rawjson.KindOf(m.Value) != rawjson.Object {
+				return false
+			}
 		}
-		return fits
-	})
-	return fits
+	}
+	return rawjson.KindOf(schema) == rawjson.Object
 }
 
 // TakeBranchID removes branch_id from the arguments of a tool to which foldgate added it. given is

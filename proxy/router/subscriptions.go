@@ -44,17 +44,18 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 	rt, l := r.s.rt, &listen{r: r, call: c}
 	wanted, _ := rawjson.Get(c.Target.Params, "notifications")
 	agreed := []byte(`{}`)
-	rawjson.Members(wanted, func(m rawjson.Member) bool {
+	for m := range rawjson.Members(wanted) {
 		switch method := listFlags[m.Name()]; {
 		case method != "" && string(m.Value) == "true":
 			l.methods = append(l.methods, method)
 			agreed = rawjson.Set(agreed, m.Value, m.Name())
 		case m.Is("resourceSubscriptions"):
-			rawjson.Elements(m.Value, func(v []byte) bool { l.uris = append(l.uris, rawjson.Unquote(v)); return true })
+			for v := range rawjson.Elements(m.Value) {
+				l.uris = append(l.uris, rawjson.Unquote(v))
+			}
 			agreed = rawjson.Set(agreed, m.Value, m.Name())
 		}
-		return true
-	})
+	}
 	if len(l.uris) > maxSubscriptions {
 		return nil, errTooManySubscriptions
 	}

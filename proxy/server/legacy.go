@@ -85,9 +85,9 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 	var all []wire.Message    // without the invalid ones
 	var faults []wire.Message // the replies to the invalid ones
 	n, requests := 0, 0
-	rawjson.Elements(body, func(v []byte) bool {
+	for v := range rawjson.Elements(body) {
 		if n++; n > batchMax {
-			return false
+			break
 		}
 		m, err := wire.ParseMessage(v)
 		switch {
@@ -100,8 +100,7 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 				requests++
 			}
 		}
-		return true
-	})
+	}
 	switch {
 	case n > batchMax:
 		bad(wire.CodeInvalidRequest, fmt.Sprintf("a batch of more than %d messages; send several", batchMax))

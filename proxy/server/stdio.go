@@ -159,11 +159,10 @@ func (s *stdioServer) messages(data []byte) {
 		return
 	}
 	n := 0
-	rawjson.Elements(data, func(v []byte) bool {
+	for v := range rawjson.Elements(data) {
 		n++
 		s.message(v)
-		return true
-	})
+	}
 	if n == 0 {
 		s.refuse(nil, invalid(wire.CodeInvalidRequest, "empty batch"))
 	}

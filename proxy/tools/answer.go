@@ -110,10 +110,9 @@ func (b *batch) title(i int) string {
 	st := b.shown[i]
 	args := string(rawjson.Compact(st.Arguments))
 	var only []string
-	rawjson.Members(st.Arguments, func(m rawjson.Member) bool {
+	for m := range rawjson.Members(st.Arguments) {
 		only = append(only, rawjson.Unquote(m.Value))
-		return true
-	})
+	}
 	if len(only) == 1 && only[0] != "" {
 		args = only[0]
 	}

@@ -224,12 +224,12 @@ func (s *connection) batch(raw []byte, own *call) bool {
 	if !rawjson.Valid(raw, wire.MaxDepth+1) {
 		return false
 	}
-	return rawjson.Elements(raw, func(v []byte) bool {
+	for v := range rawjson.Elements(raw) {
 		if rawjson.KindOf(v) == rawjson.Object {
 			s.receive(bytes.Clone(v), false, own)
 		}
-		return true
-	})
+	}
+	return true
 }
 
 // unreadable takes a message that can't be read, or only its ends. A response fails its call with
@@ -263,15 +263,14 @@ func salvage(head, tail []byte) (id []byte, method string) {
 	if rawjson.KindOf(head) != rawjson.Object {
 		return nil, ""
 	}
-	rawjson.Members(head, func(m rawjson.Member) bool {
+	for m := range rawjson.Members(head) {
 		switch {
 		case m.Is("id") && len(m.Value) > 0:
 			id = bytes.Clone(m.Value)
 		case m.Is("method"):
 			method = rawjson.Unquote(m.Value)
 		}
-		return true
-	})
+	}
 	if m := idAtEnd.FindSubmatch(tail); id == nil && m != nil {
 		id = bytes.Clone(m[1])
 	}

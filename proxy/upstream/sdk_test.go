@@ -121,10 +121,9 @@ func sdkCall(t *testing.T, l conn.Conn, name, args string, event func(wire.Messa
 	}
 	text := ""
 	content, _ := rawjson.Get(m.Result, "content")
-	rawjson.Elements(content, func(v []byte) bool {
+	for v := range rawjson.Elements(content) {
 		text, _ = rawjson.GetString(v, "text")
-		return true
-	})
+	}
 	return text
 }
 

@@ -47,7 +47,7 @@ func ParseMessage(raw []byte) (Message, error) {
 	}
 	m := Message{Raw: raw}
 	version, odd := "", ""
-	ok := rawjson.Members(raw, func(f rawjson.Member) bool {
+	for f := range rawjson.Members(raw) {
 		switch {
 		case f.Is("jsonrpc"):
 			version = rawjson.Unquote(f.Value)
@@ -68,11 +68,10 @@ func ParseMessage(raw []byte) (Message, error) {
 			m.Extra = append(m.Extra, ',')
 			m.Extra = append(m.Extra, raw[f.Start:f.End]...)
 		}
-		return true
-	})
+	}
 	m.setAsideNull()
 	switch {
-	case !ok:
+	case raw[0] != '{':
 		return m, fmt.Errorf("%w: not an object", errNotMessage)
 	case odd != "":
 		return m, fmt.Errorf("%w: %q is another spelling of a member of JSON-RPC's", errNotMessage, odd)

@@ -42,59 +42,50 @@ func ReadMeta(params json.RawMessage) Meta {
 		return m
 	}
 	m.Raw = raw
-	rawjson.Members(raw, func(f rawjson.Member) bool {
-		switch {
-		case f.Is(MetaProtocolVersion):
-			m.ProtocolVersion = f.Value
-		case f.Is(MetaClientCapabilities):
-			m.ClientCapabilities = f.Value
-		case f.Is(MetaClientInfo):
-			m.ClientInfo = f.Value
-		case f.Is("traceparent"):
-			m.Traceparent = f.Value
-		case f.Is("threadId"):
-			m.Thread = f.Value
-		case f.Is("x-codex-turn-metadata"):
-			m.Turn = f.Value
-		case f.Is(MetaBranchID):
-			m.BranchID = f.Value
-		case f.Is(MetaContext):
-			m.Context = f.Value
-		case f.Is(MetaCorrelation):
-			m.Correlation = f.Value
-		case f.Is(MetaCorrelationLater):
-			m.CorrelationLater = f.Value
+	members := [...]struct {
+		name  string
+		value *json.RawMessage
+	}{
+		{MetaProtocolVersion, &m.ProtocolVersion}, {MetaClientCapabilities, &m.ClientCapabilities},
+		{MetaClientInfo, &m.ClientInfo}, {"traceparent", &m.Traceparent},
+		{"threadId", &m.Thread}, {"x-codex-turn-metadata", &m.Turn},
+		{MetaBranchID, &m.BranchID}, {MetaContext, &m.Context},
+		{MetaCorrelation, &m.Correlation}, {MetaCorrelationLater, &m.CorrelationLater},
+	}
+	for f := range rawjson.Members(raw) {
+		for _, member := range members {
+			if f.Is(member.name) {
+				*member.value = f.Value
+			}
 		}
-		return true
-	})
+	}
 	return m
 }
 
 // CheckUnambiguous refuses params that have _meta or a deciding member of the method twice or in
 // two spellings: of two members servers take the first or the last, and servers in Go also take
 // "Name" for "name". Such a server could do something that foldgate neither allowed nor recorded.
-func CheckUnambiguous(method string, params json.RawMessage) (err error) {
+func CheckUnambiguous(method string, params json.RawMessage) error {
 	var all [3]string
 	all[0] = "_meta"
 	names := all[:1+copy(all[1:], methods[method].deciding)]
 	var seen [len(all)]bool
-	rawjson.Members(params, func(f rawjson.Member) bool {
+members:
+	for f := range rawjson.Members(params) {
 		for i, name := range names {
 			if f.Is(name) && !seen[i] {
 				seen[i] = true
-				return true
+				continue members
 			}
 		}
 		own := f.Name()
 		for _, name := range names {
 			if strings.EqualFold(own, name) {
-				err = &Error{Code: CodeInvalidParams, Message: fmt.Sprintf("params has %q twice or in two spellings (%q): servers differ in which they read", name, own)}
-				return false
+				return &Error{Code: CodeInvalidParams, Message: fmt.Sprintf("params has %q twice or in two spellings (%q): servers differ in which they read", name, own)}
 			}
 		}
-		return true
-	})
-	return err
+	}
+	return nil
 }
 
 // DropMeta removes the members of params._meta for which drop holds, and _meta itself if nothing

@@ -56,11 +56,10 @@ func checkCount(l *lane, c caller) error {
 	}
 	content, _ := rawjson.Get(answer, "result", "content")
 	want := 0
-	rawjson.Elements(content, func(block []byte) bool {
+	for block := range rawjson.Elements(content) {
 		text, _ := rawjson.GetString(block, "text")
 		want += counter.Count(text)
-		return true
-	})
+	}
 	want += counter.Count(fmt.Sprintf(`{"size":%d}`, l.sc.size))
 	after, err := used(l, c)
 	if err != nil {

@@ -93,7 +93,7 @@ const serverInfo = `"capabilities":{"tools":{}},"serverInfo":{"name":"lean","ver
 // answer appends the response to msg to dst; nothing for a notification.
 func (s *lean) answer(dst, msg []byte) []byte {
 	var id, method, params []byte
-	rawjson.Members(msg, func(m rawjson.Member) bool {
+	for m := range rawjson.Members(msg) {
 		switch {
 		case m.Is("id"):
 			id = m.Value
@@ -102,8 +102,7 @@ func (s *lean) answer(dst, msg []byte) []byte {
 		case m.Is("params"):
 			params = m.Value
 		}
-		return true
-	})
+	}
 	if id == nil {
 		return nil
 	}

@@ -134,14 +134,13 @@ func resultParts(payload json.RawMessage) (parts []a2aPart) {
 		return []a2aPart{{Data: structured}}
 	}
 	content, _ := rawjson.Get(payload, "result", "content")
-	rawjson.Elements(content, func(b []byte) bool {
+	for b := range rawjson.Elements(content) {
 		if text, ok := rawjson.GetString(b, "text"); ok && text != "" {
 			parts = append(parts, a2aPart{Text: text})
 		} else {
 			parts = append(parts, a2aPart{Data: b})
 		}
-		return true
-	})
+	}
 	if parts == nil { // the journal keeps no payloads
 		parts = []a2aPart{{Data: json.RawMessage(`{}`)}}
 	}
