@@ -40,15 +40,11 @@ func (b *batch) compose(ctx context.Context) (string, error) {
 	case err != nil:
 		out = fmt.Sprintf("[the filter failed, the calls were made: %v]", err)
 	}
-	var parts []string
+	head := ""
 	if !none || !whole || out != "" { // else the faults are all there is
-		parts = append(parts, b.head(ctx))
+		head = b.head(ctx)
 	}
-	for _, part := range []string{out, faults} {
-		if part != "" {
-			parts = append(parts, part)
-		}
-	}
+	parts := slices.DeleteFunc([]string{head, out, faults}, isEmpty)
 	// Parts that are clean alone may form a secret together.
 	m := interceptor.Message{Text: strings.Join(parts, "\n"), Always: true}
 	b.t.Boundary.Inbound(ctx, &m)
@@ -61,10 +57,7 @@ func (b *batch) head(ctx context.Context) string {
 	for _, r := range b.results {
 		tokens += r.tokens
 	}
-	head := "[1 call"
-	if n := len(b.results); n > 1 {
-		head = fmt.Sprintf("[%d calls", n)
-	}
+	head := "[" + counted(len(b.results), "call")
 	if n := b.failed(); n > 0 {
 		head += fmt.Sprintf(", %d failed", n)
 	}

@@ -6,9 +6,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/foldgate/foldgate/folding"
@@ -41,15 +41,16 @@ type batch struct {
 	sources string // the tools that made the results
 	stored  bool   // the results are, under rest
 
-	mu       sync.Mutex
-	branch   folding.Branch // set before the calls begin
-	own      bool           // the branch was opened for the batch
-	finished int            // calls
-	bytes    int            // of the results
-	kept     bool           // the answer is stored
-	detached bool           // the host was told that the batch goes on
+	mu     sync.Mutex
+	branch folding.Branch // set before the calls begin
+	own    bool           // the branch was opened for the batch
+	kept   bool           // the answer is stored
 
-	over time.Time // when the batch ended; zero while it runs. Guarded by Tools.mu
+	finished atomic.Int64 // calls
+	bytes    atomic.Int64 // of the results
+	detached atomic.Bool  // the host was told that the batch goes on
+
+	expiry *time.Timer // forgets the answer; nil while the batch runs. Guarded by Tools.mu
 }
 
 // stepResult is the outcome of one call of a batch.
@@ -87,15 +88,14 @@ func (t *Tools) start(ctx context.Context, r *conn.Request, in runArguments) (*b
 	return b, nil
 }
 
-// add enters a batch that begins, and forgets expired ones. If there are several principals, none
-// has more than half of the places.
+// add enters a batch that begins. If there are several principals, none has more than half of the
+// places.
 func (t *Tools) add(b *batch) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	maps.DeleteFunc(t.batches, func(_ string, b *batch) bool { return b.expired() })
 	running, own := 0, 0
 	for _, other := range t.batches {
-		if !other.over.IsZero() {
+		if other.expiry != nil {
 			continue
 		}
 		running++
@@ -122,7 +122,7 @@ func (t *Tools) batch(caller folding.Caller, handle string) *batch {
 	defer t.mu.Unlock()
 	b := t.batches[handle]
 	strict := t.Config.Folding.SessionValidation == folding.ValidationStrict
-	if b == nil || b.expired() || b.principal() != caller.Principal || strict && b.session() != caller.Session {
+	if b == nil || b.principal() != caller.Principal || strict && b.session() != caller.Session {
 		return nil
 	}
 	return b
@@ -132,10 +132,17 @@ func (t *Tools) forget(b *batch) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.batches, b.handle)
+	if b.expiry != nil {
+		b.expiry.Stop()
+	}
 }
 
-// expired reports whether the answer can't be fetched any more. The caller holds Tools.mu.
-func (b *batch) expired() bool { return !b.over.IsZero() && time.Since(b.over) > answerKept }
+// end lets the answer expire. It must be called before done is closed.
+func (b *batch) end() {
+	b.t.mu.Lock()
+	defer b.t.mu.Unlock()
+	b.expiry = time.AfterFunc(answerKept, func() { b.t.forget(b) })
+}
 
 func (b *batch) principal() string { return b.parent.Call.Origin.Principal }
 func (b *batch) session() string   { return b.parent.Call.Origin.Session }
@@ -172,11 +179,7 @@ func (b *batch) context() string {
 // run makes the calls, then the answer, and returns the branch.
 func (b *batch) run(ctx context.Context) {
 	defer close(b.done)
-	defer func() {
-		b.t.mu.Lock()
-		defer b.t.mu.Unlock()
-		b.over = time.Now()
-	}()
+	defer b.end()
 	var wg sync.WaitGroup
 	places := make(chan struct{}, int(b.in.Parallel))
 	for i := range b.in.Steps {
@@ -184,9 +187,7 @@ func (b *batch) run(ctx context.Context) {
 		wg.Go(func() {
 			defer func() { <-places }()
 			b.step(ctx, i)
-			b.mu.Lock()
-			b.finished++
-			b.mu.Unlock()
+			b.finished.Add(1)
 		})
 	}
 	wg.Wait()
@@ -199,10 +200,7 @@ func (b *batch) run(ctx context.Context) {
 		}
 	}
 	b.results = nil // they are in the store, and may be large
-	b.mu.Lock()
-	detached := b.detached
-	b.mu.Unlock()
-	if detached && b.err == nil {
+	if b.detached.Load() && b.err == nil {
 		b.keepAnswer()
 	}
 }
@@ -242,28 +240,19 @@ func (b *batch) step(ctx context.Context, i int) {
 		r.fault = err.Error()
 		return
 	}
-	b.take(r, c, res)
-}
-
-// take notes a result.
-func (b *batch) take(r *stepResult, c *interceptor.Call, res *interceptor.Result) {
 	if c.Outcome.Whole != nil {
 		res = c.Outcome.Whole
 	}
 	r.tokens = c.Outcome.Tokens.Out
 	r.text, r.structured = res.Text()
 	kind, _ := rawjson.GetString(res.Body, "resultType")
-	b.mu.Lock()
-	defer b.mu.Unlock()
 	switch {
 	case res.Failed():
 		r.fault = r.text
 	case kind == "input_required":
 		r.fault = "the tool asks for input, which a batch can't give: call it directly"
-	default:
-		if b.bytes += len(r.text) + len(r.structured); b.bytes > maxBatchBytes {
-			r.fault = fmt.Sprintf("the batch's results are over %d bytes together: split it", maxBatchBytes)
-		}
+	case b.bytes.Add(int64(len(r.text)+len(r.structured))) > maxBatchBytes:
+		r.fault = fmt.Sprintf("the batch's results are over %d bytes together: split it", maxBatchBytes)
 	}
 	if r.fault != "" {
 		r.text, r.structured = "", ""

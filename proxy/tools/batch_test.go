@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/foldgate/foldgate/folding"
@@ -96,9 +97,7 @@ func TestRunningBatchIsItsOwners(t *testing.T) {
 				}
 			}
 			unknown("while it runs")
-			b.mu.Lock()
-			b.detached = true // as after the time that hosts wait
-			b.mu.Unlock()
+			b.detached.Store(true) // as after the time that hosts wait
 			close(goOn)
 			<-b.done
 			if got := <-answer; !strings.Contains(got, "what alice read") {
@@ -137,7 +136,8 @@ func TestFilterThatTakesTooLong(t *testing.T) {
 func TestAnswerThatCannotBeStored(t *testing.T) {
 	tools := newTools(t, nil, nil)
 	b := tools.batchOf("local", "ses_test")
-	b.answer, b.detached = "what was read", true
+	b.answer = "what was read"
+	b.detached.Store(true)
 	close(b.done)
 	if err := tools.add(b); err != nil {
 		t.Fatal(err)
@@ -257,24 +257,31 @@ func TestCancelledBatch(t *testing.T) {
 	}
 }
 
-// An answer can be fetched for a while. Then it leaves the memory when the next batch begins.
+// An answer can be fetched for a while. Then it leaves the memory, also if no batch follows.
 func TestAnswersExpire(t *testing.T) {
-	tools := newTools(t, answers("ok"), nil)
-	b := tools.batchOf("local", "")
-	if err := tools.add(b); err != nil {
-		t.Fatal(err)
-	}
-	caller := folding.Caller{Principal: "local"}
-	for _, tc := range []struct {
-		age  time.Duration
-		want *batch
-	}{{answerKept - time.Minute, b}, {answerKept + time.Minute, nil}} {
-		b.over = time.Now().Add(-tc.age)
-		if got := tools.batch(caller, b.handle); got != tc.want {
-			t.Errorf("after %v the batch is %v, want %v", tc.age, got, tc.want)
+	synctest.Test(t, func(t *testing.T) {
+		tools := New(t.Context(), Options{Config: config.Default()})
+		b := tools.batchOf("local", "")
+		if err := tools.add(b); err != nil {
+			t.Fatal(err)
 		}
-	}
-	if err := tools.add(tools.batchOf("local", "")); err != nil || len(tools.batches) != 1 {
-		t.Errorf("there are %d batches, %v, want the new one", len(tools.batches), err)
-	}
+		b.end()
+		start, caller := time.Now(), folding.Caller{Principal: "local"}
+		for _, tc := range []struct {
+			age  time.Duration
+			want *batch
+		}{{answerKept - time.Minute, b}, {answerKept + time.Minute, nil}} {
+			time.Sleep(time.Until(start.Add(tc.age)))
+			synctest.Wait()
+			if got := tools.batch(caller, b.handle); got != tc.want {
+				t.Errorf("after %v the batch is %v, want %v", tc.age, got, tc.want)
+			}
+		}
+		if len(tools.batches) != 0 {
+			t.Errorf("%d batches are kept, want none", len(tools.batches))
+		}
+		if err := tools.add(tools.batchOf("local", "")); err != nil || len(tools.batches) != 1 {
+			t.Errorf("there are %d batches, %v, want the new one", len(tools.batches), err)
+		}
+	})
 }

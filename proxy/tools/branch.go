@@ -1,6 +1,7 @@
 package tools
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -18,21 +19,18 @@ const metaExpires = wire.MetaPrefix + "expires_at"
 // create serves branch_create.
 func (t *Tools) create(ctx context.Context, c *interceptor.Call) ([]byte, error) {
 	var in struct {
-		SessionID      string  `json:"session_id"`
-		ParentBranchID string  `json:"parent_branch_id"`
-		Description    string  `json:"description"`
-		Prompt         string  `json:"prompt"`
-		Budget         float64 `json:"budget"`
-		TimeoutSeconds float64 `json:"timeout_seconds"`
+		Description, Prompt string
+		Budget              float64
+		SessionID           string  `json:"session_id"`
+		ParentBranchID      string  `json:"parent_branch_id"`
+		TimeoutSeconds      float64 `json:"timeout_seconds"`
 	}
 	if err := decode(c, &in); err != nil {
 		return nil, err
 	}
-	if in.ParentBranchID == "" {
-		in.ParentBranchID = c.Attribution.BranchID // argument, _meta and URL name a parent; the session's active branch does not
-	}
+	// Argument, _meta and URL name a parent; the session's active branch does not.
 	b, err := t.Branches.Create(ctx, c.Caller(), folding.CreateRequest{
-		SessionID: in.SessionID, ParentID: in.ParentBranchID, Description: in.Description, Prompt: in.Prompt,
+		SessionID: in.SessionID, ParentID: cmp.Or(in.ParentBranchID, c.Attribution.BranchID), Description: in.Description, Prompt: in.Prompt,
 		Budget: int(in.Budget), TimeoutSeconds: int(in.TimeoutSeconds), Cause: c,
 	})
 	if err != nil {

@@ -28,17 +28,12 @@ const (
 	noteTokens  = 60  // kept free for the line that names the next page, before scaling
 )
 
-// readArguments are the arguments of branch_read.
+// readArguments are the arguments of branch_read, without branch_id, which Attribute reads.
 type readArguments struct {
-	Handle    string  `json:"handle"`
-	BranchID  string  `json:"branch_id"`
-	Lines     string  `json:"lines"`
-	Grep      string  `json:"grep"`
-	Context   float64 `json:"context"`
-	JQ        string  `json:"jq"`
-	Search    string  `json:"search"`
-	Page      float64 `json:"page"`
-	MaxTokens float64 `json:"max_tokens"`
+	Handle, Lines, Grep, JQ, Search string
+
+	Context, Page float64
+	MaxTokens     float64 `json:"max_tokens"`
 }
 
 // attributeRead lets the branch of the stored result pay while it is active: a call without branch_id
@@ -102,7 +97,7 @@ func (t *Tools) read(ctx context.Context, r *conn.Request) ([]byte, error) {
 
 // check fills in the defaults and refuses arguments that make no sense together.
 func (in *readArguments) check() error {
-	asked := slices.DeleteFunc([]string{in.Grep, in.JQ, in.Search}, func(s string) bool { return s == "" })
+	asked := slices.DeleteFunc([]string{in.Grep, in.JQ, in.Search}, isEmpty)
 	switch {
 	case in.Handle == "":
 		return &extract.Error{Field: "handle", Text: "is missing: give the handle that a folded result names"}
@@ -226,9 +221,9 @@ func (p *page) body(size int) ([]byte, error) {
 	text := strings.TrimSuffix(part, "\n")
 	switch {
 	case rest > 0 && p.of != nil:
-		text += fmt.Sprintf("\n[page %d; %s more: branch_read {\"handle\":\"%s\",\"page\":%d,\"max_tokens\":%d}]", p.number, lineCount(rest), p.of.handle, p.number+1, size)
+		text += fmt.Sprintf("\n[page %d; %s more: branch_read {\"handle\":\"%s\",\"page\":%d,\"max_tokens\":%d}]", p.number, counted(rest, "line"), p.of.handle, p.number+1, size)
 	case rest > 0:
-		text += fmt.Sprintf("\n[page %d; %s more: repeat with page %d, max_tokens %d]", p.number, lineCount(rest), p.number+1, size)
+		text += fmt.Sprintf("\n[page %d; %s more: repeat with page %d, max_tokens %d]", p.number, counted(rest, "line"), p.number+1, size)
 	case p.number > 1:
 		text += fmt.Sprintf("\n[page %d, the last]", p.number)
 	}
@@ -240,9 +235,12 @@ func (t *Tools) scaled(n int) int {
 	return int(math.Ceil(float64(n) * max(t.Config.Budget.Scale, 1)))
 }
 
-func lineCount(n int) string {
-	if n == 1 {
-		return "1 line"
+// counted returns "1 line" or "2 lines".
+func counted(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
 	}
-	return fmt.Sprintf("%d lines", n)
+	return fmt.Sprintf("%d %s", n, noun)
 }
+
+func isEmpty(s string) bool { return s == "" }

@@ -24,17 +24,14 @@ const (
 	progressEvery   = 5 * time.Second
 )
 
-// runArguments are the arguments of branch_run.
+// runArguments are the arguments of branch_run, without branch_id, which Attribute reads.
 type runArguments struct {
-	BranchID    string            `json:"branch_id"`
-	Description string            `json:"description"`
-	Steps       []step            `json:"steps"`
-	Tool        string            `json:"tool"`
-	Each        []json.RawMessage `json:"each"`
-	Grep        string            `json:"grep"`
-	JQ          string            `json:"jq"`
-	MaxTokens   float64           `json:"max_tokens"`
-	Parallel    float64           `json:"parallel"`
+	Description, Tool, Grep, JQ string
+
+	Steps     []step
+	Each      []json.RawMessage
+	MaxTokens float64 `json:"max_tokens"`
+	Parallel  float64
 }
 
 // step is one call of a batch.
@@ -133,12 +130,9 @@ func (b *batch) wait(ctx context.Context, r *conn.Request) (running []byte, err 
 		case <-tick.C:
 			b.report(r)
 		case <-limit.C:
-			b.mu.Lock()
-			b.detached = true
-			done := b.finished
-			b.mu.Unlock()
+			b.detached.Store(true)
 			return plain(r.Call, fmt.Sprintf("[batch running: %d of %d calls done; wait for its answer with branch_read {\"handle\":\"%s\"}]",
-				done, len(b.in.Steps), b.handle)), nil
+				b.finished.Load(), len(b.in.Steps), b.handle)), nil
 		}
 	}
 }
@@ -149,10 +143,8 @@ func (b *batch) report(r *conn.Request) {
 	if !ok {
 		return
 	}
-	b.mu.Lock()
-	done := b.finished
-	b.mu.Unlock()
-	r.Receiver.Message(wire.Message{Method: wire.MethodProgress, Params: fmt.Appendf(nil, `{"progressToken":%s,"progress":%d,"total":%d}`, token, done, len(b.in.Steps))})
+	r.Receiver.Message(wire.Message{Method: wire.MethodProgress,
+		Params: fmt.Appendf(nil, `{"progressToken":%s,"progress":%d,"total":%d}`, token, b.finished.Load(), len(b.in.Steps))})
 }
 
 // reply returns a page of the finished batch's answer. An answer that does not fit is stored under

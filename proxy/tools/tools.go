@@ -1,19 +1,5 @@
 // Package tools has foldgate's own tools: branch_create, branch_return, branch_status, branch_read
 // and branch_run. They take requests like a connection to a server; each brings its call.
-//
-//	t := tools.New(lifetime, options)
-//	t.SetRouter(router) // makes the calls of branch_run
-//	t.Attribute(ctx, call)
-//	m, err := t.Call(ctx, &conn.Request{Method: "tools/call", Params: params, Call: call})
-//
-// # Files
-//
-//	tools.go       Tools, the definitions, attribution, dispatch
-//	branch.go      branch_create, branch_return, branch_status
-//	read.go        branch_read
-//	run.go         branch_run: its arguments, and waiting for a batch
-//	batch.go       the calls of a batch
-//	answer.go      the answer of a batch
 package tools
 
 import (
@@ -197,9 +183,17 @@ func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error)
 	return wire.Message{}, refusal
 }
 
-// Close waits for the batches under way, which end with the lifetime given to New.
+// Close waits for the batches under way, which end with the lifetime given to New, and stops the
+// timers of the others.
 func (t *Tools) Close() error {
 	t.wg.Wait()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, b := range t.batches {
+		if b.expiry != nil {
+			b.expiry.Stop()
+		}
+	}
 	return nil
 }
 

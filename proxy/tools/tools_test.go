@@ -157,7 +157,8 @@ func TestOwnToolsAreSmall(t *testing.T) {
 func TestBatchThatTakesLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tools := New(t.Context(), Options{Counter: counter(t), Config: config.Default()})
-		b := &batch{t: tools, handle: "res_x", done: make(chan struct{}), in: runArguments{Steps: make([]step, 3)}, finished: 2}
+		b := &batch{t: tools, handle: "res_x", done: make(chan struct{}), in: runArguments{Steps: make([]step, 3)}}
+		b.finished.Store(2)
 		r := &conn.Request{Call: &interceptor.Call{}}
 		b.parent = r
 		// await waits as branch_run does.
@@ -177,7 +178,7 @@ func TestBatchThatTakesLong(t *testing.T) {
 				t.Errorf("the answer lacks %q: %s", want, res)
 			}
 		}
-		if !b.detached {
+		if !b.detached.Load() {
 			t.Error("the batch does not know that its host waits no longer")
 		}
 		time.AfterFunc(10*time.Second, func() {
