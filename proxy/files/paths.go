@@ -61,18 +61,6 @@ func (r *root) real(rel string) string {
 	return full
 }
 
-// withoutHidden drops hidden directories from the entries of the directory rel. The path of the
-// directory may pass a link, so the comparison is of real paths.
-func (r *root) withoutHidden(rel string, entries []fs.DirEntry) []fs.DirEntry {
-	if len(r.hidden) == 0 {
-		return entries
-	}
-	dir := r.real(rel)
-	return slices.DeleteFunc(entries, func(e fs.DirEntry) bool {
-		return slices.Contains(r.hidden, filepath.Join(dir, e.Name()))
-	})
-}
-
 // locate is resolve without the check for hidden directories.
 func (s *Server) locate(p string) (place, error) {
 	if strings.ContainsRune(p, 0) {
@@ -171,7 +159,12 @@ func (s *Server) readDir(ctx context.Context, p place) ([]fs.DirEntry, error) {
 			return nil, s.explain(p, err)
 		}
 	}
-	entries = p.r.withoutHidden(p.rel, entries)
+	if len(p.r.hidden) > 0 { // p may pass a link, so the comparison is of real paths
+		dir := p.r.real(p.rel)
+		entries = slices.DeleteFunc(entries, func(e fs.DirEntry) bool {
+			return slices.Contains(p.r.hidden, filepath.Join(dir, e.Name()))
+		})
+	}
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return entries, nil
 }
@@ -179,17 +172,15 @@ func (s *Server) readDir(ctx context.Context, p place) ([]fs.DirEntry, error) {
 // readDirBatch is the number of entries read between two checks of ctx.
 const readDirBatch = 1024
 
-var errStopped = errors.New("stopped before the end")
-
 // stopped returns nil while ctx lasts, then the tool error for its end.
 func stopped(ctx context.Context) error {
 	switch {
 	case ctx.Err() == nil:
 		return nil
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return fmt.Errorf("%w: timed out; narrow the call, for example with path or glob", errStopped)
+		return errors.New("stopped before the end: timed out; narrow the call, for example with path or glob")
 	}
-	return fmt.Errorf("%w: cancelled", errStopped)
+	return errors.New("stopped before the end: cancelled")
 }
 
 // open opens a directory or a regular file for reading. The caller closes it.

@@ -271,7 +271,7 @@ func (w *walker) start(ctx context.Context, p place) error {
 func (w *walker) dir(ctx context.Context, p place, rel string, ignores []gitignore.Pattern) error {
 	entries, err := w.s.readDir(ctx, p)
 	if err != nil {
-		if errors.Is(err, errStopped) {
+		if ctx.Err() != nil {
 			return err
 		}
 		w.unread++
