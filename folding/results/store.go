@@ -1,17 +1,6 @@
 // Package results stores folded results: results that were too large to deliver, and what folding
 // them saved each branch.
 //
-//	store, err := results.Open("state/results.db", results.Config{Quota: 256 << 20, TTL: 24 * time.Hour})
-//	if err != nil {
-//		return err
-//	}
-//	defer store.Close()
-//	handle := results.NewHandle()
-//	err = store.Put(ctx, results.Result{Handle: handle, Principal: "ada", Context: branch.Context, Text: text})
-//	// Later, in that branch, in one above it or in one below:
-//	r, err := store.Get(ctx, caller, branch.Context, handle)
-//	hits, err := results.Search(ctx, r.Text, "where is the parser", 3)
-//
 // A handle is the name of a stored result. A result belongs to a principal and to the branch of
 // its call.
 package results
@@ -222,7 +211,7 @@ func (s *Store) evict(ctx context.Context, tx *sql.Tx, size int64) error {
 // Get returns a result to a caller in the branch with the context path at. The caller can read
 // results of that branch, of the branches above it and of those below it.
 func (s *Store) Get(ctx context.Context, caller folding.Caller, at, handle string) (Result, error) {
-	r, err := s.lookup(ctx, caller, handle)
+	r, err := s.lookup(ctx, caller, handle, true)
 	if err != nil {
 		return Result{}, err
 	}
@@ -233,31 +222,26 @@ func (s *Store) Get(ctx context.Context, caller folding.Caller, at, handle strin
 	case here != contextpath.Main && there != contextpath.Main && !here.InTree(there) && !there.InTree(here):
 		return Result{}, unknown(handle)
 	}
-	err = s.db.QueryRowContext(ctx, "SELECT text, structured FROM results WHERE handle = ?", handle).Scan(&r.Text, &r.Structured)
-	if errors.Is(err, sql.ErrNoRows) { // evicted since the lookup
-		return Result{}, s.evictedOrUnknown(ctx, caller, handle)
-	} else if err != nil {
-		return Result{}, folding.Errorf(folding.ErrStorage, "stored result %s could not be read: %w", handle, err)
-	}
 	return r, nil
 }
 
 // Context returns the context path of the branch that a result belongs to. Its errors are those
 // of [Store.Get].
 func (s *Store) Context(ctx context.Context, caller folding.Caller, handle string) (string, error) {
-	r, err := s.lookup(ctx, caller, handle)
+	r, err := s.lookup(ctx, caller, handle, false)
 	return r.Context, err
 }
 
-// lookup returns a result of the caller without its texts.
-func (s *Store) lookup(ctx context.Context, caller folding.Caller, handle string) (Result, error) {
+// lookup returns a result of the caller, with or without its texts.
+func (s *Store) lookup(ctx context.Context, caller folding.Caller, handle string, texts bool) (Result, error) {
 	if !isHandle(handle) {
 		return Result{}, unknown(handle)
 	}
 	r := Result{Handle: handle}
 	var created int64
-	err := s.db.QueryRowContext(ctx, `SELECT principal, session, context, server, tool, kind, tokens, delivered, created_at FROM results WHERE handle = ?`, handle).
-		Scan(&r.Principal, &r.Session, &r.Context, &r.Server, &r.Tool, &r.Kind, &r.Tokens, &r.Delivered, &created)
+	err := s.db.QueryRowContext(ctx, `SELECT principal, session, context, server, tool, kind, iif(?1, text, ''), iif(?1, structured, ''),
+		tokens, delivered, created_at FROM results WHERE handle = ?2`, texts, handle).
+		Scan(&r.Principal, &r.Session, &r.Context, &r.Server, &r.Tool, &r.Kind, &r.Text, &r.Structured, &r.Tokens, &r.Delivered, &created)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return Result{}, s.evictedOrUnknown(ctx, caller, handle)
