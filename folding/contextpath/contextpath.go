@@ -78,25 +78,18 @@ func Validate(s string) error {
 	if len(s) > MaxBytes {
 		return fault(CodeTooLong, s, fmt.Sprintf("%d bytes; at most %d are allowed", len(s), MaxBytes))
 	}
-	depth, start := 1, 0
-	for i := 0; i < len(s); i++ {
-		c := s[i]
-		switch {
-		case c == '/':
-			if i == start {
-				return fault(CodeSyntax, s, "empty segment; write segments joined by single slashes, none at the ends")
-			}
-			depth++
-			start = i + 1
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_':
-		default:
-			return fault(CodeSyntax, s, fmt.Sprintf("byte %d is not allowed; use ASCII letters, digits, '-' and '_', joined by '/'", i))
-		}
-	}
-	if start == len(s) {
+	bad := strings.IndexFunc(s, func(r rune) bool {
+		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_/", r))
+	})
+	depth := Path(s).Depth()
+	switch {
+	case bad >= 0:
+		return fault(CodeSyntax, s, fmt.Sprintf("byte %d is not allowed; use ASCII letters, digits, '-' and '_', joined by '/'", bad))
+	case s[0] == '/', strings.Contains(s, "//"):
+		return fault(CodeSyntax, s, "empty segment; write segments joined by single slashes, none at the ends")
+	case strings.HasSuffix(s, "/"):
 		return fault(CodeSyntax, s, "trailing slash; write segments joined by single slashes, none at the ends")
-	}
-	if depth > MaxDepth {
+	case depth > MaxDepth:
 		return fault(CodeTooDeep, s, fmt.Sprintf("%d levels; at most %d are allowed", depth, MaxDepth))
 	}
 	return nil
@@ -104,18 +97,13 @@ func Validate(s string) error {
 
 // Root returns the first segment. The root of main is main.
 func (p Path) Root() Path {
-	if i := strings.IndexByte(string(p), '/'); i >= 0 {
-		return p[:i]
-	}
-	return p
+	root, _, _ := strings.Cut(string(p), "/")
+	return Path(root)
 }
 
 // Parent returns the path one level up: main for a first-level path and for main itself.
 func (p Path) Parent() Path {
-	if i := strings.LastIndexByte(string(p), '/'); i >= 0 {
-		return p[:i]
-	}
-	return Main
+	return p[:max(strings.LastIndexByte(string(p), '/'), 0)]
 }
 
 // Leaf returns the last segment, "" for main. A branch's leaf is its id.
