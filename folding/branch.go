@@ -90,17 +90,15 @@ func (b Branch) acceptsLateMessage() bool { return b.Reason != "" && !b.Late }
 
 // explain returns the sentence for the branch's reason.
 func (b Branch) explain() string {
-	if b.Reason == ReasonTimeout {
+	switch b.Reason {
+	case ReasonTimeout:
 		return fmt.Sprintf("timeout after %v", b.ExpiresAt.Sub(b.CreatedAt).Round(time.Second))
+	case ReasonShutdown:
+		return "foldgate is shutting down"
+	case ReasonStorageFailed:
+		return "the branch could not be stored"
 	}
-	return map[string]string{
-		ReasonBudgetExhausted: "budget exhausted",
-		ReasonParentReturning: "parent returning",
-		ReasonParentEnded:     "parent ended",
-		ReasonSessionEnded:    "session ended",
-		ReasonShutdown:        "foldgate is shutting down",
-		ReasonStorageFailed:   "the branch could not be stored",
-	}[b.Reason]
+	return strings.ReplaceAll(b.Reason, "_", " ")
 }
 
 // digest sums up the calls of a branch that was ended by force. The same branch always gives the

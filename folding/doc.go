@@ -27,21 +27,6 @@
 // No operation sees a branch past its deadline, even if a timer is late, as on a suspended
 // machine: every operation first compares deadlines with the clock.
 //
-// # Files
-//
-//	manager.go     Options, Manager: Open, the expiry loop, Close; live branches
-//	create.go      Create and its limits
-//	lease.go       Lease: the charges of one call
-//	end.go         Return, EndSession and every other end
-//	find.go        which branch a call means, and who may use it
-//	branch.go      Branch, its digest
-//	events.go      Event, metrics, spans
-//	storage.go     Repository, and the writer that shares commits
-//	sqlite.go      the Repository in SQLite
-//	text.go        cleaning and scrubbing of foreign text
-//	errors.go      errors and their codes
-//	config.go      Config
-//
 // # Locks
 //
 // Locks nest in this order: Manager.lateReturn, Manager.publishing, Manager.mu, writer.mu.

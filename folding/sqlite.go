@@ -145,7 +145,6 @@ var statements = [...]string{
 	OpLate: "UPDATE branches SET message = ?, late = ? WHERE id = ?",
 }
 
-// Active implements Repository.
 func (d *database) Active(ctx context.Context) ([]Branch, error) {
 	rows, err := d.db.QueryContext(ctx, "SELECT "+columns+" FROM branches WHERE status = 'active' ORDER BY created_at, id")
 	if err != nil {
@@ -164,7 +163,6 @@ func (d *database) Active(ctx context.Context) ([]Branch, error) {
 	return out, nil
 }
 
-// Get implements Repository.
 func (d *database) Get(ctx context.Context, id string) (Branch, bool, error) {
 	b, err := scan(d.db.QueryRowContext(ctx, "SELECT "+columns+" FROM branches WHERE id = ?", id))
 	if errors.Is(err, sql.ErrNoRows) {
@@ -192,7 +190,6 @@ func scan(row interface{ Scan(...any) error }) (Branch, error) {
 	return b, nil
 }
 
-// Apply implements Repository.
 func (d *database) Apply(ctx context.Context, changes []Change) (err error) {
 	d.write.Lock()
 	defer d.write.Unlock()
@@ -247,7 +244,6 @@ func (d *database) apply(ctx context.Context, c Change) error {
 // archiveLife is how long the figures of an archived branch are kept.
 const archiveLife = 90 * 24 * time.Hour
 
-// Archive implements Repository.
 func (d *database) Archive(ctx context.Context, before time.Time, limit int) (int, error) {
 	d.write.Lock()
 	defer d.write.Unlock()
@@ -305,7 +301,7 @@ func (d *database) checkpoints() {
 	}
 }
 
-// Close implements Repository. It moves the log into the database.
+// Close moves the log into the database.
 func (d *database) Close() error {
 	close(d.quit)
 	<-d.done

@@ -82,22 +82,13 @@ func clean(s string) string {
 }
 
 // invisible reports whether r is a control character other than newline and tab, a bidirectional
-// override, a zero-width character or a tag. Joiners do not count: emoji and several scripts need
-// them.
+// override, a zero-width character, a line or paragraph separator, a tag or a supplementary
+// variation selector. Joiners do not count: emoji and several scripts need them.
 func invisible(r rune) bool {
-	switch {
-	case r == '\n', r == '\t':
-		return false
-	case r < 0x7f:
-		return r < 0x20
-	case r == '\u200c', r == '\u200d': // joiners
-		return false
-	case r >= 0xE0000 && r <= 0xE0FFF: // tags, supplementary variation selectors
-		return true
-	case r == '\u2028', r == '\u2029': // line and paragraph separator
-		return true
-	}
-	return unicode.Is(unicode.Cc, r) || unicode.Is(unicode.Cf, r) || unicode.Is(unicode.Co, r) && r >= 0xF0000
+	const joiners = "\u200c\u200d"
+	return !strings.ContainsRune("\n\t"+joiners, r) &&
+		(unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp) ||
+			r >= 0xE0000 && r <= 0xE0FFF || r >= 0xF0000 && unicode.Is(unicode.Co, r))
 }
 
 // cut shortens s to at most max characters, the last one an ellipsis.

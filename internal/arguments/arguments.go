@@ -1,13 +1,5 @@
 // Package arguments decodes the arguments of foldgate's own tools, strictly by the input schemas
-// that the tools are listed with:
-//
-//	properties := []byte(`{"path":{"type":"string"},"lines":{"type":"integer","minimum":1}}`)
-//	var in struct {
-//		Path  string
-//		Lines float64
-//	}
-//	err := arguments.Decode("read", properties, []byte(`{"path":"a.txt","lines":0,"limit":5}`), &in)
-//	fmt.Println(err)
+// that the tools are listed with.
 package arguments
 
 import (
