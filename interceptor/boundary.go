@@ -15,13 +15,7 @@ import (
 // direction. No message gets past it. It is safe for concurrent use.
 type Boundary struct {
 	Scrubber *scrub.Scrubber
-	Policies Policies
-}
-
-// Policies has the scrubbing policy of each server.
-type Policies interface {
-	// ScrubPolicy returns the policy for a server, by its key; "" is foldgate.
-	ScrubPolicy(server string) ScrubPolicy
+	Policy   func(server string) ScrubPolicy // by the server's key; "" is foldgate
 }
 
 // ScrubPolicy has the actions for secrets in messages to a model and of an agent to a server.
@@ -83,12 +77,12 @@ func (b *Boundary) Text(text string) string {
 
 // Inbound scrubs a message from a server, or from foldgate itself, to a host.
 func (b *Boundary) Inbound(ctx context.Context, m *Message) {
-	b.pass(ctx, m, b.Policies.ScrubPolicy(m.Server).Results)
+	b.pass(ctx, m, b.Policy(m.Server).Results)
 }
 
 // Outbound scrubs a message from a host to a server.
 func (b *Boundary) Outbound(ctx context.Context, m *Message) {
-	b.pass(ctx, m, b.Policies.ScrubPolicy(m.Server).Arguments)
+	b.pass(ctx, m, b.Policy(m.Server).Arguments)
 }
 
 // pass applies an action to all parts of a message.
@@ -164,6 +158,6 @@ func judge[T, C ~string | ~[]byte](m *Message, a Action, part T, clean C, found 
 // strictest returns the server with the strictest policy for arguments.
 func (b *Boundary) strictest(servers []string) string {
 	order := []Action{Off, Report, Redact, Block}
-	strictness := func(server string) int { return slices.Index(order, b.Policies.ScrubPolicy(server).Arguments) }
+	strictness := func(server string) int { return slices.Index(order, b.Policy(server).Arguments) }
 	return slices.MaxFunc(servers, func(x, y string) int { return cmp.Compare(strictness(x), strictness(y)) })
 }

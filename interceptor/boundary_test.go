@@ -26,15 +26,15 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
-// foldRules has one rule for all tools.
-type foldRules struct{ rule FoldRule }
-
-func (r foldRules) FoldRule(server, tool string) FoldRule { return r.rule }
+// foldRule is one rule for all tools.
+func foldRule(r FoldRule) func(server, tool string) FoldRule {
+	return func(string, string) FoldRule { return r }
+}
 
 // testPolicy is the default: results are redacted, arguments reported.
 type testPolicy map[string]ScrubPolicy
 
-func (p testPolicy) ScrubPolicy(server string) ScrubPolicy {
+func (p testPolicy) of(server string) ScrubPolicy {
 	if own, ok := p[server]; ok {
 		return own
 	}
@@ -51,7 +51,7 @@ func testBoundary(t testing.TB) *Boundary {
 	}
 	return &Boundary{s, testPolicy{
 		"block": {Results: Block, Arguments: Block}, "off": {Results: Off, Arguments: Off}, "redact": {Results: Redact, Arguments: Redact},
-	}}
+	}.of}
 }
 
 // secret is one that the rules find, in two pieces so that this file holds none.

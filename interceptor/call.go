@@ -113,19 +113,14 @@ type Outcome struct {
 	Read      *trace.Read // the stored result that branch_read or branch_run delivers a part of
 	Checked   bool        // the result was scrubbed before, so Scrub passes it
 	Clean     bool        // the result holds no secret that can be found, so it may be stored
-	// Shrink makes the result smaller if Meter grants less than the result needs. Fold and
-	// foldgate's own tools set it. nil means that the result is cut.
-	Shrink Shrinker
+	// Shrink returns the result in at most budget tokens, or nil if it can't, for a result of which
+	// Meter grants less than it needs. Fold and foldgate's own tools set it. Without it the result
+	// is cut.
+	Shrink func(budget int) *Result
 
 	spans       *callSpans     // set by Telemetry
 	lease       *folding.Lease // of the branch, while Meter runs the call
 	paramsClean bool           // Trace found no secret in Params: Scrub need not look again
-}
-
-// Shrinker makes a result smaller.
-type Shrinker interface {
-	// Shrink returns the result in at most budget tokens, or nil if it can't.
-	Shrink(budget int) *Result
 }
 
 // Usage is the cost of a call, in tokens of the configured counter.

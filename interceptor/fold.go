@@ -31,7 +31,7 @@ func Fold(store *results.Store, tm TokenMeter, p FoldPolicy, b *Boundary, log *s
 			if c.Target.Batch != "" {
 				return f.keepForBatch(c, res), nil
 			}
-			if rule := p.Rules.FoldRule(c.Target.Server, c.Target.Name); !rule.Off {
+			if rule := p.Rule(c.Target.Server, c.Target.Name); !rule.Off {
 				res = f.deliver(c, res, rule)
 			}
 			return res, nil
@@ -41,15 +41,10 @@ func Fold(store *results.Store, tm TokenMeter, p FoldPolicy, b *Boundary, log *s
 
 // FoldPolicy says which results of tools are folded.
 type FoldPolicy struct {
-	MainThreshold  int       // the largest result delivered in main, in tokens
-	BranchFraction float64   // the largest result delivered in a branch, as a part of its budget
-	PreviewTokens  int       // the largest preview
-	Rules          FoldRules // exceptions for single tools
-}
-
-// FoldRules finds the rule for one tool.
-type FoldRules interface {
-	FoldRule(server, tool string) FoldRule
+	MainThreshold  int                                // the largest result delivered in main, in tokens
+	BranchFraction float64                            // the largest result delivered in a branch, as a part of its budget
+	PreviewTokens  int                                // the largest preview
+	Rule           func(server, tool string) FoldRule // exceptions for single tools
 }
 
 // FoldRule is the rule for one tool.
@@ -76,17 +71,17 @@ type folder struct {
 func (f *folder) deliver(c *Call, res *Result, rule FoldRule) *Result {
 	n := f.tokens.Result(res)
 	c.Outcome.Tokens.Out = n
-	r := foldable{f, c, res}
 	limit, left, room := f.threshold(c, res, rule), math.MaxInt, math.MaxInt
 	if here, ok := c.Left(); ok {
 		left, room = here, sparing(here)
 	}
 	if n > left || n > limit && f.large(res, limit) {
-		if small := r.fold(room); small != nil {
+		if small := f.fold(c, res, room); small != nil {
 			return small
 		}
 	}
-	c.Outcome.Shrink = r // other calls of the branch may take what is left before Meter charges
+	// Other calls of the branch may take what is left before Meter charges.
+	c.Outcome.Shrink = func(budget int) *Result { return f.fold(c, res, sparing(budget)) }
 	return res
 }
 
@@ -112,25 +107,14 @@ func (f *folder) large(res *Result, limit int) bool {
 	return string(p.kept) == "[]" || p.structured != nil || f.tokens.Counter.Exceeds(p.text, limit)
 }
 
-// foldable is a result that can be folded.
-type foldable struct {
-	*folder
-	c   *Call
-	res *Result
-}
-
-// Shrink implements [Shrinker].
-func (f foldable) Shrink(budget int) *Result { return f.fold(sparing(budget)) }
-
 // sparing returns the largest preview for a branch, of the tokens it has left.
 func sparing(left int) int { return max(left-reserve, left/2) }
 
 // fold stores the result and returns it with a preview in the place of its text, in at most room
 // tokens. It returns nil if that fails or saves nothing.
-func (f foldable) fold(room int) *Result {
-	c := f.c
+func (f *folder) fold(c *Call, res *Result, room int) *Result {
 	fault := f.log.With("server", c.Target.Server, "tool", c.Target.Name)
-	res, ok := f.storable(c, f.res)
+	res, ok := f.storable(c, res)
 	if !ok {
 		fault.Error("result not folded: it could not be checked for secrets")
 		return nil

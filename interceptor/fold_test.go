@@ -53,7 +53,7 @@ func newFoldBench(t *testing.T) *foldBench {
 	}
 	t.Cleanup(func() { _ = m.Close(context.Background()); _ = store.Close() })
 	return &foldBench{t, m, store, TokenMeter{counter, 1600}, FoldPolicy{
-		MainThreshold: 8000, BranchFraction: 0.125, PreviewTokens: 400, Rules: foldRules{},
+		MainThreshold: 8000, BranchFraction: 0.125, PreviewTokens: 400, Rule: foldRule(FoldRule{}),
 	}}
 }
 
@@ -128,7 +128,7 @@ func TestFoldThresholds(t *testing.T) {
 		if tc.budget > 0 {
 			b = f.branch(tc.budget)
 		}
-		f.policy.Rules = foldRules{tc.rule}
+		f.policy.Rule = foldRule(tc.rule)
 		body := textBody(words(tc.tokens))
 		if tc.failed {
 			body = string(rawjson.Set([]byte(body), []byte("true"), "isError"))
@@ -272,7 +272,7 @@ func TestFoldLosesNothing(t *testing.T) {
 // granted, none ends the branch as long as a preview fits, and the books add up.
 func TestFoldUnderContention(t *testing.T) {
 	f := newFoldBench(t)
-	f.policy.Rules = foldRules{FoldRule{Threshold: 5000}}
+	f.policy.Rule = foldRule(FoldRule{Threshold: 5000})
 	b := f.branch(8000)
 	var wg sync.WaitGroup
 	var mu sync.Mutex
@@ -314,7 +314,7 @@ func TestShrunkIsCounted(t *testing.T) {
 		b := f.branch(300)
 		c := &Call{Origin: Origin{Principal: me.Principal, Session: me.Session}, Target: Target{Method: "tools/call", Name: "branch_read", Metered: true}, Attribution: Attribution{Branch: b}}
 		res, err := Meter(f.m, f.gauge)(func(_ context.Context, c *Call) (*Result, error) {
-			c.Outcome.Shrink = shrunk(tc.shrunk)
+			c.Outcome.Shrink = func(int) *Result { return &Result{Body: json.RawMessage(textBody(words(tc.shrunk)))} }
 			return &Result{Body: json.RawMessage(textBody(words(1000)))}, nil
 		})(t.Context(), c)
 		if err != nil {
@@ -324,13 +324,6 @@ func TestShrunkIsCounted(t *testing.T) {
 			t.Errorf("%s: %d tokens delivered, %d booked, cut %v; the branch had 299", tc.name, n, c.Outcome.Tokens.Delivered, c.Outcome.Truncated)
 		}
 	}
-}
-
-// shrunk is a result that can be made as small as that, in tokens.
-type shrunk int
-
-func (n shrunk) Shrink(int) *Result {
-	return &Result{Body: json.RawMessage(textBody(words(int(n))))}
 }
 
 // The saving on the generated fixtures, in tokens of o200k_base.
@@ -367,7 +360,7 @@ func BenchmarkFold(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer store.Close()
-	policy := FoldPolicy{MainThreshold: 1, BranchFraction: 1, PreviewTokens: 400, Rules: foldRules{}}
+	policy := FoldPolicy{MainThreshold: 1, BranchFraction: 1, PreviewTokens: 400, Rule: foldRule(FoldRule{})}
 	for _, f := range previewtest.Fixtures() {
 		body := json.RawMessage(textBody(f.Text))
 		h := wrap(func(context.Context, *Call) (*Result, error) { return &Result{Body: body}, nil },

@@ -88,7 +88,7 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, tm TokenMeter
 func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, granted int, outcome folding.CallOutcome) (*Result, error) {
 	o, branch := &c.Outcome, c.Attribution.Branch
 	if o.Shrink != nil { // another call of the branch took the rest meanwhile
-		if small := o.Shrink.Shrink(granted); small != nil && tm.Result(small) <= granted {
+		if small := o.Shrink(granted); small != nil && tm.Result(small) <= granted {
 			o.Tokens.Delivered = tm.Result(small)
 			o.lease.Refund(granted - o.Tokens.Delivered)
 			return small, nil

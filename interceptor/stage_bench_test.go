@@ -44,7 +44,7 @@ func stages(b *testing.B) (names []string, layers map[string][]Middleware, branc
 	must(err)
 
 	log, gauge := slog.New(slog.DiscardHandler), TokenMeter{counter, 1600}
-	boundary := &Boundary{s, testPolicy{}}
+	boundary := &Boundary{s, testPolicy{}.of}
 	locate := func(next Handler) Handler {
 		h := Attribute(m)(next)
 		return func(ctx context.Context, c *Call) (*Result, error) {
@@ -55,7 +55,7 @@ func stages(b *testing.B) (names []string, layers map[string][]Middleware, branc
 		}
 	}
 	meter := Meter(m, gauge)
-	fold := Fold(store, gauge, FoldPolicy{MainThreshold: 1 << 30, BranchFraction: 1, PreviewTokens: 400, Rules: foldRules{}}, boundary, log)
+	fold := Fold(store, gauge, FoldPolicy{MainThreshold: 1 << 30, BranchFraction: 1, PreviewTokens: 400, Rule: foldRule(FoldRule{})}, boundary, log)
 	clean := Scrub(boundary)
 	record := func(payload bool) Middleware {
 		layer := Trace(&Recorder{Journal: j, Scrub: s, Payload: payload, Refuse: true, Counter: "o200k_base", Log: log})

@@ -19,7 +19,7 @@ func (g *Gateway) locate(ctx context.Context, c *interceptor.Call) {
 // and can't be configured. Around them are only the layers that observe: savings and telemetry.
 func newChain(g *Gateway) interceptor.Chain {
 	r := g.cfg.Results
-	policy := interceptor.FoldPolicy{MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens, Rules: foldRules{g}}
+	policy := interceptor.FoldPolicy{MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens, Rule: g.foldRule}
 	layers := g.observed(
 		layer{"trace", interceptor.Trace(g.recorder)},                                       // a record before any effect, and one after whatever happened
 		layer{"recover", interceptor.Recover(g.log)},                                        // inside Trace, so that a panic is recorded as an error
@@ -54,13 +54,10 @@ func (g *Gateway) savings(next interceptor.Handler) interceptor.Handler {
 	}
 }
 
-// foldRules are the rules of the configuration, which names tools as hosts see them.
-type foldRules struct{ g *Gateway }
-
-// FoldRule returns the rule for one tool of a server.
-func (r foldRules) FoldRule(server, tool string) interceptor.FoldRule {
-	if u := r.g.cfg.Upstreams[server]; u != nil {
+// foldRule returns the rule for one tool of a server. The configuration names tools as hosts see them.
+func (g *Gateway) foldRule(server, tool string) interceptor.FoldRule {
+	if u := g.cfg.Upstreams[server]; u != nil {
 		tool = catalog.ShownName(u.NamePrefix(server), tool)
 	}
-	return r.g.cfg.Results.Rule(tool)
+	return g.cfg.Results.Rule(tool)
 }

@@ -187,12 +187,11 @@ func (t *Tools) deliver(p *page, asked int) ([]byte, error) {
 	if left, ok := p.c.Left(); ok {
 		size = min(size, max(left-readReserve, left/2))
 	}
-	p.c.Outcome.Shrink = p
+	p.c.Outcome.Shrink = p.shrink
 	return p.body(max(size, 1))
 }
 
-// Shrink implements [interceptor.Shrinker].
-func (p *page) Shrink(budget int) *interceptor.Result {
+func (p *page) shrink(budget int) *interceptor.Result {
 	body, err := p.body(budget)
 	if err != nil {
 		return nil

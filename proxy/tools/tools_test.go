@@ -58,7 +58,7 @@ func newTools(t *testing.T, router Router, change func(*config.Config)) *Tools {
 	lifetime, end := context.WithCancel(context.Background())
 	tools := New(lifetime, Options{
 		Config: cfg, Branches: branches, Results: newStore(t, cfg.Folding.SessionValidation == folding.ValidationStrict), Counter: c,
-		Programs: extract.NewPrograms(len(cfg.Principals)), Boundary: &interceptor.Boundary{Scrubber: scrubber, Policies: &cfg},
+		Programs: extract.NewPrograms(len(cfg.Principals)), Boundary: &interceptor.Boundary{Scrubber: scrubber, Policy: cfg.ScrubPolicy},
 		Records: &interceptor.BranchRecords{}, Log: log,
 	})
 	tools.SetRouter(router)
