@@ -25,6 +25,7 @@ const (
 	maxJQInput   = 16 << 20  // bytes of the text; as a value it takes some ten times that
 	maxJQProgram = 64 << 10  // bytes of the program
 	maxJQOutput  = 8 << 20   // bytes of the outputs
+	maxFaults    = 64 << 10  // bytes that the process may write beside the outputs
 	maxJQGrowth  = 384 << 20 // bytes that the heap may grow by until the program is ended
 	maxJQMemory  = 640 << 20 // bytes that the system gives the process, on Linux
 	jqAtOnce     = 2         // programs that run at a time
@@ -58,9 +59,6 @@ func (p *Programs) JQ(ctx context.Context, caller, text, program string) (string
 	if len(text) > maxJQInput {
 		return "", wrong("jq", "the text has %d bytes, the limit is %d: use grep, search or page", len(text), maxJQInput)
 	}
-	if err := checkSize(program); err != nil {
-		return "", err
-	}
 	for _, slots := range []chan struct{}{p.of(caller), p.slots} {
 		select {
 		case slots <- struct{}{}:
@@ -74,18 +72,8 @@ func (p *Programs) JQ(ctx context.Context, caller, text, program string) (string
 
 // CheckJQ compiles a program without running it.
 func CheckJQ(program string) error {
-	if err := checkSize(program); err != nil {
-		return err
-	}
 	_, err := compile(program)
 	return err
-}
-
-func checkSize(program string) error {
-	if len(program) > maxJQProgram {
-		return wrong("jq", "the program has %d bytes, the limit is %d", len(program), maxJQProgram)
-	}
-	return nil
 }
 
 // of returns the slots of one caller. They are never removed, because there are few callers.
@@ -130,24 +118,36 @@ func runChild(ctx context.Context, text, program string) (string, error) {
 		defer close(written)
 		_ = gob.NewEncoder(in).Encode(question{program, text}) // if it fails, the process has ended
 	}()
-	out, err := cmd.Output()
+	out, faults := limited{max: maxJQOutput + maxFaults}, limited{max: maxFaults}
+	cmd.Stdout, cmd.Stderr = &out, &faults
+	err = cmd.Run()
 	<-written
 	var a answer
-	if err == nil {
-		err = gob.NewDecoder(bytes.NewReader(out)).Decode(&a)
+	if err == nil { // an answer over its limit ends too early
+		err = gob.NewDecoder(bytes.NewReader(out.kept)).Decode(&a)
 	}
-	exit := new(exec.ExitError)
-	switch ended := errors.As(err, &exit); {
+	switch ended := errors.As(err, new(*exec.ExitError)); {
 	case ctx.Err() != nil:
 		return "", wrong("jq", "the program took too long and was ended: filter earlier, or ask for less")
 	case err == nil && a.Fault != "":
 		return "", wrong("jq", "%s", a.Fault)
 	case err == nil:
 		return a.Output, nil
-	case ended && memoryIsLimited && !bytes.HasPrefix(exit.Stderr, []byte("panic: ")):
+	case ended && memoryIsLimited && !bytes.HasPrefix(faults.kept, []byte("panic: ")):
 		return "", wrong("jq", tooMuch) // the runtime has several other ways to fail then
 	}
-	return "", fmt.Errorf("jq: its process ended with %v: %.200s", err, exit.Stderr)
+	return "", fmt.Errorf("jq: its process ended with %v: %.200s", err, faults.kept)
+}
+
+// limited keeps the first bytes that are written to it, at most max.
+type limited struct {
+	kept []byte
+	max  int
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	l.kept = append(l.kept, p[:min(len(p), l.max-len(l.kept))]...)
+	return len(p), nil
 }
 
 // Child runs a jq program and ends the process, if the process was started for that. Otherwise it
@@ -259,6 +259,9 @@ func decode(text string) (any, error) {
 }
 
 func compile(program string) (code *gojq.Code, err error) {
+	if len(program) > maxJQProgram {
+		return nil, wrong("jq", "the program has %d bytes, the limit is %d", len(program), maxJQProgram)
+	}
 	query, err := gojq.Parse(program)
 	if err == nil {
 		code, err = gojq.Compile(query)

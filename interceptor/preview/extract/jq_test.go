@@ -112,6 +112,22 @@ func TestJQEndsWithItsAsker(t *testing.T) {
 	}
 }
 
+// Of what a process writes, the gateway keeps no more than it may need.
+func TestOutputIsLimited(t *testing.T) {
+	l := limited{max: 5}
+	for _, part := range []string{"abc", "def", "ghi"} {
+		if n, err := l.Write([]byte(part)); n != len(part) || err != nil {
+			t.Errorf("Write(%q) = %d, %v", part, n, err)
+		}
+	}
+	if string(l.kept) != "abcde" {
+		t.Errorf("kept %q", l.kept)
+	}
+	if got, err := NewPrograms(1).JQ(t.Context(), "me", `"`+strings.Repeat("x", maxJQOutput-1)+`"`, "."); len(got) != maxJQOutput-1 || err != nil {
+		t.Errorf("the largest output has %d bytes, %v", len(got), err)
+	}
+}
+
 // Programs wait for a slot, until their context ends.
 func TestJQWaits(t *testing.T) {
 	programs := NewPrograms(1)
