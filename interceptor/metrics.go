@@ -3,7 +3,6 @@ package interceptor
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -95,7 +94,7 @@ func (t *Telemetry) countCall(ctx context.Context, c *Call, err error, kind stri
 
 func (t *Telemetry) callLabels(c *Call, err error) []attribute.KeyValue {
 	out := append(make([]attribute.KeyValue, 0, 8), methodKey.String(methodLabel(c.Target.Method)), serverKey.String(c.serverName()))
-	if tool := t.tools.label(c, err); tool != "" {
+	if tool := t.toolLabel(c, err); tool != "" {
 		out = append(out, toolKey.String(tool))
 	}
 	return out
@@ -151,36 +150,29 @@ func methodLabel(method string) string {
 // together. Spans and the journal name every tool.
 const maxToolLabels = 500
 
-// toolLabels are the tools that metrics name: foldgate's own, and those that upstreams answered for.
-type toolLabels struct {
-	own func(string) bool
-
-	mu    sync.Mutex
-	known map[[2]string]bool // by upstream and tool
-}
-
-// label returns the label for the tool of a call that ended with err, "" if there is no tool.
-func (l *toolLabels) label(c *Call, err error) string {
+// toolLabel returns the label for the tool of a call that ended with err, "" if there is no tool.
+// It names foldgate's own tools, and those that upstreams answered for.
+func (t *Telemetry) toolLabel(c *Call, err error) string {
 	tool := c.Target.Name
 	switch {
 	case c.Target.Method != "tools/call":
 		return ""
-	case c.Target.Server == "" && l.own != nil && l.own(tool):
+	case c.Target.Server == "" && t.ownTool != nil && t.ownTool(tool):
 		return tool
 	case c.Target.Server == "":
 		return other
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
 	key := [2]string{c.Target.Server, tool}
-	if l.known[key] {
+	if t.tools[key] {
 		return tool
 	}
 	var r *Refusal
-	if errors.As(err, &r) && r.Reason == "upstream" || len(l.known) >= maxToolLabels { // there may be no such tool
+	if errors.As(err, &r) && r.Reason == "upstream" || len(t.tools) >= maxToolLabels { // there may be no such tool
 		return other
 	}
-	l.known[key] = true
+	t.tools[key] = true
 	return tool
 }
 

@@ -12,7 +12,6 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/metric"
-	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	oteltrace "go.opentelemetry.io/otel/trace"
 
 	"github.com/foldgate/foldgate/folding"
@@ -29,20 +28,21 @@ import (
 type Telemetry struct {
 	tracer oteltrace.Tracer // nil: metrics only
 	*instruments
-	tools toolLabels
+	ownTool func(string) bool // finds foldgate's own tools; may be nil
 
 	mu       sync.Mutex
 	branches map[string]oteltrace.Span // of active branches, by context path
+	tools    map[[2]string]bool        // that upstreams answered for, by upstream and tool
 }
 
 // NewTelemetry makes the instruments. Either provider may be nil. Spans have the ids of the OTLP
-// export of the journal only if traces was made with [SpanIDs]. ownTool finds foldgate's own tools.
+// export of the journal only if traces was made with [SpanIDs].
 func NewTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider, ownTool func(string) bool) (*Telemetry, error) {
 	in, err := newInstruments(meters)
 	if err != nil {
 		return nil, err
 	}
-	t := &Telemetry{instruments: in, tools: toolLabels{own: ownTool, known: map[[2]string]bool{}}, branches: map[string]oteltrace.Span{}}
+	t := &Telemetry{instruments: in, ownTool: ownTool, tools: map[[2]string]bool{}, branches: map[string]oteltrace.Span{}}
 	if traces != nil {
 		t.tracer = traces.Tracer(telemetryScope)
 	}
@@ -53,25 +53,20 @@ func NewTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider, 
 // that it sees the time and the refusals of Trace too.
 func (t *Telemetry) Calls() Middleware {
 	return func(next Handler) Handler {
-		return func(ctx context.Context, c *Call) (*Result, error) {
+		return func(ctx context.Context, c *Call) (res *Result, err error) {
 			ctx, span := t.startCall(ctx, c)
 			busy := metric.WithAttributes(methodKey.String(methodLabel(c.Target.Method)), serverKey.String(c.serverName()))
 			t.inFlight.Add(ctx, 1, busy)
-			done := false
-			defer func() { // also after a panic
+			kind := other // of a panic
+			defer func() {
 				t.inFlight.Add(ctx, -1, busy)
-				if span != nil && !done {
-					span.SetStatus(codes.Error, "")
-					span.End()
+				if span != nil {
+					endCall(span, c, err, kind)
 				}
 			}()
-			res, err := next(ctx, c)
-			done = true
-			kind := errorType(res, err)
+			res, err = next(ctx, c)
+			kind = errorType(res, err)
 			t.countCall(ctx, c, err, kind)
-			if span != nil {
-				endCall(span, c, err, kind)
-			}
 			return res, err
 		}
 	}
@@ -143,7 +138,7 @@ func (t *Telemetry) startCall(ctx context.Context, c *Call) (context.Context, ot
 		options = append(options, oteltrace.WithNewRoot())
 	}
 	// The context that Start returns has the wanted ids, which are for this span only.
-	_, span := t.tracer.Start(want.in(ctx), spanName(c), options...)
+	_, span := t.tracer.Start(context.WithValue(ctx, wantedKey{}, want), spanName(c), options...)
 	for _, id := range c.Origin.Correlates {
 		span.AddLink(oteltrace.Link{SpanContext: span.SpanContext().WithSpanID(trace.SpanID(id)).WithRemote(true)})
 	}
@@ -194,10 +189,6 @@ func callAttributes(c *Call) []attribute.KeyValue {
 
 // endCall adds the outcome of a call to its span, and ends the span.
 func endCall(span oteltrace.Span, c *Call, err error, kind string) {
-	defer span.End()
-	if !span.IsRecording() {
-		return
-	}
 	o := &c.Outcome
 	if c.Target.Metered {
 		span.SetAttributes(attribute.Int("foldgate.tokens.in", o.Tokens.In), attribute.Int("foldgate.tokens.out", o.Tokens.Out),
@@ -219,6 +210,7 @@ func endCall(span oteltrace.Span, c *Call, err error, kind string) {
 		span.SetAttributes(attribute.String("foldgate.blocked", reason))
 	}
 	setError(span, c.Target.Method, kind, err)
+	span.End()
 }
 
 // setError marks a span as failed, without the error's text, which may quote an agent or a server.
@@ -263,10 +255,17 @@ const slowLayer = time.Millisecond // a layer gets a span of its own if it takes
 // Layer returns a layer that measures the own time of another one: before it passes a call
 // inwards, and after it gets the result back.
 func (t *Telemetry) Layer(name string, mw Middleware) Middleware {
-	labels := func(phase string) metric.MeasurementOption {
-		return metric.WithAttributeSet(attribute.NewSet(attribute.String("foldgate.layer", name), attribute.String("foldgate.phase", phase)))
+	observe := func(phase string) func(ctx context.Context, from, to time.Time) {
+		labels := metric.WithAttributeSet(attribute.NewSet(attribute.String("foldgate.layer", name), attribute.String("foldgate.phase", phase)))
+		return func(ctx context.Context, from, to time.Time) {
+			t.layerTime.Record(ctx, to.Sub(from).Seconds(), labels)
+			if t.tracer != nil && to.Sub(from) >= slowLayer {
+				_, span := t.tracer.Start(ctx, name+" "+phase, oteltrace.WithTimestamp(from))
+				span.End(oteltrace.WithTimestamp(to))
+			}
+		}
 	}
-	before, after := labels("request"), labels("response")
+	request, response := observe("request"), observe("response")
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			entered := time.Now()
@@ -279,25 +278,15 @@ func (t *Telemetry) Layer(name string, mw Middleware) Middleware {
 			})
 			res, err := h(ctx, c)
 			end := time.Now()
-			if inward.IsZero() {
-				inward = end
-			}
-			t.layer(ctx, name+" request", before, entered, inward)
-			if !outward.IsZero() {
-				t.layer(ctx, name+" response", after, outward, end)
+			if outward.IsZero() {
+				request(ctx, entered, end)
+			} else {
+				request(ctx, entered, inward)
+				response(ctx, outward, end)
 			}
 			return res, err
 		}
 	}
-}
-
-func (t *Telemetry) layer(ctx context.Context, name string, labels metric.MeasurementOption, from, to time.Time) {
-	t.layerTime.Record(ctx, to.Sub(from).Seconds(), labels)
-	if t.tracer == nil || to.Sub(from) < slowLayer {
-		return
-	}
-	_, span := t.tracer.Start(ctx, name, oteltrace.WithTimestamp(from))
-	span.End(oteltrace.WithTimestamp(to))
 }
 
 // branchOpened starts the span of a branch, the parent of the calls and branches in it. parent is
@@ -327,7 +316,7 @@ func (t *Telemetry) branchOpened(b folding.Branch, parent string, cause *Call) {
 	} else {
 		want.trace = trace.TraceID("", "", "", b.Context)
 	}
-	_, span := t.tracer.Start(want.in(ctx), "branch "+b.ID, options...)
+	_, span := t.tracer.Start(context.WithValue(ctx, wantedKey{}, want), "branch "+b.ID, options...)
 	t.mu.Lock()
 	t.branches[b.Context] = span
 	t.mu.Unlock()
@@ -370,11 +359,9 @@ func (t *Telemetry) branchSpan(context string) oteltrace.Span {
 	return t.branches[context]
 }
 
-// SpanIDs returns the generator of span ids for the provider of traces. Calls and branches get
-// the ids that the journal's OTLP export derives from their records, all other spans random ids.
-func SpanIDs() sdktrace.IDGenerator { return spanIDs{} }
-
-type spanIDs struct{}
+// SpanIDs generates the ids of spans for the provider of traces. Calls and branches get the ids
+// that the journal's OTLP export derives from their records, all other spans random ids.
+type SpanIDs struct{}
 
 // wantedIDs are the ids of the one span that is started in a context. trace is zero if the span
 // has a parent, and so a trace.
@@ -385,12 +372,8 @@ type wantedIDs struct {
 
 type wantedKey struct{}
 
-func (w wantedIDs) in(ctx context.Context) context.Context {
-	return context.WithValue(ctx, wantedKey{}, w)
-}
-
 // NewIDs returns the ids of a span without a parent. The random ones need not be secret.
-func (g spanIDs) NewIDs(ctx context.Context) (oteltrace.TraceID, oteltrace.SpanID) {
+func (g SpanIDs) NewIDs(ctx context.Context) (oteltrace.TraceID, oteltrace.SpanID) {
 	w, _ := ctx.Value(wantedKey{}).(wantedIDs)
 	for !w.trace.IsValid() {
 		binary.NativeEndian.PutUint64(w.trace[:8], rand.Uint64())
@@ -400,7 +383,7 @@ func (g spanIDs) NewIDs(ctx context.Context) (oteltrace.TraceID, oteltrace.SpanI
 }
 
 // NewSpanID returns the id of a span with a parent.
-func (spanIDs) NewSpanID(ctx context.Context, _ oteltrace.TraceID) oteltrace.SpanID {
+func (SpanIDs) NewSpanID(ctx context.Context, _ oteltrace.TraceID) oteltrace.SpanID {
 	w, _ := ctx.Value(wantedKey{}).(wantedIDs)
 	for !w.span.IsValid() {
 		binary.NativeEndian.PutUint64(w.span[:], rand.Uint64())

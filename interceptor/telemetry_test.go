@@ -18,7 +18,7 @@ import (
 func TestLayerSpans(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		spans := tracetest.NewInMemoryExporter()
-		tel, err := NewTelemetry(sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans), sdktrace.WithIDGenerator(SpanIDs())), nil, nil)
+		tel, err := NewTelemetry(sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans), sdktrace.WithIDGenerator(SpanIDs{})), nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +54,10 @@ func TestLayerSpans(t *testing.T) {
 
 // No client and no server can make a metric grow by inventing names.
 func TestLabelsAreBounded(t *testing.T) {
-	l := toolLabels{known: map[[2]string]bool{}, own: func(name string) bool { return name == "branch_create" }}
+	tel, err := NewTelemetry(nil, nil, func(name string) bool { return name == "branch_create" })
+	if err != nil {
+		t.Fatal(err)
+	}
 	call := func(server, name string) *Call {
 		return &Call{Target: Target{Method: "tools/call", Server: server, Name: name}}
 	}
@@ -71,13 +74,13 @@ func TestLabelsAreBounded(t *testing.T) {
 		{"known, and down now", call("up", "echo"), &Refusal{Reason: "upstream"}, "echo"},
 		{"not a tool", &Call{Target: Target{Method: "resources/read", Server: "up", Name: "file:///secret"}}, nil, ""},
 	} {
-		if got := l.label(c.call, c.err); got != c.want {
+		if got := tel.toolLabel(c.call, c.err); got != c.want {
 			t.Errorf("%s: label = %q, want %q", c.what, got, c.want)
 		}
 	}
 	names := map[string]bool{}
 	for i := range 2 * maxToolLabels {
-		names[l.label(call("up", fmt.Sprint("tool", i)), nil)] = true
+		names[tel.toolLabel(call("up", fmt.Sprint("tool", i)), nil)] = true
 	}
 	if len(names) != maxToolLabels {
 		t.Errorf("%d tools are told apart, want %d with %s", len(names), maxToolLabels, other)

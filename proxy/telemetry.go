@@ -26,7 +26,7 @@ func WithTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider)
 
 // SpanIDs returns the id generator that the provider of traces must have, so that spans carry the
 // ids that `foldgate trace --format otlp` gives them.
-func SpanIDs() sdktrace.IDGenerator { return interceptor.SpanIDs() }
+func SpanIDs() sdktrace.IDGenerator { return interceptor.SpanIDs{} }
 
 // openTelemetry makes the instruments. Without providers g.telemetry stays nil, and calls take no
 // part in it.
