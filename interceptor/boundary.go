@@ -95,12 +95,10 @@ func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 	}
 	m.clean = true
 	if len(m.Body) > 0 {
-		clean, found, err := b.Scrubber.JSON(ctx, m.Body)
-		m.Body = judge(m, a, m.Body, clean, found, err)
+		m.Body = judge(ctx, m, a, b.Scrubber.JSON, []byte(m.Body))
 	}
 	if m.Text != "" {
-		clean, found, err := b.Scrubber.Text(ctx, m.Text)
-		m.Text = judge(m, a, m.Text, clean, found, err)
+		m.Text = judge(ctx, m, a, b.Scrubber.Text, m.Text)
 	}
 	if m.Verdict >= Blocked {
 		*m = Message{Server: m.Server, Text: withheldText, Verdict: m.Verdict, Found: m.Found, Err: m.Err, clean: true}
@@ -108,9 +106,7 @@ func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 	}
 	var beside Message // the parts that are left out if they must not pass
 	if len(m.Extra) > 0 {
-		object := append(append([]byte{'{'}, m.Extra[1:]...), '}')
-		clean, found, err := b.Scrubber.JSON(ctx, object)
-		object = judge(&beside, a, object, clean, found, err)
+		object := judge(ctx, &beside, a, b.Scrubber.JSON, append(append([]byte{'{'}, m.Extra[1:]...), '}'))
 		if m.Extra = nil; len(object) > len("{}") {
 			m.Extra = append([]byte{','}, object[1:len(object)-1]...)
 		}
@@ -120,9 +116,7 @@ func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 		m.Header = make(http.Header, len(all))
 		for name, values := range all {
 			for _, v := range values {
-				line := name + ": " + v
-				clean, found, err := b.Scrubber.Text(ctx, line)
-				if line = judge(&beside, a, line, clean, found, err); line != "" {
+				if line := judge(ctx, &beside, a, b.Scrubber.Text, name+": "+v); line != "" {
 					m.Header[name] = append(m.Header[name], strings.TrimPrefix(line, name+": "))
 				}
 			}
@@ -134,9 +128,10 @@ func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 	}
 }
 
-// judge notes on m the findings in one of its parts. It returns what may pass: the part, its
+// judge scrubs a part of m and notes the findings on m. It returns what may pass: the part, its
 // clean form or nothing.
-func judge[T, C ~string | ~[]byte](m *Message, a Action, part T, clean C, found []scrub.Finding, err error) (kept T) {
+func judge[T string | []byte](ctx context.Context, m *Message, a Action, look func(context.Context, T) (T, []scrub.Finding, error), part T) (kept T) {
+	clean, found, err := look(ctx, part)
 	m.Found = append(m.Found, found...)
 	switch {
 	case err != nil:
@@ -147,7 +142,7 @@ func judge[T, C ~string | ~[]byte](m *Message, a Action, part T, clean C, found 
 		m.Verdict = max(m.Verdict, Blocked)
 	case a == Redact:
 		m.Verdict = max(m.Verdict, Redacted)
-		return T(clean)
+		return clean
 	default:
 		m.clean = false
 		return part

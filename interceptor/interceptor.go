@@ -13,10 +13,6 @@
 //
 // The layers know the parameters and results of MCP methods. They know no transports and no
 // upstreams.
-//
-// Each layer has a file of its name. Of the other files, call.go and result.go have what passes the
-// chain, refusal.go the errors that a model reads, boundary.go the scrubbing of all messages,
-// branch.go the records and spans of branches, and recovery.go what a crash left unfinished.
 package interceptor
 
 import (

@@ -365,13 +365,7 @@ type workflowAudit struct {
 	Status    string            `json:"status,omitempty"`
 	Evidence  workflow.Evidence `json:"evidence,omitempty"`
 	Ambiguous bool              `json:"ambiguous,omitempty"`
-	A2A       *a2aIDs           `json:"a2a,omitempty"`
-}
-
-// a2aIDs are the ids of the step in the A2A protocol.
-type a2aIDs struct {
-	ContextID string `json:"contextId"`
-	TaskID    string `json:"taskId"`
+	A2A       map[string]string `json:"a2a,omitempty"` // the ids of the step in the A2A protocol
 }
 
 // audit returns a record's audit.workflow, nil if the call has no workflow.
@@ -384,7 +378,7 @@ func (s *WorkflowStep) audit() json.RawMessage {
 		a.ContextID, a.Path, a.Evidence, a.Ambiguous = step.ID, step.Path, step.Evidence, step.Ambiguous
 		if step.ID != "" {
 			a.Step, a.Attempt, a.Status = step.Name, step.Attempt, step.Status
-			a.A2A = &a2aIDs{ContextID: cmp.Or(step.Foreign, step.Root), TaskID: step.ID}
+			a.A2A = map[string]string{"contextId": cmp.Or(step.Foreign, step.Root), "taskId": step.ID}
 		}
 	}
 	return rawjson.Marshal(a)
