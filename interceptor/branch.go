@@ -45,15 +45,11 @@ func (r *BranchRecords) Event(e folding.Event) {
 		if r.known(b.ID).push == "" {
 			r.push(b, nil)
 		}
-		rec := r.status(b, "recovered")
-		rec.Audit.Lost = b.Activity.Lost > 0
-		r.Recorder.Note(rec)
+		r.status(b, "recovered")
 	case folding.EventWarned:
-		r.Recorder.Note(r.status(b, "near_limit"))
+		r.status(b, "near_limit")
 	case folding.EventExhausted:
-		rec := r.status(b, "exhausted")
-		rec.Audit.OverBudget = true
-		r.Recorder.Note(rec)
+		r.status(b, "exhausted")
 	case folding.EventConcluded:
 		r.pop(b, reasonReturned, r.conclude(b, false))
 	case folding.EventLate:
@@ -98,14 +94,17 @@ func (r *BranchRecords) traceparents(b folding.Branch, c *Call) (parent, inside 
 	return parent, inside
 }
 
-func (r *BranchRecords) status(b folding.Branch, state string) *trace.Record {
+func (r *BranchRecords) status(b folding.Branch, state string) {
 	payload := map[string]any{
 		"tokens": b.BudgetUsed, "max_tokens": b.BudgetTotal, "messages_in_context": b.Activity.Calls, "status": state,
 	}
 	if b.Activity.Lost > 0 {
 		payload["lost_calls"] = b.Activity.Lost
 	}
-	return r.next(b, trace.KindStatus, payload)
+	rec := r.next(b, trace.KindStatus, payload)
+	rec.Audit.OverBudget = state == "exhausted"
+	rec.Audit.Lost = state == "recovered" && b.Activity.Lost > 0
+	r.Recorder.Note(rec)
 }
 
 // conclude records a branch's message to its parent. It returns the record's id.

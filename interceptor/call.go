@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"time"
 
+	oteltrace "go.opentelemetry.io/otel/trace"
+
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -118,9 +120,9 @@ type Outcome struct {
 	// is cut.
 	Shrink func(budget int) *Result
 
-	spans       *callSpans     // set by Telemetry
-	lease       *folding.Lease // of the branch, while Meter runs the call
-	paramsClean bool           // Trace found no secret in Params: Scrub need not look again
+	span        oteltrace.SpanContext // of the call, then of its last request to an upstream; set by Telemetry
+	lease       *folding.Lease        // of the branch, while Meter runs the call
+	paramsClean bool                  // Trace found no secret in Params: Scrub need not look again
 }
 
 // Usage is the cost of a call, in tokens of the configured counter.

@@ -92,9 +92,7 @@ func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision s
 			attrs = append(attrs, toolKey.String(c.Target.Name), attribute.String("gen_ai.operation.name", "execute_tool"))
 		}
 		ctx, span = t.tracer.Start(ctx, spanName(c), oteltrace.WithSpanKind(kind), oteltrace.WithAttributes(attrs...))
-		if c.Outcome.spans != nil {
-			c.Outcome.spans.sent = span.SpanContext()
-		}
+		c.Outcome.span = span.SpanContext()
 	}
 	return ctx, func(res *Result, err error) {
 		kind := errorType(res, err)
@@ -106,9 +104,6 @@ func (t *Telemetry) Upstream(ctx context.Context, c *Call, transport, revision s
 		}
 	}
 }
-
-// callSpans are the span of a call and of its last request to an upstream.
-type callSpans struct{ own, sent oteltrace.SpanContext }
 
 // startCall starts the span of a call. Its id and its parent are the ones that the journal's
 // export derives and the journal records.
@@ -142,7 +137,7 @@ func (t *Telemetry) startCall(ctx context.Context, c *Call) (context.Context, ot
 	for _, id := range c.Origin.Correlates {
 		span.AddLink(oteltrace.Link{SpanContext: span.SpanContext().WithSpanID(trace.SpanID(id)).WithRemote(true)})
 	}
-	c.Outcome.spans = &callSpans{own: span.SpanContext()}
+	c.Outcome.span = span.SpanContext()
 	return oteltrace.ContextWithSpan(ctx, span), span
 }
 
@@ -236,11 +231,8 @@ func setError(span oteltrace.Span, method, kind string, err error) {
 // foldgate's own requests, questions to the host. Its parent is the call's span, which the journal
 // knows also without telemetry. It is "" without telemetry and a traceparent of the call.
 func (c *Call) Outgoing() string {
-	if s := c.Outcome.spans; s != nil {
-		if s.sent.IsValid() {
-			return traceparent(s.sent)
-		}
-		return traceparent(s.own)
+	if c.Outcome.span.IsValid() {
+		return traceparent(c.Outcome.span)
 	}
 	tp, ok := trace.ParseTraceparent(c.Origin.Traceparent)
 	if !ok {
@@ -306,8 +298,8 @@ func (t *Telemetry) branchOpened(b folding.Branch, parent string, cause *Call) {
 			attribute.Int("foldgate.branch.depth", b.Depth), attribute.Int("foldgate.branch.budget", b.BudgetTotal),
 			attribute.String("mcp.session.id", b.Session), attribute.String("foldgate.principal", b.Principal)),
 	}
-	if cause != nil && cause.Outcome.spans != nil {
-		options = append(options, oteltrace.WithLinks(oteltrace.Link{SpanContext: cause.Outcome.spans.own}))
+	if cause != nil {
+		options = append(options, oteltrace.WithLinks(oteltrace.Link{SpanContext: cause.Outcome.span}))
 	}
 	if tp, ok := trace.ParseTraceparent(parent); ok {
 		ctx = remote(ctx, tp, "")

@@ -113,9 +113,13 @@ func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 	}
 	around := max(min(p.Context, maxContext), 0)
 	var out strings.Builder
-	matches, shown := 0, 0 // shown is the number of the last line in out
+	matches, shown, after := 0, 0, 0 // shown is the last line in out, after the last one around a match
 	for n := from; n <= to && !m.ended.Load(); n++ {
 		at := m.find(lines[n-1])
+		if at == nil && n <= after {
+			fmt.Fprintf(&out, "%d-%s\n", n, clip(lines[n-1], longLine))
+			shown = n
+		}
 		if at == nil {
 			continue
 		}
@@ -131,11 +135,7 @@ func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 			fmt.Fprintf(&out, "%d-%s\n", i, clip(lines[i-1], longLine))
 		}
 		fmt.Fprintf(&out, "%d:%s\n", n, window(lines[n-1], at))
-		shown = n
-		for i := n + 1; i <= min(n+around, to) && m.find(lines[i-1]) == nil; i++ {
-			fmt.Fprintf(&out, "%d-%s\n", i, clip(lines[i-1], longLine))
-			shown = i
-		}
+		shown, after = n, n+around
 	}
 	switch {
 	case m.ended.Load(): // a line without a match may have one
