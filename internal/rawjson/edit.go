@@ -72,24 +72,9 @@ func Set(obj, value []byte, path ...string) []byte {
 	return append(out, '}')
 }
 
-// Delete returns obj without the member at path and without its duplicates. If there is none, it
-// returns obj itself.
-func Delete(obj []byte, path ...string) []byte {
-	if len(path) == 0 {
-		return obj
-	}
-	if len(path) > 1 {
-		inner, ok := Get(obj, path[0])
-		if !ok {
-			return obj
-		}
-		cut := Delete(inner, path[1:]...)
-		if len(cut) == len(inner) {
-			return obj
-		}
-		return Set(obj, cut, path[0])
-	}
-	return DeleteFunc(obj, func(m Member) bool { return m.Is(path[0]) })
+// Delete returns obj without the members called name. If there is none, it returns obj itself.
+func Delete(obj []byte, name string) []byte {
+	return DeleteFunc(obj, func(m Member) bool { return m.Is(name) })
 }
 
 // DeleteFunc returns obj without the members for which drop returns true. If there is none, it
