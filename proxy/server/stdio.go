@@ -138,7 +138,7 @@ func (s *stdioServer) handle(line wire.Line) bool {
 	if s.lifetime.Err() != nil {
 		return false
 	}
-	data := rawjson.Trim(line.Data)
+	data := rawjson.Trim(line.Head)
 	switch {
 	case line.Tail != nil:
 		s.refuse(nil, invalid(wire.CodeInvalidRequest, "message larger than 64 MiB"))

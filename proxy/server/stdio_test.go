@@ -289,8 +289,8 @@ func TestStdioLineLimit(t *testing.T) {
 		err  error
 	}{{"", true, nil}, {"short", false, nil}, {strings.Repeat("b", 64), false, nil}, {"last", false, nil}, {"", false, io.EOF}} {
 		line, err := lines.Next()
-		if (line.Tail != nil) != want.long || !want.long && string(line.Data) != want.line || err != want.err {
-			t.Errorf("line %d = %q, too long %v, %v, want %q, %v, %v", i, line.Data, line.Tail != nil, err, want.line, want.long, want.err)
+		if (line.Tail != nil) != want.long || !want.long && string(line.Head) != want.line || err != want.err {
+			t.Errorf("line %d = %q, too long %v, %v, want %q, %v, %v", i, line.Head, line.Tail != nil, err, want.line, want.long, want.err)
 		}
 	}
 }

@@ -125,9 +125,9 @@ func (s *stdioConn) read() {
 			}
 			return
 		case line.Tail != nil:
-			s.unreadable(line.Data, line.Tail, tooLarge(line.Size, s.cfg.MaxMessage), nil)
+			s.unreadable(line.Head, line.Tail, tooLarge(line.Size, s.cfg.MaxMessage), nil)
 		default:
-			s.receive(line.Data, line.Borrowed, nil)
+			s.receive(line.Head, line.Borrowed, nil)
 		}
 	}
 }

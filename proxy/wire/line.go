@@ -31,16 +31,10 @@ func OneLine(b []byte) {
 	}
 }
 
-// Line is one line of a stream.
+// Line is one line of a stream. Head is without the line's end, Size counts it.
 type Line struct {
-	// Data is the line without its end. If Size exceeds the limit, it is only the beginning.
-	Data []byte
-	// Borrowed means that Data is valid only until the next line is read.
-	Borrowed bool
-	// Size is the length of the whole line with its end.
-	Size int
-	// Tail holds the last bytes of a line that is too long, else nil.
-	Tail []byte
+	Bounded
+	Borrowed bool // Head is valid only until the next line is read
 }
 
 // LineReader cuts a stream into lines. It stores at most max bytes of a line and skips the
@@ -72,7 +66,7 @@ func (r *LineReader) Next() (Line, error) {
 			return Line{}, err
 		}
 		if len(line) <= r.max {
-			return Line{Data: bytes.TrimRight(line, "\r\n"), Borrowed: true, Size: len(line)}, nil
+			return Line{Bounded{Head: bytes.TrimRight(line, "\r\n"), Size: len(line)}, true}, nil
 		}
 	}
 	buf := longLines.Get().(*[]byte)
@@ -85,7 +79,8 @@ func (r *LineReader) Next() (Line, error) {
 	if b.Tail == nil && cap(b.Head) <= lineKept {
 		*buf, r.big = b.Head, buf
 	}
-	return Line{Data: bytes.TrimRight(b.Head, "\r\n"), Borrowed: r.big != nil, Size: b.Size, Tail: b.Tail}, nil
+	b.Head = bytes.TrimRight(b.Head, "\r\n")
+	return Line{b, r.big != nil}, nil
 }
 
 // Bounded gathers bytes: all of them up to Max, and beyond that only both ends.

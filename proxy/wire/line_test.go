@@ -40,11 +40,11 @@ func FuzzLineReader(f *testing.F) {
 				t.Fatalf("line of %d bytes, limit %d: cut is %v", size, max, l.Tail != nil)
 			}
 			line = bytes.TrimRight(line, "\r")
-			if l.Tail == nil && !bytes.Equal(l.Data, line) {
-				t.Fatalf("data = %q, want %q", l.Data, line)
+			if l.Tail == nil && !bytes.Equal(l.Head, line) {
+				t.Fatalf("data = %q, want %q", l.Head, line)
 			}
-			if l.Tail != nil && (!bytes.HasPrefix(rest, l.Data) || !bytes.HasSuffix(rest[:size], l.Tail) || len(l.Tail) > lineEdge || len(l.Data) > lineEdge) {
-				t.Fatalf("ends of %q: %q, %q", line, l.Data, l.Tail)
+			if l.Tail != nil && (!bytes.HasPrefix(rest, l.Head) || !bytes.HasSuffix(rest[:size], l.Tail) || len(l.Tail) > lineEdge || len(l.Head) > lineEdge) {
+				t.Fatalf("ends of %q: %q, %q", line, l.Head, l.Tail)
 			}
 			rest = more
 			if !found {
