@@ -10,13 +10,6 @@
 //	modern, handler := b.Wrap("files", conn.Host{Principal: "local", Modern: true}, legacy, hosts)
 //	m, err := modern.Call(ctx, request)
 //
-// # Files
-//
-//	bridge.go     choosing a translation, limits
-//	shared.go     a connection that several modern hosts share
-//	suspend.go    modern hosts on a legacy server: suspended calls
-//	rounds.go     a legacy host on a modern server: calls in rounds
-//
 // # Locks
 //
 // Bridge.mu may be held when a suspendedCall.mu is taken, never the other way round. No lock is
@@ -79,7 +72,7 @@ func (b *Bridge) Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler
 		return &w, &w
 	case host.Modern:
 		w := &legacyServer{
-			sharedConn: shared(), b: b, principal: host.Principal, log: log, level: noLevel, listening: map[string][]conn.Receiver{},
+			sharedConn: shared(), b: b, principal: host.Principal, log: log, level: noLevel, listening: map[*conn.Request]string{},
 		}
 		return w, w
 	case modern:

@@ -28,8 +28,8 @@ type legacyServer struct {
 	replies   atomic.Int64 // of foldgate's own under way
 
 	// Guarded by mu of sharedConn.
-	level     int                        // the lowest log level that the server was told, or noLevel
-	listening map[string][]conn.Receiver // of the listens that are translated, by URI; a slice is not changed
+	level     int                      // the lowest log level that the server was told, or noLevel
+	listening map[*conn.Request]string // the listens that are translated, and their URIs
 }
 
 // suspendedCall is a call to a legacy server that a modern host makes in rounds. It is suspended
@@ -100,7 +100,9 @@ func (s *legacyServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 		default:
 		}
 		if m, ok := call.suspend(); ok {
-			if !s.b.crowded(s.principal) {
+			// A host that never comes back leaves each of its calls for suspendedFor.
+			waiting := s.b.find(func(call *suspendedCall) bool { return call.server.principal == s.principal && call.suspended })
+			if len(waiting) <= maxSuspended {
 				return m, nil
 			}
 			err := &interceptor.Refusal{Reason: "resource_limit", Code: "too_many_questions", Status: 429, RetryAfter: int(suspendedFor.Seconds()),
@@ -402,7 +404,7 @@ func (s *legacyServer) listen(ctx context.Context, r *conn.Request) (wire.Messag
 	}
 	params := rawjson.Marshal(map[string]string{"uri": uri})
 	s.mu.Lock()
-	s.listening[uri] = append(slices.Clip(s.listening[uri]), r.Receiver) // before the subscription: an update may come at once
+	s.listening[r] = uri // before the subscription: an update may come at once
 	s.mu.Unlock()
 	m, err := s.Conn.Call(ctx, &conn.Request{Method: "resources/subscribe", Params: params})
 	subscribed := err == nil && m.Error == nil
@@ -416,13 +418,10 @@ func (s *legacyServer) listen(ctx context.Context, r *conn.Request) (wire.Messag
 		}
 	}
 	s.mu.Lock()
-	others := slices.DeleteFunc(slices.Clone(s.listening[uri]), func(c conn.Receiver) bool { return c == r.Receiver })
-	s.listening[uri] = others
-	if len(others) == 0 {
-		delete(s.listening, uri)
-	}
+	delete(s.listening, r)
+	others := slices.Contains(slices.Collect(maps.Values(s.listening)), uri)
 	s.mu.Unlock()
-	if subscribed && len(others) == 0 && s.b.lifetime.Err() == nil {
+	if subscribed && !others && s.b.lifetime.Err() == nil {
 		aside, cancel := context.WithTimeout(s.b.lifetime, asideTimeout)
 		defer cancel()
 		_, _ = s.Conn.Call(aside, &conn.Request{Method: "resources/unsubscribe", Params: params}) // without it, updates are dropped here
@@ -434,10 +433,12 @@ func (s *legacyServer) listen(ctx context.Context, r *conn.Request) (wire.Messag
 func (s *legacyServer) updated(m wire.Message) {
 	uri, _ := rawjson.GetString(m.Params, "uri")
 	s.mu.Lock()
-	to := s.listening[uri]
+	listening := maps.Clone(s.listening)
 	s.mu.Unlock()
-	for _, c := range to {
-		c.Message(m)
+	for r, wanted := range listening {
+		if wanted == uri {
+			r.Receiver.Message(m)
+		}
 	}
 }
 
@@ -469,12 +470,6 @@ func (b *Bridge) forget(call *suspendedCall, cause error) {
 			call.server.askAnyone(q.m)
 		}
 	}
-}
-
-// crowded reports whether more calls of a principal are suspended than may be. A host that never
-// comes back leaves each of its calls for suspendedFor.
-func (b *Bridge) crowded(principal string) bool {
-	return len(b.find(func(call *suspendedCall) bool { return call.server.principal == principal && call.suspended })) > maxSuspended
 }
 
 // find returns the calls that fit. fits is called with their locks held.
