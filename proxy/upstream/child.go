@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -121,11 +122,7 @@ func (c *child) keep(started chan<- error) {
 
 // reap waits for the process and notes how it ended.
 func (c *child) reap() {
-	if err := c.cmd.Wait(); err != nil {
-		c.status = fmt.Errorf("process ended: %w", err)
-	} else {
-		c.status = errors.New("process ended: exit status 0")
-	}
+	c.status = fmt.Errorf("process ended: %w", cmp.Or(c.cmd.Wait(), errors.New("exit status 0")))
 }
 
 // signal sends s to the whole group, unless that is gone.

@@ -44,16 +44,12 @@ type transport interface {
 // init prepares a connection in place, since it must not be copied.
 func (s *connection) init(cfg *Config, t transport) {
 	s.cfg, s.transport, s.calls = cfg, t, newCalls(cfg)
+	s.setInfo(conn.Info{})
 	s.lifetime, s.end = context.WithCancelCause(context.Background())
 }
 
 // Info returns the server's description of itself.
-func (s *connection) Info() conn.Info {
-	if p := s.info.Load(); p != nil {
-		return *p
-	}
-	return conn.Info{}
-}
+func (s *connection) Info() conn.Info { return *s.info.Load() }
 
 func (s *connection) setInfo(i conn.Info) { s.info.Store(&i) }
 

@@ -8,12 +8,6 @@
 // its caller, and tells the server if a call is cancelled. A lost connection is not repaired: the
 // reconnector opens another.
 //
-// # The way of one call
-//
-// Down: [Server.Connection] picks the connection. Call (connection.go) enters the request in the
-// table of pending calls, and the transport (stdio.go, http.go) sends it. Up: the reader of the
-// transport passes each message to receive, which resolves the pending call.
-//
 // # Goroutines
 //
 // A reconnector owns its attempts, its watch over lists and the ends of lost connections; close
@@ -24,10 +18,4 @@
 //
 // No lock is held while another is taken, with two exceptions: call.mu and inbox.mu are held while
 // a message is handed on.
-//
-//	server.go, reconnector.go, infocache.go   servers, their connections, their cached descriptions
-//	open.go                                   opening a connection, and agreeing on a revision
-//	connection.go, calls.go                   calls, and messages of the server
-//	stdio.go, child*.go                       connections to child processes
-//	http.go, sse.go, eventstream.go           streamable HTTP, HTTP+SSE, the format of event streams
 package upstream
