@@ -34,18 +34,19 @@ type modernServer struct {
 // and makes the call again with the answers.
 func (s *modernServer) Call(ctx context.Context, r *conn.Request) (wire.Message, error) {
 	uri, _ := rawjson.GetString(r.Params, "uri")
+	done := wire.Message{Result: json.RawMessage(`{}`)}
 	switch {
 	case r.Method == "resources/subscribe":
 		s.follow(uri, r.Call == nil)
-		return wire.Message{Result: json.RawMessage(`{}`)}, nil
+		return done, nil
 	case r.Method == "resources/unsubscribe":
 		s.unfollow(uri)
-		return wire.Message{Result: json.RawMessage(`{}`)}, nil
+		return done, nil
 	case r.Method == "logging/setLevel":
 		s.mu.Lock()
 		s.level, _ = rawjson.Get(r.Params, "level")
 		s.mu.Unlock()
-		return wire.Message{Result: json.RawMessage(`{}`)}, nil
+		return done, nil
 	case r.Call == nil: // foldgate's own request
 		return s.Conn.Call(ctx, r)
 	}
@@ -203,7 +204,12 @@ func (s *modernServer) follow(uri string, restored bool) {
 	s.following[uri] = cancel
 	want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}})
 	s.b.wg.Go(func() {
-		conn.ListenOn(ctx, s.Conn, want, restored, s.log, update{s, uri})
+		conn.ListenOn(ctx, s.Conn, want, restored, s.log, func(m wire.Message) {
+			if m.Method == wire.MethodResourceUpdated {
+				m.Params = wire.DropMeta(m.Params, func(key string) bool { return key == wire.MetaSubscriptionID })
+				s.host.Unsolicited(m)
+			}
+		}, func() { s.host.Unsolicited(wire.ResourceUpdated(uri)) })
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if ctx.Err() == nil { // the server refused: the host may try again
@@ -221,23 +227,4 @@ func (s *modernServer) unfollow(uri string) {
 		stop()
 		delete(s.following, uri)
 	}
-}
-
-// update hands the updates of a resource to a legacy host.
-type update struct {
-	s   *modernServer
-	uri string
-}
-
-// Listened implements [conn.Listener].
-func (u update) Listened(m wire.Message) {
-	if m.Method == wire.MethodResourceUpdated {
-		m.Params = wire.DropMeta(m.Params, func(key string) bool { return key == wire.MetaSubscriptionID })
-		u.s.host.Unsolicited(m)
-	}
-}
-
-// Missed implements [conn.Listener]: the resource may have changed meanwhile.
-func (u update) Missed() {
-	u.s.host.Unsolicited(wire.Message{Method: wire.MethodResourceUpdated, Params: rawjson.Marshal(map[string]string{"uri": u.uri})})
 }

@@ -5,15 +5,6 @@
 //	rules := catalog.NewRules(cfg, ownTools)
 //	tools := rules.Merge(catalog.Tools, lists) // one list a server, nil if it is missing
 //	entry, ok := tools.Lookup("files__read_file")
-//
-// # Files
-//
-//	catalog.go       lists, entries, merging, rendering
-//	names.go         names as hosts see them, branch_id in schemas
-//	workflow.go      the handle of a workflow in schemas and arguments
-//	headers.go       arguments that also travel as HTTP headers
-//	capabilities.go  the capabilities for initialize and server/discover
-//	check.go         faults that only the merged list shows
 package catalog
 
 import (
@@ -27,6 +18,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // Kind is one of the lists of MCP.
@@ -42,12 +34,12 @@ const (
 )
 
 // kinds has, for each list, its method, the member with the items, the member that names an item,
-// the capability that offers it and its notification.
-var kinds = [Kinds]struct{ method, items, id, capability, changed string }{
-	Tools:     {"tools/list", "tools", "name", "tools", "notifications/tools/list_changed"},
-	Prompts:   {"prompts/list", "prompts", "name", "prompts", "notifications/prompts/list_changed"},
-	Resources: {"resources/list", "resources", "uri", "resources", "notifications/resources/list_changed"},
-	Templates: {"resources/templates/list", "resourceTemplates", "uriTemplate", "resources", "notifications/resources/list_changed"},
+// and the capability that offers it.
+var kinds = [Kinds]struct{ method, items, id, capability string }{
+	Tools:     {"tools/list", "tools", "name", "tools"},
+	Prompts:   {"prompts/list", "prompts", "name", "prompts"},
+	Resources: {"resources/list", "resources", "uri", "resources"},
+	Templates: {"resources/templates/list", "resourceTemplates", "uriTemplate", "resources"},
 }
 
 // Method returns the method that reads the list.
@@ -57,7 +49,7 @@ func (k Kind) Method() string { return kinds[k].method }
 func (k Kind) Capability() string { return kinds[k].capability }
 
 // Changed returns the method of the notification that announces a change.
-func (k Kind) Changed() string { return kinds[k].changed }
+func (k Kind) Changed() string { return wire.ListChanged(k.Capability()) }
 
 // KindOf returns the list that a method reads; ok is false for other methods.
 func KindOf(method string) (k Kind, ok bool) {
@@ -70,7 +62,7 @@ func KindOf(method string) (k Kind, ok bool) {
 // ChangedKinds returns the lists that a list_changed notification is about, nil for other methods.
 func ChangedKinds(method string) (changed []Kind) {
 	for k := range Kinds {
-		if kinds[k].changed == method {
+		if k.Changed() == method {
 			changed = append(changed, k)
 		}
 	}

@@ -12,20 +12,17 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Listener takes the notifications of a subscriptions/listen.
-type Listener interface {
-	// Listened takes one notification. It must not block.
-	Listened(wire.Message)
-	// Missed is called when the subscription works again after a break: its subject may have
-	// changed meanwhile.
-	Missed()
-}
-
 // Listen keeps a subscriptions/listen open for as long as ctx lasts, or until the server refuses
 // it. open returns the connection for each attempt; the pause between attempts grows while they
 // fail. again means that the subscription has stood before, on another connection.
-func Listen(ctx context.Context, open func(context.Context) (Conn, error), notifications json.RawMessage, again bool, log *slog.Logger, l Listener) {
-	s := &stream{l: l, stood: again}
+//
+// listened takes one notification, and must not block. missed is called when the subscription works
+// again after a break: its subject may have changed meanwhile.
+func Listen(
+	ctx context.Context, open func(context.Context) (Conn, error), notifications json.RawMessage, again bool, log *slog.Logger,
+	listened func(wire.Message), missed func(),
+) {
+	s := &stream{listened: listened, missed: missed, stood: again}
 	pause := backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
 	params := append(append([]byte(`{"notifications":`), notifications...), '}')
 	for ctx.Err() == nil {
@@ -48,7 +45,7 @@ func Listen(ctx context.Context, open func(context.Context) (Conn, error), notif
 }
 
 // ListenOn is Listen on one connection. It ends with the connection.
-func ListenOn(ctx context.Context, c Conn, notifications json.RawMessage, again bool, log *slog.Logger, l Listener) {
+func ListenOn(ctx context.Context, c Conn, notifications json.RawMessage, again bool, log *slog.Logger, listened func(wire.Message), missed func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() {
@@ -58,26 +55,27 @@ func ListenOn(ctx context.Context, c Conn, notifications json.RawMessage, again 
 		case <-ctx.Done():
 		}
 	})
-	Listen(ctx, func(context.Context) (Conn, error) { return c, nil }, notifications, again, log, l)
+	Listen(ctx, func(context.Context) (Conn, error) { return c, nil }, notifications, again, log, listened, missed)
 	cancel()
 	watch.Wait()
 }
 
 // stream takes the messages of one listen after the other.
 type stream struct {
-	l     Listener
-	stood bool
-	fails atomic.Int64 // since the subscription last stood
+	listened func(wire.Message)
+	missed   func()
+	stood    bool
+	fails    atomic.Int64 // since the subscription last stood
 }
 
 // Message implements [Receiver].
 func (s *stream) Message(m wire.Message) {
 	if m.Method != wire.MethodAcknowledged {
-		s.l.Listened(m)
+		s.listened(m)
 		return
 	}
 	if s.stood {
-		s.l.Missed()
+		s.missed()
 	}
 	s.stood = true
 	s.fails.Store(0)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
@@ -30,14 +31,6 @@ type listen struct {
 	uris    []string // the resources
 }
 
-// listFlags are the members of the notifications object of subscriptions/listen that ask for list
-// changes.
-var listFlags = map[string]string{
-	"toolsListChanged":     "notifications/tools/list_changed",
-	"promptsListChanged":   "notifications/prompts/list_changed",
-	"resourcesListChanged": "notifications/resources/list_changed",
-}
-
 // answerListen serves subscriptions/listen: it acknowledges, and lasts until the host ends it.
 // Every notification carries the id of the request.
 func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
@@ -45,9 +38,9 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 	wanted, _ := rawjson.Get(c.Target.Params, "notifications")
 	agreed := []byte(`{}`)
 	for m := range rawjson.Members(wanted) {
-		switch method := listFlags[m.Name()]; {
-		case method != "" && string(m.Value) == "true":
-			l.methods = append(l.methods, method)
+		switch list, ok := strings.CutSuffix(m.Name(), "ListChanged"); {
+		case ok && slices.Contains(wire.Lists, list) && string(m.Value) == "true":
+			l.methods = append(l.methods, wire.ListChanged(list))
 			agreed = rawjson.Set(agreed, m.Value, m.Name())
 		case m.Is("resourceSubscriptions"):
 			for v := range rawjson.Elements(m.Value) {
@@ -69,8 +62,7 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 	l.send("", wire.Message{Method: wire.MethodAcknowledged, Params: rawjson.Set([]byte(`{}`), agreed, "notifications")})
 	for _, uri := range l.uris {
 		if owners := rt.ownersOf(ctx, r.s, uri); len(owners) > 0 {
-			w := &watcher{l: l, srv: owners[0], uri: uri}
-			rt.wg.Go(func() { w.watch(ctx) })
+			rt.wg.Go(func() { l.watch(ctx, owners[0], uri) })
 		}
 	}
 	<-ctx.Done()
@@ -104,30 +96,16 @@ func (rt *Router) tellListens(principal, method string) {
 	}
 }
 
-// watcher is one resource of a listen at the server that owns it.
-type watcher struct {
-	l   *listen
-	srv *upstream.Server
-	uri string
-}
-
-// Listened implements [conn.Listener].
-func (w *watcher) Listened(m wire.Message) {
-	if m.Method == wire.MethodResourceUpdated {
-		w.l.send(w.srv.Key, m)
-	}
-}
-
-// Missed implements [conn.Listener]: the resource may have changed meanwhile.
-func (w *watcher) Missed() {
-	w.l.send(w.srv.Key, wire.Message{Method: wire.MethodResourceUpdated, Params: rawjson.Marshal(map[string]string{"uri": w.uri})})
-}
-
-// watch keeps a listen of foldgate's own for the resource open for as long as ctx lasts.
-func (w *watcher) watch(ctx context.Context) {
-	want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{w.uri}})
-	open := func(ctx context.Context) (conn.Conn, error) { return w.srv.Connection(ctx, w.l.r.s.scope) }
-	conn.Listen(ctx, open, want, false, w.srv.Log, w)
+// watch keeps a listen of foldgate's own open for as long as ctx lasts, for a resource of l at the
+// server that owns it.
+func (l *listen) watch(ctx context.Context, srv *upstream.Server, uri string) {
+	want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}})
+	open := func(ctx context.Context) (conn.Conn, error) { return srv.Connection(ctx, l.r.s.scope) }
+	conn.Listen(ctx, open, want, false, srv.Log, func(m wire.Message) {
+		if m.Method == wire.MethodResourceUpdated {
+			l.send(srv.Key, m)
+		}
+	}, func() { l.send(srv.Key, wire.ResourceUpdated(uri)) })
 }
 
 // subscribe serves resources/subscribe. The subscription is restored when the server restarts,

@@ -118,6 +118,11 @@ func WithoutReservedMeta(params json.RawMessage) json.RawMessage {
 	})
 }
 
+// ResourceUpdated returns the notification that a resource may have changed.
+func ResourceUpdated(uri string) Message {
+	return Message{Method: MethodResourceUpdated, Params: rawjson.Marshal(map[string]string{"uri": uri})}
+}
+
 // CancelledParams returns the params of a notifications/cancelled.
 func CancelledParams(id json.RawMessage, reason string) json.RawMessage {
 	out := append([]byte(`{"requestId":`), id...)

@@ -34,6 +34,12 @@ const (
 	MethodRootsChanged    = "notifications/roots/list_changed"
 )
 
+// Lists are the lists of servers that change, by the capability that offers them.
+var Lists = []string{"tools", "prompts", "resources"}
+
+// ListChanged returns the notification of a change.
+func ListChanged(list string) string { return "notifications/" + list + "/list_changed" }
+
 // LogLevels are the levels of logging/setLevel, the least severe first.
 var LogLevels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}
 
