@@ -63,43 +63,36 @@ func decodeIDs(value json.RawMessage, strict bool) (ids IDs, deprecated []string
 	if json.Unmarshal(value, &decoded) != nil {
 		decoded = value // no case fits it
 	}
-	switch v := decoded.(type) {
-	case nil:
-		return nil, nil, nil
-	case string:
-		if strict {
-			return nil, nil, errors.New("correlation id: send an array of strings instead of a string")
-		}
-		if ids = (IDs{}); v != "" {
-			ids, err = ids.add(v)
-		}
-		return ids, []string{"correlation_string"}, err
-	case []any:
-		ids = IDs{}
-		for _, e := range v {
-			id, ok := e.(string)
-			if !ok {
-				return nil, nil, errors.New("correlation id: send an array of strings, nothing else in it")
-			}
-			if ids, err = ids.add(id); err != nil {
-				return nil, nil, err
-			}
-		}
-		return ids, nil, nil
-	}
-	return nil, nil, errors.New("correlation id: send an array of strings")
-}
-
-func (a IDs) add(id string) (IDs, error) {
+	list, isList := decoded.([]any)
+	text, isText := decoded.(string)
 	switch {
-	case id == "":
-		return nil, errors.New("correlation id: an id in the array is empty; leave it out")
-	case len(id) > MaxIDBytes:
-		return nil, fmt.Errorf("correlation id: an id has %d bytes; at most %d are allowed", len(id), MaxIDBytes)
-	case slices.Contains(a, id):
-		return a, nil
-	case len(a) == MaxIDs:
-		return nil, errTooMany
+	case decoded == nil:
+		return nil, nil, nil
+	case isText && strict:
+		return nil, nil, errors.New("correlation id: send an array of strings instead of a string")
+	case isText:
+		deprecated = []string{"correlation_string"}
+		if text != "" {
+			list = []any{text}
+		}
+	case !isList:
+		return nil, nil, errors.New("correlation id: send an array of strings")
 	}
-	return append(a, id), nil
+	ids = IDs{}
+	for _, e := range list {
+		switch id, ok := e.(string); {
+		case !ok:
+			return nil, nil, errors.New("correlation id: send an array of strings, nothing else in it")
+		case id == "":
+			return nil, nil, errors.New("correlation id: an id in the array is empty; leave it out")
+		case len(id) > MaxIDBytes:
+			return nil, nil, fmt.Errorf("correlation id: an id has %d bytes; at most %d are allowed", len(id), MaxIDBytes)
+		case slices.Contains(ids, id):
+		case len(ids) == MaxIDs:
+			return nil, nil, errTooMany
+		default:
+			ids = append(ids, id)
+		}
+	}
+	return ids, deprecated, nil
 }

@@ -58,17 +58,20 @@ func appendHead(b []byte, r *Record) []byte {
 
 // appendTail appends the members between the payload and the chain fields.
 func appendTail(b []byte, r *Record) ([]byte, error) {
-	if r.Audit != nil {
-		const key, empty = `,"audit":`, "{}"
-		with, err := appendAudit(append(b, key...), r.Audit)
-		if err != nil {
-			return nil, fmt.Errorf("audit of %s: %w", r.ID, err)
-		}
-		if len(with)-len(b) > len(key)+len(empty) {
-			b = with
-		}
+	if r.Audit == nil {
+		return b, nil
 	}
-	return b, nil
+	e := auditEncoders.Get().(*auditEncoder)
+	defer auditEncoders.Put(e)
+	e.buf.Reset()
+	if err := e.json.Encode(r.Audit); err != nil {
+		return nil, fmt.Errorf("audit of %s: %w", r.ID, err)
+	}
+	audit := bytes.TrimSuffix(e.buf.Bytes(), []byte("\n"))
+	if string(audit) == "{}" {
+		return b, nil
+	}
+	return append(append(b, `,"audit":`...), audit...), nil
 }
 
 func appendStrings(b []byte, key string, values []string) []byte {
@@ -122,15 +125,6 @@ var auditEncoders = sync.Pool{New: func() any {
 type auditEncoder struct {
 	buf  bytes.Buffer
 	json *json.Encoder // into buf
-}
-
-// appendAudit appends a as JSON without HTML escaping.
-func appendAudit(b []byte, a *Audit) ([]byte, error) {
-	e := auditEncoders.Get().(*auditEncoder)
-	defer auditEncoders.Put(e)
-	e.buf.Reset()
-	err := e.json.Encode(a)
-	return append(b, bytes.TrimSuffix(e.buf.Bytes(), []byte("\n"))...), err
 }
 
 // ParseLine reads one line of a journal, without its newline. intact reports

@@ -54,11 +54,11 @@ func (j *Journal) takeLock() error {
 // mark writes the lock file in one piece: a process may be killed at any time. The lock itself is
 // the kernel's. After a failure to write, the next start only examines fewer records.
 func (j *Journal) mark() {
-	text := fmt.Appendf(nil, "%d\n%s\n", os.Getpid(), j.from.UTC().Format(TimeFormat))
+	to := ""
 	if !j.to.IsZero() {
-		text = j.to.UTC().AppendFormat(text, TimeFormat)
+		to = j.to.UTC().Format(TimeFormat)
 	}
-	text = append(text, '\n')
+	text := fmt.Appendf(nil, "%d\n%s\n%s\n", os.Getpid(), j.from.UTC().Format(TimeFormat), to)
 	if _, err := j.lock.WriteAt(text, 0); err == nil {
 		_ = j.lock.Truncate(int64(len(text)))
 	}

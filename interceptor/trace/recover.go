@@ -218,16 +218,12 @@ func readTail(f *os.File) (t tail, err error) {
 	if err != nil {
 		return t, err
 	}
-	var buf []byte
-	start := fi.Size()
-	for step := int64(64 << 10); ; step *= 2 {
-		n := min(step, start)
-		chunk := make([]byte, n, n+int64(len(buf)))
-		if _, err := f.ReadAt(chunk, start-n); err != nil && !errors.Is(err, io.EOF) {
+	for n := int64(64 << 10); ; n *= 2 {
+		start := max(0, fi.Size()-n)
+		buf := make([]byte, fi.Size()-start)
+		if _, err := f.ReadAt(buf, start); err != nil && !errors.Is(err, io.EOF) {
 			return t, err
 		}
-		buf = append(chunk, buf...)
-		start -= n
 		if t = tailOf(buf, start); t.last != nil || start == 0 {
 			return t, nil
 		}

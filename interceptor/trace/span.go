@@ -3,6 +3,7 @@ package trace
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"regexp"
 	"strings"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
@@ -55,31 +56,19 @@ type Traceparent struct {
 // ParseTraceparent reads a traceparent. Of later versions it reads the first four fields, as the
 // standard asks. ok is false for forms that the standard forbids.
 func ParseTraceparent(s string) (tp Traceparent, ok bool) {
-	const size = 2 + 1 + 32 + 1 + 16 + 1 + 2
-	if len(s) < size || s[2] != '-' || s[35] != '-' || s[52] != '-' {
+	m := traceparentForm.FindStringSubmatch(s)
+	if m == nil || m[1] == "ff" || m[1] == "00" && m[5] != "" {
 		return tp, false
 	}
-	var version, flags [1]byte
-	if !lowerHex(version[:], s[:2]) || version[0] == 0xff || !lowerHex(tp.Trace[:], s[3:35]) ||
-		!lowerHex(tp.Parent[:], s[36:52]) || !lowerHex(flags[:], s[53:55]) ||
-		len(s) > size && (version[0] == 0 || s[size] != '-') ||
-		tp.Trace == [16]byte{} || tp.Parent == [8]byte{} {
+	id, _ := hex.DecodeString(m[2] + m[3] + m[4]) // the form has hexadecimal digits only
+	tp = Traceparent{[16]byte(id), [8]byte(id[16:]), id[24]}
+	if tp.Trace == [16]byte{} || tp.Parent == [8]byte{} {
 		return Traceparent{}, false
 	}
-	tp.Flags = flags[0]
 	return tp, true
 }
 
-// lowerHex decodes s, which must be lower case, into dst.
-func lowerHex(dst []byte, s string) bool {
-	for i := range len(s) {
-		if s[i] >= 'A' && s[i] <= 'F' {
-			return false
-		}
-	}
-	_, err := hex.Decode(dst, []byte(s))
-	return err == nil
-}
+var traceparentForm = regexp.MustCompile(`(?s)^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$`)
 
 // String returns the traceparent that is sent on, with the flags of version 00.
 func (tp Traceparent) String() string {
