@@ -465,7 +465,7 @@ const (
 // Expire ends workflows that are past their TTL, a few at a time, and deletes ended ones a day
 // after that. Each workflow that it ends is returned once, to one of the processes.
 func (e *Engine) Expire(ctx context.Context) (ended []Ended, err error) {
-	due := func(q querier) ([]*node, error) {
+	due := func(q sqlitedb.Querier) ([]*node, error) {
 		return many(ctx, q, "WHERE n.parent = '' AND n.expires_at <= ? - n.closed * ? LIMIT ?",
 			e.now().UnixMicro(), keepClosed.Microseconds(), expireLimit)
 	}
@@ -498,7 +498,7 @@ func (e *Engine) Ending(ctx context.Context, s *Step) (Ended, error) {
 	return ending(ctx, e.db, s.Root)
 }
 
-func ending(ctx context.Context, q querier, root string) (x Ended, err error) {
+func ending(ctx context.Context, q sqlitedb.Querier, root string) (x Ended, err error) {
 	nodes, err := many(ctx, q, "WHERE n.root = ? ORDER BY n.created_at, n.rowid", root)
 	for i, n := range nodes {
 		if n.id == root {

@@ -3,10 +3,10 @@ package workflow
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"strings"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
 // migrations make the schema; see [sqlitedb.Options]. Times are microseconds since 1970.
@@ -74,13 +74,8 @@ func (n *node) fields() []any {
 		&n.attempts, &n.request, &n.record, &n.foreign, &n.created, &n.used, &n.expires, &n.closed}
 }
 
-// querier is a database or a transaction.
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
 // one returns the first node that the end of a query selects, or nil.
-func one(ctx context.Context, q querier, where string, args ...any) (*node, error) {
+func one(ctx context.Context, q sqlitedb.Querier, where string, args ...any) (*node, error) {
 	all, err := many(ctx, q, where+" LIMIT 1", args...)
 	if err != nil || len(all) == 0 {
 		return nil, err
@@ -89,28 +84,24 @@ func one(ctx context.Context, q querier, where string, args ...any) (*node, erro
 }
 
 // many returns the nodes n that the end of a query selects.
-func many(ctx context.Context, q querier, end string, args ...any) (out []*node, err error) {
-	rows, err := q.QueryContext(ctx, "SELECT "+nodeColumns+" FROM nodes n "+end, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		n := &node{}
-		if err := rows.Scan(n.fields()...); err != nil {
+func many(ctx context.Context, q sqlitedb.Querier, end string, args ...any) (out []*node, err error) {
+	var n node
+	for err := range sqlitedb.Rows(ctx, q, n.fields(), "SELECT "+nodeColumns+" FROM nodes n "+end, args...) {
+		if err != nil {
 			return nil, err
 		}
-		out = append(out, n)
+		row := n
+		out = append(out, &row)
 	}
-	return out, rows.Err()
+	return out, nil
 }
 
-func byID(ctx context.Context, q querier, id string) (*node, error) {
+func byID(ctx context.Context, q sqlitedb.Querier, id string) (*node, error) {
 	return one(ctx, q, "WHERE n.id = ?", id)
 }
 
 // byKey returns the step below parent with a key. An empty key matches none.
-func byKey(ctx context.Context, q querier, parent, step, key string) (*node, error) {
+func byKey(ctx context.Context, q sqlitedb.Querier, parent, step, key string) (*node, error) {
 	if key == "" {
 		return nil, nil
 	}
@@ -118,19 +109,19 @@ func byKey(ctx context.Context, q querier, parent, step, key string) (*node, err
 }
 
 // byAlias returns the root with a foreign id.
-func byAlias(ctx context.Context, q querier, principal, workflow, alias string) (*node, error) {
+func byAlias(ctx context.Context, q sqlitedb.Querier, principal, workflow, alias string) (*node, error) {
 	return one(ctx, q, "JOIN aliases a ON a.root = n.id WHERE a.principal = ? AND a.workflow = ? AND a.alias = ?", principal, workflow, alias)
 }
 
 // lastOf returns the live root that was opened last in a session.
-func lastOf(ctx context.Context, q querier, principal, workflow, session string, now int64) (*node, error) {
+func lastOf(ctx context.Context, q sqlitedb.Querier, principal, workflow, session string, now int64) (*node, error) {
 	return one(ctx, q, "WHERE n.principal = ? AND n.workflow = ? AND n.session = ? AND n.parent = '' AND n.closed = 0 AND n.expires_at > ? "+
 		"ORDER BY n.created_at DESC, n.rowid DESC", principal, workflow, session, now)
 }
 
 // holding returns the nodes of live workflows that hold one of the values, the newest workflow
 // first and in it the newest step first.
-func holding(ctx context.Context, q querier, principal, workflow, name string, hashes []string, now int64) ([]*node, error) {
+func holding(ctx context.Context, q sqlitedb.Querier, principal, workflow, name string, hashes []string, now int64) ([]*node, error) {
 	return many(ctx, q, "JOIN nodes r ON r.id = n.root WHERE n.principal = ? AND n.workflow = ? AND r.closed = 0 AND r.expires_at > ? "+
 		"AND n.id IN (SELECT node FROM joins WHERE name = ? AND hash IN (SELECT value FROM json_each(?))) "+
 		"ORDER BY r.created_at DESC, r.rowid DESC, n.created_at DESC, n.rowid DESC",

@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"iter"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -159,6 +160,31 @@ func Update(ctx context.Context, db interface {
 		return err
 	}
 	return tx.Commit()
+}
+
+// Querier is a database or a transaction.
+type Querier interface {
+	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+}
+
+// Rows yields nil for each row of a query, which is then in into, and an error if the query fails.
+func Rows(ctx context.Context, q Querier, into []any, query string, args ...any) iter.Seq[error] {
+	return func(yield func(error) bool) {
+		rows, err := q.QueryContext(ctx, query, args...)
+		if err != nil {
+			yield(err)
+			return
+		}
+		defer rows.Close()
+		for rows.Next() {
+			if !yield(rows.Scan(into...)) {
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			yield(err)
+		}
+	}
 }
 
 // IsDamaged reports whether err means that a file is damaged or not a database.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
 // ErrNotFound says that the journal has no record with an id.
@@ -115,7 +116,7 @@ func (x *Index) contexts(ctx context.Context) (map[string]bool, error) {
 	all := map[string]bool{}
 	return all, x.retry(ctx, func() error {
 		var value string
-		for err := range rows(ctx, x.database(), []any{&value}, "SELECT value FROM word WHERE field = ?", fieldContext) {
+		for err := range sqlitedb.Rows(ctx, x.database(), []any{&value}, "SELECT value FROM word WHERE field = ?", fieldContext) {
 			if err != nil {
 				return err
 			}

@@ -165,7 +165,7 @@ func (x *Index) Close() error {
 // order of the journal. It may run beside the writer. An error ends it: a [*UsageError] if f is
 // malformed. It passes over lines that are not records; Verify names them.
 func (x *Index) Select(ctx context.Context, f Filter) iter.Seq2[*trace.Record, error] {
-	return sequence(f, func(yield func(*trace.Record) bool) error {
+	return sequence(ctx, f, func(ctx context.Context, yield func(*trace.Record) bool) error {
 		if err := x.refresh(ctx, false); err != nil {
 			return err
 		}
@@ -196,15 +196,20 @@ func (x *Index) Select(ctx context.Context, f Filter) iter.Seq2[*trace.Record, e
 	})
 }
 
-// sequence turns a function that yields records into an iterator that checks f and keeps its limit.
-func sequence(f Filter, run func(yield func(*trace.Record) bool) error) iter.Seq2[*trace.Record, error] {
+// sequence turns a function that yields records into an iterator that checks f and keeps its
+// limit. The function's ctx ends when no more records are wanted.
+func sequence(ctx context.Context, f Filter, run func(ctx context.Context, yield func(*trace.Record) bool) error) iter.Seq2[*trace.Record, error] {
 	return func(yield func(*trace.Record, error) bool) {
+		ctx, stop := context.WithCancel(ctx)
+		defer stop()
 		n, more := 0, true
 		err := f.Validate()
 		if err == nil {
-			err = run(func(r *trace.Record) bool {
+			err = run(ctx, func(r *trace.Record) bool {
 				n++
-				more = yield(r, nil) && n != f.Limit
+				if more = yield(r, nil) && n != f.Limit; !more {
+					stop()
+				}
 				return more
 			})
 		}
@@ -224,9 +229,9 @@ func (x *Index) matching(ctx context.Context, f Filter, yield func(*trace.Record
 			return err
 		}
 		lines := &lineReader{dir: x.dir}
-		defer lines.close()
+		defer func() { lines.file.Close() }()
 		var p place
-		for err := range rows(ctx, db, []any{&p.segment, &p.start, &p.size}, query, args...) {
+		for err := range sqlitedb.Rows(ctx, db, []any{&p.segment, &p.start, &p.size}, query, args...) {
 			if err != nil {
 				return err
 			}
@@ -246,31 +251,6 @@ func (x *Index) matching(ctx context.Context, f Filter, yield func(*trace.Record
 		return nil
 	})
 	return last, err
-}
-
-// querier is a database or a transaction.
-type querier interface {
-	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
-}
-
-// rows yields nil for each row of a query, which is then in into, and an error if the query fails.
-func rows(ctx context.Context, q querier, into []any, query string, args ...any) iter.Seq[error] {
-	return func(yield func(error) bool) {
-		rows, err := q.QueryContext(ctx, query, args...)
-		if err != nil {
-			yield(err)
-			return
-		}
-		defer rows.Close()
-		for rows.Next() {
-			if !yield(rows.Scan(into...)) {
-				return
-			}
-		}
-		if err := rows.Err(); err != nil {
-			yield(err)
-		}
-	}
 }
 
 // retry calls f, and again with a new index if f fails because of a damaged or stale one.
@@ -369,7 +349,7 @@ func (c condition) words(ctx context.Context, db *sql.DB, field int) (ids []int6
 	const query = "SELECT id, value FROM word WHERE field = ? AND value >= ? AND value < ?"
 	var id int64
 	var value sql.RawBytes
-	for err := range rows(ctx, db, []any{&id, &value}, query, field, blob(c.prefix), blob(c.prefix+"\xff")) { // UTF-8 has no such byte
+	for err := range sqlitedb.Rows(ctx, db, []any{&id, &value}, query, field, blob(c.prefix), blob(c.prefix+"\xff")) { // UTF-8 has no such byte
 		if err != nil {
 			return nil, err
 		}
@@ -460,13 +440,13 @@ type covered struct {
 
 // backlog compares the index with the journal. Its error is errStale if the
 // indexed lines are not those of the journal.
-func (x *Index) backlog(ctx context.Context, q querier) (b backlog, err error) {
+func (x *Index) backlog(ctx context.Context, q sqlitedb.Querier) (b backlog, err error) {
 	names, err := trace.Segments(x.dir)
 	if err != nil {
 		return b, err
 	}
 	var c covered
-	for err := range rows(ctx, q, []any{&c.first, &c.size, &c.tail}, "SELECT first, size, tail FROM segment ORDER BY first") {
+	for err := range sqlitedb.Rows(ctx, q, []any{&c.first, &c.size, &c.tail}, "SELECT first, size, tail FROM segment ORDER BY first") {
 		switch {
 		case err != nil:
 			return b, err
@@ -671,16 +651,10 @@ type lineReader struct {
 	line    []byte
 }
 
-func (l *lineReader) close() {
-	if l.file != nil {
-		l.file.Close()
-	}
-}
-
 // record returns the record at p, nil if its segment is gone.
 func (l *lineReader) record(p place) (r *trace.Record, err error) {
 	if p.segment != l.segment {
-		l.close()
+		l.file.Close() // nil is no panic, but an error
 		l.segment = p.segment
 		l.file, err = os.Open(filepath.Join(l.dir, trace.SegmentName(uint64(p.segment)))) // #nosec G115: the kernel checks it
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {                                // retention was quicker
@@ -690,8 +664,7 @@ func (l *lineReader) record(p place) (r *trace.Record, err error) {
 	if l.file == nil {
 		return nil, nil
 	}
-	const longest = 256 << 20
-	if p.size <= 0 || p.size > longest {
+	if p.size <= 0 || p.size > 256<<20 { // no line of a journal is longer
 		return nil, errStale
 	}
 	l.line = slices.Grow(l.line[:0], int(p.size))[:p.size]

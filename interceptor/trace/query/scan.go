@@ -2,7 +2,6 @@ package query
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"io/fs"
 	"iter"
@@ -31,9 +30,8 @@ func Select(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, 
 
 // Scan reads every line and uses no index. Chain and Orphans have no effect.
 func Scan(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
-	return sequence(f, func(yield func(*trace.Record) bool) error {
-		_, err := new(place).scan(ctx, dir, f, time.Time{}, place{}, yield)
-		return err
+	return sequence(ctx, f, func(ctx context.Context, yield func(*trace.Record) bool) error {
+		return new(place).scan(ctx, dir, f, time.Time{}, place{}, yield)
 	})
 }
 
@@ -41,9 +39,8 @@ func Scan(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, er
 // the segments that are followed by one that begins before f.Since. If the clock
 // was set back, it misses records that were written shortly before.
 func Recent(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
-	return sequence(f, func(yield func(*trace.Record) bool) error {
-		_, err := new(place).scan(ctx, dir, f, f.Since, place{}, yield)
-		return err
+	return sequence(ctx, f, func(ctx context.Context, yield func(*trace.Record) bool) error {
+		return new(place).scan(ctx, dir, f, f.Since, place{}, yield)
 	})
 }
 
@@ -54,7 +51,7 @@ const followInterval = 200 * time.Millisecond
 // ctx ends. With f.Since set to now it yields new ones only. Chain and Orphans need all records
 // and cannot be followed: that is a [*UsageError].
 func Follow(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
-	return sequence(f, func(yield func(*trace.Record) bool) error {
+	return sequence(ctx, f, func(ctx context.Context, yield func(*trace.Record) bool) error {
 		if f.Chain != "" || f.Orphans {
 			return Usagef("follow", "--chain and --orphans look at all records and cannot follow")
 		}
@@ -75,33 +72,29 @@ func follow(ctx context.Context, dir string, f Filter, yield func(*trace.Record)
 	if err := x.refresh(ctx, false); err != nil {
 		return err
 	}
-	var at place // behind the last indexed line
-	const end = "SELECT first, size FROM segment ORDER BY first DESC LIMIT 1"
-	err = x.database().QueryRowContext(ctx, end).Scan(&at.segment, &at.start)
-	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+	var at place                                                                 // behind the last indexed line
+	const end = "SELECT coalesce(max(first), 0), coalesce(size, 0) FROM segment" // size is that of the last
+	if err := x.database().QueryRowContext(ctx, end).Scan(&at.segment, &at.start); err != nil {
 		return err
 	}
-	more := true
-	last, err := x.matching(ctx, f, func(r *trace.Record) bool { more = yield(r); return more })
-	tick := time.NewTicker(followInterval)
-	defer tick.Stop()
-	for err == nil && more {
+	last, err := x.matching(ctx, f, yield)
+	for err == nil {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-tick.C:
+		case <-time.After(followInterval):
+			err = at.scan(ctx, dir, f, time.Time{}, last, yield)
 		}
-		more, err = at.scan(ctx, dir, f, time.Time{}, last, yield)
 	}
 	return err
 }
 
 // scan yields the records that lie behind at and after, and moves at to the end of the last whole
 // line. It passes over the segments that are followed by one that begins before since.
-func (at *place) scan(ctx context.Context, dir string, f Filter, since time.Time, after place, yield func(*trace.Record) bool) (more bool, err error) {
+func (at *place) scan(ctx context.Context, dir string, f Filter, since time.Time, after place, yield func(*trace.Record) bool) error {
 	names, err := trace.Segments(dir)
 	if err != nil {
-		return false, err
+		return err
 	}
 	for i, name := range names {
 		segment := segmentSeq(name)
@@ -116,24 +109,21 @@ func (at *place) scan(ctx context.Context, dir string, f Filter, since time.Time
 		if segment > at.segment {
 			*at = place{segment: segment}
 		}
-		more := true
 		err := trace.ReadLines(filepath.Join(dir, name), at.start, func(line []byte, start int64, whole bool) bool {
 			if !whole || ctx.Err() != nil {
 				return false
 			}
 			p := place{segment, start, int64(len(line)) + 1}
 			at.start = start + p.size
-			if r, _, err := trace.ParseLine(line); err == nil && p.compare(after) > 0 && f.Match(r) {
-				more = yield(r)
-			}
-			return more
+			r, _, err := trace.ParseLine(line)
+			return err != nil || p.compare(after) <= 0 || !f.Match(r) || yield(r)
 		})
 		if errors.Is(err, fs.ErrNotExist) { // retention was quicker
 			err = nil
 		}
-		if err = errors.Join(err, ctx.Err()); err != nil || !more {
-			return false, err
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			return err
 		}
 	}
-	return true, nil
+	return nil
 }

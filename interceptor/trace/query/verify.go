@@ -107,7 +107,7 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 		{"SELECT segment, start, link.kind, key FROM link JOIN record ON id = record",
 			[]any{&first, &l.start, &l.kind, &l.key}, func() { c.index[first] += maphash.Comparable(c.seed, l) }},
 	} {
-		for err := range rows(ctx, tx, t.into, t.query) {
+		for err := range sqlitedb.Rows(ctx, tx, t.into, t.query) {
 			if err != nil {
 				return err
 			}
