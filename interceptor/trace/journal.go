@@ -38,12 +38,9 @@ type Options struct {
 	Interval time.Duration
 	// RotateBytes is the size at which a new segment begins, at most 2 GiB. 0 is 256 MiB.
 	RotateBytes int64
-	// RetainFiles is the number of segments that are kept, with the one being written. 0 keeps all.
-	RetainFiles int
-	// Now is the clock; nil is time.Now.
-	Now func() time.Time
-	// Log receives repairs and failures; nil discards them.
-	Log *slog.Logger
+	RetainFiles int              // the segments that are kept, with the one being written; 0 keeps all
+	Now         func() time.Time // the clock; nil is time.Now
+	Log         *slog.Logger     // gets repairs and failures; nil discards them
 }
 
 // Errors of the journal that callers tell apart.

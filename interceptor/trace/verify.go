@@ -14,8 +14,7 @@ type VerifyOptions struct {
 	// Anchor, if its Seq is not 0, is a record that must be there with that
 	// hash, such as a head that was copied elsewhere.
 	Anchor Anchor
-	// Detect, if set, returns the rules that find a secret in a line.
-	Detect func(line []byte) []string
+	Detect func(line []byte) []string // returns the rules that find a secret in a line; may be nil
 	// Each, if set, is called when the reading begins, and again if it begins anew because retention
 	// removed segments. The function that it returns gets every record, with its segment, and the
 	// offset and length of its line.

@@ -91,8 +91,7 @@ type Request struct {
 	// server, in a parameter of the server's own.
 	ID, NativeID string
 	Arguments    json.RawMessage
-	// Secret reports whether a text looks like a secret. Such an id is unknown.
-	Secret func(text string) bool
+	Secret       func(text string) bool // reports whether it looks like a secret; such an id is unknown
 }
 
 // Step is a call's place in its workflow. If ID is "", the call belongs to none.
@@ -100,14 +99,13 @@ type Step struct {
 	Rule *Rule
 	// ID is the step's id, Path the ids down to it, Root the id of the workflow.
 	ID, Path, Root string
-	// Foreign is the host's own id for the workflow, if it is not Root.
-	Foreign   string
-	Name      string   // of the step
-	Attempt   int      // number of calls of the step, this one included
-	Status    string   // a constant from Working on
-	Evidence  Evidence // for the workflow
-	Ambiguous bool     // the evidence fits other workflows or steps, too
-	New       bool     // the step did not exist before this call
+	Foreign        string   // the host's own id for the workflow, if it is not Root
+	Name           string   // of the step
+	Attempt        int      // number of calls of the step, this one included
+	Status         string   // a constant from Working on
+	Evidence       Evidence // for the workflow
+	Ambiguous      bool     // the evidence fits other workflows or steps, too
+	New            bool     // the step did not exist before this call
 	// Opened and Started are trace records: of the call that opened the workflow, and of its
 	// workflow/start.
 	Opened, Started string
@@ -406,11 +404,9 @@ func (e *Engine) Begin(ctx context.Context, s *Step, request, record string) err
 
 // Outcome is how a call ended.
 type Outcome struct {
-	Status string
-	// Result is the result that the host gets, or nil. NativeID is the id of the
-	// server's own in it.
-	Result   json.RawMessage
-	NativeID string
+	Status   string
+	Result   json.RawMessage // that the host gets, or nil
+	NativeID string          // the id of the server's own in Result
 }
 
 // End stores how a call ended, and the values that can join later calls to it.
@@ -452,9 +448,8 @@ func (e *Engine) Interrupt(ctx context.Context, ids []string) error {
 // Ended is a workflow that is over.
 type Ended struct {
 	Workflow, Principal, Session, ID string
-	// Records are the trace records of its start and of its steps.
-	Records []string
-	Steps   int
+	Records                          []string // the trace records of its start and of its steps
+	Steps                            int
 }
 
 const (

@@ -37,21 +37,15 @@ const (
 
 // Spec is one workflow as it is configured.
 type Spec struct {
-	// Name is unique.
-	Name string
-	// TTL is how long a workflow lives without use.
-	TTL time.Duration
-	// Tools are the tools that take part.
-	Tools []ToolSpec
-	// Remint ignores an unknown id. Otherwise the call is refused.
-	Remint bool
-	// Require refuses link, status and close calls without a workflow.
-	Require bool
+	Name    string        // is unique
+	TTL     time.Duration // the life of a workflow without use
+	Tools   []ToolSpec    // the tools that take part
+	Remint  bool          // an unknown id is ignored; otherwise the call is refused
+	Require bool          // link, status and close calls without a workflow are refused
 	// Preserve lets an open call give an id of the host's own, such as an A2A contextId. It
 	// becomes an alias of the workflow, and results carry it.
 	Preserve bool
-	// Evidence lists the evidence to look at, in this order.
-	Evidence []Evidence
+	Evidence []Evidence // to look at, in this order
 }
 
 // ToolSpec is one tool of a workflow.
@@ -59,13 +53,11 @@ type ToolSpec struct {
 	// Server is the tool's upstream in the configuration, Tool its name there.
 	Role         Role
 	Server, Tool string
-	// Step names the steps that a link tool adds; "" means the tool's name.
-	Step string
+	Step         string // the name of the steps that a link tool adds; "" means the tool's name
 	// Capture are JSONPaths by the name of the join that uses their values. They look into the
 	// result of an open tool, as {"arguments", "structuredContent", "content", "isError"}.
 	Capture map[string]string
-	// Join are JSONPaths into {"arguments"}.
-	Join map[string]string
+	Join    map[string]string // JSONPaths into {"arguments"}
 	// StepKey are JSONPaths into {"arguments"}. A call with the same values repeats the step.
 	StepKey []string
 }
@@ -79,26 +71,22 @@ type Rules struct {
 // Workflow is a compiled [Spec].
 type Workflow struct {
 	Spec
-	// Openers are the rules of the open tools.
-	Openers []*Rule
+	Openers []*Rule // the rules of the open tools
 }
 
 // Rule is one tool's compiled rule.
 type Rule struct {
 	ToolSpec
-	Workflow *Workflow
-	// At is the rule's place in the configuration, such as "link[0]".
-	At      string
-	capture map[string]path
-	join    map[string]path
-	key     []path
+	Workflow      *Workflow
+	At            string // the place in the configuration, such as "link[0]"
+	capture, join map[string]path
+	key           []path
 }
 
 // Fault is one mistake in a [Spec].
 type Fault struct {
-	// Spec is the index of the spec, At the place in it, such as "link[0].join.ids".
-	Spec int
-	At   string
+	Spec int    // the index of the spec
+	At   string // the place in it, such as "link[0].join.ids"
 	Msg  string
 }
 
@@ -127,7 +115,7 @@ func Compile(specs []Spec) (*Rules, []Fault) {
 type compiler struct {
 	rules  *Rules
 	faults []Fault
-	spec   int
+	spec   int // the index of the one being compiled
 }
 
 func (c *compiler) bad(at, format string, args ...any) {

@@ -60,12 +60,9 @@ type Options struct {
 	// ApplicationID marks the file. Open refuses a file that has tables and another mark. Zero
 	// marks nothing and accepts any mark.
 	ApplicationID int
-	// BusyTimeout bounds the wait for a lock of another connection; 0 means 5 s.
-	BusyTimeout time.Duration
-	// QuickCheck looks for damage in the whole file.
-	QuickCheck bool
-	// Pragmas are further settings of each connection, such as "wal_autocheckpoint(0)".
-	Pragmas []string
+	BusyTimeout   time.Duration // bounds the wait for a lock of another connection; 0 means 5 s
+	QuickCheck    bool          // looks for damage in the whole file
+	Pragmas       []string      // further settings of each connection, such as "wal_autocheckpoint(0)"
 }
 
 // Open opens or creates the database at path, in a directory that exists, and migrates it. Only

@@ -23,16 +23,13 @@ type Filter struct {
 	Tree, Children, Ancestors bool
 	// Main selects records without a context, Roots records in a context of one level.
 	Main, Roots bool
-	// Depth selects contexts with that many levels; 0 is any.
-	Depth int
+	Depth       int // of contexts, in levels; 0 is any
 	// Type selects by the kind of context: the last segment up to its first
 	// '_' or '-', such as br or reason.
-	Type string
-	// Conclusions selects the conclusions of contexts.
-	Conclusions bool
+	Type        string
+	Conclusions bool // of contexts
 
-	// ID selects the record with that envelope id.
-	ID string
+	ID string // an envelope id
 	// Correlates selects records that correlate to this envelope id or context;
 	// "rpc:42" selects those that carry the JSON-RPC id 42 on either side.
 	Correlates string
@@ -70,8 +67,7 @@ type Filter struct {
 	// Journal includes the journal's records about itself, which are left out
 	// unless Kinds or ID name them.
 	Journal bool
-	// Limit ends the query after so many records; 0 is no limit.
-	Limit int
+	Limit   int // of records; 0 is none
 	// NoIndex reads the files without the index; Chain and Orphans always need
 	// it. The chain does not protect the index; Verify compares the two.
 	NoIndex bool

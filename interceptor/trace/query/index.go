@@ -31,7 +31,7 @@ const indexName = "index.sqlite"
 
 // schema has one row for each record, in the order of the journal. Texts are
 // numbers of rows in word. Ids are 64-bit keys, which several ids may share.
-const schema = `
+var schema = `
 CREATE TABLE segment (
 	first INTEGER PRIMARY KEY, -- seq of the first record, as in the file's name
 	size  INTEGER NOT NULL,    -- bytes that are indexed
@@ -51,14 +51,7 @@ CREATE TABLE record (
 	time      INTEGER NOT NULL, -- microseconds since 1970
 	flags     INTEGER NOT NULL,
 	envelope  INTEGER NOT NULL, -- key of the envelope id
-	context   INTEGER NOT NULL,
-	kind      INTEGER NOT NULL,
-	session   INTEGER NOT NULL,
-	principal INTEGER NOT NULL,
-	server    INTEGER NOT NULL,
-	tool      INTEGER NOT NULL,
-	sender    INTEGER NOT NULL,
-	receivers INTEGER NOT NULL
+	` + strings.Join(columns[:], " INTEGER NOT NULL, ") + ` INTEGER NOT NULL
 );
 CREATE INDEX record_envelope ON record (envelope);
 CREATE INDEX record_context ON record (context);
@@ -493,15 +486,12 @@ func (b backlog) forget(ctx context.Context, tx *sql.Tx) error {
 	if b.removed == 0 {
 		return nil
 	}
-	var used []string
-	for _, column := range columns {
-		used = append(used, "SELECT "+column+" FROM record")
-	}
+	used := "SELECT " + strings.Join(columns[:], " FROM record UNION SELECT ") + " FROM record"
 	for _, statement := range []string{
 		"DELETE FROM record WHERE segment <= ?1",
 		"DELETE FROM segment WHERE first <= ?1",
 		"DELETE FROM link WHERE record < (SELECT coalesce(min(id), 9223372036854775807) FROM record) AND ?1",
-		"DELETE FROM word WHERE ?1 AND id NOT IN (" + strings.Join(used, " UNION ") + ")",
+		"DELETE FROM word WHERE ?1 AND id NOT IN (" + used + ")",
 	} {
 		if _, err := tx.ExecContext(ctx, statement, b.removed); err != nil {
 			return err

@@ -72,8 +72,9 @@ func follow(ctx context.Context, dir string, f Filter, yield func(*trace.Record)
 	if err := x.refresh(ctx, false); err != nil {
 		return err
 	}
-	var at place                                                                 // behind the last indexed line
-	const end = "SELECT coalesce(max(first), 0), coalesce(size, 0) FROM segment" // size is that of the last
+	// The place behind the last indexed line. SQLite takes size from the row with the greatest first.
+	var at place
+	const end = "SELECT coalesce(max(first), 0), coalesce(size, 0) FROM segment"
 	if err := x.database().QueryRowContext(ctx, end).Scan(&at.segment, &at.start); err != nil {
 		return err
 	}

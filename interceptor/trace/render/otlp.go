@@ -3,7 +3,6 @@ package render
 import (
 	"bufio"
 	"cmp"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -29,7 +28,9 @@ type otlpSpan struct {
 	End        string     `json:"endTimeUnixNano"`
 	Attributes []otlpAttr `json:"attributes,omitempty"`
 	Links      []otlpLink `json:"links,omitempty"`
-	Status     otlpStatus `json:"status"`
+	Status     struct {
+		Code int `json:"code,omitempty"` // 2 is error
+	} `json:"status"`
 }
 
 type otlpAttr struct {
@@ -40,11 +41,6 @@ type otlpAttr struct {
 type otlpLink struct {
 	TraceID string `json:"traceId"`
 	SpanID  string `json:"spanId"`
-}
-
-type otlpStatus struct {
-	Code    int    `json:"code,omitempty"` // 2 is error
-	Message string `json:"message,omitempty"`
 }
 
 const (
@@ -117,7 +113,7 @@ func (o *otlpWriter) add(key string, start, last *trace.Record) {
 		s.Links = append(s.Links, otlpLink{s.TraceID, spanID(id)})
 	}
 	if a.IsError {
-		s.Status = otlpStatus{Code: 2}
+		s.Status.Code = 2
 	}
 	if o.batch = append(o.batch, s); len(o.batch) == otlpBatch {
 		o.flush()
@@ -143,16 +139,12 @@ func (o *otlpWriter) flush() {
 func spanContext(r *trace.Record) (traceID, parent string) {
 	a := r.AuditOrEmpty()
 	if tp, ok := trace.ParseTraceparent(a.Traceparent); ok {
-		return hex.EncodeToString(tp.Trace[:]), hex.EncodeToString(tp.Parent[:])
+		return fmt.Sprintf("%x", tp.Trace), fmt.Sprintf("%x", tp.Parent)
 	}
-	id := trace.TraceID(r.ID, a.Principal, a.Session, r.Context)
-	return hex.EncodeToString(id[:]), ""
+	return fmt.Sprintf("%x", trace.TraceID(r.ID, a.Principal, a.Session, r.Context)), ""
 }
 
-func spanID(key string) string {
-	id := trace.SpanID(key)
-	return hex.EncodeToString(id[:])
-}
+func spanID(key string) string { return fmt.Sprintf("%x", trace.SpanID(key)) }
 
 func nanos(r *trace.Record) string {
 	if t := r.Time(); !t.IsZero() {
