@@ -317,14 +317,11 @@ func (m *Manager) remove(b *branch) {
 	}
 }
 
-// keys returns the keys of Manager.sessions for b.
+// keys returns the keys of Manager.sessions for b, equal ones too.
 func (b *branch) keys() []sessionKey {
 	keys := []sessionKey{{principal: b.Principal, session: b.Session}}
-	if b.Origin != "" && b.Origin != b.Session {
-		keys = append(keys, sessionKey{principal: b.Principal, session: b.Origin})
-	}
-	if b.Origin != "" && b.thread != "" {
-		keys = append(keys, sessionKey{b.Principal, b.Origin, b.thread})
+	if b.Origin != "" {
+		keys = append(keys, sessionKey{principal: b.Principal, session: b.Origin}, sessionKey{b.Principal, b.Origin, b.thread})
 	}
 	return keys
 }

@@ -44,15 +44,11 @@ func Search(ctx context.Context, text, query string, limit int) ([]Hit, error) {
 	defer db.Close()
 	passages, err := index(ctx, db, text)
 	var hits []Hit
-	for _, form := range []string{`"%s"`, `"%s"*`} { // if no whole word fits, search for prefixes
+	for _, end := range []string{`"`, `"*`} { // if no whole word fits, search for prefixes
 		if err != nil || len(hits) > 0 {
 			break
 		}
-		quoted := make([]string, len(terms))
-		for i, t := range terms {
-			quoted[i] = fmt.Sprintf(form, t)
-		}
-		hits, err = rank(ctx, db, passages, strings.Join(quoted, " OR "), limit)
+		hits, err = rank(ctx, db, passages, `"`+strings.Join(terms, end+` OR "`)+end, limit)
 	}
 	switch {
 	case err == nil:

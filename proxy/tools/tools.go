@@ -175,10 +175,10 @@ func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error)
 	if err == nil || err == context.Cause(ctx) { // the host no longer waits
 		return wire.Message{Result: body}, err
 	}
-	refusal := interceptor.FoldingRefusal(err)
-	if wrong := (*extract.Error)(nil); errors.As(err, &wrong) {
-		refusal = &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Message: wrong.Error(), Err: err}
+	if wrong, ok := errors.AsType[*extract.Error](err); ok {
+		err = folding.Errorf(folding.ErrInvalidInput, "%w", wrong)
 	}
+	refusal := interceptor.FoldingRefusal(err)
 	r.Call.Outcome.Decision = refusal.Reason
 	return wire.Message{}, refusal
 }
@@ -200,7 +200,7 @@ func (t *Tools) Close() error {
 // decode decodes the arguments of an own tool as its schema says.
 func decode(c *interceptor.Call, into any) error {
 	if err := arguments.Decode(c.Target.Name, properties[c.Target.Name], c.Target.Arguments, into); err != nil {
-		return &interceptor.Refusal{Reason: "invalid", Code: "invalid_input", Status: 400, Message: err.Error(), Err: err}
+		return folding.Errorf(folding.ErrInvalidInput, "%w", err)
 	}
 	return nil
 }
