@@ -165,7 +165,8 @@ func calls(t *testing.T, listed map[string]string) map[string][]string {
 
 // calleeOf returns the listed function that a call expression calls, "" if it
 // calls another. A call through an interface of the rooms counts if a listed
-// method has its name.
+// method has its name. A call of a variable counts if its function returns the
+// result of a call, as the next layer does.
 func calleeOf(call *ast.CallExpr, info *types.Info, listed map[string]string) string {
 	var id *ast.Ident
 	switch fun := ast.Unparen(call.Fun).(type) {
@@ -175,6 +176,9 @@ func calleeOf(call *ast.CallExpr, info *types.Info, listed map[string]string) st
 		id = fun.Sel
 	default:
 		return ""
+	}
+	if v, ok := info.Uses[id].(*types.Var); ok && answersCall(v.Type()) {
+		return v.Name()
 	}
 	fn, ok := info.Uses[id].(*types.Func)
 	if !ok || fn.Pkg() == nil || !strings.HasPrefix(fn.Pkg().Path(), module) {
@@ -204,6 +208,12 @@ func calleeOf(call *ast.CallExpr, info *types.Info, listed map[string]string) st
 		return name
 	}
 	return ""
+}
+
+// answersCall reports whether typ is a function that returns an *interceptor.Result.
+func answersCall(typ types.Type) bool {
+	f, ok := typ.Underlying().(*types.Signature)
+	return ok && f.Results().Len() > 0 && f.Results().At(0).Type().String() == "*"+module+"interceptor.Result"
 }
 
 // nameOf returns the name of a function, for a method with its type.
