@@ -9,15 +9,16 @@
 //  2. If the zero value is not the default, set the default in [Default].
 //  3. Check the value in [Config.Validate] (validate.go). The fault names the key and the
 //     remedy, never a value that may be secret.
-//  4. Show the key with its default in config.example.yaml. A test compares the file with the
-//     types and with [Default].
-//  5. Describe it in the key table of its page in docs/, and in CHANGELOG.md.
+//  4. Show the key with its default in config.example.yaml. A test compares the sections of the
+//     file with the types, and its values with [Default].
+//  5. Give a wrong value and its fault in a test of this package.
+//  6. Describe the key in the table of its page in docs/, and in CHANGELOG.md.
+//  7. Use the field. Package proxy copies it into the options of interceptor, folding or server,
+//     which do not import this package (New in gateway.go, newChain in chain.go); the others read
+//     it from the Config. A constant that the key replaces goes.
 //
-// The keys of folding are in package folding. If the key replaces a constant, remove the constant
-// from the package that has it (grep for the name of the section, such as Run).
-//
-// The gateway then reads the field. There is nothing to register: loading finds the field by
-// its tag, expands ${NAME} in it, and refuses keys that no field has.
+// There is nothing to register: loading finds the field by its tag, expands ${NAME} in it, and
+// refuses keys that no field has. The keys of folding are in package folding.
 package config
 
 import (

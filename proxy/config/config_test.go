@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -30,28 +31,46 @@ func TestExampleShowsEveryKey(t *testing.T) {
 	if len(faults) > 0 {
 		t.Fatalf("config.example.yaml: %v", faults)
 	}
-	text := string(data)
-	var walk func(v reflect.Type, path string)
-	walk = func(v reflect.Type, path string) {
+	// section returns the lines of a key of the first level, with or without a comment sign.
+	section := func(key string) string {
+		starts := regexp.MustCompile(`(?m)^(# )?[a-z_]+:`).FindAllIndex(data, -1)
+		text := ""
+		for i, at := range starts {
+			end := len(data)
+			if i+1 < len(starts) {
+				end = starts[i+1][0]
+			}
+			if strings.TrimPrefix(string(data[at[0]:at[1]]), "# ") == key+":" {
+				text += string(data[at[0]:end])
+			}
+		}
+		return text
+	}
+	var walk func(v reflect.Type, text, path string)
+	walk = func(v reflect.Type, text, path string) {
 		for i := range v.NumField() {
 			f := v.Field(i)
 			key, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 			if key == "" || key == "-" {
 				continue
 			}
-			if !strings.Contains(text, key+":") {
+			within := text
+			if path == "" {
+				within = section(key)
+			}
+			if !regexp.MustCompile(`(^|[\s{,])` + key + `:`).MatchString(within) {
 				t.Errorf("config.example.yaml does not show %s%s", path, key)
 			}
 			ft := f.Type
-			for ft.Kind() == reflect.Pointer || ft.Kind() == reflect.Map {
+			for ft.Kind() == reflect.Pointer || ft.Kind() == reflect.Map || ft.Kind() == reflect.Slice {
 				ft = ft.Elem()
 			}
 			if ft.Kind() == reflect.Struct {
-				walk(ft, path+key+".")
+				walk(ft, within, path+key+".")
 			}
 		}
 	}
-	walk(reflect.TypeFor[Config](), "")
+	walk(reflect.TypeFor[Config](), "", "")
 
 	// What the example shows beside the comments are the defaults.
 	d := Default()
