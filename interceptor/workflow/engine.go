@@ -7,12 +7,8 @@
 // step names the workflow. The path of a step is the ids from the first step down to it, in the
 // grammar of package contextpath. It is independent of the branch of the call.
 //
-//	rules, faults := workflow.Compile(specs) // once, from the configuration
-//	e, err := workflow.Open(path, time.Now)
-//	defer e.Close()
-//	step, err := e.Plan(ctx, workflow.Request{Rule: rules.Find(server, tool), Arguments: arguments}) // no effect
-//	err = e.Begin(ctx, step, request, record) // the step exists, or has one more attempt
-//	err = e.End(ctx, step, workflow.Outcome{Status: workflow.Completed, Result: result})
+// [Compile] makes the rules from the configuration. A call goes through [Engine.Plan],
+// [Engine.Begin] and [Engine.End]; see the package's example.
 //
 // Evidence decides which workflow a call belongs to. The step names its evidence, so that an
 // auditor can leave out inferred links. An id that is unknown, expired, closed or of another

@@ -1,12 +1,4 @@
-// Package sqlitedb opens the SQLite databases that hold foldgate's state:
-//
-//	db, err := sqlitedb.Open(ctx, path, sqlitedb.Options{
-//		Migrations: []string{"CREATE TABLE notes (text TEXT NOT NULL)"},
-//	})
-//	if err != nil {
-//		return err
-//	}
-//	defer db.Close()
+// Package sqlitedb opens the SQLite databases that hold foldgate's state; see the package's example.
 //
 // A database has a write-ahead log: one connection writes while others read, also from other
 // processes. A committed transaction survives the death of the process. A power failure can lose

@@ -58,12 +58,6 @@ type indexCheck struct {
 	err            error
 }
 
-// linkRow is the content of a row of the table link, with the offset of the record's line.
-type linkRow struct {
-	kind       int
-	key, start int64
-}
-
 // readIndex sums up the rows of the index as of one moment.
 func (c *indexCheck) readIndex(ctx context.Context) error {
 	db, err := sqlitedb.OpenReadOnly(ctx, c.path, options)
@@ -86,7 +80,7 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 	for i := range fields {
 		into = append(into, &fields[i])
 	}
-	var l linkRow
+	var link [3]int64 // its kind and key, and the offset of the record's line
 	for _, t := range []struct {
 		query string
 		into  []any
@@ -104,8 +98,8 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 			}
 			c.index[r.segment] += maphash.Comparable(c.seed, r)
 		}},
-		{"SELECT segment, start, link.kind, key FROM link JOIN record ON id = record",
-			[]any{&first, &l.start, &l.kind, &l.key}, func() { c.index[first] += maphash.Comparable(c.seed, l) }},
+		{"SELECT segment, link.kind, key, start FROM link JOIN record ON id = record",
+			[]any{&first, &link[0], &link[1], &link[2]}, func() { c.index[first] += maphash.Comparable(c.seed, link) }},
 	} {
 		for err := range sqlitedb.Rows(ctx, tx, t.into, t.query) {
 			if err != nil {
@@ -125,7 +119,7 @@ func (c *indexCheck) add(r *trace.Record, p place) {
 	c.journal[p.segment] += maphash.Comparable(c.seed, rowOf(r, p))
 	for kind, keys := range links(r) {
 		for _, k := range keys {
-			c.journal[p.segment] += maphash.Comparable(c.seed, linkRow{kind, k, p.start})
+			c.journal[p.segment] += maphash.Comparable(c.seed, [3]int64{int64(kind), k, p.start})
 		}
 	}
 }
