@@ -49,9 +49,8 @@ const (
 
 func (s Source) named() bool { return s == SourceArgument || s == SourceMeta || s == SourceURL }
 
-// Locate looks up the branch of a call. It has no effect beyond the call, so that Trace can
-// record the context before anything happens. If the handle names no usable branch, Attribute
-// refuses the call later.
+// Locate looks up the branch of a call. If the handle names no usable branch, Attribute refuses the
+// call later.
 func Locate(m *folding.Manager, c *Call) {
 	a, caller := &c.Attribution, c.Caller()
 	switch {

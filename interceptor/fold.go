@@ -17,9 +17,6 @@ import (
 // results over a threshold, and results that do not fit what their branch has left. Images, audio
 // and the results of other methods pass. A result that can't be stored is delivered whole, so
 // folding loses nothing.
-//
-// Fold is installed inside Meter, which charges what is delivered, and outside Scrub, so that
-// only scrubbed text reaches the disk.
 func Fold(store *results.Store, tm TokenMeter, p FoldPolicy, b *Boundary, log *slog.Logger) Middleware {
 	f := &folder{store, tm, p, b, log}
 	return func(next Handler) Handler {

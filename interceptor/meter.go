@@ -13,10 +13,8 @@ import (
 
 // Meter counts every metered call and keeps a branch within its budget. The arguments are charged
 // before the call has an effect. Of the result, no more is delivered than the branch has left: a
-// result that Fold could not make fit is cut with a notice, and the branch ends as exhausted.
-//
-// Meter is installed outside Fold and Scrub, because it counts what the host receives. The end of
-// the branch cancels its calls.
+// result that Fold could not make fit is cut with a notice, and the branch ends as exhausted. The
+// end of the branch cancels its calls.
 func Meter(m *folding.Manager, tm TokenMeter) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {

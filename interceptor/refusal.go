@@ -35,20 +35,14 @@ func FoldingRefusal(err error) *Refusal {
 	}
 	reason := "invalid"
 	var ended *folding.EndedError
-	switch {
-	case errors.Is(err, folding.ErrRateLimited), errors.Is(err, folding.ErrTooManyBranches),
-		errors.Is(err, folding.ErrInstanceFull), errors.Is(err, folding.ErrBudgetExhausted):
+	switch isEnd := errors.As(err, &ended); {
+	case isEnd && ended.Reason == folding.ReasonTimeout:
+		reason = "timeout"
+	case isEnd && ended.Reason == folding.ReasonBudgetExhausted, errors.Is(err, folding.ErrBudgetExhausted),
+		errors.Is(err, folding.ErrRateLimited), errors.Is(err, folding.ErrTooManyBranches), errors.Is(err, folding.ErrInstanceFull):
 		reason = "resource_limit"
 	case errors.Is(err, folding.ErrScrubbingFailed):
 		reason = "unsafe"
-	}
-	if errors.As(err, &ended) {
-		switch ended.Reason {
-		case folding.ReasonTimeout:
-			reason = "timeout"
-		case folding.ReasonBudgetExhausted:
-			reason = "resource_limit"
-		}
 	}
 	return &Refusal{
 		Reason: reason, Code: folding.Code(err), Status: folding.StatusCode(err), Message: err.Error(),

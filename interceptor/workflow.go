@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -24,9 +25,6 @@ type Workflows struct {
 
 // Middleware returns the layer, nil if there are no workflows. The layer creates the step before
 // the call leaves, notes the step's outcome afterwards, and adds the handle to the result.
-//
-// It is installed outside Scrub, so that it adds handles to clean results and captures no
-// secrets, and inside Meter, because what it adds is delivered.
 func (w *Workflows) Middleware() Middleware {
 	if w == nil {
 		return nil
@@ -93,8 +91,7 @@ type Output struct {
 // MetaContextID is the key of _meta that carries a workflow's handle, on calls and on results.
 const MetaContextID = "io.github.foldgate/context_id"
 
-// Locate finds the call's step. It has no effect beyond the call, so that Trace can record the
-// step before anything happens. If there is no step, the layer refuses the call later.
+// Locate finds the call's step. If there is none, the layer refuses the call later.
 func (w *Workflows) Locate(ctx context.Context, c *Call) {
 	s := c.Target.Workflow
 	if w == nil || s == nil {
@@ -246,11 +243,7 @@ func appendHandle(body json.RawMessage, argument, id string) json.RawMessage {
 		return body
 	}
 	block := rawjson.Set(textBlock(handleText(argument, id)), rawjson.Quote(id), "_meta", MetaContextID)
-	var blocks [][]byte
-	for v := range rawjson.Elements(content) {
-		blocks = append(blocks, v)
-	}
-	return rawjson.Set(body, arrayOf(append(blocks, block)), "content")
+	return rawjson.Set(body, arrayOf(append(slices.Collect(rawjson.Elements(content)), block)), "content")
 }
 
 // handleText states facts, because models refuse results that give orders.

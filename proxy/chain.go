@@ -8,7 +8,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/catalog"
 )
 
-// locate finds the branch and the workflow step of a call. It has no effect beyond the call.
+// locate finds the branch and the workflow step of a call.
 func (g *Gateway) locate(ctx context.Context, c *interceptor.Call) {
 	interceptor.Locate(g.branches, c)
 	g.records.Inherit(c)
@@ -26,7 +26,7 @@ func newChain(g *Gateway) interceptor.Chain {
 		layer{"attribute", interceptor.Attribute(g.branches)},                               // before Meter, which charges the branch
 		layer{"meter", interceptor.Meter(g.branches, g.tokenMeter)},                         // outside Fold: charges what the host gets to read
 		layer{"fold", interceptor.Fold(g.results, g.tokenMeter, policy, g.boundary, g.log)}, // outside Scrub: only scrubbed text is stored and shown
-		layer{"workflow", g.workflows.Middleware()},                                         // outside Scrub: handles are added to clean results; inside Fold, which leaves them
+		layer{"workflow", g.workflows.Middleware()},                                         // outside Scrub: adds handles to clean results, captures no secrets; inside Meter, which charges them, and Fold, which leaves them
 		layer{"scrub", interceptor.Scrub(g.boundary)},                                       // innermost: nothing outside it holds an unscrubbed result
 	)
 	return interceptor.NewChain(g.locate, append([]interceptor.Middleware{g.savings}, layers...)...)

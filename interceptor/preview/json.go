@@ -46,22 +46,21 @@ func showJSON(value []byte, b *body) string {
 		b.addCut("start: " + abridge(value, 8, 80, 3))
 		return "its shape and start shown"
 	}
-	total := 0
-	for range rawjson.Elements(items) {
+	total, last := 0, []byte(nil)
+	for v := range rawjson.Elements(items) {
 		total++
+		last = v
 	}
 	width := 100
 	if total > 3 {
 		width = 60
 	}
-	shown, index := 0, 0
-	var last []byte
+	shown := 0
 	for v := range rawjson.Elements(items) {
-		if shown == index && b.left > room/8 && b.add(fmt.Sprintf("%s[%d]: %s", path, index, abridge(v, 12, width, 3))) {
-			shown++
+		if b.left <= room/8 || !b.add(fmt.Sprintf("%s[%d]: %s", path, shown, abridge(v, 12, width, 3))) {
+			break
 		}
-		last = v
-		index++
+		shown++
 	}
 	if shown < total && b.add(fmt.Sprintf("%s[%d]: %s", path, total-1, abridge(last, 12, 40, 3))) {
 		shown++
