@@ -44,7 +44,7 @@ func (x *examination) secrets(text string) ([]hit, error) {
 		return nil, err
 	}
 	return slices.DeleteFunc(hits, func(h hit) bool {
-		return len(h.parts(text)) == 0 || !x.s.exact && isChecksum(text, &h)
+		return len(h.parts(text)) == 0 || isChecksum(text, &h)
 	}), nil
 }
 

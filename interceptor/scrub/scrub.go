@@ -22,9 +22,6 @@ type Options struct {
 	Known []string
 	// Timeout bounds the time for one text or message; 0 means no bound.
 	Timeout time.Duration
-	// Exact redacts all that the rules find. Otherwise checksums of lock files, which generic
-	// rules take for keys, stay: h1:… of Go and sha512-… of package managers.
-	Exact bool
 }
 
 // A Scrubber finds and removes secrets. It is safe for concurrent use.
@@ -32,7 +29,6 @@ type Scrubber struct {
 	rules   *ruleSet
 	set     *regexset.Set
 	timeout time.Duration
-	exact   bool
 
 	mu   sync.Mutex
 	free []*examination // guarded by mu
@@ -58,7 +54,7 @@ func New(opts Options) (*Scrubber, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scrub: rules: %w", err)
 	}
-	return &Scrubber{rules: rules, set: set, timeout: opts.Timeout, exact: opts.Exact}, nil
+	return &Scrubber{rules: rules, set: set, timeout: opts.Timeout}, nil
 }
 
 // Text returns text with every secret replaced by [REDACTED:rule], or text itself if it has none,
