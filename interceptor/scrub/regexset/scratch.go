@@ -2,7 +2,6 @@ package regexset
 
 import (
 	"encoding/binary"
-	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -31,8 +30,7 @@ type Scratch struct {
 	touched    []int     // plans with hits
 	enabled    []bool    // by pattern
 	candidates []int
-	run        []*dfa            // DFAs with notes
-	ends       map[*plan][]int32 // by literal hit; see matchLines
+	run        []*dfa // DFAs with notes
 	tested     map[part]bool
 
 	found   []literalHit
@@ -127,7 +125,7 @@ func (c *Scratch) Reset() {
 		c.enabled[i] = false
 	}
 	c.touched, c.run, c.candidates = c.touched[:0], c.run[:0], c.candidates[:0]
-	c.text, c.limit, c.ends, c.tested = "", nil, nil, nil
+	c.text, c.limit, c.tested = "", nil, nil
 }
 
 // Candidates returns the indexes of the patterns that may have matches in the scanned text, in
@@ -191,19 +189,28 @@ func (c *Scratch) FindAll(pattern int) ([]Span, error) {
 	}
 }
 
+// longLine is the length in bytes above which lines may overlap so often that it costs time.
+const longLine = 256
+
 // Match reports whether a pattern for Test or TestLines matches in a part of the scanned text,
 // taken alone. A part for TestLines does not begin or end within a character.
 func (c *Scratch) Match(pattern int, in Span) (bool, error) {
 	p := &c.set.patterns[pattern]
-	if p.lines != nil && c.dfa(p.lines.tail) != nil && !p.lines.tail.looks {
-		return c.matchLines(p.lines, in)
+	if p.Use == TestLines && p.plans[0].required != nil && len(c.hits[p.plans[0].id]) == 0 {
+		return false, nil
+	}
+	d := c.dfa(p.test)
+	if d != nil && p.Use == TestLines && !d.p.looks && in.End-in.Start > longLine {
+		// A match in the part is one in the text, and ends in the part. Notes make many long lines
+		// that overlap cost no more than one.
+		end, err := d.end(c.text, in.Start, c.limit, true)
+		return 0 <= end && end <= in.End, err
 	}
 	key := part{pattern, in}
 	if yes, known := c.tested[key]; known {
 		return yes, nil
 	}
 	text := c.text[in.Start:in.End]
-	d := c.dfa(p.test)
 	if d == nil {
 		return p.Expr.MatchString(text), nil
 	}
@@ -215,36 +222,6 @@ func (c *Scratch) Match(pattern int, in Span) (bool, error) {
 		c.tested[key] = end >= 0
 	}
 	return end >= 0, err
-}
-
-// matchLines is Match for a plan without assertions. It computes once, for each literal hit, the
-// first end of a match that starts there or at a later hit. So many long lines that overlap cost
-// no more than one.
-func (c *Scratch) matchLines(p *plan, in Span) (bool, error) {
-	hits := c.hits[p.id]
-	ends, known := c.ends[p]
-	if !known {
-		slices.Sort(hits)
-		d := c.dfa(p.tail)
-		ends = make([]int32, len(hits)+1)
-		ends[len(hits)] = math.MaxInt32
-		for i := len(hits) - 1; i >= 0; i-- {
-			end, err := d.end(c.text, int(hits[i]), c.limit, true)
-			if err != nil {
-				return false, err
-			}
-			ends[i] = ends[i+1]
-			if end >= 0 {
-				ends[i] = min(ends[i], int32(end))
-			}
-		}
-		if c.ends == nil {
-			c.ends = map[*plan][]int32{}
-		}
-		c.ends[p] = ends
-	}
-	first, _ := slices.BinarySearch(hits, int32(in.Start))
-	return int(ends[first]) <= in.End, nil
 }
 
 // dfa returns the DFA of a program, or nil if the program has none.

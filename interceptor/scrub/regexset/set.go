@@ -66,9 +66,8 @@ type Set struct {
 
 type pattern struct {
 	Pattern
-	plans []*plan  // for Search; nil if package regexp finds the matches
+	plans []*plan  // for Search; nil if package regexp finds the matches. For TestLines one
 	test  *program // for Test and TestLines: the first end of a match in a text
-	lines *plan    // for TestLines, if it may serve matchLines
 }
 
 // A use lists the patterns and plans that search for one literal.
@@ -92,16 +91,6 @@ func New(patterns []Pattern) (*Set, error) {
 		}
 		return &s.uses[n]
 	}
-	add := func(p *plan) {
-		p.id = s.numPlans
-		s.numPlans++
-		if p.required != nil {
-			for _, l := range p.required.search {
-				u := useOf(l)
-				u.plans = append(u.plans, p.id)
-			}
-		}
-	}
 	for i, in := range patterns {
 		p := &s.patterns[i]
 		p.Pattern = in
@@ -109,19 +98,27 @@ func New(patterns []Pattern) (*Set, error) {
 		if least, _ := lengths(tree); in.Use != Test {
 			s.minLen = min(s.minLen, least)
 		}
+		switch in.Use {
+		case Search:
+			p.plans = newPlans(tree)
+		case TestLines:
+			p.plans = []*plan{newPlan(tree)}
+		}
+		for _, plan := range p.plans {
+			plan.id = s.numPlans
+			s.numPlans++
+			if plan.required == nil {
+				continue
+			}
+			for _, l := range plan.required.search {
+				u := useOf(l)
+				u.plans = append(u.plans, plan.id)
+			}
+		}
 		if in.Use != Search {
 			p.test = newProgram(anyText(tree))
 			p.test.earliest = true
-			if l := newPlan(tree); in.Use == TestLines && l.required != nil && l.required.hi == 0 {
-				l.tail.earliest = true
-				p.lines = l
-				add(l)
-			}
 			continue
-		}
-		p.plans = newPlans(tree)
-		for _, plan := range p.plans {
-			add(plan)
 		}
 		filter := p.filter()
 		if len(filter) == 0 {
