@@ -164,7 +164,9 @@ func (w *worker) countBlock(b []byte, bound int) (tokens, n int, cut bool) {
 	tokens = bits.OnesCount64(starts) - 1 - bits.OnesCount64(long) + bits.OnesCount64(two)
 	for ; two != 0; two &= two - 1 {
 		i := bits.TrailingZeros64(two) & (blockSize - 1)
-		tokens -= int(w.v.asciiPairs[text[i]&0x7f][text[i+1]>>6&1] >> (text[i+1] & 63) & 1)
+		if w.v.pair(w.v.byteRank[text[i]], w.v.byteRank[text[i+1]]) != noRank {
+			tokens--
+		}
 	}
 	for ; long != 0; long &= long - 1 {
 		i := uint(bits.TrailingZeros64(long)) & (blockSize - 1)

@@ -27,15 +27,12 @@ const (
 // adjacent tokens merge only if they are that pair, and a table from pairs of ranks to ranks,
 // without the bytes, is enough.
 type vocabulary struct {
-	byteRank [256]uint32
-	// asciiPairs has a bit for each two bytes of ASCII that are a token: bytePairs is larger than
-	// the nearest cache of the processor, and takes 8 % longer in source.
-	asciiPairs [128][2]uint64
-	bytePairs  []uint32 // rank of the pair of two bytes' ranks, first<<8 | second
-	pairs      []uint64 // open addressing: left, right and merged rank in 18 bits each
-	shift      uint     // from a hash to an index in pairs
-	filter     []uint64 // a bit for each slot in four that some key hashes to
-	chars      *charTable
+	byteRank  [256]uint32
+	bytePairs []uint32 // rank of the pair of two bytes' ranks, first<<8 | second
+	pairs     []uint64 // open addressing: left, right and merged rank in 18 bits each
+	shift     uint     // from a hash to an index in pairs
+	filter    []uint64 // a bit for each slot in four that some key hashes to
+	chars     *charTable
 }
 
 // loadVocabulary loads the vocabulary that tiktoken-go-loader embeds, as OpenAI publishes it: a
@@ -106,9 +103,6 @@ func (v *vocabulary) add(token []byte, n int, left, right, rank uint32) {
 	v.addPair(left, right, rank)
 	if left|right < 256 {
 		v.bytePairs[left<<8|right] = rank
-		if token[0]|token[1] < utf8.RuneSelf {
-			v.asciiPairs[token[0]][token[1]>>6] |= 1 << (token[1] & 63)
-		}
 	}
 	v.chars.add(token, n, rank)
 }
