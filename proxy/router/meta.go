@@ -2,6 +2,7 @@ package router
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -30,11 +31,19 @@ func (rt *Router) readMeta(r *request, c *interceptor.Call) error {
 	}
 	c.Origin.Thread, c.Origin.Spawned = hostThread(meta)
 	c.Origin.Traceparent, _ = rawjson.GetString(meta.Traceparent)
-	if err := rt.correlate(c, meta); err != nil {
-		return invalidParams("_meta[%q]: %v", wire.MetaCorrelation, err)
+	// A correlation is under either of two names. trace.correlation says whether its deprecated form,
+	// a string, is taken.
+	key, strict := wire.MetaCorrelation, rt.Config.Trace.Correlation == "strict"
+	var err error
+	c.Origin.Correlates, c.Origin.Deprecated, err = trace.DecodeCorrelation(meta.Correlation, meta.CorrelationLater, strict)
+	if err == nil {
+		key, err = wire.MetaContext, subContext(c, meta.Context, strict)
 	}
-	if err := rt.subContext(c, meta); err != nil {
-		return invalidParams("_meta[%q]: %v", wire.MetaContext, err)
+	for _, code := range c.Origin.Deprecated {
+		rt.Recorder.Deprecated(code)
+	}
+	if err != nil {
+		return invalidParams("_meta[%q]: %v", key, err)
 	}
 	return nil
 }
@@ -51,19 +60,9 @@ func hostThread(meta *wire.Meta) (thread string, spawned bool) {
 	return thread, parent != "" && parent != thread
 }
 
-// correlate reads the correlation ids that a host gives, under either name of the field. The
-// deprecated form, a string, is taken or refused as trace.correlation says.
-func (rt *Router) correlate(c *interceptor.Call, meta *wire.Meta) error {
-	var err error
-	c.Origin.Correlates, c.Origin.Deprecated, err = trace.DecodeCorrelation(meta.Correlation, meta.CorrelationLater, rt.Config.Trace.Correlation == "strict")
-	rt.noteDeprecated(c.Origin.Deprecated)
-	return err
-}
-
 // subContext reads the context that a host puts a call in, below the context of its branch. The
-// object form of an earlier draft is taken or refused like a correlation that is a string.
-func (rt *Router) subContext(c *interceptor.Call, meta *wire.Meta) error {
-	value := meta.Context
+// object form of an earlier draft is refused if strict.
+func subContext(c *interceptor.Call, value json.RawMessage, strict bool) error {
 	if value == nil {
 		return nil
 	}
@@ -72,20 +71,12 @@ func (rt *Router) subContext(c *interceptor.Call, meta *wire.Meta) error {
 		return nil
 	}
 	path, deprecated, err := contextpath.Decode(value)
-	if err == nil && len(deprecated) > 0 && rt.Config.Trace.Correlation == "strict" {
+	if err == nil && len(deprecated) > 0 && strict {
 		err = fmt.Errorf("an object is a form of an earlier draft, which trace.correlation: strict refuses; send the path as a string: %q", path)
 	}
 	if err != nil {
 		return err
 	}
 	c.Attribution.SubContext, c.Origin.Deprecated = string(path), append(c.Origin.Deprecated, deprecated...)
-	rt.noteDeprecated(deprecated)
 	return nil
-}
-
-// noteDeprecated counts uses of deprecated forms.
-func (rt *Router) noteDeprecated(codes []string) {
-	for _, code := range codes {
-		rt.Recorder.Deprecated(code)
-	}
 }
