@@ -26,12 +26,4 @@
 // A message is bytes from end to end. A [wire.Message] names the ranges of a JSON-RPC message, and
 // bytes are spliced only where something must change. So members that foldgate does not know pass
 // unchanged.
-//
-// # Files
-//
-//	gateway.go     making, serving and closing a gateway
-//	chain.go       the order of the interceptors
-//	check.go       what foldgate check reports
-//	telemetry.go   spans, and metrics of the gateway's state
-//	log.go         the log without secrets
 package proxy

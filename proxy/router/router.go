@@ -7,21 +7,6 @@
 //	pending := session.Begin(ctx, request)
 //	reply := pending.Serve()
 //
-// # Files
-//
-//	request.go         one request: pending, its Call, its owner, the server
-//	meta.go            _meta and headers of hosts
-//	refusal.go         replies to requests that are refused or fail
-//	tasks.go           tasks, which belong to the server that made them
-//	initialize.go      initialize, server/discover, logging/setLevel
-//	lists.go           list caches and merged lists
-//	session.go         host sessions
-//	notifications.go   notifications in both directions, list changes
-//	questions.go       requests of servers to hosts
-//	ordering.go        the order of messages on stdio
-//	subscriptions.go   subscriptions/listen, resource subscriptions
-//	batch.go           the calls of a branch_run
-//
 // # Locks
 //
 // Session.mu is held alone. listCache.mu may be taken while Router.mu is held, and queue.mu while

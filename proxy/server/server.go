@@ -5,13 +5,6 @@
 // A server reads messages, finds the [Session] of each, hands it the requests and writes the
 // replies. It does not know what a request means: that is up to the [Router], which opens the
 // sessions.
-//
-//	server.go                  sessions, requests and replies
-//	stdio.go                   a connection on standard input and output
-//	http.go, access.go         what every HTTP request passes
-//	legacy.go, session.go      revisions up to 2025-11-25: Mcp-Session-Id, GET streams, batches
-//	modern.go                  revision 2026-07-28: the checks of headers and _meta
-//	response.go, stream.go     replies, event streams, resumption
 package server
 
 import (
