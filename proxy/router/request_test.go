@@ -31,6 +31,13 @@ func metaRouter(t *testing.T, correlation string) *Router {
 	return rt
 }
 
+// readMeta reads the _meta of a request into a call.
+func readMeta(t *testing.T, mode, meta string) (*interceptor.Call, error) {
+	params := json.RawMessage(`{"_meta":` + meta + `}`)
+	c := &interceptor.Call{Target: interceptor.Target{Params: params}}
+	return c, metaRouter(t, mode).readMeta(&request{Request: server.NewRequest(wire.Message{Params: params})}, c)
+}
+
 func TestCorrelate(t *testing.T) {
 	tests := []struct {
 		name, mode, meta string
@@ -47,9 +54,7 @@ func TestCorrelate(t *testing.T) {
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			c := &interceptor.Call{}
-			meta := wire.ReadMeta([]byte(`{"_meta":` + tt.meta + `}`))
-			err := metaRouter(t, tt.mode).correlate(c, &meta)
+			c, err := readMeta(t, tt.mode, tt.meta)
 			if tt.err != "" {
 				if err == nil || !strings.Contains(err.Error(), tt.err) {
 					t.Fatalf("correlate(%s) = %v, want an error with %q", tt.meta, err, tt.err)
@@ -79,9 +84,7 @@ func TestSubContext(t *testing.T) {
 		{"number", "transition", `7`, "", "", "send a string"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := &interceptor.Call{}
-			meta := wire.ReadMeta([]byte(`{"_meta":{"io.github.foldgate/context":` + tt.value + `}}`))
-			err := metaRouter(t, tt.mode).subContext(c, &meta)
+			c, err := readMeta(t, tt.mode, `{"io.github.foldgate/context":`+tt.value+`}`)
 			if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("subContext(%s) = %v, want an error with %q", tt.value, err, tt.err)
 			}
