@@ -110,7 +110,9 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 func (g *Gateway) openRooms() error {
 	g.rules = catalog.NewRules(g.cfg, tools.Definitions())
 	g.bridge = bridge.New(g.lifetime, g.log)
-	g.servers = upstream.NewSet(upstream.Options{Config: g.cfg, Log: g.log, Cleaner: cleaner{g.boundary}, Bridge: g.bridge})
+	g.servers = upstream.NewSet(upstream.Options{
+		Config: g.cfg, Log: g.log, CleanText: g.boundary.Text, CleanJSON: g.cleanJSON, Bridge: g.bridge.Wrap,
+	})
 	g.tools = tools.New(g.lifetime, tools.Options{
 		Config: g.cfg, Branches: g.branches, Results: g.results, Counter: g.counter, Programs: extract.NewPrograms(len(g.cfg.Principals)),
 		Boundary: g.boundary, Records: g.records, Log: g.log,
@@ -119,7 +121,7 @@ func (g *Gateway) openRooms() error {
 		Config: g.cfg, Rules: g.rules, Servers: g.servers, Chain: newChain(g), Boundary: g.boundary, Recorder: g.recorder,
 		Branches: g.branches, Tools: g.tools, Instructions: tools.Instructions, Telemetry: g.telemetry, Log: g.log,
 	})
-	g.servers.Sharer = g.router
+	g.servers.Shared = g.router.Shared
 	g.tools.SetRouter(g.router)
 	return g.watchState()
 }
@@ -248,16 +250,10 @@ func writable(err error) error {
 	return err
 }
 
-// cleaner takes secrets out of what servers say.
-type cleaner struct{ b *interceptor.Boundary }
-
-// CleanText implements [upstream.Cleaner].
-func (c cleaner) CleanText(text string) string { return c.b.Text(text) }
-
-// CleanJSON implements [upstream.Cleaner].
-func (c cleaner) CleanJSON(ctx context.Context, raw []byte) ([]byte, error) {
+// cleanJSON takes the secrets out of what a server says of itself.
+func (g *Gateway) cleanJSON(ctx context.Context, raw []byte) ([]byte, error) {
 	m := interceptor.Message{Body: raw, Always: true}
-	c.b.Inbound(ctx, &m)
+	g.boundary.Inbound(ctx, &m)
 	return m.Body, m.Err
 }
 

@@ -42,8 +42,9 @@ type reconnector struct {
 	closed  bool
 }
 
-// live returns the connection if it is open, else nil.
-func (r *reconnector) live() conn.Conn {
+// Live returns the connection of a scope if it is open, else nil.
+func (s *Server) Live(scope Scope) conn.Conn {
+	r := s.reconnector(scope)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.current == nil || isDone(r.current) {
@@ -52,9 +53,10 @@ func (r *reconnector) live() conn.Conn {
 	return r.current
 }
 
-// connection returns the live connection, and opens it if need be.
-func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
-	name := r.server.Key
+// Connection returns the live connection of a scope, and opens it if need be. If ctx ends first,
+// the attempt goes on for the next caller.
+func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error) {
+	r, name := s.reconnector(scope), s.Key
 	for {
 		r.mu.Lock()
 		if r.current != nil && isDone(r.current) {
@@ -93,22 +95,24 @@ func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
 	}
 }
 
-// slow returns an error if connection would likely keep its caller waiting for longer than limit.
-// It starts an attempt if that is due.
-func (r *reconnector) slow(limit time.Duration) error {
+// Slow returns an error if Connection would likely keep its caller waiting: the last attempt
+// failed, or the current one has taken longer than limit. It starts the next attempt if that is
+// due.
+func (s *Server) Slow(scope Scope, limit time.Duration) error {
+	r := s.reconnector(scope)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case r.closed || (r.current != nil && !isDone(r.current)):
 		return nil
 	case r.trying != nil && time.Since(r.began) > limit:
-		return fmt.Errorf("upstream %s: starting since %s", r.server.Key, time.Since(r.began).Round(time.Second))
+		return fmt.Errorf("upstream %s: starting since %s", s.Key, time.Since(r.began).Round(time.Second))
 	case r.err == nil || r.current != nil:
 		return nil
 	case r.trying == nil && time.Now().After(r.retryAt):
 		r.start()
 	}
-	return fmt.Errorf("upstream %s: %w: %w", r.server.Key, errDown, r.err)
+	return fmt.Errorf("upstream %s: %w: %w", s.Key, errDown, r.err)
 }
 
 // start begins an attempt. The caller holds mu.
@@ -153,27 +157,22 @@ func (r *reconnector) attempt() {
 // connect ties a new connection to the owner, translated into the era of its hosts. The built-in
 // server speaks both eras.
 func (r *reconnector) connect(c conn.Conn, in *inbox, host conn.Host) conn.Conn {
-	to := &owned{r: r}
-	var h conn.Handler = to
+	var h conn.Handler = handlerFunc(func(m wire.Message) { r.of.owner.Unsolicited(r.server, c, m) })
 	if raw := c; !r.server.Builtin() {
-		c, h = r.server.set.options.Bridge.Wrap(r.server.Key, host, raw, h)
+		c, h = r.server.set.options.Bridge(r.server.Key, host, raw, h)
 		if raw.Info().Modern() {
 			r.tasks.Go(func() { r.watchLists(raw, h) })
 		}
 	}
-	to.c = c
 	in.open(h)
 	return c
 }
 
-// owned hands the messages of a connection to its owner.
-type owned struct {
-	r *reconnector
-	c conn.Conn
-}
+// handlerFunc is a [conn.Handler].
+type handlerFunc func(wire.Message)
 
 // Unsolicited implements [conn.Handler].
-func (o *owned) Unsolicited(m wire.Message) { o.r.of.owner.Unsolicited(o.r.server, o.c, m) }
+func (f handlerFunc) Unsolicited(m wire.Message) { f(m) }
 
 // maxEarly bounds the messages that a server sends before its connection is up.
 const maxEarly = 1000

@@ -3,6 +3,7 @@ package upstream
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,27 +17,21 @@ import (
 func set(t *testing.T, dial func(context.Context) (conn.Conn, error)) *Set {
 	s := NewSet(Options{
 		Config: config.Config{StateDir: t.TempDir(), Upstreams: map[string]*config.Upstream{"up": {Command: []string{"x"}}}},
-		Log:    testLog(t), Cleaner: clean{}, Bridge: noBridge{},
+		Log:    testLog(t), CleanText: strings.Clone, CleanJSON: asIs, Bridge: noBridge,
 	})
 	s.Dial = func(ctx context.Context, _ Config) (conn.Conn, error) { return dial(ctx) }
-	s.Sharer = owner{}
+	s.Shared = func(string) Owner { return owner{} }
 	return s
 }
 
-type clean struct{}
+func asIs(_ context.Context, raw []byte) ([]byte, error) { return raw, nil }
 
-func (clean) CleanText(text string) string                            { return text }
-func (clean) CleanJSON(_ context.Context, raw []byte) ([]byte, error) { return raw, nil }
-
-type noBridge struct{}
-
-func (noBridge) Wrap(_ string, _ conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler) {
+func noBridge(_ string, _ conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler) {
 	return c, h
 }
 
 type owner struct{}
 
-func (owner) Shared(string) Owner                          { return owner{} }
 func (owner) Unsolicited(*Server, conn.Conn, wire.Message) {}
 func (owner) Opened(*Server, conn.Conn, bool)              {}
 

@@ -25,8 +25,9 @@ type Set struct {
 	// Dial opens a connection to a server that is not built in. It is [Open] unless it is replaced
 	// before the first connection.
 	Dial func(context.Context, Config) (conn.Conn, error)
-	// Sharer owns the shared connections. It is set before the first connection.
-	Sharer Sharer
+	// Shared returns the owner of the connections that the hosts of a principal share. It is called
+	// once for each principal, and set before the first connection.
+	Shared func(principal string) Owner
 
 	servers  []*Server // in the configuration's order
 	options  Options
@@ -42,30 +43,13 @@ type Set struct {
 type Options struct {
 	Config config.Config
 	Log    *slog.Logger
-	// Cleaner takes secrets out of what servers say.
-	Cleaner Cleaner
-	// Bridge translates between the eras of hosts and servers.
-	Bridge Bridge
-}
-
-// Bridge wraps a connection if hosts and server speak different eras. h takes the server's messages
-// that belong to no request; they go to the returned handler.
-type Bridge interface {
-	Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler)
-}
-
-// Sharer returns the owner of the connections that the hosts of a principal share. It is called
-// once for each principal.
-type Sharer interface {
-	Shared(principal string) Owner
-}
-
-// Cleaner takes secrets out of what servers say.
-type Cleaner interface {
-	// CleanText returns a text for the log or an error.
-	CleanText(string) string
-	// CleanJSON returns a value for the disk.
-	CleanJSON(context.Context, []byte) ([]byte, error)
+	// CleanText takes the secrets out of what a server says, for the log or an error; CleanJSON does
+	// so for the disk.
+	CleanText func(string) string
+	CleanJSON func(context.Context, []byte) ([]byte, error)
+	// Bridge wraps a connection if hosts and server speak different eras. h takes the server's
+	// messages that belong to no request; they go to the returned handler.
+	Bridge func(server string, host conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler)
 }
 
 // Owner hears of the connections that are held for it.
@@ -156,28 +140,12 @@ func (s *Server) reconnector(scope Scope) *reconnector {
 	s.set.mu.Lock()
 	shared := s.set.shared[scope.Principal]
 	if shared == nil {
-		shared = NewConnections(s.set.lifetime, s.set.Sharer.Shared(scope.Principal))
+		shared = NewConnections(s.set.lifetime, s.set.Shared(scope.Principal))
 		shared.principal, shared.shared = scope.Principal, true
 		s.set.shared[scope.Principal] = shared
 	}
 	s.set.mu.Unlock()
 	return shared.reconnector(s)
-}
-
-// Connection returns the live connection of a scope, and opens it if need be. If ctx ends first,
-// the attempt goes on for the next caller.
-func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error) {
-	return s.reconnector(scope).connection(ctx)
-}
-
-// Live returns the connection of a scope if it is open, else nil.
-func (s *Server) Live(scope Scope) conn.Conn { return s.reconnector(scope).live() }
-
-// Slow returns an error if Connection would likely keep its caller waiting: the last attempt
-// failed, or the current one has taken longer than limit. It starts the next attempt if that is
-// due.
-func (s *Server) Slow(scope Scope, limit time.Duration) error {
-	return s.reconnector(scope).slow(limit)
 }
 
 // Info returns what s last said of itself; ok is false if it never did.
@@ -251,7 +219,7 @@ func (s *Server) dial(lifetime context.Context, handler conn.Handler, initialize
 		s.Log.Warn("upstream can't be reached", "err", err)
 		return nil, err
 	}
-	if clean, err := s.set.options.Cleaner.CleanJSON(s.set.lifetime, c.Info().Result); err == nil {
+	if clean, err := s.set.options.CleanJSON(s.set.lifetime, c.Info().Result); err == nil {
 		s.set.known.put(s.Key, s.Config, conn.Info{Version: c.Info().Version, Result: clean})
 	}
 	return c, nil
@@ -283,7 +251,7 @@ func (s *Server) open(ctx context.Context, handler conn.Handler, initialize json
 	}
 	return s.set.Dial(ctx, Config{
 		Name: s.Key, Command: s.Config.Command, Env: env, Dir: o.Config.Path(s.Config.Cwd), URL: s.Config.URL, Headers: s.Config.Headers,
-		Initialize: initialize, Shared: shared, Handler: handler, Log: o.Log, Clean: o.Cleaner.CleanText,
+		Initialize: initialize, Shared: shared, Handler: handler, Log: o.Log, Clean: o.CleanText,
 	})
 }
 
