@@ -22,9 +22,7 @@ func (c Config) Validate() []Fault {
 	var k checker
 	c.checkListen(&k)
 	c.checkPrincipals(&k)
-	if c.StateDir == "" {
-		k.fault("state_dir", "is empty: name a directory")
-	}
+	k.faultIf(c.StateDir == "", "state_dir", "is empty: name a directory")
 	c.checkUpstreams(&k)
 	k.oneOf("attribution.implicit", c.Attribution.Implicit, "legacy", "off")
 	if err := c.Folding.Validate(); err != nil {
@@ -35,18 +33,15 @@ func (c Config) Validate() []Fault {
 	}
 	c.Results.check(&k)
 	k.globs("run.allow", c.Run.Allow)
-	if c.Run.MaxCalls < 1 || c.Run.MaxCalls > 1000 {
-		k.fault("run.max_calls", "%d is not between 1 and 1000", c.Run.MaxCalls)
-	}
+	k.faultIf(c.Run.MaxCalls < 1 || c.Run.MaxCalls > 1000,
+		"run.max_calls", "%d is not between 1 and 1000", c.Run.MaxCalls)
 	if _, err := budget.NewCounter(c.Budget.Encoding); err != nil {
 		k.fault("budget.encoding", "%v", err)
 	}
-	if c.Budget.Scale <= 0 || c.Budget.Scale > 10 {
-		k.fault("budget.scale", "%v is not in (0, 10]", c.Budget.Scale)
-	}
-	if c.Budget.ImageTokens < 0 {
-		k.fault("budget.image_tokens", "%d is negative", c.Budget.ImageTokens)
-	}
+	k.faultIf(c.Budget.Scale <= 0 || c.Budget.Scale > 10,
+		"budget.scale", "%v is not in (0, 10]", c.Budget.Scale)
+	k.faultIf(c.Budget.ImageTokens < 0,
+		"budget.image_tokens", "%d is negative", c.Budget.ImageTokens)
 	k.oneOf("scrub.results", c.Scrub.Results, "redact", "block", "off")
 	k.oneOf("scrub.arguments", c.Scrub.Arguments, "report", "redact", "block", "off")
 	k.positive("scrub.timeout_ms", c.Scrub.TimeoutMS)
@@ -56,17 +51,15 @@ func (c Config) Validate() []Fault {
 	k.oneOf("trace.sync", c.Trace.Sync, "always", "interval", "never")
 	k.positive("trace.sync_interval_ms", c.Trace.SyncIntervalMS)
 	k.positive("trace.rotate_mb", c.Trace.RotateMB)
-	if c.Trace.RetainFiles < 0 {
-		k.fault("trace.retain_files", "%d is negative (0 keeps all)", c.Trace.RetainFiles)
-	}
+	k.faultIf(c.Trace.RetainFiles < 0,
+		"trace.retain_files", "%d is negative (0 keeps all)", c.Trace.RetainFiles)
 	_, faults := c.WorkflowRules()
 	return append(k.faults, faults...)
 }
 
 func (c Config) checkListen(k *checker) {
-	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
-		k.fault("tls", "needs both cert and key, and has one of them")
-	}
+	k.faultIf((c.TLS.Cert == "") != (c.TLS.Key == ""),
+		"tls", "needs both cert and key, and has one of them")
 	for i, h := range c.AllowedHosts {
 		if _, _, err := net.SplitHostPort(h); err == nil || h == "" || strings.ContainsAny(h, "/ *") {
 			k.fault(fmt.Sprintf("allowed_hosts[%d]", i), "%q is not a host name: give each in full, without scheme and port", h)
@@ -110,9 +103,8 @@ func (c Config) checkPrincipals(k *checker) {
 	owner := map[[sha256.Size]byte]string{}
 	for _, name := range c.PrincipalNames() {
 		p, at := c.Principals[name], "principals."+name
-		if !principalName.MatchString(name) {
-			k.fault(at, "the name must be 1 to 64 letters, digits, '_', '-', '.' or '@'")
-		}
+		k.faultIf(!principalName.MatchString(name),
+			at, "the name must be 1 to 64 letters, digits, '_', '-', '.' or '@'")
 		if p == nil || (p.Token == "" && p.TokenSHA256 == "") {
 			k.fault(at, "has no token: give it token or token_sha256")
 			continue
@@ -151,9 +143,8 @@ func (c Config) checkUpstreams(k *checker) {
 	prefixes := map[string]string{}
 	for _, key := range c.UpstreamKeys() {
 		u, at := c.Upstreams[key], "upstreams."+key
-		if !upstreamKey.MatchString(key) {
-			k.fault(at, "the key must be 1 to 64 letters, digits, '_', '-' or '.'")
-		}
+		k.faultIf(!upstreamKey.MatchString(key),
+			at, "the key must be 1 to 64 letters, digits, '_', '-' or '.'")
 		if u == nil {
 			k.fault(at, "is empty: give it builtin, command or url")
 			continue
@@ -164,21 +155,18 @@ func (c Config) checkUpstreams(k *checker) {
 				kinds++
 			}
 		}
-		if kinds != 1 {
-			k.fault(at, "needs exactly one of builtin, command and url, and has %d", kinds)
-		}
+		k.faultIf(kinds != 1,
+			at, "needs exactly one of builtin, command and url, and has %d", kinds)
 		u.checkKind(at, k)
 		prefix := u.NamePrefix(key)
-		if !prefixForm.MatchString(prefix) {
-			k.fault(at+".prefix", "%q must be at most 48 letters, digits, '_', '-' or '.'", prefix)
-		}
+		k.faultIf(!prefixForm.MatchString(prefix),
+			at+".prefix", "%q must be at most 48 letters, digits, '_', '-' or '.'", prefix)
 		if other, taken := prefixes[prefix]; taken && prefix != "" {
 			k.fault(at+".prefix", "%q is also the prefix of upstream %q: give one of them another", prefix, other)
 		}
 		prefixes[prefix] = key
-		if u.TimeoutSeconds < 0 || u.ConnectSeconds < 0 {
-			k.fault(at, "timeout_seconds and connect_seconds must not be negative")
-		}
+		k.faultIf(u.TimeoutSeconds < 0 || u.ConnectSeconds < 0,
+			at, "timeout_seconds and connect_seconds must not be negative")
 		k.optional(at+".scrub.results", u.Scrub.Results, "redact", "block", "off")
 		k.optional(at+".scrub.arguments", u.Scrub.Arguments, "report", "redact", "block", "off")
 		k.globs(at+".tools.allow", u.Tools.Allow)
@@ -202,12 +190,9 @@ func (u *Upstream) checkKind(at string, k *checker) {
 			k.fault(at+".url", "%q is not an http or https URL", u.URL)
 		}
 	}
-	if len(u.Command) == 0 && (len(u.Env) > 0 || u.Cwd != "") {
-		k.fault(at, "env and cwd belong to command only")
-	}
-	if u.URL == "" && len(u.Headers) > 0 {
-		k.fault(at+".headers", "belong to url only")
-	}
+	k.faultIf(len(u.Command) == 0 && (len(u.Env) > 0 || u.Cwd != ""),
+		at, "env and cwd belong to command only")
+	k.faultIf(u.URL == "" && len(u.Headers) > 0, at+".headers", "belong to url only")
 	for _, name := range slices.Sorted(maps.Keys(u.Headers)) { // the values may be secrets
 		switch {
 		case !headerName.MatchString(name):
@@ -232,13 +217,10 @@ func (r Results) check(k *checker) {
 	k.positive("results.ttl_hours", r.TTLHours)
 	for _, glob := range slices.Sorted(maps.Keys(r.Tools)) {
 		at := "results.tools." + glob
-		if !doublestar.ValidatePattern(glob) {
-			k.fault(at, "is not a valid glob")
-		}
+		k.faultIf(!doublestar.ValidatePattern(glob), at, "is not a valid glob")
 		k.optional(at+".fold", r.Tools[glob].Fold, "on", "off")
-		if r.Tools[glob].Threshold < 0 {
-			k.fault(at+".threshold", "%d is negative (0 leaves the defaults)", r.Tools[glob].Threshold)
-		}
+		k.faultIf(r.Tools[glob].Threshold < 0,
+			at+".threshold", "%d is negative (0 leaves the defaults)", r.Tools[glob].Threshold)
 	}
 }
 
@@ -341,6 +323,12 @@ func (k *checker) fault(key, format string, args ...any) {
 	k.faults = append(k.faults, Fault{Key: key, Msg: fmt.Sprintf(format, args...)})
 }
 
+func (k *checker) faultIf(bad bool, key, format string, args ...any) {
+	if bad {
+		k.fault(key, format, args...)
+	}
+}
+
 func (k *checker) oneOf(key, value string, allowed ...string) {
 	if !slices.Contains(allowed, value) {
 		k.fault(key, "%q is not one of %s", value, strings.Join(allowed, ", "))
@@ -355,15 +343,11 @@ func (k *checker) optional(key, value string, allowed ...string) {
 }
 
 func (k *checker) positive(key string, n int) {
-	if n < 1 {
-		k.fault(key, "%d is not positive", n)
-	}
+	k.faultIf(n < 1, key, "%d is not positive", n)
 }
 
 func (k *checker) globs(key string, globs []string) {
 	for _, glob := range globs {
-		if !doublestar.ValidatePattern(glob) {
-			k.fault(key, "%q is not a valid glob", glob)
-		}
+		k.faultIf(!doublestar.ValidatePattern(glob), key, "%q is not a valid glob", glob)
 	}
 }
