@@ -81,7 +81,7 @@ func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int)
 	g.servers.Dial = func(context.Context, upstream.Config) (conn.Conn, error) {
 		return &costLink{version: version, tools: tools, gone: make(chan struct{}), result: result}, nil
 	}
-	e := server.NewHTTP(g.router, server.HTTPOptions{CheckParams: g.router.CheckHeaders})
+	e := server.NewHTTP(g.router, server.HTTPOptions{Log: g.log, CheckParams: g.router.CheckHeaders})
 	tb.Cleanup(func() {
 		_ = e.Shutdown(context.Background())
 		_ = g.Close(context.Background())

@@ -32,7 +32,7 @@ const callBody = `{"jsonrpc":"2.0","id":17,"method":"tools/call","params":{"name
 
 // costCall returns a func that serves one simple legacy call, network aside.
 func costCall(tb testing.TB) func() {
-	e := NewHTTP(newFakeRouter(nil), HTTPOptions{})
+	e := NewHTTP(newFakeRouter(nil), HTTPOptions{Log: slog.New(slog.DiscardHandler)})
 	tb.Cleanup(func() { _ = e.Shutdown(context.Background()) })
 	rec := httptest.NewRecorder()
 	e.ServeHTTP(rec, hostRequest(tb, "POST", localURL, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`))

@@ -28,27 +28,28 @@ const (
 	// long a connection may wait for its next request.
 	httpReadHeader = 10 * time.Second
 	httpKeepAlive  = 2 * time.Minute
+	// sseAfter is how long a call may be silent before its reply becomes an event stream, and
+	// sseKeepAlive the interval of comments on a silent event stream.
+	sseAfter     = 5 * time.Second
+	sseKeepAlive = 15 * time.Second
+	// eventTTL is how long an ended stream can still be resumed.
+	eventTTL = 5 * time.Minute
+	// ioTimeout is the longest that a request, or writeChunk of a reply, may take.
+	ioTimeout = 30 * time.Second
 )
 
-// HTTPOptions configure an HTTP. The zero value is a sound configuration.
+// HTTPOptions configure an HTTP. Only Log is required.
 type HTTPOptions struct {
 	Log *slog.Logger
 	// MaxBody is the largest body read, in bytes (64 MiB).
 	MaxBody int64
 	// MaxQueue is how many bytes may wait for one stream with a slow host (16 MiB).
 	MaxQueue int
-	// SSEAfter is how long a call may be silent before its reply becomes an event stream (5 s).
-	// KeepAlive is the interval of comments on a silent event stream (15 s).
-	SSEAfter, KeepAlive time.Duration
 	// SessionIdle ends a legacy session that had no request, no open stream and no message for so
 	// long (30 min). MaxSessions is the limit on sessions (10,000). If there are several
 	// principals, each may have half of them.
 	SessionIdle time.Duration
 	MaxSessions int
-	// EventTTL is how long an ended stream can still be resumed (5 min).
-	EventTTL time.Duration
-	// IOTimeout is the longest that a request, or 256 KiB of a reply, may take (30 s).
-	IOTimeout time.Duration
 	// AllowedHosts are Host names accepted beside the loopback ones. If there are any, no others
 	// are accepted on other addresses. AllowedOrigins are origins (scheme://host[:port]) of web
 	// pages that may use the server from a browser.
@@ -60,21 +61,6 @@ type HTTPOptions struct {
 	CheckParams func(principal, method string, params json.RawMessage, h http.Header) *wire.Error
 	// Ready returns the answer of /readyz; nil: always ready.
 	Ready func() (ok bool, body []byte)
-}
-
-func (o HTTPOptions) withDefaults() HTTPOptions {
-	o.SSEAfter = cmp.Or(o.SSEAfter, 5*time.Second)
-	o.KeepAlive = cmp.Or(o.KeepAlive, 15*time.Second)
-	o.SessionIdle = cmp.Or(o.SessionIdle, 30*time.Minute)
-	o.EventTTL = cmp.Or(o.EventTTL, 5*time.Minute)
-	o.IOTimeout = cmp.Or(o.IOTimeout, 30*time.Second)
-	o.MaxBody = cmp.Or(o.MaxBody, 64<<20)
-	o.MaxQueue = cmp.Or(o.MaxQueue, 16<<20)
-	o.MaxSessions = cmp.Or(o.MaxSessions, 10_000)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	return o
 }
 
 // HTTP serves hosts over streamable HTTP, both eras on one URL: /mcp, and /b/{branch_id}/mcp for
@@ -100,11 +86,14 @@ var errShutdown = errors.New("foldgate is shutting down")
 
 // NewHTTP returns a server. It runs one goroutine that ends idle sessions, until Shutdown.
 func NewHTTP(r Router, opts HTTPOptions) *HTTP {
+	opts.SessionIdle = cmp.Or(opts.SessionIdle, 30*time.Minute)
+	opts.MaxBody = cmp.Or(opts.MaxBody, 64<<20)
+	opts.MaxQueue = cmp.Or(opts.MaxQueue, 16<<20)
+	opts.MaxSessions = cmp.Or(opts.MaxSessions, 10_000)
 	srv := &HTTP{
-		router: r, opts: opts.withDefaults(), drain: make(chan struct{}), ended: make(chan struct{}),
+		router: r, opts: opts, log: opts.Log, drain: make(chan struct{}), ended: make(chan struct{}),
 		sessions: make(map[string]*legacySession), held: make(map[string]int),
 	}
-	srv.log = srv.opts.Log
 	srv.lifetime, srv.cancel = context.WithCancelCause(context.Background())
 	srv.running.Go(srv.expireSessions)
 	return srv
@@ -133,8 +122,8 @@ func Serve(ctx context.Context, ln net.Listener, srv *HTTP, h http.Handler, grac
 		// These deadlines also hold for bodies that are not read, and for replies without a
 		// deadline of their own. Without them, a client that sends half a request or does not
 		// read holds a connection forever, even without a token.
-		ReadTimeout:    srv.opts.IOTimeout,
-		WriteTimeout:   2 * srv.opts.IOTimeout, // from the head on: the body may take one
+		ReadTimeout:    ioTimeout,
+		WriteTimeout:   2 * ioTimeout, // from the head on: the body may take one
 		IdleTimeout:    httpKeepAlive,
 		MaxHeaderBytes: httpMaxHeader,
 		ErrorLog:       slog.NewLogLogger(srv.log.Handler(), slog.LevelDebug),
@@ -336,7 +325,7 @@ func (srv *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool)
 		return tooLarge()
 	}
 	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(srv.opts.IOTimeout)) // not supported by test recorders
+	_ = rc.SetReadDeadline(time.Now().Add(ioTimeout)) // not supported by test recorders
 	var body []byte
 	var err error
 	if n := r.ContentLength; n >= 0 && n <= 1<<20 {
@@ -373,7 +362,7 @@ func paramHeaders(all http.Header) (params http.Header) {
 // accepted answers a message that gets no reply. Taking it may have been slow, so the answer gets
 // a new deadline.
 func (srv *HTTP) accepted(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(srv.opts.IOTimeout)) // not supported by test recorders
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(ioTimeout)) // not supported by test recorders
 	w.WriteHeader(http.StatusAccepted)
 }
 

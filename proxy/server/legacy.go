@@ -40,7 +40,7 @@ func (srv *HTTP) postLegacy(w http.ResponseWriter, r *http.Request, req *Request
 		refuseShutdown(w, req.Msg.ID)
 	default:
 		p := l.response(w, r, 1)
-		p.serve(srv.opts.SSEAfter, func() { l.begin(p.stream, req)() })
+		p.serve(sseAfter, func() { l.begin(p.stream, req)() })
 	}
 }
 
@@ -61,7 +61,7 @@ func (srv *HTTP) initialize(w http.ResponseWriter, r *http.Request, req *Request
 	defer l.release()
 	p := l.response(w, r, 1)
 	p.initialize = true
-	p.serve(srv.opts.SSEAfter, func() { l.begin(p.stream, req)() })
+	p.serve(sseAfter, func() { l.begin(p.stream, req)() })
 }
 
 // postBatch serves an array of messages, which revision 2025-03-26 allows. It takes the messages
@@ -133,7 +133,7 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 			serve = append(serve, l.begin(p.stream, req))
 		}
 	}
-	p.serve(srv.opts.SSEAfter, func() {
+	p.serve(sseAfter, func() {
 		var running sync.WaitGroup
 		for _, f := range serve {
 			running.Go(f)
@@ -179,9 +179,9 @@ func (srv *HTTP) get(w http.ResponseWriter, r *http.Request, from sender) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(l.lifetime, cancel)()
-	sw := srv.sseWriter(w, s)
+	sw := &sseWriter{w: w, stream: s}
 	if sw.start(l.primes(), c.last) == nil {
-		srv.pump(ctx, sw, s, c, srv.drain)
+		sw.pump(ctx, c, srv.drain)
 	}
 }
 

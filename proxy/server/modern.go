@@ -45,8 +45,8 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 	defer cancel(nil)
 	defer context.AfterFunc(srv.lifetime, func() { cancel(errShutdown) })()
 	st, conn := newStream(0, 1, srv.opts.MaxQueue, false)
-	p := &response{srv: srv, w: w, r: r, stream: st, conn: conn, status: http.StatusOK, cancel: cancel, written: make(chan struct{})}
-	wait := srv.opts.SSEAfter
+	p := &response{w: w, r: r, stream: st, conn: conn, status: http.StatusOK, cancel: cancel, written: make(chan struct{})}
+	wait := sseAfter
 	if m.Method == wire.MethodListen {
 		peer.Push, p.stop, wait = st.emit, srv.drain, 0
 	}

@@ -2,9 +2,8 @@ package server
 
 import (
 	"context"
-	"io"
+	"fmt"
 	"net/http"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,7 +26,6 @@ var (
 // response is the response to a POST: its replies as JSON if there is nothing else to say, or an
 // event stream.
 type response struct {
-	srv    *HTTP
 	w      http.ResponseWriter
 	r      *http.Request
 	stream *stream
@@ -87,11 +85,11 @@ func (p *response) write() {
 		p.writeReplies(replies)
 		return
 	}
-	w := p.srv.sseWriter(p.w, p.stream)
+	w := &sseWriter{w: p.w, stream: p.stream}
 	prime := sse && p.session != nil && p.session.primes()
 	// Without events or replies the call was cancelled. Hosts accept an empty stream best.
 	if w.start(prime, 0) == nil && sse {
-		p.srv.pump(p.r.Context(), w, p.stream, p.conn, p.stop)
+		w.pump(p.r.Context(), p.conn, p.stop)
 	}
 }
 
@@ -120,57 +118,41 @@ func (p *response) writeReplies(replies []wire.Message) {
 	}
 	wire.OneLine(body)
 	setHead(p.w, p.status, len(body))
-	rc := http.NewResponseController(p.w)
 	// After an error the host is gone, and HTTP/2 may still hold the body.
-	if writeChunked(p.w, rc, p.srv.opts.IOTimeout, body) == nil && cap(body) <= maxReplyKept {
+	if writeChunked(p.w, body) == nil && cap(body) <= maxReplyKept {
 		*buf = body
 		replyBuffers.Put(buf)
 	}
 }
 
+// sseWriter writes the server-sent events of a stream to one connection.
+type sseWriter struct {
+	w      http.ResponseWriter
+	stream *stream
+	buf    []byte
+}
+
 // pump writes the stream's events to the connection until the stream ends, the connection goes or
 // is taken over, or stop is closed.
-func (srv *HTTP) pump(ctx context.Context, w *sseWriter, s *stream, c *streamConn, stop <-chan struct{}) {
-	t := time.NewTimer(srv.opts.KeepAlive)
-	defer t.Stop()
+func (w *sseWriter) pump(ctx context.Context, c *streamConn, stop <-chan struct{}) {
 	for {
-		first, events, more := s.next(c)
-		if len(events) > 0 {
-			if w.events(first, events) != nil {
-				return
-			}
-			t.Reset(srv.opts.KeepAlive)
-		}
-		if !more {
+		first, events, more := w.stream.next(c)
+		if len(events) > 0 && w.events(first, events) != nil || !more {
 			return
 		}
 		select {
 		case <-c.wake:
-		case <-t.C:
-			if w.comment() != nil {
+		case <-time.After(sseKeepAlive): // hosts ignore a comment, which keeps idle timeouts away
+			w.buf = append(w.buf, ": keep-alive\n\n"...)
+			if w.flush() != nil {
 				return
 			}
-			t.Reset(srv.opts.KeepAlive)
 		case <-ctx.Done():
 			return
 		case <-stop:
 			return
 		}
 	}
-}
-
-// sseWriter writes the server-sent events of a stream to one connection.
-type sseWriter struct {
-	w       http.ResponseWriter
-	rc      *http.ResponseController
-	timeout time.Duration
-	ids     bool // give events their ids
-	stream  uint64
-	buf     []byte
-}
-
-func (srv *HTTP) sseWriter(w http.ResponseWriter, s *stream) *sseWriter {
-	return &sseWriter{w: w, rc: http.NewResponseController(w), timeout: srv.opts.IOTimeout, ids: s.resume, stream: s.id}
 }
 
 // start sends the response head, and a priming event with the id of the last event sent (which is
@@ -182,7 +164,8 @@ func (w *sseWriter) start(prime bool, last uint64) error {
 	h["X-Accel-Buffering"] = noBuffer // nginx would hold events back
 	w.w.WriteHeader(http.StatusOK)
 	if prime {
-		w.buf = append(w.id(w.buf, last), "retry: 1000\ndata:\n\n"...)
+		w.id(last)
+		w.buf = append(w.buf, "retry: 1000\ndata:\n\n"...)
 	}
 	return w.flush()
 }
@@ -191,8 +174,8 @@ func (w *sseWriter) start(prime bool, last uint64) error {
 func (w *sseWriter) events(first uint64, events [][]byte) error {
 	for i, e := range events {
 		w.buf = append(w.buf, "event: message\n"...)
-		if w.ids {
-			w.buf = w.id(w.buf, first+uint64(i))
+		if w.stream.resume {
+			w.id(first + uint64(i))
 		}
 		w.buf = append(w.buf, "data: "...)
 		w.buf = append(w.buf, e...)
@@ -206,22 +189,13 @@ func (w *sseWriter) events(first uint64, events [][]byte) error {
 	return w.flush()
 }
 
-func (w *sseWriter) id(b []byte, n uint64) []byte {
-	b = strconv.AppendUint(append(b, "id: "...), w.stream, 10)
-	b = strconv.AppendUint(append(b, '-'), n, 10)
-	return append(b, '\n')
-}
-
-// comment writes a line that hosts ignore and that keeps idle timeouts away.
-func (w *sseWriter) comment() error {
-	w.buf = append(w.buf, ": keep-alive\n\n"...)
-	return w.flush()
-}
+// id gives an event its id.
+func (w *sseWriter) id(n uint64) { w.buf = fmt.Appendf(w.buf, "id: %d-%d\n", w.stream.id, n) }
 
 func (w *sseWriter) flush() error {
-	err := writeChunked(w.w, w.rc, w.timeout, w.buf)
+	err := writeChunked(w.w, w.buf)
 	if err == nil {
-		err = w.rc.Flush()
+		err = http.NewResponseController(w.w).Flush()
 	}
 	if w.buf = w.buf[:0]; cap(w.buf) > writeChunk {
 		w.buf = nil
@@ -230,9 +204,9 @@ func (w *sseWriter) flush() error {
 }
 
 // writeChunked writes b piece by piece, each under a deadline of its own.
-func writeChunked(w io.Writer, rc *http.ResponseController, timeout time.Duration, b []byte) error {
+func writeChunked(w http.ResponseWriter, b []byte) error {
 	for {
-		_ = rc.SetWriteDeadline(time.Now().Add(timeout)) // not supported by test recorders
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(ioTimeout)) // not supported by test recorders
 		if len(b) <= writeChunk {
 			_, err := w.Write(b)
 			return err

@@ -208,7 +208,7 @@ func (l *legacySession) response(w http.ResponseWriter, r *http.Request, request
 	l.nextID++
 	s, c := newStream(l.nextID, requests, l.srv.opts.MaxQueue, true)
 	l.open[s.id] = s
-	return &response{srv: l.srv, w: w, r: r, stream: s, conn: c, session: l, status: http.StatusOK, written: make(chan struct{})}
+	return &response{w: w, r: r, stream: s, conn: c, session: l, status: http.StatusOK, written: make(chan struct{})}
 }
 
 // begin registers a request that was entered. The caller must call serve. The call goes on if its
@@ -278,7 +278,7 @@ func (l *legacySession) forget() {
 	for _, s := range l.ended {
 		total += s.size()
 	}
-	old := time.Now().Add(-l.srv.opts.EventTTL)
+	old := time.Now().Add(-eventTTL)
 	n := 0
 	for n < len(l.ended) {
 		s := l.ended[n]

@@ -160,7 +160,7 @@ func TestLegacyResume(t *testing.T) {
 	}
 	l := e.allSessions()[0]
 	l.mu.Lock()
-	l.ended[0].at = time.Now().Add(-e.opts.EventTTL)
+	l.ended[0].at = time.Now().Add(-eventTTL)
 	l.mu.Unlock()
 	if status, _, _ := hostAnswer(t, hostRequest(t, "GET", url, "", wire.HeaderSession, id, wire.HeaderLastEvent, prime.id)); status != 400 {
 		t.Errorf("resuming after the time to live = %d, want 400", status)
@@ -386,8 +386,8 @@ func TestHostNeverReads(t *testing.T) {
 					g.release <- doneReply
 				}
 				<-done // modern: the call is cancelled when the write gives up
-				if d := time.Since(start); d != e.opts.IOTimeout {
-					t.Errorf("gave up after %v, want %v", d, e.opts.IOTimeout)
+				if d := time.Since(start); d != ioTimeout {
+					t.Errorf("gave up after %v, want %v", d, ioTimeout)
 				}
 				if n := g.serving.Load(); n != 0 {
 					t.Errorf("%d calls are left", n)
