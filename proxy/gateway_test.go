@@ -183,12 +183,12 @@ func (r *rig) last(key string) *fakeConn {
 }
 
 // exchange sends one request; events go to the push channel too.
-func (r *rig) exchange(ctx context.Context, method, params string) server.Reply {
+func (r *rig) exchange(ctx context.Context, method, params string) wire.Message {
 	id := fmt.Sprintf("%d", 1000+r.ids.Add(1))
 	return r.exchangeID(ctx, id, method, params)
 }
 
-func (r *rig) exchangeID(ctx context.Context, id, method, params string) server.Reply {
+func (r *rig) exchangeID(ctx context.Context, id, method, params string) wire.Message {
 	m := wire.Message{ID: json.RawMessage(id), Method: method, Params: json.RawMessage(params)}
 	m.Raw = m.Encode()
 	p := r.s.Begin(ctx, &server.Request{Msg: m, Meta: wire.ReadMeta(m.Params), Emit: func(msg []byte) error {
@@ -310,7 +310,7 @@ func TestHostCancelsACall(t *testing.T) {
 	})
 	r := newRig(t, false, map[string]fakeUpstream{"up": up})
 	r.initialize()
-	done := make(chan server.Reply)
+	done := make(chan wire.Message)
 	go func() {
 		done <- r.exchangeID(context.Background(), `"c1"`, "tools/call", `{"name":"up__echo","arguments":{}}`)
 	}()

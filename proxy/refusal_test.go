@@ -11,7 +11,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
-	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -33,7 +32,7 @@ func TestCutOffRequest(t *testing.T) {
 			r := newRig(t, false, map[string]fakeUpstream{"up": up})
 			r.initialize()
 			ctx, cancel := context.WithCancelCause(t.Context())
-			done := make(chan server.Reply)
+			done := make(chan wire.Message)
 			go func() { done <- r.exchange(ctx, method, params) }()
 			<-started
 			why := errors.New("the host's session ended")
@@ -123,7 +122,7 @@ func TestReasonsCrossTheBoundary(t *testing.T) {
 		r := newRig(t, false, map[string]fakeUpstream{"up": up})
 		r.g.cfg.Scrub.Arguments = policy
 		r.initialize()
-		done := make(chan server.Reply)
+		done := make(chan wire.Message)
 		go func() { done <- r.exchangeID(t.Context(), "1", "x/other", `{}`) }()
 		<-started
 		r.s.Notify(wire.Message{Method: "notifications/cancelled", Params: []byte(`{"requestId":1,"reason":"` + secret + `"}`)})

@@ -2,22 +2,22 @@ package router
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/conn"
-	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // refusal returns the reply to a request that foldgate refuses or fails: a tool result for the
 // model to act on, or a JSON-RPC error. Nothing else decides this.
-func (rt *Router) refusal(r *request, err error) server.Reply {
+func (rt *Router) refusal(r *request, err error) wire.Message {
 	var rpc *wire.Error
 	if errors.As(err, &rpc) {
-		return rt.clean(server.Reply{Error: rpc.JSON()})
+		return rt.clean(wire.Message{Error: rpc.JSON()})
 	}
 	var ref *interceptor.Refusal
 	if !errors.As(err, &ref) {
@@ -28,22 +28,23 @@ func (rt *Router) refusal(r *request, err error) server.Reply {
 		}
 	}
 	if r.Msg.Method != "tools/call" {
-		return rt.clean(server.Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: ref.Message, Data: ref.JSON()}).JSON()})
+		return rt.clean(wire.Message{Error: (&wire.Error{Code: wire.CodeInternal, Message: ref.Message, Data: ref.JSON()}).JSON()})
 	}
-	return rt.clean(server.Reply{Result: ref.ToolResult(r.s.Era.TypedResults)})
+	return rt.clean(wire.Message{Result: ref.ToolResult(r.s.Era.TypedResults)})
 }
 
 // clean removes secrets from a refusal. It may quote what an agent wrote, and come from a layer
 // outside Scrub.
-func (rt *Router) clean(reply server.Reply) server.Reply {
+func (rt *Router) clean(reply wire.Message) wire.Message {
 	part := &reply.Error
 	if reply.Error == nil {
 		part = &reply.Result
 	}
 	msg := interceptor.Message{Body: *part, Always: true}
+	*part = nil
 	if rt.Boundary.Inbound(rt.lifetime, &msg); msg.Verdict == interceptor.Withheld {
-		return server.Reply{Error: (&wire.Error{Code: wire.CodeInternal,
-			Message: "the request failed, and why could not be checked for secrets and was withheld; ask for less at a time, or raise scrub.timeout_ms"}).JSON()}
+		part, msg.Body = &reply.Error, (&wire.Error{Code: wire.CodeInternal,
+			Message: "the request failed, and why could not be checked for secrets and was withheld; ask for less at a time, or raise scrub.timeout_ms"}).JSON()
 	}
 	*part = msg.Body
 	return reply
@@ -95,11 +96,12 @@ func invalidParams(format string, args ...any) error {
 // refused is a pending request that was refused before it was registered.
 type refused struct {
 	s   *Session
+	id  json.RawMessage
 	err *wire.Error
 }
 
-func (p refused) Serve() server.Reply {
-	return p.s.rt.clean(server.Reply{Error: p.err.JSON()})
+func (p refused) Serve() wire.Message {
+	return p.s.rt.clean(wire.Message{ID: p.id, Error: p.err.JSON()})
 }
 
 func (refused) Sent() {}

@@ -63,7 +63,7 @@ func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending
 	defer s.mu.Unlock()
 	if _, taken := s.pending[string(req.Msg.ID)]; taken {
 		r.cancel(nil)
-		return refused{s, &wire.Error{Code: wire.CodeInvalidRequest, Message: "id " + string(req.Msg.ID) + " is already in use by a request in flight"}}
+		return refused{s, req.Msg.ID, &wire.Error{Code: wire.CodeInvalidRequest, Message: "id " + string(req.Msg.ID) + " is already in use by a request in flight"}}
 	}
 	r.unbind = context.AfterFunc(s.lifetime, func() { r.cancel(errSessionClosed) })
 	s.pending[string(req.Msg.ID)] = r
@@ -72,7 +72,7 @@ func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending
 
 // Serve implements [server.Pending]: it runs the request down the chain and returns the reply. A
 // panic becomes an internal error, so that one broken call does not end other sessions.
-func (r *request) Serve() (reply server.Reply) {
+func (r *request) Serve() (reply wire.Message) {
 	defer r.end(&reply)
 	c, answer := r.describe()
 	r.s.mu.Lock()
@@ -83,19 +83,22 @@ func (r *request) Serve() (reply server.Reply) {
 	})
 	switch {
 	case err == nil:
-		return server.Reply{Result: res.Body, Error: res.Error, Extra: res.Extra}
+		return wire.Message{Result: res.Body, Error: res.Error, Extra: res.Extra}
 	case errors.Is(context.Cause(r.lifetime), errCancelledByHost), r.Msg.Method == wire.MethodListen && r.lifetime.Err() != nil:
-		return server.Reply{} // the host waits no longer, or its stream has ended
+		return wire.Message{} // the host waits no longer, or its stream has ended
 	}
 	return r.s.rt.refusal(r, err)
 }
 
 // end forgets a request that was served, and answers a panic.
-func (r *request) end(reply *server.Reply) {
+func (r *request) end(reply *wire.Message) {
 	s := r.s
 	if p := recover(); p != nil {
 		s.rt.Log.Error("panic while serving a request", "method", r.Msg.Method, "panic", p, "stack", string(debug.Stack()))
-		*reply = server.Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: "internal error"}).JSON()}
+		*reply = wire.Message{Error: (&wire.Error{Code: wire.CodeInternal, Message: "internal error"}).JSON()}
+	}
+	if reply.Result != nil || reply.Error != nil {
+		reply.ID = r.Msg.ID
 	}
 	s.mu.Lock()
 	delete(s.pending, string(r.Msg.ID))

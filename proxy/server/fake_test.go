@@ -29,6 +29,9 @@ type fakeRouter struct {
 	serving atomic.Int64
 }
 
+// Reply is what a fake answers. It needs no id.
+type Reply = wire.Message
+
 func newFakeRouter(serve func(ctx context.Context, ex *Request) Reply) *fakeRouter {
 	if serve == nil {
 		serve = echo
@@ -74,7 +77,11 @@ type fakePending struct {
 func (p fakePending) Serve() Reply {
 	p.c.serving.Add(1)
 	defer p.c.serving.Add(-1)
-	return p.c.onServe(p.ctx, p.ex)
+	reply := p.c.onServe(p.ctx, p.ex)
+	if reply.Result != nil || reply.Error != nil {
+		reply.ID = p.ex.Msg.ID
+	}
+	return reply
 }
 
 func (fakePending) Sent() {}

@@ -59,7 +59,7 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 			p.status = statusOf(wire.ErrorCode(reply.Error))
 		}
 		closeSession(s, "request answered", srv.log)
-		st.finish(reply.message(m.ID))
+		st.finish(reply)
 	})
 }
 

@@ -72,26 +72,6 @@ func NewRequest(m wire.Message) *Request {
 	return &Request{Msg: m, Meta: wire.ReadMeta(m.Params)}
 }
 
-// Reply answers a request: a result, an error object, or neither if the host cancelled the
-// request and must not get an answer.
-type Reply struct {
-	Result, Error json.RawMessage
-	// Extra are unknown top-level members, as in Message.Extra.
-	Extra []byte
-}
-
-// message returns the response to the request with the given id. It has no id if the host must
-// not get an answer.
-func (r Reply) message(id json.RawMessage) wire.Message {
-	switch {
-	case r.Error != nil:
-		r.Result = nil
-	case r.Result == nil:
-		return wire.Message{}
-	}
-	return wire.Message{ID: id, Result: r.Result, Error: r.Error, Extra: r.Extra}
-}
-
 // Router opens the sessions of hosts.
 type Router interface {
 	// Open starts a session. A server opens one for each legacy HTTP session (at initialize), for
@@ -117,9 +97,10 @@ type Session interface {
 
 // Pending is a registered request. Serve must be called once.
 type Pending interface {
-	// Serve returns the reply. It returns early if the context given to Begin ends: when a modern
+	// Serve returns the reply: a result, an error, or a message without an id if the host cancelled
+	// the request and must not get an answer. It returns early if the context given to Begin ends: when a modern
 	// host closes its stream, or a stdio host goes away.
-	Serve() Reply
+	Serve() wire.Message
 	// Sent must be called in an ordered session, once the reply is on its way or nothing is sent:
 	// what must not overtake the reply waits for it.
 	Sent()

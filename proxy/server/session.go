@@ -235,7 +235,7 @@ func (l *legacySession) begin(s *stream, req *Request) (serve func()) {
 				l.close("initialize failed")
 			}
 		}
-		l.finish(s, r.message(req.Msg.ID))
+		l.finish(s, r)
 	}
 }
 

@@ -213,7 +213,7 @@ func (s *stdioServer) request(m wire.Message) {
 	s.pending.Go(func() {
 		defer func() { <-s.slots }()
 		defer p.Sent()
-		if reply := p.Serve().message(m.ID); reply.ID != nil { // a failed writer ends the connection
+		if reply := p.Serve(); reply.ID != nil { // a failed writer ends the connection
 			_ = s.out.Write(func(line []byte) []byte {
 				at := len(line)
 				line = reply.Append(line)
