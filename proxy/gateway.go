@@ -138,7 +138,8 @@ func (g *Gateway) openEngines() error {
 	if g.scrubber, err = scrub.New(scrub.Options{Rules: g.cfg.RulesFile(), Known: g.cfg.Tokens(), Timeout: time.Duration(g.cfg.Scrub.TimeoutMS) * time.Millisecond}); err != nil {
 		return fmt.Errorf("scrub.rules: %w", err)
 	}
-	g.boundary = &interceptor.Boundary{Scrubber: g.scrubber, Policy: g.cfg.ScrubPolicy}
+	policy := func(server string) interceptor.ScrubPolicy { return g.cfg.ScrubPolicy(server) } // tests change g.cfg
+	g.boundary = &interceptor.Boundary{Scrubber: g.scrubber, Policy: policy}
 	g.log = slog.New(scrubLog{g.log.Handler(), g.boundary}) // from here on: nothing was logged before
 	state, err := g.openState()
 	if err != nil {
