@@ -109,7 +109,11 @@ func (s *Session) cancelRequest(params json.RawMessage) {
 // Unsolicited implements [upstream.Owner]: it takes messages of a server that belong to no
 // request, on a connection of the session.
 func (s *Session) Unsolicited(srv *upstream.Server, c conn.Conn, m wire.Message) {
-	s.received(s.anyAt(srv.Key), true, srv.Key, c, m)
+	r := s.anyAt(srv.Key)
+	if m.Method == wire.MethodResourceUpdated {
+		r = nil // it is due to a subscription, not to a call
+	}
+	s.received(r, true, srv.Key, c, m)
 }
 
 // received takes a message that a server sent on behalf of r, which is nil if no request is at
