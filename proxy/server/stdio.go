@@ -202,9 +202,12 @@ func (s *stdioServer) request(m wire.Message) {
 		return
 	}
 	var session Session
-	isModern = isModern || m.Method == wire.MethodDiscover // which only that era has
-	probe := m.Method == wire.MethodDiscover && s.legacy == nil && s.modern == nil
-	if probe { // a host that only probes leaves nothing behind
+	// Without a legacy session, server/discover means the modern era. A host that only probes gets
+	// no lasting session.
+	discover := m.Method == wire.MethodDiscover && s.legacy == nil
+	isModern = isModern || discover
+	probe := discover && s.modern == nil
+	if probe {
 		session = s.open(isModern)
 	} else {
 		session = s.session(isModern)

@@ -72,6 +72,24 @@ func TestStdioAnswers(t *testing.T) {
 	}
 }
 
+// A bare server/discover belongs to the session that there is.
+func TestStdioDiscoverInASession(t *testing.T) {
+	const ping, discover = `{"jsonrpc":"2.0","id":1,"method":"ping"}`, `{"jsonrpc":"2.0","id":2,"method":"server/discover"}`
+	for first, second := range map[string]string{ping: discover, discover: ping} {
+		c := newFakeRouter(nil)
+		if got := stdioLines(t, c, first+"\n"+second); len(got) != 2 {
+			t.Errorf("answers = %q, want two", got)
+		}
+		want := 1
+		if first == discover { // a probe has a session of its own, before the host chose an era
+			want = 2
+		}
+		if opened, _ := c.counts(); opened != want {
+			t.Errorf("%s and then %s opened %d sessions, want %d", first, second, opened, want)
+		}
+	}
+}
+
 func TestStdioBatchIsAnsweredSingly(t *testing.T) {
 	got := stdioLines(t, newFakeRouter(nil), `[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc":"2.0","method":"notifications/b"},3,{"jsonrpc":"2.0","id":2,"method":"c"}]`)
 	if len(got) != 3 {
