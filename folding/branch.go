@@ -152,10 +152,8 @@ type ToolCount struct {
 	Calls int    `json:"calls"`
 }
 
-// maxTools bounds Activity.Tools.
 const maxTools = 8
 
-// add counts a completed call.
 func (a *Activity) add(o CallOutcome) {
 	a.Calls++
 	if o.Err != "" {

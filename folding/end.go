@@ -185,7 +185,6 @@ func (m *Manager) finishAll(branches iter.Seq[*branch], o outcome, now time.Time
 	}
 }
 
-// outcome is how a branch ends.
 type outcome struct {
 	reason  string // "" for a return by its agent
 	detail  string // added to the sentence for reason

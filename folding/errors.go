@@ -67,7 +67,6 @@ func failAfter(kind error, wait time.Duration, format string, args ...any) error
 	return &failure{kind: kind, retry: wait, text: fmt.Sprintf(format, args...)}
 }
 
-// failure is one error of a kind.
 type failure struct {
 	kind, cause error
 	text        string

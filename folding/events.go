@@ -82,7 +82,6 @@ func (m *Manager) deliver(e Event) {
 	}
 }
 
-// scope is the instrumentation scope of OpenTelemetry.
 const scope = "github.com/foldgate/foldgate/folding"
 
 // telemetry makes metrics of events, and spans of operations. The ids of sessions and branches

@@ -114,7 +114,6 @@ func (m *Manager) Join(caller Caller, branchID string) {
 	m.joined[key] = b
 }
 
-// find returns a branch of the caller, active or finished.
 func (m *Manager) find(ctx context.Context, caller Caller, id string) (Branch, bool, error) {
 	m.mu.Lock()
 	m.now()
@@ -159,7 +158,6 @@ func (m *Manager) own(caller Caller, id string) *branch {
 	return nil
 }
 
-// owns reports whether b is a branch of the caller.
 func (m *Manager) owns(caller Caller, b Branch) bool {
 	return b.Principal == caller.Principal && m.mayUse(caller, b.Session)
 }

@@ -85,7 +85,6 @@ func (b *Boundary) Outbound(ctx context.Context, m *Message) {
 	b.pass(ctx, m, b.Policy(m.Server).Arguments)
 }
 
-// pass applies an action to all parts of a message.
 func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 	if m.Always {
 		a = Redact

@@ -74,7 +74,6 @@ func (r *Recorder) request(ctx context.Context, c *Call) error {
 // rpcHead, methodMember and closing are the fixed pieces of a JSON-RPC payload.
 var rpcHead, methodMember, closing = []byte(`{"jsonrpc":"2.0","id":`), []byte(`,"method":`), []byte(`}`)
 
-// response records the response of a call, or the error that ended it.
 func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error) error {
 	e := r.entry(c)
 	defer e.release()

@@ -347,7 +347,6 @@ func workflowRecord(c *Call, kind string, payload any) *trace.Record {
 	}
 }
 
-// workflowAudit is the form of a record's audit.workflow.
 type workflowAudit struct {
 	Name      string            `json:"name"`
 	ContextID string            `json:"context_id,omitempty"`

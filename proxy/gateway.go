@@ -149,8 +149,10 @@ func (g *Gateway) openEngines() error {
 		Journal: g.journal, Scrub: g.scrubber, Payload: g.cfg.Trace.Payload == "scrubbed", Refuse: g.cfg.Trace.OnError == "refuse",
 		Counter: g.counter.Name(), Log: g.log,
 	}
-	if err := g.openTelemetry(); err != nil {
-		return fmt.Errorf("telemetry: %w", err)
+	if g.traces != nil || g.meters != nil {
+		if g.telemetry, err = interceptor.NewTelemetry(g.traces, g.meters, tools.Has); err != nil {
+			return fmt.Errorf("telemetry: %w", err)
+		}
 	}
 	g.records = &interceptor.BranchRecords{Recorder: g.recorder, Counter: g.counter, Telemetry: g.telemetry, Dir: filepath.Join(state, "trace")}
 	g.tokenMeter = interceptor.TokenMeter{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}

@@ -11,7 +11,6 @@ import (
 	oteltrace "go.opentelemetry.io/otel/trace"
 
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/proxy/tools"
 )
 
 // Option changes how a [Gateway] is made.
@@ -27,16 +26,6 @@ func WithTelemetry(traces oteltrace.TracerProvider, meters metric.MeterProvider)
 // SpanIDs returns the id generator that the provider of traces must have, so that spans carry the
 // ids that `foldgate trace --format otlp` gives them.
 func SpanIDs() sdktrace.IDGenerator { return interceptor.SpanIDs{} }
-
-// openTelemetry makes the instruments. Without providers g.telemetry stays nil, and calls take no
-// part in it.
-func (g *Gateway) openTelemetry() (err error) {
-	if g.traces == nil && g.meters == nil {
-		return nil
-	}
-	g.telemetry, err = interceptor.NewTelemetry(g.traces, g.meters, tools.Has)
-	return err
-}
 
 // watchState makes the metrics of the gateway's state: sessions, upstreams, the journal.
 func (g *Gateway) watchState() error {

@@ -2,7 +2,6 @@ package bpe
 
 import "math/bits"
 
-// blockSize is the number of bytes in a block.
 const blockSize = 64
 
 // A block is 64 bytes of text, from the start of a piece, as sets of positions: bit i is for byte

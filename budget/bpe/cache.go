@@ -40,7 +40,6 @@ var masks = func() (m [16]shortKey) {
 	return m
 }()
 
-// newShortKey returns the key of the first n bytes of text.
 func newShortKey(text *[16]byte, n uint) shortKey {
 	m := &masks[n&15]
 	return shortKey{
@@ -59,13 +58,11 @@ func shortKeyAt(b []byte, i, n int) shortKey {
 	return newShortKey(&end, uint(n))
 }
 
-// entries returns the two entries for a key.
 func (c *cache) entries(k shortKey) *[2]shortEntry {
 	h := (k.low ^ k.high*0xff51afd7ed558ccd) * 0x9e3779b97f4a7c15
 	return &c.short[(h^h>>32)>>7&(1<<shortBits-1)]
 }
 
-// get returns the number of tokens in e if e is the entry for k.
 func (e shortEntry) get(k shortKey) (tokens int, ok bool) {
 	return int(e.high >> 56 & 0xf), e.low == k.low && e.high&^(0xf<<56) == k.high
 }
@@ -73,7 +70,6 @@ func (e shortEntry) get(k shortKey) (tokens int, ok bool) {
 // first looks k up in the first of its entries, where most pieces are found.
 func (c *cache) first(k shortKey) (tokens int, ok bool) { return c.entries(k)[0].get(k) }
 
-// shortTokens counts a piece of at most shortPiece bytes.
 func (w *worker) shortTokens(k shortKey, piece []byte) int {
 	e := w.cache.entries(k)
 	if tokens, ok := e[0].get(k); ok {

@@ -44,10 +44,8 @@ func (m *incremental) tokensOf(piece []byte, limit int) int {
 	return m.finish()
 }
 
-// reset makes m empty.
 func (m *incremental) reset() { m.count, m.text, m.tokens, m.merged = 0, m.text[:0], 0, 0 }
 
-// write appends b to the piece.
 func (m *incremental) write(b []byte) {
 	for len(b) > 0 {
 		n := min(len(b), cap(m.text)-len(m.text))
@@ -79,7 +77,10 @@ func (m *incremental) advance() {
 	for back := min(overlap, m.size/2); ; back *= 2 {
 		begin := m.boundary(m.merged - back)
 		if begin == 0 || begin+m.size <= m.merged {
-			m.grow()
+			bigger := newIncremental(m.v, 2*m.size) // a token depends on text more than a window away
+			bigger.count = m.count
+			bigger.text = append(bigger.text, m.text...)
+			*m = *bigger
 			return
 		}
 		end := min(begin+m.size, len(m.text))
@@ -134,15 +135,6 @@ func (m *incremental) shift(i, j, begin, n, end int) {
 	m.text = m.text[:copy(m.text, m.text[begin+from:])]
 }
 
-// grow doubles the windows, for text in which a token depends on text more than a window away.
-func (m *incremental) grow() {
-	bigger := newIncremental(m.v, 2*m.size)
-	bigger.count = m.count
-	bigger.text = append(bigger.text, m.text...)
-	*m = *bigger
-}
-
-// copyFrom makes m a copy of o.
 func (m *incremental) copyFrom(o *incremental) {
 	if m.size != o.size {
 		*m = *newIncremental(o.v, o.size)

@@ -142,7 +142,6 @@ func (w *window) lower(group int) {
 	w.lowest[group] = slices.Min(w.keys[group*groupSize:][:groupSize])
 }
 
-// key returns the key of the pair with that rank at index i.
 func key(rank uint32, i int) uint64 {
 	if rank == noRank {
 		return noKey

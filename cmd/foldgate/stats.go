@@ -86,7 +86,6 @@ var labels = map[string]string{
 	"saved": "computed: tokens of folded results less their previews, less read_back",
 }
 
-// savings is the output of the command.
 type savings struct {
 	Counters []string          `json:"counters"`
 	From     string            `json:"from,omitempty"`
@@ -176,7 +175,6 @@ func ordered(m map[string]*figures, order func(a, b *figures) int) []*figures {
 	return out
 }
 
-// write prints the tables as text.
 func (s *savings) write(w io.Writer, top int) {
 	t := s.Total
 	fmt.Fprintf(w, "%d calls, %d tokens returned by tools, %d delivered; %d results folded, %d tokens saved", t.Calls, t.Results, t.Delivered, t.Folded, t.Saved)

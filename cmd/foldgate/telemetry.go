@@ -97,7 +97,6 @@ func spanExporter(ctx context.Context, console io.Writer) (sdktrace.SpanExporter
 	return autoexport.NewSpanExporter(ctx)
 }
 
-// metricReader returns the reader that the variables name.
 func metricReader(ctx context.Context, console io.Writer) (sdkmetric.Reader, error) {
 	if os.Getenv("OTEL_METRICS_EXPORTER") == "console" {
 		exporter, err := stdoutmetric.New(stdoutmetric.WithWriter(console))

@@ -26,7 +26,6 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
-// traceFlags are the flags of the trace commands.
 type traceFlags struct {
 	app      *app
 	dir      string

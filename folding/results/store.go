@@ -267,7 +267,6 @@ func (s *Store) evictedOrUnknown(ctx context.Context, caller folding.Caller, han
 	return evicted(handle, tool, why)
 }
 
-// mayRead reports whether the caller may read results of a session.
 func (s *Store) mayRead(caller folding.Caller, principal, session string) bool {
 	return principal == caller.Principal && (!s.cfg.Strict || session == caller.Session)
 }
@@ -327,7 +326,6 @@ func NewHandle() string {
 	return "res_" + handleEncoding.EncodeToString(b[:])
 }
 
-// isHandle reports whether s has the form of a handle.
 func isHandle(s string) bool {
 	rest, ok := strings.CutPrefix(s, "res_")
 	if !ok || len(rest) != 26 {

@@ -8,11 +8,7 @@ import (
 	"golang.org/x/net/html"
 )
 
-// looksHTML reports whether a text is a page or a piece of one.
-func looksHTML(t string) bool {
-	return t[0] == '<' && containsAny(strings.ToLower(t[:min(len(t), 2000)]), htmlSigns)
-}
-
+// htmlSigns are the signs of a page or a piece of one near its start.
 var htmlSigns = []string{"<!doctype html", "<html", "<head>", "<body", "<div", "<table", "<p>", "<p ", "<ul"}
 
 // showHTML shows headings and the start of the text of a page.

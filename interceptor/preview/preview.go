@@ -93,7 +93,7 @@ func (d *doc) kind() Kind {
 		return JSON
 	case trimmed[0] == '{' && isNDJSON(d.lines):
 		return NDJSON
-	case looksHTML(trimmed):
+	case trimmed[0] == '<' && containsAny(strings.ToLower(trimmed[:min(len(trimmed), 2000)]), htmlSigns):
 		return HTML
 	case share(sample, isHunk) > 0 && (strings.HasPrefix(trimmed, "diff --git ") || strings.HasPrefix(trimmed, "--- ") || strings.Contains(d.text, "\ndiff --git ")):
 		return Diff

@@ -152,7 +152,6 @@ func (d *decoded) touched(s span) bool {
 	return n < len(d.at) && d.at[n].Start <= s.End+near
 }
 
-// noDigit is the value of a byte that is no digit.
 const noDigit = 0xff
 
 // base64Digit and hexDigit have the value of each byte as a digit, base64 in both alphabets.
@@ -484,7 +483,6 @@ func apply(text string, part span, edits []edit) decoded {
 	return decoded{text: b.String(), fresh: span{0, b.Len()}, part: part, edits: edits, at: at}
 }
 
-// escapes returns the edits for the escapes in a part of text.
 func escapes(text string, within span) []edit {
 	var edits []edit
 	for _, special := range []byte{'%', '\\', esc} {

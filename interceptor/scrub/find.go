@@ -14,7 +14,6 @@ import (
 // A span is a range of bytes of a text, as in package regexset.
 type span struct{ Start, End int }
 
-// A hit is a secret that a rule found.
 type hit struct {
 	rule   *rule
 	match  span // the match of the expression, without line breaks around it
@@ -198,7 +197,6 @@ func (x *examination) secretOf(r *rule, m span) (span, error) {
 	return m, nil
 }
 
-// allowed reports whether the hit is on the allow-list.
 func (x *examination) allowed(a *allowlist, h *hit) (bool, error) {
 	stopped := a.stops(x.text[h.secret.Start:h.secret.End])
 	if a.expr == nil || stopped && !a.all {

@@ -65,7 +65,6 @@ type document struct {
 	found []placedFinding
 }
 
-// A dirtyString is a string or key with a secret.
 type dirtyString struct {
 	span
 	object int // start of the object, for a key; else -1
@@ -317,7 +316,6 @@ func (d *document) scan(at span, text string) error {
 	return err
 }
 
-// note adds marks and findings in a string or key.
 func (d *document) note(at span, marks []mark, found []Finding) {
 	if len(marks) > 0 {
 		t := d.dirtyAt(at)
@@ -328,7 +326,6 @@ func (d *document) note(at span, marks []mark, found []Finding) {
 	}
 }
 
-// dirtyAt returns the entry in dirty for a string or key.
 func (d *document) dirtyAt(at span) *dirtyString {
 	t := d.dirty[at.Start]
 	if t == nil {
@@ -508,7 +505,6 @@ func (d *document) findings() []Finding {
 	return out
 }
 
-// A step is one level of a path.
 type step struct {
 	array  bool
 	index  int

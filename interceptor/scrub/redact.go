@@ -120,7 +120,6 @@ func covered(marks []mark, s span) bool {
 	return n < len(marks) && marks[n].Start <= s.Start
 }
 
-// redact returns text with the marked ranges replaced.
 func redact(text string, marks []mark) string {
 	if len(marks) == 0 {
 		return text

@@ -581,7 +581,6 @@ func (j *Journal) Err() error {
 	return nil
 }
 
-// setErr sets the result of Err and returns it.
 func (j *Journal) setErr(err error) error {
 	if err == nil {
 		j.lastErr.Store(nil)

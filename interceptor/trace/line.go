@@ -41,7 +41,6 @@ func (r *Record) AppendLine(b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// appendHead appends the members before the payload.
 func appendHead(b []byte, r *Record) []byte {
 	b = rawjson.AppendQuote(append(b, `{"protocol":`...), r.Protocol)
 	b = rawjson.AppendQuote(append(b, `,"id":`...), r.ID)

@@ -203,7 +203,6 @@ func (j *Journal) removeOldIndexes() {
 	}
 }
 
-// tail is the end of a segment.
 type tail struct {
 	last     *Record // the last whole line with a right hash, nil if none
 	damaged  bool    // a whole line with a wrong hash follows last

@@ -151,7 +151,6 @@ func FirstRecord(path string) (*Record, error) {
 	return r, err
 }
 
-// head is the content of the head file.
 type head struct {
 	Protocol string `json:"protocol"`
 	TS       string `json:"ts"`

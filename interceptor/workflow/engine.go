@@ -381,7 +381,8 @@ func (e *Engine) Begin(ctx context.Context, s *Step, request, record string) err
 			if s.ID == s.Root {
 				n.expires = now + r.Rule.Workflow.TTL.Microseconds()
 			}
-			err = insert(ctx, tx, n)
+			fields := n.fields()
+			err = exec(ctx, tx, "INSERT INTO nodes ("+strings.ReplaceAll(nodeColumns, "n.", "")+") VALUES (?"+strings.Repeat(",?", len(fields)-1)+")", fields...)
 		case r.Rule.Role.acts():
 			err = exec(ctx, tx, "UPDATE nodes SET attempts = attempts + 1, status = ?, used_at = ? WHERE id = ?", Working, now, s.ID)
 		}

@@ -156,7 +156,6 @@ func (c *compiler) compile(s Spec) {
 	}
 }
 
-// rule compiles the i-th rule of its role.
 func (c *compiler) rule(w *Workflow, t ToolSpec, i int) *Rule {
 	r := &Rule{ToolSpec: t, Workflow: w, At: fmt.Sprintf("%s[%d]", t.Role, i), join: map[string]path{}, capture: map[string]path{}}
 	if r.Step == "" {

@@ -3,7 +3,6 @@ package workflow
 import (
 	"context"
 	"database/sql"
-	"strings"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/internal/sqlitedb"
@@ -126,11 +125,6 @@ func holding(ctx context.Context, q sqlitedb.Querier, principal, workflow, name 
 		"AND n.id IN (SELECT node FROM joins WHERE name = ? AND hash IN (SELECT value FROM json_each(?))) "+
 		"ORDER BY r.created_at DESC, r.rowid DESC, n.created_at DESC, n.rowid DESC",
 		principal, workflow, now, name, string(rawjson.Marshal(hashes)))
-}
-
-func insert(ctx context.Context, tx *sql.Tx, n *node) error {
-	fields := n.fields()
-	return exec(ctx, tx, "INSERT INTO nodes ("+strings.ReplaceAll(nodeColumns, "n.", "")+") VALUES (?"+strings.Repeat(",?", len(fields)-1)+")", fields...)
 }
 
 func addJoins(ctx context.Context, tx *sql.Tx, node string, values map[string][]string) error {

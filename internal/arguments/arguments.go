@@ -61,7 +61,6 @@ func checkObject(name, prefix string, properties, value []byte) (faults []string
 // maxUnknown is the number of unknown keys of one object that an error names.
 const maxUnknown = 5
 
-// check returns the faults of the value called name.
 func check(name string, schema, value []byte) (faults []string) {
 	kind := rawjson.KindOf(value)
 	if kind == rawjson.Null {
@@ -115,7 +114,6 @@ func check(name string, schema, value []byte) (faults []string) {
 	return faults
 }
 
-// number returns a number of a schema.
 func number(schema []byte, key string) (n float64, ok bool) {
 	raw, ok := rawjson.Get(schema, key)
 	if ok {
@@ -124,7 +122,6 @@ func number(schema []byte, key string) (n float64, ok bool) {
 	return n, ok
 }
 
-// kinds are the names of kinds in an error.
 var kinds = map[rawjson.Kind]string{
 	rawjson.String: "string", rawjson.True: "bool", rawjson.False: "bool",
 	rawjson.Number: "number", rawjson.Array: "array", rawjson.Object: "object",

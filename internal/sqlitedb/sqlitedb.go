@@ -37,7 +37,6 @@ var (
 	errDamaged = errors.New("damaged")
 )
 
-// versionError is an [ErrVersion] with its figures.
 type versionError string
 
 func (e versionError) Error() string { return string(e) }

@@ -59,7 +59,10 @@ func (s *modernServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 			return m, err
 		}
 		if !needsInput(m) {
-			return toLegacy(m), nil
+			if kind, _ := rawjson.GetString(m.Result, "resultType"); m.Error == nil && kind == "complete" {
+				m.Result = rawjson.Delete(m.Result, "resultType") // the legacy era does not know it
+			}
+			return m, nil
 		}
 		answers, err := s.askAll(ctx, r.Receiver, m.Result)
 		if err != nil {
@@ -181,14 +184,6 @@ func (s *modernServer) withMeta(params json.RawMessage) json.RawMessage {
 		params = rawjson.Set(params, level, "_meta", wire.MetaLogLevel)
 	}
 	return params
-}
-
-// toLegacy removes from a modern response what the legacy era does not know.
-func toLegacy(m wire.Message) wire.Message {
-	if kind, _ := rawjson.GetString(m.Result, "resultType"); m.Error == nil && kind == "complete" {
-		m.Result = rawjson.Delete(m.Result, "resultType")
-	}
-	return m
 }
 
 // follow opens the listen that stands for a resource subscription, unless there is one. It lasts as

@@ -442,7 +442,6 @@ func (s *legacyServer) updated(m wire.Message) {
 	}
 }
 
-// add enters a call.
 func (b *Bridge) add(call *suspendedCall) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

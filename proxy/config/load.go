@@ -334,7 +334,6 @@ func keysOf(t reflect.Type) string {
 	return strings.Join(names, ", ")
 }
 
-// describe describes a single value of type t.
 func describe(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():

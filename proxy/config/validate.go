@@ -316,7 +316,6 @@ func (c Config) splitTool(name string) (server, tool string, ok bool) {
 	return server, tool, ok
 }
 
-// checker collects faults.
 type checker struct{ faults []Fault }
 
 func (k *checker) fault(key, format string, args ...any) {

@@ -202,7 +202,6 @@ func (s *Server) run(ctx context.Context, name string, args json.RawMessage) jso
 	return append(out, end...)
 }
 
-// maxArguments bounds the arguments of a call in bytes.
 const maxArguments = 64 << 10
 
 // input holds the arguments of all tools. The schema of a tool says which of them it takes.
@@ -224,7 +223,6 @@ type tool struct {
 	run         func(*Server, context.Context, input) (string, error)
 }
 
-// decode decodes the arguments of a call.
 func (t tool) decode(args json.RawMessage) (input, error) {
 	in := input{StartLine: 1, EndLine: math.MaxInt32, MaxMatches: 100}
 	if len(args) > maxArguments {

@@ -95,7 +95,6 @@ func (s *Server) locate(p string) (place, error) {
 	return place{}, fmt.Errorf("path %s is in no root: start it with one of %s", display(p), s.rootNames())
 }
 
-// rootNames describes the roots for an error.
 func (s *Server) rootNames() string {
 	if len(s.roots) == 1 {
 		return `the root, which is "."`

@@ -236,7 +236,6 @@ func (s *Server) walk(ctx context.Context, name, glob string, visit func(place) 
 	return w.unread, err
 }
 
-// walker is the state of one walk.
 type walker struct {
 	s      *Server
 	match  func(rel string) bool // of the path relative to the start

@@ -96,7 +96,6 @@ func (c *listCache) peek(k catalog.Kind) *catalog.List {
 	return c.lists[k]
 }
 
-// forget drops lists that changed.
 func (c *listCache) forget(changed []catalog.Kind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -151,7 +150,6 @@ func (s *Session) listing() upstream.Scope {
 	return upstream.Scope{Principal: s.Principal}
 }
 
-// answerList serves the lists.
 func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	rt := r.s.rt
 	k, _ := catalog.KindOf(c.Target.Method)

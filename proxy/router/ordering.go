@@ -84,13 +84,11 @@ type ordering struct {
 	notifications queue           // that wait
 }
 
-// orderings has the ordering of each server.
 type orderings struct {
 	mu       sync.Mutex
 	byServer map[string]*ordering
 }
 
-// of returns the ordering of a server's messages.
 func (o *orderings) of(server string) *ordering {
 	o.mu.Lock()
 	defer o.mu.Unlock()

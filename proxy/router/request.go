@@ -398,7 +398,6 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 	return res, nil
 }
 
-// outgoing returns the request for the connection.
 func (r *request) outgoing(c *interceptor.Call) *conn.Request {
 	params, header := withTraceparent(c), c.Target.Header
 	if len(r.headers) > 0 { // they repeat the arguments that are sent, which Scrub may have changed

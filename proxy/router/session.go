@@ -118,7 +118,6 @@ func (s *Session) name() string {
 	return "host:" + s.client + "#" + s.ID
 }
 
-// revisionOf returns the protocol revision of a request.
 func (s *Session) revisionOf(r *request) string {
 	if v, ok := rawjson.GetString(r.Meta.ProtocolVersion); ok && s.scope.Own == nil {
 		return v

@@ -8,14 +8,12 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// task describes the call that became a task.
 type task struct {
 	server string // its key
 	tool   string
 	branch string // id of the branch that pays for the result; "" in main
 }
 
-// tasks are the tasks of a session.
 type tasks struct {
 	byID map[string]task
 	ids  []string // oldest first

@@ -122,7 +122,6 @@ func accepts(accept []string, want string) bool {
 	return false
 }
 
-// mediaType strips parameters and white space.
 func mediaType(v string) string {
 	v, _, _ = strings.Cut(v, ";")
 	return strings.TrimSpace(v)

@@ -100,7 +100,6 @@ var replyBuffers = sync.Pool{New: func() any { return new([]byte) }}
 // maxReplyKept is the size up to which the buffer of a reply is used again.
 const maxReplyKept = 2 << 20
 
-// writeReplies writes replies of any size as JSON.
 func (p *response) writeReplies(replies []wire.Message) {
 	buf := replyBuffers.Get().(*[]byte)
 	body := (*buf)[:0]
@@ -189,7 +188,6 @@ func (w *sseWriter) events(first uint64, events [][]byte) error {
 	return w.flush()
 }
 
-// id gives an event its id.
 func (w *sseWriter) id(n uint64) { w.buf = fmt.Appendf(w.buf, "id: %d-%d\n", w.stream.id, n) }
 
 func (w *sseWriter) flush() error {

@@ -156,7 +156,6 @@ func badMeta(key, want string) *wire.Error {
 	return &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("params._meta[%q] must be %s", key, want)}
 }
 
-// parseError is the error of a message that wire.ParseMessage refuses.
 func parseError(err error) *wire.Error {
 	if errors.Is(err, wire.ErrNotJSON) {
 		return invalid(wire.CodeParse, err.Error())

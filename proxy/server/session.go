@@ -201,7 +201,6 @@ func (l *legacySession) close(reason string) {
 	closeSession(l.session, reason, srv.log)
 }
 
-// response registers the response to a POST with a number of requests.
 func (l *legacySession) response(w http.ResponseWriter, r *http.Request, requests int) *response {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -43,7 +43,6 @@ type stream struct {
 	replies []wire.Message // replies that came before an event stream was begun
 }
 
-// streamConn is a connection that consumes a stream.
 type streamConn struct {
 	wake chan struct{} // capacity 1: there is something to look at
 	last uint64        // the number of the last event sent when the connection began
@@ -209,7 +208,6 @@ func (s *stream) attach(from *uint64) *streamConn {
 	return s.conn
 }
 
-// detach ends c's use of the stream.
 func (s *stream) detach(c *streamConn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

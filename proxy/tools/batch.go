@@ -205,7 +205,6 @@ func (b *batch) run(ctx context.Context) {
 	}
 }
 
-// failed counts the calls that have no result.
 func (b *batch) failed() (n int) {
 	for _, r := range b.results {
 		if r.fault != "" {

@@ -16,7 +16,6 @@ import (
 // metaExpires is the key of _meta that says when a new branch ends at the latest.
 const metaExpires = wire.MetaPrefix + "expires_at"
 
-// create serves branch_create.
 func (t *Tools) create(ctx context.Context, c *interceptor.Call) ([]byte, error) {
 	var in struct {
 		Description, Prompt string
@@ -53,7 +52,6 @@ func (t *Tools) create(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	return rawjson.Set(interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), rawjson.Quote(stamp(b.ExpiresAt)), "_meta", metaExpires), nil
 }
 
-// finish serves branch_return.
 func (t *Tools) finish(ctx context.Context, c *interceptor.Call) ([]byte, error) {
 	var in struct {
 		BranchID string  `json:"branch_id"`
@@ -93,7 +91,6 @@ func (t *Tools) finish(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	return interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), nil
 }
 
-// status serves branch_status.
 func (t *Tools) status(ctx context.Context, c *interceptor.Call) ([]byte, error) {
 	var in struct {
 		BranchID  string `json:"branch_id"`

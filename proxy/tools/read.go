@@ -56,7 +56,6 @@ func (t *Tools) attributeRead(ctx context.Context, c *interceptor.Call) {
 	}
 }
 
-// read serves branch_read.
 func (t *Tools) read(ctx context.Context, r *conn.Request) ([]byte, error) {
 	var in readArguments
 	c := r.Call
@@ -170,7 +169,6 @@ func readOf(s results.Result) *trace.Read {
 	return r
 }
 
-// page is one page of a text.
 type page struct {
 	t      *Tools
 	c      *interceptor.Call

@@ -34,7 +34,6 @@ type runArguments struct {
 	Parallel  float64
 }
 
-// step is one call of a batch.
 type step struct {
 	Tool      string          `json:"tool"`
 	Arguments json.RawMessage `json:"arguments"`

@@ -30,7 +30,6 @@ func newCalls(cfg *Config) *calls {
 	return &calls{cfg: cfg, open: map[int64]*call{}, tokens: map[string]*call{}}
 }
 
-// call is one pending call.
 type call struct {
 	id      int64
 	request *conn.Request
@@ -178,7 +177,6 @@ func (t *calls) fail(err error) (ended map[int64]*call) {
 	return ended
 }
 
-// get returns the pending call with this id, or nil.
 func (t *calls) get(id int64) *call {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -33,7 +33,6 @@ type connection struct {
 	group    sync.WaitGroup
 }
 
-// transport sends messages to the server.
 type transport interface {
 	// send sends m. If m is a request, c is its call. A transport that reads the response itself
 	// returns when c is resolved. An error means that the server did not get m or that the response

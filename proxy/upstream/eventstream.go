@@ -10,7 +10,6 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// streamEvent is one event of a text/event-stream.
 type streamEvent struct {
 	name string // "" for the default, message
 	data wire.Bounded

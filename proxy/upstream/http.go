@@ -313,7 +313,6 @@ func (h *httpConn) listen() {
 	}
 }
 
-// wait waits before attempt n to go on.
 func (p position) wait(ctx context.Context, n int) error {
 	first := retryDefault
 	if p.retry > 0 {

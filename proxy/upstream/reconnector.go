@@ -121,7 +121,6 @@ func (r *reconnector) start() {
 	r.tasks.Go(r.attempt)
 }
 
-// attempt opens the connection once.
 func (r *reconnector) attempt() {
 	cs := r.of
 	cs.mu.Lock()
@@ -168,7 +167,6 @@ func (r *reconnector) connect(c conn.Conn, in *inbox, host conn.Host) conn.Conn 
 	return c
 }
 
-// handlerFunc is a [conn.Handler].
 type handlerFunc func(wire.Message)
 
 // Unsolicited implements [conn.Handler].

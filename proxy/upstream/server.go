@@ -264,7 +264,6 @@ var inherited = []string{
 	"NPM_CONFIG_REGISTRY", "npm_config_registry", "npm_config_cache", "UV_INDEX_URL", "PIP_INDEX_URL", "VIRTUAL_ENV", "NVM_DIR", "GOPROXY",
 }
 
-// errSessionEnded is the fault of closed connections.
 var errSessionEnded = errors.New("the host's session ended")
 
 // Connections are the connections of one host session, or the ones that the hosts of a principal

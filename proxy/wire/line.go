@@ -45,7 +45,6 @@ type LineReader struct {
 	big *[]byte // of longLines: holds the last line; nil if br does
 }
 
-// longLines are buffers of lines longer than lineBuffer.
 var longLines = sync.Pool{New: func() any { return new([]byte) }}
 
 // NewLineReader returns a reader of lines of at most max bytes.

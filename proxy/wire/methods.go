@@ -1,6 +1,5 @@
 package wire
 
-// method holds the properties of a method.
 type method struct {
 	deciding []string // members of params beside _meta that decide what a server does
 	header   bool     // the header Mcp-Name repeats the first of them

@@ -50,14 +50,7 @@ type dfa struct {
 	key   []byte
 }
 
-// A place is a state at a position.
 type place struct{ at, state int32 }
-
-func newDFA(p *program) *dfa {
-	d := &dfa{p: p, notes: map[place]int32{}, seen: make([]uint32, len(p.inst)), added: make([]uint32, len(p.inst))}
-	d.clear()
-	return d
-}
 
 // end returns the end of the preferred match that starts at byte from, or -1. With notes, it uses
 // and leaves notes for the text.
@@ -158,7 +151,6 @@ func (d *dfa) step(state int32, class uint8) (int32, bool) {
 	return unpack(t)
 }
 
-// transition computes a transition.
 func (d *dfa) transition(state int32, class uint8) int32 {
 	p := d.p
 	n := int(state) / p.classes
@@ -224,7 +216,6 @@ func (d *dfa) follow(pc uint32, class uint8, ops syntax.EmptyOp) bool {
 	}
 }
 
-// clear forgets all states.
 func (d *dfa) clear() {
 	d.index = map[string]int32{}
 	d.list, d.kind = [][]uint32{nil, nil}, []uint8{0, 0}
@@ -236,7 +227,6 @@ func (d *dfa) clear() {
 	d.forget()
 }
 
-// forget drops the notes.
 func (d *dfa) forget() {
 	if len(d.notes) > 0 {
 		clear(d.notes)

@@ -115,7 +115,6 @@ func (m *Literals) Contains(text string) bool {
 	return len(found) > 0
 }
 
-// A literalHit is a literal and its place in a text.
 type literalHit struct{ literal, at int32 }
 
 // scan calls hit for each literal in text: the places of one literal ascend. buf is its memory.

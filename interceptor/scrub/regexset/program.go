@@ -126,7 +126,6 @@ func (p *program) classify(distinct []*syntax.Inst) bool {
 	return true
 }
 
-// classAt returns the class of the rune at byte i of text, and its size.
 func (p *program) classAt(text string, i int) (class uint8, size int) {
 	if c := text[i]; c < utf8.RuneSelf {
 		return p.ascii[c], 1

@@ -386,7 +386,6 @@ func (b *byteSet) addFirst(x *syntax.Regexp) (empty bool) {
 	return true // assertions and the empty match
 }
 
-// addLetter adds a rune of a literal.
 func (b *byteSet) addLetter(r rune, flags syntax.Flags) {
 	b.addRange(r, r)
 	if flags&syntax.FoldCase == 0 {

@@ -229,7 +229,8 @@ func (c *Scratch) dfa(p *program) *dfa {
 	d, known := c.dfas[p]
 	if !known {
 		if p.compile() {
-			d = newDFA(p)
+			d = &dfa{p: p, notes: map[place]int32{}, seen: make([]uint32, len(p.inst)), added: make([]uint32, len(p.inst))}
+			d.clear()
 		}
 		c.dfas[p] = d
 	}

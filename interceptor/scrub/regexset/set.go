@@ -116,7 +116,8 @@ func New(patterns []Pattern) (*Set, error) {
 			}
 		}
 		if in.Use != Search {
-			p.test = newProgram(anyText(tree))
+			anyText := &syntax.Regexp{Op: syntax.OpStar, Flags: syntax.NonGreedy, Sub: []*syntax.Regexp{{Op: syntax.OpAnyChar}}} // (?s:.*?)
+			p.test = newProgram(concat(anyText, tree))
 			p.test.earliest = true
 			continue
 		}
@@ -167,12 +168,6 @@ func (s *Set) MinLen() int { return s.minLen }
 
 // Filtered reports whether every text with a match has a literal of [Scratch.LiteralHits].
 func (s *Set) Filtered() bool { return len(s.unfiltered) == 0 }
-
-// anyText returns the expression (?s:.*?)(?:x).
-func anyText(x *syntax.Regexp) *syntax.Regexp {
-	all := &syntax.Regexp{Op: syntax.OpStar, Flags: syntax.NonGreedy, Sub: []*syntax.Regexp{{Op: syntax.OpAnyChar}}}
-	return concat(all, x)
-}
 
 func concat(subs ...*syntax.Regexp) *syntax.Regexp {
 	return &syntax.Regexp{Op: syntax.OpConcat, Sub: subs}

@@ -88,7 +88,6 @@ func (x *Index) chain(ctx context.Context, id string) ([]*trace.Record, error) {
 	return out, nil
 }
 
-// find returns the record with an id, or nil.
 func (x *Index) find(ctx context.Context, id string) (found *trace.Record, err error) {
 	if id == "" { // a filter without an id would select any record
 		return nil, nil

@@ -193,13 +193,11 @@ func fieldsOf(r *trace.Record) [numFields]string {
 	return [numFields]string{r.Context, r.Kind, a.Session, a.Principal, a.Server, a.Tool, r.From, to}
 }
 
-// condition is a condition on a field.
 type condition struct {
 	match  func(string) bool // nil for none
 	prefix string            // of every value that matches
 }
 
-// conditions returns the conditions of f on the fields.
 func (f *Filter) conditions() (out [numFields]condition) {
 	if f.Main || f.Roots || f.Depth > 0 || f.Type != "" || f.Conclusions || f.Context != "" {
 		out[fieldContext] = condition{f.matchContext, f.Context}
@@ -240,13 +238,13 @@ func oneGlob(pattern string) []string {
 	return []string{pattern}
 }
 
-// matchContext applies the conditions on the context.
 func (f *Filter) matchContext(ctx string) bool {
 	p := contextpath.Path(ctx)
+	kind, _, _ := strings.Cut(strings.ReplaceAll(p.Leaf(), "-", "_"), "_") // br for br_1f0c, reason for reason-789
 	switch {
 	case f.Main && ctx != "",
 		f.Depth > 0 && p.Depth() != f.Depth,
-		f.Type != "" && contextType(p) != f.Type,
+		f.Type != "" && kind != f.Type,
 		f.Conclusions && ctx == "":
 		return false
 	case f.Context == "":
@@ -266,12 +264,6 @@ func (f *Filter) shape(base, p contextpath.Path) bool {
 		return p.IsAncestor(base)
 	}
 	return p == base
-}
-
-// contextType is the last segment's prefix: br for br_1f0c, reason for reason-789.
-func contextType(p contextpath.Path) string {
-	prefix, _, _ := strings.Cut(strings.ReplaceAll(p.Leaf(), "-", "_"), "_")
-	return prefix
 }
 
 func (f *Filter) matchKind(kind string) bool {

@@ -70,7 +70,6 @@ const (
 	linkRPC                // key of a JSON-RPC id on either side
 )
 
-// columns are the columns of record for the fields.
 var columns = [numFields]string{"context", "kind", "session", "principal", "server", "tool", "sender", "receivers"}
 
 // Index answers queries of the journal in a directory. Its methods are safe for concurrent use.
@@ -545,7 +544,6 @@ func (f *filler) fill(ctx context.Context, tx *sql.Tx, dir string, c covered) er
 	return err
 }
 
-// add adds the rows of one record.
 func (f *filler) add(r *trace.Record, p place) error {
 	row := rowOf(r, p)
 	args := make([]any, 0, 6+numFields)
@@ -585,7 +583,6 @@ func (f *filler) number(w word) (id int64, err error) {
 	return id, err
 }
 
-// row is the content of a record's row.
 type row struct {
 	place
 	time, flags, envelope int64
@@ -633,7 +630,6 @@ func key(id string) int64 {
 	return int64(h.Sum64()) // #nosec G115: bits are kept
 }
 
-// lineReader reads lines by their places.
 type lineReader struct {
 	dir     string
 	segment int64

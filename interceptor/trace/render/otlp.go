@@ -98,7 +98,9 @@ func (o *otlpWriter) add(key string, start, last *trace.Record) {
 	s := otlpSpan{SpanID: spanID(key), Kind: otlpServer, Start: nanos(start), End: nanos(last)}
 	s.TraceID, s.ParentID = spanContext(start)
 	in := contextpath.Path(start.Context)
-	a := mergedAudit(start, last)
+	a, first := *last.AuditOrEmpty(), start.AuditOrEmpty() // the last record may lack names
+	a.Session, a.Principal, a.Server = cmp.Or(a.Session, first.Session), cmp.Or(a.Principal, first.Principal), cmp.Or(a.Server, first.Server)
+	a.Tool, a.Era, a.Tokens = cmp.Or(a.Tool, first.Tool), cmp.Or(a.Era, first.Era), cmp.Or(a.Tokens, first.Tokens)
 	if strings.HasPrefix(key, "branch:") {
 		s.Name, s.Kind = "branch "+in.Leaf(), otlpInternal
 		in = in.Parent()
@@ -156,14 +158,6 @@ func nanos(r *trace.Record) string {
 func methodOf(r *trace.Record) string {
 	_, method, _ := strings.Cut(r.Kind, ":")
 	return cmp.Or(r.AuditOrEmpty().Method, method)
-}
-
-// mergedAudit returns the audit of the end. Names that it lacks are those of the start.
-func mergedAudit(start, last *trace.Record) trace.Audit {
-	a, s := *last.AuditOrEmpty(), start.AuditOrEmpty()
-	a.Session, a.Principal, a.Server = cmp.Or(a.Session, s.Session), cmp.Or(a.Principal, s.Principal), cmp.Or(a.Server, s.Server)
-	a.Tool, a.Era, a.Tokens = cmp.Or(a.Tool, s.Tool), cmp.Or(a.Era, s.Era), cmp.Or(a.Tokens, s.Tokens)
-	return a
 }
 
 func attr(key string, value any) otlpAttr {

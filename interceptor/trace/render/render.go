@@ -82,7 +82,6 @@ func Write(w io.Writer, format string, records iter.Seq2[*trace.Record, error]) 
 	return cmp.Or(failed, err)
 }
 
-// jsonLine returns a record as it stands in the journal.
 func jsonLine(r *trace.Record) (string, error) {
 	line, err := r.AppendLine(nil)
 	return string(line), err

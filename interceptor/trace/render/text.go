@@ -166,7 +166,6 @@ func summary(r *trace.Record) string {
 
 func shortTime(ts string) string { return clean(ts[:min(len(ts), len("2026-08-22T10:11:12.345"))]) }
 
-// target returns the server and tool.
 func target(a *trace.Audit) string {
 	return strings.TrimSpace(clean(a.Server) + " " + clean(a.Tool))
 }
@@ -189,7 +188,6 @@ func tokenText(t *trace.Tokens) string {
 	return ""
 }
 
-// tokenWords is tokenText in words.
 func tokenWords(t *trace.Tokens) (words string) {
 	if t == nil {
 		return ""
