@@ -11,7 +11,7 @@ import (
 	"github.com/foldgate/foldgate/folding/contextpath"
 )
 
-// Attribute refuses a call whose handle, as [Locate] found, names no branch the caller may use.
+// Attribute refuses a call if [Locate] found that its branch_id names no branch the caller may use.
 //
 // If a thread that another thread started names a branch, its later calls need not name it.
 func Attribute(m *folding.Manager) Middleware {

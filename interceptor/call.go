@@ -31,7 +31,7 @@ type Call struct {
 type Direction int
 
 const (
-	FromHost Direction = iota // by the agent's host: a model reads the result
+	FromHost Direction = iota // by the agent's host, or a batch for it
 	// FromUpstream is a request by an upstream server: sampling, elicitation or roots. A model or a
 	// person reads its parameters.
 	FromUpstream
@@ -101,7 +101,7 @@ type Attribution struct {
 // Outcome describes what happened to a call.
 type Outcome struct {
 	Record string // the id of the request's trace record
-	Tokens Usage  // Fold sets Tokens.Out, Meter the rest
+	Tokens Usage  // set by Fold and Meter
 	// Findings are the secrets in the result, ArgumentFindings the secrets in the parameters.
 	Findings, ArgumentFindings []scrub.Finding
 	// Decision is the reason why the call was refused or cut, a word of package trace, else "".

@@ -7,8 +7,8 @@
 //	chain := interceptor.NewChain(locate, first, second)
 //	res, err := chain(ctx, call, end)
 //
-// A layer writes into the [Call] what the layers outside it need to know, so Trace, the outermost
-// layer, records what all others decided. Package proxy fixes the order (chain.go), because it is
+// A layer writes into the [Call] what the layers outside it need to know, so Trace, which
+// stands outside all layers that decide, records what they decided. Package proxy fixes the order (chain.go), because it is
 // a security property: nothing outside Scrub holds an unscrubbed result.
 //
 // The layers know the parameters and results of MCP methods. They know no transports and no
@@ -29,10 +29,11 @@ import (
 // Handler answers a call. Exactly one of result and error is nil.
 //
 // An error object of the upstream is a Result, not an error. An error is foldgate's own: a
-// [*Refusal], or a fault that the router reports.
+// [*Refusal], or a fault that the router reports. A layer refuses by refuse(c, err), so that the
+// trace has the reason.
 type Handler func(ctx context.Context, c *Call) (*Result, error)
 
-// Middleware wraps a handler. It calls next at most once.
+// Middleware wraps a handler. It calls next at most once. A nil Middleware is left out of the chain.
 type Middleware func(next Handler) Handler
 
 // Chain runs a call down its layers. end answers the call behind the innermost layer.

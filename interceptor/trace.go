@@ -15,7 +15,7 @@ import (
 )
 
 // Trace records every call: the request before it has any effect, and the response or the refusal
-// after it. It is the outermost layer, so that refusals and panics are recorded too.
+// after it. Only layers that observe stand outside it, so refusals and panics are recorded.
 func Trace(r *Recorder) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {

@@ -16,7 +16,7 @@ func (g *Gateway) locate(ctx context.Context, c *interceptor.Call) {
 }
 
 // newChain writes the order of the interceptors, outermost first. The order is a security property
-// and can't be configured. Around them are only the layers that observe: savings and telemetry.
+// and can't be configured. Around them stand savings and telemetry, which decide nothing.
 func newChain(g *Gateway) interceptor.Chain {
 	r := g.cfg.Results
 	policy := interceptor.FoldPolicy{MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens, Rule: g.foldRule}
@@ -26,7 +26,7 @@ func newChain(g *Gateway) interceptor.Chain {
 		layer{"attribute", interceptor.Attribute(g.branches)},                               // before Meter, which charges the branch
 		layer{"meter", interceptor.Meter(g.branches, g.tokenMeter)},                         // outside Fold: charges what the host gets to read
 		layer{"fold", interceptor.Fold(g.results, g.tokenMeter, policy, g.boundary, g.log)}, // outside Scrub: only scrubbed text is stored and shown
-		layer{"workflow", g.workflows.Middleware()},                                         // outside Scrub: adds handles to clean results, captures no secrets; inside Meter, which charges them, and Fold, which leaves them
+		layer{"workflow", g.workflows.Middleware()},                                         // outside Scrub: adds handles to clean results, captures no secrets; inside Meter, which charges them, and Fold, which keeps the blocks with handles
 		layer{"scrub", interceptor.Scrub(g.boundary)},                                       // innermost: nothing outside it holds an unscrubbed result
 	)
 	return interceptor.NewChain(g.locate, append([]interceptor.Middleware{g.savings}, layers...)...)

@@ -280,7 +280,7 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 	fl.StringVar(&t.since, "since", "", "from this time on: RFC 3339, or an age such as 90m or 2d")
 	fl.StringVar(&t.until, "until", "", "before this time")
 	fl.BoolVar(&f.Blocked, "blocked", false, "refused by foldgate")
-	fl.StringVar(&f.Reason, "reason", "", "refused for this reason: resource_limit, timeout, policy, unsafe, invalid, upstream, workflow, trace")
+	fl.StringVar(&f.Reason, "reason", "", "refused for this reason: resource_limit, timeout, policy, unsafe, invalid, workflow, trace")
 	fl.BoolVar(&f.Scrubbed, "scrubbed", false, "with scrub findings")
 	fl.BoolVar(&f.OverBudget, "over-budget", false, "where a budget refused, cut or ended something")
 	fl.BoolVar(&f.Ambiguous, "ambiguous", false, "where the branch was not certain")

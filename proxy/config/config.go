@@ -125,8 +125,8 @@ type Tools struct {
 	Deny  []string `yaml:"deny"`
 }
 
-// Attribution decides the branch of a call without a handle. If Implicit is "legacy", it is the
-// one active leaf branch of the call's session or thread. If it is "off", it is main.
+// Attribution decides the branch of a call without a branch_id: with Implicit "legacy", the one
+// active leaf branch of its session or thread; with "off", main.
 type Attribution struct {
 	Implicit string `yaml:"implicit"`
 }
