@@ -1,19 +1,6 @@
 // Package folding manages branches. A branch is an isolated subtask of an agent session with a
 // token budget, a deadline and exactly one end. Folding a branch means to end it with a message
-// for its parent.
-//
-//	repo, err := folding.OpenSQLite("state/foldgate.db")
-//	m, err := folding.Open(ctx, folding.DefaultConfig(), folding.Options{
-//		Repository: repo, Count: counter.Count, Scrub: scrubber.Scrub,
-//	})
-//	defer m.Close(ctx)
-//
-//	b, err := m.Create(ctx, caller, folding.CreateRequest{Description: "find the parser"})
-//	lease, err := m.Acquire(ctx, b.ID)      // a call: lease.Context() ends with the branch
-//	err = lease.Charge(argumentTokens)      // all or nothing
-//	n, err := lease.ChargeUpTo(resultTokens) // at most the rest; durable when it returns
-//	lease.Release(folding.CallOutcome{Tool: "read_file"})
-//	r, err := m.Return(ctx, caller, b.ID, "the parser is in p.go")
+// for its parent. The example of the package shows the way of a branch.
 //
 // # Promises
 //

@@ -2,10 +2,7 @@
 // branch, charge its tokens, fold large results and remove secrets.
 //
 // A [Middleware] wraps a [Handler]. [NewChain] makes a [Chain] of middlewares, the first one
-// outermost:
-//
-//	chain := interceptor.NewChain(locate, first, second)
-//	res, err := chain(ctx, call, end)
+// outermost.
 //
 // A layer writes into the [Call] what the layers outside it need to know, so Trace, which
 // stands outside all layers that decide, records what they decided. Package proxy fixes the order (chain.go), because it is

@@ -182,7 +182,6 @@ func callAttributes(c *Call) []attribute.KeyValue {
 	return out
 }
 
-// endCall adds the outcome of a call to its span, and ends the span.
 func endCall(span oteltrace.Span, c *Call, err error, kind string) {
 	o := &c.Outcome
 	if c.Target.Metered {

@@ -208,7 +208,6 @@ func (r *Recorder) check(ctx context.Context, raw json.RawMessage) (clean json.R
 
 const withheldRecord = "withheld: could not be checked for secrets"
 
-// findings counts scrub findings by rule and place.
 func findings(lists ...[]scrub.Finding) (out []trace.Finding) {
 	for _, f := range slices.Concat(lists...) {
 		i := slices.IndexFunc(out, func(o trace.Finding) bool { return o.Rule == f.Rule && o.Field == f.Where })

@@ -1,10 +1,5 @@
 // Package proxy is the gateway: it opens the state, makes the parts, and ties them together.
 //
-//	cfg, err := config.Find("foldgate.yaml")
-//	g, err := proxy.New(cfg, log)
-//	defer g.Close(ctx)
-//	err = g.RunStdio(ctx, os.Stdin, os.Stdout) // or g.RunHTTP
-//
 //	host ── server ── router ── chain ─┬─ upstream ── server process, HTTP endpoint
 //	                     │             ├─ bridge around it, if host and server speak different eras
 //	                  catalog          ├─ files, the built-in server

@@ -3,12 +3,7 @@
 //
 // A path has 1 to 5 segments of ASCII letters, digits, '-' and '_', joined by '/'. It is
 // case-sensitive and has at most 255 bytes. The empty path is the main context. The path of a
-// branch is the ids of its parents and its own id:
-//
-//	p, err := contextpath.Parse("br_1f0c/br_77aa") // checks foreign text
-//	p.Parent()                                     // br_1f0c
-//	p.InTree("br_1f0c")                            // true
-//	sub, err := p.Join("analysis")                 // a host's own context below p
+// branch is the ids of its parents and its own id.
 //
 // [Decode] reads the context field of a foreign message, older forms included.
 package contextpath

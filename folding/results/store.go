@@ -254,7 +254,6 @@ func (s *Store) lookup(ctx context.Context, caller folding.Caller, handle string
 	return r, nil
 }
 
-// evictedOrUnknown returns the error for a handle that the store does not have.
 func (s *Store) evictedOrUnknown(ctx context.Context, caller folding.Caller, handle string) error {
 	var principal, session, tool, why string
 	err := s.db.QueryRowContext(ctx, "SELECT principal, session, tool, why FROM gone WHERE handle = ?", handle).Scan(&principal, &session, &tool, &why)

@@ -1,10 +1,5 @@
 // Package preview makes the short text that replaces a result which is too large for its place.
 //
-//	count := func(s string) int { return (len(s) + 3) / 4 } // or a real tokenizer
-//	text := strings.Repeat("12:00:00 INFO ready\n", 100) + "12:00:01 ERROR disk is full\n"
-//	p, ok := preview.Make(preview.Source{Text: text, Tokens: count(text), Handle: "res_1"}, 80, count)
-//	fmt.Println(p.Text, ok)
-//
 // The kind of the text decides what a preview shows: the shape and the first items of JSON; the
 // head, the tail and the distinct error lines of a log; the outline of source code and Markdown;
 // the columns and some rows of a table; the text of HTML; the head and the tail of other text.

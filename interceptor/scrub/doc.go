@@ -1,9 +1,5 @@
 // Package scrub finds and removes secrets in text and JSON.
 //
-//	s, err := scrub.New(scrub.Options{Timeout: 2 * time.Second}) // once, at start-up
-//	clean, found, err := s.JSON(ctx, result)
-//	if err != nil { /* withhold the result */ }
-//
 // The rules are the default rules of gitleaks, foldgate's own rules for what those miss, and a
 // file of the user's in gitleaks' format. The findings of gitleaks' rules are those of gitleaks'
 // detector on the same text, to the byte, with one exception: where gitleaks excepts a finding in

@@ -30,7 +30,6 @@ func appendMarks(marks []mark, text string, hits []hit) []mark {
 	return marks
 }
 
-// parts returns the ranges of the text to redact.
 func (h *hit) parts(text string) []span {
 	switch {
 	case h.rule.certain:

@@ -100,7 +100,6 @@ type segmentFile interface {
 	Stat() (os.FileInfo, error)
 }
 
-// pending is a record that waits in the queue.
 type pending struct {
 	r        *Record
 	envelope []byte // the line up to the chain fields
@@ -461,7 +460,6 @@ func (j *Journal) note(e Event) error {
 	return err
 }
 
-// pendingNote returns a queue with the record of an event.
 func (j *Journal) pendingNote(e Event) []*pending {
 	r := &Record{From: "foldgate", Kind: KindJournal, Payload: rawjson.Marshal(e)}
 	envelope, _ := j.encode(nil, r, nil) // its kind is set, and it has no context and no audit

@@ -204,7 +204,6 @@ func (s *Step) repeat(n *node) {
 	}
 }
 
-// mustFind returns the node with an id that another node names.
 func (e *Engine) mustFind(ctx context.Context, id string) (*node, error) {
 	n, err := byID(ctx, e.db, id)
 	if n == nil {

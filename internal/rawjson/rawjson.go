@@ -3,13 +3,7 @@
 // foldgate forwards all that it does not change byte for byte. It never decodes a message into Go
 // values and encodes it again: numbers would lose precision, keys their order and lone surrogates
 // their value. Instead this package finds the byte range of a value ([Get], [Members], [Elements])
-// and splices a new value in its place ([Set], [Delete]):
-//
-//	message := []byte(`{"id": 1, "params": {"name": "echo"}}`)
-//	name, ok := rawjson.GetString(message, "params", "name")
-//	fmt.Println(name, ok)
-//	message = rawjson.Set(message, rawjson.Quote("files__echo"), "params", "name")
-//	fmt.Printf("%s\n", rawjson.Delete(message, "id"))
+// and splices a new value in its place ([Set], [Delete]).
 //
 // All functions expect valid JSON: call [Valid] once on foreign bytes. On invalid input they report
 // "not found" and never panic. They do not recurse into values. They keep no state and are safe for

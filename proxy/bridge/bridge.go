@@ -5,11 +5,6 @@
 // of a call. From 2026-07-28 on (the modern era) a call ends with input_required instead, and the
 // client makes it again with the answers.
 //
-//	b := bridge.New(lifetime, log)
-//	defer b.Wait() // its goroutines end with lifetime
-//	modern, handler := b.Wrap("files", conn.Host{Principal: "local", Modern: true}, legacy, hosts)
-//	m, err := modern.Call(ctx, request)
-//
 // # Locks
 //
 // Bridge.mu may be held when a suspendedCall.mu is taken, never the other way round. No lock is

@@ -1,10 +1,6 @@
 // Package catalog merges the lists of all servers into the lists that hosts see: tools, prompts,
 // resources and resource templates. Everything here is a pure function of lists and configuration.
 // Package router fetches the lists and decides when to merge them again.
-//
-//	rules := catalog.NewRules(cfg, ownTools)
-//	tools := rules.Merge(catalog.Tools, lists) // one list a server, nil if it is missing
-//	entry, ok := tools.Lookup("files__read_file")
 package catalog
 
 import (

@@ -1,8 +1,6 @@
 // Package config is foldgate's configuration file: its keys, their defaults,
 // loading and validation. It knows no gateway and opens no connection.
 //
-//	c, err := config.Find("") // ./foldgate.yaml, or the defaults
-//
 // # Adding a key
 //
 //  1. Add a field with a yaml tag and a comment to its struct (config.go).

@@ -219,7 +219,6 @@ func (rt *Router) warn(k catalog.Kind, c *catalog.Catalog) {
 	}
 }
 
-// lookup finds the owner of a name that a session sees.
 func (rt *Router) lookup(ctx context.Context, s *Session, k catalog.Kind, name string) (catalog.Entry, bool) {
 	if e, ok := rt.current(s, k, name); ok {
 		return e, true

@@ -69,7 +69,6 @@ func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire
 	})
 }
 
-// register notes a question until forgetQuestion.
 func (s *Session) register(r *request, guess bool, server string, c conn.Conn, m wire.Message) *question {
 	q := &question{
 		id: strconv.FormatInt(s.asked.Add(1), 10), theirs: m.ID, conn: c, server: server, guess: guess, why: s.causeOf(r, guess),

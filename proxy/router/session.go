@@ -108,7 +108,6 @@ func (rt *Router) Sessions(principal string) (open []*Session) {
 	return open
 }
 
-// name returns the name of the host for the trace.
 func (s *Session) name() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

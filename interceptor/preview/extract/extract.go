@@ -1,12 +1,6 @@
 // Package extract takes a part out of a stored text: lines, the matches of a regular expression,
 // the outputs of a jq program, or one page.
 //
-//	text := `{"items": [{"title": "one"}, {"title": "two"}]}`
-//	titles, err := extract.NewPrograms(1).JQ(ctx, "me", text, ".items[].title")
-//	lines, err := extract.Lines(titles, "2-")
-//	matches, err := extract.Grep(ctx, titles, extract.Pattern{Expr: "^o"})
-//	page, restLines, err := extract.Page(titles, 1, 4, truncate) // such as budget.Counter.Truncate
-//
 // Lines have numbers from 1. Regular expressions are RE2 and take linear time; jq programs have
 // limits of time and memory. If the question is wrong, the error is an [*Error] with the remedy.
 // All functions are safe for concurrent use.

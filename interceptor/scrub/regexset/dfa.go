@@ -234,7 +234,6 @@ func (d *dfa) forget() {
 	d.passed, d.far = d.passed[:0], false
 }
 
-// state returns the state with these threads.
 func (d *dfa) state(list []uint32, kind uint8) int32 {
 	d.key = append(d.key[:0], kind)
 	for _, pc := range list {

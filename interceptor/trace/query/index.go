@@ -465,7 +465,6 @@ func segmentSeq(name string) int64 {
 	return int64(seq) // #nosec G115: 15 digits
 }
 
-// tailBytes covers the hash of a line.
 const tailBytes = 100
 
 // stands reports whether the indexed part is still in the file at path.

@@ -58,7 +58,6 @@ type a2aPart struct {
 	Data json.RawMessage `json:"data,omitempty"`
 }
 
-// a2aStates are the task states by a step's status.
 var a2aStates = map[string]string{
 	"working": "TASK_STATE_WORKING", "completed": "TASK_STATE_COMPLETED", "failed": "TASK_STATE_FAILED", "canceled": "TASK_STATE_CANCELED",
 	"rejected": "TASK_STATE_REJECTED", "input_required": "TASK_STATE_INPUT_REQUIRED",
