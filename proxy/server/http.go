@@ -109,7 +109,7 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listening on %s: %w", addr, err)
 	}
-	return ln, nil
+	return coalescingListener{ln}, nil
 }
 
 // Serve serves h on ln until ctx is done. Then it lets pending calls finish for at most grace,
@@ -118,6 +118,7 @@ func Listen(ctx context.Context, addr string) (net.Listener, error) {
 func Serve(ctx context.Context, ln net.Listener, srv *HTTP, h http.Handler, grace time.Duration) error {
 	hs := &http.Server{
 		Handler:           h,
+		ConnContext:       withCoalescing,
 		ReadHeaderTimeout: httpReadHeader,
 		// These deadlines also hold for bodies that are not read, and for replies without a
 		// deadline of their own. Without them, a client that sends half a request or does not

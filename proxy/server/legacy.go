@@ -197,7 +197,6 @@ func (l *legacySession) resumed(id string) (*stream, *uint64) {
 	return l.find(sid), &n
 }
 
-// delete ends a session on the host's request.
 func (srv *HTTP) delete(w http.ResponseWriter, r *http.Request, from sender) {
 	l, ok := srv.sessionOf(w, r, from, nil)
 	if !ok {

@@ -117,6 +117,11 @@ func (p *response) writeReplies(replies []wire.Message) {
 	}
 	wire.OneLine(body)
 	setHead(p.w, p.status, len(body))
+	if c := coalescingOf(p.r); c != nil && len(body) >= coalesceFrom && len(body) <= coalesceMax {
+		c.hold()
+		defer c.release()
+		defer func() { _ = http.NewResponseController(p.w).Flush() }() // net/http's buffer
+	}
 	// After an error the host is gone, and HTTP/2 may still hold the body.
 	if writeChunked(p.w, body) == nil && cap(body) <= maxReplyKept {
 		*buf = body

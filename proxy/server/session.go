@@ -170,7 +170,6 @@ func (l *legacySession) idleSince() (bool, time.Time) {
 	return l.busy == 0, l.used
 }
 
-// negotiated returns the revision that initialize negotiated.
 func (l *legacySession) negotiated() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
