@@ -189,7 +189,6 @@ func lostCall(req *trace.Record) *trace.Record {
 	return rec
 }
 
-// addLostStep notes the workflow step of a lost call.
 func (u *unfinished) addLostStep(req *trace.Record) {
 	if id := stepOf(req); id != "" {
 		u.lostSteps = append(u.lostSteps, id)

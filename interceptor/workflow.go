@@ -335,7 +335,6 @@ func endPayload(e workflow.Ended, reason string) json.RawMessage {
 	return rawjson.Marshal(map[string]any{"context_id": e.ID, "workflow": e.Workflow, "reason": reason, "steps": e.Steps})
 }
 
-// atMost returns the ids that fit into a record.
 func atMost(ids trace.IDs) trace.IDs { return ids[:min(len(ids), trace.MaxIDs)] }
 
 // workflowRecord returns a record about the workflow of a call. It correlates to the call.

@@ -211,7 +211,6 @@ func (w *worker) partTokens(b []byte, i, end, limit int) int {
 // maxFew is the largest number of tokens for which mergeFew is the faster merge.
 const maxFew = 40
 
-// merge counts a piece of at most longPiece bytes.
 func (w *worker) merge(piece []byte) int {
 	var all byte
 	for i, c := range piece {

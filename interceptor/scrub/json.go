@@ -181,7 +181,6 @@ func (d *document) token(t rawjson.Token) error {
 // no secret that only its key reveals.
 const maxPair = 4096
 
-// value examines a string that is not a key.
 func (d *document) value(at span) error {
 	text := d.unquoteIn(&d.unquoted, at)
 	f := d.top()

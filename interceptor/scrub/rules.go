@@ -299,7 +299,6 @@ const (
 	targetLine
 )
 
-// An allowlist excepts findings that are not secrets.
 type allowlist struct {
 	rules     []string // the ids of the only rules it is for; nil for all
 	all       bool     // every kind of check must hold, not any one

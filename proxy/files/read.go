@@ -45,7 +45,6 @@ func (s *Server) readFile(ctx context.Context, in input) (string, error) {
 	return s.readLines(ctx, p, f, start, end)
 }
 
-// readLines returns lines start to end of r, with their line ends.
 func (s *Server) readLines(ctx context.Context, p place, r io.Reader, start, end int) (string, error) {
 	var out strings.Builder
 	line, fit, ended := 1, 0, true // the current line; the complete lines in out; whether a line end was last

@@ -34,7 +34,6 @@ func (s *Session) Notify(m wire.Message) {
 	}
 }
 
-// notifyServers hands a notification of the host to the servers that it concerns.
 func (s *Session) notifyServers(m wire.Message) {
 	for srv, c := range s.receivers(m.Method) {
 		msg := interceptor.Message{Server: srv.Key, Body: m.Params, Extra: m.Extra}

@@ -16,6 +16,7 @@ import (
 // question is a request of a server that a host is to answer: sampling, elicitation, roots, or
 // one that foldgate does not know.
 type question struct {
+	session  *Session
 	id       string            // under which the host knows it
 	theirs   json.RawMessage   // its id on the server's connection
 	conn     conn.Conn         // the server's connection
@@ -53,8 +54,8 @@ func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire
 	s.rt.wg.Go(func() {
 		defer s.answering.Add(-1)
 		if q != nil {
-			defer s.forgetQuestion(q)
-			switch res, err := s.askHost(r, q, m); {
+			defer q.forget()
+			switch res, err := q.ask(r, m); {
 			case errors.Is(err, errWithdrawn):
 				return // the server does not wait for an answer
 			case err != nil:
@@ -71,7 +72,7 @@ func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire
 
 func (s *Session) register(r *request, guess bool, server string, c conn.Conn, m wire.Message) *question {
 	q := &question{
-		id: strconv.FormatInt(s.asked.Add(1), 10), theirs: m.ID, conn: c, server: server, guess: guess, why: s.causeOf(r, guess),
+		session: s, id: strconv.FormatInt(s.asked.Add(1), 10), theirs: m.ID, conn: c, server: server, guess: guess, why: s.causeOf(r, guess),
 		answered: make(chan wire.Message, 1),
 	}
 	if s.Ordered {
@@ -88,7 +89,8 @@ func (s *Session) register(r *request, guess bool, server string, c conn.Conn, m
 	return q
 }
 
-func (s *Session) forgetQuestion(q *question) {
+func (q *question) forget() {
+	s := q.session
 	s.mu.Lock()
 	delete(s.questions, q.id)
 	s.mu.Unlock()
@@ -96,9 +98,10 @@ func (s *Session) forgetQuestion(q *question) {
 	q.cancel(nil)
 }
 
-// askHost runs a question down the chain and to the host, on the stream of r if there is one, and
+// ask runs the question down the chain and to the host, on the stream of r if there is one, and
 // returns the host's answer.
-func (s *Session) askHost(r *request, q *question, m wire.Message) (*interceptor.Result, error) {
+func (q *question) ask(r *request, m wire.Message) (*interceptor.Result, error) {
+	s := q.session
 	c := &interceptor.Call{
 		Origin:      interceptor.Origin{Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + q.server, ID: m.ID},
 		Target:      interceptor.Target{Server: q.server, To: s.name(), Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra},

@@ -111,7 +111,6 @@ func (r *request) end(reply *wire.Message) {
 // handler is a method of a request that answers its call at the end of the chain.
 type handler func(*request, context.Context, *interceptor.Call) (*interceptor.Result, error)
 
-// describe makes the Call of a request and finds its handler.
 func (r *request) describe() (*interceptor.Call, handler) {
 	s, m := r.s, r.Msg
 	if rawjson.KindOf(m.Params) == rawjson.Null { // some hosts write null for none
@@ -119,8 +118,8 @@ func (r *request) describe() (*interceptor.Call, handler) {
 	}
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{
-			Direction: interceptor.FromHost, Session: s.ID, Principal: s.Principal, From: s.name(), Revision: s.revisionOf(r),
-			Transport: s.network(), ID: m.ID,
+			Direction: interceptor.FromHost, Session: s.ID, Principal: s.Principal, From: s.name(), Revision: r.revision(),
+			Transport: network(s.Peer), ID: m.ID,
 		},
 		Target:      interceptor.Target{To: "foldgate", Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Header: r.Header},
 		Attribution: interceptor.Attribution{Implicit: s.ImplicitBranch && s.rt.Config.Attribution.Implicit == "legacy"},
@@ -266,7 +265,7 @@ func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) handler {
 		r.toServers(c, owners)
 		return (*request).subscribe
 	case "resources/unsubscribe":
-		r.s.dropSubscription(subscription{owners[0].Key, uri})
+		r.s.subscribed.drop(subscription{owners[0].Key, uri})
 	}
 	return r.toServers(c, owners)
 }
@@ -313,7 +312,7 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	owners := rt.Servers.Servers()
 	if id, ok := rawjson.GetString(c.Target.Params, "taskId"); ok {
-		t := r.s.task(id)
+		t := r.s.tasks.task(id)
 		if srv := rt.Servers.Server(t.server); srv != nil {
 			owners = []*upstream.Server{srv}
 		}
@@ -394,7 +393,7 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 	}
 	res := &interceptor.Result{Body: m.Result, Error: m.Error, Extra: m.Extra}
 	end(res, nil)
-	r.s.noteTask(m.Result, c)
+	r.s.tasks.note(m.Result, c)
 	return res, nil
 }
 

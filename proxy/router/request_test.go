@@ -100,9 +100,9 @@ func TestTasksAreBounded(t *testing.T) {
 	s := stdioSession(t)
 	note := func(id, method string) {
 		c := &interceptor.Call{Target: interceptor.Target{Server: "up", Name: "echo", Method: method, Params: json.RawMessage(`{"task":{}}`)}}
-		s.noteTask(fmt.Appendf(nil, `{"task":{"taskId":%q,"status":"working"}}`, id), c)
+		s.tasks.note(fmt.Appendf(nil, `{"task":{"taskId":%q,"status":"working"}}`, id), c)
 	}
-	known := func(id string) bool { return s.task(id).server == "up" }
+	known := func(id string) bool { return s.tasks.task(id).server == "up" }
 	for n := range maxTasks + 2 {
 		note(fmt.Sprint("t", n+1), "tools/call")
 	}

@@ -34,16 +34,17 @@ type Session struct {
 	answering atomic.Int64 // requests of servers under way
 	asked     atomic.Int64 // number of the newest request to the host
 
-	mu         sync.Mutex
-	revision   string // negotiated by initialize; "" before it
-	client     string // the host's name for the trace
-	pending    map[string]*request
-	questions  map[string]*question
-	subscribed map[subscription]bool
-	logLevel   json.RawMessage // params of the last logging/setLevel
+	subscribed subscriptions
 	tasks      tasks
-	changes    map[string]bool // list changes about to be announced
-	closed     bool
+
+	mu        sync.Mutex
+	revision  string // negotiated by initialize; "" before it
+	client    string // the host's name for the trace
+	pending   map[string]*request
+	questions map[string]*question
+	logLevel  json.RawMessage // params of the last logging/setLevel
+	changes   map[string]bool // list changes about to be announced
+	closed    bool
 }
 
 // Open starts a session of a host. It implements [server.Router].
@@ -56,7 +57,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	}
 	s := &Session{
 		Peer: p, rt: rt, client: "unknown", pending: map[string]*request{}, questions: map[string]*question{},
-		shared: rt.listsOf(p.Principal), subscribed: map[subscription]bool{}, changes: map[string]bool{},
+		shared: rt.listsOf(p.Principal), subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},
 	}
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
 	s.scope.Principal = p.Principal
@@ -117,7 +118,8 @@ func (s *Session) name() string {
 	return "host:" + s.client + "#" + s.ID
 }
 
-func (s *Session) revisionOf(r *request) string {
+func (r *request) revision() string {
+	s := r.s
 	if v, ok := rawjson.GetString(r.Meta.ProtocolVersion); ok && s.scope.Own == nil {
 		return v
 	}
@@ -128,8 +130,8 @@ func (s *Session) revisionOf(r *request) string {
 
 // network returns how the host is reached, in the terms of the OpenTelemetry semantic
 // conventions.
-func (s *Session) network() string {
-	if s.Transport == "stdio" {
+func network(p server.Peer) string {
+	if p.Transport == "stdio" {
 		return "pipe"
 	}
 	return "tcp"

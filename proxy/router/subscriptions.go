@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
@@ -112,13 +113,13 @@ func (l *listen) watch(ctx context.Context, srv *upstream.Server, uri string) {
 // unless it failed.
 func (r *request) subscribe(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	sub := subscription{r.servers[0].Key, c.Target.Name}
-	fresh, ok := r.s.noteSubscription(sub) // before the call: the server may end right after it
+	fresh, ok := r.s.subscribed.add(sub) // before the call: the server may end right after it
 	if !ok {
 		return nil, errTooManySubscriptions
 	}
 	res, err := r.askServers(ctx, c)
 	if fresh && (err != nil || res.Error != nil) {
-		r.s.dropSubscription(sub)
+		r.s.subscribed.drop(sub)
 	}
 	return res, err
 }
@@ -126,31 +127,35 @@ func (r *request) subscribe(ctx context.Context, c *interceptor.Call) (*intercep
 // subscription is a resource of a server that a session is told of.
 type subscription struct{ server, uri string }
 
-// noteSubscription keeps a subscription to restore. fresh is false if there was one before; ok is
+type subscriptions struct {
+	mu   sync.Mutex
+	open map[subscription]bool
+}
+
+// add keeps a subscription to restore. fresh is false if there was one before; ok is
 // false if there are too many.
-func (s *Session) noteSubscription(sub subscription) (fresh, ok bool) {
+func (s *subscriptions) add(sub subscription) (fresh, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	fresh = !s.subscribed[sub]
-	if fresh && len(s.subscribed) >= maxSubscriptions {
+	fresh = !s.open[sub]
+	if fresh && len(s.open) >= maxSubscriptions {
 		return false, false
 	}
-	s.subscribed[sub] = true
+	s.open[sub] = true
 	return fresh, true
 }
 
-// dropSubscription forgets a subscription that ended or never began.
-func (s *Session) dropSubscription(sub subscription) {
+// drop forgets a subscription that ended or never began.
+func (s *subscriptions) drop(sub subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.subscribed, sub)
+	delete(s.open, sub)
 }
 
-// subscribedAt returns the URIs of the subscriptions at a server.
-func (s *Session) subscribedAt(server string) (uris []string) {
+func (s *subscriptions) at(server string) (uris []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for sub := range s.subscribed {
+	for sub := range s.open {
 		if sub.server == server {
 			uris = append(uris, sub.uri)
 		}
@@ -176,7 +181,7 @@ func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 	if late := s.shared.tookLate(srv.Key); !again && !late {
 		return
 	}
-	for _, uri := range s.subscribedAt(srv.Key) {
+	for _, uri := range s.subscribed.at(srv.Key) {
 		m, err := c.Call(ctx, &conn.Request{Method: "resources/subscribe", Params: rawjson.Marshal(map[string]string{"uri": uri})})
 		if err == nil && m.Error != nil {
 			err = &wire.AnswerError{Raw: m.Error}
@@ -196,7 +201,7 @@ func (s *Session) reopen(srv *upstream.Server, c conn.Conn) {
 	case <-s.lifetime.Done():
 	}
 	pause := backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
-	for fails := 0; s.lifetime.Err() == nil && len(s.subscribedAt(srv.Key)) > 0; fails++ {
+	for fails := 0; s.lifetime.Err() == nil && len(s.subscribed.at(srv.Key)) > 0; fails++ {
 		if _, err := srv.Connection(s.lifetime, s.scope); err == nil || pause.Wait(s.lifetime, fails) != nil {
 			return
 		}

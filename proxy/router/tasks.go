@@ -3,6 +3,7 @@ package router
 import (
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -15,6 +16,7 @@ type task struct {
 }
 
 type tasks struct {
+	mu   sync.Mutex
 	byID map[string]task
 	ids  []string // oldest first
 }
@@ -24,14 +26,14 @@ type tasks struct {
 const maxTasks = 1000
 
 // task returns the task with that id, the zero value if it is not known.
-func (s *Session) task(id string) task {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.tasks.byID[id]
+func (ts *tasks) task(id string) task {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	return ts.byID[id]
 }
 
-// noteTask remembers the server that made a task, and by which call.
-func (s *Session) noteTask(result []byte, c *interceptor.Call) {
+// note remembers the server that made a task, and by which call.
+func (ts *tasks) note(result []byte, c *interceptor.Call) {
 	if _, asked := rawjson.Get(c.Target.Params, "task"); !asked && !strings.HasPrefix(c.Target.Method, "tasks/") {
 		return
 	}
@@ -41,23 +43,23 @@ func (s *Session) noteTask(result []byte, c *interceptor.Call) {
 			return
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t, known := s.tasks.byID[id]
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	t, known := ts.byID[id]
 	if !known {
-		if len(s.tasks.ids) == maxTasks {
-			delete(s.tasks.byID, s.tasks.ids[0])
-			s.tasks.ids = slices.Delete(s.tasks.ids, 0, 1)
+		if len(ts.ids) == maxTasks {
+			delete(ts.byID, ts.ids[0])
+			ts.ids = slices.Delete(ts.ids, 0, 1)
 		}
-		s.tasks.ids = append(s.tasks.ids, id)
+		ts.ids = append(ts.ids, id)
 	}
 	if t.server = c.Target.Server; c.Target.Method == "tools/call" {
 		if t.tool = c.Target.Name; c.Attribution.Branch != nil {
 			t.branch = c.Attribution.Branch.ID
 		}
 	}
-	if s.tasks.byID == nil {
-		s.tasks.byID = map[string]task{}
+	if ts.byID == nil {
+		ts.byID = map[string]task{}
 	}
-	s.tasks.byID[id] = t
+	ts.byID[id] = t
 }

@@ -106,7 +106,6 @@ type Pending interface {
 	Sent()
 }
 
-// accept hands a notification or a response to a session.
 func accept(s Session, m wire.Message, log *slog.Logger) {
 	guard(log, "a message of the host", func() {
 		if m.IsNotification() {

@@ -173,7 +173,6 @@ func (h *httpConn) post(ctx context.Context, m wire.Message, header http.Header)
 	return h.do(req)
 }
 
-// modernHeaders sets the headers that repeat the method and the name in the params.
 func modernHeaders(h http.Header, method string, params []byte) {
 	h.Set(wire.HeaderMethod, method)
 	if member, _ := wire.NameMember(method); member != "" {

@@ -256,7 +256,6 @@ func (x *Index) retry(ctx context.Context, f func() error) error {
 	return err
 }
 
-// errStale says that the index is of other files.
 var errStale = errors.New("the index does not fit the journal")
 
 // isBroken reports whether an error can be the index's own fault.
@@ -424,7 +423,6 @@ type backlog struct {
 	grown    bool      // one of segments is longer than its indexed part
 }
 
-// covered is the indexed part of a segment.
 type covered struct {
 	first, size int64
 	tail        []byte
