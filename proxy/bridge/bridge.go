@@ -7,8 +7,8 @@
 //
 // # Locks
 //
-// Bridge.mu may be held when a suspendedCall.mu is taken, never the other way round. No lock is
-// held while a message is handed on.
+// Bridge.mu and suspendedCall.delivery may be held when a suspendedCall.mu is taken, never the
+// other way round. Of the three, only delivery is held while a message is handed on.
 package bridge
 
 import (

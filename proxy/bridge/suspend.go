@@ -38,7 +38,7 @@ type suspendedCall struct {
 	state        string // the requestState that names it
 	number       int    // counts up with each call of the bridge
 	server       *legacyServer
-	method, name string
+	method, name string // name as in named
 	first        string // id of the first round's trace record
 	cancel       context.CancelCauseFunc
 	done         chan struct{} // closed when the server has answered
@@ -48,6 +48,7 @@ type suspendedCall struct {
 	result wire.Message
 	err    error
 
+	delivery  sync.Mutex // held while the receiver of a round takes a message; taken before mu
 	mu        sync.Mutex
 	round     *conn.Request // the newest
 	suspended bool          // the newest round is over
@@ -124,12 +125,20 @@ func (s *legacyServer) startOrResume(ctx context.Context, round *conn.Request) (
 	s.b.mu.Lock()
 	call := s.b.calls[state]
 	s.b.mu.Unlock()
-	if call == nil || call.server.principal != s.principal || call.method != round.Method || call.name != round.Call.Target.Name {
+	if call == nil || call.server.principal != s.principal || call.method != round.Method || call.name != named(round) {
 		return nil, errNotSuspended
 	}
 	round.Call.Origin.Correlates = append(round.Call.Origin.Correlates, call.first)
 	call.resume(round)
 	return call, nil
+}
+
+// named returns the tool, prompt or resource that a request names. The Target may have another
+// spelling of it from round to round, such as one without secrets.
+func named(r *conn.Request) string {
+	member, _ := wire.NameMember(r.Method)
+	name, _ := rawjson.GetString(r.Params, member)
+	return name
 }
 
 // lowerLevel makes the server send the log messages that a request asks for.
@@ -154,7 +163,7 @@ func (s *legacyServer) lowerLevel(ctx context.Context, asked int) {
 func (s *legacyServer) start(round *conn.Request) *suspendedCall {
 	ctx, cancel := context.WithCancelCause(s.b.lifetime)
 	call := &suspendedCall{
-		state: "foldgate-parked:" + rand.Text(), server: s, method: round.Method, name: round.Call.Target.Name, first: round.Call.Outcome.Record,
+		state: "foldgate-suspended:" + rand.Text(), server: s, method: round.Method, name: named(round), first: round.Call.Outcome.Record,
 		cancel: cancel, done: make(chan struct{}), asked: make(chan struct{}, 1), round: round, questions: map[string]question{},
 	}
 	s.b.add(call)
@@ -173,40 +182,40 @@ func (call *suspendedCall) Message(m wire.Message) {
 	switch {
 	case m.IsRequest():
 		call.ask(question{m: m})
-		return
 	case m.Method == wire.MethodCancelled:
 		call.withdraw(m.Params)
-		return
+	default:
+		call.deliver(func(round *conn.Request) {
+			if m.Method == wire.MethodProgress { // a later round may have another token, or none
+				token, ok := rawjson.Get(round.Params, "_meta", "progressToken")
+				if !ok {
+					return
+				}
+				m = m.WithParams(rawjson.Set(m.Params, token, "progressToken"))
+			}
+			if wants(round, m) {
+				round.Receiver.Message(m)
+			}
+		})
 	}
-	round := call.current()
-	if round == nil || !wants(round, m) {
-		return
-	}
-	if m.Method == wire.MethodProgress { // a later round may have another token, or none
-		token, ok := rawjson.Get(round.Params, "_meta", "progressToken")
-		if !ok {
-			return
-		}
-		m = m.WithParams(rawjson.Set(m.Params, token, "progressToken"))
-	}
-	round.Receiver.Message(m)
 }
 
 // Answered implements [conn.Receiver].
 func (call *suspendedCall) Answered(m wire.Message) {
-	if round := call.current(); round != nil {
-		round.Receiver.Answered(m)
-	}
+	call.deliver(func(round *conn.Request) { round.Receiver.Answered(m) })
 }
 
-// current returns the round that is being served, nil between rounds.
-func (call *suspendedCall) current() *conn.Request {
+// deliver calls hand with the round that is being served, and does nothing between rounds. The
+// round does not end before hand returns.
+func (call *suspendedCall) deliver(hand func(round *conn.Request)) {
+	call.delivery.Lock()
+	defer call.delivery.Unlock()
 	call.mu.Lock()
-	defer call.mu.Unlock()
-	if call.suspended {
-		return nil
+	round, served := call.round, !call.suspended && !call.over
+	call.mu.Unlock()
+	if served {
+		hand(round)
 	}
-	return call.round
 }
 
 // ask keeps a question for the host, or refuses it if the host can't answer. An unattributed
@@ -240,6 +249,8 @@ func (call *suspendedCall) ask(q question) {
 
 // suspend ends a round with the open questions. ok is false without a question.
 func (call *suspendedCall) suspend() (m wire.Message, ok bool) {
+	call.delivery.Lock()
+	defer call.delivery.Unlock()
 	call.mu.Lock()
 	defer call.mu.Unlock()
 	if len(call.questions) == 0 {
@@ -317,9 +328,9 @@ func (s *legacyServer) Unsolicited(m wire.Message) {
 }
 
 // askAnyone gives an unattributed question to the call that suits best: a call being served before
-// a suspended one, then the call with the fewest questions, then the oldest. The answer goes back
-// to the question, whichever call carried it. A ping is about the connection, so foldgate answers
-// it.
+// a suspended one, then the call that was asked least (hosts give up after some rounds), then the
+// oldest. The answer goes back to the question, whichever call carried it. A ping is about the
+// connection, so foldgate answers it.
 func (s *legacyServer) askAnyone(m wire.Message) {
 	if m.Method == "ping" {
 		s.reply(wire.Message{ID: m.ID, Result: json.RawMessage(`{}`)})
@@ -328,7 +339,7 @@ func (s *legacyServer) askAnyone(m wire.Message) {
 	var best *suspendedCall
 	var least []int
 	s.b.find(func(call *suspendedCall) bool {
-		rank := []int{0, len(call.questions), call.number}
+		rank := []int{0, call.last, call.number}
 		if call.suspended {
 			rank[0] = 1
 		}
@@ -457,6 +468,7 @@ func (b *Bridge) forget(call *suspendedCall, cause error) {
 	b.mu.Lock()
 	delete(b.calls, call.state)
 	b.mu.Unlock()
+	call.delivery.Lock()
 	call.mu.Lock()
 	if call.expiry != nil {
 		call.expiry.Stop()
@@ -464,6 +476,7 @@ func (b *Bridge) forget(call *suspendedCall, cause error) {
 	open := call.questions
 	call.questions, call.over = nil, true
 	call.mu.Unlock()
+	call.delivery.Unlock()
 	for _, q := range open {
 		if q.unattributed {
 			call.server.askAnyone(q.m)

@@ -213,3 +213,79 @@ func TestQuestionsOfOneCallAreBounded(t *testing.T) {
 	}
 	b.forget(call, nil)
 }
+
+// receiver notes what it gets without a lock: the race detector finds a message that comes after
+// the round.
+type receiver struct{ got int }
+
+func (r *receiver) Message(wire.Message) {
+	time.Sleep(time.Millisecond)
+	r.got++
+}
+
+func (r *receiver) Answered(wire.Message) { r.got++ }
+
+// The receiver of a round takes nothing once the round is over.
+func TestRoundEndsForItsReceiver(t *testing.T) {
+	b := newBridge(t)
+	for range 50 {
+		answer := make(chan struct{})
+		c := &fakeConn{replies: make(chan wire.Message, 10), serve: func(_ context.Context, r *conn.Request) (wire.Message, error) {
+			r.Receiver.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"?"}`)})
+			<-answer
+			r.Receiver.Message(wire.Message{Method: "notifications/x"})
+			r.Receiver.Answered(wire.Message{})
+			return wire.Message{Result: json.RawMessage(`{}`)}, nil
+		}}
+		s := b.legacy(t, "local", c)
+		round, got := roundOf(`{"name":"greet",`+elicitMeta+`}`), &receiver{}
+		round.Receiver = got
+		time.AfterFunc(coalesceDelay-time.Millisecond/2, func() { close(answer) }) // the round is about to end
+		if _, err := s.Call(t.Context(), round); err != nil {
+			t.Fatal(err)
+		}
+		_ = got.got
+	}
+}
+
+// A call that has carried a question for another gets the next one only after the others: hosts give
+// up after some rounds.
+func TestUnattributedQuestionsAreSpread(t *testing.T) {
+	b := newBridge(t)
+	c := &fakeConn{replies: make(chan wire.Message, 10)}
+	s := b.legacy(t, "local", c)
+	calls := []*suspendedCall{s.suspendable("first"), s.suspendable("second"), s.suspendable("third")}
+	for n := range 2 * len(calls) {
+		call := calls[n%len(calls)]
+		s.Unsolicited(wire.Message{ID: json.RawMessage(fmt.Sprint(n)), Method: "elicitation/create"})
+		await(t, call)
+		m, _ := call.suspend()
+		asked, _ := rawjson.Get(m.Result, "inputRequests")
+		var answers []byte
+		for q := range rawjson.Members(asked) {
+			answers = rawjson.Set([]byte(`{}`), []byte(`{}`), q.Name())
+		}
+		call.resume(roundOf(`{` + elicitMeta + `,"inputResponses":` + string(answers) + `}`))
+		if m := <-c.replies; string(m.ID) != fmt.Sprint(n) {
+			t.Errorf("answer to %s, want to %d", m.ID, n)
+		}
+	}
+}
+
+// A further round belongs to its call by what it names, whatever the Target calls it.
+func TestRoundNamesItsCall(t *testing.T) {
+	b := newBridge(t)
+	s := b.legacy(t, "local", &fakeConn{serve: func(ctx context.Context, _ *conn.Request) (wire.Message, error) {
+		<-ctx.Done()
+		return wire.Message{}, context.Cause(ctx)
+	}})
+	call := s.start(roundOf(`{"name":"greet"}`))
+	for name, want := range map[string]error{"greet": nil, "leave": errNotSuspended} {
+		round := roundOf(fmt.Sprintf(`{"name":%q,"requestState":%q}`, name, call.state))
+		round.Call.Target.Name = "another spelling"
+		if got, err := s.startOrResume(t.Context(), round); !errors.Is(err, want) || err == nil && got != call {
+			t.Errorf("a round that names %s: %v, want %v", name, err, want)
+		}
+	}
+	b.forget(call, nil)
+}
