@@ -18,7 +18,7 @@ const (
 
 // Literals is a set of literals that are searched for at once, without regard to the case of
 // ASCII letters. The search looks up each three bytes of a text in a bitmap. Few pass, and those
-// are compared with the literals that contain these three bytes.
+// are compared with the literals that begin with these three bytes.
 type Literals struct {
 	bitmap  [1 << hashBits / 64]uint64
 	first   [1 << hashBits / 2]uint16 // by hash/2: index+1 of its first entry
@@ -26,13 +26,11 @@ type Literals struct {
 	texts   []string
 }
 
-// An entry is a literal with the place of the three bytes that are looked up. The first eight
-// bytes of the literal are compared at once: a word of the text, with the bits of fold set, which
-// make letters lower-case, and the bits of mask kept, must be value.
+// An entry is a literal. Its first eight bytes are compared at once: a word of the text, with the
+// bits of fold set, which make letters lower-case, and the bits of mask kept, must be value.
 type entry struct {
 	value, fold, mask uint64
 	literal           int32
-	offset            int32 // of the three bytes in the literal
 	size              int32 // of the literal
 	more              bool  // the next entry has the same hash
 }
@@ -60,16 +58,13 @@ func NewLiterals(literals []string) (*Literals, error) {
 				e.fold |= 0x20 << (8 * k)
 			}
 		}
-		if len(l) < 3 {
-			// Any byte may follow.
-			for c := range 256 {
-				add(e, e.value|uint64(c)<<16)
-			}
+		if len(l) >= 3 {
+			add(e, e.value)
 			continue
 		}
-		at := rarest(l)
-		e.offset = int32(at)
-		add(e, uint64(l[at])|uint64(l[at+1])<<8|uint64(l[at+2])<<16)
+		for c := range 256 { // any byte may follow
+			add(e, e.value|uint64(c)<<16)
+		}
 	}
 	for _, h := range slices.Sorted(maps.Keys(buckets)) {
 		bucket := buckets[h]
@@ -83,27 +78,6 @@ func NewLiterals(literals []string) (*Literals, error) {
 		return nil, fmt.Errorf("%d keywords and literals are too many: leave out those of one or two letters", len(literals))
 	}
 	return m, nil
-}
-
-// rarest returns the offset of the three bytes of l that are the least common in text. Without it
-// source code is searched 9 % slower.
-func rarest(l string) int {
-	const common = "82459336712547741779423131" // by letter: how common it is, in rough steps
-	best, at := 1<<30, 0
-	for i := 0; i+3 <= len(l); i++ {
-		weight := 1
-		for _, c := range []byte(l[i : i+3]) {
-			if c >= 'a' && c <= 'z' {
-				weight *= int(common[c-'a'] - '0')
-			} else {
-				weight *= 2
-			}
-		}
-		if weight < best {
-			best, at = weight, i
-		}
-	}
-	return at
 }
 
 // Contains reports whether text contains one of the literals.
@@ -170,14 +144,12 @@ func (m *Literals) block(text string, i int, found []literalHit) (int, []literal
 	return i, found
 }
 
-// verify appends the literals of which three bytes with hash h are at byte i.
+// verify appends the literals that begin at byte i, where three bytes have the hash h.
 func (m *Literals) verify(b []byte, i int, h uint32, found []literalHit) []literalHit {
 	for k := int(m.first[h/2]) - 1; k >= 0; k++ {
 		x := &m.entries[k]
-		at := i - int(x.offset)
-		if at >= 0 && at+int(x.size) <= len(b) && (word(b, at)|x.fold)&x.mask == x.value &&
-			(x.size <= 8 || equalFold(b[at+8:], m.texts[x.literal][8:])) {
-			found = append(found, literalHit{x.literal, int32(at)})
+		if i+int(x.size) <= len(b) && (word(b, i)|x.fold)&x.mask == x.value && (x.size <= 8 || equalFold(b[i+8:], m.texts[x.literal][8:])) {
+			found = append(found, literalHit{x.literal, int32(i)})
 		}
 		if !x.more {
 			break

@@ -66,7 +66,7 @@ type Set struct {
 
 type pattern struct {
 	Pattern
-	plans []*plan  // for Search; nil if package regexp finds the matches. For TestLines one
+	plans []*plan  // for Search; nil if package regexp searches. TestLines has one, for its literals
 	test  *program // for Test and TestLines: the first end of a match in a text
 }
 
