@@ -152,7 +152,7 @@ type ToolCount struct {
 	Calls int    `json:"calls"`
 }
 
-const maxTools = 8
+const maxTools = 8 // in Activity.Tools
 
 func (a *Activity) add(o CallOutcome) {
 	a.Calls++

@@ -82,7 +82,7 @@ func (m *Manager) deliver(e Event) {
 	}
 }
 
-const scope = "github.com/foldgate/foldgate/folding"
+const scope = "github.com/foldgate/foldgate/folding" // of instrumentation, in OpenTelemetry's terms
 
 // telemetry makes metrics of events, and spans of operations. The ids of sessions and branches
 // are attributes of spans only: as labels of metrics they would grow without bound.

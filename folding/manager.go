@@ -243,7 +243,7 @@ func (m *Manager) Close(ctx context.Context) error {
 	m.unlock()
 	close(m.quit)
 	stopped := make(chan struct{})
-	go func() { // both wait for the repository, Close only as long as ctx
+	go func() { // the expiry loop and the writer wait for the repository, Close only as long as ctx
 		<-m.done
 		m.w.close()
 		close(stopped)
@@ -317,7 +317,7 @@ func (m *Manager) remove(b *branch) {
 	}
 }
 
-// keys returns the keys of Manager.sessions for b, equal ones too.
+// keys returns the keys of Manager.sessions for b; some may be equal.
 func (b *branch) keys() []sessionKey {
 	keys := []sessionKey{{principal: b.Principal, session: b.Session}}
 	if b.Origin != "" {

@@ -149,6 +149,7 @@ func judge[T string | []byte](ctx context.Context, m *Message, a Action, look fu
 	return kept
 }
 
+// strictest returns the server with the strictest policy for arguments.
 func (b *Boundary) strictest(servers []string) string {
 	order := []Action{Off, Report, Redact, Block}
 	strictness := func(server string) int { return slices.Index(order, b.Policy(server).Arguments) }

@@ -4,9 +4,9 @@
 // A [Middleware] wraps a [Handler]. [NewChain] makes a [Chain] of middlewares, the first one
 // outermost.
 //
-// A layer writes into the [Call] what the layers outside it need to know, so Trace, which
-// stands outside all layers that decide, records what they decided. Package proxy fixes the order (chain.go), because it is
-// a security property: nothing outside Scrub holds an unscrubbed result.
+// A layer writes into the [Call] what the layers outside it need to know. So Trace, which stands
+// outside all layers that decide, records their decisions. Package proxy fixes the order (chain.go),
+// because it is a security property: nothing outside Scrub holds an unscrubbed result.
 //
 // The layers know the parameters and results of MCP methods. They know no transports and no
 // upstreams.

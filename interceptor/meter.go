@@ -123,10 +123,9 @@ func refuse(c *Call, err error) error {
 // returns nil if not even the notice fits.
 func cutResult(tm TokenMeter, res *Result, limit int, b *folding.Branch) (*Result, int) {
 	notice := fmt.Sprintf("\n[cut by foldgate: branch budget of %d tokens exhausted]", b.BudgetTotal)
-	room := limit - tm.Counter.Count(notice)
 	rest, handle := takeHandle(res)
 	text := flatText(rest)
-	if n := tm.block(handle); handle != nil && n < room {
+	if n := tm.block(handle); handle != nil {
 		if cut, kept := cutText(tm, res, text, limit-n, notice, handle); cut != nil {
 			return cut, kept + n
 		}

@@ -14,7 +14,7 @@ import (
 const elicitMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}`
 
 // A modern host calls a tool of a legacy upstream that elicits twice.
-func TestParkedCallIsResumed(t *testing.T) {
+func TestSuspendedCallIsResumed(t *testing.T) {
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		c.Receiver.Message(wire.Message{ID: json.RawMessage(`7`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"name?"}`)})
 		first := <-l.replied
@@ -65,7 +65,7 @@ func mustText(t *testing.T, content []byte) []byte {
 }
 
 // A host that can't elicit is not asked: the upstream is told at once.
-func TestParkedCallDeclinesWhatTheHostLacks(t *testing.T) {
+func TestSuspendedCallDeclinesWhatTheHostLacks(t *testing.T) {
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		c.Receiver.Message(wire.Message{ID: json.RawMessage(`7`), Method: "sampling/createMessage"})
 		return result(`{"content":[],"said":` + string((<-l.replied).Error) + `}`)
@@ -126,8 +126,8 @@ func TestLegacyUpstreamAsksLegacyHost(t *testing.T) {
 	}
 }
 
-// Each round of a parked call may have a progress token of its own.
-func TestParkedProgressHasTheRoundsToken(t *testing.T) {
+// Each round of a suspended call may have a progress token of its own.
+func TestSuspendedProgressHasTheRoundsToken(t *testing.T) {
 	up := echoUpstream("2025-11-25").onCall(func(_ context.Context, l *fakeConn, c *conn.Request) (wire.Message, error) {
 		tick := wire.Message{Method: "notifications/progress", Params: json.RawMessage(`{"progressToken":"first","progress":1.0}`)}
 		c.Receiver.Message(tick)

@@ -54,7 +54,7 @@ func (g *Gateway) savings(next interceptor.Handler) interceptor.Handler {
 	}
 }
 
-// foldRule returns the rule for one tool of a server. The configuration names tools as hosts see them.
+// foldRule returns the rule for a tool of a server. The configuration has the names hosts see.
 func (g *Gateway) foldRule(server, tool string) interceptor.FoldRule {
 	if u := g.cfg.Upstreams[server]; u != nil {
 		tool = catalog.ShownName(u.NamePrefix(server), tool)

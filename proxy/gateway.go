@@ -68,7 +68,7 @@ type Gateway struct {
 	meters    metric.MeterProvider
 	telemetry *interceptor.Telemetry
 
-	// Rooms.
+	// Parts.
 	rules   *catalog.Rules
 	servers *upstream.Set
 	bridge  *bridge.Bridge
@@ -89,7 +89,7 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 	}
 	err := g.openEngines()
 	if err == nil {
-		err = g.openRooms()
+		err = g.openParts()
 	}
 	if err != nil {
 		err = errors.Join(err, g.closeEngines(g.lifetime)) // before end: the state is closed in order
@@ -106,8 +106,8 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 	return g, nil
 }
 
-// openRooms makes what routes messages, from the servers inwards.
-func (g *Gateway) openRooms() error {
+// openParts makes what routes messages, from the servers inwards.
+func (g *Gateway) openParts() error {
 	g.rules = catalog.NewRules(g.cfg, tools.Definitions())
 	g.bridge = bridge.New(g.lifetime, g.log)
 	g.servers = upstream.NewSet(upstream.Options{

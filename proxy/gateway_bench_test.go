@@ -20,8 +20,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// costLink is an upstream that costs nothing: every call has the same result.
-type costLink struct {
+// costConn is a connection to an upstream that costs nothing: every call has the same result.
+type costConn struct {
 	version string
 	tools   int
 	result  json.RawMessage
@@ -29,11 +29,11 @@ type costLink struct {
 	once    sync.Once
 }
 
-func (l *costLink) Info() conn.Info {
+func (l *costConn) Info() conn.Info {
 	return conn.Info{Version: l.version, Result: json.RawMessage(`{"capabilities":{"tools":{}}}`)}
 }
 
-func (l *costLink) Call(_ context.Context, c *conn.Request) (wire.Message, error) {
+func (l *costConn) Call(_ context.Context, c *conn.Request) (wire.Message, error) {
 	if c.Method == "tools/list" {
 		out := []byte(`{"tools":[{"name":"echo","inputSchema":{"type":"object","properties":{"message":{"type":"string"}}}}`)
 		for i := 1; i < l.tools; i++ {
@@ -44,10 +44,10 @@ func (l *costLink) Call(_ context.Context, c *conn.Request) (wire.Message, error
 	return wire.Message{Result: l.result}, nil
 }
 
-func (l *costLink) Send(context.Context, wire.Message) error { return nil }
-func (l *costLink) Done() <-chan struct{}                    { return l.gone }
-func (l *costLink) Err() error                               { return nil }
-func (l *costLink) Close() error                             { l.once.Do(func() { close(l.gone) }); return nil }
+func (l *costConn) Send(context.Context, wire.Message) error { return nil }
+func (l *costConn) Done() <-chan struct{}                    { return l.gone }
+func (l *costConn) Err() error                               { return nil }
+func (l *costConn) Close() error                             { l.once.Do(func() { close(l.gone) }); return nil }
 
 // costText is ordinary output, full of the words that secrets stand next to.
 func costText(n int) string {
@@ -79,7 +79,7 @@ func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int)
 	}
 	result := json.RawMessage(`{"content":[{"type":"text","text":` + string(rawjson.Quote(costText(size))) + `}]}`)
 	g.servers.Dial = func(context.Context, upstream.Config) (conn.Conn, error) {
-		return &costLink{version: version, tools: tools, gone: make(chan struct{}), result: result}, nil
+		return &costConn{version: version, tools: tools, gone: make(chan struct{}), result: result}, nil
 	}
 	e := server.NewHTTP(g.router, server.HTTPOptions{Log: g.log, CheckParams: g.router.CheckHeaders})
 	tb.Cleanup(func() {

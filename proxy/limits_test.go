@@ -1,7 +1,6 @@
 package proxy
 
-// Limits that docs/wire.md promises. The rooms have them as constants of their
-// own.
+// Limits that docs/wire.md promises. The packages have them as constants of their own.
 const (
 	maxAnswering     = 1000 // server requests under way, a session
 	maxQuestions     = 100  // open questions of one call

@@ -61,7 +61,7 @@ type ruleEntry struct {
 	ID, Path, Regex string
 	SecretGroup     int      // the group with the secret; 0 is the first that is not empty
 	Entropy         float64  // the least entropy of a secret, exclusive; 0 for none
-	Keywords        []string // in lower case
+	Keywords        []string // in any case in the file; newRule makes them lower-case
 	Required        []required
 	SkipReport      bool // the rule has no findings of its own; another rule requires it
 	allowEntries

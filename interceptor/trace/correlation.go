@@ -61,7 +61,7 @@ func decodeIDs(value json.RawMessage, strict bool) (ids IDs, deprecated []string
 	}
 	var decoded any
 	if json.Unmarshal(value, &decoded) != nil {
-		decoded = value // no case fits it
+		decoded = false // not a list: refused below
 	}
 	list, isList := decoded.([]any)
 	text, isText := decoded.(string)

@@ -121,8 +121,8 @@ func TestCorrelationLimits(t *testing.T) {
 	}
 }
 
-// FuzzDecodeIDs: what is accepted is a set within the limits, and reading what
-// is written gives the same.
+// FuzzDecodeIDs: a list that decodeIDs accepts is a set within the limits, and reading what is
+// written gives the same.
 func FuzzDecodeIDs(f *testing.F) {
 	for _, s := range []string{`["a","b"]`, `"a"`, `null`, `[]`, `[""]`, `["a",1]`, `["\u0061","a"]`, ``, `[`, `["\ud800"]`} {
 		f.Add([]byte(s))

@@ -579,6 +579,7 @@ func (j *Journal) Err() error {
 	return nil
 }
 
+// setErr sets the error that Err returns, nil for none, and returns it: err after "trace journal: ".
 func (j *Journal) setErr(err error) error {
 	if err == nil {
 		j.lastErr.Store(nil)

@@ -18,9 +18,9 @@ func appendEnvelope(b []byte, r *Record) ([]byte, error) {
 	return appendTail(b, r)
 }
 
-// appendTail writes what encoding/json writes, for every member alone, for all
-// of them together, and for values that need care.
-func TestAppendAudit(t *testing.T) {
+// appendTail writes the audit as encoding/json does, for every member alone, for all of them
+// together, and for values that need care.
+func TestAppendTail(t *testing.T) {
 	whole := Audit{
 		Session: "ses_1", Principal: "a\"b\\c", Server: "<files>", Tool: "t\u2028\x01", Method: "tools/call", Era: "2025-11-25", Rung: "argument",
 		Thread: "t1", Hops: &Hops{Host: json.RawMessage(`1`), Upstream: json.RawMessage(`"x"`)},

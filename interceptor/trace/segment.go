@@ -96,8 +96,7 @@ func Segments(dir string) ([]string, error) {
 	return names, nil
 }
 
-// maxLine bounds one line. Options.MaxPayload keeps records far below it; a
-// longer line is damage.
+// maxLine bounds one line in bytes. maxPayload keeps records far below it; a longer line is damage.
 const maxLine = 256 << 20
 
 // ReadLines calls yield for each line of a segment from offset on, until yield returns false. It

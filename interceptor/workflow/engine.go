@@ -212,8 +212,7 @@ func (e *Engine) mustFind(ctx context.Context, id string) (*node, error) {
 	return n, nil
 }
 
-// resolve returns the node that the evidence leads to, or nil. It sets the evidence
-// of s.
+// resolve returns the node that the evidence leads to, or nil. It sets the evidence of s.
 func (e *Engine) resolve(ctx context.Context, s *Step, now int64) (*node, error) {
 	r := s.request
 	open := r.Rule.Role == RoleOpen

@@ -66,8 +66,9 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, value []byte) {
 		if err := Decode("try", []byte(properties), value, &target{}); err == nil && len(bytes.TrimSpace(value)) > 0 {
-			var any map[string]json.RawMessage
-			if err := json.Unmarshal(value, &any); err != nil {
+			strict := json.NewDecoder(bytes.NewReader(value))
+			strict.DisallowUnknownFields()
+			if err := strict.Decode(&target{}); err != nil {
 				t.Errorf("Decode(%q) succeeded: %v", value, err)
 			}
 		}

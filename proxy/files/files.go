@@ -56,7 +56,7 @@ var _ conn.Conn = (*Server)(nil)
 type root struct {
 	name   string   // first segment of paths if there are several roots
 	dirs   []string // absolute paths of the root: as given and with links resolved
-	hidden []string // paths of hidden directories below the last of dirs
+	hidden []string // absolute paths of hidden directories below it, with the links in its own path resolved
 	fs     *os.Root
 }
 
@@ -202,7 +202,7 @@ func (s *Server) run(ctx context.Context, name string, args json.RawMessage) jso
 	return append(out, end...)
 }
 
-const maxArguments = 64 << 10
+const maxArguments = 64 << 10 // bytes of the arguments of a call
 
 // input holds the arguments of all tools. The schema of a tool says which of them it takes.
 type input struct {

@@ -180,8 +180,8 @@ func (s *Session) inOrder(server string, size int, f func()) {
 	}
 }
 
-// Message implements [conn.Receiver]: it takes messages that the server sends while
-// it handles the request.
+// Message implements [conn.Receiver]: it takes messages that the server sends while it handles
+// the request.
 func (r *request) Message(m wire.Message) { r.s.received(r, false, r.server, r.conn, m) }
 
 // Answered implements [conn.Receiver]: the response takes its place in the order.

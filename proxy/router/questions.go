@@ -55,7 +55,7 @@ func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire
 		defer s.answering.Add(-1)
 		if q != nil {
 			defer q.forget()
-			switch res, err := q.ask(r, m); {
+			switch res, err := q.askHost(r, m); {
 			case errors.Is(err, errWithdrawn):
 				return // the server does not wait for an answer
 			case err != nil:
@@ -98,9 +98,9 @@ func (q *question) forget() {
 	q.cancel(nil)
 }
 
-// ask runs the question down the chain and to the host, on the stream of r if there is one, and
+// askHost runs the question down the chain and to the host, on the stream of r if there is one, and
 // returns the host's answer.
-func (q *question) ask(r *request, m wire.Message) (*interceptor.Result, error) {
+func (q *question) askHost(r *request, m wire.Message) (*interceptor.Result, error) {
 	s := q.session
 	c := &interceptor.Call{
 		Origin:      interceptor.Origin{Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + q.server, ID: m.ID},

@@ -136,6 +136,16 @@ func (r *request) describe() (*interceptor.Call, handler) {
 	return c, s.rt.handlerOf(r, c)
 }
 
+func (r *request) revision() string {
+	s := r.s
+	if v, ok := rawjson.GetString(r.Meta.ProtocolVersion); ok && s.scope.Own == nil {
+		return v
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.revision
+}
+
 // handlerOf finds the handler of a request and completes its Call.
 func (rt *Router) handlerOf(r *request, c *interceptor.Call) handler {
 	if _, isList := catalog.KindOf(c.Target.Method); isList {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/server"
@@ -116,16 +115,6 @@ func (s *Session) name() string {
 		return "host:" + s.client
 	}
 	return "host:" + s.client + "#" + s.ID
-}
-
-func (r *request) revision() string {
-	s := r.s
-	if v, ok := rawjson.GetString(r.Meta.ProtocolVersion); ok && s.scope.Own == nil {
-		return v
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.revision
 }
 
 // network returns how the host is reached, in the terms of the OpenTelemetry semantic

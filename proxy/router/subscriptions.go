@@ -106,7 +106,7 @@ func (l *listen) watch(ctx context.Context, srv *upstream.Server, uri string) {
 		if m.Method == wire.MethodResourceUpdated {
 			l.send(srv.Key, m)
 		}
-	}, func() { l.send(srv.Key, wire.ResourceUpdated(uri)) })
+	}, func() { l.send(srv.Key, wire.ResourceUpdated(uri)) }) // it may have changed while the stream was broken
 }
 
 // subscribe serves resources/subscribe. The subscription is restored when the server restarts,
@@ -132,8 +132,8 @@ type subscriptions struct {
 	open map[subscription]bool
 }
 
-// add keeps a subscription to restore. fresh is false if there was one before; ok is
-// false if there are too many.
+// add keeps a subscription to restore. fresh is false if there was one before; ok is false if
+// there are too many.
 func (s *subscriptions) add(sub subscription) (fresh, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -76,7 +76,7 @@ func (c *fakeConn) text() string {
 	return c.body.String()
 }
 
-// bubble runs f with an edge inside a synctest bubble, and shuts it down.
+// bubble runs f with a server inside a synctest bubble, and shuts it down.
 func bubble(t *testing.T, opts HTTPOptions, f func(t *testing.T, g *gate, e *HTTP)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -95,7 +95,7 @@ func bubble(t *testing.T, opts HTTPOptions, f func(t *testing.T, g *gate, e *HTT
 
 const localURL = "http://127.0.0.1/mcp"
 
-// serveIn runs one request of the edge in the bubble; wait returns when the
+// serveIn runs one request of the server in the bubble; wait returns when the
 // handler does.
 func serveIn(t *testing.T, e *HTTP, r *http.Request) (c *fakeConn, wait func()) {
 	c = &fakeConn{}

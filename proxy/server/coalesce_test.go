@@ -71,12 +71,12 @@ func startCoalescing(t *testing.T, c Router, secure bool, wrap func(http.Handler
 }
 
 // sized answers every call with a string as long as its params say.
-func sized(ctx context.Context, ex *Request) Reply {
+func sized(ctx context.Context, ex *Request) wire.Message {
 	var n int
 	if json.Unmarshal(ex.Msg.Params, &struct{ N *int }{&n}) != nil || n == 0 {
 		return echo(ctx, ex)
 	}
-	return Reply{Result: json.RawMessage(`"` + strings.Repeat("x", n) + `"`)}
+	return wire.Message{Result: json.RawMessage(`"` + strings.Repeat("x", n) + `"`)}
 }
 
 func sizedCall(t *testing.T, url string, n int) *http.Request {
@@ -133,7 +133,7 @@ func TestRepliesLeaveInOneWrite(t *testing.T) {
 // held back: the call goes on only after the host has the event.
 func TestCoalescingLeavesOthersAlone(t *testing.T) {
 	read := make(chan struct{})
-	url, client, _ := startCoalescing(t, newFakeRouter(func(ctx context.Context, ex *Request) Reply {
+	url, client, _ := startCoalescing(t, newFakeRouter(func(ctx context.Context, ex *Request) wire.Message {
 		if ex.Msg.Method == "stream" {
 			_ = ex.Emit([]byte(`{"jsonrpc":"2.0","method":"n","params":{"s":"` + strings.Repeat("x", 5000) + `"}}`))
 			select {
@@ -275,9 +275,9 @@ func TestServeCoalesces(t *testing.T) {
 // their bytes, also while other hosts hang up in the middle of theirs.
 func TestRepliesKeepTheirBytes(t *testing.T) {
 	letter := func(n int) string { return string(rune('a' + n%26)) }
-	core := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
+	core := newFakeRouter(func(ctx context.Context, ex *Request) wire.Message {
 		r := sized(ctx, ex)
-		return Reply{Result: bytes.ReplaceAll(r.Result, []byte("x"), []byte(letter(len(r.Result)-2)))}
+		return wire.Message{Result: bytes.ReplaceAll(r.Result, []byte("x"), []byte(letter(len(r.Result)-2)))}
 	})
 	for _, http2 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("http2=%v", http2), func(t *testing.T) {

@@ -49,11 +49,11 @@ func costCall(tb testing.TB) func() {
 	}
 }
 
-// The guard on allocations of the edge itself; net/http adds about 28.
+// The guard on allocations of the server itself; net/http adds about 28.
 func TestCallAllocations(t *testing.T) {
 	const limit = 44 // some are the fake core's; the race detector adds a few, and empties pools at times
 	if got := testing.AllocsPerRun(500, costCall(t)); got > limit {
-		t.Errorf("a simple call allocates %.0f times in the edge, want at most %d", got, limit)
+		t.Errorf("a simple call allocates %.0f times in the server, want at most %d", got, limit)
 	} else {
 		t.Logf("%.0f allocations per simple call", got)
 	}

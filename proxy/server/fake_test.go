@@ -13,10 +13,10 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// fakeRouter is a core whose behaviour is a func per call of an edge. It checks
+// fakeRouter is a router whose behaviour is a func per call of a server. It checks
 // that no exchange outlives its session unseen: open and closed are counted.
 type fakeRouter struct {
-	onServe  func(ctx context.Context, ex *Request) Reply
+	onServe  func(ctx context.Context, ex *Request) wire.Message
 	onNotify func(m wire.Message)
 
 	mu       sync.Mutex
@@ -29,10 +29,7 @@ type fakeRouter struct {
 	serving atomic.Int64
 }
 
-// Reply is what a fake answers. It needs no id.
-type Reply = wire.Message
-
-func newFakeRouter(serve func(ctx context.Context, ex *Request) Reply) *fakeRouter {
+func newFakeRouter(serve func(ctx context.Context, ex *Request) wire.Message) *fakeRouter {
 	if serve == nil {
 		serve = echo
 	}
@@ -40,15 +37,15 @@ func newFakeRouter(serve func(ctx context.Context, ex *Request) Reply) *fakeRout
 }
 
 // echo answers with the method and the params of the request.
-func echo(_ context.Context, ex *Request) Reply {
+func echo(_ context.Context, ex *Request) wire.Message {
 	if ex.Msg.Method == "initialize" {
-		return Reply{Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"fake","version":"1"}}`)}
+		return wire.Message{Result: json.RawMessage(`{"protocolVersion":"2025-11-25","capabilities":{},"serverInfo":{"name":"fake","version":"1"}}`)}
 	}
 	params := ex.Msg.Params
 	if params == nil {
 		params = json.RawMessage("null")
 	}
-	return Reply{Result: json.RawMessage(fmt.Sprintf(`{"method":%s,"params":%s}`, rawjson.Quote(ex.Msg.Method), params))}
+	return wire.Message{Result: json.RawMessage(fmt.Sprintf(`{"method":%s,"params":%s}`, rawjson.Quote(ex.Msg.Method), params))}
 }
 
 func (c *fakeRouter) Open(p Peer) Session {
@@ -74,7 +71,7 @@ type fakePending struct {
 	ex  *Request
 }
 
-func (p fakePending) Serve() Reply {
+func (p fakePending) Serve() wire.Message {
 	p.c.serving.Add(1)
 	defer p.c.serving.Add(-1)
 	reply := p.c.onServe(p.ctx, p.ex)
@@ -117,7 +114,7 @@ func (c *fakeRouter) lastPeer() Peer {
 	return c.peers[len(c.peers)-1]
 }
 
-// testLog sends what an edge logs to the test's own log.
+// testLog sends what a server logs to the test's own log.
 func testLog(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 }
@@ -126,12 +123,12 @@ func testLog(t testing.TB) *slog.Logger {
 type gate struct {
 	*fakeRouter
 	started chan *Request
-	release chan Reply
+	release chan wire.Message
 }
 
 func newGate() *gate {
-	g := &gate{started: make(chan *Request, 16), release: make(chan Reply, 16)}
-	g.fakeRouter = newFakeRouter(func(ctx context.Context, ex *Request) Reply {
+	g := &gate{started: make(chan *Request, 16), release: make(chan wire.Message, 16)}
+	g.fakeRouter = newFakeRouter(func(ctx context.Context, ex *Request) wire.Message {
 		if ex.Msg.Method != "wait" {
 			return echo(ctx, ex)
 		}
@@ -140,7 +137,7 @@ func newGate() *gate {
 		case r := <-g.release:
 			return r
 		case <-ctx.Done():
-			return Reply{}
+			return wire.Message{}
 		}
 	})
 	return g
@@ -148,6 +145,6 @@ func newGate() *gate {
 
 const waitCall = `{"jsonrpc":"2.0","id":7,"method":"wait"}`
 
-var doneReply = Reply{Result: json.RawMessage(`"done"`)}
+var doneReply = wire.Message{Result: json.RawMessage(`"done"`)}
 
 const doneText = `{"jsonrpc":"2.0","id":7,"result":"done"}`

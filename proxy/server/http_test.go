@@ -248,8 +248,8 @@ func TestLegacySession(t *testing.T) {
 }
 
 func TestLegacyInitializeRefused(t *testing.T) {
-	c := newFakeRouter(func(context.Context, *Request) Reply {
-		return Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: "no"}).JSON()}
+	c := newFakeRouter(func(context.Context, *Request) wire.Message {
+		return wire.Message{Error: (&wire.Error{Code: wire.CodeInternal, Message: "no"}).JSON()}
 	})
 	e, url := startServer(t, c, HTTPOptions{})
 	status, body, h := hostAnswer(t, hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`))
@@ -277,8 +277,8 @@ func TestLegacyPrincipal(t *testing.T) {
 }
 
 func TestBranchURL(t *testing.T) {
-	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
-		return Reply{Result: json.RawMessage(fmt.Sprintf("%q", ex.BranchID))}
+	c := newFakeRouter(func(ctx context.Context, ex *Request) wire.Message {
+		return wire.Message{Result: json.RawMessage(fmt.Sprintf("%q", ex.BranchID))}
 	})
 	_, url := startServer(t, c, HTTPOptions{})
 	url = strings.TrimSuffix(url, "/mcp")
@@ -294,9 +294,9 @@ func TestBranchURL(t *testing.T) {
 }
 
 func TestBatch(t *testing.T) {
-	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
+	c := newFakeRouter(func(ctx context.Context, ex *Request) wire.Message {
 		if ex.Msg.Method == "initialize" {
-			return Reply{Result: json.RawMessage(`{"protocolVersion":` + string(ex.Msg.Params[19:31]) + `}`)}
+			return wire.Message{Result: json.RawMessage(`{"protocolVersion":` + string(ex.Msg.Params[19:31]) + `}`)}
 		}
 		return echo(ctx, ex)
 	})
@@ -333,9 +333,9 @@ func TestBatch(t *testing.T) {
 // The messages of a batch are taken in their order: a cancellation finds the
 // requests before it, and none of those after it.
 func TestBatchKeepsItsOrder(t *testing.T) {
-	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
+	c := newFakeRouter(func(ctx context.Context, ex *Request) wire.Message {
 		if ex.Msg.Method == "initialize" {
-			return Reply{Result: json.RawMessage(`{"protocolVersion":"2025-03-26"}`)}
+			return wire.Message{Result: json.RawMessage(`{"protocolVersion":"2025-03-26"}`)}
 		}
 		return echo(ctx, ex)
 	})

@@ -21,10 +21,10 @@ func modernRequest(t testing.TB, url, method, extra string, headers ...string) *
 }
 
 func TestModernRules(t *testing.T) {
-	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
+	c := newFakeRouter(func(ctx context.Context, ex *Request) wire.Message {
 		for _, code := range []string{"-32601", "-32602", "-32021", "-32000"} {
 			if ex.Msg.Method == "error"+code {
-				return Reply{Error: json.RawMessage(`{"code":` + code + `,"message":"m","data":{"z":1.0}}`)}
+				return wire.Message{Error: json.RawMessage(`{"code":` + code + `,"message":"m","data":{"z":1.0}}`)}
 			}
 		}
 		return echo(ctx, ex)
@@ -97,9 +97,9 @@ func TestModernRules(t *testing.T) {
 	}
 }
 
-func TestModernHeadersReachTheCore(t *testing.T) {
+func TestModernHeadersReachTheRouter(t *testing.T) {
 	var got http.Header
-	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply { got = ex.Header; return echo(ctx, ex) })
+	c := newFakeRouter(func(ctx context.Context, ex *Request) wire.Message { got = ex.Header; return echo(ctx, ex) })
 	_, url := startServer(t, c, HTTPOptions{})
 	hostAnswer(t, modernRequest(t, url, "tools/call", `,"name":"n"`, wire.HeaderName, "n", "Mcp-Param-Region", "eu", "Authorization", "Bearer x", wire.HeaderSession, "y"))
 	want := http.Header{"Mcp-Param-Region": {"eu"}} // the others are of this hop
@@ -110,11 +110,11 @@ func TestModernHeadersReachTheCore(t *testing.T) {
 
 func TestModernDisconnectCancels(t *testing.T) {
 	started, ended := make(chan struct{}), make(chan struct{})
-	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
+	c := newFakeRouter(func(ctx context.Context, ex *Request) wire.Message {
 		close(started)
 		<-ctx.Done()
 		close(ended)
-		return Reply{}
+		return wire.Message{}
 	})
 	_, url := startServer(t, c, HTTPOptions{})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -132,11 +132,11 @@ func TestModernListen(t *testing.T) {
 	}
 	got, ended := make(chan pair, 1), make(chan struct{})
 	c := newFakeRouter(nil)
-	c.onServe = func(ctx context.Context, ex *Request) Reply {
+	c.onServe = func(ctx context.Context, ex *Request) wire.Message {
 		got <- pair{ex, c.lastPeer()}
 		<-ctx.Done()
 		close(ended)
-		return Reply{}
+		return wire.Message{}
 	}
 	e, url := startServer(t, c, HTTPOptions{})
 	resp := hostDo(t, modernRequest(t, url, "subscriptions/listen", ""))

@@ -97,9 +97,9 @@ type Session interface {
 
 // Pending is a registered request. Serve must be called once.
 type Pending interface {
-	// Serve returns the reply: a result, an error, or a message without an id if the host cancelled
-	// the request and must not get an answer. It returns early if the context given to Begin ends: when a modern
-	// host closes its stream, or a stdio host goes away.
+	// Serve returns the reply: a result, an error, or a message without an id if the host
+	// cancelled the request and must not get an answer. It returns early if the context given to
+	// Begin ends: when a modern host closes its stream, or a stdio host goes away.
 	Serve() wire.Message
 	// Sent must be called in an ordered session, once the reply is on its way or nothing is sent:
 	// what must not overtake the reply waits for it.

@@ -113,7 +113,7 @@ func TestRepliesNeverRead(t *testing.T) {
 					if _, err := io.WriteString(conn, request); err == io.ErrClosedPipe {
 						return
 					} else if err != nil {
-						t.Fatalf("the edge waits for a host that reads nothing: %v", err)
+						t.Fatalf("the server waits for a host that reads nothing: %v", err)
 					}
 				}
 			})

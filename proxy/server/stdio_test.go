@@ -135,7 +135,7 @@ func TestStdioOrderOfNotifications(t *testing.T) {
 	}
 }
 
-// A host may cancel a request at once: the core knows of the request by then.
+// A host may cancel a request at once: the router knows of the request by then.
 func TestStdioBeginsBeforeItReadsOn(t *testing.T) {
 	const n = 200
 	c := newFakeRouter(nil)
@@ -188,10 +188,10 @@ func TestStdioElicitations(t *testing.T) {
 func TestStdioEndOfInputCancels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var cause error
-		c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
+		c := newFakeRouter(func(ctx context.Context, ex *Request) wire.Message {
 			<-ctx.Done()
 			cause = context.Cause(ctx)
-			return Reply{}
+			return wire.Message{}
 		})
 		start := time.Now()
 		got := stdioLines(t, c, `{"jsonrpc":"2.0","id":1,"method":"slow"}`)
@@ -238,7 +238,7 @@ func TestStdioPanicIsContained(t *testing.T) {
 	}
 }
 
-// A host that never reads: the writer hangs, what the core sends must not, and
+// A host that never reads: the writer hangs, what the router sends must not, and
 // the connection still ends.
 func TestStdioHostNeverReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -382,7 +382,7 @@ type asker struct {
 
 func newAsker() *asker { return &asker{waiting: map[string]chan wire.Message{}} }
 
-func (a *asker) serve(ctx context.Context, ex *Request) Reply {
+func (a *asker) serve(ctx context.Context, ex *Request) wire.Message {
 	if ex.Msg.Method == "initialize" {
 		return echo(ctx, ex)
 	}
@@ -393,13 +393,13 @@ func (a *asker) serve(ctx context.Context, ex *Request) Reply {
 	a.mu.Unlock()
 	ask := wire.Message{ID: json.RawMessage(id), Method: "elicitation/create", Params: json.RawMessage(`{}`)}
 	if err := ex.Emit(ask.Encode()); err != nil {
-		return Reply{Error: (&wire.Error{Code: wire.CodeInternal, Message: err.Error()}).JSON()}
+		return wire.Message{Error: (&wire.Error{Code: wire.CodeInternal, Message: err.Error()}).JSON()}
 	}
 	select {
 	case m := <-ch:
-		return Reply{Result: m.Result}
+		return wire.Message{Result: m.Result}
 	case <-ctx.Done():
-		return Reply{}
+		return wire.Message{}
 	}
 }
 

@@ -111,8 +111,8 @@ func (s *stream) keep(msg []byte) (dropped []byte, err error) {
 }
 
 // finish hands in one reply. A message without an id stands for a request that must not get an
-// answer. finish reports whether this was the last reply, and then whether a host can resume the
-// stream: an event stream was begun, or is about to.
+// answer. finish reports whether this was the last reply, and if so, whether a host can resume the
+// stream: an event stream has begun or is about to begin.
 func (s *stream) finish(reply wire.Message) (last, resumable bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

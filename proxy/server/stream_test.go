@@ -169,7 +169,7 @@ func TestLegacyResume(t *testing.T) {
 
 // A reply that follows an event at once can be resumed as others can.
 func TestLegacyResumeOfQuickReply(t *testing.T) {
-	c := newFakeRouter(func(ctx context.Context, ex *Request) Reply {
+	c := newFakeRouter(func(ctx context.Context, ex *Request) wire.Message {
 		if ex.Msg.Method == "wait" {
 			_ = ex.Emit([]byte(`{"n":1}`))
 			return doneReply

@@ -36,8 +36,8 @@ type readArguments struct {
 	MaxTokens     float64 `json:"max_tokens"`
 }
 
-// attributeRead lets the branch of the stored result pay while it is active: a call without branch_id
-// must be no way around a budget.
+// attributeRead charges the branch of the stored result while it is active: a call without
+// branch_id must be no way around a budget.
 func (t *Tools) attributeRead(ctx context.Context, c *interceptor.Call) {
 	handle, _ := rawjson.GetString(c.Target.Arguments, "handle")
 	if c.Attribution.BranchID != "" || handle == "" {

@@ -36,7 +36,7 @@ type connection struct {
 type transport interface {
 	// send sends m. If m is a request, c is its call. A transport that reads the response itself
 	// returns when c is resolved. An error means that the server did not get m or that the response
-	// was lost, unless ctx ended. Only the request of a call ends with the connection.
+	// was lost, unless ctx ended. When the connection ends, send gives up only the requests of calls.
 	send(ctx context.Context, m wire.Message, c *call) error
 }
 

@@ -5,7 +5,7 @@
 // A connection is a child process on its standard input and output, a streamable HTTP endpoint, or
 // one of the older HTTP+SSE kind. [Open] makes it and negotiates the revision. It gives each
 // request an id of its own, matches the responses, gives the messages that belong to a request to
-// its caller, and tells the server if a call is cancelled. A lost connection is not repaired: the
+// its receiver, and tells the server if a call is cancelled. A lost connection is not repaired: the
 // reconnector opens another.
 //
 // # Goroutines

@@ -61,7 +61,8 @@ func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error)
 		r.mu.Lock()
 		if r.current != nil && isDone(r.current) {
 			lost := r.current
-			if r.current = nil; time.Since(r.since) < steadyAfter {
+			r.current = nil
+			if time.Since(r.since) < steadyAfter {
 				r.failed(cmp.Or(lost.Err(), errDown))
 			}
 			r.tasks.Go(func() { _ = lost.Close() }) // waits for its child process

@@ -108,8 +108,8 @@ func (t *Set) Close() {
 	closing.Wait()
 }
 
-// Server is one configured server: its connections, and the facts that they reported. Its exported
-// fields never change.
+// Server is one configured server: its configuration, and what its last connection reported. Its
+// exported fields never change.
 type Server struct {
 	Key    string
 	Prefix string // of its names for hosts; "" for none
@@ -148,7 +148,7 @@ func (s *Server) reconnector(scope Scope) *reconnector {
 	return shared.reconnector(s)
 }
 
-// Info returns what s last said of itself; ok is false if it never did.
+// Info returns the last description that s gave of itself; ok is false if it never gave one.
 func (s *Server) Info() (info conn.Info, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

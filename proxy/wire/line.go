@@ -45,7 +45,7 @@ type LineReader struct {
 	big *[]byte // of longLines: holds the last line; nil if br does
 }
 
-var longLines = sync.Pool{New: func() any { return new([]byte) }}
+var longLines = sync.Pool{New: func() any { return new([]byte) }} // buffers of lines longer than lineBuffer
 
 // NewLineReader returns a reader of lines of at most max bytes.
 func NewLineReader(r io.Reader, max int) *LineReader {

@@ -3,7 +3,7 @@ package wire
 type method struct {
 	deciding []string // members of params beside _meta that decide what a server does
 	header   bool     // the header Mcp-Name repeats the first of them
-	required bool     // a modern request must have the header; else it routes to the owner of a task
+	required bool     // a modern request must have the header; one that it may lack routes to the owner of a task
 	legacy   bool     // the modern era does not have the method
 }
 

@@ -34,11 +34,11 @@ const (
 	MethodRootsChanged    = "notifications/roots/list_changed"
 )
 
-// Lists are the lists of servers that change, by the capability that offers them.
+// Lists are the capabilities of servers whose lists can change.
 var Lists = []string{"tools", "prompts", "resources"}
 
-// ListChanged returns the notification of a change.
-func ListChanged(list string) string { return "notifications/" + list + "/list_changed" }
+// ListChanged returns the method of the notification that the list of a capability changed.
+func ListChanged(capability string) string { return "notifications/" + capability + "/list_changed" }
 
 // LogLevels are the levels of logging/setLevel, the least severe first.
 var LogLevels = []string{"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"}

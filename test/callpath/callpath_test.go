@@ -23,8 +23,8 @@ import (
 
 const module = "github.com/foldgate/foldgate/"
 
-// The rooms that a call passes.
-var rooms = []string{"./proxy/...", "./interceptor"}
+// The packages that a call passes.
+var patterns = []string{"./proxy/...", "./interceptor"}
 
 // Bounds of the way of one call.
 const (
@@ -33,7 +33,7 @@ const (
 )
 
 // TestWayOfOneCall runs one call with coverage. Each function that docs/design.md
-// lists has run; no other function of the rooms that ran passes the call on.
+// lists has run; no other function of these packages that ran passes the call on.
 func TestWayOfOneCall(t *testing.T) {
 	listed := documented(t)
 	files := map[string]bool{}
@@ -103,7 +103,7 @@ func covered(t *testing.T) (ran []string) {
 	return ran
 }
 
-// calls returns the functions of the rooms that call a listed one, directly or
+// calls returns the functions of these packages that call a listed one, directly or
 // through an interface, with those that they call.
 func calls(t *testing.T, listed map[string]string) map[string][]string {
 	type info struct {
@@ -112,7 +112,7 @@ func calls(t *testing.T, listed map[string]string) map[string][]string {
 	}
 	exports := map[string]string{}
 	var packages []info
-	dec := json.NewDecoder(strings.NewReader(output(t, "go", append([]string{"list", "-C", "../..", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles"}, rooms...)...)))
+	dec := json.NewDecoder(strings.NewReader(output(t, "go", append([]string{"list", "-C", "../..", "-export", "-deps", "-json=ImportPath,Dir,Export,GoFiles"}, patterns...)...)))
 	for {
 		var p info
 		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
@@ -164,7 +164,7 @@ func calls(t *testing.T, listed map[string]string) map[string][]string {
 }
 
 // calleeOf returns the listed function that a call expression calls, "" if it
-// calls another. A call through an interface of the rooms counts if a listed
+// calls another. A call through an interface of these packages counts if a listed
 // method has its name. A call of a variable counts if its function returns the
 // result of a call, as the next layer does.
 func calleeOf(call *ast.CallExpr, info *types.Info, listed map[string]string) string {

@@ -236,7 +236,7 @@ func TestPrincipalsShareNoConnection(t *testing.T) {
 
 // The ticket of a question that waits for alice's answer is worth nothing in
 // bob's hands, and her question stays hers.
-func TestParkedQuestionOfAnother(t *testing.T) {
+func TestSuspendedCallOfAnother(t *testing.T) {
 	ctx := testContext(t)
 	g := newGateway(t, principals()+"upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "legacy")+"}\n")
 	url := g.http()
@@ -257,7 +257,7 @@ func TestParkedQuestionOfAnother(t *testing.T) {
 		return ""
 	}
 	theirs := call(t, bob, ctx, "tools/call", answers(r.RequestState))
-	nobodys := call(t, bob, ctx, "tools/call", answers("foldgate-parked:NOBODYS"))
+	nobodys := call(t, bob, ctx, "tools/call", answers("foldgate-suspended:NOBODYS"))
 	if f := refused(t, theirs); f.Error.Code != "request_state_unknown" || string(theirs.Result) != string(nobodys.Result) {
 		t.Errorf("bob's answer to alice's question = %s, to none %s", theirs.Result, nobodys.Result)
 	}

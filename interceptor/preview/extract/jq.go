@@ -108,7 +108,7 @@ func runChild(ctx context.Context, text, program string) (string, error) {
 	cmd.Args = []string{childName}
 	cmd.Env = []string{"GORACE=" + os.Getenv("GORACE")} // and no secrets
 	cmd.WaitDelay = time.Second
-	// The pipe stays open until the process ends. So that ends with this one, even if this is killed.
+	// The process ends with its input. So it also ends if the gateway is killed.
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return "", fmt.Errorf("jq: %w", err)
