@@ -97,7 +97,7 @@ type Step struct {
 	ID, Path, Root string
 	Foreign        string   // the host's own id for the workflow, if it is not Root
 	Name           string   // of the step
-	Attempt        int      // number of calls of the step, this one included
+	Attempt        int      // number of this call among those of the step; Begin makes it exact
 	Status         string   // a constant from Working on
 	Evidence       Evidence // for the workflow
 	Ambiguous      bool     // the evidence fits other workflows or steps, too
@@ -382,7 +382,7 @@ func (e *Engine) Begin(ctx context.Context, s *Step, request, record string) err
 			fields := n.fields()
 			err = exec(ctx, tx, "INSERT INTO nodes ("+strings.ReplaceAll(nodeColumns, "n.", "")+") VALUES (?"+strings.Repeat(",?", len(fields)-1)+")", fields...)
 		case r.Rule.Role.acts():
-			err = exec(ctx, tx, "UPDATE nodes SET attempts = attempts + 1, status = ?, used_at = ? WHERE id = ?", Working, now, s.ID)
+			err = tx.QueryRowContext(ctx, "UPDATE nodes SET attempts = attempts + 1, status = ?, used_at = ? WHERE id = ? RETURNING attempts", Working, now, s.ID).Scan(&s.Attempt)
 		}
 		if err == nil && r.Rule.Role == RoleLink {
 			err = addJoins(ctx, tx, s.ID, s.joins)
