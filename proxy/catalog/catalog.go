@@ -93,6 +93,22 @@ func (l *List) AddPage(page []byte, k Kind) (cursor string) {
 	return cursor
 }
 
+// Page returns the list as one page, compact, for [List.AddPage].
+func (l *List) Page(k Kind) json.RawMessage {
+	page := append(append([]byte{'{'}, rawjson.Quote(kinds[k].items)...), ":["...)
+	for i, item := range l.Items {
+		if i > 0 {
+			page = append(page, ',')
+		}
+		page = append(page, item...)
+	}
+	page = append(page, ']')
+	for _, m := range l.Rest {
+		page = append(append(append(append(page, ','), m.Key...), ':'), m.Value...)
+	}
+	return rawjson.Compact(append(page, '}'))
+}
+
 // Rules are the configuration's rules for lists. They are safe for concurrent use.
 type Rules struct {
 	cfg       config.Config

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -36,33 +37,41 @@ type listCache struct {
 
 	mu    sync.Mutex
 	lists [catalog.Kinds]*catalog.List
-	epoch [catalog.Kinds]int       // counts changes, so that a list from before a change is not kept
-	begun [catalog.Kinds]time.Time // when the fetch under way began; zero for none
+	// stored means that the list was stored by an earlier process. It is fetched again when a host
+	// asks for it first, which does not wait for that.
+	stored [catalog.Kinds]bool
+	epoch  [catalog.Kinds]int       // counts changes, so that a list from before a change is not kept
+	begun  [catalog.Kinds]time.Time // when the fetch under way began; zero for none
 }
 
 // get returns a list. It fetches the list once for all that ask at the same time, in a goroutine
-// of wg, and does not wait for a fetch that has already taken longer than listWait.
-func (c *listCache) get(ctx context.Context, wg *sync.WaitGroup, k catalog.Kind, fetch func() (*catalog.List, error)) (*catalog.List, error) {
+// of wg, and does not wait for a fetch that has already taken longer than listWait. changed is
+// called after a fetch whose list hosts were answered without.
+func (c *listCache) get(ctx context.Context, wg *sync.WaitGroup, k catalog.Kind, fetch func() (*catalog.List, error), changed func()) (*catalog.List, error) {
 	for {
 		c.mu.Lock()
-		l, begun := c.lists[k], c.begun[k]
+		l, stored, begun := c.lists[k], c.stored[k], c.begun[k]
 		c.mu.Unlock()
-		if l != nil {
+		if l != nil && (!stored || !begun.IsZero()) {
 			return l, nil
 		}
 		if !begun.IsZero() && time.Since(begun) > listWait {
 			return nil, fmt.Errorf("%s is not answered since %s", k.Method(), time.Since(begun).Round(time.Second))
 		}
+		var fetched *catalog.List
 		done := make(chan error, 1)
 		wg.Go(func() {
-			v, err, _ := c.fetches.Do(k.Method(), func() (any, error) { return c.fetch(k, fetch) })
-			l, _ = v.(*catalog.List)
+			v, err, _ := c.fetches.Do(k.Method(), func() (any, error) { return c.fetch(k, fetch, changed) })
+			fetched, _ = v.(*catalog.List)
 			done <- err
 		})
+		if stored {
+			return l, nil
+		}
 		select {
 		case err := <-done:
-			if err != nil || c.peek(k) == l { // else the list changed meanwhile
-				return l, err
+			if err != nil || c.peek(k) == fetched { // else the list changed meanwhile
+				return fetched, err
 			}
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
@@ -71,20 +80,24 @@ func (c *listCache) get(ctx context.Context, wg *sync.WaitGroup, k catalog.Kind,
 }
 
 // fetch runs one fetch and keeps the list, unless the list changed meanwhile.
-func (c *listCache) fetch(k catalog.Kind, fetch func() (*catalog.List, error)) (*catalog.List, error) {
-	if l := c.peek(k); l != nil { // of a fetch that ended since get looked
-		return l, nil
-	}
+func (c *listCache) fetch(k catalog.Kind, fetch func() (*catalog.List, error), changed func()) (*catalog.List, error) {
 	c.mu.Lock()
-	epoch := c.epoch[k]
-	c.begun[k] = time.Now()
+	before, epoch, begun := c.lists[k], c.epoch[k], time.Now()
+	if before != nil && !c.stored[k] { // of a fetch that ended since get looked
+		defer c.mu.Unlock()
+		return before, nil
+	}
+	c.begun[k] = begun
 	c.mu.Unlock()
 	l, err := fetch()
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	c.begun[k] = time.Time{}
 	if err == nil && c.epoch[k] == epoch {
-		c.lists[k] = l
+		c.lists[k], c.stored[k] = l, false
+	}
+	c.mu.Unlock()
+	if err == nil && (time.Since(begun) > listWait || before != nil && !bytes.Equal(before.Page(k), l.Page(k))) {
+		changed()
 	}
 	return l, err
 }
@@ -100,7 +113,7 @@ func (c *listCache) forget(changed []catalog.Kind) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, k := range changed {
-		c.lists[k] = nil
+		c.lists[k], c.stored[k] = nil, false
 		c.epoch[k]++
 	}
 }
@@ -119,11 +132,23 @@ func (rt *Router) listsOf(principal string) *principalLists {
 	if p == nil {
 		p = &principalLists{caches: map[string]*listCache{}}
 		for _, srv := range rt.Servers.Servers() {
-			p.caches[srv.Key] = &listCache{}
+			p.caches[srv.Key] = storedLists(srv)
 		}
 		rt.lists[principal] = p
 	}
 	return p
+}
+
+// storedLists returns a cache with the lists that a server gave to an earlier process.
+func storedLists(srv *upstream.Server) *listCache {
+	c := &listCache{}
+	for k := range catalog.Kinds {
+		if page := srv.StoredList(k.Method()); page != nil {
+			c.lists[k], c.stored[k] = &catalog.List{}, true
+			c.lists[k].AddPage(page, k)
+		}
+	}
+	return c
 }
 
 // tookLate reports, once, whether hosts were answered without a server.
@@ -260,15 +285,16 @@ func (rt *Router) list(ctx context.Context, s *Session, srv *upstream.Server, k 
 	return s.lists(srv.Key).get(ctx, &rt.wg, k, func() (*catalog.List, error) {
 		ctx, cancel := context.WithTimeout(rt.lifetime, fetchLimit)
 		defer cancel()
-		begun := time.Now()
 		l, err := rt.fetch(ctx, s, srv, k, causes)
-		if err == nil && time.Since(begun) > listWait { // hosts were answered without it
-			for _, other := range rt.Sessions(s.Principal) {
-				other.announce(k.Changed())
-			}
-			rt.tellListens(s.Principal, k.Changed())
+		if err == nil && l.Record != "" { // the server was asked
+			srv.StoreList(ctx, k.Method(), l.Page(k))
 		}
 		return l, err
+	}, func() {
+		for _, other := range rt.Sessions(s.Principal) {
+			other.announce(k.Changed())
+		}
+		rt.tellListens(s.Principal, k.Changed())
 	})
 }
 

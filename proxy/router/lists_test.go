@@ -26,7 +26,7 @@ func TestOneFetchAtATime(t *testing.T) {
 				fetches.Add(1)
 				<-release
 				return &catalog.List{}, nil
-			})
+			}, func() {})
 			if err != nil || l != c.peek(catalog.Tools) {
 				t.Errorf("get returned %p, %v, want the list that is kept", l, err)
 			}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"os"
 	"sync"
 
@@ -14,9 +15,9 @@ import (
 	"github.com/foldgate/foldgate/proxy/conn"
 )
 
-// infoCache keeps the last description of each server on disk, so that foldgate can answer a host's
-// initialize without starting any: some hosts start a server only to ask for its name. Without the
-// file the servers are asked.
+// infoCache keeps the last description and the lists of each server on disk, so that foldgate can
+// answer a host's first requests without waiting for any server: some hosts start a server only to
+// ask for its name, and some give up after 5 seconds. Without the file the servers are asked.
 type infoCache struct {
 	file string
 	log  *slog.Logger
@@ -30,7 +31,12 @@ type infoEntry struct {
 	Config  string          `json:"config"`
 	Version string          `json:"version"`
 	Result  json.RawMessage `json:"result"`
+	// Lists has each list as one page, by its method.
+	Lists map[string]json.RawMessage `json:"lists,omitempty"`
 }
+
+// maxStoredList is the size in bytes up to which a list is stored.
+const maxStoredList = 1 << 20
 
 // openInfoCache reads the cache. It starts anew if the file is unreadable.
 func openInfoCache(file string, log *slog.Logger) *infoCache {
@@ -46,23 +52,51 @@ func openInfoCache(file string, log *slog.Logger) *infoCache {
 	return k
 }
 
-// get returns the server's last description. It is zero if it has never been asked under this
-// configuration.
-func (k *infoCache) get(key string, c *config.Upstream) conn.Info {
+// get returns the entry of a server. It is zero if the server has never been asked under this
+// configuration. The caller must not change it.
+func (k *infoCache) get(key string, c *config.Upstream) infoEntry {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if e := k.all[key]; e.Config == configHash(c) {
-		return conn.Info{Version: e.Version, Result: e.Result}
+		return e
 	}
-	return conn.Info{}
+	return infoEntry{}
 }
 
-// put keeps a server's description. The caller has removed the secrets.
-func (k *infoCache) put(key string, c *config.Upstream, info conn.Info) {
+// putInfo keeps a server's description. The caller has removed the secrets.
+func (k *infoCache) putInfo(key string, c *config.Upstream, info conn.Info) {
+	k.put(key, c, func(e *infoEntry) bool {
+		changed := string(e.Result) != string(info.Result)
+		e.Version, e.Result = info.Version, info.Result
+		return changed
+	})
+}
+
+// putList keeps a list of a server, as one page. The caller has removed the secrets.
+func (k *infoCache) putList(key string, c *config.Upstream, method string, page json.RawMessage) {
+	if len(page) > maxStoredList {
+		return
+	}
+	k.put(key, c, func(e *infoEntry) bool {
+		changed := string(e.Lists[method]) != string(page)
+		e.Lists = maps.Clone(e.Lists)
+		if e.Lists == nil {
+			e.Lists = map[string]json.RawMessage{}
+		}
+		e.Lists[method] = page
+		return changed
+	})
+}
+
+// put changes the entry of a server, and writes the file if that made a difference.
+func (k *infoCache) put(key string, c *config.Upstream, change func(*infoEntry) bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	e := infoEntry{Config: configHash(c), Version: info.Version, Result: info.Result}
-	if old := k.all[key]; old.Config == e.Config && string(old.Result) == string(e.Result) {
+	e := k.all[key]
+	if hash := configHash(c); e.Config != hash {
+		e = infoEntry{Config: hash}
+	}
+	if !change(&e) {
 		return
 	}
 	k.all[key] = e

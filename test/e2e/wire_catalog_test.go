@@ -270,3 +270,59 @@ func TestDefinitionsSurvive(t *testing.T) {
 		})
 	}
 }
+
+// TestListsAreReadyAtOnce: the lists of an earlier process answer a host while the servers start.
+// The host hears of a change, and only of a change.
+func TestListsAreReadyAtOnce(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		for _, list := range [][]string{{"up__t"}, {"up__t", "up__new"}} {
+			t.Run(strings.Join(list, " "), func(t *testing.T) {
+				t.Parallel()
+				ctx := testContext(t)
+				auto := hello("")
+				auto["tools/list"] = `{"tools":[` + toolItem("t") + `]}`
+				auto["tools/call"] = `{"content":[]}`
+				p := newPlayer(t, "stdio", mcpclient.Legacy, auto)
+				g := newGateway(t, "upstreams:\n  up: {"+p.config+"}\n")
+				names(t, g.connect(ctx, transport, era), "tools/list", "tools", "name")
+				g.stop()
+
+				p.play("initialize", true) // the server takes its time
+				if len(list) > 1 {
+					p.mu.Lock()
+					p.auto["tools/list"] = `{"tools":[` + toolItem("t") + "," + toolItem("new") + `]}`
+					p.mu.Unlock()
+				}
+				c := g.connect(ctx, transport, era)
+				var heard noted
+				c.Handle = heard.handle(nil)
+				if era == mcpclient.Modern {
+					listens(t, c, `{"toolsListChanged":true}`)
+				} else if transport == "http" {
+					if err := c.Listen(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if got := names(t, c, "tools/list", "tools", "name"); !slices.Equal(got, []string{"up__t"}) {
+					t.Errorf("tools while the server starts = %v, want those of before", got)
+				}
+				asked, err := mcpclient.Parse([]byte(<-p.got))
+				if err != nil {
+					t.Fatal(err)
+				}
+				p.play("initialize", false)
+				p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, asked.ID, auto["initialize"]), false)
+				if len(list) > 1 {
+					until(t, "list_changed arrives", func() bool { return heard.has("tools/list_changed") > 0 })
+				}
+				call(t, c, ctx, "tools/call", `{"name":"up__t","arguments":{}}`)
+				if got := names(t, c, "tools/list", "tools", "name"); !slices.Equal(got, list) {
+					t.Errorf("tools after the start = %v, want %v", got, list)
+				}
+				if n := heard.has("tools/list_changed"); n > len(list)-1 {
+					t.Errorf("the host heard of %d changes, want %d", n, len(list)-1)
+				}
+			})
+		}
+	})
+}
