@@ -3,10 +3,13 @@ package upstream
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -101,4 +104,45 @@ func TestClosedSet(t *testing.T) {
 	if _, err := s.Server("up").Connection(t.Context(), Scope{Principal: "late"}); !errors.Is(err, errSessionEnded) {
 		t.Errorf("Connection returns %v, want that the session ended", err)
 	}
+}
+
+// Processes start a few at a time, each with its own clock, and one that hangs does not keep the
+// others from starting.
+func TestStartsAreShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const servers, takes = 61, 8 * time.Second // of one that starts
+		cfg := config.Config{StateDir: t.TempDir(), Upstreams: map[string]*config.Upstream{}}
+		for n := range servers {
+			cfg.Upstreams[fmt.Sprint("up", n)] = &config.Upstream{Command: []string{"x"}, ConnectSeconds: 20}
+		}
+		s := NewSet(Options{Config: cfg, Log: testLog(t), CleanText: strings.Clone, CleanJSON: asIs, Bridge: noBridge})
+		s.Shared = func(string) Owner { return owner{} }
+		var running, most atomic.Int64
+		s.Dial = func(ctx context.Context, c Config) (conn.Conn, error) {
+			if n := running.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			defer running.Add(-1)
+			if c.Name == "up0" { // hangs
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			}
+			time.Sleep(takes)
+			return &lossy{lost: make(chan struct{})}, ctx.Err()
+		}
+		var failed atomic.Int64
+		var wg sync.WaitGroup
+		for _, srv := range s.Servers() {
+			wg.Go(func() {
+				if _, err := srv.Connection(t.Context(), Scope{}); err != nil {
+					failed.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		if limit := int64(cap(s.starts) + 1); failed.Load() != 1 || most.Load() > limit { // one more while up0 hangs
+			t.Errorf("%d of %d failed, %d started at once; want one, and at most %d", failed.Load(), servers, most.Load(), limit)
+		}
+		s.Close()
+	})
 }

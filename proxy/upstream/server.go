@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -32,6 +34,7 @@ type Set struct {
 	servers  []*Server // in the configuration's order
 	options  Options
 	known    *infoCache
+	starts   chan struct{} // has room for the processes that may start at once
 	lifetime context.Context
 	end      context.CancelFunc
 
@@ -63,13 +66,14 @@ type Owner interface {
 
 // NewSet makes the servers of a configuration. It starts none.
 func NewSet(o Options) *Set {
-	t := &Set{Dial: Open, options: o, shared: map[string]*Connections{}}
+	t := &Set{Dial: Open, options: o, shared: map[string]*Connections{}, starts: make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0)))}
 	t.lifetime, t.end = context.WithCancel(context.Background())
 	t.known = openInfoCache(filepath.Join(o.Config.StatePath(), "upstreams.json"), o.Log)
 	for _, key := range o.Config.UpstreamKeys() {
 		c := o.Config.Upstreams[key]
 		s := &Server{Key: key, Prefix: c.NamePrefix(key), Config: c, Log: o.Log.With("upstream", key), set: t}
-		s.info = t.known.get(key, c)
+		known := t.known.get(key, c)
+		s.info = conn.Info{Version: known.Version, Result: known.Result}
 		t.servers = append(t.servers, s)
 	}
 	return t
@@ -155,6 +159,19 @@ func (s *Server) Info() (info conn.Info, ok bool) {
 	return s.info, s.info.Version != ""
 }
 
+// StoredList returns a list that s gave under this configuration, perhaps to an earlier process, as
+// one page; nil if none is stored.
+func (s *Server) StoredList(method string) json.RawMessage {
+	return s.set.known.get(s.Key, s.Config).Lists[method]
+}
+
+// StoreList keeps a list of s for [Server.StoredList], unless it has secrets or more than 1 MiB.
+func (s *Server) StoreList(ctx context.Context, method string, page json.RawMessage) {
+	if clean, err := s.set.options.CleanJSON(ctx, page); err == nil && bytes.Equal(clean, page) {
+		s.set.known.putList(s.Key, s.Config, method, page)
+	}
+}
+
 // Capability returns the capability object called name, nil if s lacks it.
 func (s *Server) Capability(name string) []byte {
 	info, _ := s.Info()
@@ -197,11 +214,30 @@ func (s *Server) Network() string {
 // defaultConnect bounds one attempt to connect if connect_seconds is not set.
 const defaultConnect = 30 * time.Second
 
+// startShare is how long a process that starts can keep another from starting.
+const startShare = 10 * time.Second
+
+// awaitStart waits until a process may start: many at once would all take longer than they may. The
+// caller calls done when the process answers.
+func (t *Set) awaitStart(lifetime context.Context) (done func()) {
+	select {
+	case t.starts <- struct{}{}:
+	case <-lifetime.Done():
+		return func() {}
+	}
+	free := sync.OnceFunc(func() { <-t.starts })
+	timer := time.AfterFunc(startShare, free)
+	return func() { timer.Stop(); free() }
+}
+
 // dial opens one connection and notes what s says of itself, or the fault.
 func (s *Server) dial(lifetime context.Context, handler conn.Handler, initialize json.RawMessage, shared bool) (conn.Conn, error) {
 	timeout := time.Duration(s.Config.ConnectSeconds) * time.Second
 	if timeout == 0 {
 		timeout = defaultConnect
+	}
+	if s.Network() == "pipe" {
+		defer s.set.awaitStart(lifetime)()
 	}
 	ctx, cancel := context.WithTimeoutCause(lifetime, timeout, fmt.Errorf("no answer within %s (connect_seconds)", timeout))
 	defer cancel()
@@ -220,7 +256,7 @@ func (s *Server) dial(lifetime context.Context, handler conn.Handler, initialize
 		return nil, err
 	}
 	if clean, err := s.set.options.CleanJSON(s.set.lifetime, c.Info().Result); err == nil {
-		s.set.known.put(s.Key, s.Config, conn.Info{Version: c.Info().Version, Result: clean})
+		s.set.known.putInfo(s.Key, s.Config, conn.Info{Version: c.Info().Version, Result: clean})
 	}
 	return c, nil
 }
