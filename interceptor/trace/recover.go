@@ -135,6 +135,8 @@ func (j *Journal) reopen(name string) (events []Event, err error) {
 func (j *Journal) compare(h *head) ([]Event, error) {
 	found := Anchor{File: j.name, Seq: j.seq, Hash: j.hash}
 	switch {
+	case h == nil && j.seq == 1 && j.interrupted: // the first start ended before it wrote the head
+		return nil, nil
 	case h == nil && j.seq > 0:
 		return []Event{{Event: EventNoHead, Found: &found}}, nil
 	case h == nil, h.Seq == j.seq && h.Hash == j.hash:

@@ -3,9 +3,12 @@ package trace
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -114,14 +117,49 @@ func TestCrashWhileAFileIsBegun(t *testing.T) {
 	}
 }
 
-func TestLostHeadIsNoted(t *testing.T) {
-	dir, _ := sample(t, 3)
-	if err := os.Remove(filepath.Join(dir, headName)); err != nil {
+// TestLostHeadIsNeverHealed: without its head a journal may lack its end. The next start goes on,
+// and the fault stays for every later verify, however much was cut.
+func TestLostHeadIsNeverHealed(t *testing.T) {
+	for keep := 1; keep <= 7; keep++ {
+		for _, damage := range []func(head string) error{os.Remove, func(head string) error { return os.WriteFile(head, []byte("{}"), 0o600) }} {
+			dir, file := sample(t, 3)
+			edit(t, file, func(l [][]byte) [][]byte { return l[:keep] })
+			if err := damage(filepath.Join(dir, headName)); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				j := open(t, dir, Options{})
+				call(t, j, "x")
+				if err := j.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if rs := repairs(t, dir); len(rs) != 1 || rs[0].Event != EventNoHead || rs[0].Found.Seq != uint64(keep) {
+				t.Errorf("repairs = %+v, want no_head after record %d", rs, keep)
+			}
+			want := fmt.Sprintf("what followed record %d may be cut off", keep)
+			if r := verify(t, dir); r.Total != 1 || r.Faults[0].Code != FaultHeadMissing || !strings.Contains(r.Faults[0].Text, want) {
+				t.Errorf("%d records kept: faults %v, want one: %s", keep, r.Faults, want)
+			}
+		}
+	}
+}
+
+// TestFirstStartWithoutHead: a process that is killed between its first record and its first head
+// leaves no fault.
+func TestFirstStartWithoutHead(t *testing.T) {
+	dir, file := sample(t, 0)
+	edit(t, file, func(l [][]byte) [][]byte { return l[:1] })
+	if err := errors.Join(os.Remove(filepath.Join(dir, headName)), os.WriteFile(filepath.Join(dir, lockName), []byte("1\n"), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	open(t, dir, Options{})
-	if rs := repairs(t, dir); len(rs) != 1 || rs[0].Event != EventNoHead || rs[0].Found.Seq != 7 {
-		t.Errorf("repairs = %+v, want no_head after record 7", rs)
+	j := open(t, dir, Options{})
+	call(t, j, "x")
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if r := verify(t, dir); !r.OK() {
+		t.Errorf("faults %v, want none", r.Faults)
 	}
 }
 

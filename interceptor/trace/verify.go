@@ -235,6 +235,8 @@ func (v *verifier) checkEvent(r *Record) {
 		v.note(NoteEvent, "record %d: at start, records %d to %d were not there", r.Seq, e.Found.Seq+1, e.Expected.Seq)
 	case e.Event == EventRewritten && e.Expected != nil:
 		v.fault(FaultHead, "record %d: at start, record %d was not the one that %s anchored with %s", r.Seq, e.Expected.Seq, headName, e.Expected.Hash)
+	case e.Event == EventNoHead && e.Found != nil:
+		v.fault(FaultHeadMissing, "record %d: at start there was no right %s; what followed record %d may be cut off", r.Seq, headName, e.Found.Seq)
 	case e.Event == EventRetention && e.First != nil:
 		v.note(NoteEvent, "record %d: retention removed %d files, what is before record %d", r.Seq, len(e.Removed), e.First.Seq)
 	case e.Event != EventBegin:
