@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
 )
@@ -46,7 +47,9 @@ shows. It changes nothing: no state directory is written.`,
 			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), wait, fmt.Errorf("no answer within %s (--wait)", wait))
 			defer cancel()
+			done := a.working(cmd.CommandPath())
 			report, err := proxy.Check(ctx, cfg, log)
+			done()
 			if err != nil {
 				return err
 			}
@@ -75,24 +78,24 @@ shows. It changes nothing: no state directory is written.`,
 func printReport(w io.Writer, r proxy.Report) {
 	for _, u := range r.Upstreams {
 		if u.Err != nil {
-			fmt.Fprintf(w, "%s: FAILED: %v\n\n", u.Name, u.Err)
+			render.Printf(w, "%s: FAILED: %v\n\n", u.Name, u.Err)
 			continue
 		}
-		fmt.Fprintf(w, "%s: ok, protocol %s, %d tools, %d prompts, %d resources\n", u.Name, u.Version, len(u.Tools), u.Prompts, u.Resources)
+		render.Printf(w, "%s: ok, protocol %s, %d tools, %d prompts, %d resources\n", u.Name, u.Version, len(u.Tools), u.Prompts, u.Resources)
 		printTools(w, u.Tools)
 	}
-	fmt.Fprintf(w, "foldgate: %d tools of its own\n", len(r.Own))
+	render.Printf(w, "foldgate: %d tools of its own\n", len(r.Own))
 	printTools(w, r.Own)
 	for _, c := range r.Clashes {
-		fmt.Fprintf(w, "clash: %s is offered by %s and by %s, and only the first can be reached: give %[3]s a prefix of its own, or hide the tool with upstreams.%[3]s.tools.deny\n", c.Name, c.First, c.Second)
+		render.Printf(w, "clash: %s is offered by %s and by %s, and only the first can be reached: give %[3]s a prefix of its own, or hide the tool with upstreams.%[3]s.tools.deny\n", c.Name, c.First, c.Second)
 	}
 	for _, f := range slices.Concat(r.Unmatched, r.Idle) {
-		fmt.Fprintln(w, "warning:", f.Error())
+		render.Printf(w, "warning: %s\n", f.Error())
 	}
 	if len(r.Principals) > 0 {
-		fmt.Fprintf(w, "principals: %s\n", strings.Join(r.Principals, ", "))
+		render.Printf(w, "principals: %s\n", strings.Join(r.Principals, ", "))
 	}
-	fmt.Fprintf(w, "A host pays %d tokens (%s) for all tool definitions.\n", r.Tokens, r.Counter)
+	render.Printf(w, "A host pays %d tokens (%s) for all tool definitions.\n", r.Tokens, r.Counter)
 }
 
 func printTools(w io.Writer, tools []proxy.ToolReport) {
@@ -105,7 +108,7 @@ func printTools(w io.Writer, tools []proxy.ToolReport) {
 		if !t.Injected && !t.Own {
 			note += "  (takes no branch_id: use _meta or the branch's URL)"
 		}
-		fmt.Fprintf(tab, "  %s\t%d tokens%s\n", t.Name, t.Tokens, note)
+		render.Printf(tab, "  %s\t%d tokens%s\n", t.Name, t.Tokens, note)
 	}
 	_ = tab.Flush()
 	fmt.Fprintln(w)

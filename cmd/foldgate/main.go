@@ -17,6 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
+	"github.com/foldgate/foldgate/interceptor/trace/render"
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/config"
 )
@@ -44,10 +46,12 @@ var errSilent = errors.New("")
 
 // run executes the command line and returns the exit code.
 func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
-	root := newRoot()
+	a := &app{raw: out, rawErr: errOut}
+	errOut = render.Plain(errOut)
+	root := newRoot(a)
 	root.SetArgs(args)
 	root.SetIn(in)
-	root.SetOut(out)
+	root.SetOut(render.Plain(out))
 	root.SetErr(errOut)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
@@ -58,7 +62,8 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 	}
 	_, usage := errors.AsType[usageError](err)
 	_, faulty := errors.AsType[*config.Error](err)
-	if usage || faulty || strings.HasPrefix(err.Error(), "unknown command") {
+	_, flag := errors.AsType[*query.UsageError](err)
+	if usage || faulty || flag || strings.HasPrefix(err.Error(), "unknown command") {
 		return exitUsage
 	}
 	return exitFailed
@@ -66,13 +71,15 @@ func run(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer
 
 // app holds the flags of all subcommands.
 type app struct {
+	// The streams as they are. What commands write to cobra's streams is safe for a terminal.
+	raw, rawErr io.Writer
+
 	config  string
 	logFile string
 	verbose bool
 }
 
-func newRoot() *cobra.Command {
-	a := &app{}
+func newRoot(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "foldgate",
 		Short: "An MCP gateway that folds, budgets, scrubs and records",

@@ -12,7 +12,6 @@ import (
 	"runtime/metrics"
 	"time"
 
-	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/proxy"
@@ -45,7 +44,7 @@ upstream servers and their children end with it.`,
 			if cmd.Flags().Changed("listen") {
 				cfg.Listen = listen
 			}
-			return a.serve(cmd.Context(), cfg, cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return a.serve(cmd.Context(), cfg, cmd.InOrStdin(), a.raw, cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().StringVarP(&listen, "listen", "l", "", "serve HTTP on this host:port")
@@ -75,7 +74,7 @@ func (a *app) serve(ctx context.Context, cfg config.Config, in io.Reader, out, e
 		err = errors.Join(err, g.Close(stop))
 	}()
 	if cfg.Listen == "" {
-		if f, ok := in.(*os.File); ok && isatty.IsTerminal(f.Fd()) {
+		if isTerminal(in) {
 			fmt.Fprintln(errOut, "foldgate waits for a host on standard input. Hosts start it themselves: see docs/hosts.md. To serve HTTP: foldgate run --listen 127.0.0.1:8787")
 		}
 		return g.RunStdio(ctx, in, out)

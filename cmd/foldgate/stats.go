@@ -2,30 +2,24 @@ package main
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
-	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/interceptor/trace/render"
 )
 
 func newStats(a *app) *cobra.Command {
-	var since string
-	var asJSON bool
-	var top int
-	cmd := &cobra.Command{
+	t := &traceFlags{app: a}
+	cmd := summary(t, &cobra.Command{
 		Use:   "stats",
 		Short: "Show what folding saved",
 		Long: `Sum up the tokens of all tool calls in the trace: what tools returned, what was
@@ -36,34 +30,13 @@ result, whose branch_status says the same sum. Each column says whether it was m
 that is counted on the text itself when the call was made, or computed from
 measured figures. The trace is all it knows: what trace.retain_files has removed
 is not in the sums.`,
-		Example: "  foldgate stats\n  foldgate stats --since 7d --json",
-		Args:    cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if top < 0 {
-				return usageError{fmt.Errorf("--top: %d is negative", top)}
-			}
-			cfg, err := config.Find(a.config)
-			if err != nil {
-				return err
-			}
-			filter := query.Filter{Kinds: []string{trace.KindResponse + "tools/call", trace.KindResponse + "tasks/result"}}
-			if filter.Since, err = parseTime("--since", since); err != nil {
-				return err
-			}
-			s, err := sumUp(cmd.Context(), cfg.StatePath(), filter)
-			if err != nil {
-				return err
-			}
-			if asJSON {
-				return writeJSON(cmd.OutOrStdout(), s)
-			}
-			s.write(cmd.OutOrStdout(), top)
-			return nil
-		},
-	}
-	cmd.Flags().StringVar(&since, "since", "", "from this time on: RFC 3339, or an age such as 90m or 2d")
-	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with all rows")
-	cmd.Flags().IntVar(&top, "top", 10, "rows of each table")
+		Example: "  foldgate stats\n  foldgate stats --since 7d --json\n  foldgate stats --by principal,day",
+	}, func(records iter.Seq2[*trace.Record, error]) (*savings, error) { return sumUp(records, t.by) },
+		func(w io.Writer, s *savings) error { return s.write(w, t.filter.Limit) })
+	t.filter.Kinds = []string{trace.KindResponse + "tools/call", trace.KindResponse + "tasks/result"}
+	t.placeFlags(cmd)
+	t.byFlag(cmd)
+	cmd.Flags().IntVar(&t.filter.Limit, "top", 10, "rows of each table; JSON has all")
 	return cmd
 }
 
@@ -95,56 +68,63 @@ type savings struct {
 	Tools    []*figures        `json:"tools"`
 	Branches []*figures        `json:"branches"`
 	Days     []*figures        `json:"days"`
+	By       []*figures        `json:"by,omitempty"`
+
+	by []string
 }
 
-// sumUp reads the traces of all instances of a state directory.
-func sumUp(ctx context.Context, stateDir string, filter query.Filter) (*savings, error) {
-	s := &savings{Labels: labels, Counters: []string{}}
-	tools, branches, days := map[string]*figures{}, map[string]*figures{}, map[string]*figures{}
-	in := func(m map[string]*figures, name string) *figures {
-		if m[name] == nil {
-			m[name] = &figures{Name: name}
-		}
-		return m[name]
-	}
-	found := false
-	for n := 1; ; n++ {
-		dir := filepath.Join(config.InstanceDir(stateDir, n), "trace")
-		if _, err := os.Stat(dir); errors.Is(err, os.ErrNotExist) {
-			break
-		}
-		found = true
-		for r, err := range query.Select(ctx, dir, filter) {
-			if err != nil {
-				return nil, err
-			}
-			a := r.AuditOrEmpty()
-			if a.Tool == "" {
-				continue
-			}
-			s.From, s.To = min(cmp.Or(s.From, r.TS), r.TS), max(s.To, r.TS)
-			if t := a.Tokens; t != nil && t.Counter != "" && !slices.Contains(s.Counters, t.Counter) {
-				s.Counters = append(s.Counters, t.Counter)
-			}
-			day := r.TS[:min(len(r.TS), len(time.DateOnly))]
-			rows := func(server, tool, context string) []*figures {
-				return []*figures{&s.Total, in(tools, strings.TrimPrefix(server+"/"+tool, "/")), in(branches, cmp.Or(trace.BranchOf(context), "main")), in(days, day)}
-			}
-			for _, f := range rows(a.Server, a.Tool, r.Context) {
-				f.add(a)
-			}
-			if a.Tokens != nil && a.Read != nil { // saved by the call that stored the result
-				for _, f := range rows(a.Read.Server, a.Read.Tool, a.Read.Context) {
-					f.ReadBack += a.Tokens.Delivered
-					f.Saved -= a.Tokens.Delivered
+// sumUp sums up tool calls by tool, branch and day, and with by also by other dimensions of query.Keys.
+func sumUp(records iter.Seq2[*trace.Record, error], by []string) (*savings, error) {
+	s := &savings{Labels: labels, Counters: []string{}, by: by}
+	groups := [][]string{{"tool"}, {"branch"}, {"day"}, by}
+	tables := make([]map[string]*figures, len(groups))
+	rows := func(r *trace.Record) []*figures {
+		out := []*figures{&s.Total}
+		for i, by := range groups {
+			for _, key := range query.Keys(r, by) {
+				if tables[i] == nil {
+					tables[i] = map[string]*figures{}
 				}
+				if tables[i][key] == nil {
+					tables[i][key] = &figures{Name: key}
+				}
+				out = append(out, tables[i][key])
+			}
+		}
+		return out
+	}
+	for r, err := range records {
+		if err != nil {
+			return nil, err
+		}
+		a := r.AuditOrEmpty()
+		if a.Tool == "" {
+			continue
+		}
+		s.From, s.To = min(cmp.Or(s.From, r.TS), r.TS), max(s.To, r.TS)
+		if t := a.Tokens; t != nil && t.Counter != "" && !slices.Contains(s.Counters, t.Counter) {
+			s.Counters = append(s.Counters, t.Counter)
+		}
+		for _, f := range rows(r) {
+			f.add(a)
+		}
+		if a.Tokens != nil && a.Read != nil { // saved by the call that stored the result
+			maker := *a
+			maker.Server, maker.Tool = a.Read.Server, a.Read.Tool
+			for _, f := range rows(&trace.Record{TS: r.TS, Context: a.Read.Context, Audit: &maker}) {
+				f.ReadBack += a.Tokens.Delivered
+				f.Saved -= a.Tokens.Delivered
 			}
 		}
 	}
-	if !found {
-		return nil, fmt.Errorf("no trace in %s: run the gateway first, or name its configuration with --config", stateDir)
+	s.Tools, s.Branches, s.Days = ordered(tables[0], bySaved), ordered(tables[1], bySaved), ordered(tables[2], byName)
+	if len(by) > 0 {
+		order := bySaved
+		if slices.Contains(by, "day") {
+			order = byName
+		}
+		s.By = ordered(tables[3], order)
 	}
-	s.Tools, s.Branches, s.Days = ordered(tools, bySaved), ordered(branches, bySaved), ordered(days, byName)
 	return s, nil
 }
 
@@ -175,23 +155,28 @@ func ordered(m map[string]*figures, order func(a, b *figures) int) []*figures {
 	return out
 }
 
-func (s *savings) write(w io.Writer, top int) {
+func (s *savings) write(w io.Writer, top int) error {
 	t := s.Total
-	fmt.Fprintf(w, "%d calls, %d tokens returned by tools, %d delivered; %d results folded, %d tokens saved", t.Calls, t.Results, t.Delivered, t.Folded, t.Saved)
+	render.Printf(w, "%d calls, %d tokens returned by tools, %d delivered; %d results folded, %d tokens saved", t.Calls, t.Results, t.Delivered, t.Folded, t.Saved)
 	if t.Results > 0 {
-		fmt.Fprintf(w, " (%.1f %%)", 100*float64(t.Saved)/float64(t.Results))
+		render.Printf(w, " (%.1f %%)", 100*float64(t.Saved)/float64(t.Results))
 	}
 	fmt.Fprintln(w)
 	if len(s.Counters) > 1 {
-		fmt.Fprintf(w, "warning: counted with %s, so the sums mix units\n", strings.Join(s.Counters, " and "))
+		render.Printf(w, "warning: counted with %s, so the sums mix units\n", strings.Join(s.Counters, " and "))
 	}
-	for _, table := range []struct {
+	type table struct {
 		name string
 		rows []*figures
-	}{{"TOOL", s.Tools}, {"BRANCH", s.Branches}, {"DAY", s.Days}} {
+	}
+	tables := []table{{"TOOL", s.Tools}, {"BRANCH", s.Branches}, {"DAY", s.Days}}
+	if len(s.by) > 0 {
+		tables = []table{{strings.ToUpper(strings.Join(s.by, " ")), s.By}}
+	}
+	for _, table := range tables {
 		fmt.Fprintln(w)
 		tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
-		fmt.Fprintf(tab, "CALLS\tRESULTS\tDELIVERED\tSTORED\tREAD BACK\tSAVED\t  %s\n", table.name)
+		render.Printf(tab, "CALLS\tRESULTS\tDELIVERED\tSTORED\tREAD BACK\tSAVED\t  %s\n", table.name)
 		fmt.Fprint(tab, "measured\tmeasured\tmeasured\tmeasured\tmeasured\tcomputed\t  \n")
 		rows := table.rows
 		if table.name == "DAY" {
@@ -200,11 +185,12 @@ func (s *savings) write(w io.Writer, top int) {
 			rows = rows[:min(len(rows), top)]
 		}
 		for _, f := range rows {
-			fmt.Fprintf(tab, "%d\t%d\t%d\t%d\t%d\t%d\t  %s\n", f.Calls, f.Results, f.Delivered, f.Stored, f.ReadBack, f.Saved, f.Name)
+			render.Printf(tab, "%d\t%d\t%d\t%d\t%d\t%d\t  %s\n", f.Calls, f.Results, f.Delivered, f.Stored, f.ReadBack, f.Saved, f.Name)
 		}
 		_ = tab.Flush()
 		if more := len(table.rows) - len(rows); more > 0 {
-			fmt.Fprintf(w, "(%d more; --top shows them)\n", more)
+			render.Printf(w, "(%d more; --top shows them)\n", more)
 		}
 	}
+	return nil
 }

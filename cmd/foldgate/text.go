@@ -96,7 +96,7 @@ text can't be examined to its end, nothing is written and the exit code is 1.`,
 				return err
 			}
 		}
-		_, err = io.WriteString(cmd.OutOrStdout(), clean)
+		_, err = io.WriteString(a.raw, clean)
 		return err
 	})
 }

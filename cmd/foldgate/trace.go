@@ -36,6 +36,7 @@ type traceFlags struct {
 	format   string
 	follow   bool
 	json     bool
+	by       []string
 }
 
 func newTrace(a *app) *cobra.Command {
@@ -55,9 +56,9 @@ running meanwhile.`,
 		Args: cobra.NoArgs,
 		RunE: t.query,
 	}
-	cmd.PersistentFlags().StringVar(&t.dir, "dir", "", "trace directory (default <state_dir>/trace)")
-	cmd.PersistentFlags().IntVar(&t.instance, "instance", 1, "which of several gateways on one configuration: <state_dir>/instance-N from the second on")
+	t.placeFlags(cmd)
 	t.filterFlags(cmd)
+	cmd.Flags().IntVar(&t.filter.Limit, "limit", 0, "at most so many records")
 	cmd.Flags().StringVar(&t.format, "format", render.Table, "one of "+strings.Join(render.Formats(), ", "))
 	cmd.Flags().BoolVarP(&t.follow, "follow", "f", false, "print what is there, then each new record, until interrupted")
 	cmd.AddCommand(t.contexts(), t.show(), t.stats(), t.verify())
@@ -66,37 +67,86 @@ running meanwhile.`,
 
 // query prints records as they come while it follows, else through a buffer.
 func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
-	if err := errors.Join(render.CheckFormat(t.format), t.filter.Validate()); err != nil {
-		return asUsage(err)
+	if err := render.CheckFormat(t.format); err != nil {
+		return err
 	}
-	dir, err := t.directory(cmd)
+	if t.follow && !render.Streams(t.format) {
+		return usageError{fmt.Errorf("--format %s needs all records and can't follow; use table, jsonl or mew", t.format)}
+	}
+	records, err := t.records(cmd, t.filter.Limit)
 	if err != nil {
 		return err
 	}
-	if !t.follow {
-		out := bufio.NewWriter(cmd.OutOrStdout())
-		err := render.Write(out, t.format, query.Select(cmd.Context(), dir, t.filter))
-		return asUsage(cmp.Or(err, out.Flush()))
+	out := cmd.OutOrStdout()
+	if t.format == render.JSONL && !isTerminal(t.app.raw) { // the lines of the journal, which their hashes cover
+		out = t.app.raw
 	}
-	if !render.Streams(t.format) {
-		return usageError{fmt.Errorf("--format %s needs all records and can't follow; use table, jsonl or mew", t.format)}
+	if t.follow {
+		return render.Write(out, t.format, records)
 	}
-	return asUsage(render.Write(cmd.OutOrStdout(), t.format, query.Follow(cmd.Context(), dir, t.filter)))
+	buffered := bufio.NewWriter(out)
+	err = render.Write(buffered, t.format, records)
+	return cmp.Or(err, buffered.Flush())
+}
+
+// records returns the records that the flags select, at most limit if that is not 0.
+func (t *traceFlags) records(cmd *cobra.Command, limit int) (iter.Seq2[*trace.Record, error], error) {
+	var since, until error
+	t.filter.Since, since = parseTime("--since", t.since)
+	t.filter.Until, until = parseTime("--until", t.until)
+	t.filter.Context = strings.ReplaceAll(t.filter.Context, "~", "") // tables cut contexts so
+	if err := cmp.Or(since, until, t.filter.Validate()); err != nil {
+		return nil, err
+	}
+	for _, d := range t.by {
+		if !slices.Contains(query.Dimensions, d) {
+			return nil, query.Usagef("by", "%.40q: use any of %s", d, strings.Join(query.Dimensions, ", "))
+		}
+	}
+	dirs, err := t.journals(cmd)
+	if err != nil {
+		return nil, err
+	}
+	if t.follow && len(dirs) > 1 {
+		return nil, usageError{fmt.Errorf("--follow: there are %d traces; name one with --instance", len(dirs))}
+	}
+	if err := t.filter.Resolve(cmd.Context(), dirs); err != nil && !(t.follow && errors.Is(err, query.ErrUnknown)) {
+		return nil, err
+	}
+	filter := t.filter
+	filter.Limit = limit
+	if t.follow {
+		return query.Follow(cmd.Context(), dirs[0], filter), nil
+	}
+	return query.SelectAll(cmd.Context(), dirs, filter), nil
 }
 
 func (t *traceFlags) contexts() *cobra.Command {
-	return summary(t, &cobra.Command{
+	cmd := summary(t, &cobra.Command{
 		Use: "contexts", Short: "List the contexts with their state, calls and tokens",
 		Long: `List the contexts of the records that the filters select: main, every branch by
 its path, and parents that only paths imply; each with how it ended, its calls
 and its tokens.`,
-	}, query.Contexts, render.WriteContexts)
+	}, query.Contexts, func(w io.Writer, nodes []query.Node) error {
+		if n := t.filter.Limit; n > 0 {
+			nodes = nodes[:min(n, len(nodes))]
+		}
+		return render.WriteContexts(w, nodes)
+	})
+	cmd.Flags().IntVar(&t.filter.Limit, "limit", 0, "at most so many rows; JSON has all")
+	return cmd
 }
 
 func (t *traceFlags) stats() *cobra.Command {
-	return summary(t, &cobra.Command{
+	cmd := summary(t, &cobra.Command{
 		Use: "stats", Short: "Sum up calls and tokens by branch, tool, server and principal",
-	}, query.Summarize, render.WriteStats)
+		Example: "  foldgate trace stats --by principal,day --since 7d",
+	}, func(records iter.Seq2[*trace.Record, error]) (query.Stats, error) {
+		return query.Summarize(records, t.by...)
+	}, func(w io.Writer, s query.Stats) error { return render.WriteStats(w, s, t.filter.Limit) })
+	cmd.Flags().IntVar(&t.filter.Limit, "limit", 0, "at most so many rows of each kind, those with most tokens delivered; JSON has all")
+	t.byFlag(cmd)
+	return cmd
 }
 
 // summary completes a command that makes one value of the selected records, and prints it as text
@@ -104,13 +154,14 @@ func (t *traceFlags) stats() *cobra.Command {
 func summary[V any](t *traceFlags, cmd *cobra.Command, sum func(iter.Seq2[*trace.Record, error]) (V, error), write func(io.Writer, V) error) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		dir, err := t.directory(cmd)
-		if err != nil {
-			return err
+		done := t.app.working(cmd.CommandPath())
+		records, err := t.records(cmd, 0)
+		var v V
+		if err == nil {
+			v, err = sum(records)
 		}
-		v, err := sum(query.Select(cmd.Context(), dir, t.filter))
-		if err != nil {
-			return asUsage(err)
+		if done(); err != nil {
+			return err
 		}
 		if t.json {
 			return writeJSON(cmd.OutOrStdout(), v)
@@ -129,16 +180,11 @@ func (t *traceFlags) show() *cobra.Command {
 that followed from it. Ids are in the output of foldgate trace: env_...`,
 		Example: "  foldgate trace show env_0198...",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dir, err := t.directory(cmd)
+			dirs, err := t.journals(cmd)
 			if err != nil {
 				return err
 			}
-			index, err := query.Open(cmd.Context(), dir)
-			if err != nil {
-				return err
-			}
-			defer index.Close()
-			g, err := index.Show(cmd.Context(), args[0])
+			g, err := query.ShowAll(cmd.Context(), dirs, args[0])
 			if err != nil {
 				return err
 			}
@@ -159,7 +205,7 @@ records make sense together: every response has its request, every branch is
 closed once, children before parents. The first bad line is named; exit code 1.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := t.directory(cmd)
+			dirs, err := t.journals(cmd)
 			if err != nil {
 				return err
 			}
@@ -167,24 +213,40 @@ closed once, children before parents. The first bad line is named; exit code 1.`
 			if opts.Anchor, err = parseAnchor(anchor); err != nil {
 				return usageError{err}
 			}
+			if anchor != "" && len(dirs) > 1 {
+				return usageError{fmt.Errorf("--anchor: there are %d journals; name the one that it is from with --instance", len(dirs))}
+			}
 			if secrets {
 				if opts.Detect, err = t.detector(cmd.Context()); err != nil {
 					return err
 				}
 			}
-			report, err := query.Verify(cmd.Context(), dir, opts)
-			if err != nil {
-				return err
+			faults, out := 0, cmd.OutOrStdout()
+			for _, dir := range dirs {
+				done := t.app.working(cmd.CommandPath() + " " + dir)
+				report, err := query.Verify(cmd.Context(), dir, opts)
+				if done(); err != nil {
+					return err
+				}
+				faults += report.Total
+				if t.json {
+					if err := writeJSON(out, report); err != nil {
+						return err
+					}
+					continue
+				}
+				if len(dirs) > 1 {
+					render.Printf(out, "%s\n", dir)
+				}
+				printVerify(out, report)
 			}
-			if t.json {
-				err = writeJSON(cmd.OutOrStdout(), report)
-			} else {
-				printVerify(cmd.OutOrStdout(), report)
+			if len(dirs) > 1 && !t.json {
+				fmt.Fprintf(out, "%d journals: %s\n", len(dirs), verdict(faults))
 			}
-			if err == nil && !report.OK() {
-				err = errSilent
+			if faults > 0 {
+				return errSilent
 			}
-			return err
+			return nil
 		},
 	}
 	cmd.Flags().BoolVar(&t.json, "json", false, "print JSON")
@@ -235,19 +297,32 @@ func (t *traceFlags) detector(ctx context.Context) (func([]byte) []string, error
 // printVerify prints a line for each fault and note, and a verdict.
 func printVerify(w io.Writer, r trace.Report) {
 	for _, f := range r.Faults {
-		fmt.Fprintln(w, "FAULT", f)
+		render.Printf(w, "FAULT %s\n", f.String())
 	}
 	if more := r.Total - len(r.Faults); more > 0 {
 		fmt.Fprintf(w, "... and %d more faults\n", more)
 	}
 	for _, n := range r.Notes {
-		fmt.Fprintln(w, "note ", n)
+		render.Printf(w, "note  %s\n", n.String())
 	}
-	verdict := "ok"
-	if !r.OK() {
-		verdict = fmt.Sprintf("%d faults", r.Total)
+	fmt.Fprintf(w, "head %s\n%d records in %d files, seq %d to %d: %s\n", r.Last.Hash, r.Records, r.Files, r.First.Seq, r.Last.Seq, verdict(r.Total))
+}
+
+func verdict(faults int) string {
+	if faults == 0 {
+		return "ok"
 	}
-	fmt.Fprintf(w, "%d records in %d files, seq %d to %d: %s\nhead %s\n", r.Records, r.Files, r.First.Seq, r.Last.Seq, verdict, r.Last.Hash)
+	return fmt.Sprintf("%d faults", faults)
+}
+
+// placeFlags binds the flags that say which journals are read.
+func (t *traceFlags) placeFlags(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringVar(&t.dir, "dir", "", "trace directory (default those of all instances below state_dir)")
+	cmd.PersistentFlags().IntVar(&t.instance, "instance", 0, "only this one of several gateways on one configuration, from 1")
+}
+
+func (t *traceFlags) byFlag(cmd *cobra.Command) {
+	cmd.Flags().StringSliceVar(&t.by, "by", nil, "one table instead, with a row for each of these, or for each combination: "+strings.Join(query.Dimensions, ", "))
 }
 
 // filterFlags binds each field of query.Filter to a flag of its name.
@@ -288,45 +363,53 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 	fl.BoolVar(&f.Late, "late", false, "that came after their branch had ended")
 	fl.BoolVar(&f.Errors, "errors", false, "with an error result")
 	fl.BoolVar(&f.Journal, "journal", false, "include the journal's records about itself")
-	fl.IntVar(&f.Limit, "limit", 0, "at most so many")
 	fl.BoolVar(&f.NoIndex, "no-index", false, "read the files, not the index beside them")
 }
 
-// directory returns the trace directory, and sets the times of the filter. It notes on standard
-// error if the configuration has more traces than this one.
-func (t *traceFlags) directory(cmd *cobra.Command) (string, error) {
-	var since, until error
-	t.filter.Since, since = parseTime("--since", t.since)
-	t.filter.Until, until = parseTime("--until", t.until)
-	if err := cmp.Or(since, until); err != nil {
-		return "", err
+// journals returns the trace directories of the instances that have one.
+func (t *traceFlags) journals(cmd *cobra.Command) (dirs []string, err error) {
+	if cmd.Flags().Changed("instance") && t.instance < 1 {
+		return nil, usageError{fmt.Errorf("--instance: %d is no instance; the first is 1", t.instance)}
 	}
-	if t.instance < 1 {
-		return "", usageError{fmt.Errorf("--instance: %d is no instance; the first is 1", t.instance)}
-	}
-	dir := t.dir
-	if dir == "" {
+	places := []string{t.dir}
+	if t.dir == "" {
 		cfg, err := config.Find(t.app.config)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
-		dir = filepath.Join(config.InstanceDir(cfg.StatePath(), t.instance), "trace")
-		if _, err := os.Stat(filepath.Join(config.InstanceDir(cfg.StatePath(), 2), "trace")); err == nil && !cmd.Flags().Changed("instance") {
-			fmt.Fprintln(cmd.ErrOrStderr(), "foldgate: several gateways have run at once on this configuration; this is the trace of the first, --instance 2 has that of the next")
+		places = instances(cfg.StatePath(), t.instance)
+	}
+	var missing error
+	for _, dir := range places {
+		switch entries, err := os.ReadDir(dir); {
+		case errors.Is(err, os.ErrNotExist), err == nil && !slices.ContainsFunc(entries, ofJournal):
+			missing = fmt.Errorf("there is no trace in %s: run the gateway first, or name the directory with --dir", dir)
+			if _, err := os.Stat(filepath.Join(dir, "trace")); err == nil {
+				missing = fmt.Errorf("there is no trace in %s: name the directory trace below it with --dir", dir)
+			}
+		case errors.Is(err, os.ErrPermission):
+			return nil, fmt.Errorf("the trace in %s is not readable for you: it belongs to the user who runs the gateway", dir)
+		case err != nil:
+			return nil, err
+		default:
+			dirs = append(dirs, dir)
 		}
 	}
-	switch entries, err := os.ReadDir(dir); {
-	case errors.Is(err, os.ErrNotExist), err == nil && !slices.ContainsFunc(entries, ofJournal):
-		if _, err := os.Stat(filepath.Join(dir, "trace")); err == nil {
-			return "", fmt.Errorf("there is no trace in %s: name the directory trace below it with --dir", dir)
-		}
-		return "", fmt.Errorf("there is no trace in %s: run the gateway first, or name the directory with --dir", dir)
-	case errors.Is(err, os.ErrPermission):
-		return "", fmt.Errorf("the trace in %s is not readable for you: it belongs to the user who runs the gateway", dir)
-	case err != nil:
-		return "", err
+	if len(dirs) == 0 {
+		return nil, missing
 	}
-	return dir, nil
+	return dirs, nil
+}
+
+// instances returns the trace directory of one instance on a state directory, or those of all for 0.
+func instances(stateDir string, only int) (dirs []string) {
+	for n := max(1, only); ; n++ {
+		state := config.InstanceDir(stateDir, n)
+		if _, err := os.Stat(state); n > max(1, only) && (only > 0 || err != nil) {
+			return dirs
+		}
+		dirs = append(dirs, filepath.Join(state, "trace"))
+	}
 }
 
 // parseTime reads the value of a flag; "" is the zero time.
@@ -343,14 +426,6 @@ func parseTime(flag, value string) (t time.Time, err error) {
 // has to tell.
 func ofJournal(e os.DirEntry) bool {
 	return e.Name() == "head.json" || strings.HasPrefix(e.Name(), "trace-")
-}
-
-// asUsage gives a fault of the command line its exit code.
-func asUsage(err error) error {
-	if _, ok := errors.AsType[*query.UsageError](err); ok {
-		return usageError{err}
-	}
-	return err
 }
 
 func writeJSON(w io.Writer, v any) error {

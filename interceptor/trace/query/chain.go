@@ -113,15 +113,22 @@ func (x *Index) isOrphan(ctx context.Context, r *trace.Record, contexts map[stri
 // segments of all these paths.
 func (x *Index) contexts(ctx context.Context) (map[string]bool, error) {
 	all := map[string]bool{}
-	return all, x.retry(ctx, func() error {
+	return all, x.words(ctx, fieldContext, func(value string) {
+		for p := contextpath.Path(value); p != contextpath.Main && !all[string(p)]; p = p.Parent() {
+			all[string(p)], all[p.Leaf()] = true, true
+		}
+	})
+}
+
+// words calls yield with each value of a field, with some twice if the index was damaged.
+func (x *Index) words(ctx context.Context, field int, yield func(value string)) error {
+	return x.retry(ctx, func() error {
 		var value string
-		for err := range sqlitedb.Rows(ctx, x.database(), []any{&value}, "SELECT value FROM word WHERE field = ?", fieldContext) {
+		for err := range sqlitedb.Rows(ctx, x.database(), []any{&value}, "SELECT value FROM word WHERE field = ?", field) {
 			if err != nil {
 				return err
 			}
-			for p := contextpath.Path(value); p != contextpath.Main && !all[string(p)]; p = p.Parent() {
-				all[string(p)], all[p.Leaf()] = true, true
-			}
+			yield(value)
 		}
 		return nil
 	})

@@ -91,7 +91,7 @@ func Usagef(field, format string, args ...any) error {
 }
 
 // Validate returns a [*UsageError] for the first condition that is malformed
-// or contradicts another. An unknown context or id is no error: it selects nothing.
+// or contradicts another. It accepts names that no record has; see [Filter.Resolve].
 func (f Filter) Validate() error {
 	for field, path := range map[string]string{"context": f.Context, "workflow": f.Workflow} {
 		if err := contextpath.Validate(path); err != nil {

@@ -1,9 +1,11 @@
 package query
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -114,6 +116,7 @@ type Stats struct {
 	Tools      map[string]Counts `json:"tools"` // by server and tool
 	Servers    map[string]Counts `json:"servers"`
 	Principals map[string]Counts `json:"principals"`
+	By         map[string]Counts `json:"by,omitempty"` // by the rows of [Keys]
 	// SavedMeasured is the tokens that upstreams sent less those that were
 	// delivered, at once or later from a stored result.
 	SavedMeasured int `json:"saved_measured"`
@@ -122,9 +125,56 @@ type Stats struct {
 	SavedComputed int `json:"saved_computed"`
 }
 
-// Summarize sums up records.
-func Summarize(records iter.Seq2[*trace.Record, error]) (Stats, error) {
-	s := Stats{Contexts: map[string]Counts{}, Tools: map[string]Counts{}, Servers: map[string]Counts{}, Principals: map[string]Counts{}}
+// Dimensions are the names that [Keys] takes.
+var Dimensions = []string{"branch", "day", "principal", "rule", "server", "session", "tool"}
+
+// Keys returns the rows of a table by these dimensions that r belongs to, such as "alice 2026-11-21"
+// by principal and day: one for each rule that found something in r or refused it, and none without
+// dimensions.
+func Keys(r *trace.Record, by []string) []string {
+	a, keys := r.AuditOrEmpty(), make([]string, min(len(by), 1))
+	for _, dimension := range by {
+		var values, longer []string
+		switch dimension {
+		case "branch":
+			values = []string{cmp.Or(trace.BranchOf(r.Context), "main")}
+		case "day":
+			values = []string{r.TS[:min(len(r.TS), len(time.DateOnly))]}
+		case "principal":
+			values = []string{a.Principal}
+		case "rule":
+			values = rules(a)
+		case "server":
+			values = []string{a.Server}
+		case "session":
+			values = []string{a.Session}
+		case "tool":
+			values = []string{strings.TrimPrefix(a.Server+"/"+a.Tool, "/")}
+		}
+		for _, value := range values {
+			for _, key := range keys {
+				longer = append(longer, strings.TrimPrefix(key+" "+cmp.Or(value, "-"), " "))
+			}
+		}
+		keys = longer
+	}
+	return keys
+}
+
+func rules(a *trace.Audit) (out []string) {
+	for _, f := range a.Scrub {
+		out = append(out, f.Rule)
+	}
+	if a.Decision != nil && a.Decision.Rule != "" {
+		out = append(out, a.Decision.Rule)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// Summarize sums up records, with by in s.By also for the rows of [Keys].
+func Summarize(records iter.Seq2[*trace.Record, error], by ...string) (Stats, error) {
+	s := Stats{By: map[string]Counts{}, Contexts: map[string]Counts{}, Tools: map[string]Counts{}, Servers: map[string]Counts{}, Principals: map[string]Counts{}}
 	bump := func(m map[string]Counts, key string, r *trace.Record) {
 		c := m[key]
 		c.add(r)
@@ -136,6 +186,9 @@ func Summarize(records iter.Seq2[*trace.Record, error]) (Stats, error) {
 		}
 		s.Total.add(r)
 		bump(s.Contexts, r.Context, r)
+		for _, key := range Keys(r, by) {
+			bump(s.By, key, r)
+		}
 		a := r.AuditOrEmpty()
 		if a.Tool != "" {
 			bump(s.Tools, strings.TrimSpace(a.Server+" "+a.Tool), r)

@@ -119,7 +119,7 @@ func TestTable(t *testing.T) {
 	if len(lines) != 12 || !strings.HasPrefix(lines[0], "SEQ") {
 		t.Fatalf("%d lines, want a header and 11 records:\n%s", len(lines), got)
 	}
-	for _, want := range []string{"2026-08-22 10:11:12.", "br_aaaaaaaa~/br_b", "5>100/900", "12.3", "error,folded,scrubbed", "blocked,over-budget,resource_limit", "=5000/8192", "files ?[31mevil?"} {
+	for _, want := range []string{"2026-08-22 10:11:12.", "br_aaaaaaaa~/br_b", "5>100/900", "12.3", "error,folded,scrubbed", "blocked,over-budget,resource_limit", "=5000/8192", `files \u001b[31mevil\u000a`} {
 		if !strings.Contains(strings.ReplaceAll(got, "T10:", " 10:"), want) {
 			t.Errorf("no %q in\n%s", want, got)
 		}
@@ -138,16 +138,16 @@ func TestTree(t *testing.T) {
 br_aaaaaaaaaaaaaaaaaaaa
   #3 context/push <- #2
   #4 reflection <- #3
-  #6 mcp/request:tools/call files read_file 7 tokens in
-  #7 mcp/response:tools/call files ?[31mevil? 5 tokens in, 100 of 900 tokens delivered 12.3 ms error,folded,scrubbed <- #6
+  #6 mcp/request:tools/call files read_file 7 tokens in by local
+  #7 mcp/response:tools/call files \u001b[31mevil\u000a 5 tokens in, 100 of 900 tokens delivered 12.3 ms by local error,folded,scrubbed <- #6
   #13 conclusion <- #3 #12
-  #14 context/pop files 5000 of 8192 tokens used <- #3
+  #14 context/pop files 5000 of 8192 tokens used by local returned <- #3
   br_aaaaaaaaaaaaaaaaaaaa/br_b
     #8 context/push
-    #9 mcp/request:tools/call files read_file
-    #10 mcp/reject:tools/call files read_file blocked,over-budget,resource_limit <- #9
+    #9 mcp/request:tools/call files read_file by local
+    #10 mcp/reject:tools/call files read_file by local blocked,over-budget,resource_limit <- #9
     #11 mcp/response:tools/call <- #9 #10
-    #12 context/pop
+    #12 context/pop resource_limit
 only
   only/child
     #15 reflection
@@ -347,7 +347,7 @@ func TestStepText(t *testing.T) {
 		`{"step":"activation","attempt":1,"evidence":"explicit"}`: "activation#1",
 		`{"step":"find","attempt":1,"evidence":"none"}`:           "find#1",
 		`{"name":"w","role":"link"}`:                              "no-workflow",
-		"{\"step\":\"a\\u001b[2J\"}":                              "a?[2J",
+		"{\"step\":\"a\\u001b[2J\"}":                              `a\u001b[2J`,
 	} {
 		if got := flagText(&trace.Record{Audit: &trace.Audit{Workflow: json.RawMessage(in)}}); got != want {
 			t.Errorf("%s = %q, want %q", in, got, want)
@@ -403,7 +403,7 @@ func TestSummarize(t *testing.T) {
 		t.Errorf("tool = %+v, servers %+v, principals %+v", c, s.Servers, s.Principals)
 	}
 	var b bytes.Buffer
-	if err := WriteStats(&b, s); err != nil || !strings.Contains(b.String(), "saved, measured") || strings.Contains(b.String(), "\x1b") {
+	if err := WriteStats(&b, s, 0); err != nil || !strings.Contains(b.String(), "saved, measured") || strings.Contains(b.String(), "\x1b") {
 		t.Errorf("%v\n%s", err, b.String())
 	}
 }

@@ -2,7 +2,9 @@ package render
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"fmt"
 	"io"
 	"iter"
@@ -11,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"unicode"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -19,15 +20,65 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-const rowFormat = "%-8v %-23s %-27s %-26s %-28s %11s %8s  %-40s %s"
+const rowFormat = "%-8v %-23s %-27s %-12s %-26s %-28s %11s %8s  %-40s %-24s %s"
 
-var tableHeader = fmt.Sprintf(rowFormat, "SEQ", "TIME (UTC)", "KIND", "CONTEXT", "SERVER TOOL", "TOKENS", "MS", "ID", "FLAGS") + "\n"
+var tableHeader = fmt.Sprintf(rowFormat, "SEQ", "TIME (UTC)", "KIND", "PRINCIPAL", "CONTEXT", "SERVER TOOL", "TOKENS", "MS", "ID", "FLAGS", "ABOUT") + "\n"
 
 func tableRow(r *trace.Record) (string, error) {
 	a := r.AuditOrEmpty()
-	row := fmt.Sprintf(rowFormat, r.Seq, shortTime(r.TS), clean(r.Kind), shortContext(r.Context), target(a),
-		tokenText(a.Tokens), msText(a.MS), clean(r.ID), flagText(r))
+	row := fmt.Sprintf(rowFormat, r.Seq, shortTime(r.TS), clean(r.Kind), clean(a.Principal), shortContext(r.Context), target(a),
+		tokenText(a.Tokens), msText(a.MS), clean(r.ID), flagText(r), about(r))
 	return strings.TrimRight(row, " ") + "\n", nil
+}
+
+// about returns what a record is about: the first short string among the arguments of a call, the
+// parameters of another message or the payload of an event, or the text of an error.
+func about(r *trace.Record) string {
+	v := []byte(r.Payload)
+	if kind := trace.CanonicalKind(r.Kind); strings.HasPrefix(kind, trace.KindResponse) || strings.HasPrefix(kind, trace.KindReject) {
+		if !r.AuditOrEmpty().IsError && !r.Blocked() {
+			return ""
+		}
+		part := resultParts(r.Payload)[0]
+		if v = part.Data; v == nil {
+			v = rawjson.Quote(part.Text)
+		}
+	}
+	for _, name := range []string{"params", "arguments"} {
+		if inner, ok := rawjson.Get(v, name); ok {
+			v = inner
+		}
+	}
+	text := cmp.Or(firstString(v, aboutBytes), firstString(v, len(v)))
+	return clean(text[:min(len(text), aboutBytes)])
+}
+
+const aboutBytes = 200
+
+// firstString returns the first string in v of at most so many bytes that is neither empty nor foldgate's own.
+func firstString(v []byte, most int) (found string) {
+	switch rawjson.KindOf(v) {
+	case rawjson.String:
+		if s := rawjson.Unquote(v); len(s) <= most {
+			return s
+		}
+	case rawjson.Array:
+		for e := range rawjson.Elements(v) {
+			if found = firstString(e, most); found != "" {
+				break
+			}
+		}
+	case rawjson.Object:
+		for m := range rawjson.Members(v) {
+			if m.Is("_meta") || m.Is("branch_id") {
+				continue
+			}
+			if found = firstString(m.Value, most); found != "" {
+				break
+			}
+		}
+	}
+	return found
 }
 
 // writeTree groups records by context: main first, then each root with its
@@ -92,37 +143,48 @@ func WriteContexts(w io.Writer, nodes []query.Node) error {
 	for _, n := range nodes {
 		name, state := cmp.Or(string(n.Path), "(main)"), n.State
 		if n.Reason != "" {
-			state += " (" + clean(n.Reason) + ")"
+			state += " (" + n.Reason + ")"
 		}
 		if n.Implicit {
 			state = "implied"
 		}
-		fmt.Fprintf(tw, "%s\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", clean(name), n.Depth, state,
+		Printf(tw, "%s\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%s\t%s\n", name, n.Depth, state,
 			n.Records, n.Calls, n.Errors, n.In, n.Delivered, shortTime(n.First), shortTime(n.Last))
 	}
 	return tw.Flush()
 }
 
-// WriteStats writes the sums as tables.
-func WriteStats(w io.Writer, s query.Stats) error {
+// WriteStats writes the sums as tables: those of s.By if there are any, else all others. A limit of
+// rows, if it is not 0, leaves the rows with the most tokens delivered.
+func WriteStats(w io.Writer, s query.Stats, limit int) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(tw, "\tRECORDS\tCALLS\tERRORS\tBLOCKED\tTOKENS IN\tSENT\tDELIVERED\tMS\n")
 	row := func(name string, c query.Counts) {
-		fmt.Fprintf(tw, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.0f\n", clean(name), c.Records, c.Calls, c.Errors, c.Blocked, c.In, c.Out, c.Delivered, c.MS)
+		Printf(tw, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%.0f\n", name, c.Records, c.Calls, c.Errors, c.Blocked, c.In, c.Out, c.Delivered, c.MS)
 	}
 	row("total", s.Total)
-	for _, group := range []struct {
+	type group struct {
 		title string
 		rows  map[string]query.Counts
-	}{{"branch", s.Contexts}, {"tool", s.Tools}, {"server", s.Servers}, {"principal", s.Principals}} {
-		for _, k := range slices.Sorted(maps.Keys(group.rows)) {
-			row(group.title+" "+cmp.Or(k, "(main)"), group.rows[k])
+	}
+	groups := []group{{"branch ", s.Contexts}, {"tool ", s.Tools}, {"server ", s.Servers}, {"principal ", s.Principals}}
+	if len(s.By) > 0 {
+		groups = []group{{"", s.By}}
+	}
+	for _, g := range groups {
+		keys := slices.Sorted(maps.Keys(g.rows))
+		if limit > 0 && limit < len(keys) {
+			slices.SortStableFunc(keys, func(a, b string) int { return cmp.Compare(g.rows[b].Delivered, g.rows[a].Delivered) })
+			keys = keys[:limit]
+		}
+		for _, k := range keys {
+			row(g.title+cmp.Or(k, "(main)"), g.rows[k])
 		}
 	}
 	fmt.Fprintf(tw, "saved, measured (sent less delivered and read back)\t%d tokens\n", s.SavedMeasured)
 	fmt.Fprintf(tw, "saved, computed (branches less what parents read)\t%d tokens\n", s.SavedComputed)
 	if len(s.Counters) > 0 {
-		fmt.Fprintf(tw, "counted with\t%s\n", clean(strings.Join(s.Counters, ", ")))
+		Printf(tw, "counted with\t%s\n", strings.Join(s.Counters, ", "))
 	}
 	return tw.Flush()
 }
@@ -131,6 +193,9 @@ func WriteStats(w io.Writer, s query.Stats) error {
 func WriteGraph(w io.Writer, g *query.Graph) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\n", summary(g.Record))
+	if d := g.Record.AuditOrEmpty().Decision; d != nil {
+		Printf(&b, "decision\n  %s, reason %s, rule %s\n", d.Result, cmp.Or(d.Reason, "none"), cmp.Or(d.Rule, "none"))
+	}
 	section := func(title string, records []*trace.Record, lines ...string) {
 		for _, r := range records {
 			lines = append(lines, summary(r))
@@ -140,10 +205,22 @@ func WriteGraph(w io.Writer, g *query.Graph) error {
 		}
 	}
 	section("because of", g.Causes)
+	for i, id := range g.Missing {
+		g.Missing[i] = clean(id)
+	}
 	section("because of, not in the journal as a message", nil, slices.Sorted(slices.Values(g.Missing))...)
 	section("led to", g.Effects)
 	if len(g.Chain) > 1+len(g.Causes)+len(g.Effects) {
 		section(fmt.Sprintf("whole chain, %d messages", len(g.Chain)), g.Chain)
+	}
+	for _, part := range []struct {
+		name  string
+		value []byte
+	}{{"audit", rawjson.Marshal(g.Record.AuditOrEmpty())}, {"payload", g.Record.Payload}} {
+		var indented bytes.Buffer
+		if json.Indent(&indented, part.value, "  ", "  ") == nil {
+			fmt.Fprintf(&b, "%s\n  %s\n", part.name, indented.String())
+		}
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -160,7 +237,10 @@ func summary(r *trace.Record) string {
 	if a.MS > 0 {
 		parts = append(parts, msText(a.MS)+" ms")
 	}
-	parts = append(parts, flagText(r), clean(r.ID))
+	if a.Principal != "" {
+		parts = append(parts, "by "+clean(a.Principal))
+	}
+	parts = append(parts, flagText(r), about(r), clean(r.ID))
 	return strings.Join(strings.Fields(strings.Join(parts, " ")), " ")
 }
 
@@ -265,14 +345,4 @@ func stepText(workflow []byte) string {
 		step += ":" + evidence
 	}
 	return clean(step)
-}
-
-// clean makes foreign text safe for a terminal: it replaces unprintable characters by '?'.
-func clean(s string) string {
-	return strings.Map(func(c rune) rune {
-		if unicode.IsPrint(c) {
-			return c
-		}
-		return '?'
-	}, s)
 }

@@ -1,0 +1,294 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/proxy/config"
+)
+
+const (
+	branchA = "br_3fea63c2-0000-7000-8000-000000000001"
+	branchB = "br_3fea63c2-0000-7000-8000-000000000002"
+	branchC = "br_99999999-0000-7000-8000-000000000003"
+)
+
+// auditState writes the traces of three instances: alice and bob call tools on two days, in turns.
+// It returns the configuration.
+func auditState(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "foldgate.yaml")
+	if err := os.WriteFile(file, []byte("state_dir: state\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var journals []*trace.Journal
+	now := time.Date(2026, 11, 20, 23, 59, 0, 0, time.UTC)
+	for n := 1; n <= 3; n++ {
+		j, err := trace.Open(filepath.Join(config.InstanceDir(filepath.Join(dir, "state"), n), "trace"), trace.Options{Now: func() time.Time { return now }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		journals = append(journals, j)
+	}
+	for i := range 12 {
+		now = now.Add(10 * time.Second)
+		who, context := []string{"alice", "bob"}[i%2], []string{"", branchA, branchA + "/" + branchC, branchB}[i%4]
+		q := &trace.Record{
+			ID: fmt.Sprintf("env_q%d", i), Kind: "mcp/request:tools/call", From: "host:h", To: []string{"upstream:files"}, Context: context,
+			Payload: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"read_file","arguments":{"branch_id":"br_x","limit":5,"path":"secrets/%d.env"}}}`, i, i),
+			Audit:   &trace.Audit{Principal: who, Server: "files", Tool: "read_file", Session: "ses_" + who, Tokens: &trace.Tokens{Counter: "o200k_base", In: 10}},
+		}
+		a := *q.Audit
+		a.Tokens = &trace.Tokens{Counter: "o200k_base", Out: 100, Delivered: 100}
+		r := &trace.Record{ID: fmt.Sprintf("env_r%d", i), Kind: "mcp/response:tools/call", From: "upstream:files", Context: context, CorrelationID: trace.IDs{q.ID}, Audit: &a}
+		if i == 5 {
+			a.Decision = &trace.Decision{Result: trace.Blocked, Reason: "unsafe", Rule: "github-pat"}
+			a.IsError, a.Scrub = true, []trace.Finding{{Rule: "github-pat", Count: 2}}
+			r.Payload = []byte(`{"jsonrpc":"2.0","id":5,"result":{"isError":true,"content":[{"type":"text","text":"secret_in_arguments: remove it and call again"}]}}`)
+		}
+		for _, rec := range []*trace.Record{q, r} {
+			if err := journals[i%3].Append(rec); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, j := range journals {
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return file
+}
+
+// succeeds runs a command with a configuration and returns its output.
+func succeeds(t *testing.T, config string, args ...string) string {
+	t.Helper()
+	out, errOut, code := runs(t, append(args, "--config", config)...)
+	if code != 0 || errOut != "" {
+		t.Fatalf("%q: code %d, %s", args, code, errOut)
+	}
+	return out
+}
+
+// says holds an output to lines that regular expressions match.
+func says(t *testing.T, out string, patterns ...string) {
+	t.Helper()
+	for _, p := range patterns {
+		if !regexp.MustCompile("(?m)" + p).MatchString(out) {
+			t.Errorf("nothing matches %s in\n%s", p, out)
+		}
+	}
+}
+
+func TestTableShowsWhoAndWhat(t *testing.T) {
+	file := auditState(t)
+	out := succeeds(t, file, "trace")
+	says(t, out, `^SEQ .*PRINCIPAL.*ABOUT$`, ` alice .*files read_file.* secrets/4\.env$`, ` bob .*blocked,.* secret_in_arguments: remove it and call again$`)
+	says(t, succeeds(t, file, "trace", "--format", "tree"), `files read_file 10 tokens in by alice secrets/4\.env$`)
+}
+
+// The argument that matters is the first short string, whatever its name and place.
+func TestAbout(t *testing.T) {
+	dir := t.TempDir()
+	j, err := trace.Open(dir, trace.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	long := strings.Repeat("x", 5000)
+	tests := []struct{ kind, payload, want string }{
+		{"mcp/request:tools/call", `{"params":{"name":"t","arguments":{"query":"a b"}}}`, `a b`},
+		{"mcp/request:tools/call", `{"params":{"name":"t","arguments":{"content":"` + long + `","path":"p.txt"}}}`, `p\.txt`},
+		{"mcp/request:tools/call", `{"params":{"name":"t","arguments":{"n":1,"paths":["one","two"]}}}`, `one`},
+		{"mcp/request:tools/call", `{"params":{"_meta":{"a":"b"},"name":"t","arguments":{"branch_id":"br_1","o":{"url":"https://x"}}}}`, `https://x`},
+		{"mcp/request:tools/call", `{"params":{"name":"t","arguments":{"text":"` + long + `"}}}`, `x{200}`},
+		{"mcp/request:resources/read", `{"params":{"uri":"file:///a"}}`, `file:///a`},
+		{"mcp/response:tools/call", `{"error":{"code":-32602,"message":"no such tool"}}`, `no such tool`},
+		{"context/push", `{"branch_id":"br_1","budget":5,"description":"look around"}`, `look around`},
+		{"conclusion", `{"decision":"it was the cache"}`, `it was the cache`},
+	}
+	for _, tt := range tests {
+		if err := j.Append(&trace.Record{Kind: tt.kind, Payload: []byte(tt.payload), Audit: &trace.Audit{IsError: strings.HasPrefix(tt.kind, "mcp/response")}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	out, _, _ := runs(t, "trace", "--dir", dir)
+	lines := strings.Split(out, "\n")
+	for i, tt := range tests {
+		says(t, lines[i+1], " "+tt.want+"$")
+	}
+}
+
+func TestShowHasTheReasonAndThePayload(t *testing.T) {
+	file := auditState(t)
+	says(t, succeeds(t, file, "trace", "show", "env_r5"), `^  blocked, reason unsafe, rule github-pat$`, `secret_in_arguments: remove it`, `^payload$`, `^ +"text": "secret_in_arguments`, `^ +"rule": "github-pat"`)
+	says(t, succeeds(t, file, "trace", "show", "env_q5"), `"path": "secrets/5\.env"`, `^led to$`)
+	if _, errOut, code := runs(t, "trace", "show", "env_none", "--config", file); code != exitFailed || !strings.Contains(errOut, "no such record") {
+		t.Errorf("code %d, %s", code, errOut)
+	}
+}
+
+func TestShortContext(t *testing.T) {
+	file := auditState(t)
+	want := succeeds(t, file, "trace", "--context", branchA+"/"+branchC, "--format", "jsonl")
+	if strings.Count(want, "\n") != 6 {
+		t.Fatalf("records of the child:\n%s", want)
+	}
+	for _, short := range []string{"br_99999999", "br_99999999~", "br_3fea63c2~/br_99999999~", branchC, branchA + "/br_9"} {
+		if out := succeeds(t, file, "trace", "--context", short, "--format", "jsonl"); out != want {
+			t.Errorf("--context %s: %d records, want 6", short, strings.Count(out, "\n"))
+		}
+	}
+	says(t, succeeds(t, file, "trace", "contexts", "--context", branchA, "--tree"), branchC)
+	for _, args := range [][]string{{"trace"}, {"trace", "contexts"}, {"trace", "stats"}, {"stats"}, {"trace", "--follow", "--instance", "1"}} {
+		_, errOut, code := runs(t, append(args, "--context", "br_3fea63c2", "--config", file)...)
+		if code != exitUsage || args[len(args)-1] != "1" && (!strings.Contains(errOut, branchA) || !strings.Contains(errOut, branchB)) {
+			t.Errorf("%q: code %d, %s", args, code, errOut)
+		}
+	}
+}
+
+func TestUnknownNames(t *testing.T) {
+	file := auditState(t)
+	for _, tt := range [][]string{
+		{"principal", "alcie", "alice, bob"}, {"tool", "reed_file", "read_file"}, {"tool", "reed*", "read_file"}, {"server", "fils", "files"},
+		{"session", "ses_1", "ses_alice, ses_bob"}, {"context", "br_4", branchA}, {"server", "files,git", "files"},
+	} {
+		for _, command := range [][]string{{"trace"}, {"trace", "contexts"}, {"trace", "stats"}, {"stats"}} {
+			out, errOut, code := runs(t, append(command, "--"+tt[0], tt[1], "--config", file)...)
+			if code != exitUsage || out != "" || !strings.Contains(errOut, "--"+tt[0]+": no record has the name") || !strings.Contains(errOut, tt[2]) {
+				t.Errorf("%q --%s %s: code %d, %s%s", command, tt[0], tt[1], code, out, errOut)
+			}
+		}
+	}
+	for _, args := range [][]string{{"--principal", "ali*"}, {"--tool", "read_*", "--server", "files"}, {"--principal", "alcie", "--no-index"}} {
+		succeeds(t, file, append([]string{"trace"}, args...)...)
+	}
+}
+
+func TestContextsLimitsRows(t *testing.T) {
+	file := auditState(t)
+	all := strings.SplitAfter(succeeds(t, file, "trace", "contexts"), "\n")
+	if got := succeeds(t, file, "trace", "contexts", "--limit", "2"); strings.Count(got, "\n") != 3 || got != strings.Join(all[:3], "") && !strings.Contains(got, " 6 ") {
+		t.Errorf("two rows:\n%s", got)
+	}
+	says(t, succeeds(t, file, "trace", "contexts", "--limit", "1"), `^\(main\) +0 +main +\d+ +3 `)
+	says(t, succeeds(t, file, "trace", "stats", "--limit", "1"), `^total +\d+ +12 `)
+}
+
+func TestSumsBy(t *testing.T) {
+	file := auditState(t)
+	for _, tt := range []struct {
+		by    string
+		trace []string // records and calls of each row
+		stats []string // calls and tokens
+	}{
+		{"principal", []string{`alice +12 +6`, `bob +12 +6`}, []string{`6 +600 +600 .* alice`, `6 +600 +600 .* bob`}},
+		{"principal,day", []string{`alice 2026-11-20 +6 +3`, `alice 2026-11-21 +6 +3`, `bob 2026-11-20 +4 +2`, `bob 2026-11-21 +8 +4`},
+			[]string{`3 +300 +300 .* alice 2026-11-20`, `4 +400 +400 .* bob 2026-11-21`}},
+		{"server", []string{`files +24 +12`}, []string{`12 +1200 .* files`}},
+		{"tool", []string{`files/read_file +24 +12`}, []string{`12 +1200 .* files/read_file`}},
+		{"rule", []string{`github-pat +1 +0`}, []string{`1 +100 .* github-pat`}},
+		{"server,rule", []string{`files github-pat +1 +0`}, []string{`1 +100 .* files github-pat`}},
+		{"session", []string{`ses_alice +12`}, []string{`6 +600 .* ses_alice`}},
+		{"day", []string{`2026-11-20 +10 +5`, `2026-11-21 +14 +7`}, []string{`5 +500 .* 2026-11-20`}},
+		{"branch", []string{`main +6 +3`, branchA + ` +6 +3`}, []string{`3 +300 .* main`}},
+	} {
+		for _, row := range tt.trace {
+			says(t, succeeds(t, file, "trace", "stats", "--by", tt.by), "^"+row+`\b`)
+		}
+		for _, row := range tt.stats {
+			says(t, succeeds(t, file, "stats", "--by", tt.by), "^ *"+row+"$")
+		}
+	}
+	var sums struct {
+		By []struct {
+			Name             string
+			Calls, Delivered int
+		}
+	}
+	if err := json.Unmarshal([]byte(succeeds(t, file, "stats", "--by", "principal", "--json", "--principal", "bob")), &sums); err != nil || len(sums.By) != 1 || sums.By[0].Delivered != 600 {
+		t.Errorf("%+v, %v", sums, err)
+	}
+	for _, command := range [][]string{{"stats"}, {"trace", "stats"}} {
+		if _, errOut, code := runs(t, append(command, "--by", "team", "--config", file)...); code != exitUsage || !strings.Contains(errOut, "use any of branch, day, principal") {
+			t.Errorf("%q: code %d, %s", command, code, errOut)
+		}
+	}
+}
+
+func TestAllInstances(t *testing.T) {
+	file := auditState(t)
+	var last string
+	calls := 0
+	for line := range strings.Lines(succeeds(t, file, "trace", "--kind", "mcp/request", "--format", "jsonl")) {
+		var r trace.Record
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf("env_q%d", calls); r.TS < last || r.ID != want {
+			t.Errorf("%s at %s after %s, want %s", r.ID, r.TS, last, want)
+		}
+		last = r.TS
+		calls++
+	}
+	if calls != 12 {
+		t.Errorf("%d calls, want 12", calls)
+	}
+	says(t, succeeds(t, file, "trace", "--limit", "1"), `env_q0 `)
+	says(t, succeeds(t, file, "trace", "stats"), `^total +24 +12 `)
+	says(t, succeeds(t, file, "trace", "stats", "--instance", "2"), `^total +8 +4 `)
+	says(t, succeeds(t, file, "stats", "--instance", "2"), `^4 calls`)
+	says(t, succeeds(t, file, "trace", "contexts"), `^\(main\) +0 +main +6 +3 `)
+	says(t, succeeds(t, file, "trace", "contexts", "--instance", "3"), branchC)
+	says(t, succeeds(t, file, "trace", "show", "env_q2"), `^#\d+ .*secrets/2\.env`)
+	says(t, succeeds(t, file, "trace", "verify"), `instance-2.trace$`, `: ok\n3 journals: ok\n\z`)
+	says(t, succeeds(t, file, "trace", "verify", "--instance", "3"), `^9 records in 1 files, seq 1 to 9: ok\n\z`)
+	if err := os.Remove(filepath.Join(filepath.Dir(file), "state", "instance-2", "trace", "head.json")); err != nil {
+		t.Fatal(err)
+	}
+	out, _, code := runs(t, "trace", "verify", "--config", file)
+	if says(t, out, `^FAULT head\.json`, `3 journals: 1 faults\n\z`); code != exitFailed {
+		t.Errorf("verify of a faulty instance: code %d", code)
+	}
+	anchor := "1:sha256:" + strings.Repeat("0", 64)
+	for _, args := range [][]string{{"trace", "--follow"}, {"trace", "verify", "--anchor", anchor}} {
+		if _, errOut, code := runs(t, append(args, "--config", file)...); code != exitUsage || !strings.Contains(errOut, "--instance") {
+			t.Errorf("%q: code %d, %s", args, code, errOut)
+		}
+	}
+}
+
+// Work of over a second shows on a terminal that it goes on, and the line goes with the first output.
+func TestProgress(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-time.After(1500 * time.Millisecond):
+		case <-r.Context().Done():
+		}
+	}))
+	defer srv.Close()
+	file := filepath.Join(t.TempDir(), "foldgate.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, "upstreams: {slow: {url: %q}}\n", srv.URL), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errOut, _ := runs(t, "check", "--config", file); strings.Contains(errOut, "\r") {
+		t.Errorf("without a terminal: %q", errOut)
+	}
+	onTerminal(t)
+	if _, errOut, _ := runs(t, "check", "--config", file); !strings.Contains(errOut, "\rfoldgate check: 1 s") || !strings.Contains(errOut, "\r\x1b[K") {
+		t.Errorf("on a terminal: %q", errOut)
+	}
+}
