@@ -118,14 +118,15 @@ func (r *BranchRecords) conclude(b folding.Branch, late bool) string {
 // pop records that a branch was closed. conclusion is the record of its message, "" without one.
 func (r *BranchRecords) pop(b folding.Branch, reason, conclusion string) {
 	r.Telemetry.branchEnded(b)
-	payload := map[string]any{"reason": reason, "status": b.Status, "freed_messages": b.Activity.Calls, "freed_tokens": b.BudgetUsed}
+	freed := b.BudgetUsed - r.Counter.Count(b.Message)
+	payload := map[string]any{"reason": reason, "status": b.Status, "freed_messages": b.Activity.Calls, "freed_tokens": freed}
 	if b.Digest != "" {
 		payload["digest"] = b.Digest
 	}
 	rec := r.next(b, trace.KindPop, payload)
 	rec.Audit.OverBudget = b.Reason == folding.ReasonBudgetExhausted
 	rec.Audit.Decision = &trace.Decision{Result: trace.Allowed, Reason: reason} // also if payloads are not stored
-	rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter.Name(), Used: b.BudgetUsed, Budget: b.BudgetTotal, Freed: b.BudgetUsed - r.Counter.Count(b.Message)}
+	rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter.Name(), Used: b.BudgetUsed, Budget: b.BudgetTotal, Freed: freed}
 	r.Recorder.Note(rec)
 	r.change(b.ID, func(o *openBranch) { *o = openBranch{call: o.call} })
 	r.change(b.ParentID, func(o *openBranch) {
