@@ -22,7 +22,7 @@ func Attribute(m *folding.Manager) Middleware {
 			if a.err != nil && !(c.Target.Control && errors.Is(a.err, folding.ErrNotActive)) {
 				return nil, refuse(c, a.err)
 			}
-			if c.Origin.Spawned && a.Implicit && !c.Target.Control && a.Branch != nil && a.Source.named() {
+			if c.Origin.Spawned && a.Implicit && !c.Target.Control && a.Branch != nil && a.Source.Named() {
 				m.Join(c.Caller(), a.Branch.ID)
 			}
 			return next(ctx, c)
@@ -47,7 +47,8 @@ const (
 	SourceMain    Source = "main"  // no branch
 )
 
-func (s Source) named() bool { return s == SourceArgument || s == SourceMeta || s == SourceURL }
+// Named reports whether the sender named the branch.
+func (s Source) Named() bool { return s == SourceArgument || s == SourceMeta || s == SourceURL }
 
 // Locate looks up the branch of a call. If the handle names no usable branch, Attribute refuses the
 // call later.
@@ -80,18 +81,19 @@ func Locate(m *folding.Manager, c *Call) {
 	}
 	switch p, err := below(a.Context, a.SubContext); {
 	case err == nil:
-		a.Context = string(p)
+		a.Context = p
 	case a.err == nil:
 		a.err = &Refusal{Reason: "invalid", Code: "invalid_context", Status: 400, Message: err.Error(), Err: err}
 	}
 }
 
 // below returns the context path of sub below at. sub must not name a branch, because an auditor
-// who asks for a branch expects only the calls made in it.
-func below(at, sub string) (contextpath.Path, error) {
-	p, err := contextpath.Path(at).Join(sub)
+// who asks for a branch expects only the calls made in it. The levels of at do not count against
+// those of sub, which its host may use whether or not a branch is open.
+func below(at, sub string) (string, error) {
+	err := contextpath.Validate(sub)
 	if err == nil && slices.ContainsFunc(strings.Split(sub, "/"), folding.IsBranchID) {
 		err = fmt.Errorf("context %q names a branch; a call is put into one by its branch_id", sub)
 	}
-	return p, err
+	return strings.TrimPrefix(at+"/"+sub, "/"), err
 }

@@ -16,10 +16,12 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// Limits of a path. The root is level 1.
+// Limits of a path. The root is level 1. MaxCallDepth is for the context of a call, in which a
+// host's path can stand below that of a branch.
 const (
-	MaxDepth = 5
-	MaxBytes = 255
+	MaxDepth     = 5
+	MaxBytes     = 255
+	MaxCallDepth = 2 * MaxDepth
 )
 
 // Path is a context path. The zero value is the main context. [Parse], [Decode] and [Path.Join]
@@ -66,12 +68,18 @@ func Parse(s string) (Path, error) {
 }
 
 // Validate returns nil if s is a path, and an [*Error] otherwise.
-func Validate(s string) error {
+func Validate(s string) error { return validate(s, MaxDepth, MaxBytes) }
+
+// ValidateCall is [Validate] for the context of a call: the path of a branch and, below it, one of
+// the host's own.
+func ValidateCall(s string) error { return validate(s, MaxCallDepth, 2*MaxBytes+1) }
+
+func validate(s string, maxDepth, maxBytes int) error {
 	if s == "" {
 		return nil
 	}
-	if len(s) > MaxBytes {
-		return fault(CodeTooLong, s, fmt.Sprintf("%d bytes; at most %d are allowed", len(s), MaxBytes))
+	if len(s) > maxBytes {
+		return fault(CodeTooLong, s, fmt.Sprintf("%d bytes; at most %d are allowed", len(s), maxBytes))
 	}
 	bad := strings.IndexFunc(s, func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune("-_/", r))
@@ -84,8 +92,8 @@ func Validate(s string) error {
 		return fault(CodeSyntax, s, "empty segment; write segments joined by single slashes, none at the ends")
 	case strings.HasSuffix(s, "/"):
 		return fault(CodeSyntax, s, "trailing slash; write segments joined by single slashes, none at the ends")
-	case depth > MaxDepth:
-		return fault(CodeTooDeep, s, fmt.Sprintf("%d levels; at most %d are allowed", depth, MaxDepth))
+	case depth > maxDepth:
+		return fault(CodeTooDeep, s, fmt.Sprintf("%d levels; at most %d are allowed", depth, maxDepth))
 	}
 	return nil
 }

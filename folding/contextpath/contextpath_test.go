@@ -173,6 +173,20 @@ func TestJoinStaysBelow(t *testing.T) {
 	}
 }
 
+// A call's context may have the levels of a branch and those of its host, but no other form.
+func TestValidateCall(t *testing.T) {
+	segment := strings.Repeat("a", 50)
+	for in, code := range map[string]string{
+		"": "", "a": "", "b/b/b/b/b/h/h/h/h/h": "", "1/2/3/4/5/6/7/8/9/10/11": CodeTooDeep, "a//b": CodeSyntax, "a/b/c/d/e/f/": CodeSyntax, "a/b/c/d/e/f.": CodeSyntax,
+		strings.Repeat(segment+"/", 9) + segment + "a": "", strings.Repeat("a", 512): CodeTooLong,
+	} {
+		err := ValidateCall(in)
+		if e, _ := errors.AsType[*Error](err); code != "" && (e == nil || e.Code != code) || code == "" && err != nil {
+			t.Errorf("ValidateCall(%.20q) = %v, want %q", in, err, code)
+		}
+	}
+}
+
 func TestAncestorsAndLeaf(t *testing.T) {
 	if d := cmp.Diff([]Path{"a", "a/b"}, Path("a/b/c").Ancestors()); d != "" {
 		t.Error(d)

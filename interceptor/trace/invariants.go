@@ -34,7 +34,7 @@ func newInvariants() *invariants {
 
 // check reports the rules that the next record breaks.
 func (v *invariants) check(r *Record, fault func(code, format string, args ...any)) {
-	if err := contextpath.Validate(r.Context); err != nil {
+	if err := contextpath.ValidateCall(r.Context); err != nil {
 		fault(FaultContext, "record %d: %v", r.Seq, err)
 		return
 	}

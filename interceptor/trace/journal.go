@@ -206,7 +206,7 @@ func (j *Journal) encode(b []byte, r *Record, payload [][]byte) ([]byte, error) 
 	if r.Kind == "" {
 		return b, errors.New("trace record has no kind")
 	}
-	if err := contextpath.Validate(r.Context); err != nil {
+	if err := contextpath.ValidateCall(r.Context); err != nil {
 		return b, fmt.Errorf("trace record %s: %w", r.Kind, err)
 	}
 	r.Protocol = Protocol

@@ -94,7 +94,7 @@ func Usagef(field, format string, args ...any) error {
 // or contradicts another. It accepts names that no record has; see [Filter.Resolve].
 func (f Filter) Validate() error {
 	for field, path := range map[string]string{"context": f.Context, "workflow": f.Workflow} {
-		if err := contextpath.Validate(path); err != nil {
+		if err := contextpath.ValidateCall(path); err != nil {
 			return &UsageError{field, err}
 		}
 	}
@@ -112,8 +112,8 @@ func (f Filter) Validate() error {
 		return Usagef("roots", "cannot be combined with --tree, --children or --ancestors")
 	case f.Roots && f.Context != "":
 		return Usagef("roots", "roots are first-level contexts; leave out --context")
-	case f.Depth < 0 || f.Depth > contextpath.MaxDepth:
-		return Usagef("depth", "%d is not a depth; use 1 to %d", f.Depth, contextpath.MaxDepth)
+	case f.Depth < 0 || f.Depth > contextpath.MaxCallDepth:
+		return Usagef("depth", "%d is not a depth; use 1 to %d", f.Depth, contextpath.MaxCallDepth)
 	case !f.Since.IsZero() && !f.Until.IsZero() && !f.Since.Before(f.Until):
 		return Usagef("since", "%s is not before --until %s", f.Since.Format(time.RFC3339), f.Until.Format(time.RFC3339))
 	case slices.ContainsFunc(f.Evidence, func(e string) bool { return !slices.Contains(evidences, e) }):

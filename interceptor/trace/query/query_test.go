@@ -302,8 +302,8 @@ func TestProposalChain(t *testing.T) {
 func TestValidate(t *testing.T) {
 	now := time.Now()
 	for _, f := range []Filter{
-		{Context: "../x"}, {Context: "a/b/c/d/e/f"}, {Workflow: "a b"}, {Tree: true}, {Context: "a", Tree: true, Children: true},
-		{Main: true, Roots: true}, {Main: true, Context: "a"}, {Roots: true, Context: "a"}, {Depth: -1}, {Depth: 6},
+		{Context: "../x"}, {Context: "1/2/3/4/5/6/7/8/9/10/11"}, {Workflow: "a b"}, {Tree: true}, {Context: "a", Tree: true, Children: true},
+		{Main: true, Roots: true}, {Main: true, Context: "a"}, {Roots: true, Context: "a"}, {Depth: -1}, {Depth: 11},
 		{Since: now, Until: now}, {Limit: -1},
 	} {
 		if _, ok := f.Validate().(*UsageError); !ok {
