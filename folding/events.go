@@ -76,9 +76,18 @@ func (m *Manager) deliver(e Event) {
 			m.log.Error("event handler panicked", "event", e.Kind, "branch_id", e.Branch.ID, "panic", fmt.Sprint(r))
 		}
 	}()
+	m.report(e)
 	m.telemetry.observe(e)
 	if m.opts.OnEvent != nil {
 		m.opts.OnEvent(e)
+	}
+}
+
+// report logs the begin and the end of a branch, without its texts.
+func (m *Manager) report(e Event) {
+	what := map[EventKind]string{EventCreated: "created", EventRecovered: "recovered", EventConcluded: "returned", EventEnded: "ended"}[e.Kind]
+	if b := e.Branch; what != "" {
+		m.log.Info("branch "+what, "context", b.Context, "principal", b.Principal, "status", cmp.Or(b.Reason, string(b.Status)), "tokens", b.BudgetUsed, "budget", b.BudgetTotal)
 	}
 }
 
