@@ -1,10 +1,13 @@
 package folding
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // Caller is a principal on a connection.
@@ -18,6 +21,10 @@ type Caller struct {
 	Thread string
 }
 
+// connection names the caller's connection and thread. Without a session each call has one of its
+// own, since they can't be told apart.
+func (c Caller) connection() string { return cmp.Or(c.Session, uuid.NewString()) + " " + c.Thread }
+
 // Branch is a copy of a branch at one moment. Changing it changes nothing.
 type Branch struct {
 	// ID is "br_" and a version 4 UUID. ParentID is "" for a first-level branch.
@@ -29,17 +36,20 @@ type Branch struct {
 	Context string
 	// Depth is 1 for a first-level branch.
 	Depth int
-	// Description and Prompt are the texts of the agent, cleaned and scrubbed.
-	Description, Prompt string
+	// Description and Prompt are the texts of the agent, cleaned and scrubbed. Handles names the
+	// stored results that the branch was given besides those in its texts, separated by spaces.
+	Description, Prompt, Handles string
 
 	Status Status
 	// Reason is a Reason constant and Error a sentence; both are "" unless the branch was ended
 	// by force. Then Digest sums up its calls.
 	Reason, Error, Digest string
 	// Message is the scrubbed message of branch_return. Late says that it came after a forced
-	// end.
-	Message string
-	Late    bool
+	// end. ReturnedBy is the connection that brought it, if that is another one than the parent's
+	// and Message was not read by [Manager.TakeMessage] yet.
+	Message    string
+	Late       bool
+	ReturnedBy string
 
 	// BudgetUsed and BudgetTotal are tokens. BudgetUsed is current.
 	BudgetUsed, BudgetTotal int
@@ -70,7 +80,7 @@ func (s Status) Terminal() bool {
 const (
 	ReasonTimeout         = "timeout"
 	ReasonBudgetExhausted = "budget_exhausted"
-	// ReasonParentReturning: the agent returned the parent.
+	// ReasonParentReturning: the agent returned the parent, or a branch above it.
 	ReasonParentReturning = "parent_returning"
 	// ReasonParentEnded: the parent was itself ended by force.
 	ReasonParentEnded   = "parent_ended"

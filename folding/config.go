@@ -33,8 +33,8 @@ type Config struct {
 	// one time.
 	MaxConcurrentPerSession  int `yaml:"max_concurrent_per_session"`
 	MaxConcurrentPerInstance int `yaml:"max_concurrent_per_instance"`
-	// MaxBranchesPerMinute limits the rate at which one session creates branches, and the number
-	// that it can create at once after a pause.
+	// MaxBranchesPerMinute limits the branches that one principal creates in any minute, in one
+	// session or in several.
 	MaxBranchesPerMinute int `yaml:"max_branches_per_minute"`
 	// SessionCleanupSeconds bounds [Manager.EndSession] and [Manager.Close].
 	SessionCleanupSeconds int `yaml:"session_cleanup_seconds"`

@@ -3,6 +3,7 @@ package folding
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -20,6 +21,8 @@ type CreateRequest struct {
 	ParentID string
 	// Description is required, at most 500 characters; Prompt at most 10,000.
 	Description, Prompt string
+	// Handles are stored results that calls in the branch may read, besides those that the texts name.
+	Handles []string
 	// Budget in tokens and TimeoutSeconds: 0 means the default, more than the maximum means the
 	// maximum. A branch never outlives its parent.
 	Budget, TimeoutSeconds int
@@ -39,7 +42,7 @@ type draft struct {
 	timeout time.Duration
 	id      string
 	context contextpath.Path
-	limits  sessionKey // of the quota that it counts against
+	limits  sessionKey // against which it counts
 }
 
 // Create opens a branch and charges it for its description and prompt. It checks and takes all
@@ -79,7 +82,7 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 	}
 	rec := Branch{
 		ID: d.id, Principal: caller.Principal, Session: d.SessionID, Origin: caller.Session,
-		Context: string(d.context), Depth: 1, Description: d.Description, Prompt: d.Prompt,
+		Context: string(d.context), Depth: 1, Description: d.Description, Prompt: d.Prompt, Handles: strings.Join(d.Handles, " "),
 		Status: StatusCreated, BudgetUsed: d.cost, BudgetTotal: d.Budget,
 		CreatedAt: now, ExpiresAt: now.Add(d.timeout),
 	}
@@ -130,19 +133,18 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 	}
 	d.Budget = min(cmp.Or(req.Budget, m.cfg.DefaultBudget), m.cfg.MaxBudget)
 	d.timeout = time.Duration(min(cmp.Or(req.TimeoutSeconds, m.cfg.DefaultTimeoutSeconds), m.cfg.MaxTimeoutSeconds)) * time.Second
-	if d.SessionID == "" && m.cfg.RequireSessionID {
-		return d, Errorf(ErrInvalidInput, "session_id is missing: it is required here")
-	}
 	if err := checkSessionID(d.SessionID); err != nil {
 		return d, err
 	}
 	if d.ParentID == "" { // other branches belong to the session of their parent; see attach
-		if d.SessionID = cmp.Or(d.SessionID, caller.Session); d.SessionID == "" {
-			d.SessionID = "ses_" + uuid.NewString()
+		own := cmp.Or(caller.Session, "ses_"+uuid.NewString())
+		if !m.mayUse(caller, cmp.Or(d.SessionID, own)) {
+			return d, Errorf(ErrForbidden, "this session may not be used from here: %s", m.sessionRemedy(caller.Session))
 		}
-		if !m.mayUse(caller, d.SessionID) {
-			return d, Errorf(ErrForbidden, "this session may not be used from here: leave out session_id, or use a connection that keeps a session")
+		if d.SessionID == "" && m.cfg.RequireSessionID {
+			return d, Errorf(ErrInvalidInput, "session_id is missing: it is required here; %s", m.sessionRemedy(own))
 		}
+		d.SessionID = cmp.Or(d.SessionID, own)
 	}
 	if d.Description, err = m.scrub(ctx, d.Description); err != nil {
 		return d, err
@@ -161,18 +163,30 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 	return d, nil
 }
 
-// attach gives the branch its context path, its session and its quota. parent is nil for a
+// sessionRemedy says what to do about a wrong session_id if session is the right one, "" if there
+// is none.
+func (m *Manager) sessionRemedy(session string) string {
+	switch {
+	case session == "":
+		return "use a connection that keeps a session"
+	case m.cfg.RequireSessionID:
+		return fmt.Sprintf("give session_id %q", session)
+	}
+	return "leave out session_id"
+}
+
+// attach gives the branch its context path, its session and its limits. parent is nil for a
 // first-level branch. m.mu is held.
 func (m *Manager) attach(caller Caller, parent *branch, d *draft) (err error) {
 	// The session of the connection, since the argument can be made up. Callers without one share
-	// a quota.
+	// their limits.
 	d.limits = sessionKey{principal: caller.Principal, session: caller.Session}
 	if d.Ephemeral {
 		d.limits.session = d.LimitSession
 	}
 	if parent != nil {
-		if d.SessionID != "" && d.SessionID != parent.Session {
-			return Errorf(ErrInvalidInput, "session_id is not that of the parent branch: leave it out")
+		if d.SessionID != parent.Session && (d.SessionID != "" || m.cfg.RequireSessionID) {
+			return Errorf(ErrInvalidInput, "session_id is not that of the parent branch: %s", m.sessionRemedy(parent.Session))
 		}
 		d.SessionID, d.limits, d.context = parent.Session, parent.limits, contextpath.Path(parent.Context)
 		if parent.Depth >= m.cfg.MaxDepth {
@@ -186,31 +200,25 @@ func (m *Manager) attach(caller Caller, parent *branch, d *draft) (err error) {
 	return nil
 }
 
-// quota is the use that one session has made of its limits. Its rate is a token bucket, full at
-// first, of MaxBranchesPerMinute creations.
-type quota struct {
-	open  int
-	spent float64   // creations that the bucket lacks
-	at    time.Time // of spent
-}
-
-// quota returns the quota of a session. m.mu is held.
-func (m *Manager) quota(key sessionKey) *quota {
-	q := m.quotas[key]
-	if q == nil {
-		q = &quota{}
-		m.quotas[key] = q
+// count adds n to the open branches of a session and of its principal. m.mu is held.
+func (m *Manager) count(limits sessionKey, n int) {
+	for _, key := range []sessionKey{limits, limits.ofPrincipal()} {
+		if m.open[key] += n; m.open[key] == 0 {
+			delete(m.open, key)
+		}
 	}
-	return q
 }
 
-// admit checks the limits of a session and, if rated is set, takes one creation from its rate.
-// m.mu is held.
+// admit checks the limits of a session, its principal and the instance. If rated is set, it takes
+// one creation from the rate of the principal, and so of all its sessions. m.mu is held.
 func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
-	q := m.quota(key)
-	if q.open >= m.cfg.MaxConcurrentPerSession {
+	if open := m.open[key]; open >= m.cfg.MaxConcurrentPerSession {
 		return failAfter(ErrTooManyBranches, m.nextEnd(now, func(b *branch) bool { return b.limits == key }),
-			"this session has %d branches open, the most allowed: return one with branch_return first", q.open)
+			"this session has %d branches open, the most allowed: return one with branch_return first", open)
+	}
+	if open := m.open[key.ofPrincipal()]; m.opts.Principals > 1 && open >= max(m.cfg.MaxConcurrentPerInstance/2, 1) {
+		return failAfter(ErrInstanceFull, m.nextEnd(now, func(b *branch) bool { return b.Principal == key.principal }),
+			"you have %d branches open, the most for one principal: return one with branch_return first", open)
 	}
 	if len(m.live) >= m.cfg.MaxConcurrentPerInstance {
 		return failAfter(ErrInstanceFull, m.nextEnd(now, func(*branch) bool { return true }),
@@ -219,22 +227,26 @@ func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
 	if !rated {
 		return nil
 	}
-	perMinute := m.cfg.MaxBranchesPerMinute
-	q.refill(now, perMinute)
-	if over := q.spent + 1 - float64(perMinute); over > 1e-9 { // the sum of many small refills is not exact
-		wait := time.Duration(over / float64(perMinute) * float64(time.Minute))
-		return failAfter(ErrRateLimited, wait, "this session may create %d branches a minute: try again in %d s", perMinute, Seconds(wait))
+	made := lastMinute(m.made[key.principal], now)
+	if over := len(made) - m.cfg.MaxBranchesPerMinute; over >= 0 {
+		wait := made[over].Add(time.Minute).Sub(now)
+		return failAfter(ErrRateLimited, wait, "you may create %d branches a minute, in all sessions together: try again in %d s",
+			m.cfg.MaxBranchesPerMinute, Seconds(wait))
 	}
-	q.spent++
+	m.made[key.principal] = append(made, now)
 	return nil
 }
 
-// refill brings the bucket to now. A clock that runs backwards refills nothing.
-func (q *quota) refill(now time.Time, perMinute int) {
-	if passed := now.Sub(q.at); passed > 0 {
-		q.spent = max(0, q.spent-passed.Minutes()*float64(perMinute))
-		q.at = now
+// lastMinute leaves out the times of a minute ago and before. If the clock was set back, later
+// times become now.
+func lastMinute(made []time.Time, now time.Time) []time.Time {
+	for i := len(made) - 1; i >= 0 && made[i].After(now); i-- {
+		made[i] = now
 	}
+	for len(made) > 0 && now.Sub(made[0]) >= time.Minute {
+		made = made[1:]
+	}
+	return made
 }
 
 // nextEnd returns the time until the first deadline of the branches that count. m.mu is held.

@@ -50,7 +50,11 @@ func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message s
 		m.unlock()
 		return m.returnLate(ctx, caller, branchID, r)
 	}
-	m.finish(live, outcome{message: message}, now)
+	o := outcome{message: message}
+	if by := caller.connection(); by != (Caller{Session: live.Origin, Thread: live.thread}).connection() {
+		o.returnedBy = by
+	}
+	m.finish(live, o, now)
 	r.Branch = live.snapshot()
 	r.Granted = m.chargeParent(r.Branch, r.MessageTokens, now)
 	stored := m.w.barrier()
@@ -61,10 +65,34 @@ func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message s
 	return r, nil
 }
 
+// TakeMessage reports whether the caller should read the message of b, a copy from
+// [Manager.Status]: it has not, because b was returned on another connection. It is true once.
+func (m *Manager) TakeMessage(ctx context.Context, caller Caller, b Branch) (bool, error) {
+	if b.ReturnedBy == "" {
+		return false, nil
+	}
+	m.finished.Lock()
+	defer m.finished.Unlock()
+	b, _, err := m.findEnded(ctx, caller, b.ID)
+	if err != nil || b.ReturnedBy == "" || b.ReturnedBy == caller.connection() {
+		return false, err
+	}
+	b.ReturnedBy = ""
+	m.mu.Lock()
+	if m.closed {
+		m.unlock()
+		return false, Errorf(ErrClosed, "foldgate is shutting down: the message can be read after the next start")
+	}
+	stored := m.w.put(OpFinish, b, atOnce)
+	m.unlock()
+	_ = stored.wait() // the writer logs the error and tries again
+	return true, nil
+}
+
 // returnLate stores the message of a branch that was ended by force.
 func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Returned) (Returned, error) {
-	m.lateReturn.Lock()
-	defer m.lateReturn.Unlock()
+	m.finished.Lock()
+	defer m.finished.Unlock()
 	b, ok, err := m.findEnded(ctx, caller, id)
 	if err != nil || !ok || !b.acceptsLateMessage() {
 		return Returned{}, notActiveError(id, b, ok, err)
@@ -186,9 +214,10 @@ func (m *Manager) finishAll(branches iter.Seq[*branch], o outcome, now time.Time
 }
 
 type outcome struct {
-	reason  string // "" for a return by its agent
-	detail  string // added to the sentence for reason
-	message string
+	reason     string // "" for a return by its agent
+	detail     string // added to the sentence for reason
+	message    string
+	returnedBy string // see Branch
 }
 
 // finish ends b, its children first, deepest first. Every branch ends here, once: m.mu is held, b
@@ -196,14 +225,14 @@ type outcome struct {
 // branch.
 func (m *Manager) finish(b *branch, o outcome, now time.Time) {
 	below := outcome{reason: ReasonParentEnded}
-	if o.reason == "" {
+	if o.reason == "" || o.reason == ReasonParentReturning {
 		below.reason = ReasonParentReturning
 	}
 	for _, child := range inOrder(maps.Keys(b.children)) {
 		m.finish(child, below, now)
 	}
 	b.Branch = b.snapshot() // the last look at the ledger and the leases
-	b.Status, b.Reason, b.Message, b.CompletedAt = StatusFailed, o.reason, o.message, now
+	b.Status, b.Reason, b.Message, b.ReturnedBy, b.CompletedAt = StatusFailed, o.reason, o.message, o.returnedBy, now
 	kind := EventEnded
 	switch o.reason {
 	case "":

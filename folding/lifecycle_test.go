@@ -1,10 +1,15 @@
 package folding_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"log/slog"
+	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -158,5 +163,125 @@ func TestExhaustCountsItsCall(t *testing.T) {
 	}
 	if other.Context().Err() == nil || c.Context().Err() == nil {
 		t.Error("a call outlives its branch")
+	}
+}
+
+// However deep a branch is, its reason is that of the end above it.
+func TestReasonsBelow(t *testing.T) {
+	for _, tt := range []struct {
+		end    func(m *folding.Manager, clock *manual, root string)
+		reason string
+	}{
+		{func(m *folding.Manager, _ *manual, root string) { _, _ = m.Return(ctx, alice, root, "") }, folding.ReasonParentReturning},
+		{func(m *folding.Manager, _ *manual, root string) {
+			if l, err := m.Acquire(ctx, root); err == nil {
+				l.Exhaust(ctx, folding.CallOutcome{})
+			}
+		}, folding.ReasonParentEnded},
+	} {
+		cfg := roomy()
+		cfg.MaxDepth = 5
+		clock := newManual()
+		m, _ := open(t, cfg, folding.Options{Now: clock.now})
+		var ids []string
+		for depth := range 5 {
+			req := folding.CreateRequest{}
+			if depth > 0 {
+				req.ParentID = ids[depth-1]
+			}
+			ids = append(ids, create(t, m, alice, req).ID)
+		}
+		tt.end(m, clock, ids[0])
+		for depth, id := range ids[1:] {
+			if b := status(t, m, alice, id); b.Reason != tt.reason || b.Error != strings.ReplaceAll(tt.reason, "_", " ") {
+				t.Errorf("the branch %d levels below: %s (%s), want %s", depth+1, b.Reason, b.Error, tt.reason)
+			}
+		}
+	}
+}
+
+// The message of a branch that another connection returned is shown once, to anyone but that
+// connection, also after a restart.
+func TestTakeMessage(t *testing.T) {
+	sub, thread := folding.Caller{Principal: "alice", Session: "sub"}, folding.Caller{Principal: "alice", Session: "s1", Thread: "t2"}
+	modern := folding.Caller{Principal: "alice"}
+	for _, tt := range []struct {
+		name                    string
+		creates, returns, looks folding.Caller
+		want                    int
+	}{
+		{"same connection", alice, alice, alice, 0},
+		{"another connection", alice, sub, alice, 1},
+		{"another connection, by the returner", alice, sub, sub, 0},
+		{"another thread", alice, thread, alice, 1},
+		{"without sessions", modern, modern, modern, 1},
+		{"after a reconnection", alice, sub, folding.Caller{Principal: "alice", Session: "s2"}, 1},
+		{"foreign", alice, sub, bob, 0},
+	} {
+		for _, restart := range []bool{false, true} {
+			path := filepath.Join(t.TempDir(), "s.db")
+			m, err := folding.Open(ctx, roomy(), folding.Options{Repository: openDB(t, path), Count: words, Scrub: redact})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := create(t, m, tt.creates, folding.CreateRequest{})
+			if _, err := m.Return(ctx, tt.returns, b.ID, "found it"); err != nil {
+				t.Fatal(err)
+			}
+			if restart {
+				if err := m.Close(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if m, err = folding.Open(ctx, roomy(), folding.Options{Repository: openDB(t, path), Count: words, Scrub: redact}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var taken atomic.Int32
+			var wg sync.WaitGroup
+			for range 16 {
+				wg.Go(func() {
+					b, _, err := m.Status(ctx, tt.looks, folding.StatusRequest{BranchID: b.ID})
+					if err != nil {
+						t.Error(err)
+					}
+					if ok, err := m.TakeMessage(ctx, tt.looks, b); err != nil {
+						t.Error(err)
+					} else if ok && b.Message == "found it" {
+						taken.Add(1)
+					}
+				})
+			}
+			wg.Wait()
+			if got := int(taken.Load()); got != tt.want {
+				t.Errorf("%s, restart %v: taken %d times, want %d", tt.name, restart, got, tt.want)
+			}
+			if err := m.Close(ctx); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+// The log has the begin and the end of each branch, and none of its texts.
+func TestLog(t *testing.T) {
+	var log bytes.Buffer
+	m, _ := open(t, roomy(), folding.Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	p := create(t, m, alice, folding.CreateRequest{Description: "a secret plan", Prompt: "a secret prompt", Budget: 100})
+	c := create(t, m, alice, folding.CreateRequest{Description: "a secret plan", ParentID: p.ID, Budget: 90})
+	if _, err := m.Return(ctx, alice, p.ID, "a secret message"); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`msg="branch created" context=` + p.Context + " principal=alice status=created tokens=6 budget=100\n",
+		`msg="branch created" context=` + c.Context + " principal=alice status=created tokens=3 budget=90\n",
+		`msg="branch ended" context=` + c.Context + " principal=alice status=parent_returning tokens=3 budget=90\n",
+		`msg="branch returned" context=` + p.Context + " principal=alice status=completed tokens=6 budget=100\n",
+	} {
+		if strings.Count(log.String(), want) != 1 {
+			t.Errorf("the log lacks %s", want)
+		}
+	}
+	if strings.Contains(log.String(), "secret") || strings.Count(log.String(), "\n") != 4 {
+		t.Errorf("the log is\n%s", log.String())
 	}
 }

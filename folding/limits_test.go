@@ -3,6 +3,9 @@ package folding_test
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -192,47 +195,154 @@ func TestLimitsAreFreedByReturns(t *testing.T) {
 	refused(alice, folding.ErrTooManyBranches)
 }
 
+// No minute sees more than the creations allowed, however they are spread over time and sessions.
+// A refusal says exactly when the next one passes.
 func TestCreationRate(t *testing.T) {
+	const limit = 5
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		clock := newManual()
+		cfg := roomy()
+		cfg.MaxBranchesPerMinute = limit
+		m, _ := open(t, cfg, folding.Options{Now: clock.now})
+		try := func() error {
+			who := folding.Caller{Principal: "alice", Session: fmt.Sprint("s", random.IntN(4))}
+			b, err := m.Create(ctx, who, folding.CreateRequest{Description: "d"})
+			if err == nil && random.IntN(2) == 0 {
+				_, err = m.Return(ctx, who, b.ID, "")
+			}
+			return err
+		}
+		var made []time.Time // of the last minute
+		for range 300 {
+			clock.advance(time.Duration(random.IntN(20_000_000)) * time.Microsecond)
+			made = slices.DeleteFunc(made, func(at time.Time) bool { return clock.now().Sub(at) >= time.Minute })
+			err := try()
+			if passes := len(made) < limit; passes != (err == nil) {
+				t.Fatalf("seed %d: with %d in the last minute a creation is answered %v", seed, len(made), err)
+			}
+			if err != nil {
+				wait := made[0].Add(time.Minute).Sub(clock.now())
+				if got := folding.RetryAfter(err); got != wait || !errors.Is(err, folding.ErrRateLimited) {
+					t.Fatalf("seed %d: %v, retry after %v, want %v", seed, err, got, wait)
+				}
+				clock.advance(wait - time.Microsecond)
+				wantErr(t, "creation just before", try(), folding.ErrRateLimited)
+				clock.advance(time.Microsecond)
+				if err := try(); err != nil {
+					t.Fatalf("seed %d: creation after the wait: %v", seed, err)
+				}
+				made = made[1:]
+			}
+			made = append(made, clock.now())
+		}
+		if _, err := m.Create(ctx, bob, folding.CreateRequest{Description: "d"}); err != nil {
+			t.Errorf("another principal: %v", err)
+		}
+	}
+}
+
+// A clock that is set back frees nothing, and locks nobody out for longer than a minute.
+func TestCreationRateOnAClockSetBack(t *testing.T) {
 	clock := newManual()
 	cfg := roomy()
-	cfg.MaxBranchesPerMinute = 5
+	cfg.MaxBranchesPerMinute = 2
 	m, _ := open(t, cfg, folding.Options{Now: clock.now})
-	try := func(c folding.Caller) error {
-		b, err := m.Create(ctx, c, folding.CreateRequest{Description: "d"})
-		if err == nil {
-			_, err = m.Return(ctx, c, b.ID, "")
-		}
-		return err
-	}
-	for i := range 5 {
-		if err := try(alice); err != nil {
-			t.Fatalf("creation %d: %v", i+1, err)
+	create(t, m, alice, folding.CreateRequest{})
+	create(t, m, alice, folding.CreateRequest{})
+	clock.advance(-time.Hour)
+	for range 2 {
+		_, err := m.Create(ctx, alice, folding.CreateRequest{Description: "d"})
+		if wantErr(t, "creation on a clock set back", err, folding.ErrRateLimited); folding.RetryAfter(err) > time.Minute {
+			t.Errorf("retry after %v", folding.RetryAfter(err))
 		}
 	}
-	err := try(alice)
-	wantErr(t, "6th creation", err, folding.ErrRateLimited)
-	if got := folding.RetryAfter(err); got != 12*time.Second {
-		t.Errorf("retry after %v, want 12s: a fifth of a minute", got)
-	}
-	if err := try(bob); err != nil {
-		t.Errorf("another session: %v", err)
-	}
-	clock.advance(11 * time.Second)
-	wantErr(t, "creation after 11 s", try(alice), folding.ErrRateLimited)
-	clock.advance(time.Second)
-	if err := try(alice); err != nil {
-		t.Errorf("creation after 12 s: %v", err)
-	}
-	wantErr(t, "next creation", try(alice), folding.ErrRateLimited)
-	clock.advance(-time.Hour) // a clock that is set back changes nothing
-	wantErr(t, "creation on a clock set back", try(alice), folding.ErrRateLimited)
-	clock.advance(2 * time.Hour)
-	for i := range 5 {
-		if err := try(alice); err != nil {
-			t.Errorf("creation %d after a pause: %v", i+1, err)
+	clock.advance(time.Minute)
+	create(t, m, alice, folding.CreateRequest{})
+}
+
+// If there are several principals, none has more than half of the places. Alone, one has all.
+func TestHalfOfThePlaces(t *testing.T) {
+	for _, tt := range []struct{ principals, places, want int }{{0, 7, 7}, {1, 7, 7}, {2, 7, 3}, {9, 8, 4}, {2, 1, 1}} {
+		cfg := roomy()
+		cfg.MaxConcurrentPerInstance = tt.places
+		m, _ := open(t, cfg, folding.Options{Principals: tt.principals})
+		fill := func(principal string) (opened []folding.Branch, err error) {
+			for i := range 20 {
+				b, err := m.Create(ctx, folding.Caller{Principal: principal, Session: fmt.Sprint(i)}, folding.CreateRequest{Description: "d"})
+				if err != nil {
+					return opened, err
+				}
+				opened = append(opened, b)
+			}
+			return opened, nil
+		}
+		opened, err := fill("alice")
+		if len(opened) != tt.want || !errors.Is(err, folding.ErrInstanceFull) || folding.RetryAfter(err) <= 0 {
+			t.Fatalf("%d principals, %d places: alice has %d (%v), want %d", tt.principals, tt.places, len(opened), err, tt.want)
+		}
+		if others, _ := fill("bob"); len(others) != min(tt.want, tt.places-tt.want) {
+			t.Errorf("%d principals, %d places: bob has %d beside alice's %d", tt.principals, tt.places, len(others), tt.want)
+		}
+		if _, err := m.Return(ctx, folding.Caller{Principal: "alice"}, opened[0].ID, ""); err != nil {
+			t.Fatal(err)
+		}
+		if again, _ := fill("alice"); len(again) != 1 {
+			t.Errorf("%d principals, %d places: after a return alice opens %d, want 1", tt.principals, tt.places, len(again))
 		}
 	}
-	wantErr(t, "6th creation after a pause", try(alice), folding.ErrRateLimited)
+}
+
+// Whatever the limits on session_id and whatever a caller gives, the remedy that the refusal names
+// works, unless there is none from this connection.
+func TestRemediesForSessions(t *testing.T) {
+	remedy := regexp.MustCompile(`give session_id "([^"]+)"`)
+	for _, validation := range []string{folding.ValidationPermissive, folding.ValidationStrict} {
+		for _, require := range []bool{false, true} {
+			for _, session := range []string{"", "s1"} {
+				for _, given := range []string{"", "s1", "other"} {
+					for _, nested := range []bool{false, true} {
+						cfg := roomy()
+						cfg.SessionValidation, cfg.RequireSessionID = validation, require
+						m, _ := open(t, cfg, folding.Options{})
+						who := folding.Caller{Principal: "alice", Session: session}
+						req := folding.CreateRequest{Description: "d", SessionID: given}
+						if nested {
+							parent, err := m.Create(ctx, folding.Caller{Principal: "alice", Session: "s1"}, folding.CreateRequest{Description: "p", SessionID: "s1"})
+							if err != nil {
+								t.Fatal(err)
+							}
+							req.ParentID = parent.ID
+						}
+						_, err := m.Create(ctx, who, req)
+						var texts []string
+						for range 2 { // the remedies
+							if err == nil {
+								break
+							}
+							texts = append(texts, err.Error())
+							switch found := remedy.FindStringSubmatch(err.Error()); {
+							case found != nil:
+								req.SessionID = found[1]
+							case strings.Contains(err.Error(), "leave out session_id"):
+								req.SessionID = ""
+							case strings.Contains(err.Error(), "give that of the parent branch"):
+								req.SessionID = "s1"
+							}
+							_, err = m.Create(ctx, who, req)
+						}
+						hopeless := validation == folding.ValidationStrict && session == ""
+						if (err != nil) != hopeless || len(texts) > 1 && !hopeless {
+							t.Errorf("%s, required %v, connection %q, given %q, nested %v: %v, after %q", validation, require, session, given, nested, err, texts)
+						}
+						if hopeless && !nested && !strings.Contains(err.Error(), "use a connection that keeps a session") {
+							t.Errorf("without a session under strict: %v", err)
+						}
+					}
+				}
+			}
+		}
+	}
 }
 
 // A caller without a session gets a new one each time. All such callers of a
@@ -276,7 +386,9 @@ func TestInventedSessionsShareLimits(t *testing.T) {
 			}
 			_, err := m.Create(ctx, c, folding.CreateRequest{Description: "d", SessionID: "made-up-6"})
 			wantErr(t, fmt.Sprintf("6th creation of %+v", c), err, tt.want)
-			create(t, m, folding.Caller{Principal: "alice", Session: "s9"}, folding.CreateRequest{})
+			if tt.want == folding.ErrTooManyBranches { // the rate is the principal's
+				create(t, m, folding.Caller{Principal: "alice", Session: "s9"}, folding.CreateRequest{})
+			}
 			create(t, m, bob, folding.CreateRequest{SessionID: "made-up-1"})
 		}
 	}

@@ -36,7 +36,11 @@ type Options struct {
 	// Meters and Traces receive metrics and spans; nil means none.
 	Meters metric.MeterProvider
 	Traces trace.TracerProvider
-	// Log receives errors that can't be returned; nil means none.
+	// Principals is the number of configured principals. If there are several, none has more than
+	// half of Config.MaxConcurrentPerInstance.
+	Principals int
+	// Log receives the begin and the end of each branch, without its texts, and errors that can't
+	// be returned; nil means none.
 	Log *slog.Logger
 }
 
@@ -52,7 +56,7 @@ type Manager struct {
 	quit chan struct{} // ends the expiry loop
 	done chan struct{} // closed when the expiry loop has ended
 
-	lateReturn sync.Mutex // held from the look at a finished branch to its late message
+	finished   sync.Mutex // held from the look at a finished branch to its change
 	publishing sync.Mutex // held while events are delivered
 
 	mu       sync.Mutex // guards the fields below and all live branches
@@ -61,9 +65,10 @@ type Manager struct {
 	live     map[string]*branch // created or active
 	sessions map[sessionKey]map[*branch]struct{}
 	joined   map[sessionKey]*branch // by thread, see Join
-	quotas   map[sessionKey]*quota
-	next     time.Time // no live branch is due before; zero if none lives
-	events   []Event   // not delivered yet
+	open     map[sessionKey]int     // branches by branch.limits, and by its principal
+	made     map[string][]time.Time // rated creations of the last minute by principal, oldest first
+	next     time.Time              // no live branch is due before; zero if none lives
+	events   []Event                // not delivered yet
 }
 
 // branch is a live branch. Its fields are guarded by Manager.mu.
@@ -74,7 +79,7 @@ type branch struct {
 	children map[*branch]struct{}
 	leases   map[*Lease]struct{}
 	ledger   *budget.Ledger
-	limits   sessionKey    // of the quota that it counts against
+	limits   sessionKey    // against which it counts
 	thread   string        // that created it, or ""
 	joined   []sessionKey  // the threads that joined it
 	holders  int           // leases that hold all that was left
@@ -85,6 +90,11 @@ type branch struct {
 // principals are different even if their names are the same.
 type sessionKey struct {
 	principal, session, thread string
+}
+
+// ofPrincipal returns a key for all sessions of the principal. Other keys of limits have no thread.
+func (k sessionKey) ofPrincipal() sessionKey {
+	return sessionKey{principal: k.principal, thread: "any"}
 }
 
 // key returns the key of the caller's branches: its thread or, without one, its session.
@@ -122,7 +132,8 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 		live:     map[string]*branch{},
 		sessions: map[sessionKey]map[*branch]struct{}{},
 		joined:   map[sessionKey]*branch{},
-		quotas:   map[sessionKey]*quota{},
+		open:     map[sessionKey]int{},
+		made:     map[string][]time.Time{},
 	}
 	m.mu.Lock()
 	m.recover(active)
@@ -208,14 +219,13 @@ func (m *Manager) expiryLoop() {
 	}
 }
 
-// cleanUp forgets unused quotas and archives one batch of branches past their retention. It
+// cleanUp forgets old creations and archives one batch of branches past their retention. It
 // returns false if there are more.
 func (m *Manager) cleanUp(now time.Time) bool {
 	m.mu.Lock()
-	for key, q := range m.quotas {
-		q.refill(now, m.cfg.MaxBranchesPerMinute)
-		if q.open == 0 && q.spent == 0 {
-			delete(m.quotas, key)
+	for principal, made := range m.made {
+		if m.made[principal] = lastMinute(made, m.clock()); len(m.made[principal]) == 0 {
+			delete(m.made, principal)
 		}
 	}
 	m.mu.Unlock()
@@ -273,7 +283,7 @@ func (m *Manager) clock() time.Time { return m.opts.Now().UTC().Truncate(time.Mi
 
 // add makes rec a live branch. m.mu is held.
 func (m *Manager) add(rec Branch, ledger *budget.Ledger, parent *branch, limits sessionKey, thread string) *branch {
-	m.quota(limits).open++
+	m.count(limits, 1)
 	m.seq++
 	b := &branch{
 		Branch: rec, seq: m.seq, parent: parent, ledger: ledger, limits: limits, thread: thread,
@@ -311,7 +321,7 @@ func (m *Manager) remove(b *branch) {
 	for _, key := range b.joined {
 		delete(m.joined, key)
 	}
-	m.quota(b.limits).open--
+	m.count(b.limits, -1)
 	if len(m.live) == 0 {
 		m.next = time.Time{}
 	}

@@ -93,7 +93,7 @@ func (x *model) find(id string) *modelBranch {
 
 func (x *model) finish(b *modelBranch, s folding.Status, reason string) {
 	below := folding.ReasonParentEnded
-	if s == folding.StatusCompleted {
+	if s == folding.StatusCompleted || reason == folding.ReasonParentReturning {
 		below = folding.ReasonParentReturning
 	}
 	for _, c := range x.active() {

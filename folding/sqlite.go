@@ -59,6 +59,9 @@ var migrations = []string{`
 		completed_at INTEGER NOT NULL
 	);
 	CREATE INDEX branch_archive_age ON branch_archive (completed_at);
+`, `
+	ALTER TABLE branches ADD COLUMN handles TEXT NOT NULL DEFAULT '';
+	ALTER TABLE branches ADD COLUMN returned_by TEXT NOT NULL DEFAULT '';
 `}
 
 // applicationID marks the database as foldgate's: "fold".
@@ -134,14 +137,15 @@ func OpenSQLite(path string) (_ Repository, err error) {
 }
 
 const columns = `id, parent_id, principal, session, origin, context, depth, description, prompt, status,
-	reason, error, digest, message, late, budget_used, budget_total, activity, created_at, expires_at, completed_at`
+	reason, error, digest, message, late, budget_used, budget_total, activity, created_at, expires_at, completed_at,
+	handles, returned_by`
 
 // statements write changes on the writing connection.
 var statements = [...]string{
-	OpInsert:   "INSERT INTO branches (" + columns + ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+	OpInsert:   "INSERT INTO branches (" + columns + ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
 	OpProgress: "UPDATE branches SET budget_used = ?, activity = ? WHERE id = ? AND status = 'active'",
 	OpFinish: `UPDATE branches SET status = ?, reason = ?, error = ?, digest = ?, message = ?,
-		budget_used = ?, activity = ?, completed_at = ? WHERE id = ?`,
+		budget_used = ?, activity = ?, completed_at = ?, returned_by = ? WHERE id = ?`,
 	OpLate: "UPDATE branches SET message = ?, late = ? WHERE id = ?",
 }
 
@@ -179,7 +183,8 @@ func scan(row interface{ Scan(...any) error }) (Branch, error) {
 	var activity []byte
 	var created, expires, completed int64
 	err := row.Scan(&b.ID, &b.ParentID, &b.Principal, &b.Session, &b.Origin, &b.Context, &b.Depth, &b.Description, &b.Prompt, &b.Status,
-		&b.Reason, &b.Error, &b.Digest, &b.Message, &b.Late, &b.BudgetUsed, &b.BudgetTotal, &activity, &created, &expires, &completed)
+		&b.Reason, &b.Error, &b.Digest, &b.Message, &b.Late, &b.BudgetUsed, &b.BudgetTotal, &activity, &created, &expires, &completed,
+		&b.Handles, &b.ReturnedBy)
 	if err != nil {
 		return Branch{}, err
 	}
@@ -227,11 +232,12 @@ func (d *database) apply(ctx context.Context, c Change) error {
 	case OpInsert:
 		args = []any{b.ID, b.ParentID, b.Principal, b.Session, b.Origin, b.Context, b.Depth, b.Description, b.Prompt, string(b.Status),
 			b.Reason, b.Error, b.Digest, b.Message, b.Late, b.BudgetUsed, b.BudgetTotal, string(activity),
-			micros(b.CreatedAt), micros(b.ExpiresAt), micros(b.CompletedAt)}
+			micros(b.CreatedAt), micros(b.ExpiresAt), micros(b.CompletedAt),
+			b.Handles, b.ReturnedBy}
 	case OpProgress:
 		args = []any{b.BudgetUsed, string(activity), b.ID}
 	case OpFinish:
-		args = []any{string(b.Status), b.Reason, b.Error, b.Digest, b.Message, b.BudgetUsed, string(activity), micros(b.CompletedAt), b.ID}
+		args = []any{string(b.Status), b.Reason, b.Error, b.Digest, b.Message, b.BudgetUsed, string(activity), micros(b.CompletedAt), b.ReturnedBy, b.ID}
 	case OpLate:
 		args = []any{b.Message, b.Late, b.ID}
 	}

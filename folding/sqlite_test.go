@@ -24,7 +24,7 @@ func openDB(t testing.TB, path string) folding.Repository {
 
 func sample(id string, created time.Time) folding.Branch {
 	return folding.Branch{
-		ID: id, ParentID: "br_p", Principal: "alice", Session: "s", Origin: "o", Context: "br_p/" + id, Depth: 2,
+		ID: id, ParentID: "br_p", Handles: "res_1 res_2", Principal: "alice", Session: "s", Origin: "o", Context: "br_p/" + id, Depth: 2,
 		Description: "déscription\n'quoted'", Prompt: "prompt\x00with nul", Status: folding.StatusActive,
 		BudgetUsed: 7, BudgetTotal: 100, CreatedAt: created, ExpiresAt: created.Add(time.Minute),
 		Activity: folding.Activity{Calls: 2, Failed: 1, InFlight: 1, Tools: []folding.ToolCount{{Tool: "grep", Calls: 2}}, LastError: "no \"such\" file"},
@@ -59,6 +59,18 @@ func TestRepositories(t *testing.T) {
 			apply(folding.Change{Op: folding.OpFinish, Branch: b})
 			b.Message, b.Late = "sorry", true
 			apply(folding.Change{Op: folding.OpLate, Branch: b})
+			c := sample("br_c", t0)
+			apply(folding.Change{Op: folding.OpInsert, Branch: c})
+			c.Status, c.Message, c.ReturnedBy, c.CompletedAt = folding.StatusCompleted, "done", "s2 ", b.CompletedAt.Add(time.Hour)
+			apply(folding.Change{Op: folding.OpFinish, Branch: c})
+			if got, _, err := repo.Get(ctx, "br_c"); !cmp.Equal(c, got) || err != nil {
+				t.Errorf("Get of a returned branch (%v):\n%s", err, cmp.Diff(c, got))
+			}
+			c.ReturnedBy = ""
+			apply(folding.Change{Op: folding.OpFinish, Branch: c})
+			if got, _, err := repo.Get(ctx, "br_c"); !cmp.Equal(c, got) || err != nil {
+				t.Errorf("after its message was read, Get (%v):\n%s", err, cmp.Diff(c, got))
+			}
 			for _, want := range []folding.Branch{a, b} {
 				got, ok, err := repo.Get(ctx, want.ID)
 				if diff := cmp.Diff(want, got); diff != "" || !ok || err != nil {
@@ -245,5 +257,34 @@ func TestSQLiteCheckpoints(t *testing.T) {
 	defer again.Close()
 	if got, ok, err := again.Get(ctx, "br_a"); !ok || err != nil || got.BudgetUsed != n {
 		t.Errorf("after the log was moved: used %d, %v, %v; want %d", got.BudgetUsed, ok, err, n)
+	}
+}
+
+// A database that was written before a branch knew its handles and who returned it still opens,
+// with all that it holds.
+func TestFirstSchema(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.db")
+	repo, want := openDB(t, path), sample("br_a", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	want.Handles = ""
+	if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpInsert, Branch: want}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := repo.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sql.Open("sqlite", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec("ALTER TABLE branches DROP COLUMN handles; ALTER TABLE branches DROP COLUMN returned_by; PRAGMA user_version = 1"); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	repo = openDB(t, path)
+	defer repo.Close()
+	if got, ok, err := repo.Get(ctx, "br_a"); !cmp.Equal(want, got) || !ok || err != nil {
+		t.Errorf("Get = %v, %v:\n%s", ok, err, cmp.Diff(want, got))
 	}
 }

@@ -108,7 +108,7 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 
 // openParts makes what routes messages, from the servers inwards.
 func (g *Gateway) openParts() error {
-	g.rules = catalog.NewRules(g.cfg, tools.Definitions())
+	g.rules = catalog.NewRules(g.cfg, tools.Definitions(g.cfg.Folding))
 	g.bridge = bridge.New(g.lifetime, g.log)
 	g.servers = upstream.NewSet(upstream.Options{
 		Config: g.cfg, Log: g.log, CleanText: g.boundary.Text, CleanJSON: g.cleanJSON, Bridge: g.bridge.Wrap,
@@ -180,6 +180,7 @@ func (g *Gateway) openBranches(repo folding.Repository) (err error) {
 	}
 	g.branches, err = folding.Open(g.lifetime, g.cfg.Folding, folding.Options{
 		Repository: repo, Count: g.counter.Count, OnEvent: g.records.Event, Log: g.log, Meters: g.meters, Traces: g.traces,
+		Principals: len(g.cfg.Principals),
 		Scrub: func(ctx context.Context, text string) (string, error) {
 			clean, _, err := g.scrubber.Text(ctx, text)
 			return clean, err

@@ -209,7 +209,7 @@ func (s *Store) evict(ctx context.Context, tx *sql.Tx, size int64) error {
 }
 
 // Get returns a result to a caller in the branch with the context path at. The caller can read
-// results of that branch, of the branches above it and of those below it.
+// results of main, of that branch, of the branches above it and of those below it.
 func (s *Store) Get(ctx context.Context, caller folding.Caller, at, handle string) (Result, error) {
 	r, err := s.lookup(ctx, caller, handle, true)
 	if err != nil {
@@ -234,7 +234,7 @@ func (s *Store) Context(ctx context.Context, caller folding.Caller, handle strin
 
 // lookup returns a result of the caller, with or without its texts.
 func (s *Store) lookup(ctx context.Context, caller folding.Caller, handle string, texts bool) (Result, error) {
-	if !isHandle(handle) {
+	if !IsHandle(handle) {
 		return Result{}, unknown(handle)
 	}
 	r := Result{Handle: handle}
@@ -325,7 +325,8 @@ func NewHandle() string {
 	return "res_" + handleEncoding.EncodeToString(b[:])
 }
 
-func isHandle(s string) bool {
+// IsHandle reports whether s has the form of a handle.
+func IsHandle(s string) bool {
 	rest, ok := strings.CutPrefix(s, "res_")
 	if !ok || len(rest) != 26 {
 		return false

@@ -209,7 +209,7 @@ func TestHandles(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
 		h := NewHandle()
-		if !isHandle(h) || len(h) != 30 || seen[h] {
+		if !IsHandle(h) || len(h) != 30 || seen[h] {
 			t.Fatalf("NewHandle() = %q", h)
 		}
 		seen[h] = true

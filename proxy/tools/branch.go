@@ -5,13 +5,17 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
+
+const maxHandles = 32 // that a branch is given
 
 // metaExpires is the key of _meta that says when a new branch ends at the latest.
 const metaExpires = wire.MetaPrefix + "expires_at"
@@ -23,13 +27,17 @@ func (t *Tools) create(ctx context.Context, c *interceptor.Call) ([]byte, error)
 		SessionID           string  `json:"session_id"`
 		ParentBranchID      string  `json:"parent_branch_id"`
 		TimeoutSeconds      float64 `json:"timeout_seconds"`
+		Handles             []string
 	}
 	if err := decode(c, &in); err != nil {
 		return nil, err
 	}
+	if i := slices.IndexFunc(in.Handles, func(h string) bool { return !results.IsHandle(h) }); i >= 0 || len(in.Handles) > maxHandles {
+		return nil, fmt.Errorf("%w: handles must be at most %d handles of folded results, such as res_…", folding.ErrInvalidInput, maxHandles)
+	}
 	// Argument, _meta and URL name a parent; the session's active branch does not.
 	b, err := t.Branches.Create(ctx, c.Caller(), folding.CreateRequest{
-		SessionID: in.SessionID, ParentID: cmp.Or(in.ParentBranchID, c.Attribution.BranchID), Description: in.Description, Prompt: in.Prompt,
+		SessionID: in.SessionID, ParentID: cmp.Or(in.ParentBranchID, c.Attribution.BranchID), Description: in.Description, Prompt: in.Prompt, Handles: in.Handles,
 		Budget: int(in.Budget), TimeoutSeconds: int(in.TimeoutSeconds), Cause: c,
 	})
 	if err != nil {
@@ -61,7 +69,7 @@ func (t *Tools) finish(ctx context.Context, c *interceptor.Call) ([]byte, error)
 		return nil, err
 	}
 	if in.BranchID == "" {
-		return nil, fmt.Errorf("%w: branch_id is missing: give the one that branch_create returned", folding.ErrNotFound)
+		return nil, fmt.Errorf("%w: branch_id is missing: give the one that branch_create returned", folding.ErrInvalidInput)
 	}
 	if in.Message == nil { // there is no second return that could bring it
 		return nil, fmt.Errorf("%w: message is missing, and nothing was closed: sum up the findings, or give \"\" where there are none", folding.ErrInvalidInput)
@@ -138,7 +146,11 @@ func (t *Tools) status(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	} else {
 		out.ExpiresAt = stamp(b.ExpiresAt)
 	}
-	if b.Late { // the parent has not seen it
+	taken, err := t.Branches.TakeMessage(ctx, c.Caller(), b)
+	if err != nil {
+		return nil, err
+	}
+	if b.Late || taken { // the parent has not seen it
 		out.Message = b.Message
 	}
 	return interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
@@ -78,6 +79,9 @@ func (t *Tools) read(ctx context.Context, r *conn.Request) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := given(c.Attribution, stored); err != nil {
+		return nil, err
+	}
 	if err := t.mayRead(stored); err != nil {
 		return nil, err
 	}
@@ -139,6 +143,18 @@ func (t *Tools) extract(ctx context.Context, principal string, s results.Result,
 		return strings.Join(parts, "\n"), nil
 	}
 	return s.Text, nil
+}
+
+// given checks that a call that names its branch reads a result of the branch, of one below it, or
+// one that the branch was given: the rest of the parent's context is not its own.
+func given(a interceptor.Attribution, s results.Result) error {
+	b := a.Branch
+	if b == nil || !a.Source.Named() || contextpath.Path(s.Context).InTree(contextpath.Path(b.Context)) ||
+		strings.Contains(b.Handles+"\n"+b.Description+"\n"+b.Prompt, s.Handle) {
+		return nil
+	}
+	return &interceptor.Refusal{Reason: "policy", Code: "forbidden", Status: 403,
+		Message: fmt.Sprintf("branch %s was not given result %s: name the handle in handles, description or prompt of branch_create, or read it outside of the branch, without branch_id", b.ID, s.Handle)}
 }
 
 // mayRead checks that the tools that made a result may still be called.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/foldgate/foldgate/budget"
@@ -77,28 +78,29 @@ const alwaysLoad = `"_meta":{"anthropic/alwaysLoad":true}`
 // definitions are listed to every host, whatever the state of its branches.
 var definitions = []json.RawMessage{
 	json.RawMessage(`{"name":"branch_create",` +
-		`"description":"Open an isolated branch for a subtask. Pass its branch_id to the calls made for it, which its token budget pays. End it with branch_return.",` +
+		`"description":"Open an isolated branch for a subtask. Pass its branch_id to the calls for it, which its token budget pays. End it with branch_return.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"description":{"type":"string","description":"What the branch will do","maxLength":500},` +
-		`"prompt":{"type":"string","description":"Detailed instructions","maxLength":10000},` +
-		`"budget":{"type":"number","description":"Token budget"},` +
+		`"prompt":{"type":"string","maxLength":10000},` +
+		`"budget":{"type":"number","description":"Tokens"},` +
 		`"timeout_seconds":{"type":"number"},` +
-		`"parent_branch_id":{"type":"string","description":"Branch to nest in"},` +
+		`"parent_branch_id":{"type":"string"},` +
+		`"handles":{"type":"array","items":{"type":"string"},"description":"Results it may read"},` +
 		`"session_id":{"type":"string"}},"required":["description"],"additionalProperties":false},` +
 		`"annotations":{"destructiveHint":false,"openWorldHint":false},` + alwaysLoad + `}`),
 	json.RawMessage(`{"name":"branch_return",` +
-		`"description":"End a branch and hand its result to the parent. Branches opened inside it are closed first.",` +
+		`"description":"End a branch and hand its result to the parent. Branches inside it end first.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"branch_id":{"type":"string"},` +
 		`"message":{"type":"string","description":"Short summary of the findings","maxLength":50000}},"required":["branch_id","message"],"additionalProperties":false},` +
 		`"annotations":{"destructiveHint":false,"openWorldHint":false},` + alwaysLoad + `}`),
 	json.RawMessage(`{"name":"branch_status",` +
-		`"description":"State and budget of a branch, or of the session's active branch.",` +
+		`"description":"State and budget of a branch, by default the active one.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"branch_id":{"type":"string"},"session_id":{"type":"string"}},"additionalProperties":false},` +
 		`"annotations":{"readOnlyHint":true,"openWorldHint":false},` + alwaysLoad + `}`),
 	json.RawMessage(`{"name":"branch_read",` +
-		`"description":"Read part of a folded result by its handle: lines, grep (with context lines), jq, ranked search, or page by page.",` +
+		`"description":"Read part of a folded result by its handle: lines, grep (with context), jq, ranked search, or page by page.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"handle":{"type":"string"},` +
 		`"lines":{"type":"string","description":"120-140, 120- or -50; also limits grep"},` +
@@ -118,8 +120,15 @@ var definitions = []json.RawMessage{
 		`"annotations":{"readOnlyHint":true},` + alwaysLoad + `}`),
 }
 
-// Definitions returns the definitions of the tools, in the order of the list.
-func Definitions() []json.RawMessage { return definitions }
+// Definitions returns the definitions of the tools, in the order of the list. They require what
+// the configuration requires.
+func Definitions(c folding.Config) []json.RawMessage {
+	all := slices.Clone(definitions)
+	if c.RequireSessionID {
+		all[0] = rawjson.Set(all[0], []byte(`["description","session_id"]`), "inputSchema", "required")
+	}
+	return all
+}
 
 // properties are the properties of the tools' input schemas, by tool.
 var properties = func() map[string][]byte {

@@ -119,10 +119,10 @@ func counter(t *testing.T) *budget.Counter {
 func TestOwnToolsAreSmall(t *testing.T) {
 	c, all := counter(t), [][]byte{}
 	names := []string{"branch_create", "branch_return", "branch_status", "branch_read", "branch_run"}
-	if len(Definitions()) != len(names) {
-		t.Fatalf("there are %d definitions, want %d", len(Definitions()), len(names))
+	if len(Definitions(folding.Config{})) != len(names) {
+		t.Fatalf("there are %d definitions, want %d", len(Definitions(folding.Config{})), len(names))
 	}
-	for i, definition := range Definitions() {
+	for i, definition := range Definitions(folding.Config{}) {
 		name := names[i]
 		if !json.Valid(definition) {
 			t.Errorf("the definition of %s is not JSON: %s", name, definition)

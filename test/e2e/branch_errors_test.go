@@ -70,7 +70,9 @@ func TestBranchErrors(t *testing.T) {
 		{"ended parent", "branch_create", map[string]any{"description": "d", "parent_branch_id": ended}, "branch_not_active", 409, "completed"},
 		{"message too long", "branch_return", map[string]any{"branch_id": deep, "message": long(50_001)}, "invalid_input", 400, "50001 characters, the limit is 50000"},
 		{"unknown branch", "branch_return", map[string]any{"branch_id": unknownBranch, "message": "m"}, "branch_not_found", 404, "branch_create"},
-		{"no branch", "branch_return", map[string]any{"message": "m"}, "branch_not_found", 404, "branch_id is missing: give the one that branch_create returned"},
+		{"no branch", "branch_return", map[string]any{"message": "m"}, "invalid_input", 400, "branch_id is missing: give the one that branch_create returned"},
+		{"branch null", "branch_return", map[string]any{"branch_id": nil, "message": "m"}, "invalid_input", 400, "branch_id is missing: give the one that branch_create returned"},
+		{"no handle", "branch_create", map[string]any{"description": "d", "handles": []string{"res_1"}}, "invalid_input", 400, "handles must be"},
 		{"no message", "branch_return", map[string]any{"branch_id": deep}, "invalid_input", 400, "message is missing, and nothing was closed"},
 		{"returned twice", "branch_return", map[string]any{"branch_id": ended, "message": "m"}, "branch_not_active", 409, "completed"},
 		{"call in an ended branch", "fake__echo", map[string]any{"branch_id": ended}, "branch_not_active", 409, "completed"},
@@ -136,10 +138,11 @@ func TestLimitsThroughTheBinary(t *testing.T) {
 		code          string
 		wait          int // the longest
 	}{
-		{"5 per minute and session", "{}", 1, nil, 5, "rate_limited", 12},
+		{"5 per minute and session", "{}", 1, nil, 5, "rate_limited", 60},
+		{"5 per minute and principal", "{}", 3, nil, 5, "rate_limited", 60},
 		{"10 per session", strings.Replace("{"+many+"}", "session: 1000000", "session: 10", 1), 1, nil, 10, "too_many_branches", 300},
 		{"100 per instance", strings.Replace("{"+many+"}", "instance: 1000000", "instance: 100", 1), 2, nil, 100, "instance_full", 300},
-		{"invented sessions", "{}", 1, map[string]any{"session_id": "made-up-"}, 5, "rate_limited", 12},
+		{"invented sessions", "{}", 1, map[string]any{"session_id": "made-up-"}, 5, "rate_limited", 60},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			ctx := testContext(t)

@@ -245,8 +245,8 @@ func TestReturnWithCallsInFlight(t *testing.T) {
 		return strings.Contains(strings.Join(recorded(t, file), "\n"), "slow ended")
 	})
 	for i, id := range ids[1:] {
-		s := own[struct{ Status, Reason, Digest string }](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": id})))
-		if s.Status != "failed" || s.Reason != "parent_returning" && s.Reason != "parent_ended" || s.Digest == "" {
+		s := own[struct{ Status, Reason, Error, Digest string }](t, tool(t, c, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": id})))
+		if s.Status != "failed" || s.Reason != "parent_returning" || s.Error != "parent returning" || s.Digest == "" {
 			t.Errorf("child at level %d = %+v", i+2, s)
 		}
 	}
