@@ -1,6 +1,7 @@
 package scrub
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/binary"
 	"slices"
@@ -21,13 +22,13 @@ const (
 
 // examine returns the ranges of text to redact and the findings to report.
 func (x *examination) examine(text string) ([]mark, []Finding, error) {
-	hits, err := x.secrets(text)
+	hits, pairs, err := x.secrets(text)
 	if err != nil {
 		return nil, nil, err
 	}
 	marks := appendMarks(nil, text, hits)
 	found := findings(text, hits)
-	hidden, err := x.decode(text, span{0, len(text)}, 1)
+	hidden, err := x.decode(text, span{0, len(text)}, pairs, 1)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -58,9 +59,9 @@ func findings(text string, hits []hit) []Finding {
 	return found
 }
 
-// decode returns the marks for the secrets that text contains, around within, in other encodings.
-// depth counts how often text has been decoded, from 1.
-func (x *examination) decode(text string, within span, depth int) ([]mark, error) {
+// decode returns the marks for the secrets that text contains, around within, in other encodings,
+// and of those in its pairs. depth counts how often text has been decoded, from 1.
+func (x *examination) decode(text string, within span, pairs []decoded, depth int) ([]mark, error) {
 	if depth > maxDepth {
 		return nil, nil
 	}
@@ -68,11 +69,11 @@ func (x *examination) decode(text string, within span, depth int) ([]mark, error
 	look := func(all []decoded) error {
 		for i := range all {
 			d := &all[i]
-			hits, err := x.secrets(d.text)
+			hits, pairs, err := x.secrets(d.text)
 			if err != nil {
 				return err
 			}
-			deeper, err := x.decode(d.text, d.fresh, depth+1)
+			deeper, err := x.decode(d.text, d.fresh, pairs, depth+1)
 			if err != nil {
 				return err
 			}
@@ -83,6 +84,9 @@ func (x *examination) decode(text string, within span, depth int) ([]mark, error
 			}
 		}
 		return nil
+	}
+	if err := look(pairs); err != nil {
+		return nil, err
 	}
 	var all []decoded
 	for at := within.Start; ; {
@@ -96,12 +100,15 @@ func (x *examination) decode(text string, within span, depth int) ([]mark, error
 		}
 		at = run.End
 	}
-	err := look(appendEscapes(all[:0], text, within))
+	all, err := x.appendEscapes(all[:0], text, within)
+	if err == nil {
+		err = look(all)
+	}
 	return marks, err
 }
 
 // A decoded is a decoded part of a text: one run of base64 or hexadecimal, or text with edits for
-// the escapes in it.
+// the escapes in it or for a pair.
 type decoded struct {
 	text  string
 	fresh span // the part of text that was decoded; the rest is context
@@ -210,7 +217,7 @@ func nextRun(text string, within span) (span, bool) {
 		for at > 0 && at > i-16 && inBase64(b[at-1]) {
 			at--
 		}
-		end := runEnd(b, i+8)
+		end := runEnd(b, at, i+8)
 		if end-at >= 16 {
 			return span{at, end}, true
 		}
@@ -219,28 +226,52 @@ func nextRun(text string, within span) (span, bool) {
 	return span{}, false
 }
 
-// runEnd returns the end of the run at byte i. A run continues after a line break if its line is
-// as long as encoders make them.
-func runEnd(b []byte, i int) int {
-	line := i
-	for {
-		for i < len(b) && inBase64(b[i]) {
-			i++
-		}
+// runEnd returns the end of the run that starts at byte from and contains the bytes up to i. A run
+// goes on after a line break if the next line ends in the same column, as encoders wrap their
+// lines. The last line may be shorter, if the digits are complete with it; after a single line only
+// if that has nothing else and a usual width.
+func runEnd(b []byte, from, i int) int {
+	const least, usual, most = 40, 60, 80 // widths of wrapped lines
+	digits, column, wrapped := 0, 0, true
+	for lines := 0; ; lines++ {
+		i = digitsEnd(b, i)
 		next := i
 		if next < len(b) && b[next] == '\r' {
 			next++
 		}
-		if i-line < 40 || next >= len(b) || b[next] != '\n' {
+		if next >= len(b) || b[next] != '\n' || lines == 0 && i-from < least {
 			return i
 		}
-		for next++; next < len(b) && (b[next] == ' ' || b[next] == '\t'); next++ {
+		if next++; lines == 0 {
+			column = i - 1 - bytes.LastIndexByte(b[:i], '\n')
+			wrapped = usual <= column && column <= most && len(bytes.TrimLeft(b[i-column:i], " \t")) == i-from
 		}
-		if next >= len(b) || !inBase64(b[next]) {
+		width := i - from
+		digits += width
+		for from = next; from < len(b) && (b[from] == ' ' || b[from] == '\t'); from++ {
+		}
+		end, padding := digitsEnd(b, from), 0
+		for end+padding < len(b) && b[end+padding] == '=' {
+			padding++
+		}
+		alone := padding > 0 || end == len(b) || strings.IndexByte("\r\n\"'`<\\,;)]}", b[end]) >= 0
+		complete := (digits+end-from+padding)%4 == 0
+		switch full := end-next == column || end-from == width; {
+		case end > from && full && alone:
+		case end > from && end-next < column && complete && (alone && wrapped || padding > 0 || lines > 0):
+			return end
+		default:
 			return i
 		}
-		line, i = next, next
+		i, wrapped = from, true
 	}
+}
+
+func digitsEnd(b []byte, i int) int {
+	for i < len(b) && inBase64(b[i]) {
+		i++
+	}
+	return i
 }
 
 // appendRun appends the printable texts that a run encodes. A run may begin with something else,
@@ -436,9 +467,9 @@ const margin = 256
 
 // appendEscapes appends the parts of text, around within, that read differently once %41, \u0041,
 // \x41, \n, \" and \/ are decoded and invisible characters and terminal colors are removed.
-func appendEscapes(all []decoded, text string, within span) []decoded {
-	edits := escapes(text, within)
-	for len(edits) > 0 {
+func (x *examination) appendEscapes(all []decoded, text string, within span) ([]decoded, error) {
+	edits, err := x.escapes(text, within)
+	for len(edits) > 0 && err == nil {
 		// Escapes that are near each other are decoded together.
 		n := 1
 		for n < len(edits) && edits[n].Start-edits[n-1].End < 2*margin {
@@ -447,8 +478,9 @@ func appendEscapes(all []decoded, text string, within span) []decoded {
 		part := span{widen(text, edits[0].Start, -1), widen(text, edits[n-1].End, +1)}
 		all = append(all, apply(text, part, edits[:n]))
 		edits = edits[n:]
+		err = x.limit.spend(part.End - part.Start)
 	}
-	return all
+	return all, err
 }
 
 // widen moves at by a margin, and on to white space if that is near, so that it cuts no word.
@@ -483,7 +515,8 @@ func apply(text string, part span, edits []edit) decoded {
 	return decoded{text: b.String(), fresh: span{0, b.Len()}, part: part, edits: edits, at: at}
 }
 
-func escapes(text string, within span) []edit {
+func (x *examination) escapes(text string, within span) ([]edit, error) {
+	const work = 32 // of an edit, in bytes to examine
 	var edits []edit
 	for _, special := range []byte{'%', '\\', esc} {
 		for at := within.Start; at < within.End; at++ {
@@ -495,6 +528,9 @@ func escapes(text string, within span) []edit {
 			if e, ok := escapeAt(text, at); ok {
 				edits = append(edits, e)
 				at = e.End - 1
+				if err := x.limit.spend(work); err != nil {
+					return nil, err
+				}
 			} else if special == '\\' && at+1 < within.End && text[at+1] == '\\' {
 				at++ // \\u0041 is no escape of A
 			}
@@ -504,11 +540,17 @@ func escapes(text string, within span) []edit {
 		for i, r := range text[within.Start:within.End] {
 			if r >= utf8.RuneSelf && invisible(r) {
 				edits = append(edits, edit{span{within.Start + i, within.Start + i + utf8.RuneLen(r)}, ""})
+				if err := x.limit.spend(work); err != nil {
+					return nil, err
+				}
 			}
 		}
 	}
-	slices.SortFunc(edits, func(a, b edit) int { return cmp.Compare(a.Start, b.Start) })
-	return edits
+	byStart := func(a, b edit) int { return cmp.Compare(a.Start, b.Start) }
+	if !slices.IsSortedFunc(edits, byStart) {
+		slices.SortFunc(edits, byStart)
+	}
+	return edits, nil
 }
 
 // escapeAt returns the edit for the escape at byte i if a secret may contain its character.

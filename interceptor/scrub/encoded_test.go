@@ -151,6 +151,47 @@ func TestSecretBeforeBinary(t *testing.T) {
 	}
 }
 
+// TestRunEndsWithItsLine: the line after a line of base64 stays, unless it ends in the same column or
+// is the short end of wrapped lines.
+func TestRunEndsWithItsLine(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for n := range 12 {
+		for _, encode := range []func([]byte) string{base64.StdEncoding.EncodeToString, base64.RawURLEncoding.EncodeToString, hex.EncodeToString} {
+			hidden := encode([]byte("the token: " + github(uint64(n)) + strings.Repeat("!", n)))
+			for _, next := range []string{"// Use of", "return nil", "EOF", "}", "import foo", "-----END X-----", "x", "", "\tkey: value", "done"} {
+				for _, brk := range []string{"\n", "\r\n"} {
+					in := "x=" + hidden + brk + next
+					got, _, err := s.Text(context.Background(), in)
+					if err != nil || !strings.HasSuffix(got, "]"+brk+next) || strings.Contains(got, hidden) {
+						t.Errorf("Text(%q) = %q, %v", in, got, err)
+					}
+				}
+			}
+		}
+	}
+	// Wrapped base64 with the secret across the end of a line.
+	for width := 60; width <= 80; width += 4 {
+		for n := range 3 {
+			for _, indent := range []string{"", "    "} {
+				hidden := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("lorem ipsum dolor ", 3) + "token " + github(uint64(n)) + strings.Repeat(" x", width*n)))
+				var lines []string
+				for rest := hidden; ; rest = rest[width:] {
+					if len(rest) <= width {
+						lines = append(lines, rest)
+						break
+					}
+					lines = append(lines, rest[:width])
+				}
+				in := "a:\n" + indent + strings.Join(lines, "\n"+indent) + "\nend of it"
+				got, _, err := s.Text(context.Background(), in)
+				if err != nil || strings.Contains(got, lines[1]) || !strings.HasSuffix(got, "\nend of it") {
+					t.Errorf("width %d: Text(%q) = %q, %v", width, in, got, err)
+				}
+			}
+		}
+	}
+}
+
 func TestDecodingKeepsTheRest(t *testing.T) {
 	s := newScrubber(t, Options{})
 	pat := github(41)

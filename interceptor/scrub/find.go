@@ -30,21 +30,23 @@ type hit struct {
 // first byte of the line after it.
 type location struct{ startLine, endLine, startColumn, endColumn int }
 
-// secrets returns the hits in text that are neither foldgate's ids nor checksums.
-func (x *examination) secrets(text string) ([]hit, error) {
+// secrets returns the hits in text that are neither foldgate's ids nor checksums, and the pairs in
+// it.
+func (x *examination) secrets(text string) ([]hit, []decoded, error) {
 	if err := x.limit.spend(len(text)); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	hits, err := x.find(text)
 	if err == nil && x.excused {
 		hits, err = x.lastLine(text, hits)
 	}
-	if err != nil || len(hits) == 0 {
-		return nil, err
+	if err != nil {
+		return nil, nil, err
 	}
+	pairs, err := x.pairs(text)
 	return slices.DeleteFunc(hits, func(h hit) bool {
 		return len(h.parts(text)) == 0 || isChecksum(text, &h)
-	}), nil
+	}), pairs, err
 }
 
 // lastLine adds the hits in the last line that another line excepts: gitleaks takes a last line
@@ -83,7 +85,7 @@ func (x *examination) find(text string) ([]hit, error) {
 	var hits []hit
 	for _, i := range x.scratch.Candidates() {
 		r := x.s.rules.active[i]
-		if r.SkipReport {
+		if r.SkipReport || r.Layout != "" {
 			continue
 		}
 		found, err := x.findRule(r)
@@ -133,6 +135,9 @@ func (x *examination) findRule(r *rule) ([]hit, error) {
 	var hits []hit
 	for _, m := range matches {
 		h, ok, err := x.inspect(r, span(m))
+		if err == nil {
+			err = x.limit.spend(m.End - m.Start)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 	"strconv"
@@ -21,9 +22,13 @@ import (
 // each of them, and besides
 //
 //   - examines "key": "value" together if the value is short and the key
-//     contains a literal that a rule looks for,
+//     contains a literal that a rule looks for; the key is also the one around
+//     an array or a "value", and the "name" beside a "value",
 //   - examines the text blocks of one content array joined without a separator,
 //     as a model reads them,
+//   - examines as lines the strings of an array, those at one place of its
+//     members, and, if the document contains the begin of a private key, those
+//     of an object,
 //   - examines and encodes again the text in a base64 "blob".
 //
 // Only string tokens with a secret change. Without a secret, clean is raw itself. If two keys of
@@ -31,7 +36,8 @@ import (
 // that is cut or badly nested, clean is nil and raw must be withheld.
 func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []Finding, err error) {
 	err = s.run(ctx, func(x *examination) error {
-		d := &document{examination: x, raw: raw}
+		d := &document{examination: x, raw: raw, armored: bytes.Contains(raw, []byte("-----BEGIN"))}
+		d.listed = d.listed[:0]
 		err := d.prefilter()
 		if err != nil {
 			return err
@@ -42,6 +48,9 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 		})
 		if err == nil && walkErr != nil {
 			err = fmt.Errorf("scrub: %w", walkErr)
+		}
+		if err == nil {
+			err = d.together()
 		}
 		if err == nil {
 			clean, found = d.rewrite(), d.findings()
@@ -58,11 +67,20 @@ func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []
 // its literal, quotes included.
 type document struct {
 	*examination
-	raw   []byte
-	all   bool // the prefilter rules out nothing
-	ascii bool
-	dirty map[int]*dirtyString // by start
-	found []placedFinding
+	raw     []byte
+	all     bool // the prefilter rules out nothing
+	ascii   bool
+	armored bool                 // the document contains the begin of a private key
+	dirty   map[int]*dirtyString // by start
+	found   []placedFinding
+	lists   map[uint64]bool // the places of hot strings; see together
+}
+
+// A listed is a string below an array. The strings at one place of its members, such as
+// $.lines[*].text, have the same place. With private keys it is also one of an object.
+type listed struct {
+	span
+	place uint64
 }
 
 type dirtyString struct {
@@ -151,6 +169,10 @@ type frame struct {
 	text    span   // of an object: its "text"
 	blob    span   // of an object: its "blob"
 	mime    string // of an object: its "mimeType"
+	label   span   // of an object: its "name", "key" or the like, if it is hot
+	labeled span   // of an object: its "value" or the like
+	place   uint64 // the same for the members of an array; see listed
+	listed  bool   // it is an array or below one
 }
 
 func (d *document) token(t rawjson.Token) error {
@@ -159,7 +181,11 @@ func (d *document) token(t rawjson.Token) error {
 	case rawjson.ObjectStart, rawjson.ArrayStart:
 		f := frame{start: t.Start, array: t.Event == rawjson.ArrayStart}
 		up := d.top()
-		f.content = up != nil && f.array && !up.array && up.name == "content"
+		if up != nil {
+			f.content = f.array && !up.array && up.name == "content"
+			f.place, f.listed = up.placeOf(), up.listed
+		}
+		f.listed = f.listed || f.array
 		d.stack = append(d.stack, f)
 	case rawjson.ObjectEnd, rawjson.ArrayEnd:
 		f := d.top()
@@ -184,30 +210,125 @@ const maxPair = 4096
 func (d *document) value(at span) error {
 	text := d.unquoteIn(&d.unquoted, at)
 	f := d.top()
-	if f == nil || f.array {
+	if f == nil {
 		return d.scan(at, text)
 	}
-	switch f.name {
-	case "type":
-		f.isText = text == "text"
-	case "text":
-		f.text = at
-	case "mimeType":
-		f.mime = strings.Clone(text)
-	case "blob":
-		earlier := f.blob
-		if f.blob = at; earlier.End > 0 { // there are two
-			return d.scan(earlier, d.unquote(earlier))
+	if !f.array {
+		switch f.name {
+		case "type":
+			f.isText = text == "text"
+		case "text":
+			f.text = at
+		case "mimeType":
+			f.mime = strings.Clone(text)
+		case "blob":
+			earlier := f.blob
+			if f.blob = at; earlier.End > 0 { // there are two
+				return d.scan(earlier, d.unquote(earlier))
+			}
+			return nil // its mimeType may come later
 		}
-		return nil // its mimeType may come later
+		switch {
+		case isValue(f.name):
+			f.labeled = at
+		case isLabel(f.name) && d.isHot(at):
+			f.label = at
+		}
 	}
+	d.list(f, at)
 	if err := d.scan(at, text); err != nil {
 		return err
 	}
-	if len(text) > maxPair || !d.isHot(f.key) {
+	if n := len(d.stack); n > 1 && !d.stack[n-2].array && (f.array || isValue(f.name)) {
+		up := &d.stack[n-2]
+		if err := d.pair(up.key, up.name, at, text); err != nil {
+			return err
+		}
+	}
+	return d.pair(f.key, f.name, at, text)
+}
+
+// pair examines a value together with its name.
+func (d *document) pair(name span, nameText string, value span, text string) error {
+	if len(text) > maxPair || name.End == 0 || !d.isHot(name) {
 		return nil
 	}
-	return d.joined([]span{f.key, at}, []string{`"`, f.name, `": "`, text, "\"\n"})
+	return d.joined([]piece{{name, `"`, nameText, 0, len(nameText)}, {value, `": "`, text, 0, len(text)}}, "\"\n")
+}
+
+// isLabel and isValue report whether a member of an object has the name or the value of a pair.
+func isLabel(key string) bool {
+	switch key {
+	case "variable", "field", "label", "header", "id":
+		return true
+	}
+	return strings.HasSuffix(key, "ame") || strings.HasSuffix(key, "ey")
+}
+
+func isValue(key string) bool {
+	switch key {
+	case "val", "default", "content", "data":
+		return true
+	}
+	return strings.HasSuffix(key, "alue")
+}
+
+// list notes a string that has to be examined together with others.
+func (d *document) list(f *frame, at span) {
+	note := func(place uint64) {
+		d.listed = append(d.listed, listed{at, place})
+		if d.isHot(at) {
+			if d.lists == nil {
+				d.lists = map[uint64]bool{}
+			}
+			d.lists[place] = true
+		}
+	}
+	if f.listed {
+		note(f.placeOf())
+	}
+	if d.armored && !f.array {
+		note(uint64(f.start) | 1<<63)
+	}
+}
+
+var placeSeed = maphash.MakeSeed()
+
+// placeOf returns the place of the member of f that is being read.
+func (f *frame) placeOf() uint64 {
+	if f.array {
+		return (f.place*31 + 1) &^ (1 << 63)
+	}
+	return (f.place*31 ^ maphash.String(placeSeed, f.name)) &^ (1 << 63)
+}
+
+// together examines the strings at one place as the lines of a text.
+func (d *document) together() error {
+	if len(d.lists) == 0 {
+		return nil
+	}
+	all := slices.DeleteFunc(d.listed, func(l listed) bool { return !d.lists[l.place] })
+	slices.SortStableFunc(all, func(a, b listed) int { return cmp.Compare(a.place, b.place) })
+	for len(all) > 0 {
+		n := 1
+		for n < len(all) && all[n].place == all[0].place {
+			n++
+		}
+		for _, between := range []string{"\n", ""} {
+			if n < 2 || between == "" && !d.armored {
+				continue
+			}
+			var pieces []piece
+			for _, l := range all[:n] {
+				pieces = appendPieces(pieces, l.span, between, d.unquote(l.span))
+			}
+			if err := d.joined(pieces, "\n"); err != nil {
+				return err
+			}
+		}
+		all = all[n:]
+	}
+	return nil
 }
 
 // leave examines the parts of an object or array that are complete at its end.
@@ -216,14 +337,19 @@ func (d *document) leave(f *frame) error {
 		if len(f.blocks) < 2 {
 			return nil
 		}
-		parts := make([]string, 0, 2*len(f.blocks))
+		var pieces []piece
 		for _, b := range f.blocks {
-			parts = append(parts, "", d.unquote(b))
+			pieces = appendPieces(pieces, b, "", d.unquote(b))
 		}
-		return d.joined(f.blocks, parts)
+		return d.joined(pieces, "")
 	}
 	if up := d.top(); up != nil && up.content && f.isText && f.text.End > 0 {
 		up.blocks = append(up.blocks, f.text)
+	}
+	if f.label.End > 0 && f.labeled.End > 0 {
+		if err := d.pair(f.label, d.unquote(f.label), f.labeled, d.unquote(f.labeled)); err != nil {
+			return err
+		}
 	}
 	if f.blob.End > 0 {
 		return d.scanBlob(f)
@@ -248,7 +374,7 @@ func (d *document) scanBlob(f *frame) error {
 		d.note(f.blob, nil, found)
 		return nil
 	}
-	hits, err := d.secrets(encoded)
+	hits, _, err := d.secrets(encoded)
 	d.note(f.blob, appendMarks(nil, encoded, hits), findings(encoded, hits))
 	return err
 }
@@ -266,41 +392,75 @@ func textual(mime string) bool {
 	}, sub)
 }
 
-// joined examines the concatenation of parts: every second one is the value of one of strs. It
-// does not report known secrets again.
-func (d *document) joined(strs []span, parts []string) error {
-	b := d.pieces[:0]
-	for _, p := range parts {
-		b = append(b, p...)
+// A piece is a string or an end of a long one, in a concatenation.
+type piece struct {
+	span            // of the string
+	before   string // stands before the text
+	text     string // from byte from of the value on
+	from, to int    // to is where the next piece of the string begins, or its end
+}
+
+// reach is the length of the ends of a long string that are examined together with other strings.
+const reach = 8192
+
+// appendPieces appends the pieces of the string at at with a value.
+func appendPieces(pieces []piece, at span, before, value string) []piece {
+	if len(value) <= 3*reach {
+		return append(pieces, piece{at, before, value, 0, len(value)})
 	}
+	head, tail := reach, len(value)-reach
+	for !utf8.RuneStart(value[head]) && head < tail {
+		head++
+	}
+	for !utf8.RuneStart(value[tail]) && head < tail {
+		tail--
+	}
+	return append(pieces, piece{at, before, value[:head], 0, tail}, piece{at, "\n\x00\n", value[tail:], tail, len(value)})
+}
+
+// joined examines the concatenation of pieces and end. It does not report known secrets again.
+func (d *document) joined(pieces []piece, end string) error {
+	b := d.pieces[:0]
+	for i := range pieces {
+		b = append(append(b, pieces[i].before...), pieces[i].text...)
+	}
+	b = append(b, end...)
 	d.pieces = b
 	marks, _, err := d.examine(view(b))
 	if err != nil || len(marks) == 0 {
 		return err
 	}
-	known := make([][]mark, len(strs))
-	for i, s := range strs {
-		if t := d.dirty[s.Start]; t != nil {
+	known := make([][]mark, len(pieces))
+	for i, p := range pieces {
+		if t := d.dirty[p.Start]; t != nil {
 			known[i] = merge(slices.Clone(t.marks))
 		}
 	}
-	for _, m := range merge(marks) {
-		at, reported := 0, false
-		for i, s := range strs {
-			at += len(parts[2*i])
-			text := parts[2*i+1]
-			in := span{max(m.Start-at, 0), min(m.End-at, len(text))}
-			at += len(text)
+	marks = merge(marks)
+	reported := -1 // index of a mark
+	at, first := 0, 0
+	for i, p := range pieces {
+		at += len(p.before)
+		for first < len(marks) && marks[first].End <= at {
+			first++
+		}
+		for n := first; n < len(marks) && marks[n].Start < at+len(p.text); n++ {
+			m := marks[n]
+			in := span{p.from + max(m.Start-at, 0), p.from + m.End - at}
+			if m.End > at+len(p.text) {
+				in.End = p.to
+			}
 			if in.Start >= in.End || covered(known[i], in) {
 				continue
 			}
 			var found []Finding
-			if !reported {
-				reported = true
-				found = []Finding{{Rule: m.rule, Line: 1 + strings.Count(text[:in.Start], "\n")}}
+			if reported != n {
+				reported = n
+				found = []Finding{{Rule: m.rule, Line: 1 + strings.Count(p.text[:in.Start-p.from], "\n")}}
 			}
-			d.note(s, []mark{{in, m.rule}}, found)
+			d.note(p.span, []mark{{in, m.rule}}, found)
 		}
+		at += len(p.text)
 	}
 	return nil
 }

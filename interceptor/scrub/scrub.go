@@ -105,6 +105,7 @@ type examination struct {
 	// Of a document.
 	stack    []frame
 	hot      []uint64 // a bit for each byte; see prefilter
+	listed   []listed // the strings below arrays; see together
 	unquoted []byte   // the string that is being examined
 	pieces   []byte   // the concatenation that is being examined; see joined
 }
@@ -127,7 +128,7 @@ func (x *examination) end() {
 	x.scratch.Reset()
 	x.text, x.limit = "", limit{}
 	x.lines, x.stack, x.hot = kept(x.lines), kept(x.stack), kept(x.hot)
-	x.unquoted, x.pieces = kept(x.unquoted), kept(x.pieces)
+	x.unquoted, x.pieces, x.listed = kept(x.unquoted), kept(x.pieces), kept(x.listed)
 	s := x.s
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,6 +3,7 @@ package regexset
 import (
 	"encoding/binary"
 	"regexp/syntax"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -37,6 +38,8 @@ type dfa struct {
 	index map[string]int32
 	begin [kindEdge + 1]int32
 
+	clears  int             // how often it has started anew
+	origins [][]origin      // by transition, as far as they were needed; see originsOf
 	used    bool            // in the present text
 	notes   map[place]int32 // end of the match from there, or -1
 	passed  []place         // by this run
@@ -48,6 +51,9 @@ type dfa struct {
 	gen   uint32
 	next  []uint32
 	key   []byte
+
+	traced *[]origin // while origins are noted, those of next
+	path   []uint32  // bounds of groups on the way of the present thread
 }
 
 type place struct{ at, state int32 }
@@ -153,16 +159,7 @@ func (d *dfa) step(state int32, class uint8) (int32, bool) {
 
 func (d *dfa) transition(state int32, class uint8) int32 {
 	p := d.p
-	n := int(state) / p.classes
-	ops := assertions(d.kind[n], p.kind[class])
-	d.gen++
-	d.next = d.next[:0]
-	match := false
-	for _, pc := range d.list[n] {
-		if match = d.follow(pc, class, ops); match {
-			break
-		}
-	}
+	match := d.follow(state, class)
 	to := d.dead()
 	if len(d.next) > 0 {
 		kind := uint8(0)
@@ -180,9 +177,24 @@ func (d *dfa) transition(state int32, class uint8) int32 {
 	return t
 }
 
-// follow follows a thread to the instructions that read a rune. It adds those that read the class
-// to next, in order of priority. It reports whether the thread matches.
-func (d *dfa) follow(pc uint32, class uint8, ops syntax.EmptyOp) bool {
+// follow follows the threads of a state into next, and reports whether one of them matches.
+func (d *dfa) follow(state int32, class uint8) bool {
+	n := int(state) / d.p.classes
+	ops := assertions(d.kind[n], d.p.kind[class])
+	d.gen++
+	d.next = d.next[:0]
+	for i, pc := range d.list[n] {
+		d.path = d.path[:0]
+		if d.followThread(pc, i, class, ops) {
+			return true
+		}
+	}
+	return false
+}
+
+// followThread follows a thread to the instructions that read a rune. It adds those that read the
+// class to next, in order of priority. It reports whether the thread matches.
+func (d *dfa) followThread(pc uint32, thread int, class uint8, ops syntax.EmptyOp) bool {
 	for {
 		if d.seen[pc] == d.gen {
 			return false
@@ -191,11 +203,16 @@ func (d *dfa) follow(pc uint32, class uint8, ops syntax.EmptyOp) bool {
 		in := &d.p.inst[pc]
 		switch in.Op {
 		case syntax.InstAlt, syntax.InstAltMatch:
-			if d.follow(in.Out, class, ops) {
+			passed := len(d.path)
+			if d.followThread(in.Out, thread, class, ops) {
 				return true
 			}
+			d.path = d.path[:passed]
 			pc = in.Arg
-		case syntax.InstNop, syntax.InstCapture:
+		case syntax.InstCapture:
+			d.path = append(d.path, in.Arg)
+			pc = in.Out
+		case syntax.InstNop:
 			pc = in.Out
 		case syntax.InstEmptyWidth:
 			if syntax.EmptyOp(in.Arg)&^ops != 0 {
@@ -203,6 +220,7 @@ func (d *dfa) follow(pc uint32, class uint8, ops syntax.EmptyOp) bool {
 			}
 			pc = in.Out
 		case syntax.InstMatch:
+			d.trace(thread)
 			return true
 		case syntax.InstFail:
 			return false
@@ -210,13 +228,22 @@ func (d *dfa) follow(pc uint32, class uint8, ops syntax.EmptyOp) bool {
 			if d.p.takes[d.p.set[pc]][class] && d.added[in.Out] != d.gen {
 				d.added[in.Out] = d.gen
 				d.next = append(d.next, in.Out)
+				d.trace(thread)
 			}
 			return false
 		}
 	}
 }
 
+func (d *dfa) trace(thread int) {
+	if d.traced != nil {
+		*d.traced = append(*d.traced, origin{thread, slices.Clone(d.path)})
+	}
+}
+
 func (d *dfa) clear() {
+	d.clears++
+	d.origins = nil
 	d.index = map[string]int32{}
 	d.list, d.kind = [][]uint32{nil, nil}, []uint8{0, 0}
 	d.trans = make([]int32, 2*d.p.classes, 16*d.p.classes)

@@ -21,7 +21,7 @@ type Limit interface {
 type Scratch struct {
 	set  *Set
 	dfas map[*program]*dfa
-	walk walker
+	back tracer
 
 	// Of the scanned text.
 	text       string
@@ -212,7 +212,9 @@ func (c *Scratch) Match(pattern int, in Span) (bool, error) {
 	}
 	text := c.text[in.Start:in.End]
 	if d == nil {
-		return p.Expr.MatchString(text), nil
+		r := runes{text: text, limit: c.limit}
+		yes := p.Expr.regexp().MatchReader(&r)
+		return yes, r.err
 	}
 	end, err := d.end(text, 0, c.limit, false)
 	if p.Use == TestLines && err == nil {

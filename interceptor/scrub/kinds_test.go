@@ -1,0 +1,157 @@
+package scrub
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"testing"
+)
+
+const (
+	alnum = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+	hexa  = "0123456789abcdef"
+)
+
+// TestKindsOfSecrets: each kind is found in its usual place, and what is one character short, or has
+// a word or a variable in its place, stays. Of a secret ~nC stands for n characters of a set.
+func TestKindsOfSecrets(t *testing.T) {
+	s := newScrubber(t, Options{})
+	sets := map[byte]string{'a': alnum, 'h': hexa, 'l': "abcdefghijklmnopqrstuvwxyz0123456789", 'u': "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", 'b': "abcdefghijklmnopqrstuvwxyz234567"}
+	tests := []struct {
+		rule, in string
+		n        int    // characters of the secret that are random
+		set      byte   //
+		parts    string // the secret: # stands for the random characters
+		near     string // what stands in its place and stays; "" is a secret of half the length
+	}{
+		{"ai-service-token", "SECRET", 95, 'a', "sk-ant-" + "oat01-#", ""},
+		{"ai-service-token", "SECRET", 95, 'a', "sk-ant-" + "ort01-#", ""},
+		{"ai-service-token", "SECRET", 120, 'a', "sk-" + "proj-#", "sk-proj-config"},
+		{"ai-service-token", "SECRET", 64, 'h', "sk-" + "or-v1-#", ""},
+		{"ai-service-token", "SECRET", 32, 'h', "sk-" + "#", ""},
+		{"ai-service-token", "SECRET", 52, 'a', "gsk" + "_#", ""},
+		{"ai-service-token", "SECRET", 80, 'a', "xai" + "-#", ""},
+		{"ai-service-token", "SECRET", 37, 'a', "r8" + "_#", ""},
+		{"ai-service-token", "SECRET", 12, 'h', "sk-" + "lf-0b8d1f7e-52f3-4b1c-9f7a-#", ""},
+		{"ai-service-token", "SECRET", 32, 'h', "lsv2" + "_pt_#_0123456789", ""},
+		{"ai-service-token", "SECRET", 63, 'a', "pcsk" + "_5fXyZ_#", ""},
+		{"ai-service-token", "SECRET", 32, 'a', "tvly" + "-dev-#", ""},
+		{"ai-service-token", "SECRET", 32, 'h', "fc" + "-#", ""},
+		{"ai-service-token", "SECRET", 48, 'h', "sk" + "_#", "sk_buff_head"},
+		{"ai-service-token", "SECRET", 43, 'a', "phx" + "_#", ""},
+		{"cloud-service-token", "SECRET", 27, 'a', "dckr" + "_pat_#", ""},
+		{"cloud-service-token", "SECRET", 32, 'a', "dckr" + "_oat_#", ""},
+		{"cloud-service-token", "SECRET", 24, 'a', "hvs" + ".#", "hvs.Client"},
+		{"azure-devops-token", "SECRET", 76, 'a', "#" + "AZDO1x2y", ""},
+		{"cloud-service-token", "SECRET", 28, 'a', "GOC" + "SPX-#", ""},
+		{"cloud-service-token", "SECRET", 60, 'a', "1/" + "/0#", ""},
+		{"cloud-service-token", "SECRET", 300, 'a', "0.A" + "Xca#", "0.AXca"},
+		{"cloud-service-token", "SECRET", 48, 'a', "cfut" + "_#", ""},
+		{"cloud-service-token", "SECRET", 40, 'h', "sbp" + "_#", ""},
+		{"cloud-service-token", "SECRET", 31, 'a', "sb" + "_secret_#", ""},
+		{"cloud-service-token", "SECRET", 36, 'a', "vcp" + "_#", ""},
+		{"cloud-service-token", "SECRET", 36, 'a', "nfp" + "_#", ""},
+		{"cloud-service-token", "SECRET", 28, 'a', "rnd" + "_#", ""},
+		{"cloud-service-token", "SECRET", 32, 'a', "AT" + "BB#", ""},
+		{"cloud-service-token", "SECRET", 32, 'a', "ci" + "o#", ""},
+		{"cloud-service-token", "SECRET", 43, 'l', "oy" + "2#", ""},
+		{"cloud-service-token", "SECRET", 27, 'u', "NR" + "AK-#", ""},
+		{"app-service-token", "SECRET", 40, 'a', "figd" + "_#", ""},
+		{"app-service-token", "SECRET", 43, 'a', "secret" + "_#", ""},
+		{"app-service-token", "SECRET", 64, 'h', "pat" + "AbCdEfGhIjKl12.#", ""},
+		{"mailchimp-key", "SECRET", 32, 'h', "#-us" + "12", ""},
+		{"app-service-token", "SECRET", 32, 'a', "wh" + "sec_#", ""},
+		{"app-service-token", "SECRET", 80, 'a', "xo" + "xd-#", ""},
+		{"app-service-token", "SECRET", 150, 'a', "EA" + "A#", ""},
+		{"app-service-token", "SECRET", 50, 'a', strings.Repeat("A", 22) + "#%3D" + "abcdefgh1234567890ABCDEFGH", ""},
+		{"app-service-token", "SECRET", 32, 'h', "access" + "_token$production$a1b2c3d4e5f6g7h8$#", ""},
+		{"named-service-token", "AZURE_DEVOPS_EXT_PAT=SECRET", 52, 'b', "#", ""},
+		{"named-service-token", "TWILIO_AUTH_TOKEN=SECRET", 32, 'h', "#", "$TWILIO_AUTH_TOKEN"},
+		{"named-service-token", "VERCEL_TOKEN: SECRET", 24, 'a', "#", "vercel-token"},
+		{"named-service-token", `{"private_key_id": "SECRET"}`, 40, 'h', "#", ""},
+		{"named-service-token", "kubeadm join 10.0.0.1:6443 --token SECRET --discovery", 16, 'l', "abc123.#", "abc123.d"},
+		{"named-service-token", "token: SECRET", 16, 'l', "abcdef.#", "abcdef.value"},
+		{"named-service-token", "|  SecretAccessKey |  SECRET  |", 38, 'a', "/+#", "none"},
+		{"url-token", "https://x.blob.core.windows.net/a?sv=2024-01-01&se=2026&sig=SECRET", 43, 'a', "#%3D", "<signature>"},
+		{"url-token", "https://api.example.com/v1?access_token=SECRET&x=1", 32, 'a', "#", "your_access_token_1"},
+		{"url-token", "https://b.s3.amazonaws.com/k?X-Amz-Expires=60&X-Amz-Signature=SECRET", 64, 'h', "#", "{signature}"},
+		{"url-token", "https://discord.com/api/webhooks/123456789012345678/SECRET", 68, 'a', "#", "token"},
+		{"url-token", "https://api.telegram.org/botSECRET/getMe", 35, 'a', "1234567890:#", "<token>"},
+		{"url-token", "https://SECRET@o1.ingest.sentry.io/42", 32, 'h', "#", "public"},
+		{"url-token", "otpauth://totp/x:bob?secret=SECRET&issuer=x", 32, 'u', "#", "${SECRET}"},
+		{"jwe", "SECRET", 60, 'a', "eyJhbGciOiJkaXIiLCJlbmMiOiJBMTI4R0NNIn0..MDEyMzQ1Njc4OWFi.#.MDEyMzQ1Njc4OWFiY2RlZg", "eyJhbGciOiJkaXIi"},
+		{"database-password", "jdbc:postgresql://db:5432/app?user=app&password=SECRET", 14, 'a', "#", "${PASSWORD}"},
+		{"database-password", "jdbc:oracle:thin:app/SECRET@db:1521:x", 14, 'a', "#", "<password>"},
+		{"database-password", "host=db user=app password=SECRET dbname=x", 14, 'a', "#", "$PASSWORD"},
+		{"database-password", "password=SECRET host=db", 14, 'a', "#", "password"},
+		{"database-password", "Server=db;User Id=sa;Password=SECRET", 14, 'a', "#", "{password}"},
+		{"database-password", "db.internal:5432:app:bob:SECRET\n", 14, 'a', "#", "password"},
+		{"database-password", "postgres://app:SECRET@db/app", 10, 'a', "ab/#", "password"},
+		{"command-password", "mysql -u root -pSECRET app", 12, 'a', "#", "$PASSWORD"},
+		{"command-password", "mysqldump -h db -pSECRET app", 12, 'a', "#", "assword"},
+		{"command-password", "sshpass -p SECRET ssh bob@x", 12, 'a', "#", "$PASSWORD"},
+		{"command-password", "sshpass -p 'SECRET' ssh bob@x", 12, 'a', "#", "<password>"},
+		{"command-password", "redis-cli -h x -a SECRET ping", 12, 'a', "#", "$PASSWORD"},
+		{"command-password", "docker login -u bob -p SECRET r.example.com", 12, 'a', "#", "$PASSWORD"},
+		{"command-password", "htpasswd -bc file bob SECRET", 12, 'a', "#", "password"},
+		{"command-password", "h1 ansible_ssh_pass=SECRET", 12, 'a', "#", "{{vault}}"},
+		{"password-hash", "root:SECRET:19000:0:99999:7:::", 80, 'a', "$6$abcdefgh$#", "!"},
+		{"password-hash", "root:SECRET:19000:0:99999:7:::", 60, 'a', "$y$j9T$abcdefgh$#", "*"},
+		{"password-hash", "bob:SECRET\n", 22, 'a', "$apr1$abcdefgh$#", "$apr1$"},
+		{"password-hash", "bob:SECRET\n", 53, 'a', "$2y$05$#", "x"},
+		{"wifi-password", "network={\n\tpsk=\"SECRET\"\n}", 12, 'a', "#", "<passphrase>"},
+		{"wifi-password", "WIFI:S:home;T:WPA;P:SECRET;;", 12, 'a', "#", "short"},
+		{"django-secret-key", "SECRET_KEY = 'SECRET'", 50, 'a', "django-insecure-#", "change"},
+		{"putty-key", "PuTTY-User-Key-File-3: ssh-ed25519\nEncryption: none\nPublic-Lines: 1\nAAAA\nPrivate-Lines: 1SECRET", 44, 'a', "\n#", ","},
+	}
+	random := func(seed uint64, set string, n int) string {
+		rnd := rand.New(rand.NewPCG(seed, 3))
+		b := make([]byte, n)
+		for i := range b {
+			b[i] = set[rnd.IntN(len(set))]
+		}
+		if n >= 8 {
+			copy(b[2:], "q7") // a digit and a letter that all sets have
+			if set == hexa {
+				copy(b[2:], "e7")
+			}
+			if set[0] == 'A' && len(set) == 32 {
+				copy(b[2:], "Q7")
+			}
+		}
+		return string(b)
+	}
+	for i, tt := range tests {
+		secret := strings.Replace(tt.parts, "#", random(uint64(i), sets[tt.set], tt.n), 1)
+		places := []string{tt.in}
+		if tt.in == "SECRET" {
+			places = []string{"SECRET", "x = SECRET\n", `{"v":"SECRET"}`, "see (SECRET).", "<td>SECRET</td>", "a,SECRET,b"}
+		}
+		for _, place := range places {
+			at := strings.LastIndex(place, "SECRET")
+			put := func(secret string) string { return place[:at] + secret + place[at+len("SECRET"):] }
+			in := put(secret)
+			got, found, err := s.Text(context.Background(), in)
+			if err != nil || strings.Contains(got, secret[len(secret)/2:]) || len(found) == 0 {
+				t.Errorf("Text(%q) = %q, %v: the secret is still there", in, got, found)
+			}
+			own := false
+			for _, h := range hitsOf(t, s, in) {
+				own = own || h.rule.ID == tt.rule && strings.Contains(in[h.secret.Start:h.secret.End], secret)
+			}
+			if !own {
+				t.Errorf("rule %s does not find %q in %q", tt.rule, secret, in)
+			}
+			near := tt.near
+			if near == "" {
+				near = strings.Replace(tt.parts, "#", random(uint64(i), sets[tt.set], tt.n/3), 1)
+			}
+			in = put(near)
+			for _, h := range hitsOf(t, s, in) {
+				if h.rule.own {
+					t.Errorf("rule %s finds %q in %q, want nothing", h.rule.ID, in[h.secret.Start:h.secret.End], in)
+				}
+			}
+		}
+	}
+}

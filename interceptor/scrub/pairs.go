@@ -1,0 +1,135 @@
+package scrub
+
+import (
+	"slices"
+	"strings"
+)
+
+// pairs returns the names and values that stand apart in the scanned text, each rewritten to
+// NAME": "VALUE", which all rules know. Rules with a layout say where: of a pair, the first group
+// follows the name, and the second is the value; of a table, a match begins in its header.
+func (x *examination) pairs(text string) ([]decoded, error) {
+	var all []decoded
+	for _, i := range x.scratch.Candidates() {
+		r := x.s.rules.active[i]
+		if r.Layout == "" {
+			continue
+		}
+		matches, err := x.scratch.FindAll(i)
+		if err != nil {
+			return nil, err
+		}
+		done := 0
+		for _, m := range matches {
+			if err := x.limit.spend(m.End - m.Start); err != nil {
+				return nil, err
+			}
+			if m.Start < done {
+				continue
+			}
+			if r.Layout == "table" {
+				if all, done, err = x.appendTable(all, text, m.Start); err != nil {
+					return nil, err
+				}
+				continue
+			}
+			g, err := x.scratch.Submatches(i, m)
+			if err != nil || len(g) < 6 || g[4] < 0 {
+				return nil, err
+			}
+			name := len(strings.TrimRight(text[m.Start:m.Start+g[2]], " |`*\"'>"))
+			end := m.Start + g[5]
+			all = append(all, apply(text, span{m.Start, end}, []edit{
+				{span{m.Start + name, m.Start + g[4]}, `": "`}, {span{end, end}, "\"\n"},
+			}))
+		}
+	}
+	return all, nil
+}
+
+// maxName is the length of the longest name of a column.
+const maxName = 40
+
+// appendTable appends the columns with secrets of the table whose header contains byte at, and
+// returns the end of the table. The rows have as many cells as the header.
+func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded, int, error) {
+	header := lineAt(text, strings.LastIndexByte(text[:at], '\n')+1)
+	separator := byte(',')
+	for _, c := range []byte("|\t;") {
+		if strings.IndexByte(text[header.Start:header.End], c) >= 0 {
+			separator = c
+			break
+		}
+	}
+	names := appendCells(nil, text, header, separator)
+	filled, secret := 0, false
+	for _, n := range names {
+		if n.Start < n.End {
+			filled++
+		}
+		secret = secret || isSecretName(text, n)
+	}
+	if filled < 2 || !secret {
+		return all, header.End, nil
+	}
+	part := span{header.End, header.End}
+	var edits []edit
+	var cells []span
+	for line := header; line.End < len(text); {
+		line = lineAt(text, line.End+1)
+		if err := x.limit.spend(line.End - line.Start); err != nil {
+			return nil, 0, err
+		}
+		if cells = appendCells(cells[:0], text, line, separator); len(cells) != len(names) {
+			if strings.Trim(text[line.Start:line.End], "-+=:| \r") == "" {
+				continue // a ruled line
+			}
+			break
+		}
+		for i, c := range cells {
+			if c.Start < c.End && isSecretName(text, names[i]) {
+				edits = append(edits, edit{span{part.End, c.Start}, "\"\n\"" + text[names[i].Start:names[i].End] + `": "`})
+				part.End = c.End
+			}
+		}
+	}
+	if len(edits) > 0 {
+		edits = append(edits, edit{span{part.End, part.End}, "\"\n"})
+		all = append(all, apply(text, part, edits))
+	}
+	return all, max(header.End, part.End), nil
+}
+
+func isSecretName(text string, s span) bool {
+	name := text[s.Start:s.End]
+	return len(name) <= maxName && strings.IndexAny(name, "()[]{}<>=:$") < 0 && slices.ContainsFunc([]string{"passw", "secret", "token", "key", "credential"}, func(word string) bool {
+		return strings.Contains(strings.ToLower(name), word)
+	})
+}
+
+func lineAt(text string, at int) span {
+	if n := strings.IndexByte(text[at:], '\n'); n >= 0 {
+		return span{at, at + n}
+	}
+	return span{at, len(text)}
+}
+
+// appendCells appends the cells of a line without the blanks and quotation marks around them.
+func appendCells(dst []span, text string, line span, separator byte) []span {
+	quoted := false
+	from := line.Start
+	for i := line.Start; i <= line.End; i++ {
+		if i < line.End && text[i] == '"' && separator != '|' {
+			quoted = !quoted
+		}
+		if i < line.End && (text[i] != separator || quoted) {
+			continue
+		}
+		const around = " \t\r\"'`*"
+		cell := text[from:i]
+		c := span{i - len(strings.TrimLeft(cell, around)), from + len(strings.TrimRight(cell, around))}
+		dst = append(dst, span{min(c.Start, c.End), c.End})
+		from = i + 1
+	}
+	return dst
+}

@@ -1,0 +1,166 @@
+package scrub
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// TestPrivateKeyInPieces: a private key in several strings is found in each layout that servers
+// give text files, and only its lines change.
+func TestPrivateKeyInPieces(t *testing.T) {
+	s := newScrubber(t, Options{})
+	type object = map[string]any
+	lines := func(text string) (out []string) { return strings.Split(text, "\n") }
+	list := func(text string, member func(n int, line string) any) (out []any) {
+		for n, l := range lines(text) {
+			out = append(out, member(n, l))
+		}
+		return out
+	}
+	containers := map[string]func(text string) any{
+		"lines":     func(text string) any { return object{"structuredContent": object{"lines": lines(text)}} },
+		"top array": func(text string) any { return lines(text) },
+		"numbered": func(text string) any {
+			return list(text, func(n int, l string) any { return object{"n": n, "text": l} })
+		},
+		"with labels": func(text string) any {
+			return list(text, func(n int, l string) any { return object{"n": fmt.Sprint(n), "line": l} })
+		},
+		"nested": func(text string) any {
+			return object{"page": list(text, func(n int, l string) any { return object{"kind": "x", "line": object{"text": l}} })}
+		},
+		"rows":       func(text string) any { return list(text, func(n int, l string) any { return []any{n, l} }) },
+		"row arrays": func(text string) any { return list(text, func(n int, l string) any { return []string{l} }) },
+		"text blocks": func(text string) any {
+			return object{"content": list(text, func(n int, l string) any { return object{"type": "text", "text": l} })}
+		},
+		"resources": func(text string) any {
+			return object{"content": list(text, func(n int, l string) any {
+				return object{"type": "resource", "resource": object{"uri": "file:///keep", "text": l}}
+			})}
+		},
+		"contents": func(text string) any {
+			return object{"contents": list(text, func(n int, l string) any { return object{"uri": "file:///keep", "text": l} })}
+		},
+		"two fields": func(text string) any {
+			half := len(text) / 2
+			return object{"a": "keep", "head": text[:half], "tail": text[half:]}
+		},
+		"two strings": func(text string) any { return []string{"keep", text[:len(text)/2], text[len(text)/2:]} },
+		"between long": func(text string) any {
+			return []string{strings.Repeat("keep ", 20000), text[:90], text[90:], strings.Repeat("keep ", 20000)}
+		},
+		"end of a long": func(text string) any {
+			return []string{strings.Repeat("keep ", 20000) + text[:90], text[90:] + strings.Repeat(" keep", 20000)}
+		},
+		"pieces of lines": func(text string) any { return []string{text[:20], text[20:100], text[100:]} },
+	}
+	for i, kind := range []string{"RSA PRIVATE KEY", "EC PRIVATE KEY", "DSA PRIVATE KEY", "OPENSSH PRIVATE KEY", "PRIVATE KEY", "ENCRYPTED PRIVATE KEY", "PGP PRIVATE KEY BLOCK"} {
+		for name, contain := range containers {
+			var key []string
+			for n := range 3 + 4*i {
+				key = append(key, token(uint64(100*i+n), "", 64))
+			}
+			text := "-----BEGIN " + kind + "-----\n" + strings.Join(key, "\n") + "\n-----END " + kind + "-----"
+			in, err := json.Marshal(contain(text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, found, err := s.JSON(context.Background(), in)
+			if err != nil || len(found) == 0 || !json.Valid(got) {
+				t.Errorf("%s in %s: JSON = %.300s, %v, %v", kind, name, got, found, err)
+				continue
+			}
+			for _, l := range key {
+				if strings.Contains(string(got), l[:16]) || strings.Contains(string(got), l[48:]) {
+					t.Errorf("%s in %s: JSON(%.100s) = %.600s: a line is left", kind, name, in, got)
+					break
+				}
+			}
+			for _, kept := range []string{"keep", `"type":"text"`, `"type":"resource"`, "file:///keep", `"kind":"x"`} {
+				if strings.Count(string(in), kept) != strings.Count(string(got), kept) {
+					t.Errorf("%s in %s: JSON(%.100s) = %.600s: %q is gone", kind, name, in, got, kept)
+				}
+			}
+		}
+	}
+}
+
+// TestNamesAndValues: a value is found whose name stands elsewhere.
+func TestNamesAndValues(t *testing.T) {
+	s := newScrubber(t, Options{})
+	forms := map[string]string{
+		"members":        `{"name":"NAME","value":"VALUE"}`,
+		"spaced":         `{ "name" : "NAME", "value" : "VALUE" }`,
+		"lines":          "{\n  \"name\": \"NAME\",\n  \"value\": \"VALUE\"\n}",
+		"with a type":    `{"name":"NAME","type":"PLAINTEXT","value":"VALUE"}`,
+		"key":            `[{"key":"NAME","value":"VALUE"}]`,
+		"parameters":     `{"ParameterKey":"NAME","ParameterValue":"VALUE"}`,
+		"capitals":       `{"Name":"NAME","Value":"VALUE"}`,
+		"escaped":        `{\"name\":\"NAME\",\"value\":\"VALUE\"}`,
+		"nested":         `{"NAME":{"value":"VALUE"}}`,
+		"nested lines":   "{\n  \"NAME\": {\n    \"value\": \"VALUE\"\n  }\n}",
+		"list":           `{"NAME":["VALUE"]}`,
+		"YAML":           "env:\n- name: NAME\n  value: VALUE\n- name: X\n  value: y\n",
+		"YAML quoted":    "env:\n  - name: \"NAME\"\n    value: 'VALUE'\n",
+		"YAML nested":    "NAME:\n  value: VALUE\n",
+		"YAML list":      "NAME:\n  - VALUE\n",
+		"HCL":            "{ name = \"NAME\", value = \"VALUE\" }",
+		"XML":            "<property>\n  <name>NAME</name>\n  <value>VALUE</value>\n</property>",
+		"XML element":    "<NAME>VALUE</NAME>",
+		"YAML block":     "NAME: |\n  VALUE\n",
+		"YAML folded":    "NAME: >-\n    VALUE\nx: y\n",
+		"XML attributes": `<add key="NAME" value="VALUE"/>`,
+		"CSV":            "id,NAME,owner\n1,x,ann\n2,VALUE,bob\n3,y,eve\n",
+		"CSV quoted":     "\"id\",\"NAME\"\r\n\"a, b\",\"VALUE\"\r\n",
+		"TSV":            "id\tNAME\n1\tVALUE\n",
+		"semicolons":     "id;NAME\n1;VALUE\n",
+		"Markdown":       "| id | NAME |\n|---|:--|\n| 1 | x |\n| 2 | `VALUE` |\n",
+		"Markdown row":   "| variable | value |\n|---|---|\n| NAME | VALUE |\n",
+		"psql":           " id | NAME\n----+------\n 1  | VALUE\n",
+	}
+	for n, name := range []string{"DB_PASSWORD", "STRIPE_SECRET", "API_KEY", "authToken", "db.password", "Secret_access_key"} {
+		value := token(uint64(700+n), "", 22) + "7x"
+		for form, text := range forms {
+			in := strings.NewReplacer("NAME", name, "VALUE", value).Replace(text)
+			got, found, err := s.Text(context.Background(), in)
+			if err != nil || len(found) == 0 || strings.Contains(got, value) {
+				t.Errorf("%s: Text(%q) = %q, %v, %v", form, in, got, found, err)
+			}
+			quoted, _ := json.Marshal(map[string]any{"content": []any{map[string]string{"type": "text", "text": in}}})
+			clean, _, err := s.JSON(context.Background(), quoted)
+			if err != nil || strings.Contains(string(clean), value) {
+				t.Errorf("%s: JSON(%s) = %s, %v", form, quoted, clean, err)
+			}
+			if !json.Valid([]byte(in)) {
+				continue
+			}
+			clean, _, err = s.JSON(context.Background(), []byte(in))
+			if want := strings.ReplaceAll(in, value, "[REDACTED:"); err != nil || strings.Contains(string(clean), value) || !strings.Contains(string(clean), name) {
+				t.Errorf("%s: JSON(%s) = %s, %v, want %s", form, in, clean, err, want)
+			}
+		}
+	}
+	// AWS's file of credentials.
+	secret := token(720, "aZ9/", 36)
+	in := "User name,Password,Access key ID,Secret access key,Console login link\r\nbob,,AK" + "IAQYLPMN5HHHFPZAM2," + secret + ",https://x.signin.aws.amazon.com/console\r\n"
+	if got, _, err := s.Text(context.Background(), in); err != nil || strings.Contains(got, secret) || !strings.Contains(got, "bob,,[REDACTED:") {
+		t.Errorf("Text(%q) = %q, %v", in, got, err)
+	}
+	// What is no secret stays beside the name of one.
+	for _, in := range []string{
+		"| name | type | description |\n|---|---|---|\n| api_key | string | The key |\n| token | string | The token of the user |\n",
+		"- name: DB_PASSWORD\n  valueFrom:\n    secretKeyRef:\n      name: db-credentials\n      key: password\n",
+		`{"name":"token","value":"<token>"}`, `{"name":"password","value":"${DB_PASSWORD}"}`,
+		"if token, ok := m[key]; ok {\n\treturn f(token, x509v3, true)\n}\n",
+		"key, value\nname, description\n", "The password, the secret and the key\nare long, random and rotated\n",
+		`{"keywords":["password","secret_name"],"tokens":["identifier","openBracket"]}`,
+	} {
+		if got, found, err := s.Text(context.Background(), in); err != nil || got != in {
+			t.Errorf("Text(%q) = %q, %v, %v, want it unchanged", in, got, found, err)
+		}
+	}
+}
