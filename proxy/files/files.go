@@ -35,6 +35,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/foldgate/foldgate/internal/arguments"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -46,6 +47,7 @@ import (
 // all of them. Its only state is the open directories.
 type Server struct {
 	roots  []*root
+	limit  time.Duration // of one call
 	close  sync.Once
 	closed chan struct{}
 }
@@ -67,7 +69,7 @@ func New(roots []string, hidden ...string) (*Server, error) {
 	if len(roots) == 0 {
 		return nil, errors.New("files: no roots: name at least one directory")
 	}
-	s := &Server{closed: make(chan struct{})}
+	s := &Server{limit: maxTime, closed: make(chan struct{})}
 	taken := map[string]bool{}
 	for _, dir := range roots {
 		r, err := openRoot(dir)
@@ -149,7 +151,7 @@ func (s *Server) Call(ctx context.Context, r *conn.Request) (wire.Message, error
 			return wire.Message{}, cause
 		}
 		if result == nil {
-			return failure(wire.CodeInvalidParams, fmt.Sprintf("unknown tool: %q", name)), nil
+			return failure(wire.CodeInvalidParams, fmt.Sprintf("unknown tool: %.200q", name)), nil
 		}
 		if r.Call != nil && r.Call.Origin.Revision >= wire.VersionModern {
 			result = rawjson.Set(result, []byte(`"complete"`), "resultType")
@@ -184,6 +186,9 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
+// maxTime bounds one call: a search of a large tree, or for an expensive pattern.
+const maxTime = 10 * time.Second
+
 // run runs one tool. It returns the result of tools/call, or nil if there is no such tool.
 func (s *Server) run(ctx context.Context, name string, args json.RawMessage) json.RawMessage {
 	i := slices.IndexFunc(tools, func(t tool) bool { return t.name == name })
@@ -193,6 +198,8 @@ func (s *Server) run(ctx context.Context, name string, args json.RawMessage) jso
 	text, end := "", "}]}"
 	in, err := tools[i].decode(args)
 	if err == nil {
+		ctx, cancel := context.WithTimeout(ctx, s.limit)
+		defer cancel()
 		text, err = tools[i].run(s, ctx, in)
 	}
 	if err != nil {

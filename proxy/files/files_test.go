@@ -237,6 +237,28 @@ func TestSymlinkRace(t *testing.T) {
 	t.Logf("%d of 3000 reads met the link while it led inside", inside)
 }
 
+// A link that leads into a hidden directory only after the lookup does not open it.
+func TestHiddenDirectoryRace(t *testing.T) {
+	dir := tree(t, map[string]string{"state/trace/1": "SECRET", "state/": "", "f": "->state/trace/1", "d": "->state", "here": "->.", "a.txt": "x"})
+	s, err := New([]string{dir}, filepath.Join(dir, "state"))
+	must(t, err)
+	t.Cleanup(func() { _ = s.Close() })
+	for _, rel := range []string{"f", "d", "d/trace", "d/trace/1", "state", "state/trace/1", "here/state", "here/d/trace/1", "here/here/f"} {
+		f, _, err := s.open(place{s.roots[0], rel}) // what a call does after its lookup
+		if err == nil {
+			_ = f.Close()
+			t.Errorf("%s was opened", rel)
+		} else if !strings.Contains(err.Error(), "foldgate's own state") {
+			t.Errorf("open(%s) = %v, want a refusal", rel, err)
+		}
+	}
+	for _, rel := range []string{".", "a.txt", "here", "here/a.txt"} {
+		f, _, err := s.open(place{s.roots[0], rel})
+		must(t, err)
+		_ = f.Close()
+	}
+}
+
 func TestSpecialFiles(t *testing.T) {
 	dir := tree(t, map[string]string{"a.txt": "x\n"})
 	must(t, syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o644))

@@ -28,9 +28,13 @@ type place struct {
 func (s *Server) resolve(p string) (place, error) {
 	at, err := s.locate(p)
 	if err == nil && at.r != nil && at.r.hides(at.rel) {
-		return place{}, fmt.Errorf("%s is foldgate's own state and may not be read: branch_read reads stored results", s.show(at))
+		return place{}, s.hidden(at)
 	}
 	return at, err
+}
+
+func (s *Server) hidden(p place) error {
+	return fmt.Errorf("%s is foldgate's own state and may not be read: branch_read reads stored results", s.show(p))
 }
 
 // hides reports whether rel is a hidden directory or lies below one, under any name or link.
@@ -50,6 +54,19 @@ func (r *root) hides(rel string) bool {
 		}
 	}
 	return false
+}
+
+// hidesOpen reports whether f, opened as rel, is hidden. A link on the way may have changed since
+// hides looked at it, so on Linux the kernel says where f is.
+func (r *root) hidesOpen(f *os.File, rel string) bool {
+	if len(r.hidden) == 0 {
+		return false
+	}
+	at, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", f.Fd()))
+	if err != nil {
+		at = r.real(rel)
+	}
+	return slices.ContainsFunc(r.hidden, func(h string) bool { return at == h || below(h, at) != "" })
 }
 
 // real returns the absolute path of rel, with links resolved if it exists.
@@ -171,13 +188,15 @@ func (s *Server) readDir(ctx context.Context, p place) ([]fs.DirEntry, error) {
 // readDirBatch is the number of entries read between two checks of ctx.
 const readDirBatch = 1024
 
+var errTimedOut = errors.New("stopped before the end: timed out; narrow the call, for example with path or glob")
+
 // stopped returns nil while ctx lasts, then the tool error for its end.
 func stopped(ctx context.Context) error {
 	switch {
 	case ctx.Err() == nil:
 		return nil
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return errors.New("stopped before the end: timed out; narrow the call, for example with path or glob")
+		return errTimedOut
 	}
 	return errors.New("stopped before the end: cancelled")
 }
@@ -196,6 +215,10 @@ func (s *Server) open(p place) (*os.File, fs.FileInfo, error) {
 	if err != nil {
 		_ = f.Close()
 		return nil, nil, s.explain(p, err)
+	}
+	if p.r.hidesOpen(f, p.rel) {
+		_ = f.Close()
+		return nil, nil, s.hidden(p)
 	}
 	return f, info, nil
 }

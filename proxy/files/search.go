@@ -9,6 +9,7 @@ import (
 	"io"
 	"path"
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,8 +43,12 @@ func (s *Server) searchFiles(ctx context.Context, in input) (string, error) {
 }
 
 const (
-	// maxPattern is the longest regular expression in bytes.
+	// maxPattern is the longest regular expression in bytes, maxProgram its size with the repeats
+	// written out.
 	maxPattern = 2048
+	maxProgram = 10_000
+	// maxSteps is the work of a match that is not interrupted: some tenths of a second.
+	maxSteps = 32 << 20
 	// maxShown is the part of a line that is shown, beforeMatch the part of it before the match.
 	maxShown    = 400
 	beforeMatch = 100
@@ -53,12 +58,15 @@ func (s *Server) grep(ctx context.Context, in input) (string, error) {
 	if in.IgnoreCase {
 		in.Pattern = "(?i)" + in.Pattern
 	}
-	re, err := compile(in.Pattern)
+	re, size, err := compile(in.Pattern)
 	if err != nil {
 		return "", err
 	}
-	g := &grepper{s: s, re: re, context: int(in.Context), max: int(in.MaxMatches), buf: make([]byte, 64<<10)}
+	g := &grepper{s: s, re: re, size: size, context: int(in.Context), max: int(in.MaxMatches), buf: make([]byte, 64<<10)}
 	unread, err := s.walk(ctx, in.Path, in.Glob, func(p place) error { return g.file(ctx, p) })
+	if errors.Is(err, errTimedOut) && g.searched > 0 {
+		g.left, err = fmt.Sprintf("stopped after %s at line %d of %s: narrow pattern, path or glob, or search the rest by path", s.limit, g.number, g.name), nil
+	}
 	if err != nil {
 		return "", err
 	}
@@ -73,16 +81,24 @@ func (s *Server) grep(ctx context.Context, in input) (string, error) {
 	return g.out.String(), nil
 }
 
-func compile(pattern string) (*regexp.Regexp, error) {
+// compile returns the expression and its size: the steps of a match for each character.
+func compile(pattern string) (re *regexp.Regexp, size int, err error) {
 	if len(pattern) > maxPattern {
-		return nil, fmt.Errorf("the pattern is %d bytes long, the limit is %d: search for a part of it", len(pattern), maxPattern)
+		return nil, 0, fmt.Errorf("the pattern is %d bytes long, the limit is %d: search for a part of it", len(pattern), maxPattern)
 	}
-	re, err := regexp.Compile(pattern)
+	parsed, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
-		return nil, fmt.Errorf("not a valid RE2 pattern (%s): put \\ before a literal ( ) [ ] { } . * + ? | ^ $ \\; there are no backreferences or lookarounds",
+		return nil, 0, fmt.Errorf("not a valid RE2 pattern (%s): put \\ before a literal ( ) [ ] { } . * + ? | ^ $ \\; there are no backreferences or lookarounds",
 			strings.TrimPrefix(err.Error(), "error parsing regexp: "))
 	}
-	return re, nil
+	prog, err := syntax.Compile(parsed.Simplify())
+	if err == nil && len(prog.Inst) > maxProgram {
+		return nil, 0, fmt.Errorf("the pattern has %d parts with its repeats written out, the limit is %d: use smaller counts in {}", len(prog.Inst), maxProgram)
+	}
+	if err == nil {
+		re, err = regexp.Compile(pattern)
+	}
+	return re, len(prog.Inst), err
 }
 
 // grepper searches one file after the other. It writes the path of each file with a match, then
@@ -90,6 +106,7 @@ func compile(pattern string) (*regexp.Regexp, error) {
 type grepper struct {
 	s            *Server
 	re           *regexp.Regexp
+	size         int // of re
 	context, max int
 	out          report
 	buf          []byte // of the scanners
@@ -121,14 +138,15 @@ func (g *grepper) file(ctx context.Context, p place) error {
 	g.name, g.number, g.before, g.after, g.last = g.s.show(p), 1, nil, 0, 0
 	sc := lineScanner(f, g.buf)
 	for sc.Scan() {
-		if err := stopped(ctx); err != nil {
-			return err
-		}
 		line, ended := bytes.CutSuffix(sc.Bytes(), []byte("\n"))
 		if ended {
 			line = bytes.TrimSuffix(line, []byte("\r"))
 		}
-		if err := g.line(line); err != nil {
+		at := g.find(ctx, line)
+		if err := stopped(ctx); err != nil {
+			return err
+		}
+		if err := g.line(line, at); err != nil {
 			return err
 		}
 		if ended {
@@ -141,8 +159,29 @@ func (g *grepper) file(ctx context.Context, p place) error {
 	return nil
 }
 
-func (g *grepper) line(line []byte) error {
-	at := g.re.FindIndex(line)
+// find returns the place of the first match. A long match ends with ctx; its result is not valid then.
+func (g *grepper) find(ctx context.Context, line []byte) []int {
+	if len(line)*g.size <= maxSteps {
+		return g.re.FindIndex(line)
+	}
+	return g.re.FindReaderIndex(interruptible{bytes.NewReader(line), ctx})
+}
+
+// interruptible ends with ctx.
+type interruptible struct {
+	io.RuneReader
+	ctx context.Context
+}
+
+func (r interruptible) ReadRune() (rune, int, error) {
+	if r.ctx.Err() != nil {
+		return 0, 0, io.EOF
+	}
+	return r.RuneReader.ReadRune()
+}
+
+// line takes a line with its match, which is nil for none.
+func (g *grepper) line(line []byte, at []int) error {
 	if at == nil {
 		switch {
 		case g.after > 0:

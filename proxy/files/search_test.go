@@ -1,6 +1,7 @@
 package files
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -223,4 +224,38 @@ func BenchmarkGrep(b *testing.B) {
 	for b.Loop() {
 		call(b, s, "grep", `{"pattern":"no(thing|where) like this"}`)
 	}
+}
+
+// However a search becomes expensive, one call ends soon after its limit and says where, and a
+// cancelled call ends soon after the cancellation.
+func TestGrepIsBounded(t *testing.T) {
+	line := strings.Repeat("x", 4<<20)
+	files := map[string]string{"one line": line, "lines": strings.Repeat(line[:2000]+"\n", 2<<10)}
+	for i := range 400 {
+		files[fmt.Sprintf("many/%03d", i)] = line[:10<<10]
+	}
+	s := serve(t, tree(t, files))
+	for _, pattern := range []string{"[xy]{900}z", strings.Repeat("(x?){30}", 30) + "z", strings.Repeat("x*", 500) + "z", "(?i)" + strings.Repeat("[a-x]+", 200) + "$y"} {
+		for _, path := range []string{"one line", "lines", "many"} {
+			args := fmt.Sprintf(`{"path":%q,"pattern":%q}`, path, pattern)
+			s.limit = 20 * time.Millisecond
+			start := time.Now()
+			if got := call(t, s, "grep", args); !strings.HasPrefix(got, "(stopped after 20ms at line ") || !strings.Contains(got, " of "+path) {
+				t.Errorf("grep %.60s = %q, want where it stopped", args, got)
+			}
+			if took := time.Since(start); took > 3*time.Second {
+				t.Errorf("grep %.60s took %v, the limit is 20ms", args, took)
+			}
+			s.limit = maxTime
+			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+			time.AfterFunc(20*time.Millisecond, cancel)
+			start = time.Now()
+			want(t, "a cancelled grep", callCtx(t, ctx, s, "grep", args), "error: stopped before the end: cancelled")
+			if took := time.Since(start); took > 3*time.Second {
+				t.Errorf("grep %.60s took %v after its cancellation", args, took)
+			}
+		}
+	}
+	want(t, "a large pattern", call(t, s, "grep", fmt.Sprintf(`{"pattern":%q}`, strings.Repeat("x{1000}", 11))), "error: the pattern has 11…")
+	want(t, "a match in a long line", call(t, s, "grep", fmt.Sprintf(`{"path":"one line","pattern":"%sx{900}"}`, "^")), "one line\n1:"+line[:maxShown]+" […")
 }
