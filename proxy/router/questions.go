@@ -182,10 +182,7 @@ func (s *Session) withdraw(c conn.Conn, server string, params json.RawMessage) {
 // answer to a cancelled one.
 func (s *Session) Answer(m wire.Message) {
 	s.mu.Lock()
-	q := s.questions[string(m.ID)]
-	if q == nil { // some hosts answer a number with a string
-		q = s.questions[rawjson.Unquote(m.ID)]
-	}
+	q := s.questions[strconv.FormatInt(wire.OwnID(m.ID), 10)]
 	s.mu.Unlock()
 	if q == nil {
 		s.rt.Log.Debug("response to no request of ours", "id", string(m.ID))

@@ -199,19 +199,6 @@ func (t *calls) suspect(own *call) int64 {
 	return 0
 }
 
-// ownID reads an id of ours from a message of the server. Some servers send integers back as
-// strings. It returns 0 for anything else.
-func ownID(lit []byte) int64 {
-	if rawjson.KindOf(lit) == rawjson.String && len(lit) > 2 {
-		lit = lit[1 : len(lit)-1]
-	}
-	id, err := strconv.ParseInt(string(lit), 10, 64)
-	if err != nil || id < 0 {
-		return 0
-	}
-	return id
-}
-
 // route hands a request or notification of the server to the receiver that it belongs to: by
 // progress token, by subscription, else own (the call on whose stream it came, nil if that is
 // unknown), else to the Handler.
@@ -231,7 +218,7 @@ func (t *calls) route(m wire.Message, own *call, modern bool) {
 		// by cancelling it.
 		id, _ := rawjson.Get(m.Params, "requestId")
 		reason, _ := rawjson.GetString(m.Params, "reason")
-		if c := t.get(ownID(id)); c != nil && c.request.Method == wire.MethodListen {
+		if c := t.get(wire.OwnID(id)); c != nil && c.request.Method == wire.MethodListen {
 			t.resolve(c.id, wire.Message{}, fmt.Errorf("%w: %q", errListenEnded, reason), nil)
 		}
 		return
@@ -278,7 +265,7 @@ func (t *calls) subscription(m *wire.Message) *call {
 	if !ok {
 		return nil
 	}
-	c := t.get(ownID(lit))
+	c := t.get(wire.OwnID(lit))
 	if c == nil || c.request.Method != wire.MethodListen {
 		return nil
 	}

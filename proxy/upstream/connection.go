@@ -3,6 +3,7 @@ package upstream
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -181,7 +182,7 @@ func (s *connection) fault() error { return context.Cause(s.lifetime) }
 // receive takes one complete message. own is the call on whose stream it came, nil if the stream
 // belongs to no call. receive copies what it keeps of borrowed bytes.
 func (s *connection) receive(raw []byte, borrowed bool, own *call) {
-	raw = rawjson.Trim(raw)
+	raw = wire.Trim(raw)
 	if len(raw) == 0 {
 		return
 	}
@@ -191,13 +192,15 @@ func (s *connection) receive(raw []byte, borrowed bool, own *call) {
 	m, err := wire.ParseMessage(raw)
 	switch {
 	case err != nil:
-		s.unreadable(raw, nil, badMessage(raw, err), own)
+		if raw = s.several(raw, own); len(raw) > 0 {
+			s.unreadable(raw, nil, badMessage(raw, err), own)
+		}
 	case m.IsResponse():
 		if borrowed {
 			m.Raw = nil
 			m.ID, m.Result, m.Error = bytes.Clone(m.ID), bytes.Clone(m.Result), bytes.Clone(m.Error)
 		}
-		id := ownID(m.ID)
+		id := wire.OwnID(m.ID)
 		if id == 0 && m.Error != nil { // a null id: the server could not read it
 			id = s.calls.suspect(own)
 		}
@@ -227,11 +230,25 @@ func (s *connection) batch(raw []byte, own *call) bool {
 	return true
 }
 
+// several takes the messages of a line that holds more than one value. It returns the rest that can't
+// be read: all of any other line.
+func (s *connection) several(raw []byte, own *call) (rest []byte) {
+	lines := json.NewDecoder(bytes.NewReader(raw))
+	for rest = raw; len(rest) > 0; rest = wire.Trim(raw[lines.InputOffset():]) {
+		var m json.RawMessage
+		if raw[0] != '{' || lines.Decode(&m) != nil || len(m) == len(raw) {
+			break
+		}
+		s.receive(m, false, own)
+	}
+	return rest
+}
+
 // unreadable takes a message that can't be read, or only its ends. A response fails its call with
 // err, a request is refused, anything else is logged.
 func (s *connection) unreadable(head, tail []byte, err error, own *call) {
-	lit, method := salvage(head, tail)
-	id := ownID(lit)
+	lit, method := salvage(wire.Trim(head), tail)
+	id := wire.OwnID(lit)
 	if lit == nil && tail != nil {
 		id = s.calls.suspect(own)
 	}
@@ -249,7 +266,7 @@ func (s *connection) unreadable(head, tail []byte, err error, own *call) {
 }
 
 // idAtEnd matches an id that follows the large member of a message.
-var idAtEnd = regexp.MustCompile(`,\s*"id"\s*:\s*("[^"\\]*"|-?\d+)\s*(?:,\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*)*\}\s*$`)
+var idAtEnd = regexp.MustCompile(`,\s*"id"\s*:\s*("[^"\\]*"|-?\d[\d.eE+-]*)\s*(?:,\s*"(?:jsonrpc|method)"\s*:\s*"[^"\\]*"\s*)*\}\s*$`)
 
 // salvage reads the id's literal and the method from the first bytes of a message and, if they are
 // not the whole, from the last ones. The id is nil if it is not found. The method is "" for a

@@ -175,6 +175,42 @@ func TestSalvage(t *testing.T) {
 	}
 }
 
+// However a server spells the id of its answer, and whatever stands around it on the line, the call
+// ends at once.
+func TestReceiveSpellings(t *testing.T) {
+	ids := []string{`1`, `1.0`, `1.000`, `1e0`, `1E+0`, `10e-1`, `0.1e1`, `"1"`, `"1.0"`, `"1e0"`}
+	around := []string{"A", "\ufeffA", " \ufeff A\r", "[A]", "\ufeff[A]", "AN", "NA", "N A", "A garbage", `NNA{"x`, "\ufeffN\ufeffA"}
+	for _, id := range ids {
+		for _, form := range around {
+			for _, outcome := range []string{`"result":{}`, `"error":{"code":1,"message":"m"}`} {
+				line := strings.NewReplacer("A", `{"jsonrpc":"2.0","id":`+id+`,`+outcome+`}`, "N", `{"jsonrpc":"2.0","method":"x"}`).Replace(form)
+				for _, borrowed := range []bool{true, false} {
+					in := connection{queues: true}
+					refused := refusals(0)
+					in.init(&Config{Handler: handles(func(wire.Message) {}), Log: quiet}, &refused)
+					c, _, _ := in.calls.begin(&conn.Request{Method: "tools/call"})
+					in.receive([]byte(line), borrowed, nil)
+					if in.calls.abandon(c) {
+						t.Errorf("%s, borrowed %v: the call goes on", line, borrowed)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A line of many values costs a moment, not the stack.
+func TestReceiveManyValues(t *testing.T) {
+	in := connection{queues: true}
+	refused := refusals(0)
+	got := 0
+	in.init(&Config{Handler: handles(func(wire.Message) { got++ }), Log: quiet}, &refused)
+	in.receive([]byte(strings.Repeat(`{"jsonrpc":"2.0","method":"x"}`, 100_000)+strings.Repeat("{}", 1_000_000)), false, nil)
+	if got != 100_000 {
+		t.Errorf("%d of 100,000 notifications arrived", got)
+	}
+}
+
 // FuzzReceive: no bytes of an upstream make the reader panic, and a request is
 // always answered or handed on.
 func FuzzReceive(f *testing.F) {

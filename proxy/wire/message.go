@@ -1,10 +1,13 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -41,7 +44,7 @@ var (
 // ParseMessage splits raw into its members. The message keeps raw: the caller must not change it
 // afterwards. The error is ErrNotJSON or errNotMessage, wrapped with what is wrong.
 func ParseMessage(raw []byte) (Message, error) {
-	raw = rawjson.Trim(raw)
+	raw = Trim(raw)
 	if !rawjson.Valid(raw, MaxDepth) {
 		return Message{}, ErrNotJSON
 	}
@@ -88,6 +91,32 @@ func ParseMessage(raw []byte) (Message, error) {
 		return m, fmt.Errorf("%w: a response has either result or error", errNotMessage)
 	}
 	return m, nil
+}
+
+// Trim returns raw without the white space around it and the byte-order mark that some programs
+// write before it.
+func Trim(raw []byte) []byte {
+	raw = rawjson.Trim(raw)
+	if rest, marked := bytes.CutPrefix(raw, []byte("\ufeff")); marked {
+		return rawjson.Trim(rest)
+	}
+	return raw
+}
+
+// OwnID reads an id that foldgate chose, a positive integer, from an answer. Some programs send it
+// back as a string, and to many 1, 1.0 and 1e0 are the same number. It returns 0 for anything else.
+func OwnID(lit []byte) int64 {
+	if rawjson.KindOf(lit) == rawjson.String && len(lit) > 2 {
+		lit = lit[1 : len(lit)-1]
+	}
+	id, err := strconv.ParseInt(string(lit), 10, 64)
+	if err == nil {
+		return max(id, 0)
+	}
+	if f, err := strconv.ParseFloat(string(lit), 64); err == nil && f == math.Trunc(f) && f > 0 && f < 1<<53 {
+		return int64(f)
+	}
+	return 0
 }
 
 // setAsideNull makes a null result or error beside the other one extra: in JSON-RPC 1.0 a response
