@@ -7,9 +7,11 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/signal"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -30,7 +32,8 @@ Without one it serves the host that started it on standard input and output.
 OpenTelemetry spans and metrics go where the OTEL_* variables say; without them
 there are none. See docs/telemetry.md.
 
-It stops on SIGINT and SIGTERM: open branches are returned to their parents,
+It stops on SIGINT and SIGTERM, on standard input and output also on SIGHUP and
+when the host closes either: open branches are returned to their parents,
 upstream servers and their children end with it.`,
 		Example: `  foldgate run --config foldgate.yaml
   foldgate run --listen 127.0.0.1:8787
@@ -57,6 +60,8 @@ const closeWait = 40 * time.Second
 // serve runs a gateway until ctx is done or the host on stdio closes its input.
 func (a *app) serve(ctx context.Context, cfg config.Config, in io.Reader, out, errOut io.Writer) (err error) {
 	paceCollector()
+	ctx, release := handleSignals(ctx, cfg.Listen == "")
+	defer release()
 	log, done, err := a.logger(errOut)
 	if err != nil {
 		return err
@@ -84,6 +89,22 @@ func (a *app) serve(ctx context.Context, cfg config.Config, in io.Reader, out, e
 		scheme = "https://"
 	}
 	return g.RunHTTP(ctx, func(addr net.Addr) { greet(out, scheme+addr.String()+"/mcp", len(cfg.Principals) > 0) })
+}
+
+// handleSignals keeps SIGHUP and SIGPIPE from killing the gateway. On stdio SIGHUP ends ctx, unless
+// it was ignored from the start, as by nohup. A write to a closed pipe fails as any other write. The
+// signals are caught and not ignored, because a child process would inherit that.
+func handleSignals(ctx context.Context, stdio bool) (context.Context, context.CancelFunc) {
+	unread := make(chan os.Signal, 1)
+	signal.Notify(unread, syscall.SIGPIPE)
+	if signal.Ignored(syscall.SIGHUP) {
+		return ctx, func() {}
+	}
+	if stdio {
+		return signal.NotifyContext(ctx, syscall.SIGHUP)
+	}
+	signal.Notify(unread, syscall.SIGHUP)
+	return ctx, func() {}
 }
 
 // greet prints how to add the endpoint to a host. If tokens is set, hosts must send one.

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -49,11 +50,11 @@ type stdioServer struct {
 	legacy, modern Session    // guarded by handling; nil until first used
 }
 
-// ServeStdio speaks newline-delimited JSON-RPC with the host on in and out, in both eras, until
-// in ends (nil), ctx is done (its cause) or out fails. It writes nothing but protocol to out.
-// When it returns, every request is over and the sessions are closed. If in is an io.Closer, it
-// is closed when ctx ends first. A read that even this does not interrupt is left behind, and
-// does nothing more.
+// ServeStdio speaks newline-delimited JSON-RPC with the host on in and out, in both eras, until in
+// ends, out is closed or ctx is done; then it returns nil. It returns the fault of a stream that
+// fails otherwise. It writes nothing but protocol to out. When it returns, every request is over and
+// the sessions are closed. If in is an io.Closer, it is closed unless it has ended. A read that even
+// this does not interrupt is left behind, and does nothing more.
 func ServeStdio(ctx context.Context, r Router, in io.Reader, out io.Writer, log *slog.Logger) error {
 	lifetime, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -65,19 +66,24 @@ func ServeStdio(ctx context.Context, r Router, in io.Reader, out io.Writer, log 
 	go func() { read <- s.read(in) }()
 
 	var err error
-	reason := "the host closed the connection"
+	reason, ended := "the host closed the connection", false
 	select {
 	case err = <-read:
-		if err == nil {
+		if ended = err == nil; ended {
 			s.drain()
 		}
 	case <-s.out.Failed():
-		err, reason = fmt.Errorf("writing to the host: %w", s.out.Err()), "the host is gone"
+		reason = "the host is gone"
+		if err = s.out.Err(); errors.Is(err, syscall.EPIPE) {
+			err = nil
+		} else {
+			err = fmt.Errorf("writing to the host: %w", err)
+		}
 	case <-ctx.Done():
-		err, reason = context.Cause(ctx), "foldgate is shutting down"
+		reason = "foldgate is shutting down"
 	}
 	cancel(errors.New(reason))
-	if closer, ok := in.(io.Closer); ok && err != nil {
+	if closer, ok := in.(io.Closer); ok && !ended {
 		_ = closer.Close()
 	}
 	s.out.Hurry()
@@ -138,7 +144,7 @@ func (s *stdioServer) handle(line wire.Line) bool {
 	if s.lifetime.Err() != nil {
 		return false
 	}
-	data := rawjson.Trim(line.Head)
+	data := wire.Trim(line.Head)
 	switch {
 	case line.Tail != nil:
 		s.refuse(nil, invalid(wire.CodeInvalidRequest, "message larger than 64 MiB"))
