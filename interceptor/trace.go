@@ -241,6 +241,16 @@ func (r *Recorder) Deprecated(code string) {
 	})
 }
 
+// LeftOut records that count notifications of a server, of so many bytes, have no record: it sent too
+// many.
+func (r *Recorder) LeftOut(principal, server string, count int, bytes int64) {
+	r.Note(&trace.Record{
+		From: "upstream:" + server, To: []string{"foldgate"}, Kind: trace.KindWarning,
+		Payload: rawjson.Marshal(map[string]any{"code": "notifications_left_out", "count": count, "bytes": bytes}),
+		Audit:   &trace.Audit{Principal: principal, Server: server, LeftOut: count, Bytes: bytes},
+	})
+}
+
 // Note records an event that has already happened. A fault is only logged.
 func (r *Recorder) Note(rec *trace.Record) {
 	if err := r.write(rec); err != nil {

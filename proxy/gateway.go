@@ -1,12 +1,14 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"os"
@@ -230,6 +232,9 @@ func (g *Gateway) openState() (dir string, err error) {
 		if err = os.MkdirAll(dir, 0o700); err != nil {
 			return "", fmt.Errorf("state_dir: %w", writable(err))
 		}
+		if err = cmp.Or(regularFiles(g.cfg.StatePath()), regularFiles(dir)); err != nil {
+			return "", fmt.Errorf("state_dir: %w", err)
+		}
 		g.journal, err = trace.Open(filepath.Join(dir, "trace"), trace.Options{
 			Sync: t.Sync, Interval: time.Duration(t.SyncIntervalMS) * time.Millisecond,
 			RotateBytes: int64(t.RotateMB) << 20, RetainFiles: t.RetainFiles, Log: g.log,
@@ -244,6 +249,21 @@ func (g *Gateway) openState() (dir string, err error) {
 		return "", fmt.Errorf("trace: %w", writable(err))
 	}
 	return dir, nil
+}
+
+// regularFiles returns an error if a pipe, a socket or a device has the place of a state file:
+// opening one could wait for ever.
+func regularFiles(dir string) error {
+	for _, names := range []string{"*.db*", "*.json*", "trace/*"} {
+		found, _ := fs.Glob(os.DirFS(dir), names) // the pattern is valid
+		for _, name := range found {
+			name = filepath.Join(dir, name)
+			if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+				return fmt.Errorf("%s is not a regular file (%s): remove it, or set another state_dir", name, info.Mode().Type())
+			}
+		}
+	}
+	return nil
 }
 
 // writable adds the remedy to an error of a state directory that foldgate can't write.

@@ -84,6 +84,7 @@ type Audit struct {
 	Ambiguous  bool     `json:"ambiguous,omitempty"`  // more than one branch was possible; recorded in main
 	Truncated  bool     `json:"truncated,omitempty"`  // the payload here is less than was delivered
 	OverBudget bool     `json:"overbudget,omitempty"` // a budget refused, cut or ended something
+	LeftOut    int      `json:"left_out,omitempty"`   // messages that this record stands for, because there were too many
 	Lost       bool     `json:"lost,omitempty"`       // was in flight when the process ended
 	Deprecated []string `json:"deprecated,omitempty"` // codes of deprecated forms in the message
 }

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -187,4 +188,23 @@ func FuzzParseConfig(f *testing.F) {
 			t.Errorf("parse(%q) found nothing, Validate does", data)
 		}
 	})
+}
+
+// The order of upstreams decides which of two servers owns a name, in every style of YAML.
+func TestUpstreamOrder(t *testing.T) {
+	for name, text := range map[string]string{
+		"block":         "upstreams:\n  z: {url: http://h/}\n  a: {url: http://h/}\n  m: {url: http://h/}\n",
+		"double quotes": "upstreams:\n  \"z\": {url: http://h/}\n  \"a\": {url: http://h/}\n  \"m\": {url: http://h/}\n",
+		"single quotes": "upstreams:\n  'z': {url: http://h/}\n  a: {url: http://h/}\n  'm': {url: http://h/}\n",
+		"quoted parent": "\"upstreams\":\n  z: {url: http://h/}\n  a: {url: http://h/}\n  m: {url: http://h/}\n",
+		"flow":          "upstreams: {z: {url: http://h/}, a: {url: http://h/}, m: {url: http://h/}}\n",
+		"JSON":          `{"upstreams": {"z": {"url": "http://h/"}, "a": {"url": "http://h/"}, "m": {"url": "http://h/"}}}`,
+		"JSON, escaped": `{"upstreams": {"\u007a": {"url": "http://h/"}, "\x61": {"url": "http://h/"}, "m": {"url": "http://h/"}}}`,
+		"JSON in lines": "{\n  \"upstreams\": {\n    \"z\": {\"url\": \"http://h/\"},\n    \"a\": {\"url\": \"http://h/\"},\n    \"m\": {\"url\": \"http://h/\"}\n  }\n}\n",
+	} {
+		c, faults := parse([]byte(text), noEnv)
+		if got := c.UpstreamKeys(); len(faults) > 0 || !slices.Equal(got, []string{"z", "a", "m"}) {
+			t.Errorf("%s: %v %v, want z, a, m", name, got, faults)
+		}
+	}
 }

@@ -163,7 +163,9 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	msg := interceptor.Message{Server: server, Body: m.Params, Extra: m.Extra}
 	s.rt.Boundary.Inbound(ctx, &msg)
 	n.To, n.Session, n.Method = s.name(), s.ID, m.Method
-	if err := s.rt.Recorder.Notification(ctx, n, &msg); err != nil {
+	if server != "" && !s.rt.records(s.Principal, server, len(msg.Body)) {
+		s.rt.Log.Debug("notification not recorded: too many of this upstream", "upstream", server, "method", m.Method)
+	} else if err := s.rt.Recorder.Notification(ctx, n, &msg); err != nil {
 		s.rt.Log.Error("notification withheld", "method", m.Method, "err", err)
 		return
 	}
@@ -175,6 +177,58 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	if err := s.send(r, m); err != nil {
 		s.rt.Log.Debug("notification could not be delivered", "method", m.Method, "err", err)
 	}
+}
+
+const (
+	// The records of one upstream's notifications to the hosts of a principal: the bytes of a burst,
+	// and the bytes a second after it.
+	notedBurst = 4 << 20
+	notedRate  = 16 << 10
+	// leftOutEvery is how often a record tells the number of notifications left out.
+	leftOutEvery = 10 * time.Second
+)
+
+// notes bounds the records of the notifications of one upstream. It is guarded by Router.mu.
+type notes struct {
+	room    int // bytes, as of at; less than 0 after a large message
+	at      time.Time
+	leftOut int // since the last record of them
+	bytes   int64
+}
+
+// records reports whether the trace takes a notification of size bytes. A record counts the ones
+// that it does not take.
+func (rt *Router) records(principal, server string, size int) bool {
+	key := [2]string{principal, server}
+	rt.mu.Lock()
+	defer rt.mu.Unlock()
+	n, now := rt.notes[key], time.Now()
+	if n == nil {
+		n = &notes{room: notedBurst, at: now}
+		rt.notes[key] = n
+	}
+	if more := int(min(now.Sub(n.at), time.Hour).Seconds() * notedRate); more > 0 {
+		n.room, n.at = min(n.room+more, notedBurst), now
+	}
+	if n.room > 0 {
+		n.room -= 512 + min(size, 1<<20) // the journal stores no larger payload
+		return true
+	}
+	n.bytes += int64(size)
+	if n.leftOut++; n.leftOut == 1 {
+		rt.wg.Go(func() {
+			select {
+			case <-time.After(leftOutEvery):
+			case <-rt.lifetime.Done():
+			}
+			rt.mu.Lock()
+			count, bytes := n.leftOut, n.bytes
+			n.leftOut, n.bytes = 0, 0
+			rt.mu.Unlock()
+			rt.Recorder.LeftOut(principal, server, count, bytes)
+		})
+	}
+	return false
 }
 
 // listChanged forgets the lists that changed and tells the hosts of a principal. s is the session

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
@@ -131,7 +132,7 @@ func (r *request) describe() (*interceptor.Call, handler) {
 		return c, refuseParams(c, err)
 	}
 	if !s.Era.Has(m.Method) {
-		return c, refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + m.Method + " is not part of revision " + wire.VersionModern})
+		return c, refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + s.rt.echo(m.Method) + " is not part of revision " + wire.VersionModern})
 	}
 	return c, s.rt.handlerOf(r, c)
 }
@@ -188,8 +189,8 @@ func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) handler {
 	}
 	e, ok := rt.findTool(r.lifetime, r.s, name)
 	if !ok {
-		c.Target.Name = rt.Boundary.Text(name) // no list has it: it may be anything
-		return refuse(rt.unknownTool(name))
+		c.Target.Name = rt.echo(name) // no list has it: it may be anything
+		return refuse(rt.unknownTool(c.Target.Name))
 	}
 	if err := rt.target(c, e, name); err != nil {
 		return refuseParams(c, err)
@@ -202,7 +203,7 @@ func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) handler {
 func (rt *Router) target(c *interceptor.Call, e catalog.Entry, shown string) error {
 	c.Target.Name = e.Name
 	if e.Shown == nil { // no list has it: it may be anything
-		c.Target.Name = rt.Boundary.Text(e.Name)
+		c.Target.Name = rt.echo(e.Name)
 	}
 	if e.Name != shown {
 		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "name")
@@ -241,7 +242,14 @@ func (rt *Router) unknownTool(name string) error {
 			down += fmt.Sprintf("; upstream %s is down: %v", srv.Key, fault)
 		}
 	}
-	return invalidParams("Unknown tool: %s (call tools/list for the tools there are%s)", name, down)
+	return &interceptor.Refusal{Reason: "invalid", Code: "unknown_tool", Status: 404,
+		Message: fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s)", name, down)}
+}
+
+// echo returns what a host wrote for use in an error or a record: without secrets, and not long.
+func (rt *Router) echo(text string) string {
+	const longest = 200
+	return folding.Shorten(rt.Boundary.Text(text), longest)
 }
 
 func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
@@ -249,8 +257,8 @@ func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
 	c.Target.Name, c.Target.Metered = name, true
 	e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name)
 	if !ok {
-		c.Target.Name = rt.Boundary.Text(name)
-		return refuse(invalidParams("Unknown prompt: %s", name))
+		c.Target.Name = rt.echo(name)
+		return refuse(invalidParams("Unknown prompt: %s", c.Target.Name))
 	}
 	c.Target.Name = e.Name
 	if e.Name != name {
@@ -268,6 +276,7 @@ func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) handler {
 	}
 	owners := rt.ownersOf(r.lifetime, r.s, uri)
 	if len(owners) == 0 {
+		uri = rt.echo(uri)
 		return refuse(&wire.Error{Code: r.s.Era.UnknownResource, Message: "Resource not found: " + uri, Data: rawjson.Marshal(map[string]string{"uri": uri})})
 	}
 	switch c.Target.Method {
@@ -335,7 +344,7 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	}
 	owners = slices.DeleteFunc(slices.Clone(owners), (*upstream.Server).Builtin)
 	if len(owners) == 0 {
-		return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + c.Target.Method})
+		return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + rt.echo(c.Target.Method)})
 	}
 	return r.toServers(c, owners)
 }

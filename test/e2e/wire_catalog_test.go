@@ -130,7 +130,7 @@ func TestCatalog(t *testing.T) {
 		} else if diff := cmp.Diff(want, tools); diff != "" {
 			t.Errorf("the eras see different lists:\n%s", diff)
 		}
-		if m, err := c.Call(testContext(t), "tools/call", `{"name":"secret_drop","arguments":{}}`); err != nil || !strings.Contains(string(m.Error), "Unknown tool") {
+		if m, err := c.Call(testContext(t), "tools/call", `{"name":"secret_drop","arguments":{}}`); err != nil || !strings.Contains(string(m.Result), "Unknown tool") {
 			t.Errorf("%s: a denied tool = %s %s, %v", era, m.Result, m.Error, err)
 		}
 		if diff := cmp.Diff([]string{"mem://both", "mem://1", "mem://2"}, names(t, c, "resources/list", "resources", "uri")); diff != "" {
@@ -179,7 +179,7 @@ func TestListChangesAreGathered(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if m, err := wait(); err != nil || !strings.Contains(string(m.Error), "Unknown tool") {
+			if m, err := wait(); err != nil || !strings.Contains(string(m.Result), "Unknown tool") {
 				t.Fatalf("a tool that is not there = %s %v", m.Error, err)
 			}
 			p.mu.Lock()

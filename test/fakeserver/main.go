@@ -32,6 +32,7 @@ func main() {
 	addr := flag.String("http", "", "serve streamable HTTP at this loopback address")
 	leak := flag.String("leak", "", "a text that turns up in instructions, descriptions, resources and on stderr")
 	record := flag.String("record", "", "append every message received to this file")
+	answer := flag.String("answer", `{"jsonrpc":"2.0","id":%s`, "how an answer begins")
 	test := flag.String("dial", "", "be the wire to a test that listens at this address")
 	flag.Parse()
 	if *test != "" {
@@ -41,7 +42,7 @@ func main() {
 		return
 	}
 
-	s := &server{legacy: *era != "modern", modern: *era != "legacy", leak: *leak}
+	s := &server{legacy: *era != "modern", modern: *era != "legacy", leak: *leak, answer: *answer}
 	if s.leak != "" {
 		log.Printf("configured with %s", s.leak)
 	}
@@ -66,6 +67,7 @@ func main() {
 type server struct {
 	legacy, modern bool
 	leak           string
+	answer         string // how an answer begins, with %s for the id
 
 	mu     sync.Mutex // guards what follows
 	record *os.File
@@ -126,9 +128,9 @@ func (s *server) serve(ctx context.Context, c *call) []byte {
 	case ctx.Err() != nil:
 		return nil
 	case errObject != "":
-		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":%s}`, c.m.ID, errObject)
+		return fmt.Appendf(nil, c.s.answer+`,"error":%s}`, c.m.ID, errObject)
 	}
-	return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, c.m.ID, result)
+	return fmt.Appendf(nil, c.s.answer+`,"result":%s}`, c.m.ID, result)
 }
 
 // notified takes a notification of the host.

@@ -77,7 +77,9 @@ func (c *call) tool(ctx context.Context, p params) (result, errObject string) {
 			c.notify("notifications/progress", fmt.Sprintf(`{"progressToken":%s,"progress":%d,"total":%d,"message":%s,"future":1.0}`, p.Meta.ProgressToken, i, a.Count, quote(a.Text)))
 		}
 	case "log":
-		c.notify("notifications/message", string(a.Params))
+		for range max(a.Count, 1) {
+			c.notify("notifications/message", string(a.Params))
+		}
 	case "elicit":
 		return c.question(ctx, p, "elicitation/create", a.Params), ""
 	case "sample":
@@ -85,7 +87,9 @@ func (c *call) tool(ctx context.Context, p params) (result, errObject string) {
 	case "roots":
 		return c.question(ctx, p, "roots/list", json.RawMessage(`{}`)), ""
 	case "unknown":
-		c.notify("notifications/x/custom", string(a.Params))
+		for range max(a.Count, 1) {
+			c.notify("notifications/x/custom", string(a.Params))
+		}
 		if !c.isNew {
 			return c.text(c.ask(ctx, "x/custom", string(a.Params))), ""
 		}
@@ -101,7 +105,9 @@ func (c *call) tool(ctx context.Context, p params) (result, errObject string) {
 	case "huge":
 		return c.text(strings.Repeat("word ", a.Bytes/5)), ""
 	case "touch":
-		c.out("notifications/resources/updated", `{"uri":"fake://a"}`)
+		for range max(a.Count, 1) {
+			c.out("notifications/resources/updated", `{"uri":"fake://a"}`)
+		}
 		c.s.updated("fake://a")
 	case "pid":
 		return c.text(fmt.Sprint(os.Getpid())), ""

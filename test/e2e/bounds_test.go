@@ -1,0 +1,245 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// Servers that write ids as floating-point numbers, byte-order marks, or two messages on one line
+// are understood.
+func TestAnswerSpellings(t *testing.T) {
+	for name, answer := range map[string]string{
+		"fraction": `{"jsonrpc":"2.0","id":%s.0`,
+		"exponent": `{"jsonrpc":"2.0","id":%se0`,
+		"mark":     "\ufeff" + `{"jsonrpc":"2.0","id":%s`,
+		"two":      `{"jsonrpc":"2.0","method":"notifications/x"}{"jsonrpc":"2.0","id":%s`,
+	} {
+		for _, transport := range []string{"stdio", "http"} {
+			t.Run(name+"-"+transport, func(t *testing.T) {
+				upstream := fmt.Sprintf("command: [%q, -answer, %s]", fakeserverBin, jsonText(t, answer))
+				if transport == "http" {
+					upstream = fmt.Sprintf("url: %q", fakeserverHTTP(t, "-answer", answer))
+				}
+				g := newGateway(t, "upstreams:\n  fake: {connect_seconds: 5, "+upstream+"}\n")
+				ctx := testContext(t)
+				c := g.connect(ctx, "stdio", mcpclient.Legacy)
+				if got := text(t, c, ctx, "fake__text", `{"text":"hello"}`); got != "hello" {
+					t.Errorf("text = %q", got)
+				}
+			})
+		}
+	}
+}
+
+// However its host ends it, with a call in flight, the gateway ends with status 0 and leaves no
+// process and no damage behind.
+func TestStdioEnds(t *testing.T) {
+	for name, end := range map[string]func(pid int, in, out io.Closer){
+		"SIGTERM":       func(pid int, _, _ io.Closer) { _ = syscall.Kill(pid, syscall.SIGTERM) },
+		"SIGINT":        func(pid int, _, _ io.Closer) { _ = syscall.Kill(pid, syscall.SIGINT) },
+		"SIGHUP":        func(pid int, _, _ io.Closer) { _ = syscall.Kill(pid, syscall.SIGHUP) },
+		"input closed":  func(_ int, in, _ io.Closer) { in.Close() },
+		"output closed": func(_ int, _, out io.Closer) { out.Close() },
+		"host killed":   func(_ int, in, out io.Closer) { out.Close(); in.Close() },
+		"terminal gone": func(pid int, in, out io.Closer) {
+			out.Close()
+			in.Close()
+			_ = syscall.Kill(pid, syscall.SIGHUP)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := newGateway(t, "upstreams:\n  fake: {command: [sh, -c, '"+fakeserverBin+"; true']}\n")
+			cmd := g.command("run")
+			in, out := startPiped(t, cmd)
+			fmt.Fprintln(in, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"}}}`)
+			fmt.Fprintln(in, `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"fake__pid","arguments":{}}}`)
+			lines, child := bufio.NewReader(out), 0
+			for child == 0 {
+				line, err := lines.ReadString('\n')
+				if err != nil {
+					t.Fatal(err)
+				}
+				if m := regexp.MustCompile(`"id":2,.*"text":"(\d+)"`).FindStringSubmatch(line); m != nil {
+					child, _ = strconv.Atoi(m[1])
+				}
+			}
+			fmt.Fprintln(in, `{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"fake__slow","arguments":{"ms":50000}}}`)
+			end(cmd.Process.Pid, in, out.(io.Closer))
+			fmt.Fprintln(in, `{"jsonrpc":"2.0","id":4,"method":"ping"}`) // a gateway that can't write learns it now
+			exited := make(chan error, 1)
+			go func() { exited <- cmd.Wait() }()
+			select {
+			case err := <-exited:
+				if err != nil {
+					t.Errorf("foldgate run: %v", err)
+				}
+			case <-time.After(30 * time.Second):
+				_ = cmd.Process.Kill()
+				t.Fatal("foldgate runs on")
+			}
+			until(t, "the child is gone", func() bool { return gone(child) })
+			g.output("trace", "verify")
+		})
+	}
+}
+
+// SIGHUP does not end a gateway on HTTP, nor the call that it is making.
+func TestHTTPSurvivesHangup(t *testing.T) {
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	ctx := testContext(t)
+	c := g.connect(ctx, "http", mcpclient.Legacy)
+	text(t, c, ctx, "fake__text", `{"text":"x"}`)
+	_, wait, err := c.Send(ctx, "tools/call", `{"name":"fake__slow","arguments":{"ms":300}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(g.pid, syscall.SIGHUP); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := wait(); err != nil || m.Error != nil {
+		t.Errorf("the call in flight: %s, %v", m.Error, err)
+	}
+	text(t, c, ctx, "fake__text", `{"text":"y"}`)
+}
+
+// One upstream that sends notifications without end does not fill the disk: the host gets them all,
+// the trace a burst and then the number of the others.
+func TestNotificationFlood(t *testing.T) {
+	const flood = 30_000
+	for name, args := range map[string]string{
+		"log":     fmt.Sprintf(`{"count":%d,"params":{"level":"info","data":%q}}`, flood, strings.Repeat("all is well ", 20)),
+		"unknown": fmt.Sprintf(`{"count":%d,"params":{"n":1.0}}`, flood),
+		"touch":   fmt.Sprintf(`{"count":%d}`, flood),
+	} {
+		for _, transport := range []string{"stdio", "http"} {
+			if name == "touch" && transport == "http" {
+				continue // the stream of notifications without a call has a limit of its own
+			}
+			t.Run(name+"-"+transport, func(t *testing.T) {
+				g := newGateway(t, fakeConfig(recordFile(t), ""))
+				ctx := testContext(t)
+				c := g.unstarted(transport, mcpclient.Legacy)
+				var got atomic.Int64
+				c.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
+					if m.ID != nil {
+						return json.RawMessage(`{}`), nil
+					}
+					got.Add(1)
+					return nil, nil
+				}
+				if _, err := c.Start(ctx); err != nil {
+					t.Fatal(err)
+				}
+				tool(t, c, ctx, "fake__"+name, args)
+				until(t, "all notifications arrive", func() bool { return got.Load() >= flood })
+				text(t, c, ctx, "fake__text", `{"text":"y"}`)
+				g.stop()
+				size, recorded, leftOut := 0, 0, 0
+				files, _ := filepath.Glob(filepath.Join(g.dir, "state", "trace", "*.jsonl"))
+				for _, file := range files {
+					data, err := os.ReadFile(file)
+					if err != nil {
+						t.Fatal(err)
+					}
+					size += len(data)
+					recorded += bytes.Count(data, []byte(`"kind":"mcp/notification:notifications/`))
+					for _, m := range regexp.MustCompile(`"left_out":(\d+)`).FindAllSubmatch(data, -1) {
+						n, _ := strconv.Atoi(string(m[1]))
+						leftOut += n
+					}
+				}
+				if size > 8<<20 {
+					t.Errorf("the trace has %d bytes", size)
+				}
+				if sum := recorded + leftOut; sum < flood || sum > flood+10 || leftOut == 0 {
+					t.Errorf("%d recorded and %d left out, want %d in all", recorded, leftOut, flood)
+				}
+				g.output("trace", "verify")
+			})
+		}
+	}
+}
+
+// Whatever stands in the place of a state file, a start ends soon, with the remedy or with a gateway.
+func TestStateFilesThatAreNone(t *testing.T) {
+	for _, name := range []string{
+		"upstreams.json", "upstreams.json.new", "foldgate.db", "foldgate.db-wal", "foldgate.db-shm", "results.db", "results.db-journal", "workflows.db",
+		"trace/head.json", "trace/head.json.tmp", "trace/lock", "trace/trace-000000000000001.jsonl", "trace/trace-000000000000009.jsonl", "trace/index.sqlite",
+	} {
+		for kind, put := range map[string]func(file string) error{
+			"pipe":      func(file string) error { return syscall.Mkfifo(file, 0o600) },
+			"directory": func(file string) error { return os.Mkdir(file, 0o700) },
+			"device":    func(file string) error { return os.Symlink("/dev/zero", file) },
+		} {
+			t.Run(kind+" "+name, func(t *testing.T) {
+				g := newGateway(t, "upstreams:\n  files: {builtin: files, roots: [.]}\n")
+				file := filepath.Join(g.dir, "state", name)
+				if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
+					t.Fatal(err)
+				}
+				if err := put(file); err != nil {
+					t.Fatal(err)
+				}
+				cmd := g.command("run") // its input ends at once
+				done := make(chan error, 1)
+				go func() { done <- cmd.Run() }()
+				select {
+				case err := <-done:
+					if kind != "directory" && (err == nil || !strings.Contains(g.log.String(), "is not a regular file")) {
+						t.Errorf("foldgate run: %v, want an error that names %s", err, name)
+					}
+				case <-time.After(30 * time.Second):
+					_ = cmd.Process.Kill()
+					t.Error("foldgate run hangs")
+				}
+			})
+		}
+	}
+}
+
+// What a host asks for and does not exist comes back short.
+func TestEchoesAreShort(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		g := newGateway(t, "upstreams:\n  files: {builtin: files, roots: [.]}\n")
+		ctx := testContext(t)
+		c := g.connect(ctx, transport, era)
+		long := strings.Repeat("x", 1<<20)
+		if transport == "http" && era == mcpclient.Modern {
+			long = long[:8<<10] // names are repeated in headers
+		}
+		for what, params := range map[string]string{
+			"tools/call":                `{"name":"` + long + `","arguments":{}}`,
+			"tools/call of a server":    `{"name":"files__` + long + `","arguments":{}}`,
+			"prompts/get":               `{"name":"` + long + `"}`,
+			"resources/read":            `{"uri":"none://` + long + `"}`,
+			"completion/complete":       `{"ref":{"type":"ref/prompt","name":"` + long + `"},"argument":{"name":"a","value":"b"}}`,
+			"tools/call of a branch":    `{"name":"files__read_file","arguments":{"branch_id":"` + long + `"}}`,
+			"tools/call of an argument": `{"name":"branch_status","arguments":{"` + long + `":1}}`,
+		} {
+			method, _, _ := strings.Cut(what, " ")
+			m, err := c.Call(ctx, method, params)
+			if n := len(m.Result) + len(m.Error); err != nil || n > 4096 {
+				t.Errorf("%s: %d bytes, %v", what, n, err)
+			}
+			if strings.HasPrefix(what, "tools/call") && !parseResult(t, m).IsError {
+				t.Errorf("%s = %s %s, want a tool result with isError", what, m.Result, m.Error)
+			}
+		}
+	})
+}
