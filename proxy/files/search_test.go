@@ -238,13 +238,13 @@ func TestGrepIsBounded(t *testing.T) {
 	for _, pattern := range []string{"[xy]{900}z", strings.Repeat("(x?){30}", 30) + "z", strings.Repeat("x*", 500) + "z", "(?i)" + strings.Repeat("[a-x]+", 200) + "$y"} {
 		for _, path := range []string{"one line", "lines", "many"} {
 			args := fmt.Sprintf(`{"path":%q,"pattern":%q}`, path, pattern)
-			s.limit = 20 * time.Millisecond
+			s.limit = 200 * time.Millisecond
 			start := time.Now()
-			if got := call(t, s, "grep", args); !strings.HasPrefix(got, "(stopped after 20ms at line ") || !strings.Contains(got, " of "+path) {
+			if got := call(t, s, "grep", args); !strings.HasPrefix(got, "(stopped after 200ms at line ") || !strings.Contains(got, " of "+path) {
 				t.Errorf("grep %.60s = %q, want where it stopped", args, got)
 			}
 			if took := time.Since(start); took > 3*time.Second {
-				t.Errorf("grep %.60s took %v, the limit is 20ms", args, took)
+				t.Errorf("grep %.60s took %v, the limit is 200ms", args, took)
 			}
 			s.limit = maxTime
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
