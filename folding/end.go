@@ -129,6 +129,28 @@ func (m *Manager) chargeParent(b Branch, tokens int, now time.Time) int {
 	return granted
 }
 
+// Pay charges a branch n tokens for a message outside of its calls, as far as its budget goes, and
+// returns how many. Only so many may be delivered. Main, "", pays all; a branch that has ended, or
+// can't be stored, pays nothing.
+func (m *Manager) Pay(branchID string, n int) int {
+	if branchID == "" || n == 0 {
+		return n
+	}
+	m.mu.Lock()
+	now := m.now()
+	if m.live[branchID] == nil {
+		m.unlock()
+		return 0
+	}
+	granted := m.chargeParent(Branch{ParentID: branchID}, n, now)
+	stored := m.w.barrier()
+	m.unlock()
+	if stored.wait() != nil { // the writer logs the error
+		return 0
+	}
+	return granted
+}
+
 // EndSession ends all branches of the caller's session with ReasonSessionEnded, also those that
 // its connection created in another session. Call it when a connection has ended; reason says
 // how, for the digest. It returns when the ends are durable, or with an error after

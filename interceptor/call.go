@@ -38,8 +38,12 @@ const (
 	Internal // by foldgate itself, to fill its catalog
 )
 
-// MethodTaskResult fetches the result of a tools/call that became a task. Name is the tool or "".
-const MethodTaskResult = "tasks/result"
+// MethodTaskResult fetches the result of a tools/call that became a task, MethodTaskGet its state, with
+// the result once there is one. Name is the tool or "".
+const (
+	MethodTaskResult = "tasks/result"
+	MethodTaskGet    = "tasks/get"
+)
 
 // Origin describes the sender of a call.
 type Origin struct {
@@ -127,7 +131,7 @@ type Outcome struct {
 
 // Usage is the cost of a call, in tokens of the configured counter.
 type Usage struct {
-	// In counts the arguments, Out the upstream's result, Delivered what the host received of it.
+	// In counts the arguments or a question, Out the upstream's result, Delivered what the host received of it.
 	In, Out, Delivered int
 	// BranchUsed and BranchBudget are the state of the branch after the call, both 0 in main.
 	BranchUsed, BranchBudget int
@@ -148,7 +152,7 @@ func (c *Call) Left() (tokens int, ok bool) {
 
 // ofTool reports whether the call's result is a tool's.
 func (c *Call) ofTool() bool {
-	return c.Target.Method == "tools/call" || (c.Target.Method == MethodTaskResult && c.Target.Name != "")
+	return c.Target.Method == "tools/call" || c.Target.Name != "" && (c.Target.Method == MethodTaskResult || c.Target.Method == MethodTaskGet)
 }
 
 // serverName names the server of a call in messages and metrics.

@@ -22,7 +22,7 @@ func Fold(store *results.Store, tm TokenMeter, p FoldPolicy, b *Boundary, log *s
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			res, err := next(ctx, c)
-			if err != nil || res.Error != nil || !c.ofTool() || c.Target.Server == "" || !c.Target.Metered {
+			if err != nil || !c.ofTool() || c.Target.Server == "" || !c.Target.Metered {
 				return res, err
 			}
 			if c.Target.Batch != "" {
@@ -100,7 +100,7 @@ func (f *folder) threshold(c *Call, res *Result, rule FoldRule) int {
 // large reports whether the text of a result is over limit by itself. The words beside an image
 // are not folded because the image is large.
 func (f *folder) large(res *Result, limit int) bool {
-	p := splitResult(res.Body)
+	p := split(res)
 	return string(p.kept) == "[]" || p.structured != nil || f.tokens.Counter.Exceeds(p.text, limit)
 }
 
@@ -110,22 +110,31 @@ func sparing(left int) int { return max(left-reserve, left/2) }
 // fold stores the result and returns it with a preview in the place of its text, in at most room
 // tokens. It returns nil if that fails or saves nothing.
 func (f *folder) fold(c *Call, res *Result, room int) *Result {
+	if res.interim() {
+		return nil
+	}
 	fault := f.log.With("server", c.Target.Server, "tool", c.Target.Name)
 	res, ok := f.storable(c, res)
 	if !ok {
 		fault.Error("result not folded: it could not be checked for secrets")
 		return nil
 	}
-	parts := splitResult(res.Body)
+	parts, handle := split(res), results.NewHandle()
 	if parts.text == "" {
 		return nil
 	}
-	handle, kept := results.NewHandle(), f.tokens.list(parts.kept)
-	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Outcome.Tokens.Out - kept, Handle: handle}, min(f.p.PreviewTokens, room-kept), f.tokens.Counter.Count)
+	kept, count := f.tokens.Result(parts.with("", handle, c.Outcome.Tokens.Out)), f.tokens.Counter.Count
+	if parts.fault { // it is delivered in JSON
+		count = func(text string) int { return f.tokens.Counter.CountBytes(rawjson.Quote(text)) }
+	}
+	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Outcome.Tokens.Out - kept, Handle: handle}, min(f.p.PreviewTokens, room-kept), count)
 	if !ok {
 		return nil
 	}
-	out := &Result{Body: parts.with(p.Text, handle, c.Outcome.Tokens.Out), Extra: res.Extra}
+	out := parts.with(p.Text, handle, c.Outcome.Tokens.Out)
+	if len(res.Extra) <= caption {
+		out.Extra = res.Extra
+	}
 	stored := results.Result{
 		Handle: handle, Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Target.Name, Kind: string(p.Kind),
 		Text: parts.text, Structured: string(parts.structured), Tokens: c.Outcome.Tokens.Out, Delivered: f.tokens.Result(out),
@@ -157,8 +166,11 @@ func (f *folder) keepForBatch(c *Call, res *Result) *Result {
 	if n <= batchTokens {
 		return res
 	}
-	line := contentOf(textBlock(fmt.Sprintf("[%d tokens kept for the batch]", n)))
-	out := &Result{Body: appendMembers(line, res.Body, "isError", "resultType"), Extra: res.Extra}
+	line := fmt.Sprintf("[%d tokens kept for the batch]", n)
+	out := &Result{Body: appendMembers(contentOf(textBlock(line)), res.Body, "isError", "resultType")}
+	if res.Error != nil {
+		out = faultWith(res.Error, line)
+	}
 	c.Outcome.Folded, c.Outcome.Fold, c.Outcome.Saved = true, c.Target.Batch, n-f.tokens.Result(out)
 	return out
 }
@@ -170,8 +182,14 @@ func (f *folder) storable(c *Call, res *Result) (_ *Result, ok bool) {
 		return res, true
 	}
 	m := Message{Body: res.Body, Always: true}
-	if f.b.Inbound(context.Background(), &m); m.Verdict == Passed {
+	if res.Error != nil {
+		m.Body = res.Error
+	}
+	switch f.b.Inbound(context.Background(), &m); {
+	case m.Verdict == Passed:
 		return res, true
+	case res.Error != nil:
+		return &Result{Error: m.Body}, m.Verdict != Withheld
 	}
 	return &Result{Body: m.Body, Extra: res.Extra}, m.Verdict != Withheld
 }
@@ -180,12 +198,26 @@ func (f *folder) storable(c *Call, res *Result) (_ *Result, ok bool) {
 const foldMeta = "io.github.foldgate/fold"
 
 // with returns the result with preview in the place of its text. It drops the structured content,
-// because some hosts show nothing else. All other members stay.
-func (p parts) with(preview, handle string, tokens int) json.RawMessage {
+// because some hosts show nothing else. All other members that the protocol names stay.
+func (p parts) with(preview, handle string, tokens int) *Result {
+	if p.fault {
+		return faultWith(p.body, preview)
+	}
 	content := append([]byte{'['}, textBlock(preview)...)
 	if string(p.kept) != "[]" {
 		content = append(append(content, ','), p.kept[1:len(p.kept)-1]...)
 	}
-	body := rawjson.Delete(rawjson.Set(p.body, append(content, ']'), "content"), "structuredContent")
-	return rawjson.Set(body, fmt.Appendf(nil, `{"handle":"%s","tokens":%d}`, handle, tokens), "_meta", foldMeta)
+	result, _ := rawjson.Get(p.body, p.at...)
+	result = rawjson.Delete(rawjson.Set(result, append(content, ']'), "content"), "structuredContent")
+	result = rawjson.Set(result, fmt.Appendf(nil, `{"handle":"%s","tokens":%d}`, handle, tokens), "_meta", foldMeta)
+	return &Result{Body: rawjson.Set(p.body, result, p.at...)}
+}
+
+// faultWith returns an error with another text and no data.
+func faultWith(object json.RawMessage, text string) *Result {
+	code, _ := rawjson.Get(object, "code")
+	if rawjson.KindOf(code) != rawjson.Number {
+		code = []byte("-32603")
+	}
+	return &Result{Error: fmt.Appendf(nil, `{"code":%s,"message":%s}`, code, rawjson.Quote(text))}
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// Meter counts every metered call and keeps a branch within its budget. The arguments are charged
-// before the call has an effect. Of the result, no more is delivered than the branch has left: a
+// Meter counts every metered call and keeps a branch within its budget. The arguments, or the
+// parameters of a server's question, are charged before the call has an effect. Of the result, no more is delivered than the branch has left: a
 // result that Fold could not make fit is cut with a notice, and the branch ends as exhausted. The
 // end of the branch cancels its calls.
 func Meter(m *folding.Manager, tm TokenMeter) Middleware {
@@ -22,7 +22,7 @@ func Meter(m *folding.Manager, tm TokenMeter) Middleware {
 				return next(ctx, c)
 			}
 			tokens := &c.Outcome.Tokens
-			tokens.In = tm.Arguments(c.Target.Arguments)
+			tokens.In = tm.request(c)
 			if c.Attribution.Branch != nil && !c.Target.Control {
 				return meterBranch(ctx, c, m, tm, next)
 			}
@@ -42,7 +42,7 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, tm TokenMeter
 		return nil, refuse(c, err)
 	}
 	c.Outcome.lease = lease
-	tokens, outcome := &c.Outcome.Tokens, folding.CallOutcome{Tool: c.Target.Name}
+	tokens, outcome := &c.Outcome.Tokens, folding.CallOutcome{Tool: cmp.Or(c.Target.Name, c.Target.Method)}
 	defer func() {
 		if err != nil {
 			outcome.Err = err.Error()
@@ -94,7 +94,7 @@ func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, gran
 	}
 	var cut *Result
 	o.Tokens.Delivered = 0
-	if c.ofTool() { // the host can't use a resource or prompt in another form
+	if c.ofTool() && !res.interim() { // the host can't use anything else in another form
 		cut, o.Tokens.Delivered = cutResult(tm, res, granted, branch)
 	}
 	o.lease.Refund(granted - o.Tokens.Delivered)
@@ -105,7 +105,7 @@ func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, gran
 	o.lease.Exhaust(ctx, outcome)
 	if cut == nil {
 		return nil, refuse(c, fmt.Errorf("%w: the result of %s needs %d tokens and branch %s has %d left; return a summary to the parent and open a new branch with a larger budget",
-			folding.ErrBudgetExhausted, c.Target.Name, tm.Result(res), branch.ID, granted))
+			folding.ErrBudgetExhausted, outcome.Tool, tm.Result(res), branch.ID, granted))
 	}
 	return cut, nil
 }
@@ -125,22 +125,19 @@ func cutResult(tm TokenMeter, res *Result, limit int, b *folding.Branch) (*Resul
 	notice := fmt.Sprintf("\n[cut by foldgate: branch budget of %d tokens exhausted]", b.BudgetTotal)
 	rest, handle := takeHandle(res)
 	text := flatText(rest)
-	if n := tm.block(handle); handle != nil {
-		if cut, kept := cutText(tm, res, text, limit-n, notice, handle); cut != nil {
-			return cut, kept + n
+	if handle != nil {
+		if cut, n := cutText(tm, res, text, limit, notice, handle); cut != nil {
+			return cut, n
 		}
 	}
 	return cutText(tm, res, text, limit, notice, nil)
 }
 
-// cutText is cutResult for the text of a result, beside a handle that is paid for.
+// cutText is cutResult for the text of a result, beside a handle.
 func cutText(tm TokenMeter, res *Result, text string, limit int, notice string, handle []byte) (*Result, int) {
-	for room := limit - tm.Counter.Count(notice); room > 0; room-- { // the tokens at the seam may merge to more
+	over := 0
+	for room := limit - tm.Counter.Count(notice); room > 0; room -= max(over, 1) { // the tokens at the seam may merge to more
 		kept, _ := tm.Counter.Truncate(text, room)
-		n := tm.Counter.Count(kept + notice)
-		if n > limit {
-			continue
-		}
 		blocks := textBlock(kept + notice)
 		if handle != nil {
 			blocks = append(append(blocks, ','), handle...)
@@ -153,7 +150,14 @@ func cutText(tm TokenMeter, res *Result, text string, limit int, notice string, 
 		if id, ok := rawjson.Get(res.Body, "_meta", MetaContextID); ok {
 			body = rawjson.Set(body, id, "_meta", MetaContextID)
 		}
-		return &Result{Body: body, Extra: res.Extra}, n
+		if _, at := inTask(res.Body); at != nil {
+			_, task := unnamed(res.Body)
+			body = rawjson.Set(task, body, at...)
+		}
+		cut := &Result{Body: body}
+		if over = tm.Result(cut) - limit; over <= 0 {
+			return cut, tm.Result(cut)
+		}
 	}
 	return nil, 0
 }

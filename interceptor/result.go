@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"sync"
 
-	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -41,13 +39,23 @@ func ToolResult(body json.RawMessage, isError, typed bool) json.RawMessage {
 	return append(out, '}')
 }
 
+// interim reports whether the result is not a tool's answer yet: it asks for input, or is a task
+// without a result. A program needs it as it is.
+func (r *Result) interim() bool {
+	kind, _ := rawjson.GetString(r.Body, "resultType")
+	_, at := inTask(r.Body)
+	return kind != "" && kind != "complete" || at == nil && !has(r.Body, "content") && (has(r.Body, "task") || has(r.Body, "taskId"))
+}
+
+func has(body []byte, name string) bool { _, ok := rawjson.Get(body, name); return ok }
+
 // Text returns the text of a tool's result that a model reads. structured is the structured
 // content as JSON, "" if the text says the same.
 func (r *Result) Text() (text, structured string) {
 	if r.Error != nil {
 		return r.errorText(), ""
 	}
-	p := splitResult(r.Body)
+	p := split(r)
 	return p.text, string(p.structured)
 }
 
@@ -63,8 +71,9 @@ func flatText(r *Result) string {
 		return r.errorText()
 	}
 	var lines []string
+	body, _ := inTask(r.Body)
 	for _, key := range []string{"content", "contents", "messages"} {
-		list, _ := rawjson.Get(r.Body, key)
+		list, _ := rawjson.Get(body, key)
 		for v := range rawjson.Elements(list) {
 			if inner, ok := rawjson.Get(v, "resource"); ok {
 				v = inner
@@ -81,7 +90,7 @@ func flatText(r *Result) string {
 		}
 	}
 	text := strings.Join(lines, "\n")
-	if structured, _ := rawjson.Get(r.Body, "structuredContent"); len(structured) > len(text) {
+	if structured, _ := rawjson.Get(body, "structuredContent"); len(structured) > len(text) {
 		return string(rawjson.Compact(structured))
 	}
 	return text
@@ -89,7 +98,9 @@ func flatText(r *Result) string {
 
 // parts are the parts of a tool's result that Fold tells apart.
 type parts struct {
-	body []byte
+	body  []byte
+	at    []string // the place of the tool's result in body
+	fault bool     // body is an error object
 	// text is for a model to read: the text blocks and embedded texts, one after the other. If they
 	// are a mere caption, it is the structured content.
 	text string
@@ -101,9 +112,17 @@ type parts struct {
 
 const caption = 600 // bytes of the largest text that is delivered whole beside a preview
 
-func splitResult(body []byte) parts {
+func split(r *Result) parts {
+	if r.Error != nil {
+		p := parts{body: r.Error, fault: true, text: r.errorText(), kept: []byte("[]")}
+		if data, ok := rawjson.Get(r.Error, "data"); ok {
+			p.text += "\n" + string(rawjson.Compact(data))
+		}
+		return p
+	}
 	var text strings.Builder
 	var kept [][]byte
+	body, at := inTask(r.Body)
 	content, _ := rawjson.Get(body, "content")
 	for b := range rawjson.Elements(content) {
 		t, ok := blockText(b)
@@ -117,7 +136,7 @@ func splitResult(body []byte) parts {
 			text.WriteString(t)
 		}
 	}
-	p := parts{body: body, text: text.String()}
+	p := parts{body: r.Body, at: at, text: text.String()}
 	if s, ok := rawjson.Get(body, "structuredContent"); ok && rawjson.KindOf(s) != rawjson.Null {
 		if s = rawjson.Compact(s); !bytes.Equal(s, rawjson.Compact([]byte(p.text))) {
 			p.structured = s
@@ -130,21 +149,67 @@ func splitResult(body []byte) parts {
 		p.text, p.structured = string(p.structured), nil
 	}
 	p.kept = arrayOf(kept)
+	if rest, named := unnamed(r.Body); rest != nil {
+		p.text, p.body = strings.TrimPrefix(p.text+"\n"+string(rest), "\n"), named
+	}
 	return p
 }
 
+// inTask returns the tool's result in the body of a result, and its place: that of a task holds it.
+func inTask(body []byte) (result []byte, at []string) {
+	inner, _ := rawjson.Get(body, "result")
+	if rawjson.KindOf(inner) != rawjson.Object || has(body, "content") || has(body, "structuredContent") {
+		return body, nil
+	}
+	return inner, []string{"result"}
+}
+
+// unnamed takes out of a result what no revision of the protocol names there, or not in this form.
+// rest is nil if it is no more than a caption.
+func unnamed(body []byte) (rest, named []byte) {
+	if rawjson.KindOf(body) != rawjson.Object {
+		return rawjson.Compact(body), []byte("{}")
+	}
+	_, at := inTask(body)
+	isNamed := func(m rawjson.Member) bool {
+		switch {
+		case m.Is("content"):
+			return rawjson.KindOf(m.Value) == rawjson.Array
+		case m.Is("result"):
+			return at != nil
+		}
+		return m.Is("structuredContent") || len(m.Value) <= freeBytes && free[m.Name()]
+	}
+	if rest = rawjson.DeleteFunc(body, isNamed); len(rest) <= caption {
+		return nil, body
+	}
+	named = rawjson.DeleteFunc(body, func(m rawjson.Member) bool { return !isNamed(m) })
+	if id, ok := rawjson.Get(body, "_meta", MetaContextID); ok && len(id) <= freeBytes {
+		named = rawjson.Set(named, id, "_meta", MetaContextID)
+	}
+	return rest, named
+}
+
 // blockText returns the text of a content block. ok is false if the block is delivered as it is.
+// One of a form that is not known, or with more beside its text than text, is its own text as JSON.
 func blockText(b []byte) (text string, ok bool) {
 	kind, _ := rawjson.GetString(b, "type")
+	lit, ok := rawjson.Get(b, "text")
+	if kind == "resource" {
+		lit, ok = rawjson.Get(b, "resource", "text")
+	}
+	_, blob := rawjson.Get(b, "resource", "blob")
+	ok = ok && (kind == "text" || kind == "resource") && rawjson.KindOf(lit) == rawjson.String
 	switch {
-	case kind == "text" && !isHandle(b):
-		return rawjson.GetString(b, "text")
+	case kind == "image", kind == "audio", isHandle(b), !ok && (blob || len(b) <= caption):
+		return "", false
+	case !ok, blob, len(b)-len(lit) > max(caption, len(lit)):
+		return string(rawjson.Compact(b)), true
 	case kind == "resource":
 		uri, _ := rawjson.GetString(b, "resource", "uri")
-		text, ok = rawjson.GetString(b, "resource", "text")
-		return fmt.Sprintf("[resource %s]\n%s", uri, text), ok
+		return fmt.Sprintf("[resource %s]\n%s", uri, rawjson.Unquote(lit)), true
 	}
-	return "", false
+	return rawjson.Unquote(lit), true
 }
 
 const maxHandleBlock = 512 // bytes; a larger block is no handle
@@ -177,107 +242,4 @@ func appendMembers(out []byte, body json.RawMessage, names ...string) []byte {
 		}
 	}
 	return append(out, '}')
-}
-
-// TokenMeter counts the tokens of results and arguments as a model reads them. It is safe for
-// concurrent use.
-type TokenMeter struct {
-	Counter     *budget.Counter
-	ImageTokens int // an estimate for an image or audio block: model and pixels decide the real cost
-}
-
-// Arguments counts tool arguments as compact JSON.
-func (tm TokenMeter) Arguments(args json.RawMessage) int {
-	if len(args) == 0 {
-		return 0
-	}
-	return tm.Counter.CountBytes(rawjson.Compact(args))
-}
-
-// Result counts a result of tools/call, resources/read or prompts/get once, for all layers: its
-// content blocks or its structured content, the larger of the two, because hosts show one of
-// them. An error object counts as compact JSON.
-func (tm TokenMeter) Result(r *Result) int {
-	if !r.counted {
-		r.tokens, r.counted = tm.count(r), true
-	}
-	return r.tokens
-}
-
-func (tm TokenMeter) count(r *Result) int {
-	if r.Error != nil {
-		return tm.Counter.CountBytes(rawjson.Compact(r.Error))
-	}
-	blocks, structured := 0, 0
-	for m := range rawjson.Members(r.Body) {
-		switch {
-		case m.Is("content"), m.Is("contents"):
-			blocks += tm.list(m.Value)
-		case m.Is("messages"):
-			for msg := range rawjson.Elements(m.Value) {
-				if content, ok := rawjson.Get(msg, "content"); ok {
-					blocks += tm.list(content)
-				}
-			}
-		case m.Is("structuredContent"):
-			structured = tm.Counter.CountBytes(rawjson.Compact(m.Value))
-		}
-	}
-	return max(blocks, structured)
-}
-
-// list counts content blocks: an array or a single one.
-func (tm TokenMeter) list(v []byte) (n int) {
-	if rawjson.KindOf(v) != rawjson.Array {
-		return tm.block(v)
-	}
-	for b := range rawjson.Elements(v) {
-		n += tm.block(b)
-	}
-	return n
-}
-
-// block counts one content block, or one element of a resource's contents.
-func (tm TokenMeter) block(b []byte) int {
-	kind, _ := rawjson.GetString(b, "type")
-	switch kind {
-	case "image", "audio":
-		return tm.ImageTokens
-	case "resource":
-		if res, ok := rawjson.Get(b, "resource"); ok {
-			return tm.block(res)
-		}
-	case "text", "": // "" is an element of a resource's contents: {uri, text | blob}
-		if n, ok := tm.text(b); ok {
-			return n
-		}
-		if blob, ok := rawjson.Get(b, "blob"); ok && kind == "" {
-			if mime, _ := rawjson.GetString(b, "mimeType"); strings.HasPrefix(mime, "image/") {
-				return tm.ImageTokens
-			}
-			return tm.Counter.CountBytes(blob)
-		}
-	}
-	return tm.Counter.CountBytes(rawjson.Compact(b))
-}
-
-// texts are buffers for unescaped texts. Larger ones than maxTextKept are not kept.
-var texts = sync.Pool{New: func() any { return new([]byte) }}
-
-const maxTextKept = 2 << 20
-
-// text counts the "text" of a block. ok is false if it is not a string.
-func (tm TokenMeter) text(b []byte) (n int, ok bool) {
-	lit, ok := rawjson.Get(b, "text")
-	if !ok || rawjson.KindOf(lit) != rawjson.String {
-		return 0, false
-	}
-	buf := texts.Get().(*[]byte)
-	text := rawjson.AppendUnquote((*buf)[:0], lit)
-	n = tm.Counter.CountBytes(text)
-	if cap(text) <= maxTextKept {
-		*buf = text
-		texts.Put(buf)
-	}
-	return n, true
 }

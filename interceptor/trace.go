@@ -171,6 +171,9 @@ type Notification struct {
 	Context           string   // the branch's path, "" for main
 	Correlates        []string // ids of the records that caused it
 	Method            string
+	Branch            string // id of the branch that pays for it, "" for main
+	Tokens            int    // of the text that a model can read
+	Refused           bool   // the branch can't pay for it
 }
 
 // Notification records a notification once the boundary has decided on its params, m. It is the
@@ -179,6 +182,13 @@ func (r *Recorder) Notification(ctx context.Context, n Notification, m *Message)
 	rec := &trace.Record{
 		From: n.From, To: []string{n.To}, Kind: trace.KindNotification + n.Method, CorrelationID: n.Correlates, Context: n.Context,
 		Audit: &trace.Audit{Session: n.Session, Method: n.Method, Bytes: int64(len(m.Body)), Scrub: findings(m.Found)},
+	}
+	if n.Tokens > 0 {
+		rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter, Out: n.Tokens, Delivered: n.Tokens}
+	}
+	if n.Refused {
+		rec.Audit.Tokens.Delivered = 0
+		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: "resource_limit"}
 	}
 	if m.Verdict >= Blocked {
 		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: "unsafe"}

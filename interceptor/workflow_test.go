@@ -150,7 +150,7 @@ func TestStepOfACallThatIsOver(t *testing.T) {
 // not keep its text from being folded.
 func TestHandleBlock(t *testing.T) {
 	body := appendHandle(json.RawMessage(`{"content":[{"type":"text","text":"long"}]}`), "context_id", flowID)
-	p := splitResult(body)
+	p := split(&Result{Body: body})
 	if p.text != "long" || !strings.Contains(string(p.kept), flowID) {
 		t.Errorf("text %q, kept %s; want the handle kept", p.text, p.kept)
 	}

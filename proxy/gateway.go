@@ -121,7 +121,7 @@ func (g *Gateway) openParts() error {
 	})
 	g.router = router.New(g.lifetime, router.Options{
 		Config: g.cfg, Rules: g.rules, Servers: g.servers, Chain: newChain(g), Boundary: g.boundary, Recorder: g.recorder,
-		Branches: g.branches, Tools: g.tools, Instructions: tools.Instructions, Telemetry: g.telemetry, Log: g.log,
+		Branches: g.branches, Tokens: g.tokenMeter, Tools: g.tools, Instructions: tools.Instructions, Telemetry: g.telemetry, Log: g.log,
 	})
 	g.servers.Shared = g.router.Shared
 	g.tools.SetRouter(g.router)

@@ -33,7 +33,7 @@ is not in the sums.`,
 		Example: "  foldgate stats\n  foldgate stats --since 7d --json\n  foldgate stats --by principal,day",
 	}, func(records iter.Seq2[*trace.Record, error]) (*savings, error) { return sumUp(records, t.by) },
 		func(w io.Writer, s *savings) error { return s.write(w, t.filter.Limit) })
-	t.filter.Kinds = []string{trace.KindResponse + "tools/call", trace.KindResponse + "tasks/result"}
+	t.filter.Kinds = []string{trace.KindResponse + "tools/call", trace.KindResponse + "tasks/result", trace.KindResponse + "tasks/get"}
 	t.placeFlags(cmd)
 	t.byFlag(cmd)
 	cmd.Flags().IntVar(&t.filter.Limit, "top", 10, "rows of each table; JSON has all")

@@ -123,6 +123,7 @@ type principalLists struct {
 	caches map[string]*listCache // by server; the map does not change
 	merged [catalog.Kinds]atomic.Pointer[catalog.Catalog]
 	late   sync.Map // keys of the servers without which a list was answered
+	tasks  tasks
 }
 
 func (rt *Router) listsOf(principal string) *principalLists {

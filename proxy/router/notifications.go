@@ -1,8 +1,10 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"strings"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
@@ -153,16 +155,32 @@ func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
 	} else if why.branch != nil {
 		n.Context = why.branch.Context
 	}
+	if n.Branch = branchID(why.branch); strings.HasPrefix(m.Method, taskNews) {
+		id, _ := rawjson.GetString(m.Params, "taskId")
+		n.Branch = cmp.Or(s.tasks.task(id).branch, n.Branch)
+	}
 	s.deliver(r, n, server, m)
 }
 
-// deliver scrubs and records a notification and hands it to the host, on the stream of r if there
-// is one. The policy is the one of server.
+// taskNews begins the notifications about tasks. One with a result of over maxTaskNews tokens does not
+// reach the host, which gets the result by tasks/get, folded.
+const (
+	taskNews    = "notifications/tasks"
+	maxTaskNews = 1000
+)
+
+// deliver scrubs and records a notification, charges it, and hands it to the host, on the stream of r
+// if there is one. The policy is the one of server. What does not fit its branch is not delivered,
+// and ends the branch.
 func (s *Session) deliver(r *request, n interceptor.Notification, server string, m wire.Message) {
 	ctx := context.WithoutCancel(s.lifetime) // the host is told also how a session ends
 	msg := interceptor.Message{Server: server, Body: m.Params, Extra: m.Extra}
 	s.rt.Boundary.Inbound(ctx, &msg)
 	n.To, n.Session, n.Method = s.name(), s.ID, m.Method
+	if server != "" && msg.Verdict < interceptor.Blocked { // foldgate's own words are free
+		n.Tokens = s.rt.Tokens.Message(msg.Body, msg.Extra)
+		n.Refused = n.Tokens > maxTaskNews && strings.HasPrefix(m.Method, taskNews) || s.rt.Branches.Pay(n.Branch, n.Tokens) < n.Tokens
+	}
 	if server != "" && !s.rt.records(s.Principal, server, len(msg.Body)) {
 		s.rt.Log.Debug("notification not recorded: too many of this upstream", "upstream", server, "method", m.Method)
 	} else if err := s.rt.Recorder.Notification(ctx, n, &msg); err != nil {
@@ -171,6 +189,10 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	}
 	if msg.Verdict >= interceptor.Blocked {
 		s.rt.Log.Warn("notification withheld: it could not be checked for secrets, or holds one", "upstream", server, "method", m.Method)
+		return
+	}
+	if n.Refused {
+		s.rt.Log.Debug("notification not delivered: its branch can't pay for it", "upstream", server, "method", m.Method)
 		return
 	}
 	m.Params, m.Extra = msg.Body, msg.Extra

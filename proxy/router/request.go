@@ -270,7 +270,7 @@ func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
 // handlerOfResource finds the handler of a method that names a resource by its URI.
 func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) handler {
 	uri, _ := rawjson.GetString(c.Target.Params, "uri")
-	c.Target.Name, c.Target.Metered = uri, c.Target.Method == "resources/read"
+	c.Target.Name, c.Target.Metered = uri, true
 	if uri == "" {
 		return refuseParams(c, invalidParams("params.uri is missing: name the resource, as resources/list does"))
 	}
@@ -305,6 +305,7 @@ func (rt *Router) ownersOf(ctx context.Context, s *Session, uri string) []*upstr
 // handlerOfCompletion finds the handler of the prompt or resource template that a
 // completion/complete refers to.
 func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
+	c.Target.Metered = true
 	if uri, ok := rawjson.GetString(c.Target.Params, "ref", "uri"); ok {
 		c.Target.Name = uri
 		if e, ok := rt.lookup(r.lifetime, r.s, catalog.Templates, uri); ok {
@@ -330,13 +331,15 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 // the method.
 func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	owners := rt.Servers.Servers()
+	c.Target.Metered = true // a model may read the answer
 	if id, ok := rawjson.GetString(c.Target.Params, "taskId"); ok {
 		t := r.s.tasks.task(id)
 		if srv := rt.Servers.Server(t.server); srv != nil {
 			owners = []*upstream.Server{srv}
 		}
-		if c.Target.Method == interceptor.MethodTaskResult { // the result of a tool, only later
-			c.Target.Name, c.Target.Metered = t.tool, true
+		switch c.Target.Method {
+		case interceptor.MethodTaskResult, interceptor.MethodTaskGet, "tasks/update": // of a tools/call, only later
+			c.Target.Name = t.tool
 			if c.Attribution.BranchID == "" && t.branch != "" {
 				c.Attribution.BranchID, c.Attribution.Source = t.branch, interceptor.SourceCause
 			}

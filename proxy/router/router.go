@@ -47,6 +47,7 @@ type Options struct {
 	Boundary *interceptor.Boundary
 	Recorder *interceptor.Recorder
 	Branches *folding.Manager
+	Tokens   interceptor.TokenMeter
 	Tools    Tools
 	// Instructions tell models how to use foldgate.
 	Instructions string

@@ -34,7 +34,7 @@ type Session struct {
 	asked     atomic.Int64 // number of the newest request to the host
 
 	subscribed subscriptions
-	tasks      tasks
+	tasks      *tasks // at its connections
 
 	mu        sync.Mutex
 	revision  string // negotiated by initialize; "" before it
@@ -58,10 +58,11 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 		Peer: p, rt: rt, client: "unknown", pending: map[string]*request{}, questions: map[string]*question{},
 		shared: rt.listsOf(p.Principal), subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},
 	}
+	s.tasks = &s.shared.tasks
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
 	s.scope.Principal = p.Principal
 	if p.Era.OwnConnections {
-		s.scope.Own = upstream.NewConnections(s.lifetime, s)
+		s.scope.Own, s.tasks = upstream.NewConnections(s.lifetime, s), &tasks{}
 	}
 	if !p.SingleRequest {
 		rt.mu.Lock()

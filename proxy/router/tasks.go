@@ -1,6 +1,7 @@
 package router
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 	"sync"
@@ -21,7 +22,7 @@ type tasks struct {
 	ids  []string // oldest first
 }
 
-// maxTasks is how many tasks a session remembers. It forgets the oldest first. The server of a
+// maxTasks is how many tasks a session remembers, or all modern hosts of a principal. It forgets the oldest first. The server of a
 // forgotten task is found by asking each, and the caller pays.
 const maxTasks = 1000
 
@@ -35,7 +36,12 @@ func (ts *tasks) task(id string) task {
 // note remembers the server that made a task, and by which call.
 func (ts *tasks) note(result []byte, c *interceptor.Call) {
 	if _, asked := rawjson.Get(c.Target.Params, "task"); !asked && !strings.HasPrefix(c.Target.Method, "tasks/") {
-		return
+		if !bytes.Contains(result, []byte(`"taskId"`)) {
+			return
+		}
+		if kind, _ := rawjson.GetString(result, "resultType"); kind != "task" { // a modern server decides itself
+			return
+		}
 	}
 	id, ok := rawjson.GetString(result, "task", "taskId")
 	if !ok {

@@ -151,9 +151,21 @@ func (t *Tools) status(ctx context.Context, c *interceptor.Call) ([]byte, error)
 		return nil, err
 	}
 	if b.Late || taken { // the parent has not seen it
-		out.Message = b.Message
+		out.Message = t.paid(c, b)
 	}
 	return interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), nil
+}
+
+// paid charges the message of a branch to the branch of the call, and returns what fits there. The
+// parent has paid when the branch returned in time.
+func (t *Tools) paid(c *interceptor.Call, of folding.Branch) string {
+	by := c.Attribution.Branch
+	if by == nil || by.ID == of.ParentID && !of.Late {
+		return of.Message
+	}
+	message, _ := t.Counter.Truncate(of.Message, t.Branches.Pay(by.ID, t.Counter.Count(of.Message)))
+	c.Outcome.Truncated = message != of.Message
+	return message
 }
 
 // savings says in one line what folding saved a branch, less what was read back; "" for nothing.

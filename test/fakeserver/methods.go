@@ -59,6 +59,8 @@ func (c *call) dispatch(ctx context.Context) (result, errObject string) {
 		return c.tool(ctx, p)
 	case "tasks/result":
 		return c.done(`"content":[{"type":"text","text":`+string(quote(strings.Repeat("a row of the task's result\n", 4000)))+`}]`, false), ""
+	case "tasks/get":
+		return c.done(`"taskId":"t","status":"completed","result":{"content":[{"type":"text","text":`+string(quote(strings.Repeat("zebra ", 20000)))+`}]}`, false), ""
 	case "resources/list":
 		return c.done(resourceList, true), ""
 	case "resources/templates/list":

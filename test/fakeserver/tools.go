@@ -16,6 +16,7 @@ type arguments struct {
 	Text   string          // text, noise, stderr, progress: what to say
 	Bytes  int             // huge: length of the text
 	Count  int             // progress, deep: how many
+	Fill   int             // raw, elicit, sample, log, unknown, progress: how many words stand for "@@"
 	MS     int             // slow: for how long
 	Params json.RawMessage // elicit, sample, log, unknown: params of the message
 }
@@ -67,6 +68,10 @@ func (c *call) text(text string) string {
 func (c *call) tool(ctx context.Context, p params) (result, errObject string) {
 	var a arguments
 	_ = json.Unmarshal(p.Arguments, &a)
+	fill := func(text string) string { return strings.ReplaceAll(text, "@@", strings.Repeat("zebra ", a.Fill)) }
+	if a.Fill > 0 { // a large answer to a small call
+		a.Result, a.Error, a.Params, a.Text = json.RawMessage(fill(string(a.Result))), json.RawMessage(fill(string(a.Error))), json.RawMessage(fill(string(a.Params))), fill(a.Text)
+	}
 	switch p.Name {
 	case "echo":
 		return c.done(`"content":[{"type":"text","text":`+string(quote(string(c.m.Params)))+`}],"structuredContent":`+string(c.m.Params), false), ""

@@ -1,0 +1,341 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// hidden are results and errors with text in all places where a server can put it: @@ stands for the
+// text. Each word "zebra" is a token at least.
+var hidden = []string{
+	`{"content":[{"type":"text","text":"@@"}]}`,
+	`{"content":[{"type":"text","text":"@@"}],"isError":true}`,
+	`{"content":[{"type":"text","text":"a","annotations":{"x":"@@"}}]}`,
+	`{"content":[{"type":"text","text":"a","x":"@@"}]}`,
+	`{"content":[{"type":"text","text":"a","@@":1}]}`,
+	`{"content":[{"type":"text","text":"a","_meta":{"io.modelcontextprotocol/model-immediate-response":"@@"}}]}`,
+	`{"content":[{"type":"text","text":["@@"]}]}`,
+	`{"content":[{"text":"@@"}]}`,
+	`{"content":["@@"]}`,
+	`{"content":[["@@"]]}`,
+	`{"content":"@@"}`,
+	`{"content":{"type":"text","text":"@@"}}`,
+	`{"content":[{"type":"image","data":"AAAA","mimeType":"image/png","alt":"@@"}]}`,
+	`{"content":[{"type":"audio","data":"AAAA","mimeType":"audio/wav","text":"@@"}]}`,
+	`{"content":[{"type":"image","data":"AAAA","mimeType":"@@"}]}`,
+	`{"content":[{"type":"resource","resource":{"uri":"x","text":"@@"}}]}`,
+	`{"content":[{"type":"resource","resource":{"uri":"x","type":"image","text":"@@"}}]}`,
+	`{"content":[{"type":"resource","resource":{"uri":"x","type":"audio","mimeType":"image/png","text":"@@"}}]}`,
+	`{"content":[{"type":"resource","resource":{"uri":"x","text":"a","blob":"@@"}}]}`,
+	`{"content":[{"type":"resource","resource":{"uri":"x","mimeType":"image/png","blob":"AAAA","text":"@@"}}]}`,
+	`{"content":[{"type":"resource","resource":{"uri":"@@","blob":"AAAA"}}]}`,
+	`{"content":[{"type":"resource","resource":{"uri":"x","text":"a","_meta":{"x":"@@"}}}]}`,
+	`{"content":[{"type":"resource","resource":"@@"}]}`,
+	`{"content":[{"type":"resource_link","uri":"x","name":"n","description":"@@"}]}`,
+	`{"content":[{"type":"future","x":{"y":["@@"]}}]}`,
+	`{"content":[],"structuredContent":{"x":"@@"}}`,
+	`{"content":[],"structuredContent":"@@"}`,
+	`{"content":[{"type":"text","text":"a"}],"_meta":{"x":"@@"}}`,
+	`{"content":[{"type":"text","text":"a"}],"_meta":{"io.modelcontextprotocol/model-immediate-response":"@@"}}`,
+	`{"content":[{"type":"text","text":"a"}],"_meta":{"io.modelcontextprotocol/serverInfo":{"name":"@@"}}}`,
+	`{"content":[{"type":"text","text":"a"}],"_meta":{"io.github.foldgate/context_id":"@@"}}`,
+	`{"content":[{"type":"text","text":"a"}],"_meta":{"io.github.foldgate/fold":{"handle":"@@"}}}`,
+	`{"content":[{"type":"text","text":"a"}],"_meta":"@@"}`,
+	`{"content":[{"type":"text","text":"a"}],"x":"@@"}`,
+	`{"content":[{"type":"text","text":"a"}],"@@":true}`,
+	`{"content":[{"type":"text","text":"a"}],"isError":"@@"}`,
+	`{"content":[{"type":"text","text":"a"}],"taskId":"@@"}`,
+	`{"content":[{"type":"text","text":"a"}],"result":{"content":[{"type":"text","text":"@@"}]}}`,
+	`{"result":{"result":{"result":{"result":{"result":{"result":{"content":"@@"}}}}}}}`,
+	`{"contents":[{"uri":"x","text":"@@"}]}`,
+	`{"messages":[{"role":"user","content":{"type":"text","text":"@@"}}]}`,
+	`{"messages":[{"role":"@@","content":[]}]}`,
+	`{"toolResult":"@@"}`,
+	`{"toolResult":{"x":["@@"]}}`,
+	`{"resultType":"@@","content":[]}`,
+	`{"resultType":"future","x":"@@"}`,
+	`{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"@@"}}},"requestState":"s"}`,
+	`{"resultType":"input_required","inputRequests":{"@@":{"method":"sampling/createMessage","params":{"messages":[]}}}}`,
+	`{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"?"}}},"requestState":"@@"}`,
+	`{"resultType":"task","taskId":"t","status":"working","statusMessage":"@@"}`,
+	`{"task":{"taskId":"t","status":"working","statusMessage":"@@"}}`,
+	`"@@"`,
+	`["@@",{"x":"@@"}]`,
+	`{"x":{"@@":null}}`,
+	`error{"code":-32000,"message":"@@"}`,
+	`error{"code":-32000,"message":"m","data":{"x":"@@"}}`,
+	`error{"code":-32000,"message":"m","x":"@@"}`,
+}
+
+// freeTokens is what a message may hold uncounted at most: the free members.
+const freeTokens = 512 / 2
+
+func zebras(raw ...[]byte) int { return bytes.Count(bytes.Join(raw, nil), []byte("zebra")) }
+
+type countedRecord struct {
+	Kind, Context string
+	Audit         struct {
+		Tool   string
+		Tokens struct{ Delivered int }
+	}
+}
+
+// Whatever the form of an answer, no more text of the server is delivered than is charged, and in a
+// branch no more than it has.
+func TestEveryFormIsCounted(t *testing.T) {
+	const fill, budget = 20000, 3000
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), "folding: {max_branches_per_minute: 1000}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	call(t, c, ctx, "tools/list", `{}`)
+	var inMain []int
+	evaded := 0
+	for _, form := range hidden {
+		member, raw := "result", form
+		if e, ok := strings.CutPrefix(form, "error"); ok {
+			member, raw = "error", e
+		}
+		ask := func(branch string) int {
+			m, err := c.Call(ctx, "tools/call", fmt.Sprintf(`{"name":"fake__raw","arguments":{%q:%s,"fill":%d%s}}`, member, raw, fill, branch))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return zebras(m.Result, m.Error)
+		}
+		b := create(t, c, ctx, map[string]any{"budget": budget}).BranchID
+		got := ask(`,"branch_id":"` + b + `"`)
+		if s := statusOf(t, c, ctx, b); got > s.BudgetUsed+freeTokens || got > budget {
+			evaded++
+			t.Errorf("%s: a branch of %d received %d tokens for %d", form, budget, got, s.BudgetUsed)
+		}
+		if r, err := c.Call(ctx, "tools/call", `{"name":"branch_return","arguments":{"branch_id":"`+b+`","message":""}}`); err != nil {
+			t.Fatal(err, r)
+		}
+		inMain = append(inMain, ask(""))
+	}
+	g.stop()
+	var charged []int
+	for _, r := range traceAs[countedRecord](g) {
+		if strings.HasPrefix(r.Kind, "mcp/response:tools/call") && r.Context == "" && r.Audit.Tool == "raw" {
+			charged = append(charged, r.Audit.Tokens.Delivered)
+		}
+	}
+	if len(charged) != len(hidden) {
+		t.Fatalf("%d records of calls in main, want %d", len(charged), len(hidden))
+	}
+	folded := 0
+	for i, form := range hidden {
+		if inMain[i] > charged[i]+freeTokens {
+			evaded++
+			t.Errorf("%s: main received %d tokens, and %d are recorded", form, inMain[i], charged[i])
+		}
+		if inMain[i] < fill {
+			folded++
+		} else {
+			t.Logf("main, whole: %s", form)
+		}
+	}
+	t.Logf("%d of %d got past the count; %d of %d folded in main", evaded, 2*len(hidden), folded, len(hidden))
+}
+
+// Messages of a server during a call are charged to the call's branch. What does not fit is not
+// delivered, and ends the branch.
+func TestMessagesAreCounted(t *testing.T) {
+	for _, tt := range []struct{ tool, args string }{
+		{"log", `"params":{"level":"error","data":"@@"}`},
+		{"log", `"params":{"level":"error","data":"a","_meta":{"x":"@@"}}`},
+		{"progress", `"count":1,"text":"@@"`},
+		{"unknown", `"params":{"x":"@@"}`},
+		{"elicit", `"params":{"message":"@@","requestedSchema":{"type":"object","properties":{}}}`},
+		{"sample", `"params":{"messages":[{"role":"user","content":{"type":"text","text":"@@"}}],"maxTokens":10}`},
+	} {
+		for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+			for _, fill := range []int{500, 20000} {
+				if tt.tool == "unknown" && fill > 500 && era == mcpclient.Legacy {
+					continue // it sends a second message when its call has ended already, which is in main
+				}
+				t.Run(fmt.Sprintf("%s-%s-%d-%.20s", tt.tool, era, fill, tt.args), func(t *testing.T) {
+					ctx := testContext(t)
+					g := newGateway(t, fakeConfig(recordFile(t), ""))
+					c := g.unstarted("stdio", era)
+					c.Capabilities = `{"elicitation":{},"sampling":{}}`
+					c.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
+						if m.ID == nil {
+							return nil, nil
+						}
+						return json.RawMessage(`{"action":"accept","content":{},"role":"assistant","model":"m"}`), nil
+					}
+					if _, err := c.Start(ctx); err != nil {
+						t.Fatal(err)
+					}
+					call(t, c, ctx, "tools/list", `{}`)
+					const budget = 3000
+					b := create(t, c, ctx, map[string]any{"budget": budget}).BranchID
+					m, err := c.Call(ctx, "tools/call", fmt.Sprintf(`{"name":"fake__%s","arguments":{%s,"fill":%d,"branch_id":%q},"_meta":{"progressToken":"p","io.modelcontextprotocol/logLevel":"debug"}}`, tt.tool, tt.args, fill, b))
+					if err != nil {
+						t.Fatal(err)
+					}
+					s := statusOf(t, c, ctx, b)
+					got := zebras(c.Received()...)
+					if got > s.BudgetUsed || got > budget {
+						t.Errorf("a branch of %d received %d tokens for %d", budget, got, s.BudgetUsed)
+					}
+					if fill > budget != (s.Status == "failed" && s.Reason == "budget_exhausted") {
+						t.Errorf("the branch is %s %s after %s%s", s.Status, s.Reason, m.Result, m.Error)
+					}
+					if fill < budget && got < fill {
+						t.Errorf("%d of %d words arrived: %s%s", got, fill, m.Result, m.Error)
+					}
+				})
+			}
+		}
+	}
+}
+
+// The answer of a host's model is charged too.
+func TestSamplingIsCounted(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	c := g.unstarted("stdio", mcpclient.Legacy)
+	c.Capabilities = `{"sampling":{}}`
+	c.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
+		if m.ID == nil {
+			return nil, nil
+		}
+		return json.RawMessage(`{"role":"assistant","model":"m","content":{"type":"text","text":"` + strings.Repeat("horse ", 3000) + `"}}`), nil
+	}
+	if _, err := c.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	call(t, c, ctx, "tools/list", `{}`)
+	b := create(t, c, ctx, map[string]any{"budget": 1000}).BranchID
+	m, err := c.Call(ctx, "tools/call", `{"name":"fake__sample","arguments":{"params":{"messages":[],"maxTokens":10},"branch_id":"`+b+`"}}`)
+	if s := statusOf(t, c, ctx, b); err != nil || s.Reason != "budget_exhausted" {
+		t.Errorf("a model's answer of 3000 tokens in a branch of 1000: %+v, %.300s %v", s, m.Result, err)
+	}
+}
+
+// The result in the state of a task folds, and the branch of the call pays for it.
+func TestTaskStateIsCounted(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		g := newGateway(t, fakeConfig(recordFile(t), ""))
+		c := g.connect(ctx, transport, era)
+		call(t, c, ctx, "tools/list", `{}`)
+		result, asked := `{"resultType":"task","taskId":"t","status":"working"}`, ""
+		if era == mcpclient.Legacy {
+			result, asked = `{"task":{"taskId":"t","status":"working"}}`, `"task":{},`
+		}
+		for _, budget := range []int{0, 4000, 40} {
+			branch, used := "", 0
+			if budget > 0 {
+				branch = create(t, c, ctx, map[string]any{"budget": budget}).BranchID
+			}
+			call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"fake__raw",%s"arguments":{"result":%s,"branch_id":%q}}`, asked, result, branch))
+			if budget > 0 {
+				used = statusOf(t, c, ctx, branch).BudgetUsed
+			}
+			m, err := c.Call(ctx, "tasks/get", `{"taskId":"t"}`)
+			if err != nil || m.Error != nil && budget != 40 {
+				t.Fatal(err, string(m.Error))
+			}
+			var task struct {
+				TaskID, Status string
+				Result         json.RawMessage
+			}
+			if m.Error == nil {
+				if err := json.Unmarshal(m.Result, &task); err != nil || task.TaskID != "t" || task.Status != "completed" || task.Result == nil {
+					t.Errorf("budget %d: no task: %.300s, %v", budget, m.Result, err)
+				}
+			}
+			got := zebras(m.Result)
+			if got > 1000 || budget > 0 && got > budget {
+				t.Errorf("budget %d: %d tokens delivered: %.300s", budget, got, m.Result)
+			}
+			if budget > 0 {
+				if s := statusOf(t, c, ctx, branch); s.BudgetUsed-used < got || budget == 40 && s.Reason != "budget_exhausted" {
+					t.Errorf("%d tokens delivered, charged from %d: %+v", got, used, s)
+				}
+			}
+			if budget != 40 && handleForm.FindString(string(m.Result)) == "" {
+				t.Errorf("budget %d: not folded: %.300s", budget, m.Result)
+			}
+		}
+	})
+}
+
+// The error of a tool folds like a failed result, so that it can be read on.
+func TestErrorsFold(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	call(t, c, ctx, "tools/list", `{}`)
+	b := create(t, c, ctx, map[string]any{"budget": 3000}).BranchID
+	for _, branch := range []string{"", `,"branch_id":"` + b + `"`} {
+		m, err := c.Call(ctx, "tools/call", `{"name":"fake__raw","arguments":{"error":{"code":-32123,"message":"@@ end","data":{"why":"lion"}},"fill":20000`+branch+`}}`)
+		if err != nil || zebras(m.Error) > 1000 || !strings.Contains(string(m.Error), `"code":-32123`) {
+			t.Fatalf("%.300s%.300s, %v", m.Error, m.Result, err)
+		}
+		read := tool(t, c, ctx, "branch_read", `{"handle":"`+handleIn(t, string(m.Error))+`","grep":"lion"`+branch+`}`)
+		if !strings.Contains(said(t, read), "lion") {
+			t.Errorf("the data of the error was not stored: %s", read.Result)
+		}
+	}
+	if s := statusOf(t, c, ctx, b); s.Status != "active" || s.BudgetUsed < 50 {
+		t.Errorf("%+v", s)
+	}
+	if m, err := c.Call(ctx, "tools/call", `{"name":"fake__raw","arguments":{"error":{"code":-32123,"message":"@@"},"fill":1800}}`); err != nil || zebras(m.Error) != 1800 {
+		t.Errorf("a small error: %.300s, %v", m.Error, err)
+	}
+}
+
+// A late message that branch_status shows is charged to the branch of the call.
+func TestLateMessagesAreCounted(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	call(t, c, ctx, "tools/list", `{}`)
+	child := create(t, c, ctx, map[string]any{"budget": 30}).BranchID
+	tool(t, c, ctx, "fake__huge", `{"bytes":4000,"branch_id":"`+child+`"}`)
+	tool(t, c, ctx, "branch_return", `{"branch_id":"`+child+`","message":"`+strings.Repeat("zebra ", 8000)+`"}`)
+	p := create(t, c, ctx, map[string]any{"budget": 400}).BranchID
+	status := func() int {
+		m := call(t, c, ctx, "tools/call", `{"name":"branch_status","arguments":{"branch_id":"`+child+`"},"_meta":{"io.github.foldgate/branch_id":"`+p+`"}}`)
+		var seen struct{ StructuredContent struct{ Message string } }
+		if err := json.Unmarshal(m.Result, &seen); err != nil {
+			t.Fatal(err)
+		}
+		return zebras([]byte(seen.StructuredContent.Message))
+	}
+	if first, again, s := status(), status(), statusOf(t, c, ctx, p); first > 400 || again > 0 || s.Reason != "budget_exhausted" {
+		t.Errorf("a branch of 400 received %d and %d tokens: %+v", first, again, s)
+	}
+}
+
+// Answers to methods that foldgate does not know are charged to the branch that they name.
+func TestUnknownMethodsAreCounted(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	b := create(t, c, ctx, map[string]any{"budget": 400}).BranchID
+	ask := func(n int) mcpclient.Message {
+		m, err := c.Call(ctx, "x/read", `{"text":"`+strings.Repeat("zebra ", n)+`","_meta":{"io.github.foldgate/branch_id":"`+b+`"}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	if m, s := ask(100), statusOf(t, c, ctx, b); zebras(m.Result) != 100 || s.BudgetUsed < 100 {
+		t.Errorf("%s%s, %+v", m.Result, m.Error, s)
+	}
+	if m, s := ask(1000), statusOf(t, c, ctx, b); zebras(m.Result, m.Error) > 300 || s.Reason != "budget_exhausted" {
+		t.Errorf("%.300s%.300s, %+v", m.Result, m.Error, s)
+	}
+}
