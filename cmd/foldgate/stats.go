@@ -77,14 +77,11 @@ type savings struct {
 func sumUp(records iter.Seq2[*trace.Record, error], by []string) (*savings, error) {
 	s := &savings{Labels: labels, Counters: []string{}, by: by}
 	groups := [][]string{{"tool"}, {"branch"}, {"day"}, by}
-	tables := make([]map[string]*figures, len(groups))
+	tables := []map[string]*figures{{}, {}, {}, {}}
 	rows := func(r *trace.Record) []*figures {
 		out := []*figures{&s.Total}
 		for i, by := range groups {
 			for _, key := range query.Keys(r, by) {
-				if tables[i] == nil {
-					tables[i] = map[string]*figures{}
-				}
 				if tables[i][key] == nil {
 					tables[i][key] = &figures{Name: key}
 				}

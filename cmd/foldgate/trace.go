@@ -127,13 +127,14 @@ func (t *traceFlags) contexts() *cobra.Command {
 		Long: `List the contexts of the records that the filters select: main, every branch by
 its path, and parents that only paths imply; each with how it ended, its calls
 and its tokens.`,
-	}, query.Contexts, func(w io.Writer, nodes []query.Node) error {
+	}, func(records iter.Seq2[*trace.Record, error]) ([]query.Node, error) {
+		nodes, err := query.Contexts(records)
 		if n := t.filter.Limit; n > 0 {
 			nodes = nodes[:min(n, len(nodes))]
 		}
-		return render.WriteContexts(w, nodes)
-	})
-	cmd.Flags().IntVar(&t.filter.Limit, "limit", 0, "at most so many rows; JSON has all")
+		return nodes, err
+	}, render.WriteContexts)
+	cmd.Flags().IntVar(&t.filter.Limit, "limit", 0, "at most so many rows")
 	return cmd
 }
 

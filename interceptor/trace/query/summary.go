@@ -174,7 +174,10 @@ func rules(a *trace.Audit) (out []string) {
 
 // Summarize sums up records, with by in s.By also for the rows of [Keys].
 func Summarize(records iter.Seq2[*trace.Record, error], by ...string) (Stats, error) {
-	s := Stats{By: map[string]Counts{}, Contexts: map[string]Counts{}, Tools: map[string]Counts{}, Servers: map[string]Counts{}, Principals: map[string]Counts{}}
+	s := Stats{Contexts: map[string]Counts{}, Tools: map[string]Counts{}, Servers: map[string]Counts{}, Principals: map[string]Counts{}}
+	if len(by) > 0 {
+		s.By = map[string]Counts{}
+	}
 	bump := func(m map[string]Counts, key string, r *trace.Record) {
 		c := m[key]
 		c.add(r)

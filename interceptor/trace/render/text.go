@@ -34,19 +34,20 @@ func tableRow(r *trace.Record) (string, error) {
 // about returns what a record is about: the first short string among the arguments of a call, the
 // parameters of another message or the payload of an event, or the text of an error.
 func about(r *trace.Record) string {
-	v := []byte(r.Payload)
-	if kind := trace.CanonicalKind(r.Kind); strings.HasPrefix(kind, trace.KindResponse) || strings.HasPrefix(kind, trace.KindReject) {
+	v, kind := []byte(r.Payload), trace.CanonicalKind(r.Kind)
+	switch {
+	case strings.HasPrefix(kind, trace.KindResponse) || strings.HasPrefix(kind, trace.KindReject):
 		if !r.AuditOrEmpty().IsError && !r.Blocked() {
 			return ""
 		}
-		part := resultParts(r.Payload)[0]
+		part := resultParts(v)[0]
 		if v = part.Data; v == nil {
 			v = rawjson.Quote(part.Text)
 		}
-	}
-	for _, name := range []string{"params", "arguments"} {
-		if inner, ok := rawjson.Get(v, name); ok {
-			v = inner
+	case strings.HasPrefix(kind, "mcp/"):
+		v, _ = rawjson.Get(v, "params")
+		if arguments, ok := rawjson.Get(v, "arguments"); ok {
+			v = arguments
 		}
 	}
 	text := cmp.Or(firstString(v, aboutBytes), firstString(v, len(v)))
@@ -154,7 +155,7 @@ func WriteContexts(w io.Writer, nodes []query.Node) error {
 	return tw.Flush()
 }
 
-// WriteStats writes the sums as tables: those of s.By if there are any, else all others. A limit of
+// WriteStats writes the sums as tables: those of s.By if it is set, else all others. A limit of
 // rows, if it is not 0, leaves the rows with the most tokens delivered.
 func WriteStats(w io.Writer, s query.Stats, limit int) error {
 	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
@@ -168,7 +169,7 @@ func WriteStats(w io.Writer, s query.Stats, limit int) error {
 		rows  map[string]query.Counts
 	}
 	groups := []group{{"branch ", s.Contexts}, {"tool ", s.Tools}, {"server ", s.Servers}, {"principal ", s.Principals}}
-	if len(s.By) > 0 {
+	if s.By != nil {
 		groups = []group{{"", s.By}}
 	}
 	for _, g := range groups {
