@@ -85,7 +85,7 @@ func (x *examination) find(text string) ([]hit, error) {
 	var hits []hit
 	for _, i := range x.scratch.Candidates() {
 		r := x.s.rules.active[i]
-		if r.SkipReport || r.Layout != "" {
+		if r.SkipReport || r.Apart {
 			continue
 		}
 		found, err := x.findRule(r)

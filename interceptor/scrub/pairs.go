@@ -6,45 +6,50 @@ import (
 )
 
 // pairs returns the names and values that stand apart in the scanned text, each rewritten to
-// NAME": "VALUE", which all rules know. Rules with a layout say where: of a pair, the first group
-// follows the name, and the second is the value; of a table, a match begins in its header.
+// NAME": "VALUE", which all rules know.
 func (x *examination) pairs(text string) ([]decoded, error) {
 	var all []decoded
 	for _, i := range x.scratch.Candidates() {
-		r := x.s.rules.active[i]
-		if r.Layout == "" {
+		if !x.s.rules.active[i].Apart {
 			continue
 		}
 		matches, err := x.scratch.FindAll(i)
 		if err != nil {
 			return nil, err
 		}
-		done := 0
+		table := 0 // the end of the last one
 		for _, m := range matches {
 			if err := x.limit.spend(m.End - m.Start); err != nil {
 				return nil, err
 			}
-			if m.Start < done {
-				continue
-			}
-			if r.Layout == "table" {
-				if all, done, err = x.appendTable(all, text, m.Start); err != nil {
-					return nil, err
-				}
-				continue
-			}
-			g, err := x.scratch.Submatches(i, m)
-			if err != nil || len(g) < 6 || g[4] < 0 {
+			groups, err := x.scratch.Submatches(i, m)
+			if err != nil {
 				return nil, err
 			}
-			name := len(strings.TrimRight(text[m.Start:m.Start+g[2]], " |`*\"'>"))
-			end := m.Start + g[5]
-			all = append(all, apply(text, span{m.Start, end}, []edit{
-				{span{m.Start + name, m.Start + g[4]}, `": "`}, {span{end, end}, "\"\n"},
-			}))
+			for n := 2; n < len(groups); n += 2 {
+				if value := (span{m.Start + groups[n], m.Start + groups[n+1]}); groups[n] >= 0 {
+					all = append(all, pair(text, m.Start, value))
+				}
+			}
+			if m.Start >= table {
+				if all, table, err = x.appendTable(all, text, m.Start); err != nil {
+					return nil, err
+				}
+			}
 		}
 	}
 	return all, nil
+}
+
+// pair rewrites a value and the name that begins at byte at.
+func pair(text string, at int, value span) decoded {
+	name := at
+	for name < value.Start && (inBase64(text[name]) || text[name] == '.') && text[name] != '/' && text[name] != '+' {
+		name++
+	}
+	return apply(text, span{at, value.End}, []edit{
+		{span{name, value.Start}, `": "`}, {span{value.End, value.End}, "\"\n"},
+	})
 }
 
 // maxName is the length of the longest name of a column.

@@ -63,8 +63,8 @@ type ruleEntry struct {
 	Entropy         float64  // the least entropy of a secret, exclusive; 0 for none
 	Keywords        []string // in any case in the file; newRule makes them lower-case
 	Required        []required
-	SkipReport      bool   // the rule has no findings of its own; another rule requires it
-	Layout          string // "pair" or "table": the rule finds a name and its value apart; see pairs
+	SkipReport      bool // the rule has no findings of its own; another rule requires it
+	Apart           bool // the rule finds a name and its value apart; see pairs
 	allowEntries
 }
 
