@@ -318,7 +318,7 @@ func (d *document) together() error {
 			if n < 2 || between == "" && !d.armored {
 				continue
 			}
-			var pieces []piece
+			pieces := make([]piece, 0, n)
 			for _, l := range all[:n] {
 				pieces = appendPieces(pieces, l.span, between, d.unquote(l.span))
 			}

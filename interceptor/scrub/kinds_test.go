@@ -121,6 +121,8 @@ func TestKindsOfSecrets(t *testing.T) {
 		}
 		return string(b)
 	}
+	texts, left := 0, 0
+	defer func() { t.Logf("%d of %d secrets of %d kinds are found", texts-left, texts, len(tests)) }()
 	for i, tt := range tests {
 		secret := strings.Replace(tt.parts, "#", random(uint64(i), sets[tt.set], tt.n), 1)
 		places := []string{tt.in}
@@ -132,7 +134,9 @@ func TestKindsOfSecrets(t *testing.T) {
 			put := func(secret string) string { return place[:at] + secret + place[at+len("SECRET"):] }
 			in := put(secret)
 			got, found, err := s.Text(context.Background(), in)
+			texts++
 			if err != nil || strings.Contains(got, secret[len(secret)/2:]) || len(found) == 0 {
+				left++
 				t.Errorf("Text(%q) = %q, %v: the secret is still there", in, got, found)
 			}
 			own := false

@@ -121,13 +121,22 @@ func TestChecksumsAreExcepted(t *testing.T) {
 }
 
 // TestSourceStays: in the source of the standard library our rules, exceptions
-// and decoding add nothing to what gitleaks finds.
+// and decoding add nothing to what gitleaks finds. FOLDGATE_SCRUB_DIRS names
+// directories with other files.
 func TestSourceStays(t *testing.T) {
 	root := standardLibrary(t)
 	s := newScrubber(t, Options{})
+	var dirs []string
 	for _, dir := range []string{"net/http", "net/url", "crypto/tls", "database/sql", "cmd/go/internal/auth", "encoding/json", "mime"} {
-		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, e os.DirEntry, err error) error {
-			if err != nil || e.IsDir() || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testdata") {
+		dirs = append(dirs, filepath.Join(root, dir))
+	}
+	if list := os.Getenv("FOLDGATE_SCRUB_DIRS"); list != "" {
+		dirs = filepath.SplitList(list)
+	}
+	files, findings := 0, 0
+	for _, dir := range dirs {
+		err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+			if err != nil || !e.Type().IsRegular() || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testdata") {
 				return err
 			}
 			b, err := os.ReadFile(path)
@@ -136,6 +145,7 @@ func TestSourceStays(t *testing.T) {
 			}
 			text := string(b)
 			_, found, err := s.Text(context.Background(), text)
+			files, findings = files+1, findings+len(found)
 			for _, f := range found {
 				known := false
 				for _, h := range reported(text, hitsOf(t, s, text)) {
@@ -151,6 +161,7 @@ func TestSourceStays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	t.Logf("%d files, %d findings", files, findings)
 }
 
 // standardLibrary returns where the source of the standard library is, and

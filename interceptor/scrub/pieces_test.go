@@ -58,6 +58,8 @@ func TestPrivateKeyInPieces(t *testing.T) {
 		},
 		"pieces of lines": func(text string) any { return []string{text[:20], text[20:100], text[100:]} },
 	}
+	docs, left := 0, 0
+	defer func() { t.Logf("%d of %d documents have no line of their private key left", docs-left, docs) }()
 	for i, kind := range []string{"RSA PRIVATE KEY", "EC PRIVATE KEY", "DSA PRIVATE KEY", "OPENSSH PRIVATE KEY", "PRIVATE KEY", "ENCRYPTED PRIVATE KEY", "PGP PRIVATE KEY BLOCK"} {
 		for name, contain := range containers {
 			var key []string
@@ -69,13 +71,16 @@ func TestPrivateKeyInPieces(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			docs++
 			got, found, err := s.JSON(context.Background(), in)
 			if err != nil || len(found) == 0 || !json.Valid(got) {
+				left++
 				t.Errorf("%s in %s: JSON = %.300s, %v, %v", kind, name, got, found, err)
 				continue
 			}
 			for _, l := range key {
 				if strings.Contains(string(got), l[:16]) || strings.Contains(string(got), l[48:]) {
+					left++
 					t.Errorf("%s in %s: JSON(%.100s) = %.600s: a line is left", kind, name, in, got)
 					break
 				}
@@ -122,12 +127,16 @@ func TestNamesAndValues(t *testing.T) {
 		"Markdown row":   "| variable | value |\n|---|---|\n| NAME | VALUE |\n",
 		"psql":           " id | NAME\n----+------\n 1  | VALUE\n",
 	}
+	texts, left := 0, 0
+	defer func() { t.Logf("%d of %d values are found", texts-left, texts) }()
 	for n, name := range []string{"DB_PASSWORD", "STRIPE_SECRET", "API_KEY", "authToken", "db.password", "Secret_access_key"} {
 		value := token(uint64(700+n), "", 22) + "7x"
 		for form, text := range forms {
 			in := strings.NewReplacer("NAME", name, "VALUE", value).Replace(text)
 			got, found, err := s.Text(context.Background(), in)
+			texts++
 			if err != nil || len(found) == 0 || strings.Contains(got, value) {
+				left++
 				t.Errorf("%s: Text(%q) = %q, %v, %v", form, in, got, found, err)
 			}
 			quoted, _ := json.Marshal(map[string]any{"content": []any{map[string]string{"type": "text", "text": in}}})
