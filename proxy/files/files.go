@@ -35,6 +35,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/foldgate/foldgate/internal/arguments"
@@ -60,6 +61,8 @@ type root struct {
 	dirs   []string // absolute paths of the root: as given and with links resolved
 	hidden []string // absolute paths of hidden directories below it, with the links in its own path resolved
 	fs     *os.Root
+	// visible is a directory that is not hidden: a search opens many files of one directory.
+	visible atomic.Pointer[string]
 }
 
 // New opens the roots. The error names a root that can't be opened. Relative roots start at the

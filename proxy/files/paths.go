@@ -23,42 +23,10 @@ type place struct {
 	rel string // slash-separated, clean, local; "." for the root itself
 }
 
-// resolve returns the place of p, and refuses a hidden one. Otherwise it looks at the text of p
-// only: whether the file exists, and whether a link leads out, shows when it is opened.
-func (s *Server) resolve(p string) (place, error) {
-	at, err := s.locate(p)
-	if err == nil && at.r != nil && at.r.hides(at.rel) {
-		return place{}, s.hidden(at)
-	}
-	return at, err
-}
-
-func (s *Server) hidden(p place) error {
-	return fmt.Errorf("%s is foldgate's own state and may not be read: branch_read reads stored results", s.show(p))
-}
-
-// hides reports whether rel is a hidden directory or lies below one, under any name or link.
-func (r *root) hides(rel string) bool {
-	if len(r.hidden) == 0 {
-		return false
-	}
-	for dir := r.real(rel); slices.ContainsFunc(r.dirs, func(top string) bool { return below(top, dir) != "" }); dir = filepath.Dir(dir) {
-		info, err := os.Stat(dir)
-		for _, h := range r.hidden {
-			if dir == h {
-				return true
-			}
-			if other, fault := os.Stat(h); err == nil && fault == nil && os.SameFile(info, other) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// hidesOpen reports whether f, opened as rel, is hidden. A link on the way may have changed since
-// hides looked at it, so on Linux the kernel says where f is.
-func (r *root) hidesOpen(f *os.File, rel string) bool {
+// hides reports whether f, opened as rel, is a hidden directory or lies below one, under any name or
+// link. A link may have changed before the open, so on Linux the kernel says where f is. f is nil if
+// it can't be opened.
+func (r *root) hides(f *os.File, rel string) bool {
 	if len(r.hidden) == 0 {
 		return false
 	}
@@ -66,7 +34,23 @@ func (r *root) hidesOpen(f *os.File, rel string) bool {
 	if err != nil {
 		at = r.real(rel)
 	}
-	return slices.ContainsFunc(r.hidden, func(h string) bool { return at == h || below(h, at) != "" })
+	dir := filepath.Dir(at)
+	for ; slices.ContainsFunc(r.dirs, func(top string) bool { return below(top, at) != "" }); at = filepath.Dir(at) {
+		if last := r.visible.Load(); last != nil && at == *last {
+			break
+		}
+		info, err := os.Stat(at)
+		for _, h := range r.hidden {
+			if at == h {
+				return true
+			}
+			if other, fault := os.Stat(h); err == nil && fault == nil && os.SameFile(info, other) {
+				return true
+			}
+		}
+	}
+	r.visible.Store(&dir)
+	return false
 }
 
 // real returns the absolute path of rel, with links resolved if it exists.
@@ -78,8 +62,9 @@ func (r *root) real(rel string) string {
 	return full
 }
 
-// locate is resolve without the check for hidden directories.
-func (s *Server) locate(p string) (place, error) {
+// resolve returns the place of p. It looks at the text of p only: whether the file exists, is hidden,
+// or a link leads out, shows when it is opened.
+func (s *Server) resolve(p string) (place, error) {
 	if strings.ContainsRune(p, 0) {
 		return place{}, fmt.Errorf("path %s contains a NUL byte", display(p))
 	}
@@ -205,6 +190,10 @@ func stopped(ctx context.Context) error {
 func (s *Server) open(p place) (*os.File, fs.FileInfo, error) {
 	// Without O_NONBLOCK, opening a pipe blocks until it has a writer.
 	f, err := p.r.fs.OpenFile(p.rel, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if p.r.hides(f, p.rel) {
+		_ = f.Close()
+		return nil, nil, fmt.Errorf("%s is foldgate's own state and may not be read: branch_read reads stored results", s.show(p))
+	}
 	if err != nil {
 		return nil, nil, s.explain(p, err)
 	}
@@ -215,10 +204,6 @@ func (s *Server) open(p place) (*os.File, fs.FileInfo, error) {
 	if err != nil {
 		_ = f.Close()
 		return nil, nil, s.explain(p, err)
-	}
-	if p.r.hidesOpen(f, p.rel) {
-		_ = f.Close()
-		return nil, nil, s.hidden(p)
 	}
 	return f, info, nil
 }

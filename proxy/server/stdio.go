@@ -74,10 +74,8 @@ func ServeStdio(ctx context.Context, r Router, in io.Reader, out io.Writer, log 
 		}
 	case <-s.out.Failed():
 		reason = "the host is gone"
-		if err = s.out.Err(); errors.Is(err, syscall.EPIPE) {
-			err = nil
-		} else {
-			err = fmt.Errorf("writing to the host: %w", err)
+		if fault := s.out.Err(); !errors.Is(fault, syscall.EPIPE) {
+			err = fmt.Errorf("writing to the host: %w", fault)
 		}
 	case <-ctx.Done():
 		reason = "foldgate is shutting down"

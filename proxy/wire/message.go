@@ -109,14 +109,11 @@ func OwnID(lit []byte) int64 {
 	if rawjson.KindOf(lit) == rawjson.String && len(lit) > 2 {
 		lit = lit[1 : len(lit)-1]
 	}
-	id, err := strconv.ParseInt(string(lit), 10, 64)
-	if err == nil {
-		return max(id, 0)
+	id, err := strconv.ParseFloat(string(lit), 64)
+	if err != nil || id != math.Trunc(id) || id < 0 || id >= 1<<53 {
+		return 0
 	}
-	if f, err := strconv.ParseFloat(string(lit), 64); err == nil && f == math.Trunc(f) && f > 0 && f < 1<<53 {
-		return int64(f)
-	}
-	return 0
+	return int64(id)
 }
 
 // setAsideNull makes a null result or error beside the other one extra: in JSON-RPC 1.0 a response
