@@ -22,8 +22,12 @@ import (
 )
 
 const (
-	// listWait bounds the wait for a server. A list that arrives later is announced with
-	// list_changed.
+	// answerWait bounds how long a host that asks for a list waits for servers. Some hosts give up
+	// after 5 seconds. A list that arrives later is announced with list_changed.
+	answerWait = 4 * time.Second
+	// lateAfter is how long a fetch takes at least if a host was answered without it.
+	lateAfter = answerWait * 3 / 4
+	// listWait bounds how long a call waits for the list that names its tool.
 	listWait = 10 * time.Second
 	// fetchLimit bounds the reading of a list, which goes on in the background.
 	fetchLimit = 2 * time.Minute
@@ -45,7 +49,7 @@ type listCache struct {
 }
 
 // get returns a list. It fetches the list once for all that ask at the same time, in a goroutine
-// of wg, and does not wait for a fetch that has already taken longer than listWait. changed is
+// of wg, and does not wait for a fetch that has already taken longer than ctx has left. changed is
 // called after a fetch whose list hosts were answered without.
 func (c *listCache) get(ctx context.Context, wg *sync.WaitGroup, k catalog.Kind, fetch func() (*catalog.List, error), changed func()) (*catalog.List, error) {
 	for {
@@ -55,7 +59,7 @@ func (c *listCache) get(ctx context.Context, wg *sync.WaitGroup, k catalog.Kind,
 		if l != nil && (!stored || !begun.IsZero()) {
 			return l, nil
 		}
-		if !begun.IsZero() && time.Since(begun) > listWait {
+		if deadline, ok := ctx.Deadline(); ok && !begun.IsZero() && time.Since(begun) > time.Until(deadline) {
 			return nil, fmt.Errorf("%s is not answered since %s", k.Method(), time.Since(begun).Round(time.Second))
 		}
 		var fetched *catalog.List
@@ -96,7 +100,7 @@ func (c *listCache) fetch(k catalog.Kind, fetch func() (*catalog.List, error), c
 		c.lists[k], c.stored[k] = l, false
 	}
 	c.mu.Unlock()
-	if err == nil && (time.Since(begun) > listWait || before != nil && !bytes.Equal(before.Page(k), l.Page(k))) {
+	if late := before == nil && time.Since(begun) > lateAfter; err == nil && (late || before != nil && !bytes.Equal(before.Page(k), l.Page(k))) {
 		changed()
 	}
 	return l, err
@@ -182,7 +186,9 @@ func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interce
 	if cursor, ok := rawjson.GetString(c.Target.Params, "cursor"); ok {
 		return nil, invalidParams("cursor %s is not foldgate's: its lists have one page", cursor)
 	}
-	list, missing := rt.Catalog(ctx, r.s, k, []string{c.Outcome.Record})
+	waiting, cancel := context.WithTimeout(ctx, answerWait)
+	defer cancel()
+	list, missing := rt.Catalog(waiting, r.s, k, []string{c.Outcome.Record})
 	for server := range missing {
 		r.s.shared.late.Store(server, true)
 	}
