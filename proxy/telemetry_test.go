@@ -266,7 +266,7 @@ func TestMetricsOfCalls(t *testing.T) {
 		"foldgate.calls{foldgate.outcome=ok,foldgate.server=up,gen_ai.tool.name=echo,mcp.method.name=tools/call}":               2,
 		"foldgate.calls{foldgate.outcome=tool_error,foldgate.server=up,gen_ai.tool.name=echo,mcp.method.name=tools/call}":       1,
 		"foldgate.calls{foldgate.outcome=refused,foldgate.server=up,gen_ai.tool.name=echo,mcp.method.name=tools/call}":          1,
-		"foldgate.calls{foldgate.outcome=error,foldgate.server=foldgate,gen_ai.tool.name=_OTHER,mcp.method.name=tools/call}":    1,
+		"foldgate.calls{foldgate.outcome=refused,foldgate.server=foldgate,gen_ai.tool.name=_OTHER,mcp.method.name=tools/call}":  1,
 		"foldgate.calls{foldgate.outcome=error,foldgate.server=up,mcp.method.name=_OTHER}":                                      1,
 		"foldgate.refusals{foldgate.reason=resource_limit,foldgate.server=up,gen_ai.tool.name=echo,mcp.method.name=tools/call}": 1,
 		"foldgate.scrub.findings{foldgate.place=result,foldgate.rule=github-pat,foldgate.server=up}":                            1,
