@@ -136,6 +136,9 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 	if err := checkSessionID(d.SessionID); err != nil {
 		return d, err
 	}
+	if clean, err := m.scrub(ctx, d.SessionID); err != nil || clean != d.SessionID { // without the secret it could be another session's id
+		return d, cmp.Or(err, Errorf(ErrInvalidInput, "session_id looks like a secret, which would be stored: leave it out, or give another one"))
+	}
 	if d.ParentID == "" { // other branches belong to the session of their parent; see attach
 		own := cmp.Or(caller.Session, "ses_"+uuid.NewString())
 		if !m.mayUse(caller, cmp.Or(d.SessionID, own)) {

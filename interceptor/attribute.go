@@ -9,6 +9,7 @@ import (
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/contextpath"
+	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
 // Attribute refuses a call if [Locate] found that its branch_id names no branch the caller may use.
@@ -83,7 +84,7 @@ func Locate(m *folding.Manager, c *Call) {
 	case err == nil:
 		a.Context = p
 	case a.err == nil:
-		a.err = &Refusal{Reason: "invalid", Code: "invalid_context", Status: 400, Message: err.Error(), Err: err}
+		a.err = &Refusal{Reason: trace.ReasonInvalid, Code: "invalid_context", Status: 400, Message: err.Error(), Err: err}
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
 // Boundary removes secrets from every message between hosts and servers, by one method for each
@@ -48,10 +49,11 @@ type Message struct {
 
 	// The boundary sets the rest. Err is the reason for Withheld. It may quote the message.
 	Verdict Verdict
-	Found   []scrub.Finding
+	Found   []trace.Finding
 	Err     error
 
-	clean bool // no secret that can be found is left
+	crossed bool // the boundary has decided
+	clean   bool // no secret that can be found is left
 }
 
 // Verdict is the boundary's decision on a message.
@@ -89,7 +91,7 @@ func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 	if m.Always {
 		a = Redact
 	}
-	if a == Off {
+	if m.crossed = true; a == Off {
 		return
 	}
 	m.clean = true
@@ -100,10 +102,10 @@ func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 		m.Text = judge(ctx, m, a, b.Scrubber.Text, m.Text)
 	}
 	if m.Verdict >= Blocked {
-		*m = Message{Server: m.Server, Text: withheldText, Verdict: m.Verdict, Found: m.Found, Err: m.Err, clean: true}
+		*m = Message{Server: m.Server, Text: withheldText, Verdict: m.Verdict, Found: m.Found, Err: m.Err, crossed: true, clean: true}
 		return
 	}
-	var beside Message // the parts that are left out if they must not pass
+	beside := Message{clean: true} // the parts that are left out if they must not pass
 	if len(m.Extra) > 0 {
 		object := judge(ctx, &beside, a, b.Scrubber.JSON, append(append([]byte{'{'}, m.Extra[1:]...), '}'))
 		if m.Extra = nil; len(object) > len("{}") {
@@ -121,7 +123,7 @@ func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 			}
 		}
 	}
-	m.Found = append(m.Found, beside.Found...)
+	m.Found, m.clean = append(m.Found, beside.Found...), m.clean && beside.clean
 	if m.Verdict == Passed && beside.Verdict != Passed {
 		m.Verdict = Redacted
 	}
@@ -131,7 +133,7 @@ func (b *Boundary) pass(ctx context.Context, m *Message, a Action) {
 // clean form or nothing.
 func judge[T string | []byte](ctx context.Context, m *Message, a Action, look func(context.Context, T) (T, []scrub.Finding, error), part T) (kept T) {
 	clean, found, err := look(ctx, part)
-	m.Found = append(m.Found, found...)
+	m.Found = noted(m.Found, found, a.taken())
 	switch {
 	case err != nil:
 		m.Verdict, m.Err = Withheld, err
@@ -147,6 +149,34 @@ func judge[T string | []byte](ctx context.Context, m *Message, a Action, look fu
 		return part
 	}
 	return kept
+}
+
+// taken returns the trace's word for what the action does with a secret.
+func (a Action) taken() string {
+	switch a {
+	case Redact:
+		return trace.Redacted
+	case Block:
+		return trace.Blocked
+	}
+	return trace.LetThrough
+}
+
+// noted appends findings to those of a message, with the action taken.
+func noted(all []trace.Finding, found []scrub.Finding, action string) []trace.Finding {
+	for _, f := range found {
+		all = append(all, trace.Finding{Rule: f.Rule, Field: f.Where, Action: action})
+	}
+	return all
+}
+
+// server returns the key of the server with the policy for a call's request. Of several that may be
+// asked it is the strictest.
+func (b *Boundary) server(c *Call) string {
+	if t := &c.Target; t.Server != "" || len(t.Candidates) == 0 || c.Origin.Direction == FromUpstream {
+		return t.Server
+	}
+	return b.strictest(c.Target.Candidates)
 }
 
 // strictest returns the server with the strictest policy for arguments.

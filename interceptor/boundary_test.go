@@ -190,7 +190,7 @@ func TestUncheckedParametersAreWithheld(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer j.Close()
-	chain := NewChain(func(context.Context, *Call) {}, Trace(&Recorder{Journal: j, Scrub: b.Scrubber, Payload: true, Log: slog.New(slog.DiscardHandler)}), Scrub(b))
+	chain := NewChain(func(context.Context, *Call) {}, Trace(&Recorder{Journal: j, Boundary: b, Payload: true, Log: slog.New(slog.DiscardHandler)}), Scrub(b))
 	for params, want := range map[string]string{`{"a":"` + secret: "scrubbing_failed", `{"a":"` + secret + `"}`: "secret_in_arguments", `{"a":"b"}`: ""} {
 		_, err := chain(t.Context(), &Call{Target: Target{Server: "block", Method: "x", Params: []byte(params), Forward: []byte(params)}},
 			func(context.Context, *Call) (*Result, error) { return &Result{Body: []byte(`{}`)}, nil })

@@ -1,7 +1,9 @@
 package interceptor
 
 import (
+	"cmp"
 	"context"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +21,7 @@ type BranchRecords struct {
 	Counter   *budget.Counter
 	Telemetry *Telemetry // nil: no spans
 	Dir       string     // of the journal
+	Several   bool       // there are several principals
 
 	mu   sync.Mutex
 	open map[string]openBranch // by id: with a push and no pop yet, or being returned
@@ -27,6 +30,7 @@ type BranchRecords struct {
 // openBranch holds the records to which the later records of an open branch correlate.
 type openBranch struct {
 	push        string   // "" once the branch has a pop
+	host        string   // that opened the branch, as in the push
 	call        string   // the call that returns the branch
 	conclusions []string // of its children that returned
 	// traceparent is for calls in the branch, if it belongs to a trace of its host.
@@ -64,17 +68,17 @@ const reasonReturned = "returned" // of the pop of a branch that its agent retur
 // push records that the call cause opened a branch. cause is nil if the process that opened the
 // branch died before it could record that.
 func (r *BranchRecords) push(b folding.Branch, cause *Call) {
-	rec := branchRecord(b, trace.KindPush, map[string]any{
+	rec := r.branchRecord(b, trace.KindPush, map[string]any{
 		"branch_id": b.ID, "parent": b.ParentID, "description": b.Description, "budget": b.BudgetTotal,
 		"timeout_seconds": int(b.ExpiresAt.Sub(b.CreatedAt) / time.Second),
 	})
 	inside := ""
 	if cause != nil {
-		rec.CorrelationID = trace.IDs{cause.Outcome.Record}
+		rec.To[0], rec.CorrelationID = cause.Origin.From, trace.IDs{cause.Outcome.Record}
 		rec.Audit.Traceparent, inside = r.traceparents(b, cause)
 		r.Telemetry.branchOpened(b, rec.Audit.Traceparent, cause)
 	}
-	r.change(b.ID, func(o *openBranch) { o.push, o.traceparent = rec.ID, inside })
+	r.change(b.ID, func(o *openBranch) { o.push, o.host, o.traceparent = rec.ID, rec.To[0], inside })
 	r.Recorder.Note(rec)
 	if b.Prompt != "" {
 		r.Recorder.Note(r.next(b, trace.KindReflection, map[string]any{"thought": b.Prompt}))
@@ -139,11 +143,12 @@ func (r *BranchRecords) pop(b folding.Branch, reason, conclusion string) {
 // next returns a record that correlates to the branch's push. An end correlates also to the call
 // that returns the branch, and a conclusion to the conclusions of the children.
 func (r *BranchRecords) next(b folding.Branch, kind string, payload map[string]any) *trace.Record {
-	rec := branchRecord(b, kind, payload)
+	rec := r.branchRecord(b, kind, payload)
 	o := r.known(b.ID)
 	if o.push == "" { // the branch has ended: this is a late message
-		o.push = r.recordedPush(b)
+		o.push, o.host = r.recordedPush(b)
 	}
+	rec.To[0] = cmp.Or(o.host, rec.To[0])
 	rec.CorrelationID = trace.IDs{o.push}
 	if o.call != "" && kind != trace.KindStatus {
 		rec.CorrelationID = append(rec.CorrelationID, o.call)
@@ -156,8 +161,9 @@ func (r *BranchRecords) next(b folding.Branch, kind string, payload map[string]a
 
 const clockSlack = time.Second // the largest difference between the times of files and the clock
 
-// recordedPush returns the id of a branch's push in the journal, or the branch's id without one.
-func (r *BranchRecords) recordedPush(b folding.Branch) string {
+// recordedPush returns the id and the host of a branch's push in the journal, or the branch's id
+// without one.
+func (r *BranchRecords) recordedPush(b folding.Branch) (id, host string) {
 	filter := query.Filter{Since: b.CreatedAt.Add(-clockSlack), Kinds: []string{trace.KindPush}}
 	for rec, err := range query.Recent(context.Background(), r.Dir, filter) {
 		if err != nil {
@@ -165,16 +171,23 @@ func (r *BranchRecords) recordedPush(b folding.Branch) string {
 			break
 		}
 		if rec.Context == b.Context {
-			return rec.ID
+			return rec.ID, hostOf(rec)
 		}
 	}
-	return b.ID
+	return b.ID, ""
 }
 
-func branchRecord(b folding.Branch, kind string, payload map[string]any) *trace.Record {
+// hostOf returns the host in the push of a branch.
+func hostOf(push *trace.Record) string { return strings.Join(push.To, "") }
+
+func (r *BranchRecords) branchRecord(b folding.Branch, kind string, payload map[string]any) *trace.Record {
+	session := b.Session
+	if r.Several && session != b.Origin { // its principal made the name up: it may be another principal's session
+		session = b.Principal + "/" + session
+	}
 	return &trace.Record{
 		ID: trace.NewID(), From: "foldgate", To: []string{"host"}, Kind: kind, Context: b.Context, Payload: rawjson.Marshal(payload),
-		Audit: &trace.Audit{Session: b.Session, Principal: b.Principal},
+		Audit: &trace.Audit{Session: session, Principal: b.Principal},
 	}
 }
 

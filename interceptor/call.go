@@ -9,7 +9,6 @@ import (
 	oteltrace "go.opentelemetry.io/otel/trace"
 
 	"github.com/foldgate/foldgate/folding"
-	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
@@ -107,8 +106,9 @@ type Outcome struct {
 	Record string // the id of the request's trace record
 	Tokens Usage  // set by Fold and Meter
 	// Findings are the secrets in the result, ArgumentFindings the secrets in the parameters.
-	Findings, ArgumentFindings []scrub.Finding
-	// Decision is the reason why the call was refused or cut, a word of package trace, else "".
+	Findings, ArgumentFindings []trace.Finding
+	// Decision is the reason why the call was refused or cut, a Reason constant of package trace, else
+	// "". Trace sets it by the error, if nothing else has.
 	Decision  string
 	Late      bool        // the result came after the branch had ended
 	Truncated bool        // the result was cut to the budget; the trace calls it over-budget
@@ -127,6 +127,9 @@ type Outcome struct {
 	span        oteltrace.SpanContext // of the call, then of its last request to an upstream; set by Telemetry
 	lease       *folding.Lease        // of the branch, while Meter runs the call
 	paramsClean bool                  // Trace found no secret in Params: Scrub need not look again
+	sent        bool                  // Scrub let the request pass
+	refused     bool                  // the call ended with a refusal
+	rule        string                // the code of the refusal; may be ""
 }
 
 // Usage is the cost of a call, in tokens of the configured counter.
@@ -148,6 +151,15 @@ func (c *Call) Left() (tokens int, ok bool) {
 		return 0, false
 	}
 	return c.Outcome.lease.Remaining(), true
+}
+
+// requestFindings returns where the secrets in the parameters are noted. A model reads the
+// parameters of an upstream's request.
+func (c *Call) requestFindings() *[]trace.Finding {
+	if c.Origin.Direction == FromUpstream {
+		return &c.Outcome.Findings
+	}
+	return &c.Outcome.ArgumentFindings
 }
 
 // ofTool reports whether the call's result is a tool's.

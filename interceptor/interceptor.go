@@ -26,8 +26,7 @@ import (
 // Handler answers a call. Exactly one of result and error is nil.
 //
 // An error object of the upstream is a Result, not an error. An error is foldgate's own: a
-// [*Refusal], or a fault that the router reports. A layer refuses by refuse(c, err), so that the
-// trace has the reason.
+// [*Refusal], or a fault that the router reports. Trace records the reason of a refusal.
 type Handler func(ctx context.Context, c *Call) (*Result, error)
 
 // Middleware wraps a handler. It calls next at most once. A nil Middleware is left out of the chain.

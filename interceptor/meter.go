@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -98,7 +99,7 @@ func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, gran
 		cut, o.Tokens.Delivered = cutResult(tm, res, granted, branch)
 	}
 	o.lease.Refund(granted - o.Tokens.Delivered)
-	o.Truncated, o.Decision = true, "resource_limit"
+	o.Truncated, o.Decision = true, trace.ReasonLimit
 	if cut == nil {
 		outcome.Err = "the result did not fit"
 	}
@@ -110,10 +111,9 @@ func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, gran
 	return cut, nil
 }
 
-// refuse notes the refusal on the call, and returns it with the handle of the call's workflow.
+// refuse returns the refusal of a call, with the handle of its workflow.
 func refuse(c *Call, err error) error {
 	r := *FoldingRefusal(err)
-	c.Outcome.Decision = r.Reason
 	r.ContextID = cmp.Or(c.Target.Workflow.handle(), r.ContextID)
 	return &r
 }

@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/metric/noop"
 
-	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
@@ -84,7 +84,7 @@ func (t *Telemetry) countCall(ctx context.Context, c *Call, err error, kind stri
 			t.saved.Add(ctx, int64(saved), how)
 		}
 	}
-	for place, found := range map[string][]scrub.Finding{"result": o.Findings, "arguments": o.ArgumentFindings} {
+	for place, found := range map[string][]trace.Finding{"result": o.Findings, "arguments": o.ArgumentFindings} {
 		for _, f := range found {
 			t.findings.Add(ctx, 1, metric.WithAttributes(attribute.String("foldgate.rule", f.Rule),
 				attribute.String("foldgate.place", place), serverKey.String(c.serverName())))
@@ -169,7 +169,7 @@ func (t *Telemetry) toolLabel(c *Call, err error) string {
 		return tool
 	}
 	var r *Refusal
-	if errors.As(err, &r) && r.Reason == "upstream" || len(t.tools) >= maxToolLabels { // there may be no such tool
+	if errors.As(err, &r) && r.Reason == trace.ReasonUpstream || c.Outcome.Decision == trace.ReasonPolicy || len(t.tools) >= maxToolLabels { // there may be no such tool
 		return other
 	}
 	t.tools[key] = true
@@ -215,11 +215,11 @@ func outcome(c *Call, err error, kind string) string {
 	return "error"
 }
 
-// refusalReason returns why foldgate itself refused or cut a call, one of a fixed few, or "".
+// refusalReason returns why foldgate itself refused or cut a call, one of a fixed few, or "". A
+// server that failed is an error, not a refusal.
 func refusalReason(c *Call, err error) string {
-	var r *Refusal
-	if c.Outcome.Decision == "" && errors.As(err, &r) && r.Reason != "upstream" {
-		return r.Reason
+	if c.Outcome.decide(err); c.Outcome.Decision == trace.ReasonUpstream {
+		return ""
 	}
 	return c.Outcome.Decision
 }

@@ -51,7 +51,7 @@ func (r *BranchRecords) Recover(ctx context.Context, repo folding.Repository, ma
 		r.Recorder.Note(lostCall(call))
 	}
 	for id, push := range u.open {
-		r.change(id, func(o *openBranch) { o.push, o.conclusions = push.ID, u.conclusions[id] })
+		r.change(id, func(o *openBranch) { o.push, o.host, o.conclusions = push.ID, hostOf(push), u.conclusions[id] })
 	}
 	for _, b := range active {
 		if reason, popped := u.popped[b.ID]; popped {
@@ -74,7 +74,7 @@ func (r *BranchRecords) popEnded(ctx context.Context, repo folding.Repository, u
 		}
 		if !found { // the process died before it stored the branch: no agent has its id
 			a := push.AuditOrEmpty()
-			b = folding.Branch{ID: id, Context: push.Context, Status: folding.StatusFailed, Reason: folding.ReasonStorageFailed, Session: a.Session, Principal: a.Principal}
+			b = folding.Branch{ID: id, Context: push.Context, Status: folding.StatusFailed, Reason: folding.ReasonStorageFailed, Session: a.Session, Origin: a.Session, Principal: a.Principal}
 		}
 		ended = append(ended, b)
 	}

@@ -1,18 +1,20 @@
 package interceptor
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // Refusal is the error of a call that foldgate refuses or ends, for a model to read. The router
 // turns it into a tool result with isError for tools/call, else into an error object.
 type Refusal struct {
-	Reason     string // the trace's word for it, such as "resource_limit" or "policy"
+	Reason     string // a Reason constant of package trace
 	Code       string // for programs, such as "branch_not_found"
 	Status     int    // as of HTTP, such as 404
 	Message    string // what happened and what to do next
@@ -27,22 +29,39 @@ func (r *Refusal) Error() string { return fmt.Sprintf("%s: %s", r.Code, r.Messag
 // Unwrap returns the cause.
 func (r *Refusal) Unwrap() error { return r.Err }
 
+// decide notes why foldgate refused the call that ended with err, unless a reason was noted before.
+// Other errors, such as a cancellation, are no refusals.
+func (o *Outcome) decide(err error) {
+	if err == nil {
+		return
+	}
+	var r *Refusal
+	var rpc interface{ JSONRPCCode() string }
+	switch {
+	case errors.As(err, &r):
+		o.Decision, o.rule = cmp.Or(o.Decision, r.Reason), r.Code
+	case errors.As(err, &rpc):
+		o.Decision, o.rule = cmp.Or(o.Decision, trace.ReasonInvalid), rpc.JSONRPCCode()
+	}
+	o.refused = o.Decision != ""
+}
+
 // FoldingRefusal returns the [Refusal] for an error of package folding.
 func FoldingRefusal(err error) *Refusal {
 	var r *Refusal
 	if errors.As(err, &r) {
 		return r
 	}
-	reason := "invalid"
+	reason := trace.ReasonInvalid
 	var ended *folding.EndedError
 	switch isEnd := errors.As(err, &ended); {
 	case isEnd && ended.Reason == folding.ReasonTimeout:
-		reason = "timeout"
+		reason = trace.ReasonTimeout
 	case isEnd && ended.Reason == folding.ReasonBudgetExhausted, errors.Is(err, folding.ErrBudgetExhausted),
 		errors.Is(err, folding.ErrRateLimited), errors.Is(err, folding.ErrTooManyBranches), errors.Is(err, folding.ErrInstanceFull):
-		reason = "resource_limit"
+		reason = trace.ReasonLimit
 	case errors.Is(err, folding.ErrScrubbingFailed):
-		reason = "unsafe"
+		reason = trace.ReasonUnsafe
 	}
 	return &Refusal{
 		Reason: reason, Code: folding.Code(err), Status: folding.StatusCode(err), Message: err.Error(),

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
 // Scrub passes each call through the boundary: the request on its way out and the response on its
@@ -13,20 +15,15 @@ func Scrub(b *Boundary) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			t, o, fromUpstream := &c.Target, &c.Outcome, c.Origin.Direction == FromUpstream
-			m := Message{Server: t.Server, Body: t.Forward, Extra: t.Extra, Header: t.Header}
+			m := Message{Server: b.server(c), Body: t.Forward, Extra: t.Extra, Header: t.Header}
 			if o.paramsClean { // Forward is Params without what foldgate added
 				m.Body = nil
 			}
-			if t.Server == "" && len(t.Candidates) > 0 && !fromUpstream {
-				m.Server = b.strictest(t.Candidates)
-			}
 			err := b.cross(ctx, c, &m, fromUpstream, "parameters")
-			if found := m.Found; len(found) > 0 && fromUpstream { // a model reads them
-				o.Findings = found
-			} else if len(found) > 0 {
-				o.ArgumentFindings = found
+			if len(m.Found) > 0 {
+				*c.requestFindings() = m.Found
 			}
-			if err != nil {
+			if o.sent = err == nil; err != nil {
 				return nil, err
 			}
 			if t.Extra, t.Header = m.Extra, m.Header; !o.paramsClean {
@@ -69,8 +66,7 @@ func (b *Boundary) cross(ctx context.Context, c *Call, m *Message, inbound bool,
 	if m.Verdict < Blocked {
 		return nil
 	}
-	c.Outcome.Decision = "unsafe"
-	r := &Refusal{Reason: "unsafe", Code: "scrubbing_failed", Status: 500, Err: m.Err}
+	r := &Refusal{Reason: trace.ReasonUnsafe, Code: "scrubbing_failed", Status: 500, Err: m.Err}
 	switch {
 	case m.Verdict == Withheld:
 		r.Message = fmt.Sprintf("the %s of %s could not be checked for secrets and was withheld; ask for less at a time, or raise scrub.timeout_ms", part, c.Target.Method)

@@ -58,7 +58,7 @@ func stages(b *testing.B) (names []string, layers map[string][]Middleware, branc
 	fold := Fold(store, gauge, FoldPolicy{MainThreshold: 1 << 30, BranchFraction: 1, PreviewTokens: 400, Rule: foldRule(FoldRule{})}, boundary, log)
 	clean := Scrub(boundary)
 	record := func(payload bool) Middleware {
-		layer := Trace(&Recorder{Journal: j, Scrub: s, Payload: payload, Refuse: true, Counter: "o200k_base", Log: log})
+		layer := Trace(&Recorder{Journal: j, Boundary: boundary, Payload: payload, Refuse: true, Counter: "o200k_base", Log: log})
 		return func(next Handler) Handler {
 			h := layer(next)
 			return func(ctx context.Context, c *Call) (*Result, error) {

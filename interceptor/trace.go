@@ -1,15 +1,18 @@
 package interceptor
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"hash/maphash"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
@@ -20,11 +23,11 @@ func Trace(r *Recorder) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			if err := r.request(ctx, c); err != nil {
-				c.Outcome.Decision = "trace"
-				return nil, &Refusal{Reason: "trace", Code: "trace_unavailable", Status: 500, Err: err,
+				return nil, &Refusal{Reason: trace.ReasonTrace, Code: "trace_unavailable", Status: 500, Err: err,
 					Message: "the call was not made because its trace record could not be written; the operator must free space or repair the state directory"}
 			}
 			res, err := next(ctx, c)
+			c.Outcome.decide(err)
 			if rerr := r.response(ctx, c, res, err); rerr != nil {
 				r.Log.Error("response record lost: the call had already been made", "method", c.Target.Method, "server", c.Target.Server, "err", rerr)
 			}
@@ -35,17 +38,19 @@ func Trace(r *Recorder) Middleware {
 
 // Recorder writes the trace records of calls, notifications and branches, also concurrently.
 type Recorder struct {
-	Journal *trace.Journal
-	Scrub   *scrub.Scrubber
-	Payload bool // store payloads, scrubbed; else records have none
+	Journal  *trace.Journal
+	Boundary *Boundary // may be nil without Payload
+	Payload  bool      // store payloads, scrubbed; else records have none
 	// Refuse makes a journal that can't be written refuse calls before they have an effect.
 	// Otherwise the fault is only logged.
 	Refuse  bool
 	Counter string // the name of the token counter
 	Log     *slog.Logger
 
-	mu         sync.Mutex
-	deprecated map[string]int // uses of deprecated forms, by code
+	words [256]atomic.Pointer[[2]string] // texts that were checked, and their clean forms; see word
+
+	mu      sync.Mutex
+	tallies map[string]occurrences // events of which not each one is recorded
 }
 
 func (r *Recorder) request(ctx context.Context, c *Call) error {
@@ -53,22 +58,24 @@ func (r *Recorder) request(ctx context.Context, c *Call) error {
 	defer e.release()
 	e.rec.Kind, e.rec.From, e.to[0] = trace.KindRequest+c.Target.Method, c.Origin.From, c.Target.To
 	e.rec.ID, e.rec.CorrelationID = c.Outcome.Record, c.Origin.Correlates
-	params := c.Target.Params
-	e.audit.Bytes = int64(len(params))
+	params, extra := c.Target.Params, c.Target.Extra
+	e.audit.Bytes = int64(len(params) + len(extra))
 	if !r.Payload {
 		return r.write(&e.rec)
 	}
+	policy := r.Boundary.Policy(r.Boundary.server(c))
+	action := policy.Arguments.taken()
+	if c.Origin.Direction == FromUpstream {
+		action = policy.Results.taken()
+	}
 	var member []byte
 	if len(params) > 0 {
-		found, ok := &c.Outcome.ArgumentFindings, false
-		if c.Origin.Direction == FromUpstream {
-			found = &c.Outcome.Findings
-		}
+		found, ok := c.requestFindings(), false
 		member = []byte(`,"params":`)
-		params, *found, ok = r.check(ctx, params)
+		params, *found, ok = r.check(ctx, params, action)
 		c.Outcome.paramsClean = ok && len(*found) == 0
 	}
-	return r.write(&e.rec, rpcHead, r.id(ctx, c.Origin.ID), methodMember, rawjson.Quote(c.Target.Method), member, params, closing)
+	return r.write(&e.rec, rpcHead, r.id(ctx, c.Origin.ID), methodMember, rawjson.Quote(r.word(c.Target.Method)), member, params, r.beside(ctx, extra, action), closing)
 }
 
 // rpcHead, methodMember and closing are the fixed pieces of a JSON-RPC payload.
@@ -82,30 +89,32 @@ func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error
 	e.rec.CorrelationID = e.answers[:]
 	a := &e.audit
 	a.MS = float64(time.Since(c.began).Microseconds()) / 1000
-	member, body := `,"error":`, json.RawMessage(nil)
+	member, body, extra := `,"error":`, json.RawMessage(nil), []byte(nil)
 	switch {
 	case err != nil: // its text may quote the agent
-		text, _, serr := r.Scrub.Text(context.WithoutCancel(ctx), err.Error())
-		if serr != nil {
-			text = withheldRecord
-		}
-		a.IsError, body = true, append(rawjson.AppendQuote([]byte(`{"message":`), text), '}')
+		a.IsError, body = true, append(rawjson.AppendQuote([]byte(`{"message":`), r.Boundary.Text(err.Error())), '}')
 	case res.Error != nil:
-		a.IsError, body = true, res.Error
+		a.IsError, body, extra = true, res.Error, res.Extra
 	default:
-		a.IsError, body, member = res.Failed(), res.Body, `,"result":`
+		a.IsError, body, extra, member = res.Failed(), res.Body, res.Extra, `,"result":`
 	}
 	if err == nil {
-		a.Bytes = int64(len(body))
+		a.Bytes = int64(len(body) + len(extra))
 		if r.Payload && !c.Outcome.Clean {
-			clean, found, _ := r.check(ctx, body)
+			clean, found, _ := r.check(ctx, body, trace.LetThrough)
+			extra = r.beside(ctx, extra, trace.LetThrough)
 			if body = clean; len(c.Outcome.Findings) == 0 {
 				c.Outcome.Findings = found
 			}
 		}
 	}
+	if !c.Outcome.sent { // the request was refused before it could leave
+		for i := range *c.requestFindings() {
+			(*c.requestFindings())[i].Action = trace.Blocked
+		}
+	}
 	a.Scrub = findings(c.Outcome.Findings, c.Outcome.ArgumentFindings)
-	return r.write(&e.rec, rpcHead, r.id(ctx, c.Origin.ID), []byte(member), body, closing)
+	return r.write(&e.rec, rpcHead, r.id(ctx, c.Origin.ID), []byte(member), body, extra, closing)
 }
 
 // entry is a record with everything that it points to, in one allocation.
@@ -132,15 +141,15 @@ func (r *Recorder) entry(c *Call) *entry {
 	*a = trace.Audit{
 		Session: c.Origin.Session, Principal: c.Origin.Principal, Server: c.Target.Server, Method: c.Target.Method, Era: c.Origin.Revision,
 		Rung: string(c.Attribution.Source), Thread: c.Origin.Thread, Traceparent: c.Origin.Traceparent,
-		Late: o.Late, Ambiguous: c.Attribution.Ambiguous, OverBudget: o.Decision == "resource_limit", Workflow: c.Target.Workflow.audit(),
+		Late: o.Late, Ambiguous: c.Attribution.Ambiguous, OverBudget: o.Decision == trace.ReasonLimit, Workflow: c.Target.Workflow.audit(),
 		Deprecated: c.Origin.Deprecated, Read: o.Read,
 	}
 	if c.ofTool() {
 		a.Tool = c.Target.Name
 	}
 	if o.Decision != "" {
-		a.Decision = &trace.Decision{Result: trace.Blocked, Reason: o.Decision}
-		if o.Truncated || o.Folded {
+		a.Decision = &trace.Decision{Result: trace.Blocked, Reason: o.Decision, Rule: o.rule}
+		if !o.refused { // the result was cut
 			a.Decision.Result = trace.Allowed
 		}
 	}
@@ -160,20 +169,21 @@ func (r *Recorder) id(ctx context.Context, id json.RawMessage) json.RawMessage {
 		return json.RawMessage("null")
 	}
 	if r.Payload && rawjson.KindOf(id) == rawjson.String {
-		id, _, _ = r.check(ctx, id)
+		id, _, _ = r.check(ctx, id, trace.LetThrough)
 	}
 	return id
 }
 
 // Notification describes a message that expects no answer.
 type Notification struct {
-	From, To, Session string
-	Context           string   // the branch's path, "" for main
-	Correlates        []string // ids of the records that caused it
-	Method            string
-	Branch            string // id of the branch that pays for it, "" for main
-	Tokens            int    // of the text that a model can read
-	Refused           bool   // the branch can't pay for it
+	From, To           string
+	Session, Principal string
+	Context            string   // the branch's path, "" for main
+	Correlates         []string // ids of the records that caused it
+	Method             string
+	Branch             string // id of the branch that pays for it, "" for main
+	Tokens             int    // of the text that a model can read
+	Refused            bool   // the branch can't pay for it
 }
 
 // Notification records a notification once the boundary has decided on its params, m. It is the
@@ -181,73 +191,175 @@ type Notification struct {
 func (r *Recorder) Notification(ctx context.Context, n Notification, m *Message) error {
 	rec := &trace.Record{
 		From: n.From, To: []string{n.To}, Kind: trace.KindNotification + n.Method, CorrelationID: n.Correlates, Context: n.Context,
-		Audit: &trace.Audit{Session: n.Session, Method: n.Method, Bytes: int64(len(m.Body)), Scrub: findings(m.Found)},
+		Audit: &trace.Audit{Session: n.Session, Principal: n.Principal, Method: n.Method, Bytes: int64(len(m.Body) + len(m.Extra))},
 	}
 	if n.Tokens > 0 {
 		rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter, Out: n.Tokens, Delivered: n.Tokens}
 	}
 	if n.Refused {
 		rec.Audit.Tokens.Delivered = 0
-		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: "resource_limit"}
+		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonLimit}
 	}
 	if m.Verdict >= Blocked {
-		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: "unsafe"}
+		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonUnsafe}
 	}
 	if r.Payload {
-		msg := rawjson.AppendQuote([]byte(`{"jsonrpc":"2.0","method":`), n.Method)
+		action, found := "", []trace.Finding(nil) // unknown before the message goes to each server
+		if m.crossed {
+			action = trace.LetThrough
+		}
+		msg, extra := rawjson.AppendQuote([]byte(`{"jsonrpc":"2.0","method":`), r.word(n.Method)), m.Extra
 		if params := m.Body; params != nil {
 			if !m.clean {
-				params, _, _ = r.check(ctx, params)
+				params, found, _ = r.check(ctx, params, action)
 			}
 			msg = append(append(msg, `,"params":`...), params...)
 		}
-		rec.Payload = append(msg, '}')
+		if !m.clean {
+			extra = r.beside(ctx, extra, action)
+		}
+		if rec.Payload = append(append(msg, extra...), '}'); len(m.Found) == 0 {
+			m.Found = found
+		}
 	}
+	rec.Audit.Scrub = findings(m.Found)
 	return r.write(rec)
 }
 
 // check is the recorder's own look at JSON that the boundary has not seen yet, or lets pass with
-// secrets. ok is false if the JSON could not be checked; the record then has a notice instead.
-func (r *Recorder) check(ctx context.Context, raw json.RawMessage) (clean json.RawMessage, found []scrub.Finding, ok bool) {
-	clean, found, err := r.Scrub.JSON(context.WithoutCancel(ctx), raw)
+// secrets. action is what becomes of these. A record shows [REDACTED:…] only where the message
+// did, and [SECRET:…] for a secret that only the record lacks. ok is false if the JSON could not be
+// checked; the record then has a notice instead.
+func (r *Recorder) check(ctx context.Context, raw json.RawMessage, action string) (clean json.RawMessage, found []trace.Finding, ok bool) {
+	clean, secrets, err := r.Boundary.Scrubber.JSON(context.WithoutCancel(ctx), raw)
 	if err != nil {
 		return rawjson.Quote(withheldRecord), nil, false
+	}
+	if found = noted(nil, secrets, action); len(found) > 0 && action != trace.Redacted {
+		clean = bytes.ReplaceAll(clean, []byte("[REDACTED:"), []byte("[SECRET:"))
 	}
 	return clean, found, true
 }
 
 const withheldRecord = "withheld: could not be checked for secrets"
 
-func findings(lists ...[]scrub.Finding) (out []trace.Finding) {
+// beside returns the members beside params or a result for a payload, without secrets.
+func (r *Recorder) beside(ctx context.Context, extra []byte, action string) []byte {
+	if len(extra) == 0 {
+		return nil
+	}
+	object, _, ok := r.check(ctx, append(append([]byte{'{'}, extra[1:]...), '}'), action)
+	if !ok {
+		return append([]byte(`,"withheld":`), object...)
+	}
+	return append([]byte{','}, object[1:len(object)-1]...)
+}
+
+// word returns a text that a host or a server chooses, such as a name, a method or an id, as records
+// show it: without secrets. Equal texts stay equal. The texts of a session recur, so it remembers
+// the last ones.
+func (r *Recorder) word(text string) string {
+	if text == "" || r.Boundary == nil {
+		return text
+	}
+	place := &r.words[maphash.String(wordSeed, text)%uint64(len(r.words))]
+	if known := place.Load(); known != nil && known[0] == text {
+		return known[1]
+	}
+	clean := strings.ReplaceAll(r.Boundary.Text(text), "[REDACTED:", "[SECRET:")
+	if len(text) <= 512 {
+		place.Store(&[2]string{text, clean})
+	}
+	return clean
+}
+
+var wordSeed = maphash.MakeSeed()
+
+// Secret reports whether a text that a host chooses holds a secret, or can't be checked for one.
+func (r *Recorder) Secret(text string) bool { return r.word(text) != text }
+
+// cleanHead removes secrets from the members of a record that hosts or servers choose.
+func (r *Recorder) cleanHead(rec *trace.Record) {
+	a := rec.AuditOrEmpty()
+	for _, text := range [...]*string{&rec.From, &rec.Kind, &rec.Context, &a.Session, &a.Tool, &a.Method} {
+		*text = r.word(*text)
+	}
+	for _, list := range [...][]string{rec.To, rec.CorrelationID} {
+		for i, text := range list {
+			if !trace.IsID(text) {
+				list[i] = r.word(text)
+			}
+		}
+	}
+}
+
+func findings(lists ...[]trace.Finding) (out []trace.Finding) {
 	for _, f := range slices.Concat(lists...) {
-		i := slices.IndexFunc(out, func(o trace.Finding) bool { return o.Rule == f.Rule && o.Field == f.Where })
+		i := slices.IndexFunc(out, func(o trace.Finding) bool { return o.Rule == f.Rule && o.Field == f.Field && o.Action == f.Action })
 		if i < 0 {
-			i, out = len(out), append(out, trace.Finding{Rule: f.Rule, Field: f.Where})
+			i, out = len(out), append(out, f)
 		}
 		out[i].Count++
 	}
 	return out
 }
 
-// Deprecated counts one use of a deprecated form, by its code. Only the first, tenth, hundredth,
-// … use is recorded and logged, so that a busy host does not flood the trace.
-func (r *Recorder) Deprecated(code string) {
+// occurrences counts the events of one kind in a minute.
+type occurrences struct {
+	minute int64
+	n      int
+}
+
+// count counts an event, and reports whether to record it: each of the first few, then those with a
+// number such as 20 or 300. So hosts can't flood the trace.
+func (r *Recorder) count(kind string, minute int64, few int) (n int, due bool) {
 	r.mu.Lock()
-	if r.deprecated == nil {
-		r.deprecated = map[string]int{}
+	defer r.mu.Unlock()
+	t := r.tallies[kind]
+	if t.minute != minute {
+		t = occurrences{minute: minute}
 	}
-	n := r.deprecated[code] + 1
-	r.deprecated[code] = n
-	r.mu.Unlock()
-	for m := n; m > 1; m /= 10 {
-		if m%10 != 0 {
-			return
+	t.n++
+	if r.tallies == nil {
+		r.tallies = map[string]occurrences{}
+	}
+	r.tallies[kind] = t
+	for n = t.n; n > few; n /= 10 {
+		if n%10 != 0 {
+			return t.n, false
 		}
+	}
+	return t.n, true
+}
+
+// Deprecated records and logs a use of a deprecated form, by its code: the first, the tenth, the
+// hundredth, …
+func (r *Recorder) Deprecated(o *Origin, code string) {
+	n, due := r.count(code, 0, 1)
+	if !due {
+		return
 	}
 	r.Log.Warn("a host uses a deprecated form", "code", code, "count", n)
 	r.Note(&trace.Record{
-		From: "foldgate", To: []string{"host"}, Kind: trace.KindWarning,
-		Payload: rawjson.Marshal(map[string]any{"code": code, "count": n}), Audit: &trace.Audit{Deprecated: []string{code}},
+		From: "foldgate", To: []string{o.From}, Kind: trace.KindWarning, Payload: rawjson.Marshal(map[string]any{"code": code, "count": n}),
+		Audit: &trace.Audit{Session: o.Session, Principal: o.Principal, Deprecated: []string{code}},
+	})
+}
+
+// Rejected records a request that was refused before it was a call, and the rule that decided. Of
+// those that one rule refuses in a minute it records the first ten, and of the others a few with
+// their count.
+func (r *Recorder) Rejected(n Notification, reason, rule string) {
+	count, due := r.count("reject:"+rule, time.Now().Unix()/60, 10)
+	if !due {
+		return
+	}
+	r.Note(&trace.Record{
+		From: n.From, To: []string{"foldgate"}, Kind: trace.KindReject + n.Method, Payload: rawjson.Marshal(map[string]int{"count": count}),
+		Audit: &trace.Audit{
+			Session: n.Session, Principal: n.Principal, Method: n.Method, IsError: true,
+			Decision: &trace.Decision{Result: trace.Blocked, Reason: reason, Rule: rule},
+		},
 	})
 }
 
@@ -274,6 +386,7 @@ func (r *Recorder) write(rec *trace.Record, payload ...[]byte) error {
 	if !r.Payload {
 		rec.Payload, payload = nil, nil
 	}
+	r.cleanHead(rec)
 	err := r.Journal.Append(rec, payload...)
 	if err != nil && r.Refuse {
 		return fmt.Errorf("the trace can't be written: %w", err)

@@ -116,11 +116,10 @@ func (w *Workflows) Locate(ctx context.Context, c *Call) {
 	}
 }
 
-// refuse notes on the call that it is refused, and returns the error that the model reads. A call
-// that is over gets the cause of its end: the store can't be asked then, but has no fault.
+// refuse returns the error that the model reads of a call that is refused. A call that is over gets the cause of its end: the store can't be asked then, but has no fault.
 func (w *Workflows) refuse(ctx context.Context, c *Call, err error) error {
 	s := c.Target.Workflow
-	r := &Refusal{Reason: "invalid", Code: "context_not_found", Status: 404, Err: err}
+	r := &Refusal{Reason: trace.ReasonInvalid, Code: "context_not_found", Status: 404, Err: err}
 	arg := cmp.Or(s.Output.Argument, "context_id")
 	switch {
 	case errors.Is(err, workflow.ErrRequired):
@@ -134,10 +133,9 @@ func (w *Workflows) refuse(ctx context.Context, c *Call, err error) error {
 		return context.Cause(ctx)
 	default:
 		w.Log.Error("workflow store", "err", err)
-		r.Reason, r.Code, r.Status = "workflow", "workflow_unavailable", 500
+		r.Reason, r.Code, r.Status = trace.ReasonWorkflow, "workflow_unavailable", 500
 		r.Message = "the call was not made because its workflow could not be kept; the operator must free space or repair the state directory"
 	}
-	c.Outcome.Decision = r.Reason
 	return r
 }
 
@@ -155,7 +153,7 @@ func statusOf(ctx context.Context, res *Result, err error) string {
 	case errors.As(err, &ended), errors.As(context.Cause(ctx), &ended):
 		return workflow.Canceled
 	case errors.As(err, &refusal):
-		if refusal.Reason == "unsafe" || refusal.Reason == "policy" {
+		if refusal.Reason == trace.ReasonUnsafe || refusal.Reason == trace.ReasonPolicy {
 			return workflow.Rejected
 		}
 	case ctx.Err() != nil:

@@ -148,7 +148,7 @@ func (g *Gateway) openEngines() error {
 		return err
 	}
 	g.recorder = &interceptor.Recorder{
-		Journal: g.journal, Scrub: g.scrubber, Payload: g.cfg.Trace.Payload == "scrubbed", Refuse: g.cfg.Trace.OnError == "refuse",
+		Journal: g.journal, Boundary: g.boundary, Payload: g.cfg.Trace.Payload == "scrubbed", Refuse: g.cfg.Trace.OnError == "refuse",
 		Counter: g.counter.Name(), Log: g.log,
 	}
 	if g.traces != nil || g.meters != nil {
@@ -156,7 +156,9 @@ func (g *Gateway) openEngines() error {
 			return fmt.Errorf("telemetry: %w", err)
 		}
 	}
-	g.records = &interceptor.BranchRecords{Recorder: g.recorder, Counter: g.counter, Telemetry: g.telemetry, Dir: filepath.Join(state, "trace")}
+	g.records = &interceptor.BranchRecords{
+		Recorder: g.recorder, Counter: g.counter, Telemetry: g.telemetry, Dir: filepath.Join(state, "trace"), Several: len(g.cfg.Principals) > 1,
+	}
 	g.tokenMeter = interceptor.TokenMeter{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}
 	if g.results, err = results.Open(filepath.Join(state, "results.db"), results.Config{
 		Quota: int64(g.cfg.Results.QuotaMB) << 20, TTL: time.Duration(g.cfg.Results.TTLHours) * time.Hour,
@@ -368,7 +370,9 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	}
 	e := server.NewHTTP(g.router, server.HTTPOptions{
 		Log: g.log, AllowedHosts: g.cfg.AllowedHosts, AllowedOrigins: g.cfg.AllowedOrigins, Tokens: tokens(g.cfg),
-		Ready: g.ready, CheckParams: g.router.CheckHeaders,
+		Ready: g.ready, CheckParams: g.router.CheckHeaders, LoginFailed: func(address string) {
+			g.recorder.Rejected(interceptor.Notification{From: "http:" + address, Method: "login"}, trace.ReasonPolicy, "principals")
+		},
 	})
 	ready(addr)
 	g.wg.Go(func() { g.warm(g.lifetime) })

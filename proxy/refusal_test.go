@@ -94,7 +94,7 @@ func TestRefusedParamsAreRecorded(t *testing.T) {
 		if strings.Contains(string(rec.Payload), secret) {
 			t.Errorf("a secret is stored: %s", rec.Payload)
 		}
-		if d := rec.Audit.Decision; d != nil && rec.Kind == trace.KindResponse+"tools/call" && *d == (trace.Decision{Result: trace.Blocked, Reason: "invalid"}) {
+		if d := rec.Audit.Decision; d != nil && rec.Kind == trace.KindResponse+"tools/call" && *d == (trace.Decision{Result: trace.Blocked, Reason: trace.ReasonInvalid, Rule: "-32602"}) {
 			blocked++
 		}
 	}

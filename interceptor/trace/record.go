@@ -98,14 +98,26 @@ type Hops struct {
 // Decision is foldgate's decision about a call.
 type Decision struct {
 	Result string `json:"result"`           // allowed or blocked
-	Reason string `json:"reason,omitempty"` // such as resource_limit, policy, timeout, unsafe, invalid
-	Rule   string `json:"rule,omitempty"`   // the rule that decided, such as a configuration key
+	Reason string `json:"reason,omitempty"` // a Reason constant; of a context/pop, why the branch ended
+	Rule   string `json:"rule,omitempty"`   // what decided: the code of the refusal, such as branch_not_found or -32602
 }
 
 // Values of [Decision.Result].
 const (
 	Allowed = "allowed"
 	Blocked = "blocked"
+)
+
+// Values of [Decision.Reason].
+const (
+	ReasonInvalid  = "invalid"        // the request is malformed, or names something that is not there
+	ReasonPolicy   = "policy"         // the configuration forbids it
+	ReasonLimit    = "resource_limit" // a budget or another limit
+	ReasonTimeout  = "timeout"
+	ReasonUnsafe   = "unsafe"   // it holds a secret, or could not be checked for secrets
+	ReasonUpstream = "upstream" // the server is down or failed
+	ReasonWorkflow = "workflow" // the store of workflows failed
+	ReasonTrace    = "trace"    // the trace can't be written
 )
 
 // Tokens are the counts of one message and the state of its branch after it.
@@ -124,7 +136,16 @@ type Finding struct {
 	Rule  string `json:"rule"`
 	Field string `json:"field,omitempty"` // JSON path of the string it was in
 	Count int    `json:"count,omitempty"` // at least 1
+	// Action is what became of the secret: Redacted, LetThrough or Blocked. It is "" in old records,
+	// and if the message went to several servers.
+	Action string `json:"action,omitempty"`
 }
+
+// Values of [Finding.Action], beside [Blocked].
+const (
+	Redacted   = "redacted"    // it was replaced in the message
+	LetThrough = "let_through" // the message passed with it; only the record lacks it
+)
 
 // Fold tells that a result was stored and replaced by a preview.
 type Fold struct {
@@ -191,4 +212,9 @@ func NewID() string {
 	}
 	text, _ := id.MarshalText() // never fails, and needs an allocation less than String
 	return "env_" + string(text)
+}
+
+// IsID reports whether id has the form of an envelope id.
+func IsID(id string) bool {
+	return strings.HasPrefix(id, "env_") && len(id) == len("env_")+36 && uuid.Validate(id[len("env_"):]) == nil
 }

@@ -259,6 +259,17 @@ func (r *Rules) Shows(server, tool string) bool {
 	return u != nil && u.Tools.Shows(tool)
 }
 
+// Hidden returns the server, and its own name, of a tool that the configuration does not show.
+func (r *Rules) Hidden(shown string) (server, own string, ok bool) {
+	for _, key := range r.keys {
+		own, ok := strings.CutPrefix(shown, FullName(r.prefix(key), ""))
+		if ok && !r.Shows(key, own) {
+			return key, own, true
+		}
+	}
+	return "", "", false
+}
+
 // OnlyOwner returns the server that shown belongs to by its prefix. ok is false if there are
 // several or none.
 func (r *Rules) OnlyOwner(shown string) (server string, ok bool) {

@@ -1,11 +1,13 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/server"
@@ -27,24 +29,30 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	p := parent.Receiver.(*request)
 	name := c.Target.Name
 	e, ok := rt.findTool(ctx, p.s, name)
-	if !ok {
-		return nil, rt.unknownTool(name)
-	}
-	if e.Server == "" {
-		return nil, fmt.Errorf("%s can't be part of a batch", name)
-	}
-	// Hosts ask their user about each tool, which a batch must not get around.
-	if readOnly, _ := rawjson.Get(e.Raw, "annotations", "readOnlyHint"); string(readOnly) != "true" && !rt.Config.Run.Allows(name) {
-		return nil, fmt.Errorf("%s does not say that it only reads, and run.allow does not name it: call it directly", name)
-	}
 	if e.TakesBranchID {
 		c.Target.Arguments = rawjson.Delete(c.Target.Arguments, "branch_id") // the batch's branch pays
 	}
-	params := append(append([]byte(`{"name":`), rawjson.Quote(e.Name)...), `,"arguments":`...)
+	params := append(append([]byte(`{"name":`), rawjson.Quote(cmp.Or(e.Name, name))...), `,"arguments":`...)
 	c.Target.Params = append(append(params, slices.Clone(c.Target.Arguments)...), '}')
-	c.Target.Forward = c.Target.Params
-	if err := rt.target(c, e, e.Name); err != nil {
-		return nil, err
+	c.Target.To, c.Target.Forward = "foldgate", c.Target.Params
+	var err error
+	denied := func(reason, code, format string) error {
+		return &interceptor.Refusal{Reason: reason, Code: code, Status: 403, Message: fmt.Sprintf(format, name)}
+	}
+	switch readOnly, _ := rawjson.Get(e.Raw, "annotations", "readOnlyHint"); {
+	case !ok:
+		err = rt.unknownTool(c, name)
+	case e.Server == "":
+		err = denied(trace.ReasonInvalid, "not_in_batch", "%s can't be part of a batch")
+	case string(readOnly) != "true" && !rt.Config.Run.Allows(name): // hosts ask their user about each tool, which a batch must not get around
+		c.Target.Server, c.Target.Name = e.Server, e.Name
+		err = denied(trace.ReasonPolicy, "not_allowed", "%s does not say that it only reads, and run.allow does not name it: call it directly")
+	default:
+		err = rt.target(c, e, e.Name)
+	}
+	if err != nil {
+		c.Target.Metered = false
+		return rt.Chain(ctx, c, func(context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, err })
 	}
 	r := &request{
 		Request: &server.Request{Msg: wire.Message{ID: c.Origin.ID, Method: c.Target.Method, Params: c.Target.Params}, Emit: p.Emit},

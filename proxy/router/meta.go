@@ -3,6 +3,7 @@ package router
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -30,7 +31,10 @@ func (rt *Router) readMeta(r *request, c *interceptor.Call) error {
 		c.Attribution.BranchID, c.Attribution.Source = r.BranchID, interceptor.SourceURL
 	}
 	c.Origin.Thread, c.Origin.Spawned = hostThread(meta)
-	c.Origin.Traceparent, _ = rawjson.GetString(meta.Traceparent)
+	traceparent, _ := rawjson.GetString(meta.Traceparent)
+	if tp, ok := trace.ParseTraceparent(traceparent); ok { // nothing else gets into the trace
+		c.Origin.Traceparent = tp.String()
+	}
 	// A correlation is under either of two names. trace.correlation says whether its deprecated form,
 	// a string, is taken.
 	key, strict := wire.MetaCorrelation, rt.Config.Trace.Correlation == "strict"
@@ -39,8 +43,12 @@ func (rt *Router) readMeta(r *request, c *interceptor.Call) error {
 	if err == nil {
 		key, err = wire.MetaContext, subContext(c, meta.Context, strict)
 	}
+	if err == nil && rt.Recorder.Secret(c.Attribution.SubContext) { // without it the path would name another context, or none
+		c.Attribution.SubContext = ""
+		err = errors.New("it looks like a secret, which the trace would keep; use another name")
+	}
 	for _, code := range c.Origin.Deprecated {
-		rt.Recorder.Deprecated(code)
+		rt.Recorder.Deprecated(&c.Origin, code)
 	}
 	if err != nil {
 		return invalidParams("_meta[%q]: %v", key, err)

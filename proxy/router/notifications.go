@@ -20,8 +20,8 @@ const asideTimeout = 5 * time.Second
 
 // Notify takes a notification of the host. It does not block.
 func (s *Session) Notify(m wire.Message) {
-	n := interceptor.Notification{From: s.name(), To: "foldgate", Session: s.ID, Method: m.Method}
-	if err := s.rt.Recorder.Notification(s.lifetime, n, &interceptor.Message{Body: m.Params}); err != nil {
+	n := interceptor.Notification{From: s.name(), To: "foldgate", Session: s.ID, Principal: s.Principal, Method: m.Method}
+	if err := s.rt.Recorder.Notification(s.lifetime, n, &interceptor.Message{Body: m.Params, Extra: m.Extra}); err != nil {
 		s.rt.Log.Error("notification not recorded", "method", m.Method, "err", err)
 	}
 	switch m.Method {
@@ -39,12 +39,14 @@ func (s *Session) Notify(m wire.Message) {
 func (s *Session) notifyServers(m wire.Message) {
 	for srv, c := range s.receivers(m.Method) {
 		msg := interceptor.Message{Server: srv.Key, Body: m.Params, Extra: m.Extra}
-		if s.rt.Boundary.Outbound(s.rt.lifetime, &msg); msg.Verdict >= interceptor.Blocked {
-			srv.Log.Warn("notification of the host withheld: it could not be checked for secrets, or holds one", "method", m.Method)
-			n := interceptor.Notification{From: s.name(), To: "upstream:" + srv.Key, Session: s.ID, Method: m.Method}
+		if s.rt.Boundary.Outbound(s.rt.lifetime, &msg); len(msg.Found) > 0 || msg.Verdict >= interceptor.Blocked { // the action depends on the server
+			n := interceptor.Notification{From: s.name(), To: "upstream:" + srv.Key, Session: s.ID, Principal: s.Principal, Method: m.Method}
 			if err := s.rt.Recorder.Notification(s.rt.lifetime, n, &msg); err != nil {
 				srv.Log.Error("notification not recorded", "method", m.Method, "err", err)
 			}
+		}
+		if msg.Verdict >= interceptor.Blocked {
+			srv.Log.Warn("notification of the host withheld: it could not be checked for secrets, or holds one", "method", m.Method)
 			continue
 		}
 		out := m
@@ -176,7 +178,7 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	ctx := context.WithoutCancel(s.lifetime) // the host is told also how a session ends
 	msg := interceptor.Message{Server: server, Body: m.Params, Extra: m.Extra}
 	s.rt.Boundary.Inbound(ctx, &msg)
-	n.To, n.Session, n.Method = s.name(), s.ID, m.Method
+	n.To, n.Session, n.Principal, n.Method = s.name(), s.ID, s.Principal, m.Method
 	if server != "" && msg.Verdict < interceptor.Blocked { // foldgate's own words are free
 		n.Tokens = s.rt.Tokens.Message(msg.Body, msg.Extra)
 		n.Refused = n.Tokens > maxTaskNews && strings.HasPrefix(m.Method, taskNews) || s.rt.Branches.Pay(n.Branch, n.Tokens) < n.Tokens

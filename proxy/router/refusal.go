@@ -2,11 +2,11 @@ package router
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -55,7 +55,7 @@ func unavailable(ctx context.Context, srv *upstream.Server, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
-	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_unavailable", Status: 502, Err: err,
+	return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_unavailable", Status: 502, Err: err,
 		Message: fmt.Sprintf("%v. Nothing was sent; try again in a few seconds, or go on without the tools of %s", err, srv.Key)}
 }
 
@@ -68,10 +68,10 @@ func callFault(ctx context.Context, srv *upstream.Server, c *interceptor.Call, e
 	case errors.As(err, &ref):
 		return err
 	case errors.Is(err, conn.ErrClosed):
-		return &interceptor.Refusal{Reason: "upstream", Code: "upstream_crashed", Status: 502, Err: err,
+		return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_crashed", Status: 502, Err: err,
 			Message: fmt.Sprintf("upstream %s ended while it handled %s: %v. The call may have had an effect; the upstream is started again with the next call", srv.Key, c.Target.Name, err)}
 	}
-	return &interceptor.Refusal{Reason: "upstream", Code: "upstream_failed", Status: 502, Err: err, Message: fmt.Sprintf("upstream %s: %v", srv.Key, err)}
+	return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_failed", Status: 502, Err: err, Message: fmt.Sprintf("upstream %s: %v", srv.Key, err)}
 }
 
 // refuse returns the handler of a call that is refused. The call runs down the chain, so that the
@@ -83,10 +83,7 @@ func refuse(err error) handler {
 // refuseParams returns the handler of a call with params that can't be understood.
 func refuseParams(c *interceptor.Call, err error) handler {
 	c.Target.Metered = false
-	return func(_ *request, _ context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-		c.Outcome.Decision = "invalid"
-		return nil, err
-	}
+	return refuse(err)
 }
 
 func invalidParams(format string, args ...any) error {
@@ -96,12 +93,14 @@ func invalidParams(format string, args ...any) error {
 // refused is a pending request that was refused before it was registered.
 type refused struct {
 	s   *Session
-	id  json.RawMessage
+	msg wire.Message
 	err *wire.Error
 }
 
 func (p refused) Serve() wire.Message {
-	return p.s.rt.clean(wire.Message{ID: p.id, Error: p.err.JSON()})
+	n := interceptor.Notification{From: p.s.name(), Session: p.s.ID, Principal: p.s.Principal, Method: p.msg.Method}
+	p.s.rt.Recorder.Rejected(n, trace.ReasonInvalid, p.err.JSONRPCCode())
+	return p.s.rt.clean(wire.Message{ID: p.msg.ID, Error: p.err.JSON()})
 }
 
 func (refused) Sent() {}

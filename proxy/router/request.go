@@ -12,6 +12,7 @@ import (
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -64,7 +65,7 @@ func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending
 	defer s.mu.Unlock()
 	if _, taken := s.pending[string(req.Msg.ID)]; taken {
 		r.cancel(nil)
-		return refused{s, req.Msg.ID, &wire.Error{Code: wire.CodeInvalidRequest, Message: "id " + string(req.Msg.ID) + " is already in use by a request in flight"}}
+		return refused{s, req.Msg, &wire.Error{Code: wire.CodeInvalidRequest, Message: "id " + string(req.Msg.ID) + " is already in use by a request in flight"}}
 	}
 	r.unbind = context.AfterFunc(s.lifetime, func() { r.cancel(errSessionClosed) })
 	s.pending[string(req.Msg.ID)] = r
@@ -189,8 +190,7 @@ func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) handler {
 	}
 	e, ok := rt.findTool(r.lifetime, r.s, name)
 	if !ok {
-		c.Target.Name = rt.echo(name) // no list has it: it may be anything
-		return refuse(rt.unknownTool(c.Target.Name))
+		return refuse(rt.unknownTool(c, name))
 	}
 	if err := rt.target(c, e, name); err != nil {
 		return refuseParams(c, err)
@@ -235,15 +235,22 @@ func (rt *Router) findTool(ctx context.Context, s *Session, name string) (catalo
 	return rt.Rules.Unlisted(name, func(server string) bool { return s.lists(server).peek(catalog.Tools) != nil })
 }
 
-func (rt *Router) unknownTool(name string) error {
+// unknownTool returns the refusal of a tool that no list has, and names the tool on the call. Only
+// the trace tells a tool that the configuration hides from one that does not exist.
+func (rt *Router) unknownTool(c *interceptor.Call, name string) error {
 	down := ""
 	for _, srv := range rt.Servers.Servers() {
 		if state, fault := srv.Status(); state == "failed" {
 			down += fmt.Sprintf("; upstream %s is down: %v", srv.Key, fault)
 		}
 	}
-	return &interceptor.Refusal{Reason: "invalid", Code: "unknown_tool", Status: 404,
-		Message: fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s)", name, down)}
+	reason := trace.ReasonInvalid
+	c.Target.Name = rt.echo(name)
+	message := fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s)", c.Target.Name, down)
+	if server, own, hidden := rt.Rules.Hidden(name); hidden {
+		reason, c.Target.Server, c.Target.Name = trace.ReasonPolicy, server, rt.echo(own)
+	}
+	return &interceptor.Refusal{Reason: reason, Code: "unknown_tool", Status: 404, Message: message}
 }
 
 // echo returns what a host wrote for use in an error or a record: without secrets, and not long.
@@ -400,7 +407,7 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 		timeout := time.Duration(seconds) * time.Second
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, &interceptor.Refusal{
-			Reason: "timeout", Code: "upstream_timeout", Status: 504,
+			Reason: trace.ReasonTimeout, Code: "upstream_timeout", Status: 504,
 			Message: fmt.Sprintf("%s did not answer within %s (timeout_seconds of upstream %s) and was cancelled; ask for less, or have the limit raised", c.Target.Name, timeout, srv.Key),
 		})
 		defer cancel()

@@ -59,6 +59,8 @@ type HTTPOptions struct {
 	// CheckParams checks the Mcp-Param-* headers of a modern request against the schema of the
 	// tool, as principal sees it; nil: no check.
 	CheckParams func(principal, method string, params json.RawMessage, h http.Header) *wire.Error
+	// LoginFailed is told the address of a client without a valid token; may be nil.
+	LoginFailed func(address string)
 	// Ready returns the answer of /readyz; nil: always ready.
 	Ready func() (ok bool, body []byte)
 }
@@ -248,6 +250,9 @@ func (srv *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	principal, given, ok := srv.opts.Tokens.authenticate(r.Header)
 	if !ok {
+		if srv.opts.LoginFailed != nil {
+			srv.opts.LoginFailed(hostName(r.RemoteAddr))
+		}
 		unauthorized(w, given)
 		return
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 )
@@ -108,7 +109,7 @@ func (t *Tools) add(b *batch) error {
 		most = maxBatches / 2
 	}
 	if running >= most {
-		return &interceptor.Refusal{Reason: "resource_limit", Code: "too_many_batches", Status: 429, RetryAfter: 5,
+		return &interceptor.Refusal{Reason: trace.ReasonLimit, Code: "too_many_batches", Status: 429, RetryAfter: 5,
 			Message: fmt.Sprintf("%d batches are under way, the most there can be: wait for one of them", most)}
 	}
 	t.batches[b.handle] = b

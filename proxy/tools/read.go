@@ -166,7 +166,7 @@ func (t *Tools) mayRead(s results.Result) error {
 	for _, by := range sources {
 		server, tool := parseSource(by)
 		if u := t.Config.Upstreams[server]; u == nil || !u.Tools.Shows(tool) {
-			return &interceptor.Refusal{Reason: "policy", Code: "forbidden", Status: 403,
+			return &interceptor.Refusal{Reason: trace.ReasonPolicy, Code: "forbidden", Status: 403,
 				Message: fmt.Sprintf("the result was made by %s of %s, which the configuration no longer allows", tool, server)}
 		}
 	}
@@ -224,7 +224,7 @@ func (p *page) body(size int) ([]byte, error) {
 	}
 	room := size - p.t.scaled(noteTokens)
 	if room < 1 {
-		return nil, &interceptor.Refusal{Reason: "resource_limit", Code: "budget_exhausted", Status: 409,
+		return nil, &interceptor.Refusal{Reason: trace.ReasonLimit, Code: "budget_exhausted", Status: 409,
 			Message: fmt.Sprintf("of what the branch has left a read may take %d tokens, too few for a page: ask for less with lines or grep, or return the findings with branch_return", size)}
 	}
 	part, rest, err := extract.Page(p.text, p.number, room, p.t.Counter.Truncate)

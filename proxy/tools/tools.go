@@ -187,9 +187,7 @@ func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error)
 	if wrong, ok := errors.AsType[*extract.Error](err); ok {
 		err = folding.Errorf(folding.ErrInvalidInput, "%w", wrong)
 	}
-	refusal := interceptor.FoldingRefusal(err)
-	r.Call.Outcome.Decision = refusal.Reason
-	return wire.Message{}, refusal
+	return wire.Message{}, interceptor.FoldingRefusal(err)
 }
 
 // Close waits for the batches under way, which end with the lifetime given to New, and stops the
