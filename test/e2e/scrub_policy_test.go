@@ -156,3 +156,36 @@ func TestOrdinaryOutputStays(t *testing.T) {
 		}
 	}
 }
+
+// A private key that a server returns in several strings reaches neither the host nor the trace.
+func TestPrivateKeyInLines(t *testing.T) {
+	var lines []string
+	for n := range 26 {
+		lines = append(lines, fmt.Sprintf("%02dqX7%060d", n, n*n))
+	}
+	begin, end := "-----BEGIN RSA PRIVATE"+" KEY-----", "-----END RSA PRIVATE"+" KEY-----"
+	array := `["` + begin + `","` + strings.Join(lines, `","`) + `","` + end + `"]`
+	rows := `[{"n":0,"text":"` + begin + `"},{"n":1,"text":"` + strings.Join(lines, `"},{"n":2,"text":"`) + `"},{"n":3,"text":"` + end + `"}]`
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	for _, form := range []string{
+		`{"content":[],"structuredContent":{"lines":` + array + `}}`, `{"content":[],"structuredContent":{"lines":` + rows + `}}`,
+		`{"content":[],"structuredContent":{"head":"` + begin + strings.Join(lines[:9], `\n`) + `","tail":"` + strings.Join(lines[9:], `\n`) + end + `"}}`,
+		`{"content":[{"type":"resource","resource":{"uri":"x:a","text":"` + begin + strings.Join(lines, `"}},{"type":"resource","resource":{"uri":"x:b","text":"`) + end + `"}}]}`,
+	} {
+		m := tool(t, c, ctx, "fake__raw", `{"result":`+form+`}`)
+		for _, l := range lines {
+			if strings.Contains(string(m.Result), l) {
+				t.Errorf("the host sees line %.4s… of %.80s: %.400s", l, form, m.Result)
+				break
+			}
+		}
+	}
+	g.stop()
+	for _, l := range lines {
+		if strings.Contains(g.output("trace", "--format", "jsonl"), l) {
+			t.Errorf("the trace has line %.4s…", l)
+		}
+	}
+}
