@@ -22,9 +22,11 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 			if err := x.limit.spend(m.End - m.Start); err != nil {
 				return nil, err
 			}
-			groups, err := x.scratch.Submatches(i, m)
-			if err != nil {
-				return nil, err
+			var groups []int
+			if c := text[m.End-1]; c != ',' && c != '\t' { // no value ends so, but headers do
+				if groups, err = x.scratch.Submatches(i, m); err != nil {
+					return nil, err
+				}
 			}
 			for n := 2; n < len(groups); n += 2 {
 				if value := (span{m.Start + groups[n], m.Start + groups[n+1]}); groups[n] >= 0 {
@@ -52,15 +54,28 @@ func pair(text string, at int, value span) decoded {
 	})
 }
 
-// maxName is the length of the longest name of a column.
-const maxName = 40
+// maxName is the length of the longest name of a column, notInNames what no name contains.
+const (
+	maxName    = 40
+	notInNames = "()[]{}<>=:$"
+)
 
-// appendTable appends the columns with secrets of the table whose header contains byte at, and
-// returns the end of the table. The rows have as many cells as the header.
+// appendTable appends the columns with secrets of the table in whose header a name contains byte at,
+// and returns the end of the table, or at if there is none. The rows have as many cells as the
+// header.
 func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded, int, error) {
+	const separators = "|\t;,"
+	from, to := max(0, at-maxName), min(at+maxName, len(text))
+	from += strings.LastIndexAny(text[from:at], separators+"\n") + 1
+	if n := strings.IndexAny(text[at:to], separators+"\n"); n >= 0 {
+		to = at + n
+	}
+	if to-from > maxName || strings.ContainsAny(text[from:to], notInNames) {
+		return all, at, nil // most lines with a name of a secret are no header
+	}
 	header := lineAt(text, strings.LastIndexByte(text[:at], '\n')+1)
 	separator := byte(',')
-	for _, c := range []byte("|\t;") {
+	for _, c := range []byte(separators) {
 		if strings.IndexByte(text[header.Start:header.End], c) >= 0 {
 			separator = c
 			break
@@ -107,7 +122,7 @@ func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded
 
 func isSecretName(text string, s span) bool {
 	name := text[s.Start:s.End]
-	return len(name) <= maxName && strings.IndexAny(name, "()[]{}<>=:$") < 0 && slices.ContainsFunc([]string{"passw", "secret", "token", "key", "credential"}, func(word string) bool {
+	return len(name) <= maxName && !strings.ContainsAny(name, notInNames) && slices.ContainsFunc([]string{"passw", "secret", "token", "key", "credential"}, func(word string) bool {
 		return strings.Contains(strings.ToLower(name), word)
 	})
 }
