@@ -118,7 +118,7 @@ func TestLateConclusionsCorrelate(t *testing.T) {
 // stateParts are the files of a state directory that a process can die between.
 var stateParts = map[string][]string{
 	"books": {"foldgate.db", "foldgate.db-wal"},
-	"trace": {"trace/trace-000000000000001.jsonl", "trace/lock"},
+	"trace": {"trace/head.json", "trace/trace-000000000000001.jsonl", "trace/lock"}, // the head may be behind, not ahead
 }
 
 // snapshot copies a part of a state directory as a process that is killed now

@@ -139,6 +139,7 @@ func Open(dir string, o Options) (*Journal, error) {
 		}
 		return nil, err
 	}
+	j.flush() // from the first record on there is a head
 	go j.flusher()
 	return j, nil
 }

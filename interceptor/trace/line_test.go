@@ -26,7 +26,7 @@ func TestAppendTail(t *testing.T) {
 		Thread: "t1", Hops: &Hops{Host: json.RawMessage(`1`), Upstream: json.RawMessage(`"x"`)},
 		Decision: &Decision{Result: Allowed, Reason: "a<b"}, Tokens: &Tokens{"o200k_base", 1, 2, 3, 4, 5, 6},
 		Scrub: []Finding{{Rule: "r", Field: "f", Count: 2}}, Fold: &Fold{Handle: "res_1", Saved: 7}, Read: &Read{"res_1", "files", "read_file", "br_1"}, Traceparent: "00-1-2-01",
-		Workflow: json.RawMessage(`{ "context_id" : "<1>" }`), MS: 0.125, Bytes: 1 << 40,
+		Workflow: json.RawMessage(`{ "context_id" : "<1>" }`), MS: 0.125, Bytes: 1 << 40, LeftOut: 9,
 		IsError: true, Late: true, Ambiguous: true, Truncated: true, OverBudget: true, Lost: true, Deprecated: []string{"d"},
 	}
 	cases := []Audit{{}, whole, {MS: 1e-7}, {MS: 1e21}, {MS: 12345.678}, {MS: -1}, {Tokens: &Tokens{}}, {Scrub: []Finding{}}, {Bytes: -1}, {Workflow: json.RawMessage(`null`)}}
