@@ -71,7 +71,7 @@ func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error)
 		case r.closed:
 			r.mu.Unlock()
 			return nil, fmt.Errorf("upstream %s: %w", name, errSessionEnded)
-		case r.current != nil:
+		case r.current != nil && r.trying == nil: // else its owner prepares it
 			defer r.mu.Unlock()
 			return r.current, nil
 		case r.trying == nil && time.Now().Before(r.retryAt) && r.fails > 1:
