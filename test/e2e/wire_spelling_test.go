@@ -81,7 +81,7 @@ func TestRefusedMetaIsTraced(t *testing.T) {
 		t.Errorf("after them the branch is %+v", s)
 	}
 	g.stop()
-	if out := g.output("trace", "--context", b, "--format", "jsonl"); strings.Count(out, "-32602") != 2 {
+	if out := g.output("trace", "--context", b, "--format", "jsonl"); strings.Count(out, `"rule":"-32602"`) != 2 {
 		t.Errorf("the trace of the branch has not both refused calls:\n%s", out)
 	}
 }
