@@ -162,6 +162,7 @@ func TestMessagesAreCounted(t *testing.T) {
 					continue // it sends a second message when its call has ended already, which is in main
 				}
 				t.Run(fmt.Sprintf("%s-%s-%d-%.20s", tt.tool, era, fill, tt.args), func(t *testing.T) {
+					t.Parallel()
 					ctx := testContext(t)
 					g := newGateway(t, fakeConfig(recordFile(t), ""))
 					c := g.unstarted("stdio", era)
