@@ -56,7 +56,7 @@ func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message s
 	}
 	m.finish(live, o, now)
 	r.Branch = live.snapshot()
-	r.Granted = m.chargeParent(r.Branch, r.MessageTokens, now)
+	r.Granted = m.charge(r.Branch.ParentID, r.MessageTokens, now)
 	stored := m.w.barrier()
 	m.unlock()
 	if err := stored.wait(); err != nil { // the branch has ended, and the writer tries again
@@ -107,7 +107,7 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Re
 	}
 	m.w.put(OpLate, b, atOnce)
 	m.emit(Event{Kind: EventLate, Time: now, Branch: b})
-	r.Granted = m.chargeParent(b, r.MessageTokens, now)
+	r.Granted = m.charge(b.ParentID, r.MessageTokens, now)
 	stored := m.w.barrier()
 	m.unlock()
 	if err := stored.wait(); err != nil {
@@ -116,16 +116,16 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Re
 	return r, nil
 }
 
-// chargeParent charges a message to the parent of b, as far as its budget goes, and returns how
-// much. m.mu is held.
-func (m *Manager) chargeParent(b Branch, tokens int, now time.Time) int {
-	parent := m.live[b.ParentID]
-	if parent == nil {
+// charge charges a message to a branch, as far as its budget goes, and returns how much. Main and a
+// branch that has ended pay all. m.mu is held.
+func (m *Manager) charge(branchID string, tokens int, now time.Time) int {
+	b := m.live[branchID]
+	if b == nil {
 		return tokens
 	}
-	granted := parent.ledger.Take(tokens)
-	m.w.put(OpProgress, parent.snapshot(), atOnce)
-	m.checkBudget(parent, now)
+	granted := b.ledger.Take(tokens)
+	m.w.put(OpProgress, b.snapshot(), atOnce)
+	m.checkBudget(b, now)
 	return granted
 }
 
@@ -142,7 +142,7 @@ func (m *Manager) Pay(branchID string, n int) int {
 		m.unlock()
 		return 0
 	}
-	granted := m.chargeParent(Branch{ParentID: branchID}, n, now)
+	granted := m.charge(branchID, n, now)
 	stored := m.w.barrier()
 	m.unlock()
 	if stored.wait() != nil { // the writer logs the error
