@@ -199,6 +199,18 @@ func TestListChangesAreGathered(t *testing.T) {
 	}
 }
 
+// hearsOfTools lets a host hear of changes of the list of tools.
+func hearsOfTools(t *testing.T, c *mcpclient.Client, transport string, era mcpclient.Era) {
+	t.Helper()
+	if era == mcpclient.Modern {
+		listens(t, c, `{"toolsListChanged":true}`)
+	} else if transport == "http" {
+		if err := c.Listen(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestLateList: an upstream that is slow to list its tools holds up the first
 // list for a while and no later one; its tools are announced when they come.
 func TestLateList(t *testing.T) {
@@ -211,13 +223,7 @@ func TestLateList(t *testing.T) {
 		c := g.connect(ctx, transport, era)
 		var heard noted
 		c.Handle = heard.handle(nil)
-		if era == mcpclient.Modern {
-			listens(t, c, `{"toolsListChanged":true}`)
-		} else if transport == "http" {
-			if err := c.Listen(); err != nil {
-				t.Fatal(err)
-			}
-		}
+		hearsOfTools(t, c, transport, era)
 		names(t, c, "tools/list", "tools", "name")
 		start := time.Now()
 		if got := names(t, c, "tools/list", "tools", "name"); !slices.Contains(got, "fake__echo") || slices.Contains(got, "late__t") {
@@ -296,13 +302,7 @@ func TestListsAreReadyAtOnce(t *testing.T) {
 				c := g.connect(ctx, transport, era)
 				var heard noted
 				c.Handle = heard.handle(nil)
-				if era == mcpclient.Modern {
-					listens(t, c, `{"toolsListChanged":true}`)
-				} else if transport == "http" {
-					if err := c.Listen(); err != nil {
-						t.Fatal(err)
-					}
-				}
+				hearsOfTools(t, c, transport, era)
 				if got := names(t, c, "tools/list", "tools", "name"); !slices.Equal(got, []string{"up__t"}) {
 					t.Errorf("tools while the server starts = %v, want those of before", got)
 				}
