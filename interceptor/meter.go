@@ -13,9 +13,9 @@ import (
 )
 
 // Meter counts every metered call and keeps a branch within its budget. The arguments, or the
-// parameters of a server's question, are charged before the call has an effect. Of the result, no more is delivered than the branch has left: a
-// result that Fold could not make fit is cut with a notice, and the branch ends as exhausted. The
-// end of the branch cancels its calls.
+// parameters of a server's question, are charged before the call has an effect. Of the result, no
+// more is delivered than the branch has left: a result that Fold could not make fit is cut with a
+// notice, and the branch ends as exhausted. The end of the branch cancels its calls.
 func Meter(m *folding.Manager, tm TokenMeter) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {

@@ -116,7 +116,8 @@ func (w *Workflows) Locate(ctx context.Context, c *Call) {
 	}
 }
 
-// refuse returns the error that the model reads of a call that is refused. A call that is over gets the cause of its end: the store can't be asked then, but has no fault.
+// refuse returns the error that the model reads. A call that is over gets the cause of its end: the
+// store can't be asked then, but has no fault.
 func (w *Workflows) refuse(ctx context.Context, c *Call, err error) error {
 	s := c.Target.Workflow
 	r := &Refusal{Reason: trace.ReasonInvalid, Code: "context_not_found", Status: 404, Err: err}

@@ -194,7 +194,7 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 		return
 	}
 	if n.Refused {
-		s.rt.Log.Debug("notification not delivered: its branch can't pay for it", "upstream", server, "method", m.Method)
+		s.rt.Log.Debug("notification not delivered: it is too large, or its branch can't pay for it", "upstream", server, "method", m.Method)
 		return
 	}
 	m.Params, m.Extra = msg.Body, msg.Extra

@@ -22,8 +22,8 @@ type tasks struct {
 	ids  []string // oldest first
 }
 
-// maxTasks is how many tasks a session remembers, or all modern hosts of a principal. It forgets the oldest first. The server of a
-// forgotten task is found by asking each, and the caller pays.
+// maxTasks is how many tasks a session remembers, or all modern hosts of a principal together. The
+// oldest is forgotten first. Its server is found by asking each, and the caller pays.
 const maxTasks = 1000
 
 // task returns the task with that id, the zero value if it is not known.

@@ -153,7 +153,7 @@ func given(a interceptor.Attribution, s results.Result) error {
 		strings.Contains(b.Handles+"\n"+b.Description+"\n"+b.Prompt, s.Handle) {
 		return nil
 	}
-	return &interceptor.Refusal{Reason: "policy", Code: "forbidden", Status: 403,
+	return &interceptor.Refusal{Reason: trace.ReasonPolicy, Code: "forbidden", Status: 403,
 		Message: fmt.Sprintf("branch %s was not given result %s: name the handle in handles, description or prompt of branch_create, or read it outside of the branch, without branch_id", b.ID, s.Handle)}
 }
 

@@ -56,7 +56,8 @@ func about(r *trace.Record) string {
 
 const aboutBytes = 200
 
-// firstString returns the first string in v of at most so many bytes that is neither empty nor foldgate's own.
+// firstString returns the first string in v of at most so many bytes that is neither empty nor
+// foldgate's own.
 func firstString(v []byte, most int) (found string) {
 	switch rawjson.KindOf(v) {
 	case rawjson.String:
