@@ -18,6 +18,7 @@ const (
 type incremental struct {
 	v       *vocabulary
 	size    int    // of a window
+	begin   int    // bytes before text
 	count   int    // tokens before text
 	text    []byte // not counted yet, less than two windows
 	current *window
@@ -44,7 +45,7 @@ func (m *incremental) tokensOf(piece []byte, limit int) int {
 	return m.finish()
 }
 
-func (m *incremental) reset() { m.count, m.text, m.tokens, m.merged = 0, m.text[:0], 0, 0 }
+func (m *incremental) reset() { m.begin, m.count, m.text, m.tokens, m.merged = 0, 0, m.text[:0], 0, 0 }
 
 func (m *incremental) write(b []byte) {
 	for len(b) > 0 {
@@ -78,14 +79,14 @@ func (m *incremental) advance() {
 		begin := m.boundary(m.merged - back)
 		if begin == 0 || begin+m.size <= m.merged {
 			bigger := newIncremental(m.v, 2*m.size) // a token depends on text more than a window away
-			bigger.count = m.count
+			bigger.begin, bigger.count = m.begin, m.count
 			bigger.text = append(bigger.text, m.text...)
 			*m = *bigger
 			return
 		}
 		end := min(begin+m.size, len(m.text))
 		n := m.ahead.merge(m.v, m.text[begin:end])
-		if i, j, ok := m.meet(begin, n); ok {
+		if i, j, ok := meet(m.current, m.ahead, m.tokens, n, begin); ok {
 			m.shift(i, j, begin, n, end)
 			return
 		}
@@ -101,17 +102,17 @@ func (m *incremental) boundary(limit int) int {
 	return int(m.current.starts[i])
 }
 
-// meet finds a token of the current window that is also one of the n tokens of the window ahead,
-// which begins at begin. It returns the indexes of the token in both.
-func (m *incremental) meet(begin, n int) (i, j int, ok bool) {
-	for i < m.tokens && j < n {
-		a, b := int(m.current.starts[i]), begin+int(m.ahead.starts[j])
+// meet finds a token that is one of the first m tokens of a, and one of the first n tokens of b,
+// whose text begins at place at of a's. It returns the indexes of the token in both.
+func meet(a, b *window, m, n, at int) (i, j int, ok bool) {
+	for i < m && j < n {
+		x, y := int(a.starts[i]), at+int(b.starts[j])
 		switch {
-		case a < b:
+		case x < y:
 			i++
-		case a > b:
+		case x > y:
 			j++
-		case m.current.tokens[i] == m.ahead.tokens[j]:
+		case a.tokens[i] == b.tokens[j]:
 			return i, j, true
 		default:
 			i++
@@ -119,6 +120,14 @@ func (m *incremental) meet(begin, n int) (i, j int, ok bool) {
 		}
 	}
 	return 0, 0, false
+}
+
+// surplus returns how many tokens more m has than o, which counts a part of the same text up to its
+// end. ok is false as long as that may change: until both have one token in common that is sure.
+// The first token of a window is. A token is sure with the one before it, so what follows is too.
+func (m *incremental) surplus(o *incremental) (n int, ok bool) {
+	i, j, ok := meet(m.current, o.current, m.tokens, o.tokens, o.begin-m.begin)
+	return m.count + i - o.count - j, ok && m.merged > 0 && o.merged > 0 && (i == 0 || j == 0)
 }
 
 // shift counts the first i tokens of the current window, and continues with token j of ahead.
@@ -132,6 +141,7 @@ func (m *incremental) shift(i, j, begin, n, end int) {
 	}
 	m.current, m.ahead = m.ahead, m.current
 	m.merged = end - begin - from
+	m.begin += begin + from
 	m.text = m.text[:copy(m.text, m.text[begin+from:])]
 }
 
@@ -139,7 +149,7 @@ func (m *incremental) copyFrom(o *incremental) {
 	if m.size != o.size {
 		*m = *newIncremental(o.v, o.size)
 	}
-	m.count, m.tokens, m.merged = o.count, o.tokens, o.merged
+	m.begin, m.count, m.tokens, m.merged = o.begin, o.count, o.tokens, o.merged
 	m.text = append(m.text[:0], o.text...)
 	copy(m.current.tokens, o.current.tokens[:o.tokens])
 	copy(m.current.starts, o.current.starts[:o.tokens])

@@ -14,6 +14,10 @@ type long struct {
 	ended  *incremental // if mayEnd: the text up to the last place where the piece may end
 	rest   *incremental // if mayEnd: the text after that place
 	mayEnd bool
+	// same means that rest has the tokens that joined ends with, so only joined goes on. joined has
+	// surplus tokens more.
+	same    bool
+	surplus int
 }
 
 // A shape describes a piece that may have any length: a start of some bytes, then characters of
@@ -89,8 +93,12 @@ func longGPT2(b []byte) shape {
 
 // atLeast returns a lower bound for the tokens of the text so far.
 func (l *long) atLeast() int {
+	rest := l.rest.count
+	if l.same {
+		rest = l.joined.count - l.surplus
+	}
 	if l.mayEnd {
-		return min(l.joined.count, l.ended.count+l.rest.count)
+		return min(l.joined.count, l.ended.count+rest)
 	}
 	return l.joined.count
 }
@@ -138,8 +146,7 @@ func (l *long) run(b []byte, final bool) (n int, done bool) {
 	}
 	l.inTail = true
 	if l.mayEnd && len(l.rest.text) > 0 {
-		l.tokens = l.ended.finish()
-		l.joined, l.rest = l.rest, l.joined
+		l.end()
 	}
 	l.mayEnd = false
 	return end, false
@@ -156,11 +163,19 @@ func (l *long) blanks(b []byte, end int, over bool) (n int, done bool) {
 		return end, false
 	}
 	if l.mayEnd {
-		l.tokens = l.ended.finish() + l.rest.finish()
-	} else {
-		l.tokens = l.joined.finish()
+		l.end()
 	}
+	l.tokens += l.joined.finish()
 	return end, true
+}
+
+// end ends the piece at the last place where it may end. The rest becomes joined.
+func (l *long) end() {
+	if l.tokens = l.ended.finish(); l.same {
+		l.tokens -= l.surplus
+	} else {
+		l.joined, l.rest = l.rest, l.joined
+	}
 }
 
 // take counts b, which is part of the run.
@@ -176,12 +191,17 @@ func (l *long) take(b []byte) {
 	if at > 0 {
 		l.ended.copyFrom(l.joined)
 		l.rest.reset()
-		l.mayEnd = true
+		l.rest.begin = l.joined.begin + len(l.joined.text)
+		l.mayEnd, l.same = true, false
 	}
-	l.joined.write(b[at:])
-	if l.mayEnd {
-		l.rest.write(b[at:])
+	for b = b[at:]; l.mayEnd && !l.same && len(b) > 0; { // in small parts, to see soon that both are the same
+		part := b[:min(len(b), l.joined.size)]
+		l.joined.write(part)
+		l.rest.write(part)
+		l.surplus, l.same = l.joined.surplus(l.rest)
+		b = b[len(part):]
 	}
+	l.joined.write(b)
 }
 
 // certain returns a bound: pieces that end there or before end there with any text after b.
