@@ -45,7 +45,7 @@ func TestBranchRecordsForget(t *testing.T) {
 	}
 	end := func(b folding.Branch) {
 		t.Helper()
-		defer r.Returning(m, &Call{Origin: Origin{Principal: me.Principal, Session: me.Session}}, b.ID)()
+		defer r.Returning(m, &Call{Origin: Origin{Identity: Identity{Principal: me.Principal}, Session: me.Session}}, b.ID)()
 		if _, err := m.Return(t.Context(), me, b.ID, "done"); err != nil {
 			t.Fatal(err)
 		}

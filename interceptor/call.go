@@ -44,13 +44,20 @@ const (
 	MethodTaskGet    = "tasks/get"
 )
 
+// Identity describes a client. The configuration has it, or the claims of a token.
+type Identity struct {
+	Principal     string   // authenticated; see [folding.Caller]
+	Team          string   // "" for none
+	Roles, Scopes []string // not to be changed
+}
+
 // Origin describes the sender of a call.
 type Origin struct {
 	Direction Direction
-	// Session and Principal identify the client that the call is made for.
-	Session, Principal string
-	From               string          // in trace records: "host:claude-code", "upstream:files"
-	ID                 json.RawMessage // the JSON-RPC id of the request as the sender wrote it
+	Identity                  // who the call is made for
+	Session   string          // of the host that the call is made for
+	From      string          // in trace records: "host:claude-code", "upstream:files"
+	ID        json.RawMessage // the JSON-RPC id of the request as the sender wrote it
 	// Revision is the host's protocol revision. Transport is "pipe" or "tcp", or "" without a host.
 	Revision, Transport string
 	// Thread is the host's conversation that made the call, "" if the host names none. Spawned

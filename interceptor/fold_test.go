@@ -69,7 +69,7 @@ func (f *foldBench) branch(tokens int) *folding.Branch {
 
 // call runs a tool that answers body, in b or in main.
 func (f *foldBench) call(b *folding.Branch, body string) (*Call, *Result, error) {
-	c := &Call{Origin: Origin{Principal: me.Principal, Session: me.Session}, Target: Target{Server: "db", Method: "tools/call", Name: "query", Metered: true}, Attribution: Attribution{Branch: b}}
+	c := &Call{Origin: Origin{Identity: Identity{Principal: me.Principal}, Session: me.Session}, Target: Target{Server: "db", Method: "tools/call", Name: "query", Metered: true}, Attribution: Attribution{Branch: b}}
 	h := wrap(func(context.Context, *Call) (*Result, error) { return &Result{Body: json.RawMessage(body)}, nil },
 		Meter(f.m, f.gauge), Fold(f.store, f.gauge, f.policy, testBoundary(f.t), slog.New(slog.DiscardHandler)))
 	res, err := h(f.t.Context(), c)
@@ -312,7 +312,7 @@ func TestShrunkIsCounted(t *testing.T) {
 		cut    bool
 	}{{"fits", 100, false}, {"does not", 900, true}} {
 		b := f.branch(300)
-		c := &Call{Origin: Origin{Principal: me.Principal, Session: me.Session}, Target: Target{Method: "tools/call", Name: "branch_read", Metered: true}, Attribution: Attribution{Branch: b}}
+		c := &Call{Origin: Origin{Identity: Identity{Principal: me.Principal}, Session: me.Session}, Target: Target{Method: "tools/call", Name: "branch_read", Metered: true}, Attribution: Attribution{Branch: b}}
 		res, err := Meter(f.m, f.gauge)(func(_ context.Context, c *Call) (*Result, error) {
 			c.Outcome.Shrink = func(int) *Result { return &Result{Body: json.RawMessage(textBody(words(tc.shrunk)))} }
 			return &Result{Body: json.RawMessage(textBody(words(1000)))}, nil
@@ -368,7 +368,7 @@ func BenchmarkFold(b *testing.B) {
 		b.Run(f.Name, func(b *testing.B) {
 			b.SetBytes(int64(len(f.Text)))
 			for b.Loop() {
-				c := &Call{Origin: Origin{Principal: "p"}, Target: Target{Server: "s", Method: "tools/call", Name: "t", Metered: true}}
+				c := &Call{Origin: Origin{Identity: Identity{Principal: "p"}}, Target: Target{Server: "s", Method: "tools/call", Name: "t", Metered: true}}
 				if _, err := h(b.Context(), c); err != nil || !c.Outcome.Folded {
 					b.Fatal(err, c.Outcome.Folded)
 				}

@@ -96,7 +96,7 @@ func BenchmarkStage(b *testing.B) {
 					b.ReportAllocs()
 					for b.Loop() {
 						c := &Call{
-							Origin:      Origin{Principal: me.Principal, Session: me.Session, From: "host:bench", ID: json.RawMessage("17")},
+							Origin:      Origin{Identity: Identity{Principal: me.Principal}, Session: me.Session, From: "host:bench", ID: json.RawMessage("17")},
 							Target:      Target{Server: "db", Method: "tools/call", Name: "query", Metered: true, To: "upstream:db", Params: params, Forward: params, Arguments: params[26 : len(params)-1]},
 							Attribution: Attribution{BranchID: handle, Source: SourceArgument},
 						}

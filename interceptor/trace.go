@@ -45,7 +45,9 @@ type Recorder struct {
 	// Otherwise the fault is only logged.
 	Refuse  bool
 	Counter string // the name of the token counter
-	Log     *slog.Logger
+	// Team returns the team of a principal, for records that are no call's; nil for none.
+	Team func(principal string) string
+	Log  *slog.Logger
 
 	words [256]atomic.Pointer[[2]string] // texts that were checked, and their clean forms; see word
 
@@ -139,7 +141,8 @@ func (r *Recorder) entry(c *Call) *entry {
 	e.rec.To, e.rec.Context, e.rec.Audit = e.to[:], c.Attribution.Context, &e.audit
 	a := &e.audit
 	*a = trace.Audit{
-		Session: c.Origin.Session, Principal: c.Origin.Principal, Server: c.Target.Server, Method: c.Target.Method, Era: c.Origin.Revision,
+		Session: c.Origin.Session, Principal: c.Origin.Principal, Team: c.Origin.Team, Server: c.Target.Server, Method: c.Target.Method,
+		Era:  c.Origin.Revision,
 		Rung: string(c.Attribution.Source), Thread: c.Origin.Thread, Traceparent: c.Origin.Traceparent,
 		Late: o.Late, Ambiguous: c.Attribution.Ambiguous, OverBudget: o.Decision == trace.ReasonLimit, Workflow: c.Target.Workflow.audit(),
 		Deprecated: c.Origin.Deprecated, Read: o.Read,
@@ -385,6 +388,9 @@ func (r *Recorder) Note(rec *trace.Record) {
 func (r *Recorder) write(rec *trace.Record, payload ...[]byte) error {
 	if !r.Payload {
 		rec.Payload, payload = nil, nil
+	}
+	if a := rec.Audit; a != nil && a.Team == "" && r.Team != nil {
+		a.Team = r.Team(a.Principal)
 	}
 	r.cleanHead(rec)
 	err := r.Journal.Append(rec, payload...)

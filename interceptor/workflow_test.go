@@ -135,7 +135,7 @@ func TestStepOfACallThatIsOver(t *testing.T) {
 	ended := &folding.EndedError{BranchID: "br_x"}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(ended)
-	c := &Call{Origin: Origin{Principal: "ada"}, Target: Target{Workflow: &WorkflowStep{Rule: rules.Find("s", "open")}}}
+	c := &Call{Origin: Origin{Identity: Identity{Principal: "ada"}}, Target: Target{Workflow: &WorkflowStep{Rule: rules.Find("s", "open")}}}
 	w.Locate(ctx, c)
 	res, err := w.Middleware()(func(context.Context, *Call) (*Result, error) {
 		t.Error("the call was made")

@@ -149,7 +149,7 @@ func (g *Gateway) openEngines() error {
 	}
 	g.recorder = &interceptor.Recorder{
 		Journal: g.journal, Boundary: g.boundary, Payload: g.cfg.Trace.Payload == "scrubbed", Refuse: g.cfg.Trace.OnError == "refuse",
-		Counter: g.counter.Name(), Log: g.log,
+		Counter: g.counter.Name(), Log: g.log, Team: func(principal string) string { return g.cfg.Identity(principal).Team },
 	}
 	if g.traces != nil || g.meters != nil {
 		if g.telemetry, err = interceptor.NewTelemetry(g.traces, g.meters, tools.Has); err != nil {

@@ -46,7 +46,7 @@ func auditState(t *testing.T) string {
 		q := &trace.Record{
 			ID: fmt.Sprintf("env_q%d", i), Kind: "mcp/request:tools/call", From: "host:h", To: []string{"upstream:files"}, Context: context,
 			Payload: fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":"read_file","arguments":{"branch_id":"br_x","limit":5,"path":"secrets/%d.env"}}}`, i, i),
-			Audit:   &trace.Audit{Principal: who, Server: "files", Tool: "read_file", Session: "ses_" + who, Tokens: &trace.Tokens{Counter: "o200k_base", In: 10}},
+			Audit:   &trace.Audit{Principal: who, Team: map[string]string{"alice": "data"}[who], Server: "files", Tool: "read_file", Session: "ses_" + who, Tokens: &trace.Tokens{Counter: "o200k_base", In: 10}},
 		}
 		a := *q.Audit
 		a.Tokens = &trace.Tokens{Counter: "o200k_base", Out: 100, Delivered: 100}
@@ -174,7 +174,7 @@ func TestUnknownNames(t *testing.T) {
 			}
 		}
 	}
-	for _, args := range [][]string{{"--principal", "ali*"}, {"--tool", "read_*", "--server", "files"}, {"--principal", "alcie", "--no-index"}} {
+	for _, args := range [][]string{{"--principal", "ali*"}, {"--team", "da*"}, {"--tool", "read_*", "--server", "files"}, {"--principal", "alcie", "--no-index"}} {
 		succeeds(t, file, append([]string{"trace"}, args...)...)
 	}
 }
@@ -201,6 +201,7 @@ func TestSumsBy(t *testing.T) {
 		{"principal", []string{`alice +12 +6`, `bob +12 +6`}, []string{`6 +600 +600 .* alice`, `6 +600 +600 .* bob`}},
 		{"principal,day", []string{`alice 2026-11-20 +6 +3`, `alice 2026-11-21 +6 +3`, `bob 2026-11-20 +4 +2`, `bob 2026-11-21 +8 +4`},
 			[]string{`3 +300 +300 .* alice 2026-11-20`, `4 +400 +400 .* bob 2026-11-21`}},
+		{"team", []string{`data +12 +6`, `- +12 +6`}, []string{`6 +600 +600 .* data`}},
 		{"server", []string{`files +24 +12`}, []string{`12 +1200 .* files`}},
 		{"tool", []string{`files/read_file +24 +12`}, []string{`12 +1200 .* files/read_file`}},
 		{"rule", []string{`github-pat +1 +0`}, []string{`1 +100 .* github-pat`}},
@@ -229,7 +230,7 @@ func TestSumsBy(t *testing.T) {
 		t.Errorf("%+v, %v", sums, err)
 	}
 	for _, command := range [][]string{{"stats"}, {"trace", "stats"}} {
-		if _, errOut, code := runs(t, append(command, "--by", "team", "--config", file)...); code != exitUsage || !strings.Contains(errOut, "use any of branch, day, principal") {
+		if _, errOut, code := runs(t, append(command, "--by", "weekday", "--config", file)...); code != exitUsage || !strings.Contains(errOut, "use any of branch, day, principal") {
 			t.Errorf("%q: code %d, %s", command, code, errOut)
 		}
 	}

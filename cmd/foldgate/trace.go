@@ -348,6 +348,7 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 	fl.StringSliceVar(&f.Evidence, "evidence", nil, "where a call was linked to its workflow like this: explicit, native, join, session, none")
 	fl.StringVar(&f.Session, "session", "", "records of this session")
 	fl.StringVar(&f.Principal, "principal", "", "records of this principal")
+	fl.StringVar(&f.Team, "team", "", "records of this team's principals")
 	fl.StringVar(&f.From, "from", "", "records from this end (host:..., upstream:..., foldgate)")
 	fl.StringVar(&f.To, "to", "", "records to this end")
 	fl.StringSliceVar(&f.Servers, "server", nil, "records of these upstreams")

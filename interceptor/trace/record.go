@@ -60,6 +60,7 @@ type Record struct {
 type Audit struct {
 	Session   string `json:"session,omitempty"`   // the host's
 	Principal string `json:"principal,omitempty"` // on whose behalf
+	Team      string `json:"team,omitempty"`      // of the principal
 	Server    string `json:"server,omitempty"`    // the upstream's key in the configuration
 	Tool      string `json:"tool,omitempty"`      // as the upstream calls it; set on responses too
 	Method    string `json:"method,omitempty"`

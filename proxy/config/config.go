@@ -80,8 +80,11 @@ type TLS struct {
 
 // Principal is a client of the HTTP server. Exactly one of Token and TokenSHA256 is set.
 type Principal struct {
-	Token       Secret `yaml:"token"`        // the bearer token that this principal's hosts send
-	TokenSHA256 string `yaml:"token_sha256"` // the SHA-256 of the token in hexadecimal digits
+	Token       Secret   `yaml:"token"`        // the bearer token that this principal's hosts send
+	TokenSHA256 string   `yaml:"token_sha256"` // the SHA-256 of the token in hexadecimal digits
+	Team        string   `yaml:"team"`         // the team it belongs to, "" for none
+	Roles       []string `yaml:"roles"`        // what it is; at most 64
+	Scopes      []string `yaml:"scopes"`       // what it may do; at most 64
 }
 
 // Secret is a text that is never printed, logged or encoded.
@@ -312,6 +315,15 @@ func (c Config) Certificate() (tls.Certificate, error) {
 
 // PrincipalNames returns the names of the configured principals, sorted.
 func (c Config) PrincipalNames() []string { return slices.Sorted(maps.Keys(c.Principals)) }
+
+// Identity returns what the configuration says of a principal. It shares its lists with c.
+func (c Config) Identity(principal string) interceptor.Identity {
+	id := interceptor.Identity{Principal: principal}
+	if p := c.Principals[principal]; p != nil {
+		id.Team, id.Roles, id.Scopes = p.Team, p.Roles, p.Scopes
+	}
+	return id
+}
 
 // Digest returns the SHA-256 of the principal's token. ok is false if the configuration has no
 // valid one.

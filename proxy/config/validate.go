@@ -105,6 +105,9 @@ func (c Config) checkPrincipals(k *checker) {
 		p, at := c.Principals[name], "principals."+name
 		k.faultIf(!principalName.MatchString(name),
 			at, "the name must be 1 to 64 letters, digits, '_', '-', '.' or '@'")
+		if p != nil {
+			p.checkIdentity(at, k)
+		}
 		if p == nil || (p.Token == "" && p.TokenSHA256 == "") {
 			k.fault(at, "has no token: give it token or token_sha256")
 			continue
@@ -129,6 +132,23 @@ func (c Config) checkPrincipals(k *checker) {
 			k.fault(at, "has the same token as %s: give each principal its own", other)
 		}
 		owner[sum] = name
+	}
+}
+
+// maxLabels bounds the roles, and the scopes, of a principal.
+const maxLabels = 64
+
+var labelForm = regexp.MustCompile(`^[!#-\[\]-~]{1,64}$`) // RFC 6749, scope-token
+
+func (p *Principal) checkIdentity(at string, k *checker) {
+	k.faultIf(p.Team != "" && !principalName.MatchString(p.Team),
+		at+".team", "%q must be 1 to 64 letters, digits, '_', '-', '.' or '@'", p.Team)
+	for key, labels := range map[string][]string{".roles": p.Roles, ".scopes": p.Scopes} {
+		k.faultIf(len(labels) > maxLabels, at+key, "has %d entries, more than %d", len(labels), maxLabels)
+		for i, label := range labels {
+			k.faultIf(!labelForm.MatchString(label),
+				fmt.Sprintf("%s%s[%d]", at, key, i), "%q must be 1 to 64 printable ASCII characters without spaces, quotes and backslashes", label)
+		}
 	}
 }
 

@@ -329,7 +329,7 @@ func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k
 	params := json.RawMessage(`{}`)
 	for range maxPages {
 		c := &interceptor.Call{
-			Origin: interceptor.Origin{Direction: interceptor.Internal, Session: s.ID, Principal: s.Principal, From: "foldgate", Revision: cn.Info().Version, Correlates: causes},
+			Origin: interceptor.Origin{Direction: interceptor.Internal, Identity: s.identity(), Session: s.ID, From: "foldgate", Revision: cn.Info().Version, Correlates: causes},
 			Target: interceptor.Target{Server: srv.Key, To: "upstream:" + srv.Key, Method: k.Method(), Params: params, Forward: params},
 		}
 		res, err := rt.Chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {

@@ -103,7 +103,7 @@ func (q *question) forget() {
 func (q *question) askHost(r *request, m wire.Message) (*interceptor.Result, error) {
 	s := q.session
 	c := &interceptor.Call{
-		Origin:      interceptor.Origin{Direction: interceptor.FromUpstream, Session: s.ID, Principal: s.Principal, From: "upstream:" + q.server, ID: m.ID},
+		Origin:      interceptor.Origin{Direction: interceptor.FromUpstream, Identity: s.identity(), Session: s.ID, From: "upstream:" + q.server, ID: m.ID},
 		Target:      interceptor.Target{Server: q.server, To: s.name(), Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Metered: m.Method != "roots/list"},
 		Attribution: interceptor.Attribution{Branch: q.why.branch, Ambiguous: q.why.ambiguous},
 	}

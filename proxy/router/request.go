@@ -120,7 +120,7 @@ func (r *request) describe() (*interceptor.Call, handler) {
 	}
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{
-			Direction: interceptor.FromHost, Session: s.ID, Principal: s.Principal, From: s.name(), Revision: r.revision(),
+			Direction: interceptor.FromHost, Identity: s.identity(), Session: s.ID, From: s.name(), Revision: r.revision(),
 			Transport: network(s.Peer), ID: m.ID,
 		},
 		Target:      interceptor.Target{To: "foldgate", Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Header: r.Header},

@@ -227,7 +227,7 @@ func (b *batch) step(ctx context.Context, i int) {
 	st, parent, branch := b.in.Steps[i], b.parent.Call, b.branch
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{
-			Direction: interceptor.FromHost, Session: b.session(), Principal: b.principal(), From: "foldgate",
+			Direction: interceptor.FromHost, Identity: parent.Origin.Identity, Session: b.session(), From: "foldgate",
 			Revision: parent.Origin.Revision, ID: rawjson.Quote(fmt.Sprintf("%s/%d", b.handle, i+1)),
 			Correlates: []string{parent.Outcome.Record}, Traceparent: parent.Origin.Traceparent,
 		},

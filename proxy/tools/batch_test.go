@@ -62,7 +62,7 @@ func (t *Tools) running() *batch {
 func (t *Tools) batchOf(principal, session string) *batch {
 	return &batch{
 		t: t, handle: results.NewHandle(), rest: results.NewHandle(), done: make(chan struct{}),
-		parent: &conn.Request{Call: &interceptor.Call{Origin: interceptor.Origin{Principal: principal, Session: session}}},
+		parent: &conn.Request{Call: &interceptor.Call{Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: principal}, Session: session}}},
 	}
 }
 
@@ -171,7 +171,7 @@ func TestRunningBatchIsPaidByItsBranch(t *testing.T) {
 	for b.context() == "" {
 		runtime.Gosched()
 	}
-	c := &interceptor.Call{Origin: interceptor.Origin{Principal: "local"}, Target: interceptor.Target{Name: "branch_read", Arguments: json.RawMessage(`{"handle":"` + b.handle + `"}`)}}
+	c := &interceptor.Call{Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: "local"}}, Target: interceptor.Target{Name: "branch_read", Arguments: json.RawMessage(`{"handle":"` + b.handle + `"}`)}}
 	tools.Attribute(t.Context(), c)
 	if c.Attribution.BranchID != id || c.Attribution.Source != interceptor.SourceResult {
 		t.Errorf("the answer is paid by %q (%s), want the branch %s", c.Attribution.BranchID, c.Attribution.Source, id)
@@ -249,7 +249,7 @@ func TestCancelledBatch(t *testing.T) {
 		cancel(cancelled)
 	}()
 	c := &interceptor.Call{
-		Origin: interceptor.Origin{Principal: "local"},
+		Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: "local"}},
 		Target: interceptor.Target{Name: "branch_run", Arguments: json.RawMessage(`{"tool":"up__read","each":[{}]}`)},
 	}
 	if _, err := tools.Call(ctx, &conn.Request{Call: c}); err != cancelled || c.Outcome.Decision != "" {

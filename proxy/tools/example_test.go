@@ -47,7 +47,7 @@ func Example() {
 	t := tools.New(lifetime, tools.Options{Config: cfg, Branches: branches, Counter: counter, Records: &interceptor.BranchRecords{}, Log: discard})
 	t.SetRouter(router{})
 	call := &interceptor.Call{
-		Origin: interceptor.Origin{Principal: "local", Session: "ses_1"},
+		Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: "local"}, Session: "ses_1"},
 		Target: interceptor.Target{Method: "tools/call", Name: "branch_create", Arguments: json.RawMessage(`{"description":"look around"}`)},
 	}
 	t.Attribute(lifetime, call)

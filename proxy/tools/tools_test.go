@@ -86,7 +86,7 @@ func newStore(t *testing.T, strict bool) *results.Store {
 func (t *Tools) host(principal, session string) func(name, args string) string {
 	return func(name, args string) string {
 		c := &interceptor.Call{
-			Origin: interceptor.Origin{Principal: principal, Session: session},
+			Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: principal}, Session: session},
 			Target: interceptor.Target{Method: "tools/call", Name: name, Arguments: json.RawMessage(args), Params: json.RawMessage(`{"name":"` + name + `","arguments":` + args + `}`)},
 		}
 		t.Attribute(context.Background(), c)

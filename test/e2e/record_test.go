@@ -25,10 +25,10 @@ type audited struct {
 	Context        string
 	Payload        json.RawMessage
 	Audit          struct {
-		Session, Principal, Server, Tool string
-		Bytes                            int
-		Decision                         *struct{ Result, Reason, Rule string }
-		Scrub                            []struct{ Rule, Field, Action string }
+		Session, Principal, Team, Server, Tool string
+		Bytes                                  int
+		Decision                               *struct{ Result, Reason, Rule string }
+		Scrub                                  []struct{ Rule, Field, Action string }
 	}
 }
 
@@ -449,12 +449,12 @@ func TestTheTraceTellsWhatBecameOfASecret(t *testing.T) {
 }
 
 // Every record names its principal, and the records about branches their host. A session that bob
-// claims is not alice's.
+// claims is not alice's. Alice is in a team, and bob is not.
 func TestRecordsNameTheirPrincipalAndHost(t *testing.T) {
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			ctx := testContext(t)
-			g := newGateway(t, principals()+fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, both]}\n", fakeserverBin))
+			g := newGateway(t, strings.Replace(principals(), "alice: {", "alice: {team: data, ", 1)+fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, both]}\n", fakeserverBin))
 			url := g.http()
 			alice, bob := g.as(t, url, era, "alice"), g.as(t, url, era, "bob")
 			session := alice.Session()
@@ -470,7 +470,7 @@ func TestRecordsNameTheirPrincipalAndHost(t *testing.T) {
 			}
 			g.stop()
 			for _, r := range traceAs[audited](g) {
-				if p := r.Audit.Principal; p != "alice" && p != "bob" {
+				if p := r.Audit.Principal; p != "alice" && p != "bob" || r.Audit.Team != map[string]string{"alice": "data"}[p] {
 					t.Errorf("%s of %q: %.200s", r.Kind, p, r.Payload)
 				}
 				if r.Context != "" && !strings.HasPrefix(r.From+strings.Join(r.To, ""), "host:") && !strings.Contains(strings.Join(r.To, ""), "host:") {
@@ -485,6 +485,9 @@ func TestRecordsNameTheirPrincipalAndHost(t *testing.T) {
 				if r.Audit.Principal != "alice" {
 					t.Errorf("in alice's session: %s of %s in %s", r.Kind, r.Audit.Principal, r.Context)
 				}
+			}
+			if all, team := len(g.trace("--principal", "alice")), len(g.trace("--team", "data")); all == 0 || all != team {
+				t.Errorf("%d records of alice, %d of her team", all, team)
 			}
 			if n := len(g.trace("--session", "bob/"+session)); n < 3 {
 				t.Errorf("%d records of the session that bob claims, want his branch", n)

@@ -14,7 +14,7 @@ import (
 )
 
 // Filter selects records; all conditions must hold. The zero value selects
-// every message. The strings of Session, Principal, From, To, Servers, Tools and
+// every message. The strings of Session, Principal, Team, From, To, Servers, Tools and
 // Kinds are globs in which * stands for any run of bytes and ? for one byte.
 type Filter struct {
 	// Context is a context path. Alone it selects exactly that context; Tree adds all contexts
@@ -47,8 +47,8 @@ type Filter struct {
 	// A2AContext and A2ATask are the ids of a workflow and of a step in the A2A protocol.
 	A2AContext, A2ATask string
 
-	Session, Principal, From, To string
-	Servers, Tools               []string
+	Session, Principal, Team, From, To string
+	Servers, Tools                     []string
 	// Kinds are globs of kinds. One must match. "mcp/request" also matches
 	// "mcp/request:tools/call". See [trace.CanonicalKind] for other names of kinds.
 	Kinds []string
@@ -144,7 +144,7 @@ func (f *Filter) Match(r *trace.Record) bool {
 		}
 	}
 	a := r.AuditOrEmpty()
-	return (f.Reason == "" || a.Decision.Reason == f.Reason) && f.matchWorkflow(a) && f.matchCorrelates(r)
+	return (f.Team == "" || glob(f.Team, a.Team)) && (f.Reason == "" || a.Decision.Reason == f.Reason) && f.matchWorkflow(a) && f.matchCorrelates(r)
 }
 
 // flagsOf returns the flags of a record, as the index stores them. wantFlags has their order.

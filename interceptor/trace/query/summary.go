@@ -126,7 +126,7 @@ type Stats struct {
 }
 
 // Dimensions are the names that [Keys] takes.
-var Dimensions = []string{"branch", "day", "principal", "rule", "server", "session", "tool"}
+var Dimensions = []string{"branch", "day", "principal", "rule", "server", "session", "team", "tool"}
 
 // Keys returns the rows of a table by these dimensions that r belongs to, such as "alice 2026-11-21"
 // by principal and day: one for each rule that found something in r or refused it, and none without
@@ -148,6 +148,8 @@ func Keys(r *trace.Record, by []string) []string {
 			values = []string{a.Server}
 		case "session":
 			values = []string{a.Session}
+		case "team":
+			values = []string{a.Team}
 		case "tool":
 			values = []string{strings.TrimPrefix(a.Server+"/"+a.Tool, "/")}
 		}
