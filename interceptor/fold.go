@@ -16,8 +16,8 @@ import (
 // Fold stores a tool's result that is too large for its place, and delivers a preview. It folds
 // results over a threshold, and results that do not fit what their branch has left. Images, audio
 // and the results of other methods pass. A result that can't be stored is delivered whole, so
-// folding loses nothing.
-func Fold(store *results.Store, tm TokenMeter, p FoldPolicy, b *Boundary, log *slog.Logger) Middleware {
+// folding loses nothing. p returns the policy in force.
+func Fold(store *results.Store, tm TokenMeter, p func() *FoldPolicy, b *Boundary, log *slog.Logger) Middleware {
 	f := &folder{store, tm, p, b, log}
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
@@ -28,7 +28,7 @@ func Fold(store *results.Store, tm TokenMeter, p FoldPolicy, b *Boundary, log *s
 			if c.Target.Batch != "" {
 				return f.keepForBatch(c, res), nil
 			}
-			if rule := p.Rule(c.Target.Server, c.Target.Name); !rule.Off {
+			if rule := p().Rule(c.Target.Server, c.Target.Name); !rule.Off {
 				res = f.deliver(c, res, rule)
 			}
 			return res, nil
@@ -60,7 +60,7 @@ const (
 type folder struct {
 	store  *results.Store
 	tokens TokenMeter
-	p      FoldPolicy
+	p      func() *FoldPolicy
 	b      *Boundary
 	log    *slog.Logger
 }
@@ -84,9 +84,9 @@ func (f *folder) deliver(c *Call, res *Result, rule FoldRule) *Result {
 
 // threshold returns the largest result that is delivered whole.
 func (f *folder) threshold(c *Call, res *Result, rule FoldRule) int {
-	limit := f.p.MainThreshold
+	limit := f.p().MainThreshold
 	if c.Attribution.Branch != nil {
-		limit = int(f.p.BranchFraction * float64(c.Attribution.Branch.BudgetTotal))
+		limit = int(f.p().BranchFraction * float64(c.Attribution.Branch.BudgetTotal))
 	}
 	if rule.Threshold > 0 {
 		limit = rule.Threshold
@@ -127,7 +127,7 @@ func (f *folder) fold(c *Call, res *Result, room int) *Result {
 	if parts.fault { // it is delivered in JSON
 		count = func(text string) int { return f.tokens.Counter.CountBytes(rawjson.Quote(text)) }
 	}
-	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Outcome.Tokens.Out - kept, Handle: handle}, min(f.p.PreviewTokens, room-kept), count)
+	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Outcome.Tokens.Out - kept, Handle: handle}, min(f.p().PreviewTokens, room-kept), count)
 	if !ok {
 		return nil
 	}

@@ -71,7 +71,7 @@ func (f *foldBench) branch(tokens int) *folding.Branch {
 func (f *foldBench) call(b *folding.Branch, body string) (*Call, *Result, error) {
 	c := &Call{Origin: Origin{Identity: Identity{Principal: me.Principal}, Session: me.Session}, Target: Target{Server: "db", Method: "tools/call", Name: "query", Metered: true}, Attribution: Attribution{Branch: b}}
 	h := wrap(func(context.Context, *Call) (*Result, error) { return &Result{Body: json.RawMessage(body)}, nil },
-		Meter(f.m, f.gauge), Fold(f.store, f.gauge, f.policy, testBoundary(f.t), slog.New(slog.DiscardHandler)))
+		Meter(f.m, f.gauge), Fold(f.store, f.gauge, func() *FoldPolicy { return &f.policy }, testBoundary(f.t), slog.New(slog.DiscardHandler)))
 	res, err := h(f.t.Context(), c)
 	return c, res, err
 }
@@ -364,7 +364,7 @@ func BenchmarkFold(b *testing.B) {
 	for _, f := range previewtest.Fixtures() {
 		body := json.RawMessage(textBody(f.Text))
 		h := wrap(func(context.Context, *Call) (*Result, error) { return &Result{Body: body}, nil },
-			Fold(store, TokenMeter{counter, 1600}, policy, testBoundary(b), slog.New(slog.DiscardHandler)))
+			Fold(store, TokenMeter{counter, 1600}, func() *FoldPolicy { return &policy }, testBoundary(b), slog.New(slog.DiscardHandler)))
 		b.Run(f.Name, func(b *testing.B) {
 			b.SetBytes(int64(len(f.Text)))
 			for b.Loop() {

@@ -55,7 +55,8 @@ func stages(b *testing.B) (names []string, layers map[string][]Middleware, branc
 		}
 	}
 	meter := Meter(m, gauge)
-	fold := Fold(store, gauge, FoldPolicy{MainThreshold: 1 << 30, BranchFraction: 1, PreviewTokens: 400, Rule: foldRule(FoldRule{})}, boundary, log)
+	policy := FoldPolicy{MainThreshold: 1 << 30, BranchFraction: 1, PreviewTokens: 400, Rule: foldRule(FoldRule{})}
+	fold := Fold(store, gauge, func() *FoldPolicy { return &policy }, boundary, log)
 	clean := Scrub(boundary)
 	record := func(payload bool) Middleware {
 		layer := Trace(&Recorder{Journal: j, Boundary: boundary, Payload: payload, Refuse: true, Counter: "o200k_base", Log: log})

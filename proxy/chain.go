@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/foldgate/foldgate/interceptor"
-	"github.com/foldgate/foldgate/proxy/catalog"
 )
 
 // locate finds the branch and the workflow step of a call.
@@ -18,16 +17,15 @@ func (g *Gateway) locate(ctx context.Context, c *interceptor.Call) {
 // newChain writes the order of the interceptors, outermost first. The order is a security property
 // and can't be configured. Around them stand savings and telemetry, which decide nothing.
 func newChain(g *Gateway) interceptor.Chain {
-	r := g.cfg.Results
-	policy := interceptor.FoldPolicy{MainThreshold: r.MainThreshold, BranchFraction: r.BranchFraction, PreviewTokens: r.PreviewTokens, Rule: g.foldRule}
+	folding := func() *interceptor.FoldPolicy { return &g.settings.Load().folding }
 	layers := g.observed(
-		layer{"trace", interceptor.Trace(g.recorder)},                                       // a record before any effect, and one after whatever happened
-		layer{"recover", interceptor.Recover(g.log)},                                        // inside Trace, so that a panic is recorded as an error
-		layer{"attribute", interceptor.Attribute(g.branches)},                               // before Meter, which charges the branch
-		layer{"meter", interceptor.Meter(g.branches, g.tokenMeter)},                         // outside Fold: charges what the host gets to read
-		layer{"fold", interceptor.Fold(g.results, g.tokenMeter, policy, g.boundary, g.log)}, // outside Scrub: only scrubbed text is stored and shown
-		layer{"workflow", g.workflows.Middleware()},                                         // outside Scrub: adds handles to clean results, captures no secrets; inside Meter, which charges them, and Fold, which keeps the blocks with handles
-		layer{"scrub", interceptor.Scrub(g.boundary)},                                       // innermost: nothing outside it holds an unscrubbed result
+		layer{"trace", interceptor.Trace(g.recorder)},                                        // a record before any effect, and one after whatever happened
+		layer{"recover", interceptor.Recover(g.log)},                                         // inside Trace, so that a panic is recorded as an error
+		layer{"attribute", interceptor.Attribute(g.branches)},                                // before Meter, which charges the branch
+		layer{"meter", interceptor.Meter(g.branches, g.tokenMeter)},                          // outside Fold: charges what the host gets to read
+		layer{"fold", interceptor.Fold(g.results, g.tokenMeter, folding, g.boundary, g.log)}, // outside Scrub: only scrubbed text is stored and shown
+		layer{"workflow", g.workflows.Middleware()},                                          // outside Scrub: adds handles to clean results, captures no secrets; inside Meter, which charges them, and Fold, which keeps the blocks with handles
+		layer{"scrub", interceptor.Scrub(g.boundary)},                                        // innermost: nothing outside it holds an unscrubbed result
 	)
 	return interceptor.NewChain(g.locate, append([]interceptor.Middleware{g.savings}, layers...)...)
 }
@@ -52,12 +50,4 @@ func (g *Gateway) savings(next interceptor.Handler) interceptor.Handler {
 		}
 		return res, err
 	}
-}
-
-// foldRule returns the rule for a tool of a server. The configuration has the names hosts see.
-func (g *Gateway) foldRule(server, tool string) interceptor.FoldRule {
-	if u := g.cfg.Upstreams[server]; u != nil {
-		tool = catalog.ShownName(u.NamePrefix(server), tool)
-	}
-	return g.cfg.Results.Rule(tool)
 }

@@ -88,13 +88,14 @@ func (g *Gateway) report(ctx context.Context, s *router.Session) Report {
 	list, missing := g.router.Catalog(ctx, s, catalog.Tools, nil)
 	prompts, _ := g.router.Catalog(ctx, s, catalog.Prompts, nil)
 	resources, _ := g.router.Catalog(ctx, s, catalog.Resources, nil)
+	st := g.settings.Load()
 	r := Report{
-		Principals: g.cfg.PrincipalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(list.Clashes, prompts.Clashes),
-		Unmatched: g.rules.UnmatchedRules(list), Idle: g.rules.UnmatchedGlobs(list),
+		Principals: st.Config.PrincipalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(list.Clashes, prompts.Clashes),
+		Unmatched: st.Rules.UnmatchedRules(list), Idle: st.Rules.UnmatchedGlobs(list),
 	}
 	at := map[string]*UpstreamReport{}
-	r.Upstreams = make([]UpstreamReport, len(g.servers.Servers()))
-	for i, srv := range g.servers.Servers() {
+	r.Upstreams = make([]UpstreamReport, len(st.Servers))
+	for i, srv := range st.Servers {
 		info, _ := srv.Info()
 		_, fault := srv.Status()
 		if fault == nil {
@@ -114,7 +115,7 @@ func (g *Gateway) report(ctx context.Context, s *router.Session) Report {
 			r.Own = append(r.Own, t)
 			continue
 		}
-		if full := catalog.FullName(g.servers.Server(e.Server).Prefix, e.Name); full != shown {
+		if full := catalog.FullName(st.Config.Upstreams[e.Server].NamePrefix(e.Server), e.Name); full != shown {
 			t.Full = full
 		}
 		at[e.Server].Tools = append(at[e.Server].Tools, t)

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -28,7 +29,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/proxy/bridge"
-	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/server"
@@ -46,7 +46,8 @@ const (
 // [Gateway.RunStdio] or [Gateway.RunHTTP], end it with [Gateway.Close]. All methods are safe for
 // concurrent use.
 type Gateway struct {
-	cfg      config.Config
+	cfg      config.Config            // at the start: for what no reload changes
+	settings atomic.Pointer[settings] // in force
 	log      *slog.Logger
 	lifetime context.Context
 	end      context.CancelFunc
@@ -71,7 +72,6 @@ type Gateway struct {
 	telemetry *interceptor.Telemetry
 
 	// Parts.
-	rules   *catalog.Rules
 	servers *upstream.Set
 	bridge  *bridge.Bridge
 	tools   *tools.Tools
@@ -85,6 +85,7 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 		return nil, &config.Error{File: "configuration", Faults: faults}
 	}
 	g := &Gateway{cfg: cfg, log: log}
+	g.settings.Store(newSettings(cfg)) // without servers, which openParts makes
 	g.lifetime, g.end = context.WithCancel(context.Background())
 	for _, o := range options {
 		o(g)
@@ -110,17 +111,17 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 
 // openParts makes what routes messages, from the servers inwards.
 func (g *Gateway) openParts() error {
-	g.rules = catalog.NewRules(g.cfg, tools.Definitions(g.cfg.Folding))
 	g.bridge = bridge.New(g.lifetime, g.log)
 	g.servers = upstream.NewSet(upstream.Options{
 		Config: g.cfg, Log: g.log, CleanText: g.boundary.Text, CleanJSON: g.cleanJSON, Bridge: g.bridge.Wrap,
 	})
+	g.settings.Load().Servers = g.servers.Servers(g.cfg, nil)
 	g.tools = tools.New(g.lifetime, tools.Options{
-		Config: g.cfg, Branches: g.branches, Results: g.results, Counter: g.counter, Programs: extract.NewPrograms(len(g.cfg.Principals)),
+		Config: func() *config.Config { return &g.settings.Load().Config }, Branches: g.branches, Results: g.results, Counter: g.counter, Programs: extract.NewPrograms(len(g.cfg.Principals)),
 		Boundary: g.boundary, Records: g.records, Log: g.log,
 	})
 	g.router = router.New(g.lifetime, router.Options{
-		Config: g.cfg, Rules: g.rules, Servers: g.servers, Chain: newChain(g), Boundary: g.boundary, Recorder: g.recorder,
+		Settings: func() *router.Settings { return &g.settings.Load().Settings }, Chain: newChain(g), Boundary: g.boundary, Recorder: g.recorder,
 		Branches: g.branches, Tokens: g.tokenMeter, Tools: g.tools, Instructions: tools.Instructions, Telemetry: g.telemetry, Log: g.log,
 	})
 	g.servers.Shared = g.router.Shared
@@ -140,7 +141,7 @@ func (g *Gateway) openEngines() error {
 	if g.scrubber, err = scrub.New(scrub.Options{Rules: g.cfg.RulesFile(), Known: g.cfg.Tokens(), Timeout: time.Duration(g.cfg.Scrub.TimeoutMS) * time.Millisecond}); err != nil {
 		return fmt.Errorf("scrub.rules: %w", err)
 	}
-	policy := func(server string) interceptor.ScrubPolicy { return g.cfg.ScrubPolicy(server) } // tests change g.cfg
+	policy := func(server string) interceptor.ScrubPolicy { return g.settings.Load().Config.ScrubPolicy(server) }
 	g.boundary = &interceptor.Boundary{Scrubber: g.scrubber, Policy: policy}
 	g.log = slog.New(scrubLog{g.log.Handler(), g.boundary}) // from here on: nothing was logged before
 	state, err := g.openState()
@@ -149,7 +150,7 @@ func (g *Gateway) openEngines() error {
 	}
 	g.recorder = &interceptor.Recorder{
 		Journal: g.journal, Boundary: g.boundary, Payload: g.cfg.Trace.Payload == "scrubbed", Refuse: g.cfg.Trace.OnError == "refuse",
-		Counter: g.counter.Name(), Log: g.log, Team: func(principal string) string { return g.cfg.Identity(principal).Team },
+		Counter: g.counter.Name(), Log: g.log, Team: func(principal string) string { return g.settings.Load().Config.Identity(principal).Team },
 	}
 	if g.traces != nil || g.meters != nil {
 		if g.telemetry, err = interceptor.NewTelemetry(g.traces, g.meters, tools.Has); err != nil {
@@ -287,7 +288,7 @@ func (g *Gateway) cleanJSON(ctx context.Context, raw []byte) ([]byte, error) {
 // when each is up or has failed, or ctx is done.
 func (g *Gateway) warm(ctx context.Context) {
 	var wg sync.WaitGroup
-	for _, srv := range g.servers.Servers() {
+	for _, srv := range g.settings.Load().Servers {
 		wg.Go(func() {
 			_, _ = srv.Connection(ctx, upstream.Scope{Principal: g.anyone()}) // Status has the fault
 		})
@@ -297,7 +298,7 @@ func (g *Gateway) warm(ctx context.Context) {
 
 // anyone returns a principal for work of foldgate's own: checking and warming up.
 func (g *Gateway) anyone() string {
-	if names := g.cfg.PrincipalNames(); len(names) > 0 {
+	if names := g.settings.Load().Config.PrincipalNames(); len(names) > 0 {
 		return names[0]
 	}
 	return server.LocalPrincipal
@@ -369,7 +370,7 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 		g.log.Warn("other machines can reach this address, and tokens and results cross the network as plain text: set tls, or let a proxy that speaks TLS stand in front of a loopback address", "listen", g.cfg.Listen)
 	}
 	e := server.NewHTTP(g.router, server.HTTPOptions{
-		Log: g.log, AllowedHosts: g.cfg.AllowedHosts, AllowedOrigins: g.cfg.AllowedOrigins, Tokens: tokens(g.cfg),
+		Log: g.log, Access: func() *server.Access { return &g.settings.Load().access },
 		Ready: g.ready, CheckParams: g.router.CheckHeaders, LoginFailed: func(address string) {
 			g.recorder.Rejected(interceptor.Notification{From: "http:" + address, Method: "login"}, trace.ReasonPolicy, "principals")
 		},
@@ -377,15 +378,6 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	ready(addr)
 	g.wg.Go(func() { g.warm(g.lifetime) })
 	return server.Serve(ctx, ln, e, e.Handler(), shutdownWait)
-}
-
-// tokens returns the principals of a valid configuration as the HTTP server knows them.
-func tokens(c config.Config) (l server.Tokens) {
-	for _, name := range c.PrincipalNames() {
-		digest, _ := c.Principals[name].Digest()
-		l = append(l, server.Token{Principal: name, Digest: digest})
-	}
-	return l
 }
 
 // ready returns the answer of /readyz. One server that is down does not make the gateway unready:
@@ -400,7 +392,7 @@ func (g *Gateway) ready() (ok bool, body []byte) {
 		Upstreams map[string]state `json:"upstreams"`
 		Trace     string           `json:"trace,omitempty"`
 	}{Status: "ready", Upstreams: map[string]state{}}
-	for _, srv := range g.servers.Servers() {
+	for _, srv := range g.settings.Load().Servers {
 		name, fault := srv.Status()
 		st := state{State: name}
 		if fault != nil {

@@ -120,7 +120,7 @@ func TestReasonsCrossTheBoundary(t *testing.T) {
 			return wire.Message{}, context.Cause(ctx)
 		}
 		r := newRig(t, false, map[string]fakeUpstream{"up": up})
-		r.g.cfg.Scrub.Arguments = policy
+		r.g.settings.Load().Config.Scrub.Arguments = policy
 		r.initialize()
 		done := make(chan wire.Message)
 		go func() { done <- r.exchangeID(t.Context(), "1", "x/other", `{}`) }()

@@ -15,7 +15,7 @@ func TestTokenOwner(t *testing.T) {
 		"alice": {Token: "token-of-alice-01"}, "ci": {TokenSHA256: strings.ToUpper(hex.EncodeToString(digest[:]))},
 	}}
 	for token, want := range map[string]string{"token-of-alice-01": "alice", "token-of-ci-0123": "ci", "token-of-alice-0": "", "": "", "TOKEN-OF-ALICE-01": "", hex.EncodeToString(digest[:]): ""} {
-		if got, ok := tokens(c).Owner(token); got != want || ok != (want != "") {
+		if got, ok := newSettings(c).access.Tokens.Owner(token); got != want || ok != (want != "") {
 			t.Errorf("owner(%q) = %q, %t, want %q", token, got, ok, want)
 		}
 	}

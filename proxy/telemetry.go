@@ -43,7 +43,7 @@ func (g *Gateway) watchState() error {
 	if err == nil {
 		_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 			o.ObserveInt64(sessions, int64(len(g.router.Sessions(""))))
-			for _, srv := range g.servers.Servers() {
+			for _, srv := range g.settings.Load().Servers {
 				server := metric.WithAttributes(attribute.String("foldgate.server", srv.Key))
 				switch state, _ := srv.Status(); state {
 				case "ready":

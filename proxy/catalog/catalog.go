@@ -148,6 +148,7 @@ type Clash struct {
 
 // Catalog is one merged list as hosts see it. It is not changed once it is made.
 type Catalog struct {
+	Rules   *Rules   // by which it was made
 	Order   []string // the shown names in the order of the list
 	Clashes []Clash
 	// Lists are the lists that it was merged from, in the configuration's order; nil for a server
@@ -180,7 +181,7 @@ func (r *Rules) Servers() []string { return r.keys }
 // keeps a name that several offer. lists has one element for each of Servers, nil if that server is
 // missing.
 func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
-	c := &Catalog{entries: map[string]Entry{}, Lists: lists}
+	c := &Catalog{Rules: r, entries: map[string]Entry{}, Lists: lists}
 	var items [][]byte
 	add := func(shown string, e Entry) {
 		c.entries[shown] = e

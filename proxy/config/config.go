@@ -283,12 +283,27 @@ func (c Config) UpstreamKeys() (keys []string) {
 	return keys
 }
 
+// Timeout returns the time that a call of an upstream may take, 0 for any.
+func (c *Config) Timeout(upstream string) time.Duration {
+	if u := c.Upstreams[upstream]; u != nil {
+		return time.Duration(u.TimeoutSeconds) * time.Second
+	}
+	return 0
+}
+
 // NamePrefix returns the prefix of the names of the upstream called key.
 func (u *Upstream) NamePrefix(key string) string {
 	if u.Prefix != nil {
 		return *u.Prefix
 	}
 	return key
+}
+
+// Reach returns the part of u that says how the upstream is reached.
+func (u *Upstream) Reach() Upstream {
+	r := *u
+	r.Prefix, r.Tools, r.TimeoutSeconds, r.Scrub = nil, Tools{}, 0, ScrubPolicy{}
+	return r
 }
 
 // Exposed reports whether other machines can reach the HTTP server.

@@ -44,7 +44,7 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 		err = rt.unknownTool(c, name)
 	case e.Server == "":
 		err = denied(trace.ReasonInvalid, "not_in_batch", "%s can't be part of a batch")
-	case string(readOnly) != "true" && !rt.Config.Run.Allows(name): // hosts ask their user about each tool, which a batch must not get around
+	case string(readOnly) != "true" && !rt.Settings().Config.Run.Allows(name): // hosts ask their user about each tool, which a batch must not get around
 		c.Target.Server, c.Target.Name = e.Server, e.Name
 		err = denied(trace.ReasonPolicy, "not_allowed", "%s does not say that it only reads, and run.allow does not name it: call it directly")
 	default:
@@ -62,7 +62,7 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	defer r.cancel(nil)
 	defer r.Sent()
 	r.call = c
-	r.toServers(c, rt.Servers.One(e.Server))
+	r.toServers(c, rt.Settings().One(e.Server))
 	return rt.Chain(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 		return r.askServers(ctx, c)
 	})

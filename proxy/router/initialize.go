@@ -48,7 +48,7 @@ func (r *request) answerDiscover(ctx context.Context, _ *interceptor.Call) (*int
 	rt := r.s.rt
 	rt.discover(ctx, r.s)
 	scope := "public"
-	if len(rt.Config.Principals) > 0 { // principals may see different things
+	if len(rt.Settings().Config.Principals) > 0 { // principals may see different things
 		scope = "private"
 	}
 	out := append([]byte(`{"resultType":"complete","supportedVersions":`), rawjson.Marshal(wire.Versions)...)
@@ -76,7 +76,7 @@ func (rt *Router) discover(ctx context.Context, s *Session) {
 	ctx, cancel := context.WithTimeout(ctx, discoverWait)
 	defer cancel()
 	var wg sync.WaitGroup
-	for _, srv := range rt.Servers.Servers() {
+	for _, srv := range rt.Settings().Servers {
 		if _, known := srv.Info(); known {
 			continue
 		}
@@ -91,7 +91,7 @@ func (rt *Router) discover(ctx context.Context, s *Session) {
 
 func (rt *Router) capabilities() []byte {
 	var all [][]byte
-	for _, srv := range rt.Servers.Servers() {
+	for _, srv := range rt.Settings().Servers {
 		info, _ := srv.Info()
 		capabilities, _ := rawjson.Get(info.Result, "capabilities")
 		all = append(all, capabilities)
@@ -103,7 +103,7 @@ func (rt *Router) capabilities() []byte {
 // Instructions that can't be checked for secrets are withheld.
 func (rt *Router) instructions(ctx context.Context) string {
 	text := rt.Instructions
-	for _, srv := range rt.Servers.Servers() {
+	for _, srv := range rt.Settings().Servers {
 		info, _ := srv.Info()
 		own, _ := rawjson.GetString(info.Result, "instructions")
 		if own == "" {
@@ -128,7 +128,7 @@ func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*int
 	s.mu.Lock()
 	s.logLevel = bytes.Clone(c.Target.Forward)
 	s.mu.Unlock()
-	for _, srv := range s.rt.Servers.Servers() {
+	for _, srv := range s.rt.Settings().Servers {
 		if srv.Capability("logging") == nil {
 			continue
 		}

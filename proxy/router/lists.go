@@ -124,7 +124,7 @@ func (c *listCache) forget(changed []catalog.Kind) {
 
 // principalLists are the lists that the hosts of one principal share.
 type principalLists struct {
-	caches map[string]*listCache // by server; the map does not change
+	caches sync.Map // the *listCache of each *upstream.Server
 	merged [catalog.Kinds]atomic.Pointer[catalog.Catalog]
 	late   sync.Map // keys of the servers without which a list was answered
 	tasks  tasks
@@ -135,13 +135,19 @@ func (rt *Router) listsOf(principal string) *principalLists {
 	defer rt.mu.Unlock()
 	p := rt.lists[principal]
 	if p == nil {
-		p = &principalLists{caches: map[string]*listCache{}}
-		for _, srv := range rt.Servers.Servers() {
-			p.caches[srv.Key] = storedLists(srv)
-		}
+		p = &principalLists{}
 		rt.lists[principal] = p
 	}
 	return p
+}
+
+// of returns the lists of a server.
+func (p *principalLists) of(srv *upstream.Server) *listCache {
+	c, ok := p.caches.Load(srv)
+	if !ok {
+		c, _ = p.caches.LoadOrStore(srv, storedLists(srv))
+	}
+	return c.(*listCache)
 }
 
 // storedLists returns a cache with the lists that a server gave to an earlier process.
@@ -164,11 +170,11 @@ func (p *principalLists) tookLate(server string) bool {
 
 // lists returns the lists of a server as the session sees them: its own if the server told this
 // session of a change, else the principal's.
-func (s *Session) lists(server string) *listCache {
-	if own, ok := s.own.Load(server); ok {
+func (s *Session) lists(srv *upstream.Server) *listCache {
+	if own, ok := s.own.Load(srv); ok {
 		return own.(*listCache)
 	}
-	return s.shared.caches[server]
+	return s.shared.of(srv)
 }
 
 // listing returns the connections over which the session's lists are read. On stdio the session's
@@ -192,7 +198,7 @@ func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interce
 	for server := range missing {
 		r.s.shared.late.Store(server, true)
 	}
-	c.Outcome.Checked, c.Outcome.Clean = true, !rt.Config.LetsSecretsThrough() // each list was scrubbed when it was fetched
+	c.Outcome.Checked, c.Outcome.Clean = true, !rt.Settings().Config.LetsSecretsThrough() // each list was scrubbed when it was fetched
 	for _, l := range list.Lists {
 		if l != nil && l.Record != "" {
 			c.Origin.Correlates = append(c.Origin.Correlates, l.Record)
@@ -207,7 +213,8 @@ func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interce
 func (rt *Router) Catalog(ctx context.Context, s *Session, k catalog.Kind, causes []string) (merged *catalog.Catalog, missing map[string]error) {
 	ctx, cancel := context.WithTimeout(ctx, listWait)
 	defer cancel()
-	servers := rt.Servers.Servers()
+	st := rt.Settings()
+	servers := st.Servers
 	lists := make([]*catalog.List, len(servers))
 	errs := make([]error, len(servers))
 	var wg sync.WaitGroup
@@ -222,8 +229,8 @@ func (rt *Router) Catalog(ctx context.Context, s *Session, k catalog.Kind, cause
 		}
 	}
 	merged = s.shared.merged[k].Load()
-	if merged == nil || !slices.Equal(merged.Lists, lists) {
-		merged = rt.Rules.Merge(k, lists)
+	if merged == nil || merged.Rules != st.Rules || !slices.Equal(merged.Lists, lists) {
+		merged = st.Rules.Merge(k, lists)
 		s.shared.merged[k].Store(merged)
 		rt.warn(k, merged)
 	}
@@ -244,7 +251,7 @@ func (rt *Router) warn(k catalog.Kind, c *catalog.Catalog) {
 	if k != catalog.Tools {
 		return
 	}
-	for _, f := range rt.Rules.UnmatchedRules(c) {
+	for _, f := range c.Rules.UnmatchedRules(c) {
 		if fresh(f.Key) {
 			rt.Log.Warn("a workflow's rule names a tool that there is not", "rule", f.Key, "fault", f.Msg)
 		}
@@ -255,15 +262,16 @@ func (rt *Router) lookup(ctx context.Context, s *Session, k catalog.Kind, name s
 	if e, ok := rt.current(s, k, name); ok {
 		return e, true
 	}
-	if key, ok := rt.Rules.OnlyOwner(name); ok && (k == catalog.Tools || k == catalog.Prompts) {
+	st := rt.Settings()
+	if key, ok := st.Rules.OnlyOwner(name); ok && (k == catalog.Tools || k == catalog.Prompts) {
 		ctx, cancel := context.WithTimeout(ctx, listWait)
 		defer cancel()
-		l, err := rt.list(ctx, s, rt.Servers.Server(key), k, nil)
+		l, err := rt.list(ctx, s, st.Server(key), k, nil)
 		if err != nil {
 			return catalog.Entry{}, false
 		}
 		for _, raw := range l.Items {
-			if shown, e, ok := rt.Rules.Entry(k, key, raw); ok && shown == name {
+			if shown, e, ok := st.Rules.Entry(k, key, raw); ok && shown == name {
 				return e, true
 			}
 		}
@@ -276,20 +284,21 @@ func (rt *Router) lookup(ctx context.Context, s *Session, k catalog.Kind, name s
 // current finds a name in the last merged list, if the owner's list has not changed since. So a
 // call never waits for servers that are not its own.
 func (rt *Router) current(s *Session, k catalog.Kind, name string) (catalog.Entry, bool) {
-	c := s.shared.merged[k].Load()
-	if c == nil {
+	c, st := s.shared.merged[k].Load(), rt.Settings()
+	if c == nil || c.Rules != st.Rules {
 		return catalog.Entry{}, false
 	}
 	e, ok := c.Lookup(name)
 	if !ok || e.Server == "" {
 		return e, ok
 	}
-	return e, c.Lists[slices.Index(rt.Rules.Servers(), e.Server)] == s.lists(e.Server).peek(k)
+	i := slices.Index(st.Rules.Servers(), e.Server)
+	return e, c.Lists[i] == s.lists(st.Servers[i]).peek(k)
 }
 
 // list returns one list of one server as a session sees it.
 func (rt *Router) list(ctx context.Context, s *Session, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
-	return s.lists(srv.Key).get(ctx, &rt.wg, k, func() (*catalog.List, error) {
+	return s.lists(srv).get(ctx, &rt.wg, k, func() (*catalog.List, error) {
 		ctx, cancel := context.WithTimeout(rt.lifetime, fetchLimit)
 		defer cancel()
 		l, err := rt.fetch(ctx, s, srv, k, causes)

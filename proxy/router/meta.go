@@ -37,7 +37,7 @@ func (rt *Router) readMeta(r *request, c *interceptor.Call) error {
 	}
 	// A correlation is under either of two names. trace.correlation says whether its deprecated form,
 	// a string, is taken.
-	key, strict := wire.MetaCorrelation, rt.Config.Trace.Correlation == "strict"
+	key, strict := wire.MetaCorrelation, rt.Settings().Config.Trace.Correlation == "strict"
 	var err error
 	c.Origin.Correlates, c.Origin.Deprecated, err = trace.DecodeCorrelation(meta.Correlation, meta.CorrelationLater, strict)
 	if err == nil {

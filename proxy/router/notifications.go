@@ -65,7 +65,7 @@ func (s *Session) notifyServers(m wire.Message) {
 // waits for.
 func (s *Session) receivers(method string) map[*upstream.Server]conn.Conn {
 	open := map[*upstream.Server]conn.Conn{}
-	for _, srv := range s.rt.Servers.Servers() {
+	for _, srv := range s.rt.Settings().Servers {
 		if c := srv.Live(s.scope); c != nil {
 			open[srv] = c
 		}
@@ -73,7 +73,7 @@ func (s *Session) receivers(method string) map[*upstream.Server]conn.Conn {
 	if len(open) > 0 || method == wire.MethodRootsChanged || method == wire.MethodProgress {
 		return open
 	}
-	for _, srv := range s.rt.Servers.Servers() {
+	for _, srv := range s.rt.Settings().Servers {
 		if srv.Builtin() {
 			continue
 		}
@@ -129,7 +129,9 @@ func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m
 	case m.IsRequest():
 		s.ask(r, guess, server, c, m)
 	case catalog.ChangedKinds(m.Method) != nil:
-		s.rt.listChanged(s.rt.Servers.Server(server), s.Principal, s, m.Method)
+		if srv := s.rt.Settings().Server(server); srv != nil { // else the configuration has it no longer
+			s.rt.listChanged(srv, s.Principal, s, m.Method)
+		}
 	case m.Method == wire.MethodCancelled:
 		s.withdraw(c, server, m.Params)
 	default:
@@ -261,12 +263,12 @@ func (rt *Router) listChanged(srv *upstream.Server, principal string, s *Session
 	changed := catalog.ChangedKinds(method)
 	rt.mu.Lock()
 	for _, p := range rt.lists { // other principals may have no connection open to be told over
-		p.caches[srv.Key].forget(changed)
+		p.of(srv).forget(changed)
 	}
 	rt.mu.Unlock()
 	if s != nil {
 		if s.Transport != "stdio" { // a connection on stdio has one session, which needs no own lists
-			own, _ := s.own.LoadOrStore(srv.Key, &listCache{})
+			own, _ := s.own.LoadOrStore(srv, &listCache{})
 			own.(*listCache).forget(changed)
 		}
 		s.announce(method)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"time"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
@@ -124,7 +123,7 @@ func (r *request) describe() (*interceptor.Call, handler) {
 			Transport: network(s.Peer), ID: m.ID,
 		},
 		Target:      interceptor.Target{To: "foldgate", Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Header: r.Header},
-		Attribution: interceptor.Attribution{Implicit: s.ImplicitBranch && s.rt.Config.Attribution.Implicit == "legacy"},
+		Attribution: interceptor.Attribution{Implicit: s.ImplicitBranch && s.rt.Settings().Config.Attribution.Implicit == "legacy"},
 	}
 	if k := rawjson.KindOf(m.Params); m.Params != nil && k != rawjson.Object {
 		return c, refuseParams(c, invalidParams("params must be an object"))
@@ -196,7 +195,7 @@ func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) handler {
 		return refuseParams(c, err)
 	}
 	r.headers = e.Headers
-	return r.toServers(c, rt.Servers.One(e.Server))
+	return r.toServers(c, rt.Settings().One(e.Server))
 }
 
 // target points a tools/call at the owner of the tool, in the server's terms.
@@ -232,14 +231,15 @@ func (rt *Router) findTool(ctx context.Context, s *Session, name string) (catalo
 	if e, ok := rt.lookup(ctx, s, catalog.Tools, name); ok {
 		return e, true
 	}
-	return rt.Rules.Unlisted(name, func(server string) bool { return s.lists(server).peek(catalog.Tools) != nil })
+	st := rt.Settings()
+	return st.Rules.Unlisted(name, func(server string) bool { return s.lists(st.Server(server)).peek(catalog.Tools) != nil })
 }
 
 // unknownTool returns the refusal of a tool that no list has, and names the tool on the call. Only
 // the trace tells a tool that the configuration hides from one that does not exist.
 func (rt *Router) unknownTool(c *interceptor.Call, name string) error {
 	down := ""
-	for _, srv := range rt.Servers.Servers() {
+	for _, srv := range rt.Settings().Servers {
 		if state, fault := srv.Status(); state == "failed" {
 			down += fmt.Sprintf("; upstream %s is down: %v", srv.Key, fault)
 		}
@@ -247,7 +247,7 @@ func (rt *Router) unknownTool(c *interceptor.Call, name string) error {
 	reason := trace.ReasonInvalid
 	c.Target.Name = rt.echo(name)
 	message := fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s)", c.Target.Name, down)
-	if server, own, hidden := rt.Rules.Hidden(name); hidden {
+	if server, own, hidden := rt.Settings().Rules.Hidden(name); hidden {
 		reason, c.Target.Server, c.Target.Name = trace.ReasonPolicy, server, rt.echo(own)
 	}
 	return &interceptor.Refusal{Reason: reason, Code: "unknown_tool", Status: 404, Message: message}
@@ -271,7 +271,7 @@ func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
 	if e.Name != name {
 		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "name")
 	}
-	return r.toServers(c, rt.Servers.One(e.Server))
+	return r.toServers(c, rt.Settings().One(e.Server))
 }
 
 // handlerOfResource finds the handler of a method that names a resource by its URI.
@@ -300,13 +300,13 @@ func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) handler {
 // with a template that fits, else all with resources.
 func (rt *Router) ownersOf(ctx context.Context, s *Session, uri string) []*upstream.Server {
 	if e, ok := rt.lookup(ctx, s, catalog.Resources, uri); ok {
-		return []*upstream.Server{rt.Servers.Server(e.Server)}
+		return rt.Settings().One(e.Server)
 	}
 	templates, _ := rt.Catalog(ctx, s, catalog.Templates, nil)
 	if e, ok := templates.Template(uri); ok {
-		return []*upstream.Server{rt.Servers.Server(e.Server)}
+		return rt.Settings().One(e.Server)
 	}
-	return slices.DeleteFunc(slices.Clone(rt.Servers.Servers()), func(srv *upstream.Server) bool { return srv.Capability("resources") == nil })
+	return slices.DeleteFunc(slices.Clone(rt.Settings().Servers), func(srv *upstream.Server) bool { return srv.Capability("resources") == nil })
 }
 
 // handlerOfCompletion finds the handler of the prompt or resource template that a
@@ -316,7 +316,7 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 	if uri, ok := rawjson.GetString(c.Target.Params, "ref", "uri"); ok {
 		c.Target.Name = uri
 		if e, ok := rt.lookup(r.lifetime, r.s, catalog.Templates, uri); ok {
-			return r.toServers(c, rt.Servers.One(e.Server))
+			return r.toServers(c, rt.Settings().One(e.Server))
 		}
 		if owners := rt.ownersOf(r.lifetime, r.s, uri); len(owners) > 0 {
 			return r.toServers(c, owners)
@@ -328,7 +328,7 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 		if e.Name != name {
 			c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "ref", "name")
 		}
-		return r.toServers(c, rt.Servers.One(e.Server))
+		return r.toServers(c, rt.Settings().One(e.Server))
 	}
 	return refuse(invalidParams("params.ref names no prompt or resource template that there is"))
 }
@@ -337,11 +337,11 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 // belongs to the server that made it; anything else goes to each server in turn until one knows
 // the method.
 func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
-	owners := rt.Servers.Servers()
+	owners := rt.Settings().Servers
 	c.Target.Metered = true // a model may read the answer
 	if id, ok := rawjson.GetString(c.Target.Params, "taskId"); ok {
 		t := r.s.tasks.task(id)
-		if srv := rt.Servers.Server(t.server); srv != nil {
+		if srv := rt.Settings().Server(t.server); srv != nil {
 			owners = []*upstream.Server{srv}
 		}
 		switch c.Target.Method {
@@ -403,8 +403,7 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 	r.s.mu.Lock()
 	r.server, r.conn = srv.Key, cn
 	r.s.mu.Unlock()
-	if seconds := srv.Config.TimeoutSeconds; seconds > 0 {
-		timeout := time.Duration(seconds) * time.Second
+	if timeout := r.s.rt.Settings().Config.Timeout(srv.Key); timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, timeout, &interceptor.Refusal{
 			Reason: trace.ReasonTimeout, Code: "upstream_timeout", Status: 504,

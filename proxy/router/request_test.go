@@ -26,9 +26,9 @@ func metaRouter(t *testing.T, correlation string) *Router {
 	}
 	t.Cleanup(func() { _ = journal.Close() })
 	log := slog.New(slog.DiscardHandler)
-	rt := New(t.Context(), Options{Log: log, Recorder: &interceptor.Recorder{Journal: journal, Log: log}})
-	rt.Config.Trace.Correlation = correlation
-	return rt
+	st := &Settings{}
+	st.Config.Trace.Correlation = correlation
+	return New(t.Context(), Options{Log: log, Settings: func() *Settings { return st }, Recorder: &interceptor.Recorder{Journal: journal, Log: log}})
 }
 
 // readMeta reads the _meta of a request into a call.

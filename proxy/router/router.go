@@ -16,6 +16,7 @@ package router
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 
 	"github.com/foldgate/foldgate/folding"
@@ -40,9 +41,8 @@ type Tools interface {
 
 // Options configure a Router. All fields but Telemetry are required.
 type Options struct {
-	Config   config.Config
-	Rules    *catalog.Rules
-	Servers  *upstream.Set
+	// Settings returns the settings in force. Who needs several of them calls it once.
+	Settings func() *Settings
 	Chain    interceptor.Chain
 	Boundary *interceptor.Boundary
 	Recorder *interceptor.Recorder
@@ -54,6 +54,30 @@ type Options struct {
 	// Telemetry may be nil.
 	Telemetry *interceptor.Telemetry
 	Log       *slog.Logger
+}
+
+// Settings are what a reload of the configuration replaces, all at once. They never change.
+type Settings struct {
+	Config  config.Config
+	Rules   *catalog.Rules
+	Servers []*upstream.Server // one for each of Rules.Servers
+}
+
+// Server returns the server with that key, or nil.
+func (st *Settings) Server(key string) *upstream.Server {
+	if one := st.One(key); one != nil {
+		return one[0]
+	}
+	return nil
+}
+
+// One returns the server with that key alone, in a list, or nil.
+func (st *Settings) One(key string) []*upstream.Server {
+	i := slices.IndexFunc(st.Servers, func(s *upstream.Server) bool { return s.Key == key })
+	if i < 0 {
+		return nil
+	}
+	return st.Servers[i : i+1]
 }
 
 // Router routes the messages of all sessions. All methods are safe for concurrent use.

@@ -109,7 +109,9 @@ func (rt *Router) Sessions(principal string) (open []*Session) {
 	return open
 }
 
-func (s *Session) identity() interceptor.Identity { return s.rt.Config.Identity(s.Principal) }
+func (s *Session) identity() interceptor.Identity {
+	return s.rt.Settings().Config.Identity(s.Principal)
+}
 
 func (s *Session) name() string {
 	s.mu.Lock()

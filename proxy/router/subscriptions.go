@@ -54,7 +54,7 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 		return nil, errTooManySubscriptions
 	}
 	if len(l.methods) > 0 { // servers announce changes over open connections only
-		for _, srv := range rt.Servers.Servers() {
+		for _, srv := range rt.Settings().Servers {
 			rt.wg.Go(func() { _, _ = srv.Connection(ctx, r.s.scope) }) // srv.Status has the fault
 		}
 	}

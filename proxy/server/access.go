@@ -13,6 +13,16 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
+// Access says who may use the HTTP server. It does not change.
+type Access struct {
+	// Hosts are Host names accepted beside the loopback ones. If there are any, no others are
+	// accepted on other addresses. Origins are origins (scheme://host[:port]) of web pages that may
+	// use the server from a browser.
+	Hosts, Origins []string
+	// Tokens are the tokens of clients. Without any, all clients are LocalPrincipal.
+	Tokens Tokens
+}
+
 // checkOrigin applies the Host and Origin rules, which keep web pages from reaching the server
 // through a browser (DNS rebinding included). It refuses a request that breaks them, and adds the
 // CORS headers of an allowed origin.
@@ -25,7 +35,7 @@ func (srv *HTTP) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 	if origin == "" {
 		return true
 	}
-	if slices.ContainsFunc(srv.opts.AllowedOrigins, func(o string) bool { return strings.EqualFold(strings.TrimSuffix(o, "/"), origin) }) {
+	if slices.ContainsFunc(srv.opts.Access().Origins, func(o string) bool { return strings.EqualFold(strings.TrimSuffix(o, "/"), origin) }) {
 		allowOrigin(w.Header(), r, origin)
 		return true
 	}
@@ -40,13 +50,13 @@ func (srv *HTTP) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 // hostAllowed checks the Host header. A listener on a loopback address is meant for this machine,
 // so other names are refused there: any DNS server can map them to the address.
 func (srv *HTTP) hostAllowed(r *http.Request) bool {
-	name := hostName(r.Host)
-	if slices.ContainsFunc(srv.opts.AllowedHosts, func(h string) bool { return strings.EqualFold(h, name) }) {
+	name, hosts := hostName(r.Host), srv.opts.Access().Hosts
+	if slices.ContainsFunc(hosts, func(h string) bool { return strings.EqualFold(h, name) }) {
 		return true
 	}
 	local, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	if known && !isLoopback(hostName(local.String())) {
-		return len(srv.opts.AllowedHosts) == 0
+		return len(hosts) == 0
 	}
 	return isLoopback(name)
 }

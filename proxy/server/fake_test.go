@@ -148,3 +148,8 @@ const waitCall = `{"jsonrpc":"2.0","id":7,"method":"wait"}`
 var doneReply = wire.Message{Result: json.RawMessage(`"done"`)}
 
 const doneText = `{"jsonrpc":"2.0","id":7,"result":"done"}`
+
+// withTokens lets in the clients with these tokens.
+func withTokens(tokens Tokens) func() *Access {
+	return func() *Access { return &Access{Tokens: tokens} }
+}

@@ -50,12 +50,8 @@ type HTTPOptions struct {
 	// principals, each may have half of them.
 	SessionIdle time.Duration
 	MaxSessions int
-	// AllowedHosts are Host names accepted beside the loopback ones. If there are any, no others
-	// are accepted on other addresses. AllowedOrigins are origins (scheme://host[:port]) of web
-	// pages that may use the server from a browser.
-	AllowedHosts, AllowedOrigins []string
-	// Tokens are the tokens of clients. Without any, all clients are LocalPrincipal.
-	Tokens Tokens
+	// Access returns who may use the server now; nil: all clients that can reach it.
+	Access func() *Access
 	// CheckParams checks the Mcp-Param-* headers of a modern request against the schema of the
 	// tool, as principal sees it; nil: no check.
 	CheckParams func(principal, method string, params json.RawMessage, h http.Header) *wire.Error
@@ -92,6 +88,9 @@ func NewHTTP(r Router, opts HTTPOptions) *HTTP {
 	opts.MaxBody = cmp.Or(opts.MaxBody, 64<<20)
 	opts.MaxQueue = cmp.Or(opts.MaxQueue, 16<<20)
 	opts.MaxSessions = cmp.Or(opts.MaxSessions, 10_000)
+	if opts.Access == nil {
+		opts.Access = func() *Access { return &Access{} }
+	}
 	srv := &HTTP{
 		router: r, opts: opts, log: opts.Log, drain: make(chan struct{}), ended: make(chan struct{}),
 		sessions: make(map[string]*legacySession), held: make(map[string]int),
@@ -221,7 +220,7 @@ func (srv *HTTP) ready(w http.ResponseWriter, r *http.Request) {
 		if !ok {
 			status, body = http.StatusServiceUnavailable, []byte(`{"status":"unready"}`)
 		}
-		if _, _, known := srv.opts.Tokens.authenticate(r.Header); known {
+		if _, _, known := srv.opts.Access().Tokens.authenticate(r.Header); known {
 			body = whole
 		}
 	}
@@ -248,7 +247,7 @@ func (srv *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	principal, given, ok := srv.opts.Tokens.authenticate(r.Header)
+	principal, given, ok := srv.opts.Access().Tokens.authenticate(r.Header)
 	if !ok {
 		if srv.opts.LoginFailed != nil {
 			srv.opts.LoginFailed(hostName(r.RemoteAddr))

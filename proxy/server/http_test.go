@@ -153,7 +153,9 @@ func (s *sseReader) want(data string) sseEvent {
 }
 
 func TestHTTPRefusals(t *testing.T) {
-	_, url := startServer(t, newFakeRouter(nil), HTTPOptions{MaxBody: 1000, AllowedOrigins: []string{"https://good.example"}, AllowedHosts: []string{"gate.example"}})
+	_, url := startServer(t, newFakeRouter(nil), HTTPOptions{MaxBody: 1000, Access: func() *Access {
+		return &Access{Origins: []string{"https://good.example"}, Hosts: []string{"gate.example"}}
+	}})
 	const ping = `{"jsonrpc":"2.0","id":1,"method":"ping"}`
 	for _, tc := range []struct {
 		name, method, path, body string
@@ -263,7 +265,7 @@ func TestLegacyInitializeRefused(t *testing.T) {
 
 func TestLegacyPrincipal(t *testing.T) {
 	c := newFakeRouter(nil)
-	_, url := startServer(t, c, HTTPOptions{Tokens: Tokens{{"alice", sha256.Sum256([]byte("token-a"))}, {"bob", sha256.Sum256([]byte("token-b"))}}})
+	_, url := startServer(t, c, HTTPOptions{Access: withTokens(Tokens{{"alice", sha256.Sum256([]byte("token-a"))}, {"bob", sha256.Sum256([]byte("token-b"))}})})
 	_, _, h := hostAnswer(t, hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`, "Authorization", "Bearer token-a"))
 	id := h.Get(wire.HeaderSession)
 	if p := c.lastPeer(); p.Principal != "alice" {

@@ -81,7 +81,7 @@ func (srv *HTTP) makeRoom(principal string) *wire.Error {
 	all, own := len(srv.sessions), srv.held[principal]
 	srv.mu.Unlock()
 	most, owner := srv.opts.MaxSessions, ""
-	if half := max(most/2, 1); srv.opts.Tokens.several() && own >= half {
+	if half := max(most/2, 1); srv.opts.Access().Tokens.several() && own >= half {
 		most, owner = half, principal
 	} else if all < most {
 		return nil

@@ -64,7 +64,7 @@ func TestSessionCap(t *testing.T) {
 // and not those of the others.
 func TestSessionCapOfOnePrincipal(t *testing.T) {
 	tokens := Tokens{{Principal: "alice", Digest: sha256.Sum256([]byte("a"))}, {Principal: "bob", Digest: sha256.Sum256([]byte("b"))}}
-	bubble(t, HTTPOptions{MaxSessions: 6, Tokens: tokens}, func(t *testing.T, _ *gate, e *HTTP) {
+	bubble(t, HTTPOptions{MaxSessions: 6, Access: withTokens(tokens)}, func(t *testing.T, _ *gate, e *HTTP) {
 		open := func(token string) string {
 			r := hostRequest(t, "POST", "http://localhost/mcp", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`, "Authorization", "Bearer "+token)
 			c, wait := serveIn(t, e, r)

@@ -83,7 +83,7 @@ func TestBodyNeverComes(t *testing.T) {
 		{"health", "GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{", "200", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			servePipes(t, newFakeRouter(nil), HTTPOptions{Tokens: tc.tokens}, func(t *testing.T, dial func() net.Conn) {
+			servePipes(t, newFakeRouter(nil), HTTPOptions{Access: withTokens(tc.tokens)}, func(t *testing.T, dial func() net.Conn) {
 				conn := dial()
 				if _, err := io.WriteString(conn, tc.request); err != nil {
 					t.Fatal(err)
@@ -106,7 +106,7 @@ func TestRepliesNeverRead(t *testing.T) {
 		"without a token": "GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			servePipes(t, newFakeRouter(nil), HTTPOptions{Tokens: Tokens{{Principal: "alice"}}}, func(t *testing.T, dial func() net.Conn) {
+			servePipes(t, newFakeRouter(nil), HTTPOptions{Access: withTokens(Tokens{{Principal: "alice"}})}, func(t *testing.T, dial func() net.Conn) {
 				conn := dial()
 				_ = conn.SetWriteDeadline(time.Now().Add(time.Hour))
 				for {

@@ -105,7 +105,7 @@ func (t *Tools) add(b *batch) error {
 		}
 	}
 	most := maxBatches
-	if len(t.Config.Principals) > 1 && own >= maxBatches/2 {
+	if len(t.Config().Principals) > 1 && own >= maxBatches/2 {
 		most = maxBatches / 2
 	}
 	if running >= most {
@@ -122,7 +122,7 @@ func (t *Tools) batch(caller folding.Caller, handle string) *batch {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	b := t.batches[handle]
-	strict := t.Config.Folding.SessionValidation == folding.ValidationStrict
+	strict := t.Config().Folding.SessionValidation == folding.ValidationStrict
 	if b == nil || b.principal() != caller.Principal || strict && b.session() != caller.Session {
 		return nil
 	}

@@ -190,7 +190,7 @@ func TestBatchPlacesAreShared(t *testing.T) {
 		for _, p := range principals {
 			cfg.Principals[p] = &config.Principal{}
 		}
-		return New(t.Context(), Options{Config: cfg})
+		return New(t.Context(), Options{Config: fixed(cfg)})
 	}
 	fill := func(tools *Tools, principal string) (n int) {
 		for tools.add(tools.batchOf(principal, "")) == nil {
@@ -260,7 +260,7 @@ func TestCancelledBatch(t *testing.T) {
 // An answer can be fetched for a while. Then it leaves the memory, also if no batch follows.
 func TestAnswersExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tools := New(t.Context(), Options{Config: config.Default()})
+		tools := New(t.Context(), Options{Config: fixed(config.Default())})
 		b := tools.batchOf("local", "")
 		if err := tools.add(b); err != nil {
 			t.Fatal(err)

@@ -44,7 +44,7 @@ func Example() {
 	}
 	defer branches.Close(lifetime)
 
-	t := tools.New(lifetime, tools.Options{Config: cfg, Branches: branches, Counter: counter, Records: &interceptor.BranchRecords{}, Log: discard})
+	t := tools.New(lifetime, tools.Options{Config: func() *config.Config { return &cfg }, Branches: branches, Counter: counter, Records: &interceptor.BranchRecords{}, Log: discard})
 	t.SetRouter(router{})
 	call := &interceptor.Call{
 		Origin: interceptor.Origin{Identity: interceptor.Identity{Principal: "local"}, Session: "ses_1"},

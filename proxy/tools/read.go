@@ -165,7 +165,7 @@ func (t *Tools) mayRead(s results.Result) error {
 	}
 	for _, by := range sources {
 		server, tool := parseSource(by)
-		if u := t.Config.Upstreams[server]; u == nil || !u.Tools.Shows(tool) {
+		if u := t.Config().Upstreams[server]; u == nil || !u.Tools.Shows(tool) {
 			return &interceptor.Refusal{Reason: trace.ReasonPolicy, Code: "forbidden", Status: 403,
 				Message: fmt.Sprintf("the result was made by %s of %s, which the configuration no longer allows", tool, server)}
 		}
@@ -197,7 +197,7 @@ type page struct {
 // must still be able to return.
 func (t *Tools) deliver(p *page, asked int) ([]byte, error) {
 	least := t.scaled(leastTokens)
-	size := min(max(asked, least), max(t.Config.Results.MainThreshold, least))
+	size := min(max(asked, least), max(t.Config().Results.MainThreshold, least))
 	if left, ok := p.c.Left(); ok {
 		size = min(size, max(left-readReserve, left/2))
 	}
@@ -245,7 +245,7 @@ func (p *page) body(size int) ([]byte, error) {
 
 // scaled returns n tokens of the encoding as they are counted, but no fewer than n.
 func (t *Tools) scaled(n int) int {
-	return int(math.Ceil(float64(n) * max(t.Config.Budget.Scale, 1)))
+	return int(math.Ceil(float64(n) * max(t.Config().Budget.Scale, 1)))
 }
 
 // counted returns "1 line" or "2 lines".

@@ -45,7 +45,7 @@ func (t *Tools) run(ctx context.Context, r *conn.Request) ([]byte, error) {
 	if err := decode(r.Call, &in); err != nil {
 		return nil, err
 	}
-	if err := in.check(t.Config.Run.MaxCalls); err != nil {
+	if err := in.check(t.Config().Run.MaxCalls); err != nil {
 		return nil, err
 	}
 	b, err := t.start(ctx, r, in)

@@ -35,7 +35,7 @@ type Router interface {
 
 // Options configure the tools. All fields are required.
 type Options struct {
-	Config   config.Config
+	Config   func() *config.Config // the configuration in force
 	Branches *folding.Manager
 	Results  *results.Store
 	Counter  *budget.Counter

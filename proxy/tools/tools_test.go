@@ -27,6 +27,9 @@ import (
 )
 
 // rules are loaded once for all tests.
+// fixed is a configuration that is not reloaded.
+func fixed(c config.Config) func() *config.Config { return func() *config.Config { return &c } }
+
 var rules = sync.OnceValues(func() (*scrub.Scrubber, error) { return scrub.New(scrub.Options{}) })
 
 // newTools returns tools on a state directory of their own. router makes the
@@ -57,7 +60,7 @@ func newTools(t *testing.T, router Router, change func(*config.Config)) *Tools {
 	}
 	lifetime, end := context.WithCancel(context.Background())
 	tools := New(lifetime, Options{
-		Config: cfg, Branches: branches, Results: newStore(t, cfg.Folding.SessionValidation == folding.ValidationStrict), Counter: c,
+		Config: fixed(cfg), Branches: branches, Results: newStore(t, cfg.Folding.SessionValidation == folding.ValidationStrict), Counter: c,
 		Programs: extract.NewPrograms(len(cfg.Principals)), Boundary: &interceptor.Boundary{Scrubber: scrubber, Policy: cfg.ScrubPolicy},
 		Records: &interceptor.BranchRecords{}, Log: log,
 	})
@@ -156,7 +159,7 @@ func TestOwnToolsAreSmall(t *testing.T) {
 // goes on, and how to wait.
 func TestBatchThatTakesLong(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tools := New(t.Context(), Options{Counter: counter(t), Config: config.Default()})
+		tools := New(t.Context(), Options{Counter: counter(t), Config: fixed(config.Default())})
 		b := &batch{t: tools, handle: "res_x", done: make(chan struct{}), in: runArguments{Steps: make([]step, 3)}}
 		b.finished.Store(2)
 		r := &conn.Request{Call: &interceptor.Call{}}
@@ -202,7 +205,7 @@ func TestBatchThatTakesLong(t *testing.T) {
 // Near the end of a branch a read that fits is delivered. One that does not fit
 // is told what would: the branch has more left than a read may take.
 func TestReadNearTheEndOfABranch(t *testing.T) {
-	tools := &Tools{Options: Options{Counter: counter(t), Config: config.Default()}, lifetime: t.Context()}
+	tools := &Tools{Options: Options{Counter: counter(t), Config: fixed(config.Default())}, lifetime: t.Context()}
 	text := strings.Repeat("a line of words\n", 40)
 	read := func(text string) ([]byte, error) {
 		p := &page{t: tools, c: &interceptor.Call{}, text: text, number: 1, of: &batch{handle: "res_x", kept: true}}
@@ -256,7 +259,7 @@ func TestPagesKeepTheirSize(t *testing.T) {
 		}
 		cfg := config.Default()
 		cfg.Budget.Scale = scale
-		tools := &Tools{Options: Options{Counter: c, Config: cfg}, lifetime: t.Context()}
+		tools := &Tools{Options: Options{Counter: c, Config: fixed(cfg)}, lifetime: t.Context()}
 		for _, asked := range []int{1, 100, 350, 1000, 7000} {
 			for _, of := range []*batch{nil, {handle: results.NewHandle(), kept: true}} {
 				for _, n := range []int{1, 2, 15} {
@@ -290,7 +293,7 @@ func TestPagesKeepTheirSize(t *testing.T) {
 func TestMayRead(t *testing.T) {
 	c := config.Default()
 	c.Upstreams["files"].Tools.Deny = []string{"grep"}
-	tools := &Tools{Options: Options{Config: c}}
+	tools := &Tools{Options: Options{Config: fixed(c)}}
 	for _, tc := range []struct {
 		server, tool string
 		ok           bool

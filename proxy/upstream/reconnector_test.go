@@ -17,14 +17,14 @@ import (
 )
 
 // set is a Set of one server, which dial connects.
-func set(t *testing.T, dial func(context.Context) (conn.Conn, error)) *Set {
-	s := NewSet(Options{
-		Config: config.Config{StateDir: t.TempDir(), Upstreams: map[string]*config.Upstream{"up": {Command: []string{"x"}}}},
-		Log:    testLog(t), CleanText: strings.Clone, CleanJSON: asIs, Bridge: noBridge,
+func set(t *testing.T, dial func(context.Context) (conn.Conn, error)) (s *Set, up *Server) {
+	cfg := config.Config{StateDir: t.TempDir(), Upstreams: map[string]*config.Upstream{"up": {Command: []string{"x"}}}}
+	s = NewSet(Options{
+		Config: cfg, Log: testLog(t), CleanText: strings.Clone, CleanJSON: asIs, Bridge: noBridge,
 	})
 	s.Dial = func(ctx context.Context, _ Config) (conn.Conn, error) { return dial(ctx) }
 	s.Shared = func(string) Owner { return owner{} }
-	return s
+	return s, s.Servers(cfg, nil)[0]
 }
 
 func asIs(_ context.Context, raw []byte) ([]byte, error) { return raw, nil }
@@ -54,12 +54,12 @@ func (l *lossy) Close() error          { l.closed.Store(true); return nil }
 func TestLostConnectionIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var dialled []*lossy
-		s := set(t, func(context.Context) (conn.Conn, error) {
+		s, up := set(t, func(context.Context) (conn.Conn, error) {
 			dialled = append(dialled, &lossy{lost: make(chan struct{})})
 			return dialled[len(dialled)-1], nil
 		})
 		for range 2 {
-			if _, err := s.Server("up").Connection(t.Context(), Scope{}); err != nil {
+			if _, err := up.Connection(t.Context(), Scope{}); err != nil {
 				t.Fatal(err)
 			}
 			if len(dialled) == 1 {
@@ -78,19 +78,19 @@ func TestLostConnectionIsClosed(t *testing.T) {
 // A session that ends while it connects says nothing about the server.
 func TestEndedSessionIsNoFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := set(t, func(ctx context.Context) (conn.Conn, error) {
+		s, up := set(t, func(ctx context.Context) (conn.Conn, error) {
 			<-ctx.Done()
 			return nil, context.Cause(ctx)
 		})
 		lifetime, end := context.WithCancel(t.Context())
 		session := NewConnections(lifetime, owner{})
 		go func() {
-			_, _ = s.Server("up").Connection(lifetime, Scope{Own: session})
+			_, _ = up.Connection(lifetime, Scope{Own: session})
 		}()
 		synctest.Wait()
 		end()
 		session.Close()
-		if state, fault := s.Server("up").Status(); state != "idle" {
+		if state, fault := up.Status(); state != "idle" {
 			t.Errorf("the server is %s: %v", state, fault)
 		}
 		s.Close()
@@ -99,9 +99,9 @@ func TestEndedSessionIsNoFault(t *testing.T) {
 
 // A closed Set opens no connection.
 func TestClosedSet(t *testing.T) {
-	s := set(t, func(context.Context) (conn.Conn, error) { return nil, errors.New("dialled") })
+	s, up := set(t, func(context.Context) (conn.Conn, error) { return nil, errors.New("dialled") })
 	s.Close()
-	if _, err := s.Server("up").Connection(t.Context(), Scope{Principal: "late"}); !errors.Is(err, errSessionEnded) {
+	if _, err := up.Connection(t.Context(), Scope{Principal: "late"}); !errors.Is(err, errSessionEnded) {
 		t.Errorf("Connection returns %v, want that the session ended", err)
 	}
 }
@@ -132,7 +132,7 @@ func TestStartsAreShared(t *testing.T) {
 		}
 		var failed atomic.Int64
 		var wg sync.WaitGroup
-		for _, srv := range s.Servers() {
+		for _, srv := range s.Servers(cfg, nil) {
 			wg.Go(func() {
 				if _, err := srv.Connection(t.Context(), Scope{}); err != nil {
 					failed.Add(1)

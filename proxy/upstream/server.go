@@ -10,6 +10,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"sync"
@@ -22,7 +23,8 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Set is the configured servers.
+// Set is what all servers share: the cache of what they said, and the connections that the hosts of
+// a principal share.
 type Set struct {
 	// Dial opens a connection to a server that is not built in. It is [Open] unless it is replaced
 	// before the first connection.
@@ -31,7 +33,6 @@ type Set struct {
 	// once for each principal, and set before the first connection.
 	Shared func(principal string) Owner
 
-	servers  []*Server // in the configuration's order
 	options  Options
 	known    *infoCache
 	starts   chan struct{} // has room for the processes that may start at once
@@ -64,40 +65,30 @@ type Owner interface {
 	Opened(s *Server, c conn.Conn, again bool)
 }
 
-// NewSet makes the servers of a configuration. It starts none.
+// NewSet returns a set without servers, which Servers makes.
 func NewSet(o Options) *Set {
 	t := &Set{Dial: Open, options: o, shared: map[string]*Connections{}, starts: make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0)))}
 	t.lifetime, t.end = context.WithCancel(context.Background())
 	t.known = openInfoCache(filepath.Join(o.Config.StatePath(), "upstreams.json"), o.Log)
-	for _, key := range o.Config.UpstreamKeys() {
-		c := o.Config.Upstreams[key]
-		s := &Server{Key: key, Prefix: c.NamePrefix(key), Config: c, Log: o.Log.With("upstream", key), set: t}
-		known := t.known.get(key, c)
-		s.info = conn.Info{Version: known.Version, Result: known.Result}
-		t.servers = append(t.servers, s)
-	}
 	return t
 }
 
-// Server returns the server with that key, or nil.
-func (t *Set) Server(key string) *Server {
-	if one := t.One(key); one != nil {
-		return one[0]
+// Servers returns the servers of a configuration, in its order. A server of before that is reached in
+// the same way is in it again, with its connections. It starts none.
+func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
+	for _, key := range c.UpstreamKeys() {
+		u := c.Upstreams[key]
+		if i := slices.IndexFunc(before, func(s *Server) bool { return s.Key == key && reflect.DeepEqual(s.Config.Reach(), u.Reach()) }); i >= 0 {
+			servers = append(servers, before[i])
+			continue
+		}
+		s := &Server{Key: key, Config: u, Log: t.options.Log.With("upstream", key), set: t}
+		known := t.known.get(key, u)
+		s.info = conn.Info{Version: known.Version, Result: known.Result}
+		servers = append(servers, s)
 	}
-	return nil
+	return servers
 }
-
-// One returns the server with that key alone, in a list, or nil.
-func (t *Set) One(key string) []*Server {
-	i := slices.IndexFunc(t.servers, func(s *Server) bool { return s.Key == key })
-	if i < 0 {
-		return nil
-	}
-	return t.servers[i : i+1]
-}
-
-// Servers returns the servers in the configuration's order.
-func (t *Set) Servers() []*Server { return t.servers }
 
 // Close ends the connections that hosts share, and waits for their goroutines.
 func (t *Set) Close() {
@@ -113,10 +104,9 @@ func (t *Set) Close() {
 }
 
 // Server is one configured server: its configuration, and what its last connection reported. Its
-// exported fields never change.
+// exported fields never change. Of Config only Reach holds: a reload may have changed the rest.
 type Server struct {
 	Key    string
-	Prefix string // of its names for hosts; "" for none
 	Config *config.Upstream
 	Log    *slog.Logger
 	set    *Set

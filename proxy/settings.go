@@ -1,0 +1,43 @@
+package proxy
+
+import (
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/router"
+	"github.com/foldgate/foldgate/proxy/server"
+	"github.com/foldgate/foldgate/proxy/tools"
+)
+
+// settings is the configuration in force, with everything that is derived from it and that a reload
+// replaces. It does not change once it is in force: a part reads Gateway.settings once for a call, or
+// for one decision.
+type settings struct {
+	router.Settings
+	folding interceptor.FoldPolicy
+	access  server.Access
+}
+
+// newSettings derives the settings from a valid configuration. They have no servers yet.
+func newSettings(c config.Config) *settings {
+	st := &settings{
+		Settings: router.Settings{Config: c, Rules: catalog.NewRules(c, tools.Definitions(c.Folding))},
+		access:   server.Access{Hosts: c.AllowedHosts, Origins: c.AllowedOrigins},
+	}
+	st.folding = interceptor.FoldPolicy{
+		MainThreshold: c.Results.MainThreshold, BranchFraction: c.Results.BranchFraction, PreviewTokens: c.Results.PreviewTokens, Rule: st.foldRule,
+	}
+	for _, name := range c.PrincipalNames() {
+		digest, _ := c.Principals[name].Digest()
+		st.access.Tokens = append(st.access.Tokens, server.Token{Principal: name, Digest: digest})
+	}
+	return st
+}
+
+// foldRule returns the rule for a tool of a server. The configuration has the names hosts see.
+func (st *settings) foldRule(server, tool string) interceptor.FoldRule {
+	if u := st.Config.Upstreams[server]; u != nil {
+		tool = catalog.ShownName(u.NamePrefix(server), tool)
+	}
+	return st.Config.Results.Rule(tool)
+}
