@@ -33,9 +33,11 @@ type Config struct {
 	// one time.
 	MaxConcurrentPerSession  int `yaml:"max_concurrent_per_session"`
 	MaxConcurrentPerInstance int `yaml:"max_concurrent_per_instance"`
-	// MaxBranchesPerMinute limits the branches that one principal creates in any minute, in one
-	// session or in several.
-	MaxBranchesPerMinute int `yaml:"max_branches_per_minute"`
+	// MaxBranchesPerMinute limits the branches that one session creates in any minute.
+	// MaxBranchesPerMinutePerPrincipal limits all sessions of a principal together, and callers
+	// without a session. It is never less than MaxBranchesPerMinute.
+	MaxBranchesPerMinute             int `yaml:"max_branches_per_minute"`
+	MaxBranchesPerMinutePerPrincipal int `yaml:"max_branches_per_minute_per_principal"`
 	// SessionCleanupSeconds bounds [Manager.EndSession] and [Manager.Close].
 	SessionCleanupSeconds int `yaml:"session_cleanup_seconds"`
 	// Retention is how long a finished branch can be looked up. Then it is archived: its figures
@@ -50,17 +52,18 @@ type Config struct {
 // DefaultConfig returns the default limits.
 func DefaultConfig() Config {
 	return Config{
-		DefaultBudget:            8192,
-		MaxBudget:                32768,
-		MaxDepth:                 3,
-		DefaultTimeoutSeconds:    300,
-		MaxTimeoutSeconds:        600,
-		MaxConcurrentPerSession:  10,
-		MaxConcurrentPerInstance: 100,
-		MaxBranchesPerMinute:     5,
-		SessionCleanupSeconds:    30,
-		Retention:                24 * time.Hour,
-		SessionValidation:        ValidationPermissive,
+		DefaultBudget:                    8192,
+		MaxBudget:                        32768,
+		MaxDepth:                         3,
+		DefaultTimeoutSeconds:            300,
+		MaxTimeoutSeconds:                600,
+		MaxConcurrentPerSession:          10,
+		MaxConcurrentPerInstance:         100,
+		MaxBranchesPerMinute:             5,
+		MaxBranchesPerMinutePerPrincipal: 30,
+		SessionCleanupSeconds:            30,
+		Retention:                        24 * time.Hour,
+		SessionValidation:                ValidationPermissive,
 	}
 }
 
@@ -84,6 +87,7 @@ func (c Config) Validate() error {
 	within("max_concurrent_per_session", c.MaxConcurrentPerSession, 1, many)
 	within("max_concurrent_per_instance", c.MaxConcurrentPerInstance, 1, many)
 	within("max_branches_per_minute", c.MaxBranchesPerMinute, 1, many)
+	within("max_branches_per_minute_per_principal", c.MaxBranchesPerMinutePerPrincipal, 1, many)
 	within("session_cleanup_seconds", c.SessionCleanupSeconds, 1, maxSeconds)
 	if c.DefaultBudget > c.MaxBudget {
 		faults = append(faults, fmt.Errorf("folding.default_budget: %d is over folding.max_budget, %d", c.DefaultBudget, c.MaxBudget))

@@ -213,7 +213,7 @@ func (m *Manager) count(limits sessionKey, n int) {
 }
 
 // admit checks the limits of a session, its principal and the instance. If rated is set, it takes
-// one creation from the rate of the principal, and so of all its sessions. m.mu is held.
+// one creation from the rates of the session and the principal. m.mu is held.
 func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
 	if open := m.open[key]; open >= m.cfg.MaxConcurrentPerSession {
 		return failAfter(ErrTooManyBranches, m.nextEnd(now, func(b *branch) bool { return b.limits == key }),
@@ -230,14 +230,26 @@ func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
 	if !rated {
 		return nil
 	}
-	made := lastMinute(m.made[key.principal], now)
-	if over := len(made) - m.cfg.MaxBranchesPerMinute; over >= 0 {
-		wait := made[over].Add(time.Minute).Sub(now)
-		return failAfter(ErrRateLimited, wait, "you may create %d branches a minute, in all sessions together: try again in %d s",
-			m.cfg.MaxBranchesPerMinute, Seconds(wait))
+	own, all := lastMinute(m.made[key], now), lastMinute(m.made[key.ofPrincipal()], now)
+	per := m.cfg.MaxBranchesPerMinute
+	perPrincipal := max(m.cfg.MaxBranchesPerMinutePerPrincipal, per)
+	wait := untilFree(all, perPrincipal, now)
+	switch own := untilFree(own, per, now); {
+	case key.session != "" && own > wait:
+		return failAfter(ErrRateLimited, own, "this session may create %d branches a minute: try again in %d s", per, Seconds(own))
+	case wait > 0:
+		return failAfter(ErrRateLimited, wait, "you may create %d branches a minute, in all sessions together: try again in %d s", perPrincipal, Seconds(wait))
 	}
-	m.made[key.principal] = append(made, now)
+	m.made[key], m.made[key.ofPrincipal()] = append(own, now), append(all, now)
 	return nil
+}
+
+// untilFree returns how long a rate of limit a minute allows no creation after those made.
+func untilFree(made []time.Time, limit int, now time.Time) time.Duration {
+	if len(made) < limit {
+		return 0
+	}
+	return made[len(made)-limit].Add(time.Minute).Sub(now)
 }
 
 // lastMinute leaves out the times of a minute ago and before. If the clock was set back, later

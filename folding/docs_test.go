@@ -35,6 +35,7 @@ func TestDocs(t *testing.T) {
 		fmt.Sprintf("max_concurrent_per_session: %d\n", c.MaxConcurrentPerSession),
 		fmt.Sprintf("max_concurrent_per_instance: %d\n", c.MaxConcurrentPerInstance),
 		fmt.Sprintf("max_branches_per_minute: %d ", c.MaxBranchesPerMinute),
+		fmt.Sprintf("max_branches_per_minute_per_principal: %d ", c.MaxBranchesPerMinutePerPrincipal),
 		fmt.Sprintf("session_cleanup_seconds: %d\n", c.SessionCleanupSeconds),
 		fmt.Sprintf("retention: %.0fh ", c.Retention.Hours()),
 		fmt.Sprintf("require_session_id: %v\n", c.RequireSessionID),

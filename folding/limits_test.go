@@ -195,46 +195,57 @@ func TestLimitsAreFreedByReturns(t *testing.T) {
 	refused(alice, folding.ErrTooManyBranches)
 }
 
-// No minute sees more than the creations allowed, however they are spread over time and sessions.
-// A refusal says exactly when the next one passes.
+// No minute sees more than the creations allowed, of a session and of all sessions of a principal,
+// however they are spread over time. A refusal says exactly when the next one passes.
 func TestCreationRate(t *testing.T) {
-	const limit = 5
+	const limit, all = 5, 12
 	for seed := range uint64(20) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		clock := newManual()
 		cfg := roomy()
-		cfg.MaxBranchesPerMinute = limit
+		cfg.MaxBranchesPerMinute, cfg.MaxBranchesPerMinutePerPrincipal = limit, all
 		m, _ := open(t, cfg, folding.Options{Now: clock.now})
-		try := func() error {
-			who := folding.Caller{Principal: "alice", Session: fmt.Sprint("s", random.IntN(4))}
+		try := func(session string) error {
+			who := folding.Caller{Principal: "alice", Session: session}
 			b, err := m.Create(ctx, who, folding.CreateRequest{Description: "d"})
 			if err == nil && random.IntN(2) == 0 {
 				_, err = m.Return(ctx, who, b.ID, "")
 			}
 			return err
 		}
-		var made []time.Time // of the last minute
+		type creation struct {
+			session string
+			at      time.Time
+		}
+		var made []creation // of the last minute
 		for range 300 {
-			clock.advance(time.Duration(random.IntN(20_000_000)) * time.Microsecond)
-			made = slices.DeleteFunc(made, func(at time.Time) bool { return clock.now().Sub(at) >= time.Minute })
-			err := try()
-			if passes := len(made) < limit; passes != (err == nil) {
-				t.Fatalf("seed %d: with %d in the last minute a creation is answered %v", seed, len(made), err)
+			clock.advance(time.Duration(random.IntN(8_000_000)) * time.Microsecond)
+			session := []string{"", "s1", "s2", "s3"}[random.IntN(4)]
+			made = slices.DeleteFunc(made, func(c creation) bool { return clock.now().Sub(c.at) >= time.Minute })
+			own := slices.DeleteFunc(slices.Clone(made), func(c creation) bool { return c.session != session })
+			var wait time.Duration
+			if session != "" && len(own) >= limit {
+				wait = own[len(own)-limit].at.Add(time.Minute).Sub(clock.now())
+			}
+			if len(made) >= all {
+				wait = max(wait, made[len(made)-all].at.Add(time.Minute).Sub(clock.now()))
+			}
+			err := try(session)
+			if (wait == 0) != (err == nil) {
+				t.Fatalf("seed %d: with %d of %d in the last minute a creation is answered %v", seed, len(own), len(made), err)
 			}
 			if err != nil {
-				wait := made[0].Add(time.Minute).Sub(clock.now())
 				if got := folding.RetryAfter(err); got != wait || !errors.Is(err, folding.ErrRateLimited) {
 					t.Fatalf("seed %d: %v, retry after %v, want %v", seed, err, got, wait)
 				}
 				clock.advance(wait - time.Microsecond)
-				wantErr(t, "creation just before", try(), folding.ErrRateLimited)
+				wantErr(t, "creation just before", try(session), folding.ErrRateLimited)
 				clock.advance(time.Microsecond)
-				if err := try(); err != nil {
+				if err := try(session); err != nil {
 					t.Fatalf("seed %d: creation after the wait: %v", seed, err)
 				}
-				made = made[1:]
 			}
-			made = append(made, clock.now())
+			made = append(made, creation{session, clock.now()})
 		}
 		if _, err := m.Create(ctx, bob, folding.CreateRequest{Description: "d"}); err != nil {
 			t.Errorf("another principal: %v", err)
@@ -346,14 +357,14 @@ func TestRemediesForSessions(t *testing.T) {
 }
 
 // A caller without a session gets a new one each time. All such callers of a
-// principal share a quota.
+// principal share its quota.
 func TestCallersWithoutSessionShareLimits(t *testing.T) {
 	cfg := roomy()
-	cfg.MaxBranchesPerMinute = 5
+	cfg.MaxBranchesPerMinute, cfg.MaxBranchesPerMinutePerPrincipal = 1, 6
 	m, _ := open(t, cfg, folding.Options{Now: newManual().now})
 	modern := folding.Caller{Principal: "alice"}
 	seen := map[string]bool{}
-	for range 5 {
+	for range 6 {
 		b := create(t, m, modern, folding.CreateRequest{})
 		if !strings.HasPrefix(b.Session, "ses_") || seen[b.Session] {
 			t.Errorf("session %q: want a new ses_ each time", b.Session)
@@ -361,7 +372,7 @@ func TestCallersWithoutSessionShareLimits(t *testing.T) {
 		seen[b.Session] = true
 	}
 	_, err := m.Create(ctx, modern, folding.CreateRequest{Description: "d"})
-	wantErr(t, "6th creation without a session", err, folding.ErrRateLimited)
+	wantErr(t, "7th creation without a session", err, folding.ErrRateLimited)
 }
 
 // A made-up session id does not extend the limits. The quota is that of the
@@ -372,7 +383,7 @@ func TestInventedSessionsShareLimits(t *testing.T) {
 			set  func(*folding.Config)
 			want error
 		}{
-			{func(cfg *folding.Config) { cfg.MaxBranchesPerMinute = 5 }, folding.ErrRateLimited},
+			{func(cfg *folding.Config) { cfg.MaxBranchesPerMinute, cfg.MaxBranchesPerMinutePerPrincipal = 5, 6 }, folding.ErrRateLimited},
 			{func(cfg *folding.Config) { cfg.MaxConcurrentPerSession = 5 }, folding.ErrTooManyBranches},
 		} {
 			cfg := roomy()
@@ -384,9 +395,12 @@ func TestInventedSessionsShareLimits(t *testing.T) {
 					t.Errorf("session %q, want the one that was asked for", b.Session)
 				}
 			}
+			if tt.want == folding.ErrRateLimited && c.Session == "" { // the rate is the principal's
+				create(t, m, c, folding.CreateRequest{})
+			}
 			_, err := m.Create(ctx, c, folding.CreateRequest{Description: "d", SessionID: "made-up-6"})
-			wantErr(t, fmt.Sprintf("6th creation of %+v", c), err, tt.want)
-			if tt.want == folding.ErrTooManyBranches { // the rate is the principal's
+			wantErr(t, fmt.Sprintf("one more creation of %+v", c), err, tt.want)
+			if tt.want == folding.ErrTooManyBranches || c.Session != "" {
 				create(t, m, folding.Caller{Principal: "alice", Session: "s9"}, folding.CreateRequest{})
 			}
 			create(t, m, bob, folding.CreateRequest{SessionID: "made-up-1"})
@@ -412,7 +426,7 @@ func TestConfigValidate(t *testing.T) {
 	bad := folding.Config{DefaultBudget: 10, MaxBudget: 5, MaxDepth: 6, DefaultTimeoutSeconds: -1, SessionValidation: "lax"}
 	err := bad.Validate()
 	for _, key := range []string{"default_budget", "max_depth", "default_timeout_seconds", "max_timeout_seconds", "max_concurrent_per_session",
-		"max_concurrent_per_instance", "max_branches_per_minute", "session_cleanup_seconds", "retention", "session_validation"} {
+		"max_concurrent_per_instance", "max_branches_per_minute", "max_branches_per_minute_per_principal", "session_cleanup_seconds", "retention", "session_validation"} {
 		if err == nil || !strings.Contains(err.Error(), "folding."+key+":") {
 			t.Errorf("Validate() does not name folding.%s: %v", key, err)
 		}

@@ -64,11 +64,11 @@ type Manager struct {
 	seq      uint64
 	live     map[string]*branch // created or active
 	sessions map[sessionKey]map[*branch]struct{}
-	joined   map[sessionKey]*branch // by thread, see Join
-	open     map[sessionKey]int     // branches by branch.limits, and by its principal
-	made     map[string][]time.Time // rated creations of the last minute by principal, oldest first
-	next     time.Time              // no live branch is due before; zero if none lives
-	events   []Event                // not delivered yet
+	joined   map[sessionKey]*branch     // by thread, see Join
+	open     map[sessionKey]int         // branches by branch.limits, and by its principal
+	made     map[sessionKey][]time.Time // rated creations of the last minute, counted as open; oldest first
+	next     time.Time                  // no live branch is due before; zero if none lives
+	events   []Event                    // not delivered yet
 }
 
 // branch is a live branch. Its fields are guarded by Manager.mu.
@@ -133,7 +133,7 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 		sessions: map[sessionKey]map[*branch]struct{}{},
 		joined:   map[sessionKey]*branch{},
 		open:     map[sessionKey]int{},
-		made:     map[string][]time.Time{},
+		made:     map[sessionKey][]time.Time{},
 	}
 	m.mu.Lock()
 	m.recover(active)
@@ -223,9 +223,9 @@ func (m *Manager) expiryLoop() {
 // returns false if there are more.
 func (m *Manager) cleanUp(now time.Time) bool {
 	m.mu.Lock()
-	for principal, made := range m.made {
-		if m.made[principal] = lastMinute(made, m.clock()); len(m.made[principal]) == 0 {
-			delete(m.made, principal)
+	for key, made := range m.made {
+		if m.made[key] = lastMinute(made, m.clock()); len(m.made[key]) == 0 {
+			delete(m.made, key)
 		}
 	}
 	m.mu.Unlock()

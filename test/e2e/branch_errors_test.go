@@ -139,7 +139,9 @@ func TestLimitsThroughTheBinary(t *testing.T) {
 		wait          int // the longest
 	}{
 		{"5 per minute and session", "{}", 1, nil, 5, "rate_limited", 60},
-		{"5 per minute and principal", "{}", 3, nil, 5, "rate_limited", 60},
+		{"5 per minute and session of three", "{}", 3, nil, 15, "rate_limited", 60},
+		{"30 per minute and principal", "{}", 7, nil, 30, "rate_limited", 60},
+		{"a limit of its own", "{max_branches_per_minute_per_principal: 9}", 3, nil, 9, "rate_limited", 60},
 		{"10 per session", strings.Replace("{"+many+"}", "session: 1000000", "session: 10", 1), 1, nil, 10, "too_many_branches", 300},
 		{"100 per instance", strings.Replace("{"+many+"}", "instance: 1000000", "instance: 100", 1), 2, nil, 100, "instance_full", 300},
 		{"invented sessions", "{}", 1, map[string]any{"session_id": "made-up-"}, 5, "rate_limited", 60},
