@@ -159,16 +159,18 @@ func (d *decoded) touched(s span) bool {
 	return n < len(d.at) && d.at[n].Start <= s.End+near
 }
 
-const noDigit = 0xff
+const (
+	noDigit      = 0xff
+	base64Digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+)
 
 // base64Digit and hexDigit have the value of each byte as a digit, base64 in both alphabets.
 var base64Digit, hexDigit = func() (b, h [256]uint8) {
 	for c := range 256 {
 		b[c], h[c] = noDigit, noDigit
 	}
-	const std = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
-	for i := range std {
-		b[std[i]] = uint8(i)
+	for i := range base64Digits {
+		b[base64Digits[i]] = uint8(i)
 	}
 	b['-'], b['_'] = 62, 63
 	for i := range 16 {
@@ -455,6 +457,9 @@ func (p *plaintext) flush(end int) {
 	}
 	pre := p.text[max(0, p.from-before):p.from]
 	pre = pre[strings.LastIndexByte(pre, '\n')+1:]
+	if rest := p.text[end:min(len(p.text), end+64)]; len(rest) > 8 && rest[0] == '.' && rest[7] == '.' && strings.Trim(string(out), "0123456789") == "" {
+		p.all = append(p.all, apply(p.text, span{p.from, end + len(rest)}, []edit{{span{p.from, p.from}, "discord-bot "}}))
+	}
 	p.all = append(p.all, decoded{
 		text:  pre + string(out) + p.text[end:min(len(p.text), end+after)],
 		fresh: span{len(pre), len(pre) + len(out)},

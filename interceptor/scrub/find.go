@@ -30,8 +30,8 @@ type hit struct {
 // first byte of the line after it.
 type location struct{ startLine, endLine, startColumn, endColumn int }
 
-// secrets returns the hits in text that are neither foldgate's ids nor checksums, and the pairs in
-// it.
+// secrets returns the hits in text that are not foldgate's ids, checksums or names, and the pairs
+// in it.
 func (x *examination) secrets(text string) ([]hit, []decoded, error) {
 	if err := x.limit.spend(len(text)); err != nil {
 		return nil, nil, err
@@ -45,7 +45,7 @@ func (x *examination) secrets(text string) ([]hit, []decoded, error) {
 	}
 	pairs, err := x.pairs(text)
 	return slices.DeleteFunc(hits, func(h hit) bool {
-		return len(h.parts(text)) == 0 || isChecksum(text, &h)
+		return len(h.parts(text)) == 0 || h.rule.generic && (isChecksum(text, &h) || isName(text, &h))
 	}), pairs, err
 }
 
@@ -163,6 +163,11 @@ func (x *examination) inspect(r *rule, m span) (hit, bool, error) {
 	var err error
 	if h.secret, err = x.secretOf(r, h.match); err != nil {
 		return h, false, err
+	}
+	if r.Before {
+		if h.secret = linesBefore(x.text, h.match.Start); h.secret.End == 0 {
+			return h, false, nil
+		}
 	}
 	if r.Entropy != 0 && entropy(x.text[h.secret.Start:h.secret.End]) <= r.Entropy {
 		return h, false, nil

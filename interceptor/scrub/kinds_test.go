@@ -102,6 +102,16 @@ func TestKindsOfSecrets(t *testing.T) {
 		{"wifi-password", "network={\n\tpsk=\"SECRET\"\n}", 12, 'a', "#", "<passphrase>"},
 		{"wifi-password", "WIFI:S:home;T:WPA;P:SECRET;;", 12, 'a', "#", "short"},
 		{"django-secret-key", "SECRET_KEY = 'SECRET'", 50, 'a', "django-insecure-#", "change"},
+		{"private-key-body", "SECRET", 400, 'a', "MII" + "EvQIBADANBgkqhkiG9w0BAQEFAASC#", "MIIDXTCCAkWgAwIBAgIJAKL0UG"},
+		{"private-key-body", "SECRET", 300, 'a', "MII" + "CXQIBAAKBgQ#", "MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8A"},
+		{"private-key-body", "SECRET", 96, 'a', "MIG" + "HAgEAMBMGByqGSM49AgEGCCqGSM49#", "MFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE"},
+		{"private-key-body", "SECRET", 96, 'a', "MHc" + "CAQEEI#", "MHcCAQEEI"},
+		{"private-key-body", "SECRET", 44, 'a', "MC4" + "CAQAwBQYDK2VwBCIEI#", "MCowBQYDK2VwAyEA"},
+		{"private-key-body", "SECRET", 200, 'a', "b3Blbn" + "NzaC1rZXktdjEA#", "AAAAB3NzaC1yc2EAAAADAQABAAABgQ"},
+		{"private-key-end", "SECRET\n-----END RSA PRIVATE" + " KEY-----", 64, 'a', "#", "and so on"},
+		{"mnemonic-phrase", `"mnemonic": "SECRET"`, 0, 'a', "legal winner thank year wave sausage worth useful legal winner thank yellow", "the words that were chosen when you have made the wallet for your coins"},
+		{"mnemonic-phrase", "seed phrase: SECRET.", 0, 'a', strings.Repeat("letter advice cage absurd amount doctor ", 3) + "letter advice", "plant them early from seed with care and water"},
+		{"mnemonic-phrase", "MNEMONIC=\"SECRET\"", 0, 'a', "void come effort suffer camp survey warrior heavy shoot primary clutch crush open amazing screen patrol group space", "void come effort suffer"},
 		{"putty-key", "PuTTY-User-Key-File-3: ssh-ed25519\nEncryption: none\nPublic-Lines: 1\nAAAA\nPrivate-Lines: 1SECRET", 44, 'a', "\n#", ","},
 	}
 	random := func(seed uint64, set string, n int) string {

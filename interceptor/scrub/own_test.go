@@ -2,9 +2,20 @@ package scrub
 
 import (
 	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/base64"
+	"fmt"
+	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -136,8 +147,8 @@ func TestSourceStays(t *testing.T) {
 	files, findings := 0, 0
 	for _, dir := range dirs {
 		err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
-			if err != nil || !e.Type().IsRegular() || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testdata") {
-				return err
+			if err != nil || !e.Type().IsRegular() || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testdata") || strings.Contains(path, "testcert") {
+				return err // a test certificate has a private key
 			}
 			b, err := os.ReadFile(path)
 			if err != nil {
@@ -177,4 +188,106 @@ func standardLibrary(t testing.TB) string {
 		t.Skipf("the source of the standard library is not here: %v", err)
 	}
 	return root
+}
+
+// TestNamesStay: names in code are no keys, though the generic rule takes them for some. Values that
+// differ from a name in their place or their letters are redacted.
+func TestNamesStay(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for _, name := range []string{
+		"NewEncapsulationKey768", "testEd25519PrivateKey", "win32api.RegEnumKey", "CertAlgoMLDSA65v01Go", "testRSAPSS2048PrivateKey",
+		"jwtTestEC256PrivateKey", "obj1Keys.length", "AES128_GCM_KEY", "sign3-doc.xml", "server2-cert.pem", "internal/x509v3/parser2",
+		"0123456789.987e-10", "k8s_auth/oidc2/token_verifier", "OAuth2TokenSource",
+	} {
+		for _, place := range []string{"x.PrivateKey = NAME\n", "the key is not valid, NAME returns an error", "var k1Keys = NAME;", "api_token, NAME\n"} {
+			in := strings.Replace(place, "NAME", name, 1)
+			if got, found, err := s.Text(context.Background(), in); err != nil || got != in {
+				t.Errorf("Text(%q) = %q, %v, %v, want it unchanged", in, got, found, err)
+			}
+		}
+	}
+	for _, in := range []string{"api_key: prodSigningKey2048\n", "API_KEY=prodSigningKey2048\n", "api_key = \"prodSigningKey2048\"\n"} {
+		if got, _, err := s.Text(context.Background(), in); err != nil || strings.Contains(got, "2048") {
+			t.Errorf("Text(%q) = %q, %v, want it redacted", in, got, err)
+		}
+	}
+	passed, total := 0, 0
+	for n := range uint64(200) {
+		for length := 12; length <= 40; length += 4 {
+			text := "secret_key = " + token(9000+n, "", length) + "\n"
+			for _, h := range hitsOf(t, s, text) {
+				if total++; h.rule.generic && isName(text, &h) {
+					passed++
+				}
+			}
+		}
+	}
+	if passed > 0 || total < 1000 {
+		t.Errorf("%d of %d random keys pass as names", passed, total)
+	}
+}
+
+// TestDiscordBotToken: the first part is the digits of an id in base64, which alone is no secret.
+func TestDiscordBotToken(t *testing.T) {
+	s := newScrubber(t, Options{})
+	for n := range uint64(40) {
+		id := fmt.Sprint(80351110224678912*(n+1) + n)
+		first := base64.RawStdEncoding.EncodeToString([]byte(id))
+		secret := first + "." + token(n, "", 6) + "." + token(n+100, "-_", 25+int(n)%12)
+		for _, in := range []string{"SECRET", "x = SECRET\n", `{"v":"SECRET"}`, "Authorization: Bot SECRET", "see (SECRET).", "a,SECRET,b", first + ".SECRET"} {
+			in = strings.ReplaceAll(in, "SECRET", secret)
+			got, found, err := s.Text(context.Background(), in)
+			if err != nil || len(found) == 0 || strings.Contains(got, secret[len(first)+7:]) {
+				t.Errorf("Text(%q) = %q, %v, %v", in, got, found, err)
+			}
+		}
+		for _, in := range []string{first, first + ".short.x", "1.2." + first} {
+			if got, found, err := s.Text(context.Background(), in); err != nil || got != in {
+				t.Errorf("Text(%q) = %q, %v, %v, want it unchanged", in, got, found, err)
+			}
+		}
+	}
+}
+
+// TestKeyBodies: private keys as Go encodes them are found without the lines around them, and
+// public keys and certificates are not.
+func TestKeyBodies(t *testing.T) {
+	s := newScrubber(t, Options{})
+	rsaKey, _ := rsa.GenerateKey(rand.Reader, 1024)
+	_, edKey, _ := ed25519.GenerateKey(rand.Reader)
+	keys := []any{rsaKey, edKey}
+	for _, curve := range []elliptic.Curve{elliptic.P256(), elliptic.P384(), elliptic.P521()} {
+		k, _ := ecdsa.GenerateKey(curve, rand.Reader)
+		keys = append(keys, k)
+	}
+	lines := func(der []byte) string {
+		return strings.Join(slices.Collect(chunks(base64.StdEncoding.EncodeToString(der), 64)), "\n") + "\n"
+	}
+	for _, key := range keys {
+		var secret [][]byte
+		der, _ := x509.MarshalPKCS8PrivateKey(key)
+		secret = append(secret, der)
+		if k, ok := key.(*rsa.PrivateKey); ok {
+			secret = append(secret, x509.MarshalPKCS1PrivateKey(k))
+		}
+		if k, ok := key.(*ecdsa.PrivateKey); ok {
+			der, _ := x509.MarshalECPrivateKey(k)
+			secret = append(secret, der)
+		}
+		for _, der := range secret {
+			for _, in := range []string{lines(der), "key: |\n" + lines(der), strings.ReplaceAll(lines(der), "\n", ""), strings.ReplaceAll(lines(der), "\n", `\n`)} {
+				got, found, err := s.Text(context.Background(), in)
+				if err != nil || len(found) == 0 || strings.Contains(got, strings.TrimSpace(in)[len(in)/2:]) {
+					t.Errorf("Text(%q) = %q, %v, %v", in, got, found, err)
+				}
+			}
+		}
+		pub, _ := x509.MarshalPKIXPublicKey(key.(crypto.Signer).Public())
+		cert, _ := x509.CreateCertificate(rand.Reader, &x509.Certificate{SerialNumber: big.NewInt(7)}, &x509.Certificate{}, key.(crypto.Signer).Public(), key)
+		for _, der := range [][]byte{pub, cert} {
+			if got, found, err := s.Text(context.Background(), lines(der)); err != nil || got != lines(der) {
+				t.Errorf("Text(%q) = %q, %v, %v, want it unchanged", lines(der), got, found, err)
+			}
+		}
+	}
 }

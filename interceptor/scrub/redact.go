@@ -40,6 +40,27 @@ func (h *hit) parts(text string) []span {
 	return withoutIDs(text, h.match)
 }
 
+// linesBefore returns the lines of base64 that end at byte end, or an empty span if they are few, or
+// the body of a whole private key.
+func linesBefore(text string, end int) span {
+	start := end
+	for start > 0 {
+		from := strings.LastIndexByte(text[:start-1], '\n') + 1
+		line := strings.TrimSpace(text[from:start])
+		if strings.Contains(line, "-----BEGIN") {
+			return span{}
+		}
+		if line == "" || strings.TrimLeft(strings.TrimRight(line, "="), base64Digits) != "" {
+			break
+		}
+		start = from
+	}
+	if end-start < 2*minDecoded {
+		return span{}
+	}
+	return span{start, end}
+}
+
 // ownIDs matches the ids that foldgate gives to branches, sessions, contexts and envelopes. An
 // agent has to read them, so they are never redacted, although some look like keys.
 var ownIDs = regexp.MustCompile(`\b(?:(?:br|ses|env)_[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|ctx_[0-9]{10,14}_[a-z0-9]{6,26})\b`)
@@ -73,9 +94,6 @@ var checksums = regexp.MustCompile(`^(?:h1:[A-Za-z0-9+/]{43}=|sha(?:1|256|384|51
 
 // isChecksum reports whether a generic rule took the checksum of a lock file for a key.
 func isChecksum(text string, h *hit) bool {
-	if !h.rule.generic {
-		return false
-	}
 	start := h.secret.Start
 	for _, prefix := range []string{"h1:", "sha1-", "sha256-", "sha384-", "sha512-"} {
 		if strings.HasSuffix(text[:start], prefix) {
@@ -88,6 +106,42 @@ func isChecksum(text string, h *hit) bool {
 		end++
 	}
 	return end-start < 128 && checksums.MatchString(text[start:end])
+}
+
+var (
+	// nameAnchor matches what a name for a key, a path or a file contains.
+	nameAnchor = regexp.MustCompile(`[kK]ey|KEY|[tT]oken|TOKEN|[sS]ecret|SECRET|[cC]ert|[aA]uth|[pP]ass|[cC]red|^[a-z0-9_]+(?:/[a-z0-9_]+){2,}$|[a-z]\.(?:bin|c|conf|crt|go|h|html|ini|js|json|key|md|pem|pub|py|sh|toml|ts|txt|xml|ya?ml)$`)
+	nameWord   = regexp.MustCompile(`[A-Z]?[a-z]+|[A-Z]+|[0-9]+|.`)
+	number     = regexp.MustCompile(`^-?[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?$`)
+)
+
+// isName reports whether a generic rule took a name or a number in code for a key, such as
+// NewEncapsulationKey768, win32api.RegEnumKey, rsakey2.pem or internal/x509v3/parser. A value in
+// quotation marks, after a colon or right after the sign before it is no name. The words of a name
+// are long and can be pronounced, and it has few digits.
+func isName(text string, h *hit) bool {
+	name := text[h.secret.Start:h.secret.End]
+	if number.MatchString(name) {
+		return true
+	}
+	before := strings.TrimRight(text[h.match.Start:h.secret.Start], " \t\n")
+	if len(before) == h.secret.Start-h.match.Start || strings.HasSuffix(before, ":") || !nameAnchor.MatchString(name) {
+		return false
+	}
+	letters, words, numbers := 0, 0, 0
+	for _, w := range nameWord.FindAllString(name, -1) {
+		switch c := w[len(w)-1]; {
+		case c >= '0' && c <= '9':
+			if numbers++; numbers > 3 || len(w) > 5 {
+				return false
+			}
+		case c >= 'a' && c <= 'z' && (len(w) > 14 || len(w) > 3 && !strings.ContainsAny(w, "aeiouyAEIOUY")), c >= 'A' && c <= 'Z' && len(w) > 8:
+			return false
+		case len(w) > 1 || !strings.ContainsAny(w, "_./-"):
+			letters, words = letters+len(w), words+1
+		}
+	}
+	return letters >= 3*words
 }
 
 // merge sorts marks and joins those that overlap. The longest one, or else the first, gives the

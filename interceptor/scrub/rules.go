@@ -65,6 +65,7 @@ type ruleEntry struct {
 	Required        []required
 	SkipReport      bool // the rule has no findings of its own; another rule requires it
 	Apart           bool // the rule finds a name and its value apart; see pairs
+	Before          bool // the secret is the lines of base64 before the match
 	allowEntries
 }
 
@@ -122,6 +123,14 @@ func (s *ruleSet) loadFile(path string, depth int) error {
 	f, err := s.load(path, b, false)
 	if err != nil {
 		return err
+	}
+	for _, r := range s.rules {
+		if r.expr == nil {
+			continue
+		}
+		if err := r.expr.Searchable(); err != nil {
+			return fmt.Errorf("rules %s: rule %q: its regex %w", path, r.ID, err)
+		}
 	}
 	for _, id := range f.Extend.DisabledRules {
 		s.disabled[id] = true

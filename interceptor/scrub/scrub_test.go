@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -155,6 +156,10 @@ func TestEndOfContextAndTime(t *testing.T) {
 }
 
 func TestUserRules(t *testing.T) {
+	manyClasses := ""
+	for c := rune(0x100); c < 0x300; c += 2 {
+		manyClasses += string(c)
+	}
 	dir := t.TempDir()
 	write := func(name, text string) string {
 		path := filepath.Join(dir, name)
@@ -185,20 +190,35 @@ stopwords = ["1234"]
 		t.Errorf("Text(%q) = %q, %v, want %q", in, got, err, want)
 	}
 	for name, text := range map[string]string{
-		"syntax":     `[[rules`,
-		"expression": "[[rules]]\nid='x'\nregex='('",
-		"no id":      "[[rules]]\nregex='x'",
-		"empty":      "[[rules]]\nid='x'",
-		"group":      "[[rules]]\nid='x'\nregex='x'\nsecretGroup=1",
-		"required":   "[[rules]]\nid='x'\nregex='x'\n[[rules.required]]\nid='nope'",
-		"target":     "[[allowlists]]\ntargetRules=['nope']\nstopwords=['x']",
-		"allow":      "[[allowlists]]\ndescription='nothing'",
-		"condition":  "[[allowlists]]\ncondition='xor'\nstopwords=['x']",
-		"url":        "[extend]\nurl='https://example.com/x.toml'",
-		"missing":    "[extend]\npath='missing.toml'",
+		"empty match": "[[rules]]\nid='x'\nregex='(?:a|b*)'",
+		"classes":     "[[rules]]\nid='x'\nregex='" + manyClasses + "'",
+		"syntax":      `[[rules`,
+		"expression":  "[[rules]]\nid='x'\nregex='('",
+		"no id":       "[[rules]]\nregex='x'",
+		"empty":       "[[rules]]\nid='x'",
+		"group":       "[[rules]]\nid='x'\nregex='x'\nsecretGroup=1",
+		"required":    "[[rules]]\nid='x'\nregex='x'\n[[rules.required]]\nid='nope'",
+		"target":      "[[allowlists]]\ntargetRules=['nope']\nstopwords=['x']",
+		"allow":       "[[allowlists]]\ndescription='nothing'",
+		"condition":   "[[allowlists]]\ncondition='xor'\nstopwords=['x']",
+		"url":         "[extend]\nurl='https://example.com/x.toml'",
+		"missing":     "[extend]\npath='missing.toml'",
 	} {
-		if _, err := New(Options{Rules: write("bad.toml", text)}); err == nil {
+		_, err := New(Options{Rules: write("bad.toml", text)})
+		if err == nil {
 			t.Errorf("New with rules %q (%s) succeeds, want an error", text, name)
+		}
+		if unbounded := name == "empty match" || name == "classes"; unbounded && !strings.Contains(fmt.Sprint(err), `rule "x"`) {
+			t.Errorf("New with rules %q (%s): %v, want the rule's id", text, name, err)
+		}
+	}
+}
+
+// TestEveryRuleIsSearchable: no default rule is searched for without a time limit.
+func TestEveryRuleIsSearchable(t *testing.T) {
+	for _, r := range newScrubber(t, Options{}).rules.active {
+		if err := r.expr.Searchable(); err != nil {
+			t.Errorf("rule %s %v", r.ID, err)
 		}
 	}
 }

@@ -32,11 +32,8 @@ type plan struct {
 }
 
 // newPlans returns a plan for each branch of tree if one begins with a lazy repetition, or else
-// one plan. It returns nil if tree matches the empty string: then package regexp searches.
+// one plan.
 func newPlans(tree *syntax.Regexp) []*plan {
-	if least, _ := lengths(tree); least == 0 {
-		return nil
-	}
 	branches := []*syntax.Regexp{tree}
 	if top := flat(tree, nil, true); len(top) == 1 && top[0].Op == syntax.OpAlternate {
 		for _, b := range top[0].Sub {

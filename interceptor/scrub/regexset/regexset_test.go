@@ -23,6 +23,9 @@ func TestSameAsRegexp(t *testing.T) {
 			x := parse(t, randomExpr(r))
 			exprs = append(exprs, x)
 			p := Pattern{Expr: x, Use: Use(r.IntN(3))}
+			if x.Searchable() != nil {
+				p.Use = 1 + Use(r.IntN(2))
+			}
 			for p.Use == Search && r.IntN(3) == 0 {
 				p.Keywords = append(p.Keywords, []string{"k", "ab", "key", "s=", "i0", "\u00e9"}[r.IntN(6)])
 			}
@@ -51,7 +54,11 @@ func TestCorpusSameAsRegexp(t *testing.T) {
 	for part := range slices.Chunk(exprs, 20) {
 		var patterns []Pattern
 		for i, x := range part {
-			patterns = append(patterns, Pattern{Expr: x, Use: []Use{Search, Search, Search, Test, TestLines}[i%5]})
+			p := Pattern{Expr: x, Use: []Use{Search, Search, Search, Test, TestLines}[i%5]}
+			if x.Searchable() != nil {
+				p.Use = Test
+			}
+			patterns = append(patterns, p)
 		}
 		set, err := New(patterns)
 		if err != nil {
@@ -83,6 +90,9 @@ func FuzzSameAsRegexp(f *testing.F) {
 			return
 		}
 		for _, use := range []Use{Search, Test, TestLines} {
+			if use == Search && x.Searchable() != nil {
+				continue
+			}
 			set, err := New([]Pattern{{Expr: x, Use: use}})
 			if err != nil {
 				return // too many literals

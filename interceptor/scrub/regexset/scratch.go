@@ -144,7 +144,6 @@ func (c *Scratch) LiteralHits(text string, limit Limit, hit func(at int)) error 
 func (c *Scratch) FindAll(pattern int) ([]Span, error) {
 	p := &c.set.patterns[pattern]
 	c.matches = c.matches[:0]
-	usable := p.plans != nil // by plans; or else package regexp searches
 	var buf [4]cursor
 	cursors := buf[:0]
 	for _, plan := range p.plans {
@@ -153,8 +152,7 @@ func (c *Scratch) FindAll(pattern int) ([]Span, error) {
 			continue
 		}
 		if cur.dfa = c.dfa(plan.tail); cur.dfa == nil {
-			usable = false
-			break
+			return nil, errClasses
 		}
 		if plan.lookahead != nil {
 			cur.rest, cur.pivot = c.dfa(plan.lookahead.rest), -1
@@ -163,12 +161,6 @@ func (c *Scratch) FindAll(pattern int) ([]Span, error) {
 			slices.Sort(cur.hits)
 		}
 		cursors = append(cursors, cur)
-	}
-	if !usable {
-		for _, m := range p.Expr.regexp().FindAllStringIndex(c.text, -1) {
-			c.matches = append(c.matches, Span{m[0], m[1]})
-		}
-		return c.matches, c.limit.Check()
 	}
 	for at := 0; ; {
 		var first *cursor

@@ -1,6 +1,8 @@
 package regexset
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"regexp"
 	"regexp/syntax"
@@ -29,6 +31,23 @@ func Parse(expr string) (*Expr, error) {
 // NumSubexp returns the number of capturing groups.
 func (x *Expr) NumSubexp() int { return x.groups }
 
+// Searchable returns an error if a pattern with the expression can't be for [Search], as no bound
+// would hold for its time.
+func (x *Expr) Searchable() error {
+	if least, _ := lengths(x.tree); least == 0 {
+		return errEmpty
+	}
+	if !newProgram(x.tree).compile() {
+		return errClasses
+	}
+	return nil
+}
+
+var (
+	errEmpty   = errors.New("matches the empty string: make a part of it mandatory, such as + instead of *")
+	errClasses = errors.New("tells more than 254 kinds of characters apart: use larger character classes")
+)
+
 // MatchString reports whether s contains a match.
 func (x *Expr) MatchString(s string) bool { return x.regexp().MatchString(s) }
 
@@ -36,7 +55,7 @@ func (x *Expr) MatchString(s string) bool { return x.regexp().MatchString(s) }
 type Use int
 
 const (
-	// Search: [Scratch.FindAll] returns the matches in the scanned text.
+	// Search: [Scratch.FindAll] returns the matches in the scanned text; see [Expr.Searchable].
 	Search Use = iota
 	// Test: [Scratch.Match] tests short parts of the scanned text.
 	Test
@@ -66,7 +85,7 @@ type Set struct {
 
 type pattern struct {
 	Pattern
-	plans []*plan  // for Search; nil if package regexp searches. TestLines has one, for its literals
+	plans []*plan  // for Search; TestLines has one, for its literals
 	test  *program // for Test and TestLines: the first end of a match in a text
 }
 
@@ -76,7 +95,8 @@ type use struct {
 	plans    []int // the literal is required by them
 }
 
-// New compiles patterns. It fails if their literals are too many for the prefilter.
+// New compiles patterns. It fails if one for Search matches the empty string, or if their literals
+// are too many for the prefilter.
 func New(patterns []Pattern) (*Set, error) {
 	s := &Set{patterns: make([]pattern, len(patterns)), minLen: math.MaxInt}
 	var literals []string
@@ -95,7 +115,11 @@ func New(patterns []Pattern) (*Set, error) {
 		p := &s.patterns[i]
 		p.Pattern = in
 		tree := in.Expr.tree
-		if least, _ := lengths(tree); in.Use != Test {
+		least, _ := lengths(tree)
+		if in.Use == Search && least == 0 {
+			return nil, fmt.Errorf("pattern %d %w", i, errEmpty)
+		}
+		if in.Use != Test {
 			s.minLen = min(s.minLen, least)
 		}
 		switch in.Use {
