@@ -25,6 +25,7 @@ var arrows = map[string][]string{
 	"internal/sqlitedb":           {},
 	"budget/bpe":                  {},
 	"budget":                      {"budget/bpe"},
+	"budget/limits":               {"internal/sqlitedb"},
 	"folding/contextpath":         {"internal/rawjson"},
 	"folding":                     {"budget", "folding/contextpath", "internal/sqlitedb"},
 	"folding/results":             {"folding", "folding/contextpath", "internal/sqlitedb"},

@@ -1,0 +1,284 @@
+// Package limits bounds what principals, teams, tools, servers and sessions spend in a window of
+// time: tokens and calls. It knows nothing of MCP; see the package's example.
+//
+// A [Limit] counts for each of its subjects. What a call uses is taken from all limits that match
+// it in one atomic operation of a [Store], before it is delivered, so that no limit whose action is
+// "refuse" is ever exceeded, also not by several processes that share a store.
+//
+// A process reserves more than one call needs, at most 1/64 of what is left: calls that follow use
+// the reservation without an operation of the store. What is not used goes back after 100 ms. A
+// process that dies loses its reservation: the limits have then counted too much, never too little.
+package limits
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/bmatcuk/doublestar/v4"
+)
+
+// What limits count for, in [Limit.Per].
+const (
+	PerSession   = "session"
+	PerPrincipal = "principal"
+	PerTeam      = "team"
+	PerTool      = "tool"
+	PerServer    = "server"
+	PerAll       = "all"
+)
+
+// What happens above a limit, in [Limit.Action].
+const (
+	Refuse = "refuse" // the limit is never exceeded
+	Fold   = "fold"   // results arrive as previews only
+	Warn   = "warn"   // nothing but a notice
+)
+
+// What a limit matches by branch, in [Match.Context].
+const (
+	Main   = "main"   // calls outside branches
+	Branch = "branch" // calls in branches
+)
+
+// MaxLimits is the largest number of limits.
+const MaxLimits = 256
+
+// Limit is a configured limit.
+type Limit struct {
+	Name     string  `yaml:"name"`      // unique, of a-z, 0-9, - and _, at most 64
+	Match    Match   `yaml:"match"`     // which uses count
+	Per      string  `yaml:"per"`       // each of what has a count of its own
+	Tokens   Amount  `yaml:"tokens"`    // 0: any number
+	Calls    Amount  `yaml:"calls"`     // 0: any number
+	Window   Window  `yaml:"window"`    // needed, but for per: session
+	TimeZone string  `yaml:"time_zone"` // of days, weeks and months; an IANA name, "" means UTC
+	WarnAt   float64 `yaml:"warn_at"`   // the share at which the limit is near; 0 means 0.8
+	Action   string  `yaml:"action"`    // "" means refuse
+}
+
+// Match selects uses. An empty field selects all.
+type Match struct {
+	Principal string `yaml:"principal"`
+	Team      string `yaml:"team"`
+	Server    string `yaml:"server"`
+	Tool      string `yaml:"tool"` // a glob for the name that hosts see; * matches a slash too
+	Context   string `yaml:"context"`
+}
+
+// Use says who uses what.
+type Use struct {
+	Principal, Team, Session string // Session is empty for a request that has none
+	Server, Tool             string // empty for what is not a call of a tool
+	Branch                   bool   // in a branch
+}
+
+// Amount is a number of tokens or calls. Its text is a number such as 200000, 200k or 20M.
+type Amount int64
+
+// UnmarshalText reads an amount.
+func (a *Amount) UnmarshalText(text []byte) error {
+	digits, unit := string(text), int64(1)
+	for suffix, n := range map[string]int64{"k": 1e3, "M": 1e6, "G": 1e9} {
+		if cut, ok := strings.CutSuffix(digits, suffix); ok {
+			digits, unit = cut, n
+		}
+	}
+	n, err := strconv.ParseInt(strings.ReplaceAll(digits, "_", ""), 10, 64)
+	if err != nil || n < 0 || n > maxAmount/unit {
+		return fmt.Errorf("%q is not an amount: write a number such as 200000, 200k or 20M, at most 1000G", text)
+	}
+	*a = Amount(n * unit)
+	return nil
+}
+
+// maxAmount is exact in the numbers of Redis scripts, and sums of it don't overflow.
+const maxAmount = 1e12
+
+var limitName = regexp.MustCompile(`^[a-z0-9_-]{1,64}$`)
+
+// Check returns what is wrong with the limits, each error with the number of the limit.
+func Check(all []Limit) error {
+	var errs []error
+	if len(all) > MaxLimits {
+		errs = append(errs, fmt.Errorf("there are %d limits: use at most %d", len(all), MaxLimits))
+	}
+	seen := map[string]bool{}
+	for i, l := range all {
+		fault := func(key, format string, args ...any) {
+			errs = append(errs, fmt.Errorf("limits[%d].%s: %s", i, key, fmt.Sprintf(format, args...)))
+		}
+		switch {
+		case !limitName.MatchString(l.Name):
+			fault("name", "%q is not a name: use 1 to 64 of a-z, 0-9, - and _", l.Name)
+		case seen[l.Name]:
+			fault("name", "%q is the name of another limit", l.Name)
+		}
+		seen[l.Name] = true
+		switch l.Per {
+		case PerSession, PerPrincipal, PerTeam, PerTool, PerServer, PerAll:
+		default:
+			fault("per", "%q is unknown: use session, principal, team, tool, server or all", l.Per)
+		}
+		switch l.Match.Context {
+		case "", Main, Branch:
+		default:
+			fault("match.context", "%q is unknown: use main or branch", l.Match.Context)
+		}
+		switch l.Action {
+		case "", Refuse, Fold, Warn:
+		default:
+			fault("action", "%q is unknown: use refuse, fold or warn", l.Action)
+		}
+		if !doublestar.ValidatePattern(l.Match.Tool) {
+			fault("match.tool", "%q is not a valid glob", l.Match.Tool)
+		}
+		if l.Tokens < 0 || l.Calls < 0 || max(l.Tokens, l.Calls) > maxAmount || l.Tokens == 0 && l.Calls == 0 {
+			fault("tokens", "set tokens or calls to a number from 1 to 1000G")
+		}
+		if l.Window == (Window{}) && l.Per != PerSession {
+			fault("window", "is missing: use for example 1h, 1d, 1w, 1mo or rolling 24h")
+		}
+		if _, err := time.LoadLocation(l.TimeZone); err != nil {
+			fault("time_zone", "%q is not a time zone: use an IANA name such as Europe/Berlin", l.TimeZone)
+		}
+		if !(l.WarnAt >= 0 && l.WarnAt <= 1) {
+			fault("warn_at", "%v is not a share: use a number from 0 to 1", l.WarnAt)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// limit is a limit in use.
+type limit struct {
+	Limit
+	zone *time.Location
+}
+
+func (l Limit) ready() (*limit, error) {
+	zone, err := time.LoadLocation(l.TimeZone)
+	l.Action = cmp.Or(l.Action, Refuse)
+	l.WarnAt = cmp.Or(l.WarnAt, 0.8)
+	return &limit{l, zone}, err
+}
+
+var slashless = strings.NewReplacer("/", "\x00") // a name is not a path
+
+func (l *limit) matches(u Use) bool {
+	same := func(want, is string) bool { return want == "" || want == is }
+	m := l.Match
+	switch {
+	case !same(m.Principal, u.Principal), !same(m.Team, u.Team), !same(m.Server, u.Server),
+		m.Context == Main && u.Branch, m.Context == Branch && !u.Branch,
+		l.Per == PerTool && u.Tool == "", l.Per == PerServer && u.Server == "":
+		return false
+	}
+	return m.Tool == "" || u.Tool != "" && doublestar.MatchUnvalidated(slashless.Replace(m.Tool), slashless.Replace(u.Tool))
+}
+
+// span returns the subject of a use and the window that counts for it at a time.
+func (l *limit) span(u Use, now time.Time) (subject string, w span) {
+	window := l.Window
+	switch l.Per {
+	case PerSession:
+		subject = u.Session
+		if subject == "" { // a request without a session: connecting anew must not lift the limit
+			subject = "principal " + u.Principal
+			window = cmp.Or(window, Window{n: 1, unit: day})
+		}
+	case PerPrincipal:
+		subject = u.Principal
+	case PerTeam:
+		subject = u.Team
+	case PerTool:
+		subject = u.Tool
+	case PerServer:
+		subject = u.Server
+	}
+	return subject, window.at(now, l.zone)
+}
+
+// counter returns the counter of a use at a time.
+func (l *limit) counter(u Use, now time.Time) (c Counter, subject string, w span) {
+	subject, w = l.span(u, now)
+	return Counter{
+		Key:  key(l.Name, w.key, subject),
+		From: w.from, Until: w.until, Bucket: w.bucket, Oldest: w.oldest, Expires: w.expires,
+		Tokens: int64(l.Tokens), Calls: int64(l.Calls), Hard: l.Action == Refuse,
+	}, subject, w
+}
+
+// key returns the key of a counter. The subject is last: it may hold any character.
+func key(limit string, window int64, subject string) string {
+	return limit + ":" + strconv.FormatInt(window, 10) + ":" + subject
+}
+
+// cutKey is the opposite of key.
+func cutKey(key string) (limit string, window int64, subject string, ok bool) {
+	limit, rest, _ := strings.Cut(key, ":")
+	start, subject, ok := strings.Cut(rest, ":")
+	window, err := strconv.ParseInt(start, 10, 64)
+	return limit, window, subject, ok && err == nil
+}
+
+// State is the state of a limit for one subject.
+type State struct {
+	Limit, Subject, Per, Action, Window string
+	Tokens, TokensUsed                  int64 // Tokens 0: any number. What is reserved counts as used
+	Calls, CallsUsed                    int64
+	Reset                               time.Time // zero: never. A rolling window: when the next part of it comes free
+}
+
+// Left returns what is left of a total.
+func left(total, used int64) int64 {
+	if total == 0 {
+		return math.MaxInt64
+	}
+	return max(total-used, 0)
+}
+
+func (l *limit) state(subject string, w span, u Used) State {
+	s := State{
+		Limit: l.Name, Subject: subject, Per: l.Per, Action: l.Action, Window: l.Window.String(),
+		Tokens: int64(l.Tokens), TokensUsed: u.Tokens, Calls: int64(l.Calls), CallsUsed: u.Calls,
+	}
+	if w.until != math.MaxInt64 {
+		s.Reset = time.Unix(w.until, 0).In(l.zone)
+	}
+	return s
+}
+
+// ExceededError says which limit refuses a use.
+type ExceededError struct {
+	Limit, Subject string
+	Unit           string // tokens or calls
+	Left, Total    int64
+	Reset          time.Time // when there is more; zero: never
+}
+
+func (e *ExceededError) Error() string {
+	of := ""
+	if e.Subject != "" {
+		of = " of " + strconv.Quote(e.Subject)
+	}
+	s := fmt.Sprintf("limit %s%s: %d of %d %s are left", e.Limit, of, e.Left, e.Total, e.Unit)
+	if e.Reset.IsZero() {
+		return s + ": it does not reset, ask the operator of the gateway for more"
+	}
+	return s + " until " + e.Reset.Format(time.RFC3339) + ": wait until then, or ask the operator of the gateway for more"
+}
+
+// UnavailableError says that the store did not answer in time.
+type UnavailableError struct{ Err error }
+
+func (e *UnavailableError) Error() string {
+	return "the store of the limits can't be reached: try again later: " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *UnavailableError) Unwrap() error { return e.Err }

@@ -1,0 +1,232 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+func window(t *testing.T, s string) (w Window) {
+	t.Helper()
+	if err := w.UnmarshalText([]byte(s)); err != nil {
+		t.Fatal(err)
+	}
+	if w.String() != s {
+		t.Errorf("%q is written %q", s, w)
+	}
+	return w
+}
+
+func TestCheck(t *testing.T) {
+	good := Limit{Name: "a", Per: PerAll, Tokens: 1, Window: window(t, "1d")}
+	for want, change := range map[string]func(*Limit){
+		"":                        func(l *Limit) {},
+		"limits[0].name":          func(l *Limit) { l.Name = "A b" },
+		"limits[0].per":           func(l *Limit) { l.Per = "user" },
+		"limits[0].match.context": func(l *Limit) { l.Match.Context = "leaf" },
+		"limits[0].match.tool":    func(l *Limit) { l.Match.Tool = "a[" },
+		"limits[0].action":        func(l *Limit) { l.Action = "stop" },
+		"limits[0].tokens":        func(l *Limit) { l.Tokens = 0 },
+		"limits[0].window":        func(l *Limit) { l.Window = Window{} },
+		"limits[0].time_zone":     func(l *Limit) { l.TimeZone = "Mars/Olympus" },
+		"limits[0].warn_at":       func(l *Limit) { l.WarnAt = 1.5 },
+	} {
+		l := good
+		change(&l)
+		err := Check([]Limit{l})
+		if want == "" && err != nil || want != "" && (err == nil || !strings.HasPrefix(err.Error(), want+": ")) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+	if err := Check([]Limit{good, good}); err == nil || !strings.Contains(err.Error(), "limits[1].name") {
+		t.Errorf("two of one name: %v", err)
+	}
+	if err := Check(make([]Limit, MaxLimits+1)); err == nil || !strings.Contains(err.Error(), "use at most 256") {
+		t.Errorf("too many: %v", err)
+	}
+}
+
+func TestAmount(t *testing.T) {
+	for text, want := range map[string]Amount{"0": 0, "200000": 200000, "200_000": 200000, "200k": 200000, "20M": 20e6, "1000G": 1e12, "-1": -1, "": -1, "1.5k": -1, "k": -1, "1001G": -1, "99999999999999999999": -1, "1kk": -1} {
+		var got Amount
+		if err := got.UnmarshalText([]byte(text)); err != nil {
+			got = -1
+		}
+		if got != want {
+			t.Errorf("%q is %d, want %d", text, got, want)
+		}
+	}
+}
+
+// newLimits returns limits on a new SQLite store.
+func newLimits(t *testing.T, o Options, all ...Limit) *Limits {
+	t.Helper()
+	now := o.Now
+	if now == nil {
+		now = time.Now
+	}
+	store, err := openSQLite(filepath.Join(t.TempDir(), "budgets.db"), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := New(all, store, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		l.Close(context.Background())
+		store.Close()
+	})
+	return l
+}
+
+func (l *Limits) used(t *testing.T, limit, subject string) Used {
+	t.Helper()
+	all, err := l.All(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range all {
+		if s.Limit == limit && s.Subject == subject {
+			return Used{s.TokensUsed, s.CallsUsed}
+		}
+	}
+	return Used{}
+}
+
+func TestSpend(t *testing.T) {
+	l := newLimits(t, Options{},
+		Limit{Name: "alice", Match: Match{Principal: "alice"}, Per: PerPrincipal, Tokens: 1000, Window: window(t, "1d")},
+		Limit{Name: "team", Per: PerTeam, Tokens: 1500, Window: window(t, "1mo")},
+		Limit{Name: "db", Match: Match{Tool: "db__*"}, Per: PerTool, Calls: 2, Window: window(t, "1h")},
+	)
+	alice := Use{Principal: "alice", Team: "data", Server: "db", Tool: "db__query"}
+	bob := Use{Principal: "bob", Team: "data", Server: "web", Tool: "web__get"}
+	s, err := l.Begin(t.Context(), alice, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, tight, err := s.Take(t.Context(), 300); got != 300 || tight != nil || err != nil {
+		t.Fatalf("Take = %d, %v, %v", got, tight, err)
+	}
+	s.Give(50)
+	s.Give(1 << 30) // no more than was taken
+	s2, err := l.Begin(t.Context(), alice, 600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if u := l.used(t, "team", "data"); u.Calls != 2 || u.Tokens != 600 {
+		t.Errorf("team has used %+v", u)
+	}
+	got, tight, err := s2.Take(t.Context(), 900)
+	if got != 400 || tight == nil || tight.Limit != "alice" || tight.Left != 0 || tight.Total != 1000 || tight.Unit != "tokens" || err != nil {
+		t.Errorf("Take above the limit = %d, %+v, %v", got, tight, err)
+	}
+	var exceeded *ExceededError
+	if _, err := l.Begin(t.Context(), alice, 0); !errors.As(err, &exceeded) || exceeded.Limit != "alice" && exceeded.Limit != "db" {
+		t.Errorf("Begin above the limit: %v", err)
+	}
+	if got := l.Pay(t.Context(), bob, 2000); got != 500 {
+		t.Errorf("bob's message got %d of the team's 500", got)
+	}
+	states, err := l.Status(t.Context(), alice)
+	if err != nil || len(states) != 3 || states[0].TokensUsed != 1000 || states[2].CallsUsed != 2 || states[2].Subject != "db__query" {
+		t.Errorf("Status = %+v, %v", states, err)
+	}
+	if n, err := l.Reset(t.Context(), "alice", ""); n != 1 || err != nil {
+		t.Errorf("Reset = %d, %v", n, err)
+	}
+	if _, err := l.Begin(t.Context(), alice, 0); !errors.As(err, &exceeded) || exceeded.Unit == "tokens" && exceeded.Limit == "alice" {
+		t.Errorf("after the reset: %v", err)
+	}
+}
+
+func TestNoLimits(t *testing.T) {
+	var none *Limits
+	s, err := none.Begin(t.Context(), Use{}, 5)
+	got, tight, err2 := s.Take(t.Context(), 7)
+	s.Give(1)
+	if s != nil || err != nil || got != 7 || tight != nil || err2 != nil || s.Fold() || none.Pay(t.Context(), Use{}, 3) != 3 {
+		t.Error("a nil Limits limits")
+	}
+	l := newLimits(t, Options{}, Limit{Name: "a", Match: Match{Team: "x"}, Per: PerAll, Tokens: 1, Window: window(t, "1d")})
+	if s, err := l.Begin(t.Context(), Use{Team: "y"}, 5); s != nil || err != nil || l.Pay(t.Context(), Use{}, 3) != 3 {
+		t.Error("a limit of others limits")
+	}
+}
+
+// Callers of several instances never get more than a limit has, and all of it.
+func TestExact(t *testing.T) {
+	const instances, callers = 2, 32
+	path := filepath.Join(t.TempDir(), "budgets.db")
+	var all []*Limits
+	for range instances {
+		store, err := OpenSQLite(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer store.Close()
+		l, err := New([]Limit{
+			{Name: "me", Per: PerPrincipal, Tokens: 20_000, Window: window(t, "1d")},
+			{Name: "all", Per: PerAll, Tokens: 50_000, Window: window(t, "1mo")},
+			{Name: "soft", Per: PerAll, Tokens: 100, Calls: 10, Window: window(t, "rolling 24h"), Action: Warn},
+		}, store, Options{Wait: time.Minute, MaxResult: 500})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, l)
+	}
+	var delivered [4]atomic.Int64
+	var wg sync.WaitGroup
+	for caller := range callers {
+		wg.Go(func() {
+			l := all[caller%instances]
+			who := caller / 2 % 4
+			u := Use{Principal: fmt.Sprint("p", who)}
+			for range 200 {
+				args := rand.IntN(20)
+				s, err := l.Begin(t.Context(), u, args)
+				var exceeded *ExceededError
+				if errors.As(err, &exceeded) {
+					continue
+				} else if err != nil {
+					t.Error(err)
+					return
+				}
+				got, _, err := s.Take(t.Context(), 1+rand.IntN(300))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				back := rand.IntN(got + 1)
+				s.Give(back)
+				delivered[who].Add(int64(args + got - back))
+			}
+		})
+	}
+	wg.Wait()
+	for _, l := range all {
+		l.Close(t.Context())
+	}
+	var sum int64
+	for who := range delivered {
+		n := delivered[who].Load()
+		sum += n
+		if u := all[0].used(t, "me", fmt.Sprint("p", who)); u.Tokens != n || n > 20_000 {
+			t.Errorf("p%d got %d, the counter has %d", who, n, u.Tokens)
+		}
+	}
+	if u := all[0].used(t, "all", ""); u.Tokens != sum || sum != 50_000 {
+		t.Errorf("all got %d, the counter has %d, want 50000", sum, u.Tokens)
+	}
+	if u := all[1].used(t, "soft", ""); u.Tokens != sum {
+		t.Errorf("the soft limit counted %d, want %d", u.Tokens, sum)
+	}
+}

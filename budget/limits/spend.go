@@ -1,0 +1,608 @@
+package limits
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// Options are the options of [New].
+type Options struct {
+	Allow     bool          // if the store can't be reached: allow, and charge later. Otherwise refuse
+	Wait      time.Duration // bounds the wait of one call for the store; 0 means 2 s
+	MaxResult int           // bounds what is reserved, in tokens; 0 means 8192
+	Log       *slog.Logger
+	Now       func() time.Time // nil means time.Now
+	Notify    func(Crossing)   // is told of each crossing; it must not block. nil: nobody is
+}
+
+// Crossing tells that a limit is near, refuses, or is over; once until it has again less than 9/10
+// of what makes it near.
+type Crossing struct {
+	State
+	Kind string // near, refused, or over: a limit with another action than refuse
+	Use  Use    // what crossed it
+}
+
+// Limits takes what calls use from the limits that match. All methods are safe for concurrent use.
+type Limits struct {
+	all   []*limit
+	store Store
+	o     Options
+	id    string // starts the ids of operations
+
+	sending chan struct{} // one sends at a time; taken before mu
+
+	mu       sync.Mutex // guards the fields below; it is not held while the store is asked
+	ops      int64
+	offset   time.Duration // of the store's clock
+	accounts map[Use]*account
+	holding  map[*account]struct{} // those with a pool
+	levels   map[string]level      // by key of the counter
+	outbox   []parcel              // changes that the store has not confirmed
+	timer    *time.Timer           // sends them; nil if none runs
+	down     error                 // why the store does not answer; nil if it does
+	retry    time.Time             // when it is asked again
+}
+
+// account is what one set of counters has in reserve.
+type account struct {
+	limits   []*limit
+	subjects []string
+	spans    []span
+	counters []Counter
+	from     int64 // the counters are those of [from, until)
+	until    int64
+	fold     bool // a limit with the action fold is spent
+
+	tokens, calls int64 // reserved; negative: delivered while the store was down, and not charged
+}
+
+type level int8
+
+const (
+	far level = iota
+	near
+	spent
+)
+
+// parcel is an operation that has to reach the store.
+type parcel struct {
+	id      string
+	how     How
+	changes []Change
+	since   time.Time
+}
+
+const (
+	giveBackAfter = 100 * time.Millisecond
+	retryAfter    = time.Second
+	maxAccounts   = 4096
+	maxOutbox     = 4096
+	maxExtraCalls = 64
+)
+
+// New returns the limits, which count in a store. The error says what is wrong with a limit.
+func New(all []Limit, store Store, o Options) (*Limits, error) {
+	if err := Check(all); err != nil {
+		return nil, err
+	}
+	l := &Limits{
+		store: store, o: o, id: rand.Text(), sending: make(chan struct{}, 1),
+		accounts: map[Use]*account{}, holding: map[*account]struct{}{}, levels: map[string]level{},
+	}
+	l.o.Wait = cmp.Or(o.Wait, 2*time.Second)
+	l.o.MaxResult = cmp.Or(o.MaxResult, 8192)
+	l.o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	if l.o.Now == nil {
+		l.o.Now = time.Now
+	}
+	for _, one := range all {
+		ready, err := one.ready()
+		if err != nil {
+			return nil, err
+		}
+		l.all = append(l.all, ready)
+	}
+	return l, nil
+}
+
+// Spend is what one call uses. All methods of a nil Spend work: it has no limits.
+type Spend struct {
+	l    *Limits
+	use  Use
+	wait time.Duration // what is left of Options.Wait
+
+	mu    sync.Mutex
+	last  *account // of the last take
+	taken int64    // from it, and not given back
+}
+
+// Begin takes one call and the tokens of its arguments from all limits that match, or nothing. If
+// none match the Spend is nil. The error is an [*ExceededError] or an [*UnavailableError].
+func (l *Limits) Begin(ctx context.Context, u Use, args int) (*Spend, error) {
+	if l == nil || len(l.all) == 0 {
+		return nil, nil
+	}
+	s := &Spend{l: l, use: u, wait: l.o.Wait}
+	_, exceeded, err := s.take(ctx, int64(args), 1)
+	switch {
+	case err != nil:
+		return nil, err
+	case exceeded != nil:
+		return nil, exceeded
+	case len(s.last.counters) == 0:
+		return nil, nil
+	}
+	return s, nil
+}
+
+// Take takes n tokens, or what the tightest limit has left: then it returns that limit too. Deliver
+// what is granted, and give back the rest.
+func (s *Spend) Take(ctx context.Context, n int) (granted int, tightest *ExceededError, err error) {
+	if s == nil || n <= 0 {
+		return n, nil, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	got, tightest, err := s.take(ctx, int64(n), 0)
+	return int(got), tightest, err
+}
+
+// Fold reports whether a limit with the action fold is spent: only previews are to be delivered.
+func (s *Spend) Fold() bool {
+	if s == nil {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.l.mu.Lock()
+	defer s.l.mu.Unlock()
+	return s.last.fold
+}
+
+// Give gives back n tokens that were taken and not delivered.
+func (s *Spend) Give(n int) {
+	if s == nil || n <= 0 {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	back := min(int64(n), s.taken)
+	s.taken -= back
+	s.l.mu.Lock()
+	defer s.l.mu.Unlock()
+	s.l.hold(s.last, back, 0)
+}
+
+// Pay takes n tokens for a message outside of calls, or what the tightest limit has left.
+func (l *Limits) Pay(ctx context.Context, u Use, n int) (granted int) {
+	if l == nil || len(l.all) == 0 || n <= 0 {
+		return n
+	}
+	got, _, _ := (&Spend{l: l, use: u, wait: l.o.Wait}).take(ctx, int64(n), 0)
+	return int(got)
+}
+
+// take takes tokens and calls; if there are calls, all or nothing. s.mu is held, or s is new.
+func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, exceeded *ExceededError, err error) {
+	l := s.l
+	l.mu.Lock()
+	a := l.account(s.use)
+	s.charge(a)
+	if len(a.counters) == 0 {
+		l.mu.Unlock()
+		return tokens, nil, nil
+	}
+	if a.tokens >= tokens && a.calls >= calls && a.tokens > 0 {
+		l.hold(a, -tokens, -calls)
+		l.mu.Unlock()
+		s.taken += tokens
+		return tokens, nil, nil
+	}
+	l.mu.Unlock()
+
+	start := time.Now()
+	// A host that cancels its call does not interrupt the store: that would look like a failure.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.wait)
+	defer func() {
+		cancel()
+		s.wait = max(s.wait-time.Since(start), 0)
+	}()
+	for try := 0; ; try++ {
+		var more int64
+		more, exceeded, err = s.ask(ctx, tokens-got, calls)
+		got += more
+		s.taken += more
+		// Perhaps another account of ours has reserved what is missing.
+		if err != nil || exceeded == nil || try > 0 || !l.giveBack(ctx) {
+			break
+		}
+	}
+	var unavailable *UnavailableError
+	if l.o.Allow && errors.As(err, &unavailable) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.hold(s.last, got-tokens, -calls)
+		s.taken += tokens - got
+		return tokens, nil, nil
+	}
+	return got, exceeded, err
+}
+
+// charge lets takes come from an account. Another account is another window: what was taken before
+// stays taken.
+func (s *Spend) charge(a *account) {
+	if s.last != a {
+		s.last, s.taken = a, 0
+	}
+}
+
+// ask takes tokens and calls from the store.
+func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceeded *ExceededError, err error) {
+	l := s.l
+	for range 4 { // more often than windows change
+		l.mu.Lock()
+		if l.down != nil && l.o.Now().Before(l.retry) {
+			err := l.down
+			l.mu.Unlock()
+			return 0, nil, &UnavailableError{err}
+		}
+		a := l.account(s.use)
+		s.charge(a)
+		op := Op{
+			ID: l.nextID(), Counters: a.counters, Tokens: tokens, Calls: calls, Whole: calls > 0,
+			ExtraTokens: max(int64(l.o.MaxResult)-a.tokens, 0), ExtraCalls: max(maxExtraCalls-a.calls, 0),
+		}
+		l.mu.Unlock()
+
+		sent := l.o.Now()
+		answer, err := l.store.Take(ctx, op)
+
+		l.mu.Lock()
+		if err != nil {
+			l.failed(err)
+			changes := make([]Change, len(op.Counters))
+			for i, c := range op.Counters {
+				changes[i] = Change{Key: c.Key, Bucket: c.Bucket, Expires: c.Expires}
+			}
+			l.send(parcel{op.ID, Undo, changes, l.o.Now()})
+			l.mu.Unlock()
+			return 0, nil, &UnavailableError{err}
+		}
+		l.down = nil
+		l.offset = answer.Now.Sub(sent)
+		if answer.Stale {
+			l.mu.Unlock()
+			continue
+		}
+		crossings := l.learn(a, s.use, answer)
+		l.hold(a, answer.ExtraTokens, answer.ExtraCalls)
+		l.mu.Unlock()
+		for _, c := range crossings {
+			l.o.Notify(c)
+		}
+		if answer.Tightest >= 0 {
+			exceeded = a.exceeded(answer)
+		}
+		return answer.Tokens, exceeded, nil
+	}
+	return 0, nil, &UnavailableError{errors.New("its clock jumps")}
+}
+
+// account returns the account of a use at the present time of the store. l.mu is held.
+func (l *Limits) account(u Use) *account {
+	now := l.o.Now().Add(l.offset)
+	a := l.accounts[u]
+	if a != nil && now.Unix() >= a.from && now.Unix() < a.until {
+		return a
+	}
+	a = l.open(u, now)
+	// Uses that have the same counters share the account.
+	for other := range l.holding {
+		if slices.Equal(other.counters, a.counters) {
+			a = other
+			break
+		}
+	}
+	if len(l.accounts) >= maxAccounts {
+		clear(l.accounts)
+	}
+	l.accounts[u] = a
+	return a
+}
+
+func (l *Limits) open(u Use, now time.Time) *account {
+	a := &account{until: 1<<63 - 1}
+	for _, one := range l.all {
+		if !one.matches(u) {
+			continue
+		}
+		c, subject, w := one.counter(u, now)
+		a.limits = append(a.limits, one)
+		a.subjects = append(a.subjects, subject)
+		a.spans = append(a.spans, w)
+		a.counters = append(a.counters, c)
+		a.from, a.until = max(a.from, c.From), min(a.until, c.Until)
+		if w.from == 0 { // the life of a session: it is extended
+			a.until = min(a.until, now.Unix()+keepSession/2)
+		}
+	}
+	return a
+}
+
+// hold adds to the reserve of an account. l.mu is held.
+func (l *Limits) hold(a *account, tokens, calls int64) {
+	a.tokens += tokens
+	a.calls += calls
+	if a.tokens == 0 && a.calls == 0 {
+		delete(l.holding, a)
+	} else if len(a.counters) > 0 {
+		l.holding[a] = struct{}{}
+		l.wake(giveBackAfter)
+	}
+}
+
+// learn reads what an answer says about the limits. l.mu is held.
+func (l *Limits) learn(a *account, u Use, answer Answer) (crossings []Crossing) {
+	a.fold = false
+	for i, c := range a.counters {
+		used, one := answer.Used[i], a.limits[i]
+		at := func(share float64) bool {
+			return c.Tokens > 0 && float64(used.Tokens) >= share*float64(c.Tokens) ||
+				c.Calls > 0 && float64(used.Calls) >= share*float64(c.Calls)
+		}
+		was, is := l.levels[c.Key], far
+		switch {
+		case c.Hard && answer.Tightest == i, !c.Hard && at(1):
+			is = spent
+		case at(one.WarnAt), was > far && at(one.WarnAt*0.9):
+			is = max(was, near)
+		}
+		a.fold = a.fold || one.Action == Fold && at(1)
+		if is == far {
+			delete(l.levels, c.Key)
+			continue
+		}
+		if is > was && l.o.Notify != nil {
+			kind := "near"
+			if is == spent && c.Hard {
+				kind = "refused"
+			} else if is == spent {
+				kind = "over"
+			}
+			crossings = append(crossings, Crossing{one.state(a.subjects[i], a.spans[i], used), kind, u})
+		}
+		if len(l.levels) >= maxAccounts {
+			clear(l.levels)
+		}
+		l.levels[c.Key] = is
+	}
+	return crossings
+}
+
+// exceeded returns the limit that granted the least.
+func (a *account) exceeded(answer Answer) *ExceededError {
+	i := answer.Tightest
+	s := a.limits[i].state(a.subjects[i], a.spans[i], answer.Used[i])
+	e := &ExceededError{Limit: s.Limit, Subject: s.Subject, Unit: "tokens", Left: left(s.Tokens, s.TokensUsed), Total: s.Tokens, Reset: s.Reset}
+	if answer.Calls {
+		e.Unit, e.Left, e.Total = "calls", left(s.Calls, s.CallsUsed), s.Calls
+	}
+	return e
+}
+
+func (l *Limits) nextID() string {
+	l.ops++
+	return l.id + strconv.FormatInt(l.ops, 36)
+}
+
+// failed notes that the store does not answer. Until it is asked again calls don't wait for it.
+// l.mu is held.
+func (l *Limits) failed(err error) {
+	if l.down == nil {
+		l.o.Log.Warn("limits: the store can't be reached", "error", err, "calls are", map[bool]string{true: "allowed, and charged later", false: "refused"}[l.o.Allow])
+	}
+	l.down, l.retry = err, l.o.Now().Add(retryAfter)
+}
+
+// send queues a change for the store. l.mu is held.
+func (l *Limits) send(p parcel) {
+	if len(l.outbox) >= maxOutbox {
+		l.o.Log.Warn("limits: an operation that the store did not confirm stays charged", "waiting", len(l.outbox))
+		return
+	}
+	l.outbox = append(l.outbox, p)
+	l.wake(giveBackAfter)
+}
+
+// wake lets flush run, in a while. l.mu is held.
+func (l *Limits) wake(after time.Duration) {
+	if l.timer == nil {
+		l.timer = time.AfterFunc(after, l.flush)
+	}
+}
+
+func (l *Limits) flush() {
+	ctx, cancel := context.WithTimeout(context.Background(), l.o.Wait)
+	defer cancel()
+	l.giveBack(ctx)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.timer = nil
+	if len(l.outbox) > 0 {
+		l.wake(retryAfter)
+	} else if len(l.holding) > 0 {
+		l.wake(giveBackAfter)
+	}
+}
+
+// giveBack gives back all reserves and reports whether there were any, and the store has got all.
+func (l *Limits) giveBack(ctx context.Context) bool {
+	select {
+	case l.sending <- struct{}{}:
+		defer func() { <-l.sending }()
+	case <-ctx.Done():
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var some bool
+	// While the store is down the reserves stay where they are: they can't become too many.
+	if !slices.ContainsFunc(l.outbox, func(p parcel) bool { return p.how == Add }) {
+		if changes := l.empty(); len(changes) > 0 {
+			some = true
+			l.outbox = append(l.outbox, parcel{l.nextID(), Add, changes, l.o.Now()})
+		}
+	}
+	for len(l.outbox) > 0 {
+		p := l.outbox[0]
+		if l.o.Now().Sub(p.since) > rememberOps-time.Minute { // the store may have forgotten it
+			p.changes = slices.DeleteFunc(p.changes, func(c Change) bool { return c.Tokens < 0 || c.Calls < 0 })
+		}
+		l.mu.Unlock()
+		err := l.store.Change(ctx, p.id, p.how, p.changes)
+		l.mu.Lock()
+		if err != nil {
+			l.failed(err)
+			return false
+		}
+		l.outbox = l.outbox[1:]
+	}
+	l.outbox = nil
+	return some
+}
+
+// empty takes all reserves and returns them as changes. l.mu is held.
+func (l *Limits) empty() []Change {
+	type part struct {
+		key    string
+		bucket int64
+	}
+	sum := map[part]Change{}
+	for a := range l.holding {
+		for _, c := range a.counters {
+			at := part{c.Key, c.Bucket}
+			change := sum[at]
+			sum[at] = Change{c.Key, c.Bucket, c.Expires, Used{change.Tokens - a.tokens, change.Calls - a.calls}}
+		}
+		a.tokens, a.calls = 0, 0
+	}
+	clear(l.holding)
+	var changes []Change
+	for _, c := range sum {
+		changes = append(changes, c)
+	}
+	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
+	return changes
+}
+
+// Close gives back what is reserved. Spends stay valid.
+func (l *Limits) Close(ctx context.Context) {
+	if l != nil {
+		l.giveBack(ctx)
+	}
+}
+
+// Status returns the limits that match a use, in the order of the configuration.
+func (l *Limits) Status(ctx context.Context, u Use) ([]State, error) {
+	if l == nil || len(l.all) == 0 {
+		return nil, nil
+	}
+	counts, err := l.counts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	a := l.open(u, l.o.Now().Add(l.offset))
+	var out []State
+	for i, one := range a.limits {
+		out = append(out, one.state(a.subjects[i], a.spans[i], used(counts[a.counters[i].Key], a.spans[i])))
+	}
+	return out, nil
+}
+
+// All returns every limit and subject with use in its window, in the order of the configuration.
+func (l *Limits) All(ctx context.Context) ([]State, error) {
+	if l == nil || len(l.all) == 0 {
+		return nil, nil
+	}
+	counts, err := l.counts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	now := l.o.Now().Add(l.offset)
+	l.mu.Unlock()
+	var out []State
+	for _, one := range l.all {
+		from := len(out)
+		for key, parts := range counts {
+			name, start, subject, ok := cutKey(key)
+			window := one.Window
+			if one.Per == PerSession && start != 0 { // of requests without a session
+				window = cmp.Or(window, Window{n: 1, unit: day})
+			}
+			w := window.at(now, one.zone)
+			if u := used(parts, w); ok && name == one.Name && start == w.key && u != (Used{}) {
+				out = append(out, one.state(subject, w, u))
+			}
+		}
+		slices.SortFunc(out[from:], func(a, b State) int { return strings.Compare(a.Subject, b.Subject) })
+	}
+	return out, nil
+}
+
+// Reset sets the counts of a limit to 0 and returns how many there were. subject "" means all.
+func (l *Limits) Reset(ctx context.Context, limit, subject string) (n int, err error) {
+	counts, err := l.counts(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var keys []string
+	for k := range counts {
+		if name, _, who, ok := cutKey(k); ok && name == limit && (subject == "" || who == subject) {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	if err := l.store.Delete(ctx, keys); err != nil {
+		return 0, &UnavailableError{err}
+	}
+	return len(keys), nil
+}
+
+// counts returns what the store has counted, without what this process has reserved.
+func (l *Limits) counts(ctx context.Context) (map[string][]Count, error) {
+	ctx, cancel := context.WithTimeout(ctx, l.o.Wait)
+	defer cancel()
+	l.giveBack(ctx)
+	list, err := l.store.List(ctx)
+	if err != nil {
+		return nil, &UnavailableError{err}
+	}
+	counts := map[string][]Count{}
+	for _, c := range list {
+		counts[c.Key] = append(counts[c.Key], c)
+	}
+	return counts, nil
+}
+
+// used sums up the parts of a counter that count.
+func used(parts []Count, w span) (sum Used) {
+	for _, c := range parts {
+		if c.Bucket >= w.oldest {
+			sum.Tokens += c.Tokens
+			sum.Calls += c.Calls
+		}
+	}
+	return sum
+}
