@@ -440,6 +440,13 @@ func (s *legacyServer) listen(ctx context.Context, r *conn.Request) (wire.Messag
 	return m, err
 }
 
+// InUse reports whether a host listens for updates, which is no open call at the server.
+func (s *legacyServer) InUse() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.listening) > 0
+}
+
 // updated hands the update of a resource to the listens that ask for it.
 func (s *legacyServer) updated(m wire.Message) {
 	uri, _ := rawjson.GetString(m.Params, "uri")

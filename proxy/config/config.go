@@ -116,6 +116,8 @@ type Upstream struct {
 	Tools          Tools       `yaml:"tools"`           // which tools are shown
 	TimeoutSeconds int         `yaml:"timeout_seconds"` // bounds one call; 0 sets no limit
 	ConnectSeconds int         `yaml:"connect_seconds"` // bounds starting and initializing
+	MaxConnections int         `yaml:"max_connections"` // bounds the connections to the server; 0 means the default
+	IdleSeconds    *int        `yaml:"idle_seconds"`    // closes an unused connection; 0 means never, nil the default
 	Scrub          ScrubPolicy `yaml:"scrub"`           // overrides the policy; empty fields inherit
 }
 
@@ -287,6 +289,37 @@ func (c Config) UpstreamKeys() (keys []string) {
 func (c *Config) Timeout(upstream string) time.Duration {
 	if u := c.Upstreams[upstream]; u != nil {
 		return time.Duration(u.TimeoutSeconds) * time.Second
+	}
+	return 0
+}
+
+// Defaults of the connections to an upstream.
+const (
+	defaultProcesses   = 100              // child processes of one command
+	defaultConnections = 10_000           // connections to one URL: as many as HTTP has legacy sessions
+	defaultIdle        = 30 * time.Minute // on HTTP: the idle time of a legacy session
+)
+
+// MaxConnections returns the most connections to an upstream, for all and for one principal, which
+// has half of them at most if there are several.
+func (c Config) MaxConnections(u *Upstream) (all, each int) {
+	all = cmp.Or(u.MaxConnections, defaultConnections)
+	if len(u.Command) > 0 {
+		all = cmp.Or(u.MaxConnections, defaultProcesses)
+	}
+	if len(c.Principals) > 1 {
+		return all, max(all/2, 1)
+	}
+	return all, all
+}
+
+// IdleTime returns the time after which an unused connection to an upstream is closed, 0 for never.
+func (c Config) IdleTime(u *Upstream) time.Duration {
+	switch {
+	case u.IdleSeconds != nil:
+		return time.Duration(*u.IdleSeconds) * time.Second
+	case c.Listen != "":
+		return defaultIdle
 	}
 	return 0
 }

@@ -187,6 +187,10 @@ func (c Config) checkUpstreams(k *checker) {
 		prefixes[prefix] = key
 		k.faultIf(u.TimeoutSeconds < 0 || u.ConnectSeconds < 0,
 			at, "timeout_seconds and connect_seconds must not be negative")
+		k.faultIf(u.MaxConnections < 0,
+			at+".max_connections", "%d is negative (0 is the default)", u.MaxConnections)
+		k.faultIf(u.IdleSeconds != nil && *u.IdleSeconds < 0,
+			at+".idle_seconds", "is negative (0 is never)")
 		k.optional(at+".scrub.results", u.Scrub.Results, "redact", "block", "off")
 		k.optional(at+".scrub.arguments", u.Scrub.Arguments, "report", "redact", "block", "off")
 		k.globs(at+".tools.allow", u.Tools.Allow)
@@ -212,6 +216,8 @@ func (u *Upstream) checkKind(at string, k *checker) {
 	}
 	k.faultIf(len(u.Command) == 0 && (len(u.Env) > 0 || u.Cwd != ""),
 		at, "env and cwd belong to command only")
+	k.faultIf(u.Builtin != "" && (u.MaxConnections != 0 || u.IdleSeconds != nil),
+		at, "max_connections and idle_seconds belong to command and url: the built-in server is no process")
 	k.faultIf(u.URL == "" && len(u.Headers) > 0, at+".headers", "belong to url only")
 	for _, name := range slices.Sorted(maps.Keys(u.Headers)) { // the values may be secrets
 		switch {

@@ -41,8 +41,8 @@ type listCache struct {
 
 	mu    sync.Mutex
 	lists [catalog.Kinds]*catalog.List
-	// stored means that the list was stored by an earlier process. It is fetched again when a host
-	// asks for it first, which does not wait for that.
+	// stored means that the list was stored by an earlier process, or is from a connection that was idle
+	// and is closed. It is fetched again when a host asks for it, which does not wait for that.
 	stored [catalog.Kinds]bool
 	epoch  [catalog.Kinds]int       // counts changes, so that a list from before a change is not kept
 	begun  [catalog.Kinds]time.Time // when the fetch under way began; zero for none
@@ -111,6 +111,15 @@ func (c *listCache) peek(k catalog.Kind) *catalog.List {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lists[k]
+}
+
+// doubt marks the lists as possibly changed.
+func (c *listCache) doubt() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k, l := range c.lists {
+		c.stored[k] = l != nil
+	}
 }
 
 func (c *listCache) forget(changed []catalog.Kind) {

@@ -55,6 +55,10 @@ func unavailable(ctx context.Context, srv *upstream.Server, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
+	if errors.Is(err, upstream.ErrFull) {
+		return &interceptor.Refusal{Reason: "resource_limit", Code: "too_many_connections", Status: 429, RetryAfter: 10, Err: err,
+			Message: fmt.Sprintf("%v. Nothing was sent; try again when other calls at %s are over, or have max_connections raised", err, srv.Key)}
+	}
 	return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_unavailable", Status: 502, Err: err,
 		Message: fmt.Sprintf("%v. Nothing was sent; try again in a few seconds, or go on without the tools of %s", err, srv.Key)}
 }

@@ -62,7 +62,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
 	s.scope.Principal = p.Principal
 	if p.Era.OwnConnections {
-		s.scope.Own, s.tasks = upstream.NewConnections(s.lifetime, s), &tasks{}
+		s.scope.Own, s.tasks = upstream.NewConnections(s.lifetime, p.Principal, s), &tasks{}
 	}
 	if !p.SingleRequest {
 		rt.mu.Lock()
@@ -212,6 +212,13 @@ func (o shared) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
 		o.rt.allChanged(srv, o.principal, nil)
 	}
 }
+
+// Retired implements [upstream.Owner].
+func (o shared) Retired(srv *upstream.Server) { o.rt.listsOf(o.principal).of(srv).doubt() }
+
+// Uses implements [upstream.Owner]. Subscriptions and questions of modern hosts are open calls, or
+// known to the bridge.
+func (o shared) Uses(srv *upstream.Server) bool { return o.rt.listsOf(o.principal).tasks.open(srv.Key) }
 
 // Unsolicited implements [upstream.Owner].
 func (o shared) Unsolicited(srv *upstream.Server, _ conn.Conn, m wire.Message) {

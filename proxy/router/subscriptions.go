@@ -193,6 +193,28 @@ func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 	s.rt.allChanged(srv, s.Principal, s)
 }
 
+// Uses implements [upstream.Owner].
+func (s *Session) Uses(srv *upstream.Server) bool {
+	if s.tasks.open(srv.Key) || len(s.subscribed.at(srv.Key)) > 0 {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, q := range s.questions {
+		if q.server == srv.Key {
+			return true
+		}
+	}
+	return false
+}
+
+// Retired implements [upstream.Owner]. On HTTP the lists come from the shared connection.
+func (s *Session) Retired(srv *upstream.Server) {
+	if s.Transport == "stdio" {
+		s.lists(srv).doubt()
+	}
+}
+
 // reopen opens the session's connection again as soon as it is lost, if the host waits for
 // updates over it. Otherwise the next call does.
 func (s *Session) reopen(srv *upstream.Server, c conn.Conn) {

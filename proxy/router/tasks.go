@@ -3,8 +3,10 @@ package router
 import (
 	"bytes"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -14,7 +16,12 @@ type task struct {
 	server string // its key
 	tool   string
 	branch string // id of the branch that pays for the result; "" in main
+	// until is when its server may forget it. It is zero once the task is over.
+	until time.Time
 }
+
+// maxTaskTTL is how long an open task keeps the connection to its server open.
+const maxTaskTTL = time.Hour
 
 type tasks struct {
 	mu   sync.Mutex
@@ -33,6 +40,18 @@ func (ts *tasks) task(id string) task {
 	return ts.byID[id]
 }
 
+// open reports whether a server works on a task.
+func (ts *tasks) open(server string) bool {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	for _, t := range ts.byID {
+		if t.server == server && time.Now().Before(t.until) {
+			return true
+		}
+	}
+	return false
+}
+
 // note remembers the server that made a task, and by which call.
 func (ts *tasks) note(result []byte, c *interceptor.Call) {
 	if _, asked := rawjson.Get(c.Target.Params, "task"); !asked && !strings.HasPrefix(c.Target.Method, "tasks/") {
@@ -43,11 +62,17 @@ func (ts *tasks) note(result []byte, c *interceptor.Call) {
 			return
 		}
 	}
-	id, ok := rawjson.GetString(result, "task", "taskId")
+	described, ok := rawjson.Get(result, "task")
 	if !ok {
-		if id, ok = rawjson.GetString(result, "taskId"); !ok {
-			return
+		described = result
+	}
+	id, ok := rawjson.GetString(described, "taskId")
+	if !ok {
+		if c.Target.Method == interceptor.MethodTaskResult {
+			id, _ = rawjson.GetString(c.Target.Params, "taskId")
+			ts.over(id)
 		}
+		return
 	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -67,5 +92,23 @@ func (ts *tasks) note(result []byte, c *interceptor.Call) {
 	if ts.byID == nil {
 		ts.byID = map[string]task{}
 	}
+	t.until = time.Time{}
+	if status, _ := rawjson.GetString(described, "status"); status != "completed" && status != "failed" && status != "cancelled" {
+		t.until = time.Now().Add(maxTaskTTL)
+		ttl, _ := rawjson.Get(described, "ttl") // in milliseconds; null for ever
+		if ms, err := strconv.Atoi(string(ttl)); err == nil && ms < int(maxTaskTTL.Milliseconds()) {
+			t.until = time.Now().Add(time.Duration(ms) * time.Millisecond)
+		}
+	}
 	ts.byID[id] = t
+}
+
+// over notes that the host has the result of a task.
+func (ts *tasks) over(id string) {
+	ts.mu.Lock()
+	defer ts.mu.Unlock()
+	if t, known := ts.byID[id]; known {
+		t.until = time.Time{}
+		ts.byID[id] = t
+	}
 }

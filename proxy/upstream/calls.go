@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -23,11 +24,13 @@ type calls struct {
 	last   int64
 	open   map[int64]*call
 	tokens map[string]*call // by tokenKey of the token as the server knows it
+	using  int              // open calls for which somebody waits
+	since  time.Time        // when the last of them ended
 	closed error            // why no call may begin
 }
 
 func newCalls(cfg *Config) *calls {
-	return &calls{cfg: cfg, open: map[int64]*call{}, tokens: map[string]*call{}}
+	return &calls{cfg: cfg, open: map[int64]*call{}, tokens: map[string]*call{}, since: time.Now()}
 }
 
 type call struct {
@@ -35,6 +38,8 @@ type call struct {
 	request *conn.Request
 	// token is the host's progress token, nil if it asked for no progress.
 	token json.RawMessage
+	// watch means that it only listens for changes of lists: its connection may be closed as idle.
+	watch bool
 	// abort ends the exchange of the call's own if the response comes from elsewhere. It is nil if
 	// there is no such exchange. It is guarded by calls.mu.
 	abort context.CancelCauseFunc
@@ -52,6 +57,7 @@ type call struct {
 // that had to be made unique.
 func (t *calls) begin(r *conn.Request) (*call, json.RawMessage, error) {
 	c := &call{request: r, done: make(chan struct{})}
+	c.watch = r.Method == wire.MethodListen && !bytes.Contains(r.Params, []byte("resourceSubscriptions"))
 	// Looking for the token means reading all arguments. Most calls have none.
 	if bytes.Contains(r.Params, []byte("progressToken")) {
 		c.token, _ = rawjson.Get(r.Params, "_meta", "progressToken")
@@ -67,6 +73,9 @@ func (t *calls) begin(r *conn.Request) (*call, json.RawMessage, error) {
 	t.last++
 	c.id = t.last
 	t.open[c.id] = c
+	if !c.watch {
+		t.using++
+	}
 	if c.token != nil {
 		t.tokens[t.wireToken(c)] = c
 	}
@@ -130,6 +139,10 @@ func (t *calls) take(id int64) (c *call, late bool) {
 		return nil, id > 0 && id <= t.last
 	}
 	delete(t.open, id)
+	if !c.watch {
+		t.using--
+		t.since = time.Now()
+	}
 	if c.token != nil {
 		if key := t.wireToken(c); t.tokens[key] == c {
 			delete(t.tokens, key)
@@ -175,6 +188,25 @@ func (t *calls) fail(err error) (ended map[int64]*call) {
 		c.finish(wire.Message{}, because, nil)
 	}
 	return ended
+}
+
+// idle returns since when no call is open. ok is false if one is.
+func (t *calls) idle() (since time.Time, ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.since, t.using == 0
+}
+
+// retire ends the table unless a call is open. A later call fails with conn.ErrSessionGone, since the
+// server did nothing for it.
+func (t *calls) retire() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.using > 0 || t.closed != nil {
+		return false
+	}
+	t.closed = errRetired
+	return true
 }
 
 func (t *calls) get(id int64) *call {

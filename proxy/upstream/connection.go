@@ -165,6 +165,12 @@ func (s *connection) lose(reason error) {
 	s.calls.fail(s.fault())
 }
 
+// idle implements [idler].
+func (s *connection) idle() (since time.Time, ok bool) { return s.calls.idle() }
+
+// retire implements [idler].
+func (s *connection) retire() bool { return s.calls.retire() }
+
 // Done is closed when the connection is closed or lost.
 func (s *connection) Done() <-chan struct{} { return s.lifetime.Done() }
 

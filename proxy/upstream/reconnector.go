@@ -29,10 +29,12 @@ const steadyAfter = 5 * time.Second
 type reconnector struct {
 	server *Server
 	of     *Connections
-	tasks  sync.WaitGroup // attempts, watches over lists, ends of lost connections; close waits for them
+	tasks  sync.WaitGroup // attempts, watches over lists, ends of connections; close waits for them
 
 	mu      sync.Mutex
 	current conn.Conn
+	raw     conn.Conn     // current without its translation
+	asked   time.Time     // when Connection last returned current
 	since   time.Time     // when the last connection opened; zero: there was none
 	trying  chan struct{} // closed at the end of the current attempt; nil without an attempt
 	began   time.Time     // the current attempt
@@ -65,7 +67,6 @@ func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error)
 			if time.Since(r.since) < steadyAfter {
 				r.failed(cmp.Or(lost.Err(), errDown))
 			}
-			r.tasks.Go(func() { _ = lost.Close() }) // waits for its child process
 		}
 		switch {
 		case r.closed:
@@ -73,6 +74,7 @@ func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error)
 			return nil, fmt.Errorf("upstream %s: %w", name, errSessionEnded)
 		case r.current != nil && r.trying == nil: // else its owner prepares it
 			defer r.mu.Unlock()
+			r.asked = time.Now()
 			return r.current, nil
 		case r.trying == nil && time.Now().Before(r.retryAt) && r.fails > 1:
 			defer r.mu.Unlock()
@@ -128,30 +130,110 @@ func (r *reconnector) attempt() {
 	initialize := cs.initialize
 	cs.mu.Unlock()
 	in := &inbox{}
-	c, err := r.server.dial(cs.lifetime, in, initialize, cs.shared)
+	var raw, c conn.Conn
+	err := r.server.places.take(cs.lifetime, r)
 	if err == nil {
-		c = r.connect(c, in, conn.Host{Principal: cs.principal, Modern: cs.shared, Initialize: initialize})
+		if raw, err = r.server.dial(cs.lifetime, in, initialize, cs.shared); err != nil {
+			r.server.places.free(r)
+		}
+	}
+	if err == nil {
+		c = r.connect(raw, in, conn.Host{Principal: cs.principal, Modern: cs.shared, Initialize: initialize})
 	}
 	r.mu.Lock()
 	again, closed, trying := !r.since.IsZero(), r.closed, r.trying
 	switch {
+	case errors.Is(err, ErrFull): // the next call may find a place
+		r.err = err
 	case err != nil:
 		r.failed(err)
 	case !closed:
-		r.current, r.since, r.err, r.fails = c, time.Now(), nil, 0
+		r.current, r.raw, r.since, r.asked, r.err, r.fails = c, raw, time.Now(), time.Now(), nil, 0
 	}
 	r.mu.Unlock()
-	switch {
-	case err != nil:
-	case closed:
-		_ = c.Close()
-	default:
+	if err == nil {
+		if closed {
+			_ = c.Close()
+		}
+		r.tasks.Go(func() { r.keep(c, raw) })
+	}
+	if err == nil && !closed {
 		cs.owner.Opened(r.server, c, again)
 	}
 	r.mu.Lock()
 	r.trying = nil
 	r.mu.Unlock()
 	close(trying)
+}
+
+// keep waits for the end of a connection, and ends it if it is idle for too long.
+func (r *reconnector) keep(c, raw conn.Conn) {
+	limit := r.server.idle
+	check := time.NewTimer(limit)
+	defer check.Stop()
+	if _, measurable := raw.(idler); limit == 0 || !measurable {
+		check.Stop()
+	}
+	for {
+		select {
+		case <-c.Done():
+			_ = c.Close() // waits for its child process
+			r.server.places.free(r)
+			return
+		case <-check.C:
+			left := limit
+			if since, idle := r.idle(); idle {
+				if left -= time.Since(since); left <= 0 {
+					r.retire()
+					left = limit
+				}
+			}
+			check.Reset(left)
+		}
+	}
+}
+
+// idler is a connection that knows whether calls use it.
+type idler interface {
+	idle() (since time.Time, ok bool)
+	retire() bool
+}
+
+// idle returns since when the connection is unused. ok is false if it is used, or not open.
+func (r *reconnector) idle() (since time.Time, ok bool) {
+	r.mu.Lock()
+	c, asked := r.current, r.asked
+	raw, measurable := r.raw.(idler)
+	ok = c != nil && measurable && r.trying == nil && !isDone(c)
+	r.mu.Unlock()
+	if !ok {
+		return since, false
+	}
+	if since, ok = raw.idle(); since.Before(asked) {
+		since = asked
+	}
+	user, translated := c.(interface{ InUse() bool })
+	return since, ok && !(translated && user.InUse()) && !r.of.owner.Uses(r.server)
+}
+
+// errRetired is why an idle connection takes no call. The next attempt opens another one.
+var errRetired = fmt.Errorf("%w: it was idle and is closed", conn.ErrSessionGone)
+
+// retire closes an idle connection. It returns false if a call uses it. The next one is like the first:
+// nothing was lost.
+func (r *reconnector) retire() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.current
+	if raw, ok := r.raw.(idler); c == nil || !ok || !raw.retire() {
+		return false
+	}
+	r.current, r.since = nil, time.Time{}
+	r.tasks.Go(func() {
+		r.of.owner.Retired(r.server)
+		_ = c.Close()
+	})
+	return true
 }
 
 // connect ties a new connection to the owner, translated into the era of its hosts. The built-in

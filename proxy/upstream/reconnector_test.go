@@ -37,18 +37,22 @@ type owner struct{}
 
 func (owner) Unsolicited(*Server, conn.Conn, wire.Message) {}
 func (owner) Opened(*Server, conn.Conn, bool)              {}
+func (owner) Uses(*Server) bool                            { return false }
+func (owner) Retired(*Server)                              {}
 
 // lossy is a connection that a test loses.
 type lossy struct {
 	conn.Conn
 	lost   chan struct{}
+	end    sync.Once
 	closed atomic.Bool
 }
 
 func (*lossy) Info() conn.Info         { return conn.Info{Version: wire.VersionLegacy} }
 func (l *lossy) Done() <-chan struct{} { return l.lost }
 func (*lossy) Err() error              { return conn.ErrClosed }
-func (l *lossy) Close() error          { l.closed.Store(true); return nil }
+func (l *lossy) lose()                 { l.end.Do(func() { close(l.lost) }) }
+func (l *lossy) Close() error          { l.closed.Store(true); l.lose(); return nil }
 
 // A connection that was lost and replaced is closed, too: its child process may still run.
 func TestLostConnectionIsClosed(t *testing.T) {
@@ -63,7 +67,7 @@ func TestLostConnectionIsClosed(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(dialled) == 1 {
-				close(dialled[0].lost)
+				dialled[0].lose()
 			}
 		}
 		s.Close()
@@ -83,7 +87,7 @@ func TestEndedSessionIsNoFault(t *testing.T) {
 			return nil, context.Cause(ctx)
 		})
 		lifetime, end := context.WithCancel(t.Context())
-		session := NewConnections(lifetime, owner{})
+		session := NewConnections(lifetime, "local", owner{})
 		go func() {
 			_, _ = up.Connection(lifetime, Scope{Own: session})
 		}()

@@ -63,6 +63,11 @@ type Owner interface {
 	Unsolicited(s *Server, c conn.Conn, m wire.Message)
 	// Opened prepares a connection to s before it is used. again means that it is not the first.
 	Opened(s *Server, c conn.Conn, again bool)
+	// Uses reports whether the connection to s is needed although no call is open: by a subscription,
+	// a task or a question.
+	Uses(s *Server) bool
+	// Retired tells that an idle connection to s was closed, over which s announced changes of its lists.
+	Retired(s *Server)
 }
 
 // NewSet returns a set without servers, which Servers makes.
@@ -82,7 +87,8 @@ func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
 			servers = append(servers, before[i])
 			continue
 		}
-		s := &Server{Key: key, Config: u, Log: t.options.Log.With("upstream", key), set: t}
+		s := &Server{Key: key, Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u)}
+		s.places.init(c.MaxConnections(u))
 		known := t.known.get(key, u)
 		s.info = conn.Info{Version: known.Version, Result: known.Result}
 		servers = append(servers, s)
@@ -110,6 +116,8 @@ type Server struct {
 	Config *config.Upstream
 	Log    *slog.Logger
 	set    *Set
+	places places
+	idle   time.Duration // after which an unused connection is closed; 0 for never
 
 	mu    sync.Mutex
 	info  conn.Info // of the latest connection, or from the cache
@@ -134,8 +142,8 @@ func (s *Server) reconnector(scope Scope) *reconnector {
 	s.set.mu.Lock()
 	shared := s.set.shared[scope.Principal]
 	if shared == nil {
-		shared = NewConnections(s.set.lifetime, s.set.Shared(scope.Principal))
-		shared.principal, shared.shared = scope.Principal, true
+		shared = NewConnections(s.set.lifetime, scope.Principal, s.set.Shared(scope.Principal))
+		shared.shared = true
 		s.set.shared[scope.Principal] = shared
 	}
 	s.set.mu.Unlock()
@@ -296,7 +304,7 @@ var errSessionEnded = errors.New("the host's session ended")
 // share: at most one to each server.
 type Connections struct {
 	owner     Owner
-	principal string // of shared connections
+	principal string
 	shared    bool
 	lifetime  context.Context
 
@@ -306,10 +314,10 @@ type Connections struct {
 	closed     bool
 }
 
-// NewConnections returns an empty set of connections. They are opened as long as lifetime lasts,
-// and ended by Close. If lifetime has ended, the set is closed.
-func NewConnections(lifetime context.Context, owner Owner) *Connections {
-	return &Connections{owner: owner, lifetime: lifetime, servers: map[*Server]*reconnector{}, closed: lifetime.Err() != nil}
+// NewConnections returns an empty set of connections for a host of principal. They are opened as long
+// as lifetime lasts, and ended by Close. If lifetime has ended, the set is closed.
+func NewConnections(lifetime context.Context, principal string, owner Owner) *Connections {
+	return &Connections{owner: owner, principal: principal, lifetime: lifetime, servers: map[*Server]*reconnector{}, closed: lifetime.Err() != nil}
 }
 
 // Initialize sets the params of the host's initialize, which connections opened later repeat word

@@ -1,0 +1,98 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// ErrFull means that a server has max_connections connections, and that all of them are in use. It
+// arrives wrapped; nothing was sent.
+var ErrFull = errors.New("all connections are in use")
+
+const (
+	// placeWait is how long a new connection waits for its place.
+	placeWait = 10 * time.Second
+	// settled is how long a connection must be unused before another one may take its place.
+	settled = 100 * time.Millisecond
+)
+
+// places bounds the connections to one server: the ones that start, are open, or end.
+type places struct {
+	all, each int // most connections, for all and for one principal
+
+	mu    sync.Mutex
+	taken map[*reconnector]int // mostly 1; a second while the first ends
+	sum   int
+	by    map[string]int // sum by principal
+	freed chan struct{}  // closed when a place becomes free
+}
+
+func (p *places) init(all, each int) {
+	p.all, p.each = all, each
+	p.taken, p.by, p.freed = map[*reconnector]int{}, map[string]int{}, make(chan struct{})
+}
+
+// take takes a place for a connection of r. If none is free, it closes the longest idle connection
+// of the principal, else of all, and waits.
+func (p *places) take(ctx context.Context, r *reconnector) error {
+	principal := r.of.principal
+	deadline := time.After(placeWait)
+	for ending := false; ; {
+		p.mu.Lock()
+		if r.server.Builtin() || p.sum < p.all && p.by[principal] < p.each {
+			p.taken[r]++
+			p.sum++
+			p.by[principal]++
+			p.mu.Unlock()
+			return nil
+		}
+		holders, freed, own := slices.Collect(maps.Keys(p.taken)), p.freed, p.by[principal] >= p.each
+		p.mu.Unlock()
+		ending = ending || retireIdlest(holders, principal, own)
+		select {
+		case <-freed:
+			ending = false
+		case <-time.After(settled): // a connection may be idle by now
+		case <-deadline:
+			return fmt.Errorf("%w: it has %d (max_connections of upstream %s), of which one principal may have %d, and none became idle within %s",
+				ErrFull, p.all, r.server.Key, p.each, placeWait)
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// retireIdlest closes the longest idle connection of a principal, else of all unless own is set.
+func retireIdlest(holders []*reconnector, principal string, own bool) bool {
+	var best *reconnector
+	var longest time.Time
+	for _, r := range holders {
+		since, idle := r.idle()
+		if mine := r.of.principal == principal; !idle || time.Since(since) < settled || own && !mine {
+			continue
+		} else if best == nil || mine && best.of.principal != principal || mine == (best.of.principal == principal) && since.Before(longest) {
+			best, longest = r, since
+		}
+	}
+	return best != nil && best.retire()
+}
+
+// free gives a place back.
+func (p *places) free(r *reconnector) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.taken[r]--; p.taken[r] == 0 {
+		delete(p.taken, r)
+	}
+	if p.by[r.of.principal]--; p.by[r.of.principal] == 0 {
+		delete(p.by, r.of.principal)
+	}
+	p.sum--
+	close(p.freed)
+	p.freed = make(chan struct{})
+}
