@@ -3,6 +3,7 @@ package trace
 import (
 	"bytes"
 	"cmp"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -103,6 +104,7 @@ type segmentFile interface {
 type pending struct {
 	r        *Record
 	envelope []byte // the line up to the chain fields
+	payload  []byte // the members behind them, "" for none
 	done     bool
 	err      error
 }
@@ -150,8 +152,8 @@ const (
 	maxPayloadDepth = 9_900   // encoding/json reads 10,000 levels, with the record around the payload
 )
 
-// lineRoom is at least the length of the chain fields of a line.
-const lineRoom = lineTail + 128
+// lineRoom is at least the length of the chain fields of a line and its end.
+const lineRoom = 2*hashLen + 64
 
 // pool reuses the memory of records on their way, except buffers above
 // maxPooled. It saves an allocation of some 2 KB for each record.
@@ -171,17 +173,16 @@ const maxPooled = 2 << 20
 func (j *Journal) Append(r *Record, payload ...[]byte) error {
 	p := pool.Get().(*pending)
 	defer func() {
-		if cap(p.envelope) <= maxPooled {
-			*p = pending{envelope: p.envelope[:0]}
+		if max(cap(p.envelope), cap(p.payload)) <= maxPooled {
+			*p = pending{envelope: p.envelope[:0], payload: p.payload[:0]}
 			pool.Put(p)
 		}
 	}()
-	var err error
-	if p.envelope, err = j.encode(p.envelope, r, payload); err != nil {
+	if err := j.encode(p, r, payload); err != nil {
 		return err
 	}
-	if p.r = r; len(p.envelope) > maxLine-lineRoom {
-		return fmt.Errorf("trace record of %d bytes: at most %d can be written", len(p.envelope), maxLine-lineRoom)
+	if n := p.size(); n > maxLine {
+		return fmt.Errorf("trace record of %d bytes: at most %d can be written", n, maxLine)
 	}
 	j.queueMu.Lock()
 	if j.closed {
@@ -202,15 +203,15 @@ func (j *Journal) Append(r *Record, payload ...[]byte) error {
 	return p.err
 }
 
-// encode checks and completes r, and appends its line up to the chain fields.
-func (j *Journal) encode(b []byte, r *Record, payload [][]byte) ([]byte, error) {
+// encode checks and completes r, and makes p of it.
+func (j *Journal) encode(p *pending, r *Record, payload [][]byte) (err error) {
 	if r.Kind == "" {
-		return b, errors.New("trace record has no kind")
+		return errors.New("trace record has no kind")
 	}
 	if err := contextpath.ValidateCall(r.Context); err != nil {
-		return b, fmt.Errorf("trace record %s: %w", r.Kind, err)
+		return fmt.Errorf("trace record %s: %w", r.Kind, err)
 	}
-	r.Protocol = Protocol
+	r.Protocol, r.Digest = Protocol, ""
 	if r.ID == "" {
 		r.ID = NewID()
 	}
@@ -223,42 +224,53 @@ func (j *Journal) encode(b []byte, r *Record, payload [][]byte) ([]byte, error) 
 	if payload == nil {
 		payload = [][]byte{r.Payload}
 	}
-	return appendTail(j.appendPayload(appendHead(b, r), r, payload), r)
+	p.r = r
+	p.envelope = appendHead(p.envelope, r)
+	j.encodePayload(p, payload)
+	p.envelope, err = appendTail(p.envelope, r)
+	return err
 }
 
-// appendPayload appends the payload's member. If it stores something else than
-// the payload, it notes that in r.
-func (j *Journal) appendPayload(b []byte, r *Record, pieces [][]byte) []byte {
+// encodePayload makes p.payload, and appends its digest to the envelope. If it stores something
+// else than the payload, it notes that in the record.
+func (j *Journal) encodePayload(p *pending, pieces [][]byte) {
 	size := 0
 	for _, p := range pieces {
 		size += len(p)
 	}
 	if size == 0 {
-		return b
+		return
 	}
-	b = append(slices.Grow(b, size+1024), payloadKey...)
-	start := len(b)
-	for _, p := range pieces {
-		b = append(b, p...)
-	}
-	payload := b[start:]
+	var salt [saltBytes]byte
+	_, _ = rand.Read(salt[:]) // never fails
+	p.payload = slices.Grow(p.payload, size+1024)
+	line, digest := appendPayload(p.payload, salt, pieces...)
+	payload, stored, truncated := line[len(line)-size:], []byte(nil), true
 	switch {
 	case size > j.maxPayload:
 		sum := sha256.Sum256(payload)
-		payload = rawjson.Marshal(map[string]any{
+		stored = rawjson.Marshal(map[string]any{
 			"omitted": "payload exceeds the journal's limit", "bytes": size, "sha256": hex.EncodeToString(sum[:])})
 	case !rawjson.Valid(payload, maxPayloadDepth):
-		payload = rawjson.Quote(string(payload))
+		stored = rawjson.Quote(string(payload))
 	case bytes.IndexByte(payload, '\n') >= 0 || bytes.IndexByte(payload, '\r') >= 0:
-		return append(b[:start], rawjson.Compact(payload)...)
-	default:
-		return b
+		stored, truncated = rawjson.Compact(payload), false
 	}
-	a := *r.AuditOrEmpty() // a copy: the caller may share one Audit between records
-	a.Truncated = true
-	r.Audit = &a
-	return append(b[:start], payload...)
+	if stored != nil {
+		line, digest = appendPayload(p.payload, salt, stored)
+		if truncated {
+			a := *p.r.AuditOrEmpty() // a copy: the caller may share one Audit between records
+			a.Truncated = true
+			p.r.Audit = &a
+		}
+	}
+	p.payload = line
+	p.envelope = append(append(p.envelope, `,"digest":"`...), hashPrefix...)
+	p.envelope = append(hex.AppendEncode(p.envelope, digest[:]), '"')
 }
+
+// size is at least the length of the line.
+func (p *pending) size() int { return len(p.envelope) + len(p.payload) + lineRoom }
 
 // writeQueue commits the queue. The caller holds writing.
 func (j *Journal) writeQueue() {
@@ -297,7 +309,7 @@ func (j *Journal) commit(q []*pending) {
 
 // fits reports whether p has room in the segment after so many bytes more.
 func (j *Journal) fits(more int, p *pending) bool {
-	return j.size+int64(more+len(p.envelope)+lineRoom) <= j.opt.RotateBytes
+	return j.size+int64(more+p.size()) <= j.opt.RotateBytes
 }
 
 // writeSome writes as many records of q as fit in the segment, at least one,
@@ -314,6 +326,7 @@ func (j *Journal) writeSome(q []*pending) (n int, err error) {
 		p.r.Seq, p.r.Prev = seq, hash
 		buf, hash = appendChain(buf, start, seq, hash)
 		p.r.Hash = hash
+		buf = append(append(buf, p.payload...), lineEnd...)
 		n++
 	}
 	if cap(buf) <= maxPooled {
@@ -463,8 +476,9 @@ func (j *Journal) note(e Event) error {
 
 func (j *Journal) pendingNote(e Event) []*pending {
 	r := &Record{From: "foldgate", Kind: KindJournal, Payload: rawjson.Marshal(e)}
-	envelope, _ := j.encode(nil, r, nil) // its kind is set, and it has no context and no audit
-	return []*pending{{r: r, envelope: envelope}}
+	p := new(pending)
+	_ = j.encode(p, r, nil) // its kind is set, and it has no context and no audit
+	return []*pending{p}
 }
 
 // flusher brings the disk and the head file up to date, Interval after the first commit that made

@@ -13,23 +13,26 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// hashPrefix names the hash in prev and hash; genesis is the prev of record 1.
+// A line is an object. Its hash covers the members before the hash, among them the digest of the
+// payload. Behind the hash are the payload and its salt, which can go without a trace in the hash.
+// In lines of [protocolV1] the payload stands among the members before the hash.
 const (
-	hashPrefix = "sha256:"
+	hashPrefix = "sha256:" // names the hash in prev, hash and digest
 	hashLen    = len(hashPrefix) + 2*sha256.Size
-	genesis    = hashPrefix + "0000000000000000000000000000000000000000000000000000000000000000"
+	genesis    = hashPrefix + "0000000000000000000000000000000000000000000000000000000000000000" // the prev of record 1
 	hashMember = `,"hash":"`
-	lineTail   = len(hashMember) + hashLen + len("\"}\n") // from the hash member to the end of the line
+	saltMember = `,"salt":"`
+	saltBytes  = 16
+	payloadKey = `,"payload":`
+	lineEnd    = "}\n"
 )
-
-const payloadKey = `,"payload":`
 
 // AppendLine appends the record's line as it stands in the journal, with the
 // hash that the record claims and with its newline.
 func (r *Record) AppendLine(b []byte) ([]byte, error) {
-	start := len(b)
+	start, old := len(b), r.Protocol == protocolV1
 	b = appendHead(b, r)
-	if len(r.Payload) > 0 {
+	if old && len(r.Payload) > 0 {
 		b = append(append(b, payloadKey...), r.Payload...)
 	}
 	b, err := appendTail(b, r)
@@ -37,8 +40,12 @@ func (r *Record) AppendLine(b []byte) ([]byte, error) {
 		return nil, err
 	}
 	b, _ = appendChain(b, start, r.Seq, r.Prev)
-	copy(b[len(b)-lineTail+len(hashMember):], r.Hash)
-	return b, nil
+	copy(b[len(b)-hashLen-1:], r.Hash)
+	if !old && len(r.Payload) > 0 {
+		b = append(append(append(b, saltMember...), r.Salt...), '"')
+		b = append(append(b, payloadKey...), r.Payload...)
+	}
+	return append(b, lineEnd...), nil
 }
 
 func appendHead(b []byte, r *Record) []byte {
@@ -52,10 +59,13 @@ func appendHead(b []byte, r *Record) []byte {
 	if r.Context != "" {
 		b = rawjson.AppendQuote(append(b, `,"context":`...), r.Context)
 	}
+	if r.Digest != "" {
+		b = rawjson.AppendQuote(append(b, `,"digest":`...), r.Digest)
+	}
 	return b
 }
 
-// appendTail appends the members between the payload and the chain fields.
+// appendTail appends the members between the digest and the chain fields.
 func appendTail(b []byte, r *Record) ([]byte, error) {
 	if r.Audit == nil {
 		return b, nil
@@ -85,8 +95,8 @@ func appendStrings(b []byte, key string, values []string) []byte {
 	return b
 }
 
-// appendChain finishes the line that begins at b[start] with seq, prev and hash, and returns b
-// and the hash. The hash covers the line without its hash member and newline.
+// appendChain appends seq, prev and hash to the line that begins at b[start], and returns b and the
+// hash. The hash covers the line up to it, closed by a brace.
 func appendChain(b []byte, start int, seq uint64, prev string) (line []byte, hash string) {
 	b = strconv.AppendUint(append(b, `,"seq":`...), seq, 10)
 	b = append(append(b, `,"prev":"`...), prev...)
@@ -95,22 +105,61 @@ func appendChain(b []byte, start int, seq uint64, prev string) (line []byte, has
 	b = append(append(b[:len(b)-1], hashMember...), hashPrefix...)
 	b = hex.AppendEncode(b, sum[:])
 	hash = string(b[len(b)-hashLen:])
-	return append(b, "\"}\n"...), hash
+	return append(b, '"'), hash
 }
 
-// lineHash returns the hash that a finished line claims and the hash of its
-// bytes. ok is false if the line does not end in a hash member.
-func lineHash(line []byte) (claimed, actual string, ok bool) {
-	line = bytes.TrimSuffix(line, []byte("\n"))
-	at := len(line) - (lineTail - 1)
-	if at <= 0 || string(line[at:at+len(hashMember)]) != hashMember || line[len(line)-1] != '}' || line[len(line)-2] != '"' {
-		return "", "", false
+// appendPayload appends the members behind the hash, and returns b and their digest: the hash of
+// the object that they are alone. salt is random, so that nobody finds the payload from the digest.
+func appendPayload(b []byte, salt [saltBytes]byte, pieces ...[]byte) (line []byte, digest [sha256.Size]byte) {
+	start := len(b)
+	b = hex.AppendEncode(append(b, saltMember...), salt[:])
+	b = append(append(b, '"'), payloadKey...)
+	for _, p := range pieces {
+		b = append(b, p...)
 	}
-	claimed = string(line[at+len(hashMember) : len(line)-2])
+	b = append(b, '}')
+	b[start] = '{'
+	digest = sha256.Sum256(b[start:])
+	b[start] = ','
+	return b[:len(b)-1], digest
+}
+
+// proof is what a line claims of itself, and what its bytes give.
+type proof struct {
+	claimed, actual string // hashes
+	digest          string // of the members behind the hash, "" if there are none
+	end             int    // of the hash, behind its quote: there an erased line is closed
+}
+
+// proofOf returns the proof of a line without its newline, the zero one if its hash is not in its place.
+func proofOf(line []byte) (p proof) {
+	at := bytes.Index(line, []byte(hashMember)) // a string before it would have it escaped
+	if bytes.HasPrefix(line, []byte(`{"protocol":"`+protocolV1)) {
+		at = len(line) - hashLen - len(hashMember) - len(`"}`)
+	}
+	p.end = at + len(hashMember) + hashLen + 1
+	if at <= 0 || p.end >= len(line) || !bytes.HasPrefix(line[at:], []byte(hashMember)) || line[p.end-1] != '"' || line[len(line)-1] != '}' {
+		return proof{}
+	}
+	p.claimed = string(line[at+len(hashMember) : p.end-1])
+	p.actual = hashOf(line[:at], []byte("}"))
+	if p.end < len(line)-1 {
+		p.digest = hashOf([]byte("{"), line[p.end+1:])
+	}
+	return p
+}
+
+func hashOf(parts ...[]byte) string {
 	h := sha256.New()
-	h.Write(line[:at])
-	h.Write([]byte("}"))
-	return claimed, hashPrefix + hex.EncodeToString(h.Sum(nil)), true
+	for _, p := range parts {
+		h.Write(p)
+	}
+	return hashPrefix + hex.EncodeToString(h.Sum(nil))
+}
+
+// intact reports whether a record that was read from the line is as it was written, or erased.
+func (p proof) intact(r *Record) bool {
+	return p.end > 0 && p.claimed == p.actual && p.claimed == r.Hash && (p.digest == "" || p.digest == r.Digest)
 }
 
 // auditEncoders reuses encoders. That saves two allocations a record.
@@ -126,24 +175,28 @@ type auditEncoder struct {
 	json *json.Encoder // into buf
 }
 
-// ParseLine reads one line of a journal, without its newline. intact reports
-// whether its hash is right. It does not check the place in the chain.
+// ParseLine reads one line of a journal, without its newline. intact reports whether its hash is
+// right, and the digest of its payload, if it is not erased. It does not check the place in the chain.
 func ParseLine(line []byte) (r *Record, intact bool, err error) {
-	r = new(Record)
-	if err := json.Unmarshal(line, r); err != nil {
-		return nil, false, fmt.Errorf("record: %w", err)
-	}
-	switch {
-	case r.Protocol != Protocol:
-		return r, false, fmt.Errorf("record: protocol %.40q is not %s", r.Protocol, Protocol)
-	case r.ID == "" || r.Kind == "" || r.Seq == 0:
-		return r, false, errors.New("record: id, kind or seq is missing")
-	}
-	claimed, actual, ok := lineHash(line)
-	return r, ok && claimed == actual && claimed == r.Hash, nil
+	r, p, err := parseLine(line)
+	return r, err == nil && p.intact(r), err
 }
 
-// intactRecord returns the record in line, nil unless its hash is right.
+func parseLine(line []byte) (r *Record, p proof, err error) {
+	r = new(Record)
+	if err := json.Unmarshal(line, r); err != nil {
+		return nil, p, fmt.Errorf("record: %w", err)
+	}
+	switch {
+	case r.Protocol != Protocol && r.Protocol != protocolV1:
+		return r, p, fmt.Errorf("record: protocol %.40q is not %s", r.Protocol, Protocol)
+	case r.ID == "" || r.Kind == "" || r.Seq == 0:
+		return r, p, errors.New("record: id, kind or seq is missing")
+	}
+	return r, proofOf(line), nil
+}
+
+// intactRecord returns the record in line, nil unless it is intact.
 func intactRecord(line []byte) *Record {
 	if r, intact, _ := ParseLine(line); intact {
 		return r

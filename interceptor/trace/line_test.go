@@ -2,6 +2,7 @@ package trace
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"math"
 	"reflect"
@@ -9,13 +10,21 @@ import (
 	"testing"
 )
 
-// appendEnvelope appends the record's line up to the chain fields.
-func appendEnvelope(b []byte, r *Record) ([]byte, error) {
-	b = appendHead(b, r)
-	if len(r.Payload) > 0 {
-		b = append(append(b, payloadKey...), r.Payload...)
+// lineOf returns the line of a record that continues another, and its hash.
+func lineOf(r *Record, seq uint64, prev string) (line []byte, hash string, err error) {
+	r.Seq, r.Prev, r.Hash = seq, prev, genesis
+	if r.Digest = ""; len(r.Payload) > 0 && r.Protocol != protocolV1 {
+		r.Salt = strings.Repeat("00", saltBytes)
+		_, sum := appendPayload(nil, [saltBytes]byte{}, r.Payload)
+		r.Digest = hashPrefix + hex.EncodeToString(sum[:])
 	}
-	return appendTail(b, r)
+	if line, err = r.AppendLine(nil); err != nil {
+		return nil, "", err
+	}
+	p := proofOf(bytes.TrimSuffix(line, []byte("\n")))
+	r.Hash = p.actual
+	line, err = r.AppendLine(nil)
+	return line, r.Hash, err
 }
 
 // appendTail writes the audit as encoding/json does, for every member alone, for all of them

@@ -8,8 +8,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// Protocol is the value of every record's protocol field.
-const Protocol = "foldgate/trace.v1"
+// Protocol is the value of a record's protocol field.
+const Protocol = "foldgate/trace.v2"
+
+// protocolV1 is the one of records that earlier versions wrote. Their hashes cover their payloads,
+// so these can't be erased.
+const protocolV1 = "foldgate/trace.v1"
 
 // TimeFormat is the form of [Record.TS]: UTC with microseconds, so that the
 // order of the strings is the order of the times.
@@ -36,7 +40,7 @@ const (
 	KindJournal = "system/journal"
 )
 
-// Record is one message, event or decision. The first nine fields are the
+// Record is one message, event or decision. The first eight fields and Payload are the
 // envelope. Audit has the facts that foldgate adds. Seq, Prev and Hash are its
 // place in the chain. JSON names and order are part of the format.
 type Record struct {
@@ -48,11 +52,13 @@ type Record struct {
 	Kind          string          `json:"kind"`                    // a Kind constant, with the method if it ends in a colon
 	CorrelationID IDs             `json:"correlationId,omitempty"` // the records that this one answers or follows from
 	Context       string          `json:"context,omitempty"`       // a context path; "" is main
-	Payload       json.RawMessage `json:"payload,omitempty"`       // scrubbed, or absent
+	Digest        string          `json:"digest,omitempty"`        // of the payload with its salt; set by ParseLine
 	Audit         *Audit          `json:"audit,omitempty"`
-	Seq           uint64          `json:"seq"`  // set by Append: 1, 2, 3, ... over all files
-	Prev          string          `json:"prev"` // set by Append: the hash of the record before
-	Hash          string          `json:"hash"` // set by Append; docs/trace.md says which bytes it covers
+	Seq           uint64          `json:"seq"`               // set by Append: 1, 2, 3, ... over all files
+	Prev          string          `json:"prev"`              // set by Append: the hash of the record before
+	Hash          string          `json:"hash"`              // set by Append; docs/trace.md says which bytes it covers
+	Salt          string          `json:"salt,omitempty"`    // set by ParseLine
+	Payload       json.RawMessage `json:"payload,omitempty"` // scrubbed; absent if erased or not stored
 }
 
 // Audit has the facts that foldgate adds to the envelope of a message. Zero
@@ -175,6 +181,9 @@ func (r *Record) Time() time.Time {
 	t, _ := time.Parse(time.RFC3339Nano, r.TS)
 	return t
 }
+
+// Erased reports whether the record had a payload that was erased.
+func (r *Record) Erased() bool { return r.Digest != "" && len(r.Payload) == 0 }
 
 // Blocked reports whether foldgate refused the message.
 func (r *Record) Blocked() bool {

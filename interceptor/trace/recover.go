@@ -156,7 +156,7 @@ func (j *Journal) compare(h *head) ([]Event, error) {
 func (j *Journal) continues(a Anchor) (ok bool, err error) {
 	hash := []byte(a.Hash)
 	err = ReadLines(filepath.Join(j.dir, a.File), 0, func(line []byte, _ int64, whole bool) bool {
-		if whole && bytes.Contains(line[max(0, len(line)-2*lineTail):], hash) { // as its hash or its prev
+		if whole && bytes.Contains(line, hash) { // as its hash or its prev
 			r := intactRecord(line)
 			ok = r != nil && (r.Seq == a.Seq && r.Hash == a.Hash || r.Seq == a.Seq+1 && r.Prev == a.Hash)
 		}

@@ -35,6 +35,8 @@ type Event struct {
 	Expected    *Anchor   `json:"expected,omitempty"`    // the last record according to the head file
 	Found       *Anchor   `json:"found,omitempty"`       // the last record in the segments
 	First       *FirstRef `json:"first,omitempty"`       // the oldest segment after retention
+	Erased      []Span    `json:"erased,omitempty"`      // the records with payloads that are about to be erased
+	By          string    `json:"by,omitempty"`          // who erases them
 }
 
 // Values of [Event.Event].
@@ -47,6 +49,7 @@ const (
 	EventNoHead    = "no_head"   // there were records but no head file
 	EventResumed   = "resumed"   // records could not be written for a while
 	EventRetention = "retention" // old segments are about to be removed
+	EventErased    = "erased"    // payloads are about to be erased
 )
 
 // Anchor names one record by its place.

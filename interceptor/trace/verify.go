@@ -60,6 +60,7 @@ type verifier struct {
 	at       uint64    // seq of the line being checked, 0 if unknown
 	seq      uint64    // of the line before
 	hashes   [2]string // of the line before: the claimed one and the actual one
+	erased   [2][]Span // the records without their payloads, and those that records about erasures name
 	anchored bool      // the head's record was passed
 	copied   bool      // the auditor's record was passed
 }
@@ -149,12 +150,9 @@ func (v *verifier) checkFile(ctx context.Context, name string, last bool) error 
 
 func (v *verifier) checkLine(line []byte, at int64) {
 	v.at = 0
-	r, right, err := ParseLine(line)
-	claimed, actual, hashed := "", "", true
-	if right {
-		claimed, actual = r.Hash, r.Hash
-	} else if claimed, actual, hashed = lineHash(line); err == nil && !hashed {
-		err = errors.New("it does not end in a hash")
+	r, p, err := parseLine(line)
+	if err == nil && p.end == 0 {
+		err = errors.New("it does not have its hash at its place")
 	}
 	if err != nil {
 		v.fault(FaultFormat, "not a record: %v", err)
@@ -165,19 +163,25 @@ func (v *verifier) checkLine(line []byte, at int64) {
 	}
 	v.report.Records++
 	v.at = r.Seq
-	if !right {
-		v.fault(FaultHash, "record %d was changed: its hash is %s, its bytes have %s", r.Seq, claimed, actual)
+	switch {
+	case p.claimed != p.actual:
+		v.fault(FaultHash, "record %d was changed: its hash is %s, its bytes have %s", r.Seq, p.claimed, p.actual)
+	case !p.intact(r):
+		v.fault(FaultHash, "the payload of record %d was changed: its digest is %s, its bytes have %s", r.Seq, r.Digest, p.digest)
 	}
 	v.checkPlace(r)
-	v.seq, v.hashes, v.started = r.Seq, [2]string{claimed, actual}, true
+	v.seq, v.hashes, v.started = r.Seq, [2]string{p.claimed, p.actual}, true
 	place := Anchor{File: v.file, Seq: r.Seq, Hash: r.Hash}
 	if v.report.First.Seq == 0 {
 		v.report.First = place
 	}
 	v.report.Last = place
-	v.checkAnchors(r, actual)
+	v.checkAnchors(r, p.actual)
 	if r.Kind == KindJournal {
 		v.checkEvent(r)
+	} else if r.Erased() {
+		v.report.Erased++
+		v.erased[0] = addSeq(v.erased[0], r.Seq)
 	}
 	if v.opt.Detect != nil {
 		for _, rule := range v.opt.Detect(line) {
@@ -239,6 +243,9 @@ func (v *verifier) checkEvent(r *Record) {
 		v.fault(FaultHeadMissing, "record %d: at start there was no right %s; what followed record %d may be cut off", r.Seq, headName, e.Found.Seq)
 	case e.Event == EventRetention && e.First != nil:
 		v.note(NoteEvent, "record %d: retention removed %d files, what is before record %d", r.Seq, len(e.Removed), e.First.Seq)
+	case e.Event == EventErased && len(e.Erased) > 0:
+		v.erased[1] = append(v.erased[1], e.Erased...)
+		v.note(NoteEvent, "record %d: %s erased payloads of %d records from %d on", r.Seq, e.By, count(e.Erased), e.Erased[0][0])
 	case e.Event != EventBegin:
 		v.note(NoteEvent, "record %d: %s", r.Seq, e.Event)
 	}
@@ -256,6 +263,9 @@ func (v *verifier) checkEnd() {
 			v.fault(FaultHead, "record %d, which %s anchors, is not there", v.head.Seq, headName)
 		}
 	}
+	if seq := unannounced(v.erased[0], v.erased[1]); seq > 0 {
+		v.fault(FaultErased, "the payload of record %d is missing, and no record says that it was erased", seq)
+	}
 	if a := v.opt.Anchor; a.Seq != 0 && !v.copied {
 		v.fault(FaultAnchor, "record %d, which you hold, is not there", a.Seq)
 	}
@@ -266,7 +276,8 @@ type Report struct {
 	Files   int    `json:"files"`
 	Records uint64 `json:"records"`
 	Bytes   int64  `json:"bytes"`
-	First   Anchor `json:"first"` // the oldest record there is
+	Erased  uint64 `json:"erased"` // records with an erased payload
+	First   Anchor `json:"first"`  // the oldest record there is
 	Last    Anchor `json:"last"`
 	// Faults are in the order of the journal, at most 100; Total counts all.
 	Faults []Fault `json:"faults,omitempty"`
@@ -318,7 +329,8 @@ const (
 	FaultUnreadable     = "unreadable"      // an input/output error or an endless line
 	FaultTorn           = "torn"            // a file but the last ends in the middle of a line
 	FaultFormat         = "format"          // a line is not a record
-	FaultHash           = "hash"            // a line does not match its hash: it was changed
+	FaultHash           = "hash"            // a line does not match its hash, or a payload its digest: it was changed
+	FaultErased         = "erased"          // a payload is missing without a record of its erasure
 	FaultSeq            = "seq"             // records are missing, repeated or out of order
 	FaultPrev           = "prev"            // a line does not continue the one before
 	FaultHead           = "head"            // another record is in the place of the anchored one

@@ -93,8 +93,7 @@ func TestTamper(t *testing.T) {
 		{"change and rehash one line", func(l [][]byte) [][]byte {
 			r, _, _ := ParseLine(l[7])
 			r.From = "someone"
-			env, _ := appendEnvelope(nil, r)
-			l[7], _ = appendChain(env, 0, r.Seq, r.Prev)
+			l[7], _, _ = lineOf(r, r.Seq, r.Prev)
 			return l
 		}, 9, FaultPrev},
 	} {
@@ -259,12 +258,11 @@ func TestRewrittenEndIsNeverHealed(t *testing.T) {
 				}
 				l, prev := l[:c.lines], before.Hash
 				for seq := before.Seq + 1; seq <= 20; seq++ {
-					env, err := appendEnvelope(nil, &Record{Protocol: Protocol, ID: NewID(), TS: before.TS, From: "someone", Kind: "k"})
+					line, hash, err := lineOf(&Record{Protocol: Protocol, ID: NewID(), TS: before.TS, From: "someone", Kind: "k"}, seq, prev)
 					if err != nil {
 						t.Fatal(err)
 					}
-					env, prev = appendChain(env, 0, seq, prev)
-					l = append(l, env)
+					l, prev = append(l, line), hash
 				}
 				return l
 			})
@@ -404,30 +402,37 @@ func TestVerifyNotesOpenBranches(t *testing.T) {
 // FuzzParseRecord: what ParseLine accepts is written again as a line that is
 // one record with a right hash and the same content.
 func FuzzParseRecord(f *testing.F) {
-	r := &Record{Protocol: Protocol, ID: "env_1", TS: "2026-01-01T00:00:00.000000Z", From: "a", Kind: "k", CorrelationID: IDs{"x"}, Payload: []byte(`{"a":1}`), Audit: &Audit{Session: "s"}}
-	env, err := appendEnvelope(nil, r)
-	if err != nil {
-		f.Fatal(err)
+	for _, protocol := range []string{Protocol, protocolV1} {
+		r := &Record{Protocol: protocol, ID: "env_1", TS: "2026-01-01T00:00:00.000000Z", From: "a", Kind: "k", CorrelationID: IDs{"x"}, Payload: []byte(`{"a":1}`), Audit: &Audit{Session: "s"}}
+		line, _, err := lineOf(r, 1, genesis)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(line)
+		f.Add(bytes.Replace(line, []byte(`{"a":1}`), []byte(`1,"digest":"","seq":5`), 1))
 	}
-	line, _ := appendChain(env, 0, 1, genesis)
-	f.Add(line)
 	f.Add([]byte(`{"protocol":"foldgate/trace.v1","id":"a","kind":"k","seq":1,"correlationId":"s"}`))
 	f.Add([]byte("{}"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		lineHash(data)
-		r, _, err := ParseLine(data)
+		proofOf(data)
+		r, intact, err := ParseLine(data)
 		if err != nil {
 			return
 		}
-		env, err := appendEnvelope(nil, r)
-		if err != nil {
-			t.Fatal(err)
+		if intact && r.Erased() { // an intact line that is cut behind its hash is intact, and no other is
+			p := proofOf(data)
+			if p.end != len(data)-1 {
+				t.Fatalf("%q is erased, and has a rest", data)
+			}
 		}
 		var payload bytes.Buffer
 		if len(r.Payload) > 0 && json.Compact(&payload, r.Payload) != nil {
 			t.Fatalf("payload %q is not JSON", r.Payload)
 		}
-		line, hash := appendChain(env, 0, r.Seq, genesis)
+		line, hash, err := lineOf(r, r.Seq, genesis)
+		if err != nil {
+			t.Fatal(err)
+		}
 		back := intactRecord(bytes.TrimSuffix(line, []byte("\n")))
 		if back == nil || back.Hash != hash || back.ID != r.ID || !slices.Equal(back.CorrelationID, r.CorrelationID) {
 			t.Fatalf("%q is written as %q", data, line)

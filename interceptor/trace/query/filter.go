@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -29,7 +30,8 @@ type Filter struct {
 	Type        string
 	Conclusions bool // of contexts
 
-	ID string // an envelope id
+	ID  string     // an envelope id
+	Seq trace.Span // numbers of records, from the first to the last; zero is any
 	// Correlates selects records that correlate to this envelope id or context;
 	// "rpc:42" selects those that carry the JSON-RPC id 42 on either side.
 	Correlates string
@@ -132,7 +134,7 @@ var evidences = []string{"explicit", "native", "join", "session", "none"}
 // which need more than one record.
 func (f *Filter) Match(r *trace.Record) bool {
 	want := f.wantFlags()
-	if flagsOf(r)&want != want || f.ID != "" && r.ID != f.ID ||
+	if flagsOf(r)&want != want || f.ID != "" && r.ID != f.ID || f.Seq[1] > 0 && (r.Seq < f.Seq[0] || r.Seq > f.Seq[1]) ||
 		!f.Since.IsZero() && r.TS < f.Since.UTC().Format(trace.TimeFormat) || // the strings sort like times
 		!f.Until.IsZero() && r.TS >= f.Until.UTC().Format(trace.TimeFormat) {
 		return false
@@ -346,6 +348,23 @@ func glob(pattern, s string) bool {
 		p++
 	}
 	return p == len(pattern)
+}
+
+// ParseSeq sets Seq from "24" or "24-31", nothing from "". It returns a [*UsageError] for other texts.
+func (f *Filter) ParseSeq(s string) (err error) {
+	first, last, isRange := strings.Cut(s, "-")
+	if !isRange {
+		last = first
+	}
+	for i, n := range []string{first, last} {
+		if s != "" && err == nil {
+			f.Seq[i], err = strconv.ParseUint(n, 10, 64)
+		}
+	}
+	if err != nil || f.Seq[0] > f.Seq[1] || s != "" && f.Seq[0] == 0 {
+		return Usagef("seq", "%.40q: use a record's number, or the first and the last, such as 24-31", s)
+	}
+	return nil
 }
 
 // ParseTime reads a moment for [Filter]: RFC 3339, a date, a date and time

@@ -134,6 +134,15 @@ func locations(dir string) []string {
 	return append(out, filepath.Join(cache, hex.EncodeToString(sum[:8]), indexName))
 }
 
+// RemoveIndex removes what this user has of indexes of the journal in dir. The next query makes a
+// new one.
+func RemoveIndex(dir string) (err error) {
+	for _, path := range locations(dir) {
+		err = cmp.Or(err, sqlitedb.Remove(path))
+	}
+	return err
+}
+
 var options = sqlitedb.Options{
 	Migrations: []string{schema}, ApplicationID: 0x66677478, BusyTimeout: time.Minute,
 	Pragmas: []string{"cache_size(-16384)", "temp_store(MEMORY)"},

@@ -330,7 +330,7 @@ func TestStaleIndex(t *testing.T) {
 	if n := rows("SELECT count(*) FROM word WHERE field = 0"); n > want/2+2 {
 		t.Errorf("%d contexts are indexed, want those of %d records", n, want)
 	}
-	if n := rows("SELECT count(*) FROM link"); n > want/2 {
+	if n := rows("SELECT count(*) FROM link"); n > (want+1)/2 { // the first may be a response
 		t.Errorf("%d links are indexed, want those of %d records", n, want)
 	}
 	last := filepath.Join(dir, names[len(names)-1])

@@ -220,7 +220,9 @@ func WriteGraph(w io.Writer, g *query.Graph) error {
 		value []byte
 	}{{"audit", rawjson.Marshal(g.Record.AuditOrEmpty())}, {"payload", g.Record.Payload}} {
 		var indented bytes.Buffer
-		if json.Indent(&indented, part.value, "  ", "  ") == nil {
+		if part.name == "payload" && g.Record.Erased() {
+			b.WriteString("payload\n  erased\n")
+		} else if json.Indent(&indented, part.value, "  ", "  ") == nil {
 			fmt.Fprintf(&b, "%s\n  %s\n", part.name, indented.String())
 		}
 	}
@@ -318,7 +320,7 @@ func flagText(r *trace.Record) string {
 	}{
 		{r.Blocked(), "blocked"}, {a.IsError, "error"}, {a.Fold != nil, "folded"}, {len(a.Scrub) > 0, "scrubbed"},
 		{r.OverBudget(), "over-budget"}, {a.Ambiguous, "ambiguous"}, {a.Late, "late"}, {a.Lost, "lost"},
-		{a.Truncated, "truncated"}, {len(a.Deprecated) > 0, "deprecated"},
+		{a.Truncated, "truncated"}, {r.Erased(), "erased"}, {len(a.Deprecated) > 0, "deprecated"},
 	} {
 		if f.set {
 			out = append(out, f.name)

@@ -1,0 +1,145 @@
+package trace
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// Span is the numbers of records that follow each other: the first and the last.
+type Span [2]uint64
+
+// addSeq returns spans, which ascend, with one number more.
+func addSeq(spans []Span, seq uint64) []Span {
+	if n := len(spans); n > 0 && seq <= spans[n-1][1]+1 {
+		spans[n-1][1] = max(spans[n-1][1], seq)
+		return spans
+	}
+	return append(spans, Span{seq, seq})
+}
+
+// Erasable reports whether [Journal.Erase] can erase the record's payload. It can't erase those of
+// the journal's own records, nor of a record that an earlier version wrote: its hash covers them.
+func (r *Record) Erasable() bool {
+	return r.Digest != "" && len(r.Payload) > 0 && r.Kind != KindJournal
+}
+
+// spansAtOnce bounds the spans of one record about an erasure.
+const spansAtOnce = 20_000
+
+// Erase removes the payloads and salts of the records with these numbers, as far as they are
+// [Record.Erasable]. Hashes stay what they are, so the chain stays provable. The journal first
+// records that by erases them; Verify reports a payload that is missing without such a record.
+//
+// Each file is replaced at once by one without the payloads. If Erase fails, or the process ends
+// before, some files still have theirs: the same call erases the rest.
+func (j *Journal) Erase(seqs []uint64, by string) error {
+	seqs = slices.Compact(slices.Sorted(slices.Values(seqs)))
+	if len(seqs) == 0 {
+		return nil
+	}
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	if j.broken != nil {
+		return j.broken
+	}
+	var spans []Span
+	for _, seq := range seqs {
+		spans = addSeq(spans, seq)
+	}
+	if open, _ := SegmentSeq(j.name); seqs[len(seqs)-1] >= open { // only whole files are rewritten
+		if err := j.rotate(); err != nil {
+			return err
+		}
+	}
+	for some := range slices.Chunk(spans, spansAtOnce) {
+		if err := j.note(Event{Event: EventErased, Erased: some, By: by}); err != nil {
+			return err
+		}
+	}
+	if err := j.sync(); err != nil {
+		return err
+	}
+	if err := j.writeHeadAt(j.headNow()); err != nil {
+		return err
+	}
+	names, err := Segments(j.dir)
+	if err != nil {
+		return err
+	}
+	for i, name := range names[:max(len(names)-1, 0)] {
+		first, _ := SegmentSeq(name)
+		next, _ := SegmentSeq(names[i+1])
+		from, _ := slices.BinarySearch(seqs, first)
+		to, _ := slices.BinarySearch(seqs, next)
+		if from == to {
+			continue
+		}
+		if err := eraseIn(filepath.Join(j.dir, name), seqs[from:to]); err != nil {
+			return fmt.Errorf("%s: %w; run the erasure again", name, err)
+		}
+	}
+	return syncDir(j.dir)
+}
+
+// eraseIn replaces the segment by one without the payloads of the records with these numbers.
+func eraseIn(path string, seqs []uint64) error {
+	tmp := path + ".tmp" // the next start removes one that is left
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp)
+	w := bufio.NewWriterSize(f, 256<<10)
+	err = ReadLines(path, 0, func(line []byte, _ int64, whole bool) bool {
+		if r, p, err := parseLine(line); err == nil && p.intact(r) && r.Erasable() {
+			if _, chosen := slices.BinarySearch(seqs, r.Seq); chosen {
+				line = append(line[:p.end], '}')
+			}
+		}
+		if whole {
+			line = append(line, '\n')
+		}
+		_, failed := w.Write(line) // the next Write and Flush have it, too
+		return failed == nil
+	})
+	if err = cmp.Or(err, w.Flush()); err == nil {
+		err = f.Sync()
+	}
+	if err = cmp.Or(err, f.Close()); err == nil {
+		err = os.Rename(tmp, path)
+	}
+	return err
+}
+
+// unannounced returns the first of the erased records that no record about an erasure names, 0 for
+// none. erased ascend.
+func unannounced(erased, announced []Span) uint64 {
+	announced = slices.SortedFunc(slices.Values(announced), func(a, b Span) int { return cmp.Compare(a[0], b[0]) })
+	i, reach := 0, uint64(0)
+	for _, s := range erased {
+		for next := s[0]; ; next = reach + 1 {
+			for ; i < len(announced) && announced[i][0] <= next; i++ {
+				reach = max(reach, announced[i][1])
+			}
+			if reach < next {
+				return next
+			}
+			if reach >= s[1] {
+				break
+			}
+		}
+	}
+	return 0
+}
+
+// count returns how many numbers are in spans.
+func count(spans []Span) (n uint64) {
+	for _, s := range spans {
+		n += s[1] - s[0] + 1
+	}
+	return n
+}
