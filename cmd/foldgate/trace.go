@@ -10,6 +10,7 @@ import (
 	"io"
 	"iter"
 	"os"
+	"os/user"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -33,6 +34,7 @@ type traceFlags struct {
 	filter   query.Filter
 	since    string
 	until    string
+	seq      string
 	format   string
 	follow   bool
 	json     bool
@@ -61,7 +63,7 @@ running meanwhile.`,
 	cmd.Flags().IntVar(&t.filter.Limit, "limit", 0, "at most so many records")
 	cmd.Flags().StringVar(&t.format, "format", render.Table, "one of "+strings.Join(render.Formats(), ", "))
 	cmd.Flags().BoolVarP(&t.follow, "follow", "f", false, "print what is there, then each new record, until interrupted")
-	cmd.AddCommand(t.contexts(), t.show(), t.stats(), t.verify())
+	cmd.AddCommand(t.contexts(), t.show(), t.stats(), t.verify(), t.erase())
 	return cmd
 }
 
@@ -91,26 +93,8 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 
 // records returns the records that the flags select, at most limit if that is not 0.
 func (t *traceFlags) records(cmd *cobra.Command, limit int) (iter.Seq2[*trace.Record, error], error) {
-	var since, until error
-	t.filter.Since, since = parseTime("--since", t.since)
-	t.filter.Until, until = parseTime("--until", t.until)
-	t.filter.Context = strings.ReplaceAll(t.filter.Context, "~", "") // tables cut contexts so
-	if err := cmp.Or(since, until, t.filter.Validate()); err != nil {
-		return nil, err
-	}
-	for _, d := range t.by {
-		if !slices.Contains(query.Dimensions, d) {
-			return nil, query.Usagef("by", "%.40q: use any of %s", d, strings.Join(query.Dimensions, ", "))
-		}
-	}
-	dirs, err := t.journals(cmd)
+	dirs, err := t.selection(cmd)
 	if err != nil {
-		return nil, err
-	}
-	if t.follow && len(dirs) > 1 {
-		return nil, usageError{fmt.Errorf("--follow: there are %d traces; name one with --instance", len(dirs))}
-	}
-	if err := t.filter.Resolve(cmd.Context(), dirs); err != nil && !(t.follow && errors.Is(err, query.ErrUnknown)) {
 		return nil, err
 	}
 	filter := t.filter
@@ -119,6 +103,33 @@ func (t *traceFlags) records(cmd *cobra.Command, limit int) (iter.Seq2[*trace.Re
 		return query.Follow(cmd.Context(), dirs[0], filter), nil
 	}
 	return query.SelectAll(cmd.Context(), dirs, filter), nil
+}
+
+// selection returns the journals, and completes and checks the filter.
+func (t *traceFlags) selection(cmd *cobra.Command) (dirs []string, err error) {
+	var since, until error
+	t.filter.Since, since = parseTime("--since", t.since)
+	t.filter.Until, until = parseTime("--until", t.until)
+	t.filter.Context = strings.ReplaceAll(t.filter.Context, "~", "") // tables cut contexts so
+	seq := t.filter.ParseSeq(t.seq)
+	if err := cmp.Or(since, until, seq, t.filter.Validate()); err != nil {
+		return nil, err
+	}
+	for _, d := range t.by {
+		if !slices.Contains(query.Dimensions, d) {
+			return nil, query.Usagef("by", "%.40q: use any of %s", d, strings.Join(query.Dimensions, ", "))
+		}
+	}
+	if dirs, err = t.journals(cmd); err != nil {
+		return nil, err
+	}
+	if t.follow && len(dirs) > 1 {
+		return nil, usageError{fmt.Errorf("--follow: there are %d traces; name one with --instance", len(dirs))}
+	}
+	if err := t.filter.Resolve(cmd.Context(), dirs); err != nil && !(t.follow && errors.Is(err, query.ErrUnknown)) {
+		return nil, err
+	}
+	return dirs, nil
 }
 
 func (t *traceFlags) contexts() *cobra.Command {
@@ -256,6 +267,126 @@ closed once, children before parents. The first bad line is named; exit code 1.`
 	return cmd
 }
 
+func (t *traceFlags) erase() *cobra.Command {
+	var yes bool
+	cmd := &cobra.Command{
+		Use: "erase", Short: "Erase the payloads of records; the chain stays provable", Args: cobra.NoArgs,
+		Long: `Erase the payloads of the records that the filters select: arguments, results
+and texts. The rest of each record stays, with its hash. The journal records who
+erased how many payloads, and verify counts them. No gateway may run on the
+trace. Without --yes the command only says what it would erase.`,
+		Example: "  foldgate trace erase --principal alice --until 30d\n  foldgate trace erase --chain env_0198... --yes",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			filters := cmd.Flags().NFlag()
+			for _, name := range []string{"yes", "dir", "instance", "config", "no-index"} {
+				if cmd.Flags().Changed(name) {
+					filters--
+				}
+			}
+			if filters == 0 {
+				return usageError{errors.New("erase: name the records by a filter, such as --principal alice --until 30d")}
+			}
+			dirs, err := t.selection(cmd)
+			if err != nil {
+				return err
+			}
+			done := t.app.working(cmd.CommandPath())
+			erasures := []*erasure{}
+			for _, dir := range dirs {
+				e := &erasure{dir: dir}
+				erasures = append(erasures, e)
+				if err = e.find(cmd.Context(), t.filter); err == nil {
+					err = e.open(yes)
+				}
+				if err != nil {
+					break
+				}
+			}
+			for _, e := range erasures { // only if no gateway has one of the journals
+				err = cmp.Or(e.run(err == nil && yes), err)
+			}
+			if done(); err != nil {
+				return err
+			}
+			for _, e := range erasures {
+				e.report(cmd.OutOrStdout(), yes)
+			}
+			return nil
+		},
+	}
+	t.filterFlags(cmd)
+	cmd.Flags().BoolVar(&yes, "yes", false, "erase, for good")
+	return cmd
+}
+
+// erasure is what is erased from one journal.
+type erasure struct {
+	dir     string
+	seqs    []uint64 // of the records that lose their payload
+	kept    int      // records whose payload can't be erased
+	journal *trace.Journal
+}
+
+func (e *erasure) find(ctx context.Context, f query.Filter) error {
+	for r, err := range query.Select(ctx, e.dir, f) {
+		switch {
+		case err != nil:
+			return err
+		case r.Erasable():
+			e.seqs = append(e.seqs, r.Seq)
+		case len(r.Payload) > 0:
+			e.kept++
+		}
+	}
+	return nil
+}
+
+// open takes the journal if something is to be erased.
+func (e *erasure) open(yes bool) (err error) {
+	if !yes || len(e.seqs) == 0 {
+		return nil
+	}
+	if e.journal, err = trace.Open(e.dir, trace.Options{}); errors.Is(err, trace.ErrInUse) {
+		err = fmt.Errorf("a gateway writes this trace: stop it, erase, and start it again (nothing was erased): %w", err)
+	}
+	return err
+}
+
+// run erases if it is due, and closes the journal.
+func (e *erasure) run(due bool) (err error) {
+	if e.journal == nil {
+		return nil
+	}
+	if due {
+		by := "unknown"
+		if u, err := user.Current(); err == nil {
+			by = u.Username
+		}
+		// The index has the places of the lines as they were. A query may make one meanwhile.
+		if err = query.RemoveIndex(e.dir); err == nil {
+			err = cmp.Or(e.journal.Erase(e.seqs, by), query.RemoveIndex(e.dir))
+		}
+	}
+	return cmp.Or(err, e.journal.Close())
+}
+
+func (e *erasure) report(w io.Writer, done bool) {
+	would, of := "would erase", ""
+	if done {
+		would = "erased"
+	}
+	if n := len(e.seqs); n > 0 {
+		of = fmt.Sprintf(", seq %d to %d", e.seqs[0], e.seqs[n-1])
+	}
+	render.Printf(w, "%s %d payloads%s, in %s\n", would, len(e.seqs), of, e.dir)
+	if e.kept > 0 {
+		fmt.Fprintf(w, "%d records keep theirs: they are the journal's own, or an earlier version wrote them\n", e.kept)
+	}
+	if !done && len(e.seqs) > 0 {
+		fmt.Fprintln(w, "nothing is erased yet; add --yes to erase for good")
+	}
+}
+
 // wholeHash is the form of a hash. A hash that was cut by mistake is refused: it would look as if
 // a record had been changed.
 var wholeHash = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
@@ -306,7 +437,11 @@ func printVerify(w io.Writer, r trace.Report) {
 	for _, n := range r.Notes {
 		render.Printf(w, "note  %s\n", n.String())
 	}
-	fmt.Fprintf(w, "head %s\n%d records in %d files, seq %d to %d: %s\n", r.Last.Hash, r.Records, r.Files, r.First.Seq, r.Last.Seq, verdict(r.Total))
+	erased := ""
+	if r.Erased > 0 {
+		erased = fmt.Sprintf(", %d payloads erased", r.Erased)
+	}
+	fmt.Fprintf(w, "head %s\n%d records in %d files, seq %d to %d%s: %s\n", r.Last.Hash, r.Records, r.Files, r.First.Seq, r.Last.Seq, erased, verdict(r.Total))
 }
 
 func verdict(faults int) string {
@@ -339,6 +474,7 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 	fl.StringVar(&f.Type, "type", "", "records in contexts of this type: br, ctx, reason, ...")
 	fl.BoolVar(&f.Conclusions, "conclusions", false, "the conclusions of contexts")
 	fl.StringVar(&f.ID, "id", "", "the record with this envelope id")
+	fl.StringVar(&t.seq, "seq", "", "the records with these numbers: 24, or 24-31")
 	fl.StringVar(&f.Correlates, "correlates", "", "records that correlate to this envelope id or context; rpc:42 for a JSON-RPC id")
 	fl.StringVar(&f.Chain, "chain", "", "what leads to and follows from this envelope id")
 	fl.BoolVar(&f.Orphans, "orphans", false, "records that correlate to something that is not there")
