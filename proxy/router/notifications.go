@@ -114,7 +114,7 @@ func (s *Session) cancelRequest(params json.RawMessage) {
 func (s *Session) Unsolicited(srv *upstream.Server, c conn.Conn, m wire.Message) {
 	r := s.anyAt(srv.Key)
 	if m.Method == wire.MethodResourceUpdated {
-		r = nil // it is due to a subscription, not to a call
+		r = nil
 	}
 	s.received(r, true, srv.Key, c, m)
 }
@@ -135,7 +135,10 @@ func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m
 	case m.Method == wire.MethodCancelled:
 		s.withdraw(c, server, m.Params)
 	default:
-		why := s.causeOf(r, guess)
+		why := s.causeOf(r, guess, server)
+		if r == nil && m.Method == wire.MethodResourceUpdated {
+			why = cause{} // it is due to a subscription, not to a call
+		}
 		s.inOrder(server, len(m.Params), func() {
 			if r != nil && !guess && m.Method == wire.MethodProgress && r.lifetime.Err() != nil {
 				return // the call failed meanwhile, and has no progress after its end

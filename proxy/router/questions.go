@@ -72,7 +72,7 @@ func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire
 
 func (s *Session) register(r *request, guess bool, server string, c conn.Conn, m wire.Message) *question {
 	q := &question{
-		session: s, id: strconv.FormatInt(s.asked.Add(1), 10), theirs: m.ID, conn: c, server: server, guess: guess, why: s.causeOf(r, guess),
+		session: s, id: strconv.FormatInt(s.asked.Add(1), 10), theirs: m.ID, conn: c, server: server, guess: guess, why: s.causeOf(r, guess, server),
 		answered: make(chan wire.Message, 1),
 	}
 	if s.Ordered {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"time"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
@@ -103,6 +104,9 @@ func (r *request) end(reply *wire.Message) {
 	}
 	s.mu.Lock()
 	delete(s.pending, string(r.Msg.ID))
+	if r.server != "" && r.call != nil {
+		s.over[r.server] = overCall{r.call.Attribution.Branch, time.Now()}
+	}
 	s.endGuesses(r.server)
 	s.mu.Unlock()
 	r.unbind()

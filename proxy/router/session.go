@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
@@ -40,6 +41,7 @@ type Session struct {
 	revision  string // negotiated by initialize; "" before it
 	client    string // the host's name for the trace
 	pending   map[string]*request
+	over      map[string]overCall // the last one at each server
 	questions map[string]*question
 	logLevel  json.RawMessage // params of the last logging/setLevel
 	changes   map[string]bool // list changes about to be announced
@@ -55,7 +57,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 		p.Principal = server.LocalPrincipal
 	}
 	s := &Session{
-		Peer: p, rt: rt, client: "unknown", pending: map[string]*request{}, questions: map[string]*question{},
+		Peer: p, rt: rt, client: "unknown", pending: map[string]*request{}, over: map[string]overCall{}, questions: map[string]*question{},
 		shared: rt.listsOf(p.Principal), subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},
 	}
 	s.tasks = &s.shared.tasks
@@ -151,13 +153,24 @@ type cause struct {
 	ambiguous bool              // calls of several branches may be meant
 }
 
+// overCall is a call that has ended. It may be the cause of a message for lateTime.
+type overCall struct {
+	branch *folding.Branch
+	at     time.Time
+}
+
+const lateTime = 5 * time.Second
+
 // causeOf returns the cause of a message that came on the stream of r. If r is a guess and other
 // requests are at the same server, the call is not known, and the branch only if all of them have
-// the same.
-func (s *Session) causeOf(r *request, guess bool) cause {
+// the same. Without a request at the server, the message belongs to the branch of the last one.
+func (s *Session) causeOf(r *request, guess bool, server string) cause {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r == nil || r.call == nil {
+		if last := s.over[server]; time.Since(last.at) < lateTime {
+			return cause{branch: last.branch}
+		}
 		return cause{}
 	}
 	found := cause{call: r.call, branch: r.call.Attribution.Branch}

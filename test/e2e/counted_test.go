@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
@@ -158,9 +159,6 @@ func TestMessagesAreCounted(t *testing.T) {
 	} {
 		for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 			for _, fill := range []int{500, 20000} {
-				if tt.tool == "unknown" && fill > 500 && era == mcpclient.Legacy {
-					continue // it sends a second message when its call has ended already, which is in main
-				}
 				t.Run(fmt.Sprintf("%s-%s-%d-%.20s", tt.tool, era, fill, tt.args), func(t *testing.T) {
 					t.Parallel()
 					ctx := testContext(t)
@@ -197,6 +195,43 @@ func TestMessagesAreCounted(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// A message that arrives when its call is over is the branch's. If the branch has ended, nobody hears it.
+func TestMessagesAfterTheirCall(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	call(t, c, ctx, "tools/list", `{}`)
+	later := func(fill, ms int, b string) {
+		tool(t, c, ctx, "fake__log", fmt.Sprintf(`{"params":{"level":"error","data":"@@"},"fill":%d,"ms":%d,"branch_id":%q}`, fill, ms, b))
+	}
+	await := func(what string, done func() bool) {
+		t.Helper()
+		for !done() {
+			if ctx.Err() != nil {
+				t.Fatal(what)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	b := create(t, c, ctx, map[string]any{"budget": 3000}).BranchID
+	later(500, 50, b)
+	await("the message never arrived", func() bool { return zebras(c.Received()...) == 500 })
+	if s := statusOf(t, c, ctx, b); s.BudgetUsed < 500 {
+		t.Errorf("500 tokens after the call cost the branch %d", s.BudgetUsed)
+	}
+	later(20000, 50, b)
+	await("20000 tokens after the call left the branch open", func() bool { return statusOf(t, c, ctx, b).Reason == "budget_exhausted" })
+	b = create(t, c, ctx, map[string]any{"budget": 3000}).BranchID
+	later(400, 300, b)
+	tool(t, c, ctx, "branch_return", `{"branch_id":"`+b+`","message":""}`)
+	await("the last message never came", func() bool { return len(g.trace("--kind", "mcp/notification:notifications/message")) == 3 })
+	later(7, 50, "") // main hears its own
+	await("the message of main never arrived", func() bool { return zebras(c.Received()...)%10 == 7 })
+	if got := zebras(c.Received()...); got != 507 {
+		t.Errorf("%d words arrived, want 507", got)
 	}
 }
 
@@ -270,6 +305,47 @@ func TestTaskStateIsCounted(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Small news of a task are delivered, and the branch of its call pays for them. Large ones are not: the
+// host gets the result by tasks/get, folded.
+func TestTaskNewsAreCounted(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), "attribution: {implicit: off}\nfolding: {max_branches_per_minute: 100, max_concurrent_per_session: 100}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	call(t, c, ctx, "tools/list", `{}`)
+	task := 0
+	for _, form := range []string{
+		`"status":"working","statusMessage":"@@"`,
+		`"status":"completed","result":{"content":[{"type":"text","text":"@@"}]}`,
+		`"status":"completed","result":{"content":[],"structuredContent":{"x":["@@"]}}`,
+		`"status":"failed","error":{"code":-32000,"message":"@@"}`,
+		`"status":"failed","error":{"code":-32000,"message":"m","data":"@@"}`,
+		`"status":"working","_meta":{"x":"@@"}`,
+		`"status":"working","x":{"@@":1}`,
+	} {
+		for _, method := range []string{"notifications/tasks", "notifications/tasks/status"} {
+			for _, branch := range []string{"", create(t, c, ctx, map[string]any{"budget": 8000}).BranchID} {
+				task++
+				call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"fake__raw","task":{},"arguments":{"result":{"task":{"taskId":"t%d","status":"working"}},"branch_id":%q}}`, task, branch))
+				used, heard := 0, zebras(c.Received()...)
+				if branch != "" {
+					used = statusOf(t, c, ctx, branch).BudgetUsed
+				}
+				for _, fill := range []int{400, 1000, 20000} {
+					call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"fake__log","arguments":{"method":%q,"params":{"taskId":"t%d",%s},"fill":%d}}`, method, task, form, fill))
+				}
+				if got := zebras(c.Received()...) - heard; got != 400 {
+					t.Errorf("%s, %s, in %q: %d words arrived, want 400", method, form, branch, got)
+				}
+				if branch != "" {
+					if paid := statusOf(t, c, ctx, branch).BudgetUsed - used; paid < 400 || paid > 500 {
+						t.Errorf("%s, %s: the branch paid %d for 400 words", method, form, paid)
+					}
+				}
+			}
+		}
+	}
 }
 
 // The error of a tool folds like a failed result, so that it can be read on.

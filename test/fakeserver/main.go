@@ -71,6 +71,7 @@ type server struct {
 
 	mu     sync.Mutex // guards what follows
 	record *os.File
+	task   [2]string              // of the tool raw
 	extra  bool                   // the tool "extra" is listed
 	open   map[*call]listenParams // subscriptions/listen
 }

@@ -38,6 +38,14 @@ func (c *call) dispatch(ctx context.Context) (result, errObject string) {
 	if c.isNew && !c.s.modern {
 		return "", `{"code":-32022,"message":"unsupported protocol version","data":{"supported":["` + legacyVersion + `"]}}`
 	}
+	if strings.HasPrefix(c.m.Method, "tasks/") {
+		c.s.mu.Lock()
+		task := c.s.task
+		c.s.mu.Unlock()
+		if task != [2]string{} {
+			return task[0], task[1]
+		}
+	}
 	switch c.m.Method {
 	case "initialize":
 		if !c.s.legacy {

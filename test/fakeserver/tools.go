@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -19,6 +20,10 @@ type arguments struct {
 	Fill   int             // raw, elicit, sample, log, unknown, progress: how many words stand for "@@"
 	MS     int             // slow: for how long
 	Params json.RawMessage // elicit, sample, log, unknown: params of the message
+	Method string          // log: of the notification, notifications/message by default
+	Task   *struct {       // raw: the answer to tasks/get and tasks/result from then on
+		Result, Error json.RawMessage
+	}
 }
 
 // toolNames lists the tools; each is one case of tool.
@@ -76,14 +81,26 @@ func (c *call) tool(ctx context.Context, p params) (result, errObject string) {
 	case "echo":
 		return c.done(`"content":[{"type":"text","text":`+string(quote(string(c.m.Params)))+`}],"structuredContent":`+string(c.m.Params), false), ""
 	case "raw":
+		if a.Task != nil {
+			c.s.mu.Lock()
+			c.s.task = [2]string{fill(string(a.Task.Result)), fill(string(a.Task.Error))}
+			c.s.mu.Unlock()
+		}
 		return string(a.Result), string(a.Error)
 	case "progress":
 		for i := 1; i <= a.Count && len(p.Meta.ProgressToken) > 0; i++ {
 			c.notify("notifications/progress", fmt.Sprintf(`{"progressToken":%s,"progress":%d,"total":%d,"message":%s,"future":1.0}`, p.Meta.ProgressToken, i, a.Count, quote(a.Text)))
 		}
 	case "log":
-		for range max(a.Count, 1) {
-			c.notify("notifications/message", string(a.Params))
+		log := func() {
+			for range max(a.Count, 1) {
+				c.notify(cmp.Or(a.Method, "notifications/message"), string(a.Params))
+			}
+		}
+		if a.MS == 0 {
+			log()
+		} else { // when the call is over
+			time.AfterFunc(time.Duration(a.MS)*time.Millisecond, log)
 		}
 	case "elicit":
 		return c.question(ctx, p, "elicitation/create", a.Params), ""
