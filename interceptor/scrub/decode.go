@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"slices"
 	"sort"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 	"unsafe"
@@ -94,17 +95,27 @@ func (x *examination) decode(text string, within span, pairs []decoded, depth in
 		if !ok {
 			break
 		}
-		all = appendRun(all[:0], text, run)
-		if err := look(all); err != nil {
+		var err error
+		all, err = x.appendUnpacked(appendRun(all[:0], text, run), text, run)
+		if err == nil {
+			err = look(all)
+		}
+		if err != nil {
 			return nil, err
 		}
 		at = run.End
 	}
-	all, err := x.appendEscapes(all[:0], text, within)
-	if err == nil {
-		err = look(all)
+	for _, first := range spellings {
+		var err error
+		all, err = x.appendEscapes(all[:0], text, within, first)
+		if err == nil {
+			err = look(all)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	return marks, err
+	return marks, nil
 }
 
 // A decoded is a decoded part of a text: one run of base64 or hexadecimal, or text with edits for
@@ -470,10 +481,18 @@ func (p *plaintext) flush(end int) {
 // margin is the number of bytes around an escape that are examined with it.
 const margin = 256
 
-// appendEscapes appends the parts of text, around within, that read differently once %41, \u0041,
-// \x41, \n, \" and \/ are decoded and invisible characters and terminal colors are removed.
-func (x *examination) appendEscapes(all []decoded, text string, within span) ([]decoded, error) {
-	edits, err := x.escapes(text, within)
+// spellings are the ways to write single characters, by the bytes that their escapes begin with.
+// Those of one way are decoded together. Quoted-printable is a way of its own, as a = means
+// something else in most texts.
+var spellings = []string{"%\\&\x1b\x00", "="}
+
+// appendEscapes appends the parts of text, around within, that read differently once the escapes
+// of a spelling are decoded. Invisible characters go with the first one.
+func (x *examination) appendEscapes(all []decoded, text string, within span, first string) ([]decoded, error) {
+	if first == "=" && !isQuotedPrintable(text[within.Start:within.End]) {
+		return all, nil
+	}
+	edits, err := x.escapes(text, within, first)
 	for len(edits) > 0 && err == nil {
 		// Escapes that are near each other are decoded together.
 		n := 1
@@ -486,6 +505,29 @@ func (x *examination) appendEscapes(all []decoded, text string, within span) ([]
 		err = x.limit.spend(part.End - part.Start)
 	}
 	return all, err
+}
+
+// isQuotedPrintable reports whether text has a sign of quoted-printable: a sign = or a long line that
+// goes on, which does not look like the padding of base64.
+func isQuotedPrintable(text string) bool {
+	const short = 60 // fewer columns than lines that go on have
+	for at := 0; ; at++ {
+		i := strings.IndexByte(text[at:], '=')
+		if i < 0 {
+			return false
+		}
+		at += i
+		switch rest := text[at+1:]; {
+		case strings.HasPrefix(rest, "3D"):
+			return true
+		case strings.HasPrefix(rest, "\n"), strings.HasPrefix(rest, "\r\n"):
+			line := text[strings.LastIndexByte(text[:at], '\n')+1 : at]
+			digits := line[len(strings.TrimRight(line, base64Digits+"-_")):]
+			if len(line) >= short && line[len(line)-1] != '=' && (len(digits) < 16 || len(digits)%4 != 3) {
+				return true
+			}
+		}
+	}
 }
 
 // widen moves at by a margin, and on to white space if that is near, so that it cuts no word.
@@ -520,10 +562,10 @@ func apply(text string, part span, edits []edit) decoded {
 	return decoded{text: b.String(), fresh: span{0, b.Len()}, part: part, edits: edits, at: at}
 }
 
-func (x *examination) escapes(text string, within span) ([]edit, error) {
+func (x *examination) escapes(text string, within span, first string) ([]edit, error) {
 	const work = 32 // of an edit, in bytes to examine
 	var edits []edit
-	for _, special := range []byte{'%', '\\', esc} {
+	for _, special := range []byte(first) {
 		for at := within.Start; at < within.End; at++ {
 			i := strings.IndexByte(text[at:within.End], special)
 			if i < 0 {
@@ -541,7 +583,7 @@ func (x *examination) escapes(text string, within span) ([]edit, error) {
 			}
 		}
 	}
-	if !regexset.ASCII(text[within.Start:within.End]) {
+	if first == spellings[0] && !regexset.ASCII(text[within.Start:within.End]) {
 		for i, r := range text[within.Start:within.End] {
 			if r >= utf8.RuneSelf && invisible(r) {
 				edits = append(edits, edit{span{within.Start + i, within.Start + i + utf8.RuneLen(r)}, ""})
@@ -563,8 +605,24 @@ func escapeAt(text string, i int) (edit, bool) {
 	switch text[i] {
 	case '%':
 		return hexEscape(text, i, 1, 2)
+	case '=':
+		if i > 0 && text[i-1] == '=' {
+			return edit{}, false // padding
+		}
+		if end := i + len("=\r\n"); end <= len(text) && text[i+1:end] == "\r\n" {
+			return edit{span{i, end}, ""}, true
+		}
+		if i+1 < len(text) && text[i+1] == '\n' {
+			return edit{span{i, i + 2}, ""}, true
+		}
+		return hexEscape(text, i, 1, 2)
+	case '&':
+		return entity(text, i)
 	case esc:
 		return colorAt(text, span{i, i + 1})
+	case 0: // of UTF-16 that was read as bytes: every second one is 0
+		zero := func(i int) bool { return i >= 0 && i < len(text) && text[i] == 0 }
+		return edit{span{i, i + 1}, ""}, (zero(i-2) || zero(i+2)) && !zero(i-1) && !zero(i+1)
 	}
 	if i+1 >= len(text) {
 		return edit{}, false
@@ -591,6 +649,35 @@ func escapeAt(text string, i int) (edit, bool) {
 		return e, i+2 < len(text) && strings.IndexByte(`"/unrtfb\`, text[i+2]) >= 0
 	}
 	return e, e.with != ""
+}
+
+// entities are HTML's names of the characters of secrets and of what stands around them.
+var entities = map[string]string{
+	"quot": `"`, "apos": "'", "amp": "&", "lt": "<", "gt": ">", "equals": "=", "lowbar": "_", "UnderBar": "_", "period": ".",
+	"colon": ":", "sol": "/", "bsol": `\`, "plus": "+", "dollar": "$", "commat": "@", "percnt": "%", "num": "#", "NewLine": "\n",
+	"Tab": "\t", "nbsp": " ", "shy": "", "ZeroWidthSpace": "", "zwj": "", "zwnj": "", "NoBreak": "",
+}
+
+// entity returns the edit for a character reference of HTML at byte i.
+func entity(text string, i int) (edit, bool) {
+	name, _, ok := strings.Cut(text[i+1:min(len(text), i+len("&ZeroWidthSpace;"))], ";")
+	e := edit{span: span{i, i + len("&;") + len(name)}}
+	if number, numeric := strings.CutPrefix(name, "#"); ok && numeric {
+		base := 10
+		if strings.HasPrefix(number, "x") || strings.HasPrefix(number, "X") {
+			number, base = number[1:], 16
+		}
+		v, err := strconv.ParseUint(number, base, 21)
+		if v < utf8.RuneSelf {
+			e.with = string(rune(v))
+			return e, err == nil && printable(byte(v))
+		}
+		return e, err == nil && invisible(rune(v))
+	}
+	if ok {
+		e.with, ok = entities[name]
+	}
+	return e, ok
 }
 
 // hexEscape reads n hexadecimal digits skip bytes after i.

@@ -10,6 +10,6 @@
 // text was not examined to its end: withhold it.
 //
 // A text is examined as it is (find.go), and then decoded where it contains base64, hexadecimal
-// or escapes, and examined again (decode.go). Of JSON each string is a text (json.go). Package
+// or escapes (decode.go), or packed text in base64 (unpack.go), and examined again. Of JSON each string is a text (json.go). Package
 // regexset finds the matches of the rules.
 package scrub

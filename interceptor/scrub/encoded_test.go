@@ -1,14 +1,25 @@
 package scrub
 
 import (
+	"bytes"
+	"compress/gzip"
+	"compress/zlib"
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"mime/quotedprintable"
 	"strings"
 	"testing"
+	"time"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // encodings are the ways in which a secret may be hidden.
@@ -26,6 +37,32 @@ var encodings = []struct {
 	{"zero width", func(s string) string { return strings.Join(strings.Split(s, ""), "\u200b") }},
 	{"soft hyphen", func(s string) string { return s[:9] + "\u00ad" + s[9:] }},
 	{"one percent", func(s string) string { return s[:4] + fmt.Sprintf("%%%02x", s[4]) + s[5:] }},
+	{"entities", func(s string) string { return each(s, "&#%d;") }},
+	{"hex entities", func(s string) string { return each(s, "&#x%X;") }},
+	{"named entities", func(s string) string {
+		return strings.NewReplacer("&", "&amp;", "_", "&lowbar;", ".", "&period;", `"`, "&quot;").Replace(s)
+	}},
+	{"quoted-printable", func(s string) string {
+		return string(packed("a = b "+strings.Repeat("word ", 9)+s, func(w io.Writer) io.WriteCloser { return quotedprintable.NewWriter(w) }))
+	}},
+	{"a long line that goes on", func(s string) string {
+		return string(packed(strings.Repeat("word ", 11)+".... "+s, func(w io.Writer) io.WriteCloser { return quotedprintable.NewWriter(w) }))
+	}},
+	{"gzip", func(s string) string {
+		return base64.StdEncoding.EncodeToString(packed(s, func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }))
+	}},
+	{"gzip in hex", func(s string) string {
+		return hex.EncodeToString(packed(s, func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }))
+	}},
+	{"zlib", func(s string) string {
+		return base64.RawURLEncoding.EncodeToString(packed(s, func(w io.Writer) io.WriteCloser { return zlib.NewWriter(w) }))
+	}},
+	{"UTF-16", func(s string) string {
+		return base64.StdEncoding.EncodeToString(inUTF16(binary.LittleEndian, "\ufeff"+s))
+	}},
+	{"UTF-16 of the other order", func(s string) string { return base64.StdEncoding.EncodeToString(inUTF16(binary.BigEndian, "\ufeff"+s)) }},
+	{"UTF-16 without a mark", func(s string) string { return base64.StdEncoding.EncodeToString(inUTF16(binary.LittleEndian, s)) }},
+	{"UTF-16 as bytes", func(s string) string { return "\u00ff\u00fe" + strings.Join(strings.Split(s, ""), "\x00") + "\x00" }},
 	{"wrapped base64", func(s string) string {
 		b := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("lorem ipsum dolor\n", 5) + s))
 		var out strings.Builder
@@ -37,10 +74,25 @@ var encodings = []struct {
 	}},
 }
 
+func packed(s string, packer func(io.Writer) io.WriteCloser) []byte {
+	var b bytes.Buffer
+	w := packer(&b)
+	_, _ = io.WriteString(w, s)
+	_ = w.Close()
+	return b.Bytes()
+}
+
+func inUTF16(order binary.AppendByteOrder, s string) (b []byte) {
+	for _, unit := range utf16.Encode([]rune(s)) {
+		b = order.AppendUint16(b, unit)
+	}
+	return b
+}
+
 // each formats every byte of s, or every character for an escape of those.
 func each(s, format string) string {
 	var b strings.Builder
-	if strings.Contains(format, "u") {
+	if strings.ContainsAny(format, "u&") {
 		for _, r := range s {
 			fmt.Fprintf(&b, format, r)
 		}
@@ -56,6 +108,9 @@ func TestEncodedSecrets(t *testing.T) {
 	s := newScrubber(t, Options{})
 	for i, outer := range encodings {
 		for k, inner := range encodings {
+			if inner.name == "UTF-16 as bytes" {
+				continue // a wrong way to read a file, which nothing encodes
+			}
 			pat := github(uint64(100 + i*50 + k))
 			hidden := outer.encode("a " + inner.encode(pat) + " b")
 			for _, in := range []string{hidden, "see " + hidden + " there", "x: \"" + hidden + "\"\n"} {
@@ -65,6 +120,17 @@ func TestEncodedSecrets(t *testing.T) {
 				}
 				if strings.Contains(got, hidden) || len(found) == 0 {
 					t.Errorf("%s in %s: Text(%.200q) = %.200q, %v", inner.name, outer.name, in, got, found)
+				}
+				before, after, _ := strings.Cut(in, hidden)
+				if !strings.HasPrefix(got, before) || !strings.HasSuffix(got, after) {
+					t.Errorf("%s in %s: Text(%.200q) = %.200q: the text around it has changed", inner.name, outer.name, in, got)
+				}
+				if !utf8.ValidString(in) {
+					continue // the encoding split a character
+				}
+				quoted, _ := json.Marshal(map[string]string{"text": in})
+				if clean, _, err := s.JSON(context.Background(), quoted); err != nil || strings.Contains(string(clean), string(rawjson.Quote(hidden))) || bytes.Equal(clean, quoted) || !json.Valid(clean) {
+					t.Errorf("%s in %s: JSON(%.200q) = %.200q, %v", inner.name, outer.name, quoted, clean, err)
 				}
 			}
 		}
@@ -241,5 +307,60 @@ func TestPlausibleLosesNothing(t *testing.T) {
 	}
 	if found < 10000 || ruledOut < 10000 {
 		t.Errorf("%d runs decoded and %d ruled out, want more of both", found, ruledOut)
+	}
+}
+
+// TestPartOfAnEncoding: of what encodes single characters only the secret goes.
+func TestPartOfAnEncoding(t *testing.T) {
+	s := newScrubber(t, Options{})
+	pat := github(71)
+	key := token(72, "", 24) + "q7"
+	for in, want := range map[string]string{
+		"&lt;a title=&quot;SECRET&quot;&gt;x &amp; y":                   "&lt;a title=&quot;" + githubMark + "&quot;&gt;x &amp; y",
+		"<p>&#103;" + pat[1:] + "</p> &copy; &#8364;":                   "<p>" + githubMark + "</p> &copy; &#8364;",
+		"{&quot;api_key&quot;:&quot;" + key + "&quot;,&quot;n&quot;:1}": "{&quot;api_key&quot;:&quot;[REDACTED:generic-api-key]&quot;,&quot;n&quot;:1}",
+		"a=3D1 =\r\n" + pat[:20] + "=\r\n" + pat[20:] + " =C3=A9 end":   "a=3D1 =\r\n" + githubMark + " =C3=A9 end",
+		"<a href=3D\"https://x.y/?t=3D" + pat + "\">x</a>=\n":           "<a href=3D\"https://x.y/?t=3D" + githubMark + "\">x</a>=\n",
+	} {
+		in = strings.ReplaceAll(in, "SECRET", pat)
+		if got, _, err := s.Text(context.Background(), in); err != nil || got != want {
+			t.Errorf("Text(%q)\n got %q, %v\nwant %q", in, got, err, want)
+		}
+	}
+}
+
+// TestPackedBlob: a blob of packed text with a secret in it goes as a whole.
+func TestPackedBlob(t *testing.T) {
+	s := newScrubber(t, Options{})
+	text := "password list\ntoken: " + github(73) + "\n"
+	for name, b := range map[string][]byte{
+		"gzip":   packed(text, func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }),
+		"UTF-16": inUTF16(binary.LittleEndian, "\ufeff"+text),
+		"cut":    packed(text+token(74, "", 2000), func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) })[:1000],
+	} {
+		for _, mime := range []string{"text/plain", "application/octet-stream"} {
+			in := `{"mimeType":"` + mime + `","blob":"` + base64.StdEncoding.EncodeToString(b) + `"}`
+			want := `{"mimeType":"` + mime + `","blob":"` + githubMark + `"}`
+			if got, _, err := s.JSON(context.Background(), []byte(in)); err != nil || string(got) != want {
+				t.Errorf("%s: JSON(%s) = %s, %v, want %s", name, in, got, err, want)
+			}
+		}
+	}
+}
+
+// TestBombs: what runs unpack to is examined up to a bound in sum, and many runs cost no more than
+// their text.
+func TestBombs(t *testing.T) {
+	s := newScrubber(t, Options{Timeout: time.Minute})
+	bomb := base64.StdEncoding.EncodeToString(packed(strings.Repeat("\x00", 64<<20), func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }))
+	deep := base64.StdEncoding.EncodeToString(packed(strings.Repeat(bomb[:1<<15]+" ", 200), func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) }))
+	for name, in := range map[string]string{
+		"one": bomb, "two": bomb + " " + bomb, "deep": deep, "heads": strings.Repeat("H4sIAAAAAAAAA0tMSk5JTUvPyMwCAA ", 1<<14),
+	} {
+		x := s.begin(context.Background())
+		_, _, err := x.examine(in)
+		if most := maxUnpacked + 1<<16; err != nil || x.unpacked > most || x.unpacked == 0 {
+			t.Errorf("%s: %d bytes unpacked, %v, want at most %d", name, x.unpacked, err, most)
+		}
 	}
 }

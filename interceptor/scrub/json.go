@@ -99,9 +99,9 @@ type placedFinding struct {
 // long is the length from which on a string is examined in any case.
 const long = 2048
 
-// prefilter looks through the whole document for literals, runs of base64 and percent signs, and
-// notes in hot where they are. Most strings of most documents contain none and need no
-// examination. Without the prefilter a result of 4 KB takes twice the time.
+// prefilter looks through the whole document for literals, runs of base64 and escapes, and notes in
+// hot where they are. Most strings of most documents contain none and need no examination. Without
+// the prefilter a result of 4 KB takes twice the time.
 func (d *document) prefilter() error {
 	text := view(d.raw)
 	if d.all, d.ascii = !d.s.set.Filtered(), regexset.ASCII(text); d.all {
@@ -146,14 +146,17 @@ func (d *document) prefilterPart(text string, base int) error {
 		add(run.Start)
 		at = run.End
 	}
-	for at := 0; ; at++ {
-		i := strings.IndexByte(text[at:], '%')
-		if i < 0 {
-			return nil
+	for _, sign := range []string{"%", "&", "=3D"} { // a string with a backslash is examined anyway
+		for at := 0; ; at++ {
+			i := strings.Index(text[at:], sign)
+			if i < 0 {
+				break
+			}
+			at += i
+			add(at)
 		}
-		at += i
-		add(at)
 	}
+	return nil
 }
 
 // A frame is an object or array around the position. The spans are those of members of an object,
@@ -362,7 +365,7 @@ func (d *document) leave(f *frame) error {
 func (d *document) scanBlob(f *frame) error {
 	encoded := d.unquote(f.blob)
 	text, err := base64.StdEncoding.DecodeString(encoded)
-	if err != nil || !textual(f.mime) && !utf8.Valid(text) {
+	if _, packed := packingOf(string(text[:min(len(text), 4)])); err != nil || packed != nil || !textual(f.mime) && !utf8.Valid(text) {
 		return d.scan(f.blob, encoded)
 	}
 	marks, found, err := d.examine(string(text))

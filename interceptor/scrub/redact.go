@@ -121,27 +121,48 @@ var (
 // are long and can be pronounced, and it has few digits.
 func isName(text string, h *hit) bool {
 	name := text[h.secret.Start:h.secret.End]
-	if number.MatchString(name) {
+	if name[0] <= '9' && strings.Contains(name, ".") && number.MatchString(name) {
 		return true
+	}
+	letters, words, numbers, last := 0, 0, 0, byte('_')
+	for _, c := range []byte(name) {
+		switch kind := kindOf(c); {
+		case kind == '0' && last != '0':
+			numbers++
+		case kind == 'A' && last != 'A', kind == 'a' && last != 'a' && last != 'A':
+			words++
+		}
+		if last = kindOf(c); last >= 'A' && last != '_' {
+			letters++
+		}
+	}
+	if numbers > 3 || letters < 3*words {
+		return false // most keys end here
 	}
 	before := strings.TrimRight(text[h.match.Start:h.secret.Start], " \t\n")
 	if len(before) == h.secret.Start-h.match.Start || strings.HasSuffix(before, ":") || !nameAnchor.MatchString(name) {
 		return false
 	}
-	letters, words, numbers := 0, 0, 0
 	for _, w := range nameWord.FindAllString(name, -1) {
-		switch c := w[len(w)-1]; {
-		case c >= '0' && c <= '9':
-			if numbers++; numbers > 3 || len(w) > 5 {
-				return false
-			}
-		case c >= 'a' && c <= 'z' && (len(w) > 14 || len(w) > 3 && !strings.ContainsAny(w, "aeiouyAEIOUY")), c >= 'A' && c <= 'Z' && len(w) > 8:
+		switch last := kindOf(w[len(w)-1]); {
+		case last == '0' && len(w) > 5, last == 'A' && len(w) > 8, last == 'a' && (len(w) > 14 || len(w) > 3 && !strings.ContainsAny(w, "aeiouyAEIOUY")):
 			return false
-		case len(w) > 1 || !strings.ContainsAny(w, "_./-"):
-			letters, words = letters+len(w), words+1
 		}
 	}
-	return letters >= 3*words
+	return true
+}
+
+// kindOf returns 0, A or a for a digit, a capital or a small letter, or else _.
+func kindOf(c byte) byte {
+	switch {
+	case c >= '0' && c <= '9':
+		return '0'
+	case c >= 'A' && c <= 'Z':
+		return 'A'
+	case c >= 'a' && c <= 'z':
+		return 'a'
+	}
+	return '_'
 }
 
 // merge sorts marks and joins those that overlap. The longest one, or else the first, gives the

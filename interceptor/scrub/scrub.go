@@ -1,9 +1,11 @@
 package scrub
 
 import (
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"runtime"
 	"sync"
 	"time"
@@ -97,6 +99,11 @@ type examination struct {
 	scratch *regexset.Scratch
 	limit   limit
 
+	// Of packed text; see appendUnpacked.
+	unpacked int
+	gzip     gzip.Reader
+	flate    io.ReadCloser
+
 	// Of the text that was scanned last; see find.
 	text    string
 	lines   []int32 // see lineBreaks
@@ -119,7 +126,7 @@ func (s *Scrubber) begin(ctx context.Context) *examination {
 	} else {
 		x = &examination{s: s, scratch: s.set.NewScratch()}
 	}
-	x.limit = limit{lifetime: ctx, timeout: s.timeout}
+	x.limit, x.unpacked = limit{lifetime: ctx, timeout: s.timeout}, 0
 	return x
 }
 
