@@ -61,6 +61,7 @@ var only = map[string][]string{
 	"github.com/spf13/cobra":                 {"cmd/foldgate"},
 	"github.com/zricethezav/gitleaks":        {"interceptor/scrub"},
 	"github.com/ohler55/ojg":                 {"interceptor/workflow"},
+	"github.com/valkey-io":                   {"budget/limits"},
 	"modernc.org/sqlite":                     {"internal/sqlitedb"}, // one way to open and migrate
 }
 

@@ -3,12 +3,8 @@ package limits
 import (
 	"context"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"path/filepath"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -159,74 +155,5 @@ func TestNoLimits(t *testing.T) {
 	l := newLimits(t, Options{}, Limit{Name: "a", Match: Match{Team: "x"}, Per: PerAll, Tokens: 1, Window: window(t, "1d")})
 	if s, err := l.Begin(t.Context(), Use{Team: "y"}, 5); s != nil || err != nil || l.Pay(t.Context(), Use{}, 3) != 3 {
 		t.Error("a limit of others limits")
-	}
-}
-
-// Callers of several instances never get more than a limit has, and all of it.
-func TestExact(t *testing.T) {
-	const instances, callers = 2, 32
-	path := filepath.Join(t.TempDir(), "budgets.db")
-	var all []*Limits
-	for range instances {
-		store, err := OpenSQLite(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer store.Close()
-		l, err := New([]Limit{
-			{Name: "me", Per: PerPrincipal, Tokens: 20_000, Window: window(t, "1d")},
-			{Name: "all", Per: PerAll, Tokens: 50_000, Window: window(t, "1mo")},
-			{Name: "soft", Per: PerAll, Tokens: 100, Calls: 10, Window: window(t, "rolling 24h"), Action: Warn},
-		}, store, Options{Wait: time.Minute, MaxResult: 500})
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, l)
-	}
-	var delivered [4]atomic.Int64
-	var wg sync.WaitGroup
-	for caller := range callers {
-		wg.Go(func() {
-			l := all[caller%instances]
-			who := caller / 2 % 4
-			u := Use{Principal: fmt.Sprint("p", who)}
-			for range 200 {
-				args := rand.IntN(20)
-				s, err := l.Begin(t.Context(), u, args)
-				var exceeded *ExceededError
-				if errors.As(err, &exceeded) {
-					continue
-				} else if err != nil {
-					t.Error(err)
-					return
-				}
-				got, _, err := s.Take(t.Context(), 1+rand.IntN(300))
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				back := rand.IntN(got + 1)
-				s.Give(back)
-				delivered[who].Add(int64(args + got - back))
-			}
-		})
-	}
-	wg.Wait()
-	for _, l := range all {
-		l.Close(t.Context())
-	}
-	var sum int64
-	for who := range delivered {
-		n := delivered[who].Load()
-		sum += n
-		if u := all[0].used(t, "me", fmt.Sprint("p", who)); u.Tokens != n || n > 20_000 {
-			t.Errorf("p%d got %d, the counter has %d", who, n, u.Tokens)
-		}
-	}
-	if u := all[0].used(t, "all", ""); u.Tokens != sum || sum != 50_000 {
-		t.Errorf("all got %d, the counter has %d, want 50000", sum, u.Tokens)
-	}
-	if u := all[1].used(t, "soft", ""); u.Tokens != sum {
-		t.Errorf("the soft limit counted %d, want %d", u.Tokens, sum)
 	}
 }

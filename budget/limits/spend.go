@@ -516,13 +516,20 @@ func (l *Limits) Status(ctx context.Context, u Use) ([]State, error) {
 	if l == nil || len(l.all) == 0 {
 		return nil, nil
 	}
-	counts, err := l.counts(ctx)
+	l.mu.Lock()
+	a := l.open(u, l.o.Now().Add(l.offset))
+	l.mu.Unlock()
+	if len(a.counters) == 0 {
+		return nil, nil
+	}
+	var keys []string
+	for _, c := range a.counters {
+		keys = append(keys, c.Key)
+	}
+	counts, err := l.counts(ctx, keys...)
 	if err != nil {
 		return nil, err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	a := l.open(u, l.o.Now().Add(l.offset))
 	var out []State
 	for i, one := range a.limits {
 		out = append(out, one.state(a.subjects[i], a.spans[i], used(counts[a.counters[i].Key], a.spans[i])))
@@ -580,12 +587,13 @@ func (l *Limits) Reset(ctx context.Context, limit, subject string) (n int, err e
 	return len(keys), nil
 }
 
-// counts returns what the store has counted, without what this process has reserved.
-func (l *Limits) counts(ctx context.Context) (map[string][]Count, error) {
+// counts returns what the store has counted, without what this process has reserved. No keys mean
+// all.
+func (l *Limits) counts(ctx context.Context, keys ...string) (map[string][]Count, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.o.Wait)
 	defer cancel()
 	l.giveBack(ctx)
-	list, err := l.store.List(ctx)
+	list, err := l.store.List(ctx, keys...)
 	if err != nil {
 		return nil, &UnavailableError{err}
 	}

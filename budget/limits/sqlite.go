@@ -204,7 +204,9 @@ func (f *file) run(ctx context.Context, r *request) error {
 	case r.take == nil:
 		return f.change(ctx, r)
 	case r.known:
-		r.answer = r.was.Answer
+		if r.answer = r.was.Answer; r.answer.Used == nil {
+			r.err = errUndone
+		}
 		return nil
 	case r.ctx.Err() != nil: // its caller has left
 		r.err = r.ctx.Err()
@@ -248,7 +250,7 @@ func (f *file) change(ctx context.Context, r *request) error {
 		}
 	}
 	if r.id != "" {
-		f.remember(r.id, Answer{Refused: true, Tightest: -1})
+		f.remember(r.id, undone)
 	}
 	return nil
 }
@@ -287,14 +289,28 @@ func (f *file) tidy(ctx context.Context) {
 	}()
 }
 
-func (f *file) List(ctx context.Context) (all []Count, err error) {
-	var c Count
-	for err := range sqlitedb.Rows(ctx, f.db, []any{&c.Key, &c.Bucket, &c.Tokens, &c.Calls},
-		"SELECT key, bucket, tokens, calls FROM counters WHERE expires >= ? ORDER BY key, bucket", f.now().Unix()) {
-		if err != nil {
-			return nil, f.diagnose(err)
+func (f *file) List(ctx context.Context, keys ...string) (all []Count, err error) {
+	const query = "SELECT key, bucket, tokens, calls FROM counters"
+	read := func(query string, args ...any) {
+		var c Count
+		for e := range sqlitedb.Rows(ctx, f.db, []any{&c.Key, &c.Bucket, &c.Tokens, &c.Calls}, query, args...) {
+			if err = e; err != nil {
+				return
+			}
+			all = append(all, c)
 		}
-		all = append(all, c)
+	}
+	if len(keys) == 0 {
+		read(query)
+	}
+	for _, key := range keys {
+		read(query+" WHERE key = ?", key)
+		if err != nil {
+			break
+		}
+	}
+	if err != nil {
+		return nil, f.diagnose(err)
 	}
 	return all, nil
 }

@@ -2,6 +2,7 @@ package limits
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -15,8 +16,8 @@ type Store interface {
 	Take(ctx context.Context, op Op) (Answer, error)
 	// Change changes counters; an id that is empty is not remembered.
 	Change(ctx context.Context, id string, how How, changes []Change) error
-	// List returns the counters that have not expired.
-	List(ctx context.Context) ([]Count, error)
+	// List returns the counters with these keys; without keys all. Some may have expired.
+	List(ctx context.Context, keys ...string) ([]Count, error)
 	// Delete deletes counters.
 	Delete(ctx context.Context, keys []string) error
 	// Close closes the store.
@@ -83,6 +84,12 @@ type Count struct {
 	Used
 }
 
+// errUndone is the answer to a take that has been undone.
+var errUndone = errors.New("the operation has been undone")
+
+// undone is what is remembered of it.
+var undone = Answer{Refused: true, Tightest: -1}
+
 const (
 	share       = 64               // the part of what is left that can be reserved
 	rememberOps = 10 * time.Minute // ids of operations
@@ -91,11 +98,15 @@ const (
 
 // decide says what op gets from counters of which used has been taken.
 func (op Op) decide(used []Used, now time.Time) Answer {
-	a := Answer{Now: now, Tokens: op.Tokens, Tightest: -1, Used: used}
-	for i, c := range op.Counters {
+	a := Answer{Now: now, Tightest: -1}
+	for _, c := range op.Counters {
 		if s := now.Unix(); s < c.From || s >= c.Until {
-			return Answer{Now: now, Stale: true}
+			a.Stale = true
+			return a
 		}
+	}
+	a.Tokens, a.Used = op.Tokens, used
+	for i, c := range op.Counters {
 		if !c.Hard {
 			continue
 		}

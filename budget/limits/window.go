@@ -79,7 +79,7 @@ func (w Window) String() string {
 
 // span is a window at a time, in seconds since 1970.
 type span struct {
-	key            int64 // part of the counter's key
+	key            int64 // part of the counter's key: from, -1 of a rolling window, 0 of a session's
 	from, until    int64 // a counter may be changed from from on, before until
 	bucket, oldest int64 // of a rolling window: the part to add to, the first that counts
 	expires        int64 // the counter can be deleted
@@ -104,9 +104,9 @@ func (w Window) at(at time.Time, zone *time.Location) span {
 		width := (length + parts - 1) / parts
 		bucket := at.Unix() / width * width
 		return span{
-			from: bucket, until: bucket + width,
+			key: -1, from: bucket, until: bucket + width,
 			bucket: bucket, oldest: bucket - (length+width-1)/width*width,
-			expires: bucket + width + length + keep,
+			expires: bucket + width + length + min(length, keep),
 		}
 	}
 	now := at.In(zone)

@@ -1,0 +1,169 @@
+package limits
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// redisServer is a real server on the loopback interface.
+type redisServer struct {
+	dir, port string
+	args      []string
+	cmd       *exec.Cmd
+}
+
+// newRedis starts a server. Its data survive kill.
+func newRedis(t testing.TB, args ...string) *redisServer {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Skip("there is no redis-server: install it, for example by \"apt-get install redis-server\"")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	l.Close()
+	r := &redisServer{dir: t.TempDir(), port: port, args: args}
+	r.start(t)
+	t.Cleanup(r.kill)
+	return r
+}
+
+func (r *redisServer) start(t testing.TB) {
+	t.Helper()
+	var out bytes.Buffer
+	r.cmd = exec.Command("redis-server", append([]string{"--port", r.port, "--bind", "127.0.0.1", "--dir", r.dir,
+		"--appendonly", "yes", "--save", "", "--daemonize", "no"}, r.args...)...)
+	r.cmd.Stdout, r.cmd.Stderr = &out, &out
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if c, err := net.Dial("tcp", "127.0.0.1:"+r.port); err == nil {
+			answer := make([]byte, 5)
+			_, err := fmt.Fprint(c, "PING\r\n")
+			_, err2 := io.ReadFull(c, answer)
+			c.Close()
+			if err == nil && err2 == nil && string(answer) == "+PONG" {
+				return
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("redis-server does not listen: %s", out.String())
+		}
+	}
+}
+
+func (r *redisServer) kill() {
+	_ = r.cmd.Process.Kill()
+	_ = r.cmd.Wait()
+}
+
+func (r *redisServer) url() string { return "redis://127.0.0.1:" + r.port }
+
+func (r *redisServer) open(t testing.TB) Store {
+	t.Helper()
+	s, err := OpenRedis(r.url(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// cli runs a command of redis-cli.
+func (r *redisServer) cli(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("redis-cli", append([]string{"-p", r.port}, args...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("redis-cli %v: %v: %s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// openAt opens the store at a URL of Redis or in a file.
+func openAt(place string) (Store, error) {
+	if strings.Contains(place, "://") {
+		return OpenRedis(place, "test")
+	}
+	return OpenSQLite(place)
+}
+
+// eachPlace runs a test with each kind of store, at a new place.
+func eachPlace(t *testing.T, test func(t *testing.T, place string)) {
+	t.Run("sqlite", func(t *testing.T) { test(t, filepath.Join(t.TempDir(), "state", "budgets.db")) })
+	t.Run("redis", func(t *testing.T) { test(t, newRedis(t).url()) })
+}
+
+// eachStore runs a test with each kind of store. open opens one more store of the same counters.
+func eachStore(t *testing.T, test func(t *testing.T, open func() Store)) {
+	eachPlace(t, func(t *testing.T, place string) {
+		test(t, func() Store {
+			s, err := openAt(place)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
+			return s
+		})
+	})
+}
+
+func TestOpenRedisRefuses(t *testing.T) {
+	for _, c := range [][2]string{{"http://h", "a"}, {"redis://h/x", "a"}, {"redis://u:top%zzsecret@h", "a"}, {"redis://u:topsecret@h:port", "a"}, {"redis://h", ""}, {"redis://h", "a}b"}, {"redis://h", strings.Repeat("a", 65)}} {
+		if _, err := OpenRedis(c[0], c[1]); err == nil {
+			t.Errorf("%v is taken", c)
+		} else if strings.Contains(err.Error(), "secret") {
+			t.Errorf("the error has the password: %v", err)
+		}
+	}
+}
+
+// The URL carries TLS, a user of an ACL with few permissions, a socket.
+func TestRedisConnections(t *testing.T) {
+	r := newRedis(t)
+	r.cli(t, "ACL", "SETUSER", "gate", "on", ">pw", "~{foldgate:acl}*", "+@read", "+@write", "+@scripting", "+@connection", "+cluster|slots", "+cluster|shards", "+time")
+	r.cli(t, "ACL", "SETUSER", "other", "on", ">pw", "~x*", "+@all")
+	op := Op{ID: "1", Counters: []Counter{{Key: "a:1:me", Until: 1 << 40, Expires: 1 << 40, Tokens: 10, Hard: true}}, Tokens: 7}
+	s, err := OpenRedis(fmt.Sprintf("redis://gate:pw@127.0.0.1:%s/0", r.port), "acl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if a, err := s.Take(t.Context(), op); err != nil || a.Tokens != 7 {
+		t.Errorf("a user with few permissions: %+v, %v", a, err)
+	}
+	if l, err := s.List(t.Context()); err != nil || len(l) != 1 || s.Delete(t.Context(), []string{"a:1:me"}) != nil {
+		t.Errorf("List = %v, %v", l, err)
+	}
+	for _, bad := range []string{"other:pw", "gate:wrong"} {
+		s, err := OpenRedis(fmt.Sprintf("redis://%s@127.0.0.1:%s", bad, r.port), "acl")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if _, err := s.Take(t.Context(), op); err == nil || !strings.Contains(err.Error(), "check user and password") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+	socket := filepath.Join(os.TempDir(), "limits-"+r.port+".sock") // shorter than a test's directory
+	defer os.Remove(socket)
+	newRedis(t, "--unixsocket", socket)
+	s, err = OpenRedis("unix://"+socket, "acl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if a, err := s.Take(t.Context(), op); err != nil || a.Tokens != 7 {
+		t.Errorf("by a socket: %+v, %v", a, err)
+	}
+}
