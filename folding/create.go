@@ -129,10 +129,10 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 	}
 	if req.Budget < 0 || req.TimeoutSeconds < 0 {
 		return d, Errorf(ErrInvalidInput, "budget and timeout_seconds can't be negative: leave them out for %d tokens and %d s",
-			m.cfg.DefaultBudget, m.cfg.DefaultTimeoutSeconds)
+			m.config().DefaultBudget, m.config().DefaultTimeoutSeconds)
 	}
-	d.Budget = min(cmp.Or(req.Budget, m.cfg.DefaultBudget), m.cfg.MaxBudget)
-	d.timeout = time.Duration(min(cmp.Or(req.TimeoutSeconds, m.cfg.DefaultTimeoutSeconds), m.cfg.MaxTimeoutSeconds)) * time.Second
+	d.Budget = min(cmp.Or(req.Budget, m.config().DefaultBudget), m.config().MaxBudget)
+	d.timeout = time.Duration(min(cmp.Or(req.TimeoutSeconds, m.config().DefaultTimeoutSeconds), m.config().MaxTimeoutSeconds)) * time.Second
 	if err := checkSessionID(d.SessionID); err != nil {
 		return d, err
 	}
@@ -144,7 +144,7 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 		if !m.mayUse(caller, cmp.Or(d.SessionID, own)) {
 			return d, Errorf(ErrForbidden, "this session may not be used from here: %s", m.sessionRemedy(caller.Session))
 		}
-		if d.SessionID == "" && m.cfg.RequireSessionID {
+		if d.SessionID == "" && m.config().RequireSessionID {
 			return d, Errorf(ErrInvalidInput, "session_id is missing: it is required here; %s", m.sessionRemedy(own))
 		}
 		d.SessionID = cmp.Or(d.SessionID, own)
@@ -161,7 +161,7 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 	}
 	if d.cost = m.opts.Count(text); d.cost >= d.Budget {
 		return d, Errorf(ErrInvalidInput, "description and prompt take %d tokens of a budget of %d: shorten them or ask for a larger budget (up to %d)",
-			d.cost, d.Budget, m.cfg.MaxBudget)
+			d.cost, d.Budget, m.config().MaxBudget)
 	}
 	return d, nil
 }
@@ -172,7 +172,7 @@ func (m *Manager) sessionRemedy(session string) string {
 	switch {
 	case session == "":
 		return "use a connection that keeps a session"
-	case m.cfg.RequireSessionID:
+	case m.config().RequireSessionID:
 		return fmt.Sprintf("give session_id %q", session)
 	}
 	return "leave out session_id"
@@ -188,11 +188,11 @@ func (m *Manager) attach(caller Caller, parent *branch, d *draft) (err error) {
 		d.limits.session = d.LimitSession
 	}
 	if parent != nil {
-		if d.SessionID != parent.Session && (d.SessionID != "" || m.cfg.RequireSessionID) {
+		if d.SessionID != parent.Session && (d.SessionID != "" || m.config().RequireSessionID) {
 			return Errorf(ErrInvalidInput, "session_id is not that of the parent branch: %s", m.sessionRemedy(parent.Session))
 		}
 		d.SessionID, d.limits, d.context = parent.Session, parent.limits, contextpath.Path(parent.Context)
-		if parent.Depth >= m.cfg.MaxDepth {
+		if parent.Depth >= m.config().MaxDepth {
 			return Errorf(ErrMaxDepthExceeded, "branch %s is at depth %d, the deepest allowed: do the work in it, or create the branch below a shallower one",
 				parent.ID, parent.Depth)
 		}
@@ -215,15 +215,15 @@ func (m *Manager) count(limits sessionKey, n int) {
 // admit checks the limits of a session, its principal and the instance. If rated is set, it takes
 // one creation from the rates of the session and the principal. m.mu is held.
 func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
-	if open := m.open[key]; open >= m.cfg.MaxConcurrentPerSession {
+	if open := m.open[key]; open >= m.config().MaxConcurrentPerSession {
 		return failAfter(ErrTooManyBranches, m.nextEnd(now, func(b *branch) bool { return b.limits == key }),
 			"this session has %d branches open, the most allowed: return one with branch_return first", open)
 	}
-	if open := m.open[key.ofPrincipal()]; m.opts.Principals > 1 && open >= max(m.cfg.MaxConcurrentPerInstance/2, 1) {
+	if open := m.open[key.ofPrincipal()]; m.limits.Load().several && open >= max(m.config().MaxConcurrentPerInstance/2, 1) {
 		return failAfter(ErrInstanceFull, m.nextEnd(now, func(b *branch) bool { return b.Principal == key.principal }),
 			"you have %d branches open, the most for one principal: return one with branch_return first", open)
 	}
-	if len(m.live) >= m.cfg.MaxConcurrentPerInstance {
+	if len(m.live) >= m.config().MaxConcurrentPerInstance {
 		return failAfter(ErrInstanceFull, m.nextEnd(now, func(*branch) bool { return true }),
 			"foldgate has %d branches open, the most allowed: try again later", len(m.live))
 	}
@@ -231,8 +231,8 @@ func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
 		return nil
 	}
 	own, all := lastMinute(m.made[key], now), lastMinute(m.made[key.ofPrincipal()], now)
-	per := m.cfg.MaxBranchesPerMinute
-	perPrincipal := max(m.cfg.MaxBranchesPerMinutePerPrincipal, per)
+	per := m.config().MaxBranchesPerMinute
+	perPrincipal := max(m.config().MaxBranchesPerMinutePerPrincipal, per)
 	wait := untilFree(all, perPrincipal, now)
 	switch own := untilFree(own, per, now); {
 	case key.session != "" && own > wait:

@@ -129,7 +129,7 @@ func (m *Manager) find(ctx context.Context, caller Caller, id string) (Branch, b
 // even if it is not archived yet.
 func (m *Manager) findEnded(ctx context.Context, caller Caller, id string) (Branch, bool, error) {
 	b, ok, err := m.load(ctx, id)
-	if !ok || !b.Status.Terminal() || !m.owns(caller, b) || m.clock().Sub(b.CompletedAt) > m.cfg.Retention {
+	if !ok || !b.Status.Terminal() || !m.owns(caller, b) || m.clock().Sub(b.CompletedAt) > m.config().Retention {
 		return Branch{}, false, err
 	}
 	return b, true, nil
@@ -165,7 +165,7 @@ func (m *Manager) owns(caller Caller, b Branch) bool {
 // mayUse reports whether the caller may use a session of its principal; see
 // Config.SessionValidation.
 func (m *Manager) mayUse(caller Caller, session string) bool {
-	return m.cfg.SessionValidation != ValidationStrict || caller.Session != "" && caller.Session == session
+	return m.config().SessionValidation != ValidationStrict || caller.Session != "" && caller.Session == session
 }
 
 // notActiveError returns the error for a branch that is not active. Its arguments are an id and

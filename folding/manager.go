@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.opentelemetry.io/otel/metric"
@@ -46,7 +47,7 @@ type Options struct {
 
 // Manager keeps the branches of one process. Make one with [Open]. It is safe for concurrent use.
 type Manager struct {
-	cfg       Config
+	limits    atomic.Pointer[limits]
 	opts      Options
 	log       *slog.Logger
 	w         *writer
@@ -70,6 +71,24 @@ type Manager struct {
 	next     time.Time                  // no live branch is due before; zero if none lives
 	events   []Event                    // not delivered yet
 }
+
+// limits are what Configure changes.
+type limits struct {
+	Config
+	several bool // principals
+}
+
+// Configure sets the limits of branches that are created from now on, and the number of principals.
+// Open branches keep theirs. It fails on an impossible configuration, without an effect.
+func (m *Manager) Configure(cfg Config, principals int) error {
+	if err := cfg.Validate(); err != nil {
+		return err
+	}
+	m.limits.Store(&limits{cfg, principals > 1})
+	return nil
+}
+
+func (m *Manager) config() *Config { return &m.limits.Load().Config }
 
 // branch is a live branch. Its fields are guarded by Manager.mu.
 type branch struct {
@@ -127,7 +146,7 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 		return nil, fmt.Errorf("load active branches: %w", err)
 	}
 	m := &Manager{
-		cfg: cfg, opts: opts, log: opts.Log, telemetry: telemetry, w: newWriter(opts.Repository, opts.Log),
+		opts: opts, log: opts.Log, telemetry: telemetry, w: newWriter(opts.Repository, opts.Log),
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 		live:     map[string]*branch{},
 		sessions: map[sessionKey]map[*branch]struct{}{},
@@ -135,6 +154,7 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 		open:     map[sessionKey]int{},
 		made:     map[sessionKey][]time.Time{},
 	}
+	m.limits.Store(&limits{cfg, opts.Principals > 1})
 	m.mu.Lock()
 	m.recover(active)
 	stored := m.w.barrier()
@@ -229,7 +249,7 @@ func (m *Manager) cleanUp(now time.Time) bool {
 		}
 	}
 	m.mu.Unlock()
-	n, err := m.opts.Repository.Archive(context.Background(), now.Add(-m.cfg.Retention), archiveBatch)
+	n, err := m.opts.Repository.Archive(context.Background(), now.Add(-m.config().Retention), archiveBatch)
 	if err != nil {
 		m.log.Error("finished branches were not archived", "error", err)
 	}
@@ -267,7 +287,7 @@ func (m *Manager) Close(ctx context.Context) error {
 }
 
 func (m *Manager) cleanupTime() time.Duration {
-	return time.Duration(m.cfg.SessionCleanupSeconds) * time.Second
+	return time.Duration(m.config().SessionCleanupSeconds) * time.Second
 }
 
 // now returns the time after it has ended the branches that are due. Every operation begins with

@@ -19,9 +19,9 @@ import (
 type BranchRecords struct {
 	Recorder  *Recorder
 	Counter   *budget.Counter
-	Telemetry *Telemetry // nil: no spans
-	Dir       string     // of the journal
-	Several   bool       // there are several principals
+	Telemetry *Telemetry  // nil: no spans
+	Dir       string      // of the journal
+	Several   func() bool // whether there are several principals; nil: there are not
 
 	mu   sync.Mutex
 	open map[string]openBranch // by id: with a push and no pop yet, or being returned
@@ -182,7 +182,7 @@ func hostOf(push *trace.Record) string { return strings.Join(push.To, "") }
 
 func (r *BranchRecords) branchRecord(b folding.Branch, kind string, payload map[string]any) *trace.Record {
 	session := b.Session
-	if r.Several && session != b.Origin { // its principal made the name up: it may be another principal's session
+	if r.Several != nil && r.Several() && session != b.Origin { // its principal made the name up: it may be another principal's session
 		session = b.Principal + "/" + session
 	}
 	return &trace.Record{

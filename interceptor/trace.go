@@ -376,6 +376,15 @@ func (r *Recorder) LeftOut(principal, server string, count int, bytes int64) {
 	})
 }
 
+// Configuration records a start or a reload: facts are its payload, with the hash of the
+// configuration.
+func (r *Recorder) Configuration(facts any) {
+	rec := &trace.Record{From: "foldgate", Kind: trace.KindConfig, Payload: rawjson.Marshal(facts)}
+	if err := r.Journal.Append(rec); err != nil {
+		r.Log.Error("record lost", "kind", rec.Kind, "err", err)
+	}
+}
+
 // Note records an event that has already happened. A fault is only logged.
 func (r *Recorder) Note(rec *trace.Record) {
 	if err := r.write(rec); err != nil {

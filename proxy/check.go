@@ -77,7 +77,7 @@ func Check(ctx context.Context, cfg config.Config, log *slog.Logger) (Report, er
 		return Report{}, err
 	}
 	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
-	g.warm(ctx)
+	g.warm(ctx, g.settings.Load().Servers)
 	s := g.router.NewSession(server.Peer{Principal: g.anyone(), Transport: "http", Era: wire.Modern, SingleRequest: true})
 	defer s.Close("check is done")
 	return g.report(ctx, s), nil

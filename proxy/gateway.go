@@ -28,6 +28,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/bridge"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/router"
@@ -49,6 +50,13 @@ type Gateway struct {
 	cfg      config.Config            // at the start: for what no reload changes
 	settings atomic.Pointer[settings] // in force
 	log      *slog.Logger
+
+	// Of reloads; see WithSource and Reload.
+	load        func() (config.Config, error)
+	reloading   sync.Mutex            // held while a configuration is put in force
+	reloadFault atomic.Pointer[error] // why the last reload failed; nil if it did not
+	http        *server.HTTP          // nil before it serves; guarded by reloading
+
 	lifetime context.Context
 	end      context.CancelFunc
 	wg       sync.WaitGroup // goroutines of the gateway itself
@@ -103,6 +111,7 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 		g.journal.Settle()
 	}
 	g.wg.Go(func() { g.counter.Count("warm") }) // loading the vocabulary takes a while: the first call should not wait for it
+	g.recorder.Configuration(configured{Event: "start", Version: version.String(), Config: cfg.Sum})
 	if g.workflows != nil {
 		g.wg.Go(g.sweepWorkflows)
 	}
@@ -117,7 +126,7 @@ func (g *Gateway) openParts() error {
 	})
 	g.settings.Load().Servers = g.servers.Servers(g.cfg, nil)
 	g.tools = tools.New(g.lifetime, tools.Options{
-		Config: func() *config.Config { return &g.settings.Load().Config }, Branches: g.branches, Results: g.results, Counter: g.counter, Programs: extract.NewPrograms(len(g.cfg.Principals)),
+		Config: func() *config.Config { return &g.settings.Load().Config }, Branches: g.branches, Results: g.results, Counter: g.counter, Programs: extract.NewPrograms(2 * len(g.cfg.Principals)),
 		Boundary: g.boundary, Records: g.records, Log: g.log,
 	})
 	g.router = router.New(g.lifetime, router.Options{
@@ -138,8 +147,8 @@ func (g *Gateway) openEngines() error {
 	if g.counter, err = g.counter.WithScale(g.cfg.Budget.Scale); err != nil {
 		return fmt.Errorf("budget.scale: %w", err)
 	}
-	if g.scrubber, err = scrub.New(scrub.Options{Rules: g.cfg.RulesFile(), Known: g.cfg.Tokens(), Timeout: time.Duration(g.cfg.Scrub.TimeoutMS) * time.Millisecond}); err != nil {
-		return fmt.Errorf("scrub.rules: %w", err)
+	if g.scrubber, err = newScrubber(g.cfg); err != nil {
+		return err
 	}
 	policy := func(server string) interceptor.ScrubPolicy { return g.settings.Load().Config.ScrubPolicy(server) }
 	g.boundary = &interceptor.Boundary{Scrubber: g.scrubber, Policy: policy}
@@ -158,7 +167,8 @@ func (g *Gateway) openEngines() error {
 		}
 	}
 	g.records = &interceptor.BranchRecords{
-		Recorder: g.recorder, Counter: g.counter, Telemetry: g.telemetry, Dir: filepath.Join(state, "trace"), Several: len(g.cfg.Principals) > 1,
+		Recorder: g.recorder, Counter: g.counter, Telemetry: g.telemetry, Dir: filepath.Join(state, "trace"),
+		Several: func() bool { return len(g.settings.Load().Config.Principals) > 1 },
 	}
 	g.tokenMeter = interceptor.TokenMeter{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}
 	if g.results, err = results.Open(filepath.Join(state, "results.db"), results.Config{
@@ -284,11 +294,11 @@ func (g *Gateway) cleanJSON(ctx context.Context, raw []byte) ([]byte, error) {
 	return m.Body, m.Err
 }
 
-// warm connects every server, so that readiness can be told and the first list is quick. It returns
+// warm connects servers, so that readiness can be told and the first list is quick. It returns
 // when each is up or has failed, or ctx is done.
-func (g *Gateway) warm(ctx context.Context) {
+func (g *Gateway) warm(ctx context.Context, servers []*upstream.Server) {
 	var wg sync.WaitGroup
-	for _, srv := range g.settings.Load().Servers {
+	for _, srv := range servers {
 		wg.Go(func() {
 			_, _ = srv.Connection(ctx, upstream.Scope{Principal: g.anyone()}) // Status has the fault
 		})
@@ -310,7 +320,9 @@ func (g *Gateway) Close(ctx context.Context) error {
 	for _, s := range g.router.Sessions("") {
 		s.Close("shutdown")
 	}
+	g.reloading.Lock() // a reload under way ends first
 	g.end()
+	g.reloading.Unlock()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -376,7 +388,13 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 		},
 	})
 	ready(addr)
-	g.wg.Go(func() { g.warm(g.lifetime) })
+	g.reloading.Lock()
+	g.http = e
+	g.reloading.Unlock()
+	g.wg.Go(func() { g.warm(g.lifetime, g.settings.Load().Servers) })
+	if g.load != nil && g.cfg.File != "" {
+		g.wg.Go(func() { g.watch(g.lifetime) })
+	}
 	return server.Serve(ctx, ln, e, e.Handler(), shutdownWait)
 }
 
@@ -391,6 +409,7 @@ func (g *Gateway) ready() (ok bool, body []byte) {
 		Status    string           `json:"status"`
 		Upstreams map[string]state `json:"upstreams"`
 		Trace     string           `json:"trace,omitempty"`
+		Config    string           `json:"config,omitempty"` // why it was not reloaded
 	}{Status: "ready", Upstreams: map[string]state{}}
 	for _, srv := range g.settings.Load().Servers {
 		name, fault := srv.Status()
@@ -400,6 +419,9 @@ func (g *Gateway) ready() (ok bool, body []byte) {
 			out.Status = "degraded"
 		}
 		out.Upstreams[srv.Key] = st
+	}
+	if fault := g.reloadFault.Load(); fault != nil {
+		out.Status, out.Config = "degraded", (*fault).Error()
 	}
 	ok = true
 	if err := g.journal.Err(); err != nil {

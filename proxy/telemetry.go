@@ -39,7 +39,9 @@ func (g *Gateway) watchState() error {
 		metric.WithDescription("0 for an upstream that could not be reached, 1 for one that could; none for one not yet tried."))
 	journal, err3 := m.Int64ObservableGauge("foldgate.trace.failing", metric.WithUnit("{journal}"),
 		metric.WithDescription("1 while the trace can't be written."))
-	err := errors.Join(err1, err2, err3)
+	faulty, err4 := m.Int64ObservableGauge("foldgate.config.faulty", metric.WithUnit("{configuration}"),
+		metric.WithDescription("1 while the configuration file can't be used, and the configuration of before stays in force."))
+	err := errors.Join(err1, err2, err3, err4)
 	if err == nil {
 		_, err = m.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 			o.ObserveInt64(sessions, int64(len(g.router.Sessions(""))))
@@ -52,18 +54,23 @@ func (g *Gateway) watchState() error {
 					o.ObserveInt64(up, 0, server)
 				}
 			}
-			failing := int64(0)
-			if g.journal.Err() != nil {
-				failing = 1
-			}
-			o.ObserveInt64(journal, failing)
+			o.ObserveInt64(journal, one(g.journal.Err() != nil))
+			o.ObserveInt64(faulty, one(g.reloadFault.Load() != nil))
 			return nil
-		}, sessions, up, journal)
+		}, sessions, up, journal, faulty)
 	}
 	if err != nil {
 		return fmt.Errorf("telemetry: %w", err)
 	}
 	return nil
+}
+
+// one returns 1 if on is true, else 0.
+func one(on bool) int64 {
+	if on {
+		return 1
+	}
+	return 0
 }
 
 // layer is one interceptor of the chain under the name that telemetry shows.

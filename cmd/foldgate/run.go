@@ -34,20 +34,25 @@ there are none. See docs/telemetry.md.
 
 It stops on SIGINT and SIGTERM, on standard input and output also on SIGHUP and
 when the host closes either: open branches are returned to their parents,
-upstream servers and their children end with it.`,
+upstream servers and their children end with it. With an address, it takes a
+changed configuration file over, at once on SIGHUP; see docs/operations.md.`,
 		Example: `  foldgate run --config foldgate.yaml
   foldgate run --listen 127.0.0.1:8787
   claude mcp add foldgate -- foldgate run --config /path/to/foldgate.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := config.Find(a.config)
+			load := func() (config.Config, error) {
+				cfg, err := config.Find(a.config)
+				if cmd.Flags().Changed("listen") {
+					cfg.Listen = listen
+				}
+				return cfg, err
+			}
+			cfg, err := load()
 			if err != nil {
 				return err
 			}
-			if cmd.Flags().Changed("listen") {
-				cfg.Listen = listen
-			}
-			return a.serve(cmd.Context(), cfg, cmd.InOrStdin(), a.raw, cmd.ErrOrStderr())
+			return a.serve(cmd.Context(), cfg, load, cmd.InOrStdin(), a.raw, cmd.ErrOrStderr())
 		},
 	}
 	cmd.Flags().StringVarP(&listen, "listen", "l", "", "serve HTTP on this host:port")
@@ -57,10 +62,10 @@ upstream servers and their children end with it.`,
 // closeWait bounds the shutdown of branches, upstreams and state.
 const closeWait = 40 * time.Second
 
-// serve runs a gateway until ctx is done or the host on stdio closes its input.
-func (a *app) serve(ctx context.Context, cfg config.Config, in io.Reader, out, errOut io.Writer) (err error) {
+// serve runs a gateway, with the configuration that load read, until ctx is done or the host on stdio closes its input.
+func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.Config, error), in io.Reader, out, errOut io.Writer) (err error) {
 	paceCollector()
-	ctx, release := handleSignals(ctx, cfg.Listen == "")
+	ctx, hangups, release := handleSignals(ctx, cfg.Listen == "")
 	defer release()
 	log, done, err := a.logger(errOut)
 	if err != nil {
@@ -69,7 +74,7 @@ func (a *app) serve(ctx context.Context, cfg config.Config, in io.Reader, out, e
 	defer done()
 	telemetry, flush := startTelemetry(ctx, errOut, log)
 	defer flush()
-	g, err := proxy.New(cfg, log, telemetry...)
+	g, err := proxy.New(cfg, log, append(telemetry, proxy.WithSource(load))...)
 	if err != nil {
 		return err
 	}
@@ -84,6 +89,11 @@ func (a *app) serve(ctx context.Context, cfg config.Config, in io.Reader, out, e
 		}
 		return g.RunStdio(ctx, in, out)
 	}
+	go func() {
+		for range hangups {
+			_, _ = g.Reload() // logs its error
+		}
+	}()
 	scheme := "http://"
 	if cfg.Secure() {
 		scheme = "https://"
@@ -91,20 +101,22 @@ func (a *app) serve(ctx context.Context, cfg config.Config, in io.Reader, out, e
 	return g.RunHTTP(ctx, func(addr net.Addr) { greet(out, scheme+addr.String()+"/mcp", len(cfg.Principals) > 0) })
 }
 
-// handleSignals keeps SIGHUP and SIGPIPE from killing the gateway. On stdio SIGHUP ends ctx, unless
-// it was ignored from the start, as by nohup. A write to a closed pipe fails as any other write. The
-// signals are caught and not ignored, because a child process would inherit that.
-func handleSignals(ctx context.Context, stdio bool) (context.Context, context.CancelFunc) {
-	unread := make(chan os.Signal, 1)
-	signal.Notify(unread, syscall.SIGPIPE)
-	if signal.Ignored(syscall.SIGHUP) {
-		return ctx, func() {}
+// handleSignals keeps SIGHUP and SIGPIPE from killing the gateway. On stdio SIGHUP ends ctx, on HTTP
+// it goes to hangups, unless it was ignored from the start, as by nohup. A write to a closed pipe
+// fails as any other write. The signals are caught and not ignored, because a child process would
+// inherit that. release closes hangups.
+func handleSignals(ctx context.Context, stdio bool) (_ context.Context, hangups <-chan os.Signal, release func()) {
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	hup := make(chan os.Signal, 1)
+	switch {
+	case signal.Ignored(syscall.SIGHUP):
+	case stdio:
+		ctx, release := signal.NotifyContext(ctx, syscall.SIGHUP)
+		return ctx, nil, release
+	default:
+		signal.Notify(hup, syscall.SIGHUP)
 	}
-	if stdio {
-		return signal.NotifyContext(ctx, syscall.SIGHUP)
-	}
-	signal.Notify(unread, syscall.SIGHUP)
-	return ctx, func() {}
+	return ctx, hup, func() { signal.Stop(hup); close(hup) }
 }
 
 // greet prints how to add the endpoint to a host. If tokens is set, hosts must send one.

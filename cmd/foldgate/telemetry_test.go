@@ -119,7 +119,7 @@ func TestExportOverGRPC(t *testing.T) {
 	cfg.StateDir, cfg.Dir = t.TempDir(), t.TempDir()
 	var out strings.Builder
 	in := strings.NewReader(`{"jsonrpc":"2.0","id":1,"method":"ping"}` + "\n")
-	if err := new(app).serve(t.Context(), cfg, in, &out, io.Discard); err != nil {
+	if err := new(app).serve(t.Context(), cfg, nil, in, &out, io.Discard); err != nil {
 		t.Fatal(err)
 	}
 	collector.mu.Lock()

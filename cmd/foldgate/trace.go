@@ -500,7 +500,7 @@ func (t *traceFlags) filterFlags(cmd *cobra.Command) {
 	fl.BoolVar(&f.Deprecated, "deprecated", false, "that came in a deprecated form")
 	fl.BoolVar(&f.Late, "late", false, "that came after their branch had ended")
 	fl.BoolVar(&f.Errors, "errors", false, "with an error result")
-	fl.BoolVar(&f.Journal, "journal", false, "include the journal's records about itself")
+	fl.BoolVar(&f.Journal, "journal", false, "include the records about the journal itself and about configurations")
 	fl.BoolVar(&f.NoIndex, "no-index", false, "read the files, not the index beside them")
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -31,6 +32,7 @@ type Scrubber struct {
 	rules   *ruleSet
 	set     *regexset.Set
 	timeout time.Duration
+	next    atomic.Pointer[Scrubber] // see Replace
 
 	mu   sync.Mutex
 	free []*examination // guarded by mu
@@ -59,6 +61,9 @@ func New(opts Options) (*Scrubber, error) {
 	return &Scrubber{rules: rules, set: set, timeout: opts.Timeout}, nil
 }
 
+// Replace makes s work by the rules of next, which is used for nothing else, from the next call on.
+func (s *Scrubber) Replace(next *Scrubber) { s.next.Store(next) }
+
 // Text returns text with every secret replaced by [REDACTED:rule], or text itself if it has none,
 // and the findings. After an error (a fault of the engine, [ErrTimeLimit], the end of ctx) clean
 // is "", and text must be withheld.
@@ -83,6 +88,9 @@ func (s *Scrubber) run(ctx context.Context, examine func(x *examination) error) 
 			err = fmt.Errorf("scrub: fault of the engine: %T", e)
 		}
 	}()
+	if next := s.next.Load(); next != nil {
+		s = next
+	}
 	x := s.begin(ctx)
 	if err = x.limit.Check(); err == nil {
 		err = examine(x)

@@ -35,6 +35,9 @@ const (
 	KindFlowProceed  = "workflow/proceed"
 	KindFlowComplete = "workflow/complete"
 	KindWarning      = "system/warning"
+	// KindConfig is the kind of a start, or of a reload of the configuration. Its payload is written
+	// also without trace.payload: it has no message.
+	KindConfig = "system/config"
 	// KindJournal is the kind of the records that the journal writes about itself: the first of
 	// each file, repairs, gaps and retention. Their payload is an [Event].
 	KindJournal = "system/journal"

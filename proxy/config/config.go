@@ -67,9 +67,12 @@ type Config struct {
 	Trace          Trace                `yaml:"trace"`
 	Workflows      []Workflow           `yaml:"workflows"`
 
-	Dir   string         `yaml:"-"` // where relative paths start: the directory of the file
-	order []string       // the upstreams' keys, as the file lists them
-	lines map[string]int // the line of each key of the file
+	// File is the absolute path of the file, and Sum the SHA-256 of its text in hexadecimal digits.
+	// Both are "" for the built-in defaults.
+	File, Sum string         `yaml:"-"`
+	Dir       string         `yaml:"-"` // where relative paths start: the directory of the file
+	order     []string       // the upstreams' keys, as the file lists them
+	lines     map[string]int // the line of each key of the file
 }
 
 // TLS names the PEM files of the HTTP server's certificate chain and key. Both or none are set.
@@ -371,6 +374,11 @@ func (c Config) Identity(principal string) interceptor.Identity {
 		id.Team, id.Roles, id.Scopes = p.Team, p.Roles, p.Scopes
 	}
 	return id
+}
+
+// Knows reports whether hosts can be a principal: one that is configured, or any if there is none.
+func (c *Config) Knows(principal string) bool {
+	return len(c.Principals) == 0 || c.Principals[principal] != nil
 }
 
 // Digest returns the SHA-256 of the principal's token. ok is false if the configuration has no

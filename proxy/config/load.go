@@ -2,6 +2,8 @@ package config
 
 import (
 	"cmp"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"os"
@@ -85,11 +87,12 @@ func Load(file string) (Config, error) {
 		return Config{}, &Error{File: file, Faults: []Fault{{Msg: readError(err)}}}
 	}
 	c, faults := parse(data, os.LookupEnv)
+	c.Sum = Sum(data)
 	abs, err := filepath.Abs(file)
 	if err != nil {
 		return Config{}, err
 	}
-	c.Dir = filepath.Dir(abs)
+	c.File, c.Dir = abs, filepath.Dir(abs)
 	if len(faults) == 0 {
 		faults = c.Locate(c.missing())
 	}
@@ -97,6 +100,12 @@ func Load(file string) (Config, error) {
 		return c, &Error{File: file, Faults: faults}
 	}
 	return c, nil
+}
+
+// Sum returns the SHA-256 of a file's text in hexadecimal digits, as sha256sum does.
+func Sum(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
 }
 
 // parse decodes and checks the text of a file.

@@ -62,8 +62,7 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	defer r.cancel(nil)
 	defer r.Sent()
 	r.call = c
-	r.toServers(c, rt.Settings().One(e.Server))
-	return rt.Chain(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
-		return r.askServers(ctx, c)
-	})
+	defer r.leave()
+	ask := r.toServers(c, rt.Settings().One(e.Server))
+	return rt.Chain(r.lifetime, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) { return ask(r, ctx, c) })
 }

@@ -171,6 +171,23 @@ func storedLists(srv *upstream.Server) *listCache {
 	return c
 }
 
+// reload merges a list by new settings, from the servers' lists that are known. It reports whether
+// hosts should ask for the list again.
+func (p *principalLists) reload(st *Settings, k catalog.Kind) (changed bool) {
+	before := p.merged[k].Load()
+	if before == nil {
+		return false // no host has asked for it
+	}
+	lists := make([]*catalog.List, len(st.Servers))
+	for i, srv := range st.Servers {
+		lists[i] = p.of(srv).peek(k)
+		changed = changed || lists[i] == nil
+	}
+	merged := st.Rules.Merge(k, lists)
+	p.merged[k].Store(merged)
+	return changed || !bytes.Equal(before.Result(false), merged.Result(false))
+}
+
 // tookLate reports, once, whether hosts were answered without a server.
 func (p *principalLists) tookLate(server string) bool {
 	_, late := p.late.LoadAndDelete(server)

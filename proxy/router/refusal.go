@@ -71,6 +71,9 @@ func callFault(ctx context.Context, srv *upstream.Server, c *interceptor.Call, e
 		return cause
 	case errors.As(err, &ref):
 		return err
+	case errors.Is(err, conn.ErrClosed) && srv.Gone() != nil:
+		return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_removed", Status: 502, Err: err,
+			Message: fmt.Sprintf("upstream %s: %v while it handled %s. The call may have had an effect", srv.Key, srv.Gone(), c.Target.Name)}
 	case errors.Is(err, conn.ErrClosed):
 		return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_crashed", Status: 502, Err: err,
 			Message: fmt.Sprintf("upstream %s ended while it handled %s: %v. The call may have had an effect; the upstream is started again with the next call", srv.Key, c.Target.Name, err)}

@@ -109,8 +109,16 @@ func (r *request) end(reply *wire.Message) {
 	}
 	s.endGuesses(r.server)
 	s.mu.Unlock()
+	r.leave()
 	r.unbind()
 	r.cancel(nil)
+}
+
+// leave ends the use of servers, which toServers begins.
+func (r *request) leave() {
+	for _, srv := range r.servers {
+		srv.Leave()
+	}
 }
 
 // handler is a method of a request that answers its call at the end of the chain.
@@ -366,7 +374,14 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 // toServers returns the handler that asks servers, and notes them on the request and the call. A
 // single server is the target; of several, the strictest policy holds.
 func (r *request) toServers(c *interceptor.Call, servers []*upstream.Server) handler {
+	if len(servers) == 0 { // removed since its name was looked up
+		return refuse(&interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_unavailable", Status: 502,
+			Message: "the configuration no longer has the upstream of this; list what there is again"})
+	}
 	r.servers = servers
+	for _, srv := range servers {
+		srv.Enter()
+	}
 	if len(servers) == 1 {
 		c.Target.Server, c.Target.To = servers[0].Key, "upstream:"+servers[0].Key
 		return (*request).askServers

@@ -3,6 +3,8 @@ package router
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -208,6 +210,45 @@ func (s *Session) anyAt(server string) *request {
 		}
 	}
 	return nil
+}
+
+// Reloaded announces the lists that differ since before, which the settings in force have replaced,
+// and forgets what belonged to servers and principals that are gone. A list that a server has not
+// given yet counts as different.
+func (rt *Router) Reloaded(before *Settings) {
+	st := rt.Settings()
+	rt.mu.Lock()
+	lists := maps.Clone(rt.lists)
+	for principal := range lists {
+		if !st.Config.Knows(principal) {
+			delete(rt.lists, principal)
+		}
+	}
+	maps.DeleteFunc(rt.notes, func(key [2]string, _ *notes) bool { return !st.Config.Knows(key[0]) || st.Server(key[1]) == nil })
+	rt.mu.Unlock()
+	for principal, p := range lists {
+		for _, srv := range before.Servers {
+			if !slices.Contains(st.Servers, srv) {
+				p.caches.Delete(srv)
+			}
+		}
+		for k := range catalog.Kinds {
+			if p.reload(st, k) {
+				for _, s := range rt.Sessions(principal) {
+					s.announce(k.Changed())
+				}
+				rt.tellListens(principal, k.Changed())
+			}
+		}
+	}
+	for _, s := range rt.Sessions("") {
+		s.own.Range(func(srv, _ any) bool {
+			if !slices.Contains(st.Servers, srv.(*upstream.Server)) {
+				s.own.Delete(srv)
+			}
+			return true
+		})
+	}
 }
 
 // Shared returns the owner of the connections that the sessions of a principal share.

@@ -101,7 +101,12 @@ func (rt *Router) tellListens(principal, method string) {
 // server that owns it.
 func (l *listen) watch(ctx context.Context, srv *upstream.Server, uri string) {
 	want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}})
-	open := func(ctx context.Context) (conn.Conn, error) { return srv.Connection(ctx, l.r.s.scope) }
+	open := func(ctx context.Context) (conn.Conn, error) {
+		if now := l.r.s.rt.Settings().Server(srv.Key); now != nil { // a reload may have replaced it
+			srv = now
+		}
+		return srv.Connection(ctx, l.r.s.scope)
+	}
 	conn.Listen(ctx, open, want, false, srv.Log, func(m wire.Message) {
 		if m.Method == wire.MethodResourceUpdated {
 			l.send(srv.Key, m)
@@ -224,6 +229,9 @@ func (s *Session) reopen(srv *upstream.Server, c conn.Conn) {
 	}
 	pause := backoff.Backoff{First: 500 * time.Millisecond, Max: 30 * time.Second}
 	for fails := 0; s.lifetime.Err() == nil && len(s.subscribed.at(srv.Key)) > 0; fails++ {
+		if srv = s.rt.Settings().Server(srv.Key); srv == nil {
+			return // the configuration no longer has it
+		}
 		if _, err := srv.Connection(s.lifetime, s.scope); err == nil || pause.Wait(s.lifetime, fails) != nil {
 			return
 		}

@@ -155,6 +155,31 @@ func Serve(ctx context.Context, ln net.Listener, srv *HTTP, h http.Handler, grac
 	return fmt.Errorf("serving %s: %w", ln.Addr(), err)
 }
 
+// Recheck ends the sessions of principals that Access no longer has. A stream whose token is not
+// valid any more carries nothing from then on, and ends.
+func (srv *HTTP) Recheck() {
+	tokens := srv.opts.Access().Tokens
+	for _, l := range srv.allSessions() {
+		if !slices.ContainsFunc(tokens, func(t Token) bool { return t.Principal == l.principal }) && (len(tokens) > 0 || l.principal != LocalPrincipal) {
+			l.close("its principal may no longer use foldgate")
+		}
+	}
+}
+
+// holds returns a function that reports whether the token of a request is still valid.
+func (srv *HTTP) holds(r *http.Request, principal string) func() bool {
+	access := srv.opts.Access()
+	return func() bool {
+		if now := srv.opts.Access(); now != access {
+			if owner, _, ok := now.Tokens.authenticate(r.Header); !ok || owner != principal {
+				return false
+			}
+			access = now
+		}
+		return true
+	}
+}
+
 // Shutdown stops taking requests, ends the streams that only wait, lets pending calls finish
 // until ctx is done, cancels the rest, and closes every session. It returns ctx's error if calls
 // had to be cancelled. Call it before http.Server.Shutdown, which waits for the same handlers.

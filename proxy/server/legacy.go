@@ -179,7 +179,7 @@ func (srv *HTTP) get(w http.ResponseWriter, r *http.Request, from sender) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(l.lifetime, cancel)()
-	sw := &sseWriter{w: w, stream: s}
+	sw := &sseWriter{w: w, stream: s, holds: srv.holds(r, from.principal)}
 	if sw.start(l.primes(), c.last) == nil {
 		sw.pump(ctx, c, srv.drain)
 	}

@@ -48,7 +48,7 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 	p := &response{w: w, r: r, stream: st, conn: conn, status: http.StatusOK, cancel: cancel, written: make(chan struct{})}
 	wait := sseAfter
 	if m.Method == wire.MethodListen {
-		peer.Push, p.stop, wait = st.emit, srv.drain, 0
+		peer.Push, p.stop, p.holds, wait = st.emit, srv.drain, srv.holds(r, principal), 0
 	}
 	s := srv.router.Open(peer)
 	p.serve(wait, func() {

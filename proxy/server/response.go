@@ -37,6 +37,7 @@ type response struct {
 
 	status int                     // modern: of a reply as JSON; set before the stream's finish
 	cancel context.CancelCauseFunc // modern: the call ends with its response
+	holds  func() bool             // of a stream that lasts; see sseWriter
 	stop   <-chan struct{}         // modern: ends an event stream; nil for a call, which may finish
 
 	begun   atomic.Bool   // a goroutine writes the response
@@ -85,7 +86,7 @@ func (p *response) write() {
 		p.writeReplies(replies)
 		return
 	}
-	w := &sseWriter{w: p.w, stream: p.stream}
+	w := &sseWriter{w: p.w, stream: p.stream, holds: p.holds}
 	prime := sse && p.session != nil && p.session.primes()
 	// Without events or replies the call was cancelled. Hosts accept an empty stream best.
 	if w.start(prime, 0) == nil && sse {
@@ -134,12 +135,16 @@ type sseWriter struct {
 	w      http.ResponseWriter
 	stream *stream
 	buf    []byte
+	holds  func() bool // whether the token of the request is still valid; nil: that does not matter
 }
 
 // pump writes the stream's events to the connection until the stream ends, the connection goes or
-// is taken over, or stop is closed.
+// is taken over, its token is revoked, or stop is closed.
 func (w *sseWriter) pump(ctx context.Context, c *streamConn, stop <-chan struct{}) {
 	for {
+		if w.holds != nil && !w.holds() {
+			return
+		}
 		first, events, more := w.stream.next(c)
 		if len(events) > 0 && w.events(first, events) != nil || !more {
 			return

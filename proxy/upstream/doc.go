@@ -16,6 +16,6 @@
 //
 // # Locks
 //
-// No lock is held while another is taken, with two exceptions: call.mu and inbox.mu are held while
-// a message is handed on.
+// No lock is held while another is taken, with three exceptions: call.mu and inbox.mu are held while
+// a message is handed on, and Server.mu may be taken while Connections.mu is held.
 package upstream

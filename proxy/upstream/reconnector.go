@@ -71,7 +71,7 @@ func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error)
 		switch {
 		case r.closed:
 			r.mu.Unlock()
-			return nil, fmt.Errorf("upstream %s: %w", name, errSessionEnded)
+			return nil, fmt.Errorf("upstream %s: %w", name, cmp.Or(s.Gone(), errSessionEnded))
 		case r.current != nil && r.trying == nil: // else its owner prepares it
 			defer r.mu.Unlock()
 			r.asked = time.Now()
@@ -141,7 +141,7 @@ func (r *reconnector) attempt() {
 		c = r.connect(raw, in, conn.Host{Principal: cs.principal, Modern: cs.shared, Initialize: initialize})
 	}
 	r.mu.Lock()
-	again, closed, trying := !r.since.IsZero(), r.closed, r.trying
+	again, closed, trying := !r.since.IsZero() || r.server.again, r.closed, r.trying
 	switch {
 	case errors.Is(err, ErrFull): // the next call may find a place
 		r.err = err

@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -87,13 +88,25 @@ func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
 			servers = append(servers, before[i])
 			continue
 		}
-		s := &Server{Key: key, Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u)}
+		s := &Server{Key: key, Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u), held: map[*reconnector]struct{}{}}
 		s.places.init(c.MaxConnections(u))
+		s.again = slices.ContainsFunc(before, func(b *Server) bool { return b.Key == key })
 		known := t.known.get(key, u)
 		s.info = conn.Info{Version: known.Version, Result: known.Result}
 		servers = append(servers, s)
 	}
 	return servers
+}
+
+// End ends the connections that the hosts of a principal share.
+func (t *Set) End(principal string) {
+	t.mu.Lock()
+	cs := t.shared[principal]
+	delete(t.shared, principal)
+	t.mu.Unlock()
+	if cs != nil {
+		cs.Close()
+	}
 }
 
 // Close ends the connections that hosts share, and waits for their goroutines.
@@ -118,10 +131,14 @@ type Server struct {
 	set    *Set
 	places places
 	idle   time.Duration // after which an unused connection is closed; 0 for never
+	again  bool          // it replaces a server with the same key
+	users  atomic.Int64  // requests that may call it; see Enter
 
 	mu    sync.Mutex
-	info  conn.Info // of the latest connection, or from the cache
-	fault error     // of the last attempt to connect; nil if it succeeded
+	gone  error                     // why Retire ended it
+	held  map[*reconnector]struct{} // its connections
+	info  conn.Info                 // of the latest connection, or from the cache
+	fault error                     // of the last attempt to connect; nil if it succeeded
 }
 
 // Scope says for whom a connection is used.
@@ -178,6 +195,57 @@ func (s *Server) Capability(name string) []byte {
 		return nil
 	}
 	return v
+}
+
+// Enter counts a request that is going to call s, and Leave ends it.
+func (s *Server) Enter() { s.users.Add(1) }
+
+// Leave is the end of Enter.
+func (s *Server) Leave() { s.users.Add(-1) }
+
+const (
+	retireAfter = time.Second // for requests that are still on their way to a server
+	retireLimit = 30 * time.Second
+)
+
+// Retire ends s, which the configuration no longer has: its connections are closed when no request
+// uses it, at the latest after 30 seconds or when ctx ends. Then calls that are still at it fail, and
+// their error says because. Retire returns when its processes have ended.
+func (s *Server) Retire(ctx context.Context, because error) {
+	limit, poll := time.After(retireLimit), time.NewTicker(retireAfter)
+	defer poll.Stop()
+wait:
+	for {
+		select {
+		case <-poll.C:
+			if s.users.Load() == 0 {
+				break wait
+			}
+			poll.Reset(retireAfter / 10)
+		case <-limit:
+			break wait
+		case <-ctx.Done():
+			break wait
+		}
+	}
+	s.mu.Lock()
+	s.gone = because
+	held := s.held
+	s.held = nil
+	s.mu.Unlock()
+	var closing sync.WaitGroup
+	for r := range held {
+		r.of.forget(r)
+		closing.Go(r.close)
+	}
+	closing.Wait()
+}
+
+// Gone returns why Retire ended s, nil if it has not.
+func (s *Server) Gone() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.gone
 }
 
 // Status returns the state that /readyz and check show: failed, ready or idle. fault is why the
@@ -335,11 +403,20 @@ func (cs *Connections) reconnector(server *Server) *reconnector {
 	r := cs.servers[server]
 	if r == nil {
 		r = &reconnector{server: server, of: cs, closed: cs.closed}
-		if !cs.closed {
-			cs.servers[server] = r
+		server.mu.Lock()
+		defer server.mu.Unlock()
+		if r.closed = r.closed || server.gone != nil; !r.closed {
+			cs.servers[server], server.held[r] = r, struct{}{}
 		}
 	}
 	return r
+}
+
+// forget takes out a connection that its server closes.
+func (cs *Connections) forget(r *reconnector) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	delete(cs.servers, r.server)
 }
 
 // Close ends the connections and waits for their goroutines.
@@ -350,7 +427,10 @@ func (cs *Connections) Close() {
 	cs.servers = nil
 	cs.mu.Unlock()
 	var closing sync.WaitGroup
-	for _, r := range servers {
+	for server, r := range servers {
+		server.mu.Lock()
+		delete(server.held, r)
+		server.mu.Unlock()
 		closing.Go(r.close)
 	}
 	closing.Wait()

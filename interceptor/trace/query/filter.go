@@ -274,7 +274,7 @@ func (f *Filter) matchKind(kind string) bool {
 		return false
 	}
 	if len(f.Kinds) == 0 {
-		return k != trace.KindJournal || f.Journal || f.ID != "" || f.Chain != ""
+		return k != trace.KindJournal && k != trace.KindConfig || f.Journal || f.ID != "" || f.Chain != ""
 	}
 	head, _, hasMethod := strings.Cut(k, ":")
 	return slices.ContainsFunc(f.Kinds, func(pattern string) bool {

@@ -1,0 +1,166 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/internal/version"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/router"
+	"github.com/foldgate/foldgate/proxy/upstream"
+)
+
+// Reloaded is what a reload did.
+type Reloaded struct {
+	Config  string   `json:"config,omitempty"` // the SHA-256 of the file that is in force
+	Changed []string `json:"changed"`          // keys with a new value
+	// Restart are keys with a new value in the file that takes effect only after a restart.
+	Restart []string `json:"restart"`
+}
+
+// WithSource lets an HTTP gateway read its configuration again, by load: when the text of its file
+// changes, and when [Gateway.Reload] is called.
+func WithSource(load func() (config.Config, error)) Option {
+	return func(g *Gateway) { g.load = load }
+}
+
+// Reload reads the configuration again and puts it in force without ending a session. If it can't be
+// used, Reload returns why, and the configuration of before stays in force.
+func (g *Gateway) Reload() (done Reloaded, err error) {
+	if g.cfg.Listen == "" || g.load == nil {
+		return done, errors.New("a gateway on standard input and output does not reload, because its agent runs as the same user and could lift its own limits: restart it")
+	}
+	g.reloading.Lock()
+	defer g.reloading.Unlock()
+	if g.lifetime.Err() != nil {
+		return done, errors.New("the gateway is shutting down")
+	}
+	next, err := g.load()
+	if err == nil {
+		done, err = g.apply(next)
+	}
+	if err != nil {
+		err = errors.New(g.boundary.Text(err.Error()))
+		g.reloadFault.Store(&err)
+		g.log.Error("the configuration was not reloaded, and the one of before stays in force", "err", err)
+		g.recorder.Configuration(configured{Event: "refused", Version: version.String(), Config: next.Sum})
+		return done, err
+	}
+	g.reloadFault.Store(nil)
+	g.log.Info("configuration reloaded", "changed", done.Changed, "sha256", done.Config)
+	if len(done.Restart) > 0 {
+		g.log.Warn("these keys take effect only after a restart, and stay as they were", "keys", done.Restart)
+	}
+	g.recorder.Configuration(configured{"reload", version.String(), done.Config, done.Changed, done.Restart})
+	return done, nil
+}
+
+// configured is the payload of a record about a configuration.
+type configured struct {
+	Event   string   `json:"event"` // start, reload, or refused: a reload that failed
+	Version string   `json:"version"`
+	Config  string   `json:"config,omitempty"` // the SHA-256 of the file
+	Changed []string `json:"changed,omitempty"`
+	Restart []string `json:"restart,omitempty"`
+}
+
+// apply puts a configuration in force. The caller holds g.reloading.
+func (g *Gateway) apply(next config.Config) (done Reloaded, err error) {
+	before := g.settings.Load()
+	next, done.Changed, done.Restart = next.Over(before.Config)
+	done.Config = next.Sum
+	if faults := next.Validate(); len(faults) > 0 {
+		return done, &config.Error{File: "configuration with the keys that need a restart as they were", Faults: faults}
+	}
+	if next.Sum == config.Sum(nil) && before.Config.Sum != next.Sum {
+		return done, errors.New("the file is empty: a reload takes that for a file that is being written")
+	}
+	if len(next.Principals) == 0 && len(before.Config.Principals) > 0 {
+		return done, errors.New("principals: a reload can't remove all of them, since everybody who reaches the gateway could use it then: restart it for that")
+	}
+	scrubber, err := newScrubber(next)
+	if err != nil {
+		return done, err
+	}
+	if err := g.branches.Configure(next.Folding, len(next.Principals)); err != nil {
+		return done, err
+	}
+	g.boundary.Relearn(scrubber) // knows the new tokens before they are used
+	now := newSettings(next)
+	now.Servers = g.servers.Servers(next, before.Servers)
+	g.settings.Store(now)
+	g.router.Reloaded(&before.Settings)
+	if g.http != nil {
+		g.http.Recheck()
+	}
+	for _, name := range before.Config.PrincipalNames() {
+		if !next.Knows(name) {
+			g.wg.Go(func() { g.servers.End(name) })
+		}
+	}
+	g.retire(before.Servers, now.Servers)
+	return done, nil
+}
+
+// retire ends the servers that are no longer in force and connects the new ones.
+func (g *Gateway) retire(before, now []*upstream.Server) {
+	for _, srv := range before {
+		if slices.Contains(now, srv) {
+			continue
+		}
+		because := errors.New("a reload of the configuration removed it")
+		if (&router.Settings{Servers: now}).Server(srv.Key) != nil {
+			because = errors.New("a reload of the configuration replaced it")
+		}
+		g.wg.Go(func() { srv.Retire(g.lifetime, because) })
+	}
+	fresh := slices.DeleteFunc(slices.Clone(now), func(srv *upstream.Server) bool { return slices.Contains(before, srv) })
+	g.wg.Go(func() { g.warm(g.lifetime, fresh) })
+}
+
+// newScrubber returns a scrubber for a configuration.
+func newScrubber(c config.Config) (*scrub.Scrubber, error) {
+	s, err := scrub.New(scrub.Options{Rules: c.RulesFile(), Known: c.Tokens(), Timeout: time.Duration(c.Scrub.TimeoutMS) * time.Millisecond})
+	if err != nil {
+		return nil, fmt.Errorf("scrub.rules: %w", err)
+	}
+	return s, nil
+}
+
+// watchEvery is the pause between two looks at the configuration file. A change takes effect when two
+// looks see the same text, so that a file which is being written is not read in half.
+const watchEvery = 2 * time.Second
+
+// watch reloads the configuration whenever the text of its file changes, until ctx is done. It reads
+// the file, since a mounted directory may be swapped as a whole, without an event for the file.
+func (g *Gateway) watch(ctx context.Context) {
+	look := func() string {
+		data, err := os.ReadFile(g.cfg.File)
+		if err != nil {
+			return err.Error()
+		}
+		return config.Sum(data)
+	}
+	seen, tried := g.cfg.Sum, g.cfg.Sum
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		before := seen
+		if seen = look(); seen == before && seen != tried && seen != g.settings.Load().Config.Sum {
+			_, _ = g.Reload() // logs its error
+		}
+		if seen == before {
+			tried = seen
+		}
+	}
+}

@@ -1,0 +1,331 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// configure writes another configuration. A new file takes the place of the old one, as editors and
+// mounted directories do it.
+func (g *gateway) configure(config string) {
+	g.t.Helper()
+	next := filepath.Join(g.dir, "next.yaml")
+	write(g.t, next, "state_dir: state\n"+config)
+	if err := os.Rename(next, g.config); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// reload makes the gateway read its configuration now, and waits for a line of its log.
+func (g *gateway) reload(line string) {
+	g.t.Helper()
+	before := strings.Count(g.log.String(), line)
+	if err := syscall.Kill(g.pid, syscall.SIGHUP); err != nil {
+		g.t.Fatal(err)
+	}
+	until(g.t, "the log has: "+line, func() bool { return strings.Count(g.log.String(), line) > before })
+}
+
+const reloaded = `msg="configuration reloaded"`
+
+// fakes is the configuration of fake upstreams with these keys.
+func fakes(keys ...string) string {
+	out := "upstreams:\n"
+	for _, key := range keys {
+		out += fmt.Sprintf("  %s: {command: [%q]}\n", key, fakeserverBin)
+	}
+	return out
+}
+
+// Reloads that add, change and remove upstreams while 16 hosts call make no call fail. A session sees
+// the new tools without starting anew.
+func TestReloadUnderLoad(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakes("kept", "old"))
+	at := g.http()
+	watcher := mcpclient.HTTP(at, mcpclient.Legacy)
+	var heard atomic.Int32
+	watcher.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
+		if m.Method == "notifications/tools/list_changed" {
+			heard.Add(1)
+		}
+		return nil, nil
+	}
+	if _, err := watcher.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	g.closes(watcher)
+	if err := watcher.Listen(); err != nil {
+		t.Fatal(err)
+	}
+	if list := string(call(t, watcher, ctx, "tools/list", `{}`).Result); !strings.Contains(list, "old__echo") || strings.Contains(list, "new__echo") {
+		t.Fatalf("tools before: %.300s", list)
+	}
+	pid := said(t, tool(t, watcher, ctx, "kept__pid", `{}`))
+
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	var calls, failed atomic.Int64
+	for i := range 16 {
+		era := []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern}[i%2]
+		c := mcpclient.HTTP(at, era)
+		if _, err := c.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		g.closes(c)
+		call(t, c, ctx, "tools/list", `{}`)
+		wg.Go(func() {
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				name := []string{"kept__echo", "turning__echo"}[n%2]
+				if n%2 == 1 && !strings.Contains(g.log.String(), reloaded) {
+					name = "kept__echo"
+				}
+				m, err := c.Call(ctx, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"n":%d}}`, name, n))
+				calls.Add(1)
+				if err != nil || m.Error != nil || strings.Contains(string(m.Result), `"isError":true`) {
+					failed.Add(1)
+					t.Errorf("%s: %v %s %.300s", name, err, m.Error, m.Result)
+					return
+				}
+			}
+		})
+	}
+	turning := func(n int) string {
+		return fmt.Sprintf("  turning: {command: [%q], env: {N: \"%d\"}}\n", fakeserverBin, n)
+	}
+	for n := range 5 { // "turning" is added, and then changed while it is called
+		before := calls.Load()
+		g.configure(fakes("kept", []string{"new", "old"}[n%2]) + turning(n))
+		g.reload(reloaded)
+		until(t, "calls go on", func() bool { return calls.Load() > before+50 || failed.Load() > 0 })
+	}
+	g.configure(fakes("new", "kept") + turning(9))
+	g.reload(reloaded)
+	before := calls.Load()
+	until(t, "calls go on", func() bool { return calls.Load() > before+50 || failed.Load() > 0 })
+	close(stop)
+	wg.Wait()
+	if failed.Load() > 0 {
+		t.Errorf("%d of %d calls failed", failed.Load(), calls.Load())
+	}
+	t.Logf("%d calls", calls.Load())
+	if heard.Load() == 0 {
+		t.Error("the host was not told that the tools changed")
+	}
+	until(t, "the list has the new tools", func() bool {
+		list := string(call(t, watcher, ctx, "tools/list", `{}`).Result)
+		return !strings.Contains(list, "old__echo") && strings.Contains(list, "new__echo") && strings.Contains(list, "turning__echo")
+	})
+	if now := said(t, tool(t, watcher, ctx, "kept__pid", `{}`)); now != pid {
+		t.Errorf("the session's own process of an upstream that did not change was %s and is %s", pid, now)
+	}
+	if m := tool(t, watcher, ctx, "old__echo", `{}`); !strings.Contains(said(t, m), "Unknown tool") {
+		t.Errorf("a tool that was removed: %s", m.Result)
+	}
+	g.stop()
+	var configs []struct{ Event, Config, Version string }
+	for _, r := range g.trace("--kind", "system/config") {
+		var c struct{ Event, Config, Version string }
+		if err := json.Unmarshal(r.Payload, &c); err != nil || c.Version == "" || len(c.Config) != 64 {
+			t.Errorf("record %s: %v", r.Payload, err)
+		}
+		configs = append(configs, c)
+	}
+	if len(configs) != 7 || configs[0].Event != "start" || configs[6].Event != "reload" || configs[6].Config == configs[0].Config {
+		t.Errorf("the trace has these configurations: %v", configs)
+	}
+}
+
+// A call at an upstream that a reload removes goes on to its end.
+func TestReloadLetsCallsFinish(t *testing.T) {
+	ctx := testContext(t)
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		g := newGateway(t, fakes("kept", "old"))
+		c := g.connect(ctx, "http", era)
+		tool(t, c, ctx, "old__echo", `{}`)
+		_, wait, err := c.Send(ctx, "tools/call", `{"name":"old__slow","arguments":{"ms":4000}}`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.configure(fakes("kept"))
+		g.reload(reloaded)
+		if m, err := wait(); err != nil || m.Error != nil || strings.Contains(string(m.Result), `"isError":true`) {
+			t.Errorf("%s: the call at the removed upstream: %v %s %s", era, err, m.Error, m.Result)
+		}
+		g.stop()
+	}
+}
+
+// readyz returns the answer of /readyz.
+func readyz(t *testing.T, at, token string) (status int, body string) {
+	t.Helper()
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, strings.TrimSuffix(at, "/mcp")+"/readyz", nil)
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, _ := io.ReadAll(res.Body)
+	return res.StatusCode, string(text)
+}
+
+// A bad file leaves everything as it was, and the log, /readyz and the trace say so, until the file is
+// good again.
+func TestReloadOfABadFile(t *testing.T) {
+	for name, bad := range map[string]string{
+		"unknown key": fakes("kept") + "colour: red\n", "malformed": "upstreams: {kept: [\n", "no such program": "upstreams: {kept: {command: [foldgate-no-such-program]}}\n",
+		"all principals gone": fakes("kept"), "scrub rules": fakes("kept") + "scrub: {rules: foldgate.yaml}\n" + principals(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx := testContext(t)
+			g := newGateway(t, fakes("kept")+principals())
+			at := g.http()
+			c := g.as(t, at, mcpclient.Legacy, "alice")
+			g.configure(bad)
+			const fault = "the configuration was not reloaded"
+			if name == "malformed" { // the gateway finds out by itself
+				until(t, "the log has the fault", func() bool { return strings.Contains(g.log.String(), fault) })
+			} else {
+				g.reload(fault)
+			}
+			tool(t, c, ctx, "kept__echo", `{}`)
+			if status, body := readyz(t, at, tokenOf["alice"]); status != 200 || !strings.Contains(body, `"status":"degraded"`) || !strings.Contains(body, `"config":"`) {
+				t.Errorf("readyz: %d %s", status, body)
+			}
+			g.configure(fakes("kept", "more") + principals())
+			if name == "malformed" {
+				until(t, "the good file is in force", func() bool { return strings.Contains(g.log.String(), reloaded) })
+			} else {
+				g.reload(reloaded)
+			}
+			if _, body := readyz(t, at, tokenOf["alice"]); strings.Contains(body, `"config":"`) {
+				t.Errorf("readyz after a good file: %s", body)
+			}
+			tool(t, c, ctx, "more__echo", `{}`)
+			g.stop()
+			var events []string
+			for _, r := range g.trace("--kind", "system/config") {
+				var p struct{ Event string }
+				_ = json.Unmarshal(r.Payload, &p)
+				events = append(events, p.Event)
+			}
+			if !slices.Equal(events, []string{"start", "refused", "reload"}) {
+				t.Errorf("the trace has %v", events)
+			}
+		})
+	}
+}
+
+// A principal that a reload removes is out at once, in both eras, with its session and its streams. A
+// new token works at once, the old one no longer, and the session goes on with the new one.
+func TestReloadOfPrincipals(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakes("kept")+principals())
+	at := g.http()
+	host := func(principal string) *mcpclient.Client { // its token does not last until the end
+		c := mcpclient.HTTP(at, mcpclient.Legacy, "Authorization", "Bearer "+tokenOf[principal])
+		if _, err := c.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	alice, bob := host("alice"), host("bob")
+	tool(t, alice, ctx, "kept__echo", `{}`)
+	tool(t, bob, ctx, "kept__echo", `{}`)
+	headers := func(token, session string) http.Header {
+		h := http.Header{"Authorization": {"Bearer " + token}, "Mcp-Protocol-Version": {"2025-11-25"}}
+		if session != "" {
+			h.Set("Mcp-Session-Id", session)
+		}
+		return h
+	}
+	stream := func(token, session string) (ended chan struct{}) { // a GET stream of its own
+		req, _ := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+		req.Header = headers(token, session)
+		req.Header.Set("Accept", "text/event-stream")
+		res, err := http.DefaultClient.Do(req)
+		if err != nil || res.StatusCode != 200 {
+			t.Fatalf("GET: %v %v", err, res)
+		}
+		ended = make(chan struct{})
+		go func() { _, _ = io.Copy(io.Discard, res.Body); res.Body.Close(); close(ended) }()
+		return ended
+	}
+	const ping = `{"jsonrpc":"2.0","id":77,"method":"ping"}`
+	fresh := strings.Repeat("alice-has-another-", 2)
+	ended := stream(tokenOf["bob"], bob.Session())
+	g.configure(fakes("kept") + fmt.Sprintf("principals:\n  alice: {token: %q}\n", fresh))
+	g.reload(reloaded)
+	<-ended // the stream of the removed principal
+	for name, tt := range map[string]struct {
+		token, session string
+		want           int
+	}{
+		"removed principal":          {tokenOf["bob"], bob.Session(), 401},
+		"revoked token":              {tokenOf["alice"], alice.Session(), 401},
+		"revoked token, new session": {tokenOf["alice"], "", 401},
+		"new token, old session":     {fresh, alice.Session(), 200},
+		"another's session":          {fresh, bob.Session(), 404},
+	} {
+		body := ping
+		if tt.session == "" {
+			body = rawInitialize
+		}
+		status, _, answer := answered(t, http.DefaultClient, http.MethodPost, at, body, headers(tt.token, tt.session))
+		if status != tt.want || status == 401 && !strings.Contains(answer, "ask the operator for a new token") {
+			t.Errorf("%s: %d %s, want %d", name, status, answer, tt.want)
+		}
+	}
+	if m, err := bob.Call(ctx, "ping", `{}`); err == nil {
+		t.Errorf("bob is served: %s", m.Result)
+	}
+	// The new token is scrubbed, like any that the configuration has.
+	status, _, answer := answered(t, http.DefaultClient, http.MethodPost, at,
+		fmt.Sprintf(`{"jsonrpc":"2.0","id":78,"method":"tools/call","params":{"name":"kept__echo","arguments":{"say":%q}}}`, fresh), headers(fresh, alice.Session()))
+	if status != 200 || strings.Contains(answer, fresh) || !strings.Contains(answer, "foldgate-token") {
+		t.Errorf("the new token crosses: %d %s", status, answer)
+	}
+}
+
+// Another threshold is in force with the next call of a session that exists. A key that needs a restart
+// stays as it was, and the log says so.
+func TestReloadOfThresholds(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakes("kept")+"results: {main_threshold: 8000}\n")
+	c := g.connect(ctx, "http", mcpclient.Legacy)
+	args := fmt.Sprintf(`{"text":%q}`, strings.Repeat("some words that are read. ", 300))
+	if got := said(t, tool(t, c, ctx, "kept__echo", args)); strings.Contains(got, "res_") {
+		t.Fatalf("folded below the threshold: %.300s", got)
+	}
+	g.configure(fakes("kept") + "results: {main_threshold: 500, quota_mb: 77}\nfolding: {default_budget: 4321}\n")
+	g.reload(`keys=[results.quota_mb]`)
+	if got := said(t, tool(t, c, ctx, "kept__echo", args)); !strings.Contains(got, "res_") {
+		t.Errorf("not folded over the new threshold: %.300s", got)
+	}
+	if b := create(t, c, ctx, map[string]any{}); b.BudgetAllocated != 4321 {
+		t.Errorf("a new branch has a budget of %d, want 4321", b.BudgetAllocated)
+	}
+}
