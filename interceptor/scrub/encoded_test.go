@@ -106,6 +106,8 @@ func each(s, format string) string {
 
 func TestEncodedSecrets(t *testing.T) {
 	s := newScrubber(t, Options{})
+	texts := 0
+	defer func() { t.Logf("%d texts", texts) }()
 	for i, outer := range encodings {
 		for k, inner := range encodings {
 			if inner.name == "UTF-16 as bytes" {
@@ -114,6 +116,7 @@ func TestEncodedSecrets(t *testing.T) {
 			pat := github(uint64(100 + i*50 + k))
 			hidden := outer.encode("a " + inner.encode(pat) + " b")
 			for _, in := range []string{hidden, "see " + hidden + " there", "x: \"" + hidden + "\"\n"} {
+				texts++
 				got, found, err := s.Text(context.Background(), in)
 				if err != nil {
 					t.Fatal(err)

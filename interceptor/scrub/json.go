@@ -23,7 +23,8 @@ import (
 //
 //   - examines "key": "value" together if the value is short and the key
 //     contains a literal that a rule looks for; the key is also the one around
-//     an array or a "value", and the "name" beside a "value",
+//     an array or a "value", the "name" beside a "value", and the name of a
+//     column in the first of several rows, or in an array beside the rows,
 //   - examines the text blocks of one content array joined without a separator,
 //     as a model reads them,
 //   - examines as lines the strings of an array, those at one place of its
@@ -36,21 +37,20 @@ import (
 // that is cut or badly nested, clean is nil and raw must be withheld.
 func (s *Scrubber) JSON(ctx context.Context, raw []byte) (clean []byte, found []Finding, err error) {
 	err = s.run(ctx, func(x *examination) error {
-		d := &document{examination: x, raw: raw, armored: bytes.Contains(raw, []byte("-----BEGIN"))}
-		d.listed = d.listed[:0]
+		d := &document{examination: x, raw: raw, armored: bytes.Contains(raw, []byte("PRIVATE KEY"))}
+		d.listed, d.arrays = d.listed[:0], d.arrays[:0]
 		err := d.prefilter()
-		if err != nil {
-			return err
+		if err == nil {
+			err = d.walk()
 		}
-		walkErr := rawjson.Walk(raw, func(t rawjson.Token) bool {
-			err = d.token(t)
-			return err == nil
-		})
-		if err == nil && walkErr != nil {
-			err = fmt.Errorf("scrub: %w", walkErr)
+		if err == nil {
+			err = d.tables()
 		}
 		if err == nil {
 			err = d.together()
+		}
+		if err == nil {
+			err = d.examinePairs()
 		}
 		if err == nil {
 			clean, found = d.rewrite(), d.findings()
@@ -74,13 +74,26 @@ type document struct {
 	dirty   map[int]*dirtyString // by start
 	found   []placedFinding
 	lists   map[uint64]bool // the places of hot strings; see together
+	pairs   []piece         // names and values; see pair
+	paired  int             // bytes of those
+	tabular bool            // only cells are of interest; see appendJSONTable
+	cells   []cell
 }
 
 // A listed is a string below an array. The strings at one place of its members, such as
 // $.lines[*].text, have the same place. With private keys it is also one of an object.
 type listed struct {
 	span
-	place uint64
+	place  uint64
+	array  int // the innermost array, in document.arrays
+	column int // the element of that array
+}
+
+// An array is what tables need to know of one.
+type array struct {
+	outer int  // the next array around it, -1 for none
+	owner int  // the start of the object around it
+	first bool // it is the first element of outer
 }
 
 type dirtyString struct {
@@ -175,30 +188,41 @@ type frame struct {
 	label   span   // of an object: its "name", "key" or the like, if it is hot
 	labeled span   // of an object: its "value" or the like
 	place   uint64 // the same for the members of an array; see listed
-	listed  bool   // it is an array or below one
+	inside  int    // the array that it is or is in; -1 for none
+	column  int    // the element of that array
+	owner   int    // the start of the object that it is or is in
+}
+
+func (d *document) walk() error {
+	var err error
+	walkErr := rawjson.Walk(d.raw, func(t rawjson.Token) bool {
+		err = d.token(t)
+		return err == nil
+	})
+	if err == nil && walkErr != nil {
+		err = fmt.Errorf("scrub: %w", walkErr)
+	}
+	return err
 }
 
 func (d *document) token(t rawjson.Token) error {
-	at := span{t.Start, t.End}
+	at, f := span{t.Start, t.End}, d.top()
+	if f != nil && f.array {
+		f.column++
+	}
 	switch t.Event {
 	case rawjson.ObjectStart, rawjson.ArrayStart:
-		f := frame{start: t.Start, array: t.Event == rawjson.ArrayStart}
-		up := d.top()
-		if up != nil {
-			f.content = f.array && !up.array && up.name == "content"
-			f.place, f.listed = up.placeOf(), up.listed
-		}
-		f.listed = f.listed || f.array
-		d.stack = append(d.stack, f)
+		d.enter(t.Start, t.Event == rawjson.ArrayStart)
 	case rawjson.ObjectEnd, rawjson.ArrayEnd:
-		f := d.top()
 		d.stack = d.stack[:len(d.stack)-1]
 		err := d.leave(f)
 		*f = frame{} // it refers to the document
 		return err
 	case rawjson.KeyToken:
-		f := d.top()
-		f.key, f.name = at, d.unquote(at)
+		if f.key = at; d.tabular {
+			return nil
+		}
+		f.name = d.unquote(at)
 		return d.scan(at, f.name)
 	case rawjson.StringToken:
 		return d.value(at)
@@ -206,13 +230,35 @@ func (d *document) token(t rawjson.Token) error {
 	return nil
 }
 
-// maxPair is the length up to which a value is examined together with its key. A longer value is
-// no secret that only its key reveals.
+func (d *document) enter(start int, isArray bool) {
+	f := frame{start: start, array: isArray, inside: -1, owner: start}
+	if up := d.top(); up != nil {
+		f.content = isArray && !up.array && up.name == "content"
+		f.place, f.inside, f.column = up.placeOf(), up.inside, up.column
+		if isArray {
+			f.owner = up.owner
+		}
+	}
+	if isArray {
+		d.arrays = append(d.arrays, array{f.inside, f.owner, f.column == 0})
+		f.inside, f.column = len(d.arrays)-1, -1
+	}
+	d.stack = append(d.stack, f)
+}
+
+// maxPair is the length up to which a value is examined together with its name. A longer value is
+// no secret that only its name reveals.
 const maxPair = 4096
 
 func (d *document) value(at span) error {
-	text := d.unquoteIn(&d.unquoted, at)
 	f := d.top()
+	if d.tabular && f != nil {
+		d.list(f, at)
+	}
+	if d.tabular {
+		return nil
+	}
+	text := d.unquoteIn(&d.unquoted, at)
 	if f == nil {
 		return d.scan(at, text)
 	}
@@ -243,20 +289,82 @@ func (d *document) value(at span) error {
 		return err
 	}
 	if n := len(d.stack); n > 1 && !d.stack[n-2].array && (f.array || isValue(f.name)) {
-		up := &d.stack[n-2]
-		if err := d.pair(up.key, up.name, at, text); err != nil {
+		if err := d.pair(d.stack[n-2].key, at); err != nil {
 			return err
 		}
 	}
-	return d.pair(f.key, f.name, at, text)
+	return d.pair(f.key, at)
 }
 
-// pair examines a value together with its name.
-func (d *document) pair(name span, nameText string, value span, text string) error {
-	if len(text) > maxPair || name.End == 0 || !d.isHot(name) {
+// pair notes a value to be examined together with its name.
+func (d *document) pair(name, value span) error {
+	if value.End-value.Start > maxPair || name.End == 0 || !d.isHot(name) {
 		return nil
 	}
-	return d.joined([]piece{{name, `"`, nameText, 0, len(nameText)}, {value, `": "`, text, 0, len(text)}}, "\"\n")
+	if d.tabular {
+		d.cells = append(d.cells, cell{view(d.raw[name.Start+1 : name.End-1]), span{value.Start + 1, value.End - 1}})
+		return nil
+	}
+	n, v := d.unquote(name), d.unquote(value)
+	d.pairs = append(d.pairs, piece{name, "\"\n\x00\n\"", n, 0, len(n)}, piece{value, `": "`, v, 0, len(v)})
+	if d.paired += len(n) + len(v); d.paired < 8*maxPair {
+		return nil
+	}
+	return d.examinePairs()
+}
+
+// examinePairs examines the pairs noted so far, as lines of one text.
+func (d *document) examinePairs() error {
+	pairs := d.pairs
+	if d.pairs, d.paired = d.pairs[:0], 0; len(pairs) == 0 {
+		return nil
+	}
+	return d.joined(pairs, "\"\n")
+}
+
+// tables notes the cells of tables whose columns have names of secrets. The names are in the first
+// of several rows, or in an array beside that of the rows.
+func (d *document) tables() error {
+	type column struct {
+		beside bool
+		of     int // the array of the rows, or the start of the object around it
+		number int
+	}
+	var names map[column]span
+	name := func(c column, l *listed) {
+		if names == nil {
+			names = map[column]span{}
+		}
+		names[c] = l.span
+	}
+	for i := range d.listed {
+		l := &d.listed[i]
+		if l.array < 0 || !d.lists[l.place] || !d.isHot(l.span) || !isSecretName(view(d.raw), span{l.Start + 1, l.End - 1}) {
+			continue
+		}
+		a := &d.arrays[l.array]
+		if a.outer < 0 || d.arrays[a.outer].owner != a.owner {
+			name(column{true, a.owner, l.column}, l)
+		} else if a.first {
+			name(column{false, a.outer, l.column}, l)
+		}
+	}
+	for i := range d.listed {
+		l := &d.listed[i]
+		if names == nil || l.array < 0 || d.arrays[l.array].outer < 0 {
+			continue
+		}
+		outer := d.arrays[l.array].outer
+		for _, c := range []column{{true, d.arrays[outer].owner, l.column}, {false, outer, l.column}} {
+			if n, ok := names[c]; ok && n != l.span {
+				if err := d.pair(n, l.span); err != nil {
+					return err
+				}
+				break
+			}
+		}
+	}
+	return nil
 }
 
 // isLabel and isValue report whether a member of an object has the name or the value of a pair.
@@ -279,7 +387,7 @@ func isValue(key string) bool {
 // list notes a string that has to be examined together with others.
 func (d *document) list(f *frame, at span) {
 	note := func(place uint64) {
-		d.listed = append(d.listed, listed{at, place})
+		d.listed = append(d.listed, listed{at, place, f.inside, f.column})
 		if d.isHot(at) {
 			if d.lists == nil {
 				d.lists = map[uint64]bool{}
@@ -287,7 +395,7 @@ func (d *document) list(f *frame, at span) {
 			d.lists[place] = true
 		}
 	}
-	if f.listed {
+	if f.inside >= 0 {
 		note(f.placeOf())
 	}
 	if d.armored && !f.array {
@@ -349,8 +457,8 @@ func (d *document) leave(f *frame) error {
 	if up := d.top(); up != nil && up.content && f.isText && f.text.End > 0 {
 		up.blocks = append(up.blocks, f.text)
 	}
-	if f.label.End > 0 && f.labeled.End > 0 {
-		if err := d.pair(f.label, d.unquote(f.label), f.labeled, d.unquote(f.labeled)); err != nil {
+	if f.labeled.End > 0 {
+		if err := d.pair(f.label, f.labeled); err != nil {
 			return err
 		}
 	}

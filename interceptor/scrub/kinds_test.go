@@ -2,7 +2,10 @@ package scrub
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -13,7 +16,7 @@ const (
 )
 
 // TestKindsOfSecrets: each kind is found in its usual place, and what is one character short, or has
-// a word or a variable in its place, stays. Of a secret ~nC stands for n characters of a set.
+// a word or a variable in its place, stays. With -v it prints the table of docs/security.md.
 func TestKindsOfSecrets(t *testing.T) {
 	s := newScrubber(t, Options{})
 	sets := map[byte]string{'a': alnum, 'h': hexa, 'l': "abcdefghijklmnopqrstuvwxyz0123456789", 'u': "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", 'b': "abcdefghijklmnopqrstuvwxyz234567"}
@@ -131,10 +134,21 @@ func TestKindsOfSecrets(t *testing.T) {
 		}
 		return string(b)
 	}
-	texts, left := 0, 0
-	defer func() { t.Logf("%d of %d secrets of %d kinds are found", texts-left, texts, len(tests)) }()
-	for i, tt := range tests {
-		secret := strings.Replace(tt.parts, "#", random(uint64(i), sets[tt.set], tt.n), 1)
+	const seeds = 8
+	scores := map[string]*score{}
+	defer func() { logScores(t, scores) }()
+	for n := range seeds * len(tests) {
+		i := n / seeds
+		tt := tests[i]
+		sc := scores[tt.rule]
+		if sc == nil {
+			sc = &score{}
+			scores[tt.rule] = sc
+		}
+		if n%seeds == 0 {
+			sc.kinds++
+		}
+		secret := strings.Replace(tt.parts, "#", random(uint64(n), sets[tt.set], tt.n), 1)
 		places := []string{tt.in}
 		if tt.in == "SECRET" {
 			places = []string{"SECRET", "x = SECRET\n", `{"v":"SECRET"}`, "see (SECRET).", "<td>SECRET</td>", "a,SECRET,b"}
@@ -144,10 +158,11 @@ func TestKindsOfSecrets(t *testing.T) {
 			put := func(secret string) string { return place[:at] + secret + place[at+len("SECRET"):] }
 			in := put(secret)
 			got, found, err := s.Text(context.Background(), in)
-			texts++
+			sc.texts++
 			if err != nil || strings.Contains(got, secret[len(secret)/2:]) || len(found) == 0 {
-				left++
 				t.Errorf("Text(%q) = %q, %v: the secret is still there", in, got, found)
+			} else {
+				sc.found++
 			}
 			own := false
 			for _, h := range hitsOf(t, s, in) {
@@ -158,14 +173,36 @@ func TestKindsOfSecrets(t *testing.T) {
 			}
 			near := tt.near
 			if near == "" {
-				near = strings.Replace(tt.parts, "#", random(uint64(i), sets[tt.set], tt.n/3), 1)
+				near = strings.Replace(tt.parts, "#", random(uint64(n), sets[tt.set], tt.n/3), 1)
 			}
 			in = put(near)
+			sc.near++
 			for _, h := range hitsOf(t, s, in) {
 				if h.rule.own {
+					sc.redacted++
 					t.Errorf("rule %s finds %q in %q, want nothing", h.rule.ID, in[h.secret.Start:h.secret.End], in)
+					break
 				}
 			}
 		}
 	}
+}
+
+// A score counts texts with a secret of a rule, and texts with something like it.
+type score struct{ kinds, texts, found, near, redacted int }
+
+// logScores logs a table in Markdown.
+func logScores(t *testing.T, scores map[string]*score) {
+	var all score
+	var b strings.Builder
+	row := func(name string, s *score) {
+		fmt.Fprintf(&b, "| %s | %d | %d | %.3f | %d | %.3f |\n", name, s.kinds, s.texts, float64(s.found)/float64(s.texts), s.near, float64(s.found)/float64(s.found+s.redacted))
+	}
+	for _, rule := range slices.Sorted(maps.Keys(scores)) {
+		s := scores[rule]
+		all = score{all.kinds + s.kinds, all.texts + s.texts, all.found + s.found, all.near + s.near, all.redacted + s.redacted}
+		row("`"+rule+"`", s)
+	}
+	row("all", &all)
+	t.Logf("\n| rule | kinds | texts | recall | look-alikes | precision |\n|---|---:|---:|---:|---:|---:|\n%s", &b)
 }

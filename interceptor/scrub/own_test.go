@@ -144,7 +144,7 @@ func TestSourceStays(t *testing.T) {
 	if list := os.Getenv("FOLDGATE_SCRUB_DIRS"); list != "" {
 		dirs = filepath.SplitList(list)
 	}
-	files, findings := 0, 0
+	files, changed, findings := 0, 0, map[string]int{}
 	for _, dir := range dirs {
 		err := filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
 			if err != nil || !e.Type().IsRegular() || strings.HasSuffix(path, "_test.go") || strings.Contains(path, "testdata") || strings.Contains(path, "testcert") {
@@ -156,8 +156,11 @@ func TestSourceStays(t *testing.T) {
 			}
 			text := string(b)
 			_, found, err := s.Text(context.Background(), text)
-			files, findings = files+1, findings+len(found)
+			if files++; len(found) > 0 {
+				changed++
+			}
 			for _, f := range found {
+				findings[f.Rule]++
 				known := false
 				for _, h := range reported(text, hitsOf(t, s, text)) {
 					known = known || !h.rule.own && h.rule.ID == f.Rule
@@ -172,7 +175,7 @@ func TestSourceStays(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Logf("%d files, %d findings", files, findings)
+	t.Logf("%d files, %d with findings: %v", files, changed, findings)
 }
 
 // standardLibrary returns where the source of the standard library is, and

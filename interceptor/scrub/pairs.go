@@ -9,9 +9,16 @@ import (
 // NAME": "VALUE", which all rules know.
 func (x *examination) pairs(text string) ([]decoded, error) {
 	var all []decoded
+	apart := 0
 	for _, i := range x.scratch.Candidates() {
 		if !x.s.rules.active[i].Apart {
 			continue
+		}
+		if apart++; apart == 1 {
+			var err error
+			if all, err = x.appendJSONTable(all, text); err != nil {
+				return nil, err
+			}
 		}
 		matches, err := x.scratch.FindAll(i)
 		if err != nil {
@@ -92,8 +99,7 @@ func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded
 	if filled < 2 || !secret {
 		return all, header.End, nil
 	}
-	part := span{header.End, header.End}
-	var edits []edit
+	var found []cell
 	var cells []span
 	for line := header; line.End < len(text); {
 		line = lineAt(text, line.End+1)
@@ -108,16 +114,47 @@ func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded
 		}
 		for i, c := range cells {
 			if c.Start < c.End && isSecretName(text, names[i]) {
-				edits = append(edits, edit{span{part.End, c.Start}, "\"\n\"" + text[names[i].Start:names[i].End] + `": "`})
-				part.End = c.End
+				found = append(found, cell{text[names[i].Start:names[i].End], c})
 			}
 		}
 	}
-	if len(edits) > 0 {
-		edits = append(edits, edit{span{part.End, part.End}, "\"\n"})
-		all = append(all, apply(text, part, edits))
+	if len(found) == 0 {
+		return all, header.End, nil
 	}
-	return all, max(header.End, part.End), nil
+	return append(all, fromCells(text, found)), found[len(found)-1].value.End, nil
+}
+
+// A cell is a value of a table, and the name of its column.
+type cell struct {
+	name  string
+	value span
+}
+
+// fromCells rewrites cells, in their order in text, to lines with names and values.
+func fromCells(text string, cells []cell) decoded {
+	part := span{cells[0].value.Start, cells[0].value.Start}
+	edits := make([]edit, 0, len(cells)+1)
+	for _, c := range cells {
+		edits = append(edits, edit{span{part.End, c.value.Start}, "\"\n\"" + c.name + `": "`})
+		part.End = c.value.End
+	}
+	return apply(text, part, append(edits, edit{span{part.End, part.End}, "\"\n"}))
+}
+
+// appendJSONTable appends the cells of tables in a text that is JSON.
+func (x *examination) appendJSONTable(all []decoded, text string) ([]decoded, error) {
+	begin := strings.TrimLeft(text, " \t\r\n")
+	if begin == "" || begin[0] != '[' && begin[0] != '{' || strings.Count(begin, "[") < 2 {
+		return all, nil
+	}
+	d := &document{examination: &examination{s: x.s, limit: x.limit}, raw: []byte(text), all: true, tabular: true}
+	if d.walk() != nil {
+		return all, nil // it is no JSON
+	}
+	if err := d.tables(); err != nil || len(d.cells) == 0 {
+		return all, err
+	}
+	return append(all, fromCells(text, d.cells)), x.limit.spend(len(text))
 }
 
 func isSecretName(text string, s span) bool {

@@ -121,6 +121,7 @@ type examination struct {
 	stack    []frame
 	hot      []uint64 // a bit for each byte; see prefilter
 	listed   []listed // the strings below arrays; see together
+	arrays   []array  // in the order of their starts
 	unquoted []byte   // the string that is being examined
 	pieces   []byte   // the concatenation that is being examined; see joined
 }
@@ -143,7 +144,7 @@ func (x *examination) end() {
 	x.scratch.Reset()
 	x.text, x.limit = "", limit{}
 	x.lines, x.stack, x.hot = kept(x.lines), kept(x.stack), kept(x.hot)
-	x.unquoted, x.pieces, x.listed = kept(x.unquoted), kept(x.pieces), kept(x.listed)
+	x.unquoted, x.pieces, x.listed, x.arrays = kept(x.unquoted), kept(x.pieces), kept(x.listed), kept(x.arrays)
 	s := x.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
