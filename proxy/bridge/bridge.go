@@ -60,14 +60,16 @@ func New(lifetime context.Context, log *slog.Logger) *Bridge {
 // a connection of their own that speak the server's era need no translation: Wrap returns c and h.
 func (b *Bridge) Wrap(server string, host conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler) {
 	log := b.log.With("upstream", server)
-	shared := func() sharedConn { return sharedConn{Conn: c, hosts: h, serving: map[*conn.Request]struct{}{}} }
-	switch modern := c.Info().Modern(); {
+	shared := func() sharedConn {
+		return sharedConn{Conn: c, hosts: h, everyone: host.Everyone, serving: map[*conn.Request]struct{}{}}
+	}
+	switch modern := c.Info().Modern() || host.Shared; {
 	case host.Modern && modern:
 		w := shared()
 		return &w, &w
 	case host.Modern:
 		w := &legacyServer{
-			sharedConn: shared(), b: b, principal: host.Principal, log: log, level: noLevel, listening: map[*conn.Request]string{},
+			sharedConn: shared(), b: b, log: log, level: noLevel, listening: map[*conn.Request]string{},
 		}
 		return w, w
 	case modern:

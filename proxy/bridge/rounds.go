@@ -14,8 +14,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// modernServer is a modern server as one legacy host sees it. It wraps the connection of that
-// host's session.
+// modernServer is a modern server, or a shared connection, as one legacy host sees it.
 type modernServer struct {
 	conn.Conn
 	b          *Bridge
@@ -65,18 +64,23 @@ func (s *modernServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 			return m, nil
 		}
 		answers, err := s.askAll(ctx, r.Receiver, m.Result)
+		state, ok := rawjson.Get(m.Result, "requestState")
 		if err != nil {
+			s.b.abandon(rawjson.Unquote(state), err)
 			return wire.Message{}, err
 		}
 		round.Params = rawjson.Set(round.Params, answers, "inputResponses")
-		if state, ok := rawjson.Get(m.Result, "requestState"); ok {
+		if ok {
 			round.Params = rawjson.Set(round.Params, state, "requestState")
 		} else {
 			round.Params = rawjson.Delete(round.Params, "requestState")
 		}
 	}
-	return wire.Message{}, &interceptor.Refusal{Reason: "upstream", Code: "too_many_rounds", Status: 502,
+	err := &interceptor.Refusal{Reason: "upstream", Code: "too_many_rounds", Status: 502,
 		Message: fmt.Sprintf("upstream %s asked for input %d times in one call and was stopped", r.Call.Target.Server, maxRounds)}
+	state, _ := rawjson.GetString(round.Params, "requestState")
+	s.b.abandon(state, err)
+	return wire.Message{}, err
 }
 
 // lastRound hands on what the server sends, but of the responses only the one that the host gets.

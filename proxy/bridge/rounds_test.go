@@ -37,7 +37,7 @@ func TestUnattributedNotifications(t *testing.T) {
 		serveWith(func(context.Context, *conn.Request) (wire.Message, error))
 	}{"legacy": &fakeConn{}, "modern": &modernConn{}} {
 		hosts, own := make(messages, 10), make(messages, 10)
-		c, h := newBridge(t).Wrap("up", conn.Host{Principal: "local", Modern: true}, server, hosts)
+		c, h := newBridge(t).Wrap("up", conn.Host{Modern: true}, server, hosts)
 		server.serveWith(func(context.Context, *conn.Request) (wire.Message, error) {
 			for _, method := range []string{wire.MethodLogMessage, "notifications/tools/list_changed"} {
 				h.Unsolicited(wire.Message{Method: method, Params: json.RawMessage(`{"level":"error"}`)})
@@ -69,7 +69,7 @@ func TestSuspendedCallExpires(t *testing.T) {
 			end <- context.Cause(ctx)
 			return wire.Message{}, context.Cause(ctx)
 		}}
-		s := newBridge(t).legacy(t, "local", c)
+		s := newBridge(t).legacy(t, c)
 		m, err := s.Call(t.Context(), roundOf(`{`+elicitMeta+`}`))
 		if kind, _ := rawjson.GetString(m.Result, "resultType"); err != nil || kind != "input_required" {
 			t.Fatalf("the call ends with %s, %v, want the question", m.Result, err)
@@ -95,7 +95,7 @@ func TestListenMissesNoUpdate(t *testing.T) {
 	got := make(messages, 10)
 	c := &fakeConn{}
 	b := newBridge(t)
-	s := b.legacy(t, "local", c)
+	s := b.legacy(t, c)
 	c.serve = func(_ context.Context, r *conn.Request) (wire.Message, error) {
 		if r.Method == "resources/subscribe" {
 			s.Unsolicited(wire.Message{Method: wire.MethodResourceUpdated, Params: json.RawMessage(`{"uri":"a:b"}`)})
@@ -128,7 +128,7 @@ func TestRestoredSubscription(t *testing.T) {
 			return wire.Message{}, context.Cause(ctx)
 		}}}
 		hosts := make(messages, 10)
-		c, _ := newBridge(t).Wrap("up", conn.Host{Principal: "local"}, server, hosts)
+		c, _ := newBridge(t).Wrap("up", conn.Host{}, server, hosts)
 		for _, restored := range []bool{false, true} {
 			r := &conn.Request{Method: "resources/subscribe", Params: json.RawMessage(`{"uri":"first"}`), Call: &interceptor.Call{}}
 			if restored {
@@ -153,7 +153,7 @@ func TestRefusedSubscription(t *testing.T) {
 			asked++
 			return wire.Message{Error: json.RawMessage(`{"code":-32603,"message":"not now"}`)}, nil
 		}}}
-		c, _ := newBridge(t).Wrap("up", conn.Host{Principal: "local"}, server, drop{})
+		c, _ := newBridge(t).Wrap("up", conn.Host{}, server, drop{})
 		for range 2 {
 			r := &conn.Request{Method: "resources/subscribe", Params: json.RawMessage(`{"uri":"a:b"}`), Call: &interceptor.Call{}}
 			if _, err := c.Call(t.Context(), r); err != nil {
@@ -172,7 +172,7 @@ func TestDeclinedQuestion(t *testing.T) {
 	server := &modernConn{fakeConn{serve: func(context.Context, *conn.Request) (wire.Message, error) {
 		return wire.Message{Result: json.RawMessage(`{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create"}}}`)}, nil
 	}}}
-	c, _ := newBridge(t).Wrap("up", conn.Host{Principal: "local"}, server, drop{})
+	c, _ := newBridge(t).Wrap("up", conn.Host{}, server, drop{})
 	asked := make(messages, 1)
 	r := roundOf(`{"name":"greet"}`)
 	r.Receiver = asked

@@ -11,11 +11,13 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// sharedConn is a connection that the modern hosts of a principal share. A server on stdio does not
-// say which request its log messages are about, so sharedConn finds the only possible one.
+// sharedConn is a connection that several hosts share. A server on stdio does not say which request
+// its log messages are about, so sharedConn finds the only possible one. On a connection of everyone
+// it drops them: one that comes late would reach another principal.
 type sharedConn struct {
 	conn.Conn
-	hosts conn.Handler
+	hosts    conn.Handler
+	everyone bool
 
 	mu      sync.Mutex
 	serving map[*conn.Request]struct{} // the hosts' requests at the server
@@ -44,6 +46,9 @@ func (s *sharedConn) enter(r *conn.Request) (leave func()) {
 // Unsolicited implements [conn.Handler]. A change of a list concerns all hosts.
 func (s *sharedConn) Unsolicited(m wire.Message) {
 	if !strings.HasSuffix(m.Method, "/list_changed") {
+		if s.everyone {
+			return
+		}
 		if r := s.only(m); r != nil {
 			r.Receiver.Message(m)
 			return

@@ -19,13 +19,12 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// legacyServer is a legacy server as the modern hosts of a principal see it.
+// legacyServer is a legacy server as the hosts that share a connection see it.
 type legacyServer struct {
 	sharedConn
-	b         *Bridge
-	principal string
-	log       *slog.Logger
-	replies   atomic.Int64 // of foldgate's own under way
+	b       *Bridge
+	log     *slog.Logger
+	replies atomic.Int64 // of foldgate's own under way
 
 	// Guarded by mu of sharedConn.
 	level     int                      // the lowest log level that the server was told, or noLevel
@@ -38,6 +37,7 @@ type suspendedCall struct {
 	state        string // the requestState that names it
 	number       int    // counts up with each call of the bridge
 	server       *legacyServer
+	principal    string // of the host
 	method, name string // name as in named
 	first        string // id of the first round's trace record
 	cancel       context.CancelCauseFunc
@@ -102,7 +102,7 @@ func (s *legacyServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 		}
 		if m, ok := call.suspend(); ok {
 			// A host that never comes back leaves each of its calls for suspendedFor.
-			waiting := s.b.find(func(call *suspendedCall) bool { return call.server.principal == s.principal && call.suspended })
+			waiting := s.b.find(func(call *suspendedCall) bool { return call.suspended && call.principal == r.Call.Origin.Principal })
 			if len(waiting) <= maxSuspended {
 				return m, nil
 			}
@@ -125,7 +125,7 @@ func (s *legacyServer) startOrResume(ctx context.Context, round *conn.Request) (
 	s.b.mu.Lock()
 	call := s.b.calls[state]
 	s.b.mu.Unlock()
-	if call == nil || call.server.principal != s.principal || call.method != round.Method || call.name != named(round) {
+	if call == nil || call.principal != round.Call.Origin.Principal || call.method != round.Method || call.name != named(round) {
 		return nil, errNotSuspended
 	}
 	round.Call.Origin.Correlates = append(round.Call.Origin.Correlates, call.first)
@@ -163,7 +163,7 @@ func (s *legacyServer) lowerLevel(ctx context.Context, asked int) {
 func (s *legacyServer) start(round *conn.Request) *suspendedCall {
 	ctx, cancel := context.WithCancelCause(s.b.lifetime)
 	call := &suspendedCall{
-		state: "foldgate-suspended:" + rand.Text(), server: s, method: round.Method, name: named(round), first: round.Call.Outcome.Record,
+		state: "foldgate-suspended:" + rand.Text(), server: s, principal: round.Call.Origin.Principal, method: round.Method, name: named(round), first: round.Call.Outcome.Record,
 		cancel: cancel, done: make(chan struct{}), asked: make(chan struct{}, 1), round: round, questions: map[string]question{},
 	}
 	s.b.add(call)
@@ -336,6 +336,10 @@ func (s *legacyServer) askAnyone(m wire.Message) {
 		s.reply(wire.Message{ID: m.ID, Result: json.RawMessage(`{}`)})
 		return
 	}
+	if s.everyone {
+		s.refuse(m, wire.CodeMethodNotFound, "the principals that share this connection are not asked, since "+m.Method+" does not say for which call it is")
+		return
+	}
 	var best *suspendedCall
 	var least []int
 	s.b.find(func(call *suspendedCall) bool {
@@ -466,6 +470,16 @@ func (b *Bridge) add(call *suspendedCall) {
 	b.number++
 	call.number = b.number
 	b.calls[call.state] = call
+}
+
+// abandon ends the suspended call with a request state, if there is one.
+func (b *Bridge) abandon(state string, cause error) {
+	b.mu.Lock()
+	call := b.calls[state]
+	b.mu.Unlock()
+	if call != nil {
+		b.forget(call, cause)
+	}
 }
 
 // forget ends a call, with the cause if the server has not answered it. Unattributed questions that

@@ -66,9 +66,9 @@ func newBridge(t *testing.T) *Bridge {
 }
 
 // legacy returns a legacy server as the modern hosts of a principal see it.
-func (b *Bridge) legacy(t *testing.T, principal string, c conn.Conn) *legacyServer {
+func (b *Bridge) legacy(t *testing.T, c conn.Conn) *legacyServer {
 	t.Helper()
-	w, h := b.Wrap("up", conn.Host{Principal: principal, Modern: true}, c, drop{})
+	w, h := b.Wrap("up", conn.Host{Modern: true}, c, drop{})
 	s, ok := w.(*legacyServer)
 	if !ok || h != conn.Handler(s) {
 		t.Fatalf("Wrap = %T, %T, want a legacyServer that handles its own messages", w, h)
@@ -111,7 +111,7 @@ func await(t *testing.T, call *suspendedCall) {
 // carry it just when that one is over, goes on to a third and is not lost.
 func TestQuestionOutlivesItsCarrier(t *testing.T) {
 	b := newBridge(t)
-	s := b.legacy(t, "local", &fakeConn{replies: make(chan wire.Message, 10)})
+	s := b.legacy(t, &fakeConn{replies: make(chan wire.Message, 10)})
 	first, second := s.suspendable("first"), s.suspendable("second")
 	q := question{m: wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create"}, unattributed: true}
 	s.askAnyone(q.m)
@@ -140,7 +140,7 @@ func TestQuestionOutlivesItsCarrier(t *testing.T) {
 func TestForgottenCallPassesItsQuestionsOn(t *testing.T) {
 	b := newBridge(t)
 	c := &fakeConn{replies: make(chan wire.Message, 10)}
-	s := b.legacy(t, "local", c)
+	s := b.legacy(t, c)
 	first, second := s.suspendable("first"), s.suspendable("second")
 	first.ask(question{m: wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"own"}`)}})
 	first.ask(question{m: wire.Message{ID: json.RawMessage(`2`), Method: "elicitation/create", Params: json.RawMessage(`{"message":"any"}`)}, unattributed: true})
@@ -172,7 +172,7 @@ func TestQuestionsDoNotPileUp(t *testing.T) {
 		return wire.Message{}, context.Cause(ctx)
 	}}
 	b := newBridge(t)
-	s, other := b.legacy(t, "local", c), b.legacy(t, "other", c)
+	s := b.legacy(t, c)
 	for n := range maxSuspended {
 		b.add(&suspendedCall{state: fmt.Sprint(n), server: s, suspended: true, cancel: func(error) {}})
 	}
@@ -185,9 +185,16 @@ func TestQuestionsDoNotPileUp(t *testing.T) {
 	if err := <-cancelled; err == nil {
 		t.Error("the upstream still waits for its answer")
 	}
-	m, err = other.Call(t.Context(), roundOf(ask))
+	other := roundOf(ask)
+	other.Call.Origin.Principal = "other"
+	m, err = s.Call(t.Context(), other)
 	if kind, _ := rawjson.GetString(m.Result, "resultType"); err != nil || kind != "input_required" {
 		t.Errorf("another principal's question ends with %q, %v", kind, err)
+	}
+	state, _ := rawjson.GetString(m.Result, "requestState")
+	answer := fmt.Sprintf(`{"name":"greet","arguments":{},"requestState":%q,"inputResponses":{"r1":{"action":"accept"}}}`, state)
+	if _, err := s.Call(t.Context(), roundOf(answer)); !errors.Is(err, errNotSuspended) {
+		t.Errorf("a principal answers for another one: %v", err)
 	}
 }
 
@@ -196,7 +203,7 @@ func TestQuestionsDoNotPileUp(t *testing.T) {
 func TestQuestionsOfOneCallAreBounded(t *testing.T) {
 	b := newBridge(t)
 	c := &fakeConn{replies: make(chan wire.Message, 10)}
-	s := b.legacy(t, "local", c)
+	s := b.legacy(t, c)
 	call := s.suspendable("one")
 	var wg sync.WaitGroup
 	for n := range 101 {
@@ -237,7 +244,7 @@ func TestRoundEndsForItsReceiver(t *testing.T) {
 			r.Receiver.Answered(wire.Message{})
 			return wire.Message{Result: json.RawMessage(`{}`)}, nil
 		}}
-		s := b.legacy(t, "local", c)
+		s := b.legacy(t, c)
 		round, got := roundOf(`{"name":"greet",`+elicitMeta+`}`), &receiver{}
 		round.Receiver = got
 		time.AfterFunc(coalesceDelay-time.Millisecond/2, func() { close(answer) }) // the round is about to end
@@ -253,7 +260,7 @@ func TestRoundEndsForItsReceiver(t *testing.T) {
 func TestUnattributedQuestionsAreSpread(t *testing.T) {
 	b := newBridge(t)
 	c := &fakeConn{replies: make(chan wire.Message, 10)}
-	s := b.legacy(t, "local", c)
+	s := b.legacy(t, c)
 	calls := []*suspendedCall{s.suspendable("first"), s.suspendable("second"), s.suspendable("third")}
 	for n := range 2 * len(calls) {
 		call := calls[n%len(calls)]
@@ -275,7 +282,7 @@ func TestUnattributedQuestionsAreSpread(t *testing.T) {
 // A further round belongs to its call by what it names, whatever the Target calls it.
 func TestRoundNamesItsCall(t *testing.T) {
 	b := newBridge(t)
-	s := b.legacy(t, "local", &fakeConn{serve: func(ctx context.Context, _ *conn.Request) (wire.Message, error) {
+	s := b.legacy(t, &fakeConn{serve: func(ctx context.Context, _ *conn.Request) (wire.Message, error) {
 		<-ctx.Done()
 		return wire.Message{}, context.Cause(ctx)
 	}})

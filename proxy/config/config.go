@@ -121,6 +121,7 @@ type Upstream struct {
 	ConnectSeconds int         `yaml:"connect_seconds"` // bounds starting and initializing
 	MaxConnections int         `yaml:"max_connections"` // bounds the connections to the server; 0 means the default
 	IdleSeconds    *int        `yaml:"idle_seconds"`    // closes an unused connection; 0 means never, nil the default
+	Share          string      `yaml:"share"`           // who shares a connection: session, principal or everyone; empty means session
 	Scrub          ScrubPolicy `yaml:"scrub"`           // overrides the policy; empty fields inherit
 }
 

@@ -109,6 +109,7 @@ func TestConfigFaults(t *testing.T) {
 		{"quoted keys", "upstreams:\n  a: {command: [x]}\n  \"b\":\n    \"url\": ftp://x\n", []Fault{{"upstreams.b.url", 4, "not an http"}}},
 		{"negative limits", "upstreams:\n  a: {command: [x], max_connections: -1, idle_seconds: -1}\n", []Fault{{"upstreams.a.max_connections", 2, "0 is the default"}, {"upstreams.a.idle_seconds", 2, "0 is never"}}},
 		{"limits of the built-in server", "upstreams:\n  a: {builtin: files, roots: [.], idle_seconds: 0}\n", []Fault{{"upstreams.a", 2, "belong to command and url"}}},
+		{"shared by nobody", "upstreams:\n  a: {command: [x], share: nobody}\n", []Fault{{"upstreams.a.share", 2, "not one of session, principal, everyone"}}},
 		{"two prefixes", "upstreams:\n  a: {command: [x], prefix: p}\n  b: {command: [y], prefix: p}\n", []Fault{{"upstreams.b.prefix", 3, `also the prefix of upstream "a"`}}},
 		{"two kinds", "upstreams:\n  a: {command: [x], url: http://h/}\n", []Fault{{"upstreams.a", 2, "exactly one of"}}},
 		{"no kind", "upstreams:\n  a: {prefix: p}\n", []Fault{{"upstreams.a", 2, "exactly one of"}}},

@@ -216,8 +216,9 @@ func (u *Upstream) checkKind(at string, k *checker) {
 	}
 	k.faultIf(len(u.Command) == 0 && (len(u.Env) > 0 || u.Cwd != ""),
 		at, "env and cwd belong to command only")
-	k.faultIf(u.Builtin != "" && (u.MaxConnections != 0 || u.IdleSeconds != nil),
-		at, "max_connections and idle_seconds belong to command and url: the built-in server is no process")
+	k.optional(at+".share", u.Share, "session", "principal", "everyone")
+	k.faultIf(u.Builtin != "" && (u.MaxConnections != 0 || u.IdleSeconds != nil || u.Share != ""),
+		at, "max_connections, idle_seconds and share belong to command and url: the built-in server is no process")
 	k.faultIf(u.URL == "" && len(u.Headers) > 0, at+".headers", "belong to url only")
 	for _, name := range slices.Sorted(maps.Keys(u.Headers)) { // the values may be secrets
 		switch {

@@ -83,10 +83,13 @@ type Handler interface {
 
 // Host describes the hosts that use a connection.
 type Host struct {
-	// Principal is their principal.
-	Principal string
 	// Modern means that they speak the modern era.
 	Modern bool
+	// Everyone means that they may have several principals.
+	Everyone bool
+	// Shared means that the connection itself is one that modern hosts share, and the host is a legacy
+	// one.
+	Shared bool
 	// Initialize holds the params of the host's initialize. It is nil if several hosts share the
 	// connection.
 	Initialize json.RawMessage

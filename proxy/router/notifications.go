@@ -277,7 +277,7 @@ func (rt *Router) listChanged(srv *upstream.Server, principal string, s *Session
 		s.announce(method)
 	} else {
 		for _, other := range rt.Sessions(principal) {
-			if other.scope.Own == nil || srv.Live(other.scope) == nil { // the others are told over their own
+			if other.scope.Own == nil || srv.Shared() || srv.Live(other.scope) == nil { // the others are told over their own
 				other.announce(method)
 			}
 		}

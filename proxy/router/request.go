@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/foldgate/foldgate/folding"
@@ -351,8 +352,10 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	owners := rt.Settings().Servers
 	c.Target.Metered = true // a model may read the answer
+	task := ""              // key of the server that has the task
 	if id, ok := rawjson.GetString(c.Target.Params, "taskId"); ok {
 		t := r.s.tasks.task(id)
+		task = t.server
 		if srv := rt.Settings().Server(t.server); srv != nil {
 			owners = []*upstream.Server{srv}
 		}
@@ -364,7 +367,10 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 			}
 		}
 	}
-	owners = slices.DeleteFunc(slices.Clone(owners), (*upstream.Server).Builtin)
+	owners = slices.DeleteFunc(slices.Clone(owners), func(srv *upstream.Server) bool {
+		// Over a connection of everyone a host could ask for the tasks of another principal.
+		return srv.Builtin() || srv.Config.Share == "everyone" && strings.HasPrefix(c.Target.Method, "tasks/") && task != srv.Key
+	})
 	if len(owners) == 0 {
 		return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + rt.echo(c.Target.Method)})
 	}

@@ -251,28 +251,49 @@ func (rt *Router) Reloaded(before *Settings) {
 	}
 }
 
-// Shared returns the owner of the connections that the sessions of a principal share.
+// Shared returns the owner of the connections that the sessions of a principal share, or those of all
+// if it is "".
 func (rt *Router) Shared(principal string) upstream.Owner { return shared{rt, principal} }
 
-// shared takes what servers send on the shared connections of a principal.
+// shared takes what servers send on the shared connections of a principal, or of everyone.
 type shared struct {
 	rt        *Router
-	principal string
+	principal string // "" for everyone
+}
+
+// lists returns the lists that are read over the connections.
+func (o shared) lists() []*principalLists {
+	if o.principal != "" {
+		return []*principalLists{o.rt.listsOf(o.principal)}
+	}
+	o.rt.mu.Lock()
+	defer o.rt.mu.Unlock()
+	return slices.Collect(maps.Values(o.rt.lists))
 }
 
 // Opened implements [upstream.Owner]: after a restart the lists may differ.
 func (o shared) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
-	if late := o.rt.listsOf(o.principal).tookLate(srv.Key); again || late {
+	for _, l := range o.lists() {
+		again = l.tookLate(srv.Key) || again
+	}
+	if again {
 		o.rt.allChanged(srv, o.principal, nil)
 	}
 }
 
 // Retired implements [upstream.Owner].
-func (o shared) Retired(srv *upstream.Server) { o.rt.listsOf(o.principal).of(srv).doubt() }
+func (o shared) Retired(srv *upstream.Server) {
+	for _, l := range o.lists() {
+		l.of(srv).doubt()
+	}
+}
 
 // Uses implements [upstream.Owner]. Subscriptions and questions of modern hosts are open calls, or
 // known to the bridge.
-func (o shared) Uses(srv *upstream.Server) bool { return o.rt.listsOf(o.principal).tasks.open(srv.Key) }
+func (o shared) Uses(srv *upstream.Server) bool {
+	return slices.ContainsFunc(o.lists(), func(l *principalLists) bool { return l.tasks.open(srv.Key) }) ||
+		srv.Shared() && slices.ContainsFunc(o.rt.Sessions(o.principal), func(s *Session) bool { return s.Uses(srv) })
+}
 
 // Unsolicited implements [upstream.Owner].
 func (o shared) Unsolicited(srv *upstream.Server, _ conn.Conn, m wire.Message) {

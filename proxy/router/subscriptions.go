@@ -88,10 +88,11 @@ func (l *listen) send(server string, m wire.Message) {
 	l.r.s.deliver(l.r, interceptor.Notification{From: "foldgate", Correlates: []string{l.call.Outcome.Record}}, server, m)
 }
 
-// tellListens tells the listens of a principal that asked for it that a list changed.
+// tellListens tells the listens of a principal that asked for it that a list changed, or those of
+// everyone if it is "".
 func (rt *Router) tellListens(principal, method string) {
 	for l := range rt.listens.Range {
-		if l := l.(*listen); l.r.s.Principal == principal && slices.Contains(l.methods, method) {
+		if l := l.(*listen); (principal == "" || l.r.s.Principal == principal) && slices.Contains(l.methods, method) {
 			l.send("", wire.Message{Method: method})
 		}
 	}

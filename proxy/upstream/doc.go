@@ -1,6 +1,7 @@
 // Package upstream holds the servers behind the gateway and the connections to them. A [Set] is the
 // configured servers. A [Server] picks the connection of a [Scope]: a host session has connections
-// of its own, everything else is shared by the hosts of a principal.
+// of its own, everything else is shared by the hosts of a principal, or by all. A session sees a
+// connection that it shares through a view.
 //
 // A connection is a child process on its standard input and output, a streamable HTTP endpoint, or
 // one of the older HTTP+SSE kind. [Open] makes it and negotiates the revision. It gives each
@@ -10,12 +11,12 @@
 //
 // # Goroutines
 //
-// A reconnector owns its attempts, its watch over lists and the ends of lost connections; close
+// A reconnector owns its attempts, its watches over lists and over the end of each connection; close
 // waits for them. A connection owns the goroutines of its transport; Close waits for them. A child
 // process has a goroutine that starts and reaps it, which ends with the process; stop waits for it.
 //
 // # Locks
 //
-// No lock is held while another is taken, with three exceptions: call.mu and inbox.mu are held while
-// a message is handed on, and Server.mu may be taken while Connections.mu is held.
+// No lock is held while another is taken, with these exceptions: call.mu and inbox.mu are held while
+// a message is handed on, reconnector.mu when calls.mu is taken, and Connections.mu when Server.mu is.
 package upstream

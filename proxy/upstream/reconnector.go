@@ -48,17 +48,30 @@ type reconnector struct {
 func (s *Server) Live(scope Scope) conn.Conn {
 	r := s.reconnector(scope)
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.current == nil || isDone(r.current) {
+	c := r.current
+	r.mu.Unlock()
+	if c == nil || isDone(c) {
 		return nil
 	}
-	return r.current
+	if scope.Own != nil && s.Shared() {
+		return scope.Own.opened(s)
+	}
+	return c
 }
 
 // Connection returns the live connection of a scope, and opens it if need be. If ctx ends first,
 // the attempt goes on for the next caller.
 func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error) {
-	r, name := s.reconnector(scope), s.Key
+	r := s.reconnector(scope)
+	c, err := r.connection(ctx)
+	if err == nil && scope.Own != nil && s.Shared() {
+		c = scope.Own.view(r)
+	}
+	return c, err
+}
+
+func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
+	name := r.server.Key
 	for {
 		r.mu.Lock()
 		if r.current != nil && isDone(r.current) {
@@ -71,7 +84,7 @@ func (s *Server) Connection(ctx context.Context, scope Scope) (conn.Conn, error)
 		switch {
 		case r.closed:
 			r.mu.Unlock()
-			return nil, fmt.Errorf("upstream %s: %w", name, cmp.Or(s.Gone(), errSessionEnded))
+			return nil, fmt.Errorf("upstream %s: %w", name, cmp.Or(r.server.Gone(), errSessionEnded))
 		case r.current != nil && r.trying == nil: // else its owner prepares it
 			defer r.mu.Unlock()
 			r.asked = time.Now()
@@ -138,7 +151,7 @@ func (r *reconnector) attempt() {
 		}
 	}
 	if err == nil {
-		c = r.connect(raw, in, conn.Host{Principal: cs.principal, Modern: cs.shared, Initialize: initialize})
+		c = r.connect(raw, in, conn.Host{Modern: cs.shared, Everyone: r.server.Config.Share == "everyone", Initialize: initialize})
 	}
 	r.mu.Lock()
 	again, closed, trying := !r.since.IsZero() || r.server.again, r.closed, r.trying

@@ -30,8 +30,8 @@ type Set struct {
 	// Dial opens a connection to a server that is not built in. It is [Open] unless it is replaced
 	// before the first connection.
 	Dial func(context.Context, Config) (conn.Conn, error)
-	// Shared returns the owner of the connections that the hosts of a principal share. It is called
-	// once for each principal, and set before the first connection.
+	// Shared returns the owner of the connections that the hosts of a principal share, or those of all
+	// principals if it is "". It is called once for each, and set before the first connection.
 	Shared func(principal string) Owner
 
 	options  Options
@@ -149,19 +149,27 @@ type Scope struct {
 	Own *Connections
 }
 
+// Shared reports whether legacy sessions share connections to s.
+func (s *Server) Shared() bool { return s.Config.Share == "principal" || s.Config.Share == "everyone" }
+
 // reconnector picks the connection of a scope, the only place that does: a session has its own,
-// since a legacy server keeps state for a connection, and everything else is shared by the hosts of
-// a principal. So is the built-in server, which keeps no state.
+// since a legacy server keeps state for a connection, unless the configuration says that it keeps
+// none. Everything else is shared by the hosts of a principal, or by everyone. So is the built-in
+// server, which keeps no state.
 func (s *Server) reconnector(scope Scope) *reconnector {
-	if scope.Own != nil && !s.Builtin() {
+	if scope.Own != nil && !s.Builtin() && !s.Shared() {
 		return scope.Own.reconnector(s)
 	}
+	principal := scope.Principal
+	if s.Config.Share == "everyone" {
+		principal = ""
+	}
 	s.set.mu.Lock()
-	shared := s.set.shared[scope.Principal]
+	shared := s.set.shared[principal]
 	if shared == nil {
-		shared = NewConnections(s.set.lifetime, scope.Principal, s.set.Shared(scope.Principal))
+		shared = NewConnections(s.set.lifetime, principal, s.set.Shared(principal))
 		shared.shared = true
-		s.set.shared[scope.Principal] = shared
+		s.set.shared[principal] = shared
 	}
 	s.set.mu.Unlock()
 	return shared.reconnector(s)
@@ -379,13 +387,14 @@ type Connections struct {
 	mu         sync.Mutex
 	initialize json.RawMessage
 	servers    map[*Server]*reconnector
+	views      map[*Server]*view // of connections that others share, too
 	closed     bool
 }
 
 // NewConnections returns an empty set of connections for a host of principal. They are opened as long
 // as lifetime lasts, and ended by Close. If lifetime has ended, the set is closed.
 func NewConnections(lifetime context.Context, principal string, owner Owner) *Connections {
-	return &Connections{owner: owner, principal: principal, lifetime: lifetime, servers: map[*Server]*reconnector{}, closed: lifetime.Err() != nil}
+	return &Connections{owner: owner, principal: principal, lifetime: lifetime, servers: map[*Server]*reconnector{}, views: map[*Server]*view{}, closed: lifetime.Err() != nil}
 }
 
 // Initialize sets the params of the host's initialize, which connections opened later repeat word
@@ -425,6 +434,9 @@ func (cs *Connections) Close() {
 	cs.closed = true
 	servers := cs.servers
 	cs.servers = nil
+	for _, v := range cs.views {
+		_ = v.Close()
+	}
 	cs.mu.Unlock()
 	var closing sync.WaitGroup
 	for server, r := range servers {

@@ -50,10 +50,12 @@ func (n *noted) has(pattern string) int {
 // progress, logging, subscriptions, changes of lists, resources, prompts.
 func TestEras(t *testing.T) {
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
-		for _, upstream := range []string{"stdio", "http"} {
-			t.Run("on "+upstream, func(t *testing.T) {
+		for n := range 4 {
+			upstream, share := []string{"stdio", "http"}[n/2], []string{"session", "principal"}[n%2]
+			t.Run("on "+upstream+" of a "+share, func(t *testing.T) {
 				ctx := testContext(t)
-				g := newGateway(t, "upstreams:\n  old: {"+fakeUpstream(t, upstream, "legacy")+"}\n  new: {"+fakeUpstream(t, upstream, "modern")+"}\n")
+				g := newGateway(t, fmt.Sprintf("upstreams:\n  old: {share: %s, %s}\n  new: {share: %[1]s, %[3]s}\n",
+					share, fakeUpstream(t, upstream, "legacy"), fakeUpstream(t, upstream, "modern")))
 				c := g.unstarted(transport, era)
 				var heard noted
 				answer := echoAnswer(func(string) {})
