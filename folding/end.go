@@ -19,6 +19,9 @@ type Returned struct {
 	// MessageTokens if the parent is a branch that has less left: then the parent has ended, and
 	// Message must be cut.
 	Granted int
+	// Unpaid says that the message was not paid for: its reader must not have it. The parent was
+	// charged nothing.
+	Unpaid bool
 	// Late says that the branch had been ended by force before; Branch says how. The message is
 	// stored all the same.
 	Late bool
@@ -27,7 +30,14 @@ type Returned struct {
 // Return ends a branch with a message. It scrubs the message first; if that fails, nothing has
 // happened. Then the children of the branch end, deepest first, then the branch. A branch that
 // was ended by force takes one late message. A second return fails with an [*EndedError].
-func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message string) (r Returned, err error) {
+func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message string) (Returned, error) {
+	return m.ReturnPaid(ctx, caller, branchID, message, func(Branch, int) bool { return true })
+}
+
+// ReturnPaid is [Manager.Return] for a message that others than the parent have to pay, too. pay
+// gets the branch and the tokens of the message, and reports whether they have. The branch ends in
+// both cases.
+func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, message string, pay func(Branch, int) bool) (r Returned, err error) {
 	ctx, done := m.telemetry.span(ctx, "folding.branch.return", caller.Session)
 	defer func() { done(r.Branch, err) }()
 	message, err = cleanText("message", message, maxMessage)
@@ -42,6 +52,7 @@ func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message s
 		return Returned{}, err
 	}
 	r = Returned{Message: message, MessageTokens: m.opts.Count(message)}
+	r.Unpaid = !pay(b, r.MessageTokens)
 
 	m.mu.Lock()
 	now := m.now()
@@ -56,7 +67,7 @@ func (m *Manager) Return(ctx context.Context, caller Caller, branchID, message s
 	}
 	m.finish(live, o, now)
 	r.Branch = live.snapshot()
-	r.Granted = m.charge(r.Branch.ParentID, r.MessageTokens, now)
+	m.chargeParent(&r, now)
 	stored := m.w.barrier()
 	m.unlock()
 	if err := stored.wait(); err != nil { // the branch has ended, and the writer tries again
@@ -107,13 +118,20 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Re
 	}
 	m.w.put(OpLate, b, atOnce)
 	m.emit(Event{Kind: EventLate, Time: now, Branch: b})
-	r.Granted = m.charge(b.ParentID, r.MessageTokens, now)
+	m.chargeParent(&r, now)
 	stored := m.w.barrier()
 	m.unlock()
 	if err := stored.wait(); err != nil {
 		return Returned{}, Errorf(ErrStorage, "the message could not be stored: %w", err)
 	}
 	return r, nil
+}
+
+// chargeParent charges the message of a branch to its parent. m.mu is held.
+func (m *Manager) chargeParent(r *Returned, now time.Time) {
+	if !r.Unpaid {
+		r.Granted = m.charge(r.Branch.ParentID, r.MessageTokens, now)
+	}
 }
 
 // charge charges a message to a branch, as far as its budget goes, and returns how much. Main and a

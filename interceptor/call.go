@@ -8,6 +8,7 @@ import (
 
 	oteltrace "go.opentelemetry.io/otel/trace"
 
+	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
@@ -133,10 +134,12 @@ type Outcome struct {
 
 	span        oteltrace.SpanContext // of the call, then of its last request to an upstream; set by Telemetry
 	lease       *folding.Lease        // of the branch, while Meter runs the call
+	spend       *limits.Spend         // of the limits, likewise
 	paramsClean bool                  // Trace found no secret in Params: Scrub need not look again
 	sent        bool                  // Scrub let the request pass
 	refused     bool                  // the call ended with a refusal
-	rule        string                // the code of the refusal; may be ""
+	rule        string                // the code of the refusal, or the limit; may be ""
+	limit       string                // the limit that refused or cut the call, "" for none
 }
 
 // Usage is the cost of a call, in tokens of the configured counter.

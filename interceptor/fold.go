@@ -72,6 +72,9 @@ func (f *folder) deliver(c *Call, res *Result, rule FoldRule) *Result {
 	if here, ok := c.Left(); ok {
 		left, room = here, sparing(here)
 	}
+	if c.Outcome.spend.Fold() {
+		limit = 0
+	}
 	if n > left || n > limit && f.large(res, limit) {
 		if small := f.fold(c, res, room); small != nil {
 			return small

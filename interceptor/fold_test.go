@@ -57,6 +57,8 @@ func newFoldBench(t *testing.T) *foldBench {
 	}}
 }
 
+func noLimits() *Limits { return nil }
+
 // branch opens a branch with a budget.
 func (f *foldBench) branch(tokens int) *folding.Branch {
 	f.t.Helper()
@@ -71,7 +73,7 @@ func (f *foldBench) branch(tokens int) *folding.Branch {
 func (f *foldBench) call(b *folding.Branch, body string) (*Call, *Result, error) {
 	c := &Call{Origin: Origin{Identity: Identity{Principal: me.Principal}, Session: me.Session}, Target: Target{Server: "db", Method: "tools/call", Name: "query", Metered: true}, Attribution: Attribution{Branch: b}}
 	h := wrap(func(context.Context, *Call) (*Result, error) { return &Result{Body: json.RawMessage(body)}, nil },
-		Meter(f.m, f.gauge), Fold(f.store, f.gauge, func() *FoldPolicy { return &f.policy }, testBoundary(f.t), slog.New(slog.DiscardHandler)))
+		Meter(f.m, noLimits, f.gauge), Fold(f.store, f.gauge, func() *FoldPolicy { return &f.policy }, testBoundary(f.t), slog.New(slog.DiscardHandler)))
 	res, err := h(f.t.Context(), c)
 	return c, res, err
 }
@@ -313,7 +315,7 @@ func TestShrunkIsCounted(t *testing.T) {
 	}{{"fits", 100, false}, {"does not", 900, true}} {
 		b := f.branch(300)
 		c := &Call{Origin: Origin{Identity: Identity{Principal: me.Principal}, Session: me.Session}, Target: Target{Method: "tools/call", Name: "branch_read", Metered: true}, Attribution: Attribution{Branch: b}}
-		res, err := Meter(f.m, f.gauge)(func(_ context.Context, c *Call) (*Result, error) {
+		res, err := Meter(f.m, noLimits, f.gauge)(func(_ context.Context, c *Call) (*Result, error) {
 			c.Outcome.Shrink = func(int) *Result { return &Result{Body: json.RawMessage(textBody(words(tc.shrunk)))} }
 			return &Result{Body: json.RawMessage(textBody(words(1000)))}, nil
 		})(t.Context(), c)

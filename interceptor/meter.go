@@ -7,16 +7,18 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// Meter counts every metered call and keeps a branch within its budget. The arguments, or the
-// parameters of a server's question, are charged before the call has an effect. Of the result, no
-// more is delivered than the branch has left: a result that Fold could not make fit is cut with a
-// notice, and the branch ends as exhausted. The end of the branch cancels its calls.
-func Meter(m *folding.Manager, tm TokenMeter) Middleware {
+// Meter counts every metered call, and keeps a branch within its budget and all calls within the
+// limits. The arguments, or the parameters of a server's question, are charged before the call has
+// an effect. Of the result, no more is delivered than the branch and the limits have left: a result
+// that Fold could not make fit is cut with a notice. If the branch had too little, it ends as
+// exhausted. The end of the branch cancels its calls.
+func Meter(m *folding.Manager, inForce func() *Limits, tm TokenMeter) Middleware {
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			if !c.Target.Metered {
@@ -24,8 +26,8 @@ func Meter(m *folding.Manager, tm TokenMeter) Middleware {
 			}
 			tokens := &c.Outcome.Tokens
 			tokens.In = tm.request(c)
-			if c.Attribution.Branch != nil && !c.Target.Control {
-				return meterBranch(ctx, c, m, tm, next)
+			if l := inForce(); !c.Target.Control && (l != nil || c.Attribution.Branch != nil) {
+				return meterPaid(ctx, c, m, l, tm, next)
 			}
 			res, err := next(ctx, c)
 			if res != nil {
@@ -37,29 +39,39 @@ func Meter(m *folding.Manager, tm TokenMeter) Middleware {
 	}
 }
 
-func meterBranch(ctx context.Context, c *Call, m *folding.Manager, tm TokenMeter, next Handler) (res *Result, err error) {
-	lease, err := m.Acquire(ctx, c.Attribution.Branch.ID)
-	if err != nil {
-		return nil, refuse(c, err)
-	}
-	c.Outcome.lease = lease
-	tokens, outcome := &c.Outcome.Tokens, folding.CallOutcome{Tool: cmp.Or(c.Target.Name, c.Target.Method)}
-	defer func() {
-		if err != nil {
-			outcome.Err = err.Error()
+// meterPaid runs a call that its branch, if it has one, and the limits pay.
+func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm TokenMeter, next Handler) (res *Result, err error) {
+	o, lifetime := &c.Outcome, ctx
+	tokens, outcome := &o.Tokens, folding.CallOutcome{Tool: cmp.Or(c.Target.Name, c.Target.Method)}
+	if c.Attribution.Branch != nil {
+		lease, refused := m.Acquire(ctx, c.Attribution.Branch.ID)
+		if refused != nil {
+			return nil, refuse(c, refused)
 		}
-		b := lease.Branch()
-		tokens.BranchUsed, tokens.BranchBudget = b.BudgetUsed, b.BudgetTotal
-		lease.Release(outcome)
-	}()
-	if err := lease.Charge(tokens.In); err != nil {
-		return nil, refuse(c, err)
+		o.lease, lifetime = lease, lease.Context()
+		defer func() {
+			if err != nil {
+				outcome.Err = err.Error()
+			}
+			b := lease.Branch()
+			tokens.BranchUsed, tokens.BranchBudget = b.BudgetUsed, b.BudgetTotal
+			lease.Release(outcome)
+		}()
+		if err := lease.Charge(tokens.In); err != nil {
+			return nil, refuse(c, err)
+		}
 	}
-	res, err = next(lease.Context(), c)
+	if o.spend, err = l.begin(ctx, c); err != nil {
+		if o.lease != nil {
+			o.lease.Refund(tokens.In)
+		}
+		return nil, err
+	}
+	res, err = next(lifetime, c)
 	if err != nil {
 		var ended *folding.EndedError
-		if errors.As(context.Cause(lease.Context()), &ended) {
-			c.Outcome.Late = true
+		if errors.As(context.Cause(lifetime), &ended) {
+			o.Late = true
 			return nil, refuse(c, ended)
 		}
 		return nil, err
@@ -71,37 +83,52 @@ func meterBranch(ctx context.Context, c *Call, m *folding.Manager, tm TokenMeter
 			outcome.Err = "the tool answered with an error and no text"
 		}
 	}
-	granted, err := lease.ChargeUpTo(want)
-	if err != nil { // the branch has ended: nothing is charged or delivered
-		c.Outcome.Late = true
+	granted, spent, err := o.take(ctx, want)
+	switch {
+	case o.Late: // the branch has ended: nothing is charged or delivered
 		return nil, refuse(c, err)
+	case err != nil:
+		return nil, c.limitRefusal(nil, err, "the call was made, and its result is not delivered")
 	}
 	if tokens.Delivered = granted; granted == want {
 		return res, nil
 	}
-	return c.deliverLess(ctx, tm, res, granted, outcome)
+	return c.deliverLess(ctx, tm, res, granted, spent, outcome)
 }
 
 // deliverLess returns what fits into the tokens granted of a result that needs more: the result
-// made smaller, or cut. A cut ends the call with outcome, and the branch.
-func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, granted int, outcome folding.CallOutcome) (*Result, error) {
+// made smaller, or cut. spent is the limit that had no more. If it is nil, the branch had no more,
+// and a cut ends the call with outcome, and the branch.
+func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, granted int, spent *limits.ExceededError, outcome folding.CallOutcome) (*Result, error) {
 	o, branch := &c.Outcome, c.Attribution.Branch
-	if o.Shrink != nil { // another call of the branch took the rest meanwhile
+	if o.Shrink != nil { // only now it is known how much is left
 		if small := o.Shrink(granted); small != nil && tm.Result(small) <= granted {
 			o.Tokens.Delivered = tm.Result(small)
-			o.lease.Refund(granted - o.Tokens.Delivered)
+			o.giveBack(granted - o.Tokens.Delivered)
 			return small, nil
 		}
 	}
 	var cut *Result
 	o.Tokens.Delivered = 0
 	if c.ofTool() && !res.interim() { // the host can't use anything else in another form
-		cut, o.Tokens.Delivered = cutResult(tm, res, granted, branch)
+		why := ""
+		if spent != nil {
+			why = fmt.Sprintf("limit %s of %d %s exhausted%s", spent.Limit, spent.Total, spent.Unit, until(spent.Reset))
+		} else {
+			why = fmt.Sprintf("branch budget of %d tokens exhausted", branch.BudgetTotal)
+		}
+		cut, o.Tokens.Delivered = cutResult(tm, res, granted, "\n[cut by foldgate: "+why+"]")
 	}
-	o.lease.Refund(granted - o.Tokens.Delivered)
+	o.giveBack(granted - o.Tokens.Delivered)
 	o.Truncated, o.Decision = true, trace.ReasonLimit
 	if cut == nil {
 		outcome.Err = "the result did not fit"
+	}
+	if spent != nil {
+		if o.rule, o.limit = spent.Limit, spent.Limit; cut == nil {
+			return nil, c.limitRefusal(spent, spent, fmt.Sprintf("the call was made, and its result of %d tokens does not fit", tm.Result(res)))
+		}
+		return cut, nil
 	}
 	o.lease.Exhaust(ctx, outcome)
 	if cut == nil {
@@ -121,8 +148,7 @@ func refuse(c *Call, err error) error {
 // cutResult returns a result as one text block that ends with a notice, in at most limit tokens,
 // and its tokens. It keeps a workflow's handle, which the next call needs, if that fits too. It
 // returns nil if not even the notice fits.
-func cutResult(tm TokenMeter, res *Result, limit int, b *folding.Branch) (*Result, int) {
-	notice := fmt.Sprintf("\n[cut by foldgate: branch budget of %d tokens exhausted]", b.BudgetTotal)
+func cutResult(tm TokenMeter, res *Result, limit int, notice string) (*Result, int) {
 	rest, handle := takeHandle(res)
 	text := flatText(rest)
 	if handle != nil {

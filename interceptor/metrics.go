@@ -18,6 +18,7 @@ const telemetryScope = "github.com/foldgate/foldgate" // the name of this packag
 // instruments are the metrics of calls. docs/telemetry.md lists them.
 type instruments struct {
 	calls, refusals, tokens, saved, reduced, findings metric.Int64Counter
+	used, overLimit, crossings                        metric.Int64Counter
 	inFlight                                          metric.Int64UpDownCounter
 	serverTime, clientTime, layerTime                 metric.Float64Histogram
 }
@@ -47,6 +48,9 @@ func newInstruments(meters metric.MeterProvider) (*instruments, error) {
 		saved:      counter("foldgate.tokens.saved", "{token}", "Tokens of results that were folded or truncated instead of delivered."),
 		reduced:    counter("foldgate.results.reduced", "{result}", "Results that were folded or truncated."),
 		findings:   counter("foldgate.scrub.findings", "{finding}", "Secrets found, by rule and place."),
+		used:       counter("foldgate.used", "{token}", "Tokens of arguments and of what was delivered, by team: what limits count."),
+		overLimit:  counter("foldgate.limit.refusals", "{call}", "Calls that a limit refused or cut, by limit and team."),
+		crossings:  counter("foldgate.limit.crossings", "{crossing}", "Limits that came near to their end, or refused for the first time in a window."),
 		serverTime: seconds("mcp.server.operation.duration", "How long hosts waited for foldgate.", operation...),
 		clientTime: seconds("mcp.client.operation.duration", "How long foldgate waited for upstreams.", operation...),
 		layerTime: seconds("foldgate.layer.duration", "What each layer of the chain took itself.",
@@ -84,6 +88,7 @@ func (t *Telemetry) countCall(ctx context.Context, c *Call, err error, kind stri
 			t.saved.Add(ctx, int64(saved), how)
 		}
 	}
+	t.countUse(ctx, c)
 	for place, found := range map[string][]trace.Finding{"result": o.Findings, "arguments": o.ArgumentFindings} {
 		for _, f := range found {
 			t.findings.Add(ctx, 1, metric.WithAttributes(attribute.String("foldgate.rule", f.Rule),

@@ -16,6 +16,7 @@ import (
 type Refusal struct {
 	Reason     string // a Reason constant of package trace
 	Code       string // for programs, such as "branch_not_found"
+	Rule       string // what decided, for the trace; "" means Code
 	Status     int    // as of HTTP, such as 404
 	Message    string // what happened and what to do next
 	RetryAfter int    // in seconds, 0 if it does not apply
@@ -39,7 +40,7 @@ func (o *Outcome) decide(err error) {
 	var rpc interface{ JSONRPCCode() string }
 	switch {
 	case errors.As(err, &r):
-		o.Decision, o.rule = cmp.Or(o.Decision, r.Reason), r.Code
+		o.Decision, o.rule = cmp.Or(o.Decision, r.Reason), cmp.Or(r.Rule, r.Code)
 	case errors.As(err, &rpc):
 		o.Decision, o.rule = cmp.Or(o.Decision, trace.ReasonInvalid), rpc.JSONRPCCode()
 	}

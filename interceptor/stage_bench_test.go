@@ -54,7 +54,7 @@ func stages(b *testing.B) (names []string, layers map[string][]Middleware, branc
 			return h(ctx, c)
 		}
 	}
-	meter := Meter(m, gauge)
+	meter := Meter(m, noLimits, gauge)
 	policy := FoldPolicy{MainThreshold: 1 << 30, BranchFraction: 1, PreviewTokens: 400, Rule: foldRule(FoldRule{})}
 	fold := Fold(store, gauge, func() *FoldPolicy { return &policy }, boundary, log)
 	clean := Scrub(boundary)

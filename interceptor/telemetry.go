@@ -29,6 +29,8 @@ type Telemetry struct {
 	tracer oteltrace.Tracer // nil: metrics only
 	*instruments
 	ownTool func(string) bool // finds foldgate's own tools; may be nil
+	// ByPrincipal adds the principal to the labels of what limits count. Set it before use.
+	ByPrincipal bool
 
 	mu       sync.Mutex
 	branches map[string]oteltrace.Span // of active branches, by context path

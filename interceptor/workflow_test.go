@@ -185,10 +185,10 @@ func TestCutKeepsHandle(t *testing.T) {
 	g := TokenMeter{Counter: counter}
 	body := appendHandle(json.RawMessage(`{"content":[{"type":"text","text":"`+strings.Repeat("many words ", 500)+`"}],"structuredContent":{"context_id":"`+flowID+`"},"resultType":"complete"}`), "context_id", flowID)
 	res := &Result{Body: rawjson.Set(body, rawjson.Quote(flowID), "_meta", MetaContextID)}
-	b := &folding.Branch{BudgetTotal: 1000}
-	both := counter.Count("\n[cut by foldgate: branch budget of 1000 tokens exhausted]") + counter.Count(handleText("context_id", flowID))
+	const notice = "\n[cut by foldgate: branch budget of 1000 tokens exhausted]"
+	both := counter.Count(notice) + counter.Count(handleText("context_id", flowID))
 	for limit := range 200 {
-		cut, kept := cutResult(g, res, limit, b)
+		cut, kept := cutResult(g, res, limit, notice)
 		if cut == nil {
 			if limit > 20 {
 				t.Errorf("limit %d: nothing fits", limit)

@@ -22,7 +22,7 @@ func newChain(g *Gateway) interceptor.Chain {
 		layer{"trace", interceptor.Trace(g.recorder)},                                        // a record before any effect, and one after whatever happened
 		layer{"recover", interceptor.Recover(g.log)},                                         // inside Trace, so that a panic is recorded as an error
 		layer{"attribute", interceptor.Attribute(g.branches)},                                // before Meter, which charges the branch
-		layer{"meter", interceptor.Meter(g.branches, g.tokenMeter)},                          // outside Fold: charges what the host gets to read
+		layer{"meter", interceptor.Meter(g.branches, g.limits, g.tokenMeter)},                // outside Fold: charges what the host gets to read
 		layer{"fold", interceptor.Fold(g.results, g.tokenMeter, folding, g.boundary, g.log)}, // outside Scrub: only scrubbed text is stored and shown
 		layer{"workflow", g.workflows.Middleware()},                                          // outside Scrub: adds handles to clean results, captures no secrets; inside Meter, which charges them, and Fold, which keeps the blocks with handles
 		layer{"scrub", interceptor.Scrub(g.boundary)},                                        // innermost: nothing outside it holds an unscrubbed result

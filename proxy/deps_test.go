@@ -37,8 +37,8 @@ var arrows = map[string][]string{
 	"interceptor/preview":         {"internal/rawjson"},
 	"interceptor/preview/extract": {},
 	"interceptor/workflow":        {"folding/contextpath", "internal/rawjson", "internal/sqlitedb"},
-	"interceptor":                 {"budget", "folding", "folding/contextpath", "folding/results", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson"},
-	"proxy/config":                {"budget", "folding", "interceptor", "interceptor/workflow"},
+	"interceptor":                 {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson"},
+	"proxy/config":                {"budget", "budget/limits", "folding", "interceptor", "interceptor/workflow"},
 	"proxy/wire":                  {"internal/rawjson"},
 	"proxy/conn":                  {"interceptor", "internal/backoff", "proxy/wire"},
 	"proxy/server":                {"internal/rawjson", "proxy/wire"},
@@ -48,7 +48,7 @@ var arrows = map[string][]string{
 	"proxy/tools":                 {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/trace", "internal/arguments", "internal/rawjson", "proxy/config", "proxy/conn", "proxy/wire"},
 	"proxy/catalog":               {"interceptor", "interceptor/workflow", "internal/rawjson", "proxy/config", "proxy/wire"},
 	"proxy/router":                {"folding", "folding/contextpath", "interceptor", "interceptor/trace", "internal/backoff", "internal/rawjson", "internal/version", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/server", "proxy/upstream", "proxy/wire"},
-	"proxy":                       {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/server", "proxy/router", "proxy/tools", "proxy/upstream", "proxy/wire"},
+	"proxy":                       {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/server", "proxy/router", "proxy/tools", "proxy/upstream", "proxy/wire"},
 	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/version", "proxy", "proxy/config"},
 }
 

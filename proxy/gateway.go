@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -21,6 +22,7 @@ import (
 	oteltrace "go.opentelemetry.io/otel/trace"
 
 	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
@@ -35,6 +37,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/tools"
 	"github.com/foldgate/foldgate/proxy/upstream"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 const (
@@ -69,6 +72,7 @@ type Gateway struct {
 	recorder   *interceptor.Recorder
 	tokenMeter interceptor.TokenMeter
 	results    *results.Store
+	limitStore limits.Store // nil as long as there are no limits
 	branches   *folding.Manager
 	workflows  *interceptor.Workflows // nil without workflows
 	lostSteps  []string               // steps of workflows that a process left when it died
@@ -126,7 +130,7 @@ func (g *Gateway) openParts() error {
 	})
 	g.settings.Load().Servers = g.servers.Servers(g.cfg, nil)
 	g.tools = tools.New(g.lifetime, tools.Options{
-		Config: func() *config.Config { return &g.settings.Load().Config }, Branches: g.branches, Results: g.results, Counter: g.counter, Programs: extract.NewPrograms(2 * len(g.cfg.Principals)),
+		Config: func() *config.Config { return &g.settings.Load().Config }, Branches: g.branches, Limits: g.limits, Results: g.results, Counter: g.counter, Programs: extract.NewPrograms(2 * len(g.cfg.Principals)),
 		Boundary: g.boundary, Records: g.records, Log: g.log,
 	})
 	g.router = router.New(g.lifetime, router.Options{
@@ -165,12 +169,16 @@ func (g *Gateway) openEngines() error {
 		if g.telemetry, err = interceptor.NewTelemetry(g.traces, g.meters, tools.Has); err != nil {
 			return fmt.Errorf("telemetry: %w", err)
 		}
+		g.telemetry.ByPrincipal = g.cfg.Budgets.MetricsByPrincipal
 	}
 	g.records = &interceptor.BranchRecords{
 		Recorder: g.recorder, Counter: g.counter, Telemetry: g.telemetry, Dir: filepath.Join(state, "trace"),
 		Several: func() bool { return len(g.settings.Load().Config.Principals) > 1 },
 	}
 	g.tokenMeter = interceptor.TokenMeter{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}
+	if err := g.openLimits(g.settings.Load()); err != nil {
+		return err
+	}
 	if g.results, err = results.Open(filepath.Join(state, "results.db"), results.Config{
 		Quota: int64(g.cfg.Results.QuotaMB) << 20, TTL: time.Duration(g.cfg.Results.TTLHours) * time.Hour,
 		Strict: g.cfg.Folding.SessionValidation == folding.ValidationStrict,
@@ -186,6 +194,45 @@ func (g *Gateway) openEngines() error {
 	}
 	return g.openWorkflows()
 }
+
+// openLimits makes the limits of st, if it has any, and opens their store with the first. All
+// processes on the state directory share the counts. Limits that are in force already stay as they
+// are.
+func (g *Gateway) openLimits(st *settings) (err error) {
+	b := st.Config.Budgets
+	if now := g.settings.Load(); now != st && reflect.DeepEqual(now.Config.Budgets, b) {
+		st.Limits = now.Limits
+		return nil
+	}
+	if len(b.Limits) == 0 {
+		return nil
+	}
+	if g.limitStore == nil {
+		if g.cfg.Store.URL != "" {
+			g.limitStore, err = limits.OpenRedis(string(g.cfg.Store.URL), g.cfg.Store.Prefix)
+		} else if g.limitStore, err = limits.OpenSQLite(filepath.Join(g.cfg.StatePath(), "budgets.db")); err != nil {
+			err = fmt.Errorf("state_dir: %w", err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	all, err := limits.New(b.Limits, g.limitStore, limits.Options{
+		Allow: b.OnError == "allow", Wait: time.Duration(b.WaitMS) * time.Millisecond, Log: g.log,
+		Notify: func(x limits.Crossing) {
+			g.recorder.Crossed(x)
+			g.telemetry.Crossed(x)
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("budgets.limits: %w", err)
+	}
+	st.Limits = &interceptor.Limits{Limits: all, Shown: func(server, tool string) string { return g.settings.Load().shown(server, tool) }, Stateless: wire.VersionModern}
+	return nil
+}
+
+// limits returns the limits in force, nil for none.
+func (g *Gateway) limits() *interceptor.Limits { return g.settings.Load().Limits }
 
 // openBranches takes over the branches in repo, once they agree with the trace.
 func (g *Gateway) openBranches(repo folding.Repository) (err error) {
@@ -347,6 +394,12 @@ func (g *Gateway) closeEngines(ctx context.Context) error {
 	}
 	if g.results != nil {
 		errs = append(errs, g.results.Close())
+	}
+	if g.limitStore != nil {
+		if l := g.limits(); l != nil {
+			l.Close(ctx)
+		}
+		errs = append(errs, g.limitStore.Close())
 	}
 	if g.workflows != nil {
 		errs = append(errs, g.workflows.Engine.Close())

@@ -87,11 +87,14 @@ func (g *Gateway) apply(next config.Config) (done Reloaded, err error) {
 	if err != nil {
 		return done, err
 	}
+	now := newSettings(next)
+	if err := g.openLimits(now); err != nil {
+		return done, err
+	}
 	if err := g.branches.Configure(next.Folding, len(next.Principals)); err != nil {
 		return done, err
 	}
 	g.boundary.Relearn(scrubber) // knows the new tokens before they are used
-	now := newSettings(next)
 	now.Servers = g.servers.Servers(next, before.Servers)
 	g.settings.Store(now)
 	g.router.Reloaded(&before.Settings)

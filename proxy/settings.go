@@ -36,8 +36,13 @@ func newSettings(c config.Config) *settings {
 
 // foldRule returns the rule for a tool of a server. The configuration has the names hosts see.
 func (st *settings) foldRule(server, tool string) interceptor.FoldRule {
+	return st.Config.Results.Rule(st.shown(server, tool))
+}
+
+// shown returns the name under which hosts see a tool of a server.
+func (st *settings) shown(server, tool string) string {
 	if u := st.Config.Upstreams[server]; u != nil {
-		tool = catalog.ShownName(u.NamePrefix(server), tool)
+		return catalog.ShownName(u.NamePrefix(server), tool)
 	}
-	return st.Config.Results.Rule(tool)
+	return tool
 }

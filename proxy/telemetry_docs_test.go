@@ -73,7 +73,7 @@ func TestDashboardNamesRealMetrics(t *testing.T) {
 	c := &catalogueMeter{t: t, stored: map[string]bool{}, native: map[string]bool{}}
 	newRig(t, false, nil, WithTelemetry(nil, catalogueProvider{c: c}))
 	named := regexp.MustCompile(`\b(?:foldgate|folding|mcp_server|mcp_client)_[a-z_]+[a-z]\b`)
-	label := regexp.MustCompile(`^foldgate_(server|outcome|reason|direction|how|rule|place|layer|phase)$`)
+	label := regexp.MustCompile(`^foldgate_(server|outcome|reason|direction|how|rule|place|layer|phase|limit|team|crossing)$`)
 	used := map[string]bool{}
 	for _, expr := range append(dashboardExprs(t), alertExprs(t)...) {
 		for _, name := range named.FindAllString(expr, -1) {

@@ -258,6 +258,7 @@ type ExceededError struct {
 	Limit, Subject string
 	Unit           string // tokens or calls
 	Left, Total    int64
+	Main           bool      // the limit counts in main only
 	Reset          time.Time // when there is more; zero: never
 }
 

@@ -182,13 +182,17 @@ func (s *Spend) Give(n int) {
 	s.l.hold(s.last, back, 0)
 }
 
-// Pay takes n tokens for a message outside of calls, or what the tightest limit has left.
+// Pay takes n tokens for a message outside of calls, or none: then it returns 0.
 func (l *Limits) Pay(ctx context.Context, u Use, n int) (granted int) {
 	if l == nil || len(l.all) == 0 || n <= 0 {
 		return n
 	}
-	got, _, _ := (&Spend{l: l, use: u, wait: l.o.Wait}).take(ctx, int64(n), 0)
-	return int(got)
+	s := &Spend{l: l, use: u, wait: l.o.Wait}
+	if got, _, _ := s.Take(ctx, n); got < n {
+		s.Give(got)
+		return 0
+	}
+	return n
 }
 
 // take takes tokens and calls; if there are calls, all or nothing. s.mu is held, or s is new.
@@ -392,7 +396,7 @@ func (l *Limits) learn(a *account, u Use, answer Answer) (crossings []Crossing) 
 func (a *account) exceeded(answer Answer) *ExceededError {
 	i := answer.Tightest
 	s := a.limits[i].state(a.subjects[i], a.spans[i], answer.Used[i])
-	e := &ExceededError{Limit: s.Limit, Subject: s.Subject, Unit: "tokens", Left: left(s.Tokens, s.TokensUsed), Total: s.Tokens, Reset: s.Reset}
+	e := &ExceededError{Limit: s.Limit, Subject: s.Subject, Unit: "tokens", Left: left(s.Tokens, s.TokensUsed), Total: s.Tokens, Reset: s.Reset, Main: a.limits[i].Match.Context == Main}
 	if answer.Calls {
 		e.Unit, e.Left, e.Total = "calls", left(s.Calls, s.CallsUsed), s.Calls
 	}

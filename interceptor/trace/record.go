@@ -38,6 +38,9 @@ const (
 	// KindConfig is the kind of a start, or of a reload of the configuration. Its payload is written
 	// also without trace.payload: it has no message.
 	KindConfig = "system/config"
+	// KindBudget is a prefix; "near" or "refused" follows: a limit is nearly spent, or has refused
+	// for the first time in its window.
+	KindBudget = "budget/"
 	// KindJournal is the kind of the records that the journal writes about itself: the first of
 	// each file, repairs, gaps and retention. Their payload is an [Event].
 	KindJournal = "system/journal"
@@ -109,7 +112,7 @@ type Hops struct {
 type Decision struct {
 	Result string `json:"result"`           // allowed or blocked
 	Reason string `json:"reason,omitempty"` // a Reason constant; of a context/pop, why the branch ended
-	Rule   string `json:"rule,omitempty"`   // what decided: the code of the refusal, such as branch_not_found or -32602
+	Rule   string `json:"rule,omitempty"`   // what decided: the name of a limit, or the code of the refusal, such as branch_not_found or -32602
 }
 
 // Values of [Decision.Result].

@@ -35,6 +35,7 @@ import (
 
 	"github.com/bmatcuk/doublestar/v4"
 
+	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 )
@@ -63,6 +64,8 @@ type Config struct {
 	Results        Results              `yaml:"results"`
 	Run            Run                  `yaml:"run"`
 	Budget         Budget               `yaml:"budget"`
+	Budgets        Budgets              `yaml:"budgets"`
+	Store          Store                `yaml:"store"`
 	Scrub          Scrub                `yaml:"scrub"`
 	Trace          Trace                `yaml:"trace"`
 	Workflows      []Workflow           `yaml:"workflows"`
@@ -171,6 +174,22 @@ type Budget struct {
 	ImageTokens int     `yaml:"image_tokens"` // the estimate for one image or audio block
 }
 
+// Budgets are the limits above all branches; see docs/budgets.md. Without limits nothing is opened
+// and counted for them.
+type Budgets struct {
+	OnError string         `yaml:"on_error"` // refuse or allow: what becomes of calls while the store can't be reached
+	WaitMS  int            `yaml:"wait_ms"`  // the longest that one call waits for the store
+	Limits  []limits.Limit `yaml:"limits"`
+	// MetricsByPrincipal adds the principal to the labels of the metrics that count by team.
+	MetricsByPrincipal bool `yaml:"metrics_by_principal"`
+}
+
+// Store says where limits are counted.
+type Store struct {
+	URL    Secret `yaml:"url"`    // of a Redis or Valkey server that several gateways share; "" means a file in state_dir
+	Prefix string `yaml:"prefix"` // of the keys there: gateways with one prefix share the counts
+}
+
 // Scrub is the policy for secrets of all upstreams, and the settings of the scrubber.
 type Scrub struct {
 	Results   string `yaml:"results"`    // redact, block or off
@@ -246,9 +265,11 @@ func Default() Config {
 			MainThreshold: 8000, BranchFraction: 0.125, PreviewTokens: 400, QuotaMB: 256, TTLHours: 24,
 			Tools: map[string]FoldRule{},
 		},
-		Run:    Run{Allow: []string{}, MaxCalls: 50},
-		Budget: Budget{Encoding: "o200k_base", Scale: 1, ImageTokens: 1600},
-		Scrub:  Scrub{Results: "redact", Arguments: "report", TimeoutMS: 5000},
+		Run:     Run{Allow: []string{}, MaxCalls: 50},
+		Budget:  Budget{Encoding: "o200k_base", Scale: 1, ImageTokens: 1600},
+		Budgets: Budgets{OnError: "refuse", WaitMS: 2000, Limits: []limits.Limit{}},
+		Store:   Store{Prefix: "foldgate"},
+		Scrub:   Scrub{Results: "redact", Arguments: "report", TimeoutMS: 5000},
 		Trace: Trace{
 			Payload: "scrubbed", OnError: "refuse", Correlation: "transition",
 			Sync: "interval", SyncIntervalMS: 100, RotateMB: 256,

@@ -87,6 +87,14 @@ func TestConfigFaults(t *testing.T) {
 		name, text string
 		want       []Fault // Msg is a part of the message
 	}{
+		{"limit without a window", "budgets:\n  limits:\n    - {name: team, per: team, tokens: 20M}\n", []Fault{{"budgets.limits[0].window", 3, "limit team: is missing: use for example 1h"}}},
+		{"limit of nobody", "principals: {a: {token: 0123456789abcdef, team: x}}\nbudgets:\n  limits:\n    - {name: l, per: all, calls: 5, window: 1h, match: {principal: b, team: y, server: z}}\n", []Fault{
+			{"budgets.limits[0].match.server", 4, "limit l: there is no upstream \"z\""}, {"budgets.limits[0].match.principal", 4, "there is no principal \"b\""}, {"budgets.limits[0].match.team", 4, "no principal has the team \"y\""}}},
+		{"limit that can't be read", "budgets:\n  limits:\n    - name: l\n      per: all\n      tokens: 20X\n      window: 1 fortnight\n", []Fault{{"budgets.limits[0].tokens", 5, "is not an amount"}, {"budgets.limits[0].window", 6, "1 fortnight"}}},
+		{"negative limit", "budgets: {limits: [{name: l, per: all, tokens: -5, window: 1d}]}\n", []Fault{{"budgets.limits[0].tokens", 1, "is not an amount"}}},
+		{"unknown choice of limits", "budgets: {on_error: ignore, wait_ms: 0}\n", []Fault{{"budgets.on_error", 1, "is not one of refuse, allow"}, {"budgets.wait_ms", 1, "not positive"}}},
+		{"store", "store: {url: \"http://user:hunter2@host\"}\n", []Fault{{"store", 1, "the URL is wrong: use redis://"}}},
+		{"store's prefix", "store: {url: \"redis://host\", prefix: \"a b\"}\n", []Fault{{"store", 1, "prefix \"a b\""}}},
 		{"unknown key", "folding:\n  max_depht: 3\n", []Fault{{"folding.max_depht", 2, "no such key; use one of default_budget, "}}},
 		{"unknown key of an upstream", "upstreams:\n  a:\n    builtn: files\n    rots: [.]\n", []Fault{{"upstreams.a.builtn", 3, "builtin, roots, "}, {"upstreams.a.rots", 4, "no such key"}}},
 		{"text for a list", "upstreams:\n  a: {command: npx foo}\n", []Fault{{"upstreams.a.command", 2, "must be a list, such as [first, second]"}}},

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"crypto/sha256"
+	"encoding"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -151,8 +152,15 @@ type document struct {
 	places map[*token.Token]place // by the first token of each key and value
 	lines  map[string]int         // by key
 	order  []string               // the keys of the upstreams
-	times  []*ast.StringNode      // durations that can't be parsed
+	texts  []unreadable           // values whose type can't read them
 	faults []Fault                // of ${NAME}
+}
+
+// unreadable is a value that its type can't read. The decoder's error has no position.
+type unreadable struct {
+	at  place
+	msg string
+	on  int // the line
 }
 
 // place is where a key or a value stands.
@@ -211,11 +219,29 @@ func (d *document) walk(n ast.Node, at place) {
 			}
 			return v
 		})
-		if at.is == reflect.TypeFor[time.Duration]() {
-			if _, err := time.ParseDuration(n.Value); err != nil {
-				d.times = append(d.times, n)
-			}
+		d.read(n, at, n.Value)
+	case *ast.IntegerNode, *ast.FloatNode:
+		d.read(n, at, n.GetToken().Value)
+	}
+}
+
+// read notes a value that its type can't read.
+func (d *document) read(n ast.Node, at place, text string) {
+	if at.is == nil {
+		return
+	}
+	msg := ""
+	if at.is == reflect.TypeFor[time.Duration]() {
+		if _, err := time.ParseDuration(text); err != nil && n.Type() == ast.StringType {
+			msg = "must be " + describe(at.is) + "; there is no unit for days"
 		}
+	} else if v, ok := reflect.New(at.is).Interface().(encoding.TextUnmarshaler); ok {
+		if err := v.UnmarshalText([]byte(text)); err != nil {
+			msg = err.Error()
+		}
+	}
+	if msg != "" {
+		d.texts = append(d.texts, unreadable{at, msg, line(n)})
 	}
 }
 
@@ -262,10 +288,9 @@ func substitute(m string, env func(string) (string, bool)) (value, fault string)
 // decode reads the values over the defaults. The decoder stops at a fault, so decode takes the
 // faulty entry out and tries again until every fault is found.
 func (d *document) decode(body ast.Node) (c Config, faults []Fault) {
-	for _, n := range d.times { // the decoder's error has no position
-		at := d.places[n.GetToken()]
-		faults = append(faults, Fault{Key: at.key, Line: line(n), Msg: "must be " + describe(at.is) + "; there is no unit for days"})
-		at.drop()
+	for _, t := range d.texts {
+		faults = append(faults, Fault{Key: t.at.key, Line: t.on, Msg: t.msg})
+		t.at.drop()
 	}
 	for {
 		c = Default()

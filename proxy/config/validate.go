@@ -14,6 +14,7 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 
 	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/interceptor/workflow"
 )
 
@@ -42,6 +43,7 @@ func (c Config) Validate() []Fault {
 		"budget.scale", "%v is not in (0, 10]", c.Budget.Scale)
 	k.faultIf(c.Budget.ImageTokens < 0,
 		"budget.image_tokens", "%d is negative", c.Budget.ImageTokens)
+	c.checkBudgets(&k)
 	k.oneOf("scrub.results", c.Scrub.Results, "redact", "block", "off")
 	k.oneOf("scrub.arguments", c.Scrub.Arguments, "report", "redact", "block", "off")
 	k.positive("scrub.timeout_ms", c.Scrub.TimeoutMS)
@@ -55,6 +57,50 @@ func (c Config) Validate() []Fault {
 		"trace.retain_files", "%d is negative (0 keeps all)", c.Trace.RetainFiles)
 	_, faults := c.WorkflowRules()
 	return append(k.faults, faults...)
+}
+
+// checkBudgets names the limit in each fault. A limit that can match nothing is a fault: it is there
+// to hold somebody.
+func (c Config) checkBudgets(k *checker) {
+	k.oneOf("budgets.on_error", c.Budgets.OnError, "refuse", "allow")
+	k.positive("budgets.wait_ms", c.Budgets.WaitMS)
+	at := func(i int) string { return fmt.Sprintf("budgets.limits[%d]", i) }
+	if err := limits.Check(c.Budgets.Limits); err != nil {
+		for fault := range strings.Lines(err.Error()) { // each starts with its key
+			key, msg, _ := strings.Cut(strings.TrimSpace(fault), ": ")
+			if i := 0; len(c.Budgets.Limits) > 0 {
+				if n, _ := fmt.Sscanf(key, "limits[%d]", &i); n == 1 && c.Budgets.Limits[i].Name != "" {
+					msg = "limit " + c.Budgets.Limits[i].Name + ": " + msg
+				}
+			}
+			k.fault("budgets."+key, "%s", msg)
+		}
+	}
+	if c.Store.URL != "" {
+		if store, err := limits.OpenRedis(string(c.Store.URL), c.Store.Prefix); err != nil {
+			k.fault("store", "%v", err)
+		} else {
+			_ = store.Close() // it has not connected
+		}
+	}
+	teams := map[string]bool{}
+	for _, p := range c.Principals {
+		if p != nil {
+			teams[p.Team] = true
+		}
+	}
+	for i, l := range c.Budgets.Limits {
+		m := l.Match
+		k.faultIf(m.Server != "" && c.Upstreams[m.Server] == nil,
+			at(i)+".match.server", "limit %s: there is no upstream %q: use a key of upstreams", l.Name, m.Server)
+		if len(c.Principals) == 0 {
+			continue
+		}
+		k.faultIf(m.Principal != "" && c.Principals[m.Principal] == nil,
+			at(i)+".match.principal", "limit %s: there is no principal %q: use a name of principals", l.Name, m.Principal)
+		k.faultIf(m.Team != "" && !teams[m.Team],
+			at(i)+".match.team", "limit %s: no principal has the team %q: give it to some, under principals", l.Name, m.Team)
+	}
 }
 
 func (c Config) checkListen(k *checker) {

@@ -186,7 +186,7 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	n.To, n.Session, n.Principal, n.Method = s.name(), s.ID, s.Principal, m.Method
 	if server != "" && msg.Verdict < interceptor.Blocked { // foldgate's own words are free
 		n.Tokens = s.rt.Tokens.Message(msg.Body, msg.Extra)
-		n.Refused = n.Tokens > maxTaskNews && strings.HasPrefix(m.Method, taskNews) || s.rt.Branches.Pay(n.Branch, n.Tokens) < n.Tokens
+		n.Refused = n.Tokens > maxTaskNews && strings.HasPrefix(m.Method, taskNews) || !s.pay(ctx, n, server)
 	}
 	if server != "" && !s.rt.records(s.Principal, server, len(msg.Body)) {
 		s.rt.Log.Debug("notification not recorded: too many of this upstream", "upstream", server, "method", m.Method)
@@ -206,6 +206,21 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	if err := s.send(r, m); err != nil {
 		s.rt.Log.Debug("notification could not be delivered", "method", m.Method, "err", err)
 	}
+}
+
+// pay charges a notification of a server to the limits and to its branch. It reports whether both
+// had the tokens.
+func (s *Session) pay(ctx context.Context, n interceptor.Notification, server string) bool {
+	if l := s.rt.Settings().Limits; l != nil {
+		o := interceptor.Origin{Identity: s.identity(), Session: s.ID}
+		if s.scope.Own == nil {
+			o.Revision = wire.VersionModern
+		}
+		if !l.Pay(ctx, &o, server, "", n.Branch != "", n.Tokens) {
+			return false
+		}
+	}
+	return s.rt.Branches.Pay(n.Branch, n.Tokens) == n.Tokens
 }
 
 const (

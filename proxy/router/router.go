@@ -60,7 +60,8 @@ type Options struct {
 type Settings struct {
 	Config  config.Config
 	Rules   *catalog.Rules
-	Servers []*upstream.Server // one for each of Rules.Servers
+	Servers []*upstream.Server  // one for each of Rules.Servers
+	Limits  *interceptor.Limits // nil for none
 }
 
 // Server returns the server with that key, or nil.

@@ -3,9 +3,9 @@ package tools
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/foldgate/foldgate/folding"
@@ -15,7 +15,10 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-const maxHandles = 32 // that a branch is given
+const (
+	maxHandles  = 32               // that a branch is given
+	kindMessage = "branch message" // of a stored result
+)
 
 // metaExpires is the key of _meta that says when a new branch ends at the latest.
 const metaExpires = wire.MetaPrefix + "expires_at"
@@ -75,7 +78,9 @@ func (t *Tools) finish(ctx context.Context, c *interceptor.Call) ([]byte, error)
 		return nil, fmt.Errorf("%w: message is missing, and nothing was closed: sum up the findings, or give \"\" where there are none", folding.ErrInvalidInput)
 	}
 	defer t.Records.Returning(t.Branches, c, in.BranchID)()
-	ret, err := t.Branches.Return(ctx, c.Caller(), in.BranchID, *in.Message)
+	ret, err := t.Branches.ReturnPaid(ctx, c.Caller(), in.BranchID, *in.Message, func(b folding.Branch, n int) bool {
+		return t.Limits().Pay(ctx, &c.Origin, "", c.Target.Name, b.ParentID != "", n)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +93,10 @@ func (t *Tools) finish(ctx context.Context, c *interceptor.Call) ([]byte, error)
 		Status     string `json:"status,omitempty"`
 		Reason     string `json:"reason,omitempty"`
 	}{Success: true, TokensUsed: ret.Branch.BudgetUsed, Message: ret.Message}
-	if ret.Granted < ret.MessageTokens {
+	switch {
+	case ret.Unpaid:
+		out.Message = t.keepMessage(ctx, c, ret.Branch, ret.MessageTokens)
+	case ret.Granted < ret.MessageTokens:
 		out.Message, _ = t.Counter.Truncate(ret.Message, ret.Granted)
 		c.Outcome.Truncated = true
 	}
@@ -116,8 +124,14 @@ func (t *Tools) status(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	if err != nil {
 		return nil, err
 	}
+	left := t.left(ctx, c)
 	if !found {
-		return interceptor.ToolResult(json.RawMessage(`{"branch_id":null,"status":"No active branch found"}`), false, typed(c)), nil
+		none := struct {
+			BranchID *string     `json:"branch_id"`
+			Status   string      `json:"status"`
+			Limits   []limitLeft `json:"limits,omitempty"`
+		}{Status: "No active branch found", Limits: left}
+		return interceptor.ToolResult(rawjson.Marshal(none), false, typed(c)), nil
 	}
 	out := struct {
 		BranchID    string `json:"branch_id"`
@@ -136,10 +150,12 @@ func (t *Tools) status(ctx context.Context, c *interceptor.Call) ([]byte, error)
 		Digest      string `json:"digest,omitempty"`
 		Message     string `json:"message,omitempty"`
 		Folded      string `json:"folded,omitempty"`
+
+		Limits []limitLeft `json:"limits,omitempty"`
 	}{
 		BranchID: b.ID, SessionID: b.Session, Status: string(b.Status), Depth: b.Depth, BudgetUsed: b.BudgetUsed, BudgetTotal: b.BudgetTotal,
 		Description: b.Description, Context: b.Context, CreatedAt: stamp(b.CreatedAt), Reason: b.Reason, Error: b.Error, Digest: b.Digest,
-		Folded: t.savings(ctx, b),
+		Folded: t.savings(ctx, b), Limits: left,
 	}
 	if b.Status.Terminal() {
 		out.CompletedAt = stamp(b.CompletedAt)
@@ -151,21 +167,75 @@ func (t *Tools) status(ctx context.Context, c *interceptor.Call) ([]byte, error)
 		return nil, err
 	}
 	if b.Late || taken { // the parent has not seen it
-		out.Message = t.paid(c, b)
+		out.Message = t.paid(ctx, c, b)
 	}
 	return interceptor.ToolResult(rawjson.Marshal(out), false, typed(c)), nil
 }
 
-// paid charges the message of a branch to the branch of the call, and returns what fits there. The
-// parent has paid when the branch returned in time.
-func (t *Tools) paid(c *interceptor.Call, of folding.Branch) string {
-	by := c.Attribution.Branch
-	if by == nil || by.ID == of.ParentID && !of.Late {
+// limitLeft is what a limit has left.
+type limitLeft struct {
+	Limit      string `json:"limit"`
+	TokensLeft *int64 `json:"tokens_left,omitempty"`
+	CallsLeft  *int64 `json:"calls_left,omitempty"`
+	Resets     string `json:"resets_at,omitempty"`
+}
+
+// left returns what the limits that can apply to the caller have left.
+func (t *Tools) left(ctx context.Context, c *interceptor.Call) (out []limitLeft) {
+	states, err := t.Limits().States(ctx, &c.Origin)
+	if err != nil {
+		t.Log.Warn("branch_status without the limits", "err", err)
+	}
+	for _, s := range states {
+		l := limitLeft{Limit: s.Limit}
+		if s.Tokens > 0 {
+			l.TokensLeft = new(max(s.Tokens-s.TokensUsed, 0))
+		}
+		if s.Calls > 0 {
+			l.CallsLeft = new(max(s.Calls-s.CallsUsed, 0))
+		}
+		if !s.Reset.IsZero() {
+			l.Resets = stamp(s.Reset)
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// paid charges the message of a branch to the limits and to the branch of the call, and returns what
+// fits there. The parent has paid when the branch returned in time.
+func (t *Tools) paid(ctx context.Context, c *interceptor.Call, of folding.Branch) string {
+	by, n := c.Attribution.Branch, t.Counter.Count(of.Message)
+	if by != nil && by.ID == of.ParentID && !of.Late {
 		return of.Message
 	}
-	message, _ := t.Counter.Truncate(of.Message, t.Branches.Pay(by.ID, t.Counter.Count(of.Message)))
+	if !t.Limits().Pay(ctx, &c.Origin, "", c.Target.Name, by != nil, n) {
+		return t.keepMessage(ctx, c, of, n)
+	}
+	if by == nil {
+		return of.Message
+	}
+	message, _ := t.Counter.Truncate(of.Message, t.Branches.Pay(by.ID, n))
 	c.Outcome.Truncated = message != of.Message
 	return message
+}
+
+// keepMessage stores the message of a branch, of n tokens, for which a limit has too little left. It
+// returns a line that says where it is.
+func (t *Tools) keepMessage(ctx context.Context, c *interceptor.Call, of folding.Branch, n int) string {
+	handle, parent := results.NewHandle(), ""
+	if i := strings.LastIndexByte(of.Context, '/'); i >= 0 {
+		parent = of.Context[:i]
+	}
+	err := t.Results.Put(context.WithoutCancel(ctx), results.Result{
+		Handle: handle, Principal: c.Origin.Principal, Session: c.Origin.Session, Context: parent, Tool: "", Kind: kindMessage, Text: of.Message, Tokens: n,
+	})
+	if err != nil {
+		t.Log.Error("message of a branch not stored", "branch_id", of.ID, "err", err)
+		return fmt.Sprintf("[a limit is spent: the message of %d tokens is in the trace only]", n)
+	}
+	c.Outcome.Folded, c.Outcome.Fold = true, handle
+	return fmt.Sprintf("[a limit is spent: the message of %d tokens is stored; branch_read {\"handle\":\"%s\"} in another branch, or once the limit is reset]", n, handle)
 }
 
 // savings says in one line what folding saved a branch, less what was read back; "" for nothing.

@@ -176,7 +176,10 @@ func (t *Tools) mayRead(s results.Result) error {
 // readOf describes for the trace the stored result that is read.
 func readOf(s results.Result) *trace.Read {
 	r := &trace.Read{Handle: s.Handle, Server: s.Server, Tool: s.Tool, Context: s.Context}
-	if s.Server == "" { // a batch
+	switch {
+	case s.Kind == kindMessage:
+		r.Tool = "branch_return"
+	case s.Server == "": // a batch
 		r.Tool = "branch_run"
 		if sources := strings.Fields(s.Tool); len(sources) == 1 {
 			r.Server, r.Tool = parseSource(sources[0])

@@ -37,6 +37,7 @@ type Router interface {
 type Options struct {
 	Config   func() *config.Config // the configuration in force
 	Branches *folding.Manager
+	Limits   func() *interceptor.Limits // in force, nil for none
 	Results  *results.Store
 	Counter  *budget.Counter
 	Programs *extract.Programs

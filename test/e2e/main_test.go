@@ -72,7 +72,8 @@ type gateway struct {
 	config string
 	log    buffer // standard error of all runs
 	ends   []func()
-	pid    int // of the newest run on HTTP
+	pid    int    // of the newest run on HTTP
+	url    string // of the same
 }
 
 // newGateway writes config, with state_dir first, and returns the gateway.
@@ -179,7 +180,8 @@ func (g *gateway) http() string {
 	for {
 		changed := out.changed() // before the look, or what comes between goes unseen
 		if said := listening.FindStringSubmatch(out.String()); said != nil {
-			return said[1]
+			g.url = said[1]
+			return g.url
 		}
 		select {
 		case <-changed:

@@ -1,0 +1,186 @@
+package interceptor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+
+	"github.com/foldgate/foldgate/budget/limits"
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// Limits are the limits above all branches. A nil *Limits has none. All methods are safe for
+// concurrent use.
+type Limits struct {
+	*limits.Limits
+	// Shown returns the name under which hosts see a tool of a server.
+	Shown func(server, tool string) string
+	// Stateless is the first revision whose requests have no session: they are one subject per
+	// principal, which lasts over connections.
+	Stateless string
+}
+
+// begin charges the arguments of a call. It refuses a call for which a limit has too little left.
+func (l *Limits) begin(ctx context.Context, c *Call) (*limits.Spend, error) {
+	if l == nil {
+		return nil, nil
+	}
+	tool := ""
+	if c.ofTool() {
+		tool = c.Target.Name
+	}
+	spend, err := l.Begin(ctx, l.Use(&c.Origin, c.Target.Server, tool, c.Attribution.Branch != nil), c.Outcome.Tokens.In)
+	if err == nil {
+		return spend, nil
+	}
+	exceeded, _ := errors.AsType[*limits.ExceededError](err)
+	return nil, c.limitRefusal(exceeded, err, "the call was not made")
+}
+
+// Use says who uses what, in a branch or in main. tool is the server's own name.
+func (l *Limits) Use(o *Origin, server, tool string, branch bool) limits.Use {
+	u := limits.Use{Principal: o.Principal, Team: o.Team, Session: o.Session, Server: server, Tool: tool, Branch: branch}
+	if o.Revision >= l.Stateless {
+		u.Session = ""
+	}
+	if tool != "" && server != "" {
+		u.Tool = l.Shown(server, tool)
+	}
+	return u
+}
+
+// Pay charges n tokens of a message that is no call's result. It reports whether all limits had them;
+// else nothing is charged, and the message must not be delivered.
+func (l *Limits) Pay(ctx context.Context, o *Origin, server, tool string, branch bool, n int) bool {
+	return l == nil || n == 0 || l.Limits.Pay(ctx, l.Use(o, server, tool, branch), n) == n
+}
+
+// States returns the limits that can apply to the calls of a caller.
+func (l *Limits) States(ctx context.Context, o *Origin) ([]limits.State, error) {
+	if l == nil {
+		return nil, nil
+	}
+	return l.Status(ctx, l.Use(o, "", "", false))
+}
+
+// limitRefusal returns the refusal of a call by a limit, or by the store of limits if exceeded is nil.
+func (c *Call) limitRefusal(exceeded *limits.ExceededError, err error, what string) error {
+	r := Refusal{Reason: trace.ReasonLimit, Code: "limits_unavailable", Status: 503, RetryAfter: 1, Err: err,
+		Message: fmt.Sprintf("%s: %v; try again in a while", what, err)}
+	if exceeded != nil {
+		c.Outcome.limit = exceeded.Limit
+		r = Refusal{Reason: trace.ReasonLimit, Code: "limit_exceeded", Status: 429, Rule: exceeded.Limit, Err: exceeded,
+			Message: fmt.Sprintf("limit %s has %d of %d %s left%s: %s; %s", exceeded.Limit, exceeded.Left, exceeded.Total, exceeded.Unit, until(exceeded.Reset), what, remedy(exceeded))}
+		if !exceeded.Reset.IsZero() {
+			r.RetryAfter = folding.Seconds(max(time.Until(exceeded.Reset), time.Second))
+		}
+	}
+	return refuse(c, &r)
+}
+
+func until(reset time.Time) string {
+	if reset.IsZero() {
+		return ""
+	}
+	return " until " + reset.UTC().Format(time.RFC3339)
+}
+
+// remedy says what an agent can do about a spent limit.
+func remedy(e *limits.ExceededError) string {
+	switch {
+	case e.Main:
+		return "it counts calls outside of branches only: open a branch with branch_create, pass its branch_id to your calls, and end it with branch_return"
+	case e.Reset.IsZero():
+		return "go on with what you have"
+	}
+	return "go on with what you have, or try again after that time"
+}
+
+// take charges up to n tokens of a result to the branch of a call and to the limits. It returns how
+// many may be delivered and, if that is fewer because of a limit, which. A call in main has no lease.
+func (o *Outcome) take(ctx context.Context, n int) (granted int, spent *limits.ExceededError, err error) {
+	if granted = n; o.lease != nil {
+		if granted, err = o.lease.ChargeUpTo(n); err != nil { // the branch has ended
+			o.Late = true
+			return 0, nil, err
+		}
+	}
+	if granted == 0 {
+		return 0, nil, nil
+	}
+	inBranch := granted
+	if granted, spent, err = o.spend.Take(ctx, inBranch); o.lease != nil && granted < inBranch {
+		o.lease.Refund(inBranch - granted)
+	}
+	return granted, spent, err
+}
+
+// giveBack returns tokens that were taken and are not delivered.
+func (o *Outcome) giveBack(n int) {
+	if n == 0 {
+		return
+	}
+	if o.lease != nil {
+		o.lease.Refund(n)
+	}
+	o.spend.Give(n)
+}
+
+// Crossed records that the use of a limit crossed a mark, once for each mark, subject and window.
+func (r *Recorder) Crossed(x limits.Crossing) {
+	payload := map[string]any{"limit": x.Limit, "subject": x.Subject, "action": x.Action}
+	if x.Tokens > 0 {
+		payload["tokens"], payload["tokens_used"] = x.Tokens, x.TokensUsed
+	}
+	if x.Calls > 0 {
+		payload["calls"], payload["calls_used"] = x.Calls, x.CallsUsed
+	}
+	if !x.Reset.IsZero() {
+		payload["resets_at"] = x.Reset.UTC().Format(time.RFC3339)
+	}
+	rec := &trace.Record{
+		From: "foldgate", To: []string{"operator"}, Kind: trace.KindBudget + x.Kind, Payload: rawjson.Marshal(payload),
+		Audit: &trace.Audit{Session: x.Use.Session, Principal: x.Use.Principal, Team: x.Use.Team, Server: x.Use.Server, Decision: &trace.Decision{Result: trace.Allowed, Reason: trace.ReasonLimit, Rule: x.Limit}},
+	}
+	if x.Kind == "refused" {
+		rec.Audit.Decision.Result, rec.Audit.OverBudget = trace.Blocked, true
+	}
+	r.Note(rec)
+}
+
+// Crossed counts that the use of a limit crossed a mark. A nil Telemetry counts nothing.
+func (t *Telemetry) Crossed(x limits.Crossing) {
+	if t == nil {
+		return
+	}
+	t.crossings.Add(context.Background(), 1, metric.WithAttributes(append(t.userLabels(x.Use.Principal, x.Use.Team),
+		limitKey.String(x.Limit), attribute.String("foldgate.crossing", x.Kind))...))
+}
+
+// countUse counts what a call cost its team, and whether a limit refused or cut it.
+func (t *Telemetry) countUse(ctx context.Context, c *Call) {
+	labels := t.userLabels(c.Origin.Principal, c.Origin.Team)
+	if n := c.Outcome.Tokens.In + c.Outcome.Tokens.Delivered; n > 0 && c.Target.Metered && !c.Target.Control {
+		t.used.Add(ctx, int64(n), metric.WithAttributes(labels...))
+	}
+	if c.Outcome.limit != "" {
+		t.overLimit.Add(ctx, 1, metric.WithAttributes(append(labels, limitKey.String(c.Outcome.limit))...))
+	}
+}
+
+// userLabels returns the labels of who uses something.
+func (t *Telemetry) userLabels(principal, team string) []attribute.KeyValue {
+	labels := append(make([]attribute.KeyValue, 0, 4), attribute.String("foldgate.team", team))
+	if t.ByPrincipal {
+		labels = append(labels, attribute.String("foldgate.principal", principal))
+	}
+	return labels
+}
+
+const limitKey attribute.Key = "foldgate.limit"
