@@ -270,27 +270,41 @@ func (r *Recorder) word(text string) string {
 		return known[1]
 	}
 	clean := strings.ReplaceAll(r.Boundary.Text(text), "[REDACTED:", "[SECRET:")
-	if len(text) <= 512 {
+	if len(text) <= examinedWord {
 		place.Store(&[2]string{text, clean})
 	}
 	return clean
 }
 
+// A record shows maxWord bytes of a text that a host or a server chooses. It examines some more, to
+// know a secret that the cut would divide.
+const maxWord, examinedWord = 512, 4096
+
 var wordSeed = maphash.MakeSeed()
+
+// short is word for the members of a record. What is long is cut, and says so.
+func (r *Recorder) short(text string) string {
+	clean := r.word(text[:min(len(text), examinedWord)])
+	if len(clean) <= maxWord {
+		return clean
+	}
+	return fmt.Sprintf("%s [cut: %d bytes]", strings.ToValidUTF8(clean[:maxWord], ""), len(text))
+}
 
 // Secret reports whether a text that a host chooses holds a secret, or can't be checked for one.
 func (r *Recorder) Secret(text string) bool { return r.word(text) != text }
 
-// cleanHead removes secrets from the members of a record that hosts or servers choose.
+// cleanHead removes secrets from the members of a record that hosts or servers choose, and bounds
+// them.
 func (r *Recorder) cleanHead(rec *trace.Record) {
 	a := rec.AuditOrEmpty()
 	for _, text := range [...]*string{&rec.From, &rec.Kind, &rec.Context, &a.Session, &a.Tool, &a.Method} {
-		*text = r.word(*text)
+		*text = r.short(*text)
 	}
 	for _, list := range [...][]string{rec.To, rec.CorrelationID} {
 		for i, text := range list {
 			if !trace.IsID(text) {
-				list[i] = r.word(text)
+				list[i] = r.short(text)
 			}
 		}
 	}
@@ -349,16 +363,17 @@ func (r *Recorder) Deprecated(o *Origin, code string) {
 	})
 }
 
-// Rejected records a request that was refused before it was a call, and the rule that decided. Of
-// those that one rule refuses in a minute it records the first ten, and of the others a few with
-// their count.
-func (r *Recorder) Rejected(n Notification, reason, rule string) {
+// Rejected records a message that was refused before it was a call, the rule that decided, and the
+// answer. Of those that one rule refuses in a minute it records the first ten, and of the others a
+// few with their count.
+func (r *Recorder) Rejected(n Notification, reason, rule, answer string) {
 	count, due := r.count("reject:"+rule, time.Now().Unix()/60, 10)
 	if !due {
 		return
 	}
 	r.Note(&trace.Record{
-		From: n.From, To: []string{"foldgate"}, Kind: trace.KindReject + n.Method, Payload: rawjson.Marshal(map[string]int{"count": count}),
+		From: n.From, To: []string{"foldgate"}, Kind: trace.KindReject + n.Method,
+		Payload: rawjson.Marshal(map[string]any{"count": count, "error": map[string]string{"message": r.short(answer)}}),
 		Audit: &trace.Audit{
 			Session: n.Session, Principal: n.Principal, Method: n.Method, IsError: true,
 			Decision: &trace.Decision{Result: trace.Blocked, Reason: reason, Rule: rule},

@@ -44,7 +44,7 @@ var arrows = map[string][]string{
 	"proxy/server":                {"internal/rawjson", "proxy/wire"},
 	"proxy/files":                 {"internal/arguments", "internal/rawjson", "proxy/conn", "proxy/wire"},
 	"proxy/upstream":              {"internal/backoff", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/files", "proxy/wire"},
-	"proxy/bridge":                {"interceptor", "internal/rawjson", "proxy/conn", "proxy/wire"},
+	"proxy/bridge":                {"interceptor", "interceptor/trace", "internal/rawjson", "proxy/conn", "proxy/wire"},
 	"proxy/tools":                 {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/trace", "internal/arguments", "internal/rawjson", "proxy/config", "proxy/conn", "proxy/wire"},
 	"proxy/catalog":               {"interceptor", "interceptor/workflow", "internal/rawjson", "proxy/config", "proxy/wire"},
 	"proxy/router":                {"folding", "folding/contextpath", "interceptor", "interceptor/trace", "internal/backoff", "internal/rawjson", "internal/version", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/server", "proxy/upstream", "proxy/wire"},

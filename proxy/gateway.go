@@ -436,9 +436,7 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	}
 	e := server.NewHTTP(g.router, server.HTTPOptions{
 		Log: g.log, Access: func() *server.Access { return &g.settings.Load().access },
-		Ready: g.ready, CheckParams: g.router.CheckHeaders, LoginFailed: func(address string) {
-			g.recorder.Rejected(interceptor.Notification{From: "http:" + address, Method: "login"}, trace.ReasonPolicy, "principals")
-		},
+		Ready: g.ready, CheckParams: g.router.CheckHeaders,
 	})
 	ready(addr)
 	g.reloading.Lock()

@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -76,7 +77,7 @@ func (s *modernServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 			round.Params = rawjson.Delete(round.Params, "requestState")
 		}
 	}
-	err := &interceptor.Refusal{Reason: "upstream", Code: "too_many_rounds", Status: 502,
+	err := &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "too_many_rounds", Status: 502,
 		Message: fmt.Sprintf("upstream %s asked for input %d times in one call and was stopped", r.Call.Target.Server, maxRounds)}
 	state, _ := rawjson.GetString(round.Params, "requestState")
 	s.b.abandon(state, err)
@@ -135,7 +136,7 @@ func (s *modernServer) askAll(ctx context.Context, host conn.Receiver, result []
 		case a := <-q.answer:
 			if a.Error != nil {
 				why, _ := rawjson.GetString(a.Error, "message")
-				return nil, &interceptor.Refusal{Reason: "upstream", Code: "upstream_failed", Status: 502,
+				return nil, &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_failed", Status: 502,
 					Message: fmt.Sprintf("the host declined %s: %s", q.method, why)}
 			}
 			if i > 0 {

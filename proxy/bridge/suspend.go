@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -65,7 +66,7 @@ type question struct {
 	unattributed bool
 }
 
-var errNotSuspended = &interceptor.Refusal{Reason: "invalid", Code: "request_state_unknown", Status: 404,
+var errNotSuspended = &interceptor.Refusal{Reason: trace.ReasonInvalid, Code: "request_state_unknown", Status: 404,
 	Message: "this requestState is unknown or expired; make the call again without requestState and inputResponses"}
 
 // Call implements [conn.Conn]. A call that the server interrupts with a question ends with
@@ -106,7 +107,7 @@ func (s *legacyServer) Call(ctx context.Context, r *conn.Request) (wire.Message,
 			if len(waiting) <= maxSuspended {
 				return m, nil
 			}
-			err := &interceptor.Refusal{Reason: "resource_limit", Code: "too_many_questions", Status: 429, RetryAfter: int(suspendedFor.Seconds()),
+			err := &interceptor.Refusal{Reason: trace.ReasonLimit, Code: "too_many_questions", Status: 429, RetryAfter: int(suspendedFor.Seconds()),
 				Message: fmt.Sprintf("%s asks for input, and %d calls wait for some already: answer those first; this one was cancelled", call.name, maxSuspended)}
 			s.b.forget(call, err)
 			return wire.Message{}, err

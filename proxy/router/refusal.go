@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -56,7 +58,7 @@ func unavailable(ctx context.Context, srv *upstream.Server, err error) error {
 		return cause
 	}
 	if errors.Is(err, upstream.ErrFull) {
-		return &interceptor.Refusal{Reason: "resource_limit", Code: "too_many_connections", Status: 429, RetryAfter: 10, Err: err,
+		return &interceptor.Refusal{Reason: trace.ReasonLimit, Code: "too_many_connections", Status: 429, RetryAfter: 10, Err: err,
 			Message: fmt.Sprintf("%v. Nothing was sent; try again when other calls at %s are over, or have max_connections raised", err, srv.Key)}
 	}
 	return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_unavailable", Status: 502, Err: err,
@@ -106,8 +108,25 @@ type refused struct {
 
 func (p refused) Serve() wire.Message {
 	n := interceptor.Notification{From: p.s.name(), Session: p.s.ID, Principal: p.s.Principal, Method: p.msg.Method}
-	p.s.rt.Recorder.Rejected(n, trace.ReasonInvalid, p.err.JSONRPCCode())
+	p.s.rt.Recorder.Rejected(n, trace.ReasonInvalid, p.err.JSONRPCCode(), p.err.Message)
 	return p.s.rt.clean(wire.Message{ID: p.msg.ID, Error: p.err.JSON()})
 }
 
 func (refused) Sent() {}
+
+// Refused records a message that the server refused. It implements [server.Router].
+func (rt *Router) Refused(r server.Refusal) {
+	n := interceptor.Notification{From: r.From, Principal: r.Principal, Method: "message"}
+	reason, rule := trace.ReasonInvalid, fmt.Sprint("http_", r.Status)
+	switch r.Status {
+	case http.StatusBadRequest:
+		rule = r.Fault.JSONRPCCode()
+	case http.StatusUnauthorized:
+		n.Method, reason, rule = "login", trace.ReasonPolicy, "principals"
+	case http.StatusForbidden:
+		reason = trace.ReasonPolicy
+	case http.StatusRequestEntityTooLarge, http.StatusTooManyRequests, http.StatusServiceUnavailable:
+		reason = trace.ReasonLimit
+	}
+	rt.Recorder.Rejected(n, reason, rule, r.Fault.Message)
+}

@@ -28,7 +28,7 @@ type Access struct {
 // CORS headers of an allowed origin.
 func (srv *HTTP) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 	if !srv.hostAllowed(r) {
-		refuse(w, http.StatusForbidden, nil, invalid(wire.CodeInvalidRequest, hostRefused(r)))
+		srv.refuse(w, r, http.StatusForbidden, nil, invalid(wire.CodeInvalidRequest, hostRefused(r)))
 		return false
 	}
 	origin := r.Header.Get("Origin")
@@ -41,7 +41,7 @@ func (srv *HTTP) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 	}
 	u, err := url.Parse(origin)
 	if err != nil || u.Host == "" || len(r.Header["Origin"]) > 1 || !sameHost(u, r.Host) {
-		refuse(w, http.StatusForbidden, nil, invalid(wire.CodeInvalidRequest, "Origin "+origin+" is not allowed here; add it to allowed_origins"))
+		srv.refuse(w, r, http.StatusForbidden, nil, invalid(wire.CodeInvalidRequest, "Origin "+origin+" is not allowed here; add it to allowed_origins"))
 		return false
 	}
 	return true
@@ -101,14 +101,14 @@ func allowOrigin(h http.Header, r *http.Request, origin string) {
 
 // acceptsPost checks the content type of a POST, and that the host takes both forms of a reply,
 // which the transport demands.
-func acceptsPost(w http.ResponseWriter, r *http.Request) bool {
+func (srv *HTTP) acceptsPost(w http.ResponseWriter, r *http.Request) bool {
 	if !strings.EqualFold(mediaType(r.Header.Get("Content-Type")), "application/json") {
-		refuse(w, http.StatusUnsupportedMediaType, nil, invalid(wire.CodeInvalidRequest, "Content-Type must be application/json"))
+		srv.refuse(w, r, http.StatusUnsupportedMediaType, nil, invalid(wire.CodeInvalidRequest, "Content-Type must be application/json"))
 		return false
 	}
 	accept := r.Header["Accept"]
 	if !accepts(accept, "application/json") || !accepts(accept, "text/event-stream") {
-		refuse(w, http.StatusNotAcceptable, nil, invalid(wire.CodeInvalidRequest, "Accept must hold application/json and text/event-stream"))
+		srv.refuse(w, r, http.StatusNotAcceptable, nil, invalid(wire.CodeInvalidRequest, "Accept must hold application/json and text/event-stream"))
 		return false
 	}
 	return true
@@ -184,12 +184,12 @@ func (l Tokens) several() bool {
 
 // unauthorized refuses a request without a principal. The body is JSON-RPC, for hosts that show
 // it, and tells their user the remedy.
-func unauthorized(w http.ResponseWriter, given bool) {
+func (srv *HTTP) unauthorized(w http.ResponseWriter, r *http.Request, given bool) {
 	challenge, text := `Bearer realm="foldgate"`, "no token: send the header Authorization: Bearer <token>, with a token from the principals of foldgate's configuration"
 	if given {
 		challenge += `, error="invalid_token", error_description="the token is not one of foldgate's principals"`
 		text = "the Authorization header holds no token of a principal of foldgate's configuration; check the host's headers setting, or ask the operator for a new token"
 	}
 	w.Header().Set("WWW-Authenticate", challenge)
-	refuse(w, http.StatusUnauthorized, nil, invalid(wire.CodeInvalidRequest, "401 Unauthorized: "+text))
+	srv.refuse(w, r, http.StatusUnauthorized, nil, invalid(wire.CodeInvalidRequest, "401 Unauthorized: "+text))
 }

@@ -20,6 +20,7 @@ type fakeRouter struct {
 	onNotify func(m wire.Message)
 
 	mu       sync.Mutex
+	refusals []Refusal
 	peers    []Peer
 	notified []string
 	answers  chan wire.Message
@@ -53,6 +54,12 @@ func (c *fakeRouter) Open(p Peer) Session {
 	defer c.mu.Unlock()
 	c.peers = append(c.peers, p)
 	return &fakeSession{c}
+}
+
+func (c *fakeRouter) Refused(r Refusal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.refusals = append(c.refusals, r)
 }
 
 // fakeSession is a session of a fakeRouter.

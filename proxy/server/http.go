@@ -55,8 +55,6 @@ type HTTPOptions struct {
 	// CheckParams checks the Mcp-Param-* headers of a modern request against the schema of the
 	// tool, as principal sees it; nil: no check.
 	CheckParams func(principal, method string, params json.RawMessage, h http.Header) *wire.Error
-	// LoginFailed is told the address of a client without a valid token; may be nil.
-	LoginFailed func(address string)
 	// Ready returns the answer of /readyz; nil: always ready.
 	Ready func() (ok bool, body []byte)
 }
@@ -274,16 +272,13 @@ func (srv *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	principal, given, ok := srv.opts.Access().Tokens.authenticate(r.Header)
 	if !ok {
-		if srv.opts.LoginFailed != nil {
-			srv.opts.LoginFailed(hostName(r.RemoteAddr))
-		}
-		unauthorized(w, given)
+		srv.unauthorized(w, r, given)
 		return
 	}
 	from := sender{principal, branch}
 	notAllowed := func(allow, text string) {
 		w.Header().Set("Allow", allow)
-		refuse(w, http.StatusMethodNotAllowed, nil, invalid(wire.CodeInvalidRequest, text))
+		srv.refuse(w, r, http.StatusMethodNotAllowed, nil, invalid(wire.CodeInvalidRequest, text))
 	}
 	switch {
 	case r.Method == http.MethodPost:
@@ -314,7 +309,7 @@ func branchOf(path string) (branch string, ok bool) {
 
 // post reads one body and hands it to its era.
 func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
-	if !acceptsPost(w, r) {
+	if !srv.acceptsPost(w, r) {
 		return
 	}
 	body, ok := srv.readBody(w, r)
@@ -328,7 +323,7 @@ func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
 	}
 	m, err := wire.ParseMessage(body)
 	if err != nil {
-		refuse(w, http.StatusBadRequest, idOf(m), parseError(err))
+		srv.refuse(w, r, http.StatusBadRequest, idOf(m), parseError(err))
 		return
 	}
 	req := NewRequest(m)
@@ -337,7 +332,7 @@ func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
 	case version >= wire.VersionModern || modern(req.Meta):
 		srv.postModern(w, r, req, from.principal)
 	case version != "" && !slices.Contains(wire.Versions, version):
-		refuse(w, http.StatusBadRequest, m.ID, wire.UnsupportedVersion(version))
+		srv.refuse(w, r, http.StatusBadRequest, m.ID, wire.UnsupportedVersion(version))
 	default:
 		srv.postLegacy(w, r, req, from)
 	}
@@ -347,7 +342,7 @@ func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
 func (srv *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
 	tooLarge := func() ([]byte, bool) {
 		w.Header().Set("Connection", "close") // the rest of the body is not read
-		refuse(w, http.StatusRequestEntityTooLarge, nil,
+		srv.refuse(w, r, http.StatusRequestEntityTooLarge, nil,
 			invalid(wire.CodeInvalidRequest, "the body is larger than "+strconv.FormatInt(srv.opts.MaxBody, 10)+" bytes"))
 		return nil, false
 	}
@@ -366,7 +361,7 @@ func (srv *HTTP) readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool)
 	}
 	switch { // if some of the body is left the deadline stays: net/http reads on before it answers
 	case err != nil:
-		refuse(w, http.StatusBadRequest, nil, invalid(wire.CodeParse, "the body did not arrive: "+err.Error()))
+		srv.refuse(w, r, http.StatusBadRequest, nil, invalid(wire.CodeParse, "the body did not arrive: "+err.Error()))
 		return nil, false
 	case int64(len(body)) > srv.opts.MaxBody:
 		return tooLarge()
@@ -396,14 +391,20 @@ func (srv *HTTP) accepted(w http.ResponseWriter) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-func refuseShutdown(w http.ResponseWriter, id json.RawMessage) {
+func (srv *HTTP) refuseShutdown(w http.ResponseWriter, r *http.Request, id json.RawMessage) {
 	w.Header().Set("Retry-After", "1")
-	refuse(w, http.StatusServiceUnavailable, id, invalid(wire.CodeInternal, errShutdown.Error()))
+	srv.refuse(w, r, http.StatusServiceUnavailable, id, invalid(wire.CodeInternal, errShutdown.Error()))
 }
 
-// refuse answers a request with an error of the server's own.
-func refuse(w http.ResponseWriter, status int, id json.RawMessage, fault *wire.Error) {
+// refuse answers a request with an error of the server's own, and tells the router.
+func (srv *HTTP) refuse(w http.ResponseWriter, r *http.Request, status int, id json.RawMessage, fault *wire.Error) {
+	srv.refused(r, status, fault)
 	writeJSON(w, status, fault.Response(id))
+}
+
+func (srv *HTTP) refused(r *http.Request, status int, fault *wire.Error) {
+	principal, _, _ := srv.opts.Access().Tokens.authenticate(r.Header) // again: most requests need it once
+	srv.router.Refused(Refusal{From: "http:" + hostName(r.RemoteAddr), Principal: principal, Status: status, Fault: fault})
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {

@@ -37,7 +37,7 @@ func (srv *HTTP) postLegacy(w http.ResponseWriter, r *http.Request, req *Request
 		accept(l.session, req.Msg, srv.log)
 		srv.accepted(w)
 	case !srv.enter():
-		refuseShutdown(w, req.Msg.ID)
+		srv.refuseShutdown(w, r, req.Msg.ID)
 	default:
 		p := l.response(w, r, 1)
 		p.serve(sseAfter, func() { l.begin(p.stream, req)() })
@@ -48,14 +48,14 @@ func (srv *HTTP) postLegacy(w http.ResponseWriter, r *http.Request, req *Request
 // router takes it.
 func (srv *HTTP) initialize(w http.ResponseWriter, r *http.Request, req *Request, from sender) {
 	if !srv.enter() {
-		refuseShutdown(w, req.Msg.ID)
+		srv.refuseShutdown(w, r, req.Msg.ID)
 		return
 	}
 	l, fault := srv.openSession(from.principal)
 	if fault != nil {
 		srv.running.Done()
 		w.Header().Set("Retry-After", "60")
-		refuse(w, http.StatusServiceUnavailable, req.Msg.ID, fault)
+		srv.refuse(w, r, http.StatusServiceUnavailable, req.Msg.ID, fault)
 		return
 	}
 	defer l.release()
@@ -68,7 +68,7 @@ func (srv *HTTP) initialize(w http.ResponseWriter, r *http.Request, req *Request
 // in their order, so that a cancellation finds the request before it, and then runs the requests
 // at the same time.
 func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, from sender) {
-	bad := func(code int, text string) { refuse(w, http.StatusBadRequest, nil, invalid(code, text)) }
+	bad := func(code int, text string) { srv.refuse(w, r, http.StatusBadRequest, nil, invalid(code, text)) }
 	if !rawjson.Valid(body, wire.MaxDepth) {
 		bad(wire.CodeParse, "not valid JSON")
 		return
@@ -84,6 +84,10 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 	}
 	var all []wire.Message    // without the invalid ones
 	var faults []wire.Message // the replies to the invalid ones
+	fault := func(e *wire.Error, id json.RawMessage) {
+		srv.refused(r, http.StatusBadRequest, e)
+		faults = append(faults, faultMessage(e, id))
+	}
 	n, requests := 0, 0
 	for v := range rawjson.Elements(body) {
 		if n++; n > batchMax {
@@ -92,9 +96,9 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 		m, err := wire.ParseMessage(v)
 		switch {
 		case err != nil:
-			faults = append(faults, faultMessage(parseError(err), idOf(m)))
+			fault(parseError(err), idOf(m))
 		case m.Method == wire.MethodInitialize:
-			faults = append(faults, faultMessage(invalid(wire.CodeInvalidRequest, "initialize must not be in a batch"), m.ID))
+			fault(invalid(wire.CodeInvalidRequest, "initialize must not be in a batch"), m.ID)
 		default:
 			if all = append(all, m); m.IsRequest() {
 				requests++
@@ -153,7 +157,7 @@ func faultMessage(fault *wire.Error, id json.RawMessage) wire.Message {
 // get opens the session's own stream, or resumes the stream that Last-Event-ID names.
 func (srv *HTTP) get(w http.ResponseWriter, r *http.Request, from sender) {
 	if !accepts(r.Header["Accept"], "text/event-stream") {
-		refuse(w, http.StatusNotAcceptable, nil, invalid(wire.CodeInvalidRequest, "Accept must hold text/event-stream"))
+		srv.refuse(w, r, http.StatusNotAcceptable, nil, invalid(wire.CodeInvalidRequest, "Accept must hold text/event-stream"))
 		return
 	}
 	l, ok := srv.sessionOf(w, r, from, nil)
@@ -172,7 +176,7 @@ func (srv *HTTP) get(w http.ResponseWriter, r *http.Request, from sender) {
 		c = s.attach(after)
 	}
 	if c == nil {
-		refuse(w, status, nil, invalid(wire.CodeInvalidRequest, text))
+		srv.refuse(w, r, status, nil, invalid(wire.CodeInvalidRequest, text))
 		return
 	}
 	defer s.detach(c)

@@ -17,7 +17,7 @@ var errNoStream = errors.New("a modern host hears of this only on subscriptions/
 func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request, principal string) {
 	m := req.Msg
 	if m.IsResponse() {
-		refuse(w, http.StatusBadRequest, nil, invalid(wire.CodeInvalidRequest, "this protocol version has no requests to answer"))
+		srv.refuse(w, r, http.StatusBadRequest, nil, invalid(wire.CodeInvalidRequest, "this protocol version has no requests to answer"))
 		return
 	}
 	if fault := srv.checkModern(principal, r.Header, req); fault != nil {
@@ -25,11 +25,11 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 		if status == http.StatusOK {
 			status = http.StatusBadRequest
 		}
-		refuse(w, status, m.ID, fault)
+		srv.refuse(w, r, status, m.ID, fault)
 		return
 	}
 	if !srv.enter() {
-		refuseShutdown(w, m.ID)
+		srv.refuseShutdown(w, r, m.ID)
 		return
 	}
 	peer := Peer{Principal: principal, Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}

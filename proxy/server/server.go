@@ -77,6 +77,16 @@ type Router interface {
 	// Open starts a session. A server opens one for each legacy HTTP session (at initialize), for
 	// each modern HTTP request, and on stdio for each era, when it is first used.
 	Open(p Peer) Session
+	// Refused is told of a message that the server refused before it reached a session.
+	Refused(r Refusal)
+}
+
+// Refusal is a message that a server answered with an error of its own.
+type Refusal struct {
+	From      string      // "stdio", or "http:" and the address of the client
+	Principal string      // of the host; "" without a valid token
+	Status    int         // as of HTTP
+	Fault     *wire.Error // the answer
 }
 
 // Session is one session of a host.

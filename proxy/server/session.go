@@ -112,14 +112,14 @@ func (srv *HTTP) allSessions() []*legacySession {
 func (srv *HTTP) sessionOf(w http.ResponseWriter, r *http.Request, from sender, id []byte) (*legacySession, bool) {
 	name := r.Header.Get(wire.HeaderSession)
 	if name == "" {
-		refuse(w, http.StatusBadRequest, id, invalid(wire.CodeInvalidRequest, "the Mcp-Session-Id header is missing; send initialize first"))
+		srv.refuse(w, r, http.StatusBadRequest, id, invalid(wire.CodeInvalidRequest, "the Mcp-Session-Id header is missing; send initialize first"))
 		return nil, false
 	}
 	srv.mu.Lock()
 	l := srv.sessions[name]
 	srv.mu.Unlock()
 	if l == nil || l.principal != from.principal || !l.hold() {
-		refuse(w, http.StatusNotFound, id, invalid(wire.CodeInvalidRequest, "no such session; send initialize again"))
+		srv.refuse(w, r, http.StatusNotFound, id, invalid(wire.CodeInvalidRequest, "no such session; send initialize again"))
 		return nil, false
 	}
 	return l, true

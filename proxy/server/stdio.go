@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"sync"
 	"syscall"
 	"time"
@@ -145,7 +146,7 @@ func (s *stdioServer) handle(line wire.Line) bool {
 	data := wire.Trim(line.Head)
 	switch {
 	case line.Tail != nil:
-		s.refuse(nil, invalid(wire.CodeInvalidRequest, "message larger than 64 MiB"))
+		s.refuse(http.StatusRequestEntityTooLarge, nil, invalid(wire.CodeInvalidRequest, "message larger than 64 MiB"))
 	case len(data) > 0:
 		if line.Borrowed { // messages outlive their line
 			data = bytes.Clone(data)
@@ -168,7 +169,7 @@ func (s *stdioServer) messages(data []byte) {
 		s.message(v)
 	}
 	if n == 0 {
-		s.refuse(nil, invalid(wire.CodeInvalidRequest, "empty batch"))
+		s.refuse(http.StatusBadRequest, nil, invalid(wire.CodeInvalidRequest, "empty batch"))
 	}
 }
 
@@ -176,7 +177,7 @@ func (s *stdioServer) message(data []byte) {
 	m, err := wire.ParseMessage(data)
 	switch {
 	case err != nil:
-		s.refuse(idOf(m), parseError(err))
+		s.refuse(http.StatusBadRequest, idOf(m), parseError(err))
 	case m.IsRequest():
 		s.request(m)
 	case m.IsNotification():
@@ -195,14 +196,14 @@ func (s *stdioServer) request(m wire.Message) {
 	isModern := modern(req.Meta)
 	if isModern {
 		if fault := checkMeta(req.Meta); fault != nil {
-			s.refuse(m.ID, fault)
+			s.refuse(http.StatusBadRequest, m.ID, fault)
 			return
 		}
 	}
 	select {
 	case s.slots <- struct{}{}:
 	default:
-		s.refuse(m.ID, invalid(wire.CodeInternal, fmt.Sprintf("%d requests are in flight, wait for a reply first", stdioMaxPending)))
+		s.refuse(http.StatusTooManyRequests, m.ID, invalid(wire.CodeInternal, fmt.Sprintf("%d requests are in flight, wait for a reply first", stdioMaxPending)))
 		return
 	}
 	var session Session
@@ -273,8 +274,9 @@ func (s *stdioServer) open(modern bool) Session {
 	return s.router.Open(Peer{ID: s.sessionID, Principal: LocalPrincipal, Transport: "stdio", Era: era, ImplicitBranch: true, Ordered: true, Push: s.send})
 }
 
-// refuse answers with an error of the server's own. The id may be nil.
-func (s *stdioServer) refuse(id []byte, fault *wire.Error) {
+// refuse answers with an error of the server's own, and tells the router. The id may be nil.
+func (s *stdioServer) refuse(status int, id []byte, fault *wire.Error) {
+	s.router.Refused(Refusal{From: "stdio", Principal: LocalPrincipal, Status: status, Fault: fault})
 	s.log.Debug("refused a message of the host", "error", fault)
 	_ = s.out.Write(func(line []byte) []byte { return append(line, fault.Response(id)...) })
 }

@@ -5,6 +5,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"net/http"
@@ -13,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/foldgate/foldgate/test/fixtures"
 	"github.com/foldgate/foldgate/test/mcpclient"
@@ -207,6 +209,223 @@ func TestEveryRefusalIsRecorded(t *testing.T) {
 		t.Errorf("%d records of the id in use, want 1", rejects)
 	}
 	t.Logf("%d ways, %d missed", len(ways), missed)
+}
+
+// Each message that the server itself refuses is in the trace, with its rule and the answer.
+func TestEveryRefusalOfTheServerIsRecorded(t *testing.T) {
+	type way struct {
+		name, method, path string
+		header             http.Header
+		body, rule, reason string
+	}
+	legacy := func(body string) string { return `{"jsonrpc":"2.0","id":1,` + body + `}` }
+	modern := legacy(`"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}`)
+	version := func(v string, more ...string) http.Header {
+		h := http.Header{"Mcp-Protocol-Version": {v}}
+		for i := 0; i < len(more); i += 2 {
+			h[more[i]] = append(h[more[i]], more[i+1])
+		}
+		return h
+	}
+	const now, init = "2026-07-28", `"method":"initialize","params":{"protocolVersion":"2025-03-26","capabilities":{},"clientInfo":{"name":"a","version":"1"}}`
+	ways := []way{
+		{"foreign host", "POST", "", http.Header{"Host": {"evil.example"}}, legacy(init), "http_403", "policy"},
+		{"foreign origin", "POST", "", http.Header{"Origin": {"https://evil.example"}}, legacy(init), "http_403", "policy"},
+		{"two origins", "POST", "", http.Header{"Origin": {"http://127.0.0.1", "http://127.0.0.1"}}, legacy(init), "http_403", "policy"},
+		{"no token", "POST", "", http.Header{"Authorization": nil}, legacy(init), "principals", "policy"},
+		{"wrong token", "GET", "", http.Header{"Authorization": {"Bearer x"}}, "", "principals", "policy"},
+		{"method", "PUT", "", nil, "", "http_405", "invalid"},
+		{"method of the other era", "GET", "", version(now), "", "http_405", "invalid"},
+		{"content type", "POST", "", http.Header{"Content-Type": {"text/plain"}}, "x", "http_415", "invalid"},
+		{"accept", "POST", "", http.Header{"Accept": {"text/html"}}, "x", "http_406", "invalid"},
+		{"accept of a stream", "GET", "", http.Header{"Accept": {"text/html"}}, "", "http_406", "invalid"},
+		{"too large", "POST", "", http.Header{"Expect": {"100-continue"}}, "", "http_413", "resource_limit"},
+		{"no JSON", "POST", "", nil, "{", "-32700", "invalid"},
+		{"no message", "POST", "", nil, "{}", "-32600", "invalid"},
+		{"no object", "POST", "", nil, "7", "-32600", "invalid"},
+		{"no session", "POST", "", nil, legacy(`"method":"ping"`), "-32600", "invalid"},
+		{"unknown session", "POST", "", http.Header{"Mcp-Session-Id": {"x"}}, legacy(`"method":"ping"`), "http_404", "invalid"},
+		{"unknown session's stream", "GET", "", http.Header{"Mcp-Session-Id": {"x"}}, "", "http_404", "invalid"},
+		{"unknown session's end", "DELETE", "", http.Header{"Mcp-Session-Id": {"x"}}, "", "http_404", "invalid"},
+		{"unknown version", "POST", "", version("2020-01-01"), legacy(`"method":"ping"`), "-32022", "invalid"},
+		{"array that is no JSON", "POST", "", http.Header{"Mcp-Session-Id": {"SESSION"}}, "[", "-32700", "invalid"},
+		{"empty batch", "POST", "", http.Header{"Mcp-Session-Id": {"SESSION"}}, "[]", "-32600", "invalid"},
+		{"message of a batch", "POST", "", http.Header{"Mcp-Session-Id": {"SESSION"}}, `[{"id":{}}]`, "-32600", "invalid"},
+		{"initialize in a batch", "POST", "", http.Header{"Mcp-Session-Id": {"SESSION"}}, "[" + legacy(init) + "]", "-32600", "invalid"},
+		{"stream twice", "GET", "", http.Header{"Mcp-Session-Id": {"SESSION"}, "Last-Event-Id": {"x"}}, "", "-32600", "invalid"},
+		{"modern response", "POST", "", version(now), `{"jsonrpc":"2.0","id":1,"result":{}}`, "-32600", "invalid"},
+		{"modern without _meta", "POST", "", version(now, "Mcp-Method", "ping"), legacy(`"method":"ping"`), "-32602", "invalid"},
+		{"modern without a header", "POST", "", version(now), modern, "-32020", "invalid"},
+		{"modern with another header", "POST", "", version(now, "Mcp-Method", "ping"), modern, "-32020", "invalid"},
+		{"modern with two headers", "POST", "", version(now, "Mcp-Method", "a", "Mcp-Method", "b"), modern, "-32020", "invalid"},
+		{"version of the future", "POST", "", version("2030-01-01"), strings.Replace(modern, now, "2030-01-01", 1), "-32022", "invalid"},
+	}
+	g := newGateway(t, principals()+fmt.Sprintf("upstreams:\n  fake: {command: [%q]}\n", fakeserverBin))
+	url := g.http()
+	client := &http.Client{Transport: &http.Transport{ExpectContinueTimeout: 10 * time.Second}}
+	send := func(w way, session string) (int, http.Header, string) {
+		req, err := http.NewRequestWithContext(testContext(t), w.method, url+w.path, strings.NewReader(strings.ReplaceAll(w.body, "SESSION", session)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header = http.Header{"Content-Type": {"application/json"}, "Accept": {"application/json, text/event-stream"}, "Authorization": {"Bearer " + tokenOf["alice"]}}
+		for k, v := range w.header {
+			req.Header[k] = v
+		}
+		if req.Header.Get("Mcp-Session-Id") == "SESSION" {
+			req.Header = req.Header.Clone()
+			req.Header.Set("Mcp-Session-Id", session)
+		}
+		if host := w.header.Get("Host"); host != "" {
+			req.Host = host
+		}
+		if w.header.Get("Expect") != "" {
+			req.Body, req.ContentLength = io.NopCloser(zeros{}), 65<<20
+		}
+		res, err := client.Do(req)
+		if err != nil {
+			t.Fatalf("%s: %v", w.name, err)
+		}
+		defer res.Body.Close()
+		text, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, res.Header, string(text)
+	}
+	_, header, _ := send(way{method: "POST", body: legacy(init)}, "")
+	session := header.Get("Mcp-Session-Id")
+	type refusal struct{ rule, reason, message, who string }
+	var want []refusal
+	answer := func(name, text, rule, reason, who string) {
+		at := strings.Index(text, `"error":`)
+		var fault struct{ Message string }
+		if at < 0 || json.NewDecoder(strings.NewReader(text[at+len(`"error":`):])).Decode(&fault) != nil || fault.Message == "" {
+			t.Errorf("%s: %s, want an error", name, text)
+		}
+		want = append(want, refusal{rule, reason, fault.Message, who})
+	}
+	for _, w := range ways {
+		_, _, text := send(w, session)
+		who := "alice"
+		if w.rule == "principals" {
+			who = ""
+		}
+		answer(w.name, text, w.rule, w.reason, who)
+	}
+	h := rawStdio(t, g.command("run"), mcpclient.Legacy)
+	for _, line := range []way{
+		{name: "no JSON", body: "{", rule: "-32700", reason: "invalid"}, {name: "no message", body: `{"id":1}`, rule: "-32600", reason: "invalid"},
+		{name: "empty batch", body: "[]", rule: "-32600", reason: "invalid"}, {name: "no JSON in a batch", body: `[{"id":{}}]`, rule: "-32600", reason: "invalid"},
+		{name: "malformed _meta", body: strings.Replace(modern, `"io.modelcontextprotocol/clientCapabilities":{}`, `"io.modelcontextprotocol/clientCapabilities":7`, 1), rule: "-32602", reason: "invalid"},
+		{name: "unknown version", body: strings.Replace(modern, now, "2030-01-01", 1), rule: "-32022", reason: "invalid"},
+		{name: "too large", body: strings.Repeat("x", 65<<20), rule: "http_413", reason: "resource_limit"},
+	} {
+		h.write(line.body)
+		answer("stdio: "+line.name, receive(t, h), line.rule, line.reason, "local")
+	}
+	var got []refusal
+	for _, r := range traceAs[audited](g, "--blocked") {
+		var p struct{ Error struct{ Message string } }
+		if err := json.Unmarshal(r.Payload, &p); err != nil || r.Audit.Decision == nil {
+			t.Fatal(err, r)
+		}
+		if wantFrom := map[bool]string{true: "stdio", false: "http:127.0.0.1"}[r.Audit.Principal == "local"]; r.From != wantFrom {
+			t.Errorf("%s is from %s", p.Error.Message, r.From)
+		}
+		got = append(got, refusal{r.Audit.Decision.Rule, r.Audit.Decision.Reason, p.Error.Message, r.Audit.Principal})
+	}
+	missed := 0
+	for i, w := range want {
+		if !slices.Contains(got, w) {
+			missed++
+			t.Errorf("way %d: no record of %+v", i, w)
+		}
+	}
+	t.Logf("%d ways, %d missed, %d records", len(want), missed, len(got))
+}
+
+// zeros is a body without an end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// Whatever a host chooses, the head of a record is short: what is long is cut, and says so.
+func TestHeadsOfRecordsAreBounded(t *testing.T) {
+	long, secret := strings.Repeat("long-", 200_000), fixtures.Secret()
+	call := func(method, params string) string {
+		return `{"jsonrpc":"2.0","id":"ID","method":"` + method + `","params":` + params + `}`
+	}
+	toolCall := func(name, arguments, members string) string {
+		return call("tools/call", `{"name":"`+name+`","arguments":`+arguments+members+`}`)
+	}
+	meta := func(members string) string {
+		return toolCall("fake__echo", `{}`, `,"_meta":{`+members+`}`)
+	}
+	const key = `"io.github.foldgate/`
+	places := map[string]string{
+		"id":                      strings.Replace(call("tools/call", `{"name":"fake__echo"}`), "ID", "LONG", 1),
+		"method":                  call("x/LONG", `{}`),
+		"notification":            `{"jsonrpc":"2.0","method":"notifications/LONG"}`,
+		"cancelled":               `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"LONG","reason":"LONG"}}`,
+		"tool":                    toolCall("LONG", `{}`, ""),
+		"tool of a server":        toolCall("fake__LONG", `{}`, ""),
+		"denied tool":             toolCall("fake__crash_LONG", `{}`, ""),
+		"key before a secret":     toolCall("fake__echo", `{"LONG":"`+secret+`"}`, ""),
+		"branch":                  toolCall("fake__echo", `{"branch_id":"LONG"}`, ""),
+		"branch in _meta":         meta(key + `branch_id":"LONG"`),
+		"context":                 meta(key + `context":"LONG"`),
+		"correlation":             meta(key + `correlationId":["LONG"]`),
+		"traceparent":             meta(`"traceparent":"LONG"`),
+		"longer traceparent":      meta(`"traceparent":"01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-LONG"`),
+		"thread":                  meta(`"threadId":"LONG"`),
+		"version":                 meta(`"io.modelcontextprotocol/protocolVersion":"LONG","io.modelcontextprotocol/clientCapabilities":{}`),
+		"session":                 toolCall("branch_create", `{"description":"a","session_id":"LONG"}`, ""),
+		"session of a status":     toolCall("branch_status", `{"session_id":"LONG"}`, ""),
+		"parent":                  toolCall("branch_create", `{"description":"a","parent_branch_id":"LONG"}`, ""),
+		"return":                  toolCall("branch_return", `{"branch_id":"LONG","message":"a"}`, ""),
+		"handle":                  toolCall("branch_read", `{"handle":"LONG"}`, ""),
+		"tool of a batch":         toolCall("branch_run", `{"steps":[{"tool":"LONG","arguments":{}}]}`, ""),
+		"prompt":                  call("prompts/get", `{"name":"LONG"}`),
+		"resource":                call("resources/read", `{"uri":"x://LONG"}`),
+		"subscription":            call("resources/subscribe", `{"uri":"fake://LONG"}`),
+		"task":                    call("tasks/get", `{"taskId":"LONG"}`),
+		"cursor":                  call("tools/list", `{"cursor":"LONG"}`),
+		"completion":              call("completion/complete", `{"ref":{"type":"ref/prompt","name":"LONG"},"argument":{"name":"LONG","value":"a"}}`),
+		"workflow":                toolCall("flow__echo", `{"context_id":"LONG"}`, ""),
+		"foreign text in a batch": `[{"jsonrpc":"LONG"}]`,
+	}
+	up := fmt.Sprintf("{command: [%q, -era, both]}\n", fakeserverBin)
+	g := newGateway(t, "upstreams:\n  fake: "+strings.Replace(up, "both]", `both], tools: {deny: ["crash*"]}`, 1)+"  flow: "+up)
+	h := rawStdio(t, g.command("run"), mcpclient.Legacy)
+	h.begin(`"name":"` + long + `","version":"` + long + `"`)
+	for i, place := range slices.Sorted(maps.Keys(places)) {
+		id := fmt.Sprint("id ", i)
+		line := strings.NewReplacer("LONG", long, "ID", id).Replace(places[place])
+		h.write(line)
+		switch {
+		case place == "id":
+			h.answerTo(long)
+		case strings.Contains(line, `"id":`):
+			h.answerTo(id)
+		}
+	}
+	h.ask("last", "ping", `{}`)
+	n := 0
+	for line := range strings.Lines(g.output("trace", "--format", "jsonl")) {
+		var r map[string]json.RawMessage
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatal(err)
+		}
+		delete(r, "payload")
+		n++
+		for member, value := range r {
+			if len(value) > 4000 {
+				t.Errorf("%s: its %s has %d bytes: %.100s", r["kind"], member, len(value), value)
+			}
+		}
+	}
+	t.Logf("%d places, %d records", len(places), n)
 }
 
 // Failed logins are recorded, each of the first ten in a minute and a few of the others.
