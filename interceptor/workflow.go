@@ -98,7 +98,7 @@ func (w *Workflows) Locate(ctx context.Context, c *Call) {
 		return
 	}
 	s.step, s.err = w.Engine.Plan(ctx, workflow.Request{
-		Rule: s.Rule, Principal: c.Origin.Principal, Session: c.Origin.Session, ID: s.Handle,
+		Rule: s.Rule, Principal: c.Origin.Principal, Session: c.Origin.Session, Host: w.Recorder.short(c.Origin.From), ID: s.Handle,
 		NativeID: cmp.Or(s.Native, roundTrip(c.Target.Params)), Arguments: c.Target.Arguments,
 		Secret: func(text string) bool {
 			m := Message{Text: text, Always: true}
@@ -319,11 +319,11 @@ func (w *Workflows) sweep(ctx context.Context) bool {
 	}
 	for _, ended := range all {
 		w.Recorder.Note(&trace.Record{
-			From: "foldgate", To: []string{"host"}, Kind: trace.KindFlowComplete,
+			From: "foldgate", To: []string{cmp.Or(ended.Host, "host")}, Kind: trace.KindFlowComplete,
 			CorrelationID: atMost(trace.IDs{}.Union(ended.Records)), Payload: endPayload(ended, "expired"),
 			Audit: &trace.Audit{
 				Session: ended.Session, Principal: ended.Principal,
-				Workflow: rawjson.Marshal(workflowAudit{Name: ended.Workflow, ContextID: ended.ID, Path: ended.ID}),
+				Workflow: rawjson.Marshal(workflowAudit{Name: ended.Workflow, ContextID: ended.ID, Path: ended.ID, A2A: a2aIDs(ended.Foreign, ended.ID, ended.ID)}),
 			},
 		})
 	}
@@ -368,8 +368,12 @@ func (s *WorkflowStep) audit() json.RawMessage {
 		a.ContextID, a.Path, a.Evidence, a.Ambiguous = step.ID, step.Path, step.Evidence, step.Ambiguous
 		if step.ID != "" {
 			a.Step, a.Attempt, a.Status = step.Name, step.Attempt, step.Status
-			a.A2A = map[string]string{"contextId": cmp.Or(step.Foreign, step.Root), "taskId": step.ID}
+			a.A2A = a2aIDs(step.Foreign, step.Root, step.ID)
 		}
 	}
 	return rawjson.Marshal(a)
+}
+
+func a2aIDs(foreign, root, step string) map[string]string {
+	return map[string]string{"contextId": cmp.Or(foreign, root), "taskId": step}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -143,6 +145,71 @@ func TestStepOfACallThatIsOver(t *testing.T) {
 	})(ctx, c)
 	if res != nil || err != error(ended) || c.Outcome.Decision != "" || log.Len() > 0 {
 		t.Errorf("the call = %v, %v (%s), log %s; want %v", res, err, c.Outcome.Decision, &log, ended)
+	}
+}
+
+// The record of an expired workflow has its host and its A2A ids, also after a restart.
+func TestExpiredAfterARestart(t *testing.T) {
+	dir, now := t.TempDir(), time.Now()
+	open := func() *workflow.Engine {
+		engine, err := workflow.Open(filepath.Join(dir, "workflows.db"), func() time.Time { return now })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return engine
+	}
+	journal, err := trace.Open(filepath.Join(dir, "trace"), trace.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules, faults := workflow.Compile([]workflow.Spec{{Name: "w", TTL: time.Hour, Preserve: true, Evidence: []workflow.Evidence{workflow.Explicit},
+		Tools: []workflow.ToolSpec{{Role: workflow.RoleOpen, Server: "s", Tool: "open"}}}})
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	scrubber, err := scrub.New(scrub.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	boundary := &Boundary{scrubber, testPolicy{}.of}
+	w := &Workflows{Engine: open(), Recorder: &Recorder{Journal: journal, Boundary: boundary, Payload: true}, Boundary: boundary}
+	origin := Origin{From: "host:agent#ses_1", Session: "ses_1", Identity: Identity{Principal: "ada"}}
+	for _, id := range []string{"", "agent:job-7.1"} {
+		c := &Call{Origin: origin, Target: Target{Method: "tools/call", Workflow: &WorkflowStep{Rule: rules.Find("s", "open"), Handle: id}}}
+		w.Locate(t.Context(), c)
+		if _, err := w.Middleware()(func(context.Context, *Call) (*Result, error) { return &Result{Body: []byte(`{}`)}, nil })(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Engine.Close(); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(2 * time.Hour)
+	w.Engine = open()
+	defer w.Engine.Close()
+	w.Sweep(t.Context())
+	if err := journal.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"", "agent:job-7.1"} {
+		n := 0
+		f := query.Filter{Kinds: []string{trace.KindFlowComplete}, Workflow: id, A2AContext: id}
+		for r, err := range query.Scan(t.Context(), filepath.Join(dir, "trace"), f) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			n++
+			flow := r.Audit.Workflow
+			root, _ := rawjson.GetString(flow, "context_id")
+			context, _ := rawjson.GetString(flow, "a2a", "contextId")
+			task, _ := rawjson.GetString(flow, "a2a", "taskId")
+			if !slices.Equal(r.To, []string{"host:agent#ses_1"}) || task != root || root == "" || context != root && context != "agent:job-7.1" {
+				t.Errorf("to %v, workflow %s", r.To, flow)
+			}
+		}
+		if want := map[string]int{"": 2, "agent:job-7.1": 1}[id]; n != want {
+			t.Errorf("%d records of the end of %q, want %d", n, id, want)
+		}
 	}
 }
 

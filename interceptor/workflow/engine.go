@@ -83,6 +83,7 @@ func (e *Engine) Close() error { return e.db.Close() }
 type Request struct {
 	Rule               *Rule // of the tool
 	Principal, Session string
+	Host               string // as records name it
 	// ID is the id that the call gives to foldgate. NativeID is the id that it gives to the
 	// server, in a parameter of the server's own.
 	ID, NativeID string
@@ -321,7 +322,8 @@ func opens(rule *Rule, root *node) bool {
 }
 
 // join returns the newest node that holds a value for each join of the call. If within is not "",
-// it looks below that root only.
+// it looks below that root only. Otherwise a result of the workflow must have held the values: what
+// a call only named is no evidence.
 func (e *Engine) join(ctx context.Context, s *Step, within string, now int64) (*node, error) {
 	r := s.request
 	var found []*node
@@ -334,7 +336,11 @@ func (e *Engine) join(ctx context.Context, s *Step, within string, now int64) (*
 			found = nodes
 		}
 		found = slices.DeleteFunc(found, func(n *node) bool {
-			return !slices.ContainsFunc(nodes, func(o *node) bool { return o.id == n.id }) || within != "" && (n.root != within || n.id == within)
+			holds := func(id string) bool { return slices.ContainsFunc(nodes, func(o *node) bool { return o.id == id }) }
+			if within == "" {
+				return !holds(n.id) || !holds(n.root) // the root has the values of results
+			}
+			return !holds(n.id) || n.root != within || n.id == within
 		})
 		if len(found) == 0 {
 			return nil, nil
@@ -374,7 +380,7 @@ func (e *Engine) Begin(ctx context.Context, s *Step, request, record string) err
 			n := &node{
 				id: s.ID, path: s.Path, root: s.Root, parent: s.parent, workflow: r.Rule.Workflow.Name, principal: r.Principal, session: r.Session,
 				server: r.Rule.Server, tool: r.Rule.Tool, step: s.Name, key: s.key, status: Working, attempts: 1,
-				request: request, record: record, foreign: s.Foreign, created: now, used: now,
+				request: request, record: record, foreign: s.Foreign, host: r.Host, created: now, used: now,
 			}
 			if s.ID == s.Root {
 				n.expires = now + r.Rule.Workflow.TTL.Microseconds()
@@ -443,6 +449,8 @@ func (e *Engine) Interrupt(ctx context.Context, ids []string) error {
 // Ended is a workflow that is over.
 type Ended struct {
 	Workflow, Principal, Session, ID string
+	Host                             string   // that started it, "" if an earlier version kept it
+	Foreign                          string   // the host's own id for it, or ""
 	Records                          []string // the trace records of its start and of its steps
 	Steps                            int
 }
@@ -492,7 +500,7 @@ func ending(ctx context.Context, q sqlitedb.Querier, root string) (x Ended, err 
 	nodes, err := many(ctx, q, "WHERE n.root = ? ORDER BY n.created_at, n.rowid", root)
 	for i, n := range nodes {
 		if n.id == root {
-			x.Workflow, x.Principal, x.Session, x.ID = n.workflow, n.principal, n.session, n.id
+			x.Workflow, x.Principal, x.Session, x.ID, x.Host, x.Foreign = n.workflow, n.principal, n.session, n.id, n.host, n.foreign
 		}
 		x.Records, x.Steps = append(x.Records, n.record), i
 	}

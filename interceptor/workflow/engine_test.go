@@ -283,6 +283,29 @@ func TestOneStepForManyCalls(t *testing.T) {
 	}
 }
 
+// Another session joins on a value that a result held, not on one that a call only named. Within the
+// workflow that a call names, a named value still finds the step.
+func TestJoinNeedsAResult(t *testing.T) {
+	b := newBench(t, func(s *Spec) { s.Evidence = []Evidence{Explicit, Join} })
+	a := b.open(`["held"]`)
+	for _, id := range []string{"held", "invented"} {
+		b.call(Request{ID: a.ID}, "use", `{"id":"`+id+`"}`, `{}`)
+	}
+	other := Request{Principal: "local", Session: "s2"}
+	for _, tool := range []string{"use", "ask"} {
+		for id, want := range map[string]Evidence{"held": Join, "invented": None, "unknown": None} {
+			if s := b.call(other, tool, `{"id":"`+id+`"}`, `{}`); s.Evidence != want || (s.Root == a.ID) != (want == Join) {
+				t.Errorf("%s of a value that is %s: evidence %s, workflow %s, want %s", tool, id, s.Evidence, s.Root, want)
+			}
+		}
+	}
+	inside := other
+	inside.ID = a.ID
+	if s := b.call(inside, "ask", `{"id":"invented"}`, `{}`); s.Name != "activation" {
+		t.Errorf("a question about a step of the workflow is about %q", s.Name)
+	}
+}
+
 func TestExpire(t *testing.T) {
 	b := newBench(t, nil)
 	a := b.open(`["x"]`)

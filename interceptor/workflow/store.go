@@ -51,6 +51,8 @@ var migrations = []string{`
 		PRIMARY KEY (principal, workflow, alias)
 	) WITHOUT ROWID;
 	CREATE INDEX aliases_root ON aliases (root);
+`, `
+	ALTER TABLE nodes ADD COLUMN host TEXT NOT NULL DEFAULT ''; -- that made it, as records name it
 `}
 
 // node is a row: the first step of a workflow, its root, or a later one.
@@ -59,18 +61,18 @@ type node struct {
 	workflow, principal, session    string
 	server, tool, step, key, status string
 	attempts                        int
-	request, record, foreign        string
+	request, record, foreign, host  string
 	created, used, expires          int64 // microseconds since 1970
 	closed                          bool
 }
 
 const nodeColumns = "n.id, n.path, n.root, n.parent, n.workflow, n.principal, n.session, n.server, n.tool, n.step, n.step_key, n.status, " +
-	"n.attempts, n.request, n.record, n.foreign_id, n.created_at, n.used_at, n.expires_at, n.closed"
+	"n.attempts, n.request, n.record, n.foreign_id, n.created_at, n.used_at, n.expires_at, n.closed, n.host"
 
 // fields returns pointers to the fields, in the order of nodeColumns.
 func (n *node) fields() []any {
 	return []any{&n.id, &n.path, &n.root, &n.parent, &n.workflow, &n.principal, &n.session, &n.server, &n.tool, &n.step, &n.key, &n.status,
-		&n.attempts, &n.request, &n.record, &n.foreign, &n.created, &n.used, &n.expires, &n.closed}
+		&n.attempts, &n.request, &n.record, &n.foreign, &n.created, &n.used, &n.expires, &n.closed, &n.host}
 }
 
 // one returns the first node that the end of a query selects, or nil.

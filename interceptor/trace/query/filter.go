@@ -42,8 +42,8 @@ type Filter struct {
 	// nor a context of the journal.
 	Orphans bool
 
-	// Workflow is a workflow's context id or path; Tree, Children and Roots
-	// apply to it if Context is not set. Evidence is how the call was linked to it.
+	// Workflow is the id of a workflow, the host's own id for it, the id of a step, or a path; Tree,
+	// Children and Roots apply to it if Context is not set. Evidence is how the call was linked to it.
 	Workflow string
 	Evidence []string
 	// A2AContext and A2ATask are the ids of a workflow and of a step in the A2A protocol.
@@ -95,7 +95,8 @@ func Usagef(field, format string, args ...any) error {
 // Validate returns a [*UsageError] for the first condition that is malformed
 // or contradicts another. It accepts names that no record has; see [Filter.Resolve].
 func (f Filter) Validate() error {
-	for field, path := range map[string]string{"context": f.Context, "workflow": f.Workflow} {
+	flow := strings.NewReplacer(".", "_", ":", "_").Replace(f.Workflow) // a host's own id may have these
+	for field, path := range map[string]string{"context": f.Context, "workflow": flow} {
 		if err := contextpath.ValidateCall(path); err != nil {
 			return &UsageError{field, err}
 		}
@@ -296,15 +297,23 @@ func (f *Filter) matchWorkflow(a *trace.Audit) bool {
 	id, _ := rawjson.GetString(a.Workflow, "context_id")
 	evidence, _ := rawjson.GetString(a.Workflow, "evidence")
 	p, base := contextpath.Path(cmp.Or(path, id)), contextpath.Path(f.Workflow)
+	if host, _ := rawjson.GetString(a.Workflow, "a2a", "contextId"); host == f.Workflow {
+		base = p.Root()
+	}
+	for q := p; q != contextpath.Main; q = q.Parent() {
+		if q.Leaf() == f.Workflow { // the id of a step
+			base = q
+		}
+	}
 	switch {
 	case len(f.Evidence) > 0 && !slices.Contains(f.Evidence, evidence), f.Roots && p.Depth() != 1:
 		return false
 	case f.Workflow == "":
 		return true
 	case f.Context != "": // Tree and the others belong to Context
-		return p == base || id == f.Workflow
+		return p == base
 	}
-	return f.shape(base, p) || !f.Tree && !f.Children && !f.Ancestors && id == f.Workflow
+	return f.shape(base, p)
 }
 
 func (f *Filter) matchCorrelates(r *trace.Record) bool {

@@ -310,7 +310,7 @@ func TestValidate(t *testing.T) {
 			t.Errorf("Validate(%+v) = %v, want a UsageError", f, f.Validate())
 		}
 	}
-	for _, f := range []Filter{{}, {Context: "a", Tree: true}, {Workflow: "ctx_1/ctx_2", Children: true}, {Workflow: "ctx_1", Roots: true}} {
+	for _, f := range []Filter{{}, {Context: "a", Tree: true}, {Workflow: "ctx_1/ctx_2", Children: true}, {Workflow: "ctx_1", Roots: true}, {Workflow: "agent:job-7.1", Tree: true}} {
 		if err := f.Validate(); err != nil {
 			t.Errorf("Validate(%+v) = %v", f, err)
 		}
@@ -493,6 +493,9 @@ func TestA2AFilters(t *testing.T) {
 	}{
 		{Filter{A2AContext: "c"}, true}, {Filter{A2AContext: "d"}, false}, {Filter{A2ATask: "t1"}, true}, {Filter{A2ATask: "c"}, false},
 		{Filter{A2AContext: "c", A2ATask: "t2"}, false}, {Filter{A2AContext: "c", Workflow: "root/t1"}, true},
+		{Filter{Workflow: "t1"}, true}, {Filter{Workflow: "t1", Tree: true}, true}, {Filter{Workflow: "t1", Children: true}, false}, {Filter{Workflow: "t2", Tree: true}, false},
+		{Filter{Workflow: "c"}, false}, {Filter{Workflow: "c", Tree: true}, true}, {Filter{Workflow: "c", Children: true}, true}, {Filter{Workflow: "c", Roots: true}, false},
+		{Filter{Workflow: "root"}, false}, {Filter{Workflow: "root", Tree: true}, true}, {Filter{Workflow: "root", Children: true}, true},
 	} {
 		if got := tc.f.Match(r); got != tc.want {
 			t.Errorf("%+v selects %t, want %t", tc.f, got, tc.want)
