@@ -1,0 +1,338 @@
+package policy
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/foldgate/foldgate/interceptor"
+)
+
+var (
+	alice = interceptor.Identity{Principal: "alice", Team: "data", Roles: []string{"analyst"}, Scopes: []string{"db:read"}}
+	bob   = interceptor.Identity{Principal: "bob", Team: "web"}
+)
+
+func policyOf(t testing.TB, c Config) *Policy {
+	t.Helper()
+	p, faults := Compile(c)
+	if len(faults) > 0 {
+		t.Fatalf("faults: %v", faults)
+	}
+	return p
+}
+
+func TestDecide(t *testing.T) {
+	p := policyOf(t, Config{Default: "deny", Rules: []Rule{
+		{Name: "readers", Who: Who{Team: "data"}, Allow: []string{"db__*"}, When: `args.sql.startsWith("SELECT")`},
+		{Name: "no-drop", Allow: []string{"db__list"}, Deny: []string{"*__drop*"}},
+		{Name: "no-limit", Deny: []string{"db__*"}, When: `has(args.limit) && args.limit > 100`},
+		{Name: "web", Who: Who{Principal: "{alice,bob}"}, Allow: []string{"web__*"}, Require: "branch"},
+		{Name: "safe", Who: Who{Role: "ana*", Scope: "db:*"}, Allow: []string{"git__*"}, When: `annotations.readOnlyHint`},
+		{Name: "docs", Prompts: Globs{Allow: []string{"docs__*"}, Deny: []string{"*secret*"}}, Resources: Globs{Allow: []string{"file:///docs/*"}, Deny: []string{"*/private/*"}}},
+	}})
+	for _, tt := range []struct {
+		r     Request
+		allow bool
+		rule  string
+		says  string
+	}{
+		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`{"sql":"SELECT 1"}`)}, true, "readers", ""},
+		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`{"sql":"DELETE"}`)}, false, "readers", `only if args.sql.startsWith("SELECT")`},
+		{Request{Identity: alice, Name: "db__query"}, false, "readers", "no such key: sql"},
+		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`{"SQL":"SELECT 1"}`)}, false, "readers", `write "sql"`},
+		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`{"sql":"SELECT 1","\u017fql":"DROP"}`)}, false, "readers", `write "sql"`},
+		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`{"sql":"SELECT 1","x":{"Sql":"DROP"}}`)}, false, "readers", `write "sql"`},
+		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`{"sql":"DROP","sql":"SELECT 1"}`)}, false, "readers", `"sql" twice`},
+		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`{"sql":"SELECT 1","x":[{"a":1,"\u0061":2}]}`)}, false, "readers", `"a" twice`},
+		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`{"sql":"SELECT 1","PATH":1,"Path":2}`)}, true, "readers", ""},
+		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`{"sql":7}`)}, false, "readers", "no such overload"},
+		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`[]`)}, false, "readers", "not an object"},
+		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`{"sql":"SELECT 1","n":1e999}`)}, false, "readers", "too large"},
+		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`{"sql":"SELECT 1","limit":101}`)}, false, "no-limit", "has(args.limit)"},
+		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`{"sql":"SELECT 1","limit":1e2}`)}, true, "readers", ""},
+		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`{"sql":"SELECT 1","LIMIT":101}`)}, false, "no-limit", `write "limit"`},
+		{Request{Identity: alice, Name: "db__drop_all", Arguments: []byte(`{"sql":"SELECT 1"}`)}, false, "no-drop", "forbids the tool db__drop_all"},
+		{Request{Identity: alice, Name: "db__aaa_0123abcd", Full: "db__aaa_then__drop", Arguments: []byte(`{"sql":"SELECT 1"}`)}, false, "no-drop", ""},
+		{Request{Identity: bob, Name: "db__query", Arguments: []byte(`{"sql":"SELECT 1"}`)}, false, DefaultRule, "no rule"},
+		{Request{Identity: bob, Name: "db__list"}, true, "no-drop", ""},
+		{Request{Identity: bob, Name: "web__fetch"}, false, "web", "branch_create"},
+		{Request{Identity: bob, Name: "web__fetch", Branch: "br_1"}, true, "web", ""},
+		{Request{Identity: bob, Name: "web__fetch", Listing: true}, true, "web", ""},
+		{Request{Identity: alice, Name: "git__log", Annotations: []byte(`{"readOnlyHint":true}`)}, true, "safe", ""},
+		{Request{Identity: alice, Name: "git__log", Annotations: []byte(`{"readOnlyHint":"true"}`)}, false, "safe", ""},
+		{Request{Identity: alice, Name: "git__log"}, false, "safe", "only if annotations.readOnlyHint"},
+		{Request{Identity: alice, Name: "git__log", Unlisted: true}, false, "safe", "try again"},
+		{Request{Identity: alice, Name: "git__log", Unlisted: true, Listing: true}, true, "safe", ""},
+		{Request{Identity: alice, Name: "git__log", Listing: true}, false, "safe", ""},
+		{Request{Identity: bob, Name: "git__log", Annotations: []byte(`{"readOnlyHint":true}`)}, false, DefaultRule, ""},
+		{Request{Identity: alice, Name: "db__query", Listing: true}, true, "readers", ""},
+		{Request{Identity: alice, Kind: Prompt, Name: "docs__howto"}, true, "docs", ""},
+		{Request{Identity: alice, Kind: Prompt, Name: "docs__secrets"}, false, "docs", "forbids the prompt"},
+		{Request{Identity: alice, Kind: Prompt, Name: "db__list"}, false, DefaultRule, ""},
+		{Request{Identity: alice, Kind: Resource, Name: "file:///docs/a.md"}, true, "docs", ""},
+		{Request{Identity: alice, Kind: Resource, Name: "file:///docs/../etc/passwd"}, false, DefaultRule, ""},
+		{Request{Identity: alice, Kind: Resource, Name: "file:///docs/%2e%2e/etc/passwd"}, false, DefaultRule, ""},
+		{Request{Identity: alice, Kind: Resource, Name: "file:///docs/%252e%252e/etc/passwd"}, false, "docs", "two ways"},
+		{Request{Identity: alice, Kind: Resource, Name: "file:///docs/%70rivate/x"}, false, "docs", "forbids"},
+		{Request{Identity: alice, Kind: Resource, Name: "file:///docs//private/x"}, false, "docs", "forbids"},
+		{Request{Identity: alice, Kind: Resource, Name: "FILE:///docs/a.md"}, false, DefaultRule, ""}, // allowed by all spellings, or not at all
+		{Request{Identity: alice, Kind: Resource, Name: "file:///docs/{name}", Listing: true}, true, "docs", ""},
+		{Request{Identity: alice, Kind: Method, Name: "x/unknown"}, false, DefaultRule, "the method x/unknown"},
+	} {
+		got := p.Decide(tt.r)
+		if got.Allowed != tt.allow || got.Rule != tt.rule || !strings.Contains(got.Message, tt.says) || (got.Code == "") != got.Allowed {
+			t.Errorf("%s %s %s %s: %+v, want %v by %s, %q", tt.r.Principal, tt.r.Name, tt.r.Arguments, tt.r.Annotations, got, tt.allow, tt.rule, tt.says)
+		}
+	}
+}
+
+// What a rule forbids is forbidden whatever the order of the rules.
+func TestOrderDoesNotMatter(t *testing.T) {
+	rules := []Rule{
+		{Name: "a", Allow: []string{"**"}},
+		{Name: "b", Deny: []string{"x"}, When: `args.v == 1`},
+		{Name: "c", Allow: []string{"x"}, Require: "branch", When: `args.v == 2`},
+		{Name: "d", Deny: []string{"x"}, When: `args.v == 3`},
+	}
+	for range 20 {
+		rand.Shuffle(len(rules), func(i, j int) { rules[i], rules[j] = rules[j], rules[i] })
+		p := policyOf(t, Config{Default: "deny", Rules: rules})
+		for v, want := range map[int]string{0: "", 1: "b", 2: "c", 3: "d"} {
+			d := p.Decide(Request{Name: "x", Arguments: fmt.Appendf(nil, `{"v":%d}`, v)})
+			if d.Allowed != (want == "") || want != "" && d.Rule != want {
+				t.Errorf("%d in %v: %+v, want %q", v, rules, d, want)
+			}
+		}
+		if d := p.Decide(Request{Name: "x"}); d.Allowed || !strings.Contains(d.Message, "no such key") {
+			t.Errorf("without the argument: %+v", d)
+		}
+	}
+}
+
+func TestDefaultAllow(t *testing.T) {
+	p := policyOf(t, Config{Default: "allow", Rules: []Rule{
+		{Name: "select", Deny: []string{"db__*"}, When: `!args.sql.startsWith("SELECT")`},
+		{Name: "web", Allow: []string{"web__*"}, Require: "branch"},
+	}})
+	for call, want := range map[string]bool{
+		`db__q {"sql":"SELECT"}`: true, `db__q {"sql":"DROP"}`: false, `db__q {}`: false, `db__q {"Sql":"SELECT"}`: false, `web__x {}`: false, `git__x {}`: true,
+	} {
+		name, args, _ := strings.Cut(call, " ")
+		if d := p.Decide(Request{Name: name, Arguments: []byte(args)}); d.Allowed != want {
+			t.Errorf("%s: %+v", call, d)
+		}
+	}
+	if p, faults := Compile(Config{Default: "allow"}); p != nil || len(faults) > 0 || !p.Decide(Request{Name: "x"}).Allowed || p.HidesUnlisted() {
+		t.Errorf("an empty policy is %v, %v", p, faults)
+	}
+}
+
+func TestFaults(t *testing.T) {
+	for _, tt := range []struct {
+		c    Config
+		want []Fault
+	}{
+		{Config{Default: "maybe", Unlisted: "hidden"}, []Fault{{"default", "not one of"}, {"unlisted", "not one of"}}},
+		{Config{Rules: []Rule{{Deny: []string{"x"}}, {Name: "default", Deny: []string{"x"}}, {Name: "a b", Deny: []string{"x"}}}},
+			[]Fault{{"rules[0].name", "1 to 64"}, {"rules[1].name", "1 to 64"}, {"rules[2].name", "1 to 64"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}}, {Name: "a", Deny: []string{"y"}}}}, []Fault{{"rules[1].name", "also the name of rules[0]"}}},
+		{Config{Rules: []Rule{{Name: "a"}}}, []Fault{{"rules[0]", "names nothing"}}},
+		{Config{Rules: []Rule{{Name: "a", Allow: []string{"x"}}}}, []Fault{{"rules[0].allow", "no effect"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"["}, Who: Who{Team: "{"}}}}, []Fault{{"rules[0].deny", "not a valid glob"}, {"rules[0].who.team", "not a valid glob"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, Require: "branch"}}}, []Fault{{"rules[0].require", "needs allow"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, Require: "session"}}}, []Fault{{"rules[0].require", "is not branch"}, {"rules[0].require", "needs allow"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, When: "args.sql."}}}, []Fault{{"rules[0].when", "1:10: Syntax error"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, When: "arg.sql == 1"}}}, []Fault{{"rules[0].when", "undeclared reference to 'arg'"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, When: "team == 1"}}}, []Fault{{"rules[0].when", "no matching overload"}}},
+		{Config{Rules: []Rule{{Name: "a", Deny: []string{"x"}, When: "team"}}}, []Fault{{"rules[0].when", "must be true or false"}}},
+	} {
+		p, got := Compile(tt.c)
+		if len(got) != len(tt.want) || p != nil {
+			t.Errorf("%+v: %v, want %v", tt.c, got, tt.want)
+			continue
+		}
+		for i, w := range tt.want {
+			if got[i].Key != w.Key || !strings.Contains(got[i].Msg, w.Msg) || strings.Contains(got[i].Msg, "\n") {
+				t.Errorf("fault %v, want %v", got[i], w)
+			}
+		}
+	}
+}
+
+// A condition that takes too long denies, and does not hold the call up.
+func TestCost(t *testing.T) {
+	p := policyOf(t, Config{Default: "deny", Rules: []Rule{{Name: "slow", Allow: []string{"**"}, When: `args.l.all(a, args.l.all(b, args.l.all(c, a + b + c >= 0)))`}}})
+	list := json.RawMessage(`{"l":[` + strings.TrimSuffix(strings.Repeat("1,", 2000), ",") + `]}`)
+	began := time.Now()
+	d := p.Decide(Request{Name: "x", Arguments: list})
+	if took := time.Since(began); d.Allowed || !strings.Contains(d.Message, "cost limit") || took > 5*time.Second {
+		t.Errorf("%+v after %s", d, took)
+	}
+	for name, args := range map[string]string{
+		"many bytes": `{"l":[],"x":"` + strings.Repeat("x", maxArguments) + `"}`,
+		"deep":       `{"l":` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `}`,
+	} {
+		if d := p.Decide(Request{Name: "x", Arguments: []byte(args)}); d.Allowed || d.Rule != "slow" {
+			t.Errorf("%s: %+v", name, d)
+		}
+	}
+}
+
+func TestFold(t *testing.T) {
+	for _, pair := range [][2]string{{"sql", "SQL"}, {"sql", "ſql"}, {"key", "\u212aey"}, {"é", "É"}, {"Σ", "ς"}} {
+		if fold(pair[0]) != fold(pair[1]) || !strings.EqualFold(pair[0], pair[1]) {
+			t.Errorf("%q and %q differ", pair[0], pair[1])
+		}
+	}
+	if fold("a_b") == fold("ab") {
+		t.Error("a_b is ab")
+	}
+}
+
+// random makes a policy, identities and names from a small vocabulary, so that rules meet.
+type random struct{ *rand.Rand }
+
+func (r random) pick(from ...string) string { return from[r.IntN(len(from))] }
+
+func (r random) some(from ...string) (out []string) {
+	for range r.IntN(3) {
+		out = append(out, r.pick(from...))
+	}
+	return out
+}
+
+var tools = []string{"a__x", "a__y", "b__x", "b__y/z", "c"}
+
+func (r random) policy(conditions ...string) Config {
+	c := Config{Default: r.pick("allow", "deny")}
+	globs := []string{"**", "a__*", "*x", "b__y*", "c", "{a,b}__x", "?__x"}
+	for i := range 1 + r.IntN(5) {
+		rule := Rule{Name: fmt.Sprint("r", i), Deny: r.some(globs...), Who: Who{
+			Principal: r.pick("", "", "p1", "p*"), Team: r.pick("", "", "t1"), Role: r.pick("", "", "r1"), Scope: r.pick("", "", "s?")}}
+		if len(conditions) > 0 {
+			rule.When = r.pick(conditions...)
+			rule.Require = r.pick("", "branch")
+		}
+		if c.Default == "deny" || rule.Require != "" {
+			rule.Allow = r.some(globs...)
+		}
+		if len(rule.Allow) == 0 {
+			rule.Require = ""
+		}
+		if len(rule.Allow)+len(rule.Deny) == 0 {
+			rule.Deny = globs[:1]
+		}
+		c.Rules = append(c.Rules, rule)
+	}
+	return c
+}
+
+func (r random) identity() interceptor.Identity {
+	return interceptor.Identity{Principal: r.pick("p1", "p2", "q"), Team: r.pick("", "t1", "t2"), Roles: r.some("r1", "r2"), Scopes: r.some("s1", "s22")}
+}
+
+// Without conditions on a call, what is listed can be called, and nothing else.
+func TestListedIsCallable(t *testing.T) {
+	r := random{rand.New(rand.NewPCG(1, 2))}
+	seen := map[bool]int{}
+	for range 3000 {
+		p := policyOf(t, r.policy())
+		id := r.identity()
+		for _, tool := range tools {
+			listed, called := p.Decide(Request{Identity: id, Name: tool, Listing: true}), p.Decide(Request{Identity: id, Name: tool, Arguments: []byte(`{"v":1}`)})
+			if diff := cmp.Diff(listed, called); diff != "" {
+				t.Fatalf("%v %s: listed and called differ:\n%s", id, tool, diff)
+			}
+			seen[listed.Allowed]++
+		}
+	}
+	if seen[true] < 1000 || seen[false] < 1000 {
+		t.Errorf("decisions: %v", seen)
+	}
+}
+
+// With conditions, what is not listed can't be called with any arguments, in a branch or outside.
+func FuzzListedIsCallable(f *testing.F) {
+	for i := range uint64(50) {
+		f.Add(i, `{"v":1}`)
+		f.Add(i, `{"V":2}`)
+	}
+	f.Fuzz(func(t *testing.T, seed uint64, arguments string) {
+		r := random{rand.New(rand.NewPCG(seed, 0))}
+		p := policyOf(t, r.policy("", `args.v == 1`, `!has(args.v) || args.v < 2`, `team == "t1"`, `"r1" in roles && args.v == 2`, `annotations.readOnlyHint`, `branch != ""`, `tool.startsWith("a") == (server == "a")`))
+		id := r.identity()
+		for _, tool := range tools {
+			server, _, _ := strings.Cut(tool, "__")
+			listed := p.Decide(Request{Identity: id, Name: tool, Server: server, Listing: true})
+			for _, args := range []string{arguments, `{"v":1}`, `{"v":2}`, `{}`} {
+				for _, branch := range []string{"", "br_1"} {
+					called := p.Decide(Request{Identity: id, Name: tool, Server: server, Arguments: []byte(args), Branch: branch})
+					if called.Allowed && !listed.Allowed {
+						t.Fatalf("%s %s in %q is allowed by %s, and not listed because of %s", tool, args, branch, called.Rule, listed.Rule)
+					}
+				}
+			}
+		}
+	})
+}
+
+// Whatever the arguments are, a call passes only if every reading of them that a server may have is
+// allowed.
+func FuzzArguments(f *testing.F) {
+	for _, seed := range []string{`{"v":"ok"}`, `{"v":"ok","V":"bad"}`, `{"v":"bad","v":"ok"}`, `{"\u0076":"ok"}`, `{"v":"ok"}x`, `null`, `{"v":{"v":"ok"}}`, `{"v":"ok","\ud800":1}`, `{"v":"ok","v\u0000":1}`} {
+		f.Add(seed)
+	}
+	p := policyOf(f, Config{Default: "deny", Rules: []Rule{{Name: "ok", Allow: []string{"**"}, When: `args.v == "ok"`}}})
+	f.Fuzz(func(t *testing.T, arguments string) {
+		if d := p.Decide(Request{Name: "x", Arguments: []byte(arguments)}); !d.Allowed {
+			return
+		}
+		var loose struct{ V any }
+		var exact map[string]any
+		if err := json.Unmarshal([]byte(arguments), &loose); err != nil || loose.V != "ok" {
+			t.Errorf("%q is allowed, and a server in Go reads %v, %v", arguments, loose.V, err)
+		}
+		if err := json.Unmarshal([]byte(arguments), &exact); err != nil || exact["v"] != "ok" {
+			t.Errorf("%q is allowed, and others read %v, %v", arguments, exact["v"], err)
+		}
+	})
+}
+
+func FuzzURI(f *testing.F) {
+	for _, seed := range []string{"file:///a/b", "file:///a/../b", "FILE://Host/%61", "a:b%2fc", "x://h?q=%61", "file:///a/%252e"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, uri string) {
+		plain, err := normalize(uri)
+		if err != nil {
+			return
+		}
+		if strings.Contains(plain, "/../") || strings.Contains(plain, "%2e") && !strings.Contains(plain, "@") {
+			t.Errorf("%q is normalized to %q", uri, plain)
+		}
+	})
+}
+
+func BenchmarkDecide(b *testing.B) {
+	rules := []Rule{{Name: "select", Allow: []string{"db__*"}, When: `args.sql.startsWith("SELECT")`}}
+	for i := range 20 {
+		rules = append(rules, Rule{Name: fmt.Sprint("r", i), Who: Who{Team: fmt.Sprint("t", i)}, Allow: []string{"git__*", "web__*"}, Deny: []string{"*__delete_*"}})
+	}
+	p := policyOf(b, Config{Default: "deny", Rules: rules})
+	for name, r := range map[string]Request{
+		"globs":     {Identity: alice, Name: "git__log"},
+		"condition": {Identity: alice, Name: "db__query", Arguments: []byte(`{"sql":"SELECT * FROM t WHERE id = 1","limit":10}`)},
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				p.Decide(r)
+			}
+		})
+	}
+}
