@@ -10,10 +10,12 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/policy"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -115,6 +117,7 @@ type Rules struct {
 	keys      []string // of the servers, in the configuration's order
 	own       []json.RawMessage
 	workflows *workflow.Rules // nil without workflows
+	policy    *policy.Policy  // nil if it forbids nothing
 }
 
 // NewRules returns the rules of a valid configuration. own are the definitions of foldgate's own
@@ -124,6 +127,7 @@ func NewRules(cfg config.Config, own []json.RawMessage) *Rules {
 	if len(cfg.Workflows) > 0 {
 		r.workflows, _ = cfg.WorkflowRules() // Validate has checked them
 	}
+	r.policy, _ = policy.Compile(cfg.Policy) // as well
 	return r
 }
 
@@ -155,8 +159,12 @@ type Catalog struct {
 	// that is missing.
 	Lists []*List
 
+	kind           Kind
 	entries        map[string]Entry
 	legacy, modern json.RawMessage
+
+	mu    sync.Mutex
+	parts map[string]*Catalog // by caller, and by what the caller sees
 }
 
 // Lookup returns the owner of a shown name.
@@ -181,12 +189,10 @@ func (r *Rules) Servers() []string { return r.keys }
 // keeps a name that several offer. lists has one element for each of Servers, nil if that server is
 // missing.
 func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
-	c := &Catalog{Rules: r, entries: map[string]Entry{}, Lists: lists}
-	var items [][]byte
+	c := &Catalog{Rules: r, kind: k, entries: map[string]Entry{}, Lists: lists}
 	add := func(shown string, e Entry) {
 		c.entries[shown] = e
 		c.Order = append(c.Order, shown)
-		items = append(items, e.Shown)
 	}
 	if k == Tools {
 		for _, definition := range r.own {
@@ -210,7 +216,7 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 			add(shown, e)
 		}
 	}
-	c.render(k, items, len(r.cfg.Principals) > 0)
+	c.render(len(r.cfg.Principals) > 0)
 	return c
 }
 
@@ -257,7 +263,7 @@ func (r *Rules) Unlisted(shown string, known func(server string) bool) (Entry, b
 // Shows reports whether the configuration shows a tool, by the name that its server gives it.
 func (r *Rules) Shows(server, tool string) bool {
 	u := r.cfg.Upstreams[server]
-	return u != nil && u.Tools.Shows(tool)
+	return u != nil && u.Tools.Selects(tool)
 }
 
 // Hidden returns the server, and its own name, of a tool that the configuration does not show.
@@ -291,8 +297,12 @@ func (r *Rules) prefix(server string) string { return r.cfg.Upstreams[server].Na
 
 // render writes the list result in the forms of both eras. private means that no other principal
 // may see the list.
-func (c *Catalog) render(k Kind, items [][]byte, private bool) {
-	out := append([]byte(`{"`+kinds[k].items+`":[`), bytes.Join(items, []byte(","))...)
+func (c *Catalog) render(private bool) {
+	items := make([][]byte, len(c.Order))
+	for i, shown := range c.Order {
+		items[i] = c.entries[shown].Shown
+	}
+	out := append([]byte(`{"`+kinds[c.kind].items+`":[`), bytes.Join(items, []byte(","))...)
 	out = append(out, ']')
 	scope, ttl := "public", -1
 	if private {

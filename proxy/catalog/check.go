@@ -8,6 +8,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/policy"
 )
 
 // UnmatchedRules returns a fault for each workflow rule that names a tool which hosts do not see.
@@ -55,13 +56,17 @@ func (r *Rules) UnmatchedGlobs(tools *Catalog) (faults []config.Fault) {
 		const why = "fits no tool: write the names that hosts see, as they are above"
 		faults = append(faults, unmatched("results.tools", slices.Sorted(maps.Keys(r.cfg.Results.Tools)), tools.Order, why)...)
 		faults = append(faults, unmatched("run.allow", r.cfg.Run.Allow, tools.Order, why)...)
+		for i, rule := range r.cfg.Policy.Rules {
+			faults = append(faults, unmatched(fmt.Sprintf("policy.rules[%d].allow", i), rule.Allow, tools.Order, why)...)
+			faults = append(faults, unmatched(fmt.Sprintf("policy.rules[%d].deny", i), rule.Deny, tools.Order, why)...)
+		}
 	}
 	return r.cfg.Locate(faults)
 }
 
 func unmatched(key string, globs, names []string, why string) (faults []config.Fault) {
 	for _, glob := range globs {
-		if !slices.ContainsFunc(names, func(name string) bool { return config.MatchTool(glob, name) }) {
+		if !slices.ContainsFunc(names, func(name string) bool { return policy.Match(glob, name) }) {
 			faults = append(faults, config.Fault{Key: key, Msg: fmt.Sprintf("%q %s", glob, why)})
 		}
 	}

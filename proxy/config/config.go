@@ -30,14 +30,12 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
-
-	"github.com/bmatcuk/doublestar/v4"
 
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/policy"
 )
 
 // Config is the whole configuration, as read by [Load] or made by [Default].
@@ -69,6 +67,7 @@ type Config struct {
 	Scrub          Scrub                `yaml:"scrub"`
 	Trace          Trace                `yaml:"trace"`
 	Workflows      []Workflow           `yaml:"workflows"`
+	Policy         policy.Config        `yaml:"policy"` // who may see and use what; see docs/policy.md
 
 	// File is the absolute path of the file, and Sum the SHA-256 of its text in hexadecimal digits.
 	// Both are "" for the built-in defaults.
@@ -118,21 +117,15 @@ type Upstream struct {
 	Headers map[string]string `yaml:"headers"` // sent with every request to URL
 	// Prefix comes before the upstream's tool and prompt names, with "__" between. Unset means
 	// the upstream's key, "" means no prefix.
-	Prefix         *string     `yaml:"prefix"`
-	Tools          Tools       `yaml:"tools"`           // which tools are shown
-	TimeoutSeconds int         `yaml:"timeout_seconds"` // bounds one call; 0 sets no limit
-	ConnectSeconds int         `yaml:"connect_seconds"` // bounds starting and initializing
-	MaxConnections int         `yaml:"max_connections"` // bounds the connections to the server; 0 means the default
-	IdleSeconds    *int        `yaml:"idle_seconds"`    // closes an unused connection; 0 means never, nil the default
-	Share          string      `yaml:"share"`           // who shares a connection: session, principal or everyone; empty means session
-	Scrub          ScrubPolicy `yaml:"scrub"`           // overrides the policy; empty fields inherit
-}
-
-// Tools filters tools by doublestar globs on the upstream's own names. Deny wins over Allow; an
-// empty Allow allows all.
-type Tools struct {
-	Allow []string `yaml:"allow"`
-	Deny  []string `yaml:"deny"`
+	Prefix *string `yaml:"prefix"`
+	// Tools selects the tools that are shown, by the upstream's own names.
+	Tools          policy.Globs `yaml:"tools"`
+	TimeoutSeconds int          `yaml:"timeout_seconds"` // bounds one call; 0 sets no limit
+	ConnectSeconds int          `yaml:"connect_seconds"` // bounds starting and initializing
+	MaxConnections int          `yaml:"max_connections"` // bounds the connections to the server; 0 means the default
+	IdleSeconds    *int         `yaml:"idle_seconds"`    // closes an unused connection; 0 means never, nil the default
+	Share          string       `yaml:"share"`           // who shares a connection: session, principal or everyone; empty means session
+	Scrub          ScrubPolicy  `yaml:"scrub"`           // overrides the policy; empty fields inherit
 }
 
 // Attribution decides the branch of a call without a branch_id: with Implicit "legacy", the one
@@ -274,6 +267,7 @@ func Default() Config {
 			Payload: "scrubbed", OnError: "refuse", Correlation: "transition",
 			Sync: "interval", SyncIntervalMS: 100, RotateMB: 256,
 		},
+		Policy: policy.Config{Default: "allow", Unlisted: "forbidden", Rules: []policy.Rule{}},
 	}
 }
 
@@ -360,7 +354,7 @@ func (u *Upstream) NamePrefix(key string) string {
 // Reach returns the part of u that says how the upstream is reached.
 func (u *Upstream) Reach() Upstream {
 	r := *u
-	r.Prefix, r.Tools, r.TimeoutSeconds, r.Scrub = nil, Tools{}, 0, ScrubPolicy{}
+	r.Prefix, r.Tools, r.TimeoutSeconds, r.Scrub = nil, policy.Globs{}, 0, ScrubPolicy{}
 	return r
 }
 
@@ -450,7 +444,7 @@ func (c Config) LetsSecretsThrough() bool {
 func (r Results) Rule(name string) interceptor.FoldRule {
 	best := "" // the empty glob matches no name
 	for glob := range r.Tools {
-		if MatchTool(glob, name) && (len(glob) > len(best) || len(glob) == len(best) && glob < best) {
+		if policy.Match(glob, name) && (len(glob) > len(best) || len(glob) == len(best) && glob < best) {
 			best = glob
 		}
 	}
@@ -461,22 +455,4 @@ func (r Results) Rule(name string) interceptor.FoldRule {
 }
 
 // Allows reports whether the configuration names a tool for batches.
-func (r Run) Allows(shown string) bool { return matchesAny(r.Allow, shown) }
-
-// Shows reports whether hosts see the tool that the upstream calls name.
-func (t Tools) Shows(name string) bool {
-	return (len(t.Allow) == 0 || matchesAny(t.Allow, name)) && !matchesAny(t.Deny, name)
-}
-
-func matchesAny(globs []string, name string) bool {
-	return slices.ContainsFunc(globs, func(glob string) bool { return MatchTool(glob, name) })
-}
-
-// MatchTool reports whether the glob matches the name of a tool. A name is not a path: * matches
-// a slash too. Otherwise a server that names a tool "files/delete" could evade deny: ["*delete"].
-func MatchTool(glob, name string) bool {
-	ok, _ := doublestar.Match(slashless.Replace(glob), slashless.Replace(name))
-	return ok
-}
-
-var slashless = strings.NewReplacer("/", "\x00")
+func (r Run) Allows(shown string) bool { return policy.MatchAny(r.Allow, shown) }

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/policy"
 )
 
 func TestFoldRuleOfATool(t *testing.T) {
@@ -63,7 +64,7 @@ func TestResultsFaults(t *testing.T) {
 func TestGlobsOnNamesWithSlashes(t *testing.T) {
 	const name = "files/delete/all"
 	for _, glob := range []string{"*", "**", "*delete*", "files/*", "files/*/a?l", "files?delete*", "files[/]delete/all", `files\/delete/*`, "{files,x}/*"} {
-		if (Tools{Deny: []string{glob}}).Shows(name) {
+		if (policy.Globs{Deny: []string{glob}}).Selects(name) {
 			t.Errorf("deny %q shows %s", glob, name)
 		}
 		if !(Run{Allow: []string{glob}}).Allows(name) {
@@ -74,7 +75,7 @@ func TestGlobsOnNamesWithSlashes(t *testing.T) {
 		}
 	}
 	for _, glob := range []string{"delete*", "files/", "files/delete", "files*x", "f/*"} {
-		if !(Tools{Deny: []string{glob}}).Shows(name) {
+		if !(policy.Globs{Deny: []string{glob}}).Selects(name) {
 			t.Errorf("deny %q hides %s", glob, name)
 		}
 	}

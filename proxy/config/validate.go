@@ -16,6 +16,7 @@ import (
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/proxy/policy"
 )
 
 // Validate returns every fault of c. A gateway can run a configuration without faults.
@@ -55,6 +56,10 @@ func (c Config) Validate() []Fault {
 	k.positive("trace.rotate_mb", c.Trace.RotateMB)
 	k.faultIf(c.Trace.RetainFiles < 0,
 		"trace.retain_files", "%d is negative (0 keeps all)", c.Trace.RetainFiles)
+	_, wrong := policy.Compile(c.Policy)
+	for _, f := range wrong {
+		k.fault("policy."+f.Key, "%s", f.Msg)
+	}
 	_, faults := c.WorkflowRules()
 	return append(k.faults, faults...)
 }

@@ -207,17 +207,6 @@ func given(glob string) []string {
 // HidesUnlisted reports whether what a caller does not see is to be answered as if it did not exist.
 func (p *Policy) HidesUnlisted() bool { return p != nil && p.hidesUnlisted }
 
-// Globs calls yield for each list of globs on tools, with its path below the policy.
-func (p *Policy) Globs(yield func(key string, globs []string)) {
-	if p == nil {
-		return
-	}
-	for i, r := range p.rules {
-		yield(fmt.Sprintf("rules[%d].allow", i), r.Allow)
-		yield(fmt.Sprintf("rules[%d].deny", i), r.Deny)
-	}
-}
-
 // Decide answers a request. All rules that name it are evaluated, so their order does not matter. Of
 // several that refuse, the first is named.
 func (p *Policy) Decide(r Request) Decision {

@@ -41,7 +41,7 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	}
 	switch readOnly, _ := rawjson.Get(e.Raw, "annotations", "readOnlyHint"); {
 	case !ok:
-		err = rt.unknownTool(c, name)
+		err = rt.unknownTool(c, name, e)
 	case e.Server == "":
 		err = denied(trace.ReasonInvalid, "not_in_batch", "%s can't be part of a batch")
 	case string(readOnly) != "true" && !rt.Settings().Config.Run.Allows(name): // hosts ask their user about each tool, which a batch must not get around
@@ -56,7 +56,7 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	}
 	r := &request{
 		Request: &server.Request{Msg: wire.Message{ID: c.Origin.ID, Method: c.Target.Method, Params: c.Target.Params}, Emit: p.Emit},
-		s:       p.s, headers: e.Headers,
+		s:       p.s, entry: e,
 	}
 	r.lifetime, r.cancel = context.WithCancelCause(ctx)
 	defer r.cancel(nil)

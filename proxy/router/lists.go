@@ -224,6 +224,7 @@ func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interce
 	for server := range missing {
 		r.s.shared.late.Store(server, true)
 	}
+	list = list.For(c.Origin.Identity)
 	c.Outcome.Checked, c.Outcome.Clean = true, !rt.Settings().Config.LetsSecretsThrough() // each list was scrubbed when it was fetched
 	for _, l := range list.Lists {
 		if l != nil && l.Record != "" {
@@ -404,6 +405,6 @@ func (rt *Router) CheckHeaders(principal, method string, params json.RawMessage,
 		return nil
 	}
 	name, _ := rawjson.GetString(params, "name")
-	e, _ := tools.Lookup(name)
+	e, _ := tools.For(rt.Settings().Config.Identity(principal)).Lookup(name)
 	return catalog.CheckHeaders(e.Headers, params, h)
 }

@@ -31,7 +31,7 @@ type request struct {
 	unbind   func() bool // ends the tie to the session's lifetime
 
 	servers []*upstream.Server // that may own the target, the likeliest first
-	headers []catalog.Header   // of the tool that is called
+	entry   catalog.Entry      // of the tool that is called
 	tickets []ticket           // of the answers on their way to the host
 
 	// Guarded by s.mu.
@@ -202,12 +202,12 @@ func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) handler {
 	}
 	e, ok := rt.findTool(r.lifetime, r.s, name)
 	if !ok {
-		return refuse(rt.unknownTool(c, name))
+		return refuse(rt.unknownTool(c, name, e))
 	}
 	if err := rt.target(c, e, name); err != nil {
 		return refuseParams(c, err)
 	}
-	r.headers = e.Headers
+	r.entry = e
 	return r.toServers(c, rt.Settings().One(e.Server))
 }
 
@@ -239,31 +239,38 @@ func (rt *Router) target(c *interceptor.Call, e catalog.Entry, shown string) err
 }
 
 // findTool looks a tool up in the list that the session sees. A name that is not there may belong
-// to a server that was down when the list was made.
+// to a server that was down when the list was made. ok is false, and the entry has a server, if the
+// policy hides the tool.
 func (rt *Router) findTool(ctx context.Context, s *Session, name string) (catalog.Entry, bool) {
-	if e, ok := rt.lookup(ctx, s, catalog.Tools, name); ok {
-		return e, true
-	}
+	e, ok := rt.lookup(ctx, s, catalog.Tools, name)
 	st := rt.Settings()
-	return st.Rules.Unlisted(name, func(server string) bool { return s.lists(st.Server(server)).peek(catalog.Tools) != nil })
+	if !ok {
+		e, ok = st.Rules.Unlisted(name, func(server string) bool { return s.lists(st.Server(server)).peek(catalog.Tools) != nil })
+	}
+	return e, ok && !st.Rules.Hides(catalog.Tools, st.Config.Identity(s.Principal), e)
 }
 
-// unknownTool returns the refusal of a tool that no list has, and names the tool on the call. Only
-// the trace tells a tool that the configuration hides from one that does not exist.
-func (rt *Router) unknownTool(c *interceptor.Call, name string) error {
-	down := ""
+// unknownTool returns the refusal of a tool that findTool does not find, and names the tool on the
+// call. Only the trace tells a tool that is hidden from one that does not exist.
+func (rt *Router) unknownTool(c *interceptor.Call, name string, e catalog.Entry) error {
+	down, rules := "", rt.Settings().Rules
 	for _, srv := range rt.Settings().Servers {
 		if state, fault := srv.Status(); state == "failed" {
 			down += fmt.Sprintf("; upstream %s is down: %v", srv.Key, fault)
 		}
 	}
-	reason := trace.ReasonInvalid
+	ref := &interceptor.Refusal{Reason: trace.ReasonInvalid, Code: "unknown_tool", Status: 404}
 	c.Target.Name = rt.echo(name)
-	message := fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s)", c.Target.Name, down)
-	if server, own, hidden := rt.Settings().Rules.Hidden(name); hidden {
-		reason, c.Target.Server, c.Target.Name = trace.ReasonPolicy, server, rt.echo(own)
+	ref.Message = fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s)", c.Target.Name, down)
+	server, own, hidden := rules.Hidden(name)
+	if e.Server != "" {
+		server, own, hidden = e.Server, e.Name, true
+		ref.Rule = rules.Visible(catalog.Tools, c.Origin.Identity, e).Rule
 	}
-	return &interceptor.Refusal{Reason: reason, Code: "unknown_tool", Status: 404, Message: message}
+	if hidden {
+		ref.Reason, c.Target.Server, c.Target.Name = trace.ReasonPolicy, server, rt.echo(own)
+	}
+	return ref
 }
 
 // echo returns what a host wrote for use in an error or a record: without secrets, and not long.
@@ -278,7 +285,7 @@ func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
 	e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name)
 	if !ok {
 		c.Target.Name = rt.echo(name)
-		return refuse(invalidParams("Unknown prompt: %s", c.Target.Name))
+		return refuse(rt.unknownPrompt(c.Target.Params))
 	}
 	c.Target.Name = e.Name
 	if e.Name != name {
@@ -286,6 +293,18 @@ func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
 	}
 	return r.toServers(c, rt.Settings().One(e.Server))
 }
+
+func (rt *Router) unknownPrompt(params json.RawMessage) error {
+	name, _ := rawjson.GetString(params, "name")
+	return invalidParams("Unknown prompt: %s", rt.echo(name))
+}
+
+func (rt *Router) unknownResource(s *Session, uri string) error {
+	uri = rt.echo(uri)
+	return &wire.Error{Code: s.Era.UnknownResource, Message: "Resource not found: " + uri, Data: rawjson.Marshal(map[string]string{"uri": uri})}
+}
+
+var errUnknownRef = invalidParams("params.ref names no prompt or resource template that there is")
 
 // handlerOfResource finds the handler of a method that names a resource by its URI.
 func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) handler {
@@ -296,8 +315,7 @@ func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) handler {
 	}
 	owners := rt.ownersOf(r.lifetime, r.s, uri)
 	if len(owners) == 0 {
-		uri = rt.echo(uri)
-		return refuse(&wire.Error{Code: r.s.Era.UnknownResource, Message: "Resource not found: " + uri, Data: rawjson.Marshal(map[string]string{"uri": uri})})
+		return refuse(rt.unknownResource(r.s, uri))
 	}
 	switch c.Target.Method {
 	case "resources/subscribe":
@@ -343,7 +361,7 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 		}
 		return r.toServers(c, rt.Settings().One(e.Server))
 	}
-	return refuse(invalidParams("params.ref names no prompt or resource template that there is"))
+	return refuse(errUnknownRef)
 }
 
 // handlerOfOther finds the handler of methods that foldgate does not know, and of tasks. A task
@@ -400,9 +418,13 @@ func (r *request) toServers(c *interceptor.Call, servers []*upstream.Server) han
 
 // askServers asks the servers of the request in turn until one knows the target.
 func (r *request) askServers(ctx context.Context, c *interceptor.Call) (res *interceptor.Result, err error) {
+	var forbidden error
 	for _, srv := range r.servers {
 		r.Sent() // releases the tickets of the previous server: its answer is not delivered
 		c.Target.Server, c.Target.To = srv.Key, "upstream:"+srv.Key
+		if forbidden = r.permit(c); forbidden != nil {
+			continue
+		}
 		res, err = r.send(ctx, c, srv)
 		if errors.Is(err, conn.ErrSessionGone) && ctx.Err() == nil { // it forgot the session and did nothing
 			res, err = r.send(ctx, c, srv)
@@ -416,7 +438,34 @@ func (r *request) askServers(ctx context.Context, c *interceptor.Call) (res *int
 			return res, nil
 		}
 	}
+	if res == nil {
+		return nil, forbidden
+	}
 	return res, err
+}
+
+// permit returns the refusal of a call that the policy forbids at its server. It decides about what
+// is sent, so it stands at the end of the chain.
+func (r *request) permit(c *interceptor.Call) error {
+	rt := r.s.rt
+	d, unknown := rt.Settings().Rules.Permit(c, r.entry)
+	if d.Allowed {
+		return nil
+	}
+	ref := &interceptor.Refusal{Reason: trace.ReasonPolicy, Code: d.Code, Rule: d.Rule, Status: 403, Message: d.Message}
+	if unknown {
+		switch c.Target.Method {
+		case "tools/call":
+			return rt.unknownTool(c, rt.echo(c.Target.Name), r.entry)
+		case "prompts/get":
+			ref.Err = rt.unknownPrompt(r.Msg.Params)
+		case "completion/complete":
+			ref.Err = errUnknownRef
+		case "resources/read", "resources/subscribe", "resources/unsubscribe":
+			ref.Err = rt.unknownResource(r.s, c.Target.Name)
+		}
+	}
+	return ref
 }
 
 // send is the end of the chain: the call leaves for a server.
@@ -452,9 +501,9 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 
 func (r *request) outgoing(c *interceptor.Call) *conn.Request {
 	params, header := withTraceparent(c), c.Target.Header
-	if len(r.headers) > 0 { // they repeat the arguments that are sent, which Scrub may have changed
+	if len(r.entry.Headers) > 0 { // they repeat the arguments that are sent, which Scrub may have changed
 		arguments, _ := rawjson.Get(params, "arguments")
-		header = catalog.SetHeaders(header, r.headers, arguments)
+		header = catalog.SetHeaders(header, r.entry.Headers, arguments)
 	}
 	return &conn.Request{Method: c.Target.Method, Params: params, Extra: c.Target.Extra, Header: header, HostID: r.Msg.ID, Receiver: r, Call: c}
 }

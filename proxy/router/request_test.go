@@ -118,7 +118,7 @@ func TestTasksAreBounded(t *testing.T) {
 // A header repeats the argument that is sent, also if Scrub took a secret out of
 // the argument: the host's own header still has the secret.
 func TestHeadersOfRedactedArguments(t *testing.T) {
-	r := &request{Request: &server.Request{}, headers: []catalog.Header{{Path: []string{"k"}, Name: "Key"}}}
+	r := &request{Request: &server.Request{}, entry: catalog.Entry{Headers: []catalog.Header{{Path: []string{"k"}, Name: "Key"}}}}
 	c := &interceptor.Call{Target: interceptor.Target{
 		Method: "tools/call", Arguments: json.RawMessage(`{"k":"secret"}`), Forward: json.RawMessage(`{"name":"x","arguments":{"k":"[REDACTED:x]"}}`),
 		Header: http.Header{"Mcp-Param-Key": {"secret"}, "Mcp-Param-Zone": {"eu"}},

@@ -53,6 +53,19 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 	if len(l.uris) > maxSubscriptions {
 		return nil, errTooManySubscriptions
 	}
+	for _, uri := range l.uris {
+		if !rt.Settings().Rules.Govern() {
+			break // finding the owners may take a while
+		}
+		one := &interceptor.Call{Origin: c.Origin, Attribution: c.Attribution}
+		one.Target = interceptor.Target{Method: "resources/subscribe", Name: uri, Forward: rawjson.Marshal(map[string]string{"uri": uri})}
+		if owners := rt.ownersOf(ctx, r.s, uri); len(owners) > 0 {
+			one.Target.Server = owners[0].Key
+			if err := r.permit(one); err != nil {
+				return nil, err
+			}
+		}
+	}
 	if len(l.methods) > 0 { // servers announce changes over open connections only
 		for _, srv := range rt.Settings().Servers {
 			rt.wg.Go(func() { _, _ = srv.Connection(ctx, r.s.scope) }) // srv.Status has the fault

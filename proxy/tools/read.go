@@ -165,7 +165,7 @@ func (t *Tools) mayRead(s results.Result) error {
 	}
 	for _, by := range sources {
 		server, tool := parseSource(by)
-		if u := t.Config().Upstreams[server]; u == nil || !u.Tools.Shows(tool) {
+		if u := t.Config().Upstreams[server]; u == nil || !u.Tools.Selects(tool) {
 			return &interceptor.Refusal{Reason: trace.ReasonPolicy, Code: "forbidden", Status: 403,
 				Message: fmt.Sprintf("the result was made by %s of %s, which the configuration no longer allows", tool, server)}
 		}

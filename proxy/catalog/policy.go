@@ -1,0 +1,129 @@
+package catalog
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/policy"
+)
+
+// maxParts bounds the parts of a catalog that are kept for callers. Beyond it they are made again.
+const maxParts = 256
+
+// For returns the part of the catalog that a caller may see: the catalog itself if that is all of
+// it. Callers who may see the same share a part.
+func (c *Catalog) For(id interceptor.Identity) *Catalog {
+	if c.Rules.policy == nil {
+		return c
+	}
+	caller := fmt.Sprintf("%q", []any{id.Principal, id.Team, id.Roles, id.Scopes})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if part := c.parts[caller]; part != nil {
+		return part
+	}
+	var seen []byte // a byte for each name: whether the caller sees it
+	part := &Catalog{Rules: c.Rules, Lists: c.Lists, kind: c.kind, entries: map[string]Entry{}}
+	for _, shown := range c.Order {
+		e := c.entries[shown]
+		if !c.Rules.Visible(c.kind, id, e).Allowed {
+			seen = append(seen, '0')
+			continue
+		}
+		seen = append(seen, '1')
+		part.entries[shown] = e
+		part.Order = append(part.Order, shown)
+	}
+	same := "same " + string(seen) // no caller: those begin with a bracket
+	switch known := c.parts[same]; {
+	case len(part.Order) == len(c.Order):
+		part = c
+	case known != nil:
+		part = known
+	default:
+		part.render(len(c.Rules.cfg.Principals) > 0)
+	}
+	if len(c.parts) >= maxParts || c.parts == nil {
+		c.parts = map[string]*Catalog{}
+	}
+	c.parts[caller], c.parts[same] = part, part
+	return part
+}
+
+// Govern reports whether a policy forbids anything.
+func (r *Rules) Govern() bool { return r.policy != nil }
+
+// Visible decides whether a caller may see an item of a list. foldgate's own tools are for all: they
+// act only on what is the caller's.
+func (r *Rules) Visible(k Kind, id interceptor.Identity, e Entry) policy.Decision {
+	if r.policy == nil || e.Server == "" {
+		return policy.Decision{Allowed: true, Rule: policy.DefaultRule}
+	}
+	q := policy.Request{Identity: id, Server: e.Server, Listing: true}
+	r.name(&q, [...]policy.Kind{policy.Tool, policy.Prompt, policy.Resource, policy.Resource}[k], e.Name, e)
+	return r.policy.Decide(q)
+}
+
+// Permit decides whether a call may be sent to its server, by what is sent. e is the entry of its
+// tool; it is not needed for other methods. unknown means that a refusal must look as if the target
+// did not exist.
+func (r *Rules) Permit(c *interceptor.Call, e Entry) (d policy.Decision, unknown bool) {
+	if r.policy == nil {
+		return policy.Decision{Allowed: true, Rule: policy.DefaultRule}, false
+	}
+	t := &c.Target
+	q := policy.Request{Identity: c.Origin.Identity, Server: t.Server, Kind: policy.Method, Name: t.Method}
+	if c.Attribution.Branch != nil {
+		q.Branch = c.Attribution.Branch.ID
+	}
+	own, _ := rawjson.GetString(t.Forward, "name")
+	q.Arguments, _ = rawjson.Get(t.Forward, "arguments")
+	switch t.Method {
+	case "tools/call":
+		r.name(&q, policy.Tool, own, e)
+	case "prompts/get":
+		r.name(&q, policy.Prompt, own, e)
+	case "resources/read", "resources/subscribe", "resources/unsubscribe":
+		uri, _ := rawjson.GetString(t.Forward, "uri")
+		r.name(&q, policy.Resource, uri, e)
+	case "completion/complete": // its arguments are no prompt's
+		q.Listing = true
+		if uri, ok := rawjson.GetString(t.Forward, "ref", "uri"); ok {
+			r.name(&q, policy.Resource, uri, e)
+		} else {
+			own, _ = rawjson.GetString(t.Forward, "ref", "name")
+			r.name(&q, policy.Prompt, own, e)
+		}
+	default:
+		if strings.HasPrefix(t.Method, "tasks/") { // it goes on with a call that was allowed
+			if q.Listing = true; t.Name == "" {
+				return policy.Decision{Allowed: true, Rule: policy.DefaultRule}, false
+			}
+			r.name(&q, policy.Tool, t.Name, e)
+		}
+	}
+	if d = r.policy.Decide(q); !d.Allowed && r.policy.HidesUnlisted() {
+		q.Listing = true
+		unknown = !r.policy.Decide(q).Allowed
+	}
+	return d, unknown
+}
+
+// Hides reports whether a caller must not learn that an item exists.
+func (r *Rules) Hides(k Kind, id interceptor.Identity, e Entry) bool {
+	return r.policy.HidesUnlisted() && !r.Visible(k, id, e).Allowed
+}
+
+// name completes a request about what a server calls own.
+func (r *Rules) name(q *policy.Request, k policy.Kind, own string, e Entry) {
+	q.Kind, q.Name = k, own
+	if k != policy.Resource {
+		q.Name, q.Full = ShownName(r.prefix(q.Server), own), FullName(r.prefix(q.Server), own)
+	}
+	if k == policy.Tool {
+		q.Annotations, _ = rawjson.Get(e.Raw, "annotations")
+		q.Unlisted = e.Raw == nil
+	}
+}
