@@ -1,12 +1,13 @@
 package interceptor
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 
 	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor/preview"
@@ -68,14 +69,14 @@ type folder struct {
 func (f *folder) deliver(c *Call, res *Result, rule FoldRule) *Result {
 	n := f.tokens.Result(res)
 	c.Outcome.Tokens.Out = n
-	limit, left, room := f.threshold(c, res, rule), math.MaxInt, math.MaxInt
+	limit, left, room := f.threshold(c, rule), math.MaxInt, math.MaxInt
 	if here, ok := c.Left(); ok {
 		left, room = here, sparing(here)
 	}
 	if c.Outcome.spend.Fold() {
 		limit = 0
 	}
-	if n > left || n > limit && f.large(res, limit) {
+	if n > left || n > limit && f.large(res, n, limit) {
 		if small := f.fold(c, res, room); small != nil {
 			return small
 		}
@@ -85,26 +86,23 @@ func (f *folder) deliver(c *Call, res *Result, rule FoldRule) *Result {
 	return res
 }
 
-// threshold returns the largest result that is delivered whole.
-func (f *folder) threshold(c *Call, res *Result, rule FoldRule) int {
+// threshold returns the largest result that is delivered whole, if it did not fail.
+func (f *folder) threshold(c *Call, rule FoldRule) int {
 	limit := f.p().MainThreshold
 	if c.Attribution.Branch != nil {
 		limit = int(f.p().BranchFraction * float64(c.Attribution.Branch.BudgetTotal))
 	}
-	if rule.Threshold > 0 {
-		limit = rule.Threshold
-	}
-	if res.Failed() {
-		limit = max(limit, errorThreshold)
-	}
-	return limit
+	return cmp.Or(rule.Threshold, limit)
 }
 
-// large reports whether the text of a result is over limit by itself. The words beside an image
-// are not folded because the image is large.
-func (f *folder) large(res *Result, limit int) bool {
-	p := split(res)
-	return string(p.kept) == "[]" || p.structured != nil || f.tokens.Counter.Exceeds(p.text, limit)
+// large reports whether the text of a result of n tokens is over limit by itself. The words beside an
+// image are not folded because the image is large.
+func (f *folder) large(res *Result, n, limit int) bool {
+	p := split(res, false)
+	if p.failed() && limit > 0 && n <= errorThreshold {
+		return false
+	}
+	return len(p.kept) == 0 || p.structured != nil || f.tokens.Counter.Exceeds(p.text, limit)
 }
 
 // sparing returns the largest preview for a branch, of the tokens it has left.
@@ -113,7 +111,7 @@ func sparing(left int) int { return max(left-reserve, left/2) }
 // fold stores the result and returns it with a preview in the place of its text, in at most room
 // tokens. It returns nil if that fails or saves nothing.
 func (f *folder) fold(c *Call, res *Result, room int) *Result {
-	if res.interim() {
+	if res.opaque() {
 		return nil
 	}
 	fault := f.log.With("server", c.Target.Server, "tool", c.Target.Name)
@@ -122,22 +120,20 @@ func (f *folder) fold(c *Call, res *Result, room int) *Result {
 		fault.Error("result not folded: it could not be checked for secrets")
 		return nil
 	}
-	parts, handle := split(res), results.NewHandle()
+	parts, handle := split(res, false), results.NewHandle()
 	if parts.text == "" {
 		return nil
 	}
-	kept, count := f.tokens.Result(parts.with("", handle, c.Outcome.Tokens.Out)), f.tokens.Counter.Count
-	if parts.fault { // it is delivered in JSON
+	meta := fmt.Appendf(nil, `{"handle":"%s","tokens":%d}`, handle, c.Outcome.Tokens.Out)
+	kept, count := f.tokens.Result(parts.with("", meta)), f.tokens.Counter.Count
+	if !parts.blocks() { // it is delivered in JSON
 		count = func(text string) int { return f.tokens.Counter.CountBytes(rawjson.Quote(text)) }
 	}
 	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Outcome.Tokens.Out - kept, Handle: handle}, min(f.p().PreviewTokens, room-kept), count)
 	if !ok {
 		return nil
 	}
-	out := parts.with(p.Text, handle, c.Outcome.Tokens.Out)
-	if len(res.Extra) <= caption {
-		out.Extra = res.Extra
-	}
+	out := parts.with(p.Text, meta)
 	stored := results.Result{
 		Handle: handle, Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Target.Name, Kind: string(p.Kind),
 		Text: parts.text, Structured: string(parts.structured), Tokens: c.Outcome.Tokens.Out, Delivered: f.tokens.Result(out),
@@ -169,11 +165,9 @@ func (f *folder) keepForBatch(c *Call, res *Result) *Result {
 	if n <= batchTokens {
 		return res
 	}
-	line := fmt.Sprintf("[%d tokens kept for the batch]", n)
-	out := &Result{Body: appendMembers(contentOf(textBlock(line)), res.Body, "isError", "resultType")}
-	if res.Error != nil {
-		out = faultWith(res.Error, line)
-	}
+	p := split(res, true)
+	p.kept = nil
+	out := p.with(fmt.Sprintf("[%d tokens kept for the batch]", n), nil)
 	c.Outcome.Folded, c.Outcome.Fold, c.Outcome.Saved = true, c.Target.Batch, n-f.tokens.Result(out)
 	return out
 }
@@ -200,27 +194,28 @@ func (f *folder) storable(c *Call, res *Result) (_ *Result, ok bool) {
 // foldMeta is the key of _meta that tells a program what was folded. Models do not see it.
 const foldMeta = "io.github.foldgate/fold"
 
-// with returns the result with preview in the place of its text. It drops the structured content,
-// because some hosts show nothing else. All other members that the protocol names stay.
-func (p parts) with(preview, handle string, tokens int) *Result {
-	if p.fault {
-		return faultWith(p.body, preview)
-	}
-	content := append([]byte{'['}, textBlock(preview)...)
-	if string(p.kept) != "[]" {
-		content = append(append(content, ','), p.kept[1:len(p.kept)-1]...)
-	}
-	result, _ := rawjson.Get(p.body, p.at...)
-	result = rawjson.Delete(rawjson.Set(result, append(content, ']'), "content"), "structuredContent")
-	result = rawjson.Set(result, fmt.Appendf(nil, `{"handle":"%s","tokens":%d}`, handle, tokens), "_meta", foldMeta)
-	return &Result{Body: rawjson.Set(p.body, result, p.at...)}
+// failed reports whether the text is that of a failure.
+func (p parts) failed() bool {
+	failed, _ := rawjson.Get(p.left, slices.Concat(p.at[:len(p.at)-1], []string{"isError"})...)
+	return p.at[len(p.at)-1] == "message" || string(failed) == "true"
 }
 
-// faultWith returns an error with another text and no data.
-func faultWith(object json.RawMessage, text string) *Result {
-	code, _ := rawjson.Get(object, "code")
-	if rawjson.KindOf(code) != rawjson.Number {
-		code = []byte("-32603")
+// blocks reports whether the place of the preview is content blocks, not a string.
+func (p parts) blocks() bool { return p.at[len(p.at)-1] == "content" }
+
+// with returns the result with text in its place, and meta in _meta if it is not nil and not beside an
+// error. The structured content is not in it, because some hosts show nothing else.
+func (p parts) with(text string, meta []byte) *Result {
+	value, owner := rawjson.Quote(text), []string(nil)
+	if p.blocks() {
+		value, owner = arrayOf(append([][]byte{textBlock(text)}, p.kept...)), p.at[:len(p.at)-1]
 	}
-	return &Result{Error: fmt.Appendf(nil, `{"code":%s,"message":%s}`, code, rawjson.Quote(text))}
+	out := rawjson.Set(p.left, value, p.at...)
+	if p.fault {
+		return &Result{Error: out, Extra: p.extra}
+	}
+	if meta != nil {
+		out = rawjson.Set(out, meta, slices.Concat(owner, []string{"_meta", foldMeta})...)
+	}
+	return &Result{Body: out, Extra: p.extra}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"log/slog"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -248,6 +249,64 @@ func TestFoldStructured(t *testing.T) {
 			t.Errorf("text %.20q: stored %.40q and %.40q, %v", text, got.Text, got.Structured, err)
 		}
 	}
+}
+
+// A folded result is still what the protocol says it is: a task with its state, an error with its code,
+// an image with its data.
+func TestFoldKeepsTheProtocol(t *testing.T) {
+	big := string(rawjson.Quote(words(10_000)))
+	const task = `"taskId":"t","status":"working","createdAt":"2026-01-01T00:00:00Z","lastUpdatedAt":"2026-01-01T00:00:01Z","ttl":60000,"pollInterval":5000`
+	const related = `"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"},"x":1}`
+	const image = `{"type":"image","data":"AAAA","mimeType":"image/png"`
+	for _, tt := range []struct{ in, want string }{ // @ stands for the text and for the preview
+		{`{"task":{` + task + `,"statusMessage":@},` + related + `}`, `{"task":{` + task + `,"statusMessage":@},` + related + `}`},
+		{`{"task":{` + task + `,"x":@},` + related + `}`, `{"task":{` + task + `,"statusMessage":@},` + related + `}`},
+		{`{"resultType":"task",` + task + `,"statusMessage":@,` + related + `}`, `{"resultType":"task",` + task + `,` + related + `,"statusMessage":@}`},
+		{`{` + task + `,"error":{"code":-32000,"message":@,"data":{"a":1}}}`, `{` + task + `,"error":{"code":-32000,"message":@}}`},
+		{`{` + task + `,"error":{"code":-32000,"message":"m","data":@}}`, `{` + task + `,"error":{"code":-32000,"message":@}}`},
+		{`{` + task + `,"result":{"content":[{"type":"text","text":@}],"isError":true}}`, `{` + task + `,"result":{"isError":true,"content":[{"type":"text","text":@}]}}`},
+		{`{"content":[` + image + `,"alt":@,"annotations":{"audience":["user"]}}]}`, `{"content":[{"type":"text","text":@},` + image + `,"annotations":{"audience":["user"]}}]}`},
+		{`{"content":[{"type":"resource","resource":{"uri":"x","mimeType":"a/b","blob":"AAAA","x":@}}]}`, `{"content":[{"type":"text","text":@},{"type":"resource","resource":{"uri":"x","mimeType":"a/b","blob":"AAAA"}}]}`},
+		{`{"resultType":@,"content":[]}`, `{"content":[{"type":"text","text":@}]}`},
+		{`{"content":[{"type":"resource_link","uri":"u","name":"n"},{"type":"resource_link","uri":"u","name":@}],"isError":false}`, `{"isError":false,"content":[{"type":"text","text":@},{"type":"resource_link","uri":"u","name":"n"}]}`},
+	} {
+		for _, budget := range []int{0, 8000} {
+			f := newFoldBench(t)
+			var branch *folding.Branch
+			if budget > 0 {
+				branch = f.branch(budget)
+			}
+			c, res, err := f.call(branch, strings.Replace(tt.in, "@", big, 1))
+			if err != nil || !c.Outcome.Folded || c.Outcome.Tokens.Delivered > 1000+1600 {
+				t.Fatalf("%s: folded = %v, %v", tt.in, c.Outcome.Folded, err)
+			}
+			var got, want map[string]any
+			preview := regexp.MustCompile(`"\[Folded(\\.|[^"\\])*"`).FindString(string(res.Body))
+			if !strings.Contains(preview, c.Outcome.Fold) {
+				t.Fatalf("%s: no preview in %s", tt.in, res.Body)
+			}
+			err1, err2 := json.Unmarshal(res.Body, &got), json.Unmarshal([]byte(strings.Replace(tt.want, "@", preview, 1)), &want)
+			for _, at := range []map[string]any{got, in(got, "result")} {
+				if meta := in(at, "_meta"); meta != nil {
+					if delete(meta, foldMeta); len(meta) == 0 {
+						delete(at, "_meta")
+					}
+				}
+			}
+			if d := cmp.Diff(want, got); d != "" || err1 != nil || err2 != nil {
+				t.Errorf("%s: (-want +got)\n%s%v%v", tt.in, d, err1, err2)
+			}
+			if stored, err := f.store.Get(t.Context(), me, c.Attribution.Context, c.Outcome.Fold); err != nil || !strings.Contains(stored.Text, "word word word") {
+				t.Errorf("%s: the text was not stored: %v", tt.in, err)
+			}
+		}
+	}
+}
+
+// in returns an object in an object, or nil.
+func in(o map[string]any, name string) map[string]any {
+	inner, _ := o[name].(map[string]any)
+	return inner
 }
 
 // What can't be folded is delivered whole in main: images, and anything while

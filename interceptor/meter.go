@@ -10,7 +10,6 @@ import (
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/trace"
-	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // Meter counts every metered call, and keeps a branch within its budget and all calls within the
@@ -79,7 +78,8 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 	want := tm.Result(res)
 	tokens.Out = max(tokens.Out, want)
 	if res.Failed() {
-		if outcome.Err = strings.TrimSpace(flatText(res)); outcome.Err == "" {
+		text, structured := res.Text()
+		if outcome.Err = strings.TrimSpace(cmp.Or(text, structured)); outcome.Err == "" {
 			outcome.Err = "the tool answered with an error and no text"
 		}
 	}
@@ -110,7 +110,7 @@ func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, gran
 	}
 	var cut *Result
 	o.Tokens.Delivered = 0
-	if c.ofTool() && !res.interim() { // the host can't use anything else in another form
+	if c.ofTool() && !res.opaque() { // the host can't use anything else in another form
 		why := ""
 		if spent != nil {
 			why = fmt.Sprintf("limit %s of %d %s exhausted%s", spent.Limit, spent.Total, spent.Unit, until(spent.Reset))
@@ -145,45 +145,27 @@ func refuse(c *Call, err error) error {
 	return &r
 }
 
-// cutResult returns a result as one text block that ends with a notice, in at most limit tokens,
-// and its tokens. It keeps a workflow's handle, which the next call needs, if that fits too. It
-// returns nil if not even the notice fits.
-func cutResult(tm TokenMeter, res *Result, limit int, notice string) (*Result, int) {
-	rest, handle := takeHandle(res)
-	text := flatText(rest)
-	if handle != nil {
-		if cut, n := cutText(tm, res, text, limit, notice, handle); cut != nil {
-			return cut, n
-		}
+// cutResult returns a result with a text that ends with a notice in the place of its own, in at most
+// limit tokens, and its tokens. It keeps a workflow's handle, which the next call needs, if that fits
+// too. It returns nil if not even the notice fits.
+func cutResult(tm TokenMeter, res *Result, limit int, notice string) (cut *Result, tokens int) {
+	p := split(res, true)
+	text := p.text
+	if len(p.structured) > len(text) {
+		text = string(p.structured)
 	}
-	return cutText(tm, res, text, limit, notice, nil)
-}
-
-// cutText is cutResult for the text of a result, beside a handle.
-func cutText(tm TokenMeter, res *Result, text string, limit int, notice string, handle []byte) (*Result, int) {
-	over := 0
-	for room := limit - tm.Counter.Count(notice); room > 0; room -= max(over, 1) { // the tokens at the seam may merge to more
-		kept, _ := tm.Counter.Truncate(text, room)
-		blocks := textBlock(kept + notice)
-		if handle != nil {
-			blocks = append(append(blocks, ','), handle...)
+	for {
+		over := 0
+		for room := limit - tm.Counter.Count(notice); room > 0; room -= max(over, 1) { // the tokens at the seam may merge to more
+			kept, _ := tm.Counter.Truncate(text, room)
+			cut = p.with(kept+notice, nil)
+			if over = tm.Result(cut) - limit; over <= 0 {
+				return cut, tm.Result(cut)
+			}
 		}
-		body := contentOf(blocks)
-		if res.Failed() {
-			body = append(body, `,"isError":true`...)
+		if p.kept == nil {
+			return nil, 0
 		}
-		body = appendMembers(body, res.Body, "resultType")
-		if id, ok := rawjson.Get(res.Body, "_meta", MetaContextID); ok {
-			body = rawjson.Set(body, id, "_meta", MetaContextID)
-		}
-		if _, at := inTask(res.Body); at != nil {
-			_, task := unnamed(res.Body)
-			body = rawjson.Set(task, body, at...)
-		}
-		cut := &Result{Body: body}
-		if over = tm.Result(cut) - limit; over <= 0 {
-			return cut, tm.Result(cut)
-		}
+		p.kept = nil
 	}
-	return nil, 0
 }

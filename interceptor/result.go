@@ -3,7 +3,6 @@ package interceptor
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"strings"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -39,12 +38,11 @@ func ToolResult(body json.RawMessage, isError, typed bool) json.RawMessage {
 	return append(out, '}')
 }
 
-// interim reports whether the result is not a tool's answer yet: it asks for input, or is a task
-// without a result. A program needs it as it is.
-func (r *Result) interim() bool {
+// opaque reports whether a program needs the result as it is: it asks for input, or is of a kind that
+// foldgate does not know, without anything that hosts show to a model.
+func (r *Result) opaque() bool {
 	kind, _ := rawjson.GetString(r.Body, "resultType")
-	_, at := inTask(r.Body)
-	return kind != "" && kind != "complete" || at == nil && !has(r.Body, "content") && (has(r.Body, "task") || has(r.Body, "taskId"))
+	return kind != "" && kind != "complete" && kind != "task" && len(kind) <= freeBytes && !has(r.Body, "content") && !has(r.Body, "structuredContent")
 }
 
 func has(body []byte, name string) bool { _, ok := rawjson.Get(body, name); return ok }
@@ -53,163 +51,235 @@ func has(body []byte, name string) bool { _, ok := rawjson.Get(body, name); retu
 // content as JSON, "" if the text says the same.
 func (r *Result) Text() (text, structured string) {
 	if r.Error != nil {
-		return r.errorText(), ""
+		text, _ = rawjson.GetString(r.Error, "message")
+		return text, ""
 	}
-	p := split(r)
+	p := split(r, false)
 	return p.text, string(p.structured)
 }
 
-func (r *Result) errorText() string {
-	text, _ := rawjson.GetString(r.Error, "message")
-	return text
-}
-
-// flatText returns any result as one text, for results that are cut: the larger one of its blocks
-// and its structured content. Blocks that are not text are named or shown as JSON.
-func flatText(r *Result) string {
-	if r.Error != nil {
-		return r.errorText()
-	}
-	var lines []string
-	body, _ := inTask(r.Body)
-	for _, key := range []string{"content", "contents", "messages"} {
-		list, _ := rawjson.Get(body, key)
-		for v := range rawjson.Elements(list) {
-			if inner, ok := rawjson.Get(v, "resource"); ok {
-				v = inner
-			}
-			text, ok := rawjson.GetString(v, "text")
-			if kind, _ := rawjson.GetString(v, "type"); !ok && (kind == "image" || kind == "audio") {
-				text = "[" + kind + " left out]"
-			} else if !ok {
-				text = string(rawjson.Compact(v))
-			}
-			if text != "" || len(lines) > 0 {
-				lines = append(lines, text)
-			}
-		}
-	}
-	text := strings.Join(lines, "\n")
-	if structured, _ := rawjson.Get(body, "structuredContent"); len(structured) > len(text) {
-		return string(rawjson.Compact(structured))
-	}
-	return text
-}
-
-// parts are the parts of a tool's result that Fold tells apart.
+// parts are the parts of a result that is folded or cut.
 type parts struct {
-	body  []byte
-	at    []string // the place of the tool's result in body
-	fault bool     // body is an error object
-	// text is for a model to read: the text blocks and embedded texts, one after the other. If they
-	// are a mere caption, it is the structured content.
-	text string
-	// kept is an array of the blocks that are delivered as they are: images, audio, links, a
-	// workflow's handle, a caption.
-	kept       []byte
-	structured []byte // compact; nil if text says the same
+	left  []byte   // what is delivered as it is, of a result or an error object
+	extra []byte   // of the members beside it, each after a comma
+	at    []string // the place of the preview in left
+	fault bool     // left is an error object
+	// text is for a model to read: texts of blocks, the message and data of an error, and what else may
+	// not stay. If the texts are a mere caption, it is the structured content.
+	text       string
+	kept       [][]byte // blocks beside the preview: images, audio, links, a workflow's handle, a caption
+	structured []byte   // compact; nil if text says the same
 }
 
-const caption = 600 // bytes of the largest text that is delivered whole beside a preview
+const (
+	caption   = 600     // bytes of the largest text beside a preview, and of all members that no revision names
+	linkBytes = 4 << 10 // of the blocks beside a preview that are neither text nor media
+)
 
-func split(r *Result) parts {
-	if r.Error != nil {
-		p := parts{body: r.Error, fault: true, text: r.errorText(), kept: []byte("[]")}
-		if data, ok := rawjson.Get(r.Error, "data"); ok {
-			p.text += "\n" + string(rawjson.Compact(data))
+// split takes a result apart, to fold or to cut it. Beside a text that is cut, nothing stays but what
+// is free, and a workflow's handle.
+func split(r *Result, cut bool) parts {
+	p, s, body, rest := parts{at: place(r.Body), fault: r.Error != nil}, splitter{cut: cut, free: 4 * freeBytes}, r.Body, []byte(nil)
+	if p.fault {
+		body, p.at = r.Error, []string{"message"}
+	}
+	if !cut {
+		s.room, s.links = caption, linkBytes
+	}
+	if rawjson.KindOf(body) == rawjson.Object {
+		p.left, rest = s.object(body, p.at)
+	} else {
+		p.left, rest = []byte("{}"), rawjson.Compact(body)
+	}
+	if code, _ := rawjson.Get(body, "code"); p.fault && rawjson.KindOf(code) != rawjson.Number {
+		p.left = rawjson.Set(p.left, []byte("-32603"), "code")
+	}
+	p.text, p.kept = s.text.String(), s.kept
+	if p.structured = s.structured; bytes.Equal(p.structured, rawjson.Compact([]byte(p.text))) {
+		p.structured = nil
+	}
+	var beside []byte
+	if len(r.Extra) > 0 {
+		var extra []byte
+		if extra, beside = s.object(append(append([]byte{'{'}, r.Extra[1:]...), '}'), nil); len(extra) > len("{}") {
+			p.extra = append([]byte{','}, extra[1:len(extra)-1]...)
 		}
+	}
+	if cut {
 		return p
-	}
-	var text strings.Builder
-	var kept [][]byte
-	body, at := inTask(r.Body)
-	content, _ := rawjson.Get(body, "content")
-	for b := range rawjson.Elements(content) {
-		t, ok := blockText(b)
-		switch {
-		case !ok:
-			kept = append(kept, b)
-		case t != "":
-			if text.Len() > 0 && !strings.HasSuffix(text.String(), "\n") {
-				text.WriteByte('\n')
-			}
-			text.WriteString(t)
-		}
-	}
-	p := parts{body: r.Body, at: at, text: text.String()}
-	if s, ok := rawjson.Get(body, "structuredContent"); ok && rawjson.KindOf(s) != rawjson.Null {
-		if s = rawjson.Compact(s); !bytes.Equal(s, rawjson.Compact([]byte(p.text))) {
-			p.structured = s
-		}
 	}
 	if p.structured != nil && len(p.text) <= caption && len(p.text) < len(p.structured) {
 		if p.text != "" {
-			kept = append(kept, textBlock(p.text))
+			p.kept = append(p.kept, textBlock(p.text))
 		}
 		p.text, p.structured = string(p.structured), nil
 	}
-	p.kept = arrayOf(kept)
-	if rest, named := unnamed(r.Body); rest != nil {
-		p.text, p.body = strings.TrimPrefix(p.text+"\n"+string(rest), "\n"), named
+	for _, more := range [][]byte{rest, beside} {
+		if more != nil {
+			p.text = strings.TrimPrefix(p.text+"\n"+string(more), "\n")
+		}
 	}
 	return p
 }
 
-// inTask returns the tool's result in the body of a result, and its place: that of a task holds it.
-func inTask(body []byte) (result []byte, at []string) {
-	inner, _ := rawjson.Get(body, "result")
-	if rawjson.KindOf(inner) != rawjson.Object || has(body, "content") || has(body, "structuredContent") {
-		return body, nil
+// place returns the place of a preview: the content of the tool's result, which may be in a task;
+// the message of a task's error; the message of a task with neither.
+func place(body []byte) (at []string) {
+	if has(body, "content") || has(body, "structuredContent") {
+		return []string{"content"}
 	}
-	return inner, []string{"result"}
+	if task, _ := rawjson.Get(body, "task"); rawjson.KindOf(task) == rawjson.Object {
+		at, body = []string{"task"}, task
+	}
+	result, _ := rawjson.Get(body, "result")
+	fault, _ := rawjson.Get(body, "error")
+	switch {
+	case rawjson.KindOf(result) == rawjson.Object:
+		return append(at, "result", "content")
+	case !has(body, "taskId"):
+		return []string{"content"}
+	case rawjson.KindOf(fault) == rawjson.Object:
+		return append(at, "error", "message")
+	}
+	return append(at, "statusMessage")
 }
 
-// unnamed takes out of a result what no revision of the protocol names there, or not in this form.
-// rest is nil if it is no more than a caption.
-func unnamed(body []byte) (rest, named []byte) {
-	if rawjson.KindOf(body) != rawjson.Object {
-		return rawjson.Compact(body), []byte("{}")
-	}
-	_, at := inTask(body)
-	isNamed := func(m rawjson.Member) bool {
-		switch {
-		case m.Is("content"):
-			return rawjson.KindOf(m.Value) == rawjson.Array
-		case m.Is("result"):
-			return at != nil
+// splitter collects the parts of a result.
+type splitter struct {
+	cut               bool
+	handle            bool // is among kept
+	media             bool // the object is a block with data, or its resource
+	depth             int
+	room, links, free int // bytes that may still stay: of unnamed members, of other blocks, of free members
+	text              strings.Builder
+	kept              [][]byte
+	structured        []byte
+}
+
+// object divides an object. It reads what stands at the place at. left has the members that stay, and
+// rest the others, nil if there are none.
+func (s *splitter) object(v []byte, at []string) (left, rest []byte) {
+	left = []byte{'{'}
+	for m := range rawjson.Members(v) {
+		here, inner := len(at) == 1, []string(nil)
+		if len(at) > 1 && m.Is(at[0]) {
+			inner = at[1:]
 		}
-		return m.Is("structuredContent") || len(m.Value) <= freeBytes && free[m.Name()]
+		open := inner != nil || s.depth < maxNested && (m.Is("_meta") || s.media && m.Is("resource"))
+		switch {
+		case here && m.Is(at[0]):
+			s.read(m.Value, at[0] == "content")
+		case here && at[0] == "message" && m.Is("data"):
+			s.add(string(rawjson.Compact(m.Value)))
+		case here && at[0] == "content" && m.Is("structuredContent"):
+			if rawjson.KindOf(m.Value) != rawjson.Null {
+				s.structured = rawjson.Compact(m.Value)
+			}
+		case open && rawjson.KindOf(m.Value) == rawjson.Object:
+			s.depth++
+			l, r := s.object(m.Value, inner)
+			s.depth--
+			if left = member(left, m.Key, l); r != nil {
+				rest = member(rest, m.Key, r)
+			}
+		case s.stays(m):
+			left = member(left, m.Key, m.Value)
+		default:
+			rest = member(rest, m.Key, m.Value)
+		}
 	}
-	if rest = rawjson.DeleteFunc(body, isNamed); len(rest) <= caption {
-		return nil, body
+	if rest != nil {
+		rest = append(rest, '}')
 	}
-	named = rawjson.DeleteFunc(body, func(m rawjson.Member) bool { return !isNamed(m) })
-	if id, ok := rawjson.Get(body, "_meta", MetaContextID); ok && len(id) <= freeBytes {
-		named = rawjson.Set(named, id, "_meta", MetaContextID)
-	}
-	return rest, named
+	return append(left, '}'), rest
 }
 
-// blockText returns the text of a content block. ok is false if the block is delivered as it is.
-// One of a form that is not known, or with more beside its text than text, is its own text as JSON.
-func blockText(b []byte) (text string, ok bool) {
+// member appends a member to an object without its closing brace.
+func member(object, key, value []byte) []byte {
+	if len(object) == 0 {
+		object = []byte{'{'}
+	}
+	if len(object) > 1 {
+		object = append(object, ',')
+	}
+	return append(append(append(object, key...), ':'), value...)
+}
+
+// stays reports whether a member stays: programs need it, or it is small.
+func (s *splitter) stays(m rawjson.Member) bool {
+	if s.media && rawjson.KindOf(m.Value) == rawjson.String {
+		switch name := m.Name(); {
+		case name == "data", name == "blob", len(m.Value) <= linkBytes && (name == "type" || name == "uri" || name == "mimeType"):
+			return true
+		}
+	}
+	n, room := len(m.Key)+len(m.Value), &s.room
+	if n <= freeBytes && free[m.Name()] {
+		room = &s.free
+	}
+	if n > *room {
+		return false
+	}
+	*room -= n
+	return true
+}
+
+// read takes a text, or a list of blocks.
+func (s *splitter) read(v []byte, blocks bool) {
+	switch kind := rawjson.KindOf(v); {
+	case blocks && kind == rawjson.Array:
+		for b := range rawjson.Elements(v) {
+			s.read(b, rawjson.KindOf(b) == rawjson.Object)
+		}
+	case blocks && kind == rawjson.Object:
+		s.block(v)
+	case kind == rawjson.String:
+		s.add(rawjson.Unquote(v))
+	default:
+		s.add(string(rawjson.Compact(v)))
+	}
+}
+
+// block takes the text of a content block, or keeps the block. A block of a form that is not known, or
+// with more beside its text than text, is its own text as JSON.
+func (s *splitter) block(b []byte) {
 	kind, _ := rawjson.GetString(b, "type")
 	lit, ok := rawjson.Get(b, "text")
 	if kind == "resource" {
 		lit, ok = rawjson.Get(b, "resource", "text")
 	}
 	_, blob := rawjson.Get(b, "resource", "blob")
-	ok = ok && (kind == "text" || kind == "resource") && rawjson.KindOf(lit) == rawjson.String
+	media := kind == "image" || kind == "audio" || blob && !ok
+	ok = ok && !blob && (kind == "text" || kind == "resource") && rawjson.KindOf(lit) == rawjson.String && len(b)-len(lit) <= max(caption, len(lit))
 	switch {
-	case kind == "image", kind == "audio", isHandle(b), !ok && (blob || len(b) <= caption):
-		return "", false
-	case !ok, blob, len(b)-len(lit) > max(caption, len(lit)):
-		return string(rawjson.Compact(b)), true
-	case kind == "resource":
+	case isHandle(b) && !s.handle:
+		s.kept, s.handle = append(s.kept, b), true
+	case ok && kind == "resource":
 		uri, _ := rawjson.GetString(b, "resource", "uri")
-		return fmt.Sprintf("[resource %s]\n%s", uri, rawjson.Unquote(lit)), true
+		s.add("[resource " + uri + "]\n" + rawjson.Unquote(lit))
+	case ok:
+		s.add(rawjson.Unquote(lit))
+	case media && s.cut:
+		s.add("[" + kind + " left out]")
+	case media:
+		s.media = true
+		left, rest := s.object(b, nil)
+		s.kept, s.media = append(s.kept, left), false
+		s.add(string(rest))
+	case len(b) <= s.links:
+		s.links -= len(b)
+		s.kept = append(s.kept, b)
+	default:
+		s.add(string(rawjson.Compact(b)))
 	}
-	return rawjson.Unquote(lit), true
+}
+
+// add appends a text, on a line of its own.
+func (s *splitter) add(text string) {
+	if text != "" && s.text.Len() > 0 && !strings.HasSuffix(s.text.String(), "\n") {
+		s.text.WriteByte('\n')
+	}
+	s.text.WriteString(text)
 }
 
 const maxHandleBlock = 512 // bytes; a larger block is no handle
@@ -232,14 +302,4 @@ func textBlock(text string) []byte {
 
 func arrayOf(values [][]byte) []byte {
 	return append(append([]byte{'['}, bytes.Join(values, []byte{','})...), ']')
-}
-
-// appendMembers closes the object out after the members of body with these names.
-func appendMembers(out []byte, body json.RawMessage, names ...string) []byte {
-	for _, name := range names {
-		if v, ok := rawjson.Get(body, name); ok {
-			out = append(append(out, `,"`+name+`":`...), v...)
-		}
-	}
-	return append(out, '}')
 }

@@ -112,11 +112,11 @@ func (t *tally) object(v []byte, as meaning) int {
 	if rawjson.KindOf(v) != rawjson.Object || t.depth == maxNested {
 		return t.text(v)
 	}
-	blocks, structured, rest, kind := 0, 0, 0, ""
+	blocks, structured, rest, kind, paid := 0, 0, 0, "", false
 	if as == block {
 		switch kind, _ = rawjson.GetString(v, "type"); kind {
 		case "image", "audio":
-			rest = t.ImageTokens
+			rest, paid = t.ImageTokens, true
 		case "text", "resource":
 		default:
 			return t.Counter.CountBytes(rawjson.Compact(v))
@@ -141,13 +141,15 @@ func (t *tally) object(v []byte, as meaning) int {
 			for q := range rawjson.Members(m.Value) {
 				rest += t.text(q.Key) + t.object(q.Value, message)
 			}
-		case as == block && (m.Is("type") || m.Is("data") && kind != "text" && kind != "resource"): // paid for
+		case as == block && m.Is("type") && rawjson.Unquote(m.Value) == kind: // decides how the block is counted
+		case paid && m.Is("data") && rawjson.KindOf(m.Value) == rawjson.String:
+			paid = false // once
 		case as == block && m.Is("resource"):
 			rest += t.object(m.Value, resource) // hosts show its text whatever type stands there
 		case (as == block || as == resource) && m.Is("text"):
 			rest += t.text(m.Value)
 		case as == resource && m.Is("blob"):
-			if mime, _ := rawjson.GetString(v, "mimeType"); strings.HasPrefix(mime, "image/") {
+			if mime, _ := rawjson.GetString(v, "mimeType"); strings.HasPrefix(mime, "image/") && rawjson.KindOf(m.Value) == rawjson.String {
 				rest += t.ImageTokens
 			} else {
 				rest += t.Counter.CountBytes(m.Value)

@@ -250,23 +250,6 @@ func handleText(argument, id string) string {
 	return argument + "=" + id + " — handle for this workflow. Tools that declare an optional " + argument + " parameter accept this value."
 }
 
-// takeHandle takes the block that carries the handle out of a result, or nil.
-func takeHandle(res *Result) (rest *Result, handle []byte) {
-	content, _ := rawjson.Get(res.Body, "content")
-	var blocks [][]byte
-	for v := range rawjson.Elements(content) {
-		if handle == nil && isHandle(v) {
-			handle = v
-		} else {
-			blocks = append(blocks, v)
-		}
-	}
-	if handle == nil {
-		return res, nil
-	}
-	return &Result{Body: rawjson.Set(res.Body, arrayOf(blocks), "content"), Extra: res.Extra}, handle
-}
-
 // recordBegin records that a workflow was started or continued.
 func (w *Workflows) recordBegin(c *Call, id string) {
 	s := c.Target.Workflow

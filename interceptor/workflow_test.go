@@ -217,8 +217,8 @@ func TestExpiredAfterARestart(t *testing.T) {
 // not keep its text from being folded.
 func TestHandleBlock(t *testing.T) {
 	body := appendHandle(json.RawMessage(`{"content":[{"type":"text","text":"long"}]}`), "context_id", flowID)
-	p := split(&Result{Body: body})
-	if p.text != "long" || !strings.Contains(string(p.kept), flowID) {
+	p := split(&Result{Body: body}, false)
+	if p.text != "long" || len(p.kept) != 1 || !strings.Contains(string(p.kept[0]), flowID) {
 		t.Errorf("text %q, kept %s; want the handle kept", p.text, p.kept)
 	}
 	if isHandle([]byte(`{"type":"text","text":"` + strings.Repeat("x", maxHandleBlock) + `","_meta":{"` + MetaContextID + `":"x"}}`)) {
@@ -268,8 +268,8 @@ func TestCutKeepsHandle(t *testing.T) {
 		if id, _ := rawjson.GetString(cut.Body, "_meta", MetaContextID); id != flowID || !strings.Contains(string(cut.Body), "cut by foldgate") {
 			t.Errorf("limit %d: %s", limit, cut.Body)
 		}
-		if _, handle := takeHandle(cut); (handle != nil) != (limit > both) {
-			t.Errorf("limit %d: handle %s in %s", limit, handle, cut.Body)
+		if split(cut, true).kept == nil == (limit > both) {
+			t.Errorf("limit %d: the handle is in %s, or should be", limit, cut.Body)
 		}
 	}
 }

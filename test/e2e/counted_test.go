@@ -67,6 +67,28 @@ var hidden = []string{
 	`{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"?"}}},"requestState":"@@"}`,
 	`{"resultType":"task","taskId":"t","status":"working","statusMessage":"@@"}`,
 	`{"task":{"taskId":"t","status":"working","statusMessage":"@@"}}`,
+	`{"task":{"taskId":"t","status":"working","x":"@@"}}`,
+	`{"task":{"taskId":"t","status":"working","@@":"x"}}`,
+	`{"task":{"taskId":"t","status":"working","_meta":{"x":"@@"}}}`,
+	`{"task":"@@"}`,
+	`{"taskId":"t","status":"failed","error":{"code":-32000,"message":"@@"}}`,
+	`{"taskId":"t","status":"failed","error":{"code":"@@","message":"m"}}`,
+	`{"taskId":"t","status":"failed","error":{"code":-32000,"message":["@@"],"x":"@@"}}`,
+	`{"taskId":"t","status":"failed","error":"@@"}`,
+	`{"taskId":"t","status":"completed","result":"@@"}`,
+	`{"taskId":"t","status":"completed","result":{"x":"@@"}}`,
+	`{"taskId":"t","status":"completed","result":{"content":[{"type":"text","text":"a"}],"_meta":{"x":"@@"}},"x":"@@"}`,
+	`{"resultType":"task","taskId":"t","status":"working","_meta":{"x":"@@"}}`,
+	`{"resultType":"future","content":[{"type":"text","text":"@@"}]}`,
+	`{"resultType":"input_required","content":[{"type":"text","text":"@@"}]}`,
+	`{"content":[{"type":"image","data":{"x":"@@"},"mimeType":"image/png"}]}`,
+	`{"content":[{"type":"resource","resource":{"uri":"x","mimeType":"image/png","blob":["@@"]}}]}`,
+	`{"content":[{"type":"resource","resource":{"uri":"x","blob":"AAAA","resource":{"x":"@@"}}}]}`,
+	`{"content":[{"type":"resource","resource":{"uri":"x","blob":"AAAA","_meta":{"x":"@@"}},"annotations":{"x":"@@"}}]}`,
+	`{"content":[{"type":"@@","text":"a"}]}`,
+	`{"content":[{"type":["@@"],"text":"a"}]}`,
+	`{"content":[{"type":"@@","type":"image","data":"AAAA","mimeType":"image/png"}]}`,
+	`{"content":[{"type":"text","text":"a"}],"content":"@@"}`,
 	`"@@"`,
 	`["@@",{"x":"@@"}]`,
 	`{"x":{"@@":null}}`,
@@ -137,10 +159,13 @@ func TestEveryFormIsCounted(t *testing.T) {
 			evaded++
 			t.Errorf("%s: main received %d tokens, and %d are recorded", form, inMain[i], charged[i])
 		}
-		if inMain[i] < fill {
+		whole := strings.HasPrefix(form, `{"resultType":"future"`) || strings.HasPrefix(form, `{"resultType":"input_required","inputRequests"`)
+		whole = whole && !strings.Contains(form, `"content":[`)
+		if inMain[i] < 1000 {
 			folded++
-		} else {
-			t.Logf("main, whole: %s", form)
+		}
+		if whole != (inMain[i] >= fill) || !whole && inMain[i] >= 1000 {
+			t.Errorf("%s: main received %d tokens", form, inMain[i])
 		}
 	}
 	t.Logf("%d of %d got past the count; %d of %d folded in main", evaded, 2*len(hidden), folded, len(hidden))
@@ -346,6 +371,55 @@ func TestTaskNewsAreCounted(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The error of a failed task folds like any error, wherever it stands, and the branch of the call pays.
+func TestErrorsOfTasksFold(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		g := newGateway(t, fakeConfig(recordFile(t), "folding: {max_branches_per_minute: 100}\n"))
+		c := g.connect(ctx, transport, era)
+		call(t, c, ctx, "tools/list", `{}`)
+		result, asked := `{"resultType":"task","taskId":"t","status":"working"}`, ""
+		if era == mcpclient.Legacy {
+			result, asked = `{"task":{"taskId":"t","status":"working"}}`, `"task":{},`
+		}
+		for _, form := range []string{
+			`{"result":{"resultType":"complete","taskId":"t","status":"failed","error":{"code":-32123,"message":"@@","data":{"why":"lion"}}}}`,
+			`{"result":{"resultType":"complete","taskId":"t","status":"failed","error":{"code":-32123,"message":"m","data":{"x":"@@","why":"lion"}}}}`,
+			`{"error":{"code":-32123,"message":"@@","data":{"why":"lion"}}}`,
+		} {
+			for _, method := range []string{"tasks/get", "tasks/result"} {
+				for _, budget := range []int{0, 4000} {
+					branch, named, used := "", "", 0
+					if budget > 0 {
+						branch = create(t, c, ctx, map[string]any{"budget": budget}).BranchID
+						named = `,"branch_id":"` + branch + `"`
+					}
+					call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"fake__raw",%s"arguments":{"fill":9000,"task":%s,"result":%s,"branch_id":%q}}`, asked, form, result, branch))
+					if budget > 0 {
+						used = statusOf(t, c, ctx, branch).BudgetUsed
+					}
+					m, err := c.Call(ctx, method, `{"taskId":"t"}`)
+					if err != nil {
+						t.Fatal(err)
+					}
+					got := string(m.Result) + string(m.Error)
+					if zebras([]byte(got)) > 1000 || !strings.Contains(got, `"code":-32123`) || m.Error == nil && !strings.Contains(got, `"status":"failed"`) {
+						t.Fatalf("%s, %s, branch of %d: %.300s", method, form, budget, got)
+					}
+					if budget > 0 {
+						if s := statusOf(t, c, ctx, branch); s.BudgetUsed-used < zebras([]byte(got)) || s.Status != "active" {
+							t.Errorf("%s, %s: %d tokens before, %+v", method, form, used, s)
+						}
+					}
+					if read := tool(t, c, ctx, "branch_read", `{"handle":"`+handleIn(t, got)+`","grep":"lion"`+named+`}`); !strings.Contains(said(t, read), "lion") {
+						t.Errorf("%s, %s: the data of the error was not stored: %s", method, form, read.Result)
+					}
+				}
+			}
+		}
+	})
 }
 
 // The error of a tool folds like a failed result, so that it can be read on.
