@@ -548,7 +548,11 @@ func widen(text string, at, step int) int {
 // apply returns part of text after edits, which are in order.
 func apply(text string, part span, edits []edit) decoded {
 	var b strings.Builder
-	b.Grow(part.End - part.Start)
+	size := part.End - part.Start
+	for i := range edits {
+		size += len(edits[i].with)
+	}
+	b.Grow(size)
 	at := make([]span, len(edits))
 	pos := part.Start
 	for n, e := range edits {

@@ -88,14 +88,18 @@ func (x *examination) find(text string) ([]hit, error) {
 		if r.SkipReport || r.Apart {
 			continue
 		}
-		found, err := x.findRule(r)
-		if err == nil && len(found) > 0 {
-			found, err = x.withRequired(r, found)
-		}
-		if err != nil {
+		n := len(hits)
+		var err error
+		if hits, err = x.findRule(hits, r); err != nil {
 			return nil, err
 		}
-		hits = append(hits, found...)
+		if len(r.Required) > 0 && len(hits) > n {
+			found, err := x.withRequired(r, hits[n:])
+			if err != nil {
+				return nil, err
+			}
+			hits = append(hits[:n], found...)
+		}
 	}
 	return hits, nil
 }
@@ -107,7 +111,7 @@ func (x *examination) withRequired(r *rule, found []hit) ([]hit, error) {
 		if other.index < 0 {
 			return nil, nil // it looks at paths, and a text has none
 		}
-		near, err := x.findRule(other)
+		near, err := x.findRule(nil, other)
 		if err != nil {
 			return nil, err
 		}
@@ -126,14 +130,13 @@ func (q *required) holds(a, b location) bool {
 		max(a.startColumn-b.startColumn, b.startColumn-a.startColumn) <= *q.WithinColumns
 }
 
-// findRule returns the hits of r in the scanned text.
-func (x *examination) findRule(r *rule) ([]hit, error) {
+// findRule appends the hits of r in the scanned text.
+func (x *examination) findRule(hits []hit, r *rule) ([]hit, error) {
 	matches, err := x.scratch.FindAll(r.index)
 	if err != nil {
 		return nil, err
 	}
-	var hits []hit
-	for _, m := range matches {
+	for i, m := range matches {
 		h, ok, err := x.inspect(r, span(m))
 		if err == nil {
 			err = x.limit.spend(m.End - m.Start)
@@ -142,6 +145,9 @@ func (x *examination) findRule(r *rule) ([]hit, error) {
 			return nil, err
 		}
 		if ok {
+			if len(hits) == cap(hits) {
+				hits = slices.Grow(hits, len(matches)-i)
+			}
 			hits = append(hits, h)
 		}
 	}
@@ -302,8 +308,11 @@ func entropy(s string) float64 {
 	var e float64
 	inv := 1 / float64(len(s))
 	add := func(n int) {
-		f := float64(n) * inv
-		e -= f * math.Log2(f)
+		if len(s) < len(terms) {
+			e -= terms[len(s)][n]
+		} else {
+			e -= term(n, inv)
+		}
 	}
 	for _, n := range counts {
 		if n > 0 {
@@ -315,6 +324,23 @@ func entropy(s string) float64 {
 	}
 	return e
 }
+
+// term returns what a character that stands n times in a text of 1/inv characters adds to the
+// entropy.
+func term(n int, inv float64) float64 {
+	f := float64(n) * inv
+	return f * math.Log2(f)
+}
+
+// terms has the terms of short texts, by length and n.
+var terms = func() (all [48][48]float64) {
+	for size := range all {
+		for n := 1; n <= size; n++ {
+			all[size][n] = term(n, 1/float64(size))
+		}
+	}
+	return all
+}()
 
 // reported returns the hits that gitleaks reports: not those of generic rules if their secret is
 // part of the secret of a more exact rule on the same line. All hits are redacted.

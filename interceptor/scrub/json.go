@@ -77,7 +77,6 @@ type document struct {
 	pairs   []piece         // names and values; see pair
 	paired  int             // bytes of those
 	tabular bool            // only cells are of interest; see appendJSONTable
-	cells   []cell
 }
 
 // A listed is a string below an array. The strings at one place of its members, such as
@@ -85,15 +84,15 @@ type document struct {
 type listed struct {
 	span
 	place  uint64
-	array  int // the innermost array, in document.arrays
-	column int // the element of that array
+	array  int32 // the innermost array, in document.arrays
+	column int32 // the element of that array
 }
 
 // An array is what tables need to know of one.
 type array struct {
-	outer int  // the next array around it, -1 for none
-	owner int  // the start of the object around it
-	first bool // it is the first element of outer
+	outer int32 // the next array around it, -1 for none
+	owner int32 // the start of the object around it
+	first bool  // it is the first element of outer
 }
 
 type dirtyString struct {
@@ -188,9 +187,9 @@ type frame struct {
 	label   span   // of an object: its "name", "key" or the like, if it is hot
 	labeled span   // of an object: its "value" or the like
 	place   uint64 // the same for the members of an array; see listed
-	inside  int    // the array that it is or is in; -1 for none
-	column  int    // the element of that array
-	owner   int    // the start of the object that it is or is in
+	inside  int32  // the array that it is or is in; -1 for none
+	column  int32  // the element of that array
+	owner   int32  // the start of the object that it is or is in
 }
 
 func (d *document) walk() error {
@@ -231,7 +230,7 @@ func (d *document) token(t rawjson.Token) error {
 }
 
 func (d *document) enter(start int, isArray bool) {
-	f := frame{start: start, array: isArray, inside: -1, owner: start}
+	f := frame{start: start, array: isArray, inside: -1, owner: int32(start)}
 	if up := d.top(); up != nil {
 		f.content = isArray && !up.array && up.name == "content"
 		f.place, f.inside, f.column = up.placeOf(), up.inside, up.column
@@ -241,7 +240,7 @@ func (d *document) enter(start int, isArray bool) {
 	}
 	if isArray {
 		d.arrays = append(d.arrays, array{f.inside, f.owner, f.column == 0})
-		f.inside, f.column = len(d.arrays)-1, -1
+		f.inside, f.column = int32(len(d.arrays)-1), -1
 	}
 	d.stack = append(d.stack, f)
 }
@@ -327,8 +326,8 @@ func (d *document) examinePairs() error {
 func (d *document) tables() error {
 	type column struct {
 		beside bool
-		of     int // the array of the rows, or the start of the object around it
-		number int
+		of     int32 // the array of the rows, or the start of the object around it
+		number int32
 	}
 	var names map[column]span
 	name := func(c column, l *listed) {

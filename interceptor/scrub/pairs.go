@@ -99,7 +99,7 @@ func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded
 	if filled < 2 || !secret {
 		return all, header.End, nil
 	}
-	var found []cell
+	found := x.cells[:0]
 	var cells []span
 	for line := header; line.End < len(text); {
 		line = lineAt(text, line.End+1)
@@ -118,10 +118,11 @@ func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded
 			}
 		}
 	}
-	if len(found) == 0 {
+	if x.cells = found; len(found) == 0 {
 		return all, header.End, nil
 	}
-	return append(all, fromCells(text, found)), found[len(found)-1].value.End, nil
+	end := found[len(found)-1].value.End
+	return append(all, fromCells(text, found)), end, nil
 }
 
 // A cell is a value of a table, and the name of its column.
@@ -134,10 +135,15 @@ type cell struct {
 func fromCells(text string, cells []cell) decoded {
 	part := span{cells[0].value.Start, cells[0].value.Start}
 	edits := make([]edit, 0, len(cells)+1)
-	for _, c := range cells {
-		edits = append(edits, edit{span{part.End, c.value.Start}, "\"\n\"" + c.name + `": "`})
+	before := ""
+	for i, c := range cells {
+		if i == 0 || c.name != cells[i-1].name {
+			before = "\"\n\"" + c.name + `": "`
+		}
+		edits = append(edits, edit{span{part.End, c.value.Start}, before})
 		part.End = c.value.End
 	}
+	clear(cells) // they refer to the text, and their memory is used again
 	return apply(text, part, append(edits, edit{span{part.End, part.End}, "\"\n"}))
 }
 
@@ -147,11 +153,12 @@ func (x *examination) appendJSONTable(all []decoded, text string) ([]decoded, er
 	if begin == "" || begin[0] != '[' && begin[0] != '{' || strings.Count(begin, "[") < 2 {
 		return all, nil
 	}
-	d := &document{examination: &examination{s: x.s, limit: x.limit}, raw: []byte(text), all: true, tabular: true}
+	d := &document{examination: &examination{s: x.s, cells: x.cells[:0]}, raw: []byte(text), all: true, tabular: true}
 	if d.walk() != nil {
 		return all, nil // it is no JSON
 	}
-	if err := d.tables(); err != nil || len(d.cells) == 0 {
+	err := d.tables()
+	if x.cells = d.cells; err != nil || len(d.cells) == 0 {
 		return all, err
 	}
 	return append(all, fromCells(text, d.cells)), x.limit.spend(len(text))

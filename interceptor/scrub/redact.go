@@ -72,6 +72,9 @@ func withoutIDs(text string, s span) []span {
 	}
 	const reach = 64 // of an id over the ends of s
 	from, to := max(0, s.Start-reach), min(len(text), s.End+reach)
+	if near := text[from:to]; !strings.Contains(near, "br_") && !strings.Contains(near, "ses_") && !strings.Contains(near, "env_") && !strings.Contains(near, "ctx_") {
+		return []span{s} // without this, a text full of secrets takes twice the time
+	}
 	var left []span
 	at := s.Start
 	for _, id := range ownIDs.FindAllStringIndex(text[from:to], -1) {

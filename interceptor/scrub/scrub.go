@@ -115,6 +115,7 @@ type examination struct {
 	// Of the text that was scanned last; see find.
 	text    string
 	lines   []int32 // see lineBreaks
+	cells   []cell  // of a table in it
 	excused bool    // a finding in the last line was excepted for the whole text; see lastLine
 
 	// Of a document.
@@ -143,7 +144,7 @@ func (s *Scrubber) begin(ctx context.Context) *examination {
 func (x *examination) end() {
 	x.scratch.Reset()
 	x.text, x.limit = "", limit{}
-	x.lines, x.stack, x.hot = kept(x.lines), kept(x.stack), kept(x.hot)
+	x.lines, x.stack, x.hot, x.cells = kept(x.lines), kept(x.stack), kept(x.hot), kept(x.cells)
 	x.unquoted, x.pieces, x.listed, x.arrays = kept(x.unquoted), kept(x.pieces), kept(x.listed), kept(x.arrays)
 	s := x.s
 	s.mu.Lock()
