@@ -354,127 +354,83 @@ func plausible(text string, run span, skip, n int) bool {
 	return false
 }
 
+// The bytes of context around a run. The name before a value decides whether it is a secret.
+const before, after = 64, 16
+
 // appendDecoded decodes a run after skip digits, in groups of n digits, and appends its texts of
-// minDecoded bytes or more.
+// minDecoded bytes or more. In binary data they may begin and end within a group.
 func appendDecoded(all []decoded, text string, run span, skip, n int) []decoded {
+	digits, bits := &base64Digit, 6
+	if n == 2 {
+		digits, bits = &hexDigit, 4
+	}
 	var buf [256]byte
-	p := plaintext{text: text, all: all, out: buf[:0]}
-	group, bits := 0, uint32(0) // digits read; their value
-	first := run.Start          // of the group
+	out, lead := buf[:0], 0 // printable bytes in a row, and those before their first whole group
+	from, end := 0, 0       // their place in text
+	flush := func() {
+		if len(out)-lead >= minDecoded {
+			all = appendText(all, text, span{from, end}, out)
+		}
+		out = out[:0]
+	}
+	value, have := 0, 0
+	first := run.Start // where the next byte begins
+	decoded := 0       // bytes
 	for i := run.Start; i < run.End; i++ {
-		c := text[i]
-		if !inBase64(c) {
+		d := digits[text[i]]
+		if d == noDigit {
 			continue // a line break in a wrapped run
 		}
 		if skip > 0 {
 			skip--
 			continue
 		}
-		if group == 0 {
+		if have == 0 {
 			first = i
 		}
-		if n == 4 {
-			bits = bits<<6 | uint32(base64Digit[c])
-		} else {
-			bits = bits<<4 | uint32(hexDigit[c])
-		}
-		if group++; group < n {
+		value, have = value<<bits|int(d), have+bits
+		if have < 8 {
 			continue
 		}
-		whole := texty[byte(bits)] && (n == 2 || texty[byte(bits>>8)] && texty[byte(bits>>16)])
-		switch {
-		case whole && n == 4:
-			if len(p.out) == 0 {
-				p.begin(first)
+		have -= 8
+		if c := byte(value >> have); !texty[c] {
+			flush()
+		} else {
+			if len(out) == 0 {
+				from, lead = first, 0
+				if n == 4 {
+					lead = (3 - decoded%3) % 3
+				}
 			}
-			p.out = append(p.out, byte(bits>>16), byte(bits>>8), byte(bits))
-		case whole:
-			if len(p.out) == 0 {
-				p.from = first
-			}
-			p.out = append(p.out, byte(bits))
-		case n == 4:
-			p.cut(bits, span{first, i + 1})
-		default:
-			p.flush(first)
+			out, end = append(out, c), i+1
 		}
-		group, bits = 0, 0
+		first = i
+		decoded++
 	}
-	if n == 4 && len(p.out) > 0 { // what the last digits contain
-		for bits <<= 6 * (4 - group); group > 1 && texty[byte(bits>>16)]; group-- {
-			p.out = append(p.out, byte(bits>>16))
-			bits <<= 8
-		}
+	if end == run.End {
+		end = paddingEnd(text, end)
 	}
-	end := run.End // and the padding
-	for end < len(text) && text[end] == '=' && end < run.End+2 {
-		end++
-	}
-	p.flush(end)
-	return p.all
+	flush()
+	return all
 }
 
-// A plaintext is printable text in a run, as far as it is decoded. In binary data it may begin
-// and end within a group of base64, so it takes the printable bytes of the groups around it.
-type plaintext struct {
-	text  string
-	all   []decoded // the results
-	out   []byte
-	from  int    // its place in text
-	lead  int    // bytes of out before its whole groups
-	group uint32 // value of the last group that is not printable as a whole
-	at    int    // its place in text
+// paddingEnd returns the end of the padding of base64 at byte i.
+func paddingEnd(text string, i int) int {
+	return i + len(text[i:min(len(text), i+2)]) - len(strings.TrimLeft(text[i:min(len(text), i+2)], "="))
 }
 
-// begin begins the plaintext. Its first whole group is at byte first.
-func (p *plaintext) begin(first int) {
-	p.from = first
-	if texty[byte(p.group)] {
-		p.from = p.at
-		if texty[byte(p.group>>8)] {
-			p.out = append(p.out, byte(p.group>>8))
-		}
-		p.out = append(p.out, byte(p.group))
+// appendText appends the text out, which text encodes at part, with what stands around it.
+func appendText(all []decoded, text string, part span, out []byte) []decoded {
+	if rest := text[part.End:min(len(text), part.End+64)]; len(rest) > 8 && rest[0] == '.' && rest[7] == '.' && strings.Trim(string(out), "0123456789") == "" {
+		// The digits are the id in the token of a Discord bot.
+		all = append(all, apply(text, span{part.Start, part.End + len(rest)}, []edit{{span{part.Start, part.Start}, "discord-bot "}}))
 	}
-	p.lead = len(p.out)
-}
-
-// cut ends the plaintext with a group of base64 that is not printable as a whole.
-func (p *plaintext) cut(bits uint32, group span) {
-	p.group, p.at = bits, group.Start
-	if len(p.out) == 0 {
-		return
-	}
-	end := group.Start
-	if texty[byte(bits>>16)] {
-		end = group.End
-		p.out = append(p.out, byte(bits>>16))
-		if texty[byte(bits>>8)] {
-			p.out = append(p.out, byte(bits>>8))
-		}
-	}
-	p.flush(end)
-}
-
-// The bytes of context around a run. The name before a value decides whether it is a secret.
-const before, after = 64, 16
-
-// flush ends the plaintext before byte end, and appends it if it is long enough.
-func (p *plaintext) flush(end int) {
-	out, lead := p.out, p.lead
-	p.out, p.lead = p.out[:0], 0
-	if len(out)-lead < minDecoded {
-		return
-	}
-	pre := p.text[max(0, p.from-before):p.from]
+	pre := text[max(0, part.Start-before):part.Start]
 	pre = pre[strings.LastIndexByte(pre, '\n')+1:]
-	if rest := p.text[end:min(len(p.text), end+64)]; len(rest) > 8 && rest[0] == '.' && rest[7] == '.' && strings.Trim(string(out), "0123456789") == "" {
-		p.all = append(p.all, apply(p.text, span{p.from, end + len(rest)}, []edit{{span{p.from, p.from}, "discord-bot "}}))
-	}
-	p.all = append(p.all, decoded{
-		text:  pre + string(out) + p.text[end:min(len(p.text), end+after)],
+	return append(all, decoded{
+		text:  pre + string(out) + text[part.End:min(len(text), part.End+after)],
 		fresh: span{len(pre), len(pre) + len(out)},
-		part:  span{p.from, end},
+		part:  part,
 	})
 }
 

@@ -203,7 +203,7 @@ func TestSecretInBinary(t *testing.T) {
 	for _, before := range []string{"", "\xff", "\xd9(", "\x00\x01\xd9(", "\u00e9", "x\u00e9", "xx\u00e9"} {
 		for _, after := range []string{"", "\x00", "\x00\x01", "z\x00", "\x00\x00\x00zz"} {
 			hidden := base64.StdEncoding.EncodeToString([]byte("\x00\x01" + before + pat + after))
-			if got, found, err := s.Text(context.Background(), "data: "+hidden); err != nil || len(found) == 0 || len(got) > len("data: ")+len(hidden)/2 {
+			if got, found, err := s.Text(context.Background(), "data: "+hidden); err != nil || len(found) == 0 || len(got) > len("data: ")+len(hidden)/2+4 {
 				t.Errorf("between %q and %q: Text(%q) = %q, %v", before, after, hidden, got, err)
 			}
 		}

@@ -2,10 +2,13 @@ package scrub
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"io"
 	"net/url"
 	"strings"
 	"testing"
@@ -23,6 +26,7 @@ func FuzzJSON(f *testing.F) {
 		`{"a":["x",1e5,{"b":null}],"c":"\u0041\n\\"}`, `"` + pat + `"`, `{"` + pat + `":{"` + pat + `":"\ud83d"}}`,
 		`{"content":[{"type":"text","text":"` + pat[:9] + `"},{"type":"text","text":"` + pat[9:] + `"}]}`,
 		`{"password":"hunter2!x","blob":"aGVsbG8gd29ybGQ="}`, `["%67%68p_\u200b"]`, `{"k":"\"` + pat + `\\"}`,
+		`{"c":["id","token"],"r":[["x","` + pat + `"],[1,"q7w8e9r0t1y2"]]}`, `[["key"],["` + pat + `"],[{"f":[{"v":"x"}]}]]`,
 		`{"blob":"` + base64.StdEncoding.EncodeToString([]byte(pat)) + `","mimeType":"text/plain"}`,
 	} {
 		f.Add([]byte(seed))
@@ -100,6 +104,8 @@ func FuzzPlanted(f *testing.F) {
 	f.Add("key=\"", "\"", uint64(2))
 	f.Add("\xff\u212a%", "\\u\\\"", uint64(3))
 	f.Add("-----BEGIN PRIVATE KEY-----", "KEY-----", uint64(4))
+	f.Add("a=3D1 b=\n", "=C3\r\n&quot;&#x;", uint64(5))
+	f.Add("g\x00h\x00p\x00", "H4sIAAAAAAAAA0tMSk5JTUvPyMwCAA eJwDAAAAAAE=", uint64(6))
 	f.Fuzz(func(t *testing.T, pre, post string, seed uint64) {
 		pat := github(seed)
 		hidden := []string{
@@ -108,6 +114,9 @@ func FuzzPlanted(f *testing.F) {
 			hex.EncodeToString([]byte(pat)),
 			url.QueryEscape("\"" + pat + "\""),
 			each(pat, `\u%04x`),
+			each(pat, "&#%d;"),
+			base64.StdEncoding.EncodeToString(inUTF16(binary.LittleEndian, "\ufeff"+pat)),
+			base64.StdEncoding.EncodeToString(packed(pat, func(w io.Writer) io.WriteCloser { return gzip.NewWriter(w) })),
 			strings.Join(strings.Split(pat, ""), "\u200b"),
 		}
 		for _, x := range hidden {

@@ -49,12 +49,8 @@ func (x *examination) appendUnpacked(all []decoded, text string, run span) ([]de
 		if err != nil {
 			return nil, err
 		}
-		end := run.End
-		for end < len(text) && text[end] == '=' && end < run.End+2 {
-			end++
-		}
 		if len(out) >= minDecoded {
-			all = append(all, decoded{text: view(out), fresh: span{0, len(out)}, part: span{run.Start, end}})
+			all = append(all, decoded{text: view(out), fresh: span{0, len(out)}, part: span{run.Start, paddingEnd(text, run.End)}})
 		}
 	}
 	return all, nil
