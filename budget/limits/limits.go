@@ -274,6 +274,14 @@ func (e *ExceededError) Error() string {
 	return s + " until " + e.Reset.Format(time.RFC3339) + ": wait until then, or ask the operator of the gateway for more"
 }
 
+// RetryAfter returns how long it takes until there is more: at least a second, or 0 for never.
+func (e *ExceededError) RetryAfter(now time.Time) time.Duration {
+	if e.Reset.IsZero() {
+		return 0
+	}
+	return max(e.Reset.Sub(now), time.Second)
+}
+
 // UnavailableError says that the store did not answer in time.
 type UnavailableError struct{ Err error }
 

@@ -1,0 +1,250 @@
+package limits
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/internal/sqlitedb"
+)
+
+// settled waits until the store has got all changes.
+func (l *Limits) settled(t *testing.T) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		l.Close(t.Context())
+		l.mu.Lock()
+		waiting, holding := len(l.outbox), len(l.holding)
+		l.mu.Unlock()
+		if waiting+holding == 0 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d operations wait for the store, %d accounts have a reserve; it is down: %v", waiting, holding, l.down)
+		}
+	}
+}
+
+// outage is one way to make a store unreachable.
+type outage struct {
+	name string
+	make func(t *testing.T) (s Store, down, up func())
+}
+
+func outages() []outage {
+	return []outage{
+		{"stopped redis", func(t *testing.T) (Store, func(), func()) {
+			r := newRedis(t)
+			signal := func(s syscall.Signal) func() { return func() { _ = r.cmd.Process.Signal(s) } }
+			return r.open(t), signal(syscall.SIGSTOP), signal(syscall.SIGCONT)
+		}},
+		{"killed redis", func(t *testing.T) (Store, func(), func()) {
+			r := newRedis(t)
+			return r.open(t), r.kill, func() { r.start(t) }
+		}},
+		{"locked sqlite", func(t *testing.T) (Store, func(), func()) {
+			path := filepath.Join(t.TempDir(), "budgets.db")
+			s, err := OpenSQLite(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
+			other, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{ApplicationID: applicationID, Migrations: migrations})
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { other.Close() })
+			tx := func() {}
+			return s, func() {
+				begun, err := other.BeginTx(context.Background(), nil)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				tx = func() { _ = begun.Rollback() }
+			}, func() { tx() }
+		}},
+	}
+}
+
+// While the store is down no call waits longer than Wait, on_error decides, and when it is back each
+// counter has exactly what was delivered.
+func TestOutage(t *testing.T) {
+	const wait = 400 * time.Millisecond
+	for _, o := range outages() {
+		for _, allow := range []bool{false, true} {
+			for _, maxResult := range []int{1, 2000} {
+				t.Run(fmt.Sprintf("%s/allow=%v/reserve=%d", o.name, allow, maxResult), func(t *testing.T) {
+					t.Parallel()
+					store, down, up := o.make(t)
+					l, err := New([]Limit{
+						{Name: "me", Per: PerPrincipal, Tokens: 1e9, Calls: 1e6, Window: window(t, "1mo")},
+						{Name: "all", Per: PerAll, Tokens: 1e9, Window: window(t, "rolling 366d")},
+					}, store, Options{Wait: wait, Allow: allow, MaxResult: maxResult})
+					if err != nil {
+						t.Fatal(err)
+					}
+					u := Use{Principal: "alice"}
+					var tokens, calls, refused atomic.Int64
+					var slowest atomic.Int64
+					call := func() {
+						start := time.Now()
+						defer func() {
+							if d := int64(time.Since(start)); d > slowest.Load() {
+								slowest.Store(d)
+							}
+						}()
+						s, err := l.Begin(context.Background(), u, 3)
+						var unavailable *UnavailableError
+						if errors.As(err, &unavailable) {
+							refused.Add(1)
+							return
+						} else if err != nil {
+							t.Error(err)
+							return
+						}
+						calls.Add(1)
+						tokens.Add(3)
+						got, _, err := s.Take(context.Background(), 1+rand.IntN(300))
+						if err != nil && !errors.As(err, &unavailable) {
+							t.Error(err)
+						} else if err != nil {
+							refused.Add(1)
+						}
+						back := rand.IntN(got + 1)
+						s.Give(back)
+						tokens.Add(int64(got - back))
+					}
+					var wg sync.WaitGroup
+					stop := make(chan struct{})
+					for range 8 {
+						wg.Go(func() {
+							for {
+								select {
+								case <-stop:
+									return
+								default:
+									call()
+								}
+								time.Sleep(time.Millisecond)
+							}
+						})
+					}
+					time.Sleep(100 * time.Millisecond)
+					down()
+					time.Sleep(1500 * time.Millisecond)
+					up()
+					time.Sleep(100 * time.Millisecond)
+					close(stop)
+					wg.Wait()
+					l.settled(t)
+					if d := time.Duration(slowest.Load()); d > wait+400*time.Millisecond { // the machine is busy
+						t.Errorf("a call waited %v", d)
+					}
+					if n := refused.Load(); allow != (n == 0) {
+						t.Errorf("%d calls were refused", n)
+					}
+					want := Used{tokens.Load(), calls.Load()}
+					if got := l.used(t, "me", "alice"); got != want {
+						t.Errorf("the counter has %+v, %+v was delivered", got, want)
+					}
+					if got := l.used(t, "all", ""); got != want {
+						t.Errorf("the counter of all has %+v, %+v was delivered", got, want)
+					}
+				})
+			}
+		}
+	}
+}
+
+// A proxy loses connections before or after the server has done what it was asked. Each take has
+// one answer, and counts once.
+func TestLostAnswers(t *testing.T) {
+	r := newRedis(t)
+	proxy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer proxy.Close()
+	var lost atomic.Int64
+	go func() {
+		for {
+			in, err := proxy.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer in.Close()
+				out, err := net.Dial("tcp", "127.0.0.1:"+r.port)
+				if err != nil {
+					return
+				}
+				defer out.Close()
+				go func() {
+					_, _ = io.Copy(out, in)
+					out.Close()
+				}()
+				buf := make([]byte, 4096)
+				for {
+					n, err := out.Read(buf)
+					if err != nil {
+						return
+					}
+					if rand.IntN(10) == 0 && !strings.Contains(string(buf[:n]), "server") { // not what greets
+						lost.Add(1)
+						return
+					}
+					if _, err := in.Write(buf[:n]); err != nil {
+						return
+					}
+				}
+			}()
+		}
+	}()
+	store, err := OpenRedis("redis://"+proxy.Addr().String(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	l, err := New([]Limit{{Name: "me", Per: PerPrincipal, Tokens: 20_000, Window: window(t, "1mo")}}, store, Options{Wait: 20 * time.Second, MaxResult: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tokens, calls atomic.Int64
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for range 50 {
+				s, err := l.Begin(t.Context(), Use{Principal: "alice"}, 5)
+				var exceeded *ExceededError
+				if errors.As(err, &exceeded) {
+					return
+				} else if err != nil {
+					t.Error(err)
+					return
+				}
+				calls.Add(1)
+				got, _, err := s.Take(t.Context(), 30)
+				if err != nil {
+					t.Error(err)
+				}
+				tokens.Add(5 + int64(got))
+			}
+		})
+	}
+	wg.Wait()
+	l.settled(t)
+	if got, want := l.used(t, "me", "alice"), (Used{tokens.Load(), calls.Load()}); got != want || got.Tokens > 20_000 || lost.Load() < 5 {
+		t.Errorf("the counter has %+v, %+v was delivered; %d answers were lost", got, want, lost.Load())
+	}
+}

@@ -1,0 +1,64 @@
+package limits
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"slices"
+	"time"
+)
+
+// Charge is what a use had at a time, as a trace tells.
+type Charge struct {
+	At            time.Time
+	Use           Use
+	Tokens, Calls int64
+}
+
+// Rebuild raises the counters of the present windows to the sums of the charges, for a store that
+// has lost its data. It never lowers a counter: to repeat it is harmless. The charges must be those
+// of all gateways that share the store. A counter can be lower than its sum by what another gateway
+// has in reserve at this moment: let them be idle. Rebuild returns how many counts it has compared.
+func (l *Limits) Rebuild(ctx context.Context, charges iter.Seq2[Charge, error]) (n int, err error) {
+	l.giveBack(ctx)
+	l.mu.Lock()
+	now := l.o.Now().Add(l.offset)
+	l.mu.Unlock()
+	type part struct {
+		key    string
+		bucket int64
+	}
+	sums := map[part]Change{}
+	for c, err := range charges {
+		if err != nil {
+			return 0, err
+		}
+		for _, one := range l.all {
+			if !one.matches(c.Use) {
+				continue
+			}
+			counter, _, _ := one.counter(c.Use, c.At)
+			present, _, _ := one.counter(c.Use, now)
+			if counter.Key != present.Key || counter.Bucket < present.Oldest {
+				continue // another window
+			}
+			at := part{counter.Key, counter.Bucket}
+			sum := sums[at]
+			sums[at] = Change{counter.Key, counter.Bucket, max(sum.Expires, counter.Expires), Used{sum.Tokens + c.Tokens, sum.Calls + c.Calls}}
+		}
+	}
+	var changes []Change
+	for _, c := range sums {
+		if c.Expires > now.Unix() {
+			changes = append(changes, c)
+		}
+	}
+	slices.SortFunc(changes, func(a, b Change) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Bucket, b.Bucket)) })
+	for some := range slices.Chunk(changes, 256) {
+		if err := l.store.Change(ctx, "", Raise, some); err != nil {
+			return n, &UnavailableError{err}
+		}
+		n += len(some)
+	}
+	return n, nil
+}
