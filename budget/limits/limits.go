@@ -5,7 +5,7 @@
 // it in one atomic operation of a [Store], before it is delivered, so that no limit whose action is
 // "refuse" is ever exceeded, also not by several processes that share a store.
 //
-// A process reserves more than one call needs, at most 1/64 of what is left: calls that follow use
+// A process reserves more than one call needs, at most 1/16 of what is left: calls that follow use
 // the reservation without an operation of the store. What is not used goes back after 100 ms. A
 // process that dies loses its reservation: the limits have then counted too much, never too little.
 package limits

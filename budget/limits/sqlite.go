@@ -8,6 +8,8 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -22,20 +24,18 @@ var migrations = []string{`
 		calls   INTEGER NOT NULL,
 		expires INTEGER NOT NULL,  -- seconds since 1970
 		PRIMARY KEY (key, bucket)
-	) WITHOUT ROWID;
-	CREATE INDEX counters_expiry ON counters (expires);
+	) WITHOUT ROWID; -- an index of expires would double the cost of a change
 `}
 
 // applicationID marks the database as foldgate's: "flim".
 const applicationID = 0x666c696d
 
 const (
-	cleanAfter  = 64      // transactions until some expired counters are deleted
-	cleanAtMost = 256     // so many
-	countAfter  = 4 * 64  // transactions until counters are counted
-	maxBatch    = 128     // operations in a transaction
-	maxAnswers  = 1 << 14 // takes that are remembered
-	logPages    = 8192    // the log of the database starts over after so many: 32 MB
+	tidyAfter  = 512     // transactions until tidy runs
+	maxExpired = 4096    // counters that it deletes at most, of those that have expired
+	maxBatch   = 128     // operations in a transaction
+	maxAnswers = 1 << 14 // takes that are remembered
+	logPages   = 8192    // the log of the database starts over after so many: 32 MB
 )
 
 // file is the SQLite [Store]. Operations that wait at the same time share a transaction.
@@ -51,12 +51,27 @@ type file struct {
 	stopped sync.Cond // write has ended
 
 	// Only write uses these.
-	conn            *sql.Conn
-	get, add, raise *sql.Stmt
-	answers         map[string]memory // ids are of this process: others don't need its answers
-	order           []string          // of answers, the oldest first
-	commits         int
+	conn    *sql.Conn
+	stmts   map[stmt]*sql.Stmt
+	answers map[string]memory // ids are of this process: others don't need its answers
+	order   []string          // of answers, the oldest first
+	commits int
 }
+
+// stmt names a statement for so many counters.
+type stmt struct {
+	kind     stmtKind
+	counters int
+}
+
+type stmtKind int
+
+const (
+	get stmtKind = iota
+	add
+	raise
+	sub // of one counter, by amounts up to 0
+)
 
 type memory struct {
 	Answer
@@ -84,7 +99,7 @@ type request struct {
 func OpenSQLite(path string) (Store, error) { return openSQLite(path, time.Now) }
 
 func openSQLite(path string, now func() time.Time) (Store, error) {
-	f := &file{path: path, now: now, answers: map[string]memory{}}
+	f := &file{path: path, now: now, stmts: map[stmt]*sql.Stmt{}, answers: map[string]memory{}}
 	f.stopped.L = &f.mu
 	if err := f.open(context.Background()); err != nil {
 		if f.db != nil {
@@ -106,18 +121,37 @@ func (f *file) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if f.conn, err = f.db.Conn(ctx); err != nil {
-		return err
-	}
-	if f.get, err = f.conn.PrepareContext(ctx, "SELECT ifnull(sum(tokens), 0), ifnull(sum(calls), 0) FROM counters WHERE key = ? AND bucket >= ?"); err != nil {
-		return err
-	}
-	const insert = "INSERT INTO counters (key, bucket, tokens, calls, expires) VALUES (?1, ?2, max(?3, 0), max(?4, 0), ?5) ON CONFLICT DO UPDATE SET "
-	if f.add, err = f.conn.PrepareContext(ctx, insert+"tokens = max(tokens + ?3, 0), calls = max(calls + ?4, 0), expires = max(expires, ?5)"); err != nil {
-		return err
-	}
-	f.raise, err = f.conn.PrepareContext(ctx, insert+"tokens = max(tokens, ?3), calls = max(calls, ?4), expires = max(expires, ?5)")
+	f.conn, err = f.db.Conn(ctx)
 	return err
+}
+
+// stmt returns a prepared statement. One statement for all counters costs half of one for each.
+func (f *file) stmt(ctx context.Context, kind stmtKind, counters int) (*sql.Stmt, error) {
+	key := stmt{kind, counters}
+	if s := f.stmts[key]; s != nil {
+		return s, nil
+	}
+	var text string
+	switch kind {
+	case get:
+		const one = "SELECT ifnull(sum(tokens), 0), ifnull(sum(calls), 0) FROM counters WHERE key = ? AND bucket >= ?"
+		text = one + strings.Repeat(" UNION ALL "+one, counters-1)
+	case sub:
+		text = "UPDATE counters SET tokens = max(tokens + ?4, 0), calls = max(calls + ?5, 0) WHERE key = ?1 AND bucket = ?2 AND ?3 > 0"
+	default:
+		const one = "(?, ?, ?, ?, ?)"
+		text = "INSERT INTO counters (key, bucket, expires, tokens, calls) VALUES " + one + strings.Repeat(", "+one, counters-1) + " ON CONFLICT DO UPDATE SET expires = max(expires, excluded.expires), "
+		if kind == add {
+			text += "tokens = max(tokens + excluded.tokens, 0), calls = max(calls + excluded.calls, 0)"
+		} else {
+			text += "tokens = max(tokens, excluded.tokens), calls = max(calls, excluded.calls)"
+		}
+	}
+	s, err := f.conn.PrepareContext(ctx, text)
+	if err == nil {
+		f.stmts[key] = s
+	}
+	return s, err
 }
 
 func (f *file) Take(ctx context.Context, op Op) (Answer, error) {
@@ -191,7 +225,7 @@ func (f *file) write() {
 			}
 			r.done <- r.err
 		}
-		if f.commits++; f.commits%cleanAfter == 0 {
+		if f.commits++; f.commits%tidyAfter == 0 {
 			f.tidy(ctx)
 		}
 	}
@@ -212,42 +246,103 @@ func (f *file) run(ctx context.Context, r *request) error {
 		r.err = r.ctx.Err()
 		return nil
 	}
-	used := make([]Used, len(r.take.Counters))
-	for i, c := range r.take.Counters {
-		if err := f.get.QueryRowContext(ctx, c.Key, c.Oldest).Scan(&used[i].Tokens, &used[i].Calls); err != nil {
-			return err
-		}
+	counters := r.take.Counters
+	used, err := f.used(ctx, counters)
+	if err != nil {
+		return err
 	}
 	r.answer = r.take.decide(used, f.now())
 	if r.answer.Stale {
 		return nil
 	}
 	if taken := r.answer.taken; taken != (Used{}) {
-		for _, c := range r.take.Counters {
-			if _, err := f.add.ExecContext(ctx, c.Key, c.Bucket, taken.Tokens, taken.Calls, c.Expires); err != nil {
-				return err
-			}
+		changes := make([]Change, len(counters))
+		for i, c := range counters {
+			changes[i] = Change{c.Key, c.Bucket, c.Expires, taken}
+		}
+		if err := f.put(ctx, add, changes); err != nil {
+			return err
 		}
 	}
 	f.remember(r.id, r.answer)
 	return nil
 }
 
-func (f *file) change(ctx context.Context, r *request) error {
-	stmt := f.add
-	switch {
-	case r.how == Raise:
-		stmt = f.raise
-	case r.how == Add && r.known:
-		return nil
+// used returns what has been taken from each counter.
+func (f *file) used(ctx context.Context, counters []Counter) ([]Used, error) {
+	s, err := f.stmt(ctx, get, len(counters))
+	if err != nil {
+		return nil, err
 	}
-	for _, c := range r.changes {
-		if r.how == Undo {
-			c.Used = Used{-r.was.taken.Tokens, -r.was.taken.Calls}
+	args := make([]any, 0, 2*len(counters))
+	for _, c := range counters {
+		args = append(args, c.Key, c.Oldest)
+	}
+	rows, err := s.QueryContext(ctx, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	used := make([]Used, 0, len(counters))
+	for rows.Next() {
+		var u Used
+		if err := rows.Scan(&u.Tokens, &u.Calls); err != nil {
+			return nil, err
 		}
-		if _, err := stmt.ExecContext(ctx, c.Key, c.Bucket, c.Tokens, c.Calls, c.Expires); err != nil {
+		used = append(used, u)
+	}
+	return used, rows.Err()
+}
+
+// put adds amounts from 0 to counters, or raises them, or subtracts from them.
+func (f *file) put(ctx context.Context, kind stmtKind, changes []Change) error {
+	most := MaxLimits
+	if kind == sub {
+		most = 1
+	}
+	for some := range slices.Chunk(changes, most) {
+		s, err := f.stmt(ctx, kind, len(some))
+		if err != nil {
 			return err
 		}
+		args := make([]any, 0, 5*len(some))
+		for _, c := range some {
+			args = append(args, c.Key, c.Bucket, c.Expires, c.Tokens, c.Calls)
+		}
+		if _, err := s.ExecContext(ctx, args...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (f *file) change(ctx context.Context, r *request) error {
+	var up, down []Change
+	for _, c := range r.changes {
+		switch {
+		case r.how == Add && r.known:
+			return nil
+		case r.how == Undo:
+			c.Used = Used{-r.was.taken.Tokens, -r.was.taken.Calls}
+		}
+		less := Used{min(c.Tokens, 0), min(c.Calls, 0)}
+		c.Used = Used{max(c.Tokens, 0), max(c.Calls, 0)}
+		if c.Used != (Used{}) {
+			up = append(up, c)
+		}
+		if c.Used = less; less != (Used{}) && r.how != Raise {
+			down = append(down, c)
+		}
+	}
+	kind := add
+	if r.how == Raise {
+		kind = raise
+	}
+	if err := f.put(ctx, kind, up); err != nil {
+		return err
+	}
+	if err := f.put(ctx, sub, down); err != nil {
+		return err
 	}
 	if r.id != "" {
 		f.remember(r.id, undone)
@@ -272,10 +367,7 @@ func (f *file) remember(id string, a Answer) {
 // the next time.
 func (f *file) tidy(ctx context.Context) {
 	const some = "DELETE FROM counters WHERE (key, bucket) IN (SELECT key, bucket FROM counters WHERE expires < ? ORDER BY expires LIMIT ?)"
-	_, _ = f.conn.ExecContext(ctx, some, f.now().Unix(), cleanAtMost)
-	if f.commits%countAfter != 0 {
-		return
-	}
+	_, _ = f.conn.ExecContext(ctx, some, f.now().Unix(), maxExpired)
 	var n int
 	if err := f.conn.QueryRowContext(ctx, "SELECT count(*) FROM counters").Scan(&n); err == nil && n > maxCounters {
 		_, _ = f.conn.ExecContext(ctx, some, int64(math.MaxInt64), n-maxCounters)

@@ -41,7 +41,7 @@ type Op struct {
 	Counters                []Counter
 	Tokens, Calls           int64 // wanted; Calls are taken all or not at all
 	Whole                   bool  // Tokens too
-	ExtraTokens, ExtraCalls int64 // wanted besides: at most 1/64 of what is left after it
+	ExtraTokens, ExtraCalls int64 // wanted besides: at most 1/16 of what is left after it
 }
 
 // Used is what has been taken from a counter.
@@ -91,7 +91,7 @@ var errUndone = errors.New("the operation has been undone")
 var undone = Answer{Refused: true, Tightest: -1}
 
 const (
-	share       = 64               // the part of what is left that can be reserved
+	share       = 16               // the part of what is left that can be reserved
 	rememberOps = 10 * time.Minute // ids of operations
 	maxCounters = 100_000          // beyond it a new one replaces the one that expires first
 )
