@@ -116,9 +116,10 @@ func New(all []Limit, store Store, o Options) (*Limits, error) {
 
 // Spend is what one call uses. All methods of a nil Spend work: it has no limits.
 type Spend struct {
-	l    *Limits
-	use  Use
-	wait time.Duration // what is left of Options.Wait
+	l     *Limits
+	use   Use
+	wait  time.Duration // what is left of Options.Wait
+	whole bool          // takes are all or nothing
 
 	mu    sync.Mutex
 	last  *account // of the last take
@@ -131,7 +132,7 @@ func (l *Limits) Begin(ctx context.Context, u Use, args int) (*Spend, error) {
 	if l == nil || len(l.all) == 0 {
 		return nil, nil
 	}
-	s := &Spend{l: l, use: u, wait: l.o.Wait}
+	s := &Spend{l: l, use: u, wait: l.o.Wait, whole: true}
 	_, exceeded, err := s.take(ctx, int64(args), 1)
 	switch {
 	case err != nil:
@@ -141,6 +142,7 @@ func (l *Limits) Begin(ctx context.Context, u Use, args int) (*Spend, error) {
 	case len(s.last.counters) == 0:
 		return nil, nil
 	}
+	s.whole = false
 	return s, nil
 }
 
@@ -187,15 +189,11 @@ func (l *Limits) Pay(ctx context.Context, u Use, n int) (granted int) {
 	if l == nil || len(l.all) == 0 || n <= 0 {
 		return n
 	}
-	s := &Spend{l: l, use: u, wait: l.o.Wait}
-	if got, _, _ := s.Take(ctx, n); got < n {
-		s.Give(got)
-		return 0
-	}
-	return n
+	got, _, _ := (&Spend{l: l, use: u, wait: l.o.Wait, whole: true}).take(ctx, int64(n), 0)
+	return int(got)
 }
 
-// take takes tokens and calls; if there are calls, all or nothing. s.mu is held, or s is new.
+// take takes tokens and calls. s.mu is held, or s is new.
 func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, exceeded *ExceededError, err error) {
 	l := s.l
 	l.mu.Lock()
@@ -220,14 +218,28 @@ func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, excee
 		cancel()
 		s.wait = max(s.wait-time.Since(start), 0)
 	}()
+	waited := false
 	for try := 0; ; try++ {
 		var more int64
 		more, exceeded, err = s.ask(ctx, tokens-got, calls)
 		got += more
 		s.taken += more
-		// Perhaps another account of ours has reserved what is missing.
-		if err != nil || exceeded == nil || try > 0 || !l.giveBack(ctx) {
+		if err != nil || exceeded == nil || try == 3 {
 			break
+		}
+		// Perhaps what is missing is in reserve: in another account of ours, or of another gateway.
+		// That one gives it back in a moment; it can't be more than a part of what is left.
+		if l.giveBack(ctx) {
+			continue
+		}
+		has := got + exceeded.Left
+		if waited || exceeded.Unit != "tokens" || has == 0 || tokens > 2*has {
+			break
+		}
+		waited = true
+		select {
+		case <-time.After(giveBackAfter + giveBackAfter/4):
+		case <-ctx.Done():
 		}
 	}
 	var unavailable *UnavailableError
@@ -262,7 +274,7 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 		a := l.account(s.use)
 		s.charge(a)
 		op := Op{
-			ID: l.nextID(), Counters: a.counters, Tokens: tokens, Calls: calls, Whole: calls > 0,
+			ID: l.nextID(), Counters: a.counters, Tokens: tokens, Calls: calls, Whole: s.whole,
 			ExtraTokens: max(int64(l.o.MaxResult)-a.tokens, 0), ExtraCalls: max(maxExtraCalls-a.calls, 0),
 		}
 		l.mu.Unlock()
