@@ -85,6 +85,7 @@ const (
 	// ReasonParentEnded: the parent was itself ended by force.
 	ReasonParentEnded   = "parent_ended"
 	ReasonSessionEnded  = "session_ended"
+	ReasonOperator      = "operator"
 	ReasonShutdown      = "shutdown"
 	ReasonStorageFailed = "storage_failed"
 )
@@ -103,6 +104,8 @@ func (b Branch) explain() string {
 	switch b.Reason {
 	case ReasonTimeout:
 		return fmt.Sprintf("timeout after %v", b.ExpiresAt.Sub(b.CreatedAt).Round(time.Second))
+	case ReasonOperator:
+		return "ended by the operator"
 	case ReasonShutdown:
 		return "foldgate is shutting down"
 	case ReasonStorageFailed:

@@ -203,6 +203,32 @@ func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) 
 	return nil
 }
 
+// End ends a branch of any principal with [ReasonOperator]; reason says why, for its owner and the
+// trace. It returns the branch as it has ended, when that is durable.
+func (m *Manager) End(ctx context.Context, branchID, reason string) (Branch, error) {
+	reason, err := cleanText("reason", reason, maxDescription)
+	if err == nil {
+		reason, err = m.scrub(ctx, reason)
+	}
+	if err != nil {
+		return Branch{}, err
+	}
+	m.mu.Lock()
+	now := m.now()
+	b := m.live[branchID]
+	if b == nil || b.Status != StatusActive {
+		m.unlock()
+		return Branch{}, Errorf(ErrNotFound, "no open branch %q", Shorten(branchID, 64))
+	}
+	m.finish(b, outcome{reason: ReasonOperator, detail: Shorten(reason, maxLastError)}, now)
+	out, stored := b.snapshot(), m.w.barrier()
+	m.unlock()
+	if err := stored.waitFor(ctx); err != nil {
+		return out, Errorf(ErrStorage, "the end of branch %s was not stored yet: %w", branchID, err)
+	}
+	return out, nil
+}
+
 // expire ends every branch that has reached its deadline, deepest first. m.mu is held.
 func (m *Manager) expire(now time.Time) {
 	if m.next.IsZero() || now.Before(m.next) {

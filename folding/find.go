@@ -1,7 +1,10 @@
 package folding
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -39,6 +42,19 @@ func (m *Manager) Status(ctx context.Context, caller Caller, req StatusRequest) 
 	}
 	b, n := m.ActiveLeaf(of)
 	return b, n > 0, nil
+}
+
+// Active returns the active branches of all principals, oldest first.
+func (m *Manager) Active() (all []Branch) {
+	m.mu.Lock()
+	defer m.unlock()
+	m.now()
+	for _, b := range slices.SortedFunc(maps.Values(m.live), func(a, b *branch) int { return cmp.Compare(a.seq, b.seq) }) {
+		if b.Status == StatusActive {
+			all = append(all, b.snapshot())
+		}
+	}
+	return all
 }
 
 // Resolve returns an active branch of the caller. It fails with [ErrNotFound] if the id is

@@ -127,6 +127,9 @@ func (r *BranchRecords) pop(b folding.Branch, reason, conclusion string) {
 	if b.Digest != "" {
 		payload["digest"] = b.Digest
 	}
+	if b.Reason == folding.ReasonOperator {
+		payload["error"] = b.Error // has the operator's words
+	}
 	rec := r.next(b, trace.KindPop, payload)
 	rec.Audit.OverBudget = b.Reason == folding.ReasonBudgetExhausted
 	rec.Audit.Decision = &trace.Decision{Result: trace.Allowed, Reason: reason} // also if payloads are not stored

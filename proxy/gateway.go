@@ -33,6 +33,7 @@ import (
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/bridge"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/control"
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/tools"
@@ -52,6 +53,7 @@ const (
 type Gateway struct {
 	cfg      config.Config            // at the start: for what no reload changes
 	settings atomic.Pointer[settings] // in force
+	dir      string                   // the state directory of this process
 	log      *slog.Logger
 
 	// Of reloads; see WithSource and Reload.
@@ -161,6 +163,7 @@ func (g *Gateway) openEngines() error {
 	if err != nil {
 		return err
 	}
+	g.dir = state
 	g.recorder = &interceptor.Recorder{
 		Journal: g.journal, Boundary: g.boundary, Payload: g.cfg.Trace.Payload == "scrubbed", Refuse: g.cfg.Trace.OnError == "refuse",
 		Counter: g.counter.Name(), Log: g.log, Team: func(principal string) string { return g.settings.Load().Config.Identity(principal).Team },
@@ -443,6 +446,11 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	g.http = e
 	g.reloading.Unlock()
 	g.wg.Go(func() { g.warm(g.lifetime, g.settings.Load().Servers) })
+	g.wg.Go(func() {
+		if err := control.Serve(g.lifetime, g.dir, operator{g}, g.log); err != nil {
+			g.log.Warn("this gateway takes no commands of its operator", "err", err)
+		}
+	})
 	if g.load != nil && g.cfg.File != "" {
 		g.wg.Go(func() { g.watch(g.lifetime) })
 	}

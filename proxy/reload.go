@@ -11,17 +11,10 @@ import (
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/control"
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/upstream"
 )
-
-// Reloaded is what a reload did.
-type Reloaded struct {
-	Config  string   `json:"config,omitempty"` // the SHA-256 of the file that is in force
-	Changed []string `json:"changed"`          // keys with a new value
-	// Restart are keys with a new value in the file that takes effect only after a restart.
-	Restart []string `json:"restart"`
-}
 
 // WithSource lets an HTTP gateway read its configuration again, by load: when the text of its file
 // changes, and when [Gateway.Reload] is called.
@@ -31,7 +24,7 @@ func WithSource(load func() (config.Config, error)) Option {
 
 // Reload reads the configuration again and puts it in force without ending a session. If it can't be
 // used, Reload returns why, and the configuration of before stays in force.
-func (g *Gateway) Reload() (done Reloaded, err error) {
+func (g *Gateway) Reload() (done control.Reloaded, err error) {
 	if g.cfg.Listen == "" || g.load == nil {
 		return done, errors.New("a gateway on standard input and output does not reload, because its agent runs as the same user and could lift its own limits: restart it")
 	}
@@ -70,7 +63,7 @@ type configured struct {
 }
 
 // apply puts a configuration in force. The caller holds g.reloading.
-func (g *Gateway) apply(next config.Config) (done Reloaded, err error) {
+func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 	before := g.settings.Load()
 	next, done.Changed, done.Restart = next.Over(before.Config)
 	done.Config = next.Sum

@@ -74,9 +74,10 @@ type app struct {
 	// The streams as they are. What commands write to cobra's streams is safe for a terminal.
 	raw, rawErr io.Writer
 
-	config  string
-	logFile string
-	verbose bool
+	config   string
+	logFile  string
+	stateDir string // of commands on running gateways
+	verbose  bool
 }
 
 func newRoot(a *app) *cobra.Command {
@@ -104,7 +105,7 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w\nRun '%s --help' for the flags there are", err, cmd.CommandPath())}
 	})
-	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newCount(a), newScrub(a), newVersion())
+	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newBranches(a), newBudgets(a), newReload(a), newCount(a), newScrub(a), newVersion())
 	checkArgs(root)
 	return root
 }

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/control"
+)
+
+// gateways returns the running gateways of the configuration.
+func (a *app) gateways(ctx context.Context) ([]*control.Client, error) {
+	if a.stateDir != "" {
+		return control.Find(ctx, a.stateDir)
+	}
+	cfg, err := config.Find(a.config)
+	if err != nil { // such as the file that is to be mended
+		return nil, fmt.Errorf("%w\nTo reach a gateway all the same, name its state directory with --state-dir", err)
+	}
+	return control.Find(ctx, cfg.StatePath())
+}
+
+// operating returns a command on running gateways.
+func (a *app) operating(cmd *cobra.Command) *cobra.Command {
+	cmd.Flags().StringVar(&a.stateDir, "state-dir", "", "the gateway's state directory, instead of the one in the configuration")
+	return cmd
+}
+
+// all collects what every gateway answers.
+func all[T any](found []*control.Client, ask func(*control.Client) ([]T, error)) (out []T, err error) {
+	out = []T{}
+	for _, g := range found {
+		part, err := ask(g)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, part...)
+	}
+	return out, nil
+}
+
+func newBranches(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := a.operating(&cobra.Command{
+		Use:   "branches",
+		Short: "List the open branches of running gateways",
+		Long: `List the open branches of all principals, oldest first, at all gateways that use
+the state directory of the configuration and serve HTTP.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			found, err := a.gateways(cmd.Context())
+			if err != nil {
+				return err
+			}
+			open, err := all(found, func(g *control.Client) ([]control.Branch, error) { return g.OpenBranches(cmd.Context()) })
+			if err != nil {
+				return err
+			}
+			slices.SortStableFunc(open, func(a, b control.Branch) int { return a.Created.Compare(b.Created) })
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), open)
+			}
+			if len(open) == 0 {
+				fmt.Fprintln(cmd.OutOrStdout(), "No branch is open.")
+				return nil
+			}
+			rows := [][]string{{"ID", "PRINCIPAL", "AGE", "USED", "BUDGET", "CALLS", "PARENT", "DESCRIPTION"}}
+			for _, b := range open {
+				parents := strings.Split(b.Context, "/")
+				parent := "main"
+				if len(parents) > 1 {
+					parent = parents[len(parents)-2]
+				}
+				rows = append(rows, []string{
+					b.ID, b.Principal, time.Since(b.Created).Round(time.Second).String(), strconv.Itoa(b.Used), strconv.Itoa(b.Budget), strconv.Itoa(b.Calls),
+					parent, firstLine(b.Description),
+				})
+			}
+			return table(cmd.OutOrStdout(), rows)
+		},
+	})
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON, with the whole context paths")
+	var reason string
+	end := a.operating(&cobra.Command{
+		Use:   "end ID",
+		Short: "End an open branch, and the branches inside it",
+		Long: `End an open branch, and the branches inside it. Its calls are cancelled. The
+agent is told that the operator ended it, and why. The trace has both.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := a.gateways(cmd.Context())
+			if err != nil {
+				return err
+			}
+			for _, g := range found {
+				b, err := g.EndBranch(cmd.Context(), args[0], reason)
+				if err != nil && err.Error() == control.ErrNoBranch.Error() {
+					continue
+				}
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "Branch %s of %s has ended: %d of %d tokens used, %d calls.\n", b.ID, b.Principal, b.Used, b.Budget, b.Calls)
+				return nil
+			}
+			return fmt.Errorf("no branch %q is open: foldgate branches lists the ones that are", args[0])
+		},
+	})
+	end.Flags().StringVar(&reason, "reason", "", "why, for the agent and the trace")
+	cmd.AddCommand(end)
+	return cmd
+}
+
+func newBudgets(a *app) *cobra.Command {
+	var asJSON bool
+	cmd := a.operating(&cobra.Command{
+		Use:   "budgets",
+		Short: "Show what the limits of running gateways have left",
+		Long: `Show each limit of budgets.limits with what is used and left, for each subject
+with use in its window. Gateways with one store count together.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			found, err := a.gateways(cmd.Context())
+			if err != nil {
+				return err
+			}
+			states, err := found[0].Budgets(cmd.Context()) // all use one store
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printJSON(cmd.OutOrStdout(), append([]control.Budget{}, states...))
+			}
+			if len(states) == 0 {
+				fmt.Fprintln(cmd.OutOrStdout(), "No limit has been used in its window.")
+				return nil
+			}
+			rows := [][]string{{"LIMIT", "SUBJECT", "UNIT", "USED", "LEFT", "TOTAL", "ACTION", "RESET"}}
+			for _, s := range states {
+				reset := "never"
+				if s.Reset != nil {
+					reset = s.Reset.Format(time.RFC3339)
+				}
+				for _, u := range []struct {
+					unit        string
+					used, total int64
+				}{{"tokens", s.TokensUsed, s.Tokens}, {"calls", s.CallsUsed, s.Calls}} {
+					if u.total > 0 {
+						rows = append(rows, []string{
+							s.Limit, cmp.Or(s.Subject, "all"), u.unit, strconv.FormatInt(u.used, 10), strconv.FormatInt(max(u.total-u.used, 0), 10),
+							strconv.FormatInt(u.total, 10), s.Action, reset,
+						})
+					}
+				}
+			}
+			return table(cmd.OutOrStdout(), rows)
+		},
+	})
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	cmd.AddCommand(a.operating(&cobra.Command{
+		Use:   "reset LIMIT [SUBJECT]",
+		Short: "Set what was used of a limit to 0, for one subject or for all",
+		Args:  cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			found, err := a.gateways(cmd.Context())
+			if err != nil {
+				return err
+			}
+			subject := ""
+			if len(args) == 2 {
+				subject = args[1]
+			}
+			n, err := found[0].ResetBudget(cmd.Context(), args[0], subject)
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%d counts of limit %s are 0 again.\n", n, args[0])
+			return nil
+		},
+	}))
+	return cmd
+}
+
+func newReload(a *app) *cobra.Command {
+	return a.operating(&cobra.Command{
+		Use:   "reload",
+		Short: "Put a changed configuration in force at running gateways",
+		Long: `Put a changed configuration in force at running gateways that serve HTTP, and
+print what changed. A file that can't be used changes nothing.`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			found, err := a.gateways(cmd.Context())
+			if err != nil {
+				return err
+			}
+			var faults []error
+			for _, g := range found {
+				done, err := g.Reload(cmd.Context())
+				if err != nil {
+					faults = append(faults, fmt.Errorf("the configuration of before stays in force: %w", err))
+					continue
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "The configuration with SHA-256 %s is in force.\n", done.Config)
+				lines(cmd.OutOrStdout(), "Changed: ", done.Changed, "nothing")
+				if len(done.Restart) > 0 {
+					lines(cmd.OutOrStdout(), "Changed, but only after a restart: ", done.Restart, "")
+				}
+			}
+			return errors.Join(faults...)
+		},
+	})
+}
+
+func lines(w io.Writer, head string, items []string, none string) {
+	fmt.Fprintln(w, head+cmp.Or(strings.Join(items, ", "), none))
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	if r := []rune(line); len(r) > 60 {
+		line = string(r[:59]) + "…"
+	}
+	return line
+}
+
+func table(w io.Writer, rows [][]string) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, row := range rows {
+		fmt.Fprintln(t, strings.Join(row, "\t"))
+	}
+	return t.Flush()
+}
+
+func printJSON(w io.Writer, v any) error {
+	out := json.NewEncoder(w)
+	out.SetIndent("", "  ")
+	out.SetEscapeHTML(false)
+	return out.Encode(v)
+}

@@ -1,0 +1,111 @@
+package control
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+)
+
+// Client asks one gateway. All methods are safe for concurrent use.
+type Client struct {
+	Dir  string // the gateway's own state directory
+	http http.Client
+}
+
+// Find returns the gateways that use a state directory and take commands. The error says what to do if
+// there is none.
+func Find(ctx context.Context, state string) (found []*Client, err error) {
+	entries, err := os.ReadDir(state)
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		return nil, fmt.Errorf("%s is another user's: run the command as the user who runs the gateway, such as with sudo -u", state)
+	case err != nil && !errors.Is(err, os.ErrNotExist):
+		return nil, err
+	}
+	dirs := []string{state}
+	for _, e := range entries {
+		if ok, _ := filepath.Match("instance-*", e.Name()); ok {
+			dirs = append(dirs, filepath.Join(state, e.Name()))
+		}
+	}
+	for _, dir := range dirs {
+		path := socket(dir)
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "unix", path)
+		switch {
+		case err == nil:
+			_ = c.Close()
+		case errors.Is(err, os.ErrPermission):
+			return nil, fmt.Errorf("%s is another user's: run the command as the user who runs the gateway, such as with sudo -u", path)
+		default: // no gateway, or one that died
+			continue
+		}
+		dial := func(ctx context.Context, _, _ string) (net.Conn, error) { return d.DialContext(ctx, "unix", path) }
+		found = append(found, &Client{Dir: dir, http: http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}})
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("no gateway that takes commands uses %s. Start one with listen, or name its configuration with --config. A gateway on standard input and output takes none: its agent runs as the same user and could lift its own limits; stop it, or end its session in the host", state)
+	}
+	return found, nil
+}
+
+// OpenBranches is [Gateway.OpenBranches].
+func (c *Client) OpenBranches(ctx context.Context) ([]Branch, error) {
+	out, err := ask[branches](ctx, c, http.MethodGet, "branches")
+	return out.Branches, err
+}
+
+// EndBranch is [Gateway.EndBranch].
+func (c *Client) EndBranch(ctx context.Context, id, reason string) (Branch, error) {
+	return ask[Branch](ctx, c, http.MethodDelete, "branches/"+url.PathEscape(id)+"?reason="+url.QueryEscape(reason))
+}
+
+// Budgets is [Gateway.Budgets].
+func (c *Client) Budgets(ctx context.Context) ([]Budget, error) {
+	out, err := ask[budgets](ctx, c, http.MethodGet, "budgets")
+	return out.Budgets, err
+}
+
+// ResetBudget is [Gateway.ResetBudget].
+func (c *Client) ResetBudget(ctx context.Context, limit, subject string) (int, error) {
+	out, err := ask[reset](ctx, c, http.MethodDelete, "budgets/"+url.PathEscape(limit)+"?subject="+url.QueryEscape(subject))
+	return out.Reset, err
+}
+
+// Reload is [Gateway.Reload].
+func (c *Client) Reload(ctx context.Context) (Reloaded, error) {
+	return ask[Reloaded](ctx, c, http.MethodPost, "reload")
+}
+
+// maxAnswer bounds an answer that the client reads, in bytes.
+const maxAnswer = 64 << 20
+
+func ask[T any](ctx context.Context, c *Client, method, path string) (out T, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://foldgate/v1/"+path, nil)
+	if err != nil {
+		return out, err
+	}
+	res, err := c.http.Do(req)
+	if err != nil {
+		return out, fmt.Errorf("the gateway in %s did not answer: it is another user's (run the command as that user, such as with sudo -u), or has just ended: %w", c.Dir, err)
+	}
+	defer res.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+	if err == nil && res.StatusCode >= http.StatusBadRequest {
+		var fault struct{ Error string }
+		_ = json.Unmarshal(body, &fault)
+		return out, errors.New(cmp.Or(fault.Error, "the gateway is of another version, and does not know this command: "+res.Status))
+	}
+	if err == nil {
+		err = json.Unmarshal(body, &out)
+	}
+	return out, err
+}

@@ -1,0 +1,184 @@
+// Package control is the interface for the operator of a gateway: a small HTTP and JSON API on a Unix
+// socket that only the user of the gateway can reach. [Serve] offers it; [Find] connects to the
+// gateways that use a state directory.
+//
+//	GET    /v1/branches          {"branches":[Branch, …]}
+//	DELETE /v1/branches/{id}     Branch; ?reason= is for the trace
+//	GET    /v1/budgets           {"budgets":[Budget, …]}
+//	DELETE /v1/budgets/{limit}   {"reset":2}; ?subject= names one subject
+//	POST   /v1/reload            Reloaded
+//
+// A failure has a status of 400 or more and the body {"error":"what to do"}. Later versions may add
+// members; what is removed or changes its meaning gets another path.
+package control
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Gateway is what the operator can do. Errors are told to the operator.
+type Gateway interface {
+	// OpenBranches returns the open branches of all principals, oldest first.
+	OpenBranches() []Branch
+	// EndBranch ends a branch by force, for a reason that the trace has.
+	EndBranch(ctx context.Context, id, reason string) (Branch, error)
+	// Budgets returns what the limits have left, for each subject with use in its window.
+	Budgets(ctx context.Context) ([]Budget, error)
+	// ResetBudget sets the use of a limit to 0, by one subject or, with "", by all. It returns how many
+	// there were.
+	ResetBudget(ctx context.Context, limit, subject string) (int, error)
+	// Reload puts the changed configuration in force.
+	Reload() (Reloaded, error)
+}
+
+// ErrNoBranch is the error of [Gateway.EndBranch] for a branch that is not open at the gateway.
+var ErrNoBranch = errors.New("no branch with this id is open")
+
+// Branch is an open branch, or one that has just been ended.
+type Branch struct {
+	ID          string    `json:"id"`
+	Context     string    `json:"context"` // the ids of its parents and itself, a/b/c
+	Principal   string    `json:"principal"`
+	Session     string    `json:"session"`
+	Description string    `json:"description"`
+	Created     time.Time `json:"created"`
+	Expires     time.Time `json:"expires"`
+	Used        int       `json:"used"`   // tokens
+	Budget      int       `json:"budget"` // tokens
+	Calls       int       `json:"calls"`
+	InFlight    int       `json:"in_flight"`
+}
+
+// Budget is a limit for one subject.
+type Budget struct {
+	Limit      string `json:"limit"`
+	Subject    string `json:"subject"`
+	Per        string `json:"per"`
+	Action     string `json:"action"`
+	Window     string `json:"window,omitempty"`
+	Tokens     int64  `json:"tokens,omitempty"` // 0: any number
+	TokensUsed int64  `json:"tokens_used"`
+	Calls      int64  `json:"calls,omitempty"` // 0: any number
+	CallsUsed  int64  `json:"calls_used"`
+	// Reset is when the window ends, nil if it does not.
+	Reset *time.Time `json:"reset,omitempty"`
+}
+
+// Reloaded is what a reload did.
+type Reloaded struct {
+	Config  string   `json:"config,omitempty"` // the SHA-256 of the file that is in force
+	Changed []string `json:"changed"`          // keys with a new value
+	// Restart are keys with a new value in the file that takes effect only after a restart.
+	Restart []string `json:"restart"`
+}
+
+// socket returns the socket of a gateway by its state directory. Its own directory is closed to other
+// users also if the state directory is not.
+func socket(state string) string { return filepath.Join(state, "control", "socket") }
+
+// maxPath is the longest path of a socket that every system takes, in bytes.
+const maxPath = 103
+
+// Serve offers g in the state directory until ctx is done. The caller holds the directory: a socket
+// that is there is a dead process's.
+func Serve(ctx context.Context, state string, g Gateway, log *slog.Logger) error {
+	path := socket(state)
+	if len(path) > maxPath {
+		return fmt.Errorf("%s has %d bytes, more than the %d of a socket's path: set a shorter state_dir", path, len(path), maxPath)
+	}
+	dir := filepath.Dir(path)
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, 0o700)); err != nil {
+		return err
+	}
+	if info, err := os.Lstat(dir); err != nil || !info.IsDir() {
+		return fmt.Errorf("%s is not a directory: remove it", dir)
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return errors.Join(err, ln.Close())
+	}
+	srv := &http.Server{
+		Handler: handler(g), ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
+		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
+	if err := srv.Serve(ownListener{ln}); ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// ownListener closes connections of other users, where the system tells who they are.
+type ownListener struct{ net.Listener }
+
+// Accept implements [net.Listener].
+func (l ownListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if uid, known := peer(c); !known || uid == os.Geteuid() || uid == 0 {
+			return c, nil
+		}
+		_ = c.Close()
+	}
+}
+
+func handler(g Gateway) http.Handler {
+	mux := http.NewServeMux()
+	handle := func(pattern string, answer func(*http.Request) (any, error)) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			out, err := answer(r)
+			w.Header().Set("Content-Type", "application/json")
+			if err != nil {
+				w.WriteHeader(http.StatusConflict)
+				out = map[string]string{"error": err.Error()}
+			}
+			_ = json.NewEncoder(w).Encode(out) // after an error the client is gone
+		})
+	}
+	handle("GET /v1/branches", func(*http.Request) (any, error) {
+		return branches{g.OpenBranches()}, nil
+	})
+	handle("DELETE /v1/branches/{id}", func(r *http.Request) (any, error) {
+		return g.EndBranch(r.Context(), r.PathValue("id"), r.FormValue("reason"))
+	})
+	handle("GET /v1/budgets", func(r *http.Request) (any, error) {
+		all, err := g.Budgets(r.Context())
+		return budgets{all}, err
+	})
+	handle("DELETE /v1/budgets/{limit}", func(r *http.Request) (any, error) {
+		n, err := g.ResetBudget(r.Context(), r.PathValue("limit"), r.FormValue("subject"))
+		return reset{n}, err
+	})
+	handle("POST /v1/reload", func(*http.Request) (any, error) { return g.Reload() })
+	return mux
+}
+
+type branches struct {
+	Branches []Branch `json:"branches"`
+}
+
+type budgets struct {
+	Budgets []Budget `json:"budgets"`
+}
+
+type reset struct {
+	Reset int `json:"reset"`
+}

@@ -1,0 +1,173 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// operate runs a command of the operator and returns what it prints, and its exit code.
+func (g *gateway) operate(args ...string) (out string, code int) {
+	g.t.Helper()
+	cmd := g.command(args...)
+	cmd.Stderr = nil
+	text, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		g.t.Fatal(err)
+	}
+	return string(text), cmd.ProcessState.ExitCode()
+}
+
+// The operator sees the branches of all principals and ends one. Its call in flight ends, its agent is
+// told why, and the trace has it. Nobody else can reach the socket.
+func TestOperatorEndsABranch(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakes("fake")+principals())
+	at := g.http()
+	alice, bob := g.as(t, at, mcpclient.Legacy, "alice"), g.as(t, at, mcpclient.Modern, "bob")
+	if out, code := g.operate("branches"); code != 0 || out != "No branch is open.\n" {
+		t.Errorf("branches: %d %q", code, out)
+	}
+	hers, his := create(t, alice, ctx, map[string]any{"description": "look at\nmany files"}), create(t, bob, ctx, map[string]any{})
+	inner := create(t, alice, ctx, map[string]any{"parent_branch_id": hers.BranchID})
+	tool(t, alice, ctx, "fake__echo", jsonText(t, map[string]any{"branch_id": hers.BranchID}))
+	out, _ := g.operate("branches")
+	for _, want := range []string{hers.BranchID, his.BranchID, inner.BranchID, "alice", "bob", "main", "look at"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("branches has no %s:\n%s", want, out)
+		}
+	}
+	var open []struct {
+		ID, Context, Principal string
+		Used, Budget, Calls    int
+	}
+	text, _ := g.operate("branches", "--json")
+	if err := json.Unmarshal([]byte(text), &open); err != nil || len(open) != 3 {
+		t.Fatalf("branches --json: %v\n%s", err, text)
+	}
+	if b := open[0]; b.ID != hers.BranchID || b.Calls != 1 || b.Used == 0 || b.Budget != hers.BudgetAllocated {
+		t.Errorf("the first branch is %+v", b)
+	}
+	if b := open[2]; b.Context != hers.BranchID+"/"+inner.BranchID {
+		t.Errorf("the inner branch is %+v", b)
+	}
+
+	_, wait, err := alice.Send(ctx, "tools/call", `{"name":"fake__slow","arguments":{"ms":50000,"branch_id":"`+hers.BranchID+`"}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the call is in flight", func() bool {
+		text, _ := g.operate("branches", "--json")
+		return strings.Contains(text, `"in_flight": 1`)
+	})
+	if out, code := g.operate("branches", "end", hers.BranchID, "--reason", "it reads the wrong files"); code != 0 || !strings.Contains(out, "of alice has ended") {
+		t.Errorf("branches end: %d %s", code, out)
+	}
+	if m, err := wait(); err != nil || !strings.Contains(string(m.Result), `"isError":true`) {
+		t.Errorf("the call in flight: %v %s %s", err, m.Error, m.Result)
+	}
+	if s := said(t, tool(t, alice, ctx, "branch_status", jsonText(t, map[string]any{"branch_id": hers.BranchID}))); !strings.Contains(s, "operator") || !strings.Contains(s, "it reads the wrong files") {
+		t.Errorf("branch_status: %s", s)
+	}
+	if out, _ := g.operate("branches"); strings.Contains(out, hers.BranchID) || strings.Contains(out, inner.BranchID) || !strings.Contains(out, his.BranchID) {
+		t.Errorf("branches after the end:\n%s", out)
+	}
+	for _, id := range []string{hers.BranchID, unknownBranch, "br_x/../../reload"} {
+		if out, code := g.operate("branches", "end", id); code != 1 || !strings.Contains(out, "is open") {
+			t.Errorf("end of %s: %d %s", id, code, out)
+		}
+	}
+
+	dir := filepath.Join(g.dir, "state", "control")
+	for path, want := range map[string]os.FileMode{dir: os.ModeDir | 0o700, filepath.Join(dir, "socket"): os.ModeSocket | 0o600} {
+		if info, err := os.Stat(path); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, want mode %v", path, info, want)
+		}
+	}
+	if os.Geteuid() == 0 { // only root can become another user
+		if err := os.Chmod(g.dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		_ = os.Chmod(filepath.Dir(g.dir), 0o755)
+		_ = os.Chmod(filepath.Join(g.dir, "state"), 0o755)
+		_ = os.Chmod(dir, 0o755) // as if somebody had opened it
+		_ = os.Chmod(filepath.Join(dir, "socket"), 0o666)
+		_ = os.Chmod(g.config, 0o644)
+		_ = os.Chmod(foldgateBin, 0o755)
+		_ = os.Chmod(filepath.Dir(foldgateBin), 0o755)
+		cmd := g.command("branches")
+		cmd.Stderr = nil
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		if out, err := cmd.CombinedOutput(); err == nil || strings.Contains(string(out), his.BranchID) {
+			t.Errorf("another user's command: %v\n%s", err, out)
+		} else {
+			t.Logf("another user: %s", out)
+		}
+	}
+
+	g.stop()
+	found := false
+	for _, r := range g.trace("--kind", "context/pop") {
+		found = found || strings.Contains(string(r.Payload), `"reason":"operator"`) && strings.Contains(string(r.Payload), "it reads the wrong files")
+	}
+	if !found {
+		t.Error("the trace does not say that the operator ended the branch, and why")
+	}
+	if out, code := g.operate("branches"); code != 1 || !strings.Contains(out, "no gateway that takes commands") {
+		t.Errorf("without a gateway: %d %s", code, out)
+	}
+}
+
+// foldgate reload says what changed, what needs a restart, and why a file can't be used.
+func TestOperatorReloads(t *testing.T) {
+	g := newGateway(t, fakes("fake")+"results: {main_threshold: 8000}\n")
+	g.http()
+	for _, tt := range []struct {
+		config string
+		code   int
+		want   []string
+	}{
+		{fakes("fake", "more") + "results: {main_threshold: 700}\ntrace: {rotate_mb: 77}\n", 0, []string{"Changed: results.main_threshold, upstreams.more\n", "only after a restart: trace.rotate_mb"}},
+		{fakes("fake", "more") + "results: {main_threshold: 700}\n", 0, []string{"Changed: nothing"}},
+		{fakes("fake") + "scrub: {rules: foldgate.yaml}\n", 1, []string{"stays in force", "scrub.rules"}},
+		{fakes("fake") + "colour: red\n", 2, []string{"colour", "--state-dir"}},
+	} {
+		g.configure(tt.config)
+		out, code := g.operate("reload")
+		for _, want := range tt.want {
+			if !strings.Contains(out, want) || code != tt.code {
+				t.Errorf("reload: %d, without %q:\n%s", code, want, out)
+			}
+		}
+	}
+	if out, code := g.operate("reload", "--state-dir", filepath.Join(g.dir, "state")); code != 1 || !strings.Contains(out, "colour") || !strings.Contains(out, "stays in force") {
+		t.Errorf("reload of a file that can't be read: %d %s", code, out)
+	}
+}
+
+// A gateway on standard input and output takes no commands and reloads nothing: its agent could use
+// both.
+func TestNoOperatorOnStdio(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, fakes("fake")+"results: {main_threshold: 8000}\n")
+	c := g.stdio(mcpclient.Legacy)
+	if _, err := c.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	create(t, c, ctx, map[string]any{})
+	for _, args := range [][]string{{"branches"}, {"reload"}, {"budgets"}, {"branches", "end", unknownBranch}} {
+		if out, code := g.operate(args...); code != 1 || !strings.Contains(out, "A gateway on standard input and output takes none") {
+			t.Errorf("%v: %d %s", args, code, out)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(g.dir, "state", "control")); err == nil {
+		t.Error("there is a socket")
+	}
+}
