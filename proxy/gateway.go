@@ -58,6 +58,7 @@ type Gateway struct {
 
 	// Of reloads; see WithSource and Reload.
 	load        func() (config.Config, error)
+	tried       string                // the hash of the file that was read last; guarded by reloading
 	reloading   sync.Mutex            // held while a configuration is put in force
 	reloadFault atomic.Pointer[error] // why the last reload failed; nil if it did not
 	http        *server.HTTP          // nil before it serves; guarded by reloading
@@ -98,7 +99,7 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 	if faults := cfg.Validate(); len(faults) > 0 {
 		return nil, &config.Error{File: "configuration", Faults: faults}
 	}
-	g := &Gateway{cfg: cfg, log: log}
+	g := &Gateway{cfg: cfg, log: log, tried: cfg.Sum}
 	g.settings.Store(newSettings(cfg)) // without servers, which openParts makes
 	g.lifetime, g.end = context.WithCancel(context.Background())
 	for _, o := range options {

@@ -34,6 +34,7 @@ func (g *Gateway) Reload() (done control.Reloaded, err error) {
 		return done, errors.New("the gateway is shutting down")
 	}
 	next, err := g.load()
+	g.tried = next.Sum
 	if err == nil {
 		done, err = g.apply(next)
 	}
@@ -142,7 +143,7 @@ func (g *Gateway) watch(ctx context.Context) {
 		}
 		return config.Sum(data)
 	}
-	seen, tried := g.cfg.Sum, g.cfg.Sum
+	seen, tried := g.cfg.Sum, g.cfg.Sum // at the last look; at the last reload from here
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
@@ -152,11 +153,15 @@ func (g *Gateway) watch(ctx context.Context) {
 			return
 		}
 		before := seen
-		if seen = look(); seen == before && seen != tried && seen != g.settings.Load().Config.Sum {
-			_, _ = g.Reload() // logs its error
+		if seen = look(); seen != before || seen == tried {
+			continue
 		}
-		if seen == before {
-			tried = seen
+		tried = seen
+		g.reloading.Lock()
+		known := seen == g.tried // SIGHUP or the operator was faster
+		g.reloading.Unlock()
+		if !known {
+			_, _ = g.Reload() // logs its error
 		}
 	}
 }
