@@ -3,6 +3,9 @@ package proxy
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/proxy/control"
@@ -37,11 +40,44 @@ func shown(b folding.Branch) control.Branch {
 }
 
 // Budgets implements [control.Gateway].
-func (g operator) Budgets(context.Context) ([]control.Budget, error) {
-	return nil, errors.New("no limits are configured")
+func (g operator) Budgets(ctx context.Context) ([]control.Budget, error) {
+	l := g.limits()
+	if l == nil {
+		return nil, errNoLimits
+	}
+	states, err := l.All(ctx)
+	all := []control.Budget{}
+	for _, s := range states {
+		b := control.Budget{
+			Limit: s.Limit, Subject: s.Subject, Per: s.Per, Action: s.Action, Window: s.Window,
+			Tokens: s.Tokens, TokensUsed: s.TokensUsed, Calls: s.Calls, CallsUsed: s.CallsUsed,
+		}
+		if !s.Reset.IsZero() {
+			b.Reset = &s.Reset
+		}
+		all = append(all, b)
+	}
+	return all, err
 }
 
+var errNoLimits = errors.New("the configuration has no budgets.limits")
+
 // ResetBudget implements [control.Gateway].
-func (g operator) ResetBudget(_ context.Context, limit, _ string) (int, error) {
-	return 0, errors.New("no limits are configured")
+func (g operator) ResetBudget(ctx context.Context, limit, subject string) (int, error) {
+	st := g.settings.Load()
+	if st.Limits == nil {
+		return 0, errNoLimits
+	}
+	var names []string
+	for _, l := range st.Config.Budgets.Limits {
+		names = append(names, l.Name)
+	}
+	if !slices.Contains(names, limit) {
+		return 0, fmt.Errorf("there is no limit %q: use one of %s", limit, strings.Join(names, ", "))
+	}
+	n, err := st.Limits.Reset(ctx, limit, subject)
+	if err == nil {
+		g.log.Info("the operator reset a limit", "limit", limit, "subject", subject, "counts", n)
+	}
+	return n, err
 }

@@ -91,6 +91,9 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 	g.boundary.Relearn(scrubber) // knows the new tokens before they are used
 	now.Servers = g.servers.Servers(next, before.Servers)
 	g.settings.Store(now)
+	if l := before.Limits; l != nil && l != now.Limits {
+		g.wg.Go(func() { l.Close(g.lifetime) })
+	}
 	g.router.Reloaded(&before.Settings)
 	if g.http != nil {
 		g.http.Recheck()
@@ -143,7 +146,7 @@ func (g *Gateway) watch(ctx context.Context) {
 		}
 		return config.Sum(data)
 	}
-	seen, tried := g.cfg.Sum, g.cfg.Sum // at the last look; at the last reload from here
+	seen, unread := g.cfg.Sum, "" // at the last look; a fault that was reported
 	tick := time.NewTicker(watchEvery)
 	defer tick.Stop()
 	for {
@@ -153,14 +156,12 @@ func (g *Gateway) watch(ctx context.Context) {
 			return
 		}
 		before := seen
-		if seen = look(); seen != before || seen == tried {
-			continue
-		}
-		tried = seen
+		seen = look()
 		g.reloading.Lock()
-		known := seen == g.tried // SIGHUP or the operator was faster
+		known := seen == g.tried // also if SIGHUP or the operator was faster
 		g.reloading.Unlock()
-		if !known {
+		if seen == before && !known && seen != unread {
+			unread = seen
 			_, _ = g.Reload() // logs its error
 		}
 	}

@@ -4,8 +4,10 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -169,5 +171,57 @@ func TestNoOperatorOnStdio(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(g.dir, "state", "control")); err == nil {
 		t.Error("there is a socket")
+	}
+}
+
+// The operator sees what a limit has left, and resets it. A limit that a reload changes holds for the
+// next call of a session that exists, and what was used stays.
+func TestOperatorAndLimits(t *testing.T) {
+	ctx := testContext(t)
+	limits := func(calls int) string {
+		return fakes("fake") + principals() + fmt.Sprintf("budgets:\n  limits:\n    - {name: some, per: principal, calls: %d, window: 1d}\n    - {name: many, per: all, tokens: 100k, window: 1mo}\n", calls)
+	}
+	g := newGateway(t, limits(2))
+	at := g.http()
+	alice := g.as(t, at, mcpclient.Legacy, "alice")
+	refused := func() bool {
+		t.Helper()
+		return strings.Contains(string(tool(t, alice, ctx, "fake__echo", `{}`).Result), `"isError":true`)
+	}
+	if refused() || refused() || !refused() {
+		t.Fatal("the limit does not hold at 2 calls")
+	}
+	out, code := g.operate("budgets")
+	if code != 0 || !regexp.MustCompile(`(?m)^some +alice +calls +2 +0 +2 +refuse +20`).MatchString(out) || !regexp.MustCompile(`(?m)^many +all +tokens +\d+ +9\d+ +100000 +refuse`).MatchString(out) {
+		t.Errorf("budgets: %d\n%s", code, out)
+	}
+	g.configure(limits(3))
+	if out, code := g.operate("reload"); code != 0 || !strings.Contains(out, "Changed: budgets.limits\n") {
+		t.Errorf("reload: %d %s", code, out)
+	}
+	if refused() || !refused() {
+		t.Error("the changed limit does not hold at 3 calls")
+	}
+	for _, tt := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"some", "bob"}, 0, "0 counts of limit some"}, {[]string{"few"}, 1, "use one of some, many"}, {[]string{"some", "alice"}, 0, "1 counts of limit some"},
+	} {
+		if out, code := g.operate(append([]string{"budgets", "reset"}, tt.args...)...); code != tt.code || !strings.Contains(out, tt.want) {
+			t.Errorf("budgets reset %v: %d %s", tt.args, code, out)
+		}
+	}
+	if refused() || refused() || refused() || !refused() {
+		t.Error("after the reset there are not 3 calls")
+	}
+	var states []struct {
+		Limit, Subject string
+		CallsUsed      int `json:"calls_used"`
+	}
+	out, _ = g.operate("budgets", "--json")
+	if err := json.Unmarshal([]byte(out), &states); err != nil || len(states) != 2 || states[0].CallsUsed != 3 {
+		t.Errorf("budgets --json: %v %+v\n%s", err, states, out)
 	}
 }
