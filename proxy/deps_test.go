@@ -51,7 +51,7 @@ var arrows = map[string][]string{
 	"proxy/catalog":               {"interceptor", "interceptor/workflow", "internal/rawjson", "proxy/config", "proxy/policy", "proxy/wire"},
 	"proxy/router":                {"folding", "folding/contextpath", "interceptor", "interceptor/trace", "internal/backoff", "internal/rawjson", "internal/version", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/server", "proxy/upstream", "proxy/wire"},
 	"proxy":                       {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/control", "proxy/server", "proxy/router", "proxy/tools", "proxy/upstream", "proxy/wire"},
-	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/version", "proxy", "proxy/config"},
+	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/version", "proxy", "proxy/config", "proxy/control"},
 }
 
 // only says which packages alone may import something foreign.
