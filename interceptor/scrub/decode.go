@@ -297,126 +297,133 @@ func appendRun(all []decoded, text string, run span) []decoded {
 			end++
 		}
 		for skip := 0; skip < 2 && end-at >= 2*minDecoded; skip++ {
-			if plausible(text, span{at, end}, skip, 2) {
-				all = appendDecoded(all, text, span{at, end}, skip, 2)
-			}
+			all = appendDecoded(all, text, &digits{all: text[at:end], at: at}, skip, 2)
 		}
 		at = end + 1
 	}
-	for at, lines := run.Start, 0; at < run.End; lines++ {
-		line := span{at, run.End}
-		if i := strings.IndexByte(text[at:run.End], '\n'); i >= 0 {
-			line.End = at + i
-		}
-		at = line.End + 1
-		if line.End < run.End && text[line.End-1] == '\r' {
-			line.End--
-		}
+	for at := run.Start; at < run.End; {
+		line, rest, more := strings.Cut(text[at:run.End], "\n")
+		d := digits{all: strings.Trim(line, " \t\r"), at: at + len(line) - len(strings.TrimLeft(line, " \t"))}
 		for skip := range 4 {
-			if plausible(text, line, skip, 4) {
-				all = appendDecoded(all, text, line, skip, 4)
+			all = appendDecoded(all, text, &d, skip, 4)
+		}
+		if more && at == run.Start {
+			joined := joinLines(text, run)
+			for skip := range 4 {
+				all = appendDecoded(all, text, &joined, skip, 4)
 			}
 		}
-		for skip := 0; lines == 1 && skip < 4; skip++ {
-			all = appendDecoded(all, text, run, skip, 4)
-		}
+		at = run.End - len(rest)
 	}
 	return all
 }
 
-// plausible reports whether appendDecoded may find something in a run of one line. A result has
-// minDecoded bytes, 3 in a group of 4 digits and 1 in a group of 2. So one of every so many
-// groups in a row is in it, and only that one is decoded here. Without this test source code
-// takes twice the time.
-func plausible(text string, run span, skip, n int) bool {
+// digits are the digits of a run: those of one line, from byte at on, or those at places.
+type digits struct {
+	all    string
+	at     int
+	places []int32
+}
+
+func joinLines(text string, run span) digits {
+	b := make([]byte, 0, run.End-run.Start)
+	places := make([]int32, 0, run.End-run.Start)
+	for i := run.Start; i < run.End; i++ {
+		if inBase64(text[i]) {
+			b, places = append(b, text[i]), append(places, int32(i))
+		}
+	}
+	return digits{all: view(b), places: places}
+}
+
+// span returns the range of text that the digits from i to k are.
+func (d *digits) span(text string, i, k int) span {
+	s := span{d.at + i, d.at + k}
+	if d.places != nil {
+		s = span{int(d.places[i]), int(d.places[k-1]) + 1}
+	}
+	if k == len(d.all) {
+		s.End = paddingEnd(text, s.End)
+	}
+	return s
+}
+
+// group returns the bytes of the n digits from i on, the first byte in bits 16 to 23, and whether
+// all of them are printable. Digits after the last are 0.
+func (d *digits) group(i, n int) (bytes uint32, printable bool) {
+	if n == 2 {
+		c := hexDigit[d.all[i]]<<4 | hexDigit[d.all[i+1]]
+		return uint32(c) << 16, texty[c]
+	}
+	for k := i; k < i+4; k++ {
+		bytes <<= 6
+		if k < len(d.all) {
+			bytes |= uint32(base64Digit[d.all[k]])
+		}
+	}
+	return bytes, texty[byte(bytes>>16)] && texty[byte(bytes>>8)] && texty[byte(bytes)]
+}
+
+// appendDecoded decodes d after skip digits, in groups of n, and appends its texts of minDecoded
+// bytes or more in whole groups. So one of every so many groups in a row is in such a text, and
+// only that one is decoded first: most runs have none. In binary data a text begins and ends
+// within a group.
+func appendDecoded(all []decoded, text string, d *digits, skip, n int) []decoded {
 	every := minDecoded
 	if n == 4 {
 		every /= 3
 	}
-	for run.Start < run.End && !inBase64(text[run.Start]) {
-		run.Start++ // blanks before a line of a wrapped run
-	}
-	for i := run.Start + skip + (every-1)*n; i+n <= run.End; i += every * n {
-		if n == 2 {
-			if texty[hexDigit[text[i]]<<4|hexDigit[text[i+1]]] {
-				return true
-			}
-			continue
-		}
-		var bits uint32
-		for _, c := range []byte(text[i : i+4]) {
-			bits = bits<<6 | uint32(base64Digit[c])
-		}
-		if texty[byte(bits)] && texty[byte(bits>>8)] && texty[byte(bits>>16)] {
-			return true
-		}
-	}
-	return false
-}
-
-// The bytes of context around a run. The name before a value decides whether it is a secret.
-const before, after = 64, 16
-
-// appendDecoded decodes a run after skip digits, in groups of n digits, and appends its texts of
-// minDecoded bytes or more. In binary data they may begin and end within a group.
-func appendDecoded(all []decoded, text string, run span, skip, n int) []decoded {
-	digits, bits := &base64Digit, 6
-	if n == 2 {
-		digits, bits = &hexDigit, 4
-	}
 	var buf [256]byte
-	out, lead := buf[:0], 0 // printable bytes in a row, and those before their first whole group
-	from, end := 0, 0       // their place in text
-	flush := func() {
-		if len(out)-lead >= minDecoded {
-			all = appendText(all, text, span{from, end}, out)
-		}
-		out = out[:0]
+	groups, least := (len(d.all)-skip)/n, 0 // groups before least are known
+	printable := func(g int) bool {
+		_, ok := d.group(skip+g*n, n)
+		return ok
 	}
-	value, have := 0, 0
-	first := run.Start // where the next byte begins
-	decoded := 0       // bytes
-	for i := run.Start; i < run.End; i++ {
-		d := digits[text[i]]
-		if d == noDigit {
-			continue // a line break in a wrapped run
-		}
-		if skip > 0 {
-			skip--
+	for g := every - 1; g < groups; g += every {
+		if !printable(g) {
 			continue
 		}
-		if have == 0 {
-			first = i
+		from, to := g, g+1
+		for from > least && printable(from-1) {
+			from--
 		}
-		value, have = value<<bits|int(d), have+bits
-		if have < 8 {
+		for to < groups && printable(to) {
+			to++
+		}
+		least, g = to+1, to
+		if to-from < every {
 			continue
 		}
-		have -= 8
-		if c := byte(value >> have); !texty[c] {
-			flush()
-		} else {
-			if len(out) == 0 {
-				from, lead = first, 0
-				if n == 4 {
-					lead = (3 - decoded%3) % 3
+		out, first, last := buf[:0], skip+from*n, skip+to*n
+		if v := uint32(0); n == 4 && from > 0 {
+			if v, _ = d.group(first-n, n); texty[byte(v)] {
+				if first -= 2; texty[byte(v>>8)] {
+					first--
+					out = append(out, byte(v>>8))
 				}
+				out = append(out, byte(v))
 			}
-			out, end = append(out, c), i+1
 		}
-		first = i
-		decoded++
+		for i := skip + from*n; i < last; i += n {
+			v, _ := d.group(i, n)
+			if out = append(out, byte(v>>16)); n == 4 {
+				out = append(out, byte(v>>8), byte(v))
+			}
+		}
+		for k, end := 1, last; n == 4 && k < 3 && end+k < len(d.all); k++ {
+			v, _ := d.group(end, n)
+			c := byte(v >> (8 * (3 - k)))
+			if !texty[c] {
+				break
+			}
+			out, last = append(out, c), end+k+1
+		}
+		if to == groups {
+			last = len(d.all)
+		}
+		all = appendText(all, text, d.span(text, first, last), out)
 	}
-	if end == run.End {
-		end = paddingEnd(text, end)
-	}
-	flush()
 	return all
-}
-
-// paddingEnd returns the end of the padding of base64 at byte i.
-func paddingEnd(text string, i int) int {
-	return i + len(text[i:min(len(text), i+2)]) - len(strings.TrimLeft(text[i:min(len(text), i+2)], "="))
 }
 
 // appendText appends the text out, which text encodes at part, with what stands around it.
@@ -432,6 +439,14 @@ func appendText(all []decoded, text string, part span, out []byte) []decoded {
 		fresh: span{len(pre), len(pre) + len(out)},
 		part:  part,
 	})
+}
+
+// The bytes of context around a run. The name before a value decides whether it is a secret.
+const before, after = 64, 16
+
+// paddingEnd returns the end of the padding of base64 at byte i.
+func paddingEnd(text string, i int) int {
+	return i + len(text[i:min(len(text), i+2)]) - len(strings.TrimLeft(text[i:min(len(text), i+2)], "="))
 }
 
 // margin is the number of bytes around an escape that are examined with it.

@@ -13,6 +13,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"mime/quotedprintable"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -275,11 +276,11 @@ func TestDecodingKeepsTheRest(t *testing.T) {
 	}
 }
 
-// TestPlausibleLosesNothing: where something can be decoded, that is plausible.
-func TestPlausibleLosesNothing(t *testing.T) {
+// TestDecodedTexts: the texts in random runs are those that decoding each byte finds.
+func TestDecodedTexts(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(5, 6))
-	const digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"
-	found, ruledOut := 0, 0
+	const alphabet64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"
+	found, none := 0, 0
 	for range 100000 {
 		random := func(from string, n int) string {
 			b := make([]byte, n)
@@ -288,28 +289,46 @@ func TestPlausibleLosesNothing(t *testing.T) {
 			}
 			return string(b)
 		}
-		hexadecimal := rnd.IntN(2) == 0
-		alphabet, encode, n := digits, base64.RawStdEncoding.EncodeToString, 4
-		if hexadecimal {
-			alphabet, encode, n = digits[52:62]+"abcdefABCDEF", hex.EncodeToString, 2
+		alphabet, encode, n, bits := alphabet64, base64.RawStdEncoding.EncodeToString, 4, 6
+		if rnd.IntN(2) == 0 {
+			alphabet, encode, n, bits = alphabet64[52:62]+"abcdefABCDEF", hex.EncodeToString, 2, 4
 		}
 		run := random(alphabet, rnd.IntN(40)) + encode([]byte(random("plain text 123", rnd.IntN(40)))) + random(alphabet, rnd.IntN(40))
 		text := random(" \t", rnd.IntN(3)) + run
+		d := digits{all: run, at: len(text) - len(run)}
 		for skip := range n {
-			whole := span{0, len(text)}
-			yields := len(appendDecoded(nil, text, whole, skip, n))
-			switch plausible := plausible(text, whole, skip, n); {
-			case yields > 0 && !plausible:
-				t.Fatalf("plausible(%q, %d, %d) = false, but %d texts are decoded", text, skip, n, yields)
-			case yields > 0:
-				found++
-			case !plausible:
-				ruledOut++
+			if skip > len(run) {
+				break
+			}
+			var got, want []string
+			for _, x := range appendDecoded(nil, text, &d, skip, n) {
+				if x.edits == nil { // the others are about Discord
+					got = append(got, x.text[x.fresh.Start:x.fresh.End])
+				}
+			}
+			b := appendBytes(nil, run, span{skip, len(run)}, bits, len(run))
+			for i := 0; i < len(b); i++ {
+				from := i
+				for i < len(b) && texty[b[i]] {
+					i++
+				}
+				size := n * bits / 8
+				whole := i/size - (from+size-1)/size
+				if whole*size >= minDecoded && len(run) >= skip+n {
+					want = append(want, string(b[from:i]))
+				}
+			}
+			if !slices.Equal(got, want) {
+				t.Fatalf("texts in %q after %d digits are %q, want %q", run, skip, got, want)
+			}
+			found += len(want)
+			if len(want) == 0 {
+				none++
 			}
 		}
 	}
-	if found < 10000 || ruledOut < 10000 {
-		t.Errorf("%d runs decoded and %d ruled out, want more of both", found, ruledOut)
+	if found < 10000 || none < 10000 {
+		t.Errorf("%d texts and %d runs without one, want more of both", found, none)
 	}
 }
 
