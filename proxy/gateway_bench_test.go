@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -60,8 +61,9 @@ const costBudget = 1 << 30
 
 // costGateway is a whole gateway, from the HTTP endpoint to a connection that costs
 // nothing, and a func that serves one call of it.
-func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int) func() {
+func costGateway(tb testing.TB, modern, branch bool, size, upstreams, tools int, all ...limits.Limit) func() {
 	cfg := config.Default()
+	cfg.Budgets.Limits = all
 	cfg.StateDir, cfg.Dir = tb.TempDir(), tb.TempDir()
 	cfg.Results.Tools = map[string]config.FoldRule{"**": {Fold: "off"}}
 	cfg.Folding.DefaultBudget, cfg.Folding.MaxBudget = costBudget, costBudget

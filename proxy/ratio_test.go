@@ -5,10 +5,43 @@ package proxy
 import (
 	"encoding/json"
 	"testing"
+	"time"
 
+	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/test/cputime"
 )
+
+// The guard on what five matching limits add to a call, with their counts in SQLite, over the whole
+// process: they take little more than counting does. The room is for a machine that is busy.
+func TestRatioOfLimits(t *testing.T) {
+	var five []limits.Limit
+	for i, per := range []string{limits.PerPrincipal, limits.PerTeam, limits.PerTool, limits.PerServer, limits.PerAll} {
+		l := limits.Limit{Name: per, Per: per, Tokens: 1e12, Calls: limits.Amount(1e12 * (i % 2))}
+		if err := l.Window.UnmarshalText([]byte([]string{"1h", "1d", "1w", "1mo", "rolling 24h"}[i])); err != nil {
+			t.Fatal(err)
+		}
+		five = append(five, l)
+	}
+	const calls = 2000
+	took := func(call func()) time.Duration {
+		before := cputime.Process()
+		for range calls {
+			call()
+		}
+		return cputime.Process() - before
+	}
+	without, with := costGateway(t, false, false, 100, 1, 1), costGateway(t, false, false, 100, 1, 1, five...)
+	least := [2]time.Duration{time.Hour, time.Hour}
+	for range 7 {
+		least[0], least[1] = min(least[0], took(without)), min(least[1], took(with))
+	}
+	r := float64(least[1]) / float64(least[0])
+	if r > 1.4 {
+		t.Errorf("a call takes %.2f times the processor time with five limits, want at most 1.4", r)
+	}
+	t.Logf("a call takes %v, with five limits %v: %.3f times", least[0]/calls, least[1]/calls, r)
+}
 
 // The guard on what a whole call costs: beside one plain copy of its answer by
 // encoding/json, in one run, with room for a machine that is busy.

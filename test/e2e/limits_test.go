@@ -6,10 +6,16 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/foldgate/foldgate/test/mcpclient"
 )
@@ -291,5 +297,249 @@ func TestLimitOfTwoProcesses(t *testing.T) {
 	sum := all[0].spent.Load() + all[1].spent.Load()
 	if left := leftOf(t, all[0].c, ctx, "all"); sum+int64(left) != limit || left > 300 {
 		t.Errorf("%d received, %d left of %d", sum, left, limit)
+	}
+}
+
+// Whatever a server sends, by result, error, question or notification: no more of it is delivered
+// than a limit has, and what is delivered is charged. In main and in a branch.
+func TestEveryMessageIsLimited(t *testing.T) {
+	const limit = 1500
+	for _, tt := range []struct{ name, method, params string }{
+		{"text", "tools/call", `{"name":"fake__text","arguments":{"text":"@@"BRANCH}}`},
+		{"failure", "tools/call", `{"name":"fake__raw","arguments":{"result":{"resultType":"complete","content":[{"type":"text","text":"@@"}],"isError":true}BRANCH}}`},
+		{"structured", "tools/call", `{"name":"fake__raw","arguments":{"result":{"resultType":"complete","content":[],"structuredContent":{"x":"@@"}}BRANCH}}`},
+		{"image", "tools/call", `{"name":"fake__raw","arguments":{"result":{"resultType":"complete","content":[{"type":"image","data":"AAAA","mimeType":"image/png","alt":"@@"}]}BRANCH}}`},
+		{"asks", "tools/call", `{"name":"fake__raw","arguments":{"result":{"resultType":"input_required","inputRequests":{"q":{"method":"elicitation/create","params":{"message":"@@"}}}}BRANCH}}`},
+		{"error", "tools/call", `{"name":"fake__raw","arguments":{"error":{"code":-32000,"message":"@@"}BRANCH}}`},
+		{"log", "tools/call", `{"name":"fake__log","arguments":{"params":{"level":"error","data":"@@"}BRANCH}}`},
+		{"progress", "tools/call", `{"name":"fake__progress","arguments":{"count":1,"text":"@@"BRANCH}}`},
+		{"unknown", "tools/call", `{"name":"fake__unknown","arguments":{"params":{"x":"@@"}BRANCH}}`},
+		{"elicit", "tools/call", `{"name":"fake__elicit","arguments":{"params":{"message":"@@","requestedSchema":{"type":"object","properties":{}}}BRANCH}}`},
+		{"sample", "tools/call", `{"name":"fake__sample","arguments":{"params":{"messages":[{"role":"user","content":{"type":"text","text":"@@"}}],"maxTokens":10}BRANCH}}`},
+	} {
+		for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+			for _, inBranch := range []bool{false, true} {
+				for _, fill := range []int{200, 20000} {
+					t.Run(fmt.Sprintf("%s-%s-%v-%d", tt.name, era, inBranch, fill), func(t *testing.T) {
+						t.Parallel()
+						ctx := testContext(t)
+						g := newGateway(t, limited(t, fmt.Sprintf("    - {name: all, per: all, tokens: %d, window: 1w}\n", limit)))
+						c := g.unstarted("stdio", era)
+						c.Capabilities = `{"elicitation":{},"sampling":{}}`
+						c.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
+							if m.ID == nil {
+								return nil, nil
+							}
+							return json.RawMessage(`{"action":"accept","content":{},"role":"assistant","model":"m"}`), nil
+						}
+						if _, err := c.Start(ctx); err != nil {
+							t.Fatal(err)
+						}
+						call(t, c, ctx, "tools/list", `{}`)
+						more := fmt.Sprintf(`,"fill":%d`, fill)
+						if inBranch {
+							more += `,"branch_id":"` + create(t, c, ctx, map[string]any{"budget": 32768}).BranchID + `"`
+						}
+						params := strings.TrimSuffix(strings.Replace(tt.params, "BRANCH", more, 1), "}") +
+							`,"_meta":{"progressToken":"p","io.modelcontextprotocol/logLevel":"debug"}}`
+						if m, err := c.Call(ctx, tt.method, params); err != nil {
+							t.Fatal(err, m)
+						}
+						got, used := zebras(c.Received()...), limit-leftOf(t, c, ctx, "all")
+						if got > used+freeTokens || got > limit {
+							t.Errorf("%d tokens received, %d charged of %d", got, used, limit)
+						}
+						if image := tt.name == "image" || tt.name == "unknown"; fill < limit && got < fill && !image {
+							t.Errorf("%d of %d arrived, %d charged", got, fill, used)
+						}
+					})
+				}
+			}
+		}
+	}
+}
+
+// The gateway is killed at random moments under load. Nothing that a host received is uncharged.
+func TestKilledUnderLimits(t *testing.T) {
+	const limit = 1_000_000_000
+	g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 1G, window: 1mo}\n    - {name: person, per: principal, tokens: 1G, calls: 1G, window: rolling 24h}\n    - {name: main, match: {context: main}, per: session, tokens: 1G}\n"))
+	var seen, calls int64
+	check := func(ctx context.Context, c *mcpclient.Client) int64 {
+		t.Helper()
+		used := int64(limit - leftOf(t, c, ctx, "all"))
+		if person := int64(limit - leftOf(t, c, ctx, "person")); used < seen || person != used {
+			t.Fatalf("hosts received %d tokens, %d and %d are charged", seen, used, person)
+		}
+		return used
+	}
+	for k := range *kills {
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+		cmd := g.command("run")
+		c, err := mcpclient.Stdio(cmd, []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern}[k%2])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		check(ctx, c)
+		s := spender{c: c}
+		var once sync.Once
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for {
+					_, refused, err := s.call(ctx, "fake__huge", fmt.Sprintf(`{"bytes":%d}`, 5*(1+rand.IntN(4000))), "")
+					once.Do(func() {
+						time.AfterFunc(time.Duration(rand.IntN(300_000))*time.Microsecond, func() { _ = cmd.Process.Kill() })
+					})
+					if err != nil || refused != nil {
+						return
+					}
+					atomic.AddInt64(&calls, 1)
+				}
+			})
+		}
+		wg.Wait()
+		_ = c.Close() // it was killed: the error is the point
+		cancel()
+		seen += s.spent.Load()
+	}
+	ctx := testContext(t)
+	used := check(ctx, g.connect(ctx, "stdio", mcpclient.Legacy))
+	t.Logf("%d kills, %d calls answered, %d tokens received, %d charged: %d too many a kill", *kills, calls, seen, used, (used-seen)/int64(*kills))
+	// What a process reserves, and what was on its way.
+	if most := int64(*kills) * (8192 + 8*4100); used-seen > most {
+		t.Errorf("%d tokens too many are charged, want at most %d", used-seen, most)
+	}
+}
+
+// redis starts a Redis server and returns its URL and its process.
+func redis(t *testing.T) (url string, p *os.Process) {
+	t.Helper()
+	if _, err := exec.LookPath("redis-server"); err != nil {
+		t.Skip(`there is no redis-server: install it, for example by "apt-get install redis-server"`)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	_ = l.Close()
+	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--appendonly", "yes", "--save", "")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return "redis://127.0.0.1:" + port, cmd.Process
+}
+
+// Two gateways on one Redis hold a limit to the token, whichever of them its callers use.
+func TestLimitOfTwoGateways(t *testing.T) {
+	ctx := testContext(t)
+	const limit = 60000
+	url, _ := redis(t)
+	var all []*spender
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		g := newGateway(t, principals()+limited(t, "    - {name: each, per: principal, tokens: 60k, window: 1d}\n", "store: {url: \""+url+"\"}\n"))
+		at := g.http()
+		for range 4 {
+			all = append(all, &spender{c: g.as(t, at, era, "alice")})
+		}
+	}
+	spendAll(t, ctx, all)
+	var sum int64
+	for _, s := range all {
+		sum += s.spent.Load()
+	}
+	if left := leftOf(t, all[0].c, ctx, "each"); sum+int64(left) != limit || left > 300 {
+		t.Errorf("%d received, %d left of %d", sum, left, limit)
+	}
+}
+
+// While Redis hangs, no call waits longer than wait_ms. on_error says whether it is made; what was
+// delivered meanwhile is charged when Redis answers again.
+func TestRedisHangs(t *testing.T) {
+	for _, onError := range []string{"refuse", "allow"} {
+		t.Run(onError, func(t *testing.T) {
+			ctx := testContext(t)
+			const limit = 100000
+			url, server := redis(t)
+			g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 100k, window: 1d}\n", "  on_error: "+onError+"\n  wait_ms: 300\nstore: {url: \""+url+"\"}\n"))
+			s := spender{c: g.connect(ctx, "stdio", mcpclient.Legacy)}
+			const args = `{"text":"@@","fill":3000}`
+			if _, refused, err := s.call(ctx, "fake__text", args, ""); err != nil || refused != nil {
+				t.Fatal(err, refused)
+			}
+			_ = server.Signal(syscall.SIGSTOP)
+			for range 4 {
+				began := time.Now()
+				_, refused, err := s.call(ctx, "fake__text", args, "")
+				if took := time.Since(began); err != nil || took > 2*time.Second {
+					t.Fatal(err, took)
+				}
+				if onError == "refuse" && refused != nil && refused.Error.Code != "limits_unavailable" || onError == "allow" && refused != nil {
+					t.Errorf("%+v", refused)
+				}
+			}
+			_ = server.Signal(syscall.SIGCONT)
+			left, end := 0, time.Now().Add(10*time.Second)
+			for ; time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+				m := tool(t, s.c, ctx, "branch_status", `{"session_id":"none"}`)
+				if !strings.Contains(said(t, m), `"all"`) {
+					continue // not yet
+				}
+				if left = leftOf(t, s.c, ctx, "all"); int64(limit-left) == s.spent.Load() {
+					break
+				}
+			}
+			if n := s.spent.Load(); int64(limit-left) != n {
+				t.Errorf("%d tokens received, %d charged", n, limit-left)
+			}
+			var refused *limitRefusal
+			for range 30 { // it asks again after a second
+				var err error
+				if _, refused, err = s.call(ctx, "fake__text", args, ""); err != nil {
+					t.Fatal(err)
+				}
+				if refused == nil {
+					break
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			if refused != nil {
+				t.Errorf("Redis answers again: %+v", refused)
+			}
+		})
+	}
+}
+
+// A limit that is raised in the file holds for the next call, and what was counted stays.
+func TestLimitIsRaised(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 400, window: 1d}\n"))
+	s := spender{c: g.connect(ctx, "http", mcpclient.Legacy)}
+	var refused *limitRefusal
+	for refused == nil {
+		var err error
+		if _, refused, err = s.call(ctx, "fake__text", `{"text":"@@","fill":100}`, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(g.config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, g.config, strings.Replace(string(text), "tokens: 400", "tokens: 4k", 1))
+	for end := time.Now().Add(20 * time.Second); refused != nil && time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+		if _, refused, err = s.call(ctx, "fake__text", `{"text":"@@","fill":100}`, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if left := leftOf(t, s.c, ctx, "all"); refused != nil || int64(left) != 4000-s.spent.Load() {
+		t.Errorf("%d left of 4000, %d received, %+v", left, s.spent.Load(), refused)
 	}
 }
