@@ -383,10 +383,10 @@ func (r *Recorder) Rejected(n Notification, reason, rule, answer string) {
 
 // LeftOut records that count notifications of a server, of so many bytes, have no record: it sent too
 // many.
-func (r *Recorder) LeftOut(principal, server string, count int, bytes int64) {
+func (r *Recorder) LeftOut(code, principal, server string, count int, bytes int64) {
 	r.Note(&trace.Record{
 		From: "upstream:" + server, To: []string{"foldgate"}, Kind: trace.KindWarning,
-		Payload: rawjson.Marshal(map[string]any{"code": "notifications_left_out", "count": count, "bytes": bytes}),
+		Payload: rawjson.Marshal(map[string]any{"code": code, "count": count, "bytes": bytes}),
 		Audit:   &trace.Audit{Principal: principal, Server: server, LeftOut: count, Bytes: bytes},
 	})
 }

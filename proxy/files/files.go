@@ -47,10 +47,12 @@ import (
 // Server is the file server and the connection to it. It has no sessions: one connection serves
 // all of them. Its only state is the open directories.
 type Server struct {
-	roots  []*root
-	limit  time.Duration // of one call
-	close  sync.Once
-	closed chan struct{}
+	roots []*root
+	limit time.Duration // of one call
+	// searches has room for the searches that may run at once.
+	searches chan struct{}
+	close    sync.Once
+	closed   chan struct{}
 }
 
 var _ conn.Conn = (*Server)(nil)
@@ -72,7 +74,7 @@ func New(roots []string, hidden ...string) (*Server, error) {
 	if len(roots) == 0 {
 		return nil, errors.New("files: no roots: name at least one directory")
 	}
-	s := &Server{limit: maxTime, closed: make(chan struct{})}
+	s := &Server{limit: maxTime, searches: make(chan struct{}, maxSearches), closed: make(chan struct{})}
 	taken := map[string]bool{}
 	for _, dir := range roots {
 		r, err := openRoot(dir)
@@ -189,8 +191,12 @@ func (s *Server) Close() error {
 	return errors.Join(errs...)
 }
 
-// maxTime bounds one call: a search of a large tree, or for an expensive pattern.
-const maxTime = 10 * time.Second
+const (
+	// maxTime bounds one call: a search of a large tree, or for an expensive pattern.
+	maxTime = 10 * time.Second
+	// maxSearches is how many calls of one principal search at once. Each takes a processor.
+	maxSearches = 4
+)
 
 // run runs one tool. It returns the result of tools/call, or nil if there is no such tool.
 func (s *Server) run(ctx context.Context, name string, args json.RawMessage) json.RawMessage {
@@ -200,6 +206,12 @@ func (s *Server) run(ctx context.Context, name string, args json.RawMessage) jso
 	}
 	text, end := "", "}]}"
 	in, err := tools[i].decode(args)
+	if err == nil && tools[i].searches {
+		var done func()
+		if done, err = s.turn(ctx); err == nil {
+			defer done()
+		}
+	}
 	if err == nil {
 		ctx, cancel := context.WithTimeout(ctx, s.limit)
 		defer cancel()
@@ -210,6 +222,24 @@ func (s *Server) run(ctx context.Context, name string, args json.RawMessage) jso
 	}
 	out := rawjson.AppendQuote([]byte(`{"content":[{"type":"text","text":`), text)
 	return append(out, end...)
+}
+
+// turn waits until a search may begin, at most as long as one takes. The caller calls done after it.
+func (s *Server) turn(ctx context.Context) (done func(), err error) {
+	done = func() { <-s.searches }
+	select {
+	case s.searches <- struct{}{}:
+		return done, nil
+	default:
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, s.limit, fmt.Errorf("not done: %d searches are under way, as many as may be, and none ended within %s; wait for them, or give each a narrower path or glob", maxSearches, s.limit))
+	defer cancel()
+	select {
+	case s.searches <- struct{}{}:
+		return done, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }
 
 const maxArguments = 64 << 10 // bytes of the arguments of a call
@@ -230,6 +260,7 @@ type tool struct {
 	description string
 	properties  json.RawMessage // of inputSchema
 	required    string          // the only required argument, "" for none
+	searches    bool            // it may read many files
 	run         func(*Server, context.Context, input) (string, error)
 }
 
@@ -269,6 +300,7 @@ var tools = []tool{
 		description: "Find files by glob, e.g. *.go (at any depth) or src/**/*.{ts,tsx}. Skips what .gitignore excludes.",
 		properties:  json.RawMessage(`{"pattern":{"type":"string"},"path":{"type":"string","default":"."}}`),
 		required:    "pattern",
+		searches:    true,
 		run:         (*Server).searchFiles,
 	},
 	{
@@ -279,6 +311,7 @@ var tools = []tool{
 			`"context":{"type":"integer","minimum":0,"maximum":20,"default":0,"description":"Lines around a match"},` +
 			`"max_matches":{"type":"integer","minimum":1,"maximum":1000,"default":100},"ignore_case":{"type":"boolean","default":false}}`),
 		required: "pattern",
+		searches: true,
 		run:      (*Server).grep,
 	},
 }

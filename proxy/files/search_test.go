@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -224,6 +226,32 @@ func BenchmarkGrep(b *testing.B) {
 	for b.Loop() {
 		call(b, s, "grep", `{"pattern":"no(thing|where) like this"}`)
 	}
+}
+
+// Of many searches at once a few run. The others wait, and are told to when it takes too long.
+func TestSearchesAtOnce(t *testing.T) {
+	s := serve(t, tree(t, map[string]string{"a": "x", "huge": strings.Repeat("x", 4<<20)}))
+	const slow = `{"path":"huge","pattern":"[xy]{900}z"}`
+	s.limit = time.Second
+	var wg sync.WaitGroup
+	var refused, stopped atomic.Int64
+	for range 4 * maxSearches {
+		wg.Go(func() {
+			switch got := call(t, s, "grep", slow); {
+			case strings.Contains(got, "4 searches are under way"):
+				refused.Add(1)
+			case strings.Contains(got, "(stopped after "):
+				stopped.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	if refused.Load() == 0 || stopped.Load() < maxSearches || refused.Load()+stopped.Load() != 4*maxSearches {
+		t.Errorf("%d searches were refused and %d were stopped, of %d", refused.Load(), stopped.Load(), 4*maxSearches)
+	}
+	s.limit = maxTime
+	want(t, "a search after them", call(t, s, "grep", `{"pattern":"x","path":"a"}`), "a\n1:x")
+	want(t, "a read", call(t, s, "read_file", `{"path":"a"}`), "x")
 }
 
 // However a search becomes expensive, one call ends soon after its limit and says where, and a

@@ -232,7 +232,7 @@ const (
 	leftOutEvery = 10 * time.Second
 )
 
-// notes bounds the records of the notifications of one upstream. It is guarded by Router.mu.
+// notes bounds the messages of one upstream that the trace takes. It is guarded by Router.mu.
 type notes struct {
 	room    int // bytes, as of at; less than 0 after a large message
 	at      time.Time
@@ -243,36 +243,51 @@ type notes struct {
 // records reports whether the trace takes a notification of size bytes. A record counts the ones
 // that it does not take.
 func (rt *Router) records(principal, server string, size int) bool {
-	key := [2]string{principal, server}
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	n, now := rt.notes[key], time.Now()
+	n := rt.notes[[2]string{principal, server}]
 	if n == nil {
-		n = &notes{room: notedBurst, at: now}
-		rt.notes[key] = n
+		n = &notes{room: notedBurst, at: time.Now()}
+		rt.notes[[2]string{principal, server}] = n
 	}
+	if n.take(512 + min(size, 1<<20)) { // the journal stores no larger payload
+		return true
+	}
+	rt.leaveOut(n, "notifications_left_out", principal, server, size)
+	return false
+}
+
+// take reports whether there is room, and takes cost of it.
+func (n *notes) take(cost int) bool {
+	now := time.Now()
 	if more := int(min(now.Sub(n.at), time.Hour).Seconds() * notedRate); more > 0 {
 		n.room, n.at = min(n.room+more, notedBurst), now
 	}
-	if n.room > 0 {
-		n.room -= 512 + min(size, 1<<20) // the journal stores no larger payload
-		return true
+	if n.room <= 0 {
+		return false
 	}
+	n.room -= cost
+	return true
+}
+
+// leaveOut counts a message of size bytes that the trace does not take. A record tells the number
+// after a while. The caller holds mu.
+func (rt *Router) leaveOut(n *notes, code, principal, server string, size int) {
 	n.bytes += int64(size)
-	if n.leftOut++; n.leftOut == 1 {
-		rt.wg.Go(func() {
-			select {
-			case <-time.After(leftOutEvery):
-			case <-rt.lifetime.Done():
-			}
-			rt.mu.Lock()
-			count, bytes := n.leftOut, n.bytes
-			n.leftOut, n.bytes = 0, 0
-			rt.mu.Unlock()
-			rt.Recorder.LeftOut(principal, server, count, bytes)
-		})
+	if n.leftOut++; n.leftOut > 1 {
+		return
 	}
-	return false
+	rt.wg.Go(func() {
+		select {
+		case <-time.After(leftOutEvery):
+		case <-rt.lifetime.Done():
+		}
+		rt.mu.Lock()
+		count, bytes := n.leftOut, n.bytes
+		n.leftOut, n.bytes = 0, 0
+		rt.mu.Unlock()
+		rt.Recorder.LeftOut(code, principal, server, count, bytes)
+	})
 }
 
 // listChanged forgets the lists that changed and tells the hosts of a principal. s is the session

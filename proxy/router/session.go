@@ -45,8 +45,9 @@ type Session struct {
 	pending   map[string]*request
 	over      map[string]overCall // the last one at each server
 	questions map[string]*question
-	logLevel  json.RawMessage // params of the last logging/setLevel
-	changes   map[string]bool // list changes about to be announced
+	asking    map[string]*notes // the rate of questions by server; guarded by Router.mu
+	logLevel  json.RawMessage   // params of the last logging/setLevel
+	changes   map[string]bool   // list changes about to be announced
 	closed    bool
 }
 
@@ -59,7 +60,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 		p.Principal = server.LocalPrincipal
 	}
 	s := &Session{
-		Peer: p, rt: rt, client: "unknown", pending: map[string]*request{}, over: map[string]overCall{}, questions: map[string]*question{},
+		Peer: p, rt: rt, client: "unknown", pending: map[string]*request{}, over: map[string]overCall{}, questions: map[string]*question{}, asking: map[string]*notes{},
 		shared: rt.listsOf(p.Principal), subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},
 	}
 	s.tasks = &s.shared.tasks

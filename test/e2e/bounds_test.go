@@ -243,3 +243,56 @@ func TestEchoesAreShort(t *testing.T) {
 		}
 	})
 }
+
+// A server that asks without end does not fill the host's screen or the trace: a burst reaches the
+// host, the others are refused, and a record counts them.
+func TestQuestionFlood(t *testing.T) {
+	const flood, burst, open = 20_000, 1000, 1000
+	for _, method := range []string{"elicitation/create", "sampling/createMessage", "roots/list", "x/unknown"} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			file := recordFile(t)
+			g := newGateway(t, fakeConfig(file, ""))
+			ctx := testContext(t)
+			c := g.unstarted("stdio", mcpclient.Legacy)
+			var got atomic.Int64
+			c.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
+				if m.Method == method {
+					got.Add(1)
+				}
+				return json.RawMessage(`{}`), nil
+			}
+			if _, err := c.Start(ctx); err != nil {
+				t.Fatal(err)
+			}
+			var lines strings.Builder
+			for n := range flood {
+				fmt.Fprintf(&lines, `{"jsonrpc":"2.0","id":"q%d","method":%q,"params":{"message":"?"}}`+"\n", n, method)
+			}
+			tool(t, c, ctx, "fake__noise", fmt.Sprintf(`{"text":%s}`, jsonText(t, lines.String())))
+			until(t, "the host is asked", func() bool { return got.Load() >= 500 })
+			text(t, c, ctx, "fake__text", `{"text":"the call after the flood"}`)
+			if n := got.Load(); n > burst+100 {
+				t.Errorf("the host was asked %d times, want at most %d", n, burst)
+			}
+			g.stop()
+			files, _ := filepath.Glob(filepath.Join(g.dir, "state", "trace", "*.jsonl"))
+			size, refused := 0, 0
+			for _, file := range files {
+				data, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				size += len(data)
+				for _, m := range regexp.MustCompile(`"left_out":(\d+)`).FindAllSubmatch(data, -1) {
+					n, _ := strconv.Atoi(string(m[1]))
+					refused += n
+				}
+			}
+			if size > 8<<20 || refused < flood-burst-open {
+				t.Errorf("the trace has %d bytes and %d refused requests of %d", size, refused, flood)
+			}
+			g.output("trace", "verify")
+		})
+	}
+}
