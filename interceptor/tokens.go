@@ -50,7 +50,7 @@ func (tm TokenMeter) Arguments(args json.RawMessage) int {
 // questions, or all of a question itself, which a model or a person reads.
 func (tm TokenMeter) request(c *Call) (n int) {
 	if c.Origin.Direction == FromUpstream {
-		return tm.Message(c.Target.Params, c.Target.Extra)
+		return tm.Sent(c.Target.Method, c.Target.Params, c.Target.Extra)
 	}
 	if n = tm.Arguments(c.Target.Arguments); bytes.Contains(c.Target.Params, []byte(`"inputResponses"`)) {
 		answers, _ := rawjson.Get(c.Target.Params, "inputResponses")
@@ -82,6 +82,15 @@ func (tm TokenMeter) Message(body json.RawMessage, extra []byte) int {
 	n := t.object(body, message)
 	if len(extra) > 0 {
 		n += t.object(append(append([]byte{'{'}, extra[1:]...), '}'), meta)
+	}
+	return n
+}
+
+// Sent counts a request or notification of a server. A short method is free.
+func (tm TokenMeter) Sent(method string, params json.RawMessage, extra []byte) int {
+	n := tm.Message(params, extra)
+	if len(method) > freeBytes {
+		n += tm.Counter.Count(method)
 	}
 	return n
 }

@@ -185,7 +185,7 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	s.rt.Boundary.Inbound(ctx, &msg)
 	n.To, n.Session, n.Principal, n.Method = s.name(), s.ID, s.Principal, m.Method
 	if server != "" && msg.Verdict < interceptor.Blocked { // foldgate's own words are free
-		n.Tokens = s.rt.Tokens.Message(msg.Body, msg.Extra)
+		n.Tokens = s.rt.Tokens.Sent(m.Method, msg.Body, msg.Extra)
 		n.Refused = n.Tokens > maxTaskNews && strings.HasPrefix(m.Method, taskNews) || !s.pay(ctx, n, server)
 	}
 	if server != "" && !s.rt.records(s.Principal, server, len(msg.Body)) {

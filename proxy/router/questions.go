@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -186,6 +187,8 @@ func (s *Session) endGuesses(server string) {
 	}
 }
 
+const maxReason = 200 // characters of a reason that the host is told
+
 // withdraw ends the question that a server no longer wants answered. The host is told the reason,
 // unless the reason must be withheld.
 func (s *Session) withdraw(c conn.Conn, server string, params json.RawMessage) {
@@ -199,7 +202,7 @@ func (s *Session) withdraw(c conn.Conn, server string, params json.RawMessage) {
 	defer s.mu.Unlock()
 	for _, q := range s.questions {
 		if q.conn == c && string(q.theirs) == string(id) {
-			q.cancel(cancelled{errWithdrawn, msg.Text})
+			q.cancel(cancelled{errWithdrawn, folding.Shorten(msg.Text, maxReason)})
 		}
 	}
 }

@@ -174,52 +174,70 @@ func TestEveryFormIsCounted(t *testing.T) {
 // Messages of a server during a call are charged to the call's branch. What does not fit is not
 // delivered, and ends the branch.
 func TestMessagesAreCounted(t *testing.T) {
-	for _, tt := range []struct{ tool, args string }{
+	forms := []struct{ tool, args string }{
 		{"log", `"params":{"level":"error","data":"@@"}`},
+		{"log", `"params":{"level":"error","data":{"x":["@@"]}}`},
+		{"log", `"params":{"level":"error","data":{"@@":1}}`},
+		{"log", `"params":{"level":"error","data":"a","logger":"@@"}`},
+		{"log", `"params":{"level":"@@","data":"a"}`},
+		{"log", `"params":{"level":"error","data":"a","x":"@@"}`},
+		{"log", `"params":{"level":"error","data":"a","@@":"x"}`},
 		{"log", `"params":{"level":"error","data":"a","_meta":{"x":"@@"}}`},
+		{"log", `"method":"notifications/@@","params":{}`},
 		{"progress", `"count":1,"text":"@@"`},
-		{"unknown", `"params":{"x":"@@"}`},
 		{"elicit", `"params":{"message":"@@","requestedSchema":{"type":"object","properties":{}}}`},
+		{"elicit", `"params":{"message":"a","requestedSchema":{"type":"object","properties":{"x":{"type":"string","description":"@@"}}}}`},
+		{"elicit", `"params":{"message":"a","requestedSchema":{"type":"object","properties":{"@@":{"type":"string"}}}}`},
+		{"elicit", `"params":{"mode":"url","message":"a","elicitationId":"@@","url":"http://x/"}`},
+		{"elicit", `"method":"x/@@","params":{}`},
 		{"sample", `"params":{"messages":[{"role":"user","content":{"type":"text","text":"@@"}}],"maxTokens":10}`},
-	} {
-		for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
-			for _, fill := range []int{500, 20000} {
-				t.Run(fmt.Sprintf("%s-%s-%d-%.20s", tt.tool, era, fill, tt.args), func(t *testing.T) {
-					t.Parallel()
-					ctx := testContext(t)
-					g := newGateway(t, fakeConfig(recordFile(t), ""))
-					c := g.unstarted("stdio", era)
-					c.Capabilities = `{"elicitation":{},"sampling":{}}`
-					c.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
-						if m.ID == nil {
-							return nil, nil
-						}
-						return json.RawMessage(`{"action":"accept","content":{},"role":"assistant","model":"m"}`), nil
-					}
-					if _, err := c.Start(ctx); err != nil {
-						t.Fatal(err)
-					}
-					call(t, c, ctx, "tools/list", `{}`)
+		{"sample", `"params":{"messages":[{"role":"@@","content":{"type":"text","text":"a"}}],"maxTokens":10}`},
+		{"sample", `"params":{"messages":[{"role":"user","content":[{"type":"tool_result","toolUseId":"x","content":[{"type":"text","text":"@@"}]}]}],"maxTokens":10}`},
+		{"sample", `"params":{"messages":[],"systemPrompt":"@@","maxTokens":10}`},
+		{"sample", `"params":{"messages":[],"tools":[{"name":"t","description":"@@","inputSchema":{"type":"object"}}],"maxTokens":10}`},
+		{"sample", `"params":{"messages":[],"metadata":{"x":"@@"},"maxTokens":10}`},
+		{"unknown", `"params":{"x":"@@"}`}, // last: it goes on after its call
+	}
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			t.Parallel()
+			ctx := testContext(t)
+			g := newGateway(t, fakeConfig(recordFile(t), "folding: {max_branches_per_minute: 1000, max_concurrent_per_session: 1000}\n"))
+			c := g.unstarted("stdio", era)
+			c.Capabilities = `{"elicitation":{},"sampling":{}}`
+			c.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
+				if m.ID == nil {
+					return nil, nil
+				}
+				return json.RawMessage(`{"action":"accept","content":{},"role":"assistant","model":"m"}`), nil
+			}
+			if _, err := c.Start(ctx); err != nil {
+				t.Fatal(err)
+			}
+			call(t, c, ctx, "tools/list", `{}`)
+			for _, tt := range forms {
+				for _, fill := range []int{500, 20000} {
 					const budget = 3000
+					heard := zebras(c.Received()...)
 					b := create(t, c, ctx, map[string]any{"budget": budget}).BranchID
 					m, err := c.Call(ctx, "tools/call", fmt.Sprintf(`{"name":"fake__%s","arguments":{%s,"fill":%d,"branch_id":%q},"_meta":{"progressToken":"p","io.modelcontextprotocol/logLevel":"debug"}}`, tt.tool, tt.args, fill, b))
 					if err != nil {
 						t.Fatal(err)
 					}
 					s := statusOf(t, c, ctx, b)
-					got := zebras(c.Received()...)
-					if got > s.BudgetUsed || got > budget {
-						t.Errorf("a branch of %d received %d tokens for %d", budget, got, s.BudgetUsed)
+					got := zebras(c.Received()...) - heard
+					if got > s.BudgetUsed+freeTokens || got > budget {
+						t.Errorf("%s %s: a branch of %d received %d tokens for %d", tt.tool, tt.args, budget, got, s.BudgetUsed)
 					}
 					if fill > budget != (s.Status == "failed" && s.Reason == "budget_exhausted") {
-						t.Errorf("the branch is %s %s after %s%s", s.Status, s.Reason, m.Result, m.Error)
+						t.Errorf("%s %s, %d words: the branch is %s %s after %.300s%.300s", tt.tool, tt.args, fill, s.Status, s.Reason, m.Result, m.Error)
 					}
 					if fill < budget && got < fill {
-						t.Errorf("%d of %d words arrived: %s%s", got, fill, m.Result, m.Error)
+						t.Errorf("%s %s: %d of %d words arrived: %.300s%.300s", tt.tool, tt.args, got, fill, m.Result, m.Error)
 					}
-				})
+				}
 			}
-		}
+		})
 	}
 }
 

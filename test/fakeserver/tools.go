@@ -20,7 +20,7 @@ type arguments struct {
 	Fill   int             // raw, elicit, sample, log, unknown, progress: how many words stand for "@@"
 	MS     int             // slow: for how long
 	Params json.RawMessage // elicit, sample, log, unknown: params of the message
-	Method string          // log: of the notification, notifications/message by default
+	Method string          // log, elicit: of the message instead of the usual one
 	Task   *struct {       // raw: the answer to tasks/get and tasks/result from then on
 		Result, Error json.RawMessage
 	}
@@ -76,6 +76,7 @@ func (c *call) tool(ctx context.Context, p params) (result, errObject string) {
 	fill := func(text string) string { return strings.ReplaceAll(text, "@@", strings.Repeat("zebra ", a.Fill)) }
 	if a.Fill > 0 { // a large answer to a small call
 		a.Result, a.Error, a.Params, a.Text = json.RawMessage(fill(string(a.Result))), json.RawMessage(fill(string(a.Error))), json.RawMessage(fill(string(a.Params))), fill(a.Text)
+		a.Method = fill(a.Method)
 	}
 	switch p.Name {
 	case "echo":
@@ -103,7 +104,7 @@ func (c *call) tool(ctx context.Context, p params) (result, errObject string) {
 			time.AfterFunc(time.Duration(a.MS)*time.Millisecond, log)
 		}
 	case "elicit":
-		return c.question(ctx, p, "elicitation/create", a.Params), ""
+		return c.question(ctx, p, cmp.Or(a.Method, "elicitation/create"), a.Params), ""
 	case "sample":
 		return c.question(ctx, p, "sampling/createMessage", a.Params), ""
 	case "roots":
