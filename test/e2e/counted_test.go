@@ -171,6 +171,40 @@ func TestEveryFormIsCounted(t *testing.T) {
 	t.Logf("%d of %d got past the count; %d of %d folded in main", evaded, 2*len(hidden), folded, len(hidden))
 }
 
+// The same holds for the forms of an answer to tasks/get and tasks/result, for the branch of the call
+// that made the task.
+func TestEveryFormOfATaskIsCounted(t *testing.T) {
+	const fill, budget = 20000, 3000
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), "attribution: {implicit: off}\nfolding: {max_branches_per_minute: 1000, max_concurrent_per_session: 1000, max_concurrent_per_instance: 1000}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	call(t, c, ctx, "tools/list", `{}`)
+	for _, form := range hidden {
+		answer := `{"result":` + form + `}`
+		if e, ok := strings.CutPrefix(form, "error"); ok {
+			answer = `{"error":` + e + `}`
+		}
+		for _, method := range []string{"tasks/get", "tasks/result"} {
+			for _, b := range []string{"", create(t, c, ctx, map[string]any{"budget": budget}).BranchID} {
+				call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"fake__raw","task":{},"arguments":{"fill":%d,"task":%s,"result":{"task":{"taskId":"t%s","status":"working"}},"branch_id":%q}}`, fill, answer, b, b))
+				m, err := c.Call(ctx, method, `{"taskId":"t`+b+`"}`)
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, used := zebras(m.Result, m.Error), budget
+				if b != "" {
+					used = statusOf(t, c, ctx, b).BudgetUsed
+				} else if strings.HasPrefix(form, `{"resultType":"future","x"`) || strings.HasPrefix(form, `{"resultType":"input_required","inputRequests"`) {
+					continue // passes whole
+				}
+				if got > used+freeTokens || got > budget || b == "" && got > 1000 {
+					t.Errorf("%s: %s in %q received %d tokens for %d", form, method, b, got, used)
+				}
+			}
+		}
+	}
+}
+
 // Messages of a server during a call are charged to the call's branch. What does not fit is not
 // delivered, and ends the branch.
 func TestMessagesAreCounted(t *testing.T) {
@@ -202,7 +236,7 @@ func TestMessagesAreCounted(t *testing.T) {
 		t.Run(string(era), func(t *testing.T) {
 			t.Parallel()
 			ctx := testContext(t)
-			g := newGateway(t, fakeConfig(recordFile(t), "folding: {max_branches_per_minute: 1000, max_concurrent_per_session: 1000}\n"))
+			g := newGateway(t, fakeConfig(recordFile(t), "folding: {max_branches_per_minute: 1000, max_concurrent_per_session: 1000, max_concurrent_per_instance: 1000}\n"))
 			c := g.unstarted("stdio", era)
 			c.Capabilities = `{"elicitation":{},"sampling":{}}`
 			c.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
