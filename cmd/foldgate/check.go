@@ -47,7 +47,7 @@ shows. It changes nothing: no state directory is written.`,
 			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), wait, fmt.Errorf("no answer within %s (--wait)", wait))
 			defer cancel()
-			done := a.working(cmd.CommandPath())
+			done := a.working(cmd, cmd.CommandPath())
 			report, err := proxy.Check(ctx, cfg, log)
 			done()
 			if err != nil {

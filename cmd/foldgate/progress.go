@@ -3,9 +3,14 @@ package main
 import (
 	"fmt"
 	"os"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/mattn/go-isatty"
+	"github.com/spf13/cobra"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
 // isTerminal reports whether a stream of the command is a terminal; tests replace it.
@@ -14,23 +19,30 @@ var isTerminal = func(stream any) bool {
 	return ok && isatty.IsTerminal(f.Fd())
 }
 
-// working shows on a terminal, each second, how long a command works, until done is called.
-func (a *app) working(command string) (done func()) {
+// working shows on a terminal, each second, how long a command works and what share of the journal it
+// has read, until done is called.
+func (a *app) working(cmd *cobra.Command, what string) (done func()) {
 	if !isTerminal(a.rawErr) {
 		return func() {}
 	}
+	var percent atomic.Int64
+	cmd.SetContext(trace.WithProgress(cmd.Context(), func(done, all int64) { percent.Store(100 * done / max(all, 1)) }))
 	begin, stop, stopped := time.Now(), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
 		for clear := ""; ; clear = "\r\x1b[K" {
 			select {
 			case <-time.After(time.Second):
-				fmt.Fprintf(a.rawErr, "\r%s: %.0f s", command, time.Since(begin).Seconds())
+				share := ""
+				if n := percent.Load(); n > 0 {
+					share = fmt.Sprintf(", %d %%", n)
+				}
+				fmt.Fprintf(a.rawErr, "\r%s: %.0f s%s", what, time.Since(begin).Seconds(), share)
 			case <-stop:
 				fmt.Fprint(a.rawErr, clear)
 				return
 			}
 		}
 	}()
-	return func() { close(stop); <-stopped }
+	return sync.OnceFunc(func() { close(stop); <-stopped })
 }

@@ -75,6 +75,8 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 	if t.follow && !render.Streams(t.format) {
 		return usageError{fmt.Errorf("--format %s needs all records and can't follow; use table, jsonl or mew", t.format)}
 	}
+	done := t.app.working(cmd, cmd.CommandPath())
+	defer done()
 	records, err := t.records(cmd, t.filter.Limit)
 	if err != nil {
 		return err
@@ -84,12 +86,18 @@ func (t *traceFlags) query(cmd *cobra.Command, _ []string) error {
 		out = t.app.raw
 	}
 	if t.follow {
+		done()
 		return render.Write(out, t.format, records)
 	}
-	buffered := bufio.NewWriter(out)
+	buffered := bufio.NewWriter(writerFunc(func(b []byte) (int, error) { done(); return out.Write(b) }))
 	err = render.Write(buffered, t.format, records)
 	return cmp.Or(err, buffered.Flush())
 }
+
+// writerFunc is a writer that is a function.
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }
 
 // records returns the records that the flags select, at most limit if that is not 0.
 func (t *traceFlags) records(cmd *cobra.Command, limit int) (iter.Seq2[*trace.Record, error], error) {
@@ -100,7 +108,7 @@ func (t *traceFlags) records(cmd *cobra.Command, limit int) (iter.Seq2[*trace.Re
 	filter := t.filter
 	filter.Limit = limit
 	if t.follow {
-		return query.Follow(cmd.Context(), dirs[0], filter), nil
+		return query.Follow(cmd.Context(), dirs, filter), nil
 	}
 	return query.SelectAll(cmd.Context(), dirs, filter), nil
 }
@@ -122,9 +130,6 @@ func (t *traceFlags) selection(cmd *cobra.Command) (dirs []string, err error) {
 	}
 	if dirs, err = t.journals(cmd); err != nil {
 		return nil, err
-	}
-	if t.follow && len(dirs) > 1 {
-		return nil, usageError{fmt.Errorf("--follow: there are %d traces; name one with --instance", len(dirs))}
 	}
 	if err := t.filter.Resolve(cmd.Context(), dirs); err != nil && !(t.follow && errors.Is(err, query.ErrUnknown)) {
 		return nil, err
@@ -166,7 +171,7 @@ func (t *traceFlags) stats() *cobra.Command {
 func summary[V any](t *traceFlags, cmd *cobra.Command, sum func(iter.Seq2[*trace.Record, error]) (V, error), write func(io.Writer, V) error) *cobra.Command {
 	cmd.Args = cobra.NoArgs
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		done := t.app.working(cmd.CommandPath())
+		done := t.app.working(cmd, cmd.CommandPath())
 		records, err := t.records(cmd, 0)
 		var v V
 		if err == nil {
@@ -196,8 +201,9 @@ that followed from it. Ids are in the output of foldgate trace: env_...`,
 			if err != nil {
 				return err
 			}
+			done := t.app.working(cmd, cmd.CommandPath())
 			g, err := query.ShowAll(cmd.Context(), dirs, args[0])
-			if err != nil {
+			if done(); err != nil {
 				return err
 			}
 			return render.WriteGraph(cmd.OutOrStdout(), g)
@@ -235,7 +241,7 @@ closed once, children before parents. The first bad line is named; exit code 1.`
 			}
 			faults, out := 0, cmd.OutOrStdout()
 			for _, dir := range dirs {
-				done := t.app.working(cmd.CommandPath() + " " + dir)
+				done := t.app.working(cmd, cmd.CommandPath()+" "+dir)
 				report, err := query.Verify(cmd.Context(), dir, opts)
 				if done(); err != nil {
 					return err
@@ -290,7 +296,7 @@ trace. Without --yes the command only says what it would erase.`,
 			if err != nil {
 				return err
 			}
-			done := t.app.working(cmd.CommandPath())
+			done := t.app.working(cmd, cmd.CommandPath())
 			erasures := []*erasure{}
 			for _, dir := range dirs {
 				e := &erasure{dir: dir}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 )
 
@@ -43,6 +44,30 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (Report, error) {
 			return v.report, err
 		}
 	}
+}
+
+type progressKey struct{}
+
+// WithProgress returns a context with which [Verify], and the building of an index, report now and
+// then how many bytes of a journal of all they have read.
+func WithProgress(ctx context.Context, report func(done, all int64)) context.Context {
+	return context.WithValue(ctx, progressKey{}, report)
+}
+
+// Progress reports to the function of [WithProgress]. done are the bytes read of the journal in dir.
+func Progress(ctx context.Context, dir string, done int64) {
+	report, ok := ctx.Value(progressKey{}).(func(done, all int64))
+	if !ok {
+		return
+	}
+	names, _ := Segments(dir)
+	var all int64
+	for _, name := range names {
+		if fi, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			all += fi.Size()
+		}
+	}
+	report(done, all)
 }
 
 type verifier struct {
@@ -136,6 +161,9 @@ func (v *verifier) checkFile(ctx context.Context, name string, last bool) error 
 		}
 		v.report.Bytes += int64(len(line)) + 1
 		v.checkLine(line, at)
+		if v.line%4096 == 0 {
+			Progress(ctx, v.dir, v.report.Bytes)
+		}
 		return v.line%4096 != 0 || ctx.Err() == nil
 	})
 	if file, ok := errors.AsType[*fs.PathError](err); ok && file.Op == "open" {

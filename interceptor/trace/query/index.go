@@ -372,7 +372,11 @@ func (x *Index) refresh(ctx context.Context, rebuild bool) (err error) {
 		err = x.replace(ctx)
 	}
 	for more := true; more && err == nil; {
-		more, err = x.extend(ctx)
+		if more, err = x.extend(ctx); more {
+			var done int64
+			_ = x.db.QueryRowContext(ctx, "SELECT sum(size) FROM segment").Scan(&done)
+			trace.Progress(ctx, x.dir, done)
+		}
 		if isBroken(ctx, err) && !rebuild {
 			rebuild, more = true, true
 			err = x.replace(ctx)

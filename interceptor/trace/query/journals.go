@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -16,34 +17,63 @@ import (
 
 // SelectAll is [Select] over several journals. It merges their records by time.
 func SelectAll(ctx context.Context, dirs []string, f Filter) iter.Seq2[*trace.Record, error] {
-	return sequence(ctx, f, func(ctx context.Context, yield func(*trace.Record) bool) (err error) {
-		var heads []*trace.Record // the next of each journal; nil at its end
-		var advance []func()
-		for i, dir := range dirs {
-			next, stop := iter.Pull2(Select(ctx, dir, f))
-			defer stop()
-			heads = append(heads, nil)
-			advance = append(advance, func() {
-				var failed error
-				heads[i], failed, _ = next()
-				err = cmp.Or(err, failed)
-			})
-			advance[i]()
+	return sequence(ctx, f, func(ctx context.Context, yield func(*trace.Record) bool) error {
+		var sources []iter.Seq2[*trace.Record, error]
+		for _, dir := range dirs {
+			sources = append(sources, Select(ctx, dir, f))
 		}
-		for err == nil {
-			first := -1
-			for i, r := range heads {
-				if r != nil && (first < 0 || r.TS < heads[first].TS) {
-					first = i
-				}
-			}
-			if first < 0 || !yield(heads[first]) {
-				break
-			}
-			advance[first]()
-		}
-		return err
+		return merge(ctx, sources, yield)
 	})
+}
+
+// followInterval is how often [Follow] looks for new records.
+const followInterval = 200 * time.Millisecond
+
+// merge yields the records of several sources by time. A source that yields nil has none now; merge
+// asks it again after followInterval.
+func merge(ctx context.Context, sources []iter.Seq2[*trace.Record, error], yield func(*trace.Record) bool) error {
+	type source struct {
+		next func() (*trace.Record, error, bool)
+		head *trace.Record // nil if it has none, until due
+		due  time.Time
+		over bool
+	}
+	var open []*source
+	for _, s := range sources {
+		next, stop := iter.Pull2(s)
+		defer stop()
+		open = append(open, &source{next: next})
+	}
+	for len(open) > 0 {
+		var first *source
+		for _, s := range open {
+			if s.head == nil && !time.Now().Before(s.due) {
+				r, err, more := s.next()
+				if err != nil {
+					return err
+				}
+				s.head, s.over, s.due = r, !more, time.Now().Add(followInterval)
+			}
+			if s.head != nil && (first == nil || s.head.TS < first.head.TS) {
+				first = s
+			}
+		}
+		open = slices.DeleteFunc(open, func(s *source) bool { return s.over })
+		switch {
+		case first != nil:
+			if !yield(first.head) {
+				return nil
+			}
+			first.head, first.due = nil, time.Time{}
+		case len(open) > 0:
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(followInterval):
+			}
+		}
+	}
+	return nil
 }
 
 // ShowAll is [Index.Show] for the first of several journals that has the message.

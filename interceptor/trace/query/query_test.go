@@ -373,7 +373,7 @@ func TestFollow(t *testing.T) {
 	done := make(chan error, 1)
 	seen := make(chan string, 100)
 	go func() {
-		for r, err := range Follow(t.Context(), dir, Filter{Context: "a", Limit: 20}) {
+		for r, err := range Follow(t.Context(), []string{dir}, Filter{Context: "a", Limit: 20}) {
 			if err != nil {
 				done <- err
 				return
@@ -393,10 +393,79 @@ func TestFollow(t *testing.T) {
 	if len(slices.Compact(got)) != 20 || got[19] != "r19" {
 		t.Errorf("followed %v", got)
 	}
-	_, err := first(Follow(t.Context(), dir, Filter{Orphans: true}))
+	_, err := first(Follow(t.Context(), []string{dir}, Filter{Orphans: true}))
 	if _, ok := err.(*UsageError); !ok {
 		t.Error("following orphans is a usage error")
 	}
+}
+
+// Several journals are followed as one: what is there by time, then what comes, wherever it comes.
+func TestFollowSeveral(t *testing.T) {
+	var dirs []string
+	var journals []*trace.Journal
+	for range 3 {
+		dir := t.TempDir()
+		dirs, journals = append(dirs, dir), append(journals, open(t, dir, trace.Options{RotateBytes: 3000}))
+	}
+	n := 0
+	write := func() {
+		ts := time.Date(2026, 11, 20, 0, 0, n, 0, time.UTC).Format(trace.TimeFormat)
+		add(t, journals[n%7%3], &trace.Record{ID: fmt.Sprint(n), Kind: "k", TS: ts})
+		n++
+	}
+	for range 40 {
+		write()
+	}
+	got := 0
+	for r, err := range Follow(t.Context(), dirs, Filter{Limit: 60}) {
+		if err != nil || r.ID != fmt.Sprint(got) {
+			t.Fatalf("%v, record %v, want %d", err, r, got)
+		}
+		if got++; got == n && n < 60 {
+			write()
+		}
+	}
+	if got != 60 {
+		t.Errorf("%d records, want 60", got)
+	}
+}
+
+// Verifying and indexing tell how much of the journal they have read.
+func TestProgress(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, trace.Options{Sync: trace.SyncNever, RotateBytes: 2 << 20})
+	for range 25_000 {
+		if err := j.Append(&trace.Record{Kind: "k"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := j.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var shares []float64
+	ctx := trace.WithProgress(t.Context(), func(done, all int64) { shares = append(shares, float64(done)/float64(all)) })
+	check := func(work string, least int) {
+		t.Helper()
+		if len(shares) < least || !slices.IsSorted(shares) || shares[0] <= 0 || shares[len(shares)-1] > 1 || shares[len(shares)-1] < 0.7 {
+			t.Errorf("%s reports %v", work, shares)
+		}
+		shares = nil
+	}
+	x, err := Open(ctx, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := x.refresh(ctx, false); err != nil {
+		t.Fatal(err)
+	}
+	check("indexing", 1)
+	if err := x.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Verify(ctx, dir, trace.VerifyOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	check("verifying", 4)
 }
 
 // TestOrphansOfAChain: both conditions must hold.

@@ -44,18 +44,23 @@ func Recent(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, 
 	})
 }
 
-// followInterval is how often [Follow] looks for new records.
-const followInterval = 200 * time.Millisecond
-
-// Follow yields the records that f selects, first those in the journal, then each new one, until
-// ctx ends. With f.Since set to now it yields new ones only. Chain and Orphans need all records
-// and cannot be followed: that is a [*UsageError].
-func Follow(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, error] {
+// Follow yields the records that f selects in several journals, first those that are there, then
+// each new one, until ctx ends. It merges them by time. With f.Since set to now it yields new ones
+// only. Chain and Orphans need all records and cannot be followed: that is a [*UsageError].
+func Follow(ctx context.Context, dirs []string, f Filter) iter.Seq2[*trace.Record, error] {
 	return sequence(ctx, f, func(ctx context.Context, yield func(*trace.Record) bool) error {
 		if f.Chain != "" || f.Orphans {
 			return Usagef("follow", "--chain and --orphans look at all records and cannot follow")
 		}
-		err := follow(ctx, dir, f, yield)
+		var sources []iter.Seq2[*trace.Record, error]
+		for _, dir := range dirs {
+			sources = append(sources, func(yield func(*trace.Record, error) bool) {
+				if err := follow(ctx, dir, f, func(r *trace.Record) bool { return yield(r, nil) }); err != nil {
+					yield(nil, err)
+				}
+			})
+		}
+		err := merge(ctx, sources, yield)
 		if ctx.Err() != nil {
 			return nil
 		}
@@ -63,6 +68,7 @@ func Follow(ctx context.Context, dir string, f Filter) iter.Seq2[*trace.Record, 
 	})
 }
 
+// follow yields the records of one journal, and nil whenever there is none more now.
 func follow(ctx context.Context, dir string, f Filter, yield func(*trace.Record) bool) error {
 	x, err := Open(ctx, dir)
 	if err != nil {
@@ -78,14 +84,11 @@ func follow(ctx context.Context, dir string, f Filter, yield func(*trace.Record)
 	if err := x.database().QueryRowContext(ctx, end).Scan(&at.segment, &at.start); err != nil {
 		return err
 	}
-	last, err := x.matching(ctx, f, yield)
-	for err == nil {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(followInterval):
-			err = at.scan(ctx, dir, f, time.Time{}, last, yield)
-		}
+	more := true
+	each := func(r *trace.Record) bool { more = yield(r); return more }
+	last, err := x.matching(ctx, f, each)
+	for err == nil && more && each(nil) {
+		err = at.scan(ctx, dir, f, time.Time{}, last, each)
 	}
 	return err
 }
