@@ -172,10 +172,10 @@ func storedLists(srv *upstream.Server) *listCache {
 }
 
 // reload merges a list by new settings, from the servers' lists that are known. It reports whether
-// hosts should ask for the list again.
-func (p *principalLists) reload(st *Settings, k catalog.Kind) (changed bool) {
-	before := p.merged[k].Load()
-	if before == nil {
+// the hosts of principal should ask for the list again.
+func (p *principalLists) reload(before, st *Settings, principal string, k catalog.Kind) (changed bool) {
+	old := p.merged[k].Load()
+	if old == nil {
 		return false // no host has asked for it
 	}
 	lists := make([]*catalog.List, len(st.Servers))
@@ -185,7 +185,8 @@ func (p *principalLists) reload(st *Settings, k catalog.Kind) (changed bool) {
 	}
 	merged := st.Rules.Merge(k, lists)
 	p.merged[k].Store(merged)
-	return changed || !bytes.Equal(before.Result(false), merged.Result(false))
+	seen, now := old.For(before.Config.Identity(principal)), merged.For(st.Config.Identity(principal))
+	return changed || !bytes.Equal(seen.Result(false), now.Result(false))
 }
 
 // tookLate reports, once, whether hosts were answered without a server.

@@ -234,7 +234,7 @@ func (rt *Router) Reloaded(before *Settings) {
 			}
 		}
 		for k := range catalog.Kinds {
-			if p.reload(st, k) {
+			if p.reload(before, st, principal, k) {
 				for _, s := range rt.Sessions(principal) {
 					s.announce(k.Changed())
 				}

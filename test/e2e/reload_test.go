@@ -155,6 +155,56 @@ func TestReloadUnderLoad(t *testing.T) {
 	}
 }
 
+// A reload of the policy, or of what it looks at, announces the lists of those who see something else
+// now, and of nobody else.
+func TestReloadOfPolicy(t *testing.T) {
+	config := func(deny, team string) string {
+		return fakes("kept") + strings.Replace(principals(), "alice: {", "alice: {team: "+team+", ", 1) +
+			"policy:\n  rules:\n    - {name: r, who: {team: blue}, deny: [" + deny + "]}\n"
+	}
+	g := newGateway(t, config("kept__text", "blue"))
+	at := g.http()
+	var hers, his noted
+	alice, bob := g.as(t, at, mcpclient.Legacy, "alice"), g.as(t, at, mcpclient.Legacy, "bob")
+	alice.Handle, bob.Handle = hers.handle(nil), his.handle(nil)
+	for _, c := range []*mcpclient.Client{alice, bob} {
+		hearsOfTools(t, c, "http", mcpclient.Legacy)
+		names(t, c, "tools/list", "tools", "name")
+	}
+	for i, tt := range []struct {
+		config string
+		hidden string
+	}{{config("kept__echo", "blue"), "kept__echo"}, {config("kept__echo", "red"), ""}, {config("kept__echo", "blue"), "kept__echo"}} {
+		g.configure(tt.config)
+		g.reload(reloaded)
+		until(t, "she is told", func() bool { return hers.has("tools/list_changed") > i })
+		if got := names(t, alice, "tools/list", "tools", "name"); slices.Contains(got, "kept__echo") == (tt.hidden == "kept__echo") || !slices.Contains(got, "kept__text") {
+			t.Errorf("with %s alice sees %v", tt.config, got)
+		}
+	}
+	if n := his.has("list_changed"); n > 0 {
+		t.Errorf("bob, who sees what he saw, was told %d times", n)
+	}
+}
+
+// A call that does not finish in time at an upstream that was removed is told why it failed.
+func TestReloadCutsCallsOff(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	g := newGateway(t, fakes("kept", "old"))
+	c := g.connect(ctx, "http", mcpclient.Legacy)
+	_, wait, err := c.Send(ctx, "tools/call", `{"name":"old__slow","arguments":{"ms":55000}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tool(t, c, ctx, "old__echo", `{}`) // the slow one is there, too
+	g.configure(fakes("kept"))
+	g.reload(reloaded)
+	if m, err := wait(); err != nil || !strings.Contains(string(m.Result), "a reload of the configuration removed it") {
+		t.Errorf("the call that was cut off: %v %s %s", err, m.Error, m.Result)
+	}
+}
+
 // A call at an upstream that a reload removes goes on to its end.
 func TestReloadLetsCallsFinish(t *testing.T) {
 	ctx := testContext(t)
