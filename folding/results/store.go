@@ -27,7 +27,7 @@ import (
 // Config limits a [Store].
 type Config struct {
 	// Quota is the limit of the store in bytes of results. A result that needs room evicts the
-	// oldest ones.
+	// oldest ones of the principal who stores the most.
 	Quota int64
 	// TTL is how long a result is kept.
 	TTL time.Duration
@@ -118,6 +118,8 @@ var migrations = []string{`
 	INSERT INTO savings (principal, context, results, tokens)
 		SELECT principal, context, count(*), sum(tokens - delivered) FROM results WHERE context != '' GROUP BY principal, context;
 	DROP INDEX results_context;
+`, `
+	CREATE INDEX results_principal ON results (principal, id, bytes);
 `}
 
 // Open opens or creates the store at path and evicts what exceeds the limits.
@@ -131,7 +133,7 @@ func Open(path string, cfg Config) (_ *Store, err error) {
 	ctx := context.Background()
 	s := &Store{cfg: cfg}
 	if s.db, err = sqlitedb.Open(ctx, path, sqlitedb.Options{Migrations: migrations}); err == nil {
-		if err = s.update(ctx, func(tx *sql.Tx) error { return s.evict(ctx, tx, 0) }); err != nil {
+		if err = s.update(ctx, func(tx *sql.Tx) error { return s.evict(ctx, tx, "", 0) }); err != nil {
 			s.db.Close()
 		}
 	}
@@ -151,7 +153,7 @@ func (s *Store) Put(ctx context.Context, r Result) error {
 		return ErrTooLarge
 	}
 	err := s.update(ctx, func(tx *sql.Tx) error {
-		if err := s.evict(ctx, tx, size); err != nil {
+		if err := s.evict(ctx, tx, r.Principal, size); err != nil {
 			return err
 		}
 		if _, err := tx.ExecContext(ctx, `INSERT INTO results (handle, principal, session, context, server, tool, kind, text, structured, bytes, tokens, delivered, created_at)
@@ -171,9 +173,14 @@ func (s *Store) Put(ctx context.Context, r Result) error {
 // maxEvicted bounds the evicted handles that the store remembers, to say why they are gone.
 const maxEvicted = 10_000
 
-// evict makes room for size bytes: it deletes results past their TTL and, if the quota demands
-// it, the oldest ones.
-func (s *Store) evict(ctx context.Context, tx *sql.Tx, size int64) error {
+// largest finds the oldest result of the principal with the most bytes, ?2 more of ?1 included: no
+// principal can push out the results of one who stores less.
+const largest = `SELECT id, bytes FROM results WHERE principal =
+	(SELECT principal FROM results GROUP BY principal ORDER BY sum(bytes) + iif(principal = ?1, ?2, 0) DESC LIMIT 1) ORDER BY id LIMIT 1`
+
+// evict makes room for size bytes of a principal: it deletes results past their TTL and, if the quota
+// demands it, the oldest ones of the principal who stores the most.
+func (s *Store) evict(ctx context.Context, tx *sql.Tx, principal string, size int64) error {
 	now := s.cfg.Now()
 	var total int64
 	if err := tx.QueryRowContext(ctx, "SELECT bytes FROM size").Scan(&total); err != nil {
@@ -193,6 +200,10 @@ func (s *Store) evict(ctx context.Context, tx *sql.Tx, size int64) error {
 			why = "age"
 		case total+size <= s.cfg.Quota:
 			return nil
+		default:
+			if err := tx.QueryRowContext(ctx, largest, principal, size).Scan(&id, &bytes); err != nil {
+				return err
+			}
 		}
 		total -= bytes
 		for _, step := range []string{

@@ -113,6 +113,37 @@ func TestWhoMayReadAResult(t *testing.T) {
 	}
 }
 
+// However much one principal stores, it pushes out its own results before those of one who stores less.
+func TestQuotaIsShared(t *testing.T) {
+	r, _ := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1000)
+	put := func(principal string, n int) string {
+		s := Result{Handle: NewHandle(), Principal: principal, Server: "files", Tool: "read_file", Text: strings.Repeat("x", n)}
+		if err := r.Put(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		return s.Handle
+	}
+	kept := []string{put("bob", 100), put("bob", 150)}
+	last := ""
+	for range 20 {
+		last = put("ada", 300)
+	}
+	for _, h := range kept {
+		if _, err := r.Get(t.Context(), folding.Caller{Principal: "bob"}, "", h); err != nil {
+			t.Errorf("ada pushed out a result of bob: %v", err)
+		}
+	}
+	if _, err := r.Get(t.Context(), folding.Caller{Principal: "ada"}, "", last); err != nil {
+		t.Error(err)
+	}
+	for range 4 {
+		put("cyd", 150) // gets room from ada, who has the most
+	}
+	if _, err := r.Get(t.Context(), folding.Caller{Principal: "bob"}, "", kept[0]); err != nil {
+		t.Errorf("cyd pushed out a result of bob: %v", err)
+	}
+}
+
 func TestQuotaEvictsTheOldest(t *testing.T) {
 	r, _ := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1000)
 	var handles []string
