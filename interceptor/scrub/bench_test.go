@@ -5,9 +5,11 @@ package scrub
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -131,6 +133,29 @@ func BenchmarkJSON(b *testing.B) {
 		b.Run(c.name, func(b *testing.B) {
 			raw := []byte(c.text)
 			benchText(b, c.text, func(string) {
+				if _, _, err := s.JSON(context.Background(), raw); err != nil {
+					b.Fatal(err)
+				}
+			})
+		})
+	}
+}
+
+// BenchmarkLarge measures texts that are expensive, and the results that hold them.
+func BenchmarkLarge(b *testing.B) {
+	s := newScrubber(b, Options{})
+	texts := largeTexts(1 << 20)
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		text, raw := texts[name], []byte(result(texts[name]))
+		b.Run(name+"/text", func(b *testing.B) {
+			benchText(b, text, func(string) {
+				if _, _, err := s.Text(context.Background(), text); err != nil {
+					b.Fatal(err)
+				}
+			})
+		})
+		b.Run(name+"/result", func(b *testing.B) {
+			benchText(b, text, func(string) {
 				if _, _, err := s.JSON(context.Background(), raw); err != nil {
 					b.Fatal(err)
 				}

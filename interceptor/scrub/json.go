@@ -336,6 +336,9 @@ func (d *document) tables() error {
 		}
 		names[c] = l.span
 	}
+	if !slices.ContainsFunc(d.arrays, func(a array) bool { return a.outer >= 0 }) {
+		return nil // there are no rows
+	}
 	for i := range d.listed {
 		l := &d.listed[i]
 		if l.array < 0 || !d.lists[l.place] || !d.isHot(l.span) || !isSecretName(view(d.raw), span{l.Start + 1, l.End - 1}) {

@@ -1,8 +1,9 @@
 package scrub
 
 import (
-	"slices"
 	"strings"
+
+	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
 )
 
 // pairs returns the names and values that stand apart in the scanned text, each rewritten to
@@ -164,11 +165,12 @@ func (x *examination) appendJSONTable(all []decoded, text string) ([]decoded, er
 	return append(all, fromCells(text, d.cells)), x.limit.spend(len(text))
 }
 
+// secretWords has the words in the names of columns with secrets.
+var secretWords, _ = regexset.NewLiterals([]string{"passw", "secret", "token", "key", "credential"})
+
 func isSecretName(text string, s span) bool {
 	name := text[s.Start:s.End]
-	return len(name) <= maxName && !strings.ContainsAny(name, notInNames) && slices.ContainsFunc([]string{"passw", "secret", "token", "key", "credential"}, func(word string) bool {
-		return strings.Contains(strings.ToLower(name), word)
-	})
+	return len(name) <= maxName && secretWords.Contains(name) && !strings.ContainsAny(name, notInNames)
 }
 
 func lineAt(text string, at int) span {
