@@ -34,6 +34,7 @@ type remote struct {
 	options valkey.ClientOption
 	name    string // of the server, for errors
 	prefix  string
+	most    int64 // counters
 
 	mu      sync.Mutex // guards the fields below
 	client  valkey.Client
@@ -68,7 +69,7 @@ func OpenRedis(address, prefix string) (Store, error) {
 			options.Sentinel.Username, options.Sentinel.Password = u.Query().Get("sentinel_username"), u.Query().Get("sentinel_password")
 		}
 	}
-	return &remote{options: options, name: strings.Join(options.InitAddress, ", "), prefix: "{foldgate:" + prefix + "}:"}, nil
+	return &remote{options: options, name: strings.Join(options.InitAddress, ", "), prefix: "{foldgate:" + prefix + "}:", most: maxCounters}, nil
 }
 
 // connect returns the client. It connects if there is none.
@@ -79,6 +80,11 @@ func (r *remote) connect(ctx context.Context) (valkey.Client, error) {
 		r.dialing = dialing
 		go func() {
 			client, err := valkey.NewClient(r.options)
+			if err == nil {
+				if err = evicts(client); err != nil {
+					client.Close()
+				}
+			}
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if err == nil && r.closed {
@@ -105,6 +111,18 @@ func (r *remote) connect(ctx context.Context) (valkey.Client, error) {
 		return nil, errors.New("it is closed")
 	}
 	return r.client, r.err
+}
+
+// evicts returns an error for a server that deletes counters when its memory is full. A server that
+// does not let its user ask is trusted.
+func evicts(client valkey.Client) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	info, err := client.Do(ctx, client.B().Info().Section("memory").Build()).ToString()
+	if err == nil && !strings.Contains(info, "maxmemory:0\r") && !strings.Contains(info, "maxmemory_policy:noeviction") {
+		return errors.New("it evicts keys when its memory is full, and counters with them: set maxmemory-policy to noeviction")
+	}
+	return nil
 }
 
 // do runs f with the client, and leaves it when ctx is done: the client can wait longer, for
@@ -137,7 +155,7 @@ func do[T any](ctx context.Context, r *remote, f func(valkey.Client) (T, error))
 
 func (r *remote) Take(ctx context.Context, op Op) (Answer, error) {
 	keys := []string{r.prefix + "op:" + op.ID, r.prefix + "index"}
-	args := numbers(nil, op.Tokens, op.Calls, flag(op.Whole), op.ExtraTokens, op.ExtraCalls, int64(rememberOps/time.Second), share, maxCounters)
+	args := numbers(nil, op.Tokens, op.Calls, flag(op.Whole), op.ExtraTokens, op.ExtraCalls, int64(rememberOps/time.Second), share, r.most)
 	for _, c := range op.Counters {
 		keys = append(keys, r.prefix+"c:"+c.Key)
 		args = numbers(args, c.From, min(c.Until, maxExact), c.Bucket, c.Oldest, c.Expires, c.Tokens, c.Calls, flag(c.Hard))

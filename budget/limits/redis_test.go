@@ -40,9 +40,15 @@ func newRedis(t testing.TB, args ...string) *redisServer {
 
 func (r *redisServer) start(t testing.TB) {
 	t.Helper()
-	var out bytes.Buffer
-	r.cmd = exec.Command("redis-server", append([]string{"--port", r.port, "--bind", "127.0.0.1", "--dir", r.dir,
+	r.run(t, append([]string{"--port", r.port, "--bind", "127.0.0.1", "--dir", r.dir,
 		"--appendonly", "yes", "--save", "", "--daemonize", "no"}, r.args...)...)
+}
+
+// run starts redis-server and waits until it answers.
+func (r *redisServer) run(t testing.TB, args ...string) {
+	t.Helper()
+	var out bytes.Buffer
+	r.cmd = exec.Command("redis-server", args...)
 	r.cmd.Stdout, r.cmd.Stderr = &out, &out
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -128,7 +134,19 @@ func TestOpenRedisRefuses(t *testing.T) {
 	}
 }
 
-// The URL carries TLS, a user of an ACL with few permissions, a socket.
+// A server that evicts keys would forget what was spent.
+func TestRedisThatEvicts(t *testing.T) {
+	r := newRedis(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	if _, err := r.open(t).List(t.Context()); err == nil || !strings.Contains(err.Error(), "noeviction") {
+		t.Errorf("List = %v", err)
+	}
+	r.cli(t, "CONFIG", "SET", "maxmemory-policy", "noeviction")
+	if _, err := r.open(t).List(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// The URL carries a user of an ACL with few permissions, or a socket.
 func TestRedisConnections(t *testing.T) {
 	r := newRedis(t)
 	r.cli(t, "ACL", "SETUSER", "gate", "on", ">pw", "~{foldgate:acl}*", "+@read", "+@write", "+@scripting", "+@connection", "+cluster|slots", "+cluster|shards", "+time")

@@ -42,6 +42,7 @@ const (
 type file struct {
 	path string
 	now  func() time.Time
+	most int // counters
 	db   *sql.DB
 
 	mu      sync.Mutex // guards the fields below
@@ -99,7 +100,7 @@ type request struct {
 func OpenSQLite(path string) (Store, error) { return openSQLite(path, time.Now) }
 
 func openSQLite(path string, now func() time.Time) (Store, error) {
-	f := &file{path: path, now: now, stmts: map[stmt]*sql.Stmt{}, answers: map[string]memory{}}
+	f := &file{path: path, now: now, most: maxCounters, stmts: map[stmt]*sql.Stmt{}, answers: map[string]memory{}}
 	f.stopped.L = &f.mu
 	if err := f.open(context.Background()); err != nil {
 		if f.db != nil {
@@ -369,8 +370,8 @@ func (f *file) tidy(ctx context.Context) {
 	const some = "DELETE FROM counters WHERE (key, bucket) IN (SELECT key, bucket FROM counters WHERE expires < ? ORDER BY expires LIMIT ?)"
 	_, _ = f.conn.ExecContext(ctx, some, f.now().Unix(), maxExpired)
 	var n int
-	if err := f.conn.QueryRowContext(ctx, "SELECT count(*) FROM counters").Scan(&n); err == nil && n > maxCounters {
-		_, _ = f.conn.ExecContext(ctx, some, int64(math.MaxInt64), n-maxCounters)
+	if err := f.conn.QueryRowContext(ctx, "SELECT count(*) FROM counters").Scan(&n); err == nil && n > f.most {
+		_, _ = f.conn.ExecContext(ctx, some, int64(math.MaxInt64), n-f.most)
 	}
 	go func() { // it waits for the disk
 		var busy, log, moved int

@@ -283,3 +283,43 @@ func FuzzReadAnswer(f *testing.F) {
 		}
 	})
 }
+
+// Counters that have expired are deleted, and if there are too many, those that expire first.
+func TestBounds(t *testing.T) {
+	const most, live = 50, 40
+	eachStore(t, func(t *testing.T, open func() Store) {
+		s, now := open(), time.Now().Unix()
+		switch s := s.(type) {
+		case *file:
+			s.most = most
+		case *remote:
+			s.most = most
+		}
+		take := func(i int, expires int64) {
+			c := Counter{Key: fmt.Sprintf("a:1:%d-%d", expires, i), Until: 1 << 40, Expires: expires}
+			if _, err := s.Take(t.Context(), Op{ID: fmt.Sprint(expires, i), Counters: []Counter{c}, Tokens: 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for i := range live {
+			take(i, now+1<<20)
+		}
+		for i := range tidyAfter * 2 {
+			take(i, now-10)      // long over
+			take(i, now+1000+60) // a session's
+		}
+		list, err := s.List(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept := 0
+		for _, c := range list {
+			if strings.HasPrefix(c.Key, fmt.Sprintf("a:1:%d-", now+1<<20)) {
+				kept++
+			}
+		}
+		if kept != live || len(list) > most+tidyAfter {
+			t.Errorf("%d counters are left, %d of %d that expire last", len(list), kept, live)
+		}
+	})
+}
