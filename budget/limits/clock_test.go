@@ -51,6 +51,7 @@ func TestClock(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			l.pause = 0
 			type delivered struct {
 				at time.Time
 				n  int

@@ -16,15 +16,14 @@ import (
 	"github.com/valkey-io/valkey-go"
 )
 
-// Both scripts are idempotent by the operation's id, so that the client may send them again after a
-// lost answer.
+// Both scripts are idempotent by the operation's id: run may send them again after a lost answer.
 var (
 	//go:embed take.lua
 	takeText   string
-	takeScript = valkey.NewLuaScriptRetryable(takeText)
+	takeScript = valkey.NewLuaScript(takeText)
 	//go:embed change.lua
 	changeText   string
-	changeScript = valkey.NewLuaScriptRetryable(changeText)
+	changeScript = valkey.NewLuaScript(changeText)
 )
 
 // remote is the [Store] in Redis or Valkey. All keys have one hash tag: a cluster has them in one
@@ -62,6 +61,7 @@ func OpenRedis(address, prefix string) (Store, error) {
 	if !prefixName.MatchString(prefix) {
 		return nil, fmt.Errorf("store of the limits: prefix %q: use 1 to 64 of letters, digits, _, . and -", prefix)
 	}
+	options.DisableRetry = true // see run
 	options.DisableCache = true // it needs a permission more
 	if options.Sentinel.MasterSet != "" {
 		options.Sentinel.TLSConfig = options.TLSConfig
@@ -153,6 +153,22 @@ func do[T any](ctx context.Context, r *remote, f func(valkey.Client) (T, error))
 	}
 }
 
+// run runs a script, until there is an answer or ctx is done. It does not leave that to the client,
+// which would use a command again while a lost connection can still read it.
+func run(ctx context.Context, client valkey.Client, script *valkey.Lua, keys, args []string) (string, error) {
+	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+		text, err := script.Exec(ctx, client, keys, args).ToString()
+		if refused, ok := valkey.IsValkeyErr(err); err == nil || ok && !refused.IsLoading() {
+			return text, err
+		}
+		select {
+		case <-time.After(wait):
+		case <-ctx.Done():
+			return "", err
+		}
+	}
+}
+
 func (r *remote) Take(ctx context.Context, op Op) (Answer, error) {
 	keys := []string{r.prefix + "op:" + op.ID, r.prefix + "index"}
 	args := numbers(nil, op.Tokens, op.Calls, flag(op.Whole), op.ExtraTokens, op.ExtraCalls, int64(rememberOps/time.Second), share, r.most)
@@ -161,7 +177,7 @@ func (r *remote) Take(ctx context.Context, op Op) (Answer, error) {
 		args = numbers(args, c.From, min(c.Until, maxExact), c.Bucket, c.Oldest, c.Expires, c.Tokens, c.Calls, flag(c.Hard))
 	}
 	return do(ctx, r, func(client valkey.Client) (Answer, error) {
-		text, err := takeScript.Exec(ctx, client, keys, args).ToString()
+		text, err := run(ctx, client, takeScript, keys, args)
 		if err != nil {
 			return Answer{}, err
 		}
@@ -236,7 +252,7 @@ func (r *remote) Change(ctx context.Context, id string, how How, changes []Chang
 			args = numbers(args, c.Bucket, c.Expires, c.Tokens, c.Calls)
 		}
 		_, err := do(ctx, r, func(client valkey.Client) (string, error) {
-			return changeScript.Exec(ctx, client, keys, args).ToString()
+			return run(ctx, client, changeScript, keys, args)
 		})
 		if err != nil || len(changes) == 0 {
 			return err

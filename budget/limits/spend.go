@@ -36,7 +36,8 @@ type Limits struct {
 	all   []*limit
 	store Store
 	o     Options
-	id    string // starts the ids of operations
+	pause time.Duration // until other gateways have given back
+	id    string        // starts the ids of operations
 
 	sending chan struct{} // one sends at a time; taken before mu
 
@@ -44,25 +45,28 @@ type Limits struct {
 	ops      int64
 	offset   time.Duration // of the store's clock
 	accounts map[Use]*account
-	holding  map[*account]struct{} // those with a pool
-	levels   map[string]level      // by key of the counter
-	outbox   []parcel              // changes that the store has not confirmed
-	timer    *time.Timer           // sends them; nil if none runs
-	down     error                 // why the store does not answer; nil if it does
-	retry    time.Time             // when it is asked again
+	holding  map[string]*account // those with a reserve, by name
+	levels   map[string]level    // by key of the counter
+	outbox   []parcel            // changes that the store has not confirmed
+	timer    *time.Timer         // sends them; nil if none runs
+	down     error               // why the store does not answer; nil if it does
+	retry    time.Time           // when it is asked again
 }
 
 // account is what one set of counters has in reserve.
 type account struct {
+	name     string // of its counters
 	limits   []*limit
 	subjects []string
 	spans    []span
 	counters []Counter
 	from     int64 // the counters are those of [from, until)
 	until    int64
-	fold     bool // a limit with the action fold is spent
+	fold     bool  // a limit with the action fold is spent
+	spent    int64 // what was left, and 1, when a refused take had waited in vain for reserves
 
-	tokens, calls int64 // reserved; negative: delivered while the store was down, and not charged
+	reserving     chan struct{} // closed when the take that reserves has ended; nil: none is under way
+	tokens, calls int64         // reserved; negative: delivered while the store was down, and not charged
 }
 
 type level int8
@@ -85,6 +89,7 @@ const (
 	giveBackAfter = 100 * time.Millisecond
 	retryAfter    = time.Second
 	maxAccounts   = 4096
+	maxHolding    = 1 << 16
 	maxOutbox     = 4096
 	maxExtraCalls = 64
 )
@@ -95,8 +100,8 @@ func New(all []Limit, store Store, o Options) (*Limits, error) {
 		return nil, err
 	}
 	l := &Limits{
-		store: store, o: o, id: rand.Text(), sending: make(chan struct{}, 1),
-		accounts: map[Use]*account{}, holding: map[*account]struct{}{}, levels: map[string]level{},
+		store: store, o: o, id: rand.Text(), pause: giveBackAfter * 5 / 4, sending: make(chan struct{}, 1),
+		accounts: map[Use]*account{}, holding: map[string]*account{}, levels: map[string]level{},
 	}
 	l.o.Wait = cmp.Or(o.Wait, 2*time.Second)
 	l.o.MaxResult = cmp.Or(o.MaxResult, 8192)
@@ -196,21 +201,9 @@ func (l *Limits) Pay(ctx context.Context, u Use, n int) (granted int) {
 // take takes tokens and calls. s.mu is held, or s is new.
 func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, exceeded *ExceededError, err error) {
 	l := s.l
-	l.mu.Lock()
-	a := l.account(s.use)
-	s.charge(a)
-	if len(a.counters) == 0 {
-		l.mu.Unlock()
+	if s.fromReserve(tokens, calls) {
 		return tokens, nil, nil
 	}
-	if a.tokens >= tokens && a.calls >= calls && a.tokens > 0 {
-		l.hold(a, -tokens, -calls)
-		l.mu.Unlock()
-		s.taken += tokens
-		return tokens, nil, nil
-	}
-	l.mu.Unlock()
-
 	start := time.Now()
 	// A host that cancels its call does not interrupt the store: that would look like a failure.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.wait)
@@ -218,6 +211,18 @@ func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, excee
 		cancel()
 		s.wait = max(s.wait-time.Since(start), 0)
 	}()
+	l.mu.Lock()
+	reserving := s.last.reserving
+	l.mu.Unlock()
+	if reserving != nil {
+		select {
+		case <-reserving:
+		case <-ctx.Done():
+		}
+		if s.fromReserve(tokens, calls) {
+			return tokens, nil, nil
+		}
+	}
 	waited := false
 	for try := 0; ; try++ {
 		var more int64
@@ -228,29 +233,55 @@ func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, excee
 			break
 		}
 		// Perhaps what is missing is in reserve: in another account of ours, or of another gateway.
-		// That one gives it back in a moment; it can't be more than a part of what is left.
+		// That one gives it back in a moment. If that was in vain, it is so until something changes.
 		if l.giveBack(ctx) {
 			continue
 		}
-		has := got + exceeded.Left
-		if waited || exceeded.Unit != "tokens" || has == 0 || tokens > 2*has {
+		l.mu.Lock()
+		if waited {
+			s.last.spent = exceeded.Left + 1
+		}
+		inVain := s.last.spent == exceeded.Left+1
+		l.mu.Unlock()
+		if inVain {
 			break
 		}
 		waited = true
 		select {
-		case <-time.After(giveBackAfter + giveBackAfter/4):
+		case <-time.After(l.pause):
 		case <-ctx.Done():
+			return got, exceeded, nil
 		}
 	}
 	var unavailable *UnavailableError
 	if l.o.Allow && errors.As(err, &unavailable) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
+		if len(l.holding) >= maxHolding { // it must not grow for ever
+			return got, nil, err
+		}
 		l.hold(s.last, got-tokens, -calls)
 		s.taken += tokens - got
 		return tokens, nil, nil
 	}
 	return got, exceeded, err
+}
+
+// fromReserve takes from what is reserved, or if no limit matches from nothing.
+func (s *Spend) fromReserve(tokens, calls int64) bool {
+	s.l.mu.Lock()
+	defer s.l.mu.Unlock()
+	a := s.l.account(s.use)
+	s.charge(a)
+	switch {
+	case len(a.counters) == 0:
+		return true
+	case a.tokens < tokens, a.calls < calls, a.tokens <= 0:
+		return false
+	}
+	s.l.hold(a, -tokens, -calls)
+	s.taken += tokens
+	return true
 }
 
 // charge lets takes come from an account. Another account is another window: what was taken before
@@ -277,12 +308,22 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 			ID: l.nextID(), Counters: a.counters, Tokens: tokens, Calls: calls, Whole: s.whole,
 			ExtraTokens: max(int64(l.o.MaxResult)-a.tokens, 0), ExtraCalls: max(maxExtraCalls-a.calls, 0),
 		}
+		reserves := a.reserving == nil
+		if reserves {
+			a.reserving = make(chan struct{})
+		} else { // many at once would reserve many times as much
+			op.ExtraTokens, op.ExtraCalls = 0, 0
+		}
 		l.mu.Unlock()
 
 		sent := l.o.Now()
 		answer, err := l.store.Take(ctx, op)
 
 		l.mu.Lock()
+		if reserves { // those who wait for it come once this has unlocked
+			close(a.reserving)
+			a.reserving = nil
+		}
 		if err != nil {
 			l.failed(err)
 			changes := make([]Change, len(op.Counters))
@@ -321,12 +362,8 @@ func (l *Limits) account(u Use) *account {
 		return a
 	}
 	a = l.open(u, now)
-	// Uses that have the same counters share the account.
-	for other := range l.holding {
-		if slices.Equal(other.counters, a.counters) {
-			a = other
-			break
-		}
+	if same := l.holding[a.name]; same != nil { // uses that have the same counters share the account
+		a = same
 	}
 	if len(l.accounts) >= maxAccounts {
 		clear(l.accounts)
@@ -347,6 +384,7 @@ func (l *Limits) open(u Use, now time.Time) *account {
 		a.spans = append(a.spans, w)
 		a.counters = append(a.counters, c)
 		a.from, a.until = max(a.from, c.From), min(a.until, c.Until)
+		a.name += c.Key + "\x00" + strconv.FormatInt(c.Bucket, 10) + "\x00"
 		if w.from == 0 { // the life of a session: it is extended
 			a.until = min(a.until, now.Unix()+keepSession/2)
 		}
@@ -356,14 +394,20 @@ func (l *Limits) open(u Use, now time.Time) *account {
 
 // hold adds to the reserve of an account. l.mu is held.
 func (l *Limits) hold(a *account, tokens, calls int64) {
+	if len(a.counters) == 0 {
+		return
+	}
+	if same := l.holding[a.name]; same != nil {
+		a = same
+	}
 	a.tokens += tokens
 	a.calls += calls
 	if a.tokens == 0 && a.calls == 0 {
-		delete(l.holding, a)
-	} else if len(a.counters) > 0 {
-		l.holding[a] = struct{}{}
-		l.wake(giveBackAfter)
+		delete(l.holding, a.name)
+		return
 	}
+	l.holding[a.name] = a
+	l.wake(giveBackAfter)
 }
 
 // learn reads what an answer says about the limits. l.mu is held.
@@ -503,7 +547,7 @@ func (l *Limits) empty() []Change {
 		bucket int64
 	}
 	sum := map[part]Change{}
-	for a := range l.holding {
+	for _, a := range l.holding {
 		for _, c := range a.counters {
 			at := part{c.Key, c.Bucket}
 			change := sum[at]
