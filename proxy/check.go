@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -43,6 +44,7 @@ type ToolReport struct {
 	Full     string // the name before it was shortened to 64 characters; "" if it was not
 	Tokens   int    // cost of the definition to a host
 	Injected bool   // foldgate could add branch_id to the tool's schema
+	Rule     string // of the policy, that lets the principal see it; "" without a policy
 	Own      bool   // one of foldgate's own
 }
 
@@ -58,8 +60,9 @@ func (r Report) Failed() (n int) {
 
 // Check connects every upstream of cfg and lists what hosts would see. It keeps its state in a
 // temporary directory, so that a running gateway is not disturbed. The error is about the
-// configuration; upstreams that can't be reached are part of the report.
-func Check(ctx context.Context, cfg config.Config, log *slog.Logger) (Report, error) {
+// configuration; upstreams that can't be reached are part of the report. If as is not "", the report
+// is about what that principal sees.
+func Check(ctx context.Context, cfg config.Config, as string, log *slog.Logger) (Report, error) {
 	if faults := cfg.Validate(); len(faults) > 0 {
 		return Report{}, &config.Error{File: "configuration", Faults: faults}
 	}
@@ -78,13 +81,13 @@ func Check(ctx context.Context, cfg config.Config, log *slog.Logger) (Report, er
 	}
 	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
 	g.warm(ctx, g.settings.Load().Servers)
-	s := g.router.NewSession(server.Peer{Principal: g.anyone(), Transport: "http", Era: wire.Modern, SingleRequest: true})
+	s := g.router.NewSession(server.Peer{Principal: cmp.Or(as, g.anyone()), Transport: "http", Era: wire.Modern, SingleRequest: true})
 	defer s.Close("check is done")
-	return g.report(ctx, s), nil
+	return g.report(ctx, s, as), nil
 }
 
 // report sums up the merged lists.
-func (g *Gateway) report(ctx context.Context, s *router.Session) Report {
+func (g *Gateway) report(ctx context.Context, s *router.Session, as string) Report {
 	list, missing := g.router.Catalog(ctx, s, catalog.Tools, nil)
 	prompts, _ := g.router.Catalog(ctx, s, catalog.Prompts, nil)
 	resources, _ := g.router.Catalog(ctx, s, catalog.Resources, nil)
@@ -92,6 +95,10 @@ func (g *Gateway) report(ctx context.Context, s *router.Session) Report {
 	r := Report{
 		Principals: st.Config.PrincipalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(list.Clashes, prompts.Clashes),
 		Unmatched: st.Rules.UnmatchedRules(list), Idle: st.Rules.UnmatchedGlobs(list),
+	}
+	id := st.Config.Identity(as)
+	if as != "" {
+		list, prompts, resources = list.For(id), prompts.For(id), resources.For(id)
 	}
 	at := map[string]*UpstreamReport{}
 	r.Upstreams = make([]UpstreamReport, len(st.Servers))
@@ -114,6 +121,9 @@ func (g *Gateway) report(ctx context.Context, s *router.Session) Report {
 		if t.Own {
 			r.Own = append(r.Own, t)
 			continue
+		}
+		if as != "" && st.Rules.Govern() {
+			t.Rule = st.Rules.Visible(catalog.Tools, id, e).Rule
 		}
 		if full := catalog.FullName(st.Config.Upstreams[e.Server].NamePrefix(e.Server), e.Name); full != shown {
 			t.Full = full

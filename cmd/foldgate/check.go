@@ -19,6 +19,7 @@ import (
 
 func newCheck(a *app) *cobra.Command {
 	var wait time.Duration
+	var as string
 	cmd := &cobra.Command{
 		Use:   "check",
 		Short: "Check the configuration and connect every upstream",
@@ -36,6 +37,9 @@ shows. It changes nothing: no state directory is written.`,
 			if err != nil {
 				return err
 			}
+			if as != "" && !cfg.Knows(as) {
+				return usageError{fmt.Errorf("--as: there is no principal %.80q; there are %s", as, strings.Join(cfg.PrincipalNames(), ", "))}
+			}
 			log := slog.New(slog.DiscardHandler)
 			if a.verbose || a.logFile != "" {
 				l, done, err := a.logger(cmd.ErrOrStderr())
@@ -48,7 +52,7 @@ shows. It changes nothing: no state directory is written.`,
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), wait, fmt.Errorf("no answer within %s (--wait)", wait))
 			defer cancel()
 			done := a.working(cmd, cmd.CommandPath())
-			report, err := proxy.Check(ctx, cfg, log)
+			report, err := proxy.Check(ctx, cfg, as, log)
 			done()
 			if err != nil {
 				return err
@@ -70,6 +74,7 @@ shows. It changes nothing: no state directory is written.`,
 			return nil
 		},
 	}
+	cmd.Flags().StringVar(&as, "as", "", "show only what this principal sees, and by which rule of the policy")
 	cmd.Flags().DurationVar(&wait, "wait", time.Minute, "how long to wait for the upstreams")
 	return cmd
 }
@@ -107,6 +112,9 @@ func printTools(w io.Writer, tools []proxy.ToolReport) {
 		}
 		if !t.Injected && !t.Own {
 			note += "  (takes no branch_id: use _meta or the branch's URL)"
+		}
+		if t.Rule != "" {
+			note += "  (rule " + t.Rule + ")"
 		}
 		render.Printf(tab, "  %s\t%d tokens%s\n", t.Name, t.Tokens, note)
 	}

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The commands show an operator what a principal sees, and which decisions are not as expected.
+func TestPolicyCommands(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "foldgate.yaml")
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	write("foldgate.yaml", `principals:
+  alice: {token: 0123456789abcdef, team: data, roles: [analyst]}
+  bob: {token: fedcba9876543210}
+upstreams: {files: {builtin: files, roots: [.]}}
+policy:
+  default: deny
+  rules:
+    - {name: readers, allow: ["files__read_file", "files__reed*"]}
+    - {name: notes, who: {team: data, role: analyst}, allow: ["files__search_files"], when: 'server == "files" && args.pattern == "notes"'}
+`)
+	out := succeeds(t, file, "check", "--as", "alice")
+	says(t, out, `2 tools, 0 prompts`, `files__search_files .*\(rule notes\)`, `files__read_file .*\(rule readers\)`, `policy\.rules\[0\]\.allow: "files__reed\*" fits no tool`)
+	if out := succeeds(t, file, "check", "--as", "bob"); strings.Contains(out, "search_files") || !strings.Contains(out, "read_file") {
+		t.Errorf("bob sees\n%s", out)
+	}
+	if _, errOut, code := runs(t, "check", "--as", "carol", "--config", file); code != exitUsage || !strings.Contains(errOut, "there are alice, bob") {
+		t.Errorf("code %d, %s", code, errOut)
+	}
+	good := write("good.yaml", `
+- {principal: alice, tool: files__search_files, args: {pattern: notes}, expect: allow, rule: notes}
+- {principal: alice, team: web, tool: files__search_files, args: {pattern: notes}, expect: deny, rule: default}
+- {team: data, roles: [analyst], tool: files__search_files, args: {}, expect: deny, rule: notes}
+- {principal: bob, prompt: x, expect: deny}
+- {resource: "file:///x", expect: deny}
+`)
+	says(t, succeeds(t, file, "policy", "test", good), "^5 decisions are as expected$")
+	bad := write("bad.yaml", `
+- {principal: alice, tool: files__read_file, expect: deny}
+- {principal: bob, tool: files__search_files, expect: deny, rule: notes}
+- {principal: bob, tool: files__read_file, expect: allow}
+`)
+	out, errOut, code := runs(t, "policy", "test", bad, "--config", file)
+	says(t, out, `^1: alice files__read_file: want deny, got allow by readers$`, `^2: bob files__search_files: want deny by notes, got deny by default$`)
+	if code != exitFailed || !strings.Contains(errOut, "2 of 3 decisions") || strings.Contains(out, "3:") {
+		t.Errorf("code %d, %s%s", code, errOut, out)
+	}
+	for text, want := range map[string]string{
+		"- {tool: x, expct: deny}": "unknown field", "- {tool: x, prompt: y, expect: deny}": "exactly one of tool", "- {tool: x, expect: no}": "is not one of allow, deny",
+		"- {tool: x, expect: deny, principal: zed}": `no principal "zed"`, "tool: x": "bad.yaml",
+	} {
+		write("bad.yaml", text+"\n")
+		if _, errOut, code := runs(t, "policy", "test", bad, "--config", file); code != exitUsage || !strings.Contains(errOut, want) {
+			t.Errorf("%s: code %d, %s", text, code, errOut)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package config
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/foldgate/foldgate/proxy/policy"
+)
+
+// policyTest is one expected decision, in the file of [Config.TestPolicy]. Exactly one of Tool,
+// Prompt and Resource is set.
+type policyTest struct {
+	Principal   string         `yaml:"principal"` // its team, roles and scopes are those of the configuration
+	Team        string         `yaml:"team"`      // replaces that of the principal
+	Roles       []string       `yaml:"roles"`     // as well
+	Scopes      []string       `yaml:"scopes"`    // as well
+	Tool        string         `yaml:"tool"`      // as hosts see it
+	Prompt      string         `yaml:"prompt"`    // as hosts see it
+	Resource    string         `yaml:"resource"`  // a URI
+	Server      string         `yaml:"server"`    // "" is found by the prefix of the tool or prompt
+	Annotations map[string]any `yaml:"annotations"`
+	Args        map[string]any `yaml:"args"`
+	Branch      bool           `yaml:"branch"` // the call is in a branch
+	Expect      string         `yaml:"expect"` // allow or deny
+	Rule        string         `yaml:"rule"`   // that decides; "" is any
+}
+
+// PolicyResult is the outcome of one test of [Config.TestPolicy].
+type PolicyResult struct {
+	Test     string // what was asked
+	Want     string // the expected decision, such as "deny by no-deletes"
+	Decision policy.Decision
+	OK       bool
+}
+
+// TestPolicy decides the calls that a file lists, and compares the decisions with those that the
+// file expects. The file is a list in YAML. The error is an [*Error].
+func (c *Config) TestPolicy(file string) (results []PolicyResult, err error) {
+	p, _ := policy.Compile(c.Policy) // Load has checked it
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return nil, &Error{File: file, Faults: []Fault{{Msg: readError(err)}}}
+	}
+	var tests []policyTest
+	if err := yaml.UnmarshalWithOptions(data, &tests, yaml.Strict()); err != nil {
+		return nil, &Error{File: file, Faults: []Fault{{Msg: strings.TrimSpace(yaml.FormatError(err, false, false))}}}
+	}
+	var k checker
+	for i, t := range tests {
+		at := fmt.Sprintf("[%d]", i)
+		k.oneOf(at+".expect", t.Expect, "allow", "deny")
+		q := policy.Request{Identity: c.Identity(t.Principal), Server: t.Server}
+		asked := 0
+		for kind, name := range []string{policy.Tool: t.Tool, policy.Prompt: t.Prompt, policy.Resource: t.Resource} {
+			if name != "" {
+				q.Kind, q.Name, asked = policy.Kind(kind), name, asked+1
+			}
+		}
+		k.faultIf(asked != 1, at, "needs exactly one of tool, prompt and resource, and has %d", asked)
+		k.faultIf(t.Principal != "" && !c.Knows(t.Principal), at+".principal", "there is no principal %q", t.Principal)
+		if q.Team = cmp.Or(t.Team, q.Team); t.Roles != nil {
+			q.Roles = t.Roles
+		}
+		if t.Scopes != nil {
+			q.Scopes = t.Scopes
+		}
+		for _, key := range c.UpstreamKeys() {
+			if prefix := c.Upstreams[key].NamePrefix(key); q.Server == "" && q.Kind != policy.Resource && strings.HasPrefix(q.Name, prefix+"__") {
+				q.Server = key
+			}
+		}
+		if t.Branch {
+			q.Branch = "br_test"
+		}
+		for _, part := range []struct {
+			to   *[]byte
+			from map[string]any
+		}{{&q.Annotations, t.Annotations}, {&q.Arguments, t.Args}} {
+			if *part.to, err = json.Marshal(part.from); err != nil {
+				k.fault(at, "its args or annotations are not JSON: %v", err)
+			}
+		}
+		d := p.Decide(q)
+		who := cmp.Or(t.Principal, t.Team, strings.Join(append(t.Roles, t.Scopes...), ","), "anyone")
+		r := PolicyResult{Test: who + " " + q.Name, Want: t.Expect, Decision: d}
+		if t.Args != nil {
+			r.Test += " " + string(q.Arguments)
+		}
+		if t.Rule != "" {
+			r.Want += " by " + t.Rule
+		}
+		r.OK = d.Allowed == (t.Expect == "allow") && (t.Rule == "" || t.Rule == d.Rule)
+		results = append(results, r)
+	}
+	if len(k.faults) > 0 {
+		return nil, &Error{File: file, Faults: k.faults}
+	}
+	return results, nil
+}
