@@ -58,8 +58,9 @@ type Gateway struct {
 
 	// Of reloads; see WithSource and Reload.
 	load        func() (config.Config, error)
-	tried       string                // the hash of the file that was read last; guarded by reloading
-	reloading   sync.Mutex            // held while a configuration is put in force
+	tried       string     // the hash of the file that was read last; guarded by reloading
+	reloading   sync.Mutex // held while a configuration is put in force
+	certificate atomic.Pointer[tls.Certificate]
 	reloadFault atomic.Pointer[error] // why the last reload failed; nil if it did not
 	http        *server.HTTP          // nil before it serves; guarded by reloading
 
@@ -429,12 +430,11 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	}
 	addr := ln.Addr()
 	if g.cfg.Secure() {
-		cert, err := g.cfg.Certificate()
-		if err != nil {
-			return errors.Join(fmt.Errorf("tls: %w", err), ln.Close())
+		if err := g.readCertificate(g.cfg); err != nil {
+			return errors.Join(err, ln.Close())
 		}
 		// HTTP/1.1 only: the limits on slow readers are limits on connections.
-		ln = tls.NewListener(ln, &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+		ln = tls.NewListener(ln, &tls.Config{GetCertificate: g.currentCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
 	} else if g.cfg.Exposed() {
 		g.log.Warn("other machines can reach this address, and tokens and results cross the network as plain text: set tls, or let a proxy that speaks TLS stand in front of a loopback address", "listen", g.cfg.Listen)
 	}

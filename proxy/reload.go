@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
@@ -81,6 +82,11 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 	if err != nil {
 		return done, err
 	}
+	if next.Secure() {
+		if err := g.readCertificate(next); err != nil {
+			return done, err
+		}
+	}
 	now := newSettings(next)
 	if err := g.openLimits(now); err != nil {
 		return done, err
@@ -105,6 +111,20 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 	}
 	g.retire(before.Servers, now.Servers)
 	return done, nil
+}
+
+// readCertificate reads the files of tls, which may be new, for connections from now on.
+func (g *Gateway) readCertificate(c config.Config) error {
+	cert, err := c.Certificate()
+	if err != nil {
+		return fmt.Errorf("tls: %w", err)
+	}
+	g.certificate.Store(&cert)
+	return nil
+}
+
+func (g *Gateway) currentCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+	return g.certificate.Load(), nil
 }
 
 // retire ends the servers that are no longer in force and connects the new ones.

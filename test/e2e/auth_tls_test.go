@@ -68,3 +68,29 @@ func TestTLS(t *testing.T) {
 		t.Errorf("initialize over plain http = %d %s, want 400", status, body)
 	}
 }
+
+// A renewed certificate is used for new connections after a reload.
+func TestReloadOfACertificate(t *testing.T) {
+	g := newGateway(t, principals()+"tls: {cert: cert.pem, key: key.pem}\n"+fakeConfig(recordFile(t), ""))
+	old := selfSigned(t, g.dir)
+	at := g.http()
+	renewed := selfSigned(t, g.dir)
+	get := func(pool *x509.CertPool) error {
+		client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}}
+		res, err := client.Get(strings.TrimSuffix(at, "/mcp") + "/healthz")
+		if err == nil {
+			res.Body.Close()
+		}
+		return err
+	}
+	if err := get(old); err != nil {
+		t.Fatal(err)
+	}
+	g.reload(reloaded)
+	if err := get(renewed); err != nil {
+		t.Errorf("with the renewed certificate: %v", err)
+	}
+	if get(old) == nil {
+		t.Error("the old certificate is still in use")
+	}
+}
