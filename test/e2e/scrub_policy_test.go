@@ -3,6 +3,9 @@
 package e2e
 
 import (
+	"bytes"
+	"compress/gzip"
+	"encoding/base64"
 	"fmt"
 	"io/fs"
 	"os"
@@ -187,5 +190,44 @@ func TestPrivateKeyInLines(t *testing.T) {
 		if strings.Contains(g.output("trace", "--format", "jsonl"), l) {
 			t.Errorf("the trace has line %.4s…", l)
 		}
+	}
+}
+
+// A secret in an encoding that servers use, or in a row below the name of its column, reaches neither
+// the host nor the trace.
+func TestEncodedSecretsAndRows(t *testing.T) {
+	const secret, value = "gh" + "p_q7w8e9r0t1y2u3i4o5p6a7s8d9f0g1h2j3k4", "q7w8e9r0t1y2u3i4"
+	var entities, wide strings.Builder
+	for _, c := range []byte("token: " + secret) {
+		fmt.Fprintf(&entities, "&#%d;", c)
+		wide.WriteString(string([]byte{c, 0}))
+	}
+	var zipped bytes.Buffer
+	w := gzip.NewWriter(&zipped)
+	if _, err := w.Write([]byte("token: " + secret)); err != nil || w.Close() != nil {
+		t.Fatal(err)
+	}
+	encoded := base64.StdEncoding.EncodeToString(zipped.Bytes())
+	blob := base64.StdEncoding.EncodeToString([]byte("\xff\xfe" + wide.String()))
+	text := func(s string) string { return `{"content":[{"type":"text","text":"` + s + `"}]}` }
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), ""))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	for _, tt := range []struct{ result, gone string }{
+		{text("<p>" + entities.String() + "</p>"), entities.String()[40:80]},
+		{text(`a=3Db ` + secret[:20] + `=\r\n` + secret[20:] + ` =C3=A9`), secret[20:]},
+		{text("data:application/gzip;base64," + encoded), encoded[20:40]},
+		{`{"content":[{"type":"resource","resource":{"uri":"x:a","blob":"` + blob + `"}}]}`, blob[40:80]},
+		{`{"content":[],"structuredContent":{"columns":["id","db_password"],"rows":[[1,"` + value + `"]]}}`, value},
+		{text(`{\"columns\":[\"id\",\"db_password\"],\"rows\":[[1,\"` + value + `\"]]}`), value},
+	} {
+		m := tool(t, c, ctx, "fake__raw", `{"result":`+tt.result+`}`)
+		if strings.Contains(string(m.Result), tt.gone) || !strings.Contains(string(m.Result), "[REDACTED:") {
+			t.Errorf("the host sees %s of %s: %s", tt.gone, tt.result, m.Result)
+		}
+	}
+	g.stop()
+	if out := g.output("trace", "--format", "jsonl"); strings.Contains(out, secret[20:]) || strings.Contains(out, value) || strings.Contains(out, encoded[20:40]) || strings.Contains(out, blob[40:80]) {
+		t.Errorf("the trace has a secret: %s", out)
 	}
 }
