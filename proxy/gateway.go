@@ -213,12 +213,7 @@ func (g *Gateway) openLimits(st *settings) (err error) {
 		return nil
 	}
 	if g.limitStore == nil {
-		if g.cfg.Store.URL != "" {
-			g.limitStore, err = limits.OpenRedis(string(g.cfg.Store.URL), g.cfg.Store.Prefix)
-		} else if g.limitStore, err = limits.OpenSQLite(filepath.Join(g.cfg.StatePath(), "budgets.db")); err != nil {
-			err = fmt.Errorf("state_dir: %w", err)
-		}
-		if err != nil {
+		if g.limitStore, err = openLimitStore(g.cfg); err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
 )
@@ -152,13 +154,17 @@ with use in its window. Gateways with one store count together.`,
 				if s.Reset != nil {
 					reset = s.Reset.Format(time.RFC3339)
 				}
+				subject := cmp.Or(s.Subject, "none") // such as of a principal without a team
+				if s.Per == "all" {
+					subject = "all"
+				}
 				for _, u := range []struct {
 					unit        string
 					used, total int64
 				}{{"tokens", s.TokensUsed, s.Tokens}, {"calls", s.CallsUsed, s.Calls}} {
 					if u.total > 0 {
 						rows = append(rows, []string{
-							s.Limit, cmp.Or(s.Subject, "all"), u.unit, strconv.FormatInt(u.used, 10), strconv.FormatInt(max(u.total-u.used, 0), 10),
+							s.Limit, subject, u.unit, strconv.FormatInt(u.used, 10), strconv.FormatInt(max(u.total-u.used, 0), 10),
 							strconv.FormatInt(u.total, 10), s.Action, reset,
 						})
 					}
@@ -189,7 +195,49 @@ with use in its window. Gateways with one store count together.`,
 			return nil
 		},
 	}))
+	cmd.AddCommand(newRebuild(a))
 	return cmd
+}
+
+func newRebuild(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rebuild [TRACE-DIRECTORY...]",
+		Short: "Raise the counts of the limits to what traces say",
+		Long: `Raise the counts of the limits in the configuration to what traces say, for a store
+that has lost its data. No count is lowered, so the command can be repeated. Name
+the trace directories of all gateways that share the store; without any, those of
+the configuration's state directory are read. Let the gateways be idle. Records
+that a trace no longer has are named: what they charged is not counted.`,
+		Example: "  foldgate budgets rebuild\n  foldgate budgets rebuild /srv/gw1/trace /srv/gw2/trace",
+		RunE: func(cmd *cobra.Command, dirs []string) error {
+			cfg, err := config.Find(a.config)
+			if err != nil {
+				return err
+			}
+			if len(dirs) == 0 {
+				dirs = instances(cfg.StatePath(), 0)
+			}
+			if dirs, err = withJournal(dirs); err != nil {
+				return err
+			}
+			done := a.working(cmd, cmd.CommandPath())
+			defer done()
+			rebuilt, err := proxy.RebuildLimits(cmd.Context(), cfg, dirs, slog.New(slog.DiscardHandler))
+			done()
+			for _, m := range rebuilt.Missing {
+				fmt.Fprintf(cmd.OutOrStdout(), "%s lacks the records %d to %d, from before %s: what they charged is not counted.\n", m.Dir, m.First, m.Last, m.Before.Format(time.RFC3339))
+			}
+			if err != nil {
+				return err
+			}
+			say := "trace says"
+			if len(dirs) > 1 {
+				say = "traces say"
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%d counts are at least what %d %s.\n", rebuilt.Counts, len(dirs), say)
+			return nil
+		},
+	}
 }
 
 func newReload(a *app) *cobra.Command {

@@ -523,6 +523,11 @@ func (t *traceFlags) journals(cmd *cobra.Command) (dirs []string, err error) {
 		}
 		places = instances(cfg.StatePath(), t.instance)
 	}
+	return withJournal(places)
+}
+
+// withJournal returns the directories that have a journal. It is an error if none has one.
+func withJournal(places []string) (dirs []string, err error) {
 	var missing error
 	for _, dir := range places {
 		switch entries, err := os.ReadDir(dir); {

@@ -1,0 +1,116 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/foldgate/foldgate/budget/limits"
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// openLimitStore opens the store in which the limits of a configuration count.
+func openLimitStore(c config.Config) (limits.Store, error) {
+	if c.Store.URL != "" {
+		return limits.OpenRedis(string(c.Store.URL), c.Store.Prefix)
+	}
+	store, err := limits.OpenSQLite(filepath.Join(c.StatePath(), "budgets.db"))
+	if err != nil {
+		err = fmt.Errorf("state_dir: %w", err)
+	}
+	return store, err
+}
+
+// Rebuilt is the result of [RebuildLimits].
+type Rebuilt struct {
+	Counts  int // that were compared with the traces
+	Missing []MissingRecords
+}
+
+// MissingRecords are records that a journal no longer has. What they charged is not counted.
+type MissingRecords struct {
+	Dir         string
+	First, Last uint64
+	Before      time.Time // of the record after them
+}
+
+// RebuildLimits raises the counts of the limits in c to what the journals in dirs say. It lowers none,
+// so it can be repeated. The journals must be those of all gateways that share the store. Of a
+// branch_return the whole answer counts, because the trace does not have the tokens of its message.
+func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slog.Logger) (done Rebuilt, err error) {
+	if len(c.Budgets.Limits) == 0 {
+		return done, errors.New("the configuration has no budgets.limits")
+	}
+	store, err := openLimitStore(c)
+	if err != nil {
+		return done, err
+	}
+	all, err := limits.New(c.Budgets.Limits, store, limits.Options{Wait: time.Duration(c.Budgets.WaitMS) * time.Millisecond, Log: log})
+	if err != nil {
+		return done, errors.Join(fmt.Errorf("budgets.limits: %w", err), store.Close())
+	}
+	shown := newSettings(c).shown
+	charges := func(yield func(limits.Charge, error) bool) {
+		for _, dir := range dirs {
+			next := uint64(1)
+			for r, err := range query.Scan(ctx, dir, query.Filter{Journal: true}) {
+				if err != nil {
+					yield(limits.Charge{}, err)
+					return
+				}
+				if r.Seq > next {
+					done.Missing = append(done.Missing, MissingRecords{dir, next, r.Seq - 1, r.Time()})
+				}
+				next = r.Seq + 1
+				if charge, ok := chargeOf(r, shown); ok && !yield(charge, nil) {
+					return
+				}
+			}
+		}
+	}
+	done.Counts, err = all.Rebuild(ctx, iter.Seq2[limits.Charge, error](charges))
+	return done, errors.Join(err, store.Close())
+}
+
+// chargeOf returns what a record says that limits were charged. shown returns the name under which
+// hosts see a tool of a server.
+func chargeOf(r *trace.Record, shown func(server, tool string) string) (c limits.Charge, ok bool) {
+	a := r.AuditOrEmpty()
+	call := strings.HasPrefix(r.Kind, trace.KindResponse)
+	if a.Tokens == nil || !call && !strings.HasPrefix(r.Kind, trace.KindNotification) {
+		return c, false
+	}
+	if r.Blocked() && a.Decision.Reason == trace.ReasonLimit && a.Tokens.Out == 0 { // it was not made
+		return c, false
+	}
+	c = limits.Charge{At: r.Time(), Tokens: int64(a.Tokens.In + a.Tokens.Delivered), Use: limits.Use{
+		Principal: a.Principal, Team: a.Team, Session: a.Session, Server: a.Server, Tool: a.Tool,
+		Branch: slices.ContainsFunc(strings.Split(r.Context, "/"), folding.IsBranchID),
+	}}
+	if call {
+		c.Calls = 1
+	}
+	if a.Era >= wire.VersionModern {
+		c.Use.Session = ""
+	}
+	switch {
+	case a.Tool == "":
+	case a.Server != "":
+		c.Use.Tool = shown(a.Server, a.Tool)
+	case a.Tool == "branch_return" || a.Tool == "branch_status": // only the message of a branch is charged
+		c.Tokens, c.Calls = int64(a.Tokens.Delivered), 0
+	case a.Tool == "branch_create": // free
+		return c, false
+	}
+	return c, true
+}
