@@ -162,9 +162,14 @@ func (p *principalLists) of(srv *upstream.Server) *listCache {
 // storedLists returns a cache with the lists that a server gave to an earlier process.
 func storedLists(srv *upstream.Server) *listCache {
 	c := &listCache{}
+	_, known := srv.Info()
 	for k := range catalog.Kinds {
-		if page := srv.StoredList(k.Method()); page != nil {
-			c.lists[k], c.stored[k] = &catalog.List{}, true
+		page := srv.StoredList(k.Method())
+		if page == nil && (!known || srv.Capability(k.Capability()) != nil) {
+			continue
+		}
+		c.lists[k], c.stored[k] = &catalog.List{}, true
+		if page != nil { // else it had no such list
 			c.lists[k].AddPage(page, k)
 		}
 	}
