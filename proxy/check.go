@@ -4,16 +4,21 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/server"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -61,8 +66,9 @@ func (r Report) Failed() (n int) {
 // Check connects every upstream of cfg and lists what hosts would see. It keeps its state in a
 // temporary directory, so that a running gateway is not disturbed. The error is about the
 // configuration; upstreams that can't be reached are part of the report. If as is not "", the report
-// is about what that principal sees.
-func Check(ctx context.Context, cfg config.Config, as string, log *slog.Logger) (Report, error) {
+// is about what that principal sees. Check gives up on the servers that are left when none has become
+// ready or failed for wait.
+func Check(ctx context.Context, cfg config.Config, as string, wait time.Duration, log *slog.Logger) (Report, error) {
 	if faults := cfg.Validate(); len(faults) > 0 {
 		return Report{}, &config.Error{File: "configuration", Faults: faults}
 	}
@@ -80,17 +86,81 @@ func Check(ctx context.Context, cfg config.Config, as string, log *slog.Logger) 
 		return Report{}, err
 	}
 	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
-	g.warm(ctx, g.settings.Load().Servers)
+	faults := g.settle(ctx, wait)
 	s := g.router.NewSession(server.Peer{Principal: cmp.Or(as, g.anyone()), Transport: "http", Era: wire.Modern, SingleRequest: true})
 	defer s.Close("check is done")
-	return g.report(ctx, s, as), nil
+	return g.report(ctx, s, as, faults, wait), nil
+}
+
+// settle connects every server. It returns when each is up or has failed, or when none has for wait.
+// The errors are by server.
+func (g *Gateway) settle(ctx context.Context, wait time.Duration) map[string]error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stuck := time.AfterFunc(wait, func() { cancel(fmt.Errorf("no answer within %s (--wait)", wait)) })
+	defer stuck.Stop()
+	servers := g.settings.Load().Servers
+	errs := make([]error, len(servers))
+	var all sync.WaitGroup
+	for i, srv := range servers {
+		all.Go(func() {
+			_, errs[i] = srv.Connection(ctx, upstream.Scope{Principal: g.anyone()})
+			if ctx.Err() != nil {
+				errs[i] = context.Cause(ctx)
+			} else if _, fault := srv.Status(); fault != nil {
+				errs[i] = fault
+			}
+			stuck.Reset(wait)
+		})
+	}
+	all.Wait()
+	faults := map[string]error{}
+	for i, srv := range servers {
+		faults[srv.Key] = errs[i]
+	}
+	return faults
+}
+
+// complete returns a merged list. Many servers at once take their time to give theirs: it waits
+// until all have, or none has for wait.
+func (g *Gateway) complete(ctx context.Context, s *router.Session, k catalog.Kind, faults map[string]error, wait time.Duration) *catalog.Catalog {
+	fewest, since := len(faults)+1, time.Now()
+	for {
+		attempt, cancel := context.WithTimeout(ctx, 2*time.Second)
+		merged, missing := g.router.Catalog(attempt, s, k, nil)
+		cancel()
+		late := map[string]error{}
+		for key, err := range missing {
+			if faults[key] == nil {
+				late[key] = err
+			}
+		}
+		if len(late) < fewest {
+			fewest, since = len(late), time.Now()
+		}
+		over := ctx.Err() != nil || time.Since(since) > wait
+		maps.DeleteFunc(late, func(key string, err error) bool {
+			if over || !errors.Is(err, context.DeadlineExceeded) {
+				faults[key] = err
+				return true
+			}
+			return false
+		})
+		if len(late) == 0 {
+			return merged
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 // report sums up the merged lists.
-func (g *Gateway) report(ctx context.Context, s *router.Session, as string) Report {
-	list, missing := g.router.Catalog(ctx, s, catalog.Tools, nil)
-	prompts, _ := g.router.Catalog(ctx, s, catalog.Prompts, nil)
-	resources, _ := g.router.Catalog(ctx, s, catalog.Resources, nil)
+func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faults map[string]error, wait time.Duration) Report {
+	list := g.complete(ctx, s, catalog.Tools, faults, wait)
+	rest := maps.Clone(faults) // a server needs neither prompts nor resources
+	prompts, resources := g.complete(ctx, s, catalog.Prompts, rest, wait), g.complete(ctx, s, catalog.Resources, rest, wait)
 	st := g.settings.Load()
 	r := Report{
 		Principals: st.Config.PrincipalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(list.Clashes, prompts.Clashes),
@@ -104,10 +174,7 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string) Repo
 	r.Upstreams = make([]UpstreamReport, len(st.Servers))
 	for i, srv := range st.Servers {
 		info, _ := srv.Info()
-		_, fault := srv.Status()
-		if fault == nil {
-			fault = missing[srv.Key]
-		}
+		fault := faults[srv.Key]
 		if fault != nil { // it may quote the server, and a URL of the configuration
 			fault = errors.New(g.boundary.Text(fault.Error()))
 		}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -49,10 +48,8 @@ shows. It changes nothing: no state directory is written.`,
 				defer done()
 				log = l
 			}
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), wait, fmt.Errorf("no answer within %s (--wait)", wait))
-			defer cancel()
 			done := a.working(cmd, cmd.CommandPath())
-			report, err := proxy.Check(ctx, cfg, as, log)
+			report, err := proxy.Check(cmd.Context(), cfg, as, wait, log)
 			done()
 			if err != nil {
 				return err
@@ -75,7 +72,7 @@ shows. It changes nothing: no state directory is written.`,
 		},
 	}
 	cmd.Flags().StringVar(&as, "as", "", "show only what this principal sees, and by which rule of the policy")
-	cmd.Flags().DurationVar(&wait, "wait", time.Minute, "how long to wait for the upstreams")
+	cmd.Flags().DurationVar(&wait, "wait", time.Minute, "how long to wait for the next upstream")
 	return cmd
 }
 

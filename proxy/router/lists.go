@@ -60,7 +60,7 @@ func (c *listCache) get(ctx context.Context, wg *sync.WaitGroup, k catalog.Kind,
 			return l, nil
 		}
 		if deadline, ok := ctx.Deadline(); ok && !begun.IsZero() && time.Since(begun) > time.Until(deadline) {
-			return nil, fmt.Errorf("%s is not answered since %s", k.Method(), time.Since(begun).Round(time.Second))
+			return nil, fmt.Errorf("%s is not answered since %s: %w", k.Method(), time.Since(begun).Round(time.Second), context.DeadlineExceeded)
 		}
 		var fetched *catalog.List
 		done := make(chan error, 1)

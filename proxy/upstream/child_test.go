@@ -207,6 +207,11 @@ func (s *fakeServer) request(m wire.Message) {
 		case "modern", "both":
 			s.say(`{"jsonrpc":"2.0","id":%s,"result":{"supportedVersions":["2026-07-28"],"got":%s}}`, m.ID, m.Params)
 		case "silent":
+		case "slow": // starts slowly
+			time.Sleep(3 * time.Second)
+			s.say(`{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"method not found"}}`, m.ID)
+		case "stuck":
+			time.Sleep(time.Hour)
 		case "dies":
 			os.Exit(4)
 		default:

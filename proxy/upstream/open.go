@@ -115,9 +115,16 @@ func openHTTP(ctx context.Context, cfg *Config) (conn.Conn, error) {
 	return old, nil
 }
 
-// probeTimeout is how long a server may stay silent on server/discover. Then it is taken for a
-// legacy server.
-const probeTimeout = 2 * time.Second
+const (
+	// probeTimeout is how long a server may stay silent on server/discover. Then it is taken for a
+	// legacy server.
+	probeTimeout = 2 * time.Second
+	// bootTimeout is how long a server that was silent may take to answer initialize: on a busy machine
+	// programs start slowly. Then it is taken for confused, and started again.
+	bootTimeout = 8 * time.Second
+)
+
+var errSilent = fmt.Errorf("no answer to %s within %v", wire.MethodDiscover, probeTimeout)
 
 // opening is a connection that has not negotiated yet.
 type opening interface {
@@ -130,7 +137,7 @@ type opening interface {
 }
 
 // negotiate opens a connection with dial and agrees on a protocol revision. It calls dial again if
-// the server may be confused by the probe of the modern era: a child process that went silent or
+// the server may be confused by the probe of the modern era: a child process that stays silent or
 // ended.
 func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (conn.Conn, error) {
 	var closing sync.WaitGroup
@@ -147,14 +154,20 @@ func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (
 		}
 	} else if err = discover(ctx, c); err != nil && ctx.Err() == nil && !errors.As(err, &unreachable) {
 		cfg.Log.Debug("no modern era, falling back to initialize", "because", err)
-		if !refused(err, refusalsOfModern) {
+		because := err
+		if errors.Is(err, errSilent) {
+			because = initializeSlow(ctx, c)
+		}
+		if because != nil && ctx.Err() == nil && !refused(because, refusalsOfModern) {
 			silent := c
 			closing.Go(func() { _ = silent.Close() }) // it may take its time to end
 			if c, err = dial(); err != nil {
 				return nil, err
 			}
 		}
-		err = initialize(ctx, c, nil)
+		if err = nil; because != nil {
+			err = initialize(ctx, c, nil)
+		}
 	}
 	if err != nil {
 		_ = c.Close()
@@ -164,12 +177,26 @@ func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (
 	return c, nil
 }
 
+// initializeSlow initializes a server that may be starting still, and leaves time to start it again.
+func initializeSlow(ctx context.Context, c opening) error {
+	limit := bootTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(deadline)/2)
+	}
+	booting, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := initialize(booting, c, nil)
+	if refused(err, refusalsOfLegacy) {
+		return discover(ctx, c)
+	}
+	return err
+}
+
 // discover performs the modern handshake: one request that every server of that era answers. It
 // fails if the server has no modern revision that foldgate knows.
 func discover(ctx context.Context, c opening) error {
 	c.setInfo(conn.Info{Version: wire.VersionModern})
-	probe, cancel := context.WithTimeoutCause(ctx, probeTimeout,
-		fmt.Errorf("no answer to %s within %v", wire.MethodDiscover, probeTimeout))
+	probe, cancel := context.WithTimeoutCause(ctx, probeTimeout, errSilent)
 	defer cancel()
 	result, err := ask(probe, c, wire.MethodDiscover, completeMeta(nil))
 	if err != nil {

@@ -34,13 +34,14 @@ func TestStdioNegotiate(t *testing.T) {
 		name, mode string
 		initialize json.RawMessage
 		want       string
-		probed     bool // a fresh process after the probe
 	}{
 		{name: "host's own words", mode: "legacy", initialize: host, want: "2025-06-18"},
 		{name: "host meets modern only", mode: "modern", initialize: host, want: wire.VersionModern},
 		{name: "modern first", mode: "both", want: wire.VersionModern},
 		{name: "refused probe", mode: "legacy", want: wire.VersionLegacy},
 		{name: "silent probe", mode: "silent", want: wire.VersionLegacy},
+		{name: "slow start", mode: "slow", want: wire.VersionLegacy},
+		{name: "probe that confuses", mode: "stuck", want: wire.VersionLegacy},
 		{name: "deadly probe", mode: "dies", want: wire.VersionLegacy},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -57,6 +58,9 @@ func TestStdioNegotiate(t *testing.T) {
 			m, err := callTool(t.Context(), l, "seen", nil)
 			if err != nil {
 				t.Fatal(err)
+			}
+			if same := strings.Contains(string(m.Result), wire.MethodCancelled); same != (tt.mode == "silent" || tt.mode == "slow") {
+				t.Errorf("%s: the process that was probed is in use: %v", m.Result, same)
 			}
 			if seen := strings.Contains(string(m.Result), wire.MethodInitialized); seen == l.Info().Modern() {
 				t.Errorf("upstream saw %s, modern is %v", m.Result, l.Info().Modern())
