@@ -76,13 +76,13 @@ func (f *folder) deliver(c *Call, res *Result, rule FoldRule) *Result {
 	if c.Outcome.spend.Fold() {
 		limit = 0
 	}
+	// Other calls may take what is left before Meter charges, and limits may have less left than a branch.
+	c.Outcome.Shrink = func(budget int) *Result { return f.fold(c, res, sparing(budget)) }
 	if n > left || n > limit && f.large(res, n, limit) {
 		if small := f.fold(c, res, room); small != nil {
 			return small
 		}
 	}
-	// Other calls of the branch may take what is left before Meter charges.
-	c.Outcome.Shrink = func(budget int) *Result { return f.fold(c, res, sparing(budget)) }
 	return res
 }
 

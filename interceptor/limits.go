@@ -39,8 +39,7 @@ func (l *Limits) begin(ctx context.Context, c *Call) (*limits.Spend, error) {
 	if err == nil {
 		return spend, nil
 	}
-	exceeded, _ := errors.AsType[*limits.ExceededError](err)
-	return nil, c.limitRefusal(exceeded, err, "the call was not made")
+	return nil, c.limitRefusal(err, "")
 }
 
 // Use says who uses what, in a branch or in main. tool is the server's own name.
@@ -69,17 +68,29 @@ func (l *Limits) States(ctx context.Context, o *Origin) ([]limits.State, error) 
 	return l.Status(ctx, l.Use(o, "", "", false))
 }
 
-// limitRefusal returns the refusal of a call by a limit, or by the store of limits if exceeded is nil.
-func (c *Call) limitRefusal(exceeded *limits.ExceededError, err error, what string) error {
-	r := Refusal{Reason: trace.ReasonLimit, Code: "limits_unavailable", Status: 503, RetryAfter: 1, Err: err,
-		Message: fmt.Sprintf("%s: %v; try again in a while", what, err)}
-	if exceeded != nil {
+// limitRefusal returns the refusal of a call by a limit, or because the store of limits failed. lost
+// says what became of the result of a call that was made, "" for one that was not.
+func (c *Call) limitRefusal(err error, lost string) error {
+	what, made := "the call was not made", lost != ""
+	if made {
+		what = "the call was made, " + lost
+		if c.Outcome.Fold != "" {
+			what += "; its result is stored, read it later with branch_read and the handle " + c.Outcome.Fold
+		}
+	}
+	r := Refusal{Reason: trace.ReasonLimit, Code: "limits_unavailable", Status: 503, Message: fmt.Sprintf("%s: %v", what, err), Err: err}
+	exceeded, ok := errors.AsType[*limits.ExceededError](err)
+	if ok {
 		c.Outcome.limit = exceeded.Limit
 		r = Refusal{Reason: trace.ReasonLimit, Code: "limit_exceeded", Status: 429, Rule: exceeded.Limit, Err: exceeded,
-			Message: fmt.Sprintf("limit %s has %d of %d %s left%s: %s; %s", exceeded.Limit, exceeded.Left, exceeded.Total, exceeded.Unit, until(exceeded.Reset), what, remedy(exceeded))}
-		if !exceeded.Reset.IsZero() {
-			r.RetryAfter = folding.Seconds(max(time.Until(exceeded.Reset), time.Second))
-		}
+			Message: fmt.Sprintf("limit %s has %d of %d %s left%s: %s; %s", exceeded.Limit, exceeded.Left, exceeded.Total, exceeded.Unit, until(exceeded.Reset), what, remedy(exceeded, made))}
+	}
+	switch {
+	case made: // a repeated call would have its effect twice
+	case !ok:
+		r.RetryAfter, r.Message = 1, r.Message+"; try again in a while"
+	case !exceeded.Reset.IsZero():
+		r.RetryAfter = folding.Seconds(max(time.Until(exceeded.Reset), time.Second))
 	}
 	return refuse(c, &r)
 }
@@ -92,11 +103,11 @@ func until(reset time.Time) string {
 }
 
 // remedy says what an agent can do about a spent limit.
-func remedy(e *limits.ExceededError) string {
+func remedy(e *limits.ExceededError, made bool) string {
 	switch {
 	case e.Main:
 		return "it counts calls outside of branches only: open a branch with branch_create, pass its branch_id to your calls, and end it with branch_return"
-	case e.Reset.IsZero():
+	case e.Reset.IsZero() || made:
 		return "go on with what you have"
 	}
 	return "go on with what you have, or try again after that time"

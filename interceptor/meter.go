@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/foldgate/foldgate/budget/limits"
@@ -88,7 +89,11 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 	case o.Late: // the branch has ended: nothing is charged or delivered
 		return nil, refuse(c, err)
 	case err != nil:
-		return nil, c.limitRefusal(nil, err, "the call was made, and its result is not delivered")
+		o.giveBack(granted)
+		if o.Shrink != nil && o.Fold == "" { // it stores the result
+			o.Shrink(math.MaxInt)
+		}
+		return nil, c.limitRefusal(err, "but what its result costs could not be counted")
 	}
 	if tokens.Delivered = granted; granted == want {
 		return res, nil
@@ -126,7 +131,7 @@ func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, gran
 	}
 	if spent != nil {
 		if o.rule, o.limit = spent.Limit, spent.Limit; cut == nil {
-			return nil, c.limitRefusal(spent, spent, fmt.Sprintf("the call was made, and its result of %d tokens does not fit", tm.Result(res)))
+			return nil, c.limitRefusal(spent, fmt.Sprintf("but its result of %d tokens does not fit", tm.Result(res)))
 		}
 		return cut, nil
 	}

@@ -181,6 +181,8 @@ func (r *Recorder) id(ctx context.Context, id json.RawMessage) json.RawMessage {
 type Notification struct {
 	From, To           string
 	Session, Principal string
+	Team, Server       string   // Server is "" for foldgate itself
+	Era                string   // the revision, if its requests have no session
 	Context            string   // the branch's path, "" for main
 	Correlates         []string // ids of the records that caused it
 	Method             string
@@ -194,7 +196,7 @@ type Notification struct {
 func (r *Recorder) Notification(ctx context.Context, n Notification, m *Message) error {
 	rec := &trace.Record{
 		From: n.From, To: []string{n.To}, Kind: trace.KindNotification + n.Method, CorrelationID: n.Correlates, Context: n.Context,
-		Audit: &trace.Audit{Session: n.Session, Principal: n.Principal, Method: n.Method, Bytes: int64(len(m.Body) + len(m.Extra))},
+		Audit: &trace.Audit{Session: n.Session, Principal: n.Principal, Team: n.Team, Server: n.Server, Era: n.Era, Method: n.Method, Bytes: int64(len(m.Body) + len(m.Extra))},
 	}
 	if n.Tokens > 0 {
 		rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter, Out: n.Tokens, Delivered: n.Tokens}

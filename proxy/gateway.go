@@ -425,9 +425,11 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	}
 	addr := ln.Addr()
 	if g.cfg.Secure() {
-		if err := g.readCertificate(g.cfg); err != nil {
+		cert, err := readCertificate(g.cfg)
+		if err != nil {
 			return errors.Join(err, ln.Close())
 		}
+		g.certificate.Store(cert)
 		// HTTP/1.1 only: the limits on slow readers are limits on connections.
 		ln = tls.NewListener(ln, &tls.Config{GetCertificate: g.currentCertificate, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
 	} else if g.cfg.Exposed() {

@@ -60,6 +60,9 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 		return done, errors.Join(fmt.Errorf("budgets.limits: %w", err), store.Close())
 	}
 	shown := newSettings(c).shown
+	refusedByLimit := func(rule string) bool {
+		return rule == "limits_unavailable" || slices.ContainsFunc(c.Budgets.Limits, func(l limits.Limit) bool { return l.Name == rule })
+	}
 	charges := func(yield func(limits.Charge, error) bool) {
 		for _, dir := range dirs {
 			next := uint64(1)
@@ -72,7 +75,7 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 					done.Missing = append(done.Missing, MissingRecords{dir, next, r.Seq - 1, r.Time()})
 				}
 				next = r.Seq + 1
-				if charge, ok := chargeOf(r, shown); ok && !yield(charge, nil) {
+				if charge, ok := chargeOf(r, shown, refusedByLimit); ok && !yield(charge, nil) {
 					return
 				}
 			}
@@ -83,14 +86,14 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 }
 
 // chargeOf returns what a record says that limits were charged. shown returns the name under which
-// hosts see a tool of a server.
-func chargeOf(r *trace.Record, shown func(server, tool string) string) (c limits.Charge, ok bool) {
+// hosts see a tool of a server. refusedByLimit tells the rules of calls that no limit was charged for.
+func chargeOf(r *trace.Record, shown func(server, tool string) string, refusedByLimit func(rule string) bool) (c limits.Charge, ok bool) {
 	a := r.AuditOrEmpty()
 	call := strings.HasPrefix(r.Kind, trace.KindResponse)
 	if a.Tokens == nil || !call && !strings.HasPrefix(r.Kind, trace.KindNotification) {
 		return c, false
 	}
-	if r.Blocked() && a.Decision.Reason == trace.ReasonLimit && a.Tokens.Out == 0 { // it was not made
+	if r.Blocked() && a.Tokens.Out == 0 && refusedByLimit(a.Decision.Rule) { // it was not made
 		return c, false
 	}
 	c = limits.Charge{At: r.Time(), Tokens: int64(a.Tokens.In + a.Tokens.Delivered), Use: limits.Use{
@@ -109,6 +112,9 @@ func chargeOf(r *trace.Record, shown func(server, tool string) string) (c limits
 		c.Use.Tool = shown(a.Server, a.Tool)
 	case a.Tool == "branch_return" || a.Tool == "branch_status": // only the message of a branch is charged
 		c.Tokens, c.Calls = int64(a.Tokens.Delivered), 0
+		if path := r.Context; a.Tool == "branch_return" { // a host that names no branch is in the one that it returns
+			c.Use.Branch = folding.IsBranchID(path[max(strings.LastIndexByte(path, '/'), 0):]) && strings.Count(path, "/") > 0
+		}
 	case a.Tool == "branch_create": // free
 		return c, false
 	}

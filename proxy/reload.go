@@ -82,8 +82,9 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 	if err != nil {
 		return done, err
 	}
+	var cert *tls.Certificate
 	if next.Secure() {
-		if err := g.readCertificate(next); err != nil {
+		if cert, err = readCertificate(next); err != nil {
 			return done, err
 		}
 	}
@@ -94,6 +95,7 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 	if err := g.branches.Configure(next.Folding, len(next.Principals)); err != nil {
 		return done, err
 	}
+	g.certificate.Store(cert)
 	g.boundary.Relearn(scrubber) // knows the new tokens before they are used
 	now.Servers = g.servers.Servers(next, before.Servers)
 	g.settings.Store(now)
@@ -113,14 +115,13 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 	return done, nil
 }
 
-// readCertificate reads the files of tls, which may be new, for connections from now on.
-func (g *Gateway) readCertificate(c config.Config) error {
+// readCertificate reads the files of tls, which may be new.
+func readCertificate(c config.Config) (*tls.Certificate, error) {
 	cert, err := c.Certificate()
 	if err != nil {
-		return fmt.Errorf("tls: %w", err)
+		return nil, fmt.Errorf("tls: %w", err)
 	}
-	g.certificate.Store(&cert)
-	return nil
+	return &cert, nil
 }
 
 func (g *Gateway) currentCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {

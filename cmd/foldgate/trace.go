@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -283,18 +285,22 @@ erased how many payloads, and verify counts them. No gateway may run on the
 trace. Without --yes the command only says what it would erase.`,
 		Example: "  foldgate trace erase --principal alice --until 30d\n  foldgate trace erase --chain env_0198... --yes",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			filters := cmd.Flags().NFlag()
-			for _, name := range []string{"yes", "dir", "instance", "config", "no-index"} {
-				if cmd.Flags().Changed(name) {
-					filters--
+			var empty error
+			cmd.Flags().Visit(func(f *pflag.Flag) { // such as a shell variable that is not set
+				if v := f.Value.String(); v == "" || v == "[]" {
+					empty = usageError{fmt.Errorf("erase: --%s is empty (nothing was erased)", f.Name)}
 				}
-			}
-			if filters == 0 {
-				return usageError{errors.New("erase: name the records by a filter, such as --principal alice --until 30d")}
+			})
+			if empty != nil {
+				return empty
 			}
 			dirs, err := t.selection(cmd)
 			if err != nil {
 				return err
+			}
+			chosen := t.filter
+			if chosen.Journal, chosen.NoIndex = false, false; reflect.DeepEqual(chosen, query.Filter{}) {
+				return usageError{errors.New("erase: name the records by a filter, such as --principal alice --until 30d")}
 			}
 			done := t.app.working(cmd, cmd.CommandPath())
 			erasures := []*erasure{}
@@ -351,6 +357,9 @@ func (e *erasure) find(ctx context.Context, f query.Filter) error {
 func (e *erasure) open(yes bool) (err error) {
 	if !yes || len(e.seqs) == 0 {
 		return nil
+	}
+	if info, err := os.Stat(e.dir); err != nil || !ownedByMe(info) { // the gateway could not write the new files
+		return cmp.Or(err, fmt.Errorf("%s belongs to another user: run this command as the user who runs the gateway (nothing was erased)", e.dir))
 	}
 	if e.journal, err = trace.Open(e.dir, trace.Options{}); errors.Is(err, trace.ErrInUse) {
 		err = fmt.Errorf("a gateway writes this trace: stop it, erase, and start it again (nothing was erased): %w", err)

@@ -4,10 +4,7 @@ package scrub
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/hex"
 	"errors"
-	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -57,16 +54,6 @@ func TestRatioOfManySecrets(t *testing.T) {
 		t.Errorf("%d secrets in one text take %.1f times the time of %d texts, want at most %.0f", parts*1500, r, parts, most)
 	}
 	t.Logf("%.1f times the time of its parts", r)
-}
-
-// chunks returns the parts of s of n bytes.
-func chunks(s string, n int) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for len(s) > n && yield(s[:n]) {
-			s = s[n:]
-		}
-		yield(s)
-	}
 }
 
 // TestRatioOfALongWord: a long word, which some expressions take whole, costs about what the same
@@ -119,23 +106,5 @@ func TestTimeLimitBoundsAllWork(t *testing.T) {
 	}
 	if over < 10 {
 		t.Errorf("%d texts are over the limit, want more", over)
-	}
-}
-
-// largeTexts returns texts of n bytes, each of which is expensive in its own way.
-func largeTexts(n int) map[string]string {
-	fill := func(unit string) string { return strings.Repeat(unit, n/len(unit)) }
-	return map[string]string{
-		"word": "key=" + token(1, "", n), "word of one letter": "api_key=" + fill("x"), "word with digits": "secret: " + fill("a1b2c3d4"),
-		"base64":           "data:image/png;base64," + base64.StdEncoding.EncodeToString([]byte(token(2, "", n/2))),
-		"printable base64": base64.StdEncoding.EncodeToString([]byte(fill("some text of words "))),
-		"hex":              hex.EncodeToString([]byte(fill("some text "))), "percent": fill("%41"), "escapes": fill(`\n\"`),
-		"jwt": "ey" + token(3, "", n/2) + ".ey" + token(4, "", n/2), "pem": "-----BEGIN PRIVATE KEY-----\n" + fill(token(5, "", 64)+"\n") + "-----END PRIVATE KEY-----",
-		"many keys": fill("api_key = " + token(6, "", 20) + "\n"), "assignments": fill("key=a "), "curl": fill("curl -H x\n"),
-		"table": "id,password\n" + fill("1,"+token(7, "", 12)+"\n"), "headers": fill("id,token,secret\n"), "pairs": fill("name: DB_PASSWORD\nvalue: a1b2c3d4\n"),
-		"entities": fill("&#65;"), "named entities": fill("&amp;"), "quoted-printable": fill("token=3Da "), "soft breaks": fill("a=\n"), "signs": fill("="), "quotes": fill(`"`),
-		"zeros": fill("a\x00"), "heads of gzip": fill("H4sIAAAAAAAAA0tMSk5JTUvPyMwCAA "), "nested base64": base64.StdEncoding.EncodeToString([]byte(base64.StdEncoding.EncodeToString([]byte(fill("some text of "))))),
-		"JSON table": `{"columns":["name","password"],"rows":[` + fill(`["ann","s3cr3t-x9"],`) + `["a","b"]]}`, "deep": fill("[") + fill("]"), "secrets": fill(github(50) + " "),
-		"zero width": fill("\u200b"), "url": fill("https://a:b@c?token=x&"), "block": fill("token: |\n  abcdefgh\n"),
 	}
 }

@@ -35,7 +35,8 @@ const spansAtOnce = 20_000
 // records that by erases them; Verify reports a payload that is missing without such a record.
 //
 // Each file is replaced at once by one without the payloads. If Erase fails, or the process ends
-// before, some files still have theirs: the same call erases the rest.
+// before, some files still have theirs: the same call erases the rest. A payload that does not fit
+// its hash is evidence and stays; that is an error once the others are erased.
 func (j *Journal) Erase(seqs []uint64, by string) error {
 	seqs = slices.Compact(slices.Sorted(slices.Values(seqs)))
 	if len(seqs) == 0 {
@@ -70,6 +71,7 @@ func (j *Journal) Erase(seqs []uint64, by string) error {
 	if err != nil {
 		return err
 	}
+	var changed error
 	for i, name := range names[:max(len(names)-1, 0)] {
 		first, _ := SegmentSeq(name)
 		next, _ := SegmentSeq(names[i+1])
@@ -78,26 +80,34 @@ func (j *Journal) Erase(seqs []uint64, by string) error {
 		if from == to {
 			continue
 		}
-		if err := eraseIn(filepath.Join(j.dir, name), seqs[from:to]); err != nil {
+		kept, err := eraseIn(filepath.Join(j.dir, name), seqs[from:to])
+		if err != nil {
 			return fmt.Errorf("%s: %w; run the erasure again", name, err)
 		}
+		if kept > 0 && changed == nil {
+			changed = fmt.Errorf("%s: the payload of record %d does not fit its hash and was not erased: run foldgate trace verify", name, kept)
+		}
 	}
-	return syncDir(j.dir)
+	return cmp.Or(syncDir(j.dir), changed)
 }
 
-// eraseIn replaces the segment by one without the payloads of the records with these numbers.
-func eraseIn(path string, seqs []uint64) error {
+// eraseIn replaces the segment by one without the payloads of the records with these numbers. It
+// returns the first record that keeps its payload because it does not fit its hash, 0 for none.
+func eraseIn(path string, seqs []uint64) (kept uint64, err error) {
 	tmp := path + ".tmp" // the next start removes one that is left
 	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer os.Remove(tmp)
 	w := bufio.NewWriterSize(f, 256<<10)
 	err = ReadLines(path, 0, func(line []byte, _ int64, whole bool) bool {
-		if r, p, err := parseLine(line); err == nil && p.intact(r) && r.Erasable() {
-			if _, chosen := slices.BinarySearch(seqs, r.Seq); chosen {
+		if r, p, err := parseLine(line); err == nil && r.Erasable() {
+			switch _, chosen := slices.BinarySearch(seqs, r.Seq); {
+			case chosen && p.intact(r):
 				line = append(line[:p.end], '}')
+			case chosen:
+				kept = cmp.Or(kept, r.Seq)
 			}
 		}
 		if whole {
@@ -112,7 +122,7 @@ func eraseIn(path string, seqs []uint64) error {
 	if err = cmp.Or(err, f.Close()); err == nil {
 		err = os.Rename(tmp, path)
 	}
-	return err
+	return kept, err
 }
 
 // unannounced returns the first of the erased records that no record about an erasure names, 0 for

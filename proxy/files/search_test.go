@@ -263,6 +263,7 @@ func TestGrepIsBounded(t *testing.T) {
 		files[fmt.Sprintf("many/%03d", i)] = line[:10<<10]
 	}
 	s := serve(t, tree(t, files))
+	const soon = 10 * time.Second // with the race detector, on a busy machine; without a limit they took up to 83
 	for _, pattern := range []string{"[xy]{900}z", strings.Repeat("(x?){30}", 30) + "z", strings.Repeat("x*", 500) + "z", "(?i)" + strings.Repeat("[a-x]+", 200) + "$y"} {
 		for _, path := range []string{"one line", "lines", "many"} {
 			args := fmt.Sprintf(`{"path":%q,"pattern":%q}`, path, pattern)
@@ -271,7 +272,7 @@ func TestGrepIsBounded(t *testing.T) {
 			if got := call(t, s, "grep", args); !strings.HasPrefix(got, "(stopped after 200ms at line ") || !strings.Contains(got, " of "+path) {
 				t.Errorf("grep %.60s = %q, want where it stopped", args, got)
 			}
-			if took := time.Since(start); took > 3*time.Second {
+			if took := time.Since(start); took > soon {
 				t.Errorf("grep %.60s took %v, the limit is 200ms", args, took)
 			}
 			s.limit = maxTime
@@ -279,7 +280,7 @@ func TestGrepIsBounded(t *testing.T) {
 			time.AfterFunc(20*time.Millisecond, cancel)
 			start = time.Now()
 			want(t, "a cancelled grep", callCtx(t, ctx, s, "grep", args), "error: stopped before the end: cancelled")
-			if took := time.Since(start); took > 3*time.Second {
+			if took := time.Since(start); took > soon {
 				t.Errorf("grep %.60s took %v after its cancellation", args, took)
 			}
 		}

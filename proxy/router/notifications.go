@@ -183,7 +183,10 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	ctx := context.WithoutCancel(s.lifetime) // the host is told also how a session ends
 	msg := interceptor.Message{Server: server, Body: m.Params, Extra: m.Extra}
 	s.rt.Boundary.Inbound(ctx, &msg)
-	n.To, n.Session, n.Principal, n.Method = s.name(), s.ID, s.Principal, m.Method
+	n.To, n.Session, n.Principal, n.Team, n.Method, n.Server = s.name(), s.ID, s.Principal, s.identity().Team, m.Method, server
+	if s.scope.Own == nil {
+		n.Era = wire.VersionModern
+	}
 	if server != "" && msg.Verdict < interceptor.Blocked { // foldgate's own words are free
 		n.Tokens = s.rt.Tokens.Sent(m.Method, msg.Body, msg.Extra)
 		n.Refused = n.Tokens > maxTaskNews && strings.HasPrefix(m.Method, taskNews) || !s.pay(ctx, n, server)
@@ -208,19 +211,14 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	}
 }
 
-// pay charges a notification of a server to the limits and to its branch. It reports whether both
+// pay charges a notification of a server to its branch and to the limits. It reports whether both
 // had the tokens.
 func (s *Session) pay(ctx context.Context, n interceptor.Notification, server string) bool {
-	if l := s.rt.Settings().Limits; l != nil {
-		o := interceptor.Origin{Identity: s.identity(), Session: s.ID}
-		if s.scope.Own == nil {
-			o.Revision = wire.VersionModern
-		}
-		if !l.Pay(ctx, &o, server, "", n.Branch != "", n.Tokens) {
-			return false
-		}
+	if s.rt.Branches.Pay(n.Branch, n.Tokens) < n.Tokens {
+		return false
 	}
-	return s.rt.Branches.Pay(n.Branch, n.Tokens) == n.Tokens
+	o := interceptor.Origin{Identity: s.identity(), Session: s.ID, Revision: n.Era}
+	return s.rt.Settings().Limits.Pay(ctx, &o, server, "", n.Branch != "", n.Tokens)
 }
 
 const (

@@ -202,20 +202,18 @@ func (t *Tools) left(ctx context.Context, c *interceptor.Call) (out []limitLeft)
 	return out
 }
 
-// paid charges the message of a branch to the limits and to the branch of the call, and returns what
-// fits there. The parent has paid when the branch returned in time.
+// paid charges the message of a branch to the branch of the call and to the limits, and returns what
+// both pay for. A parent that has read the message before pays again: it reads it again.
 func (t *Tools) paid(ctx context.Context, c *interceptor.Call, of folding.Branch) string {
-	by, n := c.Attribution.Branch, t.Counter.Count(of.Message)
-	if by != nil && by.ID == of.ParentID && !of.Late {
-		return of.Message
+	by, n, message := c.Attribution.Branch, t.Counter.Count(of.Message), of.Message
+	if by != nil {
+		if granted := t.Branches.Pay(by.ID, n); granted < n {
+			message, n = t.Counter.Truncate(of.Message, granted)
+		}
 	}
 	if !t.Limits().Pay(ctx, &c.Origin, "", c.Target.Name, by != nil, n) {
-		return t.keepMessage(ctx, c, of, n)
+		return t.keepMessage(ctx, c, of, t.Counter.Count(of.Message))
 	}
-	if by == nil {
-		return of.Message
-	}
-	message, _ := t.Counter.Truncate(of.Message, t.Branches.Pay(by.ID, n))
 	c.Outcome.Truncated = message != of.Message
 	return message
 }

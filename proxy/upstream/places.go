@@ -23,18 +23,22 @@ const (
 
 // places bounds the connections to one server: the ones that start, are open, or end.
 type places struct {
-	all, each int // most connections, for all and for one principal
-
 	mu    sync.Mutex
+	all   int                  // most connections, for all
+	each  int                  // and for one principal
 	taken map[*reconnector]int // mostly 1; a second while the first ends
 	sum   int
 	by    map[string]int // sum by principal
 	freed chan struct{}  // closed when a place becomes free
 }
 
-func (p *places) init(all, each int) {
-	p.all, p.each = all, each
-	p.taken, p.by, p.freed = map[*reconnector]int{}, map[string]int{}, make(chan struct{})
+// limit sets how many connections there may be. A reload can change it while some are open.
+func (p *places) limit(all, each int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.all, p.each = all, each; p.taken == nil {
+		p.taken, p.by, p.freed = map[*reconnector]int{}, map[string]int{}, make(chan struct{})
+	}
 }
 
 // take takes a place for a connection of r. If none is free, it closes the longest idle connection
@@ -52,6 +56,7 @@ func (p *places) take(ctx context.Context, r *reconnector) error {
 			return nil
 		}
 		holders, freed, own := slices.Collect(maps.Keys(p.taken)), p.freed, p.by[principal] >= p.each
+		all, each := p.all, p.each
 		p.mu.Unlock()
 		ending = ending || retireIdlest(holders, principal, own)
 		select {
@@ -60,7 +65,7 @@ func (p *places) take(ctx context.Context, r *reconnector) error {
 		case <-time.After(settled): // a connection may be idle by now
 		case <-deadline:
 			return fmt.Errorf("%w: it has %d (max_connections of upstream %s), of which one principal may have %d, and none became idle within %s",
-				ErrFull, p.all, r.server.Key, p.each, placeWait)
+				ErrFull, all, r.server.Key, each, placeWait)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}

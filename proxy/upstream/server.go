@@ -85,11 +85,12 @@ func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
 	for _, key := range c.UpstreamKeys() {
 		u := c.Upstreams[key]
 		if i := slices.IndexFunc(before, func(s *Server) bool { return s.Key == key && reflect.DeepEqual(s.Config.Reach(), u.Reach()) }); i >= 0 {
+			before[i].places.limit(c.MaxConnections(u)) // principals may have come or gone
 			servers = append(servers, before[i])
 			continue
 		}
 		s := &Server{Key: key, Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u), held: map[*reconnector]struct{}{}}
-		s.places.init(c.MaxConnections(u))
+		s.places.limit(c.MaxConnections(u))
 		s.again = slices.ContainsFunc(before, func(b *Server) bool { return b.Key == key })
 		known := t.known.get(key, u)
 		s.info = conn.Info{Version: known.Version, Result: known.Result}

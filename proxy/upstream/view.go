@@ -33,7 +33,7 @@ func (cs *Connections) view(r *reconnector) conn.Conn {
 		}
 	}
 	cs.mu.Unlock()
-	v.ready.Do(func() { cs.owner.Opened(r.server, v.seen, false) })
+	v.ready.Do(func() { cs.owner.Opened(r.server, v.seen, r.server.again) })
 	return v.seen
 }
 
