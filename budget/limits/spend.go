@@ -316,7 +316,7 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 		}
 		l.mu.Unlock()
 
-		sent := l.o.Now()
+		sent, start := l.o.Now(), time.Now()
 		answer, err := l.store.Take(ctx, op)
 
 		l.mu.Lock()
@@ -325,7 +325,7 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 			a.reserving = nil
 		}
 		if err != nil {
-			l.failed(err)
+			l.blame(ctx, start, err)
 			changes := make([]Change, len(op.Counters))
 			for i, c := range op.Counters {
 				changes[i] = Change{Key: c.Key, Bucket: c.Bucket, Expires: c.Expires}
@@ -464,6 +464,14 @@ func (l *Limits) nextID() string {
 	return l.id + strconv.FormatInt(l.ops, 36)
 }
 
+// blame notes that the store does not answer, unless it had no time for it: what one caller has left
+// of its time can be too short for any store. l.mu is held.
+func (l *Limits) blame(ctx context.Context, start time.Time, err error) {
+	if ctx.Err() == nil || time.Since(start) >= l.o.Wait/2 {
+		l.failed(err)
+	}
+}
+
 // failed notes that the store does not answer. Until it is asked again calls don't wait for it.
 // l.mu is held.
 func (l *Limits) failed(err error) {
@@ -528,10 +536,11 @@ func (l *Limits) giveBack(ctx context.Context) bool {
 			p.changes = slices.DeleteFunc(p.changes, func(c Change) bool { return c.Tokens < 0 || c.Calls < 0 })
 		}
 		l.mu.Unlock()
+		start := time.Now()
 		err := l.store.Change(ctx, p.id, p.how, p.changes)
 		l.mu.Lock()
 		if err != nil {
-			l.failed(err)
+			l.blame(ctx, start, err)
 			return false
 		}
 		l.outbox = l.outbox[1:]
@@ -650,7 +659,7 @@ func (l *Limits) Reset(ctx context.Context, limit, subject string) (n int, err e
 // counts returns what the store has counted, without what this process has reserved. No keys mean
 // all.
 func (l *Limits) counts(ctx context.Context, keys ...string) (map[string][]Count, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.o.Wait)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.o.Wait) // as take does
 	defer cancel()
 	l.giveBack(ctx)
 	list, err := l.store.List(ctx, keys...)
