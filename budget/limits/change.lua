@@ -30,8 +30,10 @@ for i = 1, #KEYS - 2 do
     end
     redis.call('HSET', key, field, string.format('%.0f', n))
   end
-  redis.call('EXPIREAT', key, ARGV[at + 2])
-  redis.call('ZADD', KEYS[2], ARGV[at + 2], key)
+  if tonumber(ARGV[at + 2]) > redis.call('EXPIRETIME', key) then -- a change that is late shortens no life
+    redis.call('EXPIREAT', key, ARGV[at + 2])
+    redis.call('ZADD', KEYS[2], ARGV[at + 2], key)
+  end
 end
 if how ~= '2' then
   -- A take of this id that arrives later takes nothing.

@@ -323,3 +323,49 @@ func TestBounds(t *testing.T) {
 		}
 	})
 }
+
+// An operation on an old part of a rolling window, which comes late, deletes no newer part.
+func TestLateOperations(t *testing.T) {
+	eachStore(t, func(t *testing.T, open func() Store) {
+		s, now := open(), time.Now().Unix()
+		part := func(key string, age int64) Counter {
+			return Counter{Key: key, Until: 1 << 40, Bucket: now - age, Oldest: now - 100, Expires: now - age + 50, Tokens: 1000, Hard: true}
+		}
+		take := func(id string, c Counter, tokens int64) Answer {
+			t.Helper()
+			a, err := s.Take(t.Context(), Op{ID: id, Counters: []Counter{c}, Tokens: tokens})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return a
+		}
+		for _, age := range []int64{10, 50, 51, 80} {
+			for name, late := range map[string]func(id string, c Counter) error{
+				"undo": func(id string, c Counter) error {
+					return s.Change(t.Context(), id, Undo, []Change{{Key: c.Key, Bucket: c.Bucket, Expires: c.Expires}})
+				},
+				"add": func(id string, c Counter) error {
+					return s.Change(t.Context(), id+"x", Add, []Change{{c.Key, c.Bucket, c.Expires, Used{-5, 0}}})
+				},
+				"raise": func(_ string, c Counter) error {
+					return s.Change(t.Context(), "", Raise, []Change{{c.Key, c.Bucket, c.Expires, Used{1, 0}}})
+				},
+				"take": func(id string, c Counter) error {
+					_, err := s.Take(t.Context(), Op{ID: id + "y", Counters: []Counter{c}, Tokens: 1})
+					return err
+				},
+			} {
+				id := fmt.Sprint(name, age)
+				key := "a:-1:" + id
+				take(id+" new", part(key, 0), 700)
+				if err := late(id, part(key, age)); err != nil {
+					t.Fatal(err)
+				}
+				take(id+" other", part("a:-1:other", 0), 1) // it deletes what has expired
+				if a := take(id+" look", part(key, 0), 0); a.Used[0].Tokens < 700 || a.Used[0].Tokens > 701 {
+					t.Errorf("%s of a part %d s old: the counter has %+v", name, age, a.Used[0])
+				}
+			}
+		}
+	})
+}

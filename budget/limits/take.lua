@@ -85,8 +85,10 @@ for _, c in ipairs(all) do
   if takenTokens > 0 or takenCalls > 0 then
     redis.call('HINCRBY', c.key, c.bucket .. ':t', string.format('%.0f', takenTokens))
     redis.call('HINCRBY', c.key, c.bucket .. ':c', string.format('%.0f', takenCalls))
-    redis.call('EXPIREAT', c.key, c.expires)
-    redis.call('ZADD', KEYS[2], c.expires, c.key)
+    if tonumber(c.expires) > redis.call('EXPIRETIME', c.key) then
+      redis.call('EXPIREAT', c.key, c.expires)
+      redis.call('ZADD', KEYS[2], c.expires, c.key)
+    end
   end
   answer[#answer + 1] = c.t + takenTokens
   answer[#answer + 1] = c.c + takenCalls
