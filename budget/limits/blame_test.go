@@ -145,3 +145,38 @@ func TestStoreThatHangs(t *testing.T) {
 		})
 	}
 }
+
+// After an outage of any length what was delivered is charged; what was reserved is given back while
+// the store knows the operation.
+func TestLongOutage(t *testing.T) {
+	for _, outage := range []time.Duration{time.Second, 8 * time.Minute, 10 * time.Minute, 3 * time.Hour} {
+		for _, tokens := range []int{1, 100, 101, 5000} { // 100 are in reserve
+			for _, begins := range []int{0, 1, 200} { // 64 calls are in reserve
+				c := &clock{t: time.Date(2026, 11, 10, 12, 0, 0, 0, time.UTC)}
+				l, f := newFaulty(t, Options{Allow: true, MaxResult: 100, Now: c.now}, Limit{Name: "me", Per: PerAll, Tokens: 1e9, Calls: 1e6, Window: window(t, "1mo")})
+				s, err := l.Begin(t.Context(), Use{}, 3)
+				if err != nil {
+					t.Fatal(err)
+				}
+				f.mode.Store(fails)
+				want := Used{int64(3 + tokens), int64(1 + begins)}
+				if got, _, err := s.Take(t.Context(), tokens); got != tokens || err != nil {
+					t.Fatalf("Take = %d, %v", got, err)
+				}
+				for range begins {
+					if _, err := l.Begin(t.Context(), Use{}, 0); err != nil {
+						t.Fatal(err)
+					}
+				}
+				l.Close(t.Context()) // the sum waits for the store
+				c.set(c.now().Add(outage))
+				f.mode.Store(works)
+				l.settled(t)
+				got := l.used(t, "me", "")
+				if got.Tokens < want.Tokens || got.Calls < want.Calls || outage < 9*time.Minute && got != want || got.Tokens > want.Tokens+100 || got.Calls > want.Calls+64 {
+					t.Errorf("after %v: the counter has %+v, %+v was delivered", outage, got, want)
+				}
+			}
+		}
+	}
+}

@@ -533,7 +533,11 @@ func (l *Limits) giveBack(ctx context.Context) bool {
 	for len(l.outbox) > 0 {
 		p := l.outbox[0]
 		if l.o.Now().Sub(p.since) > rememberOps-time.Minute { // the store may have forgotten it
-			p.changes = slices.DeleteFunc(p.changes, func(c Change) bool { return c.Tokens < 0 || c.Calls < 0 })
+			p.changes = slices.Clone(p.changes) // a store that was left may still read them
+			for i := range p.changes {
+				c := &p.changes[i]
+				c.Tokens, c.Calls = max(c.Tokens, 0), max(c.Calls, 0)
+			}
 		}
 		l.mu.Unlock()
 		start := time.Now()
