@@ -368,7 +368,12 @@ func (f *file) remember(id string, a Answer) {
 // the next time.
 func (f *file) tidy(ctx context.Context) {
 	const some = "DELETE FROM counters WHERE (key, bucket) IN (SELECT key, bucket FROM counters WHERE expires < ? ORDER BY expires LIMIT ?)"
-	_, _ = f.conn.ExecContext(ctx, some, f.now().Unix(), maxExpired)
+	now := f.now().Unix()
+	_, _ = f.conn.ExecContext(ctx, some, now, maxExpired)
+	// A part of a rolling window stops counting keep before it expires. Short windows would have too
+	// many parts until then: one is deleted when it has not counted for as long as it has counted.
+	const old = "DELETE FROM counters WHERE bucket > 0 AND expires - ?1 > bucket AND expires - ?1 + min(expires - ?1 - bucket, ?1) < ?2"
+	_, _ = f.conn.ExecContext(ctx, old, keep, now)
 	var n int
 	if err := f.conn.QueryRowContext(ctx, "SELECT count(*) FROM counters").Scan(&n); err == nil && n > f.most {
 		_, _ = f.conn.ExecContext(ctx, some, int64(math.MaxInt64), n-f.most)

@@ -369,3 +369,40 @@ func TestLateOperations(t *testing.T) {
 		}
 	})
 }
+
+// Parts of rolling windows don't pile up, and those that count stay.
+func TestOldParts(t *testing.T) {
+	for _, text := range []string{"rolling 1m", "rolling 5m", "rolling 24h", "rolling 30d"} {
+		eachStore(t, func(t *testing.T, open func() Store) {
+			s, start, at := open(), time.Now(), &clock{}
+			if f, ok := s.(*file); ok {
+				f.now = at.now
+			}
+			one, err := Limit{Name: "a", Per: PerAll, Tokens: 1e9, Window: window(t, text)}.ready()
+			if err != nil {
+				t.Fatal(err)
+			}
+			length := time.Duration(one.Window.n) * time.Duration(one.Window.unit)
+			steps := tidyAfter * 2
+			var last Answer
+			for i := range steps { // over 20 windows, up to now
+				at.set(start.Add(-20 * length / time.Duration(steps) * time.Duration(steps-1-i)))
+				c, _, _ := one.counter(Use{}, at.now())
+				c.From, c.Until = 0, 1<<40 // the clock of Redis stands still
+				if last, err = s.Take(t.Context(), Op{ID: fmt.Sprint(i), Counters: []Counter{c}, Tokens: 1}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := last.Used[0].Tokens; n < int64(steps/20) || n > int64(steps/20)*9/8 {
+				t.Errorf("%s: %d count, want some %d", text, n, steps/20)
+			}
+			if err := s.Change(t.Context(), "", Raise, nil); err != nil { // SQLite does it after it has deleted
+				t.Fatal(err)
+			}
+			list, err := s.List(t.Context())
+			if most := parts*2 + 4; err != nil || text != "rolling 30d" && len(list) > most {
+				t.Errorf("%s: %d parts are left, want %d at most; %v", text, len(list), most, err)
+			}
+		})
+	}
+}

@@ -89,15 +89,16 @@ const (
 	// keep is how long a counter is kept after its window: a clock that jumps forward and back
 	// finds it again.
 	keep = 24 * 60 * 60
-	// keepSession is how long the counter of a session is kept after its last use. It is less than
-	// keep: if there are too many counters, those of sessions go first.
+	// keepSession is how long the counter of a session is kept after its last use, at least; at most
+	// it is half as long again. That is less than keep: if there are too many counters, those of
+	// sessions go first.
 	keepSession = 12 * 60 * 60
 )
 
 // at returns the window that holds a time.
 func (w Window) at(at time.Time, zone *time.Location) span {
 	if w == (Window{}) {
-		return span{until: math.MaxInt64, expires: at.Unix() + keepSession}
+		return span{until: math.MaxInt64, expires: at.Unix() + keepSession*3/2}
 	}
 	if w.rolling {
 		length := int64(w.n) * int64(time.Duration(w.unit)/time.Second)
@@ -106,7 +107,7 @@ func (w Window) at(at time.Time, zone *time.Location) span {
 		return span{
 			key: -1, from: bucket, until: bucket + width,
 			bucket: bucket, oldest: bucket - (length+width-1)/width*width,
-			expires: bucket + width + length + min(length, keep),
+			expires: bucket + width + length + keep,
 		}
 	}
 	now := at.In(zone)

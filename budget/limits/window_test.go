@@ -89,3 +89,27 @@ func TestWindowsFollowEachOther(t *testing.T) {
 		}
 	}
 }
+
+// The count of a session is kept for keepSession after its last use at least, and goes before any
+// other that is live.
+func TestCountersAreKept(t *testing.T) {
+	session := Use{Session: "s"}
+	for _, text := range []string{"1m", "6h", "1d", "1mo", "rolling 1m", "rolling 5m", "rolling 24h", "rolling 366d"} {
+		c := &clock{t: time.Unix(rand.Int64N(3_000_000_000), 0)}
+		l := newLimits(t, Options{Now: c.now}, Limit{Name: "session", Per: PerSession, Tokens: 1}, Limit{Name: "other", Per: PerAll, Tokens: 1, Window: window(t, text)})
+		for range 500 {
+			c.set(c.now().Add(time.Duration(rand.Int64N(int64(8 * time.Hour)))))
+			now := c.now().Unix()
+			l.mu.Lock()
+			a := l.account(session)
+			l.mu.Unlock()
+			own, other := a.counters[0].Expires, a.counters[1].Expires
+			if own < now+keepSession || own > now+keepSession*3/2 {
+				t.Fatalf("a session is kept for %d s", own-now)
+			}
+			if other < now+keep {
+				t.Fatalf("%s is kept for %d s after a use, the session for %d s", text, other-now, own-now)
+			}
+		}
+	}
+}
