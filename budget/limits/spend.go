@@ -23,8 +23,9 @@ type Options struct {
 	Notify    func(Crossing)   // is told of each crossing; it must not block. nil: nobody is
 }
 
-// Crossing tells that a limit is near, refuses, or is over; once until it has again less than 9/10
-// of what makes it near.
+// Crossing tells that a limit is near, refuses, or is over: each once for a subject and window, and
+// again if meanwhile less than 9/10 of what makes the limit near was used. A session is one window.
+// In a rolling window a limit that refused tells so again after the length of the window.
 type Crossing struct {
 	State
 	Kind string // near, refused, or over: a limit with another action than refuse
@@ -46,7 +47,7 @@ type Limits struct {
 	offset   time.Duration // of the store's clock
 	accounts map[Use]*account
 	holding  map[string]*account // those with a reserve, by name
-	levels   map[string]level    // by key of the counter
+	levels   map[string]level    // what Notify was told, by key of the counter
 	outbox   []parcel            // changes that the store has not confirmed
 	timer    *time.Timer         // sends them; nil if none runs
 	down     error               // why the store does not answer; nil if it does
@@ -69,13 +70,11 @@ type account struct {
 	tokens, calls int64         // reserved; negative: delivered while the store was down, and not charged
 }
 
-type level int8
-
-const (
-	far level = iota
-	near
-	spent
-)
+// level is what Notify was told of a counter.
+type level struct {
+	near, spent bool
+	bucket      int64 // of spent
+}
 
 // parcel is an operation that has to reach the store.
 type parcel struct {
@@ -152,7 +151,8 @@ func (l *Limits) Begin(ctx context.Context, u Use, args int) (*Spend, error) {
 }
 
 // Take takes n tokens, or what the tightest limit has left: then it returns that limit too. Deliver
-// what is granted, and give back the rest.
+// what is granted, and give back the rest. Do so also if there is an error: what was granted before it stays
+// taken.
 func (s *Spend) Take(ctx context.Context, n int) (granted int, tightest *ExceededError, err error) {
 	if s == nil || n <= 0 {
 		return n, nil, nil
@@ -419,25 +419,30 @@ func (l *Limits) learn(a *account, u Use, answer Answer) (crossings []Crossing) 
 			return c.Tokens > 0 && float64(used.Tokens) >= share*float64(c.Tokens) ||
 				c.Calls > 0 && float64(used.Calls) >= share*float64(c.Calls)
 		}
-		was, is := l.levels[c.Key], far
+		was := l.levels[c.Key]
+		is := level{near: at(one.WarnAt) || was.near && at(one.WarnAt*0.9), bucket: was.bucket}
+		// One call that is too large is refused while others fit: that lifts nothing.
+		was.spent = was.spent && was.bucket >= c.Oldest && (is.near || !was.near)
+		is.spent = was.spent
+		if c.Hard && answer.Tightest == i || !c.Hard && at(1) {
+			is.spent = true
+		}
+		kind := ""
 		switch {
-		case c.Hard && answer.Tightest == i, !c.Hard && at(1):
-			is = spent
-		case at(one.WarnAt), was > far && at(one.WarnAt*0.9):
-			is = max(was, near)
+		case is.spent && !was.spent:
+			is.bucket = c.Bucket
+			if kind = "over"; c.Hard {
+				kind = "refused"
+			}
+		case is.near && !was.near:
+			kind = "near"
 		}
 		a.fold = a.fold || one.Action == Fold && at(1)
-		if is == far {
+		if !is.near && !is.spent {
 			delete(l.levels, c.Key)
 			continue
 		}
-		if is > was && l.o.Notify != nil {
-			kind := "near"
-			if is == spent && c.Hard {
-				kind = "refused"
-			} else if is == spent {
-				kind = "over"
-			}
+		if kind != "" && l.o.Notify != nil {
 			crossings = append(crossings, Crossing{one.state(a.subjects[i], a.spans[i], used), kind, u})
 		}
 		if len(l.levels) >= maxAccounts {
