@@ -37,7 +37,8 @@ func limitedFake(t *testing.T, file, keys string) *gateway {
 // new connection takes the place of the longest idle one; if all are in use, the call is refused with
 // the name of the key.
 func TestMaxConnections(t *testing.T) {
-	g := limitedFake(t, recordFile(t), "max_connections: 3")
+	file := recordFile(t)
+	g := limitedFake(t, file, "max_connections: 3")
 	ctx := testContext(t)
 	var sessions []*mcpclient.Client
 	url := g.http()
@@ -55,14 +56,15 @@ func TestMaxConnections(t *testing.T) {
 	}
 	pidOf(t, sessions[0], ctx, "fake__pid") // its connection was closed
 	var waits []func() (mcpclient.Message, error)
+	before := len(recordedMethod(t, file, "tools/call"))
 	for _, c := range sessions[1:4] {
-		_, wait, err := c.Send(ctx, "tools/call", `{"name":"fake__slow","arguments":{"ms":13000}}`)
+		_, wait, err := c.Send(ctx, "tools/call", `{"name":"fake__slow","arguments":{"ms":15000}}`)
 		if err != nil {
 			t.Fatal(err)
 		}
 		waits = append(waits, wait)
 	}
-	time.Sleep(time.Second) // they are at the server
+	until(t, "the calls are at the server", func() bool { return len(recordedMethod(t, file, "tools/call")) == before+3 })
 	m := tool(t, sessions[5], ctx, "fake__pid", `{}`)
 	if s := string(m.Result); !parseResult(t, m).IsError || !strings.Contains(s, "max_connections of upstream fake") || !strings.Contains(s, "too_many_connections") {
 		t.Errorf("over the limit: %s", s)
