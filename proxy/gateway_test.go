@@ -119,6 +119,12 @@ type rig struct {
 // newRig makes a gateway on fakes; the host speaks the modern era if modern.
 func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...Option) *rig {
 	t.Helper()
+	return newRigWith(t, modern, ups, func(*config.Config) {}, options...)
+}
+
+// newRigWith is newRig with a configuration that configure completes.
+func newRigWith(t testing.TB, modern bool, ups map[string]fakeUpstream, configure func(*config.Config), options ...Option) *rig {
+	t.Helper()
 	r := &rig{t: t, conns: map[string][]*fakeConn{}, push: make(chan wire.Message, 100), warnings: &logBuffer{t: t}}
 	cfg := config.Default()
 	cfg.StateDir, cfg.Dir = t.TempDir(), t.TempDir()
@@ -126,6 +132,7 @@ func newRig(t testing.TB, modern bool, ups map[string]fakeUpstream, options ...O
 	for key := range ups {
 		cfg.Upstreams[key] = &config.Upstream{Command: []string{"fake"}}
 	}
+	configure(&cfg)
 	g, err := New(cfg, slog.New(slog.NewTextHandler(r.warnings, &slog.HandlerOptions{Level: slog.LevelWarn})), options...)
 	if err != nil {
 		t.Fatal(err)

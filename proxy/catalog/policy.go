@@ -111,6 +111,12 @@ func (r *Rules) Permit(c *interceptor.Call, e Entry) (d policy.Decision, unknown
 	return d, unknown
 }
 
+// PermitNotification decides whether a notification that foldgate does not know may be sent to a
+// server.
+func (r *Rules) PermitNotification(id interceptor.Identity, server, method string) policy.Decision {
+	return r.policy.Decide(policy.Request{Identity: id, Server: server, Kind: policy.Method, Name: method})
+}
+
 // Hides reports whether a caller must not learn that an item exists.
 func (r *Rules) Hides(k Kind, id interceptor.Identity, e Entry) bool {
 	return r.policy.HidesUnlisted() && !r.Visible(k, id, e).Allowed

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/conn"
@@ -18,8 +19,17 @@ import (
 // asideTimeout bounds work that no host waits for.
 const asideTimeout = 5 * time.Second
 
-// Notify takes a notification of the host. It does not block.
+// notifications begins the methods of all notifications.
+const notifications = "notifications/"
+
+// Notify takes a notification of the host. It does not block. It drops a request without an id: a
+// server would serve it, and nothing would decide and count the call.
 func (s *Session) Notify(m wire.Message) {
+	if !strings.HasPrefix(m.Method, notifications) {
+		fault := &wire.Error{Code: wire.CodeInvalidRequest, Message: "a request needs an id, and the method of a notification begins with " + notifications}
+		s.refuseNotification(m.Method, trace.ReasonInvalid, fault.JSONRPCCode(), fault.Message)
+		return
+	}
 	n := interceptor.Notification{From: s.name(), To: "foldgate", Session: s.ID, Principal: s.Principal, Method: m.Method}
 	if err := s.rt.Recorder.Notification(s.lifetime, n, &interceptor.Message{Body: m.Params, Extra: m.Extra}); err != nil {
 		s.rt.Log.Error("notification not recorded", "method", m.Method, "err", err)
@@ -34,6 +44,12 @@ func (s *Session) Notify(m wire.Message) {
 			s.rt.Log.Debug("notification lost: too many wait for the upstreams", "method", m.Method)
 		}
 	}
+}
+
+// refuseNotification records and logs a notification of the host that goes to no server.
+func (s *Session) refuseNotification(method, reason, rule, why string) {
+	s.rt.Log.Warn("notification of the host dropped", "method", s.rt.echo(method), "reason", reason)
+	s.rt.Recorder.Rejected(interceptor.Notification{From: s.name(), Session: s.ID, Principal: s.Principal, Method: method}, reason, rule, why)
 }
 
 func (s *Session) notifyServers(m wire.Message) {
@@ -60,20 +76,25 @@ func (s *Session) notifyServers(m wire.Message) {
 	}
 }
 
-// receivers returns the open connections, to which a notification of the host goes. If none is
-// open, a notification that foldgate does not know opens them: it may be all that the server
-// waits for.
+// receivers returns the open connections, to which a notification of the host goes. The policy
+// decides about one that foldgate does not know. If no connection is open, such a one opens them: it
+// may be all that the server waits for.
 func (s *Session) receivers(method string) map[*upstream.Server]conn.Conn {
 	open := map[*upstream.Server]conn.Conn{}
-	for _, srv := range s.rt.Settings().Servers {
+	known := method == wire.MethodRootsChanged || method == wire.MethodProgress
+	servers := s.rt.Settings().Servers
+	if !known {
+		servers = s.permitted(method)
+	}
+	for _, srv := range servers {
 		if c := srv.Live(s.scope); c != nil {
 			open[srv] = c
 		}
 	}
-	if len(open) > 0 || method == wire.MethodRootsChanged || method == wire.MethodProgress {
+	if len(open) > 0 || known {
 		return open
 	}
-	for _, srv := range s.rt.Settings().Servers {
+	for _, srv := range servers {
 		if srv.Builtin() {
 			continue
 		}
@@ -82,6 +103,23 @@ func (s *Session) receivers(method string) map[*upstream.Server]conn.Conn {
 		}
 	}
 	return open
+}
+
+// permitted returns the servers to which the policy lets a notification go that foldgate does not
+// know. It records the refusal of the others.
+func (s *Session) permitted(method string) (servers []*upstream.Server) {
+	st, rule, why := s.rt.Settings(), "", ""
+	for _, srv := range st.Servers {
+		if d := st.Rules.PermitNotification(s.identity(), srv.Key, method); d.Allowed {
+			servers = append(servers, srv)
+		} else {
+			rule, why = d.Rule, d.Message
+		}
+	}
+	if rule != "" {
+		s.refuseNotification(method, trace.ReasonPolicy, rule, why)
+	}
+	return servers
 }
 
 // cancelRequest ends the request that a notifications/cancelled names. It ignores requests that
