@@ -171,6 +171,8 @@ func Compile(c Config) (*Policy, []Fault) {
 		} {
 			for _, glob := range l.globs {
 				fault(!doublestar.ValidatePattern(slashless.Replace(glob)), at+l.key, "%q is not a valid glob", glob)
+				fault(strings.HasPrefix(l.key, ".resources") && !comparesAll(glob), at+l.key,
+					"%q would miss URIs: write it as scheme://host/path or file:///path, the scheme and host in lower case, without user, default port, dots, doubled slashes and escapes; * matches what is escaped, too", glob)
 			}
 			if !strings.HasPrefix(l.key, ".who") {
 				globs += len(l.globs)
@@ -220,11 +222,11 @@ func (p *Policy) Decide(r Request) Decision {
 			*to = r
 		}
 	}
-	names, err := r.names()
+	allowNames, denyNames, err := r.names()
 	in := &input{Request: &r}
 	for i := range p.rules {
 		one := &p.rules[i]
-		allow, deny := one.names(r.Kind, names)
+		allow, deny := one.names(r.Kind, allowNames, denyNames)
 		if !allow && !deny && (err == nil || !one.namesAny(r.Kind)) || !one.Who.matches(r.Identity) {
 			continue
 		}
@@ -309,16 +311,16 @@ func (r *rule) namesAny(k Kind) bool {
 	return len(g.Allow)+len(g.Deny) > 0
 }
 
-// names reports whether the rule allows and denies something that has all these names: it is denied
-// by any, and allowed by all.
-func (r *rule) names(k Kind, names []string) (allow, deny bool) {
+// names reports whether the rule allows and denies something: it is allowed by all names of the one
+// list, and denied by any of the other. For a tool or prompt, whose first name is the one that hosts
+// see, an entry that is that name allows, too: it can't be meant for another.
+func (r *rule) names(k Kind, toAllow, toDeny []string) (allow, deny bool) {
 	g := r.globs(k)
-	allow = len(names) > 0
-	for _, name := range names {
-		allow = allow && MatchAny(g.Allow, name)
-		deny = deny || MatchAny(g.Deny, name)
+	allow = len(toAllow) > 0 && !slices.ContainsFunc(toAllow, func(name string) bool { return !MatchAny(g.Allow, name) })
+	if !allow && len(toAllow) > 0 && (k == Tool || k == Prompt) {
+		allow = slices.Contains(g.Allow, toAllow[0])
 	}
-	return allow, deny
+	return allow, slices.ContainsFunc(toDeny, func(name string) bool { return MatchAny(g.Deny, name) })
 }
 
 func (w Who) matches(id interceptor.Identity) bool {

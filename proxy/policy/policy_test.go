@@ -31,6 +31,7 @@ func TestDecide(t *testing.T) {
 	p := policyOf(t, Config{Default: "deny", Rules: []Rule{
 		{Name: "readers", Who: Who{Team: "data"}, Allow: []string{"db__*"}, When: `args.sql.startsWith("SELECT")`},
 		{Name: "no-drop", Allow: []string{"db__list"}, Deny: []string{"*__drop*"}},
+		{Name: "short", Allow: []string{"db__list_0123abcd", "db__list_x"}},
 		{Name: "no-limit", Deny: []string{"db__*"}, When: `has(args.limit) && args.limit > 100`},
 		{Name: "web", Who: Who{Principal: "{alice,bob}"}, Allow: []string{"web__*"}, Require: "branch"},
 		{Name: "safe", Who: Who{Role: "ana*", Scope: "db:*"}, Allow: []string{"git__*"}, When: `annotations.readOnlyHint`},
@@ -59,6 +60,9 @@ func TestDecide(t *testing.T) {
 		{Request{Identity: alice, Name: "db__query", Arguments: []byte(`{"sql":"SELECT 1","LIMIT":101}`)}, false, "no-limit", `write "limit"`},
 		{Request{Identity: alice, Name: "db__drop_all", Arguments: []byte(`{"sql":"SELECT 1"}`)}, false, "no-drop", "forbids the tool db__drop_all"},
 		{Request{Identity: alice, Name: "db__aaa_0123abcd", Full: "db__aaa_then__drop", Arguments: []byte(`{"sql":"SELECT 1"}`)}, false, "no-drop", ""},
+		{Request{Identity: bob, Name: "db__list_0123abcd", Full: "db__list_and_more"}, true, "short", ""},
+		{Request{Identity: bob, Name: "db__list_89abcdef", Full: "db__list_and_more"}, false, DefaultRule, ""},
+		{Request{Identity: bob, Name: "db__list_x", Full: "db__list_and_x__drop"}, false, "no-drop", ""},
 		{Request{Identity: bob, Name: "db__query", Arguments: []byte(`{"sql":"SELECT 1"}`)}, false, DefaultRule, "no rule"},
 		{Request{Identity: bob, Name: "db__list"}, true, "no-drop", ""},
 		{Request{Identity: bob, Name: "web__fetch"}, false, "web", "branch_create"},
@@ -304,17 +308,82 @@ func FuzzArguments(f *testing.F) {
 	})
 }
 
+// aliases are other spellings of file:///secret/key and https://docs.x/secret, which the libraries of
+// servers read as those.
+var aliases = []string{
+	"file:/secret/key", "file:secret/key", "file://localhost/secret/key", "FILE:///secret/key", "file:////secret/key", "file:///pub/../secret/key", "file:///pub/%2e%2E/secret/key",
+	"file:///secret/key ", " file:///secret/key", "file:///secret/key\t", "fi\nle:///secret/key", "file:///sec\tret/key", "\ufefffile:///secret/key", "file:///secret/key\u00a0", "file:///secret/key ?", "file:///secret/key #x",
+	"file:///secret/key?x", "file:///secret/key#x", "file:///secret/key?", "file:///pub/x?/../../secret/key", "file:///pub/x#/../../secret/key", "file:///pub/x?/%2e%2e/../secret/key", "file:///s%65cret/key", "file:///s%2565cret/key", "file:///pub\\..\\secret/key",
+	"https:docs.x/secret", "https:/docs.x/secret", "https:///docs.x/secret", "HTTPS://docs.x/secret", "https://Docs.X/secret", "https://docs.x:443/secret", "https://docs.x:/secret", "https://docs.x:0443/secret", "https://docs.x./secret",
+	"https://@docs.x/secret", "https://a@docs.x/secret", "https://a:b@docs.x/secret", "https://docs.x//secret", "https://docs.x/a/../secret", "https://docs.x/%73ecret", "https://docs\u3002x/secret", "https://docs.x/secret#x", " https://docs.x/secret", "https://docs.x/secret ",
+	"http://127.1/", "http://0x7f000001/", "http://2130706433/", "http://0177.0.0.1/", "http://127.0.0.1:80/", "http://[0:0::1]/", "ws://docs.x:80/secret", "wss:docs.x/secret", "wss://docs.x:443/secret", "ftp://docs.x:21/secret",
+}
+
+// What a rule forbids can be read in no other spelling, and what it does not allow neither.
+func TestSpellingsOfURIs(t *testing.T) {
+	secrets := []string{"file:///secret/key", "http://127.0.0.1/", "http://[::1]/", "{https,ws,wss,ftp}://docs.x/secret"}
+	for name, c := range map[string]Config{
+		"deny":  {Default: "allow", Rules: []Rule{{Name: "r", Resources: Globs{Deny: secrets}}}},
+		"allow": {Default: "deny", Rules: []Rule{{Name: "r", Resources: Globs{Allow: []string{"**"}, Deny: secrets}}}},
+		"part":  {Default: "deny", Rules: []Rule{{Name: "r", Resources: Globs{Allow: []string{"file:///pub/*", "https://docs.x/a/*"}}}}},
+	} {
+		p := policyOf(t, c)
+		for _, uri := range aliases {
+			if d := p.Decide(Request{Kind: Resource, Name: uri}); d.Allowed {
+				t.Errorf("%s: %q is allowed", name, uri)
+			}
+		}
+	}
+	p := policyOf(t, Config{Default: "deny", Rules: []Rule{{Name: "r", Resources: Globs{Allow: []string{"**"}, Deny: append(secrets, "file:///My Docs/*")}}}})
+	for uri, want := range map[string]bool{
+		"file:///pub/key": true, "file:///pub/a%20b": true, "file:///pub/a b": true, "https://docs.x/": true, "https://docs.x:8443/secret": true, "https://docs.x/a?q=1#f": true, "http://10.0.0.1/x": true, "http://[::2]:81/x": true,
+		"note://MyNote": true, "urn:isbn:1": true, "db://user@host:5432/t": true, "mem:///": true, "file:///": true, "file:///My Docs/x": false, "file:///My%20Docs/x": false,
+	} {
+		if d := p.Decide(Request{Kind: Resource, Name: uri}); d.Allowed != want {
+			t.Errorf("%q: %+v, want %v", uri, d, want)
+		}
+	}
+}
+
+// A glob that would miss URIs is a fault, and others are not.
+func TestGlobsOnURIs(t *testing.T) {
+	for glob, good := range map[string]bool{
+		"file:///secret/*": true, "file:///My Docs/*": true, "file:///100%": true, "file://*": true, "https://*/x": true, "https://docs.x/*": true, "*://docs.x/*": true, "{http,https}://docs.x/{a,b}/*": true, "*secret*": true, "*/private/*": true, "**": true,
+		"note://{My,Your}Note": true, "note://MyNote": true, "urn:isbn:*": true, "https://docs.x:8443/*": true, "[!f]*": true, "{file,x}:///a/*": true, "mem:///x*": true, "file:///Docs/[ab]?": true,
+		"file:///My%20Docs/*": false, "*%2e%2e*": false, "https://Docs.x/*": false, "HTTPS://docs.x/*": false, "*://Docs.x/*": false, "{http,https}://Docs.x/*": false, "URN:isbn:*": false, "NOTE://x": false, "https://docs.x:443/*": false, "https://*:443/*": false,
+		"file:/secret/*": false, "file://localhost/*": false, "https:docs.x/*": false, "file:///a/../b": false, "file:///a//b": false, "https://user@docs.x/*": false,
+	} {
+		for _, g := range []Globs{{Deny: []string{glob}}, {Allow: []string{glob}}} {
+			_, faults := Compile(Config{Default: "deny", Rules: []Rule{{Name: "r", Resources: g}}})
+			if good != (len(faults) == 0) {
+				t.Errorf("%q: %v", glob, faults)
+			}
+		}
+	}
+}
+
 func FuzzURI(f *testing.F) {
-	for _, seed := range []string{"file:///a/b", "file:///a/../b", "FILE://Host/%61", "a:b%2fc", "x://h?q=%61", "file:///a/%252e"} {
+	for _, seed := range append(aliases, "file:///a/b", "file:///a/../b", "FILE://Host/%61", "a:b%2fc", "x://h?q=%61", "file:///a/%252e") {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, uri string) {
-		plain, err := normalize(uri)
+		plain, bare, err := normalize(uri)
 		if err != nil {
 			return
 		}
-		if strings.Contains(plain, "/../") || strings.Contains(plain, "%2e") && !strings.Contains(plain, "@") {
-			t.Errorf("%q is normalized to %q", uri, plain)
+		if strings.Contains(plain, "/../") || strings.Contains(plain, "%2e") && !strings.Contains(plain, "@") || !strings.HasPrefix(plain, bare) {
+			t.Errorf("%q is normalized to %q, %q", uri, plain, bare)
+		}
+		scheme, rest, _ := strings.Cut(plain, ":")
+		if _, known := defaultPorts[scheme]; !known {
+			return
+		}
+		host := strings.TrimPrefix(rest, "//")
+		if i := strings.IndexAny(host, "/?#"); i >= 0 {
+			host = host[:i]
+		}
+		if !strings.HasPrefix(rest, "//") || (host == "") != (scheme == "file") || strings.ContainsAny(host, "@ ") || host != strings.ToLower(host) {
+			t.Errorf("%q is normalized to %q, of the host %q", uri, plain, host)
 		}
 	})
 }
