@@ -1,9 +1,11 @@
 package proxy
 
 import (
+	"context"
 	"encoding/json"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -11,6 +13,8 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/policy"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -65,5 +69,54 @@ func TestRequestsWithoutIDReachNoServer(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// A reference that servers could read in two ways is refused. The type of one says what it means.
+func TestReferencesOfCompletion(t *testing.T) {
+	up := echoUpstream("2025-11-25")
+	up.caps = `{"prompts":{},"resources":{},"completions":{}}`
+	up.serve = func(_ context.Context, _ *fakeConn, c *conn.Request) (wire.Message, error) {
+		switch c.Method {
+		case "prompts/list":
+			return result(`{"prompts":[{"name":"open"},{"name":"secret"}]}`)
+		case "resources/templates/list":
+			return result(`{"resourceTemplates":[{"name":"t","uriTemplate":"mem://{id}"}]}`)
+		case "resources/list":
+			return result(`{"resources":[]}`)
+		}
+		return result(`{"completion":{"values":["x"]}}`)
+	}
+	r := newRigWith(t, false, map[string]fakeUpstream{"up": up}, func(c *config.Config) {
+		c.Policy = policy.Config{Default: "deny", Rules: []policy.Rule{{Name: "some", Prompts: policy.Globs{Allow: []string{"up__open"}}, Resources: policy.Globs{Allow: []string{"mem://*"}}}}}
+	})
+	r.initialize()
+	for ref, want := range map[string]string{
+		`{"type":"ref/prompt","name":"up__open"}`:                        "",
+		`{"type":"ref/prompt","name":"up__open","uri":null,"x":1}`:       "",
+		`{"type":"ref/resource","uri":"mem://{id}"}`:                     "",
+		`{"type":"ref/prompt","name":"up__secret"}`:                      "no rule",
+		`{"type":"ref/prompt","name":"up__secret","uri":"mem://{id}"}`:   "must not have",
+		`{"type":"ref/resource","name":"up__secret","uri":"mem://{id}"}`: "must not have",
+		`{"name":"up__open"}`:                                            "params.ref.type",
+		`{"uri":"mem://{id}","name":"up__secret"}`:                       "params.ref.type",
+		`{"type":"ref/other","uri":"mem://{id}"}`:                        "params.ref.type",
+		`{"type":"ref/resource","type":"ref/prompt","name":"up__open"}`:  "two spellings",
+		`{"Type":"ref/resource","type":"ref/prompt","name":"up__open"}`:  "two spellings",
+		`{"type":"ref/prompt","name":"up__open","name":"up__open"}`:      "two spellings",
+		`{"type":"ref/prompt","name":"up__open","NAME":"secret"}`:        "two spellings",
+		`{"type":"ref/prompt","name":"up__open","n\u0061me":"secret"}`:   "two spellings",
+		`{"type":"ref/prompt","name":"up__open","URI":"mem://{id}"}`:     "two spellings",
+		`{"type":"ref/resource","uri":"mem://{id}","uri":"mem://x"}`:     "two spellings",
+		`{"type":"ref/resource"}`:                                        "names no prompt",
+		`"ref/prompt"`:                                                   "params.ref.type",
+	} {
+		m := r.exchange(t.Context(), "completion/complete", `{"ref":`+ref+`,"argument":{"name":"id","value":""}}`)
+		if (want == "") != (m.Error == nil) || !strings.Contains(string(m.Error), want) {
+			t.Errorf("%s = %s %s, want %q", ref, m.Result, m.Error, want)
+		}
+	}
+	if n := len(r.last("up").sent("completion/complete")); n != 3 {
+		t.Errorf("%d calls reach the server, want 3", n)
 	}
 }

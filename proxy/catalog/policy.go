@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -52,14 +51,30 @@ func (c *Catalog) For(id interceptor.Identity) *Catalog {
 	return part
 }
 
+// The types of what a completion/complete refers to.
+const (
+	RefPrompt   = "ref/prompt"
+	RefResource = "ref/resource"
+)
+
+// Removed is the decision about what belongs to an upstream that the configuration no longer has. A
+// reload may remove one between the look-up of a name and the call.
+var Removed = policy.Decision{Code: "removed"}
+
+// removed reports whether the configuration no longer has an upstream.
+func (r *Rules) removed(server string) bool { return r.cfg.Upstreams[server] == nil }
+
 // Govern reports whether a policy forbids anything.
 func (r *Rules) Govern() bool { return r.policy != nil }
 
 // Visible decides whether a caller may see an item of a list. foldgate's own tools are for all: they
-// act only on what is the caller's.
+// act only on what is the caller's. The decision may be [Removed].
 func (r *Rules) Visible(k Kind, id interceptor.Identity, e Entry) policy.Decision {
 	if r.policy == nil || e.Server == "" {
 		return policy.Decision{Allowed: true, Rule: policy.DefaultRule}
+	}
+	if r.removed(e.Server) {
+		return Removed
 	}
 	q := policy.Request{Identity: id, Server: e.Server, Listing: true}
 	r.name(&q, [...]policy.Kind{policy.Tool, policy.Prompt, policy.Resource, policy.Resource}[k], e.Name, e)
@@ -67,13 +82,16 @@ func (r *Rules) Visible(k Kind, id interceptor.Identity, e Entry) policy.Decisio
 }
 
 // Permit decides whether a call may be sent to its server, by what is sent. e is the entry of its
-// tool; it is not needed for other methods. unknown means that a refusal must look as if the target
+// tool; it is not needed for other methods. The decision may be [Removed]. unknown means that a refusal must look as if the target
 // did not exist.
 func (r *Rules) Permit(c *interceptor.Call, e Entry) (d policy.Decision, unknown bool) {
 	if r.policy == nil {
 		return policy.Decision{Allowed: true, Rule: policy.DefaultRule}, false
 	}
 	t := &c.Target
+	if r.removed(t.Server) {
+		return Removed, false
+	}
 	q := policy.Request{Identity: c.Origin.Identity, Server: t.Server, Kind: policy.Method, Name: t.Method}
 	if c.Attribution.Branch != nil {
 		q.Branch = c.Attribution.Branch.ID
@@ -90,19 +108,18 @@ func (r *Rules) Permit(c *interceptor.Call, e Entry) (d policy.Decision, unknown
 		r.name(&q, policy.Resource, uri, e)
 	case "completion/complete": // its arguments are no prompt's
 		q.Listing = true
-		if uri, ok := rawjson.GetString(t.Forward, "ref", "uri"); ok {
+		if kind, _ := rawjson.GetString(t.Forward, "ref", "type"); kind == RefResource {
+			uri, _ := rawjson.GetString(t.Forward, "ref", "uri")
 			r.name(&q, policy.Resource, uri, e)
 		} else {
 			own, _ = rawjson.GetString(t.Forward, "ref", "name")
 			r.name(&q, policy.Prompt, own, e)
 		}
-	default:
-		if strings.HasPrefix(t.Method, "tasks/") { // it goes on with a call that was allowed
-			if q.Listing = true; t.Name == "" {
-				return policy.Decision{Allowed: true, Rule: policy.DefaultRule}, false
-			}
-			r.name(&q, policy.Tool, t.Name, e)
+	case "tasks/get", "tasks/result", "tasks/update", "tasks/cancel", "tasks/list": // it goes on with a call that was allowed
+		if q.Listing = true; t.Name == "" {
+			return policy.Decision{Allowed: true, Rule: policy.DefaultRule}, false
 		}
+		r.name(&q, policy.Tool, t.Name, e)
 	}
 	if d = r.policy.Decide(q); !d.Allowed && r.policy.HidesUnlisted() {
 		q.Listing = true
@@ -117,9 +134,14 @@ func (r *Rules) PermitNotification(id interceptor.Identity, server, method strin
 	return r.policy.Decide(policy.Request{Identity: id, Server: server, Kind: policy.Method, Name: method})
 }
 
-// Hides reports whether a caller must not learn that an item exists.
+// Hides reports whether a caller must not learn that an item exists. What belongs to an upstream that
+// the configuration no longer has is not hidden: a call says so.
 func (r *Rules) Hides(k Kind, id interceptor.Identity, e Entry) bool {
-	return r.policy.HidesUnlisted() && !r.Visible(k, id, e).Allowed
+	if !r.policy.HidesUnlisted() {
+		return false
+	}
+	d := r.Visible(k, id, e)
+	return !d.Allowed && d != Removed
 }
 
 // name completes a request about what a server calls own.

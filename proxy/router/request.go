@@ -341,25 +341,41 @@ func (rt *Router) ownersOf(ctx context.Context, s *Session, uri string) []*upstr
 }
 
 // handlerOfCompletion finds the handler of the prompt or resource template that a
-// completion/complete refers to.
+// completion/complete refers to. The type of the reference says which, to the policy too: a
+// reference that has both names is refused, for a server may look at either.
 func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 	c.Target.Metered = true
-	if uri, ok := rawjson.GetString(c.Target.Params, "ref", "uri"); ok {
-		c.Target.Name = uri
-		if e, ok := rt.lookup(r.lifetime, r.s, catalog.Templates, uri); ok {
+	kind, _ := rawjson.GetString(c.Target.Params, "ref", "type")
+	own, other := "name", "uri"
+	switch kind {
+	case catalog.RefPrompt:
+	case catalog.RefResource:
+		own, other = other, own
+	default:
+		return refuseParams(c, invalidParams("params.ref.type must be %s or %s", catalog.RefPrompt, catalog.RefResource))
+	}
+	if v, ok := rawjson.Get(c.Target.Params, "ref", other); ok && rawjson.KindOf(v) != rawjson.Null {
+		return refuseParams(c, invalidParams("params.ref of the type %s must not have %q: servers differ in which they read", kind, other))
+	}
+	name, ok := rawjson.GetString(c.Target.Params, "ref", own)
+	switch {
+	case !ok:
+	case kind == catalog.RefResource:
+		c.Target.Name = name
+		if e, ok := rt.lookup(r.lifetime, r.s, catalog.Templates, name); ok {
 			return r.toServers(c, rt.Settings().One(e.Server))
 		}
-		if owners := rt.ownersOf(r.lifetime, r.s, uri); len(owners) > 0 {
+		if owners := rt.ownersOf(r.lifetime, r.s, name); len(owners) > 0 {
 			return r.toServers(c, owners)
 		}
-	}
-	name, _ := rawjson.GetString(c.Target.Params, "ref", "name")
-	if e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name); ok {
-		c.Target.Name = e.Name
-		if e.Name != name {
-			c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "ref", "name")
+	default:
+		if e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name); ok {
+			c.Target.Name = e.Name
+			if e.Name != name {
+				c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "ref", "name")
+			}
+			return r.toServers(c, rt.Settings().One(e.Server))
 		}
-		return r.toServers(c, rt.Settings().One(e.Server))
 	}
 	return refuse(errUnknownRef)
 }
@@ -399,8 +415,7 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 // single server is the target; of several, the strictest policy holds.
 func (r *request) toServers(c *interceptor.Call, servers []*upstream.Server) handler {
 	if len(servers) == 0 { // removed since its name was looked up
-		return refuse(&interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_unavailable", Status: 502,
-			Message: "the configuration no longer has the upstream of this; list what there is again"})
+		return refuse(errRemoved())
 	}
 	r.servers = servers
 	for _, srv := range servers {
@@ -414,6 +429,12 @@ func (r *request) toServers(c *interceptor.Call, servers []*upstream.Server) han
 		c.Target.Candidates = append(c.Target.Candidates, srv.Key)
 	}
 	return (*request).askServers
+}
+
+// errRemoved refuses a call to a server that a reload removed.
+func errRemoved() error {
+	return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_unavailable", Status: 502,
+		Message: "the configuration no longer has the upstream of this; list what there is again"}
 }
 
 // askServers asks the servers of the request in turn until one knows the target.
@@ -449,8 +470,11 @@ func (r *request) askServers(ctx context.Context, c *interceptor.Call) (res *int
 func (r *request) permit(c *interceptor.Call) error {
 	rt := r.s.rt
 	d, unknown := rt.Settings().Rules.Permit(c, r.entry)
-	if d.Allowed {
+	switch {
+	case d.Allowed:
 		return nil
+	case d == catalog.Removed:
+		return errRemoved()
 	}
 	ref := &interceptor.Refusal{Reason: trace.ReasonPolicy, Code: d.Code, Rule: d.Rule, Status: 403, Message: d.Message}
 	if unknown {

@@ -68,10 +68,18 @@ func ReadMeta(params json.RawMessage) Meta {
 func CheckUnambiguous(method string, params json.RawMessage) error {
 	var all [3]string
 	all[0] = "_meta"
-	names := all[:1+copy(all[1:], methods[method].deciding)]
-	var seen [len(all)]bool
+	if err := checkMembers("params", params, all[:1+copy(all[1:], methods[method].deciding)]); err != nil || method != "completion/complete" {
+		return err
+	}
+	ref, _ := rawjson.Get(params, "ref")
+	return checkMembers("params.ref", ref, []string{"type", "name", "uri"})
+}
+
+// checkMembers refuses an object that has one of at most three names twice or in two spellings.
+func checkMembers(what string, object json.RawMessage, names []string) error {
+	var seen [3]bool
 members:
-	for f := range rawjson.Members(params) {
+	for f := range rawjson.Members(object) {
 		for i, name := range names {
 			if f.Is(name) && !seen[i] {
 				seen[i] = true
@@ -81,7 +89,7 @@ members:
 		own := f.Name()
 		for _, name := range names {
 			if strings.EqualFold(own, name) {
-				return &Error{Code: CodeInvalidParams, Message: fmt.Sprintf("params has %q twice or in two spellings (%q): servers differ in which they read", name, own)}
+				return &Error{Code: CodeInvalidParams, Message: fmt.Sprintf("%s has %q twice or in two spellings (%q): servers differ in which they read", what, name, own)}
 			}
 		}
 	}
