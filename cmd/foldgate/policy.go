@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/foldgate/foldgate/interceptor/trace/render"
+	"github.com/foldgate/foldgate/proxy"
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
@@ -29,7 +30,7 @@ expected. Exit code 1 means that there are some. No server is asked. Each item h
 			if err != nil {
 				return err
 			}
-			results, err := cfg.TestPolicy(args[0])
+			results, err := proxy.TestPolicy(cfg, args[0])
 			if err != nil {
 				return err
 			}

@@ -42,8 +42,10 @@ policy:
 - {team: data, roles: [analyst], tool: files__search_files, args: {}, expect: deny, rule: notes}
 - {principal: bob, prompt: x, expect: deny}
 - {resource: "file:///x", expect: deny}
+- {principal: bob, tool: branch_create, expect: allow, rule: default}
+- {principal: bob, prompt: branch_create, expect: deny}
 `)
-	says(t, succeeds(t, file, "policy", "test", good), "^5 decisions are as expected$")
+	says(t, succeeds(t, file, "policy", "test", good), "^7 decisions are as expected$")
 	bad := write("bad.yaml", `
 - {principal: alice, tool: files__read_file, expect: deny}
 - {principal: bob, tool: files__search_files, expect: deny, rule: notes}

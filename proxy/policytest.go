@@ -1,0 +1,12 @@
+package proxy
+
+import (
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/tools"
+)
+
+// TestPolicy decides the calls that a file lists as a gateway does, and compares the decisions with
+// those that the file expects. The error is a [*config.Error].
+func TestPolicy(cfg config.Config, file string) ([]config.PolicyResult, error) {
+	return cfg.TestPolicy(file, tools.Has)
+}
