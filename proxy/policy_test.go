@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/policy"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -118,5 +120,50 @@ func TestReferencesOfCompletion(t *testing.T) {
 	}
 	if n := len(r.last("up").sent("completion/complete")); n != 3 {
 		t.Errorf("%d calls reach the server, want 3", n)
+	}
+}
+
+// With unlisted: unknown, a principal reads neither name, instructions nor faults of a server of
+// which it sees nothing.
+func TestServersAreHidden(t *testing.T) {
+	for _, tt := range []struct {
+		unlisted string
+		want     []string // of the servers
+	}{{"unknown", []string{"mine"}}, {"forbidden", []string{"mine", "others"}}} {
+		for _, modern := range []bool{false, true} {
+			r := newRigWith(t, modern, map[string]fakeUpstream{"mine": echoUpstream("2025-11-25"), "others": echoUpstream("2025-11-25")}, func(c *config.Config) {
+				c.Policy = policy.Config{Default: "deny", Unlisted: tt.unlisted, Rules: []policy.Rule{{Name: "some", Allow: []string{"mine__echo"}}}}
+			})
+			method, params := "initialize", `{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"rig","version":"1"}}`
+			if modern {
+				method, params = "server/discover", "{"+elicitMeta+"}"
+			}
+			said := r.ok(method, params)
+			for _, key := range []string{"mine", "others"} {
+				if strings.Contains(said, "# "+key) != slices.Contains(tt.want, key) {
+					t.Errorf("unlisted: %s: %s says %s, want only the instructions of %v", tt.unlisted, method, said, tt.want)
+				}
+			}
+		}
+	}
+}
+
+// With unlisted: unknown, an unknown tool names no server of which the principal sees nothing.
+func TestFaultsOfServersAreHidden(t *testing.T) {
+	for unlisted, want := range map[string]bool{"unknown": false, "forbidden": true} {
+		r := newRigWith(t, false, map[string]fakeUpstream{"mine": echoUpstream("2025-11-25"), "others": {}}, func(c *config.Config) {
+			c.Policy = policy.Config{Default: "deny", Unlisted: unlisted, Rules: []policy.Rule{{Name: "some", Allow: []string{"mine__echo"}}}}
+		})
+		dial := r.g.servers.Dial
+		r.g.servers.Dial = func(ctx context.Context, c upstream.Config) (conn.Conn, error) {
+			if c.Name == "others" {
+				return nil, errors.New("exec: no such program")
+			}
+			return dial(ctx, c)
+		}
+		r.initialize()
+		if said := r.tool("nothing", `{}`); !strings.Contains(said, "Unknown tool: nothing") || strings.Contains(said, "upstream others is down") != want {
+			t.Errorf("unlisted: %s: an unknown tool says %s", unlisted, said)
+		}
 	}
 }

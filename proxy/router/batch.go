@@ -41,7 +41,7 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	}
 	switch readOnly, _ := rawjson.Get(e.Raw, "annotations", "readOnlyHint"); {
 	case !ok:
-		err = rt.unknownTool(c, name, e)
+		err = rt.unknownTool(p.s, c, name, e)
 	case e.Server == "":
 		err = denied(trace.ReasonInvalid, "not_in_batch", "%s can't be part of a batch")
 	case string(readOnly) != "true" && !rt.Settings().Config.Run.Allows(name): // hosts ask their user about each tool, which a batch must not get around

@@ -14,6 +14,7 @@ import (
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -40,7 +41,7 @@ func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*i
 	out := append([]byte(`{"protocolVersion":`), rawjson.Quote(revision)...)
 	out = append(append(out, `,"capabilities":`...), rt.capabilities()...)
 	out = append(append(out, `,"serverInfo":`...), serverInfo()...)
-	out = append(append(out, `,"instructions":`...), rawjson.Quote(rt.instructions(ctx))...)
+	out = append(append(out, `,"instructions":`...), rawjson.Quote(rt.instructions(ctx, s))...)
 	return &interceptor.Result{Body: append(out, '}')}, nil
 }
 
@@ -53,7 +54,7 @@ func (r *request) answerDiscover(ctx context.Context, _ *interceptor.Call) (*int
 	}
 	out := append([]byte(`{"resultType":"complete","supportedVersions":`), rawjson.Marshal(wire.Versions)...)
 	out = append(append(out, `,"capabilities":`...), rt.capabilities()...)
-	out = append(append(out, `,"instructions":`...), rawjson.Quote(rt.instructions(ctx))...)
+	out = append(append(out, `,"instructions":`...), rawjson.Quote(rt.instructions(ctx, r.s))...)
 	out = append(append(out, `,"ttlMs":0,"cacheScope":"`+scope+`","_meta":{"`+wire.MetaServerInfo+`":`...), serverInfo()...)
 	return &interceptor.Result{Body: append(out, '}', '}')}, nil
 }
@@ -100,13 +101,19 @@ func (rt *Router) capabilities() []byte {
 }
 
 // instructions returns the instructions of foldgate, then those of each server under its name.
-// Instructions that can't be checked for secrets are withheld.
-func (rt *Router) instructions(ctx context.Context) string {
+// Instructions that can't be checked for secrets are withheld, and those of servers of which the
+// caller must not learn.
+func (rt *Router) instructions(ctx context.Context, s *Session) string {
 	text := rt.Instructions
+	wait, cancel := context.WithTimeout(ctx, discoverWait)
+	defer cancel()
 	for _, srv := range rt.Settings().Servers {
 		info, _ := srv.Info()
 		own, _ := rawjson.GetString(info.Result, "instructions")
-		if own == "" {
+		if own == "" || rt.conceals(s, srv, func(k catalog.Kind) *catalog.List {
+			l, _ := rt.list(wait, s, srv, k, nil)
+			return l
+		}) {
 			continue
 		}
 		msg := interceptor.Message{Text: own, Always: true}
@@ -115,6 +122,28 @@ func (rt *Router) instructions(ctx context.Context) string {
 		}
 	}
 	return text
+}
+
+// conceals reports whether a caller must not learn that there is a server: what it does not see is to
+// look as if it did not exist, and it sees nothing of the server's lists. list returns one of them, nil
+// if it is not known.
+func (rt *Router) conceals(s *Session, srv *upstream.Server, list func(catalog.Kind) *catalog.List) bool {
+	rules := rt.Settings().Rules
+	if !rules.HideUnlisted() {
+		return false
+	}
+	for k := range catalog.Kinds {
+		l := list(k)
+		if l == nil {
+			continue
+		}
+		for _, raw := range l.Items {
+			if _, e, ok := rules.Entry(k, srv.Key, raw); ok && rules.Visible(k, s.identity(), e).Allowed {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // answerSetLevel serves logging/setLevel: it is for every server that the session uses, and for

@@ -202,7 +202,7 @@ func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) handler {
 	}
 	e, ok := rt.findTool(r.lifetime, r.s, name)
 	if !ok {
-		return refuse(rt.unknownTool(c, name, e))
+		return refuse(rt.unknownTool(r.s, c, name, e))
 	}
 	if err := rt.target(c, e, name); err != nil {
 		return refuseParams(c, err)
@@ -252,10 +252,10 @@ func (rt *Router) findTool(ctx context.Context, s *Session, name string) (catalo
 
 // unknownTool returns the refusal of a tool that findTool does not find, and names the tool on the
 // call. Only the trace tells a tool that is hidden from one that does not exist.
-func (rt *Router) unknownTool(c *interceptor.Call, name string, e catalog.Entry) error {
+func (rt *Router) unknownTool(s *Session, c *interceptor.Call, name string, e catalog.Entry) error {
 	down, rules := "", rt.Settings().Rules
 	for _, srv := range rt.Settings().Servers {
-		if state, fault := srv.Status(); state == "failed" {
+		if state, fault := srv.Status(); state == "failed" && !rt.conceals(s, srv, s.lists(srv).peek) {
 			down += fmt.Sprintf("; upstream %s is down: %v", srv.Key, fault)
 		}
 	}
@@ -480,7 +480,7 @@ func (r *request) permit(c *interceptor.Call) error {
 	if unknown {
 		switch c.Target.Method {
 		case "tools/call":
-			return rt.unknownTool(c, rt.echo(c.Target.Name), r.entry)
+			return rt.unknownTool(r.s, c, rt.echo(c.Target.Name), r.entry)
 		case "prompts/get":
 			ref.Err = rt.unknownPrompt(r.Msg.Params)
 		case "completion/complete":
