@@ -9,10 +9,12 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/foldgate/foldgate/interceptor/trace/query"
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/policy"
@@ -166,4 +168,47 @@ func TestFaultsOfServersAreHidden(t *testing.T) {
 			t.Errorf("unlisted: %s: an unknown tool says %s", unlisted, said)
 		}
 	}
+}
+
+// A subscription belongs to the server that took it: that one restores it after a restart, and gets
+// the end of it.
+func TestSubscriptionsBelongToWhoTookThem(t *testing.T) {
+	known := func(key string) fakeUpstream {
+		return fakeUpstream{version: "2025-11-25", caps: `{"resources":{"subscribe":true}}`, serve: func(_ context.Context, _ *fakeConn, c *conn.Request) (wire.Message, error) {
+			if c.Method == "resources/list" {
+				return result(`{"resources":[]}`)
+			}
+			if uri, _ := rawjson.GetString(c.Params, "uri"); c.Method == "resources/templates/list" || uri == "mem://"+key {
+				return result(`{"resourceTemplates":[]}`)
+			}
+			return wire.Message{Error: json.RawMessage(`{"code":-32002,"message":"no such resource"}`)}, nil
+		}}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, false, map[string]fakeUpstream{"a": known("a"), "b": known("b")})
+		r.initialize()
+		r.ok("resources/subscribe", `{"uri":"mem://b"}`)
+		asked := map[string]int{"a": len(r.last("a").sent("resources/subscribe")), "b": 1}
+		for _, key := range []string{"a", "b"} {
+			before := r.last(key)
+			before.die()
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			again := 0
+			if after := r.last(key); after != before {
+				again = len(after.sent("resources/subscribe"))
+			}
+			if want := map[string]int{"a": 0, "b": 1}[key]; again != want {
+				t.Errorf("%s, which was asked %d times, is asked %d times after a restart, want %d", key, asked[key], again, want)
+			}
+		}
+		r.ok("resources/unsubscribe", `{"uri":"mem://b"}`)
+		if n := len(r.last("b").sent("resources/unsubscribe")); n != 1 {
+			t.Errorf("b gets the end of the subscription %d times, want 1", n)
+		}
+		if n := len(r.last("a").sent("resources/unsubscribe")); n != 0 {
+			t.Errorf("a gets the end of the subscription of b")
+		}
+		r.close()
+	})
 }

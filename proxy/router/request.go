@@ -322,7 +322,9 @@ func (rt *Router) handlerOfResource(r *request, c *interceptor.Call) handler {
 		r.toServers(c, owners)
 		return (*request).subscribe
 	case "resources/unsubscribe":
-		r.s.subscribed.drop(subscription{owners[0].Key, uri})
+		if one := rt.Settings().One(r.s.subscribed.end(uri)); one != nil {
+			owners = one
+		}
 	}
 	return r.toServers(c, owners)
 }

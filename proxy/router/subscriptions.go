@@ -53,14 +53,22 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 	if len(l.uris) > maxSubscriptions {
 		return nil, errTooManySubscriptions
 	}
+	owners := map[string]*upstream.Server{} // of the URIs
+	governed := rt.Settings().Rules.Govern()
+	find := func(uri string) {
+		if all := rt.ownersOf(ctx, r.s, uri); len(all) > 0 {
+			owners[uri] = all[0]
+		}
+	}
 	for _, uri := range l.uris {
-		if !rt.Settings().Rules.Govern() {
+		if !governed {
 			break // finding the owners may take a while
 		}
+		find(uri)
 		one := &interceptor.Call{Origin: c.Origin, Attribution: c.Attribution}
 		one.Target = interceptor.Target{Method: "resources/subscribe", Name: uri, Forward: rawjson.Marshal(map[string]string{"uri": uri})}
-		if owners := rt.ownersOf(ctx, r.s, uri); len(owners) > 0 {
-			one.Target.Server = owners[0].Key
+		if srv := owners[uri]; srv != nil {
+			one.Target.Server = srv.Key
 			if err := r.permit(one); err != nil {
 				return nil, err
 			}
@@ -75,8 +83,11 @@ func (r *request) answerListen(ctx context.Context, c *interceptor.Call) (*inter
 	defer rt.listens.Delete(l)
 	l.send("", wire.Message{Method: wire.MethodAcknowledged, Params: rawjson.Set([]byte(`{}`), agreed, "notifications")})
 	for _, uri := range l.uris {
-		if owners := rt.ownersOf(ctx, r.s, uri); len(owners) > 0 {
-			rt.wg.Go(func() { l.watch(ctx, owners[0], uri) })
+		if !governed {
+			find(uri)
+		}
+		if srv := owners[uri]; srv != nil { // the one that the policy was asked about
+			rt.wg.Go(func() { l.watch(ctx, srv, uri) })
 		}
 	}
 	<-ctx.Done()
@@ -137,8 +148,13 @@ func (r *request) subscribe(ctx context.Context, c *interceptor.Call) (*intercep
 		return nil, errTooManySubscriptions
 	}
 	res, err := r.askServers(ctx, c)
-	if fresh && (err != nil || res.Error != nil) {
-		r.s.subscribed.drop(sub)
+	switch {
+	case err != nil || res.Error != nil:
+		if fresh {
+			r.s.subscribed.drop(sub)
+		}
+	case c.Target.Server != sub.server: // the likeliest server did not know it, or is forbidden
+		r.s.subscribed.move(sub, c.Target.Server, fresh)
 	}
 	return res, err
 }
@@ -169,6 +185,29 @@ func (s *subscriptions) drop(sub subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.open, sub)
+}
+
+// move keeps a subscription for another server, and for the former one only if it is not fresh.
+func (s *subscriptions) move(sub subscription, server string, fresh bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if fresh {
+		delete(s.open, sub)
+	}
+	s.open[subscription{server, sub.uri}] = true
+}
+
+// end forgets the subscriptions to a resource, and returns the server of one, "" if there is none.
+func (s *subscriptions) end(uri string) (server string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for sub := range s.open {
+		if sub.uri == uri {
+			server = sub.server
+			delete(s.open, sub)
+		}
+	}
+	return server
 }
 
 func (s *subscriptions) at(server string) (uris []string) {
