@@ -169,6 +169,30 @@ func TestPolicyHides(t *testing.T) {
 	}
 }
 
+// A request without an id reaches no server, on any transport. The trace has it as refused.
+func TestRequestsWithoutID(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx, file := testContext(t), recordFile(t)
+		g := newGateway(t, fakeConfig(file, ""))
+		c := g.connect(ctx, transport, era)
+		tool(t, c, ctx, "fake__echo", `{}`)
+		for _, method := range []string{"tools/call", "x/delete"} {
+			_ = c.Notify(ctx, method, `{"name":"pid","arguments":{}}`) // modern HTTP refuses a tools/call that has no headers for it
+		}
+		if err := c.Notify(ctx, "notifications/x", `{}`); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "the notification after them arrives", func() bool { return len(recordedMethod(t, file, "notifications/x")) == 1 })
+		if n, m := len(recordedMethod(t, file, "tools/call")), len(recordedMethod(t, file, "x/delete")); n != 1 || m != 0 {
+			t.Errorf("the server got %d calls of tools and %d x/delete, want 1 and 0", n, m)
+		}
+		g.stop()
+		if out := g.output("trace", "--blocked", "--format", "jsonl"); !strings.Contains(out, `mcp/reject:x/delete`) {
+			t.Errorf("the trace has no refusal:\n%s", out)
+		}
+	})
+}
+
 // A policy that can't be used stops the start, with the line.
 func TestPolicyFaults(t *testing.T) {
 	g := newGateway(t, "policy:\n  default: deny\n  rules:\n    - {name: a, allow: [x], when: 'arg.x == 1'}\n")
