@@ -140,7 +140,7 @@ func comparesAll(glob string) bool {
 		return false
 	}
 	scheme, rest, ok := strings.Cut(glob, "://")
-	schemes := []string{scheme}
+	var schemes []string
 	switch literal := literalScheme.FindString(glob); {
 	case literal != "" && (!ok || len(literal) == len(scheme)+1):
 		schemes, rest = []string{strings.TrimSuffix(literal, ":")}, glob[len(literal):]
