@@ -216,14 +216,14 @@ func (t *calls) get(id int64) *call {
 }
 
 // suspect returns the id of the call that a message without an id must belong to: own, else the
-// only pending call. It returns 0 if there are several.
+// only pending call. It returns 0 if there are several, or if several principals share the connection.
 func (t *calls) suspect(own *call) int64 {
 	if own != nil {
 		return own.id
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if len(t.open) == 1 {
+	if len(t.open) == 1 && !t.cfg.Everyone {
 		for id := range t.open {
 			return id
 		}

@@ -49,3 +49,21 @@ type answered struct{ n *int }
 
 func (answered) Message(wire.Message)    {}
 func (a answered) Answered(wire.Message) { *a.n++ }
+
+// An error without an id belongs to the only open call, but not if several principals share the
+// connection: it could be about a call of another one that was given up.
+func TestErrorWithoutAnID(t *testing.T) {
+	for everyone, want := range map[bool]bool{false: true, true: false} {
+		fs := newCalls(&Config{Shared: true, Everyone: everyone})
+		f, _, err := fs.begin(&conn.Request{Method: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fs.suspect(nil) == f.id; got != want {
+			t.Errorf("everyone %t: the open call is suspected: %t", everyone, got)
+		}
+		if fs.suspect(f) != f.id {
+			t.Errorf("everyone %t: the call on whose stream it came is not suspected", everyone)
+		}
+	}
+}

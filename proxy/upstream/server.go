@@ -362,7 +362,7 @@ func (s *Server) open(ctx context.Context, handler conn.Handler, initialize json
 	}
 	return s.set.Dial(ctx, Config{
 		Name: s.Key, Command: s.Config.Command, Env: env, Dir: o.Config.Path(s.Config.Cwd), URL: s.Config.URL, Headers: s.Config.Headers,
-		Initialize: initialize, Shared: shared, Handler: handler, Log: o.Log, Clean: o.CleanText,
+		Initialize: initialize, Shared: shared, Everyone: s.Config.Share == "everyone", Handler: handler, Log: o.Log, Clean: o.CleanText,
 	})
 }
 
