@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"testing"
@@ -65,5 +66,27 @@ func TestErrorWithoutAnID(t *testing.T) {
 		if fs.suspect(f) != f.id {
 			t.Errorf("everyone %t: the call on whose stream it came is not suspected", everyone)
 		}
+	}
+}
+
+// A lost connection fails its calls with the reason of its loss, also if its owner sees the loss and
+// closes it before they have failed.
+func TestCloseAfterALossKeepsTheReason(t *testing.T) {
+	var s connection
+	s.init(&Config{}, nil)
+	c, _, err := s.calls.begin(&conn.Request{Method: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.end(conn.ErrSessionGone) // the first half of lose(conn.ErrSessionGone)
+	ctx, cancel := s.context(t.Context())
+	defer cancel()
+	<-ctx.Done()
+	if err := context.Cause(ctx); !errors.Is(err, conn.ErrSessionGone) {
+		t.Errorf("a message is given up with %v, want %v", err, conn.ErrSessionGone)
+	}
+	s.lose(nil)
+	if <-c.done; !errors.Is(c.err, conn.ErrSessionGone) {
+		t.Errorf("the call failed with %v, want %v", c.err, conn.ErrSessionGone)
 	}
 }

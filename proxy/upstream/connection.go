@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -108,7 +109,7 @@ func (s *connection) Send(ctx context.Context, m wire.Message) error {
 // context returns a context that ends with the connection, too.
 func (s *connection) context(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(parent)
-	stop := context.AfterFunc(s.lifetime, func() { cancel(conn.ErrClosed) })
+	stop := context.AfterFunc(s.lifetime, func() { cancel(s.fault()) })
 	return ctx, func() { stop(); cancel(nil) }
 }
 
@@ -154,7 +155,7 @@ func (s *connection) Go(f func()) bool {
 // server is told that the calls are cancelled. Only the first call of lose has an effect.
 func (s *connection) lose(reason error) {
 	if reason == nil {
-		reason = conn.ErrClosed
+		reason = cmp.Or(s.fault(), conn.ErrClosed) // its owner closes a lost connection, too
 		for _, c := range s.calls.fail(reason) {
 			s.cancelled(c, reason)
 		}
