@@ -44,9 +44,9 @@ unit:
 	@echo "== unit tests"
 	@$(GO) test -race -timeout 10m ./...
 
-ratios: ## speed, as ratios to other libraries in one run, without the race detector
+ratios: ## speed as ratios measured in one run, and allocations, without the race detector
 	@echo "== ratios"
-	@$(GO) test -count 1 -p 1 -run '^TestRatio' -v ./budget ./interceptor/scrub ./proxy
+	@$(GO) test -count 1 -p 1 -run '^Test(Ratio|Allocations)' -v ./budget/... ./interceptor/scrub ./proxy ./proxy/server
 
 e2e: deps ## the binary against real clients and servers
 	@echo "== end-to-end tests"

@@ -50,7 +50,7 @@ func TestRatioToCopy(t *testing.T) {
 		name        string
 		size, times int
 		most        float64
-	}{{"4 KB", 4 << 10, 400, 8}, {"1 MB", 1 << 20, 3, 3}} {
+	}{{"4 KB", 4 << 10, 400, 10}, {"1 MB", 1 << 20, 3, 4}} {
 		call := costGateway(t, false, false, c.size, 1, 1)
 		call() // caches fill
 		answer := []byte(`{"jsonrpc":"2.0","id":17,"result":{"content":[{"type":"text","text":` + string(rawjson.Quote(costText(c.size))) + `}]}}`)

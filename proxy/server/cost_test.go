@@ -49,16 +49,6 @@ func costCall(tb testing.TB) func() {
 	}
 }
 
-// The guard on allocations of the server itself; net/http adds about 28.
-func TestCallAllocations(t *testing.T) {
-	const limit = 44 // some are the fake core's; the race detector adds a few, and empties pools at times
-	if got := testing.AllocsPerRun(500, costCall(t)); got > limit {
-		t.Errorf("a simple call allocates %.0f times in the server, want at most %d", got, limit)
-	} else {
-		t.Logf("%.0f allocations per simple call", got)
-	}
-}
-
 func BenchmarkCall(b *testing.B) {
 	call := costCall(b)
 	b.ReportAllocs()
