@@ -286,7 +286,7 @@ func (e *ExceededError) RetryAfter(now time.Time) time.Duration {
 type UnavailableError struct{ Err error }
 
 func (e *UnavailableError) Error() string {
-	return "the store of the limits can't be reached: try again later: " + e.Err.Error()
+	return "the store of the limits can't be reached: " + e.Err.Error()
 }
 
 // Unwrap returns the cause.

@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"cmp"
 	"context"
 	"iter"
 	"slices"
@@ -24,10 +23,6 @@ func (l *Limits) Rebuild(ctx context.Context, charges iter.Seq2[Charge, error]) 
 	l.mu.Lock()
 	now := l.o.Now().Add(l.offset)
 	l.mu.Unlock()
-	type part struct {
-		key    string
-		bucket int64
-	}
 	sums := map[part]Change{}
 	for c, err := range charges {
 		if err != nil {
@@ -47,13 +42,7 @@ func (l *Limits) Rebuild(ctx context.Context, charges iter.Seq2[Charge, error]) 
 			sums[at] = Change{counter.Key, counter.Bucket, max(sum.Expires, counter.Expires), Used{sum.Tokens + c.Tokens, sum.Calls + c.Calls}}
 		}
 	}
-	var changes []Change
-	for _, c := range sums {
-		if c.Expires > now.Unix() {
-			changes = append(changes, c)
-		}
-	}
-	slices.SortFunc(changes, func(a, b Change) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Bucket, b.Bucket)) })
+	changes := slices.DeleteFunc(inOrder(sums), func(c Change) bool { return c.Expires <= now.Unix() })
 	for some := range slices.Chunk(changes, 256) {
 		if err := l.store.Change(ctx, "", Raise, some); err != nil {
 			return n, &UnavailableError{err}

@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net/url"
 	"regexp"
@@ -16,7 +17,7 @@ import (
 	"github.com/valkey-io/valkey-go"
 )
 
-// Both scripts are idempotent by the operation's id: run may send them again after a lost answer.
+// Both scripts are idempotent by the operation's id: do may send them again after a lost answer.
 var (
 	//go:embed take.lua
 	takeText   string
@@ -61,7 +62,7 @@ func OpenRedis(address, prefix string) (Store, error) {
 	if !prefixName.MatchString(prefix) {
 		return nil, fmt.Errorf("store of the limits: prefix %q: use 1 to 64 of letters, digits, _, . and -", prefix)
 	}
-	options.DisableRetry = true // see run
+	options.DisableRetry = true // see do
 	options.DisableCache = true // it needs a permission more
 	if options.Sentinel.MasterSet != "" {
 		options.Sentinel.TLSConfig = options.TLSConfig
@@ -125,8 +126,9 @@ func evicts(client valkey.Client) error {
 	return nil
 }
 
-// do runs f with the client, and leaves it when ctx is done: the client can wait longer, for
-// example while it connects again.
+// do runs f with the client, again while connections are lost, and leaves it when ctx is done: the
+// client can wait longer, for example while it connects again. The client does not repeat commands
+// itself, since it would use one again while a lost connection can still read it.
 func do[T any](ctx context.Context, r *remote, f func(valkey.Client) (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -134,15 +136,29 @@ func do[T any](ctx context.Context, r *remote, f func(valkey.Client) (T, error))
 	}
 	done := make(chan result, 1)
 	go func() {
-		var got result
-		client, err := r.connect(ctx)
-		if err == nil {
-			got.value, err = f(client)
+		for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
+			client, err := r.connect(ctx)
+			again := errors.Is(err, io.EOF) // else the server is down
+			var got result
+			if err == nil {
+				got.value, err = f(client)
+				refused, ok := valkey.IsValkeyErr(err)
+				again = err != nil && !ok || ok && (refused.IsLoading() || refused.IsClusterDown() || refused.IsTryAgain())
+			}
+			if err != nil {
+				got.err = r.diagnose(err)
+			}
+			if !again {
+				done <- got
+				return
+			}
+			select {
+			case <-time.After(wait):
+			case <-ctx.Done():
+				done <- got
+				return
+			}
 		}
-		if err != nil {
-			got.err = r.diagnose(err)
-		}
-		done <- got
 	}()
 	select {
 	case got := <-done:
@@ -153,22 +169,6 @@ func do[T any](ctx context.Context, r *remote, f func(valkey.Client) (T, error))
 	}
 }
 
-// run runs a script, until there is an answer or ctx is done. It does not leave that to the client,
-// which would use a command again while a lost connection can still read it.
-func run(ctx context.Context, client valkey.Client, script *valkey.Lua, keys, args []string) (string, error) {
-	for wait := time.Millisecond; ; wait = min(2*wait, 100*time.Millisecond) {
-		text, err := script.Exec(ctx, client, keys, args).ToString()
-		if refused, ok := valkey.IsValkeyErr(err); err == nil || ok && !refused.IsLoading() {
-			return text, err
-		}
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-			return "", err
-		}
-	}
-}
-
 func (r *remote) Take(ctx context.Context, op Op) (Answer, error) {
 	keys := []string{r.prefix + "op:" + op.ID, r.prefix + "index"}
 	args := numbers(nil, op.Tokens, op.Calls, flag(op.Whole), op.ExtraTokens, op.ExtraCalls, int64(rememberOps/time.Second), share, r.most)
@@ -176,13 +176,17 @@ func (r *remote) Take(ctx context.Context, op Op) (Answer, error) {
 		keys = append(keys, r.prefix+"c:"+c.Key)
 		args = numbers(args, c.From, min(c.Until, maxExact), c.Bucket, c.Oldest, c.Expires, c.Tokens, c.Calls, flag(c.Hard))
 	}
-	return do(ctx, r, func(client valkey.Client) (Answer, error) {
-		text, err := run(ctx, client, takeScript, keys, args)
-		if err != nil {
-			return Answer{}, err
-		}
-		return readAnswer(text, len(op.Counters))
+	text, err := do(ctx, r, func(client valkey.Client) (string, error) {
+		return takeScript.Exec(ctx, client, keys, args).ToString()
 	})
+	if err != nil {
+		return Answer{}, err
+	}
+	answer, err := readAnswer(text, len(op.Counters))
+	if err != nil {
+		return Answer{}, r.diagnose(err)
+	}
+	return answer, nil
 }
 
 // maxExact is the largest whole number that a script has exactly.
@@ -252,7 +256,7 @@ func (r *remote) Change(ctx context.Context, id string, how How, changes []Chang
 			args = numbers(args, c.Bucket, c.Expires, c.Tokens, c.Calls)
 		}
 		_, err := do(ctx, r, func(client valkey.Client) (string, error) {
-			return run(ctx, client, changeScript, keys, args)
+			return changeScript.Exec(ctx, client, keys, args).ToString()
 		})
 		if err != nil || len(changes) == 0 {
 			return err
@@ -261,10 +265,12 @@ func (r *remote) Change(ctx context.Context, id string, how How, changes []Chang
 }
 
 func (r *remote) List(ctx context.Context, keys ...string) ([]Count, error) {
+	names := make([]string, len(keys))
+	for i := range keys {
+		names[i] = r.prefix + "c:" + keys[i]
+	}
 	return do(ctx, r, func(client valkey.Client) (all []Count, err error) {
-		for i := range keys {
-			keys[i] = r.prefix + "c:" + keys[i]
-		}
+		keys := names
 		if len(keys) == 0 {
 			keys, err = client.Do(ctx, client.B().Zrange().Key(r.prefix+"index").Min("0").Max("-1").Build()).AsStrSlice()
 		}

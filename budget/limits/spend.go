@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -253,8 +254,7 @@ func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, excee
 			return got, exceeded, nil
 		}
 	}
-	var unavailable *UnavailableError
-	if l.o.Allow && errors.As(err, &unavailable) {
+	if l.o.Allow && err != nil {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if len(l.holding) >= maxHolding { // it must not grow for ever
@@ -469,17 +469,13 @@ func (l *Limits) nextID() string {
 	return l.id + strconv.FormatInt(l.ops, 36)
 }
 
-// blame notes that the store does not answer, unless it had no time for it: what one caller has left
-// of its time can be too short for any store. l.mu is held.
+// blame notes that the store does not answer: until it is asked again calls don't wait for it. A
+// store that had no time is not to blame: what one caller has left can be too short for any. l.mu is
+// held.
 func (l *Limits) blame(ctx context.Context, start time.Time, err error) {
-	if ctx.Err() == nil || time.Since(start) >= l.o.Wait/2 {
-		l.failed(err)
+	if ctx.Err() != nil && time.Since(start) < l.o.Wait/2 {
+		return
 	}
-}
-
-// failed notes that the store does not answer. Until it is asked again calls don't wait for it.
-// l.mu is held.
-func (l *Limits) failed(err error) {
 	if l.down == nil {
 		l.o.Log.Warn("limits: the store can't be reached", "error", err, "calls are", map[bool]string{true: "allowed, and charged later", false: "refused"}[l.o.Allow])
 	}
@@ -560,10 +556,6 @@ func (l *Limits) giveBack(ctx context.Context) bool {
 
 // empty takes all reserves and returns them as changes. l.mu is held.
 func (l *Limits) empty() []Change {
-	type part struct {
-		key    string
-		bucket int64
-	}
 	sum := map[part]Change{}
 	for _, a := range l.holding {
 		for _, c := range a.counters {
@@ -574,12 +566,20 @@ func (l *Limits) empty() []Change {
 		a.tokens, a.calls = 0, 0
 	}
 	clear(l.holding)
-	var changes []Change
-	for _, c := range sum {
-		changes = append(changes, c)
-	}
-	slices.SortFunc(changes, func(a, b Change) int { return strings.Compare(a.Key, b.Key) })
-	return changes
+	return inOrder(sum)
+}
+
+// part names one part of a counter.
+type part struct {
+	key    string
+	bucket int64
+}
+
+// inOrder returns the sums by key and part.
+func inOrder(sums map[part]Change) []Change {
+	return slices.SortedFunc(maps.Values(sums), func(a, b Change) int {
+		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Bucket, b.Bucket))
+	})
 }
 
 // Close gives back what is reserved. Spends stay valid.
