@@ -35,7 +35,7 @@ type Config struct {
 	MaxConcurrentPerInstance int `yaml:"max_concurrent_per_instance"`
 	// MaxBranchesPerMinute limits the branches that one session creates in any minute.
 	// MaxBranchesPerMinutePerPrincipal limits all sessions of a principal together, and callers
-	// without a session. It is never less than MaxBranchesPerMinute.
+	// without a session. Less than MaxBranchesPerMinute counts as that.
 	MaxBranchesPerMinute             int `yaml:"max_branches_per_minute"`
 	MaxBranchesPerMinutePerPrincipal int `yaml:"max_branches_per_minute_per_principal"`
 	// SessionCleanupSeconds bounds [Manager.EndSession] and [Manager.Close].

@@ -215,32 +215,33 @@ func (m *Manager) count(limits sessionKey, n int) {
 // admit checks the limits of a session, its principal and the instance. If rated is set, it takes
 // one creation from the rates of the session and the principal. m.mu is held.
 func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
-	if open := m.open[key]; open >= m.config().MaxConcurrentPerSession {
+	limits := m.limits.Load()
+	if open := m.open[key]; open >= limits.MaxConcurrentPerSession {
 		return failAfter(ErrTooManyBranches, m.nextEnd(now, func(b *branch) bool { return b.limits == key }),
 			"this session has %d branches open, the most allowed: return one with branch_return first", open)
 	}
-	if open := m.open[key.ofPrincipal()]; m.limits.Load().several && open >= max(m.config().MaxConcurrentPerInstance/2, 1) {
+	if open := m.open[key.ofPrincipal()]; limits.several && open >= max(limits.MaxConcurrentPerInstance/2, 1) {
 		return failAfter(ErrInstanceFull, m.nextEnd(now, func(b *branch) bool { return b.Principal == key.principal }),
 			"you have %d branches open, the most for one principal: return one with branch_return first", open)
 	}
-	if len(m.live) >= m.config().MaxConcurrentPerInstance {
+	if len(m.live) >= limits.MaxConcurrentPerInstance {
 		return failAfter(ErrInstanceFull, m.nextEnd(now, func(*branch) bool { return true }),
 			"foldgate has %d branches open, the most allowed: try again later", len(m.live))
 	}
 	if !rated {
 		return nil
 	}
-	own, all := lastMinute(m.made[key], now), lastMinute(m.made[key.ofPrincipal()], now)
-	per := m.config().MaxBranchesPerMinute
-	perPrincipal := max(m.config().MaxBranchesPerMinutePerPrincipal, per)
-	wait := untilFree(all, perPrincipal, now)
-	switch own := untilFree(own, per, now); {
+	made, all := lastMinute(m.made[key], now), lastMinute(m.made[key.ofPrincipal()], now)
+	per := limits.MaxBranchesPerMinute
+	perPrincipal := max(limits.MaxBranchesPerMinutePerPrincipal, per)
+	own, wait := untilFree(made, per, now), untilFree(all, perPrincipal, now)
+	switch {
 	case key.session != "" && own > wait:
 		return failAfter(ErrRateLimited, own, "this session may create %d branches a minute: try again in %d s", per, Seconds(own))
 	case wait > 0:
 		return failAfter(ErrRateLimited, wait, "you may create %d branches a minute, in all sessions together: try again in %d s", perPrincipal, Seconds(wait))
 	}
-	m.made[key], m.made[key.ofPrincipal()] = append(own, now), append(all, now)
+	m.made[key], m.made[key.ofPrincipal()] = append(made, now), append(all, now)
 	return nil
 }
 

@@ -15,9 +15,10 @@ import (
 )
 
 // Fold stores a tool's result that is too large for its place, and delivers a preview. It folds
-// results over a threshold, and results that do not fit what their branch has left. Images, audio
-// and the results of other methods pass. A result that can't be stored is delivered whole, so
-// folding loses nothing. p returns the policy in force.
+// results over a threshold, results that do not fit what their branch or a limit has left, and all
+// results once a limit with the action fold is spent. Images, audio and the results of other methods
+// pass. A result that can't be stored is delivered whole, so folding loses nothing. p returns the
+// policy in force.
 func Fold(store *results.Store, tm TokenMeter, p func() *FoldPolicy, b *Boundary, log *slog.Logger) Middleware {
 	f := &folder{store, tm, p, b, log}
 	return func(next Handler) Handler {
@@ -105,7 +106,7 @@ func (f *folder) large(res *Result, n, limit int) bool {
 	return len(p.kept) == 0 || p.structured != nil || f.tokens.Counter.Exceeds(p.text, limit)
 }
 
-// sparing returns the largest preview for a branch, of the tokens it has left.
+// sparing returns the largest preview for so many tokens that are left.
 func sparing(left int) int { return max(left-reserve, left/2) }
 
 // fold stores the result and returns it with a preview in the place of its text, in at most room

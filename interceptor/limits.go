@@ -60,7 +60,7 @@ func (l *Limits) Pay(ctx context.Context, o *Origin, server, tool string, branch
 	return l == nil || n == 0 || l.Limits.Pay(ctx, l.Use(o, server, tool, branch), n) == n
 }
 
-// States returns the limits that can apply to the calls of a caller.
+// States returns the limits of a caller in main that are not those of single tools or servers.
 func (l *Limits) States(ctx context.Context, o *Origin) ([]limits.State, error) {
 	if l == nil {
 		return nil, nil
@@ -89,8 +89,8 @@ func (c *Call) limitRefusal(err error, lost string) error {
 	case made: // a repeated call would have its effect twice
 	case !ok:
 		r.RetryAfter, r.Message = 1, r.Message+"; try again in a while"
-	case !exceeded.Reset.IsZero():
-		r.RetryAfter = folding.Seconds(max(time.Until(exceeded.Reset), time.Second))
+	default:
+		r.RetryAfter = folding.Seconds(exceeded.RetryAfter(time.Now()))
 	}
 	return refuse(c, &r)
 }

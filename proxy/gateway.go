@@ -341,16 +341,13 @@ func (g *Gateway) cleanJSON(ctx context.Context, raw []byte) ([]byte, error) {
 	return m.Body, m.Err
 }
 
-// warm connects servers, so that readiness can be told and the first list is quick. It returns
-// when each is up or has failed, or ctx is done.
-func (g *Gateway) warm(ctx context.Context, servers []*upstream.Server) {
-	var wg sync.WaitGroup
+// warm connects servers, so that readiness can be told and the first list is quick. It does not wait.
+func (g *Gateway) warm(servers []*upstream.Server) {
 	for _, srv := range servers {
-		wg.Go(func() {
-			_, _ = srv.Connection(ctx, upstream.Scope{Principal: g.anyone()}) // Status has the fault
+		g.wg.Go(func() {
+			_, _ = srv.Connection(g.lifetime, upstream.Scope{Principal: g.anyone()}) // Status has the fault
 		})
 	}
-	wg.Wait()
 }
 
 // anyone returns a principal for work of foldgate's own: checking and warming up.
@@ -443,14 +440,14 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	g.reloading.Lock()
 	g.http = e
 	g.reloading.Unlock()
-	g.wg.Go(func() { g.warm(g.lifetime, g.settings.Load().Servers) })
+	g.warm(g.settings.Load().Servers)
 	g.wg.Go(func() {
 		if err := control.Serve(g.lifetime, g.dir, operator{g}, g.log); err != nil {
 			g.log.Warn("this gateway takes no commands of its operator", "err", err)
 		}
 	})
 	if g.load != nil && g.cfg.File != "" {
-		g.wg.Go(func() { g.watch(g.lifetime) })
+		g.wg.Go(g.watch)
 	}
 	return server.Serve(ctx, ln, e, e.Handler(), shutdownWait)
 }

@@ -49,7 +49,7 @@ type MissingRecords struct {
 // branch_return the whole answer counts, because the trace does not have the tokens of its message.
 func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slog.Logger) (done Rebuilt, err error) {
 	if len(c.Budgets.Limits) == 0 {
-		return done, errors.New("the configuration has no budgets.limits")
+		return done, errNoLimits
 	}
 	store, err := openLimitStore(c)
 	if err != nil {

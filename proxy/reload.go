@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -13,7 +12,6 @@ import (
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
-	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
@@ -111,7 +109,7 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 			g.wg.Go(func() { g.servers.End(name) })
 		}
 	}
-	g.retire(before.Servers, now.Servers)
+	g.retire(before, now)
 	return done, nil
 }
 
@@ -129,19 +127,18 @@ func (g *Gateway) currentCertificate(*tls.ClientHelloInfo) (*tls.Certificate, er
 }
 
 // retire ends the servers that are no longer in force and connects the new ones.
-func (g *Gateway) retire(before, now []*upstream.Server) {
-	for _, srv := range before {
-		if slices.Contains(now, srv) {
+func (g *Gateway) retire(before, now *settings) {
+	for _, srv := range before.Servers {
+		if slices.Contains(now.Servers, srv) {
 			continue
 		}
 		because := errors.New("a reload of the configuration removed it")
-		if (&router.Settings{Servers: now}).Server(srv.Key) != nil {
+		if now.Server(srv.Key) != nil {
 			because = errors.New("a reload of the configuration replaced it")
 		}
 		g.wg.Go(func() { srv.Retire(g.lifetime, because) })
 	}
-	fresh := slices.DeleteFunc(slices.Clone(now), func(srv *upstream.Server) bool { return slices.Contains(before, srv) })
-	g.wg.Go(func() { g.warm(g.lifetime, fresh) })
+	g.warm(slices.DeleteFunc(slices.Clone(now.Servers), func(srv *upstream.Server) bool { return slices.Contains(before.Servers, srv) }))
 }
 
 // newScrubber returns a scrubber for a configuration.
@@ -157,9 +154,9 @@ func newScrubber(c config.Config) (*scrub.Scrubber, error) {
 // looks see the same text, so that a file which is being written is not read in half.
 const watchEvery = 2 * time.Second
 
-// watch reloads the configuration whenever the text of its file changes, until ctx is done. It reads
+// watch reloads the configuration whenever the text of its file changes, until the gateway ends. It reads
 // the file, since a mounted directory may be swapped as a whole, without an event for the file.
-func (g *Gateway) watch(ctx context.Context) {
+func (g *Gateway) watch() {
 	look := func() string {
 		data, err := os.ReadFile(g.cfg.File)
 		if err != nil {
@@ -173,7 +170,7 @@ func (g *Gateway) watch(ctx context.Context) {
 	for {
 		select {
 		case <-tick.C:
-		case <-ctx.Done():
+		case <-g.lifetime.Done():
 			return
 		}
 		before := seen

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -39,19 +38,6 @@ func (a *app) operating(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// all collects what every gateway answers.
-func all[T any](found []*control.Client, ask func(*control.Client) ([]T, error)) (out []T, err error) {
-	out = []T{}
-	for _, g := range found {
-		part, err := ask(g)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, part...)
-	}
-	return out, nil
-}
-
 func newBranches(a *app) *cobra.Command {
 	var asJSON bool
 	cmd := a.operating(&cobra.Command{
@@ -65,13 +51,17 @@ the state directory of the configuration and serve HTTP.`,
 			if err != nil {
 				return err
 			}
-			open, err := all(found, func(g *control.Client) ([]control.Branch, error) { return g.OpenBranches(cmd.Context()) })
-			if err != nil {
-				return err
+			open := []control.Branch{}
+			for _, g := range found {
+				part, err := g.OpenBranches(cmd.Context())
+				if err != nil {
+					return err
+				}
+				open = append(open, part...)
 			}
 			slices.SortStableFunc(open, func(a, b control.Branch) int { return a.Created.Compare(b.Created) })
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), open)
+				return writeJSON(cmd.OutOrStdout(), open)
 			}
 			if len(open) == 0 {
 				fmt.Fprintln(cmd.OutOrStdout(), "No branch is open.")
@@ -107,7 +97,7 @@ agent is told that the operator ended it, and why. The trace has both.`,
 			}
 			for _, g := range found {
 				b, err := g.EndBranch(cmd.Context(), args[0], reason)
-				if err != nil && err.Error() == control.ErrNoBranch.Error() {
+				if errors.Is(err, control.ErrNoBranch) {
 					continue
 				}
 				if err != nil {
@@ -142,7 +132,7 @@ with use in its window. Gateways with one store count together.`,
 				return err
 			}
 			if asJSON {
-				return printJSON(cmd.OutOrStdout(), append([]control.Budget{}, states...))
+				return writeJSON(cmd.OutOrStdout(), append([]control.Budget{}, states...))
 			}
 			if len(states) == 0 {
 				fmt.Fprintln(cmd.OutOrStdout(), "No limit has been used in its window.")
@@ -260,18 +250,14 @@ print what changed. A file that can't be used changes nothing.`,
 					continue
 				}
 				fmt.Fprintf(cmd.OutOrStdout(), "The configuration with SHA-256 %s is in force.\n", done.Config)
-				lines(cmd.OutOrStdout(), "Changed: ", done.Changed, "nothing")
+				fmt.Fprintln(cmd.OutOrStdout(), "Changed: "+cmp.Or(strings.Join(done.Changed, ", "), "nothing"))
 				if len(done.Restart) > 0 {
-					lines(cmd.OutOrStdout(), "Changed, but only after a restart: ", done.Restart, "")
+					fmt.Fprintln(cmd.OutOrStdout(), "Changed, but only after a restart: "+strings.Join(done.Restart, ", "))
 				}
 			}
 			return errors.Join(faults...)
 		},
 	})
-}
-
-func lines(w io.Writer, head string, items []string, none string) {
-	fmt.Fprintln(w, head+cmp.Or(strings.Join(items, ", "), none))
 }
 
 func firstLine(text string) string {
@@ -288,11 +274,4 @@ func table(w io.Writer, rows [][]string) error {
 		fmt.Fprintln(t, strings.Join(row, "\t"))
 	}
 	return t.Flush()
-}
-
-func printJSON(w io.Writer, v any) error {
-	out := json.NewEncoder(w)
-	out.SetIndent("", "  ")
-	out.SetEscapeHTML(false)
-	return out.Encode(v)
 }

@@ -446,7 +446,10 @@ const before, after = 64, 16
 
 // paddingEnd returns the end of the padding of base64 at byte i.
 func paddingEnd(text string, i int) int {
-	return i + len(text[i:min(len(text), i+2)]) - len(strings.TrimLeft(text[i:min(len(text), i+2)], "="))
+	for end := min(len(text), i+2); i < end && text[i] == '='; {
+		i++
+	}
+	return i
 }
 
 // margin is the number of bytes around an escape that are examined with it.

@@ -9,7 +9,7 @@
 // Every secret is replaced by [REDACTED:rule], and nothing else changes. An error means that the
 // text was not examined to its end: withhold it.
 //
-// A text is examined as it is (find.go), and then decoded where it contains base64, hexadecimal
-// or escapes (decode.go), or packed text in base64 (unpack.go), and examined again. Of JSON each string is a text (json.go). Package
-// regexset finds the matches of the rules.
+// A text is examined as it is (find.go). Where it contains base64, hexadecimal or escapes it is
+// decoded (decode.go), and unpacked if that is packed text (unpack.go), and examined again. Of JSON
+// each string is a text (json.go). Package regexset finds the matches of the rules.
 package scrub

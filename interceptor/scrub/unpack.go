@@ -29,7 +29,7 @@ var packings = []struct {
 	{littleMark, fromUTF16}, {bigMark, fromUTF16},
 }
 
-// The marks at the begin of UTF-16.
+// The marks at the beginning of UTF-16.
 const littleMark, bigMark = "\xff\xfe", "\xfe\xff"
 
 // appendUnpacked appends the text that is packed in a run of base64 or hexadecimal, up to the bounds.

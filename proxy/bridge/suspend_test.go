@@ -65,7 +65,7 @@ func newBridge(t *testing.T) *Bridge {
 	return b
 }
 
-// legacy returns a legacy server as the modern hosts of a principal see it.
+// legacy returns a legacy server as the hosts that share a connection see it.
 func (b *Bridge) legacy(t *testing.T, c conn.Conn) *legacyServer {
 	t.Helper()
 	w, h := b.Wrap("up", conn.Host{Modern: true}, c, drop{})

@@ -82,8 +82,8 @@ func (r *Rules) Visible(k Kind, id interceptor.Identity, e Entry) policy.Decisio
 }
 
 // Permit decides whether a call may be sent to its server, by what is sent. e is the entry of its
-// tool; it is not needed for other methods. The decision may be [Removed]. unknown means that a refusal must look as if the target
-// did not exist.
+// tool; other methods do not need it. The decision may be [Removed]. unknown means that a refusal
+// must look as if the target did not exist.
 func (r *Rules) Permit(c *interceptor.Call, e Entry) (d policy.Decision, unknown bool) {
 	if r.policy == nil {
 		return policy.Decision{Allowed: true, Rule: policy.DefaultRule}, false

@@ -3,6 +3,7 @@ package config
 import (
 	"reflect"
 	"slices"
+	"strings"
 )
 
 // restart are the keys that take effect only when the gateway starts. docs/operations.md lists them.
@@ -47,15 +48,11 @@ func (c Config) Over(before Config) (next Config, changed, kept []string) {
 		}
 	}
 	compare(reflect.ValueOf(&next).Elem(), reflect.ValueOf(&before).Elem(), "")
-	if !slices.Equal(next.UpstreamKeys(), before.UpstreamKeys()) && !slices.ContainsFunc(changed, isUpstream) {
+	if !slices.Equal(next.UpstreamKeys(), before.UpstreamKeys()) && !slices.ContainsFunc(changed, func(key string) bool { return strings.HasPrefix(key, "upstreams.") }) {
 		changed = append(changed, "upstreams") // their order
 	}
 	slices.Sort(changed)
 	return next, changed, kept
-}
-
-func isUpstream(key string) bool {
-	return len(key) > len("upstreams.") && key[:len("upstreams.")] == "upstreams."
 }
 
 func join(key, name string) string {

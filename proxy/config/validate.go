@@ -73,10 +73,9 @@ func (c Config) checkBudgets(k *checker) {
 	if err := limits.Check(c.Budgets.Limits); err != nil {
 		for fault := range strings.Lines(err.Error()) { // each starts with its key
 			key, msg, _ := strings.Cut(strings.TrimSpace(fault), ": ")
-			if i := 0; len(c.Budgets.Limits) > 0 {
-				if n, _ := fmt.Sscanf(key, "limits[%d]", &i); n == 1 && c.Budgets.Limits[i].Name != "" {
-					msg = "limit " + c.Budgets.Limits[i].Name + ": " + msg
-				}
+			i := 0
+			if n, _ := fmt.Sscanf(key, "limits[%d]", &i); n == 1 && c.Budgets.Limits[i].Name != "" {
+				msg = "limit " + c.Budgets.Limits[i].Name + ": " + msg
 			}
 			k.fault("budgets."+key, "%s", msg)
 		}

@@ -102,6 +102,9 @@ func ask[T any](ctx context.Context, c *Client, method, path string) (out T, err
 	if err == nil && res.StatusCode >= http.StatusBadRequest {
 		var fault struct{ Error string }
 		_ = json.Unmarshal(body, &fault)
+		if fault.Error == ErrNoBranch.Error() {
+			return out, ErrNoBranch
+		}
 		return out, errors.New(cmp.Or(fault.Error, "the gateway is of another version, and does not know this command: "+res.Status))
 	}
 	if err == nil {

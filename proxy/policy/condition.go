@@ -37,9 +37,9 @@ var errNoList = errors.New("the list of its server, which has the tool's annotat
 
 // condition is a compiled expression.
 type condition struct {
-	program  cel.Program
-	readsAny bool              // it reads arguments
-	names    map[string]string // the members that it reads, by their folded names
+	program   cel.Program
+	readsArgs bool              // it reads arguments
+	names     map[string]string // the members that it reads, by their folded names
 }
 
 // environment is the CEL environment of all conditions.
@@ -76,7 +76,7 @@ func compile(expression string) (*condition, error) {
 	ast.PreOrderVisit(checked.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
 		switch e.Kind() {
 		case ast.IdentKind:
-			c.readsAny = c.readsAny || e.AsIdent() == "args"
+			c.readsArgs = c.readsArgs || e.AsIdent() == "args"
 		case ast.SelectKind:
 			field := e.AsSelect().FieldName()
 			c.names[fold(field)] = field
@@ -106,16 +106,15 @@ type input struct {
 // eval evaluates the condition. It fails if it is neither true nor false.
 func (c *condition) eval(in *input) (truth, error) {
 	if in.vars == nil {
-		roles, scopes := in.Roles, in.Scopes
 		in.vars = map[string]any{
-			"principal": in.Principal, "team": in.Team, "roles": append([]string{}, roles...), "scopes": append([]string{}, scopes...),
+			"principal": in.Principal, "team": in.Team, "roles": append([]string{}, in.Roles...), "scopes": append([]string{}, in.Scopes...),
 			"server": in.Server, "tool": in.Name, "branch": in.Branch, "annotations": annotations(in.Annotations), "args": map[string]any{},
 		}
 	}
 	var missing []*cel.AttributePatternType
 	if in.Listing {
 		missing = append(missing, cel.AttributePattern("args"), cel.AttributePattern("branch"))
-	} else if c.readsAny {
+	} else if c.readsArgs {
 		if err := in.decode(); err != nil {
 			return no, err
 		}
@@ -151,7 +150,7 @@ func (c *condition) eval(in *input) (truth, error) {
 	if err == nil {
 		err = errors.New("the condition has no value")
 	}
-	return no, fmt.Errorf("%s", shorten(err.Error()))
+	return no, errors.New(shorten(err.Error()))
 }
 
 // annotations returns the annotations of a tool with the defaults that the protocol has for hints.

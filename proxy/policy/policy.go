@@ -230,23 +230,23 @@ func (p *Policy) Decide(r Request) Decision {
 		if !allow && !deny && (err == nil || !one.namesAny(r.Kind)) || !one.Who.matches(r.Identity) {
 			continue
 		}
-		applies, maybe, fault2 := yes, false, err
-		if fault2 == nil && one.when != nil {
-			applies, fault2 = one.when.eval(in)
+		applies, why := yes, err
+		if why == nil && one.when != nil {
+			applies, why = one.when.eval(in)
 		}
-		if maybe = applies == unknown; maybe && !r.Listing && fault2 == nil {
-			fault2 = errNoList
+		if applies == unknown && !r.Listing && why == nil {
+			why = errNoList
 		}
 		switch {
-		case fault2 != nil:
+		case why != nil:
 			if failed == nil {
-				failed, fault = one, fault2
+				failed, fault = one, why
 			}
 		case applies == no:
 			if allow && !deny {
 				note(&unmet, one)
 			}
-		case deny && !maybe:
+		case deny && applies == yes:
 			note(&refused, one)
 		case deny:
 		case one.Require != "" && r.Branch == "" && !r.Listing:

@@ -227,7 +227,7 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	}
 	if server != "" && msg.Verdict < interceptor.Blocked { // foldgate's own words are free
 		n.Tokens = s.rt.Tokens.Sent(m.Method, msg.Body, msg.Extra)
-		n.Refused = n.Tokens > maxTaskNews && strings.HasPrefix(m.Method, taskNews) || !s.pay(ctx, n, server)
+		n.Refused = n.Tokens > maxTaskNews && strings.HasPrefix(m.Method, taskNews) || !s.pay(ctx, n)
 	}
 	if server != "" && !s.rt.records(s.Principal, server, len(msg.Body)) {
 		s.rt.Log.Debug("notification not recorded: too many of this upstream", "upstream", server, "method", m.Method)
@@ -251,12 +251,12 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 
 // pay charges a notification of a server to its branch and to the limits. It reports whether both
 // had the tokens.
-func (s *Session) pay(ctx context.Context, n interceptor.Notification, server string) bool {
+func (s *Session) pay(ctx context.Context, n interceptor.Notification) bool {
 	if s.rt.Branches.Pay(n.Branch, n.Tokens) < n.Tokens {
 		return false
 	}
 	o := interceptor.Origin{Identity: s.identity(), Session: s.ID, Revision: n.Era}
-	return s.rt.Settings().Limits.Pay(ctx, &o, server, "", n.Branch != "", n.Tokens)
+	return s.rt.Settings().Limits.Pay(ctx, &o, n.Server, "", n.Branch != "", n.Tokens)
 }
 
 const (
@@ -264,11 +264,12 @@ const (
 	// and the bytes a second after it.
 	notedBurst = 4 << 20
 	notedRate  = 16 << 10
-	// leftOutEvery is how often a record tells the number of notifications left out.
+	// leftOutEvery is how often a record tells the number of messages left out.
 	leftOutEvery = 10 * time.Second
 )
 
-// notes bounds the messages of one upstream that the trace takes. It is guarded by Router.mu.
+// notes bounds the notifications of one upstream that the trace takes, or its questions to a session.
+// It is guarded by Router.mu.
 type notes struct {
 	room    int // bytes, as of at; less than 0 after a large message
 	at      time.Time

@@ -253,8 +253,8 @@ func (rt *Router) findTool(ctx context.Context, s *Session, name string) (catalo
 // unknownTool returns the refusal of a tool that findTool does not find, and names the tool on the
 // call. Only the trace tells a tool that is hidden from one that does not exist.
 func (rt *Router) unknownTool(s *Session, c *interceptor.Call, name string, e catalog.Entry) error {
-	down, rules := "", rt.Settings().Rules
-	for _, srv := range rt.Settings().Servers {
+	down, st := "", rt.Settings()
+	for _, srv := range st.Servers {
 		if state, fault := srv.Status(); state == "failed" && !rt.conceals(s, srv, s.lists(srv).peek) {
 			down += fmt.Sprintf("; upstream %s is down: %v", srv.Key, fault)
 		}
@@ -262,10 +262,10 @@ func (rt *Router) unknownTool(s *Session, c *interceptor.Call, name string, e ca
 	ref := &interceptor.Refusal{Reason: trace.ReasonInvalid, Code: "unknown_tool", Status: 404}
 	c.Target.Name = rt.echo(name)
 	ref.Message = fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s)", c.Target.Name, down)
-	server, own, hidden := rules.Hidden(name)
+	server, own, hidden := st.Rules.Hidden(name)
 	if e.Server != "" {
 		server, own, hidden = e.Server, e.Name, true
-		ref.Rule = rules.Visible(catalog.Tools, c.Origin.Identity, e).Rule
+		ref.Rule = st.Rules.Visible(catalog.Tools, c.Origin.Identity, e).Rule
 	}
 	if hidden {
 		ref.Reason, c.Target.Server, c.Target.Name = trace.ReasonPolicy, server, rt.echo(own)
@@ -386,14 +386,14 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 // belongs to the server that made it; anything else goes to each server in turn until one knows
 // the method.
 func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
-	owners := rt.Settings().Servers
+	st := rt.Settings()
+	owners := st.Servers
 	c.Target.Metered = true // a model may read the answer
-	task := ""              // key of the server that has the task
+	var t task              // that the call names
 	if id, ok := rawjson.GetString(c.Target.Params, "taskId"); ok {
-		t := r.s.tasks.task(id)
-		task = t.server
-		if srv := rt.Settings().Server(t.server); srv != nil {
-			owners = []*upstream.Server{srv}
+		t = r.s.tasks.task(id)
+		if one := st.One(t.server); one != nil {
+			owners = one
 		}
 		switch c.Target.Method {
 		case interceptor.MethodTaskResult, interceptor.MethodTaskGet, "tasks/update": // of a tools/call, only later
@@ -405,7 +405,7 @@ func (rt *Router) handlerOfOther(r *request, c *interceptor.Call) handler {
 	}
 	owners = slices.DeleteFunc(slices.Clone(owners), func(srv *upstream.Server) bool {
 		// Over a connection of everyone a host could ask for the tasks of another principal.
-		return srv.Builtin() || srv.Config.Share == "everyone" && strings.HasPrefix(c.Target.Method, "tasks/") && task != srv.Key
+		return srv.Builtin() || srv.Everyone() && strings.HasPrefix(c.Target.Method, "tasks/") && t.server != srv.Key
 	})
 	if len(owners) == 0 {
 		return refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + rt.echo(c.Target.Method)})
@@ -482,7 +482,8 @@ func (r *request) permit(c *interceptor.Call) error {
 	if unknown {
 		switch c.Target.Method {
 		case "tools/call":
-			return rt.unknownTool(r.s, c, rt.echo(c.Target.Name), r.entry)
+			name, _ := rawjson.GetString(r.Msg.Params, "name")
+			return rt.unknownTool(r.s, c, name, r.entry)
 		case "prompts/get":
 			ref.Err = rt.unknownPrompt(r.Msg.Params)
 		case "completion/complete":

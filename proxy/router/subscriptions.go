@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -127,10 +128,8 @@ func (rt *Router) tellListens(principal, method string) {
 func (l *listen) watch(ctx context.Context, srv *upstream.Server, uri string) {
 	want := rawjson.Marshal(map[string]any{"resourceSubscriptions": []string{uri}})
 	open := func(ctx context.Context) (conn.Conn, error) {
-		if now := l.r.s.rt.Settings().Server(srv.Key); now != nil { // a reload may have replaced it
-			srv = now
-		}
-		return srv.Connection(ctx, l.r.s.scope)
+		now := l.r.s.rt.Settings().Server(srv.Key) // a reload may have replaced it
+		return cmp.Or(now, srv).Connection(ctx, l.r.s.scope)
 	}
 	conn.Listen(ctx, open, want, false, srv.Log, func(m wire.Message) {
 		if m.Method == wire.MethodResourceUpdated {

@@ -20,7 +20,6 @@ type fakeRouter struct {
 	onNotify func(m wire.Message)
 
 	mu       sync.Mutex
-	refusals []Refusal
 	peers    []Peer
 	notified []string
 	answers  chan wire.Message
@@ -56,11 +55,7 @@ func (c *fakeRouter) Open(p Peer) Session {
 	return &fakeSession{c}
 }
 
-func (c *fakeRouter) Refused(r Refusal) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.refusals = append(c.refusals, r)
-}
+func (*fakeRouter) Refused(Refusal) {}
 
 // fakeSession is a session of a fakeRouter.
 type fakeSession struct{ *fakeRouter }

@@ -5,10 +5,10 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -95,7 +95,7 @@ func (t *Tools) finish(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	}{Success: true, TokensUsed: ret.Branch.BudgetUsed, Message: ret.Message}
 	switch {
 	case ret.Unpaid:
-		out.Message = t.keepMessage(ctx, c, ret.Branch, ret.MessageTokens)
+		out.Message = t.keepMessage(ctx, c, ret.Branch)
 	case ret.Granted < ret.MessageTokens:
 		out.Message, _ = t.Counter.Truncate(ret.Message, ret.Granted)
 		c.Outcome.Truncated = true
@@ -180,7 +180,7 @@ type limitLeft struct {
 	Resets     string `json:"resets_at,omitempty"`
 }
 
-// left returns what the limits that can apply to the caller have left.
+// left returns what the limits of [interceptor.Limits.States] have left.
 func (t *Tools) left(ctx context.Context, c *interceptor.Call) (out []limitLeft) {
 	states, err := t.Limits().States(ctx, &c.Origin)
 	if err != nil {
@@ -212,21 +212,19 @@ func (t *Tools) paid(ctx context.Context, c *interceptor.Call, of folding.Branch
 		}
 	}
 	if !t.Limits().Pay(ctx, &c.Origin, "", c.Target.Name, by != nil, n) {
-		return t.keepMessage(ctx, c, of, t.Counter.Count(of.Message))
+		return t.keepMessage(ctx, c, of)
 	}
 	c.Outcome.Truncated = message != of.Message
 	return message
 }
 
-// keepMessage stores the message of a branch, of n tokens, for which a limit has too little left. It
-// returns a line that says where it is.
-func (t *Tools) keepMessage(ctx context.Context, c *interceptor.Call, of folding.Branch, n int) string {
-	handle, parent := results.NewHandle(), ""
-	if i := strings.LastIndexByte(of.Context, '/'); i >= 0 {
-		parent = of.Context[:i]
-	}
+// keepMessage stores the message of a branch, for which a limit has too little left. It returns a
+// line that says where it is.
+func (t *Tools) keepMessage(ctx context.Context, c *interceptor.Call, of folding.Branch) string {
+	handle, n := results.NewHandle(), t.Counter.Count(of.Message)
 	err := t.Results.Put(context.WithoutCancel(ctx), results.Result{
-		Handle: handle, Principal: c.Origin.Principal, Session: c.Origin.Session, Context: parent, Tool: "", Kind: kindMessage, Text: of.Message, Tokens: n,
+		Handle: handle, Principal: c.Origin.Principal, Session: c.Origin.Session, Context: string(contextpath.Path(of.Context).Parent()),
+		Kind: kindMessage, Text: of.Message, Tokens: n,
 	})
 	if err != nil {
 		t.Log.Error("message of a branch not stored", "branch_id", of.ID, "err", err)

@@ -26,10 +26,10 @@ import (
 	"github.com/foldgate/foldgate/proxy/conn"
 )
 
-// rules are loaded once for all tests.
 // fixed is a configuration that is not reloaded.
 func fixed(c config.Config) func() *config.Config { return func() *config.Config { return &c } }
 
+// rules are loaded once for all tests.
 var rules = sync.OnceValues(func() (*scrub.Scrubber, error) { return scrub.New(scrub.Options{}) })
 
 // newTools returns tools on a state directory of their own. router makes the

@@ -190,15 +190,15 @@ func (t *calls) fail(err error) (ended map[int64]*call) {
 	return ended
 }
 
-// idle returns since when no call is open. ok is false if one is.
+// idle returns since when nobody waits for a call. ok is false if somebody does.
 func (t *calls) idle() (since time.Time, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.since, t.using == 0
 }
 
-// retire ends the table unless a call is open. A later call fails with conn.ErrSessionGone, since the
-// server did nothing for it.
+// retire ends the table unless somebody waits for a call. A later call fails with conn.ErrSessionGone,
+// since the server did nothing for it.
 func (t *calls) retire() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

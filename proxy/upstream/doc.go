@@ -1,5 +1,5 @@
-// Package upstream holds the servers behind the gateway and the connections to them. A [Set] is the
-// configured servers. A [Server] picks the connection of a [Scope]: a host session has connections
+// Package upstream holds the servers behind the gateway and the connections to them. A [Set] is what
+// all servers share. A [Server] picks the connection of a [Scope]: a host session has connections
 // of its own, everything else is shared by the hosts of a principal, or by all. A session sees a
 // connection that it shares through a view.
 //

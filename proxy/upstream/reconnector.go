@@ -151,7 +151,7 @@ func (r *reconnector) attempt() {
 		}
 	}
 	if err == nil {
-		c = r.connect(raw, in, conn.Host{Modern: cs.shared, Everyone: r.server.Config.Share == "everyone", Initialize: initialize})
+		c = r.connect(raw, in, conn.Host{Modern: cs.shared, Everyone: r.server.Everyone(), Initialize: initialize})
 	}
 	r.mu.Lock()
 	again, closed, trying := !r.since.IsZero() || r.server.again, r.closed, r.trying

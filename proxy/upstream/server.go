@@ -151,7 +151,10 @@ type Scope struct {
 }
 
 // Shared reports whether legacy sessions share connections to s.
-func (s *Server) Shared() bool { return s.Config.Share == "principal" || s.Config.Share == "everyone" }
+func (s *Server) Shared() bool { return s.Config.Share == "principal" || s.Everyone() }
+
+// Everyone reports whether all principals share one.
+func (s *Server) Everyone() bool { return s.Config.Share == "everyone" }
 
 // reconnector picks the connection of a scope, the only place that does: a session has its own,
 // since a legacy server keeps state for a connection, unless the configuration says that it keeps
@@ -162,7 +165,7 @@ func (s *Server) reconnector(scope Scope) *reconnector {
 		return scope.Own.reconnector(s)
 	}
 	principal := scope.Principal
-	if s.Config.Share == "everyone" {
+	if s.Everyone() {
 		principal = ""
 	}
 	s.set.mu.Lock()
@@ -362,7 +365,7 @@ func (s *Server) open(ctx context.Context, handler conn.Handler, initialize json
 	}
 	return s.set.Dial(ctx, Config{
 		Name: s.Key, Command: s.Config.Command, Env: env, Dir: o.Config.Path(s.Config.Cwd), URL: s.Config.URL, Headers: s.Config.Headers,
-		Initialize: initialize, Shared: shared, Everyone: s.Config.Share == "everyone", Handler: handler, Log: o.Log, Clean: o.CleanText,
+		Initialize: initialize, Shared: shared, Everyone: s.Everyone(), Handler: handler, Log: o.Log, Clean: o.CleanText,
 	})
 }
 
