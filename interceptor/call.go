@@ -50,6 +50,9 @@ type Identity struct {
 	Principal     string   // authenticated; see [folding.Caller]
 	Team          string   // "" for none
 	Roles, Scopes []string // not to be changed
+	// Issuer is the URL of the issuer of the token, and Subject the issuer's name for the principal.
+	// Both are "" if the configuration has the principal.
+	Issuer, Subject string
 }
 
 // Origin describes the sender of a call.

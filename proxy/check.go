@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
@@ -87,7 +88,7 @@ func Check(ctx context.Context, cfg config.Config, as string, wait time.Duration
 	}
 	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
 	faults := g.settle(ctx, wait)
-	s := g.router.NewSession(server.Peer{Principal: cmp.Or(as, g.anyone()), Transport: "http", Era: wire.Modern, SingleRequest: true})
+	s := g.router.NewSession(server.Peer{Identity: interceptor.Identity{Principal: cmp.Or(as, g.anyone())}, Transport: "http", Era: wire.Modern, SingleRequest: true})
 	defer s.Close("check is done")
 	return g.report(ctx, s, as, faults, wait), nil
 }

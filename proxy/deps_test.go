@@ -39,10 +39,11 @@ var arrows = map[string][]string{
 	"interceptor/workflow":        {"folding/contextpath", "internal/rawjson", "internal/sqlitedb"},
 	"interceptor":                 {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor/preview", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson"},
 	"proxy/policy":                {"interceptor"},
-	"proxy/config":                {"budget", "budget/limits", "folding", "interceptor", "interceptor/workflow", "proxy/policy"},
+	"proxy/config":                {"budget", "budget/limits", "folding", "interceptor", "interceptor/workflow", "proxy/policy", "proxy/server/auth"},
 	"proxy/wire":                  {"internal/rawjson"},
 	"proxy/conn":                  {"interceptor", "internal/backoff", "proxy/wire"},
-	"proxy/server":                {"internal/rawjson", "proxy/wire"},
+	"proxy/server/auth":           {"interceptor"},
+	"proxy/server":                {"interceptor", "internal/rawjson", "proxy/server/auth", "proxy/wire"},
 	"proxy/control":               {},
 	"proxy/files":                 {"internal/arguments", "internal/rawjson", "proxy/conn", "proxy/wire"},
 	"proxy/upstream":              {"internal/backoff", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/files", "proxy/wire"},
@@ -50,7 +51,7 @@ var arrows = map[string][]string{
 	"proxy/tools":                 {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/trace", "internal/arguments", "internal/rawjson", "proxy/config", "proxy/conn", "proxy/wire"},
 	"proxy/catalog":               {"interceptor", "interceptor/workflow", "internal/rawjson", "proxy/config", "proxy/policy", "proxy/wire"},
 	"proxy/router":                {"folding", "folding/contextpath", "interceptor", "interceptor/trace", "internal/backoff", "internal/rawjson", "internal/version", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/server", "proxy/upstream", "proxy/wire"},
-	"proxy":                       {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/control", "proxy/server", "proxy/router", "proxy/tools", "proxy/upstream", "proxy/wire"},
+	"proxy":                       {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/workflow", "internal/rawjson", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/control", "proxy/server", "proxy/server/auth", "proxy/router", "proxy/tools", "proxy/upstream", "proxy/wire"},
 	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/version", "proxy", "proxy/config", "proxy/control"},
 }
 
@@ -62,7 +63,8 @@ var only = map[string][]string{
 	"github.com/itchyny/gojq":                {"interceptor/preview/extract"},
 	"github.com/spf13/cobra":                 {"cmd/foldgate"},
 	"github.com/zricethezav/gitleaks":        {"interceptor/scrub"},
-	"github.com/ohler55/ojg":                 {"interceptor/workflow"},
+	"github.com/ohler55/ojg":                 {"interceptor/workflow", "proxy/server/auth"},
+	"github.com/lestrrat-go":                 {"proxy/server/auth"},
 	"github.com/valkey-io":                   {"budget/limits"},
 	"cel.dev/cel-go":                         {"proxy/policy"},
 	"modernc.org/sqlite":                     {"internal/sqlitedb"}, // one way to open and migrate

@@ -101,7 +101,7 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 		return nil, &config.Error{File: "configuration", Faults: faults}
 	}
 	g := &Gateway{cfg: cfg, log: log, tried: cfg.Sum}
-	g.settings.Store(newSettings(cfg)) // without servers, which openParts makes
+	g.settings.Store(newSettings(cfg, nil, log)) // without servers, which openParts makes
 	g.lifetime, g.end = context.WithCancel(context.Background())
 	for _, o := range options {
 		o(g)
@@ -134,7 +134,7 @@ func (g *Gateway) openParts() error {
 	})
 	g.settings.Load().Servers = g.servers.Servers(g.cfg, nil)
 	g.tools = tools.New(g.lifetime, tools.Options{
-		Config: func() *config.Config { return &g.settings.Load().Config }, Branches: g.branches, Limits: g.limits, Results: g.results, Counter: g.counter, Programs: extract.NewPrograms(2 * len(g.cfg.Principals)),
+		Config: func() *config.Config { return &g.settings.Load().Config }, Branches: g.branches, Limits: g.limits, Results: g.results, Counter: g.counter, Programs: extract.NewPrograms(2 * g.cfg.PrincipalCount()),
 		Boundary: g.boundary, Records: g.records, Log: g.log,
 	})
 	g.router = router.New(g.lifetime, router.Options{
@@ -178,7 +178,7 @@ func (g *Gateway) openEngines() error {
 	}
 	g.records = &interceptor.BranchRecords{
 		Recorder: g.recorder, Counter: g.counter, Telemetry: g.telemetry, Dir: filepath.Join(state, "trace"),
-		Several: func() bool { return len(g.settings.Load().Config.Principals) > 1 },
+		Several: func() bool { return g.settings.Load().Config.PrincipalCount() > 1 },
 	}
 	g.tokenMeter = interceptor.TokenMeter{Counter: g.counter, ImageTokens: g.cfg.Budget.ImageTokens}
 	if err := g.openLimits(g.settings.Load()); err != nil {
@@ -242,7 +242,7 @@ func (g *Gateway) openBranches(repo folding.Repository) (err error) {
 	}
 	g.branches, err = folding.Open(g.lifetime, g.cfg.Folding, folding.Options{
 		Repository: repo, Count: g.counter.Count, OnEvent: g.records.Event, Log: g.log, Meters: g.meters, Traces: g.traces,
-		Principals: len(g.cfg.Principals),
+		Principals: g.cfg.PrincipalCount(),
 		Scrub: func(ctx context.Context, text string) (string, error) {
 			clean, _, err := g.scrubber.Text(ctx, text)
 			return clean, err

@@ -59,7 +59,7 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 	if err != nil {
 		return done, errors.Join(fmt.Errorf("budgets.limits: %w", err), store.Close())
 	}
-	shown := newSettings(c).shown
+	shown := newSettings(c, nil, nil).shown
 	refusedByLimit := func(rule string) bool {
 		return rule == "limits_unavailable" || slices.ContainsFunc(c.Budgets.Limits, func(l limits.Limit) bool { return l.Name == rule })
 	}

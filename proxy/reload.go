@@ -73,8 +73,8 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 	if next.Sum == config.Sum(nil) && before.Config.Sum != next.Sum {
 		return done, errors.New("the file is empty: a reload takes that for a file that is being written")
 	}
-	if len(next.Principals) == 0 && len(before.Config.Principals) > 0 {
-		return done, errors.New("principals: a reload can't remove all of them, since everybody who reaches the gateway could use it then: restart it for that")
+	if !next.Authenticates() && before.Config.Authenticates() {
+		return done, errors.New("principals and auth: a reload can't remove all of them, since everybody who reaches the gateway could use it then: restart it for that")
 	}
 	scrubber, err := newScrubber(next)
 	if err != nil {
@@ -86,11 +86,11 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 			return done, err
 		}
 	}
-	now := newSettings(next)
+	now := newSettings(next, before.access.Auth, g.log)
 	if err := g.openLimits(now); err != nil {
 		return done, err
 	}
-	if err := g.branches.Configure(next.Folding, len(next.Principals)); err != nil {
+	if err := g.branches.Configure(next.Folding, next.PrincipalCount()); err != nil {
 		return done, err
 	}
 	g.certificate.Store(cert)

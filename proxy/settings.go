@@ -1,11 +1,14 @@
 package proxy
 
 import (
+	"log/slog"
+
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/server"
+	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/tools"
 )
 
@@ -18,8 +21,9 @@ type settings struct {
 	access  server.Access
 }
 
-// newSettings derives the settings from a valid configuration. They have no servers yet.
-func newSettings(c config.Config) *settings {
+// newSettings derives the settings from a valid configuration. They have no servers yet. before is the
+// authenticator of the settings that they replace, or nil.
+func newSettings(c config.Config, before *auth.Authenticator, log *slog.Logger) *settings {
 	st := &settings{
 		Settings: router.Settings{Config: c, Rules: catalog.NewRules(c, tools.Definitions(c.Folding))},
 		access:   server.Access{Hosts: c.AllowedHosts, Origins: c.AllowedOrigins},
@@ -27,10 +31,12 @@ func newSettings(c config.Config) *settings {
 	st.folding = interceptor.FoldPolicy{
 		MainThreshold: c.Results.MainThreshold, BranchFraction: c.Results.BranchFraction, PreviewTokens: c.Results.PreviewTokens, Rule: st.foldRule,
 	}
+	var tokens []auth.Token
 	for _, name := range c.PrincipalNames() {
 		digest, _ := c.Principals[name].Digest()
-		st.access.Tokens = append(st.access.Tokens, server.Token{Principal: name, Digest: digest})
+		tokens = append(tokens, auth.Token{Principal: name, Digest: digest})
 	}
+	st.access.Auth = auth.New(auth.Options{Tokens: tokens, Config: c.Auth, PublicURL: c.PublicURL, Log: log, Before: before})
 	return st
 }
 

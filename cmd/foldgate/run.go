@@ -98,7 +98,7 @@ func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.
 	if cfg.Secure() {
 		scheme = "https://"
 	}
-	return g.RunHTTP(ctx, func(addr net.Addr) { greet(out, scheme+addr.String()+"/mcp", len(cfg.Principals) > 0) })
+	return g.RunHTTP(ctx, func(addr net.Addr) { greet(out, scheme+addr.String()+"/mcp", cfg.Authenticates()) })
 }
 
 // handleSignals keeps SIGHUP and SIGPIPE from killing the gateway. On stdio SIGHUP ends ctx, on HTTP

@@ -216,7 +216,7 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 			add(shown, e)
 		}
 	}
-	c.render(len(r.cfg.Principals) > 0)
+	c.render(r.cfg.Authenticates())
 	return c
 }
 

@@ -42,7 +42,7 @@ func (c *Catalog) For(id interceptor.Identity) *Catalog {
 	case known != nil:
 		part = known
 	default:
-		part.render(len(c.Rules.cfg.Principals) > 0)
+		part.render(c.Rules.cfg.Authenticates())
 	}
 	if len(c.parts) >= maxParts || c.parts == nil {
 		c.parts = map[string]*Catalog{}

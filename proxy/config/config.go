@@ -30,12 +30,14 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/policy"
+	"github.com/foldgate/foldgate/proxy/server/auth"
 )
 
 // Config is the whole configuration, as read by [Load] or made by [Default].
@@ -48,6 +50,9 @@ type Config struct {
 	// Principals are the clients of the HTTP server, by name. If it is empty, every client is
 	// the principal "local", as is a host on stdio.
 	Principals map[string]*Principal `yaml:"principals"`
+	Auth       auth.Config           `yaml:"auth"` // issuers of the tokens of further principals
+	// PublicURL is where hosts reach the HTTP server, scheme://host[:port]; see docs/security.md.
+	PublicURL string `yaml:"public_url"`
 	// AllowedHosts are the names, beside the loopback ones, that the HTTP server answers to, such
 	// as the name of a reverse proxy. On an address that other machines can reach, a list that
 	// is not empty allows only its own names.
@@ -267,6 +272,7 @@ func Default() Config {
 			Payload: "scrubbed", OnError: "refuse", Correlation: "transition",
 			Sync: "interval", SyncIntervalMS: 100, RotateMB: 256,
 		},
+		Auth:   auth.Config{Issuers: map[string]*auth.Issuer{}, Scopes: []string{}, Revoked: []string{}},
 		Policy: policy.Config{Default: "allow", Unlisted: "forbidden", Rules: []policy.Rule{}},
 	}
 }
@@ -326,7 +332,7 @@ func (c Config) MaxConnections(u *Upstream) (all, each int) {
 	if len(u.Command) > 0 {
 		all = cmp.Or(u.MaxConnections, defaultProcesses)
 	}
-	if len(c.Principals) > 1 {
+	if c.PrincipalCount() > 1 {
 		return all, max(all/2, 1)
 	}
 	return all, all
@@ -392,9 +398,27 @@ func (c Config) Identity(principal string) interceptor.Identity {
 	return id
 }
 
-// Knows reports whether hosts can be a principal: one that is configured, or any if there is none.
+// Complete returns who a caller is: as its token says if an issuer signed that, else as the
+// configuration says.
+func (c *Config) Complete(id interceptor.Identity) interceptor.Identity {
+	if id.Issuer != "" {
+		return id
+	}
+	return c.Identity(id.Principal)
+}
+
+// Authenticates reports whether hosts need a token.
+func (c *Config) Authenticates() bool { return len(c.Principals)+len(c.Auth.Issuers) > 0 }
+
+// PrincipalCount returns the number of principals that are configured. An issuer counts as two, since
+// it has more than one.
+func (c *Config) PrincipalCount() int { return len(c.Principals) + 2*len(c.Auth.Issuers) }
+
+// Knows reports whether hosts can be a principal: one that is configured or an issuer's, or any if
+// hosts need no token.
 func (c *Config) Knows(principal string) bool {
-	return len(c.Principals) == 0 || c.Principals[principal] != nil
+	issuer, _, ok := strings.Cut(principal, ":")
+	return !c.Authenticates() || c.Principals[principal] != nil || ok && c.Auth.Issuers[issuer] != nil
 }
 
 // Digest returns the SHA-256 of the principal's token. ok is false if the configuration has no

@@ -17,6 +17,7 @@ import (
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/interceptor/workflow"
 	"github.com/foldgate/foldgate/proxy/policy"
+	"github.com/foldgate/foldgate/proxy/server/auth"
 )
 
 // Validate returns every fault of c. A gateway can run a configuration without faults.
@@ -24,6 +25,13 @@ func (c Config) Validate() []Fault {
 	var k checker
 	c.checkListen(&k)
 	c.checkPrincipals(&k)
+	for _, f := range c.Auth.Check() {
+		k.fault("auth."+f.Key, "%s", f.Msg)
+	}
+	if u, err := url.Parse(c.PublicURL); len(c.Auth.Issuers) > 0 || c.PublicURL != "" {
+		k.faultIf(err != nil || auth.CheckURL(c.PublicURL) != "" || u.Path != "",
+			"public_url", "%q is not the origin under which hosts reach foldgate: write https://host[:port], which auth.issuers needs; http is for loopback addresses only", c.PublicURL)
+	}
 	k.faultIf(c.StateDir == "", "state_dir", "is empty: name a directory")
 	c.checkUpstreams(&k)
 	k.oneOf("attribution.implicit", c.Attribution.Implicit, "legacy", "off")
@@ -97,12 +105,12 @@ func (c Config) checkBudgets(k *checker) {
 		m := l.Match
 		k.faultIf(m.Server != "" && c.Upstreams[m.Server] == nil,
 			at(i)+".match.server", "limit %s: there is no upstream %q: use a key of upstreams", l.Name, m.Server)
-		if len(c.Principals) == 0 {
+		if !c.Authenticates() {
 			continue
 		}
-		k.faultIf(m.Principal != "" && c.Principals[m.Principal] == nil,
+		k.faultIf(m.Principal != "" && !c.Knows(m.Principal),
 			at(i)+".match.principal", "limit %s: there is no principal %q: use a name of principals", l.Name, m.Principal)
-		k.faultIf(m.Team != "" && !teams[m.Team],
+		k.faultIf(m.Team != "" && !teams[m.Team] && len(c.Auth.Issuers) == 0,
 			at(i)+".match.team", "limit %s: no principal has the team %q: give it to some, under principals", l.Name, m.Team)
 	}
 }
@@ -132,7 +140,7 @@ func (c Config) checkListen(k *checker) {
 	if _, err := net.LookupPort("tcp", port); err != nil {
 		k.fault("listen", "%q has no valid port", c.Listen)
 	}
-	if c.Exposed() && len(c.Principals) == 0 {
+	if c.Exposed() && !c.Authenticates() {
 		k.fault("listen", "%q is not a loopback address, and without principals everybody who reaches it could use your servers; give hosts tokens under principals, or use 127.0.0.1:%s", c.Listen, port)
 	}
 }

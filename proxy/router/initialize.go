@@ -49,7 +49,7 @@ func (r *request) answerDiscover(ctx context.Context, _ *interceptor.Call) (*int
 	rt := r.s.rt
 	rt.discover(ctx, r.s)
 	scope := "public"
-	if len(rt.Settings().Config.Principals) > 0 { // principals may see different things
+	if rt.Settings().Config.Authenticates() { // principals may see different things
 		scope = "private"
 	}
 	out := append([]byte(`{"resultType":"complete","supportedVersions":`), rawjson.Marshal(wire.Versions)...)

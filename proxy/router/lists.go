@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -190,6 +191,9 @@ func (p *principalLists) reload(before, st *Settings, principal string, k catalo
 	}
 	merged := st.Rules.Merge(k, lists)
 	p.merged[k].Store(merged)
+	if strings.Contains(principal, ":") { // an issuer's: each token may see something else
+		return changed || st.Rules.Govern() || before.Rules.Govern() || !bytes.Equal(old.Result(false), merged.Result(false))
+	}
 	seen, now := old.For(before.Config.Identity(principal)), merged.For(st.Config.Identity(principal))
 	return changed || !bytes.Equal(seen.Result(false), now.Result(false))
 }
@@ -405,12 +409,12 @@ func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k
 
 // CheckHeaders refuses a modern tools/call with Mcp-Param headers that do not repeat its
 // arguments.
-func (rt *Router) CheckHeaders(principal, method string, params json.RawMessage, h http.Header) *wire.Error {
-	tools := rt.listsOf(principal).merged[catalog.Tools].Load()
+func (rt *Router) CheckHeaders(id interceptor.Identity, method string, params json.RawMessage, h http.Header) *wire.Error {
+	tools := rt.listsOf(id.Principal).merged[catalog.Tools].Load()
 	if method != "tools/call" || tools == nil { // no list was asked for yet, so no host knows of a header
 		return nil
 	}
 	name, _ := rawjson.GetString(params, "name")
-	e, _ := tools.For(rt.Settings().Config.Identity(principal)).Lookup(name)
+	e, _ := tools.For(rt.Settings().Config.Complete(id)).Lookup(name)
 	return catalog.CheckHeaders(e.Headers, params, h)
 }

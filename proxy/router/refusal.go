@@ -122,7 +122,7 @@ func (rt *Router) Refused(r server.Refusal) {
 	case http.StatusBadRequest:
 		rule = r.Fault.JSONRPCCode()
 	case http.StatusUnauthorized:
-		n.Method, reason, rule = "login", trace.ReasonPolicy, "principals"
+		n.Method, reason, rule = "login", trace.ReasonPolicy, r.Rule
 	case http.StatusForbidden:
 		reason = trace.ReasonPolicy
 	case http.StatusRequestEntityTooLarge, http.StatusTooManyRequests, http.StatusServiceUnavailable:

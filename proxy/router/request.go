@@ -61,6 +61,9 @@ func (c cancelled) Unwrap() error { return c.error }
 // finds it. The caller must serve what Begin returns.
 func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending {
 	r := &request{Request: req, s: s}
+	if id := req.Identity; id.Issuer != "" && !s.SingleRequest {
+		s.newest.Store(&id)
+	}
 	r.lifetime, r.cancel = context.WithCancelCause(ctx)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +135,7 @@ func (r *request) describe() (*interceptor.Call, handler) {
 	}
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{
-			Direction: interceptor.FromHost, Identity: s.identity(), Session: s.ID, From: s.name(), Revision: r.revision(),
+			Direction: interceptor.FromHost, Identity: r.identity(), Session: s.ID, From: s.name(), Revision: r.revision(),
 			Transport: network(s.Peer), ID: m.ID,
 		},
 		Target:      interceptor.Target{To: "foldgate", Method: m.Method, Params: m.Params, Forward: m.Params, Extra: m.Extra, Header: r.Header},
@@ -148,6 +151,14 @@ func (r *request) describe() (*interceptor.Call, handler) {
 		return c, refuse(&wire.Error{Code: wire.CodeMethodNotFound, Message: "Method not found: " + s.rt.echo(m.Method) + " is not part of revision " + wire.VersionModern})
 	}
 	return c, s.rt.handlerOf(r, c)
+}
+
+// identity returns who sent the request.
+func (r *request) identity() interceptor.Identity {
+	if r.Identity.Issuer != "" {
+		return r.Identity
+	}
+	return r.s.identity()
 }
 
 func (r *request) revision() string {
@@ -247,7 +258,7 @@ func (rt *Router) findTool(ctx context.Context, s *Session, name string) (catalo
 	if !ok {
 		e, ok = st.Rules.Unlisted(name, func(server string) bool { return s.lists(st.Server(server)).peek(catalog.Tools) != nil })
 	}
-	return e, ok && !st.Rules.Hides(catalog.Tools, st.Config.Identity(s.Principal), e)
+	return e, ok && !st.Rules.Hides(catalog.Tools, s.identity(), e)
 }
 
 // unknownTool returns the refusal of a tool that findTool does not find, and names the tool on the

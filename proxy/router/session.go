@@ -39,6 +39,10 @@ type Session struct {
 	subscribed subscriptions
 	tasks      *tasks // at its connections
 
+	// newest is who sent the latest request, if an issuer's token says it: a token that follows
+	// another may have other roles and scopes.
+	newest atomic.Pointer[interceptor.Identity]
+
 	mu        sync.Mutex
 	revision  string // negotiated by initialize; "" before it
 	client    string // the host's name for the trace
@@ -63,6 +67,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 		Peer: p, rt: rt, client: "unknown", pending: map[string]*request{}, over: map[string]overCall{}, questions: map[string]*question{}, asking: map[string]*notes{},
 		shared: rt.listsOf(p.Principal), subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},
 	}
+	s.newest.Store(&p.Identity)
 	s.tasks = &s.shared.tasks
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
 	s.scope.Principal = p.Principal
@@ -114,8 +119,9 @@ func (rt *Router) Sessions(principal string) (open []*Session) {
 	return open
 }
 
+// identity returns who the session's host is now.
 func (s *Session) identity() interceptor.Identity {
-	return s.rt.Settings().Config.Identity(s.Principal)
+	return s.rt.Settings().Config.Complete(*s.newest.Load())
 }
 
 func (s *Session) name() string {

@@ -1,8 +1,7 @@
 package server
 
 import (
-	"crypto/sha256"
-	"crypto/subtle"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
@@ -10,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -19,8 +19,8 @@ type Access struct {
 	// accepted on other addresses. Origins are origins (scheme://host[:port]) of web pages that may
 	// use the server from a browser.
 	Hosts, Origins []string
-	// Tokens are the tokens of clients. Without any, all clients are LocalPrincipal.
-	Tokens Tokens
+	// Auth says who a client is; nil: all are LocalPrincipal.
+	Auth *auth.Authenticator
 }
 
 // checkOrigin applies the Host and Origin rules, which keep web pages from reaching the server
@@ -137,59 +137,31 @@ func mediaType(v string) string {
 	return strings.TrimSpace(v)
 }
 
-// Tokens are the bearer tokens that may use the HTTP server, as digests. With none, everyone may.
-// They never change.
-type Tokens []Token
-
-// Token maps the digest of a token to its principal.
-type Token struct {
-	Principal string
-	Digest    [sha256.Size]byte
-}
-
-// authenticate returns the principal of a request by its bearer token. given means that the
-// request has an Authorization header.
-func (l Tokens) authenticate(h http.Header) (principal string, given, ok bool) {
-	if len(l) == 0 {
-		return LocalPrincipal, false, true
-	}
-	values := h["Authorization"]
-	if len(values) != 1 { // of two, intermediaries and servers may read different ones
-		return "", len(values) > 0, false
-	}
-	scheme, token, _ := strings.Cut(values[0], " ")
-	if !strings.EqualFold(scheme, "Bearer") {
-		return "", true, false
-	}
-	principal, ok = l.Owner(strings.Trim(token, " "))
-	return principal, true, ok
-}
-
-// Owner returns the principal of a token. It compares every entry in constant time, so that its
-// duration tells nothing of the token.
-func (l Tokens) Owner(token string) (principal string, ok bool) {
-	sum := sha256.Sum256([]byte(token))
-	for i := range l {
-		if subtle.ConstantTimeCompare(sum[:], l[i].Digest[:]) == 1 {
-			principal, ok = l[i].Principal, true
-		}
-	}
-	return principal, ok
-}
-
-// several reports whether there is more than one principal.
-func (l Tokens) several() bool {
-	return slices.ContainsFunc(l, func(t Token) bool { return t.Principal != l[0].Principal })
-}
-
 // unauthorized refuses a request without a principal. The body is JSON-RPC, for hosts that show
 // it, and tells their user the remedy.
-func (srv *HTTP) unauthorized(w http.ResponseWriter, r *http.Request, given bool) {
-	challenge, text := `Bearer realm="foldgate"`, "no token: send the header Authorization: Bearer <token>, with a token from the principals of foldgate's configuration"
-	if given {
-		challenge += `, error="invalid_token", error_description="the token is not one of foldgate's principals"`
-		text = "the Authorization header holds no token of a principal of foldgate's configuration; check the host's headers setting, or ask the operator for a new token"
+func (srv *HTTP) unauthorized(w http.ResponseWriter, r *http.Request, f *auth.Failure) {
+	if f.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", srv.opts.Access().Auth.Challenge(r.URL.EscapedPath(), f))
+	} else {
+		w.Header().Set("Retry-After", "60")
 	}
-	w.Header().Set("WWW-Authenticate", challenge)
-	srv.refuse(w, r, http.StatusUnauthorized, nil, invalid(wire.CodeInvalidRequest, "401 Unauthorized: "+text))
+	fault := invalid(wire.CodeInvalidRequest, fmt.Sprintf("%d %s: %s", f.Status, http.StatusText(f.Status), f.Message))
+	srv.router.Refused(Refusal{From: client(r), Status: f.Status, Rule: f.Rule, Fault: fault})
+	writeJSON(w, f.Status, fault.Response(nil))
+}
+
+// client names the sender of a request that no session has.
+func client(r *http.Request) string { return "http:" + hostName(r.RemoteAddr) }
+
+// metadata answers with the metadata of a protected resource, which a host reads before it logs in.
+func (srv *HTTP) metadata(w http.ResponseWriter, r *http.Request) {
+	path := strings.TrimPrefix(r.URL.EscapedPath(), auth.MetadataPath)
+	_, ok := branchOf(path)
+	body := srv.opts.Access().Auth.Metadata(path)
+	if body == nil || !ok && path != "" {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Access-Control-Allow-Origin", "*") // it is public
+	writeJSON(w, http.StatusOK, body)
 }

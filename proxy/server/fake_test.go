@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -152,6 +154,11 @@ var doneReply = wire.Message{Result: json.RawMessage(`"done"`)}
 const doneText = `{"jsonrpc":"2.0","id":7,"result":"done"}`
 
 // withTokens lets in the clients with these tokens.
-func withTokens(tokens Tokens) func() *Access {
-	return func() *Access { return &Access{Tokens: tokens} }
+func withTokens(tokens []auth.Token) func() *Access {
+	return func() *Access { return &Access{Auth: auth.New(auth.Options{Tokens: tokens})} }
+}
+
+// token is a static token.
+func token(principal, text string) auth.Token {
+	return auth.Token{Principal: principal, Digest: sha256.Sum256([]byte(text))}
 }

@@ -17,7 +17,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -53,8 +55,8 @@ type HTTPOptions struct {
 	// Access returns who may use the server now; nil: all clients that can reach it.
 	Access func() *Access
 	// CheckParams checks the Mcp-Param-* headers of a modern request against the schema of the
-	// tool, as principal sees it; nil: no check.
-	CheckParams func(principal, method string, params json.RawMessage, h http.Header) *wire.Error
+	// tool, as the caller sees it; nil: no check.
+	CheckParams func(id interceptor.Identity, method string, params json.RawMessage, h http.Header) *wire.Error
 	// Ready returns the answer of /readyz; nil: always ready.
 	Ready func() (ok bool, body []byte)
 }
@@ -156,26 +158,33 @@ func Serve(ctx context.Context, ln net.Listener, srv *HTTP, h http.Handler, grac
 // Recheck ends the sessions of principals that Access no longer has. A stream whose token is not
 // valid any more carries nothing from then on, and ends.
 func (srv *HTTP) Recheck() {
-	tokens := srv.opts.Access().Tokens
+	who := srv.opts.Access().Auth
 	for _, l := range srv.allSessions() {
-		if !slices.ContainsFunc(tokens, func(t Token) bool { return t.Principal == l.principal }) && (len(tokens) > 0 || l.principal != LocalPrincipal) {
+		if !who.Knows(l.caller) {
 			l.close("its principal may no longer use foldgate")
 		}
 	}
 }
 
 // holds returns a function that reports whether the token of a request is still valid.
-func (srv *HTTP) holds(r *http.Request, principal string) func() bool {
+func (srv *HTTP) holds(r *http.Request, from sender) func() bool {
 	access := srv.opts.Access()
 	return func() bool {
 		if now := srv.opts.Access(); now != access {
-			if owner, _, ok := now.Tokens.authenticate(r.Header); !ok || owner != principal {
+			c, f := now.Auth.Authenticate(r.Context(), r.Header, r.URL.EscapedPath())
+			if f != nil || !sameCaller(c.Identity, from.Identity) {
 				return false
 			}
-			access = now
+			access, from.Expires = now, c.Expires
 		}
-		return true
+		return from.Expires.IsZero() || time.Now().Before(from.Expires)
 	}
+}
+
+// sameCaller reports whether two tokens are of one caller: by principal, issuer and subject. Of one
+// caller each token may have other scopes.
+func sameCaller(a, b interceptor.Identity) bool {
+	return a.Principal == b.Principal && a.Issuer == b.Issuer && a.Subject == b.Subject
 }
 
 // Shutdown stops taking requests, ends the streams that only wait, lets pending calls finish
@@ -229,6 +238,8 @@ func (srv *HTTP) Handler() http.Handler {
 		writeJSON(w, http.StatusOK, []byte(`{"status":"ok"}`))
 	})
 	mux.HandleFunc("GET /readyz", srv.ready)
+	mux.HandleFunc("GET "+auth.MetadataPath, srv.metadata)
+	mux.HandleFunc("GET "+auth.MetadataPath+"/", srv.metadata)
 	return mux
 }
 
@@ -243,15 +254,18 @@ func (srv *HTTP) ready(w http.ResponseWriter, r *http.Request) {
 		if !ok {
 			status, body = http.StatusServiceUnavailable, []byte(`{"status":"unready"}`)
 		}
-		if _, _, known := srv.opts.Access().Tokens.authenticate(r.Header); known {
+		if _, f := srv.opts.Access().Auth.Authenticate(r.Context(), r.Header, r.URL.EscapedPath()); f == nil {
 			body = whole
 		}
 	}
 	writeJSON(w, status, body)
 }
 
-// sender is read from the head of a request: its principal, and the branch in its URL, or "".
-type sender struct{ principal, branch string }
+// sender is read from the head of a request: its caller, and the branch in its URL, or "".
+type sender struct {
+	auth.Caller
+	branch string
+}
 
 const allowLegacy = "GET, POST, DELETE, OPTIONS"
 
@@ -270,12 +284,12 @@ func (srv *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusNoContent)
 		return
 	}
-	principal, given, ok := srv.opts.Access().Tokens.authenticate(r.Header)
-	if !ok {
-		srv.unauthorized(w, r, given)
+	caller, f := srv.opts.Access().Auth.Authenticate(r.Context(), r.Header, r.URL.EscapedPath())
+	if f != nil {
+		srv.unauthorized(w, r, f)
 		return
 	}
-	from := sender{principal, branch}
+	from := sender{caller, branch}
 	notAllowed := func(allow, text string) {
 		w.Header().Set("Allow", allow)
 		srv.refuse(w, r, http.StatusMethodNotAllowed, nil, invalid(wire.CodeInvalidRequest, text))
@@ -327,10 +341,10 @@ func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
 		return
 	}
 	req := NewRequest(m)
-	req.Header, req.BranchID = paramHeaders(r.Header), from.branch
+	req.Identity, req.Header, req.BranchID = from.Identity, paramHeaders(r.Header), from.branch
 	switch {
 	case version >= wire.VersionModern || modern(req.Meta):
-		srv.postModern(w, r, req, from.principal)
+		srv.postModern(w, r, req, from)
 	case version != "" && !slices.Contains(wire.Versions, version):
 		srv.refuse(w, r, http.StatusBadRequest, m.ID, wire.UnsupportedVersion(version))
 	default:
@@ -403,8 +417,8 @@ func (srv *HTTP) refuse(w http.ResponseWriter, r *http.Request, status int, id j
 }
 
 func (srv *HTTP) refused(r *http.Request, status int, fault *wire.Error) {
-	principal, _, _ := srv.opts.Access().Tokens.authenticate(r.Header) // again: most requests need it once
-	srv.router.Refused(Refusal{From: "http:" + hostName(r.RemoteAddr), Principal: principal, Status: status, Fault: fault})
+	c, _ := srv.opts.Access().Auth.Authenticate(r.Context(), r.Header, r.URL.EscapedPath()) // again: most requests need it once
+	srv.router.Refused(Refusal{From: client(r), Principal: c.Principal, Status: status, Fault: fault})
 }
 
 func writeJSON(w http.ResponseWriter, status int, body []byte) {

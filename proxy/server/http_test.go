@@ -3,7 +3,6 @@ package server
 import (
 	"bufio"
 	"context"
-	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -13,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
 
 	"github.com/google/go-cmp/cmp"
@@ -265,7 +265,7 @@ func TestLegacyInitializeRefused(t *testing.T) {
 
 func TestLegacyPrincipal(t *testing.T) {
 	c := newFakeRouter(nil)
-	_, url := startServer(t, c, HTTPOptions{Access: withTokens(Tokens{{"alice", sha256.Sum256([]byte("token-a"))}, {"bob", sha256.Sum256([]byte("token-b"))}})})
+	_, url := startServer(t, c, HTTPOptions{Access: withTokens([]auth.Token{token("alice", "token-a"), token("bob", "token-b")})})
 	_, _, h := hostAnswer(t, hostRequest(t, "POST", url, `{"jsonrpc":"2.0","id":0,"method":"initialize"}`, "Authorization", "Bearer token-a"))
 	id := h.Get(wire.HeaderSession)
 	if p := c.lastPeer(); p.Principal != "alice" {

@@ -51,7 +51,7 @@ func (srv *HTTP) initialize(w http.ResponseWriter, r *http.Request, req *Request
 		srv.refuseShutdown(w, r, req.Msg.ID)
 		return
 	}
-	l, fault := srv.openSession(from.principal)
+	l, fault := srv.openSession(from.Identity)
 	if fault != nil {
 		srv.running.Done()
 		w.Header().Set("Retry-After", "60")
@@ -133,7 +133,7 @@ func (srv *HTTP) postBatch(w http.ResponseWriter, r *http.Request, body []byte, 
 			l.finish(p.stream, faultMessage(invalid(wire.CodeInternal, errShutdown.Error()), m.ID))
 		default:
 			req := NewRequest(m)
-			req.Header, req.BranchID = paramHeaders(r.Header), from.branch
+			req.Identity, req.Header, req.BranchID = from.Identity, paramHeaders(r.Header), from.branch
 			serve = append(serve, l.begin(p.stream, req))
 		}
 	}
@@ -183,7 +183,7 @@ func (srv *HTTP) get(w http.ResponseWriter, r *http.Request, from sender) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer context.AfterFunc(l.lifetime, cancel)()
-	sw := &sseWriter{w: w, stream: s, holds: srv.holds(r, from.principal)}
+	sw := &sseWriter{w: w, stream: s, holds: srv.holds(r, from)}
 	if sw.start(l.primes(), c.last) == nil {
 		sw.pump(ctx, c, srv.drain)
 	}

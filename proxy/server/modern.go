@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -14,13 +15,13 @@ var errNoStream = errors.New("a modern host hears of this only on subscriptions/
 
 // postModern serves one message of the era without sessions. The request is its own session. It
 // is cancelled if its connection ends.
-func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request, principal string) {
+func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request, from sender) {
 	m := req.Msg
 	if m.IsResponse() {
 		srv.refuse(w, r, http.StatusBadRequest, nil, invalid(wire.CodeInvalidRequest, "this protocol version has no requests to answer"))
 		return
 	}
-	if fault := srv.checkModern(principal, r.Header, req); fault != nil {
+	if fault := srv.checkModern(from.Identity, r.Header, req); fault != nil {
 		status := statusOf(fault.Code)
 		if status == http.StatusOK {
 			status = http.StatusBadRequest
@@ -32,7 +33,7 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 		srv.refuseShutdown(w, r, m.ID)
 		return
 	}
-	peer := Peer{Principal: principal, Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
+	peer := Peer{Identity: from.Identity, Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
 	if m.IsNotification() {
 		defer srv.running.Done()
 		s := srv.router.Open(peer)
@@ -48,7 +49,7 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 	p := &response{w: w, r: r, stream: st, conn: conn, status: http.StatusOK, cancel: cancel, written: make(chan struct{})}
 	wait := sseAfter
 	if m.Method == wire.MethodListen {
-		peer.Push, p.stop, p.holds, wait = st.emit, srv.drain, srv.holds(r, principal), 0
+		peer.Push, p.stop, p.holds, wait = st.emit, srv.drain, srv.holds(r, from), 0
 	}
 	s := srv.router.Open(peer)
 	p.serve(wait, func() {
@@ -77,7 +78,7 @@ func statusOf(code int) int {
 
 // checkModern applies the rules for headers and _meta, in the order that tells most: a missing
 // member, a difference to the body, an unsupported value.
-func (srv *HTTP) checkModern(principal string, h http.Header, req *Request) *wire.Error {
+func (srv *HTTP) checkModern(id interceptor.Identity, h http.Header, req *Request) *wire.Error {
 	m := req.Msg
 	version, fault := single(h, wire.HeaderVersion)
 	if fault != nil {
@@ -101,7 +102,7 @@ func (srv *HTTP) checkModern(principal string, h http.Header, req *Request) *wir
 		return fault
 	}
 	if srv.opts.CheckParams != nil {
-		return srv.opts.CheckParams(principal, m.Method, m.Params, h)
+		return srv.opts.CheckParams(id, m.Method, m.Params, h)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/wire"
 
 	"github.com/google/go-cmp/cmp"
@@ -29,7 +30,7 @@ func TestModernRules(t *testing.T) {
 		}
 		return echo(ctx, ex)
 	})
-	_, url := startServer(t, c, HTTPOptions{CheckParams: func(_, _ string, _ json.RawMessage, h http.Header) *wire.Error {
+	_, url := startServer(t, c, HTTPOptions{CheckParams: func(_ interceptor.Identity, _ string, _ json.RawMessage, h http.Header) *wire.Error {
 		if h.Get("Mcp-Param-Bad") != "" {
 			return &wire.Error{Code: wire.CodeHeaderMismatch, Message: "bad param"}
 		}

@@ -16,21 +16,22 @@ import (
 	"net/http"
 	"runtime/debug"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// LocalPrincipal is the principal of unauthenticated clients: those on stdio, and on HTTP without
-// tokens.
-const LocalPrincipal = "local"
+// LocalPrincipal is [auth.LocalPrincipal].
+const LocalPrincipal = auth.LocalPrincipal
 
 // Peer describes a host to the [Router] when a session opens.
 type Peer struct {
 	// ID is the legacy Mcp-Session-Id, or an id made for a stdio connection. It is "" for a
 	// modern HTTP request.
 	ID string
-	// Principal is the authenticated user of the host.
-	Principal string
+	// Identity is the authenticated user of the host, as of the request that opened the session.
+	interceptor.Identity
 	// Transport is "stdio" or "http".
 	Transport string
 	// Era is the era of the session. A stdio connection that speaks both eras has two sessions
@@ -56,6 +57,8 @@ type Request struct {
 	Msg wire.Message
 	// Meta is params._meta of the request.
 	Meta wire.Meta
+	// Identity is who sent an HTTP request, by its own token.
+	Identity interceptor.Identity
 	// Header holds the headers of an HTTP request that travel on to the server (Mcp-Param-*); nil
 	// if there are none.
 	Header http.Header
@@ -86,6 +89,7 @@ type Refusal struct {
 	From      string      // "stdio", or "http:" and the address of the client
 	Principal string      // of the host; "" without a valid token
 	Status    int         // as of HTTP
+	Rule      string      // of a failed login: the check that failed; see [auth.Failure]
 	Fault     *wire.Error // the answer
 }
 

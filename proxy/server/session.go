@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -30,13 +31,13 @@ var errHostSessionClosed = errors.New("the session is closed")
 
 // legacySession is one Mcp-Session-Id with its streams.
 type legacySession struct {
-	id        string
-	principal string
-	srv       *HTTP
-	session   Session
-	lifetime  context.Context // of the session's requests
-	cancel    context.CancelCauseFunc
-	std       *stream // the GET stream
+	id       string
+	caller   interceptor.Identity // who opened it
+	srv      *HTTP
+	session  Session
+	lifetime context.Context // of the session's requests
+	cancel   context.CancelCauseFunc
+	std      *stream // the GET stream
 
 	// mu may be held while a stream's mu is taken, and not the other way round.
 	mu      sync.Mutex
@@ -55,20 +56,20 @@ type endedStream struct {
 }
 
 // openSession makes a session for an initialize. The caller must release it.
-func (srv *HTTP) openSession(principal string) (*legacySession, *wire.Error) {
-	if fault := srv.makeRoom(principal); fault != nil {
+func (srv *HTTP) openSession(caller interceptor.Identity) (*legacySession, *wire.Error) {
+	if fault := srv.makeRoom(caller.Principal); fault != nil {
 		return nil, fault
 	}
 	l := &legacySession{
-		id: "ses_" + uuid.NewString(), principal: principal, srv: srv, used: time.Now(), busy: 1,
+		id: "ses_" + uuid.NewString(), caller: caller, srv: srv, used: time.Now(), busy: 1,
 		open: make(map[uint64]*stream), std: &stream{resume: true, limit: srv.opts.MaxQueue},
 	}
 	l.lifetime, l.cancel = context.WithCancelCause(srv.lifetime)
-	l.session = srv.router.Open(Peer{ID: l.id, Principal: principal, Transport: "http", Era: wire.Legacy, ImplicitBranch: true, Push: l.push})
+	l.session = srv.router.Open(Peer{ID: l.id, Identity: caller, Transport: "http", Era: wire.Legacy, ImplicitBranch: true, Push: l.push})
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
 	srv.sessions[l.id] = l
-	srv.held[principal]++
+	srv.held[caller.Principal]++
 	return l, nil
 }
 
@@ -81,7 +82,7 @@ func (srv *HTTP) makeRoom(principal string) *wire.Error {
 	all, own := len(srv.sessions), srv.held[principal]
 	srv.mu.Unlock()
 	most, owner := srv.opts.MaxSessions, ""
-	if half := max(most/2, 1); srv.opts.Access().Tokens.several() && own >= half {
+	if half := max(most/2, 1); srv.opts.Access().Auth.Several() && own >= half {
 		most, owner = half, principal
 	} else if all < most {
 		return nil
@@ -89,7 +90,7 @@ func (srv *HTTP) makeRoom(principal string) *wire.Error {
 	var oldest *legacySession
 	since := time.Now().Add(-time.Minute)
 	for _, l := range srv.allSessions() {
-		if idle, at := l.idleSince(); idle && at.Before(since) && (owner == "" || l.principal == owner) {
+		if idle, at := l.idleSince(); idle && at.Before(since) && (owner == "" || l.caller.Principal == owner) {
 			oldest, since = l, at
 		}
 	}
@@ -118,7 +119,7 @@ func (srv *HTTP) sessionOf(w http.ResponseWriter, r *http.Request, from sender, 
 	srv.mu.Lock()
 	l := srv.sessions[name]
 	srv.mu.Unlock()
-	if l == nil || l.principal != from.principal || !l.hold() {
+	if l == nil || !sameCaller(l.caller, from.Identity) || !l.hold() {
 		srv.refuse(w, r, http.StatusNotFound, id, invalid(wire.CodeInvalidRequest, "no such session; send initialize again"))
 		return nil, false
 	}
@@ -192,8 +193,8 @@ func (l *legacySession) close(reason string) {
 	srv := l.srv
 	srv.mu.Lock()
 	delete(srv.sessions, l.id)
-	if srv.held[l.principal]--; srv.held[l.principal] == 0 {
-		delete(srv.held, l.principal)
+	if srv.held[l.caller.Principal]--; srv.held[l.caller.Principal] == 0 {
+		delete(srv.held, l.caller.Principal)
 	}
 	srv.mu.Unlock()
 	l.cancel(errors.New(reason))

@@ -2,10 +2,10 @@ package server
 
 import (
 	"context"
-	"crypto/sha256"
 	"testing"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -63,7 +63,7 @@ func TestSessionCap(t *testing.T) {
 // Of several principals one that opens session after session displaces its own,
 // and not those of the others.
 func TestSessionCapOfOnePrincipal(t *testing.T) {
-	tokens := Tokens{{Principal: "alice", Digest: sha256.Sum256([]byte("a"))}, {Principal: "bob", Digest: sha256.Sum256([]byte("b"))}}
+	tokens := []auth.Token{token("alice", "a"), token("bob", "b")}
 	bubble(t, HTTPOptions{MaxSessions: 6, Access: withTokens(tokens)}, func(t *testing.T, _ *gate, e *HTTP) {
 		open := func(token string) string {
 			r := hostRequest(t, "POST", "http://localhost/mcp", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`, "Authorization", "Bearer "+token)

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -68,10 +69,10 @@ const postHead = "POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: applica
 // A request whose body never comes is answered and its connection closed,
 // whoever sends it: one that is refused before its body is of interest, too.
 func TestBodyNeverComes(t *testing.T) {
-	alice := Tokens{{Principal: "alice"}}
+	alice := []auth.Token{{Principal: "alice"}}
 	for _, tc := range []struct {
 		name, request, status string
-		tokens                Tokens
+		tokens                []auth.Token
 	}{
 		{"taken", postHead + "Content-Length: 100\r\n\r\n{", "400", nil},
 		{"in chunks", postHead + "Transfer-Encoding: chunked\r\n\r\n5\r\n{", "400", nil},
@@ -106,7 +107,7 @@ func TestRepliesNeverRead(t *testing.T) {
 		"without a token": "GET /mcp HTTP/1.1\r\nHost: localhost\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			servePipes(t, newFakeRouter(nil), HTTPOptions{Access: withTokens(Tokens{{Principal: "alice"}})}, func(t *testing.T, dial func() net.Conn) {
+			servePipes(t, newFakeRouter(nil), HTTPOptions{Access: withTokens([]auth.Token{{Principal: "alice"}})}, func(t *testing.T, dial func() net.Conn) {
 				conn := dial()
 				_ = conn.SetWriteDeadline(time.Now().Add(time.Hour))
 				for {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -271,7 +272,7 @@ func (s *stdioServer) open(modern bool) Session {
 	if modern {
 		era = wire.Modern
 	}
-	return s.router.Open(Peer{ID: s.sessionID, Principal: LocalPrincipal, Transport: "stdio", Era: era, ImplicitBranch: true, Ordered: true, Push: s.send})
+	return s.router.Open(Peer{ID: s.sessionID, Identity: interceptor.Identity{Principal: LocalPrincipal}, Transport: "stdio", Era: era, ImplicitBranch: true, Ordered: true, Push: s.send})
 }
 
 // refuse answers with an error of the server's own, and tells the router. The id may be nil.

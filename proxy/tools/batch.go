@@ -105,7 +105,7 @@ func (t *Tools) add(b *batch) error {
 		}
 	}
 	most := maxBatches
-	if len(t.Config().Principals) > 1 && own >= maxBatches/2 {
+	if t.Config().PrincipalCount() > 1 && own >= maxBatches/2 {
 		most = maxBatches / 2
 	}
 	if running >= most {

@@ -1,0 +1,193 @@
+// Package auth says who a host is: by a static token of the configuration, or by an access token
+// that an issuer has signed (OAuth 2.1). It is the resource server's part of MCP authorization; it
+// issues no tokens and keeps none.
+//
+// A principal of an issuer is called <issuer>:<value of a claim>. No other issuer and no principal
+// of the configuration can have such a name.
+package auth
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor"
+)
+
+// LocalPrincipal is the principal of unauthenticated clients: those on stdio, and on HTTP without
+// principals and issuers.
+const LocalPrincipal = "local"
+
+// Caller is an authenticated client.
+type Caller struct {
+	// Identity is complete for the caller of an issuer. For others it has only the principal, whose
+	// team, roles and scopes are in the configuration.
+	interceptor.Identity
+	// Expires is when the token ends; zero for never.
+	Expires time.Time
+}
+
+// Token maps the digest of a static token to its principal.
+type Token struct {
+	Principal string
+	Digest    [sha256.Size]byte
+	Expires   time.Time // zero for never
+}
+
+// Failure is why a request has no caller.
+type Failure struct {
+	// Status is 401, or 503 if the keys of the issuer can't be had.
+	Status int
+	// Rule names the check that failed, for the trace: principals for static tokens, else token_….
+	Rule string
+	// Message says what happened and what to do. It holds no part of a token.
+	Message string
+	// Given means that the request has an Authorization header.
+	Given bool
+}
+
+// Options configure an Authenticator.
+type Options struct {
+	Tokens []Token
+	Config Config
+	// PublicURL is the origin under which hosts reach foldgate. It is needed with issuers.
+	PublicURL string
+	Log       *slog.Logger
+	// Before is the authenticator that the new one replaces, or nil. Its keys are kept.
+	Before *Authenticator
+}
+
+// Authenticator says who sent a request. A nil Authenticator lets in everyone as LocalPrincipal. Its
+// configuration never changes. It is safe for concurrent use.
+type Authenticator struct {
+	tokens    []Token
+	issuers   []*verifier
+	config    Config
+	publicURL string
+}
+
+// New returns an authenticator, nil if there are neither tokens nor issuers. The configuration must
+// have passed [Config.Check].
+func New(o Options) *Authenticator {
+	if len(o.Tokens)+len(o.Config.Issuers) == 0 {
+		return nil
+	}
+	a := &Authenticator{tokens: o.Tokens, config: o.Config, publicURL: strings.TrimSuffix(o.PublicURL, "/")}
+	for name, c := range o.Config.Issuers {
+		is := newVerifier(name, *c, a.publicURL)
+		if before := o.Before.issuer(c.URL); before != nil && before.JWKSURL == c.JWKSURL {
+			is.keys = before.keys
+		} else {
+			is.keys = newKeys(c.URL, c.JWKSURL, o.Log)
+		}
+		a.issuers = append(a.issuers, is)
+	}
+	return a
+}
+
+// issuer returns the issuer with a URL, or nil.
+func (a *Authenticator) issuer(url string) *verifier {
+	if a != nil {
+		for _, is := range a.issuers {
+			if is.URL == url {
+				return is
+			}
+		}
+	}
+	return nil
+}
+
+// Authenticate returns the caller of a request for a path by its bearer token. It may wait up to 10
+// seconds for the keys of an issuer.
+func (a *Authenticator) Authenticate(ctx context.Context, h http.Header, path string) (Caller, *Failure) {
+	if a == nil {
+		return Caller{Identity: interceptor.Identity{Principal: LocalPrincipal}}, nil
+	}
+	values := h["Authorization"]
+	scheme, token := "", ""
+	if len(values) == 1 { // of two, intermediaries and servers may read different ones
+		scheme, token, _ = strings.Cut(values[0], " ")
+		token = strings.Trim(token, " ")
+	}
+	if !strings.EqualFold(scheme, "Bearer") {
+		return Caller{}, a.unknown(len(values) > 0)
+	}
+	now := time.Now()
+	if t := a.find(token); t != nil {
+		if !t.Expires.IsZero() && !now.Before(t.Expires) {
+			return Caller{}, failed("principals", "the token of %s ended at %s: ask the operator for a new one", t.Principal, t.Expires.UTC().Format(time.RFC3339))
+		}
+		return a.admit(Caller{Identity: interceptor.Identity{Principal: t.Principal}, Expires: t.Expires})
+	}
+	if len(a.issuers) == 0 || strings.Count(token, ".") != 2 {
+		return Caller{}, a.unknown(true)
+	}
+	c, f := a.verify(ctx, token, path, now)
+	if f != nil {
+		return Caller{}, f
+	}
+	return a.admit(c)
+}
+
+// admit refuses a caller who is revoked.
+func (a *Authenticator) admit(c Caller) (Caller, *Failure) {
+	if a.revoked(c.Principal) {
+		return Caller{}, failed("token_revoked", "the operator has revoked the access of this principal")
+	}
+	return c, nil
+}
+
+// find returns the entry of a static token, or nil. It compares every entry in constant time, so that
+// its duration tells nothing of the token.
+func (a *Authenticator) find(token string) (found *Token) {
+	sum := sha256.Sum256([]byte(token))
+	for i := range a.tokens {
+		if subtle.ConstantTimeCompare(sum[:], a.tokens[i].Digest[:]) == 1 {
+			found = &a.tokens[i]
+		}
+	}
+	return found
+}
+
+// Several reports whether there can be more than one principal.
+func (a *Authenticator) Several() bool {
+	return a != nil && (len(a.issuers) > 0 || slices.ContainsFunc(a.tokens, func(t Token) bool { return t.Principal != a.tokens[0].Principal }))
+}
+
+// Knows reports whether a caller of before may still be let in, with a token that is valid.
+func (a *Authenticator) Knows(id interceptor.Identity) bool {
+	switch {
+	case a == nil:
+		return id.Principal == LocalPrincipal
+	case a.revoked(id.Principal):
+		return false
+	case id.Issuer != "":
+		is := a.issuer(id.Issuer)
+		return is != nil && strings.HasPrefix(id.Principal, is.name+":")
+	}
+	return slices.ContainsFunc(a.tokens, func(t Token) bool { return t.Principal == id.Principal })
+}
+
+// unknown is the failure of a request whose token is missing or nobody's.
+func (a *Authenticator) unknown(given bool) *Failure {
+	f := &Failure{Status: http.StatusUnauthorized, Rule: "principals", Given: given,
+		Message: "no token: send the header Authorization: Bearer <token>, with a token from the principals of foldgate's configuration"}
+	if given {
+		f.Message = "the Authorization header holds no token of a principal of foldgate's configuration; check the host's headers setting, or ask the operator for a new token"
+	}
+	if len(a.issuers) > 0 {
+		f.Message += ", or log in at " + strings.Join(a.servers(), " or ")
+	}
+	return f
+}
+
+// failed returns the failure of a token that was given.
+func failed(rule, format string, args ...any) *Failure {
+	return &Failure{Status: http.StatusUnauthorized, Rule: rule, Message: fmt.Sprintf(format, args...), Given: true}
+}

@@ -1,0 +1,223 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/test/issuer"
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+const publicURL = "https://gate.example.com"
+
+// issuers is the configuration of issuers by their names.
+func issuers(all map[string]*issuer.Issuer) string {
+	text := "public_url: " + publicURL + "\nauth:\n  scopes: [\"db:read\"]\n  issuers:\n"
+	for name, is := range all {
+		text += fmt.Sprintf("    %s: {url: %q, team: $.department, roles: \"$.groups[*]\"}\n", name, is.URL)
+	}
+	return text
+}
+
+// tokenFor returns a token of a subject for the gateway.
+func tokenFor(is *issuer.Issuer, subject string, more issuer.Claims) string {
+	return is.Sign(is.Claims(subject, publicURL+"/mcp", more), nil)
+}
+
+func bearer(token string) http.Header { return http.Header{"Authorization": {"Bearer " + token}} }
+
+// host returns a started host that sends a token.
+func (g *gateway) host(t *testing.T, at string, era mcpclient.Era, token string) *mcpclient.Client {
+	t.Helper()
+	c := mcpclient.HTTP(at, era, "Authorization", "Bearer "+token)
+	if _, err := c.Start(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	g.closes(c)
+	return c
+}
+
+// A host with the token of an issuer is the principal that the token names, in the policy and in the
+// trace. Principals of issuers and of the configuration stand side by side.
+func TestTokenOfAnIssuer(t *testing.T) {
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			ctx := testContext(t)
+			is := issuer.New(t)
+			g := newGateway(t, principals()+issuers(map[string]*issuer.Issuer{"corp": is})+
+				"policy:\n  default: deny\n  rules:\n    - {name: analysts, who: {team: data, role: analyst, scope: \"db:*\"}, allow: [\"fake__*\"]}\n"+fakeConfig(recordFile(t), ""))
+			at := g.http()
+			claims := issuer.Claims{"department": "data", "groups": []string{"analyst", "staff"}, "scope": "openid db:read"}
+			token := tokenFor(is, "ann", claims)
+			ann := g.host(t, at, era, token)
+			if m := tool(t, ann, ctx, "fake__echo", `{"text":"hello"}`); !strings.Contains(said(t, m), "hello") {
+				t.Errorf("ann's call: %s", m.Result)
+			}
+			ben := g.host(t, at, era, tokenFor(is, "ben", issuer.Claims{"department": "data", "groups": "staff", "scope": "db:read"}))
+			if m := tool(t, ben, ctx, "fake__echo", `{"text":"hello"}`); !strings.Contains(said(t, m), "policy") {
+				t.Errorf("ben's call: %s, want the policy's refusal", m.Result)
+			}
+			names := func(c *mcpclient.Client) string { return string(call(t, c, ctx, "tools/list", `{}`).Result) }
+			if !strings.Contains(names(ann), "fake__echo") || strings.Contains(names(ben), "fake__echo") {
+				t.Error("the lists do not follow the token's roles")
+			}
+			alice := g.as(t, at, era, "alice")
+			if m := tool(t, alice, ctx, "fake__echo", `{"text":"hello"}`); !strings.Contains(said(t, m), "policy") {
+				t.Errorf("alice's call: %s, want the policy's refusal", m.Result)
+			}
+			g.stop()
+			n := 0
+			for _, r := range traceAs[struct {
+				Audit struct{ Principal, Team string }
+			}](g, "--kind", "mcp/request:tools/call") {
+				if n++; !slices.Contains([]string{"corp:ann data", "corp:ben data", "alice "}, r.Audit.Principal+" "+r.Audit.Team) {
+					t.Errorf("record %+v", r)
+				}
+			}
+			if n != 3 {
+				t.Errorf("%d calls in the trace, want 3", n)
+			}
+			g.keepsSecret(token, nil)
+			g.keepsSecret(strings.Split(token, ".")[2], nil)
+		})
+	}
+}
+
+// Each attack is refused, says what to do, and is in the trace.
+func TestAttacksOnLogins(t *testing.T) {
+	is, other := issuer.New(t), issuer.New(t)
+	g := newGateway(t, issuers(map[string]*issuer.Issuer{"corp": is, "other": other})+fakeConfig(recordFile(t), ""))
+	at := g.http()
+	ann := g.host(t, at, mcpclient.Legacy, tokenFor(is, "ann", nil))
+	ping := `{"jsonrpc":"2.0","id":7,"method":"ping"}`
+	now := time.Now().Unix()
+	want := map[string]int{}
+	for name, attack := range map[string]struct{ token, rule string }{
+		"other audience": {is.Sign(is.Claims("ann", "https://other.example.com/mcp", nil), nil), "token_audience"},
+		"none":           {is.Sign(is.Claims("ann", publicURL, nil), issuer.Claims{"alg": "none"}), "token_algorithm"},
+		"HMAC":           {is.Sign(is.Claims("ann", publicURL, nil), issuer.Claims{"alg": "HS256"}), "token_algorithm"},
+		"unknown key":    {is.Sign(is.Claims("ann", publicURL, nil), issuer.Claims{"kid": "x"}), "token_key"},
+		"expired":        {tokenFor(is, "ann", issuer.Claims{"exp": now - 3600}), "token_expired"},
+		"not yet valid":  {tokenFor(is, "ann", issuer.Claims{"nbf": now + 3600}), "token_not_yet_valid"},
+		"mix-up":         {other.Sign(is.Claims("ann", publicURL, nil), issuer.Claims{"kid": "first"}), "token_signature"},
+		"unknown issuer": {tokenFor(issuer.New(t), "ann", nil), "token_issuer"},
+		"no token":       {"", "principals"},
+	} {
+		h := bearer(attack.token)
+		if attack.token == "" {
+			h = http.Header{}
+		}
+		h.Set("Mcp-Session-Id", ann.Session())
+		status, header, body := answered(t, http.DefaultClient, "POST", at, ping, h)
+		challenge := header.Get("WWW-Authenticate")
+		if status != 401 || !strings.HasPrefix(body, `{"jsonrpc":"2.0","id":null,"error"`) || strings.Contains(challenge, `error="invalid_token"`) != (attack.token != "") ||
+			!strings.HasSuffix(challenge, `scope="db:read", resource_metadata="https://gate.example.com/.well-known/oauth-protected-resource/mcp"`) {
+			t.Errorf("%s: %d %s, %s", name, status, body, challenge)
+		}
+		want[attack.rule]++
+	}
+	// The same subject of another issuer, and another subject, do not get into ann's session.
+	for _, token := range []string{tokenFor(other, "ann", nil), tokenFor(is, "ben", nil)} {
+		h := bearer(token)
+		h.Set("Mcp-Session-Id", ann.Session())
+		if status, _, body := answered(t, http.DefaultClient, "POST", at, ping, h); status != 404 {
+			t.Errorf("on another principal's session: %d %s", status, body)
+		}
+	}
+	// A newer token of the same subject does.
+	h := bearer(tokenFor(is, "ann", issuer.Claims{"scope": "more", "jti": "2"}))
+	h.Set("Mcp-Session-Id", ann.Session())
+	if status, _, body := answered(t, http.DefaultClient, "POST", at, ping, h); status != 200 {
+		t.Errorf("with a newer token: %d %s", status, body)
+	}
+	g.stop()
+	got := map[string]int{}
+	for _, r := range traceAs[audited](g, "--kind", "mcp/reject:login") {
+		got[r.Audit.Decision.Rule]++
+	}
+	for rule, n := range want {
+		if got[rule] != n {
+			t.Errorf("%d records of %s, want %d (%v)", got[rule], rule, n, got)
+		}
+	}
+	if records := traceAs[audited](g, "--kind", "mcp/reject:message"); len(records) != 2 {
+		t.Errorf("%d records of foreign sessions, want 2", len(records))
+	}
+}
+
+// Keys that rotate lose no request of many hosts. Then a thousand tokens that name unknown keys make
+// one fetch in thirty seconds.
+func TestUnknownKeysAndRotation(t *testing.T) {
+	is := issuer.New(t)
+	g := newGateway(t, issuers(map[string]*issuer.Issuer{"corp": is})+fakeConfig(recordFile(t), ""))
+	at := g.http()
+	for round := range 3 {
+		if round > 0 {
+			is.Rotate(t, fmt.Sprint("key-", round))
+		}
+		token := tokenFor(is, "ann", nil)
+		var hosts sync.WaitGroup
+		for range 16 {
+			hosts.Go(func() {
+				if status, _, body := answered(t, http.DefaultClient, "POST", at, rawInitialize, bearer(token)); status != 200 {
+					t.Errorf("round %d: %d %s", round, status, body)
+				}
+			})
+		}
+		hosts.Wait()
+	}
+	fetched, begin := is.Fetches(), time.Now()
+	for i := range 1000 {
+		token := is.Sign(issuer.Claims{"iss": is.URL}, issuer.Claims{"alg": "ES256", "kid": fmt.Sprint("unknown-", i)})
+		if status, _, body := answered(t, http.DefaultClient, "POST", at, rawInitialize, bearer(token)); status != 401 {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	if n, most := is.Fetches()-fetched, 1+int(time.Since(begin)/(30*time.Second)); n < 1 || n > most {
+		t.Errorf("%d fetches in %s, want at most %d", n, time.Since(begin), most)
+	}
+	token := tokenFor(is, "ann", nil)
+	if status, _, body := answered(t, http.DefaultClient, "POST", at, rawInitialize, bearer(token)); status != 200 {
+		t.Errorf("a valid token after them: %d %s", status, body)
+	}
+}
+
+// The metadata names the issuers, by the configured URL whatever Host says. A host needs no token for
+// it.
+func TestResourceMetadata(t *testing.T) {
+	is := issuer.New(t)
+	g := newGateway(t, issuers(map[string]*issuer.Issuer{"corp": is})+"allowed_hosts: [evil.example.com]\n"+fakeConfig(recordFile(t), ""))
+	base := strings.TrimSuffix(g.http(), "/mcp")
+	for path, resource := range map[string]string{"": "", "/mcp": "/mcp", "/b/br_1/mcp": "/b/br_1/mcp"} {
+		status, header, body := answered(t, http.DefaultClient, "GET", base+"/.well-known/oauth-protected-resource"+path, "", http.Header{"Host": {"evil.example.com"}})
+		var m struct {
+			Resource string   `json:"resource"`
+			Servers  []string `json:"authorization_servers"`
+		}
+		if err := json.Unmarshal([]byte(body), &m); err != nil || status != 200 || m.Resource != publicURL+resource || !slices.Equal(m.Servers, []string{is.URL}) {
+			t.Errorf("metadata of %q: %d %s", path, status, body)
+		}
+		if header.Get("Access-Control-Allow-Origin") != "*" {
+			t.Error("a browser can't read the metadata")
+		}
+	}
+	for _, path := range []string{"/x", "/mcp/", "/b//mcp", "/"} {
+		if status, _, body := answered(t, http.DefaultClient, "GET", base+"/.well-known/oauth-protected-resource"+path, "", nil); status != 404 {
+			t.Errorf("metadata of %q: %d %s", path, status, body)
+		}
+	}
+	if g := newGateway(t, principals()+fakeConfig(recordFile(t), "")); true {
+		base := strings.TrimSuffix(g.http(), "/mcp")
+		if status, _, body := answered(t, http.DefaultClient, "GET", base+"/.well-known/oauth-protected-resource", "", nil); status != 404 {
+			t.Errorf("metadata without an issuer: %d %s", status, body)
+		}
+	}
+}
