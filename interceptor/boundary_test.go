@@ -109,7 +109,7 @@ func TestBoundary(t *testing.T) {
 var boundaryUsers = map[string]string{
 	"interceptor/boundary.go": "the boundary",
 	"interceptor/trace.go":    "the recorder; it checks what the boundary lets pass with secrets",
-	"proxy/gateway.go":        "the messages of a branch, before they are stored",
+	"proxy/engine/engine.go":  "the messages of a branch, before they are stored",
 	"cmd/foldgate/text.go":    "the command that scrubs files",
 	"cmd/foldgate/trace.go":   "the command that looks for secrets in a trace",
 }

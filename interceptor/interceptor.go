@@ -5,7 +5,7 @@
 // outermost.
 //
 // A layer writes into the [Call] what the layers outside it need to know. So Trace, which stands
-// outside all layers that decide, records their decisions. Package proxy fixes the order (chain.go),
+// outside all layers that decide, records their decisions. Package engine fixes the order (chain.go),
 // because it is a security property: nothing outside Scrub holds an unscrubbed result.
 //
 // The layers know the parameters and results of MCP methods. They know no transports and no
@@ -40,7 +40,9 @@ type Chain func(ctx context.Context, c *Call, end Handler) (*Result, error)
 func NewChain(locate func(context.Context, *Call), layers ...Middleware) Chain {
 	h := Handler(func(ctx context.Context, c *Call) (*Result, error) { return c.end(ctx, c) })
 	for _, layer := range slices.Backward(layers) {
-		h = layer(h)
+		if layer != nil {
+			h = layer(h)
+		}
 	}
 	return func(ctx context.Context, c *Call, end Handler) (*Result, error) {
 		c.end, c.began, c.Outcome.Record = end, time.Now(), trace.NewID()

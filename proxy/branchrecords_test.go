@@ -32,7 +32,7 @@ func openAt(t *testing.T, dir string) *Gateway {
 
 func openBranch(t *testing.T, g *Gateway, parent string) folding.Branch {
 	t.Helper()
-	b, err := g.branches.Create(t.Context(), local, folding.CreateRequest{Description: "work", ParentID: parent})
+	b, err := g.Branches.Create(t.Context(), local, folding.CreateRequest{Description: "work", ParentID: parent})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func openBranch(t *testing.T, g *Gateway, parent string) folding.Branch {
 
 func endBranch(t *testing.T, g *Gateway, b folding.Branch) {
 	t.Helper()
-	if _, err := g.branches.Return(t.Context(), local, b.ID, "done"); err != nil {
+	if _, err := g.Branches.Return(t.Context(), local, b.ID, "done"); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -81,7 +81,7 @@ func TestLateConclusionsCorrelate(t *testing.T) {
 	for _, restart := range []bool{false, true} {
 		g := openAt(t, dir)
 		b := openBranch(t, g, "")
-		if err := g.branches.EndSession(t.Context(), local, "test"); err != nil {
+		if err := g.Branches.EndSession(t.Context(), local, "test"); err != nil {
 			t.Fatal(err)
 		}
 		if restart {
@@ -162,7 +162,7 @@ func TestTraceAndBooksAgree(t *testing.T) {
 			g = openAt(t, image)
 			status := func(b folding.Branch) folding.Branch {
 				t.Helper()
-				got, _, err := g.branches.Status(t.Context(), local, folding.StatusRequest{BranchID: b.ID})
+				got, _, err := g.Branches.Status(t.Context(), local, folding.StatusRequest{BranchID: b.ID})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -183,7 +183,7 @@ func TestTraceAndBooksAgree(t *testing.T) {
 				t.Errorf("the branch that was recorded and not stored is %+v", got)
 			}
 			if old == "books" { // the return was not answered: the agent repeats it
-				r, err := g.branches.Return(t.Context(), local, parent.ID, "again")
+				r, err := g.Branches.Return(t.Context(), local, parent.ID, "again")
 				if err != nil || !r.Late || r.Message != "again" {
 					t.Errorf("repeated return = %+v, %v", r, err)
 				}

@@ -52,7 +52,7 @@ func TestChain(t *testing.T) {
 }
 
 // A call passes the layers in this order: the stack of the handler behind them shows it, whatever
-// names they have. Each layer relies on the ones around it, as newChain says.
+// names they have. Each layer relies on the ones around it, as Engine.Chain says.
 func TestOrderOfTheLayers(t *testing.T) {
 	cfg := flowConfig(nil) // else there is no layer for workflows
 	cfg.StateDir = t.TempDir()

@@ -164,7 +164,7 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faul
 	prompts, resources := g.complete(ctx, s, catalog.Prompts, rest, wait), g.complete(ctx, s, catalog.Resources, rest, wait)
 	st := g.settings.Load()
 	r := Report{
-		Principals: st.Config.PrincipalNames(), Counter: g.counter.Name(), Clashes: slices.Concat(list.Clashes, prompts.Clashes),
+		Principals: st.Config.PrincipalNames(), Counter: g.Counter.Name(), Clashes: slices.Concat(list.Clashes, prompts.Clashes),
 		Unmatched: st.Rules.UnmatchedRules(list), Idle: st.Rules.UnmatchedGlobs(list),
 	}
 	id := st.Config.Identity(as)
@@ -177,14 +177,14 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faul
 		info, _ := srv.Info()
 		fault := faults[srv.Key]
 		if fault != nil { // it may quote the server, and a URL of the configuration
-			fault = errors.New(g.boundary.Text(fault.Error()))
+			fault = errors.New(g.Boundary.Text(fault.Error()))
 		}
 		r.Upstreams[i] = UpstreamReport{Name: srv.Key, Version: info.Version, Err: fault}
 		at[srv.Key] = &r.Upstreams[i]
 	}
 	for _, shown := range list.Order {
 		e, _ := list.Lookup(shown)
-		t := ToolReport{Name: shown, Injected: e.TakesBranchID, Own: e.Server == "", Tokens: g.counter.CountBytes(e.Shown)}
+		t := ToolReport{Name: shown, Injected: e.TakesBranchID, Own: e.Server == "", Tokens: g.Counter.CountBytes(e.Shown)}
 		r.Tokens += t.Tokens
 		if t.Own {
 			r.Own = append(r.Own, t)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -416,10 +415,4 @@ func (l *logBuffer) String() string {
 // warnings sends what is logged as a warning or worse to the test's own log.
 func warnings(t testing.TB) *slog.Logger {
 	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
-}
-
-func TestWritableNamesRemedy(t *testing.T) {
-	if err := writable(&os.PathError{Op: "mkdir", Path: "/x", Err: os.ErrPermission}); !strings.Contains(err.Error(), "set another") {
-		t.Errorf("a state directory of somebody else's: %v", err)
-	}
 }

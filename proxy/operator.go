@@ -17,7 +17,7 @@ type operator struct{ *Gateway }
 // OpenBranches implements [control.Gateway].
 func (g operator) OpenBranches() []control.Branch {
 	all := []control.Branch{}
-	for _, b := range g.branches.Active() {
+	for _, b := range g.Branches.Active() {
 		all = append(all, shown(b))
 	}
 	return all
@@ -25,7 +25,7 @@ func (g operator) OpenBranches() []control.Branch {
 
 // EndBranch implements [control.Gateway].
 func (g operator) EndBranch(ctx context.Context, id, reason string) (control.Branch, error) {
-	b, err := g.branches.End(ctx, id, reason)
+	b, err := g.Branches.End(ctx, id, reason)
 	if errors.Is(err, folding.ErrNotFound) {
 		return control.Branch{}, control.ErrNoBranch
 	}

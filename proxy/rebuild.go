@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -16,20 +15,9 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
-
-// openLimitStore opens the store in which the limits of a configuration count.
-func openLimitStore(c config.Config) (limits.Store, error) {
-	if c.Store.URL != "" {
-		return limits.OpenRedis(string(c.Store.URL), c.Store.Prefix)
-	}
-	store, err := limits.OpenSQLite(filepath.Join(c.StatePath(), "budgets.db"))
-	if err != nil {
-		err = fmt.Errorf("state_dir: %w", err)
-	}
-	return store, err
-}
 
 // Rebuilt is the result of [RebuildLimits].
 type Rebuilt struct {
@@ -51,7 +39,7 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 	if len(c.Budgets.Limits) == 0 {
 		return done, errNoLimits
 	}
-	store, err := openLimitStore(c)
+	store, err := engine.OpenLimitStore(c)
 	if err != nil {
 		return done, err
 	}
@@ -59,7 +47,7 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 	if err != nil {
 		return done, errors.Join(fmt.Errorf("budgets.limits: %w", err), store.Close())
 	}
-	shown := newSettings(c, nil, nil).shown
+	shown := func(server, tool string) string { return engine.Shown(&c, server, tool) }
 	refusedByLimit := func(rule string) bool {
 		return rule == "limits_unavailable" || slices.ContainsFunc(c.Budgets.Limits, func(l limits.Limit) bool { return l.Name == rule })
 	}

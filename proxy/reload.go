@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
+	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/upstream"
 )
 
@@ -38,10 +38,10 @@ func (g *Gateway) Reload() (done control.Reloaded, err error) {
 		done, err = g.apply(next)
 	}
 	if err != nil {
-		err = errors.New(g.boundary.Text(err.Error()))
+		err = errors.New(g.Boundary.Text(err.Error()))
 		g.reloadFault.Store(&err)
 		g.log.Error("the configuration was not reloaded, and the one of before stays in force", "err", err)
-		g.recorder.Configuration(configured{Event: "refused", Version: version.String(), Config: next.Sum})
+		g.Recorder.Configuration(configured{Event: "refused", Version: version.String(), Config: next.Sum})
 		return done, err
 	}
 	g.reloadFault.Store(nil)
@@ -49,7 +49,7 @@ func (g *Gateway) Reload() (done control.Reloaded, err error) {
 	if len(done.Restart) > 0 {
 		g.log.Warn("these keys take effect only after a restart, and stay as they were", "keys", done.Restart)
 	}
-	g.recorder.Configuration(configured{"reload", version.String(), done.Config, done.Changed, done.Restart})
+	g.Recorder.Configuration(configured{"reload", version.String(), done.Config, done.Changed, done.Restart})
 	return done, nil
 }
 
@@ -76,7 +76,7 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 	if !next.Authenticates() && before.Config.Authenticates() {
 		return done, errors.New("principals and auth: a reload can't remove all of them, since everybody who reaches the gateway could use it then: restart it for that")
 	}
-	scrubber, err := newScrubber(next)
+	scrubber, err := engine.NewScrubber(next)
 	if err != nil {
 		return done, err
 	}
@@ -90,11 +90,11 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 	if err := g.openLimits(now); err != nil {
 		return done, err
 	}
-	if err := g.branches.Configure(next.Folding, next.PrincipalCount()); err != nil {
+	if err := g.Branches.Configure(next.Folding, next.PrincipalCount()); err != nil {
 		return done, err
 	}
 	g.certificate.Store(cert)
-	g.boundary.Relearn(scrubber) // knows the new tokens before they are used
+	g.Boundary.Relearn(scrubber) // knows the new tokens before they are used
 	now.Servers = g.servers.Servers(next, before.Servers)
 	g.settings.Store(now)
 	if l := before.Limits; l != nil && l != now.Limits {
@@ -139,15 +139,6 @@ func (g *Gateway) retire(before, now *settings) {
 		g.wg.Go(func() { srv.Retire(g.lifetime, because) })
 	}
 	g.warm(slices.DeleteFunc(slices.Clone(now.Servers), func(srv *upstream.Server) bool { return slices.Contains(before.Servers, srv) }))
-}
-
-// newScrubber returns a scrubber for a configuration.
-func newScrubber(c config.Config) (*scrub.Scrubber, error) {
-	s, err := scrub.New(scrub.Options{Rules: c.RulesFile(), Known: c.Tokens(), Timeout: time.Duration(c.Scrub.TimeoutMS) * time.Millisecond})
-	if err != nil {
-		return nil, fmt.Errorf("scrub.rules: %w", err)
-	}
-	return s, nil
 }
 
 // watchEvery is the pause between two looks at the configuration file. A change takes effect when two

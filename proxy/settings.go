@@ -6,6 +6,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/server/auth"
@@ -28,9 +29,7 @@ func newSettings(c config.Config, before *auth.Authenticator, log *slog.Logger) 
 		Settings: router.Settings{Config: c, Rules: catalog.NewRules(c, tools.Definitions(c.Folding))},
 		access:   server.Access{Hosts: c.AllowedHosts, Origins: c.AllowedOrigins},
 	}
-	st.folding = interceptor.FoldPolicy{
-		MainThreshold: c.Results.MainThreshold, BranchFraction: c.Results.BranchFraction, PreviewTokens: c.Results.PreviewTokens, Rule: st.foldRule,
-	}
+	st.folding = engine.FoldPolicy(&st.Config)
 	var tokens []auth.Token
 	for _, name := range c.PrincipalNames() {
 		digest, _ := c.Principals[name].Digest()
@@ -38,17 +37,4 @@ func newSettings(c config.Config, before *auth.Authenticator, log *slog.Logger) 
 	}
 	st.access.Auth = auth.New(auth.Options{Tokens: tokens, Config: c.Auth, PublicURL: c.PublicURL, Log: log, Before: before})
 	return st
-}
-
-// foldRule returns the rule for a tool of a server. The configuration has the names hosts see.
-func (st *settings) foldRule(server, tool string) interceptor.FoldRule {
-	return st.Config.Results.Rule(st.shown(server, tool))
-}
-
-// shown returns the name under which hosts see a tool of a server.
-func (st *settings) shown(server, tool string) string {
-	if u := st.Config.Upstreams[server]; u != nil {
-		return catalog.ShownName(u.NamePrefix(server), tool)
-	}
-	return tool
 }

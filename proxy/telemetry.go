@@ -54,7 +54,7 @@ func (g *Gateway) watchState() error {
 					o.ObserveInt64(up, 0, server)
 				}
 			}
-			o.ObserveInt64(journal, one(g.journal.Err() != nil))
+			o.ObserveInt64(journal, one(g.Journal.Err() != nil))
 			o.ObserveInt64(faulty, one(g.reloadFault.Load() != nil))
 			return nil
 		}, sessions, up, journal, faulty)
@@ -71,28 +71,4 @@ func one(on bool) int64 {
 		return 1
 	}
 	return 0
-}
-
-// layer is one interceptor of the chain under the name that telemetry shows.
-type layer struct {
-	name string
-	mw   interceptor.Middleware
-}
-
-// observed returns the middlewares of the layers, each measured if telemetry is on.
-func (g *Gateway) observed(layers ...layer) []interceptor.Middleware {
-	var order []interceptor.Middleware
-	if g.telemetry != nil {
-		order = append(order, g.telemetry.Calls())
-	}
-	for _, l := range layers {
-		if l.mw == nil { // not configured
-			continue
-		}
-		if g.telemetry != nil {
-			l.mw = g.telemetry.Layer(l.name, l.mw)
-		}
-		order = append(order, l.mw)
-	}
-	return order
 }

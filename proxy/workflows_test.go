@@ -21,7 +21,7 @@ func openWorkflows(t *testing.T, g *Gateway, n int) {
 	t.Helper()
 	rules, _ := g.cfg.WorkflowRules()
 	for range n {
-		e := g.workflows.Engine
+		e := g.Workflows.Engine
 		s, err := e.Plan(t.Context(), workflow.Request{Rule: rules.Find("up", "find"), Principal: server.LocalPrincipal, Session: "s"})
 		if err == nil {
 			err = e.Begin(t.Context(), s, "env_request", "env_start")
@@ -104,11 +104,11 @@ func flowConfig(change func(*config.Workflow)) config.Config {
 // Without workflows there is no layer, no store, and nothing in the tools.
 func TestNoWorkflowsNoCost(t *testing.T) {
 	g := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")}).g
-	if g.workflows != nil || g.workflows.Middleware() != nil {
+	if g.Workflows != nil || g.Workflows.Middleware() != nil {
 		t.Error("a gateway without workflows has the layer")
 	}
 	c := &interceptor.Call{}
-	if n := testing.AllocsPerRun(100, func() { g.workflows.Locate(t.Context(), c) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { g.Workflows.Locate(t.Context(), c) }); n != 0 {
 		t.Errorf("a call without workflows allocates %v times", n)
 	}
 }

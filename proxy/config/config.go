@@ -12,8 +12,8 @@
 //  5. Give a wrong value and its fault in a test of this package.
 //  6. Describe the key in the table of its page in docs/, and in CHANGELOG.md.
 //  7. Use the field. Package proxy copies it into the options of interceptor, folding or server,
-//     which do not import this package (openEngines and RunHTTP in gateway.go, newChain in
-//     chain.go); the others read it from the Config. Delete the constant that it replaces.
+//     which do not import this package (RunHTTP in gateway.go; engine.go and chain.go in package
+//     engine); the others read it from the Config. Delete the constant that it replaces.
 //
 // There is nothing to register: loading finds the field by its tag, expands ${NAME} in it, and
 // refuses keys that no field has. The keys of folding are in package folding.

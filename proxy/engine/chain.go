@@ -1,0 +1,87 @@
+package engine
+
+import (
+	"context"
+	"errors"
+
+	"github.com/foldgate/foldgate/interceptor"
+)
+
+// locate finds the branch and the workflow step of a call.
+func (e *Engine) locate(ctx context.Context, c *interceptor.Call) {
+	if e.Branches == nil {
+		return
+	}
+	interceptor.Locate(e.Branches, c)
+	e.Records.Inherit(c)
+	e.Workflows.Locate(ctx, c)
+}
+
+// Chain writes the order of the interceptors, outermost first. The order is a security property and
+// can't be configured. Around them stand savings and telemetry, which decide nothing.
+func (e *Engine) Chain() interceptor.Chain {
+	layers := e.observed(
+		layer{"trace", e.part(Trace, interceptor.Trace(e.Recorder))},                                     // a record before any effect, and one after whatever happened
+		layer{"recover", interceptor.Recover(e.Log)},                                                     // inside Trace, so that a panic is recorded as an error
+		layer{"attribute", e.part(Meter, interceptor.Attribute(e.Branches))},                             // before Meter, which charges the branch
+		layer{"meter", e.part(Meter, interceptor.Meter(e.Branches, e.Limits, e.Tokens))},                 // outside Fold: charges what the host gets to read
+		layer{"fold", e.part(Fold, interceptor.Fold(e.Results, e.Tokens, e.Folding, e.Boundary, e.Log))}, // outside Scrub: only scrubbed text is stored and shown
+		layer{"workflow", e.Workflows.Middleware()},                                                      // outside Scrub: adds handles to clean results, captures no secrets; inside Meter, which charges them, and Fold, which keeps the blocks with handles
+		layer{"scrub", e.part(Scrub, interceptor.Scrub(e.Boundary))},                                     // innermost: nothing outside it holds an unscrubbed result
+	)
+	return interceptor.NewChain(e.locate, append([]interceptor.Middleware{e.part(Fold, e.savings)}, layers...)...)
+}
+
+// part returns a layer if it belongs to the parts of the engine.
+func (e *Engine) part(p Parts, mw interceptor.Middleware) interceptor.Middleware {
+	if e.Parts.Has(p) {
+		return mw
+	}
+	return nil
+}
+
+// savings is the layer that notes for branch_status the tokens that folding saved the branch of a
+// call, or that the call took back by reading a stored result. The records have the same numbers,
+// and foldgate stats sums them up.
+func (e *Engine) savings(next interceptor.Handler) interceptor.Handler {
+	return func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		res, err := next(ctx, c)
+		ctx = context.WithoutCancel(ctx)
+		o := &c.Outcome
+		var lost error
+		if o.Fold != "" && c.Attribution.Branch != nil {
+			lost = e.Results.AddSavings(ctx, c.Origin.Principal, c.Attribution.Branch.Context, 1, o.Saved)
+		}
+		if o.Read != nil && o.Read.Context != "" && o.Tokens.Delivered > 0 {
+			lost = errors.Join(lost, e.Results.AddSavings(ctx, c.Origin.Principal, o.Read.Context, 0, -o.Tokens.Delivered))
+		}
+		if lost != nil {
+			e.Log.Warn("branch_status will not know what folding saved", "err", lost)
+		}
+		return res, err
+	}
+}
+
+// layer is one interceptor of the chain under the name that telemetry shows.
+type layer struct {
+	name string
+	mw   interceptor.Middleware
+}
+
+// observed returns the middlewares of the layers, each measured if telemetry is on.
+func (e *Engine) observed(layers ...layer) []interceptor.Middleware {
+	var order []interceptor.Middleware
+	if e.Telemetry != nil {
+		order = append(order, e.Telemetry.Calls())
+	}
+	for _, l := range layers {
+		if l.mw == nil { // not configured
+			continue
+		}
+		if e.Telemetry != nil {
+			l.mw = e.Telemetry.Layer(l.name, l.mw)
+		}
+		order = append(order, l.mw)
+	}
+	return order
+}

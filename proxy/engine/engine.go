@@ -1,0 +1,331 @@
+// Package engine is everything below the router: the state on disk, the engines that work on it, and
+// the chain of interceptors. A gateway runs the calls of its hosts down the chain, and the middleware
+// of interceptor/gosdk those of the server that it is part of.
+package engine
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"go.opentelemetry.io/otel/metric"
+	oteltrace "go.opentelemetry.io/otel/trace"
+
+	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/budget/limits"
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/folding/results"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
+	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/workflow"
+	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/tools"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// Parts are the layers that the chain has. The zero value is all of them.
+type Parts uint8
+
+// The parts. Each works without the others.
+const (
+	Scrub Parts = 1 << iota // removes secrets
+	Meter                   // counts tokens, and keeps branches and limits within theirs
+	Fold                    // replaces large results with previews
+	Trace                   // records calls
+)
+
+// Has reports whether p has any part of others.
+func (p Parts) Has(others Parts) bool { return p == 0 || p&others != 0 }
+
+// Options configure an [Engine]. The functions return what is in force: a reload may change it.
+type Options struct {
+	Start   config.Config // for what no reload changes
+	Config  func() *config.Config
+	Folding func() *interceptor.FoldPolicy
+	Limits  func() *interceptor.Limits // nil for none
+	Parts   Parts
+	Log     *slog.Logger
+	Traces  oteltrace.TracerProvider // nil for none
+	Meters  metric.MeterProvider     // nil for none
+}
+
+// Engine has the engines, in the order in which they are opened. Of an engine with no part but Scrub,
+// those that need the state directory are nil.
+type Engine struct {
+	Options
+	Log *slog.Logger // takes the secrets out of what it logs
+
+	Counter    *budget.Counter
+	Scrubber   *scrub.Scrubber
+	Boundary   *interceptor.Boundary
+	Dir        string // the state directory of this process
+	Journal    *trace.Journal
+	Recorder   *interceptor.Recorder
+	Telemetry  *interceptor.Telemetry // nil if it is off
+	Records    *interceptor.BranchRecords
+	Tokens     interceptor.TokenMeter
+	Results    *results.Store
+	Branches   *folding.Manager
+	Workflows  *interceptor.Workflows // nil without workflows
+	Tools      *tools.Tools
+	limitStore limits.Store // nil as long as there are no limits
+	lostSteps  []string     // steps of workflows that a process left when it died
+}
+
+// Open opens the state of a valid configuration and makes the engines. They work until lifetime ends;
+// Close must be called after that.
+func Open(lifetime context.Context, o Options) (*Engine, error) {
+	e := &Engine{Options: o}
+	if err := e.open(lifetime); err != nil {
+		return nil, errors.Join(err, e.Close(lifetime))
+	}
+	return e, nil
+}
+
+func (e *Engine) open(lifetime context.Context) (err error) {
+	cfg := &e.Start
+	if e.Counter, err = budget.NewCounter(cfg.Budget.Encoding); err != nil {
+		return fmt.Errorf("budget.encoding: %w", err)
+	}
+	if e.Counter, err = e.Counter.WithScale(cfg.Budget.Scale); err != nil {
+		return fmt.Errorf("budget.scale: %w", err)
+	}
+	if e.Scrubber, err = NewScrubber(*cfg); err != nil {
+		return err
+	}
+	e.Boundary = &interceptor.Boundary{Scrubber: e.Scrubber, Policy: e.scrubPolicy}
+	e.Log = slog.New(scrubLog{e.Options.Log.Handler(), e.Boundary}) // nothing was logged before
+	e.Tokens = interceptor.TokenMeter{Counter: e.Counter, ImageTokens: cfg.Budget.ImageTokens}
+	if !e.Parts.Has(Meter | Fold | Trace) {
+		return nil
+	}
+	if e.Dir, err = e.openState(); err != nil {
+		return err
+	}
+	e.Recorder = &interceptor.Recorder{
+		Journal: e.Journal, Boundary: e.Boundary, Payload: cfg.Trace.Payload == "scrubbed", Refuse: cfg.Trace.OnError == "refuse",
+		Counter: e.Counter.Name(), Log: e.Log, Team: func(principal string) string { return e.Config().Identity(principal).Team },
+	}
+	if e.Traces != nil || e.Meters != nil {
+		if e.Telemetry, err = interceptor.NewTelemetry(e.Traces, e.Meters, tools.Has); err != nil {
+			return fmt.Errorf("telemetry: %w", err)
+		}
+		e.Telemetry.ByPrincipal = cfg.Budgets.MetricsByPrincipal
+	}
+	e.Records = &interceptor.BranchRecords{
+		Recorder: e.Recorder, Counter: e.Counter, Telemetry: e.Telemetry, Dir: filepath.Join(e.Dir, "trace"),
+		Several: func() bool { return e.Config().PrincipalCount() > 1 },
+	}
+	if e.Results, err = results.Open(filepath.Join(e.Dir, "results.db"), results.Config{
+		Quota: int64(cfg.Results.QuotaMB) << 20, TTL: time.Duration(cfg.Results.TTLHours) * time.Hour,
+		Strict: cfg.Folding.SessionValidation == folding.ValidationStrict,
+	}); err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	repo, err := folding.OpenSQLite(filepath.Join(e.Dir, "foldgate.db"))
+	if err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	if err := e.openBranches(lifetime, repo); err != nil {
+		return errors.Join(err, repo.Close())
+	}
+	if err := e.openWorkflows(lifetime); err != nil {
+		return err
+	}
+	e.Tools = tools.New(lifetime, tools.Options{
+		Config: e.Config, Branches: e.Branches, Limits: e.Limits, Results: e.Results, Counter: e.Counter, Programs: extract.NewPrograms(2 * cfg.PrincipalCount()),
+		Boundary: e.Boundary, Records: e.Records, Log: e.Log,
+	})
+	return nil
+}
+
+// scrubPolicy returns the policy of a server for secrets.
+func (e *Engine) scrubPolicy(server string) interceptor.ScrubPolicy {
+	if !e.Parts.Has(Scrub) {
+		return interceptor.ScrubPolicy{Results: interceptor.Off, Arguments: interceptor.Off}
+	}
+	return e.Config().ScrubPolicy(server)
+}
+
+// NewScrubber returns a scrubber for a configuration.
+func NewScrubber(c config.Config) (*scrub.Scrubber, error) {
+	s, err := scrub.New(scrub.Options{Rules: c.RulesFile(), Known: c.Tokens(), Timeout: time.Duration(c.Scrub.TimeoutMS) * time.Millisecond})
+	if err != nil {
+		return nil, fmt.Errorf("scrub.rules: %w", err)
+	}
+	return s, nil
+}
+
+// NewLimits makes the limits of b, and opens their store with the first. It returns nil if there are
+// none. All processes on the state directory share the counts.
+func (e *Engine) NewLimits(b config.Budgets) (_ *interceptor.Limits, err error) {
+	if len(b.Limits) == 0 {
+		return nil, nil
+	}
+	if e.limitStore == nil {
+		if e.limitStore, err = OpenLimitStore(e.Start); err != nil {
+			return nil, err
+		}
+	}
+	all, err := limits.New(b.Limits, e.limitStore, limits.Options{
+		Allow: b.OnError == "allow", Wait: time.Duration(b.WaitMS) * time.Millisecond, Log: e.Log,
+		Notify: func(x limits.Crossing) {
+			e.Recorder.Crossed(x)
+			e.Telemetry.Crossed(x)
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("budgets.limits: %w", err)
+	}
+	return &interceptor.Limits{Limits: all, Shown: func(server, tool string) string { return Shown(e.Config(), server, tool) }, Stateless: wire.VersionModern}, nil
+}
+
+// OpenLimitStore opens the store in which the limits of a configuration count.
+func OpenLimitStore(c config.Config) (limits.Store, error) {
+	if c.Store.URL != "" {
+		return limits.OpenRedis(string(c.Store.URL), c.Store.Prefix)
+	}
+	store, err := limits.OpenSQLite(filepath.Join(c.StatePath(), "budgets.db"))
+	if err != nil {
+		err = fmt.Errorf("state_dir: %w", err)
+	}
+	return store, err
+}
+
+// FoldPolicy returns the thresholds and rules of a configuration.
+func FoldPolicy(c *config.Config) interceptor.FoldPolicy {
+	return interceptor.FoldPolicy{
+		MainThreshold: c.Results.MainThreshold, BranchFraction: c.Results.BranchFraction, PreviewTokens: c.Results.PreviewTokens,
+		Rule: func(server, tool string) interceptor.FoldRule { return c.Results.Rule(Shown(c, server, tool)) }, // the configuration has the names hosts see
+	}
+}
+
+// Shown returns the name under which hosts see a tool of a server.
+func Shown(c *config.Config, server, tool string) string {
+	if u := c.Upstreams[server]; u != nil {
+		return catalog.ShownName(u.NamePrefix(server), tool)
+	}
+	return tool
+}
+
+// openBranches takes over the branches in repo, once they agree with the trace.
+func (e *Engine) openBranches(lifetime context.Context, repo folding.Repository) (err error) {
+	cfg := &e.Start
+	maxAge := time.Duration(cfg.Folding.MaxTimeoutSeconds) * time.Second
+	if e.lostSteps, err = e.Records.Recover(lifetime, repo, maxAge); err != nil {
+		return err
+	}
+	e.Branches, err = folding.Open(lifetime, cfg.Folding, folding.Options{
+		Repository: repo, Count: e.Counter.Count, OnEvent: e.Records.Event, Log: e.Log, Meters: e.Meters, Traces: e.Traces,
+		Principals: cfg.PrincipalCount(),
+		Scrub: func(ctx context.Context, text string) (string, error) {
+			clean, _, err := e.Scrubber.Text(ctx, text)
+			return clean, err
+		},
+	})
+	return err
+}
+
+// openWorkflows makes the workflow layer. All processes on the state directory share its store, so
+// that a handle is valid in each of them.
+func (e *Engine) openWorkflows(lifetime context.Context) error {
+	if len(e.Start.Workflows) == 0 {
+		return nil
+	}
+	engine, err := workflow.Open(filepath.Join(e.Start.StatePath(), "workflows.db"), time.Now)
+	if err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	e.Workflows = &interceptor.Workflows{Engine: engine, Recorder: e.Recorder, Boundary: e.Boundary, Log: e.Log}
+	if err := engine.Interrupt(lifetime, e.lostSteps); err != nil {
+		return fmt.Errorf("state_dir: %w", err)
+	}
+	return nil
+}
+
+const maxInstances = 64 // processes that may share one configuration
+
+// openState opens the journal, and with it takes a state directory, which it returns. Hosts start a
+// stdio server as often as they like, so a second process on the same configuration gets a directory
+// of its own below the first. A second HTTP server is a mistake, and the error says so.
+func (e *Engine) openState() (dir string, err error) {
+	t, root := e.Start.Trace, e.Start.StatePath()
+	for n := 1; n <= maxInstances; n++ {
+		dir = config.InstanceDir(root, n)
+		if err = os.MkdirAll(dir, 0o700); err != nil {
+			return "", fmt.Errorf("state_dir: %w", writable(err))
+		}
+		if err = cmp.Or(regularFiles(root), regularFiles(dir)); err != nil {
+			return "", fmt.Errorf("state_dir: %w", err)
+		}
+		e.Journal, err = trace.Open(filepath.Join(dir, "trace"), trace.Options{
+			Sync: t.Sync, Interval: time.Duration(t.SyncIntervalMS) * time.Millisecond,
+			RotateBytes: int64(t.RotateMB) << 20, RetainFiles: t.RetainFiles, Log: e.Log,
+		})
+		if !errors.Is(err, trace.ErrInUse) || e.Start.Listen != "" {
+			break
+		}
+		e.Journal = nil
+	}
+	if err != nil {
+		e.Journal = nil
+		return "", fmt.Errorf("trace: %w", writable(err))
+	}
+	return dir, nil
+}
+
+// regularFiles returns an error if a pipe, a socket or a device has the place of a state file:
+// opening one could wait for ever.
+func regularFiles(dir string) error {
+	for _, names := range []string{"*.db*", "*.json*", "trace/*"} {
+		found, _ := fs.Glob(os.DirFS(dir), names) // the pattern is valid
+		for _, name := range found {
+			name = filepath.Join(dir, name)
+			if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+				return fmt.Errorf("%s is not a regular file (%s): remove it, or set another state_dir", name, info.Mode().Type())
+			}
+		}
+	}
+	return nil
+}
+
+// writable adds the remedy to an error of a state directory that foldgate can't write.
+func writable(err error) error {
+	if errors.Is(err, os.ErrPermission) {
+		return fmt.Errorf("%w; run foldgate as the user who owns state_dir, or set another", err)
+	}
+	return err
+}
+
+// Close ends the branches by force and closes the state. ctx bounds the branches and the limits.
+func (e *Engine) Close(ctx context.Context) error {
+	var errs []error
+	if e.Branches != nil {
+		errs = append(errs, e.Branches.Close(ctx))
+	}
+	if e.Results != nil {
+		errs = append(errs, e.Results.Close())
+	}
+	if e.limitStore != nil {
+		if l := e.Limits(); l != nil {
+			l.Close(ctx)
+		}
+		errs = append(errs, e.limitStore.Close())
+	}
+	if e.Workflows != nil {
+		errs = append(errs, e.Workflows.Engine.Close())
+	}
+	if e.Journal != nil {
+		errs = append(errs, e.Journal.Close())
+	}
+	return errors.Join(errs...)
+}
