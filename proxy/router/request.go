@@ -17,6 +17,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
@@ -144,7 +145,14 @@ func (r *request) describe() (*interceptor.Call, handler) {
 	if k := rawjson.KindOf(m.Params); m.Params != nil && k != rawjson.Object {
 		return c, refuseParams(c, invalidParams("params must be an object"))
 	}
-	if err := s.rt.readMeta(r, c); err != nil {
+	err := wire.CheckUnambiguous(m.Method, m.Params)
+	if err == nil {
+		if r.BranchID != "" { // _meta wins over it
+			c.Attribution.BranchID, c.Attribution.Source = r.BranchID, interceptor.SourceURL
+		}
+		err = engine.ReadMeta(c, &r.Meta, s.rt.Recorder, s.rt.Settings().Config.Trace.Correlation == "strict")
+	}
+	if err != nil {
 		return c, refuseParams(c, err)
 	}
 	if !s.Era.Has(m.Method) {

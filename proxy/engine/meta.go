@@ -1,4 +1,4 @@
-package router
+package engine
 
 import (
 	"bytes"
@@ -15,20 +15,15 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// readMeta reads foldgate's part of params._meta: the branch, the context, the thread, causes and
-// the trace context. It refuses params with an ambiguous deciding member.
-func (rt *Router) readMeta(r *request, c *interceptor.Call) error {
-	if err := wire.CheckUnambiguous(r.Msg.Method, c.Target.Params); err != nil {
-		return err
-	}
-	meta := &r.Meta
+// ReadMeta reads foldgate's part of params._meta, and takes it out of what is sent on: the branch, the
+// context, the thread, causes and the trace context. strict is trace.correlation: strict. The error is
+// a [*wire.Error].
+func ReadMeta(c *interceptor.Call, meta *wire.Meta, r *interceptor.Recorder, strict bool) error {
 	if bytes.Contains(meta.Raw, []byte(wire.MetaPrefix)) || bytes.IndexByte(meta.Raw, '\\') >= 0 { // a key may be spelled with escapes
 		c.Target.Forward = wire.WithoutOwnMeta(c.Target.Params)
 	}
 	if id, _ := rawjson.GetString(meta.BranchID); id != "" {
 		c.Attribution.BranchID, c.Attribution.Source = id, interceptor.SourceMeta
-	} else if r.BranchID != "" {
-		c.Attribution.BranchID, c.Attribution.Source = r.BranchID, interceptor.SourceURL
 	}
 	c.Origin.Thread, c.Origin.Spawned = hostThread(meta)
 	traceparent, _ := rawjson.GetString(meta.Traceparent)
@@ -37,21 +32,21 @@ func (rt *Router) readMeta(r *request, c *interceptor.Call) error {
 	}
 	// A correlation is under either of two names. trace.correlation says whether its deprecated form,
 	// a string, is taken.
-	key, strict := wire.MetaCorrelation, rt.Settings().Config.Trace.Correlation == "strict"
+	key := wire.MetaCorrelation
 	var err error
 	c.Origin.Correlates, c.Origin.Deprecated, err = trace.DecodeCorrelation(meta.Correlation, meta.CorrelationLater, strict)
 	if err == nil {
 		key, err = wire.MetaContext, subContext(c, meta.Context, strict)
 	}
-	if err == nil && rt.Recorder.Secret(c.Attribution.SubContext) { // without it the path would name another context, or none
+	if err == nil && r.Secret(c.Attribution.SubContext) { // without it the path would name another context, or none
 		c.Attribution.SubContext = ""
 		err = errors.New("it looks like a secret, which the trace would keep; use another name")
 	}
 	for _, code := range c.Origin.Deprecated {
-		rt.Recorder.Deprecated(&c.Origin, code)
+		r.Deprecated(&c.Origin, code)
 	}
 	if err != nil {
-		return invalidParams("_meta[%q]: %v", key, err)
+		return &wire.Error{Code: wire.CodeInvalidParams, Message: fmt.Sprintf("_meta[%q]: %v", key, err)}
 	}
 	return nil
 }
