@@ -1,0 +1,226 @@
+// Package gosdk is foldgate inside an MCP server that is written with the go-sdk: large results are
+// folded, calls metered, secrets scrubbed and a trace written, without another process.
+//
+// The chain, the tools, the budgets and the records are those of the gateway. docs/embedding.md shows
+// how to mount it.
+package gosdk
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"go.opentelemetry.io/otel/metric"
+	oteltrace "go.opentelemetry.io/otel/trace"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/engine"
+	"github.com/foldgate/foldgate/proxy/tools"
+)
+
+// Parts are what foldgate does. The zero value is all of them.
+type Parts = engine.Parts
+
+// The parts. Each works without the others.
+const (
+	Scrub = engine.Scrub // removes secrets; alone it needs no state directory
+	Meter = engine.Meter // branches with budgets, and limits
+	Fold  = engine.Fold  // replaces large results with previews
+	Trace = engine.Trace // records calls
+)
+
+// Options configure a [Foldgate]. The zero value is all parts with the defaults of the gateway.
+type Options struct {
+	// Config has the keys of the gateway's configuration, such as from [config.Load]; nil means
+	// [config.Default]. Its listen, tls, allowed_hosts, allowed_origins and upstreams are not used.
+	// Workflows and a policy are refused.
+	Config *config.Config
+	Parts  Parts
+	// Server names the server in records, limits and metrics; "" means "server".
+	Server string
+	// Identity returns the client of a request. If it is nil, the principal is the user of the
+	// request's token, or "local" if there is none.
+	Identity func(mcp.Request) interceptor.Identity
+	Log      *slog.Logger             // nil means none
+	Traces   oteltrace.TracerProvider // nil for no spans
+	Meters   metric.MeterProvider     // nil for no metrics
+}
+
+// Foldgate is foldgate for one server, or for several that share its state, such as one for each
+// session. All methods are safe for concurrent use.
+type Foldgate struct {
+	opts   Options
+	cfg    config.Config
+	engine *engine.Engine
+	chain  interceptor.Chain
+	limits *interceptor.Limits // nil for none
+	rules  *catalog.Rules
+	end    context.CancelFunc
+	alone  *session // of requests without a session
+
+	receiving, sending, ownTools atomic.Int64 // how often each was mounted
+
+	mu       sync.Mutex
+	sessions map[*mcp.ServerSession]*session // that are open
+}
+
+// New opens the state and loads the rules. Mount the result on a server with [Foldgate.Receiving],
+// [Foldgate.Sending] and [Foldgate.AddTools], and call [Foldgate.Close] at the end.
+func New(o Options) (*Foldgate, error) {
+	o.Server, o.Log = cmp.Or(o.Server, "server"), cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	cfg := config.Default()
+	if o.Config != nil {
+		cfg = *o.Config
+	}
+	for what, refused := range map[string]bool{"workflows": len(cfg.Workflows) > 0, "policy.rules": len(cfg.Policy.Rules) > 0, "policy.default": cfg.Policy.Default == "deny"} {
+		if refused {
+			return nil, fmt.Errorf("%s: a gateway can enforce it, and this middleware can't: run foldgate in front of the server, or leave it out", what)
+		}
+	}
+	cfg.Listen, cfg.TLS, cfg.AllowedHosts, cfg.AllowedOrigins = "", config.TLS{}, nil, nil
+	noPrefix := ""
+	cfg.Upstreams = map[string]*config.Upstream{o.Server: {Command: []string{"go-sdk"}, Prefix: &noPrefix}} // never started
+	if faults := cfg.Validate(); len(faults) > 0 {
+		return nil, &config.Error{File: "configuration", Faults: faults}
+	}
+	f := &Foldgate{opts: o, cfg: cfg, rules: catalog.NewRules(cfg, nil), sessions: map[*mcp.ServerSession]*session{}}
+	lifetime, end := context.WithCancel(context.Background())
+	f.end, f.alone = end, &session{lifetime: lifetime}
+	policy := engine.FoldPolicy(&f.cfg)
+	var err error
+	f.engine, err = engine.Open(lifetime, engine.Options{
+		Start: cfg, Config: func() *config.Config { return &f.cfg }, Limits: func() *interceptor.Limits { return f.limits },
+		Folding: func() *interceptor.FoldPolicy { return &policy }, Parts: o.Parts, Log: o.Log, Traces: o.Traces, Meters: o.Meters,
+	})
+	if err != nil {
+		end()
+		return nil, err
+	}
+	if f.has(Meter) {
+		f.limits, err = f.engine.NewLimits(cfg.Budgets)
+	}
+	if err != nil {
+		err = errors.Join(err, f.engine.Close(lifetime))
+		end()
+		return nil, err
+	}
+	if f.engine.Tools != nil {
+		f.engine.Tools.SetRouter(batches{f})
+	}
+	f.chain = f.engine.Chain()
+	go f.engine.Counter.Count("warm") // loading the vocabulary takes a while: the first call should not wait for it
+	return f, nil
+}
+
+// has reports whether any of these parts is in use.
+func (f *Foldgate) has(p Parts) bool { return f.opts.Parts.Has(p) }
+
+// Receiving returns the middleware for what the server receives. Middleware that is added to the
+// server later stands outside of it, and sees results folded and without secrets; what was added
+// before stands inside, and sees them as the tools return them.
+func (f *Foldgate) Receiving() mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		f.receiving.Add(1)
+		return f.receive(next)
+	}
+}
+
+// Sending returns the middleware for what the server sends of its own accord: notifications, and
+// requests such as sampling.
+func (f *Foldgate) Sending() mcp.Middleware {
+	return func(next mcp.MethodHandler) mcp.MethodHandler {
+		f.sending.Add(1)
+		return f.send(next)
+	}
+}
+
+// AddTools adds foldgate's own tools to a server: those that the parts in use need.
+func (f *Foldgate) AddTools(s *mcp.Server) {
+	f.ownTools.Add(1)
+	for _, definition := range tools.Definitions(f.cfg.Folding) {
+		t := &mcp.Tool{}
+		if err := json.Unmarshal(definition, t); err != nil {
+			panic("foldgate: its own tools can't be read: " + err.Error())
+		}
+		if f.owns(t.Name) {
+			s.AddTool(t, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return nil, errNotMounted })
+		}
+	}
+}
+
+// owns reports whether a tool is one that AddTools adds.
+func (f *Foldgate) owns(name string) bool {
+	switch name {
+	case "branch_read":
+		return f.has(Fold)
+	case "branch_run":
+		return f.has(Fold) && f.has(Meter)
+	}
+	return f.has(Meter) && tools.Has(name)
+}
+
+var errNotMounted = errors.New("foldgate's tools were added to a server without its middleware: call server.AddReceivingMiddleware(fg.Receiving())")
+
+// misplaced returns an error if a part of foldgate is missing on a server, or was added twice. What it
+// does not see would be neither scrubbed, charged nor recorded.
+func (f *Foldgate) misplaced() error {
+	received, sent, added := f.receiving.Load(), f.sending.Load(), f.ownTools.Load()
+	switch {
+	case sent < received && f.has(Scrub|Meter|Trace):
+		return errors.New("foldgate would not see what the server sends: call server.AddSendingMiddleware(fg.Sending()) once for each server, before it serves")
+	case sent > received:
+		return errors.New("foldgate was added more often to what a server sends than to what it receives: call server.AddReceivingMiddleware(fg.Receiving()) once for each server, before it serves")
+	case added < received && f.has(Meter|Fold):
+		return errors.New("previews and budgets need foldgate's tools: call fg.AddTools(server) once for each server, before it serves")
+	}
+	return nil
+}
+
+const closeWait = 10 * time.Second // for the branches to end
+
+// Close ends the branches and closes the state. Close the servers first: calls fail after it.
+func (f *Foldgate) Close() error {
+	f.end()
+	if f.engine.Tools != nil {
+		_ = f.engine.Tools.Close() // it has no errors
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeWait)
+	defer cancel()
+	return f.engine.Close(ctx)
+}
+
+// session is a client's connection.
+type session struct {
+	id       string          // "" for requests that stand alone
+	lifetime context.Context // ends with it
+	identity interceptor.Identity
+	from     string // in records
+}
+
+// sessionEnded is the cause of the end of branches, for their digest.
+const sessionEnded = "the connection ended"
+
+// endSession ends the branches of a session once its connection has ended.
+func (f *Foldgate) endSession(ss *mcp.ServerSession, s *session, end context.CancelFunc) {
+	_ = ss.Wait() // how it ended does not matter
+	end()
+	f.mu.Lock()
+	delete(f.sessions, ss)
+	f.mu.Unlock()
+	if f.engine.Branches == nil || f.alone.lifetime.Err() != nil { // Close ends them
+		return
+	}
+	if err := f.engine.Branches.EndSession(context.WithoutCancel(s.lifetime), folding.Caller{Principal: s.identity.Principal, Session: s.id}, sessionEnded); err != nil {
+		f.engine.Log.Error("branches of an ended session", "session", s.id, "err", err)
+	}
+}

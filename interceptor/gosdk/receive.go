@@ -1,0 +1,391 @@
+package gosdk
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/engine"
+	"github.com/foldgate/foldgate/proxy/tools"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// request is a request of the client on its way through the chain.
+type request struct {
+	f    *Foldgate
+	s    *session
+	ss   *mcp.ServerSession
+	next mcp.MethodHandler // what was mounted before foldgate, and the server
+	req  mcp.Request
+	ctx  context.Context // of the request
+	call *interceptor.Call
+
+	// What next returned, and the same as JSON. They are returned as they are if the chain does not
+	// change the JSON.
+	res mcp.Result
+	err error
+	raw json.RawMessage
+}
+
+// requestKey is the key of the request in the context of what it causes.
+type requestKey struct{}
+
+// requestOf returns the request that caused something, nil if there is none.
+func requestOf(ctx context.Context) *request {
+	r, _ := ctx.Value(requestKey{}).(*request)
+	return r
+}
+
+var errTwo = errors.New("two foldgates stand in one server: each call would be charged twice; add one of them only")
+
+func (f *Foldgate) receive(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if outer := requestOf(ctx); outer != nil && outer.f != f {
+			return nil, errTwo
+		} else if outer != nil { // mounted twice
+			return next(ctx, method, req)
+		}
+		if err := f.misplaced(); err != nil {
+			f.engine.Log.Error(err.Error())
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: err.Error()}
+		}
+		ss, ok := req.GetSession().(*mcp.ServerSession)
+		if !ok {
+			return nil, errors.New("fg.Receiving() is middleware for servers")
+		}
+		params, err := encode(req.GetParams())
+		if err != nil {
+			return nil, err
+		}
+		r := &request{f: f, s: f.sessionOf(ss, req), ss: ss, next: next, req: req, ctx: ctx}
+		if strings.HasPrefix(method, "notifications/") {
+			return r.notification(method, params)
+		}
+		answer, err := r.describe(method, params)
+		if err != nil {
+			return nil, err
+		}
+		res, err := f.chain(ctx, r.call, answer)
+		return r.reply(res, err)
+	}
+}
+
+// encode returns a value of the SDK as JSON, nil for none.
+func encode(v any) (json.RawMessage, error) {
+	if p := reflect.ValueOf(v); !p.IsValid() || p.Kind() == reflect.Pointer && p.IsNil() {
+		return nil, nil
+	}
+	return json.Marshal(v)
+}
+
+// sessionOf returns the session of a request. A request over HTTP without a session id stands alone.
+func (f *Foldgate) sessionOf(ss *mcp.ServerSession, req mcp.Request) *session {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s := f.sessions[ss]; s != nil {
+		return s
+	}
+	id, identity, from := ss.ID(), f.identity(req), "host:unknown"
+	if p, ok := req.GetParams().(*mcp.InitializeParams); ok && p != nil && p.ClientInfo != nil {
+		from = "host:" + p.ClientInfo.Name
+	} else if who, ok := req.(interface{ ClientInfo() *mcp.Implementation }); ok && who.ClientInfo() != nil {
+		from = "host:" + who.ClientInfo().Name
+	}
+	if extra := req.GetExtra(); id == "" && extra != nil && extra.Header != nil {
+		return &session{lifetime: f.alone.lifetime, identity: identity, from: from}
+	}
+	id = cmp.Or(id, "ses_"+uuid.NewString())
+	s := &session{id: id, identity: identity, from: from + "#" + id}
+	var end context.CancelFunc
+	s.lifetime, end = context.WithCancel(f.alone.lifetime)
+	f.sessions[ss] = s
+	go f.endSession(ss, s, end)
+	return s
+}
+
+// identity returns the client of a request.
+func (f *Foldgate) identity(req mcp.Request) interceptor.Identity {
+	if f.opts.Identity != nil {
+		return f.opts.Identity(req)
+	}
+	extra := req.GetExtra()
+	if extra == nil || extra.TokenInfo == nil || extra.TokenInfo.UserID == "" {
+		return f.cfg.Identity("local")
+	}
+	id := f.cfg.Identity(extra.TokenInfo.UserID)
+	id.Scopes = append(id.Scopes[:len(id.Scopes):len(id.Scopes)], extra.TokenInfo.Scopes...)
+	return id
+}
+
+// describe makes the call of a request and returns what answers it at the end of the chain.
+func (r *request) describe(method string, params json.RawMessage) (interceptor.Handler, error) {
+	f, extra := r.f, r.req.GetExtra()
+	c := &interceptor.Call{
+		Origin: interceptor.Origin{Direction: interceptor.FromHost, Identity: f.identity(r.req), Session: r.s.id, From: r.s.from, Transport: "pipe"},
+		Target: interceptor.Target{Server: f.opts.Server, To: "upstream:" + f.opts.Server, Method: method, Params: params, Forward: params},
+	}
+	r.call = c
+	if extra != nil && extra.Header != nil {
+		c.Origin.Transport = "tcp"
+	}
+	if v, ok := r.req.(interface{ ProtocolVersion() string }); ok {
+		c.Origin.Revision = v.ProtocolVersion()
+	}
+	if f.has(Meter) {
+		c.Attribution.Implicit = r.s.id != "" && f.cfg.Attribution.Implicit == "legacy"
+	}
+	var refused error
+	if f.engine.Recorder != nil {
+		meta := wire.ReadMeta(params)
+		refused = engine.ReadMeta(c, &meta, f.engine.Recorder, f.cfg.Trace.Correlation == "strict")
+	}
+	switch method {
+	case "tools/call":
+		c.Target.Metered = true
+		c.Target.Name, _ = rawjson.GetString(params, "name")
+		c.Target.Arguments, _ = rawjson.Get(params, "arguments")
+		if f.owns(c.Target.Name) {
+			c.Target.Server, c.Target.To = "", "foldgate"
+			f.engine.Tools.Attribute(r.ctx, c)
+			return r.callOwnTool, nil
+		}
+		if refused == nil && f.has(Meter) && bytes.Contains(c.Target.Arguments, []byte(`branch_id`)) {
+			refused = r.takeBranchID()
+		}
+	case "prompts/get", "resources/read", "resources/subscribe", "resources/unsubscribe":
+		c.Target.Metered = true
+		c.Target.Name, _ = rawjson.GetString(params, "name")
+		if uri, ok := rawjson.GetString(params, "uri"); ok {
+			c.Target.Name = uri
+		}
+	case "completion/complete":
+		c.Target.Metered = true
+	}
+	if refused != nil {
+		c.Target.Metered = false
+		return func(context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, refused }, nil
+	}
+	return r.askServer, nil
+}
+
+// takeBranchID takes the branch_id that foldgate added to a tool's schema out of the arguments.
+func (r *request) takeBranchID() error {
+	c := r.call
+	e, err := r.entry(c.Target.Name)
+	if err != nil {
+		return err
+	}
+	rest, id, given, err := e.TakeBranchID(c.Target.Arguments)
+	switch {
+	case err != nil:
+		return &wire.Error{Code: wire.CodeInvalidParams, Message: err.Error()}
+	case !given:
+		return nil
+	case id != "":
+		c.Attribution.BranchID, c.Attribution.Source = id, interceptor.SourceArgument
+	}
+	c.Target.Arguments, c.Target.Forward = rest, rawjson.Set(c.Target.Forward, rest, "arguments")
+	return nil
+}
+
+// callOwnTool answers a call of one of foldgate's own tools.
+func (r *request) callOwnTool(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	r.res = &mcp.CallToolResult{}
+	m, err := r.f.engine.Tools.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward, Receiver: r, Call: c})
+	if err != nil {
+		return nil, err
+	}
+	return &interceptor.Result{Body: m.Result, Error: m.Error}, nil
+}
+
+// Message implements [conn.Receiver]: it sends the progress of a batch.
+func (r *request) Message(m wire.Message) {
+	var p mcp.ProgressNotificationParams
+	if json.Unmarshal(m.Params, &p) == nil {
+		_ = r.ss.NotifyProgress(context.WithValue(r.ctx, requestKey{}, r), &p) // the client may have gone
+	}
+}
+
+// Answered implements [conn.Receiver].
+func (*request) Answered(wire.Message) {}
+
+// askServer answers a call by the server that foldgate is mounted on.
+func (r *request) askServer(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+	req := r.req
+	if !bytes.Equal(c.Target.Forward, c.Target.Params) {
+		var err error
+		if req, err = withParams(req, c.Target.Forward); err != nil {
+			return nil, err
+		}
+	}
+	r.res, r.err = r.next(context.WithValue(ctx, requestKey{}, r), c.Target.Method, req)
+	if r.err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return nil, cause
+		}
+		r.raw = errorObject(r.err)
+		return &interceptor.Result{Error: r.raw}, nil
+	}
+	var err error
+	if r.raw, err = json.Marshal(r.res); err != nil {
+		return nil, err
+	}
+	body := r.raw
+	switch c.Target.Method {
+	case "tools/list":
+		body = r.f.shownTools(body)
+	case "initialize", "server/discover":
+		if r.f.has(Meter | Fold) {
+			own, _ := rawjson.GetString(body, "instructions")
+			body = rawjson.Set(body, rawjson.Quote(strings.TrimPrefix(own+"\n\n"+tools.Instructions, "\n\n")), "instructions")
+		}
+	}
+	return &interceptor.Result{Body: body}, nil
+}
+
+// withParams returns a copy of a request with other params.
+func withParams(req mcp.Request, params json.RawMessage) (mcp.Request, error) {
+	out := reflect.New(reflect.TypeOf(req).Elem())
+	out.Elem().Set(reflect.ValueOf(req).Elem())
+	field := out.Elem().FieldByName("Params")
+	p := reflect.New(field.Type().Elem())
+	if err := json.Unmarshal(params, p.Interface()); err != nil {
+		return nil, err
+	}
+	field.Set(p)
+	return out.Interface().(mcp.Request), nil
+}
+
+// errorObject returns an error as the SDK writes it.
+func errorObject(err error) json.RawMessage {
+	id, _ := jsonrpc.MakeID("")
+	line, fault := jsonrpc.EncodeMessage(&jsonrpc.Response{ID: id, Error: err})
+	if raw, ok := rawjson.Get(line, "error"); ok && fault == nil {
+		return raw
+	}
+	return (&wire.Error{Code: wire.CodeInternal, Message: err.Error()}).JSON()
+}
+
+// reply turns what the chain returned into a result of the SDK.
+func (r *request) reply(res *interceptor.Result, err error) (mcp.Result, error) {
+	if err != nil {
+		return r.refusal(err)
+	}
+	if res.Error != nil {
+		if r.err != nil && bytes.Equal(res.Error, r.raw) {
+			return nil, r.err
+		}
+		return nil, decodeError(res.Error)
+	}
+	if bytes.Equal(res.Body, r.raw) {
+		return r.res, nil
+	}
+	return decode(r.res, res.Body)
+}
+
+// decode returns a result of the type of like. What the SDK holds as any stays JSON.
+func decode(like mcp.Result, body json.RawMessage) (mcp.Result, error) {
+	if like == nil {
+		like = &mcp.CallToolResult{}
+	}
+	out := reflect.New(reflect.TypeOf(like).Elem()).Interface().(mcp.Result)
+	if err := json.Unmarshal(body, out); err != nil {
+		return nil, err
+	}
+	switch out := out.(type) {
+	case *mcp.CallToolResult:
+		if raw, ok := rawjson.Get(body, "structuredContent"); ok {
+			out.StructuredContent = raw
+		}
+	case *mcp.ListToolsResult:
+		all, _ := rawjson.Get(body, "tools")
+		i := 0
+		for item := range rawjson.Elements(all) {
+			for name, field := range map[string]*any{"inputSchema": &out.Tools[i].InputSchema, "outputSchema": &out.Tools[i].OutputSchema} {
+				if raw, ok := rawjson.Get(item, name); ok {
+					*field = raw
+				}
+			}
+			i++
+		}
+	}
+	return out, nil
+}
+
+func decodeError(raw json.RawMessage) error {
+	out := &jsonrpc.Error{Code: jsonrpc.CodeInternalError}
+	if err := json.Unmarshal(raw, out); err != nil {
+		out.Message = "the error could not be read"
+	}
+	return out
+}
+
+// refusal returns the answer to a request that foldgate refuses or fails: a tool result for the model
+// to act on, or an error.
+func (r *request) refusal(err error) (mcp.Result, error) {
+	f, c := r.f, r.call
+	if rpc, ok := errors.AsType[*wire.Error](err); ok {
+		return nil, decodeError(f.clean(rpc.JSON()))
+	}
+	ref, ok := errors.AsType[*interceptor.Refusal](err)
+	switch {
+	case !ok && r.ctx.Err() != nil: // the client waits no longer
+		return nil, err
+	case !ok:
+		ref = &interceptor.Refusal{Code: "upstream_failed", Status: 502, Message: err.Error()}
+	}
+	if c.Target.Method != "tools/call" {
+		return nil, decodeError(f.clean((&wire.Error{Code: wire.CodeInternal, Message: ref.Message, Data: ref.JSON()}).JSON()))
+	}
+	return decode(nil, f.clean(ref.ToolResult(c.Origin.Revision >= wire.VersionModern)))
+}
+
+// clean removes secrets from a refusal. It may quote what an agent wrote, and come from a layer
+// outside Scrub.
+func (f *Foldgate) clean(body json.RawMessage) json.RawMessage {
+	m := interceptor.Message{Body: body, Always: true}
+	if f.engine.Boundary.Inbound(context.Background(), &m); m.Verdict != interceptor.Withheld {
+		return m.Body
+	}
+	return json.RawMessage(`{"content":[{"type":"text","text":"the request failed, and why could not be checked for secrets and was withheld"}],"isError":true,` +
+		`"code":-32603,"message":"the request failed, and why could not be checked for secrets and was withheld"}`)
+}
+
+// notification takes a notification of the client.
+func (r *request) notification(method string, params json.RawMessage) (mcp.Result, error) {
+	f, req := r.f, r.req
+	m := interceptor.Message{Server: f.opts.Server, Body: params}
+	f.engine.Boundary.Outbound(r.ctx, &m)
+	if f.has(Trace) {
+		n := interceptor.Notification{
+			From: r.s.from, To: "upstream:" + f.opts.Server, Session: r.s.id, Principal: r.s.identity.Principal, Team: r.s.identity.Team,
+			Server: f.opts.Server, Method: method,
+		}
+		if err := f.engine.Recorder.Notification(r.ctx, n, &m); err != nil {
+			f.engine.Log.Error("notification withheld", "method", method, "err", err)
+			return nil, nil
+		}
+	}
+	if m.Verdict >= interceptor.Blocked {
+		f.engine.Log.Warn("notification of the client withheld: it could not be checked for secrets, or holds one", "method", method)
+		return nil, nil
+	}
+	if m.Verdict == interceptor.Redacted {
+		var err error
+		if req, err = withParams(req, m.Body); err != nil {
+			return nil, err
+		}
+	}
+	return r.next(context.WithValue(r.ctx, requestKey{}, r), method, req)
+}

@@ -1,0 +1,161 @@
+package gosdk
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+var errWithheld = errors.New("foldgate withheld the message: it could not be checked for secrets, or holds one that the configuration blocks")
+
+// sendKey is the key of the foldgate that has seen what a server sends.
+type sendKey struct{}
+
+func (f *Foldgate) send(next mcp.MethodHandler) mcp.MethodHandler {
+	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if ctx.Value(sendKey{}) == f { // mounted twice
+			return next(ctx, method, req)
+		}
+		ctx = context.WithValue(ctx, sendKey{}, f)
+		params, err := encode(req.GetParams())
+		if err != nil {
+			return nil, err
+		}
+		ss, ok := req.GetSession().(*mcp.ServerSession)
+		if !ok {
+			return nil, errors.New("fg.Sending() is middleware for servers")
+		}
+		out := &outgoing{f: f, s: f.knownSession(ctx, ss), ss: ss, cause: requestOf(ctx), next: next, method: method, req: req}
+		switch {
+		case method == "ping":
+			return next(ctx, method, req)
+		case strings.HasPrefix(method, "notifications/"):
+			return nil, out.notify(ctx, params)
+		}
+		return out.ask(ctx, params)
+	}
+}
+
+// knownSession returns the session of what a server sends.
+func (f *Foldgate) knownSession(ctx context.Context, ss *mcp.ServerSession) *session {
+	if r := requestOf(ctx); r != nil && r.f == f {
+		return r.s
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if s := f.sessions[ss]; s != nil {
+		return s
+	}
+	return &session{lifetime: f.alone.lifetime, identity: f.cfg.Identity("local"), from: "host:unknown"}
+}
+
+// outgoing is a message of the server to the client.
+type outgoing struct {
+	f      *Foldgate
+	s      *session
+	ss     *mcp.ServerSession
+	cause  *request // in which the server sends it; nil if it is not known
+	next   mcp.MethodHandler
+	method string
+	req    mcp.Request
+}
+
+// with returns the request with other params.
+func (o *outgoing) with(params json.RawMessage) (mcp.Request, error) {
+	p := reflect.New(reflect.TypeOf(o.req.GetParams()).Elem()).Interface()
+	if err := json.Unmarshal(params, p); err != nil {
+		return nil, err
+	}
+	return &mcp.ServerRequest[mcp.Params]{Session: o.ss, Params: p.(mcp.Params), Extra: o.req.GetExtra()}, nil
+}
+
+// notify scrubs and records a notification, charges it to its branch and to the limits, and sends it.
+// One that does not fit is not sent.
+func (o *outgoing) notify(ctx context.Context, params json.RawMessage) error {
+	f, server := o.f, o.f.opts.Server
+	m := interceptor.Message{Server: server, Body: params}
+	aside := context.WithoutCancel(ctx)
+	f.engine.Boundary.Inbound(aside, &m)
+	n := interceptor.Notification{
+		From: "upstream:" + server, To: o.s.from, Session: o.s.id, Principal: o.s.identity.Principal, Team: o.s.identity.Team, Server: server, Method: o.method,
+	}
+	if o.cause != nil && o.cause.call != nil {
+		c := o.cause.call
+		n.Correlates, n.Context, n.Era = []string{c.Outcome.Record}, c.Attribution.Context, c.Origin.Revision
+		if c.Attribution.Branch != nil {
+			n.Branch = c.Attribution.Branch.ID
+		}
+		if n.Era < wire.VersionModern {
+			n.Era = ""
+		}
+	}
+	if f.has(Meter) && m.Verdict < interceptor.Blocked {
+		n.Tokens = f.engine.Tokens.Sent(o.method, m.Body, nil)
+		n.Refused = f.engine.Branches.Pay(n.Branch, n.Tokens) < n.Tokens ||
+			!f.limits.Pay(aside, &interceptor.Origin{Identity: o.s.identity, Session: o.s.id, Revision: n.Era}, server, "", n.Branch != "", n.Tokens)
+	}
+	if f.has(Trace) {
+		if err := f.engine.Recorder.Notification(aside, n, &m); err != nil {
+			return err
+		}
+	}
+	switch {
+	case m.Verdict >= interceptor.Blocked:
+		return errWithheld
+	case n.Refused:
+		return errors.New("foldgate did not send the notification: its branch, or a limit, has too few tokens left")
+	case m.Verdict == interceptor.Redacted:
+		req, err := o.with(m.Body)
+		if err != nil {
+			return err
+		}
+		_, err = o.next(ctx, o.method, req)
+		return err
+	}
+	_, err := o.next(ctx, o.method, o.req)
+	return err
+}
+
+// ask runs a request of the server down the chain, and returns the client's answer.
+func (o *outgoing) ask(ctx context.Context, params json.RawMessage) (mcp.Result, error) {
+	f := o.f
+	c := &interceptor.Call{
+		Origin: interceptor.Origin{Direction: interceptor.FromUpstream, Identity: o.s.identity, Session: o.s.id, From: "upstream:" + f.opts.Server},
+		Target: interceptor.Target{Server: f.opts.Server, To: o.s.from, Method: o.method, Params: params, Forward: params, Metered: o.method != "roots/list"},
+	}
+	if o.cause != nil && o.cause.call != nil {
+		why := o.cause.call
+		c.Origin.Correlates, c.Origin.Revision, c.Origin.Traceparent = []string{why.Outcome.Record}, why.Origin.Revision, why.Outgoing()
+		c.Attribution.Branch = why.Attribution.Branch
+	}
+	r := &request{f: f, s: o.s, ss: o.ss, ctx: ctx, call: c}
+	res, err := f.chain(ctx, c, func(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
+		req := o.req
+		if !bytes.Equal(c.Target.Forward, params) {
+			var err error
+			if req, err = o.with(c.Target.Forward); err != nil {
+				return nil, err
+			}
+		}
+		r.res, r.err = o.next(ctx, o.method, req)
+		if r.err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				return nil, cause
+			}
+			r.raw = errorObject(r.err)
+			return &interceptor.Result{Error: r.raw}, nil
+		}
+		var err error
+		r.raw, err = json.Marshal(r.res)
+		return &interceptor.Result{Body: r.raw}, err
+	})
+	return r.reply(res, err)
+}

@@ -1,0 +1,136 @@
+package gosdk
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/conn"
+)
+
+// shownTools returns a page of tools/list as hosts see it: with branch_id, and without output schemas
+// where results may be folded.
+func (f *Foldgate) shownTools(page json.RawMessage) json.RawMessage {
+	if !f.has(Meter | Fold) {
+		return page
+	}
+	all, _ := rawjson.Get(page, "tools")
+	out := []byte{'['}
+	for item := range rawjson.Elements(all) {
+		if len(out) > 1 {
+			out = append(out, ',')
+		}
+		out = append(out, f.toolEntry(item).Shown...)
+	}
+	return rawjson.Set(page, append(out, ']'), "tools")
+}
+
+// toolEntry returns the entry of a tool as the server lists it.
+func (f *Foldgate) toolEntry(item json.RawMessage) catalog.Entry {
+	name, _ := rawjson.GetString(item, "name")
+	if f.owns(name) {
+		return catalog.Entry{Name: name, Raw: item, Shown: item}
+	}
+	shown, e, ok := f.rules.Entry(catalog.Tools, f.opts.Server, item)
+	switch {
+	case !ok:
+		return catalog.Entry{Server: f.opts.Server, Name: name, Raw: item, Shown: item}
+	case !f.has(Meter): // there are no branches
+		if e.Shown, e.TakesBranchID = item, false; !f.cfg.Results.Rule(shown).Off {
+			e.Shown = rawjson.Delete(item, "outputSchema")
+		}
+	case shown != name:
+		e.Shown = rawjson.Set(e.Shown, rawjson.Quote(name), "name") // the server knows no shortened name
+	}
+	return e
+}
+
+// entry returns the entry of a tool, empty if the server lists none of that name.
+func (r *request) entry(name string) (catalog.Entry, error) {
+	for cursor := ""; ; {
+		req := &mcp.ListToolsRequest{Session: r.ss, Params: &mcp.ListToolsParams{Cursor: cursor}, Extra: r.req.GetExtra()}
+		res, err := r.next(context.WithValue(r.ctx, requestKey{}, r), "tools/list", req)
+		page, ok := res.(*mcp.ListToolsResult)
+		if err != nil || !ok {
+			return catalog.Entry{}, err
+		}
+		for _, t := range page.Tools {
+			if t.Name != name {
+				continue
+			}
+			raw, err := json.Marshal(t)
+			if err != nil {
+				return catalog.Entry{}, err
+			}
+			return r.f.toolEntry(raw), nil
+		}
+		if cursor = page.NextCursor; cursor == "" {
+			return catalog.Entry{}, nil
+		}
+	}
+}
+
+// batches makes the calls of branch_run. It implements [tools.Router].
+type batches struct{ f *Foldgate }
+
+// Lifetime implements [tools.Router].
+func (batches) Lifetime(parent *conn.Request) context.Context {
+	r := parent.Receiver.(*request)
+	return valued{r.s.lifetime, r.ctx}
+}
+
+// valued is a context that lives with one context and has the values of another.
+type valued struct {
+	context.Context
+	values context.Context
+}
+
+func (v valued) Value(key any) any {
+	if own := v.Context.Value(key); own != nil {
+		return own
+	}
+	return v.values.Value(key)
+}
+
+// CallTool implements [tools.Router].
+func (batches) CallTool(ctx context.Context, parent *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
+	p := parent.Receiver.(*request)
+	f, name := p.f, c.Target.Name
+	e, err := p.entry(name)
+	if err != nil {
+		return nil, err
+	}
+	if e.TakesBranchID {
+		c.Target.Arguments = rawjson.Delete(c.Target.Arguments, "branch_id") // the batch's branch pays
+	}
+	params := append(append([]byte(`{"name":`), rawjson.Quote(cmp.Or(e.Name, name))...), `,"arguments":`...)
+	c.Target.Params = append(append(params, bytes.Clone(c.Target.Arguments)...), '}')
+	c.Target.Forward, c.Target.To = c.Target.Params, "foldgate"
+	denied := func(reason, code string, status int, format string) error {
+		return &interceptor.Refusal{Reason: reason, Code: code, Status: status, Message: fmt.Sprintf(format, f.engine.Boundary.Text(name))}
+	}
+	switch readOnly, _ := rawjson.Get(e.Raw, "annotations", "readOnlyHint"); {
+	case e.Raw == nil:
+		err = denied(trace.ReasonInvalid, "unknown_tool", 404, "Unknown tool: %s (call tools/list for the tools there are)")
+	case e.Server == "":
+		err = denied(trace.ReasonInvalid, "not_in_batch", 403, "%s can't be part of a batch")
+	case string(readOnly) != "true" && !f.cfg.Run.Allows(name):
+		err = denied(trace.ReasonPolicy, "not_allowed", 403, "%s does not say that it only reads, and run.allow does not name it: call it directly")
+	}
+	if err != nil {
+		c.Target.Metered = false
+		return f.chain(ctx, c, func(context.Context, *interceptor.Call) (*interceptor.Result, error) { return nil, err })
+	}
+	c.Target.Server, c.Target.To = f.opts.Server, "upstream:"+f.opts.Server
+	r := &request{f: f, s: p.s, ss: p.ss, next: p.next, ctx: ctx, call: c}
+	r.req = &mcp.CallToolRequest{Session: p.ss, Params: &mcp.CallToolParamsRaw{Name: name, Arguments: c.Target.Arguments}, Extra: p.req.GetExtra()}
+	return f.chain(ctx, c, r.askServer)
+}
