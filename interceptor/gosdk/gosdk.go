@@ -22,6 +22,7 @@ import (
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/engine"
@@ -38,6 +39,10 @@ const (
 	Fold  = engine.Fold  // replaces large results with previews
 	Trace = engine.Trace // records calls
 )
+
+// A jq program of branch_read or branch_run runs in a process of its own: the server's program, started
+// again under another name, which ends here, before main.
+func init() { extract.Child() }
 
 // Options configure a [Foldgate]. The zero value is all parts with the defaults of the gateway.
 type Options struct {
@@ -67,6 +72,7 @@ type Foldgate struct {
 	rules  *catalog.Rules
 	end    context.CancelFunc
 	alone  *session // of requests without a session
+	close  func() error
 
 	receiving, sending, ownTools atomic.Int64 // how often each was mounted
 
@@ -117,7 +123,7 @@ func New(o Options) (*Foldgate, error) {
 	if f.engine.Tools != nil {
 		f.engine.Tools.SetRouter(batches{f})
 	}
-	f.chain = f.engine.Chain()
+	f.chain, f.close = f.engine.Chain(), sync.OnceValue(f.closeState)
 	go f.engine.Counter.Count("warm") // loading the vocabulary takes a while: the first call should not wait for it
 	return f, nil
 }
@@ -188,8 +194,11 @@ func (f *Foldgate) misplaced() error {
 
 const closeWait = 10 * time.Second // for the branches to end
 
-// Close ends the branches and closes the state. Close the servers first: calls fail after it.
-func (f *Foldgate) Close() error {
+// Close ends the branches and closes the state. Close the servers first: calls fail after it. A second
+// Close returns what the first returned.
+func (f *Foldgate) Close() error { return f.close() }
+
+func (f *Foldgate) closeState() error {
 	f.end()
 	if f.engine.Tools != nil {
 		_ = f.engine.Tools.Close() // it has no errors

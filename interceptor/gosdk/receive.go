@@ -306,7 +306,7 @@ func decode(like mcp.Result, body json.RawMessage) (mcp.Result, error) {
 	switch out := out.(type) {
 	case *mcp.CallToolResult:
 		if raw, ok := rawjson.Get(body, "structuredContent"); ok {
-			out.StructuredContent = raw
+			out.StructuredContent = json.RawMessage(raw)
 		}
 	case *mcp.ListToolsResult:
 		all, _ := rawjson.Get(body, "tools")
@@ -314,7 +314,7 @@ func decode(like mcp.Result, body json.RawMessage) (mcp.Result, error) {
 		for item := range rawjson.Elements(all) {
 			for name, field := range map[string]*any{"inputSchema": &out.Tools[i].InputSchema, "outputSchema": &out.Tools[i].OutputSchema} {
 				if raw, ok := rawjson.Get(item, name); ok {
-					*field = raw
+					*field = json.RawMessage(raw)
 				}
 			}
 			i++
