@@ -88,7 +88,7 @@ func Check(ctx context.Context, cfg config.Config, as string, wait time.Duration
 	}
 	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
 	faults := g.settle(ctx, wait)
-	s := g.router.NewSession(server.Peer{Identity: interceptor.Identity{Principal: cmp.Or(as, g.anyone())}, Transport: "http", Era: wire.Modern, SingleRequest: true})
+	s := g.router.NewSession(server.Peer{Identity: interceptor.Identity{Principal: cmp.Or(as, g.anyone())}, Capabilities: wire.AllCapabilities, Transport: "http", Era: wire.Modern, SingleRequest: true})
 	defer s.Close("check is done")
 	return g.report(ctx, s, as, faults, wait), nil
 }
@@ -105,7 +105,7 @@ func (g *Gateway) settle(ctx context.Context, wait time.Duration) map[string]err
 	var all sync.WaitGroup
 	for i, srv := range servers {
 		all.Go(func() {
-			_, errs[i] = srv.Connection(ctx, upstream.Scope{Principal: g.anyone()})
+			_, errs[i] = srv.Connection(ctx, upstream.Scope{Group: upstream.Group{Principal: g.anyone(), Capabilities: wire.AllCapabilities}})
 			if ctx.Err() != nil {
 				errs[i] = context.Cause(ctx)
 			} else if _, fault := srv.Status(); fault != nil {

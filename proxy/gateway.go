@@ -163,7 +163,7 @@ func (g *Gateway) cleanJSON(ctx context.Context, raw []byte) ([]byte, error) {
 func (g *Gateway) warm(servers []*upstream.Server) {
 	for _, srv := range servers {
 		g.wg.Go(func() {
-			_, _ = srv.Connection(g.lifetime, upstream.Scope{Principal: g.anyone()}) // Status has the fault
+			_, _ = srv.Connection(g.lifetime, upstream.Scope{Group: upstream.Group{Principal: g.anyone(), Capabilities: srv.Hosts()}}) // Status has the fault
 		})
 	}
 }

@@ -382,15 +382,8 @@ func (s *legacyServer) reply(m wire.Message) {
 
 // hostCan reports whether a modern request declares the capability that a server's question needs.
 func hostCan(params json.RawMessage, m wire.Message) bool {
-	need := map[string]string{"elicitation/create": "elicitation", "sampling/createMessage": "sampling", "roots/list": "roots"}[m.Method]
-	if need == "" {
-		return false
-	}
-	has, ok := rawjson.Get(params, "_meta", wire.MetaClientCapabilities, need)
-	if mode, _ := rawjson.GetString(m.Params, "mode"); ok && mode == "url" {
-		_, ok = rawjson.Get(has, "url")
-	}
-	return ok
+	declared, _ := rawjson.Get(params, "_meta", wire.MetaClientCapabilities)
+	return wire.ReadCapabilities(declared).Answers(m)
 }
 
 // toModern gives a legacy response the members that the modern era demands.

@@ -18,6 +18,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -132,40 +133,42 @@ func (c *listCache) forget(changed []catalog.Kind) {
 	}
 }
 
-// principalLists are the lists that the hosts of one principal share.
-type principalLists struct {
+// groupLists are the lists that a group shares.
+type groupLists struct {
+	group  upstream.Group
 	caches sync.Map // the *listCache of each *upstream.Server
 	merged [catalog.Kinds]atomic.Pointer[catalog.Catalog]
 	late   sync.Map // keys of the servers without which a list was answered
 	tasks  tasks
 }
 
-func (rt *Router) listsOf(principal string) *principalLists {
+func (rt *Router) listsOf(g upstream.Group) *groupLists {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
-	p := rt.lists[principal]
+	p := rt.lists[g]
 	if p == nil {
-		p = &principalLists{}
-		rt.lists[principal] = p
+		p = &groupLists{group: g}
+		rt.lists[g] = p
 	}
 	return p
 }
 
 // of returns the lists of a server.
-func (p *principalLists) of(srv *upstream.Server) *listCache {
+func (p *groupLists) of(srv *upstream.Server) *listCache {
 	c, ok := p.caches.Load(srv)
 	if !ok {
-		c, _ = p.caches.LoadOrStore(srv, storedLists(srv))
+		c, _ = p.caches.LoadOrStore(srv, storedLists(srv, p.group.Capabilities))
 	}
 	return c.(*listCache)
 }
 
-// storedLists returns a cache with the lists that a server gave to an earlier process.
-func storedLists(srv *upstream.Server) *listCache {
+// storedLists returns a cache with the lists that a server gave to an earlier process for hosts that
+// can do the same.
+func storedLists(srv *upstream.Server, can wire.Capabilities) *listCache {
 	c := &listCache{}
 	_, known := srv.Info()
 	for k := range catalog.Kinds {
-		page := srv.StoredList(k.Method())
+		page := srv.StoredList(k.Method(), can)
 		if page == nil && (!known || srv.Capability(k.Capability()) != nil) {
 			continue
 		}
@@ -179,7 +182,7 @@ func storedLists(srv *upstream.Server) *listCache {
 
 // reload merges a list by new settings, from the servers' lists that are known. It reports whether
 // the hosts of principal should ask for the list again.
-func (p *principalLists) reload(before, st *Settings, principal string, k catalog.Kind) (changed bool) {
+func (p *groupLists) reload(before, st *Settings, principal string, k catalog.Kind) (changed bool) {
 	old := p.merged[k].Load()
 	if old == nil {
 		return false // no host has asked for it
@@ -199,13 +202,13 @@ func (p *principalLists) reload(before, st *Settings, principal string, k catalo
 }
 
 // tookLate reports, once, whether hosts were answered without a server.
-func (p *principalLists) tookLate(server string) bool {
+func (p *groupLists) tookLate(server string) bool {
 	_, late := p.late.LoadAndDelete(server)
 	return late
 }
 
 // lists returns the lists of a server as the session sees them: its own if the server told this
-// session of a change, else the principal's.
+// session of a change, else the group's.
 func (s *Session) lists(srv *upstream.Server) *listCache {
 	if own, ok := s.own.Load(srv); ok {
 		return own.(*listCache)
@@ -219,7 +222,7 @@ func (s *Session) listing() upstream.Scope {
 	if s.Transport == "stdio" {
 		return s.scope
 	}
-	return upstream.Scope{Principal: s.Principal}
+	return upstream.Scope{Group: s.scope.Group}
 }
 
 func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
@@ -340,15 +343,22 @@ func (rt *Router) list(ctx context.Context, s *Session, srv *upstream.Server, k 
 		defer cancel()
 		l, err := rt.fetch(ctx, s, srv, k, causes)
 		if err == nil && l.Record != "" { // the server was asked
-			srv.StoreList(ctx, k.Method(), l.Page(k))
+			srv.StoreList(ctx, k.Method(), s.scope.Capabilities, l.Page(k))
 		}
 		return l, err
 	}, func() {
-		for _, other := range rt.Sessions(s.Principal) {
-			other.announce(k.Changed())
-		}
-		rt.tellListens(s.Principal, k.Changed())
+		rt.tell(s.scope.Group, k.Changed())
 	})
+}
+
+// tell tells the hosts of a group that a list changed.
+func (rt *Router) tell(g upstream.Group, method string) {
+	for _, s := range rt.Sessions(g.Principal) {
+		if s.in(g) {
+			s.announce(method)
+		}
+	}
+	rt.tellListens(g, method)
 }
 
 // fetch reads all pages of a list. Each page is a call of foldgate's own, recorded and scrubbed
@@ -356,7 +366,7 @@ func (rt *Router) list(ctx context.Context, s *Session, srv *upstream.Server, k 
 func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
 	cn := srv.Live(s.scope)
 	if cn == nil {
-		cn = srv.Live(upstream.Scope{Principal: s.Principal})
+		cn = srv.Live(upstream.Scope{Group: s.scope.Group})
 	}
 	if cn == nil {
 		if err := srv.Slow(s.listing(), listWait); err != nil {
@@ -409,12 +419,13 @@ func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k
 
 // CheckHeaders refuses a modern tools/call with Mcp-Param headers that do not repeat its
 // arguments.
-func (rt *Router) CheckHeaders(id interceptor.Identity, method string, params json.RawMessage, h http.Header) *wire.Error {
-	tools := rt.listsOf(id.Principal).merged[catalog.Tools].Load()
-	if method != "tools/call" || tools == nil { // no list was asked for yet, so no host knows of a header
+func (rt *Router) CheckHeaders(id interceptor.Identity, r *server.Request, h http.Header) *wire.Error {
+	group := upstream.Group{Principal: id.Principal, Capabilities: wire.ReadCapabilities(r.Meta.ClientCapabilities)}
+	tools := rt.listsOf(group).merged[catalog.Tools].Load()
+	if r.Msg.Method != "tools/call" || tools == nil { // no list was asked for yet, so no host knows of a header
 		return nil
 	}
-	name, _ := rawjson.GetString(params, "name")
+	name, _ := rawjson.GetString(r.Msg.Params, "name")
 	e, _ := tools.For(rt.Settings().Config.Complete(id)).Lookup(name)
-	return catalog.CheckHeaders(e.Headers, params, h)
+	return catalog.CheckHeaders(e.Headers, r.Msg.Params, h)
 }

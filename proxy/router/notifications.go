@@ -168,7 +168,7 @@ func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m
 		s.ask(r, guess, server, c, m)
 	case catalog.ChangedKinds(m.Method) != nil:
 		if srv := s.rt.Settings().Server(server); srv != nil { // else the configuration has it no longer
-			s.rt.listChanged(srv, s.Principal, s, m.Method)
+			s.rt.listChanged(srv, s.scope.Group, s, m.Method)
 		}
 	case m.Method == wire.MethodCancelled:
 		s.withdraw(c, server, m.Params)
@@ -327,12 +327,12 @@ func (rt *Router) leaveOut(n *notes, code, principal, server string, size int) {
 	})
 }
 
-// listChanged forgets the lists that changed and tells the hosts of a principal. s is the session
-// whose own connection said so, nil for a shared one.
-func (rt *Router) listChanged(srv *upstream.Server, principal string, s *Session, method string) {
+// listChanged forgets the lists that changed and tells the hosts of a group. s is the session whose
+// own connection said so, nil for a shared one.
+func (rt *Router) listChanged(srv *upstream.Server, g upstream.Group, s *Session, method string) {
 	changed := catalog.ChangedKinds(method)
 	rt.mu.Lock()
-	for _, p := range rt.lists { // other principals may have no connection open to be told over
+	for _, p := range rt.lists { // other groups may have no connection open to be told over
 		p.of(srv).forget(changed)
 	}
 	rt.mu.Unlock()
@@ -343,20 +343,20 @@ func (rt *Router) listChanged(srv *upstream.Server, principal string, s *Session
 		}
 		s.announce(method)
 	} else {
-		for _, other := range rt.Sessions(principal) {
+		for _, other := range rt.Sessions(g.Principal) { // the connections of their groups may not be open
 			if other.scope.Own == nil || srv.Shared() || srv.Live(other.scope) == nil { // the others are told over their own
 				other.announce(method)
 			}
 		}
 	}
-	rt.tellListens(principal, method)
+	rt.tellListens(g, method)
 }
 
 // allChanged announces a change of every list that a server offers.
-func (rt *Router) allChanged(srv *upstream.Server, principal string, s *Session) {
+func (rt *Router) allChanged(srv *upstream.Server, g upstream.Group, s *Session) {
 	for _, k := range []catalog.Kind{catalog.Tools, catalog.Prompts, catalog.Resources} {
 		if srv.Capability(k.Capability()) != nil {
-			rt.listChanged(srv, principal, s, k.Changed())
+			rt.listChanged(srv, g, s, k.Changed())
 		}
 	}
 }

@@ -91,14 +91,14 @@ type Router struct {
 	warned  sync.Map // faults of lists that the log has already
 
 	mu       sync.Mutex
-	sessions map[*Session]struct{}      // all but those of single requests
-	lists    map[string]*principalLists // by principal
-	notes    map[[2]string]*notes       // by principal and upstream
+	sessions map[*Session]struct{} // all but those of single requests
+	lists    map[upstream.Group]*groupLists
+	notes    map[[2]string]*notes // by principal and upstream
 }
 
 // New returns a router that works until lifetime ends.
 func New(lifetime context.Context, o Options) *Router {
-	return &Router{Options: o, lifetime: lifetime, sessions: map[*Session]struct{}{}, lists: map[string]*principalLists{}, notes: map[[2]string]*notes{}}
+	return &Router{Options: o, lifetime: lifetime, sessions: map[*Session]struct{}{}, lists: map[upstream.Group]*groupLists{}, notes: map[[2]string]*notes{}}
 }
 
 // Wait returns when all goroutines of the router have ended. They end with its lifetime.

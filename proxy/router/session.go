@@ -25,12 +25,11 @@ type Session struct {
 	rt       *Router
 	lifetime context.Context
 	cancel   context.CancelCauseFunc
-	// scope selects the connections that its requests use: its own, or those that the sessions of
-	// its principal share.
+	// scope selects the connections that its requests use: its own, or those that its group shares.
 	scope upstream.Scope
 
-	shared    *principalLists
-	own       sync.Map     // the *listCache of servers with lists that differ from the principal's
+	shared    *groupLists
+	own       sync.Map     // the *listCache of servers with lists that differ from the group's
 	outgoing  queue        // notifications on their way to servers
 	ordering  orderings    // the order of messages to the host
 	answering atomic.Int64 // requests of servers under way
@@ -65,14 +64,14 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	}
 	s := &Session{
 		Peer: p, rt: rt, client: "unknown", pending: map[string]*request{}, over: map[string]overCall{}, questions: map[string]*question{}, asking: map[string]*notes{},
-		shared: rt.listsOf(p.Principal), subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},
+		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},
 	}
 	s.newest.Store(&p.Identity)
+	s.shared = rt.listsOf(s.scope.Group)
 	s.tasks = &s.shared.tasks
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
-	s.scope.Principal = p.Principal
 	if p.Era.OwnConnections {
-		s.scope.Own, s.tasks = upstream.NewConnections(s.lifetime, p.Principal, s), &tasks{}
+		s.scope.Own, s.tasks = upstream.NewConnections(s.lifetime, s.scope.Group, s), &tasks{}
 	}
 	if !p.SingleRequest {
 		rt.mu.Lock()
@@ -226,25 +225,22 @@ func (rt *Router) Reloaded(before *Settings) {
 	st := rt.Settings()
 	rt.mu.Lock()
 	lists := maps.Clone(rt.lists)
-	for principal := range lists {
-		if !st.Config.Knows(principal) {
-			delete(rt.lists, principal)
+	for g := range lists {
+		if !st.Config.Knows(g.Principal) {
+			delete(rt.lists, g)
 		}
 	}
 	maps.DeleteFunc(rt.notes, func(key [2]string, _ *notes) bool { return !st.Config.Knows(key[0]) || st.Server(key[1]) == nil })
 	rt.mu.Unlock()
-	for principal, p := range lists {
+	for g, p := range lists {
 		for _, srv := range before.Servers {
 			if !slices.Contains(st.Servers, srv) {
 				p.caches.Delete(srv)
 			}
 		}
 		for k := range catalog.Kinds {
-			if p.reload(before, st, principal, k) {
-				for _, s := range rt.Sessions(principal) {
-					s.announce(k.Changed())
-				}
-				rt.tellListens(principal, k.Changed())
+			if p.reload(before, st, g.Principal, k) {
+				rt.tell(g, k.Changed())
 			}
 		}
 	}
@@ -258,24 +254,33 @@ func (rt *Router) Reloaded(before *Settings) {
 	}
 }
 
-// Shared returns the owner of the connections that the sessions of a principal share, or those of all
-// if it is "".
-func (rt *Router) Shared(principal string) upstream.Owner { return shared{rt, principal} }
+// Shared returns the owner of the connections that a group shares.
+func (rt *Router) Shared(g upstream.Group) upstream.Owner { return shared{rt, g} }
 
-// shared takes what servers send on the shared connections of a principal, or of everyone.
+// shared takes what servers send on the shared connections of a group.
 type shared struct {
-	rt        *Router
-	principal string // "" for everyone
+	rt    *Router
+	group upstream.Group
+}
+
+// in reports whether a session is one of a group, or of a principal's in the group of everyone.
+func (s *Session) in(g upstream.Group) bool {
+	return s.scope.Capabilities == g.Capabilities && (g.Principal == "" || s.Principal == g.Principal)
 }
 
 // lists returns the lists that are read over the connections.
-func (o shared) lists() []*principalLists {
-	if o.principal != "" {
-		return []*principalLists{o.rt.listsOf(o.principal)}
+func (o shared) lists() (read []*groupLists) {
+	if o.group.Principal != "" {
+		return []*groupLists{o.rt.listsOf(o.group)}
 	}
 	o.rt.mu.Lock()
 	defer o.rt.mu.Unlock()
-	return slices.Collect(maps.Values(o.rt.lists))
+	for g, l := range o.rt.lists {
+		if g.Capabilities == o.group.Capabilities {
+			read = append(read, l)
+		}
+	}
+	return read
 }
 
 // Opened implements [upstream.Owner]: after a restart the lists may differ.
@@ -284,7 +289,7 @@ func (o shared) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
 		again = l.tookLate(srv.Key) || again
 	}
 	if again {
-		o.rt.allChanged(srv, o.principal, nil)
+		o.rt.allChanged(srv, o.group, nil)
 	}
 }
 
@@ -298,14 +303,14 @@ func (o shared) Retired(srv *upstream.Server) {
 // Uses implements [upstream.Owner]. Subscriptions and questions of modern hosts are open calls, or
 // known to the bridge.
 func (o shared) Uses(srv *upstream.Server) bool {
-	return slices.ContainsFunc(o.lists(), func(l *principalLists) bool { return l.tasks.open(srv.Key) }) ||
-		srv.Shared() && slices.ContainsFunc(o.rt.Sessions(o.principal), func(s *Session) bool { return s.Uses(srv) })
+	return slices.ContainsFunc(o.lists(), func(l *groupLists) bool { return l.tasks.open(srv.Key) }) ||
+		srv.Shared() && slices.ContainsFunc(o.rt.Sessions(o.group.Principal), func(s *Session) bool { return s.in(o.group) && s.Uses(srv) })
 }
 
 // Unsolicited implements [upstream.Owner].
 func (o shared) Unsolicited(srv *upstream.Server, _ conn.Conn, m wire.Message) {
 	if catalog.ChangedKinds(m.Method) != nil {
-		o.rt.listChanged(srv, o.principal, nil, m.Method)
+		o.rt.listChanged(srv, o.group, nil, m.Method)
 		return
 	}
 	srv.Log.Debug("notification without a call", "method", m.Method)

@@ -113,11 +113,10 @@ func (l *listen) send(server string, m wire.Message) {
 	l.r.s.deliver(l.r, interceptor.Notification{From: "foldgate", Correlates: []string{l.call.Outcome.Record}}, server, m)
 }
 
-// tellListens tells the listens of a principal that asked for it that a list changed, or those of
-// everyone if it is "".
-func (rt *Router) tellListens(principal, method string) {
+// tellListens tells the listens of a group that asked for it that a list changed.
+func (rt *Router) tellListens(g upstream.Group, method string) {
 	for l := range rt.listens.Range {
-		if l := l.(*listen); (principal == "" || l.r.s.Principal == principal) && slices.Contains(l.methods, method) {
+		if l := l.(*listen); l.r.s.in(g) && slices.Contains(l.methods, method) {
 			l.send("", wire.Message{Method: method})
 		}
 	}
@@ -247,7 +246,7 @@ func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 			srv.Log.Warn("subscription could not be made again", "uri", uri, "err", err)
 		}
 	}
-	s.rt.allChanged(srv, s.Principal, s)
+	s.rt.allChanged(srv, s.scope.Group, s)
 }
 
 // Uses implements [upstream.Owner].

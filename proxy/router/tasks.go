@@ -29,7 +29,7 @@ type tasks struct {
 	ids  []string // oldest first
 }
 
-// maxTasks is how many tasks a session remembers, or all modern hosts of a principal together. The
+// maxTasks is how many tasks a session remembers, or the modern hosts of a group together. The
 // oldest is forgotten first. Its server is found by asking each, and the caller pays.
 const maxTasks = 1000
 

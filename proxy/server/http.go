@@ -56,7 +56,7 @@ type HTTPOptions struct {
 	Access func() *Access
 	// CheckParams checks the Mcp-Param-* headers of a modern request against the schema of the
 	// tool, as the caller sees it; nil: no check.
-	CheckParams func(id interceptor.Identity, method string, params json.RawMessage, h http.Header) *wire.Error
+	CheckParams func(id interceptor.Identity, req *Request, h http.Header) *wire.Error
 	// Ready returns the answer of /readyz; nil: always ready.
 	Ready func() (ok bool, body []byte)
 }

@@ -51,7 +51,7 @@ func (srv *HTTP) initialize(w http.ResponseWriter, r *http.Request, req *Request
 		srv.refuseShutdown(w, r, req.Msg.ID)
 		return
 	}
-	l, fault := srv.openSession(from.Identity)
+	l, fault := srv.openSession(from.Identity, declared(req.Msg))
 	if fault != nil {
 		srv.running.Done()
 		w.Header().Set("Retry-After", "60")

@@ -33,7 +33,7 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 		srv.refuseShutdown(w, r, m.ID)
 		return
 	}
-	peer := Peer{Identity: from.Identity, Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
+	peer := Peer{Identity: from.Identity, Capabilities: wire.ReadCapabilities(req.Meta.ClientCapabilities), Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
 	if m.IsNotification() {
 		defer srv.running.Done()
 		s := srv.router.Open(peer)
@@ -102,7 +102,7 @@ func (srv *HTTP) checkModern(id interceptor.Identity, h http.Header, req *Reques
 		return fault
 	}
 	if srv.opts.CheckParams != nil {
-		return srv.opts.CheckParams(id, m.Method, m.Params, h)
+		return srv.opts.CheckParams(id, req, h)
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ func TestModernRules(t *testing.T) {
 		}
 		return echo(ctx, ex)
 	})
-	_, url := startServer(t, c, HTTPOptions{CheckParams: func(_ interceptor.Identity, _ string, _ json.RawMessage, h http.Header) *wire.Error {
+	_, url := startServer(t, c, HTTPOptions{CheckParams: func(_ interceptor.Identity, _ *Request, h http.Header) *wire.Error {
 		if h.Get("Mcp-Param-Bad") != "" {
 			return &wire.Error{Code: wire.CodeHeaderMismatch, Message: "bad param"}
 		}

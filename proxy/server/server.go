@@ -32,10 +32,11 @@ type Peer struct {
 	ID string
 	// Identity is the authenticated user of the host, as of the request that opened the session.
 	interceptor.Identity
+	// Capabilities are the host's. In the modern era each set has a session of its own.
+	Capabilities wire.Capabilities
 	// Transport is "stdio" or "http".
 	Transport string
-	// Era is the era of the session. A stdio connection that speaks both eras has two sessions
-	// with one ID.
+	// Era is the era of the session. The sessions of a stdio connection have one ID.
 	Era wire.Era
 	// SingleRequest means that the session ends with its only request.
 	SingleRequest bool
@@ -78,7 +79,7 @@ func NewRequest(m wire.Message) *Request {
 // Router opens the sessions of hosts.
 type Router interface {
 	// Open starts a session. A server opens one for each legacy HTTP session (at initialize), for
-	// each modern HTTP request, and on stdio for each era, when it is first used.
+	// each modern HTTP request, and on stdio for each era and set of capabilities, when it is first used.
 	Open(p Peer) Session
 	// Refused is told of a message that the server refused before it reached a session.
 	Refused(r Refusal)
@@ -147,6 +148,12 @@ func guard(log *slog.Logger, place string, f func()) {
 // modern reports whether a message with this _meta belongs to the era without sessions, in any
 // version.
 func modern(meta wire.Meta) bool { return meta.ProtocolVersion != nil }
+
+// declared returns the capabilities that a host declares with initialize.
+func declared(initialize wire.Message) wire.Capabilities {
+	c, _ := rawjson.Get(initialize.Params, "capabilities")
+	return wire.ReadCapabilities(c)
+}
 
 // checkMeta applies the rules for the _meta of a modern request.
 func checkMeta(meta wire.Meta) *wire.Error {

@@ -56,7 +56,7 @@ type endedStream struct {
 }
 
 // openSession makes a session for an initialize. The caller must release it.
-func (srv *HTTP) openSession(caller interceptor.Identity) (*legacySession, *wire.Error) {
+func (srv *HTTP) openSession(caller interceptor.Identity, can wire.Capabilities) (*legacySession, *wire.Error) {
 	if fault := srv.makeRoom(caller.Principal); fault != nil {
 		return nil, fault
 	}
@@ -65,7 +65,7 @@ func (srv *HTTP) openSession(caller interceptor.Identity) (*legacySession, *wire
 		open: make(map[uint64]*stream), std: &stream{resume: true, limit: srv.opts.MaxQueue},
 	}
 	l.lifetime, l.cancel = context.WithCancelCause(srv.lifetime)
-	l.session = srv.router.Open(Peer{ID: l.id, Identity: caller, Transport: "http", Era: wire.Legacy, ImplicitBranch: true, Push: l.push})
+	l.session = srv.router.Open(Peer{ID: l.id, Identity: caller, Capabilities: can, Transport: "http", Era: wire.Legacy, ImplicitBranch: true, Push: l.push})
 	srv.mu.Lock()
 	defer srv.mu.Unlock()
 	srv.sessions[l.id] = l

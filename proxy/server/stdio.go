@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -37,8 +39,8 @@ var (
 	errHostGone = errors.New("the host is gone")
 )
 
-// stdioServer serves one host on a pair of byte streams. A connection has at most one session for
-// each era.
+// stdioServer serves one host on a pair of byte streams. A connection has at most one legacy session,
+// and a modern one for each set of capabilities that requests declare.
 type stdioServer struct {
 	router    Router
 	log       *slog.Logger
@@ -48,8 +50,9 @@ type stdioServer struct {
 	pending   sync.WaitGroup
 	slots     chan struct{} // one element for each pending request
 
-	handling       sync.Mutex // held while a line is handled
-	legacy, modern Session    // guarded by handling; nil until first used
+	handling sync.Mutex                    // held while a line is handled
+	legacy   Session                       // guarded by handling; nil until first used
+	modern   map[wire.Capabilities]Session // guarded by handling
 }
 
 // ServeStdio speaks newline-delimited JSON-RPC with the host on in and out, in both eras, until in
@@ -62,7 +65,7 @@ func ServeStdio(ctx context.Context, r Router, in io.Reader, out io.Writer, log 
 	defer cancel(nil)
 	s := &stdioServer{
 		router: r, log: log, out: wire.NewLineWriter(out, stdioMaxQueue), lifetime: lifetime,
-		sessionID: "ses_" + uuid.NewString(), slots: make(chan struct{}, stdioMaxPending),
+		sessionID: "ses_" + uuid.NewString(), modern: map[wire.Capabilities]Session{}, slots: make(chan struct{}, stdioMaxPending),
 	}
 	read := make(chan error, 1)
 	go func() { read <- s.read(in) }()
@@ -90,10 +93,8 @@ func ServeStdio(ctx context.Context, r Router, in io.Reader, out io.Writer, log 
 	s.handling.Lock() // from here on the reader handles nothing more
 	defer s.handling.Unlock()
 	s.pending.Wait()
-	for _, session := range []Session{s.legacy, s.modern} {
-		if session != nil {
-			closeSession(session, reason, log)
-		}
+	for _, session := range s.sessions() {
+		closeSession(session, reason, log)
 	}
 	s.closeOutput()
 	return err
@@ -207,16 +208,20 @@ func (s *stdioServer) request(m wire.Message) {
 		s.refuse(http.StatusTooManyRequests, m.ID, invalid(wire.CodeInternal, fmt.Sprintf("%d requests are in flight, wait for a reply first", stdioMaxPending)))
 		return
 	}
+	can := wire.ReadCapabilities(req.Meta.ClientCapabilities)
+	if m.Method == wire.MethodInitialize {
+		can = declared(m)
+	}
 	var session Session
 	// Without a legacy session, server/discover means the modern era. A host that only probes gets
 	// no lasting session.
 	discover := m.Method == wire.MethodDiscover && s.legacy == nil
 	isModern = isModern || discover
-	probe := discover && s.modern == nil
+	probe := discover && s.modern[can] == nil
 	if probe {
-		session = s.open(isModern)
+		session = s.open(isModern, can)
 	} else {
-		session = s.session(isModern)
+		session = s.session(isModern, can)
 	}
 	p := session.Begin(s.lifetime, req)
 	s.pending.Go(func() {
@@ -236,43 +241,55 @@ func (s *stdioServer) request(m wire.Message) {
 	})
 }
 
-// notification hands a notification to its session. A notification need not name its era: a
-// cancellation then goes to both sessions, if there are two.
+// notification hands a notification to its session. It need not name its era and capabilities: one
+// that does not goes to the legacy session, else to all, and a cancellation goes to all.
 func (s *stdioServer) notification(m wire.Message) {
-	to := []Session{s.legacy, s.modern}
+	meta, to := wire.ReadMeta(m.Params), s.sessions()
 	switch {
-	case modern(wire.ReadMeta(m.Params)):
-		to = []Session{s.session(true)}
-	case s.legacy == nil && s.modern == nil:
-		to = []Session{s.session(false)}
-	case s.legacy != nil && m.Method != wire.MethodCancelled:
-		to = []Session{s.legacy}
+	case len(to) > 0 && m.Method == wire.MethodCancelled:
+	case modern(meta):
+		to = []Session{s.session(true, wire.ReadCapabilities(meta.ClientCapabilities))}
+	case s.legacy != nil || len(to) == 0:
+		to = []Session{s.session(false, 0)}
 	}
 	for _, session := range to {
-		if session != nil {
-			accept(session, m, s.log)
-		}
+		accept(session, m, s.log)
 	}
+}
+
+// sessions returns the open sessions.
+func (s *stdioServer) sessions() []Session {
+	open := slices.Collect(maps.Values(s.modern))
+	if s.legacy != nil {
+		open = append(open, s.legacy)
+	}
+	return open
 }
 
 // session returns the connection's session of an era, opened on first use.
-func (s *stdioServer) session(modern bool) Session {
-	session := &s.legacy
+func (s *stdioServer) session(modern bool, can wire.Capabilities) Session {
+	session := s.legacy
 	if modern {
-		session = &s.modern
+		session = s.modern[can]
 	}
-	if *session == nil {
-		*session = s.open(modern)
+	if session != nil {
+		return session
 	}
-	return *session
+	session = s.open(modern, can)
+	if modern {
+		s.modern[can] = session
+	} else {
+		s.legacy = session
+	}
+	return session
 }
 
-func (s *stdioServer) open(modern bool) Session {
+func (s *stdioServer) open(modern bool, can wire.Capabilities) Session {
 	era := wire.Legacy
 	if modern {
 		era = wire.Modern
 	}
-	return s.router.Open(Peer{ID: s.sessionID, Identity: interceptor.Identity{Principal: LocalPrincipal}, Transport: "stdio", Era: era, ImplicitBranch: true, Ordered: true, Push: s.send})
+	return s.router.Open(Peer{ID: s.sessionID, Identity: interceptor.Identity{Principal: LocalPrincipal}, Capabilities: can, Transport: "stdio", Era: era, ImplicitBranch: true, Ordered: true, Push: s.send})
 }
 
 // refuse answers with an error of the server's own, and tells the router. The id may be nil.

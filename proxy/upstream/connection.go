@@ -64,7 +64,7 @@ func (s *connection) Call(ctx context.Context, r *conn.Request) (wire.Message, e
 		return wire.Message{}, err
 	}
 	if s.Info().Modern() {
-		params = completeMeta(params)
+		params = completeMeta(params, s.cfg.Capabilities)
 	}
 	err = s.transport.send(ctx, wire.Message{ID: c.idLiteral(), Method: r.Method, Params: params, Extra: r.Extra}, c)
 	if err == nil || ctx.Err() != nil {

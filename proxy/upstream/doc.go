@@ -1,7 +1,7 @@
 // Package upstream holds the servers behind the gateway and the connections to them. A [Set] is what
 // all servers share. A [Server] picks the connection of a [Scope]: a host session has connections
-// of its own, everything else is shared by the hosts of a principal, or by all. A session sees a
-// connection that it shares through a view.
+// of its own, everything else is shared by a group of hosts. A session sees a connection that it
+// shares through a view.
 //
 // A connection is a child process on its standard input and output, a streamable HTTP endpoint, or
 // one of the older HTTP+SSE kind. [Open] makes it and negotiates the revision. It gives each

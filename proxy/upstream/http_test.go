@@ -533,7 +533,7 @@ func BenchmarkHTTPCall(b *testing.B) {
 				}
 			}))
 			defer srv.Close()
-			l := open(b, Config{Name: "bench", URL: srv.URL, Initialize: ownInitialize(), Log: quiet})
+			l := open(b, Config{Name: "bench", URL: srv.URL, Initialize: ownInitialize(wire.AllCapabilities), Log: quiet})
 			defer l.Close()
 			b.ReportAllocs()
 			for b.Loop() {

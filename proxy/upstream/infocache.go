@@ -13,6 +13,7 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/wire"
 )
 
 // infoCache keeps the last description and the lists of each server on disk, so that foldgate can
@@ -31,12 +32,21 @@ type infoEntry struct {
 	Config  string          `json:"config"`
 	Version string          `json:"version"`
 	Result  json.RawMessage `json:"result"`
-	// Lists has each list as one page, by its method.
+	// Lists has each list as one page, by its listKey.
 	Lists map[string]json.RawMessage `json:"lists,omitempty"`
+	// Hosts are the capabilities of the hosts that last asked for a list.
+	Hosts json.RawMessage `json:"hosts,omitempty"`
 }
 
-// maxStoredList is the size in bytes up to which a list is stored.
-const maxStoredList = 1 << 20
+const (
+	// maxStoredList is the size in bytes up to which a list is stored.
+	maxStoredList = 1 << 20
+	// maxStoredLists is how many lists of a server are stored. One more takes the place of all.
+	maxStoredLists = 32
+)
+
+// listKey names a list that hosts with these capabilities get.
+func listKey(method string, c wire.Capabilities) string { return method + " " + c.String() }
 
 // openInfoCache reads the cache. It starts anew if the file is unreadable.
 func openInfoCache(file string, log *slog.Logger) *infoCache {
@@ -73,17 +83,19 @@ func (k *infoCache) putInfo(key string, c *config.Upstream, info conn.Info) {
 }
 
 // putList keeps a list of a server, as one page. The caller has removed the secrets.
-func (k *infoCache) putList(key string, c *config.Upstream, method string, page json.RawMessage) {
+func (k *infoCache) putList(key string, c *config.Upstream, method string, hosts wire.Capabilities, page json.RawMessage) {
 	if len(page) > maxStoredList {
 		return
 	}
 	k.put(key, c, func(e *infoEntry) bool {
-		changed := string(e.Lists[method]) != string(page)
+		name := listKey(method, hosts)
+		can := hosts.JSON()
+		changed := string(e.Lists[name]) != string(page) || string(e.Hosts) != string(can)
 		e.Lists = maps.Clone(e.Lists)
-		if e.Lists == nil {
+		if e.Lists == nil || len(e.Lists) >= maxStoredLists && e.Lists[name] == nil {
 			e.Lists = map[string]json.RawMessage{}
 		}
-		e.Lists[method] = page
+		e.Lists[name], e.Hosts = page, can
 		return changed
 	})
 }

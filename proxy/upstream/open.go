@@ -32,6 +32,8 @@ type Config struct {
 	// If it is nil, foldgate speaks for itself: the modern era if the server has it, else
 	// initialize with params of its own.
 	Initialize json.RawMessage
+	// Capabilities are what foldgate declares where it speaks for itself.
+	Capabilities wire.Capabilities
 	// Shared means that several host sessions use the connection, so that progress tokens must be
 	// made unique.
 	Shared bool
@@ -159,7 +161,7 @@ func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (
 		cfg.Log.Debug("no modern era, falling back to initialize", "because", err)
 		because := err
 		if errors.Is(err, errSilent) {
-			because = initializeSlow(ctx, c)
+			because = initializeSlow(ctx, cfg, c)
 		}
 		if because != nil && ctx.Err() == nil && !refused(because, refusalsOfModern) {
 			silent := c
@@ -169,7 +171,7 @@ func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (
 			}
 		}
 		if err = nil; because != nil {
-			err = initialize(ctx, c, nil)
+			err = initialize(ctx, c, ownInitialize(cfg.Capabilities))
 		}
 	}
 	if err != nil {
@@ -181,14 +183,14 @@ func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (
 }
 
 // initializeSlow initializes a server that may be starting still, and leaves time to start it again.
-func initializeSlow(ctx context.Context, c opening) error {
+func initializeSlow(ctx context.Context, cfg *Config, c opening) error {
 	limit := bootTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		limit = min(limit, time.Until(deadline)/2)
 	}
 	booting, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	err := initialize(booting, c, nil)
+	err := initialize(booting, c, ownInitialize(cfg.Capabilities))
 	if refused(err, refusalsOfLegacy) {
 		return discover(ctx, c)
 	}
@@ -201,7 +203,7 @@ func discover(ctx context.Context, c opening) error {
 	c.setInfo(conn.Info{Version: wire.VersionModern})
 	probe, cancel := context.WithTimeoutCause(ctx, probeTimeout, errSilent)
 	defer cancel()
-	result, err := ask(probe, c, wire.MethodDiscover, completeMeta(nil))
+	result, err := ask(probe, c, wire.MethodDiscover, nil)
 	if err != nil {
 		return err
 	}
@@ -216,13 +218,9 @@ func discover(ctx context.Context, c opening) error {
 	return nil
 }
 
-// initialize performs the legacy handshake with exactly these params, or with foldgate's own if
-// they are nil.
+// initialize performs the legacy handshake with exactly these params.
 func initialize(ctx context.Context, c opening, params json.RawMessage) error {
 	c.setInfo(conn.Info{})
-	if params == nil {
-		params = ownInitialize()
-	}
 	result, err := ask(ctx, c, wire.MethodInitialize, params)
 	if err != nil {
 		return err
@@ -265,12 +263,10 @@ func refused(err error, codes []int) bool {
 	return errors.As(err, &e) && slices.Contains(codes, wire.ErrorCode(e.Raw))
 }
 
-// ownInitialize returns the params with which foldgate speaks for itself. They offer every
-// capability of a client. A modern host names its own with each request; what it lacks is refused
-// when the server asks for it.
-func ownInitialize() json.RawMessage {
-	const capabilities = `{"elicitation":{"form":{},"url":{}},"sampling":{"context":{},"tools":{}},"roots":{}}`
-	return fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}`, wire.VersionLegacy, capabilities, clientInfo())
+// ownInitialize returns the params with which foldgate speaks for itself, or for hosts that share the
+// connection.
+func ownInitialize(c wire.Capabilities) json.RawMessage {
+	return fmt.Appendf(nil, `{"protocolVersion":%q,"capabilities":%s,"clientInfo":%s}`, wire.VersionLegacy, c.JSON(), clientInfo())
 }
 
 // clientInfo is how foldgate introduces itself to a server.
@@ -282,20 +278,20 @@ func clientInfo() json.RawMessage {
 // requests.
 var ownMeta = []struct {
 	key   string
-	value json.RawMessage
+	value func(wire.Capabilities) json.RawMessage
 }{
-	{wire.MetaProtocolVersion, rawjson.Quote(wire.VersionModern)},
-	{wire.MetaClientCapabilities, json.RawMessage(`{}`)},
-	{wire.MetaClientInfo, clientInfo()},
+	{wire.MetaProtocolVersion, func(wire.Capabilities) json.RawMessage { return rawjson.Quote(wire.VersionModern) }},
+	{wire.MetaClientCapabilities, wire.Capabilities.JSON},
+	{wire.MetaClientInfo, func(wire.Capabilities) json.RawMessage { return clientInfo() }},
 }
 
 // completeMeta returns params with the members of ownMeta that its _meta lacks. A host's own values
 // stay. params is not changed.
-func completeMeta(params json.RawMessage) json.RawMessage {
+func completeMeta(params json.RawMessage, c wire.Capabilities) json.RawMessage {
 	meta, _ := rawjson.Get(params, "_meta")
 	for _, m := range ownMeta {
 		if _, ok := rawjson.Get(meta, m.key); !ok {
-			params = rawjson.Set(params, m.value, "_meta", m.key)
+			params = rawjson.Set(params, m.value(c), "_meta", m.key)
 		}
 	}
 	return params

@@ -44,7 +44,7 @@ func (p *places) limit(all, each int) {
 // take takes a place for a connection of r. If none is free, it closes the longest idle connection
 // of the principal, else of all, and waits.
 func (p *places) take(ctx context.Context, r *reconnector) error {
-	principal := r.of.principal
+	principal := r.of.group.Principal
 	deadline := time.After(placeWait)
 	for ending := false; ; {
 		p.mu.Lock()
@@ -78,9 +78,9 @@ func retireIdlest(holders []*reconnector, principal string, own bool) bool {
 	var longest time.Time
 	for _, r := range holders {
 		since, idle := r.idle()
-		if mine := r.of.principal == principal; !idle || time.Since(since) < settled || own && !mine {
+		if mine := r.of.group.Principal == principal; !idle || time.Since(since) < settled || own && !mine {
 			continue
-		} else if best == nil || mine && best.of.principal != principal || mine == (best.of.principal == principal) && since.Before(longest) {
+		} else if best == nil || mine && best.of.group.Principal != principal || mine == (best.of.group.Principal == principal) && since.Before(longest) {
 			best, longest = r, since
 		}
 	}
@@ -94,8 +94,8 @@ func (p *places) free(r *reconnector) {
 	if p.taken[r]--; p.taken[r] == 0 {
 		delete(p.taken, r)
 	}
-	if p.by[r.of.principal]--; p.by[r.of.principal] == 0 {
-		delete(p.by, r.of.principal)
+	if p.by[r.of.group.Principal]--; p.by[r.of.group.Principal] == 0 {
+		delete(p.by, r.of.group.Principal)
 	}
 	p.sum--
 	close(p.freed)

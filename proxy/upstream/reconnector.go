@@ -142,16 +142,17 @@ func (r *reconnector) attempt() {
 	cs.mu.Lock()
 	initialize := cs.initialize
 	cs.mu.Unlock()
+	host := conn.Host{Modern: cs.shared, Everyone: r.server.Everyone(), Initialize: initialize}
 	in := &inbox{}
 	var raw, c conn.Conn
 	err := r.server.places.take(cs.lifetime, r)
 	if err == nil {
-		if raw, err = r.server.dial(cs.lifetime, in, initialize, cs.shared); err != nil {
+		if raw, err = r.server.dial(cs, in, host); err != nil {
 			r.server.places.free(r)
 		}
 	}
 	if err == nil {
-		c = r.connect(raw, in, conn.Host{Modern: cs.shared, Everyone: r.server.Everyone(), Initialize: initialize})
+		c = r.connect(raw, in, host)
 	}
 	r.mu.Lock()
 	again, closed, trying := !r.since.IsZero() || r.server.again, r.closed, r.trying

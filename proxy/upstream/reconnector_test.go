@@ -23,7 +23,7 @@ func set(t *testing.T, dial func(context.Context) (conn.Conn, error)) (s *Set, u
 		Config: cfg, Log: testLog(t), CleanText: strings.Clone, CleanJSON: asIs, Bridge: noBridge,
 	})
 	s.Dial = func(ctx context.Context, _ Config) (conn.Conn, error) { return dial(ctx) }
-	s.Shared = func(string) Owner { return owner{} }
+	s.Shared = func(Group) Owner { return owner{} }
 	return s, s.Servers(cfg, nil)[0]
 }
 
@@ -87,7 +87,7 @@ func TestEndedSessionIsNoFault(t *testing.T) {
 			return nil, context.Cause(ctx)
 		})
 		lifetime, end := context.WithCancel(t.Context())
-		session := NewConnections(lifetime, "local", owner{})
+		session := NewConnections(lifetime, Group{Principal: "local"}, owner{})
 		go func() {
 			_, _ = up.Connection(lifetime, Scope{Own: session})
 		}()
@@ -105,7 +105,7 @@ func TestEndedSessionIsNoFault(t *testing.T) {
 func TestClosedSet(t *testing.T) {
 	s, up := set(t, func(context.Context) (conn.Conn, error) { return nil, errors.New("dialled") })
 	s.Close()
-	if _, err := up.Connection(t.Context(), Scope{Principal: "late"}); !errors.Is(err, errSessionEnded) {
+	if _, err := up.Connection(t.Context(), Scope{Group: Group{Principal: "late"}}); !errors.Is(err, errSessionEnded) {
 		t.Errorf("Connection returns %v, want that the session ended", err)
 	}
 }
@@ -120,7 +120,7 @@ func TestStartsAreShared(t *testing.T) {
 			cfg.Upstreams[fmt.Sprint("up", n)] = &config.Upstream{Command: []string{"x"}, ConnectSeconds: 20}
 		}
 		s := NewSet(Options{Config: cfg, Log: testLog(t), CleanText: strings.Clone, CleanJSON: asIs, Bridge: noBridge})
-		s.Shared = func(string) Owner { return owner{} }
+		s.Shared = func(Group) Owner { return owner{} }
 		var running, most atomic.Int64
 		s.Dial = func(ctx context.Context, c Config) (conn.Conn, error) {
 			if n := running.Add(1); n > most.Load() {

@@ -24,15 +24,14 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Set is what all servers share: the cache of what they said, and the connections that the hosts of
-// a principal share.
+// Set is what all servers share: the cache of what they said, and the connections that groups share.
 type Set struct {
 	// Dial opens a connection to a server that is not built in. It is [Open] unless it is replaced
 	// before the first connection.
 	Dial func(context.Context, Config) (conn.Conn, error)
-	// Shared returns the owner of the connections that the hosts of a principal share, or those of all
-	// principals if it is "". It is called once for each, and set before the first connection.
-	Shared func(principal string) Owner
+	// Shared returns the owner of the connections that a group shares. It is called once for each, and
+	// set before the first connection.
+	Shared func(Group) Owner
 
 	options  Options
 	known    *infoCache
@@ -41,7 +40,7 @@ type Set struct {
 	end      context.CancelFunc
 
 	mu     sync.Mutex
-	shared map[string]*Connections // by principal
+	shared map[Group]*Connections
 }
 
 // Options configure a [Set].
@@ -73,7 +72,7 @@ type Owner interface {
 
 // NewSet returns a set without servers, which Servers makes.
 func NewSet(o Options) *Set {
-	t := &Set{Dial: Open, options: o, shared: map[string]*Connections{}, starts: make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0)))}
+	t := &Set{Dial: Open, options: o, shared: map[Group]*Connections{}, starts: make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0)))}
 	t.lifetime, t.end = context.WithCancel(context.Background())
 	t.known = openInfoCache(filepath.Join(o.Config.StatePath(), "upstreams.json"), o.Log)
 	return t
@@ -99,15 +98,18 @@ func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
 	return servers
 }
 
-// End ends the connections that the hosts of a principal share.
+// End ends the connections that hosts of a principal share.
 func (t *Set) End(principal string) {
 	t.mu.Lock()
-	cs := t.shared[principal]
-	delete(t.shared, principal)
-	t.mu.Unlock()
-	if cs != nil {
-		cs.Close()
+	var ended []*Connections
+	for g, cs := range t.shared {
+		if g.Principal == principal {
+			ended = append(ended, cs)
+			delete(t.shared, g)
+		}
 	}
+	t.mu.Unlock()
+	closeAll(ended)
 }
 
 // Close ends the connections that hosts share, and waits for their goroutines.
@@ -116,8 +118,12 @@ func (t *Set) Close() {
 	t.mu.Lock()
 	shared := slices.Collect(maps.Values(t.shared))
 	t.mu.Unlock()
+	closeAll(shared)
+}
+
+func closeAll(all []*Connections) {
 	var closing sync.WaitGroup
-	for _, cs := range shared {
+	for _, cs := range all {
 		closing.Go(cs.Close)
 	}
 	closing.Wait()
@@ -142,11 +148,17 @@ type Server struct {
 	fault error                     // of the last attempt to connect; nil if it succeeded
 }
 
+// Group are hosts that share connections and lists: those of a principal that can do the same for
+// servers. A server may list a tool only for hosts that can answer its questions.
+type Group struct {
+	Principal    string // "" for everyone
+	Capabilities wire.Capabilities
+}
+
 // Scope says for whom a connection is used.
 type Scope struct {
-	Principal string
-	// Own are the connections of the host session. If it is nil, the connection is shared by the
-	// hosts of the principal.
+	Group
+	// Own are the connections of the host session. If it is nil, the group shares the connection.
 	Own *Connections
 }
 
@@ -158,22 +170,22 @@ func (s *Server) Everyone() bool { return s.Config.Share == "everyone" }
 
 // reconnector picks the connection of a scope, the only place that does: a session has its own,
 // since a legacy server keeps state for a connection, unless the configuration says that it keeps
-// none. Everything else is shared by the hosts of a principal, or by everyone. So is the built-in
+// none. Everything else is shared by a group, of a principal or of everyone. So is the built-in
 // server, which keeps no state.
 func (s *Server) reconnector(scope Scope) *reconnector {
 	if scope.Own != nil && !s.Builtin() && !s.Shared() {
 		return scope.Own.reconnector(s)
 	}
-	principal := scope.Principal
+	group := scope.Group
 	if s.Everyone() {
-		principal = ""
+		group.Principal = ""
 	}
 	s.set.mu.Lock()
-	shared := s.set.shared[principal]
+	shared := s.set.shared[group]
 	if shared == nil {
-		shared = NewConnections(s.set.lifetime, principal, s.set.Shared(principal))
+		shared = NewConnections(s.set.lifetime, group, s.set.Shared(group))
 		shared.shared = true
-		s.set.shared[principal] = shared
+		s.set.shared[group] = shared
 	}
 	s.set.mu.Unlock()
 	return shared.reconnector(s)
@@ -186,16 +198,28 @@ func (s *Server) Info() (info conn.Info, ok bool) {
 	return s.info, s.info.Version != ""
 }
 
-// StoredList returns a list that s gave under this configuration, perhaps to an earlier process, as
-// one page; nil if none is stored.
-func (s *Server) StoredList(method string) json.RawMessage {
-	return s.set.known.get(s.Key, s.Config).Lists[method]
+// StoredList returns a list that s gave under this configuration to hosts that can do c, perhaps to an
+// earlier process, as one page; nil if none is stored.
+func (s *Server) StoredList(method string, c wire.Capabilities) json.RawMessage {
+	lists := s.set.known.get(s.Key, s.Config).Lists
+	if page, ok := lists[listKey(method, c)]; ok {
+		return page
+	}
+	return lists[method] // of an earlier version of foldgate, for any host
+}
+
+// Hosts returns the capabilities of the hosts that last asked s for a list, all if none did.
+func (s *Server) Hosts() wire.Capabilities {
+	if hosts := s.set.known.get(s.Key, s.Config).Hosts; hosts != nil {
+		return wire.ReadCapabilities(hosts)
+	}
+	return wire.AllCapabilities
 }
 
 // StoreList keeps a list of s for [Server.StoredList], unless it has secrets or more than 1 MiB.
-func (s *Server) StoreList(ctx context.Context, method string, page json.RawMessage) {
+func (s *Server) StoreList(ctx context.Context, method string, c wire.Capabilities, page json.RawMessage) {
 	if clean, err := s.set.options.CleanJSON(ctx, page); err == nil && bytes.Equal(clean, page) {
-		s.set.known.putList(s.Key, s.Config, method, page)
+		s.set.known.putList(s.Key, s.Config, method, c, page)
 	}
 }
 
@@ -309,7 +333,8 @@ func (t *Set) awaitStart(lifetime context.Context) (done func()) {
 }
 
 // dial opens one connection and notes what s says of itself, or the fault.
-func (s *Server) dial(lifetime context.Context, handler conn.Handler, initialize json.RawMessage, shared bool) (conn.Conn, error) {
+func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host) (conn.Conn, error) {
+	lifetime := cs.lifetime
 	timeout := time.Duration(s.Config.ConnectSeconds) * time.Second
 	if timeout == 0 {
 		timeout = defaultConnect
@@ -319,7 +344,7 @@ func (s *Server) dial(lifetime context.Context, handler conn.Handler, initialize
 	}
 	ctx, cancel := context.WithTimeoutCause(lifetime, timeout, fmt.Errorf("no answer within %s (connect_seconds)", timeout))
 	defer cancel()
-	c, err := s.open(ctx, handler, initialize, shared)
+	c, err := s.open(ctx, Config{Initialize: host.Initialize, Capabilities: cs.group.Capabilities, Shared: host.Modern, Everyone: host.Everyone, Handler: handler})
 	if lifetime.Err() != nil && err != nil {
 		return nil, err // the host is gone, which is no fault of s
 	}
@@ -339,7 +364,7 @@ func (s *Server) dial(lifetime context.Context, handler conn.Handler, initialize
 	return c, nil
 }
 
-func (s *Server) open(ctx context.Context, handler conn.Handler, initialize json.RawMessage, shared bool) (conn.Conn, error) {
+func (s *Server) open(ctx context.Context, c Config) (conn.Conn, error) {
 	o := s.set.options
 	if s.Builtin() {
 		roots := make([]string, len(s.Config.Roots))
@@ -348,11 +373,11 @@ func (s *Server) open(ctx context.Context, handler conn.Handler, initialize json
 		}
 		// The state directory often lies below a root. It is hidden, since the trace in it has the
 		// calls of every principal.
-		c, err := files.New(roots, o.Config.StatePath())
+		built, err := files.New(roots, o.Config.StatePath())
 		if err != nil {
 			return nil, fmt.Errorf("roots: %w", err)
 		}
-		return c, nil
+		return built, nil
 	}
 	var env []string
 	for _, k := range inherited {
@@ -363,10 +388,9 @@ func (s *Server) open(ctx context.Context, handler conn.Handler, initialize json
 	for _, k := range slices.Sorted(maps.Keys(s.Config.Env)) {
 		env = append(env, k+"="+s.Config.Env[k])
 	}
-	return s.set.Dial(ctx, Config{
-		Name: s.Key, Command: s.Config.Command, Env: env, Dir: o.Config.Path(s.Config.Cwd), URL: s.Config.URL, Headers: s.Config.Headers,
-		Initialize: initialize, Shared: shared, Everyone: s.Everyone(), Handler: handler, Log: o.Log, Clean: o.CleanText,
-	})
+	c.Name, c.Command, c.Env, c.Dir, c.URL, c.Headers = s.Key, s.Config.Command, env, o.Config.Path(s.Config.Cwd), s.Config.URL, s.Config.Headers
+	c.Log, c.Clean = o.Log, o.CleanText
+	return s.set.Dial(ctx, c)
 }
 
 // inherited are the variables of foldgate's own environment that a child process gets: the ones
@@ -380,13 +404,13 @@ var inherited = []string{
 
 var errSessionEnded = errors.New("the host's session ended")
 
-// Connections are the connections of one host session, or the ones that the hosts of a principal
-// share: at most one to each server.
+// Connections are the connections of one host session, or the ones that a group shares: at most one to
+// each server.
 type Connections struct {
-	owner     Owner
-	principal string
-	shared    bool
-	lifetime  context.Context
+	owner    Owner
+	group    Group
+	shared   bool
+	lifetime context.Context
 
 	mu         sync.Mutex
 	initialize json.RawMessage
@@ -395,10 +419,10 @@ type Connections struct {
 	closed     bool
 }
 
-// NewConnections returns an empty set of connections for a host of principal. They are opened as long
+// NewConnections returns an empty set of connections for hosts of a group. They are opened as long
 // as lifetime lasts, and ended by Close. If lifetime has ended, the set is closed.
-func NewConnections(lifetime context.Context, principal string, owner Owner) *Connections {
-	return &Connections{owner: owner, principal: principal, lifetime: lifetime, servers: map[*Server]*reconnector{}, views: map[*Server]*view{}, closed: lifetime.Err() != nil}
+func NewConnections(lifetime context.Context, group Group, owner Owner) *Connections {
+	return &Connections{owner: owner, group: group, lifetime: lifetime, servers: map[*Server]*reconnector{}, views: map[*Server]*view{}, closed: lifetime.Err() != nil}
 }
 
 // Initialize sets the params of the host's initialize, which connections opened later repeat word

@@ -18,7 +18,9 @@ const endpointTimeout = 10 * time.Second
 func openSSE(ctx context.Context, cfg *Config) (conn.Conn, error) {
 	h := newHTTPConn(cfg)
 	err := h.readEndpoint(ctx)
-	if err == nil {
+	if err == nil && cfg.Initialize == nil {
+		err = initialize(ctx, h, ownInitialize(cfg.Capabilities))
+	} else if err == nil {
 		err = initialize(ctx, h, cfg.Initialize)
 	}
 	if err != nil {

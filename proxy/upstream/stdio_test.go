@@ -435,7 +435,7 @@ func TestStdioFiles(t *testing.T) {
 		return len(fds)
 	}
 	cfg := childConfig(t, "legacy")
-	cfg.Initialize = ownInitialize()
+	cfg.Initialize = ownInitialize(wire.AllCapabilities)
 	before := 0
 	for i := range 12 {
 		l := open(t, cfg)

@@ -26,7 +26,12 @@ func TestBrokenListenStreams(t *testing.T) {
 				"resources/templates/list": `{` + cached + `"resourceTemplates":[]}`,
 			})
 			g := newGateway(t, "upstreams:\n  up: {"+p.config+"}\n")
-			c := g.connect(ctx, "http", era)
+			c := g.unstarted("http", era)
+			// Its group has the connection that the gateway opens when it starts.
+			c.Capabilities = `{"elicitation":{"form":{},"url":{}},"sampling":{"context":{},"tools":{}},"roots":{"listChanged":true}}`
+			if _, err := c.Start(ctx); err != nil {
+				t.Fatal(err)
+			}
 			var heard noted
 			c.Handle = heard.handle(nil)
 			if era == mcpclient.Modern {

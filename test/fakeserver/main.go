@@ -33,6 +33,7 @@ func main() {
 	leak := flag.String("leak", "", "a text that turns up in instructions, descriptions, resources and on stderr")
 	record := flag.String("record", "", "append every message received to this file")
 	answer := flag.String("answer", `{"jsonrpc":"2.0","id":%s`, "how an answer begins")
+	can := flag.Bool("can", false, "have a tool for each capability of the client, such as can-sampling.tools, only for clients with it")
 	test := flag.String("dial", "", "be the wire to a test that listens at this address")
 	flag.Parse()
 	if *test != "" {
@@ -42,7 +43,7 @@ func main() {
 		return
 	}
 
-	s := &server{legacy: *era != "modern", modern: *era != "legacy", leak: *leak, answer: *answer}
+	s := &server{legacy: *era != "modern", modern: *era != "legacy", leak: *leak, answer: *answer, can: *can}
 	if s.leak != "" {
 		log.Printf("configured with %s", s.leak)
 	}
@@ -68,6 +69,7 @@ type server struct {
 	legacy, modern bool
 	leak           string
 	answer         string // how an answer begins, with %s for the id
+	can            bool
 
 	mu     sync.Mutex // guards what follows
 	record *os.File
@@ -83,6 +85,7 @@ type session struct {
 	push func(msg []byte) // out of any call; nil where there is no way
 
 	mu      sync.Mutex
+	client  json.RawMessage // capabilities that initialize declares
 	lastID  int
 	pending map[string]chan mcpclient.Message  // requests of ours, by id
 	cancels map[string]context.CancelCauseFunc // requests of the host, by id

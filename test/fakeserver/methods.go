@@ -25,7 +25,9 @@ type params struct {
 	Meta      struct {
 		ProgressToken json.RawMessage `json:"progressToken"`
 		Version       string          `json:"io.modelcontextprotocol/protocolVersion"`
+		Client        json.RawMessage `json:"io.modelcontextprotocol/clientCapabilities"`
 	} `json:"_meta"`
+	Capabilities   json.RawMessage
 	InputResponses json.RawMessage `json:"inputResponses"`
 	RequestState   string          `json:"requestState"`
 }
@@ -51,6 +53,9 @@ func (c *call) dispatch(ctx context.Context) (result, errObject string) {
 		if !c.s.legacy {
 			return "", `{"code":-32022,"message":"unsupported protocol version","data":{"supported":["` + modernVersion + `"]}}`
 		}
+		c.sess.mu.Lock()
+		c.sess.client = p.Capabilities
+		c.sess.mu.Unlock()
 		return `{"protocolVersion":"` + legacyVersion + `","capabilities":` + capabilities + `,"serverInfo":` + serverInfo + `,"instructions":` + string(quote("fakeserver obeys"+c.s.leak)) + `,"future":[1.0]}`, ""
 	case "server/discover":
 		if !c.s.modern {
@@ -62,7 +67,7 @@ func (c *call) dispatch(ctx context.Context) (result, errObject string) {
 	case "subscriptions/listen":
 		return c.listen(ctx)
 	case "tools/list":
-		return c.done(c.s.toolList(), true), ""
+		return c.done(c.s.toolList(c.clientTools(p)), true), ""
 	case "tools/call":
 		return c.tool(ctx, p)
 	case "tasks/result":

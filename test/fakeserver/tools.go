@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 )
@@ -48,13 +49,35 @@ var toolNames = []string{
 	"pid",          // the process id
 }
 
-func (s *server) toolList() string {
+// clientTools returns the tools that only clients with a capability see.
+func (c *call) clientTools(p params) (names []string) {
+	if !c.s.can {
+		return nil
+	}
+	c.sess.mu.Lock()
+	declared := c.sess.client
+	c.sess.mu.Unlock()
+	if c.isNew {
+		declared = p.Meta.Client
+	}
+	var all map[string]map[string]any
+	_ = json.Unmarshal(declared, &all)
+	for name, members := range all {
+		names = append(names, "can-"+name)
+		for member := range members {
+			names = append(names, "can-"+name+"."+member)
+		}
+	}
+	return names
+}
+
+func (s *server) toolList(more []string) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var b strings.Builder
-	names := toolNames
+	names := append(slices.Clone(toolNames), more...)
 	if s.extra {
-		names = append(names[:len(names):len(names)], "extra")
+		names = append(names, "extra")
 	}
 	for i, name := range names {
 		if i > 0 {
@@ -135,6 +158,9 @@ func (c *call) tool(ctx context.Context, p params) (result, errObject string) {
 	case "pid":
 		return c.text(fmt.Sprint(os.Getpid())), ""
 	default:
+		if slices.Contains(c.clientTools(p), p.Name) {
+			return c.text(p.Name), ""
+		}
 		return c.misbehave(p.Name, a)
 	}
 	return c.text(p.Name + " " + a.Text), ""
