@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -54,6 +56,11 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 	charges := func(yield func(limits.Charge, error) bool) {
 		for _, dir := range dirs {
 			next := uint64(1)
+			// What a process reserved that was killed is in no trace: given back later, it would be lacking.
+			if err := os.Remove(filepath.Join(filepath.Dir(dir), engine.ReservesFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+				yield(limits.Charge{}, err)
+				return
+			}
 			for r, err := range query.Scan(ctx, dir, query.Filter{Journal: true}) {
 				if err != nil {
 					yield(limits.Charge{}, err)

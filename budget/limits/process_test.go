@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -24,7 +25,7 @@ func TestMain(m *testing.M) {
 
 // order is what a child process of a test does.
 type order struct {
-	Place             string
+	Place, Ledger     string
 	MaxResult         int
 	Callers, Rounds   int
 	MaxArgs, MaxTaken int
@@ -55,7 +56,9 @@ func child(text string) {
 	fail(json.Unmarshal([]byte(text), &o))
 	store, err := openAt(o.Place)
 	fail(err)
-	l, err := New(processLimits, store, Options{Wait: time.Minute, MaxResult: o.MaxResult})
+	ledger, err := OpenLedger(o.Ledger)
+	fail(err)
+	l, err := New(processLimits, store, Options{Wait: time.Minute, MaxResult: o.MaxResult, Ledger: ledger})
 	fail(err)
 	ctx := context.Background()
 	say := func(who, n int, call bool) {
@@ -144,17 +147,23 @@ func (s *tally) heard(d delivery) {
 }
 
 // check compares what was delivered with the counters. over is what they may have counted too much.
-func (s *tally) check(t *testing.T, place string, over Used) {
+func (s *tally) check(t *testing.T, place, reserves string, over Used) {
 	t.Helper()
 	store, err := openAt(place)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	l, err := New(processLimits, store, Options{Wait: time.Minute})
+	ledger, err := OpenLedger(reserves)
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer ledger.Close()
+	l, err := New(processLimits, store, Options{Wait: time.Minute, Ledger: ledger})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.settled(t)
 	for to, got := range s.sum {
 		counted := l.used(t, to[0], to[1])
 		if counted.Tokens < got.Tokens || counted.Calls < got.Calls {
@@ -178,7 +187,9 @@ func TestProcesses(t *testing.T) {
 			s := tally{sum: map[[2]string]Used{}}
 			o := order{Place: place, MaxResult: maxResult, Callers: 32, Rounds: 200, MaxArgs: 20, MaxTaken: 300}
 			var both sync.WaitGroup
-			for range 2 {
+			for i := range 2 {
+				o.Ledger = filepath.Join(t.TempDir(), fmt.Sprint(i))
+				o := o
 				both.Go(func() {
 					if err := o.run(t, t.Context(), s.heard); err != nil {
 						t.Error(err)
@@ -186,7 +197,7 @@ func TestProcesses(t *testing.T) {
 				})
 			}
 			both.Wait()
-			s.check(t, place, Used{})
+			s.check(t, place, o.Ledger, Used{})
 			if all := s.sum[[2]string{"all", ""}]; all.Tokens != 500_000 {
 				t.Errorf("%d of 500000 tokens were delivered", all.Tokens)
 			}
@@ -194,7 +205,8 @@ func TestProcesses(t *testing.T) {
 	}
 }
 
-// A process that is killed has charged all that it delivered.
+// A process that is killed has charged all that it delivered, and once another one has run on its
+// ledger no more than what its callers had in hand.
 func TestKill(t *testing.T) {
 	kills := 12
 	if testing.Short() {
@@ -202,7 +214,7 @@ func TestKill(t *testing.T) {
 	}
 	eachPlace(t, func(t *testing.T, place string) {
 		s := tally{sum: map[[2]string]Used{}}
-		o := order{Place: place, MaxResult: 500, Callers: 16, Rounds: 1e6, MaxArgs: 5, MaxTaken: 20}
+		o := order{Place: place, Ledger: filepath.Join(t.TempDir(), "reserves"), MaxResult: 500, Callers: 16, Rounds: 1e6, MaxArgs: 5, MaxTaken: 20}
 		for range kills {
 			ctx, kill := context.WithCancel(t.Context())
 			after := 1 + rand.IntN(300)
@@ -214,7 +226,6 @@ func TestKill(t *testing.T) {
 			})
 			kill()
 		}
-		// Each kill can lose what the callers had in hand, and what was reserved: for each set of counters.
-		s.check(t, place, Used{int64(kills) * (16*25 + 16*500), int64(kills) * (16 + 16*maxExtraCalls)})
+		s.check(t, place, o.Ledger, Used{int64(kills) * 16 * 25, int64(kills) * 16})
 	})
 }

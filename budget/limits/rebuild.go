@@ -23,7 +23,7 @@ func (l *Limits) Rebuild(ctx context.Context, charges iter.Seq2[Charge, error]) 
 	l.mu.Lock()
 	now := l.o.Now().Add(l.offset)
 	l.mu.Unlock()
-	sums := map[part]Change{}
+	all := sums{}
 	for c, err := range charges {
 		if err != nil {
 			return 0, err
@@ -38,11 +38,11 @@ func (l *Limits) Rebuild(ctx context.Context, charges iter.Seq2[Charge, error]) 
 				continue // another window
 			}
 			at := part{counter.Key, counter.Bucket}
-			sum := sums[at]
-			sums[at] = Change{counter.Key, counter.Bucket, max(sum.Expires, counter.Expires), Used{sum.Tokens + c.Tokens, sum.Calls + c.Calls}}
+			sum := all[at]
+			all[at] = Change{counter.Key, counter.Bucket, max(sum.Expires, counter.Expires), Used{sum.Tokens + c.Tokens, sum.Calls + c.Calls}}
 		}
 	}
-	changes := slices.DeleteFunc(inOrder(sums), func(c Change) bool { return c.Expires <= now.Unix() })
+	changes := slices.DeleteFunc(all.inOrder(), func(c Change) bool { return c.Expires <= now.Unix() })
 	for some := range slices.Chunk(changes, 256) {
 		if err := l.store.Change(ctx, "", Raise, some); err != nil {
 			return n, &UnavailableError{err}

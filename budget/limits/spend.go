@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +23,7 @@ type Options struct {
 	Log       *slog.Logger
 	Now       func() time.Time // nil means time.Now
 	Notify    func(Crossing)   // is told of each crossing; it must not block. nil: nobody is
+	Ledger    *Ledger          // keeps what is reserved for the next process; nil: a process that is killed loses it
 }
 
 // Crossing tells that a limit is near, refuses, or is over: each once for a subject and window, and
@@ -69,6 +71,27 @@ type account struct {
 
 	reserving     chan struct{} // closed when the take that reserves has ended; nil: none is under way
 	tokens, calls int64         // reserved; negative: delivered while the store was down, and not charged
+
+	// What is on its way to the store, if the account has a slot in the ledger.
+	slot                             int    // 0: none
+	described                        bool   // the slot has the counters
+	taking                           string // the take that reserves; "" if the store has answered it
+	back                             string // the change that gives back; "" if the store has confirmed it
+	backTokens, backCalls, backSince int64  // what it gives back, since when in seconds since 1970
+}
+
+// undone returns the changes that undo a take.
+func (a *account) undone() []Change {
+	changes := make([]Change, len(a.counters))
+	for i, c := range a.counters {
+		changes[i] = Change{Key: c.Key, Bucket: c.Bucket, Expires: c.Expires}
+	}
+	return changes
+}
+
+// idle reports whether there is nothing to keep.
+func (a *account) idle() bool {
+	return a.tokens == 0 && a.calls == 0 && a.taking == "" && a.back == ""
 }
 
 // level is what Notify was told of a counter.
@@ -83,6 +106,7 @@ type parcel struct {
 	how     How
 	changes []Change
 	since   time.Time
+	account *account // whose reserve the take that is undone was for; may be nil
 }
 
 const (
@@ -116,7 +140,40 @@ func New(all []Limit, store Store, o Options) (*Limits, error) {
 		}
 		l.all = append(l.all, ready)
 	}
+	if o.Ledger != nil {
+		l.inherit()
+	}
 	return l, nil
+}
+
+// inherit takes over what a process before has left in the ledger.
+func (l *Limits) inherit() {
+	l.o.Ledger.mu.Lock()
+	left := l.o.Ledger.left
+	l.o.Ledger.left = nil
+	l.o.Ledger.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	backs := map[string]sums{}
+	for _, a := range left {
+		l.holding[a.name] = a
+		l.wake(0)
+		if a.taking != "" {
+			l.outbox = append(l.outbox, parcel{a.taking, Undo, a.undone(), l.o.Now(), a})
+		}
+		if a.back != "" && backs[a.back] == nil {
+			backs[a.back] = sums{}
+			l.outbox = append(l.outbox, parcel{id: a.back, how: Add, since: time.Unix(a.backSince, 0)})
+		}
+		if a.back != "" {
+			backs[a.back].giveBack(a, a.backTokens, a.backCalls)
+		}
+	}
+	for i := range l.outbox {
+		if p := &l.outbox[i]; p.how == Add {
+			p.changes = backs[p.id].inOrder()
+		}
+	}
 }
 
 // Spend is what one call uses. All methods of a nil Spend work: it has no limits.
@@ -260,7 +317,8 @@ func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, excee
 		if len(l.holding) >= maxHolding { // it must not grow for ever
 			return got, nil, err
 		}
-		l.hold(s.last, got-tokens, -calls)
+		for !l.hold(s.last, got-tokens, -calls) { // in another slot, or none
+		}
 		s.taken += tokens - got
 		return tokens, nil, nil
 	}
@@ -279,7 +337,9 @@ func (s *Spend) fromReserve(tokens, calls int64) bool {
 	case a.tokens < tokens, a.calls < calls, a.tokens <= 0:
 		return false
 	}
-	s.l.hold(a, -tokens, -calls)
+	if !s.l.hold(a, -tokens, -calls) {
+		return false
+	}
 	s.taken += tokens
 	return true
 }
@@ -308,7 +368,7 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 			ID: l.nextID(), Counters: a.counters, Tokens: tokens, Calls: calls, Whole: s.whole,
 			ExtraTokens: max(int64(l.o.MaxResult)-a.tokens, 0), ExtraCalls: max(maxExtraCalls-a.calls, 0),
 		}
-		reserves := a.reserving == nil
+		reserves := a.reserving == nil && l.reserve(a, &op)
 		if reserves {
 			a.reserving = make(chan struct{})
 		} else { // many at once would reserve many times as much
@@ -326,22 +386,23 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 		}
 		if err != nil {
 			l.blame(ctx, start, err)
-			changes := make([]Change, len(op.Counters))
-			for i, c := range op.Counters {
-				changes[i] = Change{Key: c.Key, Bucket: c.Bucket, Expires: c.Expires}
+		} else {
+			l.down = nil
+			l.offset = answer.Now.Sub(sent)
+			if reserves && !l.reserved(a, &op, answer) {
+				err = errors.New("what it reserved could not be noted")
 			}
-			l.send(parcel{op.ID, Undo, changes, l.o.Now()})
+		}
+		if err != nil {
+			l.send(parcel{op.ID, Undo, a.undone(), l.o.Now(), a})
 			l.mu.Unlock()
 			return 0, nil, &UnavailableError{err}
 		}
-		l.down = nil
-		l.offset = answer.Now.Sub(sent)
 		if answer.Stale {
 			l.mu.Unlock()
 			continue
 		}
 		crossings := l.learn(a, s.use, answer)
-		l.hold(a, answer.ExtraTokens, answer.ExtraCalls)
 		l.mu.Unlock()
 		for _, c := range crossings {
 			l.o.Notify(c)
@@ -354,16 +415,49 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 	return 0, nil, &UnavailableError{errors.New("its clock jumps")}
 }
 
+// reserve lets op reserve for an account, once the ledger knows it. l.mu is held.
+func (l *Limits) reserve(a *account, op *Op) bool {
+	d := l.o.Ledger
+	if d == nil {
+		return true
+	}
+	if a.taking != "" { // it is not known whether that one took something
+		return false
+	}
+	if a.slot == 0 {
+		d.open(a)
+	}
+	if a.slot == 0 {
+		return false
+	}
+	op.ID = l.lastingID("/" + strconv.Itoa(a.slot))
+	a.taking = op.ID
+	return l.settle(a) && a.slot != 0
+}
+
+// reserved adds what op has reserved. It reports false if the ledger can't say so: then the next
+// process would undo op. l.mu is held.
+func (l *Limits) reserved(a *account, op *Op, answer Answer) bool {
+	if l.o.Ledger != nil && a.taking != op.ID {
+		return false
+	}
+	a.taking = ""
+	return l.hold(a, answer.ExtraTokens, answer.ExtraCalls)
+}
+
 // account returns the account of a use at the present time of the store. l.mu is held.
 func (l *Limits) account(u Use) *account {
 	now := l.o.Now().Add(l.offset)
 	a := l.accounts[u]
-	if a != nil && now.Unix() >= a.from && now.Unix() < a.until {
-		return a
+	known := a != nil && now.Unix() >= a.from && now.Unix() < a.until
+	if !known {
+		a = l.open(u, now)
 	}
-	a = l.open(u, now)
-	if same := l.holding[a.name]; same != nil { // uses that have the same counters share the account
-		a = same
+	if same := l.holding[a.name]; same != nil && same != a { // uses that have the same counters share the account
+		a, known = same, false
+	}
+	if known {
+		return a
 	}
 	if len(l.accounts) >= maxAccounts {
 		clear(l.accounts)
@@ -392,22 +486,55 @@ func (l *Limits) open(u Use, now time.Time) *account {
 	return a
 }
 
-// hold adds to the reserve of an account. l.mu is held.
-func (l *Limits) hold(a *account, tokens, calls int64) {
+// hold adds to the reserve of an account. If the ledger can't be written it adds nothing: then the
+// reserve is left to the next process. l.mu is held.
+func (l *Limits) hold(a *account, tokens, calls int64) bool {
 	if len(a.counters) == 0 {
-		return
+		return true
 	}
 	if same := l.holding[a.name]; same != nil {
 		a = same
 	}
+	before := Used{a.tokens, a.calls}
 	a.tokens += tokens
 	a.calls += calls
-	if a.tokens == 0 && a.calls == 0 {
-		delete(l.holding, a.name)
-		return
+	if l.settle(a) {
+		return true
 	}
-	l.holding[a.name] = a
-	l.wake(giveBackAfter)
+	a.tokens, a.calls = min(before.Tokens, 0), min(before.Calls, 0)
+	l.settle(a)
+	return false
+}
+
+// settle notes a changed account in the ledger. It reports false if the account has lost its slot,
+// and its reserve with it: the next process gives that back. l.mu is held.
+func (l *Limits) settle(a *account) bool {
+	d, noted := l.o.Ledger, true
+	if d != nil && a.slot == 0 && !a.idle() {
+		d.open(a)
+	}
+	if a.slot != 0 {
+		if known, err := a.described, d.write(a); err != nil {
+			if !errors.Is(err, os.ErrClosed) {
+				l.o.Log.Warn("limits: the file of reserves can't be written: calls are slower", "error", err)
+			}
+			if a.taking, a.back = "", ""; known {
+				a.slot, a.tokens, a.calls, noted = 0, min(a.tokens, 0), min(a.calls, 0), false
+			} else {
+				d.release(a)
+			}
+		}
+	}
+	if !a.idle() {
+		l.holding[a.name] = a
+		l.wake(giveBackAfter)
+		return noted
+	}
+	delete(l.holding, a.name)
+	if a.slot != 0 {
+		d.release(a)
+	}
+	return noted
 }
 
 // learn reads what an answer says about the limits. l.mu is held.
@@ -469,6 +596,12 @@ func (l *Limits) nextID() string {
 	return l.id + strconv.FormatInt(l.ops, 36)
 }
 
+// lastingID returns an id that the next process may ask for. l.mu is held.
+func (l *Limits) lastingID(place string) string {
+	l.ops++
+	return l.id + place + "." + strconv.FormatInt(l.ops, 36)
+}
+
 // blame notes that the store does not answer: until it is asked again calls don't wait for it. A
 // store that had no time is not to blame: what one caller has left can be too short for any. l.mu is
 // held.
@@ -486,6 +619,7 @@ func (l *Limits) blame(ctx context.Context, start time.Time, err error) {
 func (l *Limits) send(p parcel) {
 	if len(l.outbox) >= maxOutbox {
 		l.o.Log.Warn("limits: an operation that the store did not confirm stays charged", "waiting", len(l.outbox))
+		l.sent(p)
 		return
 	}
 	l.outbox = append(l.outbox, p)
@@ -523,14 +657,20 @@ func (l *Limits) giveBack(ctx context.Context) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	var some bool
 	// While the store is down the reserves stay where they are: they can't become too many.
-	if !slices.ContainsFunc(l.outbox, func(p parcel) bool { return p.how == Add }) {
-		if changes := l.empty(); len(changes) > 0 {
-			some = true
-			l.outbox = append(l.outbox, parcel{l.nextID(), Add, changes, l.o.Now()})
-		}
+	if !l.sendAll(ctx) {
+		return false
 	}
+	p := l.empty()
+	if len(p.changes) == 0 {
+		return false
+	}
+	l.outbox = append(l.outbox, p)
+	return l.sendAll(ctx)
+}
+
+// sendAll sends all that waits for the store. l.mu is held, but not while the store is asked.
+func (l *Limits) sendAll(ctx context.Context) bool {
 	for len(l.outbox) > 0 {
 		p := l.outbox[0]
 		if l.o.Now().Sub(p.since) > rememberOps-time.Minute { // the store may have forgotten it
@@ -549,24 +689,48 @@ func (l *Limits) giveBack(ctx context.Context) bool {
 			return false
 		}
 		l.outbox = l.outbox[1:]
+		l.sent(p)
 	}
 	l.outbox = nil
-	return some
+	return true
 }
 
-// empty takes all reserves and returns them as changes. l.mu is held.
-func (l *Limits) empty() []Change {
-	sum := map[part]Change{}
+// sent notes that a parcel waits no longer. l.mu is held.
+func (l *Limits) sent(p parcel) {
+	switch {
+	case l.o.Ledger == nil:
+	case p.how == Add:
+		for _, a := range l.holding {
+			if a.back == p.id {
+				a.back, a.backTokens, a.backCalls = "", 0, 0
+				l.settle(a)
+			}
+		}
+	case p.account != nil && p.account.taking == p.id:
+		p.account.taking = ""
+		l.settle(p.account)
+	}
+}
+
+// empty takes all reserves for a parcel. l.mu is held.
+func (l *Limits) empty() parcel {
+	p := parcel{id: l.lastingID(""), how: Add, since: l.o.Now()}
+	all := sums{}
 	for _, a := range l.holding {
-		for _, c := range a.counters {
-			at := part{c.Key, c.Bucket}
-			change := sum[at]
-			sum[at] = Change{c.Key, c.Bucket, c.Expires, Used{change.Tokens - a.tokens, change.Calls - a.calls}}
+		tokens, calls := a.tokens, a.calls
+		if tokens == 0 && calls == 0 {
+			continue
 		}
 		a.tokens, a.calls = 0, 0
+		if a.slot != 0 {
+			a.back, a.backTokens, a.backCalls, a.backSince = p.id, tokens, calls, p.since.Unix()
+		}
+		if l.settle(a) { // else the next process gives it back
+			all.giveBack(a, tokens, calls)
+		}
 	}
-	clear(l.holding)
-	return inOrder(sum)
+	p.changes = all.inOrder()
+	return p
 }
 
 // part names one part of a counter.
@@ -575,9 +739,21 @@ type part struct {
 	bucket int64
 }
 
+// sums are changes of counters by several charges.
+type sums map[part]Change
+
+// giveBack adds what an account gives back.
+func (s sums) giveBack(a *account, tokens, calls int64) {
+	for _, c := range a.counters {
+		at := part{c.Key, c.Bucket}
+		sum := s[at]
+		s[at] = Change{c.Key, c.Bucket, c.Expires, Used{sum.Tokens - tokens, sum.Calls - calls}}
+	}
+}
+
 // inOrder returns the sums by key and part.
-func inOrder(sums map[part]Change) []Change {
-	return slices.SortedFunc(maps.Values(sums), func(a, b Change) int {
+func (s sums) inOrder() []Change {
+	return slices.SortedFunc(maps.Values(s), func(a, b Change) int {
 		return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.Bucket, b.Bucket))
 	})
 }

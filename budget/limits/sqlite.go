@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +26,14 @@ var migrations = []string{`
 		expires INTEGER NOT NULL,  -- seconds since 1970
 		PRIMARY KEY (key, bucket)
 	) WITHOUT ROWID; -- an index of expires would double the cost of a change
+`, `
+	CREATE TABLE places (
+		place  TEXT PRIMARY KEY,
+		n      INTEGER NOT NULL,  -- the last operation of the place
+		tokens INTEGER NOT NULL,  -- that it has taken
+		calls  INTEGER NOT NULL,
+		at     INTEGER NOT NULL   -- seconds since 1970
+	) WITHOUT ROWID;
 `}
 
 // applicationID marks the database as foldgate's: "flim".
@@ -54,8 +63,8 @@ type file struct {
 	// Only write uses these.
 	conn    *sql.Conn
 	stmts   map[stmt]*sql.Stmt
-	answers map[string]memory // ids are of this process: others don't need its answers
-	order   []string          // of answers, the oldest first
+	answers map[string]memory
+	order   []string // of answers, the oldest first
 	commits int
 }
 
@@ -72,6 +81,8 @@ const (
 	add
 	raise
 	sub // of one counter, by amounts up to 0
+	keepPlace
+	readPlace
 )
 
 type memory struct {
@@ -139,6 +150,10 @@ func (f *file) stmt(ctx context.Context, kind stmtKind, counters int) (*sql.Stmt
 		text = one + strings.Repeat(" UNION ALL "+one, counters-1)
 	case sub:
 		text = "UPDATE counters SET tokens = max(tokens + ?4, 0), calls = max(calls + ?5, 0) WHERE key = ?1 AND bucket = ?2 AND ?3 > 0"
+	case keepPlace:
+		text = "INSERT OR REPLACE INTO places (place, n, tokens, calls, at) VALUES (?, ?, ?, ?, ?)"
+	case readPlace:
+		text = "SELECT n, tokens, calls FROM places WHERE place = ?"
 	default:
 		const one = "(?, ?, ?, ?, ?)"
 		text = "INSERT INTO counters (key, bucket, expires, tokens, calls) VALUES " + one + strings.Repeat(", "+one, counters-1) + " ON CONFLICT DO UPDATE SET expires = max(expires, excluded.expires), "
@@ -265,8 +280,7 @@ func (f *file) run(ctx context.Context, r *request) error {
 			return err
 		}
 	}
-	f.remember(r.id, r.answer)
-	return nil
+	return f.remember(ctx, r.id, r.answer)
 }
 
 // used returns what has been taken from each counter.
@@ -318,13 +332,20 @@ func (f *file) put(ctx context.Context, kind stmtKind, changes []Change) error {
 }
 
 func (f *file) change(ctx context.Context, r *request) error {
+	taken, known := r.was.taken, r.known
+	if !known {
+		var err error
+		if taken, known, err = f.lasting(ctx, r.id); err != nil {
+			return err
+		}
+	}
 	var up, down []Change
 	for _, c := range r.changes {
 		switch {
-		case r.how == Add && r.known:
+		case r.how == Add && known:
 			return nil
 		case r.how == Undo:
-			c.Used = Used{-r.was.taken.Tokens, -r.was.taken.Calls}
+			c.Used = Used{-taken.Tokens, -taken.Calls}
 		}
 		less := Used{min(c.Tokens, 0), min(c.Calls, 0)}
 		c.Used = Used{max(c.Tokens, 0), max(c.Calls, 0)}
@@ -345,14 +366,52 @@ func (f *file) change(ctx context.Context, r *request) error {
 	if err := f.put(ctx, sub, down); err != nil {
 		return err
 	}
-	if r.id != "" {
-		f.remember(r.id, undone)
+	if r.id == "" {
+		return nil
 	}
-	return nil
+	return f.remember(ctx, r.id, undone)
+}
+
+// place returns the place of an id that another process may ask for, and the number of the operation
+// among those of the place.
+func place(id string) (place string, n int64, ok bool) {
+	place, number, _ := strings.Cut(id, ".")
+	n, err := strconv.ParseInt(number, 36, 64)
+	return place, n, err == nil
+}
+
+// lasting returns what an operation of another process has taken, if it has happened.
+func (f *file) lasting(ctx context.Context, id string) (taken Used, known bool, err error) {
+	place, n, ok := place(id)
+	if !ok {
+		return taken, false, nil
+	}
+	s, err := f.stmt(ctx, readPlace, 1)
+	if err != nil {
+		return taken, false, err
+	}
+	var last int64
+	err = s.QueryRowContext(ctx, place).Scan(&last, &taken.Tokens, &taken.Calls)
+	if errors.Is(err, sql.ErrNoRows) {
+		return taken, false, nil
+	}
+	if last != n {
+		taken = Used{}
+	}
+	return taken, last >= n, err
 }
 
 // remember keeps the answer of an operation, and forgets old ones.
-func (f *file) remember(id string, a Answer) {
+func (f *file) remember(ctx context.Context, id string, a Answer) error {
+	if place, n, ok := place(id); ok {
+		s, err := f.stmt(ctx, keepPlace, 1)
+		if err == nil {
+			_, err = s.ExecContext(ctx, place, n, a.taken.Tokens, a.taken.Calls, time.Now().Unix())
+		}
+		if err != nil {
+			return err
+		}
+	}
 	if _, known := f.answers[id]; !known {
 		f.order = append(f.order, id)
 	}
@@ -362,6 +421,7 @@ func (f *file) remember(id string, a Answer) {
 		delete(f.answers, f.order[0])
 		f.order = f.order[1:]
 	}
+	return nil
 }
 
 // tidy deletes some expired counters and moves the log into the database. What fails here is done
@@ -370,6 +430,7 @@ func (f *file) tidy(ctx context.Context) {
 	const some = "DELETE FROM counters WHERE (key, bucket) IN (SELECT key, bucket FROM counters WHERE expires < ? ORDER BY expires LIMIT ?)"
 	now := f.now().Unix()
 	_, _ = f.conn.ExecContext(ctx, some, now, maxExpired)
+	_, _ = f.conn.ExecContext(ctx, "DELETE FROM places WHERE at < ?", time.Now().Add(-2*rememberOps).Unix())
 	// A part of a rolling window stops counting keep before it expires. Short windows would have too
 	// many parts until then: one is deleted when it has not counted for as long as it has counted.
 	const old = "DELETE FROM counters WHERE bucket > 0 AND expires - ?1 > bucket AND expires - ?1 + min(expires - ?1 - bucket, ?1) < ?2"

@@ -9,7 +9,9 @@ import (
 // Store counts. Stores are safe for concurrent use, also by several processes.
 //
 // Its operations have ids. A store that has done an operation answers a second one of the same id
-// within ten minutes as it answered the first, and counts nothing.
+// within ten minutes as it answered the first, and counts nothing. A change may ask for an operation
+// of a process that has died, if its id is PLACE.N: the numbers of a place, in base 36, grow, and its
+// last operation is known.
 type Store interface {
 	// Take takes from all counters of op or from none. It returns when ctx is done at the latest:
 	// the operation may then happen or not.

@@ -77,8 +77,9 @@ type Engine struct {
 	Branches   *folding.Manager
 	Workflows  *interceptor.Workflows // nil without workflows
 	Tools      *tools.Tools
-	limitStore limits.Store // nil as long as there are no limits
-	lostSteps  []string     // steps of workflows that a process left when it died
+	limitStore limits.Store   // nil as long as there are no limits
+	reserves   *limits.Ledger // of this process; likewise
+	lostSteps  []string       // steps of workflows that a process left when it died
 }
 
 // Open opens the state of a valid configuration and makes the engines. They work until lifetime ends;
@@ -165,11 +166,19 @@ func NewScrubber(c config.Config) (*scrub.Scrubber, error) {
 	return s, nil
 }
 
+// ReservesFile has what the limits of a process have reserved, in its state directory.
+const ReservesFile = "reserves"
+
 // NewLimits makes the limits of b, and opens their store with the first. It returns nil if there are
 // none. All processes on the state directory share the counts.
 func (e *Engine) NewLimits(b config.Budgets) (_ *interceptor.Limits, err error) {
 	if len(b.Limits) == 0 {
 		return nil, nil
+	}
+	if e.reserves == nil {
+		if e.reserves, err = limits.OpenLedger(filepath.Join(e.Dir, ReservesFile)); err != nil {
+			return nil, fmt.Errorf("state_dir: %w", writable(err))
+		}
 	}
 	if e.limitStore == nil {
 		if e.limitStore, err = OpenLimitStore(e.Start); err != nil {
@@ -177,7 +186,7 @@ func (e *Engine) NewLimits(b config.Budgets) (_ *interceptor.Limits, err error) 
 		}
 	}
 	all, err := limits.New(b.Limits, e.limitStore, limits.Options{
-		Allow: b.OnError == "allow", Wait: time.Duration(b.WaitMS) * time.Millisecond, Log: e.Log,
+		Allow: b.OnError == "allow", Wait: time.Duration(b.WaitMS) * time.Millisecond, Log: e.Log, Ledger: e.reserves,
 		Notify: func(x limits.Crossing) {
 			e.Recorder.Crossed(x)
 			e.Telemetry.Crossed(x)
@@ -286,7 +295,7 @@ func (e *Engine) openState() (dir string, err error) {
 // regularFiles returns an error if a pipe, a socket or a device has the place of a state file:
 // opening one could wait for ever.
 func regularFiles(dir string) error {
-	for _, names := range []string{"*.db*", "*.json*", "trace/*"} {
+	for _, names := range []string{"*.db*", "*.json*", ReservesFile, "trace/*"} {
 		found, _ := fs.Glob(os.DirFS(dir), names) // the pattern is valid
 		for _, name := range found {
 			name = filepath.Join(dir, name)
@@ -320,6 +329,9 @@ func (e *Engine) Close(ctx context.Context) error {
 			l.Close(ctx)
 		}
 		errs = append(errs, e.limitStore.Close())
+	}
+	if e.reserves != nil {
+		errs = append(errs, e.reserves.Close())
 	}
 	if e.Workflows != nil {
 		errs = append(errs, e.Workflows.Engine.Close())

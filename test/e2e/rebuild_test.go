@@ -77,10 +77,17 @@ func TestRebuild(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	reserves := filepath.Join(g.dir, "state", "reserves")
+	if _, err := os.Stat(reserves); err != nil {
+		t.Error(err)
+	}
 	for range 2 { // the second changes nothing
 		if out := g.output("budgets", "rebuild"); !strings.Contains(out, " counts are at least what 1 trace ") {
 			t.Errorf("budgets rebuild says %q", out)
 		}
+	}
+	if _, err := os.Stat(reserves); err == nil {
+		t.Error("what a process has reserved before the rebuild can be given back after it")
 	}
 	g.http()
 	after := used()

@@ -1,0 +1,164 @@
+package limits
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+)
+
+// Ledger is a file with what a process has reserved, for the process that comes after it. What is
+// taken from a reserve is taken in the file first. A write to it survives the death of the process.
+// It need not survive the machine: after that, what the file says to be left counts as used.
+//
+// One process at a time may have the file open: its directory must belong to the process. A ledger
+// is safe for concurrent use.
+type Ledger struct {
+	file *os.File
+
+	mu   sync.Mutex     // guards the fields below
+	page [slotSize]byte // that is written
+	used int            // slots that the file has
+	free []int          // those that no account has
+	left []*account     // what a process before left
+}
+
+// The file begins with a head in a slot of its own. A slot is a page: a process that is killed has
+// written its numbers or not.
+const (
+	slotSize   = 4096
+	slotIDs    = 64  // where the ids begin, after the numbers
+	slotID     = 64  // bytes for an id
+	slotCounts = 192 // where the description of the counters begins, in JSON
+	maxSlots   = 4096
+	ledgerHead = "foldgate reserves 1\n"
+)
+
+// OpenLedger opens or creates a ledger. What is left in it goes back to the store with the first
+// [New] that gets it.
+func OpenLedger(path string) (*Ledger, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	d := &Ledger{file: f}
+	if err := d.read(); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return d, nil
+}
+
+func (d *Ledger) read() error {
+	raw, err := io.ReadAll(io.LimitReader(d.file, slotSize*(maxSlots+1)))
+	if err != nil {
+		return err
+	}
+	life := life(d.file)
+	head := append([]byte(ledgerHead+life), make([]byte, slotSize)...)[:slotSize]
+	trusted := life != "" && bytes.HasPrefix(raw, head)
+	for at := slotSize; at < len(raw); at += slotSize {
+		d.used++
+		a := readSlot(append(raw[at:len(raw):len(raw)], make([]byte, slotSize)...)[:slotSize])
+		a.slot, a.name = d.used, fmt.Sprintf("\x00left %d", d.used)
+		if !trusted {
+			a.tokens, a.calls, a.taking = min(a.tokens, 0), min(a.calls, 0), ""
+			a.backTokens, a.backCalls = min(a.backTokens, 0), min(a.backCalls, 0)
+			if err := d.write(a); err != nil {
+				return err
+			}
+		}
+		if len(a.counters) == 0 || a.idle() {
+			d.free = append(d.free, d.used)
+		} else {
+			d.left = append(d.left, a)
+		}
+	}
+	if !trusted {
+		_, err = d.file.WriteAt(head, 0) // last: from now on the file is trusted
+	}
+	return err
+}
+
+// readSlot returns the account in a slot, without counters if there is none.
+func readSlot(page []byte) *account {
+	a := &account{described: true}
+	for i, n := range a.numbers() {
+		*n = int64(binary.LittleEndian.Uint64(page[8*i:]))
+	}
+	for i, id := range a.ids() {
+		*id = string(bytes.TrimRight(page[slotIDs+slotID*i:][:slotID], "\x00"))
+	}
+	var changes []Change
+	if json.Unmarshal(bytes.TrimRight(page[slotCounts:], "\x00"), &changes) == nil {
+		for _, c := range changes {
+			a.counters = append(a.counters, Counter{Key: c.Key, Bucket: c.Bucket, Expires: c.Expires})
+		}
+	}
+	return a
+}
+
+// numbers and ids are what a slot has of an account.
+func (a *account) numbers() [5]*int64 {
+	return [...]*int64{&a.tokens, &a.calls, &a.backTokens, &a.backCalls, &a.backSince}
+}
+
+func (a *account) ids() [2]*string { return [...]*string{&a.taking, &a.back} }
+
+// write writes an account to its slot.
+func (d *Ledger) write(a *account) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	page := d.page[:slotCounts]
+	if !a.described {
+		page = d.page[:]
+	}
+	clear(page)
+	for i, n := range a.numbers() {
+		binary.LittleEndian.PutUint64(page[8*i:], uint64(*n))
+	}
+	for i, id := range a.ids() {
+		copy(page[slotIDs+slotID*i:][:slotID], *id)
+	}
+	if !a.described {
+		copy(page[slotCounts:], a.description())
+	}
+	_, err := d.file.WriteAt(page, int64(a.slot)*slotSize)
+	a.described = a.described || err == nil
+	return err
+}
+
+func (a *account) description() []byte {
+	text, _ := json.Marshal(a.undone()) // of strings and numbers
+	return text
+}
+
+// open gives an account a slot, if one is free and large enough.
+func (d *Ledger) open(a *account) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch n := len(d.free); {
+	case len(a.description()) > slotSize-slotCounts:
+		return
+	case n > 0:
+		a.slot, d.free = d.free[n-1], d.free[:n-1]
+	case d.used < maxSlots:
+		d.used++
+		a.slot = d.used
+	}
+	a.described = false
+}
+
+// release takes back the slot of an account that has nothing to keep any more.
+func (d *Ledger) release(a *account) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.free = append(d.free, a.slot)
+	a.slot = 0
+}
+
+// Close closes the file. What is reserved from then on is lost with the process.
+func (d *Ledger) Close() error { return d.file.Close() }
