@@ -23,6 +23,7 @@ var arrows = map[string][]string{
 	"internal/version":            {},
 	"internal/arguments":          {"internal/rawjson"},
 	"internal/sqlitedb":           {},
+	"internal/hosts":              {},
 	"budget/bpe":                  {},
 	"budget":                      {"budget/bpe"},
 	"budget/limits":               {"internal/sqlitedb"},
@@ -53,19 +54,20 @@ var arrows = map[string][]string{
 	"proxy/router":                {"folding", "interceptor", "interceptor/trace", "internal/backoff", "internal/rawjson", "internal/version", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/engine", "proxy/server", "proxy/upstream", "proxy/wire"},
 	"proxy/engine":                {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson", "proxy/catalog", "proxy/config", "proxy/tools", "proxy/wire"},
 	"proxy":                       {"budget/limits", "folding", "folding/contextpath", "interceptor", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "internal/rawjson", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/control", "proxy/engine", "proxy/server", "proxy/server/auth", "proxy/router", "proxy/tools", "proxy/upstream", "proxy/wire"},
-	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/version", "proxy", "proxy/config", "proxy/control"},
+	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/hosts", "internal/version", "proxy", "proxy/config", "proxy/control"},
 }
 
 // only says which packages alone may import something foreign.
 var only = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk": {"proxy"},
-	"github.com/goccy/go-yaml":               {"proxy/config", "interceptor/preview"},
+	"github.com/goccy/go-yaml":               {"proxy/config", "interceptor/preview", "internal/hosts"},
 	"github.com/pkoukk":                      {"budget", "budget/bpe"}, // names of models; vocabularies
 	"github.com/itchyny/gojq":                {"interceptor/preview/extract"},
 	"github.com/spf13/cobra":                 {"cmd/foldgate"},
 	"github.com/zricethezav/gitleaks":        {"interceptor/scrub"},
 	"github.com/ohler55/ojg":                 {"interceptor/workflow", "proxy/server/auth"},
 	"github.com/lestrrat-go":                 {"proxy/server/auth"},
+	"github.com/tailscale/hujson":            {"internal/hosts"},
 	"github.com/valkey-io":                   {"budget/limits"},
 	"cel.dev/cel-go":                         {"proxy/policy"},
 	"modernc.org/sqlite":                     {"internal/sqlitedb"}, // one way to open and migrate

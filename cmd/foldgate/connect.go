@@ -1,0 +1,288 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/internal/hosts"
+	"github.com/foldgate/foldgate/proxy/config"
+)
+
+// hostFlags are the flags of connect, disconnect and import.
+type hostFlags struct {
+	app     *app
+	yes     bool
+	project bool
+	print   bool
+	url     string
+	token   string
+}
+
+func newConnect(a *app) *cobra.Command {
+	f := &hostFlags{app: a}
+	cmd := &cobra.Command{
+		Use:   "connect HOST...",
+		Short: "Add foldgate to the configuration of an agent host",
+		Long: `Add foldgate as an MCP server to the configuration of agent hosts:
+` + hostNames() + `.
+
+It shows the change and asks first. Nothing but foldgate's entry changes: comments,
+order and indentation stay. A backup is kept, and foldgate disconnect restores it.
+
+The host starts foldgate with the configuration file. If that has listen, or with
+--url, the host calls the address of a gateway that you run.`,
+		Example: `  foldgate connect claude-code
+  foldgate connect codex opencode --config ~/shop/foldgate.yaml --yes
+  foldgate connect cursor --url http://127.0.0.1:8787/mcp
+  foldgate connect lm-studio --print`,
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			s, err := f.server(cmd)
+			if err != nil {
+				return err
+			}
+			return f.each(names, func(h hosts.Host) error {
+				if f.print {
+					text, err := h.Print(s)
+					if err == nil {
+						_, err = io.WriteString(cmd.OutOrStdout(), text)
+					}
+					return err
+				}
+				file, err := f.file(h)
+				if err != nil {
+					return err
+				}
+				c, err := h.Connect(file, s, nil)
+				if err != nil {
+					return err
+				}
+				done, err := f.change(cmd, h, c, "connected")
+				if done {
+					fmt.Fprintln(cmd.OutOrStdout(), h.Restart)
+				}
+				return err
+			})
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&f.print, "print", false, "print the entry and change nothing; HOST may be any name")
+	cmd.Flags().StringVar(&f.url, "url", "", "let the host call this address of a running gateway")
+	cmd.Flags().StringVar(&f.token, "token-variable", "", "with an address: the environment variable that holds the principal's token")
+	return cmd
+}
+
+func newDisconnect(a *app) *cobra.Command {
+	f := &hostFlags{app: a}
+	cmd := &cobra.Command{
+		Use:   "disconnect HOST...",
+		Short: "Take foldgate out of the configuration of an agent host",
+		Long: `Undo foldgate connect and foldgate import. If the host's file is as foldgate wrote
+it, the file of before is restored byte for byte. If it has changed since, foldgate's
+entry is taken out, and the servers that import moved come back.`,
+		Example: "  foldgate disconnect claude-code",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return f.each(names, func(h hosts.Host) error {
+				file, err := f.file(h)
+				if err != nil {
+					return err
+				}
+				c, err := h.Disconnect(file)
+				if err != nil {
+					return err
+				}
+				done, err := f.change(cmd, h, c, "disconnected")
+				if done && !c.Exact {
+					fmt.Fprintf(cmd.OutOrStdout(), "%s had changed since connect: only foldgate's entry was taken out.\n", file)
+				}
+				return err
+			})
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (f *hostFlags) add(cmd *cobra.Command) {
+	cmd.ValidArgs = hosts.Names()
+	cmd.Flags().BoolVarP(&f.yes, "yes", "y", false, "change the file without asking")
+	cmd.Flags().BoolVar(&f.project, "project", false, "use the host's file in the current directory, not the user's")
+}
+
+// hostNames lists the hosts for a help text.
+func hostNames() string {
+	names := hosts.Names()
+	return strings.Join(names[:len(names)/2], ", ") + ",\n" + strings.Join(names[len(names)/2:], ", ")
+}
+
+// each does the same for every host that is named, and stops at the first error.
+func (f *hostFlags) each(names []string, do func(hosts.Host) error) error {
+	for _, name := range names {
+		h, err := hosts.Find(name)
+		if err != nil {
+			if !f.print {
+				return usageError{err}
+			}
+			h = hosts.Other(name)
+		}
+		if err := do(h); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// file returns the path of the host's file.
+func (f *hostFlags) file(h hosts.Host) (string, error) {
+	dir := ""
+	if f.project {
+		var err error
+		if dir, err = os.Getwd(); err != nil {
+			return "", err
+		}
+	}
+	file, err := h.File(dir)
+	if err != nil {
+		return "", usageError{err}
+	}
+	return file, nil
+}
+
+// server returns what a host is to start or to call.
+func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
+	if f.url != "" {
+		return hosts.Server{URL: f.url, TokenVariable: f.token}, nil
+	}
+	file, err := f.configuration()
+	if err != nil {
+		return hosts.Server{}, err
+	}
+	cfg, err := config.Load(file)
+	if errors.Is(err, os.ErrNotExist) || cfg.File == "" {
+		return hosts.Server{}, err
+	}
+	if err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: the host can't start foldgate until this is corrected:\n%v\n", err)
+	}
+	if cfg.Listen != "" {
+		s := hosts.Server{URL: address(cfg), TokenVariable: f.token}
+		if len(cfg.Principals) > 0 && s.TokenVariable == "" {
+			s.TokenVariable = "FOLDGATE_TOKEN"
+		}
+		return s, nil
+	}
+	if f.token != "" {
+		return hosts.Server{}, usageError{errors.New("--token-variable is for an address: give --url, too")}
+	}
+	program, err := self()
+	return hosts.Server{Command: []string{program, "run", "--config", file}}, err
+}
+
+// address returns the URL of a gateway's endpoint as clients of this machine call it.
+func address(cfg config.Config) string {
+	scheme := "http://"
+	if cfg.Secure() {
+		scheme = "https://"
+	}
+	name, port, err := net.SplitHostPort(cfg.Listen)
+	if ip := net.ParseIP(name); err == nil && (name == "" || ip.IsUnspecified()) {
+		return scheme + net.JoinHostPort("127.0.0.1", port) + "/mcp"
+	}
+	return scheme + cfg.Listen + "/mcp"
+}
+
+// userConfiguration is the configuration file of a user, for hosts that start foldgate anywhere.
+func userConfiguration() (string, error) {
+	dir, err := os.UserConfigDir()
+	return filepath.Join(dir, "foldgate", "foldgate.yaml"), err
+}
+
+// configuration returns the absolute path of the configuration file: --config, ./foldgate.yaml, or the user's.
+func (f *hostFlags) configuration() (string, error) {
+	if f.app.config != "" {
+		return filepath.Abs(f.app.config)
+	}
+	if _, err := os.Stat("foldgate.yaml"); err == nil {
+		return filepath.Abs("foldgate.yaml")
+	}
+	file, err := userConfiguration()
+	if err != nil {
+		return "", err
+	}
+	if _, err := os.Stat(file); err != nil {
+		return "", usageError{fmt.Errorf("there is no configuration for the host to start foldgate with: neither ./foldgate.yaml nor %s. Name one with --config", file)}
+	}
+	return file, nil
+}
+
+// self returns the path of the running program, as PATH finds it if it does: that path outlives an update.
+func self() (string, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	if strings.Contains(exe, string(filepath.Separator)+"go-build") && !strings.HasSuffix(exe, ".test") {
+		return "", usageError{errors.New("'go run' removes the program when it ends, and a host could not start it: build it first, with 'go install ./cmd/foldgate'")}
+	}
+	if found, err := exec.LookPath("foldgate"); err == nil {
+		a, errA := os.Stat(found)
+		b, errB := os.Stat(exe)
+		if errA == nil && errB == nil && os.SameFile(a, b) {
+			return filepath.Abs(found)
+		}
+	}
+	return exe, nil
+}
+
+// change shows the change of a host's file, asks, and writes it.
+func (f *hostFlags) change(cmd *cobra.Command, h hosts.Host, c *hosts.Change, verb string) (done bool, err error) {
+	out := cmd.OutOrStdout()
+	if c.Empty() {
+		fmt.Fprintf(out, "%s: nothing to change in %s\n", h.Title, c.File)
+		return false, c.Write() // the record may be new or obsolete
+	}
+	s, err := scrub.New(scrub.Options{})
+	if err != nil {
+		return false, err
+	}
+	shown, _, err := s.Text(cmd.Context(), c.Diff())
+	if err != nil {
+		return false, err
+	}
+	fmt.Fprintf(out, "%s\n%s", h.Title, shown)
+	if ok, err := f.ask(cmd); !ok {
+		return false, err
+	}
+	if err := c.Write(); err != nil {
+		return false, err
+	}
+	fmt.Fprintf(out, "%s is %s: %s\n", h.Title, verb, c.File)
+	return true, nil
+}
+
+// ask reports whether the user wants the change.
+func (f *hostFlags) ask(cmd *cobra.Command) (bool, error) {
+	if f.yes {
+		return true, nil
+	}
+	if !isTerminal(cmd.InOrStdin()) {
+		return false, errors.New("nothing was changed: there is no terminal to ask on. To make this change, add --yes")
+	}
+	fmt.Fprint(cmd.OutOrStdout(), "Make this change? [y/N] ")
+	line, _ := bufio.NewReader(cmd.InOrStdin()).ReadString('\n')
+	if answer := strings.ToLower(strings.TrimSpace(line)); answer == "y" || answer == "yes" {
+		return true, nil
+	}
+	return false, errors.New("nothing was changed")
+}

@@ -1,0 +1,289 @@
+package hosts
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+
+	"github.com/rogpeppe/go-internal/diff"
+)
+
+// Change is an edit of a host's file that is not written yet.
+type Change struct {
+	File string
+	// Before and After are the file's text. A file that does not exist is nil.
+	Before, After []byte
+	// Exact reports, of a disconnect, that After is the file as it was before connect.
+	Exact bool
+
+	host   Host
+	record *record // the record after Write; nil for none
+	backup []byte  // the text that Disconnect restores
+}
+
+// record is what foldgate keeps about a file that it has changed, beside the backup.
+type record struct {
+	File    string   `json:"file"`
+	Existed bool     `json:"existed"`         // there was a file before
+	Sum     string   `json:"sum"`             // SHA-256 of what foldgate wrote
+	Moved   []string `json:"moved,omitempty"` // the servers that import took out
+}
+
+// Connect returns the change that adds foldgate's entry to the file, and takes the entries moved
+// out of it.
+func (h Host) Connect(file string, s Server, moved []string) (*Change, error) {
+	e, err := h.entry(s)
+	if err != nil {
+		return nil, err
+	}
+	c, rec, err := h.open(file)
+	if err != nil {
+		return nil, err
+	}
+	c.backup = c.Before
+	if rec != nil { // what stood there before the first connect stays the backup
+		if c.backup, _, err = h.undo(c, rec); err != nil {
+			return nil, c.fault(err)
+		}
+		moved = append(slices.Clone(rec.Moved), moved...)
+	}
+	text := c.backup
+	for _, name := range moved {
+		if text, err = h.syntax.remove(text, h.table, name, false); err != nil {
+			return nil, c.fault(err)
+		}
+	}
+	if text, err = h.syntax.set(text, h.table, Entry, e); err != nil {
+		return nil, c.fault(err)
+	}
+	if err := verify(h.syntax, c.backup, text, h.table, append(moved, Entry), map[string]object{Entry: e}); err != nil {
+		return nil, c.fault(err)
+	}
+	c.After = text
+	c.record = &record{File: file, Existed: c.backup != nil, Sum: sum(text), Moved: moved}
+	return c, nil
+}
+
+// Disconnect returns the change that brings back the file of before Connect. If the file has
+// changed since, it takes foldgate's entry out and brings the moved entries back.
+func (h Host) Disconnect(file string) (*Change, error) {
+	c, rec, err := h.open(file)
+	if err != nil {
+		return nil, err
+	}
+	if c.After, c.Exact, err = h.undo(c, rec); err != nil {
+		return nil, c.fault(err)
+	}
+	return c, nil
+}
+
+// open reads the file and its record; rec is nil if there is none.
+func (h Host) open(file string) (c *Change, rec *record, err error) {
+	c = &Change{File: file, host: h}
+	if c.Before, err = read(file); err != nil {
+		return nil, nil, err
+	}
+	text, err := read(c.state(".json"))
+	if err != nil || text == nil {
+		return c, nil, err
+	}
+	rec = &record{}
+	if err := json.Unmarshal(text, rec); err != nil {
+		return nil, nil, fmt.Errorf("%s can't be read (%w); remove it, and restore %s from %s by hand", c.state(".json"), err, file, c.state(".bak"))
+	}
+	return c, rec, nil
+}
+
+// fault adds the file and the remedy to an error of its text.
+func (c *Change) fault(err error) error {
+	return fmt.Errorf("%s: %w. Nothing was changed. Correct the file and try again, or edit it by hand: foldgate connect %s --print shows the entry", c.File, err, c.host.Name)
+}
+
+// undo returns the text of before Connect, nil for no file. exact reports that the file is
+// unchanged since.
+func (h Host) undo(c *Change, rec *record) (text []byte, exact bool, err error) {
+	if c.Before == nil {
+		return nil, false, nil
+	}
+	if rec == nil {
+		rec = &record{Existed: true}
+	}
+	var old []byte
+	if rec.Existed && rec.Sum != "" {
+		if old, err = read(c.state(".bak")); err != nil {
+			return nil, false, err
+		}
+	}
+	if sum(c.Before) == rec.Sum && (old != nil || !rec.Existed) {
+		return old, true, nil
+	}
+	s := h.syntax
+	was, err := s.decode(old)
+	if err != nil {
+		return nil, false, err
+	}
+	touched := append(slices.Clone(rec.Moved), Entry)
+	empty := rec.Sum != "" && lookup(was, h.table) == nil
+	if text, err = s.remove(c.Before, h.table, Entry, empty); err != nil {
+		return nil, false, err
+	}
+	now, err := s.names(text, h.table)
+	if err != nil {
+		return nil, false, err
+	}
+	for _, name := range rec.Moved {
+		source, err := s.text(old, h.table, name)
+		if err != nil {
+			return nil, false, err
+		}
+		if source == nil || slices.Contains(now, name) {
+			touched = slices.DeleteFunc(touched, func(n string) bool { return n == name })
+			continue
+		}
+		if text, err = s.paste(text, h.table, name, source); err != nil {
+			return nil, false, err
+		}
+		is, err := s.decode(text)
+		if err != nil || !reflect.DeepEqual(lookup(is, h.table)[name], lookup(was, h.table)[name]) {
+			return nil, false, errors.Join(err, fmt.Errorf("the server %q can't be put back; copy it from %s", name, c.state(".bak")))
+		}
+	}
+	return text, false, verify(s, c.Before, text, h.table, touched, nil)
+}
+
+// Empty reports that the file is already as it should be.
+func (c *Change) Empty() bool {
+	return bytes.Equal(c.Before, c.After) && (c.Before == nil) == (c.After == nil)
+}
+
+// Diff returns the change as a unified diff. It may show secrets of the file.
+func (c *Change) Diff() string {
+	text := diff.Diff(c.File+" (now)", c.Before, c.File+" (changed)", c.After)
+	_, text, _ = bytes.Cut(text, []byte("\n")) // a headline that repeats the names
+	return string(text)
+}
+
+// Backup returns the path of the copy that Connect makes.
+func (c *Change) Backup() string { return c.state(".bak") }
+
+// state returns a path beside the other files about c.File, in the user's configuration directory.
+// They are not in the host's directory: a backup may hold secrets, and a project is shared.
+func (c *Change) state(suffix string) string {
+	dir, err := os.UserConfigDir()
+	if err != nil {
+		dir = os.TempDir()
+	}
+	return filepath.Join(dir, "foldgate", "hosts", c.host.Name+"-"+sum([]byte(c.File))[:8]+suffix)
+}
+
+// Write makes the change. Each file is replaced at once, or not at all. It fails if the host's
+// file is no longer Before.
+func (c *Change) Write() error {
+	if now, err := read(c.File); err != nil || !bytes.Equal(now, c.Before) {
+		return errors.Join(err, fmt.Errorf("%s has changed meanwhile, perhaps by the host itself. Nothing was written; try again", c.File))
+	}
+	if c.record == nil {
+		if err := c.put(); err != nil {
+			return err
+		}
+		if c.Exact { // else the backup is the only copy of what could not be restored
+			_ = os.Remove(c.state(".bak"))
+		}
+		if err := os.Remove(c.state(".json")); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	// The record first: if the file is not written, Disconnect finds it without an entry.
+	text, err := json.MarshalIndent(c.record, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(c.state("")), 0o700); err != nil {
+		return err
+	}
+	if c.record.Existed {
+		if err := Replace(c.state(".bak"), c.backup, 0o600); err != nil {
+			return err
+		}
+	}
+	if err := Replace(c.state(".json"), append(text, '\n'), 0o600); err != nil {
+		return err
+	}
+	return c.put()
+}
+
+// put writes After.
+func (c *Change) put() error {
+	switch {
+	case c.Empty():
+		return nil
+	case c.After == nil:
+		return os.Remove(c.File)
+	}
+	if err := os.MkdirAll(filepath.Dir(c.File), 0o755); err != nil {
+		return err
+	}
+	return Replace(c.File, c.After, 0o600)
+}
+
+// Replace writes a file at once or not at all. An existing file keeps its mode and its owner, a new
+// one gets mode.
+func Replace(file string, text []byte, mode fs.FileMode) error {
+	info, err := os.Stat(file)
+	if err == nil {
+		mode = info.Mode().Perm()
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(file), ".foldgate-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) // fails if all went well
+	_, err = f.Write(text)
+	if err == nil {
+		err = f.Chmod(mode)
+	}
+	if err == nil && info != nil {
+		err = keepOwner(f, info)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), file)
+}
+
+// maxFile bounds the files that are read, in bytes. Claude Code keeps more than servers in its file.
+const maxFile = 64 << 20
+
+// read returns a file's text, nil if there is no file.
+func read(file string) ([]byte, error) {
+	if info, err := os.Stat(file); err == nil && info.Size() > maxFile {
+		return nil, fmt.Errorf("%s has over %d MB: that is no configuration", file, maxFile>>20)
+	}
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if text == nil && err == nil {
+		text = []byte{}
+	}
+	return text, err
+}
+
+func sum(text []byte) string {
+	s := sha256.Sum256(text)
+	return hex.EncodeToString(s[:])
+}

@@ -1,0 +1,229 @@
+// Package hosts knows where agent hosts keep their MCP servers and how each writes them. It adds
+// foldgate to such a file, takes it out again, and reads the servers that are there.
+//
+// An edit changes the bytes of its own entry and no others: comments, order and indentation stay.
+// Each edit is parsed again and compared with the text before it. If anything else differs, the
+// edit is refused.
+package hosts
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// Entry is the name of foldgate's entry in every host's file.
+const Entry = "foldgate"
+
+// Host describes one agent host: the places of its files, their syntax, and its spelling of a server.
+type Host struct {
+	Name  string // as in the command line, such as "claude-code"
+	Title string // as people call it
+	// user and project are the candidates for the host's file, the first that exists counts. user
+	// is by operating system, "" for the others; {home}, {config} and {VARIABLE} are replaced.
+	user    map[string][]string
+	project []string // below the project's directory
+	syntax  syntax
+	table   []string // the path of the mapping that holds the servers, by name
+	shape   shape
+	// Restart tells how the host reads the changed file.
+	Restart string
+}
+
+// shape is a host's spelling of a server.
+type shape struct {
+	local, remote object // the fields before a program or an address
+	command       string // the key of the program, "" for "command"
+	list          bool   // the program and its arguments are one list
+	url           string // the key of an address, "" if the host can't use one
+	bearer        string // the Authorization header's form with a variable's name, "" if there is none
+	bearerKey     string // instead of a header: the key that takes the variable's name
+	token         object // the fields beside a token
+	after         object // the fields at the end
+}
+
+// Server is what a host starts or calls: a program with its arguments, or an address.
+type Server struct {
+	Command []string
+	URL     string
+	// TokenVariable is the environment variable that holds the bearer token for URL; "" for none.
+	TokenVariable string
+}
+
+var plain = shape{url: "url", bearer: "Bearer ${env:%s}"}
+
+// hosts are the known hosts, in the order of the documentation.
+var hosts = []Host{
+	{
+		Name: "claude-code", Title: "Claude Code", syntax: jsonc{}, table: []string{"mcpServers"},
+		user: map[string][]string{"": {"{CLAUDE_CONFIG_DIR}/.claude.json", "{home}/.claude.json"}}, project: []string{".mcp.json"},
+		shape:   shape{local: object{{"type", "stdio"}}, remote: object{{"type", "http"}}, url: "url", bearer: "Bearer ${%s}"},
+		Restart: "Start a new session of Claude Code; claude mcp list shows the server.",
+	}, {
+		Name: "claude-desktop", Title: "Claude Desktop", syntax: jsonc{}, table: []string{"mcpServers"},
+		user:    map[string][]string{"": {"{config}/Claude/claude_desktop_config.json"}},
+		Restart: "Quit Claude Desktop and start it again.",
+	}, {
+		Name: "vscode", Title: "VS Code", syntax: jsonc{}, table: []string{"servers"},
+		user: map[string][]string{"": {"{config}/Code/User/mcp.json"}}, project: []string{".vscode/mcp.json"},
+		shape:   shape{local: object{{"type", "stdio"}}, remote: object{{"type", "http"}}, url: "url", bearer: "Bearer ${env:%s}"},
+		Restart: "VS Code asks whether it may start the server; MCP: List Servers shows it.",
+	}, {
+		Name: "cursor", Title: "Cursor", syntax: jsonc{}, table: []string{"mcpServers"},
+		user: map[string][]string{"": {"{home}/.cursor/mcp.json"}}, project: []string{".cursor/mcp.json"},
+		shape: plain, Restart: "Turn the server on in Cursor's settings, under Tools & MCP.",
+	}, {
+		Name: "windsurf", Title: "Windsurf", syntax: jsonc{}, table: []string{"mcpServers"},
+		user:  map[string][]string{"": {"{home}/.codeium/windsurf/mcp_config.json"}},
+		shape: shape{url: "serverUrl", bearer: "Bearer ${env:%s}"}, Restart: "Refresh the MCP servers in Windsurf's Cascade panel.",
+	}, {
+		Name: "codex", Title: "Codex", syntax: tomlSyntax{}, table: []string{"mcp_servers"},
+		user: map[string][]string{"": {"{CODEX_HOME}/config.toml", "{home}/.codex/config.toml"}}, project: []string{".codex/config.toml"},
+		shape: shape{url: "url", bearerKey: "bearer_token_env_var"}, Restart: "Start a new session of Codex; codex mcp list shows the server.",
+	}, {
+		Name: "opencode", Title: "opencode", syntax: jsonc{}, table: []string{"mcp"},
+		user: map[string][]string{"": {"{xdg}/opencode/opencode.json", "{xdg}/opencode/opencode.jsonc"}}, project: []string{"opencode.json", "opencode.jsonc"},
+		shape:   shape{local: object{{"type", "local"}}, list: true, remote: object{{"type", "remote"}}, url: "url", bearer: "Bearer {env:%s}", token: object{{"oauth", false}}, after: object{{"enabled", true}}},
+		Restart: "Start opencode again; opencode mcp list shows the server.",
+	}, {
+		Name: "gemini", Title: "Gemini CLI", syntax: jsonc{}, table: []string{"mcpServers"},
+		user: map[string][]string{"": {"{home}/.gemini/settings.json"}}, project: []string{".gemini/settings.json"},
+		shape: shape{url: "httpUrl", bearer: "Bearer ${%s}"}, Restart: "Start Gemini CLI again; gemini mcp list shows the server.",
+	}, {
+		Name: "zed", Title: "Zed", syntax: jsonc{}, table: []string{"context_servers"},
+		user: map[string][]string{"": {"{xdg}/zed/settings.json"}, "windows": {"{config}/Zed/settings.json"}}, project: []string{".zed/settings.json"},
+		shape: shape{url: "url"}, Restart: "Zed reads the file at once; the agent panel's settings show the server.",
+	}, {
+		Name: "goose", Title: "Goose", syntax: yamlSyntax{}, table: []string{"extensions"},
+		user: map[string][]string{"": {"{xdg}/goose/config.yaml"}, "windows": {"{config}/Block/goose/config/config.yaml"}},
+		shape: shape{
+			local: object{{"name", Entry}, {"type", "stdio"}}, command: "cmd", remote: object{{"name", Entry}, {"type", "streamable_http"}}, url: "uri",
+			after: object{{"enabled", true}, {"timeout", 300}},
+		},
+		Restart: "Start a new session of Goose.",
+	},
+}
+
+// Names returns the names of the known hosts.
+func Names() []string {
+	names := make([]string, len(hosts))
+	for i, h := range hosts {
+		names[i] = h.Name
+	}
+	return names
+}
+
+// Find returns the host of that name.
+func Find(name string) (Host, error) {
+	if i := slices.IndexFunc(hosts, func(h Host) bool { return h.Name == name }); i >= 0 {
+		return hosts[i], nil
+	}
+	return Host{}, fmt.Errorf("the host %.80q is not known; there are %s. For another: foldgate connect NAME --print", name, strings.Join(Names(), ", "))
+}
+
+// Other returns a host that foldgate does not know. Only Print works with it: it has no file.
+func Other(name string) Host {
+	return Host{Name: name, Title: name, syntax: jsonc{}, table: []string{"mcpServers"}, shape: plain}
+}
+
+// File returns the path of the host's file: that of the project in dir, or, if dir is "", that of
+// the user. The file need not exist. Symbolic links are resolved.
+func (h Host) File(dir string) (string, error) {
+	var candidates []string
+	if dir != "" {
+		for _, p := range h.project {
+			candidates = append(candidates, filepath.Join(dir, p))
+		}
+	} else {
+		user, ok := h.user[runtime.GOOS]
+		if !ok {
+			user = h.user[""]
+		}
+		for _, p := range user {
+			if p, ok := expand(p); ok {
+				candidates = append(candidates, p)
+			}
+		}
+	}
+	if len(candidates) == 0 {
+		return "", fmt.Errorf("%s has no file of a project; leave --project out", h.Title)
+	}
+	file := candidates[0]
+	for _, c := range candidates {
+		if _, err := os.Stat(c); err == nil {
+			file = c
+			break
+		}
+	}
+	if target, err := filepath.EvalSymlinks(file); err == nil {
+		return target, nil
+	}
+	if _, err := os.Lstat(file); err == nil {
+		return "", fmt.Errorf("%s is a symbolic link to a file that does not exist; create that file, or remove the link", file)
+	}
+	return file, nil
+}
+
+// expand replaces the names in {} of a path. It reports false if one has no value.
+func expand(path string) (string, bool) {
+	name, rest, _ := strings.Cut(strings.TrimPrefix(path, "{"), "}")
+	var dir string
+	switch name {
+	case "home":
+		dir, _ = os.UserHomeDir()
+	case "config":
+		dir, _ = os.UserConfigDir()
+	case "xdg": // also on macOS
+		if dir = os.Getenv("XDG_CONFIG_HOME"); dir == "" {
+			if home, _ := os.UserHomeDir(); home != "" {
+				dir = filepath.Join(home, ".config")
+			}
+		}
+	default:
+		dir = os.Getenv(name)
+	}
+	return filepath.Join(dir, filepath.FromSlash(rest)), dir != ""
+}
+
+// entry returns the host's spelling of s.
+func (h Host) entry(s Server) (object, error) {
+	var e object
+	sh := h.shape
+	switch {
+	case s.URL == "" && sh.list:
+		e = append(append(e, sh.local...), field{"command", s.Command})
+	case s.URL == "":
+		key := sh.command
+		if key == "" {
+			key = "command"
+		}
+		e = append(append(e, sh.local...), field{key, s.Command[0]}, field{"args", s.Command[1:]})
+	case sh.url == "":
+		return nil, fmt.Errorf("%s starts programs only; leave --url out", h.Title)
+	default:
+		e = append(append(e, sh.remote...), field{sh.url, s.URL})
+		switch {
+		case s.TokenVariable == "":
+		case sh.bearerKey != "":
+			e = append(e, field{sh.bearerKey, s.TokenVariable})
+		case sh.bearer != "":
+			e = append(append(e, sh.token...), field{"headers", object{{"Authorization", fmt.Sprintf(sh.bearer, s.TokenVariable)}}})
+		default:
+			return nil, fmt.Errorf("%s reads no token from a variable; leave --token-variable out, and add the header by hand", h.Title)
+		}
+	}
+	return append(e, sh.after...), nil
+}
+
+// Print returns the text of a file that has the entry only, to be pasted by hand.
+func (h Host) Print(s Server) (string, error) {
+	e, err := h.entry(s)
+	if err != nil {
+		return "", err
+	}
+	text, err := h.syntax.set(nil, h.table, Entry, e)
+	return string(text), err
+}

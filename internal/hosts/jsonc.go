@@ -1,0 +1,312 @@
+package hosts
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/tailscale/hujson"
+)
+
+// jsonc is JSON, with or without comments and trailing commas.
+type jsonc struct{}
+
+var bom = []byte("\ufeff")
+
+// parse returns the value in data, which has no byte order mark. An empty file has a value whose
+// StartOffset is negative.
+func (jsonc) parse(data []byte) (v hujson.Value, err error) {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return hujson.Value{Value: &hujson.Object{}, StartOffset: -1}, nil
+	}
+	v, err = hujson.Parse(data)
+	if err != nil {
+		return v, errors.New(strings.TrimPrefix(err.Error(), "hujson: "))
+	}
+	if _, ok := v.Value.(*hujson.Object); !ok {
+		return v, fmt.Errorf("line %d: the file must hold an object: { ... }", lineOf(data, v.StartOffset))
+	}
+	return v, nil
+}
+
+func (j jsonc) decode(data []byte) (map[string]any, error) {
+	v, err := j.parse(bytes.Clone(bytes.TrimPrefix(data, bom))) // Standardize changes the text in place
+	if err != nil || v.StartOffset < 0 {
+		return map[string]any{}, err
+	}
+	v.Standardize()
+	m := map[string]any{}
+	d := json.NewDecoder(bytes.NewReader(v.Pack()))
+	d.UseNumber()
+	return m, d.Decode(&m)
+}
+
+// find returns the member of an object, or -1. Two members of that name are an error.
+func find(data []byte, o *hujson.Object, name string) (at int, err error) {
+	at = -1
+	for i, m := range o.Members {
+		if lit, _ := m.Name.Value.(hujson.Literal); lit.String() != name {
+			continue
+		}
+		if at >= 0 {
+			return at, fmt.Errorf("line %d: %q is there twice; remove one", lineOf(data, m.Name.StartOffset), name)
+		}
+		at = i
+	}
+	return at, nil
+}
+
+// descend returns the object at path and the names below it that don't exist.
+func descend(data []byte, v hujson.Value, path []string) (hujson.Value, []string, error) {
+	for i, key := range path {
+		o := v.Value.(*hujson.Object)
+		at, err := find(data, o, key)
+		if err != nil || at < 0 {
+			return v, path[i:], err
+		}
+		v = o.Members[at].Value
+		if _, ok := v.Value.(*hujson.Object); !ok {
+			return v, nil, fmt.Errorf("line %d: %q must hold an object: { ... }", lineOf(data, v.StartOffset), key)
+		}
+	}
+	return v, nil, nil
+}
+
+func (j jsonc) names(data []byte, path []string) ([]string, error) {
+	data = bytes.TrimPrefix(data, bom)
+	v, err := j.parse(data)
+	if err != nil {
+		return nil, err
+	}
+	v, missing, err := descend(data, v, path)
+	if err != nil || missing != nil {
+		return nil, err
+	}
+	var names []string
+	for _, m := range v.Value.(*hujson.Object).Members {
+		names = append(names, m.Name.Value.(hujson.Literal).String())
+	}
+	return names, nil
+}
+
+func (j jsonc) set(data []byte, path []string, name string, e object) ([]byte, error) {
+	return j.put(data, path, name, func(l layout, depth int) string { return l.object(e, depth) })
+}
+
+func (j jsonc) text(data []byte, path []string, name string) ([]byte, error) {
+	data = bytes.TrimPrefix(data, bom)
+	v, err := j.parse(data)
+	if err != nil {
+		return nil, err
+	}
+	v, missing, err := descend(data, v, append(path[:len(path):len(path)], name))
+	if err != nil || missing != nil {
+		return nil, err
+	}
+	return data[v.StartOffset:v.EndOffset], nil
+}
+
+func (j jsonc) paste(data []byte, path []string, name string, source []byte) ([]byte, error) {
+	return j.put(data, path, name, func(layout, int) string { return string(source) })
+}
+
+// put sets the member of that name to the text that render returns for its depth.
+func (j jsonc) put(data []byte, path []string, name string, render func(layout, int) string) ([]byte, error) {
+	mark := len(data) - len(bytes.TrimPrefix(data, bom))
+	head, data := data[:mark], data[mark:]
+	v, err := j.parse(data)
+	if err != nil {
+		return nil, err
+	}
+	l := layoutOf(data, v)
+	if v.StartOffset < 0 {
+		data = []byte("{}" + l.newline)
+		if v, err = j.parse(data); err != nil {
+			return nil, err
+		}
+	}
+	v, missing, err := descend(data, v, path)
+	if err != nil {
+		return nil, err
+	}
+	o := v.Value.(*hujson.Object)
+	l.base = indentAt(data, v.StartOffset)
+	if len(o.Members) > 0 {
+		first := indentAt(data, o.Members[0].Name.StartOffset)
+		if !bytes.Contains(data[v.StartOffset:v.EndOffset], []byte("\n")) {
+			l.newline = ""
+		} else if unit, ok := strings.CutPrefix(first, l.base); ok && unit != "" {
+			l.unit = unit
+		}
+	}
+	at, err := find(data, o, name)
+	if err != nil {
+		return nil, err
+	}
+	if missing == nil && at >= 0 {
+		old := o.Members[at]
+		l.base = indentAt(data, old.Name.StartOffset)
+		return append(head[:mark:mark], replace(data, old.Value.StartOffset, old.Value.EndOffset, render(l, 0))...), nil
+	}
+	// The text of the new member, inside the mappings that don't exist.
+	member := ""
+	for i, key := range missing {
+		member += quote(key) + l.colon + "{" + l.line(i+2)
+	}
+	member += quote(name) + l.colon + render(l, len(missing)+1)
+	for i := range missing {
+		member += l.line(len(missing)-i) + "}"
+	}
+	return append(head[:mark:mark], l.insert(data, v, member)...), nil
+}
+
+// insert adds a member at the end of the object v.
+func (l layout) insert(data []byte, v hujson.Value, member string) []byte {
+	o, end := v.Value.(*hujson.Object), v.EndOffset-1
+	if len(o.Members) == 0 {
+		keep := v.StartOffset + 1 + trimmed(data[v.StartOffset+1:end])
+		return replace(data, keep, end, l.line(1)+member+l.line(0))
+	}
+	last := o.Members[len(o.Members)-1]
+	comma, trailing := ",", ""
+	from := last.Value.EndOffset
+	if last.Value.AfterExtra != nil {
+		comma, trailing = "", ","
+		from += len(last.Value.AfterExtra) + 1
+	}
+	keep := trimmed(data[from:end]) // comments
+	space := l.space()
+	first := o.Members[0].Name.StartOffset
+	switch {
+	case bytes.ContainsRune(data[v.StartOffset+1:first], '\n'):
+		space = newline(data) + indentAt(data, first)
+	case keep > 0: // the comment may end with its line
+		space = newline(data) + l.base + l.unit
+	}
+	text := replace(data, from+keep, from+keep, space+member+trailing)
+	return replace(text, from, from, comma)
+}
+
+func (j jsonc) remove(data []byte, path []string, name string, empty bool) ([]byte, error) {
+	mark := len(data) - len(bytes.TrimPrefix(data, bom))
+	head, data := data[:mark], data[mark:]
+	v, err := j.parse(data)
+	if err != nil || v.StartOffset < 0 {
+		return append(head[:mark:mark], data...), err
+	}
+	v, missing, err := descend(data, v, path)
+	if err != nil {
+		return nil, err
+	}
+	o := v.Value.(*hujson.Object)
+	at, err := find(data, o, name)
+	if err != nil {
+		return nil, err
+	}
+	if missing != nil || at < 0 {
+		return append(head[:mark:mark], data...), nil
+	}
+	m := o.Members[at]
+	start := m.Name.StartOffset - len(m.Name.BeforeExtra)
+	start += trimmed(data[start:m.Name.StartOffset]) // comments before the entry stay
+	end, last := m.Value.EndOffset, at == len(o.Members)-1
+	switch {
+	case !last || m.Value.AfterExtra != nil:
+		end += len(m.Value.AfterExtra) + 1 // with its comma
+	case at == 0 && trimmed(data[v.StartOffset+1:start]) == 0 && trimmed(data[end:v.EndOffset-1]) == 0:
+		start, end = v.StartOffset+1, v.EndOffset-1
+	}
+	by := ""
+	if rest := data[end:]; start > m.Name.StartOffset-len(m.Name.BeforeExtra) && !bytes.ContainsRune(rest[:len(rest)-len(bytes.TrimLeft(rest, " \t\r\n"))], '\n') {
+		by = newline(data) // ends a comment
+	}
+	text := replace(data, start, end, by)
+	if last && at > 0 && m.Value.AfterExtra == nil { // the comma before it
+		before := o.Members[at-1].Value
+		comma := before.EndOffset + len(before.AfterExtra)
+		text = replace(text, comma, comma+1, "")
+	}
+	text = append(head[:mark:mark], text...)
+	if empty && len(o.Members) == 1 && len(path) > 0 {
+		return j.remove(text, path[:len(path)-1], path[len(path)-1], false)
+	}
+	return text, nil
+}
+
+// layout is how a file is indented.
+type layout struct {
+	newline string // "" if the whole file is one line
+	unit    string // one step of indentation
+	base    string // the indentation of the object that is changed
+	colon   string
+}
+
+func layoutOf(data []byte, v hujson.Value) layout {
+	l := layout{newline: newline(data), unit: "  ", colon: ": "}
+	o := v.Value.(*hujson.Object)
+	if len(o.Members) == 0 {
+		return l
+	}
+	first := o.Members[0]
+	if !bytes.Contains(data[v.StartOffset:v.EndOffset], []byte("\n")) {
+		l.newline = ""
+		if len(first.Value.BeforeExtra) == 0 {
+			l.colon = ":"
+		}
+	} else if unit := strings.TrimPrefix(indentAt(data, first.Name.StartOffset), indentAt(data, v.StartOffset)); unit != "" {
+		l.unit = unit
+	}
+	return l
+}
+
+// space returns the white space between two members on one line.
+func (l layout) space() string { return strings.TrimPrefix(l.colon, ":") }
+
+// line returns the start of a line at a depth below the object.
+func (l layout) line(depth int) string {
+	if l.newline == "" {
+		return ""
+	}
+	return l.newline + l.base + strings.Repeat(l.unit, depth)
+}
+
+// object returns e as the value of a member at that depth.
+func (l layout) object(e object, depth int) string {
+	var b strings.Builder
+	b.WriteString("{")
+	for i, f := range e {
+		if i > 0 {
+			b.WriteString(",")
+			if l.newline == "" {
+				b.WriteString(l.space())
+			}
+		}
+		b.WriteString(l.line(depth+1) + quote(f.key) + l.colon)
+		switch v := f.value.(type) {
+		case object:
+			b.WriteString(l.object(v, depth+1))
+		default:
+			b.WriteString(quote(v))
+		}
+	}
+	b.WriteString(l.line(depth) + "}")
+	return b.String()
+}
+
+// quote returns v as JSON. Lists of texts have a space after each comma.
+func quote(v any) string {
+	if list, ok := v.([]string); ok {
+		texts := make([]string, len(list))
+		for i, s := range list {
+			texts[i] = quote(s)
+		}
+		return "[" + strings.Join(texts, ", ") + "]"
+	}
+	var b strings.Builder
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(v) // texts, booleans and numbers
+	return strings.TrimSuffix(b.String(), "\n")
+}

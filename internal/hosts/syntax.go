@@ -1,0 +1,135 @@
+package hosts
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+)
+
+// syntax edits the files of one syntax. path leads to a mapping with servers by name. Errors name
+// the line, and never quote a value.
+type syntax interface {
+	// decode returns the file's values. An empty file has none.
+	decode(data []byte) (map[string]any, error)
+	// names returns the names below path, in the order of the file.
+	names(data []byte, path []string) ([]string, error)
+	// set adds the entry, after all others, or replaces its value. It creates the path.
+	set(data []byte, path []string, name string, e object) ([]byte, error)
+	// text returns the source of an entry, for paste.
+	text(data []byte, path []string, name string) ([]byte, error)
+	// paste adds an entry with the source of another text of the same syntax.
+	paste(data []byte, path []string, name string, source []byte) ([]byte, error)
+	// remove takes the entry out. With empty set it also takes out a mapping that is left empty.
+	remove(data []byte, path []string, name string, empty bool) ([]byte, error)
+}
+
+// object is a mapping whose order counts. Values are strings, booleans, whole numbers, lists of
+// strings, and objects.
+type object []field
+
+type field struct {
+	key   string
+	value any
+}
+
+// plain returns the mapping without its order.
+func (o object) plain() map[string]any {
+	m := map[string]any{}
+	for _, f := range o {
+		if inner, ok := f.value.(object); ok {
+			m[f.key] = inner.plain()
+		} else {
+			m[f.key] = f.value
+		}
+	}
+	return m
+}
+
+// lookup returns the mapping at path, nil if there is none.
+func lookup(m map[string]any, path []string) map[string]any {
+	for _, key := range path {
+		m, _ = m[key].(map[string]any)
+	}
+	return m
+}
+
+// verify checks an edit: after must be before, but for the entries of names below path. want is
+// the new value of an entry that must be there.
+func verify(s syntax, before, after []byte, path, names []string, want map[string]object) error {
+	unsafe := func(err error) error {
+		return fmt.Errorf("this file can't be changed safely (%w); add the entry by hand: --print shows it", err)
+	}
+	was, err := s.decode(before)
+	if err != nil {
+		return err
+	}
+	is, err := s.decode(after)
+	if err != nil {
+		return unsafe(err)
+	}
+	for name, e := range want {
+		got, err := json.Marshal(lookup(is, path)[name])
+		if err != nil {
+			return unsafe(err)
+		}
+		wanted, err := json.Marshal(e.plain())
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(got, wanted) {
+			return unsafe(fmt.Errorf("%s would not be as it should", name))
+		}
+	}
+	strip(was, path, names)
+	strip(is, path, names)
+	if !reflect.DeepEqual(was, is) {
+		return unsafe(fmt.Errorf("something else would change"))
+	}
+	return nil
+}
+
+// strip removes entries and the mappings that are empty without them.
+func strip(m map[string]any, path, names []string) {
+	if len(path) == 0 {
+		for _, n := range names {
+			delete(m, n)
+		}
+		return
+	}
+	inner, ok := m[path[0]].(map[string]any)
+	if ok {
+		strip(inner, path[1:], names)
+	}
+	if m[path[0]] == nil || ok && len(inner) == 0 {
+		delete(m, path[0])
+	}
+}
+
+// newline is the end of a line in data.
+func newline(data []byte) string {
+	if bytes.Contains(data, []byte("\r\n")) {
+		return "\r\n"
+	}
+	return "\n"
+}
+
+// lineOf returns the number of the line at offset, and lineStart that line's first offset.
+func lineOf(data []byte, offset int) int { return 1 + bytes.Count(data[:offset], []byte("\n")) }
+
+func lineStart(data []byte, offset int) int { return bytes.LastIndexByte(data[:offset], '\n') + 1 }
+
+// indentAt returns the white space at the start of the line at offset.
+func indentAt(data []byte, offset int) string {
+	line := data[lineStart(data, offset):offset]
+	return string(line[:len(line)-len(bytes.TrimLeft(line, " \t"))])
+}
+
+// replace returns data with the bytes from start to end replaced.
+func replace(data []byte, start, end int, by string) []byte {
+	return slices.Concat(data[:start], []byte(by), data[end:])
+}
+
+// trimmed returns the length of text without white space at its end.
+func trimmed(text []byte) int { return len(bytes.TrimRight(text, " \t\r\n")) }
