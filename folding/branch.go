@@ -12,8 +12,9 @@ import (
 
 // Caller is a principal on a connection.
 type Caller struct {
-	// Principal is authenticated; it is "local" without authentication.
-	Principal string
+	// Principal is authenticated; it is "local" without authentication. Subject is the name that the
+	// principal has at the issuer of its token, "" without one.
+	Principal, Subject string
 	// Session is the session id of the connection, "" if the protocol has none.
 	Session string
 	// Thread is the conversation on the connection that the host named, or "". It selects the
@@ -32,6 +33,9 @@ type Branch struct {
 	// Principal owns the branch. Session is the session it belongs to. Origin is the session of
 	// the connection that created it, which can differ.
 	Principal, Session, Origin string
+	// Subject is that of the caller who created the branch. Claims are those of the callers who created
+	// it and its parents, a line each. What they mean is up to the user of this package.
+	Subject, Claims string
 	// Context is the path of ids from the first level down to ID.
 	Context string
 	// Depth is 1 for a first-level branch.

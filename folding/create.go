@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,6 +32,8 @@ type CreateRequest struct {
 	// of the call has no session.
 	Ephemeral    bool
 	LimitSession string
+	// Claims describe the caller, in one line; see [Branch].
+	Claims string
 	// Cause is passed on in the Event of the creation.
 	Cause any
 }
@@ -81,13 +84,16 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 		return Branch{}, err
 	}
 	rec := Branch{
-		ID: d.id, Principal: caller.Principal, Session: d.SessionID, Origin: caller.Session,
+		ID: d.id, Principal: caller.Principal, Subject: caller.Subject, Claims: d.Claims, Session: d.SessionID, Origin: caller.Session,
 		Context: string(d.context), Depth: 1, Description: d.Description, Prompt: d.Prompt, Handles: strings.Join(d.Handles, " "),
 		Status: StatusCreated, BudgetUsed: d.cost, BudgetTotal: d.Budget,
 		CreatedAt: now, ExpiresAt: now.Add(d.timeout),
 	}
 	if parent != nil {
 		rec.ParentID, rec.Depth = parent.ID, parent.Depth+1
+		if rec.Claims = parent.Claims; !slices.Contains(strings.Split(rec.Claims, "\n"), d.Claims) {
+			rec.Claims = strings.TrimPrefix(rec.Claims+"\n"+d.Claims, "\n")
+		}
 		if parent.ExpiresAt.Before(rec.ExpiresAt) {
 			rec.ExpiresAt = parent.ExpiresAt
 		}

@@ -29,7 +29,7 @@ func (m *Manager) Status(ctx context.Context, caller Caller, req StatusRequest) 
 	}
 	of := caller
 	if req.SessionID != "" {
-		of = Caller{Principal: caller.Principal, Session: req.SessionID}
+		of = Caller{Principal: caller.Principal, Subject: caller.Subject, Session: req.SessionID}
 	}
 	if of.Session == "" {
 		return Branch{}, false, Errorf(ErrInvalidInput, "branch_id or session_id is missing: name the branch to look at")
@@ -82,7 +82,7 @@ func (m *Manager) ActiveLeaf(caller Caller) (b Branch, leaves int) {
 	m.now()
 	var newest *branch
 	for b := range m.sessions[key] {
-		if b.Status != StatusActive || b.hasActiveChild() {
+		if b.Status != StatusActive || b.Subject != caller.Subject || b.hasActiveChild() {
 			continue
 		}
 		leaves++
@@ -175,7 +175,7 @@ func (m *Manager) own(caller Caller, id string) *branch {
 }
 
 func (m *Manager) owns(caller Caller, b Branch) bool {
-	return b.Principal == caller.Principal && m.mayUse(caller, b.Session)
+	return b.Principal == caller.Principal && b.Subject == caller.Subject && m.mayUse(caller, b.Session)
 }
 
 // mayUse reports whether the caller may use a session of its principal; see

@@ -62,6 +62,9 @@ var migrations = []string{`
 `, `
 	ALTER TABLE branches ADD COLUMN handles TEXT NOT NULL DEFAULT '';
 	ALTER TABLE branches ADD COLUMN returned_by TEXT NOT NULL DEFAULT '';
+`, `
+	ALTER TABLE branches ADD COLUMN subject TEXT NOT NULL DEFAULT '';
+	ALTER TABLE branches ADD COLUMN claims TEXT NOT NULL DEFAULT '';
 `}
 
 // applicationID marks the database as foldgate's: "fold".
@@ -138,11 +141,11 @@ func OpenSQLite(path string) (_ Repository, err error) {
 
 const columns = `id, parent_id, principal, session, origin, context, depth, description, prompt, status,
 	reason, error, digest, message, late, budget_used, budget_total, activity, created_at, expires_at, completed_at,
-	handles, returned_by`
+	handles, returned_by, subject, claims`
 
 // statements write changes on the writing connection.
 var statements = [...]string{
-	OpInsert:   "INSERT INTO branches (" + columns + ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
+	OpInsert:   "INSERT INTO branches (" + columns + ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
 	OpProgress: "UPDATE branches SET budget_used = ?, activity = ? WHERE id = ? AND status = 'active'",
 	OpFinish: `UPDATE branches SET status = ?, reason = ?, error = ?, digest = ?, message = ?,
 		budget_used = ?, activity = ?, completed_at = ?, returned_by = ? WHERE id = ?`,
@@ -184,7 +187,7 @@ func scan(row interface{ Scan(...any) error }) (Branch, error) {
 	var created, expires, completed int64
 	err := row.Scan(&b.ID, &b.ParentID, &b.Principal, &b.Session, &b.Origin, &b.Context, &b.Depth, &b.Description, &b.Prompt, &b.Status,
 		&b.Reason, &b.Error, &b.Digest, &b.Message, &b.Late, &b.BudgetUsed, &b.BudgetTotal, &activity, &created, &expires, &completed,
-		&b.Handles, &b.ReturnedBy)
+		&b.Handles, &b.ReturnedBy, &b.Subject, &b.Claims)
 	if err != nil {
 		return Branch{}, err
 	}
@@ -233,7 +236,7 @@ func (d *database) apply(ctx context.Context, c Change) error {
 		args = []any{b.ID, b.ParentID, b.Principal, b.Session, b.Origin, b.Context, b.Depth, b.Description, b.Prompt, string(b.Status),
 			b.Reason, b.Error, b.Digest, b.Message, b.Late, b.BudgetUsed, b.BudgetTotal, string(activity),
 			micros(b.CreatedAt), micros(b.ExpiresAt), micros(b.CompletedAt),
-			b.Handles, b.ReturnedBy}
+			b.Handles, b.ReturnedBy, b.Subject, b.Claims}
 	case OpProgress:
 		args = []any{b.BudgetUsed, string(activity), b.ID}
 	case OpFinish:

@@ -24,7 +24,7 @@ func openDB(t testing.TB, path string) folding.Repository {
 
 func sample(id string, created time.Time) folding.Branch {
 	return folding.Branch{
-		ID: id, ParentID: "br_p", Handles: "res_1 res_2", Principal: "alice", Session: "s", Origin: "o", Context: "br_p/" + id, Depth: 2,
+		ID: id, ParentID: "br_p", Handles: "res_1 res_2", Principal: "alice", Subject: "https://i alice", Claims: "{}\n{}", Session: "s", Origin: "o", Context: "br_p/" + id, Depth: 2,
 		Description: "déscription\n'quoted'", Prompt: "prompt\x00with nul", Status: folding.StatusActive,
 		BudgetUsed: 7, BudgetTotal: 100, CreatedAt: created, ExpiresAt: created.Add(time.Minute),
 		Activity: folding.Activity{Calls: 2, Failed: 1, InFlight: 1, Tools: []folding.ToolCount{{Tool: "grep", Calls: 2}}, LastError: "no \"such\" file"},
@@ -260,12 +260,12 @@ func TestSQLiteCheckpoints(t *testing.T) {
 	}
 }
 
-// A database that was written before a branch knew its handles and who returned it still opens,
+// A database that was written before a branch knew its handles, claims and who returned it still opens,
 // with all that it holds.
 func TestFirstSchema(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s.db")
 	repo, want := openDB(t, path), sample("br_a", time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
-	want.Handles = ""
+	want.Handles, want.Subject, want.Claims = "", "", ""
 	if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpInsert, Branch: want}}); err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +276,7 @@ func TestFirstSchema(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := db.Exec("ALTER TABLE branches DROP COLUMN handles; ALTER TABLE branches DROP COLUMN returned_by; PRAGMA user_version = 1"); err != nil {
+	if _, err := db.Exec("ALTER TABLE branches DROP COLUMN handles; ALTER TABLE branches DROP COLUMN returned_by; ALTER TABLE branches DROP COLUMN subject; ALTER TABLE branches DROP COLUMN claims; PRAGMA user_version = 1"); err != nil {
 		t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {

@@ -188,10 +188,14 @@ func (r *BranchRecords) branchRecord(b folding.Branch, kind string, payload map[
 	if r.Several != nil && r.Several() && session != b.Origin { // its principal made the name up: it may be another principal's session
 		session = b.Principal + "/" + session
 	}
-	return &trace.Record{
+	rec := &trace.Record{
 		ID: trace.NewID(), From: "foldgate", To: []string{"host"}, Kind: kind, Context: b.Context, Payload: rawjson.Marshal(payload),
 		Audit: &trace.Audit{Session: session, Principal: b.Principal},
 	}
+	if who, _ := ReadClaims(&b); len(who) > 0 {
+		rec.Audit.Team = who[len(who)-1].Team
+	}
+	return rec
 }
 
 // Returning notes the call that returns a branch, until done is called. It notes nothing if the

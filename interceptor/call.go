@@ -3,7 +3,9 @@ package interceptor
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
+	"strings"
 	"time"
 
 	oteltrace "go.opentelemetry.io/otel/trace"
@@ -11,6 +13,7 @@ import (
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
 // Call is one request on its way through the chain. It is used by one goroutine at a time. The
@@ -47,12 +50,32 @@ const (
 
 // Identity describes a client. The configuration has it, or the claims of a token.
 type Identity struct {
-	Principal     string   // authenticated; see [folding.Caller]
-	Team          string   // "" for none
-	Roles, Scopes []string // not to be changed
+	Principal string   `json:"principal"`      // authenticated; see [folding.Caller]
+	Team      string   `json:"team,omitempty"` // "" for none
+	Roles     []string `json:"roles,omitempty"`
+	Scopes    []string `json:"scopes,omitempty"` // neither is to be changed
 	// Issuer is the URL of the issuer of the token, and Subject the issuer's name for the principal.
 	// Both are "" if the configuration has the principal.
-	Issuer, Subject string
+	Issuer  string `json:"issuer,omitempty"`
+	Subject string `json:"subject,omitempty"`
+}
+
+// Claims returns the identity as the claims of a branch; see [folding.Branch].
+func (id Identity) Claims() string { return string(rawjson.Marshal(id)) }
+
+// ReadClaims returns the identities of those who created a branch and its parents.
+func ReadClaims(b *folding.Branch) (all []Identity, err error) {
+	if b == nil || b.Claims == "" { // an older foldgate created it
+		return nil, nil
+	}
+	for line := range strings.SplitSeq(b.Claims, "\n") {
+		var id Identity
+		if err := json.Unmarshal([]byte(line), &id); err != nil {
+			return nil, fmt.Errorf("the claims of branch %s: %w", b.ID, err)
+		}
+		all = append(all, id)
+	}
+	return all, nil
 }
 
 // Origin describes the sender of a call.
@@ -153,9 +176,17 @@ type Usage struct {
 	BranchUsed, BranchBudget int
 }
 
+// subject names the principal at its issuer, "" without one.
+func (id Identity) subject() string {
+	if id.Issuer == "" {
+		return ""
+	}
+	return id.Issuer + " " + id.Subject
+}
+
 // Caller returns the client that the call is made for.
 func (c *Call) Caller() folding.Caller {
-	return folding.Caller{Principal: c.Origin.Principal, Session: c.Origin.Session, Thread: c.Origin.Thread}
+	return folding.Caller{Principal: c.Origin.Principal, Subject: c.Origin.subject(), Session: c.Origin.Session, Thread: c.Origin.Thread}
 }
 
 // Left returns the tokens that the call's branch has left. ok is false in main.

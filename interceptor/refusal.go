@@ -20,6 +20,7 @@ type Refusal struct {
 	Status     int    // as of HTTP, such as 404
 	Message    string // what happened and what to do next
 	RetryAfter int    // in seconds, 0 if it does not apply
+	Scopes     string // with which the caller would be allowed, separated by spaces; "" if none would do
 	ContextID  string // the handle of the call's workflow, needed to try again; "" for none
 	Err        error  // the cause, for errors.Is; may be nil
 }

@@ -83,7 +83,8 @@ func (r *Rules) Visible(k Kind, id interceptor.Identity, e Entry) policy.Decisio
 
 // Permit decides whether a call may be sent to its server, by what is sent. e is the entry of its
 // tool; other methods do not need it. The decision may be [Removed]. unknown means that a refusal
-// must look as if the target did not exist.
+// must look as if the target did not exist. In a branch the policy must also allow the call to those
+// who created the branch and its parents, as they were then.
 func (r *Rules) Permit(c *interceptor.Call, e Entry) (d policy.Decision, unknown bool) {
 	if r.policy == nil {
 		return policy.Decision{Allowed: true, Rule: policy.DefaultRule}, false
@@ -121,6 +122,27 @@ func (r *Rules) Permit(c *interceptor.Call, e Entry) (d policy.Decision, unknown
 		}
 		r.name(&q, policy.Tool, t.Name, e)
 	}
+	if d, unknown = r.decide(q); !d.Allowed {
+		if c.Origin.Issuer != "" && !unknown {
+			d.Scopes = r.policy.Missing(q)
+		}
+		return d, unknown
+	}
+	creators, err := interceptor.ReadClaims(c.Attribution.Branch)
+	if err != nil {
+		return policy.Decision{Rule: policy.DefaultRule, Code: "policy_denied", Message: err.Error()}, false
+	}
+	for _, q.Identity = range creators {
+		if d, unknown := r.decide(q); !d.Allowed {
+			d.Message = "of the branch, what the team, roles and scopes of its creation allow counts, too: " + d.Message
+			return d, unknown
+		}
+	}
+	return d, false
+}
+
+// decide asks the policy. unknown means that the caller must not learn of what is refused.
+func (r *Rules) decide(q policy.Request) (d policy.Decision, unknown bool) {
 	if d = r.policy.Decide(q); !d.Allowed && r.policy.HidesUnlisted() {
 		q.Listing = true
 		unknown = !r.policy.Decide(q).Allowed

@@ -111,6 +111,9 @@ type Decision struct {
 	Allowed       bool
 	Rule          string
 	Code, Message string
+	// Scopes are those with which the caller's token would be allowed, separated by spaces. Decide does
+	// not set them.
+	Scopes string
 }
 
 // DefaultRule is the name of the decision if no rule matches.
@@ -277,6 +280,27 @@ func (p *Policy) Decide(r Request) Decision {
 	}
 	return Decision{Rule: DefaultRule, Code: "policy_denied",
 		Message: fmt.Sprintf("no rule of the policy allows you %s: go on without it, or have the operator add a rule", what)}
+}
+
+// maxMissing bounds the scopes that Missing tries.
+const maxMissing = 64
+
+// Missing returns a scope with which a request that is refused would be allowed, "" if none is enough.
+func (p *Policy) Missing(r Request) string {
+	var tried []string
+	for i := range p.rules {
+		scope := p.rules[i].Who.Scope
+		if scope == "" || strings.ContainsAny(scope, `*?[{\`) || slices.Contains(tried, scope) || len(tried) >= maxMissing {
+			continue
+		}
+		tried = append(tried, scope)
+		with := r
+		with.Scopes = append(slices.Clip(r.Scopes), scope)
+		if p.Decide(with).Allowed {
+			return scope
+		}
+	}
+	return ""
 }
 
 // what names the thing that is asked for.

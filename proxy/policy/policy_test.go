@@ -405,3 +405,27 @@ func BenchmarkDecide(b *testing.B) {
 		})
 	}
 }
+
+// Missing names the scope with which a refused request would be allowed, and none if other things are
+// missing too.
+func TestMissing(t *testing.T) {
+	p, faults := Compile(Config{Default: "deny", Rules: []Rule{
+		{Name: "a", Who: Who{Role: "staff", Scope: "read"}, Allow: []string{"db__*"}, Deny: []string{"db__drop"}},
+		{Name: "b", Who: Who{Scope: "x*"}, Allow: []string{"files__*"}},
+		{Name: "c", Who: Who{Scope: "write"}, Allow: []string{"db__put"}, When: "args.n < 5"},
+	}})
+	if len(faults) > 0 {
+		t.Fatal(faults)
+	}
+	for _, tt := range []struct {
+		role, tool, args, want string
+	}{
+		{"staff", "db__get", `{}`, "read"}, {"guest", "db__get", `{}`, ""}, {"staff", "db__drop", `{}`, ""}, {"guest", "files__read", `{}`, ""},
+		{"guest", "db__put", `{"n":1}`, "write"}, {"guest", "db__put", `{"n":9}`, ""}, {"guest", "other", `{}`, ""},
+	} {
+		q := Request{Identity: interceptor.Identity{Principal: "p", Roles: []string{tt.role}}, Kind: Tool, Name: tt.tool, Arguments: []byte(tt.args)}
+		if got := p.Missing(q); got != tt.want {
+			t.Errorf("%+v: %q", tt, got)
+		}
+	}
+}

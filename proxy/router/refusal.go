@@ -29,6 +29,7 @@ func (rt *Router) refusal(r *request, err error) wire.Message {
 				Message: fmt.Sprintf("the request was cut off with its session (%v). It may have had an effect; ask again in another session", cause)}
 		}
 	}
+	r.Missing = ref.Scopes
 	if r.Msg.Method != "tools/call" {
 		return rt.clean(wire.Message{Error: (&wire.Error{Code: wire.CodeInternal, Message: ref.Message, Data: ref.JSON()}).JSON()})
 	}

@@ -497,7 +497,7 @@ func (r *request) permit(c *interceptor.Call) error {
 	case d == catalog.Removed:
 		return errRemoved()
 	}
-	ref := &interceptor.Refusal{Reason: trace.ReasonPolicy, Code: d.Code, Rule: d.Rule, Status: 403, Message: d.Message}
+	ref := &interceptor.Refusal{Reason: trace.ReasonPolicy, Code: d.Code, Rule: d.Rule, Status: 403, Message: d.Message, Scopes: d.Scopes}
 	if unknown {
 		switch c.Target.Method {
 		case "tools/call":

@@ -47,6 +47,7 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 	defer context.AfterFunc(srv.lifetime, func() { cancel(errShutdown) })()
 	st, conn := newStream(0, 1, srv.opts.MaxQueue, false)
 	p := &response{w: w, r: r, stream: st, conn: conn, status: http.StatusOK, cancel: cancel, written: make(chan struct{})}
+	p.stepUp = srv.stepUp(r, req)
 	wait := sseAfter
 	if m.Method == wire.MethodListen {
 		peer.Push, p.stop, p.holds, wait = st.emit, srv.drain, srv.holds(r, from), 0

@@ -33,6 +33,7 @@ type response struct {
 
 	session    *legacySession // nil in the modern era
 	initialize bool           // the head carries the id of the session
+	stepUp     func() string  // the header WWW-Authenticate, if the caller's token lacks scopes; see HTTP.stepUp
 	batch      bool           // the replies are an array
 
 	status int                     // modern: of a reply as JSON; set before the stream's finish
@@ -117,6 +118,12 @@ func (p *response) writeReplies(replies []wire.Message) {
 		body = append(body, ']')
 	}
 	wire.OneLine(body)
+	if p.stepUp != nil {
+		if challenge := p.stepUp(); challenge != "" {
+			p.w.Header().Set("WWW-Authenticate", challenge)
+			p.status = http.StatusForbidden
+		}
+	}
 	setHead(p.w, p.status, len(body))
 	if c := coalescingOf(p.r); c != nil && len(body) >= coalesceFrom && len(body) <= coalesceMax {
 		c.hold()

@@ -69,6 +69,9 @@ type Request struct {
 	// requests that the call caused. It must not block. It returns an error if the stream is
 	// gone. It keeps msg, as Push does.
 	Emit func(msg []byte) error
+	// Missing is set by Serve: the scopes that the caller's token lacks, as the policy says, separated by
+	// spaces; "" if no scopes would help.
+	Missing string
 }
 
 // NewRequest returns a request whose _meta is read.

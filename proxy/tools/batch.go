@@ -153,7 +153,7 @@ func (b *batch) session() string   { return b.parent.Call.Origin.Session }
 func (b *batch) open(ctx context.Context) error {
 	text := cmp.Or(b.in.Description, fmt.Sprintf("batch of %d calls", len(b.in.Steps)))
 	br, err := b.t.Branches.Create(ctx, b.caller(), folding.CreateRequest{
-		SessionID: b.caller().Session, Description: text, Cause: b.parent.Call, Ephemeral: true, LimitSession: b.session(),
+		SessionID: b.caller().Session, Description: text, Claims: b.parent.Call.Origin.Claims(), Cause: b.parent.Call, Ephemeral: true, LimitSession: b.session(),
 	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -163,7 +163,9 @@ func (b *batch) open(ctx context.Context) error {
 
 // caller is the client that owns the branch that was opened for the batch.
 func (b *batch) caller() folding.Caller {
-	return folding.Caller{Principal: b.principal(), Session: "run_" + strings.TrimPrefix(b.handle, "res_")}
+	c := b.parent.Call.Caller()
+	c.Session, c.Thread = "run_"+strings.TrimPrefix(b.handle, "res_"), ""
+	return c
 }
 
 // context returns the context path of the branch that pays for the answer. It is "" for a branch of

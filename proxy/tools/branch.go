@@ -41,7 +41,7 @@ func (t *Tools) create(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	// Argument, _meta and URL name a parent; the session's active branch does not.
 	b, err := t.Branches.Create(ctx, c.Caller(), folding.CreateRequest{
 		SessionID: in.SessionID, ParentID: cmp.Or(in.ParentBranchID, c.Attribution.BranchID), Description: in.Description, Prompt: in.Prompt, Handles: in.Handles,
-		Budget: int(in.Budget), TimeoutSeconds: int(in.TimeoutSeconds), Cause: c,
+		Budget: int(in.Budget), TimeoutSeconds: int(in.TimeoutSeconds), Claims: c.Origin.Claims(), Cause: c,
 	})
 	if err != nil {
 		return nil, err

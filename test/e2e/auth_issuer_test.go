@@ -221,3 +221,115 @@ func TestResourceMetadata(t *testing.T) {
 		}
 	}
 }
+
+// A branch keeps the claims of its creation: a call in it must be allowed to them and to the token of
+// the call. A branch below it keeps both. Claims outlive a restart.
+func TestBranchKeepsItsClaims(t *testing.T) {
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		t.Run(string(era), func(t *testing.T) {
+			ctx := testContext(t)
+			is := issuer.New(t)
+			g := newGateway(t, issuers(map[string]*issuer.Issuer{"corp": is})+
+				"policy:\n  default: deny\n  rules:\n    - {name: writers, who: {role: writer}, allow: [fake__echo]}\n    - {name: readers, who: {role: reader}, allow: [fake__raw]}\n"+fakeConfig(recordFile(t), ""))
+			at := g.http()
+			as := func(groups ...string) *mcpclient.Client {
+				return g.host(t, at, era, tokenFor(is, "ann", issuer.Claims{"groups": groups, "department": "data"}))
+			}
+			writer, reader, both := as("writer"), as("reader"), as("writer", "reader")
+			by := map[string]string{}
+			for name, c := range map[string]*mcpclient.Client{"writer": writer, "reader": reader, "both": both} {
+				by[name] = create(t, c, ctx, map[string]any{}).BranchID
+			}
+			by["both below writer"] = create(t, both, ctx, map[string]any{"parent_branch_id": by["writer"]}).BranchID
+			by["writer below both"] = create(t, writer, ctx, map[string]any{"parent_branch_id": by["both"]}).BranchID
+			echoes := func(c *mcpclient.Client, branch string) bool {
+				m := tool(t, c, ctx, "fake__echo", jsonText(t, map[string]any{"text": "hello", "branch_id": branch}))
+				text := said(t, m)
+				if strings.Contains(text, "hello") == strings.Contains(text, "policy") {
+					t.Errorf("in %s: %s", branch, m.Result)
+				}
+				return strings.Contains(text, "hello")
+			}
+			check := func() {
+				for branch, creator := range map[string]bool{"writer": true, "reader": false, "both": true, "both below writer": true, "writer below both": true} {
+					for name, c := range map[string]*mcpclient.Client{"writer": writer, "both": both} {
+						if echoes(c, by[branch]) != creator {
+							t.Errorf("a call of %s in the branch of %s is allowed: %t, want %t", name, branch, !creator, creator)
+						}
+					}
+					if echoes(reader, by[branch]) {
+						t.Errorf("a call of reader in the branch of %s is allowed", branch)
+					}
+				}
+			}
+			check()
+			below := create(t, both, ctx, map[string]any{"parent_branch_id": by["reader"]}).BranchID
+			if echoes(both, below) {
+				t.Error("a branch below another one frees a call of the claims of that")
+			}
+			// Another subject, or the same of another issuer, has no such branch.
+			ben := g.host(t, at, era, tokenFor(is, "ben", issuer.Claims{"groups": []string{"writer"}}))
+			if m := tool(t, ben, ctx, "fake__echo", jsonText(t, map[string]any{"text": "hello", "branch_id": by["writer"]})); !strings.Contains(said(t, m), "no branch") {
+				t.Errorf("ben in ann's branch: %s", m.Result)
+			}
+			g.stop()
+			for _, r := range traceAs[audited](g, "--kind", "context/push") {
+				if r.Audit.Principal != "corp:ann" || r.Audit.Team != "data" {
+					t.Errorf("record of a branch: %+v", r.Audit)
+				}
+			}
+		})
+	}
+}
+
+// A call that lacks a scope is answered with 403 and the scopes to log in for. What no scope would
+// allow, and what the policy hides, is not.
+func TestStepUp(t *testing.T) {
+	is := issuer.New(t)
+	rules := "  default: deny\n  rules:\n    - {name: writers, who: {role: staff, scope: \"db:write\"}, allow: [fake__echo]}\n    - {name: admins, who: {role: admin, scope: \"db:admin\"}, allow: [fake__raw]}\n"
+	for name, policy := range map[string]string{"forbidden": rules, "unknown": "  unlisted: unknown\n" + rules} {
+		g := newGateway(t, principals()+issuers(map[string]*issuer.Issuer{"corp": is})+"policy:\n"+policy+fakeConfig(recordFile(t), ""))
+		at := g.http()
+		claims := issuer.Claims{"groups": []string{"staff"}, "scope": "openid db:read we\"ird"}
+		token := tokenFor(is, "ann", claims)
+		modern := func(token, tool string) (int, string, string) {
+			h := bearer(token)
+			h.Set("Mcp-Method", "tools/call")
+			h.Set("Mcp-Name", tool)
+			h.Set("Mcp-Protocol-Version", "2026-07-28")
+			status, header, body := answered(t, http.DefaultClient, "POST", at, fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":%q,"arguments":{"text":"hello"},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, tool), h)
+			return status, header.Get("WWW-Authenticate"), body
+		}
+		legacy := func(token, tool string) (int, string, string) {
+			_, header, _ := answered(t, http.DefaultClient, "POST", at, rawInitialize, bearer(token))
+			h := bearer(token)
+			h.Set("Mcp-Session-Id", header.Get("Mcp-Session-Id"))
+			answered(t, http.DefaultClient, "POST", at, `{"jsonrpc":"2.0","method":"notifications/initialized"}`, h)
+			status, header, body := answered(t, http.DefaultClient, "POST", at, fmt.Sprintf(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":%q,"arguments":{"text":"hello"}}}`, tool), h)
+			return status, header.Get("WWW-Authenticate"), body
+		}
+		want := `Bearer realm="foldgate", error="insufficient_scope", error_description="the policy asks for more scopes", scope="openid db:read db:write", resource_metadata="https://gate.example.com/.well-known/oauth-protected-resource/mcp"`
+		for era, send := range map[string]func(string, string) (int, string, string){"legacy": legacy, "modern": modern} {
+			status, challenge, body := send(token, "fake__echo")
+			if name == "unknown" {
+				if status != 200 || challenge != "" {
+					t.Errorf("%s, hidden: %d %s %s", era, status, challenge, body)
+				}
+				continue
+			}
+			if status != 403 || challenge != want || !strings.Contains(body, `"isError":true`) {
+				t.Errorf("%s: %d %s\n%s, want %s", era, status, body, challenge, want)
+			}
+			if status, challenge, body := send(token, "fake__raw"); status != 200 || challenge != "" || !strings.Contains(body, "policy") {
+				t.Errorf("%s, what no scope would allow: %d %s %s", era, status, challenge, body)
+			}
+			more := tokenFor(is, "ann", issuer.Claims{"groups": []string{"staff"}, "scope": "openid db:read db:write"})
+			if status, _, body := send(more, "fake__echo"); status != 200 || !strings.Contains(body, "hello") {
+				t.Errorf("%s, with the scope: %d %s", era, status, body)
+			}
+			if status, challenge, _ := send(tokenOf["alice"], "fake__echo"); status != 200 || challenge != "" {
+				t.Errorf("%s, a static token: %d %s", era, status, challenge)
+			}
+		}
+	}
+}

@@ -45,8 +45,9 @@ func (a *Authenticator) Challenge(path string, f *Failure) string {
 }
 
 // StepUp returns the header WWW-Authenticate for a request that needs more scopes: all are those of
-// the token and those that are missing.
+// the token and those that are missing. It changes all.
 func (a *Authenticator) StepUp(path string, all []string) string {
+	all = slices.DeleteFunc(all, func(s string) bool { return !scopeForm.MatchString(s) })
 	return `Bearer realm="foldgate", error="insufficient_scope", error_description="the policy asks for more scopes"` + a.pointers(path, all)
 }
 
