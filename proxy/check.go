@@ -81,21 +81,22 @@ func Check(ctx context.Context, cfg config.Config, as string, wait time.Duration
 		return Report{}, err
 	}
 	defer os.RemoveAll(tmp)
+	cfg.LoginsDir, cfg.Logins.KeyFile = cfg.LoginsPath(), cfg.KeyPath()
 	cfg.StateDir = filepath.Join(tmp, "state")
 	g, err := New(cfg, log)
 	if err != nil {
 		return Report{}, err
 	}
 	defer func() { _ = g.Close(context.WithoutCancel(ctx)) }()
-	faults := g.settle(ctx, wait)
+	faults := g.settle(ctx, cmp.Or(as, g.anyone()), wait)
 	s := g.router.NewSession(server.Peer{Identity: interceptor.Identity{Principal: cmp.Or(as, g.anyone())}, Capabilities: wire.AllCapabilities, Transport: "http", Era: wire.Modern, SingleRequest: true})
 	defer s.Close("check is done")
 	return g.report(ctx, s, as, faults, wait), nil
 }
 
-// settle connects every server. It returns when each is up or has failed, or when none has for wait.
+// settle connects every server for a principal. It returns when each is up or has failed, or when none has for wait.
 // The errors are by server.
-func (g *Gateway) settle(ctx context.Context, wait time.Duration) map[string]error {
+func (g *Gateway) settle(ctx context.Context, principal string, wait time.Duration) map[string]error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	stuck := time.AfterFunc(wait, func() { cancel(fmt.Errorf("no answer within %s (--wait)", wait)) })
@@ -105,7 +106,7 @@ func (g *Gateway) settle(ctx context.Context, wait time.Duration) map[string]err
 	var all sync.WaitGroup
 	for i, srv := range servers {
 		all.Go(func() {
-			_, errs[i] = srv.Connection(ctx, upstream.Scope{Group: upstream.Group{Principal: g.anyone(), Capabilities: wire.AllCapabilities}})
+			_, errs[i] = srv.Connection(ctx, upstream.Scope{Group: upstream.Group{Principal: principal, Capabilities: wire.AllCapabilities}})
 			if ctx.Err() != nil {
 				errs[i] = context.Cause(ctx)
 			} else if _, fault := srv.Status(); fault != nil {

@@ -19,6 +19,7 @@ const module = "github.com/foldgate/foldgate/"
 //	cmd > proxy > interceptor > folding > budget
 var arrows = map[string][]string{
 	"internal/backoff":            {},
+	"internal/filelock":           {},
 	"internal/rawjson":            {},
 	"internal/version":            {},
 	"internal/arguments":          {"internal/rawjson"},
@@ -32,7 +33,7 @@ var arrows = map[string][]string{
 	"folding/results":             {"folding", "folding/contextpath", "internal/sqlitedb"},
 	"interceptor/scrub/regexset":  {},
 	"interceptor/scrub":           {"interceptor/scrub/regexset", "internal/rawjson"},
-	"interceptor/trace":           {"folding/contextpath", "internal/rawjson"},
+	"interceptor/trace":           {"folding/contextpath", "internal/filelock", "internal/rawjson"},
 	"interceptor/trace/query":     {"folding/contextpath", "interceptor/trace", "internal/rawjson", "internal/sqlitedb"},
 	"interceptor/trace/render":    {"folding/contextpath", "interceptor/trace", "interceptor/trace/query", "internal/rawjson"},
 	"interceptor/preview":         {"internal/rawjson"},
@@ -47,19 +48,21 @@ var arrows = map[string][]string{
 	"proxy/server":                {"interceptor", "internal/rawjson", "proxy/server/auth", "proxy/wire"},
 	"proxy/control":               {},
 	"proxy/files":                 {"internal/arguments", "internal/rawjson", "proxy/conn", "proxy/wire"},
-	"proxy/upstream":              {"internal/backoff", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/files", "proxy/wire"},
+	"proxy/upstream":              {"internal/backoff", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/files", "proxy/upstream/auth", "proxy/wire"},
+	"proxy/upstream/auth":         {"internal/filelock", "internal/version", "proxy/config"},
 	"proxy/bridge":                {"interceptor", "interceptor/trace", "internal/rawjson", "proxy/conn", "proxy/wire"},
 	"proxy/tools":                 {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/trace", "internal/arguments", "internal/rawjson", "proxy/config", "proxy/conn", "proxy/wire"},
 	"proxy/catalog":               {"interceptor", "interceptor/workflow", "internal/rawjson", "proxy/config", "proxy/policy", "proxy/wire"},
 	"proxy/router":                {"folding", "interceptor", "interceptor/trace", "internal/backoff", "internal/rawjson", "internal/version", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/engine", "proxy/server", "proxy/upstream", "proxy/wire"},
 	"proxy/engine":                {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson", "proxy/catalog", "proxy/config", "proxy/tools", "proxy/wire"},
 	"proxy":                       {"budget/limits", "folding", "folding/contextpath", "interceptor", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "internal/rawjson", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/control", "proxy/engine", "proxy/server", "proxy/server/auth", "proxy/router", "proxy/tools", "proxy/upstream", "proxy/wire"},
-	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/hosts", "internal/version", "proxy", "proxy/config", "proxy/control"},
+	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/hosts", "internal/version", "proxy", "proxy/config", "proxy/control", "proxy/upstream/auth"},
 }
 
 // only says which packages alone may import something foreign.
 var only = map[string][]string{
-	"github.com/modelcontextprotocol/go-sdk": {"proxy"},
+	"github.com/modelcontextprotocol/go-sdk": {"proxy", "proxy/upstream/auth"},
+	"golang.org/x/oauth2":                    {"proxy/upstream/auth"},
 	"github.com/goccy/go-yaml":               {"proxy/config", "interceptor/preview", "internal/hosts"},
 	"github.com/pkoukk":                      {"budget", "budget/bpe"}, // names of models; vocabularies
 	"github.com/itchyny/gojq":                {"interceptor/preview/extract"},

@@ -105,7 +105,7 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w\nRun '%s --help' for the flags there are", err, cmd.CommandPath())}
 	})
-	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newPolicy(a), newBranches(a), newBudgets(a), newReload(a), newCount(a), newScrub(a), newConnect(a), newDisconnect(a), newVersion())
+	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newPolicy(a), newLogin(a), newLogout(a), newBranches(a), newBudgets(a), newReload(a), newCount(a), newScrub(a), newConnect(a), newDisconnect(a), newVersion())
 	checkArgs(root)
 	return root
 }

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"time"
+
+	"github.com/foldgate/foldgate/internal/filelock"
 )
 
 // The lock file has three lines: the id of the process that has the journal, the time from which
@@ -20,7 +22,7 @@ func (j *Journal) takeLock() error {
 	if err != nil {
 		return fmt.Errorf("trace lock: %w", err)
 	}
-	got, err := lockFile(f)
+	got, err := filelock.Try(f)
 	if err != nil {
 		f.Close()
 		return fmt.Errorf("trace lock %s: %w", path, err)

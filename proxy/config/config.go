@@ -73,11 +73,13 @@ type Config struct {
 	Trace          Trace                `yaml:"trace"`
 	Workflows      []Workflow           `yaml:"workflows"`
 	Policy         policy.Config        `yaml:"policy"` // who may see and use what; see docs/policy.md
+	Logins         Logins               `yaml:"logins"`
 
 	// File is the absolute path of the file, and Sum the SHA-256 of its text in hexadecimal digits.
 	// Both are "" for the built-in defaults.
 	File, Sum string         `yaml:"-"`
 	Dir       string         `yaml:"-"` // where relative paths start: the directory of the file
+	LoginsDir string         `yaml:"-"` // of stored logins; "" means <state_dir>/logins
 	order     []string       // the upstreams' keys, as the file lists them
 	lines     map[string]int // the line of each key of the file
 }
@@ -125,12 +127,67 @@ type Upstream struct {
 	Prefix *string `yaml:"prefix"`
 	// Tools selects the tools that are shown, by the upstream's own names.
 	Tools          policy.Globs `yaml:"tools"`
-	TimeoutSeconds int          `yaml:"timeout_seconds"` // bounds one call; 0 sets no limit
-	ConnectSeconds int          `yaml:"connect_seconds"` // bounds starting and initializing
-	MaxConnections int          `yaml:"max_connections"` // bounds the connections to the server; 0 means the default
-	IdleSeconds    *int         `yaml:"idle_seconds"`    // closes an unused connection; 0 means never, nil the default
-	Share          string       `yaml:"share"`           // who shares a connection: session, principal or everyone; empty means session
-	Scrub          ScrubPolicy  `yaml:"scrub"`           // overrides the policy; empty fields inherit
+	TimeoutSeconds int          `yaml:"timeout_seconds"`        // bounds one call; 0 sets no limit
+	ConnectSeconds int          `yaml:"connect_seconds"`        // bounds starting and initializing
+	MaxConnections int          `yaml:"max_connections"`        // bounds the connections to the server; 0 means the default
+	IdleSeconds    *int         `yaml:"idle_seconds"`           // closes an unused connection; 0 means never, nil the default
+	Share          string       `yaml:"share"`                  // who shares a connection: session, principal or everyone; empty means session
+	Auth           *Auth        `yaml:"auth" json:",omitempty"` // how foldgate logs in at URL; nil without a login
+	Scrub          ScrubPolicy  `yaml:"scrub"`                  // overrides the policy; empty fields inherit
+}
+
+// Auth is how foldgate logs in at an upstream: as an OAuth client. See docs/logins.md.
+type Auth struct {
+	// Exactly one of the two is set. ClientCredentials are an account of foldgate's own, for all
+	// principals. With AuthorizationCode a person logs in, by foldgate login.
+	ClientCredentials *OAuthClient       `yaml:"client_credentials"`
+	AuthorizationCode *AuthorizationCode `yaml:"authorization_code"`
+	// Issuer is the only authorization server that gets the credentials. If it is "", the upstream
+	// names one.
+	Issuer string   `yaml:"issuer"`
+	Scopes []string `yaml:"scopes"` // what to ask for; empty means what the upstream asks for
+}
+
+// OAuthClient is a client that is registered with an authorization server.
+type OAuthClient struct {
+	ClientID     string `yaml:"client_id"`
+	ClientSecret Secret `yaml:"client_secret"`
+}
+
+// AuthorizationCode is how a person logs in at an upstream. Without a ClientID foldgate registers
+// itself with the authorization server.
+type AuthorizationCode struct {
+	ClientID     string `yaml:"client_id"`
+	ClientSecret Secret `yaml:"client_secret"`
+	// ClientMetadataURL is where foldgate's client ID metadata document is, for authorization servers
+	// that read such documents.
+	ClientMetadataURL string `yaml:"client_metadata_url"`
+	RedirectPort      int    `yaml:"redirect_port"` // of http://127.0.0.1:PORT/callback; 0 means any
+	Per               string `yaml:"per"`           // whose login it is: shared, or principal for one each; empty means shared
+}
+
+// PerPrincipal reports whether each principal has a login of its own.
+func (a *Auth) PerPrincipal() bool {
+	return a != nil && a.AuthorizationCode != nil && a.AuthorizationCode.Per == "principal"
+}
+
+// secret returns the client's secret, "" without one.
+func (a *Auth) secret() Secret {
+	switch {
+	case a == nil:
+	case a.ClientCredentials != nil:
+		return a.ClientCredentials.ClientSecret
+	case a.AuthorizationCode != nil:
+		return a.AuthorizationCode.ClientSecret
+	}
+	return ""
+}
+
+// Logins says how the logins of persons at upstreams are stored: encrypted with a key, which is in
+// Key, else in KeyFile, which is made if need be.
+type Logins struct {
+	Key     Secret `yaml:"key"`
+	KeyFile string `yaml:"key_file"` // "" means <state_dir>/logins/key
 }
 
 // Attribution decides the branch of a call without a branch_id: with Implicit "legacy", the one
@@ -288,6 +345,16 @@ func (c Config) Path(p string) string {
 // StatePath returns the state directory as an absolute path.
 func (c Config) StatePath() string { return c.Path(c.StateDir) }
 
+// LoginsPath returns the directory of stored logins as an absolute path.
+func (c Config) LoginsPath() string {
+	return cmp.Or(c.LoginsDir, filepath.Join(c.StatePath(), "logins"))
+}
+
+// KeyPath returns the file of the key of stored logins, as an absolute path.
+func (c Config) KeyPath() string {
+	return cmp.Or(c.Path(c.Logins.KeyFile), filepath.Join(c.LoginsPath(), "key"))
+}
+
 // RulesFile returns the path of the user's own scrubbing rules, "" for none.
 func (c Config) RulesFile() string { return c.Path(c.Scrub.Rules) }
 
@@ -431,11 +498,16 @@ func (p *Principal) Digest() (sum [sha256.Size]byte, ok bool) {
 	return sum, err == nil && copy(sum[:], raw) == sha256.Size && len(raw) == sha256.Size
 }
 
-// Tokens returns the tokens that the configuration holds in plain text, sorted.
+// Tokens returns the tokens and client secrets that the configuration holds in plain text, sorted.
 func (c Config) Tokens() (tokens []string) {
 	for _, p := range c.Principals {
 		if p.Token != "" {
 			tokens = append(tokens, string(p.Token))
+		}
+	}
+	for _, u := range c.Upstreams {
+		if secret := u.Auth.secret(); len(secret) >= minToken { // a shorter one could be a word
+			tokens = append(tokens, string(secret))
 		}
 	}
 	slices.Sort(tokens)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -64,6 +65,7 @@ func (c Config) Validate() []Fault {
 	k.positive("trace.rotate_mb", c.Trace.RotateMB)
 	k.faultIf(c.Trace.RetainFiles < 0,
 		"trace.retain_files", "%d is negative (0 keeps all)", c.Trace.RetainFiles)
+	k.faultIf(c.Logins.Key != "" && len(c.Logins.Key) < minKey, "logins.key", "has %d characters, fewer than %d; `openssl rand -hex 32` makes a good one", len(c.Logins.Key), minKey)
 	_, wrong := policy.Compile(c.Policy)
 	for _, f := range wrong {
 		k.fault("policy."+f.Key, "%s", f.Msg)
@@ -145,10 +147,11 @@ func (c Config) checkListen(k *checker) {
 	}
 }
 
-// Bounds of a token, in characters.
+// Bounds of a token, and of the key of logins, in characters.
 const (
 	minToken = 16
 	maxToken = 4096
+	minKey   = 32
 )
 
 var (
@@ -278,6 +281,7 @@ func (u *Upstream) checkKind(at string, k *checker) {
 	k.faultIf(u.Builtin != "" && (u.MaxConnections != 0 || u.IdleSeconds != nil || u.Share != ""),
 		at, "max_connections, idle_seconds and share belong to command and url: the built-in server is no process")
 	k.faultIf(u.URL == "" && len(u.Headers) > 0, at+".headers", "belong to url only")
+	u.checkAuth(at+".auth", k)
 	for _, name := range slices.Sorted(maps.Keys(u.Headers)) { // the values may be secrets
 		switch {
 		case !headerName.MatchString(name):
@@ -286,6 +290,55 @@ func (u *Upstream) checkKind(at string, k *checker) {
 			k.fault(at+".headers."+name, "its value has a line break, or another character that a header can't have; is it a file's text, with the line break at its end?")
 		}
 	}
+}
+
+// checkAuth checks how foldgate logs in at u.
+func (u *Upstream) checkAuth(at string, k *checker) {
+	a := u.Auth
+	if a == nil {
+		return
+	}
+	own, person := a.ClientCredentials, a.AuthorizationCode
+	switch {
+	case !overTLS(u.URL):
+		k.fault(at, "needs a url with https, or on a loopback address: tokens must not be readable on the network")
+	case (own == nil) == (person == nil):
+		k.fault(at, "needs one of client_credentials and authorization_code")
+	case own != nil && (own.ClientID == "" || own.ClientSecret == ""):
+		k.fault(at+".client_credentials", "needs client_id and client_secret")
+	case a.secret() != "" && a.Issuer == "": // else the upstream could have it sent anywhere
+		k.fault(at+".issuer", "is missing: name the authorization server that gave the client_secret")
+	}
+	if person != nil {
+		at := at + ".authorization_code"
+		k.optional(at+".per", person.Per, "shared", "principal")
+		k.faultIf(person.ClientSecret != "" && person.ClientID == "", at, "has a client_secret without its client_id")
+		k.faultIf(person.RedirectPort < 0 || person.RedirectPort > 65535, at+".redirect_port", "%d is not a port", person.RedirectPort)
+		doc, err := url.Parse(person.ClientMetadataURL)
+		k.faultIf(person.ClientMetadataURL != "" && (err != nil || doc.Scheme != "https" || doc.Host == "" || strings.Trim(doc.Path, "/") == ""),
+			at+".client_metadata_url", "%q is not an https URL with a path, such as https://example.com/foldgate.json", person.ClientMetadataURL)
+		k.faultIf(a.PerPrincipal() && u.Share == "everyone", at+".per", "principal and share: everyone contradict each other: a connection has one login")
+	}
+	k.faultIf(a.Issuer != "" && !overTLS(a.Issuer),
+		at+".issuer", "%q is not an https URL, such as https://login.example.com", a.Issuer)
+	for i, scope := range a.Scopes {
+		k.faultIf(!labelForm.MatchString(scope),
+			fmt.Sprintf("%s.scopes[%d]", at, i), "%q must be 1 to 64 printable ASCII characters without spaces, quotes and backslashes", scope)
+	}
+	for name := range u.Headers {
+		k.faultIf(strings.EqualFold(name, "Authorization"), at, "and headers.%s are two logins: remove one of them", name)
+	}
+}
+
+// overTLS reports whether others can't read the requests to a URL: it is https, or on a loopback
+// address.
+func overTLS(text string) bool {
+	u, err := url.Parse(text)
+	if err != nil || u.Host == "" {
+		return false
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	return u.Scheme == "https" || u.Scheme == "http" && (u.Hostname() == "localhost" || err == nil && ip.Unmap().IsLoopback())
 }
 
 func (r Results) check(k *checker) {

@@ -62,8 +62,22 @@ func unavailable(ctx context.Context, srv *upstream.Server, err error) error {
 		return &interceptor.Refusal{Reason: trace.ReasonLimit, Code: "too_many_connections", Status: 429, RetryAfter: 10, Err: err,
 			Message: fmt.Sprintf("%v. Nothing was sent; try again when other calls at %s are over, or have max_connections raised", err, srv.Key)}
 	}
+	if login := noLogin(srv, err); login != nil {
+		return login
+	}
 	return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_unavailable", Status: 502, Err: err,
 		Message: fmt.Sprintf("%v. Nothing was sent; try again in a few seconds, or go on without the tools of %s", err, srv.Key)}
+}
+
+// noLogin returns the refusal of a call for which foldgate has no login that the server accepts, nil if
+// err is about something else.
+func noLogin(srv *upstream.Server, err error) error {
+	var login *upstream.LoginError
+	if !errors.As(err, &login) {
+		return nil
+	}
+	return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: login.Code, Status: 502, Err: err,
+		Message: fmt.Sprintf("upstream %s: %v. The call had no effect", srv.Key, login)}
 }
 
 // callFault is the error of a call that left and has no response.
@@ -74,6 +88,8 @@ func callFault(ctx context.Context, srv *upstream.Server, c *interceptor.Call, e
 		return cause
 	case errors.As(err, &ref):
 		return err
+	case noLogin(srv, err) != nil:
+		return noLogin(srv, err)
 	case errors.Is(err, conn.ErrClosed) && srv.Gone() != nil:
 		return &interceptor.Refusal{Reason: trace.ReasonUpstream, Code: "upstream_removed", Status: 502, Err: err,
 			Message: fmt.Sprintf("upstream %s: %v while it handled %s. The call may have had an effect", srv.Key, srv.Gone(), c.Target.Name)}

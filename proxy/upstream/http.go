@@ -188,6 +188,7 @@ func (h *httpConn) readWhole(c *call, resp *http.Response) error {
 	if err != nil {
 		return err
 	}
+	body = h.cfg.Login.Redact(body)
 	wire.OneLine(body)
 	if resp.StatusCode/100 != 2 {
 		if m, err := wire.ParseMessage(body); err == nil && m.Error != nil && m.Method == "" {
@@ -366,8 +367,9 @@ func (h *httpConn) readEvents(r *eventReader, own *call) (events int, resolved b
 		case ev.data.Tail != nil:
 			h.unreadable(ev.data.Head, ev.data.Tail, tooLarge(ev.data.Size, h.cfg.MaxMessage), own)
 		default:
-			wire.OneLine(ev.data.Head)
-			h.receive(ev.data.Head, false, own)
+			text := h.cfg.Login.Redact(ev.data.Head)
+			wire.OneLine(text)
+			h.receive(text, false, own)
 		}
 		if own != nil && h.calls.get(own.id) == nil {
 			return events, true, nil
@@ -427,7 +429,7 @@ func (h *httpConn) request(ctx context.Context, method, url string, body []byte)
 // do sends a request. A *dialError means that the server could not be reached. If the server does
 // not know the session, the connection ends.
 func (h *httpConn) do(req *http.Request) (*http.Response, error) {
-	resp, err := h.client.Do(req)
+	resp, err := h.cfg.Login.Do(h.client, req)
 	if err == nil {
 		if resp.StatusCode == http.StatusNotFound && (h.session.Load() != nil || h.endpoint != "") {
 			resp.Body.Close()
@@ -470,6 +472,9 @@ func newStatusError(cfg *Config, resp *http.Response, body []byte) *statusError 
 		e.text = fmt.Sprintf("redirects to %.200q: configure that URL if you trust it", cfg.clean([]byte(to)))
 	} else if len(body) > 0 {
 		e.text = cfg.clip(body)
+	}
+	if e.code == http.StatusUnauthorized { // without a login: with one, it is a LoginError
+		e.text += "; foldgate has no login there: set upstreams." + cfg.Name + ".auth, see docs/logins.md"
 	}
 	return e
 }

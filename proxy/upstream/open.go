@@ -13,8 +13,12 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/upstream/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
+
+// LoginError is why a request has no token that its server accepts. The server has done nothing.
+type LoginError = auth.Error
 
 // Config says how to reach one server and for whom.
 type Config struct {
@@ -25,9 +29,11 @@ type Config struct {
 	Command []string
 	Env     []string
 	Dir     string
-	// URL is a streamable HTTP endpoint. Headers are added to every request.
+	// URL is a streamable HTTP endpoint. Headers are added to every request. Login gives the tokens;
+	// it is nil without a login.
 	URL     string
 	Headers map[string]string
+	Login   *auth.Login
 	// Initialize holds the host's own initialize params, repeated word for word to a legacy server.
 	// If it is nil, foldgate speaks for itself: the modern era if the server has it, else
 	// initialize with params of its own.
@@ -66,7 +72,7 @@ func (c *Config) clip(b []byte) string {
 
 // clean returns the beginning of b without secrets.
 func (c *Config) clean(b []byte) string {
-	text := string(b[:min(len(b), maxClean)])
+	text := string(c.Login.Redact(b[:min(len(b), maxClean)]))
 	if c.Clean == nil {
 		return text
 	}
@@ -152,12 +158,13 @@ func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (
 		return nil, err
 	}
 	var unreachable *dialError
+	var login *LoginError
 	if cfg.Initialize != nil {
 		err = initialize(ctx, c, cfg.Initialize)
 		if refused(err, refusalsOfLegacy) && discover(ctx, c) == nil {
 			err = nil
 		}
-	} else if err = discover(ctx, c); err != nil && ctx.Err() == nil && !errors.As(err, &unreachable) {
+	} else if err = discover(ctx, c); err != nil && ctx.Err() == nil && !errors.As(err, &unreachable) && !errors.As(err, &login) {
 		cfg.Log.Debug("no modern era, falling back to initialize", "because", err)
 		because := err
 		if errors.Is(err, errSilent) {

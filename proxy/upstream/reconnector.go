@@ -157,7 +157,7 @@ func (r *reconnector) attempt() {
 	r.mu.Lock()
 	again, closed, trying := !r.since.IsZero() || r.server.again, r.closed, r.trying
 	switch {
-	case errors.Is(err, ErrFull): // the next call may find a place
+	case errors.Is(err, ErrFull), mayLogIn(err): // the next call may find a place, or a login
 		r.err = err
 	case err != nil:
 		r.failed(err)

@@ -21,6 +21,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/files"
+	"github.com/foldgate/foldgate/proxy/upstream/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -35,6 +36,7 @@ type Set struct {
 
 	options  Options
 	known    *infoCache
+	logins   *auth.Logins
 	starts   chan struct{} // has room for the processes that may start at once
 	lifetime context.Context
 	end      context.CancelFunc
@@ -72,7 +74,7 @@ type Owner interface {
 
 // NewSet returns a set without servers, which Servers makes.
 func NewSet(o Options) *Set {
-	t := &Set{Dial: Open, options: o, shared: map[Group]*Connections{}, starts: make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0)))}
+	t := &Set{Dial: Open, options: o, logins: auth.New(o.Config, o.Log), shared: map[Group]*Connections{}, starts: make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0)))}
 	t.lifetime, t.end = context.WithCancel(context.Background())
 	t.known = openInfoCache(filepath.Join(o.Config.StatePath(), "upstreams.json"), o.Log)
 	return t
@@ -119,6 +121,7 @@ func (t *Set) Close() {
 	shared := slices.Collect(maps.Values(t.shared))
 	t.mu.Unlock()
 	closeAll(shared)
+	t.logins.Close()
 }
 
 func closeAll(all []*Connections) {
@@ -344,12 +347,14 @@ func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host) (co
 	}
 	ctx, cancel := context.WithTimeoutCause(lifetime, timeout, fmt.Errorf("no answer within %s (connect_seconds)", timeout))
 	defer cancel()
-	c, err := s.open(ctx, Config{Initialize: host.Initialize, Capabilities: cs.group.Capabilities, Shared: host.Modern, Everyone: host.Everyone, Handler: handler})
+	c, err := s.open(ctx, Config{Initialize: host.Initialize, Capabilities: cs.group.Capabilities, Shared: host.Modern, Everyone: host.Everyone, Handler: handler, Login: s.set.logins.For(s.Key, s.Config, cs.group.Principal)})
 	if lifetime.Err() != nil && err != nil {
 		return nil, err // the host is gone, which is no fault of s
 	}
 	s.mu.Lock()
-	s.fault = err
+	if !s.Config.Auth.PerPrincipal() || !mayLogIn(err) { // a login that one principal lacks is no fault of s
+		s.fault = err
+	}
 	if err == nil {
 		s.info = c.Info()
 	}
@@ -362,6 +367,12 @@ func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host) (co
 		s.set.known.putInfo(s.Key, s.Config, conn.Info{Version: c.Info().Version, Result: clean})
 	}
 	return c, nil
+}
+
+// mayLogIn reports whether err is the lack of a login that a person can make at any time.
+func mayLogIn(err error) bool {
+	var login *LoginError
+	return errors.As(err, &login) && login.Code != auth.CodeFailed
 }
 
 func (s *Server) open(ctx context.Context, c Config) (conn.Conn, error) {

@@ -1,15 +1,15 @@
 //go:build unix
 
-package trace
+package filelock
 
 import (
 	"os"
 	"syscall"
 )
 
-// lockFile takes an exclusive lock on f that ends with the process, without
+// Try takes an exclusive lock on f that ends with the process, without
 // waiting. It reports false if another process holds it.
-func lockFile(f *os.File) (bool, error) {
+func Try(f *os.File) (bool, error) {
 	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 	if err == syscall.EWOULDBLOCK {
 		return false, nil

@@ -1,0 +1,226 @@
+package auth
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+	"golang.org/x/oauth2"
+
+	"github.com/foldgate/foldgate/internal/version"
+	"github.com/foldgate/foldgate/proxy/config"
+)
+
+// LogIn lets a person log in, and stores the login. show is called with the URL that the person has to
+// open in a browser of this machine. LogIn returns when the browser came back and the token is stored,
+// with the scopes of the token, or when ctx ends. more are scopes to ask for beside the usual ones.
+func (l *Login) LogIn(ctx context.Context, more []string, show func(at string)) (scopes []string, err error) {
+	asks, err := l.probe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s, err := discover(ctx, l.client, l.url, l.cfg.Issuer, asks)
+	switch {
+	case err != nil:
+		return nil, err
+	case s.AuthorizationEndpoint == "":
+		return nil, fmt.Errorf("the authorization server %s has no page to log in", s.Issuer)
+	case len(s.CodeChallengeMethodsSupported) > 0 && !slices.Contains(s.CodeChallengeMethodsSupported, "S256"):
+		return nil, fmt.Errorf("the authorization server %s lacks PKCE with S256, without which a code can be stolen", s.Issuer)
+	}
+	back, err := listen(ctx, l.cfg.AuthorizationCode.RedirectPort)
+	if err != nil {
+		return nil, err
+	}
+	defer back.close()
+	client, methods, err := l.register(ctx, s, back.url)
+	if err != nil {
+		return nil, err
+	}
+	before, _ := l.load() // a login with more scopes keeps the ones of before
+	scopes = l.scopes(s, asks, before, more)
+	verifier := oauth2.GenerateVerifier()
+	request := oauth2.Config{ClientID: client.ClientID, Endpoint: oauth2.Endpoint{AuthURL: s.AuthorizationEndpoint}, RedirectURL: back.url, Scopes: scopes}
+	show(request.AuthCodeURL(back.state, oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("resource", s.resource)))
+	code, err := back.wait(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	t, err := requestToken(ctx, l.client, s.TokenEndpoint, client, methods, url.Values{
+		"grant_type": {"authorization_code"}, "code": {code}, "code_verifier": {verifier}, "redirect_uri": {back.url}, "resource": {s.resource},
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(t.Scopes) == 0 {
+		t.Scopes = scopes
+	}
+	unlock, err := l.of.store.lock(ctx, l.file)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	return t.Scopes, l.of.store.write(l.file, &saved{
+		token: *t, URL: l.url, Resource: s.resource, Issuer: s.Issuer, Endpoint: s.TokenEndpoint, ClientID: client.ClientID, Secret: string(client.ClientSecret), Methods: methods,
+	})
+}
+
+// LogOut forgets the login. It returns false if there was none.
+func (l *Login) LogOut(ctx context.Context) (bool, error) {
+	unlock, err := l.of.store.lock(ctx, l.file)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	return l.of.store.remove(l.file)
+}
+
+// probe asks the upstream without a token, to learn what it asks for.
+func (l *Login) probe(ctx context.Context) (c challenge, err error) {
+	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"foldgate","version":%q}}}`
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url, strings.NewReader(fmt.Sprintf(initialize, version.String())))
+	if err != nil {
+		return c, err
+	}
+	for k, v := range l.headers {
+		req.Header.Set(k, v)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json, text/event-stream")
+	resp, err := l.client.Do(req)
+	if err != nil {
+		return c, fmt.Errorf("the upstream can't be reached: %w", err)
+	}
+	resp.Body.Close()
+	return readChallenge(resp.Header), nil
+}
+
+// scopes returns what to ask for: what the configuration says, else the upstream, and beside that what
+// the login had before, more, and a token to renew the login with.
+func (l *Login) scopes(s *server, asks challenge, before *saved, more []string) []string {
+	scopes := l.cfg.Scopes
+	if len(scopes) == 0 {
+		if scopes = asks.scopes; len(scopes) == 0 {
+			scopes = s.scopes
+		}
+		if before != nil && sameIssuer(before.Issuer, s.Issuer) && len(more) > 0 {
+			scopes = union(before.Scopes, scopes)
+		}
+	}
+	if slices.Contains(s.ScopesSupported, "offline_access") {
+		more = append(more[:len(more):len(more)], "offline_access")
+	}
+	return union(scopes, more)
+}
+
+// register returns the client as which foldgate asks for a code, and how the token endpoint
+// authenticates it: the one of the configuration, else the metadata document, else a new one.
+func (l *Login) register(ctx context.Context, s *server, back string) (c config.OAuthClient, methods []string, err error) {
+	a := l.cfg.AuthorizationCode
+	switch {
+	case a.ClientID != "":
+		return config.OAuthClient{ClientID: a.ClientID, ClientSecret: a.ClientSecret}, s.TokenEndpointAuthMethodsSupported, nil
+	case a.ClientMetadataURL != "" && s.ClientIDMetadataDocumentSupported:
+		return config.OAuthClient{ClientID: a.ClientMetadataURL}, nil, nil
+	case s.RegistrationEndpoint == "":
+		return c, nil, fmt.Errorf("the authorization server %s does not register clients by itself: register one there with the redirect URI http://127.0.0.1/callback, and set upstreams.%s.auth.authorization_code.client_id", s.Issuer, l.upstream)
+	}
+	method := "none"
+	if m := s.TokenEndpointAuthMethodsSupported; len(m) > 0 && !slices.Contains(m, method) {
+		method = m[0]
+		if slices.Contains(m, "client_secret_basic") {
+			method = "client_secret_basic"
+		}
+	}
+	got, err := oauthex.RegisterClient(ctx, s.RegistrationEndpoint, &oauthex.ClientRegistrationMetadata{
+		RedirectURIs: []string{back}, TokenEndpointAuthMethod: method, GrantTypes: []string{"authorization_code", "refresh_token"}, ResponseTypes: []string{"code"},
+		ClientName: "foldgate", SoftwareVersion: version.String(), ApplicationType: "native",
+	}, l.client)
+	if err != nil {
+		return c, nil, fmt.Errorf("the authorization server %s does not register foldgate: %s; you can register a client there yourself, and set upstreams.%s.auth.authorization_code.client_id", s.Issuer, tidy(err.Error(), 300, nil), l.upstream)
+	}
+	if got.TokenEndpointAuthMethod != "" {
+		method = got.TokenEndpointAuthMethod
+	}
+	return config.OAuthClient{ClientID: got.ClientID, ClientSecret: config.Secret(got.ClientSecret)}, []string{method}, nil
+}
+
+// callback waits on a loopback address for the browser to come back from the authorization server.
+type callback struct {
+	url, state string
+	answers    chan url.Values // the first one that has the state
+	server     *http.Server
+}
+
+func listen(ctx context.Context, port int) (*callback, error) {
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		return nil, fmt.Errorf("redirect_port: %w", err)
+	}
+	c := &callback{url: "http://" + l.Addr().String() + "/callback", state: rand.Text(), answers: make(chan url.Values, 1)}
+	c.server = &http.Server{Handler: c, ReadHeaderTimeout: requestTimeout, MaxHeaderBytes: 64 << 10}
+	go func() { _ = c.server.Serve(l) }() // until close
+	return c, nil
+}
+
+func (c *callback) close() {
+	ctx, cancel := context.WithTimeout(context.Background(), requestTimeout)
+	defer cancel()
+	_ = c.server.Shutdown(ctx) // after the page is delivered
+}
+
+// ServeHTTP takes the browser's return. Nothing in the page comes from the request.
+func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Type", "text/html; charset=utf-8")
+	h.Set("Content-Security-Policy", "default-src 'none'")
+	h.Set("Referrer-Policy", "no-referrer")
+	h.Set("Cache-Control", "no-store")
+	q := r.URL.Query()
+	status, text := http.StatusOK, "foldgate has the answer of the authorization server. You can close this page."
+	switch {
+	case r.Method != http.MethodGet || r.URL.Path != "/callback" || "http://"+r.Host+"/callback" != c.url:
+		status, text = http.StatusNotFound, "There is nothing here."
+	case subtle.ConstantTimeCompare([]byte(q.Get("state")), []byte(c.state)) != 1:
+		status, text = http.StatusBadRequest, "This answer is not to the login that foldgate waits for. Run foldgate login again."
+	default:
+		select {
+		case c.answers <- q:
+		default:
+			status, text = http.StatusBadRequest, "This answer was here before."
+		}
+	}
+	w.WriteHeader(status)
+	_, _ = io.WriteString(w, "<!doctype html><title>foldgate</title><p>"+text+"\n")
+}
+
+// wait returns the code that the browser brings from s.
+func (c *callback) wait(ctx context.Context, s *server) (string, error) {
+	var q url.Values
+	select {
+	case q = <-c.answers:
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+	iss, ok := q.Get("iss"), q.Has("iss")
+	switch { // RFC 9207, before anything of the answer is used
+	case ok && iss != s.Issuer:
+		return "", errors.New("the browser came back from another authorization server than the one that it was sent to: the login is void")
+	case !ok && s.AuthorizationResponseIssParameterSupported:
+		return "", fmt.Errorf("the browser came back without the name of the authorization server (iss), which %s adds: the login is void", s.Issuer)
+	case q.Get("error") != "":
+		return "", fmt.Errorf("the authorization server %s refuses the login: %s", s.Issuer, strings.TrimSpace(tidy(q.Get("error"), 64, nil)+" "+tidy(q.Get("error_description"), 300, nil)))
+	case q.Get("code") == "":
+		return "", errors.New("the browser came back without a code")
+	}
+	return q.Get("code"), nil
+}
