@@ -188,7 +188,7 @@ type Notification struct {
 	Method             string
 	Branch             string // id of the branch that pays for it, "" for main
 	Tokens             int    // of the text that a model can read
-	Refused            bool   // the branch can't pay for it
+	Refused            string // the rule by which it is not delivered, "" if it is
 }
 
 // Notification records a notification once the boundary has decided on its params, m. It is the
@@ -201,12 +201,15 @@ func (r *Recorder) Notification(ctx context.Context, n Notification, m *Message)
 	if n.Tokens > 0 {
 		rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter, Out: n.Tokens, Delivered: n.Tokens}
 	}
-	if n.Refused {
+	if n.Refused != "" {
 		rec.Audit.Tokens.Delivered = 0
-		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonLimit}
+		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonLimit, Rule: n.Refused}
 	}
-	if m.Verdict >= Blocked {
-		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonUnsafe}
+	switch m.Verdict {
+	case Blocked:
+		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonUnsafe, Rule: "secret_in_notification"}
+	case Withheld:
+		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonUnsafe, Rule: "scrubbing_failed"}
 	}
 	if r.Payload {
 		action, found := "", []trace.Finding(nil) // unknown before the message goes to each server
@@ -366,31 +369,38 @@ func (r *Recorder) Deprecated(o *Origin, code string) {
 }
 
 // Rejected records a message that was refused before it was a call, the rule that decided, and the
-// answer. Of those that one rule refuses in a minute it records the first ten, and of the others a
-// few with their count.
+// answer. Of those that one rule refuses one server, or hosts, in a minute it records the first ten, and
+// of the others a few with their count.
 func (r *Recorder) Rejected(n Notification, reason, rule, answer string) {
-	count, due := r.count("reject:"+rule, time.Now().Unix()/60, 10)
+	count, due := r.count("reject:"+rule+" "+n.Server, time.Now().Unix()/60, 10)
 	if !due {
 		return
 	}
 	r.Note(&trace.Record{
-		From: n.From, To: []string{"foldgate"}, Kind: trace.KindReject + n.Method,
+		From: n.From, To: []string{"foldgate"}, Kind: trace.KindReject + n.Method, CorrelationID: n.Correlates, Context: n.Context,
 		Payload: rawjson.Marshal(map[string]any{"count": count, "error": map[string]string{"message": r.short(answer)}}),
 		Audit: &trace.Audit{
-			Session: n.Session, Principal: n.Principal, Method: n.Method, IsError: true,
+			Session: n.Session, Principal: n.Principal, Server: n.Server, Era: n.Era, Method: n.Method, IsError: true,
 			Decision: &trace.Decision{Result: trace.Blocked, Reason: reason, Rule: rule},
 		},
 	})
 }
 
-// LeftOut records that count notifications of a server, of so many bytes, have no record: it sent too
-// many.
+// RequestsRefused is the code of requests that were refused since their server sent too many.
+const RequestsRefused = "requests_refused"
+
+// LeftOut records that count messages of a server, of so many bytes, have no record: it sent too many.
+// code says what became of them.
 func (r *Recorder) LeftOut(code, principal, server string, count int, bytes int64) {
-	r.Note(&trace.Record{
+	rec := &trace.Record{
 		From: "upstream:" + server, To: []string{"foldgate"}, Kind: trace.KindWarning,
 		Payload: rawjson.Marshal(map[string]any{"code": code, "count": count, "bytes": bytes}),
 		Audit:   &trace.Audit{Principal: principal, Server: server, LeftOut: count, Bytes: bytes},
-	})
+	}
+	if code == RequestsRefused {
+		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonLimit, Rule: code}
+	}
+	r.Note(rec)
 }
 
 // Configuration records a start or a reload: facts are its payload, with the hash of the

@@ -36,6 +36,7 @@ type host struct{}
 func (host) Message(wire.Message)     {}
 func (host) Answered(wire.Message)    {}
 func (host) Unsolicited(wire.Message) {}
+func (host) Refused(conn.Refusal)     {}
 
 func Example() {
 	lifetime, end := context.WithCancel(context.Background())

@@ -45,21 +45,31 @@ func (s *sharedConn) enter(r *conn.Request) (leave func()) {
 
 // Unsolicited implements [conn.Handler]. A change of a list concerns all hosts.
 func (s *sharedConn) Unsolicited(m wire.Message) {
-	if !strings.HasSuffix(m.Method, "/list_changed") {
-		if s.everyone {
-			return
-		}
-		if r := s.only(m); r != nil {
-			r.Receiver.Message(m)
-			return
-		}
+	if strings.HasSuffix(m.Method, "/list_changed") {
+		s.hosts.Unsolicited(m)
+		return
 	}
-	s.hosts.Unsolicited(m)
+	refusal := conn.Refusal{Message: m, Rule: conn.RuleShare, Text: "principals share this connection, and the message does not say for which call it is"}
+	if !s.everyone {
+		found, several := s.only(m)
+		if found != nil {
+			found.Receiver.Message(m)
+			return
+		}
+		if !several && m.Method == wire.MethodLogMessage {
+			return // no host asked for it
+		}
+		refusal.Rule, refusal.Text = conn.RuleNoCall, "the message does not say for which call it is, and it fits none or several"
+	}
+	s.hosts.Refused(refusal)
 }
 
+// Refused implements [conn.Handler].
+func (s *sharedConn) Refused(r conn.Refusal) { s.hosts.Refused(r) }
+
 // only returns the request that an unattributed notification must be about: the only one that may
-// get it, or one of several of the same session. It returns nil if that can't be told.
-func (s *sharedConn) only(m wire.Message) (found *conn.Request) {
+// get it, or one of several of the same session. several means that it could be about several.
+func (s *sharedConn) only(m wire.Message) (found *conn.Request, several bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for r := range s.serving {
@@ -67,11 +77,11 @@ func (s *sharedConn) only(m wire.Message) (found *conn.Request) {
 			continue
 		}
 		if found != nil && (r.Call.Origin.Session == "" || found.Call.Origin.Session != r.Call.Origin.Session) {
-			return nil
+			return nil, true
 		}
 		found = r
 	}
-	return found
+	return found, false
 }
 
 // noLevel means that a request wants no log messages. It is above all levels.

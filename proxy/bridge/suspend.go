@@ -186,7 +186,7 @@ func (call *suspendedCall) Message(m wire.Message) {
 	case m.Method == wire.MethodCancelled:
 		call.withdraw(m.Params)
 	default:
-		call.deliver(func(round *conn.Request) {
+		served := call.deliver(func(round *conn.Request) {
 			if m.Method == wire.MethodProgress { // a later round may have another token, or none
 				token, ok := rawjson.Get(round.Params, "_meta", "progressToken")
 				if !ok {
@@ -198,7 +198,17 @@ func (call *suspendedCall) Message(m wire.Message) {
 				round.Receiver.Message(m)
 			}
 		})
+		if !served {
+			call.server.hosts.Refused(conn.Refusal{Message: m, Call: call.calledAs(), Rule: conn.RuleSuspended, Text: "the call waits for the answers of its host, which has no stream meanwhile"})
+		}
 	}
+}
+
+// calledAs returns the newest round as the chain knows it.
+func (call *suspendedCall) calledAs() *interceptor.Call {
+	call.mu.Lock()
+	defer call.mu.Unlock()
+	return call.round.Call
 }
 
 // Answered implements [conn.Receiver].
@@ -208,7 +218,7 @@ func (call *suspendedCall) Answered(m wire.Message) {
 
 // deliver calls hand with the round that is being served, and does nothing between rounds. The
 // round does not end before hand returns.
-func (call *suspendedCall) deliver(hand func(round *conn.Request)) {
+func (call *suspendedCall) deliver(hand func(round *conn.Request)) (served bool) {
 	call.delivery.Lock()
 	defer call.delivery.Unlock()
 	call.mu.Lock()
@@ -217,6 +227,7 @@ func (call *suspendedCall) deliver(hand func(round *conn.Request)) {
 	if served {
 		hand(round)
 	}
+	return served
 }
 
 // ask keeps a question for the host, or refuses it if the host can't answer. An unattributed
@@ -230,19 +241,19 @@ func (call *suspendedCall) ask(q question) {
 		}
 		return
 	}
-	code, why := 0, ""
+	code, r := 0, conn.Refusal{Message: q.m, Call: call.round.Call}
 	switch {
 	case !hostCan(call.round.Params, q.m):
-		code, why = wire.CodeMethodNotFound, "the host does not support "+q.m.Method
+		code, r.Rule, r.Text = wire.CodeMethodNotFound, conn.RuleCapability, "the host does not support "+q.m.Method
 	case len(call.questions) >= maxQuestions:
-		code, why = wire.CodeInternal, fmt.Sprintf("%d questions of this call are under way: wait for their answers first", maxQuestions)
+		code, r.Rule, r.Text = wire.CodeInternal, conn.RuleTooMany, fmt.Sprintf("%d questions of this call are under way: wait for their answers first", maxQuestions)
 	default:
 		call.last++
 		call.questions[fmt.Sprintf("r%d", call.last)] = q
 	}
 	call.mu.Unlock()
 	if code != 0 {
-		call.server.refuse(q.m, code, why)
+		call.server.refuse(code, r)
 		return
 	}
 	notify(call.asked)
@@ -338,7 +349,7 @@ func (s *legacyServer) askAnyone(m wire.Message) {
 		return
 	}
 	if s.everyone {
-		s.refuse(m, wire.CodeMethodNotFound, "the principals that share this connection are not asked, since "+m.Method+" does not say for which call it is")
+		s.refuse(wire.CodeMethodNotFound, conn.Refusal{Message: m, Rule: conn.RuleShare, Text: "the principals that share this connection are not asked, since " + m.Method + " does not say for which call it is"})
 		return
 	}
 	var best *suspendedCall
@@ -355,15 +366,16 @@ func (s *legacyServer) askAnyone(m wire.Message) {
 		return fits
 	})
 	if best == nil {
-		s.refuse(m, wire.CodeMethodNotFound, "no host is waiting on this connection for "+m.Method)
+		s.refuse(wire.CodeMethodNotFound, conn.Refusal{Message: m, Rule: conn.RuleNoCall, Text: "no host is waiting on this connection for " + m.Method})
 		return
 	}
 	best.ask(question{m: m, unattributed: true})
 }
 
-// refuse answers a question of the server with an error.
-func (s *legacyServer) refuse(m wire.Message, code int, text string) {
-	s.reply(wire.Message{ID: m.ID, Error: (&wire.Error{Code: code, Message: text}).JSON()})
+// refuse answers a question of the server with an error, and reports it.
+func (s *legacyServer) refuse(code int, r conn.Refusal) {
+	s.hosts.Refused(r)
+	s.reply(wire.Message{ID: r.Message.ID, Error: (&wire.Error{Code: code, Message: r.Text}).JSON()})
 }
 
 // reply sends an answer of foldgate's own in the background, because the connection's reader must

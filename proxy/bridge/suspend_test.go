@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -50,6 +51,7 @@ func (c *fakeConn) Close() error          { return nil }
 type drop struct{}
 
 func (drop) Unsolicited(wire.Message) {}
+func (drop) Refused(conn.Refusal)     {}
 func (drop) Message(wire.Message)     {}
 func (drop) Answered(wire.Message)    {}
 
@@ -295,4 +297,46 @@ func TestRoundNamesItsCall(t *testing.T) {
 		}
 	}
 	b.forget(call, nil)
+}
+
+// refusals notes the messages that go to no host.
+type refusals struct {
+	drop
+	heard *[]conn.Refusal
+}
+
+func (r refusals) Refused(refusal conn.Refusal) { *r.heard = append(*r.heard, refusal) }
+
+// What the server sends while a call waits for its host goes to nobody, and says so with the call. So do
+// questions beyond the limit.
+func TestRefusedWhileSuspended(t *testing.T) {
+	var heard []conn.Refusal
+	b := newBridge(t)
+	w, _ := b.Wrap("up", conn.Host{Modern: true}, &fakeConn{replies: make(chan wire.Message, 10)}, refusals{heard: &heard})
+	call := w.(*legacyServer).suspendable("s")
+	asks := wire.Message{ID: json.RawMessage(`1`), Method: "elicitation/create"}
+	for range maxQuestions {
+		call.Message(asks)
+	}
+	progress := wire.Message{Method: wire.MethodProgress, Params: json.RawMessage(`{"progress":1}`)}
+	call.Message(progress)
+	if len(heard) > 0 {
+		t.Fatalf("%v is refused", heard[0])
+	}
+	call.Message(asks)
+	if _, ok := call.suspend(); !ok {
+		t.Fatal("the call has no question")
+	}
+	call.Message(progress)
+	b.forget(call, nil)
+	var got []string
+	for _, r := range heard {
+		if r.Call != call.round.Call || r.Text == "" {
+			t.Errorf("%+v names no call or no reason", r)
+		}
+		got = append(got, r.Message.Method+" "+r.Rule)
+	}
+	if want := []string{"elicitation/create too_many_waiting", "notifications/progress suspended"}; !slices.Equal(got, want) {
+		t.Errorf("refused: %q, want %q", got, want)
+	}
 }

@@ -79,7 +79,30 @@ type Receiver interface {
 // reader, in order, so it must not block.
 type Handler interface {
 	Unsolicited(wire.Message)
+	// Refused is told of a message that goes to no host, for the trace.
+	Refused(Refusal)
 }
+
+// Refusal is a request or notification of a server that goes to no host.
+type Refusal struct {
+	// Message has at least its method.
+	Message wire.Message
+	// Call is what the message belongs to; nil if that is not known.
+	Call *interceptor.Call
+	// Rule is the rule that decided, Text why, also for the server.
+	Rule, Text string
+}
+
+// The rules of a [Refusal]. docs/trace.md explains them.
+const (
+	RuleShare      = "share"
+	RuleNoCall     = "no_call"
+	RuleCapability = "capability"
+	RuleSuspended  = "suspended"
+	RuleEra        = "era"
+	RuleUnreadable = "unreadable"
+	RuleTooMany    = "too_many_waiting"
+)
 
 // Host describes the hosts that use a connection.
 type Host struct {

@@ -41,7 +41,7 @@ func (s *Session) Notify(m wire.Message) {
 	default:
 		m.Params = wire.WithoutOwnMeta(m.Params)
 		if !s.outgoing.put(&s.rt.wg, len(m.Raw), func() { s.notifyServers(m) }) {
-			s.rt.Log.Debug("notification lost: too many wait for the upstreams", "method", m.Method)
+			s.refuseNotification(m.Method, trace.ReasonLimit, conn.RuleTooMany, "too many notifications wait for the upstreams")
 		}
 	}
 }
@@ -157,13 +157,38 @@ func (s *Session) Unsolicited(srv *upstream.Server, c conn.Conn, m wire.Message)
 	s.received(r, true, srv.Key, c, m)
 }
 
+// Refused implements [upstream.Owner].
+func (s *Session) Refused(srv *upstream.Server, r conn.Refusal) { s.refused(srv.Key, r) }
+
+func (s *Session) refused(server string, r conn.Refusal) {
+	s.rt.refused(interceptor.Notification{Session: s.ID, Principal: s.Principal}, server, r)
+}
+
+// refused records a message of a server that goes to no host. n names the session and the principal of
+// the connection; those of the call are better known.
+func (rt *Router) refused(n interceptor.Notification, server string, r conn.Refusal) {
+	n.From, n.Server, n.Method = "upstream:"+server, server, r.Message.Method
+	if c := r.Call; c != nil {
+		n.Session, n.Principal, n.Era, n.Context, n.Correlates = c.Origin.Session, c.Origin.Principal, c.Origin.Revision, c.Attribution.Context, []string{c.Outcome.Record}
+	}
+	reason := trace.ReasonInvalid
+	switch r.Rule {
+	case conn.RuleShare:
+		reason = trace.ReasonPolicy
+	case conn.RuleTooMany:
+		reason = trace.ReasonLimit
+	}
+	rt.Log.Debug("message of an upstream refused", "upstream", server, "method", n.Method, "rule", r.Rule)
+	rt.Recorder.Rejected(n, reason, r.Rule, r.Text)
+}
+
 // received takes a message that a server sent on behalf of r, which is nil if no request is at
 // the server. guess means that the server did not name r. It is called from the connection's
 // reader and does not block.
 func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m wire.Message) {
 	switch {
 	case m.IsRequest() && !s.Era.ServerRequests:
-		s.rt.Log.Warn("request of an upstream of the modern era ignored", "upstream", server, "method", m.Method)
+		s.refused(server, conn.Refusal{Message: m, Rule: conn.RuleEra, Text: "a modern host is asked with input_required"})
 	case m.IsRequest():
 		s.ask(r, guess, server, c, m)
 	case catalog.ChangedKinds(m.Method) != nil:
@@ -177,12 +202,14 @@ func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m
 		if r == nil && m.Method == wire.MethodResourceUpdated {
 			why = cause{} // it is due to a subscription, not to a call
 		}
-		s.inOrder(server, len(m.Params), func() {
+		if !s.inOrder(server, len(m.Params), func() {
 			if r != nil && !guess && m.Method == wire.MethodProgress && r.lifetime.Err() != nil {
 				return // the call failed meanwhile, and has no progress after its end
 			}
 			s.relay(r, why, server, m)
-		})
+		}) {
+			s.refused(server, conn.Refusal{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait for the host"})
+		}
 	}
 }
 
@@ -227,7 +254,9 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	}
 	if server != "" && msg.Verdict < interceptor.Blocked { // foldgate's own words are free
 		n.Tokens = s.rt.Tokens.Sent(m.Method, msg.Body, msg.Extra)
-		n.Refused = n.Tokens > maxTaskNews && strings.HasPrefix(m.Method, taskNews) || !s.pay(ctx, n)
+		if n.Refused = "too_large"; n.Tokens <= maxTaskNews || !strings.HasPrefix(m.Method, taskNews) {
+			n.Refused = s.pay(ctx, n)
+		}
 	}
 	if server != "" && !s.rt.records(s.Principal, server, len(msg.Body)) {
 		s.rt.Log.Debug("notification not recorded: too many of this upstream", "upstream", server, "method", m.Method)
@@ -239,7 +268,7 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 		s.rt.Log.Warn("notification withheld: it could not be checked for secrets, or holds one", "upstream", server, "method", m.Method)
 		return
 	}
-	if n.Refused {
+	if n.Refused != "" {
 		s.rt.Log.Debug("notification not delivered: it is too large, or its branch can't pay for it", "upstream", server, "method", m.Method)
 		return
 	}
@@ -249,14 +278,17 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	}
 }
 
-// pay charges a notification of a server to its branch and to the limits. It reports whether both
-// had the tokens.
-func (s *Session) pay(ctx context.Context, n interceptor.Notification) bool {
+// pay charges a notification of a server to its branch and to the limits. It returns the rule of the one
+// that lacks the tokens, "" if none does.
+func (s *Session) pay(ctx context.Context, n interceptor.Notification) (refused string) {
 	if s.rt.Branches.Pay(n.Branch, n.Tokens) < n.Tokens {
-		return false
+		return "budget_exhausted"
 	}
 	o := interceptor.Origin{Identity: s.identity(), Session: s.ID, Revision: n.Era}
-	return s.rt.Settings().Limits.Pay(ctx, &o, n.Server, "", n.Branch != "", n.Tokens)
+	if !s.rt.Settings().Limits.Pay(ctx, &o, n.Server, "", n.Branch != "", n.Tokens) {
+		return "limit_exceeded"
+	}
+	return ""
 }
 
 const (

@@ -150,12 +150,12 @@ func (t ticket) wait(ctx context.Context) {
 }
 
 // inOrder runs f, which hands on a notification of that size, after all earlier
-// messages. If none is under way it runs f at once. It drops the notification if
+// messages. If none is under way it runs f at once. It returns false and drops f if
 // too much waits already.
-func (s *Session) inOrder(server string, size int, f func()) {
+func (s *Session) inOrder(server string, size int, f func()) bool {
 	if !s.Ordered {
 		f()
-		return
+		return true
 	}
 	o := s.ordering.of(server)
 	o.mu.Lock()
@@ -163,9 +163,10 @@ func (s *Session) inOrder(server string, size int, f func()) {
 	if len(before) == 0 && o.notifications.empty() {
 		o.mu.Unlock()
 		f()
-		return
+		return true
 	}
-	kept := o.notifications.put(&s.rt.wg, size+waitCost*len(before), func() {
+	defer o.mu.Unlock()
+	return o.notifications.put(&s.rt.wg, size+waitCost*len(before), func() {
 		for _, isDone := range before {
 			select {
 			case <-isDone:
@@ -174,10 +175,6 @@ func (s *Session) inOrder(server string, size int, f func()) {
 		}
 		f()
 	})
-	o.mu.Unlock()
-	if !kept {
-		s.rt.Log.Debug("notification lost: too many wait for the host", "upstream", server)
-	}
 }
 
 // Message implements [conn.Receiver]: it takes messages that the server sends while it handles

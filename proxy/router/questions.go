@@ -52,7 +52,7 @@ func (s *Session) mayAsk(server string, size int) bool {
 	if !busy && n.take(notedBurst/askBurst) {
 		return true
 	}
-	rt.leaveOut(n, "requests_refused", s.Principal, server, size)
+	rt.leaveOut(n, interceptor.RequestsRefused, s.Principal, server, size)
 	return false
 }
 

@@ -307,11 +307,14 @@ func (o shared) Uses(srv *upstream.Server) bool {
 		srv.Shared() && slices.ContainsFunc(o.rt.Sessions(o.group.Principal), func(s *Session) bool { return s.in(o.group) && s.Uses(srv) })
 }
 
-// Unsolicited implements [upstream.Owner].
+// Unsolicited implements [upstream.Owner]. The bridge hands on no other messages.
 func (o shared) Unsolicited(srv *upstream.Server, _ conn.Conn, m wire.Message) {
 	if catalog.ChangedKinds(m.Method) != nil {
 		o.rt.listChanged(srv, o.group, nil, m.Method)
-		return
 	}
-	srv.Log.Debug("notification without a call", "method", m.Method)
+}
+
+// Refused implements [upstream.Owner].
+func (o shared) Refused(srv *upstream.Server, r conn.Refusal) {
+	o.rt.refused(interceptor.Notification{Principal: o.group.Principal}, srv.Key, r)
 }

@@ -114,6 +114,7 @@ func takes(f func(wire.Message)) conn.Receiver {
 type handles func(wire.Message)
 
 func (f handles) Unsolicited(m wire.Message) { f(m) }
+func (f handles) Refused(conn.Refusal)       {}
 func (f handles) Message(m wire.Message)     { f(m) }
 func (f handles) Answered(wire.Message)      {}
 

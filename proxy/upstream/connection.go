@@ -215,7 +215,7 @@ func (s *connection) receive(raw []byte, borrowed bool, own *call) {
 			s.warn("response to no request of ours dropped", "id", s.cfg.clip(m.ID))
 		}
 	case m.IsRequest() && s.Info().Modern(): // modern servers make no requests
-		s.warn("request of an upstream of the modern era ignored", "method", m.Method)
+		s.refused(m.Method, conn.RuleEra, errAsks, own)
 	default:
 		if borrowed {
 			m, _ = wire.ParseMessage(bytes.Clone(raw)) // it parsed a moment ago
@@ -261,15 +261,27 @@ func (s *connection) unreadable(head, tail []byte, err error, own *call) {
 	}
 	switch {
 	case method != "" && lit != nil:
-		s.warn("request of upstream refused", "method", method, "because", err)
+		s.refused(method, conn.RuleUnreadable, err, own)
 		e := &wire.Error{Code: wire.CodeInvalidRequest, Message: err.Error()}
 		s.aside(wire.Message{ID: lit, Error: e.JSON()})
 	case method != "":
-		s.warn("notification of upstream dropped", "method", method, "because", err)
+		s.refused(method, conn.RuleUnreadable, err, own)
 	case id != 0 && s.calls.resolve(id, wire.Message{}, err, own):
 	default:
 		s.warn("not a message, skipped", "line", s.cfg.clip(head), "because", err)
 	}
+}
+
+var errAsks = errors.New("a server of the modern era makes no requests, it asks with input_required")
+
+// refused logs and reports a message that goes to no host.
+func (s *connection) refused(method, rule string, because error, own *call) {
+	s.warn("message of upstream refused", "method", method, "because", because)
+	r := conn.Refusal{Message: wire.Message{Method: method}, Rule: rule, Text: because.Error()}
+	if own != nil {
+		r.Call = own.request.Call
+	}
+	s.cfg.Handler.Refused(r)
 }
 
 // idAtEnd matches an id that follows the large member of a message.

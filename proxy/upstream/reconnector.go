@@ -253,7 +253,7 @@ func (r *reconnector) retire() bool {
 // connect ties a new connection to the owner, translated into the era of its hosts. The built-in
 // server speaks both eras.
 func (r *reconnector) connect(c conn.Conn, in *inbox, host conn.Host) conn.Conn {
-	var h conn.Handler = handlerFunc(func(m wire.Message) { r.of.owner.Unsolicited(r.server, c, m) })
+	var h conn.Handler = handler{r.of.owner, r.server, &c}
 	if raw := c; !r.server.Builtin() {
 		c, h = r.server.set.options.Bridge(r.server.Key, host, raw, h)
 		if raw.Info().Modern() {
@@ -264,10 +264,18 @@ func (r *reconnector) connect(c conn.Conn, in *inbox, host conn.Host) conn.Conn 
 	return c
 }
 
-type handlerFunc func(wire.Message)
+// handler hands what a server sends on a connection to its owner.
+type handler struct {
+	owner  Owner
+	server *Server
+	conn   *conn.Conn // as the owner knows it
+}
 
 // Unsolicited implements [conn.Handler].
-func (f handlerFunc) Unsolicited(m wire.Message) { f(m) }
+func (h handler) Unsolicited(m wire.Message) { h.owner.Unsolicited(h.server, *h.conn, m) }
+
+// Refused implements [conn.Handler].
+func (h handler) Refused(r conn.Refusal) { h.owner.Refused(h.server, r) }
 
 // maxEarly bounds the messages that a server sends before its connection is up.
 const maxEarly = 1000
@@ -277,18 +285,29 @@ const maxEarly = 1000
 type inbox struct {
 	mu    sync.Mutex
 	h     conn.Handler
-	early []wire.Message
+	early []func(conn.Handler)
 }
 
 // Unsolicited implements [conn.Handler].
 func (in *inbox) Unsolicited(m wire.Message) {
+	in.hand(func(h conn.Handler) { h.Unsolicited(m) }, conn.Refusal{Message: m, Rule: conn.RuleTooMany, Text: "too many messages wait until the server is initialized"})
+}
+
+// Refused implements [conn.Handler].
+func (in *inbox) Refused(r conn.Refusal) { in.hand(func(h conn.Handler) { h.Refused(r) }, r) }
+
+// hand calls f with the handler, as soon as it is known. If too many wait, the handler hears of the
+// first refusal instead.
+func (in *inbox) hand(f func(conn.Handler), beyond conn.Refusal) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	switch {
 	case in.h != nil:
-		in.h.Unsolicited(m)
+		f(in.h)
 	case len(in.early) < maxEarly:
-		in.early = append(in.early, m)
+		in.early = append(in.early, f)
+	case len(in.early) == maxEarly:
+		in.early = append(in.early, func(h conn.Handler) { h.Refused(beyond) })
 	}
 }
 
@@ -296,8 +315,8 @@ func (in *inbox) Unsolicited(m wire.Message) {
 func (in *inbox) open(h conn.Handler) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for _, m := range in.early {
-		h.Unsolicited(m)
+	for _, f := range in.early {
+		f(h)
 	}
 	in.h, in.early = h, nil
 }

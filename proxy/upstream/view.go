@@ -25,8 +25,7 @@ func (cs *Connections) view(r *reconnector) conn.Conn {
 	v := cs.views[r.server]
 	if v == nil {
 		v = &view{shared: r, done: make(chan struct{})}
-		h := handlerFunc(func(m wire.Message) { cs.owner.Unsolicited(r.server, v.seen, m) })
-		v.seen, _ = r.server.set.options.Bridge(r.server.Key, conn.Host{Shared: true, Initialize: cs.initialize}, v, h)
+		v.seen, _ = r.server.set.options.Bridge(r.server.Key, conn.Host{Shared: true, Initialize: cs.initialize}, v, handler{cs.owner, r.server, &v.seen})
 		cs.views[r.server] = v
 		if cs.closed {
 			_ = v.Close()
