@@ -281,7 +281,7 @@ func (r *rig) connect(transport mcp.Transport) *mcp.ClientSession {
 		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
 			return &mcp.ElicitResult{Action: "decline"}, nil
 		},
-	}).Connect(r.t.Context(), transport, nil)
+	}).Connect(r.t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: r.plan.Era})
 	if err != nil {
 		r.t.Fatalf("connect: %v; the log: %s", err, strings.Join(r.log.read(""), ""))
 	}
