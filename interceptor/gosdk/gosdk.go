@@ -47,7 +47,7 @@ func init() { extract.Child() }
 // Options configure a [Foldgate]. The zero value is all parts with the defaults of the gateway.
 type Options struct {
 	// Config has the keys of the gateway's configuration, such as from [config.Load]; nil means
-	// [config.Default]. Its listen, tls, allowed_hosts, allowed_origins and upstreams are not used.
+	// [config.Default]. What belongs to the gateway's own server, and its upstreams, is not used.
 	// Workflows and a policy are refused.
 	Config *config.Config
 	Parts  Parts
@@ -93,7 +93,7 @@ func New(o Options) (*Foldgate, error) {
 			return nil, fmt.Errorf("%s: a gateway can enforce it, and this middleware can't: run foldgate in front of the server, or leave it out", what)
 		}
 	}
-	cfg.Listen, cfg.TLS, cfg.AllowedHosts, cfg.AllowedOrigins = "", config.TLS{}, nil, nil
+	cfg.Listen, cfg.TLS, cfg.Auth, cfg.PublicURL, cfg.AllowedHosts, cfg.AllowedOrigins = "", config.TLS{}, config.Default().Auth, "", nil, nil
 	noPrefix := ""
 	cfg.Upstreams = map[string]*config.Upstream{o.Server: {Command: []string{"go-sdk"}, Prefix: &noPrefix}} // never started
 	if faults := cfg.Validate(); len(faults) > 0 {
