@@ -1,5 +1,7 @@
 package gosdk
 
+//lint:file-ignore SA1019 what the protocol deprecates still has to be scrubbed and charged
+
 import (
 	"context"
 	"encoding/json"
