@@ -1,13 +1,18 @@
 package router
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
@@ -30,6 +35,9 @@ func (rt *Router) refusal(r *request, err error) wire.Message {
 		}
 	}
 	r.Missing = ref.Scopes
+	if reply, ok := r.invite(err); ok {
+		return rt.clean(reply)
+	}
 	if r.Msg.Method != "tools/call" {
 		return rt.clean(wire.Message{Error: (&wire.Error{Code: wire.CodeInternal, Message: ref.Message, Data: ref.JSON()}).JSON()})
 	}
@@ -51,6 +59,56 @@ func (rt *Router) clean(reply wire.Message) wire.Message {
 	}
 	*part = msg.Body
 	return reply
+}
+
+// loginInput is the key of an invitation to log in among the input requests of a modern call.
+const loginInput = "foldgate_login"
+
+// showURL is an elicitation in the mode url.
+var showURL = wire.Message{Method: "elicitation/create", Params: json.RawMessage(`{"mode":"url"}`)}
+
+// invite answers a call that needs a login with a URL at which a person can log in. ok is false if the
+// host can't show one, if the person has declined, or if the person may be another one than the caller:
+// the page is on this machine, so it is only for hosts on it that need no token.
+func (r *request) invite(err error) (reply wire.Message, ok bool) {
+	var login *upstream.LoginError
+	cfg := &r.s.rt.Settings().Config
+	if !errors.As(err, &login) || !r.s.Capabilities.Answers(showURL) || cfg.Authenticates() || cfg.Exposed() {
+		return reply, false
+	}
+	if r.s.Era.TypedResults && !slices.Contains([]string{"tools/call", "prompts/get", "resources/read"}, r.Msg.Method) {
+		return reply, false // no other method can ask for input
+	}
+	if _, answered := rawjson.Get(r.Msg.Params, "inputResponses", loginInput); answered {
+		return reply, false // the person has the URL, or does not want it
+	}
+	at, ok := login.Invite()
+	if !ok {
+		return reply, false
+	}
+	params := map[string]string{"mode": "url", "url": at, "message": "Log in, so that the tools of this server can be called. " + login.Error()}
+	if r.s.Era.TypedResults {
+		return wire.Message{Result: rawjson.Marshal(map[string]any{"resultType": "input_required", "inputRequests": map[string]any{
+			loginInput: map[string]any{"method": "elicitation/create", "params": params},
+		}})}, true
+	}
+	params["elicitationId"] = at[strings.LastIndexByte(at, '/')+1:]
+	return wire.Message{Error: (&wire.Error{Code: wire.CodeURLElicitation, Message: login.Error(), Data: rawjson.Marshal(map[string]any{"elicitations": []any{params}})}).JSON()}, true
+}
+
+// withoutLogin takes the answer to an invitation out of params: it is foldgate's, not the server's.
+func withoutLogin(params json.RawMessage) json.RawMessage {
+	if !bytes.Contains(params, []byte(loginInput)) {
+		return params
+	}
+	responses, _ := rawjson.Get(params, "inputResponses")
+	if _, ok := rawjson.Get(responses, loginInput); !ok {
+		return params // the words are in an argument
+	}
+	if rest := rawjson.Delete(responses, loginInput); string(rest) != "{}" {
+		return rawjson.Set(params, rest, "inputResponses")
+	}
+	return rawjson.Delete(params, "inputResponses")
 }
 
 // unavailable is the error of a call that never left.

@@ -546,7 +546,7 @@ func (r *request) send(ctx context.Context, c *interceptor.Call, srv *upstream.S
 }
 
 func (r *request) outgoing(c *interceptor.Call) *conn.Request {
-	params, header := withTraceparent(c), c.Target.Header
+	params, header := withoutLogin(withTraceparent(c)), c.Target.Header
 	if len(r.entry.Headers) > 0 { // they repeat the arguments that are sent, which Scrub may have changed
 		arguments, _ := rawjson.Get(params, "arguments")
 		header = catalog.SetHeaders(header, r.entry.Headers, arguments)

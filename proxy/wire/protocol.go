@@ -65,6 +65,8 @@ const (
 	CodeUnsupportedVersion = -32022
 	// CodeResourceNotFound is the legacy era's; the modern era uses CodeInvalidParams.
 	CodeResourceNotFound = -32002
+	// CodeURLElicitation is the legacy era's: a person has to open a URL before the request succeeds.
+	CodeURLElicitation = -32042
 )
 
 // Headers of the streamable HTTP transport, in canonical form.

@@ -5,6 +5,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -541,5 +542,107 @@ func TestStoredLogins(t *testing.T) {
 	}
 	if bytes.Contains(sealed, []byte("planted")) {
 		t.Error("the login is stored in plain text")
+	}
+}
+
+// A host on this machine that can show a URL to its person gets one, at once; when the person has logged
+// in there, the call works. Others get the command.
+func TestLoginByURL(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		is := newAuthServer(t)
+		gd := newGuarded(t, is, "-era", "both")
+		g := newGateway(t, byPerson(gd, "", ""))
+		c := g.unstarted(transport, era)
+		c.Capabilities = `{"elicitation":{"url":{}}}`
+		if _, err := c.Start(ctx); err != nil {
+			t.Fatal(err)
+		}
+		// ask returns the URL that a call is answered with.
+		ask := func(params string) string {
+			m, err := c.Call(ctx, "tools/call", params)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var legacy struct {
+				Code int
+				Data struct {
+					Elicitations []struct{ Mode, URL, Message, ElicitationID string }
+				}
+			}
+			var modern struct {
+				ResultType    string
+				InputRequests map[string]struct {
+					Method string
+					Params struct{ Mode, URL, Message string }
+				}
+			}
+			if era == mcpclient.Legacy {
+				if err := json.Unmarshal(m.Error, &legacy); err != nil || legacy.Code != -32042 || len(legacy.Data.Elicitations) != 1 {
+					t.Fatalf("answer %s%s, want the error -32042 with a URL", m.Result, m.Error)
+				}
+				e := legacy.Data.Elicitations[0]
+				if e.Mode != "url" || e.ElicitationID == "" || e.Message == "" {
+					t.Errorf("elicitation %+v", e)
+				}
+				return e.URL
+			}
+			if err := json.Unmarshal(m.Result, &modern); err != nil || modern.ResultType != "input_required" || len(modern.InputRequests) != 1 {
+				t.Fatalf("answer %s%s, want input_required with a URL", m.Result, m.Error)
+			}
+			e := modern.InputRequests["foldgate_login"]
+			if e.Method != "elicitation/create" || e.Params.Mode != "url" || e.Params.Message == "" {
+				t.Errorf("input request %+v", e)
+			}
+			return e.Params.URL
+		}
+		at := ask(`{"name":"fake__echo","arguments":{"n":1}}`)
+		if again := ask(`{"name":"fake__echo","arguments":{"n":1}}`); again != at {
+			t.Errorf("two pages for one login: %s and %s", at, again)
+		}
+		if era == mcpclient.Modern {
+			for _, action := range []string{"decline", "accept"} { // and has not logged in
+				m := call(t, c, ctx, "tools/call", `{"name":"fake__echo","arguments":{"n":1},"inputResponses":{"foldgate_login":{"action":"`+action+`"}}}`)
+				if said := refused(t, m); said.Error.Code != "login_required" {
+					t.Errorf("after %s: %+v", action, said)
+				}
+			}
+		}
+		for path, want := range map[string]int{"/": 404, "/login/": 404, "/login/AAAAAAAAAAAAAAAAAAAAAAAAAA": 404} {
+			u, _ := url.Parse(at)
+			resp, err := http.Get("http://" + u.Host + path)
+			if err != nil || resp.StatusCode != want {
+				t.Errorf("%s: %v, %v", path, resp.StatusCode, err)
+			}
+			resp.Body.Close()
+		}
+		resp, err := http.Get(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		page, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if resp.StatusCode != 200 || !strings.Contains(string(page), "You can close this page") {
+			t.Fatalf("the browser shows %d %s", resp.StatusCode, page)
+		}
+		until(t, "the login is stored", func() bool { return strings.Contains(g.log.String(), "somebody has logged in") })
+		m := call(t, c, ctx, "tools/call", `{"name":"fake__echo","arguments":{"n":1},"inputResponses":{"foldgate_login":{"action":"accept"}}}`)
+		if got := parseResult(t, m); got.IsError || era == mcpclient.Modern && strings.Contains(string(m.Result), "foldgate_login") {
+			t.Errorf("after the login: %s", m.Result)
+		}
+		until(t, "the page is gone", func() bool { _, err := http.Get(at); return err != nil })
+		received := c.Received()
+		g.stop()
+		g.keepsTokens(received)
+	})
+	g := newGateway(t, principals()+byPerson(newGuarded(t, newAuthServer(t)), "", ""))
+	c := mcpclient.HTTP(g.http(), mcpclient.Legacy, "Authorization", "Bearer "+tokenOf["alice"])
+	c.Capabilities = `{"elicitation":{"url":{}}}`
+	if _, err := c.Start(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	g.closes(c)
+	if said := refused(t, tool(t, c, testContext(t), "fake__echo", `{}`)); said.Error.Code != "login_required" { // the browser could be another principal's
+		t.Errorf("with principals: %+v", said)
 	}
 }

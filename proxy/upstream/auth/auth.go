@@ -30,6 +30,9 @@ type Logins struct {
 	store *store
 	log   *slog.Logger
 
+	lifetime context.Context // of pages to log in
+	end      context.CancelFunc
+
 	mu     sync.Mutex
 	all    map[string]*Login // by file
 	closed bool
@@ -38,7 +41,9 @@ type Logins struct {
 
 // New returns the logins of a gateway, or of a command of its operator.
 func New(c config.Config, log *slog.Logger) *Logins {
-	return &Logins{all: map[string]*Login{}, log: log, store: &store{dir: c.LoginsPath(), keyFile: c.KeyPath(), key: c.Logins.Key}}
+	ls := &Logins{all: map[string]*Login{}, log: log, store: &store{dir: c.LoginsPath(), keyFile: c.KeyPath(), key: c.Logins.Key}}
+	ls.lifetime, ls.end = context.WithCancel(context.Background())
+	return ls
 }
 
 // For returns the login of a principal at an upstream, nil if the configuration has none. It is kept as
@@ -62,8 +67,10 @@ func (ls *Logins) For(upstream string, u *config.Upstream, principal string) *Lo
 	return l
 }
 
-// Close waits for the requests for tokens that are under way: a token must not get lost.
+// Close ends the pages to log in, and waits for the requests for tokens that are under way: a token must
+// not get lost.
 func (ls *Logins) Close() {
+	ls.end()
 	ls.mu.Lock()
 	ls.closed = true
 	ls.mu.Unlock()
@@ -95,6 +102,7 @@ type Error struct {
 	Scopes []string // that the upstream asks for
 	text   string
 	cause  error
+	login  *Login // that a person can mend; nil for none
 }
 
 // Error says what happened and what to do.
@@ -123,6 +131,9 @@ type Login struct {
 	saved *saved     // as stored; nil if nobody has logged in
 	info  os.FileInfo
 	unfit error // why the file can't be used
+
+	inviting sync.Mutex // guards what follows
+	invited  *page      // the last one; nil for none
 
 	mu       sync.Mutex // held while a token is fetched; guards what follows
 	server   *server
@@ -179,6 +190,7 @@ func (l *Login) lacks(scopes []string) error {
 	case l.cfg.ClientCredentials != nil:
 		e.text = fmt.Sprintf("the upstream asks for the scopes %q, which the login lacks: have them granted to the client at the authorization server, and add them to upstreams.%s.auth.scopes if that is set", scopes, l.upstream)
 	default:
+		e.login = l
 		e.text = fmt.Sprintf("the upstream asks for the scopes %q, which the login lacks: run `%s --scopes %q`, then call again", scopes, l.command(), strings.Join(scopes, " "))
 	}
 	return e
@@ -186,7 +198,7 @@ func (l *Login) lacks(scopes []string) error {
 
 // required returns the error of a login that a person has to make.
 func (l *Login) required(because string) error {
-	return &Error{Code: CodeRequired, text: fmt.Sprintf("%s: a person has to run `%s`, then call again", because, l.command())}
+	return &Error{Code: CodeRequired, login: l, text: fmt.Sprintf("%s: a person has to run `%s`, then call again", because, l.command())}
 }
 
 // plain are the characters that a shell takes as they are.

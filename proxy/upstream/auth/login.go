@@ -180,11 +180,7 @@ func (c *callback) close() {
 
 // ServeHTTP takes the browser's return. Nothing in the page comes from the request.
 func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
-	h.Set("Content-Security-Policy", "default-src 'none'")
-	h.Set("Referrer-Policy", "no-referrer")
-	h.Set("Cache-Control", "no-store")
+	plainPage(w.Header())
 	q := r.URL.Query()
 	status, text := http.StatusOK, "foldgate has the answer of the authorization server. You can close this page."
 	switch {
