@@ -617,6 +617,10 @@ func escapeAt(text string, i int) (edit, bool) {
 		e.with = "\t"
 	case 'f', 'b':
 		e.with = " "
+	case '\r', '\n': // in a shell and in YAML a word goes on in the next line
+		next := strings.TrimLeft(text[i+1:], "\r\n \t")
+		e.End = len(text) - len(next)
+		return e, i > 0 && next != "" && inBase64(text[i-1]) && inBase64(next[0]) && strings.Count(text[i:e.End], "\n") == 1
 	case 'u', 'U':
 		return hexEscape(text, i, 2, 4)
 	case 'x', 'X':

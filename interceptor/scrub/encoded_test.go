@@ -73,6 +73,21 @@ var encodings = []struct {
 		}
 		return out.String() + b
 	}},
+	{"continued lines", func(s string) string { return continued(s, "\\\n") }},
+	{"continued lines of YAML", func(s string) string { return continued(s, "\\\r\n    ") }},
+}
+
+// continued cuts s within its words after every 20 characters or a few more.
+func continued(s, sign string) string {
+	var b strings.Builder
+	for i, last := 0, 0; i < len(s); i++ {
+		if i-last >= 20 && inBase64(s[i-1]) && inBase64(s[i]) {
+			b.WriteString(sign)
+			last = i
+		}
+		b.WriteByte(s[i])
+	}
+	return b.String()
 }
 
 func packed(s string, packer func(io.Writer) io.WriteCloser) []byte {

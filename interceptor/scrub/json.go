@@ -372,7 +372,7 @@ func (d *document) tables() error {
 // isLabel and isValue report whether a member of an object has the name or the value of a pair.
 func isLabel(key string) bool {
 	switch key {
-	case "variable", "field", "label", "header", "id":
+	case "variable", "field", "label", "property", "header", "id":
 		return true
 	}
 	return strings.HasSuffix(key, "ame") || strings.HasSuffix(key, "ey")
@@ -380,7 +380,7 @@ func isLabel(key string) bool {
 
 func isValue(key string) bool {
 	switch key {
-	case "val", "default", "content", "data":
+	case "val", "text", "default", "content", "data":
 		return true
 	}
 	return strings.HasSuffix(key, "alue")

@@ -109,6 +109,8 @@ func TestOrdinaryText(t *testing.T) {
 		"golang.org/x/oauth2 v0.30.0 h1:" + sum + "=\ngolang.org/x/oauth2 v0.30.0/go.mod h1:" + sum + "=\n",
 		`"integrity": "sha512-` + token(23, "", 86) + `=="`,
 		"commit 0123456789abcdef0123456789abcdef01234567", "id 0b8d1f7e-52f3-4b1c-9f7a-3d2e1c0b9a8f",
+		"mysql -h db1 --port=33071 --protocol=tcp2 -P 33071 app2", "mysqldump -uapp2 --no-tablespaces --parallel-schemas=12 db1",
+		"grep -i token | sha256sum", "cat key | openssl12\n", "option(KEY_A | KEY_B1)\n", "RUN apk add key-tool7 \\\n  secret-tool12 \\\n  token9\n",
 		"family \U0001f468\u200d\U0001f469\u200d\U0001f467 and क\u094d\u200dष", "50%25 of a%20b",
 		"data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==",
 	} {

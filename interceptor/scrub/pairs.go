@@ -7,7 +7,7 @@ import (
 )
 
 // pairs returns the names and values that stand apart in the scanned text, each rewritten to
-// NAME": "VALUE", which all rules know.
+// NAME": "VALUE", which all rules know. Of a rule with Before, the value stands first.
 func (x *examination) pairs(text string) ([]decoded, error) {
 	var all []decoded
 	apart := 0
@@ -35,6 +35,11 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 				if groups, err = x.scratch.Submatches(i, m); err != nil {
 					return nil, err
 				}
+			}
+			if x.s.rules.active[i].Before && groups != nil {
+				name := text[m.Start+groups[4] : m.Start+groups[5]]
+				all = append(all, fromCells(text, []cell{{name, span{m.Start + groups[2], m.Start + groups[3]}}}))
+				continue
 			}
 			for n := 2; n < len(groups); n += 2 {
 				if value := (span{m.Start + groups[n], m.Start + groups[n+1]}); groups[n] >= 0 {

@@ -132,6 +132,17 @@ func TestNamesAndValues(t *testing.T) {
 		"header row on top": "[\n  [\"NAME\", \"id\"],\n  [\"VALUE\", \"1\"]\n]",
 		"rows of fields":    `{"schema":["id","NAME"],"rows":[{"f":[{"v":"1"},{"v":"VALUE"}]}]}`,
 		"several tables":    `[{"columns":["id","n"],"rows":[["1","x"]]},{"columns":["NAME"],"rows":[["VALUE"],["y"]]}]`,
+		"psql password":     " id | NAME \n----+------\n  1 | VALUE\n(1 row)\n",
+		"psql row":          "   name    |     value      \n-----------+----------------\n NAME | VALUE\n(1 row)\n",
+		"label":             `{"label":"NAME","text":"VALUE"}`,
+		"property":          `{"property":"NAME","val":"VALUE"}`,
+		"value first":       `{"value":"VALUE","name":"NAME"}`,
+		"value, type, name": `{"value":"VALUE","type":"PLAINTEXT","key":"NAME"}`,
+		"escaped, value":    `{\"Value\":\"VALUE\",\"Key\":\"NAME\"}`,
+		"value lines":       "{\n  \"value\": \"VALUE\",\n  \"name\": \"NAME\"\n}",
+		"YAML value first":  "env:\n- value: VALUE\n  name: NAME\n",
+		"XML value first":   `<add value="VALUE" key="NAME"/>`,
+		"HTML":              "<tr><th>NAME:</th>\n  <td class=\"v\">VALUE</td></tr>",
 		"psql":              " id | NAME\n----+------\n 1  | VALUE\n",
 	}
 	texts, left := 0, 0
