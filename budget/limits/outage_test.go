@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -245,5 +246,52 @@ func TestLostAnswers(t *testing.T) {
 	l.settled(t)
 	if got, want := l.used(t, "me", "alice"), (Used{tokens.Load(), calls.Load()}); got != want || got.Tokens > 20_000 || lost.Load() < 5 {
 		t.Errorf("the counter has %+v, %+v was delivered; %d answers were lost", got, want, lost.Load())
+	}
+}
+
+// Who removes the file of the store while a gateway runs, or puts another in its place, counts in
+// that one from then on: the gateway and a rebuild see the same counts.
+func TestReplacedFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "budgets.db")
+	of := func(path string) Store {
+		s, err := OpenSQLite(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { s.Close() })
+		return s
+	}
+	other := filepath.Join(t.TempDir(), "budgets.db")
+	restored := of(other)
+	counter := Counter{Key: "k", Until: 1 << 40, Expires: 1 << 40, Calls: 5, Hard: true}
+	take := func(s Store, id string, want int64) {
+		t.Helper()
+		if a, err := s.Take(t.Context(), Op{ID: id, Calls: 1, Whole: true, Counters: []Counter{counter}}); err != nil || a.Refused || a.Used[0].Calls != want {
+			t.Errorf("take %s: %+v, %v, want %d calls", id, a, err, want)
+		}
+	}
+	for i := range int64(3) {
+		take(restored, fmt.Sprint("r", i), i+1)
+	}
+	if err := restored.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := of(path)
+	take(s, "a", 1)
+	take(s, "b", 2)
+	if err := sqlitedb.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	take(s, "b", 1) // the new file does not know it
+	if err := of(path).Change(t.Context(), "", Raise, []Change{{Key: "k", Expires: 1 << 40, Used: Used{Calls: 2}}}); err != nil {
+		t.Fatal(err)
+	}
+	take(s, "c", 3)
+	if err := errors.Join(sqlitedb.Remove(path), os.Rename(other, path)); err != nil {
+		t.Fatal(err)
+	}
+	take(s, "d", 4)
+	if all, err := of(path).List(t.Context(), "k"); err != nil || len(all) != 1 || all[0].Calls != 4 {
+		t.Errorf("the file has %v, %v", all, err)
 	}
 }

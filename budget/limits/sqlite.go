@@ -52,15 +52,16 @@ type file struct {
 	path string
 	now  func() time.Time
 	most int // counters
-	db   *sql.DB
 
 	mu      sync.Mutex // guards the fields below
+	db      *sql.DB
 	queue   []*request
 	writing bool // the goroutine write runs
 	closed  bool
 	stopped sync.Cond // write has ended
 
 	// Only write uses these.
+	opened  os.FileInfo
 	conn    *sql.Conn
 	stmts   map[stmt]*sql.Stmt
 	answers map[string]memory
@@ -114,27 +115,60 @@ func openSQLite(path string, now func() time.Time) (Store, error) {
 	f := &file{path: path, now: now, most: maxCounters, stmts: map[stmt]*sql.Stmt{}, answers: map[string]memory{}}
 	f.stopped.L = &f.mu
 	if err := f.open(context.Background()); err != nil {
-		if f.db != nil {
-			f.db.Close()
-		}
 		return nil, f.diagnose(err)
 	}
 	return f, nil
 }
 
-func (f *file) open(ctx context.Context) (err error) {
+func (f *file) open(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
 		return err
 	}
-	f.db, err = sqlitedb.Open(ctx, f.path, sqlitedb.Options{
+	db, err := sqlitedb.Open(ctx, f.path, sqlitedb.Options{
 		Migrations: migrations, ApplicationID: applicationID,
 		Pragmas: []string{"wal_autocheckpoint(0)"}, // tidy does it
 	})
 	if err != nil {
 		return err
 	}
-	f.conn, err = f.db.Conn(ctx)
-	return err
+	opened, err := os.Stat(f.path)
+	conn, connErr := db.Conn(ctx)
+	if err = errors.Join(err, connErr); err != nil {
+		return errors.Join(err, db.Close())
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.db, f.conn, f.opened = db, conn, opened
+	return nil
+}
+
+// follow opens the file again if another one is in its place, or none: it was restored, or it is to
+// be built again.
+func (f *file) follow(ctx context.Context) error {
+	now, err := os.Stat(f.path)
+	if err == nil && os.SameFile(now, f.opened) {
+		return nil
+	}
+	before := file{db: f.database(), conn: f.conn, stmts: f.stmts}
+	if err := f.open(ctx); err != nil {
+		return err
+	}
+	f.stmts, f.answers, f.order = map[stmt]*sql.Stmt{}, map[string]memory{}, nil
+	return before.release()
+}
+
+// release closes the file. SQLite moves the log into it, unless a statement is left open.
+func (f *file) release() error {
+	for _, s := range f.stmts {
+		s.Close()
+	}
+	return errors.Join(f.conn.Close(), f.db.Close())
+}
+
+func (f *file) database() *sql.DB {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.db
 }
 
 // stmt returns a prepared statement. One statement for all counters costs half of one for each.
@@ -222,14 +256,17 @@ func (f *file) write() {
 		f.mu.Unlock()
 
 		ctx := context.Background() // the driver starts a goroutine for one that can be cancelled
-		err := sqlitedb.Update(ctx, f.conn, func(*sql.Tx) error {
-			for _, r := range batch {
-				if err := f.run(ctx, r); err != nil {
-					return err
+		err := f.follow(ctx)
+		if err == nil {
+			err = sqlitedb.Update(ctx, f.conn, func(*sql.Tx) error {
+				for _, r := range batch {
+					if err := f.run(ctx, r); err != nil {
+						return err
+					}
 				}
-			}
-			return nil
-		})
+				return nil
+			})
+		}
 		for _, r := range batch {
 			if err != nil && r.known {
 				f.answers[r.id] = r.was
@@ -441,9 +478,10 @@ func (f *file) tidy(ctx context.Context) {
 	}
 	go func() { // it waits for the disk
 		var busy, log, moved int
-		err := f.db.QueryRow("PRAGMA wal_checkpoint(PASSIVE)").Scan(&busy, &log, &moved)
+		db := f.database()
+		err := db.QueryRow("PRAGMA wal_checkpoint(PASSIVE)").Scan(&busy, &log, &moved)
 		if err == nil && log >= logPages {
-			_, _ = f.db.Exec("PRAGMA wal_checkpoint(RESTART)") // stops writers
+			_, _ = db.Exec("PRAGMA wal_checkpoint(RESTART)") // stops writers
 		}
 	}()
 }
@@ -452,7 +490,7 @@ func (f *file) List(ctx context.Context, keys ...string) (all []Count, err error
 	const query = "SELECT key, bucket, tokens, calls FROM counters"
 	read := func(query string, args ...any) {
 		var c Count
-		for e := range sqlitedb.Rows(ctx, f.db, []any{&c.Key, &c.Bucket, &c.Tokens, &c.Calls}, query, args...) {
+		for e := range sqlitedb.Rows(ctx, f.database(), []any{&c.Key, &c.Bucket, &c.Tokens, &c.Calls}, query, args...) {
 			if err = e; err != nil {
 				return
 			}
@@ -475,7 +513,7 @@ func (f *file) List(ctx context.Context, keys ...string) (all []Count, err error
 }
 
 func (f *file) Delete(ctx context.Context, keys []string) error {
-	err := sqlitedb.Update(ctx, f.db, func(tx *sql.Tx) error {
+	err := sqlitedb.Update(ctx, f.database(), func(tx *sql.Tx) error {
 		for _, key := range keys {
 			if _, err := tx.ExecContext(ctx, "DELETE FROM counters WHERE key = ?", key); err != nil {
 				return err
@@ -497,7 +535,7 @@ func (f *file) Close() error {
 		f.stopped.Wait()
 	}
 	f.mu.Unlock()
-	return f.db.Close()
+	return f.release()
 }
 
 // diagnose adds to an error what the user can do about it.
