@@ -2,6 +2,7 @@ package limits
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"path/filepath"
 	"sync"
@@ -155,5 +156,71 @@ func TestClockOfTheServer(t *testing.T) {
 		if u := l.used(t, "day", ""); u.Tokens != 1000 {
 			t.Errorf("the day has %+v", u)
 		}
+	}
+}
+
+// A refused call succeeds at the time that the refusal names, and no earlier, whichever of its limits
+// are spent. Without a time it never succeeds.
+func TestRetryAfter(t *testing.T) {
+	windows := []string{"15m", "6h", "1d", "1w", "1mo", "rolling 24m", "rolling 7h", "rolling 30d"}
+	var named, never int
+	for range 60 {
+		c := &clock{t: time.Date(2026, 3, 27, 12, 0, 0, 0, time.UTC)}
+		store, err := openSQLite(filepath.Join(t.TempDir(), "budgets.db"), c.now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var all []Limit
+		for i := range 1 + rand.IntN(4) {
+			one := Limit{Name: fmt.Sprint("l", i), Per: PerAll, Window: window(t, windows[rand.IntN(len(windows))])}
+			if one.Tokens = Amount(20 + rand.IntN(200)); rand.IntN(3) == 0 {
+				one.Tokens, one.Calls = 0, Amount(1+rand.IntN(6))
+			}
+			all = append(all, one)
+		}
+		l, err := New(all, store, Options{Now: c.now, MaxResult: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.pause = 0
+		begin := func(tokens int) *ExceededError {
+			_, err := l.Begin(t.Context(), Use{}, tokens)
+			var exceeded *ExceededError
+			if err != nil && !errors.As(err, &exceeded) {
+				t.Fatal(err)
+			}
+			l.Close(t.Context()) // gives back
+			return exceeded
+		}
+		for range 40 {
+			c.set(c.now().Add(time.Duration(rand.Int64N(int64(20 * time.Minute)))))
+			tokens := rand.IntN(60)
+			e := begin(tokens)
+			if e == nil {
+				continue
+			}
+			at := c.now()
+			if e.Reset.IsZero() {
+				never++
+				c.set(at.AddDate(0, 2, 0))
+				if begin(tokens) == nil {
+					t.Fatalf("%+v never refused %d tokens later", e, tokens)
+				}
+				break
+			}
+			named++
+			c.set(e.Reset.Add(-time.Second))
+			if e.Reset.Sub(at) > time.Second && begin(tokens) == nil {
+				t.Fatalf("at %v %v refused %d tokens until %v, and not a second before", at, e, tokens, e.Reset)
+			}
+			c.set(e.Reset)
+			if e := begin(tokens); e != nil {
+				t.Fatalf("%v, when it should have enough", e)
+			}
+		}
+		store.Close()
+	}
+	if named < 100 || never < 5 {
+		t.Errorf("%d refusals with a time, %d without", named, never)
 	}
 }

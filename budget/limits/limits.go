@@ -232,7 +232,7 @@ type State struct {
 	Limit, Subject, Per, Action, Window string
 	Tokens, TokensUsed                  int64 // Tokens 0: any number. What is reserved counts as used
 	Calls, CallsUsed                    int64
-	Reset                               time.Time // zero: never. A rolling window: when the next part of it comes free
+	Reset                               time.Time // zero: never. A rolling window: when what counts now has all come free
 }
 
 // Left returns what is left of a total.
@@ -248,10 +248,19 @@ func (l *limit) state(subject string, w span, u Used) State {
 		Limit: l.Name, Subject: subject, Per: l.Per, Action: l.Action, Window: l.Window.String(),
 		Tokens: int64(l.Tokens), TokensUsed: u.Tokens, Calls: int64(l.Calls), CallsUsed: u.Calls,
 	}
-	if w.until != math.MaxInt64 {
-		s.Reset = time.Unix(w.until, 0).In(l.zone)
+	s.Reset = l.time(w.until)
+	if w.bucket != 0 {
+		s.Reset = l.time(w.until + w.bucket - w.oldest)
 	}
 	return s
+}
+
+// time returns a time in the zone of the limit; it is zero for the largest number of seconds.
+func (l *limit) time(seconds int64) time.Time {
+	if seconds == math.MaxInt64 {
+		return time.Time{}
+	}
+	return time.Unix(seconds, 0).In(l.zone)
 }
 
 // ExceededError says which limit refuses a use.
@@ -260,7 +269,7 @@ type ExceededError struct {
 	Unit           string // tokens or calls
 	Left, Total    int64
 	Main           bool      // the limit counts in main only
-	Reset          time.Time // when there is more; zero: never
+	Reset          time.Time // when the use that was refused can succeed, else as in State; zero: never
 }
 
 func (e *ExceededError) Error() string {

@@ -38,10 +38,12 @@ func newRedis(t testing.TB, args ...string) *redisServer {
 	return r
 }
 
+// start lets the server write each operation before it confirms it. With everysec it can be late,
+// and lose the operation when it is killed.
 func (r *redisServer) start(t testing.TB) {
 	t.Helper()
 	r.run(t, append([]string{"--port", r.port, "--bind", "127.0.0.1", "--dir", r.dir,
-		"--appendonly", "yes", "--save", "", "--daemonize", "no"}, r.args...)...)
+		"--appendonly", "yes", "--appendfsync", "no", "--save", "", "--daemonize", "no"}, r.args...)...)
 }
 
 // run starts redis-server and waits until it answers.

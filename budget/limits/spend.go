@@ -7,6 +7,7 @@ import (
 	"errors"
 	"log/slog"
 	"maps"
+	"math"
 	"os"
 	"slices"
 	"strconv"
@@ -200,12 +201,66 @@ func (l *Limits) Begin(ctx context.Context, u Use, args int) (*Spend, error) {
 	case err != nil:
 		return nil, err
 	case exceeded != nil:
-		return nil, exceeded
+		return nil, s.refusal(ctx, exceeded, Used{int64(args), 1})
 	case len(s.last.counters) == 0:
 		return nil, nil
 	}
 	s.whole = false
 	return s, nil
+}
+
+// refusal returns, of the limits that refuse a use, the one that refuses it for longest, and until
+// when. exceeded is one of them; it is the answer if the store does not say more.
+func (s *Spend) refusal(ctx context.Context, exceeded *ExceededError, wanted Used) *ExceededError {
+	a := s.last
+	keys := make([]string, len(a.counters))
+	for i, c := range a.counters {
+		keys[i] = c.Key
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.wait)
+	defer cancel()
+	list, err := s.l.store.List(ctx, keys...)
+	if err != nil {
+		return exceeded
+	}
+	longest := int64(0)
+	for i, c := range a.counters {
+		if !c.Hard {
+			continue
+		}
+		of := slices.DeleteFunc(slices.Clone(list), func(part Count) bool { return part.Key != c.Key || part.Bucket < c.Oldest })
+		if until := c.refuses(of, wanted); until > longest {
+			longest = until
+			used := sum(of)
+			exceeded = a.exceededBy(i, used, left(c.Calls, used.Calls) < wanted.Calls)
+			exceeded.Reset = a.limits[i].time(until)
+		}
+	}
+	return exceeded
+}
+
+// refuses returns until when a counter has less than wanted, in seconds since 1970: 0 if it has
+// enough, the largest number if that never changes. parts are those that count.
+func (c Counter) refuses(parts []Count, wanted Used) int64 {
+	wanted.Tokens = max(wanted.Tokens, 1) // a call without arguments needs some for its result
+	enough := func(used Used) bool {
+		return left(c.Tokens, used.Tokens) >= wanted.Tokens && left(c.Calls, used.Calls) >= wanted.Calls
+	}
+	switch {
+	case enough(sum(parts)):
+		return 0
+	case !enough(Used{}):
+		return math.MaxInt64
+	case c.Bucket == 0:
+		return c.Until
+	}
+	slices.SortFunc(parts, func(a, b Count) int { return cmp.Compare(a.Bucket, b.Bucket) })
+	for i := range parts {
+		if enough(sum(parts[i+1:])) {
+			return parts[i].Bucket + c.Until - c.Oldest // then begins a bucket that does not reach back to it
+		}
+	}
+	return c.Until
 }
 
 // Take takes n tokens, or what the tightest limit has left: then it returns that limit too. Deliver
@@ -582,10 +637,13 @@ func (l *Limits) learn(a *account, u Use, answer Answer) (crossings []Crossing) 
 
 // exceeded returns the limit that granted the least.
 func (a *account) exceeded(answer Answer) *ExceededError {
-	i := answer.Tightest
-	s := a.limits[i].state(a.subjects[i], a.spans[i], answer.Used[i])
+	return a.exceededBy(answer.Tightest, answer.Used[answer.Tightest], answer.Calls)
+}
+
+func (a *account) exceededBy(i int, used Used, calls bool) *ExceededError {
+	s := a.limits[i].state(a.subjects[i], a.spans[i], used)
 	e := &ExceededError{Limit: s.Limit, Subject: s.Subject, Unit: "tokens", Left: left(s.Tokens, s.TokensUsed), Total: s.Tokens, Reset: s.Reset, Main: a.limits[i].Match.Context == Main}
-	if answer.Calls {
+	if calls {
 		e.Unit, e.Left, e.Total = "calls", left(s.Calls, s.CallsUsed), s.Calls
 	}
 	return e
@@ -859,12 +917,14 @@ func (l *Limits) counts(ctx context.Context, keys ...string) (map[string][]Count
 }
 
 // used sums up the parts of a counter that count.
-func used(parts []Count, w span) (sum Used) {
+func used(parts []Count, w span) Used {
+	return sum(slices.DeleteFunc(slices.Clone(parts), func(c Count) bool { return c.Bucket < w.oldest }))
+}
+
+func sum(parts []Count) (sum Used) {
 	for _, c := range parts {
-		if c.Bucket >= w.oldest {
-			sum.Tokens += c.Tokens
-			sum.Calls += c.Calls
-		}
+		sum.Tokens += c.Tokens
+		sum.Calls += c.Calls
 	}
 	return sum
 }

@@ -438,7 +438,8 @@ func killedUnderLimits(t *testing.T, more string) {
 	t.Logf("%d kills, %d calls answered, %d tokens received, %d charged: %d too many a kill", *kills, calls, seen, used, (used-seen)/int64(*kills))
 }
 
-// redis starts a Redis server and returns its URL and its process.
+// redis starts a Redis server and returns its URL and its process. It writes each operation before
+// it confirms it; with everysec it can be late, and lose the operation when it is killed.
 func redis(t *testing.T) (url string, p *os.Process) {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
@@ -450,7 +451,7 @@ func redis(t *testing.T) (url string, p *os.Process) {
 	}
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	_ = l.Close()
-	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--appendonly", "yes", "--save", "")
+	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--appendonly", "yes", "--appendfsync", "no", "--save", "")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
