@@ -31,7 +31,7 @@ type Rebuilt struct {
 type MissingRecords struct {
 	Dir         string
 	First, Last uint64
-	Before      time.Time // of the record after them
+	Before      time.Time // of the record after them; zero if they were at the end
 }
 
 // RebuildLimits raises the counts of the limits in c to what the journals in dirs say. It lowers none,
@@ -57,7 +57,12 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 		for _, dir := range dirs {
 			next := uint64(1)
 			// What a process reserved that was killed is in no trace: given back later, it would be lacking.
-			if err := os.Remove(filepath.Join(filepath.Dir(dir), engine.ReservesFile)); err != nil && !errors.Is(err, os.ErrNotExist) {
+			err := os.Remove(filepath.Join(filepath.Dir(dir), engine.ReservesFile))
+			if errors.Is(err, os.ErrNotExist) {
+				err = nil
+			}
+			last, headErr := trace.Last(dir) // before the records, so that it must be among them
+			if err = errors.Join(err, headErr); err != nil {
 				yield(limits.Charge{}, err)
 				return
 			}
@@ -73,6 +78,9 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 				if charge, ok := chargeOf(r, shown, refusedByLimit); ok && !yield(charge, nil) {
 					return
 				}
+			}
+			if last >= next {
+				done.Missing = append(done.Missing, MissingRecords{Dir: dir, First: next, Last: last})
 			}
 		}
 	}

@@ -204,18 +204,29 @@ that a trace no longer has are named: what they charged is not counted.`,
 			if err != nil {
 				return err
 			}
+			places := dirs
 			if len(dirs) == 0 {
-				dirs = instances(cfg.StatePath(), 0)
+				places = instances(cfg.StatePath(), 0)
 			}
-			if dirs, err = withJournal(dirs); err != nil {
+			found, err := withJournal(places)
+			if err == nil && len(dirs) > len(found) {
+				i := slices.IndexFunc(dirs, func(dir string) bool { return !slices.Contains(found, dir) })
+				_, err = withJournal(dirs[i : i+1])
+			}
+			if err != nil {
 				return err
 			}
+			dirs = found
 			done := a.working(cmd, cmd.CommandPath())
 			defer done()
 			rebuilt, err := proxy.RebuildLimits(cmd.Context(), cfg, dirs, slog.New(slog.DiscardHandler))
 			done()
 			for _, m := range rebuilt.Missing {
-				fmt.Fprintf(cmd.OutOrStdout(), "%s lacks the records %d to %d, from before %s: what they charged is not counted.\n", m.Dir, m.First, m.Last, m.Before.Format(time.RFC3339))
+				at := "at its end"
+				if !m.Before.IsZero() {
+					at = "from before " + m.Before.Format(time.RFC3339)
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s lacks the records %d to %d, %s: what they charged is not counted.\n", m.Dir, m.First, m.Last, at)
 			}
 			if err != nil {
 				return err

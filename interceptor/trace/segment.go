@@ -185,6 +185,16 @@ func readHead(dir string) (*head, error) {
 	return h, nil
 }
 
+// Last returns the number of the last record that the journal in dir is known to have had, 0 if that
+// is not known.
+func Last(dir string) (uint64, error) {
+	h, err := readHead(dir)
+	if h == nil || err != nil {
+		return 0, err
+	}
+	return h.Seq, nil
+}
+
 // writeHead replaces the head file atomically. durable also waits for the disk.
 func writeHead(dir string, h *head, durable bool) error {
 	h.Protocol = headProtocol

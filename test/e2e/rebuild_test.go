@@ -111,4 +111,17 @@ func TestRebuild(t *testing.T) {
 	if out := g.output("budgets", "rebuild"); !strings.Contains(out, " lacks the records 11 to 20,") {
 		t.Errorf("of a trace without records 11 to 20, budgets rebuild says %q", out)
 	}
+	newest := files[len(files)-1]
+	if kept, err = os.ReadFile(newest); err != nil {
+		t.Fatal(err)
+	}
+	lines = strings.SplitAfter(strings.TrimSuffix(string(kept), "\n"), "\n")
+	write(t, newest, strings.Join(lines[:len(lines)-3], ""))
+	if out := g.output("budgets", "rebuild"); !strings.Contains(out, ", at its end: ") {
+		t.Errorf("of a trace without its last records, budgets rebuild says %q", out)
+	}
+	cmd := g.command("budgets", "rebuild", filepath.Join(g.dir, "state", "trace"), "/nonexistent")
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "there is no trace in /nonexistent") {
+		t.Errorf("of a directory that is not there, budgets rebuild says %q, %v", out, err)
+	}
 }
