@@ -121,7 +121,9 @@ func TestRebuild(t *testing.T) {
 		t.Errorf("of a trace without its last records, budgets rebuild says %q", out)
 	}
 	cmd := g.command("budgets", "rebuild", filepath.Join(g.dir, "state", "trace"), "/nonexistent")
-	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "there is no trace in /nonexistent") {
-		t.Errorf("of a directory that is not there, budgets rebuild says %q, %v", out, err)
+	var said strings.Builder
+	cmd.Stderr = &said
+	if err := cmd.Run(); err == nil || !strings.Contains(said.String(), "there is no trace in /nonexistent") {
+		t.Errorf("of a directory that is not there, budgets rebuild says %q, %v", said.String(), err)
 	}
 }
