@@ -13,7 +13,8 @@ import (
 )
 
 // The guard on what five matching limits add to a call, with their counts in SQLite, over the whole
-// process: they take little more than counting does. The room is for a machine that is busy.
+// process: a note in a file for each call, and an operation of the store now and then. One for each
+// call would double it. The room is for a machine that is busy.
 func TestRatioOfLimits(t *testing.T) {
 	var five []limits.Limit
 	for i, per := range []string{limits.PerPrincipal, limits.PerTeam, limits.PerTool, limits.PerServer, limits.PerAll} {
@@ -37,8 +38,8 @@ func TestRatioOfLimits(t *testing.T) {
 		least[0], least[1] = min(least[0], took(without)), min(least[1], took(with))
 	}
 	r := float64(least[1]) / float64(least[0])
-	if r > 1.4 {
-		t.Errorf("a call takes %.2f times the processor time with five limits, want at most 1.4", r)
+	if r > 1.8 {
+		t.Errorf("a call takes %.2f times the processor time with five limits, want at most 1.8", r)
 	}
 	t.Logf("a call takes %v, with five limits %v: %.3f times", least[0]/calls, least[1]/calls, r)
 }
