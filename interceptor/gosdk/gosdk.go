@@ -12,9 +12,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
+	"weak"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.opentelemetry.io/otel/metric"
@@ -74,10 +75,9 @@ type Foldgate struct {
 	alone  *session // of requests without a session
 	close  func() error
 
-	receiving, sending, ownTools atomic.Int64 // how often each was mounted
-
-	mu       sync.Mutex
-	sessions map[*mcp.ServerSession]*session // that are open
+	mu        sync.Mutex
+	sessions  map[*mcp.ServerSession]*session // that are open
+	withTools []weak.Pointer[mcp.Server]      // to which AddTools was applied
 }
 
 // New opens the state and loads the rules. Mount the result on a server with [Foldgate.Receiving],
@@ -135,24 +135,20 @@ func (f *Foldgate) has(p Parts) bool { return f.opts.Parts.Has(p) }
 // server later stands outside of it, and sees results folded and without secrets; what was added
 // before stands inside, and sees them as the tools return them.
 func (f *Foldgate) Receiving() mcp.Middleware {
-	return func(next mcp.MethodHandler) mcp.MethodHandler {
-		f.receiving.Add(1)
-		return f.receive(next)
-	}
+	return f.receive
 }
 
 // Sending returns the middleware for what the server sends of its own accord: notifications, and
 // requests such as sampling.
 func (f *Foldgate) Sending() mcp.Middleware {
-	return func(next mcp.MethodHandler) mcp.MethodHandler {
-		f.sending.Add(1)
-		return f.send(next)
-	}
+	return f.send
 }
 
 // AddTools adds foldgate's own tools to a server: those that the parts in use need.
 func (f *Foldgate) AddTools(s *mcp.Server) {
-	f.ownTools.Add(1)
+	f.mu.Lock()
+	f.withTools = append(slices.DeleteFunc(f.withTools, func(p weak.Pointer[mcp.Server]) bool { return p.Value() == nil }), weak.Make(s))
+	f.mu.Unlock()
 	for _, definition := range tools.Definitions(f.cfg.Folding) {
 		t := &mcp.Tool{}
 		if err := json.Unmarshal(definition, t); err != nil {
@@ -177,20 +173,33 @@ func (f *Foldgate) owns(name string) bool {
 
 var errNotMounted = errors.New("foldgate's tools were added to a server without its middleware: call server.AddReceivingMiddleware(fg.Receiving())")
 
-// misplaced returns an error if a part of foldgate is missing on a server, or was added twice. What it
-// does not see would be neither scrubbed, charged nor recorded.
-func (f *Foldgate) misplaced() error {
-	received, sent, added := f.receiving.Load(), f.sending.Load(), f.ownTools.Load()
-	switch {
-	case sent < received && f.has(Scrub|Meter|Trace):
-		return errors.New("foldgate would not see what the server sends: call server.AddSendingMiddleware(fg.Sending()) once for each server, before it serves")
-	case sent > received:
-		return errors.New("foldgate was added more often to what a server sends than to what it receives: call server.AddReceivingMiddleware(fg.Receiving()) once for each server, before it serves")
-	case added < received && f.has(Meter|Fold):
-		return errors.New("previews and budgets need foldgate's tools: call fg.AddTools(server) once for each server, before it serves")
+// mounted returns an error if a part of foldgate is missing on the server of a session: what it does
+// not see would be neither scrubbed, charged nor recorded.
+func (f *Foldgate) mounted(ss *mcp.ServerSession) error {
+	if f.has(Scrub | Meter | Trace) {
+		seen := false
+		ctx, cancel := context.WithCancel(context.WithValue(context.Background(), probeKey{}, &seen))
+		cancel()                                                      // without foldgate nothing is sent
+		_ = ss.NotifyProgress(ctx, &mcp.ProgressNotificationParams{}) // fails
+		if !seen {
+			return errors.New("foldgate would not see what the server sends: call server.AddSendingMiddleware(fg.Sending()) before it serves")
+		}
+	}
+	if f.has(Meter | Fold) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if !slices.ContainsFunc(f.withTools, func(p weak.Pointer[mcp.Server]) bool {
+			s := p.Value()
+			return s != nil && slices.Contains(slices.Collect(s.Sessions()), ss)
+		}) {
+			return errors.New("previews and budgets need foldgate's tools: call fg.AddTools(server) before it serves")
+		}
 	}
 	return nil
 }
+
+// probeKey is the key of a *bool that tells whether foldgate sees what a server sends.
+type probeKey struct{}
 
 const closeWait = 10 * time.Second // for the branches to end
 

@@ -75,15 +75,23 @@ func TestIncompleteMountsAreRefused(t *testing.T) {
 			s.AddReceivingMiddleware(fg.Receiving())
 		}, ""},
 		"twice":           {0, func(s *mcp.Server, fg *Foldgate) { mount(mount(s, fg), fg) }, ""},
-		"no sending":      {0, func(s *mcp.Server, fg *Foldgate) { s.AddReceivingMiddleware(fg.Receiving()); fg.AddTools(s) }, "AddSendingMiddleware(fg.Sending())"},
-		"receiving twice": {0, func(s *mcp.Server, fg *Foldgate) { mount(s, fg).AddReceivingMiddleware(fg.Receiving()) }, "AddSendingMiddleware(fg.Sending())"},
-		"sending twice":   {0, func(s *mcp.Server, fg *Foldgate) { mount(s, fg).AddSendingMiddleware(fg.Sending()) }, "AddReceivingMiddleware(fg.Receiving())"},
+		"receiving twice": {0, func(s *mcp.Server, fg *Foldgate) { mount(s, fg).AddReceivingMiddleware(fg.Receiving()) }, ""},
+		"no sending": {0, func(s *mcp.Server, fg *Foldgate) {
+			mount(plan{}.server(), fg) // another server does not count
+			s.AddReceivingMiddleware(fg.Receiving())
+			fg.AddTools(s)
+		}, "AddSendingMiddleware(fg.Sending())"},
 		"no tools": {0, func(s *mcp.Server, fg *Foldgate) {
+			mount(plan{}.server(), fg)
 			s.AddReceivingMiddleware(fg.Receiving())
 			s.AddSendingMiddleware(fg.Sending())
 		}, "fg.AddTools(server)"},
-		"only tools":       {0, func(s *mcp.Server, fg *Foldgate) { fg.AddTools(s) }, "AddReceivingMiddleware(fg.Receiving())"},
-		"fold, no sending": {Fold, func(s *mcp.Server, fg *Foldgate) { s.AddReceivingMiddleware(fg.Receiving()); fg.AddTools(s) }, ""},
+		"only tools":   {0, func(s *mcp.Server, fg *Foldgate) { fg.AddTools(s) }, "AddReceivingMiddleware(fg.Receiving())"},
+		"no receiving": {0, func(s *mcp.Server, fg *Foldgate) { fg.AddTools(s); s.AddSendingMiddleware(fg.Sending()) }, "AddReceivingMiddleware(fg.Receiving())"},
+		"fold, no sending": {Fold, func(s *mcp.Server, fg *Foldgate) {
+			s.AddReceivingMiddleware(fg.Receiving())
+			fg.AddTools(s)
+		}, ""},
 		"scrub, no tools": {Scrub, func(s *mcp.Server, fg *Foldgate) {
 			s.AddReceivingMiddleware(fg.Receiving())
 			s.AddSendingMiddleware(fg.Sending())
@@ -97,7 +105,11 @@ func TestIncompleteMountsAreRefused(t *testing.T) {
 			if _, err := s.Connect(t.Context(), there, nil); err != nil {
 				t.Fatal(err)
 			}
-			c, err := mcp.NewClient(&mcp.Implementation{Name: "host"}, nil).Connect(t.Context(), here, nil)
+			wire := &buffer{}
+			c, err := mcp.NewClient(&mcp.Implementation{Name: "host"}, nil).Connect(t.Context(), &mcp.LoggingTransport{Transport: here, Writer: wire}, nil)
+			if came := strings.Join(wire.read("read:"), ""); strings.Contains(came, "notifications/progress") {
+				t.Errorf("the look for foldgate reached the client: %s", came)
+			}
 			if err == nil {
 				defer c.Close()
 				tool := "fill"

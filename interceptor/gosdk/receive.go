@@ -8,6 +8,7 @@ import (
 	"errors"
 	"reflect"
 	"strings"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
@@ -50,19 +51,23 @@ func requestOf(ctx context.Context) *request {
 var errTwo = errors.New("two foldgates stand in one server: each call would be charged twice; add one of them only")
 
 func (f *Foldgate) receive(next mcp.MethodHandler) mcp.MethodHandler {
+	var mounted atomic.Bool // with all that belongs to it
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 		if outer := requestOf(ctx); outer != nil && outer.f != f {
 			return nil, errTwo
 		} else if outer != nil { // mounted twice
 			return next(ctx, method, req)
 		}
-		if err := f.misplaced(); err != nil {
-			f.engine.Log.Error(err.Error())
-			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: err.Error()}
-		}
 		ss, ok := req.GetSession().(*mcp.ServerSession)
 		if !ok {
 			return nil, errors.New("fg.Receiving() is middleware for servers")
+		}
+		if !mounted.Load() {
+			if err := f.mounted(ss); err != nil {
+				f.engine.Log.Error(err.Error())
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: err.Error()}
+			}
+			mounted.Store(true)
 		}
 		params, err := encode(req.GetParams())
 		if err != nil {
@@ -151,26 +156,23 @@ func (r *request) describe(method string, params json.RawMessage) (interceptor.H
 		refused = engine.ReadMeta(c, &meta, f.engine.Recorder, f.cfg.Trace.Correlation == "strict")
 	}
 	switch method {
-	case "tools/call":
+	case "initialize", "server/discover", "ping", "logging/setLevel", wire.MethodListen, "tools/list", "prompts/list", "resources/list", "resources/templates/list":
+	default: // a model may read the answer
 		c.Target.Metered = true
-		c.Target.Name, _ = rawjson.GetString(params, "name")
+		if c.Target.Name, _ = rawjson.GetString(params, "name"); c.Target.Name == "" {
+			c.Target.Name, _ = rawjson.GetString(params, "uri")
+		}
+	}
+	if method == "tools/call" && refused == nil {
 		c.Target.Arguments, _ = rawjson.Get(params, "arguments")
 		if f.owns(c.Target.Name) {
 			c.Target.Server, c.Target.To = "", "foldgate"
 			f.engine.Tools.Attribute(r.ctx, c)
 			return r.callOwnTool, nil
 		}
-		if refused == nil && f.has(Meter) && bytes.Contains(c.Target.Arguments, []byte(`branch_id`)) {
+		if f.has(Meter) && bytes.Contains(c.Target.Arguments, []byte("branch_id")) {
 			refused = r.takeBranchID()
 		}
-	case "prompts/get", "resources/read", "resources/subscribe", "resources/unsubscribe":
-		c.Target.Metered = true
-		c.Target.Name, _ = rawjson.GetString(params, "name")
-		if uri, ok := rawjson.GetString(params, "uri"); ok {
-			c.Target.Name = uri
-		}
-	case "completion/complete":
-		c.Target.Metered = true
 	}
 	if refused != nil {
 		c.Target.Metered = false
@@ -209,11 +211,15 @@ func (r *request) callOwnTool(ctx context.Context, c *interceptor.Call) (*interc
 	return &interceptor.Result{Body: m.Result, Error: m.Error}, nil
 }
 
+// ownKey marks the context of a message of foldgate itself, which is free.
+type ownKey struct{}
+
 // Message implements [conn.Receiver]: it sends the progress of a batch.
 func (r *request) Message(m wire.Message) {
 	var p mcp.ProgressNotificationParams
 	if json.Unmarshal(m.Params, &p) == nil {
-		_ = r.ss.NotifyProgress(context.WithValue(r.ctx, requestKey{}, r), &p) // the client may have gone
+		ctx := context.WithValue(context.WithValue(r.ctx, requestKey{}, r), ownKey{}, true)
+		_ = r.ss.NotifyProgress(ctx, &p) // the client may have gone
 	}
 }
 

@@ -21,6 +21,10 @@ type sendKey struct{}
 
 func (f *Foldgate) send(next mcp.MethodHandler) mcp.MethodHandler {
 	return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
+		if seen, ok := ctx.Value(probeKey{}).(*bool); ok {
+			*seen = true
+			return nil, nil
+		}
 		if ctx.Value(sendKey{}) == f { // mounted twice
 			return next(ctx, method, req)
 		}
@@ -97,10 +101,17 @@ func (o *outgoing) notify(ctx context.Context, params json.RawMessage) error {
 			n.Era = ""
 		}
 	}
-	if f.has(Meter) && m.Verdict < interceptor.Blocked {
+	if ctx.Value(ownKey{}) != nil {
+		n.From, n.Server = "foldgate", ""
+	} else if f.has(Meter) && m.Verdict < interceptor.Blocked {
 		n.Tokens = f.engine.Tokens.Sent(o.method, m.Body, nil)
-		n.Refused = f.engine.Branches.Pay(n.Branch, n.Tokens) < n.Tokens ||
-			!f.limits.Pay(aside, &interceptor.Origin{Identity: o.s.identity, Session: o.s.id, Revision: n.Era}, server, "", n.Branch != "", n.Tokens)
+		who := &interceptor.Origin{Identity: o.s.identity, Session: o.s.id, Revision: n.Era}
+		switch {
+		case f.engine.Branches.Pay(n.Branch, n.Tokens) < n.Tokens:
+			n.Refused = "budget_exhausted"
+		case !f.limits.Pay(aside, who, server, "", n.Branch != "", n.Tokens):
+			n.Refused = "limit_exceeded"
+		}
 	}
 	if f.has(Trace) {
 		if err := f.engine.Recorder.Notification(aside, n, &m); err != nil {
@@ -110,7 +121,7 @@ func (o *outgoing) notify(ctx context.Context, params json.RawMessage) error {
 	switch {
 	case m.Verdict >= interceptor.Blocked:
 		return errWithheld
-	case n.Refused:
+	case n.Refused != "":
 		return errors.New("foldgate did not send the notification: its branch, or a limit, has too few tokens left")
 	case m.Verdict == interceptor.Redacted:
 		req, err := o.with(m.Body)
