@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/jsonschema-go/jsonschema"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -451,6 +452,50 @@ func TestOptionsThatAreRefused(t *testing.T) {
 		}
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("New = %v, want a fault of %s", err, want)
+		}
+	}
+}
+
+// Arguments are counted as the client wrote them.
+func TestArgumentsAreCountedAsWritten(t *testing.T) {
+	fg := embed(t, plan{}, nil)
+	s := mount(plan{}.server(), fg)
+	r := inMemory(t, s)
+	b := own[branch](r, "branch_create", `{"description":"work"}`).BranchID
+	ss := slices.Collect(s.Sessions())[0]
+	handle := fg.receive(func(_ context.Context, method string, _ mcp.Request) (mcp.Result, error) {
+		if method == "tools/list" {
+			return &mcp.ListToolsResult{Tools: []*mcp.Tool{{Name: "read", InputSchema: json.RawMessage(`{"type":"object"}`)}}}, nil
+		}
+		return said(""), nil
+	})
+	const args = `{"path":"<a> & <b> & <c>"`
+	_, err := handle(t.Context(), "tools/call", &mcp.CallToolRequest{Session: ss, Params: &mcp.CallToolParamsRaw{Name: "read", Arguments: json.RawMessage(args + `,"branch_id":"` + b + `"}`)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := tokens(t, "work") + tokens(t, args+"}")
+	if s := own[branch](r, "branch_status", `{"branch_id":"`+b+`"}`); s.BudgetUsed != want {
+		t.Errorf("%d tokens were charged, want %d", s.BudgetUsed, want)
+	}
+}
+
+// A tool that needs input gets it, in both eras, also in a branch.
+func TestToolThatAsksForInput(t *testing.T) {
+	for _, era := range []string{legacy, modern} {
+		s := plan{Era: era}.server()
+		mcp.AddTool(s, &mcp.Tool{Name: "confirm"}, func(_ context.Context, req *mcp.CallToolRequest, _ howArgs) (*mcp.CallToolResult, any, error) {
+			if len(req.Params.InputResponses) == 0 {
+				return &mcp.CallToolResult{RequestState: "state", InputRequests: mcp.InputRequestMap{
+					"sure": &mcp.ElicitParams{Message: "sure?", RequestedSchema: &jsonschema.Schema{Type: "object"}},
+				}}, nil, nil
+			}
+			return said("answered with " + req.Params.RequestState), nil, nil
+		})
+		r := inMemory(t, mount(s, embed(t, plan{}, nil)))
+		b := own[branch](r, "branch_create", `{"description":"work"}`).BranchID
+		if got := text(r.call("confirm", `{"how":"x","branch_id":"`+b+`"}`)); got != "answered with state" {
+			t.Errorf("%s: %s", era, got)
 		}
 	}
 }

@@ -164,7 +164,9 @@ func (r *request) describe(method string, params json.RawMessage) (interceptor.H
 		}
 	}
 	if method == "tools/call" && refused == nil {
-		c.Target.Arguments, _ = rawjson.Get(params, "arguments")
+		if p, ok := r.req.GetParams().(*mcp.CallToolParamsRaw); ok {
+			c.Target.Arguments = p.Arguments // as the client wrote them: encoding may change what they cost
+		}
 		if f.owns(c.Target.Name) {
 			c.Target.Server, c.Target.To = "", "foldgate"
 			f.engine.Tools.Attribute(r.ctx, c)
