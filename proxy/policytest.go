@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/tools"
 )
@@ -8,5 +9,5 @@ import (
 // TestPolicy decides the calls that a file lists as a gateway does, and compares the decisions with
 // those that the file expects. The error is a [*config.Error].
 func TestPolicy(cfg config.Config, file string) ([]config.PolicyResult, error) {
-	return cfg.TestPolicy(file, tools.Has)
+	return cfg.TestPolicy(file, tools.Has, func(full string) string { return catalog.ShownName("", full) })
 }

@@ -46,6 +46,20 @@ policy:
 - {principal: bob, prompt: branch_create, expect: deny}
 `)
 	says(t, succeeds(t, file, "policy", "test", good), "^7 decisions are as expected$")
+	long := "files__export_all_customer_records_of_the_region_and_then_delete_everything_now"
+	write("long.yaml", "upstreams: {files: {builtin: files, roots: [.]}}\nprincipals: {bob: {token: fedcba9876543210}}\n"+`policy:
+  default: deny
+  rules: [{name: all, allow: ["files__export*"]}, {name: no-delete, deny: ["*_delete_everything_now"]}, {name: ends, allow: ["files__i*_everything_now"]}]
+`)
+	says(t, succeeds(t, filepath.Join(dir, "long.yaml"), "policy", "test", write("longtest.yaml", `
+- {principal: bob, tool: `+long+`, expect: deny, rule: no-delete}
+- {principal: bob, tool: `+strings.Replace(long, "export", "import", 1)+`, expect: deny}
+- {principal: bob, prompt: `+long+`, expect: deny}
+`)), "^3 decisions are as expected$")
+	short := write("short.yaml", "- {principal: bob, tool: files__export_all_customer_records_of_the_region_and_then_cf1f965a, expect: deny}")
+	if _, errOut, code := runs(t, "policy", "test", short, "--config", filepath.Join(dir, "long.yaml")); code == 0 || !strings.Contains(errOut, "is a shortened name: write the whole one") {
+		t.Errorf("code %d, %s", code, errOut)
+	}
 	bad := write("bad.yaml", `
 - {principal: alice, tool: files__read_file, expect: deny}
 - {principal: bob, tool: files__search_files, expect: deny, rule: notes}

@@ -35,7 +35,7 @@ func (r *Rules) UnmatchedRules(tools *Catalog) (faults []config.Fault) {
 // UnmatchedGlobs returns a fault for each glob on tool names that matches none. It may be meant for
 // tools to come, but a mistyped deny hides nothing.
 func (r *Rules) UnmatchedGlobs(tools *Catalog) (faults []config.Fault) {
-	complete := true
+	complete, named := true, slices.Clone(tools.Order) // as rules match them: long names also whole
 	for i, key := range r.keys {
 		if tools.Lists[i] == nil {
 			complete = false
@@ -44,7 +44,7 @@ func (r *Rules) UnmatchedGlobs(tools *Catalog) (faults []config.Fault) {
 		var own []string
 		for _, raw := range tools.Lists[i].Items {
 			if name, ok := rawjson.GetString(raw, kinds[Tools].id); ok {
-				own = append(own, name)
+				own, named = append(own, name), append(named, FullName(r.cfg.Upstreams[key].NamePrefix(key), name))
 			}
 		}
 		at, filter := "upstreams."+key+".tools.", r.cfg.Upstreams[key].Tools
@@ -57,8 +57,8 @@ func (r *Rules) UnmatchedGlobs(tools *Catalog) (faults []config.Fault) {
 		faults = append(faults, unmatched("results.tools", slices.Sorted(maps.Keys(r.cfg.Results.Tools)), tools.Order, why)...)
 		faults = append(faults, unmatched("run.allow", r.cfg.Run.Allow, tools.Order, why)...)
 		for i, rule := range r.cfg.Policy.Rules {
-			faults = append(faults, unmatched(fmt.Sprintf("policy.rules[%d].allow", i), rule.Allow, tools.Order, why)...)
-			faults = append(faults, unmatched(fmt.Sprintf("policy.rules[%d].deny", i), rule.Deny, tools.Order, why)...)
+			faults = append(faults, unmatched(fmt.Sprintf("policy.rules[%d].allow", i), rule.Allow, named, why)...)
+			faults = append(faults, unmatched(fmt.Sprintf("policy.rules[%d].deny", i), rule.Deny, named, why)...)
 		}
 	}
 	return r.cfg.Locate(faults)

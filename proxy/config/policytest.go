@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -19,8 +20,8 @@ type policyTest struct {
 	Team        string         `yaml:"team"`      // replaces that of the principal
 	Roles       []string       `yaml:"roles"`     // as well
 	Scopes      []string       `yaml:"scopes"`    // as well
-	Tool        string         `yaml:"tool"`      // as hosts see it
-	Prompt      string         `yaml:"prompt"`    // as hosts see it
+	Tool        string         `yaml:"tool"`      // as hosts see it, but not shortened
+	Prompt      string         `yaml:"prompt"`    // as well
 	Resource    string         `yaml:"resource"`  // a URI
 	Server      string         `yaml:"server"`    // "" is found by the prefix of the tool or prompt
 	Annotations map[string]any `yaml:"annotations"`
@@ -29,6 +30,10 @@ type policyTest struct {
 	Expect      string         `yaml:"expect"` // allow or deny
 	Rule        string         `yaml:"rule"`   // that decides; "" is any
 }
+
+// shortName matches what can be a name that was shortened: rules match the whole name, too, which it
+// does not tell.
+var shortName = regexp.MustCompile(`^.{52,55}_[0-9a-f]{8}$`)
 
 // PolicyResult is the outcome of one test of [Config.TestPolicy].
 type PolicyResult struct {
@@ -40,8 +45,8 @@ type PolicyResult struct {
 
 // TestPolicy decides the calls that a file lists, and compares the decisions with those that the
 // file expects. The file is a list in YAML. own reports whether a tool is foldgate's own: those are for
-// all. The error is an [*Error].
-func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []PolicyResult, err error) {
+// all. shown returns a name as hosts see it: shortened if it is long. The error is an [*Error].
+func (c *Config) TestPolicy(file string, own func(tool string) bool, shown func(name string) string) (results []PolicyResult, err error) {
 	p, _ := policy.Compile(c.Policy) // Load has checked it
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -61,6 +66,10 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool) (results []
 			if name != "" {
 				q.Kind, q.Name, asked = policy.Kind(kind), name, asked+1
 			}
+		}
+		if q.Kind != policy.Resource {
+			k.faultIf(shortName.MatchString(q.Name) && shown(q.Name) == q.Name, at, "%s is a shortened name: write the whole one, the server's prefix and its own name", q.Name)
+			q.Full, q.Name = q.Name, shown(q.Name)
 		}
 		k.faultIf(asked != 1, at, "needs exactly one of tool, prompt and resource, and has %d", asked)
 		k.faultIf(t.Principal != "" && !c.Knows(t.Principal), at+".principal", "there is no principal %q", t.Principal)
