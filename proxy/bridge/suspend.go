@@ -440,14 +440,23 @@ func (s *legacyServer) listen(ctx context.Context, r *conn.Request) (wire.Messag
 	}
 	s.mu.Lock()
 	delete(s.listening, r)
-	others := slices.Contains(slices.Collect(maps.Values(s.listening)), uri)
 	s.mu.Unlock()
-	if subscribed && !others && s.b.lifetime.Err() == nil {
+	if subscribed && !s.listens(uri) && s.b.lifetime.Err() == nil {
 		aside, cancel := context.WithTimeout(s.b.lifetime, asideTimeout)
 		defer cancel()
 		_, _ = s.Conn.Call(aside, &conn.Request{Method: "resources/unsubscribe", Params: params}) // without it, updates are dropped here
+		if s.listens(uri) {                                                                       // since a moment: this may have ended its subscription
+			_, _ = s.Conn.Call(aside, &conn.Request{Method: "resources/subscribe", Params: params})
+		}
 	}
 	return m, err
+}
+
+// listens reports whether a host listens for updates of a resource.
+func (s *legacyServer) listens(uri string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Contains(slices.Collect(maps.Values(s.listening)), uri)
 }
 
 // InUse reports whether a host listens for updates, which is no open call at the server.

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -338,5 +339,42 @@ func TestRefusedWhileSuspended(t *testing.T) {
 	}
 	if want := []string{"elicitation/create too_many_waiting", "notifications/progress suspended"}; !slices.Equal(got, want) {
 		t.Errorf("refused: %q, want %q", got, want)
+	}
+}
+
+// A host that subscribes while the last other one unsubscribes keeps its subscription.
+func TestSubscriptionOutlivesAnother(t *testing.T) {
+	var subscribed atomic.Bool
+	asked := make(chan struct{}, 10)
+	c := &fakeConn{}
+	s := newBridge(t).legacy(t, c)
+	listen := func(ctx context.Context) {
+		_, _ = s.Call(ctx, &conn.Request{Method: wire.MethodListen, Params: json.RawMessage(`{"notifications":{"resourceSubscriptions":["mem://a"]}}`), Receiver: drop{}})
+	}
+	second, endSecond := context.WithCancel(t.Context())
+	var hosts sync.WaitGroup
+	var once sync.Once
+	c.serveWith(func(_ context.Context, r *conn.Request) (wire.Message, error) {
+		if r.Method == "resources/unsubscribe" {
+			once.Do(func() { // the other host comes while the request is on its way
+				hosts.Go(func() { listen(second) })
+				<-asked
+			})
+		}
+		if subscribed.Store(r.Method == "resources/subscribe"); subscribed.Load() {
+			asked <- struct{}{}
+		}
+		return wire.Message{Result: json.RawMessage(`{}`)}, nil
+	})
+	first, endFirst := context.WithCancel(t.Context())
+	hosts.Go(func() { <-asked; endFirst() })
+	listen(first)
+	if !subscribed.Load() {
+		t.Error("the second host is not subscribed any more")
+	}
+	endSecond()
+	hosts.Wait()
+	if subscribed.Load() {
+		t.Error("the subscription has no host and stays")
 	}
 }

@@ -44,13 +44,26 @@ type reconnector struct {
 	closed  bool
 }
 
-// Live returns the connection of a scope if it is open, else nil.
-func (s *Server) Live(scope Scope) conn.Conn {
-	r := s.reconnector(scope)
+// IsLive reports whether the connection of a scope is open.
+func (s *Server) IsLive(scope Scope) bool { return s.reconnector(scope).live(false) != nil }
+
+// live returns the connection if it is open, else nil. It is not idle if somebody asks to use it.
+func (r *reconnector) live(use bool) conn.Conn {
 	r.mu.Lock()
-	c := r.current
-	r.mu.Unlock()
-	if c == nil || isDone(c) {
+	defer r.mu.Unlock()
+	if r.current == nil || isDone(r.current) {
+		return nil
+	}
+	if use {
+		r.asked = time.Now()
+	}
+	return r.current
+}
+
+// Live returns the connection of a scope for use if it is open, else nil.
+func (s *Server) Live(scope Scope) conn.Conn {
+	c := s.reconnector(scope).live(true)
+	if c == nil {
 		return nil
 	}
 	if scope.Own != nil && s.Shared() {

@@ -151,3 +151,66 @@ func TestStartsAreShared(t *testing.T) {
 		s.Close()
 	})
 }
+
+// resting is a connection that no call uses.
+type resting struct {
+	*lossy
+	since time.Time
+}
+
+func (r *resting) idle() (time.Time, bool) { return r.since, true }
+func (r *resting) retire() bool            { return true }
+
+// Who asks for an open connection uses it in a moment, so that is not idle. Who asks whether it is open
+// does not.
+func TestAskedConnectionIsNotIdle(t *testing.T) {
+	for name, ask := range map[string]func(*Server){
+		"asked for":    func(s *Server) { s.Live(Scope{}) },
+		"looked after": func(s *Server) { s.IsLive(Scope{}) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c := &resting{lossy: &lossy{lost: make(chan struct{})}, since: time.Now()}
+			s, up := set(t, func(context.Context) (conn.Conn, error) { return c, nil })
+			up.idle = time.Minute
+			if _, err := up.Connection(t.Context(), Scope{}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(40 * time.Second)
+			ask(up)
+			time.Sleep(30 * time.Second)
+			synctest.Wait()
+			if got, want := c.closed.Load(), name != "asked for"; got != want {
+				t.Errorf("%s: the connection is closed: %t", name, got)
+			}
+			s.Close()
+		})
+	}
+}
+
+// A server that a reload removes leaves nothing in the sessions that shared a connection to it.
+func TestRetiredServerHasNoViews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, up := set(t, func(context.Context) (conn.Conn, error) { return &lossy{lost: make(chan struct{})}, nil })
+		defer s.Close()
+		up.Config.Share = "principal"
+		open, ended := NewConnections(t.Context(), Group{}, owner{}), NewConnections(t.Context(), Group{}, owner{})
+		for _, session := range []*Connections{open, ended} {
+			if _, err := up.Connection(t.Context(), Scope{Own: session}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(open.views) != 1 || len(up.viewers) != 2 {
+			t.Fatalf("a session has %d views, the server %d viewers", len(open.views), len(up.viewers))
+		}
+		ended.Close()
+		if len(up.viewers) != 1 {
+			t.Error("the server knows a session that ended")
+		}
+		seen := open.opened(up)
+		up.Retire(t.Context(), errors.New("removed"))
+		if len(open.views) != 0 || !isDone(seen) {
+			t.Errorf("the session has %d views of a server that is gone", len(open.views))
+		}
+		open.Close()
+	})
+}

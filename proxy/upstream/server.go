@@ -92,7 +92,7 @@ func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
 			servers = append(servers, before[i])
 			continue
 		}
-		s := &Server{Key: key, Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u), held: map[*reconnector]struct{}{}}
+		s := &Server{Key: key, Config: u, Log: t.options.Log.With("upstream", key), set: t, idle: c.IdleTime(u), held: map[*reconnector]struct{}{}, viewers: map[*Connections]struct{}{}}
 		s.places.limit(c.MaxConnections(u))
 		s.again = slices.ContainsFunc(before, func(b *Server) bool { return b.Key == key })
 		known := t.known.get(key, u)
@@ -146,11 +146,13 @@ type Server struct {
 	again  bool          // it replaces a server with the same key
 	users  atomic.Int64  // requests that may call it; see Enter
 
-	mu    sync.Mutex
-	gone  error                     // why Retire ended it
-	held  map[*reconnector]struct{} // its connections
-	info  conn.Info                 // of the latest connection, or from the cache
-	fault error                     // of the last attempt to connect; nil if it succeeded
+	mu   sync.Mutex
+	gone error                     // why Retire ended it
+	held map[*reconnector]struct{} // its connections
+	// viewers have a view of a connection of others.
+	viewers map[*Connections]struct{}
+	info    conn.Info // of the latest connection, or from the cache
+	fault   error     // of the last attempt to connect; nil if it succeeded
 }
 
 // Group are hosts that share connections and lists: those of a principal that can do the same for
@@ -271,9 +273,12 @@ wait:
 	}
 	s.mu.Lock()
 	s.gone = because
-	held := s.held
-	s.held = nil
+	held, viewers := s.held, slices.Collect(maps.Keys(s.viewers))
+	s.held, s.viewers = nil, nil
 	s.mu.Unlock()
+	for _, cs := range viewers {
+		cs.endView(s)
+	}
 	var closing sync.WaitGroup
 	for r := range held {
 		r.of.forget(r)
@@ -475,8 +480,11 @@ func (cs *Connections) Close() {
 	cs.closed = true
 	servers := cs.servers
 	cs.servers = nil
-	for _, v := range cs.views {
+	for server, v := range cs.views {
 		_ = v.Close()
+		server.mu.Lock()
+		delete(server.viewers, cs)
+		server.mu.Unlock()
 	}
 	cs.mu.Unlock()
 	var closing sync.WaitGroup

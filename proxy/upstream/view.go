@@ -26,10 +26,13 @@ func (cs *Connections) view(r *reconnector) conn.Conn {
 	if v == nil {
 		v = &view{shared: r, done: make(chan struct{})}
 		v.seen, _ = r.server.set.options.Bridge(r.server.Key, conn.Host{Shared: true, Initialize: cs.initialize}, v, handler{cs.owner, r.server, &v.seen})
-		cs.views[r.server] = v
-		if cs.closed {
+		r.server.mu.Lock()
+		if cs.closed || r.server.gone != nil {
 			_ = v.Close()
+		} else {
+			cs.views[r.server], r.server.viewers[cs] = v, struct{}{}
 		}
+		r.server.mu.Unlock()
 	}
 	cs.mu.Unlock()
 	v.ready.Do(func() { cs.owner.Opened(r.server, v.seen, r.server.again) })
@@ -44,6 +47,16 @@ func (cs *Connections) opened(s *Server) conn.Conn {
 		return v.seen
 	}
 	return nil
+}
+
+// endView forgets the view of a server that the configuration no longer has.
+func (cs *Connections) endView(s *Server) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if v := cs.views[s]; v != nil {
+		_ = v.Close()
+		delete(cs.views, s)
+	}
 }
 
 // Call implements [conn.Conn]. A connection that was closed as idle did nothing for the call.
