@@ -474,7 +474,7 @@ func newStatusError(cfg *Config, resp *http.Response, body []byte) *statusError 
 		e.text = cfg.clip(body)
 	}
 	if e.code == http.StatusUnauthorized { // without a login: with one, it is a LoginError
-		e.text += "; foldgate has no login there: set upstreams." + cfg.Name + ".auth, see docs/logins.md"
+		e.text = strings.TrimPrefix(e.text+"; foldgate has no login there: set upstreams."+cfg.Name+".auth, see docs/logins.md", "; ")
 	}
 	return e
 }

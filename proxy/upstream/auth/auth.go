@@ -340,6 +340,8 @@ func (l *Login) refresh(ctx context.Context, old string) (*token, error) {
 	case errors.As(err, &refused) && refused.code == "invalid_grant":
 		next.token = token{Scopes: g.Scopes}
 		err = l.required(fmt.Sprintf("the login no longer holds (%v)", refused))
+	case refused != nil && l.cfg.AuthorizationCode.ClientID == "" && (refused.code == "invalid_client" || refused.code == "unauthorized_client"):
+		return nil, l.required(fmt.Sprintf("the authorization server has forgotten foldgate (%v)", refused)) // a login registers it anew
 	case err != nil:
 		return nil, &Error{Code: CodeFailed, text: "login", cause: err}
 	default:
