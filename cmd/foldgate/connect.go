@@ -185,6 +185,11 @@ func (f *hostFlags) server(cmd *cobra.Command) (hosts.Server, error) {
 	if f.token != "" {
 		return hosts.Server{}, usageError{errors.New("--token-variable is for an address: give --url, too")}
 	}
+	return starts(file)
+}
+
+// starts returns the server that runs foldgate with a configuration file.
+func starts(file string) (hosts.Server, error) {
 	program, err := self()
 	return hosts.Server{Command: []string{program, "run", "--config", file}}, err
 }
@@ -202,7 +207,7 @@ func address(cfg config.Config) string {
 	return scheme + cfg.Listen + "/mcp"
 }
 
-// userConfiguration is the configuration file of a user, for hosts that start foldgate anywhere.
+// userConfiguration returns the configuration file of a user, for hosts that start foldgate anywhere.
 func userConfiguration() (string, error) {
 	dir, err := os.UserConfigDir()
 	return filepath.Join(dir, "foldgate", "foldgate.yaml"), err
@@ -252,15 +257,10 @@ func (f *hostFlags) change(cmd *cobra.Command, h hosts.Host, c *hosts.Change, ve
 		fmt.Fprintf(out, "%s: nothing to change in %s\n", h.Title, c.File)
 		return false, c.Write() // the record may be new or obsolete
 	}
-	s, err := scrub.New(scrub.Options{})
-	if err != nil {
+	fmt.Fprintln(out, h.Title)
+	if err := show(cmd, c.Diff()); err != nil {
 		return false, err
 	}
-	shown, _, err := s.Text(cmd.Context(), c.Diff())
-	if err != nil {
-		return false, err
-	}
-	fmt.Fprintf(out, "%s\n%s", h.Title, shown)
 	if ok, err := f.ask(cmd); !ok {
 		return false, err
 	}
@@ -269,6 +269,19 @@ func (f *hostFlags) change(cmd *cobra.Command, h hosts.Host, c *hosts.Change, ve
 	}
 	fmt.Fprintf(out, "%s is %s: %s\n", h.Title, verb, c.File)
 	return true, nil
+}
+
+// show prints a diff without the secrets in it.
+func show(cmd *cobra.Command, text string) error {
+	s, err := scrub.New(scrub.Options{})
+	if err != nil {
+		return err
+	}
+	text, _, err = s.Text(cmd.Context(), text)
+	if err == nil {
+		_, err = io.WriteString(cmd.OutOrStdout(), text)
+	}
+	return err
 }
 
 // ask reports whether the user wants the change.

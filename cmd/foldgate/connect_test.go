@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // connect shows the change, and makes it only if the user agrees; disconnect undoes it.
@@ -48,5 +50,80 @@ func TestConnectCommands(t *testing.T) {
 	says(t, succeeds(t, file, "connect", "someone", "--print"), `"command": `)
 	if _, errOut, code := runs(t, "connect", "someone", "--config", file); code != exitUsage || !strings.Contains(errOut, "opencode") {
 		t.Errorf("an unknown host: code %d, %s", code, errOut)
+	}
+}
+
+// import makes a configuration that loads, keeps secrets out of it and out of what it prints, and
+// changes nothing if the configuration would have an error.
+func TestImportCommand(t *testing.T) {
+	home := t.TempDir()
+	for name, value := range map[string]string{"HOME": home, "USERPROFILE": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config"), "AppData": home, "CLAUDE_CONFIG_DIR": ""} {
+		t.Setenv(name, value)
+	}
+	put := func(path, text string) {
+		t.Helper()
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	content := func(path string) string {
+		t.Helper()
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	file, env, host := filepath.Join(home, "gate.yaml"), filepath.Join(home, "gate.env"), filepath.Join(home, ".claude.json")
+	before := "{\"mcpServers\": {\"a\": {\"command\": \"sh\", \"env\": {\"A_PASSWORD\": \"hush \\\"hush\"}}, \"old\": {\"type\": \"sse\", \"url\": \"https://x.example\"}}}"
+	put(host, before)
+	out, errOut, code := runs(t, "import", "claude-code", "--config", file)
+	if code != exitFailed || !strings.Contains(errOut, "add --yes") || content(host) != before {
+		t.Errorf("without a terminal: code %d, %s, the file:\n%s", code, errOut, content(host))
+	}
+	if strings.Contains(out, "hush") {
+		t.Errorf("import prints a secret:\n%s", out)
+	}
+	if _, err := os.Stat(env); err == nil {
+		t.Error("import without --yes wrote the environment file")
+	}
+	says(t, succeeds(t, file, "import", "claude-code", "--yes"), `a becomes the upstream a`, `old stays in Claude Code: its type is "sse"`)
+	if c, err := config.Load(file); err != nil || c.Upstreams["a"].Env["A_PASSWORD"] != `hush "hush` {
+		t.Errorf("the configuration %v\n%s", err, content(file))
+	}
+	if info, err := os.Stat(env); err != nil || info.Mode().Perm() != 0o600 || strings.Contains(content(file), "hush") || strings.Contains(content(host), "hush") {
+		t.Errorf("a secret is in the configuration or the host, or others can read it: %v, %v", info, err)
+	}
+	says(t, succeeds(t, file, "import", "claude-code", "--yes"), `nothing to change`)
+	succeeds(t, file, "disconnect", "claude-code", "--yes")
+	if content(host) != before {
+		t.Errorf("disconnect left\n%s", content(host))
+	}
+
+	// A header that foldgate refuses.
+	was := content(file)
+	put(host, "{\"mcpServers\": {\"b\": {\"url\": \"https://b.example/mcp\", \"headers\": {\"a b\": \"c\"}}}}")
+	if _, errOut, code := runs(t, "import", "claude-code", "--yes", "--config", file); code != exitUsage || !strings.Contains(errOut, "the hosts were not changed") || content(file) != was || strings.Contains(content(host), "foldgate") {
+		t.Errorf("code %d, %s\n%s", code, errOut, content(file))
+	}
+}
+
+// The configuration can be named by FOLDGATE_CONFIG, and run takes it as an argument.
+func TestConfigurationNames(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "gate.yaml")
+	if err := os.WriteFile(file, []byte("nonsense: 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, errOut, code := runs(t, "run", file); code != exitUsage || !strings.Contains(errOut, file+": line 1: nonsense") {
+		t.Errorf("run FILE: code %d, %s", code, errOut)
+	}
+	if _, errOut, code := runs(t, "run", file, "--config", file); code != exitUsage || !strings.Contains(errOut, "named twice") {
+		t.Errorf("run FILE --config FILE: code %d, %s", code, errOut)
+	}
+	t.Setenv("FOLDGATE_CONFIG", file)
+	for _, args := range [][]string{{"run"}, {"check"}} {
+		if _, errOut, code := runs(t, args...); code != exitUsage || !strings.Contains(errOut, file+": line 1: nonsense") {
+			t.Errorf("%q with FOLDGATE_CONFIG: code %d, %s", args, code, errOut)
+		}
 	}
 }

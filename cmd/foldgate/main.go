@@ -99,13 +99,13 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.PersistentFlags().StringVarP(&a.config, "config", "c", "", "configuration file (default ./foldgate.yaml if it exists, else built-in defaults)")
+	root.PersistentFlags().StringVarP(&a.config, "config", "c", os.Getenv("FOLDGATE_CONFIG"), "configuration file; without it FOLDGATE_CONFIG, ./foldgate.yaml, or built-in defaults")
 	root.PersistentFlags().StringVar(&a.logFile, "log-file", "", "write the log to this file instead of standard error")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log more")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w\nRun '%s --help' for the flags there are", err, cmd.CommandPath())}
 	})
-	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newPolicy(a), newLogin(a), newLogout(a), newBranches(a), newBudgets(a), newReload(a), newCount(a), newScrub(a), newConnect(a), newDisconnect(a), newVersion())
+	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newPolicy(a), newLogin(a), newLogout(a), newBranches(a), newBudgets(a), newReload(a), newCount(a), newScrub(a), newConnect(a), newDisconnect(a), newImport(a), newVersion())
 	checkArgs(root)
 	return root
 }

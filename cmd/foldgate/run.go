@@ -23,7 +23,7 @@ import (
 func newRun(a *app) *cobra.Command {
 	var listen string
 	cmd := &cobra.Command{
-		Use:   "run",
+		Use:   "run [CONFIG]",
 		Short: "Run the gateway",
 		Long: `Run the gateway. With an address, from --listen or from the configuration, it
 serves streamable HTTP on /mcp (and /b/<branch_id>/mcp, /healthz, /readyz).
@@ -38,9 +38,16 @@ upstream servers and their children end with it. With an address, it takes a
 changed configuration file over, at once on SIGHUP; see docs/operations.md.`,
 		Example: `  foldgate run --config foldgate.yaml
   foldgate run --listen 127.0.0.1:8787
+  foldgate run foldgate.yaml
   claude mcp add foldgate -- foldgate run --config /path/to/foldgate.yaml`,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				if cmd.Flags().Changed("config") {
+					return usageError{fmt.Errorf("the configuration is named twice: %s, and by --config; leave one out", args[0])}
+				}
+				a.config = args[0] // some hosts take --config for their own
+			}
 			load := func() (config.Config, error) {
 				cfg, err := config.Find(a.config)
 				if cmd.Flags().Changed("listen") {

@@ -165,8 +165,11 @@ func (c *Change) Empty() bool {
 }
 
 // Diff returns the change as a unified diff. It may show secrets of the file.
-func (c *Change) Diff() string {
-	text := diff.Diff(c.File+" (now)", c.Before, c.File+" (changed)", c.After)
+func (c *Change) Diff() string { return Diff(c.File, c.Before, c.After) }
+
+// Diff returns the unified diff of two texts of a file.
+func Diff(file string, before, after []byte) string {
+	text := diff.Diff(file+" (now)", before, file+" (changed)", after)
 	_, text, _ = bytes.Cut(text, []byte("\n")) // a headline that repeats the names
 	return string(text)
 }

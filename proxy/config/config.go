@@ -60,6 +60,7 @@ type Config struct {
 	// AllowedOrigins are the browser origins (scheme://host[:port]) that may call the HTTP server,
 	// beside pages of the same loopback host.
 	AllowedOrigins []string             `yaml:"allowed_origins"`
+	EnvFile        string               `yaml:"env_file"`  // variables for ${NAME}; see [ParseEnv]
 	StateDir       string               `yaml:"state_dir"` // holds branches, trace and caches
 	Upstreams      map[string]*Upstream `yaml:"upstreams"` // the servers behind foldgate, by key
 	Attribution    Attribution          `yaml:"attribution"`

@@ -87,7 +87,7 @@ func Load(file string) (Config, error) {
 	if err != nil {
 		return Config{}, &Error{File: file, Faults: []Fault{{Msg: readError(err)}}}
 	}
-	c, faults := parse(data, os.LookupEnv)
+	c, faults := parseIn(filepath.Dir(file), data, os.LookupEnv)
 	c.Sum = Sum(data)
 	abs, err := filepath.Abs(file)
 	if err != nil {
@@ -109,8 +109,13 @@ func Sum(data []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// parse decodes and checks the text of a file.
-func parse(data []byte, env func(string) (string, bool)) (c Config, faults []Fault) {
+// parse decodes and checks the text of a file in the working directory.
+func parse(data []byte, env func(string) (string, bool)) (Config, []Fault) {
+	return parseIn("", data, env)
+}
+
+// parseIn decodes and checks the text of a file in dir.
+func parseIn(dir string, data []byte, env func(string) (string, bool)) (c Config, faults []Fault) {
 	c = Default()
 	defer func() { // the YAML library panics on some malformed files
 		if p := recover(); p != nil {
@@ -135,6 +140,9 @@ func parse(data []byte, env func(string) (string, bool)) (c Config, faults []Fau
 	}
 	if body == nil {
 		return c, nil // an empty file is the defaults
+	}
+	if fault := d.readEnvFile(body, dir); fault.Msg != "" {
+		return c, []Fault{fault}
 	}
 	d.walk(body, place{is: reflect.TypeFor[Config]()})
 	if len(d.faults) > 0 {

@@ -1,0 +1,242 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/foldgate/foldgate/interceptor/scrub"
+	"github.com/foldgate/foldgate/internal/hosts"
+	"github.com/foldgate/foldgate/proxy/config"
+)
+
+func newImport(a *app) *cobra.Command {
+	f := &hostFlags{app: a}
+	cmd := &cobra.Command{
+		Use:   "import HOST...",
+		Short: "Move the servers of an agent host behind foldgate, and connect it",
+		Long: `Turn the MCP servers of agent hosts into upstreams of the configuration, take them
+out of the hosts, and connect the hosts to foldgate. No tool is then listed twice,
+and the model can't go around foldgate.
+
+Secrets move into an environment file beside the configuration, which only its
+owner can read; the configuration has ${NAME} in their place. A server that two
+hosts have becomes one upstream. A server that foldgate can't start or call stays
+where it is. Without a configuration, one is made.
+
+It shows all changes and asks first. foldgate disconnect brings the servers back.`,
+		Example: "  foldgate import claude-code codex\n  foldgate import cursor --config ~/shop/foldgate.yaml",
+		Args:    cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, names []string) error {
+			return f.importAll(cmd, names)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+// importAll plans the changes of all files, shows them, asks, and writes them.
+func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
+	target, s, err := f.target(cmd)
+	if err != nil {
+		return err
+	}
+	scrubber, err := scrub.New(scrub.Options{})
+	if err != nil {
+		return err
+	}
+	im := &hosts.Importer{Config: target.text, Values: maps.Clone(target.values), Secret: func(text string) bool {
+		_, found, err := scrubber.Text(cmd.Context(), text)
+		return err != nil || len(found) > 0
+	}}
+	out := cmd.OutOrStdout()
+	var changes []*hosts.Change
+	var restart []string
+	err = f.each(names, func(h hosts.Host) error {
+		file, err := f.file(h)
+		if err != nil {
+			return err
+		}
+		servers, err := im.Import(h, file)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s: %s\n", h.Title, file)
+		var moved []string
+		for _, in := range servers {
+			fmt.Fprintln(out, "  "+outcome(h, in))
+			if in.Key != "" {
+				moved = append(moved, in.Name)
+			}
+		}
+		c, err := h.Connect(file, s, moved)
+		if err == nil && !c.Empty() {
+			changes, restart = append(changes, c), append(restart, h.Restart)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	text, added := target.with(im)
+	if len(changes) == 0 && bytes.Equal(text, target.text) {
+		fmt.Fprintln(out, "There is nothing to change.")
+		return nil
+	}
+	diffs := hosts.Diff(target.file, target.text, text)
+	for _, c := range changes {
+		diffs += c.Diff()
+	}
+	for _, name := range added { // the scrubber knows no bare passwords
+		if v := im.Values[name]; len(v) > 3 {
+			diffs = strings.NewReplacer(v, "[REDACTED]", strings.Trim(fmt.Sprintf("%q", v), `"`), "[REDACTED]").Replace(diffs)
+		}
+	}
+	if err := show(cmd, diffs); err != nil {
+		return err
+	}
+	if len(added) > 0 {
+		fmt.Fprintf(out, "%s gets the values of %s.\n", target.env, strings.Join(added, ", "))
+	}
+	if ok, err := f.ask(cmd); !ok {
+		return err
+	}
+	if err := target.write(text, added, im.Values); err != nil {
+		return err
+	}
+	for i, c := range changes {
+		if err := c.Write(); err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%s is connected. %s\n", c.File, restart[i])
+	}
+	fmt.Fprintf(out, "foldgate check --config %s connects every upstream and prints its tools.\n", target.file)
+	return nil
+}
+
+// outcome says in one line what becomes of a server.
+func outcome(h hosts.Host, in hosts.Imported) string {
+	lost := ""
+	if len(in.Lost) > 0 {
+		lost = "; not taken over: " + strings.Join(in.Lost, ", ")
+	}
+	switch {
+	case in.Key == "":
+		return fmt.Sprintf("%s stays in %s: %s", in.Name, h.Title, in.Note)
+	case in.Twin:
+		return fmt.Sprintf("%s is the same as the upstream %s%s", in.Name, in.Key, lost)
+	}
+	return fmt.Sprintf("%s becomes the upstream %s%s", in.Name, in.Key, lost)
+}
+
+// importTarget is the configuration that import changes.
+type importTarget struct {
+	file   string
+	text   []byte // nil if there is no file
+	env    string // the environment file
+	named  bool   // the configuration names env
+	old    []byte // the text of env
+	values map[string]string
+}
+
+// target reads the configuration, and returns what hosts are to start or to call.
+func (f *hostFlags) target(cmd *cobra.Command) (t importTarget, s hosts.Server, err error) {
+	if t.file, err = f.configuration(); err != nil && f.app.config == "" {
+		t.file, err = userConfiguration()
+	}
+	if err != nil {
+		return t, s, err
+	}
+	t.env = strings.TrimSuffix(t.file, filepath.Ext(t.file)) + ".env"
+	t.text, err = os.ReadFile(t.file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		s, err = starts(t.file)
+	case err == nil:
+		var cfg config.Config
+		if cfg, err = config.Load(t.file); err != nil {
+			return t, s, err
+		}
+		if t.named = cfg.EnvFile != ""; t.named {
+			t.env = cfg.Path(cfg.EnvFile)
+		}
+		f.app.config = t.file
+		s, err = f.server(cmd)
+	}
+	if err != nil {
+		return t, s, err
+	}
+	if info, err := os.Stat(t.env); err == nil && info.Mode().Perm()&0o077 != 0 && runtime.GOOS != "windows" {
+		return t, s, fmt.Errorf("%s is open to other users and is to hold secrets: run chmod 600 on it, and import again", t.env)
+	}
+	if t.old, err = os.ReadFile(t.env); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return t, s, err
+	}
+	if t.values, err = config.ParseEnv(string(t.old)); err != nil {
+		return t, s, fmt.Errorf("%s: %w", t.env, err)
+	}
+	return t, s, nil
+}
+
+// with returns the text of the configuration after the import, and the names of the new variables.
+func (t *importTarget) with(im *hosts.Importer) (text []byte, added []string) {
+	text = im.Config
+	for _, name := range slices.Sorted(maps.Keys(im.Values)) {
+		if _, old := t.values[name]; !old {
+			added = append(added, name)
+		}
+	}
+	head := ""
+	if t.text == nil {
+		head = "# foldgate's configuration. config.example.yaml shows every key.\n"
+	}
+	if len(im.Values) > 0 && !t.named {
+		head += "env_file: " + filepath.Base(t.env) + "   # the values of ${NAME}\n"
+	}
+	return append([]byte(head), text...), added
+}
+
+// write writes the environment file and the configuration. If foldgate could not start with it, it
+// puts the old one back.
+func (t *importTarget) write(text []byte, added []string, values map[string]string) error {
+	if err := os.MkdirAll(filepath.Dir(t.file), 0o700); err != nil {
+		return err
+	}
+	if len(added) > 0 {
+		env := bytes.Clone(t.old)
+		if len(env) > 0 && !bytes.HasSuffix(env, []byte("\n")) {
+			env = append(env, '\n')
+		}
+		for _, name := range added {
+			env = append(env, config.FormatEnv(name, values[name])...)
+		}
+		if err := hosts.Replace(t.env, env, 0o600); err != nil {
+			return err
+		}
+	}
+	if bytes.Equal(text, t.text) {
+		return nil
+	}
+	if err := hosts.Replace(t.file, text, 0o600); err != nil {
+		return err
+	}
+	if _, err := config.Load(t.file); err != nil {
+		var back error
+		if t.text == nil {
+			back = os.Remove(t.file)
+		} else {
+			back = hosts.Replace(t.file, t.text, 0o600)
+		}
+		return errors.Join(fmt.Errorf("the hosts were not changed, and the configuration is as before: with the servers it would have an error\n%w", err), back)
+	}
+	return nil
+}

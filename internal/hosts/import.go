@@ -1,0 +1,435 @@
+package hosts
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Importer turns the servers of hosts into upstreams of one foldgate configuration.
+type Importer struct {
+	// Config is the text of the configuration. Import adds upstreams to it.
+	Config []byte
+	// Values are the variables of the environment file, by name. Import adds secrets to them.
+	Values map[string]string
+	// Secret reports whether a text holds a secret, beside those that have a telling name.
+	Secret func(text string) bool
+
+	known map[string]string // the upstreams' keys by identity
+	keys  []string
+}
+
+// Imported tells what became of one server of a host.
+type Imported struct {
+	Name string
+	Key  string // the upstream that it is now; "" if the host keeps it
+	// Note is the reason why the host keeps it, "" for an imported server.
+	Note string
+	Twin bool     // the upstream was there already
+	Lost []string // settings that foldgate has no place for
+}
+
+// server is a server of a host. Its texts are values: variables are still names.
+type server struct {
+	command []string
+	url     string
+	cwd     string
+	env     map[string]string
+	headers map[string]string
+	allow   []string
+	deny    []string
+	lost    []string
+}
+
+// identity is the same for two servers with the same program, arguments and environment, or with
+// the same address and headers.
+func (s server) identity() string {
+	text, _ := json.Marshal([]any{s.command, strings.TrimSuffix(s.url, "/"), s.cwd, s.env, s.headers}) // texts only
+	return string(text)
+}
+
+// Import adds the servers in the host's file to the configuration. The caller takes those with a
+// Key out of the host by [Host.Connect].
+func (im *Importer) Import(h Host, file string) ([]Imported, error) {
+	c, _, err := h.open(file)
+	if err != nil {
+		return nil, err
+	}
+	all, err := h.syntax.decode(c.Before)
+	if err != nil {
+		return nil, c.fault(err)
+	}
+	names, err := h.syntax.names(c.Before, h.table)
+	if err != nil {
+		return nil, c.fault(err)
+	}
+	if err := im.learn(); err != nil {
+		return nil, err
+	}
+	var done []Imported
+	for _, name := range names {
+		if name == Entry {
+			continue
+		}
+		fields, _ := lookup(all, h.table)[name].(map[string]any)
+		s, err := h.read(fields)
+		if err == nil {
+			err = im.runnable(s)
+		}
+		if err != nil {
+			done = append(done, Imported{Name: name, Note: err.Error()})
+			continue
+		}
+		in := Imported{Name: name, Lost: s.lost}
+		id := im.resolved(s).identity()
+		if in.Key, in.Twin = im.known[id]; !in.Twin {
+			in.Key = im.key(name)
+			if im.Config, err = (yamlSyntax{}).set(im.Config, []string{"upstreams"}, in.Key, im.upstream(in.Key, s)); err != nil {
+				return nil, fmt.Errorf("the configuration: %w", err)
+			}
+			im.known[id] = in.Key
+		}
+		done = append(done, in)
+	}
+	return done, nil
+}
+
+// learn reads the upstreams that the configuration has.
+func (im *Importer) learn() error {
+	im.known = map[string]string{}
+	config, err := yamlSyntax{}.decode(im.Config)
+	if err != nil {
+		return fmt.Errorf("the configuration: %w", err)
+	}
+	if im.keys, err = (yamlSyntax{}).names(im.Config, []string{"upstreams"}); err != nil {
+		return fmt.Errorf("the configuration: %w", err)
+	}
+	for key, v := range lookup(config, []string{"upstreams"}) {
+		fields, _ := v.(map[string]any)
+		s := server{command: texts(fields["command"]), env: table(fields["env"]), headers: table(fields["headers"])}
+		s.url, _ = fields["url"].(string)
+		s.cwd, _ = fields["cwd"].(string)
+		im.known[im.resolved(s).identity()] = key
+	}
+	return nil
+}
+
+// reference matches what the configuration replaces.
+var reference = regexp.MustCompile(`\$\$|\$\{[^}]*\}`)
+
+// resolved returns s with the values of its variables.
+func (im *Importer) resolved(s server) server {
+	text := func(t string) string {
+		return reference.ReplaceAllStringFunc(t, func(m string) string {
+			if m == "$$" {
+				return "$"
+			}
+			name := m[2 : len(m)-1]
+			if v, ok := im.Values[name]; ok {
+				return v
+			}
+			return os.Getenv(name)
+		})
+	}
+	s.command = slices.Clone(s.command)
+	for i := range s.command {
+		s.command[i] = text(s.command[i])
+	}
+	s.url, s.cwd = text(s.url), text(s.cwd)
+	for _, m := range []*map[string]string{&s.env, &s.headers} {
+		all := map[string]string{}
+		for k, v := range *m {
+			all[k] = text(v)
+		}
+		*m = all
+	}
+	return s
+}
+
+// Spellings of the hosts. A key that is in none of these lists is reported as lost.
+var (
+	harmless = []string{"name", "display_name", "description", "bundled", "enabled", "disabled", "type", "transport", "timeout", "env_keys", "source"}
+	urlKeys  = []string{"url", "serverUrl", "httpUrl", "uri"}
+	envKeys  = []string{"env", "environment", "envs"}
+)
+
+// read understands a server in any host's spelling, with ${NAME} for variables as in foldgate's
+// configuration. It fails for a server that foldgate can't be given.
+func (h Host) read(fields map[string]any) (s server, err error) {
+	if fields["disabled"] == true || fields["enabled"] == false {
+		return s, fmt.Errorf("it is turned off")
+	}
+	kind, _ := fields["type"].(string)
+	if t, _ := fields["transport"].(string); t != "" {
+		kind = t
+	}
+	switch kind {
+	case "", "stdio", "local", "remote", "http", "streamable-http", "streamable_http", "streamableHttp":
+	default:
+		return s, fmt.Errorf("its type is %.40q; foldgate starts programs and calls streamable HTTP", kind)
+	}
+	if len(texts(fields["env_keys"])) > 0 {
+		return s, fmt.Errorf("its secrets are in the keyring of %s", h.Title)
+	}
+	expand := func(text string) string {
+		if err != nil {
+			return ""
+		}
+		text, err = h.variables(text)
+		return text
+	}
+	each := func(m map[string]string) map[string]string {
+		for k, v := range m {
+			m[k] = expand(v)
+		}
+		return m
+	}
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		v := fields[key]
+		switch {
+		case key == "command" || key == "cmd":
+			list := texts(v)
+			if one, ok := v.(string); ok {
+				list = []string{one}
+			}
+			s.command = append(list, s.command...)
+		case key == "args":
+			s.command = append(s.command, texts(v)...)
+		case slices.Contains(urlKeys, key):
+			if text, _ := v.(string); text != "" {
+				if h.Name == "gemini" && key == "url" && kind == "" {
+					return s, fmt.Errorf("its url is for server-sent events; foldgate calls streamable HTTP (httpUrl)")
+				}
+				s.url = expand(text)
+			}
+		case key == "cwd":
+			text, _ := v.(string)
+			s.cwd = expand(text)
+		case slices.Contains(envKeys, key):
+			s.env = each(table(v))
+		case key == "headers" || key == "http_headers":
+			s.headers = each(table(v))
+		case key == "includeTools" || key == "enabled_tools" || key == "available_tools":
+			s.allow = texts(v)
+		case key == "excludeTools" || key == "disabled_tools":
+			s.deny = texts(v)
+		case !slices.Contains(harmless, key) && key != "bearer_token_env_var" && key != "env_http_headers" && key != "env_vars":
+			s.lost = append(s.lost, key)
+		}
+	}
+	for i := range s.command {
+		s.command[i] = expand(s.command[i])
+	}
+	if name, _ := fields["bearer_token_env_var"].(string); name != "" {
+		s.headers = with(s.headers, "Authorization", "Bearer ${"+name+"}")
+	}
+	for header, name := range table(fields["env_http_headers"]) {
+		s.headers = with(s.headers, header, "${"+name+"}")
+	}
+	for _, name := range texts(fields["env_vars"]) {
+		s.env = with(s.env, name, "${"+name+"}")
+	}
+	if err == nil && (len(s.command) == 0) == (s.url == "") {
+		err = fmt.Errorf("it has no command and no address, or both")
+	}
+	return s, err
+}
+
+func with(m map[string]string, key, value string) map[string]string {
+	if m == nil {
+		m = map[string]string{}
+	}
+	m[key] = value
+	return m
+}
+
+// texts returns a list of texts, nil for anything else.
+func texts(v any) (list []string) {
+	items, _ := v.([]any)
+	for _, item := range items {
+		list = append(list, fmt.Sprint(item))
+	}
+	return list
+}
+
+// table returns a mapping of texts.
+func table(v any) map[string]string {
+	fields, _ := v.(map[string]any)
+	m := map[string]string{}
+	for k, v := range fields {
+		m[k] = fmt.Sprint(v)
+	}
+	return m
+}
+
+var (
+	hostVariable = regexp.MustCompile(`\$\{([^}]*)\}|\{(env|file):([^}]*)\}|\$([A-Za-z_][A-Za-z0-9_]*)`)
+	variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
+
+// variables rewrites the variables of a host's text as ${NAME}, and $ as $$.
+func (h Host) variables(text string) (out string, err error) {
+	at := 0
+	plain := func(t string) string { return strings.ReplaceAll(t, "$", "$$") }
+	for _, m := range hostVariable.FindAllStringSubmatchIndex(text, -1) {
+		whole := text[m[0]:m[1]]
+		braces := strings.HasPrefix(whole, "{")
+		if h.shape.bearer == "" || braces != (h.Name == "opencode") || m[8] >= 0 && h.Name != "gemini" {
+			continue // the host has no such variables
+		}
+		out += plain(text[at:m[0]])
+		at = m[1]
+		name := strings.TrimLeft(strings.TrimSuffix(whole, "}"), "${")
+		name = strings.TrimPrefix(name, "env:")
+		if name == "userHome" && !braces {
+			home, err := os.UserHomeDir()
+			if err != nil {
+				return "", err
+			}
+			out += plain(home)
+			continue
+		}
+		name, fallback, optional := strings.Cut(name, ":-")
+		_, set := os.LookupEnv(name)
+		switch {
+		case !variableName.MatchString(name):
+			return "", fmt.Errorf("it uses %s, which only %s can fill in", whole, h.Title)
+		case set:
+			out += "${" + name + "}"
+		case optional:
+			out += plain(fallback)
+		default:
+			return "", fmt.Errorf("it uses the variable %s, which is not set here: set it and import again", name)
+		}
+	}
+	return out + plain(text[at:]), nil
+}
+
+// runnable reports why a server can't be an upstream here: foldgate would not start with it.
+func (im *Importer) runnable(s server) error {
+	r := im.resolved(s)
+	if r.cwd != "" {
+		if info, err := os.Stat(r.cwd); err != nil || !info.IsDir() || !filepath.IsAbs(r.cwd) {
+			return fmt.Errorf("its working directory %q is no absolute path of a directory", s.cwd)
+		}
+	}
+	if len(r.command) == 0 {
+		return nil
+	}
+	program := r.command[0]
+	if r.cwd != "" && strings.ContainsRune(program, filepath.Separator) && !filepath.IsAbs(program) {
+		program = filepath.Join(r.cwd, program)
+	}
+	if _, err := exec.LookPath(program); err != nil {
+		return fmt.Errorf("its program %q can't be run here: install it and import again", s.command[0])
+	}
+	return nil
+}
+
+var notInKey = regexp.MustCompile(`[^A-Za-z0-9_-]+`)
+
+// key returns a new upstream's key for a server's name. It is also the prefix of its tools.
+func (im *Importer) key(name string) string {
+	key := strings.Trim(notInKey.ReplaceAllString(name, "-"), "-_")
+	key = key[:min(len(key), 40)]
+	if key == "" {
+		key = "server"
+	}
+	base := key
+	for n := 2; slices.Contains(im.keys, key); n++ {
+		key = fmt.Sprintf("%s-%d", base, n)
+	}
+	im.keys = append(im.keys, key)
+	return key
+}
+
+// telling matches the names of values that are secret.
+var telling = regexp.MustCompile(`(?i)token|key|secret|passw|passphrase|pwd|auth|credential|cookie|session|bearer|dsn|connection_?string|(^|_)pat$`)
+
+// upstream returns the configuration of s, with variables in the place of secrets.
+func (im *Importer) upstream(key string, s server) object {
+	hide := func(text, name string, always bool) string {
+		if text == "" || strings.Contains(strings.ReplaceAll(text, "$$", ""), "${") || !always && !telling.MatchString(name) && !im.Secret(name+"="+text) && !im.Secret(text) {
+			return text
+		}
+		return "${" + im.variable(key, name, text) + "}"
+	}
+	hidden := func(m map[string]string, always bool) (o object) {
+		for _, name := range slices.Sorted(maps.Keys(m)) {
+			o = append(o, field{name, hide(m[name], name, always)})
+		}
+		return o
+	}
+	var o object
+	if len(s.command) > 0 {
+		command := slices.Clone(s.command)
+		for i, arg := range command[1:] {
+			flag, value, joined := strings.Cut(arg, "=")
+			before := strings.TrimLeft(command[i], "-")
+			switch {
+			case joined && strings.HasPrefix(arg, "-"):
+				command[i+1] = flag + "=" + hide(value, strings.TrimLeft(flag, "-"), false)
+			case strings.HasPrefix(command[i], "-") && !strings.HasPrefix(arg, "-") && !strings.Contains(command[i], "="):
+				command[i+1] = hide(arg, before, false)
+			default:
+				command[i+1] = hide(arg, fmt.Sprintf("ARG_%d", i+1), false)
+			}
+		}
+		o = append(o, field{"command", command})
+	}
+	if s.url != "" {
+		o = append(o, field{"url", hide(s.url, "URL", strings.Contains(s.url, "@"))})
+	}
+	if s.cwd != "" {
+		o = append(o, field{"cwd", s.cwd})
+	}
+	if len(s.env) > 0 {
+		o = append(o, field{"env", hidden(s.env, false)})
+	}
+	if len(s.headers) > 0 {
+		o = append(o, field{"headers", hidden(s.headers, true)})
+	}
+	var tools object
+	if len(s.allow) > 0 {
+		tools = append(tools, field{"allow", s.allow})
+	}
+	if len(s.deny) > 0 {
+		tools = append(tools, field{"deny", s.deny})
+	}
+	if tools != nil {
+		o = append(o, field{"tools", tools})
+	}
+	return o
+}
+
+// variable returns the name of a variable of the environment file with that text. A text may hold
+// $$ for $.
+func (im *Importer) variable(key, name, text string) string {
+	text = strings.ReplaceAll(text, "$$", "$")
+	clean := func(t string) string {
+		return strings.Trim(regexp.MustCompile(`[^A-Z0-9]+`).ReplaceAllString(strings.ToUpper(t), "_"), "_")
+	}
+	short, long := clean(name), clean(key+"_"+name)
+	if !variableName.MatchString(short) || !strings.Contains(short, "_") {
+		short = long // URL, TOKEN and the like say too little
+	}
+	if !variableName.MatchString(long) {
+		long, short = "SECRET_"+long, "SECRET_"+long
+	}
+	for n, candidate := 2, short; ; n++ {
+		if v, taken := im.Values[candidate]; !taken || v == text {
+			im.Values[candidate] = text
+			return candidate
+		}
+		candidate = long
+		if n > 2 {
+			candidate = fmt.Sprintf("%s_%d", long, n-1)
+		}
+	}
+}
