@@ -84,6 +84,12 @@ func (codex) check(t *testing.T, _ *hostRun, threads map[string][]string) {
 func (codex) run(t *testing.T, r *hostRun) { runCodex(t, r, "model") }
 
 func runCodex(t *testing.T, r *hostRun, model string) {
+	configureCodex(t, r, model)
+	execCodex(t, r)
+}
+
+// configureCodex writes Codex's configuration, with the servers of r.
+func configureCodex(t *testing.T, r *hostRun, model string) {
 	dir := filepath.Join(r.home, ".codex")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -119,6 +125,9 @@ apps = false
 		}
 	}
 	write(t, filepath.Join(dir, "config.toml"), b.String())
+}
+
+func execCodex(t *testing.T, r *hostRun) {
 	bin := module(t, "@openai/"+platform(t, codexTargets)+"/bin/codex")
 	r.command(t, bin, []string{"exec", "--strict-config", "--json", "--skip-git-repo-check", "--ephemeral", "find why more payments fail"})
 }
