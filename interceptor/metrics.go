@@ -18,7 +18,7 @@ const telemetryScope = "github.com/foldgate/foldgate" // the name of this packag
 // instruments are the metrics of calls. docs/telemetry.md lists them.
 type instruments struct {
 	calls, refusals, tokens, saved, reduced, findings metric.Int64Counter
-	used, overLimit, crossings                        metric.Int64Counter
+	used, overLimit, crossings, logins                metric.Int64Counter
 	inFlight                                          metric.Int64UpDownCounter
 	serverTime, clientTime, layerTime                 metric.Float64Histogram
 }
@@ -51,6 +51,7 @@ func newInstruments(meters metric.MeterProvider) (*instruments, error) {
 		used:       counter("foldgate.used", "{token}", "Tokens of the arguments and the delivered results of calls, by team."),
 		overLimit:  counter("foldgate.limit.refusals", "{call}", "Calls that a limit refused or cut, by limit and team."),
 		crossings:  counter("foldgate.limit.crossings", "{crossing}", "Limits that came near to their end, refused, or were exceeded, once for a subject and window."),
+		logins:     counter("foldgate.logins.failed", "{login}", "Requests without a valid token, by the check that failed."),
 		serverTime: seconds("mcp.server.operation.duration", "How long hosts waited for foldgate.", operation...),
 		clientTime: seconds("mcp.client.operation.duration", "How long foldgate waited for upstreams.", operation...),
 		layerTime: seconds("foldgate.layer.duration", "What each layer of the chain took itself.",
@@ -59,6 +60,14 @@ func newInstruments(meters metric.MeterProvider) (*instruments, error) {
 	var err error
 	in.inFlight, err = m.Int64UpDownCounter("foldgate.calls.in_flight", metric.WithUnit("{call}"), metric.WithDescription("Calls under way."))
 	return in, errors.Join(append(faults, err)...)
+}
+
+// LoginFailed counts a request without a valid token, by the check that failed. A nil Telemetry counts
+// nothing.
+func (t *Telemetry) LoginFailed(rule string) {
+	if t != nil {
+		t.logins.Add(context.Background(), 1, metric.WithAttributes(attribute.String("foldgate.rule", rule)))
+	}
 }
 
 func (t *Telemetry) countCall(ctx context.Context, c *Call, err error, kind string) {

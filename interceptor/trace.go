@@ -370,11 +370,11 @@ func (r *Recorder) Deprecated(o *Origin, code string) {
 
 // Rejected records a message that was refused before it was a call, the rule that decided, and the
 // answer. Of those that one rule refuses one server, or hosts, in a minute it records the first ten, and
-// of the others a few with their count.
-func (r *Recorder) Rejected(n Notification, reason, rule, answer string) {
-	count, due := r.count("reject:"+rule+" "+n.Server, time.Now().Unix()/60, 10)
-	if !due {
-		return
+// of the others a few with their count. It reports how many there were, and whether it recorded this
+// one.
+func (r *Recorder) Rejected(n Notification, reason, rule, answer string) (count int, due bool) {
+	if count, due = r.count("reject:"+rule+" "+n.Server, time.Now().Unix()/60, 10); !due {
+		return count, false
 	}
 	r.Note(&trace.Record{
 		From: n.From, To: []string{"foldgate"}, Kind: trace.KindReject + n.Method, CorrelationID: n.Correlates, Context: n.Context,
@@ -384,6 +384,7 @@ func (r *Recorder) Rejected(n Notification, reason, rule, answer string) {
 			Decision: &trace.Decision{Result: trace.Blocked, Reason: reason, Rule: rule},
 		},
 	})
+	return count, true
 }
 
 // RequestsRefused is the code of requests that were refused since their server sent too many.

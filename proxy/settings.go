@@ -32,8 +32,10 @@ func newSettings(c config.Config, before *auth.Authenticator, log *slog.Logger) 
 	st.folding = engine.FoldPolicy(&st.Config)
 	var tokens []auth.Token
 	for _, name := range c.PrincipalNames() {
-		digest, _ := c.Principals[name].Digest()
-		tokens = append(tokens, auth.Token{Principal: name, Digest: digest})
+		for _, t := range c.Principals[name].All() {
+			digest, _ := t.Digest()
+			tokens = append(tokens, auth.Token{Principal: name, Digest: digest, Expires: t.Expires})
+		}
 	}
 	st.access.Auth = auth.New(auth.Options{Tokens: tokens, Config: c.Auth, PublicURL: c.PublicURL, Log: log, Before: before})
 	return st

@@ -91,13 +91,21 @@ type TLS struct {
 	Key  string `yaml:"key"`
 }
 
-// Principal is a client of the HTTP server. Exactly one of Token and TokenSHA256 is set.
+// Principal is a client of the HTTP server. It has at least one token.
 type Principal struct {
 	Token       Secret   `yaml:"token"`        // the bearer token that this principal's hosts send
 	TokenSHA256 string   `yaml:"token_sha256"` // the SHA-256 of the token in hexadecimal digits
+	Tokens      []Token  `yaml:"tokens"`       // more tokens, such as the next one, or instead of token; at most 16
 	Team        string   `yaml:"team"`         // the team it belongs to, "" for none
 	Roles       []string `yaml:"roles"`        // what it is; at most 64
 	Scopes      []string `yaml:"scopes"`       // what it may do; at most 64
+}
+
+// Token is one of a principal's tokens. Exactly one of Token and TokenSHA256 is set.
+type Token struct {
+	Token       Secret    `yaml:"token"`
+	TokenSHA256 string    `yaml:"token_sha256"`
+	Expires     time.Time `yaml:"expires"` // zero for never
 }
 
 // Secret is a text that is never printed, logged or encoded.
@@ -489,21 +497,30 @@ func (c *Config) Knows(principal string) bool {
 	return !c.Authenticates() || c.Principals[principal] != nil || ok && c.Auth.Issuers[issuer] != nil
 }
 
-// Digest returns the SHA-256 of the principal's token. ok is false if the configuration has no
-// valid one.
-func (p *Principal) Digest() (sum [sha256.Size]byte, ok bool) {
-	if p.Token != "" {
-		return sha256.Sum256([]byte(p.Token)), true
+// All returns the principal's tokens: that of token and token_sha256, and those of tokens.
+func (p *Principal) All() []Token {
+	if p.Token == "" && p.TokenSHA256 == "" {
+		return p.Tokens
 	}
-	raw, err := hex.DecodeString(p.TokenSHA256)
+	return append([]Token{{Token: p.Token, TokenSHA256: p.TokenSHA256}}, p.Tokens...)
+}
+
+// Digest returns the SHA-256 of the token. ok is false if the configuration has no valid one.
+func (t Token) Digest() (sum [sha256.Size]byte, ok bool) {
+	if t.Token != "" {
+		return sha256.Sum256([]byte(t.Token)), true
+	}
+	raw, err := hex.DecodeString(t.TokenSHA256)
 	return sum, err == nil && copy(sum[:], raw) == sha256.Size && len(raw) == sha256.Size
 }
 
 // Tokens returns the tokens and client secrets that the configuration holds in plain text, sorted.
 func (c Config) Tokens() (tokens []string) {
 	for _, p := range c.Principals {
-		if p.Token != "" {
-			tokens = append(tokens, string(p.Token))
+		for _, t := range p.All() {
+			if t.Token != "" {
+				tokens = append(tokens, string(t.Token))
+			}
 		}
 	}
 	for _, u := range c.Upstreams {

@@ -38,6 +38,16 @@ func TestPrincipalFaults(t *testing.T) {
 		{"many roles", "principals:\n  a: {token: " + long + ", roles: [" + strings.Repeat("x, ", 65) + "]}\n", []Fault{{"principals.a.roles", 2, "65 entries"}}},
 		{"team without token", "principals:\n  a: {team: data}\n", []Fault{{"principals.a", 2, "has no token"}}},
 		{"shared", "principals:\n  a: {token: " + long + "}\n  b: {token_sha256: " + digest + "}\n", []Fault{{"principals.b", 3, "same token as a"}}},
+		{"several tokens", "principals:\n  a:\n    token: " + long + "\n    tokens: [{token: " + long + "-next, expires: 2027-01-02T03:04:05Z}]\n", nil},
+		{"only the list", "principals:\n  a:\n    tokens: [{token_sha256: " + digest + "}]\n", nil},
+		{"faults of tokens", "principals:\n  a:\n    token: " + long + "\n    tokens:\n      - {token: SECRET-short}\n      - {expires: 2027-01-02T03:04:05Z}\n      - {token: " + long + "}\n", []Fault{
+			{"principals.a.tokens[0].token", 5, "fewer than 16"}, {"principals.a.tokens[1]", 6, "has no token"}, {"principals.a.tokens[2]", 7, "same token as a"}}},
+		{"no time", "principals:\n  a:\n    tokens: [{token: " + long + ", expires: tomorrow}]\n", []Fault{{"principals.a.tokens[0].expires", 3, ""}}},
+		{"issuer without public_url", "auth:\n  issuers:\n    corp: {url: https://login.example.com}\n", []Fault{{"public_url", 0, "write https://host[:port]"}}},
+		{"faults of issuers", "public_url: http://gate.example.com\nauth:\n  issuers:\n    corp: {url: http://login.example.com, algorithms: [none], principal: email}\n", []Fault{
+			{"auth.issuers.corp.url", 4, "must be https"}, {"auth.issuers.corp.algorithms", 4, "is not one of RS256"}, {"auth.issuers.corp.principal", 4, "begins with $"}, {"public_url", 1, "http is for loopback"}}},
+		{"exposed with an issuer", "listen: :80\npublic_url: https://gate.example.com\nauth:\n  issuers:\n    corp: {url: https://login.example.com}\n", nil},
+		{"path in public_url", "public_url: https://gate.example.com/x\n", []Fault{{"public_url", 1, "is not the origin"}}},
 		{"name", "principals:\n  a/b: {token: " + long + "}\n", []Fault{{"principals.a/b", 2, "the name must be"}}},
 		{"unset", "principals:\n  a: {token: \"${NOPE}\"}\n", []Fault{{"principals.a.token", 2, "NOPE is not set"}}},
 		{"not a mapping", "principals:\n  a: " + long + "\n", []Fault{{"principals.a", 2, ""}}},

@@ -154,6 +154,9 @@ const (
 	minKey   = 32
 )
 
+// maxTokens bounds the further tokens of a principal.
+const maxTokens = 16
+
 var (
 	principalName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}$`)
 	tokenForm     = regexp.MustCompile(`^[A-Za-z0-9._~+/-]+=*$`) // RFC 6750, b64token
@@ -169,31 +172,49 @@ func (c Config) checkPrincipals(k *checker) {
 		if p != nil {
 			p.checkIdentity(at, k)
 		}
-		if p == nil || (p.Token == "" && p.TokenSHA256 == "") {
+		if p == nil || len(p.All()) == 0 {
 			k.fault(at, "has no token: give it token or token_sha256")
 			continue
 		}
-		if p.Token != "" && p.TokenSHA256 != "" {
-			k.fault(at, "has both token and token_sha256: give it one of them")
-			continue
+		k.faultIf(len(p.Tokens) > maxTokens, at+".tokens", "has %d entries, more than %d", len(p.Tokens), maxTokens)
+		first := len(p.All()) - len(p.Tokens)
+		for i, t := range p.All() {
+			in := at
+			if i >= first {
+				in = fmt.Sprintf("%s.tokens[%d]", at, i-first)
+			}
+			sum, ok := t.check(in, k)
+			if other, taken := owner[sum]; ok && taken {
+				k.fault(in, "has the same token as %s: give each its own", other)
+			} else if ok {
+				owner[sum] = name
+			}
 		}
-		sum, ok := p.Digest()
-		switch n := len(p.Token); {
-		case !ok:
-			k.fault(at+".token_sha256", "is not 64 hexadecimal digits; `printf %%s \"$TOKEN\" | sha256sum` prints them")
-			continue
-		case p.Token != "" && n < minToken:
-			k.fault(at+".token", "has %d characters, fewer than %d, and could be guessed; `openssl rand -hex 32` makes a good one", n, minToken)
-		case n > maxToken:
-			k.fault(at+".token", "has %d characters, more than %d", n, maxToken)
-		case p.Token != "" && !tokenForm.MatchString(string(p.Token)):
-			k.fault(at+".token", "has characters that a bearer token can't have; use letters, digits and -._~+/")
-		}
-		if other, taken := owner[sum]; taken {
-			k.fault(at, "has the same token as %s: give each principal its own", other)
-		}
-		owner[sum] = name
 	}
+}
+
+// check returns the digest of a token that is well-formed.
+func (t Token) check(at string, k *checker) (sum [sha256.Size]byte, ok bool) {
+	switch {
+	case t.Token == "" && t.TokenSHA256 == "":
+		k.fault(at, "has no token: give it token or token_sha256")
+		return sum, false
+	case t.Token != "" && t.TokenSHA256 != "":
+		k.fault(at, "has both token and token_sha256: give it one of them")
+		return sum, false
+	}
+	sum, ok = t.Digest()
+	switch n := len(t.Token); {
+	case !ok:
+		k.fault(at+".token_sha256", "is not 64 hexadecimal digits; `printf %%s \"$TOKEN\" | sha256sum` prints them")
+	case t.Token != "" && n < minToken:
+		k.fault(at+".token", "has %d characters, fewer than %d, and could be guessed; `openssl rand -hex 32` makes a good one", n, minToken)
+	case n > maxToken:
+		k.fault(at+".token", "has %d characters, more than %d", n, maxToken)
+	case t.Token != "" && !tokenForm.MatchString(string(t.Token)):
+		k.fault(at+".token", "has characters that a bearer token can't have; use letters, digits and -._~+/")
+	}
+	return sum, ok
 }
 
 // maxLabels bounds the roles, and the scopes, of a principal.

@@ -196,12 +196,16 @@ func (rt *Router) Refused(r server.Refusal) {
 	switch r.Status {
 	case http.StatusBadRequest:
 		rule = r.Fault.JSONRPCCode()
-	case http.StatusUnauthorized:
-		n.Method, reason, rule = "login", trace.ReasonPolicy, r.Rule
 	case http.StatusForbidden:
 		reason = trace.ReasonPolicy
 	case http.StatusRequestEntityTooLarge, http.StatusTooManyRequests, http.StatusServiceUnavailable:
 		reason = trace.ReasonLimit
 	}
-	rt.Recorder.Rejected(n, reason, rule, r.Fault.Message)
+	if r.Rule != "" { // no login
+		n.Method, reason, rule = "login", trace.ReasonPolicy, r.Rule
+		rt.Telemetry.LoginFailed(rule)
+	}
+	if count, due := rt.Recorder.Rejected(n, reason, rule, r.Fault.Message); due && r.Rule != "" {
+		rt.Log.Warn("a login failed", "from", r.From, "rule", rule, "count", count, "answer", r.Fault.Message)
+	}
 }

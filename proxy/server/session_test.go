@@ -95,3 +95,37 @@ func TestSessionCapOfOnePrincipal(t *testing.T) {
 		}
 	})
 }
+
+// A stream ends with its token, and so does the use of its session. A newer token of the same
+// principal goes on.
+func TestStreamEndsWithItsToken(t *testing.T) {
+	var tokens []auth.Token
+	access := func() *Access { return &Access{} }
+	bubble(t, HTTPOptions{Access: func() *Access { return access() }, SessionIdle: time.Hour}, func(t *testing.T, _ *gate, e *HTTP) {
+		old, next := token("alice", "old"), token("alice", "next")
+		old.Expires = time.Now().Add(time.Minute)
+		tokens = []auth.Token{old, next}
+		now := withTokens(tokens)()
+		access = func() *Access { return now }
+		send := func(method, body, token, session string) (*fakeConn, func()) {
+			return serveIn(t, e, hostRequest(t, method, localURL, body, "Authorization", "Bearer "+token, wire.HeaderSession, session))
+		}
+		c, wait := send("POST", `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}`, "old", "")
+		wait()
+		_, h := c.head()
+		session := h.Get(wire.HeaderSession)
+		begin := time.Now()
+		_, wait = send("GET", "", "old", session)
+		wait()
+		if lasted := time.Since(begin); lasted < time.Minute || lasted > time.Minute+sseKeepAlive {
+			t.Errorf("the stream lasted %s, want a minute and at most one keep-alive", lasted)
+		}
+		for token, want := range map[string]int{"old": 401, "next": 200} {
+			c, wait := send("POST", `{"jsonrpc":"2.0","id":1,"method":"ping"}`, token, session)
+			wait()
+			if status, _ := c.head(); status != want {
+				t.Errorf("ping with the %s token = %d, want %d", token, status, want)
+			}
+		}
+	})
+}

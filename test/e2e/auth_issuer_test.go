@@ -3,8 +3,10 @@
 package e2e
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"strings"
@@ -331,5 +333,82 @@ func TestStepUp(t *testing.T) {
 				t.Errorf("%s, a static token: %d %s", era, status, challenge)
 			}
 		}
+	}
+}
+
+// A principal has several tokens, for rotation; one that has ended is refused. Failed logins are in
+// the log, too, and neither there nor in the trace is there a token.
+func TestSeveralTokensOfAPrincipal(t *testing.T) {
+	now, next, over := strings.Repeat("token-of-now-", 3), strings.Repeat("token-that-follows-", 3), strings.Repeat("token-that-is-over-", 3)
+	g := newGateway(t, fmt.Sprintf("principals:\n  alice:\n    token: %q\n    tokens:\n      - {token_sha256: \"%x\", expires: %s}\n      - {token: %q, expires: 2026-01-02T03:04:05Z}\n",
+		now, sha256.Sum256([]byte(next)), time.Now().Add(24*time.Hour).UTC().Format(time.RFC3339), over)+fakeConfig(recordFile(t), ""))
+	at := g.http()
+	_, header, _ := answered(t, http.DefaultClient, "POST", at, rawInitialize, bearer(now))
+	for token, want := range map[string]int{now: 200, next: 200, over: 401} {
+		h := bearer(token)
+		h.Set("Mcp-Session-Id", header.Get("Mcp-Session-Id"))
+		status, _, body := answered(t, http.DefaultClient, "POST", at, `{"jsonrpc":"2.0","id":7,"method":"ping"}`, h)
+		if status != want || want == 401 && !strings.Contains(body, "ended at 2026-01-02T03:04:05Z") {
+			t.Errorf("%s: %d %s", token, status, body)
+		}
+	}
+	for range 40 {
+		answered(t, http.DefaultClient, "POST", at, `{}`, bearer("guess"))
+	}
+	g.stop()
+	if n := strings.Count(g.log.String(), `msg="a login failed"`); n < 10 || n > 20 {
+		t.Errorf("the log has %d of 41 failed logins, want ten and a few more", n)
+	}
+	for _, token := range []string{now, next, over} {
+		g.keepsSecret(token, nil)
+	}
+}
+
+// A reload revokes what it no longer allows: a principal of an issuer, and an issuer, each with
+// its sessions and streams.
+func TestRevocationOfIssuers(t *testing.T) {
+	corp, other := issuer.New(t), issuer.New(t)
+	servers := fakeConfig(recordFile(t), "")
+	all := issuers(map[string]*issuer.Issuer{"corp": corp, "other": other})
+	g := newGateway(t, all+servers)
+	at := g.http()
+	type host struct {
+		header http.Header
+		ended  chan struct{}
+	}
+	open := func(is *issuer.Issuer, subject string) host {
+		h := bearer(tokenFor(is, subject, nil))
+		_, header, _ := answered(t, http.DefaultClient, "POST", at, rawInitialize, h)
+		h.Set("Mcp-Session-Id", header.Get("Mcp-Session-Id"))
+		h.Set("Accept", "text/event-stream")
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil)
+		req.Header = h
+		res, err := http.DefaultClient.Do(req)
+		if err != nil || res.StatusCode != 200 {
+			t.Fatalf("GET: %v %v", err, res)
+		}
+		ended := make(chan struct{})
+		go func() { _, _ = io.Copy(io.Discard, res.Body); res.Body.Close(); close(ended) }()
+		return host{h.Clone(), ended}
+	}
+	status := func(h host) int {
+		s, _, _ := answered(t, http.DefaultClient, "POST", at, `{"jsonrpc":"2.0","id":7,"method":"ping"}`, h.header)
+		return s
+	}
+	ann, ben, eve := open(corp, "ann"), open(corp, "ben"), open(other, "eve")
+	g.configure(strings.Replace(all, "auth:\n", "auth:\n  revoked: [\"corp:be*\"]\n", 1) + servers)
+	g.reload(reloaded)
+	<-ben.ended
+	if a, b, e := status(ann), status(ben), status(eve); a != 200 || b != 401 || e != 200 {
+		t.Errorf("after ben was revoked: %d, %d, %d", a, b, e)
+	}
+	g.configure(issuers(map[string]*issuer.Issuer{"corp": corp}) + servers)
+	g.reload(reloaded)
+	<-eve.ended
+	if a, b, e := status(ann), status(ben), status(eve); a != 200 || b != 404 || e != 401 {
+		t.Errorf("after the issuer was removed: %d, %d, %d, want ben's session to stay ended", a, b, e)
+	}
+	if n := corp.Fetches(); n != 1 {
+		t.Errorf("%d fetches of the keys, want 1: a reload keeps them", n)
 	}
 }
