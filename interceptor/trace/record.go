@@ -35,6 +35,9 @@ const (
 	KindFlowProceed  = "workflow/proceed"
 	KindFlowComplete = "workflow/complete"
 	KindWarning      = "system/warning"
+	// KindAccess is the kind of a use of the trace, of branches or of limits by an auditor or an operator
+	// over HTTP.
+	KindAccess = "system/access"
 	// KindConfig is the kind of a start, or of a reload of the configuration. Its payload is written
 	// also without trace.payload: it has no message.
 	KindConfig = "system/config"

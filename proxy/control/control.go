@@ -113,7 +113,7 @@ func Serve(ctx context.Context, state string, g Gateway, log *slog.Logger) error
 		return errors.Join(err, ln.Close())
 	}
 	srv := &http.Server{
-		Handler: handler(g), ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
+		Handler: Handler(g), ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()
@@ -140,7 +140,8 @@ func (l ownListener) Accept() (net.Conn, error) {
 	}
 }
 
-func handler(g Gateway) http.Handler {
+// Handler answers the requests of the API. It checks no rights.
+func Handler(g Gateway) http.Handler {
 	mux := http.NewServeMux()
 	handle := func(pattern string, answer func(*http.Request) (any, error)) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {

@@ -141,7 +141,11 @@ func mediaType(v string) string {
 // it, and tells their user the remedy.
 func (srv *HTTP) unauthorized(w http.ResponseWriter, r *http.Request, f *auth.Failure) {
 	if f.Status == http.StatusUnauthorized {
-		w.Header().Set("WWW-Authenticate", srv.opts.Access().Auth.Challenge(r.URL.EscapedPath(), f))
+		path := r.URL.EscapedPath()
+		if _, ok := branchOf(path); !ok {
+			path = "/mcp"
+		}
+		w.Header().Set("WWW-Authenticate", srv.opts.Access().Auth.Challenge(path, f))
 	} else {
 		w.Header().Set("Retry-After", "60")
 	}

@@ -57,6 +57,9 @@ type HTTPOptions struct {
 	// CheckParams checks the Mcp-Param-* headers of a modern request against the schema of the
 	// tool, as the caller sees it; nil: no check.
 	CheckParams func(id interceptor.Identity, req *Request, h http.Header) *wire.Error
+	// Control returns what answers a caller's request below ControlPath, which it gets without that
+	// prefix; nil if the caller may not make it. Without Control there are no such paths.
+	Control func(id interceptor.Identity, r *http.Request) http.Handler
 	// Ready returns the answer of /readyz; nil: always ready.
 	Ready func() (ok bool, body []byte)
 }
@@ -238,6 +241,9 @@ func (srv *HTTP) Handler() http.Handler {
 		writeJSON(w, http.StatusOK, []byte(`{"status":"ok"}`))
 	})
 	mux.HandleFunc("GET /readyz", srv.ready)
+	if srv.opts.Control != nil {
+		mux.Handle(ControlPath+"/", http.StripPrefix(ControlPath, http.HandlerFunc(srv.control)))
+	}
 	mux.HandleFunc("GET "+auth.MetadataPath, srv.metadata)
 	mux.HandleFunc("GET "+auth.MetadataPath+"/", srv.metadata)
 	return mux
@@ -259,6 +265,29 @@ func (srv *HTTP) ready(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	writeJSON(w, status, body)
+}
+
+// ControlPath begins the paths of auditors and operators.
+const ControlPath = "/control"
+
+func (srv *HTTP) control(w http.ResponseWriter, r *http.Request) {
+	if !srv.checkOrigin(w, r) {
+		return
+	}
+	access := srv.opts.Access()
+	caller, f := access.Auth.Authenticate(r.Context(), r.Header, "/mcp")
+	if f != nil {
+		srv.unauthorized(w, r, f)
+		return
+	}
+	h := srv.opts.Control(caller.Identity, r)
+	if h == nil {
+		fault := invalid(wire.CodeInvalidRequest, "403 Forbidden: this needs the role that auth.auditor or auth.operator names; ask whoever runs foldgate for it")
+		srv.router.Refused(Refusal{From: client(r), Principal: caller.Principal, Status: http.StatusForbidden, Fault: fault})
+		writeJSON(w, http.StatusForbidden, fault.Response(nil))
+		return
+	}
+	h.ServeHTTP(w, r)
 }
 
 // sender is read from the head of a request: its caller, and the branch in its URL, or "".

@@ -412,3 +412,65 @@ func TestRevocationOfIssuers(t *testing.T) {
 		t.Errorf("%d fetches of the keys, want 1: a reload keeps them", n)
 	}
 }
+
+// Auditors read the trace, and operators end branches, by the roles of their tokens. No one else does,
+// nobody does more, and each use is in the trace.
+func TestAuditorsAndOperators(t *testing.T) {
+	ctx := testContext(t)
+	is := issuer.New(t)
+	config := strings.Replace(issuers(map[string]*issuer.Issuer{"corp": is}), "auth:\n", "auth:\n  auditor: audit\n  operator: admins\n", 1)
+	config += fmt.Sprintf("principals:\n  eve: {token: %q, roles: [audit]}\n  ted: {token: %q, roles: [auditor, operator]}\n", tokenOf["alice"], tokenOf["bob"]) + fakeConfig(recordFile(t), "")
+	g := newGateway(t, config)
+	at := g.http()
+	base := strings.TrimSuffix(at, "/mcp") + "/control/v1"
+	admin := tokenFor(is, "adm", issuer.Claims{"groups": []string{"admins"}})
+	ann := g.host(t, at, mcpclient.Legacy, tokenFor(is, "ann", nil))
+	branch := create(t, ann, ctx, map[string]any{}).BranchID
+	tool(t, ann, ctx, "fake__echo", `{"text":"hello"}`)
+	type row struct {
+		method, path string
+		status       [4]int // of eve, adm, ted, no token
+	}
+	tokens := []string{tokenOf["alice"], admin, tokenOf["bob"], ""}
+	for _, r := range []row{
+		{"GET", "/branches", [4]int{200, 200, 403, 401}}, {"GET", "/trace?principal=corp:ann", [4]int{200, 403, 403, 401}},
+		{"GET", "/budgets", [4]int{409, 409, 403, 401}}, // there are no limits
+		{"POST", "/reload", [4]int{403, 403, 403, 401}}, {"DELETE", "/trace", [4]int{403, 403, 403, 401}},
+		{"DELETE", "/branches/" + branch + "?reason=test", [4]int{403, 200, 403, 401}},
+		{"GET", "/trace?limit=0", [4]int{400, 403, 403, 401}}, {"GET", "/nothing", [4]int{404, 404, 403, 401}},
+	} {
+		for i, token := range tokens {
+			h := bearer(token)
+			if token == "" {
+				h = http.Header{}
+			}
+			status, header, body := answered(t, http.DefaultClient, r.method, base+r.path, "", h)
+			if status != r.status[i] {
+				t.Errorf("%s %s of caller %d = %d %s, want %d", r.method, r.path, i, status, body, r.status[i])
+			}
+			if status == 401 && !strings.Contains(header.Get("WWW-Authenticate"), `oauth-protected-resource/mcp"`) {
+				t.Errorf("%s: %s", r.path, header.Get("WWW-Authenticate"))
+			}
+			if r.path == "/trace?principal=corp:ann" && status == 200 && (!strings.Contains(body, `"mcp/request:tools/call"`) || strings.Contains(body, `"principal":"eve"`)) {
+				t.Errorf("the trace of ann: %s", body)
+			}
+		}
+	}
+	if status, _, _ := answered(t, http.DefaultClient, "GET", base+"/branches", "", http.Header{"Authorization": {"Bearer " + admin}, "Origin": {"https://evil.example.com"}}); status != 403 {
+		t.Errorf("from a foreign page: %d", status)
+	}
+	g.stop()
+	uses := map[string]int{}
+	for _, r := range traceAs[audited](g, "--kind", "system/access") {
+		uses[r.Audit.Principal]++
+	}
+	if uses["eve"] != 5 || uses["corp:adm"] != 4 || len(uses) != 2 {
+		t.Errorf("uses in the trace: %v", uses)
+	}
+	if other := newGateway(t, principals()+fakeConfig(recordFile(t), "")); true {
+		base := strings.TrimSuffix(other.http(), "/mcp")
+		if status, _, _ := answered(t, http.DefaultClient, "GET", base+"/control/v1/branches", "", bearer(tokenOf["alice"])); status != 403 {
+			t.Errorf("without the roles in the configuration: %d", status)
+		}
+	}
+}

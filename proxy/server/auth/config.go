@@ -18,6 +18,10 @@ import (
 type Config struct {
 	Issuers map[string]*Issuer `yaml:"issuers"` // by the name that begins their principals; at most 16
 	Scopes  []string           `yaml:"scopes"`  // what hosts should ask an issuer for
+	// Auditor and Operator are the roles of those who may read the trace, and of those who may end
+	// branches and reset limits, over HTTP; "" for nobody.
+	Auditor  string `yaml:"auditor"`
+	Operator string `yaml:"operator"`
 	// Revoked are globs on principals that are not let in, whatever their token says.
 	Revoked []string `yaml:"revoked"`
 }

@@ -1,0 +1,86 @@
+package proxy
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
+	"github.com/foldgate/foldgate/interceptor/trace/render"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/control"
+)
+
+// maxRead is the most records of one answer to an auditor.
+const maxRead = 10_000
+
+// controlOf returns what answers a caller's request below server.ControlPath, nil if the caller has no
+// role for it. An auditor reads: the trace, the open branches and what limits have left. An operator
+// also ends branches and resets limits, but does not read the trace, which holds what others said.
+// A reload is for those who have the file. Each use is recorded.
+func (g *Gateway) controlOf(id interceptor.Identity, r *http.Request) http.Handler {
+	c := &g.settings.Load().Config
+	id = c.Complete(id)
+	has := func(role string) bool { return role != "" && slices.Contains(id.Roles, role) }
+	auditor, operates := has(c.Auth.Auditor), has(c.Auth.Operator)
+	var h http.Handler
+	switch {
+	case r.URL.Path == "/v1/trace" && r.Method == http.MethodGet && auditor:
+		h = http.HandlerFunc(g.serveTrace)
+	case r.URL.Path == "/v1/trace":
+	case r.Method == http.MethodGet && (auditor || operates), r.Method == http.MethodDelete && operates:
+		h = control.Handler(operator{g})
+	}
+	if h == nil {
+		return nil
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		g.Recorder.Note(&trace.Record{
+			From: "principal:" + id.Principal, To: []string{"foldgate"}, Kind: trace.KindAccess,
+			Payload: rawjson.Marshal(map[string]string{"method": r.Method, "path": r.URL.Path, "query": r.URL.RawQuery}),
+			Audit:   &trace.Audit{Principal: id.Principal, Team: id.Team},
+		})
+		h.ServeHTTP(w, r)
+	})
+}
+
+// serveTrace answers with the records that the query selects, as lines of JSON.
+func (g *Gateway) serveTrace(w http.ResponseWriter, r *http.Request) {
+	q := r.URL.Query()
+	f := query.Filter{
+		Principal: q.Get("principal"), Team: q.Get("team"), Session: q.Get("session"), Context: q.Get("context"), ID: q.Get("id"),
+		Kinds: q["kind"], Servers: q["server"], Tools: q["tool"], Blocked: q.Has("blocked"), Scrubbed: q.Has("scrubbed"), Journal: q.Has("journal"),
+	}
+	var since, until, limit error
+	f.Since, since = query.ParseTime(q.Get("since"), time.Now())
+	f.Until, until = query.ParseTime(q.Get("until"), time.Now())
+	if f.Limit, limit = strconv.Atoi(cmp.Or(q.Get("limit"), "1000")); limit == nil && (f.Limit < 1 || f.Limit > maxRead) {
+		limit = fmt.Errorf("limit: %d is not between 1 and %d", f.Limit, maxRead)
+	}
+	if err := cmp.Or(since, until, limit, f.Validate()); err != nil {
+		http.Error(w, g.Boundary.Text(err.Error()), http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "application/jsonl")
+	out := bufio.NewWriterSize(patient{w}, 64<<10)
+	err := cmp.Or(render.Write(out, render.JSONL, query.SelectAll(r.Context(), []string{filepath.Join(g.Dir, "trace")}, f)), out.Flush())
+	if err != nil && r.Context().Err() == nil {
+		g.log.Warn("the trace could not be read for an auditor", "err", err)
+		panic(http.ErrAbortHandler) // the reader must not take a part for the whole
+	}
+}
+
+// patient gives each write a deadline of its own.
+type patient struct{ http.ResponseWriter }
+
+func (p patient) Write(b []byte) (int, error) {
+	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(30 * time.Second)) // not supported by test recorders
+	return p.ResponseWriter.Write(b)
+}
