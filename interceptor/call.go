@@ -105,6 +105,8 @@ type Target struct {
 	Candidates []string
 	Method     string // the JSON-RPC method
 	Name       string // the tool, prompt or URI under the upstream's own name
+	// ForTool is the tool during whose call a server asks a question, "" if it is not known.
+	ForTool string
 	// Params are as the sender wrote them. Forward is sent on; layers may replace it.
 	Params, Forward json.RawMessage
 	// Extra are the members beside params that foldgate does not know, each after a comma. Header
@@ -209,6 +211,15 @@ func (c *Call) requestFindings() *[]trace.Finding {
 // ofTool reports whether the call's result is a tool's.
 func (c *Call) ofTool() bool {
 	return c.Target.Method == "tools/call" || c.Target.Name != "" && (c.Target.Method == MethodTaskResult || c.Target.Method == MethodTaskGet)
+}
+
+// Tool returns the tool whose result the call has, or during whose call a server asks, under the
+// server's own name. It is "" if there is none, or if it is not known.
+func (c *Call) Tool() string {
+	if c.ofTool() {
+		return c.Target.Name
+	}
+	return c.Target.ForTool
 }
 
 // serverName names the server of a call in messages and metrics.

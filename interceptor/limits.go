@@ -31,15 +31,21 @@ func (l *Limits) begin(ctx context.Context, c *Call) (*limits.Spend, error) {
 	if l == nil {
 		return nil, nil
 	}
-	tool := ""
-	if c.ofTool() {
-		tool = c.Target.Name
-	}
-	spend, err := l.Begin(ctx, l.Use(&c.Origin, c.Target.Server, tool, c.Attribution.Branch != nil), c.Outcome.Tokens.In)
+	spend, err := l.Begin(ctx, l.useOf(c), c.Outcome.Tokens.In)
 	if err == nil {
 		return spend, nil
 	}
 	return nil, c.limitRefusal(err, "")
+}
+
+// useOf says who uses what in a call. A stored result that it reads is also a use of the tools that
+// made it.
+func (l *Limits) useOf(c *Call) limits.Use {
+	u := l.Use(&c.Origin, c.Target.Server, c.Tool(), c.Attribution.Branch != nil)
+	for _, t := range c.Outcome.Read.Makers() {
+		u = u.By(t.Server, l.shown(t.Server, t.Tool))
+	}
+	return u
 }
 
 // Use says who uses what, in a branch or in main. tool is the server's own name.
@@ -48,10 +54,16 @@ func (l *Limits) Use(o *Origin, server, tool string, branch bool) limits.Use {
 	if o.Revision >= l.Stateless {
 		u.Session = ""
 	}
-	if tool != "" && server != "" {
-		u.Tool = l.Shown(server, tool)
-	}
+	u.Tool = l.shown(server, tool)
 	return u
+}
+
+// shown returns the name under which hosts see a tool, one of foldgate's own if server is "".
+func (l *Limits) shown(server, tool string) string {
+	if tool == "" || server == "" {
+		return tool
+	}
+	return l.Shown(server, tool)
 }
 
 // Pay charges n tokens of a message that is no call's result. It reports whether all limits had them;

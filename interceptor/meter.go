@@ -84,6 +84,9 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 			outcome.Err = "the tool answered with an error and no text"
 		}
 	}
+	if l != nil && o.Read != nil { // now it is known who made the result
+		o.spend = l.By(o.spend, l.useOf(c))
+	}
 	granted, spent, err := o.take(ctx, want)
 	switch {
 	case o.Late: // the branch has ended: nothing is charged or delivered

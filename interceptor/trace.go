@@ -145,7 +145,7 @@ func (r *Recorder) entry(c *Call) *entry {
 		Era:  c.Origin.Revision,
 		Rung: string(c.Attribution.Source), Thread: c.Origin.Thread, Traceparent: c.Origin.Traceparent,
 		Late: o.Late, Ambiguous: c.Attribution.Ambiguous, OverBudget: o.Decision == trace.ReasonLimit, Workflow: c.Target.Workflow.audit(),
-		Deprecated: c.Origin.Deprecated, Read: o.Read,
+		Deprecated: c.Origin.Deprecated, Read: o.Read, ForTool: c.Target.ForTool,
 	}
 	if c.ofTool() {
 		a.Tool = c.Target.Name
@@ -182,6 +182,7 @@ type Notification struct {
 	From, To           string
 	Session, Principal string
 	Team, Server       string   // Server is "" for foldgate itself
+	ForTool            string   // during whose call the server sent it; "" if that is not known
 	Era                string   // the revision, if its requests have no session
 	Context            string   // the branch's path, "" for main
 	Correlates         []string // ids of the records that caused it
@@ -196,7 +197,7 @@ type Notification struct {
 func (r *Recorder) Notification(ctx context.Context, n Notification, m *Message) error {
 	rec := &trace.Record{
 		From: n.From, To: []string{n.To}, Kind: trace.KindNotification + n.Method, CorrelationID: n.Correlates, Context: n.Context,
-		Audit: &trace.Audit{Session: n.Session, Principal: n.Principal, Team: n.Team, Server: n.Server, Era: n.Era, Method: n.Method, Bytes: int64(len(m.Body) + len(m.Extra))},
+		Audit: &trace.Audit{Session: n.Session, Principal: n.Principal, Team: n.Team, Server: n.Server, ForTool: n.ForTool, Era: n.Era, Method: n.Method, Bytes: int64(len(m.Body) + len(m.Extra))},
 	}
 	if n.Tokens > 0 {
 		rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter, Out: n.Tokens, Delivered: n.Tokens}
@@ -303,7 +304,7 @@ func (r *Recorder) Secret(text string) bool { return r.word(text) != text }
 // them.
 func (r *Recorder) cleanHead(rec *trace.Record) {
 	a := rec.AuditOrEmpty()
-	for _, text := range [...]*string{&rec.From, &rec.Kind, &rec.Context, &a.Session, &a.Tool, &a.Method} {
+	for _, text := range [...]*string{&rec.From, &rec.Kind, &rec.Context, &a.Session, &a.Tool, &a.ForTool, &a.Method} {
 		*text = r.short(*text)
 	}
 	for _, list := range [...][]string{rec.To, rec.CorrelationID} {

@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,8 +76,14 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 					done.Missing = append(done.Missing, MissingRecords{dir, next, r.Seq - 1, r.Time()})
 				}
 				next = r.Seq + 1
-				if charge, ok := chargeOf(r, shown, refusedByLimit); ok && !yield(charge, nil) {
-					return
+				charge, ok := chargeOf(r, shown, refusedByLimit)
+				if !ok {
+					continue
+				}
+				for _, one := range divided(charge, r.Audit, shown) {
+					if !yield(one, nil) {
+						return
+					}
 				}
 			}
 			if last >= next {
@@ -86,6 +93,24 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 	}
 	done.Counts, err = all.Rebuild(ctx, iter.Seq2[limits.Charge, error](charges))
 	return done, errors.Join(err, store.Close())
+}
+
+// divided returns the charges of a call. If it read a stored result, what was delivered counts also for
+// the tools that made the result.
+func divided(c limits.Charge, a *trace.Audit, shown func(server, tool string) string) []limits.Charge {
+	if a.Read == nil {
+		return []limits.Charge{c}
+	}
+	delivered := limits.Charge{At: c.At, Use: c.Use, Tokens: int64(a.Tokens.Delivered)}
+	c.Tokens -= delivered.Tokens
+	for _, t := range a.Read.Makers() {
+		name := t.Tool
+		if t.Server != "" {
+			name = shown(t.Server, t.Tool)
+		}
+		delivered.Use = delivered.Use.By(t.Server, name)
+	}
+	return []limits.Charge{c, delivered}
 }
 
 // chargeOf returns what a record says that limits were charged. shown returns the name under which
@@ -100,7 +125,7 @@ func chargeOf(r *trace.Record, shown func(server, tool string) string, refusedBy
 		return c, false
 	}
 	c = limits.Charge{At: r.Time(), Tokens: int64(a.Tokens.In + a.Tokens.Delivered), Use: limits.Use{
-		Principal: a.Principal, Team: a.Team, Session: a.Session, Server: a.Server, Tool: a.Tool,
+		Principal: a.Principal, Team: a.Team, Session: a.Session, Server: a.Server,
 		Branch: slices.ContainsFunc(strings.Split(r.Context, "/"), folding.IsBranchID),
 	}}
 	if call {
@@ -109,10 +134,10 @@ func chargeOf(r *trace.Record, shown func(server, tool string) string, refusedBy
 	if a.Era >= wire.VersionModern {
 		c.Use.Session = ""
 	}
-	switch {
-	case a.Tool == "":
+	switch c.Use.Tool = cmp.Or(a.Tool, a.ForTool); {
+	case c.Use.Tool == "":
 	case a.Server != "":
-		c.Use.Tool = shown(a.Server, a.Tool)
+		c.Use.Tool = shown(a.Server, c.Use.Tool)
 	case a.Tool == "branch_return" || a.Tool == "branch_status": // only the message of a branch is charged
 		c.Tokens, c.Calls = int64(a.Tokens.Delivered), 0
 		if path := r.Context; a.Tool == "branch_return" { // a host that names no branch is in the one that it returns

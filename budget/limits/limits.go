@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -77,6 +78,29 @@ type Use struct {
 	Principal, Team, Session string // Session is empty for a request that has none
 	Server, Tool             string // empty for what is not a call of a tool
 	Branch                   bool   // in a branch
+	Made                     string // by whom what is delivered was made, if it was stored meanwhile; see By
+}
+
+// By returns the use of something stored that a tool of a server has made: limits that match the tool
+// count it too. Either may be empty. What several tools have made is by each of them.
+func (u Use) By(server, tool string) Use {
+	u.Made += server + "\x00" + tool + "\x00"
+	return u
+}
+
+// uses returns what a limit counts of a use: one for each subject.
+func (l *limit) uses(u Use) (all []Use) {
+	for rest, more := u.Made, true; more; {
+		u.Made = ""
+		if l.matches(u) && !slices.ContainsFunc(all, func(o Use) bool {
+			return (l.Per != PerTool || o.Tool == u.Tool) && (l.Per != PerServer || o.Server == u.Server)
+		}) {
+			all = append(all, u)
+		}
+		u.Server, rest, more = strings.Cut(rest, "\x00")
+		u.Tool, rest, _ = strings.Cut(rest, "\x00")
+	}
+	return all
 }
 
 // Amount is a number of tokens or calls. Its text is a number such as 200000, 200k or 20M.

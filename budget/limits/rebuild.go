@@ -29,17 +29,16 @@ func (l *Limits) Rebuild(ctx context.Context, charges iter.Seq2[Charge, error]) 
 			return 0, err
 		}
 		for _, one := range l.all {
-			if !one.matches(c.Use) {
-				continue
+			for _, u := range one.uses(c.Use) {
+				counter, _, _ := one.counter(u, c.At)
+				present, _, _ := one.counter(u, now)
+				if counter.Key != present.Key || counter.Bucket < present.Oldest {
+					continue // another window
+				}
+				at := part{counter.Key, counter.Bucket}
+				sum := all[at]
+				all[at] = Change{counter.Key, counter.Bucket, max(sum.Expires, counter.Expires), Used{sum.Tokens + c.Tokens, sum.Calls + c.Calls}}
 			}
-			counter, _, _ := one.counter(c.Use, c.At)
-			present, _, _ := one.counter(c.Use, now)
-			if counter.Key != present.Key || counter.Bucket < present.Oldest {
-				continue // another window
-			}
-			at := part{counter.Key, counter.Bucket}
-			sum := all[at]
-			all[at] = Change{counter.Key, counter.Bucket, max(sum.Expires, counter.Expires), Used{sum.Tokens + c.Tokens, sum.Calls + c.Calls}}
 		}
 	}
 	changes := slices.DeleteFunc(all.inOrder(), func(c Change) bool { return c.Expires <= now.Unix() })

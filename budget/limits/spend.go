@@ -276,6 +276,24 @@ func (s *Spend) Take(ctx context.Context, n int) (granted int, tightest *Exceede
 	return int(got), tightest, err
 }
 
+// By returns a Spend that takes from the limits of another use what is left to do of the same call. s may
+// be nil.
+func (l *Limits) By(s *Spend, u Use) *Spend {
+	if l == nil || len(l.all) == 0 {
+		return nil
+	}
+	of := &Spend{l: l, use: u, wait: l.o.Wait}
+	if s != nil {
+		s.mu.Lock()
+		of.wait = s.wait
+		s.mu.Unlock()
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	of.last = l.account(u)
+	return of
+}
+
 // Fold reports whether a limit with the action fold is spent: only previews are to be delivered.
 func (s *Spend) Fold() bool {
 	if s == nil {
@@ -524,18 +542,17 @@ func (l *Limits) account(u Use) *account {
 func (l *Limits) open(u Use, now time.Time) *account {
 	a := &account{until: 1<<63 - 1}
 	for _, one := range l.all {
-		if !one.matches(u) {
-			continue
-		}
-		c, subject, w := one.counter(u, now)
-		a.limits = append(a.limits, one)
-		a.subjects = append(a.subjects, subject)
-		a.spans = append(a.spans, w)
-		a.counters = append(a.counters, c)
-		a.from, a.until = max(a.from, c.From), min(a.until, c.Until)
-		a.name += c.Key + "\x00" + strconv.FormatInt(c.Bucket, 10) + "\x00"
-		if w.from == 0 { // the life of a session: it is extended
-			a.until = min(a.until, now.Unix()+keepSession/2)
+		for _, u := range one.uses(u) {
+			c, subject, w := one.counter(u, now)
+			a.limits = append(a.limits, one)
+			a.subjects = append(a.subjects, subject)
+			a.spans = append(a.spans, w)
+			a.counters = append(a.counters, c)
+			a.from, a.until = max(a.from, c.From), min(a.until, c.Until)
+			a.name += c.Key + "\x00" + strconv.FormatInt(c.Bucket, 10) + "\x00"
+			if w.from == 0 { // the life of a session: it is extended
+				a.until = min(a.until, now.Unix()+keepSession/2)
+			}
 		}
 	}
 	return a

@@ -78,6 +78,7 @@ type Audit struct {
 	Team      string `json:"team,omitempty"`      // of the principal
 	Server    string `json:"server,omitempty"`    // the upstream's key in the configuration
 	Tool      string `json:"tool,omitempty"`      // as the upstream calls it; set on responses too
+	ForTool   string `json:"for_tool,omitempty"`  // of a server's question or notification: the tool during whose call it came
 	Method    string `json:"method,omitempty"`
 	Era       string `json:"era,omitempty"`    // protocol revision of the host's side
 	Rung      string `json:"rung,omitempty"`   // the attribution source: argument, meta, result, url, thread, session, cause, main
@@ -175,6 +176,25 @@ type Read struct {
 	Server  string `json:"server,omitempty"`  // that made it; "" for a batch of several tools
 	Tool    string `json:"tool,omitempty"`    // that made it; branch_run for such a batch
 	Context string `json:"context,omitempty"` // of the branch in which it was made
+	// Tools are the tools that made it, for a batch of several.
+	Tools []Tool `json:"tools,omitempty"`
+}
+
+// Tool names a tool of a server, as the server does.
+type Tool struct {
+	Server string `json:"server,omitempty"`
+	Tool   string `json:"tool"`
+}
+
+// Makers returns the tools that made the stored result, none of a nil Read.
+func (r *Read) Makers() []Tool {
+	switch {
+	case r == nil:
+		return nil
+	case len(r.Tools) > 0:
+		return r.Tools
+	}
+	return []Tool{{r.Server, r.Tool}}
 }
 
 // AuditOrEmpty returns the audit, an empty one if the record has none.

@@ -218,7 +218,7 @@ func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
 	if s.lifetime.Err() != nil {
 		return
 	}
-	n := interceptor.Notification{From: "upstream:" + server}
+	n := interceptor.Notification{From: "upstream:" + server, ForTool: why.tool}
 	if server == "" {
 		n.From = "foldgate"
 	}
@@ -229,7 +229,8 @@ func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
 	}
 	if n.Branch = branchID(why.branch); strings.HasPrefix(m.Method, taskNews) {
 		id, _ := rawjson.GetString(m.Params, "taskId")
-		n.Branch = cmp.Or(s.tasks.task(id).branch, n.Branch)
+		of := s.tasks.task(id)
+		n.ForTool, n.Branch = cmp.Or(of.tool, n.ForTool), cmp.Or(of.branch, n.Branch)
 	}
 	s.deliver(r, n, server, m)
 }
@@ -285,7 +286,7 @@ func (s *Session) pay(ctx context.Context, n interceptor.Notification) (refused 
 		return "budget_exhausted"
 	}
 	o := interceptor.Origin{Identity: s.identity(), Session: s.ID, Revision: n.Era}
-	if !s.rt.Settings().Limits.Pay(ctx, &o, n.Server, "", n.Branch != "", n.Tokens) {
+	if !s.rt.Settings().Limits.Pay(ctx, &o, n.Server, n.ForTool, n.Branch != "", n.Tokens) {
 		return "limit_exceeded"
 	}
 	return ""

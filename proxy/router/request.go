@@ -110,7 +110,7 @@ func (r *request) end(reply *wire.Message) {
 	s.mu.Lock()
 	delete(s.pending, string(r.Msg.ID))
 	if r.server != "" && r.call != nil {
-		s.over[r.server] = overCall{r.call.Attribution.Branch, time.Now()}
+		s.over[r.server] = overCall{r.call.Tool(), r.call.Attribution.Branch, time.Now()}
 	}
 	s.endGuesses(r.server)
 	s.mu.Unlock()

@@ -157,12 +157,14 @@ func (s *Session) send(r *request, m wire.Message) error {
 // cause is the call for which a server sent something, as far as it is known.
 type cause struct {
 	call      *interceptor.Call // nil if unknown
-	branch    *folding.Branch   // the branch of the call, or of all that it may be
+	tool      string            // the tool of the call, or of all that it may be; "" if unknown
+	branch    *folding.Branch   // the same for the branch
 	ambiguous bool              // calls of several branches may be meant
 }
 
 // overCall is a call that has ended. It may be the cause of a message for lateTime.
 type overCall struct {
+	tool   string
 	branch *folding.Branch
 	at     time.Time
 }
@@ -170,18 +172,18 @@ type overCall struct {
 const lateTime = 5 * time.Second
 
 // causeOf returns the cause of a message that came on the stream of r. If r is a guess and other
-// requests are at the same server, the call is not known, and the branch only if all of them have
-// the same. Without a request at the server, the message belongs to the branch of the last one.
+// requests are at the same server, the call is not known, and the tool and the branch only if all of them
+// have the same. Without a request at the server, the message belongs to those of the last one.
 func (s *Session) causeOf(r *request, guess bool, server string) cause {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if r == nil || r.call == nil {
 		if last := s.over[server]; time.Since(last.at) < lateTime {
-			return cause{branch: last.branch}
+			return cause{tool: last.tool, branch: last.branch}
 		}
 		return cause{}
 	}
-	found := cause{call: r.call, branch: r.call.Attribution.Branch}
+	found := cause{call: r.call, tool: r.call.Tool(), branch: r.call.Attribution.Branch}
 	if !guess {
 		return found
 	}
@@ -190,6 +192,9 @@ func (s *Session) causeOf(r *request, guess bool, server string) cause {
 			continue
 		}
 		found.call = nil
+		if other.call.Tool() != r.call.Tool() {
+			found.tool = ""
+		}
 		if branchID(other.call.Attribution.Branch) != branchID(r.call.Attribution.Branch) {
 			found.branch, found.ambiguous = nil, true
 		}

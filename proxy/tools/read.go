@@ -181,8 +181,12 @@ func readOf(s results.Result) *trace.Read {
 		r.Tool = "branch_return"
 	case s.Server == "": // a batch
 		r.Tool = "branch_run"
-		if sources := strings.Fields(s.Tool); len(sources) == 1 {
-			r.Server, r.Tool = parseSource(sources[0])
+		for by := range strings.FieldsSeq(s.Tool) {
+			server, tool := parseSource(by)
+			r.Tools = append(r.Tools, trace.Tool{Server: server, Tool: tool})
+		}
+		if len(r.Tools) == 1 {
+			r.Server, r.Tool, r.Tools = r.Tools[0].Server, r.Tools[0].Tool, nil
 		}
 	}
 	return r

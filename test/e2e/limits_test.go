@@ -312,6 +312,8 @@ func TestLimitOfTwoProcesses(t *testing.T) {
 // than a limit has, and what is delivered is charged. In main and in a branch.
 func TestEveryMessageIsLimited(t *testing.T) {
 	const limit = 1500
+	all := fmt.Sprintf("    - {name: all, per: all, tokens: %d, window: 1w}\n", limit)
+	ofTool := fmt.Sprintf("    - {name: tool, match: {tool: \"fake__*\"}, per: tool, tokens: %d, window: 1w}\n", limit)
 	for _, tt := range []struct{ name, method, params string }{
 		{"text", "tools/call", `{"name":"fake__text","arguments":{"text":"@@"BRANCH}}`},
 		{"failure", "tools/call", `{"name":"fake__raw","arguments":{"result":{"resultType":"complete","content":[{"type":"text","text":"@@"}],"isError":true}BRANCH}}`},
@@ -327,11 +329,18 @@ func TestEveryMessageIsLimited(t *testing.T) {
 	} {
 		for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 			for _, inBranch := range []bool{false, true} {
-				for _, fill := range []int{200, 20000} {
-					t.Run(fmt.Sprintf("%s-%s-%v-%d", tt.name, era, inBranch, fill), func(t *testing.T) {
+				for _, one := range []struct {
+					fill  int
+					limit string
+				}{{200, all}, {20000, all}, {20000, ofTool}} {
+					fill := one.fill
+					if one.limit == ofTool && inBranch {
+						continue
+					}
+					t.Run(fmt.Sprintf("%s-%s-%v-%d-%v", tt.name, era, inBranch, fill, one.limit == ofTool), func(t *testing.T) {
 						t.Parallel()
 						ctx := testContext(t)
-						g := newGateway(t, limited(t, fmt.Sprintf("    - {name: all, per: all, tokens: %d, window: 1w}\n", limit)))
+						g := newGateway(t, limited(t, one.limit))
 						c := g.unstarted("stdio", era)
 						c.Capabilities = `{"elicitation":{},"sampling":{}}`
 						c.Handle = func(m mcpclient.Message) (result, errObject json.RawMessage) {
@@ -353,7 +362,14 @@ func TestEveryMessageIsLimited(t *testing.T) {
 						if m, err := c.Call(ctx, tt.method, params); err != nil {
 							t.Fatal(err, m)
 						}
-						got, used := zebras(c.Received()...), limit-leftOf(t, c, ctx, "all")
+						got := zebras(c.Received()...)
+						if one.limit == ofTool {
+							if got > limit {
+								t.Errorf("%d tokens of the tool received, its limit is %d", got, limit)
+							}
+							return
+						}
+						used := limit - leftOf(t, c, ctx, "all")
 						if got > used+freeTokens || got > limit {
 							t.Errorf("%d tokens received, %d charged of %d", got, used, limit)
 						}
@@ -362,6 +378,52 @@ func TestEveryMessageIsLimited(t *testing.T) {
 						}
 					})
 				}
+			}
+		}
+	}
+}
+
+// What is read of a stored result counts for the tool and the server that made it: by pages, by
+// batches, in main and in a branch. A rebuild counts it too.
+func TestWhatIsReadOfATool(t *testing.T) {
+	for name, one := range map[string]string{
+		"tool": `match: {tool: "fake__*"}, per: all`, "each": `match: {server: fake}, per: tool`, "server": `match: {server: fake}, per: server`,
+	} {
+		for _, how := range []string{"pages", "batch", "batch of two tools"} {
+			for _, inBranch := range []bool{false, true} {
+				t.Run(fmt.Sprintf("%s-%s-%v", name, how, inBranch), func(t *testing.T) {
+					t.Parallel()
+					ctx := testContext(t)
+					const limit = 1500
+					config := limited(t, fmt.Sprintf("    - {name: made, %s, tokens: %d, window: 1mo}\n", one, limit))
+					g := newGateway(t, config+"run: {allow: [\"fake__*\"]}\n")
+					c := g.connect(ctx, "stdio", mcpclient.Legacy)
+					s, branch := spender{c: c}, ""
+					if inBranch {
+						branch = create(t, c, ctx, map[string]any{"budget": 60000}).BranchID
+					}
+					first, args := "fake__huge", `{"bytes":60000}`
+					switch how {
+					case "batch":
+						first, args = "branch_run", `{"tool":"fake__huge","each":[{"bytes":60000}],"grep":"e"}`
+					case "batch of two tools":
+						first, args = "branch_run", `{"steps":[{"tool":"fake__huge","arguments":{"bytes":60000}},{"tool":"fake__text","arguments":{"text":"the end"}}],"grep":"e"}`
+					}
+					text, refused, err := s.call(ctx, first, args, branch)
+					if err != nil || refused != nil {
+						t.Fatal(err, refused)
+					}
+					handle := handleIn(t, text)
+					for page := 1; page < 20; page++ {
+						_, _, err := s.call(ctx, "branch_read", fmt.Sprintf(`{"handle":%q,"page":%d,"max_tokens":1000}`, handle, page), branch)
+						if err != nil {
+							t.Fatal(err)
+						}
+					}
+					if n := s.spent.Load(); n > limit+20*60 { // the arguments are those of branch_read
+						t.Errorf("%d tokens of the server received, the limit is %d", n, limit)
+					}
+				})
 			}
 		}
 	}

@@ -39,7 +39,16 @@ func TestRebuild(t *testing.T) {
 				if i%5 == 0 {
 					name, args = "fake__huge", `{"bytes":30000}`
 				}
-				if _, _, err := s.call(ctx, name, args, branch); err != nil {
+				if text, _, err := s.call(ctx, name, args, branch); err != nil {
+					t.Fatal(err)
+				} else if h := handleForm.FindString(text); h != "" { // what is read counts for the tool, too
+					if _, _, err := s.call(ctx, "branch_read", `{"handle":"`+h+`","max_tokens":200}`, branch); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			for _, notice := range []string{"log", "progress"} { // these count for it, too
+				if _, _, err := s.call(ctx, "fake__"+notice, `{"count":1,"text":"@@","fill":20,"params":{"level":"error","data":"@@"}}`, b); err != nil {
 					t.Fatal(err)
 				}
 			}
