@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
@@ -109,8 +110,22 @@ func (g *Gateway) apply(next config.Config) (done control.Reloaded, err error) {
 			g.wg.Go(func() { g.servers.End(name) })
 		}
 	}
+	g.wg.Go(func() { g.endBranches(&next) })
 	g.retire(before, now)
 	return done, nil
+}
+
+// endBranches ends the branches of principals that a configuration does not know, and with them their
+// batches.
+func (g *Gateway) endBranches(next *config.Config) {
+	for _, b := range g.Branches.Active() {
+		if next.Knows(b.Principal) {
+			continue
+		}
+		if _, err := g.Branches.End(g.lifetime, b.ID, "its principal may no longer use foldgate"); err != nil && !errors.Is(err, folding.ErrNotFound) {
+			g.log.Error("branch of a principal that was removed", "branch_id", b.ID, "err", err)
+		}
+	}
 }
 
 // readCertificate reads the files of tls, which may be new.

@@ -39,12 +39,15 @@ func (rt *Router) CallTool(ctx context.Context, parent *conn.Request, c *interce
 	denied := func(reason, code, format string) error {
 		return &interceptor.Refusal{Reason: reason, Code: code, Status: 403, Message: fmt.Sprintf(format, name)}
 	}
+	st := rt.Settings()
 	switch readOnly, _ := rawjson.Get(e.Raw, "annotations", "readOnlyHint"); {
+	case !st.Config.Knows(c.Origin.Principal): // a reload removed it meanwhile
+		err = denied(trace.ReasonPolicy, "forbidden", "%s was not called: the principal of the batch may no longer use foldgate")
 	case !ok:
 		err = rt.unknownTool(p.s, c, name, e)
 	case e.Server == "":
 		err = denied(trace.ReasonInvalid, "not_in_batch", "%s can't be part of a batch")
-	case string(readOnly) != "true" && !rt.Settings().Config.Run.Allows(name): // hosts ask their user about each tool, which a batch must not get around
+	case string(readOnly) != "true" && !st.Config.Run.Allows(name): // hosts ask their user about each tool, which a batch must not get around
 		c.Target.Server, c.Target.Name = e.Server, e.Name
 		err = denied(trace.ReasonPolicy, "not_allowed", "%s does not say that it only reads, and run.allow does not name it: call it directly")
 	default:

@@ -360,6 +360,68 @@ func TestReloadOfPrincipals(t *testing.T) {
 	}
 }
 
+// The branches and the batches of a principal that a reload removes end: the call in flight is cancelled,
+// and the server gets no further one. Those of others go on.
+func TestReloadEndsBatches(t *testing.T) {
+	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+		for _, given := range []bool{false, true} { // a branch for the batch, or one of its own
+			t.Run(fmt.Sprintf("%s-%v", era, given), func(t *testing.T) {
+				ctx := testContext(t)
+				const run = "run: {allow: [\"fake__*\"]}\n"
+				g := newGateway(t, fakes("fake")+run+principals())
+				at := g.http()
+				alice := g.as(t, at, era, "alice")
+				bob := mcpclient.HTTP(at, era, "Authorization", "Bearer "+tokenOf["bob"]) // its token does not last until the end
+				if _, err := bob.Start(ctx); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = bob.Close() })
+				kept := create(t, alice, ctx, map[string]any{}).BranchID
+				in := ""
+				if given {
+					in = `,"branch_id":"` + create(t, bob, ctx, map[string]any{}).BranchID + `"`
+				}
+				_, wait, err := bob.Send(ctx, "tools/call", `{"name":"branch_run","arguments":{"tool":"fake__slow","parallel":1,"each":[{"ms":20000},{"ms":1},{"ms":2}]`+in+`}}`)
+				if err != nil {
+					t.Fatal(err)
+				}
+				open := func() (branches []struct {
+					Principal string
+					InFlight  int `json:"in_flight"`
+				}) {
+					text, _ := g.operate("branches", "--json")
+					if err := json.Unmarshal([]byte(text), &branches); err != nil {
+						t.Fatal(err, text)
+					}
+					return branches
+				}
+				until(t, "the batch calls", func() bool {
+					all := open()
+					return len(all) == 2 && all[0].InFlight+all[1].InFlight > 0
+				})
+				g.configure(fakes("fake") + run + fmt.Sprintf("principals:\n  alice: {token: %q}\n", tokenOf["alice"]))
+				g.reload(reloaded)
+				until(t, "only alice has a branch", func() bool {
+					all := open()
+					return len(all) == 1 && all[0].Principal == "alice"
+				})
+				if m, err := wait(); err == nil && era == mcpclient.Modern && !strings.Contains(string(m.Result), "may no longer use foldgate") {
+					t.Errorf("the batch answered %s%s", m.Result, m.Error)
+				}
+				if s := statusOf(t, alice, ctx, kept); s.Status != "active" {
+					t.Errorf("alice's branch is %s", s.Status)
+				}
+				g.stop()
+				for _, r := range g.trace() {
+					if r.Audit.Tool == "slow" && strings.HasPrefix(r.Kind, "mcp/response") && !r.Audit.IsError {
+						t.Errorf("a call of the batch has a result: %s", r.Payload)
+					}
+				}
+			})
+		}
+	}
+}
+
 // Another threshold is in force with the next call of a session that exists. A key that needs a restart
 // stays as it was, and the log says so.
 func TestReloadOfThresholds(t *testing.T) {
