@@ -19,7 +19,7 @@ check: fmt vet lint ## format, vet, staticcheck, unit tests; under three minutes
 	@$(NESTED) $(GO) test -skip '^TestRatio' -timeout 5m ./...
 	@echo "make check: passed"
 
-test: deps fmt vet lint tidy unit ratios e2e ## everything; about 26 minutes on two cores
+test: deps fmt vet lint tidy unit ratios e2e ## everything; about 45 minutes on two cores
 	@echo "make test: passed"
 
 deps: ## node packages by npm ci, a C compiler, node and redis-server by apt-get where missing
