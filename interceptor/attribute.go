@@ -94,7 +94,7 @@ func Locate(m *folding.Manager, c *Call) {
 func below(at, sub string) (string, error) {
 	err := contextpath.Validate(sub)
 	if err == nil && slices.ContainsFunc(strings.Split(sub, "/"), folding.IsBranchID) {
-		err = fmt.Errorf("context %q names a branch; a call is put into one by its branch_id", sub)
+		err = fmt.Errorf("context %.200q names a branch; a call is put into one by its branch_id", sub)
 	}
 	return strings.TrimPrefix(at+"/"+sub, "/"), err
 }

@@ -73,7 +73,7 @@ func (e Entry) TakeBranchID(arguments json.RawMessage) (rest json.RawMessage, id
 	}
 	id = rawjson.Unquote(raw)
 	if k := rawjson.KindOf(raw); id == "" && k != rawjson.String && k != rawjson.Null {
-		return arguments, "", true, fmt.Errorf("arguments.branch_id is %s; it must be a string from branch_create", raw)
+		return arguments, "", true, fmt.Errorf("arguments.branch_id is %.200s; it must be a string from branch_create", raw)
 	}
 	return rawjson.Delete(arguments, branchIDArgument), id, true, nil
 }

@@ -239,6 +239,10 @@ func cause(err error) error {
 
 // display returns the name, quoted if it would break the line or is not UTF-8.
 func display(name string) string {
+	const longest = 500
+	if len(name) > longest {
+		name = strings.ToValidUTF8(name[:longest], "") + "…"
+	}
 	if !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
 		return strconv.Quote(name)
 	}

@@ -229,7 +229,7 @@ func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interce
 	rt := r.s.rt
 	k, _ := catalog.KindOf(c.Target.Method)
 	if cursor, ok := rawjson.GetString(c.Target.Params, "cursor"); ok {
-		return nil, invalidParams("cursor %s is not foldgate's: its lists have one page", cursor)
+		return nil, invalidParams("cursor %s is not foldgate's: its lists have one page", rt.echo(cursor))
 	}
 	waiting, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()

@@ -46,11 +46,11 @@ func (e *Error) Response(id json.RawMessage) []byte {
 func UnsupportedVersion(requested string) *Error {
 	return &Error{
 		Code:    CodeUnsupportedVersion,
-		Message: fmt.Sprintf("protocol version %q is not supported", requested),
+		Message: fmt.Sprintf("protocol version %.200q is not supported", requested),
 		Data: rawjson.Marshal(struct {
 			Supported []string `json:"supported"`
 			Requested string   `json:"requested"`
-		}{Versions, requested}),
+		}{Versions, fmt.Sprintf("%.200s", requested)}),
 	}
 }
 

@@ -224,20 +224,29 @@ func TestEchoesAreShort(t *testing.T) {
 			long = long[:8<<10] // names are repeated in headers
 		}
 		for what, params := range map[string]string{
-			"tools/call":                `{"name":"` + long + `","arguments":{}}`,
-			"tools/call of a server":    `{"name":"files__` + long + `","arguments":{}}`,
-			"prompts/get":               `{"name":"` + long + `"}`,
-			"resources/read":            `{"uri":"none://` + long + `"}`,
-			"completion/complete":       `{"ref":{"type":"ref/prompt","name":"` + long + `"},"argument":{"name":"a","value":"b"}}`,
-			"tools/call of a branch":    `{"name":"files__read_file","arguments":{"branch_id":"` + long + `"}}`,
-			"tools/call of an argument": `{"name":"branch_status","arguments":{"` + long + `":1}}`,
+			"tools/call":                     `{"name":"` + long + `","arguments":{}}`,
+			"tools/call of a server":         `{"name":"files__` + long + `","arguments":{}}`,
+			"prompts/get":                    `{"name":"` + long + `"}`,
+			"resources/read":                 `{"uri":"none://` + long + `"}`,
+			"completion/complete":            `{"ref":{"type":"ref/prompt","name":"` + long + `"},"argument":{"name":"a","value":"b"}}`,
+			"tools/call of a branch":         `{"name":"files__read_file","arguments":{"branch_id":"` + long + `"}}`,
+			"tools/call of an argument":      `{"name":"branch_status","arguments":{"` + long + `":1}}`,
+			"tools/call, refused, a list":    `{"name":"files__read_file","arguments":{"branch_id":["` + long + `"]}}`,
+			"tools/call of a path":           `{"name":"files__read_file","arguments":{"path":"` + long + `"}}`,
+			"tools/call of a glob":           `{"name":"files__search_files","arguments":{"pattern":"[` + long + `"}}`,
+			"tools/call of a pattern":        `{"name":"files__grep","arguments":{"pattern":"(` + long + `"}}`,
+			"tools/call of a handle":         `{"name":"branch_read","arguments":{"handle":"` + long + `"}}`,
+			"tools/call, refused, a context": `{"name":"files__read_file","arguments":{"path":"."},"_meta":{"io.github.foldgate/context":"` + long + `"}}`,
+			"tools/list":                     `{"cursor":"` + long + `"}`,
+			"logging/setLevel":               `{"level":"` + long + `"}`,
+			"x/" + long[:4<<10]:              `{}`,
 		} {
 			method, _, _ := strings.Cut(what, " ")
-			m, err := c.Call(ctx, method, params)
+			m, err := c.Call(ctx, strings.Trim(method, ","), params)
 			if n := len(m.Result) + len(m.Error); err != nil || n > 4096 {
 				t.Errorf("%s: %d bytes, %v", what, n, err)
 			}
-			if strings.HasPrefix(what, "tools/call") && !parseResult(t, m).IsError {
+			if method == "tools/call" && !parseResult(t, m).IsError {
 				t.Errorf("%s = %s %s, want a tool result with isError", what, m.Result, m.Error)
 			}
 		}
