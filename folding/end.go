@@ -171,7 +171,7 @@ func (m *Manager) Pay(branchID string, n int) int {
 
 // EndSession ends all branches of the caller's session with ReasonSessionEnded, also those that
 // its connection created in another session. Call it when a connection has ended; reason says
-// how, for the digest. It returns when the ends are durable, or with an error after
+// how, for the digest. With [ReasonShutdown] they end with that. It returns when the ends are durable, or with an error after
 // Config.SessionCleanupSeconds; the branches have ended in both cases.
 func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) (err error) {
 	if caller.Session == "" {
@@ -194,7 +194,11 @@ func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) 
 		m.unlock()
 		return nil
 	}
-	m.finishAll(maps.Keys(branches), outcome{reason: ReasonSessionEnded, detail: Shorten(reason, maxLastError)}, now)
+	o := outcome{reason: ReasonSessionEnded, detail: Shorten(reason, maxLastError)}
+	if reason == ReasonShutdown {
+		o = outcome{reason: ReasonShutdown}
+	}
+	m.finishAll(maps.Keys(branches), o, now)
 	stored := m.w.barrier()
 	m.unlock()
 	if err := stored.waitFor(ctx); err != nil {
@@ -315,7 +319,7 @@ func (m *Manager) finish(b *branch, o outcome, now time.Time) {
 	m.remove(b)
 	m.w.put(OpFinish, b.Branch, atOnce)
 	for l := range b.leases {
-		l.cancel(&EndedError{BranchID: b.ID, Status: b.Status, Reason: b.Reason})
+		l.cancel(b.ended())
 	}
 	m.emit(Event{Kind: kind, Time: now, Branch: b.snapshot()})
 }

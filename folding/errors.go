@@ -89,15 +89,14 @@ type EndedError struct {
 	Status   Status
 	// Reason is a Reason constant; "" after a normal return.
 	Reason string
-	// Digest is the digest of the branch; "" after a normal return and in the cause of a
-	// cancelled call.
+	// Digest is the digest of the branch; "" after a normal return.
 	Digest string
 }
 
 // Error tells an agent what happened and what to do.
 func (e *EndedError) Error() string {
 	text := fmt.Sprintf("branch %s has ended: %s", e.BranchID, e.Status)
-	if e.Reason != "" {
+	if e.Reason != "" && e.Reason != string(e.Status) {
 		text += " (" + e.Reason + ")"
 	}
 	if e.Digest != "" {

@@ -86,7 +86,7 @@ func (l *Lease) Charge(n int) error {
 		left := b.ledger.Balance()
 		delete(b.leases, l) // the call is not made, so the digest must not count it as cancelled
 		m.exhaust(b, now)
-		l.cancel(&EndedError{BranchID: b.ID, Status: b.Status, Reason: b.Reason})
+		l.cancel(b.ended())
 		stored := m.w.barrier()
 		m.unlock()
 		_ = stored.wait() // the writer logs the error and tries again

@@ -180,7 +180,7 @@ func (g *Gateway) anyone() string {
 // groups, and closes the state. ctx bounds the whole.
 func (g *Gateway) Close(ctx context.Context) error {
 	for _, s := range g.router.Sessions("") {
-		s.Close("shutdown")
+		s.Close(server.Shutdown)
 	}
 	g.reloading.Lock() // a reload under way ends first
 	g.end()

@@ -137,7 +137,7 @@ func greet(w io.Writer, url string, tokens bool) {
 `
 	if tokens {
 		hosts = `Each host sends the token of a principal. With it in FOLDGATE_TOKEN:
-  Claude Code  claude mcp add --transport http foldgate %[1]s --header "Authorization: Bearer $FOLDGATE_TOKEN"
+  Claude Code  claude mcp add --transport http foldgate %[1]s --header 'Authorization: Bearer ${FOLDGATE_TOKEN}'
   VS Code      .vscode/mcp.json        {"inputs":[{"type":"promptString","id":"foldgate","description":"foldgate's token","password":true}],
                                         "servers":{"foldgate":{"type":"http","url":"%[1]s","headers":{"Authorization":"Bearer ${input:foldgate}"}}}}
   Cursor       ~/.cursor/mcp.json      {"mcpServers":{"foldgate":{"url":"%[1]s","headers":{"Authorization":"Bearer ${env:FOLDGATE_TOKEN}"}}}}

@@ -32,15 +32,15 @@ func (a IDs) Union(b IDs) IDs {
 // DecodeCorrelation reads the correlation that a host sends: the JSON value of correlationId, of
 // its later name correlation_id, or the union of both. nil is an absent field. Null gives nil, and
 // an array gives its ids without repetitions. A string gives itself and a deprecation, but is
-// refused if strict is set. Errors do not repeat the foreign value.
+// refused, and still a deprecation, if strict is set. Errors do not repeat the foreign value.
 func DecodeCorrelation(camel, snake json.RawMessage, strict bool) (ids IDs, deprecated []string, err error) {
 	if ids, deprecated, err = decodeIDs(camel, strict); err != nil {
-		return nil, nil, err
+		return nil, deprecated, err
 	}
 	if snake != nil {
 		more, dep, err := decodeIDs(snake, strict)
 		if err != nil {
-			return nil, nil, err
+			return nil, append(deprecated, dep...), err
 		}
 		if ids != nil {
 			more = ids.Union(more)
@@ -69,7 +69,7 @@ func decodeIDs(value json.RawMessage, strict bool) (ids IDs, deprecated []string
 	case decoded == nil:
 		return nil, nil, nil
 	case isText && strict:
-		return nil, nil, errors.New("correlation id: send an array of strings instead of a string")
+		return nil, []string{"correlation_string"}, errors.New("correlation id: send an array of strings instead of a string")
 	case isText:
 		deprecated = []string{"correlation_string"}
 		if text != "" {

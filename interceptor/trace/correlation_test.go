@@ -116,8 +116,11 @@ func TestCorrelationLimits(t *testing.T) {
 			t.Errorf("decodeIDs(%.40s) = %v, want code %q", in, err, c.code)
 		}
 	}
-	if _, _, err := DecodeCorrelation([]byte(`["a"]`), []byte(`"b"`), true); err == nil {
-		t.Error("strict mode takes a string under the later name")
+	for _, in := range [][2]string{{`["a"]`, `"b"`}, {`"b"`, `["a"]`}, {`"b"`, ``}} {
+		_, deprecated, err := DecodeCorrelation([]byte(in[0]), []byte(in[1]), true)
+		if err == nil || !slices.Contains(deprecated, "correlation_string") {
+			t.Errorf("strict: DecodeCorrelation(%s) = %q, %v, want it refused and the form named", in, deprecated, err)
+		}
 	}
 }
 

@@ -74,12 +74,13 @@ func subContext(c *interceptor.Call, value json.RawMessage, strict bool) error {
 		return nil
 	}
 	path, deprecated, err := contextpath.Decode(value)
+	c.Origin.Deprecated = append(c.Origin.Deprecated, deprecated...)
 	if err == nil && len(deprecated) > 0 && strict {
 		err = fmt.Errorf("an object is a form of an earlier draft, which trace.correlation: strict refuses; send the path as a string: %q", path)
 	}
 	if err != nil {
 		return err
 	}
-	c.Attribution.SubContext, c.Origin.Deprecated = string(path), append(c.Origin.Deprecated, deprecated...)
+	c.Attribution.SubContext = string(path)
 	return nil
 }

@@ -96,6 +96,9 @@ func (s *Session) Close(reason string) {
 	s.rt.mu.Lock()
 	delete(s.rt.sessions, s)
 	s.rt.mu.Unlock()
+	if reason == server.Shutdown {
+		reason = folding.ReasonShutdown
+	}
 	if initialized && s.ID != "" {
 		if err := s.rt.Branches.EndSession(context.WithoutCancel(s.lifetime), folding.Caller{Principal: s.Principal, Session: s.ID}, reason); err != nil {
 			s.rt.Log.Error("branches of an ended session", "session", s.ID, "err", err)

@@ -83,7 +83,7 @@ type HTTP struct {
 	closing  bool           // no more requests are taken
 }
 
-var errShutdown = errors.New("foldgate is shutting down")
+var errShutdown = errors.New(Shutdown)
 
 // NewHTTP returns a server. It runs one goroutine that ends idle sessions, until Shutdown.
 func NewHTTP(r Router, opts HTTPOptions) *HTTP {

@@ -134,6 +134,9 @@ func accept(s Session, m wire.Message, log *slog.Logger) {
 	})
 }
 
+// Shutdown is the reason with which foldgate closes its sessions when it is stopped itself.
+const Shutdown = "foldgate is shutting down"
+
 func closeSession(s Session, reason string, log *slog.Logger) {
 	guard(log, "closing a session", func() { s.Close(reason) })
 }

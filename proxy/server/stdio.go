@@ -83,7 +83,7 @@ func ServeStdio(ctx context.Context, r Router, in io.Reader, out io.Writer, log 
 			err = fmt.Errorf("writing to the host: %w", fault)
 		}
 	case <-ctx.Done():
-		reason = "foldgate is shutting down"
+		reason = Shutdown
 	}
 	cancel(errors.New(reason))
 	if closer, ok := in.(io.Closer); ok && !ended {

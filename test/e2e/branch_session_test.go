@@ -61,12 +61,12 @@ func TestSessionEnds(t *testing.T) {
 			func(g *gateway, c *mcpclient.Client, p *os.Process) { _ = c.Close() }},
 		{"DELETE", "http", mcpclient.Legacy, true, []string{"session_ended"},
 			func(g *gateway, c *mcpclient.Client, p *os.Process) { _ = c.Close() }},
-		{"SIGTERM on stdio", "stdio", mcpclient.Legacy, true, []string{"session_ended", "shutdown"},
+		{"SIGTERM on stdio", "stdio", mcpclient.Legacy, true, []string{"shutdown"},
 			func(g *gateway, c *mcpclient.Client, p *os.Process) { _ = p.Signal(syscall.SIGTERM) }},
-		{"SIGTERM on stdio, modern", "stdio", mcpclient.Modern, true, []string{"session_ended", "shutdown"},
+		{"SIGTERM on stdio, modern", "stdio", mcpclient.Modern, true, []string{"shutdown"},
 			func(g *gateway, c *mcpclient.Client, p *os.Process) { _ = p.Signal(syscall.SIGTERM) }},
 		// Calls in flight over HTTP are given time to finish.
-		{"SIGTERM on HTTP", "http", mcpclient.Legacy, false, []string{"session_ended", "shutdown"},
+		{"SIGTERM on HTTP", "http", mcpclient.Legacy, false, []string{"shutdown"},
 			func(g *gateway, c *mcpclient.Client, p *os.Process) { g.stop() }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
