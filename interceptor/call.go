@@ -161,6 +161,8 @@ type Outcome struct {
 	Shrink func(budget int) *Result
 
 	span        oteltrace.SpanContext // of the call, then of its last request to an upstream; set by Telemetry
+	folder      *folder               // keeps result if it can't be delivered; nil: nothing does
+	result      *Result               // of a server, scrubbed
 	lease       *folding.Lease        // of the branch, while Meter runs the call
 	spend       *limits.Spend         // of the limits, likewise
 	paramsClean bool                  // Trace found no secret in Params: Scrub need not look again

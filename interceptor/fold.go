@@ -24,11 +24,17 @@ func Fold(store *results.Store, tm TokenMeter, p func() *FoldPolicy, b *Boundary
 	return func(next Handler) Handler {
 		return func(ctx context.Context, c *Call) (*Result, error) {
 			res, err := next(ctx, c)
-			if err != nil || !c.ofTool() || c.Target.Server == "" || !c.Target.Metered {
+			if err != nil || c.Target.Server == "" || !c.Target.Metered {
 				return res, err
 			}
 			if c.Target.Batch != "" {
 				return f.keepForBatch(c, res), nil
+			}
+			if c.Origin.Direction == FromHost {
+				c.Outcome.folder, c.Outcome.result = f, res
+			}
+			if !c.ofTool() {
+				return res, nil
 			}
 			if rule := p().Rule(c.Target.Server, c.Target.Name); !rule.Off {
 				res = f.deliver(c, res, rule)
@@ -151,6 +157,37 @@ func (f *folder) fold(c *Call, res *Result, room int) *Result {
 	}
 	c.Outcome.Folded, c.Outcome.Fold, c.Outcome.Saved = true, handle, stored.Tokens-stored.Delivered
 	return out
+}
+
+// keep stores the result of a call, if that can't be delivered because limits do not let it: the call
+// has had its effect. It sets the handle in the outcome. What is more than text is kept as JSON.
+func (c *Call) keep() {
+	o := &c.Outcome
+	if o.folder == nil || o.Fold != "" {
+		return
+	}
+	f := o.folder
+	fault := f.log.With("server", c.Target.Server, "tool", c.Target.Name)
+	res, ok := f.storable(c, o.result)
+	if !ok {
+		fault.Error("result that can't be delivered is lost: it could not be checked for secrets")
+		return
+	}
+	stored := results.Result{
+		Handle: results.NewHandle(), Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Target.Name,
+		Kind: string(preview.JSON), Text: cmp.Or(string(res.Error), string(res.Body)), Tokens: o.Tokens.Out,
+	}
+	if p := split(res, false); c.ofTool() && !res.opaque() && len(p.kept) == 0 && p.text != "" {
+		stored.Kind, stored.Text, stored.Structured = string(preview.Plain), p.text, string(p.structured)
+	}
+	if c.Attribution.Branch != nil {
+		stored.Context = c.Attribution.Branch.Context
+	}
+	if err := f.store.Put(context.Background(), stored); err != nil {
+		fault.Error("result that can't be delivered is lost", "err", err)
+		return
+	}
+	o.Fold = stored.Handle
 }
 
 // keepForBatch gives the whole result to the batch that made the call. Only a line is delivered

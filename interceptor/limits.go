@@ -86,7 +86,7 @@ func (c *Call) limitRefusal(err error, lost string) error {
 	what, made := "the call was not made", lost != ""
 	if made {
 		what = "the call was made, " + lost
-		if c.Outcome.Fold != "" {
+		if c.Outcome.Fold != "" && c.Target.Batch == "" {
 			what += "; its result is stored, read it later with branch_read and the handle " + c.Outcome.Fold
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 
 	"github.com/foldgate/foldgate/budget/limits"
@@ -93,9 +92,7 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 		return nil, refuse(c, err)
 	case err != nil:
 		o.giveBack(granted)
-		if o.Shrink != nil && o.Fold == "" { // it stores the result
-			o.Shrink(math.MaxInt)
-		}
+		c.keep()
 		return nil, c.limitRefusal(err, "but what its result costs could not be counted")
 	}
 	if tokens.Delivered = granted; granted == want {
@@ -134,6 +131,7 @@ func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, gran
 	}
 	if spent != nil {
 		if o.rule, o.limit = spent.Limit, spent.Limit; cut == nil {
+			c.keep()
 			return nil, c.limitRefusal(spent, fmt.Sprintf("but its result of %d tokens does not fit", tm.Result(res)))
 		}
 		return cut, nil

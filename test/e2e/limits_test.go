@@ -504,6 +504,13 @@ func killedUnderLimits(t *testing.T, more string) {
 // it confirms it; with everysec it can be late, and lose the operation when it is killed.
 func redis(t *testing.T) (url string, p *os.Process) {
 	t.Helper()
+	url, start := redisServer(t)
+	return url, start()
+}
+
+// redisServer returns the URL of a Redis server, and what starts it, also again after it was killed.
+func redisServer(t *testing.T) (url string, start func() *os.Process) {
+	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip(`there is no redis-server: install it, for example by "apt-get install redis-server"`)
 	}
@@ -513,15 +520,19 @@ func redis(t *testing.T) (url string, p *os.Process) {
 	}
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	_ = l.Close()
-	cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", t.TempDir(), "--appendonly", "yes", "--appendfsync", "no", "--save", "")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
+	dir := t.TempDir()
+	return "redis://127.0.0.1:" + port, func() *os.Process {
+		t.Helper()
+		cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--appendonly", "yes", "--appendfsync", "no", "--save", "")
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		return cmd.Process
 	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	return "redis://127.0.0.1:" + port, cmd.Process
 }
 
 // Two gateways on one Redis hold a limit to the token, whichever of them its callers use.
@@ -626,5 +637,101 @@ func TestLimitIsRaised(t *testing.T) {
 	}
 	if left := leftOf(t, s.c, ctx, "all"); refused != nil || int64(left) != 4000-s.spent.Load() {
 		t.Errorf("%d left of 4000, %d received, %+v", left, s.spent.Load(), refused)
+	}
+}
+
+// Redis stops or dies between the take of the arguments and the take of the result. No call hangs, and
+// no result is lost: the refusal names a handle, under which the result is read once Redis is back.
+func TestResultsWithoutRedis(t *testing.T) {
+	const waitMS = 300
+	kinds := map[string]string{
+		"small":      `"result":{"content":[{"type":"text","text":"@@MARK"}]},"fill":300`,
+		"large":      `"result":{"content":[{"type":"text","text":"@@MARK"}]},"fill":5000`,
+		"structured": `"result":{"content":[],"structuredContent":{"x":"@@MARK"}},"fill":300`,
+		"image":      `"result":{"content":[{"type":"text","text":"@@MARK"},{"type":"image","mimeType":"image/png","data":"AAAA"}]},"fill":300`,
+		"failure":    `"result":{"content":[{"type":"text","text":"@@MARK"}],"isError":true},"fill":300`,
+		"error":      `"error":{"code":-32000,"message":"@@MARK"},"fill":300`,
+	}
+	for _, how := range []string{"stopped", "killed"} {
+		for _, fold := range []string{"on", "off"} {
+			for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+				t.Run(how+"-fold-"+fold+"-"+string(era), func(t *testing.T) {
+					t.Parallel()
+					ctx := testContext(t)
+					url, start := redisServer(t)
+					server := start()
+					file := recordFile(t)
+					g := newGateway(t, fakeConfig(file, "budgets:\n  wait_ms: "+fmt.Sprint(waitMS)+"\n  limits:\n    - {name: all, per: all, tokens: 20k, window: 1mo}\n"+
+						"store: {url: \""+url+"\"}\nresults: {tools: {fake__raw: {fold: "+fold+"}}}\n"))
+					c := g.connect(ctx, "stdio", era)
+					ready := file + ".ready"
+					type answer struct {
+						kind, text string
+						took       time.Duration
+					}
+					answers := make(chan answer, len(kinds))
+					var began atomic.Int64
+					for kind, args := range kinds {
+						go func() {
+							m, err := c.Call(ctx, "tools/call", fmt.Sprintf(`{"name":"fake__raw","arguments":{%s,"wait":%q}}`, strings.Replace(args, "MARK", "lion", 1), ready))
+							if err != nil {
+								t.Error(err)
+							}
+							answers <- answer{kind, string(m.Result) + string(m.Error), time.Since(time.Unix(0, began.Load()))}
+						}()
+					}
+					until(t, "the upstream has all calls", func() bool { return len(recordedMethod(t, file, "tools/call")) == len(kinds) })
+					left := leftOf(t, c, ctx, "all") // it gives back what is reserved
+					if how == "stopped" {
+						_ = server.Signal(syscall.SIGSTOP)
+					} else {
+						_ = server.Kill()
+					}
+					began.Store(time.Now().UnixNano())
+					write(t, ready, "")
+					handles := map[string]string{}
+					for range kinds {
+						a := <-answers
+						if !strings.Contains(a.text, "limits_unavailable") || !strings.Contains(a.text, "the call was made") || strings.Contains(a.text, "zebra") {
+							t.Errorf("%s is answered: %.300s", a.kind, a.text)
+						}
+						handles[a.kind] = handleIn(t, a.text)
+						if a.took > 20*waitMS*time.Millisecond {
+							t.Errorf("%s waited %v", a.kind, a.took)
+						}
+					}
+					if how == "stopped" {
+						_ = server.Signal(syscall.SIGCONT)
+					} else {
+						start()
+					}
+					for kind, h := range handles {
+						until(t, kind+" is read", func() bool {
+							m := tool(t, c, ctx, "branch_read", `{"handle":"`+h+`","search":"lion"}`)
+							return strings.Contains(string(m.Result), "lion") && !strings.Contains(string(m.Result), "limits_unavailable")
+						})
+					}
+					if now := leftOf(t, c, ctx, "all"); now > left || left-now > 10000 {
+						t.Errorf("%d were left before, %d after: what was not delivered is charged", left, now)
+					}
+					g.stop()
+					failed := 0
+					for _, r := range traceAs[struct {
+						Audit struct {
+							Tool     string
+							Decision struct{ Rule string }
+							Fold     *struct{ Handle string }
+						}
+					}](g) {
+						if r.Audit.Tool == "raw" && r.Audit.Decision.Rule == "limits_unavailable" && r.Audit.Fold != nil {
+							failed++
+						}
+					}
+					if failed != len(kinds) {
+						t.Errorf("%d of %d failures of the store are recorded", failed, len(kinds))
+					}
+				})
+			}
+		}
 	}
 }

@@ -20,6 +20,7 @@ type arguments struct {
 	Count  int             // progress, deep: how many
 	Fill   int             // raw, elicit, sample, log, unknown, progress: how many words stand for "@@"
 	MS     int             // slow: for how long
+	Wait   string          // raw: answers when this file exists
 	Params json.RawMessage // elicit, sample, log, unknown: params of the message
 	Method string          // log, elicit: of the message instead of the usual one
 	Task   *struct {       // raw: the answer to tasks/get and tasks/result from then on
@@ -105,6 +106,12 @@ func (c *call) tool(ctx context.Context, p params) (result, errObject string) {
 	case "echo":
 		return c.done(`"content":[{"type":"text","text":`+string(quote(string(c.m.Params)))+`}],"structuredContent":`+string(c.m.Params), false), ""
 	case "raw":
+		for a.Wait != "" && ctx.Err() == nil {
+			if _, err := os.Stat(a.Wait); err == nil {
+				break
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
 		if a.Task != nil {
 			c.s.mu.Lock()
 			c.s.task = [2]string{fill(string(a.Task.Result)), fill(string(a.Task.Error))}
