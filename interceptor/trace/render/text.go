@@ -36,6 +36,8 @@ func tableRow(r *trace.Record) (string, error) {
 func about(r *trace.Record) string {
 	v, kind := []byte(r.Payload), trace.CanonicalKind(r.Kind)
 	switch {
+	case strings.HasPrefix(kind, trace.KindBudget):
+		return aboutLimit(v)
 	case strings.HasPrefix(kind, trace.KindResponse) || strings.HasPrefix(kind, trace.KindReject):
 		if !r.AuditOrEmpty().IsError && !r.Blocked() {
 			return ""
@@ -52,6 +54,31 @@ func about(r *trace.Record) string {
 	}
 	text := cmp.Or(firstString(v, aboutBytes), firstString(v, len(v)))
 	return clean(text[:min(len(text), aboutBytes)])
+}
+
+// aboutLimit returns the limit and the subject of a crossing, and what is used of the total.
+func aboutLimit(payload []byte) string {
+	var x struct {
+		Limit, Subject string
+		Tokens, Calls  int64
+		TokensUsed     int64 `json:"tokens_used"`
+		CallsUsed      int64 `json:"calls_used"`
+	}
+	if json.Unmarshal(payload, &x) != nil || x.Limit == "" {
+		return ""
+	}
+	text := x.Limit
+	if x.Subject != "" {
+		text += " of " + x.Subject[:min(len(x.Subject), aboutBytes)]
+	}
+	var used []string
+	if x.Tokens > 0 {
+		used = append(used, fmt.Sprintf("%d of %d tokens", x.TokensUsed, x.Tokens))
+	}
+	if x.Calls > 0 {
+		used = append(used, fmt.Sprintf("%d of %d calls", x.CallsUsed, x.Calls))
+	}
+	return clean(text + ": " + strings.Join(used, ", "))
 }
 
 const aboutBytes = 200
