@@ -72,12 +72,12 @@ func (l *Limits) Pay(ctx context.Context, o *Origin, server, tool string, branch
 	return l == nil || n == 0 || l.Limits.Pay(ctx, l.Use(o, server, tool, branch), n) == n
 }
 
-// States returns the limits of a caller in main that are not those of single tools or servers.
-func (l *Limits) States(ctx context.Context, o *Origin) ([]limits.State, error) {
+// States returns the limits of a caller, in a branch or in main, that are not those of single tools or servers.
+func (l *Limits) States(ctx context.Context, o *Origin, branch bool) ([]limits.State, error) {
 	if l == nil {
 		return nil, nil
 	}
-	return l.Status(ctx, l.Use(o, "", "", false))
+	return l.Status(ctx, l.Use(o, "", "", branch))
 }
 
 // limitRefusal returns the refusal of a call by a limit, or because the store of limits failed. lost

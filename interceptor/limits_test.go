@@ -39,7 +39,7 @@ func limitOf(t *testing.T, name string, tokens int, store limits.Store, o limits
 
 func tokensLeft(t *testing.T, l *Limits) (left int) {
 	t.Helper()
-	states, err := l.States(t.Context(), &Origin{})
+	states, err := l.States(t.Context(), &Origin{}, false)
 	if err != nil || len(states) != 1 {
 		t.Fatal(states, err)
 	}

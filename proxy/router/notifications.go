@@ -279,15 +279,15 @@ func (s *Session) deliver(r *request, n interceptor.Notification, server string,
 	}
 }
 
-// pay charges a notification of a server to its branch and to the limits. It returns the rule of the one
-// that lacks the tokens, "" if none does.
+// pay charges a notification of a server to the limits and to its branch. It returns the rule of the one
+// that lacks the tokens, "" if none does. If the branch lacks them, it ends, and the limits keep theirs.
 func (s *Session) pay(ctx context.Context, n interceptor.Notification) (refused string) {
-	if s.rt.Branches.Pay(n.Branch, n.Tokens) < n.Tokens {
-		return "budget_exhausted"
-	}
 	o := interceptor.Origin{Identity: s.identity(), Session: s.ID, Revision: n.Era}
 	if !s.rt.Settings().Limits.Pay(ctx, &o, n.Server, n.ForTool, n.Branch != "", n.Tokens) {
 		return "limit_exceeded"
+	}
+	if s.rt.Branches.Pay(n.Branch, n.Tokens) < n.Tokens {
+		return "budget_exhausted"
 	}
 	return ""
 }

@@ -124,7 +124,7 @@ func (t *Tools) status(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	if err != nil {
 		return nil, err
 	}
-	left := t.left(ctx, c)
+	left := t.left(ctx, c, found && !b.Status.Terminal())
 	if !found {
 		none := struct {
 			BranchID *string     `json:"branch_id"`
@@ -181,8 +181,8 @@ type limitLeft struct {
 }
 
 // left returns what the limits of [interceptor.Limits.States] have left.
-func (t *Tools) left(ctx context.Context, c *interceptor.Call) (out []limitLeft) {
-	states, err := t.Limits().States(ctx, &c.Origin)
+func (t *Tools) left(ctx context.Context, c *interceptor.Call, branch bool) (out []limitLeft) {
+	states, err := t.Limits().States(ctx, &c.Origin, branch)
 	if err != nil {
 		t.Log.Warn("branch_status without the limits", "err", err)
 	}

@@ -429,6 +429,40 @@ func TestWhatIsReadOfATool(t *testing.T) {
 	}
 }
 
+// branch_status in a branch shows the limits that the branch uses, else those of main.
+func TestStatusShowsTheLimitsInForce(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, limited(t, "    - {name: main, match: {context: main}, per: all, tokens: 1k, window: 1mo}\n    - {name: branches, match: {context: branch}, per: all, tokens: 2k, window: 1mo}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	b := create(t, c, ctx, map[string]any{}).BranchID
+	shows := func(args, limit, not string) {
+		t.Helper()
+		text := said(t, tool(t, c, ctx, "branch_status", args))
+		if !strings.Contains(text, `"limit":"`+limit+`"`) || strings.Contains(text, `"limit":"`+not+`"`) {
+			t.Errorf("branch_status %s, want the limit %s: %s", args, limit, text)
+		}
+	}
+	shows(`{"branch_id":"`+b+`"}`, "branches", "main")
+	shows(`{"session_id":"none"}`, "main", "branches")
+	tool(t, c, ctx, "branch_return", `{"branch_id":"`+b+`","message":""}`)
+	shows(`{"branch_id":"`+b+`"}`, "main", "branches")
+}
+
+// A notification that a limit refuses is not charged to its branch.
+func TestRefusedNotificationIsFree(t *testing.T) {
+	ctx := testContext(t)
+	g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 300, window: 1mo}\n"))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	b := create(t, c, ctx, map[string]any{"budget": 8192}).BranchID
+	tool(t, c, ctx, "fake__log", `{"params":{"level":"error","data":"@@"},"fill":1000,"branch_id":"`+b+`"}`)
+	if n := zebras(c.Received()...); n > 0 {
+		t.Fatalf("%d tokens of 300 arrived", n)
+	}
+	if st := statusOf(t, c, ctx, b); st.Status != "active" || st.BudgetUsed > 300 {
+		t.Errorf("the branch is %s and has used %d", st.Status, st.BudgetUsed)
+	}
+}
+
 // The gateway is killed at random moments under load. Nothing that a host received is uncharged, and
 // too much is charged only for calls that were under way.
 func TestKilledUnderLimits(t *testing.T) {
