@@ -405,7 +405,8 @@ func TestReloadEndsBatches(t *testing.T) {
 					all := open()
 					return len(all) == 1 && all[0].Principal == "alice"
 				})
-				if m, err := wait(); err == nil && era == mcpclient.Modern && !strings.Contains(string(m.Result), "may no longer use foldgate") {
+				// A batch in a branch of its host's may be refused as a whole, before it has its answer.
+				if m, err := wait(); err == nil && era == mcpclient.Modern && !strings.Contains(string(m.Result), "may no longer use foldgate") && !(given && strings.Contains(string(m.Result), "failed (operator)")) {
 					t.Errorf("the batch answered %s%s", m.Result, m.Error)
 				}
 				if s := statusOf(t, alice, ctx, kept); s.Status != "active" {
