@@ -100,12 +100,12 @@ func fill(v reflect.Value, s string) {
 	case reflect.String:
 		v.SetString(s)
 	case reflect.Slice:
-		switch v.Type().Elem().Kind() {
-		case reflect.String:
-			v.Set(reflect.ValueOf([]string{s}))
-		case reflect.Struct:
-			v.Set(reflect.ValueOf([]trace.Finding{{Rule: s, Field: s, Count: 1}}))
+		if kind := v.Type().Elem().Kind(); kind == reflect.String || kind == reflect.Struct {
+			v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+			fill(v.Index(0), s)
 		}
+	case reflect.Int:
+		v.SetInt(max(v.Int(), 1))
 	}
 }
 
