@@ -66,7 +66,7 @@ func TestSubContext(t *testing.T) {
 		{"path", "strict", `"a/b"`, "a/b", "", ""},
 		{"null", "strict", `null`, "", "", ""},
 		{"object", "transition", `{"id":"b","parent":"a"}`, "a/b", "context_object", ""},
-		{"object, strict", "strict", `{"id":"b","parent":"a"}`, "", "", `send the path as a string: "a/b"`},
+		{"object, strict", "strict", `{"id":"b","parent":"a"}`, "", "context_object", `send the path as a string: "a/b"`},
 		{"operation", "transition", `{"operation":"push","topic":"x"}`, "", "", "branch_create"},
 		{"number", "transition", `7`, "", "", "send a string"},
 	} {

@@ -9,11 +9,12 @@ import (
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// Limits of one stream: the events that wait for a slow host, and the bytes that are kept so that
-// a host can resume after its connection broke.
+// Limits of one stream: the events that wait for a slow host, beside their bytes, and the events and
+// bytes that are kept so that a host can resume after its connection broke.
 const (
-	streamMaxEvents = 1024
-	streamKeepBytes = 1 << 20
+	streamMaxWaiting = 1 << 16
+	streamKeepEvents = 1024
+	streamKeepBytes  = 1 << 20
 )
 
 var (
@@ -173,7 +174,7 @@ func (s *stream) next(c *streamConn) (first uint64, events [][]byte, more bool) 
 // likely to be lost with its connection. s.mu is held.
 func (s *stream) trim() {
 	n := 0
-	for s.base+uint64(n)+1 < s.sent && (s.kept > streamKeepBytes || len(s.events)-n > streamMaxEvents) {
+	for s.base+uint64(n)+1 < s.sent && (s.kept > streamKeepBytes || len(s.events)-n > streamKeepEvents) {
 		s.kept -= len(s.events[n])
 		s.events[n] = nil
 		n++
@@ -249,7 +250,7 @@ func (s *stream) add(msg []byte) {
 }
 
 func (s *stream) full() bool {
-	return s.queued > s.limit || s.base+uint64(len(s.events))-s.sent >= streamMaxEvents
+	return s.queued > s.limit || s.base+uint64(len(s.events))-s.sent >= streamMaxWaiting
 }
 
 func (c *streamConn) signal() {
