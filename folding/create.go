@@ -226,9 +226,11 @@ func (m *Manager) admit(key sessionKey, now time.Time, rated bool) error {
 		return failAfter(ErrTooManyBranches, m.nextEnd(now, func(b *branch) bool { return b.limits == key }),
 			"this session has %d branches open, the most allowed: return one with branch_return first", open)
 	}
-	if open := m.open[key.ofPrincipal()]; limits.several && open >= max(limits.MaxConcurrentPerInstance/2, 1) {
+	open := m.open[key.ofPrincipal()]
+	others := len(m.live) - open
+	if limits.several && open >= max((limits.MaxConcurrentPerInstance-others)/2, 1) {
 		return failAfter(ErrInstanceFull, m.nextEnd(now, func(b *branch) bool { return b.Principal == key.principal }),
-			"you have %d branches open, the most for one principal: return one with branch_return first", open)
+			"you have %d branches open, half of what other principals leave: return one with branch_return first", open)
 	}
 	if len(m.live) >= limits.MaxConcurrentPerInstance {
 		return failAfter(ErrInstanceFull, m.nextEnd(now, func(*branch) bool { return true }),

@@ -272,7 +272,8 @@ func TestCreationRateOnAClockSetBack(t *testing.T) {
 	create(t, m, alice, folding.CreateRequest{})
 }
 
-// If there are several principals, none has more than half of the places. Alone, one has all.
+// If there are several principals, none takes more than half of the places that others leave, and
+// each gets one while there is room. Alone, one has all.
 func TestHalfOfThePlaces(t *testing.T) {
 	for _, tt := range []struct{ principals, places, want int }{{0, 7, 7}, {1, 7, 7}, {2, 7, 3}, {9, 8, 4}, {2, 1, 1}} {
 		cfg := roomy()
@@ -292,14 +293,25 @@ func TestHalfOfThePlaces(t *testing.T) {
 		if len(opened) != tt.want || !errors.Is(err, folding.ErrInstanceFull) || folding.RetryAfter(err) <= 0 {
 			t.Fatalf("%d principals, %d places: alice has %d (%v), want %d", tt.principals, tt.places, len(opened), err, tt.want)
 		}
-		if others, _ := fill("bob"); len(others) != min(tt.want, tt.places-tt.want) {
-			t.Errorf("%d principals, %d places: bob has %d beside alice's %d", tt.principals, tt.places, len(others), tt.want)
+		left := tt.places - tt.want
+		for i := range 12 {
+			want := min(max(left/2, 1), left)
+			if others, _ := fill(fmt.Sprint("other", i)); len(others) != want {
+				t.Errorf("%d principals, %d places: number %d has %d of %d that are left, want %d", tt.principals, tt.places, i, len(others), left, want)
+			}
+			left -= want
 		}
-		if _, err := m.Return(ctx, folding.Caller{Principal: "alice"}, opened[0].ID, ""); err != nil {
-			t.Fatal(err)
+		for _, b := range opened {
+			if _, err := m.Return(ctx, folding.Caller{Principal: "alice"}, b.ID, ""); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if again, _ := fill("alice"); len(again) != 1 {
-			t.Errorf("%d principals, %d places: after a return alice opens %d, want 1", tt.principals, tt.places, len(again))
+		want := min(max(tt.want/2, 1), tt.want)
+		if tt.principals < 2 {
+			want = tt.want
+		}
+		if again, _ := fill("alice"); len(again) != want {
+			t.Errorf("%d principals, %d places: when she has returned all, alice opens %d, want %d", tt.principals, tt.places, len(again), want)
 		}
 	}
 }

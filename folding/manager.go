@@ -37,8 +37,8 @@ type Options struct {
 	// Meters and Traces receive metrics and spans; nil means none.
 	Meters metric.MeterProvider
 	Traces trace.TracerProvider
-	// Principals is the number of configured principals. If there are several, none has more than
-	// half of Config.MaxConcurrentPerInstance.
+	// Principals is the number of configured principals. If there are several, none takes more than
+	// half of what the others leave of Config.MaxConcurrentPerInstance, but each may take one.
 	Principals int
 	// Log receives the begin and the end of each branch, without its texts, and errors that can't
 	// be returned; nil means none.
