@@ -102,6 +102,8 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 	root.PersistentFlags().StringVarP(&a.config, "config", "c", os.Getenv("FOLDGATE_CONFIG"), "configuration file; without it FOLDGATE_CONFIG, ./foldgate.yaml, or built-in defaults")
 	root.PersistentFlags().StringVar(&a.logFile, "log-file", "", "write the log to this file instead of standard error")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log more")
+	root.Version = versionLine()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usageError{fmt.Errorf("%w\nRun '%s --help' for the flags there are", err, cmd.CommandPath())}
 	})
@@ -146,8 +148,12 @@ func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "foldgate %s %s/%s %s\n", version.String(), runtime.GOOS, runtime.GOARCH, runtime.Version())
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
 			return err
 		},
 	}
+}
+
+func versionLine() string {
+	return fmt.Sprintf("foldgate %s %s/%s %s", version.String(), runtime.GOOS, runtime.GOARCH, runtime.Version())
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,8 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -105,7 +108,19 @@ func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.
 	if cfg.Secure() {
 		scheme = "https://"
 	}
-	return g.RunHTTP(ctx, func(addr net.Addr) { greet(out, scheme+addr.String()+"/mcp", cfg.Authenticates()) })
+	return g.RunHTTP(ctx, func(addr net.Addr) {
+		url := cmp.Or(strings.TrimSuffix(cfg.PublicURL, "/"), scheme+reachable(addr))
+		greet(out, url+"/mcp", cfg.Authenticates())
+	})
+}
+
+// reachable returns an address under which hosts on this machine reach a server: a server on all
+// addresses has none of its own.
+func reachable(addr net.Addr) string {
+	if tcp, ok := addr.(*net.TCPAddr); ok && tcp.IP.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", strconv.Itoa(tcp.Port))
+	}
+	return addr.String()
 }
 
 // handleSignals keeps SIGHUP and SIGPIPE from killing the gateway. On stdio SIGHUP ends ctx, on HTTP

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"runtime"
 	"runtime/metrics"
@@ -42,4 +43,17 @@ func currentPace() uint64 {
 	s := []metrics.Sample{{Name: "/gc/gogc:percent"}}
 	metrics.Read(s)
 	return s[0].Value.Uint64()
+}
+
+// The address that the greeting names is one that a host can reach.
+func TestReachable(t *testing.T) {
+	for listen, want := range map[string]string{"0.0.0.0:80": "127.0.0.1:80", "[::]:80": "127.0.0.1:80", "127.0.0.1:80": "127.0.0.1:80", "[::1]:80": "[::1]:80", "10.1.2.3:80": "10.1.2.3:80"} {
+		addr, err := net.ResolveTCPAddr("tcp", listen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := reachable(addr); got != want {
+			t.Errorf("%s is named %s, want %s", listen, got, want)
+		}
+	}
 }

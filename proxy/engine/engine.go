@@ -270,8 +270,14 @@ func (e *Engine) openState() (dir string, err error) {
 	t, root := e.Start.Trace, e.Start.StatePath()
 	for n := 1; n <= maxInstances; n++ {
 		dir = config.InstanceDir(root, n)
+		_, isNew := os.Stat(root)
 		if err = os.MkdirAll(dir, 0o700); err != nil {
 			return "", fmt.Errorf("state_dir: %w", writable(err))
+		}
+		if isNew != nil { // it is often made in somebody's repository, and holds what servers have sent
+			if err = os.WriteFile(filepath.Join(root, ".gitignore"), []byte("*\n"), 0o600); err != nil {
+				return "", fmt.Errorf("state_dir: %w", writable(err))
+			}
 		}
 		if err = cmp.Or(regularFiles(root), regularFiles(dir)); err != nil {
 			return "", fmt.Errorf("state_dir: %w", err)
