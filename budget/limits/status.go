@@ -1,0 +1,114 @@
+package limits
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+)
+
+// Status returns the limits that match a use, in the order of the configuration.
+func (l *Limits) Status(ctx context.Context, u Use) ([]State, error) {
+	if l == nil || len(l.all) == 0 {
+		return nil, nil
+	}
+	l.mu.Lock()
+	a := l.open(u, l.o.Now().Add(l.offset))
+	l.mu.Unlock()
+	if len(a.counters) == 0 {
+		return nil, nil
+	}
+	var keys []string
+	for _, c := range a.counters {
+		keys = append(keys, c.Key)
+	}
+	counts, err := l.counts(ctx, keys...)
+	if err != nil {
+		return nil, err
+	}
+	var out []State
+	for i, one := range a.limits {
+		out = append(out, one.state(a.subjects[i], a.spans[i], used(counts[a.counters[i].Key], a.spans[i])))
+	}
+	return out, nil
+}
+
+// All returns every limit and subject with use in its window, in the order of the configuration.
+func (l *Limits) All(ctx context.Context) ([]State, error) {
+	if l == nil || len(l.all) == 0 {
+		return nil, nil
+	}
+	counts, err := l.counts(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	now := l.o.Now().Add(l.offset)
+	l.mu.Unlock()
+	var out []State
+	for _, one := range l.all {
+		from := len(out)
+		for key, parts := range counts {
+			name, start, subject, ok := cutKey(key)
+			window := one.Window
+			if one.Per == PerSession && start != 0 { // of requests without a session
+				window = cmp.Or(window, Window{n: 1, unit: day})
+			}
+			w := window.at(now, one.zone)
+			if u := used(parts, w); ok && name == one.Name && start == w.key && u != (Used{}) {
+				out = append(out, one.state(subject, w, u))
+			}
+		}
+		slices.SortFunc(out[from:], func(a, b State) int { return strings.Compare(a.Subject, b.Subject) })
+	}
+	return out, nil
+}
+
+// Reset sets the counts of a limit to 0 and returns how many there were. subject "" means all.
+func (l *Limits) Reset(ctx context.Context, limit, subject string) (n int, err error) {
+	counts, err := l.counts(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var keys []string
+	for k := range counts {
+		if name, _, who, ok := cutKey(k); ok && name == limit && (subject == "" || who == subject) {
+			keys = append(keys, k)
+		}
+	}
+	slices.Sort(keys)
+	if err := l.store.Delete(ctx, keys); err != nil {
+		return 0, &UnavailableError{err}
+	}
+	return len(keys), nil
+}
+
+// counts returns what the store has counted, without what this process has reserved. No keys mean
+// all.
+func (l *Limits) counts(ctx context.Context, keys ...string) (map[string][]Count, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.o.Wait) // as take does
+	defer cancel()
+	l.giveBack(ctx)
+	list, err := l.store.List(ctx, keys...)
+	if err != nil {
+		return nil, &UnavailableError{err}
+	}
+	counts := map[string][]Count{}
+	for _, c := range list {
+		counts[c.Key] = append(counts[c.Key], c)
+	}
+	return counts, nil
+}
+
+// used sums up the parts of a counter that count.
+func used(parts []Count, w span) Used {
+	return sum(slices.DeleteFunc(slices.Clone(parts), func(c Count) bool { return c.Bucket < w.oldest }))
+}
+
+func sum(parts []Count) (sum Used) {
+	for _, c := range parts {
+		sum.Tokens += c.Tokens
+		sum.Calls += c.Calls
+	}
+	return sum
+}
