@@ -109,8 +109,8 @@ func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.
 		scheme = "https://"
 	}
 	return g.RunHTTP(ctx, func(addr net.Addr) {
-		url := cmp.Or(strings.TrimSuffix(cfg.PublicURL, "/"), scheme+reachable(addr))
-		greet(out, url+"/mcp", cfg.Authenticates())
+		at := scheme + reachable(addr)
+		greet(out, at+"/mcp", cmp.Or(strings.TrimSuffix(cfg.PublicURL, "/"), at)+"/mcp", cfg.Authenticates())
 	})
 }
 
@@ -141,8 +141,9 @@ func handleSignals(ctx context.Context, stdio bool) (_ context.Context, hangups 
 	return ctx, hup, func() { signal.Stop(hup); close(hup) }
 }
 
-// greet prints how to add the endpoint to a host. If tokens is set, hosts must send one.
-func greet(w io.Writer, url string, tokens bool) {
+// greet prints where the gateway listens, and how to add it to a host, which reaches it at url. If
+// tokens is set, hosts must send one.
+func greet(w io.Writer, listens, url string, tokens bool) {
 	hosts := `Add it to your agent host:
   Claude Code  claude mcp add --transport http foldgate %[1]s
   VS Code      code --add-mcp '{"name":"foldgate","type":"http","url":"%[1]s"}'
@@ -160,7 +161,8 @@ func greet(w io.Writer, url string, tokens bool) {
   opencode     opencode.json           {"mcp":{"foldgate":{"type":"remote","url":"%[1]s","oauth":false,"headers":{"Authorization":"Bearer {env:FOLDGATE_TOKEN}"}}}}
 `
 	}
-	fmt.Fprintf(w, "foldgate listens on %[1]s\n\n"+hosts+"\nPress Ctrl-C to stop.\n", url)
+	fmt.Fprintf(w, "foldgate listens on %s\n\n", listens)
+	fmt.Fprintf(w, hosts+"\nPress Ctrl-C to stop.\n", url)
 }
 
 // spareHeap is the garbage that paceCollector lets gather, in bytes.

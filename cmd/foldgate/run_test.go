@@ -6,6 +6,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/metrics"
+	"strings"
 	"testing"
 )
 
@@ -54,6 +55,21 @@ func TestReachable(t *testing.T) {
 		}
 		if got := reachable(addr); got != want {
 			t.Errorf("%s is named %s, want %s", listen, got, want)
+		}
+	}
+}
+
+// The greeting says where foldgate listens, and gives hosts the URL at which they reach it.
+func TestGreeting(t *testing.T) {
+	for _, tokens := range []bool{false, true} {
+		var out strings.Builder
+		greet(&out, "http://127.0.0.1:80/mcp", "https://gate.example.com/mcp", tokens)
+		first, hosts, _ := strings.Cut(out.String(), "\n")
+		if first != "foldgate listens on http://127.0.0.1:80/mcp" {
+			t.Errorf("the first line is %q", first)
+		}
+		if n := strings.Count(hosts, "https://gate.example.com/mcp"); n != 5 || strings.Contains(hosts, "127.0.0.1") {
+			t.Errorf("%d of 5 hosts have the public URL:\n%s", n, hosts)
 		}
 	}
 }
