@@ -2,12 +2,16 @@ package limits
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	_ "embed"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"net/url"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -48,8 +52,9 @@ var prefixName = regexp.MustCompile(`^[A-Za-z0-9_.-]{1,64}$`)
 // OpenRedis returns a store in Redis 7 or Valkey. Gateways with one prefix share the counters. The
 // URL is redis://, rediss:// (with TLS) or unix://, with user and password; addr=HOST:PORT in its
 // query names further nodes of a cluster. With master_set=NAME the addresses are of sentinels, with
-// sentinel_username and sentinel_password. The store connects when it is used: a server that is down
-// is no error here.
+// sentinel_username and sentinel_password. ca=FILE names the certificates of the authorities to trust
+// instead of those of the system; cert=FILE and key=FILE are for a server that wants a certificate of
+// its clients. The store connects when it is used: a server that is down is no error here.
 func OpenRedis(address, prefix string) (Store, error) {
 	options, err := valkey.ParseURL(address)
 	if err != nil {
@@ -64,13 +69,55 @@ func OpenRedis(address, prefix string) (Store, error) {
 	}
 	options.DisableRetry = true // see do
 	options.DisableCache = true // it needs a permission more
-	if options.Sentinel.MasterSet != "" {
-		options.Sentinel.TLSConfig = options.TLSConfig
-		if u, err := url.Parse(address); err == nil {
-			options.Sentinel.Username, options.Sentinel.Password = u.Query().Get("sentinel_username"), u.Query().Get("sentinel_password")
+	u, err := url.Parse(address)
+	if err != nil {
+		return nil, err // ParseURL has parsed it
+	}
+	q := u.Query()
+	if err := certificates(options.TLSConfig, q.Get("ca"), q.Get("cert"), q.Get("key")); err != nil {
+		return nil, fmt.Errorf("store of the limits: %w", err)
+	}
+	options.Sentinel.TLSConfig = options.TLSConfig
+	options.Sentinel.Username, options.Sentinel.Password = q.Get("sentinel_username"), q.Get("sentinel_password")
+	options.Sentinel.TopologyRefreshInterval = 5 * time.Second // sentinels can lose the message that the master is another one
+	return &remote{options: options, name: strings.Join(options.InitAddress, ", "), prefix: "{foldgate:" + prefix + "}:", most: maxCounters}, nil
+}
+
+// certificates reads the files of the URL into a configuration, which is nil without TLS.
+func certificates(c *tls.Config, ca, cert, key string) error {
+	if ca+cert+key == "" {
+		return nil
+	}
+	if c == nil {
+		return errors.New("ca, cert and key need TLS: use a URL that begins with rediss://")
+	}
+	for _, file := range []string{ca, cert, key} {
+		if file != "" && !filepath.IsAbs(file) {
+			return fmt.Errorf("file %q in the URL: use an absolute path", file)
 		}
 	}
-	return &remote{options: options, name: strings.Join(options.InitAddress, ", "), prefix: "{foldgate:" + prefix + "}:", most: maxCounters}, nil
+	if ca != "" {
+		text, err := os.ReadFile(ca)
+		if err != nil {
+			return err
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(text) {
+			return fmt.Errorf("file %s, the ca of the URL, has no certificate in PEM", ca)
+		}
+	}
+	if cert+key == "" {
+		return nil
+	}
+	if cert == "" || key == "" {
+		return errors.New("the URL has one of cert and key: use both")
+	}
+	own, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return fmt.Errorf("cert and key of the URL: %w", err)
+	}
+	c.Certificates = []tls.Certificate{own}
+	return nil
 }
 
 // connect returns the client. It connects if there is none.
@@ -338,8 +385,15 @@ func (r *remote) Close() error {
 }
 
 func (r *remote) diagnose(err error) error {
+	var unknown x509.UnknownAuthorityError
+	switch {
+	case errors.As(err, &unknown):
+		return fmt.Errorf("redis at %s: name the file with the certificate of its authority in the URL, by ca=FILE: %w", r.name, err)
+	case strings.Contains(err.Error(), "remote error: tls:"):
+		return fmt.Errorf("redis at %s: it refuses the certificate of foldgate, which cert=FILE and key=FILE name in the URL: %w", r.name, err)
+	}
 	if refused, ok := valkey.IsValkeyErr(err); ok && (strings.HasPrefix(refused.Error(), "NOPERM") || strings.HasPrefix(refused.Error(), "NOAUTH") || strings.HasPrefix(refused.Error(), "WRONGPASS")) {
-		return fmt.Errorf("redis at %s: check user and password; the user needs ~%s* +@read +@write +@scripting +@connection +cluster|slots +cluster|shards +time: %w", r.name, r.prefix, err)
+		return fmt.Errorf("redis at %s: check user and password; the user needs ~%s* +@read +@write +@scripting +@connection +cluster|slots +cluster|shards +time +role: %w", r.name, r.prefix, err)
 	}
 	return fmt.Errorf("redis at %s: %w", r.name, err)
 }

@@ -89,7 +89,45 @@ func TestRedisCluster(t *testing.T) {
 }
 
 func TestRedisSentinel(t *testing.T) {
-	master := newRedis(t)
+	sentinel := newSentinel(t, newRedis(t))
+	spendAt(t, "redis://127.0.0.1:"+sentinel.port+"?master_set=budgets")
+}
+
+// A sentinel names another master without a message that it does. The user of the ACL has what the
+// page of limits says.
+func TestRedisSentinelNamesAnotherMaster(t *testing.T) {
+	t.Parallel()
+	var masters []*redisServer
+	for range 2 {
+		r := newRedis(t)
+		r.cli(t, "ACL", "SETUSER", "gate", "on", ">pw", "~{foldgate:test}*", "+@read", "+@write", "+@scripting", "+@connection", "+cluster|slots", "+cluster|shards", "+time", "+role")
+		masters = append(masters, r)
+	}
+	sentinel := newSentinel(t, masters[0])
+	s, err := OpenRedis("redis://gate:pw@127.0.0.1:"+sentinel.port+"?master_set=budgets", "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	op := Op{Counters: []Counter{{Key: "a:1:me", Until: 1 << 40, Expires: 1 << 40, Tokens: 10, Hard: true}}, Tokens: 1}
+	if _, err := s.Take(t.Context(), op); err != nil {
+		t.Fatal(err)
+	}
+	sentinel.cli(t, "SENTINEL", "REMOVE", "budgets")
+	sentinel.cli(t, "SENTINEL", "MONITOR", "budgets", "127.0.0.1", masters[1].port, "1")
+	for i, end := 0, time.Now().Add(30*time.Second); masters[1].cli(t, "EXISTS", "{foldgate:test}:c:a:1:me") == "0"; i++ {
+		if time.Now().After(end) {
+			t.Fatal("the store counts where no sentinel sends it")
+		}
+		op.ID = fmt.Sprint(i)
+		_, _ = s.Take(t.Context(), op) // it can come while the connection changes
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// newSentinel starts a sentinel of a master, which it calls budgets.
+func newSentinel(t *testing.T, master *redisServer) *redisServer {
+	t.Helper()
 	conf := filepath.Join(t.TempDir(), "sentinel.conf")
 	if err := os.WriteFile(conf, []byte("sentinel monitor budgets 127.0.0.1 "+master.port+" 1\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -97,17 +135,35 @@ func TestRedisSentinel(t *testing.T) {
 	sentinel := newRedis(t)
 	sentinel.kill()
 	sentinel.run(t, conf, "--sentinel", "--port", sentinel.port, "--bind", "127.0.0.1")
-	spendAt(t, "redis://127.0.0.1:"+sentinel.port+"?master_set=budgets")
+	return sentinel
 }
 
-func TestRedisTLS(t *testing.T) {
-	dir := t.TempDir()
+// authority makes certificates for a server on the loopback interface.
+type authority struct {
+	dir  string
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+}
+
+func newAuthority(t *testing.T, name string) *authority {
+	a := &authority{dir: t.TempDir()}
+	a.cert, a.key = a.issue(t, name, &x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
+	return a
+}
+
+// issue writes a certificate and its key to NAME.crt and NAME.key.
+func (a *authority) issue(t *testing.T, name string, c *x509.Certificate) (*x509.Certificate, *ecdsa.PrivateKey) {
+	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true}
-	cert, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	c.Subject.CommonName, c.SerialNumber, c.NotAfter = name, big.NewInt(time.Now().UnixNano()), time.Now().Add(time.Hour)
+	parent, by := a.cert, a.key
+	if parent == nil {
+		parent, by = c, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, key.Public(), by)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,20 +171,75 @@ func TestRedisTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, block := range map[string]*pem.Block{"cert": {Type: "CERTIFICATE", Bytes: cert}, "key": {Type: "PRIVATE KEY", Bytes: private}} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
+	for file, block := range map[string]*pem.Block{a.file(name + ".crt"): {Type: "CERTIFICATE", Bytes: der}, a.file(name + ".key"): {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	port := freePort(t)
-	newRedis(t, "--tls-port", port, "--tls-cert-file", filepath.Join(dir, "cert"), "--tls-key-file", filepath.Join(dir, "key"), "--tls-ca-cert-file", filepath.Join(dir, "cert"), "--tls-auth-clients", "no")
-	s, err := OpenRedis("rediss://127.0.0.1:"+port, "test")
-	if err != nil {
+	if c, err = x509.ParseCertificate(der); err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	if _, err := s.List(t.Context()); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("an unknown authority: %v", err)
+	return c, key
+}
+
+func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }
+
+// The URL names the authority to trust, a user of an ACL, and the certificate of the client. What is
+// wrong about them the error says.
+func TestRedisTLS(t *testing.T) {
+	ours, others := newAuthority(t, "ca"), newAuthority(t, "ca")
+	for _, name := range []string{"server", "client"} {
+		for _, a := range []*authority{ours, others} {
+			a.issue(t, name, &x509.Certificate{IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}})
+		}
 	}
-	spendAt(t, "rediss://127.0.0.1:"+port+"?skip_verify=true")
+	server := func(clients, protocols string) (r *redisServer, port string) {
+		port = freePort(t)
+		return newRedis(t, "--tls-port", port, "--tls-auth-clients", clients, "--tls-protocols", protocols,
+			"--tls-cert-file", ours.file("server.crt"), "--tls-key-file", ours.file("server.key"), "--tls-ca-cert-file", ours.file("ca.crt")), port
+	}
+	plain, port := server("no", "TLSv1.2 TLSv1.3")
+	plain.cli(t, "ACL", "SETUSER", "gate", "on", ">pw", "~{foldgate:test}*", "+@read", "+@write", "+@scripting", "+@connection", "+cluster|slots", "+cluster|shards", "+time")
+	_, strict := server("yes", "TLSv1.2") // later ones can close a connection before they say why
+	ca, client := "ca="+ours.file("ca.crt"), "&cert="+ours.file("client.crt")+"&key="+ours.file("client.key")
+	for _, tt := range []struct{ url, want string }{
+		{"rediss://127.0.0.1:" + port + "?" + ca, ""},
+		{"rediss://gate:pw@127.0.0.1:" + port + "?" + ca, ""},
+		{"rediss://127.0.0.1:" + port + "?skip_verify=true", ""},
+		{"rediss://127.0.0.1:" + strict + "?" + ca + client, ""},
+		{"rediss://127.0.0.1:" + port, "ca=FILE"},
+		{"rediss://127.0.0.1:" + port + "?ca=" + others.file("ca.crt"), "ca=FILE"},
+		{"rediss://localhost:" + port + "?" + ca, "wanted to match localhost"},
+		{"rediss://gate:wrong@127.0.0.1:" + port + "?" + ca, "check user and password"},
+		{"rediss://nobody:pw@127.0.0.1:" + port + "?" + ca, "check user and password"},
+		{"rediss://127.0.0.1:" + strict + "?" + ca, "cert=FILE"},
+		{"rediss://127.0.0.1:" + strict + "?" + ca + strings.ReplaceAll(client, ours.dir, others.dir), "cert=FILE"},
+	} {
+		s, err := OpenRedis(tt.url, "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		a, err := s.Take(t.Context(), Op{ID: "1", Counters: []Counter{{Key: "a:1:me", Until: 1 << 40, Expires: 1 << 40, Tokens: 10, Hard: true}}, Tokens: 7})
+		if tt.want == "" && (err != nil || a.Tokens != 7) || tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)) {
+			t.Errorf("%s: %+v, %v, want %q", tt.url, a, err, tt.want)
+		}
+		if err != nil && strings.Contains(err.Error(), "wrong") {
+			t.Errorf("the error has the password: %v", err)
+		}
+	}
+	for query, want := range map[string]string{
+		"ca=" + ours.file("none"):        "no such file",
+		"ca=" + ours.file("ca.key"):      "no certificate",
+		"ca=ca.crt":                      "absolute path",
+		"cert=" + ours.file("ca.crt"):    "use both",
+		"key=" + ours.file("client.key"): "use both",
+		client[1:] + ".not":              "cert and key",
+	} {
+		for scheme, want := range map[string]string{"redis": "rediss://", "rediss": want} {
+			if _, err := OpenRedis(scheme+"://h?"+query, "test"); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s with %s: %v, want %q", scheme, query, err, want)
+			}
+		}
+	}
 }

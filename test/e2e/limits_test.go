@@ -543,7 +543,7 @@ func redis(t *testing.T) (url string, p *os.Process) {
 }
 
 // redisServer returns the URL of a Redis server, and what starts it, also again after it was killed.
-func redisServer(t *testing.T) (url string, start func() *os.Process) {
+func redisServer(t *testing.T, args ...string) (url string, start func() *os.Process) {
 	t.Helper()
 	if _, err := exec.LookPath("redis-server"); err != nil {
 		t.Skip(`there is no redis-server: install it, for example by "apt-get install redis-server"`)
@@ -557,7 +557,7 @@ func redisServer(t *testing.T) (url string, start func() *os.Process) {
 	dir := t.TempDir()
 	return "redis://127.0.0.1:" + port, func() *os.Process {
 		t.Helper()
-		cmd := exec.Command("redis-server", "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--appendonly", "yes", "--appendfsync", "no", "--save", "")
+		cmd := exec.Command("redis-server", append(args, "--port", port, "--bind", "127.0.0.1", "--dir", dir, "--appendonly", "yes", "--appendfsync", "no", "--save", "")...)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,187 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/test/mcpclient"
+)
+
+// redisCLI runs a command of redis-cli and returns what it prints, also an error.
+func redisCLI(t *testing.T, port string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("redis-cli", append([]string{"-p", port}, args...)...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("redis-cli -p %s %v: %v: %s", port, args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// redisPort starts a Redis server and returns its port and its process, once it answers.
+func redisPort(t *testing.T, args ...string) (port string, p *os.Process) {
+	t.Helper()
+	url, start := redisServer(t, args...)
+	p = start()
+	port = url[strings.LastIndex(url, ":")+1:]
+	until(t, "redis-server answers", func() bool {
+		c, err := net.Dial("tcp", "127.0.0.1:"+port)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err == nil
+	})
+	return port, p
+}
+
+// sentinel starts a master with a replica and a sentinel. It returns the URL, the master, and what
+// reports whether the replica is the master.
+func sentinel(t *testing.T) (url string, master *os.Process, over func() bool) {
+	at, master := redisPort(t)
+	replica, _ := redisPort(t, "--replicaof", "127.0.0.1 "+at, "--repl-diskless-sync-delay", "0")
+	until(t, "the replica has all", func() bool { return strings.Contains(redisCLI(t, at, "INFO", "replication"), "state=online") })
+	conf := filepath.Join(t.TempDir(), "sentinel.conf")
+	write(t, conf, "sentinel monitor budgets 127.0.0.1 "+at+" 1\nsentinel down-after-milliseconds budgets 500\nsentinel failover-timeout budgets 3000\n")
+	watch, start := redisServer(t, conf, "--sentinel")
+	start()
+	port := watch[strings.LastIndex(watch, ":")+1:]
+	until(t, "the sentinel knows the replica", func() bool {
+		out, err := exec.Command("redis-cli", "-p", port, "SENTINEL", "REPLICAS", "budgets").CombinedOutput()
+		return err == nil && strings.Contains(string(out), replica)
+	})
+	return watch + "?master_set=budgets", master, func() bool { return strings.HasPrefix(redisCLI(t, replica, "ROLE"), "master") }
+}
+
+// cluster starts three masters with a replica each. The master is the one that has the counts.
+func cluster(t *testing.T) (url string, master *os.Process, over func() bool) {
+	var ports, nodes []string
+	var all []*os.Process
+	for range 6 {
+		bus, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, busPort, _ := net.SplitHostPort(bus.Addr().String())
+		_ = bus.Close()
+		port, p := redisPort(t, "--cluster-enabled", "yes", "--cluster-port", busPort, "--cluster-node-timeout", "1000",
+			"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0")
+		ports, nodes, all = append(ports, port), append(nodes, "127.0.0.1:"+port), append(all, p)
+	}
+	redisCLI(t, ports[0], append([]string{"--cluster", "create", "--cluster-yes", "--cluster-replicas", "1"}, nodes...)...)
+	const key = "{foldgate:foldgate}:index"
+	has := func(port string) bool {
+		return !strings.Contains(redisCLI(t, port, "ZCARD", key), "MOVED") && strings.HasPrefix(redisCLI(t, port, "ROLE"), "master")
+	}
+	until(t, "each node knows the slot, and the masters have replicas", func() bool {
+		masters, owners := 0, 0
+		for _, port := range ports {
+			if strings.Contains(redisCLI(t, port, "INFO", "replication"), "state=online") {
+				masters++
+			}
+			if strings.Contains(redisCLI(t, port, "CLUSTER", "INFO"), "cluster_state:ok") && has(port) {
+				owners++
+			}
+		}
+		return masters == 3 && owners == 1
+	})
+	for i, port := range ports {
+		if has(port) {
+			return "redis://" + nodes[(i+1)%6] + "?addr=" + nodes[(i+2)%6], all[i], func() bool {
+				for j, port := range ports {
+					if j != i && has(port) && strings.Contains(redisCLI(t, port, "CLUSTER", "INFO"), "cluster_state:ok") {
+						return true
+					}
+				}
+				return false
+			}
+		}
+	}
+	t.Fatal("no node has the slot")
+	return "", nil, nil
+}
+
+// The master of the counts dies during calls, and its replica takes over. No call hangs, calls are
+// refused meanwhile and made after it, and what was delivered is charged, but for what the master
+// confirmed and did not send to its replica. Several limits match: in a cluster one slot has all.
+func TestRedisFailsOver(t *testing.T) {
+	for name, start := range map[string]func(*testing.T) (string, *os.Process, func() bool){"sentinel": sentinel, "cluster": cluster} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const limit, callers, largest, reserve, waitMS = 1_000_000_000, 8, 130, 8192, 500
+			url, master, over := start(t)
+			g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 1G, window: 1mo}\n    - {name: person, per: principal, tokens: 1G, calls: 1M, window: rolling 30d}\n    - {name: tool, match: {tool: \"fake__*\"}, per: tool, tokens: 1G, window: 1w}\n",
+				"  wait_ms: 500\nstore: {url: \""+url+"\"}\n"))
+			ctx := testContext(t)
+			s := spender{c: g.connect(ctx, "stdio", mcpclient.Modern)}
+			var made, refusals, slowest atomic.Int64
+			call := func() (ok bool) {
+				began := time.Now()
+				_, refused, err := s.call(ctx, "fake__text", `{"text":"@@","fill":100}`, "")
+				if took := int64(time.Since(began)); took > slowest.Load() {
+					slowest.Store(took)
+				}
+				switch {
+				case err != nil:
+					t.Error(err)
+				case refused == nil:
+					made.Add(1)
+				case refused.Error.Code == "limits_unavailable":
+					refusals.Add(1)
+				default:
+					t.Errorf("%+v", refused)
+				}
+				return err == nil && refused == nil
+			}
+			until(t, "calls are made", call)
+			stop := make(chan struct{})
+			var wg sync.WaitGroup
+			for range callers {
+				wg.Go(func() {
+					for !t.Failed() {
+						select {
+						case <-stop:
+							return
+						case <-time.After(time.Millisecond): // a refusal comes at once
+							call()
+						}
+					}
+				})
+			}
+			until(t, "there is load", func() bool { return made.Load() > 100 })
+			_ = master.Kill()
+			until(t, "calls are refused", func() bool { return refusals.Load() > 0 })
+			until(t, "the replica is the master", over)
+			before := made.Load()
+			until(t, "calls are made again", func() bool { return made.Load() > before+100 })
+			close(stop)
+			wg.Wait()
+			until(t, "the store shows the limits", func() bool {
+				return strings.Contains(said(t, tool(t, s.c, ctx, "branch_status", `{"session_id":"none"}`)), `"all"`)
+			})
+			lost := s.spent.Load()
+			until(t, "what is reserved is given back", func() bool {
+				lost = s.spent.Load() - int64(limit-leftOf(t, s.c, ctx, "all"))
+				return lost > -callers*largest
+			})
+			t.Logf("%d calls made, %d refused, the slowest took %v; %d tokens received, %d of them not charged",
+				made.Load(), refusals.Load(), time.Duration(slowest.Load()), s.spent.Load(), lost)
+			if lost > reserve+callers*largest {
+				t.Errorf("%d tokens of %d were not charged", lost, s.spent.Load())
+			}
+			if all, person := leftOf(t, s.c, ctx, "all"), leftOf(t, s.c, ctx, "person"); all != person {
+				t.Errorf("limit all has %d left, person %d", all, person)
+			}
+			if d := time.Duration(slowest.Load()); d > 10*waitMS*time.Millisecond { // the machine is busy
+				t.Errorf("a call took %v", d)
+			}
+		})
+	}
+}
