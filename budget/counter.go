@@ -19,7 +19,7 @@ type Counter struct {
 }
 
 // NewCounter returns a counter for an encoding ("o200k_base") or a model ("gpt-4o-mini"). The
-// error lists the known names. The first count loads the vocabulary.
+// error lists the encodings. The first count loads the vocabulary.
 func NewCounter(name string) (*Counter, error) {
 	encoding, err := resolve(name)
 	if err != nil {

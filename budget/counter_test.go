@@ -50,7 +50,7 @@ func TestNewCounter(t *testing.T) {
 			t.Errorf("NewCounter(%q) succeeded, want an error", name)
 			continue
 		}
-		for _, known := range slices.Concat(sorted(tokenizers), sorted(models())) {
+		for _, known := range append(sorted(tokenizers), "gpt-4o") {
 			if !strings.Contains(err.Error(), known) {
 				t.Errorf("NewCounter(%q): error does not list %q", name, known)
 			}

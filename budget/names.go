@@ -70,8 +70,8 @@ func resolve(name string) (encoding string, err error) {
 		}
 	}
 	if longest == "" {
-		return "", fmt.Errorf("unknown encoding or model %q: use one of the encodings %s, or one of the models %s",
-			name, strings.Join(sorted(tokenizers), ", "), strings.Join(sorted(models()), ", "))
+		return "", fmt.Errorf("unknown encoding or model %q: use one of the encodings %s, or the name of an OpenAI model, such as gpt-4o",
+			name, strings.Join(sorted(tokenizers), ", "))
 	}
 	return encoding, nil
 }

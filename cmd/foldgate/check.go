@@ -27,7 +27,8 @@ host would see with what their definitions cost in tokens. Exit code 2 means tha
 the configuration is wrong, 1 that an upstream can't be reached, that two of them
 offer the same name, or that a rule of a workflow names a tool that no upstream
 shows. It changes nothing: no state directory is written.`,
-		Args: cobra.NoArgs,
+		Example: "  foldgate check\n  foldgate check --config foldgate.yaml -v\n  foldgate check --as alice",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if wait <= 0 {
 				return usageError{fmt.Errorf("--wait: %s is no time to wait; use one such as 30s", wait)}
@@ -60,6 +61,7 @@ shows. It changes nothing: no state directory is written.`,
 				if a.verbose {
 					hint = ""
 				}
+				printFailed(cmd.OutOrStdout(), cfg, report)
 				return fmt.Errorf("%d of %d upstreams can't be reached%s", n, len(report.Upstreams), hint)
 			}
 			if n := len(report.Clashes); n > 0 {
@@ -79,8 +81,7 @@ shows. It changes nothing: no state directory is written.`,
 // printReport prints one table per upstream, then the sum.
 func printReport(w io.Writer, r proxy.Report) {
 	for _, u := range r.Upstreams {
-		if u.Err != nil {
-			render.Printf(w, "%s: FAILED: %v\n\n", u.Name, u.Err)
+		if u.Err != nil { // printFailed tells it at the end, where it is seen
 			continue
 		}
 		render.Printf(w, "%s: ok, protocol %s, %d tools, %d prompts, %d resources\n", u.Name, u.Version, len(u.Tools), u.Prompts, u.Resources)
@@ -98,6 +99,42 @@ func printReport(w io.Writer, r proxy.Report) {
 		render.Printf(w, "principals: %s\n", strings.Join(r.Principals, ", "))
 	}
 	render.Printf(w, "A host pays %d tokens (%s) for all tool definitions.\n", r.Tokens, r.Counter)
+}
+
+// printFailed prints the upstreams that can't be used, with what to do.
+func printFailed(w io.Writer, cfg config.Config, r proxy.Report) {
+	for _, u := range r.Upstreams {
+		if u.Err != nil {
+			render.Printf(w, "\n%s: FAILED: %v\n  %s\n", u.Name, u.Err, upstreamRemedy(cfg, u))
+		}
+	}
+}
+
+// upstreamRemedy returns what to do about an upstream that can't be used.
+func upstreamRemedy(cfg config.Config, u proxy.UpstreamReport) string {
+	text, at := u.Err.Error(), "upstreams."+u.Name
+	says := func(words ...string) bool {
+		return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(text, word) })
+	}
+	switch c := cfg.Upstreams[u.Name]; {
+	case says("foldgate login"): // it says what to do
+		return "Then check again."
+	case says("E404", "No matching distribution", "not found in the package registry"):
+		return "The registry has no such package: correct the package's name in " + at + ".command."
+	case says("no answer within"):
+		return "Try again: the first start may download the program. Else raise " + at + ".connect_seconds."
+	case len(c.Command) > 0:
+		return "Correct " + at + ".command or .env; foldgate check -v shows all that it prints."
+	case says("connection refused"):
+		return "Nothing listens there: start the server, or correct " + at + ".url."
+	case says("no such host"):
+		return "There is no such host: correct " + at + ".url, or check the network."
+	case says("401", "403"):
+		return "It asks for a login: give it headers or auth under " + at + "; see docs/logins.md."
+	case says("404", "405"):
+		return "There is no MCP server at that path: correct " + at + ".url."
+	}
+	return "Correct " + at + ".url, or check the network."
 }
 
 func printTools(w io.Writer, tools []proxy.ToolReport) {

@@ -132,7 +132,7 @@ func (f *hostFlags) each(names []string, do func(hosts.Host) error) error {
 		h, err := hosts.Find(name)
 		if err != nil {
 			if !f.print {
-				return usageError{err}
+				return usageError{fmt.Errorf("%w%s", err, didYouMean(name, hosts.Names(), ""))}
 			}
 			h = hosts.Other(name)
 		}
@@ -226,7 +226,7 @@ func (f *hostFlags) configuration() (string, error) {
 		return "", err
 	}
 	if _, err := os.Stat(file); err != nil {
-		return "", usageError{fmt.Errorf("there is no configuration for the host to start foldgate with: neither ./foldgate.yaml nor %s. Name one with --config", file)}
+		return "", usageError{fmt.Errorf("there is no configuration for the host to start foldgate with: neither ./foldgate.yaml nor %s. Name one with --config, or make one: foldgate init", file)}
 	}
 	return file, nil
 }

@@ -71,7 +71,8 @@ func newLogout(a *app) *cobra.Command {
 		Short: "Forget a login at an upstream",
 		Long: `Forget a login at an upstream. Gateways that run stop using it with their next
 call. The authorization server is not told: to end the consent, revoke it there.`,
-		Args: cobra.ExactArgs(1),
+		Example: "  foldgate logout github\n  foldgate logout github --principal alice",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := a.login(args[0], principal)
 			if err != nil {
@@ -106,7 +107,11 @@ func (a *app) login(name, principal string) (*auth.Login, error) {
 		}
 	}
 	if !slices.Contains(can, name) {
-		return nil, usageError{fmt.Errorf("nobody can log in at %q: give it auth: {authorization_code: {}} under upstreams (with it are: %s)", name, strings.Join(can, ", "))}
+		others := ""
+		if len(can) > 0 {
+			others = fmt.Sprintf(" (%s can be logged in at)", strings.Join(can, ", "))
+		}
+		return nil, usageError{fmt.Errorf("nobody can log in at %q%s: give it auth: {authorization_code: {}} under upstreams", name, others)}
 	}
 	u := cfg.Upstreams[name]
 	switch per := u.Auth.PerPrincipal(); {

@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/foldgate/foldgate/interceptor/preview/extract"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
@@ -94,7 +95,9 @@ tamper-evident trace. What it has no reason to change passes byte for byte.
 To try it, without any configuration, on the files below this directory:
   foldgate run --listen 127.0.0.1:8787
 Then give it a configuration (config.example.yaml shows every key), and check it:
+  foldgate init
   foldgate check --config foldgate.yaml`,
+		Example:      "  foldgate init\n  foldgate import claude-code\n  foldgate check",
 		SilenceUsage: true, SilenceErrors: true,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -105,9 +108,15 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 	root.Version = versionLine()
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w\nRun '%s --help' for the flags there are", err, cmd.CommandPath())}
+		guess := ""
+		if name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --"); unknown {
+			var names []string
+			cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+			guess = didYouMean(name, names, "--")
+		}
+		return usageError{fmt.Errorf("%w%s\nRun '%s --help' for the flags there are", err, guess, cmd.CommandPath())}
 	})
-	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newPolicy(a), newLogin(a), newLogout(a), newBranches(a), newBudgets(a), newReload(a), newCount(a), newScrub(a), newConnect(a), newDisconnect(a), newImport(a), newVersion())
+	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newPolicy(a), newLogin(a), newLogout(a), newBranches(a), newBudgets(a), newReload(a), newCount(a), newScrub(a), newConnect(a), newDisconnect(a), newImport(a), newInit(), newVersion())
 	checkArgs(root)
 	return root
 }
@@ -117,7 +126,18 @@ func checkArgs(cmd *cobra.Command) {
 	if args := cmd.Args; args != nil {
 		cmd.Args = func(cmd *cobra.Command, got []string) error {
 			if err := args(cmd, got); err != nil {
-				return usageError{fmt.Errorf("%w\nRun '%s --help' for what it takes", err, cmd.CommandPath())}
+				guess := ""
+				if len(got) > 0 && cmd.HasSubCommands() {
+					var names []string
+					for _, c := range cmd.Commands() {
+						names = append(names, c.Name())
+					}
+					guess = didYouMean(got[0], names, "")
+					if _, err := os.Stat(got[0]); err == nil && !cmd.HasParent() {
+						guess = fmt.Sprintf("; to run a gateway with that file: foldgate run %s", got[0])
+					}
+				}
+				return usageError{fmt.Errorf("%w%s\nRun '%s --help' for what it takes", err, guess, cmd.CommandPath())}
 			}
 			return nil
 		}
@@ -125,6 +145,14 @@ func checkArgs(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		checkArgs(c)
 	}
+}
+
+// didYouMean returns the end of an error about a mistyped word, "" if none of names is like it.
+func didYouMean(word string, names []string, before string) string {
+	if near := config.Closest(word, names); near != "" {
+		return "; did you mean " + before + near + "?"
+	}
+	return ""
 }
 
 // logger returns the log and a function that closes it.
@@ -146,7 +174,7 @@ func (a *app) logger(errOut io.Writer) (*slog.Logger, func(), error) {
 
 func newVersion() *cobra.Command {
 	return &cobra.Command{
-		Use: "version", Short: "Print the version", Args: cobra.NoArgs,
+		Use: "version", Short: "Print the version", Example: "  foldgate version", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), versionLine())
 			return err

@@ -45,7 +45,8 @@ func newBranches(a *app) *cobra.Command {
 		Short: "List the open branches of running gateways",
 		Long: `List the open branches of all principals, oldest first, at all gateways that use
 the state directory of the configuration and serve HTTP.`,
-		Args: cobra.NoArgs,
+		Example: "  foldgate branches\n  foldgate branches --state-dir /var/lib/foldgate --json",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			found, err := a.gateways(cmd.Context())
 			if err != nil {
@@ -89,7 +90,8 @@ the state directory of the configuration and serve HTTP.`,
 		Short: "End an open branch, and the branches inside it",
 		Long: `End an open branch, and the branches inside it. Its calls are cancelled. The
 agent is told that the operator ended it, and why. The trace has both.`,
-		Args: cobra.ExactArgs(1),
+		Example: "  foldgate branches end br_1f0c... --reason 'it reads the wrong files'",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := a.gateways(cmd.Context())
 			if err != nil {
@@ -121,7 +123,8 @@ func newBudgets(a *app) *cobra.Command {
 		Short: "Show what the limits of running gateways have left",
 		Long: `Show each limit of budgets.limits with what is used and left, for each subject
 with use in its window. Gateways with one store count together.`,
-		Args: cobra.NoArgs,
+		Example: "  foldgate budgets\n  foldgate budgets --json",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			found, err := a.gateways(cmd.Context())
 			if err != nil {
@@ -165,9 +168,10 @@ with use in its window. Gateways with one store count together.`,
 	})
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	cmd.AddCommand(a.operating(&cobra.Command{
-		Use:   "reset LIMIT [SUBJECT]",
-		Short: "Set what was used of a limit to 0, for one subject or for all",
-		Args:  cobra.RangeArgs(1, 2),
+		Use:     "reset LIMIT [SUBJECT]",
+		Short:   "Set what was used of a limit to 0, for one subject or for all",
+		Example: "  foldgate budgets reset day\n  foldgate budgets reset day alice",
+		Args:    cobra.RangeArgs(1, 2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			found, err := a.gateways(cmd.Context())
 			if err != nil {
@@ -247,7 +251,8 @@ func newReload(a *app) *cobra.Command {
 		Short: "Put a changed configuration in force at running gateways",
 		Long: `Put a changed configuration in force at running gateways that serve HTTP, and
 print what changed. A file that can't be used changes nothing.`,
-		Args: cobra.NoArgs,
+		Example: "  foldgate reload --config /etc/foldgate/foldgate.yaml",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			found, err := a.gateways(cmd.Context())
 			if err != nil {

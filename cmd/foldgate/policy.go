@@ -12,7 +12,7 @@ import (
 
 func newPolicy(a *app) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "policy", Short: "Test the policy of the configuration", Args: cobra.NoArgs,
+		Use: "policy", Short: "Test the policy of the configuration", Example: "  foldgate policy test policy.test.yaml", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(&cobra.Command{
@@ -24,7 +24,8 @@ expected. Exit code 1 means that there are some. No server is asked. Each item h
   args, annotations, server        what conditions read; the server is found by the prefix
   branch: true                     the call is in a branch
   expect: allow or deny            and, if it matters, rule: the rule that decides`,
-		Args: cobra.ExactArgs(1),
+		Example: "  foldgate policy test policy.test.yaml --config foldgate.yaml",
+		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			cfg, err := config.Find(a.config)
 			if err != nil {

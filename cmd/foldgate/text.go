@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 
@@ -12,23 +13,33 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 )
 
-// readText completes a command that reads a file, or standard input for "-" or no argument.
-func (a *app) readText(cmd *cobra.Command, read func(cmd *cobra.Command, cfg config.Config, in io.Reader) error) *cobra.Command {
+// readText completes a command that reads a file, or standard input for "-" or no argument. read returns
+// what prints its result.
+func (a *app) readText(cmd *cobra.Command, read func(cmd *cobra.Command, cfg config.Config, in io.Reader) (print func() error, err error)) *cobra.Command {
 	cmd.Args = cobra.MaximumNArgs(1)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg, err := config.Find(a.config)
 		if err != nil {
 			return err
 		}
-		if len(args) == 0 || args[0] == "-" {
-			return read(cmd, cfg, cmd.InOrStdin())
+		in := cmd.InOrStdin()
+		if len(args) > 0 && args[0] != "-" {
+			f, err := os.Open(args[0])
+			if err != nil {
+				return usageError{fmt.Errorf("%w: name a file, or give the text on standard input", err)}
+			}
+			defer f.Close()
+			in = f
 		}
-		f, err := os.Open(args[0])
-		if err != nil {
-			return usageError{err}
+		done := func() {}
+		if !isTerminal(in) { // else somebody is typing
+			done = a.working(cmd, cmd.CommandPath())
 		}
-		defer f.Close()
-		return read(cmd, cfg, f)
+		print, err := read(cmd, cfg, in)
+		if done(); err != nil {
+			return err
+		}
+		return print()
 	}
 	return cmd
 }
@@ -41,27 +52,29 @@ func newCount(a *app) *cobra.Command {
 (budget.encoding), exactly as the gateway counts them against a branch's budget.
 Prints one line of JSON: {"tokens":N,"bytes":N,"encoding":"o200k_base"}.`,
 		Example: "  foldgate count README.md\n  git diff | foldgate count",
-	}, func(cmd *cobra.Command, cfg config.Config, in io.Reader) error {
+	}, func(cmd *cobra.Command, cfg config.Config, in io.Reader) (func() error, error) {
 		counter, err := budget.NewCounter(cfg.Budget.Encoding)
 		if err == nil {
 			counter, err = counter.WithScale(cfg.Budget.Scale)
 		}
 		if err != nil {
-			return usageError{err}
+			return nil, usageError{err}
 		}
 		s := counter.Stream()
 		n, err := io.Copy(s, in)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if err := s.Close(); err != nil {
-			return err
+			return nil, err
 		}
-		return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
-			Tokens   int    `json:"tokens"`
-			Bytes    int64  `json:"bytes"`
-			Encoding string `json:"encoding"`
-		}{s.Tokens(), n, counter.Name()})
+		return func() error {
+			return json.NewEncoder(cmd.OutOrStdout()).Encode(struct {
+				Tokens   int    `json:"tokens"`
+				Bytes    int64  `json:"bytes"`
+				Encoding string `json:"encoding"`
+			}{s.Tokens(), n, counter.Name()})
+		}, nil
 	})
 }
 
@@ -74,29 +87,31 @@ and one JSON object per finding to standard error: rule and line, never the
 secret. The rules are those of the gateway, with those of scrub.rules. If the
 text can't be examined to its end, nothing is written and the exit code is 1.`,
 		Example: "  foldgate scrub .env\n  kubectl get secrets -o yaml | foldgate scrub",
-	}, func(cmd *cobra.Command, cfg config.Config, in io.Reader) error {
+	}, func(cmd *cobra.Command, cfg config.Config, in io.Reader) (func() error, error) {
 		s, err := scrub.New(scrub.Options{Rules: cfg.RulesFile()})
 		if err != nil {
-			return usageError{err}
+			return nil, usageError{err}
 		}
 		text, err := io.ReadAll(in)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		clean, found, err := s.Text(cmd.Context(), string(text))
 		if err != nil {
-			return err
+			return nil, err
 		}
-		report := json.NewEncoder(cmd.ErrOrStderr())
-		for _, f := range found {
-			if err := report.Encode(struct {
-				Rule string `json:"rule"`
-				Line int    `json:"line"`
-			}{f.Rule, f.Line}); err != nil {
-				return err
+		return func() error {
+			report := json.NewEncoder(cmd.ErrOrStderr())
+			for _, f := range found {
+				if err := report.Encode(struct {
+					Rule string `json:"rule"`
+					Line int    `json:"line"`
+				}{f.Rule, f.Line}); err != nil {
+					return err
+				}
 			}
-		}
-		_, err = io.WriteString(a.raw, clean)
-		return err
+			_, err := io.WriteString(a.raw, clean)
+			return err
+		}, nil
 	})
 }

@@ -145,6 +145,7 @@ func (t *traceFlags) contexts() *cobra.Command {
 		Long: `List the contexts of the records that the filters select: main, every branch by
 its path, and parents that only paths imply; each with how it ended, its calls
 and its tokens.`,
+		Example: "  foldgate trace contexts --since 1h",
 	}, func(records iter.Seq2[*trace.Record, error]) ([]query.Node, error) {
 		nodes, err := query.Contexts(records)
 		if n := t.filter.Limit; n > 0 {
@@ -223,7 +224,8 @@ func (t *traceFlags) verify() *cobra.Command {
 added, that the files follow one another to the anchored head, and that the
 records make sense together: every response has its request, every branch is
 closed once, children before parents. The first bad line is named; exit code 1.`,
-		Args: cobra.NoArgs,
+		Example: "  foldgate trace verify\n  foldgate trace verify --secrets --json",
+		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dirs, err := t.journals(cmd)
 			if err != nil {

@@ -108,7 +108,7 @@ func TestConfigFaults(t *testing.T) {
 		{"store's prefix", "store: {url: \"redis://host\", prefix: \"a b\"}\n", []Fault{{"store", 1, "prefix \"a b\""}}},
 		{"unknown key", "folding:\n  max_depht: 3\n", []Fault{{"folding.max_depht", 2, "no such key; use one of default_budget, "}}},
 		{"unknown key of an upstream", "upstreams:\n  a:\n    builtn: files\n    rots: [.]\n", []Fault{{"upstreams.a.builtn", 3, "builtin, roots, "}, {"upstreams.a.rots", 4, "no such key"}}},
-		{"text for a list", "upstreams:\n  a: {command: npx foo}\n", []Fault{{"upstreams.a.command", 2, "must be a list, such as [first, second]"}}},
+		{"text for a list", "upstreams:\n  a: {command: npx foo}\n", []Fault{{"upstreams.a.command", 2, "must be a list, such as [npx, -y, server]"}}},
 		{"list for a text", "upstreams:\n  a: {url: [http://h/]}\n", []Fault{{"upstreams.a.url", 2, "must be one text"}}},
 		{"mapping for a list", "upstreams:\n  a: {command: {a: b}}\n", []Fault{{"upstreams.a.command", 2, "must be a list, and is a mapping"}}},
 		{"list for a mapping", "upstreams:\n  - {command: [x]}\n", []Fault{{"upstreams", 2, "must hold keys"}}},

@@ -85,7 +85,13 @@ func Find(file string) (Config, error) {
 func Load(file string) (Config, error) {
 	data, err := os.ReadFile(file)
 	if err != nil {
-		return Config{}, &Error{File: file, Faults: []Fault{{Msg: readError(err)}}}
+		msg := readError(err)
+		if info, wrong := os.Stat(file); wrong == nil && info.IsDir() {
+			msg = "is a directory: name the file in it, such as foldgate.yaml"
+		} else if errors.Is(err, os.ErrNotExist) {
+			msg += "; foldgate init " + file + " makes one"
+		}
+		return Config{}, &Error{File: file, Faults: []Fault{{Msg: msg}}}
 	}
 	c, faults := parseIn(filepath.Dir(file), data, os.LookupEnv)
 	c.Sum = Sum(data)
@@ -290,7 +296,7 @@ func substitute(m string, env func(string) (string, bool)) (value, fault string)
 	if name, _, extra := strings.Cut(name, ":"); extra {
 		return "", fmt.Sprintf("${%s:...} is more than the name of a variable: there are no defaults here; set the variable and write ${%[1]s}", name)
 	}
-	return "", fmt.Sprintf("the environment variable %s is not set (write $${%[1]s} for the text itself)", name)
+	return "", fmt.Sprintf("the environment variable %s is not set: set it, or put it into the file of env_file (write $${%[1]s} for the text itself)", name)
 }
 
 // decode reads the values over the defaults. The decoder stops at a fault, so decode takes the
@@ -337,7 +343,8 @@ func (d *document) explain(err error) (f Fault, drop func()) {
 	}
 	switch e := ye.(type) {
 	case *yaml.UnknownFieldError:
-		f.Msg = "there is no such key; use one of " + keysOf(at.is)
+		unknown := unknownKey(at.key, keysOf(at.is))
+		f.Key, f.Msg = unknown.Key, unknown.Msg
 	case *yaml.TypeError:
 		f.Msg = "must be " + describe(e.DstType)
 	case *yaml.OverflowError:
@@ -347,16 +354,23 @@ func (d *document) explain(err error) (f Fault, drop func()) {
 		switch {
 		case e.Expected == ast.SequenceType && e.Actual == ast.MappingType:
 			f.Msg = "must be a list, and is a mapping"
+		case strings.HasSuffix(at.key, ".command"):
+			f.Msg = "must be a list, such as [npx, -y, server]"
 		case e.Expected == ast.SequenceType:
 			f.Msg = "must be a list, such as [first, second]"
+		case at.key == "upstreams":
+			f.Msg = "must hold keys, each with a value, such as name: {command: [npx, -y, server]}"
 		case keys == "":
 			f.Msg = "must hold keys, each with a value"
 		default:
 			f.Msg = "must hold keys: " + keys
 		}
 	case *yaml.SyntaxError:
-		if strings.Contains(f.Msg, "already defined") {
-			f.Key = e.Token.Value
+		switch {
+		case strings.Contains(f.Msg, "already defined"):
+			f.Key, f.Msg = e.Token.Value, f.Msg+": remove one of the two"
+		case strings.Contains(f.Msg, "character '\t'"):
+			f.Msg = "has a tab: indent with spaces"
 		}
 	}
 	return f, at.drop
@@ -415,17 +429,17 @@ func (c Config) missing() []Fault {
 	var k checker
 	if c.Secure() {
 		if _, err := c.Certificate(); err != nil {
-			k.fault("tls", "%v", err)
+			k.fault("tls", "%v; name PEM files that exist and belong together", err)
 		}
 	}
 	if c.Scrub.Rules != "" {
 		if _, err := os.Stat(c.RulesFile()); err != nil {
-			k.fault("scrub.rules", "%q: %s", c.RulesFile(), readError(err))
+			k.fault("scrub.rules", "%q: %s; correct the path, or remove the key", c.RulesFile(), readError(err))
 		}
 	}
 	directory := func(key, path string) {
 		if info, err := os.Stat(c.Path(path)); err != nil || !info.IsDir() {
-			k.fault(key, "%q is not a directory", c.Path(path))
+			k.fault(key, "%q is not a directory: create it, or correct the path", c.Path(path))
 		}
 	}
 	for _, key := range c.UpstreamKeys() {

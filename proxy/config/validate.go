@@ -140,7 +140,7 @@ func (c Config) checkListen(k *checker) {
 		return
 	}
 	if _, err := net.LookupPort("tcp", port); err != nil {
-		k.fault("listen", "%q has no valid port", c.Listen)
+		k.fault("listen", "%q has no valid port: use 1 to 65535, or 0 for any that is free", c.Listen)
 	}
 	if c.Exposed() && !c.Authenticates() {
 		k.fault("listen", "%q is not a loopback address, and without principals everybody who reaches it could use your servers; give hosts tokens under principals, or use 127.0.0.1:%s", c.Listen, port)
@@ -293,7 +293,7 @@ func (u *Upstream) checkKind(at string, k *checker) {
 		k.fault(at+".command", "the program's name is empty")
 	case u.URL != "":
 		if p, err := url.Parse(u.URL); err != nil || p.Host == "" || (p.Scheme != "http" && p.Scheme != "https") {
-			k.fault(at+".url", "%q is not an http or https URL", u.URL)
+			k.fault(at+".url", "%q is not an http or https URL: write it with https://", u.URL)
 		}
 	}
 	k.faultIf(len(u.Command) == 0 && (len(u.Env) > 0 || u.Cwd != ""),

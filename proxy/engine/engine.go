@@ -315,8 +315,11 @@ func regularFiles(dir string) error {
 
 // writable adds the remedy to an error of a state directory that foldgate can't write.
 func writable(err error) error {
-	if errors.Is(err, os.ErrPermission) {
+	switch {
+	case errors.Is(err, os.ErrPermission):
 		return fmt.Errorf("%w; run foldgate as the user who owns state_dir, or set another", err)
+	case errors.As(err, new(*os.PathError)):
+		return fmt.Errorf("%w; set state_dir to a directory that you can write", err)
 	}
 	return err
 }

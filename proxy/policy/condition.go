@@ -62,7 +62,7 @@ func compile(expression string) (*condition, error) {
 	checked, issues := env.Compile(expression)
 	if err := issues.Err(); err != nil {
 		text, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), "ERROR: <input>:"), "\n")
-		return nil, fmt.Errorf("is not a condition in CEL: %s", text)
+		return nil, fmt.Errorf("is not a condition in CEL, such as args.sql.startsWith(\"SELECT\"): %s", text)
 	}
 	if out := checked.OutputType(); !out.IsExactType(cel.BoolType) && !out.IsExactType(cel.DynType) {
 		return nil, fmt.Errorf("is %s, and must be true or false", out)

@@ -16,11 +16,16 @@ func TestTextsAreCleanedBeforeTheyAreCut(t *testing.T) {
 	cfg := &Config{Log: slog.New(slog.NewTextHandler(&log, nil)), Clean: func(s string) string { return strings.ReplaceAll(s, secret, "[REDACTED]") }}
 	around := func(n int) string { return strings.Repeat("x", n-len(secret)/2) + secret + strings.Repeat("y", 100) }
 
-	logLines(strings.NewReader(around(maxLogLine)+"\n"+strings.Repeat("z", 2*maxClean)+"\nshort "+secret+"\n"), cfg)
+	complained := &complaint{}
+	logLines(strings.NewReader(around(maxLogLine)+"\n"+strings.Repeat("z", 2*maxClean)+"\nshort "+secret+"\n"), cfg, complained)
 	in := &connection{}
 	in.init(cfg, nil)
 	in.unreadable([]byte(around(200)), nil, errUnreadable, nil)
 	said := log.String()
+	complained.add([]byte("error " + around(294)))
+	if text := complained.text(cfg); strings.Contains(text, secret[:6]) || len(text) != len(": ")+300 {
+		t.Errorf("the error is %q", text)
+	}
 	for _, resp := range []*http.Response{
 		{StatusCode: 500}, {StatusCode: 302, Header: http.Header{"Location": {around(200)}}},
 	} {

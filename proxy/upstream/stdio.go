@@ -2,12 +2,14 @@ package upstream
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"regexp"
 	"sync"
 	"time"
 
@@ -71,7 +73,8 @@ func (s *stdioConn) Close() error {
 func (s *stdioConn) supervise() {
 	var wg sync.WaitGroup
 	wg.Go(func() { defer close(s.child.quiet); s.read() })
-	wg.Go(func() { logLines(s.child.stderr, s.cfg) })
+	said := &complaint{over: make(chan struct{})}
+	wg.Go(func() { defer close(said.over); logLines(s.child.stderr, s.cfg, said) })
 
 	select {
 	case <-s.closing:
@@ -93,7 +96,7 @@ func (s *stdioConn) supervise() {
 	select {
 	case <-s.closing:
 	default:
-		reason = s.loss()
+		reason = s.loss(said)
 	}
 	s.lose(reason)
 	s.out.Close()
@@ -103,11 +106,15 @@ func (s *stdioConn) supervise() {
 	s.child.closePipes()
 }
 
-// loss returns why the connection ended by itself.
-func (s *stdioConn) loss() error {
+// loss returns why the connection ended by itself, with what the child said about it.
+func (s *stdioConn) loss(said *complaint) error {
 	select {
 	case <-s.child.reaped:
-		return fmt.Errorf("%w: %w", conn.ErrClosed, s.child.status)
+		select {
+		case <-said.over:
+		case <-time.After(exitDelay): // another process holds the pipe
+		}
+		return fmt.Errorf("%w: %w%s", conn.ErrClosed, s.child.status, said.text(s.cfg))
 	default:
 		return fmt.Errorf("%w: process closed its stdout", conn.ErrClosed)
 	}
@@ -134,8 +141,47 @@ func (s *stdioConn) read() {
 
 const maxLogLine = 4 << 10 // bytes of a line of stderr
 
-// logLines logs what a child process writes to stderr.
-func logLines(r io.Reader, cfg *Config) {
+// complaint is what a child process said about its end: its first two lines that tell of an error,
+// else its last line.
+type complaint struct {
+	over  chan struct{} // closed at the end of stderr
+	mu    sync.Mutex
+	tells [][]byte
+	last  []byte
+}
+
+var tellsError = regexp.MustCompile(`(?i)error|exception|fatal|panic|denied|not found|cannot|can't|no such|missing|invalid`)
+
+// add takes note of a line, which it does not keep.
+func (c *complaint) add(line []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if line = bytes.TrimSpace(line); len(line) > 0 {
+		c.last = append(c.last[:0], line...)
+	}
+	if len(c.tells) < 2 && tellsError.Match(line) {
+		c.tells = append(c.tells, bytes.Clone(line))
+	}
+}
+
+// text returns what there is for an error, after a colon; "" if the child said nothing.
+func (c *complaint) text(cfg *Config) (out string) {
+	const most = 300 // bytes of a line
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	lines := c.tells
+	if len(lines) == 0 && len(c.last) > 0 {
+		lines = [][]byte{c.last}
+	}
+	for i, line := range lines {
+		text := cfg.clean(line)
+		out += []string{": ", "; "}[i] + text[:min(len(text), most)]
+	}
+	return out
+}
+
+// logLines logs what a child process writes to stderr, and notes what it says about its end.
+func logLines(r io.Reader, cfg *Config, said *complaint) {
 	var n rateLimitedLog
 	br := bufio.NewReaderSize(r, maxClean)
 	for rest := false; ; {
@@ -150,6 +196,7 @@ func logLines(r io.Reader, cfg *Config) {
 				text = text[:min(len(text), maxLogLine)]
 			}
 			n.log(cfg.Log, slog.LevelInfo, "stderr", "line", text)
+			said.add(line)
 		}
 		rest = more
 	}

@@ -454,7 +454,7 @@ func TestNoiseIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got bytes.Buffer
 		log := slog.New(slog.NewTextHandler(&got, nil))
-		logLines(strings.NewReader(strings.Repeat("x\n", 1000)+strings.Repeat("long", 5000)), &Config{Log: log})
+		logLines(strings.NewReader(strings.Repeat("x\n", 1000)+strings.Repeat("long", 5000)), &Config{Log: log}, &complaint{})
 		if n := strings.Count(got.String(), "msg=stderr"); n != maxLogLines {
 			t.Errorf("%d lines logged, want %d", n, maxLogLines)
 		}

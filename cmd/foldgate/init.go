@@ -1,0 +1,51 @@
+package main
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"github.com/spf13/cobra"
+)
+
+// template is the configuration that init writes.
+//
+//go:embed init.yaml
+var template string
+
+func newInit() *cobra.Command {
+	return &cobra.Command{
+		Use:   "init [FILE]",
+		Short: "Write a commented configuration to start with",
+		Long: `Write a configuration with comments, foldgate.yaml if no other file is named. It
+serves the files below its directory; add your servers to it. A file that exists
+is left as it is. To take over the servers that a host already has, use foldgate
+import instead.`,
+		Example: "  foldgate init\n  foldgate init ~/.config/foldgate/foldgate.yaml",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			file := "foldgate.yaml"
+			if len(args) > 0 {
+				file = args[0]
+			}
+			f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+			if errors.Is(err, fs.ErrExist) {
+				return fmt.Errorf("%s exists, and was left as it is: name another file, or change it with an editor", file)
+			}
+			if err != nil {
+				return fmt.Errorf("%w: name a file in a directory that exists", err)
+			}
+			_, err = f.WriteString(template)
+			if err := errors.Join(err, f.Close()); err != nil {
+				return err
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), `%s is written. Add your servers under upstreams. Then
+  foldgate check --config %[1]s                  connects them and prints their tools
+  foldgate connect claude-code --config %[1]s    lets a host start foldgate with it
+`, file)
+			return nil
+		},
+	}
+}

@@ -1,0 +1,81 @@
+package config
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Closest returns the one of names that a mistyped word most likely means, "" if none is near: one that
+// begins with it, or that differs in at most a third of the letters.
+func Closest(word string, names []string) string {
+	best, least := "", max(1, len(word)/3)+1
+	for _, name := range names {
+		d := distance(word, name)
+		if len(word) > 2 && strings.HasPrefix(name, word) {
+			d = 1
+		}
+		if d < least {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+// distance returns how many letters must be added, left out or replaced to get from a to b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			d := before
+			if a[i] != b[j] {
+				d = 1 + min(before, row[j], row[j+1])
+			}
+			before, row[j+1] = row[j+1], d
+		}
+	}
+	return row[len(b)]
+}
+
+// hostTables are the keys under which hosts list their servers, and the names of such hosts.
+var hostTables = map[string]string{
+	"mcpServers": "claude-code (or claude-desktop, cursor, windsurf, gemini)", "servers": "vscode", "mcp": "opencode",
+	"mcp_servers": "codex", "context_servers": "zed", "extensions": "goose",
+}
+
+// hostKeys are the keys of a host's server, and what an upstream has instead.
+var hostKeys = map[string]string{
+	"args":        "put them into command: [npx, -y, server]",
+	"environment": "write env", "envs": "write env", "cmd": "write command: [npx, -y, server]",
+	"serverUrl": "write url", "httpUrl": "write url", "uri": "write url",
+	"type": "leave it out: command or url says it", "transport": "leave it out: command or url says it",
+	"timeout": "write timeout_seconds", "disabled": "comment the upstream out instead", "enabled": "comment the upstream out instead",
+}
+
+// unknownKey returns the fault for the key at a place that its mapping does not have. keys are the
+// ones that it has.
+func unknownKey(key, keys string) Fault {
+	path := strings.Split(key, ".")
+	name := path[len(path)-1]
+	table := path[0]
+	if table == "upstreams" && len(path) > 1 {
+		table = path[1]
+	}
+	names := strings.Split(keys, ", ")
+	switch host, known := hostTables[table]; {
+	case known && !slices.Contains(names, table):
+		return Fault{Key: strings.TrimSuffix(key[:strings.Index(key, table)]+table, "."), Msg: fmt.Sprintf("is how an agent host lists its servers. Take it out of this file; then foldgate import %s turns the host's servers into upstreams. Or write them by hand, as upstreams: {name: {command: [npx, -y, server]}}", host)}
+	case path[0] == "upstreams" && len(path) == 3 && hostKeys[name] != "":
+		return Fault{Key: key, Msg: "there is no such key; " + hostKeys[name]}
+	}
+	guess := ""
+	if near := Closest(name, names); near != "" {
+		guess = "did you mean " + near + "? Otherwise "
+	}
+	return Fault{Key: key, Msg: "there is no such key; " + guess + "use one of " + keys}
+}
