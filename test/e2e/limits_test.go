@@ -5,6 +5,7 @@ package e2e
 import (
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -569,25 +570,38 @@ func redisServer(t *testing.T, args ...string) (url string, start func() *os.Pro
 	}
 }
 
-// Two gateways on one Redis hold a limit to the token, whichever of them its callers use.
-func TestLimitOfTwoGateways(t *testing.T) {
-	ctx := testContext(t)
-	const limit = 60000
+var rounds = flag.Int("rounds", 3, "how often TestLimitOfThreeGateways spends its limit")
+
+// Three gateways on one Redis hold a limit to the token: in each round 64 hosts of one principal, of
+// both eras, spend it through all three.
+func TestLimitOfThreeGateways(t *testing.T) {
+	const limit = 8000
 	url, _ := redis(t)
 	var all []*spender
-	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
-		g := newGateway(t, principals()+limited(t, "    - {name: each, per: principal, tokens: 60k, window: 1d}\n", "store: {url: \""+url+"\"}\n"))
-		at := g.http()
-		for range 4 {
-			all = append(all, &spender{c: g.as(t, at, era, "alice")})
+	var last *gateway
+	for range 3 {
+		last = newGateway(t, principals()+limited(t, "    - {name: each, per: principal, tokens: 8k, window: 1mo}\n    - {name: all, per: all, calls: 1G, window: rolling 30d}\n", "store: {url: \""+url+"\"}\n"))
+		at := last.http()
+		for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
+			all = append(all, &spender{c: last.as(t, at, era, "alice")})
 		}
 	}
-	spendAll(t, ctx, all)
-	var sum int64
-	for _, s := range all {
-		sum += s.spent.Load()
+	before := int64(0)
+	for range *rounds {
+		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
+		spendAll(t, ctx, all)
+		sum := -before
+		for _, s := range all {
+			sum += s.spent.Load()
+		}
+		before += sum
+		exactly(t, ctx, all[0].c, "each", sum, limit)
+		if out, code := last.operate("budgets", "reset", "each"); code != 0 || leftOf(t, all[0].c, ctx, "each") != limit {
+			t.Fatalf("budgets reset: %d %s", code, out)
+		}
+		cancel()
 	}
-	exactly(t, ctx, all[0].c, "each", sum, limit)
+	t.Logf("%d rounds, %d tokens received: none over the limit", *rounds, before)
 }
 
 // While Redis hangs, no call waits longer than wait_ms. on_error says whether it is made; what was
