@@ -1,19 +1,25 @@
 package limits
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/valkey-io/valkey-go"
 )
 
 // clock is a clock that a test sets.
 type clock struct {
-	mu sync.Mutex
-	t  time.Time
+	mu    sync.Mutex
+	t     time.Time
+	redis func(time.Time) // sets the time of a Redis server
 }
 
 func (c *clock) now() time.Time {
@@ -26,23 +32,72 @@ func (c *clock) set(t time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.t = t
+	if c.redis != nil {
+		c.redis(t)
+	}
+}
+
+// eachClock runs a test with each kind of store, whose time is that of the clock. open opens a store of
+// the counters with a name. The time must be in the future: what has expired Redis deletes.
+func eachClock(t *testing.T, test func(t *testing.T, c *clock, open func(name string) Store)) {
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		c, dir := &clock{}, t.TempDir()
+		test(t, c, func(name string) Store {
+			s, err := openSQLite(filepath.Join(dir, name), c.now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { s.Close() })
+			return s
+		})
+	})
+	t.Run("redis", func(t *testing.T) {
+		t.Parallel()
+		server := newRedis(t)
+		client, err := valkey.NewClient(valkey.MustParseURL(server.url()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(client.Close)
+		c := &clock{redis: func(now time.Time) {
+			set := client.B().Mset().KeyValue().KeyValue("now:s", fmt.Sprint(now.Unix())).KeyValue("now:us", fmt.Sprint(now.Nanosecond()/1000)).Build()
+			if err := client.Do(context.Background(), set).Error(); err != nil {
+				t.Error(err)
+			}
+		}}
+		const asks = "redis.call('TIME')"
+		if strings.Count(takeText, asks) != 1 {
+			t.Fatal("the script does not ask for the time as this test thinks")
+		}
+		take := valkey.NewLuaScript(strings.Replace(takeText, asks, "redis.call('MGET', 'now:s', 'now:us')", 1))
+		test(t, c, func(name string) Store {
+			s, err := OpenRedis(server.url(), name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.(*remote).take = take
+			t.Cleanup(func() { s.Close() })
+			return s
+		})
+	})
 }
 
 // Over days with a change to summer or winter time, with a clock that jumps forward and back, no
 // window gets more than its limit, and each gets all of it.
 func TestClock(t *testing.T) {
+	eachClock(t, testClock)
+}
+
+func testClock(t *testing.T, c *clock, open func(name string) Store) {
 	berlin, err := time.LoadLocation("Europe/Berlin")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, first := range []time.Time{time.Date(2026, 3, 27, 12, 0, 0, 0, berlin), time.Date(2026, 10, 23, 12, 0, 0, 0, berlin)} {
+	for _, first := range []time.Time{time.Date(2040, 3, 23, 12, 0, 0, 0, berlin), time.Date(2040, 10, 26, 12, 0, 0, 0, berlin)} {
 		for _, jumps := range []bool{false, true} {
-			c := &clock{t: first}
-			store, err := openSQLite(filepath.Join(t.TempDir(), "budgets.db"), c.now)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer store.Close()
+			c.set(first)
+			store := open(fmt.Sprintf("%v-%v", first.Month(), jumps))
 			const tokens = 1000
 			l, err := New([]Limit{
 				{Name: "day", Match: Match{Tool: "a"}, Per: PerAll, Tokens: tokens, Window: window(t, "1d"), TimeZone: "Europe/Berlin"},
@@ -128,6 +183,99 @@ func TestClock(t *testing.T) {
 	}
 }
 
+// At the edge of a window the old one has nothing left, and the new one has all, for two gateways
+// whose clocks are wrong: days of 23 and 25 hours, months of all lengths, weeks, hours that come twice.
+func TestEdge(t *testing.T) {
+	edges := []struct{ zone, window, at string }{
+		{"Europe/Berlin", "1d", "2040-03-24T23:00:00Z"},
+		{"Europe/Berlin", "1d", "2040-03-25T22:00:00Z"}, // of 23 hours
+		{"Europe/Berlin", "1d", "2040-10-28T23:00:00Z"}, // of 25 hours
+		{"Europe/Berlin", "6h", "2040-03-25T05:00:00Z"},
+		{"Europe/Berlin", "6h", "2040-03-25T22:00:00Z"},
+		{"Europe/Berlin", "1h", "2040-10-28T01:00:00Z"}, // 02:00 for the second time
+		{"Europe/Berlin", "1w", "2040-03-25T22:00:00Z"},
+		{"Europe/Berlin", "1mo", "2040-02-29T23:00:00Z"},
+		{"Europe/Berlin", "1mo", "2041-02-28T23:00:00Z"},
+		{"Europe/Berlin", "1mo", "2040-03-31T22:00:00Z"},
+		{"Europe/Berlin", "1mo", "2040-10-31T23:00:00Z"},
+		{"Europe/Berlin", "1mo", "2040-12-31T23:00:00Z"},
+		{"America/New_York", "1mo", "2040-11-01T04:00:00Z"},
+		{"America/Havana", "1d", "2040-11-04T04:00:00Z"}, // 00:00 comes twice
+		{"America/Havana", "1d", "2040-11-05T05:00:00Z"},
+		{"Australia/Lord_Howe", "1d", "2040-04-01T13:30:00Z"}, // of 24 and a half hours
+		{"Asia/Kolkata", "1mo", "2040-01-31T18:30:00Z"},
+		{"", "15m", "2040-05-05T10:15:00Z"},
+	}
+	eachClock(t, func(t *testing.T, c *clock, open func(name string) Store) {
+		for i, tt := range edges {
+			edge, err := time.Parse(time.RFC3339, tt.at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			const tokens = 200
+			var all []*Limits
+			var drift atomic.Int64 // one clock is slow, the other fast
+			for _, skew := range []time.Duration{3 * time.Hour, -40 * 24 * time.Hour} {
+				sign := time.Duration(1 - 2*len(all))
+				l, err := New([]Limit{{Name: "a", Per: PerAll, Tokens: tokens, Window: window(t, tt.window), TimeZone: tt.zone}},
+					open(fmt.Sprint(i)), Options{MaxResult: 50, Now: func() time.Time { return c.now().Add(skew + sign*time.Duration(drift.Load())) }})
+				if err != nil {
+					t.Fatal(err)
+				}
+				l.pause = 0
+				all = append(all, l)
+			}
+			begin := func(l *Limits, args int) *Spend {
+				s, err := l.Begin(t.Context(), Use{}, args)
+				var exceeded *ExceededError
+				if err != nil && (!errors.As(err, &exceeded) || !exceeded.Reset.Equal(edge) && c.now().Before(edge)) {
+					t.Errorf("%v: at %v: %v", tt, c.now(), err)
+				}
+				return s
+			}
+			spend := func() (n int) {
+				for _, args := range []int{7, 3, 1} {
+					for idle := 0; idle < 2; {
+						idle++
+						for _, l := range all {
+							if begin(l, args) != nil {
+								n, idle = n+args, 0
+							}
+						}
+						for _, l := range all {
+							l.settled(t)
+						}
+					}
+				}
+				return n
+			}
+			c.set(edge.Add(-2 * time.Second))
+			before := begin(all[0], 20)
+			if n := 20 + spend(); n != tokens {
+				t.Errorf("%v: before the edge %d were delivered", tt, n)
+			}
+			c.set(edge.Add(-time.Microsecond))
+			drift.Store(int64(5 * time.Second))
+			if n := spend(); n != 0 {
+				t.Errorf("%v: a moment before the edge %d were delivered", tt, n)
+			}
+			c.set(edge)
+			drift.Store(-int64(5 * time.Second))
+			got, _, err := before.Take(t.Context(), 60) // the call began before it
+			if err != nil || got != 60 {
+				t.Errorf("%v: the result of a call before the edge gets %d, %v", tt, got, err)
+			}
+			before.Give(10)
+			if n := 50 + spend(); n != tokens {
+				t.Errorf("%v: after the edge %d were delivered", tt, n)
+			}
+			if u := all[1].used(t, "a", ""); u.Tokens != tokens {
+				t.Errorf("%v: the new window has %+v", tt, u)
+			}
+		}
+	})
+}
+
 // A gateway whose clock is wrong counts in the windows of the server's clock.
 func TestClockOfTheServer(t *testing.T) {
 	store := newRedis(t).open(t)
@@ -162,14 +310,15 @@ func TestClockOfTheServer(t *testing.T) {
 // A refused call succeeds at the time that the refusal names, and no earlier, whichever of its limits
 // are spent. Without a time it never succeeds.
 func TestRetryAfter(t *testing.T) {
+	eachClock(t, testRetryAfter)
+}
+
+func testRetryAfter(t *testing.T, c *clock, open func(name string) Store) {
 	windows := []string{"15m", "6h", "1d", "1w", "1mo", "rolling 24m", "rolling 7h", "rolling 30d"}
 	var named, never int
-	for range 60 {
-		c := &clock{t: time.Date(2026, 3, 27, 12, 0, 0, 0, time.UTC)}
-		store, err := openSQLite(filepath.Join(t.TempDir(), "budgets.db"), c.now)
-		if err != nil {
-			t.Fatal(err)
-		}
+	for i := range 60 {
+		c.set(time.Date(2040, 3, 23, 12, 0, 0, 0, time.UTC))
+		store := open(fmt.Sprint(i))
 		var all []Limit
 		for i := range 1 + rand.IntN(4) {
 			one := Limit{Name: fmt.Sprint("l", i), Per: PerAll, Window: window(t, windows[rand.IntN(len(windows))])}

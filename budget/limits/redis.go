@@ -39,6 +39,7 @@ type remote struct {
 	name    string // of the server, for errors
 	prefix  string
 	most    int64 // counters
+	take    *valkey.Lua
 
 	mu      sync.Mutex // guards the fields below
 	client  valkey.Client
@@ -80,7 +81,7 @@ func OpenRedis(address, prefix string) (Store, error) {
 	options.Sentinel.TLSConfig = options.TLSConfig
 	options.Sentinel.Username, options.Sentinel.Password = q.Get("sentinel_username"), q.Get("sentinel_password")
 	options.Sentinel.TopologyRefreshInterval = 5 * time.Second // sentinels can lose the message that the master is another one
-	return &remote{options: options, name: strings.Join(options.InitAddress, ", "), prefix: "{foldgate:" + prefix + "}:", most: maxCounters}, nil
+	return &remote{options: options, name: strings.Join(options.InitAddress, ", "), prefix: "{foldgate:" + prefix + "}:", most: maxCounters, take: takeScript}, nil
 }
 
 // certificates reads the files of the URL into a configuration, which is nil without TLS.
@@ -224,7 +225,7 @@ func (r *remote) Take(ctx context.Context, op Op) (Answer, error) {
 		args = numbers(args, c.From, min(c.Until, maxExact), c.Bucket, c.Oldest, c.Expires, c.Tokens, c.Calls, flag(c.Hard))
 	}
 	text, err := do(ctx, r, func(client valkey.Client) (string, error) {
-		return takeScript.Exec(ctx, client, keys, args).ToString()
+		return r.take.Exec(ctx, client, keys, args).ToString()
 	})
 	if err != nil {
 		return Answer{}, err
