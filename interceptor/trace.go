@@ -53,6 +53,7 @@ type Recorder struct {
 
 	mu      sync.Mutex
 	tallies map[string]occurrences // events of which not each one is recorded
+	rates   map[sender]*rate
 }
 
 func (r *Recorder) request(ctx context.Context, c *Call) error {
@@ -193,8 +194,12 @@ type Notification struct {
 }
 
 // Notification records a notification once the boundary has decided on its params, m. It is the
-// only place that records messages other than calls.
+// only place that records messages other than calls. Of a server that sends too many, a record counts
+// those that have none.
 func (r *Recorder) Notification(ctx context.Context, n Notification, m *Message) error {
+	if n.Server != "" && !r.within(sender{code: notificationsLeftOut, principal: n.Principal, server: n.Server}, false, 512+min(len(m.Body), 1<<20), len(m.Body)) { // the journal stores no larger payload
+		return nil
+	}
 	rec := &trace.Record{
 		From: n.From, To: []string{n.To}, Kind: trace.KindNotification + n.Method, CorrelationID: n.Correlates, Context: n.Context,
 		Audit: &trace.Audit{Session: n.Session, Principal: n.Principal, Team: n.Team, Server: n.Server, ForTool: n.ForTool, Era: n.Era, Method: n.Method, Bytes: int64(len(m.Body) + len(m.Extra))},
@@ -386,23 +391,6 @@ func (r *Recorder) Rejected(n Notification, reason, rule, answer string) (count 
 		},
 	})
 	return count, true
-}
-
-// RequestsRefused is the code of requests that were refused since their server sent too many.
-const RequestsRefused = "requests_refused"
-
-// LeftOut records that count messages of a server, of so many bytes, have no record: it sent too many.
-// code says what became of them.
-func (r *Recorder) LeftOut(code, principal, server string, count int, bytes int64) {
-	rec := &trace.Record{
-		From: "upstream:" + server, To: []string{"foldgate"}, Kind: trace.KindWarning,
-		Payload: rawjson.Marshal(map[string]any{"code": code, "count": count, "bytes": bytes}),
-		Audit:   &trace.Audit{Principal: principal, Server: server, LeftOut: count, Bytes: bytes},
-	}
-	if code == RequestsRefused {
-		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonLimit, Rule: code}
-	}
-	r.Note(rec)
 }
 
 // Configuration records a start or a reload: facts are its payload, with the hash of the

@@ -127,7 +127,7 @@ func (g *Gateway) openParts() error {
 	})
 	g.settings.Load().Servers = g.servers.Servers(g.cfg, nil)
 	g.router = router.New(g.lifetime, router.Options{
-		Settings: func() *router.Settings { return &g.settings.Load().Settings }, Chain: g.Chain(), Boundary: g.Boundary, Recorder: g.Recorder,
+		Settings: func() *router.Settings { return &g.settings.Load().Settings }, Chain: g.Chain(), Admit: g.Admit, Boundary: g.Boundary, Recorder: g.Recorder,
 		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Instructions: tools.Instructions, Telemetry: g.Telemetry, Log: g.log,
 	})
 	g.servers.Shared = g.router.Shared

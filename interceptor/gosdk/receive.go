@@ -370,35 +370,16 @@ func decodeError(raw json.RawMessage) error {
 	return out
 }
 
-// refusal returns the answer to a request that foldgate refuses or fails: a tool result for the model
-// to act on, or an error.
+// refusal returns the answer to a request that foldgate refuses or fails.
 func (r *request) refusal(err error) (mcp.Result, error) {
-	f, c := r.f, r.call
-	if rpc, ok := errors.AsType[*wire.Error](err); ok {
-		return nil, decodeError(f.clean(rpc.JSON()))
-	}
-	ref, ok := errors.AsType[*interceptor.Refusal](err)
-	switch {
-	case !ok && r.ctx.Err() != nil: // the client waits no longer
+	if cause := r.ctx.Err(); cause != nil && errors.Is(err, cause) { // the client waits no longer
 		return nil, err
-	case !ok:
-		ref = &interceptor.Refusal{Code: "upstream_failed", Status: 502, Message: err.Error()}
 	}
-	if c.Target.Method != "tools/call" {
-		return nil, decodeError(f.clean((&wire.Error{Code: wire.CodeInternal, Message: ref.Message, Data: ref.JSON()}).JSON()))
+	m := engine.Refusal(r.f.engine.Boundary, r.call.Target.Method, r.call.Origin.Revision >= wire.VersionModern, err)
+	if m.Error != nil {
+		return nil, decodeError(m.Error)
 	}
-	return decode(nil, f.clean(ref.ToolResult(c.Origin.Revision >= wire.VersionModern)))
-}
-
-// clean removes secrets from a refusal. It may quote what an agent wrote, and come from a layer
-// outside Scrub.
-func (f *Foldgate) clean(body json.RawMessage) json.RawMessage {
-	m := interceptor.Message{Body: body, Always: true}
-	if f.engine.Boundary.Inbound(context.Background(), &m); m.Verdict != interceptor.Withheld {
-		return m.Body
-	}
-	return json.RawMessage(`{"content":[{"type":"text","text":"the request failed, and why could not be checked for secrets and was withheld"}],"isError":true,` +
-		`"code":-32603,"message":"the request failed, and why could not be checked for secrets and was withheld"}`)
+	return decode(nil, m.Result)
 }
 
 // notification takes a notification of the client.
@@ -408,8 +389,7 @@ func (r *request) notification(method string, params json.RawMessage) (mcp.Resul
 	f.engine.Boundary.Outbound(r.ctx, &m)
 	if f.has(Trace) {
 		n := interceptor.Notification{
-			From: r.s.from, To: "upstream:" + f.opts.Server, Session: r.s.id, Principal: r.s.identity.Principal, Team: r.s.identity.Team,
-			Server: f.opts.Server, Method: method,
+			From: r.s.from, To: "upstream:" + f.opts.Server, Session: r.s.id, Principal: r.s.identity.Principal, Team: r.s.identity.Team, Method: method,
 		}
 		if err := f.engine.Recorder.Notification(r.ctx, n, &m); err != nil {
 			f.engine.Log.Error("notification withheld", "method", method, "err", err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 
@@ -13,8 +14,6 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
-
-var errWithheld = errors.New("foldgate withheld the message: it could not be checked for secrets, or holds one that the configuration blocks")
 
 // sendKey is the key of the foldgate that has seen what a server sends.
 type sendKey struct{}
@@ -37,7 +36,10 @@ func (f *Foldgate) send(next mcp.MethodHandler) mcp.MethodHandler {
 		if !ok {
 			return nil, errors.New("fg.Sending() is middleware for servers")
 		}
-		out := &outgoing{f: f, s: f.knownSession(ctx, ss), ss: ss, cause: requestOf(ctx), next: next, method: method, req: req}
+		out := &outgoing{f: f, s: f.knownSession(ctx, ss), ss: ss, next: next, method: method, req: req}
+		if r := requestOf(ctx); r != nil {
+			out.cause = r.call
+		}
 		switch {
 		case method == "ping":
 			return next(ctx, method, req)
@@ -66,7 +68,7 @@ type outgoing struct {
 	f      *Foldgate
 	s      *session
 	ss     *mcp.ServerSession
-	cause  *request // in which the server sends it; nil if it is not known
+	cause  *interceptor.Call // during which the server sends it; nil if it is not known
 	next   mcp.MethodHandler
 	method string
 	req    mcp.Request
@@ -81,69 +83,50 @@ func (o *outgoing) with(params json.RawMessage) (mcp.Request, error) {
 	return &mcp.ServerRequest[mcp.Params]{Session: o.ss, Params: p.(mcp.Params), Extra: o.req.GetExtra()}, nil
 }
 
-// notify scrubs and records a notification, charges it to its branch and to the limits, and sends it.
-// One that does not fit is not sent.
+// notify sends a notification, if foldgate lets it go.
 func (o *outgoing) notify(ctx context.Context, params json.RawMessage) error {
-	f, server := o.f, o.f.opts.Server
-	m := interceptor.Message{Server: server, Body: params}
-	aside := context.WithoutCancel(ctx)
-	f.engine.Boundary.Inbound(aside, &m)
+	f := o.f
 	n := interceptor.Notification{
-		From: "upstream:" + server, To: o.s.from, Session: o.s.id, Principal: o.s.identity.Principal, Team: o.s.identity.Team, Server: server, Method: o.method,
+		From: "upstream:" + f.opts.Server, To: o.s.from, Session: o.s.id, Principal: o.s.identity.Principal, Team: o.s.identity.Team, Server: f.opts.Server, Method: o.method,
 	}
-	if o.cause != nil && o.cause.call != nil {
-		c := o.cause.call
-		n.Correlates, n.Context, n.Era = []string{c.Outcome.Record}, c.Attribution.Context, c.Origin.Revision
+	if o.cause != nil {
+		c := o.cause
+		n.Correlates, n.Context, n.ForTool = []string{c.Outcome.Record}, c.Attribution.Context, c.Tool()
 		if c.Attribution.Branch != nil {
 			n.Branch = c.Attribution.Branch.ID
 		}
-		if n.Era < wire.VersionModern {
-			n.Era = ""
+		if c.Origin.Revision >= wire.VersionModern {
+			n.Era = c.Origin.Revision
 		}
 	}
 	if ctx.Value(ownKey{}) != nil {
 		n.From, n.Server = "foldgate", ""
-	} else if f.has(Meter) && m.Verdict < interceptor.Blocked {
-		n.Tokens = f.engine.Tokens.Sent(o.method, m.Body, nil)
-		who := &interceptor.Origin{Identity: o.s.identity, Session: o.s.id, Revision: n.Era}
-		switch {
-		case f.engine.Branches.Pay(n.Branch, n.Tokens) < n.Tokens:
-			n.Refused = "budget_exhausted"
-		case !f.limits.Pay(aside, who, server, "", n.Branch != "", n.Tokens):
-			n.Refused = "limit_exceeded"
-		}
 	}
-	if f.has(Trace) {
-		if err := f.engine.Recorder.Notification(aside, n, &m); err != nil {
-			return err
-		}
+	m := interceptor.Message{Body: params}
+	err := f.engine.Admit(ctx, n, &m)
+	req := o.req
+	if err == nil && m.Verdict == interceptor.Redacted {
+		req, err = o.with(m.Body)
 	}
-	switch {
-	case m.Verdict >= interceptor.Blocked:
-		return errWithheld
-	case n.Refused != "":
-		return errors.New("foldgate did not send the notification: its branch, or a limit, has too few tokens left")
-	case m.Verdict == interceptor.Redacted:
-		req, err := o.with(m.Body)
-		if err != nil {
-			return err
-		}
+	if err == nil {
 		_, err = o.next(ctx, o.method, req)
-		return err
 	}
-	_, err := o.next(ctx, o.method, o.req)
 	return err
 }
 
 // ask runs a request of the server down the chain, and returns the client's answer.
 func (o *outgoing) ask(ctx context.Context, params json.RawMessage) (mcp.Result, error) {
 	f := o.f
+	if f.has(Trace) && !f.engine.Recorder.MayAsk(o.s.identity.Principal, o.s.id, f.opts.Server, false, len(params)) {
+		return nil, fmt.Errorf("foldgate did not ask the client: a server may ask a session %d times at once, and then four times a second", interceptor.AskBurst)
+	}
 	c := &interceptor.Call{
 		Origin: interceptor.Origin{Direction: interceptor.FromUpstream, Identity: o.s.identity, Session: o.s.id, From: "upstream:" + f.opts.Server},
 		Target: interceptor.Target{Server: f.opts.Server, To: o.s.from, Method: o.method, Params: params, Forward: params, Metered: o.method != "roots/list"},
 	}
-	if o.cause != nil && o.cause.call != nil {
-		why := o.cause.call
+	if o.cause != nil {
+		why := o.cause
+		c.Target.ForTool = why.Tool()
 		c.Origin.Correlates, c.Origin.Revision, c.Origin.Traceparent = []string{why.Outcome.Record}, why.Origin.Revision, why.Outgoing()
 		c.Attribution.Branch = why.Attribution.Branch
 	}

@@ -345,6 +345,9 @@ func (e *Engine) Close(ctx context.Context) error {
 	if e.Workflows != nil {
 		errs = append(errs, e.Workflows.Engine.Close())
 	}
+	if e.Recorder != nil {
+		e.Recorder.TellLeftOut()
+	}
 	if e.Journal != nil {
 		errs = append(errs, e.Journal.Close())
 	}

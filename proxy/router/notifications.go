@@ -227,7 +227,7 @@ func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
 	} else if why.branch != nil {
 		n.Context = why.branch.Context
 	}
-	if n.Branch = branchID(why.branch); strings.HasPrefix(m.Method, taskNews) {
+	if n.Branch = branchID(why.branch); strings.HasPrefix(m.Method, wire.TaskNews) {
 		id, _ := rawjson.GetString(m.Params, "taskId")
 		of := s.tasks.task(id)
 		n.ForTool, n.Branch = cmp.Or(of.tool, n.ForTool), cmp.Or(of.branch, n.Branch)
@@ -235,129 +235,21 @@ func (s *Session) relay(r *request, why cause, server string, m wire.Message) {
 	s.deliver(r, n, server, m)
 }
 
-// taskNews begins the notifications about tasks. One with a result of over maxTaskNews tokens does not
-// reach the host, which gets the result by tasks/get, folded.
-const (
-	taskNews    = "notifications/tasks"
-	maxTaskNews = 1000
-)
-
-// deliver scrubs and records a notification, charges it, and hands it to the host, on the stream of r
-// if there is one. The policy is the one of server. What does not fit its branch is not delivered,
-// and ends the branch.
+// deliver hands a notification to the host, on the stream of r if there is one. The policy is the one
+// of server.
 func (s *Session) deliver(r *request, n interceptor.Notification, server string, m wire.Message) {
-	ctx := context.WithoutCancel(s.lifetime) // the host is told also how a session ends
-	msg := interceptor.Message{Server: server, Body: m.Params, Extra: m.Extra}
-	s.rt.Boundary.Inbound(ctx, &msg)
 	n.To, n.Session, n.Principal, n.Team, n.Method, n.Server = s.name(), s.ID, s.Principal, s.identity().Team, m.Method, server
 	if s.scope.Own == nil {
 		n.Era = wire.VersionModern
 	}
-	if server != "" && msg.Verdict < interceptor.Blocked { // foldgate's own words are free
-		n.Tokens = s.rt.Tokens.Sent(m.Method, msg.Body, msg.Extra)
-		if n.Refused = "too_large"; n.Tokens <= maxTaskNews || !strings.HasPrefix(m.Method, taskNews) {
-			n.Refused = s.pay(ctx, n)
-		}
-	}
-	if server != "" && !s.rt.records(s.Principal, server, len(msg.Body)) {
-		s.rt.Log.Debug("notification not recorded: too many of this upstream", "upstream", server, "method", m.Method)
-	} else if err := s.rt.Recorder.Notification(ctx, n, &msg); err != nil {
-		s.rt.Log.Error("notification withheld", "method", m.Method, "err", err)
-		return
-	}
-	if msg.Verdict >= interceptor.Blocked {
-		s.rt.Log.Warn("notification withheld: it could not be checked for secrets, or holds one", "upstream", server, "method", m.Method)
-		return
-	}
-	if n.Refused != "" {
-		s.rt.Log.Debug("notification not delivered: it is too large, or its branch can't pay for it", "upstream", server, "method", m.Method)
+	msg := interceptor.Message{Body: m.Params, Extra: m.Extra}
+	if s.rt.Admit(s.lifetime, n, &msg) != nil {
 		return
 	}
 	m.Params, m.Extra = msg.Body, msg.Extra
 	if err := s.send(r, m); err != nil {
 		s.rt.Log.Debug("notification could not be delivered", "method", m.Method, "err", err)
 	}
-}
-
-// pay charges a notification of a server to the limits and to its branch. It returns the rule of the one
-// that lacks the tokens, "" if none does. If the branch lacks them, it ends, and the limits keep theirs.
-func (s *Session) pay(ctx context.Context, n interceptor.Notification) (refused string) {
-	o := interceptor.Origin{Identity: s.identity(), Session: s.ID, Revision: n.Era}
-	if !s.rt.Settings().Limits.Pay(ctx, &o, n.Server, n.ForTool, n.Branch != "", n.Tokens) {
-		return "limit_exceeded"
-	}
-	if s.rt.Branches.Pay(n.Branch, n.Tokens) < n.Tokens {
-		return "budget_exhausted"
-	}
-	return ""
-}
-
-const (
-	// The records of one upstream's notifications to the hosts of a principal: the bytes of a burst,
-	// and the bytes a second after it.
-	notedBurst = 4 << 20
-	notedRate  = 16 << 10
-	// leftOutEvery is how often a record tells the number of messages left out.
-	leftOutEvery = 10 * time.Second
-)
-
-// notes bounds the notifications of one upstream that the trace takes, or its questions to a session.
-// It is guarded by Router.mu.
-type notes struct {
-	room    int // bytes, as of at; less than 0 after a large message
-	at      time.Time
-	leftOut int // since the last record of them
-	bytes   int64
-}
-
-// records reports whether the trace takes a notification of size bytes. A record counts the ones
-// that it does not take.
-func (rt *Router) records(principal, server string, size int) bool {
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	n := rt.notes[[2]string{principal, server}]
-	if n == nil {
-		n = &notes{room: notedBurst, at: time.Now()}
-		rt.notes[[2]string{principal, server}] = n
-	}
-	if n.take(512 + min(size, 1<<20)) { // the journal stores no larger payload
-		return true
-	}
-	rt.leaveOut(n, "notifications_left_out", principal, server, size)
-	return false
-}
-
-// take reports whether there is room, and takes cost of it.
-func (n *notes) take(cost int) bool {
-	now := time.Now()
-	if more := int(min(now.Sub(n.at), time.Hour).Seconds() * notedRate); more > 0 {
-		n.room, n.at = min(n.room+more, notedBurst), now
-	}
-	if n.room <= 0 {
-		return false
-	}
-	n.room -= cost
-	return true
-}
-
-// leaveOut counts a message of size bytes that the trace does not take. A record tells the number
-// after a while. The caller holds mu.
-func (rt *Router) leaveOut(n *notes, code, principal, server string, size int) {
-	n.bytes += int64(size)
-	if n.leftOut++; n.leftOut > 1 {
-		return
-	}
-	rt.wg.Go(func() {
-		select {
-		case <-time.After(leftOutEvery):
-		case <-rt.lifetime.Done():
-		}
-		rt.mu.Lock()
-		count, bytes := n.leftOut, n.bytes
-		n.leftOut, n.bytes = 0, 0
-		rt.mu.Unlock()
-		rt.Recorder.LeftOut(code, principal, server, count, bytes)
-	})
 }
 
 // listChanged forgets the lists that changed and tells the hosts of a group. s is the session whose

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"time"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/interceptor"
@@ -31,48 +30,26 @@ type question struct {
 	cancel   context.CancelCauseFunc
 }
 
-const (
-	// maxAnswering is how many requests of servers a session may have under way.
-	maxAnswering = 1000
-	// askBurst is how many questions a server may ask a session at once. Later it may ask notedRate *
-	// askBurst / notedBurst a second, which is four.
-	askBurst = 1000
-)
-
-// mayAsk reports whether a server may ask one more question. A record counts the others.
-func (s *Session) mayAsk(server string, size int) bool {
-	rt, busy := s.rt, s.answering.Load() > maxAnswering
-	rt.mu.Lock()
-	defer rt.mu.Unlock()
-	n := s.asking[server]
-	if n == nil {
-		n = &notes{room: notedBurst, at: time.Now()}
-		s.asking[server] = n
-	}
-	if !busy && n.take(notedBurst/askBurst) {
-		return true
-	}
-	rt.leaveOut(n, interceptor.RequestsRefused, s.Principal, server, size)
-	return false
-}
+// maxAnswering is how many requests of servers a session may have under way.
+const maxAnswering = 1000
 
 // ask hands a request of a server to the host, and the host's answer to the server. r and guess
 // are as for received. The question is registered before ask returns, because the server may
 // withdraw it at once; the rest goes on in the background. Requests over maxAnswering
-// or askBurst are refused, and over twice maxAnswering dropped, so that a server can't fill the memory,
+// or AskBurst are refused, and over twice maxAnswering dropped, so that a server can't fill the memory,
 // the trace, or the host's screen.
 func (s *Session) ask(r *request, guess bool, server string, c conn.Conn, m wire.Message) {
 	answer := wire.Message{ID: m.ID}
 	var q *question
 	n := s.answering.Add(1)
-	allowed := m.Method == "ping" || s.mayAsk(server, len(m.Params))
+	allowed := m.Method == "ping" || s.rt.Recorder.MayAsk(s.Principal, s.ID, server, n > maxAnswering, len(m.Params))
 	switch {
 	case n > 2*maxAnswering:
 		s.answering.Add(-1)
 		s.rt.Log.Debug("request of an upstream dropped: too many are under way", "upstream", server, "method", m.Method)
 		return
-	case n > maxAnswering || !allowed:
-		answer.Error = (&wire.Error{Code: wire.CodeInternal, Message: fmt.Sprintf("too many requests: at most %d may be under way, and four a second be sent after the first %d; wait", maxAnswering, askBurst)}).JSON()
+	case !allowed:
+		answer.Error = (&wire.Error{Code: wire.CodeInternal, Message: fmt.Sprintf("too many requests: at most %d may be under way, and four a second be sent after the first %d; wait", maxAnswering, interceptor.AskBurst)}).JSON()
 	case m.Method == "ping": // about the connection, so foldgate answers it
 		answer.Result = json.RawMessage(`{}`)
 	default:

@@ -14,51 +14,26 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
-// refusal returns the reply to a request that foldgate refuses or fails: a tool result for the
-// model to act on, or a JSON-RPC error. Nothing else decides this.
+// refusal returns the reply to a request that foldgate refuses or fails.
 func (rt *Router) refusal(r *request, err error) wire.Message {
-	var rpc *wire.Error
-	if errors.As(err, &rpc) {
-		return rt.clean(wire.Message{Error: rpc.JSON()})
+	rpc, ref := (*wire.Error)(nil), (*interceptor.Refusal)(nil)
+	if cause := context.Cause(r.lifetime); cause != nil && errors.Is(err, cause) && !errors.As(err, &rpc) && !errors.As(err, &ref) { // no server is to blame
+		err = &interceptor.Refusal{Code: "session_ended", Status: 503,
+			Message: fmt.Sprintf("the request was cut off with its session (%v). It may have had an effect; ask again in another session", cause)}
 	}
-	var ref *interceptor.Refusal
-	if !errors.As(err, &ref) {
-		ref = &interceptor.Refusal{Code: "upstream_failed", Status: 502, Message: err.Error()}
-		if cause := context.Cause(r.lifetime); cause != nil && errors.Is(err, cause) { // no server is to blame
-			ref = &interceptor.Refusal{Code: "session_ended", Status: 503,
-				Message: fmt.Sprintf("the request was cut off with its session (%v). It may have had an effect; ask again in another session", cause)}
-		}
+	if errors.As(err, &ref) {
+		r.Missing = ref.Scopes
 	}
-	r.Missing = ref.Scopes
 	if reply, ok := r.invite(err); ok {
-		return rt.clean(reply)
+		return engine.Clean(rt.Boundary, reply)
 	}
-	if r.Msg.Method != "tools/call" {
-		return rt.clean(wire.Message{Error: (&wire.Error{Code: wire.CodeInternal, Message: ref.Message, Data: ref.JSON()}).JSON()})
-	}
-	return rt.clean(wire.Message{Result: ref.ToolResult(r.s.Era.TypedResults)})
-}
-
-// clean removes secrets from a refusal. It may quote what an agent wrote, and come from a layer
-// outside Scrub.
-func (rt *Router) clean(reply wire.Message) wire.Message {
-	part := &reply.Error
-	if reply.Error == nil {
-		part = &reply.Result
-	}
-	msg := interceptor.Message{Body: *part, Always: true}
-	*part = nil
-	if rt.Boundary.Inbound(rt.lifetime, &msg); msg.Verdict == interceptor.Withheld {
-		part, msg.Body = &reply.Error, (&wire.Error{Code: wire.CodeInternal,
-			Message: "the request failed, and why could not be checked for secrets and was withheld; ask for less at a time, or raise scrub.timeout_ms"}).JSON()
-	}
-	*part = msg.Body
-	return reply
+	return engine.Refusal(rt.Boundary, r.Msg.Method, r.s.Era.TypedResults, err)
 }
 
 // loginInput is the key of an invitation to log in among the input requests of a modern call.
@@ -184,7 +159,7 @@ type refused struct {
 func (p refused) Serve() wire.Message {
 	n := interceptor.Notification{From: p.s.name(), Session: p.s.ID, Principal: p.s.Principal, Method: p.msg.Method}
 	p.s.rt.Recorder.Rejected(n, trace.ReasonInvalid, p.err.JSONRPCCode(), p.err.Message)
-	return p.s.rt.clean(wire.Message{ID: p.msg.ID, Error: p.err.JSON()})
+	return engine.Clean(p.s.rt.Boundary, wire.Message{ID: p.msg.ID, Error: p.err.JSON()})
 }
 
 func (refused) Sent() {}

@@ -44,6 +44,8 @@ type Options struct {
 	// Settings returns the settings in force. Who needs several of them calls it once.
 	Settings func() *Settings
 	Chain    interceptor.Chain
+	// Admit decides on a notification to a host: with an error it must not be sent. It changes the message.
+	Admit    func(context.Context, interceptor.Notification, *interceptor.Message) error
 	Boundary *interceptor.Boundary
 	Recorder *interceptor.Recorder
 	Branches *folding.Manager
@@ -93,12 +95,11 @@ type Router struct {
 	mu       sync.Mutex
 	sessions map[*Session]struct{} // all but those of single requests
 	lists    map[upstream.Group]*groupLists
-	notes    map[[2]string]*notes // by principal and upstream
 }
 
 // New returns a router that works until lifetime ends.
 func New(lifetime context.Context, o Options) *Router {
-	return &Router{Options: o, lifetime: lifetime, sessions: map[*Session]struct{}{}, lists: map[upstream.Group]*groupLists{}, notes: map[[2]string]*notes{}}
+	return &Router{Options: o, lifetime: lifetime, sessions: map[*Session]struct{}{}, lists: map[upstream.Group]*groupLists{}}
 }
 
 // Wait returns when all goroutines of the router have ended. They end with its lifetime.

@@ -48,9 +48,8 @@ type Session struct {
 	pending   map[string]*request
 	over      map[string]overCall // the last one at each server
 	questions map[string]*question
-	asking    map[string]*notes // the rate of questions by server; guarded by Router.mu
-	logLevel  json.RawMessage   // params of the last logging/setLevel
-	changes   map[string]bool   // list changes about to be announced
+	logLevel  json.RawMessage // params of the last logging/setLevel
+	changes   map[string]bool // list changes about to be announced
 	closed    bool
 }
 
@@ -63,7 +62,7 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 		p.Principal = server.LocalPrincipal
 	}
 	s := &Session{
-		Peer: p, rt: rt, client: "unknown", pending: map[string]*request{}, over: map[string]overCall{}, questions: map[string]*question{}, asking: map[string]*notes{},
+		Peer: p, rt: rt, client: "unknown", pending: map[string]*request{}, over: map[string]overCall{}, questions: map[string]*question{},
 		scope: upstream.Scope{Group: upstream.Group{Principal: p.Principal, Capabilities: p.Capabilities}}, subscribed: subscriptions{open: map[subscription]bool{}}, changes: map[string]bool{},
 	}
 	s.newest.Store(&p.Identity)
@@ -238,7 +237,6 @@ func (rt *Router) Reloaded(before *Settings) {
 			delete(rt.lists, g)
 		}
 	}
-	maps.DeleteFunc(rt.notes, func(key [2]string, _ *notes) bool { return !st.Config.Knows(key[0]) || st.Server(key[1]) == nil })
 	rt.mu.Unlock()
 	for g, p := range lists {
 		for _, srv := range before.Servers {

@@ -32,6 +32,7 @@ const (
 	MethodResourceUpdated = "notifications/resources/updated"
 	MethodLogMessage      = "notifications/message"
 	MethodRootsChanged    = "notifications/roots/list_changed"
+	TaskNews              = "notifications/tasks" // begins the notifications about tasks
 )
 
 // Lists are the capabilities of servers whose lists can change.
