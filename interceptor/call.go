@@ -215,6 +215,12 @@ func (c *Call) ofTool() bool {
 	return c.Target.Method == "tools/call" || c.Target.Name != "" && (c.Target.Method == MethodTaskResult || c.Target.Method == MethodTaskGet)
 }
 
+// foldable reports whether hosts can use another text in the place of the result's own: it is a tool's,
+// or an error for a host.
+func (c *Call) foldable(r *Result) bool {
+	return c.ofTool() || r.Error != nil && c.Origin.Direction == FromHost
+}
+
 // Tool returns the tool whose result the call has, or during whose call a server asks, under the
 // server's own name. It is "" if there is none, or if it is not known.
 func (c *Call) Tool() string {

@@ -14,9 +14,9 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// Fold stores a tool's result that is too large for its place, and delivers a preview. It folds
-// results over a threshold, results that do not fit what their branch or a limit has left, and all
-// results once a limit with the action fold is spent. Images, audio and the results of other methods
+// Fold stores a tool's result or an error that is too large for its place, and delivers a preview. It
+// folds what is over a threshold, what does not fit what its branch or a limit has left, and all
+// once a limit with the action fold is spent. Images, audio and the results of other methods
 // pass. A result that can't be stored is delivered whole, so folding loses nothing. p returns the
 // policy in force.
 func Fold(store *results.Store, tm TokenMeter, p func() *FoldPolicy, b *Boundary, log *slog.Logger) Middleware {
@@ -33,10 +33,11 @@ func Fold(store *results.Store, tm TokenMeter, p func() *FoldPolicy, b *Boundary
 			if c.Origin.Direction == FromHost {
 				c.Outcome.folder, c.Outcome.result = f, res
 			}
-			if !c.ofTool() {
-				return res, nil
+			rule := FoldRule{Off: !c.foldable(res)}
+			if c.ofTool() {
+				rule = p().Rule(c.Target.Server, c.Target.Name)
 			}
-			if rule := p().Rule(c.Target.Server, c.Target.Name); !rule.Off {
+			if !rule.Off {
 				res = f.deliver(c, res, rule)
 			}
 			return res, nil
@@ -142,7 +143,7 @@ func (f *folder) fold(c *Call, res *Result, room int) *Result {
 	}
 	out := parts.with(p.Text, meta)
 	stored := results.Result{
-		Handle: handle, Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Target.Name, Kind: string(p.Kind),
+		Handle: handle, Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Tool(), Kind: string(p.Kind),
 		Text: parts.text, Structured: string(parts.structured), Tokens: c.Outcome.Tokens.Out, Delivered: f.tokens.Result(out),
 	}
 	if c.Attribution.Branch != nil {
@@ -174,10 +175,10 @@ func (c *Call) keep() {
 		return
 	}
 	stored := results.Result{
-		Handle: results.NewHandle(), Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Target.Name,
+		Handle: results.NewHandle(), Principal: c.Origin.Principal, Session: c.Origin.Session, Server: c.Target.Server, Tool: c.Tool(),
 		Kind: string(preview.JSON), Text: cmp.Or(string(res.Error), string(res.Body)), Tokens: o.Tokens.Out,
 	}
-	if p := split(res, false); c.ofTool() && !res.opaque() && len(p.kept) == 0 && p.text != "" {
+	if p := split(res, false); c.foldable(res) && !res.opaque() && len(p.kept) == 0 && p.text != "" {
 		stored.Kind, stored.Text, stored.Structured = string(preview.Plain), p.text, string(p.structured)
 	}
 	if c.Attribution.Branch != nil {

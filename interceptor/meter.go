@@ -115,7 +115,7 @@ func (c *Call) deliverLess(ctx context.Context, tm TokenMeter, res *Result, gran
 	}
 	var cut *Result
 	o.Tokens.Delivered = 0
-	if c.ofTool() && !res.opaque() { // the host can't use anything else in another form
+	if c.foldable(res) && !res.opaque() { // the host can't use anything else in another form
 		why := ""
 		if spent != nil {
 			why = fmt.Sprintf("limit %s of %d %s exhausted%s", spent.Limit, spent.Total, spent.Unit, until(spent.Reset))

@@ -6,6 +6,7 @@
 package results
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"database/sql"
@@ -43,7 +44,7 @@ type Result struct {
 	Handle string
 	// Principal and Session made the call. Context is the path of its branch, "" for main.
 	Principal, Session, Context string
-	// Server and Tool made the result; Server is "" for foldgate itself.
+	// Server and Tool made the result; Server is "" for foldgate itself, Tool for a method that calls none.
 	Server, Tool string
 	// Kind is the format that the preview found. Text is the text of the result as a model would
 	// have read it.
@@ -287,7 +288,7 @@ func unknown(handle string) error {
 
 func evicted(handle, tool, why string) error {
 	limit := map[string]string{"quota": "the store was full (results.quota_mb)", "age": "it was too old (results.ttl_hours)"}[why]
-	return folding.Errorf(ErrEvicted, "stored result %s was evicted: %s; call %s again", handle, limit, tool)
+	return folding.Errorf(ErrEvicted, "stored result %s was evicted: %s; call %s again", handle, limit, cmp.Or(tool, "the method"))
 }
 
 // maxSavings is the number of branches whose savings are kept: the latest.

@@ -147,7 +147,7 @@ func (rt *Router) conceals(s *Session, srv *upstream.Server, list func(catalog.K
 }
 
 // answerSetLevel serves logging/setLevel: it is for every server that the session uses, and for
-// those that it will use later.
+// those that it will use later. No server keeps the others from it.
 func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	level, _ := rawjson.GetString(c.Target.Forward, "level")
 	if !slices.Contains(wire.LogLevels, level) { // it would go into every later request
@@ -165,9 +165,8 @@ func (r *request) answerSetLevel(ctx context.Context, c *interceptor.Call) (*int
 		if err != nil {
 			continue // Opened sets it
 		}
-		m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward})
-		if err == nil && m.Error != nil {
-			return &interceptor.Result{Error: m.Error, Extra: m.Extra}, nil
+		if m, err := cn.Call(ctx, &conn.Request{Method: c.Target.Method, Params: c.Target.Forward}); err == nil && m.Error != nil {
+			srv.Log.Warn("the server keeps its log level", "err", &wire.AnswerError{Raw: m.Error})
 		}
 	}
 	return &interceptor.Result{Body: json.RawMessage(`{}`)}, nil

@@ -150,11 +150,7 @@ func (s *Session) cancelRequest(params json.RawMessage) {
 // Unsolicited implements [upstream.Owner]: it takes messages of a server that belong to no
 // request, on a connection of the session.
 func (s *Session) Unsolicited(srv *upstream.Server, c conn.Conn, m wire.Message) {
-	r := s.anyAt(srv.Key)
-	if m.Method == wire.MethodResourceUpdated {
-		r = nil
-	}
-	s.received(r, true, srv.Key, c, m)
+	s.received(s.anyAt(srv.Key), true, srv.Key, c, m)
 }
 
 // Refused implements [upstream.Owner].
@@ -199,8 +195,8 @@ func (s *Session) received(r *request, guess bool, server string, c conn.Conn, m
 		s.withdraw(c, server, m.Params)
 	default:
 		why := s.causeOf(r, guess, server)
-		if r == nil && m.Method == wire.MethodResourceUpdated {
-			why = cause{} // it is due to a subscription, not to a call
+		if guess && m.Method == wire.MethodResourceUpdated && s.subscribed.has(server, m.Params) {
+			r, why = nil, cause{} // it is due to the subscription, not to a call
 		}
 		if !s.inOrder(server, len(m.Params), func() {
 			if r != nil && !guess && m.Method == wire.MethodProgress && r.lifetime.Err() != nil {

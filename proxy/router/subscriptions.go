@@ -208,6 +208,12 @@ func (s *subscriptions) end(uri string) (server string) {
 	return server
 }
 
+// has reports whether there is a subscription to the resource of an update by a server, or to one above it.
+func (s *subscriptions) has(server string, update json.RawMessage) bool {
+	uri, _ := rawjson.GetString(update, "uri")
+	return slices.ContainsFunc(s.at(server), func(to string) bool { return strings.HasPrefix(uri, to) })
+}
+
 func (s *subscriptions) at(server string) (uris []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

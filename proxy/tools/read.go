@@ -157,7 +157,8 @@ func given(a interceptor.Attribution, s results.Result) error {
 		Message: fmt.Sprintf("branch %s was not given result %s: name the handle in handles, description or prompt of branch_create, or read it outside of the branch, without branch_id", b.ID, s.Handle)}
 }
 
-// mayRead checks that the tools that made a result may still be called.
+// mayRead checks that the tools that made a result may still be called. A result of no tool, such as the
+// error of a resources/read, only needs its server: the policy has let the request pass.
 func (t *Tools) mayRead(s results.Result) error {
 	sources := []string{source(s.Server, s.Tool)}
 	if s.Server == "" { // a batch, of several tools
@@ -165,9 +166,9 @@ func (t *Tools) mayRead(s results.Result) error {
 	}
 	for _, by := range sources {
 		server, tool := parseSource(by)
-		if u := t.Config().Upstreams[server]; u == nil || !u.Tools.Selects(tool) {
+		if u := t.Config().Upstreams[server]; u == nil || tool != "" && !u.Tools.Selects(tool) {
 			return &interceptor.Refusal{Reason: trace.ReasonPolicy, Code: "forbidden", Status: 403,
-				Message: fmt.Sprintf("the result was made by %s of %s, which the configuration no longer allows", tool, server)}
+				Message: fmt.Sprintf("the result was made by %s of %s, which the configuration no longer allows", cmp.Or(tool, "a method"), server)}
 		}
 	}
 	return nil

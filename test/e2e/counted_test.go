@@ -218,6 +218,9 @@ func TestMessagesAreCounted(t *testing.T) {
 		{"log", `"params":{"level":"error","data":"a","@@":"x"}`},
 		{"log", `"params":{"level":"error","data":"a","_meta":{"x":"@@"}}`},
 		{"log", `"method":"notifications/@@","params":{}`},
+		{"log", `"method":"notifications/resources/updated","params":{"uri":"fake://a","x":"@@"}`},
+		{"log", `"method":"notifications/resources/updated","params":{"uri":"fake://a","_meta":{"x":"@@"}}`},
+		{"log", `"method":"notifications/resources/updated","params":{"uri":"@@"}`},
 		{"progress", `"count":1,"text":"@@"`},
 		{"elicit", `"params":{"message":"@@","requestedSchema":{"type":"object","properties":{}}}`},
 		{"elicit", `"params":{"message":"a","requestedSchema":{"type":"object","properties":{"x":{"type":"string","description":"@@"}}}}`},
@@ -496,6 +499,120 @@ func TestErrorsFold(t *testing.T) {
 	}
 	if m, err := c.Call(ctx, "tools/call", `{"name":"fake__raw","arguments":{"error":{"code":-32123,"message":"@@"},"fill":1800}}`); err != nil || zebras(m.Error) != 1800 {
 		t.Errorf("a small error: %.300s, %v", m.Error, err)
+	}
+}
+
+// The error of any method folds like a tool's, whatever part of it is large: it keeps its code, what it
+// says is charged, and all of it can be read on. A branch that has less than a preview needs gets as
+// much as it has, and ends.
+func TestErrorsOfAllMethodsFold(t *testing.T) {
+	methods := [][2]string{
+		{"x/unknown", `"a":1`},
+		{"resources/read", `"uri":"fake://a"`},
+		{"prompts/get", `"name":"fake__greet"`},
+		{"completion/complete", `"ref":{"type":"ref/prompt","name":"fake__greet"},"argument":{"name":"who","value":"x"}`},
+		{"tasks/get", `"taskId":"none"`},
+		{"tasks/cancel", `"taskId":"none"`},
+		{"resources/subscribe", `"uri":"fake://b"`},
+	}
+	places := []string{
+		`"message":"@@","data":"lion"`,
+		`"message":"m","data":"@@ lion"`,
+		`"message":"m","data":{"x":["@@"],"why":"lion"}`,
+		`"message":"m","x":"@@ lion"`,
+		`"message":{"x":"@@ lion"}`,
+	}
+	whole, folded, asked := 0, 0, 0
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		g := newGateway(t, strings.Replace(fakeConfig(recordFile(t), ""), "]}", "], tools: {allow: [raw]}}", 1)+
+			"folding: {max_branches_per_minute: 1000, max_concurrent_per_session: 1000, max_concurrent_per_instance: 1000}\n")
+		c := g.connect(ctx, transport, era)
+		call(t, c, ctx, "tools/list", `{}`)
+		for _, m := range methods {
+			if era == mcpclient.Modern && m[0] == "resources/subscribe" {
+				continue // not in this era
+			}
+			for _, place := range places {
+				tool(t, c, ctx, "fake__raw", `{"fill":9000,"result":{"resultType":"complete","content":[]},"answers":{"`+m[0]+`":{"error":{"code":-32123,`+place+`}}}}`)
+				for _, budget := range []int{0, 4000, 60} {
+					branch, meta := "", ""
+					if budget > 0 {
+						branch = create(t, c, ctx, map[string]any{"budget": budget}).BranchID
+						meta = `,"_meta":{"io.github.foldgate/branch_id":"` + branch + `"}`
+					}
+					r, err := c.Call(ctx, m[0], `{`+m[1]+meta+`}`)
+					if err != nil {
+						t.Fatal(err)
+					}
+					got, s := zebras(r.Error, r.Result), status{}
+					if budget > 0 {
+						s = statusOf(t, c, ctx, branch)
+					}
+					if asked++; got > 1000 {
+						whole++
+					}
+					if budget == 60 {
+						if got > budget || s.Reason != "budget_exhausted" {
+							t.Errorf("%s, %s: a branch of %d received %d tokens: %+v %.300s", m[0], place, budget, got, s, r.Error)
+						}
+						continue
+					}
+					var e struct {
+						Code    int
+						Message *string
+					}
+					if json.Unmarshal(r.Error, &e) != nil || e.Code != -32123 || e.Message == nil || got > 1000 {
+						t.Errorf("%s, %s, branch of %d: %d words: %.300s", m[0], place, budget, got, r.Error)
+						continue
+					}
+					if budget > 0 && (s.Status != "active" || s.BudgetUsed < got) {
+						t.Errorf("%s, %s: %d words for %+v", m[0], place, got, s)
+					}
+					folded++
+					read := tool(t, c, ctx, "branch_read", fmt.Sprintf(`{"handle":%q,"grep":"lion","branch_id":%q}`, handleIn(t, *e.Message), branch))
+					if !strings.Contains(said(t, read), "lion") {
+						t.Errorf("%s, %s: not all of the error was stored: %s", m[0], place, read.Result)
+					}
+				}
+			}
+		}
+		if era == mcpclient.Legacy { // goes to all servers, so the host gets no error of one
+			tool(t, c, ctx, "fake__raw", `{"fill":9000,"result":{"resultType":"complete","content":[]},"answers":{"logging/setLevel":{"error":{"code":-32123,"message":"@@"}}}}`)
+			if r := call(t, c, ctx, "logging/setLevel", `{"level":"error"}`); string(r.Result) != `{}` {
+				t.Errorf("logging/setLevel: %.300s", r.Result)
+			}
+		}
+	})
+	t.Logf("%d of %d errors folded, %d arrived whole", folded, asked, whole)
+}
+
+// The news of a resource are due to a subscription, if the host has one to the resource or to one above
+// it, and not to a call that happens to be under way. Else they are the call's.
+func TestNewsOfResources(t *testing.T) {
+	for _, transport := range []string{"stdio", "http"} {
+		t.Run(transport, func(t *testing.T) {
+			ctx := testContext(t)
+			g := newGateway(t, fakeConfig(recordFile(t), ""))
+			c := g.connect(ctx, transport, mcpclient.Legacy)
+			call(t, c, ctx, "tools/list", `{}`)
+			call(t, c, ctx, "resources/subscribe", `{"uri":"fake://a"}`)
+			for _, tt := range []struct {
+				uri   string
+				calls bool // the call pays
+			}{{"fake://a", false}, {"fake://a/part", false}, {"fake://b", true}} {
+				b, heard := create(t, c, ctx, map[string]any{"budget": 3000}).BranchID, zebras(c.Received()...)
+				tool(t, c, ctx, "fake__log", fmt.Sprintf(`{"method":"notifications/resources/updated","params":{"uri":%q,"x":"@@"},"fill":500,"branch_id":%q}`, tt.uri, b))
+				for zebras(c.Received()...) < heard+500 {
+					if time.Sleep(5 * time.Millisecond); ctx.Err() != nil {
+						t.Fatalf("%s: %d of 500 words arrived", tt.uri, zebras(c.Received()...)-heard)
+					}
+				}
+				if s := statusOf(t, c, ctx, b); s.BudgetUsed >= 500 != tt.calls {
+					t.Errorf("%s: the branch paid %d for 500 words", tt.uri, s.BudgetUsed)
+				}
+			}
+		})
 	}
 }
 

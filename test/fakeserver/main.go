@@ -43,7 +43,7 @@ func main() {
 		return
 	}
 
-	s := &server{legacy: *era != "modern", modern: *era != "legacy", leak: *leak, answer: *answer, can: *can}
+	s := &server{legacy: *era != "modern", modern: *era != "legacy", leak: *leak, answer: *answer, can: *can, answers: map[string][2]string{}}
 	if s.leak != "" {
 		log.Printf("configured with %s", s.leak)
 	}
@@ -71,11 +71,11 @@ type server struct {
 	answer         string // how an answer begins, with %s for the id
 	can            bool
 
-	mu     sync.Mutex // guards what follows
-	record *os.File
-	task   [2]string              // of the tool raw
-	extra  bool                   // the tool "extra" is listed
-	open   map[*call]listenParams // subscriptions/listen
+	mu      sync.Mutex // guards what follows
+	record  *os.File
+	answers map[string][2]string   // of the tool raw: results or errors, by the beginning of a method
+	extra   bool                   // the tool "extra" is listed
+	open    map[*call]listenParams // subscriptions/listen
 }
 
 // session is one host session: the process on stdio, a Mcp-Session-Id on HTTP,

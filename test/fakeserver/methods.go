@@ -40,14 +40,14 @@ func (c *call) dispatch(ctx context.Context) (result, errObject string) {
 	if c.isNew && !c.s.modern {
 		return "", `{"code":-32022,"message":"unsupported protocol version","data":{"supported":["` + legacyVersion + `"]}}`
 	}
-	if strings.HasPrefix(c.m.Method, "tasks/") {
-		c.s.mu.Lock()
-		task := c.s.task
-		c.s.mu.Unlock()
-		if task != [2]string{} {
-			return task[0], task[1]
+	c.s.mu.Lock()
+	for method, answer := range c.s.answers {
+		if strings.HasPrefix(c.m.Method, method) {
+			c.s.mu.Unlock()
+			return answer[0], answer[1]
 		}
 	}
+	c.s.mu.Unlock()
 	switch c.m.Method {
 	case "initialize":
 		if !c.s.legacy {

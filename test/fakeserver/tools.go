@@ -23,10 +23,12 @@ type arguments struct {
 	Wait   string          // raw: answers when this file exists
 	Params json.RawMessage // elicit, sample, log, unknown: params of the message
 	Method string          // log, elicit: of the message instead of the usual one
-	Task   *struct {       // raw: the answer to tasks/get and tasks/result from then on
-		Result, Error json.RawMessage
-	}
+	Task   *answer         // raw: the answer to tasks/get and tasks/result from then on
+	// Answers are of raw, too: the answers to other methods from then on.
+	Answers map[string]answer
 }
+
+type answer struct{ Result, Error json.RawMessage }
 
 // toolNames lists the tools; each is one case of tool.
 var toolNames = []string{
@@ -113,10 +115,13 @@ func (c *call) tool(ctx context.Context, p params) (result, errObject string) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		if a.Task != nil {
-			c.s.mu.Lock()
-			c.s.task = [2]string{fill(string(a.Task.Result)), fill(string(a.Task.Error))}
-			c.s.mu.Unlock()
+			a.Answers = map[string]answer{"tasks/": *a.Task}
 		}
+		c.s.mu.Lock()
+		for method, one := range a.Answers {
+			c.s.answers[method] = [2]string{fill(string(one.Result)), fill(string(one.Error))}
+		}
+		c.s.mu.Unlock()
 		return string(a.Result), string(a.Error)
 	case "progress":
 		for i := 1; i <= a.Count && len(p.Meta.ProgressToken) > 0; i++ {
