@@ -6,8 +6,9 @@
 // "refuse" is ever exceeded, also not by several processes that share a store.
 //
 // A process reserves more than one call needs, at most 1/16 of what is left: calls that follow use
-// the reservation without an operation of the store. What is not used goes back after 100 ms. With a
-// [Ledger] the next process gives back what a process that was killed had reserved. The limits may
+// the reservation without an operation of the store. One that is used up is followed by one of twice
+// its size, up to 128 times the first. What is not used goes back after 100 ms. With a [Ledger] the
+// next process gives back what a process that was killed had reserved. The limits may
 // then have counted too much by what that one was about to deliver, never too little.
 package limits
 

@@ -25,6 +25,7 @@ type account struct {
 
 	reserving     chan struct{} // closed when the take that reserves has ended; nil: none is under way
 	tokens, calls int64         // reserved; negative: delivered while the store was down, and not charged
+	grown         int           // each reserve is twice the one before, and half of it after what was left of it went back
 
 	// What is on its way to the store, if the account has a slot in the ledger.
 	slot                             int    // 0: none
@@ -133,6 +134,7 @@ func (l *Limits) reserved(a *account, op *Op, answer Answer) bool {
 		return false
 	}
 	a.taking = ""
+	a.grown = min(a.grown+1, maxGrown)
 	return l.hold(a, answer.ExtraTokens, answer.ExtraCalls)
 }
 
@@ -296,7 +298,7 @@ func (l *Limits) empty() parcel {
 	all := sums{}
 	for _, a := range l.holding {
 		tokens, calls := a.tokens, a.calls
-		if tokens == 0 && calls == 0 {
+		if a.grown = max(a.grown-1, 0); tokens == 0 && calls == 0 {
 			continue
 		}
 		a.tokens, a.calls = 0, 0

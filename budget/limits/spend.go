@@ -17,7 +17,7 @@ import (
 type Options struct {
 	Allow     bool          // if the store can't be reached: allow, and charge later. Otherwise refuse
 	Wait      time.Duration // bounds the wait of one call for the store; 0 means 2 s
-	MaxResult int           // bounds what is reserved, in tokens; 0 means 8192
+	MaxResult int           // what is reserved at first, in tokens: room for a large result; 0 means 8192
 	Log       *slog.Logger
 	Now       func() time.Time // nil means time.Now
 	Notify    func(Crossing)   // is told of each crossing; it must not block. nil: nobody is
@@ -68,6 +68,7 @@ const (
 	maxHolding    = 1 << 16
 	maxOutbox     = 4096
 	maxExtraCalls = 64
+	maxGrown      = 7
 )
 
 // New returns the limits, which count in a store. The error says what is wrong with a limit.
@@ -341,7 +342,7 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 		s.charge(a)
 		op := Op{
 			ID: l.nextID(), Counters: a.counters, Tokens: tokens, Calls: calls, Whole: s.whole,
-			ExtraTokens: max(int64(l.o.MaxResult)-a.tokens, 0), ExtraCalls: max(maxExtraCalls-a.calls, 0),
+			ExtraTokens: max(int64(l.o.MaxResult)<<a.grown-a.tokens, 0), ExtraCalls: max(maxExtraCalls<<a.grown-a.calls, 0),
 		}
 		reserves := a.reserving == nil && l.reserve(a, &op)
 		if reserves {

@@ -31,8 +31,11 @@ func table(w io.Writer, sc scenario, results []result) {
 			float64(median(pick(r.samples, func(s sample) int64 { return s.rss })))/(1<<20),
 			ratio(r.samples, direct, rateOf), ratio(r.samples, minproxy, rateOf), ratio(r.samples, minproxy, cpuPerCall))
 	}
+	now := find(results, "foldgate")
+	if limited := find(results, limitedName); limited != nil && now != nil {
+		fmt.Fprintf(w, "\n%s ÷ foldgate: CPU a call %s\n", limitedName, ratio(limited, now, cpuPerCall))
+	}
 	if old := find(results, againstName); old != nil {
-		now := find(results, "foldgate")
 		fmt.Fprintf(w, "\nfoldgate ÷ %s: calls/s %s, CPU a call %s\n", againstName, ratio(now, old, rateOf), ratio(now, old, cpuPerCall))
 	}
 }

@@ -170,6 +170,13 @@ const bare = "trace: {payload: none, rotate_mb: 64, retain_files: 2}\n"
 // unscrubbed switches the scrubbing of messages off.
 const unscrubbed = "scrub: {results: off, arguments: off}\n"
 
+// fiveLimits match each call and let it through. SQLite counts them.
+const fiveLimits = `budgets: {limits: [
+  {name: a, per: principal, window: 1h, tokens: 1000G}, {name: b, per: team, window: 1d, tokens: 1000G, calls: 1000G},
+  {name: c, per: tool, window: 1w, tokens: 1000G}, {name: d, per: server, window: 1mo, tokens: 1000G, calls: 1000G},
+  {name: e, per: all, window: rolling 24h, tokens: 1000G}]}
+`
+
 // runFoldgate starts a foldgate that serves HTTP.
 func (r *rig) runFoldgate(name, upstreams, more string) (*server, error) {
 	return r.runBinary(r.foldgate, name, upstreams, more)

@@ -30,6 +30,9 @@ func forwards(sc scenario) string {
 // againstName is the target that -against adds.
 const againstName = "foldgate, against"
 
+// limitedName is foldgate with limits that match each call.
+const limitedName = "foldgate, five limits"
+
 // not leaves a target out of the scenarios for which f holds.
 func not(f func(sc scenario) bool, t target) target {
 	t.fits = func(sc scenario) string {
@@ -76,6 +79,9 @@ func foldgates() []target {
 	}
 	return []target{
 		only("httpstdio", target{name: "foldgate", start: func(r *rig) (*server, error) { return r.runFoldgate("foldgate", r.leanStdio(), rotated) }}),
+		only("httpstdio", target{name: limitedName, start: func(r *rig) (*server, error) {
+			return r.runFoldgate("foldgate-limited", r.leanStdio(), rotated+fiveLimits)
+		}}),
 		less("foldgate, payload none", bare, parts{scrubs: true}),
 		less("foldgate, payload none, scrubbing off", bare+unscrubbed, parts{}), // with payloads the trace would scan them
 		only("httphttp", target{name: "foldgate", start: func(r *rig) (*server, error) {
