@@ -29,7 +29,7 @@ the login by itself, until it is revoked or you run foldgate logout.
 
 The upstream needs auth: {authorization_code: {}} in the configuration. With
 per: principal each principal logs in alone; --principal says which. Gateways
-that run see the login with their next call. See docs/logins.md.
+that run see the login within a second. See docs/logins.md.
 
 If the browser is on another machine, forward the port of the address to which
 it is sent back: set redirect_port, and use ssh -L PORT:127.0.0.1:PORT.`,

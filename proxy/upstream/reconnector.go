@@ -41,6 +41,7 @@ type reconnector struct {
 	err     error         // of the last attempt
 	fails   int           // in a row
 	retryAt time.Time
+	login   *time.Timer // looks for a login that the last attempt lacked; else nil
 	closed  bool
 }
 
@@ -136,7 +137,7 @@ func (s *Server) Slow(scope Scope, limit time.Duration) error {
 		return nil
 	case r.trying != nil && time.Since(r.began) > limit:
 		return fmt.Errorf("upstream %s: starting since %s", s.Key, time.Since(r.began).Round(time.Second))
-	case r.err == nil || r.current != nil:
+	case r.err == nil || r.current != nil || mayLogIn(r.err): // whether there is a login is known at once
 		return nil
 	case r.trying == nil && time.Now().After(r.retryAt):
 		r.start()
@@ -158,9 +159,11 @@ func (r *reconnector) attempt() {
 	host := conn.Host{Modern: cs.shared, Everyone: r.server.Everyone(), Initialize: initialize}
 	in := &inbox{}
 	var raw, c conn.Conn
+	login := r.server.set.logins.For(r.server.Key, r.server.Config, cs.group.Principal)
+	loggedIn := login.Watch()
 	err := r.server.places.take(cs.lifetime, r)
 	if err == nil {
-		if raw, err = r.server.dial(cs, in, host); err != nil {
+		if raw, err = r.server.dial(cs, in, host, login); err != nil {
 			r.server.places.free(r)
 		}
 	}
@@ -168,14 +171,17 @@ func (r *reconnector) attempt() {
 		c = r.connect(raw, in, host)
 	}
 	r.mu.Lock()
-	again, closed, trying := !r.since.IsZero() || r.server.again, r.closed, r.trying
+	again, closed, trying := !r.since.IsZero() || r.login != nil || r.server.again, r.closed, r.trying
 	switch {
-	case errors.Is(err, ErrFull), mayLogIn(err): // the next call may find a place, or a login
+	case errors.Is(err, ErrFull): // the next call may find a place
 		r.err = err
+	case mayLogIn(err):
+		r.err = err
+		r.await(loggedIn)
 	case err != nil:
 		r.failed(err)
 	case !closed:
-		r.current, r.raw, r.since, r.asked, r.err, r.fails = c, raw, time.Now(), time.Now(), nil, 0
+		r.current, r.raw, r.since, r.asked, r.err, r.fails, r.login = c, raw, time.Now(), time.Now(), nil, 0, nil
 	}
 	r.mu.Unlock()
 	if err == nil {
@@ -191,6 +197,28 @@ func (r *reconnector) attempt() {
 	r.trying = nil
 	r.mu.Unlock()
 	close(trying)
+}
+
+// loginPoll is how often a connection that lacks a login looks for one.
+const loginPoll = time.Second
+
+// await tries again when somebody has logged in: no host calls a tool that it has not seen. The caller
+// holds mu.
+func (r *reconnector) await(loggedIn func() bool) {
+	if r.login != nil {
+		r.login.Stop()
+	}
+	r.login = time.AfterFunc(loginPoll, func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		switch {
+		case r.closed || r.of.lifetime.Err() != nil || r.current != nil || r.trying != nil || r.login == nil: // an attempt awaits the next login itself
+		case loggedIn():
+			r.start()
+		default:
+			r.login.Reset(loginPoll)
+		}
+	})
 }
 
 // keep waits for the end of a connection, and ends it if it is idle for too long.

@@ -343,7 +343,7 @@ func (t *Set) awaitStart(lifetime context.Context) (done func()) {
 }
 
 // dial opens one connection and notes what s says of itself, or the fault.
-func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host) (conn.Conn, error) {
+func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host, login *auth.Login) (conn.Conn, error) {
 	lifetime := cs.lifetime
 	timeout := time.Duration(s.Config.ConnectSeconds) * time.Second
 	if timeout == 0 {
@@ -354,7 +354,7 @@ func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host) (co
 	}
 	ctx, cancel := context.WithTimeoutCause(lifetime, timeout, fmt.Errorf("no answer within %s (connect_seconds)", timeout))
 	defer cancel()
-	c, err := s.open(ctx, Config{Initialize: host.Initialize, Capabilities: cs.group.Capabilities, Shared: host.Modern, Everyone: host.Everyone, Handler: handler, Login: s.set.logins.For(s.Key, s.Config, cs.group.Principal)})
+	c, err := s.open(ctx, Config{Initialize: host.Initialize, Capabilities: cs.group.Capabilities, Shared: host.Modern, Everyone: host.Everyone, Handler: handler, Login: login})
 	if lifetime.Err() != nil && err != nil {
 		return nil, err // the host is gone, which is no fault of s
 	}

@@ -135,7 +135,7 @@ func byPerson(gd *guarded, keys, more string) string {
 	return fmt.Sprintf("upstreams:\n  fake:\n    url: %q\n    auth:\n      authorization_code: {%s}\n%s", gd.at, keys, more)
 }
 
-var loginURL = regexp.MustCompile(`\n(http://127\.0\.0\.1:\d+/authorize\?\S+)\n`)
+var loginURL = regexp.MustCompile(`\n(http://\S+/authorize\?\S+)\n`)
 
 // login runs foldgate login with a browser in which the person consents, and returns what it printed.
 func (g *gateway) login(args ...string) (string, error) {
@@ -257,6 +257,34 @@ func TestLoginOfPerson(t *testing.T) {
 		received = append(append(received, c.Received()...), []byte(printed))
 		g.stop()
 		g.keepsTokens(received)
+	})
+}
+
+// A login brings the tools to hosts that run: they hear that the list changed without a call of theirs.
+// So do hosts that saw the list of an earlier process.
+func TestLoginBringsTools(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		ctx := testContext(t)
+		gd := newGuarded(t, newAuthServer(t), "-era", "both")
+		g := newGateway(t, byPerson(gd, "", ""))
+		for _, known := range []bool{false, true} {
+			c := g.connect(ctx, transport, era)
+			var heard noted
+			c.Handle = heard.handle(nil)
+			hearsOfTools(t, c, transport, era)
+			if got := names(t, c, "tools/list", "tools", "name"); slices.Contains(got, "fake__echo") != known {
+				t.Errorf("tools without a login = %v, known from before: %v", got, known)
+			}
+			before := heard.has("tools/list_changed")
+			g.loggedIn("fake")
+			until(t, "list_changed arrives", func() bool { return heard.has("tools/list_changed") > before })
+			if got := names(t, c, "tools/list", "tools", "name"); !slices.Contains(got, "fake__echo") {
+				t.Errorf("tools after the login = %v", got)
+			}
+			echoes(t, c, ctx)
+			g.output("logout", "fake")
+			g.stop()
+		}
 	})
 }
 

@@ -28,6 +28,9 @@ import (
 var foldgateBin, fakeserverBin, demoserverBin string
 
 func TestMain(m *testing.M) {
+	if at := os.Getenv(suiteClientAt); at != "" {
+		os.Exit(suiteClient(at))
+	}
 	os.Exit(run(m))
 }
 

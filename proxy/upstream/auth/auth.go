@@ -227,7 +227,7 @@ func (l *Login) load() (*saved, error) {
 		return nil, err
 	case info == nil:
 		l.saved, l.info, l.unfit = nil, nil, nil
-	case l.info == nil || !os.SameFile(info, l.info) || !info.ModTime().Equal(l.info.ModTime()): // each write makes another file
+	case !unchanged(info, l.info):
 		l.info = info
 		l.saved, l.unfit = l.of.store.read(l.file)
 		if l.unfit == nil && (l.saved.URL != l.url || l.cfg.Issuer != "" && !sameIssuer(l.saved.Issuer, l.cfg.Issuer)) {
@@ -240,6 +240,24 @@ func (l *Login) load() (*saved, error) {
 	}
 	l.token.Store(&l.saved.token)
 	return l.saved, nil
+}
+
+// unchanged compares what a login's file was and is, nil for none. Each write makes another file.
+func unchanged(a, b os.FileInfo) bool {
+	return a == nil && b == nil || a != nil && b != nil && os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
+}
+
+// Watch returns a function that reports whether somebody has logged in or out since Watch was called,
+// in any process. Nobody does at a nil Login.
+func (l *Login) Watch() (changed func() bool) {
+	if l == nil {
+		return func() bool { return false }
+	}
+	before, _ := l.of.store.stat(l.file)
+	return func() bool {
+		now, err := l.of.store.stat(l.file)
+		return err == nil && !unchanged(now, before)
+	}
 }
 
 // current returns the token to send, "" for none. It renews a token that is about to expire.

@@ -84,24 +84,41 @@ func (l *Login) LogOut(ctx context.Context) (bool, error) {
 	return l.of.store.remove(l.file)
 }
 
-// probe asks the upstream without a token, to learn what it asks for.
+// probe asks the upstream without a token, to learn what it asks for. Some answer an initialize, and
+// only then ask for a token.
 func (l *Login) probe(ctx context.Context) (c challenge, err error) {
-	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"foldgate","version":%q}}}`
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url, strings.NewReader(fmt.Sprintf(initialize, version.String())))
-	if err != nil {
-		return c, err
-	}
+	const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"foldgate","version":%[1]q}}}`
+	const list = `{"jsonrpc":"2.0","id":2,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"io.modelcontextprotocol/clientInfo":{"name":"foldgate","version":%[1]q}}}}`
+	headers := http.Header{}
 	for k, v := range l.headers {
-		req.Header.Set(k, v)
+		headers.Set(k, v)
 	}
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Accept", "application/json, text/event-stream")
-	resp, err := l.client.Do(req)
-	if err != nil {
-		return c, fmt.Errorf("the upstream can't be reached: %w", err)
+	headers.Set("Content-Type", "application/json")
+	headers.Set("Accept", "application/json, text/event-stream")
+	for _, body := range []string{initialize, list} {
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, l.url, strings.NewReader(fmt.Sprintf(body, version.String())))
+		if err != nil {
+			return c, err
+		}
+		req.Header = headers
+		resp, err := l.client.Do(req)
+		if err != nil {
+			return c, fmt.Errorf("the upstream can't be reached: %w", err)
+		}
+		resp.Body.Close()
+		if c = readChallenge(resp.Header); resp.StatusCode == http.StatusUnauthorized {
+			break
+		}
+		headers = headers.Clone()
+		if session := resp.Header.Get("Mcp-Session-Id"); session != "" {
+			headers.Set("Mcp-Session-Id", session)
+		}
+		if headers.Set("Mcp-Protocol-Version", "2025-11-25"); resp.StatusCode != http.StatusOK { // it has no initialize
+			headers.Set("Mcp-Protocol-Version", "2026-07-28")
+			headers.Set("Mcp-Method", "tools/list")
+		}
 	}
-	resp.Body.Close()
-	return readChallenge(resp.Header), nil
+	return c, nil
 }
 
 // scopes returns what to ask for: what the configuration says, else the upstream, and beside that what
