@@ -155,6 +155,12 @@ type Outcome struct {
 	Read      *trace.Read // the stored result that branch_read or branch_run delivers a part of
 	Checked   bool        // the result was scrubbed before, so Scrub passes it
 	Clean     bool        // the result holds no secret that can be found, so it may be stored
+	// Paid are the tokens of a branch's message that a call which is itself free delivers, in a branch
+	// if PaidInBranch.
+	Paid         int
+	PaidInBranch bool
+	// Unconfirmed means that limits let the call pass without their store, which could not be reached.
+	Unconfirmed bool
 	// Shrink returns the result in at most budget tokens, or nil if it can't, for a result of which
 	// Meter grants less than it needs. Fold and foldgate's own tools set it. Without it the result
 	// is cut.
@@ -167,6 +173,9 @@ type Outcome struct {
 	spend       *limits.Spend         // of the limits, likewise
 	paramsClean bool                  // Trace found no secret in Params: Scrub need not look again
 	sent        bool                  // Scrub let the request pass
+	args        int                   // tokens of the arguments, if weighed
+	weighed     bool                  // Weigh has counted them
+	charged     bool                  // Meter has charged them
 	refused     bool                  // the call ended with a refusal
 	rule        string                // the code of the refusal, or the limit; may be ""
 	limit       string                // the limit that refused or cut the call, "" for none
@@ -178,6 +187,14 @@ type Usage struct {
 	In, Out, Delivered int
 	// BranchUsed and BranchBudget are the state of the branch after the call, both 0 in main.
 	BranchUsed, BranchBudget int
+}
+
+// Weigh counts the arguments of a call that limits charge, so that Trace can record what it costs before
+// anything happens.
+func (c *Call) Weigh(tm TokenMeter) {
+	if o := &c.Outcome; c.Target.Metered && !c.Target.Control {
+		o.args, o.weighed = tm.request(c), true
+	}
 }
 
 // subject names the principal at its issuer, "" without one.

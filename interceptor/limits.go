@@ -67,9 +67,20 @@ func (l *Limits) shown(server, tool string) string {
 }
 
 // Pay charges n tokens of a message that is no call's result. It reports whether all limits had them;
-// else nothing is charged, and the message must not be delivered.
-func (l *Limits) Pay(ctx context.Context, o *Origin, server, tool string, branch bool, n int) bool {
-	return l == nil || n == 0 || l.Limits.Pay(ctx, l.Use(o, server, tool, branch), n) == n
+// else nothing is charged, and the message must not be delivered. rule is for the trace: what refused
+// it, or [trace.RuleUnavailable] also if it is paid, but the store could not confirm that.
+func (l *Limits) Pay(ctx context.Context, o *Origin, server, tool string, branch bool, n int) (paid bool, rule string) {
+	if l == nil || n == 0 {
+		return true, ""
+	}
+	s, err := l.Limits.Pay(ctx, l.Use(o, server, tool, branch), n)
+	switch _, unavailable := errors.AsType[*limits.UnavailableError](err); {
+	case unavailable || !s.Confirmed():
+		rule = trace.RuleUnavailable
+	case err != nil:
+		rule = "limit_exceeded"
+	}
+	return err == nil, rule
 }
 
 // States returns the limits of a caller, in a branch or in main, that are not those of single tools or servers.
@@ -90,7 +101,7 @@ func (c *Call) limitRefusal(err error, lost string) error {
 			what += "; its result is stored, read it later with branch_read and the handle " + c.Outcome.Fold
 		}
 	}
-	r := Refusal{Reason: trace.ReasonLimit, Code: "limits_unavailable", Status: 503, Message: fmt.Sprintf("%s: %v", what, err), Err: err}
+	r := Refusal{Reason: trace.ReasonLimit, Code: trace.RuleUnavailable, Status: 503, Message: fmt.Sprintf("%s: %v", what, err), Err: err}
 	exceeded, ok := errors.AsType[*limits.ExceededError](err)
 	if ok {
 		c.Outcome.limit = exceeded.Limit
@@ -189,6 +200,9 @@ func (t *Telemetry) Crossed(x limits.Crossing) {
 // countUse counts what a call cost its team, and whether a limit refused or cut it.
 func (t *Telemetry) countUse(ctx context.Context, c *Call) {
 	labels := t.userLabels(c.Origin.Principal, c.Origin.Team)
+	if c.Outcome.Unconfirmed {
+		t.unconfirmed.Add(ctx, 1, metric.WithAttributes(labels...))
+	}
 	if n := c.Outcome.Tokens.In + c.Outcome.Tokens.Delivered; n > 0 && c.Target.Metered && !c.Target.Control {
 		t.used.Add(ctx, int64(n), metric.WithAttributes(labels...))
 	}

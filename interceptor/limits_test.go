@@ -144,5 +144,8 @@ func TestLimitsWithoutTheirStore(t *testing.T) {
 		if allow != (res != nil) || !allow && (!errors.As(err, &r) || r.Code != "limits_unavailable") {
 			t.Errorf("allow %v: %v, %v", allow, res, err)
 		}
+		if c.Outcome.Unconfirmed != allow {
+			t.Errorf("allow %v: unconfirmed is %v", allow, c.Outcome.Unconfirmed)
+		}
 	}
 }

@@ -24,10 +24,13 @@ func Meter(m *folding.Manager, inForce func() *Limits, tm TokenMeter) Middleware
 				return next(ctx, c)
 			}
 			tokens := &c.Outcome.Tokens
-			tokens.In = tm.request(c)
+			if tokens.In = c.Outcome.args; !c.Outcome.weighed {
+				tokens.In = tm.request(c)
+			}
 			if l := inForce(); !c.Target.Control && (l != nil || c.Attribution.Branch != nil) {
 				return meterPaid(ctx, c, m, l, tm, next)
 			}
+			c.Outcome.charged = true
 			res, err := next(ctx, c)
 			if res != nil {
 				tokens.Delivered = tm.Result(res)
@@ -66,6 +69,7 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 		}
 		return nil, err
 	}
+	o.charged, o.Unconfirmed = true, !o.spend.Confirmed()
 	res, err = next(lifetime, c)
 	if err != nil {
 		var ended *folding.EndedError
@@ -87,6 +91,7 @@ func meterPaid(ctx context.Context, c *Call, m *folding.Manager, l *Limits, tm T
 		o.spend = l.By(o.spend, l.useOf(c))
 	}
 	granted, spent, err := o.take(ctx, want)
+	o.Unconfirmed = o.Unconfirmed || !o.spend.Confirmed()
 	switch {
 	case o.Late: // the branch has ended: nothing is charged or delivered
 		return nil, refuse(c, err)

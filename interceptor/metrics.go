@@ -18,7 +18,7 @@ const telemetryScope = "github.com/foldgate/foldgate" // the name of this packag
 // instruments are the metrics of calls. docs/telemetry.md lists them.
 type instruments struct {
 	calls, refusals, tokens, saved, reduced, findings metric.Int64Counter
-	used, overLimit, crossings, logins                metric.Int64Counter
+	used, overLimit, unconfirmed, crossings, logins   metric.Int64Counter
 	inFlight                                          metric.Int64UpDownCounter
 	serverTime, clientTime, layerTime                 metric.Float64Histogram
 }
@@ -42,18 +42,19 @@ func newInstruments(meters metric.MeterProvider) (*instruments, error) {
 	// The bounds that the semantic conventions for MCP advise.
 	operation := []float64{0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300}
 	in := &instruments{
-		calls:      counter("foldgate.calls", "{call}", "Calls by what became of them."),
-		refusals:   counter("foldgate.refusals", "{call}", "Calls that foldgate itself refused or cut, by reason; resource_limit is a budget or another limit."),
-		tokens:     counter("foldgate.tokens", "{token}", "Tokens of arguments (in), of results as they came (out) and as the host got them (delivered)."),
-		saved:      counter("foldgate.tokens.saved", "{token}", "Tokens of results that were folded or truncated instead of delivered."),
-		reduced:    counter("foldgate.results.reduced", "{result}", "Results that were folded or truncated."),
-		findings:   counter("foldgate.scrub.findings", "{finding}", "Secrets found, by rule and place."),
-		used:       counter("foldgate.used", "{token}", "Tokens of the arguments and the delivered results of calls, by team."),
-		overLimit:  counter("foldgate.limit.refusals", "{call}", "Calls that a limit refused or cut, by limit and team."),
-		crossings:  counter("foldgate.limit.crossings", "{crossing}", "Limits that came near to their end, refused, or were exceeded, once for a subject and window."),
-		logins:     counter("foldgate.logins.failed", "{login}", "Requests without a valid token, by the check that failed."),
-		serverTime: seconds("mcp.server.operation.duration", "How long hosts waited for foldgate.", operation...),
-		clientTime: seconds("mcp.client.operation.duration", "How long foldgate waited for upstreams.", operation...),
+		calls:       counter("foldgate.calls", "{call}", "Calls by what became of them."),
+		refusals:    counter("foldgate.refusals", "{call}", "Calls that foldgate itself refused or cut, by reason; resource_limit is a budget or another limit."),
+		tokens:      counter("foldgate.tokens", "{token}", "Tokens of arguments (in), of results as they came (out) and as the host got them (delivered)."),
+		saved:       counter("foldgate.tokens.saved", "{token}", "Tokens of results that were folded or truncated instead of delivered."),
+		reduced:     counter("foldgate.results.reduced", "{result}", "Results that were folded or truncated."),
+		findings:    counter("foldgate.scrub.findings", "{finding}", "Secrets found, by rule and place."),
+		used:        counter("foldgate.used", "{token}", "Tokens of the arguments and the delivered results of calls, by team."),
+		overLimit:   counter("foldgate.limit.refusals", "{call}", "Calls that a limit refused or cut, by limit and team."),
+		unconfirmed: counter("foldgate.limit.unconfirmed", "{call}", "Calls that budgets.on_error let pass while the store of the limits could not be reached, by team."),
+		crossings:   counter("foldgate.limit.crossings", "{crossing}", "Limits that came near to their end, refused, or were exceeded, once for a subject and window."),
+		logins:      counter("foldgate.logins.failed", "{login}", "Requests without a valid token, by the check that failed."),
+		serverTime:  seconds("mcp.server.operation.duration", "How long hosts waited for foldgate.", operation...),
+		clientTime:  seconds("mcp.client.operation.duration", "How long foldgate waited for upstreams.", operation...),
 		layerTime: seconds("foldgate.layer.duration", "What each layer of the chain took itself.",
 			0.00001, 0.0001, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5),
 	}

@@ -63,6 +63,9 @@ func (r *Recorder) request(ctx context.Context, c *Call) error {
 	e.rec.ID, e.rec.CorrelationID = c.Outcome.Record, c.Origin.Correlates
 	params, extra := c.Target.Params, c.Target.Extra
 	e.audit.Bytes = int64(len(params) + len(extra))
+	if c.Outcome.weighed {
+		e.count, e.audit.Args = c.Outcome.args, &e.count
+	}
 	if !r.Payload {
 		return r.write(&e.rec)
 	}
@@ -91,6 +94,10 @@ func (r *Recorder) response(ctx context.Context, c *Call, res *Result, err error
 	e.answers[0] = c.Outcome.Record
 	e.rec.CorrelationID = e.answers[:]
 	a := &e.audit
+	if c.Target.Control || c.Outcome.weighed && !c.Outcome.charged {
+		e.tokens.Counter, a.Tokens = r.Counter, &e.tokens
+		e.count, e.tokens.Charged, e.tokens.InBranch = c.Outcome.Paid, &e.count, c.Outcome.PaidInBranch
+	}
 	a.MS = float64(time.Since(c.began).Microseconds()) / 1000
 	member, body, extra := `,"error":`, json.RawMessage(nil), []byte(nil)
 	switch {
@@ -125,6 +132,7 @@ type entry struct {
 	rec         trace.Record
 	audit       trace.Audit
 	tokens      trace.Tokens
+	count       int
 	to, answers [1]string
 }
 
@@ -156,8 +164,10 @@ func (r *Recorder) entry(c *Call) *entry {
 		if !o.refused { // the result was cut
 			a.Decision.Result = trace.Allowed
 		}
+	} else if o.Unconfirmed {
+		a.Decision = &trace.Decision{Result: trace.Allowed, Reason: trace.ReasonLimit, Rule: trace.RuleUnavailable}
 	}
-	if u := o.Tokens; u != (Usage{}) {
+	if u := o.Tokens; u != (Usage{}) || o.charged {
 		a.Tokens = &e.tokens
 		e.tokens = trace.Tokens{Counter: r.Counter, In: u.In, Out: u.Out, Delivered: u.Delivered, Used: u.BranchUsed, Budget: u.BranchBudget}
 	}
@@ -191,6 +201,8 @@ type Notification struct {
 	Branch             string // id of the branch that pays for it, "" for main
 	Tokens             int    // of the text that a model can read
 	Refused            string // the rule by which it is not delivered, "" if it is
+	Paid               bool   // limits were charged the tokens
+	Unconfirmed        bool   // limits were charged without their store, which could not be reached
 }
 
 // Notification records a notification once the boundary has decided on its params, m. It is the
@@ -207,8 +219,15 @@ func (r *Recorder) Notification(ctx context.Context, n Notification, m *Message)
 	if n.Tokens > 0 {
 		rec.Audit.Tokens = &trace.Tokens{Counter: r.Counter, Out: n.Tokens, Delivered: n.Tokens}
 	}
+	if n.Unconfirmed {
+		rec.Audit.Decision = &trace.Decision{Result: trace.Allowed, Reason: trace.ReasonLimit, Rule: trace.RuleUnavailable}
+	}
 	if n.Refused != "" {
-		rec.Audit.Tokens.Delivered = 0
+		charged := 0
+		if n.Paid {
+			charged = n.Tokens
+		}
+		rec.Audit.Tokens.Delivered, rec.Audit.Tokens.Charged = 0, &charged
 		rec.Audit.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonLimit, Rule: n.Refused}
 	}
 	switch m.Verdict {

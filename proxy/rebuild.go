@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -56,7 +57,7 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 	}
 	charges := func(yield func(limits.Charge, error) bool) {
 		for _, dir := range dirs {
-			next := uint64(1)
+			next, open := uint64(1), requests{}
 			// What a process reserved that was killed is in no trace: given back later, it would be lacking.
 			err := os.Remove(filepath.Join(filepath.Dir(dir), engine.ReservesFile))
 			if errors.Is(err, os.ErrNotExist) {
@@ -76,14 +77,15 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 					done.Missing = append(done.Missing, MissingRecords{dir, next, r.Seq - 1, r.Time()})
 				}
 				next = r.Seq + 1
-				charge, ok := chargeOf(r, shown, refusedByLimit)
-				if !ok {
-					continue
-				}
-				for _, one := range divided(charge, r.Audit, shown) {
+				for _, one := range open.charges(r, shown, refusedByLimit) {
 					if !yield(one, nil) {
 						return
 					}
+				}
+			}
+			for _, one := range open { // they are under way, or their gateway was killed
+				if !yield(one, nil) {
+					return
 				}
 			}
 			if last >= next {
@@ -95,56 +97,94 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 	return done, errors.Join(err, store.Close())
 }
 
-// divided returns the charges of a call. If it read a stored result, what was delivered counts also for
-// the tools that made the result.
-func divided(c limits.Charge, a *trace.Audit, shown func(server, tool string) string) []limits.Charge {
-	if a.Read == nil {
-		return []limits.Charge{c}
+// requests are those without a response so far, by the id of their record: what limits were charged
+// before they had an effect.
+type requests map[string]limits.Charge
+
+// maxRequests bounds requests. Of a trace with more, what these were charged is counted at once, and
+// again with their responses.
+const maxRequests = 1 << 18
+
+// charges returns what a record says that limits were charged. shown returns the name under which
+// hosts see a tool of a server. refusedByLimit tells the rules of calls that no limit was charged for.
+func (open requests) charges(r *trace.Record, shown func(server, tool string) string, refusedByLimit func(rule string) bool) (all []limits.Charge) {
+	a := r.AuditOrEmpty()
+	c := limits.Charge{At: r.Time(), Use: useOf(r, shown)}
+	request, found := limits.Charge{}, false
+	switch {
+	case strings.HasPrefix(r.Kind, trace.KindRequest) && a.Args != nil:
+		if len(open) == maxRequests {
+			all = slices.Collect(maps.Values(open))
+			clear(open)
+		}
+		c.Tokens, c.Calls = int64(*a.Args), 1
+		open[r.ID] = c
+		return all
+	case strings.HasPrefix(r.Kind, trace.KindResponse) && !a.Lost:
+		for _, id := range r.CorrelationID {
+			if request, found = open[id]; found {
+				delete(open, id)
+				break
+			}
+		}
+	case !strings.HasPrefix(r.Kind, trace.KindNotification):
+		return nil
 	}
-	delivered := limits.Charge{At: c.At, Use: c.Use, Tokens: int64(a.Tokens.Delivered)}
-	c.Tokens -= delivered.Tokens
-	for _, t := range a.Read.Makers() {
+	t, control := a.Tokens, a.Server == "" && slices.Contains([]string{"branch_create", "branch_return", "branch_status"}, a.Tool)
+	switch {
+	case t == nil:
+		return nil
+	case t.Charged != nil:
+		if c.Tokens = int64(*t.Charged); c.Tokens > 0 {
+			if control {
+				c.Use.Branch = t.InBranch
+			}
+			all = append(all, c)
+		}
+		return all
+	case found: // in the window of its time, and of what was known of its server then
+		c.Use = request.Use
+	case r.Blocked() && t.Out == 0 && refusedByLimit(a.Decision.Rule): // it was not made
+		return nil
+	case control: // only the message of a branch is charged
+		if c.Tokens = int64(t.Delivered); a.Tool == "branch_create" {
+			return all
+		}
+		if path := r.Context; a.Tool == "branch_return" { // a host that names no branch is in the one that it returns
+			c.Use.Branch = strings.Contains(path, "/") && folding.IsBranchID(path[strings.LastIndexByte(path, '/')+1:])
+		}
+		return append(all, c)
+	case strings.HasPrefix(r.Kind, trace.KindResponse):
+		request = limits.Charge{At: c.At, Use: c.Use, Tokens: int64(t.In), Calls: 1}
+	}
+	if request.Calls > 0 {
+		all = append(all, request)
+	}
+	if c.Tokens = int64(t.Delivered); c.Tokens == 0 {
+		return all
+	}
+	for _, t := range a.Read.Makers() { // what was delivered counts also for the tools that made it
 		name := t.Tool
 		if t.Server != "" {
 			name = shown(t.Server, t.Tool)
 		}
-		delivered.Use = delivered.Use.By(t.Server, name)
+		c.Use = c.Use.By(t.Server, name)
 	}
-	return []limits.Charge{c, delivered}
+	return append(all, c)
 }
 
-// chargeOf returns what a record says that limits were charged. shown returns the name under which
-// hosts see a tool of a server. refusedByLimit tells the rules of calls that no limit was charged for.
-func chargeOf(r *trace.Record, shown func(server, tool string) string, refusedByLimit func(rule string) bool) (c limits.Charge, ok bool) {
+// useOf says who used what by a record.
+func useOf(r *trace.Record, shown func(server, tool string) string) limits.Use {
 	a := r.AuditOrEmpty()
-	call := strings.HasPrefix(r.Kind, trace.KindResponse)
-	if a.Tokens == nil || !call && !strings.HasPrefix(r.Kind, trace.KindNotification) {
-		return c, false
-	}
-	if r.Blocked() && a.Tokens.Out == 0 && refusedByLimit(a.Decision.Rule) { // it was not made
-		return c, false
-	}
-	c = limits.Charge{At: r.Time(), Tokens: int64(a.Tokens.In + a.Tokens.Delivered), Use: limits.Use{
-		Principal: a.Principal, Team: a.Team, Session: a.Session, Server: a.Server,
+	u := limits.Use{
+		Principal: a.Principal, Team: a.Team, Session: a.Session, Server: a.Server, Tool: cmp.Or(a.Tool, a.ForTool),
 		Branch: slices.ContainsFunc(strings.Split(r.Context, "/"), folding.IsBranchID),
-	}}
-	if call {
-		c.Calls = 1
 	}
 	if a.Era >= wire.VersionModern {
-		c.Use.Session = ""
+		u.Session = ""
 	}
-	switch c.Use.Tool = cmp.Or(a.Tool, a.ForTool); {
-	case c.Use.Tool == "":
-	case a.Server != "":
-		c.Use.Tool = shown(a.Server, c.Use.Tool)
-	case a.Tool == "branch_return" || a.Tool == "branch_status": // only the message of a branch is charged
-		c.Tokens, c.Calls = int64(a.Tokens.Delivered), 0
-		if path := r.Context; a.Tool == "branch_return" { // a host that names no branch is in the one that it returns
-			c.Use.Branch = folding.IsBranchID(path[max(strings.LastIndexByte(path, '/'), 0):]) && strings.Count(path, "/") > 0
-		}
-	case a.Tool == "branch_create": // free
-		return c, false
+	if u.Tool != "" && a.Server != "" {
+		u.Tool = shown(a.Server, u.Tool)
 	}
-	return c, true
+	return u
 }

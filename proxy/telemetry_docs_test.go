@@ -144,6 +144,10 @@ func alertExprs(t *testing.T) (out []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	cases, err := os.ReadFile("../docs/grafana/alerts_test.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
 	var file struct {
 		Groups []struct {
 			Name  string
@@ -160,6 +164,9 @@ func alertExprs(t *testing.T) (out []string) {
 		for _, r := range g.Rules {
 			if r.Alert == "" || r.Expr == "" || r.Labels["severity"] == "" || r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 				t.Errorf("rule %+v lacks something", r)
+			}
+			if !strings.Contains(string(cases), "alertname: "+r.Alert) {
+				t.Errorf("alert %s has no case in alerts_test.yaml", r.Alert)
 			}
 			out = append(out, r.Expr)
 		}

@@ -48,7 +48,7 @@ func TestCrossings(t *testing.T) {
 			for _, n := range c.takes {
 				switch {
 				case n > 0:
-					l.Pay(t.Context(), u, n)
+					pay(t, l, u, n)
 				case n == 0:
 					l.Close(t.Context())
 					clock.set(clock.now().Add(half))

@@ -43,7 +43,7 @@ func TestRebuild(t *testing.T) {
 		if _, err := l.Rebuild(t.Context(), seq(fault)); !errors.Is(err, fault) {
 			t.Errorf("Rebuild = %v", err)
 		}
-		if got := l.Pay(t.Context(), bob, 60); got != 60 { // more than the traces have
+		if got := pay(t, l, bob, 60); got != 60 { // more than the traces have
 			t.Fatal(got)
 		}
 		sum := func() map[string]Used {

@@ -271,7 +271,7 @@ func (l *Limits) sendAll(ctx context.Context) bool {
 		l.outbox = l.outbox[1:]
 		l.sent(p)
 	}
-	l.outbox = nil
+	l.outbox, l.down = nil, nil
 	return true
 }
 

@@ -51,8 +51,7 @@ type Limits struct {
 	levels   map[string]level    // what Notify was told, by key of the counter
 	outbox   []parcel            // changes that the store has not confirmed
 	timer    *time.Timer         // sends them; nil if none runs
-	down     error               // why the store does not answer; nil if it does
-	retry    time.Time           // when it is asked again
+	down     error               // why the store does not answer; nil if it does, and once the outbox was sent
 }
 
 // level is what Notify was told of a counter.
@@ -106,9 +105,10 @@ type Spend struct {
 	wait  time.Duration // what is left of Options.Wait
 	whole bool          // takes are all or nothing
 
-	mu    sync.Mutex
-	last  *account // of the last take
-	taken int64    // from it, and not given back
+	mu          sync.Mutex
+	last        *account // of the last take
+	taken       int64    // from it, and not given back
+	unconfirmed bool     // the store did not answer a take, and Options.Allow let it pass
 }
 
 // Begin takes one call and the tokens of its arguments from all limits that match, or nothing. If
@@ -242,13 +242,28 @@ func (s *Spend) Give(n int) {
 	s.l.hold(s.last, back, 0)
 }
 
-// Pay takes n tokens for a message outside of calls, or none: then it returns 0.
-func (l *Limits) Pay(ctx context.Context, u Use, n int) (granted int) {
+// Pay takes n tokens for a message outside of calls, or none. The error is as of Begin.
+func (l *Limits) Pay(ctx context.Context, u Use, n int) (*Spend, error) {
 	if l == nil || len(l.all) == 0 || n <= 0 {
-		return n
+		return nil, nil
 	}
-	got, _, _ := (&Spend{l: l, use: u, wait: l.o.Wait, whole: true}).take(ctx, int64(n), 0)
-	return int(got)
+	s := &Spend{l: l, use: u, wait: l.o.Wait, whole: true}
+	_, exceeded, err := s.take(ctx, int64(n), 0)
+	if err == nil && exceeded != nil {
+		err = exceeded
+	}
+	return s, err
+}
+
+// Confirmed reports whether the store has counted what was taken. If not, it could not be reached, and
+// [Options.Allow] let it pass.
+func (s *Spend) Confirmed() bool {
+	if s == nil {
+		return true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.unconfirmed
 }
 
 // take takes tokens and calls. s.mu is held, or s is new.
@@ -315,6 +330,7 @@ func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, excee
 		for !l.hold(s.last, got-tokens, -calls) { // in another slot, or none
 		}
 		s.taken += tokens - got
+		s.unconfirmed = true
 		return tokens, nil, nil
 	}
 	return got, exceeded, err
@@ -333,7 +349,7 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 	l := s.l
 	for range 4 { // more often than windows change
 		l.mu.Lock()
-		if l.down != nil && l.o.Now().Before(l.retry) {
+		if l.down != nil { // one wait was enough: sendAll finds out when it is back
 			err := l.down
 			l.mu.Unlock()
 			return 0, nil, &UnavailableError{err}
@@ -493,8 +509,8 @@ func (l *Limits) nextID() string {
 	return l.id + strconv.FormatInt(l.ops, 36)
 }
 
-// blame notes that the store does not answer: until it is asked again calls don't wait for it. A
-// store that had no time is not to blame: what one caller has left can be too short for any. l.mu is
+// blame notes that the store does not answer: until it has got what waits in the outbox, which is never
+// empty then, calls don't wait for it. A store that had no time is not to blame: what one caller has left can be too short for any. l.mu is
 // held.
 func (l *Limits) blame(ctx context.Context, start time.Time, err error) {
 	if ctx.Err() != nil && time.Since(start) < l.o.Wait/2 {
@@ -503,5 +519,5 @@ func (l *Limits) blame(ctx context.Context, start time.Time, err error) {
 	if l.down == nil {
 		l.o.Log.Warn("limits: the store can't be reached", "error", err, "calls are", map[bool]string{true: "allowed, and charged later", false: "refused"}[l.o.Allow])
 	}
-	l.down, l.retry = err, l.o.Now().Add(retryAfter)
+	l.down = err
 }

@@ -59,7 +59,7 @@ func spendAt(t *testing.T, url string) {
 	for i := range 16 {
 		wg.Go(func() {
 			for range 40 {
-				sum.Add(int64(all[i%2].Pay(t.Context(), Use{Principal: fmt.Sprint("p", i)}, 10)))
+				sum.Add(int64(pay(t, all[i%2], Use{Principal: fmt.Sprint("p", i)}, 10)))
 			}
 		})
 	}

@@ -87,9 +87,12 @@ type Audit struct {
 
 	Decision *Decision `json:"decision,omitempty"`
 	Tokens   *Tokens   `json:"tokens,omitempty"`
-	Scrub    []Finding `json:"scrub,omitempty"`
-	Fold     *Fold     `json:"fold,omitempty"`
-	Read     *Read     `json:"read,omitempty"`
+	// Args are the tokens of the arguments of a request that limits charge before it has an effect, nil
+	// for another: if the process is killed, there is no response that has them.
+	Args  *int      `json:"args,omitempty"`
+	Scrub []Finding `json:"scrub,omitempty"`
+	Fold  *Fold     `json:"fold,omitempty"`
+	Read  *Read     `json:"read,omitempty"`
 
 	Traceparent string          `json:"traceparent,omitempty"`
 	Workflow    json.RawMessage `json:"workflow,omitempty"` // {"context_id","path","evidence",...}; read by the workflow filters
@@ -137,6 +140,10 @@ const (
 	ReasonTrace    = "trace"    // the trace can't be written
 )
 
+// RuleUnavailable is the [Decision.Rule] of a call or notification that was refused, or with
+// budgets.on_error: allow let through, because the store of the limits could not be reached.
+const RuleUnavailable = "limits_unavailable"
+
 // Tokens are the counts of one message and the state of its branch after it.
 type Tokens struct {
 	Counter   string `json:"counter,omitempty"`   // names the encoding; figures of two counters never mix
@@ -146,6 +153,12 @@ type Tokens struct {
 	Used      int    `json:"branch_used,omitempty"`
 	Budget    int    `json:"branch_budget,omitempty"` // Used counts against it
 	Freed     int    `json:"freed,omitempty"`         // on context/pop: branch tokens minus the tokens that the parent reads
+	// Charged are the tokens that limits were charged, and no call. It is nil if they were charged In and
+	// Delivered, and for a call one call. A call that was refused before it was made has 0, branch_return
+	// and branch_status have what the message of the branch costs.
+	Charged *int `json:"charged,omitempty"`
+	// InBranch says that Charged counts in a branch.
+	InBranch bool `json:"charged_in_branch,omitempty"`
 }
 
 // Finding counts the matches of one scrub rule in a message; it never holds the secret.
@@ -224,7 +237,7 @@ func (r *Record) Blocked() bool {
 func (r *Record) OverBudget() bool {
 	a := r.AuditOrEmpty()
 	d := a.Decision
-	return a.OverBudget || d != nil && (d.Reason == "resource_limit" || d.Reason == "budget_exhausted")
+	return a.OverBudget || d != nil && (d.Reason == ReasonLimit && (d.Result == Blocked || d.Rule != RuleUnavailable) || d.Reason == "budget_exhausted")
 }
 
 // CanonicalKind returns the name that this package writes for a kind. It

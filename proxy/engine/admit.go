@@ -23,13 +23,13 @@ func (e *Engine) Admit(ctx context.Context, n interceptor.Notification, m *inter
 	if e.Boundary.Inbound(ctx, m); n.Server != "" && m.Verdict < interceptor.Blocked && e.Parts.Has(Meter) {
 		n.Tokens = e.Tokens.Sent(n.Method, m.Body, m.Extra)
 		o := interceptor.Origin{Identity: interceptor.Identity{Principal: n.Principal, Team: n.Team}, Session: n.Session, Revision: n.Era}
-		switch {
-		case n.Tokens > maxTaskNews && strings.HasPrefix(n.Method, wire.TaskNews):
-			n.Refused = "too_large"
-		case !e.Limits().Pay(ctx, &o, n.Server, n.ForTool, n.Branch != "", n.Tokens):
-			n.Refused = "limit_exceeded"
-		case e.Branches.Pay(n.Branch, n.Tokens) < n.Tokens:
-			n.Refused = "budget_exhausted"
+		if n.Refused = "too_large"; n.Tokens <= maxTaskNews || !strings.HasPrefix(n.Method, wire.TaskNews) {
+			n.Paid, n.Refused = e.Limits().Pay(ctx, &o, n.Server, n.ForTool, n.Branch != "", n.Tokens)
+		}
+		if n.Unconfirmed = n.Paid && n.Refused != ""; n.Paid {
+			if n.Refused = ""; e.Branches.Pay(n.Branch, n.Tokens) < n.Tokens {
+				n.Refused = "budget_exhausted"
+			}
 		}
 	}
 	if e.Parts.Has(Trace) {

@@ -7,8 +7,11 @@ import (
 	"github.com/foldgate/foldgate/interceptor"
 )
 
-// locate finds the branch and the workflow step of a call.
+// locate finds the branch and the workflow step of a call, and counts its arguments.
 func (e *Engine) locate(ctx context.Context, c *interceptor.Call) {
+	if e.Parts.Has(Meter) {
+		c.Weigh(e.Tokens)
+	}
 	if e.Branches == nil {
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/foldgate/foldgate/folding/contextpath"
 	"github.com/foldgate/foldgate/folding/results"
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -78,8 +79,10 @@ func (t *Tools) finish(ctx context.Context, c *interceptor.Call) ([]byte, error)
 		return nil, fmt.Errorf("%w: message is missing, and nothing was closed: sum up the findings, or give \"\" where there are none", folding.ErrInvalidInput)
 	}
 	defer t.Records.Returning(t.Branches, c, in.BranchID)()
+	unpaid := ""
 	ret, err := t.Branches.ReturnPaid(ctx, c.Caller(), in.BranchID, *in.Message, func(b folding.Branch, n int) bool {
-		return t.Limits().Pay(ctx, &c.Origin, "", c.Target.Name, b.ParentID != "", n)
+		unpaid = t.pay(ctx, c, b.ParentID != "", n)
+		return unpaid == ""
 	})
 	if err != nil {
 		return nil, err
@@ -95,7 +98,7 @@ func (t *Tools) finish(ctx context.Context, c *interceptor.Call) ([]byte, error)
 	}{Success: true, TokensUsed: ret.Branch.BudgetUsed, Message: ret.Message}
 	switch {
 	case ret.Unpaid:
-		out.Message = t.keepMessage(ctx, c, ret.Branch)
+		out.Message = t.keepMessage(ctx, c, ret.Branch, unpaid)
 	case ret.Granted < ret.MessageTokens:
 		out.Message, _ = t.Counter.Truncate(ret.Message, ret.Granted)
 		c.Outcome.Truncated = true
@@ -202,25 +205,39 @@ func (t *Tools) left(ctx context.Context, c *interceptor.Call, branch bool) (out
 	return out
 }
 
-// paid charges the message of a branch to the branch of the call and to the limits, and returns what
+// paid charges the message of a branch to the limits and to the branch of the call, and returns what
 // both pay for. A parent that has read the message before pays again: it reads it again.
 func (t *Tools) paid(ctx context.Context, c *interceptor.Call, of folding.Branch) string {
-	by, n, message := c.Attribution.Branch, t.Counter.Count(of.Message), of.Message
+	by, n := c.Attribution.Branch, t.Counter.Count(of.Message)
+	if unpaid := t.pay(ctx, c, by != nil, n); unpaid != "" {
+		return t.keepMessage(ctx, c, of, unpaid)
+	}
 	if by != nil {
 		if granted := t.Branches.Pay(by.ID, n); granted < n {
-			message, n = t.Counter.Truncate(of.Message, granted)
+			c.Outcome.Truncated = true
+			of.Message, _ = t.Counter.Truncate(of.Message, granted)
 		}
 	}
-	if !t.Limits().Pay(ctx, &c.Origin, "", c.Target.Name, by != nil, n) {
-		return t.keepMessage(ctx, c, of)
-	}
-	c.Outcome.Truncated = message != of.Message
-	return message
+	return of.Message
 }
 
-// keepMessage stores the message of a branch, for which a limit has too little left. It returns a
-// line that says where it is.
-func (t *Tools) keepMessage(ctx context.Context, c *interceptor.Call, of folding.Branch) string {
+// pay charges n tokens of the message of a branch to the limits. It returns why they do not pay, "" if
+// they do.
+func (t *Tools) pay(ctx context.Context, c *interceptor.Call, branch bool, n int) (unpaid string) {
+	paid, rule := t.Limits().Pay(ctx, &c.Origin, "", c.Target.Name, branch, n)
+	switch {
+	case paid:
+		c.Outcome.Paid, c.Outcome.PaidInBranch, c.Outcome.Unconfirmed = n, branch, rule != ""
+		return ""
+	case rule == trace.RuleUnavailable:
+		return "the limits can't be counted now"
+	}
+	return "a limit is spent"
+}
+
+// keepMessage stores the message of a branch that limits do not pay for. It returns a line that says
+// where it is.
+func (t *Tools) keepMessage(ctx context.Context, c *interceptor.Call, of folding.Branch, unpaid string) string {
 	handle, n := results.NewHandle(), t.Counter.Count(of.Message)
 	err := t.Results.Put(context.WithoutCancel(ctx), results.Result{
 		Handle: handle, Principal: c.Origin.Principal, Session: c.Origin.Session, Context: string(contextpath.Path(of.Context).Parent()),
@@ -228,10 +245,10 @@ func (t *Tools) keepMessage(ctx context.Context, c *interceptor.Call, of folding
 	})
 	if err != nil {
 		t.Log.Error("message of a branch not stored", "branch_id", of.ID, "err", err)
-		return fmt.Sprintf("[a limit is spent: the message of %d tokens is in the trace only]", n)
+		return fmt.Sprintf("[%s: the message of %d tokens is in the trace only]", unpaid, n)
 	}
 	c.Outcome.Folded, c.Outcome.Fold = true, handle
-	return fmt.Sprintf("[a limit is spent: the message of %d tokens is stored; branch_read {\"handle\":\"%s\"} in another branch, or once the limit is reset]", n, handle)
+	return fmt.Sprintf("[%s: the message of %d tokens is stored; branch_read {\"handle\":\"%s\"} in another branch, or later]", unpaid, n, handle)
 }
 
 // savings says in one line what folding saved a branch, less what was read back; "" for nothing.

@@ -657,6 +657,20 @@ func TestRedisHangs(t *testing.T) {
 			if refused != nil {
 				t.Errorf("Redis answers again: %+v", refused)
 			}
+			g.stop()
+			recorded := 0
+			for _, r := range traceAs[struct {
+				Kind  string
+				Audit struct{ Decision struct{ Result, Rule string } }
+			}](g, "--kind", "mcp/response:tools/call") {
+				d := r.Audit.Decision
+				if d.Rule == "limits_unavailable" && d.Result == map[string]string{"refuse": "blocked", "allow": "allowed"}[onError] {
+					recorded++
+				}
+			}
+			if recorded < 4 {
+				t.Errorf("%d of 4 calls without the store are recorded as such", recorded)
+			}
 		})
 	}
 }
