@@ -72,6 +72,9 @@ func (s *Session) Begin(ctx context.Context, req *server.Request) server.Pending
 		r.cancel(nil)
 		return refused{s, req.Msg, &wire.Error{Code: wire.CodeInvalidRequest, Message: "id " + string(req.Msg.ID) + " is already in use by a request in flight"}}
 	}
+	if name, _ := rawjson.GetString(req.Meta.ClientInfo, "name"); name != "" && s.scope.Own == nil { // a legacy host says it once
+		s.client = name
+	}
 	r.unbind = context.AfterFunc(s.lifetime, func() { r.cancel(errSessionClosed) })
 	s.pending[string(req.Msg.ID)] = r
 	return r
