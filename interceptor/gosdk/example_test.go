@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -33,6 +34,13 @@ func serve(ctx context.Context, transport mcp.Transport) error {
 	fg.AddTools(server)
 	return server.Run(ctx, transport)
 }
+
+func serveHTTP(server *mcp.Server) error {
+	handler := mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return server }, nil)
+	return http.ListenAndServe("127.0.0.1:8080", handler)
+}
+
+var _ = serveHTTP // docs/embedding.md shows it
 
 // A client of the server reads a log of 100,000 tokens, with a secret in it.
 func Example() {
@@ -90,9 +98,13 @@ func TestDocumentedCode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, block, _ := strings.Cut(string(page), "```go\n")
-	block, _, _ = strings.Cut(block, "```")
-	if block == "" || !strings.Contains(string(source), "\n"+block) {
-		t.Errorf("docs/embedding.md shows code that no test compiles:\n%s", block)
+	blocks := strings.Split(string(page), "```go\n")[1:]
+	if len(blocks) < 2 {
+		t.Errorf("docs/embedding.md has %d blocks of code, want those for a pipe and for HTTP", len(blocks))
+	}
+	for _, block := range blocks {
+		if block, _, _ = strings.Cut(block, "```"); !strings.Contains(string(source), "\n"+block) {
+			t.Errorf("docs/embedding.md shows code that no test compiles:\n%s", block)
+		}
 	}
 }

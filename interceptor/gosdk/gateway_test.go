@@ -30,13 +30,16 @@ func overHTTP(t testing.TB, p plan, s *mcp.Server) string {
 	return h.URL
 }
 
-// behindGateway returns the address of a gateway in front of a server without foldgate.
-func behindGateway(t testing.TB, p plan) string {
+// behindGateway returns the address of a gateway in front of the server of a plan without foldgate.
+func behindGateway(t testing.TB, p plan) string { return gatewayBefore(t, p, p.server()) }
+
+// gatewayBefore returns the address of a gateway in front of a server.
+func gatewayBefore(t testing.TB, p plan, s *mcp.Server) string {
 	t.Helper()
 	cfg := *p.options(t.Output()).Config
 	none := ""
 	cfg.Listen = "127.0.0.1:0"
-	cfg.Upstreams = map[string]*config.Upstream{"server": {URL: overHTTP(t, p, p.server()), Prefix: &none}}
+	cfg.Upstreams = map[string]*config.Upstream{"server": {URL: overHTTP(t, p, s), Prefix: &none}}
 	g, err := proxy.New(cfg, slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn})))
 	if err != nil {
 		t.Fatal(err)
@@ -75,7 +78,7 @@ func client(t testing.TB, p plan, url string) *rig {
 var differs = []*regexp.Regexp{
 	regexp.MustCompile(`\b(br_|res_|ses_|run_)[0-9A-Za-z_-]+`), regexp.MustCompile(`\d{4}-\d\d-\d\dT[0-9:.]+Z`),
 	regexp.MustCompile(`,?"io.modelcontextprotocol/serverInfo":\{[^}]*\}`), regexp.MustCompile(`"_meta":\{\},?`),
-	regexp.MustCompile(`,\\*"session_id\\*":\\*"[^"]*"`), regexp.MustCompile(`"cacheScope":"[a-z]+",?`),
+	regexp.MustCompile(`,\\*"session_id\\*":\\*"[^"]*"`), regexp.MustCompile(`"cacheScope":"[a-z]+",?`), regexp.MustCompile(`"?retry_after_seconds\\*":\d+`),
 	regexp.MustCompile(`sending "tools/call": |: rejected by transport: Bad Request`), // the gateway's status of a refused request
 }
 
@@ -109,10 +112,7 @@ func conversation(r *rig) (seen []string) {
 	exact := true // until a preview was charged
 	note := func(what string, v any, err error) {
 		line, _ := json.Marshal(v)
-		said := fmt.Sprintf("%s: %s %v", what, line, err)
-		for _, d := range differs {
-			said = d.ReplaceAllString(said, "")
-		}
+		said := plainly(fmt.Sprintf("%s: %s %v", what, line, err))
 		if !exact {
 			said = used.ReplaceAllString(said, "$1")
 		}

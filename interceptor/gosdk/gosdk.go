@@ -12,10 +12,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
-	"weak"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 	"go.opentelemetry.io/otel/metric"
@@ -71,13 +69,13 @@ type Foldgate struct {
 	chain  interceptor.Chain
 	limits *interceptor.Limits // nil for none
 	rules  *catalog.Rules
+	tools  []mcp.Tool // foldgate's own that the parts in use need
 	end    context.CancelFunc
 	alone  *session // of requests without a session
 	close  func() error
 
-	mu        sync.Mutex
-	sessions  map[*mcp.ServerSession]*session // that are open
-	withTools []weak.Pointer[mcp.Server]      // to which AddTools was applied
+	mu       sync.Mutex
+	sessions map[*mcp.ServerSession]*session // that are open
 }
 
 // New opens the state and loads the rules. Mount the result on a server with [Foldgate.Receiving],
@@ -100,6 +98,15 @@ func New(o Options) (*Foldgate, error) {
 		return nil, &config.Error{File: "configuration", Faults: faults}
 	}
 	f := &Foldgate{opts: o, cfg: cfg, rules: catalog.NewRules(cfg, nil), sessions: map[*mcp.ServerSession]*session{}}
+	for _, definition := range tools.Definitions(cfg.Folding) {
+		var t mcp.Tool
+		if err := json.Unmarshal(definition, &t); err != nil {
+			return nil, fmt.Errorf("foldgate's own tools can't be read: %w", err)
+		}
+		if f.owns(t.Name) {
+			f.tools = append(f.tools, t)
+		}
+	}
 	lifetime, end := context.WithCancel(context.Background())
 	f.end, f.alone = end, &session{lifetime: lifetime}
 	policy := engine.FoldPolicy(&f.cfg)
@@ -144,19 +151,11 @@ func (f *Foldgate) Sending() mcp.Middleware {
 	return f.send
 }
 
-// AddTools adds foldgate's own tools to a server: those that the parts in use need.
+// AddTools adds foldgate's own tools to a server: those that the parts in use need. They replace tools
+// of the same names; one that is added later is refused.
 func (f *Foldgate) AddTools(s *mcp.Server) {
-	f.mu.Lock()
-	f.withTools = append(slices.DeleteFunc(f.withTools, func(p weak.Pointer[mcp.Server]) bool { return p.Value() == nil }), weak.Make(s))
-	f.mu.Unlock()
-	for _, definition := range tools.Definitions(f.cfg.Folding) {
-		t := &mcp.Tool{}
-		if err := json.Unmarshal(definition, t); err != nil {
-			panic("foldgate: its own tools can't be read: " + err.Error())
-		}
-		if f.owns(t.Name) {
-			s.AddTool(t, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return nil, errNotMounted })
-		}
+	for _, t := range f.tools {
+		s.AddTool(&t, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return nil, errNotMounted })
 	}
 }
 
@@ -173,26 +172,26 @@ func (f *Foldgate) owns(name string) bool {
 
 var errNotMounted = errors.New("foldgate's tools were added to a server without its middleware: call server.AddReceivingMiddleware(fg.Receiving())")
 
-// mounted returns an error if a part of foldgate is missing on the server of a session: what it does
+// mounted returns an error if a part of foldgate is missing on the server of a request: what it does
 // not see would be neither scrubbed, charged nor recorded.
-func (f *Foldgate) mounted(ss *mcp.ServerSession) error {
-	if f.has(Scrub | Meter | Trace) {
+func (r *request) mounted() error {
+	if r.f.has(Scrub | Meter | Trace) {
 		seen := false
 		ctx, cancel := context.WithCancel(context.WithValue(context.Background(), probeKey{}, &seen))
-		cancel()                                                      // without foldgate nothing is sent
-		_ = ss.NotifyProgress(ctx, &mcp.ProgressNotificationParams{}) // fails
+		cancel()                                                        // without foldgate nothing is sent
+		_ = r.ss.NotifyProgress(ctx, &mcp.ProgressNotificationParams{}) // fails
 		if !seen {
 			return errors.New("foldgate would not see what the server sends: call server.AddSendingMiddleware(fg.Sending()) before it serves")
 		}
 	}
-	if f.has(Meter | Fold) {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		if !slices.ContainsFunc(f.withTools, func(p weak.Pointer[mcp.Server]) bool {
-			s := p.Value()
-			return s != nil && slices.Contains(slices.Collect(s.Sessions()), ss)
-		}) {
+	for _, own := range r.f.tools {
+		switch t, err := r.tool(own.Name); {
+		case err != nil:
+			return err
+		case t == nil:
 			return errors.New("previews and budgets need foldgate's tools: call fg.AddTools(server) before it serves")
+		case t.Description != own.Description:
+			return fmt.Errorf("the server has a tool %s of its own, which is a name of foldgate's: give it another name", own.Name)
 		}
 	}
 	return nil

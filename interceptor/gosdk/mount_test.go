@@ -465,7 +465,11 @@ func TestArgumentsAreCountedAsWritten(t *testing.T) {
 	ss := slices.Collect(s.Sessions())[0]
 	handle := fg.receive(func(_ context.Context, method string, _ mcp.Request) (mcp.Result, error) {
 		if method == "tools/list" {
-			return &mcp.ListToolsResult{Tools: []*mcp.Tool{{Name: "read", InputSchema: json.RawMessage(`{"type":"object"}`)}}}, nil
+			all := []*mcp.Tool{{Name: "read", InputSchema: json.RawMessage(`{"type":"object"}`)}}
+			for _, own := range fg.tools {
+				all = append(all, &own)
+			}
+			return &mcp.ListToolsResult{Tools: all}, nil
 		}
 		return said(""), nil
 	})

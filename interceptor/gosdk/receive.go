@@ -62,8 +62,9 @@ func (f *Foldgate) receive(next mcp.MethodHandler) mcp.MethodHandler {
 		if !ok {
 			return nil, errors.New("fg.Receiving() is middleware for servers")
 		}
+		r := &request{f: f, ss: ss, next: next, req: req, ctx: ctx}
 		if !mounted.Load() {
-			if err := f.mounted(ss); err != nil {
+			if err := r.mounted(); err != nil {
 				f.engine.Log.Error(err.Error())
 				return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternalError, Message: err.Error()}
 			}
@@ -73,7 +74,7 @@ func (f *Foldgate) receive(next mcp.MethodHandler) mcp.MethodHandler {
 		if err != nil {
 			return nil, err
 		}
-		r := &request{f: f, s: f.sessionOf(ss, req), ss: ss, next: next, req: req, ctx: ctx}
+		r.s = f.sessionOf(ss, req)
 		if strings.HasPrefix(method, "notifications/") {
 			return r.notification(method, params)
 		}
@@ -159,8 +160,10 @@ func (r *request) describe(method string, params json.RawMessage) (interceptor.H
 	case "initialize", "server/discover", "ping", "logging/setLevel", wire.MethodListen, "tools/list", "prompts/list", "resources/list", "resources/templates/list":
 	default: // a model may read the answer
 		c.Target.Metered = true
-		if c.Target.Name, _ = rawjson.GetString(params, "name"); c.Target.Name == "" {
-			c.Target.Name, _ = rawjson.GetString(params, "uri")
+		for _, path := range [][]string{{"name"}, {"uri"}, {"ref", "name"}, {"ref", "uri"}} {
+			if c.Target.Name == "" {
+				c.Target.Name, _ = rawjson.GetString(params, path...)
+			}
 		}
 	}
 	if method == "tools/call" && refused == nil {

@@ -35,6 +35,8 @@ type plan struct {
 	Secret string // in what the tool leak returns
 	Era    string // the only protocol revision, "" for all
 	Folded int    // results.main_threshold, 0 for the default
+
+	change func(*config.Config) // more of it; nil for nothing
 }
 
 // childPlan is the variable of the environment that makes the test binary a server on stdio.
@@ -72,6 +74,9 @@ func (p plan) options(log io.Writer) Options {
 	cfg.StateDir, cfg.Trace.Sync, cfg.Folding.MaxBudget = p.State, "never", 131072
 	if p.Folded > 0 {
 		cfg.Results.MainThreshold = p.Folded
+	}
+	if p.change != nil {
+		p.change(&cfg)
 	}
 	return Options{Config: &cfg, Log: slog.New(slog.NewTextHandler(log, &slog.HandlerOptions{Level: slog.LevelWarn}))}
 }
@@ -183,7 +188,8 @@ type rig struct {
 	fg    *Foldgate // nil in another process
 	wire  *buffer   // what the client read and wrote
 	log   *buffer
-	close func() // ends the client, the server and foldgate
+	said  func(method string, params any) // is told what the server sends; nil for nobody
+	close func()                          // ends the client, the server and foldgate
 }
 
 // buffer is a bytes.Buffer that several goroutines may use.
@@ -276,11 +282,20 @@ func newRig(t testing.TB, transport string, p plan) *rig {
 // connect connects a client that answers every question.
 func (r *rig) connect(transport mcp.Transport) *mcp.ClientSession {
 	r.t.Helper()
+	hear := func(method string, params any) {
+		if r.said != nil {
+			r.said(method, params)
+		}
+	}
 	c, err := mcp.NewClient(&mcp.Implementation{Name: "host", Version: "1"}, &mcp.ClientOptions{
-		CreateMessageHandler: func(context.Context, *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+		LoggingMessageHandler:       func(_ context.Context, req *mcp.LoggingMessageRequest) { hear("log", req.Params) },
+		ProgressNotificationHandler: func(_ context.Context, req *mcp.ProgressNotificationClientRequest) { hear("progress", req.Params) },
+		CreateMessageHandler: func(_ context.Context, req *mcp.CreateMessageRequest) (*mcp.CreateMessageResult, error) {
+			hear("sampling", req.Params)
 			return &mcp.CreateMessageResult{Role: "assistant", Model: "m", Content: &mcp.TextContent{Text: "yes"}}, nil
 		},
-		ElicitationHandler: func(context.Context, *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+		ElicitationHandler: func(_ context.Context, req *mcp.ElicitRequest) (*mcp.ElicitResult, error) {
+			hear("elicitation", req.Params)
 			return &mcp.ElicitResult{Action: "decline"}, nil
 		},
 	}).Connect(r.t.Context(), transport, &mcp.ClientSessionOptions{ProtocolVersion: r.plan.Era})

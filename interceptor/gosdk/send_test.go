@@ -17,6 +17,7 @@ import (
 	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/interceptor/trace/query"
+	"github.com/foldgate/foldgate/test/fixtures"
 )
 
 // talk is a tool that sends what its arguments say.
@@ -164,4 +165,41 @@ func TestQuestionOnANotification(t *testing.T) {
 	if got := <-said; !strings.Contains(got, "roots: 1 ") {
 		t.Errorf("the server got %s", got)
 	}
+}
+
+// What a server sends of its own, outside of a call, is scrubbed and recorded; no branch pays for it.
+func TestMessageOutsideOfACall(t *testing.T) {
+	secret := fixtures.Secret()
+	p := plan{Secret: secret, Era: legacy, State: filepath.Join(t.TempDir(), "state")}
+	fg := embed(t, p, nil)
+	s := mount(p.server(), fg)
+	r := inMemory(t, s)
+	r.plan = p
+	if err := r.c.SetLoggingLevel(t.Context(), &mcp.SetLoggingLevelParams{Level: "debug"}); err != nil {
+		t.Fatal(err)
+	}
+	heard := make(chan string, 1)
+	r.said = func(_ string, params any) {
+		line, _ := json.Marshal(params)
+		heard <- string(line)
+	}
+	b := own[branch](r, "branch_create", `{"description":"work"}`)
+	before := own[branch](r, "branch_status", `{"branch_id":"`+b.BranchID+`"}`).BudgetUsed
+	for ss := range s.Sessions() {
+		if err := ss.Log(context.Background(), &mcp.LoggingMessageParams{Level: "error", Data: "token " + secret}); err != nil {
+			t.Error(err)
+		}
+	}
+	if got := <-heard; !strings.Contains(got, "[REDACTED:") {
+		t.Errorf("the client heard %s", got)
+	}
+	if after := own[branch](r, "branch_status", `{"branch_id":"`+b.BranchID+`"}`).BudgetUsed; after != before {
+		t.Errorf("the branch paid %d tokens", after-before)
+	}
+	r.close()
+	_ = fg.Close()
+	if n := records(t, p.State)[trace.KindNotification+"notifications/message"]; n != 1 {
+		t.Errorf("%d messages are recorded, want 1", n)
+	}
+	r.keepsSecret(secret)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
@@ -55,25 +56,31 @@ func (f *Foldgate) toolEntry(item json.RawMessage) catalog.Entry {
 
 // entry returns the entry of a tool, empty if the server lists none of that name.
 func (r *request) entry(name string) (catalog.Entry, error) {
+	t, err := r.tool(name)
+	if t == nil || err != nil {
+		return catalog.Entry{}, err
+	}
+	raw, err := json.Marshal(t)
+	if err != nil {
+		return catalog.Entry{}, err
+	}
+	return r.f.toolEntry(raw), nil
+}
+
+// tool returns a tool that the server lists, or nil.
+func (r *request) tool(name string) (*mcp.Tool, error) {
 	for cursor := ""; ; {
 		req := &mcp.ListToolsRequest{Session: r.ss, Params: &mcp.ListToolsParams{Cursor: cursor}, Extra: r.req.GetExtra()}
 		res, err := r.next(context.WithValue(r.ctx, requestKey{}, r), "tools/list", req)
 		page, ok := res.(*mcp.ListToolsResult)
 		if err != nil || !ok {
-			return catalog.Entry{}, err
+			return nil, err
 		}
-		for _, t := range page.Tools {
-			if t.Name != name {
-				continue
-			}
-			raw, err := json.Marshal(t)
-			if err != nil {
-				return catalog.Entry{}, err
-			}
-			return r.f.toolEntry(raw), nil
+		if i := slices.IndexFunc(page.Tools, func(t *mcp.Tool) bool { return t.Name == name }); i >= 0 {
+			return page.Tools[i], nil
 		}
 		if cursor = page.NextCursor; cursor == "" {
-			return catalog.Entry{}, nil
+			return nil, nil
 		}
 	}
 }
