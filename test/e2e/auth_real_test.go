@@ -1,0 +1,425 @@
+//go:build e2e
+
+package e2e
+
+import (
+	"bufio"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"html"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/auth"
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+	"github.com/modelcontextprotocol/go-sdk/oauthex"
+	"golang.org/x/oauth2"
+
+	"github.com/foldgate/foldgate/test/testbin"
+)
+
+// realIssuer runs oidc-provider (test/npm/issuer.mjs) and returns its URL.
+func realIssuer(t *testing.T) string {
+	t.Helper()
+	root, err := testbin.Root()
+	if err != nil {
+		t.Fatal(err)
+	}
+	module(t, "oidc-provider/package.json") // says how to install it
+	cmd := exec.Command(node(t), root+"/test/npm/issuer.mjs")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if at, ok := strings.CutPrefix(lines.Text(), "issuer "); ok {
+			return at
+		}
+	}
+	t.Fatal("the issuer does not start")
+	return ""
+}
+
+// person is somebody with a browser of their own, who logs in at an issuer and consents.
+type person struct {
+	name    string
+	visits  atomic.Int32
+	browser *http.Client
+}
+
+// nobodyListens is where the issuer sends the browsers back to, which stop there.
+const nobodyListens = "http://127.0.0.1:1/callback"
+
+func newPerson(name string) *person {
+	jar, _ := cookiejar.New(nil) // never fails
+	return &person{name: name, browser: &http.Client{Jar: jar, CheckRedirect: func(req *http.Request, _ []*http.Request) error {
+		if strings.HasPrefix(req.URL.String(), nobodyListens) {
+			return http.ErrUseLastResponse
+		}
+		return nil
+	}}}
+}
+
+var (
+	formAction = regexp.MustCompile(`<form[^>]* action="([^"]+)"`)
+	formPrompt = regexp.MustCompile(`name="prompt" value="(\w+)"`)
+)
+
+// logIn opens a URL, fills in the forms of the issuer, and returns with what the browser came back.
+func (p *person) logIn(at string) (url.Values, error) {
+	p.visits.Add(1)
+	resp, err := p.browser.Get(at)
+	for range 5 {
+		if err != nil {
+			return nil, err
+		}
+		page, _ := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if back := resp.Header.Get("Location"); strings.HasPrefix(back, nobodyListens) {
+			u, err := url.Parse(back)
+			return u.Query(), err
+		}
+		action, prompt := formAction.FindSubmatch(page), formPrompt.FindSubmatch(page)
+		if action == nil || prompt == nil {
+			return nil, fmt.Errorf("the browser shows %d %s", resp.StatusCode, page)
+		}
+		to, err2 := resp.Request.URL.Parse(html.UnescapeString(string(action[1])))
+		if err2 != nil {
+			return nil, err2
+		}
+		form := url.Values{"prompt": {string(prompt[1])}}
+		if string(prompt[1]) == "login" {
+			form.Set("login", p.name)
+			form.Set("password", "any")
+		}
+		resp, err = p.browser.PostForm(to.String(), form)
+	}
+	return nil, fmt.Errorf("the issuer asks for ever")
+}
+
+// handler is the official client's side of authorization: it finds the issuer from foldgate's 401, registers
+// itself there, and lets the person log in.
+func (p *person) handler(t *testing.T) *sdk.AuthorizationCodeHandler {
+	t.Helper()
+	h, err := sdk.NewAuthorizationCodeHandler(&sdk.AuthorizationCodeHandlerConfig{
+		DynamicClientRegistrationConfig: &sdk.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
+			ClientName: "a host of " + p.name, RedirectURIs: []string{nobodyListens}, GrantTypes: []string{"authorization_code", "refresh_token"}, TokenEndpointAuthMethod: "none", ApplicationType: "native",
+		}},
+		RequestRefreshToken: true,
+		AuthorizationCodeFetcher: func(_ context.Context, args *sdk.AuthorizationArgs) (*sdk.AuthorizationResult, error) {
+			q, err := p.logIn(args.URL)
+			return &sdk.AuthorizationResult{Code: q.Get("code"), State: q.Get("state"), Iss: q.Get("iss")}, err
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// official returns a session of the official client.
+func official(t *testing.T, at string, h sdk.OAuthHandler) *mcp.ClientSession {
+	t.Helper()
+	c := mcp.NewClient(&mcp.Implementation{Name: "host", Version: "1"}, nil)
+	s, err := c.Connect(testContext(t), &mcp.StreamableClientTransport{Endpoint: at, OAuthHandler: h, DisableStandaloneSSE: true}, nil)
+	if err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	return s
+}
+
+// accessOf is the access token that a handler sends now; the handler renews one that expires.
+func accessOf(t *testing.T, h sdk.OAuthHandler) *oauth2.Token {
+	t.Helper()
+	source, err := h.TokenSource(testContext(t))
+	if err != nil || source == nil {
+		t.Fatalf("no token: %v", err)
+	}
+	token, err := source.Token()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token
+}
+
+// says returns the text of a tool's result.
+func says(t *testing.T, s *mcp.ClientSession, name string, args map[string]any) string {
+	t.Helper()
+	r, err := s.CallTool(testContext(t), &mcp.CallToolParams{Name: name, Arguments: args})
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	out := ""
+	for _, c := range r.Content {
+		if text, ok := c.(*mcp.TextContent); ok {
+			out += text.Text
+		}
+	}
+	return out
+}
+
+// The official client logs in to foldgate through a real issuer, by discovery from the 401 on: two
+// persons side by side, with tokens that are renewed by refresh tokens of one use, over new keys of the
+// issuer and a restart of foldgate. What is not for foldgate is refused.
+func TestHostsLogInAtARealIssuer(t *testing.T) {
+	t.Parallel() // it waits for a token to expire
+	ctx := testContext(t)
+	issuer := realIssuer(t)
+	control := func(what string) {
+		resp, err := http.Post(issuer+"/test/"+what, "", nil)
+		if err != nil || resp.StatusCode != 200 {
+			t.Fatalf("%s: %v, %v", what, resp, err)
+		}
+		resp.Body.Close()
+	}
+	var target atomic.Pointer[url.URL] // foldgate behind a proxy, as its restart changes its port
+	front := httptest.NewServer(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target.Load()) }})
+	t.Cleanup(front.Close)
+	at := front.URL + "/mcp"
+	config := func(more string) string {
+		return fmt.Sprintf("public_url: %q\nauth:\n  scopes: [\"db:read\"]\n  issuers:\n    corp: {url: %q, team: $.department, roles: \"$.groups[*]\"%s}\n", front.URL, issuer, more) +
+			"policy:\n  default: deny\n  rules:\n    - {name: analysts, who: {team: data, role: analyst, scope: \"db:read\"}, allow: [\"fake__*\"]}\n" + fakeConfig(recordFile(t), "")
+	}
+	g := newGateway(t, config(""))
+	start := func(g *gateway) {
+		u, err := url.Parse(strings.TrimSuffix(g.http(), "/mcp"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		target.Store(u)
+	}
+	start(g)
+
+	control("life?seconds=1") // the client renews its token before each request
+	ann, ben := newPerson("ann"), newPerson("ben")
+	annsLogin, bensLogin := ann.handler(t), ben.handler(t)
+	anns, bens := official(t, at, annsLogin), official(t, at, bensLogin)
+	lists := func(s *mcp.ClientSession) bool {
+		r, err := s.ListTools(ctx, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return slices.ContainsFunc(r.Tools, func(tool *mcp.Tool) bool { return tool.Name == "fake__echo" })
+	}
+	var seen []string
+	for range 3 {
+		if got := says(t, anns, "fake__echo", map[string]any{"n": 1}); !strings.Contains(got, `"n":1`) {
+			t.Errorf("ann's call: %s", got)
+		}
+		if got := says(t, bens, "fake__echo", map[string]any{"n": 1}); !strings.Contains(got, "policy") {
+			t.Errorf("ben's call: %s, want the policy's refusal", got)
+		}
+		seen = append(seen, accessOf(t, annsLogin).RefreshToken)
+	}
+	if !lists(anns) || lists(bens) {
+		t.Error("the lists do not follow the tokens")
+	}
+	if len(slices.Compact(seen)) < 2 {
+		t.Error("the issuer does not rotate refresh tokens")
+	}
+
+	// New keys: the next token has them, and no call fails.
+	old := accessOf(t, annsLogin)
+	control("rotate")
+	for range 3 {
+		if got := says(t, anns, "fake__echo", map[string]any{"n": 2}); !strings.Contains(got, `"n":2`) {
+			t.Errorf("after new keys: %s", got)
+		}
+	}
+	short := accessOf(t, annsLogin) // an hour's token would do, but not in a test
+	control("life?seconds=600")
+	until(t, "a token lives longer", func() bool { return accessOf(t, annsLogin).ExpiresIn > 100 })
+	fresh := accessOf(t, annsLogin)
+	if keyOf(t, fresh.AccessToken) == keyOf(t, old.AccessToken) {
+		t.Error("the issuer has no new keys")
+	}
+
+	// foldgate starts again: the clients open a new session with the token that they have.
+	_, _ = anns.Close(), bens.Close()
+	g.stop()
+	start(g)
+	anns = official(t, at, annsLogin)
+	if got := says(t, anns, "fake__echo", map[string]any{"n": 3}); !strings.Contains(got, `"n":3`) {
+		t.Errorf("after a restart: %s", got)
+	}
+	_ = anns.Close()
+	if ann.visits.Load() != 1 || ben.visits.Load() != 1 {
+		t.Errorf("ann's browser was used %d times and ben's %d times, want once each", ann.visits.Load(), ben.visits.Load())
+	}
+
+	// A token that the same issuer gave for another resource, an expired one, and changed ones.
+	parts := strings.Split(fresh.AccessToken, ".")
+	head := func(change string) string { return base64.RawURLEncoding.EncodeToString([]byte(change)) }
+	refused := map[string]string{
+		"token_audience":  otherResource(t, issuer, ann),
+		"token_algorithm": head(`{"alg":"none","typ":"at+jwt"}`) + "." + parts[1] + ".",
+		"token_signature": parts[0] + "." + parts[1] + "." + strings.Split(old.AccessToken, ".")[2],
+		"token_key":       old.AccessToken, // of the old keys; it has expired, too
+	}
+	for rule, token := range refused {
+		if status, header, body := answered(t, http.DefaultClient, "POST", at, rawInitialize, bearer(token)); status != 401 || !strings.Contains(header.Get("WWW-Authenticate"), `error="invalid_token"`) {
+			t.Errorf("%s: %d %s", rule, status, body)
+		}
+	}
+	if status, _, body := answered(t, http.DefaultClient, "POST", at, rawInitialize, bearer(fresh.AccessToken)); status != 200 {
+		t.Errorf("the token itself: %d %s", status, body)
+	}
+	g.stop()
+	rules := map[string]int{}
+	for _, r := range traceAs[audited](g, "--kind", "mcp/reject:login") {
+		rules[r.Audit.Decision.Rule]++
+	}
+	for rule := range refused {
+		if rules[rule] != 1 {
+			t.Errorf("%d records of %s, want 1 (%v)", rules[rule], rule, rules)
+		}
+	}
+	who := map[string]int{}
+	for _, r := range traceAs[struct {
+		Audit struct{ Principal, Team string }
+	}](g, "--kind", "mcp/request:tools/call") {
+		who[r.Audit.Principal+" "+r.Audit.Team]++
+	}
+	if len(who) != 2 || who["corp:ann data"] != 7 || who["corp:ben sales"] != 3 {
+		t.Errorf("calls in the trace by principal: %v", who)
+	}
+	g.keepsSecret(fresh.AccessToken, nil)
+
+	// An algorithm that the configuration does not name, and the token that lives for a second: it may be
+	// used for 30 seconds more, as clocks differ.
+	g = newGateway(t, config(", algorithms: [ES256]"))
+	start(g)
+	if status, _, body := answered(t, http.DefaultClient, "POST", at, rawInitialize, bearer(fresh.AccessToken)); status != 401 || !strings.Contains(body, "algorithm") {
+		t.Errorf("RS256 where ES256 is configured: %d %s", status, body)
+	}
+	g.stop()
+	g = newGateway(t, config(""))
+	start(g)
+	<-time.After(time.Until(short.Expiry.Add(32 * time.Second)))
+	if status, _, body := answered(t, http.DefaultClient, "POST", at, rawInitialize, bearer(short.AccessToken)); status != 401 || !strings.Contains(body, "expired") {
+		t.Errorf("an expired token: %d %s", status, body)
+	}
+}
+
+// keyOf returns the id of the key that signed a token.
+func keyOf(t *testing.T, token string) string {
+	t.Helper()
+	text, err := base64.RawURLEncoding.DecodeString(strings.Split(token, ".")[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var header struct{ Kid string }
+	if err := json.Unmarshal(text, &header); err != nil {
+		t.Fatal(err)
+	}
+	return header.Kid
+}
+
+// otherResource returns a token of the issuer for a server that is not foldgate.
+func otherResource(t *testing.T, issuer string, p *person) string {
+	t.Helper()
+	const resource = "https://other.example.com/mcp"
+	c, err := oauthex.RegisterClient(testContext(t), issuer+"/reg", &oauthex.ClientRegistrationMetadata{RedirectURIs: []string{nobodyListens}, TokenEndpointAuthMethod: "none", ApplicationType: "native"}, http.DefaultClient)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verifier := oauth2.GenerateVerifier()
+	o := oauth2.Config{ClientID: c.ClientID, RedirectURL: nobodyListens, Scopes: []string{"db:read"}, Endpoint: oauth2.Endpoint{AuthURL: issuer + "/auth", TokenURL: issuer + "/token", AuthStyle: oauth2.AuthStyleInParams}}
+	back, err := p.logIn(o.AuthCodeURL("state", oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("resource", resource)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	token, err := o.Exchange(testContext(t), back.Get("code"), oauth2.VerifierOption(verifier), oauth2.SetAuthURLParam("resource", resource))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return token.AccessToken
+}
+
+// Real hosts log in to foldgate through a real issuer, and one lists the tools at once.
+func TestRealHostsLogIn(t *testing.T) {
+	t.Parallel()
+	issuer := realIssuer(t)
+	var target atomic.Pointer[url.URL]
+	front := httptest.NewServer(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target.Load()) }})
+	t.Cleanup(front.Close)
+	at := front.URL + "/mcp"
+	g := newGateway(t, fmt.Sprintf("public_url: %q\nauth:\n  scopes: [\"db:read\"]\n  issuers:\n    corp: {url: %q}\n", front.URL, issuer)+fakeConfig(recordFile(t), ""))
+	u, err := url.Parse(strings.TrimSuffix(g.http(), "/mcp"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	target.Store(u)
+	for name, tt := range map[string]struct {
+		bin  string
+		args []string
+		says string
+	}{
+		"codex":    {module(t, "@openai/codex/bin/codex.js"), []string{"mcp", "login", "foldgate"}, "Successfully logged in"},
+		"opencode": {module(t, platform(t, opencodePackages)+"/bin/opencode"), []string{"mcp", "auth", "foldgate"}, "Authentication successful"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			write(t, dir+"/config.toml", fmt.Sprintf("mcp_oauth_credentials_store = \"file\"\n[mcp_servers.foldgate]\nurl = %q\n", at))
+			write(t, dir+"/opencode.json", jsonText(t, map[string]any{"mcp": map[string]any{"foldgate": map[string]any{"type": "remote", "url": at}}}))
+			cmd := exec.Command(tt.bin, tt.args...)
+			if strings.HasSuffix(tt.bin, ".js") {
+				cmd = exec.Command(node(t), append([]string{tt.bin}, tt.args...)...)
+			}
+			cmd.Dir = dir
+			cmd.Env = append(os.Environ(), "HOME="+dir, "CODEX_HOME="+dir, "XDG_CONFIG_HOME="+dir+"/c", "XDG_DATA_HOME="+dir+"/d", "XDG_CACHE_HOME="+dir+"/x", "XDG_STATE_HOME="+dir+"/s", "BROWSER=true",
+				"OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_DEFAULT_PLUGINS=1")
+			out := &buffer{}
+			cmd.Stdout, cmd.Stderr = out, out
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			exited := make(chan error, 1)
+			go func() { exited <- cmd.Wait() }()
+			opens := regexp.MustCompile(regexp.QuoteMeta(issuer) + `/auth\?\S+`)
+			ctx := testContext(t)
+			for opened := false; ; {
+				changed := out.changed()
+				if at := opens.FindString(out.String()); at != "" && !opened {
+					opened = true
+					if _, err := newPerson(name).logIn(at); err != nil && !strings.Contains(err.Error(), "shows 200") { // the host's own page
+						t.Errorf("browser: %v", err)
+					}
+				}
+				select {
+				case <-changed:
+					continue
+				case err := <-exited:
+					if err != nil || !strings.Contains(out.String(), tt.says) {
+						t.Errorf("%v: %v\n%s", tt.args, err, out.String())
+					}
+				case <-ctx.Done():
+					_ = cmd.Process.Kill()
+					t.Errorf("%v does not end:\n%s", tt.args, out.String())
+				}
+				return
+			}
+		})
+	}
+	if g.stop(); !strings.Contains(g.output("trace", "--kind", "mcp/request:tools/list"), "corp:opencode") {
+		t.Errorf("opencode has not listed the tools with its token:\n%s", g.output("trace"))
+	}
+}
