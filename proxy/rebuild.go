@@ -40,16 +40,9 @@ type MissingRecords struct {
 // so it can be repeated. The journals must be those of all gateways that share the store. Of a
 // branch_return the whole answer counts, because the trace does not have the tokens of its message.
 func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slog.Logger) (done Rebuilt, err error) {
-	if len(c.Budgets.Limits) == 0 {
-		return done, errNoLimits
-	}
-	store, err := engine.OpenLimitStore(c)
+	all, store, err := openLimits(c, log)
 	if err != nil {
 		return done, err
-	}
-	all, err := limits.New(c.Budgets.Limits, store, limits.Options{Wait: time.Duration(c.Budgets.WaitMS) * time.Millisecond, Log: log})
-	if err != nil {
-		return done, errors.Join(fmt.Errorf("budgets.limits: %w", err), store.Close())
 	}
 	shown := func(server, tool string) string { return engine.Shown(&c, server, tool) }
 	refusedByLimit := func(rule string) bool {
@@ -95,6 +88,32 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 	}
 	done.Counts, err = all.Rebuild(ctx, iter.Seq2[limits.Charge, error](charges))
 	return done, errors.Join(err, store.Close())
+}
+
+// openLimits opens the limits of a configuration without a gateway. The caller closes the store.
+func openLimits(c config.Config, log *slog.Logger) (*limits.Limits, limits.Store, error) {
+	if len(c.Budgets.Limits) == 0 {
+		return nil, nil, errNoLimits
+	}
+	store, err := engine.OpenLimitStore(c)
+	if err != nil {
+		return nil, nil, err
+	}
+	all, err := limits.New(c.Budgets.Limits, store, limits.Options{Wait: time.Duration(c.Budgets.WaitMS) * time.Millisecond, Log: log})
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("budgets.limits: %w", err), store.Close())
+	}
+	return all, store, nil
+}
+
+// UsedLimits returns how many counts of the limits in c are in use. It needs the store and no gateway.
+func UsedLimits(ctx context.Context, c config.Config, log *slog.Logger) (int, error) {
+	all, store, err := openLimits(c, log)
+	if err != nil {
+		return 0, err
+	}
+	states, err := all.All(ctx)
+	return len(states), errors.Join(err, store.Close())
 }
 
 // requests are those without a response so far, by the id of their record: what limits were charged

@@ -97,7 +97,7 @@ To try it, without any configuration, on the files below this directory:
 Then give it a configuration (config.example.yaml shows every key), and check it:
   foldgate init
   foldgate check --config foldgate.yaml`,
-		Example:      "  foldgate init\n  foldgate import claude-code\n  foldgate check",
+		Example:      "  foldgate init\n  foldgate import claude-code\n  foldgate doctor",
 		SilenceUsage: true, SilenceErrors: true,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -116,7 +116,7 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 		}
 		return usageError{fmt.Errorf("%w%s\nRun '%s --help' for the flags there are", err, guess, cmd.CommandPath())}
 	})
-	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newPolicy(a), newLogin(a), newLogout(a), newBranches(a), newBudgets(a), newReload(a), newCount(a), newScrub(a), newConnect(a), newDisconnect(a), newImport(a), newInit(), newVersion())
+	root.AddCommand(newRun(a), newCheck(a), newTrace(a), newStats(a), newPolicy(a), newLogin(a), newLogout(a), newBranches(a), newBudgets(a), newReload(a), newCount(a), newScrub(a), newConnect(a), newDisconnect(a), newImport(a), newInit(), newDoctor(a), newVersion())
 	checkArgs(root)
 	return root
 }

@@ -167,6 +167,49 @@ func (h Host) File(dir string) (string, error) {
 	return file, nil
 }
 
+// Found is what a host's file has.
+type Found struct {
+	// Server is foldgate's entry, nil if there is none: the one that is called so, or starts such a program.
+	Server *Server
+	Off    string   // why the host does not use the entry as it is, "" if it does
+	Others []string // the other servers that are turned on
+}
+
+// Inspect reads the servers in a host's file, nil if there is no file.
+func (h Host) Inspect(file string) (*Found, error) {
+	c, _, err := h.open(file)
+	if err != nil || c.Before == nil {
+		return nil, err
+	}
+	all, err := h.syntax.decode(c.Before)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	names, err := h.syntax.names(c.Before, h.table)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	found := &Found{}
+	for _, name := range names {
+		fields, _ := lookup(all, h.table)[name].(map[string]any)
+		s, err := h.read(fields)
+		program := ""
+		if len(s.command) > 0 {
+			program = strings.TrimSuffix(filepath.Base(s.command[0]), ".exe")
+		}
+		switch {
+		case name == Entry || program == Entry:
+			found.Server = &Server{Command: s.command, URL: s.url}
+			if err != nil {
+				found.Off = err.Error()
+			}
+		case fields["disabled"] != true && fields["enabled"] != false:
+			found.Others = append(found.Others, name)
+		}
+	}
+	return found, nil
+}
+
 // expand replaces the names in {} of a path. It reports false if one has no value.
 func expand(path string) (string, bool) {
 	name, rest, _ := strings.Cut(strings.TrimPrefix(path, "{"), "}")

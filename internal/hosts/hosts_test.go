@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -130,5 +131,36 @@ func TestGolden(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Inspect reads foldgate's entry as every host spells it, and names the servers beside it.
+func TestInspect(t *testing.T) {
+	for _, h := range hosts {
+		for _, s := range []Server{{Command: []string{"/bin/foldgate", "run", "--config", "/a b.yaml"}}, {URL: "http://127.0.0.1:1/mcp"}} {
+			text, err := h.Print(s)
+			if err != nil {
+				continue // it calls no address
+			}
+			file := filepath.Join(t.TempDir(), "file")
+			if found, err := h.Inspect(file); found != nil || err != nil {
+				t.Errorf("%s without a file: %v, %v", h.Name, found, err)
+			}
+			e := object{{"command", "x"}}
+			if h.shape.command != "" {
+				e = object{{h.shape.command, "x"}}
+			}
+			with, err := h.syntax.set([]byte(text), h.table, "other", e)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(file, with, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			found, err := h.Inspect(file)
+			if err != nil || found.Server == nil || found.Off != "" || !slices.Equal(found.Server.Command, s.Command) || found.Server.URL != s.URL || !slices.Equal(found.Others, []string{"other"}) {
+				t.Errorf("%s: %+v, %v of\n%s", h.Name, found, err, with)
+			}
+		}
 	}
 }

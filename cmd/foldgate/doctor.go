@@ -1,0 +1,602 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/interceptor/trace/query"
+	"github.com/foldgate/foldgate/interceptor/trace/render"
+	"github.com/foldgate/foldgate/internal/hosts"
+	"github.com/foldgate/foldgate/proxy"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/control"
+)
+
+// Levels of a finding.
+const (
+	levelOK    = "ok"
+	levelWarn  = "warn"
+	levelFault = "fault"
+)
+
+// finding is one line of doctor.
+type finding struct {
+	Level  string `json:"level"`
+	Topic  string `json:"topic"`
+	Text   string `json:"text"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// doctor gathers findings about one configuration.
+type doctor struct {
+	app      *app
+	wait     time.Duration
+	Findings []finding `json:"findings"`
+	Faults   int       `json:"faults"`
+	Warnings int       `json:"warnings"`
+
+	cfg config.Config
+}
+
+func newDoctor(a *app) *cobra.Command {
+	d := &doctor{app: a}
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Look for what keeps foldgate and its hosts from working",
+		Long: `Look at the hosts of this machine and what they start, the configuration, the
+programs and servers behind it, their logins and the cost of their tools, the state
+directory and the disk, the clock, the store of the limits, and the errors of the
+last 24 hours. Each line is ok, warn or fault, with its remedy. Exit code 1 means
+that there is a fault. It changes nothing; servers are started as by foldgate check.`,
+		Example: "  foldgate doctor\n  foldgate doctor --config /etc/foldgate/foldgate.yaml --json",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			done := a.working(cmd, cmd.CommandPath())
+			d.examine(cmd.Context())
+			done()
+			var err error
+			if asJSON {
+				err = writeJSON(cmd.OutOrStdout(), d)
+			} else {
+				d.print(cmd.OutOrStdout())
+			}
+			if d.Faults > 0 {
+				err = cmp.Or(err, errSilent)
+			}
+			return err
+		},
+	}
+	cmd.Flags().DurationVar(&d.wait, "wait", 30*time.Second, "how long to wait for the next upstream")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return cmd
+}
+
+func (d *doctor) add(level, topic, remedy, format string, args ...any) {
+	switch level {
+	case levelFault:
+		d.Faults++
+	case levelWarn:
+		d.Warnings++
+	}
+	d.Findings = append(d.Findings, finding{level, topic, fmt.Sprintf(format, args...), remedy})
+}
+
+// print writes the findings, in color on a terminal.
+func (d *doctor) print(out io.Writer) {
+	color := map[string]string{}
+	if isTerminal(d.app.raw) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb" {
+		out, color = d.app.raw, map[string]string{levelOK: "\x1b[32m", levelWarn: "\x1b[33m", levelFault: "\x1b[31m", "": "\x1b[0m"}
+	}
+	for _, f := range d.Findings {
+		render.Printf(out, color[f.Level]+"%-5s"+color[""]+"  %-13s  %s\n", f.Level, f.Topic, f.Text)
+		if f.Remedy != "" {
+			render.Printf(out, "%22s-> %s\n", "", f.Remedy)
+		}
+	}
+	fmt.Fprintf(out, "\n%d faults, %d warnings\n", d.Faults, d.Warnings)
+}
+
+func (d *doctor) examine(ctx context.Context) {
+	d.add(levelOK, "version", "", "%s", versionLine())
+	usable := d.configuration()
+	d.hosts(ctx)
+	if usable {
+		d.programs(ctx)
+		d.upstreams(ctx)
+		d.store(ctx)
+	}
+	d.state(ctx)
+	d.clock(ctx, usable, d.recent(ctx))
+}
+
+// configuration reads the configuration, and reports whether a gateway could use it.
+func (d *doctor) configuration() (usable bool) {
+	cfg, err := config.Find(d.app.config)
+	d.cfg = cfg
+	faults, known := errors.AsType[*config.Error](err)
+	switch {
+	case known:
+		for _, f := range faults.Faults {
+			d.add(levelFault, "configuration", "correct it, then run foldgate doctor again: servers are not tried before", "%s: %s", faults.File, f.Error())
+		}
+		return false
+	case err != nil:
+		d.add(levelFault, "configuration", "name another with --config", "%v", err)
+		return false
+	case cfg.File == "":
+		d.add(levelWarn, "configuration", "foldgate init writes one; foldgate import HOST makes one of a host's servers; --config names one", "none: foldgate would serve the files below %s", cfg.Dir)
+		return true
+	}
+	served := "serves the host that starts it"
+	if cfg.Listen != "" {
+		served = "listens on " + cfg.Listen
+	}
+	d.add(levelOK, "configuration", "", "%s: %d upstreams, %s", cfg.File, len(cfg.Upstreams), served)
+	return true
+}
+
+// hosts looks at the files of the known hosts, the user's and those of this directory.
+func (d *doctor) hosts(ctx context.Context) {
+	connected, seen := false, []string{}
+	here, _ := os.Getwd()
+	for _, name := range hosts.Names() {
+		h, _ := hosts.Find(name)
+		users, _ := h.File("")
+		for _, dir := range []string{"", here} {
+			file, err := h.File(dir)
+			if err != nil || dir != "" && sameFile(file, users) { // in the home directory
+				continue
+			}
+			found, err := h.Inspect(file)
+			switch {
+			case err != nil:
+				d.add(levelFault, "host", "correct the file: "+h.Title+" can't read it either, or ask for its owner's rights", "%s: %v", h.Title, err)
+			case found == nil:
+			case found.Server == nil:
+				seen = append(seen, h.Name)
+				d.add(levelOK, "host", "", "%s does not use foldgate: %s", h.Title, file)
+			default:
+				connected = true
+				d.host(ctx, h, file, found, dir != "")
+			}
+		}
+	}
+	switch {
+	case connected:
+	case len(seen) > 0:
+		d.add(levelWarn, "host", "foldgate import "+seen[0]+" moves its servers behind foldgate; foldgate connect "+seen[0]+" only adds foldgate", "no host uses foldgate")
+	default:
+		d.add(levelWarn, "host", "foldgate connect NAME --print prints the entry for any host", "none of the known hosts is here")
+	}
+}
+
+// host examines one host that has an entry for foldgate.
+func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hosts.Found, project bool) {
+	name := h.Name
+	if project {
+		name += " --project"
+	}
+	again := "foldgate connect " + name
+	if d.cfg.File != "" {
+		again += " --config " + d.cfg.File
+	}
+	s := found.Server
+	named, absolute := namedConfiguration(s.Command)
+	_, missing := os.Stat(named)
+	switch {
+	case found.Off != "":
+		d.add(levelFault, "host", again, "%s can't use the entry in %s: %s", h.Title, file, found.Off)
+	case s.URL != "":
+		if err := answers(ctx, s.URL); err != nil {
+			d.add(levelFault, "host", "foldgate run starts the gateway; "+again+" changes the address", "%s calls %s, where no foldgate answers: %v", h.Title, s.URL, err)
+			break
+		}
+		d.add(levelOK, "host", "", "%s calls %s", h.Title, s.URL)
+	case lookPath(s.Command) != nil:
+		d.add(levelFault, "host", again, "%s starts %s, which can't be run: %v", h.Title, s.Command[0], lookPath(s.Command))
+	case named != "" && !absolute:
+		d.add(levelFault, "host", again, "%s starts foldgate with %s, which depends on the directory that it starts it in", h.Title, named)
+	case named != "" && missing != nil:
+		d.add(levelFault, "host", again, "%s starts foldgate with %s, which does not exist", h.Title, named)
+	case named != "" && d.cfg.File != "" && !sameFile(named, d.cfg.File):
+		d.add(levelWarn, "host", "foldgate doctor --config "+named+" examines that one", "%s starts foldgate with another configuration, %s", h.Title, named)
+	default:
+		d.add(levelOK, "host", "", "%s starts %s", h.Title, strings.Join(s.Command, " "))
+	}
+	if len(found.Others) > 0 {
+		d.add(levelWarn, "host", "foldgate import "+name+" moves them behind foldgate", "%s also starts %s itself: the model can go around foldgate", h.Title, strings.Join(found.Others, ", "))
+	}
+}
+
+// namedConfiguration returns the configuration that a command line of foldgate names, "" for none.
+func namedConfiguration(command []string) (file string, absolute bool) {
+	for i, arg := range command {
+		value, joined := strings.CutPrefix(arg, "--config=")
+		switch {
+		case joined:
+			file = value
+		case i == 0:
+		case command[i-1] == "--config" || command[i-1] == "-c" || command[i-1] == "run" && !strings.HasPrefix(arg, "-"):
+			file = arg
+		}
+	}
+	return file, filepath.IsAbs(file)
+}
+
+func lookPath(command []string) error {
+	if len(command) == 0 {
+		return errors.New("no command")
+	}
+	_, err := exec.LookPath(command[0])
+	return errors.Unwrap(err)
+}
+
+func sameFile(a, b string) bool {
+	x, errA := os.Stat(a)
+	y, errB := os.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(x, y)
+}
+
+// answers returns why no foldgate answers at the origin of a URL.
+func answers(ctx context.Context, at string) error {
+	u, err := url.Parse(at)
+	if err != nil {
+		return errors.New("that is no URL")
+	}
+	resp, err := request(ctx, http.MethodGet, u.Scheme+"://"+u.Host+"/healthz")
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = errors.New(resp.Status)
+	}
+	return err
+}
+
+// request makes a request without credentials, and reads no body.
+func request(ctx context.Context, method, at string) (*http.Response, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, at, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := http.DefaultTransport.RoundTrip(req) // follows no redirect
+	if err == nil {
+		_ = resp.Body.Close()
+	}
+	return resp, err
+}
+
+// runtimes are programs that start servers, with the oldest version that servers work with, 0 for any.
+var runtimes = map[string]int{"node": 18, "npx": 0, "npm": 0, "uvx": 0, "uv": 0, "python": 3, "python3": 3, "docker": 0, "podman": 0, "deno": 0, "bun": 0, "bunx": 0, "pnpm": 0}
+
+var versionNumber = regexp.MustCompile(`(\d+)\.\d+[\w.+-]*`)
+
+// programs asks the programs that start upstreams for their versions.
+func (d *doctor) programs(ctx context.Context) {
+	used := map[string]string{} // the upstream that uses it
+	for _, key := range d.cfg.UpstreamKeys() {
+		if command := d.cfg.Upstreams[key].Command; len(command) > 0 {
+			used[command[0]] = key
+			if filepath.Base(command[0]) == "npx" {
+				used["node"] = cmp.Or(used["node"], key)
+			}
+		}
+	}
+	var ok []string
+	for _, program := range slices.Sorted(maps.Keys(used)) {
+		least, known := runtimes[filepath.Base(program)]
+		if !known {
+			continue
+		}
+		limited, cancel := context.WithTimeout(ctx, 10*time.Second)
+		out, err := exec.CommandContext(limited, program, "--version").CombinedOutput()
+		cancel()
+		number := versionNumber.FindSubmatch(out)
+		major := 0
+		if number != nil {
+			_, _ = fmt.Sscan(string(number[1]), &major)
+		}
+		switch {
+		case err != nil:
+			d.add(levelFault, "program", "install it again, or name another in upstreams."+used[program]+".command", "%s --version fails: %v", program, err)
+		case number == nil:
+			ok = append(ok, program)
+		case major < least:
+			d.add(levelWarn, "program", fmt.Sprintf("install version %d or later", least), "%s is version %s; many servers need %d", program, number[0], least)
+		default:
+			ok = append(ok, program+" "+string(number[0]))
+		}
+	}
+	if len(ok) > 0 {
+		d.add(levelOK, "programs", "", "%s", strings.Join(ok, ", "))
+	}
+}
+
+// manyTokens is a cost of definitions that is worth a warning: a tenth of a context of 200,000 tokens.
+const manyTokens = 20_000
+
+// upstreams connects them all, as check does.
+func (d *doctor) upstreams(ctx context.Context) {
+	r, err := proxy.Check(ctx, d.cfg, "", d.wait, slog.New(slog.DiscardHandler))
+	if err != nil {
+		d.add(levelFault, "upstreams", "foldgate check", "%v", err)
+		return
+	}
+	var ok []string
+	dearest, most := "", 0
+	for _, u := range r.Upstreams {
+		if u.Err != nil {
+			d.add(levelFault, "upstream", upstreamRemedy(d.cfg, u), "%s: %s", u.Name, strings.TrimPrefix(u.Err.Error(), "upstream "+u.Name+": "))
+			continue
+		}
+		ok = append(ok, u.Name)
+		cost := 0
+		for _, t := range u.Tools {
+			cost += t.Tokens
+		}
+		if cost > most {
+			dearest, most = u.Name, cost
+		}
+	}
+	if len(ok) > 0 {
+		d.add(levelOK, "upstreams", "", "%d of %d answer: %s", len(ok), len(r.Upstreams), strings.Join(ok, ", "))
+	}
+	for _, c := range r.Clashes {
+		d.add(levelFault, "names", fmt.Sprintf("give %s a prefix of its own, or hide the tool with upstreams.%[1]s.tools.deny", c.Second), "%s is offered by %s and by %s, and only the first can be reached", c.Name, c.First, c.Second)
+	}
+	for _, f := range slices.Concat(r.Unmatched, r.Idle) {
+		d.add(levelWarn, "names", "correct the key; foldgate check lists the tools", "%s", f.Error())
+	}
+	tools := len(r.Own)
+	for _, u := range r.Upstreams {
+		tools += len(u.Tools)
+	}
+	level, remedy := levelOK, ""
+	if r.Tokens > manyTokens {
+		level, remedy = levelWarn, fmt.Sprintf("tools: {allow: [...]} under upstreams.%s, which costs %d, shows fewer", dearest, most)
+	}
+	d.add(level, "definitions", remedy, "%d tools cost a host %d tokens (%s)", tools, r.Tokens, r.Counter)
+}
+
+// store asks the store of the limits.
+func (d *doctor) store(ctx context.Context) {
+	if len(d.cfg.Budgets.Limits) == 0 {
+		return
+	}
+	where := "in the state directory"
+	if d.cfg.Store.URL != "" {
+		where = "in Redis"
+	} else if info, err := os.Stat(filepath.Join(d.cfg.StatePath(), "budgets.db")); err != nil || !ownedByMe(info) { // to open it would make it
+		d.add(levelOK, "budget store", "", "%d limits, %s, not opened", len(d.cfg.Budgets.Limits), where)
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	n, err := proxy.UsedLimits(ctx, d.cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		effect := "refused"
+		if d.cfg.Budgets.OnError == "allow" {
+			effect = "allowed, and charged later"
+		}
+		d.add(levelFault, "budget store", "start the store, or correct store.url; calls are "+effect+" meanwhile (budgets.on_error)", "%s: %v", where, err)
+		return
+	}
+	d.add(levelOK, "budget store", "", "%d limits, %d counts in use, %s", len(d.cfg.Budgets.Limits), n, where)
+}
+
+// state looks at the state directory, without a change.
+func (d *doctor) state(ctx context.Context) {
+	dir := d.cfg.StatePath()
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		above := filepath.Dir(dir)
+		if info, err := os.Stat(above); err != nil || !info.IsDir() {
+			d.add(levelFault, "state", "create the directory, or set state_dir to another", "%s can't be made: there is no directory %s", dir, above)
+			return
+		}
+		d.add(levelOK, "state", "", "%s is made with the first start", dir)
+		d.disk(above, 0)
+		return
+	case err != nil:
+		d.add(levelFault, "state", "run foldgate as the user who owns it, or set state_dir to another", "%v", err)
+		return
+	case !info.IsDir():
+		d.add(levelFault, "state", "remove the file, or set state_dir to another", "%s is not a directory", dir)
+		return
+	}
+	var size, traces int64
+	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return nil
+		}
+		if i, err := e.Info(); err == nil {
+			size += i.Size()
+			if filepath.Base(filepath.Dir(path)) == "trace" {
+				traces += i.Size()
+			}
+		}
+		return nil
+	})
+	running := ""
+	if found, err := control.Find(ctx, dir); err == nil {
+		running = fmt.Sprintf("; gateways that run on it: %d", len(found))
+	}
+	switch mode := info.Mode().Perm(); {
+	case !ownedByMe(info):
+		d.add(levelFault, "state", "run foldgate and this command as the user who owns it, such as with sudo -u", "%s belongs to another user", dir)
+	case mode&0o077 != 0 && runtime.GOOS != "windows":
+		d.add(levelWarn, "state", "chmod 700 "+dir, "other users can look into %s (mode %03o): it holds what servers have sent", dir, mode)
+	case mode&0o700 != 0o700 && runtime.GOOS != "windows":
+		d.add(levelFault, "state", "chmod 700 "+dir, "%s has mode %03o: foldgate can't write it", dir, mode)
+	default:
+		d.add(levelOK, "state", "", "%s: %s, of it the trace %s%s", dir, megabytes(size), megabytes(traces), running)
+	}
+	d.disk(dir, traces)
+}
+
+// Free space, in bytes, below which there is a fault or a warning.
+const (
+	leastFree = 100 << 20
+	scantFree = 1 << 30
+)
+
+func (d *doctor) disk(dir string, traces int64) { d.space(freeBytes(dir), traces) }
+
+// space judges the free space in bytes beside the size of the trace.
+func (d *doctor) space(free, traces int64) {
+	const less = "set trace.retain_files, lower results.quota_mb, or set state_dir to another disk"
+	switch {
+	case free < 0:
+	case free < leastFree:
+		d.add(levelFault, "disk", less, "%s are free: calls are refused when the trace can't be written (trace.on_error)", megabytes(free))
+	case free < scantFree:
+		d.add(levelWarn, "disk", less, "%s are free", megabytes(free))
+	case d.cfg.Trace.RetainFiles == 0 && traces > free:
+		d.add(levelWarn, "disk", less, "%s are free, and the trace has %s and keeps all", megabytes(free), megabytes(traces))
+	default:
+		d.add(levelOK, "disk", "", "%s are free", megabytes(free))
+	}
+}
+
+func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
+
+// recently is the time whose records recent reads.
+const recently = 24 * time.Hour
+
+// recent sums up the errors in the trace, and returns the time of the newest record.
+func (d *doctor) recent(ctx context.Context) (newest time.Time) {
+	dirs, err := withJournal(instances(d.cfg.StatePath(), 0))
+	if len(dirs) == 0 {
+		if _, there := os.Stat(d.cfg.StatePath()); there == nil {
+			d.add(levelOK, "errors", "", "%v", err)
+		}
+		return newest
+	}
+	var calls, failed, refused int
+	last, servers, warnings := "", map[string][2]int{}, map[string]int{} // by server: calls, failed ones
+	const verify = "foldgate trace verify names the first bad line"
+	each := func(r *trace.Record) {
+		a := r.AuditOrEmpty()
+		switch {
+		case time.Since(r.Time()) > recently:
+		case r.Kind == trace.KindWarning:
+			var w struct{ Code string }
+			_ = json.Unmarshal(r.Payload, &w)
+			warnings[cmp.Or(w.Code, "other")]++
+		case r.Kind == trace.KindResponse+"tools/call":
+			calls++
+			n := servers[a.Server]
+			n[0]++
+			switch {
+			case r.Blocked():
+				refused++
+			case a.IsError:
+				failed++
+				n[1]++
+				last = cmp.Or(failure(r.Payload), last)
+			}
+			servers[a.Server] = n
+		}
+	}
+	for _, dir := range dirs {
+		// The last file is read whole: an older trace has no recent records, but a newest one.
+		since := time.Now().Add(-recently)
+		head, err := trace.Last(dir)
+		if files, _ := trace.Segments(dir); len(files) > 0 {
+			if first, err := trace.FirstRecord(filepath.Join(dir, files[len(files)-1])); err == nil && first.Time().Before(since) {
+				since = first.Time()
+			}
+		}
+		seq := uint64(0)
+		for r, wrong := range query.Scan(ctx, dir, query.Filter{Since: since, Journal: true}) {
+			if err = cmp.Or(err, wrong); wrong != nil {
+				break
+			}
+			if seq = r.Seq; r.Time().After(newest) {
+				newest = r.Time()
+			}
+			each(r)
+		}
+		switch {
+		case err != nil:
+			d.add(levelFault, "errors", verify, "the trace can't be read: %v", err)
+		case seq < head:
+			d.add(levelFault, "errors", verify, "the trace in %s lacks its last %d records", dir, head-seq)
+		}
+	}
+	if last != "" {
+		last = "; the last: " + last
+	}
+	d.add(levelOK, "errors", "", "of %d calls in 24 hours %d failed and %d were refused%s", calls, failed, refused, last)
+	for _, server := range slices.Sorted(maps.Keys(servers)) {
+		if n := servers[server]; server != "" && n[1] > 2 && 2*n[1] > n[0] {
+			d.add(levelWarn, "errors", "foldgate trace --errors --since 24h --server "+server, "of %d calls of %s %d failed", n[0], server, n[1])
+		}
+	}
+	for _, code := range slices.Sorted(maps.Keys(warnings)) {
+		d.add(levelWarn, "errors", "foldgate trace --kind system/warning --since 24h --format jsonl", "%d warnings %s in the trace", warnings[code], code)
+	}
+	return newest
+}
+
+// failure returns the first line of the text of a failed call.
+func failure(payload json.RawMessage) string {
+	var p struct {
+		Error  struct{ Message string }
+		Result struct{ Content []struct{ Text string } }
+	}
+	_ = json.Unmarshal(payload, &p)
+	if p.Error.Message == "" && len(p.Result.Content) > 0 {
+		return firstLine(p.Result.Content[0].Text)
+	}
+	return firstLine(p.Error.Message)
+}
+
+// maxSkew is how far clocks may differ. Tokens have a leeway of about so much.
+const maxSkew = time.Minute
+
+// clock compares the clock with the newest record of the trace and with the first server on the network.
+func (d *doctor) clock(ctx context.Context, usable bool, newest time.Time) {
+	const remedy = "set the clock, such as with timedatectl set-ntp true: budgets, expiry of tokens and the trace depend on it"
+	now := time.Now()
+	if ahead := newest.Sub(now); ahead > maxSkew {
+		d.add(levelFault, "clock", remedy, "it says %s, and the trace has a record that is %s newer", now.Format(time.RFC3339), ahead.Round(time.Second))
+		return
+	}
+	keys := d.cfg.UpstreamKeys()
+	if i := slices.IndexFunc(keys, func(key string) bool { return d.cfg.Upstreams[key] != nil && d.cfg.Upstreams[key].URL != "" }); usable && i >= 0 {
+		resp, err := request(ctx, http.MethodHead, d.cfg.Upstreams[keys[i]].URL)
+		if err == nil {
+			if theirs, err := http.ParseTime(resp.Header.Get("Date")); err == nil {
+				if skew := time.Since(theirs).Round(time.Second); skew.Abs() > maxSkew {
+					d.add(levelWarn, "clock", remedy, "it is %s ahead of that of %s", skew, keys[i])
+					return
+				}
+				d.add(levelOK, "clock", "", "%s, as that of %s", now.Format(time.RFC3339), keys[i])
+				return
+			}
+		}
+	}
+	d.add(levelOK, "clock", "", "%s", now.Format(time.RFC3339))
+}

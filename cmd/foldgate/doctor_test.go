@@ -1,0 +1,332 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/foldgate/foldgate/interceptor/trace"
+)
+
+// patient is a machine with a home directory, a host that starts foldgate, and a configuration.
+type patient struct {
+	t                     *testing.T
+	dir, config, state    string
+	foldgate, claude, bin string
+}
+
+func (p *patient) write(path, text string) {
+	p.t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// configure adds text to a configuration that is in order.
+func (p *patient) configure(text string) {
+	p.write(p.config, "state_dir: state\n"+text+"\n")
+}
+
+// connect writes the host's entry.
+func (p *patient) connect(entry string) {
+	p.write(p.claude, `{"mcpServers": {"foldgate": `+entry+`}}`)
+}
+
+func (p *patient) program(name, script string) {
+	p.write(filepath.Join(p.bin, name), "#!/bin/sh\n"+script)
+	if err := os.Chmod(filepath.Join(p.bin, name), 0o700); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// record appends records to the trace.
+func (p *patient) record(records ...*trace.Record) {
+	p.t.Helper()
+	j, err := trace.Open(filepath.Join(p.state, "trace"), trace.Options{})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	for _, r := range records {
+		if err := j.Append(r); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	if err := j.Close(); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// serve starts an MCP server whose one tool has a description of that length, and whose clock is off.
+func (p *patient) serve(length int, skew time.Duration) (url string) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Date", time.Now().Add(skew).UTC().Format(http.TimeFormat))
+		w.Header().Set("Content-Type", "application/json")
+		var m struct {
+			ID     json.RawMessage
+			Method string
+		}
+		_ = json.NewDecoder(r.Body).Decode(&m)
+		reply := map[string]any{"jsonrpc": "2.0", "id": m.ID}
+		switch {
+		case r.Method != http.MethodPost:
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		case m.ID == nil:
+			w.WriteHeader(http.StatusAccepted)
+			return
+		case m.Method == "initialize":
+			reply["result"] = map[string]any{"protocolVersion": "2025-11-25", "capabilities": map[string]any{"tools": map[string]any{}}, "serverInfo": map[string]any{"name": "x", "version": "1"}}
+		case m.Method == "tools/list":
+			reply["result"] = map[string]any{"tools": []any{map[string]any{"name": "tool", "description": strings.Repeat("word ", length), "inputSchema": map[string]any{"type": "object"}}}}
+		default:
+			reply["error"] = map[string]any{"code": -32601, "message": "no such method"}
+		}
+		_ = json.NewEncoder(w).Encode(reply)
+	}))
+	p.t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+// refuse starts a server that answers everything with a status.
+func (p *patient) refuse(status int) (url string) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+	p.t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+// called returns records of calls of a server, of which some failed.
+func called(server string, calls, failed int) (records []*trace.Record) {
+	for i := range calls {
+		r := &trace.Record{From: "upstream:" + server, To: []string{"host:x"}, Kind: trace.KindResponse + "tools/call", Audit: &trace.Audit{Server: server, Tool: "t", IsError: i < failed}}
+		if i < failed {
+			r.Payload = json.RawMessage(`{"result":{"content":[{"type":"text","text":"quota is used up\nand more"}],"isError":true}}`)
+		}
+		records = append(records, r)
+	}
+	return records
+}
+
+// ailments are what can be wrong with a machine. The finding must have the level and the topic; its text
+// and remedy are regular expressions.
+var ailments = []struct {
+	name                       string
+	infect                     func(p *patient)
+	level, topic, text, remedy string
+}{
+	{"key mistyped", func(p *patient) { p.configure("foldin: {}") }, levelFault, "configuration", `line 2: foldin: .*did you mean folding\?`, `correct it`},
+	{"program missing", func(p *patient) { p.configure("upstreams: {a: {command: [no-such-program]}}") }, levelFault, "configuration", `upstreams.a.command: "no-such-program" can't be run`, `correct it`},
+	{"no such configuration", func(p *patient) { _, _ = os.Remove(p.config), os.Remove(p.claude) }, levelFault, "configuration", `there is no such file; foldgate init .* makes one`, `correct it`},
+
+	{"host starts nothing", func(p *patient) { p.connect(`{"command": "/nowhere/foldgate", "args": ["run"]}`) }, levelFault, "host", `Claude Code starts /nowhere/foldgate, which can't be run`, `foldgate connect claude-code --config /`},
+	{"host's configuration missing", func(p *patient) {
+		p.connect(`{"command": "` + p.foldgate + `", "args": ["run", "--config", "/nowhere.yaml"]}`)
+	}, levelFault, "host", `with /nowhere.yaml, which does not exist`, `foldgate connect claude-code`},
+	{"host's configuration as an argument", func(p *patient) { p.connect(`{"command": "` + p.foldgate + `", "args": ["run", "/nowhere.yaml"]}`) }, levelFault, "host", `with /nowhere.yaml, which does not exist`, `foldgate connect claude-code`},
+	{"host's path is relative", func(p *patient) {
+		p.connect(`{"command": "` + p.foldgate + `", "args": ["run", "--config=foldgate.yaml"]}`)
+	}, levelFault, "host", `with foldgate.yaml, which depends on the directory`, `foldgate connect claude-code`},
+	{"host's file broken", func(p *patient) { p.write(p.claude, `{"mcpServers": {`) }, levelFault, "host", `Claude Code: .*.claude.json: `, `correct the file`},
+	{"host calls nobody", func(p *patient) { p.connect(`{"type": "http", "url": "http://127.0.0.1:1/mcp"}`) }, levelFault, "host", `calls http://127.0.0.1:1/mcp, where no foldgate answers: .*refused`, `foldgate run`},
+	{"host calls another server", func(p *patient) { p.connect(`{"type": "http", "url": "` + p.refuse(404) + `/mcp"}`) }, levelFault, "host", `where no foldgate answers: 404`, `foldgate run`},
+	{"entry turned off", func(p *patient) { p.connect(`{"command": "` + p.foldgate + `", "args": ["run"], "disabled": true}`) }, levelFault, "host", `can't use the entry in .*: it is turned off`, `foldgate connect claude-code`},
+	{"servers beside foldgate", func(p *patient) {
+		p.write(p.claude, `{"mcpServers": {"fg": {"command": "`+p.foldgate+`", "args": ["run", "--config", "`+p.config+`"]}, "github": {"command": "x"}, "off": {"command": "x", "disabled": true}}}`)
+	}, levelWarn, "host", `also starts github itself: the model can go around`, `foldgate import claude-code`},
+	{"another configuration", func(p *patient) {
+		other := filepath.Join(p.dir, "other.yaml")
+		p.write(other, "{}")
+		p.connect(`{"command": "` + p.foldgate + `", "args": ["run", "-c", "` + other + `"]}`)
+	}, levelWarn, "host", `another configuration, .*other.yaml`, `foldgate doctor --config .*other.yaml`},
+	{"no host", func(p *patient) { _ = os.Remove(p.claude) }, levelWarn, "host", `none of the known hosts`, `foldgate connect NAME --print`},
+	{"host without foldgate", func(p *patient) { p.write(p.claude, `{"mcpServers": {"a": {"command": "x"}}}`) }, levelWarn, "host", `no host uses foldgate`, `foldgate import claude-code`},
+
+	{"old program", func(p *patient) {
+		p.program("node", "echo v12.1.0")
+		p.configure("upstreams: {a: {command: [node, server.js]}}")
+	}, levelWarn, "program", `node is version 12.1.0`, `install version 18`},
+	{"broken program", func(p *patient) {
+		p.program("uvx", "exit 127")
+		p.configure("upstreams: {a: {command: [uvx, server]}}")
+	}, levelFault, "program", `uvx --version fails: exit status 127`, `upstreams.a.command`},
+
+	{"package missing", func(p *patient) {
+		p.program("npx", strings.ReplaceAll(npx, "#!/bin/sh\n", "[ $1 = --version ] && echo 10.8.2 && exit\n"))
+		p.configure("upstreams: {a: {command: [npx, -y, '@nobody/server']}}")
+	}, levelFault, "upstream", `^a: .*npm error code E404`, `package's name in upstreams.a.command`},
+	{"nobody listens", func(p *patient) { p.configure("upstreams: {a: {url: 'http://127.0.0.1:1/mcp'}}") }, levelFault, "upstream", `^a: .*connection refused`, `start the server`},
+	{"token wrong", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.refuse(401) + "/mcp'}}") }, levelFault, "upstream", `^a: .*401`, `headers or auth under upstreams.a`},
+	{"path wrong", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.refuse(404) + "/mcp'}}") }, levelFault, "upstream", `^a: .*404`, `correct upstreams.a.url`},
+	{"login missing", func(p *patient) {
+		p.configure("upstreams: {a: {url: '" + p.refuse(401) + "/mcp', auth: {authorization_code: {}}}}")
+	}, levelFault, "upstream", `^a: .*foldgate login a`, `check again`},
+	{"two with one name", func(p *patient) {
+		p.configure("upstreams: {a: {builtin: files, roots: [.], prefix: ''}, b: {builtin: files, roots: [.], prefix: '', tools: {deny: [read_file, grep, search_files]}}}")
+	}, levelFault, "names", `list_directory is offered by a and by b`, `give b a prefix`},
+	{"glob fits nothing", func(p *patient) { p.configure("run: {allow: [nope]}") }, levelWarn, "names", `run.allow: "nope" fits no tool`, `correct the key`},
+	{"tools cost much", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.serve(30_000, 0) + "'}}") }, levelWarn, "definitions", `6 tools cost a host 3\d{4} tokens`, `tools: \{allow: \[...\]\} under upstreams.a`},
+
+	{"store away", func(p *patient) {
+		p.configure("store: {url: 'redis://127.0.0.1:1'}\nbudgets: {wait_ms: 100, limits: [{name: day, per: all, tokens: 5, window: 1d}]}")
+	}, levelFault, "budget store", `in Redis: .*127.0.0.1:1`, `start the store, or correct store.url; calls are refused`},
+	{"state is a file", func(p *patient) { p.write(p.state, "x") }, levelFault, "state", `is not a directory`, `remove the file`},
+	{"state open to all", func(p *patient) { _ = os.Mkdir(p.state, 0o700); _ = os.Chmod(p.state, 0o755) }, levelWarn, "state", `mode 755`, `chmod 700 /`},
+	{"state not writable", func(p *patient) { _ = os.Mkdir(p.state, 0o500) }, levelFault, "state", `mode 500`, `chmod 700 /`},
+	{"no place for the state", func(p *patient) { p.write(p.config, "state_dir: nodir/state\n") }, levelFault, "state", `there is no directory .*nodir`, `create the directory`},
+	{"state of another user", func(p *patient) {
+		_ = os.Mkdir(p.state, 0o700)
+		if os.Chown(p.state, 12345, 12345) != nil {
+			p.t.Skip("only root can give a directory away")
+		}
+	}, levelFault, "state", `belongs to another user`, `sudo -u`},
+
+	{"clock behind the trace", func(p *patient) {
+		r := called("a", 1, 0)[0]
+		r.TS = time.Now().Add(time.Hour).UTC().Format(trace.TimeFormat)
+		p.record(r)
+	}, levelFault, "clock", `the trace has a record that is (59m|1h)`, `set the clock`},
+	{"clock unlike a server's", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.serve(1, -2*time.Hour) + "'}}") }, levelWarn, "clock", `it is 2h0m0?\d?s ahead of that of a`, `set the clock`},
+
+	{"calls fail", func(p *patient) { p.record(called("github", 5, 4)...) }, levelWarn, "errors", `of 5 calls of github 4 failed`, `foldgate trace --errors --since 24h --server github`},
+	{"warnings", func(p *patient) {
+		p.record(&trace.Record{From: "foldgate", To: []string{"host:x"}, Kind: trace.KindWarning, Payload: json.RawMessage(`{"code":"too_many"}`)})
+	}, levelWarn, "errors", `1 warnings too_many`, `foldgate trace --kind system/warning`},
+	{"trace broken", func(p *patient) {
+		p.record(called("a", 2, 0)...)
+		p.write(filepath.Join(p.state, "trace", trace.SegmentName(1)), "{broken\n{broken\n")
+	}, levelFault, "errors", `the trace in .*trace lacks its last [23] records`, `foldgate trace verify`},
+	{"trace cut off", func(p *patient) {
+		p.record(called("a", 9, 0)...)
+		file := filepath.Join(p.state, "trace", trace.SegmentName(1))
+		info, err := os.Stat(file)
+		if err != nil || os.Truncate(file, info.Size()/2) != nil {
+			p.t.Fatal(err)
+		}
+	}, levelFault, "errors", `the trace in .*trace lacks its last [4-7] records`, `foldgate trace verify`},
+}
+
+// doctor finds and names each fault, and no other, in a machine that is otherwise in order.
+func TestDoctor(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the programs are shell scripts")
+	}
+	foldgate, err := exec.LookPath("foldgate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examine := func(t *testing.T, infect func(*patient)) (d doctor) {
+		dir := t.TempDir()
+		p := &patient{t: t, dir: dir, config: filepath.Join(dir, "gate.yaml"), state: filepath.Join(dir, "state"), foldgate: foldgate, claude: filepath.Join(dir, ".claude.json"), bin: filepath.Join(dir, "bin")}
+		p.configure("upstreams: {files: {builtin: files, roots: [.]}}")
+		p.connect(`{"type": "stdio", "command": "` + foldgate + `", "args": ["run", "--config", "` + p.config + `"]}`)
+		infect(p)
+		cmd := exec.Command(foldgate, "doctor", "--json", "--config", p.config)
+		cmd.Dir = dir // where files of a project and of the user can be the same
+		cmd.Env = append(os.Environ(), "PATH="+p.bin+string(os.PathListSeparator)+os.Getenv("PATH"), "HOME="+dir, "XDG_CONFIG_HOME="+dir, "CLAUDE_CONFIG_DIR=", "CODEX_HOME=")
+		out, err := cmd.Output()
+		if jsonErr := json.Unmarshal(out, &d); jsonErr != nil {
+			t.Fatalf("%v, %v\n%s", jsonErr, err, out)
+		}
+		exit, _ := errors.AsType[*exec.ExitError](err)
+		if (err != nil) != (d.Faults > 0) || err != nil && exit.ExitCode() != exitFailed {
+			t.Errorf("%d faults: %v", d.Faults, err)
+		}
+		return d
+	}
+	t.Run("in order", func(t *testing.T) {
+		d := examine(t, func(p *patient) {
+			p.record(called("files", 9, 1)...)
+			p.write(filepath.Join(p.dir, ".codex", "config.toml"), "[mcp_servers.foldgate]\ncommand = '"+foldgate+"'\nargs = ['run', '--config', '"+p.config+"']\n")
+		})
+		for _, f := range d.Findings {
+			if f.Level != levelOK && f.Topic != "disk" { // that of the machine with the test
+				t.Errorf("a machine in order: %+v", f)
+			}
+		}
+		topics := fmt.Sprint(d.Findings)
+		if n := strings.Count(topics, "Codex starts"); n != 1 {
+			t.Errorf("Codex is there %d times: %s", n, topics)
+		}
+		for _, topic := range []string{"version", "configuration", "host", "upstreams", "definitions", "state", "errors", "clock"} {
+			if !strings.Contains(topics, "{ok "+topic+" ") {
+				t.Errorf("nothing about %s: %s", topic, topics)
+			}
+		}
+		if !strings.Contains(topics, "of 9 calls in 24 hours 1 failed and 0 were refused; the last: quota is used up") {
+			t.Errorf("the errors: %s", topics)
+		}
+	})
+	for _, a := range ailments {
+		t.Run(a.name, func(t *testing.T) {
+			t.Parallel()
+			d := examine(t, a.infect)
+			found := false
+			for _, f := range d.Findings {
+				if f.Level == a.level && f.Topic == a.topic && regexp.MustCompile(a.text).MatchString(f.Text) && regexp.MustCompile(a.remedy).MatchString(f.Remedy) {
+					found = true
+				} else if f.Level == levelFault && f.Topic != "upstream" && f.Topic != "disk" { // a program that is no server is no upstream either
+					t.Errorf("another fault: %+v", f)
+				}
+				if (f.Level != levelOK) != (f.Remedy != "") {
+					t.Errorf("a fault without a remedy, or the reverse: %+v", f)
+				}
+			}
+			if !found {
+				t.Errorf("not found; there are:\n%+v", d.Findings)
+			}
+		})
+	}
+}
+
+// The free space is judged in three steps, and beside the size of a trace that keeps all.
+func TestDoctorDisk(t *testing.T) {
+	for _, c := range []struct {
+		free, traces int64
+		level        string
+	}{{leastFree - 1, 0, levelFault}, {scantFree - 1, 0, levelWarn}, {2 << 30, 3 << 30, levelWarn}, {3 << 30, 2 << 30, levelOK}} {
+		d := &doctor{}
+		if d.space(c.free, c.traces); len(d.Findings) != 1 || d.Findings[0].Level != c.level {
+			t.Errorf("%d bytes free, a trace of %d: %+v", c.free, c.traces, d.Findings)
+		}
+	}
+	d := &doctor{}
+	if d.space(-1, 0); len(d.Findings) > 0 {
+		t.Errorf("unknown free space: %+v", d.Findings)
+	}
+}
+
+// Colors are for terminals, and not for those who want none.
+func TestDoctorColors(t *testing.T) {
+	show := func() string {
+		var out strings.Builder
+		d := &doctor{app: &app{raw: &out}}
+		d.add(levelFault, "host", "do \x1b[2J", "bad \x1b]0;x\x07")
+		d.print(&out)
+		return out.String()
+	}
+	t.Setenv("NO_COLOR", "")
+	t.Setenv("TERM", "xterm")
+	if text := show(); strings.Contains(text, "\x1b") {
+		t.Errorf("without a terminal: %q", text)
+	}
+	onTerminal(t)
+	if text := show(); !strings.Contains(text, "\x1b[31mfault\x1b[0m") || strings.Count(text, "\x1b") != 2 {
+		t.Errorf("on a terminal: %q", text)
+	}
+	t.Setenv("NO_COLOR", "1")
+	if text := show(); strings.Contains(text, "\x1b") {
+		t.Errorf("with NO_COLOR: %q", text)
+	}
+}
