@@ -273,7 +273,7 @@ func answers(ctx context.Context, at string) error {
 
 // request makes a request without credentials, and reads no body.
 func request(ctx context.Context, method, at string) (*http.Response, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, method, at, nil)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -32,6 +33,9 @@ func runs(t *testing.T, args ...string) (out, errOut string, code int) {
 	code = run(t.Context(), args, strings.NewReader(""), &o, &e)
 	return o.String(), e.String(), code
 }
+
+// progress is what a command of over a second shows on a terminal.
+var progress = regexp.MustCompile(`\r(\x1b\[K|foldgate [^\r\n]*: \d+ s(, \d+ %)?)`)
 
 // ofTerminal runs the rest of the test as if every stream were a terminal.
 func onTerminal(t *testing.T) {
@@ -134,7 +138,7 @@ func TestNothingHostileReachesTheTerminal(t *testing.T) {
 			where = append(slices.Clone(args), "--dir", dir)
 		}
 		out, errOut, _ := runs(t, where...)
-		if c := unsafe(out + errOut); c != 0 {
+		if c := unsafe(out + progress.ReplaceAllString(errOut, "")); c != 0 {
 			t.Errorf("%q prints %U", args, c)
 		}
 		if strings.Contains("\n"+out, "\nFAULT forged") || args[0] == "stats" && strings.Contains(out, "\nforged") {
@@ -227,7 +231,7 @@ func TestCheckOfAHostileUpstream(t *testing.T) {
 	if code != exitFailed || !strings.Contains(out, `evil\u001b]0;PWNED\u0007`) || !strings.Contains(out, "clash: evil") || !strings.Contains(out, "refuses: FAILED") {
 		t.Errorf("code %d\n%s%s", code, out, errOut)
 	}
-	if c := unsafe(out + errOut); c != 0 {
+	if c := unsafe(out + progress.ReplaceAllString(errOut, "")); c != 0 {
 		t.Errorf("check prints %U:\n%s", c, out)
 	}
 	if strings.Contains(out, "\nFAULT forged") {
