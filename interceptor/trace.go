@@ -415,7 +415,17 @@ func (r *Recorder) Rejected(n Notification, reason, rule, answer string) (count 
 // Configuration records a start or a reload: facts are its payload, with the hash of the
 // configuration.
 func (r *Recorder) Configuration(facts any) {
-	rec := &trace.Record{From: "foldgate", Kind: trace.KindConfig, Payload: rawjson.Marshal(facts)}
+	r.always(&trace.Record{From: "foldgate", Kind: trace.KindConfig, Payload: rawjson.Marshal(facts)})
+}
+
+// Access records a use of the operator's interface, or of the trace over HTTP.
+func (r *Recorder) Access(rec *trace.Record) {
+	r.cleanHead(rec)
+	r.always(rec)
+}
+
+// always writes a record with its payload, whatever trace.payload says.
+func (r *Recorder) always(rec *trace.Record) {
 	if err := r.Journal.Append(rec); err != nil {
 		r.Log.Error("record lost", "kind", rec.Kind, "err", err)
 	}

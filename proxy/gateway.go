@@ -237,7 +237,7 @@ func (g *Gateway) RunHTTP(ctx context.Context, ready func(net.Addr)) error {
 	g.reloading.Unlock()
 	g.warm(g.settings.Load().Servers)
 	g.wg.Go(func() {
-		if err := control.Serve(g.lifetime, g.Dir, operator{g}, g.log); err != nil {
+		if err := control.Serve(g.lifetime, g.Dir, g.controlSocket(), g.log); err != nil {
 			g.log.Warn("this gateway takes no commands of its operator", "err", err)
 		}
 	})

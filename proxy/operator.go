@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/proxy/control"
 )
@@ -62,6 +63,9 @@ func (g operator) Budgets(ctx context.Context) ([]control.Budget, error) {
 
 var errNoLimits = errors.New("the configuration has no budgets.limits")
 
+// maxResets is the largest number of records of one reset.
+const maxResets = 1000
+
 // ResetBudget implements [control.Gateway].
 func (g operator) ResetBudget(ctx context.Context, limit, subject string) (int, error) {
 	st := g.settings.Load()
@@ -75,8 +79,16 @@ func (g operator) ResetBudget(ctx context.Context, limit, subject string) (int, 
 	if !slices.Contains(names, limit) {
 		return 0, fmt.Errorf("there is no limit %q: use one of %s", limit, strings.Join(names, ", "))
 	}
+	before, err := st.Limits.All(ctx)
+	if err != nil {
+		return 0, err
+	}
 	n, err := st.Limits.Reset(ctx, limit, subject)
 	if err == nil {
+		before = slices.DeleteFunc(before, func(s limits.State) bool { return s.Limit != limit || subject != "" && s.Subject != subject })
+		for _, s := range before[:min(len(before), maxResets)] {
+			g.Recorder.Crossed(limits.Crossing{State: s, Kind: "reset"})
+		}
 		g.log.Info("the operator reset a limit", "limit", limit, "subject", subject, "counts", n)
 	}
 	return n, err

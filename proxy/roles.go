@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/http"
+	"net/url"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -42,13 +43,34 @@ func (g *Gateway) controlOf(id interceptor.Identity, r *http.Request) http.Handl
 		return nil
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		g.Recorder.Note(&trace.Record{
-			From: "principal:" + id.Principal, To: []string{"foldgate"}, Kind: trace.KindAccess,
-			Payload: rawjson.Marshal(map[string]string{"method": r.Method, "path": r.URL.Path, "query": r.URL.RawQuery}),
-			Audit:   &trace.Audit{Principal: id.Principal, Team: id.Team},
-		})
+		g.recordAccess("principal:"+id.Principal, &trace.Audit{Principal: id.Principal, Team: id.Team}, r)
 		h.ServeHTTP(w, r)
 	})
+}
+
+// controlSocket returns what answers the operator on the socket. What changes something is recorded. Who
+// can reach the socket can read the trace itself.
+func (g *Gateway) controlSocket() http.Handler {
+	h := control.Handler(operator{g})
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != http.MethodGet {
+			g.recordAccess("operator", nil, r)
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// recordAccess records who asks for what, before it has an effect.
+func (g *Gateway) recordAccess(from string, a *trace.Audit, r *http.Request) {
+	query, err := url.QueryUnescape(r.URL.RawQuery)
+	if err != nil {
+		query = r.URL.RawQuery
+	}
+	facts := map[string]string{"method": r.Method, "path": g.Boundary.Text(r.URL.Path), "query": g.Boundary.Text(query)}
+	if user := control.User(r); user != "" {
+		facts["user"] = user
+	}
+	g.Recorder.Access(&trace.Record{From: from, To: []string{"foldgate"}, Kind: trace.KindAccess, Payload: rawjson.Marshal(facts), Audit: a})
 }
 
 // serveTrace answers with the records that the query selects, as lines of JSON.

@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/foldgate/foldgate/internal/sqlitedb"
@@ -293,5 +294,58 @@ func TestReplacedFile(t *testing.T) {
 	take(s, "d", 4)
 	if all, err := of(path).List(t.Context(), "k"); err != nil || len(all) != 1 || all[0].Calls != 4 {
 		t.Errorf("the file has %v, %v", all, err)
+	}
+}
+
+// hanging is a store that grants all, or hangs.
+type hanging struct {
+	Store
+	hangs atomic.Bool
+	takes atomic.Int64
+}
+
+func (h *hanging) wait(ctx context.Context) error {
+	if h.hangs.Load() {
+		<-ctx.Done()
+	}
+	return ctx.Err()
+}
+
+func (h *hanging) Take(ctx context.Context, op Op) (Answer, error) {
+	h.takes.Add(1)
+	return Answer{Now: time.Now(), Tokens: op.Tokens, Tightest: -1, Used: make([]Used, len(op.Counters))}, h.wait(ctx)
+}
+
+func (h *hanging) Change(ctx context.Context, _ string, _ How, _ []Change) error { return h.wait(ctx) }
+
+// One message waits for a store that hangs, the others don't, however long it hangs: the reader of a
+// server's notifications goes on. When the store answers again, so do the limits.
+func TestOneWaitInAnOutage(t *testing.T) {
+	for _, allow := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			store := &hanging{}
+			l, err := New([]Limit{{Name: "a", Per: PerAll, Tokens: 1e9, Window: window(t, "1mo")}}, store, Options{Wait: 2 * time.Second, MaxResult: 1, Allow: allow})
+			if err != nil {
+				t.Fatal(err)
+			}
+			store.hangs.Store(true)
+			start, unavailable := time.Now(), &UnavailableError{}
+			for range 50 {
+				if s, err := l.Pay(t.Context(), Use{}, 10); allow != (err == nil) || !allow && !errors.As(err, &unavailable) || allow && s.Confirmed() {
+					t.Fatalf("Pay = %v", err)
+				}
+				time.Sleep(time.Second)
+			}
+			if waited := time.Since(start) - 50*time.Second; waited > 2*time.Second || store.takes.Load() != 1 {
+				t.Errorf("messages waited %v, the store was asked %d times", waited, store.takes.Load())
+			}
+			store.hangs.Store(false)
+			time.Sleep(4 * time.Second)
+			if s, err := l.Pay(t.Context(), Use{}, 10); err != nil || !s.Confirmed() {
+				t.Errorf("the store answers again: %v", err)
+			}
+			l.Close(t.Context())
+			time.Sleep(time.Minute) // its timers end
+		})
 	}
 }

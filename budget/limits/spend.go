@@ -29,7 +29,7 @@ type Options struct {
 // In a rolling window a limit that refused tells so again after the length of the window.
 type Crossing struct {
 	State
-	Kind string // near, refused, or over: a limit with another action than refuse
+	Kind string // near, refused, or over: a limit with another action than refuse; reset: by the operator
 	Use  Use    // what crossed it
 }
 

@@ -36,13 +36,13 @@ const (
 	KindFlowComplete = "workflow/complete"
 	KindWarning      = "system/warning"
 	// KindAccess is the kind of a use of the trace, of branches or of limits by an auditor or an operator
-	// over HTTP.
+	// over HTTP, and of a change by the operator over the socket. Its payload is always written.
 	KindAccess = "system/access"
 	// KindConfig is the kind of a start, or of a reload of the configuration. Its payload is written
 	// also without trace.payload: it has no message.
 	KindConfig = "system/config"
-	// KindBudget is a prefix; "near" or "refused" follows: a limit is nearly spent, or has refused
-	// for the first time in its window.
+	// KindBudget is a prefix; "near", "refused" or "over" follows: a limit is nearly spent, or has refused
+	// or was exceeded for the first time in its window. With "reset" the operator has set it to 0.
 	KindBudget = "budget/"
 	// KindJournal is the kind of the records that the journal writes about itself: the first of
 	// each file, repairs, gaps and retention. Their payload is an [Event].

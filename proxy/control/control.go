@@ -22,6 +22,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strconv"
 	"time"
 )
 
@@ -88,9 +89,18 @@ func socket(state string) string { return filepath.Join(state, "control", "socke
 // maxPath is the longest path of a socket that every system takes, in bytes.
 const maxPath = 103
 
-// Serve offers g in the state directory until ctx is done. The caller holds the directory: a socket
-// that is there is a dead process's.
-func Serve(ctx context.Context, state string, g Gateway, log *slog.Logger) error {
+type userKey struct{}
+
+// User returns the number of the user whose process sent a request over the socket, "" if the system does
+// not tell, and for other requests.
+func User(r *http.Request) string {
+	user, _ := r.Context().Value(userKey{}).(string)
+	return user
+}
+
+// Serve offers h, a [Handler], in the state directory until ctx is done. The caller holds the directory: a
+// socket that is there is a dead process's.
+func Serve(ctx context.Context, state string, h http.Handler, log *slog.Logger) error {
 	path := socket(state)
 	if len(path) > maxPath {
 		return fmt.Errorf("%s has %d bytes, more than the %d of a socket's path: set a shorter state_dir", path, len(path), maxPath)
@@ -113,7 +123,13 @@ func Serve(ctx context.Context, state string, g Gateway, log *slog.Logger) error
 		return errors.Join(err, ln.Close())
 	}
 	srv := &http.Server{
-		Handler: Handler(g), ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if uid, known := peer(c); known {
+				ctx = context.WithValue(ctx, userKey{}, strconv.Itoa(uid))
+			}
+			return ctx
+		},
+		Handler: h, ReadTimeout: 10 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug),
 	}
 	defer context.AfterFunc(ctx, func() { _ = srv.Close() })()

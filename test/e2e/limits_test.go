@@ -797,3 +797,43 @@ func TestResultsWithoutRedis(t *testing.T) {
 		}
 	}
 }
+
+// Redis hangs while a server sends notifications without an end in sight. The session goes on: each call
+// has one answer, and when Redis is back all works as before.
+func TestFloodWithoutRedis(t *testing.T) {
+	for _, onError := range []string{"refuse", "allow"} {
+		t.Run(onError, func(t *testing.T) {
+			t.Parallel()
+			ctx := testContext(t)
+			url, server := redis(t)
+			g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 100M, window: 1mo}\n", "  on_error: "+onError+"\n  wait_ms: 500\nstore: {url: \""+url+"\"}\n"))
+			c := g.connect(ctx, "stdio", mcpclient.Legacy)
+			s := spender{c: c}
+			if _, refused, err := s.call(ctx, "fake__text", `{"text":"@@","fill":1}`, ""); err != nil || refused != nil {
+				t.Fatal(err, refused)
+			}
+			leftOf(t, c, ctx, "all") // nothing is in reserve
+			_ = server.Signal(syscall.SIGSTOP)
+			const calls, notices = 8, 400
+			var wg sync.WaitGroup
+			for i := range calls {
+				wg.Go(func() {
+					m, err := c.Call(ctx, "tools/call", fmt.Sprintf(`{"name":"fake__log","arguments":{"count":%d,"fill":20,"params":{"level":"error","data":"@@"},"n":%d}}`, notices, i))
+					text := string(m.Result)
+					if err != nil || onError == "allow" && strings.Contains(text, `"isError":true`) || onError == "refuse" && !strings.Contains(text, "limits_unavailable") {
+						t.Errorf("call %d: %v %s%s", i, err, text, m.Error)
+					}
+				})
+			}
+			wg.Wait()
+			if n := zebras(c.Received()...); onError == "allow" && n < calls*notices*20 {
+				t.Errorf("%d tokens of notifications arrived, want %d", n, calls*notices*20)
+			}
+			_ = server.Signal(syscall.SIGCONT)
+			until(t, "Redis answers again", func() bool {
+				_, refused, err := s.call(ctx, "fake__text", `{"text":"@@","fill":1}`, "")
+				return err == nil && refused == nil
+			})
+		})
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -122,6 +123,9 @@ func TestOperatorEndsABranch(t *testing.T) {
 	if !found {
 		t.Error("the trace does not say that the operator ended the branch, and why")
 	}
+	if used := g.trace("--kind", "system/access"); len(used) == 0 || !strings.Contains(string(used[0].Payload), hers.BranchID) || !strings.Contains(string(used[0].Payload), fmt.Sprintf(`"user":"%d"`, os.Getuid())) {
+		t.Errorf("the trace does not say who ended the branch: %+v", used)
+	}
 	if out, code := g.operate("branches"); code != 1 || !strings.Contains(out, "no gateway that takes commands") {
 		t.Errorf("without a gateway: %d %s", code, out)
 	}
@@ -219,6 +223,29 @@ func TestOperatorAndLimits(t *testing.T) {
 	}
 	if allowed() != 3 {
 		t.Error("after the reset there are not 3 calls")
+	}
+	var did []string
+	for _, r := range traceAs[struct {
+		Kind, From string
+		Payload    struct {
+			Method, Path, Query, User, Limit, Subject string
+			Used                                      int `json:"calls_used"`
+		}
+	}](g) {
+		switch p := r.Payload; r.Kind {
+		case "system/access":
+			did = append(did, fmt.Sprint(r.From, " ", p.Method, " ", p.Path, " ", p.Query, " ", p.User == fmt.Sprint(os.Getuid())))
+		case "budget/reset":
+			did = append(did, fmt.Sprint(p.Limit, " of ", p.Subject, ": ", p.Used))
+		}
+	}
+	if len(did) > 0 && strings.HasPrefix(did[0], "operator POST /v1/reload") {
+		did = did[1:]
+	} else {
+		t.Error("the trace has no reload by the operator")
+	}
+	if want := []string{"operator DELETE /v1/budgets/some subject=bob true", "operator DELETE /v1/budgets/few subject= true", "operator DELETE /v1/budgets/some subject=alice true", "some of alice: 3"}; !slices.Equal(did, want) {
+		t.Errorf("the trace has %q, want %q", did, want)
 	}
 	var states []struct {
 		Limit, Subject string
