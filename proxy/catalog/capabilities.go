@@ -9,10 +9,18 @@ import (
 // ownCapabilities are the capabilities that foldgate states itself.
 var ownCapabilities = []string{"tools", "prompts", "resources", "logging", "completions"}
 
+// anyCapability is what a server may have of which nothing is known yet.
+const anyCapability = `{"prompts":{},"resources":{"subscribe":true},"logging":{},"completions":{}}`
+
 // Capabilities returns the union of the capabilities of all servers. servers are their capabilities
 // objects, nil if unknown. Lists can always change, because a server may come and go.
 func Capabilities(servers [][]byte) []byte {
 	out := []byte(`{"tools":{"listChanged":true}}`)
+	for i, capabilities := range servers {
+		if capabilities == nil {
+			servers[i] = []byte(anyCapability)
+		}
+	}
 	has := func(name string) bool {
 		return slices.ContainsFunc(servers, func(capabilities []byte) bool {
 			v, ok := rawjson.Get(capabilities, name)

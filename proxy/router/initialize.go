@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
@@ -37,24 +36,24 @@ func (r *request) answerInitialize(ctx context.Context, c *interceptor.Call) (*i
 	revision := s.revision
 	s.mu.Unlock()
 	s.scope.Own.Initialize(bytes.Clone(c.Target.Forward))
-	rt.discover(ctx, s)
+	capabilities, instructions := rt.discover(ctx, s)
 	out := append([]byte(`{"protocolVersion":`), rawjson.Quote(revision)...)
-	out = append(append(out, `,"capabilities":`...), rt.capabilities()...)
+	out = append(append(out, `,"capabilities":`...), capabilities...)
 	out = append(append(out, `,"serverInfo":`...), serverInfo()...)
-	out = append(append(out, `,"instructions":`...), rawjson.Quote(rt.instructions(ctx, s))...)
+	out = append(append(out, `,"instructions":`...), rawjson.Quote(instructions)...)
 	return &interceptor.Result{Body: append(out, '}')}, nil
 }
 
 func (r *request) answerDiscover(ctx context.Context, _ *interceptor.Call) (*interceptor.Result, error) {
 	rt := r.s.rt
-	rt.discover(ctx, r.s)
+	capabilities, instructions := rt.discover(ctx, r.s)
 	scope := "public"
 	if rt.Settings().Config.Authenticates() { // principals may see different things
 		scope = "private"
 	}
 	out := append([]byte(`{"resultType":"complete","supportedVersions":`), rawjson.Marshal(wire.Versions)...)
-	out = append(append(out, `,"capabilities":`...), rt.capabilities()...)
-	out = append(append(out, `,"instructions":`...), rawjson.Quote(rt.instructions(ctx, r.s))...)
+	out = append(append(out, `,"capabilities":`...), capabilities...)
+	out = append(append(out, `,"instructions":`...), rawjson.Quote(instructions)...)
 	out = append(append(out, `,"ttlMs":0,"cacheScope":"`+scope+`","_meta":{"`+wire.MetaServerInfo+`":`...), serverInfo()...)
 	return &interceptor.Result{Body: append(out, '}', '}')}, nil
 }
@@ -68,50 +67,46 @@ func serverInfo() []byte {
 	return rawjson.Marshal(map[string]string{"name": "foldgate", "title": "foldgate", "version": version.String()})
 }
 
-// discoverWait bounds how long a first initialize waits for unknown servers.
-const discoverWait = 5 * time.Second
-
-// discover completes the server info of all servers. It starts only servers without server info
-// for their present configuration.
-func (rt *Router) discover(ctx context.Context, s *Session) {
-	ctx, cancel := context.WithTimeout(ctx, discoverWait)
+// discover returns what a greeting says of the servers. It starts only servers without server info for
+// their present configuration. One that has not answered when the host's patience ends may have any
+// capability, and its instructions are missing.
+func (rt *Router) discover(ctx context.Context, s *Session) (capabilities []byte, instructions string) {
+	wait := s.patience()
+	waiting, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var wg sync.WaitGroup
-	for _, srv := range rt.Settings().Servers {
-		if _, known := srv.Info(); known {
-			continue
+	servers := rt.Settings().Servers
+	for _, srv := range servers {
+		if _, known := srv.Info(); !known && srv.Down(s.listing()) == nil {
+			wg.Go(func() {
+				waiting, cancel := context.WithDeadline(waiting, srv.Began(s.listing()).Add(wait))
+				defer cancel()
+				_, _ = srv.Connection(waiting, s.listing()) // srv.Status has the fault
+			})
 		}
-		wg.Go(func() {
-			if _, err := srv.Connection(ctx, s.listing()); err != nil {
-				s.shared.late.Store(srv.Key, true)
-			}
-		})
 	}
 	wg.Wait()
-}
-
-func (rt *Router) capabilities() []byte {
-	var all [][]byte
-	for _, srv := range rt.Settings().Servers {
-		info, _ := srv.Info()
-		capabilities, _ := rawjson.Get(info.Result, "capabilities")
-		all = append(all, capabilities)
+	all := make([][]byte, len(servers))
+	for i, srv := range servers {
+		if info, known := srv.Info(); known {
+			if all[i], known = rawjson.Get(info.Result, "capabilities"); !known {
+				all[i] = []byte(`{}`)
+			}
+		}
 	}
-	return catalog.Capabilities(all)
+	return catalog.Capabilities(all), rt.instructions(ctx, waiting, s)
 }
 
 // instructions returns the instructions of foldgate, then those of each server under its name.
 // Instructions that can't be checked for secrets are withheld, and those of servers of which the
-// caller must not learn.
-func (rt *Router) instructions(ctx context.Context, s *Session) string {
+// caller must not learn. It waits for lists as long as waiting.
+func (rt *Router) instructions(ctx, waiting context.Context, s *Session) string {
 	text := rt.Instructions
-	wait, cancel := context.WithTimeout(ctx, discoverWait)
-	defer cancel()
 	for _, srv := range rt.Settings().Servers {
 		info, _ := srv.Info()
 		own, _ := rawjson.GetString(info.Result, "instructions")
 		if own == "" || rt.conceals(s, srv, func(k catalog.Kind) *catalog.List {
-			l, _ := rt.list(wait, s, srv, k, nil)
+			l, _ := rt.list(waiting, s.patience(), s, srv, k, nil)
 			return l
 		}) {
 			continue

@@ -24,12 +24,14 @@ import (
 )
 
 const (
-	// answerWait bounds how long a host that asks for a list waits for servers. Some hosts give up
-	// after 5 seconds. A list that arrives later is announced with list_changed.
+	// answerWait bounds how long a host that begins, or asks for a list, waits for a server: since the
+	// server began to start, or else since foldgate began to read its list. Some hosts give up 5 seconds
+	// after they started foldgate. What arrives later is announced with list_changed.
 	answerWait = 4 * time.Second
-	// lateAfter is how long a fetch takes at least if a host was answered without it.
-	lateAfter = answerWait * 3 / 4
-	// listWait bounds how long a call waits for the list that names its tool.
+	// hurriedWait is the same for a server that starts, if the host is known to ask again when a list
+	// changes, and to begin its work without the tools of a server that takes longer than 2 seconds.
+	hurriedWait = 500 * time.Millisecond
+	// listWait is the same for a call that waits for the list that names its tool.
 	listWait = 10 * time.Second
 	// fetchLimit bounds the reading of a list, which goes on in the background.
 	fetchLimit = 2 * time.Minute
@@ -46,28 +48,36 @@ type listCache struct {
 	// stored means that the list was stored by an earlier process, or is from a connection that was idle
 	// and is closed. It is fetched again when a host asks for it, which does not wait for that.
 	stored [catalog.Kinds]bool
+	missed [catalog.Kinds]bool      // somebody was answered without the list
 	epoch  [catalog.Kinds]int       // counts changes, so that a list from before a change is not kept
-	begun  [catalog.Kinds]time.Time // when the fetch under way began; zero for none
+	begun  [catalog.Kinds]time.Time // when the fetch under way, or the start that it waits for, began; zero for none
 }
 
 // get returns a list. It fetches the list once for all that ask at the same time, in a goroutine
-// of wg, and does not wait for a fetch that has already taken longer than ctx has left. changed is
-// called after a fetch whose list hosts were answered without.
-func (c *listCache) get(ctx context.Context, wg *sync.WaitGroup, k catalog.Kind, fetch func() (*catalog.List, error), changed func()) (*catalog.List, error) {
+// of wg, and waits until wait after the fetch began. The fetch begins at begun, which may lie in the
+// past. changed is called after a fetch whose list somebody was answered without.
+func (c *listCache) get(ctx context.Context, wait time.Duration, wg *sync.WaitGroup, k catalog.Kind, begun time.Time, fetch func() (*catalog.List, error), changed func()) (*catalog.List, error) {
+	c.mu.Lock()
+	if under := c.begun[k]; !under.IsZero() {
+		begun = under
+	}
+	c.mu.Unlock()
+	ctx, cancel := context.WithDeadline(ctx, begun.Add(wait))
+	defer cancel()
 	for {
 		c.mu.Lock()
-		l, stored, begun := c.lists[k], c.stored[k], c.begun[k]
+		l, stored, under := c.lists[k], c.stored[k], c.begun[k]
 		c.mu.Unlock()
-		if l != nil && (!stored || !begun.IsZero()) {
+		if l != nil && (!stored || !under.IsZero()) {
 			return l, nil
 		}
-		if deadline, ok := ctx.Deadline(); ok && !begun.IsZero() && time.Since(begun) > time.Until(deadline) {
-			return nil, fmt.Errorf("%s is not answered since %s: %w", k.Method(), time.Since(begun).Round(time.Second), context.DeadlineExceeded)
+		if !under.IsZero() && ctx.Err() != nil {
+			return c.miss(k, fmt.Errorf("%s is not answered since %s: %w", k.Method(), time.Since(under).Round(time.Second), context.Cause(ctx)))
 		}
 		var fetched *catalog.List
 		done := make(chan error, 1)
 		wg.Go(func() {
-			v, err, _ := c.fetches.Do(k.Method(), func() (any, error) { return c.fetch(k, fetch, changed) })
+			v, err, _ := c.fetches.Do(k.Method(), func() (any, error) { return c.fetch(k, begun, fetch, changed) })
 			fetched, _ = v.(*catalog.List)
 			done <- err
 		})
@@ -76,19 +86,47 @@ func (c *listCache) get(ctx context.Context, wg *sync.WaitGroup, k catalog.Kind,
 		}
 		select {
 		case err := <-done:
-			if err != nil || c.peek(k) == fetched { // else the list changed meanwhile
-				return fetched, err
+			if err != nil {
+				return c.miss(k, err)
 			}
+			if c.peek(k) == fetched {
+				return fetched, nil
+			}
+			begun = time.Now() // the list changed meanwhile
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return c.miss(k, context.Cause(ctx))
 		}
 	}
 }
 
-// fetch runs one fetch and keeps the list, unless the list changed meanwhile.
-func (c *listCache) fetch(k catalog.Kind, fetch func() (*catalog.List, error), changed func()) (*catalog.List, error) {
+// miss notes that somebody is answered without a list, because of err, unless the list has just arrived.
+func (c *listCache) miss(k catalog.Kind, err error) (*catalog.List, error) {
 	c.mu.Lock()
-	before, epoch, begun := c.lists[k], c.epoch[k], time.Now()
+	defer c.mu.Unlock()
+	if l := c.lists[k]; l != nil {
+		return l, nil
+	}
+	c.missed[k] = true
+	return nil, err
+}
+
+// took returns, once, the lists that somebody was answered without and that no fetch is going to announce.
+func (c *listCache) took() (missed []catalog.Kind) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for k := range catalog.Kinds {
+		if c.missed[k] && c.begun[k].IsZero() {
+			c.missed[k] = false
+			missed = append(missed, k)
+		}
+	}
+	return missed
+}
+
+// fetch runs one fetch and keeps the list, unless the list changed meanwhile.
+func (c *listCache) fetch(k catalog.Kind, begun time.Time, fetch func() (*catalog.List, error), changed func()) (*catalog.List, error) {
+	c.mu.Lock()
+	before, epoch := c.lists[k], c.epoch[k]
 	if before != nil && !c.stored[k] { // of a fetch that ended since get looked
 		defer c.mu.Unlock()
 		return before, nil
@@ -98,11 +136,15 @@ func (c *listCache) fetch(k catalog.Kind, fetch func() (*catalog.List, error), c
 	l, err := fetch()
 	c.mu.Lock()
 	c.begun[k] = time.Time{}
-	if err == nil && c.epoch[k] == epoch {
-		c.lists[k], c.stored[k] = l, false
+	missed := false
+	if err == nil {
+		if c.epoch[k] == epoch {
+			c.lists[k], c.stored[k] = l, false
+		}
+		missed, c.missed[k] = c.missed[k] && len(l.Items) > 0, false
 	}
 	c.mu.Unlock()
-	if late := before == nil && time.Since(begun) > lateAfter; err == nil && (late || before != nil && !bytes.Equal(before.Page(k), l.Page(k))) {
+	if missed || err == nil && before != nil && !bytes.Equal(before.Page(k), l.Page(k)) {
 		changed()
 	}
 	return l, err
@@ -138,7 +180,6 @@ type groupLists struct {
 	group  upstream.Group
 	caches sync.Map // the *listCache of each *upstream.Server
 	merged [catalog.Kinds]atomic.Pointer[catalog.Catalog]
-	late   sync.Map // keys of the servers without which a list was answered
 	tasks  tasks
 }
 
@@ -201,12 +242,6 @@ func (p *groupLists) reload(before, st *Settings, principal string, k catalog.Ki
 	return changed || !bytes.Equal(seen.Result(false), now.Result(false))
 }
 
-// tookLate reports, once, whether hosts were answered without a server.
-func (p *groupLists) tookLate(server string) bool {
-	_, late := p.late.LoadAndDelete(server)
-	return late
-}
-
 // lists returns the lists of a server as the session sees them: its own if the server told this
 // session of a change, else the group's.
 func (s *Session) lists(srv *upstream.Server) *listCache {
@@ -225,18 +260,27 @@ func (s *Session) listing() upstream.Scope {
 	return upstream.Scope{Group: s.scope.Group}
 }
 
+// hurried are the hosts that hurriedWait is for, by the name that they give themselves. The protocol has no
+// capability that says it.
+var hurried = []string{"claude-code"}
+
+// patience is how long the session's host waits for a server that starts.
+func (s *Session) patience() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.Contains(hurried, s.client) {
+		return hurriedWait
+	}
+	return answerWait
+}
+
 func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interceptor.Result, error) {
 	rt := r.s.rt
 	k, _ := catalog.KindOf(c.Target.Method)
 	if cursor, ok := rawjson.GetString(c.Target.Params, "cursor"); ok {
 		return nil, invalidParams("cursor %s is not foldgate's: its lists have one page", rt.echo(cursor))
 	}
-	waiting, cancel := context.WithTimeout(ctx, answerWait)
-	defer cancel()
-	list, missing := rt.Catalog(waiting, r.s, k, []string{c.Outcome.Record})
-	for server := range missing {
-		r.s.shared.late.Store(server, true)
-	}
+	list, _ := rt.Catalog(ctx, r.s.patience(), r.s, k, []string{c.Outcome.Record})
 	list = list.For(c.Origin.Identity)
 	c.Outcome.Checked, c.Outcome.Clean = true, !rt.Settings().Config.LetsSecretsThrough() // each list was scrubbed when it was fetched
 	for _, l := range list.Lists {
@@ -248,18 +292,17 @@ func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interce
 }
 
 // Catalog returns the merged list that a session sees. It merges again only if one of the lists
-// has changed. causes are trace records that the reading of lists correlates to. missing has, by
+// has changed. It waits for a server until wait after the server began to start, or foldgate to read
+// its list. causes are trace records that the reading of lists correlates to. missing has, by
 // server, why a list could not be read.
-func (rt *Router) Catalog(ctx context.Context, s *Session, k catalog.Kind, causes []string) (merged *catalog.Catalog, missing map[string]error) {
-	ctx, cancel := context.WithTimeout(ctx, listWait)
-	defer cancel()
+func (rt *Router) Catalog(ctx context.Context, wait time.Duration, s *Session, k catalog.Kind, causes []string) (merged *catalog.Catalog, missing map[string]error) {
 	st := rt.Settings()
 	servers := st.Servers
 	lists := make([]*catalog.List, len(servers))
 	errs := make([]error, len(servers))
 	var wg sync.WaitGroup
 	for i, srv := range servers {
-		wg.Go(func() { lists[i], errs[i] = rt.list(ctx, s, srv, k, causes) })
+		wg.Go(func() { lists[i], errs[i] = rt.list(ctx, wait, s, srv, k, causes) })
 	}
 	wg.Wait()
 	missing = map[string]error{}
@@ -304,9 +347,7 @@ func (rt *Router) lookup(ctx context.Context, s *Session, k catalog.Kind, name s
 	}
 	st := rt.Settings()
 	if key, ok := st.Rules.OnlyOwner(name); ok && (k == catalog.Tools || k == catalog.Prompts) {
-		ctx, cancel := context.WithTimeout(ctx, listWait)
-		defer cancel()
-		l, err := rt.list(ctx, s, st.Server(key), k, nil)
+		l, err := rt.list(ctx, listWait, s, st.Server(key), k, nil)
 		if err != nil {
 			return catalog.Entry{}, false
 		}
@@ -317,7 +358,7 @@ func (rt *Router) lookup(ctx context.Context, s *Session, k catalog.Kind, name s
 		}
 		return catalog.Entry{}, false
 	}
-	merged, _ := rt.Catalog(ctx, s, k, nil)
+	merged, _ := rt.Catalog(ctx, listWait, s, k, nil)
 	return merged.Lookup(name)
 }
 
@@ -337,8 +378,11 @@ func (rt *Router) current(s *Session, k catalog.Kind, name string) (catalog.Entr
 }
 
 // list returns one list of one server as a session sees it.
-func (rt *Router) list(ctx context.Context, s *Session, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
-	return s.lists(srv).get(ctx, &rt.wg, k, func() (*catalog.List, error) {
+func (rt *Router) list(ctx context.Context, wait time.Duration, s *Session, srv *upstream.Server, k catalog.Kind, causes []string) (*catalog.List, error) {
+	if srv.IsLive(s.listing()) {
+		wait = max(wait, answerWait)
+	}
+	return s.lists(srv).get(ctx, wait, &rt.wg, k, srv.Began(s.listing()), func() (*catalog.List, error) {
 		ctx, cancel := context.WithTimeout(rt.lifetime, fetchLimit)
 		defer cancel()
 		l, err := rt.fetch(ctx, s, srv, k, causes)
@@ -349,6 +393,15 @@ func (rt *Router) list(ctx context.Context, s *Session, srv *upstream.Server, k 
 	}, func() {
 		rt.tell(s.scope.Group, k.Changed())
 	})
+}
+
+// tellMissed tells the hosts of a group that a server is there whose lists they were answered without.
+func (rt *Router) tellMissed(p *groupLists, srv *upstream.Server) {
+	for _, k := range p.of(srv).took() {
+		if srv.Capability(k.Capability()) != nil {
+			rt.tell(p.group, k.Changed())
+		}
+	}
 }
 
 // tell tells the hosts of a group that a list changed.
@@ -369,7 +422,7 @@ func (rt *Router) fetch(ctx context.Context, s *Session, srv *upstream.Server, k
 		cn = srv.Live(upstream.Scope{Group: s.scope.Group})
 	}
 	if cn == nil {
-		if err := srv.Slow(s.listing(), listWait); err != nil {
+		if err := srv.Down(s.listing()); err != nil {
 			return nil, err
 		}
 		var err error

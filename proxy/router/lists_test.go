@@ -1,10 +1,12 @@
 package router
 
 import (
+	"encoding/json"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/foldgate/foldgate/proxy/catalog"
 )
@@ -18,7 +20,7 @@ func TestOneFetchAtATime(t *testing.T) {
 		var running, fetches atomic.Int64
 		release := make(chan struct{})
 		get := func() {
-			l, err := c.get(t.Context(), &wg, catalog.Tools, func() (*catalog.List, error) {
+			l, err := c.get(t.Context(), time.Hour, &wg, catalog.Tools, time.Now(), func() (*catalog.List, error) {
 				if running.Add(1) > 1 {
 					t.Error("two fetches run at the same time")
 				}
@@ -45,4 +47,58 @@ func TestOneFetchAtATime(t *testing.T) {
 			t.Errorf("%d fetches, want one before the changes and one after", n)
 		}
 	})
+}
+
+// A list that somebody was answered without is announced when it comes, once, and only then. Nobody waits
+// for it longer than from when its fetch began.
+func TestMissedLists(t *testing.T) {
+	for name, k := range map[string]struct {
+		hosts   []time.Duration // when each asks
+		waits   []time.Duration // how long each waits
+		after   time.Duration   // how long the fetch takes
+		items   int
+		changed int
+	}{
+		"in time":           {[]time.Duration{0, time.Second}, []time.Duration{3 * time.Second, 2 * time.Second}, 3 * time.Second, 1, 0},
+		"late":              {[]time.Duration{0, time.Second, 5 * time.Second}, []time.Duration{4 * time.Second, 3 * time.Second, 0}, 6 * time.Second, 1, 1},
+		"late and empty":    {[]time.Duration{0}, []time.Duration{4 * time.Second}, 6 * time.Second, 0, 0},
+		"begun in the past": {[]time.Duration{-1}, []time.Duration{3 * time.Second}, 6 * time.Second, 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var c listCache
+				var hosts, wg sync.WaitGroup
+				changed := 0
+				start := time.Now()
+				for i, at := range k.hosts {
+					begun := start.Add(at)
+					if at < 0 {
+						at, begun = 0, start.Add(-time.Second)
+					}
+					hosts.Go(func() {
+						time.Sleep(at)
+						asked := time.Now()
+						l, err := c.get(t.Context(), 4*time.Second, &wg, catalog.Tools, begun, func() (*catalog.List, error) {
+							time.Sleep(k.after)
+							return &catalog.List{Items: make([]json.RawMessage, k.items)}, nil
+						}, func() { changed++ })
+						if waited := time.Since(asked); waited != k.waits[i] {
+							t.Errorf("host %d waited %v, want %v", i, waited, k.waits[i])
+						}
+						if inTime := k.after <= 4*time.Second; inTime != (err == nil) || inTime != (l != nil) {
+							t.Errorf("host %d got %v, %v", i, l, err)
+						}
+					})
+				}
+				hosts.Wait()
+				wg.Wait()
+				if changed != k.changed {
+					t.Errorf("announced %d times, want %d", changed, k.changed)
+				}
+				if missed := c.took(); len(missed) > 0 {
+					t.Errorf("still to announce: %v", missed)
+				}
+			})
+		})
+	}
 }

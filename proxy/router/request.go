@@ -357,7 +357,7 @@ func (rt *Router) ownersOf(ctx context.Context, s *Session, uri string) []*upstr
 	if e, ok := rt.lookup(ctx, s, catalog.Resources, uri); ok {
 		return rt.Settings().One(e.Server)
 	}
-	templates, _ := rt.Catalog(ctx, s, catalog.Templates, nil)
+	templates, _ := rt.Catalog(ctx, listWait, s, catalog.Templates, nil)
 	if e, ok := templates.Template(uri); ok {
 		return rt.Settings().One(e.Server)
 	}

@@ -292,7 +292,7 @@ func (o shared) lists() (read []*groupLists) {
 // Opened implements [upstream.Owner]: after a restart the lists may differ.
 func (o shared) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
 	for _, l := range o.lists() {
-		again = l.tookLate(srv.Key) || again
+		o.rt.tellMissed(l, srv)
 	}
 	if again {
 		o.rt.allChanged(srv, o.group, nil)

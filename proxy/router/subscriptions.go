@@ -240,7 +240,8 @@ func (s *Session) Opened(srv *upstream.Server, c conn.Conn, again bool) {
 		_, _ = c.Call(ctx, &conn.Request{Method: "logging/setLevel", Params: level}) // else the server logs at its own level
 	}
 	s.rt.wg.Go(func() { s.reopen(srv, c) })
-	if late := s.shared.tookLate(srv.Key); !again && !late {
+	s.rt.tellMissed(s.shared, srv)
+	if !again {
 		return
 	}
 	for _, uri := range s.subscribed.at(srv.Key) {

@@ -125,21 +125,27 @@ func (r *reconnector) connection(ctx context.Context) (conn.Conn, error) {
 	}
 }
 
-// Slow returns an error if Connection would likely keep its caller waiting: the last attempt
-// failed, or the current one has taken longer than limit. It starts the next attempt if that is
-// due.
-func (s *Server) Slow(scope Scope, limit time.Duration) error {
+// Began returns when the attempt to open the connection of a scope began that is under way, else now.
+func (s *Server) Began(scope Scope) time.Time {
 	r := s.reconnector(scope)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case r.closed || (r.current != nil && !isDone(r.current)):
+	if r.trying != nil {
+		return r.began
+	}
+	return time.Now()
+}
+
+// Down returns why the last attempt to open the connection of a scope failed, nil if it did not. It starts
+// the next attempt if that is due.
+func (s *Server) Down(scope Scope) error {
+	r := s.reconnector(scope)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed || r.err == nil || r.current != nil || mayLogIn(r.err) { // whether there is a login is known at once
 		return nil
-	case r.trying != nil && time.Since(r.began) > limit:
-		return fmt.Errorf("upstream %s: starting since %s", s.Key, time.Since(r.began).Round(time.Second))
-	case r.err == nil || r.current != nil || mayLogIn(r.err): // whether there is a login is known at once
-		return nil
-	case r.trying == nil && time.Now().After(r.retryAt):
+	}
+	if r.trying == nil && time.Now().After(r.retryAt) {
 		r.start()
 	}
 	return fmt.Errorf("upstream %s: %w: %w", s.Key, errDown, r.err)

@@ -326,3 +326,57 @@ func TestListsAreReadyAtOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestFirstStart: a host is answered before a server has ever been up. It may ask for every list, and
+// gets foldgate's own tools. It hears of the lists that come later, and of no others. Claude Code, which
+// begins its work after 2 seconds, waits for less than those.
+func TestFirstStart(t *testing.T) {
+	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
+		t.Parallel()
+		ctx := testContext(t)
+		auto := hello("")
+		auto["tools/list"] = `{"tools":[` + toolItem("t") + `]}`
+		p := newPlayer(t, "stdio", mcpclient.Legacy, auto)
+		p.play("initialize", true)
+		g := newGateway(t, "upstreams:\n  up: {"+p.config+"}\n")
+		c := g.unstarted(transport, era)
+		c.Name = "claude-code"
+		c.Capabilities = `{"elicitation":{"form":{},"url":{}},"sampling":{"context":{},"tools":{}},"roots":{"listChanged":true}}` // as foldgate's own first connection
+		var heard noted
+		c.Handle = heard.handle(nil)
+		greeting, err := c.Start(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{`"tools":{"listChanged":true}`, `"prompts":{"listChanged":true}`, `"resources":{"subscribe":true,"listChanged":true}`, `"logging":{}`, `"completions":{}`} {
+			if !strings.Contains(string(greeting), want) {
+				t.Errorf("the host is not told %s: %s", want, greeting)
+			}
+		}
+		hearsOfTools(t, c, transport, era)
+		if got := string(call(t, c, ctx, "tools/list", `{}`).Result); !strings.Contains(got, `"branch_create"`) || strings.Contains(got, "up__t") {
+			t.Errorf("tools while the server starts: %.300s", got)
+		}
+		for method, member := range map[string]string{"prompts/list": "prompts", "resources/list": "resources"} {
+			if got := names(t, c, method, member, "name"); len(got) > 0 {
+				t.Errorf("%s while the server starts = %v", method, got)
+			}
+		}
+		if era == mcpclient.Legacy {
+			call(t, c, ctx, "logging/setLevel", `{"level":"info"}`)
+		}
+		asked, err := mcpclient.Parse([]byte(<-p.got))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.play("initialize", false)
+		p.say(fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%s}`, asked.ID, auto["initialize"]), false)
+		until(t, "list_changed arrives", func() bool { return heard.has("tools/list_changed") > 0 })
+		if got := names(t, c, "tools/list", "tools", "name"); !slices.Equal(got, []string{"up__t"}) {
+			t.Errorf("tools after the start = %v", got)
+		}
+		if n := heard.has("(prompts|resources)/list_changed"); n > 0 {
+			t.Errorf("the host heard %d times of lists that are empty", n)
+		}
+	})
+}

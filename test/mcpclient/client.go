@@ -44,6 +44,8 @@ type transport interface {
 // Client is one connection to a server. Set its exported fields before Start;
 // its methods are safe for concurrent use.
 type Client struct {
+	// Name is what the client calls itself in initialize, "foldgate-test" by default.
+	Name string
 	// Capabilities holds the client's capabilities, "{}" by default.
 	Capabilities string
 	// Handle takes notifications and requests of the server, in order. It returns the answer to a
@@ -66,7 +68,7 @@ type Client struct {
 }
 
 func newClient(era Era) *Client {
-	return &Client{era: era, Capabilities: "{}", waiting: map[string]chan Message{}}
+	return &Client{era: era, Name: "foldgate-test", Capabilities: "{}", waiting: map[string]chan Message{}}
 }
 
 // Start opens the session: initialize in the legacy era, server/discover in
@@ -75,7 +77,7 @@ func (c *Client) Start(ctx context.Context) (json.RawMessage, error) {
 	method, params := "server/discover", "{}"
 	if c.era == Legacy {
 		method = "initialize"
-		params = `{"protocolVersion":"` + string(c.era) + `","capabilities":` + c.Capabilities + `,"clientInfo":{"name":"foldgate-test","version":"1"}}`
+		params = `{"protocolVersion":"` + string(c.era) + `","capabilities":` + c.Capabilities + `,"clientInfo":{"name":"` + c.Name + `","version":"1"}}`
 	}
 	m, err := c.Call(ctx, method, params)
 	if err != nil {
