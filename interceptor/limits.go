@@ -101,7 +101,7 @@ func (c *Call) limitRefusal(err error, lost string) error {
 			what += "; its result is stored, read it later with branch_read and the handle " + c.Outcome.Fold
 		}
 	}
-	r := Refusal{Reason: trace.ReasonLimit, Code: trace.RuleUnavailable, Status: 503, Message: fmt.Sprintf("%s: %v", what, err), Err: err}
+	r := Refusal{Reason: trace.ReasonLimit, Code: trace.RuleUnavailable, Status: 503, Message: what + ": the store of the limits can't be reached", Err: err} // the log has the cause, with addresses
 	exceeded, ok := errors.AsType[*limits.ExceededError](err)
 	if ok {
 		c.Outcome.limit = exceeded.Limit

@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,10 +14,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/foldgate/foldgate/budget/limits"
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/scrub"
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
@@ -29,6 +32,7 @@ type Report struct {
 	Principals []string         // names of those that may use the HTTP endpoint
 	Own        []ToolReport     // foldgate's own tools
 	Clashes    []catalog.Clash  // names of tools and prompts that two upstreams offer
+	Store      error            // why the server that counts the limits can't be used; nil if it can, or there is none
 	Unmatched  []config.Fault   // rules of workflows that name a tool which hosts do not see
 	Idle       []config.Fault   // globs on the names of tools that match none
 	Tokens     int              // cost of all tool definitions to a host, by Counter
@@ -91,7 +95,24 @@ func Check(ctx context.Context, cfg config.Config, as string, wait time.Duration
 	faults := g.settle(ctx, cmp.Or(as, g.anyone()), wait)
 	s := g.router.NewSession(server.Peer{Identity: interceptor.Identity{Principal: cmp.Or(as, g.anyone())}, Capabilities: wire.AllCapabilities, Transport: "http", Era: wire.Modern, SingleRequest: true})
 	defer s.Close("check is done")
-	return g.report(ctx, s, as, faults, wait), nil
+	r := g.report(ctx, s, as, faults, wait)
+	if len(cfg.Budgets.Limits) > 0 && cfg.Store.URL != "" {
+		r.Store = tryStore(ctx, cfg)
+	}
+	return r, nil
+}
+
+// tryStore takes nothing from the store of the limits, as each call takes something.
+func tryStore(ctx context.Context, cfg config.Config) error {
+	store, err := engine.OpenLimitStore(cfg)
+	if err != nil {
+		return err
+	}
+	defer store.Close()
+	ctx, cancel := context.WithTimeout(ctx, time.Duration(cfg.Budgets.WaitMS)*time.Millisecond)
+	defer cancel()
+	_, err = store.Take(ctx, limits.Op{ID: rand.Text()})
+	return err
 }
 
 // settle connects every server for a principal. It returns when each is up or has failed, or when none has for wait.

@@ -24,9 +24,9 @@ func newCheck(a *app) *cobra.Command {
 		Short: "Check the configuration and connect every upstream",
 		Long: `Validate the configuration, connect every upstream, and print the tools that a
 host would see with what their definitions cost in tokens. Exit code 2 means that
-the configuration is wrong, 1 that an upstream can't be reached, that two of them
-offer the same name, or that a rule of a workflow names a tool that no upstream
-shows. It changes nothing: no state directory is written.`,
+the configuration is wrong, 1 that an upstream or the store of the limits can't be
+reached, that two upstreams offer the same name, or that a rule of a workflow names
+a tool that no upstream shows. It changes nothing: no state directory is written.`,
 		Example: "  foldgate check\n  foldgate check --config foldgate.yaml -v\n  foldgate check --as alice",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -63,6 +63,9 @@ shows. It changes nothing: no state directory is written.`,
 				}
 				printFailed(cmd.OutOrStdout(), cfg, report)
 				return fmt.Errorf("%d of %d upstreams can't be reached%s", n, len(report.Upstreams), hint)
+			}
+			if report.Store != nil {
+				return fmt.Errorf("the store of the limits, store.url, can't be used: %w", report.Store)
 			}
 			if n := len(report.Clashes); n > 0 {
 				return fmt.Errorf("%d names are offered by two upstreams", n)

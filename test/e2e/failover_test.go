@@ -108,6 +108,30 @@ func cluster(t *testing.T) (url string, master *os.Process, over func() bool) {
 	return "", nil, nil
 }
 
+// foldgate check says what is wrong about the store of the limits. An agent is told that it can't be
+// reached, and not where it is.
+func TestCheckTriesTheStore(t *testing.T) {
+	port, _ := redisPort(t, "--requirepass", "open")
+	g := newGateway(t, "")
+	for password, want := range map[string]string{"open": "", "wrong-password": "check user and password"} {
+		g.configure(limited(t, "    - {name: all, per: all, tokens: 1k, window: 1mo}\n", "store: {url: \"redis://:"+password+"@127.0.0.1:"+port+"\"}\n"))
+		out, code := g.operate("check")
+		if (code == 1) != (want != "") || !strings.Contains(out, want) || strings.Contains(out, "wrong-password") {
+			t.Errorf("check with the password %s: %d %s", password, code, out)
+		}
+		ctx := testContext(t)
+		c := g.connect(ctx, "stdio", mcpclient.Legacy)
+		text := said(t, tool(t, c, ctx, "fake__text", `{"text":"x"}`))
+		if strings.Contains(text, "limits_unavailable") != (want != "") || strings.Contains(text, port) {
+			t.Errorf("a call with the password %s: %s", password, text)
+		}
+		if said := strings.Contains(g.log.String(), want); !said {
+			t.Errorf("the log does not have %q", want)
+		}
+		g.stop()
+	}
+}
+
 // The master of the counts dies during calls, and its replica takes over. No call hangs, calls are
 // refused meanwhile and made after it, and what was delivered is charged, but for what the master
 // confirmed and did not send to its replica. Several limits match: in a cluster one slot has all.

@@ -465,7 +465,8 @@ func TestRefusedNotificationIsFree(t *testing.T) {
 }
 
 // The gateway is killed at random moments under load. Nothing that a host received is uncharged, and
-// too much is charged only for calls that were under way.
+// too much is charged only for calls that were under way. Meanwhile a host of another gateway on the
+// same Redis goes on.
 func TestKilledUnderLimits(t *testing.T) {
 	for _, store := range []string{"sqlite", "redis"} {
 		t.Run(store, func(t *testing.T) {
@@ -481,15 +482,38 @@ func TestKilledUnderLimits(t *testing.T) {
 
 func killedUnderLimits(t *testing.T, more string) {
 	const limit, callers, largest = 1_000_000_000, 8, 130 // all that callers have in hand is less than what is reserved
-	g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 1G, window: 1mo}\n    - {name: person, per: principal, tokens: 1G, calls: 1G, window: rolling 24h}\n    - {name: main, match: {context: main}, per: session, tokens: 1G}\n", more))
+	const limits = "    - {name: all, per: all, tokens: 1G, window: 1mo}\n    - {name: person, per: principal, tokens: 1G, calls: 1G, window: rolling 24h}\n    - {name: main, match: {context: main}, per: session, tokens: 1G}\n"
+	g := newGateway(t, limited(t, limits, more))
 	var seen, calls int64
-	check := func(ctx context.Context, c *mcpclient.Client) int64 {
-		t.Helper()
-		used := int64(limit - leftOf(t, c, ctx, "all"))
-		if person := int64(limit - leftOf(t, c, ctx, "person")); used < seen || person != used {
-			t.Fatalf("hosts received %d tokens, %d and %d are charged", seen, used, person)
+	var other spender
+	stopOther := func() {}
+	if more != "" {
+		h := newGateway(t, limited(t, limits, more))
+		other.c = h.stdio(mcpclient.Modern)
+		ctx, cancel := context.WithCancel(t.Context())
+		if _, err := other.c.Start(ctx); err != nil {
+			t.Fatal(err)
 		}
-		return used
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if _, refused, err := other.call(t.Context(), "fake__huge", `{"bytes":400}`, ""); err != nil || refused != nil {
+					t.Error(err, refused)
+					return
+				}
+			}
+		})
+		stopOther = func() { cancel(); wg.Wait() }
+		defer stopOther()
+	}
+	check := func(ctx context.Context, c *mcpclient.Client) (used, received int64) {
+		t.Helper()
+		received = seen + other.spent.Load()
+		used = int64(limit - leftOf(t, c, ctx, "all"))
+		if person := int64(limit - leftOf(t, c, ctx, "person")); used < received || person < received {
+			t.Fatalf("hosts received %d tokens, %d and %d are charged", received, used, person)
+		}
+		return used, received
 	}
 	for k := range *kills {
 		ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
@@ -527,12 +551,13 @@ func killedUnderLimits(t *testing.T, more string) {
 	ctx := testContext(t)
 	last := g.connect(ctx, "stdio", mcpclient.Legacy)
 	most := int64(*kills) * callers * largest
-	used := int64(0)
+	stopOther()
+	used, received := int64(0), int64(0)
 	until(t, "what was reserved is given back", func() bool {
-		used = check(ctx, last)
-		return used-seen <= most
+		used, received = check(ctx, last)
+		return used-received <= most && leftOf(t, last, ctx, "person") == leftOf(t, last, ctx, "all")
 	})
-	t.Logf("%d kills, %d calls answered, %d tokens received, %d charged: %d too many a kill", *kills, calls, seen, used, (used-seen)/int64(*kills))
+	t.Logf("%d kills, %d calls answered, %d tokens received, %d charged: %d too many a kill", *kills, calls, received, used, (used-received)/int64(*kills))
 }
 
 // redis starts a Redis server and returns its URL and its process. It writes each operation before
