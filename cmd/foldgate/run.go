@@ -110,7 +110,7 @@ func (a *app) serve(ctx context.Context, cfg config.Config, load func() (config.
 	}
 	return g.RunHTTP(ctx, func(addr net.Addr) {
 		at := scheme + reachable(addr)
-		greet(out, at+"/mcp", cmp.Or(strings.TrimSuffix(cfg.PublicURL, "/"), at)+"/mcp", cfg.Authenticates())
+		greet(out, at+"/mcp", cmp.Or(strings.TrimSuffix(cfg.PublicURL, "/"), at)+"/mcp", len(cfg.Principals) > 0)
 	})
 }
 
@@ -142,7 +142,7 @@ func handleSignals(ctx context.Context, stdio bool) (_ context.Context, hangups 
 }
 
 // greet prints where the gateway listens, and how to add it to a host, which reaches it at url. If
-// tokens is set, hosts must send one.
+// tokens is set, hosts must send one. At an issuer, hosts log in by themselves.
 func greet(w io.Writer, listens, url string, tokens bool) {
 	hosts := `Add it to your agent host:
   Claude Code  claude mcp add --transport http foldgate %[1]s
