@@ -153,9 +153,7 @@ func TestCloseWhileCallsRun(t *testing.T) {
 	for range 20 {
 		<-started
 	}
-	closed := make(chan error)
-	go func() { closed <- fg.Close() }()
-	if err := <-closed; err != nil {
+	if err := fg.Close(); err != nil {
 		t.Errorf("Close: %v", err)
 	}
 	close(release)

@@ -269,7 +269,7 @@ func everything(r *rig, all map[string]shape, texts map[string]string, places []
 		})
 	}
 	l.begin("the rest")
-	note := func(what string, v any, err error) { l.note(what, v, err) }
+	note := l.note
 	prompts, err := r.c.ListPrompts(ctx, nil)
 	note("prompts/list", prompts.Prompts, err)
 	resources, err := r.c.ListResources(ctx, nil)
