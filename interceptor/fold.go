@@ -122,7 +122,7 @@ func (f *folder) fold(c *Call, res *Result, room int) *Result {
 	if res.opaque() {
 		return nil
 	}
-	fault := f.log.With("server", c.Target.Server, "tool", c.Target.Name)
+	fault := f.log.With("server", c.Target.Server, "tool", c.Tool())
 	res, ok := f.storable(c, res)
 	if !ok {
 		fault.Error("result not folded: it could not be checked for secrets")
@@ -168,7 +168,7 @@ func (c *Call) keep() {
 		return
 	}
 	f := o.folder
-	fault := f.log.With("server", c.Target.Server, "tool", c.Target.Name)
+	fault := f.log.With("server", c.Target.Server, "tool", c.Tool())
 	res, ok := f.storable(c, o.result)
 	if !ok {
 		fault.Error("result that can't be delivered is lost: it could not be checked for secrets")

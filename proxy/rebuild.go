@@ -37,8 +37,7 @@ type MissingRecords struct {
 }
 
 // RebuildLimits raises the counts of the limits in c to what the journals in dirs say. It lowers none,
-// so it can be repeated. The journals must be those of all gateways that share the store. Of a
-// branch_return the whole answer counts, because the trace does not have the tokens of its message.
+// so it can be repeated. The journals must be those of all gateways that share the store.
 func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slog.Logger) (done Rebuilt, err error) {
 	all, store, err := openLimits(c, log)
 	if err != nil {
@@ -46,7 +45,7 @@ func RebuildLimits(ctx context.Context, c config.Config, dirs []string, log *slo
 	}
 	shown := func(server, tool string) string { return engine.Shown(&c, server, tool) }
 	refusedByLimit := func(rule string) bool {
-		return rule == "limits_unavailable" || slices.ContainsFunc(c.Budgets.Limits, func(l limits.Limit) bool { return l.Name == rule })
+		return rule == trace.RuleUnavailable || slices.ContainsFunc(c.Budgets.Limits, func(l limits.Limit) bool { return l.Name == rule })
 	}
 	charges := func(yield func(limits.Charge, error) bool) {
 		for _, dir := range dirs {

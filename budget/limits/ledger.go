@@ -31,7 +31,7 @@ type Ledger struct {
 }
 
 // The file begins with a head in a slot of its own. A slot is a page: a process that is killed has
-// written its numbers or not.
+// done a write to it or not. [Ledger.writeNumbers] is the exception.
 const (
 	slotSize   = 4096
 	slotIDs    = 64  // where the ids begin, after the numbers
@@ -148,12 +148,12 @@ func (d *Ledger) writeNumbers(page []byte, slot int) (done bool) {
 	}
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() { _ = recover() }() // somebody has cut the file, or the disk is full
-	const numbers = 16
+	const reserve = 16               // bytes of the tokens and the calls
 	is := d.memory[slot*slotSize:][:len(page)]
-	if !bytes.Equal(is[numbers:], page[numbers:]) {
+	if !bytes.Equal(is[reserve:], page[reserve:]) {
 		return false
 	}
-	for at := 0; at < numbers; at += 8 {
+	for at := 0; at < reserve; at += 8 {
 		atomic.StoreUint64((*uint64)(unsafe.Pointer(&is[at])), binary.NativeEndian.Uint64(page[at:]))
 	}
 	return true

@@ -70,10 +70,7 @@ func OpenRedis(address, prefix string) (Store, error) {
 	}
 	options.DisableRetry = true // see do
 	options.DisableCache = true // it needs a permission more
-	u, err := url.Parse(address)
-	if err != nil {
-		return nil, err // ParseURL has parsed it
-	}
+	u, _ := url.Parse(address)  // ParseURL has parsed it
 	q := u.Query()
 	if err := certificates(options.TLSConfig, q.Get("ca"), q.Get("cert"), q.Get("key")); err != nil {
 		return nil, fmt.Errorf("store of the limits: %w", err)

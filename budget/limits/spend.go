@@ -509,9 +509,9 @@ func (l *Limits) nextID() string {
 	return l.id + strconv.FormatInt(l.ops, 36)
 }
 
-// blame notes that the store does not answer: until it has got what waits in the outbox, which is never
-// empty then, calls don't wait for it. A store that had no time is not to blame: what one caller has left can be too short for any. l.mu is
-// held.
+// blame notes that the store does not answer. Calls don't wait for it until it has got the outbox, which
+// the caller leaves with something in it. A store that had no time is not to blame: what one caller has
+// left can be too short for any. l.mu is held.
 func (l *Limits) blame(ctx context.Context, start time.Time, err error) {
 	if ctx.Err() != nil && time.Since(start) < l.o.Wait/2 {
 		return

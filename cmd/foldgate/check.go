@@ -132,9 +132,9 @@ func upstreamRemedy(cfg config.Config, u proxy.UpstreamReport) string {
 		return "Nothing listens there: start the server, or correct " + at + ".url."
 	case says("no such host"):
 		return "There is no such host: correct " + at + ".url, or check the network."
-	case says("401", "403"):
+	case says("HTTP 401", "HTTP 403"):
 		return "It asks for a login: give it headers or auth under " + at + "; see docs/logins.md."
-	case says("404", "405"):
+	case says("HTTP 404", "HTTP 405"):
 		return "There is no MCP server at that path: correct " + at + ".url."
 	}
 	return "Correct " + at + ".url, or check the network."

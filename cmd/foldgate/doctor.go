@@ -309,7 +309,9 @@ func (d *doctor) programs(ctx context.Context) {
 			continue
 		}
 		limited, cancel := context.WithTimeout(ctx, 10*time.Second)
-		out, err := exec.CommandContext(limited, program, "--version").CombinedOutput()
+		cmd := exec.CommandContext(limited, program, "--version")
+		cmd.WaitDelay = time.Second // a process that it started may hold the pipe
+		out, err := cmd.CombinedOutput()
 		cancel()
 		number := versionNumber.FindSubmatch(out)
 		major := 0
@@ -343,8 +345,9 @@ func (d *doctor) upstreams(ctx context.Context) {
 		return
 	}
 	var ok []string
-	dearest, most := "", 0
+	dearest, most, tools := "", 0, len(r.Own)
 	for _, u := range r.Upstreams {
+		tools += len(u.Tools)
 		if u.Err != nil {
 			d.add(levelFault, "upstream", upstreamRemedy(d.cfg, u), "%s: %s", u.Name, strings.TrimPrefix(u.Err.Error(), "upstream "+u.Name+": "))
 			continue
@@ -366,10 +369,6 @@ func (d *doctor) upstreams(ctx context.Context) {
 	}
 	for _, f := range slices.Concat(r.Unmatched, r.Idle) {
 		d.add(levelWarn, "names", "correct the key; foldgate check lists the tools", "%s", f.Error())
-	}
-	tools := len(r.Own)
-	for _, u := range r.Upstreams {
-		tools += len(u.Tools)
 	}
 	level, remedy := levelOK, ""
 	if r.Tokens > manyTokens {
@@ -416,7 +415,7 @@ func (d *doctor) state(ctx context.Context) {
 			return
 		}
 		d.add(levelOK, "state", "", "%s is made with the first start", dir)
-		d.disk(above, 0)
+		d.space(freeBytes(above), 0)
 		return
 	case err != nil:
 		d.add(levelFault, "state", "run foldgate as the user who owns it, or set state_dir to another", "%v", err)
@@ -452,7 +451,7 @@ func (d *doctor) state(ctx context.Context) {
 	default:
 		d.add(levelOK, "state", "", "%s: %s, of it the trace %s%s", dir, megabytes(size), megabytes(traces), running)
 	}
-	d.disk(dir, traces)
+	d.space(freeBytes(dir), traces)
 }
 
 // Free space, in bytes, below which there is a fault or a warning.
@@ -460,8 +459,6 @@ const (
 	leastFree = 100 << 20
 	scantFree = 1 << 30
 )
-
-func (d *doctor) disk(dir string, traces int64) { d.space(freeBytes(dir), traces) }
 
 // space judges the free space in bytes beside the size of the trace.
 func (d *doctor) space(free, traces int64) {
@@ -529,7 +526,7 @@ func (d *doctor) recent(ctx context.Context) (newest time.Time) {
 			}
 		}
 		seq := uint64(0)
-		for r, wrong := range query.Scan(ctx, dir, query.Filter{Since: since, Journal: true}) {
+		for r, wrong := range query.Recent(ctx, dir, query.Filter{Since: since, Journal: true}) {
 			if err = cmp.Or(err, wrong); wrong != nil {
 				break
 			}

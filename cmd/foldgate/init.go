@@ -35,7 +35,7 @@ import instead.`,
 				return fmt.Errorf("%s exists, and was left as it is: name another file, or change it with an editor", file)
 			}
 			if err != nil {
-				return fmt.Errorf("%w: name a file in a directory that exists", err)
+				return fmt.Errorf("%w: name a file in a directory that exists and that you can write", err)
 			}
 			_, err = f.WriteString(template)
 			if err := errors.Join(err, f.Close()); err != nil {

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -115,10 +114,8 @@ func TestHelpHasExamples(t *testing.T) {
 			t.Errorf("%s --help has no example", c.CommandPath())
 		}
 		for line := range strings.Lines(c.Example) {
-			if name := strings.Fields(line); !c.HasParent() || !strings.Contains(line, "foldgate") || !strings.Contains(line, c.Name()) {
-				if !c.HasParent() || slices.Contains(name, "claude") {
-					continue
-				}
+			of := strings.Contains(line, "foldgate") && strings.Contains(line, c.Name()) || slices.Contains(strings.Fields(line), "claude")
+			if c.HasParent() && !of {
 				t.Errorf("%s: the example %q is not of this command", c.CommandPath(), line)
 			}
 		}
@@ -188,7 +185,7 @@ func TestMistakes(t *testing.T) {
 			out, err := cmd.CombinedOutput()
 			exit, ok := errors.AsType[*exec.ExitError](err)
 			if !ok || exit.ExitCode() != m.code {
-				t.Errorf("%v, want exit code %s", err, strconv.Itoa(m.code))
+				t.Errorf("%v, want exit code %d", err, m.code)
 			}
 			for what, want := range map[string]string{"place": m.place, "remedy": m.remedy} {
 				if !regexp.MustCompile("(?m)" + want).Match(out) {

@@ -152,7 +152,7 @@ func (f *Foldgate) Sending() mcp.Middleware {
 }
 
 // AddTools adds foldgate's own tools to a server: those that the parts in use need. They replace tools
-// of the same names; one that is added later is refused.
+// of the same names. With one that is added after them, before the first request, all requests fail.
 func (f *Foldgate) AddTools(s *mcp.Server) {
 	for _, t := range f.tools {
 		s.AddTool(&t, func(context.Context, *mcp.CallToolRequest) (*mcp.CallToolResult, error) { return nil, errNotMounted })

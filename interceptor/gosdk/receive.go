@@ -62,7 +62,7 @@ func (f *Foldgate) receive(next mcp.MethodHandler) mcp.MethodHandler {
 		if !ok {
 			return nil, errors.New("fg.Receiving() is middleware for servers")
 		}
-		r := &request{f: f, ss: ss, next: next, req: req, ctx: ctx}
+		r := &request{f: f, s: f.sessionOf(ss, req), ss: ss, next: next, req: req, ctx: ctx}
 		if !mounted.Load() {
 			if err := r.mounted(); err != nil {
 				f.engine.Log.Error(err.Error())
@@ -74,7 +74,6 @@ func (f *Foldgate) receive(next mcp.MethodHandler) mcp.MethodHandler {
 		if err != nil {
 			return nil, err
 		}
-		r.s = f.sessionOf(ss, req)
 		if strings.HasPrefix(method, "notifications/") {
 			return r.notification(method, params)
 		}

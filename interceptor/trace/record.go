@@ -237,7 +237,7 @@ func (r *Record) Blocked() bool {
 func (r *Record) OverBudget() bool {
 	a := r.AuditOrEmpty()
 	d := a.Decision
-	return a.OverBudget || d != nil && (d.Reason == ReasonLimit && (d.Result == Blocked || d.Rule != RuleUnavailable) || d.Reason == "budget_exhausted")
+	return a.OverBudget || d != nil && (d.Reason == ReasonLimit && d.Result == Blocked || d.Reason == "budget_exhausted")
 }
 
 // CanonicalKind returns the name that this package writes for a kind. It

@@ -171,21 +171,21 @@ func (h Host) File(dir string) (string, error) {
 type Found struct {
 	// Server is foldgate's entry, nil if there is none: the one that is called so, or starts such a program.
 	Server *Server
-	Off    string   // why the host does not use the entry as it is, "" if it does
+	Off    string   // why the entry can't be used as it is, as far as can be told here; "" if it can
 	Others []string // the other servers that are turned on
 }
 
 // Inspect reads the servers in a host's file, nil if there is no file.
 func (h Host) Inspect(file string) (*Found, error) {
-	c, _, err := h.open(file)
-	if err != nil || c.Before == nil {
+	text, err := read(file)
+	if err != nil || text == nil {
 		return nil, err
 	}
-	all, err := h.syntax.decode(c.Before)
+	all, err := h.syntax.decode(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
-	names, err := h.syntax.names(c.Before, h.table)
+	names, err := h.syntax.names(text, h.table)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}

@@ -305,7 +305,7 @@ func (h Host) variables(text string) (out string, err error) {
 		case optional:
 			out += plain(fallback)
 		default:
-			return "", fmt.Errorf("it uses the variable %s, which is not set here: set it and import again", name)
+			return "", fmt.Errorf("it uses the variable %s, which is not set here: set it and try again", name)
 		}
 	}
 	return out + plain(text[at:]), nil

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 )
 
@@ -63,13 +62,13 @@ func unknownKey(key, keys string) Fault {
 	path := strings.Split(key, ".")
 	name := path[len(path)-1]
 	table := path[0]
-	if table == "upstreams" && len(path) > 1 {
+	if table == "upstreams" && len(path) > 1 && path[1] == "mcpServers" { // the others may be names of upstreams
 		table = path[1]
 	}
 	names := strings.Split(keys, ", ")
 	switch host, known := hostTables[table]; {
-	case known && !slices.Contains(names, table):
-		return Fault{Key: strings.TrimSuffix(key[:strings.Index(key, table)]+table, "."), Msg: fmt.Sprintf("is how an agent host lists its servers. Take it out of this file; then foldgate import %s turns the host's servers into upstreams. Or write them by hand, as upstreams: {name: {command: [npx, -y, server]}}", host)}
+	case known:
+		return Fault{Key: key[:strings.Index(key, table)+len(table)], Msg: fmt.Sprintf("is how an agent host lists its servers. Take it out of this file; then foldgate import %s turns the host's servers into upstreams. Or write them by hand, as upstreams: {name: {command: [npx, -y, server]}}", host)}
 	case path[0] == "upstreams" && len(path) == 3 && hostKeys[name] != "":
 		return Fault{Key: key, Msg: "there is no such key; " + hostKeys[name]}
 	}

@@ -9,8 +9,7 @@ import (
 )
 
 // Refusal returns the reply to a request of a host that foldgate refuses or fails: a tool result for the
-// model to act on, or a JSON-RPC error. typed is as of [interceptor.Refusal.ToolResult]. Nothing else
-// decides this.
+// model to act on, or a JSON-RPC error. typed is as of [interceptor.Refusal.ToolResult].
 func Refusal(b *interceptor.Boundary, method string, typed bool, err error) wire.Message {
 	if rpc, ok := errors.AsType[*wire.Error](err); ok {
 		return Clean(b, wire.Message{Error: rpc.JSON()})

@@ -218,8 +218,8 @@ func (r *reconnector) await(loggedIn func() bool) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		switch {
-		case r.closed || r.of.lifetime.Err() != nil || r.current != nil || r.trying != nil || r.login == nil: // an attempt awaits the next login itself
-		case loggedIn():
+		case r.closed || r.of.lifetime.Err() != nil || r.login == nil: // a connection needs no login any more
+		case r.trying == nil && loggedIn():
 			r.start()
 		default:
 			r.login.Reset(loginPoll)
