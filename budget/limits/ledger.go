@@ -41,15 +41,16 @@ const (
 	ledgerHead = "foldgate reserves 1\n"
 )
 
-// OpenLedger opens or creates a ledger. What is left in it goes back to the store with the first
-// [New] that gets it.
-func OpenLedger(path string) (*Ledger, error) {
+// OpenLedger opens or creates a ledger for what is reserved at a store, which is named by at most 64
+// characters. What is left in it goes back to the store with the first [New] that gets it. Of another
+// store nothing goes back.
+func OpenLedger(path, store string) (*Ledger, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	d := &Ledger{file: f}
-	if err := d.read(); err != nil {
+	if err := d.read(store); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -57,13 +58,13 @@ func OpenLedger(path string) (*Ledger, error) {
 	return d, nil
 }
 
-func (d *Ledger) read() error {
+func (d *Ledger) read(store string) error {
 	raw, err := io.ReadAll(io.LimitReader(d.file, slotSize*(maxSlots+1)))
 	if err != nil {
 		return err
 	}
 	life := life(d.file)
-	head := append([]byte(ledgerHead+life), make([]byte, slotSize)...)[:slotSize]
+	head := append([]byte(ledgerHead+life+store), make([]byte, slotSize)...)[:slotSize]
 	trusted := life != "" && bytes.HasPrefix(raw, head)
 	for at := slotSize; at < len(raw); at += slotSize {
 		d.used++

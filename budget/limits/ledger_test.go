@@ -88,7 +88,7 @@ func TestLedger(t *testing.T) {
 			most = over
 		}
 		for life := range lives {
-			ledger, err := OpenLedger(path)
+			ledger, err := OpenLedger(path, "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -176,7 +176,7 @@ func TestLedger(t *testing.T) {
 			kill()
 			store.Close()
 		}
-		ledger, err := OpenLedger(path)
+		ledger, err := OpenLedger(path, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -209,7 +209,7 @@ func TestLedger(t *testing.T) {
 // dying returns what a process with one caller leaves in its ledger, and what it has delivered.
 func dying(t *testing.T, store Store, path string) (delivered int64) {
 	t.Helper()
-	ledger, err := OpenLedger(path)
+	ledger, err := OpenLedger(path, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +273,7 @@ func TestLedgerLeft(t *testing.T) {
 			delivered := dying(t, store, path)
 			tt.do(t, path)
 			for range 2 { // the next process, and the one after it
-				ledger, err := OpenLedger(path)
+				ledger, err := OpenLedger(path, "")
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -331,7 +331,7 @@ func TestLedgerOfLongAgo(t *testing.T) {
 					t.Fatal(err)
 				}
 			})
-			ledger, err := OpenLedger(path)
+			ledger, err := OpenLedger(path, "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -366,7 +366,7 @@ func blank(t *testing.T) *os.File {
 func TestLedgerFails(t *testing.T) {
 	eachStore(t, func(t *testing.T, open func() Store) {
 		store, path := open(), filepath.Join(t.TempDir(), "reserves")
-		ledger, err := OpenLedger(path)
+		ledger, err := OpenLedger(path, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -390,7 +390,7 @@ func TestLedgerFails(t *testing.T) {
 			sum += 27
 		}
 		l.settled(t)
-		again, err := OpenLedger(path)
+		again, err := OpenLedger(path, "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -412,7 +412,7 @@ func TestLedgerIsFull(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	ledger, err := OpenLedger(filepath.Join(t.TempDir(), "reserves"))
+	ledger, err := OpenLedger(filepath.Join(t.TempDir(), "reserves"), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -443,7 +443,7 @@ func FuzzLedger(f *testing.F) {
 		if err := os.WriteFile(path, raw, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		d, err := OpenLedger(path)
+		d, err := OpenLedger(path, "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -56,7 +56,7 @@ func child(text string) {
 	fail(json.Unmarshal([]byte(text), &o))
 	store, err := openAt(o.Place)
 	fail(err)
-	ledger, err := OpenLedger(o.Ledger)
+	ledger, err := OpenLedger(o.Ledger, "")
 	fail(err)
 	l, err := New(processLimits, store, Options{Wait: time.Minute, MaxResult: o.MaxResult, Ledger: ledger})
 	fail(err)
@@ -154,7 +154,7 @@ func (s *tally) check(t *testing.T, place, reserves string, over Used) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	ledger, err := OpenLedger(reserves)
+	ledger, err := OpenLedger(reserves, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,8 @@ type account struct {
 
 	reserving     chan struct{} // closed when the take that reserves has ended; nil: none is under way
 	tokens, calls int64         // reserved; negative: delivered while the store was down, and not charged
-	grown         int           // each reserve is twice the one before, and half of it after what was left of it went back
+	grown         int           // each reserve is twice the one before, and a quarter of it after what was left of it went back
+	room          Used          // the most to have in reserve, by what the last answer left
 
 	// What is on its way to the store, if the account has a slot in the ledger.
 	slot                             int    // 0: none
@@ -134,7 +135,9 @@ func (l *Limits) reserved(a *account, op *Op, answer Answer) bool {
 		return false
 	}
 	a.taking = ""
-	a.grown = min(a.grown+1, maxGrown)
+	if answer.ExtraTokens > 0 || answer.ExtraCalls > 0 {
+		a.grown = min(a.grown+1, maxGrown)
+	}
 	return l.hold(a, answer.ExtraTokens, answer.ExtraCalls)
 }
 
@@ -253,7 +256,7 @@ func (l *Limits) giveBack(ctx context.Context) bool {
 func (l *Limits) sendAll(ctx context.Context) bool {
 	for len(l.outbox) > 0 {
 		p := l.outbox[0]
-		if l.o.Now().Sub(p.since) > rememberOps-time.Minute { // the store may have forgotten it
+		if age := l.o.Now().Sub(p.since); age > rememberOps-time.Minute || age < -30*time.Second { // the store may have forgotten it
 			p.changes = slices.Clone(p.changes) // a store that was left may still read them
 			for i := range p.changes {
 				c := &p.changes[i]
@@ -294,11 +297,11 @@ func (l *Limits) sent(p parcel) {
 
 // empty takes all reserves for a parcel. l.mu is held.
 func (l *Limits) empty() parcel {
-	p := parcel{id: l.lastingID(""), how: Add, since: l.o.Now()}
+	p := parcel{id: l.lastingID(""), how: Add, since: l.o.Now().Round(0)} // the clock of a machine that sleeps stands still otherwise
 	all := sums{}
 	for _, a := range l.holding {
 		tokens, calls := a.tokens, a.calls
-		if a.grown = max(a.grown-1, 0); tokens == 0 && calls == 0 {
+		if a.grown = max(a.grown-2, 0); tokens == 0 && calls == 0 {
 			continue
 		}
 		a.tokens, a.calls = 0, 0

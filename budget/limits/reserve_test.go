@@ -13,7 +13,7 @@ import (
 // reach their store, and one call of theirs.
 func reserving(t *testing.T) (l *Limits, asked *counting, call func(args, result int)) {
 	t.Helper()
-	ledger, err := OpenLedger(filepath.Join(t.TempDir(), "reserves"))
+	ledger, err := OpenLedger(filepath.Join(t.TempDir(), "reserves"), "")
 	if err != nil {
 		t.Fatal(err)
 	}

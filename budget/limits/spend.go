@@ -339,9 +339,10 @@ func (s *Spend) take(ctx context.Context, tokens, calls int64) (got int64, excee
 // charge lets takes come from an account. Another account is another window: what was taken before
 // stays taken.
 func (s *Spend) charge(a *account) {
-	if s.last != a {
-		s.last, s.taken = a, 0
+	if s.last == nil || s.last.name != a.name {
+		s.taken = 0
 	}
+	s.last = a
 }
 
 // ask takes tokens and calls from the store.
@@ -358,7 +359,7 @@ func (s *Spend) ask(ctx context.Context, tokens, calls int64) (got int64, exceed
 		s.charge(a)
 		op := Op{
 			ID: l.nextID(), Counters: a.counters, Tokens: tokens, Calls: calls, Whole: s.whole,
-			ExtraTokens: max(int64(l.o.MaxResult)<<a.grown-a.tokens, 0), ExtraCalls: max(maxExtraCalls<<a.grown-a.calls, 0),
+			ExtraTokens: max(min(int64(l.o.MaxResult)<<a.grown, a.room.Tokens)-a.tokens, 0), ExtraCalls: max(min(maxExtraCalls<<a.grown, a.room.Calls)-a.calls, 0),
 		}
 		reserves := a.reserving == nil && l.reserve(a, &op)
 		if reserves {
@@ -428,8 +429,11 @@ func (l *Limits) account(u Use) *account {
 	return a
 }
 
+// noBound is the room for reserves where no limit has a total.
+var noBound = Used{math.MaxInt64, math.MaxInt64}
+
 func (l *Limits) open(u Use, now time.Time) *account {
-	a := &account{until: 1<<63 - 1}
+	a := &account{until: 1<<63 - 1, room: noBound}
 	for _, one := range l.all {
 		for _, u := range one.uses(u) {
 			c, subject, w := one.counter(u, now)
@@ -449,9 +453,10 @@ func (l *Limits) open(u Use, now time.Time) *account {
 
 // learn reads what an answer says about the limits. l.mu is held.
 func (l *Limits) learn(a *account, u Use, answer Answer) (crossings []Crossing) {
-	a.fold = false
+	a.fold, a.room = false, noBound
 	for i, c := range a.counters {
 		used, one := answer.Used[i], a.limits[i]
+		a.room = Used{min(a.room.Tokens, left(c.Tokens, used.Tokens)/share), min(a.room.Calls, left(c.Calls, used.Calls)/share)}
 		at := func(share float64) bool {
 			return c.Tokens > 0 && float64(used.Tokens) >= share*float64(c.Tokens) ||
 				c.Calls > 0 && float64(used.Calls) >= share*float64(c.Calls)

@@ -88,6 +88,12 @@ func (l *Limits) Reset(ctx context.Context, limit, subject string) (n int, err e
 func (l *Limits) counts(ctx context.Context, keys ...string) (map[string][]Count, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.o.Wait) // as take does
 	defer cancel()
+	l.mu.Lock()
+	down := l.down
+	l.mu.Unlock()
+	if down != nil {
+		return nil, &UnavailableError{down}
+	}
 	l.giveBack(ctx)
 	list, err := l.store.List(ctx, keys...)
 	if err != nil {

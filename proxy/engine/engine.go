@@ -6,6 +6,8 @@ package engine
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -176,7 +178,8 @@ func (e *Engine) NewLimits(b config.Budgets) (_ *interceptor.Limits, err error) 
 		return nil, nil
 	}
 	if e.reserves == nil {
-		if e.reserves, err = limits.OpenLedger(filepath.Join(e.Dir, ReservesFile)); err != nil {
+		store := sha256.Sum256([]byte(string(e.Start.Store.URL) + "\x00" + e.Start.Store.Prefix))
+		if e.reserves, err = limits.OpenLedger(filepath.Join(e.Dir, ReservesFile), hex.EncodeToString(store[:])); err != nil {
 			return nil, fmt.Errorf("state_dir: %w", writable(err))
 		}
 	}
