@@ -19,7 +19,7 @@ check: fmt vet lint ## format, vet, staticcheck, unit tests; under three minutes
 	@$(NESTED) $(GO) test -skip '^TestRatio' -timeout 5m ./...
 	@echo "make check: passed"
 
-test: deps fmt vet lint tidy unit ratios e2e ## everything; about 45 minutes on two cores
+test: deps fmt vet lint tidy unit ratios e2e ## everything; about an hour on two cores
 	@echo "make test: passed"
 
 deps: ## node packages by npm ci, a C compiler, node and redis-server by apt-get where missing
@@ -57,7 +57,7 @@ ratios: ## speed as ratios measured in one run, and allocations, without the rac
 
 e2e: deps ## the binary against real clients and servers
 	@echo "== end-to-end tests"
-	@$(GO) test -race -tags e2e -timeout 50m -count 1 -p 1 -v ./test/...
+	@$(GO) test -race -tags e2e -timeout 75m -count 1 -p 1 -v ./test/...
 
 fuzz: ## every fuzz target for FUZZTIME
 	@.ci/fuzz $(FUZZTIME)
