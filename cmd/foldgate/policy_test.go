@@ -73,7 +73,7 @@ policy:
 		t.Errorf("code %d, %s%s", code, errOut, out)
 	}
 	for text, want := range map[string]string{
-		"- {tool: x, expct: deny}": "unknown field", "- {tool: x, prompt: y, expect: deny}": "exactly one of tool", "- {tool: x, expect: no}": "is not one of allow, deny",
+		"- {tool: x, expct: deny}": "unknown field \"expct\": foldgate policy test --help lists the keys", "- {tool: x, prompt: y, expect: deny}": "exactly one of tool", "- {tool: x, expect: no}": "is not one of allow, deny",
 		"- {tool: x, expect: deny, principal: zed}": `no principal "zed"`, "tool: x": "bad.yaml",
 	} {
 		write("bad.yaml", text+"\n")

@@ -54,7 +54,7 @@ func (c *Config) TestPolicy(file string, own func(tool string) bool, shown func(
 	}
 	var tests []policyTest
 	if err := yaml.UnmarshalWithOptions(data, &tests, yaml.Strict()); err != nil {
-		return nil, &Error{File: file, Faults: []Fault{{Msg: strings.TrimSpace(yaml.FormatError(err, false, false))}}}
+		return nil, &Error{File: file, Faults: []Fault{{Msg: strings.TrimSpace(yaml.FormatError(err, false, false)) + ": foldgate policy test --help lists the keys of a test"}}}
 	}
 	var k checker
 	for i, t := range tests {
