@@ -62,6 +62,7 @@ type FoldRule struct {
 // Limits of folding, in tokens.
 const (
 	errorThreshold = 2000 // the smallest threshold of a failed result
+	readCall       = 64   // the arguments of a branch_read
 	reserve        = 256  // a preview leaves this much of a branch, for another read and the return
 	batchTokens    = 48   // the largest result that a batch's call delivers as it is
 )
@@ -94,13 +95,16 @@ func (f *folder) deliver(c *Call, res *Result, rule FoldRule) *Result {
 	return res
 }
 
-// threshold returns the largest result that is delivered whole, if it did not fail.
+// threshold returns the largest result that is delivered whole, if it did not fail. That is a quarter
+// more than the policy says: of a result just over a threshold, the preview and a read of the rest
+// would cost more than the whole.
 func (f *folder) threshold(c *Call, rule FoldRule) int {
 	limit := f.p().MainThreshold
 	if c.Attribution.Branch != nil {
 		limit = int(f.p().BranchFraction * float64(c.Attribution.Branch.BudgetTotal))
 	}
-	return cmp.Or(rule.Threshold, limit)
+	limit = cmp.Or(rule.Threshold, limit)
+	return limit + min(limit/4, math.MaxInt-limit)
 }
 
 // large reports whether the text of a result of n tokens is over limit by itself. The words beside an
@@ -137,7 +141,7 @@ func (f *folder) fold(c *Call, res *Result, room int) *Result {
 	if !parts.blocks() { // it is delivered in JSON
 		count = func(text string) int { return f.tokens.Counter.CountBytes(rawjson.Quote(text)) }
 	}
-	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Outcome.Tokens.Out - kept, Handle: handle}, min(f.p().PreviewTokens, room-kept), count)
+	p, ok := preview.Make(preview.Source{Text: parts.text, Tokens: c.Outcome.Tokens.Out - kept, Handle: handle, Whole: f.whole(c, parts.text)}, min(f.p().PreviewTokens, room-kept), count)
 	if !ok {
 		return nil
 	}
@@ -158,6 +162,19 @@ func (f *folder) fold(c *Call, res *Result, room int) *Result {
 	}
 	c.Outcome.Folded, c.Outcome.Fold, c.Outcome.Saved = true, handle, stored.Tokens-stored.Delivered
 	return out
+}
+
+// whole returns the max_tokens of the one branch_read that delivers all of a text after its preview. It
+// returns 0 if none does, or if a limit wants all folded.
+func (f *folder) whole(c *Call, text string) int {
+	most := f.p().MainThreshold // as branch_read bounds a page
+	if left, ok := c.Left(); ok {
+		most = min(most, sparing(left-f.p().PreviewTokens-readCall))
+	}
+	if c.Outcome.spend.Fold() || f.tokens.Counter.Exceeds(text, most) {
+		return 0
+	}
+	return min((f.tokens.Counter.Count(text)/100+1)*100, most)
 }
 
 // keep stores the result of a call, if that can't be delivered because limits do not let it: the call

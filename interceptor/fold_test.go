@@ -3,10 +3,12 @@ package interceptor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -116,11 +118,14 @@ func TestFoldThresholds(t *testing.T) {
 		folded bool
 	}{
 		{"main, small", 0, 7900, FoldRule{}, false, false},
-		{"main, large", 0, 8100, FoldRule{}, false, true},
-		{"main, lower threshold", 0, 2100, FoldRule{Threshold: 2000}, false, true},
+		{"main, a little over", 0, 9900, FoldRule{}, false, false},
+		{"main, large", 0, 10100, FoldRule{}, false, true},
+		{"main, lower threshold", 0, 2600, FoldRule{Threshold: 2000}, false, true},
+		{"main, a little over a lower threshold", 0, 2400, FoldRule{Threshold: 2000}, false, false},
 		{"main, off", 0, 20000, FoldRule{Off: true}, false, false},
 		{"branch, small", 8192, 1000, FoldRule{}, false, false},
-		{"branch, over its part", 8192, 1100, FoldRule{}, false, true},
+		{"branch, a little over its part", 8192, 1200, FoldRule{}, false, false},
+		{"branch, over its part", 8192, 1300, FoldRule{}, false, true},
 		{"branch, an error is read whole", 8192, 1900, FoldRule{}, true, false},
 		{"branch, a large error", 8192, 2100, FoldRule{}, true, true},
 		{"branch, higher threshold", 8192, 3000, FoldRule{Threshold: 4000}, false, false},
@@ -163,6 +168,44 @@ func TestFoldThresholds(t *testing.T) {
 		if err != nil || got.Text != words(tc.tokens) {
 			t.Errorf("%s: the store has %d bytes, %v", tc.name, len(got.Text), err)
 		}
+	}
+}
+
+// The preview of a text that one branch_read can deliver says how. The read is the Meter's to charge, so
+// what it names must fit beside the preview and the arguments.
+func TestPreviewNamesTheWhole(t *testing.T) {
+	f := newFoldBench(t)
+	whole := regexp.MustCompile(`; all of it: "lines":"1-","max_tokens":(\d+)\]`)
+	for budget := 1000; budget <= 20000; budget += 950 {
+		for _, size := range []int{500, 1300, 2500, 3990, 6000, 7990, 12000} {
+			b := f.branch(budget)
+			c, res, err := f.call(b, textBody(words(size)))
+			if _, err := f.m.Return(t.Context(), me, b.ID, ""); err != nil && !errors.Is(err, folding.ErrNotActive) {
+				t.Fatal(err)
+			}
+			if err != nil || !c.Outcome.Folded {
+				continue // whole, or cut
+			}
+			left := budget - c.Outcome.Tokens.BranchUsed
+			m := whole.FindStringSubmatch(shownText(t, res))
+			if m == nil {
+				if most := min(f.policy.MainThreshold, sparing(left-readCall)); size+100 < most-f.policy.PreviewTokens {
+					t.Errorf("of %d tokens in a branch that has %d left, the preview does not say how to read all", size, left)
+				}
+				continue
+			}
+			if n, _ := strconv.Atoi(m[1]); n < size || n > sparing(left-readCall) || n > f.policy.MainThreshold {
+				t.Errorf("all of %d tokens are to be read with max_tokens %d, %d are left", size, n, left)
+			}
+		}
+	}
+	f.policy.Rule = foldRule(FoldRule{Threshold: 1000})
+	if _, res, _ := f.call(nil, textBody(words(5000))); !strings.Contains(shownText(t, res), `"max_tokens":5`) {
+		t.Errorf("in main the preview does not say how to read all: %.300s", shownText(t, res))
+	}
+	f.policy.Rule = foldRule(FoldRule{})
+	if _, res, _ := f.call(nil, textBody(words(11000))); strings.Contains(shownText(t, res), "max_tokens") {
+		t.Errorf("no read has 11,000 tokens: %.300s", shownText(t, res))
 	}
 }
 
@@ -218,7 +261,7 @@ func TestFoldBesideAnImage(t *testing.T) {
 		budget, tokens int
 		folded         bool
 	}{
-		{"a caption", 8192, 100, false}, {"a long text", 8192, 1100, true}, {"what does not fit", 1950, 400, true}, {"one that fits", 1800, 100, false},
+		{"a caption", 8192, 100, false}, {"a long text", 8192, 1300, true}, {"what does not fit", 1950, 400, true}, {"one that fits", 1800, 100, false},
 	} {
 		body := `{"content":[{"type":"image","data":"aGk=","mimeType":"image/png"},` + strings.TrimPrefix(textBody(words(tc.tokens)), `{"content":[`)
 		c, res, err := f.call(f.branch(tc.budget), body)
@@ -254,7 +297,7 @@ func TestFoldStructured(t *testing.T) {
 // A folded result is still what the protocol says it is: a task with its state, an error with its code,
 // an image with its data.
 func TestFoldKeepsTheProtocol(t *testing.T) {
-	big := string(rawjson.Quote(words(10_000)))
+	big := string(rawjson.Quote(words(11_000)))
 	const task = `"taskId":"t","status":"working","createdAt":"2026-01-01T00:00:00Z","lastUpdatedAt":"2026-01-01T00:00:01Z","ttl":60000,"pollInterval":5000`
 	const related = `"_meta":{"io.modelcontextprotocol/related-task":{"taskId":"t"},"x":1}`
 	const image = `{"type":"image","data":"AAAA","mimeType":"image/png"`

@@ -23,6 +23,7 @@ type Source struct {
 	Text   string // the result; bytes that are not UTF-8 are shown as U+FFFD
 	Tokens int    // the size of the whole result
 	Handle string // of the stored result, for branch_read
+	Whole  int    // the max_tokens of one branch_read that delivers all of it; 0 if none does
 }
 
 // Preview replaces a result.
@@ -117,9 +118,13 @@ func (d *doc) kind() Kind {
 
 // render returns the head line and a body in about room tokens, "" if no body fits.
 func (d *doc) render(k Kind, s Source, room int, count func(string) int) string {
+	whole := ""
+	if s.Whole > 0 {
+		whole = fmt.Sprintf(`; all of it: "lines":"1-","max_tokens":%d`, s.Whole)
+	}
 	head := func(shown string) string {
-		return fmt.Sprintf("[Folded %s: %s tokens, %s; %s. Read more: branch_read {\"handle\":\"%s\"} with lines, grep, jq, search or page]",
-			k, group(s.Tokens), plural(len(d.lines), "line"), shown, s.Handle)
+		return fmt.Sprintf("[Folded %s: %s tokens, %s; %s. Read more: branch_read {\"handle\":\"%s\"} with lines, grep, jq, search or page%s]",
+			k, group(s.Tokens), plural(len(d.lines), "line"), shown, s.Handle, whole)
 	}
 	// The placeholder is as long as the text that replaces it.
 	b := &body{count: count, left: room - count(head("line numbers at left, 999 lines shown, 999,999 left out")+"\n")}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -19,17 +20,17 @@ import (
 
 const (
 	filterTime  = 10 * time.Second // of grep or jq over all results
-	maxFault    = 201              // characters of one call's error, an ellipsis included
+	faultTokens = 50               // of one failed call: what failed, and how to read the rest
+	frameTokens = 12               // of them at most for the words around the error, the number of one call included
 	shownFaults = 5
 	stepPreview = 150 // tokens of one result's preview, if nothing filters
 )
 
 // compose stores the results together and makes the answer: a line about the batch, what the filter
-// let through, and the calls that failed. If all calls failed alike, the answer is that failure
-// alone. Only the filter ends with ctx.
+// let through, and the calls that failed. If all calls failed, the answer is the failures alone, and
+// the handle if they do not fit. Only the filter ends with ctx.
 func (b *batch) compose(ctx context.Context) (string, error) {
 	none := b.failed() == len(b.results)
-	faults, whole := b.faults()
 	filtering, cancel := context.WithTimeout(ctx, filterTime)
 	out, err := b.filter(filtering)
 	cancel()
@@ -41,8 +42,16 @@ func (b *batch) compose(ctx context.Context) (string, error) {
 		out = fmt.Sprintf("[the filter failed, the calls were made: %v]", err)
 	}
 	head := ""
-	if !none || !whole || out != "" { // else the faults are all there is
+	faults, whole := b.faults(0)
+	switch {
+	case !none || out != "":
 		head = b.head(ctx)
+	case !whole:
+		if b.stored = b.store(ctx, b.tokens()); b.stored {
+			rest := "[rest: branch_read " + b.rest + "]"
+			faults, _ = b.faults(b.t.Counter.Count(rest))
+			faults += "\n" + rest
+		}
 	}
 	parts := slices.DeleteFunc([]string{head, out, faults}, isEmpty)
 	// Parts that are clean alone may form a secret together.
@@ -53,10 +62,7 @@ func (b *batch) compose(ctx context.Context) (string, error) {
 
 // head stores the results and says in a line what was done and where they are.
 func (b *batch) head(ctx context.Context) string {
-	tokens := 0
-	for _, r := range b.results {
-		tokens += r.tokens
-	}
+	tokens := b.tokens()
 	head := "[" + counted(len(b.results), "call")
 	if n := b.failed(); n > 0 {
 		head += fmt.Sprintf(", %d failed", n)
@@ -66,6 +72,13 @@ func (b *batch) head(ctx context.Context) string {
 		head += "; all of it: branch_read " + b.rest
 	}
 	return head + "]"
+}
+
+func (b *batch) tokens() (n int) {
+	for _, r := range b.results {
+		n += r.tokens
+	}
+	return n
 }
 
 // filter applies jq to all results, or grep to each. Without either it shows a preview of each.
@@ -87,7 +100,10 @@ func (b *batch) filter(ctx context.Context) (string, error) {
 			if strings.HasPrefix(text, "[no match") {
 				continue
 			}
-		} else if p, ok := preview.Make(preview.Source{Text: text, Tokens: r.tokens, Handle: b.rest}, stepPreview, b.t.Counter.Count); ok && r.tokens > stepPreview {
+			out = append(out, b.title(i)+" "+text)
+			continue
+		}
+		if p, ok := preview.Make(preview.Source{Text: text, Tokens: r.tokens, Handle: b.rest}, stepPreview, b.t.Counter.Count); ok && r.tokens > stepPreview {
 			_, text, _ = strings.Cut(p.Text, "\n") // its first line would name the handle again
 		}
 		out = append(out, b.title(i)+"\n"+strings.TrimSuffix(text, "\n"))
@@ -115,43 +131,83 @@ func (b *batch) title(i int) string {
 	return fmt.Sprintf("#%d %s", i+1, folding.Shorten(args, 121))
 }
 
-// faults lists the calls that failed, equal failures once. whole is false if the list leaves
+// faults lists the calls that failed, equal failures once. All of it has at most faultTokens for each
+// kind of failure, with the tokens of a line that follows it, and without the numbers of the calls. whole is false if the list leaves
 // something out.
-func (b *batch) faults() (list string, whole bool) {
+func (b *batch) faults(follows int) (list string, whole bool) {
 	whole = true
 	var order []string
-	who := map[string][]string{}
+	who := map[string][]int{}
 	for i, r := range b.results {
 		if r.fault == "" {
 			continue
 		}
-		text := strings.Join(strings.Fields(r.fault), " ")
-		if short := folding.Shorten(text, maxFault); short != text {
-			text, whole = short, false
+		if who[r.fault] == nil {
+			order = append(order, r.fault)
 		}
-		if who[text] == nil {
-			order = append(order, text)
-		}
-		who[text] = append(who[text], fmt.Sprintf("#%d", i+1))
+		who[r.fault] = append(who[r.fault], i)
 	}
+	shown := order[:min(len(order), shownFaults)]
 	var out []string
-	for i, text := range order {
-		if i == shownFaults {
-			out, whole = append(out, fmt.Sprintf("[%d more kinds of failure]", len(order)-i)), false
-			break
-		}
-		which := " " + strings.Join(who[text], " ")
-		switch len(who[text]) {
-		case 1:
-			if len(b.results) == 1 {
-				which = ""
+	for _, fault := range shown {
+		which := ""
+		switch calls := who[fault]; {
+		case len(calls) == len(b.results) && len(calls) > 1:
+			which = fmt.Sprintf(" in all %d calls", len(calls))
+		case len(b.results) > 1:
+			for _, i := range calls {
+				which += fmt.Sprintf(" #%d", i+1)
 			}
-		case len(b.results):
-			which = fmt.Sprintf(" in all %d calls", len(b.results))
 		}
-		out = append(out, fmt.Sprintf("[failed%s: %s]", which, text))
+		frame := min(b.t.Counter.Count("[failed"+which+": ]")+2, frameTokens)
+		text, all := b.brief(fault, faultTokens-frame-(follows+len(shown)-1)/len(shown))
+		out, whole = append(out, "[failed"+which+": "+text+"]"), whole && all
+	}
+	if n := len(order) - len(shown); n > 0 {
+		out, whole = append(out, fmt.Sprintf("[%d more kinds of failure]", n)), false
 	}
 	return strings.Join(out, "\n"), whole
+}
+
+// brief returns a failure in one line of about room tokens: all of it if it fits, else the start and
+// the end of the line that says what failed.
+func (b *batch) brief(fault string, room int) (line string, whole bool) {
+	if line = oneLine(fault); !b.t.Counter.Exceeds(line, room) {
+		return line, true
+	}
+	line = oneLine(whatFailed(fault))
+	if !b.t.Counter.Exceeds(line, room-1) {
+		return line + " …", false
+	}
+	head, n := b.t.Counter.Truncate(line, max(room/2, 1))
+	tail := []rune(line[len(head):])
+	tail = tail[max(len(tail)-4*room, 0):]
+	for len(tail) > 0 && b.t.Counter.Exceeds(string(tail), max(room-n-1, 0)) {
+		tail = tail[min(1+len(tail)/8, len(tail)):]
+	}
+	return head + "…" + string(tail), false
+}
+
+// whatFailed returns the line of an error text that says what failed: of a traceback the last line,
+// else the first one that names an error, else the first one.
+func whatFailed(text string) (line string) {
+	lines := slices.DeleteFunc(strings.Split(text, "\n"), func(l string) bool { return strings.TrimSpace(l) == "" })
+	if strings.Contains(text, "Traceback (most recent call last)") {
+		slices.Reverse(lines)
+	}
+	for _, l := range lines {
+		if namesFault.MatchString(l) {
+			return l
+		}
+	}
+	return lines[0]
+}
+
+// namesFault finds the words of an error with something behind them.
+var namesFault = regexp.MustCompile(`(?i)(error|exception|fatal|panic|failed|failure|cannot|can't|denied|refused|invalid|not found|no such|unknown|undefined|missing)\b.*\w`)
+
+func oneLine(text string) string {
+	return folding.Shorten(strings.Join(strings.Fields(text), " "), 1<<20)
 }
 
 // document returns all results as JSON, the input of jq: an array of {step, tool, arguments,

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -44,6 +45,71 @@ func (a answers) CallTool(_ context.Context, _ *conn.Request, c *interceptor.Cal
 }
 
 func (answers) Lifetime(*conn.Request) context.Context { return context.Background() }
+
+// fails is a Router that answers the calls with these errors, one after the other.
+type fails struct {
+	texts []string
+	next  atomic.Int64
+}
+
+func (f *fails) CallTool(_ context.Context, _ *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
+	c.Target.Server, c.Target.Name = "up", "read"
+	text := f.texts[int(f.next.Add(1)-1)%len(f.texts)]
+	return &interceptor.Result{Body: json.RawMessage(`{"isError":true,"content":[{"type":"text","text":` + string(rawjson.Quote(text)) + `}]}`)}, nil
+}
+
+func (*fails) Lifetime(*conn.Request) context.Context { return context.Background() }
+
+// A failed call costs its caller at most 50 tokens, however its error looks: these have the words that
+// say what failed, and the handle of the rest if there is more.
+func TestFailedCallIsCheap(t *testing.T) {
+	frames := func(n int, line string) string { return strings.Repeat(line+"\n", n) }
+	path := "/home/ada/" + strings.Repeat("a-directory/of_some/", 8) + "pay.go"
+	errs := []struct{ text, says string }{
+		{"gone", "gone"},
+		{"ENOENT: no such file or directory, open '" + path + "'", "pay.go'"},
+		{"Traceback (most recent call last):\n" + frames(20, `  File "/srv/app/orders.py", line 12, in load`) + "ValueError: no order 17", "ValueError: no order 17"},
+		{"Checking...\n" + frames(30, "checked a package") + "error TS2304: Cannot find name 'pay'.\n" + frames(30, "skipped a package"), "TS2304"},
+		{"TypeError: x is not a function\n" + frames(40, "    at Object.<anonymous> (/srv/node_modules/lib/index.js:10:15)"), "x is not a function"},
+		{strings.Repeat("very ", 900) + "long", "very long"},
+		{strings.Repeat("試験に失敗しました。", 100), "試験"},
+		{strings.Repeat("x", 5000), "xxx"},
+		{frames(200, "line"), "line"},
+		{"  \n ", "no text"},
+	}
+	router := &fails{}
+	tools := newTools(t, router, func(c *config.Config) { c.Folding.MaxBranchesPerMinute = 1000 })
+	host := tools.host("local", "ses_test")
+	for i, e := range errs {
+		for calls := 1; calls <= 4; calls++ {
+			// The calls fail alike, then each in another way.
+			for other := range 2 {
+				texts := []string{e.text}
+				for j := 1; j < calls && other == 1; j++ {
+					texts = append(texts, errs[(i+j)%len(errs)].text)
+				}
+				router.texts = texts
+				router.next.Store(0)
+				got := host("branch_run", `{"tool":"up__read","parallel":1,"each":[{}`+strings.Repeat(",{}", calls-1)+`]}`)
+				answer, _ := (&interceptor.Result{Body: json.RawMessage(got)}).Text()
+				if n := counter(t).Count(answer); n > faultTokens*len(texts) || !strings.Contains(answer, e.says) {
+					t.Errorf("%d calls that fail with %.40q answer with %d tokens: %s", calls, e.text, n, answer)
+				}
+				handle := regexp.MustCompile(`branch_read (res_[0-9a-z]+)`).FindStringSubmatch(answer)
+				if handle == nil {
+					if clean := strings.Join(strings.Fields(e.text), " "); !strings.Contains(answer, clean) {
+						t.Errorf("the answer leaves out a part of %.40q, and names no rest: %s", e.text, answer)
+					}
+					continue
+				}
+				rest := host("branch_read", `{"handle":"`+handle[1]+`","lines":"1-","max_tokens":8000}`)
+				if whole := strings.Trim(string(rawjson.Quote(strings.TrimSpace(e.text))), `"`); !strings.Contains(rest, whole) {
+					t.Errorf("the rest of %.40q is %.300s", e.text, rest)
+				}
+			}
+		}
+	}
+}
 
 // running waits for the one batch and returns it.
 func (t *Tools) running() *batch {

@@ -34,6 +34,7 @@ type readArguments struct {
 	Handle, Lines, Grep, JQ, Search string
 
 	Context, Page float64
+	Count         bool
 	MaxTokens     float64 `json:"max_tokens"`
 }
 
@@ -106,6 +107,8 @@ func (in *readArguments) check() error {
 		return &extract.Error{Field: "handle", Text: "is missing: give the handle that a folded result names"}
 	case len(asked) > 1:
 		return &extract.Error{Field: "grep, jq, search", Text: "use one of them at a time"}
+	case in.Count && in.Grep == "":
+		return &extract.Error{Field: "count", Text: "goes with grep: it counts the lines that match"}
 	case in.Lines != "" && (in.JQ != "" || in.Search != ""):
 		return &extract.Error{Field: "lines", Text: "goes with grep or alone"}
 	case in.Page < 0 || in.MaxTokens < 0 || in.Context < 0:
@@ -119,7 +122,7 @@ func (in *readArguments) check() error {
 func (t *Tools) extract(ctx context.Context, principal string, s results.Result, in *readArguments) (string, error) {
 	switch {
 	case in.Grep != "":
-		return extract.Grep(ctx, s.Text, extract.Pattern{Expr: in.Grep, Context: int(in.Context), Lines: in.Lines})
+		return extract.Grep(ctx, s.Text, extract.Pattern{Expr: in.Grep, Context: int(in.Context), Lines: in.Lines, Count: in.Count})
 	case in.Lines != "":
 		return extract.Lines(s.Text, in.Lines)
 	case in.JQ != "":

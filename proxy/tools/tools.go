@@ -101,12 +101,12 @@ var definitions = []json.RawMessage{
 		`"branch_id":{"type":"string"},"session_id":{"type":"string"}},"additionalProperties":false},` +
 		`"annotations":{"readOnlyHint":true,"openWorldHint":false},` + alwaysLoad + `}`),
 	json.RawMessage(`{"name":"branch_read",` +
-		`"description":"Read part of a folded result by its handle: lines, grep (with context), jq, ranked search, or page by page.",` +
+		`"description":"Read part of a folded result: lines, grep (RE2; with context, or count), jq, search, or pages.",` +
 		`"inputSchema":{"type":"object","properties":{` +
 		`"handle":{"type":"string"},` +
 		`"lines":{"type":"string","description":"120-140, 120- or -50; also limits grep"},` +
-		`"grep":{"type":"string","description":"RE2"},` +
-		`"context":{"type":"number"},` +
+		`"grep":{"type":"string"},` +
+		`"context":{"type":"number"},"count":{"type":"boolean"},` +
 		`"jq":{"type":"string"},"search":{"type":"string"},"page":{"type":"number"},"max_tokens":{"type":"number"},` +
 		`"branch_id":{"type":"string"}},"required":["handle"],"additionalProperties":false},` +
 		`"annotations":{"readOnlyHint":true,"openWorldHint":false},` + alwaysLoad + `}`),

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -169,12 +170,18 @@ func TestBatchFails(t *testing.T) {
 		{``, failing("gone") + "," + failing("gone"), "[failed in all 2 calls: gone]"},
 		{``, failing("gone") + "," + failing("lost"), "[failed #1: gone]\n[failed #2: lost]"},
 		{`,"jq":"[.[]|select(.error)|.step]"`, failing("gone"), "[1 call, 1 failed, 1 tokens read; all of it: branch_read res_]\n[1]\n[failed: gone]"},
-		{``, failing(long), "[1 call, 1 failed, 61 tokens read; all of it: branch_read res_]\n[failed: " + long[:200] + "…]"},
 	} {
 		got := said(t, tool(t, c, ctx, "branch_run", `{"tool":"fake__raw","each":[`+tt.each+`]`+tt.more+`}`))
 		if handleForm.ReplaceAllString(got, "res_") != tt.want {
 			t.Errorf("branch_run of %s%s = %q, want %q", tt.each, tt.more, got, tt.want)
 		}
+	}
+	got := said(t, tool(t, c, ctx, "branch_run", `{"tool":"fake__raw","each":[`+failing(long)+`]}`))
+	if !regexp.MustCompile(`^\[failed: very very .*….*very long\]\n\[rest: branch_read res_[0-9a-z]{26}\]$`).MatchString(got) || tokens(t, got) > 50 {
+		t.Errorf("an error of 61 tokens costs %d: %s", tokens(t, got), got)
+	}
+	if got := said(t, readPart(t, c, ctx, map[string]any{"handle": handleIn(t, got)})); !strings.Contains(got, long) {
+		t.Errorf("the rest of the error is %s", got)
 	}
 }
 

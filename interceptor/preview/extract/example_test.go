@@ -29,5 +29,5 @@ func Example() {
 		log.Fatal(err)
 	}
 	fmt.Printf("%q %q %q %q %d\n", titles, lines, matches, page, restLines)
-	// Output: "one\ntwo" "two" "1:one" "one\n" 1
+	// Output: "one\ntwo" "two" "[1 line matches]\n1:one" "one\n" 1
 }

@@ -7,11 +7,15 @@
 package extract
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
+	"iter"
+	"maps"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -80,18 +84,24 @@ type Pattern struct {
 	Expr    string // a regular expression in RE2 syntax
 	Context int    // lines shown before and after a match
 	Lines   string // the range to search, as in [Lines]; "" is the whole text
+	Count   bool   // only count
 }
 
 const (
-	maxMatches = 2000 // lines that Grep returns
-	maxContext = 50   // largest Pattern.Context
-	longLine   = 600  // bytes; of a longer line only a part is shown
-	margin     = 160  // bytes shown before and after a match in a long line
+	maxMatches = 2000  // matching lines that Grep returns
+	maxContext = 50    // largest Pattern.Context
+	longLine   = 600   // bytes; of a longer line only parts are shown
+	margin     = 160   // bytes shown before and after a match in a long line
+	maxWindows = 8     // matches shown of a long line
+	maxGroups  = 10000 // texts that are counted apart
+	groupsSeen = 200   // of them shown
 )
 
-// Grep returns the lines that match, with their numbers as "12:text", the lines around them as
-// "11-text", and "--" between groups. If no line matches, the text says so. Grep ends with ctx,
-// even within a line.
+// Grep returns how many lines match, and these lines with their numbers as "12:text", the lines
+// around them as "11-text", and "--" between groups. Of a long line it shows the parts around the
+// matches. If no line matches, the text says so. With Count it returns the number of lines and of
+// matches; if the expression has a group, also how often the group matched each text. Grep ends with
+// ctx, even within a line.
 func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 	m, err := newMatcher(ctx, p.Expr)
 	if err != nil {
@@ -107,19 +117,26 @@ func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 	}
 	around := max(min(p.Context, maxContext), 0)
 	var out strings.Builder
-	matches, shown, after := 0, 0, 0 // shown is the last line in out, after the last one around a match
+	var t tally
+	matched, shown, after, rest := 0, 0, 0, 0 // shown is the last line in out, after the last one around a match, rest the first match left out
 	for n := from; n <= to && !m.ended.Load(); n++ {
-		at := m.find(lines[n-1])
-		if at == nil && n <= after {
-			fmt.Fprintf(&out, "%d-%s\n", n, clip(lines[n-1], longLine))
+		line := lines[n-1]
+		at := m.find(line)
+		switch {
+		case at == nil && (n > after || rest > 0):
+			continue
+		case at == nil:
+			fmt.Fprintf(&out, "%d-%s\n", n, clip(line, longLine))
 			shown = n
-		}
-		if at == nil {
 			continue
 		}
-		if matches++; matches > maxMatches {
-			fmt.Fprintf(&out, "[more than %d matches: narrow the expression, or go on with lines \"%d-\"]\n", maxMatches, n)
-			break
+		if matched++; p.Count {
+			t.add(m, line)
+			continue
+		}
+		if matched > maxMatches {
+			rest = cmp.Or(rest, n)
+			continue
 		}
 		first := max(n-around, shown+1, from)
 		if around > 0 && shown > 0 && first > shown+1 {
@@ -128,24 +145,80 @@ func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 		for i := first; i < n; i++ {
 			fmt.Fprintf(&out, "%d-%s\n", i, clip(lines[i-1], longLine))
 		}
-		fmt.Fprintf(&out, "%d:%s\n", n, window(lines[n-1], at))
+		fmt.Fprintf(&out, "%d:%s\n", n, m.windows(line))
 		shown, after = n, n+around
 	}
 	switch {
-	case m.ended.Load(): // a line without a match may have one
+	case m.ended.Load(): // a line that was not searched may match
 		return "", wrong("grep", "took too long: narrow it with lines, or use a simpler expression")
-	case matches == 0:
+	case matched == 0:
 		return fmt.Sprintf("[no match in lines %d-%d]", from, to), nil
 	}
-	return strings.TrimSuffix(out.String(), "\n"), nil
+	head := fmt.Sprintf("[%d lines match", matched)
+	if matched == 1 {
+		head = "[1 line matches"
+	}
+	switch {
+	case t.matches > matched:
+		head += fmt.Sprintf(", %d matches", t.matches)
+	case rest > 0:
+		head += fmt.Sprintf(", the first %d shown: narrow the expression, or go on with lines \"%d-\"", maxMatches, rest)
+	}
+	return strings.TrimSuffix(head+"]\n"+t.groups()+out.String(), "\n"), nil
+}
+
+// tally counts matches.
+type tally struct {
+	matches int
+	times   map[string]int // by the text of the first group that took part
+	others  int            // with a text that is not in times, because that is full
+}
+
+func (t *tally) add(m *matcher, line string) {
+	for at := range m.all(line) {
+		t.matches++
+		for i := 2; i < len(at); i += 2 {
+			if at[i] < 0 {
+				continue
+			}
+			key := clip(line[at[i]:at[i+1]], margin)
+			if t.times == nil {
+				t.times = map[string]int{}
+			}
+			if _, known := t.times[key]; !known && len(t.times) == maxGroups {
+				t.others++
+			} else {
+				t.times[strings.Clone(key)]++
+			}
+			break
+		}
+	}
+}
+
+// groups returns the texts, the most frequent first.
+func (t *tally) groups() string {
+	keys := slices.SortedFunc(maps.Keys(t.times), func(a, b string) int { return cmp.Or(t.times[b]-t.times[a], strings.Compare(a, b)) })
+	var out strings.Builder
+	for i, k := range keys {
+		if i == groupsSeen {
+			fmt.Fprintf(&out, "[%d more texts]\n", len(keys)-i)
+			break
+		}
+		fmt.Fprintf(&out, "%d %s\n", t.times[k], k)
+	}
+	if t.others > 0 {
+		fmt.Fprintf(&out, "[%d matches of other texts]\n", t.others)
+	}
+	return out.String()
 }
 
 // matcher searches lines for an expression until its context ends.
 type matcher struct {
-	re    *regexp.Regexp
-	steps int         // instructions of the expression
-	ended atomic.Bool // the context has ended
-	stop  func() bool // releases the matcher
+	re        *regexp.Regexp
+	steps     int         // instructions of the expression
+	looksBack bool        // it has ^ or \b, or the like
+	ended     atomic.Bool // the context has ended
+	stop      func() bool // releases the matcher
 }
 
 // maxWork bounds the search of a line without a look at the time: the bytes of the line times the
@@ -161,6 +234,9 @@ func newMatcher(ctx context.Context, expr string) (*matcher, error) {
 	if tree, err := syntax.Parse(expr, syntax.Perl); err == nil { // as in regexp.Compile
 		if prog, err := syntax.Compile(tree.Simplify()); err == nil {
 			m.steps = len(prog.Inst)
+			m.looksBack = slices.ContainsFunc(prog.Inst, func(i syntax.Inst) bool {
+				return i.Op == syntax.InstEmptyWidth && syntax.EmptyOp(i.Arg)&^(syntax.EmptyEndLine|syntax.EmptyEndText) != 0
+			})
 		}
 	}
 	m.ended.Store(ctx.Err() != nil)
@@ -168,18 +244,65 @@ func newMatcher(ctx context.Context, expr string) (*matcher, error) {
 	return m, nil
 }
 
-// find returns the place of a match in a line, or nil. The end of a line with CR LF is before both.
+// find returns the place of the first match in a line, or nil. The end of a line with CR LF is before
+// both.
 func (m *matcher) find(line string) []int {
-	search := m.re.FindStringIndex
-	if len(line) > maxWork/max(m.steps, 1) {
-		// By runes is slower, but the end of the context ends it.
-		search = func(s string) []int { return m.re.FindReaderIndex(&runes{s, &m.ended}) }
-	}
-	at := search(line)
+	at := m.first(line, false)
 	if bare, ok := strings.CutSuffix(line, "\r"); ok && at == nil {
-		return search(bare)
+		return m.first(bare, false)
 	}
 	return at
+}
+
+// first returns the place of the first match in s, and with groups those of its groups, too.
+func (m *matcher) first(s string, groups bool) []int {
+	giant := len(s) > maxWork/max(m.steps, 1) // by runes is slower, but the end of the context ends it
+	switch {
+	case giant && groups:
+		return m.re.FindReaderSubmatchIndex(&runes{s, &m.ended})
+	case giant:
+		return m.re.FindReaderIndex(&runes{s, &m.ended})
+	case groups:
+		return m.re.FindStringSubmatchIndex(s)
+	}
+	return m.re.FindStringIndex(s)
+}
+
+// all yields the places of the matches in a line, with those of their groups. If the expression looks
+// at what is before a match, it yields one of a long line: the search goes on after a match, and would
+// not see that.
+func (m *matcher) all(line string) iter.Seq[[]int] {
+	return func(yield func([]int) bool) {
+		if bare, ok := strings.CutSuffix(line, "\r"); ok && m.first(line, false) == nil {
+			line = bare
+		}
+		if len(line) <= longLine {
+			for _, at := range m.re.FindAllStringSubmatchIndex(line, -1) {
+				if !yield(at) {
+					return
+				}
+			}
+			return
+		}
+		for from := 0; from <= len(line) && !m.ended.Load(); {
+			at := m.first(line[from:], true)
+			if at == nil {
+				return
+			}
+			for i := range at {
+				if at[i] >= 0 {
+					at[i] += from
+				}
+			}
+			if !yield(at) || m.looksBack {
+				return
+			}
+			if from = at[1]; at[0] == at[1] { // empty: go on with the next character
+				_, n := utf8.DecodeRuneInString(line[from:])
+				from += max(n, 1)
+			}
+		}
+	}
 }
 
 // runes reads a line until the context ends.
@@ -197,26 +320,43 @@ func (r *runes) ReadRune() (rune, int, error) {
 	return c, n, nil
 }
 
-// window returns the part of a long line around a match.
-func window(line string, at []int) string {
+// windows returns the parts of a long line around the matches, each with its place.
+func (m *matcher) windows(line string) string {
 	if len(line) <= longLine {
 		return line
 	}
-	a, b := max(at[0]-margin, 0), min(min(at[1], at[0]+longLine)+margin, len(line))
-	for a > 0 && !utf8.RuneStart(line[a]) {
-		a--
+	var out strings.Builder
+	from, to, n := 0, 0, 0 // the part that is not in out yet
+	flush := func() {
+		for from > 0 && !utf8.RuneStart(line[from]) {
+			from--
+		}
+		for to < len(line) && !utf8.RuneStart(line[to]) {
+			to++
+		}
+		if from > 0 {
+			fmt.Fprintf(&out, "…(byte %d) ", from)
+		}
+		out.WriteString(line[from:to])
 	}
-	for b < len(line) && !utf8.RuneStart(line[b]) {
-		b++
+	for at := range m.all(line) {
+		if n++; n > maxWindows {
+			break
+		}
+		a, b := max(at[0]-margin, 0), min(min(at[1], at[0]+longLine)+margin, len(line))
+		if n > 1 && a > to {
+			flush()
+			from = a
+		} else if n == 1 {
+			from = a
+		}
+		to = max(to, b)
 	}
-	out := line[a:b]
-	if a > 0 {
-		out = fmt.Sprintf("…(byte %d) ", a) + out
+	flush()
+	if to < len(line) {
+		out.WriteString("…")
 	}
-	if b < len(line) {
-		out += "…"
-	}
-	return out
+	return out.String()
 }
 
 func clip(s string, max int) string {

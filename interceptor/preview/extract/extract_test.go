@@ -3,7 +3,10 @@ package extract
 import (
 	"context"
 	"errors"
+	"fmt"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -39,16 +42,24 @@ func TestGrep(t *testing.T) {
 		p          Pattern
 		want       string
 	}{
-		{"plain", ten, Pattern{Expr: "^t"}, "2:two\n3:three\n10:ten"},
-		{"context", ten, Pattern{Expr: "five|nine", Context: 1}, "4-four\n5:five\n6-six\n--\n8-eight\n9:nine\n10-ten"},
-		{"contexts that touch", ten, Pattern{Expr: "four|six", Context: 1}, "3-three\n4:four\n5-five\n6:six\n7-seven"},
-		{"neighbours", ten, Pattern{Expr: "four|five", Context: 1}, "3-three\n4:four\n5:five\n6-six"},
-		{"a range", ten, Pattern{Expr: "e", Lines: "9-"}, "9:nine\n10:ten"},
+		{"plain", ten, Pattern{Expr: "^t"}, "[3 lines match]\n2:two\n3:three\n10:ten"},
+		{"context", ten, Pattern{Expr: "five|nine", Context: 1}, "[2 lines match]\n4-four\n5:five\n6-six\n--\n8-eight\n9:nine\n10-ten"},
+		{"contexts that touch", ten, Pattern{Expr: "four|six", Context: 1}, "[2 lines match]\n3-three\n4:four\n5-five\n6:six\n7-seven"},
+		{"neighbours", ten, Pattern{Expr: "four|five", Context: 1}, "[2 lines match]\n3-three\n4:four\n5:five\n6-six"},
+		{"a range", ten, Pattern{Expr: "e", Lines: "9-"}, "[2 lines match]\n9:nine\n10:ten"},
 		{"no match", ten, Pattern{Expr: "zzz", Lines: "2-5"}, "[no match in lines 2-5]"},
-		{"the end of lines of DOS", "a b\r\nb a\r\na\r", Pattern{Expr: "a$"}, "2:b a\r\n3:a\r"},
-		{"their last character", "a b\r\nb a\r\n", Pattern{Expr: `b\r$`}, "1:a b\r"},
-		{"an empty line of DOS", "a\r\n\r\nb\r\n", Pattern{Expr: "^$"}, "2:\r"},
-		{"a long line", "x\n" + long, Pattern{Expr: "needle"}, "2:…(byte 1840) " + strings.Repeat("ä", 80) + "needle" + strings.Repeat("b", 160) + "…"},
+		{"the end of lines of DOS", "a b\r\nb a\r\na\r", Pattern{Expr: "a$"}, "[2 lines match]\n2:b a\r\n3:a\r"},
+		{"their last character", "a b\r\nb a\r\n", Pattern{Expr: `b\r$`}, "[1 line matches]\n1:a b\r"},
+		{"an empty line of DOS", "a\r\n\r\nb\r\n", Pattern{Expr: "^$"}, "[1 line matches]\n2:\r"},
+		{"a long line", "x\n" + long, Pattern{Expr: "needle"}, "[1 line matches]\n2:…(byte 1840) " + strings.Repeat("ä", 80) + "needle" + strings.Repeat("b", 160) + "…"},
+		{"two places of a long line", "needle" + long, Pattern{Expr: "needle"}, "[1 line matches]\n1:needle" + strings.Repeat("ä", 80) + "…(byte 1846) " + strings.Repeat("ä", 80) + "needle" + strings.Repeat("b", 160) + "…"},
+		{"a long line from its start", long, Pattern{Expr: "^ä"}, "[1 line matches]\n1:" + strings.Repeat("ä", 81) + "…"},
+		{"counted", ten, Pattern{Expr: "e", Count: true}, "[7 lines match, 9 matches]"},
+		{"counted once a line", ten, Pattern{Expr: "^t", Count: true, Context: 3}, "[3 lines match]"},
+		{"counted in a range", ten, Pattern{Expr: "^t", Count: true, Lines: "3-"}, "[2 lines match]"},
+		{"counted in a long line", long + long, Pattern{Expr: "needle", Count: true}, "[1 line matches, 2 matches]"},
+		{"counted by what the group matches", "a=1\nb=2\na=3 c=4\n\n", Pattern{Expr: `(\w)=|()never`, Count: true}, "[3 lines match, 4 matches]\n2 a\n1 b\n1 c"},
+		{"nothing counted", ten, Pattern{Expr: "zzz", Count: true}, "[no match in lines 1-10]"},
 	} {
 		got, err := Grep(t.Context(), tc.text, tc.p)
 		if err != nil {
@@ -61,14 +72,25 @@ func TestGrep(t *testing.T) {
 		t.Errorf("a wrong expression: %v", err)
 	}
 	many, err := Grep(t.Context(), strings.Repeat("x\n", maxMatches+5), Pattern{Expr: "x"})
-	if err != nil || !strings.HasSuffix(many, `go on with lines "2001-"]`) {
-		t.Errorf("too many matches end with %q, %v", many[len(many)-60:], err)
+	if err != nil || !strings.HasPrefix(many, `[2005 lines match, the first 2000 shown: narrow the expression, or go on with lines "2001-"]`) || !strings.HasSuffix(many, "\n2000:x") {
+		t.Errorf("too many matches: %.120q … %q, %v", many, many[len(many)-60:], err)
+	}
+	groups, err := Grep(t.Context(), strings.Join(numbers(maxGroups+7), "\n"), Pattern{Expr: `(\d+)`, Count: true})
+	if err != nil || strings.Count(groups, "\n") != groupsSeen+2 || !strings.HasSuffix(groups, fmt.Sprintf("[%d more texts]\n[7 matches of other texts]", maxGroups-groupsSeen)) {
+		t.Errorf("too many groups end with %q, %v", groups[len(groups)-60:], err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := Grep(ctx, strings.Repeat("x\n", 5000), Pattern{Expr: "y"}); err == nil {
 		t.Error("Grep went on after its context ended")
 	}
+}
+
+func numbers(n int) (out []string) {
+	for i := range n {
+		out = append(out, fmt.Sprint(i))
+	}
+	return out
 }
 
 // The context ends a search even within a line.
@@ -183,6 +205,17 @@ func FuzzGrep(f *testing.F) {
 			return
 		}
 		lines := split(text)
+		head, got, _ := strings.Cut(got, "\n")
+		shown := 0
+		if m := regexp.MustCompile(`^\[(\d+) lines? match`).FindStringSubmatch(head); m != nil {
+			shown, _ = strconv.Atoi(m[1])
+		}
+		if found := len(regexp.MustCompile(`(?m)^\d+:`).FindAllString(got, -1)); shown == 0 || found != shown && !strings.Contains(text, "\r") {
+			t.Errorf("Grep(%q) shows %d matches and says %s", expr, found, head)
+		}
+		if counted, err := Grep(t.Context(), text, Pattern{Expr: expr, Count: true}); err != nil || !strings.HasPrefix(counted, strings.TrimSuffix(head, "]")) {
+			t.Errorf("Grep(%q) counts %q, %v, and shows %s", expr, counted, err, head)
+		}
 		for _, l := range strings.Split(got, "\n") {
 			n := 0
 			for len(l) > 0 && l[0] >= '0' && l[0] <= '9' {
