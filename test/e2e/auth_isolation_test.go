@@ -44,6 +44,7 @@ const (
 // bob does not learn that alice's branches, session, results, batches and workflows exist (vector
 // W6).
 func TestPrincipalsAreAlone(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			ctx, file := testContext(t), recordFile(t)
@@ -119,6 +120,7 @@ func TestPrincipalsAreAlone(t *testing.T) {
 // The state directory often lies below a root of the built-in file server, and
 // holds the calls of every principal. No tool of that server shows it.
 func TestFilesDoNotShowTheState(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, principals()+"upstreams:\n  files: {builtin: files, roots: [.]}\n")
 	write(t, filepath.Join(g.dir, "notes.txt"), "what alice looks for\n")
@@ -142,6 +144,7 @@ func TestFilesDoNotShowTheState(t *testing.T) {
 // The trace of a branch holds the calls in it, and no others, however a host labels them. A
 // context of the host's own goes below the branch of the call.
 func TestNobodyForgesAContext(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, principals()+fakeConfig(recordFile(t), ""))
 	url := g.http()
@@ -175,6 +178,7 @@ func TestNobodyForgesAContext(t *testing.T) {
 // An upstream may keep any state for a connection, so principals share no connection: no process,
 // no list, no notification and no server request.
 func TestPrincipalsShareNoConnection(t *testing.T) {
+	t.Parallel()
 	for _, upstream := range []string{"legacy", "modern"} {
 		for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 			t.Run(string(era)+" on "+upstream, func(t *testing.T) {
@@ -237,6 +241,7 @@ func TestPrincipalsShareNoConnection(t *testing.T) {
 // The ticket of a question that waits for alice's answer is worth nothing in
 // bob's hands, and her question stays hers.
 func TestSuspendedCallOfAnother(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, principals()+"upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "legacy")+"}\n")
 	url := g.http()
@@ -272,6 +277,7 @@ func TestSuspendedCallOfAnother(t *testing.T) {
 // A server request of a legacy stdio server does not name its call. However foldgate attributes
 // it, it never goes to another principal.
 func TestQuestionsStayWithTheirPrincipal(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, principals()+"upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "legacy")+"}\n")
 	url := g.http()

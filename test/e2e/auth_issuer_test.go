@@ -50,6 +50,7 @@ func (g *gateway) host(t *testing.T, at string, era mcpclient.Era, token string)
 // A host with the token of an issuer is the principal that the token names, in the policy and in the
 // trace. Principals of issuers and of the configuration stand side by side.
 func TestTokenOfAnIssuer(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			ctx := testContext(t)
@@ -95,6 +96,7 @@ func TestTokenOfAnIssuer(t *testing.T) {
 
 // Each attack is refused, says what to do, and is in the trace.
 func TestAttacksOnLogins(t *testing.T) {
+	t.Parallel()
 	is, other := issuer.New(t), issuer.New(t)
 	g := newGateway(t, issuers(map[string]*issuer.Issuer{"corp": is, "other": other})+fakeConfig(recordFile(t), ""))
 	at := g.http()
@@ -158,6 +160,7 @@ func TestAttacksOnLogins(t *testing.T) {
 // Keys that rotate lose no request of many hosts. Then a thousand tokens that name unknown keys make
 // one fetch in thirty seconds.
 func TestUnknownKeysAndRotation(t *testing.T) {
+	t.Parallel()
 	is := issuer.New(t)
 	g := newGateway(t, issuers(map[string]*issuer.Issuer{"corp": is})+fakeConfig(recordFile(t), ""))
 	at := g.http()
@@ -195,6 +198,7 @@ func TestUnknownKeysAndRotation(t *testing.T) {
 // The metadata names the issuers, by the configured URL whatever Host says. A host needs no token for
 // it.
 func TestResourceMetadata(t *testing.T) {
+	t.Parallel()
 	is := issuer.New(t)
 	g := newGateway(t, issuers(map[string]*issuer.Issuer{"corp": is})+"allowed_hosts: [evil.example.com]\n"+fakeConfig(recordFile(t), ""))
 	base := strings.TrimSuffix(g.http(), "/mcp")
@@ -227,6 +231,7 @@ func TestResourceMetadata(t *testing.T) {
 // A branch keeps the claims of its creation: a call in it must be allowed to them and to the token of
 // the call. A branch below it keeps both. Claims outlive a restart.
 func TestBranchKeepsItsClaims(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			ctx := testContext(t)
@@ -287,6 +292,7 @@ func TestBranchKeepsItsClaims(t *testing.T) {
 // A call that lacks a scope is answered with 403 and the scopes to log in for. What no scope would
 // allow, and what the policy hides, is not.
 func TestStepUp(t *testing.T) {
+	t.Parallel()
 	is := issuer.New(t)
 	rules := "  default: deny\n  rules:\n    - {name: writers, who: {role: staff, scope: \"db:write\"}, allow: [fake__echo]}\n    - {name: admins, who: {role: admin, scope: \"db:admin\"}, allow: [fake__raw]}\n"
 	for name, policy := range map[string]string{"forbidden": rules, "unknown": "  unlisted: unknown\n" + rules} {
@@ -339,6 +345,7 @@ func TestStepUp(t *testing.T) {
 // A principal has several tokens, for rotation; one that has ended is refused. Failed logins are in
 // the log, too, and neither there nor in the trace is there a token.
 func TestSeveralTokensOfAPrincipal(t *testing.T) {
+	t.Parallel()
 	now, next, over := strings.Repeat("token-of-now-", 3), strings.Repeat("token-that-follows-", 3), strings.Repeat("token-that-is-over-", 3)
 	g := newGateway(t, fmt.Sprintf("principals:\n  alice:\n    token: %q\n    tokens:\n      - {token_sha256: \"%x\", expires: %s}\n      - {token: %q, expires: 2026-01-02T03:04:05Z}\n",
 		now, sha256.Sum256([]byte(next)), time.Now().Add(24*time.Hour).UTC().Format(time.RFC3339), over)+fakeConfig(recordFile(t), ""))
@@ -367,6 +374,7 @@ func TestSeveralTokensOfAPrincipal(t *testing.T) {
 // A reload revokes what it no longer allows: a principal of an issuer, and an issuer, each with
 // its sessions and streams.
 func TestRevocationOfIssuers(t *testing.T) {
+	t.Parallel()
 	corp, other := issuer.New(t), issuer.New(t)
 	servers := fakeConfig(recordFile(t), "")
 	all := issuers(map[string]*issuer.Issuer{"corp": corp, "other": other})
@@ -416,6 +424,7 @@ func TestRevocationOfIssuers(t *testing.T) {
 // Auditors read the trace, and operators end branches, by the roles of their tokens. No one else does,
 // nobody does more, and each use is in the trace.
 func TestAuditorsAndOperators(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	is := issuer.New(t)
 	config := strings.Replace(issuers(map[string]*issuer.Issuer{"corp": is}), "auth:\n", "auth:\n  auditor: audit\n  operator: admins\n", 1)

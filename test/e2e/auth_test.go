@@ -79,6 +79,7 @@ const rawInitialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"
 // Without the token of a principal, a request is refused, with any method and path. The answer
 // names the remedy.
 func TestTokens(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, principals()+fakeConfig(recordFile(t), ""))
 	base := strings.TrimSuffix(g.http(), "/mcp")
 	session := g.as(t, base+"/mcp", mcpclient.Legacy, "alice").Session()
@@ -167,6 +168,7 @@ func watchHeads(t *testing.T, p *player) func() string {
 // A token flows nowhere: not to an upstream, back to a model, into the log or
 // onto the disk.
 func TestTokenGoesNowhere(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			ctx := testContext(t)
@@ -207,6 +209,7 @@ func TestTokenGoesNowhere(t *testing.T) {
 
 // Behind a reverse proxy foldgate answers to the proxy's name, if it is told.
 func TestAllowedHosts(t *testing.T) {
+	t.Parallel()
 	for _, allowed := range []string{"", "allowed_hosts: [mcp.example.com]\n"} {
 		g := newGateway(t, principals()+allowed+fakeConfig(recordFile(t), ""))
 		at := g.http()
@@ -225,6 +228,7 @@ func TestAllowedHosts(t *testing.T) {
 // A wrong list of principals, or an open address without any, does not start,
 // and nothing that is printed holds a token.
 func TestPrincipalsRefused(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct{ config, says string }{
 		"exposed": {"listen: 0.0.0.0:0\n", "without principals everybody"},
 		"short":   {"principals: {a: {token: hush-hush}}\n", "fewer than 16"},

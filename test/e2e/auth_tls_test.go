@@ -49,6 +49,7 @@ func selfSigned(t *testing.T, dir string) *x509.CertPool {
 
 // With a certificate foldgate speaks HTTPS and nothing else.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, principals()+"tls: {cert: cert.pem, key: key.pem}\n"+fakeConfig(recordFile(t), ""))
 	pool := selfSigned(t, g.dir)
 	at := g.http()
@@ -71,6 +72,7 @@ func TestTLS(t *testing.T) {
 
 // A renewed certificate is used for new connections after a reload.
 func TestReloadOfACertificate(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, principals()+"tls: {cert: cert.pem, key: key.pem}\n"+fakeConfig(recordFile(t), ""))
 	old := selfSigned(t, g.dir)
 	at := g.http()

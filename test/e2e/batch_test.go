@@ -16,6 +16,7 @@ import (
 
 // One call reads ten files and returns the matching lines.
 func TestBatch(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		dir := resultFiles(t)
@@ -95,6 +96,7 @@ func (g *gateway) batchIsTraced(calls int) {
 
 // A batch calls no tool that may change something, unless it is configured.
 func TestBatchOnlyReads(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	file := recordFile(t)
 	for _, allowed := range []bool{false, true} {
@@ -120,6 +122,7 @@ func TestBatchOnlyReads(t *testing.T) {
 // A long batch sends progress every 5 s, and a host that cancels it cancels
 // its calls.
 func TestBatchProgressAndCancel(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	file := recordFile(t)
 	g := newGateway(t, fakeConfig(file, "run: {allow: [\"**\"]}\n"))
@@ -156,6 +159,7 @@ func TestBatchProgressAndCancel(t *testing.T) {
 // A batch without a successful call returns the reason only. An answer that is too long names the
 // handle of the rest.
 func TestBatchFails(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	long := strings.Repeat("very ", 60) + "long"
 	g := newGateway(t, fakeConfig(recordFile(t), "run: {allow: [\"**\"]}\n"))
@@ -187,6 +191,7 @@ func TestBatchFails(t *testing.T) {
 
 // The branch that a batch opens for itself counts among its session's.
 func TestBatchesCount(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, filesConfig(resultFiles(t), "folding: {max_concurrent_per_session: 2, max_branches_per_minute: 2}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)

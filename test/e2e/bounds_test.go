@@ -24,6 +24,7 @@ import (
 // Servers that write ids as floating-point numbers, byte-order marks, or two messages on one line
 // are understood.
 func TestAnswerSpellings(t *testing.T) {
+	t.Parallel()
 	for name, answer := range map[string]string{
 		"fraction": `{"jsonrpc":"2.0","id":%s.0`,
 		"exponent": `{"jsonrpc":"2.0","id":%se0`,
@@ -50,6 +51,7 @@ func TestAnswerSpellings(t *testing.T) {
 // However its host ends it, with a call in flight, the gateway ends with status 0 and leaves no
 // process and no damage behind.
 func TestStdioEnds(t *testing.T) {
+	t.Parallel()
 	for name, end := range map[string]func(pid int, in, out io.Closer){
 		"SIGTERM":       func(pid int, _, _ io.Closer) { _ = syscall.Kill(pid, syscall.SIGTERM) },
 		"SIGINT":        func(pid int, _, _ io.Closer) { _ = syscall.Kill(pid, syscall.SIGINT) },
@@ -101,6 +103,7 @@ func TestStdioEnds(t *testing.T) {
 
 // SIGHUP does not end a gateway on HTTP, nor the call that it is making.
 func TestHTTPSurvivesHangup(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	ctx := testContext(t)
 	c := g.connect(ctx, "http", mcpclient.Legacy)
@@ -121,6 +124,7 @@ func TestHTTPSurvivesHangup(t *testing.T) {
 // One upstream that sends notifications without end does not fill the disk: the host gets them all,
 // the trace a burst and then the number of the others.
 func TestNotificationFlood(t *testing.T) {
+	t.Parallel()
 	const flood = 30_000
 	for name, args := range map[string]string{
 		"log":     fmt.Sprintf(`{"count":%d,"params":{"level":"info","data":%q}}`, flood, strings.Repeat("all is well ", 20)),
@@ -178,6 +182,7 @@ func TestNotificationFlood(t *testing.T) {
 
 // Whatever stands in the place of a state file, a start ends soon, with the remedy or with a gateway.
 func TestStateFilesThatAreNone(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{
 		"upstreams.json", "upstreams.json.new", "foldgate.db", "foldgate.db-wal", "foldgate.db-shm", "results.db", "results.db-journal", "workflows.db",
 		"trace/head.json", "trace/head.json.tmp", "trace/lock", "trace/trace-000000000000001.jsonl", "trace/trace-000000000000009.jsonl", "trace/index.sqlite",
@@ -215,6 +220,7 @@ func TestStateFilesThatAreNone(t *testing.T) {
 
 // What a host asks for and does not exist comes back short.
 func TestEchoesAreShort(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		g := newGateway(t, "upstreams:\n  files: {builtin: files, roots: [.]}\n")
 		ctx := testContext(t)
@@ -256,6 +262,7 @@ func TestEchoesAreShort(t *testing.T) {
 // A server that asks without end does not fill the host's screen or the trace: a burst reaches the
 // host, the others are refused, and a record counts them.
 func TestQuestionFlood(t *testing.T) {
+	t.Parallel()
 	const flood, burst, open = 20_000, 1000, 1000
 	for _, method := range []string{"elicitation/create", "sampling/createMessage", "roots/list", "x/unknown"} {
 		t.Run(method, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 // 64 calls at once on the last tokens of a branch: not one token more than
 // its budget is delivered, by an independent count; one warning, one end.
 func TestParallelCallsOnTheLastTokens(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		g := newGateway(t, fakeConfig(recordFile(t), ""))

@@ -57,6 +57,7 @@ func (v *victims) pick() *victimBranch {
 // missing from the books, no branch is past its deadline, the trace is whole
 // and knows the calls that were lost, and the branches go on.
 func TestKilledGateway(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, fmt.Sprintf(`upstreams:
   fake: {command: [%q, -era, both]}
 folding: {max_branches_per_minute: 1000000, max_concurrent_per_session: 1000000, max_concurrent_per_instance: 1000000}

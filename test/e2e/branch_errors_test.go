@@ -28,6 +28,7 @@ const unknownBranch = "br_2f6b1c34-9a0d-4e57-8b21-5c7d90e1f3a4"
 // Every wrong call has one code, one status and a remedy, as the table in docs/folding.md says.
 // Through the binary.
 func TestBranchErrors(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), "folding: {max_branches_per_minute: 1000}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -107,6 +108,7 @@ func TestBranchErrors(t *testing.T) {
 // Characters that a model sees and a reader does not are removed from every text, and do not
 // count.
 func TestInvisibleCharacters(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -129,6 +131,7 @@ func TestInvisibleCharacters(t *testing.T) {
 
 // 64 creations at once meet each limit exactly, and are told when to come back.
 func TestLimitsThroughTheBinary(t *testing.T) {
+	t.Parallel()
 	const many = "max_branches_per_minute: 1000000, max_concurrent_per_session: 1000000, max_concurrent_per_instance: 1000000"
 	for _, tt := range []struct {
 		name, folding string
@@ -197,6 +200,7 @@ func TestLimitsThroughTheBinary(t *testing.T) {
 
 // Where a message can't be scrubbed it goes nowhere, and nothing is closed.
 func TestScrubbingFailsClosed(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), "scrub: {timeout_ms: 20, rules: slow.toml}\n"))
 	write(t, filepath.Join(g.dir, "slow.toml"), "[[rules]]\nid = \"slow\"\ndescription = \"slow\"\nregex = '(?:x[xy]{1,300}z){1,3}'\n")
@@ -218,6 +222,7 @@ func TestScrubbingFailsClosed(t *testing.T) {
 // On a full disk nothing is delivered that is not in the books, and the
 // gateway says so.
 func TestFullDisk(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), "trace: {payload: none, on_error: warn}\nfolding: {max_branches_per_minute: 1000}\n"))
 	limited := g.command("run")

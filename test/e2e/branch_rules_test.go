@@ -16,6 +16,7 @@ import (
 // A session_id that is required is listed as required, and the refusal of a call without it names
 // one that serves.
 func TestRequiredSessionID(t *testing.T) {
+	t.Parallel()
 	for _, validation := range []string{"permissive", "strict"} {
 		everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 			ctx := testContext(t)
@@ -57,6 +58,7 @@ func TestRequiredSessionID(t *testing.T) {
 // With several principals none takes more than half of the places that others leave, whatever its
 // sessions.
 func TestHalfOfTheBranches(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, principals()+fakeConfig(recordFile(t), "folding: {max_branches_per_minute: 1000, max_concurrent_per_instance: 7}\n"))
 	url := g.http()
@@ -75,6 +77,7 @@ func TestHalfOfTheBranches(t *testing.T) {
 
 // A host may use all levels of its own contexts, whether or not a branch is open.
 func TestHostContextInABranch(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), "folding: {max_depth: 5}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -116,6 +119,7 @@ func TestHostContextInABranch(t *testing.T) {
 
 // The parent reads, once, what another connection returned.
 func TestReturnedElsewhere(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	url := g.http()
@@ -151,6 +155,7 @@ func TestReturnedElsewhere(t *testing.T) {
 // A call that names its branch reads a result of main or of a branch above only if the branch was
 // given its handle.
 func TestGivenResults(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		dir := t.TempDir()
@@ -197,6 +202,7 @@ func TestGivenResults(t *testing.T) {
 // The log tells of each branch when it begins and how it ends, and nothing that an agent wrote. A
 // record has one figure for what its end freed.
 func TestBranchesInTheLog(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)

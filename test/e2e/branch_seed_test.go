@@ -68,6 +68,7 @@ func logFigures(t *testing.T, story string, inline int, parent *mcpclient.Client
 // P1: ten files are searched in a branch; the parent gets under 500 tokens and
 // none of the files.
 func TestP1FileExploration(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	dir, secret := t.TempDir(), fixtures.Secret()
 	if err := fixtures.Write(dir, secret); err != nil {
@@ -112,6 +113,7 @@ func TestP1FileExploration(t *testing.T) {
 // P2: five web fetches, each in a branch of its own; the parent gets under 200
 // tokens for each.
 func TestP2Research(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	a := agents(t, ctx, g, 3)
@@ -149,6 +151,7 @@ func TestP2Research(t *testing.T) {
 // P3: three attempts at a fix, each in a branch. Two fail, one by its budget and one by its time;
 // only the third returns. The trace has the calls of the failed ones.
 func TestP3TrialAndError(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	a := agents(t, ctx, g, 3)

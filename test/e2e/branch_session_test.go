@@ -146,6 +146,7 @@ func TestSessionEnds(t *testing.T) {
 // Whoever is not on a branch's session may use it by its id, as a subagent
 // does, unless sessions are kept apart: then it does not exist for others.
 func TestOtherSessions(t *testing.T) {
+	t.Parallel()
 	for _, validation := range []string{"permissive", "strict"} {
 		t.Run(validation, func(t *testing.T) {
 			ctx := testContext(t)
@@ -208,6 +209,7 @@ func TestOtherSessions(t *testing.T) {
 // A call in flight in a branch that is returned is cancelled at the upstream. Its result is late:
 // it is neither delivered nor charged. Children end before their parents.
 func TestReturnWithCallsInFlight(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	file := recordFile(t)
 	g := newGateway(t, fakeConfig(file, ""))
@@ -267,6 +269,7 @@ func TestReturnWithCallsInFlight(t *testing.T) {
 
 // A forced end leaves a digest with the last error. A late return keeps its message, once.
 func TestLateReturn(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -309,6 +312,7 @@ func TestLateReturn(t *testing.T) {
 
 // A call that is cut off by the end of its session says so, and blames no server.
 func TestDeletedSessionSaysSo(t *testing.T) {
+	t.Parallel()
 	ctx, file := testContext(t), recordFile(t)
 	g := newGateway(t, fakeConfig(file, ""))
 	url := g.http()

@@ -28,6 +28,7 @@ func jsonField(t *testing.T, raw json.RawMessage, key string) json.RawMessage {
 // A database that can't be used refuses the start with status 1 and the
 // remedy, and is left as it is; put right, its branches are there again.
 func TestUnusableDatabase(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name  string
 		spoil func(t *testing.T, db string, raw []byte) []byte
@@ -106,6 +107,7 @@ func TestUnusableDatabase(t *testing.T) {
 // A host may start the same configuration twice on stdio: the second process
 // works in a directory of its own. A second HTTP server is a mistake.
 func TestSecondProcess(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	first, second := g.connect(ctx, "stdio", mcpclient.Legacy), g.connect(ctx, "stdio", mcpclient.Legacy)

@@ -48,6 +48,7 @@ func seenCanTools(t *testing.T, c *mcpclient.Client) []string {
 // when its list was stored by an earlier process. No number of different hosts has more connections
 // than max_connections.
 func TestHostsSeeWhatTheyCanCall(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		for _, up := range []string{"legacy", "modern"} {
 			for _, share := range []string{"session", "principal"} {
@@ -88,6 +89,7 @@ func TestHostsSeeWhatTheyCanCall(t *testing.T) {
 // TestCapabilitiesOfARequest: a modern host may declare other capabilities with each request. On stdio,
 // too, its list is the one for these.
 func TestCapabilitiesOfARequest(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, "upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "legacy", "-can")+"}\n")
 	c := g.connect(testContext(t), "stdio", mcpclient.Modern)
 	for _, declared := range append(declaredSets, declaredSets...) {

@@ -15,6 +15,7 @@ import (
 // A bad configuration ends the program with status 2 and a word on the key and
 // the line, before anything is started.
 func TestBadConfiguration(t *testing.T) {
+	t.Parallel()
 	started := filepath.Join(t.TempDir(), "started")
 	starts := "  first: {command: [touch, " + started + "]}\n"
 	for name, tt := range map[string]struct {
@@ -76,6 +77,7 @@ func TestBadConfiguration(t *testing.T) {
 
 // Usage errors have status 2 as well, and standard output stays empty.
 func TestUsage(t *testing.T) {
+	t.Parallel()
 	for _, args := range [][]string{{"no-such-command"}, {"run", "--no-such-flag"}, {"trace", "--format", "xml"}} {
 		cmd := exec.Command(foldgateBin, args...)
 		cmd.Dir = t.TempDir()
@@ -91,6 +93,7 @@ func TestUsage(t *testing.T) {
 
 // count and scrub use the engines of the proxy; version names the product.
 func TestSmallCommands(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, "upstreams: {files: {builtin: files, roots: [.]}}\n")
 	secret := "ghp_" + "Zx81Kq47Lm20Pw93Rt56Yu12Bn78Vc34Xs90"
 	sample := filepath.Join(g.dir, "sample.txt")

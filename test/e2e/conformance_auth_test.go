@@ -79,6 +79,7 @@ var authNotHere = map[string]string{
 // server with its authorization server, at which a person logs in with foldgate login, and whose tool a
 // host then calls.
 func TestConformanceOfLogins(t *testing.T) {
+	t.Parallel()
 	cmd := exec.Command(node(t), module(t, conformanceNextJS), "list")
 	known, err := cmd.Output()
 	if err != nil {

@@ -42,6 +42,7 @@ var suites = []suite{
 // Through the gateway the SDK's own conformance server passes every check that
 // it passes directly, whether it stands behind it on stdio or on HTTP.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	server, err := testbin.Build(dir, "github.com/modelcontextprotocol/go-sdk/conformance/everything-server", "-modfile=.ci/go.mod")
 	if err != nil {

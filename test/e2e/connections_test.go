@@ -37,6 +37,7 @@ func limitedFake(t *testing.T, file, keys string) *gateway {
 // new connection takes the place of the longest idle one; if all are in use, the call is refused with
 // the name of the key.
 func TestMaxConnections(t *testing.T) {
+	t.Parallel()
 	file := recordFile(t)
 	g := limitedFake(t, file, "max_connections: 3")
 	ctx := testContext(t)
@@ -79,6 +80,7 @@ func TestMaxConnections(t *testing.T) {
 
 // TestMaxConnectionsOfAPrincipal: one of several principals has half of the connections at most.
 func TestMaxConnectionsOfAPrincipal(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, principals()+fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, both], max_connections: 4}\n", fakeserverBin))
 	ctx, url := testContext(t), g.http()
 	pids := map[string]map[int]bool{}
@@ -104,6 +106,7 @@ func TestMaxConnectionsOfAPrincipal(t *testing.T) {
 // TestIdleConnection: a connection that nothing uses is closed. The next call opens another one with
 // the log level of the host. A call, a subscription, a task and a question keep it open.
 func TestIdleConnection(t *testing.T) {
+	t.Parallel()
 	for _, transport := range []string{"stdio", "http"} {
 		t.Run(transport, func(t *testing.T) {
 			file := recordFile(t)
@@ -139,6 +142,7 @@ func TestIdleConnection(t *testing.T) {
 // TestIdleConnectionOfAQuestion: the server's question is open, although its call is over for the
 // connection of a modern server.
 func TestIdleConnectionOfAQuestion(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -era, modern], idle_seconds: 1}\n", fakeserverBin))
 	ctx := testContext(t)
 	c := g.unstarted("stdio", mcpclient.Legacy)

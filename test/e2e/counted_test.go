@@ -113,6 +113,7 @@ type countedRecord struct {
 // Whatever the form of an answer, no more text of the server is delivered than is charged, and in a
 // branch no more than it has.
 func TestEveryFormIsCounted(t *testing.T) {
+	t.Parallel()
 	const fill, budget = 20000, 3000
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), "folding: {max_branches_per_minute: 1000}\n"))
@@ -174,6 +175,7 @@ func TestEveryFormIsCounted(t *testing.T) {
 // The same holds for the forms of an answer to tasks/get and tasks/result, for the branch of the call
 // that made the task.
 func TestEveryFormOfATaskIsCounted(t *testing.T) {
+	t.Parallel()
 	const fill, budget = 20000, 3000
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), "attribution: {implicit: off}\nfolding: {max_branches_per_minute: 1000, max_concurrent_per_session: 1000, max_concurrent_per_instance: 1000}\n"))
@@ -208,6 +210,7 @@ func TestEveryFormOfATaskIsCounted(t *testing.T) {
 // Messages of a server during a call are charged to the call's branch. What does not fit is not
 // delivered, and ends the branch.
 func TestMessagesAreCounted(t *testing.T) {
+	t.Parallel()
 	forms := []struct{ tool, args string }{
 		{"log", `"params":{"level":"error","data":"@@"}`},
 		{"log", `"params":{"level":"error","data":{"x":["@@"]}}`},
@@ -280,6 +283,7 @@ func TestMessagesAreCounted(t *testing.T) {
 
 // A message that arrives when its call is over is the branch's. If the branch has ended, nobody hears it.
 func TestMessagesAfterTheirCall(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -317,6 +321,7 @@ func TestMessagesAfterTheirCall(t *testing.T) {
 
 // The answer of a host's model is charged too.
 func TestSamplingIsCounted(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.unstarted("stdio", mcpclient.Legacy)
@@ -340,6 +345,7 @@ func TestSamplingIsCounted(t *testing.T) {
 
 // The result in the state of a task folds, and the branch of the call pays for it.
 func TestTaskStateIsCounted(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		g := newGateway(t, fakeConfig(recordFile(t), ""))
@@ -390,6 +396,7 @@ func TestTaskStateIsCounted(t *testing.T) {
 // Small news of a task are delivered, and the branch of its call pays for them. Large ones are not: the
 // host gets the result by tasks/get, folded.
 func TestTaskNewsAreCounted(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), "attribution: {implicit: off}\nfolding: {max_branches_per_minute: 100, max_concurrent_per_session: 100}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -430,6 +437,7 @@ func TestTaskNewsAreCounted(t *testing.T) {
 
 // The error of a failed task folds like any error, wherever it stands, and the branch of the call pays.
 func TestErrorsOfTasksFold(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		g := newGateway(t, fakeConfig(recordFile(t), "folding: {max_branches_per_minute: 100}\n"))
@@ -479,6 +487,7 @@ func TestErrorsOfTasksFold(t *testing.T) {
 
 // The error of a tool folds like a failed result, so that it can be read on.
 func TestErrorsFold(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -506,6 +515,7 @@ func TestErrorsFold(t *testing.T) {
 // says is charged, and all of it can be read on. A branch that has less than a preview needs gets as
 // much as it has, and ends.
 func TestErrorsOfAllMethodsFold(t *testing.T) {
+	t.Parallel()
 	methods := [][2]string{
 		{"x/unknown", `"a":1`},
 		{"resources/read", `"uri":"fake://a"`},
@@ -588,6 +598,7 @@ func TestErrorsOfAllMethodsFold(t *testing.T) {
 // The news of a resource are due to a subscription, if the host has one to the resource or to one above
 // it, and not to a call that happens to be under way. Else they are the call's.
 func TestNewsOfResources(t *testing.T) {
+	t.Parallel()
 	for _, transport := range []string{"stdio", "http"} {
 		t.Run(transport, func(t *testing.T) {
 			ctx := testContext(t)
@@ -616,6 +627,7 @@ func TestNewsOfResources(t *testing.T) {
 
 // A late message that branch_status shows is charged to the branch of the call.
 func TestLateMessagesAreCounted(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -639,6 +651,7 @@ func TestLateMessagesAreCounted(t *testing.T) {
 
 // Answers to methods that foldgate does not know are charged to the branch that they name.
 func TestUnknownMethodsAreCounted(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)

@@ -16,6 +16,7 @@ import (
 // An erasure is refused while the gateway runs. Afterwards its texts are in no file, however often
 // it was killed before; the chain is proved at each moment, and the gateway goes on with it.
 func TestErasure(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, "upstreams:\n  files: {builtin: files, roots: [.]}\ntrace: {rotate_mb: 1}\n")
 	write(t, filepath.Join(g.dir, "note.txt"), strings.Repeat("Erika Mustermann\n", 1000))

@@ -111,6 +111,7 @@ func cluster(t *testing.T) (url string, master *os.Process, over func() bool) {
 // foldgate check says what is wrong about the store of the limits. An agent is told that it can't be
 // reached, and not where it is.
 func TestCheckTriesTheStore(t *testing.T) {
+	t.Parallel()
 	port, _ := redisPort(t, "--requirepass", "open")
 	g := newGateway(t, "")
 	for password, want := range map[string]string{"open": "", "wrong-password": "check user and password"} {

@@ -18,6 +18,7 @@ import (
 // The fake upstream and the client are held against each other without the
 // product between them, so that a fault found later is not theirs.
 func TestFakeserverDirect(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		file := recordFile(t)

@@ -45,6 +45,7 @@ func statusOf(t *testing.T, c *mcpclient.Client, ctx context.Context, id string)
 // A budget is a hard cap: for any answer of an upstream, a branch receives no token more than it
 // has, and then ends.
 func TestBudgetIsACap(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		file := recordFile(t)
@@ -94,6 +95,7 @@ func TestBudgetIsACap(t *testing.T) {
 // A result that is far larger than the rest of the budget is cut, with a notice, and never
 // delivered whole.
 func TestOneResultOverBudget(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -117,6 +119,7 @@ func TestOneResultOverBudget(t *testing.T) {
 // A branch past its time ends as timeout, and its call in flight is cancelled
 // at the upstream.
 func TestTimeoutCancelsTheCall(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		file := recordFile(t)
@@ -138,6 +141,7 @@ func TestTimeoutCancelsTheCall(t *testing.T) {
 // Unknown, foreign and closed branch ids get one clear answer, and nothing is
 // forwarded.
 func TestBranchIDsThatDoNotServe(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	file := recordFile(t)
 	g := newGateway(t, fakeConfig(file, "folding: {session_validation: strict}\n"))
@@ -180,6 +184,7 @@ func TestBranchIDsThatDoNotServe(t *testing.T) {
 
 // Children end before their parent, and depth is limited.
 func TestNesting(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.connect(ctx, "http", mcpclient.Modern)

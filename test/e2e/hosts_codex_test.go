@@ -133,6 +133,7 @@ func execCodex(t *testing.T, r *hostRun) {
 }
 
 func TestCodex(t *testing.T) {
+	t.Parallel()
 	testHost(t, codex{}, codex{})
 }
 
@@ -140,6 +141,7 @@ func TestCodex(t *testing.T) {
 // program around a call and the words around its output are Codex's own, about 20 tokens more
 // than for a plain call.
 func TestCodexCodeMode(t *testing.T) {
+	t.Parallel()
 	var jobs []job
 	for _, j := range foldedJobs(codeMode{}) {
 		if strings.HasPrefix(j.name, "P1 batch") || strings.HasPrefix(j.name, "P2") || strings.HasPrefix(j.name, "P3") {

@@ -49,6 +49,7 @@ func connectables(t *testing.T) []connectable {
 // Real hosts list foldgate after connect, and only their own servers, from the same bytes, after
 // disconnect. import moves their servers behind foldgate, and disconnect brings them back.
 func TestConnect(t *testing.T) {
+	t.Parallel()
 	for _, h := range connectables(t) {
 		t.Run(h.name, func(t *testing.T) {
 			t.Parallel()
@@ -124,6 +125,7 @@ func TestConnect(t *testing.T) {
 
 // A model gets foldgate's tools after connect and import, and its host's own after disconnect.
 func TestConnectTools(t *testing.T) {
+	t.Parallel()
 	say := llmstub.Say("done")
 	r := newHostRun(t, llmstub.Agent{Name: "main", Play: llmstub.Script(say, say, say)})
 	r.servers["mine"] = mcpServer{command: []string{fakeserverBin}}

@@ -92,6 +92,7 @@ func (o opencode) run(t *testing.T, r *hostRun) {
 
 // opencode reaches a foldgate that wants a token as docs/hosts.md says.
 func TestOpencodeToken(t *testing.T) {
+	t.Parallel()
 	r := newHostRun(t)
 	g := newGateway(t, principals()+fakeConfig(recordFile(t), ""))
 	write(t, filepath.Join(r.work, "opencode.json"), jsonText(t, map[string]any{"autoupdate": false, "mcp": map[string]any{"foldgate": map[string]any{
@@ -107,5 +108,6 @@ func TestOpencodeToken(t *testing.T) {
 // opencode, once as it speaks to Anthropic and once as it speaks to servers
 // that are compatible with OpenAI's.
 func TestOpencode(t *testing.T) {
+	t.Parallel()
 	testHost(t, opencode{"@ai-sdk/anthropic"}, opencode{"@ai-sdk/openai-compatible"})
 }

@@ -77,6 +77,7 @@ var quietModern = map[string]bool{"logging": true, "unknown messages": true}
 // TestNothingLeaks walks every exit towards a model and looks for the secret in
 // everything that the host received, in the log and in every file on disk.
 func TestNothingLeaks(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		secret := fixtures.Secret()

@@ -100,6 +100,7 @@ func leftOf(t *testing.T, c *mcpclient.Client, ctx context.Context, limit string
 // A limit on main makes an agent open branches: what main received is within the limit to the token,
 // the refusal says what to do, and branches go on. A return always ends its branch.
 func TestLimitOfMain(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		const limit = 3000
@@ -185,6 +186,7 @@ func TestLimitOfMain(t *testing.T) {
 
 // At the edge of a limit a large result arrives as a preview in what is left.
 func TestPreviewAtTheEdge(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 2000, window: 1d}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -211,6 +213,7 @@ func TestPreviewAtTheEdge(t *testing.T) {
 
 // Above a limit with the action fold results arrive as previews; one with warn is only recorded.
 func TestLimitsThatFoldAndWarn(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, limited(t, "    - {name: f, per: all, tokens: 1000, window: 1d, action: fold}\n    - {name: w, per: all, calls: 2, window: 1d, action: warn}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -241,6 +244,7 @@ func TestLimitsThatFoldAndWarn(t *testing.T) {
 // 64 callers of a principal spend a limit at the same time: what all received is the limit, to the
 // token. Another principal is not concerned.
 func TestLimitIsExact(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			ctx := testContext(t)
@@ -300,6 +304,7 @@ func exactly(t *testing.T, ctx context.Context, c *mcpclient.Client, name string
 
 // Two processes on one state directory share the limits.
 func TestLimitOfTwoProcesses(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	const limit = 60000
 	g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 60k, window: 1d}\n"))
@@ -312,6 +317,7 @@ func TestLimitOfTwoProcesses(t *testing.T) {
 // Whatever a server sends, by result, error, question or notification: no more of it is delivered
 // than a limit has, and what is delivered is charged. In main and in a branch.
 func TestEveryMessageIsLimited(t *testing.T) {
+	t.Parallel()
 	const limit = 1500
 	all := fmt.Sprintf("    - {name: all, per: all, tokens: %d, window: 1w}\n", limit)
 	ofTool := fmt.Sprintf("    - {name: tool, match: {tool: \"fake__*\"}, per: tool, tokens: %d, window: 1w}\n", limit)
@@ -387,6 +393,7 @@ func TestEveryMessageIsLimited(t *testing.T) {
 // What is read of a stored result counts for the tool and the server that made it: by pages, by
 // batches, in main and in a branch. A rebuild counts it too.
 func TestWhatIsReadOfATool(t *testing.T) {
+	t.Parallel()
 	for name, one := range map[string]string{
 		"tool": `match: {tool: "fake__*"}, per: all`, "each": `match: {server: fake}, per: tool`, "server": `match: {server: fake}, per: server`,
 	} {
@@ -432,6 +439,7 @@ func TestWhatIsReadOfATool(t *testing.T) {
 
 // branch_status in a branch shows the limits that the branch uses, else those of main.
 func TestStatusShowsTheLimitsInForce(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, limited(t, "    - {name: main, match: {context: main}, per: all, tokens: 1k, window: 1mo}\n    - {name: branches, match: {context: branch}, per: all, tokens: 2k, window: 1mo}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -451,6 +459,7 @@ func TestStatusShowsTheLimitsInForce(t *testing.T) {
 
 // A notification that a limit refuses is not charged to its branch.
 func TestRefusedNotificationIsFree(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 300, window: 1mo}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -468,6 +477,7 @@ func TestRefusedNotificationIsFree(t *testing.T) {
 // too much is charged only for calls that were under way. Meanwhile a host of another gateway on the
 // same Redis goes on.
 func TestKilledUnderLimits(t *testing.T) {
+	t.Parallel()
 	for _, store := range []string{"sqlite", "redis"} {
 		t.Run(store, func(t *testing.T) {
 			more := ""
@@ -600,6 +610,7 @@ var rounds = flag.Int("rounds", 3, "how often TestLimitOfThreeGateways spends it
 // Three gateways on one Redis hold a limit to the token: in each round 64 hosts of one principal, of
 // both eras, spend it through all three.
 func TestLimitOfThreeGateways(t *testing.T) {
+	t.Parallel()
 	const limit = 8000
 	url, _ := redis(t)
 	var all []*spender
@@ -702,6 +713,7 @@ func TestRedisHangs(t *testing.T) {
 
 // A limit that is raised in the file holds for the next call, and what was counted stays.
 func TestLimitIsRaised(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, limited(t, "    - {name: all, per: all, tokens: 400, window: 1d}\n"))
 	s := spender{c: g.connect(ctx, "http", mcpclient.Legacy)}

@@ -29,6 +29,7 @@ func credentials(gd *guarded, more string) string {
 // foldgate logs in with its own account: when the upstream asks for a token, again when one expires or
 // is revoked, and once for many calls.
 func TestClientCredentials(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		is := newAuthServer(t)
@@ -81,6 +82,7 @@ func TestClientCredentials(t *testing.T) {
 
 // A login that fails is an answer to the call, never a 401 to the host, and shows no secret.
 func TestLoginFails(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		breaks func(*authServer, *guarded)
 		says   string
@@ -122,6 +124,7 @@ func prm(resource, issuer string) func() any {
 
 // Without a login in the configuration, the answer says how to give one.
 func TestUpstreamWantsLogin(t *testing.T) {
+	t.Parallel()
 	gd := newGuarded(t, newAuthServer(t))
 	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {url: %q}\n", gd.at))
 	c := g.connect(testContext(t), "http", mcpclient.Legacy)
@@ -205,6 +208,7 @@ func echoes(t *testing.T, c *mcpclient.Client, ctx context.Context) {
 // A person logs in once. The gateway that runs sees it, renews it, and a restart keeps it, until
 // logout.
 func TestLoginOfPerson(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		is := newAuthServer(t)
@@ -263,6 +267,7 @@ func TestLoginOfPerson(t *testing.T) {
 // A login brings the tools to hosts that run: they hear that the list changed without a call of theirs.
 // So do hosts that saw the list of an earlier process.
 func TestLoginBringsTools(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		gd := newGuarded(t, newAuthServer(t), "-era", "both")
@@ -291,6 +296,7 @@ func TestLoginBringsTools(t *testing.T) {
 // Several processes on one state directory renew one login once: the issuer gives each refresh token
 // one use, and ends the login after a second one.
 func TestRenewedOnce(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	is := newAuthServer(t)
 	is.life = 3600
@@ -331,6 +337,7 @@ func TestRenewedOnce(t *testing.T) {
 // A call that is cancelled does not lose the token that is on its way, and an issuer that is down does
 // not end a login.
 func TestRenewalSurvives(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	is := newAuthServer(t)
 	gd := newGuarded(t, is)
@@ -381,6 +388,7 @@ func TestRenewalSurvives(t *testing.T) {
 
 // With per: principal nobody uses the login of another.
 func TestLoginPerPrincipal(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			ctx := testContext(t)
@@ -412,6 +420,7 @@ func TestLoginPerPrincipal(t *testing.T) {
 
 // The browser's answer counts only if it is the one to this login, from this issuer.
 func TestLoginAttacks(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		back func(url.Values)
 		says string
@@ -487,6 +496,7 @@ func TestLoginAttacks(t *testing.T) {
 // A client of the configuration is used, else foldgate's document, else a new registration. A secret
 // goes to the issuer of the configuration only.
 func TestLoginClients(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		keys, client string
 		document     bool
@@ -521,6 +531,7 @@ func TestLoginClients(t *testing.T) {
 
 // A stored login can be read by its owner only, opens only with its key, and only as what it is.
 func TestStoredLogins(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	is := newAuthServer(t)
 	gd := newGuarded(t, is)
@@ -576,6 +587,7 @@ func TestStoredLogins(t *testing.T) {
 // A host on this machine that can show a URL to its person gets one, at once; when the person has logged
 // in there, the call works. Others get the command.
 func TestLoginByURL(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		is := newAuthServer(t)

@@ -207,6 +207,7 @@ const (
 // The main job: an agent opens a branch, reads ten files of over 40,000 tokens
 // in it and brings back a summary of a few.
 func TestMainJob(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		dir, secret := t.TempDir(), fixtures.Secret()
@@ -326,6 +327,7 @@ func (g *gateway) eachOnce(context string, reads int) {
 
 // branch_id is foldgate's own argument: the upstream gets the rest, byte for byte.
 func TestBranchIDStaysHere(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		file := recordFile(t)

@@ -101,6 +101,7 @@ func sameItems(t *testing.T, what string, got, want map[string]any) {
 // Servers from npm stand behind the gateway, and the Inspector's command line in front of it. It
 // lists, calls, gets and reads the same as from the servers themselves.
 func TestNPM(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "note.txt"), "a note of 17 bytes")
 	bin := node(t)
@@ -179,6 +180,7 @@ const wholeResults = "results: {tools: {\"*\": {fold: off}}}\n"
 
 // The main job through servers that we did not write.
 func TestNPMBranch(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	for i := range 3 {
 		write(t, filepath.Join(dir, fmt.Sprint(i, ".txt")), strings.Repeat(fmt.Sprintf("line of file %d\n", i), 200))

@@ -31,6 +31,7 @@ func (g *gateway) operate(args ...string) (out string, code int) {
 // The operator sees the branches of all principals and ends one. Its call in flight ends, its agent is
 // told why, and the trace has it. Nobody else can reach the socket.
 func TestOperatorEndsABranch(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakes("fake")+principals())
 	at := g.http()
@@ -133,6 +134,7 @@ func TestOperatorEndsABranch(t *testing.T) {
 
 // foldgate reload says what changed, what needs a restart, and why a file can't be used.
 func TestOperatorReloads(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, fakes("fake")+"results: {main_threshold: 8000}\n")
 	g.http()
 	for _, tt := range []struct {
@@ -161,6 +163,7 @@ func TestOperatorReloads(t *testing.T) {
 // A gateway on standard input and output takes no commands and reloads nothing: its agent could use
 // both.
 func TestNoOperatorOnStdio(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakes("fake")+"results: {main_threshold: 8000}\n")
 	c := g.stdio(mcpclient.Legacy)
@@ -181,6 +184,7 @@ func TestNoOperatorOnStdio(t *testing.T) {
 // The operator sees what a limit has left, and resets it. A limit that a reload changes holds for the
 // next call of a session that exists, and what was used stays.
 func TestOperatorAndLimits(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	limits := func(calls int) string {
 		return fakes("fake") + principals() + fmt.Sprintf("budgets:\n  limits:\n    - {name: some, per: principal, calls: %d, window: 1d}\n    - {name: many, per: all, tokens: 100k, window: 1mo}\n", calls)

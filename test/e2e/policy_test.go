@@ -30,6 +30,7 @@ policy:
 // A principal sees what the policy allows it, and nothing else can be used: by no method and in no
 // spelling. The trace names the rule.
 func TestPolicy(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			ctx, file := testContext(t), recordFile(t)
@@ -124,6 +125,7 @@ func TestPolicy(t *testing.T) {
 // With unlisted: unknown, what a principal does not see looks as if it did not exist. The trace
 // tells the two apart.
 func TestPolicyHides(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			ctx := testContext(t)
@@ -171,6 +173,7 @@ func TestPolicyHides(t *testing.T) {
 
 // A request without an id reaches no server, on any transport. The trace has it as refused.
 func TestRequestsWithoutID(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx, file := testContext(t), recordFile(t)
 		g := newGateway(t, fakeConfig(file, ""))
@@ -195,6 +198,7 @@ func TestRequestsWithoutID(t *testing.T) {
 
 // A policy that can't be used stops the start, with the line.
 func TestPolicyFaults(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, "policy:\n  default: deny\n  rules:\n    - {name: a, allow: [x], when: 'arg.x == 1'}\n")
 	cmd := g.command("check")
 	cmd.Stderr = nil

@@ -26,6 +26,7 @@ import (
 // The counts of a store that was lost are made again from the trace: they are those of before, never
 // fewer. A rebuild lowers nothing, and names the records that a trace no longer has.
 func TestRebuild(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, limited(t, `    - {name: main, match: {context: main}, per: session, tokens: 3k, window: 1d}
     - {name: branches, match: {context: branch}, per: principal, tokens: 1M, calls: 1k, window: 1mo, time_zone: Europe/Berlin}
@@ -148,6 +149,7 @@ func TestRebuild(t *testing.T) {
 // Of generated traffic with all that charges and all that is free, of gateways that are killed with
 // calls under way, the rebuilt counts are those that the store had, to the token and to the call.
 func TestRebuildIsExact(t *testing.T) {
+	t.Parallel()
 	const rounds, steps = 2, 50
 	all := `    - {name: main, match: {context: main}, per: session, tokens: 1M, window: 1mo}
     - {name: branches, match: {context: branch}, per: principal, tokens: 10M, calls: 100k, window: 1mo, time_zone: Europe/Berlin}

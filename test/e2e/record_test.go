@@ -78,6 +78,7 @@ func (h *rawHost) open(id, arguments string) string {
 
 // Each way to be refused is in the trace as blocked, with its reason and rule.
 func TestEveryRefusalIsRecorded(t *testing.T) {
+	t.Parallel()
 	secret := fixtures.Secret()
 	up := func(key, more string) string {
 		return fmt.Sprintf("  %s: {command: [%q, -era, both], %s}\n", key, fakeserverBin, more)
@@ -213,6 +214,7 @@ func TestEveryRefusalIsRecorded(t *testing.T) {
 
 // Each message that the server itself refuses is in the trace, with its rule and the answer.
 func TestEveryRefusalOfTheServerIsRecorded(t *testing.T) {
+	t.Parallel()
 	type way struct {
 		name, method, path string
 		header             http.Header
@@ -352,6 +354,7 @@ func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
 
 // Whatever a host chooses, the head of a record is short: what is long is cut, and says so.
 func TestHeadsOfRecordsAreBounded(t *testing.T) {
+	t.Parallel()
 	long, secret := strings.Repeat("long-", 200_000), fixtures.Secret()
 	call := func(method, params string) string {
 		return `{"jsonrpc":"2.0","id":"ID","method":"` + method + `","params":` + params + `}`
@@ -430,6 +433,7 @@ func TestHeadsOfRecordsAreBounded(t *testing.T) {
 
 // Failed logins are recorded, each of the first ten in a minute and a few of the others.
 func TestFailedLoginsAreRecorded(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, principals()+fmt.Sprintf("upstreams:\n  fake: {command: [%q]}\n", fakeserverBin))
 	url := g.http()
 	for i := range 50 {
@@ -454,6 +458,7 @@ func TestFailedLoginsAreRecorded(t *testing.T) {
 
 // What a host chooses is not stored with a secret, wherever it stands.
 func TestNoSecretThatAHostChoosesIsStored(t *testing.T) {
+	t.Parallel()
 	const key = `"io.github.foldgate/`
 	call := func(id, method, params string) string {
 		return `{"jsonrpc":"2.0","id":"` + id + `","method":"` + method + `","params":` + params + `}`
@@ -569,6 +574,7 @@ func TestNoSecretThatAHostChoosesIsStored(t *testing.T) {
 
 // Members beside params and a result are recorded, in both directions, without secrets.
 func TestMembersBesideAreRecorded(t *testing.T) {
+	t.Parallel()
 	secret := fixtures.Secret()
 	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q]}\n", fakeserverBin))
 	h := rawStdio(t, g.command("run"), mcpclient.Legacy)
@@ -598,6 +604,7 @@ func TestMembersBesideAreRecorded(t *testing.T) {
 
 // The trace tells what became of each secret. It says [REDACTED] only where the message did.
 func TestTheTraceTellsWhatBecameOfASecret(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		policy             string
 		sent, got          bool // with the secret: by the host to the server, by the server to the host
@@ -670,6 +677,7 @@ func TestTheTraceTellsWhatBecameOfASecret(t *testing.T) {
 // Every record names its principal, and the records about branches their host. A session that bob
 // claims is not alice's. Alice is in a team, and bob is not.
 func TestRecordsNameTheirPrincipalAndHost(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			ctx := testContext(t)

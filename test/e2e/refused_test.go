@@ -15,6 +15,7 @@ import (
 // TestRefusedMessagesAreRecorded: a request or notification of an upstream that no host gets has a record
 // that names the rule. Kinds of messages are sent in each place where one can be refused.
 func TestRefusedMessagesAreRecorded(t *testing.T) {
+	t.Parallel()
 	requests := []string{"elicitation/create", "sampling/createMessage", "roots/list", "x/custom"}
 	notifications := []string{"notifications/message", "notifications/x/custom", "notifications/elicitation/complete"}
 	const all = `{"elicitation":{},"sampling":{},"roots":{}}`
@@ -94,6 +95,7 @@ func TestRefusedMessagesAreRecorded(t *testing.T) {
 // TestRefusedNotificationsHaveARule: a notification that the boundary or a limit keeps from the host has
 // a record with the rule.
 func TestRefusedNotificationsHaveARule(t *testing.T) {
+	t.Parallel()
 	for rule, tt := range map[string]struct{ config, arguments string }{
 		"secret_in_notification": {"scrub: {results: block}\n", `{"params":{"level":"alert","data":"` + fixtures.Secret() + `"}}`},
 		"limit_exceeded":         {"budgets:\n  limits:\n    - {name: few, per: all, tokens: 900, window: 1d}\n", `{"params":{"level":"alert","data":"@@"},"fill":3000}`},

@@ -54,6 +54,7 @@ func fakes(keys ...string) string {
 // Reloads that add, change and remove upstreams while 16 hosts call make no call fail. A session sees
 // the new tools without starting anew.
 func TestReloadUnderLoad(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakes("kept", "old"))
 	at := g.http()
@@ -158,6 +159,7 @@ func TestReloadUnderLoad(t *testing.T) {
 // A reload of the policy, or of what it looks at, announces the lists of those who see something else
 // now, and of nobody else.
 func TestReloadOfPolicy(t *testing.T) {
+	t.Parallel()
 	config := func(deny, team string) string {
 		return fakes("kept") + strings.Replace(principals(), "alice: {", "alice: {team: "+team+", ", 1) +
 			"policy:\n  rules:\n    - {name: r, who: {team: blue}, deny: [" + deny + "]}\n"
@@ -207,6 +209,7 @@ func TestReloadCutsCallsOff(t *testing.T) {
 
 // A call at an upstream that a reload removes goes on to its end.
 func TestReloadLetsCallsFinish(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		g := newGateway(t, fakes("kept", "old"))
@@ -244,6 +247,7 @@ func readyz(t *testing.T, at, token string) (status int, body string) {
 // A bad file leaves everything as it was, and the log, /readyz and the trace say so, until the file is
 // good again.
 func TestReloadOfABadFile(t *testing.T) {
+	t.Parallel()
 	for name, bad := range map[string]string{
 		"unknown key": fakes("kept") + "colour: red\n", "malformed": "upstreams: {kept: [\n", "no such program": "upstreams: {kept: {command: [foldgate-no-such-program]}}\n",
 		"all principals gone": fakes("kept"), "scrub rules": fakes("kept") + "scrub: {rules: foldgate.yaml}\n" + principals(),
@@ -291,6 +295,7 @@ func TestReloadOfABadFile(t *testing.T) {
 // A principal that a reload removes is out at once, in both eras, with its session and its streams. A
 // new token works at once, the old one no longer, and the session goes on with the new one.
 func TestReloadOfPrincipals(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakes("kept")+principals())
 	at := g.http()
@@ -363,6 +368,7 @@ func TestReloadOfPrincipals(t *testing.T) {
 // The branches and the batches of a principal that a reload removes end: the call in flight is cancelled,
 // and the server gets no further one. Those of others go on.
 func TestReloadEndsBatches(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		for _, given := range []bool{false, true} { // a branch for the batch, or one of its own
 			t.Run(fmt.Sprintf("%s-%v", era, given), func(t *testing.T) {
@@ -426,6 +432,7 @@ func TestReloadEndsBatches(t *testing.T) {
 // Another threshold is in force with the next call of a session that exists. A key that needs a restart
 // stays as it was, and the log says so.
 func TestReloadOfThresholds(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakes("kept")+"results: {main_threshold: 8000}\n")
 	c := g.connect(ctx, "http", mcpclient.Legacy)

@@ -35,6 +35,7 @@ func (k keptResult) line(i int) string {
 // result that a client was given a handle for, the next process has all, or
 // says that it was evicted; and nothing in the store is half written.
 func TestKilledWhileStoring(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, fakeConfig(recordFile(t), "results: {quota_mb: 2, main_threshold: 1000}\n"))
 	var all []*keptResult
 	var calls atomic.Int32

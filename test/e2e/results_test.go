@@ -69,6 +69,7 @@ func readPart(t *testing.T, c *mcpclient.Client, ctx context.Context, args map[s
 // The facts that 44 questions ask for are in the preview, or one branch_read
 // away. With the arguments of the reads counted, most of the tokens are saved.
 func TestAnswerRecall(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	dir := resultFiles(t)
 	g := newGateway(t, filesConfig(dir, "results: {main_threshold: 1000}\n"))
@@ -110,6 +111,7 @@ func TestAnswerRecall(t *testing.T) {
 
 // No read delivers more at once than a result may have.
 func TestReadsAreBounded(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, filesConfig(resultFiles(t), "results: {main_threshold: 3000}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -126,6 +128,7 @@ func TestReadsAreBounded(t *testing.T) {
 
 // All pages of a text together are the text.
 func TestPagesAreTheText(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	dir := resultFiles(t)
 	g := newGateway(t, filesConfig(dir, "results: {main_threshold: 1500}\n"))
@@ -166,6 +169,7 @@ func TestPagesAreTheText(t *testing.T) {
 // are charged to it. Its parent can read them after the return, also after a restart; other
 // branches can't.
 func TestFoldedResults(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		dir := resultFiles(t)
@@ -228,6 +232,7 @@ func TestFoldedResults(t *testing.T) {
 
 // A store over its quota evicts the oldest and says so.
 func TestEviction(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	dir := t.TempDir()
 	for i := range 6 {
@@ -250,6 +255,7 @@ func TestEviction(t *testing.T) {
 
 // Off-switch and thresholds by tool; a tool that may fold lists no outputSchema.
 func TestFoldRules(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	config := fakeConfig(recordFile(t), "results:\n  tools: {\"fake__*\": {threshold: 500}, \"fake__huge\": {fold: off}}\n")
 	g := newGateway(t, config)
@@ -284,6 +290,7 @@ func TestFoldRules(t *testing.T) {
 
 // A secret never reaches the store, nor a read from it.
 func TestStoredResultsAreScrubbed(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	secret := "ghp_" + "0aB1cD2eF3gH4iJ5kL6mN7oP8qR9sT0uV1wX"
 	dir := t.TempDir()
@@ -301,6 +308,7 @@ func TestStoredResultsAreScrubbed(t *testing.T) {
 
 // A jq program takes neither the gateway's memory nor its time, even in one large step.
 func TestJQIsOutOfProcess(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.dial(ctx, g.http(), mcpclient.Legacy)
@@ -349,6 +357,7 @@ func peakMemory(t *testing.T, pid int) (kib int) {
 // The result of a call that became a task folds as it would have at once, and
 // the branch of the call pays for it. A resource is never given in part.
 func TestResultsOfTasks(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)

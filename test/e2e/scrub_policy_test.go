@@ -19,6 +19,7 @@ import (
 
 // The configuration decides per server and direction how a secret is treated.
 func TestScrubPolicies(t *testing.T) {
+	t.Parallel()
 	secret := fixtures.Secret()
 	tests := []struct {
 		name, config         string
@@ -62,6 +63,7 @@ func TestScrubPolicies(t *testing.T) {
 
 // One server's policy is its own.
 func TestScrubPolicyOfOneUpstream(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	secret := fixtures.Secret()
 	g := newGateway(t, fmt.Sprintf("upstreams:\n  open: {command: [%[1]q], scrub: {results: off}}\n  shut: {command: [%[1]q]}\n", fakeserverBin))
@@ -77,6 +79,7 @@ func TestScrubPolicyOfOneUpstream(t *testing.T) {
 // A secret that the host may see by policy is not stored: neither in the trace, nor with folded
 // results and results of batches.
 func TestPolicyOffKeepsNoSecrets(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	secret := fixtures.Secret()
 	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [%q, -leak, %q], scrub: {results: off}}\nresults: {main_threshold: 500}\nrun: {allow: [\"fake__*\"]}\n", fakeserverBin, " "+secret))
@@ -112,6 +115,7 @@ func TestPolicyOffKeepsNoSecrets(t *testing.T) {
 
 // check names the URL of a server that can't be reached, without its secrets.
 func TestCheckShowsNoSecrets(t *testing.T) {
+	t.Parallel()
 	secret := fixtures.Secret()
 	g := newGateway(t, fmt.Sprintf("upstreams:\n  gone: {url: \"http://127.0.0.1:1/mcp?key=%s\"}\n", secret))
 	out, err := g.command("check").Output()
@@ -122,6 +126,7 @@ func TestCheckShowsNoSecrets(t *testing.T) {
 
 // A message that can't be examined in time is withheld, and the session goes on.
 func TestScrubFailsClosed(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), "scrub: {timeout_ms: 50}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -143,6 +148,7 @@ func TestScrubFailsClosed(t *testing.T) {
 
 // The usual output of tools passes unchanged.
 func TestOrdinaryOutputStays(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -162,6 +168,7 @@ func TestOrdinaryOutputStays(t *testing.T) {
 
 // A private key that a server returns in several strings reaches neither the host nor the trace.
 func TestPrivateKeyInLines(t *testing.T) {
+	t.Parallel()
 	var lines []string
 	for n := range 26 {
 		lines = append(lines, fmt.Sprintf("%02dqX7%060d", n, n*n))
@@ -196,6 +203,7 @@ func TestPrivateKeyInLines(t *testing.T) {
 // A secret in an encoding that servers use, or in a row below the name of its column, reaches neither
 // the host nor the trace.
 func TestEncodedSecretsAndRows(t *testing.T) {
+	t.Parallel()
 	const secret, value = "gh" + "p_q7w8e9r0t1y2u3i4o5p6a7s8d9f0g1h2j3k4", "q7w8e9r0t1y2u3i4"
 	var entities, wide strings.Builder
 	for _, c := range []byte("token: " + secret) {

@@ -45,6 +45,7 @@ func sharers(t *testing.T, share, transport, era string) (first, second, bob *sh
 
 // TestShare: sessions that share a connection hear only what is theirs.
 func TestShare(t *testing.T) {
+	t.Parallel()
 	for _, share := range []string{"session", "principal", "everyone"} {
 		for _, transport := range []string{"stdio", "http"} {
 			for _, era := range []string{"legacy", "modern"} {
@@ -129,6 +130,7 @@ func TestShare(t *testing.T) {
 
 // TestShareOfTasks: over a connection of everyone no principal reaches the task of another one.
 func TestShareOfTasks(t *testing.T) {
+	t.Parallel()
 	a, _, bob := sharers(t, "everyone", "stdio", "legacy")
 	ctx := testContext(t)
 	call(t, a.Client, ctx, "tools/call", `{"name":"fake__raw","arguments":{"result":{"task":{"taskId":"t1","status":"working","ttl":60000}}},"task":{}}`)
@@ -143,6 +145,7 @@ func TestShareOfTasks(t *testing.T) {
 // TestShareSurvivesTheEnd: a session that ends leaves the others their connection, and its own calls
 // are cancelled. A connection that is lost is opened again for all, with their subscriptions.
 func TestShareSurvivesTheEnd(t *testing.T) {
+	t.Parallel()
 	file := recordFile(t)
 	g := newGateway(t, "upstreams:\n  fake: {share: principal, "+fakeUpstream(t, "stdio", "legacy", "-record", file)+"}\n")
 	ctx := testContext(t)

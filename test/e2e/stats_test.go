@@ -47,6 +47,7 @@ func rowOf(t *testing.T, rows []saved, name string) saved {
 // Tokens that are read from a stored result, or that a batch answers from its results, are
 // subtracted from the savings of the tool and the branch that made the result.
 func TestStatsReadBack(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, filesConfig(resultFiles(t), "results: {main_threshold: 1000}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -96,6 +97,7 @@ func TestStatsReadBack(t *testing.T) {
 // branch_status, foldgate stats and foldgate trace stats report the same savings: less the tokens
 // read back, less the answers of batches, and for each branch by itself.
 func TestOneStoryOfSavings(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, filesConfig(resultFiles(t), "results: {main_threshold: 1000}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)

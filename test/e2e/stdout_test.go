@@ -14,6 +14,7 @@ import (
 // On stdio, standard output carries nothing but protocol, for any output of an upstream. The
 // client is strict: a line that is no message, or a response to no request, fails the test.
 func TestStdoutPurity(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			ctx := testContext(t)
@@ -40,6 +41,7 @@ func TestStdoutPurity(t *testing.T) {
 
 // Garbage from the host gets an error or nothing, and the connection goes on.
 func TestGarbageFromTheHost(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	cmd := g.command("run")
 	in, out := startPiped(t, cmd)

@@ -60,6 +60,7 @@ func (g *gateway) places() (all []placed) {
 // The threads of a host are sessions of their own: a call is in the branch that
 // its thread opened or, of a subagent's, was handed; and nothing is guessed.
 func TestThreads(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "a"), "a file")
@@ -117,6 +118,7 @@ func TestThreads(t *testing.T) {
 // Strict sessions and a configuration without implicit branches hold for
 // threads, too.
 func TestThreadsAreNoWayRound(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name, config string
 		refused      bool // a subagent's use of its parent's branch

@@ -62,6 +62,7 @@ func toolItem(name string) string {
 // TestCatalog: many pages, two upstreams, names that clash, are too long, are
 // denied; in the order of the configuration, the same for every host.
 func TestCatalog(t *testing.T) {
+	t.Parallel()
 	long := strings.Repeat("long_", 20)
 	first, second := newPlayer(t, "stdio", mcpclient.Legacy, hello("First things first.")), newPlayer(t, "http", mcpclient.Legacy, hello("Second thoughts."))
 	first.script = func(m mcpclient.Message) string {
@@ -162,6 +163,7 @@ func TestCatalog(t *testing.T) {
 // TestListChangesAreGathered: a burst of changes at two upstreams becomes few notifications, and
 // each list is fetched again when a host asks for it.
 func TestListChangesAreGathered(t *testing.T) {
+	t.Parallel()
 	for _, transport := range []string{"stdio", "http"} {
 		t.Run(transport, func(t *testing.T) {
 			ctx := testContext(t)
@@ -249,6 +251,7 @@ func TestLateList(t *testing.T) {
 // TestDefinitionsSurvive: definitions that typed proxies drop, break or refuse are listed
 // unchanged (losses 4 to 6), except for foldgate's additions.
 func TestDefinitionsSurvive(t *testing.T) {
+	t.Parallel()
 	_, auto := conversations(t, "legacy")
 	for _, transport := range []string{"stdio", "http"} {
 		t.Run(transport, func(t *testing.T) {

@@ -137,6 +137,7 @@ func compacted(t *testing.T, text string) []byte {
 // TestConversations holds every conversation between hosts and upstreams on
 // every pair of transports, as one session of a gateway with one upstream.
 func TestConversations(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		dir := map[mcpclient.Era]string{mcpclient.Legacy: "legacy", mcpclient.Modern: "modern"}[era]
 		all, auto := conversations(t, dir)

@@ -49,6 +49,7 @@ func (n *noted) has(pattern string) int {
 // pair of transports, two upstreams at once: tools, rounds of questions,
 // progress, logging, subscriptions, changes of lists, resources, prompts.
 func TestEras(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		for n := range 4 {
 			upstream, share := []string{"stdio", "http"}[n/2], []string{"session", "principal"}[n%2]
@@ -172,6 +173,7 @@ func eraSubscriptions(t *testing.T, c *mcpclient.Client, heard *noted) {
 // TestSubscribeAtModernUpstream: a legacy host's subscription at a modern
 // upstream, its end, and its life beyond a crash of the upstream.
 func TestSubscribeAtModernUpstream(t *testing.T) {
+	t.Parallel()
 	for _, transport := range []string{"stdio", "http"} {
 		t.Run(transport, func(t *testing.T) {
 			ctx := testContext(t)

@@ -13,6 +13,7 @@ import (
 // TestGreeting: a host's initialize params reach the upstream unchanged (loss 14), and unknown
 // capabilities of an upstream reach the host.
 func TestGreeting(t *testing.T) {
+	t.Parallel()
 	for _, transport := range []string{"stdio", "http"} {
 		for _, upstream := range []string{"stdio", "http"} {
 			t.Run(transport+" host on "+upstream, func(t *testing.T) {

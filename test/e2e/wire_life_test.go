@@ -102,6 +102,7 @@ func TestKilledUpstream(t *testing.T) {
 
 // TestSubscriptionOutlivesIdleCrash: there are no calls, but the host waits for updates.
 func TestSubscriptionOutlivesIdleCrash(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	file := recordFile(t)
 	g := newGateway(t, fakeConfig(file, ""))
@@ -118,6 +119,7 @@ func TestSubscriptionOutlivesIdleCrash(t *testing.T) {
 // TestForgottenSession: if an HTTP upstream answers 404 for its session, foldgate initializes a
 // new one within the same host session, and the call succeeds.
 func TestForgottenSession(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		file := recordFile(t)
@@ -206,6 +208,7 @@ func TestHangingUpstreams(t *testing.T) {
 // TestMonstrousMessages: a frame beyond the limit and nesting beyond it fail
 // the call they belong to, at most; the session goes on.
 func TestMonstrousMessages(t *testing.T) {
+	t.Parallel()
 	for _, upstream := range []string{"stdio", "http"} {
 		t.Run(upstream, func(t *testing.T) {
 			ctx := testContext(t)

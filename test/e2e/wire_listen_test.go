@@ -14,6 +14,7 @@ import (
 // TestBrokenListenStreams: a modern upstream's streams break, twice. foldgate opens them again,
 // and tells the waiting hosts of both eras that something may have changed meanwhile.
 func TestBrokenListenStreams(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			ctx := testContext(t)

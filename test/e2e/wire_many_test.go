@@ -14,6 +14,7 @@ import (
 // Many calls that each ask the host at once, over one stdio upstream and with
 // no GET stream: every question is answered, and every answer finds its call.
 func TestManyQuestionsAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, transport := range []string{"stdio", "http"} {
 		t.Run(transport, func(t *testing.T) {
 			ctx := testContext(t)
@@ -46,6 +47,7 @@ func TestManyQuestionsAtOnce(t *testing.T) {
 
 // Notifications that foldgate does not know pass to the upstream, in both eras.
 func TestUnknownNotifications(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		file := recordFile(t)

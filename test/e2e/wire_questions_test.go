@@ -89,6 +89,7 @@ const crowd = 64
 // the same time. No question goes to the other session, no answer to another
 // call, whether the host holds a GET stream or not.
 func TestCrowdOfQuestions(t *testing.T) {
+	t.Parallel()
 	for _, host := range []string{"stdio legacy", "http legacy", "http legacy with GET", "stdio modern", "http modern"} {
 		for _, upstream := range []string{"stdio", "http"} {
 			for _, era := range []string{"legacy", "modern"} {
@@ -168,6 +169,7 @@ func crowdAsks(t *testing.T, host, upstream string) {
 // A question on stdio does not say which call it is of. While calls of two
 // branches are at its server, it is in neither, and no call is named as its cause.
 func TestQuestionIsGuessedIntoNoBranch(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, "upstreams:\n  fake: {"+fakeUpstream(t, "stdio", "legacy")+"}\n")
 	c := g.stdio(mcpclient.Legacy)

@@ -17,6 +17,7 @@ import (
 // one for all its calls, which ends with it. Modern hosts share one. A call is
 // made once.
 func TestSessions(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	file := recordFile(t)
 	g := newGateway(t, fakeConfig(file, ""))
@@ -66,6 +67,7 @@ func TestSessions(t *testing.T) {
 // TestForeignSessionIDs: an id that is made up, ended, or of an earlier process is unknown. A
 // request without an id gets no session.
 func TestForeignSessionIDs(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	first := g.http()
@@ -108,6 +110,7 @@ func TestForeignSessionIDs(t *testing.T) {
 // TestProbeStartsNothing: a host that only initializes starts no upstream that foldgate has
 // connected before.
 func TestProbeStartsNothing(t *testing.T) {
+	t.Parallel()
 	for _, era := range []mcpclient.Era{mcpclient.Legacy, mcpclient.Modern} {
 		t.Run(string(era), func(t *testing.T) {
 			ctx := testContext(t)
@@ -130,6 +133,7 @@ func TestProbeStartsNothing(t *testing.T) {
 
 // TestStderrFlood: more on stderr than a pipe holds does not stop an upstream.
 func TestStderrFlood(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -142,6 +146,7 @@ func TestStderrFlood(t *testing.T) {
 // TestRestartedHTTPUpstream: an HTTP upstream goes away and comes back, within
 // one host session; another upstream never notices.
 func TestRestartedHTTPUpstream(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		l, err := net.Listen("tcp", "127.0.0.1:0")

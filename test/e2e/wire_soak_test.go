@@ -22,6 +22,7 @@ var soak = flag.Int("soak", 1000, "sessions that TestSoak opens and closes in ea
 // processes, memory. Some sessions have an upstream process of their own; many end without
 // notice.
 func TestSoak(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	url := g.http()
 	many(t, 50, func(i int) { soakSession(t, url, i, true) })

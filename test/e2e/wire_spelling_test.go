@@ -14,6 +14,7 @@ import (
 // Servers differ in which of two members they read, and some take "Name" for "name". So an
 // ambiguous call could do something that is not allowed. It is refused, and the trace has it.
 func TestCallsThatSayTwoThings(t *testing.T) {
+	t.Parallel()
 	ctx, file := testContext(t), recordFile(t)
 	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake:\n    command: [%q, -era, both, -record, %q]\n    tools: {deny: [pid]}\n", fakeserverBin, file))
 	url := g.http()
@@ -61,6 +62,7 @@ func TestCallsThatSayTwoThings(t *testing.T) {
 
 // A call that is refused for its _meta is in the trace like any other.
 func TestRefusedMetaIsTraced(t *testing.T) {
+	t.Parallel()
 	ctx, file := testContext(t), recordFile(t)
 	g := newGateway(t, fakeConfig(file, "trace: {correlation: strict}\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)

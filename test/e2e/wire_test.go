@@ -37,6 +37,7 @@ var fragile = []struct{ name, result string }{
 }
 
 func TestResultsAreByteExact(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		g := newGateway(t, fakeConfig(recordFile(t), ""))
@@ -66,6 +67,7 @@ func TestResultsAreByteExact(t *testing.T) {
 
 // The definition of a tool passes unchanged, except for the prefix and branch_id.
 func TestDefinitionsAreByteExact(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		g := newGateway(t, fakeConfig(recordFile(t), ""))
@@ -90,6 +92,7 @@ func TestDefinitionsAreByteExact(t *testing.T) {
 
 // Methods that foldgate does not know pass to the one upstream there is.
 func TestUnknownMethods(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		g := newGateway(t, fakeConfig(recordFile(t), ""))
@@ -109,6 +112,7 @@ func TestUnknownMethods(t *testing.T) {
 // A server request in the middle of a call reaches the host of the call unchanged, and so does
 // the answer on its way back.
 func TestQuestionsToTheHost(t *testing.T) {
+	t.Parallel()
 	for _, transport := range []string{"stdio", "http"} {
 		t.Run(transport, func(t *testing.T) {
 			ctx := testContext(t)
@@ -152,6 +156,7 @@ func TestQuestionsToTheHost(t *testing.T) {
 // Progress and log messages arrive before the result, with the host's token;
 // a cancelled call ends at the upstream and is not answered.
 func TestNotificationsAndCancellation(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		file := recordFile(t)
@@ -188,6 +193,7 @@ func TestNotificationsAndCancellation(t *testing.T) {
 // An upstream that dies in the middle of a call fails that call within a
 // second; the next call in the same session succeeds.
 func TestUpstreamCrash(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx := testContext(t)
 		file := recordFile(t)
@@ -247,6 +253,7 @@ func TestUpstreamCrash(t *testing.T) {
 
 // A list that changes at an upstream is announced, once or more, and fetched again.
 func TestListChanged(t *testing.T) {
+	t.Parallel()
 	for _, transport := range []string{"stdio", "http"} {
 		t.Run(transport, func(t *testing.T) {
 			ctx := testContext(t)
@@ -286,6 +293,7 @@ func TestListChanged(t *testing.T) {
 // A child's whole process group ends with foldgate, also the processes that a shell or npx
 // started in it.
 func TestNoOrphans(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, fmt.Sprintf("upstreams:\n  fake: {command: [sh, -c, 'sleep 1000 & %s; true']}\n", fakeserverBin))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)

@@ -19,6 +19,7 @@ import (
 // process records it as interrupted, and the retry continues the same workflow. Failed starts in
 // between change nothing.
 func TestWorkflowKilled(t *testing.T) {
+	t.Parallel()
 	for _, unusable := range []string{"", "foldgate.db", "workflows.db"} {
 		t.Run(unusable, func(t *testing.T) { workflowKilled(t, unusable) })
 	}
@@ -93,6 +94,7 @@ func (g *gateway) startFails(file string) {
 
 // If a branch's budget cuts a result, the handle remains.
 func TestWorkflowCutResult(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, signalsConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)

@@ -15,6 +15,7 @@ import (
 // A host's own contextId is kept as it is, and finds the workflow's tasks in
 // the form of the A2A protocol.
 func TestWorkflowA2A(t *testing.T) {
+	t.Parallel()
 	const id = "7b0e7e3c-0c1f-4f3e-9f2a-5b8f6c1d2e3f"
 	ctx := testContext(t)
 	g := newGateway(t, signalsConfig(recordFile(t), "    foreign_ids: preserve\n"))
@@ -53,6 +54,7 @@ func TestWorkflowA2A(t *testing.T) {
 // The same through a client that is not ours, in both eras, across restarts of
 // the gateway: each call of the Inspector is a connection of its own.
 func TestWorkflowInspector(t *testing.T) {
+	t.Parallel()
 	for _, era := range []string{"legacy", "modern"} {
 		t.Run(era, func(t *testing.T) {
 			file := recordFile(t)
@@ -88,6 +90,7 @@ func TestWorkflowInspector(t *testing.T) {
 // with the answer, is one step (revision 2026-07-28), whether the server asks
 // in that form or foldgate translates.
 func TestWorkflowRounds(t *testing.T) {
+	t.Parallel()
 	for _, era := range []string{"legacy", "modern"} {
 		t.Run(era, func(t *testing.T) {
 			ctx := testContext(t)
@@ -126,6 +129,7 @@ func TestWorkflowRounds(t *testing.T) {
 
 // The calls of a batch belong to workflows like any other.
 func TestWorkflowBatch(t *testing.T) {
+	t.Parallel()
 	ctx, file := testContext(t), recordFile(t)
 	g := newGateway(t, "run: {allow: [\"signals__*\"]}\n"+signalsConfig(file, ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)

@@ -18,6 +18,7 @@ import (
 
 // Ten thousand workflows opened at once have ten thousand handles (W14).
 func TestWorkflowManyHandles(t *testing.T) {
+	t.Parallel()
 	const all, hosts = 10_000, 16
 	dir := t.TempDir() // the race detector would take minutes for so many calls
 	bin, err := testbin.Build(dir, "github.com/foldgate/foldgate/cmd/foldgate", "-race=false")

@@ -20,6 +20,7 @@ import (
 // trace says that it was inferred (W7). A server that answers with text only,
 // or an array, is no different.
 func TestWorkflowJoin(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, signalsConfig(recordFile(t), "    session_open: none\n"))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -54,6 +55,7 @@ func TestWorkflowJoin(t *testing.T) {
 
 // The last workflow of a session is the last resort, and can be switched off.
 func TestWorkflowSession(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"last", "none"} {
 		ctx := testContext(t)
 		g := newGateway(t, signalsConfig(recordFile(t), "    session_open: "+mode+"\n"))
@@ -71,6 +73,7 @@ func TestWorkflowSession(t *testing.T) {
 // A server that has contexts of its own keeps them, both ways, and its ids lead
 // to the workflow (W8).
 func TestWorkflowNative(t *testing.T) {
+	t.Parallel()
 	ctx, file := testContext(t), recordFile(t)
 	g := newGateway(t, signalsConfig(file, ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -96,6 +99,7 @@ func TestWorkflowNative(t *testing.T) {
 // Nothing is added where it could break a client: schemas that are a choice,
 // structured content that is no object (W11).
 func TestWorkflowLeavesAlone(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, signalsConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -124,6 +128,7 @@ func TestWorkflowLeavesAlone(t *testing.T) {
 
 // A call that fails still says which workflow to try again in (W12).
 func TestWorkflowFailure(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, signalsConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -150,6 +155,7 @@ func TestWorkflowFailure(t *testing.T) {
 // A close tool ends the workflow: its record gathers every step, and the handle
 // is unknown from then on.
 func TestWorkflowClose(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, signalsConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -174,6 +180,7 @@ func TestWorkflowClose(t *testing.T) {
 
 // Rules are held against the configuration and against the catalog.
 func TestWorkflowCheck(t *testing.T) {
+	t.Parallel()
 	g := newGateway(t, signalsConfig(recordFile(t), "      - tool: signals.nosuch\n"))
 	out, err := g.command("check").Output()
 	if err == nil || !strings.Contains(string(out), `workflows[0].close[1].tool: upstream signals shows no tool "nosuch"`) {

@@ -145,6 +145,7 @@ func calls(t *testing.T, file, name string) []string {
 // Discovery, activation, status: one thread over a server that keeps none, and
 // across a restart of the gateway (vectors W1, W2, W3, W9, W10, W16).
 func TestWorkflow(t *testing.T) {
+	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		ctx, file := testContext(t), recordFile(t)
 		g := newGateway(t, signalsConfig(file, ""))
@@ -207,6 +208,7 @@ func TestWorkflow(t *testing.T) {
 // A handle keeps follow-ups in their workflow, and a call without one starts
 // another (W4, W13).
 func TestWorkflowPerDiscovery(t *testing.T) {
+	t.Parallel()
 	ctx := testContext(t)
 	g := newGateway(t, signalsConfig(recordFile(t), ""))
 	c := g.connect(ctx, "stdio", mcpclient.Legacy)
@@ -240,6 +242,7 @@ func TestWorkflowPerDiscovery(t *testing.T) {
 // An id that is not a handle of the caller is refused before the server, for any reason, and no
 // new one is made (W5, W15).
 func TestWorkflowUnknownHandle(t *testing.T) {
+	t.Parallel()
 	ctx, file := testContext(t), recordFile(t)
 	secret := "ghp_" + strings.Repeat("a1B2c3D4e5F6", 3)
 	g := newGateway(t, signalsConfig(file, ""))
