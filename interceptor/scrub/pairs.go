@@ -41,13 +41,18 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 				all = append(all, fromCells(text, []cell{{name, span{m.Start + groups[2], m.Start + groups[3]}}}))
 				continue
 			}
+			row := x.s.rules.active[i].Row
 			for n := 2; n < len(groups); n += 2 {
-				if value := (span{m.Start + groups[n], m.Start + groups[n+1]}); groups[n] >= 0 {
-					all = append(all, pair(text, m.Start, value))
+				if value := (span{m.Start + groups[n], m.Start + groups[n+1]}); groups[n] >= 0 && (!row || isRow(text, m.Start, value)) {
+					all = appendPairs(all, text, m.Start, value)
 				}
 			}
 			if m.Start >= table {
-				if all, table, err = x.appendTable(all, text, m.Start); err != nil {
+				find := x.appendTable
+				if row {
+					find = x.appendColumns
+				}
+				if all, table, err = find(all, text, m.Start); err != nil {
 					return nil, err
 				}
 			}
@@ -56,20 +61,132 @@ func (x *examination) pairs(text string) ([]decoded, error) {
 	return all, nil
 }
 
-// pair rewrites a value and the name that begins at byte at.
-func pair(text string, at int, value span) decoded {
+// appendPairs appends a value and the name that begins at byte at, rewritten. The value may be the first
+// line of a block in YAML: then the lines of the block are also examined as one word.
+func appendPairs(all []decoded, text string, at int, value span) []decoded {
 	name := at
 	for name < value.Start && (inBase64(text[name]) || text[name] == '.') && text[name] != '/' && text[name] != '+' {
 		name++
 	}
-	return apply(text, span{at, value.End}, []edit{
-		{span{name, value.Start}, `": "`}, {span{value.End, value.End}, "\"\n"},
-	})
+	edits := []edit{{span{name, value.Start}, `": "`}}
+	end := edit{span{value.End, value.End}, "\"\n"}
+	all = append(all, apply(text, span{at, value.End}, append(edits[:1:1], end)))
+	indent := text[strings.LastIndexByte(text[:value.Start], '\n')+1 : value.Start]
+	if indent == "" || strings.Trim(indent, " ") != "" || strings.IndexAny(text[name:value.Start], "|>") < 0 {
+		return all
+	}
+	for {
+		line := lineAt(text, value.End)
+		rest := strings.TrimLeft(text[line.Start:line.End], "\r")
+		if rest != "" || line.End == len(text) {
+			break
+		}
+		next := lineAt(text, line.End+1)
+		word, indented := strings.CutPrefix(strings.TrimSuffix(text[next.Start:next.End], "\r"), indent)
+		if !indented || word == "" || strings.ContainsAny(word, " \t\"'`:,") {
+			break
+		}
+		edits = append(edits, edit{span{value.End, next.Start + len(indent)}, ""})
+		value.End = next.Start + len(indent) + len(word)
+	}
+	if len(edits) == 1 {
+		return all
+	}
+	end.span = span{value.End, value.End}
+	return append(all, apply(text, span{at, value.End}, append(edits, end)))
 }
 
-// maxName is the length of the longest name of a column, notInNames what no name contains.
+// isRow reports whether a name at byte at and a value are whole cells of one row, such as sqlite prints
+// without a header.
+func isRow(text string, at int, value span) bool {
+	from := strings.LastIndexByte(text[:at], '\n') + 1
+	before, after := text[max(from, at-maxName*4):at], text[value.End:lineAt(text, value.End).End]
+	separator := string(text[value.Start-1])
+	if separator == " " {
+		separator = "  "
+	}
+	if strings.IndexByte(text[at:value.Start], '\t') >= 0 {
+		separator = "\t"
+	}
+	if rest := text[at+1 : value.Start]; separator != "|" && (text[at] == '-' || !strings.ContainsAny(rest, "_.ABCDEFGHIJKLMNOPQRSTUVWXYZ")) {
+		return false // a word, an option or a package and what it is
+	}
+	for i := 1; separator == "  " && i+1 < len(after); i++ {
+		if after[i] == ' ' && after[i-1] != ' ' && after[i+1] != ' ' {
+			return false // a sentence
+		}
+	}
+	const noCell = notInNames + "\"'`\\*^"
+	return (strings.Trim(before, " ") == "" || strings.HasSuffix(before, separator)) && !strings.ContainsAny(before, noCell) &&
+		(strings.Trim(after, " \r") == "" || strings.HasPrefix(after, separator)) && !strings.ContainsAny(after, noCell)
+}
+
+// appendColumns appends the columns with secrets of the table in whose header a name contains byte at,
+// if two or more blanks separate the columns, and returns the end of the table, or at if there is none.
+// The cells of a column begin below its name. Names are in capitals, as kubectl prints them, or ruled.
+func (x *examination) appendColumns(all []decoded, text string, at int) ([]decoded, int, error) {
+	header := lineAt(text, strings.LastIndexByte(text[:at], '\n')+1)
+	ruled := lineAt(text, min(header.End+1, len(text)))
+	if first := text[header.Start:header.End]; len(first) > maxHeader || strings.ContainsAny(first, notInNames+"|,;\t\"'`*") ||
+		strings.ToUpper(first) != first && strings.Trim(text[ruled.Start:ruled.End], "- \r") != "" {
+		return all, at, nil
+	}
+	var names []span
+	filled := 0
+	for i := header.Start; i < header.End; {
+		n := span{i, header.End}
+		if blanks := strings.Index(text[i:header.End], "  "); blanks >= 0 {
+			n.End = i + blanks
+		}
+		for i = n.End; i < header.End && text[i] == ' '; i++ {
+		}
+		if n.End = n.Start + len(strings.TrimRight(text[n.Start:n.End], " \r")); n.Start == n.End {
+			continue
+		}
+		if filled++; isSecretName(text, n) && !strings.Contains(text[n.Start:n.End], " ") {
+			names = append(names, n)
+		}
+	}
+	if filled < 2 || len(names) == 0 {
+		return all, header.End, nil
+	}
+	found := x.cells[:0]
+	line := header
+rows:
+	for line.End < len(text) {
+		next := lineAt(text, line.End+1)
+		if err := x.limit.spend(next.End - next.Start); err != nil {
+			return nil, 0, err
+		}
+		row := text[next.Start:next.End]
+		if row == "" {
+			break
+		}
+		if line = next; strings.Trim(row, "- \r") == "" {
+			continue // a ruled line
+		}
+		for _, n := range names {
+			i := n.Start - header.Start
+			if i >= len(row) || row[i] == ' ' || i > 0 && row[i-1] != ' ' {
+				break rows
+			}
+			value, rest, _ := strings.Cut(row[i:], " ")
+			if value = strings.TrimRight(value, "\r"); rest == "" || rest[0] == ' ' {
+				found = append(found, cell{text[n.Start:n.End], span{next.Start + i, next.Start + i + len(value)}})
+			}
+		}
+	}
+	if x.cells = found; len(found) == 0 {
+		return all, header.End, nil
+	}
+	return append(all, fromCells(text, found)), line.End, nil
+}
+
+// maxName is the length of the longest name of a column, maxHeader that of a header of columns that
+// blanks separate, notInNames what no name contains.
 const (
 	maxName    = 40
+	maxHeader  = 400
 	notInNames = "()[]{}<>=:$"
 )
 

@@ -143,6 +143,18 @@ func TestNamesAndValues(t *testing.T) {
 		"YAML value first":  "env:\n- value: VALUE\n  name: NAME\n",
 		"XML value first":   `<add value="VALUE" key="NAME"/>`,
 		"HTML":              "<tr><th>NAME:</th>\n  <td class=\"v\">VALUE</td></tr>",
+		"sqlite":            "1|DB|x\nNAME|VALUE\n",
+		"sqlite, id":        "7|NAME|VALUE|2026-01-02\n",
+		"sqlite, last":      "NAME|VALUE",
+		"TSV row":           "NAME\tVALUE\n",
+		"TSV row of three":  "3\tNAME\tVALUE\tprod\n",
+		"aligned row":       "HOST         db1\nNAME  VALUE\n",
+		"aligned of three":  "  3  NAME   VALUE   prod\n",
+		"columns":           "id   NAME\n---  -----------------\nx1   abc\nx2   VALUE\n",
+		"columns, ruled":    "id  NAME            \n--  -----------------\n1   VALUE\r\n",
+		"columns, first":    "NAME                          TTL    USAGES\n----  ---  ---\nVALUE   23h    signing\n",
+		"kubectl":           "UID   UPPER   AGE\nx1    VALUE   3d\n",
+		"YAML in two lines": "NAME: >-\n  VALUE1\n  VALUE2\nx: y\n",
 		"psql":              " id | NAME\n----+------\n 1  | VALUE\n",
 	}
 	texts, left := 0, 0
@@ -150,7 +162,7 @@ func TestNamesAndValues(t *testing.T) {
 	for n, name := range []string{"DB_PASSWORD", "STRIPE_SECRET", "API_KEY", "authToken", "db.password", "Secret_access_key"} {
 		value := token(uint64(700+n), "", 22) + "7x"
 		for form, text := range forms {
-			in := strings.NewReplacer("NAME", name, "VALUE", value).Replace(text)
+			in := strings.NewReplacer("NAME", name, "UPPER", strings.ToUpper(name), "VALUE", value).Replace(text)
 			got, found, err := s.Text(context.Background(), in)
 			texts++
 			if err != nil || len(found) == 0 || strings.Contains(got, value) {
@@ -183,6 +195,11 @@ func TestNamesAndValues(t *testing.T) {
 		"- name: DB_PASSWORD\n  valueFrom:\n    secretKeyRef:\n      name: db-credentials\n      key: password\n",
 		`{"name":"token","value":"<token>"}`, `{"name":"password","value":"${DB_PASSWORD}"}`,
 		"if token, ok := m[key]; ok {\n\treturn f(token, x509v3, true)\n}\n",
+		"a(password|secret12345x|token9)\n", "grep -E password|secret4567k9x|q file\n", "api_key    string\ntoken      sha256\nsecret     projects/p1/secrets/db-1\n",
+		"apt\tpasswd\t1:4.13+dfsg1-1+deb12u1\n", "passwd  1:4.13+dfsg1-1+deb12u1\nlibauth-x9  2.13.4~rc7\n  --no-role-passwords   x\n  --rows-per-insert=N4k9z7   y\n",
+		"dell101_key   Dell 101-key\nkb9_key  KB-21e-Scroll x\n  --user_password  use4this9z7 one\n",
+		"Option   Key         Default\n-k       ssh_key12   none\n", "It takes a token  and more.\nAnd  a key12345678x9 as well.\n",
+		"NAME              TYPE            DATA\nregistry-secret   Opaque          2\ndb-token-x7k2p9   kubernetes.io   3\n",
 		"key, value\nname, description\n", "The password, the secret and the key\nare long, random and rotated\n",
 		`{"keywords":["password","secret_name"],"tokens":["identifier","openBracket"]}`,
 		`{"columns":["id","password"],"rows":[["h7Gk29sLmQ4vRt","none"],["1",null]],"key":[["a"],["h7Gk29sLmQ4vRt"]]}`,
