@@ -63,6 +63,9 @@ type Gateway struct {
 	router  *router.Router
 }
 
+// warmAfter is the time between the start and the loading of the vocabulary, unless a call needs it before.
+const warmAfter = time.Second
+
 // New makes a gateway from a valid configuration. It opens the state directory and loads the
 // scrubbing rules, but starts no server.
 func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, error) {
@@ -82,7 +85,13 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 	if g.Journal.Err() == nil { // else it could not be recorded
 		g.Journal.Settle()
 	}
-	g.wg.Go(func() { g.Counter.Count("warm") }) // loading the vocabulary takes a while: the first call should not wait for it
+	g.wg.Go(func() { // loading the vocabulary takes a while: the first call should not wait for it, nor the first list share the processors with it
+		select {
+		case <-time.After(warmAfter):
+			g.Counter.Count("warm")
+		case <-g.lifetime.Done():
+		}
+	})
 	g.Recorder.Configuration(configured{Event: "start", Version: version.String(), Config: cfg.Sum})
 	if g.Workflows != nil {
 		g.wg.Go(g.sweepWorkflows)

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/config"
@@ -390,6 +392,28 @@ func TestListChangeReachesTheHostOnce(t *testing.T) {
 	if len(r.push) != 0 {
 		t.Errorf("%d more messages to the host, want the burst to be one", len(r.push))
 	}
+}
+
+// A list that changes while the host begins is announced after the answer to initialize: some hosts
+// end the connection if anything else comes first.
+func TestListChangeFollowsTheGreeting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, false, map[string]fakeUpstream{"up": echoUpstream("2025-11-25")})
+		p := r.s.Begin(t.Context(), server.NewRequest(wire.Message{ID: json.RawMessage("1"), Method: "initialize", Params: json.RawMessage(`{"protocolVersion":"2025-11-25"}`)}))
+		if reply := p.Serve(); reply.Result == nil {
+			t.Fatalf("initialize: %s", reply.Error)
+		}
+		r.last("up").cfg.Handler.Unsolicited(wire.Message{Method: "notifications/tools/list_changed"})
+		time.Sleep(time.Minute)
+		if len(r.push) > 0 {
+			t.Errorf("before the answer to initialize the host gets %s", (<-r.push).Method)
+		}
+		p.Sent()
+		if m := <-r.push; m.Method != "notifications/tools/list_changed" {
+			t.Errorf("after the answer the host gets %s, want list_changed", m.Method)
+		}
+		r.close()
+	})
 }
 
 // logBuffer keeps what is logged, and sends it to the test's own log.

@@ -285,7 +285,7 @@ func (rt *Router) allChanged(srv *upstream.Server, g upstream.Group, s *Session)
 // changeDelay coalesces bursts of list_changed into one message a list.
 const changeDelay = 20 * time.Millisecond
 
-// announce tells the host that a list changed, once for a burst.
+// announce tells the host that a list changed, once for a burst, and not before the answer to initialize.
 func (s *Session) announce(method string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -294,6 +294,9 @@ func (s *Session) announce(method string) {
 	}
 	s.changes[method] = true
 	s.rt.wg.Go(func() {
+		if s.greeted != nil {
+			<-s.greeted.Done()
+		}
 		select {
 		case <-time.After(changeDelay):
 		case <-s.lifetime.Done():

@@ -201,4 +201,7 @@ func (r *request) Sent() {
 		t.done()
 	}
 	r.tickets = nil
+	if r.s.greet != nil && r.Msg.Method == "initialize" {
+		r.s.greet()
+	}
 }

@@ -38,6 +38,11 @@ type Session struct {
 	subscribed subscriptions
 	tasks      *tasks // at its connections
 
+	// greeted ends once the host has the answer to initialize, which greet tells; nil if the answer has a
+	// stream of its own.
+	greeted context.Context
+	greet   context.CancelFunc
+
 	// newest is who sent the latest request, if an issuer's token says it: a token that follows
 	// another may have other roles and scopes.
 	newest atomic.Pointer[interceptor.Identity]
@@ -69,6 +74,9 @@ func (rt *Router) NewSession(p server.Peer) *Session {
 	s.shared = rt.listsOf(s.scope.Group)
 	s.tasks = &s.shared.tasks
 	s.lifetime, s.cancel = context.WithCancelCause(rt.lifetime)
+	if p.Ordered {
+		s.greeted, s.greet = context.WithCancel(s.lifetime)
+	}
 	if p.Era.OwnConnections {
 		s.scope.Own, s.tasks = upstream.NewConnections(s.lifetime, s.scope.Group, s), &tasks{}
 	}
