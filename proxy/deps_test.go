@@ -47,16 +47,17 @@ var arrows = map[string][]string{
 	"proxy/server/auth":           {"interceptor"},
 	"proxy/server":                {"interceptor", "internal/rawjson", "proxy/server/auth", "proxy/wire"},
 	"proxy/control":               {},
+	"proxy/pins":                  {"internal/filelock", "internal/rawjson"},
 	"proxy/files":                 {"internal/arguments", "internal/rawjson", "proxy/conn", "proxy/wire"},
 	"proxy/upstream":              {"internal/backoff", "internal/rawjson", "internal/version", "proxy/config", "proxy/conn", "proxy/files", "proxy/upstream/auth", "proxy/wire"},
 	"proxy/upstream/auth":         {"internal/filelock", "internal/version", "proxy/config"},
 	"proxy/bridge":                {"interceptor", "interceptor/trace", "internal/rawjson", "proxy/conn", "proxy/wire"},
 	"proxy/tools":                 {"budget", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview", "interceptor/preview/extract", "interceptor/trace", "internal/arguments", "internal/rawjson", "proxy/config", "proxy/conn", "proxy/wire"},
 	"proxy/catalog":               {"interceptor", "interceptor/workflow", "internal/rawjson", "proxy/config", "proxy/policy", "proxy/wire"},
-	"proxy/router":                {"folding", "interceptor", "interceptor/trace", "internal/backoff", "internal/rawjson", "internal/version", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/engine", "proxy/server", "proxy/upstream", "proxy/wire"},
+	"proxy/router":                {"folding", "interceptor", "interceptor/trace", "internal/backoff", "internal/rawjson", "internal/version", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/engine", "proxy/pins", "proxy/server", "proxy/upstream", "proxy/wire"},
 	"proxy/engine":                {"budget", "budget/limits", "folding", "folding/contextpath", "folding/results", "interceptor", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/workflow", "internal/rawjson", "proxy/catalog", "proxy/config", "proxy/tools", "proxy/wire"},
-	"proxy":                       {"budget/limits", "folding", "folding/contextpath", "interceptor", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/rawjson", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/control", "proxy/engine", "proxy/server", "proxy/server/auth", "proxy/router", "proxy/tools", "proxy/upstream", "proxy/wire"},
-	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/hosts", "internal/version", "proxy", "proxy/config", "proxy/control", "proxy/upstream/auth"},
+	"proxy":                       {"budget/limits", "folding", "folding/contextpath", "interceptor", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/rawjson", "internal/version", "proxy/bridge", "proxy/catalog", "proxy/config", "proxy/conn", "proxy/control", "proxy/engine", "proxy/pins", "proxy/server", "proxy/server/auth", "proxy/router", "proxy/tools", "proxy/upstream", "proxy/wire"},
+	"cmd/foldgate":                {"budget", "interceptor/preview/extract", "interceptor/scrub", "interceptor/trace", "interceptor/trace/query", "interceptor/trace/render", "internal/hosts", "internal/version", "proxy", "proxy/config", "proxy/control", "proxy/pins", "proxy/upstream/auth"},
 }
 
 // only says which packages alone may import something foreign.

@@ -1,0 +1,190 @@
+package pins
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+)
+
+// Pin is a definition as somebody who approves sees it.
+type Pin struct {
+	Server    string    `json:"server"`
+	Kind      Kind      `json:"kind"`
+	Name      string    `json:"name,omitempty"` // as the server writes it; "" for the instructions
+	State     State     `json:"state"`
+	FirstSeen time.Time `json:"first_seen"`        // the name
+	Seen      time.Time `json:"seen"`              // this definition
+	Approved  time.Time `json:"approved,omitzero"` // the definition of before, if this one is not
+	By        string    `json:"by,omitempty"`      // who approved that: FirstContact, or a user of the machine
+	SHA256    string    `json:"sha256"`
+	Warnings  []string  `json:"warnings,omitempty"` // of the scanner
+	// Was is the definition that was approved last, Is this one; nil if the text is not kept.
+	Was json.RawMessage `json:"-"`
+	Is  json.RawMessage `json:"-"`
+}
+
+// List returns the pins of all servers, sorted by server, kind and name: those that wait for an approval,
+// and of the other names the definition that was approved last.
+func (s *Store) List() (all []Pin, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.Servers)) {
+		sv, owner := f.Servers[name], f.owner(name)
+		for _, key := range slices.Sorted(maps.Keys(sv.Pins)) {
+			p := sv.Pins[key]
+			kind, own, _ := strings.Cut(key, " ")
+			one := Pin{Server: name, Kind: Kind(kind), Name: own, FirstSeen: p.FirstSeen}
+			last := (*variant)(nil)
+			for _, v := range p.Variants {
+				if !v.Approved.IsZero() && (last == nil || !v.Approved.Before(last.Approved)) {
+					last = v
+				}
+			}
+			if last != nil {
+				one.Approved, one.By, one.Was = last.Approved, last.By, last.Text
+			}
+			show := func(v *variant, state State) {
+				shown := one
+				shown.State, shown.Seen, shown.SHA256, shown.Is, shown.Warnings = state, v.Seen, v.SHA256, v.Text, Scan(v.Text, owner)
+				all = append(all, shown)
+			}
+			waiting := false
+			for _, v := range p.Variants {
+				if v.Approved.IsZero() && !p.Gone {
+					waiting = true
+					show(v, p.state(v.SHA256))
+				}
+			}
+			switch {
+			case waiting || last == nil:
+			case p.Gone:
+				show(last, Gone)
+			default:
+				show(last, Approved)
+			}
+		}
+	}
+	return all, nil
+}
+
+// Approve approves the definitions of pins as List returned them, and forgets those that are gone. by is
+// who does it. It returns those that made a difference. It holds for all processes on the state directory
+// when it returns, and survives them; the others notice it within 2 seconds.
+func (s *Store) Approve(ctx context.Context, by string, pins []Pin) (done []Pin, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err = s.update(ctx, func(f *file) bool {
+		for _, one := range pins {
+			sv := f.Servers[one.Server]
+			if sv == nil || sv.Pins[at(one.Kind, one.Name)] == nil {
+				continue
+			}
+			p := sv.Pins[at(one.Kind, one.Name)]
+			if v := p.find(one.SHA256); one.State == Gone && p.Gone {
+				delete(sv.Pins, at(one.Kind, one.Name))
+				done = append(done, one)
+			} else if v != nil && v.Approved.IsZero() {
+				v.Approved, v.By = time.Now().UTC().Truncate(time.Second), by
+				done = append(done, one)
+			}
+		}
+		return len(done) > 0
+	})
+	return done, err
+}
+
+const (
+	around   = 2    // lines that Diff shows around a change
+	maxLines = 2000 // of a definition whose lines Diff compares
+)
+
+// Diff returns how p differs from the definition that was approved last, line by line. A line begins with
+// "+ " if it is new, with "- " if it is gone, else with two spaces. Lines may hold any characters: a
+// terminal needs them escaped.
+func (p Pin) Diff() (lines []string) {
+	if p.Is == nil {
+		return []string{"  (the definition is too large to be kept)"}
+	}
+	was, is := flatten(nil, "", p.Was), flatten(nil, "", p.Is)
+	if len(was) > maxLines || len(is) > maxLines {
+		return append(marked("- ", was), marked("+ ", is)...)
+	}
+	// longest[i][j] is the number of lines that was[i:] and is[j:] have in common, in order.
+	longest := make([][]int, len(was)+1)
+	for i := range longest {
+		longest[i] = make([]int, len(is)+1)
+	}
+	for i := len(was) - 1; i >= 0; i-- {
+		for j := len(is) - 1; j >= 0; j-- {
+			if longest[i][j] = max(longest[i+1][j], longest[i][j+1]); was[i] == is[j] {
+				longest[i][j] = longest[i+1][j+1] + 1
+			}
+		}
+	}
+	near := []bool{}
+	add := func(mark, line string, change bool) {
+		lines, near = append(lines, mark+line), append(near, change)
+	}
+	for i, j := 0, 0; i < len(was) || j < len(is); {
+		switch {
+		case i < len(was) && j < len(is) && was[i] == is[j]:
+			add("  ", is[j], false)
+			i, j = i+1, j+1
+		case j == len(is) || i < len(was) && longest[i+1][j] >= longest[i][j+1]:
+			add("- ", was[i], true)
+			i++
+		default:
+			add("+ ", is[j], true)
+			j++
+		}
+	}
+	var shown []string
+	for i, line := range lines {
+		if slices.Contains(near[max(0, i-around):min(len(near), i+around+1)], true) {
+			shown = append(shown, line)
+		}
+	}
+	return shown
+}
+
+func marked(mark string, lines []string) (out []string) {
+	for _, line := range lines {
+		out = append(out, mark+line)
+	}
+	return out
+}
+
+// flatten returns a line for each value in v, with its path, and for each line of a text.
+func flatten(lines []string, path string, v []byte) []string {
+	before := len(lines)
+	switch rawjson.KindOf(v) {
+	case rawjson.Object:
+		for m := range rawjson.Members(v) {
+			lines = flatten(lines, strings.TrimPrefix(path+"."+m.Name(), "."), m.Value)
+		}
+	case rawjson.Array:
+		i := 0
+		for e := range rawjson.Elements(v) {
+			lines = flatten(lines, fmt.Sprintf("%s[%d]", path, i), e)
+			i++
+		}
+	case rawjson.String:
+		for line := range strings.Lines(rawjson.Unquote(v) + "\n") {
+			lines = append(lines, path+": "+strings.TrimSuffix(line, "\n"))
+		}
+	}
+	if len(lines) == before && len(v) > 0 { // a scalar, or an empty object or array
+		lines = append(lines, path+": "+string(v))
+	}
+	return lines
+}
