@@ -19,6 +19,7 @@ const telemetryScope = "github.com/foldgate/foldgate" // the name of this packag
 type instruments struct {
 	calls, refusals, tokens, saved, reduced, findings metric.Int64Counter
 	used, overLimit, unconfirmed, crossings, logins   metric.Int64Counter
+	definitions                                       metric.Int64Counter
 	inFlight                                          metric.Int64UpDownCounter
 	serverTime, clientTime, layerTime                 metric.Float64Histogram
 }
@@ -53,6 +54,7 @@ func newInstruments(meters metric.MeterProvider) (*instruments, error) {
 		unconfirmed: counter("foldgate.limit.unconfirmed", "{call}", "Calls that budgets.on_error let pass while the store of the limits could not be reached, by team."),
 		crossings:   counter("foldgate.limit.crossings", "{crossing}", "Limits that came near to their end, refused, or were exceeded, once for a subject and window."),
 		logins:      counter("foldgate.logins.failed", "{login}", "Requests without a valid token, by the check that failed."),
+		definitions: counter("foldgate.definitions", "{definition}", "Definitions of upstreams that are new or changed, look wrong at the first contact, or were approved."),
 		serverTime:  seconds("mcp.server.operation.duration", "How long hosts waited for foldgate.", operation...),
 		clientTime:  seconds("mcp.client.operation.duration", "How long foldgate waited for upstreams.", operation...),
 		layerTime: seconds("foldgate.layer.duration", "What each layer of the chain took itself.",
@@ -68,6 +70,15 @@ func newInstruments(meters metric.MeterProvider) (*instruments, error) {
 func (t *Telemetry) LoginFailed(rule string) {
 	if t != nil {
 		t.logins.Add(context.Background(), 1, metric.WithAttributes(attribute.String("foldgate.rule", rule)))
+	}
+}
+
+// Definition counts a definition of a server that is new, changed or approved; held means that hosts do
+// not get it. A nil Telemetry counts nothing.
+func (t *Telemetry) Definition(server, state string, held bool) {
+	if t != nil {
+		t.definitions.Add(context.Background(), 1, metric.WithAttributes(serverKey.String(server), reasonKey.String(state),
+			outcomeKey.String(map[bool]string{true: "held", false: "passed"}[held])))
 	}
 }
 

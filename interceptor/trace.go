@@ -418,6 +418,23 @@ func (r *Recorder) Configuration(facts any) {
 	r.always(&trace.Record{From: "foldgate", Kind: trace.KindConfig, Payload: rawjson.Marshal(facts)})
 }
 
+// Definition records that a definition of a server is new, changed or approved; held means that hosts do
+// not get it. facts are the payload. Of those of one server in a minute it records the first ten, and
+// some of the others.
+func (r *Recorder) Definition(server, kind, name, state string, held bool, facts any) {
+	if _, due := r.count("definition:"+state+" "+server, time.Now().Unix()/60, 10); !due {
+		return
+	}
+	a := &trace.Audit{Server: server}
+	if kind == "tool" {
+		a.Tool = name
+	}
+	if held {
+		a.Decision = &trace.Decision{Result: trace.Blocked, Reason: trace.ReasonPolicy, Rule: "definition_" + state}
+	}
+	r.Note(&trace.Record{From: "foldgate", To: []string{"operator"}, Kind: trace.KindDefinition + state, Payload: rawjson.Marshal(facts), Audit: a})
+}
+
 // Access records a use of the operator's interface, or of the trace over HTTP.
 func (r *Recorder) Access(rec *trace.Record) {
 	r.cleanHead(rec)

@@ -20,6 +20,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/engine"
+	"github.com/foldgate/foldgate/proxy/pins"
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/upstream"
@@ -35,6 +36,7 @@ type Report struct {
 	Store      error            // why the server that counts the limits can't be used; nil if it can, or there is none
 	Unmatched  []config.Fault   // rules of workflows that name a tool which hosts do not see
 	Idle       []config.Fault   // globs on the names of tools that match none
+	Suspect    []pins.Pin       // definitions that look wrong, if pins is not off
 	Tokens     int              // cost of all tool definitions to a host, by Counter
 	Counter    string
 }
@@ -96,6 +98,8 @@ func Check(ctx context.Context, cfg config.Config, as string, wait time.Duration
 	s := g.router.NewSession(server.Peer{Identity: interceptor.Identity{Principal: cmp.Or(as, g.anyone())}, Capabilities: wire.AllCapabilities, Transport: "http", Era: wire.Modern, SingleRequest: true})
 	defer s.Close("check is done")
 	r := g.report(ctx, s, as, faults, wait)
+	r.Suspect, _ = g.Pins.List() // all are new
+	r.Suspect = slices.DeleteFunc(r.Suspect, func(p pins.Pin) bool { return len(p.Warnings) == 0 })
 	if len(cfg.Budgets.Limits) > 0 && cfg.Store.URL != "" {
 		r.Store = tryStore(ctx, cfg)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/control"
 	"github.com/foldgate/foldgate/proxy/engine"
+	"github.com/foldgate/foldgate/proxy/pins"
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/server"
 	"github.com/foldgate/foldgate/proxy/tools"
@@ -56,6 +57,9 @@ type Gateway struct {
 	*engine.Engine                          // below the router; Close closes it
 	traces         oteltrace.TracerProvider // nil without telemetry, as meters
 	meters         metric.MeterProvider
+
+	// Pins are the definitions that servers gave. Whoever approves them uses it.
+	Pins *pins.Store
 
 	// Parts.
 	servers *upstream.Set
@@ -96,6 +100,7 @@ func New(cfg config.Config, log *slog.Logger, options ...Option) (*Gateway, erro
 	if g.Workflows != nil {
 		g.wg.Go(g.sweepWorkflows)
 	}
+	g.wg.Go(g.watchPins)
 	return g, nil
 }
 
@@ -135,9 +140,10 @@ func (g *Gateway) openParts() error {
 		Config: g.cfg, Log: g.log, CleanText: g.Boundary.Text, CleanJSON: g.cleanJSON, Bridge: g.bridge.Wrap,
 	})
 	g.settings.Load().Servers = g.servers.Servers(g.cfg, nil)
+	g.Pins = pins.Open(g.cfg.StatePath(), func(raw []byte) ([]byte, error) { return g.cleanJSON(g.lifetime, raw) })
 	g.router = router.New(g.lifetime, router.Options{
 		Settings: func() *router.Settings { return &g.settings.Load().Settings }, Chain: g.Chain(), Admit: g.Admit, Boundary: g.Boundary, Recorder: g.Recorder,
-		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Instructions: tools.Instructions, Telemetry: g.Telemetry, Log: g.log,
+		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Pins: g.Pins, Instructions: tools.Instructions, Telemetry: g.Telemetry, Log: g.log,
 	})
 	g.servers.Shared = g.router.Shared
 	g.Tools.SetRouter(g.router)
@@ -158,6 +164,25 @@ func (g *Gateway) sweepWorkflows() {
 		case <-g.lifetime.Done():
 			return
 		}
+	}
+}
+
+// watchPins looks every 2 seconds whether definitions were approved, until the gateway closes. After a
+// change it judges the lists twice: a list may have been on its way meanwhile.
+func (g *Gateway) watchPins() {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for again := false; ; {
+		select {
+		case <-tick.C:
+		case <-g.lifetime.Done():
+			return
+		}
+		changed, events := g.Pins.Refresh()
+		if changed || again {
+			g.router.Repin(events)
+		}
+		again = changed
 	}
 }
 

@@ -124,6 +124,7 @@ func (d *doctor) examine(ctx context.Context) {
 	if usable {
 		d.programs(ctx)
 		d.upstreams(ctx)
+		d.definitions()
 		d.store(ctx)
 	}
 	d.state(ctx)

@@ -44,6 +44,9 @@ const (
 	// KindBudget is a prefix; "near", "refused" or "over" follows: a limit is nearly spent, or has refused
 	// or was exceeded for the first time in its window. With "reset" the operator has set it to 0.
 	KindBudget = "budget/"
+	// KindDefinition is a prefix; "new", "changed" or "approved" follows: a definition of a server is not
+	// as it was approved, or was approved, or looks wrong at the first contact.
+	KindDefinition = "definition/"
 	// KindJournal is the kind of the records that the journal writes about itself: the first of
 	// each file, repairs, gaps and retention. Their payload is an [Event].
 	KindJournal = "system/journal"

@@ -72,6 +72,7 @@ type List struct {
 	Items  []json.RawMessage // as the server wrote them, without secrets
 	Rest   []rawjson.Member  // the members of the result beside the items and the cursor
 	Record string            // the id of the trace record of the response
+	Held   map[string]string // names of items whose definition hosts must not see, with its state
 }
 
 // AddPage adds one page of a list result and returns the cursor of the next page, "" for none.
@@ -142,6 +143,7 @@ type Entry struct {
 	Workflow      *Workflow       // the tool's part in a workflow, nil if no rule names it
 	Shown         json.RawMessage // the item as hosts see it
 	Raw           json.RawMessage // the item as the server wrote it
+	Held          string          // why hosts do not see it and must not call it, a state of package pins; "" if they may
 }
 
 // Clash is a name that two servers offer. Hosts can reach only the first.
@@ -191,8 +193,9 @@ func (r *Rules) Servers() []string { return r.keys }
 func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 	c := &Catalog{Rules: r, kind: k, entries: map[string]Entry{}, Lists: lists}
 	add := func(shown string, e Entry) {
-		c.entries[shown] = e
-		c.Order = append(c.Order, shown)
+		if c.entries[shown] = e; e.Held == "" {
+			c.Order = append(c.Order, shown)
+		}
 	}
 	if k == Tools {
 		for _, definition := range r.own {
@@ -209,6 +212,7 @@ func (r *Rules) Merge(k Kind, lists []*List) *Catalog {
 			if !ok {
 				continue
 			}
+			e.Held = l.Held[e.Name]
 			if first, taken := c.entries[shown]; taken {
 				c.Clashes = append(c.Clashes, Clash{Name: shown, First: cmp.Or(first.Server, "foldgate"), Second: r.keys[i]})
 				continue

@@ -74,7 +74,10 @@ type Config struct {
 	Trace          Trace                `yaml:"trace"`
 	Workflows      []Workflow           `yaml:"workflows"`
 	Policy         policy.Config        `yaml:"policy"` // who may see and use what; see docs/policy.md
-	Logins         Logins               `yaml:"logins"`
+	// Pins decides about definitions of servers that are not as they were approved: off, warn or hold;
+	// see docs/pins.md.
+	Pins   string `yaml:"pins"`
+	Logins Logins `yaml:"logins"`
 
 	// File is the absolute path of the file, and Sum the SHA-256 of its text in hexadecimal digits.
 	// Both are "" for the built-in defaults.
@@ -143,6 +146,7 @@ type Upstream struct {
 	Share          string       `yaml:"share"`                  // who shares a connection: session, principal or everyone; empty means session
 	Auth           *Auth        `yaml:"auth" json:",omitempty"` // how foldgate logs in at URL; nil without a login
 	Scrub          ScrubPolicy  `yaml:"scrub"`                  // overrides the policy; empty fields inherit
+	Pins           string       `yaml:"pins" json:",omitempty"` // overrides pins; empty inherits
 }
 
 // Auth is how foldgate logs in at an upstream: as an OAuth client. See docs/logins.md.
@@ -339,6 +343,7 @@ func Default() Config {
 			Sync: "interval", SyncIntervalMS: 100, RotateMB: 256,
 		},
 		Auth:   auth.Config{Issuers: map[string]*auth.Issuer{}, Scopes: []string{}, Revoked: []string{}},
+		Pins:   "warn",
 		Policy: policy.Config{Default: "allow", Unlisted: "forbidden", Rules: []policy.Rule{}},
 	}
 }
@@ -433,10 +438,18 @@ func (u *Upstream) NamePrefix(key string) string {
 	return key
 }
 
+// PinMode returns what becomes of definitions of an upstream that are not approved: off, warn or hold.
+func (c *Config) PinMode(upstream string) string {
+	if u := c.Upstreams[upstream]; u != nil && u.Pins != "" {
+		return u.Pins
+	}
+	return c.Pins
+}
+
 // Reach returns the part of u that says how the upstream is reached.
 func (u *Upstream) Reach() Upstream {
 	r := *u
-	r.Prefix, r.Tools, r.TimeoutSeconds, r.Scrub = nil, policy.Globs{}, 0, ScrubPolicy{}
+	r.Prefix, r.Tools, r.TimeoutSeconds, r.Scrub, r.Pins = nil, policy.Globs{}, 0, ScrubPolicy{}, ""
 	return r
 }
 

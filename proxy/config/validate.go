@@ -57,6 +57,7 @@ func (c Config) Validate() []Fault {
 	k.oneOf("scrub.results", c.Scrub.Results, "redact", "block", "off")
 	k.oneOf("scrub.arguments", c.Scrub.Arguments, "report", "redact", "block", "off")
 	k.positive("scrub.timeout_ms", c.Scrub.TimeoutMS)
+	k.oneOf("pins", c.Pins, "off", "warn", "hold")
 	k.oneOf("trace.payload", c.Trace.Payload, "scrubbed", "none")
 	k.oneOf("trace.on_error", c.Trace.OnError, "refuse", "warn")
 	k.oneOf("trace.correlation", c.Trace.Correlation, "transition", "strict")
@@ -274,6 +275,7 @@ func (c Config) checkUpstreams(k *checker) {
 		k.faultIf(u.IdleSeconds != nil && *u.IdleSeconds < 0,
 			at+".idle_seconds", "is negative (0 is never)")
 		k.optional(at+".scrub.results", u.Scrub.Results, "redact", "block", "off")
+		k.optional(at+".pins", u.Pins, "off", "warn", "hold")
 		k.optional(at+".scrub.arguments", u.Scrub.Arguments, "report", "redact", "block", "off")
 		k.globs(at+".tools.allow", u.Tools.Allow)
 		k.globs(at+".tools.deny", u.Tools.Deny)

@@ -98,8 +98,8 @@ func (rt *Router) discover(ctx context.Context, s *Session) (capabilities []byte
 }
 
 // instructions returns the instructions of foldgate, then those of each server under its name.
-// Instructions that can't be checked for secrets are withheld, and those of servers of which the
-// caller must not learn. It waits for lists as long as waiting.
+// Instructions that can't be checked for secrets are withheld, and those that are held or of servers of
+// which the caller must not learn. It waits for lists as long as waiting.
 func (rt *Router) instructions(ctx, waiting context.Context, s *Session) string {
 	text := rt.Instructions
 	for _, srv := range rt.Settings().Servers {
@@ -111,9 +111,8 @@ func (rt *Router) instructions(ctx, waiting context.Context, s *Session) string 
 		}) {
 			continue
 		}
-		msg := interceptor.Message{Text: own, Always: true}
-		if rt.Boundary.Inbound(ctx, &msg); msg.Verdict != interceptor.Withheld {
-			text += "\n\n# " + srv.Key + "\n" + msg.Text
+		if own = rt.greeting(ctx, srv, s.scope.Group, own, false); own != "" {
+			text += "\n\n# " + srv.Key + "\n" + own
 		}
 	}
 	return text

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -99,6 +100,23 @@ func (c *listCache) get(ctx context.Context, wait time.Duration, wg *sync.WaitGr
 	}
 }
 
+// replace replaces a list that is there with what f makes of it, unless the list changed meanwhile. It
+// reports whether another part of the list is held.
+func (c *listCache) replace(k catalog.Kind, f func(*catalog.List) *catalog.List) (changed bool) {
+	before := c.peek(k)
+	if before == nil {
+		return false
+	}
+	after := f(before)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if maps.Equal(before.Held, after.Held) || c.lists[k] != before {
+		return false
+	}
+	c.lists[k] = after
+	return true
+}
+
 // miss notes that somebody is answered without a list, because of err, unless the list has just arrived.
 func (c *listCache) miss(k catalog.Kind, err error) (*catalog.List, error) {
 	c.mu.Lock()
@@ -144,7 +162,7 @@ func (c *listCache) fetch(k catalog.Kind, begun time.Time, fetch func() (*catalo
 		missed, c.missed[k] = c.missed[k] && len(l.Items) > 0, false
 	}
 	c.mu.Unlock()
-	if missed || err == nil && before != nil && !bytes.Equal(before.Page(k), l.Page(k)) {
+	if missed || err == nil && before != nil && (!bytes.Equal(before.Page(k), l.Page(k)) || !maps.Equal(before.Held, l.Held)) {
 		changed()
 	}
 	return l, err
@@ -177,6 +195,7 @@ func (c *listCache) forget(changed []catalog.Kind) {
 
 // groupLists are the lists that a group shares.
 type groupLists struct {
+	rt     *Router
 	group  upstream.Group
 	caches sync.Map // the *listCache of each *upstream.Server
 	merged [catalog.Kinds]atomic.Pointer[catalog.Catalog]
@@ -188,7 +207,7 @@ func (rt *Router) listsOf(g upstream.Group) *groupLists {
 	defer rt.mu.Unlock()
 	p := rt.lists[g]
 	if p == nil {
-		p = &groupLists{group: g}
+		p = &groupLists{rt: rt, group: g}
 		rt.lists[g] = p
 	}
 	return p
@@ -198,24 +217,25 @@ func (rt *Router) listsOf(g upstream.Group) *groupLists {
 func (p *groupLists) of(srv *upstream.Server) *listCache {
 	c, ok := p.caches.Load(srv)
 	if !ok {
-		c, _ = p.caches.LoadOrStore(srv, storedLists(srv, p.group.Capabilities))
+		c, _ = p.caches.LoadOrStore(srv, p.storedLists(srv))
 	}
 	return c.(*listCache)
 }
 
 // storedLists returns a cache with the lists that a server gave to an earlier process for hosts that
 // can do the same.
-func storedLists(srv *upstream.Server, can wire.Capabilities) *listCache {
+func (p *groupLists) storedLists(srv *upstream.Server) *listCache {
 	c := &listCache{}
 	_, known := srv.Info()
 	for k := range catalog.Kinds {
-		page := srv.StoredList(k.Method(), can)
+		page := srv.StoredList(k.Method(), p.group.Capabilities)
 		if page == nil && (!known || srv.Capability(k.Capability()) != nil) {
 			continue
 		}
 		c.lists[k], c.stored[k] = &catalog.List{}, true
 		if page != nil { // else it had no such list
 			c.lists[k].AddPage(page, k)
+			c.lists[k] = p.rt.pin(p.rt.lifetime, srv, p.group, k, c.lists[k], false)
 		}
 	}
 	return c
@@ -353,6 +373,7 @@ func (rt *Router) lookup(ctx context.Context, s *Session, k catalog.Kind, name s
 		}
 		for _, raw := range l.Items {
 			if shown, e, ok := st.Rules.Entry(k, key, raw); ok && shown == name {
+				e.Held = l.Held[e.Name]
 				return e, true
 			}
 		}
@@ -388,6 +409,9 @@ func (rt *Router) list(ctx context.Context, wait time.Duration, s *Session, srv 
 		l, err := rt.fetch(ctx, s, srv, k, causes)
 		if err == nil && l.Record != "" { // the server was asked
 			srv.StoreList(ctx, k.Method(), s.scope.Capabilities, l.Page(k))
+		}
+		if err == nil {
+			l = rt.pin(ctx, srv, s.scope.Group, k, l, true)
 		}
 		return l, err
 	}, func() {

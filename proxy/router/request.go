@@ -236,6 +236,10 @@ func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) handler {
 // target points a tools/call at the owner of the tool, in the server's terms.
 func (rt *Router) target(c *interceptor.Call, e catalog.Entry, shown string) error {
 	c.Target.Name = e.Name
+	if err := withheld(catalog.Tools, e); err != nil {
+		c.Target.Server = e.Server
+		return err
+	}
 	if e.Shown == nil { // no list has it: it may be anything
 		c.Target.Name = rt.echo(e.Name)
 	}
@@ -267,7 +271,9 @@ func (rt *Router) findTool(ctx context.Context, s *Session, name string) (catalo
 	e, ok := rt.lookup(ctx, s, catalog.Tools, name)
 	st := rt.Settings()
 	if !ok {
-		e, ok = st.Rules.Unlisted(name, func(server string) bool { return s.lists(st.Server(server)).peek(catalog.Tools) != nil })
+		if e, ok = st.Rules.Unlisted(name, func(server string) bool { return s.lists(st.Server(server)).peek(catalog.Tools) != nil }); ok {
+			rt.judge(s, st, &e)
+		}
 	}
 	return e, ok && !st.Rules.Hides(catalog.Tools, s.identity(), e)
 }
@@ -310,6 +316,10 @@ func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
 		return refuse(rt.unknownPrompt(c.Target.Params))
 	}
 	c.Target.Name = e.Name
+	if err := withheld(catalog.Prompts, e); err != nil {
+		c.Target.Server = e.Server
+		return refuse(err)
+	}
 	if e.Name != name {
 		c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "name")
 	}
@@ -395,6 +405,9 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 	default:
 		if e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name); ok {
 			c.Target.Name = e.Name
+			if err := withheld(catalog.Prompts, e); err != nil {
+				return refuse(err)
+			}
 			if e.Name != name {
 				c.Target.Forward = rawjson.Set(c.Target.Forward, rawjson.Quote(e.Name), "ref", "name")
 			}

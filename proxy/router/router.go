@@ -24,6 +24,7 @@ import (
 	"github.com/foldgate/foldgate/proxy/catalog"
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
+	"github.com/foldgate/foldgate/proxy/pins"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -51,6 +52,7 @@ type Options struct {
 	Branches *folding.Manager
 	Tokens   interceptor.TokenMeter
 	Tools    Tools
+	Pins     *pins.Store
 	// Instructions tell models how to use foldgate.
 	Instructions string
 	// Telemetry may be nil.

@@ -246,6 +246,7 @@ func (rt *Router) Reloaded(before *Settings) {
 		}
 	}
 	rt.mu.Unlock()
+	rt.Repin(nil) // pins may have another mode
 	for g, p := range lists {
 		for _, srv := range before.Servers {
 			if !slices.Contains(st.Servers, srv) {
@@ -299,6 +300,7 @@ func (o shared) lists() (read []*groupLists) {
 
 // Opened implements [upstream.Owner]: after a restart the lists may differ.
 func (o shared) Opened(srv *upstream.Server, _ conn.Conn, again bool) {
+	o.rt.greets(srv, o.group)
 	for _, l := range o.lists() {
 		o.rt.tellMissed(l, srv)
 	}

@@ -34,6 +34,7 @@ func main() {
 	record := flag.String("record", "", "append every message received to this file")
 	answer := flag.String("answer", `{"jsonrpc":"2.0","id":%s`, "how an answer begins")
 	can := flag.Bool("can", false, "have a tool for each capability of the client, such as can-sampling.tools, only for clients with it")
+	answers := flag.String("answers", "", "a file with a JSON object of results by method, read for each request")
 	test := flag.String("dial", "", "be the wire to a test that listens at this address")
 	flag.Parse()
 	if *test != "" {
@@ -43,7 +44,7 @@ func main() {
 		return
 	}
 
-	s := &server{legacy: *era != "modern", modern: *era != "legacy", leak: *leak, answer: *answer, can: *can, answers: map[string][2]string{}}
+	s := &server{legacy: *era != "modern", modern: *era != "legacy", leak: *leak, answer: *answer, can: *can, file: *answers, answers: map[string][2]string{}}
 	if s.leak != "" {
 		log.Printf("configured with %s", s.leak)
 	}
@@ -70,6 +71,7 @@ type server struct {
 	leak           string
 	answer         string // how an answer begins, with %s for the id
 	can            bool
+	file           string // with answers
 
 	mu      sync.Mutex // guards what follows
 	record  *os.File

@@ -1,0 +1,169 @@
+package router
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/pins"
+	"github.com/foldgate/foldgate/proxy/upstream"
+)
+
+// pinned are the lists whose items are pinned.
+var pinned = map[catalog.Kind]pins.Kind{catalog.Tools: pins.Tool, catalog.Prompts: pins.Prompt}
+
+// pin returns a list of a server with what hosts of a group must not see of it. live means that the server
+// gives the list now: what it did not give before is then known from now on.
+func (rt *Router) pin(ctx context.Context, srv *upstream.Server, g upstream.Group, k catalog.Kind, l *catalog.List, live bool) *catalog.List {
+	kind, ok := pinned[k]
+	if !ok || l == nil {
+		return l
+	}
+	all := make([]pins.Definition, 0, len(l.Items))
+	for _, raw := range l.Items {
+		if d := pins.Define(kind, raw); d.Name != "" {
+			all = append(all, d)
+		}
+	}
+	kept := *l
+	kept.Held = rt.held(ctx, srv, g, kind, all, live)
+	return &kept
+}
+
+// held returns the names of the definitions that hosts must not see, with their states, and tells the
+// operator of all that are new or changed.
+func (rt *Router) held(ctx context.Context, srv *upstream.Server, g upstream.Group, kind pins.Kind, all []pins.Definition, live bool) map[string]string {
+	mode := rt.Settings().Config.PinMode(srv.Key)
+	if mode == "off" || srv.Builtin() {
+		return nil
+	}
+	found, events, err := rt.Pins.Look(ctx, source(srv, g), kind, all, live)
+	if err != nil {
+		srv.Log.Error("definitions can't be compared with those of before", "kind", kind, "held", mode == "hold", "err", err)
+	}
+	for _, e := range events {
+		rt.definition(e, mode == "hold")
+	}
+	if mode != "hold" {
+		return nil
+	}
+	var out map[string]string
+	for name, state := range found {
+		if out == nil {
+			out = map[string]string{}
+		}
+		out[name] = string(state)
+	}
+	return out
+}
+
+// source names what a server gives to the hosts of a group.
+func source(srv *upstream.Server, g upstream.Group) pins.Source {
+	short := func(parts ...any) string {
+		sum := sha256.Sum256(rawjson.Marshal(parts))
+		return hex.EncodeToString(sum[:8])
+	}
+	return pins.Source{Server: srv.Key, Reach: short(srv.Config.Command, srv.Config.URL), Audience: short(g.Principal, g.Capabilities.String())}
+}
+
+// judge notes on the entry of a tool that no list has whether its definition is held.
+func (rt *Router) judge(s *Session, st *Settings, e *catalog.Entry) {
+	if srv := st.Server(e.Server); srv != nil && !srv.Builtin() && st.Config.PinMode(e.Server) == "hold" {
+		if state := rt.Pins.State(source(srv, s.scope.Group), pins.Tool, e.Name); state != pins.Approved {
+			e.Held = string(state)
+		}
+	}
+}
+
+// definition tells the operator of a definition. held means that hosts do not get it.
+func (rt *Router) definition(e pins.Event, held bool) {
+	log, held := rt.Log.With("upstream", e.Server, "kind", e.Kind, "name", e.Name), held && e.State != pins.Approved
+	show := "foldgate pins diff " + e.Server
+	switch {
+	case e.By != "":
+		log.Info("a definition was approved", "by", e.By)
+	case e.State == pins.Approved:
+		log.Warn("a definition looks wrong", "warnings", e.Warnings, "show", show)
+	default:
+		log.Warn("a definition is not as it was approved", "state", e.State, "held", held, "warnings", e.Warnings, "show", show)
+	}
+	rt.Recorder.Definition(e.Server, string(e.Kind), e.Name, string(e.State), held, e)
+	rt.Telemetry.Definition(e.Server, string(e.State), held)
+}
+
+// Repin judges all lists again, after a reload or an approval, and tells hosts of those that differ.
+// events are the approvals.
+func (rt *Router) Repin(events []pins.Event) {
+	for _, e := range events {
+		rt.definition(e, false)
+	}
+	again := func(g upstream.Group, srv *upstream.Server, c *listCache, tell func(method string)) {
+		for k := range pinned {
+			if c.replace(k, func(l *catalog.List) *catalog.List { return rt.pin(rt.lifetime, srv, g, k, l, false) }) {
+				tell(k.Changed())
+			}
+		}
+	}
+	rt.mu.Lock()
+	lists := make([]*groupLists, 0, len(rt.lists))
+	for _, p := range rt.lists {
+		lists = append(lists, p)
+	}
+	rt.mu.Unlock()
+	for _, p := range lists {
+		p.caches.Range(func(srv, c any) bool {
+			again(p.group, srv.(*upstream.Server), c.(*listCache), func(method string) { rt.tell(p.group, method) })
+			return true
+		})
+	}
+	for _, s := range rt.Sessions("") {
+		s.own.Range(func(srv, c any) bool {
+			again(s.scope.Group, srv.(*upstream.Server), c.(*listCache), s.announce)
+			return true
+		})
+	}
+}
+
+// greets notes the instructions of a server that has just been connected.
+func (rt *Router) greets(srv *upstream.Server, g upstream.Group) {
+	info, _ := srv.Info()
+	own, _ := rawjson.GetString(info.Result, "instructions")
+	rt.greeting(rt.lifetime, srv, g, own, true)
+}
+
+// greeting returns instructions as hosts may read them, "" if they must not.
+func (rt *Router) greeting(ctx context.Context, srv *upstream.Server, g upstream.Group, own string, live bool) string {
+	msg := interceptor.Message{Text: own, Always: true}
+	if own != "" {
+		if rt.Boundary.Inbound(ctx, &msg); msg.Verdict == interceptor.Withheld {
+			return ""
+		}
+	}
+	var all []pins.Definition
+	if msg.Text != "" {
+		all = append(all, pins.Define(pins.Instructions, rawjson.Marshal(map[string]string{"instructions": msg.Text})))
+	}
+	if rt.held(ctx, srv, g, pins.Instructions, all, live) != nil {
+		return ""
+	}
+	return msg.Text
+}
+
+// withheld returns the refusal of a call of something whose definition is held, nil if it is not.
+func withheld(k catalog.Kind, e catalog.Entry) error {
+	if e.Held == "" {
+		return nil
+	}
+	why := "is new since foldgate first asked the server"
+	if e.Held == string(pins.Changed) {
+		why = "has changed since it was approved"
+	}
+	return &interceptor.Refusal{Reason: trace.ReasonPolicy, Code: "definition_" + e.Held, Status: 403, Message: fmt.Sprintf(
+		"the definition of the %s %s of upstream %s %s, so foldgate withholds it (pins: hold). Ask the operator to look at it: `foldgate pins diff %[3]s %[2]s` shows what is different, `foldgate pins approve %[3]s %[2]s` approves it",
+		pinned[k], e.Name, e.Server, why)}
+}
