@@ -64,7 +64,7 @@ var arrows = map[string][]string{
 var only = map[string][]string{
 	"github.com/modelcontextprotocol/go-sdk": {"proxy", "proxy/upstream/auth"},
 	"golang.org/x/oauth2":                    {"proxy/upstream/auth"},
-	"github.com/goccy/go-yaml":               {"proxy/config", "interceptor/preview", "internal/hosts"},
+	"github.com/goccy/go-yaml":               {"proxy/config", "interceptor/preview", "interceptor/preview/extract", "internal/hosts"},
 	"github.com/pkoukk":                      {"budget", "budget/bpe"}, // names of models; vocabularies
 	"github.com/itchyny/gojq":                {"interceptor/preview/extract"},
 	"github.com/spf13/cobra":                 {"cmd/foldgate"},

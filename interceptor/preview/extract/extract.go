@@ -1,5 +1,5 @@
 // Package extract takes a part out of a stored text: lines, the matches of a regular expression,
-// the outputs of a jq program, or one page.
+// the outputs of a jq program over its JSON, YAML, XML or CSV, or one page.
 //
 // Lines have numbers from 1. Regular expressions are RE2 and take linear time; jq programs have
 // limits of time and memory. If the question is wrong, the error is an [*Error] with the remedy.

@@ -50,9 +50,10 @@ func NewPrograms(callers int) *Programs {
 	return p
 }
 
-// JQ runs a program on a JSON text. If the text has several values, such as lines of JSON, the
-// input is an array of them. JQ returns the outputs, one a line: strings as they are, other values
-// as compact JSON. A program can't reach the environment, files and modules. JQ ends with ctx.
+// JQ runs a program on a text: JSON, also between lines of other text, XML, YAML, or CSV. If the text
+// has several values, such as lines of JSON, the input is an array of them. JQ returns the outputs, one
+// a line: strings as they are, other values as compact JSON. If the text is not JSON alone, a line
+// before them says how it was read. A program can't reach the environment, files and modules. JQ ends with ctx.
 //
 // A caller waits for a slot of its own first, so its programs can't fill the queue for all slots.
 func (p *Programs) JQ(ctx context.Context, caller, text, program string) (string, error) {
@@ -178,22 +179,37 @@ func serveChild(in io.Reader, out io.Writer) error {
 	}()
 	var a answer
 	var err error
-	if a.Output, err = runJQ(q); err != nil {
+	var once sync.Once // the answer is written
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	// Nothing can interrupt the reading of the text.
+	go watchHeap(ctx, func() {
+		once.Do(func() {
+			_ = gob.NewEncoder(out).Encode(answer{Fault: "the text takes too much memory to be read: use grep, search or lines"})
+			os.Exit(0)
+		})
+	}, heap()+maxJQGrowth)
+	input, note, err := readInput(q.Text)
+	cancel()
+	if err == nil {
+		a.Output, err = runJQ(q.Program, input)
+	}
+	if err != nil {
 		var e *Error
 		if !errors.As(err, &e) {
 			return err
 		}
 		a.Fault = e.Text
 	}
-	return gob.NewEncoder(out).Encode(a)
+	if note != "" {
+		a.Output = note + "\n" + a.Output
+	}
+	once.Do(func() { err = gob.NewEncoder(out).Encode(a) })
+	return err
 }
 
-func runJQ(q question) (string, error) {
-	input, err := decode(q.Text)
-	if err != nil {
-		return "", err
-	}
-	code, err := compile(q.Program)
+func runJQ(program string, input any) (string, error) {
+	code, err := compile(program)
 	if err != nil {
 		return "", err
 	}
@@ -247,7 +263,7 @@ func decode(text string) (any, error) {
 		case err == nil:
 			all = append(all, v)
 		case !errors.Is(err, io.EOF):
-			return nil, wrong("jq", "the text is not JSON (%v): use grep, search or lines", err)
+			return nil, wrong("jq", "the text is not JSON (%v)", err)
 		case len(all) == 0:
 			return nil, wrong("jq", "the text is empty")
 		case len(all) == 1:

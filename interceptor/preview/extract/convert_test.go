@@ -1,0 +1,122 @@
+package extract
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What a program reads of texts that are not JSON alone.
+func TestWhatJQReads(t *testing.T) {
+	const object = "{\n  \"a\": [1, 2],\n  \"b\": \"x\"\n}"
+	skipped := func(n int) string { return fmt.Sprintf("[jq skipped what is not JSON: %d lines]", n) }
+	for _, tc := range []struct{ name, text, want, note string }{
+		{"JSON", object, `{"a":[1,2],"b":"x"}`, ""},
+		{"lines of JSON", "{\"a\":1}\n\n{\"a\":2}\n", `[{"a":1},{"a":2}]`, ""},
+		{"a warning before", "npm warn Unknown user config \"nodedir\".\n" + object, `{"a":[1,2],"b":"x"}`, "[jq skipped what is not JSON: 1 line]"},
+		{"noise on both sides", "go: downloading a v1\r\n\r\n" + object + "\r\n\nexit status 1\n", `{"a":[1,2],"b":"x"}`, skipped(2)},
+		{"brackets that are no JSON", "[INFO] start\n[1] 4711\n" + object + "\n[1]+ Done\n", `{"a":[1,2],"b":"x"}`, skipped(3)},
+		{"noise between lines", "{\"a\":1}\nretrying...\n{\"a\":2} {\"a\":3}\n", `[{"a":1},{"a":2},{"a":3}]`, "[jq skipped what is not JSON: 1 line]"},
+		{"lines of which the last is cut", "{\"a\":1}\n{\"a\":2}\n{\"a\":", `[{"a":1},{"a":2}]`, "[jq skipped what is not JSON: 1 line]"},
+		{"large numbers after noise", "x\n{\"n\":12345678901234567890}", `{"n":12345678901234567890}`, "[jq skipped what is not JSON: 1 line]"},
+		{"little JSON in other text", strings.Repeat("some text of a log\n", 50) + "[{\"a\":1}]\n", `[{"a":1}]`, skipped(50)},
+		{"YAML", "kind: Pod\nmeta:\n  n: 1\n  f: 1.5\n  ok: true\nlist:\n- a\n- null\n", `{"kind":"Pod","list":["a",null],"meta":{"f":1.5,"n":1,"ok":true}}`, "[jq read YAML as JSON]"},
+		{"documents of YAML", "---\na: 1\n---\na: 2\n---\n", `[{"a":1},{"a":2}]`, "[jq read YAML as JSON: an array of its 2 documents]"},
+		{"aliases", "a: &x {b: 1}\nc: *x\nd: [*x, *x]\n", `{"a":{"b":1},"c":{"b":1},"d":[{"b":1},{"b":1}]}`, "[jq read YAML as JSON]"},
+		{"keys and numbers of YAML", "1: a\ntrue: b\nn: 18446744073709551615\nm: -9223372036854775808\nt: 2026-01-01\n", `{"1":"a","m":-9223372036854775808,"n":18446744073709551615,"t":"2026-01-01","true":"b"}`, "[jq read YAML as JSON]"},
+		{"XML", "\uFEFF<?xml version=\"1.0\" encoding=\"latin1\"?>\n<!DOCTYPE r>\n<r a=\"1\"><!-- no --><e>x &amp; y</e><e/><n:f b='2'>t<![CDATA[<u>]]></n:f></r>\n",
+			`{"r":{"@a":"1","e":["x & y",""],"n:f":{"#text":"t<u>","@b":"2"}}}`, "[jq read XML as JSON: attributes"},
+		{"XML after a warning", "warning: slow\n<r><a>1</a></r>\nexit status 1", `{"r":{"a":"1"}}`, "[jq read XML as JSON"},
+		{"CSV", "id,name\n1,\"a, b\"\n2,c\n", `[{"id":"1","name":"a, b"},{"id":"2","name":"c"}]`, "[jq read CSV as JSON: an object a row"},
+		{"tabs", "id\tname\n1\ta\n", `[{"id":"1","name":"a"}]`, "[jq read CSV as JSON"},
+		{"CSV without names", "1,2\n3,4\n", `[["1","2"],["3","4"]]`, "[jq read CSV as JSON: an array a row"},
+		{"CSV with a name twice", "a,a\n3,4\n", `[["a","a"],["3","4"]]`, "[jq read CSV as JSON: an array a row"},
+	} {
+		input, note, err := readInput(tc.text)
+		got, _ := runJQ(".", input)
+		if got != tc.want || err != nil || !strings.HasPrefix(note, tc.note) || tc.note == "" && note != "" {
+			t.Errorf("%s: %s, %q, %v; want %s, %q", tc.name, got, note, err, tc.want, tc.note)
+		}
+	}
+	programs := NewPrograms(1)
+	if got, err := programs.JQ(t.Context(), "me", "npm warn x\n"+object, ".a[]"); got != "[jq skipped what is not JSON: 1 line]\n1\n2" || err != nil {
+		t.Errorf("JQ = %q, %v", got, err)
+	}
+	for name, tc := range map[string]struct{ text, want string }{
+		"prose":            {"some words\nin two lines", "nor is it YAML, XML or CSV"},
+		"JSON that is cut": {"npm warn x\n" + object[:20], "begins in line 2 is cut off"},
+		"HTML":             {"<html><p>one<p>two</html>", "nor is it"},
+		"an open element":  {"<a><b></b>", "nor is it"},
+		"an entity":        {"<!DOCTYPE a [<!ENTITY x \"y\">]><a>&x;</a>", "nor is it"},
+		"too much":         {strings.Repeat("a: b\n", maxConvert/5+1), "too many to convert"},
+	} {
+		if got, err := programs.JQ(t.Context(), "me", tc.text, "."); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %.100q, %v; want %q", name, got, err, tc.want)
+		}
+	}
+}
+
+// Texts that grow when they are converted, or nest deeply, take neither the time of others nor the
+// memory of the gateway.
+func TestConversionIsBounded(t *testing.T) {
+	laughs := "a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n"
+	for i := range 30 {
+		laughs += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 10), ","))
+	}
+	programs := NewPrograms(1)
+	for name, text := range map[string]string{
+		"a billion laughs": laughs,
+		"merged laughs":    strings.ReplaceAll(laughs, "[x,x,x,x,x,x,x,x,x,x]", "{k: v}"),
+		"deep YAML":        strings.Repeat("[", 50_000),
+		"deep XML":         strings.Repeat("<a>", maxConvert/7) + strings.Repeat("</a>", maxConvert/7),
+		"lines that open":  strings.Repeat("[\n", maxJQInput/2-2),
+		"a large YAML":     strings.Repeat("- {a: b, c: [1, 2]}\n", maxConvert/20),
+		"a large text":     strings.Repeat("some words of a long text\n", maxConvert/27),
+	} {
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		got, err := programs.JQ(ctx, "me", text, "length")
+		cancel()
+		var e *Error
+		if !errors.As(err, &e) {
+			t.Errorf("%s: %.100q, %v; want it refused", name, got, err)
+		}
+		t.Logf("%s: %d bytes, %.100q, %v after %v", name, len(text), got, err, time.Since(start).Round(time.Millisecond))
+	}
+}
+
+// FuzzReadInput: whatever a text is, its conversion ends, and JSON around noise is what it is alone.
+func FuzzReadInput(f *testing.F) {
+	for _, text := range []string{
+		"", "{}", "npm warn x\n{\"a\":1}\nend", "a: &x [1]\nb: *x", "<a b='c'>d<e/></a>", "a,b\n1,2", "[\n[\n", "- - - a", "? {a: b}\n: c", "<<: {a: 1}", "\uFEFF<a/>", "%YAML 1.2\n---\n!!set {a}", "a\t\"b\n\"\t\"",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 10_000 { // the process that runs programs has limits, this one has not
+			return
+		}
+		input, note, err := readInput(text)
+		if err != nil {
+			var e *Error
+			if !errors.As(err, &e) {
+				t.Errorf("readInput(%q): %v", text, err)
+			}
+			return
+		}
+		if _, err := runJQ(".", input); err != nil {
+			t.Errorf("of %q jq can't read %#v: %v", text, input, err)
+		}
+		if note == "" && strings.HasPrefix(strings.TrimSpace(text), "{") && json.Valid([]byte(text)) && len(text) > 100 {
+			want, _ := runJQ(".", input)
+			input, note, err := readInput("npm warn: x\n" + text + "\nexit status 1")
+			if got, _ := runJQ(".", input); got != want || err != nil || !strings.Contains(note, "2 lines") {
+				t.Errorf("between noise %q is %q, %q, %v; want %q", text, got, note, err, want)
+			}
+		}
+	})
+}
