@@ -338,6 +338,93 @@ func TestJQIsOutOfProcess(t *testing.T) {
 	}
 }
 
+// jq reads what tools really return: JSON among other text, YAML, XML and CSV. Texts that grow in the
+// conversion are refused, and do not grow in the gateway.
+func TestJQReadsOtherTexts(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	g := newGateway(t, fakeConfig(recordFile(t), "results: {tools: {\"fake__*\": {threshold: 400}}}\n"))
+	c := g.dial(ctx, g.http(), mcpclient.Legacy)
+	row := func(format string) string {
+		var rows strings.Builder
+		for i := range 300 {
+			fmt.Fprintf(&rows, format, i)
+		}
+		return rows.String()
+	}
+	array := "[" + strings.TrimSuffix(row("{\"id\":%d},\n"), ",\n") + "]"
+	laughs := "a0: &a0 [" + strings.TrimSuffix(strings.Repeat("x,", 400), ",") + "]\n"
+	for i := range 30 {
+		laughs += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 10), ","))
+	}
+	before := peakMemory(t, g.pid)
+	for name, tt := range map[string]struct{ text, jq, want string }{
+		"JSON":        {array, ".[299].id", "299"},
+		"noise":       {"npm warn Unknown user config\n" + array + "\nexit status 1\n", ".[299].id", "[jq skipped what is not JSON: 2 lines]\n299"},
+		"JSON Lines":  {row("{\"id\":%d}\n"), ".[299].id", "299"},
+		"YAML":        {"items:\n" + row("- id: %d\n"), ".items[299].id", "[jq read YAML as JSON]\n299"},
+		"XML":         {"<rows>\n" + row("<row id=\"%d\"/>\n") + "</rows>\n", ".rows.row[299][\"@id\"]", "repeated elements arrays]\n299"},
+		"CSV":         {"id,name\n" + row("%d,a\n"), ".[299].id", "all values strings]\n299"},
+		"cut JSON":    {array[:len(array)-5], ".[0]", "begins in line 1 is cut off"},
+		"prose":       {row("some words %d in a line\n"), ".[0]", "nor is it YAML, XML or CSV"},
+		"grown YAML":  {laughs, ".a30|length", "can't be converted"},
+		"nested YAML": {strings.Repeat("- ", 20_000) + "a", "length", ""},
+	} {
+		h := handleIn(t, said(t, tool(t, c, ctx, "fake__raw", `{"result":{"content":[{"type":"text","text":`+jsonText(t, tt.text)+`}]}}`)))
+		m := readPart(t, c, ctx, map[string]any{"handle": h, "jq": tt.jq})
+		got := said(t, m)
+		if busy := strings.Contains(got, "too long") || strings.Contains(got, "too much memory"); !strings.Contains(got, tt.want) && !busy || tt.want == "" && !parseResult(t, m).IsError {
+			t.Errorf("%s: jq %s reads %.300s, want %q", name, tt.jq, got, tt.want)
+		}
+	}
+	if grown := peakMemory(t, g.pid) - before; grown > 128<<10 {
+		t.Errorf("the gateway's peak grew by %d KiB", grown)
+	}
+}
+
+// An agent that edits a file of thousands of tokens in a branch has all of it after one read more, as
+// the preview says. A result a little over the threshold needs none.
+func TestWholeFileInOneRead(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	dir := t.TempDir()
+	source := func(functions int) string {
+		var b strings.Builder
+		b.WriteString("package a\n")
+		for i := range functions {
+			fmt.Fprintf(&b, "\nfunc f%d(a, b int) int {\n\tif a > b {\n\t\treturn a - %d\n\t}\n\treturn b\n}\n", i, i)
+		}
+		return b.String()
+	}
+	small, middle, large := source(34), source(100), source(600)
+	write(t, filepath.Join(dir, "small.go"), small)
+	write(t, filepath.Join(dir, "middle.go"), middle)
+	write(t, filepath.Join(dir, "large.go"), large)
+	g := newGateway(t, filesConfig(dir, ""))
+	c := g.connect(ctx, "stdio", mcpclient.Legacy)
+	b := own[created](t, tool(t, c, ctx, "branch_create", `{"description":"edit"}`)).BranchID
+	if n := tokens(t, small); n <= 1024 || n > 1280 {
+		t.Fatalf("the small file has %d tokens", n)
+	}
+	if got := said(t, readFile(t, c, ctx, "small.go", b)); got != small {
+		t.Errorf("a file a little over the threshold arrives as %.200s", got)
+	}
+	preview := said(t, readFile(t, c, ctx, "middle.go", b))
+	m := regexp.MustCompile(`all of it: "lines":"1-","max_tokens":(\d+)\]`).FindStringSubmatch(preview)
+	if m == nil {
+		t.Fatalf("the preview of a file of %d tokens does not say how to read all: %.300s", tokens(t, middle), preview)
+	}
+	if got := said(t, readPart(t, c, ctx, map[string]any{"handle": handleIn(t, preview), "lines": "1-", "max_tokens": json.RawMessage(m[1]), "branch_id": b})); got != strings.TrimSuffix(middle, "\n") {
+		t.Errorf("one read brings %d of %d bytes: … %s", len(got), len(middle), got[max(0, len(got)-100):])
+	}
+	if got := said(t, readFile(t, c, ctx, "large.go", b)); strings.Contains(got, "max_tokens") {
+		t.Errorf("no read of this branch has %d tokens: %.300s", tokens(t, large), got)
+	}
+	if s := statusOf(t, c, ctx, b); s.Status != "active" {
+		t.Errorf("after two files the branch is %+v", s)
+	}
+}
+
 // peakMemory is the most that a process has held, in KiB; 0 where the system
 // does not say.
 func peakMemory(t *testing.T, pid int) (kib int) {
