@@ -396,7 +396,7 @@ func TestWholeFileInOneRead(t *testing.T) {
 		}
 		return b.String()
 	}
-	small, middle, large := source(34), source(100), source(600)
+	small, middle, large := source(42), source(100), source(600)
 	write(t, filepath.Join(dir, "small.go"), small)
 	write(t, filepath.Join(dir, "middle.go"), middle)
 	write(t, filepath.Join(dir, "large.go"), large)
