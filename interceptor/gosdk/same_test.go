@@ -355,7 +355,7 @@ func plainly(text string) string {
 }
 
 // previews are what follows the size of a preview. How much of a text fits depends on the handle.
-var previews = regexp.MustCompile(`(\[Folded \w+: [0-9,]+ tokens)([^"\\]|\\.)*`)
+var previews = regexp.MustCompile(`(\[Folded [\w ]+: [0-9,]+ tokens)([^"\\]|\\.)*`)
 
 // counts are numbers of tokens that depend on ids.
 var counts = regexp.MustCompile(`(budget_used\\*":|folded, |tokens_used\\*":|has )\d+`)

@@ -1,4 +1,4 @@
 package preview
 
 // Of returns the kind of a text.
-func Of(text string) Kind { return newDoc(text).kind() }
+func Of(text string) Kind { return read(text).kind }

@@ -2,7 +2,6 @@ package preview
 
 import (
 	"cmp"
-	"fmt"
 	"strings"
 
 	"golang.org/x/net/html"
@@ -11,29 +10,24 @@ import (
 // htmlSigns are the signs of a page or a piece of one near its start.
 var htmlSigns = []string{"<!doctype html", "<html", "<head>", "<body", "<div", "<table", "<p>", "<p ", "<ul"}
 
-// showHTML shows headings and the start of the text of a page.
-func showHTML(d *doc, b *body) string {
-	lines := htmlText(d.text)
-	e := newExcerpt(lines, wide, b)
-	room := b.left
-	var heads []int
+// readHTML reads the headings and the text of a page. The numbers of lines would be those of the text,
+// not of the page, so there are none.
+func readHTML(f *findings, page string) bool {
+	f.kind = HTML
+	lines := htmlText(page)
+	f.totals = append(f.totals, plural(len(lines), "line")+" of text, tags left out")
+	heads := 0
 	for i, l := range lines {
 		if isHeading(l) {
-			heads = append(heads, i)
+			if heads++; heads < 60 {
+				f.own(i, clip(l, narrow), 7/(1+float64(heads)/10))
+			}
+		} else {
+			f.own(i, clip(l, wide), max(lineWorth/(1+float64(i)/8), 5/(1+float64(len(lines)-i)/4)))
 		}
 	}
-	e.head(2, room/4)
-	for _, i := range spread(heads, room/12) {
-		if b.left >= room/3 {
-			e.take(i, "")
-		}
-	}
-	e.head(len(lines), b.left)
-	e.done()
-	for i, part := range b.parts { // the numbers count lines of the text, not of the page
-		_, b.parts[i], _ = strings.Cut(part, ": ")
-	}
-	return fmt.Sprintf("%d of %s of its text shown, tags left out", len(e.shown), plural(len(lines), "line"))
+	f.totals = append(f.totals, plural(heads, "heading"))
+	return true
 }
 
 // htmlText returns the lines of the text of a page, with # before headings.

@@ -1,8 +1,10 @@
 package preview
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -10,175 +12,276 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
-// isNDJSON reports whether there are several lines and each is a JSON object.
-func isNDJSON(lines []string) bool {
-	n := 0
-	for _, l := range lines {
-		if l = strings.TrimSpace(l); l == "" {
-			continue
-		}
-		if n++; l[0] != '{' || !rawjson.Valid([]byte(l), maxJSONDepth) {
-			return false
-		}
-	}
-	return n > 1
-}
+const maxJSONDepth = 2000 // deeper JSON counts as plain text
 
-// jsonArray returns lines of JSON as one array. The jq of branch_read sees the same array.
-func jsonArray(lines []string) []byte {
-	values := slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return strings.TrimSpace(l) == "" })
-	return []byte("[" + strings.Join(values, ",") + "]")
-}
-
-// showJSON shows the shape of a value, then the first items and the last item of its largest array.
-// If it has no large array, it shows the start of the value.
-func showJSON(value []byte, b *body) string {
-	room := b.left
-	for depth := 5; depth > 0; depth-- {
-		shape := shapeOf([][]byte{value}, depth)
-		if b.count(shape+"\n") <= room*3/5 || depth == 1 {
-			b.addCut("shape: " + shape)
-			break
-		}
+// readJSON reads a JSON text, one value after another, and JSON with other lines before and after it.
+func readJSON(f *findings, _ []string) bool {
+	from, to, values := jsonPart(f.text)
+	if len(values) == 0 {
+		return false
 	}
-	path, items := largest(value)
-	if items == nil {
-		b.addCut("start: " + abridge(value, 8, 80, 3))
-		return "its shape and start shown"
-	}
-	total, last := 0, []byte(nil)
-	for v := range rawjson.Elements(items) {
-		total++
-		last = v
-	}
-	width := 100
-	if total > 3 {
-		width = 60
-	}
-	shown := 0
-	for v := range rawjson.Elements(items) {
-		if b.left <= room/8 || !b.add(fmt.Sprintf("%s[%d]: %s", path, shown, abridge(v, 12, width, 3))) {
-			break
-		}
-		shown++
-	}
-	if shown < total && b.add(fmt.Sprintf("%s[%d]: %s", path, total-1, abridge(last, 12, 40, 3))) {
-		shown++
-	}
-	return fmt.Sprintf("shape and %d of %s of %s shown", shown, plural(total, "item"), cmp.Or(path, "the array"))
-}
-
-const (
-	shapeKeys  = 40  // keys shown of one object
-	shapeItems = 200 // items of an array that are read
-)
-
-// shapeOf returns the common shape of values: types instead of values, one shape for all items of
-// an array, and "?" after keys that some items lack.
-func shapeOf(values [][]byte, depth int) string {
-	var kinds []string
-	byKind := map[string][][]byte{}
-	for _, v := range values {
-		k := kindNames[rawjson.KindOf(v)]
-		if byKind[k] == nil {
-			kinds = append(kinds, k)
-		}
-		byKind[k] = append(byKind[k], v)
-	}
-	for i, k := range kinds {
-		switch k {
-		case "object":
-			kinds[i] = shapeOfObjects(byKind[k], depth)
-		case "array":
-			kinds[i] = shapeOfArrays(byKind[k], depth)
-		}
-	}
-	return strings.Join(kinds, "|")
-}
-
-var kindNames = map[rawjson.Kind]string{
-	rawjson.Object: "object", rawjson.Array: "array", rawjson.String: "string", rawjson.Number: "number",
-	rawjson.True: "bool", rawjson.False: "bool", rawjson.Null: "null", rawjson.Invalid: "null",
-}
-
-func shapeOfObjects(values [][]byte, depth int) string {
-	if depth == 0 {
-		return "{…}"
-	}
-	var keys []string
-	members := map[string][][]byte{}
-	for _, v := range values {
-		for m := range rawjson.Members(v) {
-			name := m.Name()
-			if members[name] == nil {
-				if len(keys) >= 4*shapeKeys {
-					continue
-				}
-				keys = append(keys, name)
-			}
-			members[name] = append(members[name], m.Value)
-		}
-	}
-	var out []string
-	for _, k := range keys[:min(len(keys), shapeKeys)] {
-		optional := ""
-		if len(members[k]) < len(values) {
-			optional = "?"
-		}
-		out = append(out, clip(k, 60)+optional+":"+shapeOf(members[k], depth-1))
-	}
-	if n := len(keys) - shapeKeys; n > 0 {
-		out = append(out, fmt.Sprintf("… %d more keys", n))
-	}
-	return "{" + strings.Join(out, ", ") + "}"
-}
-
-func shapeOfArrays(values [][]byte, depth int) string {
-	var items [][]byte
-	n, longest := 0, 0
-	for _, v := range values {
-		here := 0
-		for e := range rawjson.Elements(v) {
-			if here++; len(items) < shapeItems {
-				items = append(items, e)
-			}
-		}
-		n, longest = n+here, max(longest, here)
-	}
-	size := fmt.Sprint(n)
+	f.kind = JSON
+	value := values[0]
 	if len(values) > 1 {
-		size = fmt.Sprintf("≤%d", longest)
-	}
-	switch {
-	case n == 0:
-		return "[]"
-	case depth == 0:
-		return "[" + size + "]"
-	}
-	return "[" + size + " × " + shapeOf(items, depth-1) + "]"
-}
-
-// largest returns the array with the most bytes, and its path for jq. It looks at the value itself,
-// its members and their members. items is nil if no array has a third of the bytes.
-func largest(v []byte) (path string, items []byte) {
-	if rawjson.KindOf(v) == rawjson.Array {
-		return "", v
-	}
-	look := func(at string, obj []byte) {
-		for m := range rawjson.Members(obj) {
-			if rawjson.KindOf(m.Value) == rawjson.Array && len(m.Value) > len(items) {
-				path, items = at+"."+clip(m.Name(), 60), m.Value
-			}
+		f.kind = NDJSON
+		value = slices.Concat([]byte("["), bytes.Join(values, []byte(",")), []byte("]"))
+		if lines, ok := testEvents(f, values); ok {
+			f.lines = lines
+			return readTests(f, sample(lines))
 		}
 	}
-	look("", v)
+	before, after := strings.Count(f.text[:from], "\n"), strings.Count(f.text[to:], "\n")
+	if s := strings.TrimSpace(f.text[:from]); s != "" {
+		f.totals = append(f.totals, plural(before, "other line")+" before")
+		f.own(-2, "1: "+clip(s, wide), 3)
+	}
+	if s := strings.TrimSpace(f.text[to:]); s != "" {
+		f.totals = append(f.totals, plural(after, "other line")+" after")
+		f.own(math.MaxInt32, "after it: "+clip(s, wide), 3)
+	}
+	if cells, ok := rawjson.Get(value, "cells"); ok && f.kind == JSON {
+		if _, ok := rawjson.Get(value, "nbformat"); ok {
+			return readNotebook(f, cells)
+		}
+	}
+	path, items, named := largest(value)
+	e := &entries{noun: "item"}
+	var rows []string
+	each := func(name string, v []byte) {
+		if name != "" {
+			rows = append(rows, path+"."+clip(name, 60))
+		} else {
+			rows = append(rows, fmt.Sprintf("%s[%d]", path, len(rows)))
+		}
+		e.begin(len(rows))
+		e.members("", v, 2)
+	}
+	var all [][]byte
+	if named {
+		for m := range rawjson.Members(items) {
+			each(m.Name(), m.Value)
+			all = append(all, m.Value)
+		}
+	} else if items != nil {
+		for v := range rawjson.Elements(items) {
+			each("", v)
+			all = append(all, v)
+		}
+	}
+	show := func(i int, _ string, worth float64) {
+		width, most := 40, 8
+		if i == 0 {
+			width, most = 80, 24
+		}
+		f.own(i, rows[i]+": "+abridge(all[i], most, width, 3), worth)
+	}
+	if n := len(all); n > 0 {
+		at := len(f.totals)
+		e.tell(f, "", show)
+		if path != "" {
+			f.totals[at] += " in " + path
+		}
+		if named {
+			for i, r := range rows[:min(n, 200)] {
+				rows[i] = cmp.Or(strings.TrimPrefix(r, path+"."), r)
+			}
+			names := slices.Clone(rows[:min(n, 60)])
+			f.fact(3, names, nil)
+		}
+		for i := range min(n, 12) {
+			show(i, "", 30/(1+2*float64(i)))
+		}
+		show(n-1, "", 5)
+	}
+	if path != "" || items == nil { // what stands beside the items
+		at := 0
+		for m := range rawjson.Members(value) {
+			if at++; at > 60 || "."+m.Name() == path {
+				continue
+			}
+			f.own(at-1000, "."+clip(m.Name(), 60)+": "+abridge(m.Value, 10, 80, 2), 5/(1+float64(at)/8))
+		}
+	}
+	return true
+}
+
+// jsonPart finds the JSON in a text: all of it, or what begins a line and is most of the text.
+func jsonPart(text string) (from, to int, values [][]byte) {
+	for tries := 0; tries < 8 && from < len(text); tries++ {
+		at := from
+		for at < len(text) && text[at] != '{' && text[at] != '[' {
+			end := strings.IndexByte(text[at:], '\n')
+			if end < 0 {
+				return 0, 0, nil
+			}
+			at += end + 1
+		}
+		from, to = at, at
+		for to < len(text) {
+			n := valueEnd(text[to:])
+			if n == 0 {
+				break
+			}
+			values = append(values, rawjson.Trim([]byte(text[to:to+n])))
+			to += n
+		}
+		if len(values) > 0 && (to-from)*2 > len(text) && (len(values) == 1 || to-from > 20*len(values)) {
+			return from, to, values
+		}
+		values = nil
+		end := strings.IndexByte(text[from:], '\n')
+		if end < 0 {
+			break
+		}
+		from += end + 1
+	}
+	return 0, 0, nil
+}
+
+// valueEnd returns the length of the object or array that a text starts with, and of the white space
+// around it, or 0.
+func valueEnd(text string) int {
+	start := len(text) - len(strings.TrimLeft(text, " \t\r\n"))
+	if start == len(text) || text[start] != '{' && text[start] != '[' {
+		return 0
+	}
+	depth, i := 0, start
+	for ; i < len(text); i++ {
+		switch text[i] {
+		case '"':
+			for i++; i < len(text) && text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+		case '{', '[':
+			depth++
+		case '}', ']':
+			depth--
+		}
+		if depth == 0 {
+			break
+		}
+	}
+	if i >= len(text) || !rawjson.Valid([]byte(text[start:i+1]), maxJSONDepth) {
+		return 0
+	}
+	rest := text[i+1:]
+	return len(text) - len(strings.TrimLeft(rest, " \t\r\n"))
+}
+
+// members sets the fields of an entry: the scalars of an object, also those of the objects in it.
+func (e *entries) members(prefix string, v []byte, depth int) {
+	switch rawjson.KindOf(v) {
+	case rawjson.Object:
+		for m := range rawjson.Members(v) {
+			name := prefix + m.Name()
+			switch k := rawjson.KindOf(m.Value); {
+			case k == rawjson.Object && depth > 1:
+				e.members(name+".", m.Value, depth-1)
+			case k == rawjson.String:
+				e.set(name, rawjson.Unquote(m.Value))
+			case k != rawjson.Object && k != rawjson.Array && k != rawjson.Null:
+				e.set(name, string(rawjson.Trim(m.Value)))
+			}
+		}
+	case rawjson.String:
+		e.set("value", rawjson.Unquote(v))
+	case rawjson.Number:
+		e.set("value", string(v))
+	}
+}
+
+// testEvents returns the output of go test that its events have, a line for each.
+func testEvents(f *findings, values [][]byte) (lines []string, ok bool) {
+	if len(values) != len(f.lines) {
+		return nil, false
+	}
+	for _, v := range values {
+		if _, ok := rawjson.GetString(v, "Action"); !ok {
+			return nil, false
+		}
+		output, _ := rawjson.GetString(v, "Output")
+		lines = append(lines, strings.TrimSuffix(output, "\n"))
+	}
+	return lines, true
+}
+
+// readNotebook reads the cells of a notebook.
+func readNotebook(f *findings, cells []byte) bool {
+	f.kind = Notebook
+	e, n := &entries{noun: "cell"}, 0
+	for c := range rawjson.Elements(cells) {
+		e.begin(n)
+		kind, _ := rawjson.GetString(c, "cell_type")
+		e.set("type", kind)
+		source, _ := rawjson.Get(c, "source")
+		var text strings.Builder
+		if rawjson.KindOf(source) == rawjson.String {
+			text.WriteString(rawjson.Unquote(source))
+		}
+		for l := range rawjson.Elements(source) {
+			text.WriteString(rawjson.Unquote(l))
+		}
+		outputs, _ := rawjson.Get(c, "outputs")
+		for o := range rawjson.Elements(outputs) {
+			if name, ok := rawjson.GetString(o, "ename"); ok {
+				value, _ := rawjson.GetString(o, "evalue")
+				e.set("error", name+": "+value)
+			}
+		}
+		worth := 6 / (1 + float64(n)/10)
+		if strings.HasPrefix(text.String(), "#") && kind == "markdown" {
+			worth *= 2
+		}
+		f.own(n, fmt.Sprintf(".cells[%d] %s: %s", n, kind, clip(strings.Join(strings.Fields(text.String()), " "), narrow)), worth)
+		n++
+	}
+	e.tell(f, "", func(int, string, float64) {})
+	return true
+}
+
+// largest returns the array with the most bytes, or the object with many members that are alike, and
+// its path for jq. It looks at the value itself, its members and their members. items is nil if none has
+// a third of the bytes.
+func largest(v []byte) (path string, items []byte, named bool) {
+	if rawjson.KindOf(v) == rawjson.Array {
+		return "", v, false
+	}
+	look := func(at string, v []byte) {
+		array, object := rawjson.KindOf(v) == rawjson.Array, rawjson.KindOf(v) == rawjson.Object
+		if n := len(v); n > len(items) && (array || object && isMap(v)) {
+			path, items, named = at, v, object
+		}
+	}
 	for m := range rawjson.Members(v) {
-		look("."+clip(m.Name(), 60), m.Value)
+		at := "." + clip(m.Name(), 60)
+		look(at, m.Value)
+		for m := range rawjson.Members(m.Value) {
+			if !named || len(items) < len(v)/3 {
+				look(at+"."+clip(m.Name(), 60), m.Value)
+			}
+		}
 	}
 	if len(items)*3 < len(v) {
-		return "", nil
+		if isMap(v) {
+			return "", v, true
+		}
+		return "", nil, false
 	}
-	return path, items
+	return path, items, named
+}
+
+// isMap reports whether an object has many members that are objects or arrays.
+func isMap(v []byte) bool {
+	n, nested := 0, 0
+	for m := range rawjson.Members(v) {
+		n++
+		if k := rawjson.KindOf(m.Value); k == rawjson.Object {
+			nested++
+		}
+	}
+	return n >= 6 && nested*10 >= n*9
 }
 
 // abridge returns v compactly. It keeps n members of an object, 3 items of an array, width

@@ -1,75 +1,140 @@
 package preview
 
 import (
+	"bytes"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
+
+	"golang.org/x/net/html"
 )
 
-// showOutline shows headings, declarations or the subjects of commits, the outer ones first. Then it
-// shows the start and the end of the text.
-func showOutline(d *doc, b *body) string {
-	e := newExcerpt(d.lines, narrow, b)
-	total := 0
-	for _, entries := range d.outline() {
-		total += len(entries)
-		for _, i := range spread(entries, b.left/entryTokens) {
-			if e.full() {
-				break
-			}
-			e.take(i, "")
-		}
-	}
-	outlined := len(e.shown)
-	e.head(60, b.left*2/3)
-	e.tail(30, b.left)
-	return e.done() + fmt.Sprintf("; %d of %d outline entries", outlined, total)
+// outline collects the headings of a text by level.
+type outline struct {
+	entries
+	levels [6][]int // lines
+	names  []string // with their lines
 }
 
-const entryTokens = 16 // the usual size of an outline entry
-
-// outline returns the line indexes of the entries by level, the outermost first.
-func (d *doc) outline() [6][]int {
-	var levels [6][]int
-	put := func(level, i int) {
-		level = min(level, len(levels)-1)
-		levels[level] = append(levels[level], i)
-	}
-	sample := d.sample()
-	commits := count(d.lines[:min(len(d.lines), sampled)], isCommit) >= 2
-	markdown := !commits && count(sample, isHeading) > count(sample, isDeclaration)
-	fenced, subject := false, false // in a code block; before the subject of a commit
-	for i, l := range d.lines {
-		switch {
-		case commits:
-			if isCommit(l) {
-				subject = true
-			} else if subject && strings.HasPrefix(l, "    ") {
-				put(0, i)
-				subject = false
-			}
-		case strings.HasPrefix(strings.TrimSpace(l), "```"):
-			fenced = !fenced
-		case markdown && !fenced && isHeading(l):
-			put(strings.IndexByte(l, ' ')-1, i)
-		case !markdown && isDeclaration(l):
-			put(indent(l)/2, i)
-		}
-	}
-	return levels
+func (o *outline) put(level, i int) {
+	level = min(level, len(o.levels)-1)
+	o.levels[level] = append(o.levels[level], i)
 }
 
-func isCommit(l string) bool {
-	sha, ok := strings.CutPrefix(l, "commit ")
-	end := strings.IndexFunc(sha, func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) })
-	return ok && len(sha) >= 7 && (end < 0 || end >= 40 || sha[end] == ' ')
+// tell adds the headings, the outer ones first, evenly, and the totals of their fields.
+func (o *outline) tell(f *findings, worth float64) {
+	o.entries.tell(f, "", func(int, string, float64) {})
+	if len(o.names) > 1 {
+		f.fact(2.5, o.names[:min(len(o.names), 100)], nil)
+	}
+	for _, lines := range o.levels {
+		if len(lines) == 0 {
+			continue
+		}
+		spread(len(lines), func(i, rank int) { f.line(lines[i], "", narrow, worth/(1+float64(rank)/20)) })
+		worth *= 0.6
+	}
+}
+
+// readOutline reads programs, Markdown and manuals.
+func readOutline(f *findings, sample []string) bool {
+	heads, decls := count(sample, isHeading), count(sample, isDeclaration)
+	code := share(sample, func(l string) bool { return looksCode(l) && strings.IndexByte("-*#[|>", l[0]) < 0 })
+	script := strings.HasPrefix(f.lines[0], "#!")
+	o := &outline{}
+	switch {
+	case isManual(sample):
+		f.kind, o.noun = Manual, "section or option"
+		for i, l := range f.lines {
+			if m := option.FindStringSubmatch(l); m != nil {
+				o.begin(i)
+				o.set("class", "option")
+				o.names = append(o.names, fmt.Sprint(strings.TrimSpace(m[0]), " ", i+1))
+				o.put(2, i)
+			} else if manualHead.MatchString(l) {
+				o.begin(i)
+				o.set("class", "section")
+				o.put(indent(l)/3, i)
+			}
+		}
+	case !script && code < 0.35 && decls <= heads && heads+count(sample, isUnderline) >= 2 && float64(heads) < 0.4*float64(len(sample)):
+		f.kind, o.noun = Markdown, "heading"
+		fenced := false
+		for i, l := range f.lines {
+			level := strings.IndexByte(l, ' ') - 1
+			if i+1 < len(f.lines) && isUnderline(f.lines[i+1]) && strings.TrimSpace(l) != "" && !isUnderline(l) && (i == 0 || strings.TrimSpace(f.lines[i-1]) == "" || isUnderline(f.lines[i-1])) {
+				level = strings.IndexByte("=-~^\"", f.lines[i+1][0])
+			} else if !isHeading(l) {
+				level = -1
+			}
+			switch {
+			case strings.HasPrefix(strings.TrimSpace(l), "```"):
+				fenced = !fenced
+			case !fenced && level >= 0:
+				o.begin(i)
+				o.put(level, i)
+			}
+		}
+	case script || decls >= 2 && code > 0.35 || decls >= 3 && code > 0.2 || code > 0.6 && decls > 0:
+		f.kind, o.noun = Code, "declaration"
+		inserts := &entries{noun: "inserted row or batch"}
+		for i, l := range f.lines {
+			if strings.HasPrefix(l, "INSERT INTO ") {
+				inserts.begin(i)
+				table, _, _ := strings.Cut(strings.TrimLeft(l[len("INSERT INTO "):], "`\""), " ")
+				inserts.set("table", strings.Trim(table, "`\"("))
+			} else if isDeclaration(l) {
+				o.begin(i)
+				m := declaration.FindStringSubmatchIndex(l)
+				class, end := "", m[1]
+				for g := 2; g < len(m); g += 2 {
+					if m[g] >= 0 {
+						class, end = strings.ToLower(l[m[g]:m[g+1]]), m[g+1]
+					}
+				}
+				name := declared.FindStringSubmatch(l[end:])
+				if class == "" && strings.Contains(l, "(") {
+					class, name = "function", called.FindStringSubmatch(l)
+				} else if class == "" {
+					class, name = "rule", []string{"", strings.Trim(l, " \t{")}
+				}
+				o.set("class", class)
+				if name != nil {
+					o.names = append(o.names, fmt.Sprint(name[1], " ", i+1))
+				}
+				o.put(indent(l)/2, i)
+			}
+		}
+		inserts.tell(f, "table", nil)
+	default:
+		return false
+	}
+	o.tell(f, 8)
+	f.ends(0, len(f.lines), 0.6)
+	return true
 }
 
 func isHeading(l string) bool {
 	t := strings.TrimLeft(l, "#")
 	n := len(l) - len(t)
-	return n >= 1 && n <= 6 && len(t) > 1 && t[0] == ' '
+	return n >= 1 && n <= 6 && len(t) > 1 && t[0] == ' ' && !rule(t)
+}
+
+// isUnderline reports whether a line makes the line before it a heading, as in reStructuredText.
+func isUnderline(l string) bool {
+	return len(l) >= 4 && strings.IndexByte("=-~^\"", l[0]) >= 0 && strings.Trim(l, l[:1]) == ""
+}
+
+var (
+	manualHead = regexp.MustCompile(`^(?:   )?[A-Z][A-Z0-9 /,()-]+$|^(?:[Uu]sage|[A-Z][\w ]{2,50}):(?:$| )`)
+	option     = regexp.MustCompile(`^\s{1,12}-{1,2}[\w?][\w-]*`)
+)
+
+// isManual reports whether a text has the sections of a manual page, or the options of a help page.
+func isManual(sample []string) bool {
+	heads, options := count(sample, manualHead.MatchString), count(sample, option.MatchString)
+	indented := share(sample, func(l string) bool { return l[0] == ' ' || l[0] == '\t' })
+	return indented > 0.55 && (heads >= 3 && share(sample, looksCode) < 0.3 || options >= 4 && heads >= 1 || options*4 > len(sample) && options >= 8)
 }
 
 func isDeclaration(l string) bool {
@@ -77,20 +142,24 @@ func isDeclaration(l string) bool {
 }
 
 // declaration matches lines that declare a name, in most languages.
-var declaration = regexp.MustCompile(`^\s*(?:(?:export|pub(?:\([a-z]+\))?|public|private|protected|internal|static|async|abstract|final|default|override|unsafe|extern|sealed|partial)\s+)*` +
-	`(?:(?:func|function|def|class|interface|type|struct|enum|impl|trait|fn|mod|module|namespace|package|record|protocol|extension)\b[\s(*]` +
+var declaration = regexp.MustCompile(`^\s*(?:(?:export|default|declare|pub(?:\([a-z]+\))?|public|private|protected|internal|static|async|abstract|final|override|unsafe|extern|sealed|partial|inline)\s+)*` +
+	`(?:(func|function|def|class|interface|type|struct|enum|impl|trait|fn|mod|module|namespace|package|record|protocol|extension|sub|typedef|@media|@keyframes|@font-face)\b[\s(*]` +
+	`|(message|service|input|scalar|union|extend|schema|directive|oneof|resource|variable|rpc)\s+["@\w][^=]*[{)\w]\s*$` +
 	`|(?:const|var|let)\s+[A-Za-z_$][\w$]*\s*(?::[^=]+)?=\s*(?:async\s*)?(?:\(|function\b|class\b)` +
-	`|(?:CREATE|ALTER)\s+(?:TABLE|VIEW|INDEX|FUNCTION)\b` +
-	`|[A-Za-z_][\w:<>,*&\[\] ]+[ *&][\w:~]+\([^;=]*\)\s*(?:const\s*)?(?:throws\s[\w, ]+)?\{\s*$)`)
+	`|#\s*(define) \w` +
+	`|((?i:CREATE|ALTER)\s+(?:(?i:OR REPLACE|UNIQUE|VIRTUAL|TEMP|TEMPORARY)\s+)*(?i:TABLE|VIEW|INDEX|FUNCTION|TRIGGER|PROCEDURE|SEQUENCE|TYPE|SCHEMA))\b` +
+	`|[.#@:*a-z\[][\w .#:>,*()\[\]="'-]*\{\s*$` +
+	`|[\w-]+\s*\(\)\s*\{?\s*$` +
+	`|[A-Za-z_][\w:<>,*&\[\] ]+[ *&][\w:~]+\([^;=]*\)\s*(?:const\s*)?(?:throws\s[\w, ]+)?\{\s*$` +
+	`|[A-Za-z_][\w ]+[ *]\w+\s*\([^;={}]*(?:\)\s*(?:__\w+\s*(?:\(\(.*\)\))?\s*)*;|,)\s*$)`)
+
+// declared matches the name behind the word that declares it.
+var declared = regexp.MustCompile(`^[\s"*]*(?:\([^)]*\) *)?([@\w$.:~-]+)`)
+
+var called = regexp.MustCompile(`([\w:~]+)\s*\(`)
 
 // notDeclaration matches statements that look like functions of C and Java.
-var notDeclaration = regexp.MustCompile(`^\s*(?:\}?\s*else\b|if\b|for\b|while\b|switch\b|catch\b|return\b|do\b|#|//|\*)`)
-
-// indent returns the indentation of a line. A tab counts as four.
-func indent(l string) int {
-	space := l[:len(l)-len(strings.TrimLeft(l, " \t"))]
-	return len(space) + 3*strings.Count(space, "\t")
-}
+var notDeclaration = regexp.MustCompile(`^\s*(?:\}?\s*else\b|if\b|for\b|foreach\b|while\b|switch\b|catch\b|return\b|do\b|try\b|with\b|elif\b|case\b|#\s*[^d]|//|\*[ /]|assert\b|await\b|throw\b|new\b)`)
 
 // looksCode reports whether a line starts or ends like a line of a program.
 func looksCode(l string) bool {
@@ -107,92 +176,317 @@ func looksCode(l string) bool {
 	return startsWith(t, codeStarts) || strings.Contains(t, " = ") || strings.Contains(t, " := ")
 }
 
-var codeStarts = []string{"import ", "from ", "return", "self.", "this.", "//", "#include", "use ", "let ", "const ", "var ", "end"}
+var codeStarts = []string{"import ", "from ", "return", "self.", "this.", "//", "#include", "#define ", "#if", "#endif", "use ", "let ", "const ", "var ", "end", "fi", "then", "done", "esac", "/*", "*/", "-- "}
 
-// showDiff shows each file with the numbers of its added and removed lines, then the first changes.
-func showDiff(d *doc, b *body) string {
-	type file struct {
-		name                 string
-		line, added, removed int
+// key splits a line of YAML, or of key: value, into its parts. ok is false if it has no key.
+func key(l string) (name, value string, ok bool) {
+	i := strings.Index(l, ":")
+	for i >= 0 && i+1 < len(l) && l[i+1] != ' ' && l[i+1] != '\t' {
+		next := strings.Index(l[i+1:], ":")
+		if next < 0 {
+			return "", "", false
+		}
+		i += 1 + next
 	}
-	var files []file
-	for i, l := range d.lines {
-		last := len(files) - 1
+	if i <= 0 || i > 80 {
+		return "", "", false
+	}
+	name = strings.Trim(l[:i], `"' `)
+	return name, strings.TrimSpace(l[i+1:]), name != "" && !strings.ContainsAny(name, "{}[]=;,") && strings.Count(name, " ") < 4
+}
+
+// readYAML reads documents of YAML: their fields, and the keys of the upper levels with their numbers
+// of children.
+func readYAML(f *findings, sample []string) bool {
+	in, keys := 0, 0 // the lines of a block of text are no keys
+	for _, l := range sample {
+		t := strings.TrimLeft(strings.TrimSpace(l), "- ")
+		_, value, ok := key(t)
 		switch {
-		case strings.HasPrefix(l, "diff --git "):
-			name := l[len("diff --git "):]
-			if _, after, ok := strings.Cut(name, " b/"); ok {
-				name = after
+		case strings.HasPrefix(l, "\t"):
+			return false
+		case ok && indent(l) > 0 && value == "" || ok && strings.HasPrefix(strings.TrimSpace(l), "- "):
+			in++
+			keys++
+		case ok && !strings.Contains(t, " ") && indent(l) == 0, ok && strings.IndexByte(t, ' ') > strings.IndexByte(t, ':'):
+			keys++
+		case strings.HasPrefix(strings.TrimSpace(l), "#"), strings.HasPrefix(l, "---"), strings.HasPrefix(strings.TrimSpace(l), "- "), indent(l) >= 4:
+			in++
+		}
+	}
+	if in == 0 || keys*3 < len(sample) || (keys+in)*10 < len(sample)*9 || count(sample, func(l string) bool { return strings.HasSuffix(l, ";") || strings.HasSuffix(l, "{") })*8 > len(sample) {
+		return false
+	}
+	docs, items, o := &entries{noun: "document", shown: []string{"kind", "name"}}, &entries{noun: "item"}, &outline{}
+	type level struct {
+		indent int
+		name   string
+	}
+	var path []level
+	children := map[string]int{}
+	var order []string
+	top, text := 0, -1 // the line of the top key; the indentation around a block of text
+	begin := func(i int) {
+		if docs.begin(i); f.lines[i] != "---" {
+			o.put(0, i)
+		}
+	}
+	for i, l := range f.lines {
+		at := indent(l)
+		t := strings.TrimSpace(l)
+		switch {
+		case t == "" || t[0] == '#' || text >= 0 && at > text:
+			continue
+		case strings.HasPrefix(l, "---") || len(docs.lines) == 0:
+			begin(i)
+			path = path[:0]
+			if strings.HasPrefix(l, "---") {
+				continue
 			}
-			files = append(files, file{name: name, line: i + 1})
-		case strings.HasPrefix(l, "+++ ") && (last < 0 || files[last].added+files[last].removed > 0):
-			files = append(files, file{name: strings.TrimPrefix(l[4:], "b/"), line: i + 1})
-		case last < 0 || !isChange(l):
-		case l[0] == '+':
-			files[last].added++
-		default:
-			files[last].removed++
 		}
-	}
-	e := newExcerpt(d.lines, wide, b)
-	room := b.left
-	for _, f := range files {
-		if b.left < room/4 || !b.add(fmt.Sprintf("%d: %s +%d -%d", f.line, clip(f.name, narrow), f.added, f.removed)) {
-			break
+		text = -1
+		item := false
+		for strings.HasPrefix(t, "- ") {
+			t = strings.TrimLeft(t[2:], " ")
+			at = len(l) - len(t)
+			item = true
 		}
-	}
-	shown := len(b.parts)
-	for i, l := range d.lines {
-		if e.full() {
-			break
+		name, value, ok := key(t)
+		if strings.HasSuffix(t, "|") || strings.HasSuffix(t, ">") || strings.HasSuffix(t, "|-") || strings.HasSuffix(t, ">-") {
+			text = at
 		}
-		if isHunk(l) || isChange(l) {
-			e.take(i, "")
+		for len(path) > 0 && path[len(path)-1].indent >= at {
+			path = path[:len(path)-1]
 		}
-	}
-	return fmt.Sprintf("%d of %s; ", shown, plural(len(files), "changed file")) + e.done()
-}
-
-func isHunk(l string) bool { return strings.HasPrefix(l, "@@ ") && strings.Count(l, "@@") >= 2 }
-
-func isChange(l string) bool {
-	return l != "" && (l[0] == '+' || l[0] == '-') && !strings.HasPrefix(l, "+++") && !strings.HasPrefix(l, "---")
-}
-
-// showMatches shows the first match of each file and the number of matches, then the first lines.
-func showMatches(d *doc, b *body) string {
-	first, times := map[string]int{}, map[string]int{}
-	var files []string
-	for i, l := range d.lines {
-		file, ok := matchedFile(l)
+		if item && len(path) < 2 {
+			items.begin(i)
+			items.set("in", join(path, func(v level) string { return v.name }))
+			o.put(1, i)
+		}
 		if !ok {
 			continue
 		}
-		if times[file]++; times[file] == 1 {
-			first[file] = i
-			files = append(files, file)
+		if len(path) < 2 && len(items.lines) > 0 && at > 0 {
+			items.set(name, value)
+		}
+		if n := len(path); n < 3 && !item {
+			parent := join(path, func(v level) string { return v.name })
+			if children[parent] == 0 && parent != "" {
+				order = append(order, parent)
+			}
+			children[parent]++
+			if n == 0 {
+				top = i
+			}
+			if i != top || value == "" || len(docs.lines) < 3 {
+				o.put(n, i)
+			}
+		}
+		switch {
+		case len(path) == 0 && value != "":
+			docs.set(name, value)
+		case len(path) == 1 && path[0].name == "metadata" && (name == "name" || name == "namespace"):
+			docs.set(name, value)
+		}
+		path = append(path, level{at, name})
+	}
+	f.kind = YAML
+	f.totals = append(f.totals, plural(children[""], "top key"))
+	if len(docs.lines) > 2 {
+		docs.tell(f, "kind", nil)
+	}
+	var parts []string
+	for _, name := range order {
+		if children[name] > 1 && len(parts) < 24 {
+			parts = append(parts, fmt.Sprintf("%s %d", clip(name, 60), children[name]))
 		}
 	}
-	slices.SortStableFunc(files, func(a, b string) int { return times[b] - times[a] })
-	e := newExcerpt(d.lines, narrow, b)
-	for _, file := range files {
-		if e.full() {
-			break
-		}
-		e.take(first[file], fmt.Sprintf(" (%d in this file)", times[file]))
+	if len(parts) > 0 && len(docs.lines) < 3 {
+		parts[0] = "keys in " + parts[0]
+		f.fact(9, parts, nil)
 	}
-	e.head(len(d.lines), b.left)
-	return fmt.Sprintf("matches in %s; ", plural(len(files), "file")) + e.done()
+	if len(items.lines) > 2 {
+		items.tell(f, "", nil)
+	}
+	o.entries.noun = "key"
+	o.tell(f, 5)
+	f.ends(0, len(f.lines), 0.7)
+	return true
 }
 
-func isMatch(l string) bool { _, ok := matchedFile(l); return ok }
-
-// matchedFile returns the file of a line that grep printed.
-func matchedFile(l string) (file string, ok bool) {
-	file, rest, _ := strings.Cut(l, ":")
-	if file == "" || len(file) > 200 || isDigit(file[0]) || strings.ContainsAny(file, " \t\"'{}()") || !strings.ContainsAny(file, `./\`) {
-		return "", false
+func join[T any](path []T, name func(T) string) string {
+	var out []string
+	for _, p := range path {
+		out = append(out, name(p))
 	}
-	after := strings.TrimLeft(rest, "0123456789")
-	return file, len(after) < len(rest) && (strings.HasPrefix(after, ":") || strings.HasPrefix(after, "-"))
+	return strings.Join(out, ".")
+}
+
+// readConfig reads sections with keys, as in INI and TOML, and lines of key=value.
+func readConfig(f *findings, sample []string) bool {
+	assigned := count(sample, assignment.MatchString)
+	sections := count(sample, section.MatchString)
+	rest := count(sample, func(l string) bool {
+		return strings.HasPrefix(l, "#") || strings.HasPrefix(l, ";") || strings.HasPrefix(l, " ") || l == "]"
+	})
+	if assigned < 4 && sections < 2 || (assigned+sections+rest)*10 < len(sample)*8 || (assigned+sections)*10 < len(sample)*2 || share(sample, looksCode) > 0.5 && sections == 0 && share(sample, assignment.MatchString) < 0.9 {
+		return false
+	}
+	f.kind = Config
+	o := &outline{entries: entries{noun: "key"}}
+	heads := 0
+	for i, l := range f.lines {
+		if section.MatchString(l) {
+			heads++
+			o.around, o.value = "section", strings.Trim(l, "[] ")
+			o.put(0, i)
+		} else if m := assignment.FindStringSubmatch(l); m != nil {
+			o.begin(i)
+			o.set(o.around, o.value)
+			name, _, _ := strings.Cut(m[1], ".")
+			if heads == 0 && name != m[1] {
+				o.set("prefix", name)
+			}
+			o.put(1, i)
+		}
+	}
+	f.totals = append(f.totals, plural(heads, "section"))
+	o.tell(f, 6)
+	f.ends(0, len(f.lines), 0.7)
+	return true
+}
+
+var (
+	section    = regexp.MustCompile(`^\s*\[+[^\[\]]+\]+\s*$`)
+	assignment = regexp.MustCompile(`^\s*(?:export )?"?([A-Za-z_][\w."/@ -]*?)"?\s*=`)
+)
+
+// readRecords reads paragraphs of "Key: value".
+func readRecords(f *findings, sample []string) bool {
+	isKey := func(l string) bool { _, _, ok := key(l); return ok && l[0] != ' ' && l[0] != '\t' }
+	keys := count(sample, isKey)
+	more := count(sample, func(l string) bool { return l[0] == ' ' || l[0] == '\t' })
+	if keys < 6 || (keys+more)*20 < len(sample)*19 || keys*2 < len(sample) {
+		return false
+	}
+	f.kind = Records
+	e := &entries{noun: "record"}
+	first, fresh := "", true
+	for i, l := range f.lines {
+		switch name, value, ok := key(l); {
+		case strings.TrimSpace(l) == "":
+			fresh = true
+		case ok && isKey(l):
+			if len(e.lines) == 0 || name == first || fresh && len(e.cols) > 0 && e.by[name] != nil && e.by[name].last == len(e.lines)-1 {
+				e.begin(i)
+				if first == "" {
+					first = name
+				}
+			}
+			e.set(name, value)
+			fresh = false
+		}
+	}
+	e.tell(f, first, nil)
+	f.ends(0, len(f.lines), 1)
+	return true
+}
+
+// readMarkup reads HTML and XML.
+func readMarkup(f *findings, _ []string) bool {
+	start := strings.IndexByte(f.text, '<')
+	if start < 0 || start > 2000 || start > 0 && f.text[start-1] != '\n' && strings.TrimSpace(f.text[:start]) != "" {
+		return false
+	}
+	page := f.text[start:]
+	if containsAny(strings.ToLower(page[:min(len(page), 2000)]), htmlSigns) && !strings.HasPrefix(page, "<?xml") {
+		return readHTML(f, page)
+	}
+	z := html.NewTokenizer(strings.NewReader(page))
+	var elements tally
+	var path []string
+	line := strings.Count(f.text[:start], "\n")
+	items, depth := &entries{}, 0
+	var deep []string // the path of the entries: the first element that repeats
+	for token := z.Next(); token != html.ErrorToken; token = z.Next() {
+		raw := z.Raw()
+		switch token {
+		case html.StartTagToken, html.SelfClosingTagToken:
+			name := tagName(raw)
+			here := strings.Join(append(path[:len(path):len(path)], name), "/")
+			s := elements.add(here, line)
+			if s != nil && s.n == 2 && deep == nil && len(path) > 0 {
+				deep, depth = append(path[:len(path):len(path)], name), len(path)
+				items.noun = name
+			}
+			if deep != nil && len(path) == depth && name == deep[depth] || deep == nil {
+				items.begin(line)
+			}
+			if bytes.IndexByte(raw, '=') > 0 && len(path) <= depth+1 {
+				of := name + "@"
+				if len(path) == depth || deep == nil {
+					of = ""
+				}
+				for k, v, more := z.TagAttr(); k != nil; k, v, more = z.TagAttr() {
+					items.set(of+string(k), string(v))
+					if !more {
+						break
+					}
+				}
+			}
+			if token == html.StartTagToken && raw[len(raw)-2] != '/' {
+				if path = append(path, name); len(path) > 200 {
+					return false
+				}
+			}
+		case html.EndTagToken:
+			name := tagName(raw[1:])
+			if len(path) == 0 || path[len(path)-1] != name {
+				return false
+			}
+			path = path[:len(path)-1]
+		case html.TextToken:
+			if deep != nil && len(path) == depth+2 && len(raw) < 200 {
+				items.set(path[depth+1], html.UnescapeString(string(raw)))
+			}
+		}
+		line += bytes.Count(raw, []byte("\n"))
+	}
+	if len(elements.n) == 0 || len(path) > 0 {
+		return false
+	}
+	f.kind = XML
+	root := elements.top()
+	var parts []string
+	for _, s := range root {
+		if strings.Count(s.value, "/") == 0 {
+			f.totals = append(f.totals, "root "+clip(s.value, 60))
+			if s.value == "testsuites" || s.value == "testsuite" {
+				f.kind = Tests
+			}
+			continue
+		}
+		name := s.value[strings.IndexByte(s.value, '/')+1:]
+		parts = append(parts, fmt.Sprintf("%s ×%s", clip(name, 60), group(s.n)))
+		if strings.HasSuffix(name, "failure") || strings.HasSuffix(name, "error") {
+			f.line(s.first-1, "", wide, 9)
+			f.line(s.first, "", wide, 9)
+			f.line(s.first+1, "", wide, 5)
+		}
+	}
+	if len(parts) > 0 {
+		parts[0] = "elements: " + parts[0]
+		f.fact(9, parts[:min(len(parts), 40)], nil)
+	}
+	if deep != nil {
+		items.tell(f, "", nil)
+	}
+	f.ends(0, len(f.lines), 1)
+	return true
+}
+
+// tagName returns the name in a tag as it is written.
+func tagName(raw []byte) string {
+	end := bytes.IndexAny(raw[1:], " \t\r\n/>")
+	return string(raw[1 : 1+max(end, 0)])
 }

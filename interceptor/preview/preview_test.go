@@ -69,18 +69,21 @@ func TestPreviewShows(t *testing.T) {
 	for name, want := range map[string][]string{
 		"access.log":    {"/api/checkout", "×"},
 		"app.log":       {"disk /var/lib/fold is full", "card expired", "×"},
-		"sales.csv":     {"98765.5", "region: ", "north ×", "900 rows"},
-		"issues.json":   {"total_count:number", "items:[140 × {", ".items[0]: "},
-		"events.ndjson": {"[300 × {", "user:{id:number, plan:string}"},
-		"git-log.txt":   {"parser: read numbers exactly"},
-		"change.diff":   {"internal/part4/file9.go +", "14 changed files"},
+		"sales.csv":     {"98765.5", "region (4 values): ", "north ×", "900 rows"},
+		"issues.json":   {".total_count: 140", "140 items in .items", "state: ", "user.login", ".items[0]: "},
+		"events.ndjson": {"300 items", "type (4 values): ", "purchase", "user.plan: "},
+		"git-log.txt":   {"120 commits", "author (6 values): Ada Brandt ×20", "parser: read numbers exactly"},
+		"change.diff":   {"internal/part4/file9.go +8", "14 changed files, +"},
 		"build.txt":     {"202:", "undefined: NewLedger", "Error 1"},
-		"go-test.txt":   {"--- FAIL: TestLedgerRefund"},
+		"go-test.txt":   {"1 fail", "--- FAIL: TestLedgerRefund", "want 10"},
+		"pytest.txt":    {"1 failed, 179 passed", "test_total FAILED", "Decimal('10.10')"},
+		"tsc.txt":       {"130 diagnostics", "TS2345", "./legacy/shim"},
+		"pods.txt":      {"240 rows", "STATUS: Running ×239", "CrashLoopBackOff", "57"},
 		"docs.md":       {"1: # Widget API", "## "},
-		"store.go":      {"type Store struct", "func (s *Store) Part0(", "func newStore()"},
+		"store.go":      {"type Store struct", "Part0 15", "func (s *Store) Part", "func newStore()"},
 		"worker.py":     {"class Worker0", "class Worker19"},
 		"notes.html":    {"Release notes", "## Version 4.0"},
-		"grep.txt":      {"matches in 27 files", "(13 in this file)"},
+		"grep.txt":      {"220 matches", "27 different paths", "(×13)"},
 	} {
 		text := fixture(t, name)
 		p, _ := preview.Make(preview.Source{Text: text, Tokens: quarter(text), Handle: handle}, 400, quarter)
@@ -119,7 +122,7 @@ func TestLineNumbers(t *testing.T) {
 				n = n*10 + int(c-'0')
 			}
 			if !ok {
-				continue // a column of a table
+				continue // a fact
 			}
 			if _, after, has := strings.Cut(rest, ") "); has && strings.HasPrefix(rest, " (") {
 				rest = after

@@ -270,7 +270,7 @@ func TestFoldRules(t *testing.T) {
 	} {
 		m := tool(t, c, ctx, "fake__raw", `{"result":`+body+`}`)
 		r := parseResult(t, m)
-		if r.StructuredContent != nil || !strings.Contains(said(t, m), "rows:[400 × {id:number}]") {
+		if r.StructuredContent != nil || !strings.Contains(said(t, m), "400 items in .rows") {
 			t.Errorf("folded: %s", m.Result)
 		}
 		if strings.Contains(body, "image") != strings.Contains(string(m.Result), `{"type":"image","data":"aGk=","mimeType":"image/png"}`) {

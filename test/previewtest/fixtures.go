@@ -179,7 +179,7 @@ func (g *gen) pods() Fixture {
 		}
 		return fmt.Sprintf("%-29s 1/1     %-18s %-10d %dd", fmt.Sprintf("%s-%08x-%05x", g.pick("api", "worker", "web", "cache"), g.Uint32(), g.IntN(1<<20)), status, restarts, 1+g.IntN(60))
 	})
-	return Fixture{"pods.txt", "text", text, []Question{
+	return Fixture{"pods.txt", "table", text, []Question{
 		q("which state is the failing pod in?", "CrashLoopBackOff", map[string]any{"grep": "BackOff"}),
 		q("which columns are shown?", "RESTARTS", map[string]any{"lines": "1-1"}),
 	}}
@@ -226,7 +226,7 @@ func (g *gen) gitLog() Fixture {
 		fmt.Fprintf(&b, "commit %s\nAuthor: %s <dev%d@example.org>\nDate:   Fri Nov %d 1%d:00:00 2026 +0000\n\n    %s\n\n    Explains why in a sentence or two, wrapped\n    at seventy columns.\n\n",
 			g.sha(), people[i%len(people)], i%6, 1+i%28, i%10, subject)
 	}
-	return Fixture{"git-log.txt", "source", b.String(), []Question{
+	return Fixture{"git-log.txt", "git log", b.String(), []Question{
 		q("was something reverted?", "revert: drop the second cache", map[string]any{"grep": "revert"}),
 		q("who wrote the last commit?", "Ada Brandt", map[string]any{"lines": "1-5"}),
 	}}
@@ -276,7 +276,7 @@ func (g *gen) tscErrors() Fixture {
 		}
 		return fmt.Sprintf("src/%s/file%d.ts(%d,%d): error %s: %s", g.pick("api", "ui", "lib"), i%40, 1+g.IntN(300), 1+g.IntN(80), code, msg)
 	})
-	return Fixture{"tsc.txt", "log", text, []Question{
+	return Fixture{"tsc.txt", "diagnostics", text, []Question{
 		q("which module is missing?", "./legacy/shim", map[string]any{"grep": "TS2307"}),
 		q("what is the usual error?", "TS2345", map[string]any{"lines": "1-3"}),
 	}}
@@ -298,7 +298,7 @@ func (g *gen) goTest() Fixture {
 		}
 		return fmt.Sprintf("--- PASS: TestCase%d (0.0%ds)", i/2, g.IntN(9))
 	})
-	return Fixture{"go-test.txt", "log", text, []Question{
+	return Fixture{"go-test.txt", "test results", text, []Question{
 		q("which test failed?", "TestLedgerRefund", map[string]any{"grep": "--- FAIL"}),
 		q("what did it want?", "want 10", map[string]any{"lines": "298-304"}),
 	}}
@@ -311,7 +311,7 @@ func (g *gen) pytest() Fixture {
 		}
 		return fmt.Sprintf("tests/test_%s.py::test_case_%d PASSED                                   [%3d%%]", g.pick("api", "db", "ui"), i, i*100/180)
 	}) + "E       AssertionError: assert Decimal('10.10') == Decimal('10.01')\ntests/test_orders.py:42: AssertionError\n=================== 1 failed, 179 passed in 12.31s ===================\n"
-	return Fixture{"pytest.txt", "log", text, []Question{
+	return Fixture{"pytest.txt", "test results", text, []Question{
 		q("how many failed?", "1 failed, 179 passed", map[string]any{"grep": "passed in"}),
 		q("what was compared?", "Decimal('10.10')", map[string]any{"grep": "AssertionError: "}),
 	}}

@@ -1,0 +1,323 @@
+package preview
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// entries are the parts of a text that are alike, such as rows, items or commits. Their fields are
+// columns.
+type entries struct {
+	noun  string
+	lines []int    // the index of each entry's first line
+	brief []string // each entry in some of its fields, for entries of several lines
+	shown []string // the fields in brief
+	cols  []*column
+	by    map[string]*column
+
+	around, value string // the field that further entries have, such as their directory
+}
+
+// column has the values of one field.
+type column struct {
+	name       string
+	rows, last int // entries with a value; the last one
+	tally      tally
+	long       int // bytes of all values
+	from, to   string
+
+	numbers    int
+	sum        float64
+	rising     bool // each number is larger than the one before
+	scaled     bool // numbers have units of different size
+	low, high  float64
+	lows, tops string // as written
+	lowAt, top int    // entries
+}
+
+func (e *entries) begin(line int) {
+	e.lines = append(e.lines, line)
+	if e.shown != nil {
+		e.brief = append(e.brief, "")
+	}
+}
+
+const maxColumns = 60
+
+// set gives the last entry a field. The first value of a field counts.
+func (e *entries) set(name, value string) {
+	value = strings.TrimSpace(value)
+	at := len(e.lines) - 1
+	if at < 0 || value == "" {
+		return
+	}
+	c := e.by[name]
+	if c == nil {
+		if len(e.cols) >= maxColumns {
+			return
+		}
+		if e.by == nil {
+			e.by = map[string]*column{}
+		}
+		c = &column{name: name, last: -1, rising: true}
+		e.by[name], e.cols = c, append(e.cols, c)
+	}
+	if c.last == at {
+		return
+	}
+	if slices.Contains(e.shown, name) {
+		if name == "commit" {
+			value = value[:min(len(value), 10)]
+		}
+		e.brief[at] = strings.TrimSpace(e.brief[at] + " " + clip(value, 100))
+	}
+	c.rows, c.last, c.to = c.rows+1, at, value
+	if c.rows == 1 {
+		c.from = value
+	}
+	c.long += len(value)
+	c.tally.add(value[:min(len(value), 200)], at)
+	n, scaled, ok := number(value)
+	if !ok {
+		return
+	}
+	if c.numbers++; c.numbers == 1 || n < c.low {
+		c.low, c.lows, c.lowAt = n, value, at
+	}
+	if c.numbers == 1 || n > c.high {
+		c.high, c.tops, c.top = n, value, at
+	} else {
+		c.rising = false
+	}
+	c.sum, c.scaled = c.sum+n, c.scaled || scaled
+}
+
+// units are the factors of what stands behind a number.
+var units = map[string]float64{"": 1, "%": 1, "s": 1, "ms": 1, " kB": 1, "kB": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+// number reads a number with an optional unit.
+func number(v string) (n float64, scaled, ok bool) {
+	if len(v) > 24 || v[0] != '-' && v[0] != '.' && !isDigit(v[0]) {
+		return 0, false, false
+	}
+	bare := strings.TrimRight(v, "%msBkKMGT ")
+	factor, ok := units[v[len(bare):]]
+	n, err := strconv.ParseFloat(bare, 64)
+	return n * factor, factor > 1, ok && err == nil && n == n
+}
+
+// isTime reports whether a value has a date or a time of day.
+func isTime(v string) bool {
+	if len(v) < 8 || len(v) > 40 {
+		return false
+	}
+	digits := 0
+	for i := range len(v) {
+		switch c := v[i]; {
+		case isDigit(c):
+			digits++
+		case c == ':' && digits >= 2 && i >= 2 && isDigit(v[i-1]) && i+2 < len(v) && isDigit(v[i+1]) && isDigit(v[i+2]) && (i+3 == len(v) || !isDigit(v[i+3])):
+			return true
+		case c == '-' && digits == 4 && len(v) >= 10 && v[min(i+3, len(v)-1)] == '-':
+			return true
+		}
+	}
+	return false
+}
+
+const (
+	fewValues = 12 // the most values of a field that need not repeat to be listed
+	rareRows  = 6  // rows with rare values that a field offers
+)
+
+// tell adds the entries to the findings: their number, the totals of their fields, and the entries
+// that stand out. The first rows of each value of the column lead are told. show tells one.
+func (e *entries) tell(f *findings, lead string, show func(i int, note string, worth float64)) {
+	n := len(e.lines)
+	if n == 0 {
+		return
+	}
+	if show == nil {
+		show = func(i int, note string, worth float64) { f.line(e.lines[i], note, narrow, worth) }
+		if e.shown != nil {
+			show = func(i int, note string, worth float64) {
+				f.own(e.lines[i], fmt.Sprintf("%d:%s %s", e.lines[i]+1, note, clip(e.brief[i], narrow)), worth)
+				f.at[e.lines[i]].alike = pattern(e.brief[i])
+			}
+		}
+	}
+	f.totals = append(f.totals, plural(n, e.noun))
+	if e.shown != nil {
+		for i := range min(n, 8) {
+			show(i, "", 7*math.Pow(0.85, float64(i)))
+		}
+		spread(n, func(i, rank int) {
+			if i >= 8 {
+				show(i, "", 4/(1+float64(rank)/8))
+			}
+		})
+	}
+	if n == 1 {
+		return // its lines say it all
+	}
+	var always []string
+	timed := false
+	scale := 1.0
+	for _, c := range e.cols {
+		values := len(c.tally.n)
+		head := clip(c.name, 40)
+		if c.rows < n {
+			head += fmt.Sprintf(" (in %s)", group(c.rows))
+		}
+		switch {
+		case values == 1 && c.rows == n && n > 1:
+			always = append(always, head+": "+clip(c.from, 60))
+			continue
+		case isTime(c.from) && isTime(c.to):
+			if !timed {
+				f.totals = append(f.totals, clip(c.from, 40)+" to "+clip(c.to, 40))
+			} else if c.from != c.to {
+				f.fact(3*scale, []string{fmt.Sprintf("%s: %s to %s", head, clip(c.from, 40), clip(c.to, 40))}, nil)
+			}
+			timed = true
+			continue
+		case c.numbers*20 >= c.rows*19 && c.numbers > 1 && values > 6:
+			text := fmt.Sprintf("%s: min %s max %s", head, c.lows, c.tops)
+			worth := 2.0
+			id := c.rising || values == c.rows && isID.MatchString(c.name)
+			if !id && !c.scaled {
+				text += fmt.Sprintf(" sum %s", strings.TrimSuffix(strconv.FormatFloat(c.sum, 'f', 1, 64), ".0"))
+			}
+			if !id {
+				worth = 5
+				show(c.top, " (max "+clip(c.name, 20)+")", 16*scale)
+				show(c.lowAt, " (min "+clip(c.name, 20)+")", 4*scale)
+			}
+			f.fact(worth*scale, []string{text}, nil)
+			scale *= 0.95
+			continue
+		case isPathName(c.name):
+			c.paths(f)
+		}
+		top := c.tally.top()
+		switch repeats := values <= fewValues || values*10 <= c.rows*7; {
+		case c.name == lead:
+			for i, s := range top[:min(len(top), 40)] {
+				note := ""
+				if s.n > 1 {
+					note = fmt.Sprintf(" (×%d)", s.n)
+				}
+				show(s.first, note, 7*scale/(1+float64(i)/6))
+			}
+			if c.long/c.rows > 40 || c.name == "message" {
+				continue
+			}
+		case !repeats || c.long/c.rows > 80 || top[0].n == 1 && slices.Contains(e.shown, c.name):
+			continue
+		}
+		rare := 0
+		if n >= 20 && top[0].n*10 >= n {
+			for _, s := range slices.Backward(top) {
+				if s.n > 1 && s.n*100 > n || rare == rareRows {
+					break
+				}
+				show(s.first, "", 9*scale/(1+float64(rare)/3))
+				rare++
+			}
+		}
+		parts := make([]string, 0, len(top))
+		for _, s := range top {
+			part := clip(s.value, 60)
+			if top[0].n > 1 {
+				part += fmt.Sprintf(" ×%s", group(s.n))
+			}
+			parts = append(parts, part)
+		}
+		if values > 3 {
+			head += fmt.Sprintf(" (%s values)", group(values))
+		}
+		parts[0] = head + ": " + parts[0]
+		// A value counts by its share of the entries. What all entries have different may be their names.
+		f.fact(10*scale, parts[:min(len(parts), 60)], func(i int) float64 {
+			return max(math.Sqrt(float64(top[i].n)/float64(n)), 0.3/float64(values/fewValues+1))
+		})
+		scale *= 0.88
+	}
+	if len(always) > 0 {
+		always[0] = "always " + always[0]
+		f.fact(3, always, nil)
+	}
+}
+
+var isID = regexp.MustCompile(`(?i)(?:^|[_.-])p*id$`)
+
+func isPathName(name string) bool { return name == "path" || name == "file" }
+
+// paths tells how many of the paths have each extension, and how many are in each directory.
+func (c *column) paths(f *findings) {
+	var exts, dirs tally
+	names := c.tally.top()
+	depth, common := 1, ""
+	if len(names) > 0 {
+		common = names[0].value
+	}
+	for _, s := range names {
+		ext := path.Ext(s.value)
+		if strings.ContainsAny(ext, "/ ") || len(ext) > 12 {
+			ext = ""
+		}
+		exts.more(ext, s)
+		for !strings.HasPrefix(s.value, common) {
+			common = common[:len(common)-1]
+		}
+	}
+	common = common[:strings.LastIndexByte(common, '/')+1]
+	for ; depth < 5; depth++ { // deep enough to tell directories apart
+		dirs = tally{}
+		for _, s := range names {
+			rest := s.value[len(common):]
+			end := 0
+			for range depth {
+				i := strings.IndexByte(rest[end:], '/')
+				if i < 0 {
+					break
+				}
+				end += i + 1
+			}
+			dirs.more(common+rest[:end], s)
+		}
+		if len(dirs.n) >= 4 {
+			break
+		}
+	}
+	for _, t := range []struct {
+		name string
+		*tally
+	}{{"extensions", &exts}, {"directories", &dirs}} {
+		var parts []string
+		for _, s := range t.top() {
+			parts = append(parts, fmt.Sprintf("%s ×%s", clip(cmp.Or(s.value, "none"), 60), group(s.n)))
+		}
+		if len(parts) > 1 {
+			parts[0] = fmt.Sprintf("%s (%s): %s", t.name, group(len(parts)), parts[0])
+			shown := t.top()
+			f.fact(10, parts[:min(len(parts), 40)], func(i int) float64 {
+				return math.Sqrt(float64(shown[i].n) / float64(max(c.rows, 1)))
+			})
+		}
+	}
+	f.totals = append(f.totals, plural(len(names), "different path"))
+}
+
+// more counts all of s under value.
+func (t *tally) more(value string, s *seen) {
+	if got := t.add(value, s.first); got != nil {
+		got.n += s.n - 1
+	}
+}

@@ -1,0 +1,152 @@
+package preview
+
+import (
+	"regexp"
+	"strings"
+	"sync"
+)
+
+// A form is how the lines of a sort of text look. It recognizes the sort and reads its entries: the
+// named groups of its expressions are fields.
+type form struct {
+	kind  Kind
+	noun  string
+	entry string   // an expression for the first line of an entry
+	more  string   // an expression for its further lines. A group "in_x" is the field x of the entries behind it
+	share float64  // the least part of the sampled lines that fits entry or more
+	least int      // the least number of sampled lines that fit entry
+	first bool     // the first line fits entry
+	lead  string   // the field of which the first entry of each value is shown
+	brief []string // the fields that stand for an entry of several lines
+}
+
+// forms are tried in this order.
+var forms = sync.OnceValue(func() []*compiled {
+	return compileForms([]form{
+		{kind: GitLog, noun: "commit", first: true, least: 1, brief: []string{"commit", "subject"},
+			entry: `^[*|\\/ ]*commit (?P<commit>[0-9a-f]{7,40})\b`,
+			more:  `^[|\\/ ]*(?:Author: +(?P<author>.*?) <|(?:Author)?Date: +(?P<date>.*)|    (?P<subject>\S.*)|diff --git a/(?P<path>\S+)| (?P<path2>\S+) +\| +(?:\d+|Bin))`},
+		{kind: Blame, noun: "blamed line", share: 0.9, least: 4,
+			entry: `^\^?(?P<commit>[0-9a-f]{7,40}) (?:\S+ +)?\((?P<author>.+?) +(?P<date>\d{4}-\d\d-\d\d [\d:]+ [+-]\d{4}) +\d+\)`},
+		{kind: GitLog, noun: "commit", share: 0.8, least: 4,
+			entry: `^[*|\\/_ ]*(?P<commit>[0-9a-f]{7,40}) (?:\((?P<refs>[^)]*)\) |\S+@\{\d+\}: )?(?P<prefix>[\w./-]+(?:\([^)]*\))?!?: )?\S`},
+		{kind: Stacks, noun: "goroutine", least: 2, share: 0.02, brief: []string{"state", "frame"}, lead: "frame",
+			entry: `^goroutine \d+[^\[]*\[(?P<state>[^\],]+)`, more: `^(?P<frame>[\w./*()\[\]-]+)\(`},
+		{kind: Stacks, noun: "thread", least: 2, share: 0.02, brief: []string{"name", "state", "frame"}, lead: "frame",
+			entry: `^"(?P<name>[^"]+)".* (?:nid|tid|prio)=`, more: `^\s+(?:java.lang.Thread.State: (?P<state>\w+)|at (?P<frame>[\w.$<>/@]+)\()`},
+		{kind: Stacks, noun: "thread", least: 2, share: 0.02, brief: []string{"name", "frame"}, lead: "frame",
+			entry: `^(?:(?:Current )?[Tt]hread (?P<name>\S+.*)|Thread \d+ \(.*)`, more: `^(?:  File "(?P<path>[^"]+)", line \d+,? in (?P<frame>\S+)|#0 .*? in (?P<frame2>\S+) |    (?P<frame3>\S+) \(\S+:\d+\)$)`},
+		{kind: Matches, noun: "match", share: 0.8, least: 3, lead: "path",
+			entry: `^(?P<path>[^\s:"'{}()]*[./\\][^\s:"'{}()]*)[:-]\d+[:-](?:[^ ]|  |\t| \S+[^:]*$)`},
+		{kind: Log, noun: "request", share: 0.8, least: 3,
+			entry: `^\S+ \S+ \S+ \[(?P<time>[^\]]+)\] "(?P<method>[A-Z]+) (?P<url>[^ ?"]+)[^"]*" (?P<status>\d{3}) (?P<bytes>\d+)?`},
+		{kind: Listing, noun: "file", share: 0.8, least: 3,
+			entry: `^ *(?:\d+ +\d+ +)?(?P<type>[-dlbcpsD])[-rwxsStT]{9}[.+@]? +(?:\d+ +)?(?P<owner>[\w.+-]+)[ /]+(?P<group>[\w.+-]+) +(?P<size>[\d.,]+[KMGT]?) +(?P<date>(?:\w+ +\d+|\d{4}-\d\d-\d\d) +[\d:.]+)(?: [+-]\d{4})? +(?P<path>.+?)(?: -> .*)?$`,
+			more:  `^(?:(?P<in_directory>\S.*):|total [\d.]+\w?)$`},
+		{kind: Listing, noun: "package", share: 0.8, least: 3,
+			entry: `^(?P<state>[uirph][ncHUFWti ][R ]?) +(?P<package>\S+) +(?P<version>\S+) +(?P<architecture>\S+) +\S`},
+		{kind: Listing, noun: "package", share: 0.9, least: 4,
+			entry: `^(?P<package>[\w.+:-]+)/(?P<suite>[\w.,-]+) (?P<version>\S+) (?P<architecture>\w+)(?: \[(?P<state>.*)\])?$`, more: `^Listing\.\.\.`},
+		{kind: Listing, noun: "object", share: 0.9, least: 4,
+			entry: `^(?P<mode>\d{6}) (?P<type>blob|tree|commit) [0-9a-f]{40}(?: +(?P<size>\d+|-))?\s+(?P<path>.+)$`},
+		{kind: Listing, noun: "entry", share: 0.7, least: 4, entry: `^[│|\x{a0} ]*(?:[├└][─┬]+|[|+` + "`" + `]--) (?P<name>[^@\s]*)`},
+		{kind: Listing, noun: "path", share: 0.9, least: 4, entry: `^(?:[ MADRCU?!]{2} )?(?P<path>(?:[\w.@~+-]*/|[\w@~+-]+\.)(?:[^\s:;,"'{}()=<>/]+/?)*)$`},
+		{kind: Compiler, noun: "diagnostic", share: 0.2, least: 2, lead: "code",
+			entry: `^(?P<path>[^\s:()][^:()]*?)[:(]\d+(?:[:,.]\d+)?\)?(?::| -)\s*(?:(?P<severity>(?i:fatal error|error|warning|note|info|hint|style))\b:?\s*(?:\[?(?P<code>[A-Z]{1,6}-?\d{2,5})\]?:?\s)?|(?P<code2>[A-Z]{1,4}\d{2,5}):?\s)(?P<message>.*?)(?:\s+[\[(](?P<code3>[\w.,/=+-]+)[\])])?$`},
+		{kind: Compiler, noun: "diagnostic", share: 0.2, least: 2, lead: "message",
+			entry: `^(?P<path>[^\s:()]+\.\w+):\d+:\d+: (?P<message>.*?)(?: \((?P<code>\w+)\))?$`, more: `^# `},
+		{kind: Compiler, noun: "diagnostic", share: 0.15, least: 2, brief: []string{"severity", "code", "message", "place"}, lead: "code",
+			entry: `^(?P<severity>error|warning)(?:\[(?P<code>[\w:]+)\])?: (?P<message>.*)`, more: `^ +(?:--> (?P<place>[^:]+:\d+)|= note: .#\[\w+\((?P<code2>[\w:]+)\)\])`},
+		{kind: Compiler, noun: "diagnostic", share: 0.5, least: 2, lead: "code",
+			entry: `^ +\d+:\d+ +(?P<severity>error|warning) +(?P<message>.*?)(?:  +(?P<code>\S+))?$`, more: `^(?P<in_path>[/.]?\S+\.\w+)$`},
+		{kind: Lock, noun: "module", share: 0.9, least: 4, entry: `^(?P<module>[\w.~/-]+) (?P<version>v\S+?)(?:/go.mod)? h1:\S+=$`},
+		{kind: Lock, noun: "package", share: 0.5, least: 3, brief: []string{"package", "version"},
+			entry: `^\[\[packages?\]\]$`, more: `^(?:name = "(?P<package>[^"]+)"|version = "(?P<version>[^"]+)"|source = "(?P<source>[^"#?]+)|[\w.-]+ = |\s|\])`},
+		{kind: Lock, noun: "package", share: 0.7, least: 3, brief: []string{"package", "version"},
+			entry: `^"?(?P<package>@?[^@\s"]+)@.*:$`, more: `^  +(?:version:? "?(?P<version>[^"]+)|\S)`},
+		{kind: Lock, noun: "package", share: 0.7, least: 4, entry: `^    (?P<package>[\w.-]+) \((?P<version>[^)]+)\)$`, more: `^(?:[A-Z ]+$|      \S|  [\w-]+)`},
+		{kind: Lock, noun: "package", share: 0.8, least: 4, entry: `^(?P<package>[\w.-]+)(?:\[.*\])?==(?P<version>[^\s;\\]+)`, more: `^ +(?:--hash|#)|^#`},
+		{kind: Binary, noun: "row", share: 0.95, least: 4, entry: `^(?:[0-9a-f]{6,16}:? +[0-9a-f]{2}[0-9a-f ]|[A-Za-z0-9+/]{60,80}={0,2}$)`},
+		{kind: Listing, noun: "row", share: 0.95, least: 4, entry: `^ *(?P<number>\d[\d.,]*[KMGT]?)[ \t]+(?P<path>[^\t ][^\t]*)$`},
+		{kind: Records, noun: "mapping", share: 0.9, least: 2, brief: []string{"mapping", "Size"},
+			entry: `^[0-9a-f]+-[0-9a-f]+ (?P<mode>\S+) \S+ \S+ \d+ *(?P<mapping>.*)`, more: `^(?:Size: +(?P<Size>.*)|Rss: +(?P<Rss>.*)|Pss: +(?P<Pss>.*)|Private_Dirty: +(?P<Private_Dirty>.*)|Swap: +(?P<Swap>.*)|\w+: )`},
+	})
+})
+
+// compiled is a form with its expressions.
+type compiled struct {
+	form
+	entryRE, moreRE *regexp.Regexp
+}
+
+func compileForms(fs []form) []*compiled {
+	out := make([]*compiled, len(fs))
+	for i, f := range fs {
+		out[i] = &compiled{form: f, entryRE: regexp.MustCompile(f.entry)}
+		if f.more != "" {
+			out[i].moreRE = regexp.MustCompile(f.more)
+		}
+	}
+	return out
+}
+
+// fits reports whether the sampled lines have the form.
+func (c *compiled) fits(sample []string) bool {
+	if len(sample) == 0 || c.first && !c.entryRE.MatchString(sample[0]) {
+		return false
+	}
+	entries, more := 0, 0
+	for i, l := range sample {
+		if i == 60 && c.share >= 0.5 && float64(entries+more) < 40*c.share { // far from it
+			return false
+		}
+		if len(l) > maxForm {
+			continue
+		}
+		if c.entryRE.MatchString(l) {
+			entries++
+		} else if c.moreRE != nil && c.moreRE.MatchString(l) {
+			more++
+		}
+	}
+	return entries >= c.least && float64(entries+more) >= c.share*float64(len(sample))
+}
+
+const maxForm = 4 << 10 // bytes of a line that can have a form
+
+// read adds the entries of the text.
+func (c *compiled) read(f *findings) {
+	e := &entries{noun: c.noun, shown: c.brief}
+	for i, l := range f.lines {
+		if len(l) > maxForm {
+			continue
+		}
+		if m := c.entryRE.FindStringSubmatchIndex(l); m != nil {
+			e.begin(i)
+			if e.around != "" {
+				e.set(e.around, e.value)
+			}
+			e.groups(c.entryRE, l, m)
+		} else if c.moreRE != nil {
+			if m := c.moreRE.FindStringSubmatchIndex(l); m != nil {
+				e.groups(c.moreRE, l, m)
+			}
+		}
+	}
+	e.tell(f, c.lead, nil)
+}
+
+func (e *entries) groups(re *regexp.Regexp, l string, m []int) {
+	for g, name := range re.SubexpNames() {
+		if name == "" || m[2*g] < 0 {
+			continue
+		}
+		value := l[m[2*g]:m[2*g+1]]
+		name = strings.TrimRight(name, "0123456789")
+		if of, ok := strings.CutPrefix(name, "in_"); ok {
+			e.around, e.value = of, value
+			continue
+		}
+		e.set(name, value)
+	}
+}

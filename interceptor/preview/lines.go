@@ -1,0 +1,520 @@
+package preview
+
+import (
+	"cmp"
+	"encoding/csv"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// readDiff reads a diff: each file with its added and removed lines. If other lines surround it, they
+// are told too.
+func readDiff(f *findings, _ []string) bool {
+	type file struct {
+		name                 string
+		line, added, removed int
+	}
+	var files []file
+	hunks, outside, in := 0, 0, false
+	for i, l := range f.lines {
+		last := len(files) - 1
+		switch {
+		case strings.HasPrefix(l, "diff --git "):
+			name := l[len("diff --git "):]
+			if _, after, ok := strings.Cut(name, " b/"); ok {
+				name = after
+			}
+			files, in = append(files, file{name: name, line: i}), true
+		case strings.HasPrefix(l, "+++ ") && i > 0 && strings.HasPrefix(f.lines[i-1], "--- ") && (last < 0 || files[last].added+files[last].removed > 0 || !in):
+			name, _, _ := strings.Cut(strings.TrimPrefix(l[4:], "b/"), "\t")
+			files, in = append(files, file{name: name, line: i - 1}), true
+		case strings.HasPrefix(l, "@@ "):
+			hunks++
+		case !in || last < 0 || l != "" && !startsWith(l, diffStarts):
+			in = in && l != "" && l[0] != '['
+			outside++
+		case isChange(l) && l[0] == '+':
+			files[last].added++
+		case isChange(l):
+			files[last].removed++
+		}
+	}
+	if hunks == 0 || len(files) == 0 || outside*2 > len(f.lines) {
+		return false
+	}
+	f.kind = Diff
+	worth := 9.0
+	if c := forms()[0]; c.entryRE.MatchString(f.lines[0]) {
+		f.kind, worth = GitLog, 5
+		c.read(f)
+	}
+	e := &entries{}
+	added, removed := 0, 0
+	for _, c := range files {
+		e.begin(c.line)
+		e.set("path", c.name)
+		added, removed = added+c.added, removed+c.removed
+	}
+	f.totals = append(f.totals, plural(len(files), "changed file"), fmt.Sprintf("+%s -%s", group(added), group(removed)), plural(hunks, "hunk"))
+	order := slices.Clone(files)
+	slices.SortStableFunc(order, func(a, b file) int { return b.added + b.removed - a.added - a.removed })
+	for rank, c := range order {
+		f.own(c.line, fmt.Sprintf("%d: %s +%d -%d", c.line+1, clip(c.name, narrow), c.added, c.removed), worth/(1+float64(rank)/12))
+	}
+	if len(files) > 12 {
+		e.by["path"].paths(f)
+		f.totals = f.totals[:len(f.totals)-1]
+	}
+	n := 0
+	for i, l := range f.lines {
+		if strings.HasPrefix(l, "@@ ") || isChange(l) && n > 0 {
+			if n++; n < 120 {
+				f.line(i, "", narrow, 3/(1+float64(n)/10))
+			}
+		}
+	}
+	f.ends(0, len(f.lines), 0.3)
+	return true
+}
+
+var diffStarts = []string{" ", "+", "-", "@@", `\`, "index ", "new file", "deleted file", "old mode", "new mode", "similarity ", "rename ", "copy ", "Binary files", "diff ", "GIT binary"}
+
+func isChange(l string) bool {
+	return l != "" && (l[0] == '+' || l[0] == '-') && !strings.HasPrefix(l, "+++") && !strings.HasPrefix(l, "---")
+}
+
+// readForms reads a text of one of the forms.
+func readForms(f *findings, sample []string) bool {
+	for _, c := range forms() {
+		if !c.fits(sample) {
+			continue
+		}
+		f.kind = c.kind
+		c.read(f)
+		f.ends(0, len(f.lines), map[bool]float64{true: 0.4, false: 1}[c.brief != nil])
+		if c.kind == Log || c.kind == Compiler {
+			f.faults(nil)
+		}
+		return true
+	}
+	return false
+}
+
+// Verdicts of test runners, at the start or at the end of a line.
+var (
+	verdictFirst = regexp.MustCompile(`^[\s│]*(?:--- |\[ *)?(PASS(?:ED)?|FAIL(?:ED)?|SKIP(?:PED)?|OK|ok|not ok|ERROR|[✓✔√✕✗✖×✘○↓]|\d+\))(?: *\])?:? +(?:\d+ +)?(?:- )?(\S.*)$`)
+	verdictTail  = regexp.MustCompile(`\s*(?:\[ *\d+%\]|\(?[\d.]+ ?(?:ms|s|sec)\)?)\s*$`)
+	summary      = regexp.MustCompile(`^(?:[=\s#*ℹ✖│⎯.>\[\]-]*(?:\w+: |[\w ]+ )?\b\d+ (?:\w+ )?(?:passed|failed|passing|failing|pending|skipped|ignored|failures?|errors?|problems?|warnings?|examples?|tests?|assertions)\b.*|(?:[#ℹ] |\s*)(?:tests|pass|fail|suites|skipped|cancelled|todo|Tests|Test Suites|Test Files|Snapshots|Ran|Result|Tests run|Failures|test result|\d+% tests)\b:? .*\d.*|(?:FAILED|OK)(?: \(.*\))?|(?:FAIL|ok|PASS) *\t\S+.*|Result: \w+)$`)
+	message      = regexp.MustCompile(`^\s*(?:E  +\S|(?:[\w.]*(?:Error|Exception|Failure)|thread '.*' .*panicked at|panic|fatal error)\b.*|(?:expected|want|got|actual|received|left|right|reason|assertion)\b.*)|: (?:want|got|expected) |, want `)
+)
+
+// verdict returns the result of a test in a line, "pass", "fail" or "skip", and the test's name.
+func verdict(l string) (result, name string) {
+	if len(l) > 400 || l == "" || summary.MatchString(l) {
+		return "", ""
+	}
+	if m := verdictFirst.FindStringSubmatch(l); m != nil {
+		name, _, _ = strings.Cut(m[2], " - ")
+		return results[m[1]], name
+	}
+	t := l
+	if c := l[len(l)-1]; c == ']' || c == 's' || c == ')' || c == 'c' {
+		t = verdictTail.ReplaceAllString(l, "")
+	}
+	for _, word := range lastWords {
+		if rest, ok := strings.CutSuffix(t, word); ok && len(rest) > 2 && (rest[len(rest)-1] == ' ' || rest[len(rest)-1] == '*') {
+			name = strings.TrimRight(rest, " .*")
+			if name == "" || word == "ok" && !strings.HasSuffix(strings.TrimSpace(rest), "..") {
+				return "", ""
+			}
+			return results[strings.ToUpper(word)], strings.TrimPrefix(name, "test ")
+		}
+	}
+	return "", ""
+}
+
+var (
+	lastWords = []string{"PASSED", "FAILED", "ERROR", "SKIPPED", "XFAIL", "ok", "FAIL", "ignored", "Passed", "Failed"}
+	results   = map[string]string{
+		"PASS": "pass", "PASSED": "pass", "OK": "pass", "ok": "pass", "✓": "pass", "✔": "pass", "√": "pass",
+		"FAIL": "fail", "FAILED": "fail", "ERROR": "fail", "not ok": "fail", "✕": "fail", "✗": "fail", "✖": "fail", "×": "fail", "✘": "fail",
+		"SKIP": "skip", "SKIPPED": "skip", "XFAIL": "skip", "IGNORED": "skip", "○": "skip", "↓": "skip",
+	}
+)
+
+// readTests reads the output of a test runner: the results, the summary, and the failures with what is
+// said about each.
+func readTests(f *findings, sample []string) bool {
+	hits := count(sample, func(l string) bool { r, _ := verdict(l); return r != "" })
+	tail := f.lines[max(0, len(f.lines)-40):]
+	if hits < 2 && count(tail, func(l string) bool { r, _ := verdict(l); return r != "" }) < 2 || count(tail, summary.MatchString)+count(sample, summary.MatchString) == 0 {
+		return false
+	}
+	if hits*20 < len(sample) && count(tail, summary.MatchString) == 0 {
+		return false
+	}
+	f.kind = Tests
+	named := map[string]string{}
+	number := map[string]int{}
+	var said tally
+	summaries, fails := []int{}, 0
+	for i, l := range f.lines {
+		result, name := verdict(l)
+		if result == "" && strings.Contains(l, ") ") { // mocha's
+			if m := verdictFirst.FindStringSubmatch(l); m != nil && number["pass"] > 0 {
+				result, name = "fail", m[2]
+			}
+		}
+		if result != "" && len(named) < maxTally {
+			name, _, _ = strings.Cut(name, " (")
+			if named[name] != result {
+				named[name] = result
+				number[result]++
+			}
+		}
+		switch {
+		case result == "fail":
+			fails++
+			f.line(i, "", wide, 12/(1+float64(fails)/6))
+			for j, n := i+1, 0; fails < 40 && j < len(f.lines) && j < i+10 && n < 3; j++ {
+				if t := strings.TrimSpace(f.lines[j]); t != "" && !frame.MatchString(t) {
+					if r, _ := verdict(f.lines[j]); r != "" {
+						break
+					}
+					f.line(j, "", wide, 6/(1+float64(fails)/6))
+					n++
+				}
+			}
+		case len(l) < 300 && summary.MatchString(l):
+			summaries = append(summaries, i)
+		case len(l) < 2000 && message.MatchString(l):
+			said.add(pattern(strings.TrimSpace(l)), i)
+		}
+	}
+	for n, i := range slices.Backward(summaries) {
+		f.line(i, "", wide, 22/(1+float64(len(summaries)-n)/4))
+	}
+	for rank, s := range said.top()[:min(len(said.n), 30)] {
+		note := ""
+		if s.n > 1 {
+			note = fmt.Sprintf(" (×%d)", s.n)
+		}
+		f.line(s.first, note, wide, 8/(1+float64(rank)/4))
+	}
+	var totals []string
+	for _, r := range []string{"fail", "pass", "skip"} {
+		if number[r] > 0 {
+			totals = append(totals, fmt.Sprintf("%s %s", group(number[r]), r))
+		}
+	}
+	f.totals = append(f.totals, "results in lines: "+strings.Join(totals, " "))
+	f.ends(0, len(f.lines), 0.3)
+	return true
+}
+
+var frame = regexp.MustCompile(`^(?:at |\.\.\. |#\d+ |goroutine |File ".*(?:site-packages|lib/python))|node_modules|node:internal|^[-=_ ]+$`)
+
+// readLog reads lines with a time or a level.
+func readLog(f *findings, sample []string) bool {
+	if share(sample, isStamped) <= 0.3 {
+		return false
+	}
+	f.kind = Log
+	e := &entries{noun: "log line"}
+	levelOf := make([]string, len(f.lines))
+	for i, l := range f.lines {
+		if !isStamped(l) {
+			continue
+		}
+		at, rest := stamp(l)
+		e.begin(i)
+		e.set("time", at)
+		if levelOf[i] = levelIn(l[:min(len(l), 120)]); levelOf[i] != "" {
+			e.set("level", levelOf[i])
+		} else if m := program.FindStringSubmatch(rest[:min(len(rest), 120)]); m != nil {
+			e.set("program", m[1])
+		}
+		if m := firstWord.FindStringSubmatch(rest[:min(len(rest), 160)]); m != nil {
+			e.set("first word", m[1])
+		}
+		e.set("message", pattern(rest[:min(len(rest), 160)]))
+	}
+	e.tell(f, "message", nil)
+	f.faults(levelOf)
+	f.ends(0, len(f.lines), 0.7)
+	return true
+}
+
+var (
+	firstWord = regexp.MustCompile(`^(?:[\[(]?(?:[A-Z]+|debug|info|warn|error)[\])]?:? +)?([A-Za-z][\w./-]{0,40}\b:?)`)
+	program   = regexp.MustCompile(`^\S+ ([\w./-]+)(?:\[\d+\])?: `)
+	levels    = []string{"TRACE", "DEBUG", "INFO", "NOTICE", "WARN", "ERROR", "FATAL", "CRITICAL", "debug:", "info:", "warn:", "error:", "time=", "ts=", "level="}
+	months    = []string{"Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"}
+)
+
+// levelIn returns the first word that is a level of a log, in upper case.
+func levelIn(l string) string {
+	for start := 0; start < len(l); {
+		end := start
+		for end < len(l) && (l[end] >= 'A' && l[end] <= 'Z' || l[end] >= 'a' && l[end] <= 'z') {
+			end++
+		}
+		if w := l[start:end]; len(w) >= 3 && len(w) <= 8 && (w == strings.ToUpper(w) || w == strings.ToLower(w)) {
+			if w = strings.ToUpper(w); levelWords[w] && (end == len(l) || l[end] != '-' && l[end] != '/') {
+				return w
+			}
+		}
+		start = end + 1
+	}
+	return ""
+}
+
+var levelWords = map[string]bool{
+	"TRACE": true, "DEBUG": true, "INFO": true, "NOTICE": true, "WARN": true, "WARNING": true, "ERROR": true, "ERR": true,
+	"FATAL": true, "CRITICAL": true, "CRIT": true, "PANIC": true,
+}
+
+// isStamped reports whether a line looks like a line of a log: it starts with a date, a time or a
+// level.
+func isStamped(l string) bool {
+	if l == "" || l[0] > '9' && strings.IndexByte("JFMASONDTIWECdiwetl[<(", l[0]) < 0 {
+		return false
+	}
+	at, rest := stamp(l)
+	return at != "" && rest != "" || startsWith(strings.TrimLeft(l, "[(<"), levels)
+}
+
+// stamp returns the time that a line starts with, and what follows.
+func stamp(l string) (at, rest string) {
+	t := strings.TrimLeft(l, " [(<")
+	t = strings.TrimPrefix(strings.TrimPrefix(t, "time="), `"`)
+	digits, separators, i := 0, 0, 0
+	for ; i < len(t) && i < 36; i++ {
+		if isDigit(t[i]) {
+			digits++
+		} else if strings.IndexByte(":-/T.,+Z", t[i]) >= 0 || t[i] == ' ' && digits >= 4 && i+1 < len(t) && isDigit(t[i+1]) && separators < 4 {
+			separators++
+		} else {
+			break
+		}
+	}
+	if digits >= 6 && separators >= 2 && strings.ContainsAny(t[:i], ":/T") {
+		return strings.TrimRight(t[:i], ". -+"), strings.TrimLeft(t[i:], " ]>)\"")
+	}
+	if len(t) > 15 && t[3] == ' ' && strings.IndexByte(t[:15], ':') > 0 && startsWith(t, months) {
+		return t[:15], strings.TrimSpace(t[15:]) // Oct 11 22:14:15, as syslog writes
+	}
+	if len(t) > 21 && strings.IndexByte("IWEF", t[0]) >= 0 && isDigit(t[1]) && isDigit(t[4]) && t[5] == ' ' && t[8] == ':' {
+		return t[1:14], t[21:] // I1121 03:00:00.586, as klog writes
+	}
+	return "", l
+}
+
+// faultWords are the words of bad lines by severity, in lower case.
+var faultWords = [...][]string{
+	1: {"warn", "warning", "deprecated", "timeout", "timed out"},
+	2: {"error", "err", "failed", "failure", "exception", "refused", "denied", "traceback", "undefined", "unable to", "cannot", "could not", "***"},
+	3: {"fatal", "panic", "critical", "crit", "segfault", "out of memory", "emerg"},
+}
+
+// faultNegations turn a line with a fault word into a good one.
+var faultNegations = []string{"0 error", "no error", "0 fail", "0 warning", "without error", "error=nil", "errors: 0", "failed: 0", "failures: 0", "errors=0", "failed=0"}
+
+// severity returns how bad a line is, from 0 (good) to 3 (fatal). If it names its level, that counts;
+// in an access log the status.
+func severity(line, level string) int {
+	switch {
+	case level == "":
+	case strings.HasPrefix(level, "WARN"):
+		return 1
+	case strings.HasPrefix(level, "ERR"):
+		return 2
+	case level == "FATAL" || level == "PANIC" || strings.HasPrefix(level, "CRIT"):
+		return 3
+	default:
+		return 0
+	}
+	line = line[:min(len(line), 1<<10)]
+	if i := strings.Index(line, `" `); i > 0 && len(line) > i+5 && isDigit(line[i+2]) && isDigit(line[i+3]) && isDigit(line[i+4]) {
+		return max(0, int(line[i+2])-'3')
+	}
+	low := strings.ToLower(line)
+	for s := len(faultWords) - 1; s > 0; s-- {
+		for _, w := range faultWords[s] {
+			if i := strings.Index(low, w); i >= 0 && (i == 0 || !isLetter(low[i-1])) && (i+len(w) == len(low) || !isLetter(low[i+len(w)])) && !containsAny(low, faultNegations) {
+				return s
+			}
+		}
+	}
+	return 0
+}
+
+func isLetter(c byte) bool { return c >= 'a' && c <= 'z' || c == '_' || c == '/' || c == '-' }
+
+// faults adds the kinds of bad lines, which differ in numbers only: the most severe and most frequent
+// first. The line after a single one often gives the reason.
+func (f *findings) faults(levels []string) {
+	var kinds [4]tally
+	total := 0
+	for i, l := range f.lines {
+		level := ""
+		if levels != nil {
+			level = levels[i]
+		}
+		if s := severity(l, level); s > 0 {
+			total++
+			kinds[s].add(pattern(l), i)
+		}
+	}
+	rank := 0.0
+	for _, s := range []int{3, 2, 1} {
+		for _, k := range kinds[s].top()[:min(len(kinds[s].n), 24)] {
+			note := ""
+			if k.n > 1 {
+				note = fmt.Sprintf(" (×%d)", k.n)
+			}
+			worth := (5 + 4*float64(s)) / (1 + rank/5)
+			f.line(k.first, note, wide, worth)
+			if k.n == 1 && s > 1 {
+				f.line(k.first+1, "", wide, worth/3)
+			}
+			rank++
+		}
+	}
+	if total > 0 {
+		f.totals = append(f.totals, fmt.Sprintf("%s of %s", plural(len(kinds[1].n)+len(kinds[2].n)+len(kinds[3].n), "kind"), plural(total, "warning or error line")))
+	}
+}
+
+// readTable reads values with a delimiter, or columns that are aligned under a header.
+func readTable(f *findings, sample []string) bool {
+	if len(sample) < 4 {
+		return false
+	}
+	e := &entries{noun: "row"}
+	if comma := delimiter(sample); comma != 0 {
+		r := csv.NewReader(strings.NewReader(f.text))
+		r.Comma, r.LazyQuotes, r.FieldsPerRecord, r.ReuseRecord = comma, true, -1, true
+		var header []string
+		for rec, err := r.Read(); err == nil; rec, err = r.Read() {
+			if rule(strings.Join(rec, "")) {
+				continue
+			}
+			if header == nil {
+				header = slices.Clone(rec)
+				continue
+			}
+			line, _ := r.FieldPos(0)
+			e.begin(line - 1)
+			for i, v := range rec[:min(len(rec), len(header))] {
+				e.set(cmp.Or(strings.Clone(strings.TrimSpace(header[i])), fmt.Sprint("column ", i+1)), strings.Clone(v))
+			}
+		}
+		f.totals = append(f.totals, plural(len(header), "column"))
+	} else {
+		at, split := aligned(f.lines)
+		if split == nil {
+			return false
+		}
+		header := split(f.lines[at])
+		for i, l := range f.lines[at+1:] {
+			if v := split(l); len(v) >= min(len(header), 2) && !rule(l) {
+				e.begin(at + 1 + i)
+				for j, v := range v[:min(len(v), len(header))] {
+					e.set(header[j], v)
+				}
+			}
+		}
+		f.line(at, "", wide, 10)
+		f.totals = append(f.totals, plural(len(header), "column"))
+	}
+	f.kind = Table
+	e.tell(f, "", nil)
+	f.ends(0, len(f.lines), 0.9)
+	return true
+}
+
+// rule reports whether a line only separates.
+func rule(l string) bool { return strings.Trim(l, "-+=| \t:") == "" && strings.TrimSpace(l) != "" }
+
+// delimiter returns the character that splits the lines into the same number of fields, or 0.
+func delimiter(sample []string) rune {
+	for len(sample) > 4 && rule(sample[0]) {
+		sample = sample[1:]
+	}
+	for _, comma := range []rune{'\t', ',', ';', '|'} {
+		n := fields(sample[0], comma)
+		if n < 2 || (comma == ',' && n < 3) || !isHeader(sample[0], comma) {
+			continue
+		}
+		alike := count(sample, func(l string) bool { return fields(l, comma) == n || comma == '|' && rule(l) })
+		if alike*20 >= len(sample)*19 {
+			return comma
+		}
+	}
+	return 0
+}
+
+// fields returns the number of fields of a line. A delimiter in quotes splits nothing.
+func fields(l string, comma rune) int {
+	n, quoted := 1, false
+	for _, r := range l {
+		if r == '"' {
+			quoted = !quoted
+		} else if r == comma && !quoted {
+			n++
+		}
+	}
+	return n
+}
+
+// isHeader reports whether all fields are short words.
+func isHeader(l string, comma rune) bool {
+	for f := range strings.SplitSeq(strings.Trim(l, string(comma)), string(comma)) {
+		f = strings.Trim(strings.TrimSpace(f), `"`)
+		if f == "" || len(f) > 40 || strings.Count(f, " ") > 3 || isDigit(f[0]) || strings.ContainsAny(f, "{}()=<>") {
+			return false
+		}
+	}
+	return true
+}
+
+var gap = regexp.MustCompile(`\s{2,}|\t`)
+
+// aligned finds a header of columns among the first lines. split returns the fields of a line.
+func aligned(lines []string) (header int, split func(string) []string) {
+	for at := range lines[:min(len(lines), 12)] {
+		names := strings.Fields(lines[at])
+		if len(names) < 2 || at+1 < len(lines) && len(names) < 3 && !rule(lines[at+1]) || count(names, isTitle) < len(names) || rule(lines[at]) {
+			continue
+		}
+		below := sample(lines[at+1:])
+		// By gaps, if names or values have spaces; else by words, the last column has the rest.
+		parts := gap.Split(strings.TrimSpace(lines[at]), -1)
+		if len(parts) > 1 && share(below, func(l string) bool { return len(gap.Split(strings.TrimSpace(l), -1)) == len(parts) }) > 0.6 {
+			return at, func(l string) []string { return gap.Split(strings.TrimSpace(l), -1) }
+		}
+		if len(parts) == 1 && at+1 < len(lines) && !rule(lines[at+1]) {
+			continue
+		}
+		if share(below, func(l string) bool { return len(strings.Fields(l)) >= len(names)-1 }) > 0.8 && len(below) >= 3 {
+			return at, func(l string) []string {
+				v := strings.Fields(l)
+				if len(v) > len(names) {
+					v = append(v[:len(names)-1:len(names)-1], strings.Join(v[len(names)-1:], " "))
+				}
+				return v
+			}
+		}
+	}
+	return 0, nil
+}
+
+// isTitle reports whether a word may stand in a header.
+func isTitle(w string) bool {
+	return len(w) < 25 && (w[0] >= 'A' && w[0] <= 'Z' || w[0] == '%' || w[0] == '#') && strings.IndexFunc(w, func(r rune) bool {
+		return r != '%' && r != '#' && r != '_' && r != '-' && r != '/' && r != '(' && r != ')' && r != '.' && r != '+' && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+	}) < 0
+}

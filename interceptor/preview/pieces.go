@@ -1,0 +1,225 @@
+package preview
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+// findings are the kind of a text and all that a preview could tell about it.
+type findings struct {
+	*doc
+	kind   Kind
+	totals []string // for the first line
+	pieces []*piece
+	at     map[int]*piece // the pieces that are lines, by index
+	facts  int
+}
+
+// A piece is a line, or a part of a fact, that a preview can show.
+//
+// The worth is the number of questions out of a hundred that the piece is likely to answer. A line
+// like lines that are shown already is worth less. A further part of a fact needs the part before it.
+type piece struct {
+	text  string
+	worth float64
+	alike string // the same for lines that differ in numbers only
+	line  int    // the index of the line, for the order; negative for facts
+	after *piece // of the same fact
+	glue  string // between the two
+
+	cost         int
+	shown, tried bool
+}
+
+// lineWorth is the worth of the first line of a text. The others are measured by it.
+const lineWorth = 8
+
+// line adds line i with a note before its text. If it is there, the larger worth counts.
+func (f *findings) line(i int, note string, width int, worth float64) {
+	if i < 0 || i >= len(f.lines) || strings.TrimSpace(f.lines[i]) == "" {
+		return
+	}
+	text := fmt.Sprintf("%d:%s %s", i+1, note, clip(strings.TrimRight(f.lines[i], " \t"), width))
+	worth *= min(1, float64(3+len(strings.TrimSpace(f.lines[i])))/36) // a brace says little
+	if p := f.at[i]; p != nil {
+		if p.worth = max(p.worth, worth); note != "" && !strings.Contains(p.text, ": (") || utf8.RuneCountInString(text) > utf8.RuneCountInString(p.text) && !strings.Contains(p.text, ": (") {
+			p.text = text
+		}
+		return
+	}
+	p := &piece{text: text, worth: worth, line: i}
+	if note == "" {
+		p.alike = pattern(f.lines[i])
+	}
+	f.at[i] = p
+	f.pieces = append(f.pieces, p)
+}
+
+// own adds a line in words of ours, shown where line i would be.
+func (f *findings) own(i int, text string, worth float64) {
+	if p := f.at[i]; p != nil {
+		if p.worth = max(p.worth, worth); len(text) > len(p.text) {
+			p.text, p.alike = text, ""
+		}
+		return
+	}
+	f.at[i] = &piece{text: text, worth: worth, line: i}
+	f.pieces = append(f.pieces, f.at[i])
+}
+
+// fact adds a line of parts, in order. Each is worth a bit less than the one before, and less if its
+// weight, from 0 to 1, is small.
+func (f *findings) fact(worth float64, parts []string, weight func(i int) float64) {
+	var last *piece
+	for i, part := range parts {
+		last = &piece{text: part, worth: worth, line: f.facts - math.MaxInt32, after: last, glue: ", "}
+		if weight != nil {
+			last.worth *= weight(i)
+		}
+		f.pieces = append(f.pieces, last)
+		worth *= 0.95
+	}
+	f.facts++
+}
+
+// ends adds the first and the last lines of part from..to (excluded) of the text.
+func (f *findings) ends(from, to int, scale float64) {
+	w := lineWorth * scale
+	for i, n := from, 0; i < to && n < 60; i++ {
+		if strings.TrimSpace(f.lines[i]) != "" {
+			f.line(i, "", wide, w)
+			w *= 0.94
+			n++
+		}
+	}
+	w = lineWorth * scale * 0.9
+	for i, n := to-1, 0; i >= from && n < 40; i-- {
+		if strings.TrimSpace(f.lines[i]) != "" {
+			f.line(i, "", wide, w)
+			w *= 0.92
+			n++
+		}
+	}
+}
+
+// choose returns the lines of a preview of at most room tokens: again and again the piece that is
+// worth most for its tokens.
+func choose(pieces []*piece, room int, count func(string) int) []string {
+	if room <= 0 {
+		return nil
+	}
+	shown := map[string]int{}
+	for _, p := range pieces {
+		p.shown, p.tried = false, false
+		p.cost = len(p.text)/3 + 2
+	}
+	for misses := 0; misses < 12; {
+		var best *piece
+		most := 0.0
+		for _, p := range pieces {
+			if p.tried || p.after != nil && !p.after.shown {
+				continue
+			}
+			w := p.worth / float64(p.cost)
+			if p.alike != "" {
+				w *= math.Pow(0.6, float64(shown[p.alike]))
+			}
+			if w > most {
+				best, most = p, w
+			}
+		}
+		if best == nil {
+			break
+		}
+		best.tried = true
+		n := count(best.text + "\n")
+		if n > room {
+			misses++
+			continue
+		}
+		room -= n
+		best.shown = true
+		shown[best.alike]++
+	}
+	var out []string
+	order := slices.Clone(pieces)
+	slices.SortStableFunc(order, func(a, b *piece) int { return cmp.Compare(a.line, b.line) })
+	for i, p := range order {
+		switch {
+		case !p.shown:
+			if p.after != nil && p.after.shown && p.glue != "" { // the fact goes on
+				more := 0
+				for _, q := range order[i:] {
+					if q.line == p.line {
+						more++
+					}
+				}
+				out[len(out)-1] += fmt.Sprintf(", … %s more", group(more))
+			}
+		case p.after != nil:
+			out[len(out)-1] += p.glue + p.text
+		default:
+			out = append(out, p.text)
+		}
+	}
+	return out
+}
+
+// spread calls yield for the numbers below n: first, last, middle, quarters, ..., with their rank. An
+// outline with gaps is better than one that ends in the middle.
+func spread(n int, yield func(i, rank int)) {
+	seen := map[int]bool{}
+	put := func(i int) {
+		if !seen[i] && i >= 0 && i < n && len(seen) < 80 {
+			seen[i] = true
+			yield(i, len(seen)-1)
+		}
+	}
+	put(0)
+	put(n - 1)
+	for parts := 2; len(seen) < min(n, 80) && parts <= 2*n; parts *= 2 {
+		for i := 1; i < parts; i += 2 {
+			put(i * (n - 1) / parts)
+		}
+	}
+}
+
+// tally counts values and remembers where each was first.
+type tally struct {
+	n     map[string]*seen
+	other int // values that found no place
+}
+
+type seen struct {
+	value    string
+	n, first int
+}
+
+const maxTally = 200_000 // different values
+
+func (t *tally) add(value string, at int) *seen {
+	if t.n == nil {
+		t.n = map[string]*seen{}
+	}
+	s := t.n[value]
+	if s == nil {
+		if len(t.n) >= maxTally {
+			t.other++
+			return nil
+		}
+		s = &seen{value: value, first: at}
+		t.n[value] = s
+	}
+	s.n++
+	return s
+}
+
+// top returns the values, the most frequent first.
+func (t *tally) top() []*seen {
+	return slices.SortedFunc(maps.Values(t.n), func(a, b *seen) int { return cmp.Or(b.n-a.n, a.first-b.first, strings.Compare(a.value, b.value)) })
+}

@@ -1,0 +1,119 @@
+package preview
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// readers are tried in the order of their certainty. A reader that does not know the text changes
+// nothing and returns false.
+var readers = []func(f *findings, sample []string) bool{
+	readBinary, readJSON, readMarkup, readGiant, readDiff, readTests, readForms, readTable, readLog, readRecords, readYAML, readConfig, readOutline, readPlain,
+}
+
+// read finds the kind of a text and what can be told about it.
+func read(text string) *findings {
+	d := newDoc(text)
+	s := sample(d.lines)
+	for _, r := range readers {
+		f := &findings{doc: d, kind: Plain, totals: []string{plural(len(d.lines), "line")}, at: map[int]*piece{}}
+		if r(f, s) {
+			return f
+		}
+	}
+	return nil
+}
+
+// readPlain tells the head and the tail, the summary and the bad lines. A text of which the lines are much
+// alike, and some are bad, is a log.
+func readPlain(f *findings, sample []string) bool {
+	var alike tally
+	for _, l := range sample {
+		alike.add(pattern(l), 0)
+	}
+	if len(f.lines) >= 20 && len(alike.n)*3 < len(sample) {
+		bad := len(f.pieces)
+		if f.faults(nil); len(f.pieces) > bad {
+			f.kind = Log
+		}
+		var kinds tally
+		for i, l := range f.lines {
+			if t := strings.TrimSpace(l); t != "" {
+				kinds.add(pattern(t[:min(len(t), 160)]), i)
+			}
+		}
+		top := kinds.top()
+		for rank, s := range top[:min(len(top), 12)] {
+			note := ""
+			if s.n > 1 {
+				note = fmt.Sprintf(" (×%d)", s.n)
+			}
+			f.line(s.first, note, narrow, 6/(1+float64(rank)/4))
+		}
+	}
+	for i := max(0, len(f.lines)-60); i < len(f.lines); i++ {
+		if l := f.lines[i]; len(l) < 300 && summary.MatchString(l) {
+			f.line(i, "", wide, 12)
+		}
+	}
+	f.ends(0, len(f.lines), 1)
+	return true
+}
+
+// readGiant tells the first and the last characters of a text of long lines.
+func readGiant(f *findings, _ []string) bool {
+	if len(f.text)/len(f.lines) < 4*wide && (len(f.lines) > 4 || len(f.text) < 2000) {
+		return false
+	}
+	text := strings.ToValidUTF8(strings.TrimSpace(f.text), "\uFFFD")
+	if strings.Count(text[:min(len(text), 64<<10)], " ")*8 < min(len(text), 64<<10) {
+		f.kind = Minified
+	}
+	f.totals = append(f.totals, plural(utf8.RuneCountInString(text), "character"))
+	start, end := []rune(text[:min(len(text), 64<<10)]), []rune(text[max(0, len(text)-64<<10):])
+	var parts []string
+	for i := 0; i < len(start) && i < 4000; i += 40 {
+		parts = append(parts, string(start[i:min(i+40, len(start))]))
+	}
+	f.fact(2, parts, nil)
+	for _, p := range f.pieces {
+		p.glue = ""
+	}
+	f.own(0, "… "+string(end[max(0, len(end)-min(len(start)/3, 200)):]), 30)
+	return true
+}
+
+// signs are the first bytes of binary files.
+var signs = map[string]string{"\x7fELF": "ELF", "\x89PNG": "PNG", "PK\x03\x04": "zip", "\x1f\x8b": "gzip", "%PDF": "PDF", "\xff\xd8\xff": "JPEG", "GIF8": "GIF", "SQLite format 3": "SQLite"}
+
+// readBinary tells the readable strings of a text that has many bytes that are none.
+func readBinary(f *findings, _ []string) bool {
+	start := f.text[:min(len(f.text), 16<<10)]
+	bad := 0
+	for i, r := range start {
+		if r == utf8.RuneError && i+utf8.UTFMax < len(f.text) || r < ' ' && r != '\n' && r != '\r' && r != '\t' && r != 0x1b && r != '\b' && r != '\f' {
+			bad++
+		}
+	}
+	if bad*10 < utf8.RuneCountInString(start) || bad < 3 {
+		return false
+	}
+	f.kind = Binary
+	f.totals = []string{plural(len(f.text), "byte")}
+	for sign, name := range signs {
+		if strings.HasPrefix(f.text, sign) {
+			f.totals = append(f.totals, name)
+		}
+	}
+	n := 0
+	for s := range strings.FieldsFuncSeq(f.text, func(r rune) bool { return r == utf8.RuneError || !unicode.IsPrint(r) }) {
+		if len(s) >= 6 && n < 200 {
+			f.own(n, clip(s, narrow), 3/(1+float64(n)/30))
+			n++
+		}
+	}
+	f.own(-1, "its readable strings:", 8)
+	return true
+}
