@@ -125,10 +125,14 @@ func jsonPart(text string) (from, to int, values [][]byte) {
 			values = append(values, rawjson.Trim([]byte(text[to:to+n])))
 			to += n
 		}
-		if len(values) > 0 && (to-from)*2 > len(text) && (len(values) == 1 || to-from > 20*len(values)) {
+		if len(values) > 0 && (to-from)*2 > len(text) && (len(values) == 1 || to-from > 8*len(values)) {
 			return from, to, values
 		}
-		values = nil
+		if values = nil; from < len(text) && (text[from] == '{' || text[from] == '[') {
+			if whole := mend(text[from:]); whole != nil && len(whole)*10 > len(text)*9 {
+				return from, len(text), [][]byte{whole}
+			}
+		}
 		end := strings.IndexByte(text[from:], '\n')
 		if end < 0 {
 			break
@@ -168,6 +172,40 @@ func valueEnd(text string) int {
 	}
 	rest := text[i+1:]
 	return len(text) - len(strings.TrimLeft(rest, " \t\r\n"))
+}
+
+// mend returns a JSON text that was cut off with what its last values lack, or nil.
+func mend(text string) []byte {
+	var open, at []byte // what is open, at the end and at the last comma
+	comma := 0
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; c {
+		case '"':
+			for i++; i < len(text) && text[i] != '"'; i++ {
+				if text[i] == '\\' {
+					i++
+				}
+			}
+		case '{', '[':
+			open = append(open, c+2)
+		case '}', ']':
+			if len(open) == 0 {
+				return nil
+			}
+			open = open[:len(open)-1]
+		case ',':
+			comma, at = i, append(at[:0], open...)
+		}
+		if len(open) == 0 || len(open) > 64 {
+			return nil
+		}
+	}
+	slices.Reverse(at)
+	whole := append([]byte(text[:comma]), at...)
+	if comma == 0 || !rawjson.Valid(whole, maxJSONDepth) {
+		return nil
+	}
+	return whole
 }
 
 // members sets the fields of an entry: the scalars of an object, also those of the objects in it.

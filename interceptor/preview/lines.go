@@ -106,7 +106,7 @@ func readForms(f *findings, sample []string) bool {
 var (
 	verdictFirst = regexp.MustCompile(`^[\s│]*(?:--- |\[ *)?(PASS(?:ED)?|FAIL(?:ED)?|SKIP(?:PED)?|OK|ok|not ok|ERROR|[✓✔√✕✗✖×✘○↓]|\d+\))(?: *\])?:? +(?:\d+ +)?(?:- )?(\S.*)$`)
 	verdictTail  = regexp.MustCompile(`\s*(?:\[ *\d+%\]|\(?[\d.]+ ?(?:ms|s|sec)\)?)\s*$`)
-	summary      = regexp.MustCompile(`^(?:[=\s#*ℹ✖│⎯.>\[\]-]*(?:\w+: |[\w ]+ )?\b\d+ (?:\w+ )?(?:passed|failed|passing|failing|pending|skipped|ignored|failures?|errors?|problems?|warnings?|examples?|tests?|assertions)\b.*|(?:[#ℹ] |\s*)(?:tests|pass|fail|suites|skipped|cancelled|todo|Tests|Test Suites|Test Files|Snapshots|Ran|Result|Tests run|Failures|test result|\d+% tests)\b:? .*\d.*|(?:FAILED|OK)(?: \(.*\))?|(?:FAIL|ok|PASS) *\t\S+.*|Result: \w+)$`)
+	summary      = regexp.MustCompile(`^(?:[=\s#*ℹ✖│⎯.>\[\]-]*(?:\w+: |[\w ]+ )?\b\d+ (?:\w+ )?(?:passed|failed|passing|failing|pending|skipped|ignored|failures?|errors?|problems?|warnings?|examples?|tests?|assertions)\b.*|(?:[#ℹ] |\s*)(?:tests|pass|fail|suites|skipped|cancelled|todo|Tests|Test Suites|Test Files|Snapshots|Ran|Result|Tests run|Failures|test result|\d+% tests)\b:? .*\d.*|(?:FAILED|OK)(?: \(.*\))?|(?:FAIL|ok|PASS)(?: *\t\S+.*)?|Result: \w+)$`)
 	message      = regexp.MustCompile(`^\s*(?:E  +\S|(?:[\w.]*(?:Error|Exception|Failure)|thread '.*' .*panicked at|panic|fatal error)\b.*|(?:expected|want|got|actual|received|left|right|reason|assertion)\b.*)|: (?:want|got|expected) |, want `)
 )
 
@@ -149,16 +149,18 @@ var (
 func readTests(f *findings, sample []string) bool {
 	hits := count(sample, func(l string) bool { r, _ := verdict(l); return r != "" })
 	tail := f.lines[max(0, len(f.lines)-40):]
-	if hits < 2 && count(tail, func(l string) bool { r, _ := verdict(l); return r != "" }) < 2 || count(tail, summary.MatchString)+count(sample, summary.MatchString) == 0 {
-		return false
+	if strings.Count(f.text, "\ngoroutine ") > 3 {
+		return false // a dump of stacks says more
 	}
-	if hits*20 < len(sample) && count(tail, summary.MatchString) == 0 {
+	said := count(tail, summary.MatchString) + count(sample, summary.MatchString)
+	if hits += count(tail, func(l string) bool { r, _ := verdict(l); return r != "" }); !strings.HasPrefix(f.text, "TAP version ") && !strings.Contains(f.text, "\n--- FAIL: ") &&
+		(hits < 2 || hits*5 < len(sample) && said == 0 || hits*100 < len(sample)) {
 		return false
 	}
 	f.kind = Tests
 	named := map[string]string{}
 	number := map[string]int{}
-	var said tally
+	var messages tally
 	summaries, fails := []int{}, 0
 	for i, l := range f.lines {
 		result, name := verdict(l)
@@ -190,13 +192,13 @@ func readTests(f *findings, sample []string) bool {
 		case len(l) < 300 && summary.MatchString(l):
 			summaries = append(summaries, i)
 		case len(l) < 2000 && message.MatchString(l):
-			said.add(pattern(strings.TrimSpace(l)), i)
+			messages.add(pattern(strings.TrimSpace(l)), i)
 		}
 	}
 	for n, i := range slices.Backward(summaries) {
 		f.line(i, "", wide, 22/(1+float64(len(summaries)-n)/4))
 	}
-	for rank, s := range said.top()[:min(len(said.n), 30)] {
+	for rank, s := range messages.top()[:min(len(messages.n), 30)] {
 		note := ""
 		if s.n > 1 {
 			note = fmt.Sprintf(" (×%d)", s.n)
@@ -279,7 +281,7 @@ var levelWords = map[string]bool{
 // isStamped reports whether a line looks like a line of a log: it starts with a date, a time or a
 // level.
 func isStamped(l string) bool {
-	if l == "" || l[0] > '9' && strings.IndexByte("JFMASONDTIWECdiwetl[<(", l[0]) < 0 {
+	if len(l) < 8 {
 		return false
 	}
 	at, rest := stamp(l)
@@ -308,6 +310,12 @@ func stamp(l string) (at, rest string) {
 	}
 	if len(t) > 21 && strings.IndexByte("IWEF", t[0]) >= 0 && isDigit(t[1]) && isDigit(t[4]) && t[5] == ' ' && t[8] == ':' {
 		return t[1:14], t[21:] // I1121 03:00:00.586, as klog writes
+	}
+	for i := 0; i+8 < min(len(t), 48); i++ {
+		if t[i+2] == ':' && t[i+5] == ':' && t[i+8] != ':' && (i == 0 || t[i-1] != ':') && isDigit(t[i]) && isDigit(t[i+1]) && isDigit(t[i+3]) && isDigit(t[i+4]) && isDigit(t[i+6]) && isDigit(t[i+7]) {
+			end := i + 8 + len(t[i+8:]) - len(strings.TrimLeft(t[i+8:], ".,0123456789Z"))
+			return t[i:end], strings.TrimLeft(t[end:], " ]>)\"")
+		}
 	}
 	return "", l
 }
@@ -482,6 +490,39 @@ func isHeader(l string, comma rune) bool {
 }
 
 var gap = regexp.MustCompile(`\s{2,}|\t`)
+
+// readColumns reads lines that have the same number of fields, without a header.
+func readColumns(f *findings, sample []string) bool {
+	if len(sample) < 6 {
+		return false
+	}
+	for by, split := range []func(string) []string{
+		func(l string) []string { return strings.Split(l, "\t") }, func(l string) []string { return strings.Split(l, ":") },
+		func(l string) []string { return strings.Split(l, ",") }, strings.Fields,
+	} {
+		n := len(split(sample[len(sample)/2]))
+		if n < 2 || n > 20 || share(sample, func(l string) bool { return indent(l) < 4 }) < 0.9 || share(sample, func(l string) bool { return len(l) < maxForm && len(split(l)) == n }) < 0.9 {
+			continue
+		}
+		if by == 3 && (share(sample, func(l string) bool { return len(split(l)) == n }) < 0.99 || !strings.ContainsAny(sample[0], "0123456789")) {
+			continue // words of prose
+		}
+		f.kind = Table
+		e := &entries{noun: "row"}
+		for i, l := range f.lines {
+			if v := split(l); len(v) == n {
+				e.begin(i)
+				for j, v := range v {
+					e.set(fmt.Sprint("column ", j+1), v)
+				}
+			}
+		}
+		e.tell(f, "", nil)
+		f.ends(0, len(f.lines), 1)
+		return true
+	}
+	return false
+}
 
 // aligned finds a header of columns among the first lines. split returns the fields of a line.
 func aligned(lines []string) (header int, split func(string) []string) {

@@ -39,7 +39,15 @@ func (o *outline) tell(f *findings, worth float64) {
 // readOutline reads programs, Markdown and manuals.
 func readOutline(f *findings, sample []string) bool {
 	heads, decls := count(sample, isHeading), count(sample, isDeclaration)
-	code := share(sample, func(l string) bool { return looksCode(l) && strings.IndexByte("-*#[|>", l[0]) < 0 })
+	code := share(sample, func(l string) bool {
+		return (looksCode(l) || isDeclaration(l)) && !isHeading(l) && !startsWith(l, []string{"- ", "* ", "[", "|", ">"})
+	})
+	spaced := 0 // headings after a blank line; comments of scripts are not
+	for i, l := range f.lines[:min(len(f.lines), 4*sampled)] {
+		if isHeading(l) && (i == 0 || strings.TrimSpace(f.lines[i-1]) == "") && (i+1 == len(f.lines) || !isHeading(f.lines[i+1])) {
+			spaced++
+		}
+	}
 	script := strings.HasPrefix(f.lines[0], "#!")
 	o := &outline{}
 	switch {
@@ -57,7 +65,7 @@ func readOutline(f *findings, sample []string) bool {
 				o.put(indent(l)/3, i)
 			}
 		}
-	case !script && code < 0.35 && decls <= heads && heads+count(sample, isUnderline) >= 2 && float64(heads) < 0.4*float64(len(sample)):
+	case !script && code < 0.35 && decls <= heads && (spaced >= 2 && spaced*3 > heads*2 || heads < 3 && count(sample, isUnderline) >= 2 && !strings.HasPrefix(f.lines[0], "#")):
 		f.kind, o.noun = Markdown, "heading"
 		fenced := false
 		for i, l := range f.lines {
@@ -146,7 +154,7 @@ var declaration = regexp.MustCompile(`^\s*(?:(?:export|default|declare|pub(?:\([
 	`(?:(func|function|def|class|interface|type|struct|enum|impl|trait|fn|mod|module|namespace|package|record|protocol|extension|sub|typedef|@media|@keyframes|@font-face)\b[\s(*]` +
 	`|(message|service|input|scalar|union|extend|schema|directive|oneof|resource|variable|rpc)\s+["@\w][^=]*[{)\w]\s*$` +
 	`|(?:const|var|let)\s+[A-Za-z_$][\w$]*\s*(?::[^=]+)?=\s*(?:async\s*)?(?:\(|function\b|class\b)` +
-	`|#\s*(define) \w` +
+	`|#\s*(define) \w|(TEXT) \S` +
 	`|((?i:CREATE|ALTER)\s+(?:(?i:OR REPLACE|UNIQUE|VIRTUAL|TEMP|TEMPORARY)\s+)*(?i:TABLE|VIEW|INDEX|FUNCTION|TRIGGER|PROCEDURE|SEQUENCE|TYPE|SCHEMA))\b` +
 	`|[.#@:*a-z\[][\w .#:>,*()\[\]="'-]*\{\s*$` +
 	`|[\w-]+\s*\(\)\s*\{?\s*$` +
@@ -203,7 +211,7 @@ func readYAML(f *findings, sample []string) bool {
 		t := strings.TrimLeft(strings.TrimSpace(l), "- ")
 		_, value, ok := key(t)
 		switch {
-		case strings.HasPrefix(l, "\t"):
+		case strings.HasPrefix(l, "\t"), strings.HasPrefix(l, "## "):
 			return false
 		case ok && indent(l) > 0 && value == "" || ok && strings.HasPrefix(strings.TrimSpace(l), "- "):
 			in++
@@ -326,10 +334,13 @@ func join[T any](path []T, name func(T) string) string {
 func readConfig(f *findings, sample []string) bool {
 	assigned := count(sample, assignment.MatchString)
 	sections := count(sample, section.MatchString)
+	comments := count(sample, func(l string) bool { return l[0] == '#' || l[0] == ';' })
 	rest := count(sample, func(l string) bool {
 		return strings.HasPrefix(l, "#") || strings.HasPrefix(l, ";") || strings.HasPrefix(l, " ") || l == "]"
 	})
-	if assigned < 4 && sections < 2 || (assigned+sections+rest)*10 < len(sample)*8 || (assigned+sections)*10 < len(sample)*2 || share(sample, looksCode) > 0.5 && sections == 0 && share(sample, assignment.MatchString) < 0.9 {
+	if settings := count(sample, setting.MatchString); comments*2 > len(sample) && (comments+settings)*20 > len(sample)*19 && share(sample, looksCode) < 0.3 {
+		assigned += settings // most of it is comments
+	} else if assigned < 4 && sections < 2 || (assigned+sections+rest)*10 < len(sample)*8 || (assigned+sections)*10 < len(sample)*2 || share(sample, looksCode) > 0.5 && sections == 0 && share(sample, assignment.MatchString) < 0.9 {
 		return false
 	}
 	f.kind = Config
@@ -357,6 +368,7 @@ func readConfig(f *findings, sample []string) bool {
 }
 
 var (
+	setting    = regexp.MustCompile(`^[\w.-]+[ \t]+\S`)
 	section    = regexp.MustCompile(`^\s*\[+[^\[\]]+\]+\s*$`)
 	assignment = regexp.MustCompile(`^\s*(?:export )?"?([A-Za-z_][\w."/@ -]*?)"?\s*=`)
 )
@@ -367,6 +379,15 @@ func readRecords(f *findings, sample []string) bool {
 	keys := count(sample, isKey)
 	more := count(sample, func(l string) bool { return l[0] == ' ' || l[0] == '\t' })
 	if keys < 6 || (keys+more)*20 < len(sample)*19 || keys*2 < len(sample) {
+		return false
+	}
+	kinds := map[string]bool{}
+	for _, l := range sample {
+		if name, _, ok := key(l); ok {
+			kinds[name] = true
+		}
+	}
+	if len(kinds) < 4 || len(kinds)*40 < keys {
 		return false
 	}
 	f.kind = Records
@@ -393,9 +414,9 @@ func readRecords(f *findings, sample []string) bool {
 }
 
 // readMarkup reads HTML and XML.
-func readMarkup(f *findings, _ []string) bool {
+func readMarkup(f *findings, sample []string) bool {
 	start := strings.IndexByte(f.text, '<')
-	if start < 0 || start > 2000 || start > 0 && f.text[start-1] != '\n' && strings.TrimSpace(f.text[:start]) != "" {
+	if start < 0 || start > 1000 || strings.TrimSpace(f.text[:start]) != "" && (f.text[start-1] != '\n' || share(sample, func(l string) bool { return strings.Contains(l, "<") }) < 0.4) {
 		return false
 	}
 	page := f.text[start:]

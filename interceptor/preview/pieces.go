@@ -107,6 +107,9 @@ func (f *findings) ends(from, to int, scale float64) {
 	}
 }
 
+// leastWorth is the worth of a token below which a preview ends early.
+const leastWorth = 0.1
+
 // choose returns the lines of a preview of at most room tokens: again and again the piece that is
 // worth most for its tokens.
 func choose(pieces []*piece, room int, count func(string) int) []string {
@@ -120,7 +123,7 @@ func choose(pieces []*piece, room int, count func(string) int) []string {
 	}
 	for misses := 0; misses < 12; {
 		var best *piece
-		most := 0.0
+		most := leastWorth
 		for _, p := range pieces {
 			if p.tried || p.after != nil && !p.after.shown {
 				continue

@@ -23,9 +23,32 @@ func TestKinds(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]preview.Kind{
+		"npm warn old lockfile\n{\"name\": \"x\",\n \"items\": [1, 2]}\n":                                     preview.JSON,
+		"{\"a\": 1}\n{\"a\": 2}\n":                                                                            preview.NDJSON,
+		"{\n \"Dir\": \"/a/long/path/of/a\"\n}\n{\n \"Dir\": \"/a/long/path/of/b\"\n}\n":                      preview.NDJSON,
+		"[{\"id\": 1, \"error\": \"fatal\"}, {\"id\": 2, \"error\": \"panic\"}, {\"id\": 3, \"er":             preview.JSON, // cut off
+		"{\"nbformat\": 4, \"cells\": [{\"cell_type\": \"code\", \"source\": [\"x = 1\"]}]}":                  preview.Notebook,
+		"openapi: 3.1.0\ninfo:\n  title: error\npaths:\n  /fail:\n    get: {}\n":                              preview.YAML,
+		"<?xml version=\"1.0\"?>\n<Errors><Error id=\"1\"/><Error id=\"2\"/></Errors>\n":                      preview.XML,
+		"<testsuite tests=\"1\"><testcase name=\"a\"/></testsuite>\n":                                         preview.Tests,
+		"[core]\n\tbare = false\n[remote]\n\turl = x\n\tfetch = y\n\tprune = true\n":                          preview.Config,
+		strings.Repeat("[[package]]\nname = \"error\"\nversion = \"1.0\"\n\n", 4):                             preview.Lock,
+		strings.Repeat("0123456 fix: no error, no panic\n", 5):                                                preview.GitLog,
+		strings.Repeat("0123abcd (Ada B 2026-01-02 03:04:05 +0000 1) fail()\n", 5):                            preview.Blame,
+		strings.Repeat("/usr/share/doc/error/fatal.txt\n", 5):                                                 preview.Listing,
+		strings.Repeat("-rw-r--r-- 1 root root 120 Jan  2 03:04 panic.go\n", 5):                               preview.Listing,
+		strings.Repeat("ii  libgpg-error0:amd64  1.46-1  amd64  error codes\n", 5):                            preview.Listing,
+		"PID TTY      TIME CMD\n  1 ?    00:00:01 init\n  2 ?    00:00:00 x\n  3 ?    00:00:00 y\n":           preview.Table,
+		strings.Repeat("Package: a\nVersion: 1\nSection: b\nPriority: c\n\n", 4):                              preview.Records,
+		strings.Repeat("goroutine 7 [select]:\nmain.main()\n\t/a/b.go:1 +0x1\n\n", 4):                         preview.Stacks,
+		strings.Repeat("a.c:1:2: warning: unused [-Wunused]\n    1 | int x;\n", 4):                            preview.Compiler,
+		"TAP version 13\nok 1 - error\nnot ok 2 - fatal\n# tests 2\n":                                         preview.Tests,
+		"NAME\n       x - fail\n\nSYNOPSIS\n       x [error]\n\nOPTIONS\n       --panic\n           Fails.\n": preview.Manual,
+		"type Query {\n  error: String\n}\n\nenum State {\n  FAILURE\n}\n":                                    preview.Code,
+		"\x7fELF\x02\x01\x01\x00\x00\x00\x00error\x00\x00\x00\x00\x00\x00\x00":                                preview.Binary,
 		"":                             preview.Plain,
 		"one line":                     preview.Plain,
-		"[1,2,":                        preview.Plain,
+		"[1,2,":                        preview.JSON, // cut off
 		"{}":                           preview.JSON,
 		"a,b,c\n1,2,3\n":               preview.Plain, // too short to be sure
 		"a,b,c\n1,2,3\n1,2,3\n4,5,6\n": preview.Table,
@@ -158,6 +181,11 @@ func FuzzMake(f *testing.F) {
 	f.Add("diff --git \n@@ @@\n+++\n---", 90)
 	f.Add("a\tb\n\"\n\t\n\t\n\t", 90)
 	f.Add("\xff\xfe: \n 1:2:3", 100)
+	f.Add("[{\"a\":{\"b\":1}},\n{\"c\":[2", 80)
+	f.Add("a:\n- b: |\n  c\n---\nkind: x\nmetadata:\n  name: y\n", 80)
+	f.Add("<a b='c'>d<e/></a>\n<![CDATA[", 80)
+	f.Add("PASS\n--- FAIL: T (0.1s)\n    x\n 1) y\nok 1 - z\n3 passed", 80)
+	f.Add("A: b\n c\nD: 12 kB\n\nA: e\n[s]\nk = v\n#\n", 80)
 	f.Fuzz(func(t *testing.T, text string, budget int) {
 		src := preview.Source{Text: text, Tokens: quarter(text), Handle: handle}
 		p, ok := preview.Make(src, budget, quarter)

@@ -10,7 +10,7 @@ import (
 // readers are tried in the order of their certainty. A reader that does not know the text changes
 // nothing and returns false.
 var readers = []func(f *findings, sample []string) bool{
-	readBinary, readJSON, readMarkup, readGiant, readDiff, readTests, readForms, readTable, readLog, readRecords, readYAML, readConfig, readOutline, readPlain,
+	readBinary, readJSON, readMarkup, readGiant, readDiff, readTests, readForms, readTable, readLog, readRecords, readYAML, readConfig, readOutline, readColumns, readPlain,
 }
 
 // read finds the kind of a text and what can be told about it.
@@ -33,9 +33,17 @@ func readPlain(f *findings, sample []string) bool {
 	for _, l := range sample {
 		alike.add(pattern(l), 0)
 	}
-	if len(f.lines) >= 20 && len(alike.n)*3 < len(sample) {
+	var first tally
+	for _, l := range sample {
+		word, _, _ := strings.Cut(l, " ")
+		if low := strings.ToLower(word); low != strings.ToUpper(word) && (word == low || word == strings.ToUpper(word)) {
+			first.add(word, 0)
+		}
+	}
+	prefixed := len(first.n) > 0 && first.top()[0].n*10 > 6*len(sample) // with the name of a program
+	if len(f.lines) >= 20 && (len(alike.n)*3 < len(sample) || prefixed) {
 		bad := len(f.pieces)
-		if f.faults(nil); len(f.pieces) > bad {
+		if f.faults(nil); prefixed || len(f.pieces) > bad {
 			f.kind = Log
 		}
 		var kinds tally
