@@ -90,7 +90,7 @@ func Make(s Source, budget int, count func(string) int) (p Preview, ok bool) {
 		if len(body) == 0 {
 			break
 		}
-		if text := head + "\n" + strings.Join(body, "\n"); count(text) <= budget {
+		if text := strings.ToValidUTF8(head+"\n"+strings.Join(body, "\n"), "\uFFFD"); count(text) <= budget {
 			p.Text = text
 			break
 		}

@@ -183,6 +183,7 @@ func FuzzMake(f *testing.F) {
 	f.Add("\xff\xfe: \n 1:2:3", 100)
 	f.Add("[{\"a\":{\"b\":1}},\n{\"c\":[2", 80)
 	f.Add("a:\n- b: |\n  c\n---\nkind: x\nmetadata:\n  name: y\n", 80)
+	f.Add("{\"a\":[{\"b\":\"in\xbfo\"},{\"b\":\"c\"},{\"b\":\"c\"}]}", 200)
 	f.Add("<a b='c'>d<e/></a>\n<![CDATA[", 80)
 	f.Add("PASS\n--- FAIL: T (0.1s)\n    x\n 1) y\nok 1 - z\n3 passed", 80)
 	f.Add("A: b\n c\nD: 12 kB\n\nA: e\n[s]\nk = v\n#\n", 80)
