@@ -23,6 +23,7 @@ type hostFlags struct {
 	app     *app
 	yes     bool
 	project bool
+	all     bool // projects
 	print   bool
 	url     string
 	token   string

@@ -161,6 +161,10 @@ func (d *doctor) configuration() (usable bool) {
 func (d *doctor) hosts(ctx context.Context) {
 	connected, seen := false, []string{}
 	here, _ := os.Getwd()
+	projects, err := hosts.Current()
+	if err != nil {
+		projects = func(string) bool { return false }
+	}
 	for _, name := range hosts.Names() {
 		h, _ := hosts.Find(name)
 		users, _ := h.File("")
@@ -169,7 +173,7 @@ func (d *doctor) hosts(ctx context.Context) {
 			if err != nil || dir != "" && sameFile(file, users) { // in the home directory
 				continue
 			}
-			found, err := h.Inspect(file)
+			found, err := h.Inspect(file, projects)
 			switch {
 			case err != nil:
 				d.add(levelFault, "host", "correct the file: "+h.Title+" can't read it either, or ask for its owner's rights", "%s: %v", h.Title, err)

@@ -41,6 +41,7 @@ It shows all changes and asks first. foldgate disconnect brings the servers back
 		},
 	}
 	f.add(cmd)
+	cmd.Flags().BoolVar(&f.all, "all-projects", false, "also import the servers that Claude Code keeps for single projects in ~/.claude.json, of all projects, not only of the current directory's")
 	return cmd
 }
 
@@ -54,7 +55,13 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 	if err != nil {
 		return err
 	}
-	im := &hosts.Importer{Config: target.text, Values: maps.Clone(target.values), Secret: func(text string) bool {
+	projects, err := hosts.Current()
+	if f.all {
+		projects = func(string) bool { return true }
+	} else if err != nil {
+		return err
+	}
+	im := &hosts.Importer{Config: target.text, Values: maps.Clone(target.values), Projects: projects, Secret: func(text string) bool {
 		_, found, err := scrubber.Text(cmd.Context(), text)
 		return err != nil || len(found) > 0
 	}}
@@ -66,19 +73,18 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 		if err != nil {
 			return err
 		}
+		if f.project {
+			im.Dir, _ = os.Getwd() // f.file has asked for it
+		}
 		servers, err := im.Import(h, file)
 		if err != nil {
 			return err
 		}
 		fmt.Fprintf(out, "%s: %s\n", h.Title, file)
-		var moved []string
 		for _, in := range servers {
 			fmt.Fprintln(out, "  "+outcome(h, in))
-			if in.Key != "" {
-				moved = append(moved, in.Name)
-			}
 		}
-		c, err := h.Connect(file, s, moved)
+		c, err := h.Connect(file, s, servers)
 		if err == nil && !c.Empty() {
 			changes, restart = append(changes, c), append(restart, h.Restart)
 		}
@@ -125,17 +131,20 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 
 // outcome says in one line what becomes of a server.
 func outcome(h hosts.Host, in hosts.Imported) string {
-	lost := ""
+	name, lost := in.Name, ""
+	if in.Project != "" {
+		name += " of the project " + in.Project
+	}
 	if len(in.Lost) > 0 {
 		lost = "; not taken over: " + strings.Join(in.Lost, ", ")
 	}
 	switch {
 	case in.Key == "":
-		return fmt.Sprintf("%s stays in %s: %s", in.Name, h.Title, in.Note)
+		return fmt.Sprintf("%s stays in %s: %s", name, h.Title, in.Note)
 	case in.Twin:
-		return fmt.Sprintf("%s is the same as the upstream %s%s", in.Name, in.Key, lost)
+		return fmt.Sprintf("%s is the same as the upstream %s%s", name, in.Key, lost)
 	}
-	return fmt.Sprintf("%s becomes the upstream %s%s", in.Name, in.Key, lost)
+	return fmt.Sprintf("%s becomes the upstream %s%s", name, in.Key, lost)
 }
 
 // importTarget is the configuration that import changes.

@@ -31,15 +31,24 @@ type Change struct {
 
 // record is what foldgate keeps about a file that it has changed, beside the backup.
 type record struct {
-	File    string   `json:"file"`
-	Existed bool     `json:"existed"`         // there was a file before
-	Sum     string   `json:"sum"`             // SHA-256 of what foldgate wrote
-	Moved   []string `json:"moved,omitempty"` // the servers that import took out
+	File    string  `json:"file"`
+	Existed bool    `json:"existed"`         // there was a file before
+	Sum     string  `json:"sum"`             // SHA-256 of what foldgate wrote
+	Moved   []entry `json:"moved,omitempty"` // the servers that import took out
 }
 
-// Connect returns the change that adds foldgate's entry to the file, and takes the entries moved
-// out of it.
-func (h Host) Connect(file string, s Server, moved []string) (*Change, error) {
+// UnmarshalJSON also reads a name alone. It stood for an entry of the host's table in older records.
+func (e *entry) UnmarshalJSON(text []byte) error {
+	if bytes.HasPrefix(text, []byte(`"`)) {
+		*e = entry{""}
+		return json.Unmarshal(text, &(*e)[0])
+	}
+	return json.Unmarshal(text, (*[]string)(e))
+}
+
+// Connect returns the change that adds foldgate's entry to the file, and takes the entries out of
+// it that import has moved.
+func (h Host) Connect(file string, s Server, imported []Imported) (*Change, error) {
 	e, err := h.entry(s)
 	if err != nil {
 		return nil, err
@@ -49,22 +58,28 @@ func (h Host) Connect(file string, s Server, moved []string) (*Change, error) {
 		return nil, err
 	}
 	c.backup = c.Before
+	var moved []entry
 	if rec != nil { // what stood there before the first connect stays the backup
 		if c.backup, _, err = h.undo(c, rec); err != nil {
 			return nil, c.fault(err)
 		}
-		moved = append(slices.Clone(rec.Moved), moved...)
+		moved = rec.Moved
+	}
+	for _, in := range imported {
+		if in.Key != "" {
+			moved = append(moved, in.Entry)
+		}
 	}
 	text := c.backup
-	for _, name := range moved {
-		if text, err = h.syntax.remove(text, h.table, name, false); err != nil {
+	for _, m := range moved {
+		if text, err = h.syntax.remove(text, m.table(), m.name(), false); err != nil {
 			return nil, c.fault(err)
 		}
 	}
-	if text, err = h.syntax.set(text, h.table, Entry, e); err != nil {
+	if text, err = h.syntax.set(text, h.table(), Entry, e); err != nil {
 		return nil, c.fault(err)
 	}
-	if err := verify(h.syntax, c.backup, text, h.table, append(moved, Entry), map[string]object{Entry: e}); err != nil {
+	if err := verify(h.syntax, c.backup, text, h.table(), append(slices.Clone(moved), h.own()), map[string]object{Entry: e}); err != nil {
 		return nil, c.fault(err)
 	}
 	c.After = text
@@ -85,6 +100,9 @@ func (h Host) Disconnect(file string) (*Change, error) {
 	return c, nil
 }
 
+// own returns the place of foldgate's entry.
+func (h Host) own() entry { return append(slices.Clone(h.table()), Entry) }
+
 // open reads the file and its record; rec is nil if there is none.
 func (h Host) open(file string) (c *Change, rec *record, err error) {
 	c = &Change{File: file, host: h}
@@ -98,6 +116,11 @@ func (h Host) open(file string) (c *Change, rec *record, err error) {
 	rec = &record{}
 	if err := json.Unmarshal(text, rec); err != nil {
 		return nil, nil, fmt.Errorf("%s can't be read (%w); remove it, and restore %s from %s by hand", c.state(".json"), err, file, c.state(".bak"))
+	}
+	for i, m := range rec.Moved {
+		if len(m) == 1 {
+			rec.Moved[i] = append(slices.Clone(h.table()), m[0])
+		}
 	}
 	return c, rec, nil
 }
@@ -130,33 +153,34 @@ func (h Host) undo(c *Change, rec *record) (text []byte, exact bool, err error) 
 	if err != nil {
 		return nil, false, err
 	}
-	touched := append(slices.Clone(rec.Moved), Entry)
-	empty := rec.Sum != "" && lookup(was, h.table) == nil
-	if text, err = s.remove(c.Before, h.table, Entry, empty); err != nil {
+	touched := append(slices.Clone(rec.Moved), h.own())
+	empty := rec.Sum != "" && lookup(was, h.table()) == nil
+	if text, err = s.remove(c.Before, h.table(), Entry, empty); err != nil {
 		return nil, false, err
 	}
-	now, err := s.names(text, h.table)
-	if err != nil {
-		return nil, false, err
-	}
-	for _, name := range rec.Moved {
-		source, err := s.text(old, h.table, name)
+	for _, m := range rec.Moved {
+		table, name := m.table(), m.name()
+		source, err := s.text(old, table, name)
+		if err != nil {
+			return nil, false, err
+		}
+		now, err := s.names(text, table)
 		if err != nil {
 			return nil, false, err
 		}
 		if source == nil || slices.Contains(now, name) {
-			touched = slices.DeleteFunc(touched, func(n string) bool { return n == name })
+			touched = slices.DeleteFunc(touched, func(t entry) bool { return slices.Equal(t, m) })
 			continue
 		}
-		if text, err = s.paste(text, h.table, name, source); err != nil {
+		if text, err = s.paste(text, table, name, source); err != nil {
 			return nil, false, err
 		}
 		is, err := s.decode(text)
-		if err != nil || !reflect.DeepEqual(lookup(is, h.table)[name], lookup(was, h.table)[name]) {
+		if err != nil || !reflect.DeepEqual(lookup(is, table)[name], lookup(was, table)[name]) {
 			return nil, false, errors.Join(err, fmt.Errorf("the server %q can't be put back; copy it from %s", name, c.state(".bak")))
 		}
 	}
-	return text, false, verify(s, c.Before, text, h.table, touched, nil)
+	return text, false, verify(s, c.Before, text, h.table(), touched, nil)
 }
 
 // Empty reports that the file is already as it should be.

@@ -7,12 +7,15 @@
 package hosts
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
+
+	"github.com/foldgate/foldgate/internal/hosts/spelling"
 )
 
 // Entry is the name of foldgate's entry in every host's file.
@@ -27,8 +30,10 @@ type Host struct {
 	user    map[string][]string
 	project []string // below the project's directory
 	syntax  syntax
-	table   []string // the path of the mapping that holds the servers, by name
-	shape   shape
+	// projects is the mapping of the user's file that has such a table for each project, by its
+	// directory; "" if there is none.
+	projects string
+	shape    shape
 	// Restart tells how the host reads the changed file.
 	Restart string
 }
@@ -58,46 +63,46 @@ var plain = shape{url: "url", bearer: "Bearer ${env:%s}"}
 // hosts are the known hosts, in the order of the documentation.
 var hosts = []Host{
 	{
-		Name: "claude-code", Title: "Claude Code", syntax: jsonc{}, table: []string{"mcpServers"},
+		Name: "claude-code", Title: "Claude Code", syntax: jsonc{}, projects: "projects",
 		user: map[string][]string{"": {"{CLAUDE_CONFIG_DIR}/.claude.json", "{home}/.claude.json"}}, project: []string{".mcp.json"},
 		shape:   shape{local: object{{"type", "stdio"}}, remote: object{{"type", "http"}}, url: "url", bearer: "Bearer ${%s}"},
 		Restart: "Start a new session of Claude Code; claude mcp list shows the server.",
 	}, {
-		Name: "claude-desktop", Title: "Claude Desktop", syntax: jsonc{}, table: []string{"mcpServers"},
+		Name: "claude-desktop", Title: "Claude Desktop", syntax: jsonc{},
 		user:    map[string][]string{"": {"{config}/Claude/claude_desktop_config.json"}},
 		Restart: "Quit Claude Desktop and start it again.",
 	}, {
-		Name: "vscode", Title: "VS Code", syntax: jsonc{}, table: []string{"servers"},
+		Name: "vscode", Title: "VS Code", syntax: jsonc{},
 		user: map[string][]string{"": {"{config}/Code/User/mcp.json"}}, project: []string{".vscode/mcp.json"},
 		shape:   shape{local: object{{"type", "stdio"}}, remote: object{{"type", "http"}}, url: "url", bearer: "Bearer ${env:%s}"},
 		Restart: "VS Code asks whether it may start the server; MCP: List Servers shows it.",
 	}, {
-		Name: "cursor", Title: "Cursor", syntax: jsonc{}, table: []string{"mcpServers"},
+		Name: "cursor", Title: "Cursor", syntax: jsonc{},
 		user: map[string][]string{"": {"{home}/.cursor/mcp.json"}}, project: []string{".cursor/mcp.json"},
 		shape: plain, Restart: "Turn the server on in Cursor's settings, under Tools & MCP.",
 	}, {
-		Name: "windsurf", Title: "Windsurf", syntax: jsonc{}, table: []string{"mcpServers"},
+		Name: "windsurf", Title: "Windsurf", syntax: jsonc{},
 		user:  map[string][]string{"": {"{home}/.codeium/windsurf/mcp_config.json"}},
 		shape: shape{url: "serverUrl", bearer: "Bearer ${env:%s}"}, Restart: "Refresh the MCP servers in Windsurf's Cascade panel.",
 	}, {
-		Name: "codex", Title: "Codex", syntax: tomlSyntax{}, table: []string{"mcp_servers"},
+		Name: "codex", Title: "Codex", syntax: tomlSyntax{},
 		user: map[string][]string{"": {"{CODEX_HOME}/config.toml", "{home}/.codex/config.toml"}}, project: []string{".codex/config.toml"},
 		shape: shape{url: "url", bearerKey: "bearer_token_env_var"}, Restart: "Start a new session of Codex; codex mcp list shows the server.",
 	}, {
-		Name: "opencode", Title: "opencode", syntax: jsonc{}, table: []string{"mcp"},
+		Name: "opencode", Title: "opencode", syntax: jsonc{},
 		user: map[string][]string{"": {"{xdg}/opencode/opencode.json", "{xdg}/opencode/opencode.jsonc"}}, project: []string{"opencode.json", "opencode.jsonc"},
 		shape:   shape{local: object{{"type", "local"}}, list: true, remote: object{{"type", "remote"}}, url: "url", bearer: "Bearer {env:%s}", token: object{{"oauth", false}}, after: object{{"enabled", true}}},
 		Restart: "Start opencode again; opencode mcp list shows the server.",
 	}, {
-		Name: "gemini", Title: "Gemini CLI", syntax: jsonc{}, table: []string{"mcpServers"},
+		Name: "gemini", Title: "Gemini CLI", syntax: jsonc{},
 		user: map[string][]string{"": {"{home}/.gemini/settings.json"}}, project: []string{".gemini/settings.json"},
 		shape: shape{url: "httpUrl", bearer: "Bearer ${%s}"}, Restart: "Start Gemini CLI again; gemini mcp list shows the server.",
 	}, {
-		Name: "zed", Title: "Zed", syntax: jsonc{}, table: []string{"context_servers"},
+		Name: "zed", Title: "Zed", syntax: jsonc{},
 		user: map[string][]string{"": {"{xdg}/zed/settings.json"}, "windows": {"{config}/Zed/settings.json"}}, project: []string{".zed/settings.json"},
 		shape: shape{url: "url"}, Restart: "Zed reads the file at once; the agent panel's settings show the server.",
 	}, {
-		Name: "goose", Title: "Goose", syntax: yamlSyntax{}, table: []string{"extensions"},
+		Name: "goose", Title: "Goose", syntax: yamlSyntax{},
 		user: map[string][]string{"": {"{xdg}/goose/config.yaml"}, "windows": {"{config}/Block/goose/config/config.yaml"}},
 		shape: shape{
 			local: object{{"name", Entry}, {"type", "stdio"}}, command: "cmd", remote: object{{"name", Entry}, {"type", "streamable_http"}}, url: "uri",
@@ -126,7 +131,7 @@ func Find(name string) (Host, error) {
 
 // Other returns a host that foldgate does not know. Only Print works with it: it has no file.
 func Other(name string) Host {
-	return Host{Name: name, Title: name, syntax: jsonc{}, table: []string{"mcpServers"}, shape: plain}
+	return Host{Name: name, Title: name, syntax: jsonc{}, shape: plain}
 }
 
 // File returns the path of the host's file: that of the project in dir, or, if dir is "", that of
@@ -167,6 +172,80 @@ func (h Host) File(dir string) (string, error) {
 	return file, nil
 }
 
+// Projects chooses projects by their directory.
+type Projects func(dir string) bool
+
+// Current chooses the project that the current directory is in: that directory, or the nearest
+// above it that has a .git.
+func Current() (Projects, error) {
+	here, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	if real, err := filepath.EvalSymlinks(here); err == nil {
+		here = real // as the hosts see it
+	}
+	root := here
+	for dir := here; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, ".git")); err == nil {
+			root = dir
+			break
+		}
+		if dir == filepath.Dir(dir) {
+			break
+		}
+	}
+	return func(dir string) bool { return dir == here || dir == root }, nil
+}
+
+// listed is a server in a host's file.
+type listed struct {
+	entry
+	fields map[string]any
+	server server
+	err    error // why foldgate can't be given it
+}
+
+// entry leads to a server in a file: keys, of which the last is its name.
+type entry []string
+
+func (e entry) name() string    { return e[len(e)-1] }
+func (e entry) table() []string { return e[:len(e)-1] }
+
+// servers returns the servers in a host's file, those of the user or of the file's project first.
+func (h Host) servers(text []byte, of Projects) ([]listed, error) {
+	all, err := h.syntax.decode(text)
+	if err != nil {
+		return nil, err
+	}
+	tables := [][]string{h.table()}
+	if h.projects != "" {
+		dirs, err := h.syntax.names(text, []string{h.projects})
+		if err != nil {
+			return nil, err
+		}
+		for _, dir := range dirs {
+			if of(dir) {
+				tables = append(tables, append([]string{h.projects, dir}, h.table()...))
+			}
+		}
+	}
+	var found []listed
+	for _, table := range tables {
+		names, err := h.syntax.names(text, table)
+		if err != nil {
+			return nil, err
+		}
+		for _, name := range names {
+			l := listed{entry: append(slices.Clone(table), name)}
+			l.fields, _ = lookup(all, table)[name].(map[string]any)
+			l.server, l.err = h.read(l.fields)
+			found = append(found, l)
+		}
+	}
+	return found, nil
+}
+
 // Found is what a host's file has.
 type Found struct {
 	// Server is foldgate's entry, nil if there is none: the one that is called so, or starts such a program.
@@ -176,39 +255,36 @@ type Found struct {
 }
 
 // Inspect reads the servers in a host's file, nil if there is no file.
-func (h Host) Inspect(file string) (*Found, error) {
+func (h Host) Inspect(file string, of Projects) (*Found, error) {
 	text, err := read(file)
 	if err != nil || text == nil {
 		return nil, err
 	}
-	all, err := h.syntax.decode(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", file, err)
-	}
-	names, err := h.syntax.names(text, h.table)
+	all, err := h.servers(text, of)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
 	found := &Found{}
-	for _, name := range names {
-		fields, _ := lookup(all, h.table)[name].(map[string]any)
-		s, err := h.read(fields)
+	for _, l := range all {
 		program := ""
-		if len(s.command) > 0 {
-			program = strings.TrimSuffix(filepath.Base(s.command[0]), ".exe")
+		if len(l.server.command) > 0 {
+			program = strings.TrimSuffix(filepath.Base(l.server.command[0]), ".exe")
 		}
 		switch {
-		case name == Entry || program == Entry:
-			found.Server = &Server{Command: s.command, URL: s.url}
-			if err != nil {
-				found.Off = err.Error()
+		case l.name() == Entry || program == Entry:
+			found.Server, found.Off = &Server{Command: l.server.command, URL: l.server.url}, ""
+			if l.err != nil {
+				found.Off = l.err.Error()
 			}
-		case fields["disabled"] != true && fields["enabled"] != false:
-			found.Others = append(found.Others, name)
+		case l.fields["disabled"] != true && l.fields["enabled"] != false:
+			found.Others = append(found.Others, l.name())
 		}
 	}
 	return found, nil
 }
+
+// table returns the path of the mapping that holds the servers, by name.
+func (h Host) table() []string { return []string{cmp.Or(spelling.Tables[h.Name], "mcpServers")} }
 
 // expand replaces the names in {} of a path. It reports false if one has no value.
 func expand(path string) (string, bool) {
@@ -267,6 +343,6 @@ func (h Host) Print(s Server) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	text, err := h.syntax.set(nil, h.table, Entry, e)
+	text, err := h.syntax.set(nil, h.table(), Entry, e)
 	return string(text), err
 }

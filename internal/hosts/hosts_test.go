@@ -56,10 +56,17 @@ func get(t testing.TB, file string) []byte {
 	return text
 }
 
+// none chooses no project.
+func none(string) bool { return false }
+
 // connect connects and writes.
 func connect(t testing.TB, h Host, file string, s Server, moved ...string) {
 	t.Helper()
-	c, err := h.Connect(file, s, moved)
+	var imported []Imported
+	for _, name := range moved {
+		imported = append(imported, Imported{Key: name, Entry: append(slices.Clone(h.table()), name)})
+	}
+	c, err := h.Connect(file, s, imported)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,24 +150,31 @@ func TestInspect(t *testing.T) {
 				continue // it calls no address
 			}
 			file := filepath.Join(t.TempDir(), "file")
-			if found, err := h.Inspect(file); found != nil || err != nil {
+			if found, err := h.Inspect(file, none); found != nil || err != nil {
 				t.Errorf("%s without a file: %v, %v", h.Name, found, err)
 			}
 			e := object{{"command", "x"}}
 			if h.shape.command != "" {
 				e = object{{h.shape.command, "x"}}
 			}
-			with, err := h.syntax.set([]byte(text), h.table, "other", e)
+			with, err := h.syntax.set([]byte(text), h.table(), "other", e)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if err := os.WriteFile(file, with, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			found, err := h.Inspect(file)
+			found, err := h.Inspect(file, none)
 			if err != nil || found.Server == nil || found.Off != "" || !slices.Equal(found.Server.Command, s.Command) || found.Server.URL != s.URL || !slices.Equal(found.Others, []string{"other"}) {
 				t.Errorf("%s: %+v, %v of\n%s", h.Name, found, err, with)
 			}
+		}
+	}
+	file := put(t, []byte(`{"projects": {"/p": {"mcpServers": {"foldgate": {"command": "/bin/foldgate"}, "a": {"command": "x"}}}}}`))
+	for project, want := range map[string]bool{"/p": true, "/q": false} {
+		found, err := hosts[0].Inspect(file, func(dir string) bool { return dir == project })
+		if err != nil || (found.Server != nil) != want || len(found.Others) > 0 != want {
+			t.Errorf("Claude Code in %s: %+v, %v", project, found, err)
 		}
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/foldgate/foldgate/internal/hosts/spelling"
 )
 
 // Importer turns the servers of hosts into upstreams of one foldgate configuration.
@@ -20,6 +22,10 @@ type Importer struct {
 	Values map[string]string
 	// Secret reports whether a text holds a secret, beside those that have a telling name.
 	Secret func(text string) bool
+	// Projects chooses the projects whose servers are imported, too, from a file of the user.
+	Projects Projects
+	// Dir is where hosts start the servers of a project's file; "" for a file of the user.
+	Dir string
 
 	known map[string]string // the upstreams' keys by identity
 	keys  []string
@@ -27,8 +33,10 @@ type Importer struct {
 
 // Imported tells what became of one server of a host.
 type Imported struct {
-	Name string
-	Key  string // the upstream that it is now; "" if the host keeps it
+	Name    string
+	Project string   // the directory of its project, "" if it is the user's
+	Entry   []string // where it stands, for [Host.Connect]
+	Key     string   // the upstream that it is now; "" if the host keeps it
 	// Note is the reason why the host keeps it, "" for an imported server.
 	Note string
 	Twin bool     // the upstream was there already
@@ -61,11 +69,7 @@ func (im *Importer) Import(h Host, file string) ([]Imported, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := h.syntax.decode(c.Before)
-	if err != nil {
-		return nil, c.fault(err)
-	}
-	names, err := h.syntax.names(c.Before, h.table)
+	all, err := h.servers(c.Before, im.Projects)
 	if err != nil {
 		return nil, c.fault(err)
 	}
@@ -73,23 +77,30 @@ func (im *Importer) Import(h Host, file string) ([]Imported, error) {
 		return nil, err
 	}
 	var done []Imported
-	for _, name := range names {
-		if name == Entry {
+	for _, l := range all {
+		if l.name() == Entry {
 			continue
 		}
-		fields, _ := lookup(all, h.table)[name].(map[string]any)
-		s, err := h.read(fields)
+		s, err, dir := l.server, l.err, im.Dir
+		in := Imported{Name: l.name(), Entry: l.entry, Lost: s.lost}
+		if len(l.table()) > len(h.table()) {
+			in.Project = l.entry[1]
+			dir = in.Project
+		}
+		if dir != "" && s.cwd == "" && slices.ContainsFunc(s.command, func(arg string) bool { return beside(dir, arg) }) {
+			s.cwd = dir
+		}
 		if err == nil {
 			err = im.runnable(s)
 		}
 		if err != nil {
-			done = append(done, Imported{Name: name, Note: err.Error()})
+			in.Note = err.Error()
+			done = append(done, in)
 			continue
 		}
-		in := Imported{Name: name, Lost: s.lost}
 		id := im.resolved(s).identity()
 		if in.Key, in.Twin = im.known[id]; !in.Twin {
-			in.Key = im.key(name)
+			in.Key = im.key(in.Name)
 			if im.Config, err = (yamlSyntax{}).set(im.Config, []string{"upstreams"}, in.Key, im.upstream(in.Key, s)); err != nil {
 				return nil, fmt.Errorf("the configuration: %w", err)
 			}
@@ -98,6 +109,12 @@ func (im *Importer) Import(h Host, file string) ([]Imported, error) {
 		done = append(done, in)
 	}
 	return done, nil
+}
+
+// beside reports whether an argument names a file from a project's directory.
+func beside(dir, arg string) bool {
+	_, err := os.Stat(filepath.Join(dir, arg))
+	return err == nil && arg != "" && !filepath.IsAbs(arg)
 }
 
 // learn reads the upstreams that the configuration has.
@@ -152,13 +169,6 @@ func (im *Importer) resolved(s server) server {
 	return s
 }
 
-// Spellings of the hosts. A key that is in none of these lists is reported as lost.
-var (
-	harmless = []string{"name", "display_name", "description", "bundled", "enabled", "disabled", "type", "transport", "timeout", "env_keys", "source"}
-	urlKeys  = []string{"url", "serverUrl", "httpUrl", "uri"}
-	envKeys  = []string{"env", "environment", "envs"}
-)
-
 // read understands a server in any host's spelling, with ${NAME} for variables as in foldgate's
 // configuration. It fails for a server that foldgate can't be given.
 func (h Host) read(fields map[string]any) (s server, err error) {
@@ -192,34 +202,34 @@ func (h Host) read(fields map[string]any) (s server, err error) {
 	}
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		v := fields[key]
-		switch {
-		case key == "command" || key == "cmd":
+		text, _ := v.(string)
+		switch spelling.Keys[key] {
+		case "command":
 			list := texts(v)
-			if one, ok := v.(string); ok {
-				list = []string{one}
+			if text != "" {
+				list = []string{text}
 			}
 			s.command = append(list, s.command...)
-		case key == "args":
+		case "args":
 			s.command = append(s.command, texts(v)...)
-		case slices.Contains(urlKeys, key):
-			if text, _ := v.(string); text != "" {
-				if h.Name == "gemini" && key == "url" && kind == "" {
-					return s, fmt.Errorf("its url is for server-sent events; foldgate calls streamable HTTP (httpUrl)")
-				}
+		case "url":
+			if h.Name == "gemini" && key == "url" && text != "" && kind == "" {
+				return s, fmt.Errorf("its url is for server-sent events; foldgate calls streamable HTTP (httpUrl)")
+			}
+			if text != "" {
 				s.url = expand(text)
 			}
-		case key == "cwd":
-			text, _ := v.(string)
+		case "cwd":
 			s.cwd = expand(text)
-		case slices.Contains(envKeys, key):
+		case "env":
 			s.env = each(table(v))
-		case key == "headers" || key == "http_headers":
+		case "headers":
 			s.headers = each(table(v))
-		case key == "includeTools" || key == "enabled_tools" || key == "available_tools":
+		case "allow":
 			s.allow = texts(v)
-		case key == "excludeTools" || key == "disabled_tools":
+		case "deny":
 			s.deny = texts(v)
-		case !slices.Contains(harmless, key) && key != "bearer_token_env_var" && key != "env_http_headers" && key != "env_vars":
+		case "":
 			s.lost = append(s.lost, key)
 		}
 	}

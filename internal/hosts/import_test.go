@@ -2,8 +2,11 @@ package hosts
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -11,7 +14,7 @@ import (
 
 // importer returns one for an empty configuration. No text looks like a secret to it.
 func importer() *Importer {
-	return &Importer{Values: map[string]string{}, Secret: func(text string) bool { return strings.Contains(text, "sk-live") }}
+	return &Importer{Projects: none, Values: map[string]string{}, Secret: func(text string) bool { return strings.Contains(text, "sk-live") }}
 }
 
 // Each host's spelling of servers becomes the same upstreams.
@@ -145,5 +148,175 @@ func TestImportSecrets(t *testing.T) {
 	slices.Sort(values)
 	if want := []string{"https://user:hush7@x.example/mcp", "hush1", "hush2", "hush4", "hush5$$", "hush6", "other", "x-sk-live-hush3"}; !slices.Equal(values, want) {
 		t.Errorf("values %q, want %q", values, want)
+	}
+}
+
+// Claude Code keeps servers of single projects in the user's file. Those of the chosen projects are
+// imported like the others, the rest of the file stays, and disconnect brings all back, also after
+// the host has written its file again.
+func TestImportProjects(t *testing.T) {
+	dir := home(t)
+	t.Setenv("PATH", dir)
+	if err := os.WriteFile(filepath.Join(dir, "npx"), []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	h, err := Find("claude-code")
+	if err != nil {
+		t.Fatal(err)
+	}
+	places := []entry{{"mcpServers"}, {"projects", "/work/a b", "mcpServers"}, {"projects", "/work/c", "mcpServers"}}
+	moved := 0
+	for seed := range uint64(30) {
+		g := generator{rand.New(rand.NewPCG(seed, 50))}
+		part := func() string { return strings.Trim(g.jsonc("mcpServers", g.servers()), "\ufeff\n") }
+		text := strings.TrimSuffix(part(), "}")
+		if !strings.HasSuffix(strings.TrimSpace(text), ",") {
+			text += ","
+		}
+		text += "\n\"projects\": {\"/work/a b\": " + part() + ",\n  \"/work/c\": " + part() + "}}\n"
+		file := put(t, []byte(text))
+		before, err := h.syntax.decode([]byte(text))
+		if err != nil {
+			continue // the generator has ended a part with a line comment
+		}
+		for _, chosen := range [][]entry{places[:1], places[:2], places} {
+			im := importer()
+			im.Projects = func(dir string) bool {
+				return slices.ContainsFunc(chosen, func(p entry) bool { return p[1%len(p)] == dir })
+			}
+			done, err := im.Import(h, file)
+			if err != nil {
+				t.Fatalf("seed %d: %v\n%s", seed, err, text)
+			}
+			c, err := h.Connect(file, started, done)
+			if err == nil {
+				err = c.Write()
+			}
+			if err != nil {
+				t.Fatalf("seed %d: %v\n%s", seed, err, text)
+			}
+			after, err := h.syntax.decode(get(t, file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, place := range places {
+				for name := range lookup(before, place) {
+					at := slices.IndexFunc(done, func(in Imported) bool { return slices.Equal(in.Entry, append(slices.Clone(place), name)) })
+					if (at >= 0) != (i < len(chosen)) {
+						t.Errorf("seed %d: %s of %q is imported: %t", seed, name, place, at >= 0)
+					}
+					_, stays := lookup(after, place)[name]
+					if goes := at >= 0 && done[at].Key != ""; goes == stays {
+						t.Errorf("seed %d: %s of %q, imported %t, stays %t", seed, name, place, goes, stays)
+					} else if goes {
+						moved++
+					}
+				}
+			}
+			rewritten := append(get(t, file), '\n')
+			if !disconnect(t, h, file) || string(get(t, file)) != text {
+				t.Fatalf("seed %d: disconnect left\n%s\nof\n%s", seed, get(t, file), text)
+			}
+			if c, err = h.Connect(file, started, done); err == nil {
+				err = c.Write()
+			}
+			if err == nil {
+				err = os.WriteFile(file, rewritten, 0o600)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if disconnect(t, h, file) {
+				t.Fatalf("seed %d: a changed file counts as unchanged", seed)
+			}
+			is, err := h.syntax.decode(get(t, file))
+			for _, m := range []map[string]any{before, is} { // empty mappings may be gone, or left
+				for _, place := range places {
+					strip(m, append(slices.Clone(place), Entry))
+				}
+			}
+			if err != nil || !reflect.DeepEqual(before, is) {
+				t.Fatalf("seed %d: %v, disconnect left\n%s\nof\n%s", seed, err, get(t, file), text)
+			}
+			before, _ = h.syntax.decode([]byte(text))
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if moved < 100 {
+		t.Errorf("only %d servers were moved", moved)
+	}
+}
+
+// A server that names a file from its project's directory is started there.
+func TestImportDirectory(t *testing.T) {
+	dir := home(t)
+	if err := os.WriteFile(filepath.Join(dir, "server.js"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	h, err := Find("claude-code")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const two = `{"here": {"command": "sh", "args": ["server.js"]}, "anywhere": {"command": "sh", "args": ["-y", "server"]}}`
+	for text, project := range map[string]string{`{"mcpServers": ` + two + `}`: dir, `{"projects": {"` + dir + `": {"mcpServers": ` + two + `}}}`: ""} {
+		im := importer()
+		im.Dir, im.Projects = project, func(d string) bool { return d == dir }
+		if _, err := im.Import(h, put(t, []byte(text))); err != nil || strings.Count(string(im.Config), `cwd: "`+dir+`"`) != 1 || !strings.Contains(string(im.Config), "\"server.js\"]\n    cwd:") {
+			t.Errorf("%s: %v\n%s", text, err, im.Config)
+		}
+	}
+}
+
+// The current project is that of the directory, or of the repository that it is in.
+func TestCurrent(t *testing.T) {
+	root, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	below := filepath.Join(root, "a", "b")
+	for _, dir := range []string{filepath.Join(root, ".git"), below} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Chdir(below)
+	of, err := Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir, want := range map[string]bool{below: true, root: true, filepath.Join(root, "a"): false, filepath.Dir(root): false} {
+		if of(dir) != want {
+			t.Errorf("%s is the current project: %t", dir, of(dir))
+		}
+	}
+}
+
+// A record that an older foldgate wrote has names alone; its servers come back, too.
+func TestOldRecord(t *testing.T) {
+	home(t)
+	h, err := Find("claude-code")
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := put(t, []byte(`{"mcpServers": {"a": {"command": "x"}, "b": {"command": "y"}}}`))
+	connect(t, h, file, started, "a", "b")
+	c, rec, err := h.open(file)
+	if err != nil || rec == nil {
+		t.Fatal(err)
+	}
+	old := regexp.MustCompile(`\[\s*"mcpServers",\s*("[ab]")\s*\]`).ReplaceAll(get(t, c.state(".json")), []byte("$1"))
+	if !bytes.Contains(old, []byte("\"a\",\n")) {
+		t.Fatalf("the record:\n%s", old)
+	}
+	for path, text := range map[string][]byte{c.state(".json"): old, file: append(get(t, file), '\n')} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	disconnect(t, h, file)
+	if names, err := h.syntax.names(get(t, file), h.table()); err != nil || !slices.Equal(names, []string{"a", "b"}) {
+		t.Errorf("%v, %q came back", err, names)
 	}
 }

@@ -103,11 +103,11 @@ func (g generator) file(h Host) (text string, servers []string) {
 	servers = g.servers()
 	switch h.syntax.(type) {
 	case tomlSyntax:
-		text = g.toml(h.table[0], servers)
+		text = g.toml(h.table()[0], servers)
 	case yamlSyntax:
-		text = g.yaml(h.table[0], servers)
+		text = g.yaml(h.table()[0], servers)
 	default:
-		text = g.jsonc(h.table[0], servers)
+		text = g.jsonc(h.table()[0], servers)
 	}
 	if g.IntN(4) == 0 {
 		text = strings.ReplaceAll(text, "\n", "\r\n")
@@ -155,7 +155,7 @@ func TestProperties(t *testing.T) {
 				if err := os.WriteFile(file, before, 0o600); err != nil {
 					t.Fatal(err)
 				}
-				names, err := h.syntax.names(before, h.table)
+				names, err := h.syntax.names(before, h.table())
 				if err != nil || !reflect.DeepEqual(names, servers) && len(names)+len(servers) > 0 {
 					t.Fatalf("seed %d: names %q, %v, want %q\n%s", seed, names, err, servers, text)
 				}
@@ -175,7 +175,7 @@ func TestProperties(t *testing.T) {
 				// All servers are moved; then the host rewrites its file.
 				connect(t, h, file, started, servers...)
 				moved := get(t, file)
-				if names, _ := h.syntax.names(moved, h.table); !slices.Equal(names, []string{Entry}) {
+				if names, _ := h.syntax.names(moved, h.table()); !slices.Equal(names, []string{Entry}) {
 					t.Fatalf("seed %d: %q is left\n%s", seed, names, moved)
 				}
 				changed := append(bytes.Clone(moved), newline(moved)...)
@@ -191,8 +191,8 @@ func TestProperties(t *testing.T) {
 					t.Fatal(err)
 				}
 				if len(servers) == 0 { // an empty mapping may be gone, or left
-					strip(was, h.table, nil)
-					strip(is, h.table, nil)
+					strip(was, h.own())
+					strip(is, h.own())
 				}
 				if !reflect.DeepEqual(was, is) {
 					t.Fatalf("seed %d: disconnect left\n%s\nof\n%s\nafter\n%s", seed, get(t, file), before, changed)
@@ -213,11 +213,11 @@ func TestEdits(t *testing.T) {
 		for seed := range uint64(200) {
 			text, servers := generator{rand.New(rand.NewPCG(seed, uint64(100+i)))}.file(h)
 			before := []byte(text)
-			after, err := h.syntax.set(before, h.table, Entry, e)
+			after, err := h.syntax.set(before, h.table(), Entry, e)
 			if err == nil {
-				err = verify(h.syntax, before, after, h.table, []string{Entry}, map[string]object{Entry: e})
+				err = verify(h.syntax, before, after, h.table(), []entry{h.own()}, map[string]object{Entry: e})
 			}
-			if names, _ := h.syntax.names(after, h.table); err != nil || !slices.Equal(names, append(servers, Entry)) {
+			if names, _ := h.syntax.names(after, h.table()); err != nil || !slices.Equal(names, append(servers, Entry)) {
 				t.Fatalf("%s, seed %d: %v, names %q of\n%s", h.Name, seed, err, names, after)
 			}
 		}
@@ -229,8 +229,8 @@ func TestUnreadable(t *testing.T) {
 	for _, h := range hosts {
 		home(t)
 		for name, text := range map[string]string{
-			"no end": "{\n  \"a\": {\n", "not an object": "\n[1, 2", "text": "a:\n\tb: [", "twice": "{\"" + h.table[0] + "\": {},\n\"" + h.table[0] + "\": {}}",
-			"servers are a list": fmt.Sprintf("{\n%q: []}", h.table[0]), "a = b = c": "a = 1\nb = = 2\n", "two documents": "a: [}\n",
+			"no end": "{\n  \"a\": {\n", "not an object": "\n[1, 2", "text": "a:\n\tb: [", "twice": "{\"" + h.table()[0] + "\": {},\n\"" + h.table()[0] + "\": {}}",
+			"servers are a list": fmt.Sprintf("{\n%q: []}", h.table()[0]), "a = b = c": "a = 1\nb = = 2\n", "two documents": "a: [}\n",
 		} {
 			file := put(t, []byte(text))
 			c, err := h.Connect(file, started, nil)
@@ -264,17 +264,17 @@ func FuzzConnect(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		after, err := h.syntax.set([]byte(text), h.table, Entry, e)
-		if err != nil || verify(h.syntax, []byte(text), after, h.table, []string{Entry}, map[string]object{Entry: e}) != nil {
+		after, err := h.syntax.set([]byte(text), h.table(), Entry, e)
+		if err != nil || verify(h.syntax, []byte(text), after, h.table(), []entry{h.own()}, map[string]object{Entry: e}) != nil {
 			return
 		}
-		names, err := h.syntax.names(after, h.table)
+		names, err := h.syntax.names(after, h.table())
 		if err != nil || !slices.Contains(names, Entry) {
 			t.Fatalf("names %q, %v of\n%s", names, err, after)
 		}
-		gone, err := h.syntax.remove(after, h.table, Entry, false)
-		if err == nil && verify(h.syntax, after, gone, h.table, []string{Entry}, nil) == nil {
-			if names, err := h.syntax.names(gone, h.table); err != nil || slices.Contains(names, Entry) {
+		gone, err := h.syntax.remove(after, h.table(), Entry, false)
+		if err == nil && verify(h.syntax, after, gone, h.table(), []entry{h.own()}, nil) == nil {
+			if names, err := h.syntax.names(gone, h.table()); err != nil || slices.Contains(names, Entry) {
 				t.Fatalf("names %q, %v of\n%s", names, err, gone)
 			}
 		}

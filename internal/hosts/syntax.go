@@ -55,9 +55,9 @@ func lookup(m map[string]any, path []string) map[string]any {
 	return m
 }
 
-// verify checks an edit: after must be before, but for the entries of names below path. want is
-// the new value of an entry that must be there.
-func verify(s syntax, before, after []byte, path, names []string, want map[string]object) error {
+// verify checks an edit: after must be before, but for the entries that it touches. want is the new
+// value of an entry below path that must be there.
+func verify(s syntax, before, after []byte, path []string, touched []entry, want map[string]object) error {
 	unsafe := func(err error) error {
 		return fmt.Errorf("this file can't be changed safely (%w); add the entry by hand: --print shows it", err)
 	}
@@ -82,28 +82,28 @@ func verify(s syntax, before, after []byte, path, names []string, want map[strin
 			return unsafe(fmt.Errorf("%s would not be as it should", name))
 		}
 	}
-	strip(was, path, names)
-	strip(is, path, names)
+	for _, t := range touched {
+		strip(was, t)
+		strip(is, t)
+	}
 	if !reflect.DeepEqual(was, is) {
 		return unsafe(fmt.Errorf("something else would change"))
 	}
 	return nil
 }
 
-// strip removes entries and the mappings that are empty without them.
-func strip(m map[string]any, path, names []string) {
-	if len(path) == 0 {
-		for _, n := range names {
-			delete(m, n)
-		}
+// strip removes an entry and the mappings that are empty without it.
+func strip(m map[string]any, e entry) {
+	if len(e) == 1 {
+		delete(m, e[0])
 		return
 	}
-	inner, ok := m[path[0]].(map[string]any)
+	inner, ok := m[e[0]].(map[string]any)
 	if ok {
-		strip(inner, path[1:], names)
+		strip(inner, e[1:])
 	}
-	if m[path[0]] == nil || ok && len(inner) == 0 {
-		delete(m, path[0])
+	if m[e[0]] == nil || ok && len(inner) == 0 {
+		delete(m, e[0])
 	}
 }
 

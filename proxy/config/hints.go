@@ -3,6 +3,8 @@ package config
 import (
 	"fmt"
 	"strings"
+
+	"github.com/foldgate/foldgate/internal/hosts/spelling"
 )
 
 // Closest returns the one of names that a mistyped word most likely means, "" if none is near: one that
@@ -41,21 +43,6 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// hostTables are the keys under which hosts list their servers, and the names of such hosts.
-var hostTables = map[string]string{
-	"mcpServers": "claude-code (or claude-desktop, cursor, windsurf, gemini)", "servers": "vscode", "mcp": "opencode",
-	"mcp_servers": "codex", "context_servers": "zed", "extensions": "goose",
-}
-
-// hostKeys are the keys of a host's server, and what an upstream has instead.
-var hostKeys = map[string]string{
-	"args":        "put them into command: [npx, -y, server]",
-	"environment": "write env", "envs": "write env", "cmd": "write command: [npx, -y, server]",
-	"serverUrl": "write url", "httpUrl": "write url", "uri": "write url",
-	"type": "leave it out: command or url says it", "transport": "leave it out: command or url says it",
-	"timeout": "write timeout_seconds", "disabled": "comment the upstream out instead", "enabled": "comment the upstream out instead",
-}
-
 // unknownKey returns the fault for the key at a place that its mapping does not have. keys are the
 // ones that it has.
 func unknownKey(key, keys string) Fault {
@@ -66,11 +53,15 @@ func unknownKey(key, keys string) Fault {
 		table = path[1]
 	}
 	names := strings.Split(keys, ", ")
-	switch host, known := hostTables[table]; {
-	case known:
+	switch of := spelling.Hosts(table); {
+	case len(of) > 0:
+		host := of[0]
+		if len(of) > 1 {
+			host += " (or " + strings.Join(of[1:], ", ") + ")"
+		}
 		return Fault{Key: key[:strings.Index(key, table)+len(table)], Msg: fmt.Sprintf("is how an agent host lists its servers. Take it out of this file; then foldgate import %s turns the host's servers into upstreams. Or write them by hand, as upstreams: {name: {command: [npx, -y, server]}}", host)}
-	case path[0] == "upstreams" && len(path) == 3 && hostKeys[name] != "":
-		return Fault{Key: key, Msg: "there is no such key; " + hostKeys[name]}
+	case path[0] == "upstreams" && len(path) == 3 && spelling.Instead(name) != "":
+		return Fault{Key: key, Msg: "there is no such key; " + spelling.Instead(name)}
 	}
 	guess := ""
 	if near := Closest(name, names); near != "" {

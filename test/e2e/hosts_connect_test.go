@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -20,28 +21,31 @@ import (
 type connectable struct {
 	name, bin string
 	file      string // below the home directory
-	text      string // %q is the program of the server "mine"
+	text      string // %q is mine
+	mine      string // what the server of that name is started with
 	list      []string
 	// connected matches the line of a server in the host's list.
 	connected string
 }
 
-// The hosts that npm has. Claude Code's licence and Gemini CLI's size keep them out of package.json:
-// they are tested where somebody has installed them there.
+// The hosts that npm has. Claude Code's licence keeps it out of package.json: it is tested where
+// somebody has installed it there.
 func connectables(t *testing.T) []connectable {
 	return []connectable{
 		{
 			"codex", "@openai/" + platform(t, codexTargets) + "/bin/codex", ".codex/config.toml",
-			"# my Codex\ncheck_for_update_on_startup = false   # never\n\n[mcp_servers.mine]\ncommand = %q\n", []string{"mcp", "list"}, `(?m)^%s .*enabled`,
+			"# my Codex\ncheck_for_update_on_startup = false   # never\n\n[mcp_servers.mine]\ncommand = %q\n", fakeserverBin, []string{"mcp", "list"}, `(?m)^%s .*enabled`,
 		}, {
 			"opencode", platform(t, opencodePackages) + "/bin/opencode", "config/opencode/opencode.json",
-			"{\n  // my opencode\n  \"autoupdate\": false,\n  \"mcp\": {\n      \"mine\": {\"type\": \"local\", \"command\": [%q]},\n  },\n}\n", []string{"mcp", "list"}, `✓ \S*%s .*connected`,
+			"{\n  // my opencode\n  \"autoupdate\": false,\n  \"mcp\": {\n      \"mine\": {\"type\": \"local\", \"command\": [%q]},\n  },\n}\n", fakeserverBin, []string{"mcp", "list"}, `✓ \S*%s .*connected`,
 		}, {
 			"claude-code", "@anthropic-ai/claude-code-linux-x64/claude", ".claude.json",
-			"{\n  \"mcpServers\": {\n    \"mine\": {\n      \"type\": \"stdio\",\n      \"command\": %q,\n      \"args\": [],\n      \"env\": {}\n    }\n  }\n}", []string{"mcp", "list"}, `%s: .*Connected`,
+			"{\n  \"mcpServers\": {\n    \"mine\": {\n      \"type\": \"stdio\",\n      \"command\": %q,\n      \"args\": [],\n      \"env\": {}\n    }\n  }\n}", fakeserverBin, []string{"mcp", "list"}, `%s: .*Connected`,
 		}, {
-			"gemini", "@google/gemini-cli/bundle/gemini.js", ".gemini/settings.json",
-			"{\n  // my Gemini\n  \"security\": {\"folderTrust\": {\"enabled\": false}},\n  \"mcpServers\": {\n    \"mine\": {\"command\": %q}\n  }\n}\n", []string{"mcp", "list"}, `%s: .*Connected`,
+			"gemini", geminiJS, ".gemini/settings.json",
+			// It does not speak the fake server's revision.
+			"{\n  // my Gemini\n  \"security\": {\"folderTrust\": {\"enabled\": false}},\n  \"mcpServers\": {\n    \"mine\": {\"command\": " + strconv.Quote(node(t)) + ", \"args\": [%q]}\n  }\n}\n",
+			module(t, everythingJS), []string{"mcp", "list"}, `%s: .*Connected`,
 		},
 	}
 }
@@ -55,7 +59,7 @@ func TestConnect(t *testing.T) {
 			t.Parallel()
 			bin, err := testbin.Module(h.bin)
 			if err != nil {
-				if h.name == "claude-code" || h.name == "gemini" {
+				if h.name == "claude-code" {
 					t.Skip(err)
 				}
 				t.Fatal(err)
@@ -65,7 +69,7 @@ func TestConnect(t *testing.T) {
 			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			text := fmt.Sprintf(h.text, fakeserverBin)
+			text := fmt.Sprintf(h.text, h.mine)
 			write(t, file, text)
 			config := filepath.Join(home, "gate.yaml")
 			write(t, config, "upstreams:\n  files: {builtin: files, roots: [.]}\n")
@@ -104,7 +108,7 @@ func TestConnect(t *testing.T) {
 			for _, command := range []string{"connect", "import"} {
 				before := content(t, file)
 				run(foldgateBin, command, h.name, "--config", config, "--yes")
-				if now := content(t, file); strings.Contains(now, fakeserverBin) == (command == "import") {
+				if now := content(t, file); strings.Contains(now, h.mine) == (command == "import") {
 					t.Errorf("%s left\n%s", command, now)
 				}
 				rewrites := content(t, file)
@@ -116,26 +120,37 @@ func TestConnect(t *testing.T) {
 				}
 			}
 			lists("after disconnect", map[string]bool{"mine": true, "foldgate": false})
-			if upstreams := content(t, config); !strings.Contains(upstreams, fakeserverBin) {
+			if upstreams := content(t, config); !strings.Contains(upstreams, h.mine) {
 				t.Errorf("the configuration after import:\n%s", upstreams)
 			}
 		})
 	}
 }
 
-// A model gets foldgate's tools after connect and import, and its host's own after disconnect.
+// A model gets foldgate's tools after import, and its host's own after disconnect.
 func TestConnectTools(t *testing.T) {
 	t.Parallel()
+	t.Run("codex", func(t *testing.T) {
+		t.Parallel()
+		testConnectTools(t, "codex", ".codex/config.toml", "mcp__%s", mcpServer{command: []string{fakeserverBin}}, func(r *hostRun) { configureCodex(t, r, "model") }, func(r *hostRun) { execCodex(t, r) })
+	})
+	t.Run("gemini", func(t *testing.T) {
+		t.Parallel()
+		testConnectTools(t, "gemini", ".gemini/settings.json", "mcp_%s_", mcpServer{command: []string{node(t), module(t, everythingJS)}}, func(r *hostRun) { configureGemini(t, r) }, func(r *hostRun) { runGemini(t, r) })
+	})
+}
+
+func testConnectTools(t *testing.T, host, file, called string, mine mcpServer, configure, run func(*hostRun)) {
 	say := llmstub.Say("done")
 	r := newHostRun(t, llmstub.Agent{Name: "main", Play: llmstub.Script(say, say, say)})
-	r.servers["mine"] = mcpServer{command: []string{fakeserverBin}}
-	configureCodex(t, r, "model")
-	file, config := filepath.Join(r.home, ".codex", "config.toml"), filepath.Join(r.home, "gate.yaml")
+	r.servers["mine"] = mine
+	configure(r)
+	file, config := filepath.Join(r.home, filepath.FromSlash(file)), filepath.Join(r.home, "gate.yaml")
 	write(t, config, "upstreams:\n  files: {builtin: files, roots: [.]}\n")
 	before := content(t, file)
 	foldgate := func(args ...string) {
 		t.Helper()
-		cmd := exec.Command(foldgateBin, append(args, "codex", "--yes")...)
+		cmd := exec.Command(foldgateBin, append(args, host, "--yes")...)
 		cmd.Env = append(os.Environ(), "HOME="+r.home, "XDG_CONFIG_HOME="+filepath.Join(r.home, "config"), "CODEX_HOME=")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%q: %v\n%s", args, err, out)
@@ -143,21 +158,51 @@ func TestConnectTools(t *testing.T) {
 	}
 	offers := func(want, not string) {
 		t.Helper()
-		execCodex(t, r)
+		run(r)
 		all := r.stub.Requests("main")
-		if tools := string(all[len(all)-1].Body); !strings.Contains(tools, want) || strings.Contains(tools, not) {
-			t.Errorf("the model is offered %q; want %s and not %s", all[len(all)-1].Tools, want, not)
+		if len(all) == 0 {
+			t.Fatal("the host asked its model nothing")
+		}
+		last := all[len(all)-1] // its body: Codex's names have no server
+		if tools := string(last.Body); !strings.Contains(tools, fmt.Sprintf(called, want)) || strings.Contains(tools, fmt.Sprintf(called, not)) {
+			t.Errorf("the model is offered %q; want those of %s and not of %s", last.Tools, want, not)
 		}
 	}
-	offers("mcp__mine", "mcp__foldgate")
+	offers("mine", "foldgate")
 	foldgate("import", "--config", config)
-	offers("mcp__foldgate", "mcp__mine")
+	offers("foldgate", "mine")
 	foldgate("disconnect")
 	if after := content(t, file); after != before {
 		t.Errorf("disconnect left\n%s\nof\n%s", after, before)
 	}
-	offers("mcp__mine", "mcp__foldgate")
+	offers("mine", "foldgate")
 }
+
+// configureGemini writes Gemini CLI's settings, with the servers of r.
+func configureGemini(t *testing.T, r *hostRun) {
+	servers := map[string]any{}
+	for name, s := range r.servers {
+		servers[name] = map[string]any{"command": s.command[0], "args": s.command[1:]}
+	}
+	dir := filepath.Join(r.home, ".gemini")
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(dir, "settings.json"), "// my Gemini\n"+jsonText(t, map[string]any{
+		"security": map[string]any{"folderTrust": map[string]any{"enabled": false}, "auth": map[string]any{"selectedType": "gemini-api-key"}},
+		"general":  map[string]any{"enableAutoUpdate": false}, "privacy": map[string]any{"usageStatisticsEnabled": false},
+		"mcpServers": servers,
+	}))
+}
+
+// runGemini runs Gemini CLI without a terminal. It then offers its model the tools of servers only
+// if nobody has to be asked about them.
+func runGemini(t *testing.T, r *hostRun) {
+	r.command(t, node(t), []string{module(t, geminiJS), "--model", "m", "--approval-mode", "yolo", "--prompt", "find why more payments fail"},
+		"GEMINI_API_KEY=none", "GOOGLE_GEMINI_BASE_URL="+r.stub.URL())
+}
+
+const geminiJS = "@google/gemini-cli/bundle/gemini.js"
 
 // content returns a file's text.
 func content(t *testing.T, file string) string {

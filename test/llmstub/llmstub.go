@@ -1,6 +1,7 @@
 // Package llmstub is a model that says what a test wrote down: a server on
 // loopback that speaks Anthropic's Messages, OpenAI's chat completions and
-// OpenAI's Responses, all streamed, and keeps every request that it got.
+// Responses, and Gemini's interface, all streamed, and keeps every request that
+// it got.
 //
 // A host sends its model the whole of its context with every request. So what
 // a tool call cost a context is the difference between two requests, and what
@@ -102,7 +103,7 @@ func Start(agents ...Agent) (*Server, error) {
 	}
 	s := &Server{agents: agents, url: "http://" + l.Addr().String(), served: make(chan error, 1)}
 	mux := http.NewServeMux()
-	for _, d := range []dialect{messages{}, chat{}, responses{}} {
+	for _, d := range []dialect{messages{}, chat{}, responses{}, generate{}} {
 		mux.HandleFunc("POST /v1/"+d.path(), func(w http.ResponseWriter, r *http.Request) { s.serve(w, r, d) })
 	}
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {

@@ -26,6 +26,10 @@ var conversations = map[string]string{
 		{"type":"message","role":"assistant","content":[{"type":"output_text","text":"I look."}]},
 		{"type":"function_call","call_id":"c1","name":"read","arguments":"{\"path\":\"a\"}"},
 		{"type":"function_call_output","call_id":"c1","output":[{"type":"input_text","text":"ä"},{"type":"input_text","text":"b"}]}]}`,
+	"v1beta/models/m:streamGenerateContent": `{"systemInstruction":{"parts":[{"text":"Be brief."}]},"tools":[{"functionDeclarations":[{"name":"read"}]}],"contents":[
+		{"role":"user","parts":[{"text":"look"}]},
+		{"role":"model","parts":[{"text":"I look."},{"functionCall":{"id":"c1","name":"read","args":{"path":"a"}}}]},
+		{"role":"user","parts":[{"functionResponse":{"id":"c1","name":"read","response":{"output":"ä\nb"}}}]}]}`,
 }
 
 func ask(t *testing.T, url, body string) (status int, answer string) {
@@ -118,6 +122,17 @@ func spoken(t *testing.T, stream string) (text, arguments, call string) {
 					} `json:"tool_calls"`
 				}
 			}
+			Candidates []struct {
+				Content struct {
+					Parts []struct {
+						Text         string
+						FunctionCall struct {
+							ID   string
+							Args json.RawMessage
+						}
+					}
+				}
+			}
 		}
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
 			t.Fatalf("%q: %v", data, err)
@@ -137,6 +152,11 @@ func spoken(t *testing.T, stream string) (text, arguments, call string) {
 			arguments += piece
 		}
 		text, arguments = text+block.Text, arguments+block.Partial
+		for _, c := range e.Candidates {
+			for _, p := range c.Content.Parts {
+				text, call, arguments = text+p.Text, call+p.FunctionCall.ID, arguments+string(p.FunctionCall.Args)
+			}
+		}
 		for _, c := range e.Choices {
 			text += c.Delta.Content
 			for _, tc := range c.Delta.ToolCalls {

@@ -7,7 +7,7 @@ import (
 
 // Request is a request of a host to its model.
 type Request struct {
-	// API is "messages", "chat/completions" or "responses".
+	// API is "messages", "chat/completions", "responses" or generate's path.
 	API string
 	// Agent is the name of the agent that answered.
 	Agent string
