@@ -30,8 +30,8 @@ a tool that no upstream shows. It changes nothing: no state directory is written
 		Example: "  foldgate check\n  foldgate check --config foldgate.yaml -v\n  foldgate check --as alice",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if wait <= 0 {
-				return usageError{fmt.Errorf("--wait: %s is no time to wait; use one such as 30s", wait)}
+			if err := checkWait(wait); err != nil {
+				return err
 			}
 			cfg, err := config.Find(a.config)
 			if err != nil {
@@ -62,16 +62,16 @@ a tool that no upstream shows. It changes nothing: no state directory is written
 					hint = ""
 				}
 				printFailed(cmd.OutOrStdout(), cfg, report)
-				return fmt.Errorf("%d of %d upstreams can't be reached%s", n, len(report.Upstreams), hint)
+				return fmt.Errorf("%d of %s can't be reached%s", n, count(len(report.Upstreams), "upstream"), hint)
 			}
 			if report.Store != nil {
 				return fmt.Errorf("the store of the limits, store.url, can't be used: %w", report.Store)
 			}
 			if n := len(report.Clashes); n > 0 {
-				return fmt.Errorf("%d names are offered by two upstreams", n)
+				return fmt.Errorf("%s offered by two upstreams", count(n, "name"))
 			}
 			if n := len(report.Unmatched); n > 0 {
-				return fmt.Errorf("%d rules of workflows name a tool that there is not", n)
+				return fmt.Errorf("%s of workflows with a tool that there is not", count(n, "rule"))
 			}
 			return nil
 		},

@@ -208,28 +208,17 @@ func address(cfg config.Config) string {
 	return scheme + cfg.Listen + "/mcp"
 }
 
-// userConfiguration returns the configuration file of a user, for hosts that start foldgate anywhere.
-func userConfiguration() (string, error) {
-	dir, err := os.UserConfigDir()
-	return filepath.Join(dir, "foldgate", "foldgate.yaml"), err
-}
-
-// configuration returns the absolute path of the configuration file: --config, ./foldgate.yaml, or the user's.
+// configuration returns the absolute path of the configuration file.
 func (f *hostFlags) configuration() (string, error) {
-	if f.app.config != "" {
-		return filepath.Abs(f.app.config)
-	}
-	if _, err := os.Stat("foldgate.yaml"); err == nil {
-		return filepath.Abs("foldgate.yaml")
-	}
-	file, err := userConfiguration()
+	file, err := config.Locate(f.app.config)
 	if err != nil {
 		return "", err
 	}
-	if _, err := os.Stat(file); err != nil {
+	if file == "" {
+		file, _ = config.UserFile()
 		return "", usageError{fmt.Errorf("there is no configuration for the host to start foldgate with: neither ./foldgate.yaml nor %s. Name one with --config, or make one: foldgate init", file)}
 	}
-	return file, nil
+	return filepath.Abs(file)
 }
 
 // self returns the path of the running program, as PATH finds it if it does: that path outlives an update.

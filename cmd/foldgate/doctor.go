@@ -55,7 +55,9 @@ type doctor struct {
 	Faults   int       `json:"faults"`
 	Warnings int       `json:"warnings"`
 
-	cfg config.Config
+	cfg  config.Config
+	logs []string // files that gateways log to
+	held error    // why nothing can be taken from the store of the limits, as check tries it
 }
 
 func newDoctor(a *app) *cobra.Command {
@@ -66,12 +68,15 @@ func newDoctor(a *app) *cobra.Command {
 		Short: "Look for what keeps foldgate and its hosts from working",
 		Long: `Look at the hosts of this machine and what they start, the configuration, the
 programs and servers behind it, their logins and the cost of their tools, the state
-directory and the disk, the clock, the store of the limits, and the errors of the
-last 24 hours. Each line is ok, warn or fault, with its remedy. Exit code 1 means
+directory and the disk, the log file, the clock, the store of the limits, and the
+errors of the last 24 hours. Each line is ok, warn or fault, with its remedy. Exit code 1 means
 that there is a fault. It changes nothing; servers are started as by foldgate check.`,
 		Example: "  foldgate doctor\n  foldgate doctor --config /etc/foldgate/foldgate.yaml --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkWait(d.wait); err != nil {
+				return err
+			}
 			done := a.working(cmd, cmd.CommandPath())
 			d.examine(cmd.Context())
 			done()
@@ -114,11 +119,14 @@ func (d *doctor) print(out io.Writer) {
 			render.Printf(out, "%22s-> %s\n", "", f.Remedy)
 		}
 	}
-	fmt.Fprintf(out, "\n%d faults, %d warnings\n", d.Faults, d.Warnings)
+	fmt.Fprintf(out, "\n%s, %s\n", count(d.Faults, "fault"), count(d.Warnings, "warning"))
 }
 
 func (d *doctor) examine(ctx context.Context) {
 	d.add(levelOK, "version", "", "%s", versionLine())
+	if d.app.logFile != "" {
+		d.logs = append(d.logs, d.app.logFile)
+	}
 	usable := d.configuration()
 	d.hosts(ctx)
 	if usable {
@@ -128,6 +136,9 @@ func (d *doctor) examine(ctx context.Context) {
 		d.store(ctx)
 	}
 	d.state(ctx)
+	for _, file := range d.logs {
+		d.log(file)
+	}
 	d.clock(ctx, usable, d.recent(ctx))
 }
 
@@ -153,7 +164,7 @@ func (d *doctor) configuration() (usable bool) {
 	if cfg.Listen != "" {
 		served = "listens on " + cfg.Listen
 	}
-	d.add(levelOK, "configuration", "", "%s: %d upstreams, %s", cfg.File, len(cfg.Upstreams), served)
+	d.add(levelOK, "configuration", "", "%s: %s, %s", cfg.File, count(len(cfg.Upstreams), "upstream"), served)
 	return true
 }
 
@@ -207,7 +218,11 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 		again += " --config " + d.cfg.File
 	}
 	s := found.Server
-	named, absolute := namedConfiguration(s.Command)
+	named := flagOf(s.Command, "--config", "-c", "run")
+	absolute := filepath.IsAbs(named)
+	if file := flagOf(s.Command, "--log-file"); filepath.IsAbs(file) && !slices.Contains(d.logs, file) {
+		d.logs = append(d.logs, file)
+	}
 	_, missing := os.Stat(named)
 	switch {
 	case found.Off != "":
@@ -234,19 +249,19 @@ func (d *doctor) host(ctx context.Context, h hosts.Host, file string, found *hos
 	}
 }
 
-// namedConfiguration returns the configuration that a command line of foldgate names, "" for none.
-func namedConfiguration(command []string) (file string, absolute bool) {
+// flagOf returns the value of a flag in a command line of foldgate, the last one, "" for none. names
+// are its spellings, or a word that a value follows.
+func flagOf(command []string, names ...string) (value string) {
 	for i, arg := range command {
-		value, joined := strings.CutPrefix(arg, "--config=")
+		joined, is := strings.CutPrefix(arg, names[0]+"=")
 		switch {
-		case joined:
-			file = value
-		case i == 0:
-		case command[i-1] == "--config" || command[i-1] == "-c" || command[i-1] == "run" && !strings.HasPrefix(arg, "-"):
-			file = arg
+		case is:
+			value = joined
+		case i > 0 && slices.Contains(names, command[i-1]) && !strings.HasPrefix(arg, "-"):
+			value = arg
 		}
 	}
-	return file, filepath.IsAbs(file)
+	return value
 }
 
 func lookPath(command []string) error {
@@ -300,11 +315,20 @@ var versionNumber = regexp.MustCompile(`(\d+)\.\d+[\w.+-]*`)
 func (d *doctor) programs(ctx context.Context) {
 	used := map[string]string{} // the upstream that uses it
 	for _, key := range d.cfg.UpstreamKeys() {
-		if command := d.cfg.Upstreams[key].Command; len(command) > 0 {
-			used[command[0]] = key
-			if filepath.Base(command[0]) == "npx" {
-				used["node"] = cmp.Or(used["node"], key)
+		u := d.cfg.Upstreams[key]
+		if len(u.Command) == 0 {
+			continue
+		}
+		program := u.Command[0]
+		if filepath.Base(program) != program && !filepath.IsAbs(program) {
+			if u.Cwd == "" {
+				d.add(levelWarn, "program", "name its absolute path in upstreams."+key+".command, or set cwd there", "%s of %s counts from the directory that foldgate is started in: a host may start it elsewhere", program, key)
 			}
+			program = filepath.Join(d.cfg.Path(u.Cwd), program) // as the gateway finds it
+		}
+		used[program] = key
+		if filepath.Base(program) == "npx" {
+			used["node"] = cmp.Or(used["node"], key)
 		}
 	}
 	var ok []string
@@ -349,6 +373,7 @@ func (d *doctor) upstreams(ctx context.Context) {
 		d.add(levelFault, "upstreams", "foldgate check", "%v", err)
 		return
 	}
+	d.held = r.Store
 	var ok []string
 	dearest, most, tools := "", 0, len(r.Own)
 	for _, u := range r.Upstreams {
@@ -379,7 +404,7 @@ func (d *doctor) upstreams(ctx context.Context) {
 	if r.Tokens > manyTokens {
 		level, remedy = levelWarn, fmt.Sprintf("tools: {allow: [...]} under upstreams.%s, which costs %d, shows fewer", dearest, most)
 	}
-	d.add(level, "definitions", remedy, "%d tools cost a host %d tokens (%s)", tools, r.Tokens, r.Counter)
+	d.add(level, "definitions", remedy, "the definitions of %s cost a host %s (%s)", count(tools, "tool"), count(r.Tokens, "token"), r.Counter)
 }
 
 // store asks the store of the limits.
@@ -387,17 +412,22 @@ func (d *doctor) store(ctx context.Context) {
 	if len(d.cfg.Budgets.Limits) == 0 {
 		return
 	}
-	where := "in the state directory"
+	where, file := "in the state directory", filepath.Join(d.cfg.StatePath(), "budgets.db")
 	if d.cfg.Store.URL != "" {
 		where = "in Redis"
-	} else if info, err := os.Stat(filepath.Join(d.cfg.StatePath(), "budgets.db")); err != nil || !ownedByMe(info) { // to open it would make it
-		d.add(levelOK, "budget store", "", "%d limits, %s, not opened", len(d.cfg.Budgets.Limits), where)
+	} else if info, err := os.Stat(file); err == nil && ownedByMe(info) {
+		var f *os.File
+		if f, d.held = os.OpenFile(file, os.O_RDWR, 0); d.held == nil {
+			d.held = f.Close()
+		}
+	} else { // to open it would make it
+		d.add(levelOK, "budget store", "", "%s, %s, not opened", count(len(d.cfg.Budgets.Limits), "limit"), where)
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	n, err := proxy.UsedLimits(ctx, d.cfg, slog.New(slog.DiscardHandler))
-	if err != nil {
+	if err = cmp.Or(err, d.held); err != nil {
 		effect := "refused"
 		if d.cfg.Budgets.OnError == "allow" {
 			effect = "allowed, and charged later"
@@ -405,10 +435,10 @@ func (d *doctor) store(ctx context.Context) {
 		d.add(levelFault, "budget store", "start the store, or correct store.url; calls are "+effect+" meanwhile (budgets.on_error)", "%s: %v", where, err)
 		return
 	}
-	d.add(levelOK, "budget store", "", "%d limits, %d counts in use, %s", len(d.cfg.Budgets.Limits), n, where)
+	d.add(levelOK, "budget store", "", "%s, %s in use, %s", count(len(d.cfg.Budgets.Limits), "limit"), count(n, "count"), where)
 }
 
-// state looks at the state directory, without a change.
+// state looks at the state directory, and leaves it as it is.
 func (d *doctor) state(ctx context.Context) {
 	dir := d.cfg.StatePath()
 	info, err := os.Stat(dir)
@@ -446,18 +476,88 @@ func (d *doctor) state(ctx context.Context) {
 	if found, err := control.Find(ctx, dir); err == nil {
 		running = fmt.Sprintf("; gateways that run on it: %d", len(found))
 	}
-	switch mode := info.Mode().Perm(); {
+	mode := info.Mode().Perm()
+	open := mode&0o077 != 0 && runtime.GOOS != "windows"
+	if open && ownedByMe(info) {
+		d.add(levelWarn, "state", "chmod 700 "+dir, "other users can look into %s (mode %03o): it holds what servers have sent", dir, mode)
+	}
+	switch {
 	case !ownedByMe(info):
 		d.add(levelFault, "state", "run foldgate and this command as the user who owns it, such as with sudo -u", "%s belongs to another user", dir)
-	case mode&0o077 != 0 && runtime.GOOS != "windows":
-		d.add(levelWarn, "state", "chmod 700 "+dir, "other users can look into %s (mode %03o): it holds what servers have sent", dir, mode)
 	case mode&0o700 != 0o700 && runtime.GOOS != "windows":
 		d.add(levelFault, "state", "chmod 700 "+dir, "%s has mode %03o: foldgate can't write it", dir, mode)
-	default:
+	case writable(dir) != nil:
+		d.add(levelFault, "state", "make room on the disk, mount it for writing, or set state_dir to another", "%s can't be written: %v", dir, writable(dir))
+	case !open:
 		d.add(levelOK, "state", "", "%s: %s, of it the trace %s%s", dir, megabytes(size), megabytes(traces), running)
 	}
 	d.space(freeBytes(dir), traces)
 }
+
+// writable returns why nothing can be written in a directory. What it writes, it removes.
+func writable(dir string) error {
+	f, err := os.CreateTemp(dir, ".doctor-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("x")
+	return errors.Join(err, f.Close(), os.Remove(f.Name()))
+}
+
+// A log file over largeLog bytes is worth a warning. Its last logTail bytes are read.
+const (
+	largeLog = 1 << 30
+	logTail  = 1 << 20
+)
+
+// log looks at a file that foldgate logs to.
+func (d *doctor) log(file string) {
+	info, err := os.Stat(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := writable(filepath.Dir(file)); err != nil {
+			d.add(levelFault, "log", "create the directory, or name another file with --log-file: foldgate does not start without it", "%s can't be made: %v", file, err)
+			return
+		}
+		d.add(levelOK, "log", "", "%s is made with the first start", file)
+		return
+	}
+	var f *os.File
+	if err == nil {
+		f, err = os.OpenFile(file, os.O_APPEND|os.O_RDWR, 0) // a directory can't be written either
+	}
+	if err != nil {
+		d.add(levelFault, "log", "give its user the right, or name another file with --log-file: foldgate does not start without it", "%v", err)
+		return
+	}
+	defer f.Close()
+	tail := make([]byte, min(info.Size(), logTail))
+	if _, err := f.ReadAt(tail, info.Size()-int64(len(tail))); err != nil && !errors.Is(err, io.EOF) {
+		d.add(levelFault, "log", "name another file with --log-file", "%v", err)
+		return
+	}
+	recent, last := 0, ""
+	for line := range strings.Lines(string(tail)) {
+		m := logLine.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		if at, err := time.Parse(time.RFC3339, m[1]); err == nil && time.Since(at) < recently {
+			recent, last = recent+1, strings.TrimSpace(m[2])
+		}
+	}
+	if recent > 0 {
+		d.add(levelWarn, "log", "read "+file, "%s has %s in 24 hours; the last: %.200s", file, count(recent, "error"), last)
+	}
+	if info.Size() > largeLog {
+		d.add(levelWarn, "log", "rotate it: foldgate only appends, and opens it when it starts", "%s has %s", file, megabytes(info.Size()))
+	}
+	if recent == 0 && info.Size() <= largeLog {
+		d.add(levelOK, "log", "", "%s: %s", file, megabytes(info.Size()))
+	}
+}
+
+// logLine matches an error in foldgate's log: its time and what follows its level.
+var logLine = regexp.MustCompile(`^time=(\S+) level=ERROR (.*)`)
 
 // Free space, in bytes, below which there is a fault or a warning.
 const (
@@ -544,20 +644,20 @@ func (d *doctor) recent(ctx context.Context) (newest time.Time) {
 		case err != nil:
 			d.add(levelFault, "errors", verify, "the trace can't be read: %v", err)
 		case seq < head:
-			d.add(levelFault, "errors", verify, "the trace in %s lacks its last %d records", dir, head-seq)
+			d.add(levelFault, "errors", verify, "the trace in %s lacks the end: %s", dir, count(int(head-seq), "record"))
 		}
 	}
 	if last != "" {
 		last = "; the last: " + last
 	}
-	d.add(levelOK, "errors", "", "of %d calls in 24 hours %d failed and %d were refused%s", calls, failed, refused, last)
+	d.add(levelOK, "errors", "", "of %s in 24 hours %d failed, and foldgate refused %d%s", count(calls, "call"), failed, refused, last)
 	for _, server := range slices.Sorted(maps.Keys(servers)) {
 		if n := servers[server]; server != "" && n[1] > 2 && 2*n[1] > n[0] {
 			d.add(levelWarn, "errors", "foldgate trace --errors --since 24h --server "+server, "of %d calls of %s %d failed", n[0], server, n[1])
 		}
 	}
 	for _, code := range slices.Sorted(maps.Keys(warnings)) {
-		d.add(levelWarn, "errors", "foldgate trace --kind system/warning --since 24h --format jsonl", "%d warnings %s in the trace", warnings[code], code)
+		d.add(levelWarn, "errors", "foldgate trace --kind system/warning --since 24h --format jsonl", "%s %s in the trace", count(warnings[code], "warning"), code)
 	}
 	return newest
 }

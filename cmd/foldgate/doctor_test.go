@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // patient is a machine with a home directory, a host that starts foldgate, and a configuration.
@@ -43,6 +44,15 @@ func (p *patient) configure(text string) {
 // connect writes the host's entry.
 func (p *patient) connect(entry string) {
 	p.write(p.claude, `{"mcpServers": {"foldgate": `+entry+`}}`)
+}
+
+// log lets the host's foldgate log to a file; with a text, it exists.
+func (p *patient) log(text string) {
+	file := filepath.Join(p.dir, "gate.log")
+	p.connect(`{"type": "stdio", "command": "` + p.foldgate + `", "args": ["run", "--config", "` + p.config + `", "--log-file", "` + file + `"]}`)
+	if text != "" {
+		p.write(file, text)
+	}
 }
 
 func (p *patient) program(name, script string) {
@@ -162,6 +172,26 @@ var ailments = []struct {
 		p.configure("upstreams: {a: {command: [uvx, server]}}")
 	}, levelFault, "program", `uvx --version fails: exit status 127`, `upstreams.a.command`},
 
+	{"relative program", func(p *patient) {
+		p.program("node", "echo v22.1.0")
+		p.configure("upstreams: {a: {command: [./bin/node, server]}}")
+	}, levelWarn, "program", `^./bin/node of a counts from the directory`, `absolute path in upstreams.a.command, or set cwd`},
+	{"program relative to cwd", func(p *patient) {
+		p.program("node", "exit 7")
+		p.configure("upstreams: {a: {command: [./node, server], cwd: bin}}")
+	}, levelFault, "program", `bin/node --version fails: exit status 7`, `upstreams.a.command`},
+
+	{"log with errors", func(p *patient) {
+		line := func(age time.Duration, text string) string {
+			return time.Now().Add(-age).Format("time="+time.RFC3339Nano) + " " + text + "\n"
+		}
+		p.log(line(48*time.Hour, `level=ERROR msg=old`) + line(time.Hour, `level=INFO msg=fine`) + line(time.Hour, `level=ERROR msg="the trace is full"`))
+	}, levelWarn, "log", `has 1 error in 24 hours; the last: msg="the trace is full"`, `read .*gate.log`},
+	{"log is a directory", func(p *patient) { p.log(""); _ = os.Mkdir(filepath.Join(p.dir, "gate.log"), 0o700) }, levelFault, "log", `gate.log: is a directory`, `--log-file`},
+	{"log has no directory", func(p *patient) {
+		p.connect(`{"type": "stdio", "command": "` + p.foldgate + `", "args": ["run", "--config", "` + p.config + `", "--log-file=` + p.dir + `/nodir/gate.log"]}`)
+	}, levelFault, "log", `nodir/gate.log can't be made`, `create the directory`},
+
 	{"package missing", func(p *patient) {
 		p.program("npx", strings.ReplaceAll(npx, "#!/bin/sh\n", "[ $1 = --version ] && echo 10.8.2 && exit\n"))
 		p.configure("upstreams: {a: {command: [npx, -y, '@nobody/server']}}")
@@ -176,12 +206,19 @@ var ailments = []struct {
 		p.configure("upstreams: {a: {builtin: files, roots: [.], prefix: ''}, b: {builtin: files, roots: [.], prefix: '', tools: {deny: [read_file, grep, search_files]}}}")
 	}, levelFault, "names", `list_directory is offered by a and by b`, `give b a prefix`},
 	{"glob fits nothing", func(p *patient) { p.configure("run: {allow: [nope]}") }, levelWarn, "names", `run.allow: "nope" fits no tool`, `correct the key`},
-	{"tools cost much", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.serve(30_000, 0) + "'}}") }, levelWarn, "definitions", `6 tools cost a host 3\d{4} tokens`, `tools: \{allow: \[...\]\} under upstreams.a`},
+	{"tools cost much", func(p *patient) { p.configure("upstreams: {a: {url: '" + p.serve(30_000, 0) + "'}}") }, levelWarn, "definitions", `the definitions of 6 tools cost a host 3\d{4} tokens`, `tools: \{allow: \[...\]\} under upstreams.a`},
 
 	{"store away", func(p *patient) {
 		p.configure("store: {url: 'redis://127.0.0.1:1'}\nbudgets: {wait_ms: 100, limits: [{name: day, per: all, tokens: 5, window: 1d}]}")
 	}, levelFault, "budget store", `in Redis: .*127.0.0.1:1`, `start the store, or correct store.url; calls are refused`},
 	{"state is a file", func(p *patient) { p.write(p.state, "x") }, levelFault, "state", `is not a directory`, `remove the file`},
+	{"state not writable at all", func(p *patient) {
+		const dir = "/sys/power" // of root, and nobody can make a file there
+		if info, err := os.Stat(dir); err != nil || !ownedByMe(info) {
+			p.t.Skip(dir + " is not there, or not ours")
+		}
+		p.write(p.config, "state_dir: "+dir+"\n")
+	}, levelFault, "state", `^/sys/power can't be written: `, `set state_dir to another`},
 	{"state open to all", func(p *patient) { _ = os.Mkdir(p.state, 0o700); _ = os.Chmod(p.state, 0o755) }, levelWarn, "state", `mode 755`, `chmod 700 /`},
 	{"state not writable", func(p *patient) { _ = os.Mkdir(p.state, 0o500) }, levelFault, "state", `mode 500`, `chmod 700 /`},
 	{"no place for the state", func(p *patient) { p.write(p.config, "state_dir: nodir/state\n") }, levelFault, "state", `there is no directory .*nodir`, `create the directory`},
@@ -202,11 +239,11 @@ var ailments = []struct {
 	{"calls fail", func(p *patient) { p.record(called("github", 5, 4)...) }, levelWarn, "errors", `of 5 calls of github 4 failed`, `foldgate trace --errors --since 24h --server github`},
 	{"warnings", func(p *patient) {
 		p.record(&trace.Record{From: "foldgate", To: []string{"host:x"}, Kind: trace.KindWarning, Payload: json.RawMessage(`{"code":"too_many"}`)})
-	}, levelWarn, "errors", `1 warnings too_many`, `foldgate trace --kind system/warning`},
+	}, levelWarn, "errors", `^1 warning too_many`, `foldgate trace --kind system/warning`},
 	{"trace broken", func(p *patient) {
 		p.record(called("a", 2, 0)...)
 		p.write(filepath.Join(p.state, "trace", trace.SegmentName(1)), "{broken\n{broken\n")
-	}, levelFault, "errors", `the trace in .*trace lacks its last [23] records`, `foldgate trace verify`},
+	}, levelFault, "errors", `the trace in .*trace lacks the end: [23] records`, `foldgate trace verify`},
 	{"trace cut off", func(p *patient) {
 		p.record(called("a", 9, 0)...)
 		file := filepath.Join(p.state, "trace", trace.SegmentName(1))
@@ -214,7 +251,7 @@ var ailments = []struct {
 		if err != nil || os.Truncate(file, info.Size()/2) != nil {
 			p.t.Fatal(err)
 		}
-	}, levelFault, "errors", `the trace in .*trace lacks its last [4-7] records`, `foldgate trace verify`},
+	}, levelFault, "errors", `the trace in .*trace lacks the end: [4-7] records`, `foldgate trace verify`},
 }
 
 // doctor finds and names each fault, and no other, in a machine that is otherwise in order.
@@ -264,7 +301,7 @@ func TestDoctor(t *testing.T) {
 				t.Errorf("nothing about %s: %s", topic, topics)
 			}
 		}
-		if !strings.Contains(topics, "of 9 calls in 24 hours 1 failed and 0 were refused; the last: quota is used up") {
+		if !strings.Contains(topics, "of 9 calls in 24 hours 1 failed, and foldgate refused 0; the last: quota is used up") {
 			t.Errorf("the errors: %s", topics)
 		}
 	})
@@ -304,6 +341,49 @@ func TestDoctorDisk(t *testing.T) {
 	d := &doctor{}
 	if d.space(-1, 0); len(d.Findings) > 0 {
 		t.Errorf("unknown free space: %+v", d.Findings)
+	}
+}
+
+// One thing has no plural, and no time to wait is a mistake of the command line.
+func TestDoctorWords(t *testing.T) {
+	var out strings.Builder
+	d := &doctor{app: &app{raw: &out}}
+	d.add(levelFault, "host", "do", "bad")
+	d.print(&out)
+	if text := out.String(); !strings.HasSuffix(text, "\n1 fault, 0 warnings\n") {
+		t.Errorf("%q", text)
+	}
+	for _, command := range []string{"doctor", "check"} {
+		if _, errOut, code := runs(t, command, "--wait", "0"); code != exitUsage || !strings.Contains(errOut, "use one such as 30s") {
+			t.Errorf("%s --wait 0: code %d, %s", command, code, errOut)
+		}
+	}
+}
+
+// A user's configuration is found from any directory, after the one that is there.
+func TestLocate(t *testing.T) {
+	home := t.TempDir()
+	for name, value := range map[string]string{"HOME": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config"), "AppData": home} {
+		t.Setenv(name, value)
+	}
+	t.Chdir(home)
+	user, err := config.UserFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"", user, "foldgate.yaml"} {
+		if want != "" {
+			if err := os.MkdirAll(filepath.Dir(want), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(want, []byte("upstreams: {mine: {builtin: files, roots: [.]}}\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		file, err := config.Locate("")
+		if c, found := config.Find(""); err != nil || found != nil || file != want || (c.File == "") != (want == "") {
+			t.Errorf("%q is found, %v, %v; want %q", file, err, found, want)
+		}
 	}
 }
 

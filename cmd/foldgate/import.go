@@ -160,7 +160,7 @@ type importTarget struct {
 // target reads the configuration, and returns what hosts are to start or to call.
 func (f *hostFlags) target(cmd *cobra.Command) (t importTarget, s hosts.Server, err error) {
 	if t.file, err = f.configuration(); err != nil && f.app.config == "" {
-		t.file, err = userConfiguration()
+		t.file, err = config.UserFile()
 	}
 	if err != nil {
 		return t, s, err

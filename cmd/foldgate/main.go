@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -102,7 +103,7 @@ Then give it a configuration (config.example.yaml shows every key), and check it
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.PersistentFlags().StringVarP(&a.config, "config", "c", os.Getenv("FOLDGATE_CONFIG"), "configuration file; without it FOLDGATE_CONFIG, ./foldgate.yaml, or built-in defaults")
+	root.PersistentFlags().StringVarP(&a.config, "config", "c", os.Getenv("FOLDGATE_CONFIG"), "configuration file; without it FOLDGATE_CONFIG, ./foldgate.yaml, foldgate/foldgate.yaml in the user's configuration directory, or built-in defaults")
 	root.PersistentFlags().StringVar(&a.logFile, "log-file", "", "write the log to this file instead of standard error")
 	root.PersistentFlags().BoolVarP(&a.verbose, "verbose", "v", false, "log more")
 	root.Version = versionLine()
@@ -145,6 +146,22 @@ func checkArgs(cmd *cobra.Command) {
 	for _, c := range cmd.Commands() {
 		checkArgs(c)
 	}
+}
+
+// count returns a number of things, whose name forms its plural with an s.
+func count(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// checkWait refuses a time to wait that is none.
+func checkWait(wait time.Duration) error {
+	if wait <= 0 {
+		return usageError{fmt.Errorf("--wait: %s is no time to wait; use one such as 30s", wait)}
+	}
+	return nil
 }
 
 // didYouMean returns the end of an error about a mistyped word, "" if none of names is like it.

@@ -60,22 +60,40 @@ func (f Fault) Error() string {
 	return s
 }
 
-// defaultFile is the file that [Find] looks for if no file is named.
-const defaultFile = "foldgate.yaml"
+// UserFile returns the path of a user's configuration, for hosts that start foldgate anywhere.
+func UserFile() (string, error) {
+	dir, err := os.UserConfigDir()
+	return filepath.Join(dir, "foldgate", "foldgate.yaml"), err
+}
 
-// Find returns the configuration in file. If file is "", it is ./foldgate.yaml if that exists,
-// else the built-in defaults.
+// Locate returns the path of the configuration that commands use: file, or, if that is "", the first
+// that exists of ./foldgate.yaml and [UserFile]. Without one it is "".
+func Locate(file string) (string, error) {
+	if file != "" {
+		return file, nil
+	}
+	candidates := []string{"foldgate.yaml"}
+	if file, err := UserFile(); err == nil {
+		candidates = append(candidates, file)
+	}
+	for _, c := range candidates {
+		if _, err := os.Stat(c); err == nil || !errors.Is(err, os.ErrNotExist) {
+			return c, err
+		}
+	}
+	return "", nil
+}
+
+// Find returns the configuration that [Locate] finds, else the built-in defaults.
 func Find(file string) (Config, error) {
+	file, err := Locate(file)
+	if err != nil {
+		return Config{}, err
+	}
 	if file != "" {
 		return Load(file)
 	}
-	if _, err := os.Stat(defaultFile); err == nil {
-		return Load(defaultFile)
-	} else if !errors.Is(err, os.ErrNotExist) {
-		return Config{}, err
-	}
 	c := Default()
-	var err error
 	c.Dir, err = os.Getwd()
 	return c, err
 }

@@ -4,6 +4,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,8 +13,10 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/foldgate/foldgate/test/llmstub"
+	"github.com/foldgate/foldgate/test/mcpclient"
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
@@ -176,6 +179,68 @@ func testConnectTools(t *testing.T, host, file, called string, mine mcpServer, c
 		t.Errorf("disconnect left\n%s\nof\n%s", after, before)
 	}
 	offers("mine", "foldgate")
+}
+
+// From a host with six servers from npm to the first call through foldgate: import, what the host
+// then starts, and a call. It reports the time.
+func TestFirstCall(t *testing.T) {
+	home := t.TempDir()
+	write(t, filepath.Join(home, "note.txt"), "a note of 17 bytes")
+	servers := map[string]any{}
+	for n := range 3 { // that differ: the same server would be one upstream
+		dir := filepath.Join(home, fmt.Sprint("dir", n))
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		servers[fmt.Sprint("files", n)] = map[string]any{"command": node(t), "args": []string{module(t, filesystemJS), dir, home}}
+		servers[fmt.Sprint("every", n)] = map[string]any{"command": node(t), "args": []string{module(t, everythingJS)}, "env": map[string]string{"N": fmt.Sprint(n)}}
+	}
+	host := filepath.Join(home, ".claude.json")
+	write(t, host, jsonText(t, map[string]any{"mcpServers": servers}))
+	environment := []string{"PATH=" + os.Getenv("PATH"), "GORACE=" + os.Getenv("GORACE"), "HOME=" + home, "XDG_CONFIG_HOME=" + filepath.Join(home, "config")}
+
+	begin := time.Now()
+	cmd := exec.Command(foldgateBin, "import", "claude-code", "--yes")
+	cmd.Dir, cmd.Env = home, environment
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	imported := time.Since(begin)
+	var file struct {
+		McpServers map[string]struct {
+			Command string
+			Args    []string
+		}
+	}
+	if err := json.Unmarshal([]byte(content(t, host)), &file); err != nil || len(file.McpServers) != 1 {
+		t.Fatalf("%v, the host starts %v", err, file.McpServers)
+	}
+	entry := file.McpServers["foldgate"]
+	cmd = exec.Command(entry.Command, entry.Args...)
+	var log buffer
+	cmd.Dir, cmd.Env, cmd.Stderr = home, environment, &log
+	ctx := testContext(t)
+	c, err := mcpclient.Stdio(cmd, mcpclient.Legacy)
+	if err == nil {
+		_, err = c.Start(ctx)
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, log.String())
+	}
+	defer c.Close()
+	for n := range 3 {
+		var listed time.Duration
+		if n == 0 {
+			listed = time.Since(begin)
+		}
+		r, err := c.Call(ctx, "tools/call", fmt.Sprintf(`{"name":"files%d__read_text_file","arguments":{"path":%q}}`, n, filepath.Join(home, "note.txt")))
+		if err != nil || !strings.Contains(string(r.Result), "a note of 17 bytes") {
+			t.Fatalf("the call: %v, %s\n%s", err, r.Result, log.String())
+		}
+		if n == 0 {
+			t.Logf("from six configured servers to the first call %s: import took %s, foldgate was initialized after %s", time.Since(begin).Round(time.Millisecond), imported.Round(time.Millisecond), listed.Round(time.Millisecond))
+		}
+	}
 }
 
 // configureGemini writes Gemini CLI's settings, with the servers of r.
