@@ -22,7 +22,7 @@ check: fmt vet lint ## format, vet, staticcheck, unit tests; under three minutes
 test: deps fmt vet lint tidy unit ratios e2e ## everything; about an hour on two cores
 	@echo "make test: passed"
 
-deps: ## node packages by npm ci, a C compiler, node and redis-server by apt-get where missing
+deps: ## node packages by npm ci, a C compiler, node, redis-server and glewlwyd by apt-get where missing
 	@.ci/deps
 
 fmt:

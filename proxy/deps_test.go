@@ -71,7 +71,7 @@ var only = map[string][]string{
 	"github.com/spf13/cobra":                 {"cmd/foldgate"},
 	"github.com/zricethezav/gitleaks":        {"interceptor/scrub"},
 	"github.com/ohler55/ojg":                 {"interceptor/workflow", "proxy/server/auth"},
-	"github.com/lestrrat-go":                 {"proxy/server/auth"},
+	"github.com/lestrrat-go":                 {"proxy/server/auth", "proxy/upstream/auth"}, // signatures of JSON Web Tokens
 	"github.com/tailscale/hujson":            {"internal/hosts"},
 	"github.com/valkey-io":                   {"budget/limits"},
 	"cel.dev/cel-go":                         {"proxy/policy"},

@@ -138,6 +138,7 @@ func (g *Gateway) openParts() error {
 	g.bridge = bridge.New(g.lifetime, g.log)
 	g.servers = upstream.NewSet(upstream.Options{
 		Config: g.cfg, Log: g.log, CleanText: g.Boundary.Text, CleanJSON: g.cleanJSON, Bridge: g.bridge.Wrap,
+		TokenOf: func(issuer, principal string) string { return g.settings.Load().access.Auth.TokenOf(issuer, principal) },
 	})
 	g.settings.Load().Servers = g.servers.Servers(g.cfg, nil)
 	g.Pins = pins.Open(g.cfg.StatePath(), func(raw []byte) ([]byte, error) { return g.cleanJSON(g.lifetime, raw) })

@@ -37,6 +37,6 @@ func newSettings(c config.Config, before *auth.Authenticator, log *slog.Logger) 
 			tokens = append(tokens, auth.Token{Principal: name, Digest: digest, Expires: t.Expires})
 		}
 	}
-	st.access.Auth = auth.New(auth.Options{Tokens: tokens, Config: c.Auth, PublicURL: c.PublicURL, Log: log, Before: before})
+	st.access.Auth = auth.New(auth.Options{Tokens: tokens, Config: c.Auth, PublicURL: c.PublicURL, Log: log, Before: before, Keep: c.ExchangesTokens()})
 	return st
 }

@@ -102,7 +102,7 @@ func (a *app) login(name, principal string) (*auth.Login, error) {
 	}
 	var can []string
 	for _, key := range cfg.UpstreamKeys() {
-		if u := cfg.Upstreams[key]; u.Auth != nil && u.Auth.AuthorizationCode != nil {
+		if u := cfg.Upstreams[key]; u.Auth.ByPerson() {
 			can = append(can, key)
 		}
 	}
@@ -111,7 +111,7 @@ func (a *app) login(name, principal string) (*auth.Login, error) {
 		if len(can) > 0 {
 			others = fmt.Sprintf(" (%s can be logged in at)", strings.Join(can, ", "))
 		}
-		return nil, usageError{fmt.Errorf("nobody can log in at %q%s: give it auth: {authorization_code: {}} under upstreams", name, others)}
+		return nil, usageError{fmt.Errorf("nobody can log in at %q%s: give it auth: {authorization_code: {}} under upstreams, or auth.enterprise", name, others)}
 	}
 	u := cfg.Upstreams[name]
 	switch per := u.Auth.PerPrincipal(); {

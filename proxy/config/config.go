@@ -151,10 +151,14 @@ type Upstream struct {
 
 // Auth is how foldgate logs in at an upstream: as an OAuth client. See docs/logins.md.
 type Auth struct {
-	// Exactly one of the two is set. ClientCredentials are an account of foldgate's own, for all
-	// principals. With AuthorizationCode a person logs in, by foldgate login.
+	// Exactly one of the four is set. ClientCredentials are an account of foldgate's own, for all
+	// principals. With AuthorizationCode a person logs in, by foldgate login. TokenExchange is the
+	// client as which foldgate exchanges a caller's own token. With Enterprise a person logs in at the
+	// company's identity provider, once for all upstreams that trust it.
 	ClientCredentials *OAuthClient       `yaml:"client_credentials"`
 	AuthorizationCode *AuthorizationCode `yaml:"authorization_code"`
+	TokenExchange     *OAuthClient       `yaml:"token_exchange"`
+	Enterprise        *Enterprise        `yaml:"enterprise"`
 	// Issuer is the only authorization server that gets the credentials. If it is "", the upstream
 	// names one.
 	Issuer string   `yaml:"issuer"`
@@ -165,6 +169,28 @@ type Auth struct {
 type OAuthClient struct {
 	ClientID     string `yaml:"client_id"`
 	ClientSecret Secret `yaml:"client_secret"`
+	// PrivateKeyFile has the key, as PEM, with which the client signs a proof of who it is, instead of a
+	// secret (private_key_jwt, RFC 7523). It is read for each token.
+	PrivateKeyFile string `yaml:"private_key_file"`
+}
+
+// proves reports whether the client can prove who it is.
+func (c *OAuthClient) proves() bool { return c.ClientSecret != "" || c.PrivateKeyFile != "" }
+
+// Enterprise is a login at the company's identity provider, which vouches for the person at the
+// authorization server of the upstream (MCP's enterprise-managed authorization).
+type Enterprise struct {
+	Client   OAuthClient      `yaml:"client"` // foldgate at the authorization server of the upstream
+	Provider IdentityProvider `yaml:"provider"`
+	Per      string           `yaml:"per"` // as in AuthorizationCode
+}
+
+// IdentityProvider is an OpenID Connect provider, and foldgate's client there.
+type IdentityProvider struct {
+	Issuer       string `yaml:"issuer"`
+	ClientID     string `yaml:"client_id"`
+	ClientSecret Secret `yaml:"client_secret"`
+	RedirectPort int    `yaml:"redirect_port"` // as in AuthorizationCode
 }
 
 // AuthorizationCode is how a person logs in at an upstream. Without a ClientID foldgate registers
@@ -181,19 +207,41 @@ type AuthorizationCode struct {
 
 // PerPrincipal reports whether each principal has a login of its own.
 func (a *Auth) PerPrincipal() bool {
-	return a != nil && a.AuthorizationCode != nil && a.AuthorizationCode.Per == "principal"
+	return a != nil && (a.TokenExchange != nil || a.AuthorizationCode != nil && a.AuthorizationCode.Per == "principal" || a.Enterprise != nil && a.Enterprise.Per == "principal")
 }
 
-// secret returns the client's secret, "" without one.
-func (a *Auth) secret() Secret {
-	switch {
-	case a == nil:
-	case a.ClientCredentials != nil:
-		return a.ClientCredentials.ClientSecret
-	case a.AuthorizationCode != nil:
-		return a.AuthorizationCode.ClientSecret
+// ExchangesTokens reports whether an upstream gets a token in exchange for that of the caller.
+func (c *Config) ExchangesTokens() bool {
+	for _, u := range c.Upstreams {
+		if u.Auth != nil && u.Auth.TokenExchange != nil {
+			return true
+		}
 	}
-	return ""
+	return false
+}
+
+// ByPerson reports whether a person logs in, by foldgate login.
+func (a *Auth) ByPerson() bool {
+	return a != nil && (a.AuthorizationCode != nil || a.Enterprise != nil)
+}
+
+// secrets returns the secrets of the clients. Those of clients without one are "".
+func (a *Auth) secrets() (all []Secret) {
+	if a == nil {
+		return nil
+	}
+	for _, c := range []*OAuthClient{a.ClientCredentials, a.TokenExchange} {
+		if c != nil {
+			all = append(all, c.ClientSecret)
+		}
+	}
+	if a.AuthorizationCode != nil {
+		all = append(all, a.AuthorizationCode.ClientSecret)
+	}
+	if a.Enterprise != nil {
+		all = append(all, a.Enterprise.Client.ClientSecret, a.Enterprise.Provider.ClientSecret)
+	}
+	return all
 }
 
 // Logins says how the logins of persons at upstreams are stored: encrypted with a key, which is in
@@ -537,8 +585,10 @@ func (c Config) Tokens() (tokens []string) {
 		}
 	}
 	for _, u := range c.Upstreams {
-		if secret := u.Auth.secret(); len(secret) >= minToken { // a shorter one could be a word
-			tokens = append(tokens, string(secret))
+		for _, secret := range u.Auth.secrets() {
+			if len(secret) >= minToken { // a shorter one could be a word
+				tokens = append(tokens, string(secret))
+			}
 		}
 	}
 	slices.Sort(tokens)

@@ -87,17 +87,22 @@ func TestConfigFaults(t *testing.T) {
 		name, text string
 		want       []Fault // Msg is a part of the message
 	}{
-		{"login without an issuer", "upstreams:\n  a:\n    url: https://h/\n    auth: {client_credentials: {client_id: x, client_secret: y}}\n", []Fault{{"upstreams.a.auth.issuer", 4, "is missing: name the authorization server that gave the client_secret"}}},
+		{"login without an issuer", "upstreams:\n  a:\n    url: https://h/\n    auth: {client_credentials: {client_id: x, client_secret: y}}\n", []Fault{{"upstreams.a.auth.issuer", 4, "is missing: name the authorization server that knows the client and its secret"}}},
 		{"login in plain text", "upstreams:\n  a:\n    url: http://h/\n    auth: {client_credentials: {client_id: x, client_secret: y}, issuer: https://i}\n", []Fault{{"upstreams.a.auth", 4, "needs a url with https, or on a loopback address: tokens must not be readable on the network"}}},
 		{"login of no kind", "upstreams:\n  a:\n    url: http://127.0.0.1/\n    auth: {scopes: [a b]}\n", []Fault{
-			{"upstreams.a.auth", 4, "needs one of client_credentials and authorization_code"},
+			{"upstreams.a.auth", 4, "needs one of client_credentials, authorization_code, token_exchange and enterprise"},
 			{"upstreams.a.auth.scopes[0]", 4, "\"a b\" must be 1 to 64 printable ASCII characters without spaces, quotes and backslashes"},
 		}},
 		{"two logins", "upstreams:\n  a:\n    url: https://h/\n    headers: {authorization: x}\n    auth: {client_credentials: {client_id: x}, issuer: http://i}\n", []Fault{
-			{"upstreams.a.auth.client_credentials", 5, "needs client_id and client_secret"},
+			{"upstreams.a.auth.client_credentials", 5, "needs client_id, and client_secret or private_key_file"},
 			{"upstreams.a.auth.issuer", 5, "\"http://i\" is not an https URL, such as https://login.example.com"},
 			{"upstreams.a.auth", 5, "and headers.authorization are two logins: remove one of them"},
 		}},
+		{"exchange at a stranger's", "upstreams:\n  a:\n    url: https://h/\n    auth: {token_exchange: {client_id: x, client_secret: y}, issuer: https://i}\n", []Fault{{"upstreams.a.auth.issuer", 4, "\"https://i\" is not the url of one of auth.issuers"}}},
+		{"company's login without its parts", "upstreams:\n  a:\n    url: https://h/\n    share: everyone\n    auth: {enterprise: {per: principal, client: {client_id: x, client_secret: y, private_key_file: z}}, issuer: https://i}\n", []Fault{
+			{"upstreams.a.auth.enterprise.client", 5, "has a client_secret and a private_key_file: remove one of them"},
+			{"upstreams.a.auth.enterprise.provider.issuer", 5, "\"\" is not an https URL"}, {"upstreams.a.auth.enterprise.provider", 5, "needs the client_id"},
+			{"upstreams.a.auth", 5, "share: everyone contradict"}}},
 		{"limit without a window", "budgets:\n  limits:\n    - {name: team, per: team, tokens: 20M}\n", []Fault{{"budgets.limits[0].window", 3, "limit team: is missing: use for example 1h"}}},
 		{"limit of nobody", "principals: {a: {token: 0123456789abcdef, team: x}}\nbudgets:\n  limits:\n    - {name: l, per: all, calls: 5, window: 1h, match: {principal: b, team: y, server: z}}\n", []Fault{
 			{"budgets.limits[0].match.server", 4, "limit l: there is no upstream \"z\""}, {"budgets.limits[0].match.principal", 4, "there is no principal \"b\""}, {"budgets.limits[0].match.team", 4, "no principal has the team \"y\""}}},

@@ -274,6 +274,7 @@ func (c Config) checkUpstreams(k *checker) {
 			at+".max_connections", "%d is negative (0 is the default)", u.MaxConnections)
 		k.faultIf(u.IdleSeconds != nil && *u.IdleSeconds < 0,
 			at+".idle_seconds", "is negative (0 is never)")
+		u.checkAuth(at+".auth", c.Auth.Issuers, k)
 		k.optional(at+".scrub.results", u.Scrub.Results, "redact", "block", "off")
 		k.optional(at+".pins", u.Pins, "off", "warn", "hold")
 		k.optional(at+".scrub.arguments", u.Scrub.Arguments, "report", "redact", "block", "off")
@@ -304,7 +305,6 @@ func (u *Upstream) checkKind(at string, k *checker) {
 	k.faultIf(u.Builtin != "" && (u.MaxConnections != 0 || u.IdleSeconds != nil || u.Share != ""),
 		at, "max_connections, idle_seconds and share belong to command and url: the built-in server is no process")
 	k.faultIf(u.URL == "" && len(u.Headers) > 0, at+".headers", "belong to url only")
-	u.checkAuth(at+".auth", k)
 	for _, name := range slices.Sorted(maps.Keys(u.Headers)) { // the values may be secrets
 		switch {
 		case !headerName.MatchString(name):
@@ -315,23 +315,47 @@ func (u *Upstream) checkKind(at string, k *checker) {
 	}
 }
 
-// checkAuth checks how foldgate logs in at u.
-func (u *Upstream) checkAuth(at string, k *checker) {
+// checkAuth checks how foldgate logs in at u. issuers are those of the callers' tokens.
+func (u *Upstream) checkAuth(at string, issuers map[string]*auth.Issuer, k *checker) {
 	a := u.Auth
 	if a == nil {
 		return
 	}
-	own, person := a.ClientCredentials, a.AuthorizationCode
+	clients := map[string]*OAuthClient{"client_credentials": a.ClientCredentials, "token_exchange": a.TokenExchange}
+	person, company := a.AuthorizationCode, a.Enterprise
+	if company != nil {
+		clients["enterprise.client"] = &company.Client
+	}
+	kinds := 0
+	for _, has := range []bool{a.ClientCredentials != nil, person != nil, a.TokenExchange != nil, company != nil} {
+		if has {
+			kinds++
+		}
+	}
 	switch {
 	case !overTLS(u.URL):
 		k.fault(at, "needs a url with https, or on a loopback address: tokens must not be readable on the network")
-	case (own == nil) == (person == nil):
-		k.fault(at, "needs one of client_credentials and authorization_code")
-	case own != nil && (own.ClientID == "" || own.ClientSecret == ""):
-		k.fault(at+".client_credentials", "needs client_id and client_secret")
-	case a.secret() != "" && a.Issuer == "": // else the upstream could have it sent anywhere
-		k.fault(at+".issuer", "is missing: name the authorization server that gave the client_secret")
+	case kinds != 1:
+		k.fault(at, "needs one of client_credentials, authorization_code, token_exchange and enterprise")
+	case a.Issuer == "" && (person == nil || person.ClientSecret != ""): // else the upstream could have it sent anywhere
+		k.fault(at+".issuer", "is missing: name the authorization server that knows the client and its secret")
+	case a.TokenExchange != nil && !slices.ContainsFunc(slices.Collect(maps.Values(issuers)), func(is *auth.Issuer) bool { return is != nil && is.URL == a.Issuer }):
+		k.fault(at+".issuer", "%q is not the url of one of auth.issuers: with token_exchange only the server that gave a caller its token gets that token", a.Issuer)
 	}
+	for _, key := range slices.Sorted(maps.Keys(clients)) {
+		if c := clients[key]; c != nil {
+			k.faultIf(c.ClientID == "" || !c.proves(), at+"."+key, "needs client_id, and client_secret or private_key_file")
+			k.faultIf(c.ClientSecret != "" && c.PrivateKeyFile != "", at+"."+key, "has a client_secret and a private_key_file: remove one of them")
+		}
+	}
+	if company != nil {
+		at, p := at+".enterprise", company.Provider
+		k.optional(at+".per", company.Per, "shared", "principal")
+		k.faultIf(!overTLS(p.Issuer), at+".provider.issuer", "%q is not an https URL, such as https://login.example.com", p.Issuer)
+		k.faultIf(p.ClientID == "", at+".provider", "needs the client_id that foldgate has at the identity provider")
+		k.faultIf(p.RedirectPort < 0 || p.RedirectPort > 65535, at+".provider.redirect_port", "%d is not a port", p.RedirectPort)
+	}
+	k.faultIf(a.PerPrincipal() && u.Share == "everyone", at, "a login for each principal and share: everyone contradict each other: a connection has one login")
 	if person != nil {
 		at := at + ".authorization_code"
 		k.optional(at+".per", person.Per, "shared", "principal")
@@ -340,7 +364,6 @@ func (u *Upstream) checkAuth(at string, k *checker) {
 		doc, err := url.Parse(person.ClientMetadataURL)
 		k.faultIf(person.ClientMetadataURL != "" && (err != nil || doc.Scheme != "https" || doc.Host == "" || strings.Trim(doc.Path, "/") == ""),
 			at+".client_metadata_url", "%q is not an https URL with a path, such as https://example.com/foldgate.json", person.ClientMetadataURL)
-		k.faultIf(a.PerPrincipal() && u.Share == "everyone", at+".per", "principal and share: everyone contradict each other: a connection has one login")
 	}
 	k.faultIf(a.Issuer != "" && !overTLS(a.Issuer),
 		at+".issuer", "%q is not an https URL, such as https://login.example.com", a.Issuer)

@@ -32,6 +32,48 @@ import (
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
+// realServer is an authorization server that others have made. Its persons are ann of the department data
+// and ben of sales.
+type realServer interface {
+	url() string      // of the issuer
+	endpoint() string // the pages and the tokens are at endpoint()/auth and /token
+	keysURL() string
+	register() string  // where clients register
+	method() string    // how their secrets go to the token endpoint
+	principal() string // what foldgate's configuration of the issuer needs beside the usual
+	life(seconds int)  // of access tokens
+	rotate()           // replaces its keys
+	logIn(p *person, at string) (url.Values, error)
+}
+
+// oidcProvider is npm's oidc-provider, in test/npm/issuer.mjs.
+type oidcProvider struct {
+	t  *testing.T
+	at string
+}
+
+func newOIDCProvider(t *testing.T, _ ...string) realServer { return &oidcProvider{t, realIssuer(t)} }
+
+func (o *oidcProvider) url() string       { return o.at }
+func (o *oidcProvider) endpoint() string  { return o.at }
+func (o *oidcProvider) keysURL() string   { return o.at + "/jwks" }
+func (o *oidcProvider) register() string  { return o.at + "/reg" }
+func (o *oidcProvider) method() string    { return "none" }
+func (o *oidcProvider) principal() string { return "" }
+func (o *oidcProvider) life(seconds int)  { o.control(fmt.Sprintf("life?seconds=%d", seconds)) }
+func (o *oidcProvider) rotate()           { o.control("rotate") }
+
+func (o *oidcProvider) logIn(p *person, at string) (url.Values, error) { return p.logIn(at) }
+
+func (o *oidcProvider) control(what string) {
+	o.t.Helper()
+	resp, err := http.Post(o.at+"/test/"+what, "", nil)
+	if err != nil || resp.StatusCode != 200 {
+		o.t.Fatalf("%s: %v, %v", what, resp, err)
+	}
+	resp.Body.Close()
+}
+
 // realIssuer runs oidc-provider (test/npm/issuer.mjs) and returns its URL.
 func realIssuer(t *testing.T) string {
 	t.Helper()
@@ -83,9 +125,8 @@ var (
 	formPrompt = regexp.MustCompile(`name="prompt" value="(\w+)"`)
 )
 
-// logIn opens a URL, fills in the forms of the issuer, and returns with what the browser came back.
+// logIn opens a URL, fills in the forms of oidc-provider, and returns with what the browser came back.
 func (p *person) logIn(at string) (url.Values, error) {
-	p.visits.Add(1)
 	resp, err := p.browser.Get(at)
 	for range 5 {
 		if err != nil {
@@ -117,15 +158,16 @@ func (p *person) logIn(at string) (url.Values, error) {
 
 // handler is the official client's side of authorization: it finds the issuer from foldgate's 401, registers
 // itself there, and lets the person log in.
-func (p *person) handler(t *testing.T) *sdk.AuthorizationCodeHandler {
+func (p *person) handler(t *testing.T, s realServer) *sdk.AuthorizationCodeHandler {
 	t.Helper()
 	h, err := sdk.NewAuthorizationCodeHandler(&sdk.AuthorizationCodeHandlerConfig{
 		DynamicClientRegistrationConfig: &sdk.DynamicClientRegistrationConfig{Metadata: &oauthex.ClientRegistrationMetadata{
-			ClientName: "a host of " + p.name, RedirectURIs: []string{nobodyListens}, GrantTypes: []string{"authorization_code", "refresh_token"}, TokenEndpointAuthMethod: "none", ApplicationType: "native",
+			ClientName: "a host of " + p.name, RedirectURIs: []string{nobodyListens}, GrantTypes: []string{"authorization_code", "refresh_token"}, ResponseTypes: []string{"code"}, TokenEndpointAuthMethod: s.method(), ApplicationType: "native",
 		}},
 		RequestRefreshToken: true,
 		AuthorizationCodeFetcher: func(_ context.Context, args *sdk.AuthorizationArgs) (*sdk.AuthorizationResult, error) {
-			q, err := p.logIn(args.URL)
+			p.visits.Add(1)
+			q, err := s.logIn(p, args.URL)
 			return &sdk.AuthorizationResult{Code: q.Get("code"), State: q.Get("state"), Iss: q.Get("iss")}, err
 		},
 	})
@@ -181,22 +223,22 @@ func says(t *testing.T, s *mcp.ClientSession, name string, args map[string]any) 
 // issuer and a restart of foldgate. What is not for foldgate is refused.
 func TestHostsLogInAtARealIssuer(t *testing.T) {
 	t.Parallel() // it waits for a token to expire
-	ctx := testContext(t)
-	issuer := realIssuer(t)
-	control := func(what string) {
-		resp, err := http.Post(issuer+"/test/"+what, "", nil)
-		if err != nil || resp.StatusCode != 200 {
-			t.Fatalf("%s: %v, %v", what, resp, err)
-		}
-		resp.Body.Close()
+	for name, start := range map[string]func(t *testing.T, resources ...string) realServer{"oidc-provider": newOIDCProvider, "glewlwyd": newGlewlwyd} {
+		t.Run(name, func(t *testing.T) { t.Parallel(); hostsLogIn(t, start) })
 	}
+}
+
+func hostsLogIn(t *testing.T, startIssuer func(t *testing.T, resources ...string) realServer) {
+	ctx := testContext(t)
 	var target atomic.Pointer[url.URL] // foldgate behind a proxy, as its restart changes its port
 	front := httptest.NewServer(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target.Load()) }})
 	t.Cleanup(front.Close)
-	at := front.URL + "/mcp"
+	public := strings.Replace(front.URL, "127.0.0.1", "localhost", 1) // glewlwyd takes http for localhost only
+	at := public + "/mcp"
+	is := startIssuer(t, at, otherResource)
 	config := func(more string) string {
-		return fmt.Sprintf("public_url: %q\nauth:\n  scopes: [\"db:read\"]\n  issuers:\n    corp: {url: %q, team: $.department, roles: \"$.groups[*]\"%s}\n", front.URL, issuer, more) +
-			"policy:\n  default: deny\n  rules:\n    - {name: analysts, who: {team: data, role: analyst, scope: \"db:read\"}, allow: [\"fake__*\"]}\n" + fakeConfig(recordFile(t), "")
+		return fmt.Sprintf("public_url: %q\nauth:\n  scopes: [\"db:read\"]\n  issuers:\n    corp: {url: %q, team: $.department, roles: $.scope%s%s}\n", public, is.url(), is.principal(), more) +
+			"policy:\n  default: deny\n  rules:\n    - {name: analysts, who: {team: data, role: \"db:read\", scope: \"db:read\"}, allow: [\"fake__*\"]}\n" + fakeConfig(recordFile(t), "")
 	}
 	g := newGateway(t, config(""))
 	start := func(g *gateway) {
@@ -208,9 +250,9 @@ func TestHostsLogInAtARealIssuer(t *testing.T) {
 	}
 	start(g)
 
-	control("life?seconds=1") // the client renews its token before each request
+	is.life(1) // the client renews its token before each request
 	ann, ben := newPerson("ann"), newPerson("ben")
-	annsLogin, bensLogin := ann.handler(t), ben.handler(t)
+	annsLogin, bensLogin := ann.handler(t, is), ben.handler(t, is)
 	anns, bens := official(t, at, annsLogin), official(t, at, bensLogin)
 	lists := func(s *mcp.ClientSession) bool {
 		r, err := s.ListTools(ctx, nil)
@@ -238,14 +280,21 @@ func TestHostsLogInAtARealIssuer(t *testing.T) {
 
 	// New keys: the next token has them, and no call fails.
 	old := accessOf(t, annsLogin)
-	control("rotate")
+	is.rotate()
 	for range 3 {
 		if got := says(t, anns, "fake__echo", map[string]any{"n": 2}); !strings.Contains(got, `"n":2`) {
 			t.Errorf("after new keys: %s", got)
 		}
 	}
+	// The clocks may differ: a token is taken up to half a minute after it has expired.
+	until(t, "a token that expired a moment ago is taken", func() bool {
+		late := accessOf(t, annsLogin)
+		<-time.After(time.Until(late.Expiry.Add(time.Second)))
+		status, _, _ := answered(t, http.DefaultClient, "POST", at, rawInitialize, bearer(late.AccessToken))
+		return status == 200
+	})
 	short := accessOf(t, annsLogin) // an hour's token would do, but not in a test
-	control("life?seconds=600")
+	is.life(600)
 	until(t, "a token lives longer", func() bool { return accessOf(t, annsLogin).ExpiresIn > 100 })
 	fresh := accessOf(t, annsLogin)
 	if keyOf(t, fresh.AccessToken) == keyOf(t, old.AccessToken) {
@@ -269,7 +318,7 @@ func TestHostsLogInAtARealIssuer(t *testing.T) {
 	parts := strings.Split(fresh.AccessToken, ".")
 	head := func(change string) string { return base64.RawURLEncoding.EncodeToString([]byte(change)) }
 	refused := map[string]string{
-		"token_audience":  otherResource(t, issuer, ann),
+		"token_audience":  forOther(t, is, ann),
 		"token_algorithm": head(`{"alg":"none","typ":"at+jwt"}`) + "." + parts[1] + ".",
 		"token_signature": parts[0] + "." + parts[1] + "." + strings.Split(old.AccessToken, ".")[2],
 		"token_key":       old.AccessToken, // of the old keys; it has expired, too
@@ -311,6 +360,35 @@ func TestHostsLogInAtARealIssuer(t *testing.T) {
 		t.Errorf("RS256 where ES256 is configured: %d %s", status, body)
 	}
 	g.stop()
+
+	// A key id that the issuer does not have, a thousand times: one fetch.
+	var fetches atomic.Int32
+	keys := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fetches.Add(1)
+		resp, err := http.Get(is.keysURL())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadGateway)
+			return
+		}
+		defer resp.Body.Close()
+		_, _ = io.Copy(w, resp.Body)
+	}))
+	t.Cleanup(keys.Close)
+	g = newGateway(t, config(fmt.Sprintf(", jwks_url: %q", keys.URL)))
+	start(g)
+	for n := range 1000 {
+		unknown := head(fmt.Sprintf(`{"alg":"RS256","typ":"at+jwt","kid":"unknown-%d"}`, n)) + "." + parts[1] + "." + parts[2]
+		if status, _, body := answered(t, http.DefaultClient, "POST", at, rawInitialize, bearer(unknown)); status != 401 || !strings.Contains(body, "does not have") {
+			t.Fatalf("an unknown key: %d %s", status, body)
+		}
+	}
+	if n := fetches.Load(); n != 1 {
+		t.Errorf("%d fetches of the keys for a thousand unknown ones, want 1", n)
+	}
+	if status, _, body := answered(t, http.DefaultClient, "POST", at, rawInitialize, bearer(fresh.AccessToken)); status != 200 {
+		t.Errorf("the issuer's own key meanwhile: %d %s", status, body)
+	}
+	g.stop()
 	g = newGateway(t, config(""))
 	start(g)
 	<-time.After(time.Until(short.Expiry.Add(32 * time.Second)))
@@ -333,21 +411,24 @@ func keyOf(t *testing.T, token string) string {
 	return header.Kid
 }
 
-// otherResource returns a token of the issuer for a server that is not foldgate.
-func otherResource(t *testing.T, issuer string, p *person) string {
+// otherResource is a server that is not foldgate.
+const otherResource = "https://other.example.com/mcp"
+
+// forOther returns a token of the issuer for another server.
+func forOther(t *testing.T, is realServer, p *person) string {
 	t.Helper()
-	const resource = "https://other.example.com/mcp"
-	c, err := oauthex.RegisterClient(testContext(t), issuer+"/reg", &oauthex.ClientRegistrationMetadata{RedirectURIs: []string{nobodyListens}, TokenEndpointAuthMethod: "none", ApplicationType: "native"}, http.DefaultClient)
+	c, err := oauthex.RegisterClient(testContext(t), is.register(), &oauthex.ClientRegistrationMetadata{
+		RedirectURIs: []string{nobodyListens}, GrantTypes: []string{"authorization_code"}, ResponseTypes: []string{"code"}, TokenEndpointAuthMethod: is.method(), ApplicationType: "native"}, http.DefaultClient)
 	if err != nil {
 		t.Fatal(err)
 	}
 	verifier := oauth2.GenerateVerifier()
-	o := oauth2.Config{ClientID: c.ClientID, RedirectURL: nobodyListens, Scopes: []string{"db:read"}, Endpoint: oauth2.Endpoint{AuthURL: issuer + "/auth", TokenURL: issuer + "/token", AuthStyle: oauth2.AuthStyleInParams}}
-	back, err := p.logIn(o.AuthCodeURL("state", oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("resource", resource)))
+	o := oauth2.Config{ClientID: c.ClientID, ClientSecret: c.ClientSecret, RedirectURL: nobodyListens, Scopes: []string{"db:read"}, Endpoint: oauth2.Endpoint{AuthURL: is.endpoint() + "/auth", TokenURL: is.endpoint() + "/token", AuthStyle: oauth2.AuthStyleInParams}}
+	back, err := is.logIn(p, o.AuthCodeURL("state", oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("resource", otherResource)))
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, err := o.Exchange(testContext(t), back.Get("code"), oauth2.VerifierOption(verifier), oauth2.SetAuthURLParam("resource", resource))
+	token, err := o.Exchange(testContext(t), back.Get("code"), oauth2.VerifierOption(verifier), oauth2.SetAuthURLParam("resource", otherResource))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,12 +27,16 @@ type authServer struct {
 	meta    map[string]any    // members of the metadata that are not the usual ones
 	allow   string            // if not "", the scopes that it grants at most
 	back    func(url.Values)  // if not nil, changes what the browser takes back
+	subject string            // the person who logs in
+	// trusts checks the token or the assertion that an exchange is based on, and returns whom it is for.
+	trusts func(kind, token string) (subject string, ok bool)
 
 	mu       sync.Mutex
 	n        int
 	live     map[string]granted // access tokens
 	codes    map[string]granted
 	refresh  map[string]granted // the ones that are valid; each is used once
+	ids      map[string]granted // ID tokens, and assertions about persons, that are valid
 	replayed int                // refresh tokens that were used twice
 	requests []url.Values       // to the token endpoint
 	down     bool
@@ -41,16 +45,17 @@ type authServer struct {
 
 // granted is what a token or a code stands for.
 type granted struct {
-	client, scope, resource, challenge, redirect, subject string
+	client, scope, resource, challenge, redirect, subject, audience string
 }
 
 func newAuthServer(t *testing.T) *authServer {
-	is := &authServer{secrets: map[string]string{}, meta: map[string]any{}, live: map[string]granted{}, codes: map[string]granted{}, refresh: map[string]granted{}}
+	is := &authServer{secrets: map[string]string{}, meta: map[string]any{}, live: map[string]granted{}, codes: map[string]granted{}, refresh: map[string]granted{}, ids: map[string]granted{}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /.well-known/oauth-authorization-server", is.metadata)
 	mux.HandleFunc("POST /token", is.token)
 	mux.HandleFunc("GET /authorize", is.authorize)
 	mux.HandleFunc("POST /register", is.register)
+	is.subject = "person"
 	is.Server = httptest.NewServer(mux)
 	t.Cleanup(is.Close)
 	return is
@@ -90,7 +95,7 @@ func (is *authServer) authorize(w http.ResponseWriter, r *http.Request) {
 	is.mu.Lock()
 	is.n++
 	code := fmt.Sprintf("planted-code-%d-%s", is.n, strings.Repeat("c", 20))
-	is.codes[code] = granted{client: q.Get("client_id"), scope: q.Get("scope"), resource: q.Get("resource"), challenge: q.Get("code_challenge"), redirect: q.Get("redirect_uri"), subject: "person"}
+	is.codes[code] = granted{client: q.Get("client_id"), scope: q.Get("scope"), resource: q.Get("resource"), challenge: q.Get("code_challenge"), redirect: q.Get("redirect_uri"), subject: is.subject}
 	is.mu.Unlock()
 	back := url.Values{"code": {code}, "state": {q.Get("state")}, "iss": {is.URL}}
 	if is.back != nil {
@@ -133,6 +138,29 @@ func (is *authServer) token(w http.ResponseWriter, r *http.Request) {
 	renewable := false
 	switch f.Get("grant_type") {
 	case "client_credentials":
+	case "urn:ietf:params:oauth:grant-type:jwt-bearer":
+		var ok bool
+		if g.subject, ok = is.trusts("assertion", f.Get("assertion")); !ok {
+			refuse("invalid_grant")
+			return
+		}
+		g.resource = strings.TrimPrefix(f.Get("assertion"), "planted-assertion-")
+		g.resource = g.resource[strings.Index(g.resource, "-")+1:]
+	case "urn:ietf:params:oauth:grant-type:token-exchange":
+		var ok bool
+		kind := strings.TrimPrefix(f.Get("subject_token_type"), "urn:ietf:params:oauth:token-type:")
+		if g.subject, ok = is.trusts(kind, f.Get("subject_token")); !ok {
+			refuse("invalid_grant")
+			return
+		}
+		if f.Get("requested_token_type") == "urn:ietf:params:oauth:token-type:id-jag" {
+			is.n++
+			assertion := fmt.Sprintf("planted-assertion-%d-%s", is.n, g.resource)
+			g.audience = f.Get("audience")
+			is.ids[assertion] = g
+			answerJSON(w, 200, map[string]any{"access_token": assertion, "issued_token_type": f.Get("requested_token_type"), "token_type": "N_A", "expires_in": 300})
+			return
+		}
 	case "authorization_code":
 		var ok bool
 		sum := sha256.Sum256([]byte(f.Get("code_verifier")))
@@ -167,6 +195,11 @@ func (is *authServer) token(w http.ResponseWriter, r *http.Request) {
 		answer["expires_in"] = is.life
 	}
 	if renewable {
+		if slices.Contains(strings.Fields(g.scope), "openid") {
+			id := fmt.Sprintf("planted-id-%d-%s", is.n, strings.Repeat("i", 20))
+			is.ids[id] = g
+			answer["id_token"] = id
+		}
 		refresh := fmt.Sprintf("planted-refresh-%d-%s", is.n, strings.Repeat("r", 20))
 		is.refresh[refresh] = g
 		answer["refresh_token"] = refresh
@@ -289,7 +322,7 @@ func (gd *guarded) sent() []string {
 // keepsTokens fails if a planted token or secret is in what hosts received, in the log or on the disk.
 func (g *gateway) keepsTokens(received [][]byte) {
 	g.t.Helper()
-	for _, planted := range []string{"planted-access", "planted-refresh", "planted-code", "planted-secret"} {
+	for _, planted := range []string{"planted-access", "planted-refresh", "planted-code", "planted-secret", "planted-id", "planted-assertion"} {
 		g.keepsSecret(planted, received)
 	}
 }

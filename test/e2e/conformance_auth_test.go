@@ -63,16 +63,14 @@ var authScenarios = map[string][]string{
 		"resource-mismatch", "offline-access-scope", "offline-access-not-supported", "authorization-server-migration",
 		"iss-supported", "iss-not-advertised", "iss-supported-missing", "iss-wrong-issuer", "iss-unexpected", "iss-normalized", "metadata-issuer-mismatch",
 	},
-	"": {"client-credentials-basic"}, // of an extension
+	"": {"client-credentials-basic", "client-credentials-jwt", "enterprise-managed-authorization"}, // of extensions
 }
 
 // authNotHere are the scenarios of extensions that foldgate does not have.
 var authNotHere = map[string]string{
-	"client-credentials-jwt":           "foldgate authenticates with client secrets, not with private_key_jwt",
-	"enterprise-managed-authorization": "foldgate has no identity assertions (ID-JAG)",
-	"dpop":                             "foldgate's tokens at upstreams are bearer tokens",
-	"dpop-nonce":                       "the same",
-	"wif-jwt-bearer":                   "foldgate does not get tokens for a workload's own JSON Web Token",
+	"dpop":           "foldgate's tokens at upstreams are bearer tokens",
+	"dpop-nonce":     "the same",
+	"wif-jwt-bearer": "foldgate does not get tokens for a workload's own JSON Web Token",
 }
 
 // foldgate's side of upstreams passes the scenarios of authorization of the official suite: each is a
@@ -174,6 +172,10 @@ func logInAndCall(t *testing.T, scenario string, task suiteTask) error {
 	var context struct {
 		ID     string `json:"client_id"`
 		Secret string `json:"client_secret"`
+		Key    string `json:"private_key_pem"`
+		IDP    string `json:"idp_client_id"`
+		Token  string `json:"idp_id_token"`
+		At     string `json:"idp_token_endpoint"`
 	}
 	if len(task.Context) > 0 {
 		if err := json.Unmarshal(task.Context, &context); err != nil {
@@ -181,7 +183,15 @@ func logInAndCall(t *testing.T, scenario string, task suiteTask) error {
 		}
 	}
 	auth := `authorization_code: {client_metadata_url: "https://conformance-test.local/client-metadata.json"}`
-	if context.Secret != "" {
+	switch {
+	case context.Key != "":
+		key := filepath.Join(t.TempDir(), "key.pem")
+		write(t, key, context.Key)
+		auth = fmt.Sprintf("client_credentials: {client_id: %q, private_key_file: %q}\n      issuer: %q", context.ID, key, issuerOf(t, task.URL))
+	case context.IDP != "":
+		auth = fmt.Sprintf("enterprise:\n        client: {client_id: %q, client_secret: %q}\n        provider: {issuer: %q, client_id: %q}\n      issuer: %q",
+			context.ID, context.Secret, providerOf(t, context.Token, context.At), context.IDP, issuerOf(t, task.URL))
+	case context.Secret != "":
 		kind := "authorization_code"
 		if strings.HasPrefix(scenario, "client-credentials") {
 			kind = "client_credentials"
@@ -216,6 +226,35 @@ func logInAndCall(t *testing.T, scenario string, task suiteTask) error {
 			return fmt.Errorf("foldgate login: %w: %s", err, out)
 		}
 	}
+}
+
+// providerOf is the identity provider of a scenario, with what the suite's own lacks: a page to log in,
+// which gives the ID token that the suite has made. Exchanges go to the suite's.
+func providerOf(t *testing.T, id, exchange string) string {
+	var srv *httptest.Server
+	srv = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = r.ParseForm()
+		switch {
+		case r.URL.Path == "/.well-known/oauth-authorization-server":
+			answerJSON(w, 200, map[string]any{"issuer": srv.URL, "authorization_endpoint": srv.URL + "/authorize", "token_endpoint": srv.URL + "/token", "code_challenge_methods_supported": []string{"S256"}})
+		case r.URL.Path == "/authorize":
+			http.Redirect(w, r, r.FormValue("redirect_uri")+"?code=code&state="+r.FormValue("state"), http.StatusFound)
+		case r.FormValue("grant_type") == "authorization_code":
+			answerJSON(w, 200, map[string]any{"access_token": "unused", "token_type": "Bearer", "id_token": id})
+		default:
+			resp, err := http.PostForm(exchange, r.PostForm)
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusBadGateway)
+				return
+			}
+			defer resp.Body.Close()
+			w.Header().Set("Content-Type", "application/json")
+			w.WriteHeader(resp.StatusCode)
+			_, _ = io.Copy(w, resp.Body)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
 }
 
 // issuerOf is what the operator of a confidential client knows: who gave the secret.

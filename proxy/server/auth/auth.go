@@ -1,6 +1,6 @@
 // Package auth says who a host is: by a static token of the configuration, or by an access token
 // that an issuer has signed (OAuth 2.1). It is the resource server's part of MCP authorization; it
-// issues no tokens and keeps none.
+// issues no tokens. It keeps callers' tokens, in memory, only if they are to be exchanged.
 //
 // A principal of an issuer is called <issuer>:<value of a claim>. No other issuer and no principal
 // of the configuration can have such a name.
@@ -12,9 +12,11 @@ import (
 	"crypto/subtle"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/foldgate/foldgate/interceptor"
@@ -59,8 +61,10 @@ type Options struct {
 	// PublicURL is the origin under which hosts reach foldgate. It is needed with issuers.
 	PublicURL string
 	Log       *slog.Logger
-	// Before is the authenticator that the new one replaces, or nil. Its keys are kept.
+	// Before is the authenticator that the new one replaces, or nil. Its keys and tokens are kept.
 	Before *Authenticator
+	// Keep means that TokenOf is used.
+	Keep bool
 }
 
 // Authenticator says who sent a request. A nil Authenticator lets in everyone as LocalPrincipal. Its
@@ -70,6 +74,7 @@ type Authenticator struct {
 	issuers   []*verifier
 	config    Config
 	publicURL string
+	held      *held // nil: none are kept
 }
 
 // New returns an authenticator, nil if there are neither tokens nor issuers. The configuration must
@@ -79,6 +84,11 @@ func New(o Options) *Authenticator {
 		return nil
 	}
 	a := &Authenticator{tokens: o.Tokens, config: o.Config, publicURL: strings.TrimSuffix(o.PublicURL, "/")}
+	if o.Keep {
+		if a.held = (&held{of: map[string]heldToken{}}); o.Before != nil && o.Before.held != nil {
+			a.held = o.Before.held
+		}
+	}
 	for name, c := range o.Config.Issuers {
 		is := newVerifier(name, *c, a.publicURL)
 		if before := o.Before.issuer(c.URL); before != nil && before.JWKSURL == c.JWKSURL {
@@ -132,7 +142,10 @@ func (a *Authenticator) Authenticate(ctx context.Context, h http.Header, path st
 	if f != nil {
 		return Caller{}, f
 	}
-	return a.admit(c)
+	if c, f = a.admit(c); f == nil {
+		a.held.put(c, token)
+	}
+	return c, f
 }
 
 // admit refuses a caller who is revoked.
@@ -172,6 +185,49 @@ func (a *Authenticator) Knows(id interceptor.Identity) bool {
 		return is != nil && strings.HasPrefix(id.Principal, is.name+":")
 	}
 	return slices.ContainsFunc(a.tokens, func(t Token) bool { return t.Principal == id.Principal })
+}
+
+// TokenOf returns the token of an issuer with which a principal called last, "" if there is none that is
+// valid and whose principal may still be let in.
+func (a *Authenticator) TokenOf(issuer, principal string) string {
+	if a == nil || a.held == nil || a.revoked(principal) {
+		return ""
+	}
+	a.held.mu.Lock()
+	defer a.held.mu.Unlock()
+	if t := a.held.of[principal]; t.issuer == issuer && time.Now().Before(t.expires) {
+		return t.text
+	}
+	return ""
+}
+
+// held are the last tokens of callers, by principal.
+type held struct {
+	mu sync.Mutex
+	of map[string]heldToken
+}
+
+type heldToken struct {
+	issuer, text string
+	expires      time.Time
+}
+
+// maxHeld bounds the tokens that are kept. A principal beyond them has none until others expire.
+const maxHeld = 10_000
+
+func (h *held) put(c Caller, token string) {
+	if h == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, known := h.of[c.Principal]; !known && len(h.of) >= maxHeld {
+		maps.DeleteFunc(h.of, func(_ string, t heldToken) bool { return !time.Now().Before(t.expires) })
+		if len(h.of) >= maxHeld {
+			return
+		}
+	}
+	h.of[c.Principal] = heldToken{c.Issuer, token, c.Expires.Add(-clockSkew)}
 }
 
 // unknown is the failure of a request whose token is missing or nobody's.

@@ -67,6 +67,14 @@ func TestTokenOfAnIssuer(t *testing.T) {
 	if _, f := ask(t, a, branch); f == nil || f.Rule != "token_audience" {
 		t.Errorf("a token for a branch, elsewhere: %+v", f)
 	}
+	for _, aud := range []string{public, public + "/", public + "/mcp"} { // one resource server
+		if _, f := a.Authenticate(t.Context(), http.Header{"Authorization": {"Bearer " + is.Sign(is.Claims("alice", aud, nil), nil)}}, "/b/br_1/mcp"); f != nil {
+			t.Errorf("a token for %s, at the URL of a branch: %+v", aud, f)
+		}
+	}
+	if _, f := a.Authenticate(t.Context(), http.Header{"Authorization": {"Bearer " + branch}}, "/b/br_2/mcp"); f == nil || f.Rule != "token_audience" {
+		t.Errorf("a token for a branch, at another's URL: %+v", f)
+	}
 }
 
 // Whatever is wrong with a token, its request is refused, and the rule names what is wrong.

@@ -38,8 +38,11 @@ type verifier struct {
 	name       string
 	keys       *keys
 	algorithms map[string]jwa.SignatureAlgorithm
-	audience   []string // without those that depend on the path
-	byPath     bool     // the URL of the path is an audience, too
+	// audience are the values of aud without those that depend on the path. All endpoints belong to one
+	// resource server, so a token for /mcp holds at the URL of a branch, too. byPath: the URL of the
+	// request is an audience, too; a token for a branch's URL holds only there.
+	audience []string
+	byPath   bool
 
 	principal, team, roles jp.Expr
 	scopes                 []jp.Expr
@@ -48,7 +51,7 @@ type verifier struct {
 func newVerifier(name string, c Issuer, publicURL string) *verifier {
 	is := &verifier{Issuer: c, name: name, algorithms: algorithmsOf(c.Algorithms), audience: c.Audience}
 	if len(c.Audience) == 0 {
-		is.audience, is.byPath = []string{publicURL, publicURL + "/"}, true
+		is.audience, is.byPath = []string{publicURL, publicURL + "/", publicURL + "/mcp"}, true
 	}
 	path := func(s string) jp.Expr {
 		x, _ := compile(s) // Check has done it; "" is none

@@ -27,8 +27,13 @@ import (
 
 // Logins are the logins of a gateway at all upstreams. It is safe for concurrent use.
 type Logins struct {
+	// TokenOf returns the token of an issuer with which a principal called last, "" if it knows none that
+	// is valid. It is asked if a configuration exchanges callers' tokens; nil knows none.
+	TokenOf func(issuer, principal string) string
+
 	store *store
 	log   *slog.Logger
+	path  func(string) string // of a file that the configuration names
 
 	lifetime context.Context // of pages to log in
 	end      context.CancelFunc
@@ -41,7 +46,7 @@ type Logins struct {
 
 // New returns the logins of a gateway, or of a command of its operator.
 func New(c config.Config, log *slog.Logger) *Logins {
-	ls := &Logins{all: map[string]*Login{}, log: log, store: &store{dir: c.LoginsPath(), keyFile: c.KeyPath(), key: c.Logins.Key}}
+	ls := &Logins{all: map[string]*Login{}, log: log, path: c.Path, store: &store{dir: c.LoginsPath(), keyFile: c.KeyPath(), key: c.Logins.Key}}
 	ls.lifetime, ls.end = context.WithCancel(context.Background())
 	return ls
 }
@@ -62,6 +67,9 @@ func (ls *Logins) For(upstream string, u *config.Upstream, principal string) *Lo
 	if l == nil || l.cfg != u.Auth { // a reload may have changed it
 		l = &Login{of: ls, upstream: upstream, principal: principal, file: file, url: u.URL, headers: u.Headers, cfg: u.Auth}
 		l.client = newClient(u.URL, u.Auth.Issuer)
+		if u.Auth.Enterprise != nil {
+			l.person = l.atProvider()
+		}
 		ls.all[file] = l
 	}
 	return l
@@ -126,6 +134,10 @@ type Login struct {
 	cfg                       *config.Auth
 	client                    *http.Client
 	token                     atomic.Pointer[token] // nil as long as there is none
+	// With enterprise, person is the login at the identity provider, whose tokens are ID tokens. That one
+	// has provider set; its url is the provider's.
+	person   *Login
+	provider bool
 
 	disk  sync.Mutex // guards what follows
 	saved *saved     // as stored; nil if nobody has logged in
@@ -140,6 +152,7 @@ type Login struct {
 	asked    []string // the scopes of the last token
 	fault    error    // of the last attempt
 	failedAt time.Time
+	failedBy string // by whom it was
 }
 
 const (
@@ -170,7 +183,7 @@ func (l *Login) Do(client *http.Client, req *http.Request) (*http.Response, erro
 		_, _ = io.Copy(io.Discard, io.LimitReader(resp.Body, maxDocument)) // so that the network connection can be used again
 		resp.Body.Close()
 		switch {
-		case asks.failure == CodeScope && (again || len(l.cfg.Scopes) > 0 || l.cfg.ClientCredentials == nil):
+		case asks.failure == CodeScope && (again || len(l.cfg.Scopes) > 0 || l.cfg.AuthorizationCode != nil):
 			return nil, l.lacks(asks.scopes)
 		case again:
 			return nil, &Error{Code: CodeFailed, text: "the upstream refuses the token that its authorization server has just given: is the client allowed to use it, and the issuer the right one?"}
@@ -187,7 +200,7 @@ func (l *Login) lacks(scopes []string) error {
 	switch {
 	case len(scopes) == 0:
 		e.text = "the upstream says that the scopes of the login do not suffice, and not which ones do"
-	case l.cfg.ClientCredentials != nil:
+	case l.cfg.AuthorizationCode == nil:
 		e.text = fmt.Sprintf("the upstream asks for the scopes %q, which the login lacks: have them granted to the client at the authorization server, and add them to upstreams.%s.auth.scopes if that is set", scopes, l.upstream)
 	default:
 		e.login = l
@@ -253,6 +266,13 @@ func (l *Login) Watch() (changed func() bool) {
 	if l == nil {
 		return func() bool { return false }
 	}
+	if l.cfg.TokenExchange != nil {
+		before := l.ofCaller()
+		return func() bool { now := l.ofCaller(); return now != "" && now != before }
+	}
+	if l.person != nil {
+		return l.person.Watch()
+	}
 	before, _ := l.of.store.stat(l.file)
 	return func() bool {
 		now, err := l.of.store.stat(l.file)
@@ -268,6 +288,17 @@ func (l *Login) current(ctx context.Context) (string, error) {
 		}
 	}
 	t := l.token.Load()
+	if l.person != nil {
+		g, err := l.person.load()
+		if err != nil || g == nil {
+			l.token.Store(nil)
+			return "", l.person.unusable(err)
+		}
+		if t != nil && t.by != g.ID { // somebody else has logged in
+			l.token.CompareAndSwap(t, nil)
+			t = nil
+		}
+	}
 	if t == nil || t.fresh() {
 		return t.access(), nil
 	}
@@ -306,7 +337,7 @@ func (l *Login) renew(ctx context.Context, old string, asks challenge) (string, 
 			return // another request was faster
 		}
 		switch {
-		case l.fault != nil && time.Since(l.failedAt) < renewPause:
+		case l.fault != nil && time.Since(l.failedAt) < renewPause && l.failedBy == l.by():
 			err = l.fault
 			return
 		case asks.failure == CodeScope && len(union(l.asked, asks.scopes)) == len(l.asked): // they were not granted
@@ -318,7 +349,7 @@ func (l *Login) renew(ctx context.Context, old string, asks challenge) (string, 
 		} else {
 			t, err = l.fetch(work, asks)
 		}
-		if l.fault, l.failedAt = err, time.Now(); err == nil {
+		if l.fault, l.failedAt, l.failedBy = err, time.Now(), l.by(); err == nil {
 			l.token.Store(t)
 		}
 	})
@@ -351,13 +382,19 @@ func (l *Login) refresh(ctx context.Context, old string) (*token, error) {
 		return nil, l.required("the login has expired")
 	}
 	form := url.Values{"grant_type": {"refresh_token"}, "refresh_token": {g.Refresh}, "resource": {g.Resource}}
-	t, err := requestToken(ctx, l.client, g.Endpoint, config.OAuthClient{ClientID: g.ClientID, ClientSecret: config.Secret(g.Secret)}, g.Methods, form)
+	if l.provider {
+		form = url.Values{"grant_type": {"refresh_token"}, "refresh_token": {g.Refresh}}
+	}
+	t, err := requestToken(ctx, l.client, g.Endpoint, client{ID: g.ClientID, Secret: g.Secret, methods: g.Methods}, form)
+	if err == nil && l.provider {
+		t, err = t.identity()
+	}
 	var refused *fault
 	next := *g
 	switch {
-	case errors.As(err, &refused) && refused.code == "invalid_grant":
+	case errors.As(err, &refused) && refused.code == "invalid_grant", errors.Is(err, errNoIdentity):
 		next.token = token{Scopes: g.Scopes}
-		err = l.required(fmt.Sprintf("the login no longer holds (%v)", refused))
+		err = l.required(fmt.Sprintf("the login no longer holds (%v)", err))
 	case refused != nil && l.cfg.AuthorizationCode.ClientID == "" && (refused.code == "invalid_client" || refused.code == "unauthorized_client"):
 		return nil, l.required(fmt.Sprintf("the authorization server has forgotten foldgate (%v)", refused)) // a login registers it anew
 	case err != nil:
@@ -393,7 +430,7 @@ func (l *Login) fetch(ctx context.Context, asks challenge) (_ *token, err error)
 	defer func() {
 		if err != nil {
 			l.server = nil // it may have moved
-			err = &Error{Code: CodeFailed, text: "login", cause: err}
+			err = l.unusable(err)
 		}
 	}()
 	if l.server == nil {
@@ -408,13 +445,21 @@ func (l *Login) fetch(ctx context.Context, asks challenge) (_ *token, err error)
 			scopes = l.server.scopes
 		}
 	}
-	form := url.Values{"grant_type": {"client_credentials"}, "resource": {l.server.resource}}
+	form := url.Values{"resource": {l.server.resource}}
 	if len(scopes) > 0 {
 		form.Set("scope", strings.Join(scopes, " "))
 	}
-	t, err := requestToken(ctx, l.client, l.server.TokenEndpoint, *l.cfg.ClientCredentials, l.server.TokenEndpointAuthMethodsSupported, form)
+	registered, by, err := l.grant(ctx, form)
+	if err != nil {
+		return nil, err
+	}
+	c, err := l.proven(registered, l.server.Issuer, l.server.TokenEndpointAuthMethodsSupported)
+	if err != nil {
+		return nil, err
+	}
+	t, err := requestToken(ctx, l.client, l.server.TokenEndpoint, c, form)
 	if err == nil {
-		l.asked = scopes
+		l.asked, t.by = scopes, by
 	}
 	return t, err
 }

@@ -17,18 +17,16 @@ import (
 	"golang.org/x/oauth2"
 
 	"github.com/foldgate/foldgate/internal/version"
-	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // LogIn lets a person log in, and stores the login. show is called with the URL that the person has to
 // open in a browser of this machine. LogIn returns when the browser came back and the token is stored,
 // with the scopes of the token, or when ctx ends. more are scopes to ask for beside the usual ones.
 func (l *Login) LogIn(ctx context.Context, more []string, show func(at string)) (scopes []string, err error) {
-	asks, err := l.probe(ctx)
-	if err != nil {
-		return nil, err
+	if l.person != nil {
+		return l.person.LogIn(ctx, nil, show)
 	}
-	s, err := discover(ctx, l.client, l.url, l.cfg.Issuer, asks)
+	s, asks, err := l.find(ctx)
 	switch {
 	case err != nil:
 		return nil, err
@@ -42,22 +40,31 @@ func (l *Login) LogIn(ctx context.Context, more []string, show func(at string)) 
 		return nil, err
 	}
 	defer back.close()
-	client, methods, err := l.register(ctx, s, back.url)
+	c, err := l.register(ctx, s, back.url)
 	if err != nil {
 		return nil, err
 	}
 	before, _ := l.load() // a login with more scopes keeps the ones of before
 	scopes = l.scopes(s, asks, before, more)
 	verifier := oauth2.GenerateVerifier()
-	request := oauth2.Config{ClientID: client.ClientID, Endpoint: oauth2.Endpoint{AuthURL: s.AuthorizationEndpoint}, RedirectURL: back.url, Scopes: scopes}
-	show(request.AuthCodeURL(back.state, oauth2.S256ChallengeOption(verifier), oauth2.SetAuthURLParam("resource", s.resource)))
+	request := oauth2.Config{ClientID: c.ID, Endpoint: oauth2.Endpoint{AuthURL: s.AuthorizationEndpoint}, RedirectURL: back.url, Scopes: scopes}
+	options, form := []oauth2.AuthCodeOption{oauth2.S256ChallengeOption(verifier)}, url.Values{}
+	if !l.provider { // ID tokens are for foldgate itself
+		options, form = append(options, oauth2.SetAuthURLParam("resource", s.resource)), url.Values{"resource": {s.resource}}
+	}
+	show(request.AuthCodeURL(back.state, options...))
 	code, err := back.wait(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	t, err := requestToken(ctx, l.client, s.TokenEndpoint, client, methods, url.Values{
-		"grant_type": {"authorization_code"}, "code": {code}, "code_verifier": {verifier}, "redirect_uri": {back.url}, "resource": {s.resource},
-	})
+	form.Set("grant_type", "authorization_code")
+	form.Set("code", code)
+	form.Set("code_verifier", verifier)
+	form.Set("redirect_uri", back.url)
+	t, err := requestToken(ctx, l.client, s.TokenEndpoint, c, form)
+	if err == nil && l.provider {
+		t, err = t.identity()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -70,18 +77,33 @@ func (l *Login) LogIn(ctx context.Context, more []string, show func(at string)) 
 	}
 	defer unlock()
 	return t.Scopes, l.of.store.write(l.file, &saved{
-		token: *t, URL: l.url, Resource: s.resource, Issuer: s.Issuer, Endpoint: s.TokenEndpoint, ClientID: client.ClientID, Secret: string(client.ClientSecret), Methods: methods,
+		token: *t, ID: rand.Text(), URL: l.url, Resource: s.resource, Issuer: s.Issuer, Endpoint: s.TokenEndpoint, ClientID: c.ID, Secret: c.Secret, Methods: c.methods,
 	})
 }
 
 // LogOut forgets the login. It returns false if there was none.
 func (l *Login) LogOut(ctx context.Context) (bool, error) {
+	if l.person != nil {
+		return l.person.LogOut(ctx)
+	}
 	unlock, err := l.of.store.lock(ctx, l.file)
 	if err != nil {
 		return false, err
 	}
 	defer unlock()
 	return l.of.store.remove(l.file)
+}
+
+// find returns the server at which a person logs in, and what the upstream asks for.
+func (l *Login) find(ctx context.Context) (s *server, asks challenge, err error) {
+	if l.provider {
+		s, err = providerAt(ctx, l.client, l.url)
+		return s, asks, err
+	}
+	if asks, err = l.probe(ctx); err == nil {
+		s, err = discover(ctx, l.client, l.url, l.cfg.Issuer, asks)
+	}
+	return s, asks, err
 }
 
 // probe asks the upstream without a token, to learn what it asks for. Some answer an initialize, and
@@ -139,17 +161,17 @@ func (l *Login) scopes(s *server, asks challenge, before *saved, more []string) 
 	return union(scopes, more)
 }
 
-// register returns the client as which foldgate asks for a code, and how the token endpoint
-// authenticates it: the one of the configuration, else the metadata document, else a new one.
-func (l *Login) register(ctx context.Context, s *server, back string) (c config.OAuthClient, methods []string, err error) {
+// register returns the client as which foldgate asks for a code: the one of the configuration, else the
+// metadata document, else a new one.
+func (l *Login) register(ctx context.Context, s *server, back string) (c client, err error) {
 	a := l.cfg.AuthorizationCode
 	switch {
 	case a.ClientID != "":
-		return config.OAuthClient{ClientID: a.ClientID, ClientSecret: a.ClientSecret}, s.TokenEndpointAuthMethodsSupported, nil
+		return client{ID: a.ClientID, Secret: string(a.ClientSecret), methods: s.TokenEndpointAuthMethodsSupported}, nil
 	case a.ClientMetadataURL != "" && s.ClientIDMetadataDocumentSupported:
-		return config.OAuthClient{ClientID: a.ClientMetadataURL}, nil, nil
+		return client{ID: a.ClientMetadataURL}, nil
 	case s.RegistrationEndpoint == "":
-		return c, nil, fmt.Errorf("the authorization server %s does not register clients by itself: register one there with the redirect URI http://127.0.0.1/callback, and set upstreams.%s.auth.authorization_code.client_id", s.Issuer, l.upstream)
+		return c, fmt.Errorf("the authorization server %s does not register clients by itself: register one there with the redirect URI http://127.0.0.1/callback, and set upstreams.%s.auth.authorization_code.client_id", s.Issuer, l.upstream)
 	}
 	method := "none"
 	if m := s.TokenEndpointAuthMethodsSupported; len(m) > 0 && !slices.Contains(m, method) {
@@ -163,12 +185,12 @@ func (l *Login) register(ctx context.Context, s *server, back string) (c config.
 		ClientName: "foldgate", SoftwareVersion: version.String(), ApplicationType: "native",
 	}, l.client)
 	if err != nil {
-		return c, nil, fmt.Errorf("the authorization server %s does not register foldgate: %s; you can register a client there yourself, and set upstreams.%s.auth.authorization_code.client_id", s.Issuer, tidy(err.Error(), 300, nil), l.upstream)
+		return c, fmt.Errorf("the authorization server %s does not register foldgate: %s; you can register a client there yourself, and set upstreams.%s.auth.authorization_code.client_id", s.Issuer, tidy(err.Error(), 300, nil), l.upstream)
 	}
 	if got.TokenEndpointAuthMethod != "" {
 		method = got.TokenEndpointAuthMethod
 	}
-	return config.OAuthClient{ClientID: got.ClientID, ClientSecret: config.Secret(got.ClientSecret)}, []string{method}, nil
+	return client{ID: got.ClientID, Secret: got.ClientSecret, methods: []string{method}}, nil
 }
 
 // callback waits on a loopback address for the browser to come back from the authorization server.
