@@ -17,6 +17,7 @@ import (
 	oteltrace "go.opentelemetry.io/otel/trace"
 
 	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/version"
 	"github.com/foldgate/foldgate/proxy/bridge"
 	"github.com/foldgate/foldgate/proxy/config"
@@ -139,6 +140,10 @@ func (g *Gateway) openParts() error {
 	g.servers = upstream.NewSet(upstream.Options{
 		Config: g.cfg, Log: g.log, CleanText: g.Boundary.Text, CleanJSON: g.cleanJSON, Bridge: g.bridge.Wrap,
 		TokenOf: func(issuer, principal string) string { return g.settings.Load().access.Auth.TokenOf(issuer, principal) },
+		LoginRefused: func(upstream, principal, why string) {
+			n := interceptor.Notification{From: "upstream:" + upstream, Principal: principal, Method: "login"}
+			g.Recorder.Rejected(n, trace.ReasonPolicy, "upstream_login", why)
+		},
 	})
 	g.settings.Load().Servers = g.servers.Servers(g.cfg, nil)
 	g.Pins = pins.Open(g.cfg.StatePath(), func(raw []byte) ([]byte, error) { return g.cleanJSON(g.lifetime, raw) })

@@ -111,7 +111,7 @@ func (a *app) login(name, principal string) (*auth.Login, error) {
 		if len(can) > 0 {
 			others = fmt.Sprintf(" (%s can be logged in at)", strings.Join(can, ", "))
 		}
-		return nil, usageError{fmt.Errorf("nobody can log in at %q%s: give it auth: {authorization_code: {}} under upstreams, or auth.enterprise", name, others)}
+		return nil, usageError{fmt.Errorf("nobody can log in at %q%s: give it auth.enterprise or auth: {authorization_code: {}} under upstreams", name, others)}
 	}
 	u := cfg.Upstreams[name]
 	switch per := u.Auth.PerPrincipal(); {

@@ -56,8 +56,9 @@ type Options struct {
 	// Bridge wraps a connection if hosts and server speak different eras. h takes the server's
 	// messages that belong to no request; they go to the returned handler.
 	Bridge func(server string, host conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler)
-	// TokenOf is that of auth.Logins.
-	TokenOf func(issuer, principal string) string
+	// TokenOf and LoginRefused are those of auth.Logins.
+	TokenOf      func(issuer, principal string) string
+	LoginRefused func(upstream, principal, why string)
 }
 
 // Owner hears of the connections that are held for it.
@@ -79,7 +80,7 @@ type Owner interface {
 // NewSet returns a set without servers, which Servers makes.
 func NewSet(o Options) *Set {
 	t := &Set{Dial: Open, options: o, logins: auth.New(o.Config, o.Log), shared: map[Group]*Connections{}, starts: make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0)))}
-	t.logins.TokenOf = o.TokenOf
+	t.logins.TokenOf, t.logins.Refused = o.TokenOf, o.LoginRefused
 	t.lifetime, t.end = context.WithCancel(context.Background())
 	t.known = openInfoCache(filepath.Join(o.Config.StatePath(), "upstreams.json"), o.Log)
 	return t

@@ -17,6 +17,7 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -29,6 +30,7 @@ import (
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
 	"golang.org/x/oauth2"
 
+	"github.com/foldgate/foldgate/test/llmstub"
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
@@ -458,15 +460,20 @@ func TestRealHostsLogIn(t *testing.T) {
 		"opencode": {module(t, platform(t, opencodePackages)+"/bin/opencode"), []string{"mcp", "auth", "foldgate"}, "Authentication successful"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			write(t, dir+"/config.toml", fmt.Sprintf("mcp_oauth_credentials_store = \"file\"\n[mcp_servers.foldgate]\nurl = %q\n", at))
+			echo := llmstub.Use(codex{}.use("foldgate", "fake__echo", `{"n":1}`))
+			r := newHostRun(t, llmstub.Agent{Name: "main", Play: llmstub.Script(echo, llmstub.Say("done"))})
+			dir := r.home
+			r.servers["foldgate"] = mcpServer{url: at}
+			configureCodex(t, r, "model")
+			file := filepath.Join(dir, ".codex", "config.toml") // the token comes from the login
+			write(t, file, "mcp_oauth_credentials_store = \"file\"\n"+strings.Replace(content(t, file), fmt.Sprintf("bearer_token_env_var = %q\n", hostToken), "", 1))
 			write(t, dir+"/opencode.json", jsonText(t, map[string]any{"mcp": map[string]any{"foldgate": map[string]any{"type": "remote", "url": at}}}))
 			cmd := exec.Command(tt.bin, tt.args...)
 			if strings.HasSuffix(tt.bin, ".js") {
 				cmd = exec.Command(node(t), append([]string{tt.bin}, tt.args...)...)
 			}
 			cmd.Dir = dir
-			cmd.Env = append(os.Environ(), "HOME="+dir, "CODEX_HOME="+dir, "XDG_CONFIG_HOME="+dir+"/c", "XDG_DATA_HOME="+dir+"/d", "XDG_CACHE_HOME="+dir+"/x", "XDG_STATE_HOME="+dir+"/s", "BROWSER=true",
+			cmd.Env = append(os.Environ(), "HOME="+dir, "CODEX_HOME="+dir+"/.codex", "XDG_CONFIG_HOME="+dir+"/c", "XDG_DATA_HOME="+dir+"/d", "XDG_CACHE_HOME="+dir+"/x", "XDG_STATE_HOME="+dir+"/s", "BROWSER=true",
 				"OPENCODE_DISABLE_AUTOUPDATE=1", "OPENCODE_DISABLE_MODELS_FETCH=1", "OPENCODE_DISABLE_DEFAULT_PLUGINS=1")
 			out := &buffer{}
 			cmd.Stdout, cmd.Stderr = out, out
@@ -491,6 +498,8 @@ func TestRealHostsLogIn(t *testing.T) {
 				case err := <-exited:
 					if err != nil || !strings.Contains(out.String(), tt.says) {
 						t.Errorf("%v: %v\n%s", tt.args, err, out.String())
+					} else if name == "codex" { // a session with the token of the login
+						execCodex(t, r)
 					}
 				case <-ctx.Done():
 					_ = cmd.Process.Kill()
@@ -500,7 +509,11 @@ func TestRealHostsLogIn(t *testing.T) {
 			}
 		})
 	}
-	if g.stop(); !strings.Contains(g.output("trace", "--kind", "mcp/request:tools/list"), "corp:opencode") {
+	g.stop()
+	if !strings.Contains(g.output("trace", "--kind", "mcp/request:tools/call", "--tool", "echo"), "corp:codex") {
+		t.Errorf("Codex has not called a tool with its token:\n%s", g.output("trace"))
+	}
+	if !strings.Contains(g.output("trace", "--kind", "mcp/request:tools/list"), "corp:opencode") {
 		t.Errorf("opencode has not listed the tools with its token:\n%s", g.output("trace"))
 	}
 }

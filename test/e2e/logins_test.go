@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -95,6 +96,15 @@ func TestLoginFails(t *testing.T) {
 		"token to http":     {func(is *authServer, _ *guarded) { is.meta["token_endpoint"] = "http://198.51.100.1/token" }, "HTTPS"},
 		"token to inside":   {func(is *authServer, _ *guarded) { is.meta["token_endpoint"] = "https://169.254.169.254/token" }, "public"},
 		"not for upstream":  {func(_ *authServer, gd *guarded) { gd.shut = true }, "just given"},
+		"redirect elsewhere": {func(is *authServer, _ *guarded) {
+			elsewhere := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("a redirect was followed to %s", r.URL) }))
+			t.Cleanup(elsewhere.Close)
+			is.meta["token_endpoint"] = redirecting(t, elsewhere.URL+"/token")
+		}, "HTTP 307"},
+		"redirect to inside": {func(is *authServer, gd *guarded) {
+			gd.prm = prm(gd.at, is.URL)
+			is.meta["token_endpoint"] = redirecting(t, "http://169.254.169.254/latest/meta-data")
+		}, "HTTP 307"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ctx := testContext(t)
@@ -112,8 +122,83 @@ func TestLoginFails(t *testing.T) {
 			}
 			g.stop()
 			g.keepsTokens(c.Received())
+			recorded := 0
+			for _, r := range traceAs[audited](g, "--kind", "mcp/response:tools/call") {
+				if d := r.Audit.Decision; d != nil && d.Result == "blocked" && d.Rule == "login_failed" && strings.Contains(string(r.Payload), tt.says) {
+					recorded++
+				}
+			}
+			if recorded != 1 {
+				t.Errorf("%d records of the refused call, want 1:\n%s", recorded, g.output("trace"))
+			}
 		})
 	}
+}
+
+// redirecting returns the URL of a server that redirects to another one.
+func redirecting(t *testing.T, to string) string {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, to, http.StatusTemporaryRedirect) }))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+// Answers of a browser that are not to the login, or from another issuer, are refused and in the trace.
+func TestLoginAttacksAreRecorded(t *testing.T) {
+	t.Parallel()
+	ctx := testContext(t)
+	is := newAuthServer(t)
+	gd := newGuarded(t, is, "-era", "both")
+	g := newGateway(t, byPerson(gd, "", ""))
+	c := g.unstarted("http", mcpclient.Legacy)
+	c.Capabilities = `{"elicitation":{"url":{}}}`
+	if _, err := c.Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+	m, err := c.Call(ctx, "tools/call", `{"name":"fake__echo","arguments":{"n":1}}`)
+	var invited struct {
+		Data struct{ Elicitations []struct{ URL string } }
+	}
+	if err != nil || json.Unmarshal(m.Error, &invited) != nil || len(invited.Data.Elicitations) != 1 {
+		t.Fatalf("answer %s%s, %v", m.Result, m.Error, err)
+	}
+	stay := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	visit := func(at string) (int, string) {
+		resp, err := stay.Get(at)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode, resp.Header.Get("Location")
+	}
+	refusals := func() (n int) {
+		for _, r := range traceAs[audited](g, "--kind", "mcp/reject:login") {
+			if r.Audit.Decision.Rule == "upstream_login" && r.From == "upstream:fake" {
+				n++
+			}
+		}
+		return n
+	}
+	for n, change := range []func(url.Values){
+		func(q url.Values) { q.Set("state", "of-another-login") }, // replayed
+		func(q url.Values) { q.Set("iss", "https://evil.example.com") },
+	} {
+		_, authorize := visit(invited.Data.Elicitations[0].URL)
+		_, back := visit(authorize)
+		u, err := url.Parse(back)
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := u.Query()
+		change(q)
+		u.RawQuery = q.Encode()
+		visit(u.String())
+		until(t, "the refusal is in the trace", func() bool { return refusals() == n+1 })
+		if m, err := c.Call(ctx, "tools/call", `{"name":"fake__echo","arguments":{"n":1}}`); err != nil || m.Error == nil {
+			t.Errorf("after an attack somebody is logged in: %s, %v", m.Result, err)
+		}
+	}
+	g.stop()
+	g.keepsTokens(c.Received())
 }
 
 func prm(resource, issuer string) func() any {

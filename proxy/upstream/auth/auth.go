@@ -30,6 +30,9 @@ type Logins struct {
 	// TokenOf returns the token of an issuer with which a principal called last, "" if it knows none that
 	// is valid. It is asked if a configuration exchanges callers' tokens; nil knows none.
 	TokenOf func(issuer, principal string) string
+	// Refused hears of an answer that a browser brought to a page of this process and that is not taken,
+	// and why. nil: nobody does.
+	Refused func(upstream, principal, why string)
 
 	store *store
 	log   *slog.Logger

@@ -35,7 +35,7 @@ func (l *Login) LogIn(ctx context.Context, more []string, show func(at string)) 
 	case len(s.CodeChallengeMethodsSupported) > 0 && !slices.Contains(s.CodeChallengeMethodsSupported, "S256"):
 		return nil, fmt.Errorf("the authorization server %s lacks PKCE with S256, without which a code can be stolen", s.Issuer)
 	}
-	back, err := listen(ctx, l.cfg.AuthorizationCode.RedirectPort)
+	back, err := listen(ctx, l.cfg.AuthorizationCode.RedirectPort, l.refused)
 	if err != nil {
 		return nil, err
 	}
@@ -196,16 +196,24 @@ func (l *Login) register(ctx context.Context, s *server, back string) (c client,
 // callback waits on a loopback address for the browser to come back from the authorization server.
 type callback struct {
 	url, state string
-	answers    chan url.Values // the first one that has the state
+	answers    chan url.Values  // the first one that has the state
+	refused    func(why string) // hears of others
 	server     *http.Server
 }
 
-func listen(ctx context.Context, port int) (*callback, error) {
+// refused tells of an answer of a browser that is not taken.
+func (l *Login) refused(why string) {
+	if l.of.Refused != nil {
+		l.of.Refused(l.upstream, l.principal, why)
+	}
+}
+
+func listen(ctx context.Context, port int, refused func(string)) (*callback, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
 	if err != nil {
 		return nil, fmt.Errorf("redirect_port: %w", err)
 	}
-	c := &callback{url: "http://" + l.Addr().String() + "/callback", state: rand.Text(), answers: make(chan url.Values, 1)}
+	c := &callback{url: "http://" + l.Addr().String() + "/callback", state: rand.Text(), answers: make(chan url.Values, 1), refused: refused}
 	c.server = &http.Server{Handler: c, ReadHeaderTimeout: requestTimeout, MaxHeaderBytes: 64 << 10}
 	go func() { _ = c.server.Serve(l) }() // until close
 	return c, nil
@@ -233,6 +241,9 @@ func (c *callback) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		default:
 			status, text = http.StatusBadRequest, "This answer was here before."
 		}
+	}
+	if status == http.StatusBadRequest {
+		c.refused(text)
 	}
 	w.WriteHeader(status)
 	_, _ = io.WriteString(w, "<!doctype html><title>foldgate</title><p>"+text+"\n")
