@@ -393,3 +393,14 @@ func FuzzToken(f *testing.F) {
 		}
 	})
 }
+
+// Hosts have to ask Entra for scopes by their full names, and its tokens have the short ones.
+func TestStepUpNamesScopesInFull(t *testing.T) {
+	const full = public + "/mcp/db.read"
+	is := issuer.New(t)
+	a := New(Options{Config: Config{Issuers: map[string]*Issuer{"corp": {URL: is.URL}}, Scopes: []string{full, "x.read"}}, PublicURL: public})
+	got := a.StepUp("/mcp", []string{"openid", "db.read", "read", "db.write"})
+	if want := `scope="openid ` + full + ` read db.write"`; !strings.Contains(got, want) {
+		t.Errorf("challenge %s, want %s", got, want)
+	}
+}

@@ -45,9 +45,15 @@ func (a *Authenticator) Challenge(path string, f *Failure) string {
 }
 
 // StepUp returns the header WWW-Authenticate for a request that needs more scopes: all are those of
-// the token and those that are missing. It changes all.
+// the token and those that are missing. It changes all. Tokens of some issuers name scopes without the
+// resource that hosts have to ask for (Entra): one that auth.scopes has below a URL is named as there.
 func (a *Authenticator) StepUp(path string, all []string) string {
 	all = slices.DeleteFunc(all, func(s string) bool { return !scopeForm.MatchString(s) })
+	for i, s := range all {
+		if n := slices.IndexFunc(a.config.Scopes, func(full string) bool { return strings.HasSuffix(full, "/"+s) }); n >= 0 {
+			all[i] = a.config.Scopes[n]
+		}
+	}
 	return `Bearer realm="foldgate", error="insufficient_scope", error_description="the policy asks for more scopes"` + a.pointers(path, all)
 }
 
