@@ -36,6 +36,7 @@ type fact struct {
 	near    *regexp.Regexp // shown close to the value; nil if the value is distinctive
 	count   bool           // the value is a number of things, and near are their names
 	extreme bool           // the text must say that it is the most or the least
+	tallied bool           // an extreme that one has to count for
 }
 
 func (f fact) String() string {
@@ -186,10 +187,10 @@ func (q *question) instance(t *testing.T, o *output) (*asked, bool) {
 				second = n
 			}
 		}
-		if second == times[best] || times[best] < 2 {
+		if second == times[best] || times[best] < 3 {
 			return nil, false // no single one
 		}
-		a.facts = []fact{{value: best, near: regexp.MustCompile(number3(times[best])), extreme: true}}
+		a.facts = []fact{{value: best, near: regexp.MustCompile(number3(times[best])), extreme: true, tallied: true}}
 		return a, true
 	case "max", "min":
 		at, best, ties := -1, 0.0, 0
@@ -282,16 +283,26 @@ func number3(n int) string {
 var (
 	spaces     = regexp.MustCompile(`[ \t]+`)
 	lineNumber = regexp.MustCompile(`(?m)^ *\d+[:\-] ?`)
+	matchLine  = regexp.MustCompile(`(?m)^ ?\d+:`)
+	hash       = regexp.MustCompile(`^[0-9a-f]{7,12}$`)
 	superlate  = regexp.MustCompile(`(?i)\b(max|min|most|least|large|small|long|short|high|low|top|big|slow|fast|extreme|sorted|order(ed)? by|by size|peak|heav|frequent|common)`)
 )
 
-// in reports whether text answers: it shows every fact. A read by jq or of lines asked for the
-// value itself, so nothing needs to stand near it.
-func (a *asked) in(text string, read bool) bool {
+// in reports whether text answers: it shows every fact.
+//
+// A read is judged by what its reader knows. By jq or of lines it asked for the value itself, so
+// nothing needs to stand near it. If it shows all of at most listed matches, the reader sees which
+// is the most; of at most tallied he counts them.
+func (a *asked) in(text string, read bool, matches int) bool {
+	const listed, tallied = 60, 12
 	text = spaces.ReplaceAllString(text, " ")
 	kind, _, _ := strings.Cut(a.read, " ")
+	if matches > 0 && len(matchLine.FindAllString(text, -1)) < matches {
+		matches = 0 // not all of them
+	}
 	for _, f := range a.facts {
 		switch {
+		case f.count && 0 < matches && matches <= tallied:
 		case f.count && read && kind == "jq":
 			if !regexp.MustCompile(`(?m)` + number3(atoi(f.value))).MatchString(text) {
 				return false
@@ -307,8 +318,13 @@ func (a *asked) in(text string, read bool) bool {
 				!regexp.MustCompile(`(?m)`+near+`\w*[\s:=(×x"']{0,4}`+n).MatchString(plain) {
 				return false
 			}
+		case f.extreme && f.tallied && 0 < matches && matches <= tallied:
+			if !word(f.value).MatchString(text) {
+				return false
+			}
 		case f.extreme:
-			if !shows(text, f, true) {
+			marked := read && (kind == "lines" || kind == "count") || !f.tallied && 0 < matches && matches <= listed
+			if !shows(text, f, true, marked) {
 				return false
 			}
 		default:
@@ -316,7 +332,7 @@ func (a *asked) in(text string, read bool) bool {
 			if read && (kind == "jq" || kind == "lines") {
 				g.near = nil
 			}
-			if !shows(text, g, false) {
+			if !shows(text, g, false, false) {
 				return false
 			}
 		}
@@ -336,15 +352,16 @@ func word(v string) *regexp.Regexp {
 	if regexp.MustCompile(`^\w`).MatchString(v) {
 		p = `(?:^|\W)` + p
 	}
-	if regexp.MustCompile(`\w$`).MatchString(v) && len([]rune(v)) != 60 {
+	if regexp.MustCompile(`\w$`).MatchString(v) && len(v) < 30 && !hash.MatchString(v) { // else it may be longer in the text
 		p += `(?:$|\W)`
 	}
 	return regexp.MustCompile(`(?m)` + p)
 }
 
 // shows reports whether the fact is in the text with what must be near: within 200 bytes, or for
-// an extreme in the same line, and with a word that says so there or in the eight lines above.
-func shows(text string, f fact, extreme bool) bool {
+// an extreme in the same line, and with a word that says so there or in the eight lines above,
+// unless it is marked as one already.
+func shows(text string, f fact, extreme, marked bool) bool {
 	for _, at := range word(f.value).FindAllStringIndex(text, -1) {
 		if extreme {
 			from, to := strings.LastIndexByte(text[:at[0]+1], '\n')+1, at[1]
@@ -360,7 +377,7 @@ func shows(text string, f fact, extreme bool) bool {
 					break
 				}
 			}
-			if (f.near == nil || f.near.MatchString(text[from:to])) && superlate.MatchString(text[len(above):to]) {
+			if (f.near == nil || f.near.MatchString(text[from:to])) && (marked || superlate.MatchString(text[len(above):to])) {
 				return true
 			}
 			continue
@@ -392,7 +409,20 @@ func (a *asked) weak(text string) string {
 	return ""
 }
 
-func (a *asked) readText() string { return a.read }
+// matches counts the lines of text that the read of a would show, 0 if it is no grep.
+func (a *asked) matches(text string) (n int) {
+	kind, re, _ := strings.Cut(a.read, " ")
+	if kind != "grep" && kind != "count" {
+		return 0
+	}
+	pattern := regexp.MustCompile(re)
+	for line := range strings.Lines(text) {
+		if pattern.MatchString(strings.TrimSuffix(line, "\n")) {
+			n++
+		}
+	}
+	return n
+}
 
 // readOnce reads with the one call that the question names.
 func (a *asked) readOnce(r *reader, handle string) string {
