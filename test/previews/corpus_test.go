@@ -42,7 +42,7 @@ type output struct {
 
 	text string
 	err  error         // why it could not be made here
-	took time.Duration // to make it
+	cpu  time.Duration // to make it
 }
 
 func (o *output) String() string { return o.sort + "/" + o.name }
@@ -122,8 +122,6 @@ func newMaker(t *testing.T) *maker {
 
 // run runs the script of o in a directory of its own. Its process group ends with it.
 func (m *maker) run(ctx context.Context, o *output) {
-	start := time.Now()
-	defer func() { o.took = time.Since(start) }()
 	dir := filepath.Join(m.dir, "prepared")
 	if o.sort != "prepare" {
 		if dir, o.err = os.MkdirTemp(m.dir, "w"); o.err != nil {
@@ -139,6 +137,9 @@ func (m *maker) run(ctx context.Context, o *output) {
 	group(cmd)
 	cmd.WaitDelay = time.Second
 	err := cmd.Run()
+	if s := cmd.ProcessState; s != nil {
+		o.cpu = s.UserTime() + s.SystemTime()
+	}
 	switch {
 	case ctx.Err() != nil:
 		o.err = fmt.Errorf("not ready after %v", makeTimeout)

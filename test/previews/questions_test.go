@@ -294,7 +294,7 @@ var (
 // nothing needs to stand near it. If it shows all of at most listed matches, the reader sees which
 // is the most; of at most tallied he counts them.
 func (a *asked) in(text string, read bool, matches int) bool {
-	const listed, tallied = 60, 12
+	const listed, tallied = 100, 12
 	text = spaces.ReplaceAllString(text, " ")
 	kind, _, _ := strings.Cut(a.read, " ")
 	if matches > 0 && len(matchLine.FindAllString(text, -1)) < matches {
@@ -324,15 +324,18 @@ func (a *asked) in(text string, read bool, matches int) bool {
 			}
 		case f.extreme:
 			marked := read && (kind == "lines" || kind == "count") || !f.tallied && 0 < matches && matches <= listed
-			if !shows(text, f, true, marked) {
+			if !extreme(text, f, marked) {
 				return false
 			}
 		default:
-			g := f
-			if read && (kind == "jq" || kind == "lines") {
+			g, reach := f, near
+			switch {
+			case read && (kind == "jq" || kind == "lines"):
 				g.near = nil
+			case read && kind == "context": // below the line that it asked for
+				reach *= 8
 			}
-			if !shows(text, g, false, false) {
+			if !shows(text, g, reach) {
 				return false
 			}
 		}
@@ -358,31 +361,26 @@ func word(v string) *regexp.Regexp {
 	return regexp.MustCompile(`(?m)` + p)
 }
 
-// shows reports whether the fact is in the text with what must be near: within 200 bytes, or for
-// an extreme in the same line, and with a word that says so there or in the eight lines above,
-// unless it is marked as one already.
-func shows(text string, f fact, extreme, marked bool) bool {
+const near = 200 // bytes
+
+// shows reports whether the fact is in the text with what must be near, within so many bytes.
+func shows(text string, f fact, reach int) bool {
 	for _, at := range word(f.value).FindAllStringIndex(text, -1) {
-		if extreme {
-			from, to := strings.LastIndexByte(text[:at[0]+1], '\n')+1, at[1]
-			if end := strings.IndexByte(text[at[1]:], '\n'); end >= 0 {
-				to += end
-			} else {
-				to = len(text)
-			}
-			above := text[:from]
-			for i := range 8 {
-				j := strings.LastIndexByte(strings.TrimSuffix(above, "\n"), '\n')
-				if above = above[:max(j, 0)]; j < 0 || i == 7 {
-					break
-				}
-			}
-			if (f.near == nil || f.near.MatchString(text[from:to])) && (marked || superlate.MatchString(text[len(above):to])) {
-				return true
-			}
-			continue
+		if f.near == nil || f.near.MatchString(text[max(0, at[0]-reach):at[0]]) || f.near.MatchString(text[at[1]-1:min(len(text), at[1]+reach)]) {
+			return true
 		}
-		if f.near == nil || f.near.MatchString(text[max(0, at[0]-200):at[0]]) || f.near.MatchString(text[at[1]-1:min(len(text), at[1]+200)]) {
+	}
+	return false
+}
+
+// extreme reports whether the value of a fact and its number are in one line, with a word there or
+// in the eight lines above that calls it the most or the least, unless that is known already.
+func extreme(text string, f fact, known bool) bool {
+	lines := strings.Split(text, "\n")
+	value := word(f.value)
+	for i, line := range lines {
+		if value.MatchString(line) && f.near.MatchString(line) &&
+			(known || superlate.MatchString(strings.Join(lines[max(0, i-8):i+1], "\n"))) {
 			return true
 		}
 	}
