@@ -24,6 +24,7 @@ type hostFlags struct {
 	yes     bool
 	project bool
 	all     bool // projects
+	agent   bool // the subagent, too
 	print   bool
 	url     string
 	token   string
@@ -44,6 +45,7 @@ The host starts foldgate with the configuration file. If that has listen, or wit
 --url, the host calls the address of a gateway that you run.`,
 		Example: `  foldgate connect claude-code
   foldgate connect codex opencode --config ~/shop/foldgate.yaml --yes
+  foldgate connect claude-code --subagent
   foldgate connect cursor --url http://127.0.0.1:8787/mcp
   foldgate connect lm-studio --print`,
 		Args: cobra.MinimumNArgs(1),
@@ -68,7 +70,16 @@ The host starts foldgate with the configuration file. If that has listen, or wit
 				if err != nil {
 					return err
 				}
+				var agent *hosts.Change
+				if f.agent {
+					if agent, err = f.subagent(h, false); err != nil {
+						return err
+					}
+				}
 				done, err := f.change(cmd, h, c, "connected")
+				if err == nil && f.agent {
+					_, err = f.change(cmd, h, agent, "given the subagent")
+				}
 				if done {
 					fmt.Fprintln(cmd.OutOrStdout(), h.Restart)
 				}
@@ -77,6 +88,7 @@ The host starts foldgate with the configuration file. If that has listen, or wit
 		},
 	}
 	f.add(cmd)
+	cmd.Flags().BoolVar(&f.agent, "subagent", false, "also install the definition of the subagent fold-explorer, which works in a branch (claude-code, opencode)")
 	cmd.Flags().BoolVar(&f.print, "print", false, "print the entry and change nothing; HOST may be any name")
 	cmd.Flags().StringVar(&f.url, "url", "", "let the host call this address of a running gateway")
 	cmd.Flags().StringVar(&f.token, "token-variable", "", "with an address: the environment variable that holds the principal's token")
@@ -90,7 +102,8 @@ func newDisconnect(a *app) *cobra.Command {
 		Short: "Take foldgate out of the configuration of an agent host",
 		Long: `Undo foldgate connect and foldgate import. If the host's file is as foldgate wrote
 it, the file of before is restored byte for byte. If it has changed since, foldgate's
-entry is taken out, and the servers that import moved come back.`,
+entry is taken out, and the servers that import moved come back. The subagent that
+connect has installed is removed, unless its file has changed.`,
 		Example: "  foldgate disconnect claude-code",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, names []string) error {
@@ -106,6 +119,9 @@ entry is taken out, and the servers that import moved come back.`,
 				done, err := f.change(cmd, h, c, "disconnected")
 				if done && !c.Exact {
 					fmt.Fprintf(cmd.OutOrStdout(), "%s had changed since connect: only foldgate's entry was taken out.\n", file)
+				}
+				if agent, none := f.subagent(h, true); err == nil && none == nil && !agent.Empty() {
+					_, err = f.change(cmd, h, agent, "without the subagent")
 				}
 				return err
 			})
@@ -144,20 +160,38 @@ func (f *hostFlags) each(names []string, do func(hosts.Host) error) error {
 	return nil
 }
 
+// dir returns the directory of the project, "" for the user.
+func (f *hostFlags) dir() (string, error) {
+	if !f.project {
+		return "", nil
+	}
+	return os.Getwd()
+}
+
 // file returns the path of the host's file.
 func (f *hostFlags) file(h hosts.Host) (string, error) {
-	dir := ""
-	if f.project {
-		var err error
-		if dir, err = os.Getwd(); err != nil {
-			return "", err
-		}
+	dir, err := f.dir()
+	if err != nil {
+		return "", err
 	}
 	file, err := h.File(dir)
 	if err != nil {
 		return "", usageError{err}
 	}
 	return file, nil
+}
+
+// subagent returns the change that installs the host's subagent, or removes it.
+func (f *hostFlags) subagent(h hosts.Host, remove bool) (*hosts.Change, error) {
+	dir, err := f.dir()
+	if err != nil {
+		return nil, err
+	}
+	c, err := h.Subagent(dir, remove)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return c, nil
 }
 
 // server returns what a host is to start or to call.

@@ -53,6 +53,48 @@ func TestConnectCommands(t *testing.T) {
 	}
 }
 
+// connect installs the subagent on request, and disconnect removes it unless somebody has changed it.
+func TestSubagent(t *testing.T) {
+	home := t.TempDir()
+	for name, value := range map[string]string{"HOME": home, "USERPROFILE": home, "XDG_CONFIG_HOME": filepath.Join(home, ".config"), "AppData": home, "CLAUDE_CONFIG_DIR": ""} {
+		t.Setenv(name, value)
+	}
+	t.Chdir(home)
+	file := filepath.Join(home, "foldgate.yaml")
+	if err := os.WriteFile(file, []byte("upstreams: {files: {builtin: files, roots: [.]}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for host, at := range map[string][2]string{"claude-code": {".claude/agents", ".claude/agents"}, "opencode": {".config/opencode/agents", ".opencode/agents"}} {
+		for i, flags := range [][]string{{"--yes"}, {"--yes", "--project"}} {
+			agent := filepath.Join(home, filepath.FromSlash(at[i]), "fold-explorer.md")
+			install, remove := append([]string{"connect", host, "--subagent"}, flags...), append([]string{"disconnect", host}, flags...)
+			says(t, succeeds(t, file, install...), `is given the subagent`)
+			if text, err := os.ReadFile(agent); err != nil || !strings.Contains(string(text), "branch_create") {
+				t.Errorf("%s %q: %v", host, flags, err)
+			}
+			says(t, succeeds(t, file, install...), `nothing to change in .*fold-explorer`)
+			succeeds(t, file, remove...)
+			if _, err := os.Stat(agent); err == nil {
+				t.Errorf("%s %q: disconnect has left %s", host, flags, agent)
+			}
+			if err := os.WriteFile(agent, []byte("mine"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, errOut, code := runs(t, append(install, "--config", file)...); code != exitUsage || !strings.Contains(errOut, "another text") {
+				t.Errorf("%s %q with a file of the user: code %d, %s", host, flags, code, errOut)
+			}
+			succeeds(t, file, remove...)
+			if text, err := os.ReadFile(agent); err != nil || string(text) != "mine" {
+				t.Errorf("%s %q: the user's file is %q, %v", host, flags, text, err)
+			}
+			_ = os.Remove(agent)
+		}
+	}
+	if _, errOut, code := runs(t, "connect", "codex", "--subagent", "--yes", "--config", file); code != exitUsage || !strings.Contains(errOut, "no subagent for Codex") {
+		t.Errorf("codex: code %d, %s", code, errOut)
+	}
+}
+
 // import makes a configuration that loads, keeps secrets out of it and out of what it prints, and
 // changes nothing if the configuration would have an error.
 func TestImportCommand(t *testing.T) {

@@ -373,11 +373,8 @@ func TestLocate(t *testing.T) {
 	}
 	for _, want := range []string{"", user, "foldgate.yaml"} {
 		if want != "" {
-			if err := os.MkdirAll(filepath.Dir(want), 0o700); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.WriteFile(want, []byte("upstreams: {mine: {builtin: files, roots: [.]}}\n"), 0o600); err != nil {
-				t.Fatal(err)
+			if _, errOut, code := runs(t, "init", want); code != 0 {
+				t.Fatalf("init %s: code %d, %s", want, code, errOut)
 			}
 		}
 		file, err := config.Locate("")

@@ -73,9 +73,7 @@ func (f *hostFlags) importAll(cmd *cobra.Command, names []string) error {
 		if err != nil {
 			return err
 		}
-		if f.project {
-			im.Dir, _ = os.Getwd() // f.file has asked for it
-		}
+		im.Dir, _ = f.dir() // f.file has asked for it
 		servers, err := im.Import(h, file)
 		if err != nil {
 			return err

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
+
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // template is the configuration that init writes.
@@ -29,6 +32,9 @@ import instead.`,
 			file := "foldgate.yaml"
 			if len(args) > 0 {
 				file = args[0]
+			}
+			if user, err := config.UserFile(); err == nil && file == user {
+				_ = os.MkdirAll(filepath.Dir(user), 0o700) // else the next call fails
 			}
 			f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 			if errors.Is(err, fs.ErrExist) {

@@ -7,6 +7,7 @@
 package hosts
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"slices"
 	"strings"
 
+	subagents "github.com/foldgate/foldgate/docs/hosts"
 	"github.com/foldgate/foldgate/internal/hosts/spelling"
 )
 
@@ -34,6 +36,9 @@ type Host struct {
 	// directory; "" if there is none.
 	projects string
 	shape    shape
+	// agents are the candidates for the directories of subagents: the last one is below the
+	// project's directory, the others are as in user. nil if foldgate has no subagent for the host.
+	agents []string
 	// Restart tells how the host reads the changed file.
 	Restart string
 }
@@ -66,6 +71,7 @@ var hosts = []Host{
 		Name: "claude-code", Title: "Claude Code", syntax: jsonc{}, projects: "projects",
 		user: map[string][]string{"": {"{CLAUDE_CONFIG_DIR}/.claude.json", "{home}/.claude.json"}}, project: []string{".mcp.json"},
 		shape:   shape{local: object{{"type", "stdio"}}, remote: object{{"type", "http"}}, url: "url", bearer: "Bearer ${%s}"},
+		agents:  []string{"{CLAUDE_CONFIG_DIR}/agents", "{home}/.claude/agents", ".claude/agents"},
 		Restart: "Start a new session of Claude Code; claude mcp list shows the server.",
 	}, {
 		Name: "claude-desktop", Title: "Claude Desktop", syntax: jsonc{},
@@ -92,6 +98,7 @@ var hosts = []Host{
 		Name: "opencode", Title: "opencode", syntax: jsonc{},
 		user: map[string][]string{"": {"{xdg}/opencode/opencode.json", "{xdg}/opencode/opencode.jsonc"}}, project: []string{"opencode.json", "opencode.jsonc"},
 		shape:   shape{local: object{{"type", "local"}}, list: true, remote: object{{"type", "remote"}}, url: "url", bearer: "Bearer {env:%s}", token: object{{"oauth", false}}, after: object{{"enabled", true}}},
+		agents:  []string{"{xdg}/opencode/agents", ".opencode/agents"},
 		Restart: "Start opencode again; opencode mcp list shows the server.",
 	}, {
 		Name: "gemini", Title: "Gemini CLI", syntax: jsonc{},
@@ -170,6 +177,36 @@ func (h Host) File(dir string) (string, error) {
 		return "", fmt.Errorf("%s is a symbolic link to a file that does not exist; create that file, or remove the link", file)
 	}
 	return file, nil
+}
+
+// Subagent returns the change that installs the definition of foldgate's subagent, for the project in
+// dir or, if dir is "", for the user; with remove, the one that removes it. A file with another text
+// is left alone.
+func (h Host) Subagent(dir string, remove bool) (*Change, error) {
+	text, err := subagents.Files.ReadFile(h.Name + "/fold-explorer.md")
+	if err != nil {
+		return nil, fmt.Errorf("foldgate has no subagent for %s; leave --subagent out", h.Title)
+	}
+	at := filepath.Join(dir, filepath.FromSlash(h.agents[len(h.agents)-1]))
+	for i := len(h.agents) - 2; dir == "" && i >= 0; i-- {
+		if p, ok := expand(h.agents[i]); ok {
+			at = p
+		}
+	}
+	c := &Change{File: filepath.Join(at, "fold-explorer.md"), host: h}
+	if c.Before, err = read(c.File); err != nil {
+		return nil, err
+	}
+	c.After = c.Before
+	switch same := bytes.Equal(c.Before, text); {
+	case remove && same:
+		c.After = nil
+	case !remove && c.Before == nil:
+		c.After = text
+	case !remove && !same:
+		return nil, fmt.Errorf("%s has another text, and was left as it is: remove it, and try again", c.File)
+	}
+	return c, nil
 }
 
 // Projects chooses projects by their directory.
