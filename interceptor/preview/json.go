@@ -26,18 +26,23 @@ func readJSON(f *findings, _ []string) bool {
 		f.kind = NDJSON
 		value = slices.Concat([]byte("["), bytes.Join(values, []byte(",")), []byte("]"))
 		if lines, ok := testEvents(f, values); ok {
-			f.lines = lines
+			f.doc = &doc{f.text, lines}
 			return readTests(f, sample(lines))
 		}
 	}
-	before, after := strings.Count(f.text[:from], "\n"), strings.Count(f.text[to:], "\n")
-	if s := strings.TrimSpace(f.text[:from]); s != "" {
-		f.totals = append(f.totals, plural(before, "other line")+" before")
-		f.own(-2, "1: "+clip(s, wide), 3)
-	}
-	if s := strings.TrimSpace(f.text[to:]); s != "" {
-		f.totals = append(f.totals, plural(after, "other line")+" after")
-		f.own(math.MaxInt32, "after it: "+clip(s, wide), 3)
+	for _, part := range []struct {
+		name, text string
+		line       int // the number of its first line
+		at         int // its place in the preview
+	}{{"before", f.text[:from], 1, -5000}, {"after", f.text[to:], 1 + strings.Count(f.text[:to], "\n"), math.MaxInt32 - 50}} {
+		if strings.TrimSpace(part.text) == "" {
+			continue
+		}
+		lines := strings.Split(strings.Trim(part.text, "\n"), "\n")
+		f.totals = append(f.totals, plural(len(lines), "other line")+" "+part.name)
+		for i, l := range lines[:min(len(lines), 40)] {
+			f.own(part.at+i, fmt.Sprintf("%d: %s", part.line+i, clip(l, wide)), lineWorth/(1+float64(i)/3))
+		}
 	}
 	if cells, ok := rawjson.Get(value, "cells"); ok && f.kind == JSON {
 		if _, ok := rawjson.Get(value, "nbformat"); ok {

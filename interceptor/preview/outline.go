@@ -42,10 +42,13 @@ func readOutline(f *findings, sample []string) bool {
 	code := share(sample, func(l string) bool {
 		return (looksCode(l) || isDeclaration(l)) && !isHeading(l) && !startsWith(l, []string{"- ", "* ", "[", "|", ">"})
 	})
-	spaced := 0 // headings after a blank line; comments of scripts are not
+	spaced, underlined := 0, 0 // headings after a blank line; comments of scripts are not
 	for i, l := range f.lines[:min(len(f.lines), 4*sampled)] {
 		if isHeading(l) && (i == 0 || strings.TrimSpace(f.lines[i-1]) == "") && (i+1 == len(f.lines) || !isHeading(f.lines[i+1])) {
 			spaced++
+		}
+		if before := len(f.lines[max(i-1, 0)]); isUnderline(l) && before > 0 && before <= len(l)+2 && before+12 > len(l) {
+			underlined++
 		}
 	}
 	script := strings.HasPrefix(f.lines[0], "#!")
@@ -65,7 +68,7 @@ func readOutline(f *findings, sample []string) bool {
 				o.put(indent(l)/3, i)
 			}
 		}
-	case !script && code < 0.35 && decls <= heads && (spaced >= 2 && spaced*3 > heads*2 || heads < 3 && count(sample, isUnderline) >= 2 && !strings.HasPrefix(f.lines[0], "#")):
+	case !script && code < 0.35 && decls <= heads && (spaced >= 2 && spaced*3 > heads*2 || heads < 3 && underlined >= 2 && !strings.HasPrefix(f.lines[0], "#")):
 		f.kind, o.noun = Markdown, "heading"
 		fenced := false
 		for i, l := range f.lines {
