@@ -301,10 +301,47 @@ func headAndTail(counter *budget.Counter, text string, tokens int) string {
 	return title + head + "\n...\n" + text[low:]
 }
 
-// check holds the measurement to its size.
+// The least that previews reached, less what the outputs of another machine may cost.
+const (
+	kindsRight     = 0.90
+	previewAnswers = 0.58
+	readAnswers    = 0.965
+	overHeadTail   = 0.10 // questions that the preview answers beyond the head and the tail
+	previewTokens  = 375  // on average
+	worseSorts     = 12   // in which the head and the tail answer more
+)
+
+// check holds the measurement to its size, and the previews to what they reached.
 func check(t *testing.T, rows []*row, total *row) {
 	t.Helper()
 	if total.outputs < 150 || len(rows) < 40 || total.questions < 300 {
 		t.Errorf("%d outputs of %d sorts with %d questions, want 150, 40 and 300 at least", total.outputs, len(rows), total.questions)
+	}
+	for _, f := range []struct {
+		name string
+		n    int
+		of   int
+		want float64
+	}{
+		{"kinds right", total.kinds, total.outputs, kindsRight},
+		{"questions that the preview answers", total.preview, total.questions, previewAnswers},
+		{"questions that the preview or one read answers", total.read, total.questions, readAnswers},
+		{"questions that the preview answers beyond the head and the tail", total.preview - total.headTail, total.questions, overHeadTail},
+	} {
+		if float64(f.n) < f.want*float64(f.of) {
+			t.Errorf("%s: %d of %d, %s, want %.1f %%", f.name, f.n, f.of, share(f.n, f.of), 100*f.want)
+		}
+	}
+	if total.tokens > previewTokens*total.outputs {
+		t.Errorf("%d tokens a preview, want at most %d", total.tokens/total.outputs, previewTokens)
+	}
+	var worse []string
+	for _, r := range rows {
+		if r.headTail > r.preview {
+			worse = append(worse, fmt.Sprintf("%s (%d, %d)", r.sort, r.preview, r.headTail))
+		}
+	}
+	if t.Logf("sorts of which the head and the tail answer more: %s", strings.Join(worse, ", ")); len(worse) > worseSorts {
+		t.Errorf("the head and the tail answer more of %d sorts, want at most %d", len(worse), worseSorts)
 	}
 }
