@@ -120,6 +120,7 @@ func tryStore(ctx context.Context, cfg config.Config) error {
 }
 
 // settle connects every server for a principal. It returns when each is up or has failed, or when none has for wait.
+// If many start, those that have not answered in time try again while that brings more up.
 // The errors are by server.
 func (g *Gateway) settle(ctx context.Context, principal string, wait time.Duration) map[string]error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -128,19 +129,41 @@ func (g *Gateway) settle(ctx context.Context, principal string, wait time.Durati
 	defer stuck.Stop()
 	servers := g.settings.Load().Servers
 	errs := make([]error, len(servers))
-	var all sync.WaitGroup
-	for i, srv := range servers {
-		all.Go(func() {
-			_, errs[i] = srv.Connection(ctx, upstream.Scope{Group: upstream.Group{Principal: principal, Capabilities: wire.AllCapabilities}})
-			if ctx.Err() != nil {
-				errs[i] = context.Cause(ctx)
-			} else if _, fault := srv.Status(); fault != nil {
-				errs[i] = fault
+	late := make([]bool, len(servers))
+	for try, last := 0, len(servers)+1; ; try++ {
+		var all sync.WaitGroup
+		for i, srv := range servers {
+			if try > 0 && !late[i] {
+				continue
 			}
-			stuck.Reset(wait)
-		})
+			all.Go(func() {
+				_, errs[i] = srv.Connection(ctx, upstream.Scope{Group: upstream.Group{Principal: principal, Capabilities: wire.AllCapabilities}})
+				if late[i] = errors.Is(errs[i], upstream.ErrNoAnswer); ctx.Err() != nil {
+					errs[i], late[i] = context.Cause(ctx), false
+				} else if _, fault := srv.Status(); fault != nil {
+					errs[i] = fault
+				}
+				stuck.Reset(wait)
+			})
+		}
+		all.Wait()
+		// On a busy machine many servers that start take each other's time. They try again without those
+		// that are up.
+		n := 0
+		for _, l := range late {
+			if l {
+				n++
+			}
+		}
+		if n == 0 || n >= last || len(servers) <= g.servers.StartsAtOnce() {
+			break
+		}
+		last = n
+		select {
+		case <-time.After(time.Duration(try+1) * 2 * time.Second): // longer than the back-off
+		case <-ctx.Done():
+		}
 	}
-	all.Wait()
 	faults := map[string]error{}
 	for i, srv := range servers {
 		faults[srv.Key] = errs[i]

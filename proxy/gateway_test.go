@@ -394,6 +394,39 @@ func TestListChangeReachesTheHostOnce(t *testing.T) {
 	}
 }
 
+// Servers that a busy machine keeps from answering in time are up in the end, and one that never answers
+// does not keep the check for ever.
+func TestCheckTriesBusyServersAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ups := map[string]fakeUpstream{}
+		for i := range 40 {
+			ups[fmt.Sprintf("up%d", i)] = echoUpstream("2025-11-25")
+		}
+		r := newRig(t, false, ups)
+		dial := r.g.servers.Dial
+		var mu sync.Mutex
+		tries := map[string]int{}
+		r.g.servers.Dial = func(ctx context.Context, c upstream.Config) (conn.Conn, error) {
+			mu.Lock()
+			tries[c.Name]++
+			n := tries[c.Name]
+			mu.Unlock()
+			if i := len(c.Name) % 2; c.Name == "up7" || n <= i+1 && strings.HasSuffix(c.Name, "3") {
+				<-ctx.Done()
+				return nil, fmt.Errorf("initialize: %w", context.Cause(ctx))
+			}
+			return dial(ctx, c)
+		}
+		faults := r.g.settle(t.Context(), "local", time.Minute)
+		for name, err := range faults {
+			if (err != nil) != (name == "up7") {
+				t.Errorf("%s after %d tries: %v", name, tries[name], err)
+			}
+		}
+		r.close()
+	})
+}
+
 // A list that changes while the host begins is announced after the answer to initialize: some hosts
 // end the connection if anything else comes first.
 func TestListChangeFollowsTheGreeting(t *testing.T) {

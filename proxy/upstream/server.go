@@ -327,6 +327,12 @@ func (s *Server) Network() string {
 	return "pipe"
 }
 
+// ErrNoAnswer is why an attempt to connect ends that took connect_seconds.
+var ErrNoAnswer = errors.New("no answer")
+
+// StartsAtOnce returns how many processes may start at once; the others wait for them.
+func (t *Set) StartsAtOnce() int { return cap(t.starts) }
+
 // defaultConnect bounds one attempt to connect if connect_seconds is not set.
 const defaultConnect = 30 * time.Second
 
@@ -356,7 +362,7 @@ func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host, log
 	if s.Network() == "pipe" {
 		defer s.set.awaitStart(lifetime)()
 	}
-	ctx, cancel := context.WithTimeoutCause(lifetime, timeout, fmt.Errorf("no answer within %s (connect_seconds)", timeout))
+	ctx, cancel := context.WithTimeoutCause(lifetime, timeout, fmt.Errorf("%w within %s (connect_seconds)", ErrNoAnswer, timeout))
 	defer cancel()
 	c, err := s.open(ctx, Config{Initialize: host.Initialize, Capabilities: cs.group.Capabilities, Shared: host.Modern, Everyone: host.Everyone, Handler: handler, Login: login})
 	if lifetime.Err() != nil && err != nil {
