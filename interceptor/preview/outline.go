@@ -68,7 +68,7 @@ func readOutline(f *findings, sample []string) bool {
 				o.put(indent(l)/3, i)
 			}
 		}
-	case !script && code < 0.35 && decls <= heads && (spaced >= 2 && spaced*3 > heads*2 || heads < 3 && underlined >= 2 && !strings.HasPrefix(f.lines[0], "#")):
+	case !script && code < 0.35 && decls <= heads+underlined && (spaced >= 2 && spaced*3 > heads*2 || heads < 3 && underlined >= 2 && !strings.HasPrefix(f.lines[0], "#")):
 		f.kind, o.noun = Markdown, "heading"
 		fenced := false
 		for i, l := range f.lines {
@@ -149,7 +149,42 @@ func isManual(sample []string) bool {
 }
 
 func isDeclaration(l string) bool {
-	return len(l) < 300 && indent(l) <= 8 && declaration.MatchString(l) && !notDeclaration.MatchString(l)
+	return len(l) < 300 && mayDeclare(strings.TrimSpace(l)) && indent(l) <= 8 && declaration.MatchString(l) && !notDeclaration.MatchString(l)
+}
+
+// mayDeclare is false for most lines, because the expressions take much longer.
+func mayDeclare(t string) bool {
+	if t == "" {
+		return false
+	}
+	switch call := strings.IndexByte(t, '('); t[len(t)-1] {
+	case '{':
+		return true
+	case ';', ',', ')':
+		if call > 0 && strings.IndexByte(t, '=') < 0 && (strings.ContainsAny(t[:call], " *") || strings.HasSuffix(t, "()")) {
+			return true
+		}
+	}
+	end := strings.IndexFunc(t, func(r rune) bool {
+		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && r != '@' && r != '-' && r != '_'
+	})
+	if end < 0 {
+		end = len(t)
+	}
+	return end == 0 && t[0] == '#' || declares[t[:end]]
+}
+
+// declares are the words that declarations start with.
+var declares = words("export default declare pub public private protected internal static async abstract final override unsafe extern sealed partial inline " +
+	"func function def class interface type struct enum impl trait fn mod module namespace package record protocol extension sub typedef @media @keyframes @font-face " +
+	"message service input scalar union extend schema directive oneof resource variable rpc const var let TEXT CREATE ALTER create alter")
+
+func words(list string) map[string]bool {
+	set := map[string]bool{}
+	for w := range strings.FieldsSeq(list) {
+		set[w] = true
+	}
+	return set
 }
 
 // declaration matches lines that declare a name, in most languages.
