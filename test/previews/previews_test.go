@@ -308,7 +308,7 @@ const (
 	readAnswers    = 0.965
 	overHeadTail   = 0.10 // questions that the preview answers beyond the head and the tail
 	previewTokens  = 375  // on average
-	worseSorts     = 12   // in which the head and the tail answer more
+	worseSorts     = 10   // in which the head and the tail answer more
 )
 
 // check holds the measurement to its size, and the previews to what they reached.
