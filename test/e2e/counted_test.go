@@ -459,7 +459,7 @@ func TestErrorsOfTasksFold(t *testing.T) {
 						branch = create(t, c, ctx, map[string]any{"budget": budget}).BranchID
 						named = `,"branch_id":"` + branch + `"`
 					}
-					call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"fake__raw",%s"arguments":{"fill":9000,"task":%s,"result":%s,"branch_id":%q}}`, asked, form, result, branch))
+					call(t, c, ctx, "tools/call", fmt.Sprintf(`{"name":"fake__raw",%s"arguments":{"fill":11000,"task":%s,"result":%s,"branch_id":%q}}`, asked, form, result, branch))
 					if budget > 0 {
 						used = statusOf(t, c, ctx, branch).BudgetUsed
 					}
@@ -544,7 +544,7 @@ func TestErrorsOfAllMethodsFold(t *testing.T) {
 				continue // not in this era
 			}
 			for _, place := range places {
-				tool(t, c, ctx, "fake__raw", `{"fill":9000,"result":{"resultType":"complete","content":[]},"answers":{"`+m[0]+`":{"error":{"code":-32123,`+place+`}}}}`)
+				tool(t, c, ctx, "fake__raw", `{"fill":11000,"result":{"resultType":"complete","content":[]},"answers":{"`+m[0]+`":{"error":{"code":-32123,`+place+`}}}}`)
 				for _, budget := range []int{0, 4000, 60} {
 					branch, meta := "", ""
 					if budget > 0 {
@@ -586,7 +586,7 @@ func TestErrorsOfAllMethodsFold(t *testing.T) {
 			}
 		}
 		if era == mcpclient.Legacy { // goes to all servers, so the host gets no error of one
-			tool(t, c, ctx, "fake__raw", `{"fill":9000,"result":{"resultType":"complete","content":[]},"answers":{"logging/setLevel":{"error":{"code":-32123,"message":"@@"}}}}`)
+			tool(t, c, ctx, "fake__raw", `{"fill":11000,"result":{"resultType":"complete","content":[]},"answers":{"logging/setLevel":{"error":{"code":-32123,"message":"@@"}}}}`)
 			if r := call(t, c, ctx, "logging/setLevel", `{"level":"error"}`); string(r.Result) != `{}` {
 				t.Errorf("logging/setLevel: %.300s", r.Result)
 			}
