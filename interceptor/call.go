@@ -105,6 +105,8 @@ type Target struct {
 	Candidates []string
 	Method     string // the JSON-RPC method
 	Name       string // the tool, prompt or URI under the upstream's own name
+	// Via is the tool of foldgate's own, call_tool, in which the host named this one, "" for none.
+	Via string
 	// ForTool is the tool during whose call a server asks a question, "" if it is not known.
 	ForTool string
 	// Params are as the sender wrote them. Forward is sent on; layers may replace it.

@@ -154,7 +154,7 @@ func (r *Recorder) entry(c *Call) *entry {
 		Era:  c.Origin.Revision,
 		Rung: string(c.Attribution.Source), Thread: c.Origin.Thread, Traceparent: c.Origin.Traceparent,
 		Late: o.Late, Ambiguous: c.Attribution.Ambiguous, OverBudget: o.Decision == trace.ReasonLimit, Workflow: c.Target.Workflow.audit(),
-		Deprecated: c.Origin.Deprecated, Read: o.Read, ForTool: c.Target.ForTool,
+		Deprecated: c.Origin.Deprecated, Read: o.Read, ForTool: c.Target.ForTool, Via: c.Target.Via,
 	}
 	if c.ofTool() {
 		a.Tool = c.Target.Name

@@ -21,8 +21,10 @@ import (
 	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/pins"
+	"github.com/foldgate/foldgate/proxy/policy"
 	"github.com/foldgate/foldgate/proxy/router"
 	"github.com/foldgate/foldgate/proxy/server"
+	"github.com/foldgate/foldgate/proxy/tools"
 	"github.com/foldgate/foldgate/proxy/upstream"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -37,7 +39,9 @@ type Report struct {
 	Unmatched  []config.Fault   // rules of workflows that name a tool which hosts do not see
 	Idle       []config.Fault   // globs on the names of tools that match none
 	Suspect    []pins.Pin       // definitions that look wrong, if pins is not off
-	Tokens     int              // cost of all tool definitions to a host, by Counter
+	Tokens     int              // cost of all tool definitions to a model that reads them, by Counter
+	Searching  int              // the cost of the definitions with tools.mode: search
+	Auto       string           // the mode that tools.mode: auto would choose for a host without a search of its own
 	Counter    string
 }
 
@@ -54,7 +58,7 @@ type UpstreamReport struct {
 type ToolReport struct {
 	Name     string // as hosts see it
 	Full     string // the name before it was shortened to 64 characters; "" if it was not
-	Tokens   int    // cost of the definition to a host
+	Tokens   int    // cost of the definition to a model that reads it
 	Injected bool   // foldgate could add branch_id to the tool's schema
 	Rule     string // of the policy, that lets the principal see it; "" without a policy
 	Own      bool   // one of foldgate's own
@@ -231,8 +235,14 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faul
 	}
 	for _, shown := range list.Order {
 		e, _ := list.Lookup(shown)
-		t := ToolReport{Name: shown, Injected: e.TakesBranchID, Own: e.Server == "", Tokens: g.Counter.CountBytes(e.Shown)}
+		t := ToolReport{Name: shown, Injected: e.TakesBranchID, Own: e.Server == "", Tokens: g.Counter.CountBytes(catalog.Readable(e.Shown))}
+		if t.Own && !tools.Has(shown) { // it is only for a host that searches
+			continue
+		}
 		r.Tokens += t.Tokens
+		if t.Own || policy.MatchAny(st.Config.Tools.Always, shown) {
+			r.Searching += t.Tokens
+		}
 		if t.Own {
 			r.Own = append(r.Own, t)
 			continue
@@ -244,6 +254,12 @@ func (g *Gateway) report(ctx context.Context, s *router.Session, as string, faul
 			t.Full = full
 		}
 		at[e.Server].Tools = append(at[e.Server].Tools, t)
+	}
+	for _, d := range tools.SearchDefinitions() {
+		r.Searching += g.Counter.CountBytes(catalog.Readable(d))
+	}
+	if r.Auto = config.ModeList; r.Tokens > st.Config.Tools.AutoTokens {
+		r.Auto = config.ModeSearch
 	}
 	for _, shown := range prompts.Order {
 		e, _ := prompts.Lookup(shown)

@@ -25,8 +25,12 @@ type settings struct {
 // newSettings derives the settings from a valid configuration. They have no servers yet. before is the
 // authenticator of the settings that they replace, or nil.
 func newSettings(c config.Config, before *auth.Authenticator, log *slog.Logger) *settings {
+	own := tools.Definitions(c.Folding)
+	if c.Tools.Searchable() {
+		own = append(own, tools.SearchDefinitions()...)
+	}
 	st := &settings{
-		Settings: router.Settings{Config: c, Rules: catalog.NewRules(c, tools.Definitions(c.Folding))},
+		Settings: router.Settings{Config: c, Rules: catalog.NewRules(c, own)},
 		access:   server.Access{Hosts: c.AllowedHosts, Origins: c.AllowedOrigins},
 	}
 	st.folding = engine.FoldPolicy(&st.Config)

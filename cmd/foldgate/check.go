@@ -104,7 +104,7 @@ func printReport(w io.Writer, r proxy.Report) {
 	if len(r.Principals) > 0 {
 		render.Printf(w, "principals: %s\n", strings.Join(r.Principals, ", "))
 	}
-	render.Printf(w, "A host pays %d tokens (%s) for all tool definitions.\n", r.Tokens, r.Counter)
+	render.Printf(w, "A host pays %d tokens (%s) for all tool definitions with tools.mode: list, and %d with search; auto is %s.\n", r.Tokens, r.Counter, r.Searching, r.Auto)
 }
 
 // printFailed prints the upstreams that can't be used, with what to do.

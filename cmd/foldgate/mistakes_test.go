@@ -69,7 +69,7 @@ var mistakes = []struct {
 	{"package missing", "upstreams: {a: {command: [npx, -y, '@nobody/server']}}\n", "", `a: FAILED: .*npm error code E404.*@nobody%2fserver`, `correct the package's name in upstreams.a.command`, 1},
 	{"program ends", "upstreams: {a: {command: [sh, -c, 'echo hello; echo API_KEY is missing >&2; exit 3']}}\n", "", `a: FAILED: .*exit status 3.*API_KEY is missing`, `foldgate check -v shows all that it prints`, 1},
 	{"nobody listens", "upstreams: {a: {url: 'http://127.0.0.1:1/mcp'}}\n", "", `a: FAILED: .*connection refused`, `start the server, or correct upstreams.a.url`, 1},
-	{"one of two is down", "upstreams: {bad: {command: [sh, -c, exit 3]}, files: {builtin: files, roots: [.]}}\n", "", `definitions.\n\nbad: FAILED: `, `-v shows`, 1},
+	{"one of two is down", "upstreams: {bad: {command: [sh, -c, exit 3]}, files: {builtin: files, roots: [.]}}\n", "", `auto is list.\n\nbad: FAILED: `, `-v shows`, 1},
 	{"two with one name", "upstreams: {a: {builtin: files, roots: [.], prefix: ''}, b: {builtin: files, roots: [.], prefix: ''}}\n", "", `clash: read_file is offered by a and by b`, `give b a prefix of its own`, 1},
 
 	// The endpoint, principals, limits.

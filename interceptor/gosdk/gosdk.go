@@ -86,7 +86,7 @@ func New(o Options) (*Foldgate, error) {
 	if o.Config != nil {
 		cfg = *o.Config
 	}
-	for what, refused := range map[string]bool{"workflows": len(cfg.Workflows) > 0, "policy.rules": len(cfg.Policy.Rules) > 0, "policy.default": cfg.Policy.Default == "deny"} {
+	for what, refused := range map[string]bool{"workflows": len(cfg.Workflows) > 0, "policy.rules": len(cfg.Policy.Rules) > 0, "policy.default": cfg.Policy.Default == "deny", "tools.mode": cfg.Tools.Mode != config.ModeList} {
 		if refused {
 			return nil, fmt.Errorf("%s: a gateway can enforce it, and this middleware can't: run foldgate in front of the server, or leave it out", what)
 		}

@@ -81,6 +81,7 @@ type Audit struct {
 	Team      string `json:"team,omitempty"`      // of the principal
 	Server    string `json:"server,omitempty"`    // the upstream's key in the configuration
 	Tool      string `json:"tool,omitempty"`      // as the upstream calls it; set on responses too
+	Via       string `json:"via,omitempty"`       // the tool of foldgate's own in which the host named the tool: call_tool
 	ForTool   string `json:"for_tool,omitempty"`  // of a server's question or notification: the tool during whose call it came
 	Method    string `json:"method,omitempty"`
 	Era       string `json:"era,omitempty"`    // protocol revision of the host's side

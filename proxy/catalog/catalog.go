@@ -167,6 +167,10 @@ type Catalog struct {
 
 	mu    sync.Mutex
 	parts map[string]*Catalog // by caller, and by what the caller sees
+
+	indexed, counted sync.Once
+	index            *index // made by the first search
+	tokens           int    // set by the first Tokens
 }
 
 // Lookup returns the owner of a shown name.

@@ -44,11 +44,17 @@ func (c *Catalog) For(id interceptor.Identity) *Catalog {
 	default:
 		part.render(c.Rules.cfg.Authenticates())
 	}
+	c.keep(caller, part)
+	c.keep(same, part)
+	return part
+}
+
+// keep keeps a part of the catalog. The caller holds c.mu.
+func (c *Catalog) keep(key string, part *Catalog) {
 	if len(c.parts) >= maxParts || c.parts == nil {
 		c.parts = map[string]*Catalog{}
 	}
-	c.parts[caller], c.parts[same] = part, part
-	return part
+	c.parts[key] = part
 }
 
 // The types of what a completion/complete refers to.

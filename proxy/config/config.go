@@ -67,6 +67,7 @@ type Config struct {
 	Folding        folding.Config       `yaml:"folding"` // the limits of branches; see docs/folding.md
 	Results        Results              `yaml:"results"`
 	Run            Run                  `yaml:"run"`
+	Tools          Tools                `yaml:"tools"`
 	Budget         Budget               `yaml:"budget"`
 	Budgets        Budgets              `yaml:"budgets"`
 	Store          Store                `yaml:"store"`
@@ -283,6 +284,29 @@ type Run struct {
 	MaxCalls int      `yaml:"max_calls"` // the largest number of calls in one batch
 }
 
+// Tools says which tools are listed; see docs/tools.md.
+type Tools struct {
+	Mode       string   `yaml:"mode"`        // list, search or auto
+	Always     []string `yaml:"always"`      // globs on the names that hosts see: tools that search lists, too
+	AutoTokens int      `yaml:"auto_tokens"` // the largest cost of all definitions with which auto lists them
+}
+
+// The values of [Tools.Mode].
+const (
+	ModeList   = "list"   // all tools are listed
+	ModeSearch = "search" // find_tools finds the tools of upstreams, call_tool calls them
+	ModeAuto   = "auto"   // search for a host without a search of its own, if the definitions cost too much
+)
+
+// The tools of foldgate's own that are there unless the mode is list.
+const (
+	FindTools = "find_tools"
+	CallTool  = "call_tool"
+)
+
+// Searchable reports whether find_tools and call_tool can be called.
+func (t *Tools) Searchable() bool { return t.Mode != ModeList }
+
 // Budget names the token counter.
 type Budget struct {
 	Encoding    string  `yaml:"encoding"`     // an encoding or a model name
@@ -382,6 +406,7 @@ func Default() Config {
 			Tools: map[string]FoldRule{},
 		},
 		Run:     Run{Allow: []string{}, MaxCalls: 50},
+		Tools:   Tools{Mode: ModeList, Always: []string{}, AutoTokens: 10_000},
 		Budget:  Budget{Encoding: "o200k_base", Scale: 1, ImageTokens: 1600},
 		Budgets: Budgets{OnError: "refuse", WaitMS: 2000, Limits: []limits.Limit{}},
 		Store:   Store{Prefix: "foldgate"},

@@ -52,6 +52,9 @@ func TestResultsFaults(t *testing.T) {
 		"results: {tools: {a: {treshold: 1}}}":   "treshold",
 		`run: {allow: ["["]}`:                    "run.allow",
 		"run: {max_calls: 0}":                    "run.max_calls",
+		"tools: {mode: all}":                     "tools.mode",
+		`tools: {always: ["["]}`:                 "tools.always",
+		"tools: {auto_tokens: 0}":                "tools.auto_tokens",
 	} {
 		faults := parseFaults(t, text)
 		if len(faults) == 0 || faults[0].Line != 1 || !strings.Contains(faults[0].Key, want) {

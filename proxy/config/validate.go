@@ -46,6 +46,9 @@ func (c Config) Validate() []Fault {
 	k.globs("run.allow", c.Run.Allow)
 	k.faultIf(c.Run.MaxCalls < 1 || c.Run.MaxCalls > 1000,
 		"run.max_calls", "%d is not between 1 and 1000", c.Run.MaxCalls)
+	k.oneOf("tools.mode", c.Tools.Mode, ModeList, ModeSearch, ModeAuto)
+	k.globs("tools.always", c.Tools.Always)
+	k.positive("tools.auto_tokens", c.Tools.AutoTokens)
 	if _, err := budget.NewCounter(c.Budget.Encoding); err != nil {
 		k.fault("budget.encoding", "%v", err)
 	}

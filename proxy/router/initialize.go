@@ -102,6 +102,9 @@ func (rt *Router) discover(ctx context.Context, s *Session) (capabilities []byte
 // which the caller must not learn. It waits for lists as long as waiting.
 func (rt *Router) instructions(ctx, waiting context.Context, s *Session) string {
 	text := rt.Instructions
+	if s.choice() != decidedList {
+		text += " If find_tools is listed, it finds the tools that are not; call_tool calls them."
+	}
 	for _, srv := range rt.Settings().Servers {
 		info, _ := srv.Info()
 		own, _ := rawjson.GetString(info.Result, "instructions")

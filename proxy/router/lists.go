@@ -200,6 +200,7 @@ type groupLists struct {
 	caches sync.Map // the *listCache of each *upstream.Server
 	merged [catalog.Kinds]atomic.Pointer[catalog.Catalog]
 	tasks  tasks
+	chosen atomic.Int32 // by tools.mode: auto, for requests that stand alone
 }
 
 func (rt *Router) listsOf(g upstream.Group) *groupLists {
@@ -286,9 +287,7 @@ var hurried = []string{"claude-code"}
 
 // patience is how long the session's host waits for a server that starts.
 func (s *Session) patience() time.Duration {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if slices.Contains(hurried, s.client) {
+	if slices.Contains(hurried, s.clientName()) {
 		return hurriedWait
 	}
 	return answerWait
@@ -300,8 +299,15 @@ func (r *request) answerList(ctx context.Context, c *interceptor.Call) (*interce
 	if cursor, ok := rawjson.GetString(c.Target.Params, "cursor"); ok {
 		return nil, invalidParams("cursor %s is not foldgate's: its lists have one page", rt.echo(cursor))
 	}
-	list, _ := rt.Catalog(ctx, r.s.patience(), r.s, k, []string{c.Outcome.Record})
+	wait := r.s.patience()
+	if k == catalog.Tools && r.s.choice() == decidedSearch && len(rt.Settings().Config.Tools.Always) == 0 {
+		wait = 0 // the list has no tool of a server
+	}
+	list, missing := rt.Catalog(ctx, wait, r.s, k, []string{c.Outcome.Record})
 	list = list.For(c.Origin.Identity)
+	if k == catalog.Tools {
+		list = list.Listed(r.s.searches(list, isLate(missing)))
+	}
 	c.Outcome.Checked, c.Outcome.Clean = true, !rt.Settings().Config.LetsSecretsThrough() // each list was scrubbed when it was fetched
 	for _, l := range list.Lists {
 		if l != nil && l.Record != "" {

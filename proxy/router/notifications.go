@@ -287,6 +287,9 @@ const changeDelay = 20 * time.Millisecond
 
 // announce tells the host that a list changed, once for a burst, and not before the answer to initialize.
 func (s *Session) announce(method string) {
+	if s.ignores(method) {
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed || s.revision == "" || s.changes[method] {

@@ -16,6 +16,7 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
 	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/config"
 	"github.com/foldgate/foldgate/proxy/conn"
 	"github.com/foldgate/foldgate/proxy/engine"
 	"github.com/foldgate/foldgate/proxy/server"
@@ -218,6 +219,12 @@ func (rt *Router) handlerOfTool(r *request, c *interceptor.Call) handler {
 		return refuseParams(c, invalidParams("tools/call needs params.name, a string"))
 	}
 	c.Target.Arguments, _ = rawjson.Get(c.Target.Params, "arguments")
+	if name == config.CallTool && rt.Tools.Has(name) {
+		if err := rt.unwrap(r, c); err != nil {
+			return refuseParams(c, err)
+		}
+		name = c.Target.Name
+	}
 	if rt.Tools.Has(name) {
 		rt.Tools.Attribute(r.lifetime, c)
 		return (*request).callOwnTool
@@ -289,7 +296,7 @@ func (rt *Router) unknownTool(s *Session, c *interceptor.Call, name string, e ca
 	}
 	ref := &interceptor.Refusal{Reason: trace.ReasonInvalid, Code: "unknown_tool", Status: 404}
 	c.Target.Name = rt.echo(name)
-	ref.Message = fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s)", c.Target.Name, down)
+	ref.Message = fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s%s)", c.Target.Name, rt.similar(s, name), down)
 	server, own, hidden := st.Rules.Hidden(name)
 	if e.Server != "" {
 		server, own, hidden = e.Server, e.Name, true

@@ -15,6 +15,7 @@ package router
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"slices"
 	"sync"
@@ -38,6 +39,8 @@ type Tools interface {
 	// Attribute finds the branch that pays for a call of such a tool. The call has its name and
 	// arguments.
 	Attribute(ctx context.Context, c *interceptor.Call)
+	// Inner returns the call that a call_tool stands for. branchID is "" if it names none.
+	Inner(c *interceptor.Call) (name string, arguments json.RawMessage, branchID string, err error)
 }
 
 // Options configure a Router. All fields but Telemetry are required.

@@ -46,6 +46,7 @@ type Session struct {
 	// newest is who sent the latest request, if an issuer's token says it: a token that follows
 	// another may have other roles and scopes.
 	newest atomic.Pointer[interceptor.Identity]
+	chosen atomic.Int32 // by tools.mode: auto
 
 	mu        sync.Mutex
 	revision  string // negotiated by initialize; "" before it
@@ -131,6 +132,13 @@ func (rt *Router) Sessions(principal string) (open []*Session) {
 // identity returns who the session's host is now.
 func (s *Session) identity() interceptor.Identity {
 	return s.rt.Settings().Config.Complete(*s.newest.Load())
+}
+
+// clientName returns the name that the host gives itself.
+func (s *Session) clientName() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.client
 }
 
 func (s *Session) name() string {

@@ -34,10 +34,18 @@ func (h held) CallTool(ctx context.Context, _ *conn.Request, c *interceptor.Call
 	return &interceptor.Result{Body: json.RawMessage(`{"content":[{"type":"text","text":"what alice read"}]}`)}, nil
 }
 
+func (held) FindTools(context.Context, *conn.Request, string, string, int) ([]json.RawMessage, string, error) {
+	return nil, "", nil
+}
+
 func (held) Lifetime(*conn.Request) context.Context { return context.Background() }
 
 // answers is a Router that answers each call with the text.
 type answers string
+
+func (a answers) FindTools(context.Context, *conn.Request, string, string, int) ([]json.RawMessage, string, error) {
+	return nil, "", nil
+}
 
 func (a answers) CallTool(_ context.Context, _ *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
 	c.Target.Server, c.Target.Name = "up", "read"

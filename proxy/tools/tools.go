@@ -1,5 +1,5 @@
 // Package tools has foldgate's own tools: branch_create, branch_return, branch_status, branch_read
-// and branch_run. They take requests like a connection to a server; each brings its call.
+// and branch_run, and find_tools and call_tool if hosts may search. They take requests like a connection to a server; each brings its call.
 package tools
 
 import (
@@ -31,6 +31,8 @@ type Router interface {
 	CallTool(ctx context.Context, parent *conn.Request, c *interceptor.Call) (*interceptor.Result, error)
 	// Lifetime returns the context in which a batch goes on after its request.
 	Lifetime(parent *conn.Request) context.Context
+	// FindTools finds tools by words, or all of a server, and returns the definitions of the first limit.
+	FindTools(ctx context.Context, parent *conn.Request, query, server string, limit int) (definitions []json.RawMessage, note string, err error)
 }
 
 // Options configure the tools. All fields are required.
@@ -134,25 +136,30 @@ func Definitions(c folding.Config) []json.RawMessage {
 // properties are the properties of the tools' input schemas, by tool.
 var properties = func() map[string][]byte {
 	m := map[string][]byte{}
-	for _, d := range definitions {
+	for _, d := range slices.Concat(definitions, searchDefinitions) {
 		name, _ := rawjson.GetString(d, "name")
 		m[name], _ = rawjson.Get(d, "inputSchema", "properties")
 	}
 	return m
 }()
 
-// Has reports whether foldgate has a tool of its own called name.
-func Has(name string) bool { return properties[name] != nil }
+// Has reports whether foldgate always has a tool of its own called name.
+func Has(name string) bool { return properties[name] != nil && !forSearch(name) }
 
-// Has is the function Has.
-func (*Tools) Has(name string) bool { return Has(name) }
+// forSearch reports whether a tool is only there if hosts may search: else an upstream may have it.
+func forSearch(name string) bool { return name == config.FindTools || name == config.CallTool }
+
+// Has reports whether foldgate has a tool of its own called name.
+func (t *Tools) Has(name string) bool {
+	return Has(name) || forSearch(name) && t.Config().Tools.Searchable()
+}
 
 // Attribute finds the branch that pays for a call of an own tool, which has its name and arguments.
 // The tools that manage branches are never charged or refused for budget.
 func (t *Tools) Attribute(ctx context.Context, c *interceptor.Call) {
 	id, _ := rawjson.GetString(c.Target.Arguments, "branch_id")
 	switch c.Target.Name {
-	case "branch_read", "branch_run":
+	case "branch_read", "branch_run", config.FindTools:
 		if id != "" {
 			c.Attribution.BranchID, c.Attribution.Source = id, interceptor.SourceArgument
 		} else if c.Target.Name == "branch_read" {
@@ -179,6 +186,8 @@ func (t *Tools) Call(ctx context.Context, r *conn.Request) (wire.Message, error)
 		body, err = t.status(ctx, r.Call)
 	case "branch_read":
 		body, err = t.read(ctx, r)
+	case config.FindTools:
+		body, err = t.find(ctx, r)
 	default:
 		body, err = t.run(ctx, r)
 	}

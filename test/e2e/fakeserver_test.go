@@ -77,9 +77,15 @@ func TestFakeserverDirect(t *testing.T) {
 // until the fake upstream has noticed.
 func slowIsCancelled(t *testing.T, ctx context.Context, c *mcpclient.Client, transport string, era mcpclient.Era, name, file string) {
 	t.Helper()
+	slowIsCancelledAs(t, ctx, c, transport, era, fmt.Sprintf(`{"name":%q,"arguments":{"ms":50000}}`, name), file)
+}
+
+// slowIsCancelledAs is slowIsCancelled for a call with these params.
+func slowIsCancelledAs(t *testing.T, ctx context.Context, c *mcpclient.Client, transport string, era mcpclient.Era, params, file string) {
+	t.Helper()
 	callCtx, abort := context.WithCancel(ctx)
 	defer abort()
-	id, wait, err := c.Send(callCtx, "tools/call", fmt.Sprintf(`{"name":%q,"arguments":{"ms":50000}}`, name))
+	id, wait, err := c.Send(callCtx, "tools/call", params)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ type transport interface {
 // Client is one connection to a server. Set its exported fields before Start;
 // its methods are safe for concurrent use.
 type Client struct {
-	// Name is what the client calls itself in initialize, "foldgate-test" by default.
+	// Name is what the client calls itself, "foldgate-test" by default.
 	Name string
 	// Capabilities holds the client's capabilities, "{}" by default.
 	Capabilities string

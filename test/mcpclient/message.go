@@ -53,7 +53,7 @@ func (c *Client) params(params string) json.RawMessage {
 	for key, value := range map[string]string{
 		"io.modelcontextprotocol/protocolVersion":    strconv.Quote(string(c.era)),
 		"io.modelcontextprotocol/clientCapabilities": c.Capabilities,
-		"io.modelcontextprotocol/clientInfo":         `{"name":"foldgate-test","version":"1"}`,
+		"io.modelcontextprotocol/clientInfo":         `{"name":"` + c.Name + `","version":"1"}`,
 	} {
 		if _, set := meta[key]; !set {
 			meta[key] = json.RawMessage(value)

@@ -1,0 +1,196 @@
+package catalog_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/foldgate/foldgate/budget"
+	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/tools"
+)
+
+// definitions are the stored lists of eight real servers.
+const definitions = "../../test/definitions"
+
+// realTools returns the merged list of the eight servers.
+func realTools(t testing.TB) *catalog.Catalog {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(definitions, "*.json"))
+	if err != nil || len(files) != 8 {
+		t.Fatalf("%d files in %s, err %v", len(files), definitions, err)
+	}
+	cfg := config.Default()
+	cfg.Upstreams = map[string]*config.Upstream{}
+	lists := make([]*catalog.List, len(files))
+	for i, file := range files { // sorted, as the keys are
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.Upstreams[strings.TrimSuffix(filepath.Base(file), ".json")] = &config.Upstream{}
+		lists[i] = &catalog.List{}
+		lists[i].AddPage(data, catalog.Tools)
+	}
+	cfg.Tools.Mode = config.ModeAuto
+	return catalog.NewRules(cfg, append(tools.Definitions(cfg.Folding), tools.SearchDefinitions()...)).Merge(catalog.Tools, lists)
+}
+
+// What a model reads of the eight servers' definitions, in each mode.
+func TestCostOfModes(t *testing.T) {
+	all, counter := realTools(t), testCounter(t)
+	list, search := all.Listed(false).Tokens(counter.CountBytes), all.Listed(true).Tokens(counter.CountBytes)
+	t.Logf("%d tools cost %d tokens in a list, and %d to search", len(all.Order)-7, list, search)
+	found := 0
+	for _, shown := range all.Find("open a pull request")[:5] {
+		e, _ := all.Lookup(shown)
+		found += counter.CountBytes(e.Readable())
+	}
+	t.Logf("an answer has %d tokens of definitions", found)
+	if list < 20_000 || search > 850 || found > 3000 {
+		t.Error("a list of that many tools should be worth a search")
+	}
+}
+
+func testCounter(t *testing.T) *budget.Counter {
+	t.Helper()
+	c, err := budget.NewCounter("o200k_base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Five plain descriptions of each of 109 real tools find it.
+func TestFindsRealTools(t *testing.T) {
+	all := realTools(t)
+	text, err := os.ReadFile(filepath.Join(definitions, "descriptions.txt"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := strings.Split(strings.TrimSpace(string(text)), "\n\n")[1:]
+	if len(blocks) != len(all.Order)-7 || len(blocks) < 100 {
+		t.Fatalf("%d tools are described, of %d", len(blocks), len(all.Order)-7)
+	}
+	at := map[int]int{}
+	for _, block := range blocks {
+		lines := strings.Split(block, "\n")
+		for _, description := range lines[1:] {
+			found := all.Find(description)
+			rank := slices.Index(found, lines[0]) + 1
+			for _, n := range []int{1, 5, 15} {
+				if rank > 0 && rank <= n {
+					at[n]++
+				}
+			}
+			if rank == 0 || rank > 5 {
+				t.Logf("%-45s %3d of %3d: %-60s %v", lines[0], rank, len(found), description, found[:min(5, len(found))])
+			}
+		}
+	}
+	descriptions := 5 * len(blocks)
+	t.Logf("of %d descriptions, %d find their tool first, %d among the 5 with a schema, %d among the 15 of an answer", descriptions, at[1], at[5], at[15])
+	// The others share no word with their tool: "what is 19 plus 23".
+	if at[1] < 400 || at[5] < 495 || at[15] < 520 {
+		t.Error("the search finds less than it did")
+	}
+}
+
+// The same query finds the same, in the same order; names in any spelling are found first.
+func TestFindIsDeterministic(t *testing.T) {
+	all := realTools(t)
+	const query = "create or update a file with a list of changes"
+	want := all.Find(query)
+	for range 20 {
+		if got := realTools(t).Find(query); !slices.Equal(got, want) {
+			t.Fatalf("found %v, then %v", want, got)
+		}
+	}
+	for query, want := range map[string]string{
+		"github__create_pull_request": "github__create_pull_request",
+		"createPullRequest":           "github__create_pull_request",
+		"git-worktree":                "git__git_worktree",
+		"list_directory_with_sizes":   "filesystem__list_directory_with_sizes",
+		"DIRECTORY TREE":              "filesystem__directory_tree",
+	} {
+		if got := all.Find(query); len(got) == 0 || got[0] != want {
+			t.Errorf("%s finds %v", query, got[:min(len(got), 3)])
+		}
+	}
+	if got := all.Find("the of a, \xff \u2028"); len(got) > 0 {
+		t.Errorf("no words find %v", got)
+	}
+}
+
+// Any words are found without a fault, and each tool at most once.
+func FuzzFind(f *testing.F) {
+	all := realTools(f)
+	f.Add("read a file")
+	f.Add("ing ed s ies sses ion er\x00 İ ﬃ ẞs")
+	f.Fuzz(func(t *testing.T, query string) {
+		found := all.Find(query)
+		slices.Sort(found)
+		if len(slices.Compact(found)) != len(found) {
+			t.Errorf("%q finds a tool twice", query)
+		}
+	})
+}
+
+// A list that hosts get to search has no tool of a server, whatever the servers list, but for those of
+// tools.always. Without a search the list is whole.
+func TestListed(t *testing.T) {
+	own := []json.RawMessage{json.RawMessage(`{"name":"branch_create"}`), json.RawMessage(`{"name":"find_tools"}`), json.RawMessage(`{"name":"call_tool"}`)}
+	list := func(mode string, always []string, items string) *catalog.Catalog {
+		cfg := config.Default()
+		cfg.Tools = config.Tools{Mode: mode, Always: always, AutoTokens: 1}
+		var l catalog.List
+		l.AddPage([]byte(`{"tools":[`+items+`],"ttlMs":7}`), catalog.Tools)
+		return catalog.NewRules(cfg, own).Merge(catalog.Tools, []*catalog.List{&l})
+	}
+	const one, two = `{"name":"a"}`, `{"name":"a"},{"name":"b"}`
+	for _, tt := range []struct {
+		mode   string
+		always []string
+		search bool
+		want   string
+	}{
+		{"list", nil, false, "branch_create find_tools call_tool files__a files__b"},
+		{"auto", nil, false, "branch_create files__a files__b"},
+		{"auto", nil, true, "branch_create find_tools call_tool"},
+		{"search", nil, true, "branch_create find_tools call_tool"},
+		{"search", []string{"*__b"}, true, "branch_create find_tools call_tool files__b"},
+	} {
+		listed := list(tt.mode, tt.always, two).Listed(tt.search)
+		if got := strings.Join(listed.Order, " "); got != tt.want {
+			t.Errorf("%s %v lists %s", tt.mode, tt.always, got)
+		}
+		for _, modern := range []bool{false, true} {
+			if tt.search && tt.always == nil && !bytes.Equal(listed.Result(modern), list(tt.mode, nil, one).Listed(true).Result(modern)) {
+				t.Errorf("%s: the list depends on the servers", tt.mode)
+			}
+		}
+	}
+	if found := list("search", nil, two).Find("find tools branch"); len(found) > 0 {
+		t.Errorf("foldgate's own are found: %v", found)
+	}
+}
+
+// A model reads name, description and schema: no title, no icons, and not the branch_id that call_tool has.
+func TestReadable(t *testing.T) {
+	var l catalog.List
+	l.AddPage([]byte(`{"tools":[{"icons":[{"src":"data:x"}],"title":"T","name":"a","_meta":{"m":1},"description":"d","annotations":{},
+		"inputSchema":{"type":"object","properties":{"n":{"type":"number","maximum":1.0}}}}]}`), catalog.Tools)
+	e, _ := catalog.NewRules(config.Default(), nil).Merge(catalog.Tools, []*catalog.List{&l}).Lookup("files__a")
+	const want = `{"name":"files__a","description":"d","inputSchema":{"type":"object","properties":{"n":{"type":"number","maximum":1.0}}}}`
+	if got := string(e.Readable()); got != want {
+		t.Errorf("found as %s", got)
+	}
+	if got := string(catalog.Readable(e.Shown)); !strings.Contains(got, `"branch_id"`) || strings.Contains(got, "icons") || strings.Contains(got, "title") {
+		t.Errorf("listed as %s", got)
+	}
+}

@@ -1,0 +1,177 @@
+package router
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/foldgate/foldgate/folding"
+	"github.com/foldgate/foldgate/interceptor"
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/catalog"
+	"github.com/foldgate/foldgate/proxy/config"
+	"github.com/foldgate/foldgate/proxy/conn"
+)
+
+// searchers are the hosts that search for tools by themselves, by the name that they give themselves: a
+// model reads only the definitions that it finds. The protocol has no capability that says it.
+var searchers = []string{"claude-code", "codex-mcp-client"}
+
+// What tools.mode: auto decided.
+const (
+	undecided int32 = iota
+	decidedList
+	decidedSearch
+)
+
+// choice returns what tools.mode: auto decided for the session, or for its group, if it is a request's
+// alone.
+func (s *Session) choice() int32 {
+	switch mode := s.rt.Settings().Config.Tools.Mode; {
+	case mode == config.ModeSearch:
+		return decidedSearch
+	case mode == config.ModeList || slices.Contains(searchers, s.clientName()):
+		return decidedList
+	case s.SingleRequest:
+		return s.shared.chosen.Load()
+	}
+	return s.chosen.Load()
+}
+
+// searches reports whether the session's host finds tools by find_tools. tools.mode: auto decides by the
+// first list and keeps to it, so that the list of a session does not change its kind. late means that a
+// server has not given its list yet, which may be of any size; for requests that stand alone that is no
+// decision for good.
+func (s *Session) searches(seen *catalog.Catalog, late bool) bool {
+	if chosen := s.choice(); chosen != undecided {
+		return chosen == decidedSearch
+	}
+	chosen, at := decidedList, &s.chosen
+	if late || seen.Listed(false).Tokens(s.rt.Tokens.Counter.CountBytes) > s.rt.Settings().Config.Tools.AutoTokens {
+		chosen = decidedSearch
+	}
+	if s.SingleRequest {
+		if at = &s.shared.chosen; late {
+			return true
+		}
+	}
+	at.CompareAndSwap(undecided, chosen)
+	return at.Load() == decidedSearch
+}
+
+// ignores reports whether the host is not told of a change: the list of a host that searches stays as it is.
+func (s *Session) ignores(method string) bool {
+	return method == catalog.Tools.Changed() && s.choice() == decidedSearch
+}
+
+// unwrap turns a call_tool into the call that it stands for. Everything after it sees a plain tools/call.
+func (rt *Router) unwrap(r *request, c *interceptor.Call) error {
+	name, arguments, branch, err := rt.Tools.Inner(c)
+	if err != nil {
+		return err
+	}
+	if branch != "" {
+		c.Attribution.BranchID, c.Attribution.Source = branch, interceptor.SourceArgument
+	}
+	t := &c.Target
+	t.Params = rawjson.Set(rawjson.Set(t.Params, rawjson.Quote(name), "name"), arguments, "arguments")
+	t.Via, t.Name, t.Arguments, t.Forward, r.Msg.Params = t.Name, name, arguments, t.Params, t.Params
+	return nil
+}
+
+// Limits of an answer of find_tools.
+const (
+	moreNames   = 10 // tools that are named beside those with a definition
+	moreText    = 80 // characters of what such a tool does
+	suggestions = 3  // for an unknown name
+)
+
+// FindTools finds tools by words, or all of a server, among those that the caller sees. It returns what a
+// model reads of the definitions of the first limit, and a note that names some more.
+func (rt *Router) FindTools(ctx context.Context, parent *conn.Request, query, server string, limit int) (definitions []json.RawMessage, note string, err error) {
+	s := parent.Receiver.(*request).s
+	merged, missing := rt.Catalog(ctx, listWait, s, catalog.Tools, []string{parent.Call.Outcome.Record})
+	seen := merged.For(parent.Call.Origin.Identity)
+	found, servers, owners := seen.Order, []string{}, map[string]int{}
+	for _, shown := range seen.Order {
+		e, _ := seen.Lookup(shown)
+		if owners[e.Server]++; owners[e.Server] == 1 && e.Server != "" {
+			servers = append(servers, e.Server)
+		}
+	}
+	for i, key := range servers {
+		servers[i] = fmt.Sprintf("%s (%d)", key, owners[key])
+	}
+	if query != "" {
+		found = seen.Find(query)
+	}
+	if server != "" && (owners[server] == 0) {
+		return nil, "", interceptor.FoldingRefusal(folding.Errorf(folding.ErrInvalidInput, "server: there is no %s with tools; there are %s", rt.echo(server), strings.Join(servers, ", ")))
+	}
+	more := ""
+	fits := 0
+	for _, shown := range found {
+		e, _ := seen.Lookup(shown)
+		if e.Server == "" || server != "" && e.Server != server {
+			continue
+		}
+		switch fits++; {
+		case fits <= limit:
+			definitions = append(definitions, e.Readable())
+		case fits <= limit+moreNames:
+			description, _ := rawjson.GetString(e.Raw, "description")
+			more += "\n" + shown + ": " + folding.Shorten(catalog.Lead(description), moreText)
+		}
+	}
+	switch {
+	case fits == 0:
+		note = "[no tool has these words; try others, or server alone]"
+	case more == "":
+		note = fmt.Sprintf("[%d tools fit]", fits)
+	default:
+		note = fmt.Sprintf("[%d tools fit. Others, without their schemas:]%s", fits, more)
+	}
+	note += "\n[servers, and their tools: " + strings.Join(servers, ", ") + "]"
+	late := ""
+	for _, srv := range rt.Settings().Servers {
+		if missing[srv.Key] != nil && !rt.conceals(s, srv, s.lists(srv).peek) {
+			late += " " + srv.Key
+		}
+	}
+	if late != "" {
+		note += "\n[not searched, because they give no list of their tools now:" + late + "]"
+	}
+	return definitions, note, nil
+}
+
+// similar returns a hint with the tools that a caller may mean by an unknown name, "" without any.
+func (rt *Router) similar(s *Session, name string) string {
+	merged := s.shared.merged[catalog.Tools].Load()
+	if merged == nil || !rt.Settings().Config.Tools.Searchable() {
+		return ""
+	}
+	seen := merged.For(s.identity())
+	name = rt.echo(name) // it may be long
+	names := seen.Find(name)
+	if near := config.Closest(name, seen.Order); near != "" {
+		names = slices.Insert(slices.DeleteFunc(names, func(n string) bool { return n == near }), 0, near)
+	}
+	hint := "; find_tools finds tools by what they do"
+	if len(names) > 0 {
+		hint = "; did you mean " + strings.Join(names[:min(len(names), suggestions)], " or ") + "?" + hint[1:]
+	}
+	return hint
+}
+
+// isLate reports whether a list is missing only because it takes long.
+func isLate(missing map[string]error) bool {
+	for _, err := range missing {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return true
+		}
+	}
+	return false
+}
