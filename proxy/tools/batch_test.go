@@ -60,6 +60,10 @@ type fails struct {
 	next  atomic.Int64
 }
 
+func (*fails) FindTools(context.Context, *conn.Request, string, string, int) ([]json.RawMessage, string, error) {
+	return nil, "", nil
+}
+
 func (f *fails) CallTool(_ context.Context, _ *conn.Request, c *interceptor.Call) (*interceptor.Result, error) {
 	c.Target.Server, c.Target.Name = "up", "read"
 	text := f.texts[int(f.next.Add(1)-1)%len(f.texts)]
