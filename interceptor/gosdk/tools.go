@@ -88,6 +88,11 @@ func (r *request) tool(name string) (*mcp.Tool, error) {
 // batches makes the calls of branch_run. It implements [tools.Router].
 type batches struct{ f *Foldgate }
 
+// FindTools implements [tools.Router]. A server in a gateway of its own has no search.
+func (batches) FindTools(context.Context, *conn.Request, string, string, int) ([]json.RawMessage, string, error) {
+	return nil, "", nil
+}
+
 // Lifetime implements [tools.Router].
 func (batches) Lifetime(parent *conn.Request) context.Context {
 	r := parent.Receiver.(*request)
