@@ -422,7 +422,7 @@ func readRecords(f *findings, sample []string) bool {
 	kinds := map[string]bool{}
 	for _, l := range sample {
 		if name, _, ok := key(l); ok {
-			kinds[name] = true
+			kinds[strings.TrimRight(name, "0123456789")] = true // numbered lines have one kind of key
 		}
 	}
 	if len(kinds) < 4 || len(kinds)*40 < keys {

@@ -72,7 +72,7 @@ func appendPairs(all []decoded, text string, at int, value span) []decoded {
 	end := edit{span{value.End, value.End}, "\"\n"}
 	all = append(all, apply(text, span{at, value.End}, append(edits[:1:1], end)))
 	indent := text[strings.LastIndexByte(text[:value.Start], '\n')+1 : value.Start]
-	if indent == "" || strings.Trim(indent, " ") != "" || strings.IndexAny(text[name:value.Start], "|>") < 0 {
+	if indent == "" || strings.Trim(indent, " ") != "" || !strings.ContainsAny(text[name:value.Start], "|>") {
 		return all
 	}
 	for {

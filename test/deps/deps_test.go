@@ -103,12 +103,13 @@ func TestDeps(t *testing.T) {
 		ok        bool
 		says      string
 	}{
-		{"all there", "1000", []string{"gcc", "npm", "redis-server"}, npmCI, true, ""},
-		{"no compiler", "0", []string{"npm", "redis-server", "apt-get"}, update + install("gcc libc6-dev") + npmCI, true, "apt-get install gcc"},
-		{"no npm", "0", []string{"gcc", "redis-server", "apt-get"}, update + install("nodejs npm") + npmCI, true, ""},
-		{"no redis-server", "0", []string{"gcc", "npm", "apt-get"}, update + install("redis-server") + npmCI, true, ""},
-		{"none, not root", "1000", []string{"apt-get", "sudo"}, "sudo\n" + update + "sudo\n" + install("gcc libc6-dev nodejs npm redis-server") + npmCI, true, ""},
-		{"no apt-get", "0", []string{"npm", "redis-server"}, "", false, "deps: install gcc libc6-dev, the tests need them (apt-get is not here)"},
+		{"all there", "1000", []string{"gcc", "npm", "redis-server", "glewlwyd"}, npmCI, true, ""},
+		{"no compiler", "0", []string{"npm", "redis-server", "glewlwyd", "apt-get"}, update + install("gcc libc6-dev") + npmCI, true, "apt-get install gcc"},
+		{"no npm", "0", []string{"gcc", "redis-server", "glewlwyd", "apt-get"}, update + install("nodejs npm") + npmCI, true, ""},
+		{"no redis-server", "0", []string{"gcc", "npm", "glewlwyd", "apt-get"}, update + install("redis-server") + npmCI, true, ""},
+		{"no glewlwyd", "0", []string{"gcc", "npm", "redis-server", "apt-get"}, update + install("glewlwyd dbconfig-no-thanks") + npmCI, true, ""},
+		{"none, not root", "1000", []string{"apt-get", "sudo"}, "sudo\n" + update + "sudo\n" + install("gcc libc6-dev nodejs npm redis-server glewlwyd dbconfig-no-thanks") + npmCI, true, ""},
+		{"no apt-get", "0", []string{"npm", "redis-server", "glewlwyd"}, "", false, "deps: install gcc libc6-dev, the tests need them (apt-get is not here)"},
 		{"no sudo", "1000", []string{"npm", "apt-get"}, "", false, "(sudo is not here)"},
 		{"apt-get fails", "0", []string{"npm", "broken apt-get"}, update, false, ""},
 	} {
@@ -123,6 +124,7 @@ func TestDeps(t *testing.T) {
 			}
 			m.write("bin/gcc", "#!/bin/sh\n")
 			m.write("bin/redis-server", "#!/bin/sh\n")
+			m.write("bin/glewlwyd", "#!/bin/sh\n")
 			if calls, printed, ok := m.run(); calls != "" || printed != "" || !ok {
 				t.Errorf("a second run called %s and printed %s, want nothing to do", calls, printed)
 			}
