@@ -124,7 +124,7 @@ func tryStore(ctx context.Context, cfg config.Config) error {
 }
 
 // settle connects every server for a principal. It returns when each is up or has failed, or when none has for wait.
-// If many start, those that have not answered in time try again while that brings more up.
+// If many start, those that have not answered in time try again while that brings more up, two times at most.
 // The errors are by server.
 func (g *Gateway) settle(ctx context.Context, principal string, wait time.Duration) map[string]error {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -159,7 +159,7 @@ func (g *Gateway) settle(ctx context.Context, principal string, wait time.Durati
 				n++
 			}
 		}
-		if n == 0 || n >= last || len(servers) <= g.servers.StartsAtOnce() {
+		if n == 0 || n >= last || try == 2 || len(servers) <= g.servers.StartsAtOnce() {
 			break
 		}
 		last = n
