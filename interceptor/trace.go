@@ -419,7 +419,7 @@ func (r *Recorder) Configuration(facts any) {
 }
 
 // Definition records that a definition of a server is new, changed or approved; held means that hosts do
-// not get it. facts are the payload. Of those of one server in a minute it records the first ten, and
+// not get it. facts are the payload. Of those of one server and state in a minute it records the first ten, and
 // some of the others.
 func (r *Recorder) Definition(server, kind, name, state string, held bool, facts any) {
 	if _, due := r.count("definition:"+state+" "+server, time.Now().Unix()/60, 10); !due {

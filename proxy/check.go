@@ -102,7 +102,7 @@ func Check(ctx context.Context, cfg config.Config, as string, wait time.Duration
 	s := g.router.NewSession(server.Peer{Identity: interceptor.Identity{Principal: cmp.Or(as, g.anyone())}, Capabilities: wire.AllCapabilities, Transport: "http", Era: wire.Modern, SingleRequest: true})
 	defer s.Close("check is done")
 	r := g.report(ctx, s, as, faults, wait)
-	r.Suspect, _ = g.Pins.List() // all are new
+	r.Suspect, _ = g.pins.List() // all of a first contact
 	r.Suspect = slices.DeleteFunc(r.Suspect, func(p pins.Pin) bool { return len(p.Warnings) == 0 })
 	if len(cfg.Budgets.Limits) > 0 && cfg.Store.URL != "" {
 		r.Store = tryStore(ctx, cfg)

@@ -59,10 +59,8 @@ type Gateway struct {
 	traces         oteltrace.TracerProvider // nil without telemetry, as meters
 	meters         metric.MeterProvider
 
-	// Pins are the definitions that servers gave. Whoever approves them uses it.
-	Pins *pins.Store
-
 	// Parts.
+	pins    *pins.Store // the definitions that servers gave
 	servers *upstream.Set
 	bridge  *bridge.Bridge
 	router  *router.Router
@@ -141,15 +139,15 @@ func (g *Gateway) openParts() error {
 		Config: g.cfg, Log: g.log, CleanText: g.Boundary.Text, CleanJSON: g.cleanJSON, Bridge: g.bridge.Wrap,
 		TokenOf: func(issuer, principal string) string { return g.settings.Load().access.Auth.TokenOf(issuer, principal) },
 		LoginRefused: func(upstream, principal, why string) {
-			n := interceptor.Notification{From: "upstream:" + upstream, Principal: principal, Method: "login"}
+			n := interceptor.Notification{From: "upstream:" + upstream, Server: upstream, Principal: principal, Method: "login"}
 			g.Recorder.Rejected(n, trace.ReasonPolicy, "upstream_login", why)
 		},
 	})
 	g.settings.Load().Servers = g.servers.Servers(g.cfg, nil)
-	g.Pins = pins.Open(g.cfg.StatePath(), func(raw []byte) ([]byte, error) { return g.cleanJSON(g.lifetime, raw) })
+	g.pins = pins.Open(g.cfg.StatePath(), func(raw []byte) ([]byte, error) { return g.cleanJSON(g.lifetime, raw) })
 	g.router = router.New(g.lifetime, router.Options{
 		Settings: func() *router.Settings { return &g.settings.Load().Settings }, Chain: g.Chain(), Admit: g.Admit, Boundary: g.Boundary, Recorder: g.Recorder,
-		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Pins: g.Pins, Instructions: tools.Instructions, Telemetry: g.Telemetry, Log: g.log,
+		Branches: g.Branches, Tokens: g.Tokens, Tools: g.Tools, Pins: g.pins, Instructions: tools.Instructions, Telemetry: g.Telemetry, Log: g.log,
 	})
 	g.servers.Shared = g.router.Shared
 	g.Tools.SetRouter(g.router)
@@ -184,7 +182,7 @@ func (g *Gateway) watchPins() {
 		case <-g.lifetime.Done():
 			return
 		}
-		changed, events := g.Pins.Refresh()
+		changed, events := g.pins.Refresh()
 		if changed || again {
 			g.router.Repin(events)
 		}

@@ -278,6 +278,7 @@ print what changed. A file that can't be used changes nothing.`,
 
 func firstLine(text string) string {
 	line, _, _ := strings.Cut(text, "\n")
+	line = strings.Join(strings.Fields(line), " ") // a table takes tabs and form feeds for the end of a cell
 	if r := []rune(line); len(r) > 60 {
 		line = string(r[:59]) + "…"
 	}

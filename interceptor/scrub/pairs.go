@@ -179,7 +179,7 @@ rows:
 	if x.cells = found; len(found) == 0 {
 		return all, header.End, nil
 	}
-	return append(all, fromCells(text, found)), line.End, nil
+	return append(all, fromCells(text, found)), found[len(found)-1].value.End, nil
 }
 
 // maxName is the length of the longest name of a column, maxHeader that of a header of columns that

@@ -118,7 +118,10 @@ func (h Host) open(file string) (c *Change, rec *record, err error) {
 		return nil, nil, fmt.Errorf("%s can't be read (%w); remove it, and restore %s from %s by hand", c.state(".json"), err, file, c.state(".bak"))
 	}
 	for i, m := range rec.Moved {
-		if len(m) == 1 {
+		switch len(m) {
+		case 0:
+			return nil, nil, fmt.Errorf("%s names a server without a name; remove it, and restore %s from %s by hand", c.state(".json"), file, c.state(".bak"))
+		case 1:
 			rec.Moved[i] = append(slices.Clone(h.table()), m[0])
 		}
 	}

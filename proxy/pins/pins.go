@@ -51,12 +51,13 @@ const (
 // FirstContact approved what a server gave when it was asked first.
 const FirstContact = "first contact"
 
-// Bounds. Over maxNames a definition is not kept, and is new each time. Over maxVariants the oldest of a
-// name is forgotten, those that nobody approved first. Over the other two, in bytes, a definition is kept
-// without its text, so that there is no difference to show.
+// Bounds. Over maxNames, or with a name over maxName bytes, a definition is not kept, and is new each time.
+// Over maxVariants the oldest of a name is forgotten, those that nobody approved first. Over maxText and
+// maxTexts, in bytes, a definition is kept without its text, so that there is no difference to show.
 const (
 	maxNames    = 2000 // of a server
-	maxVariants = 16   // definitions of a name
+	maxName     = 1 << 10
+	maxVariants = 16 // definitions of a name
 	maxText     = 128 << 10
 	maxTexts    = 8 << 20 // of a server
 	maxFile     = 1 << 30
@@ -93,6 +94,7 @@ type Store struct {
 	mu   sync.Mutex
 	now  *file       // without texts; nil before the file is read
 	info os.FileInfo // of the file that now is of; nil for none
+	seen *file       // what now was at the last Refresh
 	told map[string]bool
 }
 
@@ -177,7 +179,7 @@ func (s *Store) Look(ctx context.Context, from Source, k Kind, all []Definition,
 		sv = s.now.Servers[from.Server]
 	}
 	if sv == nil || sv.Contacts[at(k, from.Reach)].IsZero() {
-		if !live {
+		if !live && err == nil {
 			return nil, nil, nil
 		}
 		sv = &server{}
@@ -211,12 +213,15 @@ func (s *Store) State(from Source, k Kind, name string) State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.now == nil {
-		_, _ = s.read() // without the file there was no contact
+		if _, err := s.read(); err != nil {
+			return New // nothing is known to be approved
+		}
 	}
-	if s.now == nil || s.now.Servers[from.Server] == nil || s.now.Servers[from.Server].Contacts[at(k, from.Reach)].IsZero() {
-		return Approved
+	sv := s.now.Servers[from.Server]
+	if sv == nil || sv.Contacts[at(k, from.Reach)].IsZero() {
+		return Approved // there was no contact
 	}
-	p := s.now.Servers[from.Server].Pins[at(k, name)]
+	p := sv.Pins[at(k, name)]
 	if p == nil || len(p.Variants) == 0 {
 		return New
 	}
@@ -271,7 +276,7 @@ func (f *file) see(from Source, k Kind, all []Definition, fresh map[string]bool,
 		key := at(k, d.Name)
 		listed[key] = true
 		p := sv.Pins[key]
-		if p == nil && len(sv.Pins) >= maxNames {
+		if p == nil && (len(sv.Pins) >= maxNames || len(d.Name) > maxName) {
 			continue
 		}
 		if p == nil {
@@ -344,16 +349,16 @@ func (f *file) owner(of string) func(tool string) string {
 func (s *Store) Refresh() (changed bool, events []Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.now == nil {
-		return false, nil
-	}
+	before := s.seen
 	info, err := os.Stat(s.file)
-	if same := err != nil && s.info == nil || err == nil && s.info != nil && os.SameFile(info, s.info) && info.ModTime().Equal(s.info.ModTime()) && info.Size() == s.info.Size(); same {
+	if same := s.now != nil && (err != nil && s.info == nil || err == nil && s.info != nil && os.SameFile(info, s.info) && info.ModTime().Equal(s.info.ModTime()) && info.Size() == s.info.Size()); !same {
+		_, _ = s.read() // if it can't be read, what was read before holds
+	}
+	if s.now == before {
 		return false, nil
 	}
-	before := s.now
-	if _, err := s.read(); err != nil {
-		return false, nil // what was read before holds
+	if s.seen = s.now; before == nil {
+		return true, nil
 	}
 	for name, sv := range s.now.Servers {
 		for key, p := range sv.Pins {
@@ -414,8 +419,11 @@ func (s *Store) read() (*file, error) {
 // keep remembers f without its texts.
 func (s *Store) keep(f *file, info os.FileInfo) {
 	s.now, s.info = &file{Servers: map[string]*server{}}, info
+	if s.seen == nil {
+		s.seen = s.now
+	}
 	for name, sv := range f.Servers {
-		kept := &server{Contacts: sv.Contacts, Pins: map[string]*pin{}}
+		kept := &server{Contacts: maps.Clone(sv.Contacts), Pins: map[string]*pin{}}
 		s.now.Servers[name] = kept
 		for key, p := range sv.Pins {
 			copied := *p

@@ -279,6 +279,12 @@ func TestDamaged(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "restore it, or remove it") || held["a"] != New || len(events) != 1 {
 			t.Errorf("%q: %v, %v, %v", text, held, events, err)
 		}
+		if held, _, _ := s.Look(context.Background(), fixed, Tool, tools(`{"name":"a"}`), false); held["a"] != New {
+			t.Errorf("%q: of a stored list %v is held, want a", text, held)
+		}
+		if state := s.State(fixed, Tool, "a"); state != New {
+			t.Errorf("%q: a call of a is judged by %s", text, state)
+		}
 		if now, _ := os.ReadFile(file); string(now) != text {
 			t.Errorf("%q was replaced with %q", text, now)
 		}

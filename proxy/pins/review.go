@@ -79,7 +79,7 @@ func (s *Store) List() (all []Pin, err error) {
 
 // Approve approves the definitions of pins as List returned them, and forgets those that are gone. by is
 // who does it. It returns those that made a difference. It holds for all processes on the state directory
-// when it returns, and survives them; the others notice it within 2 seconds.
+// when it returns, and survives them; the others notice it within 4 seconds.
 func (s *Store) Approve(ctx context.Context, by string, pins []Pin) (done []Pin, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

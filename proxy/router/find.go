@@ -108,7 +108,7 @@ func (rt *Router) FindTools(ctx context.Context, parent *conn.Request, query, se
 	if query != "" {
 		found = seen.Find(query)
 	}
-	if server != "" && (owners[server] == 0) {
+	if server != "" && owners[server] == 0 {
 		return nil, "", interceptor.FoldingRefusal(folding.Errorf(folding.ErrInvalidInput, "server: there is no %s with tools; there are %s", rt.echo(server), strings.Join(servers, ", ")))
 	}
 	more := ""
@@ -148,12 +148,12 @@ func (rt *Router) FindTools(ctx context.Context, parent *conn.Request, query, se
 }
 
 // similar returns a hint with the tools that a caller may mean by an unknown name, "" without any.
-func (rt *Router) similar(s *Session, name string) string {
+func (rt *Router) similar(s *Session, id interceptor.Identity, name string) string {
 	merged := s.shared.merged[catalog.Tools].Load()
 	if merged == nil || !rt.Settings().Config.Tools.Searchable() {
 		return ""
 	}
-	seen := merged.For(s.identity())
+	seen := merged.For(id)
 	name = rt.echo(name) // it may be long
 	names := seen.Find(name)
 	if near := config.Closest(name, seen.Order); near != "" {

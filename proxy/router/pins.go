@@ -5,6 +5,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"strings"
+	"unicode"
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/interceptor/trace"
@@ -163,7 +165,13 @@ func withheld(k catalog.Kind, e catalog.Entry) error {
 	if e.Held == string(pins.Changed) {
 		why = "has changed since it was approved"
 	}
+	argument := e.Name
+	if strings.ContainsFunc(argument, func(c rune) bool {
+		return !unicode.IsLetter(c) && !unicode.IsDigit(c) && !strings.ContainsRune("_-./", c)
+	}) {
+		argument = "NAME" // the server chose it, and a shell may read more into it
+	}
 	return &interceptor.Refusal{Reason: trace.ReasonPolicy, Code: "definition_" + e.Held, Status: 403, Message: fmt.Sprintf(
-		"the definition of the %s %s of upstream %s %s, so foldgate withholds it (pins: hold). Ask the operator to look at it: `foldgate pins diff %[3]s %[2]s` shows what is different, `foldgate pins approve %[3]s %[2]s` approves it",
-		pinned[k], e.Name, e.Server, why)}
+		"the definition of the %s %s of upstream %s %s, so foldgate withholds it (pins: hold). Ask the operator to look at it: `foldgate pins diff %[3]s %[5]s` shows what is different, `foldgate pins approve %[3]s %[5]s` approves it",
+		pinned[k], e.Name, e.Server, why, argument)}
 }

@@ -296,7 +296,7 @@ func (rt *Router) unknownTool(s *Session, c *interceptor.Call, name string, e ca
 	}
 	ref := &interceptor.Refusal{Reason: trace.ReasonInvalid, Code: "unknown_tool", Status: 404}
 	c.Target.Name = rt.echo(name)
-	ref.Message = fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s%s)", c.Target.Name, rt.similar(s, name), down)
+	ref.Message = fmt.Sprintf("Unknown tool: %s (call tools/list for the tools there are%s%s)", c.Target.Name, rt.similar(s, c.Origin.Identity, name), down)
 	server, own, hidden := st.Rules.Hidden(name)
 	if e.Server != "" {
 		server, own, hidden = e.Server, e.Name, true
@@ -318,7 +318,7 @@ func (rt *Router) handlerOfPrompt(r *request, c *interceptor.Call) handler {
 	name, _ := rawjson.GetString(c.Target.Params, "name")
 	c.Target.Name, c.Target.Metered = name, true
 	e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name)
-	if !ok {
+	if !ok || e.Held != "" && rt.Settings().Rules.Hides(catalog.Prompts, c.Origin.Identity, e) {
 		c.Target.Name = rt.echo(name)
 		return refuse(rt.unknownPrompt(c.Target.Params))
 	}
@@ -410,9 +410,10 @@ func (rt *Router) handlerOfCompletion(r *request, c *interceptor.Call) handler {
 			return r.toServers(c, owners)
 		}
 	default:
-		if e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name); ok {
+		if e, ok := rt.lookup(r.lifetime, r.s, catalog.Prompts, name); ok && (e.Held == "" || !rt.Settings().Rules.Hides(catalog.Prompts, c.Origin.Identity, e)) {
 			c.Target.Name = e.Name
 			if err := withheld(catalog.Prompts, e); err != nil {
+				c.Target.Server = e.Server
 				return refuse(err)
 			}
 			if e.Name != name {

@@ -30,7 +30,7 @@ var Keys = map[string]string{
 	"name": "about", "display_name": "about", "description": "about", "bundled": "about", "source": "about",
 }
 
-// Instead says what to write in an upstream for a key of a host's server, "" if no host has it.
+// Instead says what to write in an upstream for a key of a host's server, "" if it knows nothing better.
 func Instead(key string) string {
 	switch means := Keys[key]; means {
 	case "command":

@@ -45,8 +45,8 @@ func (a *Authenticator) Challenge(path string, f *Failure) string {
 }
 
 // StepUp returns the header WWW-Authenticate for a request that needs more scopes: all are those of
-// the token and those that are missing. It changes all. Tokens of some issuers name scopes without the
-// resource that hosts have to ask for (Entra): one that auth.scopes has below a URL is named as there.
+// the token and those that are missing. It changes all. Some issuers (Entra) shorten scopes in tokens to
+// what follows the last slash of the name that hosts ask for: these are named as in auth.scopes.
 func (a *Authenticator) StepUp(path string, all []string) string {
 	all = slices.DeleteFunc(all, func(s string) bool { return !scopeForm.MatchString(s) })
 	for i, s := range all {

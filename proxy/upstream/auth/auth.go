@@ -30,8 +30,8 @@ type Logins struct {
 	// TokenOf returns the token of an issuer with which a principal called last, "" if it knows none that
 	// is valid. It is asked if a configuration exchanges callers' tokens; nil knows none.
 	TokenOf func(issuer, principal string) string
-	// Refused hears of an answer that a browser brought to a page of this process and that is not taken,
-	// and why. nil: nobody does.
+	// Refused hears why a login at a page of this process failed, or why a browser's answer was not taken.
+	// nil: nobody does.
 	Refused func(upstream, principal, why string)
 
 	store *store
@@ -312,7 +312,7 @@ func (l *Login) current(ctx context.Context) (string, error) {
 	return next, err
 }
 
-// unusable returns the error for a login that load does not return.
+// unusable returns err as an [Error]; nil means that nobody has logged in.
 func (l *Login) unusable(err error) error {
 	var e *Error
 	switch {
@@ -336,7 +336,7 @@ func (l *Login) renew(ctx context.Context, old string, asks challenge) (string, 
 		defer cancel()
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if t = l.token.Load(); t.fresh() && t.Access != old {
+		if t = l.token.Load(); t.fresh() && t.Access != old && (l.person == nil || t.by == l.by()) {
 			return // another request was faster
 		}
 		switch {
@@ -386,7 +386,7 @@ func (l *Login) refresh(ctx context.Context, old string) (*token, error) {
 	}
 	form := url.Values{"grant_type": {"refresh_token"}, "refresh_token": {g.Refresh}, "resource": {g.Resource}}
 	if l.provider {
-		form = url.Values{"grant_type": {"refresh_token"}, "refresh_token": {g.Refresh}}
+		form.Del("resource")
 	}
 	t, err := requestToken(ctx, l.client, g.Endpoint, client{ID: g.ClientID, Secret: g.Secret, methods: g.Methods}, form)
 	if err == nil && l.provider {
@@ -461,10 +461,14 @@ func (l *Login) fetch(ctx context.Context, asks challenge) (_ *token, err error)
 		return nil, err
 	}
 	t, err := requestToken(ctx, l.client, l.server.TokenEndpoint, c, form)
-	if err == nil {
-		l.asked, t.by = scopes, by
+	switch {
+	case err != nil:
+		return nil, err
+	case t.Access == form.Get("subject_token"):
+		return nil, errors.New("the issuer gives back the caller's own token, which is not for the upstream")
 	}
-	return t, err
+	l.asked, t.by = scopes, by
+	return t, nil
 }
 
 // Redact takes the token of the login out of what the upstream says. It changes text in place or

@@ -94,13 +94,13 @@ func (l *Login) atProvider() *Login {
 // vouched returns the assertion of the identity provider for the authorization server s of an upstream
 // (ID-JAG), and the id of the login behind it.
 func (l *Login) vouched(ctx context.Context, s *server, scope string) (assertion, by string, err error) {
+	g, err := l.load() // first: with the id of a later login, the token of this one would be kept
+	if err != nil || g == nil {
+		return "", "", l.unusable(err)
+	}
 	subject, err := l.current(ctx)
 	if err != nil {
 		return "", "", err
-	}
-	g, err := l.load()
-	if err != nil || g == nil {
-		return "", "", l.unusable(err)
 	}
 	exchange := func() (t *token, refused bool, err error) {
 		form := url.Values{

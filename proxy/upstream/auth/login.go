@@ -48,19 +48,18 @@ func (l *Login) LogIn(ctx context.Context, more []string, show func(at string)) 
 	scopes = l.scopes(s, asks, before, more)
 	verifier := oauth2.GenerateVerifier()
 	request := oauth2.Config{ClientID: c.ID, Endpoint: oauth2.Endpoint{AuthURL: s.AuthorizationEndpoint}, RedirectURL: back.url, Scopes: scopes}
-	options, form := []oauth2.AuthCodeOption{oauth2.S256ChallengeOption(verifier)}, url.Values{}
+	options := []oauth2.AuthCodeOption{oauth2.S256ChallengeOption(verifier)}
+	form := url.Values{"grant_type": {"authorization_code"}, "code_verifier": {verifier}, "redirect_uri": {back.url}}
 	if !l.provider { // ID tokens are for foldgate itself
-		options, form = append(options, oauth2.SetAuthURLParam("resource", s.resource)), url.Values{"resource": {s.resource}}
+		options = append(options, oauth2.SetAuthURLParam("resource", s.resource))
+		form.Set("resource", s.resource)
 	}
 	show(request.AuthCodeURL(back.state, options...))
 	code, err := back.wait(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	form.Set("grant_type", "authorization_code")
 	form.Set("code", code)
-	form.Set("code_verifier", verifier)
-	form.Set("redirect_uri", back.url)
 	t, err := requestToken(ctx, l.client, s.TokenEndpoint, c, form)
 	if err == nil && l.provider {
 		t, err = t.identity()
