@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -267,6 +268,27 @@ func TestFoldBesideAnImage(t *testing.T) {
 		c, res, err := f.call(f.branch(tc.budget), body)
 		if err != nil || c.Outcome.Folded != tc.folded || !tc.folded && string(res.Body) != body {
 			t.Errorf("%s: folded = %v, %v; want %v", tc.name, c.Outcome.Folded, err, tc.folded)
+		}
+	}
+}
+
+// The same text has the same preview, whatever its random handle costs.
+func TestPreviewsDoNotDependOnTheHandle(t *testing.T) {
+	f := newFoldBench(t)
+	f.policy.MainThreshold = 500
+	for _, text := range previewtest.Fixtures() {
+		shown := map[string]bool{}
+		for range 12 {
+			c, res, err := f.call(nil, textBody(text.Text))
+			if err != nil {
+				t.Fatal(text.Name, err)
+			}
+			if c.Outcome.Folded {
+				shown[strings.ReplaceAll(shownText(t, res), c.Outcome.Fold, "")] = true
+			}
+		}
+		if len(shown) > 1 {
+			t.Errorf("%s has %d previews: %q", text.Name, len(shown), slices.Collect(maps.Keys(shown)))
 		}
 	}
 }

@@ -148,7 +148,9 @@ func (e *entries) tell(f *findings, lead string, show func(i int, note string, w
 		if e.shown != nil {
 			show = func(i int, note string, worth float64) {
 				f.own(e.lines[i], fmt.Sprintf("%d:%s %s", e.lines[i]+1, note, clip(e.brief[i], narrow)), worth)
-				f.at[e.lines[i]].alike = pattern(e.brief[i])
+				if p := f.at[e.lines[i]]; p != nil {
+					p.alike = pattern(e.brief[i])
+				}
 			}
 		}
 	}
@@ -209,11 +211,7 @@ func (e *entries) tell(f *findings, lead string, show func(i int, note string, w
 		switch repeats := values <= fewValues || values*10 <= c.rows*7; {
 		case c.name == lead:
 			for i, s := range top[:min(len(top), 40)] {
-				note := ""
-				if s.n > 1 {
-					note = fmt.Sprintf(" (×%d)", s.n)
-				}
-				show(s.first, note, 7*scale/(1+float64(i)/6))
+				show(s.first, s.note(), 7*scale/(1+float64(i)/6))
 			}
 			if c.long/c.rows > 40 || c.name == "message" {
 				continue
@@ -301,12 +299,12 @@ func (c *column) paths(f *findings) {
 		*tally
 	}{{"extensions", &exts}, {"directories", &dirs}} {
 		var parts []string
-		for _, s := range t.top() {
+		shown := t.top()
+		for _, s := range shown {
 			parts = append(parts, fmt.Sprintf("%s ×%s", clip(cmp.Or(s.value, "none"), 60), group(s.n)))
 		}
 		if len(parts) > 1 {
 			parts[0] = fmt.Sprintf("%s (%s): %s", t.name, group(len(parts)), parts[0])
-			shown := t.top()
 			f.fact(10, parts[:min(len(parts), 40)], func(i int) float64 {
 				return math.Sqrt(float64(shown[i].n) / float64(max(c.rows, 1)))
 			})

@@ -59,7 +59,7 @@ func htmlText(page string) []string {
 			if name == skip {
 				skip = ""
 			}
-		case hidden[name]:
+		case hidden[name] && token == html.StartTagToken:
 			skip = cmp.Or(skip, name)
 		case len(name) == 2 && name[0] == 'h' && name[1] >= '1' && name[1] <= '6':
 			line.WriteString(strings.Repeat("#", int(name[1]-'0')) + " ")

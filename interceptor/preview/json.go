@@ -26,8 +26,11 @@ func readJSON(f *findings, _ []string) bool {
 		f.kind = NDJSON
 		value = slices.Concat([]byte("["), bytes.Join(values, []byte(",")), []byte("]"))
 		if lines, ok := testEvents(f, values); ok {
-			f.doc = &doc{f.text, lines}
-			return readTests(f, sample(lines))
+			whole := f.doc
+			if f.doc = (&doc{f.text, lines}); readTests(f, sample(lines)) {
+				return true
+			}
+			f.doc = whole // events of something else
 		}
 	}
 	for _, part := range []struct {
@@ -51,34 +54,35 @@ func readJSON(f *findings, _ []string) bool {
 	}
 	path, items, named := largest(value)
 	e := &entries{noun: "item"}
-	var rows []string
-	each := func(name string, v []byte) {
-		if name != "" {
-			rows = append(rows, path+"."+clip(name, 60))
-		} else {
-			rows = append(rows, fmt.Sprintf("%s[%d]", path, len(rows)))
-		}
-		e.begin(len(rows))
+	var all [][]byte
+	var names []string // of members
+	each := func(v []byte) {
+		all = append(all, v)
+		e.begin(len(all))
 		e.members("", v, 2)
 	}
-	var all [][]byte
 	if named {
 		for m := range rawjson.Members(items) {
-			each(m.Name(), m.Value)
-			all = append(all, m.Value)
+			names = append(names, path+"."+clip(m.Name(), 60))
+			each(m.Value)
 		}
 	} else if items != nil {
 		for v := range rawjson.Elements(items) {
-			each("", v)
-			all = append(all, v)
+			each(v)
 		}
+	}
+	row := func(i int) string {
+		if named {
+			return names[i]
+		}
+		return fmt.Sprintf("%s[%d]", path, i)
 	}
 	show := func(i int, _ string, worth float64) {
 		width, most := 40, 8
 		if i == 0 {
 			width, most = 80, 24
 		}
-		f.own(i, rows[i]+": "+abridge(all[i], most, width, 3), worth)
+		f.own(i, row(i)+": "+abridge(all[i], most, width, 3), worth)
 	}
 	if n := len(all); n > 0 {
 		at := len(f.totals)
@@ -87,11 +91,10 @@ func readJSON(f *findings, _ []string) bool {
 			f.totals[at] += " in " + path
 		}
 		if named {
-			for i, r := range rows[:min(n, 200)] {
-				rows[i] = cmp.Or(strings.TrimPrefix(r, path+"."), r)
+			for i, r := range names[:min(n, 200)] {
+				names[i] = cmp.Or(strings.TrimPrefix(r, path+"."), r)
 			}
-			names := slices.Clone(rows[:min(n, 60)])
-			f.fact(3, names, nil)
+			f.fact(3, names[:min(n, 60)], nil)
 		}
 		for i := range min(n, 12) {
 			show(i, "", 30/(1+2*float64(i)))
@@ -129,6 +132,9 @@ func jsonPart(text string) (from, to int, values [][]byte) {
 			}
 			values = append(values, rawjson.Trim([]byte(text[to:to+n])))
 			to += n
+			if len(values) > 1000 && to-from <= 8*len(values) {
+				return 0, 0, nil // no items, such as {}{}{}
+			}
 		}
 		if len(values) > 0 && (to-from)*2 > len(text) && (len(values) == 1 || to-from > 8*len(values)) {
 			return from, to, values

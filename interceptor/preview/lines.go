@@ -199,11 +199,7 @@ func readTests(f *findings, sample []string) bool {
 		f.line(i, "", wide, 22/(1+float64(len(summaries)-n)/4))
 	}
 	for rank, s := range messages.top()[:min(len(messages.n), 30)] {
-		note := ""
-		if s.n > 1 {
-			note = fmt.Sprintf(" (×%d)", s.n)
-		}
-		f.line(s.first, note, wide, 8/(1+float64(rank)/4))
+		f.line(s.first, s.note(), wide, 8/(1+float64(rank)/4))
 	}
 	var totals []string
 	for _, r := range []string{"fail", "pass", "skip"} {
@@ -379,12 +375,8 @@ func (f *findings) faults(levels []string) {
 	rank := 0.0
 	for _, s := range []int{3, 2, 1} {
 		for _, k := range kinds[s].top()[:min(len(kinds[s].n), 24)] {
-			note := ""
-			if k.n > 1 {
-				note = fmt.Sprintf(" (×%d)", k.n)
-			}
 			worth := (5 + 4*float64(s)) / (1 + rank/5)
-			f.line(k.first, note, wide, worth)
+			f.line(k.first, k.note(), wide, worth)
 			if k.n == 1 && s > 1 {
 				f.line(k.first+1, "", wide, worth/3)
 			}
@@ -412,12 +404,15 @@ func readTable(f *findings, sample []string) bool {
 			}
 			if header == nil {
 				header = slices.Clone(rec)
+				for i, name := range header {
+					header[i] = cmp.Or(strings.TrimSpace(name), fmt.Sprint("column ", i+1))
+				}
 				continue
 			}
 			line, _ := r.FieldPos(0)
 			e.begin(line - 1)
 			for i, v := range rec[:min(len(rec), len(header))] {
-				e.set(cmp.Or(strings.Clone(strings.TrimSpace(header[i])), fmt.Sprint("column ", i+1)), strings.Clone(v))
+				e.set(header[i], strings.Clone(v))
 			}
 		}
 		f.totals = append(f.totals, plural(len(header), "column"))

@@ -272,11 +272,6 @@ func readYAML(f *findings, sample []string) bool {
 	children := map[string]int{}
 	var order []string
 	top, text := 0, -1 // the line of the top key; the indentation around a block of text
-	begin := func(i int) {
-		if docs.begin(i); f.lines[i] != "---" {
-			o.put(0, i)
-		}
-	}
 	for i, l := range f.lines {
 		at := indent(l)
 		t := strings.TrimSpace(l)
@@ -284,7 +279,9 @@ func readYAML(f *findings, sample []string) bool {
 		case t == "" || t[0] == '#' || text >= 0 && at > text:
 			continue
 		case strings.HasPrefix(l, "---") || len(docs.lines) == 0:
-			begin(i)
+			if docs.begin(i); l != "---" {
+				o.put(0, i)
+			}
 			path = path[:0]
 			if strings.HasPrefix(l, "---") {
 				continue
@@ -354,7 +351,6 @@ func readYAML(f *findings, sample []string) bool {
 	if len(items.lines) > 2 {
 		items.tell(f, "", nil)
 	}
-	o.entries.noun = "key"
 	o.tell(f, 5)
 	f.ends(0, len(f.lines), 0.7)
 	return true
@@ -473,6 +469,9 @@ func readMarkup(f *findings, sample []string) bool {
 		case html.StartTagToken, html.SelfClosingTagToken:
 			name := tagName(raw)
 			here := strings.Join(append(path[:len(path):len(path)], name), "/")
+			if len(here) > 1<<10 { // each element would cost as much
+				return false
+			}
 			s := elements.add(here, line)
 			if s != nil && s.n == 2 && deep == nil && len(path) > 0 {
 				deep, depth = append(path[:len(path):len(path)], name), len(path)

@@ -44,8 +44,11 @@ func (f *findings) line(i int, note string, width int, worth float64) {
 	if i < 0 || i >= len(f.lines) || strings.TrimSpace(f.lines[i]) == "" {
 		return
 	}
-	text := fmt.Sprintf("%d:%s %s", i+1, note, clip(strings.TrimRight(f.lines[i], " \t"), width))
 	worth *= min(1, float64(3+len(strings.TrimSpace(f.lines[i])))/36) // a brace says little
+	if f.at[i] == nil && worth <= 2*leastWorth {
+		return // it could never be shown
+	}
+	text := fmt.Sprintf("%d:%s %s", i+1, note, clip(strings.TrimRight(f.lines[i], " \t"), width))
 	if p := f.at[i]; p != nil {
 		if p.worth = max(p.worth, worth); note != "" && !strings.Contains(p.text, ": (") || utf8.RuneCountInString(text) > utf8.RuneCountInString(p.text) && !strings.Contains(p.text, ": (") {
 			p.text = text
@@ -67,6 +70,9 @@ func (f *findings) own(i int, text string, worth float64) {
 			p.text, p.alike = text, ""
 		}
 		return
+	}
+	if worth <= 2*leastWorth {
+		return // it could never be shown
 	}
 	f.at[i] = &piece{text: text, worth: worth, line: i}
 	f.pieces = append(f.pieces, f.at[i])
@@ -152,17 +158,11 @@ func choose(pieces []*piece, room int, count func(string) int) []string {
 	var out []string
 	order := slices.Clone(pieces)
 	slices.SortStableFunc(order, func(a, b *piece) int { return cmp.Compare(a.line, b.line) })
-	for i, p := range order {
+	for _, p := range order {
 		switch {
 		case !p.shown:
 			if p.after != nil && p.after.shown && p.glue != "" { // the fact goes on
-				more := 0
-				for _, q := range order[i:] {
-					if q.line == p.line {
-						more++
-					}
-				}
-				out[len(out)-1] += fmt.Sprintf(", … %s more", group(more))
+				out[len(out)-1] += ", …"
 			}
 		case p.after != nil:
 			out[len(out)-1] += p.glue + p.text
@@ -194,13 +194,20 @@ func spread(n int, yield func(i, rank int)) {
 
 // tally counts values and remembers where each was first.
 type tally struct {
-	n     map[string]*seen
-	other int // values that found no place
+	n map[string]*seen
 }
 
 type seen struct {
 	value    string
 	n, first int
+}
+
+// note says how often a value occurs, if more than once.
+func (s *seen) note() string {
+	if s.n == 1 {
+		return ""
+	}
+	return fmt.Sprintf(" (×%d)", s.n)
 }
 
 const maxTally = 200_000 // different values
@@ -212,7 +219,6 @@ func (t *tally) add(value string, at int) *seen {
 	s := t.n[value]
 	if s == nil {
 		if len(t.n) >= maxTally {
-			t.other++
 			return nil
 		}
 		s = &seen{value: value, first: at}

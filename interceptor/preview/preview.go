@@ -66,6 +66,10 @@ const (
 	Plain    Kind = "text"
 )
 
+// handleTokens is what nearly every handle takes at most. Handles are random, so their true count must not
+// decide what a preview shows: the same text has the same preview.
+const handleTokens = 22
+
 // Make returns the preview of s in at most budget tokens, as count counts them, and fewer than
 // s.Tokens. ok is false if not even the handle fits.
 func Make(s Source, budget int, count func(string) int) (p Preview, ok bool) {
@@ -83,14 +87,17 @@ func Make(s Source, budget int, count func(string) int) (p Preview, ok bool) {
 	}
 	head := fmt.Sprintf("[Folded %s: %s tokens, %s; ×n: n times, most first. Read more: branch_read {\"handle\":\"%s\"} with lines, grep, jq, search or page%s]",
 		f.kind, group(s.Tokens), strings.Join(f.totals, ", "), s.Handle, whole)
+	same := func(text string) int { // the same for every handle
+		return count(strings.Replace(text, s.Handle, "", 1)) + min(handleTokens, len(s.Handle))
+	}
 	// The counts of the parts can add up to less than the count of the whole. So the whole is
 	// counted, and in this rare case made again with less.
 	for room := budget; room > least; room -= max(room/8, 8) {
-		body := choose(f.pieces, room-count(head+"\n"), count)
+		body := choose(f.pieces, room-same(head+"\n"), count)
 		if len(body) == 0 {
 			break
 		}
-		if text := strings.ToValidUTF8(head+"\n"+strings.Join(body, "\n"), "\uFFFD"); count(text) <= budget {
+		if text := strings.ToValidUTF8(head+"\n"+strings.Join(body, "\n"), "\uFFFD"); same(text) <= budget && count(text) <= budget {
 			p.Text = text
 			break
 		}

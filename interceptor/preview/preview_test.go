@@ -216,3 +216,39 @@ func BenchmarkMake(b *testing.B) {
 		})
 	}
 }
+
+// Texts of 4 MB that are made to cost much end within the time of a test.
+func TestHostileTexts(t *testing.T) {
+	const size = 4 << 20
+	fill := func(part string) string { return strings.Repeat(part, size/len(part)) }
+	for name, text := range map[string]string{
+		"a long name of XML":     "<a" + strings.Repeat("x", size/2) + ">" + strings.Repeat("<b/>", size/8),
+		"deep XML":               fill("<a>"),
+		"results of tests":       "TAP version 13\n" + fill("ok\n"),
+		"failures":               fill("FAIL\n"),
+		"changed files":          fill("diff --git a/x b/x\n+\n"),
+		"lines of HTML":          "<html>" + fill("<p>x"),
+		"items of JSON":          "[" + fill("1,") + "1]",
+		"members of JSON":        "{" + fill(`"a":1,`) + `"a":1}`,
+		"empty objects":          fill("{}"),
+		"columns":                fill("a,b,c,d\n"),
+		"many columns":           fill(strings.Repeat("a,", 10_000) + "\n"),
+		"documents of YAML":      fill("---\na: 1\n"),
+		"keys of YAML":           fill("- a: 1\n"),
+		"blanks":                 fill("\n"),
+		"one line":               fill("a"),
+		"words":                  fill("a b c d e f g h\n"),
+		"headings":               fill("# a\n"),
+		"brackets":               fill("["),
+		"assignments":            fill("a=b\n"),
+		"records":                fill("A: 1\nB: 2\nC: 3\nD: 4\n\n"),
+		"stacks":                 fill("goroutine 1 [running]:\nmain.f()\n\t/a.go:1 +0x1\n\n"),
+		"control characters":     fill("\x00\x01abcdefgh"),
+		"a line that never ends": "a: " + fill("x: "),
+	} {
+		p, ok := preview.Make(preview.Source{Text: text, Tokens: size, Handle: handle}, 400, quarter)
+		if !ok || quarter(p.Text) > 400 || p.Text == "" {
+			t.Errorf("%s: %v, %d tokens", name, ok, quarter(p.Text))
+		}
+	}
+}

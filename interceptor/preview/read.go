@@ -1,7 +1,6 @@
 package preview
 
 import (
-	"fmt"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -54,11 +53,7 @@ func readPlain(f *findings, sample []string) bool {
 		}
 		top := kinds.top()
 		for rank, s := range top[:min(len(top), 12)] {
-			note := ""
-			if s.n > 1 {
-				note = fmt.Sprintf(" (×%d)", s.n)
-			}
-			f.line(s.first, note, narrow, 6/(1+float64(rank)/4))
+			f.line(s.first, s.note(), narrow, 6/(1+float64(rank)/4))
 		}
 	}
 	for i := max(0, len(f.lines)-60); i < len(f.lines); i++ {

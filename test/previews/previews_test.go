@@ -133,16 +133,16 @@ var (
 
 // A row is one line of the table: what was reached over the outputs of a sort.
 type row struct {
-	sort                                      string
-	outputs, kinds                            int
-	got                                       map[string]int // kinds
-	questions, preview, headTail, read, whole int
-	tokens, readTokens, reads                 int
+	sort                               string
+	outputs, kinds                     int
+	got                                map[string]int // kinds
+	questions, preview, headTail, read int
+	tokens, readTokens, reads          int
 }
 
 func (a *row) add(b *row) {
 	a.outputs, a.kinds, a.questions, a.preview = a.outputs+b.outputs, a.kinds+b.kinds, a.questions+b.questions, a.preview+b.preview
-	a.headTail, a.read, a.whole, a.tokens = a.headTail+b.headTail, a.read+b.read, a.whole+b.whole, a.tokens+b.tokens
+	a.headTail, a.read, a.tokens = a.headTail+b.headTail, a.read+b.read, a.tokens+b.tokens
 	a.readTokens, a.reads = a.readTokens+b.readTokens, a.reads+b.reads
 }
 
