@@ -133,7 +133,6 @@ func explore(t *testing.T, ctx context.Context, c *mcpclient.Client, meta string
 // The spans of one folded exploration arrive at a collector as one tree, and
 // are those that `foldgate trace --format otlp` makes of the journal.
 func TestTelemetryIsOneTree(t *testing.T) {
-	t.Parallel()
 	everyHost(t, func(t *testing.T, transport string, era mcpclient.Era) {
 		for _, hosted := range []bool{false, true} {
 			t.Run(fmt.Sprintf("hosted=%v", hosted), func(t *testing.T) { oneTree(t, transport, era, hosted) })

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -131,7 +132,7 @@ func (m *maker) run(ctx context.Context, o *output) {
 	ctx, cancel := context.WithTimeout(ctx, makeTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-c", prelude+o.script)
-	cmd.Dir, cmd.Env = dir, append(m.env, "W="+dir)
+	cmd.Dir, cmd.Env = dir, append(slices.Clip(m.env), "W="+dir)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	group(cmd)
