@@ -150,7 +150,7 @@ func TestSearch(t *testing.T) {
 		for _, r := range traceAs[called](g, "--tool", "extra") {
 			kinds[strings.Join([]string{r.Kind, r.Audit.Server, r.Audit.Tool, r.Audit.Via}, " ")]++
 		}
-		if diff := cmp.Diff(map[string]int{"mcp/request:tools/call fake extra call_tool": 1, "mcp/response:tools/call fake extra call_tool": 1}, kinds); diff != "" {
+		if diff := cmp.Diff(map[string]int{"definition/new fake extra ": 1, "mcp/request:tools/call fake extra call_tool": 1, "mcp/response:tools/call fake extra call_tool": 1}, kinds); diff != "" {
 			t.Errorf("in the trace (-want +got):\n%s", diff)
 		}
 	})
