@@ -307,8 +307,7 @@ func TestStoredResultsAreScrubbed(t *testing.T) {
 }
 
 // A jq program takes neither the gateway's memory nor its time, even in one large step.
-func TestJQIsOutOfProcess(t *testing.T) {
-	t.Parallel()
+func TestJQIsOutOfProcess(t *testing.T) { // alone: a busy machine reaches the time limit before the memory limit
 	ctx := testContext(t)
 	g := newGateway(t, fakeConfig(recordFile(t), ""))
 	c := g.dial(ctx, g.http(), mcpclient.Legacy)
@@ -357,6 +356,7 @@ func TestJQReadsOtherTexts(t *testing.T) {
 	for i := range 30 {
 		laughs += fmt.Sprintf("a%d: &a%d [%s]\n", i+1, i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d,", i), 10), ","))
 	}
+	call(t, c, ctx, "tools/call", `{"name":"fake__raw","arguments":{"result":{"content":[{"type":"text","text":`+jsonText(t, array)+`}]}}}`) // the vocabulary is loaded
 	before := peakMemory(t, g.pid)
 	for name, tt := range map[string]struct{ text, jq, want string }{
 		"JSON":        {array, ".[299].id", "299"},
