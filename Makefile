@@ -57,7 +57,7 @@ ratios: ## speed as ratios measured in one run, and allocations, without the rac
 
 e2e: deps ## the binary against real clients and servers
 	@echo "== end-to-end tests"
-	@$(GO) test -race -tags e2e -timeout 75m -count 1 -p 1 -v ./test/...
+	@$(GO) test -race -tags e2e -timeout 75m -count 1 -p 1 -parallel 1 -v ./test/...
 
 fuzz: ## every fuzz target for FUZZTIME
 	@.ci/fuzz $(FUZZTIME)
