@@ -146,7 +146,7 @@ func TestErase(t *testing.T) {
 					t.Errorf("%s: erased %v, in the files %v", word, erased, !erased)
 				}
 			}
-			r, err := Verify(t.Context(), dir, VerifyOptions{Anchor: anchor})
+			r, err := Verify(t.Context(), dir, VerifyOptions{Anchors: []Anchor{anchor}})
 			if err != nil || !r.OK() || int(r.Erased) != want || gone != want {
 				t.Errorf("%v, %+v: want %d erased, found %d", err, r, want, gone)
 			}

@@ -39,9 +39,12 @@ type Options struct {
 	Interval time.Duration
 	// RotateBytes is the size at which a new segment begins, at most 2 GiB. 0 is 256 MiB.
 	RotateBytes int64
-	RetainFiles int              // the segments that are kept, with the one being written; 0 keeps all
-	Now         func() time.Time // the clock; nil is time.Now
-	Log         *slog.Logger     // gets repairs and failures; nil discards them
+	RetainFiles int // the segments that are kept, with the one being written; 0 keeps all
+	// RetainAge is the age at which a record may go; 0 keeps all. A segment goes once its last record is
+	// older. So that it ends, a new one begins after a day, or after RetainAge if that is less.
+	RetainAge time.Duration
+	Now       func() time.Time // the clock; nil is time.Now
+	Log       *slog.Logger     // gets repairs and failures; nil discards them
 }
 
 // Errors of the journal that callers tell apart.
@@ -141,7 +144,10 @@ func Open(dir string, o Options) (*Journal, error) {
 		}
 		return nil, err
 	}
-	j.flush() // from the first record on there is a head
+	j.flush()                              // from the first record on there is a head
+	if o.RetainAge > 0 && !j.interrupted { // else Settle reads the last segments
+		j.expire()
+	}
 	go j.flusher()
 	return j, nil
 }
@@ -410,20 +416,61 @@ func (j *Journal) newSegment(predecessor *Anchor) error {
 	return err
 }
 
-// retain removes the oldest segments beyond [Options.RetainFiles]. A failure is logged: too many
-// segments are no reason to refuse a call. The caller holds writing or is Open.
+// retain removes the oldest segments beyond [Options.RetainFiles], and those that are older than
+// [Options.RetainAge]. A failure is logged: too many segments are no reason to refuse a call. The
+// caller holds writing or is Open.
 func (j *Journal) retain() {
-	if j.opt.RetainFiles <= 0 {
+	if j.opt.RetainFiles <= 0 && j.opt.RetainAge <= 0 {
 		return
 	}
 	names, err := Segments(j.dir)
-	if gone := len(names) - j.opt.RetainFiles; err == nil && gone > 0 {
-		err = j.removeOldest(names[:gone], names[gone])
+	gone := 0
+	if j.opt.RetainFiles > 0 {
+		gone = max(len(names)-j.opt.RetainFiles, 0)
+	}
+	for err == nil && j.opt.RetainAge > 0 && gone < len(names)-1 {
+		var last *Record
+		if last, err = lastRecord(filepath.Join(j.dir, names[gone])); err == nil {
+			if j.opt.Now().Sub(last.Time()) < j.opt.RetainAge {
+				break
+			}
+			gone++
+		}
+	}
+	if gone > 0 {
+		err = cmp.Or(j.removeOldest(names[:gone], names[gone]), err)
 	}
 	if err != nil {
 		j.log.Error("trace retention", "dir", j.dir, "error", err)
 	}
 }
+
+// expire begins a new segment if the open one is as old as [Options.RetainAge] allows, and applies
+// the retention.
+func (j *Journal) expire() {
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	if j.broken != nil {
+		return
+	}
+	first, err := FirstRecord(filepath.Join(j.dir, j.name))
+	switch {
+	case err != nil:
+		j.log.Error("trace retention", "file", j.name, "error", err)
+	case first.Seq < j.seq && j.opt.Now().Sub(first.Time()) >= min(j.opt.RetainAge, maxSegmentAge):
+		if err := j.rotate(); err != nil { // it has applied the retention
+			j.setErr(err)
+		}
+		return
+	}
+	j.retain()
+}
+
+// Bounds of [Options.RetainAge]: when a segment ends, and how often that is looked at.
+const (
+	maxSegmentAge  = 24 * time.Hour
+	expireInterval = time.Minute
+)
 
 // removeOldest notes in the chain which segments go, moves the head's anchor to the oldest that
 // stays, and only then removes them, so that a crash in between leaves a provable journal.
@@ -435,11 +482,8 @@ func (j *Journal) removeOldest(names []string, oldest string) error {
 	var removed []Anchor
 	for _, name := range names {
 		a := Anchor{File: name}
-		if f, err := os.Open(filepath.Join(j.dir, name)); err == nil {
-			if t, err := readTail(f); err == nil && t.last != nil {
-				a.Seq, a.Hash = t.last.Seq, t.last.Hash
-			}
-			f.Close()
+		if last, err := lastRecord(filepath.Join(j.dir, name)); err == nil {
+			a.Seq, a.Hash = last.Seq, last.Hash
 		}
 		removed = append(removed, a)
 	}
@@ -457,6 +501,20 @@ func (j *Journal) removeOldest(names []string, oldest string) error {
 		j.removeSegment(name)
 	}
 	return nil
+}
+
+// lastRecord reads the last record of a segment.
+func lastRecord(path string) (*Record, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	t, err := readTail(f)
+	if err == nil && t.last == nil {
+		err = fmt.Errorf("%s: its last line is not a right record", filepath.Base(path))
+	}
+	return t.last, err
 }
 
 func (j *Journal) removeSegment(name string) {
@@ -482,9 +540,16 @@ func (j *Journal) pendingNote(e Event) []*pending {
 }
 
 // flusher brings the disk and the head file up to date, Interval after the first commit that made
-// them late. It tries a journal that does not accept records every second. Close ends it.
+// them late. It tries a journal that does not accept records every second, and removes old segments.
+// Close ends it.
 func (j *Journal) flusher() {
 	defer close(j.stopped)
+	var expires <-chan time.Time
+	if j.opt.RetainAge > 0 {
+		ticker := time.NewTicker(expireInterval)
+		defer ticker.Stop()
+		expires = ticker.C
+	}
 	for {
 		var failing <-chan time.Time
 		if j.Err() != nil {
@@ -495,6 +560,9 @@ func (j *Journal) flusher() {
 			return
 		case <-failing:
 			j.resume()
+			continue
+		case <-expires:
+			j.expire()
 			continue
 		case <-j.dirty:
 		}
@@ -583,6 +651,9 @@ func (j *Journal) writeHeadAt(h *head) error {
 	j.headSeq = h.Seq
 	return nil
 }
+
+// Dir returns the directory of the journal.
+func (j *Journal) Dir() string { return j.dir }
 
 // Err returns nil while the journal accepts records, else the error of the last write. After a
 // full disk it becomes nil with the next successful Append, or by itself soon after there is

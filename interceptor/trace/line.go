@@ -149,6 +149,15 @@ func proofOf(line []byte) (p proof) {
 	return p
 }
 
+// WithoutPayload returns a line without payload and salt, as [Journal.Erase] leaves it: its hash can
+// still be checked. A line whose hash covers its payload stays whole.
+func WithoutPayload(line []byte) []byte {
+	if p := proofOf(line); p.end > 0 {
+		return append(line[:p.end:p.end], '}')
+	}
+	return line
+}
+
 func hashOf(parts ...[]byte) string {
 	h := sha256.New()
 	for _, p := range parts {

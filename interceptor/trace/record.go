@@ -29,6 +29,7 @@ const (
 	KindPush         = "context/push"
 	KindPop          = "context/pop"
 	KindStatus       = "context/status"
+	KindMemories     = "context/memories" // that a new branch got
 	KindReflection   = "reflection"
 	KindConclusion   = "conclusion"
 	KindFlowStart    = "workflow/start"
@@ -71,6 +72,7 @@ type Record struct {
 	Hash          string          `json:"hash"`              // set by Append; docs/trace.md says which bytes it covers
 	Salt          string          `json:"salt,omitempty"`    // set by ParseLine
 	Payload       json.RawMessage `json:"payload,omitempty"` // scrubbed; absent if erased or not stored
+	Instance      string          `json:"-"`                 // whose journal it is of; set by queries of several
 }
 
 // Audit has the facts that foldgate adds to the envelope of a message. Zero
@@ -97,6 +99,9 @@ type Audit struct {
 	Scrub []Finding `json:"scrub,omitempty"`
 	Fold  *Fold     `json:"fold,omitempty"`
 	Read  *Read     `json:"read,omitempty"`
+	Model *Model    `json:"model,omitempty"`
+	// Injection is what looks like an instruction to the model in a result.
+	Injection *Injection `json:"injection,omitempty"`
 
 	Traceparent string          `json:"traceparent,omitempty"`
 	Workflow    json.RawMessage `json:"workflow,omitempty"` // {"context_id","path","evidence",...}; read by the workflow filters
@@ -163,6 +168,20 @@ type Tokens struct {
 	Charged *int `json:"charged,omitempty"`
 	// InBranch says that Charged counts in a branch.
 	InBranch bool `json:"charged_in_branch,omitempty"`
+}
+
+// Model is what a language model that foldgate asked counted of a turn, in its own tokens.
+type Model struct {
+	Name   string `json:"name"`
+	Input  int    `json:"input"` // cached ones included
+	Output int    `json:"output"`
+	Cached int    `json:"cached,omitempty"`
+}
+
+// Injection tells that a result looks like an instruction to the model.
+type Injection struct {
+	Action string `json:"action"` // log, flag or block
+	Found  int    `json:"found"`  // phrases
 }
 
 // Finding counts the matches of one scrub rule in a message; it never holds the secret.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -188,4 +189,39 @@ func TestRetentionKeepsFilesWhoseAnchorCannotMove(t *testing.T) {
 	if r := verify(t, dir); !r.OK() {
 		t.Error(r.Faults)
 	}
+}
+
+// A segment goes once its last record is old, and a segment that is written every day ends, so that it
+// can go. An idle journal makes no segments.
+func TestRetentionByAge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := t.TempDir()
+		const age = 3 * time.Hour
+		j := open(t, dir, Options{RetainAge: age})
+		for range 20 {
+			call(t, j, "")
+			time.Sleep(age / 4)
+		}
+		names, err := Segments(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		oldest, err := FirstRecord(filepath.Join(dir, names[0]))
+		if err != nil || time.Since(oldest.Time()) < age-time.Hour || time.Since(oldest.Time()) > 2*age+time.Hour {
+			t.Errorf("%d segments, the oldest of %s, now %s: %v", len(names), oldest.TS, time.Now().UTC(), err)
+		}
+		if r := verify(t, dir); !r.OK() || r.First.Seq == 1 {
+			t.Errorf("report = %+v, want a sound journal that begins later", r)
+		}
+		time.Sleep(4 * age)
+		if names, _ = Segments(dir); len(names) > 3 {
+			t.Errorf("%d segments after a long time without a call: %s", len(names), names)
+		}
+		if err := j.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if r := verify(t, dir); !r.OK() {
+			t.Errorf("faults = %v", r.Faults)
+		}
+	})
 }

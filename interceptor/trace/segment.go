@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -220,8 +221,11 @@ func writeHead(dir string, h *head, durable bool) error {
 	return nil
 }
 
-// syncDir makes created, renamed and removed names in dir durable.
+// syncDir makes created, renamed and removed names in dir durable. Windows can't sync a directory.
 func syncDir(dir string) error {
+	if runtime.GOOS == "windows" {
+		return nil
+	}
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

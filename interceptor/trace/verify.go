@@ -12,10 +12,9 @@ import (
 
 // VerifyOptions add checks to [Verify].
 type VerifyOptions struct {
-	// Anchor, if its Seq is not 0, is a record that must be there with that
-	// hash, such as a head that was copied elsewhere.
-	Anchor Anchor
-	Detect func(line []byte) []string // returns the rules that find a secret in a line; may be nil
+	// Anchors are records that must be there with their hash, such as heads that were copied elsewhere.
+	Anchors []Anchor
+	Detect  func(line []byte) []string // returns the rules that find a secret in a line; may be nil
 	// Each, if set, is called when the reading begins, and again if it begins anew because retention
 	// removed segments. The function that it returns gets every record, with its segment, and the
 	// offset and length of its line.
@@ -31,7 +30,7 @@ func Verify(ctx context.Context, dir string, o VerifyOptions) (Report, error) {
 		if headErr != nil && errors.Is(headErr, fs.ErrPermission) {
 			return Report{}, headErr
 		}
-		v := &verifier{dir: dir, opt: o, head: h, headErr: headErr, inv: newInvariants()}
+		v := &verifier{dir: dir, opt: o, head: h, headErr: headErr, inv: newInvariants(), copied: map[Anchor]bool{}}
 		if o.Each != nil {
 			v.each = o.Each()
 		}
@@ -82,12 +81,12 @@ type verifier struct {
 	file     string
 	line     int
 	started  bool
-	at       uint64    // seq of the line being checked, 0 if unknown
-	seq      uint64    // of the line before
-	hashes   [2]string // of the line before: the claimed one and the actual one
-	erased   [2][]Span // the records without their payloads, and those that records about erasures name
-	anchored bool      // the head's record was passed
-	copied   bool      // the auditor's record was passed
+	at       uint64          // seq of the line being checked, 0 if unknown
+	seq      uint64          // of the line before
+	hashes   [2]string       // of the line before: the claimed one and the actual one
+	erased   [2][]Span       // the records without their payloads, and those that records about erasures name
+	anchored bool            // the head's record was passed
+	copied   map[Anchor]bool // anchors of the auditor whose records were passed
 }
 
 func (v *verifier) fault(code, format string, args ...any) {
@@ -248,8 +247,11 @@ func (v *verifier) checkAnchors(r *Record, actual string) {
 			v.fault(FaultHead, "record %d is not the one that %s anchors: it has %s, the anchor %s", r.Seq, headName, actual, v.head.Hash)
 		}
 	}
-	if a := v.opt.Anchor; a.Seq != 0 && r.Seq == a.Seq {
-		v.copied = true
+	for _, a := range v.opt.Anchors {
+		if r.Seq != a.Seq {
+			continue
+		}
+		v.copied[a] = true
 		if actual != a.Hash {
 			v.fault(FaultAnchor, "record %d is not the one you hold: it has %s, yours %s", r.Seq, actual, a.Hash)
 		}
@@ -294,8 +296,10 @@ func (v *verifier) checkEnd() {
 	if seq := unannounced(v.erased[0], v.erased[1]); seq > 0 {
 		v.fault(FaultErased, "the payload of record %d is missing, and no record says that it was erased", seq)
 	}
-	if a := v.opt.Anchor; a.Seq != 0 && !v.copied {
-		v.fault(FaultAnchor, "record %d, which you hold, is not there", a.Seq)
+	for _, a := range v.opt.Anchors {
+		if !v.copied[a] {
+			v.fault(FaultAnchor, "record %d, which you hold, is not there", a.Seq)
+		}
 	}
 }
 
@@ -363,7 +367,7 @@ const (
 	FaultPrev           = "prev"            // a line does not continue the one before
 	FaultHead           = "head"            // another record is in the place of the anchored one
 	FaultTail           = "tail"            // the anchored record is missing: the end was cut off
-	FaultAnchor         = "anchor"          // the record of VerifyOptions.Anchor is missing or another one
+	FaultAnchor         = "anchor"          // a record of VerifyOptions.Anchors is missing or another one
 	FaultIndex          = "index"           // the index is not the one that the files give
 	FaultSecret         = "secret"          // a scrub rule still finds something
 

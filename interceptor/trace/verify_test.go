@@ -307,7 +307,7 @@ func TestVerifyAgainstACopiedHead(t *testing.T) {
 		if err := j.flushNow(); err != nil {
 			t.Fatal(err)
 		}
-		r, err := Verify(t.Context(), dir, VerifyOptions{Anchor: c.anchor})
+		r, err := Verify(t.Context(), dir, VerifyOptions{Anchors: []Anchor{c.anchor}})
 		if err != nil || r.OK() != c.ok {
 			t.Errorf("anchor %+v: ok %v, %v, want %v", c.anchor, r.OK(), err, c.ok)
 		}

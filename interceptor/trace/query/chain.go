@@ -73,7 +73,7 @@ func (x *Index) chain(ctx context.Context, id string) ([]*trace.Record, error) {
 		}
 		seen[id] = r
 		if len(seen) > maxChain {
-			return nil, fmt.Errorf("the chain has more than %d records; narrow it with --context or --session, or ask for a later message", maxChain)
+			return nil, Usagef("chain", "it has more than %d records; narrow it with --context or --session, or ask for a later message", maxChain)
 		}
 		if r != nil {
 			unread = append(unread, r.CorrelationID...)

@@ -147,7 +147,7 @@ func (f *Filter) Match(r *trace.Record) bool {
 		}
 	}
 	a := r.AuditOrEmpty()
-	return (f.Team == "" || glob(f.Team, a.Team)) && (f.Reason == "" || a.Decision.Reason == f.Reason) && f.matchWorkflow(a) && f.matchCorrelates(r)
+	return f.matchWorkflow(a) && f.matchCorrelates(r)
 }
 
 // flagsOf returns the flags of a record, as the index stores them. wantFlags has their order.
@@ -156,9 +156,6 @@ func flagsOf(r *trace.Record) int64 {
 	return bits(r.Blocked(), len(a.Scrub) > 0, r.OverBudget(), a.Ambiguous, len(a.Deprecated) > 0, a.Late, a.IsError,
 		len(a.Workflow) > 0, a.Decision != nil && a.Decision.Reason != "", len(r.CorrelationID) > 0)
 }
-
-// rareFlags are the first seven, which few records have. The index lists those records.
-const rareFlags int64 = 1<<7 - 1
 
 // wantFlags returns the flags that a selected record must have.
 func (f *Filter) wantFlags() int64 {
@@ -185,25 +182,31 @@ const (
 	fieldTool
 	fieldSender
 	fieldReceivers // a JSON array
+	fieldTeam
+	fieldReason // of the decision
 	numFields
 )
 
 func fieldsOf(r *trace.Record) [numFields]string {
-	a, to := r.AuditOrEmpty(), ""
+	a, to, reason := r.AuditOrEmpty(), "", ""
 	if len(r.To) > 0 {
 		to = string(rawjson.Marshal(r.To))
 	}
-	return [numFields]string{r.Context, r.Kind, a.Session, a.Principal, a.Server, a.Tool, r.From, to}
+	if a.Decision != nil {
+		reason = a.Decision.Reason
+	}
+	return [numFields]string{r.Context, r.Kind, a.Session, a.Principal, a.Server, a.Tool, r.From, to, a.Team, reason}
 }
 
 type condition struct {
 	match  func(string) bool // nil for none
 	prefix string            // of every value that matches
+	exact  bool              // prefix is the only one
 }
 
 func (f *Filter) conditions() (out [numFields]condition) {
 	if f.Main || f.Roots || f.Depth > 0 || f.Type != "" || f.Conclusions || f.Context != "" {
-		out[fieldContext] = condition{f.matchContext, f.Context}
+		out[fieldContext] = condition{f.matchContext, f.Context, f.Main || f.Context != "" && !f.Tree && !f.Children && !f.Ancestors}
 		if f.Ancestors {
 			out[fieldContext].prefix = string(contextpath.Path(f.Context).Root())
 		}
@@ -214,7 +217,7 @@ func (f *Filter) conditions() (out [numFields]condition) {
 		globs []string
 	}{
 		{fieldSession, oneGlob(f.Session)}, {fieldPrincipal, oneGlob(f.Principal)}, {fieldSender, oneGlob(f.From)},
-		{fieldServer, f.Servers}, {fieldTool, f.Tools},
+		{fieldServer, f.Servers}, {fieldTool, f.Tools}, {fieldTeam, oneGlob(f.Team)},
 	} {
 		if len(c.globs) > 0 {
 			out[c.field].match = func(s string) bool {
@@ -222,8 +225,12 @@ func (f *Filter) conditions() (out [numFields]condition) {
 			}
 		}
 		if len(c.globs) == 1 {
-			out[c.field].prefix, _, _ = strings.Cut(strings.ReplaceAll(c.globs[0], "?", "*"), "*")
+			prefix, _, isGlob := strings.Cut(strings.ReplaceAll(c.globs[0], "?", "*"), "*")
+			out[c.field].prefix, out[c.field].exact = prefix, !isGlob
 		}
+	}
+	if f.Reason != "" {
+		out[fieldReason] = condition{func(s string) bool { return s == f.Reason }, f.Reason, true}
 	}
 	if f.To != "" {
 		out[fieldReceivers].match = func(list string) bool {

@@ -31,6 +31,9 @@ const indexName = "index.sqlite"
 
 // schema has one row for each record, in the order of the journal. Texts are
 // numbers of rows in word. Ids are 64-bit keys, which several ids may share.
+// Blocks and postings say where in the journal a value occurs, so a query reads
+// only the rows of these blocks, in either direction. Sums and branches are per
+// segment, so that retention can take a segment out.
 var schema = `
 CREATE TABLE segment (
 	first INTEGER PRIMARY KEY, -- seq of the first record, as in the file's name
@@ -44,33 +47,82 @@ CREATE TABLE word (
 	UNIQUE (field, value)
 );
 CREATE TABLE record (
-	id        INTEGER PRIMARY KEY,
+	id        INTEGER PRIMARY KEY, -- the seq, as long as the journal is sound
 	segment   INTEGER NOT NULL,
 	start     INTEGER NOT NULL, -- of the line, in bytes
 	size      INTEGER NOT NULL, -- with the newline
 	time      INTEGER NOT NULL, -- microseconds since 1970
 	flags     INTEGER NOT NULL,
 	envelope  INTEGER NOT NULL, -- key of the envelope id
+	tokens    INTEGER NOT NULL, -- delivered
+	us        INTEGER NOT NULL, -- duration in microseconds
 	` + strings.Join(columns[:], " INTEGER NOT NULL, ") + ` INTEGER NOT NULL
 );
 CREATE INDEX record_envelope ON record (envelope);
-CREATE INDEX record_context ON record (context);
-CREATE INDEX record_session ON record (session);
-CREATE INDEX record_time ON record (time);
-CREATE INDEX record_rare ON record (flags) WHERE flags & 127 <> 0; -- rareFlags
 CREATE TABLE link (
 	kind   INTEGER NOT NULL, -- linkCorrelation or linkRPC
 	key    INTEGER NOT NULL,
 	record INTEGER NOT NULL,
 	PRIMARY KEY (kind, key, record)
-) WITHOUT ROWID;`
+) WITHOUT ROWID;
+CREATE TABLE loose ( -- correlations to an id that was no record before, or was removed
+	record INTEGER NOT NULL,
+	key    INTEGER NOT NULL,
+	PRIMARY KEY (record, key)
+) WITHOUT ROWID;
+CREATE TABLE block ( -- at most blockRecords records of a segment that follow each other
+	id      INTEGER PRIMARY KEY,
+	segment INTEGER NOT NULL,
+	first   INTEGER NOT NULL, -- its records
+	last    INTEGER NOT NULL,
+	count   INTEGER NOT NULL,
+	since   INTEGER NOT NULL, -- their times
+	until   INTEGER NOT NULL,
+	tokens  INTEGER NOT NULL, -- the most of one of them
+	us      INTEGER NOT NULL
+);
+CREATE TABLE posting ( -- a block has records with a word; with numFields for the field, with a flag
+	field INTEGER NOT NULL,
+	word  INTEGER NOT NULL,
+	block INTEGER NOT NULL,
+	PRIMARY KEY (field, word, block)
+) WITHOUT ROWID;
+CREATE TABLE total ( -- sums by some words, where the others are 0
+	grain     INTEGER NOT NULL, -- of grains: which words
+	principal INTEGER NOT NULL,
+	team      INTEGER NOT NULL,
+	server    INTEGER NOT NULL,
+	tool      INTEGER NOT NULL,
+	start     INTEGER NOT NULL, -- of the hour or day, in seconds since 1970
+	segment   INTEGER NOT NULL,
+	` + strings.Join(sumNames, " INTEGER NOT NULL, ") + ` INTEGER NOT NULL,
+	PRIMARY KEY (grain, principal, team, server, tool, start, segment)
+) WITHOUT ROWID;
+CREATE TABLE branch (
+	context   INTEGER NOT NULL,
+	segment   INTEGER NOT NULL,
+	principal INTEGER NOT NULL,
+	opened    INTEGER NOT NULL, -- the records of the segment that open and close it, or 0
+	closed    INTEGER NOT NULL,
+	last      INTEGER NOT NULL,
+	` + strings.Join(branchNames, " INTEGER NOT NULL, ") + ` INTEGER NOT NULL,
+	PRIMARY KEY (context, segment)
+) WITHOUT ROWID;
+CREATE INDEX branch_opened ON branch (opened) WHERE opened > 0;
+CREATE INDEX branch_open ON branch (opened) WHERE opened > 0 AND closed = 0;
+CREATE INDEX branch_used ON branch (used) WHERE used > 0;
+CREATE INDEX branch_principal ON branch (principal, opened) WHERE opened > 0;`
+
+// before removes the tables of earlier schemas.
+const before = `DROP TABLE IF EXISTS segment; DROP TABLE IF EXISTS word; DROP TABLE IF EXISTS record; DROP TABLE IF EXISTS link;
+DROP TABLE IF EXISTS block; DROP TABLE IF EXISTS posting; DROP TABLE IF EXISTS total; DROP TABLE IF EXISTS branch;`
 
 const (
 	linkCorrelation = iota // key of an id that the record correlates to
 	linkRPC                // key of a JSON-RPC id on either side
 )
 
-var columns = [numFields]string{"context", "kind", "session", "principal", "server", "tool", "sender", "receivers"}
+var columns = [numFields]string{"context", "kind", "session", "principal", "server", "tool", "sender", "receivers", "team", "reason"}
 
 // Index answers queries of the journal in a directory. Its methods are safe for concurrent use.
 type Index struct {
@@ -144,7 +196,7 @@ func RemoveIndex(dir string) (err error) {
 }
 
 var options = sqlitedb.Options{
-	Migrations: []string{schema}, ApplicationID: 0x66677478, BusyTimeout: time.Minute,
+	Migrations: []string{"", "", "", before + schema}, ApplicationID: 0x66677478, BusyTimeout: time.Minute,
 	Pragmas: []string{"cache_size(-16384)", "temp_store(MEMORY)"},
 }
 
@@ -225,40 +277,29 @@ func sequence(ctx context.Context, f Filter, run func(ctx context.Context, yield
 func (x *Index) matching(ctx context.Context, f Filter, yield func(*trace.Record) bool) (last place, err error) {
 	err = x.retry(ctx, func() error {
 		db := x.database()
-		query, args, err := f.sql(ctx, db)
-		if err != nil || query == "" {
-			return err
-		}
 		lines := &lineReader{dir: x.dir}
 		defer func() { lines.file.Close() }()
-		var p place
-		for err := range sqlitedb.Rows(ctx, db, []any{&p.segment, &p.start, &p.size}, query, args...) {
-			if err != nil {
-				return err
-			}
+		return f.places(ctx, db, func(_ int64, p place) (bool, error) {
 			if p.compare(last) <= 0 {
-				continue
+				return true, nil
 			}
 			r, err := lines.record(p)
-			if err != nil {
-				return err
+			if err != nil || r == nil || !f.Match(r) {
+				return true, err
 			}
-			if r != nil && f.Match(r) {
-				if last = p; !yield(r) {
-					return nil
-				}
-			}
-		}
-		return nil
+			last = p
+			return yield(r), nil
+		})
 	})
 	return last, err
 }
 
 // retry calls f, and again with a new index if f fails because of a damaged or stale one.
 func (x *Index) retry(ctx context.Context, f func() error) error {
+	used := x.database()
 	err := f()
 	if isBroken(ctx, err) {
-		if err = x.refresh(ctx, true); err == nil {
+		if err = x.refresh(ctx, x.database() == used); err == nil { // else another query has made it again
 			err = f()
 		}
 	}
@@ -270,7 +311,8 @@ var errStale = errors.New("the index does not fit the journal")
 // isBroken reports whether an error can be the index's own fault.
 func isBroken(ctx context.Context, err error) bool {
 	_, isFile := errors.AsType[*fs.PathError](err)
-	return err != nil && ctx.Err() == nil && !sqlitedb.IsInUse(err) && !isFile
+	_, isUsage := errors.AsType[*UsageError](err)
+	return err != nil && ctx.Err() == nil && !sqlitedb.IsInUse(err) && !isFile && !isUsage
 }
 
 // place is where a line is.
@@ -286,27 +328,76 @@ func (x *Index) database() *sql.DB {
 	return x.db
 }
 
-// sql returns a query for the places of the lines that may match f, "" if none can.
-func (f *Filter) sql(ctx context.Context, db *sql.DB) (query string, args []any, err error) {
-	const selection = "SELECT segment, start, size FROM record "
+// places calls yield with the id and the place of each record that may match f, in the order of the
+// journal, until it returns false.
+func (f *Filter) places(ctx context.Context, db *sql.DB, yield func(id int64, p place) (bool, error)) error {
+	const selection = "SELECT id, segment, start, size FROM record "
 	const byLink = "WHERE id IN (SELECT record FROM link WHERE kind = ? AND key IN (?, ?)) ORDER BY id"
+	each := func(query string, args ...any) (more bool, err error) {
+		var id int64
+		var p place
+		for err := range sqlitedb.Rows(ctx, db, []any{&id, &p.segment, &p.start, &p.size}, query, args...) {
+			if err != nil {
+				return false, err
+			}
+			if more, err := yield(id, p); !more || err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	}
+	var err error
 	switch id, isRPC := strings.CutPrefix(f.Correlates, "rpc:"); {
 	case f.ID != "":
-		return selection + "WHERE envelope = ? ORDER BY id", []any{key(f.ID)}, nil
+		_, err = each(selection+"WHERE envelope = ? ORDER BY id", key(f.ID))
+		return err
 	case isRPC: // a message has the id as a JSON value, the index has the content of a string
-		return selection + byLink, []any{linkRPC, key(id), key(text([]byte(id)))}, nil
+		_, err = each(selection+byLink, linkRPC, key(id), key(text([]byte(id))))
+		return err
 	case f.Correlates != "":
-		return selection + byLink, []any{linkCorrelation, key(f.Correlates), key(f.Correlates)}, nil
+		_, err = each(selection+byLink, linkCorrelation, key(f.Correlates), key(f.Correlates))
+		return err
 	}
-	terms := []string{"TRUE"}
-	from := "record"
-	if want := f.wantFlags(); want != 0 {
-		terms, args = append(terms, "flags & ? = ?"), append(args, want, want)
-		if f.Orphans {
-			terms = append(terms, "id IN (SELECT record FROM link WHERE kind = 0 AND NOT EXISTS (SELECT 1 FROM record r WHERE r.envelope = link.key))")
+	n, err := f.narrow(ctx, db)
+	if err != nil || n.none {
+		return err
+	}
+	if f.Orphans {
+		_, err = each(selection+"WHERE id IN (SELECT record FROM loose WHERE NOT EXISTS (SELECT 1 FROM record r WHERE r.envelope = loose.key)) AND "+n.terms+" ORDER BY id", n.args...)
+		return err
+	}
+	blocks, err := n.blocks(ctx, db, "id")
+	for i := 0; i < len(blocks) && err == nil; i++ {
+		var more bool
+		if more, err = each(selection+"WHERE id BETWEEN ? AND ? AND "+n.terms+" ORDER BY id", append([]any{blocks[i].first, blocks[i].last}, n.args...)...); !more {
+			break
 		}
-		if want&rareFlags != 0 {
-			from, terms = "record INDEXED BY record_rare", append(terms, fmt.Sprintf("flags & %d <> 0", rareFlags))
+	}
+	return err
+}
+
+// narrowed is what the index knows of a filter.
+type narrowed struct {
+	none    bool   // no record can match
+	terms   string // conditions on rows of record
+	args    []any
+	inBlock string // conditions on rows of block
+	blockBy []any
+}
+
+// narrow looks up the words of f.
+func (f *Filter) narrow(ctx context.Context, db *sql.DB) (n narrowed, err error) {
+	terms, inBlock := []string{"TRUE"}, []string{"TRUE"}
+	add := func(block, term string, args ...any) {
+		terms, n.args = append(terms, term), append(n.args, args...)
+		inBlock, n.blockBy = append(inBlock, block), append(n.blockBy, args...)
+	}
+	const posted = "id IN (SELECT block FROM posting WHERE field = "
+	if want := f.wantFlags(); want != 0 {
+		for bit := range 63 {
+			if want&(1<<bit) != 0 {
+				add(fmt.Sprintf("%s%d AND word = ?)", posted, numFields), "flags & (1 << ?) <> 0", bit)
+			}
 		}
 	}
 	for field, c := range f.conditions() {
@@ -314,47 +405,70 @@ func (f *Filter) sql(ctx context.Context, db *sql.DB) (query string, args []any,
 			continue
 		}
 		ids, err := c.words(ctx, db, field)
-		if err != nil || len(ids) == 0 {
-			return "", nil, err
+		switch {
+		case err != nil:
+			return n, err
+		case len(ids) == 0:
+			n.none = true
+			return n, nil
+		case len(ids) <= 100: // numbers in the statement are faster
+			list := strings.Trim(string(rawjson.Marshal(ids)), "[]")
+			add(fmt.Sprintf("%s%d AND word IN (%s))", posted, field, list), columns[field]+" IN ("+list+")")
+		case len(ids) <= maxWords:
+			list := string(rawjson.Marshal(ids))
+			add(fmt.Sprintf("%s%d AND word IN (SELECT value FROM json_each(?)))", posted, field), columns[field]+" IN (SELECT value FROM json_each(?))", list)
 		}
-		column := columns[field]
-		if len(ids) > 1000 { // an index on the column would not narrow enough
-			column = "+" + column
-		} else if field == fieldContext || field == fieldSession {
-			from = "record" // with the index on the column
-		}
-		terms, args = append(terms, column+" IN (SELECT value FROM json_each(?))"), append(args, string(rawjson.Marshal(ids)))
+	}
+	if f.Seq[1] > 0 {
+		lo, hi := int64(min(f.Seq[0], math.MaxInt64)), int64(min(f.Seq[1], math.MaxInt64)) // #nosec G115: bounded
+		add("last >= ? AND first <= ?", "id BETWEEN ? AND ?", lo, hi)
 	}
 	if !f.Since.IsZero() || !f.Until.IsZero() {
 		since, until := f.Since.UnixMicro(), int64(math.MaxInt64)
 		if !f.Until.IsZero() {
 			until = f.Until.UnixMicro() // Match compares exactly
 		}
-		const few = 20_000
-		var n int
-		if err := db.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM record WHERE time BETWEEN ? AND ? LIMIT ?)", since, until, few).Scan(&n); err != nil {
-			return "", nil, err
-		}
-		term := "+time BETWEEN ? AND ?" // without the index on time
-		if from == "record" && n < few {
-			from, term = "record INDEXED BY record_time", term[1:]
-		}
-		terms, args = append(terms, term), append(args, since, until)
+		add("until >= ? AND since <= ?", "time BETWEEN ? AND ?", since, until)
 	}
-	return strings.Replace(selection, "record", from, 1) + "WHERE " + strings.Join(terms, " AND ") + " ORDER BY id", args, nil
+	n.terms, n.inBlock = strings.Join(terms, " AND "), strings.Join(inBlock, " AND ")
+	return n, nil
+}
+
+// maxWords bounds the words of a condition that the index looks at. Of more, the lines are read.
+const maxWords = 20_000
+
+// block is a part of the journal.
+type block struct{ id, first, last, since, until, tokens, us int64 }
+
+// blocks returns the blocks that may have matching records, in an order of SQL.
+func (n narrowed) blocks(ctx context.Context, db *sql.DB, order string) (all []block, err error) {
+	var b block
+	for err := range sqlitedb.Rows(ctx, db, []any{&b.id, &b.first, &b.last, &b.since, &b.until, &b.tokens, &b.us}, "SELECT id, first, last, since, until, tokens, us FROM block WHERE "+n.inBlock+" ORDER BY "+order, n.blockBy...) {
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, b)
+	}
+	return all, nil
 }
 
 // words returns the numbers of the words that a condition matches.
 func (c condition) words(ctx context.Context, db *sql.DB, field int) (ids []int64, err error) {
-	const query = "SELECT id, value FROM word WHERE field = ? AND value >= ? AND value < ?"
+	query, args := "SELECT id, value FROM word WHERE field = ? AND value >= ? AND value < ?", []any{field, blob(c.prefix), blob(c.prefix + "\xff")} // UTF-8 has no such byte
+	if c.exact {
+		query, args = "SELECT id, value FROM word WHERE field = ? AND value = ?", args[:2]
+	}
 	var id int64
 	var value sql.RawBytes
-	for err := range sqlitedb.Rows(ctx, db, []any{&id, &value}, query, field, blob(c.prefix), blob(c.prefix+"\xff")) { // UTF-8 has no such byte
+	for err := range sqlitedb.Rows(ctx, db, []any{&id, &value}, query, args...) {
 		if err != nil {
 			return nil, err
 		}
 		if c.match(string(value)) {
 			ids = append(ids, id)
+		}
+		if len(ids) > maxWords {
+			break
 		}
 	}
 	return ids, nil
@@ -495,11 +609,17 @@ func (b backlog) forget(ctx context.Context, tx *sql.Tx) error {
 	if b.removed == 0 {
 		return nil
 	}
-	used := "SELECT " + strings.Join(columns[:], " FROM record UNION SELECT ") + " FROM record"
+	used := "SELECT " + strings.Join(columns[:], " FROM record UNION SELECT ") + " FROM record UNION SELECT context FROM branch"
 	for _, statement := range []string{
+		"INSERT OR IGNORE INTO loose SELECT link.record, key FROM record CROSS JOIN link ON kind = 0 AND key = envelope WHERE segment <= ?1",
 		"DELETE FROM record WHERE segment <= ?1",
 		"DELETE FROM segment WHERE first <= ?1",
+		"DELETE FROM block WHERE segment <= ?1",
+		"DELETE FROM posting WHERE block < (SELECT coalesce(min(id), 9223372036854775807) FROM block) AND ?1",
+		"DELETE FROM total WHERE segment <= ?1",
+		"DELETE FROM branch WHERE segment <= ?1",
 		"DELETE FROM link WHERE record < (SELECT coalesce(min(id), 9223372036854775807) FROM record) AND ?1",
+		"DELETE FROM loose WHERE record < (SELECT coalesce(min(id), 9223372036854775807) FROM record) AND ?1",
 		"DELETE FROM word WHERE ?1 AND id NOT IN (" + used + ")",
 	} {
 		if _, err := tx.ExecContext(ctx, statement, b.removed); err != nil {
@@ -511,9 +631,14 @@ func (b backlog) forget(ctx context.Context, tx *sql.Tx) error {
 
 // filler adds lines to the index in one transaction, which closes the statements when it ends.
 type filler struct {
-	lines                       int
-	words                       map[word]int64
-	addRecord, addLink, addWord *sql.Stmt
+	lines  int
+	last   int64 // the id of the last record
+	words  map[word]int64
+	block  blockRow
+	posted map[posting]bool // of block
+	tally  tally            // of the segment
+
+	addRecord, addLink, addLoose, addWord, addPosting *sql.Stmt
 }
 
 type word struct {
@@ -521,12 +646,43 @@ type word struct {
 	value string
 }
 
+// posting is a word or a flag in a block.
+type posting struct{ field, word int64 }
+
+// blockRecords is the most records of a block.
+const blockRecords = 4096
+
+// blockRow is a row of block.
+type blockRow struct{ id, segment, first, last, count, since, until, tokens, us int64 }
+
+func (b *blockRow) columns() []any {
+	return []any{&b.id, &b.segment, &b.first, &b.last, &b.count, &b.since, &b.until, &b.tokens, &b.us}
+}
+
+// add adds a record. It reports whether the block is another one now.
+func (b *blockRow) add(id int64, r row) (begun bool) {
+	if begun = b.segment != r.segment || b.count == blockRecords; begun {
+		*b = blockRow{id: b.id + 1, segment: r.segment, first: id, since: r.time, until: r.time}
+	}
+	b.last, b.count = id, b.count+1
+	b.since, b.until = min(b.since, r.time), max(b.until, r.time)
+	b.tokens, b.us = max(b.tokens, r.tokens), max(b.us, r.us)
+	return begun
+}
+
 func newFiller(ctx context.Context, tx *sql.Tx) (*filler, error) {
-	f := &filler{words: map[word]int64{}}
-	var errs [3]error
-	f.addRecord, errs[0] = tx.PrepareContext(ctx, "INSERT INTO record VALUES (NULL"+strings.Repeat(", ?", 6+numFields)+")")
+	f := &filler{words: map[word]int64{}, posted: map[posting]bool{}, tally: newTally()}
+	var errs [7]error
+	f.addRecord, errs[0] = tx.PrepareContext(ctx, "INSERT INTO record VALUES (?"+strings.Repeat(", ?", 8+numFields)+")")
 	f.addLink, errs[1] = tx.PrepareContext(ctx, "INSERT INTO link VALUES (?, ?, ?)")
 	f.addWord, errs[2] = tx.PrepareContext(ctx, "INSERT INTO word VALUES (NULL, ?, ?) ON CONFLICT DO UPDATE SET value = value RETURNING id")
+	f.addPosting, errs[3] = tx.PrepareContext(ctx, "INSERT OR IGNORE INTO posting VALUES (?, ?, ?)")
+	errs[4] = tx.QueryRowContext(ctx, "SELECT coalesce(max(id), 0) FROM record").Scan(&f.last)
+	errs[5] = tx.QueryRowContext(ctx, "SELECT * FROM block ORDER BY id DESC LIMIT 1").Scan(f.block.columns()...)
+	if errors.Is(errs[5], sql.ErrNoRows) {
+		errs[5] = nil
+	}
+	f.addLoose, errs[6] = tx.PrepareContext(ctx, "INSERT INTO loose SELECT ?1, ?2 WHERE NOT EXISTS (SELECT 1 FROM record WHERE envelope = ?2)")
 	return f, errors.Join(errs[:]...)
 }
 
@@ -542,40 +698,66 @@ func (f *filler) fill(ctx context.Context, tx *sql.Tx, dir string, c covered) er
 		c.size = at + int64(len(line)) + 1
 		c.tail = append(append(c.tail[:0], line[max(0, len(line)+1-tailBytes):]...), '\n')
 		if r, _, err := trace.ParseLine(line); err == nil { // else Verify names it
-			failed = f.add(r, place{c.first, at, int64(len(line)) + 1})
+			failed = f.add(ctx, tx, r, place{c.first, at, int64(len(line)) + 1})
 		}
 		return failed == nil
 	})
-	if err = errors.Join(err, failed); err != nil {
+	if err = errors.Join(err, failed, f.saveBlock(ctx, tx), f.tally.save(ctx, tx, c.first, f.number)); err != nil {
 		return err
 	}
+	f.tally = newTally()
 	const statement = "INSERT OR REPLACE INTO segment VALUES (?, ?, ?)"
 	_, err = tx.ExecContext(ctx, statement, c.first, c.size, blob(string(c.tail)))
 	return err
 }
 
-func (f *filler) add(r *trace.Record, p place) error {
+func (f *filler) add(ctx context.Context, tx *sql.Tx, r *trace.Record, p place) error {
+	const far = 1 << 40 // a seq beyond it is forged
+	id := f.last + 1
+	if seq := r.Seq; seq < far && int64(seq) > id {
+		id = int64(seq)
+	}
+	f.last = id
 	row := rowOf(r, p)
-	args := make([]any, 0, 6+numFields)
-	args = append(args, p.segment, p.start, p.size, row.time, row.flags, row.envelope)
+	args := make([]any, 0, 9+numFields)
+	args = append(args, id, p.segment, p.start, p.size, row.time, row.flags, row.envelope, row.tokens, row.us)
+	var words [numFields]int64
 	for field, value := range row.fields {
-		id, err := f.number(word{field, value})
+		n, err := f.number(word{field, value})
 		if err != nil {
 			return err
 		}
-		args = append(args, id)
+		words[field] = n
+		args = append(args, n)
 	}
-	result, err := f.addRecord.Exec(args...)
-	if err != nil {
+	if _, err := f.addRecord.Exec(args...); err != nil {
 		return err
 	}
-	id, err := result.LastInsertId()
-	if err != nil {
-		return err
+	if f.block.count == blockRecords || f.block.segment != p.segment {
+		if err := f.saveBlock(ctx, tx); err != nil {
+			return err
+		}
 	}
+	if f.block.add(id, row) {
+		clear(f.posted)
+	}
+	for one := range postings(row.flags, words) {
+		if f.posted[one] {
+			continue
+		}
+		f.posted[one] = true
+		if _, err := f.addPosting.Exec(one.field, one.word, f.block.id); err != nil {
+			return err
+		}
+	}
+	f.tally.add(r, id)
 	for kind, keys := range links(r) {
 		for _, k := range keys {
-			if _, err := f.addLink.Exec(kind, k, id); err != nil {
+			_, err := f.addLink.Exec(kind, k, id)
+			if err == nil && kind == linkCorrelation {
+				_, err = f.addLoose.Exec(id, k)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -593,14 +775,44 @@ func (f *filler) number(w word) (id int64, err error) {
 	return id, err
 }
 
+// saveBlock writes the block that records are added to, if there is one.
+func (f *filler) saveBlock(ctx context.Context, tx *sql.Tx) error {
+	if f.block.count == 0 {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO block VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", f.block.columns()...)
+	return err
+}
+
+// postings yields what the posting table has of a record.
+func postings(flags int64, words [numFields]int64) iter.Seq[posting] {
+	return func(yield func(posting) bool) {
+		for field, w := range words {
+			if !yield(posting{int64(field), w}) {
+				return
+			}
+		}
+		for bit := int64(0); flags>>bit != 0; bit++ {
+			if flags>>bit&1 != 0 && !yield(posting{numFields, bit}) {
+				return
+			}
+		}
+	}
+}
+
 type row struct {
 	place
-	time, flags, envelope int64
-	fields                [numFields]string
+	time, flags, envelope, tokens, us int64
+	fields                            [numFields]string
 }
 
 func rowOf(r *trace.Record, p place) row {
-	return row{p, r.Time().UnixMicro(), flagsOf(r), key(r.ID), fieldsOf(r)}
+	a := r.AuditOrEmpty()
+	out := row{p, r.Time().UnixMicro(), flagsOf(r), key(r.ID), 0, int64(min(max(a.MS, 0), 1e12) * 1000), fieldsOf(r)}
+	if a.Tokens != nil {
+		out.tokens = int64(a.Tokens.Delivered)
+	}
+	return out
 }
 
 // links returns the keys of the ids in a record, by the kind of link.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -15,34 +16,56 @@ import (
 	"github.com/foldgate/foldgate/interceptor/trace"
 )
 
-// SelectAll is [Select] over several journals. It merges their records by time.
+// Names returns a short name for each of several journals: the last part of its path that they do not
+// all have, such as gate-1 for /backup/gate-1/state/trace, or the path if two have the same.
+func Names(dirs []string) (names []string) {
+	paths := slices.Clone(dirs)
+	for same := true; same; {
+		names = nil
+		for i, path := range paths {
+			names = append(names, filepath.Base(path))
+			paths[i] = filepath.Dir(path)
+			same = same && names[i] == names[0] && paths[i] != path
+		}
+	}
+	if sorted := slices.Sorted(slices.Values(names)); len(slices.Compact(sorted)) < len(names) {
+		return dirs
+	}
+	return names
+}
+
+// SelectAll is [Select] over several journals. It merges their records by time, and sets their Instance.
 func SelectAll(ctx context.Context, dirs []string, f Filter) iter.Seq2[*trace.Record, error] {
 	return sequence(ctx, f, func(ctx context.Context, yield func(*trace.Record) bool) error {
 		var sources []iter.Seq2[*trace.Record, error]
 		for _, dir := range dirs {
 			sources = append(sources, Select(ctx, dir, f))
 		}
-		return merge(ctx, sources, yield)
+		return merge(ctx, dirs, sources, yield)
 	})
 }
 
 // followInterval is how often [Follow] looks for new records.
 const followInterval = 200 * time.Millisecond
 
-// merge yields the records of several sources by time. A source that yields nil has none now; merge
+// merge yields the records of several sources, the journals in dirs, by time. A source that yields nil has none now; merge
 // asks it again after followInterval.
-func merge(ctx context.Context, sources []iter.Seq2[*trace.Record, error], yield func(*trace.Record) bool) error {
+func merge(ctx context.Context, dirs []string, sources []iter.Seq2[*trace.Record, error], yield func(*trace.Record) bool) error {
 	type source struct {
+		name string // "" if it is the only one
 		next func() (*trace.Record, error, bool)
 		head *trace.Record // nil if it has none, until due
 		due  time.Time
 		over bool
 	}
 	var open []*source
-	for _, s := range sources {
+	for i, s := range sources {
 		next, stop := iter.Pull2(s)
 		defer stop()
 		open = append(open, &source{next: next})
+		if len(dirs) > 1 {
+			open[i].name = Names(dirs)[i]
+		}
 	}
 	for len(open) > 0 {
 		var first *source
@@ -61,6 +84,7 @@ func merge(ctx context.Context, sources []iter.Seq2[*trace.Record, error], yield
 		open = slices.DeleteFunc(open, func(s *source) bool { return s.over })
 		switch {
 		case first != nil:
+			first.head.Instance = first.name
 			if !yield(first.head) {
 				return nil
 			}
@@ -76,15 +100,21 @@ func merge(ctx context.Context, sources []iter.Seq2[*trace.Record, error], yield
 	return nil
 }
 
-// ShowAll is [Index.Show] for the first of several journals that has the message.
+// ShowAll is [Index.Show] for the first of several journals that has the message. It sets the Instance
+// of the records.
 func ShowAll(ctx context.Context, dirs []string, id string) (g *Graph, err error) {
-	for _, dir := range dirs {
+	for i, dir := range dirs {
 		var x *Index
 		if x, err = Open(ctx, dir); err != nil {
 			return nil, err
 		}
 		g, err = x.Show(ctx, id)
 		x.Close()
+		if err == nil && len(dirs) > 1 {
+			for _, r := range slices.Concat([]*trace.Record{g.Record}, g.Causes, g.Effects, g.Chain) {
+				r.Instance = Names(dirs)[i]
+			}
+		}
 		if !errors.Is(err, ErrNotFound) {
 			break
 		}

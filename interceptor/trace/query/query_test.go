@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
 // open opens a journal that is closed at the end of the test.
@@ -481,6 +483,53 @@ func TestOrphansOfAChain(t *testing.T) {
 	}
 }
 
+// Orphans are found also when their cause is removed by retention or comes after them, and verify
+// finds an index that hides one.
+func TestOrphansOfRetention(t *testing.T) {
+	dir := t.TempDir()
+	j := open(t, dir, trace.Options{RotateBytes: 5000, RetainFiles: 3})
+	rng := rand.New(rand.NewPCG(1, 2))
+	most := 0
+	for i := range 400 {
+		r := &trace.Record{ID: fmt.Sprint("r", i), Kind: "k"}
+		if n := rng.IntN(3); n > 0 { // up to 40 before it and 2 after it
+			r.CorrelationID = trace.IDs{fmt.Sprint("r", max(i+2-rng.IntN(43), 0)), fmt.Sprint("r", i-1)}[:n]
+		}
+		add(t, j, r)
+		if i%7 != 0 {
+			continue
+		}
+		all := query(t, dir, Filter{NoIndex: true})
+		want := []string{}
+		for _, r := range all {
+			if slices.ContainsFunc(r.CorrelationID, func(id string) bool { return !slices.Contains(ids(all), id) }) {
+				want = append(want, r.ID)
+			}
+		}
+		most = max(most, len(want))
+		if d := cmp.Diff(want, ids(query(t, dir, Filter{Orphans: true}))); d != "" {
+			t.Fatalf("after %d records: %s", i+1, d)
+		}
+	}
+	if most < 3 {
+		t.Errorf("at most %d orphans", most)
+	}
+	if r := verify(t, dir); !r.OK() {
+		t.Errorf("verify says %v", r.Faults)
+	}
+	db, err := sqlitedb.Open(t.Context(), filepath.Join(dir, indexName), options)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	if _, err := db.Exec("DELETE FROM loose"); err != nil {
+		t.Fatal(err)
+	}
+	if r := verify(t, dir); r.OK() || r.Faults[0].Code != trace.FaultIndex {
+		t.Errorf("an index that hides orphans: verify says %v", r.Faults)
+	}
+}
+
 // TestSinceWithoutIndex: Recent passes over files that are too old, and no others.
 // Where the clock was set back, --no-index still gives what the index gives.
 func TestSinceWithoutIndex(t *testing.T) {
@@ -572,5 +621,19 @@ func TestA2AFilters(t *testing.T) {
 	}
 	if f := (Filter{A2AContext: "c"}); f.Match(&trace.Record{Kind: "reflection", Audit: &trace.Audit{}}) {
 		t.Error("a record of no workflow was selected")
+	}
+}
+
+func TestNames(t *testing.T) {
+	for _, tt := range [][2][]string{
+		{{"/backup/gate-0/state/trace", "/backup/gate-1/state/trace"}, {"gate-0", "gate-1"}},
+		{{"/s/trace", "/s/instance-2/trace"}, {"s", "instance-2"}},
+		{{"/a", "/b"}, {"a", "b"}},
+		{{"/x/s/trace", "/y/s/trace", "/x/s/instance-2/trace"}, {"/x/s/trace", "/y/s/trace", "/x/s/instance-2/trace"}},
+		{{"/a/trace", "/a/trace"}, {"/a/trace", "/a/trace"}},
+	} {
+		if got := Names(tt[0]); !slices.Equal(got, tt[1]) {
+			t.Errorf("Names(%q) = %q, want %q", tt[0], got, tt[1])
+		}
 	}
 }

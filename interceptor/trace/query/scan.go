@@ -60,7 +60,7 @@ func Follow(ctx context.Context, dirs []string, f Filter) iter.Seq2[*trace.Recor
 				}
 			})
 		}
-		err := merge(ctx, sources, yield)
+		err := merge(ctx, dirs, sources, yield)
 		if ctx.Err() != nil {
 			return nil
 		}

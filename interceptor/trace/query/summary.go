@@ -126,7 +126,7 @@ type Stats struct {
 }
 
 // Dimensions are the names that [Keys] takes.
-var Dimensions = []string{"branch", "day", "principal", "rule", "server", "session", "team", "tool"}
+var Dimensions = []string{"branch", "day", "instance", "principal", "rule", "server", "session", "team", "tool"}
 
 // Keys returns the rows of a table by these dimensions that r belongs to, such as "alice 2026-11-21"
 // by principal and day: one for each rule that found something in r or refused it, and none without
@@ -140,6 +140,8 @@ func Keys(r *trace.Record, by []string) []string {
 			values = []string{cmp.Or(trace.BranchOf(r.Context), "main")}
 		case "day":
 			values = []string{r.TS[:min(len(r.TS), len(time.DateOnly))]}
+		case "instance":
+			values = []string{r.Instance}
 		case "principal":
 			values = []string{a.Principal}
 		case "rule":

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"os"
+	"strings"
 
 	"github.com/foldgate/foldgate/interceptor/trace"
 	"github.com/foldgate/foldgate/internal/sqlitedb"
@@ -26,7 +27,7 @@ func Verify(ctx context.Context, dir string, o trace.VerifyOptions) (trace.Repor
 	}
 	o.Each = func() func(*trace.Record, string, int64, int) {
 		for _, c := range checks {
-			c.journal = map[int64]uint64{}
+			c.journal, c.tally = map[int64]uint64{}, newTally()
 		}
 		return func(r *trace.Record, file string, at int64, size int) {
 			for _, c := range checks {
@@ -36,6 +37,7 @@ func Verify(ctx context.Context, dir string, o trace.VerifyOptions) (trace.Repor
 	}
 	report, err := trace.Verify(ctx, dir, o)
 	for _, c := range checks {
+		c.addTally()
 		for segment, sum := range c.journal { // retention may have removed others
 			if c.err == nil && c.index[segment] != sum {
 				c.err = errors.New("it differs from what the files give")
@@ -55,7 +57,26 @@ type indexCheck struct {
 	seed           maphash.Seed
 	size           map[int64]int64  // indexed bytes by segment
 	index, journal map[int64]uint64 // sums by segment
+	tally          tally            // of the journal's segment that is being read
+	segment        int64
 	err            error
+}
+
+// branchSum is a row of branch whose numbers of records are the offsets of their lines and 1.
+type branchSum struct {
+	context string
+	branchRow
+}
+
+type totalSum struct {
+	totalKey
+	Sums
+}
+
+// blockWord is a row of posting.
+type blockWord struct {
+	block int64
+	posting
 }
 
 // readIndex sums up the rows of the index as of one moment.
@@ -76,11 +97,35 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 	var r row
 	var last place
 	var fields [numFields]int64
-	into := []any{&id, &r.segment, &r.start, &r.size, &r.time, &r.flags, &r.envelope}
+	into := []any{&id, &r.segment, &r.start, &r.size, &r.time, &r.flags, &r.envelope, &r.tokens, &r.us}
 	for i := range fields {
 		into = append(into, &fields[i])
 	}
 	var link [3]int64 // its kind and key, and the offset of the record's line
+	var block, read blockRow
+	var posted blockWord
+	seen := map[posting]bool{}
+	var hidden int64                // correlations to nothing that orphans lack
+	var blocks, postingsRead uint64 // sums of what the records give, less what the tables have
+	var total totalSum
+	var key [4]int64 // the words of a total
+	totals := []any{&total.grain, &key[0], &key[1], &key[2], &key[3], &total.start, &n}
+	for _, v := range total.fields() {
+		totals = append(totals, v)
+	}
+	var branch branchSum
+	branches := []any{&key[0], &n, &key[1], &branch.opened, &branch.closed, &branch.last}
+	for _, v := range branch.branchSums.fields() {
+		branches = append(branches, v)
+	}
+	sumBlock := func(b blockRow) {
+		if b.id = 0; b.count > 0 {
+			blocks += maphash.Comparable(c.seed, b)
+		}
+	}
+	at := func(column string) string {
+		return fmt.Sprintf("coalesce((SELECT start + 1 FROM record WHERE record.id = branch.%s AND record.segment = branch.segment), branch.%[1]s <> 0)", column)
+	}
 	for _, t := range []struct {
 		query string
 		into  []any
@@ -97,9 +142,37 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 				r.fields[i] = words[word]
 			}
 			c.index[r.segment] += maphash.Comparable(c.seed, r)
+			full := block
+			if block.add(id, r) {
+				sumBlock(full)
+				clear(seen)
+			}
+			for one := range postings(r.flags, fields) {
+				if !seen[one] {
+					seen[one] = true
+					postingsRead += maphash.Comparable(c.seed, blockWord{block.first, one})
+				}
+			}
+		}},
+		{"SELECT * FROM block ORDER BY id", read.columns(), func() {
+			read.id = 0
+			blocks -= maphash.Comparable(c.seed, read)
+		}},
+		{"SELECT field, word, first FROM posting JOIN block ON block.id = block", []any{&posted.field, &posted.word, &posted.block}, func() {
+			postingsRead -= maphash.Comparable(c.seed, posted)
 		}},
 		{"SELECT segment, link.kind, key, start FROM link JOIN record ON id = record",
 			[]any{&first, &link[0], &link[1], &link[2]}, func() { c.index[first] += maphash.Comparable(c.seed, link) }},
+		{"SELECT * FROM total", totals, func() {
+			total.principal, total.team, total.server, total.tool = words[key[0]], words[key[1]], words[key[2]], words[key[3]]
+			c.index[n] += maphash.Comparable(c.seed, total)
+		}},
+		{"SELECT count(*) FROM link WHERE kind = 0 AND NOT EXISTS (SELECT 1 FROM record WHERE envelope = link.key) AND NOT EXISTS (SELECT 1 FROM loose WHERE loose.record = link.record AND loose.key = link.key)",
+			[]any{&hidden}, func() {}},
+		{"SELECT context, segment, principal, " + at("opened") + ", " + at("closed") + ", " + at("last") + ", " + strings.Join(branchNames, ", ") + " FROM branch", branches, func() {
+			branch.context, branch.principal = words[key[0]], words[key[1]]
+			c.index[n] += maphash.Comparable(c.seed, branch)
+		}},
 	} {
 		for err := range sqlitedb.Rows(ctx, tx, t.into, t.query) {
 			if err != nil {
@@ -107,6 +180,10 @@ func (c *indexCheck) readIndex(ctx context.Context) error {
 			}
 			t.each()
 		}
+	}
+	sumBlock(block)
+	if hidden != 0 || blocks != 0 || postingsRead != 0 {
+		return errors.New("its parts differ from each other")
 	}
 	return nil
 }
@@ -116,10 +193,26 @@ func (c *indexCheck) add(r *trace.Record, p place) {
 	if c.err != nil || p.start+p.size > c.size[p.segment] {
 		return
 	}
+	if c.segment != p.segment {
+		c.addTally()
+		c.segment = p.segment
+	}
+	c.tally.add(r, p.start+1)
 	c.journal[p.segment] += maphash.Comparable(c.seed, rowOf(r, p))
 	for kind, keys := range links(r) {
 		for _, k := range keys {
 			c.journal[p.segment] += maphash.Comparable(c.seed, [3]int64{int64(kind), k, p.start})
 		}
 	}
+}
+
+// addTally adds the rows of a segment's tally to the journal's sum.
+func (c *indexCheck) addTally() {
+	for k, s := range c.tally.totals {
+		c.journal[c.segment] += maphash.Comparable(c.seed, totalSum{k, *s})
+	}
+	for name, b := range c.tally.branches {
+		c.journal[c.segment] += maphash.Comparable(c.seed, branchSum{name, *b})
+	}
+	c.tally = newTally()
 }

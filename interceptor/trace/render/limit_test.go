@@ -14,7 +14,7 @@ func TestAboutLimit(t *testing.T) {
 		`{"action":"refuse","limit":"x","subject":"a\u001bb","tokens":1,"tokens_used":2,"calls":3,"calls_used":4}`: `x of a\u001bb: 2 of 1 tokens, 4 of 3 calls`,
 		``: "", `{}`: "", `[`: "", `{"limit":7}`: "",
 	} {
-		if got := about(&trace.Record{Kind: trace.KindBudget + "near", Payload: []byte(payload)}); got != want {
+		if got := About(&trace.Record{Kind: trace.KindBudget + "near", Payload: []byte(payload)}); got != want {
 			t.Errorf("%s: %q, want %q", payload, got, want)
 		}
 	}

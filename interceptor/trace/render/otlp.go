@@ -186,6 +186,7 @@ func otlpAttributes(r *trace.Record, a trace.Audit) []otlpAttr {
 		text("gen_ai.operation.name", "execute_tool")
 		text("gen_ai.tool.name", a.Tool)
 	}
+	text("foldgate.instance", r.Instance)
 	text("mcp.session.id", a.Session)
 	text("mcp.protocol.version", a.Era)
 	text("foldgate.context", r.Context)

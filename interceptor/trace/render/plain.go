@@ -55,6 +55,10 @@ func Printf(w io.Writer, format string, args ...any) {
 // clean makes foreign text safe for one line on a terminal.
 func clean(s string) string { return escape(s, "") }
 
+// Text makes foreign text safe and readable: it escapes what is not printable, but for line breaks and
+// tabs.
+func Text(s string) string { return escape(s, "\n\t") }
+
 // escape escapes the characters of s that are neither printable nor in keep.
 func escape(s, keep string) string {
 	s = strings.ToValidUTF8(s, "\ufffd")

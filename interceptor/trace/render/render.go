@@ -5,6 +5,7 @@ package render
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"iter"
 	"slices"
@@ -23,10 +24,12 @@ const (
 	MEW   = "mew"   // envelopes of mew/v0.4, without foldgate's own fields
 	OTLP  = "otlp"  // OpenTelemetry spans, as OTLP JSON lines
 	A2A   = "a2a"   // the steps of workflows as tasks of the A2A protocol 1.0
+	// Memories is what branches taught, a JSON object a line.
+	Memories = "memories"
 )
 
 // Formats returns the formats that [Write] takes.
-func Formats() []string { return []string{Table, Tree, JSONL, MEW, OTLP, A2A} }
+func Formats() []string { return []string{Table, Tree, JSONL, MEW, OTLP, A2A, Memories} }
 
 // Streams reports whether a format writes each record when it comes. The others
 // need all records first.
@@ -61,6 +64,8 @@ func Write(w io.Writer, format string, records iter.Seq2[*trace.Record, error]) 
 		err = writeOTLP(w, plain)
 	case A2A:
 		err = writeA2A(w, plain)
+	case Memories:
+		err = writeMemories(w, plain)
 	default:
 		line, header := map[string]func(*trace.Record) (string, error){Table: tableRow, JSONL: jsonLine, MEW: mewLine}[format], ""
 		if format == Table {
@@ -68,6 +73,9 @@ func Write(w io.Writer, format string, records iter.Seq2[*trace.Record, error]) 
 		}
 		for r := range plain {
 			text, err := line(r)
+			if header != "" && r.Instance != "" {
+				header = fmt.Sprintf(instanceFormat, "INSTANCE") + header
+			}
 			if err == nil {
 				_, err = io.WriteString(w, header+text)
 			}

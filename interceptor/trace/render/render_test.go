@@ -349,7 +349,7 @@ func TestStepText(t *testing.T) {
 		`{"name":"w","role":"link"}`:                              "no-workflow",
 		"{\"step\":\"a\\u001b[2J\"}":                              `a\u001b[2J`,
 	} {
-		if got := flagText(&trace.Record{Audit: &trace.Audit{Workflow: json.RawMessage(in)}}); got != want {
+		if got := strings.Join(Flags(&trace.Record{Audit: &trace.Audit{Workflow: json.RawMessage(in)}}), ","); got != want {
 			t.Errorf("%s = %q, want %q", in, got, want)
 		}
 	}

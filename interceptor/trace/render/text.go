@@ -20,6 +20,9 @@ import (
 	"github.com/foldgate/foldgate/internal/rawjson"
 )
 
+// instanceFormat is the first column of a table of several journals.
+const instanceFormat = "%-16s "
+
 const rowFormat = "%-8v %-23s %-27s %-12s %-26s %-28s %11s %8s  %-40s %-24s %s"
 
 var tableHeader = fmt.Sprintf(rowFormat, "SEQ", "TIME (UTC)", "KIND", "PRINCIPAL", "CONTEXT", "SERVER TOOL", "TOKENS", "MS", "ID", "FLAGS", "ABOUT") + "\n"
@@ -27,13 +30,16 @@ var tableHeader = fmt.Sprintf(rowFormat, "SEQ", "TIME (UTC)", "KIND", "PRINCIPAL
 func tableRow(r *trace.Record) (string, error) {
 	a := r.AuditOrEmpty()
 	row := fmt.Sprintf(rowFormat, r.Seq, shortTime(r.TS), clean(r.Kind), clean(a.Principal), shortContext(r.Context), target(a),
-		tokenText(a.Tokens), msText(a.MS), clean(r.ID), flagText(r), about(r))
+		tokenText(a.Tokens), msText(a.MS), clean(r.ID), strings.Join(Flags(r), ","), About(r))
+	if r.Instance != "" {
+		row = fmt.Sprintf(instanceFormat, clean(r.Instance)) + row
+	}
 	return strings.TrimRight(row, " ") + "\n", nil
 }
 
-// about returns what a record is about: the first short string among the arguments of a call, the
+// About returns what a record is about, in one safe line: the first short string among the arguments of a call, the
 // parameters of another message or the payload of an event, or the text of an error.
-func about(r *trace.Record) string {
+func About(r *trace.Record) string {
 	v, kind := []byte(r.Payload), trace.CanonicalKind(r.Kind)
 	switch {
 	case strings.HasPrefix(kind, trace.KindBudget):
@@ -117,9 +123,9 @@ func writeTree(w io.Writer, records iter.Seq[*trace.Record]) error {
 	lines := map[contextpath.Path][]string{}
 	children := map[contextpath.Path][]contextpath.Path{} // by their first record
 	known := map[contextpath.Path]bool{contextpath.Main: true}
-	numbers := map[string]uint64{} // id to seq
+	numbers := map[string]string{} // of a record by its id
 	for r := range records {
-		numbers[r.ID] = r.Seq
+		numbers[r.ID] = number(r)
 		in := contextpath.Path(r.Context)
 		lines[in] = append(lines[in], treeLine(r, numbers))
 		for p := in; !known[p]; p = p.Parent() {
@@ -147,14 +153,14 @@ func writeTree(w io.Writer, records iter.Seq[*trace.Record]) error {
 	return bw.Flush()
 }
 
-func treeLine(r *trace.Record, numbers map[string]uint64) string {
+func treeLine(r *trace.Record, numbers map[string]string) string {
 	short := *r
 	short.Context, short.ID = "", ""
 	line := summary(&short)
 	var causes []string
 	for _, id := range r.CorrelationID {
 		if seq, ok := numbers[id]; ok {
-			causes = append(causes, fmt.Sprintf("#%d", seq))
+			causes = append(causes, seq)
 		} else {
 			causes = append(causes, clean(id))
 		}
@@ -260,7 +266,7 @@ func WriteGraph(w io.Writer, g *query.Graph) error {
 // summary is a record in one line, for trees and graphs.
 func summary(r *trace.Record) string {
 	a := r.AuditOrEmpty()
-	parts := []string{fmt.Sprintf("#%d", r.Seq), shortTime(r.TS), clean(r.Kind), target(a)}
+	parts := []string{number(r), shortTime(r.TS), clean(r.Kind), target(a)}
 	if r.Context != "" {
 		parts = append(parts, "in "+shortContext(r.Context))
 	}
@@ -271,9 +277,12 @@ func summary(r *trace.Record) string {
 	if a.Principal != "" {
 		parts = append(parts, "by "+clean(a.Principal))
 	}
-	parts = append(parts, flagText(r), about(r), clean(r.ID))
+	parts = append(parts, strings.Join(Flags(r), ","), About(r), clean(r.ID))
 	return strings.Join(strings.Fields(strings.Join(parts, " ")), " ")
 }
+
+// number is how lines name a record: #24, or gate-1#24 of one of several journals.
+func number(r *trace.Record) string { return fmt.Sprintf("%s#%d", clean(r.Instance), r.Seq) }
 
 func shortTime(ts string) string { return clean(ts[:min(len(ts), len("2026-08-22T10:11:12.345"))]) }
 
@@ -338,14 +347,15 @@ func shortContext(ctx string) string {
 	return clean(strings.Join(segments, "/"))
 }
 
-func flagText(r *trace.Record) string {
-	var out []string
+// Flags returns what is unusual about a record, in safe words: blocked, error, the reason of a refusal
+// and the like.
+func Flags(r *trace.Record) (out []string) {
 	a := r.AuditOrEmpty()
 	for _, f := range []struct {
 		set  bool
 		name string
 	}{
-		{r.Blocked(), "blocked"}, {a.IsError, "error"}, {a.Fold != nil, "folded"}, {len(a.Scrub) > 0, "scrubbed"},
+		{r.Blocked(), "blocked"}, {a.IsError, "error"}, {a.Fold != nil, "folded"}, {len(a.Scrub) > 0, "scrubbed"}, {a.Injection != nil, "injection"},
 		{r.OverBudget(), "over-budget"}, {a.Ambiguous, "ambiguous"}, {a.Late, "late"}, {a.Lost, "lost"},
 		{a.Truncated, "truncated"}, {r.Erased(), "erased"}, {len(a.Deprecated) > 0, "deprecated"},
 	} {
@@ -359,7 +369,7 @@ func flagText(r *trace.Record) string {
 	if len(a.Workflow) > 0 {
 		out = append(out, stepText(a.Workflow))
 	}
-	return strings.Join(out, ",")
+	return out
 }
 
 // stepText returns a step of a workflow in short, such as activation#2:join. It
