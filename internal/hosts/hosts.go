@@ -53,6 +53,7 @@ type shape struct {
 	bearerKey     string // instead of a header: the key that takes the variable's name
 	token         object // the fields beside a token
 	after         object // the fields at the end
+	few           object // the fields of a server with few tools
 }
 
 // Server is what a host starts or calls: a program with its arguments, or an address.
@@ -61,6 +62,8 @@ type Server struct {
 	URL     string
 	// TokenVariable is the environment variable that holds the bearer token for URL; "" for none.
 	TokenVariable string
+	// Few says that the server lists few tools, so that a host with a search for tools can load them all.
+	Few bool
 }
 
 var plain = shape{url: "url", bearer: "Bearer ${env:%s}"}
@@ -70,7 +73,7 @@ var hosts = []Host{
 	{
 		Name: "claude-code", Title: "Claude Code", syntax: jsonc{}, projects: "projects",
 		user: map[string][]string{"": {"{CLAUDE_CONFIG_DIR}/.claude.json", "{home}/.claude.json"}}, project: []string{".mcp.json"},
-		shape:   shape{local: object{{"type", "stdio"}}, remote: object{{"type", "http"}}, url: "url", bearer: "Bearer ${%s}"},
+		shape:   shape{local: object{{"type", "stdio"}}, remote: object{{"type", "http"}}, url: "url", bearer: "Bearer ${%s}", few: object{{"alwaysLoad", true}}},
 		agents:  []string{"{CLAUDE_CONFIG_DIR}/agents", "{home}/.claude/agents", ".claude/agents"},
 		Restart: "Start a new session of Claude Code; claude mcp list shows the server.",
 	}, {
@@ -370,6 +373,9 @@ func (h Host) entry(s Server) (object, error) {
 		default:
 			return nil, fmt.Errorf("%s reads no token from a variable; leave --token-variable out, and add the header by hand", h.Title)
 		}
+	}
+	if s.Few {
+		e = append(e, sh.few...)
 	}
 	return append(e, sh.after...), nil
 }

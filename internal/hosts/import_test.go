@@ -164,7 +164,7 @@ func TestImportProjects(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	places := []entry{{"mcpServers"}, {"projects", "/work/a b", "mcpServers"}, {"projects", "/work/c", "mcpServers"}}
+	places := []entry{{"mcpServers"}, {"projects", "/home/ann/a b", "mcpServers"}, {"projects", "/home/ann/c", "mcpServers"}}
 	moved := 0
 	for seed := range uint64(30) {
 		g := generator{rand.New(rand.NewPCG(seed, 50))}
@@ -173,7 +173,7 @@ func TestImportProjects(t *testing.T) {
 		if !strings.HasSuffix(strings.TrimSpace(text), ",") {
 			text += ","
 		}
-		text += "\n\"projects\": {\"/work/a b\": " + part() + ",\n  \"/work/c\": " + part() + "}}\n"
+		text += "\n\"projects\": {\"/home/ann/a b\": " + part() + ",\n  \"/home/ann/c\": " + part() + "}}\n"
 		file := put(t, []byte(text))
 		before, err := h.syntax.decode([]byte(text))
 		if err != nil {

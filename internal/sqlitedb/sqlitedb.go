@@ -69,10 +69,19 @@ func Open(ctx context.Context, path string, o Options) (*sql.DB, error) {
 	}
 	plain.Close()
 	pragmas := append([]string{"journal_mode(WAL)", "synchronous(NORMAL)", "journal_size_limit(8388608)", "foreign_keys(ON)"}, o.Pragmas...)
-	return connect(path, "_txlock=immediate", o.BusyTimeout, pragmas, func(db *sql.DB) error {
-		return Update(ctx, db, func(tx *sql.Tx) error { return o.migrate(ctx, tx) })
-	})
+	for end := time.Now().Add(cmp.Or(o.BusyTimeout, busyTimeout)); ; {
+		db, err := connect(path, "_txlock=immediate", o.BusyTimeout, pragmas, func(db *sql.DB) error {
+			return Update(ctx, db, func(tx *sql.Tx) error { return o.migrate(ctx, tx) })
+		})
+		// SQLite does not wait while another connection gives a new file its write-ahead log.
+		if !IsInUse(err) || time.Now().After(end) || ctx.Err() != nil {
+			return db, err
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
 }
+
+const busyTimeout = 5 * time.Second
 
 // OpenReadOnly opens a database that [Open] has created, even while another process writes it. It
 // does not migrate: the error for an older or newer schema matches [ErrVersion].
@@ -205,7 +214,7 @@ func connect(path, param string, wait time.Duration, pragmas []string, ready fun
 	if err != nil {
 		return nil, err
 	}
-	busy := fmt.Sprintf("busy_timeout(%d)", cmp.Or(wait, 5*time.Second).Milliseconds())
+	busy := fmt.Sprintf("busy_timeout(%d)", cmp.Or(wait, busyTimeout).Milliseconds())
 	query := url.Values{"_pragma": append([]string{busy, "trusted_schema(OFF)"}, pragmas...)}
 	path = "/" + strings.TrimPrefix(filepath.ToSlash(path), "/") // a drive letter gets a slash
 	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: path, RawQuery: param + "&" + query.Encode()}).String())

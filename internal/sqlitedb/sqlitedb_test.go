@@ -100,6 +100,25 @@ func TestMigrate(t *testing.T) {
 }
 
 // A reader sees one snapshot while a writer goes on, and can't write.
+// Several processes that start at once share a new file. Connections lock each other as processes do.
+func TestOpenAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	for round := range 60 {
+		var all sync.WaitGroup
+		for range 8 {
+			all.Go(func() {
+				db, err := sqlitedb.Open(t.Context(), filepath.Join(dir, fmt.Sprint(round)), notes)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				db.Close()
+			})
+		}
+		all.Wait()
+	}
+}
+
 func TestReadOnly(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "n.db")
 	if _, err := sqlitedb.OpenReadOnly(t.Context(), path, notes); !errors.Is(err, fs.ErrNotExist) {

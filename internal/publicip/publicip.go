@@ -1,0 +1,28 @@
+// Package publicip tells addresses of public servers from those inside a network. foldgate fetches URLs
+// that others name, which must not lead into the operator's network:
+//
+//	if !publicip.Is(addr) { return errInside }
+package publicip
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// special are the ranges beside the ones that netip knows in which no public server is.
+var special = []netip.Prefix{
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"),
+	netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("64:ff9b::/32"), netip.MustParsePrefix("2001::/32"), netip.MustParsePrefix("2002::/16"),
+}
+
+// Is reports whether a public server can have an address.
+func Is(ip netip.Addr) bool {
+	ip = ip.Unmap().WithZone("")
+	return ip.IsGlobalUnicast() && !ip.IsPrivate() && !slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(ip) })
+}
+
+// Loopback reports whether host, a name or an address, is this machine.
+func Loopback(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
+}

@@ -1,0 +1,19 @@
+package publicip
+
+import (
+	"net/netip"
+	"testing"
+)
+
+func TestIs(t *testing.T) {
+	for text, want := range map[string]bool{
+		"1.1.1.1": true, "93.184.216.34": true, "2606:4700::1111": true, "::ffff:1.1.1.1": true,
+		"10.0.0.1": false, "172.16.0.1": false, "192.168.1.1": false, "169.254.169.254": false, "127.0.0.1": false, "0.0.0.0": false, "0.1.2.3": false, "100.64.0.1": false,
+		"192.0.0.8": false, "198.18.0.1": false, "224.0.0.1": false, "240.0.0.1": false, "255.255.255.255": false, "::1": false, "::": false, "fe80::1": false, "fe80::1%eth0": false,
+		"fc00::1": false, "fd12::1": false, "ff02::1": false, "::ffff:10.0.0.1": false, "::ffff:127.0.0.1": false, "64:ff9b::a00:1": false, "2002:a00:1::": false, "2001::1": false,
+	} {
+		if got := Is(netip.MustParseAddr(text)); got != want {
+			t.Errorf("Is(%s) = %v", text, got)
+		}
+	}
+}
