@@ -28,7 +28,8 @@ func (c Caller) connection() string { return cmp.Or(c.Session, uuid.NewString())
 
 // Branch is a copy of a branch at one moment. Changing it changes nothing.
 type Branch struct {
-	// ID is "br_" and a version 4 UUID. ParentID is "" for a first-level branch.
+	// ID is "br_", the name of the replica if there are several, and a version 4 UUID. ParentID is ""
+	// for a first-level branch.
 	ID, ParentID string
 	// Principal owns the branch. Session is the session it belongs to. Origin is the session of
 	// the connection that created it, which can differ.
@@ -87,8 +88,12 @@ const (
 	// ReasonParentReturning: the agent returned the parent, or a branch above it.
 	ReasonParentReturning = "parent_returning"
 	// ReasonParentEnded: the parent was itself ended by force.
-	ReasonParentEnded   = "parent_ended"
-	ReasonSessionEnded  = "session_ended"
+	ReasonParentEnded  = "parent_ended"
+	ReasonSessionEnded = "session_ended"
+	// ReasonCancelled: the caller gave up a branch that foldgate ran.
+	ReasonCancelled = "cancelled"
+	// ReasonModelFailed: the model of a branch that foldgate ran could not go on.
+	ReasonModelFailed   = "model_failed"
 	ReasonOperator      = "operator"
 	ReasonShutdown      = "shutdown"
 	ReasonStorageFailed = "storage_failed"
@@ -110,6 +115,8 @@ func (b Branch) explain() string {
 		return fmt.Sprintf("timeout after %v", b.ExpiresAt.Sub(b.CreatedAt).Round(time.Second))
 	case ReasonOperator:
 		return "ended by the operator"
+	case ReasonModelFailed:
+		return "the model could not go on"
 	case ReasonShutdown:
 		return "foldgate is shutting down"
 	case ReasonStorageFailed:
@@ -141,6 +148,9 @@ func (b Branch) digest() string {
 			s += fmt.Sprintf(", %d %s", part.n, part.text)
 		}
 	}
+	if a.ModelInput+a.ModelOutput > 0 {
+		s += fmt.Sprintf(", %d model tokens", a.ModelInput+a.ModelOutput)
+	}
 	if a.LastError != "" {
 		s += "; last error: " + a.LastError
 	}
@@ -159,6 +169,10 @@ type Activity struct {
 	// Tools counts calls by tool in order of first use. It holds at most maxTools tools; calls of
 	// others count in Calls only.
 	Tools []ToolCount `json:"tools,omitempty"`
+	// ModelInput and ModelOutput are the tokens that the endpoint of a model counted, if foldgate ran the
+	// branch. They are not part of its budget.
+	ModelInput  int `json:"model_input,omitempty"`
+	ModelOutput int `json:"model_output,omitempty"`
 	// LastError is the newest error of a call, scrubbed and cut.
 	LastError string `json:"last_error,omitempty"`
 }
@@ -172,6 +186,7 @@ type ToolCount struct {
 const maxTools = 8 // in Activity.Tools
 
 func (a *Activity) add(o CallOutcome) {
+	a.ModelInput, a.ModelOutput = a.ModelInput+o.ModelInput, a.ModelOutput+o.ModelOutput
 	a.Calls++
 	if o.Err != "" {
 		a.Failed++

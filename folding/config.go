@@ -47,7 +47,48 @@ type Config struct {
 	RequireSessionID bool `yaml:"require_session_id"`
 	// SessionValidation is ValidationPermissive or ValidationStrict.
 	SessionValidation string `yaml:"session_validation"`
+	// InjectMemories gives new branches what Memory finds: at most MemoryMaxItems memories of at least
+	// MemoryMinConfidence, within InjectionBudgetRatio of the budget.
+	InjectMemories       bool    `yaml:"inject_memories"`
+	InjectionBudgetRatio float64 `yaml:"injection_budget_ratio"`
+	MemoryMaxItems       int     `yaml:"memory_max_items"`
+	MemoryMinConfidence  float64 `yaml:"memory_min_confidence"`
+	// Memory is the tool that finds memories, Remember the one that stores what branches brought.
+	Memory   Memory   `yaml:"memory"`
+	Remember Remember `yaml:"remember"`
 }
+
+// Memory says how a tool finds memories for a branch.
+type Memory struct {
+	Tool string `yaml:"tool"` // by the name that hosts see; "" for none
+	// Arguments are the tool's. ${description} in their texts stands for that of the branch, ${prompt} for
+	// its prompt.
+	Arguments map[string]any `yaml:"arguments"`
+	// Items is a JSONPath of the memories in the tool's result. Text, Confidence and Source are JSONPaths in
+	// a memory. Confidence may be a number instead, for all memories.
+	Items      string `yaml:"items"`
+	Text       string `yaml:"text"`
+	Confidence string `yaml:"confidence"`
+	Source     string `yaml:"source"`
+	// Trusted are globs on sources. Others are shown as untrusted.
+	Trusted []string `yaml:"trusted"`
+	// OnInjection is what becomes of a memory that looks like an instruction to the model: log, flag or block.
+	OnInjection string `yaml:"on_injection"`
+}
+
+// Remember says how a tool stores what a branch brought.
+type Remember struct {
+	Tool string `yaml:"tool"` // by the name that hosts see; "" for none
+	// Arguments are the tool's. Names in their texts stand for what is known of the branch.
+	Arguments map[string]any `yaml:"arguments"`
+}
+
+// The values of [Memory.OnInjection].
+const (
+	InjectionLog   = "log"   // deliver it, and say so in the trace
+	InjectionFlag  = "flag"  // and in the text
+	InjectionBlock = "block" // leave it out
+)
 
 // DefaultConfig returns the default limits.
 func DefaultConfig() Config {
@@ -64,6 +105,12 @@ func DefaultConfig() Config {
 		SessionCleanupSeconds:            30,
 		Retention:                        24 * time.Hour,
 		SessionValidation:                ValidationPermissive,
+		InjectMemories:                   true,
+		InjectionBudgetRatio:             0.2,
+		MemoryMaxItems:                   10,
+		MemoryMinConfidence:              0.7,
+		Memory:                           Memory{Arguments: map[string]any{}, Trusted: []string{}, OnInjection: InjectionFlag},
+		Remember:                         Remember{Arguments: map[string]any{}},
 	}
 }
 
@@ -97,6 +144,12 @@ func (c Config) Validate() error {
 	}
 	if c.Retention < time.Minute {
 		faults = append(faults, fmt.Errorf("folding.retention: %v is under a minute", c.Retention))
+	}
+	within("memory_max_items", c.MemoryMaxItems, 0, 1000)
+	for key, v := range map[string]float64{"injection_budget_ratio": c.InjectionBudgetRatio, "memory_min_confidence": c.MemoryMinConfidence} {
+		if !(v >= 0 && v <= 1) {
+			faults = append(faults, fmt.Errorf("folding.%s: %v is not between 0 and 1", key, v))
+		}
 	}
 	if c.SessionValidation != ValidationPermissive && c.SessionValidation != ValidationStrict {
 		faults = append(faults, fmt.Errorf("folding.session_validation: %q is neither %s nor %s", c.SessionValidation, ValidationPermissive, ValidationStrict))

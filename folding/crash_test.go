@@ -295,7 +295,7 @@ func TestRecoverOddRows(t *testing.T) {
 // copyDB copies a database that is not being written, log included.
 func copyDB(t *testing.T, from, to string) {
 	t.Helper()
-	for _, suffix := range []string{"", "-wal"} {
+	for _, suffix := range []string{"", "-wal", ".progress"} {
 		raw, err := os.ReadFile(from + suffix)
 		if err != nil {
 			t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/foldgate/foldgate/budget"
 	"github.com/foldgate/foldgate/folding/contextpath"
+	"github.com/foldgate/foldgate/internal/replicaid"
 )
 
 // CreateRequest asks for a branch.
@@ -32,6 +33,9 @@ type CreateRequest struct {
 	// of the call has no session.
 	Ephemeral    bool
 	LimitSession string
+	// Unattended marks a branch in which only calls are made that name it: it is not the active branch of
+	// its session. The mark does not outlive the process.
+	Unattended bool
 	// Claims describe the caller, in one line; see [Branch].
 	Claims string
 	// Cause is passed on in the Event of the creation.
@@ -99,10 +103,11 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 		}
 	}
 	b := m.add(rec, ledger, parent, d.limits, caller.Thread)
+	b.unattended = d.Unattended
 	m.emit(Event{Kind: EventCreated, Time: now, Branch: b.snapshot(), Cause: d.Cause})
 	rec = b.snapshot()
 	rec.Status = StatusActive // the repository knows no created branches: being stored makes it active
-	stored := m.w.put(OpInsert, rec, atOnce)
+	stored := m.w.put(OpInsert, rec)
 	m.unlock()
 	err = stored.wait()
 
@@ -123,7 +128,7 @@ func (m *Manager) Create(ctx context.Context, caller Caller, req CreateRequest) 
 
 // draft checks the request as far as that needs no lock.
 func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (d draft, err error) {
-	d = draft{CreateRequest: req, id: "br_" + uuid.NewString()}
+	d = draft{CreateRequest: req, id: replicaid.New("br_", m.opts.Replica, uuid.NewString())}
 	if d.Description, err = cleanText("description", req.Description, maxDescription); err != nil {
 		return d, err
 	}
@@ -146,7 +151,7 @@ func (m *Manager) draft(ctx context.Context, caller Caller, req CreateRequest) (
 		return d, cmp.Or(err, Errorf(ErrInvalidInput, "session_id looks like a secret, which would be stored: leave it out, or give another one"))
 	}
 	if d.ParentID == "" { // other branches belong to the session of their parent; see attach
-		own := cmp.Or(caller.Session, "ses_"+uuid.NewString())
+		own := cmp.Or(caller.Session, replicaid.New("ses_", m.opts.Replica, uuid.NewString()))
 		if !m.mayUse(caller, cmp.Or(d.SessionID, own)) {
 			return d, Errorf(ErrForbidden, "this session may not be used from here: %s", m.sessionRemedy(caller.Session))
 		}

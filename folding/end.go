@@ -1,6 +1,7 @@
 package folding
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"maps"
@@ -67,10 +68,11 @@ func (m *Manager) ReturnPaid(ctx context.Context, caller Caller, branchID, messa
 	}
 	m.finish(live, o, now)
 	r.Branch = live.snapshot()
+	parent := m.live[r.Branch.ParentID]
 	m.chargeParent(&r, now)
 	stored := m.w.barrier()
 	m.unlock()
-	if err := stored.wait(); err != nil { // the branch has ended, and the writer tries again
+	if err := cmp.Or(m.save(parent), stored.wait()); err != nil { // the branch has ended, and the writer tries again
 		m.log.Error("return was not stored yet", "branch_id", branchID, "error", err)
 	}
 	return r, nil
@@ -94,7 +96,7 @@ func (m *Manager) TakeMessage(ctx context.Context, caller Caller, b Branch) (boo
 		m.unlock()
 		return false, Errorf(ErrClosed, "foldgate is shutting down: the message can be read after the next start")
 	}
-	stored := m.w.put(OpFinish, b, atOnce)
+	stored := m.w.put(OpFinish, b)
 	m.unlock()
 	_ = stored.wait() // the writer logs the error and tries again
 	return true, nil
@@ -116,12 +118,13 @@ func (m *Manager) returnLate(ctx context.Context, caller Caller, id string, r Re
 		m.unlock()
 		return Returned{}, Errorf(ErrClosed, "foldgate is shutting down: the message was not kept")
 	}
-	m.w.put(OpLate, b, atOnce)
+	m.w.put(OpLate, b)
 	m.emit(Event{Kind: EventLate, Time: now, Branch: b})
+	parent := m.live[b.ParentID]
 	m.chargeParent(&r, now)
 	stored := m.w.barrier()
 	m.unlock()
-	if err := stored.wait(); err != nil {
+	if err := cmp.Or(m.save(parent), stored.wait()); err != nil {
 		return Returned{}, Errorf(ErrStorage, "the message could not be stored: %w", err)
 	}
 	return r, nil
@@ -135,14 +138,14 @@ func (m *Manager) chargeParent(r *Returned, now time.Time) {
 }
 
 // charge charges a message to a branch, as far as its budget goes, and returns how much. Main and a
-// branch that has ended pay all. m.mu is held.
+// branch that has ended pay all. [Manager.save] makes it durable. m.mu is held.
 func (m *Manager) charge(branchID string, tokens int, now time.Time) int {
 	b := m.live[branchID]
 	if b == nil {
 		return tokens
 	}
 	granted := b.ledger.Take(tokens)
-	m.w.put(OpProgress, b.snapshot(), atOnce)
+	b.changes++
 	m.checkBudget(b, now)
 	return granted
 }
@@ -156,14 +159,14 @@ func (m *Manager) Pay(branchID string, n int) int {
 	}
 	m.mu.Lock()
 	now := m.now()
-	if m.live[branchID] == nil {
+	b := m.live[branchID]
+	if b == nil {
 		m.unlock()
 		return 0
 	}
 	granted := m.charge(branchID, n, now)
-	stored := m.w.barrier()
 	m.unlock()
-	if stored.wait() != nil { // the writer logs the error
+	if m.save(b) != nil { // which logs the error
 		return 0
 	}
 	return granted
@@ -171,10 +174,11 @@ func (m *Manager) Pay(branchID string, n int) int {
 
 // EndSession ends all branches of the caller's session with ReasonSessionEnded, also those that
 // its connection created in another session. Call it when a connection has ended; reason says
-// how, for the digest. With [ReasonShutdown] they end with that. It returns when the ends are durable, or with an error after
-// Config.SessionCleanupSeconds; the branches have ended in both cases.
+// how, for the digest. With [ReasonShutdown] they end with that, and those of a replica stay. It
+// returns when the ends are durable, or with an error after Config.SessionCleanupSeconds; the
+// branches have ended in both cases.
 func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) (err error) {
-	if caller.Session == "" {
+	if caller.Session == "" || reason == ReasonShutdown && m.opts.Replica != "" {
 		return nil
 	}
 	ctx, done := m.telemetry.span(ctx, "folding.session.cleanup", caller.Session)
@@ -207,12 +211,12 @@ func (m *Manager) EndSession(ctx context.Context, caller Caller, reason string) 
 	return nil
 }
 
-// End ends a branch of any principal with [ReasonOperator]; reason says why, for its owner and the
-// trace. It returns the branch as it has ended, when that is durable.
-func (m *Manager) End(ctx context.Context, branchID, reason string) (Branch, error) {
-	reason, err := cleanText("reason", reason, maxDescription)
+// End ends a branch of any principal with a Reason; detail says why, for its owner and the trace. It
+// returns the branch as it has ended, when that is durable.
+func (m *Manager) End(ctx context.Context, branchID, reason, detail string) (Branch, error) {
+	detail, err := cleanText("reason", detail, maxDescription)
 	if err == nil {
-		reason, err = m.scrub(ctx, reason)
+		detail, err = m.scrub(ctx, detail)
 	}
 	if err != nil {
 		return Branch{}, err
@@ -224,7 +228,7 @@ func (m *Manager) End(ctx context.Context, branchID, reason string) (Branch, err
 		m.unlock()
 		return Branch{}, Errorf(ErrNotFound, "no open branch %q", Shorten(branchID, 64))
 	}
-	m.finish(b, outcome{reason: ReasonOperator, detail: Shorten(reason, maxLastError)}, now)
+	m.finish(b, outcome{reason: reason, detail: Shorten(detail, maxLastError)}, now)
 	out, stored := b.snapshot(), m.w.barrier()
 	m.unlock()
 	if err := stored.waitFor(ctx); err != nil {
@@ -317,7 +321,7 @@ func (m *Manager) finish(b *branch, o outcome, now time.Time) {
 		}
 	}
 	m.remove(b)
-	m.w.put(OpFinish, b.Branch, atOnce)
+	m.w.put(OpFinish, b.Branch)
 	for l := range b.leases {
 		l.cancel(b.ended())
 	}

@@ -5,9 +5,10 @@ import (
 	"context"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/foldgate/foldgate/internal/replicaid"
 )
 
 // StatusRequest names a branch, or a session to look at its active branch. An empty request means
@@ -82,7 +83,7 @@ func (m *Manager) ActiveLeaf(caller Caller) (b Branch, leaves int) {
 	m.now()
 	var newest *branch
 	for b := range m.sessions[key] {
-		if b.Status != StatusActive || b.Subject != caller.Subject || b.hasActiveChild() {
+		if b.Status != StatusActive || b.Subject != caller.Subject || b.unattended || b.hasActiveChild() {
 			continue
 		}
 		leaves++
@@ -101,7 +102,7 @@ func (m *Manager) ActiveLeaf(caller Caller) (b Branch, leaves int) {
 
 func (b *branch) hasActiveChild() bool {
 	for c := range b.children {
-		if c.Status == StatusActive {
+		if c.Status == StatusActive && !c.unattended {
 			return true
 		}
 	}
@@ -198,6 +199,6 @@ func notActiveError(id string, b Branch, ok bool, err error) error {
 
 // IsBranchID reports whether id has the form of a branch id.
 func IsBranchID(id string) bool {
-	rest, ok := strings.CutPrefix(id, "br_")
+	_, rest, ok := replicaid.Cut("br_", id)
 	return ok && len(rest) == 36 && uuid.Validate(rest) == nil
 }

@@ -26,6 +26,8 @@ type CallOutcome struct {
 	Tool string
 	// Err is the text of a failure, "" for a success. It is scrubbed and cut to 200 characters.
 	Err string
+	// ModelInput and ModelOutput are the tokens of a model that the call used; see [Activity].
+	ModelInput, ModelOutput int
 }
 
 // Acquire registers a call in an active branch. It fails like [Manager.Resolve], but does not
@@ -44,7 +46,7 @@ func (m *Manager) Acquire(ctx context.Context, branchID string) (*Lease, error) 
 	l := &Lease{m: m, b: b}
 	l.lifetime, l.cancel = context.WithCancelCause(ctx)
 	b.leases[l] = struct{}{}
-	m.w.put(OpProgress, b.snapshot(), withNext) // at the latest with the first charge
+	b.changes++ // saved with the first charge
 	m.unlock()
 	return l, nil
 }
@@ -151,10 +153,10 @@ func (l *Lease) usable(n int) error {
 func (l *Lease) store(n int, now time.Time) error {
 	m, b := l.m, l.b
 	l.charged += n
+	b.changes++
 	m.warn(b, now)
-	stored := m.w.put(OpProgress, b.snapshot(), atOnce)
 	m.unlock()
-	if err := stored.wait(); err != nil {
+	if err := m.save(b); err != nil {
 		l.Refund(n)
 		return Errorf(ErrStorage, "the charge could not be stored, so nothing is delivered: %w", err)
 	}
@@ -166,17 +168,19 @@ func (l *Lease) store(n int, now time.Time) error {
 func (l *Lease) Refund(n int) {
 	m, b := l.m, l.b
 	m.mu.Lock()
-	defer m.unlock()
 	now := m.now()
 	n = min(n, l.charged)
 	if n < 0 || b.Status.Terminal() || l.released {
+		m.unlock()
 		return
 	}
 	l.charged -= n
 	b.ledger.Refund(n)
-	m.w.put(OpProgress, b.snapshot(), atOnce)
+	b.changes++
 	l.letGo()
 	m.warn(b, now)
+	m.unlock()
+	_ = m.save(b) // which logs the error; then the tokens stay used if the process dies
 }
 
 // letGo ends holding: this lease refunds no more. m.mu is held.
@@ -216,7 +220,7 @@ func (l *Lease) release(wait context.Context, o CallOutcome, exhaust bool) {
 	l.letGo()
 	if !b.Status.Terminal() {
 		b.Activity.add(o)
-		m.w.put(OpProgress, b.snapshot(), soon)
+		b.changes++
 		if exhaust {
 			m.exhaust(b, now)
 		} else {
@@ -230,5 +234,7 @@ func (l *Lease) release(wait context.Context, o CallOutcome, exhaust bool) {
 	l.cancel(context.Canceled)
 	if stored != nil {
 		_ = stored.waitFor(wait) // the writer logs the error and tries again
+	} else {
+		_ = m.save(b) // which logs the error
 	}
 }

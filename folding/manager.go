@@ -40,6 +40,9 @@ type Options struct {
 	// Principals is the number of configured principals. If there are several, none takes more than
 	// half of what the others leave of Config.MaxConcurrentPerInstance, but each may take one.
 	Principals int
+	// Replica is the name of this process among replicas; ids have it. "" means that there is one process.
+	// A replica leaves its branches active when it is shut down: it continues them at its next start.
+	Replica string
 	// Log receives the begin and the end of each branch, without its texts, and errors that can't
 	// be returned; nil means none.
 	Log *slog.Logger
@@ -98,11 +101,17 @@ type branch struct {
 	children map[*branch]struct{}
 	leases   map[*Lease]struct{}
 	ledger   *budget.Ledger
-	limits   sessionKey    // against which it counts
-	thread   string        // that created it, or ""
-	joined   []sessionKey  // the threads that joined it
-	holders  int           // leases that hold all that was left
-	freed    chan struct{} // closed and replaced when a holder lets go
+	limits   sessionKey // against which it counts
+	thread   string     // that created it, or ""
+	// unattended is as in CreateRequest.
+	unattended bool
+	joined     []sessionKey  // the threads that joined it
+	holders    int           // leases that hold all that was left
+	freed      chan struct{} // closed and replaced when a holder lets go
+	changes    int           // of tokens and calls
+
+	saving sync.Mutex // held during a write of tokens and calls, before Manager.mu; guards saved
+	saved  int        // changes that are durable
 }
 
 // sessionKey is a session of one principal or, with a thread, one thread of it. Sessions of two
@@ -157,9 +166,13 @@ func Open(ctx context.Context, cfg Config, opts Options) (*Manager, error) {
 	m.limits.Store(&limits{cfg, opts.Principals > 1})
 	m.mu.Lock()
 	m.recover(active)
-	stored := m.w.barrier()
+	recovered, stored := slices.Collect(maps.Values(m.live)), m.w.barrier()
 	m.unlock()
-	if err := stored.wait(); err != nil {
+	err = stored.wait()
+	for _, b := range recovered {
+		err = cmp.Or(err, m.save(b))
+	}
+	if err != nil {
 		m.w.close()
 		return nil, fmt.Errorf("take over active branches: %w", err)
 	}
@@ -185,7 +198,7 @@ func (m *Manager) recover(active []Branch) {
 			limits = parent.limits
 		}
 		b := m.add(rec, ledger, parent, limits, "") // the thread ended with its connection
-		m.w.put(OpProgress, b.snapshot(), atOnce)
+		b.changes++
 		m.emit(Event{Kind: EventRecovered, Time: now, Branch: b.snapshot()})
 	}
 	m.expire(now)
@@ -256,9 +269,10 @@ func (m *Manager) cleanUp(now time.Time) bool {
 	return n < archiveBatch
 }
 
-// Close ends all branches with ReasonShutdown, stores that and closes the repository. It returns
-// an error if that takes longer than ctx or Config.SessionCleanupSeconds allow: then something
-// may not be stored. Later operations fail with [ErrClosed]. A second Close does nothing.
+// Close ends all branches with ReasonShutdown, unless Options.Replica is set, stores that and closes
+// the repository. It returns an error if that takes longer than ctx or Config.SessionCleanupSeconds
+// allow: then something may not be stored. Later operations fail with [ErrClosed]. A second Close
+// does nothing.
 func (m *Manager) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cleanupTime())
 	defer cancel()
@@ -269,7 +283,9 @@ func (m *Manager) Close(ctx context.Context) error {
 	}
 	now := m.now()
 	m.closed = true
-	m.finishAll(maps.Values(m.live), outcome{reason: ReasonShutdown}, now)
+	if m.opts.Replica == "" {
+		m.finishAll(maps.Values(m.live), outcome{reason: ReasonShutdown}, now)
+	}
 	m.unlock()
 	close(m.quit)
 	stopped := make(chan struct{})
@@ -365,6 +381,28 @@ func (b *branch) snapshot() Branch {
 	}
 	out.Activity.Tools = slices.Clone(out.Activity.Tools)
 	return out
+}
+
+// save returns when the tokens and calls of b are durable as they are now, or its end is. Calls that
+// wait for each other share a write. A nil b has nothing to save.
+func (m *Manager) save(b *branch) error {
+	if b == nil {
+		return nil
+	}
+	b.saving.Lock()
+	defer b.saving.Unlock()
+	m.mu.Lock()
+	changes, now := b.changes, b.snapshot()
+	m.mu.Unlock()
+	if b.saved == changes {
+		return nil
+	}
+	if err := m.opts.Repository.Progress(now); err != nil {
+		m.log.Error("progress was not stored", "branch_id", now.ID, "error", err)
+		return err
+	}
+	b.saved = changes
+	return nil
 }
 
 // inOrder returns branches deepest first, then oldest first.

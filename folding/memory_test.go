@@ -44,13 +44,20 @@ func (r *memory) Apply(_ context.Context, changes []Change) error {
 		switch b := r.branches[c.Branch.ID]; c.Op {
 		case OpInsert, OpFinish:
 			r.branches[c.Branch.ID] = c.Branch
-		case OpProgress:
-			b.BudgetUsed, b.Activity = c.Branch.BudgetUsed, c.Branch.Activity
-			r.branches[c.Branch.ID] = b
 		case OpLate:
 			b.Message, b.Late = c.Branch.Message, c.Branch.Late
 			r.branches[c.Branch.ID] = b
 		}
+	}
+	return nil
+}
+
+func (r *memory) Progress(b Branch) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if old, ok := r.branches[b.ID]; ok && !old.Status.Terminal() {
+		old.BudgetUsed, old.Activity = b.BudgetUsed, b.Activity
+		r.branches[b.ID] = old
 	}
 	return nil
 }

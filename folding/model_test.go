@@ -71,6 +71,15 @@ func (r *mortal) Apply(ctx context.Context, c []folding.Change) error {
 	return r.Repository.Apply(ctx, c)
 }
 
+func (r *mortal) Progress(b folding.Branch) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.dead {
+		return nil
+	}
+	return r.Repository.Progress(b)
+}
+
 func (r *mortal) Close() error { return nil }
 
 func (x *model) active() []*modelBranch {

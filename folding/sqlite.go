@@ -79,6 +79,8 @@ type database struct {
 	db   *sql.DB     // readers
 	open []io.Closer // what release closes, the last first
 
+	progress *progressFile
+
 	write   sync.Mutex // held during a transaction; guards the fields below
 	conn    *sql.Conn  // the one connection that writes
 	stmts   [len(statements)]*sql.Stmt
@@ -135,6 +137,14 @@ func OpenSQLite(path string) (_ Repository, err error) {
 		}
 		d.open = append(d.open, d.stmts[op])
 	}
+	active, err := d.active(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if d.progress, err = openProgress(path+".progress", active); err != nil {
+		return nil, err
+	}
+	d.open = append(d.open, d.progress.file)
 	go d.checkpoints()
 	return d, nil
 }
@@ -145,14 +155,22 @@ const columns = `id, parent_id, principal, session, origin, context, depth, desc
 
 // statements write changes on the writing connection.
 var statements = [...]string{
-	OpInsert:   "INSERT INTO branches (" + columns + ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
-	OpProgress: "UPDATE branches SET budget_used = ?, activity = ? WHERE id = ? AND status = 'active'",
+	OpInsert: "INSERT INTO branches (" + columns + ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)",
 	OpFinish: `UPDATE branches SET status = ?, reason = ?, error = ?, digest = ?, message = ?,
 		budget_used = ?, activity = ?, completed_at = ?, returned_by = ? WHERE id = ?`,
 	OpLate: "UPDATE branches SET message = ?, late = ? WHERE id = ?",
 }
 
 func (d *database) Active(ctx context.Context) ([]Branch, error) {
+	out, err := d.active(ctx)
+	for i := 0; err == nil && i < len(out); i++ {
+		err = d.progress.read(&out[i])
+	}
+	return out, err
+}
+
+// active returns the rows of branches that have not ended, without their progress.
+func (d *database) active(ctx context.Context) ([]Branch, error) {
 	rows, err := d.db.QueryContext(ctx, "SELECT "+columns+" FROM branches WHERE status = 'active' ORDER BY created_at, id")
 	if err != nil {
 		return nil, diagnose(d.path, err)
@@ -175,10 +193,20 @@ func (d *database) Get(ctx context.Context, id string) (Branch, bool, error) {
 	if errors.Is(err, sql.ErrNoRows) {
 		return Branch{}, false, nil
 	}
+	if err == nil && !b.Status.Terminal() {
+		err = d.progress.read(&b)
+	}
 	if err != nil {
 		return Branch{}, false, diagnose(d.path, err)
 	}
 	return b, true, nil
+}
+
+func (d *database) Progress(b Branch) error {
+	if err := d.progress.write(b); err != nil {
+		return diagnose(d.path, err)
+	}
+	return nil
 }
 
 func scan(row interface{ Scan(...any) error }) (Branch, error) {
@@ -201,6 +229,13 @@ func scan(row interface{ Scan(...any) error }) (Branch, error) {
 func (d *database) Apply(ctx context.Context, changes []Change) (err error) {
 	d.write.Lock()
 	defer d.write.Unlock()
+	for _, c := range changes {
+		if c.Op == OpInsert { // a branch in the database has a page
+			if err := d.progress.add(c.Branch); err != nil {
+				return diagnose(d.path, err)
+			}
+		}
+	}
 	if len(changes) == 1 { // a single statement is a transaction
 		err = d.apply(ctx, changes[0])
 	} else {
@@ -212,6 +247,11 @@ func (d *database) Apply(ctx context.Context, changes []Change) (err error) {
 			}
 			return nil
 		})
+	}
+	for _, c := range changes {
+		if c.Op == OpFinish && err == nil || c.Op == OpInsert && err != nil {
+			d.progress.remove(c.Branch.ID)
+		}
 	}
 	if err != nil {
 		return diagnose(d.path, err)
@@ -237,8 +277,6 @@ func (d *database) apply(ctx context.Context, c Change) error {
 			b.Reason, b.Error, b.Digest, b.Message, b.Late, b.BudgetUsed, b.BudgetTotal, string(activity),
 			micros(b.CreatedAt), micros(b.ExpiresAt), micros(b.CompletedAt),
 			b.Handles, b.ReturnedBy, b.Subject, b.Claims}
-	case OpProgress:
-		args = []any{b.BudgetUsed, string(activity), b.ID}
 	case OpFinish:
 		args = []any{string(b.Status), b.Reason, b.Error, b.Digest, b.Message, b.BudgetUsed, string(activity), micros(b.CompletedAt), b.ReturnedBy, b.ID}
 	case OpLate:
@@ -298,6 +336,7 @@ func (d *database) checkpoints() {
 			return
 		case <-d.checkpoint:
 		}
+		_ = d.progress.file.Sync() // not older on the disk than the database
 		// A failed checkpoint loses nothing: the log grows until one succeeds.
 		var busy, log, moved int // pages
 		err := d.db.QueryRow("PRAGMA wal_checkpoint(PASSIVE)").Scan(&busy, &log, &moved)

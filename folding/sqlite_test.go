@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -53,7 +54,9 @@ func TestRepositories(t *testing.T) {
 				t.Errorf("Active, error %v (-want +got):\n%s", err, diff)
 			}
 			a.BudgetUsed, a.Activity.Calls = 50, 3
-			apply(folding.Change{Op: folding.OpProgress, Branch: a})
+			if err := repo.Progress(a); err != nil {
+				t.Fatal(err)
+			}
 			b.Status, b.Reason, b.Error, b.Digest = folding.StatusTimeout, "timeout", "timeout after 1m0s", "nothing"
 			b.CompletedAt, b.BudgetUsed = b.ExpiresAt, 60
 			apply(folding.Change{Op: folding.OpFinish, Branch: b})
@@ -93,6 +96,63 @@ func TestRepositories(t *testing.T) {
 				t.Errorf("Close: %v", err)
 			}
 		})
+	}
+}
+
+// A page that a crash of the machine cut is not read, a page of an ended branch goes to the next one, and
+// texts of an ended branch do not stay.
+func TestProgressPages(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s.db")
+	repo := openDB(t, path)
+	var list []folding.Branch
+	begin := func(id string) {
+		b := sample(id, time.Now().UTC().Truncate(time.Microsecond))
+		if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpInsert, Branch: b}}); err != nil {
+			t.Fatal(err)
+		}
+		b.BudgetUsed, b.Activity.LastError = b.BudgetUsed+1, "error of "+id
+		for i := range b.Activity.Tools {
+			b.Activity.Tools[i].Tool = strings.Repeat("<", 64)
+		}
+		if err := repo.Progress(b); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, b)
+	}
+	begin("br_a")
+	begin("br_b")
+	ended := list[0]
+	ended.Status, ended.CompletedAt = folding.StatusCompleted, ended.CreatedAt
+	if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpFinish, Branch: ended}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := repo.Progress(list[0]); err != nil { // a charge that comes late
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(path + ".progress")
+	if err != nil || strings.Contains(string(raw), "error of br_a") || !strings.Contains(string(raw), "error of br_b") {
+		t.Errorf("%v: an ended branch has a page, or an active one has none: %q", err, raw)
+	}
+	begin("br_c")
+	if raw, _ := os.ReadFile(path + ".progress"); len(raw) > 2*4096 || !strings.Contains(string(raw[:4096]), "error of br_c") {
+		t.Errorf("%d bytes: the page of an ended branch was not used again", len(raw))
+	}
+	repo.Close()
+
+	raw, _ = os.ReadFile(path + ".progress")
+	raw[20] ^= 1 // in the page of br_c
+	if err := os.WriteFile(path+".progress", raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	repo = openDB(t, path)
+	defer repo.Close()
+	for i, want := range []int{list[1].BudgetUsed, list[2].BudgetTotal} { // a damaged page gives no tokens back
+		if got, ok, err := repo.Get(ctx, list[i+1].ID); !ok || err != nil || got.BudgetUsed != want {
+			t.Errorf("%s: used %d, %v; want %d", list[i+1].ID, got.BudgetUsed, err, want)
+		}
+	}
+	if active, err := repo.Active(ctx); err != nil || len(active) != 2 || active[0].BudgetUsed+active[1].BudgetUsed != list[1].BudgetUsed+list[2].BudgetTotal {
+		t.Errorf("Active = %+v, %v", active, err)
 	}
 }
 
@@ -242,8 +302,8 @@ func TestSQLiteCheckpoints(t *testing.T) {
 		if n++; n > 50_000 {
 			t.Fatal("the log never started over")
 		}
-		b.BudgetUsed = n
-		if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpProgress, Branch: b}}); err != nil {
+		b.Message = strconv.Itoa(n)
+		if err := repo.Apply(ctx, []folding.Change{{Op: folding.OpLate, Branch: b}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -255,8 +315,8 @@ func TestSQLiteCheckpoints(t *testing.T) {
 	}
 	again := openDB(t, path)
 	defer again.Close()
-	if got, ok, err := again.Get(ctx, "br_a"); !ok || err != nil || got.BudgetUsed != n {
-		t.Errorf("after the log was moved: used %d, %v, %v; want %d", got.BudgetUsed, ok, err, n)
+	if got, ok, err := again.Get(ctx, "br_a"); !ok || err != nil || got.Message != strconv.Itoa(n) {
+		t.Errorf("after the log was moved: message %s, %v, %v; want %d", got.Message, ok, err, n)
 	}
 }
 

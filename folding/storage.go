@@ -17,6 +17,9 @@ type Repository interface {
 	// Apply writes changes in their order, all or none. When it returns, they survive the death
 	// of the process.
 	Apply(ctx context.Context, changes []Change) error
+	// Progress writes BudgetUsed and Activity of an active branch. When it returns, they survive the
+	// death of the process. For one branch it is called by one goroutine at a time.
+	Progress(b Branch) error
 	// Archive archives up to limit branches that ended before a time: it keeps their figures and
 	// deletes their texts. It returns how many.
 	Archive(ctx context.Context, before time.Time, limit int) (int, error)
@@ -24,8 +27,7 @@ type Repository interface {
 	Close() error
 }
 
-// Change is one write. Branch holds absolute values, so a change can be repeated, and a later
-// change of a branch replaces an earlier one with the same Op.
+// Change is one write. Branch holds absolute values, so a change can be repeated.
 type Change struct {
 	Op     Op
 	Branch Branch
@@ -38,8 +40,6 @@ type Op int
 const (
 	// OpInsert stores a new branch.
 	OpInsert Op = iota
-	// OpProgress stores BudgetUsed and Activity of an active branch.
-	OpProgress
 	// OpFinish stores the end of a branch.
 	OpFinish
 	// OpLate stores Message and Late of a branch that has ended.
@@ -49,19 +49,17 @@ const (
 // retryAfter is the wait before the writer repeats an end that the repository refused.
 const retryAfter = time.Second
 
-// writer writes the changes of active branches. While one transaction runs it collects changes
-// for the next, so that concurrent charges share a commit.
+// writer writes the begins and ends of branches. While one transaction runs it collects changes for
+// the next, so that concurrent ends share a commit.
 type writer struct {
-	repo  Repository
-	log   *slog.Logger
-	wake  chan struct{}
-	timer *time.Timer // wakes for a change that is due soon
-	quit  chan struct{}
-	done  chan struct{}
+	repo Repository
+	log  *slog.Logger
+	wake chan struct{}
+	quit chan struct{}
+	done chan struct{}
 
 	mu    sync.Mutex // guards the fields below
 	next  *commit
-	armed bool              // timer is running
 	ended map[string]Branch // finished branches that are not durable yet
 }
 
@@ -90,35 +88,20 @@ func newWriter(repo Repository, log *slog.Logger) *writer {
 		repo: repo, log: log, next: &commit{done: make(chan struct{})}, ended: map[string]Branch{},
 		wake: make(chan struct{}, 1), quit: make(chan struct{}), done: make(chan struct{}),
 	}
-	w.timer = time.AfterFunc(time.Hour, func() { signal(w.wake) })
-	w.timer.Stop()
 	go w.run()
 	return w
 }
 
-// The longest that a change waits for others to share its commit.
-const (
-	atOnce   time.Duration = 0 // an operation waits for it
-	soon                   = 20 * time.Millisecond
-	withNext time.Duration = -1 // until the next commit, whenever that is
-)
-
 // put adds a change to the next commit. The order of puts is the order of writes, so call it
 // under the lock that orders the changes themselves.
-func (w *writer) put(op Op, b Branch, wait time.Duration) *commit {
+func (w *writer) put(op Op, b Branch) *commit {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.next.changes = append(w.next.changes, Change{op, b})
 	if op == OpFinish {
 		w.ended[b.ID] = b
 	}
-	switch {
-	case wait == atOnce:
-		signal(w.wake)
-	case wait > 0 && !w.armed:
-		w.armed = true
-		w.timer.Reset(wait)
-	}
+	signal(w.wake)
 	return w.next
 }
 
@@ -146,7 +129,6 @@ func (w *writer) close() {
 
 func (w *writer) run() {
 	defer close(w.done)
-	defer w.timer.Stop()
 	var refused []Change // ends that the repository refused
 	for {
 		var retry <-chan time.Time
@@ -175,10 +157,8 @@ func (w *writer) flush(refused []Change) []Change {
 	w.mu.Lock()
 	c := w.next
 	w.next = &commit{done: make(chan struct{})}
-	w.armed = false
-	w.timer.Stop()
 	w.mu.Unlock()
-	changes := compact(append(refused, c.changes...))
+	changes := append(refused, c.changes...)
 	if len(changes) > 0 {
 		c.err = w.repo.Apply(context.Background(), changes)
 	}
@@ -197,23 +177,6 @@ func (w *writer) flush(refused []Change) []Change {
 	}
 	close(c.done)
 	return refused
-}
-
-// compact drops progress that a later progress or end of the same branch replaces.
-func compact(changes []Change) []Change {
-	last := make(map[string]int, len(changes)) // the index of a branch's last progress or end
-	for i, c := range changes {
-		if c.Op == OpProgress || c.Op == OpFinish {
-			last[c.Branch.ID] = i
-		}
-	}
-	kept := changes[:0]
-	for i, c := range changes {
-		if c.Op != OpProgress || last[c.Branch.ID] == i {
-			kept = append(kept, c)
-		}
-	}
-	return kept
 }
 
 // signal wakes the goroutine that receives from c, a channel with room for one signal.

@@ -32,6 +32,13 @@ func (r *faulty) Apply(ctx context.Context, c []folding.Change) error {
 	return r.Repository.Apply(ctx, c)
 }
 
+func (r *faulty) Progress(b folding.Branch) error {
+	if r.disk() {
+		return errors.New("disk full")
+	}
+	return r.Repository.Progress(b)
+}
+
 func (r *faulty) Archive(ctx context.Context, before time.Time, limit int) (int, error) {
 	r.disk()
 	return r.Repository.Archive(ctx, before, limit)

@@ -25,7 +25,7 @@ func Example() {
 		return
 	}
 	defer store.Close()
-	handle := results.NewHandle()
+	handle := store.NewHandle()
 	err = store.Put(ctx, results.Result{Handle: handle, Principal: "ada", Session: "s1", Context: "br_1", Text: "a long text\nabout a parser\n"})
 	if err != nil {
 		fmt.Println(err)

@@ -16,12 +16,12 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/foldgate/foldgate/folding"
 	"github.com/foldgate/foldgate/folding/contextpath"
+	"github.com/foldgate/foldgate/internal/replicaid"
 	"github.com/foldgate/foldgate/internal/sqlitedb"
 )
 
@@ -34,13 +34,15 @@ type Config struct {
 	TTL time.Duration
 	// Strict lets only the session that made a result read it.
 	Strict bool
+	// Replica is the name of this process among replicas; handles have it. "" means that there is one process.
+	Replica string
 	// Now is the clock; nil means time.Now.
 	Now func() time.Time
 }
 
 // Result is a scrubbed result that was too large to deliver.
 type Result struct {
-	// Handle names the result: "res_" and 26 random characters.
+	// Handle names the result: "res_", the name of the replica if there are several, and 26 random characters.
 	Handle string
 	// Principal and Session made the call. Context is the path of its branch, "" for main.
 	Principal, Session, Context string
@@ -331,15 +333,15 @@ func (s *Store) update(ctx context.Context, f func(*sql.Tx) error) error {
 var handleEncoding = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
 
 // NewHandle returns a new handle with 128 random bits.
-func NewHandle() string {
+func (s *Store) NewHandle() string {
 	var b [16]byte
 	rand.Read(b[:]) // never fails: the runtime ends the process instead
-	return "res_" + handleEncoding.EncodeToString(b[:])
+	return replicaid.New("res_", s.cfg.Replica, handleEncoding.EncodeToString(b[:]))
 }
 
 // IsHandle reports whether s has the form of a handle.
 func IsHandle(s string) bool {
-	rest, ok := strings.CutPrefix(s, "res_")
+	_, rest, ok := replicaid.Cut("res_", s)
 	if !ok || len(rest) != 26 {
 		return false
 	}

@@ -35,7 +35,7 @@ var owner = folding.Caller{Principal: "ada", Session: "s1"}
 func keep(t *testing.T, r *Store, context_ string, n int) string {
 	t.Helper()
 	s := Result{
-		Handle: NewHandle(), Principal: "ada", Session: "s1", Context: context_, Server: "files", Tool: "read_file",
+		Handle: (&Store{}).NewHandle(), Principal: "ada", Session: "s1", Context: context_, Server: "files", Tool: "read_file",
 		Kind: "text", Text: strings.Repeat("x", n), Tokens: n, Delivered: 10,
 	}
 	if err := r.Put(t.Context(), s); err != nil {
@@ -48,7 +48,7 @@ func TestStoredResultSurvivesRestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "results.db")
 	r, now := resultStore(t, path, 1<<20)
 	want := Result{
-		Handle: NewHandle(), Principal: "ada", Session: "s1", Context: "br_a/br_b", Server: "db", Tool: "query", Kind: "JSON",
+		Handle: (&Store{}).NewHandle(), Principal: "ada", Session: "s1", Context: "br_a/br_b", Server: "db", Tool: "query", Kind: "JSON",
 		Text: "line\x00 \xff one\n", Structured: `{"a":1.0}`, Tokens: 900, Delivered: 40,
 	}
 	if err := r.Put(t.Context(), want); err != nil {
@@ -101,7 +101,7 @@ func TestWhoMayReadAResult(t *testing.T) {
 	r.cfg.Strict = false
 	// Foreign, unknown and malformed handles get the same text.
 	_, foreign := r.Get(t.Context(), folding.Caller{Principal: "bob"}, "", handle)
-	other := NewHandle()
+	other := (&Store{}).NewHandle()
 	_, unknown := r.Get(t.Context(), owner, "", other)
 	if got, want := strings.ReplaceAll(foreign.Error(), handle, "H"), strings.ReplaceAll(unknown.Error(), other, "H"); got != want {
 		t.Errorf("a foreign handle says %q, an unknown one %q", got, want)
@@ -117,7 +117,7 @@ func TestWhoMayReadAResult(t *testing.T) {
 func TestQuotaIsShared(t *testing.T) {
 	r, _ := resultStore(t, filepath.Join(t.TempDir(), "results.db"), 1000)
 	put := func(principal string, n int) string {
-		s := Result{Handle: NewHandle(), Principal: principal, Server: "files", Tool: "read_file", Text: strings.Repeat("x", n)}
+		s := Result{Handle: (&Store{}).NewHandle(), Principal: principal, Server: "files", Tool: "read_file", Text: strings.Repeat("x", n)}
 		if err := r.Put(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
@@ -162,7 +162,7 @@ func TestQuotaEvictsTheOldest(t *testing.T) {
 	if _, err := r.Get(t.Context(), folding.Caller{Principal: "bob"}, "", handles[0]); !errors.Is(err, ErrUnknown) {
 		t.Errorf("an evicted result of somebody else: %v, want unknown", err)
 	}
-	err := r.Put(t.Context(), Result{Handle: NewHandle(), Text: strings.Repeat("x", 1001)})
+	err := r.Put(t.Context(), Result{Handle: (&Store{}).NewHandle(), Text: strings.Repeat("x", 1001)})
 	if !errors.Is(err, ErrTooLarge) {
 		t.Errorf("Put over the quota = %v, want ErrTooLarge", err)
 	}
@@ -239,9 +239,9 @@ func TestNewerResultStoreIsRefused(t *testing.T) {
 func TestHandles(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
-		h := NewHandle()
+		h := (&Store{}).NewHandle()
 		if !IsHandle(h) || len(h) != 30 || seen[h] {
-			t.Fatalf("NewHandle() = %q", h)
+			t.Fatalf("(&Store{}).NewHandle() = %q", h)
 		}
 		seen[h] = true
 	}
