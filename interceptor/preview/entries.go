@@ -29,16 +29,25 @@ type column struct {
 	name       string
 	rows, last int // entries with a value; the last one
 	tally      tally
-	long       int // bytes of all values
+	values     []string // of each entry, "" for none; kept while they may be titles
+	long       int      // bytes of all values
 	from, to   string
 
-	numbers    int
-	sum        float64
-	rising     bool // each number is larger than the one before
-	scaled     bool // numbers have units of different size
-	low, high  float64
-	lows, tops string // as written
-	lowAt, top int    // entries
+	numbers int
+	sum     float64
+	rising  bool // each number is larger than the one before
+	scaled  bool // numbers have units of different size
+	low     float64
+	lows    string // as written
+	lowAt   int    // its entry
+	tops    []top  // the largest two
+}
+
+// top is a large value of a column.
+type top struct {
+	number float64
+	value  string
+	at     int // the entry
 }
 
 func (e *entries) begin(line int) {
@@ -46,6 +55,15 @@ func (e *entries) begin(line int) {
 	if e.shown != nil {
 		e.brief = append(e.brief, "")
 	}
+}
+
+// alike reports whether there are some entries, and most have the same fields.
+func (e *entries) alike() bool {
+	rows := 0
+	for _, c := range e.cols {
+		rows += c.rows
+	}
+	return len(e.lines) >= 4 && len(e.cols) > 0 && rows*4 >= len(e.lines)*len(e.cols)*3
 }
 
 const maxColumns = 60
@@ -83,6 +101,16 @@ func (e *entries) set(name, value string) {
 	}
 	c.long += len(value)
 	c.tally.add(value[:min(len(value), 200)], at)
+	switch keeps := isID.MatchString(c.name) || c.numbers*2 <= c.rows && len(c.tally.n)*6 >= min(c.rows, 600); {
+	case c.rows > 1 && c.values == nil:
+	case !keeps:
+		c.values = nil
+	default:
+		for len(c.values) < at {
+			c.values = append(c.values, "")
+		}
+		c.values = append(c.values, value)
+	}
 	n, scaled, ok := number(value)
 	if !ok {
 		return
@@ -90,11 +118,15 @@ func (e *entries) set(name, value string) {
 	if c.numbers++; c.numbers == 1 || n < c.low {
 		c.low, c.lows, c.lowAt = n, value, at
 	}
-	if c.numbers == 1 || n > c.high {
-		c.high, c.tops, c.top = n, value, at
+	if c.numbers == 1 || n > c.tops[0].number {
+		c.tops = slices.Insert(c.tops, 0, top{n, value, at})
 	} else {
 		c.rising = false
+		if len(c.tops) == 1 || n > c.tops[1].number {
+			c.tops = slices.Insert(c.tops, 1, top{n, value, at})
+		}
 	}
+	c.tops = c.tops[:min(2, len(c.tops))]
 	c.sum, c.scaled = c.sum+n, c.scaled || scaled
 }
 
@@ -143,7 +175,8 @@ func (e *entries) tell(f *findings, lead string, show func(i int, note string, w
 	if n == 0 {
 		return
 	}
-	if show == nil {
+	bare := show == nil
+	if bare {
 		show = func(i int, note string, worth float64) { f.line(e.lines[i], note, narrow, worth) }
 		if e.shown != nil {
 			show = func(i int, note string, worth float64) {
@@ -155,6 +188,15 @@ func (e *entries) tell(f *findings, lead string, show func(i int, note string, w
 		}
 	}
 	f.totals = append(f.totals, plural(n, e.noun))
+	show(0, "", 10)
+	show(n-1, "", 8)
+	if e.shown == nil && len(e.lines) > 1 && bare {
+		for i, worth := range map[int]float64{0: 10, n - 1: 8} {
+			if line := e.lines[i]; len(f.lines[line]) <= wide {
+				f.line(line, "", wide, worth)
+			}
+		}
+	}
 	if e.shown != nil {
 		for i := range min(n, 8) {
 			show(i, "", 7*math.Pow(0.85, float64(i)))
@@ -179,7 +221,7 @@ func (e *entries) tell(f *findings, lead string, show func(i int, note string, w
 		}
 		switch {
 		case values == 1 && c.rows == n && n > 1:
-			always = append(always, head+": "+clip(c.from, 60))
+			always = append(always, head+" "+clip(c.from, 60))
 			continue
 		case isTime(c.from) && isTime(c.to):
 			if !timed {
@@ -190,18 +232,37 @@ func (e *entries) tell(f *findings, lead string, show func(i int, note string, w
 			timed = true
 			continue
 		case c.numbers*20 >= c.rows*19 && c.numbers > 1 && values > 6:
-			text := fmt.Sprintf("%s: min %s max %s", head, c.lows, c.tops)
+			text := fmt.Sprintf("%s: min %s max %s", head, c.lows, c.tops[0].value)
 			worth := 2.0
 			id := c.rising || values == c.rows && isID.MatchString(c.name)
-			if !id && !c.scaled {
-				text += fmt.Sprintf(" sum %s", strings.TrimSuffix(strconv.FormatFloat(c.sum, 'f', 1, 64), ".0"))
-			}
 			if !id {
-				worth = 5
-				show(c.top, " (max "+clip(c.name, 20)+")", 16*scale)
-				show(c.lowAt, " (min "+clip(c.name, 20)+")", 4*scale)
+				worth = 11
+				show(c.lowAt, " (min "+clip(c.name, 20)+")", (4+4*math.Sqrt(float64(c.tally.n[c.lows].n)/float64(n)))*scale)
+				for i, t := range c.tops {
+					switch name := e.title(t.at); {
+					case name == "" && i == 0:
+						show(t.at, " (max "+clip(c.name, 20)+")", 16*scale)
+					case i == 0:
+						text += " (" + name + ")"
+					case name != "" && t.number < c.tops[0].number && c.tops[0].number*5 >= c.sum*2: // that may be a sum
+						text += fmt.Sprintf(" then %s (%s)", t.value, name)
+					}
+				}
 			}
-			f.fact(worth*scale, []string{text}, nil)
+			if !id && !c.scaled {
+				text += " sum " + strings.TrimSuffix(strconv.FormatFloat(c.sum, 'f', 1, 64), ".0")
+			}
+			parts := []string{text}
+			if _, most := c.tally.most(); !id && n >= 20 && most*8 > n { // some values are frequent
+				top := c.tally.top()
+				for _, s := range top[:min(len(top), 4)] {
+					if s.n*20 < n {
+						break
+					}
+					parts = append(parts, fmt.Sprintf("%s ×%s", clip(s.value, 20), group(s.n)))
+				}
+			}
+			f.fact(worth*scale, parts, func(i int) float64 { return 1 / (1 + float64(min(i, 1))) })
 			scale *= 0.95
 			continue
 		case isPathName(c.name):
@@ -211,13 +272,18 @@ func (e *entries) tell(f *findings, lead string, show func(i int, note string, w
 		switch repeats := values <= fewValues || values*10 <= c.rows*7; {
 		case c.name == lead:
 			for i, s := range top[:min(len(top), 40)] {
-				show(s.first, s.note(), 7*scale/(1+float64(i)/6))
+				show(s.first, s.note(), scale*(5+8*math.Sqrt(float64(s.n)/float64(n)))/(1+float64(i)/6))
 			}
 			if c.long/c.rows > 40 || c.name == "message" {
 				continue
 			}
 		case !repeats || c.long/c.rows > 80 || top[0].n == 1 && slices.Contains(e.shown, c.name):
 			continue
+		}
+		if c.name == "first word" {
+			for _, s := range top[:min(len(top), 6)] {
+				show(s.first, "", 7)
+			}
 		}
 		rare := 0
 		if n >= 20 && top[0].n*10 >= n {
@@ -243,14 +309,37 @@ func (e *entries) tell(f *findings, lead string, show func(i int, note string, w
 		parts[0] = head + ": " + parts[0]
 		// A value counts by its share of the entries. What all entries have different may be their names.
 		f.fact(10*scale, parts[:min(len(parts), 60)], func(i int) float64 {
-			return max(math.Sqrt(float64(top[i].n)/float64(n)), 0.3/float64(values/fewValues+1))
+			share := math.Sqrt(float64(top[i].n) / float64(n))
+			if top[0].n == 1 || values <= 6 {
+				share = max(share, 0.3/float64(values/fewValues+1))
+			}
+			return share
 		})
 		scale *= 0.88
 	}
 	if len(always) > 0 {
-		always[0] = "always " + always[0]
+		always[0] = fmt.Sprintf("all %s have %s", group(n), always[0])
 		f.fact(3, always, nil)
 	}
+}
+
+// title returns what entry at is called: its ids, and its value of the text that differs most.
+func (e *entries) title(at int) string {
+	var parts []string
+	best, most := "", 0
+	for _, c := range e.cols {
+		switch {
+		case at >= len(c.values) || c.values[at] == "":
+		case isID.MatchString(c.name):
+			parts = append(parts, c.name+" "+c.values[at])
+		case c.numbers*2 < c.rows && !isTime(c.from) && len(c.tally.n) > most && len(c.tally.n)*4 > c.rows:
+			best, most = c.values[at], len(c.tally.n)
+		}
+	}
+	if best != "" {
+		parts = append(parts, clip(best, 40/(1+len(parts))))
+	}
+	return strings.Join(parts, " ")
 }
 
 var isID = regexp.MustCompile(`(?i)(?:^|[_.-])p*id$`)
@@ -310,7 +399,9 @@ func (c *column) paths(f *findings) {
 			})
 		}
 	}
-	f.totals = append(f.totals, plural(len(names), "different path"))
+	if c.rows > len(names) {
+		f.totals = append(f.totals, "in "+plural(len(names), "file"))
+	}
 }
 
 // more counts all of s under value.

@@ -47,7 +47,7 @@ var forms = sync.OnceValue(func() []*compiled {
 			entry: `^(?P<package>[\w.+:-]+)/(?P<suite>[\w.,-]+) (?P<version>\S+) (?P<architecture>\w+)(?: \[(?P<state>.*)\])?$`, more: `^Listing\.\.\.`},
 		{kind: Listing, noun: "object", share: 0.9, least: 4,
 			entry: `^(?P<mode>\d{6}) (?P<type>blob|tree|commit) [0-9a-f]{40}(?: +(?P<size>\d+|-))?\s+(?P<path>.+)$`},
-		{kind: Listing, noun: "entry", share: 0.7, least: 4, entry: `^[│|\x{a0} ]*(?:[├└][─┬]+|[|+` + "`" + `]--) (?:(?P<state>[A-Z ]{5,}) )?(?P<name>[^@\s]*)(?:\S*(?: (?P<mark>[a-z]+))?$)?`},
+		{kind: Listing, noun: "entry", share: 0.7, least: 4, entry: `^[│|\x{a0} ]*(?:[├└][─┬]+|[|+` + "`" + `]--) (?:(?P<state>[A-Z ]{5,}) )?(?P<name>@?[^@\s]*)(?:\S*(?: (?P<mark>[a-z]+))?$)?`},
 		{kind: Listing, noun: "path", share: 0.9, least: 4, entry: `^(?:[ MADRCU?!]{2} )?(?P<path>(?:[\w.@~+-]*/|[\w@~+-]+\.)(?:[^\s:;,"'{}()=<>/]+/?)*)$`},
 		{kind: Compiler, noun: "diagnostic", share: 0.2, least: 2, lead: "code",
 			entry: `^(?P<path>[^\s:()][^:()]*?)(?:[:(]\d+(?:[:,.]\d+)?\)?)?(?::| -)\s*(?:(?P<severity>(?i:fatal error|error|warning|note|info|hint|style))\b:?\s*(?:\[?(?P<code>[A-Z]{1,6}-?\d{2,5})\]?:?\s)?|(?P<code2>[A-Z]{1,4}\d{2,5}):?\s)(?P<message>.*?)(?:\s+[\[(](?P<code3>[\w.,/=+-]+)[\])])?$`},
@@ -74,9 +74,10 @@ var forms = sync.OnceValue(func() []*compiled {
 		{kind: Lock, noun: "package", share: 0.7, least: 4, entry: `^    (?P<package>[\w.-]+) \((?P<version>[^)]+)\)$`, more: `^(?:[A-Z ]+$|      \S|  [\w-]+)`},
 		{kind: Lock, noun: "package", share: 0.8, least: 4, entry: `^(?P<package>[\w.-]+)(?:\[.*\])?==(?P<version>[^\s;\\]+)`, more: `^ +(?:--hash|#)|^#`},
 		{kind: Binary, noun: "row", share: 0.9, least: 4, entry: `^(?:[0-9a-f]{6,16}:? +[0-9a-f]{2}[0-9a-f ]|[A-Za-z0-9+/]{60,80}={0,2}$)`},
+		{kind: Table, noun: "symbol", share: 0.8, least: 4, entry: `^ *(?:[0-9a-f]{4,16})? +(?:(?P<size>\d+) +)?(?P<type>[A-Za-z?]) (?P<symbol>\S.*)$`},
 		{kind: Listing, noun: "row", share: 0.95, least: 4, entry: `^ *(?P<number>\d[\d.,]*[KMGT]?)[ \t]+(?P<path>\S+(?: \S+){0,3})$`},
-		{kind: Records, noun: "mapping", share: 0.9, least: 2, brief: []string{"mapping", "Size"},
-			entry: `^[0-9a-f]+-[0-9a-f]+ (?P<mode>\S+) \S+ \S+ \d+ *(?P<mapping>.*)`, more: `^(?:Size: +(?P<Size>.*)|Rss: +(?P<Rss>.*)|Pss: +(?P<Pss>.*)|Private_Dirty: +(?P<Private_Dirty>.*)|Swap: +(?P<Swap>.*)|\w+: )`},
+		{kind: Records, noun: "mapping", share: 0.9, least: 2, brief: []string{"range", "mapping", "Size"},
+			entry: `^(?P<range>[0-9a-f]+-[0-9a-f]+) (?P<mode>\S+) \S+ \S+ \d+ *(?P<mapping>.*)`, more: `^(?:Size: +(?P<Size>.*)|Rss: +(?P<Rss>.*)|Pss: +(?P<Pss>.*)|Private_Dirty: +(?P<Private_Dirty>.*)|Swap: +(?P<Swap>.*)|\w+: )`},
 	})
 })
 

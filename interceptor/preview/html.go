@@ -26,7 +26,7 @@ func readHTML(f *findings, page string) bool {
 			f.own(i, clip(l, wide), max(lineWorth/(1+float64(i)/8), 5/(1+float64(len(lines)-i)/4)))
 		}
 	}
-	f.totals = append(f.totals, plural(heads, "heading"))
+	f.totals = append(f.totals, plural(heads, "heading"), plural(strings.Count(strings.ToLower(page), "<a "), "link"))
 	return true
 }
 

@@ -43,6 +43,16 @@ func readJSON(f *findings, _ []string) bool {
 		}
 		lines := strings.Split(strings.Trim(part.text, "\n"), "\n")
 		f.totals = append(f.totals, plural(len(lines), "other line")+" "+part.name)
+		if len(lines) > 20 && part.line == 1 { // a text of its own
+			g := read(part.text)
+			for _, p := range g.pieces {
+				if p.line >= 0 {
+					p.line += part.at
+				}
+			}
+			f.pieces, f.facts = g.pieces, g.facts
+			continue
+		}
 		for i, l := range lines[:min(len(lines), 40)] {
 			f.own(part.at+i, fmt.Sprintf("%d: %s", part.line+i, clip(l, wide)), lineWorth/(1+float64(i)/3))
 		}

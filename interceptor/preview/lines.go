@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"encoding/csv"
 	"fmt"
+	"iter"
 	"regexp"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // readDiff reads a diff: each file with its added and removed lines. If other lines surround it, they
@@ -63,9 +65,11 @@ func readDiff(f *findings, _ []string) bool {
 	for rank, c := range order {
 		f.own(c.line, fmt.Sprintf("%d: %s +%d -%d", c.line+1, clip(c.name, narrow), c.added, c.removed), worth/(1+float64(rank)/12))
 	}
+	for _, c := range []file{files[0], files[len(files)-1]} {
+		f.own(c.line, fmt.Sprintf("%d: %s +%d -%d", c.line+1, clip(c.name, narrow), c.added, c.removed), 8)
+	}
 	if len(files) > 12 {
 		e.by["path"].paths(f)
-		f.totals = f.totals[:len(f.totals)-1]
 	}
 	n := 0
 	for i, l := range f.lines {
@@ -93,7 +97,7 @@ func readForms(f *findings, sample []string) bool {
 		}
 		f.kind = c.kind
 		c.read(f)
-		f.ends(0, len(f.lines), map[bool]float64{true: 0.4, false: 1}[c.brief != nil])
+		f.ends(0, len(f.lines), map[bool]float64{true: 0.4, false: 0.6}[c.brief != nil])
 		if c.kind == Log || c.kind == Compiler {
 			f.faults(nil)
 		}
@@ -106,13 +110,21 @@ func readForms(f *findings, sample []string) bool {
 var (
 	verdictFirst = regexp.MustCompile(`^[\s│]*(?:--- |\[ *)?(PASS(?:ED)?|FAIL(?:ED)?|SKIP(?:PED)?|OK|ok|not ok|ERROR|[✓✔√✕✗✖×✘○↓]|\d+\))(?: *\])?:? +(?:\d+ +)?(?:- )?(\S.*)$`)
 	verdictTail  = regexp.MustCompile(`\s*(?:\[ *\d+%\]|\(?[\d.]+ ?(?:ms|s|sec)\)?)\s*$`)
-	summary      = regexp.MustCompile(`^(?:[=\s#*ℹ✖│⎯.>\[\]-]*(?:\w+: |[\w ]+ )?\b\d+ (?:\w+ )?(?:passed|failed|passing|failing|pending|skipped|ignored|failures?|errors?|problems?|warnings?|examples?|tests?|assertions)\b.*|(?:[#ℹ] |\s*)(?:tests|pass|fail|suites|skipped|cancelled|todo|Tests|Test Suites|Test Files|Snapshots|Ran|Result|Tests run|Failures|test result|\d+% tests)\b:? .*\d.*|(?:FAILED|OK)(?: \(.*\))?|(?:FAIL|ok|PASS)(?: *\t\S+.*)?|Result: \w+)$`)
-	message      = regexp.MustCompile(`^\s*(?:E  +\S|(?:[\w.]*(?:Error|Exception|Failure)|thread '.*' .*panicked at|panic|fatal error)\b.*|(?:expected|want|got|actual|received|left|right|reason|assertion)\b.*)|: (?:want|got|expected) |, want `)
+	summary      = regexp.MustCompile(`^(?:[=\s#*ℹ✖│⎯.>\[\]-]*(?:\w+: |[\w ]+ )?\b\d+ (?:\w+ )?(?:passed|failed|passing|failing|pending|skipped|ignored|failures?|errors?|problems?|warnings?|examples?|tests?|assertions)\b.*|(?:[#ℹ] |\s*)(?:tests|pass|fail|suites|skipped|cancelled|todo|duration_ms|coverage|Tests|Test Suites|Test Files|Snapshots|Ran|Result|Tests run|Failures|test result|\d+% tests)\b:? .*\d.*|(?:FAILED|OK)(?: \(.*\))?|(?:FAIL|ok|PASS)(?: *\t\S+.*)?|Result: \w+)$`)
+	message      = regexp.MustCompile(`^\s*(?:E  +\S|[\w./-]+\.\w+:\d+: |(?:[\w.]*(?:Error|Exception|Failure)|thread '.*' .*panicked at|panic|fatal error)\b.*|(?:expected|want|got|actual|received|left|right|reason|assertion)\b.*)|: (?:want|got|expected) |, want `)
 )
+
+// isSummary reports whether a line sums up tests. Most lines have neither a digit nor one of the words,
+// and the expression takes much longer.
+func isSummary(l string) bool {
+	return (strings.ContainsAny(l, "0123456789") || startsWith(l, summaryWords)) && summary.MatchString(l)
+}
+
+var summaryWords = []string{"FAIL", "OK", "ok", "PASS", "Result: "}
 
 // verdict returns the result of a test in a line, "pass", "fail" or "skip", and the test's name.
 func verdict(l string) (result, name string) {
-	if len(l) > 400 || l == "" || summary.MatchString(l) {
+	if len(l) > 400 || l == "" || isSummary(l) {
 		return "", ""
 	}
 	if m := verdictFirst.FindStringSubmatch(l); m != nil {
@@ -152,7 +164,7 @@ func readTests(f *findings, sample []string) bool {
 	if strings.Count(f.text, "\ngoroutine ") > 3 {
 		return false // a dump of stacks says more
 	}
-	said := count(tail, summary.MatchString) + count(sample, summary.MatchString)
+	said := count(tail, isSummary) + count(sample, isSummary)
 	if hits += count(tail, func(l string) bool { r, _ := verdict(l); return r != "" }); !strings.HasPrefix(f.text, "TAP version ") && !strings.Contains(f.text, "\n--- FAIL: ") &&
 		(hits < 2 || hits*5 < len(sample) && said == 0 || hits*100 < len(sample)) {
 		return false
@@ -161,7 +173,7 @@ func readTests(f *findings, sample []string) bool {
 	named := map[string]string{}
 	number := map[string]int{}
 	var messages tally
-	summaries, fails := []int{}, 0
+	summaries, fails, last, lastMessage := []int{}, 0, -1, -1
 	for i, l := range f.lines {
 		result, name := verdict(l)
 		if result == "" && strings.Contains(l, ") ") { // mocha's
@@ -179,6 +191,7 @@ func readTests(f *findings, sample []string) bool {
 		switch {
 		case result == "fail":
 			fails++
+			last = i
 			f.line(i, "", wide, 12/(1+float64(fails)/6))
 			for j, n := i+1, 0; fails < 40 && j < len(f.lines) && j < i+10 && n < 3; j++ {
 				if t := strings.TrimSpace(f.lines[j]); t != "" && !frame.MatchString(t) {
@@ -189,14 +202,22 @@ func readTests(f *findings, sample []string) bool {
 					n++
 				}
 			}
-		case len(l) < 300 && summary.MatchString(l):
+		case len(l) < 300 && isSummary(l):
 			summaries = append(summaries, i)
 		case len(l) < 2000 && message.MatchString(l):
 			messages.add(pattern(strings.TrimSpace(l)), i)
+			lastMessage = i
 		}
 	}
 	for n, i := range slices.Backward(summaries) {
 		f.line(i, "", wide, 22/(1+float64(len(summaries)-n)/4))
+	}
+	f.line(lastMessage, "", wide, 8)
+	if last >= 0 { // with what is said of it
+		f.line(last, "", wide, 8)
+		for j := last + 1; j < min(last+8, len(f.lines)); j++ {
+			f.line(j, "", wide, 4)
+		}
 	}
 	for rank, s := range messages.top()[:min(len(messages.n), 30)] {
 		f.line(s.first, s.note(), wide, 8/(1+float64(rank)/4))
@@ -216,17 +237,18 @@ var frame = regexp.MustCompile(`^(?:at |\.\.\. |#\d+ |goroutine |File ".*(?:site
 
 // readLog reads lines with a time or a level.
 func readLog(f *findings, sample []string) bool {
-	if share(sample, isStamped) <= 0.3 {
+	if share(sample, func(l string) bool { _, _, ok := stamped(l); return ok }) <= 0.3 {
 		return false
 	}
 	f.kind = Log
+	f.common = commonTime(f.lines)
 	e := &entries{noun: "log line"}
 	levelOf := make([]string, len(f.lines))
 	for i, l := range f.lines {
-		if !isStamped(l) {
+		at, rest, ok := stamped(l)
+		if !ok {
 			continue
 		}
-		at, rest := stamp(l)
 		e.begin(i)
 		e.set("time", at)
 		if levelOf[i] = levelIn(l[:min(len(l), 120)]); levelOf[i] != "" {
@@ -243,6 +265,36 @@ func readLog(f *findings, sample []string) bool {
 	f.faults(levelOf)
 	f.ends(0, len(f.lines), 0.7)
 	return true
+}
+
+// commonTime returns what the times of the first and the last line of a log begin with, such as the date
+// and the hour; "" if it is short. The date may stand before what stamp takes for the time.
+func commonTime(lines []string) string {
+	var ends [2]string
+	for side, all := range []iter.Seq2[int, string]{slices.All(lines), slices.Backward(lines)} {
+		for _, l := range all {
+			if at, _, _ := stamped(l); at != "" {
+				end := strings.Index(l, at) + len(at)
+				start := strings.IndexByte(l[:end], ' ') + 1 // behind a process
+				if digit := strings.IndexFunc(l[:end], unicode.IsDigit); start > end-len(at) || digit == 0 && !strings.Contains(l[:start], ":") {
+					start = min(end-len(at), max(digit, 0))
+				}
+				ends[side] = l[start:end]
+				break
+			}
+		}
+	}
+	same := 0
+	for same < min(len(ends[0]), len(ends[1])) && ends[0][same] == ends[1][same] {
+		same++
+	}
+	for same > 0 && isDigit(ends[0][same-1]) {
+		same--
+	}
+	if same < 6 {
+		return ""
+	}
+	return ends[0][:same]
 }
 
 var (
@@ -274,14 +326,14 @@ var levelWords = map[string]bool{
 	"FATAL": true, "CRITICAL": true, "CRIT": true, "PANIC": true,
 }
 
-// isStamped reports whether a line looks like a line of a log: it starts with a date, a time or a
-// level.
-func isStamped(l string) bool {
+// stamped returns the time and the rest of a line that looks like a line of a log: it starts with a date,
+// a time or a level.
+func stamped(l string) (at, rest string, ok bool) {
 	if len(l) < 8 {
-		return false
+		return "", l, false
 	}
-	at, rest := stamp(l)
-	return at != "" && rest != "" || startsWith(strings.TrimLeft(l, "[(<"), levels)
+	at, rest = stamp(l)
+	return at, rest, at != "" && rest != "" || startsWith(strings.TrimLeft(l, "[(<"), levels)
 }
 
 // stamp returns the time that a line starts with, and what follows.
@@ -435,7 +487,7 @@ func readTable(f *findings, sample []string) bool {
 	}
 	f.kind = Table
 	e.tell(f, "", nil)
-	f.ends(0, len(f.lines), 0.9)
+	f.ends(0, len(f.lines), 0.5)
 	return true
 }
 
@@ -488,7 +540,7 @@ var gap = regexp.MustCompile(`\s{2,}|\t`)
 
 // readColumns reads lines that have the same number of fields, without a header.
 func readColumns(f *findings, sample []string) bool {
-	if len(sample) < 6 {
+	if word, n := firstWords(sample).most(); len(sample) < 6 || n*10 > 6*len(sample) && strings.ContainsAny(word, "abcdefghijklmnopqrstuvwxyz") {
 		return false
 	}
 	for by, split := range []func(string) []string{

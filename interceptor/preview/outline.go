@@ -2,8 +2,10 @@ package preview
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/html"
@@ -70,7 +72,7 @@ func readOutline(f *findings, sample []string) bool {
 		}
 	case !script && code < 0.35 && decls <= heads+underlined && (spaced >= 2 && spaced*3 > heads*2 || heads < 3 && underlined >= 2 && !strings.HasPrefix(f.lines[0], "#")):
 		f.kind, o.noun = Markdown, "heading"
-		fenced := false
+		fenced, blocks := false, 0
 		for i, l := range f.lines {
 			level := strings.IndexByte(l, ' ') - 1
 			if i+1 < len(f.lines) && isUnderline(f.lines[i+1]) && strings.TrimSpace(l) != "" && !isUnderline(l) && (i == 0 || strings.TrimSpace(f.lines[i-1]) == "" || isUnderline(f.lines[i-1])) {
@@ -80,20 +82,28 @@ func readOutline(f *findings, sample []string) bool {
 			}
 			switch {
 			case strings.HasPrefix(strings.TrimSpace(l), "```"):
-				fenced = !fenced
+				if fenced = !fenced; fenced {
+					blocks++
+				}
 			case !fenced && level >= 0:
 				o.begin(i)
 				o.put(level, i)
 			}
 		}
+		if blocks > 0 {
+			f.totals = append(f.totals, plural(blocks, "code block"))
+		}
 	case script || decls >= 2 && code > 0.35 || decls >= 3 && code > 0.2 || code > 0.6 && decls > 0:
 		f.kind, o.noun = Code, "declaration"
 		inserts := &entries{noun: "inserted row or batch"}
+		var imports []string
 		for i, l := range f.lines {
 			if strings.HasPrefix(l, "INSERT INTO ") {
 				inserts.begin(i)
 				table, _, _ := strings.Cut(strings.TrimLeft(l[len("INSERT INTO "):], "`\""), " ")
 				inserts.set("table", strings.Trim(table, "`\"("))
+			} else if name := importOf(l); name != "" {
+				imports = append(imports, name)
 			} else if isDeclaration(l) {
 				o.begin(i)
 				m := declaration.FindStringSubmatchIndex(l)
@@ -117,6 +127,14 @@ func readOutline(f *findings, sample []string) bool {
 			}
 		}
 		inserts.tell(f, "table", nil)
+		if at := slices.IndexFunc(f.lines, func(l string) bool { return strings.TrimSpace(l) != "" && !isComment(l) }); at >= 0 {
+			f.ends(at, min(at+firstLines, len(f.lines)), 1) // behind the licence
+		}
+		if len(imports) > 0 {
+			f.totals = append(f.totals, plural(len(imports), "import"))
+			imports[0] = "imports: " + imports[0]
+			f.fact(7, imports[:min(len(imports), 40)], nil)
+		}
 	default:
 		return false
 	}
@@ -145,6 +163,9 @@ var (
 func isManual(sample []string) bool {
 	heads, options := count(sample, manualHead.MatchString), count(sample, option.MatchString)
 	indented := share(sample, func(l string) bool { return l[0] == ' ' || l[0] == '\t' })
+	if capitals := count(sample, func(l string) bool { return manualHead.MatchString(l) && l == strings.ToUpper(l) }); capitals < 2 {
+		heads = min(heads, 2)
+	}
 	return indented > 0.55 && (heads >= 3 && share(sample, looksCode) < 0.3 || options >= 4 && heads >= 1 || options*4 > len(sample) && options >= 8)
 }
 
@@ -198,6 +219,27 @@ var declaration = regexp.MustCompile(`^\s*(?:(?:export|default|declare|pub(?:\([
 	`|[\w-]+\s*\(\)\s*\{?\s*$` +
 	`|[A-Za-z_][\w:<>,*&\[\] ]+[ *&][\w:~]+\([^;=]*\)\s*(?:const\s*)?(?:throws\s[\w, ]+)?\{\s*$` +
 	`|[A-Za-z_][\w ]+[ *]\w+\s*\([^;={}]*(?:\)\s*(?:__\w+\s*(?:\(\(.*\)\))?\s*)*;|,)\s*$)`)
+
+// imported matches lines that name another file or module.
+var imported = regexp.MustCompile(`^\s*(?:(?:import|export|from)\b(?:.*\bfrom)?\s+(?:"([^"]+)"|'([^']+)'|([\w.]+)(?: import |;|$))|#\s*include\s+[<"]([^>"]+)|use\s+([\w:]+)\b.*;|(?:const|let|var|import)\b.*\brequire\(["']([^"']+))`)
+
+// isComment reports whether a line of a program looks like a comment only.
+func isComment(l string) bool {
+	return startsWith(strings.TrimSpace(l), []string{"//", "/*", "*", "# ", "#!", "--", ";"}) || strings.TrimSpace(l) == "#"
+}
+
+// importOf returns what a line imports, "" for most lines.
+func importOf(l string) string {
+	if len(l) > 300 || !containsAny(l, importWords) {
+		return ""
+	}
+	if m := imported.FindStringSubmatch(l); m != nil {
+		return cmp.Or(m[1:]...)
+	}
+	return ""
+}
+
+var importWords = []string{"import", "from", "#include", "# include", "use ", "require"}
 
 // declared matches the name behind the word that declares it.
 var declared = regexp.MustCompile(`^[\s"*]*(?:\([^)]*\) *)?([@\w$.:~-]+)`)
@@ -263,7 +305,7 @@ func readYAML(f *findings, sample []string) bool {
 	if in == 0 || keys*3 < len(sample) || (keys+in)*10 < len(sample)*9 || count(sample, func(l string) bool { return strings.HasSuffix(l, ";") || strings.HasSuffix(l, "{") })*8 > len(sample) {
 		return false
 	}
-	docs, items, o := &entries{noun: "document", shown: []string{"kind", "name"}}, &entries{noun: "item"}, &outline{}
+	docs, items, tops, o := &entries{noun: "document", shown: []string{"kind", "name"}}, &entries{noun: "item"}, &entries{noun: "entry"}, &outline{}
 	type level struct {
 		indent int
 		name   string
@@ -320,6 +362,9 @@ func readYAML(f *findings, sample []string) bool {
 			children[parent]++
 			if n == 0 {
 				top = i
+				tops.begin(i)
+			} else if n == 1 {
+				tops.set(name, cmp.Or(value, "…"))
 			}
 			if i != top || value == "" || len(docs.lines) < 3 {
 				o.put(n, i)
@@ -334,7 +379,11 @@ func readYAML(f *findings, sample []string) bool {
 		path = append(path, level{at, name})
 	}
 	f.kind = YAML
-	f.totals = append(f.totals, plural(children[""], "top key"))
+	if tops.alike() { // a map of entries
+		tops.tell(f, "", func(int, string, float64) {})
+	} else {
+		f.totals = append(f.totals, plural(children[""], "top key"))
+	}
 	if len(docs.lines) > 2 {
 		docs.tell(f, "kind", nil)
 	}
@@ -352,7 +401,7 @@ func readYAML(f *findings, sample []string) bool {
 		items.tell(f, "", nil)
 	}
 	o.tell(f, 5)
-	f.ends(0, len(f.lines), 0.7)
+	f.ends(0, len(f.lines), 0.9)
 	return true
 }
 
@@ -385,6 +434,8 @@ func readConfig(f *findings, sample []string) bool {
 			heads++
 			o.around, o.value = "section", strings.Trim(l, "[] ")
 			o.put(0, i)
+		} else if isComment(l) && (i == 0 || f.lines[i-1] == "") {
+			o.put(1, i) // the first line of a block
 		} else if m := assignment.FindStringSubmatch(l); m != nil {
 			o.begin(i)
 			o.set(o.around, o.value)
@@ -392,7 +443,7 @@ func readConfig(f *findings, sample []string) bool {
 			if heads == 0 && name != m[1] {
 				o.set("prefix", name)
 			}
-			o.put(1, i)
+			o.put(2, i)
 		}
 	}
 	f.totals = append(f.totals, plural(heads, "section"))
@@ -458,6 +509,7 @@ func readMarkup(f *findings, sample []string) bool {
 		return readHTML(f, page)
 	}
 	z := html.NewTokenizer(strings.NewReader(page))
+	z.AllowCDATA(true)
 	var elements tally
 	var path []string
 	line := strings.Count(f.text[:start], "\n")

@@ -18,6 +18,7 @@ type findings struct {
 	pieces []*piece
 	at     map[int]*piece // the pieces that are lines, by index
 	facts  int
+	common string // what nearly all lines have near their start; only the first and the last show it
 }
 
 // A piece is a line, or a part of a fact, that a preview can show.
@@ -33,6 +34,7 @@ type piece struct {
 	glue  string // between the two
 
 	cost         int
+	divisor      float64 // of the worth, for the cost
 	shown, tried bool
 }
 
@@ -44,11 +46,15 @@ func (f *findings) line(i int, note string, width int, worth float64) {
 	if i < 0 || i >= len(f.lines) || strings.TrimSpace(f.lines[i]) == "" {
 		return
 	}
-	worth *= min(1, float64(3+len(strings.TrimSpace(f.lines[i])))/36) // a brace says little
+	worth *= min(1.5, math.Sqrt(float64(3+len(strings.TrimSpace(f.lines[i])))/40)) // a brace says little
 	if f.at[i] == nil && worth <= 2*leastWorth {
 		return // it could never be shown
 	}
-	text := fmt.Sprintf("%d:%s %s", i+1, note, clip(strings.TrimRight(f.lines[i], " \t"), width))
+	l := strings.TrimRight(f.lines[i], " \t")
+	if f.common != "" && i > 0 && i < len(f.lines)-1 {
+		l = strings.Replace(l, f.common, "…", 1)
+	}
+	text := fmt.Sprintf("%d:%s %s", i+1, note, clip(l, width))
 	if p := f.at[i]; p != nil {
 		if p.worth = max(p.worth, worth); note != "" && !strings.Contains(p.text, ": (") || utf8.RuneCountInString(text) > utf8.RuneCountInString(p.text) && !strings.Contains(p.text, ": (") {
 			p.text = text
@@ -98,7 +104,11 @@ func (f *findings) ends(from, to int, scale float64) {
 	w := lineWorth * scale
 	for i, n := from, 0; i < to && n < 60; i++ {
 		if strings.TrimSpace(f.lines[i]) != "" {
-			f.line(i, "", wide, w)
+			first := w
+			if n < firstLines {
+				first = max(w, 0.9*lineWorth)
+			}
+			f.line(i, "", wide, first)
 			w *= 0.94
 			n++
 		}
@@ -113,11 +123,15 @@ func (f *findings) ends(from, to int, scale float64) {
 	}
 }
 
+// firstLines often say what a text is, also where it is told by other things.
+const firstLines = 3
+
 // leastWorth is the worth of a token below which a preview ends early.
-const leastWorth = 0.1
+const leastWorth = 0.17
 
 // choose returns the lines of a preview of at most room tokens: again and again the piece that is
-// worth most for its tokens.
+// worth most for its tokens. The exponent of the tokens is less than one, because the room is filled
+// better if short pieces do not come before all long ones.
 func choose(pieces []*piece, room int, count func(string) int) []string {
 	if room <= 0 {
 		return nil
@@ -125,20 +139,26 @@ func choose(pieces []*piece, room int, count func(string) int) []string {
 	shown := map[string]int{}
 	for _, p := range pieces {
 		p.shown, p.tried = false, false
-		p.cost = len(p.text)/3 + 2
+		if p.cost == 0 {
+			p.cost = count(p.text + "\n")
+			p.divisor = math.Pow(float64(p.cost), 0.6)
+		}
 	}
 	for misses := 0; misses < 12; {
 		var best *piece
-		most := leastWorth
+		most := 0.0
 		for _, p := range pieces {
 			if p.tried || p.after != nil && !p.after.shown {
 				continue
 			}
-			w := p.worth / float64(p.cost)
-			if p.alike != "" {
+			w := p.worth
+			if p.alike != "" && shown[p.alike] > 0 {
 				w *= math.Pow(0.6, float64(shown[p.alike]))
 			}
-			if w > most {
+			if w < leastWorth*float64(p.cost) {
+				continue
+			}
+			if w /= p.divisor; w > most {
 				best, most = p, w
 			}
 		}
@@ -146,12 +166,11 @@ func choose(pieces []*piece, room int, count func(string) int) []string {
 			break
 		}
 		best.tried = true
-		n := count(best.text + "\n")
-		if n > room {
+		if best.cost > room {
 			misses++
 			continue
 		}
-		room -= n
+		room -= best.cost
 		best.shown = true
 		shown[best.alike]++
 	}
@@ -198,8 +217,8 @@ type tally struct {
 }
 
 type seen struct {
-	value    string
-	n, first int
+	value          string
+	n, first, last int
 }
 
 // note says how often a value occurs, if more than once.
@@ -225,7 +244,18 @@ func (t *tally) add(value string, at int) *seen {
 		t.n[value] = s
 	}
 	s.n++
+	s.last = at
 	return s
+}
+
+// most returns the most frequent value, and how often it occurs.
+func (t *tally) most() (value string, n int) {
+	for _, s := range t.n {
+		if s.n > n || s.n == n && s.value < value {
+			value, n = s.value, s.n
+		}
+	}
+	return value, n
 }
 
 // top returns the values, the most frequent first.

@@ -85,7 +85,7 @@ func Make(s Source, budget int, count func(string) int) (p Preview, ok bool) {
 	if s.Whole > 0 {
 		whole = fmt.Sprintf(`; all of it: "lines":"1-","max_tokens":%d`, s.Whole)
 	}
-	head := fmt.Sprintf("[Folded %s: %s tokens, %s; ×n: n times, most first. Read more: branch_read {\"handle\":\"%s\"} with lines, grep, jq, search or page%s]",
+	head := fmt.Sprintf("[Folded %s: %s tokens, %s. Read more: branch_read {\"handle\":\"%s\"} (lines, grep, jq, search)%s]",
 		f.kind, group(s.Tokens), strings.Join(f.totals, ", "), s.Handle, whole)
 	same := func(text string) int { // the same for every handle
 		return count(strings.Replace(text, s.Handle, "", 1)) + min(handleTokens, len(s.Handle))

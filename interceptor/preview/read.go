@@ -6,17 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// readers are tried in the order of their certainty. A reader that does not know the text changes
-// nothing and returns false.
-var readers = []func(f *findings, sample []string) bool{
-	readBinary, readJSON, readMarkup, readGiant, readDiff, readTests, readForms, readTable, readLog, readRecords, readYAML, readConfig, readOutline, readColumns, readPlain,
-}
-
-// read finds the kind of a text and what can be told about it.
+// read finds the kind of a text and what can be told about it. The readers are tried in the order of
+// their certainty. One that does not know the text changes nothing and returns false.
 func read(text string) *findings {
 	d := newDoc(text)
 	s := sample(d.lines)
-	for _, r := range readers {
+	for _, r := range []func(f *findings, sample []string) bool{
+		readBinary, readJSON, readMarkup, readGiant, readDiff, readTests, readForms, readTable, readLog, readRecords, readYAML, readConfig, readOutline, readColumns, readPlain,
+	} {
 		f := &findings{doc: d, kind: Plain, totals: []string{plural(len(d.lines), "line")}, at: map[int]*piece{}}
 		if r(f, s) {
 			return f
@@ -32,18 +29,25 @@ func readPlain(f *findings, sample []string) bool {
 	for _, l := range sample {
 		alike.add(pattern(l), 0)
 	}
-	var first tally
-	for _, l := range sample {
-		word, _, _ := strings.Cut(l, " ")
-		if low := strings.ToLower(word); low != strings.ToUpper(word) && (word == low || word == strings.ToUpper(word)) {
-			first.add(word, 0)
-		}
-	}
-	prefixed := len(first.n) > 0 && first.top()[0].n*10 > 6*len(sample) // with the name of a program
+	words := firstWords(sample)
+	_, most := words.most()
+	prefixed := most*10 > 6*len(sample) // with the name of a program
 	if len(f.lines) >= 20 && (len(alike.n)*3 < len(sample) || prefixed) {
 		bad := len(f.pieces)
 		if f.faults(nil); prefixed || len(f.pieces) > bad {
 			f.kind = Log
+		}
+		if prefixed {
+			e := &entries{noun: "line"}
+			for i, l := range f.lines {
+				e.begin(i)
+				e.set("first word", firstWordOf(l))
+			}
+			e.tell(f, "", nil)
+			f.totals = f.totals[:len(f.totals)-1] // the lines are told
+			for _, s := range e.by["first word"].tally.top()[:min(4, len(e.by["first word"].tally.n))] {
+				f.line(s.last, "", wide, 10)
+			}
 		}
 		var kinds tally
 		for i, l := range f.lines {
@@ -57,12 +61,31 @@ func readPlain(f *findings, sample []string) bool {
 		}
 	}
 	for i := max(0, len(f.lines)-60); i < len(f.lines); i++ {
-		if l := f.lines[i]; len(l) < 300 && summary.MatchString(l) {
+		if l := f.lines[i]; len(l) < 300 && isSummary(l) {
 			f.line(i, "", wide, 12)
 		}
 	}
 	f.ends(0, len(f.lines), 1)
 	return true
+}
+
+// firstWords counts the first words of lines that are in lower case or in capitals, as programs are named.
+func firstWords(lines []string) *tally {
+	words := &tally{}
+	for _, l := range lines {
+		if w := firstWordOf(l); w != "" {
+			words.add(w, 0)
+		}
+	}
+	return words
+}
+
+func firstWordOf(l string) string {
+	word, _, _ := strings.Cut(l, " ")
+	if low := strings.ToLower(word); low != strings.ToUpper(word) && (word == low || word == strings.ToUpper(word)) {
+		return word
+	}
+	return ""
 }
 
 // readGiant tells the first and the last characters of a text of long lines.
@@ -80,7 +103,7 @@ func readGiant(f *findings, _ []string) bool {
 	for i := 0; i < len(start) && i < 4000; i += 40 {
 		parts = append(parts, string(start[i:min(i+40, len(start))]))
 	}
-	f.fact(2, parts, nil)
+	f.fact(7, parts, nil)
 	for _, p := range f.pieces {
 		p.glue = ""
 	}

@@ -21,8 +21,13 @@ import (
 	"github.com/foldgate/foldgate/test/testbin"
 )
 
-//go:embed outputs.txt
-var outputScripts string
+// The corpus has the outputs that previews are improved for, the held-out one those that they are not.
+var (
+	//go:embed outputs.txt
+	outputScripts string
+	//go:embed heldout/outputs.txt
+	heldOutScripts string
+)
 
 // The history that the outputs of git show, so that their figures stay.
 const history = "b8389e5a28eac541f8c38234d23d502234f272da"
@@ -48,11 +53,14 @@ type output struct {
 
 func (o *output) String() string { return o.sort + "/" + o.name }
 
-// parseOutputs returns the scripts that prepare, and those that make outputs.
-func parseOutputs(t *testing.T) (prepare, outputs []*output) {
+// file is the name of the file that has the output.
+func (o *output) file() string { return o.sort + "." + o.name }
+
+// parseOutputs returns the scripts of a text that prepare, and those that make outputs.
+func parseOutputs(t *testing.T, scripts string) (prepare, outputs []*output) {
 	t.Helper()
 	seen := map[string]bool{}
-	for i, line := range strings.Split(outputScripts, "\n") {
+	for i, line := range strings.Split(scripts, "\n") {
 		if line == "" || line[0] == '#' {
 			continue
 		}
@@ -155,16 +163,26 @@ func (m *maker) run(ctx context.Context, o *output) {
 }
 
 // makeOutputs makes the outputs whose name has the part only. Those that failed have an err.
-func makeOutputs(t *testing.T, only string) (outputs []*output) {
+func makeOutputs(t *testing.T, scripts, only string) (outputs []*output) {
 	t.Helper()
-	m := newMaker(t)
-	prepare, all := parseOutputs(t)
+	prepare, _ := parseOutputs(t, outputScripts)
+	_, all := parseOutputs(t, scripts)
+	var toMake []*output
 	for _, o := range all {
-		if strings.Contains(o.String(), only) {
-			outputs = append(outputs, o)
+		if !strings.Contains(o.String(), only) {
+			continue
+		}
+		outputs = append(outputs, o)
+		text, err := os.ReadFile(filepath.Join(*kept, o.file()))
+		if o.text = string(text); *kept == "" || err != nil {
+			toMake = append(toMake, o)
 		}
 	}
-	for _, stage := range [][]*output{prepare, outputs} {
+	if len(toMake) == 0 {
+		return outputs
+	}
+	m := newMaker(t)
+	for _, stage := range [][]*output{prepare, toMake} {
 		next := make(chan *output)
 		var wg sync.WaitGroup
 		for range cmp.Or(runtime.NumCPU(), 2) + 1 {

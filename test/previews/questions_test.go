@@ -15,8 +15,12 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-//go:embed questions.txt
-var questionText string
+var (
+	//go:embed questions.txt
+	questionText string
+	//go:embed heldout/questions.txt
+	heldOutQuestions string
+)
 
 // A sort of outputs has the kinds that its preview may call itself, and questions.
 type sort struct {
@@ -54,13 +58,13 @@ type asked struct {
 	read  string
 }
 
-// parseQuestions reads questions.txt. A line "# SORT ;; KINDS" starts a sort. Every other line is
+// parseQuestions reads a text such as questions.txt. A line "# SORT ;; KINDS" starts a sort. Every other line is
 // "QUESTION ;; RULE ;; NEAR ;; READ".
-func parseQuestions(t *testing.T) map[string]*sort {
+func parseQuestions(t *testing.T, text string) map[string]*sort {
 	t.Helper()
 	sorts := map[string]*sort{}
 	var s *sort
-	for i, line := range strings.Split(questionText, "\n") {
+	for i, line := range strings.Split(text, "\n") {
 		if line == "" || strings.HasPrefix(line, "//") {
 			continue
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -24,8 +25,9 @@ const (
 var errTooMuch = fmt.Errorf("it has over %d values or %d levels", maxValues, maxNested)
 
 // readInput returns a text as the input of a jq program. It reads JSON, also between lines of other
-// text, and else converts XML, YAML or CSV. note says what was done to a text that is not JSON alone.
-func readInput(text string) (input any, note string, err error) {
+// text, and else converts XML, YAML or CSV of at most most bytes. note says what was done to a text that
+// is not JSON alone.
+func readInput(text string, most int) (input any, note string, err error) {
 	input, err = decode(text)
 	if err == nil || strings.TrimSpace(text) == "" {
 		return input, "", err
@@ -48,7 +50,7 @@ func readInput(text string) (input any, note string, err error) {
 	if size > len(text)/2 {
 		return among()
 	}
-	if len(text) <= maxConvert {
+	if len(text) <= most {
 		converters := []func(string) (any, string, error){fromXML, fromYAML, fromCSV}
 		if len(text) > largeYAML {
 			converters = []func(string) (any, string, error){fromXML, fromCSV, fromYAML}
@@ -61,14 +63,93 @@ func readInput(text string) (input any, note string, err error) {
 				return input, note, nil
 			}
 		}
+		if input, note, err := convertAmong(text); err == nil {
+			return input, note, nil
+		}
 	}
 	switch {
 	case len(values) > 0:
 		return among()
-	case len(text) > maxConvert:
-		return nil, "", wrong("jq", "the text is not JSON, and its %d bytes are too many to convert, the limit is %d: use grep, search or lines", len(text), maxConvert)
+	case len(text) > most:
+		return nil, "", wrong("jq", "the text is not JSON, and its %d bytes are too many to convert, the limit is %d: use grep, search or lines", len(text), most)
 	}
 	return nil, "", wrong("jq", "%v; nor is it YAML, XML or CSV", notJSON)
+}
+
+// readResults reads the results that are texts, each like a text of its own, and says which it
+// converted. A text that can't be read stays a string. Together at most largeYAML bytes are converted.
+func readResults(input any) (note string) {
+	items, _ := input.([]any)
+	left, notes, times := largeYAML, []string{}, map[string]int{}
+	for _, item := range items {
+		of, _ := item.(map[string]any)
+		text, ok := of["result"].(string)
+		if !ok {
+			continue
+		}
+		value, note, err := readInput(text, left)
+		if err == nil {
+			of["result"] = value
+		}
+		if (err != nil || note != "") && len(text) <= left { // it was tried
+			left -= len(text)
+		}
+		if err != nil {
+			continue
+		}
+		if note != "" || !json.Valid([]byte(text)) { // it is not one JSON value
+			of["text"] = text
+		}
+		if note == "" {
+			continue
+		}
+		if times[note]++; times[note] == 1 {
+			notes = append(notes, note)
+		}
+	}
+	for i, n := range notes {
+		notes[i] = fmt.Sprintf("%s (%d of %d results, with the text in .text)", n, times[n], len(items))
+	}
+	return strings.Join(notes, "\n")
+}
+
+const (
+	maxAmong  = 256 << 10 // bytes of a text in which YAML or CSV is looked for
+	maxAround = 3         // lines of other text before it, and after it
+)
+
+// startsYAML matches the lines that YAML among other text may begin with, likeYAML lines that are not left
+// out before it.
+var (
+	startsYAML = regexp.MustCompile(`^(?:---|- |["']?[\w./-]+["']?:(?:\s|$))`)
+	likeYAML   = regexp.MustCompile(`^\S.*?:(?:\s|$)`)
+)
+
+// convertAmong converts YAML or CSV of several lines that has a few lines of other text before or after
+// it, such as a warning or an exit status.
+func convertAmong(text string) (any, string, error) {
+	lines := strings.SplitAfter(strings.TrimSpace(text)+"\n", "\n")
+	lines = lines[:len(lines)-1]
+	for around := 1; around <= 2*maxAround && len(text) <= maxAmong; around++ {
+		for before := max(around-maxAround, 0); before <= min(around, maxAround); before++ {
+			to := len(lines) - (around - before)
+			if to-before < 3 {
+				continue
+			}
+			part := strings.Join(lines[before:to], "")
+			input, note, err := any(nil), "", errors.New("rows are left out")
+			if at := strings.IndexAny(lines[before], ",;\t|"); at >= 0 && !strings.Contains(strings.Join(lines[:before], "")+strings.Join(lines[to:], ""), lines[before][at:at+1]) {
+				input, note, err = fromCSV(part)
+			}
+			if err != nil && startsYAML.MatchString(part) && (before == 0 || !likeYAML.MatchString(lines[before-1])) {
+				input, note, err = fromYAML(part)
+			}
+			if err == nil {
+				return input, fmt.Sprintf("%s; lines around it left out: %d]", strings.TrimSuffix(note, "]"), around), nil
+			}
+		}
+	}
+	return nil, "", errors.New("no YAML or CSV among other text")
 }
 
 // jsonAmong returns the JSON objects and arrays that begin with a line of a text and end with one, and
@@ -304,8 +385,8 @@ func fromCSV(text string) (any, string, error) {
 	for _, comma := range ",\t;|" {
 		r := csv.NewReader(strings.NewReader(text))
 		r.Comma = comma
-		rows, err := r.ReadAll() // each line must have as many values as the first
-		if err != nil || len(rows) < 2 || len(rows[0]) < 2 {
+		rows, err := r.ReadAll()                                                                    // each line must have as many values as the first
+		if err != nil || len(rows) < 2 || len(rows[0]) < 2 || strings.HasPrefix(rows[0][0], "- ") { // a list of YAML
 			continue
 		}
 		seen := map[string]bool{}

@@ -31,12 +31,15 @@ func TestWhatJQReads(t *testing.T) {
 		{"XML", "\uFEFF<?xml version=\"1.0\" encoding=\"latin1\"?>\n<!DOCTYPE r>\n<r a=\"1\"><!-- no --><e>x &amp; y</e><e/><n:f b='2'>t<![CDATA[<u>]]></n:f></r>\n",
 			`{"r":{"@a":"1","e":["x & y",""],"n:f":{"#text":"t<u>","@b":"2"}}}`, "[jq read XML as JSON: attributes"},
 		{"XML after a warning", "warning: slow\n<r><a>1</a></r>\nexit status 1", `{"r":{"a":"1"}}`, "[jq read XML as JSON"},
+		{"YAML after a warning", "Warning! It is slow\na: 1\nb:\n- 2\n", `{"a":1,"b":[2]}`, "[jq read YAML as JSON; lines around it left out: 1"},
+		{"YAML between lines", "Fetching (a)\nDone [b\n---\n- a: 1\n- a: 2\n- a: 3\nexit status 1\n", `[{"a":1},{"a":2},{"a":3}]`, "[jq read YAML as JSON; lines around it left out: 3"},
+		{"CSV between lines", "npm warn x\nid,name\n1,a\n2,b\n(2 rows)\n", `[{"id":"1","name":"a"},{"id":"2","name":"b"}]`, "[jq read CSV as JSON: an object a row, all values strings; lines around it left out: 2"},
 		{"CSV", "id,name\n1,\"a, b\"\n2,c\n", `[{"id":"1","name":"a, b"},{"id":"2","name":"c"}]`, "[jq read CSV as JSON: an object a row"},
 		{"tabs", "id\tname\n1\ta\n", `[{"id":"1","name":"a"}]`, "[jq read CSV as JSON"},
 		{"CSV without names", "1,2\n3,4\n", `[["1","2"],["3","4"]]`, "[jq read CSV as JSON: an array a row"},
 		{"CSV with a name twice", "a,a\n3,4\n", `[["a","a"],["3","4"]]`, "[jq read CSV as JSON: an array a row"},
 	} {
-		input, note, err := readInput(tc.text)
+		input, note, err := readInput(tc.text, maxConvert)
 		got, _ := runJQ(".", input)
 		if got != tc.want || err != nil || !strings.HasPrefix(note, tc.note) || tc.note == "" && note != "" {
 			t.Errorf("%s: %s, %q, %v; want %s, %q", tc.name, got, note, err, tc.want, tc.note)
@@ -47,12 +50,17 @@ func TestWhatJQReads(t *testing.T) {
 		t.Errorf("JQ = %q, %v", got, err)
 	}
 	for name, tc := range map[string]struct{ text, want string }{
-		"prose":            {"some words\nin two lines", "nor is it YAML, XML or CSV"},
-		"JSON that is cut": {"npm warn x\n" + object[:20], "begins in line 2 is cut off"},
-		"HTML":             {"<html><p>one<p>two</html>", "nor is it"},
-		"an open element":  {"<a><b></b>", "nor is it"},
-		"an entity":        {"<!DOCTYPE a [<!ENTITY x \"y\">]><a>&x;</a>", "nor is it"},
-		"too much":         {strings.Repeat("a: b\n", maxConvert/5+1), "too many to convert"},
+		"prose":                                {"some words\nin two lines", "nor is it YAML, XML or CSV"},
+		"a date":                               {"2026-11-23", "not JSON"},
+		"digits":                               {"0644", "not JSON"},
+		"rows that are longer than the header": {"host,state\nweb1,up,x\nweb2,down,y\nweb3,up,z\n", "nor is it"},
+		"a faulty row":                         {"id,note\n1,a\n2,b\n3,c, d\n4,e\n", "nor is it"},
+		"a key with a blank":                   {"Full Name: Ann\nid: 3\nb: 2\nc: 1\nexit status 1\n", ""},
+		"JSON that is cut":                     {"npm warn x\n" + object[:20], "begins in line 2 is cut off"},
+		"HTML":                                 {"<html><p>one<p>two</html>", "nor is it"},
+		"an open element":                      {"<a><b></b>", "nor is it"},
+		"an entity":                            {"<!DOCTYPE a [<!ENTITY x \"y\">]><a>&x;</a>", "nor is it"},
+		"too much":                             {strings.Repeat("a: b\n", maxConvert/5+1), "too many to convert"},
 	} {
 		if got, err := programs.JQ(t.Context(), "me", tc.text, "."); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %.100q, %v; want %q", name, got, err, tc.want)
@@ -100,7 +108,7 @@ func FuzzReadInput(f *testing.F) {
 		if len(text) > 10_000 { // the process that runs programs has limits, this one has not
 			return
 		}
-		input, note, err := readInput(text)
+		input, note, err := readInput(text, maxConvert)
 		if err != nil {
 			var e *Error
 			if !errors.As(err, &e) {
@@ -113,7 +121,7 @@ func FuzzReadInput(f *testing.F) {
 		}
 		if note == "" && strings.HasPrefix(strings.TrimSpace(text), "{") && json.Valid([]byte(text)) && len(text) > 100 {
 			want, _ := runJQ(".", input)
-			input, note, err := readInput("npm warn: x\n" + text + "\nexit status 1")
+			input, note, err := readInput("npm warn: x\n"+text+"\nexit status 1", maxConvert)
 			if got, _ := runJQ(".", input); got != want || err != nil || !strings.Contains(note, "2 lines") {
 				t.Errorf("between noise %q is %q, %q, %v; want %q", text, got, note, err, want)
 			}

@@ -161,6 +161,14 @@ func Grep(ctx context.Context, text string, p Pattern) (string, error) {
 	switch {
 	case t.matches > matched:
 		head += fmt.Sprintf(", %d matches", t.matches)
+	}
+	switch {
+	case len(t.times) > 1:
+		over := ""
+		if t.others > 0 {
+			over = "over "
+		}
+		head += fmt.Sprintf("; the group has %s%d different matches", over, len(t.times))
 	case rest > 0:
 		head += fmt.Sprintf(", the first %d shown: narrow the expression, or go on with lines \"%d-\"", maxMatches, rest)
 	}

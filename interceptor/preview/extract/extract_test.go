@@ -58,7 +58,7 @@ func TestGrep(t *testing.T) {
 		{"counted once a line", ten, Pattern{Expr: "^t", Count: true, Context: 3}, "[3 lines match]"},
 		{"counted in a range", ten, Pattern{Expr: "^t", Count: true, Lines: "3-"}, "[2 lines match]"},
 		{"counted in a long line", long + long, Pattern{Expr: "needle", Count: true}, "[1 line matches, 2 matches]"},
-		{"counted by what the group matches", "a=1\nb=2\na=3 c=4\n\n", Pattern{Expr: `(\w)=|()never`, Count: true}, "[3 lines match, 4 matches]\n2 a\n1 b\n1 c"},
+		{"counted by what the group matches", "a=1\nb=2\na=3 c=4\n\n", Pattern{Expr: `(\w)=|()never`, Count: true}, "[3 lines match, 4 matches; the group has 3 different matches]\n2 a\n1 b\n1 c"},
 		{"nothing counted", ten, Pattern{Expr: "zzz", Count: true}, "[no match in lines 1-10]"},
 	} {
 		got, err := Grep(t.Context(), tc.text, tc.p)

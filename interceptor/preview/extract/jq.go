@@ -37,13 +37,18 @@ type Programs struct {
 	each  int // slots that one caller may have
 
 	mu  sync.Mutex
-	own map[string]chan struct{} // the slots of each caller
+	own map[string]*callerSlots // of callers with programs that run or wait
+}
+
+type callerSlots struct {
+	slots    chan struct{}
+	programs int // that run or wait; guarded by Programs.mu
 }
 
 // NewPrograms returns Programs for a number of callers. If there are several, no caller takes the
 // last slot from the others. The process must call [Child] when it starts.
 func NewPrograms(callers int) *Programs {
-	p := &Programs{slots: make(chan struct{}, jqAtOnce), each: jqAtOnce, own: map[string]chan struct{}{}}
+	p := &Programs{slots: make(chan struct{}, jqAtOnce), each: jqAtOnce, own: map[string]*callerSlots{}}
 	if callers > 1 {
 		p.each = jqAtOnce - 1
 	}
@@ -57,10 +62,22 @@ func NewPrograms(callers int) *Programs {
 //
 // A caller waits for a slot of its own first, so its programs can't fill the queue for all slots.
 func (p *Programs) JQ(ctx context.Context, caller, text, program string) (string, error) {
-	if len(text) > maxJQInput {
-		return "", wrong("jq", "the text has %d bytes, the limit is %d: use grep, search or page", len(text), maxJQInput)
+	return p.run(ctx, caller, question{Program: program, Text: text})
+}
+
+// JQResults runs a program on results: a JSON array of objects, in which a member "result" that is a
+// string is read as JQ reads a text. If that is not JSON alone, its "text" is what it was.
+func (p *Programs) JQResults(ctx context.Context, caller, results, program string) (string, error) {
+	return p.run(ctx, caller, question{Program: program, Text: results, Results: true})
+}
+
+func (p *Programs) run(ctx context.Context, caller string, q question) (string, error) {
+	if len(q.Text) > maxJQInput {
+		return "", wrong("jq", "the text has %d bytes, the limit is %d: use grep, search or page", len(q.Text), maxJQInput)
 	}
-	for _, slots := range []chan struct{}{p.of(caller), p.slots} {
+	own, done := p.of(caller)
+	defer done()
+	for _, slots := range []chan struct{}{own, p.slots} {
 		select {
 		case slots <- struct{}{}:
 			defer func() { <-slots }()
@@ -68,7 +85,7 @@ func (p *Programs) JQ(ctx context.Context, caller, text, program string) (string
 			return "", wrong("jq", "others took too long: try again, or use grep")
 		}
 	}
-	return runChild(ctx, text, program)
+	return runChild(ctx, q)
 }
 
 // CheckJQ compiles a program without running it.
@@ -77,27 +94,39 @@ func CheckJQ(program string) error {
 	return err
 }
 
-// of returns the slots of one caller. They are never removed, because there are few callers.
-func (p *Programs) of(caller string) chan struct{} {
+// of returns the slots of one caller, for a program. The caller calls done at its end.
+func (p *Programs) of(caller string) (slots chan struct{}, done func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.own[caller] == nil {
-		p.own[caller] = make(chan struct{}, p.each)
+	own := p.own[caller]
+	if own == nil {
+		own = &callerSlots{slots: make(chan struct{}, p.each)}
+		p.own[caller] = own
 	}
-	return p.own[caller]
+	own.programs++
+	return own.slots, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if own.programs--; own.programs == 0 {
+			delete(p.own, caller)
+		}
+	}
 }
 
 const childName = "foldgate-jq" // the first argument of a process that runs one program
 
 // question is the input of such a process, answer its output, both encoded by package gob.
 type (
-	question struct{ Program, Text string }
-	answer   struct{ Output, Fault string }
+	question struct {
+		Program, Text string
+		Results       bool // as in JQResults
+	}
+	answer struct{ Output, Fault string }
 )
 
 const tooMuch = "the program took too much memory and was ended: filter before you collect"
 
-func runChild(ctx context.Context, text, program string) (string, error) {
+func runChild(ctx context.Context, q question) (string, error) {
 	self := "/proc/self/exe" // the right program even if its file was replaced
 	if runtime.GOOS != "linux" {
 		var err error
@@ -117,7 +146,7 @@ func runChild(ctx context.Context, text, program string) (string, error) {
 	written := make(chan struct{})
 	go func() {
 		defer close(written)
-		_ = gob.NewEncoder(in).Encode(question{program, text}) // if it fails, the process has ended
+		_ = gob.NewEncoder(in).Encode(q) // if it fails, the process has ended
 	}()
 	out, faults := limited{max: maxJQOutput + maxFaults}, limited{max: maxFaults}
 	cmd.Stdout, cmd.Stderr = &out, &faults
@@ -189,7 +218,10 @@ func serveChild(in io.Reader, out io.Writer) error {
 			os.Exit(0)
 		})
 	}, heap()+maxJQGrowth)
-	input, note, err := readInput(q.Text)
+	input, note, err := readInput(q.Text, maxConvert)
+	if q.Results {
+		note = readResults(input)
+	}
 	cancel()
 	if err == nil {
 		a.Output, err = runJQ(q.Program, input)
@@ -258,6 +290,9 @@ func decode(text string) (any, error) {
 	dec.UseNumber()
 	var all []any
 	for {
+		if at := int(dec.InputOffset()); at > 0 && at < len(text) && !strings.ContainsRune(" \t\r\n{[", rune(text[at])) {
+			return nil, wrong("jq", "the text is not JSON (after %.20q)", text[max(0, at-20):at]) // such as a date
+		}
 		var v any
 		switch err := dec.Decode(&v); {
 		case err == nil:

@@ -75,7 +75,8 @@ func TestJQPlacesAreShared(t *testing.T) {
 	for callers, places := range map[int]int{0: jqAtOnce, 1: jqAtOnce, 2: jqAtOnce - 1, 9: jqAtOnce - 1} {
 		programs := NewPrograms(callers)
 		for range places { // as a program that runs does
-			programs.of("greedy") <- struct{}{}
+			own, _ := programs.of("greedy")
+			own <- struct{}{}
 			programs.slots <- struct{}{}
 		}
 		if _, err := programs.JQ(over, "greedy", "1", "."); err == nil || !strings.Contains(err.Error(), "others") {
@@ -84,6 +85,9 @@ func TestJQPlacesAreShared(t *testing.T) {
 		if callers > 1 {
 			if got, err := programs.JQ(t.Context(), "other", "1", "."); got != "1" || err != nil {
 				t.Errorf("of %d callers the second reads %q, %v", callers, got, err)
+			}
+			if programs.own["greedy"] == nil || programs.own["other"] != nil {
+				t.Errorf("of %d callers those with slots are %v, want the one whose programs run", callers, programs.own)
 			}
 		}
 	}
@@ -103,7 +107,7 @@ func TestJQEndsWithItsAsker(t *testing.T) {
 		t.Fatal(err)
 	}
 	const program = "def f: f; f"
-	if err := gob.NewEncoder(in).Encode(question{program, "1"}); err != nil {
+	if err := gob.NewEncoder(in).Encode(question{Program: program, Text: "1"}); err != nil {
 		t.Fatal(err)
 	}
 	in.Close()
