@@ -1,6 +1,7 @@
 package scrub
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/foldgate/foldgate/interceptor/scrub/regexset"
@@ -190,6 +191,11 @@ const (
 	notInNames = "()[]{}<>=:$"
 )
 
+// The first line of a table can be a row with the name of a package such as passwd or base-passwd. It is
+// one if it has a path, number, version or date, or if its cells recur below: in leastRepeated rows, and in
+// that part of all. Other names of secrets name a column.
+const leastRepeated = 4
+
 // appendTable appends the columns with secrets of the table in whose header a name contains byte at,
 // and returns the end of the table, or at if there is none. The rows have as many cells as the
 // header.
@@ -212,18 +218,27 @@ func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded
 		}
 	}
 	names := appendCells(nil, text, header, separator)
-	filled, secret := 0, false
+	filled, secret, row := 0, false, true
 	for _, n := range names {
 		if n.Start < n.End {
 			filled++
 		}
-		secret = secret || isSecretName(text, n)
+		if isSecretName(text, n) {
+			secret, row = true, row && strings.HasSuffix(text[n.Start:n.End], "passwd")
+		}
+	}
+	for _, n := range names {
+		if row && n.Start < n.End && text[n.Start] == '/' || row && n.End-n.Start > 1 && '0' <= text[n.Start] && text[n.Start] <= '9' && strings.IndexByte("0123456789.:-", text[n.Start+1]) >= 0 {
+			return all, header.End, nil // a path, number, version or date names no column
+		}
 	}
 	if filled < 2 || !secret {
 		return all, header.End, nil
 	}
 	found := x.cells[:0]
 	var cells []span
+	rows := 0
+	repeated := make([]int, len(names)) // rows with the same cell as the first line
 	for line := header; line.End < len(text); {
 		line = lineAt(text, line.End+1)
 		if err := x.limit.spend(line.End - line.Start); err != nil {
@@ -235,13 +250,21 @@ func (x *examination) appendTable(all []decoded, text string, at int) ([]decoded
 			}
 			break
 		}
+		rows++
+		if text[line.Start:line.End] == text[header.Start:header.End] {
+			continue // tables that were put together
+		}
 		for i, c := range cells {
-			if c.Start < c.End && isSecretName(text, names[i]) {
-				found = append(found, cell{text[names[i].Start:names[i].End], c})
+			switch name := text[names[i].Start:names[i].End]; {
+			case c.Start == c.End:
+			case isSecretName(text, names[i]):
+				found = append(found, cell{name, c})
+			case text[c.Start:c.End] == name:
+				repeated[i]++
 			}
 		}
 	}
-	if x.cells = found; len(found) == 0 {
+	if x.cells = found; len(found) == 0 || row && slices.Max(repeated) >= max(rows/leastRepeated, leastRepeated) {
 		return all, header.End, nil
 	}
 	end := found[len(found)-1].value.End

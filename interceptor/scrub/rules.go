@@ -27,7 +27,8 @@ type ruleSet struct {
 	rules    []*rule
 	active   []*rule // those that can find anything in a text
 	byID     map[string]*rule
-	allow    []*allowlist
+	allow    []*allowlist // first those of the user, then those of gitleaks
+	ofUser   int          // how many of allow are the user's
 	targeted []*allowlist // for some rules only
 	disabled map[string]bool
 }
@@ -97,6 +98,7 @@ func loadRules(path string, known []string) (*ruleSet, error) {
 			return nil, err
 		}
 	}
+	set.ofUser = len(set.allow)
 	if _, err := set.load("gitleaks' default rules", []byte(config.DefaultConfig), false); err != nil {
 		return nil, err
 	}
