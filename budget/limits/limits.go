@@ -54,15 +54,18 @@ const MaxLimits = 256
 
 // Limit is a configured limit.
 type Limit struct {
-	Name     string  `yaml:"name"`      // unique, of a-z, 0-9, - and _, at most 64
-	Match    Match   `yaml:"match"`     // which uses count
-	Per      string  `yaml:"per"`       // each of what has a count of its own
-	Tokens   Amount  `yaml:"tokens"`    // 0: any number
-	Calls    Amount  `yaml:"calls"`     // 0: any number
-	Window   Window  `yaml:"window"`    // needed, but for per: session
-	TimeZone string  `yaml:"time_zone"` // of days, weeks and months; an IANA name, "" means UTC
-	WarnAt   float64 `yaml:"warn_at"`   // the share at which the limit is near; 0 means 0.8
-	Action   string  `yaml:"action"`    // "" means refuse
+	Name   string `yaml:"name"`   // unique, of a-z, 0-9, - and _, at most 64
+	Match  Match  `yaml:"match"`  // which uses count
+	Per    string `yaml:"per"`    // each of what has a count of its own
+	Tokens Amount `yaml:"tokens"` // 0: any number
+	Calls  Amount `yaml:"calls"`  // 0: any number
+	// ModelTokens are the tokens of the models of branches that run by themselves, as their endpoints count
+	// them. A limit has either these, or Tokens and Calls.
+	ModelTokens Amount  `yaml:"model_tokens"`
+	Window      Window  `yaml:"window"`    // needed, but for per: session
+	TimeZone    string  `yaml:"time_zone"` // of days, weeks and months; an IANA name, "" means UTC
+	WarnAt      float64 `yaml:"warn_at"`   // the share at which the limit is near; 0 means 0.8
+	Action      string  `yaml:"action"`    // "" means refuse
 }
 
 // Match selects uses. An empty field selects all.
@@ -79,6 +82,7 @@ type Use struct {
 	Principal, Team, Session string // Session is empty for a request that has none
 	Server, Tool             string // empty for what is not a call of a tool
 	Branch                   bool   // in a branch
+	Model                    bool   // of a model: only limits of model tokens match
 	Made                     string // by whom what is delivered was made, if it was stored meanwhile; see By
 }
 
@@ -164,8 +168,14 @@ func Check(all []Limit) error {
 		if !doublestar.ValidatePattern(l.Match.Tool) {
 			fault("match.tool", "%q is not a valid glob", l.Match.Tool)
 		}
+		if l.ModelTokens != 0 {
+			if l.Tokens != 0 || l.Calls != 0 || l.Match.Server != "" || l.Match.Tool != "" || l.Per == PerTool || l.Per == PerServer || l.Action == Fold {
+				fault("model_tokens", "goes without tokens and calls, tools and servers, and the action fold: give these a limit of their own")
+			}
+			l.Tokens = l.ModelTokens
+		}
 		if l.Tokens < 0 || l.Calls < 0 || max(l.Tokens, l.Calls) > maxAmount || l.Tokens == 0 && l.Calls == 0 {
-			fault("tokens", "set tokens or calls to a number from 1 to 1000G")
+			fault("tokens", "set tokens, calls or model_tokens to a number from 1 to 1000G")
 		}
 		if l.Window == (Window{}) && l.Per != PerSession {
 			fault("window", "is missing: use for example 1h, 1d, 1w, 1mo or rolling 24h")
@@ -190,6 +200,7 @@ func (l Limit) ready() (*limit, error) {
 	zone, err := time.LoadLocation(l.TimeZone)
 	l.Action = cmp.Or(l.Action, Refuse)
 	l.WarnAt = cmp.Or(l.WarnAt, 0.8)
+	l.Tokens = cmp.Or(l.Tokens, l.ModelTokens)
 	return &limit{l, zone}, err
 }
 
@@ -199,7 +210,7 @@ func (l *limit) matches(u Use) bool {
 	same := func(want, is string) bool { return want == "" || want == is }
 	m := l.Match
 	switch {
-	case !same(m.Principal, u.Principal), !same(m.Team, u.Team), !same(m.Server, u.Server),
+	case u.Model != (l.ModelTokens != 0), !same(m.Principal, u.Principal), !same(m.Team, u.Team), !same(m.Server, u.Server),
 		m.Context == Main && u.Branch, m.Context == Branch && !u.Branch,
 		l.Per == PerTool && u.Tool == "", l.Per == PerServer && u.Server == "":
 		return false
@@ -257,6 +268,7 @@ type State struct {
 	Limit, Subject, Per, Action, Window string
 	Tokens, TokensUsed                  int64 // Tokens 0: any number. What is reserved counts as used
 	Calls, CallsUsed                    int64
+	Model                               bool      // the tokens are a model's
 	Reset                               time.Time // zero: never. A rolling window: when what counts now has all come free
 }
 
@@ -271,7 +283,7 @@ func left(total, used int64) int64 {
 func (l *limit) state(subject string, w span, u Used) State {
 	s := State{
 		Limit: l.Name, Subject: subject, Per: l.Per, Action: l.Action, Window: l.Window.String(),
-		Tokens: int64(l.Tokens), TokensUsed: u.Tokens, Calls: int64(l.Calls), CallsUsed: u.Calls,
+		Tokens: int64(l.Tokens), TokensUsed: u.Tokens, Calls: int64(l.Calls), CallsUsed: u.Calls, Model: l.ModelTokens > 0,
 	}
 	s.Reset = l.time(w.until)
 	if w.bucket != 0 {

@@ -503,6 +503,9 @@ func (a *account) exceeded(answer Answer) *ExceededError {
 func (a *account) exceededBy(i int, used Used, calls bool) *ExceededError {
 	s := a.limits[i].state(a.subjects[i], a.spans[i], used)
 	e := &ExceededError{Limit: s.Limit, Subject: s.Subject, Unit: "tokens", Left: left(s.Tokens, s.TokensUsed), Total: s.Tokens, Reset: s.Reset, Main: a.limits[i].Match.Context == Main}
+	if a.limits[i].ModelTokens > 0 {
+		e.Unit = "model tokens"
+	}
 	if calls {
 		e.Unit, e.Left, e.Total = "calls", left(s.Calls, s.CallsUsed), s.Calls
 	}
