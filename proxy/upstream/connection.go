@@ -134,7 +134,12 @@ func (s *connection) aside(m wire.Message) {
 	s.Go(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), sendTimeout)
 		defer cancel()
-		if err := s.transport.send(ctx, m, nil); err != nil {
+		err := s.transport.send(ctx, m, nil)
+		if err != nil && m.Method == wire.MethodCancelled && ctx.Err() == nil {
+			// It may have got the network connection of a request that net/http cancelled a moment later.
+			err = s.transport.send(ctx, m, nil)
+		}
+		if err != nil {
 			s.cfg.Log.Debug("message to upstream lost", "err", err)
 		}
 	})

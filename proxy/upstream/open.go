@@ -20,6 +20,9 @@ import (
 // LoginError is why a request has no token that its server accepts. The server has done nothing.
 type LoginError = auth.Error
 
+// LoginEvent is a login of a person at a server, or the end of one.
+type LoginEvent = auth.Event
+
 // Config says how to reach one server and for whom.
 type Config struct {
 	// Name is the server's key in the configuration.
@@ -38,6 +41,9 @@ type Config struct {
 	// If it is nil, foldgate speaks for itself: the modern era if the server has it, else
 	// initialize with params of its own.
 	Initialize json.RawMessage
+	// Slow means that the last attempt ended without an answer. The server then gets all of the time for
+	// one start: foldgate does not probe for the modern era.
+	Slow bool
 	// Capabilities are what foldgate declares where it speaks for itself.
 	Capabilities wire.Capabilities
 	// Shared means that several host sessions use the connection, so that progress tokens must be
@@ -159,8 +165,12 @@ func negotiate(ctx context.Context, cfg *Config, dial func() (opening, error)) (
 	}
 	var unreachable *dialError
 	var login *LoginError
-	if cfg.Initialize != nil {
-		err = initialize(ctx, c, cfg.Initialize)
+	params := cfg.Initialize
+	if params == nil && cfg.Slow {
+		params = ownInitialize(cfg.Capabilities)
+	}
+	if params != nil {
+		err = initialize(ctx, c, params)
 		if refused(err, refusalsOfLegacy) && discover(ctx, c) == nil {
 			err = nil
 		}

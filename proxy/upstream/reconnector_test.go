@@ -214,3 +214,29 @@ func TestRetiredServerHasNoViews(t *testing.T) {
 		open.Close()
 	})
 }
+
+// The connections of a group are forgotten if none is open, for any number of principals.
+func TestForgottenGroups(t *testing.T) {
+	var open *lossy
+	s, up := set(t, func(context.Context) (conn.Conn, error) {
+		open = &lossy{lost: make(chan struct{})}
+		return open, nil
+	})
+	defer s.Close()
+	for n := range 1000 {
+		g := Group{Principal: fmt.Sprint("user", n)}
+		if _, err := up.Connection(t.Context(), Scope{Group: g}); err != nil {
+			t.Fatal(err)
+		}
+		if s.Forget(g) {
+			t.Fatalf("the connection of %s is forgotten while it is open", g.Principal)
+		}
+		open.lose()
+		if !s.Forget(g) {
+			t.Fatalf("the connection of %s is lost, and not forgotten", g.Principal)
+		}
+	}
+	if s.ending.Wait(); len(s.shared) > 0 || len(up.held) > 0 {
+		t.Errorf("%d groups and %d connections are kept", len(s.shared), len(up.held))
+	}
+}

@@ -38,11 +38,14 @@ type Set struct {
 	known    *infoCache
 	logins   *auth.Logins
 	starts   chan struct{} // has room for the processes that may start at once
+	patience atomic.Int64  // the least time of an attempt to connect
 	lifetime context.Context
 	end      context.CancelFunc
 
+	ending sync.WaitGroup // of connections that Forget ends
+
 	mu     sync.Mutex
-	shared map[Group]*Connections
+	shared map[Group]*Connections // ended by Forget and Keep
 }
 
 // Options configure a [Set].
@@ -56,9 +59,9 @@ type Options struct {
 	// Bridge wraps a connection if hosts and server speak different eras. h takes the server's
 	// messages that belong to no request; they go to the returned handler.
 	Bridge func(server string, host conn.Host, c conn.Conn, h conn.Handler) (conn.Conn, conn.Handler)
-	// TokenOf and LoginRefused are those of auth.Logins.
-	TokenOf      func(issuer, principal string) string
-	LoginRefused func(upstream, principal, why string)
+	// TokenOf and LoginTold are those of auth.Logins.
+	TokenOf   func(issuer, principal string) string
+	LoginTold func(auth.Event)
 }
 
 // Owner hears of the connections that are held for it.
@@ -80,7 +83,7 @@ type Owner interface {
 // NewSet returns a set without servers, which Servers makes.
 func NewSet(o Options) *Set {
 	t := &Set{Dial: Open, options: o, logins: auth.New(o.Config, o.Log), shared: map[Group]*Connections{}, starts: make(chan struct{}, max(4, 2*runtime.GOMAXPROCS(0)))}
-	t.logins.TokenOf, t.logins.Refused = o.TokenOf, o.LoginRefused
+	t.logins.TokenOf, t.logins.Told = o.TokenOf, o.LoginTold
 	t.lifetime, t.end = context.WithCancel(context.Background())
 	t.known = openInfoCache(filepath.Join(o.Config.StatePath(), "upstreams.json"), o.Log)
 	return t
@@ -106,18 +109,35 @@ func (t *Set) Servers(c config.Config, before []*Server) (servers []*Server) {
 	return servers
 }
 
-// End ends the connections that hosts of a principal share.
-func (t *Set) End(principal string) {
+// Keep ends the connections that hosts of a principal share, unless the principal is still known.
+func (t *Set) Keep(known func(principal string) bool) {
 	t.mu.Lock()
 	var ended []*Connections
 	for g, cs := range t.shared {
-		if g.Principal == principal {
+		if g.Principal != "" && !known(g.Principal) {
 			ended = append(ended, cs)
 			delete(t.shared, g)
 		}
 	}
 	t.mu.Unlock()
 	closeAll(ended)
+}
+
+// Forget ends the connections that a group shares, unless one to a server outside foldgate is open or about
+// to be: then it returns false. It does not wait for their end.
+func (t *Set) Forget(g Group) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	cs := t.shared[g]
+	if cs == nil {
+		return true
+	}
+	if t.lifetime.Err() != nil || cs.open() {
+		return false
+	}
+	delete(t.shared, g)
+	t.ending.Go(cs.Close)
+	return true
 }
 
 // Close ends the connections that hosts share, and waits for their goroutines.
@@ -127,6 +147,7 @@ func (t *Set) Close() {
 	shared := slices.Collect(maps.Values(t.shared))
 	t.mu.Unlock()
 	closeAll(shared)
+	t.ending.Wait()
 	t.logins.Close()
 }
 
@@ -333,6 +354,9 @@ var ErrNoAnswer = errors.New("no answer")
 // StartsAtOnce returns how many processes may start at once; the others wait for them.
 func (t *Set) StartsAtOnce() int { return cap(t.starts) }
 
+// Patience gives later attempts to connect d, if connect_seconds is less.
+func (t *Set) Patience(d time.Duration) { t.patience.Store(int64(d)) }
+
 // defaultConnect bounds one attempt to connect if connect_seconds is not set.
 const defaultConnect = 30 * time.Second
 
@@ -359,12 +383,16 @@ func (s *Server) dial(cs *Connections, handler conn.Handler, host conn.Host, log
 	if timeout == 0 {
 		timeout = defaultConnect
 	}
+	timeout = max(timeout, time.Duration(s.set.patience.Load()))
 	if s.Network() == "pipe" {
 		defer s.set.awaitStart(lifetime)()
 	}
 	ctx, cancel := context.WithTimeoutCause(lifetime, timeout, fmt.Errorf("%w within %s (connect_seconds)", ErrNoAnswer, timeout))
 	defer cancel()
-	c, err := s.open(ctx, Config{Initialize: host.Initialize, Capabilities: cs.group.Capabilities, Shared: host.Modern, Everyone: host.Everyone, Handler: handler, Login: login})
+	s.mu.Lock()
+	slow := errors.Is(s.fault, ErrNoAnswer)
+	s.mu.Unlock()
+	c, err := s.open(ctx, Config{Initialize: host.Initialize, Slow: slow, Capabilities: cs.group.Capabilities, Shared: host.Modern, Everyone: host.Everyone, Handler: handler, Login: login})
 	if lifetime.Err() != nil && err != nil {
 		return nil, err // the host is gone, which is no fault of s
 	}
@@ -475,6 +503,21 @@ func (cs *Connections) reconnector(server *Server) *reconnector {
 		}
 	}
 	return r
+}
+
+// open reports whether a connection to a server outside foldgate is open, or about to be.
+func (cs *Connections) open() bool {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	for server, r := range cs.servers {
+		r.mu.Lock()
+		busy := r.current != nil && !isDone(r.current) || r.trying != nil
+		r.mu.Unlock()
+		if busy && !server.Builtin() {
+			return true
+		}
+	}
+	return false
 }
 
 // forget takes out a connection that its server closes.

@@ -69,6 +69,21 @@ func TestStdioNegotiate(t *testing.T) {
 	}
 }
 
+// A server that had no answer in time gets the whole time for one start.
+func TestSlowServerIsNotProbed(t *testing.T) {
+	for mode, want := range map[string]string{"stuck": wire.VersionLegacy, "modern": wire.VersionModern} {
+		t.Run(mode, func(t *testing.T) {
+			cfg := childConfig(t, mode)
+			cfg.Slow = true
+			l := open(t, cfg)
+			m, err := callTool(t.Context(), l, "seen", nil)
+			if err != nil || l.Info().Version != want || strings.Contains(string(m.Result), wire.MethodDiscover) {
+				t.Errorf("revision %s, %v, the server saw %s", l.Info().Version, err, m.Result)
+			}
+		})
+	}
+}
+
 func TestStdioOpenFails(t *testing.T) {
 	checkGoroutines(t)
 	cfg := childConfig(t, "legacy")

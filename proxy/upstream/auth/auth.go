@@ -30,9 +30,8 @@ type Logins struct {
 	// TokenOf returns the token of an issuer with which a principal called last, "" if it knows none that
 	// is valid. It is asked if a configuration exchanges callers' tokens; nil knows none.
 	TokenOf func(issuer, principal string) string
-	// Refused hears why a login at a page of this process failed, or why a browser's answer was not taken.
-	// nil: nobody does.
-	Refused func(upstream, principal, why string)
+	// Told hears of each login of a person, each logout, and each that failed. nil: nobody does.
+	Told func(Event)
 
 	store *store
 	log   *slog.Logger
@@ -42,7 +41,7 @@ type Logins struct {
 	end      context.CancelFunc
 
 	mu     sync.Mutex
-	all    map[string]*Login // by file
+	all    map[string]*Login // by file, at most maxLogins
 	closed bool
 	work   sync.WaitGroup // requests for tokens that are under way
 }
@@ -54,8 +53,26 @@ func New(c config.Config, log *slog.Logger) *Logins {
 	return ls
 }
 
-// For returns the login of a principal at an upstream, nil if the configuration has none. It is kept as
-// long as ls: there are at most as many as principals have used upstreams with a login for each.
+// Event is a login of a person at an upstream, or the end of one.
+type Event struct {
+	Upstream, Principal string // Principal is "" for a login of all
+	Action              string // login or logout
+	Scopes              []string
+	Failure             string // why the login failed, or a browser's answer was not taken; "" if it did not
+}
+
+func (l *Login) tell(e Event) {
+	if e.Upstream, e.Principal = l.upstream, l.principal; l.of.Told != nil {
+		l.of.Told(e)
+	}
+}
+
+// maxLogins is how many logins are kept. Beyond it, the one that For returned the longest time ago is
+// forgotten: the next time, it is read from the disk again, or its token is asked for anew. Who has it
+// can go on using it.
+const maxLogins = 10_000
+
+// For returns the login of a principal at an upstream, nil if the configuration has none.
 func (ls *Logins) For(upstream string, u *config.Upstream, principal string) *Login {
 	if u.Auth == nil {
 		return nil
@@ -73,8 +90,18 @@ func (ls *Logins) For(upstream string, u *config.Upstream, principal string) *Lo
 		if u.Auth.Enterprise != nil {
 			l.person = l.atProvider()
 		}
+		if len(ls.all) >= maxLogins && ls.all[file] == nil {
+			oldest := ""
+			for f, other := range ls.all {
+				if oldest == "" || other.used.Before(ls.all[oldest].used) {
+					oldest = f
+				}
+			}
+			delete(ls.all, oldest)
+		}
 		ls.all[file] = l
 	}
+	l.used = time.Now()
 	return l
 }
 
@@ -137,6 +164,7 @@ type Login struct {
 	cfg                       *config.Auth
 	client                    *http.Client
 	token                     atomic.Pointer[token] // nil as long as there is none
+	used                      time.Time             // when For returned it; guarded by of.mu
 	// With enterprise, person is the login at the identity provider, whose tokens are ID tokens. That one
 	// has provider set; its url is the provider's.
 	person   *Login

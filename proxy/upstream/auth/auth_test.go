@@ -1,12 +1,17 @@
 package auth
 
 import (
+	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
 	"net/netip"
 	"net/url"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/foldgate/foldgate/proxy/config"
 )
 
 // An upstream can send foldgate to public addresses only. The hosts of the configuration may be
@@ -82,6 +87,82 @@ func FuzzChallenge(f *testing.F) {
 			}
 		}
 	})
+}
+
+// answering is an authorization server, and an upstream, that answers with texts, by the path.
+type answering struct {
+	t       *testing.T
+	answers map[string]string
+}
+
+func (a answering) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" {
+		a.t.Errorf("foldgate asks at %s", r.URL)
+	}
+	for part, body := range a.answers {
+		if strings.Contains(r.URL.Path, part) {
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)), Request: r}, nil
+		}
+	}
+	return &http.Response{StatusCode: http.StatusNotFound, Header: http.Header{}, Body: http.NoBody, Request: r}, nil
+}
+
+// Whatever an upstream and an authorization server answer, a token is asked for this upstream only, it is
+// fit for a header, and no error has a secret.
+func FuzzMetadata(f *testing.F) {
+	const endpoint, issuer = "https://mcp.example.com/a/mcp", "https://login.example.com"
+	const resource = `{"resource":"https://mcp.example.com/a/mcp","authorization_servers":["https://login.example.com"],"scopes_supported":["a"]}`
+	const meta = `{"issuer":"https://login.example.com","authorization_endpoint":"https://login.example.com/authorize","token_endpoint":"https://login.example.com/token","response_types_supported":["code"],"code_challenge_methods_supported":["S256"]}`
+	for _, token := range []string{`{"access_token":"x","token_type":"bearer","expires_in":3600}`, `{"access_token":"a b"}`, `{"access_token":1}`, `{"error":"invalid_grant","error_description":"you sent s3cret-one"}`, `{"access_token":"x","expires_in":1e99}`, `s3cret-one`, ``} {
+		f.Add(resource, meta, token)
+	}
+	f.Add(`{"resource":"https://evil.example.com/"}`, meta, ``)
+	f.Add(`{"resource":"https://mcp.example.com","authorization_servers":["file:///etc/passwd","http://10.0.0.1"]}`, meta, ``)
+	f.Add(``, `{"issuer":"https://mcp.example.com","token_endpoint":"http://169.254.169.254/token"}`, ``)
+	f.Fuzz(func(t *testing.T, resource, meta, token string) {
+		for _, want := range []string{"", issuer} {
+			c := newClient(endpoint, want)
+			g := c.Transport.(guard)
+			g.next = answering{t, map[string]string{"oauth-protected-resource": resource, "oauth-authorization-server": meta, "openid-configuration": meta, "token": token}}
+			c.Transport = g
+			s, err := discover(t.Context(), c, endpoint, want, challenge{})
+			if err != nil {
+				continue
+			}
+			if u, _ := url.Parse(endpoint); !covers(s.resource, u) || s.TokenEndpoint == "" {
+				t.Errorf("a token for %q at %q", s.resource, s.TokenEndpoint)
+			}
+			if want != "" && !sameIssuer(s.Issuer, want) {
+				t.Errorf("the issuer is %q", s.Issuer)
+			}
+			got, err := requestToken(t.Context(), c, s.TokenEndpoint, client{ID: "x", Secret: "s3cret-one"}, url.Values{"refresh_token": {"s3cret-two"}})
+			switch {
+			case err != nil && strings.Contains(err.Error(), "s3cret") && !strings.Contains(s.TokenEndpoint, "s3cret"):
+				t.Errorf("an error with a secret: %v", err)
+			case err == nil && (got.Access == "" || len(got.Access) > maxToken || strings.ContainsFunc(got.Access, func(r rune) bool { return r <= ' ' || r > '~' })):
+				t.Errorf("a token that no header can have: %q", got.Access)
+			case err == nil && got.Expiry.Before(got.Renew):
+				t.Errorf("a token is renewed at %s, after it ends at %s", got.Renew, got.Expiry)
+			}
+		}
+	})
+}
+
+// Of more logins than may be kept, the ones that are in use stay.
+func TestLoginsAreBounded(t *testing.T) {
+	ls := New(config.Config{StateDir: t.TempDir()}, slog.New(slog.DiscardHandler))
+	defer ls.Close()
+	u := &config.Upstream{URL: "https://mcp.example.com/mcp", Auth: &config.Auth{AuthorizationCode: &config.AuthorizationCode{Per: "principal"}}}
+	first := ls.For("up", u, "first")
+	for i := range maxLogins + 50 {
+		ls.For("up", u, fmt.Sprint(i))
+		if i%100 == 0 && ls.For("up", u, "first") != first {
+			t.Fatal("a login that is in use is forgotten")
+		}
+	}
+	if n := len(ls.all); n != maxLogins {
+		t.Errorf("%d logins are kept, want %d", n, maxLogins)
+	}
 }
 
 // No error of a token endpoint has a secret that it was sent.

@@ -17,6 +17,8 @@ import (
 
 	sdk "github.com/modelcontextprotocol/go-sdk/auth"
 	"github.com/modelcontextprotocol/go-sdk/oauthex"
+
+	"github.com/foldgate/foldgate/internal/publicip"
 )
 
 const (
@@ -192,7 +194,7 @@ func newClient(configured ...string) *http.Client {
 	for _, at := range configured {
 		if u, err := url.Parse(at); err == nil && u.Host != "" {
 			g.hosts[u.Hostname()] = true
-			g.loopback = g.loopback || loopback(u.Hostname())
+			g.loopback = g.loopback || publicip.Loopback(u.Hostname())
 		}
 	}
 	for _, scheme := range []string{"http", "https"} {
@@ -224,7 +226,7 @@ type guard struct {
 // RoundTrip implements [http.RoundTripper].
 func (g guard) RoundTrip(req *http.Request) (*http.Response, error) {
 	host := req.URL.Hostname()
-	if req.URL.Scheme != "https" && !(req.URL.Scheme == "http" && loopback(host)) {
+	if req.URL.Scheme != "https" && !(req.URL.Scheme == "http" && publicip.Loopback(host)) {
 		return nil, fmt.Errorf("%s://%s is not https", req.URL.Scheme, host)
 	}
 	if ip, err := netip.ParseAddr(host); err == nil { // behind a proxy there is no other look at it
@@ -261,24 +263,9 @@ func (g guard) dial(ctx context.Context, network, addr string) (net.Conn, error)
 }
 
 func (g guard) allow(host string, ip netip.Addr) error {
-	ip = ip.Unmap().WithZone("")
-	if g.hosts[host] || public(ip) || g.loopback && ip.IsLoopback() {
+	ip = ip.Unmap()
+	if g.hosts[host] || publicip.Is(ip) || g.loopback && ip.IsLoopback() {
 		return nil
 	}
 	return fmt.Errorf("%s is at the address %s, which is not public: if you trust it, name the authorization server in the configuration (issuer)", host, ip)
-}
-
-func loopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
-}
-
-// special are the ranges beside the ones that netip knows in which no public server is.
-var special = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"), netip.MustParsePrefix("192.0.0.0/24"), netip.MustParsePrefix("198.18.0.0/15"),
-	netip.MustParsePrefix("240.0.0.0/4"), netip.MustParsePrefix("64:ff9b::/32"), netip.MustParsePrefix("2001::/32"), netip.MustParsePrefix("2002::/16"),
-}
-
-func public(ip netip.Addr) bool {
-	return ip.IsGlobalUnicast() && !ip.IsPrivate() && !slices.ContainsFunc(special, func(p netip.Prefix) bool { return p.Contains(ip) })
 }

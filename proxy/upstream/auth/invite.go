@@ -95,7 +95,6 @@ func (p *page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			p.end()
 		case ctx.Err() == nil:
 			p.login.of.log.Warn("a login failed", "upstream", p.login.upstream, "err", err)
-			p.login.refused(err.Error())
 		}
 		failed <- err
 	})

@@ -26,6 +26,14 @@ func (l *Login) LogIn(ctx context.Context, more []string, show func(at string)) 
 	if l.person != nil {
 		return l.person.LogIn(ctx, nil, show)
 	}
+	defer func() {
+		switch {
+		case err == nil:
+			l.tell(Event{Action: "login", Scopes: scopes})
+		case ctx.Err() == nil:
+			l.refused(err.Error())
+		}
+	}()
 	s, asks, err := l.find(ctx)
 	switch {
 	case err != nil:
@@ -90,7 +98,11 @@ func (l *Login) LogOut(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	defer unlock()
-	return l.of.store.remove(l.file)
+	had, err := l.of.store.remove(l.file)
+	if had {
+		l.tell(Event{Action: "logout"})
+	}
+	return had, err
 }
 
 // find returns the server at which a person logs in, and what the upstream asks for.
@@ -200,12 +212,8 @@ type callback struct {
 	server     *http.Server
 }
 
-// refused tells of an answer of a browser that is not taken.
-func (l *Login) refused(why string) {
-	if l.of.Refused != nil {
-		l.of.Refused(l.upstream, l.principal, why)
-	}
-}
+// refused tells of a login that failed, or of an answer of a browser that is not taken.
+func (l *Login) refused(why string) { l.tell(Event{Action: "login", Failure: why}) }
 
 func listen(ctx context.Context, port int, refused func(string)) (*callback, error) {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
