@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/foldgate/foldgate/proxy/replicas"
 	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -50,6 +51,9 @@ func (srv *HTTP) checkOrigin(w http.ResponseWriter, r *http.Request) bool {
 // hostAllowed checks the Host header. A listener on a loopback address is meant for this machine,
 // so other names are refused there: any DNS server can map them to the address.
 func (srv *HTTP) hostAllowed(r *http.Request) bool {
+	if replicas.Forwarded(r) { // the replica that the host reached has checked it
+		return true
+	}
 	name, hosts := hostName(r.Host), srv.opts.Access().Hosts
 	if slices.ContainsFunc(hosts, func(h string) bool { return strings.EqualFold(h, name) }) {
 		return true

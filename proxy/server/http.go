@@ -19,6 +19,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/proxy/replicas"
 	"github.com/foldgate/foldgate/proxy/server/auth"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
@@ -36,6 +37,9 @@ const (
 	sseKeepAlive = 15 * time.Second
 	// eventTTL is how long an ended stream can still be resumed.
 	eventTTL = 5 * time.Minute
+	// lastRequests is how long a replica that has closed its listener still takes the requests of
+	// connections that a load balancer has just opened.
+	lastRequests = 250 * time.Millisecond
 	// ioTimeout is the longest that a request, or writeChunk of a reply, may take.
 	ioTimeout = 30 * time.Second
 )
@@ -60,6 +64,8 @@ type HTTPOptions struct {
 	// Control returns what answers a caller's request below ControlPath, which it gets without that
 	// prefix; nil if the caller may not make it. Without Control there are no such paths.
 	Control func(id interceptor.Identity, r *http.Request) http.Handler
+	// Replicas serve hosts together with this server; nil: there are none.
+	Replicas *replicas.Set
 	// Ready returns the answer of /readyz; nil: always ready.
 	Ready func() (ok bool, body []byte)
 }
@@ -143,6 +149,9 @@ func Serve(ctx context.Context, ln net.Listener, srv *HTTP, h http.Handler, grac
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	_ = ln.Close() // no new connections while calls finish
+	if srv.opts.Replicas != nil {
+		<-time.After(lastRequests)
+	}
 	if srv.Shutdown(limit) != nil {
 		srv.log.Warn("cancelled the calls that did not finish in time", "grace", grace)
 	}
@@ -328,6 +337,7 @@ func (srv *HTTP) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		srv.post(w, r, from)
 	case r.Header.Get(wire.HeaderVersion) >= wire.VersionModern:
 		notAllowed("POST", "this protocol version has POST only")
+	case (r.Method == http.MethodGet || r.Method == http.MethodDelete) && srv.elsewhere(w, r, from, nil, nil):
 	case r.Method == http.MethodGet:
 		srv.get(w, r, from)
 	case r.Method == http.MethodDelete:
@@ -361,7 +371,9 @@ func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
 	}
 	version := r.Header.Get(wire.HeaderVersion)
 	if rawjson.KindOf(body) == rawjson.Array && version < wire.VersionModern {
-		srv.postBatch(w, r, body, from)
+		if !srv.elsewhere(w, r, from, nil, body) {
+			srv.postBatch(w, r, body, from)
+		}
 		return
 	}
 	m, err := wire.ParseMessage(body)
@@ -372,6 +384,7 @@ func (srv *HTTP) post(w http.ResponseWriter, r *http.Request, from sender) {
 	req := NewRequest(m)
 	req.Identity, req.Header, req.BranchID = from.Identity, paramHeaders(r.Header), from.branch
 	switch {
+	case srv.elsewhere(w, r, from, req, body):
 	case version >= wire.VersionModern || modern(req.Meta):
 		srv.postModern(w, r, req, from)
 	case version != "" && !slices.Contains(wire.Versions, version):
@@ -436,6 +449,9 @@ func (srv *HTTP) accepted(w http.ResponseWriter) {
 
 func (srv *HTTP) refuseShutdown(w http.ResponseWriter, r *http.Request, id json.RawMessage) {
 	w.Header().Set("Retry-After", "1")
+	if replicas.Forwarded(r) {
+		replicas.NotTaken(w.Header())
+	}
 	srv.refuse(w, r, http.StatusServiceUnavailable, id, invalid(wire.CodeInternal, errShutdown.Error()))
 }
 

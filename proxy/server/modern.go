@@ -33,6 +33,7 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 		srv.refuseShutdown(w, r, m.ID)
 		return
 	}
+	srv.ownTask(req)
 	peer := Peer{Identity: from.Identity, Capabilities: wire.ReadCapabilities(req.Meta.ClientCapabilities), Transport: "http", Era: wire.Modern, SingleRequest: true, Push: func([]byte) error { return errNoStream }}
 	if m.IsNotification() {
 		defer srv.running.Done()
@@ -48,19 +49,21 @@ func (srv *HTTP) postModern(w http.ResponseWriter, r *http.Request, req *Request
 	st, conn := newStream(0, 1, srv.opts.MaxQueue, false)
 	p := &response{w: w, r: r, stream: st, conn: conn, status: http.StatusOK, cancel: cancel, written: make(chan struct{})}
 	p.stepUp = srv.stepUp(r, req)
+	emit := srv.namedNews(st.emit)
 	wait := sseAfter
 	if m.Method == wire.MethodListen {
-		peer.Push, p.stop, p.holds, wait = st.emit, srv.drain, srv.holds(r, from), 0
+		peer.Push, p.stop, p.holds, wait = emit, srv.drain, srv.holds(r, from), 0
 	}
 	s := srv.router.Open(peer)
 	p.serve(wait, func() {
 		defer srv.running.Done()
-		req.Emit = st.emit
+		req.Emit = emit
 		reply := s.Begin(ctx, req).Serve()
 		if reply.Error != nil {
 			p.status = statusOf(wire.ErrorCode(reply.Error))
 		}
 		closeSession(s, "request answered", srv.log)
+		reply.Result = srv.namedTasks(req, reply.Result)
 		st.finish(reply)
 	})
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/foldgate/foldgate/interceptor"
 	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/internal/replicaid"
 	"github.com/foldgate/foldgate/proxy/wire"
 )
 
@@ -61,7 +62,7 @@ func (srv *HTTP) openSession(caller interceptor.Identity, can wire.Capabilities)
 		return nil, fault
 	}
 	l := &legacySession{
-		id: "ses_" + uuid.NewString(), caller: caller, srv: srv, used: time.Now(), busy: 1,
+		id: srv.newSessionID(), caller: caller, srv: srv, used: time.Now(), busy: 1,
 		open: make(map[uint64]*stream), std: &stream{resume: true, limit: srv.opts.MaxQueue},
 	}
 	l.lifetime, l.cancel = context.WithCancelCause(srv.lifetime)
@@ -71,6 +72,14 @@ func (srv *HTTP) openSession(caller interceptor.Identity, can wire.Capabilities)
 	srv.sessions[l.id] = l
 	srv.held[caller.Principal]++
 	return l, nil
+}
+
+func (srv *HTTP) newSessionID() string {
+	replica := ""
+	if srv.opts.Replicas != nil {
+		replica = srv.opts.Replicas.Name()
+	}
+	return replicaid.New("ses_", replica, uuid.NewString())
 }
 
 // makeRoom makes sure that a principal may have one session more. If too many are open, it closes

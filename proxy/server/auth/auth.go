@@ -203,8 +203,9 @@ func (a *Authenticator) TokenOf(issuer, principal string) string {
 
 // held are the last tokens of callers, by principal.
 type held struct {
-	mu sync.Mutex
-	of map[string]heldToken
+	mu   sync.Mutex
+	of   map[string]heldToken
+	most int // the number of tokens at which expired ones are forgotten
 }
 
 type heldToken struct {
@@ -212,8 +213,9 @@ type heldToken struct {
 	expires      time.Time
 }
 
-// maxHeld bounds the tokens that are kept. A principal beyond them has none until others expire.
-const maxHeld = 10_000
+// maxHeld bounds the tokens that are kept. A principal beyond them has none until others expire. From
+// minHeld on, expired ones are forgotten whenever there are twice as many tokens as after the last time.
+const minHeld, maxHeld = 64, 10_000
 
 func (h *held) put(c Caller, token string) {
 	if h == nil {
@@ -221,9 +223,10 @@ func (h *held) put(c Caller, token string) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, known := h.of[c.Principal]; !known && len(h.of) >= maxHeld {
-		maps.DeleteFunc(h.of, func(_ string, t heldToken) bool { return !time.Now().Before(t.expires) })
-		if len(h.of) >= maxHeld {
+	if _, known := h.of[c.Principal]; !known && len(h.of) >= max(h.most, minHeld) {
+		now := time.Now()
+		maps.DeleteFunc(h.of, func(_ string, t heldToken) bool { return !now.Before(t.expires) })
+		if h.most = min(2*len(h.of), maxHeld); len(h.of) >= maxHeld {
 			return
 		}
 	}

@@ -3,7 +3,6 @@ package auth
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -12,6 +11,8 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 	"github.com/lestrrat-go/jwx/v3/jwa"
 	"github.com/ohler55/ojg/jp"
+
+	"github.com/foldgate/foldgate/internal/publicip"
 )
 
 // Config says which issuers' tokens are taken.
@@ -116,15 +117,10 @@ func CheckURL(s string) string {
 	switch {
 	case err != nil || u.Host == "" || u.Fragment != "" || u.User != nil || u.RawQuery != "":
 		return "is not a URL: write https://host[/path], without user, query and fragment"
-	case u.Scheme != "https" && (u.Scheme != "http" || !loopback(u.Hostname())):
+	case u.Scheme != "https" && (u.Scheme != "http" || !publicip.Loopback(u.Hostname())):
 		return "must be https: whoever could change its answers could be anyone"
 	}
 	return ""
-}
-
-func loopback(host string) bool {
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
 // compile parses a JSONPath on claims.

@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/lestrrat-go/jwx/v3/jwk"
+
+	"github.com/foldgate/foldgate/internal/publicip"
 )
 
 const (
@@ -225,7 +227,7 @@ func (k *keys) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	if !k.configured(addr) {
 		d.Control = func(_, address string, _ syscall.RawConn) error {
 			to, err := netip.ParseAddrPort(address)
-			if ip := to.Addr().Unmap(); err != nil || !ip.IsGlobalUnicast() || ip.IsPrivate() || shared.Contains(ip) {
+			if err != nil || !publicip.Is(to.Addr()) {
 				return fmt.Errorf("%s is not a public address, and the issuer's metadata names it: if that is right, give its URL as jwks_url", address)
 			}
 			return nil
@@ -233,9 +235,6 @@ func (k *keys) dial(ctx context.Context, network, addr string) (net.Conn, error)
 	}
 	return d.DialContext(ctx, network, addr)
 }
-
-// shared are addresses between providers and their customers (RFC 6598).
-var shared = netip.MustParsePrefix("100.64.0.0/10")
 
 // configured reports whether the configuration names a host and port.
 func (k *keys) configured(addr string) bool {

@@ -1,0 +1,173 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/foldgate/foldgate/internal/rawjson"
+	"github.com/foldgate/foldgate/internal/replicaid"
+	"github.com/foldgate/foldgate/proxy/replicas"
+	"github.com/foldgate/foldgate/proxy/wire"
+)
+
+// claim is an id in a request that names a replica.
+type claim struct{ kind, id, replica string }
+
+// maxClaims bounds the ids that are looked at.
+const maxClaims = 64
+
+// elsewhere answers a request that belongs to another replica, and returns true. req is nil for a
+// request without a message of its own, such as a batch. body was read.
+func (srv *HTTP) elsewhere(w http.ResponseWriter, r *http.Request, from sender, req *Request, body []byte) bool {
+	set := srv.opts.Replicas
+	if set == nil {
+		return false
+	}
+	var id json.RawMessage
+	opens := false
+	if req != nil {
+		id, opens = req.Msg.ID, req.Msg.Method == wire.MethodInitialize && !modern(req.Meta)
+	}
+	stopping := opens && set.Leaving()
+	if replicas.Forwarded(r) { // at most one hop
+		if stopping {
+			srv.refuseShutdown(w, r, id)
+		}
+		return stopping
+	}
+	if set.Leaving() {
+		w.Header().Set("Connection", "close") // the next request shall go to another replica
+	}
+	// A name that no replica has says nothing: hosts invent ids, such as ses_agent_1.
+	claims := slices.DeleteFunc(claimsOf(r, from, req, body), func(c claim) bool { return !set.Known(c.replica) })
+	to := replicas.Target{Principal: from.Principal}
+	for _, c := range claims {
+		if to.Replica == "" {
+			to.Replica = c.replica
+		}
+		if c.replica != to.Replica {
+			srv.refuse(w, r, http.StatusConflict, id, invalid(wire.CodeInvalidRequest, fmt.Sprintf(
+				"409 Conflict: %s %.60s is at replica %s, but %s %.60s at replica %s, and a request can be served by one only: leave out one of them, or make it anew where the other one is",
+				claims[0].kind, claims[0].id, to.Replica, c.kind, c.id, c.replica)))
+			return true
+		}
+	}
+	ctx, done, ok := srv.hop(r, req)
+	if !ok {
+		srv.refuseShutdown(w, r, id)
+		return true
+	}
+	defer done()
+	forwarded, err := set.Forward(ctx, slowWriter{w}, r, body, to)
+	if down, ok := errors.AsType[*replicas.DownError](err); ok {
+		if down.Absent && claims[0].kind == kindSession && claims[0].id == r.Header.Get(wire.HeaderSession) {
+			srv.refuse(w, r, http.StatusNotFound, id, invalid(wire.CodeInvalidRequest, "no such session: its replica "+down.Replica+" is down; send initialize again"))
+			return true
+		}
+		w.Header().Set("Retry-After", strconv.Itoa(int(down.Retry.Seconds())))
+		srv.refuse(w, r, http.StatusServiceUnavailable, id, invalid(wire.CodeInternal, fmt.Sprintf("503 Service Unavailable: %s %.60s: %v; nothing was done", claims[0].kind, claims[0].id, down)))
+	} else if errors.Is(err, replicas.ErrHung) {
+		srv.refuse(w, r, http.StatusGatewayTimeout, id, invalid(wire.CodeInternal, "504 Gateway Timeout: "+err.Error()))
+	} else if err != nil {
+		srv.refuse(w, r, http.StatusBadGateway, id, invalid(wire.CodeInternal, "502 Bad Gateway: "+err.Error()))
+	}
+	if !forwarded && stopping {
+		srv.refuseShutdown(w, r, id)
+	}
+	return forwarded || stopping
+}
+
+// hop returns the context of a request that is passed on: it ends with its host and with the server, and if
+// it only waits for messages, when the server begins to shut down. done must be called.
+func (srv *HTTP) hop(r *http.Request, req *Request) (ctx context.Context, done func(), ok bool) {
+	if !srv.enter() {
+		return nil, nil, false
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	stop := context.AfterFunc(srv.lifetime, cancel)
+	if r.Method == http.MethodGet || req != nil && req.Msg.Method == wire.MethodListen {
+		go func() {
+			select {
+			case <-srv.drain:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	return ctx, func() { stop(); cancel(); srv.running.Done() }, true
+}
+
+const (
+	kindSession = "session"
+	kindBranch  = "branch"
+	kindResult  = "stored result"
+)
+
+// claimsOf returns the ids of a request that name a replica: of sessions first, then of branches, of stored
+// results, of a task, and of a suspended call. Those of a batch are in the order of its messages.
+func claimsOf(r *http.Request, from sender, req *Request, body []byte) (all []claim) {
+	add := func(kind, begins, id string) {
+		if name, _, _ := replicaid.Cut(begins, id); name != "" && len(all) < maxClaims {
+			all = append(all, claim{kind, id, name})
+		}
+	}
+	if req == nil || req.Msg.Method != wire.MethodInitialize { // which opens another session
+		add(kindSession, "ses_", r.Header.Get(wire.HeaderSession))
+	}
+	if req == nil {
+		if add(kindBranch, "br_", from.branch); rawjson.Valid(body, wire.MaxDepth) {
+			head := r.Clone(r.Context())
+			head.Header = http.Header{} // its session is there already
+			for v := range rawjson.Elements(body) {
+				if m, err := wire.ParseMessage(v); err == nil && len(all) < maxClaims {
+					all = append(all, claimsOf(head, from, NewRequest(m), nil)...)
+				}
+			}
+		}
+		return all[:min(len(all), maxClaims)]
+	}
+	arguments, _ := rawjson.Get(req.Msg.Params, "arguments")
+	inner, _ := rawjson.Get(arguments, "arguments") // of call_tool
+	text := func(object []byte, name string) string { s, _ := rawjson.GetString(object, name); return s }
+	for _, a := range [][]byte{arguments, inner} {
+		add(kindSession, "ses_", text(a, "session_id"))
+	}
+	add(kindBranch, "br_", cmp.Or(rawjson.Unquote(req.Meta.BranchID), from.branch)) // _meta wins over the URL
+	for _, a := range [][]byte{arguments, inner} {
+		add(kindBranch, "br_", text(a, "branch_id"))
+		add(kindBranch, "br_", text(a, "parent_branch_id"))
+	}
+	for _, a := range [][]byte{arguments, inner} {
+		add(kindResult, "res_", text(a, "handle"))
+		handles, _ := rawjson.Get(a, "handles")
+		for h := range rawjson.Elements(handles) {
+			add(kindResult, "res_", rawjson.Unquote(h))
+		}
+	}
+	if strings.HasPrefix(req.Msg.Method, "tasks/") {
+		add("task", kindTask, text(req.Msg.Params, "taskId"))
+	}
+	add("suspended call", wire.SuspendedState, text(req.Msg.Params, "requestState"))
+	return all
+}
+
+// slowWriter gives each piece of a response a deadline of its own: a response that is passed on may last
+// as long as its host reads.
+type slowWriter struct{ http.ResponseWriter }
+
+func (w slowWriter) Write(p []byte) (int, error) {
+	if err := writeChunked(w.ResponseWriter, p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Unwrap lets [http.ResponseController] reach the connection.
+func (w slowWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
